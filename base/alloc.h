@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The allocator seam. Everything in ptc allocates through here, and
+ * protobuf-c and jansson are given it too, so that tests can make each
+ * allocation fail in turn and fail on a leaked byte. Thread-safe. */
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+void *ptc_malloc(size_t size);
+void *ptc_calloc(size_t count, size_t size); /* overflow-checked */
+void *ptc_realloc(void *p, size_t size);     /* on failure p is untouched */
+/* realloc for count elements of size bytes, overflow-checked. */
+void *ptc_reallocarray(void *p, size_t count, size_t size);
+void ptc_free(void *p); /* NULL is fine */
+char *ptc_strdup(const char *s);
+char *ptc_strndup(const char *s, size_t n);
+/* vasprintf over the seam; NULL when out of memory. */
+char *ptc_asprintf(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+
+/* Test side. fail_at > 0: the fail_at-th allocation from now returns NULL
+ * (once); 0 switches injection off. */
+void ptc_alloc_fail_at(uint64_t fail_at);
+uint64_t ptc_alloc_count(void); /* allocations since start */
+int64_t ptc_alloc_live(void);   /* blocks allocated and not freed */

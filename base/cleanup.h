@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Cleanup attributes for locals that never escape. */
+#pragma once
+
+#include "base/alloc.h"
+
+#include <stdio.h>
+#include <unistd.h>
+
+static inline void ptc_cleanup_free(void *p)
+{
+	ptc_free(*(void **)p);
+}
+static inline void ptc_cleanup_close(int *fd)
+{
+	if (*fd >= 0)
+		close(*fd);
+}
+static inline void ptc_cleanup_fclose(FILE **f)
+{
+	if (*f)
+		fclose(*f);
+}
+
+#define ptc_auto_free   __attribute__((cleanup(ptc_cleanup_free)))
+#define ptc_auto_close  __attribute__((cleanup(ptc_cleanup_close)))
+#define ptc_auto_fclose __attribute__((cleanup(ptc_cleanup_fclose)))

@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The sharding-independent tensor digest and the store's block checksum.
+ *
+ * A tensor's bytes, row-major over the logical shape, are a polynomial over
+ * GF(2), first byte and top bit of each byte highest. The digest is that
+ * polynomial times x^64 modulo x^64 + 0xAD93D23594C935A9 (Jones; primitive).
+ * It is linear: the digest of a tensor is the XOR over any partition of it
+ * into runs of crc(run) * x^(8 * bytes after the run). So every rank computes
+ * its own part and parts add up in any order. It finds every swap of two
+ * different elements of at most 8 bytes and every burst up to 64 bits. It is
+ * no defence against forgery. "123456789" gives 0xf1d27d0a6c25edc8.
+ *
+ * Pure; thread-safe. */
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define PTC_DIGEST_POLY UINT64_C(0xAD93D23594C935A9)
+
+/* crc(run): no pre- or post-inversion; crc of the empty run is 0. */
+uint64_t ptc_digest_run(const void *data, size_t len);
+/* Continues: digest of the concatenation of what gave crc and data. */
+uint64_t ptc_digest_append(uint64_t crc, const void *data, size_t len);
+/* a * b mod P. */
+uint64_t ptc_digest_mul(uint64_t a, uint64_t b);
+/* x^(8 * bytes) mod P. O(log bytes). */
+uint64_t ptc_digest_xpow(uint64_t bytes);
+/* crc * x^(8 * bytes_after): what a run contributes to its tensor's digest. */
+static inline uint64_t ptc_digest_shift(uint64_t crc, uint64_t bytes_after)
+{
+	return ptc_digest_mul(crc, ptc_digest_xpow(bytes_after));
+}
+
+/* Block checksum of the store: XXH3 64 bit. */
+uint64_t ptc_checksum(const void *data, size_t len);
+/* 128-bit hash of a small document as 32 hex digits and a NUL (content addresses; not cryptographic). */
+void ptc_content_hash(const void *data, size_t len, char ret_hex[33]);

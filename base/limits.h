@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Every named maximum, with its reason. Anything that grows with input is
+ * checked against one of these at the boundary where it comes in. */
+#pragma once
+
+#define PTC_NAME_MAX             63   /* job and node names: a DNS label, fits etcd keys and paths */
+#define PTC_TENSOR_NAME_MAX      1023 /* longest seen in practice is ~200 */
+#define PTC_FIELD_NAME_MAX       63
+#define PTC_MAX_DIMS             8          /* PyTorch models stay below 6 */
+#define PTC_MAX_TENSORS          (1u << 20) /* a 10^4-expert MoE has ~10^5 */
+#define PTC_MAX_FIELDS           16
+#define PTC_MAX_RULES            4096
+#define PTC_MAX_RANKS            (1u << 17)
+#define PTC_MAX_NODES            16384
+#define PTC_MAX_DEVICES_PER_NODE 64
+#define PTC_MAX_REGIONS          (1u << 24) /* regions in one layout */
+#define PTC_MAX_BOXES            (1u << 20) /* boxes in one wire message */
+
+#define PTC_SPEC_MAX_BYTES         (64u << 20) /* canonical spec JSON */
+#define PTC_JOB_YAML_MAX_BYTES     (16u << 20)
+#define PTC_SAFETENSORS_HEADER_MAX 100000000u  /* the format's own limit */
+#define PTC_CONTROL_MESSAGE_MAX    (80u << 20) /* one control message, holds a spec */
+#define PTC_BULK_MESSAGE_MAX       (4u << 20)  /* one Fetch/Put message */
+#define PTC_BULK_MESSAGE_BYTES     (2u << 20)  /* what we send; see docs/benchmarking.md */
+#define PTC_MAX_SERVER_CALLS       64          /* concurrent server calls per daemon */
+
+#define PTC_CHUNK_BYTES      ((1u << 20) - 16) /* LMDB value of exactly 256 pages */
+#define PTC_BLOCK_BYTES      (64u << 10)       /* unit of the store's checksums */
+#define PTC_EXTENT_MAX_BYTES (8u << 20)        /* unit of transfer and of alias-or-copy */
+
+#define PTC_RECORD_MAX_BYTES 4096         /* the committed record in etcd */
+#define PTC_ETCD_VALUE_MAX   (512u << 10) /* one blob part; etcd's request limit is 1.5 MiB */
+#define PTC_ETCD_TXN_OPS_MAX 120          /* etcd's limit is 128 */

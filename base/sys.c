@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/sys.h"
+
+#include "base/alloc.h"
+#include "base/buf.h"
+#include "base/cleanup.h"
+#include "base/fault.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#define PATH_BYTES 4096
+
+/* Passes the point "<point>.<when>"; true: the test wants a failure. */
+static bool at_point(const char *point, const char *when)
+{
+	char name[96];
+
+	if (!ptc_fault_armed || !point)
+		return false;
+	snprintf(name, sizeof name, "%s.%s", point, when);
+	return ptc_fault_hit(name);
+}
+
+static int write_all(int fd, const char *data, size_t len)
+{
+	while (len > 0) {
+		ssize_t n = write(fd, data, len);
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0)
+			return errno;
+		data += n;
+		len -= (size_t)n;
+	}
+	return fsync(fd) == 0 ? 0 : errno;
+}
+
+static int sync_parent(const char *path)
+{
+	char dir[PATH_BYTES];
+	ptc_auto_close int fd = -1;
+	char *slash;
+
+	snprintf(dir, sizeof dir, "%s", path);
+	slash = strrchr(dir, '/');
+	if (slash == dir)
+		slash++;
+	if (slash)
+		*slash = '\0';
+	fd = open(slash ? dir : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (fd < 0)
+		return errno;
+	return fsync(fd) == 0 ? 0 : errno;
+}
+
+int ptc_sys_write_file(const char *path, const void *data, size_t len, mode_t mode, const char *point,
+		       struct ptc_error *err)
+{
+	char tmp[PATH_BYTES];
+	int fd, e;
+
+	if (snprintf(tmp, sizeof tmp, "%s.tmp", path) >= (int)sizeof tmp)
+		return ptc_error_set(err, PTC_ELIMIT, "%s: path too long", path);
+	fd = open(tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, mode);
+	if (fd < 0)
+		return ptc_error_errno(err, errno, "cannot create %s", tmp);
+	e = write_all(fd, data, len);
+	close(fd);
+	if (!e && at_point(point, "before"))
+		e = EIO;
+	if (!e && rename(tmp, path) != 0)
+		e = errno;
+	if (e) {
+		unlink(tmp);
+		return ptc_error_errno(err, e, "cannot write %s", path);
+	}
+	at_point(point, "after");
+	e = sync_parent(path);
+	return e ? ptc_error_errno(err, e, "cannot sync the directory of %s", path) : 0;
+}
+
+int ptc_sys_read_file(const char *path, size_t max, char **ret_data, size_t *ret_len, struct ptc_error *err)
+{
+	ptc_auto_close int fd = open(path, O_RDONLY | O_CLOEXEC);
+	struct ptc_buf buf = PTC_BUF_INIT;
+	char block[16384];
+	ssize_t n;
+
+	if (fd < 0)
+		return ptc_error_errno(err, errno, "cannot open %s", path);
+	while ((n = read(fd, block, sizeof block)) != 0) {
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0 || buf.len + (size_t)n > max)
+			break;
+		ptc_buf_append(&buf, block, (size_t)n);
+	}
+	if (n != 0) {
+		int e = errno;
+
+		ptc_buf_done(&buf);
+		return n < 0 ? ptc_error_errno(err, e, "cannot read %s", path)
+			     : ptc_error_set(err, PTC_ELIMIT, "%s: larger than %zu bytes", path, max);
+	}
+	ptc_buf_append(&buf, "", 0);
+	if (ptc_buf_failed(&buf)) {
+		ptc_buf_done(&buf);
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory reading %s", path);
+	}
+	*ret_data = ptc_buf_steal(&buf, ret_len);
+	return 0;
+}
+
+int ptc_sys_unlink(const char *path, const char *point, struct ptc_error *err)
+{
+	if (at_point(point, "before"))
+		return ptc_error_errno(err, EIO, "cannot remove %s", path);
+	if (unlink(path) != 0 && errno != ENOENT)
+		return ptc_error_errno(err, errno, "cannot remove %s", path);
+	at_point(point, "after");
+	return 0;
+}
+
+int ptc_sys_mkdirs(const char *path, mode_t mode, struct ptc_error *err)
+{
+	char dir[PATH_BYTES];
+
+	if (snprintf(dir, sizeof dir, "%s", path) >= (int)sizeof dir)
+		return ptc_error_set(err, PTC_ELIMIT, "%s: path too long", path);
+	for (char *p = dir + 1; *p; p++) {
+		if (*p != '/')
+			continue;
+		*p = '\0';
+		if (mkdir(dir, 0755) != 0 && errno != EEXIST)
+			return ptc_error_errno(err, errno, "cannot create %s", dir);
+		*p = '/';
+	}
+	if (mkdir(dir, mode) != 0 && errno != EEXIST)
+		return ptc_error_errno(err, errno, "cannot create %s", dir);
+	return 0;
+}
+
+static int remove_one(const char *path, const struct stat *st, int flag, struct FTW *ftw)
+{
+	(void)st;
+	(void)ftw;
+	return (flag == FTW_DP ? rmdir(path) : unlink(path)) == 0 || errno == ENOENT ? 0 : -1;
+}
+
+int ptc_sys_remove_tree(const char *path, const char *point, struct ptc_error *err)
+{
+	if (at_point(point, "before"))
+		return ptc_error_errno(err, EIO, "cannot remove %s", path);
+	if (nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS) != 0 && errno != ENOENT)
+		return ptc_error_errno(err, errno, "cannot remove %s", path);
+	at_point(point, "after");
+	return 0;
+}
+
+static int64_t clock_ns(clockid_t id)
+{
+	struct timespec ts;
+
+	clock_gettime(id, &ts);
+	return (int64_t)ts.tv_sec * 1000000000 + ts.tv_nsec;
+}
+
+int64_t ptc_sys_now_ns(void)
+{
+	return clock_ns(CLOCK_MONOTONIC);
+}
+
+int64_t ptc_sys_realtime_ms(void)
+{
+	return clock_ns(CLOCK_REALTIME) / 1000000;
+}
+
+int ptc_sys_random(void *buf, size_t len, struct ptc_error *err)
+{
+	char *p = buf;
+
+	while (len > 0) {
+		ssize_t n = getrandom(p, len, 0);
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0)
+			return ptc_error_errno(err, errno, "getrandom");
+		p += n;
+		len -= (size_t)n;
+	}
+	return 0;
+}
+
+int ptc_sys_uuid(char ret_uuid[37], struct ptc_error *err)
+{
+	uint8_t b[16];
+	int rc = ptc_sys_random(b, sizeof b, err);
+
+	if (rc)
+		return rc;
+	b[6] = (uint8_t)((b[6] & 0x0f) | 0x40);
+	b[8] = (uint8_t)((b[8] & 0x3f) | 0x80);
+	snprintf(ret_uuid, 37, "%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", b[0], b[1], b[2],
+		 b[3], b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]);
+	return 0;
+}

@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Operating system calls that have durable effects or are easy to get wrong.
+ * Each durable one passes the fault points "<point>.before" and
+ * "<point>.after". The only place that calls rename, unlink and fsync. */
+#pragma once
+
+#include "base/status.h"
+
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+/* Writes path atomically: temporary file beside it, fsync, rename, fsync of the directory. */
+int ptc_sys_write_file(const char *path, const void *data, size_t len, mode_t mode, const char *point,
+		       struct ptc_error *err);
+/* Whole file into memory, at most max bytes; NUL-terminated; ptc_free it. */
+int ptc_sys_read_file(const char *path, size_t max, char **ret_data, size_t *ret_len, struct ptc_error *err);
+int ptc_sys_unlink(const char *path, const char *point, struct ptc_error *err); /* missing is fine */
+int ptc_sys_mkdirs(const char *path, mode_t mode, struct ptc_error *err);       /* like mkdir -p */
+int ptc_sys_remove_tree(const char *path, const char *point,
+			struct ptc_error *err); /* missing is fine; does not follow links */
+int64_t ptc_sys_now_ns(void);                   /* CLOCK_MONOTONIC */
+int64_t ptc_sys_realtime_ms(void);              /* CLOCK_REALTIME */
+int ptc_sys_random(void *buf, size_t len, struct ptc_error *err);
+/* 36-byte lower-case UUID (version 4) and a NUL. */
+int ptc_sys_uuid(char ret_uuid[37], struct ptc_error *err);

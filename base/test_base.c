@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/alloc.h"
+#include "base/buf.h"
+#include "base/check.h"
+#include "base/digest.h"
+#include "base/status.h"
+#include "base/sys.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static void digest_check_value(void **state)
+{
+	assert_true(ptc_digest_run("123456789", 9) == UINT64_C(0xf1d27d0a6c25edc8));
+	assert_true(ptc_digest_run("", 0) == 0);
+}
+
+/* The definition, bit by bit: the oracle for everything above. */
+static uint64_t slow_run(const uint8_t *p, size_t n)
+{
+	uint64_t r = 0;
+
+	for (size_t i = 0; i < n; i++)
+		for (int bit = 7; bit >= 0; bit--) {
+			uint64_t in = (p[i] >> bit) & 1;
+			uint64_t top = (r >> 63) ^ in;
+
+			r = (r << 1) ^ (PTC_DIGEST_POLY & (0 - top));
+		}
+	return r;
+}
+
+static void digest_matches_definition_and_splits(void **state)
+{
+	unsigned seed = 1;
+	uint8_t data[777];
+
+	for (size_t i = 0; i < sizeof data; i++)
+		data[i] = (uint8_t)rand_r(&seed);
+	for (int round = 0; round < 200; round++) {
+		size_t n = (size_t)rand_r(&seed) % sizeof data;
+		size_t cut = n ? (size_t)rand_r(&seed) % n : 0;
+		uint64_t whole = ptc_digest_run(data, n);
+
+		assert_true(whole == slow_run(data, n));
+		assert_true(whole == ptc_digest_append(ptc_digest_run(data, cut), data + cut, n - cut));
+		assert_true(whole == (ptc_digest_shift(ptc_digest_run(data, cut), n - cut) ^
+				      ptc_digest_run(data + cut, n - cut)));
+	}
+}
+
+static void errors_wrap_and_name(void **state)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+
+	assert_int_equal(ptc_error_set(&err, PTC_ELAYOUT, "dim %d", 0), PTC_ELAYOUT);
+	assert_int_equal(ptc_error_wrap(&err, "tensor \"%s\"", "w"), PTC_ELAYOUT);
+	assert_string_equal(err.text, "tensor \"w\": dim 0");
+	assert_string_equal(ptc_status_name(PTC_EFENCED), "fenced");
+	assert_int_equal(ptc_status_from_wire(12345), PTC_EINTERNAL);
+	assert_int_equal(ptc_error_errno(&err, 28 /* ENOSPC */, "write x"), PTC_ENOSPC);
+}
+
+static void buffer_survives_failed_allocation(void **state)
+{
+	struct ptc_buf b = PTC_BUF_INIT;
+
+	ptc_buf_puts(&b, "abc");
+	ptc_alloc_fail_at(1);
+	for (int i = 0; i < 100; i++)
+		ptc_buf_printf(&b, "%d", i);
+	ptc_alloc_fail_at(0);
+	assert_true(ptc_buf_failed(&b));
+	assert_null(ptc_buf_steal(&b, NULL));
+	assert_int_equal(ptc_alloc_live(), 0);
+}
+
+static void files_are_written_whole(void **state)
+{
+	char dir[] = "/tmp/ptc-base-XXXXXX";
+	struct ptc_error err = PTC_ERROR_INIT;
+	char path[64], *data;
+	size_t len;
+
+	assert_non_null(mkdtemp(dir));
+	snprintf(path, sizeof path, "%s/a/b", dir);
+	assert_int_equal(ptc_sys_mkdirs(path, 0700, &err), 0);
+	snprintf(path, sizeof path, "%s/a/b/f", dir);
+	assert_int_equal(ptc_sys_write_file(path, "hello", 5, 0600, "test.write", &err), 0);
+	assert_int_equal(ptc_sys_read_file(path, 4, &data, &len, &err), PTC_ELIMIT);
+	assert_int_equal(ptc_sys_read_file(path, 5, &data, &len, &err), 0);
+	assert_string_equal(data, "hello");
+	ptc_free(data);
+	assert_int_equal(ptc_sys_unlink(path, "test.unlink", &err), 0);
+	assert_int_equal(ptc_sys_read_file(path, 5, &data, &len, &err), PTC_ENOTFOUND);
+	assert_int_equal(ptc_sys_remove_tree(dir, "test.rmtree", &err), 0);
+	assert_int_equal(ptc_sys_remove_tree(dir, "test.rmtree", &err), 0);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(digest_check_value),      cmocka_unit_test(digest_matches_definition_and_splits),
+		cmocka_unit_test(errors_wrap_and_name),    cmocka_unit_test(buffer_survives_failed_allocation),
+		cmocka_unit_test(files_are_written_whole),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

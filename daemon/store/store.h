@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The node's store: bytes of tensors, in LMDB. Nothing outside daemon/store
+ * includes <lmdb.h>. Knows no dtype, rank or rule: items are numbers, boxes
+ * are byte boxes (reshard/box.h).
+ *
+ * Terms
+ *   chunk    an LMDB value of PTC_CHUNK_BYTES in the job's `chunks` environment; its pages never move while it lives.
+ *   extent   one box of one item, stored row-major and compact as a byte run over one or more chunks; immutable once
+ *            filled; at most PTC_EXTENT_MAX_BYTES. Extents are packed one after the other (64-byte aligned), so small
+ *            ones share a chunk.
+ *   piece    a live box inside an extent: what a table lists. Cutting a shard differently makes new pieces over the
+ *            same extents and copies nothing.
+ *   table    all pieces of one (job, generation, snapshot) on this node. Being filled -> sealed (complete, checksummed,
+ *            durable, immutable). Each piece of an item is disjoint from the others.
+ *
+ * Happy path of new bytes: table_begin, table_derive (what is here already) or nothing, table_reserve (short write
+ * transaction: chunks exist, commit), fill through the map by any thread, extent_filled, table_seal (msync, checksums,
+ * meta commit). After a crash, table_begin on the same key finds the reservations and which extents were filled and
+ * verified; the rest is filled again.
+ * Failure modes: ceiling, map or disk full (PTC_ENOSPC; nothing changed); a block that does not match its checksum
+ * (PTC_ECORRUPT naming item and chunk); meta naming a chunk store that is gone (PTC_ELOST, per job, others fine).
+ *
+ * Threads: every function may be called from any thread unless it says otherwise; write transactions are serialised
+ * inside, are short, and never wait for a network. Pointers into the map are valid while the table reference they came
+ * from is held (our own chunk references guard them, not an LMDB reader). */
+#pragma once
+
+#include "base/status.h"
+#include "reshard/box.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+#include <sys/uio.h>
+
+struct ptc_store;
+struct ptc_table; /* a counted reference to a table in memory */
+
+struct ptc_store_opts {
+	const char *meta_dir;   /* durable; 0700, made if missing */
+	const char *chunk_dir;  /* may be tmpfs or a disk; a directory per job inside, owned by the job's uid, 0700 */
+	uint64_t chunk_ceiling; /* bytes of chunks over all jobs; hard */
+};
+int ptc_store_open(const struct ptc_store_opts *opts, struct ptc_store **ret_store, struct ptc_error *err);
+struct ptc_store *ptc_store_close(struct ptc_store *s); /* every reference released before; NULL ok */
+const char *ptc_store_id(const struct ptc_store *s);    /* random, written once, 36 characters */
+
+struct ptc_store_stats {
+	uint64_t ceiling, used_bytes /* chunks in use * PTC_CHUNK_BYTES */,
+		file_bytes /* blocks of the files on disk/tmpfs */;
+	uint64_t chunks_used, chunks_free /* recycled, pages still touched */;
+	uint64_t copied_bytes /* local copies by derive since open */, lost_jobs;
+};
+void ptc_store_stats(struct ptc_store *s, struct ptc_store_stats *ret_stats);
+
+/* Jobs. uuid is 36 characters. Deleting a job deletes its chunks and tables (fault points inside). */
+int ptc_store_job_create(struct ptc_store *s, const char *uuid, uid_t uid,
+			 struct ptc_error *err);                                        /* exists with same uid: fine */
+int ptc_store_job_delete(struct ptc_store *s, const char *uuid, struct ptc_error *err); /* missing: fine */
+typedef void (*ptc_store_job_fn)(void *arg, const char *uuid, uid_t uid, bool lost);
+int ptc_store_jobs(struct ptc_store *s, ptc_store_job_fn fn, void *arg, struct ptc_error *err);
+/* Highest fencing token seen for a job; durable before return. A lower one: PTC_EFENCED. */
+int ptc_store_fence(struct ptc_store *s, const char *uuid, int64_t fence, struct ptc_error *err);
+
+struct ptc_table_key {
+	char uuid[37];
+	uint64_t generation, snapshot;
+};
+
+/* Opens the table under construction, or starts one. A sealed one with that key is returned as it is (ptc_table_sealed).
+ */
+int ptc_table_begin(struct ptc_store *s, const struct ptc_table_key *key, struct ptc_table **ret_table,
+		    struct ptc_error *err);
+int ptc_table_open(struct ptc_store *s, const struct ptc_table_key *key, struct ptc_table **ret_table,
+		   struct ptc_error *err); /* sealed ones only, else PTC_ENOTFOUND */
+struct ptc_table *ptc_table_ref(struct ptc_table *t);
+struct ptc_table *ptc_table_unref(struct ptc_table *t); /* NULL ok, returns NULL */
+bool ptc_table_sealed(const struct ptc_table *t);
+/* Keys of all tables of a job, sealed or not. */
+typedef void (*ptc_table_fn)(void *arg, const struct ptc_table_key *key, bool sealed, int64_t bytes);
+int ptc_store_tables(struct ptc_store *s, const char *uuid, ptc_table_fn fn, void *arg, struct ptc_error *err);
+
+struct ptc_store_box {
+	uint32_t item;
+	struct ptc_box box;
+};
+
+/* Makes t (under construction, empty) hold what of needs the sealed table src holds: by reference where at least three quarters of
+ * each touched chunk stays live, else by a local copy into new chunks, so that the old ones can be freed. Appends
+ * what is missing, each box at most PTC_EXTENT_MAX_BYTES. src NULL: everything is missing. Deterministic and idempotent (a resumed table gives
+ * the missing boxes that are not filled yet). copy_bytes: local copies made (0 on dry_run, where nothing is written and
+ * *ret_new_bytes is what reserve and copies will need). Missing boxes are disjoint, by item. */
+struct ptc_store_boxes {
+	struct ptc_store_box *v;
+	size_t n;
+	int64_t bytes;
+};
+void ptc_store_boxes_done(struct ptc_store_boxes *b);
+int ptc_table_derive(struct ptc_table *t, struct ptc_table *src, const struct ptc_store_box *needs, size_t nneeds,
+		     bool dry_run, struct ptc_store_boxes *ret_missing, int64_t *ret_new_bytes, struct ptc_error *err);
+/* A new table with exactly src's pieces, sealed at once (a snapshot of unchanged state). Exists already: fine. */
+int ptc_table_alias(struct ptc_store *s, const struct ptc_table_key *src, const struct ptc_table_key *dst,
+		    struct ptc_error *err);
+
+/* Reserves chunks for new extents (one per box) in one short transaction; all or nothing (PTC_ENOSPC). fallocate before. */
+int ptc_table_reserve(struct ptc_table *t, const struct ptc_store_box *boxes, size_t n,
+		      uint32_t *ret_extents /* n ids */, struct ptc_error *err);
+/* Writable memory of an unfilled extent from byte off, at most len bytes, as up to niov spans; returns the count of spans. */
+int ptc_table_extent_iov(struct ptc_table *t, uint32_t extent, int64_t off, int64_t len, struct iovec *iov, int niov);
+/* Scatters cut (inside the extent's box of item) from a compact buffer holding src_box. For fills by pieces (import). */
+int ptc_table_write(struct ptc_table *t, uint32_t item, const struct ptc_box *src_box, const void *src,
+		    struct ptc_error *err);
+/* The extent's bytes are complete. Chunks whose extents are all filled get their checksums (by the calling thread). */
+int ptc_table_filled(struct ptc_table *t, uint32_t extent, struct ptc_error *err);
+/* Every extent, for imports that fill by ptc_table_write. */
+int ptc_table_filled_all(struct ptc_table *t, struct ptc_error *err);
+/* Makes it durable (msync checked, checksums in meta, one commit). PTC_ESTATE naming an item if an extent is unfilled. */
+int ptc_table_seal(struct ptc_table *t, struct ptc_error *err);
+
+/* Pieces of one item that intersect box, in no particular order; the union says what this node has. */
+struct ptc_piece {
+	uint32_t item, extent;
+	struct ptc_box live, extent_box;
+};
+int ptc_table_pieces(struct ptc_table *t, uint32_t item, const struct ptc_box *box, struct ptc_piece **ret_pieces,
+		     size_t *ret_n, struct ptc_error *err); /* ptc_free it */
+/* All pieces of the table (sorted by item). Borrowed while the reference is held. */
+const struct ptc_piece *ptc_table_all_pieces(struct ptc_table *t, size_t *ret_n);
+
+/* Reads box (sealed table), row-major compact, into dst. Blocks are verified at their first read after open, fill or receive.
+ * PTC_ENOTFOUND when a part of box is not here. */
+int ptc_table_read(struct ptc_table *t, uint32_t item, const struct ptc_box *box, void *dst, struct ptc_error *err);
+/* Without a copy: if box's bytes are one run inside one chunk after another, returns up to niov spans that stay valid while a
+ * reference to t is held, verified; *ret_n = 0 when it is strided or not coverable so (use ptc_table_read). */
+int ptc_table_read_iov(struct ptc_table *t, uint32_t item, const struct ptc_box *box, struct iovec *iov, int niov,
+		       int *ret_n, struct ptc_error *err);
+/* Digest contribution of box (see base/digest.h) for a tensor of that byte shape; reads in place. */
+int ptc_table_digest(struct ptc_table *t, uint32_t item, const struct ptc_box *box, uint32_t ndim, const int64_t *shape,
+		     uint64_t *ret_digest, struct ptc_error *err);
+/* Verifies every block of every piece against meta, ignoring what was verified before. *ret_bytes read. First bad block: PTC_ECORRUPT. */
+int ptc_table_scrub(struct ptc_table *t, int64_t *ret_bytes, struct ptc_error *err);
+
+/* Drops every table of the job whose key is not in keep (held references keep their chunks until released), then
+ * frees chunks nothing refers to. Also called after open to finish what a crash left. */
+int ptc_store_keep(struct ptc_store *s, const char *uuid, const struct ptc_table_key *keep, size_t nkeep,
+		   struct ptc_error *err);

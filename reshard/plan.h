@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Plans: the moves that turn one layout and allocation into another, per
+ * node (a store is per node, so bytes enter a node once), and the choice of
+ * the allocation. Deterministic: every daemon computes the same plan from the
+ * same inputs, and ptc_plan_hash lets them check that. Pure. */
+#pragma once
+
+#include "reshard/layout.h"
+
+struct ptc_move {
+	uint32_t item;
+	uint32_t src_node, dst_node;
+	uint32_t src_rank, dst_rank; /* lowest rank on that node that has, or needs, the box */
+	struct ptc_box box;          /* bytes */
+};
+struct ptc_plan {
+	struct ptc_move *moves;
+	size_t nmoves; /* between nodes; by dst_node, item, box */
+	uint32_t nnodes;
+	int64_t *in_bytes, *out_bytes; /* per node */
+	int64_t in_place;              /* bytes of the new layout that their node already has */
+	int64_t within_node;           /* of those, bytes that change device inside a node */
+	int64_t between_nodes;         /* bytes entering a node */
+	int64_t bound_mapping; /* lower bound of between_nodes for this allocation (= between_nodes: each missing byte enters once) */
+	int64_t bound_any; /* lower bound over every admissible allocation; -1: not computed */
+	bool bound_any_exact;
+};
+/* from may be NULL (first import): then there are no moves and everything is missing from every node.
+ * Source choice among replicas balances the busiest sender; usable[node] false: not a source. usable NULL: all. */
+int ptc_plan_new(const struct ptc_spec *spec, const struct ptc_layout *from, const struct ptc_allocation *from_alloc,
+		 const struct ptc_layout *to, const struct ptc_allocation *to_alloc, uint32_t nnodes,
+		 const bool *usable, struct ptc_plan **ret_plan, struct ptc_error *err);
+struct ptc_plan *ptc_plan_free(struct ptc_plan *p);
+void ptc_plan_hash(const struct ptc_plan *p, char ret_hex[33]);
+
+/* Chooses rank -> device for layout `to` on the given devices (node, index) so that bytes entering nodes, then bytes between
+ * devices, are fewest, keeping each TP group on as few nodes as it fits. usable-but-unneeded devices are left out; choosing
+ * which to release is part of it. Exact by search up to 8 blocks (a block: the ranks of one TP group that must share a node),
+ * else assignment plus local improvement. from NULL: fill nodes in order.
+ * *ret_gap_bytes: upper bound of the distance to the optimum; 0 when exact. */
+int ptc_place(const struct ptc_spec *spec, const struct ptc_layout *from, const struct ptc_allocation *from_alloc,
+	      const struct ptc_layout *to, const struct ptc_device *devices, size_t ndevices, uint32_t nnodes,
+	      struct ptc_allocation *ret_alloc, int64_t *ret_gap_bytes, struct ptc_error *err);
