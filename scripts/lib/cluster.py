@@ -81,13 +81,6 @@ def wait_for(condition, timeout_s, what, every_s=0.05):
         time.sleep(every_s)
 
 
-def reap():
-    """Collects children that have ended; otherwise they stay as zombies while a long-lived caller runs."""
-    with contextlib.suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
-
-
 class Process:
     """A process remembered by id and start time in a file, so that another run of us can find and stop it."""
 
