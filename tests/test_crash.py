@@ -14,7 +14,7 @@ import harness
 import numpy as np
 import oracle
 import state as states
-from harness import LONG, PATIENCE, ROOT, SANITIZED, ClusterError, Job, wait_for
+from harness import LONG, PATIENCE, ROOT, SANITIZED, Job, wait_for
 
 RULES = [{"match": "*", "split": {"axis": "tp", "dim": 0, "kind": "balanced"}, "layer": "h.{}.*"}]
 A, B = "tp=2,pp=2", "tp=1,pp=2,dp=2,zero=1"

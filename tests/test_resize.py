@@ -48,20 +48,25 @@ class Resize(harness.Case):
             job.check_whole(self)
             job.delete()
 
-    def walk(self, switches, tiny, **options):
+    def random_job(self, tiny):
+        """(state, rules, degrees of tp that fit)"""
         rng = self.rng()
-        s = states.random_state(rng, tiny)
+        heads, tps = states.VARIANTS[int(rng.integers(len(states.VARIANTS)))]
+        return states.random_state(rng, heads, tiny), states.rules(heads), tps
+
+    def walk(self, switches, tiny, **options):
+        rng, (s, rules, tps) = self.rng(), self.random_job(tiny)
         with self.cluster(nodes=4, devices=2, **options) as c:
-            job = Job(c, "walk", s, self.path("job"), states.RULES)
-            config = oracle.random_config(rng, 8)
+            job = Job(c, "walk", s, self.path("job"), rules)
+            config = oracle.random_config(rng, 8, tps)
             print(f"import as {config}", flush=True)
             job.imported(config)
-            job.check_ranks(self, config, states.RULES)
+            job.check_ranks(self, config, rules)
             for i in range(switches):
-                config = oracle.random_config(rng, 8)
+                config = oracle.random_config(rng, 8, tps)
                 print(f"switch {i}: {config}", flush=True)
                 job.resize(config)
-                job.check_ranks(self, config, states.RULES, node=f"n{i % 4}")
+                job.check_ranks(self, config, rules, node=f"n{i % 4}")
                 job.check_whole(self, node=f"n{(i + 1) % 4}")
             c.ptcctl("verify", "walk")
             self.assertEqual(switches + 1, job.generation())
@@ -81,13 +86,13 @@ class Resize(harness.Case):
 
     def test_a_b_a(self):
         """A to B to A gives A's bytes on each rank."""
-        s, a = states.random_state(self.rng(), 20), oracle.Config("tp=2,pp=2,dp=2")
+        (s, rules, _), a = self.random_job(20), oracle.Config("tp=2,pp=2,dp=2")
         with self.cluster(nodes=4, devices=2) as c:
-            job = Job(c, "aba", s, self.path("job"), states.RULES)
+            job = Job(c, "aba", s, self.path("job"), rules)
             job.imported(a)
             job.resize("tp=4,pp=2")
             job.resize(a)
-            job.check_ranks(self, a, states.RULES)
+            job.check_ranks(self, a, rules)
             job.delete()
 
     def test_small_elements(self):
@@ -111,12 +116,12 @@ class Resize(harness.Case):
 
     def test_table_and_drain(self):
         """--gpus takes the job's table; drain empties a node, and more devices than there are is an error that says so."""
-        s = states.random_state(self.rng(), 10)
+        s, rules, _ = self.random_job(10)
         with self.cluster(nodes=4, devices=2) as c:
-            job = Job(c, "table", s, self.path("job"), states.RULES, gpus={8: {"tp": 2, "pp": 2, "dp": 2}, 4: {"tp": 4}})
+            job = Job(c, "table", s, self.path("job"), rules, gpus={8: {"tp": 2, "pp": 2, "dp": 2}, 4: {"tp": 4}})
             job.imported("tp=2,pp=2,dp=2")
             c.ptcctl("resize", "table", "--gpus", "4", "--wait")
-            job.check_ranks(self, oracle.Config(tp=4), states.RULES)
+            job.check_ranks(self, oracle.Config(tp=4), rules)
             c.ptcctl("drain", "n1", "--wait", check=True)
             job.wait_idle()
             c.nodes["n1"].kill()
@@ -126,9 +131,9 @@ class Resize(harness.Case):
             job.check_whole(self)
 
     def test_dry_run_changes_nothing(self):
-        s = states.random_state(self.rng(), 10)
+        s, rules, _ = self.random_job(10)
         with self.cluster(nodes=2, devices=2) as c:
-            job = Job(c, "dry", s, self.path("job"), states.RULES)
+            job = Job(c, "dry", s, self.path("job"), rules)
             job.imported("tp=2,dp=2")
             before = c.etcdctl("get", "--prefix", "/ptc/jobs/", "--keys-only").stdout
             c.ptcctl("resize", "dry", "--config", "tp=4", "--dry-run")

@@ -14,7 +14,6 @@ import unittest
 
 import harness
 import numpy as np
-import oracle
 import state as states
 from harness import PATIENCE, ROOT, Job, skip_unless_root
 

@@ -267,7 +267,7 @@ class Cluster:
         if self.options["members"]:
             return [f"127.0.0.1:{m['client']}" for m in self.options["members"]]
         if self.options["transport"] == "unix":
-            return [f"unix:{self.etcd_socket() or os.path.join(self.dir, 'n0', 'etcd', 'client.sock')}"]
+            return [f"unix:{self.etcd_socket() or os.path.join(self.dir, 'n0', 'etcd', 'client.sock:0')}"]
         return [f"127.0.0.1:{self.options['etcd_port']}"]
 
     def config(self, node):
