@@ -44,7 +44,7 @@ class Crash(harness.Case):
     def check(self, c, job, allowed, node="n0"):
         """The record is one of the allowed configurations and whole; returns its configuration."""
         status = job.wait_idle(90)
-        config = status["config"] if "config" in status else status["generation"]["config"]
+        config = status["config"]
         self.assertIn(str(oracle.Config(config)), [str(oracle.Config(a)) for a in allowed])
         c.ptcctl("verify", job.name, node=node)
         job.check_whole(self, node=node)
@@ -120,7 +120,7 @@ class Crash(harness.Case):
                 listed = c.ptcctl("job", "list", check=True).stdout
                 if job.name in listed:
                     status = job.wait_idle(90)
-                    if "config" not in status and not status.get("generation"):
+                    if not status["has_state"]:
                         c.ptcctl(*job.import_args("tp=2"), timeout_s=60 * PATIENCE) # generation 0: import again
                     job.check_whole(self)
                     job.delete()

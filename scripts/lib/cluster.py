@@ -368,10 +368,7 @@ class Cluster:
         r = self.ptcctl("nodes", "--format", "json", node=node, check=False, timeout_s=30)
         if r.returncode:
             return None
-        doc = json.loads(r.stdout)
-        rows = doc["nodes"] if isinstance(doc, dict) else doc
-        return {n.get("name", n.get("node")) for n in rows
-                if n.get("alive", True) and n.get("up", True) and n.get("state", "up") in ("up", "alive", "ready")}
+        return {n["node"] for n in json.loads(r.stdout)["nodes"] if n["state"] != "down"}
 
     def wait_nodes(self, names, timeout_s=60, node=None):
         node = node or names[0]
