@@ -124,14 +124,14 @@ class Show:
         say(f"  generation {s['generation']} in {s['seconds']:.2f} s, {mb(t['between_nodes'])} MB between nodes {remark}")
 
     def table(self):
-        say("\nEach switch (MB; the bound is the least that any placement of these configurations could send between nodes;")
-        say("≤ marks one that is not known to be exact):")
+        say("\nEach switch (MB; no placement of these configurations could send less than the bound between nodes;")
+        say("≥ marks one that perhaps none reaches):")
         head = ("from", "to", "between", "bound", "within", "stays", "s", "digests")
         rows = []
         for s, _ in self.rows:
             t = s["plan"]["totals"]
             bound, exact = t["bound_any_mapping"], t["bound_exact"]
-            rows.append((s["from"], s["to"], mb(t["between_nodes"]), "-" if bound < 0 else ("" if exact else "≤ ") + mb(bound),
+            rows.append((s["from"], s["to"], mb(t["between_nodes"]), "-" if bound < 0 else ("" if exact else "≥ ") + mb(bound),
                          mb(t["within_node"]), mb(t["in_place"]), f"{s['seconds']:.2f}", str(s["digests_verified"])))
         widths = [max(len(r[i]) for r in [head, *rows]) for i in range(len(head))]
         for r in [head, *rows]:
