@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/limits.h"
+#include "reshard/internal.h"
 
 #include <stdarg.h>
 #include <stdbool.h>
@@ -311,4 +312,17 @@ uint32_t ptc_config_rank(const struct ptc_config *c, const struct ptc_coords *co
 		step *= degree(c, axis);
 	}
 	return rank;
+}
+
+uint32_t ptc_config_zero_index(const struct ptc_config *c, const struct ptc_coords *k)
+{
+	for (size_t i = 0; i < 5; i++) {
+		char a = axis_at(c, i)[0];
+
+		if (a == 'c')
+			return k->dp * c->cp + k->cp;
+		if (a == 'd')
+			break;
+	}
+	return k->cp * c->dp + k->dp;
 }

@@ -20,6 +20,9 @@ int ptc_rule_fits(const struct ptc_spec *s, size_t item, const struct ptc_rule *
 /* The rules of one tensor's items: ret[0] for the parameter, ret[f] for field f; NULL where none applies. */
 void ptc_spec_tensor_rules(const struct ptc_spec *s, size_t tensor, const struct ptc_rule *ret[1 + PTC_MAX_FIELDS]);
 
+/* This rank's place in its dp*cp group, in rank order. */
+uint32_t ptc_config_zero_index(const struct ptc_config *c, const struct ptc_coords *k);
+
 /* A byte box of an item and the lowest rank it comes from. */
 struct ptc_holding {
 	uint32_t item, rank;
