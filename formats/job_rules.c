@@ -396,8 +396,10 @@ int ptc_job_decode_rules(struct ptc_job_decoder *d, const struct ptc_doc_node *n
 	if (!d->rules_path)
 		return ptc_doc_error(d->doc, node, d->err, PTC_EINVAL, "rules must be a list here, not a name");
 	rc = ptc_name_check_rules(node->text, d->err);
-	if (rc)
+	if (rc) {
+		ptc_error_wrap(d->err, "%s:%" PRIu32, d->doc->what, node->line);
 		return rc;
+	}
 	path = find_rules(d->rules_path, node->text);
 	if (!path)
 		return ptc_doc_error(d->doc, node, d->err, PTC_ENOTFOUND, "no rule set \"%s\" in %s", node->text,
@@ -465,8 +467,10 @@ static int decode_config(struct ptc_job_decoder *d, const struct ptc_doc_node *n
 		rc = ptc_config_parse(b.data ? b.data : "", &g->config, d->err);
 		if (!rc)
 			rc = ptc_config_world(&g->config, &world, d->err);
-		if (rc)
+		if (rc && node->line)
 			ptc_error_wrap(d->err, "%s:%" PRIu32, d->doc->what, node->line);
+		else if (rc)
+			ptc_error_wrap(d->err, "%s: gpus %s", d->doc->what, node->key);
 	}
 	ptc_buf_done(&b);
 	if (!rc && world != g->n)
