@@ -24,6 +24,10 @@ int ptc_json_load(const char *what, const void *data, size_t len, json_t **ret_j
 	json = json_loadb(data, len, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &je);
 	if (!json && json_error_code(&je) == json_error_out_of_memory)
 		return ptc_error_set(err, PTC_ENOMEM, "%s: out of memory", what);
+	/* jansson quotes the input, which may hold anything */
+	for (char *p = je.text; !json && *p; p++)
+		if ((unsigned char)*p < 0x20 || *p == 0x7f)
+			*p = '?';
 	if (!json)
 		return ptc_error_set(err, PTC_EINVAL, "%s: line %d: %s", what, je.line, je.text);
 	*ret_json = json;

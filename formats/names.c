@@ -128,8 +128,8 @@ const char *ptc_name_nearest(const char *word, const char *const *known, size_t 
 		if (k > NEAREST_MAX)
 			continue;
 		d = distance(word, known[i]);
-		/* A word all of whose letters differ is not near. */
-		if (d < best_distance && d <= NEAREST_EDIT && d < PTC_MAX(n, k) && d * 2 <= PTC_MAX(n, k) + 1) {
+		/* A word more than half of whose letters differ is not near. */
+		if (d < best_distance && d <= NEAREST_EDIT && d * 2 <= PTC_MAX(n, k)) {
 			best = known[i];
 			best_distance = d;
 		}
