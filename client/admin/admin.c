@@ -55,6 +55,7 @@ int ptc_admin_open(const struct ptc_admin_opts *opts, struct ptc_admin **ret_adm
 		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
 	ptc_rpc_init();
 	a->timeout_ms = opts->timeout_ms > 0 ? opts->timeout_ms : DEFAULT_TIMEOUT_MS;
+	a->stream_timeout_ms = opts->stream_timeout_ms;
 	rc = open_channels(opts, a, err);
 	if (rc) {
 		ptc_admin_close(a);
@@ -142,8 +143,8 @@ int ptc_admin_call(struct ptc_admin *a, const char *method, const ProtobufCMessa
 	return rc ? rc : ptc_admin_unpack(reply, reply_len, type, ret_reply, err);
 }
 
-int ptc_admin_open_stream(struct ptc_rpc_channel *channel, const char *method, const ProtobufCMessage *request,
-			  struct ptc_rpc_stream **ret_stream, struct ptc_error *err)
+int ptc_admin_open_stream(struct ptc_admin *a, struct ptc_rpc_channel *channel, const char *method,
+			  const ProtobufCMessage *request, struct ptc_rpc_stream **ret_stream, struct ptc_error *err)
 {
 	struct ptc_rpc_stream *s = NULL;
 	struct ptc_rpc_part part = { 0 };
@@ -152,7 +153,7 @@ int ptc_admin_open_stream(struct ptc_rpc_channel *channel, const char *method, c
 	int rc = pack(request, &data, &len, err);
 
 	if (!rc)
-		rc = ptc_rpc_stream_open(channel, method, 0, NULL, 0, &s, err);
+		rc = ptc_rpc_stream_open(channel, method, a->stream_timeout_ms, NULL, 0, &s, err);
 	if (rc)
 		return rc;
 	part.data = data;
@@ -208,7 +209,7 @@ int ptc_admin_call_stream(struct ptc_admin *a, const char *method, const Protobu
 {
 	struct ptc_rpc_stream *s = NULL;
 	struct ptc_rpc_message *msg = NULL;
-	int rc = ptc_admin_open_stream(a->control, method, request, &s, err);
+	int rc = ptc_admin_open_stream(a, a->control, method, request, &s, err);
 
 	while (!rc) {
 		rc = ptc_rpc_stream_recv(s, &msg, err);

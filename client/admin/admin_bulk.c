@@ -101,7 +101,7 @@ int ptc_admin_import_open(struct ptc_admin *a, const char *job, uint64_t import_
 		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
 	s->job = ptc_strdup(job);
 	s->import_id = import_id;
-	rc = s->job ? ptc_rpc_stream_open(a->bulk, SERVICE "ImportData", 0, NULL, 0, &s->rpc, err)
+	rc = s->job ? ptc_rpc_stream_open(a->bulk, SERVICE "ImportData", a->stream_timeout_ms, NULL, 0, &s->rpc, err)
 		    : ptc_error_set(err, PTC_ENOMEM, "out of memory");
 	if (rc) {
 		ptc_admin_import_close(s);
@@ -375,7 +375,7 @@ static int read_stream(struct ptc_admin *a, const char *method, const ProtobufCM
 	ptc_auto_free void *buf = NULL;
 	uint64_t got = 0;
 	size_t cap = 0;
-	int rc = ptc_admin_open_stream(a->bulk, method, request, &s, err);
+	int rc = ptc_admin_open_stream(a, a->bulk, method, request, &s, err);
 
 	while (!rc) {
 		rc = ptc_rpc_stream_recv(s, &msg, err);

@@ -10,7 +10,7 @@
 
 struct ptc_admin {
 	struct ptc_rpc_channel *control, *bulk;
-	int timeout_ms;
+	int timeout_ms, stream_timeout_ms;
 };
 
 /* A string for a message that only reads it; NULL becomes "". */
@@ -26,8 +26,8 @@ int ptc_admin_call_stream(struct ptc_admin *a, const char *method, const Protobu
 void ptc_admin_reply_free(ProtobufCMessage *reply);
 
 /* Opens a stream and sends the one request. */
-int ptc_admin_open_stream(struct ptc_rpc_channel *channel, const char *method, const ProtobufCMessage *request,
-			  struct ptc_rpc_stream **ret_stream, struct ptc_error *err);
+int ptc_admin_open_stream(struct ptc_admin *a, struct ptc_rpc_channel *channel, const char *method,
+			  const ProtobufCMessage *request, struct ptc_rpc_stream **ret_stream, struct ptc_error *err);
 int ptc_admin_unpack(const void *data, size_t len, const ProtobufCMessageDescriptor *type,
 		     ProtobufCMessage **ret_message, struct ptc_error *err);
 /* A whole message, contiguous; ptc_free it. Consumes msg. */

@@ -31,7 +31,8 @@ struct ptc_admin_opts {
 	const char *socket; /* path; used when server is NULL; NULL: PTC_ADMIN_DEFAULT_SOCKET */
 	const char *server; /* HOST:PORT, mutual TLS with the three files below */
 	const char *ca_path, *cert_path, *key_path;
-	int timeout_ms; /* of each call that is not a stream; 0: one minute */
+	int timeout_ms;        /* of each call that is not a stream; 0: one minute */
+	int stream_timeout_ms; /* of each stream; 0: none */
 };
 /* Connects with the first call. */
 int ptc_admin_open(const struct ptc_admin_opts *opts, struct ptc_admin **ret_admin, struct ptc_error *err);

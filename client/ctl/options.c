@@ -9,6 +9,7 @@
 
 #include <inttypes.h>
 #include <stdarg.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define MAX_VERBS 64
@@ -198,6 +199,8 @@ static int apply_globals(struct ctl *c, struct ptc_error *err)
 		return ctl_usage(err, "--server and --socket exclude each other");
 	if (c->opts.server && (!c->opts.ca_path || !c->opts.cert_path || !c->opts.key_path))
 		return ctl_usage(err, "--server needs --ca, --cert and --key");
+	if (!c->opts.socket)
+		c->opts.socket = getenv("PTC_SOCKET");
 	if (timeout) {
 		int rc = ctl_duration("--timeout", timeout, &c->opts.timeout_ms, err);
 
