@@ -21,7 +21,7 @@
  * COMMIT2 deletes the intent in the same transaction, so record.generation = intent.to_generation never meets an intent.
  * An unknown transaction outcome is not guessed: RELOAD, and the shell answers with START.
  *
- * What the shell owes: one ptc_job per tenure of the lock. One REPLY for each SEND, at the latest when its deadline
+ * What the shell owes: one ptc_job per tenure of the lock, and no answer meant for one reaches the next. One REPLY for each SEND, at the latest when its deadline
  * passes (after CANCEL or NODE_DOWN it may be left out). NODE_DOWN then NODE_UP, or only NODE_UP, when a node's process
  * is another one than before. Every TXN compares the lock's create_revision, the record's mod_revision and the intent's
  * mod_revision (0: none) as last read or written, and never retries inside: a transaction whose outcome was unknown may
