@@ -157,8 +157,8 @@ static int box_here(struct out *o, uint32_t item, const struct ptc_box *box, str
 			here += ptc_box_volume(&cut);
 	ptc_free(pieces);
 	if (!r && here != ptc_box_volume(box))
-		r = ptc_error_set(err, PTC_ENOTFOUND, "node %s has %lld of %lld bytes asked of item %u",
-				  o->agent->node, (long long)here, (long long)ptc_box_volume(box), item);
+		r = ptc_error_set(err, PTC_ENOTFOUND, "node %s has %lld of %lld bytes asked of item %u", o->agent->node,
+				  (long long)here, (long long)ptc_box_volume(box), item);
 	return r;
 }
 

@@ -107,8 +107,8 @@ static int box_cover(struct window *w, size_t box, struct ptc_error *err)
 
 	if (!r && uncovered.n)
 		r = ptc_error_set(err, PTC_EPEER, "no node left that has all of \"%.400s\"%s%.400s",
-				  ptc_geometry_item_name(ga->g, ga->item, name, sizeof(name)),
-				  ga->why.code ? ": " : "", ga->why.text);
+				  ptc_geometry_item_name(ga->g, ga->item, name, sizeof(name)), ga->why.code ? ": " : "",
+				  ga->why.text);
 	v = r ? NULL : ptc_reallocarray(w->parts, w->nparts + parts.n, sizeof(*v));
 	if (!r && !v)
 		r = ptc_error_set(err, PTC_ENOMEM, "no memory for %zu parts", parts.n);
@@ -418,8 +418,7 @@ static int rank_local(struct ptc_agent *agent, const struct ptc_geometry *g, uin
 	if (r)
 		return r;
 	r = ptc_rank_tensor_init(&t, g, table, rank, item, err);
-	r = r ? r
-	      : ptc_staging_new(&agent->gate, PTC_BULK_MESSAGE_BYTES + PTC_RANK_SCRATCH, NULL, NULL, &s, err);
+	r = r ? r : ptc_staging_new(&agent->gate, PTC_BULK_MESSAGE_BYTES + PTC_RANK_SCRATCH, NULL, NULL, &s, err);
 	for (uint64_t off = 0, len; !r && off < t.bytes; off += len) {
 		len = PTC_MIN(t.bytes - off, (uint64_t)PTC_BULK_MESSAGE_BYTES);
 		r = ptc_rank_tensor_read(&t, off, (size_t)len, s->data, s->data + PTC_BULK_MESSAGE_BYTES, err);
@@ -450,8 +449,7 @@ static int rank_request(struct ptc_rpc_stream *stream, const struct Ptc__V1__Swi
 	return r ? r : ptc_rpc_stream_half_close(stream, err);
 }
 
-static int rank_message(struct ptc_rpc_message *msg, uint64_t *left, ptc_sink_fn sink, void *arg,
-			struct ptc_error *err)
+static int rank_message(struct ptc_rpc_message *msg, uint64_t *left, ptc_sink_fn sink, void *arg, struct ptc_error *err)
 {
 	const void *span;
 	uint64_t payload;
@@ -468,8 +466,7 @@ static int rank_message(struct ptc_rpc_message *msg, uint64_t *left, ptc_sink_fn
 	return r;
 }
 
-static int rank_remote(struct ptc_rpc_stream *stream, uint64_t left, ptc_sink_fn sink, void *arg,
-		       struct ptc_error *err)
+static int rank_remote(struct ptc_rpc_stream *stream, uint64_t left, ptc_sink_fn sink, void *arg, struct ptc_error *err)
 {
 	struct ptc_rpc_message *msg;
 	int r;

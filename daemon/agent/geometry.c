@@ -105,8 +105,7 @@ int ptc_switch_info_check(uint32_t version, const Ptc__V1__SwitchInfo *info, str
 	if (strlen(info->spec_hash) > 64)
 		return ptc_error_set(err, PTC_EINVAL, "a spec hash of %zu characters", strlen(info->spec_hash));
 	if (!info->n_nodes || info->n_nodes > PTC_MAX_NODES || info->n_addresses != info->n_nodes)
-		return ptc_error_set(err, PTC_EINVAL, "%zu nodes with %zu addresses", info->n_nodes,
-				     info->n_addresses);
+		return ptc_error_set(err, PTC_EINVAL, "%zu nodes with %zu addresses", info->n_nodes, info->n_addresses);
 	for (size_t i = 0; i < info->n_nodes && !r; i++)
 		r = name_check(info->nodes[i], err);
 	if (r)
@@ -154,8 +153,8 @@ static int devices_distinct(const struct ptc_allocation *a, struct ptc_error *er
 	qsort(sorted, a->world, sizeof(*sorted), device_compare);
 	for (uint32_t i = 1; !r && i < a->world; i++)
 		if (!device_compare(&sorted[i - 1], &sorted[i]))
-			r = ptc_error_set(err, PTC_EINVAL, "device %u of node number %u has two ranks",
-					  sorted[i].index, sorted[i].node);
+			r = ptc_error_set(err, PTC_EINVAL, "device %u of node number %u has two ranks", sorted[i].index,
+					  sorted[i].node);
 	ptc_free(sorted);
 	return r;
 }
@@ -362,12 +361,13 @@ const char *ptc_geometry_item_name(const struct ptc_geometry *g, uint32_t item, 
 static int cache_key(const Ptc__V1__SwitchInfo *info, const Ptc__V1__Generation *which, char ret_key[33],
 		     struct ptc_error *err)
 {
-	Ptc__V1__SwitchInfo only = PTC__V1__SWITCH_INFO__INIT;
+	Ptc__V1__SwitchInfo only;
 	Ptc__V1__Generation gen = *which;
 	void *data;
 	size_t len;
 	int r;
 
+	ptc__v1__switch_info__init(&only);
 	only.uuid = info->uuid;
 	only.spec_hash = info->spec_hash;
 	only.n_nodes = info->n_nodes;

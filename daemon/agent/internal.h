@@ -15,17 +15,17 @@
 
 #include <pthread.h>
 
-#define PTC_AGENT_STAGING_MIN      (16u << 20)
-#define PTC_AGENT_RECV_TICKET      (2u * PTC_BULK_MESSAGE_BYTES)
-#define PTC_AGENT_PULL_THREADS     8
-#define PTC_AGENT_LANES            2
-#define PTC_AGENT_REQUEST_BYTES    (64 << 20) /* of one Fetch by Pull: small enough to share sources between threads */
-#define PTC_AGENT_REQUEST_BOXES    16384
-#define PTC_AGENT_DIGEST_THREADS   2
-#define PTC_AGENT_TICK_MS          200
-#define PTC_AGENT_STALL_MS         60000 /* a stream without a byte for so long is given up */
-#define PTC_AGENT_CONTROL_TIMEOUT  60000
-#define PTC_AGENT_GEOMETRIES       8 /* kept between calls */
+#define PTC_AGENT_STAGING_MIN     (16u << 20)
+#define PTC_AGENT_RECV_TICKET     (2u * PTC_BULK_MESSAGE_BYTES)
+#define PTC_AGENT_PULL_THREADS    8
+#define PTC_AGENT_LANES           2
+#define PTC_AGENT_REQUEST_BYTES   (64 << 20) /* of one Fetch by Pull: small enough to share sources between threads */
+#define PTC_AGENT_REQUEST_BOXES   16384
+#define PTC_AGENT_DIGEST_THREADS  2
+#define PTC_AGENT_TICK_MS         200
+#define PTC_AGENT_STALL_MS        60000 /* a stream without a byte for so long is given up */
+#define PTC_AGENT_CONTROL_TIMEOUT 60000
+#define PTC_AGENT_GEOMETRIES      8 /* kept between calls */
 
 /* One job while something is done with it, or between its Prepare and Finish. */
 struct ptc_agent_job {

@@ -178,10 +178,11 @@ static int replicas_agree(const struct ptc_digests *d, struct entry *v, size_t *
 			if (o->digest == e->digest)
 				continue;
 			ptc_geometry_item_name(d->g, e->item, name, sizeof(name));
-			return ptc_error_set(err, PTC_EDIGEST, "replicas of \"%.600s\" differ: %016llx on node %s, "
-					     "%016llx on node %s", name, (unsigned long long)o->digest,
-					     d->g->nodes[o->node], (unsigned long long)e->digest,
-					     d->g->nodes[e->node]);
+			return ptc_error_set(err, PTC_EDIGEST,
+					     "replicas of \"%.600s\" differ: %016llx on node %s, "
+					     "%016llx on node %s",
+					     name, (unsigned long long)o->digest, d->g->nodes[o->node],
+					     (unsigned long long)e->digest, d->g->nodes[e->node]);
 		}
 		v[kept++] = *e;
 	}

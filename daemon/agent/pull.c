@@ -564,8 +564,9 @@ static int pull_fill(struct pull *p, bool pushed, struct ptc_error *err)
 static int pull_run(struct pull *p, const Ptc__V1__PullRequest *req, struct ptc_error *err)
 {
 	struct ptc_table_key key = ptc_geometry_key(&p->view.to->g);
-	struct ptc_digest_job job = { .g = &p->view.to->g, .needs = &p->view.needs, .stop = pull_stopped,
-				      .tick = progress_send, .arg = p };
+	struct ptc_digest_job job = {
+		.g = &p->view.to->g, .needs = &p->view.needs, .stop = pull_stopped, .tick = progress_send, .arg = p
+	};
 	int r = ptc_table_begin(p->agent->env.store, &key, &p->table, err);
 
 	if (r)

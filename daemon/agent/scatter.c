@@ -81,15 +81,15 @@ static int target_open(struct ptc_scatter *s, uint32_t node, struct ptc_error *e
 	if (s->targets[node].stream)
 		return 0;
 	r = env->channel(env->arg, s->to->nodes[node], s->to->addresses[node], true, 0, &channel, err);
-	return r ? r
-		 : ptc_rpc_stream_open(channel, "/ptc.v1.Peer/Put", 0, NULL, 0, &s->targets[node].stream, err);
+	return r ? r : ptc_rpc_stream_open(channel, "/ptc.v1.Peer/Put", 0, NULL, 0, &s->targets[node].stream, err);
 }
 
 static size_t chunk_head(const struct ptc_scatter *s, uint32_t item, const struct ptc_box *box, uint64_t payload,
 			 uint8_t head[PTC_WIRE_HEAD_MAX])
 {
-	Ptc__V1__PutChunk chunk = PTC__V1__PUT_CHUNK__INIT;
+	Ptc__V1__PutChunk chunk;
 
+	ptc__v1__put_chunk__init(&chunk);
 	chunk.version = PTC_WIRE_VERSION;
 	chunk.uuid = (char *)(uintptr_t)s->uuid;
 	chunk.import_id = s->import_id;
@@ -149,8 +149,7 @@ struct range {
 
 static int scratch_get(struct ptc_scatter *s, struct ptc_staging **scratch, struct ptc_error *err)
 {
-	return *scratch ? 0
-			: ptc_staging_new(&s->agent->gate, PTC_BULK_MESSAGE_BYTES, NULL, NULL, scratch, err);
+	return *scratch ? 0 : ptc_staging_new(&s->agent->gate, PTC_BULK_MESSAGE_BYTES, NULL, NULL, scratch, err);
 }
 
 /* A part of at most one message. */

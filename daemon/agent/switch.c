@@ -338,7 +338,7 @@ static void job_prepared(struct ptc_agent_op *op, uint64_t id, const struct ptc_
 static int prepare(struct ptc_agent_op *op, const Ptc__V1__PrepareRequest *req, struct ptc_rpc_call *call,
 		   struct ptc_error *err)
 {
-	Ptc__V1__PrepareReply reply = PTC__V1__PREPARE_REPLY__INIT;
+	Ptc__V1__PrepareReply reply;
 	struct ptc_agent *agent = op->agent;
 	struct ptc_switch_view view;
 	struct ptc_plan *plan = NULL;
@@ -358,6 +358,7 @@ static int prepare(struct ptc_agent_op *op, const Ptc__V1__PrepareRequest *req, 
 	}
 	if (!r && !req->dry_run)
 		job_prepared(op, req->info->id, &key, done.copied_bytes);
+	ptc__v1__prepare_reply__init(&reply);
 	reply.version = PTC_WIRE_VERSION;
 	reply.plan_hash = hash;
 	reply.new_bytes = (uint64_t)done.new_bytes;
@@ -521,7 +522,7 @@ out:
 
 int ptc_agent_on_stat(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
 {
-	Ptc__V1__Document reply = PTC__V1__DOCUMENT__INIT;
+	Ptc__V1__Document reply;
 	struct ptc_buf json = PTC_BUF_INIT;
 	struct ptc_agent *agent = arg;
 	struct ptc_store_stats s;
@@ -542,6 +543,7 @@ int ptc_agent_on_stat(void *arg, struct ptc_rpc_call *call, struct ptc_error *er
 		       (unsigned long long)s.chunks_free, (unsigned long long)s.copied_bytes,
 		       (unsigned long long)s.lost_jobs, (unsigned long long)agent->env.staging_bytes,
 		       (unsigned long long)(agent->send.peak + agent->recv.peak + agent->gate.peak));
+	ptc__v1__document__init(&reply);
 	reply.version = PTC_WIRE_VERSION;
 	reply.json = json.data;
 	r = ptc_buf_failed(&json) ? ptc_error_set(err, PTC_ENOMEM, "no memory for the statistics")
