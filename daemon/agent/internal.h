@@ -221,7 +221,7 @@ int ptc_switch_plan(const struct ptc_switch_view *v, struct ptc_plan **ret_plan,
 struct ptc_fill {
 	struct ptc_store_boxes missing;
 	uint32_t *extents;
-	int64_t reserved_bytes, copied_bytes;
+	int64_t copied_bytes;
 };
 int ptc_fill_reserve(struct ptc_fill *f, struct ptc_agent *agent, const struct ptc_switch_view *v,
 		     struct ptc_table *table, struct ptc_error *err);

@@ -263,6 +263,8 @@ static int unit_begin(void *arg, size_t i, struct ptc_fetch_dst *ret, struct ptc
 	ret->outer = e->box.box;
 	ret->niov = ptc_table_extent_iov(w->pull->table, e->id, 0, ptc_box_volume(&e->box.box), ret->iov,
 					 (int)PTC_ARRAY_LEN(ret->iov));
+	if (ret->niov <= 0)
+		return ptc_error_set(err, PTC_ESTATE, "an extent of item %u cannot be filled any more", e->box.item);
 	return 0;
 }
 

@@ -90,73 +90,6 @@ void ptc_fill_done(struct ptc_fill *f)
 	*f = (struct ptc_fill){ 0 };
 }
 
-static int box_order(const struct ptc_box *a, const struct ptc_box *b)
-{
-	for (uint32_t d = 0; d < a->ndim && d < b->ndim; d++) {
-		if (a->off[d] != b->off[d])
-			return a->off[d] < b->off[d] ? -1 : 1;
-		if (a->ext[d] != b->ext[d])
-			return a->ext[d] < b->ext[d] ? -1 : 1;
-	}
-	return a->ndim < b->ndim ? -1 : a->ndim > b->ndim;
-}
-
-static int piece_compare(const void *a, const void *b)
-{
-	const struct ptc_piece *x = *(const struct ptc_piece *const *)a, *y = *(const struct ptc_piece *const *)b;
-
-	if (x->item != y->item)
-		return x->item < y->item ? -1 : 1;
-	return box_order(&x->live, &y->live);
-}
-
-/* Extents reserved before, for boxes that are missing still: found by their box. UINT32_MAX where there is none. */
-static int match_reserved(struct ptc_fill *f, struct ptc_table *table, size_t *ret_new, struct ptc_error *err)
-{
-	size_t n, fresh = 0;
-	const struct ptc_piece *all = ptc_table_all_pieces(table, &n);
-	const struct ptc_piece **sorted = ptc_reallocarray(NULL, n ? n : 1, sizeof(*sorted));
-
-	if (!sorted)
-		return ptc_error_set(err, PTC_ENOMEM, "no memory for %zu pieces", n);
-	for (size_t i = 0; i < n; i++)
-		sorted[i] = &all[i];
-	qsort(sorted, n, sizeof(*sorted), piece_compare);
-	for (size_t i = 0; i < f->missing.n; i++) {
-		struct ptc_piece key = { .item = f->missing.v[i].item, .live = f->missing.v[i].box };
-		const struct ptc_piece *at = &key, **found;
-
-		found = bsearch(&at, sorted, n, sizeof(*sorted), piece_compare);
-		f->extents[i] = found ? (*found)->extent : UINT32_MAX;
-		fresh += !found;
-	}
-	ptc_free(sorted);
-	*ret_new = fresh;
-	return 0;
-}
-
-static int reserve_new(struct ptc_fill *f, struct ptc_table *table, size_t fresh, struct ptc_error *err)
-{
-	struct ptc_store_box *boxes = ptc_reallocarray(NULL, fresh, sizeof(*boxes));
-	uint32_t *ids = ptc_reallocarray(NULL, fresh, sizeof(*ids));
-	size_t n = 0;
-	int r = boxes && ids ? 0 : ptc_error_set(err, PTC_ENOMEM, "no memory for %zu extents", fresh);
-
-	for (size_t i = 0; !r && i < f->missing.n; i++)
-		if (f->extents[i] == UINT32_MAX) {
-			boxes[n++] = f->missing.v[i];
-			f->reserved_bytes += ptc_box_volume(&f->missing.v[i].box);
-		}
-	r = r ? r : ptc_table_reserve(table, boxes, n, ids, err);
-	n = 0;
-	for (size_t i = 0; !r && i < f->missing.n; i++)
-		if (f->extents[i] == UINT32_MAX)
-			f->extents[i] = ids[n++];
-	ptc_free(boxes);
-	ptc_free(ids);
-	return r;
-}
-
 /* The old table, or NULL when it is not here. */
 static int source_open(struct ptc_agent *agent, const struct ptc_switch_view *v, struct ptc_table **ret,
 		       struct ptc_error *err)
@@ -179,7 +112,6 @@ int ptc_fill_reserve(struct ptc_fill *f, struct ptc_agent *agent, const struct p
 		     struct ptc_table *table, struct ptc_error *err)
 {
 	struct ptc_table *src;
-	size_t fresh = 0;
 	int r = source_open(agent, v, &src, err);
 
 	*f = (struct ptc_fill){ 0 };
@@ -190,10 +122,10 @@ int ptc_fill_reserve(struct ptc_fill *f, struct ptc_agent *agent, const struct p
 	if (r)
 		return r;
 	f->extents = ptc_reallocarray(NULL, f->missing.n ? f->missing.n : 1, sizeof(*f->extents));
-	r = f->extents ? match_reserved(f, table, &fresh, err)
-		       : ptc_error_set(err, PTC_ENOMEM, "no memory for %zu extents", f->missing.n);
-	if (!r && fresh)
-		r = reserve_new(f, table, fresh, err);
+	if (!f->extents)
+		r = ptc_error_set(err, PTC_ENOMEM, "no memory for %zu extents", f->missing.n);
+	if (!r && f->missing.n) /* boxes reserved before keep their extents */
+		r = ptc_table_reserve(table, f->missing.v, f->missing.n, f->extents, err);
 	if (r)
 		ptc_fill_done(f);
 	return r;
@@ -314,7 +246,7 @@ static int prepare_real(struct ptc_agent *agent, const struct ptc_switch_view *v
 	if (!r) {
 		ret->missing_bytes = fill.missing.bytes;
 		ret->copied_bytes = fill.copied_bytes;
-		ret->new_bytes = fill.reserved_bytes + fill.copied_bytes;
+		ret->new_bytes = fill.missing.bytes + fill.copied_bytes;
 	}
 	ptc_fill_done(&fill);
 	ptc_table_unref(table);
