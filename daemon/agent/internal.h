@@ -221,7 +221,8 @@ int ptc_switch_plan(const struct ptc_switch_view *v, struct ptc_plan **ret_plan,
 struct ptc_fill {
 	struct ptc_store_boxes missing;
 	uint32_t *extents;
-	int64_t copied_bytes;
+	int64_t new_bytes;    /* of chunks taken by this call */
+	int64_t copied_bytes; /* by this call; other jobs' copies at the same time count too */
 };
 int ptc_fill_reserve(struct ptc_fill *f, struct ptc_agent *agent, const struct ptc_switch_view *v,
 		     struct ptc_table *table, struct ptc_error *err);

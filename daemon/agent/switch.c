@@ -111,16 +111,20 @@ static int source_open(struct ptc_agent *agent, const struct ptc_switch_view *v,
 int ptc_fill_reserve(struct ptc_fill *f, struct ptc_agent *agent, const struct ptc_switch_view *v,
 		     struct ptc_table *table, struct ptc_error *err)
 {
+	struct ptc_store_stats before, after;
 	struct ptc_table *src;
 	int r = source_open(agent, v, &src, err);
 
 	*f = (struct ptc_fill){ 0 };
 	if (r)
 		return r;
-	r = ptc_table_derive(table, src, v->need_boxes, v->nneed_boxes, false, &f->missing, &f->copied_bytes, err);
+	ptc_store_stats(agent->env.store, &before);
+	r = ptc_table_derive(table, src, v->need_boxes, v->nneed_boxes, false, &f->missing, &f->new_bytes, err);
 	ptc_table_unref(src);
 	if (r)
 		return r;
+	ptc_store_stats(agent->env.store, &after);
+	f->copied_bytes = (int64_t)(after.copied_bytes - before.copied_bytes);
 	f->extents = ptc_reallocarray(NULL, f->missing.n ? f->missing.n : 1, sizeof(*f->extents));
 	if (!f->extents)
 		r = ptc_error_set(err, PTC_ENOMEM, "no memory for %zu extents", f->missing.n);
@@ -246,7 +250,7 @@ static int prepare_real(struct ptc_agent *agent, const struct ptc_switch_view *v
 	if (!r) {
 		ret->missing_bytes = fill.missing.bytes;
 		ret->copied_bytes = fill.copied_bytes;
-		ret->new_bytes = fill.missing.bytes + fill.copied_bytes;
+		ret->new_bytes = fill.new_bytes;
 	}
 	ptc_fill_done(&fill);
 	ptc_table_unref(table);
