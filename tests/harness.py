@@ -16,7 +16,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 import unittest
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -133,7 +132,7 @@ def sha256(path):
 
 
 class Job:
-    """A job made from a state.State; knows the commands and where the JSON of docs/control.md has what tests need."""
+    """A job made from a state.State; knows the commands. JSON is as docs/control.md describes it."""
 
     def __init__(self, c, name, state, directory, rules, gpus=None):
         self.c, self.name, self.state, self.dir = c, name, state, directory
@@ -167,22 +166,20 @@ class Job:
         return json.loads(r.stdout) if r.returncode == 0 else r
 
     def status(self, **kw):
-        doc = self.c.json("status", self.name, **kw)
-        jobs = doc.get("jobs") if isinstance(doc, dict) else doc
-        return jobs[0] if jobs else doc
+        """The job's row of `ptcctl status`."""
+        return self.c.json("status", self.name, **kw)["jobs"][0]
 
     def generation(self, **kw):
-        s = self.status(**kw)
-        return s["generation"]["number"] if isinstance(s["generation"], dict) else s["generation"]
+        return self.status(**kw)["generation"]
 
     def wait_idle(self, timeout_s=60, node="n0"):
-        """Until no switch is in progress, whichever daemon answers. Returns the status."""
+        """Until no switch is in progress, as one daemon sees it. Returns the status."""
         def idle():
             try:
                 s = self.status(node=node)
             except (ClusterError, subprocess.TimeoutExpired):
                 return None
-            return s if s.get("phase", s.get("state")) in ("idle", None) else None
+            return s if s["phase"] != "switching" else None
 
         return wait_for(idle, timeout_s * PATIENCE, f"job {self.name} idle", 0.1)
 
@@ -218,9 +215,3 @@ class Job:
 
     def delete(self, **kw):
         return self.c.ptcctl("job", "delete", self.name, **kw)
-
-
-def until(deadline_s):
-    end = time.monotonic() + deadline_s
-    while time.monotonic() < end:
-        yield

@@ -3,8 +3,8 @@
 
 Happy path: Cluster.create() writes a directory (certificates, a configuration per node, cluster.json), up() starts
 etcd members and daemons and waits until every node is listed, down() stops them and removes what was made.
-Every process started carries PTC_LOCAL_CLUSTER=<id> in its environment, also through its children, so that down()
-finds exactly its own, whatever crashed before.
+Every process started carries PTC_LOCAL_CLUSTER=<id> in its environment or runs inside the directory (ptcd gives etcd a
+clean environment), so that down() finds exactly its own, whatever crashed before.
 Failure modes: ClusterError with one line for a person; up() that fails leaves the directory for a look, down() cleans.
 Standard library only.
 """
@@ -54,18 +54,19 @@ def start_time(pid):
     return None if fields[0] in (b"Z", b"X") else int(fields[19])
 
 
-def marked_processes(mark):
-    """Ids of the processes whose environment holds `mark` ("NAME=value")."""
+def processes_of(mark, directory):
+    """Ids of the processes whose environment holds `mark` ("NAME=value") or that run inside the directory."""
     found = []
     for entry in os.listdir("/proc"):
         if not entry.isdigit() or int(entry) == os.getpid():
             continue
         try:
             with open(f"/proc/{entry}/environ", "rb") as f:
-                inside = mark.encode() in f.read().split(b"\0")
+                ours = mark.encode() in f.read().split(b"\0")
+            ours = ours or os.readlink(f"/proc/{entry}/cwd").startswith(directory + "/")
         except OSError:
             continue
-        if inside and start_time(int(entry)) is not None:
+        if ours and start_time(int(entry)) is not None:
             found.append(int(entry))
     return found
 
@@ -267,7 +268,7 @@ class Cluster:
         if self.options["members"]:
             return [f"127.0.0.1:{m['client']}" for m in self.options["members"]]
         if self.options["transport"] == "unix":
-            return [f"unix:{self.etcd_socket() or os.path.join(self.dir, 'n0', 'etcd', 'client.sock')}"]
+            return [f"unix:{self.etcd_socket() or os.path.join(self.dir, 'n0', 'etcd', 'client.sock:0')}"]
         return [f"127.0.0.1:{self.options['etcd_port']}"]
 
     def config(self, node):
@@ -368,10 +369,7 @@ class Cluster:
         r = self.ptcctl("nodes", "--format", "json", node=node, check=False, timeout_s=30)
         if r.returncode:
             return None
-        doc = json.loads(r.stdout)
-        rows = doc["nodes"] if isinstance(doc, dict) else doc
-        return {n.get("name", n.get("node")) for n in rows
-                if n.get("alive", True) and n.get("up", True) and n.get("state", "up") in ("up", "alive", "ready")}
+        return {n["node"] for n in json.loads(r.stdout)["nodes"] if n["state"] != "down"}
 
     def wait_nodes(self, names, timeout_s=60, node=None):
         node = node or names[0]
@@ -395,7 +393,7 @@ class Cluster:
 
     def processes(self):
         """Ids of every process of this cluster, children of crashed daemons too."""
-        return marked_processes(f"{MARK}={self.options['id']}")
+        return processes_of(f"{MARK}={self.options['id']}", self.dir)
 
     def stop(self):
         """Ends every process; returns what is worth a complaint, one line each."""
