@@ -29,7 +29,7 @@ static int default_config(const char *current, uint32_t gpus, struct ptc_config 
 	char text[32];
 	int rc;
 
-	if (current && ptc_config_parse(current, &c, NULL) == 0 && c.tp * c.pp * c.cp &&
+	if (current && ptc_config_parse(current, &c, NULL) == 0 && c.tp * c.pp * c.cp != 0 &&
 	    gpus % (c.tp * c.pp * c.cp) == 0) {
 		c.dp = gpus / (c.tp * c.pp * c.cp);
 		*ret_config = c;
