@@ -35,9 +35,10 @@ def binary(path):
 
 class Case(unittest.TestCase):
     longMessage = True
+    needs = ("daemon/ptcd", "client/ptcctl")
 
     def setUp(self):
-        for b in ("daemon/ptcd", "client/ptcctl"):
+        for b in self.needs:
             if not os.access(binary(b), os.X_OK):
                 self.fail(f"{binary(b)} is not built")
         self.seed = int(os.environ.get("PTC_TEST_SEED", random.SystemRandom().randrange(1 << 32)))
