@@ -331,6 +331,7 @@ static void test_abort_clears_first(void **state)
 	clear(&f);
 	FEED(&f, .kind = PTC_EV_ABORT, .status = PTC_EPEER, .text = "client left");
 	assert_int_equal(count(&f, PTC_UP_CANCEL), 2);
+	FEED(&f, .kind = PTC_EV_NODE_UP, .node = 2);
 	assert_int_equal(count(&f, PTC_UP_SEND), 0);
 	uint64_t seq = last(&f, PTC_UP_TXN, -1)->seq;
 	FEED(&f, .kind = PTC_EV_TXN, .seq = seq, .outcome = PTC_TXN_UNKNOWN);
