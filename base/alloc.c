@@ -81,7 +81,7 @@ char *ptc_strndup(const char *s, size_t n)
 
 char *ptc_strdup(const char *s)
 {
-	return ptc_strndup(s, SIZE_MAX);
+	return ptc_strndup(s, strlen(s));
 }
 
 char *ptc_asprintf(const char *fmt, ...)

@@ -34,6 +34,9 @@ struct ptc_holdings {
 	int64_t bytes;
 };
 void ptc_holdings_done(struct ptc_holdings *h);
+/* Makes the boxes of one item, h->v[mark..], sorted, distinct and disjoint, with the same union: overlaps that are not
+ * equal are cut. */
+int ptc_holdings_settle(struct ptc_holdings *h, size_t mark);
 /* What the given ranks hold together: by item, then first byte; disjoint within an item. */
 int ptc_layout_holdings(const struct ptc_layout *l, const uint32_t *ranks, size_t nranks, struct ptc_holdings *ret,
 			struct ptc_error *err);
@@ -41,6 +44,25 @@ int ptc_layout_holdings(const struct ptc_layout *l, const uint32_t *ranks, size_
 void ptc_holdings_item(const struct ptc_holdings *h, uint32_t item, size_t *ret_lo, size_t *ret_hi);
 const struct ptc_spec *ptc_layout_spec(const struct ptc_layout *l);
 const struct ptc_config *ptc_layout_config(const struct ptc_layout *l);
+/* Ranks that hold the same share a cell. */
+uint32_t ptc_layout_ncells(const struct ptc_layout *l);
+uint32_t ptc_layout_cell(const struct ptc_layout *l, uint32_t rank);
+const struct ptc_rank_layout *ptc_layout_cell_at(const struct ptc_layout *l, uint32_t cell);
+
+/* The bytes of layout `to`, summed by who needs them (cells of to) and who has them (cells of from): a class is a pair
+ * of such sets. Lists are per cell: classes list[first[c] .. first[c + 1]). */
+struct ptc_class_lists {
+	size_t *first;
+	uint32_t *list;
+};
+struct ptc_classes {
+	size_t n;
+	int64_t *bytes;
+	struct ptc_class_lists to, from;
+};
+int ptc_classes_init(const struct ptc_layout *from, const struct ptc_layout *to, struct ptc_classes *ret,
+		     struct ptc_error *err);
+void ptc_classes_done(struct ptc_classes *c);
 
 /* rows <= cols: the cheapest assignment of each row to a column of its own. cost is rows * cols. */
 int ptc_assign(size_t rows, size_t cols, const int64_t *cost, uint32_t *ret_col, int64_t *ret_cost);

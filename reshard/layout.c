@@ -500,12 +500,27 @@ const struct ptc_config *ptc_layout_config(const struct ptc_layout *l)
 	return &l->config;
 }
 
-const struct ptc_rank_layout *ptc_layout_rank(const struct ptc_layout *l, uint32_t rank)
+uint32_t ptc_layout_ncells(const struct ptc_layout *l)
+{
+	return l->ncells;
+}
+
+uint32_t ptc_layout_cell(const struct ptc_layout *l, uint32_t rank)
 {
 	struct ptc_coords k = ptc_config_coords(&l->config, rank);
 	uint32_t zero = l->ncells > l->config.tp * l->config.pp ? ptc_config_zero_index(&l->config, &k) : 0;
 
-	return &l->cells[(zero * l->config.pp + k.pp) * l->config.tp + k.tp];
+	return (zero * l->config.pp + k.pp) * l->config.tp + k.tp;
+}
+
+const struct ptc_rank_layout *ptc_layout_cell_at(const struct ptc_layout *l, uint32_t cell)
+{
+	return &l->cells[cell];
+}
+
+const struct ptc_rank_layout *ptc_layout_rank(const struct ptc_layout *l, uint32_t rank)
+{
+	return &l->cells[ptc_layout_cell(l, rank)];
 }
 
 /* Length of the split dim on tp rank t. */

@@ -16,7 +16,7 @@
  * Failure modes: peer gone (PTC_EPEER), deadline (PTC_ETIMEOUT), cancelled
  * (PTC_ECANCELED), message over the limit (PTC_ELIMIT); a status sent by a
  * ptc peer arrives with the peer's own PTC_ code and text (trailing metadata
- * "ptc-status-bin" carries the code). */
+ * "ptc-status" carries the code as decimal text). */
 #pragma once
 
 #include "base/status.h"

@@ -1,0 +1,338 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Channels, what every call on one needs, and unary calls.
+ *
+ * Happy path: channel_new connects lazily; a unary call is one batch of all
+ * six operations on a queue of its own, so the caller's thread moves the bytes.
+ * Failure modes: an unreachable peer fails the call at once (PTC_EPEER with
+ * the target's name; the next call after a short backoff tries again); a
+ * deadline (PTC_ETIMEOUT) covers connecting too; plain TCP off loopback and
+ * TCP without TLS are refused when the channel is made (PTC_EPERM). */
+#include "rpc/internal.h"
+
+#include "base/alloc.h"
+#include "base/limits.h"
+
+#include <grpc/support/string_util.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- arguments --------------------------------------------------------------- */
+
+void ptc_rpc_args_int(struct ptc_rpc_args *a, const char *key, int value)
+{
+	union {
+		const char *in;
+		char *out;
+	} k = { .in = key };
+
+	ptc_require(a->count < PTC_RPC_MAX_ARGS);
+	a->list[a->count++] = (grpc_arg){ .type = GRPC_ARG_INTEGER, .key = k.out, .value.integer = value };
+}
+
+void ptc_rpc_args_str(struct ptc_rpc_args *a, const char *key, char *value)
+{
+	ptc_rpc_args_int(a, key, 0);
+	a->list[a->count - 1].type = GRPC_ARG_STRING;
+	a->list[a->count - 1].value.string = value;
+}
+
+void ptc_rpc_args_common(struct ptc_rpc_args *a, uint32_t max_message_bytes, int keepalive_ms)
+{
+	uint32_t max = max_message_bytes ? max_message_bytes : PTC_CONTROL_MESSAGE_MAX;
+	int ka = keepalive_ms > 0 ? keepalive_ms : PTC_RPC_KEEPALIVE_MS;
+
+	a->count = 0;
+	ptc_rpc_args_int(a, GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, (int)PTC_MIN(max, (uint32_t)INT32_MAX));
+	ptc_rpc_args_int(a, GRPC_ARG_MAX_SEND_MESSAGE_LENGTH, -1);
+	ptc_rpc_args_int(a, GRPC_ARG_MAX_METADATA_SIZE, PTC_RPC_METADATA_BYTES);
+	ptc_rpc_args_int(a, GRPC_ARG_KEEPALIVE_TIME_MS, ka);
+	ptc_rpc_args_int(a, GRPC_ARG_KEEPALIVE_TIMEOUT_MS, ka);
+	ptc_rpc_args_int(a, GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+	ptc_rpc_args_int(a, GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+	ptc_rpc_args_int(a, GRPC_ARG_ENABLE_CHANNELZ, 0);
+	/* No compression: a small message that unpacks to a huge one is no use to us. */
+	ptc_rpc_args_int(a, GRPC_COMPRESSION_CHANNEL_ENABLED_ALGORITHMS_BITSET, 1 << GRPC_COMPRESS_NONE);
+	ptc_rpc_args_int(a, GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
+}
+
+void ptc_rpc_args_bulk(struct ptc_rpc_args *a)
+{
+	ptc_rpc_args_int(a, GRPC_ARG_HTTP2_MAX_FRAME_SIZE, PTC_RPC_BULK_FRAME);
+	ptc_rpc_args_int(a, GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, PTC_RPC_BULK_WINDOW);
+}
+
+grpc_channel_args ptc_rpc_args_core(struct ptc_rpc_args *a)
+{
+	return (grpc_channel_args){ .num_args = a->count, .args = a->list };
+}
+
+/* ---- channels ---------------------------------------------------------------- */
+
+static int target_creds(const struct ptc_rpc_channel_opts *opts, grpc_channel_credentials **ret_creds,
+			struct ptc_error *err)
+{
+	bool loopback = false;
+	int rc;
+
+	if (strncmp(opts->target, "unix:/", 6) == 0) {
+		*ret_creds = grpc_insecure_credentials_create();
+		return 0;
+	}
+	rc = ptc_rpc_address_check(opts->target, &loopback, err);
+	if (rc)
+		return rc;
+	if (!opts->insecure && !opts->tls)
+		return ptc_error_set(err, PTC_EPERM, "peer %s: TCP needs TLS credentials", opts->target);
+	if (!opts->insecure)
+		return ptc_rpc_creds_client(opts->tls, opts->expect_node, ret_creds, err);
+	if (!loopback)
+		return ptc_error_set(err, PTC_EPERM, "peer %s: plain TCP is allowed on loopback only", opts->target);
+	*ret_creds = grpc_insecure_credentials_create();
+	return 0;
+}
+
+static void channel_args(const struct ptc_rpc_channel_opts *opts, struct ptc_rpc_args *a)
+{
+	static char localhost[] = "localhost";
+
+	ptc_rpc_args_common(a, opts->max_message_bytes, opts->keepalive_ms);
+	ptc_rpc_args_int(a, GRPC_ARG_ENABLE_RETRIES, 0); /* would hold on to sent messages */
+	ptc_rpc_args_int(a, GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+	ptc_rpc_args_int(a, GRPC_ARG_SERVICE_CONFIG_DISABLE_RESOLUTION, 1);
+	/* A peer that restarts is found again quickly; a lost one costs a SYN every 2 s. */
+	ptc_rpc_args_int(a, GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
+	ptc_rpc_args_int(a, GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 5000); /* which is the connect timeout */
+	ptc_rpc_args_int(a, GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2000);
+	if (strncmp(opts->target, "unix:", 5) == 0)
+		ptc_rpc_args_str(a, GRPC_ARG_DEFAULT_AUTHORITY, localhost);
+	/* Credentials differ per channel, so a shared connection would only surprise. */
+	ptc_rpc_args_int(a, GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+	if (opts->bulk)
+		ptc_rpc_args_bulk(a);
+}
+
+int ptc_rpc_channel_new(const struct ptc_rpc_channel_opts *opts, struct ptc_rpc_channel **ret_channel,
+			struct ptc_error *err)
+{
+	grpc_channel_credentials *creds;
+	struct ptc_rpc_channel *ch;
+	struct ptc_rpc_args a;
+	grpc_channel_args args;
+	int rc;
+
+	if (strlen(opts->target) >= sizeof ch->target)
+		return ptc_error_set(err, PTC_ELIMIT, "target longer than %zu bytes", sizeof ch->target - 1);
+	rc = target_creds(opts, &creds, err);
+	if (rc)
+		return rc;
+	ch = ptc_calloc(1, sizeof *ch);
+	if (!ch) {
+		grpc_channel_credentials_release(creds);
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory for a channel to %s", opts->target);
+	}
+	channel_args(opts, &a);
+	args = ptc_rpc_args_core(&a);
+	snprintf(ch->target, sizeof ch->target, "%s", opts->target);
+	atomic_init(&ch->refs, 1);
+	ch->core = grpc_channel_create(opts->target, creds, &args);
+	grpc_channel_credentials_release(creds);
+	*ret_channel = ch;
+	return 0;
+}
+
+struct ptc_rpc_channel *ptc_rpc_channel_ref(struct ptc_rpc_channel *ch)
+{
+	atomic_fetch_add(&ch->refs, 1);
+	return ch;
+}
+
+struct ptc_rpc_channel *ptc_rpc_channel_free(struct ptc_rpc_channel *channel)
+{
+	if (channel && atomic_fetch_sub(&channel->refs, 1) == 1) {
+		grpc_channel_destroy(channel->core);
+		ptc_free(channel);
+	}
+	return NULL;
+}
+
+int ptc_rpc_channel_call(struct ptc_rpc_channel *ch, const char *method, grpc_completion_queue *cq, int timeout_ms,
+			 grpc_call **ret_call, struct ptc_error *err)
+{
+	gpr_timespec until = gpr_inf_future(GPR_CLOCK_MONOTONIC);
+	grpc_slice name;
+
+	if (method[0] != '/' || strlen(method) >= PTC_RPC_METHOD_NAME_MAX)
+		return ptc_error_set(err, PTC_EINVAL, "\"%s\" is not a method name", method);
+	if (timeout_ms > 0)
+		until = gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_millis(timeout_ms, GPR_TIMESPAN));
+	name = grpc_slice_from_copied_string(method);
+	*ret_call = grpc_channel_create_call(ch->core, NULL, GRPC_PROPAGATE_DEFAULTS, cq, name, NULL, until, NULL);
+	grpc_slice_unref(name);
+	return 0;
+}
+
+/* ---- metadata, outcome ---------------------------------------------------------- */
+
+int ptc_rpc_meta_pack(struct ptc_rpc_meta_list *l, const struct ptc_rpc_meta *meta, size_t nmeta, struct ptc_error *err)
+{
+	l->count = 0;
+	if (nmeta > PTC_RPC_META_MAX)
+		return ptc_error_set(err, PTC_ELIMIT, "%zu metadata entries: at most %d", nmeta, PTC_RPC_META_MAX);
+	for (size_t i = 0; i < nmeta; i++)
+		l->list[l->count++] = (grpc_metadata){ .key = grpc_slice_from_copied_string(meta[i].key),
+						       .value = grpc_slice_from_copied_string(meta[i].value) };
+	return 0;
+}
+
+void ptc_rpc_meta_done(struct ptc_rpc_meta_list *l)
+{
+	for (size_t i = 0; i < l->count; i++) {
+		grpc_slice_unref(l->list[i].key);
+		grpc_slice_unref(l->list[i].value);
+	}
+	l->count = 0;
+}
+
+void ptc_rpc_outcome_init(struct ptc_rpc_outcome *o)
+{
+	grpc_metadata_array_init(&o->initial);
+	grpc_metadata_array_init(&o->trailing);
+	o->code = GRPC_STATUS_UNKNOWN;
+	o->details = grpc_empty_slice();
+}
+
+void ptc_rpc_outcome_done(struct ptc_rpc_outcome *o)
+{
+	grpc_metadata_array_destroy(&o->initial);
+	grpc_metadata_array_destroy(&o->trailing);
+	grpc_slice_unref(o->details);
+	o->details = grpc_empty_slice();
+}
+
+grpc_op ptc_rpc_outcome_status_op(struct ptc_rpc_outcome *o)
+{
+	return (grpc_op){ .op = GRPC_OP_RECV_STATUS_ON_CLIENT,
+			  .data.recv_status_on_client = { .trailing_metadata = &o->trailing,
+							  .status = &o->code,
+							  .status_details = &o->details } };
+}
+
+grpc_op ptc_rpc_outcome_initial_op(struct ptc_rpc_outcome *o)
+{
+	return (grpc_op){ .op = GRPC_OP_RECV_INITIAL_METADATA,
+			  .data.recv_initial_metadata.recv_initial_metadata = &o->initial };
+}
+
+/* ---- unary -------------------------------------------------------------------------- */
+
+static grpc_call_error unary_batch(struct ptc_rpc_unary_call *u, void *tag)
+{
+	grpc_op ops[] = {
+		{ .op = GRPC_OP_SEND_INITIAL_METADATA,
+		  .data.send_initial_metadata = { .count = u->meta.count, .metadata = u->meta.list } },
+		{ .op = GRPC_OP_SEND_MESSAGE, .data.send_message.send_message = u->request },
+		{ .op = GRPC_OP_SEND_CLOSE_FROM_CLIENT },
+		ptc_rpc_outcome_initial_op(&u->out),
+		{ .op = GRPC_OP_RECV_MESSAGE, .data.recv_message.recv_message = &u->reply },
+		ptc_rpc_outcome_status_op(&u->out),
+	};
+
+	return grpc_call_start_batch(u->core, ops, PTC_ARRAY_LEN(ops), tag, NULL);
+}
+
+int ptc_rpc_unary_start(struct ptc_rpc_unary_call *u, struct ptc_rpc_channel *ch, const struct ptc_rpc_unary_args *args,
+			grpc_completion_queue *cq, void *tag, struct ptc_error *err)
+{
+	struct ptc_rpc_part part = { .data = args->request, .len = args->len };
+	grpc_call_error e;
+	int rc;
+
+	memset(u, 0, sizeof *u);
+	ptc_rpc_outcome_init(&u->out);
+	u->ch = ptc_rpc_channel_ref(ch);
+	rc = args->timeout_ms > 0 ? 0 : ptc_error_set(err, PTC_EINVAL, "%s: a call needs a timeout", args->method);
+	if (!rc)
+		rc = ptc_rpc_meta_pack(&u->meta, args->meta, args->nmeta, err);
+	if (!rc)
+		rc = ptc_rpc_channel_call(ch, args->method, cq, args->timeout_ms, &u->core, err);
+	if (!rc)
+		rc = ptc_rpc_parts_pack(&part, 1, &u->request, err);
+	if (!rc) {
+		e = unary_batch(u, tag);
+		rc = e == GRPC_CALL_OK ? 0 : ptc_rpc_status_from_call_error(e, args->method, err);
+	}
+	if (rc)
+		ptc_rpc_unary_done(u);
+	return rc;
+}
+
+static int flatten(grpc_byte_buffer *buf, void **ret_data, size_t *ret_len, struct ptc_error *err)
+{
+	struct ptc_rpc_message m = { 0 };
+	int rc = ptc_rpc_message_init(&m, buf, err);
+	void *data;
+
+	if (rc)
+		return rc;
+	data = ptc_malloc(m.len ? m.len : 1);
+	if (!data) {
+		ptc_rpc_message_done(&m);
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory for a reply of %zu bytes", m.len);
+	}
+	*ret_len = ptc_rpc_message_read(&m, data, m.len);
+	*ret_data = data;
+	ptc_rpc_message_done(&m);
+	return 0;
+}
+
+int ptc_rpc_unary_result(struct ptc_rpc_unary_call *u, void **ret_reply, size_t *ret_len, struct ptc_error *err)
+{
+	grpc_byte_buffer *reply = u->reply;
+	int rc = ptc_rpc_status_from_core(u->out.code, &u->out.trailing, u->out.details, u->ch->target, err);
+
+	if (rc)
+		return rc;
+	if (!reply)
+		return ptc_error_set(err, PTC_EPEER, "peer %s: success without a reply", u->ch->target);
+	u->reply = NULL;
+	return flatten(reply, ret_reply, ret_len, err);
+}
+
+void ptc_rpc_unary_done(struct ptc_rpc_unary_call *u)
+{
+	if (u->request)
+		grpc_byte_buffer_destroy(u->request);
+	if (u->reply)
+		grpc_byte_buffer_destroy(u->reply);
+	ptc_rpc_meta_done(&u->meta);
+	ptc_rpc_outcome_done(&u->out);
+	if (u->core)
+		grpc_call_unref(u->core);
+	u->ch = ptc_rpc_channel_free(u->ch);
+	u->request = u->reply = NULL;
+	u->core = NULL;
+}
+
+int ptc_rpc_unary(struct ptc_rpc_channel *channel, const char *method, const void *request, size_t request_len,
+		  int timeout_ms, const struct ptc_rpc_meta *meta, size_t nmeta, void **ret_reply, size_t *ret_len,
+		  struct ptc_error *err)
+{
+	struct ptc_rpc_unary_args args = { .method = method,
+					   .request = request,
+					   .len = request_len,
+					   .timeout_ms = timeout_ms,
+					   .meta = meta,
+					   .nmeta = nmeta };
+	grpc_completion_queue *cq = grpc_completion_queue_create_for_next(NULL);
+	struct ptc_rpc_slot slot = { .pending = true };
+	struct ptc_rpc_unary_call u;
+	int rc = ptc_rpc_unary_start(&u, channel, &args, cq, &slot, err);
+
+	if (!rc) {
+		ptc_rpc_slot_wait(cq, &slot);
+		rc = ptc_rpc_unary_result(&u, ret_reply, ret_len, err);
+		ptc_rpc_unary_done(&u);
+	}
+	ptc_rpc_cq_free(cq);
+	return rc;
+}

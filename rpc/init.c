@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Library life, threads, completion queues, and the core's log.
+ *
+ * Happy path: ptc_rpc_init() once; every thread started here has all signals
+ * blocked, so that they reach the loop's thread.
+ * Failure modes: a thread cannot be started (PTC_EIO). What the core logs goes
+ * to our debug log; its last error line is kept per thread, because some of
+ * its functions tell their reason only there. */
+#include "rpc/internal.h"
+
+#include "base/log.h"
+
+#include <grpc/support/log.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+#define CORE_LOG_MAX 400 /* enough for the reason, short enough for an error line */
+
+static _Thread_local char core_log[CORE_LOG_MAX];
+
+static void on_core_log(gpr_log_func_args *args)
+{
+	if (args->severity == GPR_LOG_SEVERITY_ERROR)
+		snprintf(core_log, sizeof core_log, "%s", args->message);
+	ptc_debug("grpc", "%s", args->message);
+}
+
+void ptc_rpc_core_log_clear(void)
+{
+	core_log[0] = '\0';
+}
+
+const char *ptc_rpc_core_log(void)
+{
+	return core_log;
+}
+
+static void signals_block(sigset_t *ret_old)
+{
+	sigset_t all;
+
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, ret_old);
+}
+
+void ptc_rpc_init(void)
+{
+	sigset_t old;
+
+	signals_block(&old); /* the core's own threads inherit it */
+	gpr_set_log_function(on_core_log);
+	grpc_init();
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+}
+
+void ptc_rpc_shutdown(void)
+{
+	grpc_shutdown_blocking();
+}
+
+int ptc_rpc_thread_start(pthread_t *ret_thread, const char *name, void *(*fn)(void *), void *arg, struct ptc_error *err)
+{
+	sigset_t old;
+	int e;
+
+	signals_block(&old);
+	e = pthread_create(ret_thread, NULL, fn, arg);
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	if (e)
+		return ptc_error_set(err, PTC_EIO, "cannot start thread %s: %s", name, strerror(e));
+	pthread_setname_np(*ret_thread, name);
+	return 0;
+}
+
+grpc_call_error ptc_rpc_slot_start(struct ptc_rpc_slot *slot, grpc_call *call, const grpc_op *ops, size_t nops)
+{
+	grpc_call_error e;
+
+	ptc_assert(!slot->pending);
+	slot->pending = true;
+	e = grpc_call_start_batch(call, ops, nops, slot, NULL);
+	if (e != GRPC_CALL_OK)
+		slot->pending = false;
+	return e;
+}
+
+static bool cq_next(grpc_completion_queue *cq, gpr_timespec until)
+{
+	grpc_event ev = grpc_completion_queue_next(cq, until, NULL);
+	struct ptc_rpc_slot *slot = ev.tag;
+
+	if (ev.type != GRPC_OP_COMPLETE)
+		return false;
+	slot->pending = false;
+	slot->ok = ev.success;
+	return true;
+}
+
+bool ptc_rpc_slot_wait(grpc_completion_queue *cq, struct ptc_rpc_slot *slot)
+{
+	while (slot->pending)
+		cq_next(cq, gpr_inf_future(GPR_CLOCK_MONOTONIC));
+	return slot->ok;
+}
+
+bool ptc_rpc_cq_poll(grpc_completion_queue *cq, int wait_ms)
+{
+	gpr_timespec until = gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_millis(wait_ms, GPR_TIMESPAN));
+
+	return cq_next(cq, until);
+}
+
+void ptc_rpc_cq_free(grpc_completion_queue *cq)
+{
+	if (!cq)
+		return;
+	grpc_completion_queue_shutdown(cq);
+	while (grpc_completion_queue_next(cq, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL).type != GRPC_QUEUE_SHUTDOWN)
+		;
+	grpc_completion_queue_destroy(cq);
+}

@@ -1,0 +1,428 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A ptc cluster on this machine: used by scripts/local-cluster and by the tests (tests/harness.py).
+
+Happy path: Cluster.create() writes a directory (certificates, a configuration per node, cluster.json), up() starts
+etcd members and daemons and waits until every node is listed, down() stops them and removes what was made.
+Every process started carries PTC_LOCAL_CLUSTER=<id> in its environment or runs inside the directory (ptcd gives etcd a
+clean environment), so that down() finds exactly its own, whatever crashed before.
+Failure modes: ClusterError with one line for a person; up() that fails leaves the directory for a look, down() cleans.
+Standard library only.
+"""
+import contextlib
+import json
+import os
+import random
+import secrets
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+MARK = "PTC_LOCAL_CLUSTER"
+SOCKET_PATH_MAX = 107
+
+
+class ClusterError(Exception):
+    pass
+
+
+def free_port(taken=()):
+    """A TCP port of 127.0.0.1 nobody listens on, below the range outgoing connections are given."""
+    for _ in range(1000):
+        port = random.randint(20000, 32000)
+        if port in taken:
+            continue
+        with contextlib.closing(socket.socket()) as s:
+            try:
+                s.bind(("127.0.0.1", port))
+                return port
+            except OSError:
+                continue
+    raise ClusterError("no free port on 127.0.0.1 between 20000 and 32000")
+
+
+def start_time(pid):
+    """Clock ticks since boot at which the process started; None when it is gone or a zombie."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as f:
+            fields = f.read().rpartition(b")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in (b"Z", b"X") else int(fields[19])
+
+
+def processes_of(mark, directory):
+    """Ids of the processes whose environment holds `mark` ("NAME=value") or that run inside the directory."""
+    found = []
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit() or int(entry) == os.getpid():
+            continue
+        try:
+            with open(f"/proc/{entry}/environ", "rb") as f:
+                ours = mark.encode() in f.read().split(b"\0")
+            ours = ours or os.readlink(f"/proc/{entry}/cwd").startswith(directory + "/")
+        except OSError:
+            continue
+        if ours and start_time(int(entry)) is not None:
+            found.append(int(entry))
+    return found
+
+
+def wait_for(condition, timeout_s, what, every_s=0.05):
+    end = time.monotonic() + timeout_s
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > end:
+            raise ClusterError(f"not within {timeout_s:g} s: {what}")
+        time.sleep(every_s)
+
+
+class Process:
+    """A process remembered by id and start time in a file, so that another run of us can find and stop it."""
+
+    def __init__(self, pid_file, log_file):
+        self.pid_file, self.log_file = pid_file, log_file
+        self.popen = None
+
+    def start(self, argv, env, cwd, prefix=()):
+        if self.pid():
+            raise ClusterError(f"{argv[0]} is running already (process {self.pid()})")
+        with open(self.log_file, "ab") as log:
+            self.popen = subprocess.Popen([*prefix, *argv], cwd=cwd, env=env, stdin=subprocess.DEVNULL, stdout=log,
+                                          stderr=log, start_new_session=True)
+        with open(self.pid_file, "w") as f:
+            f.write(f"{self.popen.pid} {start_time(self.popen.pid)}\n")
+
+    def pid(self):
+        """Its id while it runs, else None."""
+        if self.popen is not None:
+            return None if self.popen.poll() is not None else self.popen.pid
+        try:
+            with open(self.pid_file) as f:
+                pid, started = f.read().split()
+        except (OSError, ValueError):
+            return None
+        return int(pid) if str(start_time(int(pid))) == started else None
+
+    def signal(self, number):
+        pid = self.pid()
+        if pid:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def wait_gone(self, timeout_s):
+        wait_for(lambda: not self.pid(), timeout_s, f"the end of the process of {self.pid_file}")
+
+    def stop(self, timeout_s=15):
+        """SIGTERM, and after timeout_s SIGKILL. True: it ended by itself."""
+        self.signal(signal.SIGTERM)
+        try:
+            self.wait_gone(timeout_s)
+            return True
+        except ClusterError:
+            self.signal(signal.SIGKILL)
+            self.wait_gone(5)
+            return False
+
+    def log_tail(self, lines=5):
+        try:
+            with open(self.log_file, errors="replace") as f:
+                return "".join(f.readlines()[-lines:]).rstrip()
+        except OSError:
+            return ""
+
+
+class Node(Process):
+    def __init__(self, cluster, name):
+        self.cluster, self.name = cluster, name
+        self.dir = os.path.join(cluster.dir, name)
+        self.config = os.path.join(self.dir, "ptcd.yaml")
+        self.socket = os.path.join(self.dir, "run", "control.sock")
+        self.chunk_dir = os.path.join(cluster.options["chunk_root"], name)
+        super().__init__(os.path.join(self.dir, "ptcd.pid"), os.path.join(self.dir, "ptcd.log"))
+
+    def run(self, env=None, prefix=()):
+        """Starts ptcd; does not wait until it serves."""
+        argv = [os.path.join(self.cluster.options["build"], "daemon", "ptcd"), "--config", self.config]
+        if self.cluster.options["transport"] == "insecure":
+            argv.append("--insecure-loopback")
+        self.start(argv, self.cluster.environment(env), self.dir, prefix)
+
+    def kill(self):
+        self.signal(signal.SIGKILL)
+        self.wait_gone(10)
+
+
+def yaml_scalar(value):
+    return json.dumps(value) # every JSON value is YAML
+
+
+def yaml_map(values, indent=""):
+    out = ""
+    for key, value in values.items():
+        if isinstance(value, dict):
+            out += f"{indent}{key}:\n" + yaml_map(value, indent + "  ")
+        else:
+            out += f"{indent}{key}: {yaml_scalar(value)}\n"
+    return out
+
+
+DEFAULTS = {"nodes": 4, "devices": 2, "coordinator": "local", "transport": "tls", "ceiling": "1GiB", "staging": "64MiB",
+            "store": "tmpfs", "build": os.path.join(ROOT, "build", "release")}
+
+
+class Cluster:
+    def __init__(self, directory):
+        """Opens a cluster made by create()."""
+        self.dir = os.path.abspath(directory)
+        try:
+            with open(os.path.join(self.dir, "cluster.json")) as f:
+                self.options = json.load(f)
+        except FileNotFoundError:
+            raise ClusterError(f"{directory}: no cluster here (no cluster.json)") from None
+        self.nodes = {name: Node(self, name) for name in self.options["names"]}
+        self.members = [Process(os.path.join(self.dir, m["name"], "etcd.pid"), os.path.join(self.dir, m["name"], "etcd.log"))
+                        for m in self.options["members"]]
+
+    # ---- making one ---------------------------------------------------------
+
+    @classmethod
+    def create(cls, directory, **options):
+        """Writes everything a cluster needs; starts nothing. Options: see DEFAULTS; store is "tmpfs", "disk" (inside
+        the directory) or a directory."""
+        o = {**DEFAULTS, **options}
+        directory = os.path.abspath(directory)
+        if os.path.exists(os.path.join(directory, "cluster.json")):
+            raise ClusterError(f"{directory}: there is a cluster already; take it down first")
+        if o["transport"] not in ("tls", "unix", "insecure") or o["coordinator"] not in ("local", "etcd-cluster"):
+            raise ClusterError("transport is tls, unix or insecure; coordinator is local or etcd-cluster")
+        if o["coordinator"] == "etcd-cluster" and o["transport"] == "unix":
+            raise ClusterError("an etcd cluster needs transport tls or insecure")
+        for binary in ("daemon/ptcd", "client/ptcctl"):
+            if not os.access(os.path.join(o["build"], binary), os.X_OK):
+                raise ClusterError(f"{o['build']}/{binary} is not built")
+        names = [f"n{i}" for i in range(int(o["nodes"]))]
+        if not names or len(os.path.join(directory, names[-1], "run", "control.sock.lock")) > SOCKET_PATH_MAX:
+            raise ClusterError(f"{directory}: too long for unix sockets inside it; choose a shorter directory")
+        o.update(id=secrets.token_hex(6), names=names, build=os.path.abspath(o["build"]))
+        o["chunk_root"] = cls._chunk_root(directory, o)
+        ports = set()
+        while len(ports) < len(names) + 7:
+            ports.add(free_port(ports))
+        ports = list(ports)
+        o["ports"] = dict(zip(names, ports))
+        o["etcd_port"] = ports[len(names)]
+        o["members"] = [{"name": f"etcd{i}", "client": ports[-1 - 2 * i], "peer": ports[-2 - 2 * i]}
+                        for i in range(3)] if o["coordinator"] == "etcd-cluster" else []
+        os.makedirs(directory, exist_ok=True)
+        with open(os.path.join(directory, "cluster.json"), "w") as f:
+            json.dump(o, f, indent=1)
+        cluster = cls(directory)
+        try:
+            cluster._write()
+        except BaseException:
+            cluster.down()
+            raise
+        return cluster
+
+    @staticmethod
+    def _chunk_root(directory, o):
+        if o["store"] == "disk":
+            return os.path.join(directory, "chunks")
+        parent = "/dev/shm" if o["store"] == "tmpfs" else os.path.abspath(o["store"])
+        if not os.path.isdir(parent):
+            raise ClusterError(f"{parent}: no such directory")
+        return os.path.join(parent, f"ptc-local-{o['id']}")
+
+    def _write(self):
+        if self.options["transport"] == "tls":
+            subprocess.run([os.path.join(ROOT, "deploy", "make-test-ca"), os.path.join(self.dir, "ca"), "--nodes",
+                            ",".join([*self.nodes, *[m["name"] for m in self.options["members"]]]), "--admin", "admin"],
+                           check=True, stdin=subprocess.DEVNULL)
+        os.makedirs(self.options["chunk_root"], mode=0o755, exist_ok=True)
+        for m in self.options["members"]:
+            os.makedirs(os.path.join(self.dir, m["name"]), mode=0o700)
+        for node in self.nodes.values():
+            os.makedirs(os.path.join(node.dir, "run"))
+            self.write_config(node)
+
+    def tls(self, name):
+        return {k: os.path.join(self.dir, "ca", f) for k, f in
+                (("ca", "ca.crt"), ("cert", f"{name}.crt"), ("key", f"{name}.key"))}
+
+    def etcd_socket(self):
+        """The unix socket of n0's etcd: the one in its data directory that is not for etcd's own peers."""
+        data = os.path.join(self.dir, "n0", "etcd")
+        found = []
+        with contextlib.suppress(FileNotFoundError):
+            found = [e.path for e in os.scandir(data) if stat.S_ISSOCK(e.stat(follow_symlinks=False).st_mode)]
+        return next((p for p in sorted(found) if "peer" not in os.path.basename(p)), None)
+
+    def endpoints(self):
+        """What coordinator.endpoints lists, for nodes that do not run etcd themselves."""
+        if self.options["members"]:
+            return [f"127.0.0.1:{m['client']}" for m in self.options["members"]]
+        if self.options["transport"] == "unix":
+            return [f"unix:{self.etcd_socket() or os.path.join(self.dir, 'n0', 'etcd', 'client.sock:0')}"]
+        return [f"127.0.0.1:{self.options['etcd_port']}"]
+
+    def config(self, node):
+        """The configuration of a node as a dict; tests change it and write it with write_config."""
+        o, transport = self.options, self.options["transport"]
+        address = f"unix:{node.dir}/run/peer/peer.sock" if transport == "unix" else f"127.0.0.1:{o['ports'][node.name]}"
+        c = {"version": 1, "node": node.name, "state_dir": f"{node.dir}/state", "chunk_dir": node.chunk_dir,
+             "run_dir": f"{node.dir}/run", "control_socket": node.socket, "listen": address, "advertise": address,
+             "devices": int(o["devices"]), "memory": {"ceiling": o["ceiling"], "staging": o["staging"]}}
+        tls = {"tls": self.tls(node.name)} if transport == "tls" else {}
+        c.update(tls)
+        if node.name == "n0" and o["coordinator"] == "local":
+            url = {"tls": f"https://127.0.0.1:{o['etcd_port']}", "unix": "unix",
+                   "insecure": f"http://127.0.0.1:{o['etcd_port']}"}[transport]
+            c["coordinator"] = "local"
+            c["local_coordinator"] = {"data_dir": f"{node.dir}/etcd", "listen": url}
+        else:
+            c["coordinator"] = {"endpoints": self.endpoints(), **tls}
+        return c
+
+    def write_config(self, node, **changes):
+        if self.options["transport"] == "unix":
+            os.makedirs(f"{node.dir}/run/peer", mode=0o700, exist_ok=True)
+        with open(node.config, "w") as f:
+            f.write(f"# written by scripts/lib/cluster.py\n{yaml_map({**self.config(node), **changes})}")
+
+    # ---- running it ---------------------------------------------------------
+
+    def environment(self, extra=None):
+        return {**os.environ, MARK: self.options["id"], **(extra or {})}
+
+    def _start_member(self, i):
+        m, scheme = self.options["members"][i], "https" if self.options["transport"] == "tls" else "http"
+        d = os.path.join(self.dir, m["name"])
+        argv = ["etcd", "--name", m["name"], "--data-dir", os.path.join(d, "data"), "--log-outputs", "stderr", "--logger",
+                "zap", "--log-level", "warn", "--enable-grpc-gateway=false", "--initial-cluster-state", "new",
+                "--initial-cluster-token", self.options["id"],
+                "--initial-cluster", ",".join(f"{x['name']}={scheme}://127.0.0.1:{x['peer']}"
+                                              for x in self.options["members"])]
+        for flag, port in (("client-urls", m["client"]), ("peer-urls", m["peer"])):
+            argv += [f"--listen-{flag}", f"{scheme}://127.0.0.1:{port}",
+                     "--advertise-" + flag if flag == "client-urls" else "--initial-advertise-" + flag,
+                     f"{scheme}://127.0.0.1:{port}"]
+        if scheme == "https":
+            t = self.tls(m["name"])
+            argv += ["--client-cert-auth", "--peer-client-cert-auth", "--trusted-ca-file", t["ca"], "--cert-file", t["cert"],
+                     "--key-file", t["key"], "--peer-trusted-ca-file", t["ca"], "--peer-cert-file", t["cert"],
+                     "--peer-key-file", t["key"]]
+        self.members[i].start(argv, self.environment(), d)
+
+    def etcdctl(self, *args, timeout_s=10):
+        """Runs etcdctl against the cluster's etcd with n0's (or etcd0's) certificate; returns the completed process."""
+        scheme = "https://" if self.options["transport"] == "tls" else "http://"
+        argv = ["etcdctl", "--endpoints", ",".join(e if e.startswith("unix:") else scheme + e for e in self.endpoints())]
+        if self.options["transport"] == "tls":
+            t = self.tls("n0")
+            argv += ["--cacert", t["ca"], "--cert", t["cert"], "--key", t["key"]]
+        env = {**self.environment(), "ETCDCTL_API": "3"}
+        return subprocess.run([*argv, *args], env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, text=True, timeout=timeout_s, check=False)
+
+    def start_members(self):
+        for i in range(len(self.members)):
+            self._start_member(i)
+        if self.members:
+            wait_for(lambda: self.etcdctl("endpoint", "health").returncode == 0, 30, "a healthy etcd cluster", 0.2)
+
+    def start_node(self, node, env=None, prefix=()):
+        """Starts one node's daemon. In unix mode the others learn n0's etcd socket here."""
+        if self.options["transport"] == "unix" and node.name != "n0" and not self.members:
+            wait_for(lambda: self.etcd_socket() or not self.nodes["n0"].pid(), 20, "the etcd socket of n0")
+            self.write_config(node)
+        node.run(env, prefix)
+
+    def up(self, env=None, timeout_s=60):
+        """Starts everything and waits until every node is listed as up. env: NODE -> extra environment."""
+        self.start_members()
+        for node in self.nodes.values():
+            self.start_node(node, (env or {}).get(node.name))
+        self.wait_nodes(list(self.nodes), timeout_s)
+
+    def ptcctl(self, *args, node="n0", check=True, timeout_s=120, env=None, prefix=(), **kwargs):
+        """Runs ptcctl against one node's daemon. check: ClusterError with its message when it fails."""
+        argv = [*prefix, os.path.join(self.options["build"], "client", "ptcctl"), *args]
+        kwargs.setdefault("stderr", subprocess.PIPE)
+        r = subprocess.run(argv, env=self.environment({"PTC_SOCKET": self.nodes[node].socket, **(env or {})}),
+                           stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, timeout=timeout_s, check=False,
+                           **kwargs)
+        if check and r.returncode:
+            raise ClusterError(f"ptcctl {' '.join(args)}: exit {r.returncode}: {(r.stderr or '').strip()}")
+        return r
+
+    def json(self, *args, **kwargs):
+        return json.loads(self.ptcctl(*args, "--format", "json", **kwargs).stdout)
+
+    def nodes_up(self, node="n0"):
+        """Names of the nodes that `ptcctl nodes` lists as up, as seen by one node's daemon; None while it does not answer."""
+        r = self.ptcctl("nodes", "--format", "json", node=node, check=False, timeout_s=30)
+        if r.returncode:
+            return None
+        return {n["node"] for n in json.loads(r.stdout)["nodes"] if n["state"] != "down"}
+
+    def wait_nodes(self, names, timeout_s=60, node=None):
+        node = node or names[0]
+
+        def listed():
+            dead = [n for n in names if not self.nodes[n].pid()]
+            if dead:
+                raise ClusterError(f"ptcd of {dead[0]} ended: {self.nodes[dead[0]].log_tail()}")
+            return set(names) <= (self.nodes_up(node) or set())
+
+        wait_for(listed, timeout_s, f"nodes {' '.join(names)} up (logs: {self.dir}/*/ptcd.log)", 0.1)
+
+    def restart(self, name, env=None, timeout_s=60, prefix=()):
+        """Stops the daemon if it runs, starts it, waits until it is listed."""
+        node = self.nodes[name]
+        node.stop()
+        self.start_node(node, env, prefix)
+        self.wait_nodes([name], timeout_s)
+
+    # ---- taking it down -----------------------------------------------------
+
+    def processes(self):
+        """Ids of every process of this cluster, children of crashed daemons too."""
+        return processes_of(f"{MARK}={self.options['id']}", self.dir)
+
+    def stop(self):
+        """Ends every process; returns what is worth a complaint, one line each."""
+        complaints = []
+        for node in reversed(list(self.nodes.values())): # n0, which may run etcd, last
+            node.signal(signal.SIGCONT)
+            if node.pid() and not node.stop():
+                complaints.append(f"ptcd of {node.name} did not end within 15 s of SIGTERM")
+        for member in self.members:
+            member.stop()
+        for number, patience_s in ((signal.SIGTERM, 5), (signal.SIGKILL, 5)):
+            for pid in self.processes():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
+            with contextlib.suppress(ClusterError):
+                wait_for(lambda: not self.processes(), patience_s, "the end of the cluster's processes")
+                break
+        for pid in self.processes():
+            complaints.append(f"process {pid} could not be ended")
+        return complaints
+
+    def down(self):
+        """Stops everything and removes what create() and the daemons made. Returns complaints, one line each."""
+        complaints = self.stop()
+        shutil.rmtree(self.options["chunk_root"], ignore_errors=True)
+        for name in [*self.nodes, *[m["name"] for m in self.options["members"]], "ca"]:
+            shutil.rmtree(os.path.join(self.dir, name), ignore_errors=True)
+        with contextlib.suppress(OSError):
+            os.unlink(os.path.join(self.dir, "cluster.json"))
+        with contextlib.suppress(OSError):
+            os.rmdir(self.dir) # not empty: somebody else's files
+        return complaints

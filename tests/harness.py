@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What integration tests share: a cluster in a private directory, faults, and proof that nothing is left.
+
+    class Resize(harness.Case):
+        def test_smoke(self):
+            with self.cluster(nodes=2) as c: ...
+
+Run one case as ctest does: tests/run MODULE Class.test_name (PTC_BUILD names the build directory).
+"""
+import contextlib
+import hashlib
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+sys.path.insert(0, os.path.join(ROOT, "scripts", "lib"))
+import cluster as clusters  # noqa: E402
+from cluster import ClusterError, wait_for  # noqa: E402,F401
+
+BUILD = os.path.abspath(os.environ.get("PTC_BUILD", os.path.join(ROOT, "build", "release")))
+LONG = bool(os.environ.get("PTC_TEST_LONG"))
+SANITIZED = bool(os.environ.get("PTC_SANITIZED"))
+PATIENCE = 3 if SANITIZED else 1 # times every limit in seconds
+
+
+def binary(path):
+    return os.path.join(BUILD, path)
+
+
+class Case(unittest.TestCase):
+    longMessage = True
+    needs = ("daemon/ptcd", "client/ptcctl")
+
+    def setUp(self):
+        for b in self.needs:
+            if not os.access(binary(b), os.X_OK):
+                self.fail(f"{binary(b)} is not built")
+        self.seed = int(os.environ.get("PTC_TEST_SEED", random.SystemRandom().randrange(1 << 32)))
+        self.random = random.Random(self.seed)
+        print(f"seed {self.seed} (repeat with PTC_TEST_SEED={self.seed})", flush=True)
+        self.dir = tempfile.mkdtemp(prefix="ptc-")
+        os.chmod(self.dir, 0o755)
+        self.addCleanup(shutil.rmtree, self.dir, True)
+
+    def path(self, *parts):
+        return os.path.join(self.dir, *parts)
+
+    @contextlib.contextmanager
+    def cluster(self, up=True, env=None, **options):
+        """A running cluster. However the block ends, everything is stopped, and what was left behind fails the test."""
+        options.setdefault("build", BUILD)
+        options.setdefault("transport", "unix")
+        directory = tempfile.mkdtemp(prefix="c", dir=self.dir)
+        os.chmod(directory, 0o755)
+        c = clusters.Cluster.create(directory, **options)
+        failed = True
+        try:
+            if up:
+                c.up(env, timeout_s=60 * PATIENCE)
+            yield c
+            failed = False
+        finally:
+            if failed:
+                self.show_logs(c)
+            crashed = sanitizer_reports(c)
+            complaints = c.down() + leftovers(c)
+            if not failed:
+                self.assertEqual([], complaints + crashed)
+            else:
+                print("\n".join(complaints + crashed), file=sys.stderr)
+
+    @staticmethod
+    def show_logs(c):
+        for p in [*c.nodes.values(), *c.members]:
+            print(f"---- {p.log_file}\n{p.log_tail(30)}", file=sys.stderr)
+
+    def refused(self, c, *args, codes=(1,), contains="", **kwargs):
+        """ptcctl fails with one clear line on stderr and prints nothing else; returns the line."""
+        r = c.ptcctl(*args, check=False, **kwargs)
+        shown = f"ptcctl {' '.join(args)} -> exit {r.returncode}\nstdout: {r.stdout}\nstderr: {r.stderr}"
+        self.assertIn(r.returncode, codes, shown)
+        lines = r.stderr.strip().split("\n")
+        self.assertEqual(1, len(lines), shown)
+        self.assertIn(contains.lower(), lines[0].lower(), shown)
+        self.assertEqual("", r.stdout.strip(), shown)
+        return lines[0]
+
+
+def sanitizer_reports(c):
+    found = []
+    for node in c.nodes.values():
+        with contextlib.suppress(OSError), open(node.log_file, errors="replace") as f:
+            found += [f"{node.name}: {line.strip()}" for line in f
+                      if "ERROR: " in line and "Sanitizer" in line or "runtime error:" in line
+                      or "requirement failed" in line]
+    return found
+
+
+def leftovers(c):
+    """After down(): processes, sockets, shared memory and files of this cluster that are still there."""
+    left = [f"process {pid} left" for pid in c.processes()]
+    for path in (c.options["chunk_root"], *(n.dir for n in c.nodes.values())):
+        if os.path.exists(path):
+            left.append(f"{path} left")
+    sockets = subprocess.run(["ss", "-Hlx"], stdout=subprocess.PIPE, text=True, check=True).stdout
+    left += [f"socket left: {line}" for line in sockets.split("\n") if c.dir + "/" in line]
+    ports = {*c.options["ports"].values(), c.options["etcd_port"]}
+    listening = subprocess.run(["ss", "-Hltn"], stdout=subprocess.PIPE, text=True, check=True).stdout
+    left += [f"port left: {line}" for line in listening.split("\n")
+             if line.split() and int(line.split()[3].rpartition(":")[2]) in ports]
+    return left
+
+
+def skip_unless_root(test):
+    return unittest.skipUnless(os.geteuid() == 0, "needs root, to become another user")(test)
+
+
+def sha256(path):
+    h = hashlib.sha256()
+    with open(path, "rb") as f:
+        while block := f.read(1 << 20):
+            h.update(block)
+    return h.hexdigest()
+
+
+# ---- a job through ptcctl -------------------------------------------------------------------------------------------
+
+
+class Job:
+    """A job made from a state.State; knows the commands. JSON is as docs/control.md describes it."""
+
+    def __init__(self, c, name, state, directory, rules, gpus=None):
+        self.c, self.name, self.state, self.dir = c, name, state, directory
+        os.makedirs(directory, exist_ok=True)
+        self.files = state.write(directory)
+        self.yaml = os.path.join(directory, "job.yaml")
+        spec = {"version": 1, "name": name, "tensors": {"from": os.path.basename(self.files["param"])},
+                "fields": {f: {"dtype": d} for f, d in state.fields.items()}, "rules": rules}
+        if gpus:
+            spec["gpus"] = gpus
+        with open(self.yaml, "w") as f:
+            json.dump(spec, f) # JSON is YAML
+
+    def create(self, **kw):
+        return self.c.ptcctl("job", "create", "-f", self.yaml, **kw)
+
+    def import_args(self, config):
+        args = ["import", self.name, self.files["param"]]
+        for field in self.state.fields:
+            args += ["--field", f"{field}={self.files[field]}"]
+        return [*args, "--config", str(config)]
+
+    def imported(self, config, **kw):
+        self.create()
+        kw.setdefault("timeout_s", 120 * PATIENCE)
+        return self.c.ptcctl(*self.import_args(config), **kw)
+
+    def resize(self, config, **kw):
+        kw.setdefault("timeout_s", 120 * PATIENCE)
+        r = self.c.ptcctl("resize", self.name, "--config", str(config), "--wait", "--format", "json", **kw)
+        return json.loads(r.stdout) if r.returncode == 0 else r
+
+    def status(self, **kw):
+        """The job's row of `ptcctl status`."""
+        return self.c.json("status", self.name, **kw)["jobs"][0]
+
+    def generation(self, **kw):
+        return self.status(**kw)["generation"]
+
+    def wait_idle(self, timeout_s=60, node="n0"):
+        """Until no switch is in progress, as one daemon sees it. Returns the status."""
+        def idle():
+            try:
+                s = self.status(node=node)
+            except (ClusterError, subprocess.TimeoutExpired):
+                return None
+            return s if s["phase"] != "switching" else None
+
+        return wait_for(idle, timeout_s * PATIENCE, f"job {self.name} idle", 0.1)
+
+    def export(self, directory, ranks=False, **kw):
+        """Exports everything below directory; returns {field: file}, or with ranks the directory of the rank files."""
+        os.makedirs(directory, exist_ok=True)
+        kw.setdefault("timeout_s", 120 * PATIENCE)
+        if ranks:
+            self.c.ptcctl("export", self.name, "--ranks", directory, **kw)
+            return directory
+        out = {"param": os.path.join(directory, "model.safetensors")}
+        args = ["export", self.name, out["param"]]
+        for field in self.state.fields:
+            out[field] = os.path.join(directory, f"{field}.safetensors")
+            args += ["--field", f"{field}={out[field]}"]
+        self.c.ptcctl(*args, **kw)
+        return out
+
+    def check_whole(self, test, **kw):
+        """The whole export has the input's bytes, header included."""
+        directory = tempfile.mkdtemp(dir=self.dir)
+        out = self.export(directory, **kw)
+        for field, path in out.items():
+            test.assertEqual(sha256(self.files[field]), sha256(path), f"export of {field} differs from the input")
+        shutil.rmtree(directory)
+
+    def check_ranks(self, test, config, rules, **kw):
+        """Each rank's file equals what the oracle cuts out of the input."""
+        import oracle
+        directory = self.export(tempfile.mkdtemp(dir=self.dir), ranks=True, **kw)
+        oracle.compare_rank_files(test, directory, self.state, config, rules)
+        shutil.rmtree(directory)
+
+    def delete(self, **kw):
+        return self.c.ptcctl("job", "delete", self.name, **kw)
