@@ -329,11 +329,9 @@ static int new_cluster(struct process *p, struct ptc_error *err)
 	const char *const local[] = { p->etcd_endpoint };
 	struct ptc_cluster_opts opts = {
 		.loop = p->d.loop,
-		.etcd = { .endpoints = c->coordinator_local ? local : (const char *const *)c->endpoints,
-			  .nendpoints = c->coordinator_local ? 1 : c->nendpoints,
-			  .tls = c->coordinator_local  ? p->d.tls_or_null
-				 : c->etcd_tls.ca_path ? &c->etcd_tls
-						       : NULL,
+		.etcd = { .endpoints = c->coordinator.local ? local : (const char *const *)c->coordinator.endpoints.v,
+			  .nendpoints = c->coordinator.local ? 1 : c->coordinator.endpoints.n,
+			  .tls = p->etcd_tls.ca_path && !p->d.insecure ? &p->etcd_tls : NULL,
 			  .insecure = p->d.insecure },
 		.state_dir = c->state_dir,
 		.lease_ttl_s = (int)(c->lease_ttl_ms / 1000),

@@ -126,12 +126,12 @@ static void wait_news(struct ptc_watcher *w, struct news *n)
 static int send_news(struct ptc_watcher *w, const struct news *n, struct ptc_rpc_call *call, struct ptc_error *err)
 {
 	Ptc__V1__Progress p = PTC__V1__PROGRESS__INIT;
-	char phase[32], text[512], empty[] = "";
+	char phase[32], text[512], empty[] = "", ended[] = "done";
 
 	memcpy(phase, n->phase, sizeof phase);
 	memcpy(text, n->text, sizeof text);
 	p.version = 1;
-	p.phase = n->finished ? "done" : phase;
+	p.phase = n->finished ? ended : phase;
 	p.text = text;
 	p.bytes_done = n->done;
 	p.bytes_total = n->total;

@@ -126,6 +126,7 @@ enum kind {
 	EV_DRIVER,
 	EV_FAULT,
 	EV_CLIENT,
+	EV_ABORT,
 	EV_RESTART_NODE,
 	EV_RESTART_CTL,
 };
@@ -619,10 +620,10 @@ static int op_seal(struct sim *s, uint32_t i)
 		return PTC_ENOTFOUND;
 	if (n->disk_full)
 		return PTC_ENOSPC;
+	uint32_t has = old->has;
 	if (!t)
 		t = table_add(s, n, w->from_gen, w->to_snap);
-	old = table_find(n, w->from_gen, w->from_snap);
-	t->has = old->has;
+	t->has = has;
 	for (uint32_t k = 0; k < ITEMS; k++)
 		t->val[k] = content(k, w->id);
 	table_seal(t);
@@ -733,7 +734,7 @@ static void on_node_req(struct sim *s, const struct ev *ev)
 {
 	const struct req *r = &ev->u.req;
 	struct node *n = &s->nodes[r->node];
-	if (!n->up || n->inc != r->node_inc)
+	if (!n->up || (n->inc != r->node_inc && s->o.bug != SIM_BUG_OLD_LIFE))
 		return; /* the connection is gone; the sender times out */
 	if (r->cancel) {
 		if (n->running && n->req.fence == r->fence && n->req.seq == r->seq)
@@ -788,6 +789,14 @@ static void restart_later(struct sim *s, enum kind kind, int who, uint64_t delay
 	post(s, delay, kind, who);
 }
 
+static struct ev *ctl_local(struct sim *s, int i, enum kind kind, uint64_t delay, uint64_t seq)
+{
+	struct ev *ev = post(s, delay, kind, i);
+	ev->inc = s->ctls[i].inc;
+	ev->seq = seq;
+	return ev;
+}
+
 /* The one fault of a run without random ones. */
 static void inject(struct sim *s, int i)
 {
@@ -797,6 +806,8 @@ static void inject(struct sim *s, int i)
 	} else if (s->o.victim == SIM_VICTIM_CTL) {
 		ctl_crash(s, i);
 		restart_later(s, EV_RESTART_CTL, i, s->o.restart_ms);
+	} else if (s->o.victim == SIM_VICTIM_ABORT) {
+		ctl_local(s, i, EV_ABORT, 0, 0);
 	} else {
 		say(s, "lock %llu is lost", (unsigned long long)s->etcd.lock_rev);
 		s->etcd.lock_rev = 0;
@@ -804,14 +815,6 @@ static void inject(struct sim *s, int i)
 		s->cut_ce[i] = s->o.restart_ms >= TTL_MS;
 		restart_later(s, EV_RESTART_CTL, i, s->o.restart_ms);
 	}
-}
-
-static struct ev *ctl_local(struct sim *s, int i, enum kind kind, uint64_t delay, uint64_t seq)
-{
-	struct ev *ev = post(s, delay, kind, i);
-	ev->inc = s->ctls[i].inc;
-	ev->seq = seq;
-	return ev;
 }
 
 static void up_send(struct sim *s, int i, const struct ptc_job_update *u)
@@ -1005,10 +1008,8 @@ static void on_readrep(struct sim *s, const struct ev *ev)
 	e.fence = (int64_t)c->fence;
 	e.generation = c->rec.gen;
 	e.snapshot = c->rec.snap;
-	if (s->o.bug != SIM_BUG_KEEP_ALL) {
-		e.record_nodes = c->rec.nodes;
-		e.nrecord_nodes = c->rec.n;
-	}
+	e.record_nodes = c->rec.nodes;
+	e.nrecord_nodes = c->rec.n;
 	if (ev->intent_mod) {
 		c->sw = ev->u.sw;
 		switch_view(&c->sw, &intent);
@@ -1280,6 +1281,7 @@ static bool for_the_dead(const struct sim *s, const struct ev *ev)
 	case EV_TIMER:
 	case EV_DIGESTS:
 	case EV_CLIENT:
+	case EV_ABORT:
 		return s->ctls[ev->who].inc != ev->inc || !s->ctls[ev->who].alive;
 	default:
 		return false;
@@ -1344,6 +1346,9 @@ static void handle(struct sim *s, const struct ev *ev)
 		break;
 	case EV_CLIENT:
 		on_client(s, ev);
+		break;
+	case EV_ABORT:
+		ctl_feed(s, ev->who, &(struct ptc_job_event){ .kind = PTC_EV_ABORT });
 		break;
 	case EV_RESTART_NODE:
 	case EV_RESTART_CTL:

@@ -13,11 +13,11 @@ enum sim_bug {
 	SIM_BUG_EARLY_COMMIT,  /* the shell answers PULL before the node has */
 	SIM_BUG_GUESS_UNKNOWN, /* the shell reports an unknown transaction as done */
 	SIM_BUG_SKIP_FINISH,   /* the shell answers FINISH and sends nothing */
-	SIM_BUG_KEEP_ALL,      /* the shell does not tell who is in the record: leftovers under its key stay */
 	SIM_BUG_NO_FENCE,      /* nodes take requests of any fence */
 	SIM_BUG_NO_SEQ,        /* nodes take requests in any order */
 	SIM_BUG_NO_COMPARE,    /* etcd takes transactions without comparing */
 	SIM_BUG_NO_TOUCH,      /* CLEAR leaves the record's revision: a late INTENT can land after it */
+	SIM_BUG_OLD_LIFE,      /* a request reaches a later life of the node than it was sent to */
 	SIM_BUG_UNSYNCED_SEAL, /* a node answers SEAL before the table is durable */
 	SIM_BUG_COUNT,
 };
@@ -25,6 +25,7 @@ enum sim_bug {
 enum sim_victim {
 	SIM_VICTIM_CTL = SIM_NODES, /* below: that node. The controller that performs the step */
 	SIM_VICTIM_LOCK,            /* the lock is lost without the controller noticing */
+	SIM_VICTIM_ABORT,           /* nothing crashes; somebody aborts the switch */
 	SIM_VICTIM_COUNT,
 };
 

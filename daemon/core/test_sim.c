@@ -120,7 +120,7 @@ static void test_finds_bugs(void **state)
 {
 	static const char *const names[SIM_BUG_COUNT] = {
 		[SIM_BUG_EARLY_COMMIT] = "early commit",   [SIM_BUG_GUESS_UNKNOWN] = "guess unknown",
-		[SIM_BUG_SKIP_FINISH] = "skip finish",     [SIM_BUG_KEEP_ALL] = "keep all",
+		[SIM_BUG_SKIP_FINISH] = "skip finish",     [SIM_BUG_OLD_LIFE] = "old life",
 		[SIM_BUG_NO_FENCE] = "no fence",           [SIM_BUG_NO_SEQ] = "no seq",
 		[SIM_BUG_NO_COMPARE] = "no compare",       [SIM_BUG_NO_TOUCH] = "no touch",
 		[SIM_BUG_UNSYNCED_SEAL] = "unsynced seal",
