@@ -66,7 +66,9 @@ static int unknown_verb(const char *const *words, int nwords, struct ptc_error *
 		n = PTC_MAX(n, group);
 	}
 	if (group && nwords < 2)
-		return ctl_usage(err, "\"%s\" needs a second word, e.g. \"%s\"", words[0], known[0]);
+		return ctl_usage(err, "\"%s\" needs a second word: %s%s%s%s%s", words[0], known[0],
+				 group > 1 ? ", " : "", group > 1 ? known[1] : "", group > 2 ? ", " : "",
+				 group > 2 ? known[2] : "");
 	if (group)
 		return unknown(err, "verb", words[1], known, group, "");
 	return unknown(err, "verb", words[0], known, n, "");
