@@ -85,8 +85,7 @@ static int cut_overlaps(struct ptc_holdings *h, size_t mark)
 	return rc;
 }
 
-/* Makes the boxes of one item, h->v[mark..], sorted, distinct and disjoint. */
-static int settle(struct ptc_holdings *h, size_t mark)
+int ptc_holdings_settle(struct ptc_holdings *h, size_t mark)
 {
 	size_t n = mark;
 
@@ -164,7 +163,7 @@ static int merge(const struct ptc_layout *l, struct cursor *c, size_t n, struct 
 			if (rc)
 				return rc;
 		}
-		if (settle(h, mark))
+		if (ptc_holdings_settle(h, mark))
 			return ptc_error_set(err, PTC_ENOMEM, "layout: out of memory");
 	}
 }

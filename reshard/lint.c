@@ -150,7 +150,7 @@ static int check_tensor(const struct ptc_tensor *t, int64_t *ret_elements, struc
 static int check_tensors(const struct ptc_spec *s, struct ptc_error *err)
 {
 	uint32_t ndim;
-	int64_t shape[PTC_MAX_DIMS], n, bits, total = 0;
+	int64_t shape[PTC_MAX_DIMS], n = 0, bits, total = 0;
 
 	for (size_t i = 0; i < s->ntensors; i++) {
 		int rc = check_tensor(&s->tensors[i], &n, err);

@@ -20,7 +20,7 @@
 #define MAX_LOCAL   4096
 #define MAX_WORLD   24
 #define MAX_NODES   6
-#define MAX_BYTES   4096 /* of one item */
+#define MAX_BYTES   1536 /* of one item, at 8 bytes an element */
 
 static uint64_t rng, case_seed;
 
@@ -114,6 +114,10 @@ static void random_input(struct input *in)
 		*t = (struct ptc_tensor){ .name = names[i], .dtype = dtypes[rnd(4)], .ndim = (uint32_t)rnd(4) };
 		for (uint32_t d = 0; d < t->ndim; d++)
 			t->shape[d] = d < 2 ? random_dim() : rnd(3);
+		if (t->ndim == 3 && t->shape[0] * t->shape[1] * t->shape[2] * 8 > MAX_BYTES)
+			t->shape[1] = 3;
+		if (t->ndim >= 2 && t->shape[0] * t->shape[1] * 8 > MAX_BYTES)
+			t->shape[0] = 7;
 	}
 	/* one rule per tensor, all but the last matching it only; sometimes none for the last */
 	in->spec.nrules = in->spec.ntensors;
@@ -152,15 +156,6 @@ struct local {
 	int64_t n;
 	int64_t at[MAX_LOCAL]; /* global element at each position, -1: padding */
 };
-
-static int64_t volume(const struct ptc_tensor *t)
-{
-	int64_t n = 1;
-
-	for (uint32_t d = 0; d < t->ndim; d++)
-		n *= t->shape[d];
-	return n;
-}
 
 /* The rule of an item by the patterns above: rule i rules tensor i, except for a first rule made for exp_avg. */
 static const struct ptc_rule *oracle_rule(const struct input *in, size_t tensor, size_t field)
@@ -607,7 +602,7 @@ static void layouts_and_plans(void **state)
 	static struct input in;
 	static struct side from, to;
 	struct ptc_error err = PTC_ERROR_INIT;
-	uint64_t n = cases(12000), done = 0;
+	uint64_t n = cases(10000), done = 0;
 
 	for (uint64_t i = 0; i < n; i++) {
 		uint32_t nnodes, per_node;
@@ -629,7 +624,7 @@ static void layouts_and_plans(void **state)
 		to.layout = ptc_layout_free(to.layout);
 	}
 	print_message("%llu cases, %llu planned\n", (unsigned long long)n, (unsigned long long)done);
-	assert_true(done > n / 4);
+	assert_true(n < 100 || done > n / 4);
 	assert_int_equal(ptc_alloc_live(), 0);
 }
 
@@ -781,7 +776,7 @@ static void placements(void **state)
 	static struct brute b;
 	static const uint32_t shapes[][2] = { { 2, 2 }, { 3, 2 }, { 2, 3 }, { 6, 1 },
 					      { 1, 6 }, { 5, 1 }, { 4, 2 }, { 2, 4 } };
-	uint64_t n = cases(12000) / 60, done = 0;
+	uint64_t n = cases(10000) / 40, done = 0;
 
 	for (uint64_t i = 0; i < n; i++) {
 		const uint32_t *shape;
@@ -801,7 +796,7 @@ static void placements(void **state)
 		to.layout = ptc_layout_free(to.layout);
 	}
 	print_message("%llu placements\n", (unsigned long long)done);
-	assert_true(done > n / 4);
+	assert_true(n < 100 || done > n / 4);
 	assert_int_equal(ptc_alloc_live(), 0);
 }
 
