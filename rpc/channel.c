@@ -39,7 +39,7 @@ void ptc_rpc_args_str(struct ptc_rpc_args *a, const char *key, char *value)
 void ptc_rpc_args_common(struct ptc_rpc_args *a, uint32_t max_message_bytes, int keepalive_ms)
 {
 	uint32_t max = max_message_bytes ? max_message_bytes : PTC_CONTROL_MESSAGE_MAX;
-	int ka = keepalive_ms > 0 ? keepalive_ms : PTC_RPC_KEEPALIVE_MS;
+	int ka = keepalive_ms > 0 ? PTC_MAX(keepalive_ms, PTC_RPC_KEEPALIVE_MIN_MS) : PTC_RPC_KEEPALIVE_MS;
 
 	a->count = 0;
 	ptc_rpc_args_int(a, GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, (int)PTC_MIN(max, (uint32_t)INT32_MAX));
