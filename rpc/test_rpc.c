@@ -762,6 +762,7 @@ static void port_in_use(void **state)
 
 	assert_int_equal(ptc_rpc_server_new(&so, &srv, NULL), 0);
 	assert_int_equal(ptc_rpc_server_listen_insecure(srv, f->target, &port, &err), PTC_EIO);
+	print_message("%s\n", err.text);
 	assert_non_null(strstr(err.text, "in use"));
 	ptc_rpc_server_free(srv, 0);
 }
