@@ -79,6 +79,7 @@ struct ptc_job {
 
 	uint32_t reloads;     /* since a transaction last succeeded */
 	uint32_t reload_hold; /* ticks until RELOAD is emitted */
+	uint64_t reload_seq;  /* of the RELOAD not answered yet */
 
 	uint64_t seq, txn_seq, digests_seq, timer_seq;
 	struct ptc_job_update *updates;
@@ -431,6 +432,11 @@ static void enter_aborting(struct ptc_job *job)
 	txn_send(job, PTC_TXN_CLEAR);
 }
 
+static void reload_send(struct ptc_job *job)
+{
+	update_push(job, PTC_UP_RELOAD)->seq = job->reload_seq = ++job->seq;
+}
+
 static void enter_reloading(struct ptc_job *job)
 {
 	nodes_release(job, true);
@@ -441,7 +447,7 @@ static void enter_reloading(struct ptc_job *job)
 	if (job->reload_hold)
 		tick_want(job);
 	else
-		update_push(job, PTC_UP_RELOAD)->seq = ++job->seq;
+		reload_send(job);
 }
 
 static void enter_checking(struct ptc_job *job)
@@ -607,15 +613,17 @@ static void start_record(struct ptc_job *job, const struct ptc_job_event *ev)
 {
 	bool members = ev->nrecord_nodes > 0 && list_valid(ev->record_nodes, ev->nrecord_nodes);
 	bool other_life = job->fence != ev->fence; /* somebody else may have held the lock */
+	bool changed = job->generation != ev->generation || job->snapshot != ev->snapshot;
 	job->fence = ev->fence;
 	job->generation = ev->generation;
 	job->snapshot = ev->snapshot;
-	job->members_known = members;
 	job->checked = job->checked && !other_life;
 	for (uint32_t i = 0; i < job->nnodes; i++) {
-		job->nodes[i].in_record = false;
-		job->nodes[i].dirty |= other_life;
+		struct node *n = &job->nodes[i];
+		n->dirty |= other_life || (changed && (n->in_record || !job->members_known));
+		n->in_record = false;
 	}
+	job->members_known = members;
 	for (uint32_t i = 0; members && i < ev->nrecord_nodes; i++)
 		job->nodes[ev->record_nodes[i]].in_record = true;
 }
@@ -674,8 +682,11 @@ static void on_start(struct ptc_job *job, const struct ptc_job_event *ev)
 {
 	if (job->phase != PTC_JOB_NEW && job->phase != PTC_JOB_RELOADING)
 		return;
+	if (ev->seq && ev->seq != job->reload_seq)
+		return; /* read for an earlier RELOAD: may be older than what has been written since */
 	bool readable = true;
 	job->reload_hold = 0;
+	job->reload_seq = 0;
 	start_record(job, ev);
 	if (job->has_switch && ev->intent && ev->intent->id != job->cur.id) {
 		reason_set(&job->why, PTC_ECONFLICT, PTC_JOB_NO_NODE, "another switch was found under way");
@@ -942,7 +953,7 @@ static void on_timer(struct ptc_job *job, const struct ptc_job_event *ev)
 		if (--job->reload_hold)
 			tick_want(job);
 		else
-			update_push(job, PTC_UP_RELOAD)->seq = ++job->seq;
+			reload_send(job);
 	}
 	for (uint32_t i = 0; i < job->nnodes; i++)
 		tick_node(job, i);
