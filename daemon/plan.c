@@ -263,8 +263,8 @@ static char *plan_json(const struct pool *p, const struct ptc_view *v, const str
 			 "nodes", node_rows(p, l->plan), "totals", "in_place", (json_int_t)l->plan->in_place,
 			 "within_node", (json_int_t)l->plan->within_node, "between_nodes",
 			 (json_int_t)l->plan->between_nodes, "bound_this_mapping", (json_int_t)l->plan->bound_mapping,
-			 "bound_any_mapping", (json_int_t)l->plan->bound_any, "bound_exact",
-			 (int)l->plan->bound_any_exact, "gap", (json_int_t)l->gap);
+			 "bound_any_mapping", (json_int_t)(l->plan->between_nodes - l->gap), "bound_exact",
+			 (int)(l->gap == 0), "gap", (json_int_t)l->gap);
 	text = root ? ptc_json_text(root) : NULL;
 	json_decref(root);
 	return text;

@@ -15,14 +15,28 @@
 #include <stdio.h>
 #include <string.h>
 
-#define CORE_LOG_MAX 400 /* enough for the reason, short enough for an error line */
+#define CORE_LOG_MAX 256 /* enough for the reason, short enough for an error line */
 
 static _Thread_local char core_log[CORE_LOG_MAX];
+
+/* The core logs nested errors as TEXT {key:value, ..., children:[...]}. What
+ * helps a person is the operating system's word if there is one, else TEXT. */
+static void keep_reason(const char *message)
+{
+	static const char os_error[] = "os_error:\"";
+	const char *p = strstr(message, os_error);
+	size_t n;
+
+	if (p)
+		p += strlen(os_error);
+	n = p ? strcspn(p, "\"") : strcspn(message, "{\n");
+	snprintf(core_log, sizeof core_log, "%.*s", (int)n, p ? p : message);
+}
 
 static void on_core_log(gpr_log_func_args *args)
 {
 	if (args->severity == GPR_LOG_SEVERITY_ERROR)
-		snprintf(core_log, sizeof core_log, "%s", args->message);
+		keep_reason(args->message);
 	ptc_debug("grpc", "%s", args->message);
 }
 

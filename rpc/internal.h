@@ -25,7 +25,7 @@
 #define PTC_RPC_PEM_MAX         (1u << 20)   /* a PEM file; CA bundles of some hundred KiB exist */
 #define PTC_RPC_KEEPALIVE_MS    10000        /* default of keepalive_ms */
 #define PTC_RPC_BULK_FRAME      (4 << 20)    /* HTTP/2 frame limit we advertise: fewer headers per byte */
-#define PTC_RPC_BULK_WINDOW     (8 << 20)    /* flow-control window per stream on bulk connections */
+#define PTC_RPC_BULK_WINDOW     (4 << 20)    /* flow-control window per stream on bulk connections */
 #define PTC_RPC_STATUS_KEY      "ptc-status" /* trailing metadata: our code, decimal */
 #define PTC_RPC_MAX_ARGS        32
 

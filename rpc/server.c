@@ -26,7 +26,7 @@
 #include <string.h>
 #include <time.h>
 
-#define IDLE_THREADS         2     /* one may just be taking a call */
+#define IDLE_THREADS         1     /* the next is woken as soon as this one has a call */
 #define HANDSHAKE_TIMEOUT_MS 10000 /* a connection that says nothing is dropped */
 #define MAX_SERVER_CALLS     4096  /* threads */
 

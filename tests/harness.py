@@ -33,14 +33,14 @@ def binary(path):
     return os.path.join(BUILD, path)
 
 
+def program(name):
+    return clusters.program(BUILD, name)
+
+
 class Case(unittest.TestCase):
     longMessage = True
-    needs = ("daemon/ptcd", "client/ptcctl")
 
     def setUp(self):
-        for b in self.needs:
-            if not os.access(binary(b), os.X_OK):
-                self.fail(f"{binary(b)} is not built")
         self.seed = int(os.environ.get("PTC_TEST_SEED", random.SystemRandom().randrange(1 << 32)))
         self.random = random.Random(self.seed)
         print(f"seed {self.seed} (repeat with PTC_TEST_SEED={self.seed})", flush=True)
@@ -81,15 +81,15 @@ class Case(unittest.TestCase):
             print(f"---- {p.log_file}\n{p.log_tail(30)}", file=sys.stderr)
 
     def refused(self, c, *args, codes=(1,), contains="", **kwargs):
-        """ptcctl fails with one clear line on stderr and prints nothing else; returns the line."""
+        """ptcctl fails with one clear line, "ptcctl VERB: text", after at most lines of progress; returns the line."""
         r = c.ptcctl(*args, check=False, **kwargs)
         shown = f"ptcctl {' '.join(args)} -> exit {r.returncode}\nstdout: {r.stdout}\nstderr: {r.stderr}"
         self.assertIn(r.returncode, codes, shown)
         lines = r.stderr.strip().split("\n")
-        self.assertEqual(1, len(lines), shown)
-        self.assertIn(contains.lower(), lines[0].lower(), shown)
+        self.assertEqual([len(lines) - 1], [i for i, line in enumerate(lines) if line.startswith("ptcctl")], shown)
+        self.assertIn(contains.lower(), lines[-1].lower(), shown)
         self.assertEqual("", r.stdout.strip(), shown)
-        return lines[0]
+        return lines[-1]
 
 
 def sanitizer_reports(c):

@@ -158,7 +158,7 @@ class BadInput(harness.Case):
             node = c.nodes["n0"]
 
             def check(path):
-                return subprocess.run([harness.binary("daemon/ptcd"), "--config", path, "--check-config"],
+                return subprocess.run([harness.program("ptcd"), "--config", path, "--check-config"],
                                       stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                       timeout=30 * PATIENCE, check=False)
 

@@ -74,7 +74,7 @@ class Nodes(harness.Case):
         """What --dump-config prints is a configuration with the same meaning."""
         with self.cluster(nodes=1, up=False) as c:
             def ptcd(*args):
-                return subprocess.run([harness.binary("daemon/ptcd"), *args], stdin=subprocess.DEVNULL, text=True,
+                return subprocess.run([harness.program("ptcd"), *args], stdin=subprocess.DEVNULL, text=True,
                                       stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=30 * PATIENCE, check=False)
 
             first = ptcd("--config", c.nodes["n0"].config, "--dump-config")

@@ -12,8 +12,6 @@ from harness import LONG, SANITIZED
 
 
 class Layout(harness.Case):
-    needs = ("tests/layout-dump",)
-
     def dump(self, state, rules, configs):
         """For each configuration {(rank, item): (shape, [(padding, buf_off, [(off, ext, stride)])])}, or an error text."""
         spec = {"version": 1, "name": "layout", "rules": rules, "fields": {f: {"dtype": d} for f, d in state.fields.items()},

@@ -129,7 +129,7 @@ class Security(harness.Case):
 
     def test_plain_tcp_needs_the_flag(self):
         with self.cluster(nodes=1, transport="insecure", up=False) as c:
-            argv = [harness.binary("daemon/ptcd"), "--config", c.nodes["n0"].config]
+            argv = [harness.program("ptcd"), "--config", c.nodes["n0"].config]
             r = subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                                timeout=30 * PATIENCE, env=c.environment(), check=False)
             self.assertNotEqual(0, r.returncode)

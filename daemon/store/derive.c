@@ -315,28 +315,33 @@ static void count_live(const struct ptc_table *t, const struct cut *c, uint64_t 
 	}
 }
 
-/* A cut is referred to when three quarters of what was ever put into each chunk it keeps are still needed. */
+/* A cut is referred to when, of what was ever put into the chunks it would keep, three quarters are still needed: so
+ * what the store holds stays within 4/3 of what it must, and an extent is not copied for the sake of its two ends. */
+static bool worth_keeping(const struct ptc_table *src, const struct cut *c, const uint64_t *live)
+{
+	uint64_t needed = 0, used = 0;
+	size_t k, last;
+
+	for (chunks_of(src, c, &k, &last); k <= last; k++) {
+		needed += live[k];
+		used += src->chunks[k]->used;
+	}
+	return needed * 4 >= used * 3;
+}
+
 static int classify(struct work *w)
 {
-	const struct ptc_table *src = w->src;
 	uint64_t *live;
 
 	if (w->ncuts == 0)
 		return 0;
-	live = ptc_calloc(src->nchunks, sizeof *live);
+	live = ptc_calloc(w->src->nchunks, sizeof *live);
 	if (!live)
 		return PTC_ENOMEM;
 	for (size_t i = 0; i < w->ncuts; i++)
-		count_live(src, &w->cuts[i], live);
-	for (size_t i = 0; i < w->ncuts; i++) {
-		struct cut *c = &w->cuts[i];
-		size_t k, last;
-
-		c->alias = true;
-		for (chunks_of(src, c, &k, &last); k <= last; k++)
-			if (live[k] * 4 < (uint64_t)src->chunks[k]->used * 3)
-				c->alias = false;
-	}
+		count_live(w->src, &w->cuts[i], live);
+	for (size_t i = 0; i < w->ncuts; i++)
+		w->cuts[i].alias = worth_keeping(w->src, &w->cuts[i], live);
 	ptc_free(live);
 	return 0;
 }

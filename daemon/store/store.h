@@ -89,11 +89,14 @@ struct ptc_store_box {
 	struct ptc_box box;
 };
 
-/* Makes t (under construction, empty) hold what of needs the sealed table src holds: by reference where at least three quarters of
- * each touched chunk stays live, else by a local copy into new chunks, so that the old ones can be freed. Appends
- * what is missing, each box at most PTC_EXTENT_MAX_BYTES. src NULL: everything is missing. Deterministic and idempotent (a resumed table gives
- * the missing boxes that are not filled yet). copy_bytes: local copies made (0 on dry_run, where nothing is written and
- * *ret_new_bytes is what reserve and copies will need). Missing boxes are disjoint, by item. */
+/* Makes t (under construction, empty or resumed) hold what of needs the sealed table src holds: by reference where of
+ * what was put into the chunks a piece touches at least three quarters, taken together, stay live, else by a local copy
+ * into new chunks, so that the old ones can be freed. Returns what is missing, each box at most PTC_EXTENT_MAX_BYTES,
+ * disjoint by item. needs may overlap (replicas) and are merged where they join. src NULL: everything is missing.
+ * Deterministic and idempotent: a resumed table gives the missing boxes that are not filled yet, first those already
+ * reserved, which ptc_table_reserve then hands out again; one begun with other needs is PTC_ESTATE (drop it first).
+ * *ret_new_bytes: bytes of the new chunks that copies (made already, unless dry_run) and a reserve of what is missing
+ * take. A dry_run writes nothing. */
 struct ptc_store_boxes {
 	struct ptc_store_box *v;
 	size_t n;

@@ -438,7 +438,7 @@ int ptc_store_table_append(struct ptc_table *t, struct addition *v, size_t n, st
 /* An unfilled extent that a crash left, with just this box; its index + 1. */
 static uint32_t resume(const struct ptc_table *t, const struct ptc_store_box *b)
 {
-	if (t->resumable == 0)
+	if (t->n == 0)
 		return 0;
 	for (uint32_t i = ptc_store_table_head(t, b->item); i; i = t->locs[i - 1].next)
 		if (t->pieces[i - 1].item == b->item && !t->locs[i - 1].filled &&
@@ -704,8 +704,8 @@ static int collect(struct ptc_table *t, struct chunk ***ret_v, size_t *ret_n, st
 static int save(struct ptc_table *t, bool seal, struct ptc_error *err)
 {
 	struct table_save what = { .first_piece = t->n, .first_chunk = t->nchunks, .seal = seal };
-	struct chunk **v;
-	size_t n;
+	struct chunk **v = NULL;
+	size_t n = 0;
 	int rc = collect(t, &v, &n, err);
 
 	if (rc)

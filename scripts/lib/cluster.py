@@ -82,6 +82,16 @@ def wait_for(condition, timeout_s, what, every_s=0.05):
         time.sleep(every_s)
 
 
+def program(build, name):
+    """Path of ptcd or ptcctl in a build directory."""
+    places = {"ptcd": ("daemon",), "ptcctl": ("client", "client/ctl")}[name]
+    paths = [os.path.join(build, place, name) for place in places]
+    found = next((p for p in paths if os.path.isfile(p) and os.access(p, os.X_OK)), None)
+    if not found:
+        raise ClusterError(f"{paths[0]} is not built")
+    return found
+
+
 class Process:
     """A process remembered by id and start time in a file, so that another run of us can find and stop it."""
 
@@ -148,7 +158,7 @@ class Node(Process):
 
     def run(self, env=None, prefix=()):
         """Starts ptcd; does not wait until it serves."""
-        argv = [os.path.join(self.cluster.options["build"], "daemon", "ptcd"), "--config", self.config]
+        argv = [program(self.cluster.options["build"], "ptcd"), "--config", self.config]
         if self.cluster.options["transport"] == "insecure":
             argv.append("--insecure-loopback")
         self.start(argv, self.cluster.environment(env), self.dir, prefix)
@@ -203,9 +213,8 @@ class Cluster:
             raise ClusterError("transport is tls, unix or insecure; coordinator is local or etcd-cluster")
         if o["coordinator"] == "etcd-cluster" and o["transport"] == "unix":
             raise ClusterError("an etcd cluster needs transport tls or insecure")
-        for binary in ("daemon/ptcd", "client/ptcctl"):
-            if not os.access(os.path.join(o["build"], binary), os.X_OK):
-                raise ClusterError(f"{o['build']}/{binary} is not built")
+        for name in ("ptcd", "ptcctl"):
+            program(o["build"], name)
         names = [f"n{i}" for i in range(int(o["nodes"]))]
         if not names or len(os.path.join(directory, names[-1], "run", "control.sock.lock")) > SOCKET_PATH_MAX:
             raise ClusterError(f"{directory}: too long for unix sockets inside it; choose a shorter directory")
@@ -352,7 +361,7 @@ class Cluster:
 
     def ptcctl(self, *args, node="n0", check=True, timeout_s=120, env=None, prefix=(), **kwargs):
         """Runs ptcctl against one node's daemon. check: ClusterError with its message when it fails."""
-        argv = [*prefix, os.path.join(self.options["build"], "client", "ptcctl"), *args]
+        argv = [*prefix, program(self.options["build"], "ptcctl"), *args]
         kwargs.setdefault("stderr", subprocess.PIPE)
         r = subprocess.run(argv, env=self.environment({"PTC_SOCKET": self.nodes[node].socket, **(env or {})}),
                            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, timeout=timeout_s, check=False,

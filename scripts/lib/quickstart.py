@@ -13,7 +13,7 @@ import tempfile
 import time
 
 import numpy as np
-from cluster import ROOT, Cluster, ClusterError, wait_for
+from cluster import ROOT, Cluster, ClusterError, program, wait_for
 
 JOB = "minilm"
 FIRST = "tp=2,pp=2,dp=2"
@@ -66,7 +66,7 @@ class Show:
 
     def ptcctl(self, *args, **kw):
         say(f"$ ptcctl {' '.join(args)}")
-        return self.c.ptcctl(*args, env={"PTC_RULES_PATH": os.path.join(ROOT, "deploy", "rules")}, **kw)
+        return self.c.ptcctl(*args, **kw)
 
     def make_input(self):
         header = read_header(self.files["param"])
@@ -95,7 +95,7 @@ class Show:
             r = self.ptcctl("resize", JOB, "--config", config, "--wait", "--format", "json")
             return self.note(json.loads(r.stdout), "")
         before = self.status()["generation"]
-        argv = [os.path.join(self.c.options["build"], "client", "ptcctl"), "resize", JOB, "--config", config, "--wait",
+        argv = [program(self.c.options["build"], "ptcctl"), "resize", JOB, "--config", config, "--wait",
                 "--format", "json"]
         say(f"$ {' '.join(['ptcctl', *argv[1:]])} &")
         client = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL,
