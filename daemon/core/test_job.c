@@ -62,8 +62,10 @@ static void clear(struct fix *f)
 	f->n = 0;
 }
 
-/* The last update of that kind, or NULL; op < 0: any. */
-static const struct ptc_job_update *last(const struct fix *f, enum ptc_job_update_kind kind, int op)
+/* The last update of that kind, or NULL; op < 0: any. Out of line, so that the tests may dereference what has to be there:
+ * a crash is a failed test. */
+__attribute__((noinline)) static const struct ptc_job_update *last(const struct fix *f, enum ptc_job_update_kind kind,
+								   int op)
 {
 	for (size_t i = f->n; i-- > 0;) {
 		const struct ptc_job_update *u = &f->log[i];
@@ -73,7 +75,7 @@ static const struct ptc_job_update *last(const struct fix *f, enum ptc_job_updat
 	return NULL;
 }
 
-static const struct ptc_job_update *sent(const struct fix *f, uint32_t node, int op)
+__attribute__((noinline)) static const struct ptc_job_update *sent(const struct fix *f, uint32_t node, int op)
 {
 	for (size_t i = f->n; i-- > 0;) {
 		const struct ptc_job_update *u = &f->log[i];
