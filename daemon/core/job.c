@@ -308,7 +308,14 @@ static void node_cancel(struct ptc_job *job, uint32_t i)
 	n->seq = 0;
 }
 
-/* Nobody is needed any more. A FINISH may go on: it is right in every phase that follows. */
+/* What it is to keep has changed: the answer to a FINISH under way would say nothing. */
+static void node_soil(struct ptc_job *job, uint32_t i)
+{
+	node_cancel(job, i);
+	job->nodes[i].dirty = true;
+}
+
+/* Nobody is needed any more. A FINISH may go on: it is right until the record changes (node_soil). */
 static void nodes_release(struct ptc_job *job, bool cancel_finish)
 {
 	for (uint32_t i = 0; i < job->nnodes; i++) {
@@ -398,7 +405,7 @@ static void nodes_finish(struct ptc_job *job)
 		struct node *n = &job->nodes[i];
 		if (!n->from && !n->to)
 			continue;
-		n->dirty = true;
+		node_soil(job, i);
 		n->attempts = n->hold = 0;
 		n->need = n->up;
 		job->pending += n->need;
@@ -416,7 +423,8 @@ static void enter_finishing(struct ptc_job *job)
 	job->snapshot = job->cur.to_snapshot;
 	for (uint32_t i = 0; i < job->nnodes; i++) {
 		struct node *n = &job->nodes[i];
-		n->dirty |= n->in_record || !job->members_known;
+		if (n->in_record || !job->members_known)
+			node_soil(job, i);
 		n->in_record = n->to;
 	}
 	job->members_known = true;

@@ -702,6 +702,27 @@ static void test_out_of_the_record(void **state)
 	close_job(&f);
 }
 
+/* A FINISH sent for the old record and answered after the new one is committed has cleaned nothing. */
+static void test_finish_across_commit(void **state)
+{
+	static const uint32_t two[] = { 2 };
+	struct ptc_switch s = resize;
+	struct fix f;
+	s.kind = PTC_SWITCH_IMPORT;
+	s.nfrom = 0;
+	s.to_nodes = two;
+	s.nto = 1;
+	open_idle(&f, 3, 5);
+	FEED(&f, .kind = PTC_EV_NODE_UP, .node = 0);
+	uint64_t old = sent(&f, 0, PTC_OP_FINISH)->seq;
+	f.answered = old; /* which stays open */
+	FEED(&f, .kind = PTC_EV_SWITCH, .request = &s);
+	drive(&f, PTC_JOB_FINISHING);
+	assert_true(sent(&f, 0, PTC_OP_FINISH)->seq > old);
+	assert_false(sent(&f, 0, PTC_OP_FINISH)->has_keep);
+	close_job(&f);
+}
+
 static void test_digests_differ(void **state)
 {
 	struct fix f;
@@ -812,6 +833,7 @@ int main(void)
 		cmocka_unit_test(test_finishing_does_not_wait),
 		cmocka_unit_test(test_keep_by_membership),
 		cmocka_unit_test(test_out_of_the_record),
+		cmocka_unit_test(test_finish_across_commit),
 		cmocka_unit_test(test_digests_differ),
 		cmocka_unit_test(test_enomem),
 		cmocka_unit_test(test_many_nodes),
