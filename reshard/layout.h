@@ -1,5 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Layouts: the shards of each rank, from spec and configuration. Pure. */
+/* Layouts: the shards of each rank, from spec and configuration. Pure.
+ *
+ * TP-local tensor: along the split dim, the rank's part of each block in block order, then padding; the other dims
+ * whole. A rank's local tensor is the TP-local tensor, except with zero=1 for fields (item's field > 0): the TP-local
+ * tensor, padding included, is flattened row-major and cut into dp*cp ranges of ceil(elements / (dp*cp)), the last ones
+ * shorter or empty; the k-th rank of the dp*cp group in rank order holds range k as a 1-d tensor.
+ * Pipeline: the number of layers is 1 + the greatest layer index of any tensor placed by layer. ENDS is on the first
+ * and the last stage (tied tensors). cp and dp replicate. ep or etp above 1 is refused for now. */
 #pragma once
 
 #include "reshard/config.h"
@@ -17,20 +24,22 @@ struct ptc_rank_layout {
 	struct ptc_region *regions;
 	size_t nregions;
 }; /* by item, then row-major */
-/* Local tensor of an item on a rank; ndim 0/shape as declared; flat ranges are 1-d. */
+/* Local tensor of an item on a rank, with a 0 in its shape where the rank's part is empty; a scalar has ndim 0. */
 struct ptc_local_shape {
 	uint32_t item;
 	uint32_t ndim;
 	int64_t shape[PTC_MAX_DIMS];
 };
 
-struct ptc_layout; /* immutable once made */
+struct ptc_layout; /* immutable once made; borrows spec, which must outlive it */
+/* PTC_ELAYOUT naming tensor, dim, size and degree where a rule does not fit the configuration, where a cut of a
+ * sub-byte dtype is not on a byte, or where a rule's state is refuse. */
 int ptc_layout_new(const struct ptc_spec *spec, const struct ptc_config *config, struct ptc_layout **ret_layout,
 		   struct ptc_error *err);
 struct ptc_layout *ptc_layout_free(struct ptc_layout *l);
 uint32_t ptc_layout_world(const struct ptc_layout *l);
 const struct ptc_rank_layout *ptc_layout_rank(const struct ptc_layout *l, uint32_t rank);
-/* false: the rank has nothing of the item. */
+/* false: the item is not on the rank's pipeline stage. */
 bool ptc_layout_local_shape(const struct ptc_layout *l, uint32_t rank, uint32_t item, struct ptc_local_shape *ret);
 
 struct ptc_device {
@@ -44,7 +53,7 @@ struct ptc_allocation {
 void ptc_allocation_done(struct ptc_allocation *a);
 
 /* What one node must hold: the distinct byte boxes of its ranks, per item, ascending item, then first element.
- * Boxes of one item are pairwise disjoint (equal ones of several ranks listed once). */
+ * Boxes of one item are pairwise disjoint: equal ones of several ranks are listed once, overlapping ones are cut. */
 struct ptc_need {
 	uint32_t item;
 	struct ptc_box box;

@@ -47,7 +47,19 @@ enum ptc_place {
 }; /* pipeline stages holding it */
 enum ptc_carry { PTC_CARRY, PTC_CARRY_MAX, PTC_CARRY_REPLICATE, PTC_CARRY_DERIVE, PTC_CARRY_RESET, PTC_CARRY_REFUSE };
 
-/* One rule; the first whose match fits the tensor's name wins. See docs/job.md for the meaning of each key. */
+/* One rule. For each item the first rule that is for it wins: its match fits the parameter's name, and its fields, if
+ * given, name the item's field (such a rule is never for the parameter itself). Fields so follow their parameter unless
+ * an earlier rule is made for them. No rule: replicated over tp, on all pipeline stages, carried.
+ *
+ * Splitting a dim of size n over an axis of degree p, in units of u = max(unit, 1):
+ *   even      n must divide by p * u. With a stated unit and fewer units than p (GQA heads), p must divide by the number
+ *             of units, and rank r of the axis has unit r * units / p, shared with its neighbours.
+ *   ceil      chunks of ceil(units / p) units as torch.chunk; later ranks may have fewer or nothing.
+ *   balanced  the first units % p ranks have one unit more.
+ * blocks: each block is split so by itself; a rank's parts lie one after the other in its local tensor. pad_to: the dim
+ * is padded with zeros to the next multiple of pad_to * p first.
+ * State: PTC_CARRY_REFUSE makes the layout fail, naming the tensor. The other values are laid out, stored and moved like
+ * PTC_CARRY; what max, derive and reset mean on a restore is for the restorer. */
 struct ptc_rule {
 	const char *match;  /* glob over the parameter name: * (also across dots), ?, [..] */
 	enum ptc_axis axis; /* PTC_AXIS_NONE: not split */
@@ -87,6 +99,7 @@ struct ptc_spec {
 	size_t nrules;
 	/* gpus table and the rest of job.yaml that layouts do not need stay in formats/ */
 };
+/* Frees every string and array (all made with base/alloc.h) and zeroes the struct. NULL ok. */
 void ptc_spec_done(struct ptc_spec *spec);
 static inline size_t ptc_spec_items(const struct ptc_spec *s)
 {
@@ -103,5 +116,7 @@ int ptc_item_byte_shape(const struct ptc_spec *s, size_t item, uint32_t *ret_ndi
 int ptc_item_byte_box(const struct ptc_spec *s, size_t item, const struct ptc_box *elements, struct ptc_box *ret_bytes,
 		      struct ptc_error *err);
 int64_t ptc_item_bytes(const struct ptc_spec *s, size_t item);
+/* The rule that wins for an item; NULL when none does. Borrowed from the spec. */
+const struct ptc_rule *ptc_spec_rule(const struct ptc_spec *s, size_t item);
 /* Ambiguous, overlapping, uncovered or impossible rules: tensor, axis and sizes in err. Independent of any configuration. */
 int ptc_spec_lint(const struct ptc_spec *s, struct ptc_error *err);

@@ -21,6 +21,9 @@
 #define TICK_POLL_MS  10
 #define CORE_LOG_MAX  256 /* enough for the reason, short enough for an error line */
 
+#define RESOLVER    "GRPC_DNS_RESOLVER"
+#define BACKUP_POLL "GRPC_CLIENT_CHANNEL_BACKUP_POLL_INTERVAL_MS"
+
 static _Thread_local char core_log[CORE_LOG_MAX];
 
 /* The core logs nested errors as TEXT {key:value, ..., children:[...]}. What
@@ -161,19 +164,29 @@ static void *tick_main(void *arg)
 	return NULL;
 }
 
+/* For grpc_init, which reads the environment now; children must not inherit it. A user's own setting stays. */
+static bool core_setting(const char *name, const char *value)
+{
+	return !getenv(name) && setenv(name, value, 0) == 0;
+}
+
 void ptc_rpc_init(void)
 {
-	bool was_set = getenv("GRPC_DNS_RESOLVER") != NULL, own_resolver;
+	bool resolver, poll;
 	sigset_t old;
 
 	signals_block(&old); /* the core's own threads inherit it */
 	gpr_set_log_function(on_core_log);
-	/* The C library's resolver: /etc/hosts and nsswitch as everywhere else, and c-ares 1.18 leaks
-	 * each "localhost". The core reads this now; children must not inherit it. */
-	own_resolver = setenv("GRPC_DNS_RESOLVER", "native", 0) == 0 && !was_set;
+	/* The C library's resolver: /etc/hosts and nsswitch as everywhere else, and c-ares 1.18 leaks each "localhost". */
+	resolver = core_setting(RESOLVER, "native");
+	/* While calls fail fast nobody polls a connection that is being made; the core then looks at it every 5 s, by
+	 * which time its handshake has timed out. */
+	poll = core_setting(BACKUP_POLL, "100");
 	grpc_init();
-	if (own_resolver)
-		unsetenv("GRPC_DNS_RESOLVER");
+	if (resolver)
+		unsetenv(RESOLVER);
+	if (poll)
+		unsetenv(BACKUP_POLL);
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
 	tick.stop = false;
 	tick.cq = grpc_completion_queue_create_for_next(NULL);

@@ -84,6 +84,7 @@ struct ptc_rpc_channel_opts {
 	bool bulk;                  /* own TCP connection (local subchannel pool), large windows and limits */
 	uint32_t max_message_bytes; /* 0: PTC_CONTROL_MESSAGE_MAX */
 	int keepalive_ms;           /* 0: 10 s; at least 500; a silent peer is dropped after twice that */
+	bool quiet_idle; /* no keepalive while no call is open: foreign servers (etcd) end connections that ping then */
 };
 
 int ptc_rpc_channel_new(const struct ptc_rpc_channel_opts *opts, struct ptc_rpc_channel **ret_channel,

@@ -34,8 +34,13 @@ struct ptc_geometry {
 	struct ptc_allocation allocation; /* node numbers index `nodes` */
 	char **nodes, **addresses;
 	size_t nnodes;
+	char uuid[37];           /* the job */
+	char spec_hash[65];      /* names the spec's blob */
+	struct ptc_agent *agent; /* gives spec_ref back */
 	void *spec_ref;
+	struct ptc_holders *holders; /* who needs which boxes of which item; built at first use, any thread */
 };
+/* Accepts an empty one; leaves it empty. */
 void ptc_geometry_done(struct ptc_geometry *g);
 
 struct ptc_agent_env {

@@ -40,7 +40,10 @@ struct ptc_table; /* a counted reference to a table in memory */
 struct ptc_store_opts {
 	const char *meta_dir;   /* durable; 0700, made if missing */
 	const char *chunk_dir;  /* may be tmpfs or a disk; a directory per job inside, owned by the job's uid, 0700 */
-	uint64_t chunk_ceiling; /* bytes of chunks over all jobs; hard */
+	uint64_t chunk_ceiling; /* bytes of chunks over all jobs, free ones that still have blocks included; hard */
+	uint64_t
+		cushion_bytes; /* what a job's free chunks may keep after ptc_store_keep; 0: the larger of 64 MiB and a tenth of
+				 * what it uses */
 };
 int ptc_store_open(const struct ptc_store_opts *opts, struct ptc_store **ret_store, struct ptc_error *err);
 struct ptc_store *ptc_store_close(struct ptc_store *s); /* every reference released before; NULL ok */
@@ -86,11 +89,14 @@ struct ptc_store_box {
 	struct ptc_box box;
 };
 
-/* Makes t (under construction, empty) hold what of needs the sealed table src holds: by reference where at least three quarters of
- * each touched chunk stays live, else by a local copy into new chunks, so that the old ones can be freed. Appends
- * what is missing, each box at most PTC_EXTENT_MAX_BYTES. src NULL: everything is missing. Deterministic and idempotent (a resumed table gives
- * the missing boxes that are not filled yet). copy_bytes: local copies made (0 on dry_run, where nothing is written and
- * *ret_new_bytes is what reserve and copies will need). Missing boxes are disjoint, by item. */
+/* Makes t (under construction, empty or resumed) hold what of needs the sealed table src holds: by reference where of
+ * what was put into the chunks a piece touches at least three quarters, taken together, stay live, else by a local copy
+ * into new chunks, so that the old ones can be freed. Returns what is missing, each box at most PTC_EXTENT_MAX_BYTES,
+ * disjoint by item. needs may overlap (replicas) and are merged where they join. src NULL: everything is missing.
+ * Deterministic and idempotent: a resumed table gives the missing boxes that are not filled yet, first those already
+ * reserved, which ptc_table_reserve then hands out again; one begun with other needs is PTC_ESTATE (drop it first).
+ * *ret_new_bytes: bytes of the new chunks that copies (made already, unless dry_run) and a reserve of what is missing
+ * take. A dry_run writes nothing. */
 struct ptc_store_boxes {
 	struct ptc_store_box *v;
 	size_t n;
@@ -113,6 +119,9 @@ int ptc_table_write(struct ptc_table *t, uint32_t item, const struct ptc_box *sr
 		    struct ptc_error *err);
 /* The extent's bytes are complete. Chunks whose extents are all filled get their checksums (by the calling thread). */
 int ptc_table_filled(struct ptc_table *t, uint32_t extent, struct ptc_error *err);
+/* Records in meta what was filled since the last time, so that it survives a kill -9. ptc_table_filled does it by itself
+ * about every 256 MiB; what was not recorded is filled again after a crash. */
+int ptc_table_flush(struct ptc_table *t, struct ptc_error *err);
 /* Every extent, for imports that fill by ptc_table_write. */
 int ptc_table_filled_all(struct ptc_table *t, struct ptc_error *err);
 /* Makes it durable (msync checked, checksums in meta, one commit). PTC_ESTATE naming an item if an extent is unfilled. */

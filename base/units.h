@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Sizes and durations as people write and read them. Pure; thread-safe.
+ *
+ * Parsing is strict: a number with at most three decimals, then a unit, with
+ * at most one space between and nothing else around. A bare number (except 0) is refused,
+ * because "memory: 8" means bytes to one reader and GiB to another. */
+#pragma once
+
+#include "base/status.h"
+
+#include <stdint.h>
+
+#define PTC_UNITS_MAX 32 /* enough for every text written by this module */
+
+/* "8GiB", "500MB", "1.5 TiB", "4096B". Units: B, KiB MiB GiB TiB PiB (1024), kB KB MB GB TB PB (1000).
+ * A fraction of a byte is cut off. */
+int ptc_units_parse_bytes(const char *text, uint64_t *ret_bytes, struct ptc_error *err);
+/* "250ms", "5s", "1.5m", "2h", "1d". A fraction of a millisecond is refused. */
+int ptc_units_parse_ms(const char *text, uint64_t *ret_ms, struct ptc_error *err);
+
+/* For people: "0 B", "1023 B", "1.25 GiB", "118 MiB" (three digits). Returns ret_text. */
+const char *ptc_units_format_bytes(uint64_t bytes, char ret_text[PTC_UNITS_MAX]);
+/* For people: "250 ms", "5.25 s", "3 min 20 s", "2 h 05 min". Returns ret_text. */
+const char *ptc_units_format_ms(uint64_t ms, char ret_text[PTC_UNITS_MAX]);
+/* For files: the shortest text that parses back to the same value ("8GiB", "1500MiB", "5s"). Return ret_text. */
+const char *ptc_units_print_bytes(uint64_t bytes, char ret_text[PTC_UNITS_MAX]);
+const char *ptc_units_print_ms(uint64_t ms, char ret_text[PTC_UNITS_MAX]);

@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the agent's files share. Nothing outside daemon/agent includes this.
+ *
+ * Operations that change a job's tables (Seal, Prepare, Pull, Finish) run one
+ * at a time per job: ptc_agent_enter/leave. A newer fencing token, or Finish,
+ * cancels what runs. Put streams are writers: they may be several, but none
+ * beside an operation. */
+#pragma once
+
+#include "daemon/agent/agent.h"
+#include "daemon/agent/ticket.h"
+#include "daemon/agent/wire.h"
+#include "proto/pb.h"
+#include "proto/ptc.pb-c.h"
+
+#include <pthread.h>
+
+#define PTC_AGENT_STAGING_MIN     (16u << 20)
+#define PTC_AGENT_RECV_TICKET     (2u * PTC_BULK_MESSAGE_BYTES)
+#define PTC_AGENT_PULL_THREADS    8
+#define PTC_AGENT_LANES           2
+#define PTC_AGENT_REQUEST_BYTES   (64 << 20) /* of one Fetch by Pull: small enough to share sources between threads */
+#define PTC_AGENT_REQUEST_BOXES   16384
+#define PTC_AGENT_DIGEST_THREADS  2
+#define PTC_AGENT_TICK_MS         200
+#define PTC_AGENT_STALL_MS        60000 /* a stream without a byte for so long is given up */
+#define PTC_AGENT_CONTROL_TIMEOUT 60000
+#define PTC_AGENT_GEOMETRIES      8 /* kept between calls */
+
+/* One job while something is done with it, or between its Prepare and Finish. */
+struct ptc_agent_job {
+	struct ptc_agent_job *next;
+	char uuid[37];
+	unsigned refs, writers;
+	bool busy, prepared;
+	int64_t seen_fence; /* of the requests so far ... */
+	uint64_t seen_seq;  /* ... and the highest number among those of that fence */
+	atomic_bool cancel;
+	uint64_t switch_id;       /* of the last Prepare */
+	struct ptc_table_key key; /* the table it made */
+	int64_t copied_bytes;     /* by derive, for that table */
+};
+
+struct ptc_agent {
+	struct ptc_agent_env env;
+	char *node;
+	struct ptc_pool send, recv, gate; /* see ticket.h */
+	struct {
+		pthread_mutex_t lock;
+		pthread_cond_t cond;
+		struct ptc_agent_job *jobs;
+		struct ptc_geometry_ref *geometries; /* newest first */
+	} shared;
+};
+
+/* ---- requests and replies of the server side ---- */
+/* The one request message of a call, decoded; ptc_pb_free it. */
+int ptc_agent_request(struct ptc_rpc_call *call, const ProtobufCMessageDescriptor *type, ProtobufCMessage **ret,
+		      struct ptc_error *err);
+int ptc_agent_reply(struct ptc_rpc_call *call, const ProtobufCMessage *msg, struct ptc_error *err);
+
+/* ---- one operation at a time ---- */
+/* The operation of the calling handler: what stops it. */
+struct ptc_agent_op {
+	struct ptc_agent *agent;
+	struct ptc_agent_job *job; /* NULL: only the call counts */
+	const struct ptc_rpc_call *call;
+};
+bool ptc_agent_op_stopped(void *op); /* a ptc_stop_fn */
+/* Checks the fence (durably) and the order, ends what runs of an older request, waits for its turn, checks again.
+ * cancel_running: Finish. seq 0: not ordered. */
+int ptc_agent_enter(struct ptc_agent *agent, const struct ptc_rpc_call *call, const char *uuid, int64_t fence,
+		    uint64_t seq, bool cancel_running, struct ptc_agent_op *ret_op, struct ptc_error *err);
+void ptc_agent_leave(struct ptc_agent_op *op); /* an op of zeros is fine */
+
+/* ---- writers of an import ---- */
+struct ptc_put_target {
+	struct ptc_agent *agent;
+	struct ptc_agent_job *job;
+	uint64_t import_id;
+	struct ptc_table *table;
+};
+int ptc_put_target_open(struct ptc_agent *agent, const char *uuid, uint64_t import_id, struct ptc_put_target *ret,
+			struct ptc_error *err);
+int ptc_put_target_write(struct ptc_put_target *t, uint32_t item, const struct ptc_box *box, const void *data,
+			 struct ptc_error *err);
+void ptc_put_target_close(struct ptc_put_target *t);
+
+/* ---- geometry ---- */
+struct ptc_holder {
+	uint32_t item, node;
+	struct ptc_box box;
+};
+/* All (node, box) that hold part of item under g. Borrowed from g. */
+int ptc_geometry_holders(const struct ptc_geometry *g, uint32_t item, const struct ptc_holder **ret, size_t *ret_n,
+			 struct ptc_error *err);
+/* Index of a node's name in g->nodes; PTC_EINVAL when it is not there. */
+int ptc_geometry_node(const struct ptc_geometry *g, const char *name, uint32_t *ret_node, struct ptc_error *err);
+/* Byte shape of item; checks that item exists. */
+int ptc_geometry_shape(const struct ptc_geometry *g, uint32_t item, uint32_t *ret_ndim, int64_t *ret_shape,
+		       struct ptc_error *err);
+struct ptc_table_key ptc_geometry_key(const struct ptc_geometry *g);
+const char *ptc_geometry_item_name(const struct ptc_geometry *g, uint32_t item, char *buf, size_t size);
+
+/* A cached geometry. */
+struct ptc_geometry_ref {
+	struct ptc_geometry_ref *next;
+	unsigned refs; /* under the agent's lock; the cache holds one */
+	char key[33];
+	struct ptc_geometry g;
+};
+int ptc_geometry_get(struct ptc_agent *agent, const Ptc__V1__SwitchInfo *info, const Ptc__V1__Generation *which,
+		     struct ptc_geometry_ref **ret, struct ptc_error *err);
+void ptc_geometry_put(struct ptc_agent *agent, struct ptc_geometry_ref *ref); /* NULL ok */
+void ptc_geometry_cache_done(struct ptc_agent *agent);
+
+/* ---- client side of Fetch ---- */
+/* Where the i-th requested box goes: memory that holds `outer` row-major compact, over a few spans. */
+struct ptc_fetch_dst {
+	struct ptc_box outer;
+	struct iovec iov[16];
+	int niov;
+};
+struct ptc_fetch_ops {
+	/* Before the box's first byte. */
+	int (*begin)(void *arg, size_t i, struct ptc_fetch_dst *ret, struct ptc_error *err);
+	/* After its last. */
+	int (*end)(void *arg, size_t i, struct ptc_error *err);
+	/* After each message: bytes of payload. May be NULL. */
+	void (*progress)(void *arg, size_t bytes);
+	void *arg;
+};
+struct ptc_fetch {
+	struct ptc_rpc_stream *stream;
+	const struct ptc_store_box *boxes; /* borrowed; none empty */
+	size_t nboxes;
+	struct ptc_fetch_ops ops;
+	bool local_error; /* a callback or our own memory failed, not the peer */
+	/* private */
+	size_t at;
+	bool open;
+	struct ptc_fetch_dst dst;
+	struct ptc_runs runs;
+	int64_t in_run;
+};
+/* Opens a bulk stream to g's node and asks for boxes of its table. */
+int ptc_fetch_open(struct ptc_agent *agent, const struct ptc_geometry *g, uint32_t node, unsigned lane,
+		   const struct ptc_store_box *boxes, size_t nboxes, const struct ptc_fetch_ops *ops,
+		   struct ptc_fetch *ret_fetch, struct ptc_error *err);
+/* Receives everything asked for, strictly, and the peer's status. */
+int ptc_fetch_drain(struct ptc_fetch *f, struct ptc_error *err);
+void ptc_fetch_done(struct ptc_fetch *f); /* cancels if unfinished; one of zeros is fine */
+
+/* Which nodes give which part of box: appends disjoint parts that cover as much of it as the usable holders can; the
+ * rest to uncovered. prefer: this node first; others in turn from `first` on. */
+struct ptc_part {
+	uint32_t node;
+	struct ptc_box box;
+};
+struct ptc_parts {
+	struct ptc_part *v;
+	size_t n, cap;
+};
+int ptc_parts_push(struct ptc_parts *p, uint32_t node, const struct ptc_box *box);
+void ptc_parts_done(struct ptc_parts *p);
+int ptc_parts_cover(const struct ptc_box *box, const struct ptc_holder *holders, size_t nholders, const bool *usable,
+		    uint32_t prefer, uint32_t first, struct ptc_parts *out, struct ptc_boxes *uncovered,
+		    struct ptc_error *err);
+
+/* ---- a rank's local tensor ---- */
+/* Total bytes of the local tensor; PTC_ENOTFOUND if the rank has none of item. */
+struct ptc_rank_tensor {
+	const struct ptc_geometry *g;
+	struct ptc_table *table;
+	uint32_t rank, item;
+	uint64_t bytes;
+};
+int ptc_rank_tensor_init(struct ptc_rank_tensor *t, const struct ptc_geometry *g, struct ptc_table *table,
+			 uint32_t rank, uint32_t item, struct ptc_error *err);
+/* Bytes [off, off+len) into dst, padding as zeros; scratch of PTC_RANK_SCRATCH bytes. */
+#define PTC_RANK_SCRATCH (1u << 20)
+int ptc_rank_tensor_read(const struct ptc_rank_tensor *t, uint64_t off, size_t len, void *dst, void *scratch,
+			 struct ptc_error *err);
+
+/* ---- digests of what a node holds ---- */
+struct ptc_digest_job {
+	struct ptc_table *table;
+	const struct ptc_geometry *g;
+	const struct ptc_needs *needs;
+	ptc_stop_fn stop;
+	void (*tick)(void *arg); /* a few times a second, calling thread */
+	void *arg;               /* of both */
+	uint64_t *digests;       /* one per need, filled */
+};
+int ptc_digest_needs(const struct ptc_digest_job *job, struct ptc_error *err);
+
+/* ---- handlers ---- */
+int ptc_agent_on_seal(void *agent, struct ptc_rpc_call *call, struct ptc_error *err);
+int ptc_agent_on_prepare(void *agent, struct ptc_rpc_call *call, struct ptc_error *err);
+int ptc_agent_on_pull(void *agent, struct ptc_rpc_call *call, struct ptc_error *err);
+int ptc_agent_on_put(void *agent, struct ptc_rpc_call *call, struct ptc_error *err);
+int ptc_agent_on_finish(void *agent, struct ptc_rpc_call *call, struct ptc_error *err);
+int ptc_agent_on_fetch(void *agent, struct ptc_rpc_call *call, struct ptc_error *err);
+int ptc_agent_on_fetch_rank(void *agent, struct ptc_rpc_call *call, struct ptc_error *err);
+int ptc_agent_on_digest(void *agent, struct ptc_rpc_call *call, struct ptc_error *err);
+int ptc_agent_on_stat(void *agent, struct ptc_rpc_call *call, struct ptc_error *err);
+
+/* ---- shared by Prepare and Pull (switch.c) ---- */
+/* One side of a switch as this node sees it. */
+struct ptc_switch_view {
+	struct ptc_geometry_ref *from, *to; /* from NULL: nothing before */
+	uint32_t self;                      /* our index in nodes */
+	struct ptc_needs needs;
+	struct ptc_store_box *need_boxes; /* the same as the store wants them; empty boxes left out */
+	size_t nneed_boxes;
+	bool *usable; /* per node: may be a source */
+};
+int ptc_switch_view_init(struct ptc_switch_view *v, struct ptc_agent *agent, const Ptc__V1__SwitchInfo *info,
+			 struct ptc_error *err);
+void ptc_switch_view_done(struct ptc_switch_view *v, struct ptc_agent *agent);
+int ptc_switch_plan(const struct ptc_switch_view *v, struct ptc_plan **ret_plan, struct ptc_error *err);
+/* What must still be filled, each with its extent. PTC_ENOSPC before anything changed. */
+struct ptc_fill {
+	struct ptc_store_boxes missing;
+	uint32_t *extents;
+	int64_t new_bytes;    /* of chunks taken by this call */
+	int64_t copied_bytes; /* by this call; other jobs' copies at the same time count too */
+};
+int ptc_fill_reserve(struct ptc_fill *f, struct ptc_agent *agent, const struct ptc_switch_view *v,
+		     struct ptc_table *table, struct ptc_error *err);
+void ptc_fill_done(struct ptc_fill *f);
+/* The version and numbers every request with a SwitchInfo must have right. */
+int ptc_switch_info_check(uint32_t version, const Ptc__V1__SwitchInfo *info, struct ptc_error *err);

@@ -1,0 +1,481 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Whole switches between agents in one process: import, several random
+ * switches, export by item and by rank against the oracle; resuming a pull
+ * that was cancelled or whose daemon was restarted; replicas; refusals.
+ * PTC_SEED and PTC_CASES override; the seed is printed. */
+#include "daemon/agent/test_world.h"
+
+#include <sys/stat.h>
+
+static uint64_t seed, cases = 3;
+
+/* Bytes the plan says enter nodes. */
+static int64_t planned(struct world *w, struct info *info)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_geometry a, b;
+	struct ptc_plan *plan;
+	int64_t bytes;
+
+	OK(ptc_agent_geometry(w->nodes[0].agent, &info->pb, &info->from, &a, &err));
+	OK(ptc_agent_geometry(w->nodes[0].agent, &info->pb, &info->to, &b, &err));
+	OK(ptc_plan_new(&w->spec, a.layout, &a.allocation, b.layout, &b.allocation, NODES, NULL, &plan, &err));
+	bytes = plan->between_nodes;
+	ptc_plan_free(plan);
+	ptc_geometry_done(&a);
+	ptc_geometry_done(&b);
+	return bytes;
+}
+
+static void verify_node(struct world *w, struct gen *g, uint32_t node)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	Ptc__V1__DigestRequest req = PTC__V1__DIGEST_REQUEST__INIT;
+	Ptc__V1__PullReply *reply;
+	struct ptc_rpc_stream *s;
+	struct info info;
+
+	info_make(&info, w, g, g);
+	req.version = 1;
+	req.info = &info.pb;
+	OK(open_call(w, node, "/ptc.v1.Peer/Digest", &req.base, &s, &err));
+	OK(last_reply(s, &reply, &err));
+	assert_true(reply->verified_bytes > 0);
+	ptc_pb_free(&reply->base);
+	ptc_rpc_stream_free(s);
+}
+
+static void one_case(void)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct world w;
+	struct gen now, next;
+	struct info info;
+	char config[128];
+
+	world_up(&w, NODES, false);
+	random_config(config, sizeof(config));
+	gen_make(&now, 1, config, NODES);
+	import(&w, &now, (uint32_t)rnd(NODES));
+	check_gather(&w, &now, (uint32_t)rnd(NODES));
+	check_ranks(&w, &now, (uint32_t)rnd(NODES));
+	for (uint64_t number = 2; number < 5; number++) {
+		int64_t wire;
+
+		random_config(config, sizeof(config));
+		gen_make(&next, number, config, 1 + (unsigned)rnd(NODES));
+		seal_and_prepare(&w, &info, &now, &next);
+		wire = pull_all(&w, &info, &next, false);
+		assert_int_equal(wire, planned(&w, &info));
+		for (uint32_t i = 0; i < NODES; i++)
+			OK(do_finish(&w, i, gen_has(&next, i) ? &next : NULL, false, &err));
+		now = next;
+		check_gather(&w, &now, (uint32_t)rnd(NODES));
+		check_ranks(&w, &now, (uint32_t)rnd(NODES));
+		verify_node(&w, &now, now.nodes[0]);
+	}
+	for (uint32_t i = 0; i < NODES; i++)
+		OK(do_finish(&w, i, NULL, true, &err));
+	world_down(&w);
+}
+
+static void test_cycles(void **state)
+{
+	for (uint64_t i = 0; i < cases; i++) {
+		rng = seed + i * 7919 + 1;
+		one_case();
+	}
+}
+
+/* ---- resuming ---- */
+
+/* Starts a Pull, takes its first message, drops it. */
+static void pull_and_drop(struct world *w, uint32_t node, struct info *info)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	Ptc__V1__PullRequest req = PTC__V1__PULL_REQUEST__INIT;
+	struct ptc_rpc_message *msg;
+	struct ptc_rpc_stream *s;
+
+	req.version = 1;
+	req.info = &info->pb;
+	OK(open_call(w, node, "/ptc.v1.Peer/Pull", &req.base, &s, &err));
+	OK(ptc_rpc_stream_recv(s, &msg, &err));
+	assert_non_null(msg);
+	ptc_rpc_message_done(msg);
+	ptc_rpc_stream_cancel(s);
+	ptc_rpc_stream_free(s);
+}
+
+static void test_resume(void **state)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct world w;
+	struct gen now, next;
+	struct info info;
+	int64_t wire;
+
+	rng = seed + 3;
+	world_up(&w, NODES, true);
+	gen_make(&now, 1, "tp=1", 1);
+	import(&w, &now, 3);
+	gen_make(&next, 2, "tp=2", 1);
+	next.nodes[0] = 1;
+	next.nodes[1] = 2;
+	seal_and_prepare(&w, &info, &now, &next);
+	for (int i = 0; i < 5; i++)
+		pull_and_drop(&w, 1, &info);
+	node_down(&w, &w.nodes[2]); /* prepared, restarted: pull goes on without another prepare */
+	node_up(&w, &w.nodes[2]);
+	pull_and_drop(&w, 2, &info);
+	wire = pull_all(&w, &info, &next, false);
+	assert_true(wire > 0 && wire <= planned(&w, &info));
+	assert_int_equal(pull_all(&w, &info, &next, false), 0); /* sealed: only the digests again */
+	for (uint32_t i = 0; i < NODES; i++)
+		OK(do_finish(&w, i, gen_has(&next, i) ? &next : NULL, false, &err));
+	check_gather(&w, &next, 0);
+	world_down(&w);
+}
+
+/* ---- Finish stops a running pull ---- */
+
+static void test_finish_cancels(void **state)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct world w;
+	struct gen now, next;
+	struct puller p;
+	struct info info;
+	struct ptc_store_stats stats;
+
+	rng = seed + 4;
+	world_up(&w, NODES, true);
+	gen_make(&now, 1, "tp=1", 1);
+	import(&w, &now, 0);
+	gen_make(&next, 2, "tp=1", 1);
+	next.nodes[0] = 1;
+	seal_and_prepare(&w, &info, &now, &next);
+	p = (struct puller){ .w = &w, .node = 1, .info = &info };
+	pthread_create(&p.thread, NULL, puller_main, &p);
+	OK(do_finish(&w, 1, NULL, false, &err));
+	pthread_join(p.thread, NULL);
+	/* Before, beside or after the pull: nothing of the old attempt may be left once a last finish came. */
+	if (p.r)
+		assert_true(p.r == PTC_ECANCELED || p.r == PTC_ESTATE || p.r == PTC_EPEER);
+	else
+		ptc_pb_free(&p.reply->base);
+	OK(do_finish(&w, 1, NULL, false, &err));
+	ptc_store_stats(w.nodes[1].store, &stats);
+	assert_int_equal(stats.used_bytes, 0);
+	world_down(&w);
+}
+
+/* ---- liars ---- */
+
+enum lie { LIE_SHORT, LIE_LONG, LIE_GARBAGE, LIE_LENGTH, LIE_VERSION, LIE_STATUS, LIE_NOTHING, NLIES };
+
+struct liar {
+	enum lie lie;
+	struct ptc_rpc_server *server;
+	char sock[200];
+};
+
+static int liar_send(struct ptc_rpc_call *call, const void *head, size_t len, size_t payload, struct ptc_error *err)
+{
+	static uint8_t zeros[1 << 20];
+	struct ptc_rpc_part parts[2] = { { .data = head, .len = len }, { .data = zeros, .len = payload } };
+
+	return ptc_rpc_call_send(call, parts, payload ? 2 : 1, err);
+}
+
+static int liar_fetch(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
+{
+	static const uint8_t ok[] = { 8, 1, 122, 16 }, version[] = { 8, 9, 122, 16 }, length[] = { 8, 1, 122, 99 };
+	static const uint8_t garbage[] = { 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 1 };
+	static const uint8_t megabyte[] = { 8, 1, 122, 128, 128, 64 };
+	struct liar *l = arg;
+	struct ptc_rpc_message *msg;
+	int r = ptc_rpc_call_recv(call, &msg, err);
+
+	ptc_rpc_message_done(r ? NULL : msg);
+	switch (l->lie) {
+	case LIE_SHORT:
+		return liar_send(call, ok, sizeof(ok), 16, err);
+	case LIE_LONG:
+		for (int i = 0; !r && i < 400; i++)
+			r = liar_send(call, megabyte, sizeof(megabyte), 1 << 20, err);
+		return r;
+	case LIE_GARBAGE:
+		return liar_send(call, garbage, sizeof(garbage), 16, err);
+	case LIE_LENGTH:
+		return liar_send(call, length, sizeof(length), 16, err);
+	case LIE_VERSION:
+		return liar_send(call, version, sizeof(version), 16, err);
+	case LIE_STATUS:
+		return ptc_error_set(err, PTC_ECORRUPT, "a block that does not verify");
+	default:
+		return 0;
+	}
+}
+
+static void liar_up(struct liar *l, struct world *w)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_rpc_server_opts opts = { .max_calls = 4 };
+
+	snprintf(l->sock, sizeof(l->sock), "%s/liar.sock", w->dir);
+	OK(ptc_rpc_server_new(&opts, &l->server, &err));
+	OK(ptc_rpc_server_method(l->server, "/ptc.v1.Peer/Fetch", 1u << PTC_ROLE_NODE, liar_fetch, l, &err));
+	OK(ptc_rpc_server_listen_unix(l->server, l->sock, 0600, true, &err));
+	OK(ptc_rpc_server_start(l->server, &err));
+}
+
+static void test_liars(void **state)
+{
+	struct world w;
+	struct gen now, next;
+	struct info info;
+	struct liar liar;
+
+	rng = seed + 5;
+	world_up(&w, NODES, false);
+	gen_make(&now, 1, "tp=1", 1);
+	now.nodes[0] = 1;
+	import(&w, &now, 0);
+	gen_make(&next, 2, "tp=2", 1);
+	seal_and_prepare(&w, &info, &now, &next);
+	liar_up(&liar, &w);
+	w.target_override[1] = liar.sock;
+	for (int i = 0; i < NLIES; i++) {
+		struct ptc_error err = PTC_ERROR_INIT;
+		Ptc__V1__PullReply *reply;
+
+		liar.lie = (enum lie)i;
+		assert_int_equal(do_pull(&w, 0, &info, false, &reply, &err), PTC_EPEER);
+		assert_non_null(strstr(err.text, "node n1"));
+	}
+	w.target_override[1] = NULL;
+	pull_all(&w, &info, &next, false);
+	check_ranks(&w, &next, 0);
+	ptc_rpc_server_free(liar.server, 100);
+	world_down(&w);
+}
+
+/* A replica that lies or is gone is replaced by one that does not. */
+static void test_replicas(void **state)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct world w;
+	struct gen now, next;
+	struct info info;
+	struct liar liar;
+
+	rng = seed + 6;
+	world_up(&w, NODES, false);
+	gen_make(&now, 1, "tp=1,dp=3", 1);
+	for (uint32_t i = 0; i < 3; i++)
+		now.nodes[i] = i;
+	import(&w, &now, 3);
+	gen_make(&next, 2, "tp=2", 1);
+	next.nodes[0] = next.nodes[1] = 3;
+	seal_and_prepare(&w, &info, &now, &next);
+	liar_up(&liar, &w);
+	liar.lie = LIE_SHORT;
+	w.target_override[1] = liar.sock;
+	node_down(&w, &w.nodes[0]);
+	check_gather(&w, &now, 3);
+	{
+		Ptc__V1__PullReply *reply;
+
+		OK(do_pull(&w, 3, &info, false, &reply, &err));
+		ptc_pb_free(&reply->base);
+	}
+	w.target_override[1] = NULL;
+	check_ranks(&w, &next, 3);
+	ptc_rpc_server_free(liar.server, 100);
+	world_down(&w);
+}
+
+/* ---- refusals ---- */
+
+static void test_memory(void **state)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_store_stats before, after;
+	Ptc__V1__PrepareReply *reply;
+	struct world w;
+	struct gen now, next;
+	struct info info;
+
+	rng = seed + 7;
+	world_up(&w, NODES, true);
+	gen_make(&now, 1, "tp=1", 1);
+	import(&w, &now, 0);
+	node_down(&w, &w.nodes[2]);
+	w.nodes[2].ceiling = 16u << 20;
+	node_up(&w, &w.nodes[2]);
+	gen_make(&next, 2, "tp=1", 1);
+	next.nodes[0] = 2;
+	info_make(&info, &w, &now, &next);
+	ptc_store_stats(w.nodes[2].store, &before);
+	assert_int_equal(do_prepare(&w, 2, &info, true, &reply, &err), PTC_ENOSPC);
+	assert_non_null(strstr(err.text, "n2"));
+	assert_int_equal(do_prepare(&w, 2, &info, false, &reply, &err), PTC_ENOSPC);
+	ptc_store_stats(w.nodes[2].store, &after);
+	assert_int_equal(before.used_bytes, after.used_bytes);
+	check_gather(&w, &now, 1);
+	world_down(&w);
+}
+
+static void test_fences_and_numbers(void **state)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	Ptc__V1__PrepareReply *reply;
+	struct world w;
+	struct gen now, next;
+	struct info info;
+	uint32_t keep;
+
+	rng = seed + 8;
+	world_up(&w, 2, false);
+	w.fence = 10;
+	gen_make(&now, 1, "tp=2", 1);
+	import(&w, &now, 1);
+	gen_make(&next, 2, "tp=2", 2);
+	info_make(&info, &w, &now, &next);
+	info.pb.fence = 9;
+	assert_int_equal(do_prepare(&w, 0, &info, false, &reply, &err), PTC_EFENCED);
+	info.pb.fence = 10;
+	keep = next.nodes[1];
+	next.nodes[1] = NODES;
+	assert_int_equal(do_prepare(&w, 0, &info, false, &reply, &err), PTC_EINVAL);
+	next.nodes[1] = next.nodes[0];
+	next.devices[1] = next.devices[0];
+	assert_int_equal(do_prepare(&w, 0, &info, false, &reply, &err), PTC_EINVAL);
+	next.nodes[1] = keep;
+	next.devices[1] = 63;
+	info.to.n_devices = 1;
+	assert_int_equal(do_prepare(&w, 0, &info, false, &reply, &err), PTC_EINVAL);
+	info.to.n_devices = 2;
+	strcpy(next.config, "tp=4");
+	assert_int_equal(do_prepare(&w, 0, &info, false, &reply, &err), PTC_EINVAL);
+	strcpy(next.config, "tp=2");
+	info.names[1] = info.names[0];
+	assert_int_equal(do_prepare(&w, 0, &info, false, &reply, &err), PTC_EINVAL);
+	world_down(&w);
+}
+
+static int try_fetch(struct world *w, uint32_t item, size_t noff, int64_t *off, size_t next, int64_t *ext,
+		     uint32_t version, struct ptc_error *err)
+{
+	Ptc__V1__Box box = PTC__V1__BOX__INIT, *boxes[1] = { &box };
+	Ptc__V1__FetchRequest req;
+	struct ptc_rpc_message *msg;
+	struct ptc_rpc_stream *s;
+	int r;
+
+	ptc__v1__fetch_request__init(&req);
+	req.version = version;
+	req.uuid = uuid_text;
+	req.generation = req.snapshot = 1;
+	req.n_boxes = 1;
+	req.boxes = boxes;
+	box.item = item;
+	box.n_offset = noff;
+	box.offset = off;
+	box.n_extent = next;
+	box.extent = ext;
+	r = open_call(w, 0, "/ptc.v1.Peer/Fetch", &req.base, &s, err);
+	while (!r && !(r = ptc_rpc_stream_recv(s, &msg, err)) && msg)
+		ptc_rpc_message_done(msg);
+	r = r ? r : ptc_rpc_stream_finish(s, err);
+	ptc_rpc_stream_free(s);
+	return r;
+}
+
+static int try_put(struct world *w, uint64_t id, uint32_t item, int64_t off, int64_t ext, size_t payload,
+		   struct ptc_error *err)
+{
+	static uint8_t data[4096];
+	Ptc__V1__PutChunk chunk;
+	struct ptc_rpc_stream *s;
+	struct ptc_rpc_message *msg;
+	int r;
+
+	ptc__v1__put_chunk__init(&chunk);
+	chunk.version = 1;
+	chunk.uuid = uuid_text;
+	chunk.import_id = id;
+	chunk.item = item;
+	chunk.n_offset = chunk.n_extent = 1;
+	chunk.offset = &off;
+	chunk.extent = &ext;
+	chunk.data.data = data;
+	chunk.data.len = payload;
+	r = open_call(w, 0, "/ptc.v1.Peer/Put", &chunk.base, &s, err);
+	r = r ? r : ptc_rpc_stream_recv(s, &msg, err);
+	if (!r)
+		ptc_rpc_message_done(msg);
+	r = r ? r : ptc_rpc_stream_finish(s, err);
+	ptc_rpc_stream_free(s);
+	return r;
+}
+
+static void test_wire_numbers(void **state)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	int64_t zero[9] = { 0 }, huge[9] = { INT64_MAX, INT64_MAX }, one[9] = { 1, 8 }, minus[9] = { -1, 0 };
+	const uint32_t norm = T_NORM * (1 + NFIELDS);
+	struct info info;
+	struct world w;
+	struct gen now;
+
+	rng = seed + 9;
+	world_up(&w, 1, false);
+	gen_make(&now, 1, "tp=1", 1);
+	import(&w, &now, 0);
+	OK(try_fetch(&w, norm, 1, zero, 1, one, 1, &err));
+	OK(try_fetch(&w, norm, 1, zero, 1, one, 2, &err));
+	assert_int_equal(try_fetch(&w, norm, 1, zero, 1, one, 3, &err), PTC_EVERSION);
+	assert_int_equal(try_fetch(&w, NITEMS + 5, 1, zero, 1, one, 1, &err), PTC_ENOTFOUND);
+	assert_int_equal(try_fetch(&w, norm, 1, zero, 1, huge, 1, &err), PTC_ENOTFOUND);
+	assert_int_equal(try_fetch(&w, norm, 2, zero, 2, huge, 1, &err), PTC_EINVAL);
+	assert_int_equal(try_fetch(&w, norm, 2, one, 2, huge, 1, &err), PTC_EINVAL);
+	assert_int_equal(try_fetch(&w, norm, 1, minus, 1, one, 1, &err), PTC_EINVAL);
+	assert_int_equal(try_fetch(&w, norm, 9, zero, 9, one, 1, &err), PTC_EINVAL);
+	assert_int_equal(try_fetch(&w, norm, 1, zero, 2, one, 1, &err), PTC_EINVAL);
+	assert_int_equal(try_fetch(&w, norm, 0, zero, 0, one, 1, &err), PTC_EINVAL);
+	assert_int_equal(try_put(&w, 77, norm, 0, 8, 8, &err), PTC_ESTATE); /* finished */
+	now.number = now.snapshot = 2;
+	info_make(&info, &w, NULL, &now);
+	prepare_all(&w, &info, &now);
+	OK(try_put(&w, 77, norm, 0, 8, 8, &err));
+	assert_int_equal(try_put(&w, 78, norm, 0, 8, 8, &err), PTC_ESTATE);
+	assert_int_equal(try_put(&w, 77, norm, 0, 8, 9, &err), PTC_EPEER);
+	assert_int_equal(try_put(&w, 77, norm, 0, 4000, 8, &err), PTC_EPEER);
+	assert_int_equal(try_put(&w, 77, norm, -8, 8, 8, &err), PTC_EINVAL);
+	try_put(&w, 77, norm, 1 << 20, 8, 8, &err); /* outside every extent: touches nothing */
+	try_put(&w, 77, NITEMS + 1, INT64_MAX - 8, 8, 8, &err);
+	world_down(&w);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_cycles),         cmocka_unit_test(test_resume),
+		cmocka_unit_test(test_finish_cancels), cmocka_unit_test(test_liars),
+		cmocka_unit_test(test_replicas),       cmocka_unit_test(test_memory),
+		cmocka_unit_test(test_wire_numbers),   cmocka_unit_test(test_fences_and_numbers),
+	};
+	const char *text = getenv("PTC_SEED");
+	int r;
+
+	seed = text ? strtoull(text, NULL, 0) : (uint64_t)ptc_sys_realtime_ms();
+	text = getenv("PTC_CASES");
+	cases = text ? strtoull(text, NULL, 0) : cases;
+	printf("PTC_SEED=%llu\n", (unsigned long long)seed);
+	ptc_rpc_init();
+	r = cmocka_run_group_tests(tests, NULL, NULL);
+	ptc_rpc_shutdown();
+	return r;
+}

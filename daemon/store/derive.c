@@ -1,0 +1,670 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A new table out of a sealed one: what stays is referred to, what stays in too empty chunks is copied, the rest is
+ * reported missing.
+ *
+ * Happy path: needs are made disjoint and merged; what the table has already (a resumed one) is taken out; each cut of
+ * a source piece with a need is classified by the live share of the chunks it reaches; aliases and the extents of copies
+ * are added in one commit; copies are filled, verified at the source, and recorded.
+ * Failure modes: a table holding other boxes is PTC_ESTATE (drop it first); no room is PTC_ENOSPC with nothing changed;
+ * a corrupt source block is PTC_ECORRUPT with the copies left to be resumed. */
+#include "daemon/store/internal.h"
+
+#include "base/alloc.h"
+#include "base/check.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Boxes by item, grown as needed. */
+struct list {
+	struct ptc_store_box *v;
+	size_t n, cap;
+};
+
+/* A part of source piece i that is needed. */
+struct cut {
+	uint32_t i;
+	struct ptc_box box;
+	bool alias;
+};
+
+struct work {
+	struct ptc_table *t, *src;
+	struct list needs, rest; /* disjoint and merged, sorted by item; rest: not in t yet */
+	struct cut *cuts;
+	size_t ncuts, cuts_cap;
+	struct list copies, missing;
+	size_t nresumed; /* of missing: extents t has reserved already */
+	struct addition *add;
+	size_t nadd, add_cap;
+	struct chunk **chunks; /* aliased */
+	size_t nchunks;
+};
+
+void ptc_store_boxes_done(struct ptc_store_boxes *b)
+{
+	ptc_free(b->v);
+	*b = (struct ptc_store_boxes){ 0 };
+}
+
+static int grow(void **v, size_t *cap, size_t n, size_t size)
+{
+	size_t want = PTC_MAX(PTC_MAX(*cap * 2, n), 16);
+	void *p;
+
+	if (n <= *cap)
+		return 0;
+	p = ptc_reallocarray(*v, want, size);
+	if (!p)
+		return PTC_ENOMEM;
+	*v = p;
+	*cap = want;
+	return 0;
+}
+
+static int push(struct list *l, uint32_t item, const struct ptc_box *boxes, size_t n)
+{
+	if (grow((void **)&l->v, &l->cap, l->n + n, sizeof *l->v))
+		return PTC_ENOMEM;
+	for (size_t i = 0; i < n; i++)
+		l->v[l->n++] = (struct ptc_store_box){ item, boxes[i] };
+	return 0;
+}
+
+static int by_item(const void *a, const void *b)
+{
+	const struct ptc_store_box *x = a, *y = b;
+
+	if (x->item != y->item)
+		return x->item < y->item ? -1 : 1;
+	return 0;
+}
+
+/* Lexicographic by everything but dim d, then by d: neighbours along d become neighbours in the array. */
+static int along(const void *a, const void *b, void *arg)
+{
+	const struct ptc_box *x = a, *y = b;
+	uint32_t d = *(const uint32_t *)arg;
+
+	for (uint32_t k = 0; k < x->ndim; k++) {
+		if (k != d && x->off[k] != y->off[k])
+			return x->off[k] < y->off[k] ? -1 : 1;
+		if (k != d && x->ext[k] != y->ext[k])
+			return x->ext[k] < y->ext[k] ? -1 : 1;
+	}
+	return x->off[d] < y->off[d] ? -1 : x->off[d] > y->off[d];
+}
+
+static bool joins(const struct ptc_box *a, const struct ptc_box *b, uint32_t d)
+{
+	for (uint32_t k = 0; k < a->ndim; k++)
+		if (k != d && (a->off[k] != b->off[k] || a->ext[k] != b->ext[k]))
+			return false;
+	return a->off[d] + a->ext[d] == b->off[d];
+}
+
+static bool merge_along(struct ptc_box *v, size_t *n, uint32_t d)
+{
+	size_t out = 0;
+
+	qsort_r(v, *n, sizeof *v, along, &d);
+	for (size_t i = 1; i < *n; i++) {
+		if (joins(&v[out], &v[i], d))
+			v[out].ext[d] += v[i].ext[d];
+		else
+			v[++out] = v[i];
+	}
+	if (out + 1 == *n)
+		return false;
+	*n = out + 1;
+	return true;
+}
+
+/* Joins disjoint boxes of one rank into fewer, so that pieces do not get smaller with every switch. Ends sorted
+ * row-major, so the result does not depend on the order that came in. */
+static void merge(struct ptc_box *v, size_t *n)
+{
+	bool again = *n > 1;
+
+	while (again) {
+		again = false;
+		for (uint32_t d = v[0].ndim; d-- > 0 && *n > 1;)
+			again |= merge_along(v, n, d);
+	}
+	if (*n > 1) {
+		uint32_t d = v[0].ndim - 1;
+
+		qsort_r(v, *n, sizeof *v, along, &d);
+	}
+}
+
+static size_t group_end(const struct ptc_store_box *v, size_t n, size_t i)
+{
+	size_t e = i;
+
+	while (e < n && v[e].item == v[i].item)
+		e++;
+	return e;
+}
+
+/* Needs of one item, which may overlap (replicas on this node), as disjoint merged boxes. */
+static int normalise_item(struct work *w, const struct ptc_store_box *v, size_t n)
+{
+	struct ptc_boxes b = { 0 };
+	int rc = 0;
+
+	for (size_t i = 0; i < n && !rc; i++) {
+		struct ptc_boxes fresh = { 0 };
+
+		if (b.n == 0)
+			rc = ptc_boxes_push(&fresh, &v[i].box);
+		else
+			rc = ptc_boxes_missing(&v[i].box, b.v, b.n, &fresh);
+		for (size_t k = 0; k < fresh.n && !rc; k++)
+			rc = ptc_boxes_push(&b, &fresh.v[k]);
+		ptc_boxes_done(&fresh);
+	}
+	if (!rc)
+		merge(b.v, &b.n);
+	if (!rc)
+		rc = push(&w->needs, v[0].item, b.v, b.n);
+	ptc_boxes_done(&b);
+	return rc;
+}
+
+static int normalise(struct work *w, const struct ptc_store_box *needs, size_t n, struct ptc_error *err)
+{
+	struct ptc_store_box *v = ptc_malloc((n + 1) * sizeof *v);
+	size_t used = 0;
+	int rc = 0;
+
+	if (!v)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	for (size_t i = 0; i < n && !rc; i++) {
+		if (ptc_box_empty(&needs[i].box))
+			continue;
+		rc = ptc_store_box_check(needs[i].item, &needs[i].box, err);
+		v[used++] = needs[i];
+	}
+	if (!rc && used > 1)
+		qsort(v, used, sizeof *v, by_item);
+	for (size_t i = 1; i < used && !rc; i++)
+		if (v[i].item == v[i - 1].item && v[i].box.ndim != v[i - 1].box.ndim)
+			rc = ptc_error_set(err, PTC_EINVAL, "item %u: boxes of different dimensions", v[i].item);
+	for (size_t i = 0; i < used && !rc; i = group_end(v, used, i))
+		if (normalise_item(w, v + i, group_end(v, used, i) - i))
+			rc = ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	ptc_free(v);
+	return rc;
+}
+
+/* Live boxes of t's pieces of an item. */
+static int held(const struct ptc_table *t, uint32_t item, struct ptc_boxes *out)
+{
+	int rc = 0;
+
+	for (uint32_t i = ptc_store_table_head(t, item); i && !rc; i = t->locs[i - 1].next)
+		if (t->pieces[i - 1].item == item)
+			rc = ptc_boxes_push(out, &t->pieces[i - 1].live);
+	return rc;
+}
+
+/* What of the needs t does not have in any state. */
+static int subtract_held(struct work *w)
+{
+	int rc = 0;
+
+	for (size_t i = 0; i < w->needs.n && !rc; i++) {
+		struct ptc_boxes have = { 0 }, left = { 0 };
+
+		rc = held(w->t, w->needs.v[i].item, &have);
+		if (!rc && have.n == 0)
+			rc = ptc_boxes_push(&left, &w->needs.v[i].box);
+		else if (!rc)
+			rc = ptc_boxes_missing(&w->needs.v[i].box, have.v, have.n, &left);
+		if (!rc && left.n > 0)
+			rc = push(&w->rest, w->needs.v[i].item, left.v, left.n);
+		ptc_boxes_done(&have);
+		ptc_boxes_done(&left);
+	}
+	return rc;
+}
+
+/* A resumed table may hold only what is needed now: total of its pieces inside needs equals its total. */
+static int check_resumed(const struct work *w, struct ptc_error *err)
+{
+	int64_t inside = 0, total = 0;
+
+	for (size_t i = 0; i < w->needs.n; i++)
+		inside += ptc_store_covered(w->t, w->needs.v[i].item, &w->needs.v[i].box);
+	for (size_t i = 0; i < w->t->n; i++)
+		total += ptc_box_volume(&w->t->pieces[i].live);
+	return inside == total ? 0
+			       : ptc_error_set(err, PTC_ESTATE,
+					       "a table for generation %llu, snapshot %llu was begun "
+					       "with other needs: drop it first",
+					       (unsigned long long)w->t->key.generation,
+					       (unsigned long long)w->t->key.snapshot);
+}
+
+static int find_cuts(struct work *w)
+{
+	const struct ptc_table *src = w->src;
+
+	for (size_t k = 0; src && k < w->rest.n; k++) {
+		const struct ptc_store_box *b = &w->rest.v[k];
+
+		for (uint32_t i = ptc_store_table_head(src, b->item); i; i = src->locs[i - 1].next) {
+			struct cut c = { .i = i - 1 };
+
+			if (src->pieces[i - 1].item != b->item || src->pieces[i - 1].live.ndim != b->box.ndim ||
+			    !ptc_box_intersect(&src->pieces[i - 1].live, &b->box, &c.box))
+				continue;
+			if (grow((void **)&w->cuts, &w->cuts_cap, w->ncuts + 1, sizeof c))
+				return PTC_ENOMEM;
+			w->cuts[w->ncuts++] = c;
+		}
+	}
+	return 0;
+}
+
+/* The smallest part of an extent that is contiguous in it and holds box: whole rows of its outermost dimensions. As an
+ * extent of its own it keeps only the chunks it touches. */
+static struct ptc_box slab(const struct ptc_box *extent, const struct ptc_box *box, uint64_t *pos)
+{
+	struct ptc_box s = *extent;
+	int64_t first = 0;
+
+	for (uint32_t d = 0; d < s.ndim; d++) {
+		s.off[d] = box->off[d];
+		s.ext[d] = box->ext[d];
+		if (s.ext[d] > 1)
+			break;
+	}
+	for (uint32_t d = 0; d < s.ndim; d++)
+		first = first * extent->ext[d] + s.off[d] - extent->off[d];
+	*pos += (uint64_t)first;
+	return s;
+}
+
+/* Chunks an alias of this cut would keep. */
+static void chunks_of(const struct ptc_table *t, const struct cut *c, size_t *ret_first, size_t *ret_last)
+{
+	uint64_t pos = t->locs[c->i].pos;
+	struct ptc_box s = slab(&t->pieces[c->i].extent_box, &c->box, &pos);
+
+	*ret_first = ptc_store_chunk_of(pos);
+	*ret_last = ptc_store_chunk_of(pos + (uint64_t)ptc_box_volume(&s) - 1);
+}
+
+/* Adds the cut's bytes to the chunks they lie in. */
+static void count_live(const struct ptc_table *t, const struct cut *c, uint64_t *live)
+{
+	struct ptc_runs r;
+
+	for (ptc_runs_init(&r, &t->pieces[c->i].extent_box, &c->box, &c->box); r.done < r.count; ptc_runs_next(&r)) {
+		uint64_t pos = t->locs[c->i].pos + (uint64_t)r.a_off, end = pos + (uint64_t)r.run_bytes;
+
+		while (pos < end) {
+			size_t k = ptc_store_chunk_of(pos);
+			uint64_t upto = PTC_MIN(end, (uint64_t)(k + 1) * PTC_CHUNK_BYTES);
+
+			live[k] += upto - pos;
+			pos = upto;
+		}
+	}
+}
+
+/* A cut is referred to when, of what was ever put into the chunks it would keep, three quarters are still needed: so
+ * what the store holds stays within 4/3 of what it must, and an extent is not copied for the sake of its two ends. */
+static bool worth_keeping(const struct ptc_table *src, const struct cut *c, const uint64_t *live)
+{
+	uint64_t needed = 0, used = 0;
+	size_t k, last;
+
+	for (chunks_of(src, c, &k, &last); k <= last; k++) {
+		needed += live[k];
+		used += src->chunks[k]->used;
+	}
+	return needed * 4 >= used * 3;
+}
+
+static int classify(struct work *w)
+{
+	uint64_t *live;
+
+	if (w->ncuts == 0)
+		return 0;
+	live = ptc_calloc(w->src->nchunks, sizeof *live);
+	if (!live)
+		return PTC_ENOMEM;
+	for (size_t i = 0; i < w->ncuts; i++)
+		count_live(w->src, &w->cuts[i], live);
+	for (size_t i = 0; i < w->ncuts; i++)
+		w->cuts[i].alias = worth_keeping(w->src, &w->cuts[i], live);
+	ptc_free(live);
+	return 0;
+}
+
+static int by_extent(const void *a, const void *b, void *arg)
+{
+	const struct cut *x = a, *y = b;
+	const struct ptc_table *t = arg;
+	uint64_t p = t->locs[x->i].pos, q = t->locs[y->i].pos;
+	int64_t v = ptc_box_volume(&t->pieces[x->i].extent_box), u = ptc_box_volume(&t->pieces[y->i].extent_box);
+
+	if (x->alias != y->alias)
+		return x->alias ? -1 : 1;
+	if (x->alias && p != q)
+		return p < q ? -1 : 1;
+	if (x->alias && v != u)
+		return v < u ? -1 : 1;
+	if (!x->alias && t->pieces[x->i].item != t->pieces[y->i].item)
+		return t->pieces[x->i].item < t->pieces[y->i].item ? -1 : 1;
+	return 0;
+}
+
+static bool same_group(const struct work *w, size_t a, size_t b)
+{
+	return by_extent(&w->cuts[a], &w->cuts[b], w->src) == 0;
+}
+
+static int merged_group(const struct work *w, size_t from, size_t to, struct ptc_boxes *out)
+{
+	int rc = 0;
+
+	for (size_t i = from; i < to && !rc; i++)
+		rc = ptc_boxes_push(out, &w->cuts[i].box);
+	if (!rc)
+		merge(out->v, &out->n);
+	return rc;
+}
+
+static int add(struct work *w, const struct ptc_piece *p, uint64_t pos, bool alias)
+{
+	if (grow((void **)&w->add, &w->add_cap, w->nadd + 1, sizeof *w->add))
+		return PTC_ENOMEM;
+	w->add[w->nadd++] = (struct addition){ *p, pos, alias };
+	return 0;
+}
+
+static int add_alias(struct work *w, uint32_t i, const struct ptc_boxes *live)
+{
+	for (size_t k = 0; k < live->n; k++) {
+		uint64_t pos = w->src->locs[i].pos;
+		struct ptc_piece p = w->src->pieces[i];
+
+		p.live = live->v[k];
+		p.extent_box = slab(&w->src->pieces[i].extent_box, &p.live, &pos);
+		if (add(w, &p, pos, true))
+			return PTC_ENOMEM;
+	}
+	return 0;
+}
+
+static int add_copy(struct work *w, uint32_t item, const struct ptc_boxes *live)
+{
+	struct ptc_boxes parts = { 0 };
+	int rc = 0;
+
+	for (size_t k = 0; k < live->n && !rc; k++)
+		rc = ptc_box_chop(&live->v[k], PTC_EXTENT_MAX_BYTES, &parts);
+	for (size_t k = 0; k < parts.n && !rc; k++) {
+		struct ptc_piece p = { .item = item, .live = parts.v[k], .extent_box = parts.v[k] };
+
+		rc = add(w, &p, 0, false);
+	}
+	if (!rc)
+		rc = push(&w->copies, item, parts.v, parts.n);
+	ptc_boxes_done(&parts);
+	return rc;
+}
+
+static int build(struct work *w)
+{
+	int rc = 0;
+
+	if (w->ncuts > 1)
+		qsort_r(w->cuts, w->ncuts, sizeof *w->cuts, by_extent, w->src);
+	for (size_t i = 0, e; i < w->ncuts && !rc; i = e) {
+		struct ptc_boxes b = { 0 };
+
+		for (e = i + 1; e < w->ncuts && same_group(w, i, e);)
+			e++;
+		rc = merged_group(w, i, e, &b);
+		if (!rc)
+			rc = w->cuts[i].alias ? add_alias(w, w->cuts[i].i, &b)
+					      : add_copy(w, w->src->pieces[w->cuts[i].i].item, &b);
+		ptc_boxes_done(&b);
+	}
+	return rc;
+}
+
+/* Chunks of aliased extents, in the source's order and without gaps inside an extent; positions become relative. */
+static int map_chunks(struct work *w)
+{
+	const struct ptc_table *src = w->src;
+	uint32_t *to;
+
+	if (w->nadd == 0 || !src || src->nchunks == 0)
+		return 0;
+	to = ptc_calloc(src->nchunks, sizeof *to);
+	w->chunks = ptc_malloc(src->nchunks * sizeof(struct chunk *));
+	if (!to || !w->chunks) {
+		ptc_free(to);
+		return PTC_ENOMEM;
+	}
+	for (size_t i = 0; i < w->nadd; i++) {
+		uint64_t pos = w->add[i].pos, end = pos + (uint64_t)ptc_box_volume(&w->add[i].p.extent_box);
+
+		for (size_t k = ptc_store_chunk_of(pos); w->add[i].alias && k <= ptc_store_chunk_of(end - 1); k++)
+			to[k] = 1;
+	}
+	for (size_t k = 0; k < src->nchunks; k++)
+		if (to[k]) {
+			to[k] = (uint32_t)w->nchunks;
+			w->chunks[w->nchunks++] = src->chunks[k];
+		}
+	for (size_t i = 0; i < w->nadd; i++)
+		if (w->add[i].alias)
+			w->add[i].pos = (uint64_t)to[ptc_store_chunk_of(w->add[i].pos)] * PTC_CHUNK_BYTES +
+					w->add[i].pos % PTC_CHUNK_BYTES;
+	ptc_free(to);
+	return 0;
+}
+
+/* Parts of rest that src does not have, and extents t has reserved but cannot fill from src. */
+static int find_missing(struct work *w)
+{
+	int rc = 0;
+
+	for (size_t i = 0; i < w->t->n && !rc; i++) {
+		const struct ptc_piece *p = &w->t->pieces[i];
+
+		if (!w->t->locs[i].filled &&
+		    (!w->src || ptc_store_covered(w->src, p->item, &p->live) != ptc_box_volume(&p->live)))
+			rc = push(&w->missing, p->item, &p->live, 1);
+	}
+	w->nresumed = w->missing.n;
+	for (size_t i = 0, e; i < w->rest.n && !rc; i = e) {
+		struct ptc_boxes have = { 0 }, left = { 0 }, parts = { 0 };
+
+		e = group_end(w->rest.v, w->rest.n, i);
+		rc = w->src ? held(w->src, w->rest.v[i].item, &have) : 0;
+		for (size_t k = i; k < e && !rc; k++)
+			rc = have.n ? ptc_boxes_missing(&w->rest.v[k].box, have.v, have.n, &left)
+				    : ptc_boxes_push(&left, &w->rest.v[k].box);
+		if (!rc)
+			merge(left.v, &left.n);
+		for (size_t k = 0; k < left.n && !rc; k++)
+			rc = ptc_box_chop(&left.v[k], PTC_EXTENT_MAX_BYTES, &parts);
+		if (!rc)
+			rc = push(&w->missing, w->rest.v[i].item, parts.v, parts.n);
+		ptc_boxes_done(&have);
+		ptc_boxes_done(&left);
+		ptc_boxes_done(&parts);
+	}
+	return rc;
+}
+
+static int64_t new_bytes(const struct work *w)
+{
+	uint64_t tail = 0;
+	size_t nchunks = 0;
+
+	for (size_t i = 0; i < w->copies.n; i++)
+		ptc_store_place(&tail, &nchunks, ptc_box_volume(&w->copies.v[i].box));
+	for (size_t i = w->nresumed; i < w->missing.n; i++)
+		ptc_store_place(&tail, &nchunks, ptc_box_volume(&w->missing.v[i].box));
+	return (int64_t)nchunks * PTC_CHUNK_BYTES;
+}
+
+/* Fills every unfilled extent that src can fill: this call's copies, and those a crash interrupted. */
+static int copy(struct work *w, struct ptc_error *err)
+{
+	struct ptc_store *s = w->t->job->s;
+	int rc = 0;
+
+	for (uint32_t i = 0; i < w->t->n && !rc && w->src; i++) {
+		const struct ptc_piece *p = &w->t->pieces[i];
+		struct ptc_box box = p->live;
+		int64_t bytes = ptc_box_volume(&box);
+
+		if (w->t->locs[i].filled || ptc_store_covered(w->src, p->item, &box) != bytes)
+			continue;
+		pthread_rwlock_rdlock(&w->t->lock);
+		rc = ptc_store_gather(w->src, p->item, &box, w->t, w->t->locs[i].pos, err);
+		pthread_rwlock_unlock(&w->t->lock);
+		if (!rc)
+			rc = ptc_table_filled(w->t, i, err);
+		pthread_mutex_lock(&s->lock);
+		s->copied_bytes += rc ? 0 : (uint64_t)bytes;
+		pthread_mutex_unlock(&s->lock);
+	}
+	return rc;
+}
+
+static int plan(struct work *w, const struct ptc_store_box *needs, size_t n, struct ptc_error *err)
+{
+	int rc;
+
+	if (w->src && !w->src->sealed)
+		return ptc_error_set(err, PTC_ESTATE, "the source table is not sealed");
+	if (w->t->sealed)
+		return ptc_error_set(err, PTC_ESTATE, "this table is sealed");
+	rc = normalise(w, needs, n, err);
+	if (!rc)
+		rc = check_resumed(w, err);
+	if (rc)
+		return rc;
+	rc = subtract_held(w);
+	if (!rc)
+		rc = find_cuts(w);
+	if (!rc)
+		rc = classify(w);
+	if (!rc)
+		rc = build(w);
+	if (!rc)
+		rc = map_chunks(w);
+	if (!rc)
+		rc = find_missing(w);
+	return rc ? ptc_error_set(err, rc, "out of memory") : 0;
+}
+
+static void work_done(struct work *w)
+{
+	ptc_free(w->needs.v);
+	ptc_free(w->rest.v);
+	ptc_free(w->cuts);
+	ptc_free(w->copies.v);
+	ptc_free(w->missing.v);
+	ptc_free(w->add);
+	ptc_free(w->chunks);
+}
+
+int ptc_table_derive(struct ptc_table *t, struct ptc_table *src, const struct ptc_store_box *needs, size_t nneeds,
+		     bool dry_run, struct ptc_store_boxes *ret_missing, int64_t *ret_new_bytes, struct ptc_error *err)
+{
+	struct work w = { .t = t, .src = src };
+	int rc = plan(&w, needs, nneeds, err);
+
+	if (!rc && !dry_run && w.nadd > 0)
+		rc = ptc_store_table_append(t, w.add, w.nadd, w.chunks, w.nchunks, err);
+	if (!rc && !dry_run)
+		rc = copy(&w, err);
+	if (!rc) {
+		struct ptc_store_boxes m = { w.missing.v, w.missing.n, 0 };
+
+		for (size_t i = 0; i < m.n; i++)
+			m.bytes += ptc_box_volume(&m.v[i].box);
+		*ret_new_bytes = new_bytes(&w);
+		*ret_missing = m;
+		w.missing.v = NULL;
+	}
+	work_done(&w);
+	return rc;
+}
+
+static int alias_locked(struct ptc_store *s, struct ptc_table *src, const struct ptc_table_key *key,
+			struct ptc_error *err)
+{
+	const struct table_save what = { .seal = true };
+	struct ptc_table *t = ptc_store_table_new(src->job, key);
+	struct loc *room = NULL;
+	int rc = PTC_ENOMEM;
+
+	if (t && ptc_store_table_room(t, src->n, src->nchunks) == 0)
+		room = ptc_malloc((src->n + 1) * sizeof *room);
+	if (!room) {
+		ptc_table_unref(t);
+		return ptc_error_set(err, rc, "out of memory");
+	}
+	pthread_mutex_lock(&s->lock);
+	for (size_t i = 0; i < src->nchunks; i++) {
+		t->chunks[t->nchunks++] = src->chunks[i];
+		ptc_store_chunk_use_locked(t->job, src->chunks[i]);
+	}
+	pthread_mutex_unlock(&s->lock);
+	for (size_t i = 0; i < src->n; i++)
+		ptc_store_table_push(t, &src->pieces[i], src->locs[i].pos, true);
+	rc = ptc_store_rec_table_save(t, &what, NULL, 0, err);
+	if (rc) {
+		ptc_free(room);
+		ptc_table_unref(t);
+		return rc;
+	}
+	ptc_store_table_sort(t, room);
+	t->sealed = true;
+	pthread_mutex_lock(&s->lock);
+	ptc_store_table_register_locked(t);
+	pthread_mutex_unlock(&s->lock);
+	return 0;
+}
+
+int ptc_table_alias(struct ptc_store *s, const struct ptc_table_key *src, const struct ptc_table_key *dst,
+		    struct ptc_error *err)
+{
+	struct ptc_table *from = NULL, *there = NULL;
+	struct job *j;
+	int rc;
+
+	if (strcmp(src->uuid, dst->uuid) != 0)
+		return ptc_error_set(err, PTC_EINVAL, "a snapshot can refer to state of its own job only");
+	rc = ptc_table_open(s, src, &from, err);
+	if (rc)
+		return rc;
+	pthread_mutex_lock(&s->wlock);
+	pthread_mutex_lock(&s->lock);
+	j = ptc_store_job_find_locked(s, dst->uuid);
+	there = j ? ptc_store_table_find_locked(j, dst) : NULL;
+	pthread_mutex_unlock(&s->lock);
+	if (from->dropped)
+		rc = ptc_error_set(err, PTC_ENOTFOUND, "the source was dropped");
+	else if (there && !there->sealed)
+		rc = ptc_error_set(err, PTC_ESTATE, "that table is under construction");
+	else if (!there)
+		rc = alias_locked(s, from, dst, err);
+	pthread_mutex_unlock(&s->wlock);
+	ptc_table_unref(from);
+	return rc;
+}

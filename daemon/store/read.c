@@ -1,0 +1,388 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Reading: pieces, bytes, spans, digests, scrub.
+ *
+ * Happy path: the pieces of the item that intersect the box are found by the hash of the item; their blocks are verified
+ * unless they were before; runs are copied, or digested in place.
+ * Failure modes: a part that is not here is PTC_ENOTFOUND before anything is written; a block that does not match its
+ * sum is PTC_ECORRUPT naming item, chunk and block. */
+#include "daemon/store/internal.h"
+
+#include "base/alloc.h"
+#include "base/check.h"
+#include "base/digest.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static int verify_block(struct chunk *c, unsigned b)
+{
+	size_t off = (size_t)b * PTC_BLOCK_BYTES;
+
+	if (ptc_checksum(c->ptr + off, PTC_MIN(PTC_BLOCK_BYTES, PTC_CHUNK_BYTES - off)) != c->sum[b])
+		return PTC_ECORRUPT;
+	atomic_fetch_or_explicit(&c->verified, (uint16_t)(1u << b), memory_order_release);
+	return 0;
+}
+
+/* Every block that stream range [pos, end) touches; again: those verified before too. */
+static int verify(const struct ptc_table *t, uint32_t item, uint64_t pos, uint64_t end, bool again,
+		  struct ptc_error *err)
+{
+	while (pos < end) {
+		struct chunk *c = t->chunks[ptc_store_chunk_of(pos)];
+		uint64_t off = pos % PTC_CHUNK_BYTES, block = off / PTC_BLOCK_BYTES;
+		uint64_t next = PTC_MIN((block + 1) * PTC_BLOCK_BYTES, PTC_CHUNK_BYTES);
+
+		if ((again || !(atomic_load_explicit(&c->verified, memory_order_acquire) >> block & 1)) &&
+		    verify_block(c, (unsigned)block))
+			return ptc_error_set(err, PTC_ECORRUPT,
+					     "item %u: block %u of chunk %u does not match its checksum", item,
+					     (unsigned)block, c->id);
+		pos += next - off;
+	}
+	return 0;
+}
+
+/* Stream range of the runs of cut in the extent of piece i, gaps included. */
+static void reach(const struct ptc_table *t, size_t i, const struct ptc_box *cut, uint64_t *ret_pos, uint64_t *ret_end)
+{
+	const struct ptc_box *e = &t->pieces[i].extent_box;
+	int64_t first = 0, last = 0;
+
+	for (uint32_t d = 0; d < e->ndim; d++) {
+		first = first * e->ext[d] + (cut->off[d] - e->off[d]);
+		last = last * e->ext[d] + (cut->off[d] + cut->ext[d] - 1 - e->off[d]);
+	}
+	*ret_pos = t->locs[i].pos + (uint64_t)first;
+	*ret_end = t->locs[i].pos + (uint64_t)last + 1;
+}
+
+int64_t ptc_store_covered(const struct ptc_table *t, uint32_t item, const struct ptc_box *box)
+{
+	struct ptc_box cut;
+	int64_t sum = 0;
+
+	for (uint32_t i = ptc_store_table_head(t, item); i; i = t->locs[i - 1].next)
+		if (t->pieces[i - 1].item == item && t->pieces[i - 1].live.ndim == box->ndim &&
+		    ptc_box_intersect(&t->pieces[i - 1].live, box, &cut))
+			sum += ptc_box_volume(&cut);
+	return sum;
+}
+
+static int check_read(const struct ptc_table *t, uint32_t item, const struct ptc_box *box, struct ptc_error *err)
+{
+	int rc = ptc_store_box_check(item, box, err);
+
+	if (rc)
+		return rc;
+	if (!t->sealed)
+		return ptc_error_set(err, PTC_ESTATE, "item %u: this state is not complete yet", item);
+	if (ptc_store_covered(t, item, box) != ptc_box_volume(box))
+		return ptc_error_set(err, PTC_ENOTFOUND, "item %u: a part of this box is not on this node", item);
+	return 0;
+}
+
+/* Calls fn for each piece that has a part of box, its blocks verified. */
+typedef int (*part_fn)(void *arg, const struct ptc_table *t, size_t i, const struct ptc_box *cut,
+		       struct ptc_error *err);
+
+static int each_part(struct ptc_table *t, uint32_t item, const struct ptc_box *box, part_fn fn, void *arg,
+		     struct ptc_error *err)
+{
+	int rc = check_read(t, item, box, err);
+
+	for (uint32_t i = rc ? 0 : ptc_store_table_head(t, item); i && !rc; i = t->locs[i - 1].next) {
+		struct ptc_box cut;
+		uint64_t pos, end;
+
+		if (t->pieces[i - 1].item != item || t->pieces[i - 1].live.ndim != box->ndim ||
+		    !ptc_box_intersect(&t->pieces[i - 1].live, box, &cut))
+			continue;
+		reach(t, i - 1, &cut, &pos, &end);
+		rc = verify(t, item, pos, end, false, err);
+		if (!rc)
+			rc = fn(arg, t, i - 1, &cut, err);
+	}
+	return rc;
+}
+
+int ptc_table_pieces(struct ptc_table *t, uint32_t item, const struct ptc_box *box, struct ptc_piece **ret_pieces,
+		     size_t *ret_n, struct ptc_error *err)
+{
+	struct ptc_piece *v = NULL;
+	struct ptc_box cut;
+	size_t n = 0;
+
+	pthread_rwlock_rdlock(&t->lock);
+	for (int pass = 0; pass < 2; pass++) {
+		size_t found = 0;
+
+		for (uint32_t i = ptc_store_table_head(t, item); i; i = t->locs[i - 1].next) {
+			const struct ptc_piece *p = &t->pieces[i - 1];
+
+			if (p->item != item || p->live.ndim != box->ndim || !ptc_box_intersect(&p->live, box, &cut))
+				continue;
+			if (pass == 1)
+				v[found] = *p;
+			found++;
+		}
+		n = found;
+		if (pass == 0)
+			v = ptc_malloc((n + 1) * sizeof *v);
+		if (!v)
+			break;
+	}
+	pthread_rwlock_unlock(&t->lock);
+	if (!v)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	*ret_pieces = v;
+	*ret_n = n;
+	return 0;
+}
+
+const struct ptc_piece *ptc_table_all_pieces(struct ptc_table *t, size_t *ret_n)
+{
+	*ret_n = t->sealed ? t->n : 0;
+	return t->sealed ? t->pieces : NULL;
+}
+
+struct target {
+	uint8_t *dst;
+	const struct ptc_box *box;
+};
+
+static void copy_out(const struct ptc_table *t, uint64_t pos, uint8_t *dst, int64_t left)
+{
+	while (left > 0) {
+		int64_t room;
+		const uint8_t *from = ptc_store_at(t, pos, &room);
+		int64_t now = PTC_MIN(room, left);
+
+		memcpy(dst, from, (size_t)now);
+		dst += now;
+		pos += (uint64_t)now;
+		left -= now;
+	}
+}
+
+static int read_part(void *arg, const struct ptc_table *t, size_t i, const struct ptc_box *cut, struct ptc_error *err)
+{
+	const struct target *to = arg;
+	struct ptc_runs r;
+
+	for (ptc_runs_init(&r, &t->pieces[i].extent_box, to->box, cut); r.done < r.count; ptc_runs_next(&r))
+		copy_out(t, t->locs[i].pos + (uint64_t)r.a_off, to->dst + r.b_off, r.run_bytes);
+	return 0;
+}
+
+int ptc_table_read(struct ptc_table *t, uint32_t item, const struct ptc_box *box, void *dst, struct ptc_error *err)
+{
+	struct target to = { dst, box };
+
+	return ptc_box_empty(box) ? 0 : each_part(t, item, box, read_part, &to, err);
+}
+
+struct gather {
+	struct ptc_table *t;
+	uint64_t pos;
+	const struct ptc_box *box;
+};
+
+static int gather_part(void *arg, const struct ptc_table *src, size_t i, const struct ptc_box *cut,
+		       struct ptc_error *err)
+{
+	const struct gather *g = arg;
+	struct ptc_runs r;
+
+	for (ptc_runs_init(&r, &src->pieces[i].extent_box, g->box, cut); r.done < r.count; ptc_runs_next(&r)) {
+		uint64_t from = src->locs[i].pos + (uint64_t)r.a_off, to = g->pos + (uint64_t)r.b_off;
+		int64_t left = r.run_bytes;
+
+		while (left > 0) {
+			int64_t room;
+			uint8_t *p = ptc_store_at(g->t, to, &room);
+			int64_t now = PTC_MIN(room, left);
+
+			copy_out(src, from, p, now);
+			from += (uint64_t)now;
+			to += (uint64_t)now;
+			left -= now;
+		}
+	}
+	return 0;
+}
+
+int ptc_store_gather(struct ptc_table *src, uint32_t item, const struct ptc_box *box, struct ptc_table *t, uint64_t pos,
+		     struct ptc_error *err)
+{
+	struct gather g = { t, pos, box };
+
+	return each_part(src, item, box, gather_part, &g, err);
+}
+
+/* One part of a box that lies in one run, at b_off of the box. */
+struct run {
+	int64_t b_off, bytes;
+	uint64_t pos;
+};
+
+struct run_list {
+	const struct ptc_box *box;
+	struct run *v;
+	int n, max;
+	bool strided;
+};
+
+static int list_run(void *arg, const struct ptc_table *t, size_t i, const struct ptc_box *cut, struct ptc_error *err)
+{
+	struct run_list *l = arg;
+	struct ptc_runs r;
+
+	ptc_runs_init(&r, &t->pieces[i].extent_box, l->box, cut);
+	if (r.count != 1 || l->n == l->max)
+		l->strided = true;
+	else
+		l->v[l->n++] = (struct run){ r.b_off, r.run_bytes, t->locs[i].pos + (uint64_t)r.a_off };
+	return 0;
+}
+
+static int by_off(const void *a, const void *b)
+{
+	int64_t x = ((const struct run *)a)->b_off, y = ((const struct run *)b)->b_off;
+
+	return x < y ? -1 : x > y;
+}
+
+/* Spans of the runs in order; 0 when they do not fit. */
+static int spans(const struct ptc_table *t, const struct run_list *l, struct iovec *iov, int niov)
+{
+	int n = 0;
+
+	for (int i = 0; i < l->n; i++) {
+		uint64_t pos = l->v[i].pos;
+		int64_t left = l->v[i].bytes;
+
+		while (left > 0) {
+			int64_t room;
+			uint8_t *p = ptc_store_at(t, pos, &room);
+
+			if (n == niov)
+				return 0;
+			iov[n] = (struct iovec){ p, (size_t)PTC_MIN(room, left) };
+			pos += iov[n].iov_len;
+			left -= (int64_t)iov[n++].iov_len;
+		}
+	}
+	return n;
+}
+
+int ptc_table_read_iov(struct ptc_table *t, uint32_t item, const struct ptc_box *box, struct iovec *iov, int niov,
+		       int *ret_n, struct ptc_error *err)
+{
+	struct run_list l = { .box = box, .max = PTC_MAX(niov, 1) };
+	int rc;
+
+	l.v = ptc_malloc((size_t)l.max * sizeof *l.v);
+	if (!l.v)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	rc = ptc_box_empty(box) ? 0 : each_part(t, item, box, list_run, &l, err);
+	if (!rc && l.n > 1)
+		qsort(l.v, (size_t)l.n, sizeof *l.v, by_off);
+	if (!rc)
+		*ret_n = l.strided ? 0 : spans(t, &l, iov, niov);
+	ptc_free(l.v);
+	return rc;
+}
+
+/* Powers x^(8 * distance) between the ends of neighbouring runs: one per dimension repeats. */
+#define POWERS 8
+struct digest {
+	struct ptc_box whole;
+	uint64_t sum;
+	struct {
+		uint64_t distance, power;
+	} cache[POWERS];
+};
+
+static uint64_t power(struct digest *d, uint64_t distance)
+{
+	unsigned slot = (unsigned)((distance * UINT64_C(0x9E3779B97F4A7C15)) >> 61);
+
+	if (d->cache[slot].distance != distance || distance == 0) {
+		d->cache[slot].distance = distance;
+		d->cache[slot].power = ptc_digest_xpow(distance);
+	}
+	return d->cache[slot].power;
+}
+
+static uint64_t append_run(const struct ptc_table *t, uint64_t pos, int64_t left)
+{
+	uint64_t crc = 0;
+
+	while (left > 0) {
+		int64_t room;
+		const uint8_t *p = ptc_store_at(t, pos, &room);
+		int64_t now = PTC_MIN(room, left);
+
+		crc = ptc_digest_append(crc, p, (size_t)now);
+		pos += (uint64_t)now;
+		left -= now;
+	}
+	return crc;
+}
+
+/* Horner: what came before moves up by the distance between the ends of two runs. */
+static int digest_part(void *arg, const struct ptc_table *t, size_t i, const struct ptc_box *cut, struct ptc_error *err)
+{
+	struct digest *d = arg;
+	int64_t total = ptc_box_volume(&d->whole), end = 0;
+	uint64_t acc = 0;
+	struct ptc_runs r;
+
+	for (ptc_runs_init(&r, &t->pieces[i].extent_box, &d->whole, cut); r.done < r.count; ptc_runs_next(&r)) {
+		if (acc)
+			acc = ptc_digest_mul(acc, power(d, (uint64_t)(r.b_off + r.run_bytes - end)));
+		end = r.b_off + r.run_bytes;
+		acc ^= append_run(t, t->locs[i].pos + (uint64_t)r.a_off, r.run_bytes);
+	}
+	d->sum ^= ptc_digest_shift(acc, (uint64_t)(total - end));
+	return 0;
+}
+
+int ptc_table_digest(struct ptc_table *t, uint32_t item, const struct ptc_box *box, uint32_t ndim, const int64_t *shape,
+		     uint64_t *ret_digest, struct ptc_error *err)
+{
+	struct digest d = { .whole = ptc_box_whole(ndim, shape) };
+	int rc = 0;
+
+	if (ptc_box_empty(box)) {
+		*ret_digest = 0;
+		return 0;
+	}
+	if (box->ndim != ndim || !ptc_box_contains(&d.whole, box))
+		return ptc_error_set(err, PTC_EINVAL, "item %u: box is not inside the tensor", item);
+	rc = each_part(t, item, box, digest_part, &d, err);
+	if (!rc)
+		*ret_digest = d.sum;
+	return rc;
+}
+
+int ptc_table_scrub(struct ptc_table *t, int64_t *ret_bytes, struct ptc_error *err)
+{
+	int64_t bytes = 0;
+
+	if (!t->sealed)
+		return ptc_error_set(err, PTC_ESTATE, "this state is not complete yet");
+	for (size_t i = 0; i < t->n; i++) {
+		uint64_t pos, end;
+		int rc;
+
+		reach(t, i, &t->pieces[i].live, &pos, &end);
+		rc = verify(t, t->pieces[i].item, pos, end, true, err);
+		if (rc)
+			return rc;
+		bytes += (int64_t)(end - pos);
+	}
+	*ret_bytes = bytes;
+	return 0;
+}

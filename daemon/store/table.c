@@ -1,0 +1,783 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tables under construction: reserve, fill, seal.
+ *
+ * Happy path: append() takes chunks, adds the pieces in memory and in meta (one commit); any thread fills extents; the
+ * one that completes a chunk sums it; flush() and seal() msync what lies on a disk and then write its sums to meta.
+ * Failure modes: no room is PTC_ENOSPC and the table is as before; a table that was dropped while it was being filled
+ * says PTC_ESTATE at its next change; a failed msync or commit leaves the table under construction. */
+#include "daemon/store/internal.h"
+
+#include "base/alloc.h"
+#include "base/check.h"
+#include "base/cleanup.h"
+#include "base/fault.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* An extent of PTC_EXTENT_MAX_BYTES can touch this many chunks. */
+#define EXTENT_CHUNKS (PTC_EXTENT_MAX_BYTES / PTC_CHUNK_BYTES + 2)
+
+struct ptc_table *ptc_store_table_new(struct job *j, const struct ptc_table_key *key)
+{
+	struct ptc_table *t = ptc_calloc(1, sizeof *t);
+	pthread_rwlockattr_t attr;
+
+	if (!t)
+		return NULL;
+	t->job = j;
+	t->key = *key;
+	t->refs = 1;
+	pthread_rwlockattr_init(&attr);
+	pthread_rwlockattr_setkind_np(&attr, PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP);
+	pthread_rwlock_init(&t->lock, &attr);
+	pthread_rwlockattr_destroy(&attr);
+	pthread_mutex_lock(&j->s->lock);
+	j->refs++;
+	pthread_mutex_unlock(&j->s->lock);
+	return t;
+}
+
+struct ptc_table *ptc_store_table_find_locked(struct job *j, const struct ptc_table_key *key)
+{
+	for (struct ptc_table *t = j->tables; t; t = t->next)
+		if (t->key.generation == key->generation && t->key.snapshot == key->snapshot)
+			return t;
+	return NULL;
+}
+
+/* The registry takes over the caller's reference. */
+void ptc_store_table_register_locked(struct ptc_table *t)
+{
+	t->next = t->job->tables;
+	t->job->tables = t;
+	for (size_t i = 0; i < t->nchunks; i++)
+		t->chunks[i]->stored++;
+}
+
+struct ptc_table *ptc_table_ref(struct ptc_table *t)
+{
+	pthread_mutex_lock(&t->job->s->lock);
+	t->refs++;
+	pthread_mutex_unlock(&t->job->s->lock);
+	return t;
+}
+
+struct ptc_table *ptc_table_unref(struct ptc_table *t)
+{
+	struct ptc_store *s;
+	struct job *last = NULL;
+	bool gone;
+
+	if (!t)
+		return NULL;
+	s = t->job->s;
+	pthread_mutex_lock(&s->lock);
+	gone = --t->refs == 0;
+	if (gone) {
+		for (size_t i = 0; i < t->nchunks; i++)
+			ptc_store_chunk_put_locked(t->job, t->chunks[i]);
+		last = ptc_store_job_unref_locked(t->job);
+	}
+	pthread_mutex_unlock(&s->lock);
+	ptc_store_job_free(last);
+	if (!gone)
+		return NULL;
+	pthread_rwlock_destroy(&t->lock);
+	ptc_free(t->pieces);
+	ptc_free(t->locs);
+	ptc_free(t->chunks);
+	ptc_free(t->heads);
+	ptc_free(t);
+	return NULL;
+}
+
+bool ptc_table_sealed(const struct ptc_table *t)
+{
+	return t->sealed;
+}
+
+static int begin_locked(struct ptc_store *s, const struct ptc_table_key *key, struct ptc_table **ret_table,
+			struct ptc_error *err)
+{
+	struct ptc_table *t = NULL;
+	struct job *j;
+	int rc;
+
+	pthread_mutex_lock(&s->lock);
+	j = ptc_store_job_find_locked(s, key->uuid);
+	if (j)
+		t = ptc_store_table_find_locked(j, key);
+	if (t)
+		t->refs++;
+	pthread_mutex_unlock(&s->lock);
+	rc = ptc_store_job_usable(j, key->uuid, err);
+	if (rc)
+		return rc;
+	if (!t) {
+		t = ptc_store_table_new(j, key);
+		if (!t)
+			return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		pthread_mutex_lock(&s->lock);
+		ptc_store_table_register_locked(t);
+		t->refs++;
+		pthread_mutex_unlock(&s->lock);
+	}
+	*ret_table = t;
+	return 0;
+}
+
+int ptc_table_begin(struct ptc_store *s, const struct ptc_table_key *key, struct ptc_table **ret_table,
+		    struct ptc_error *err)
+{
+	int rc;
+
+	pthread_mutex_lock(&s->wlock);
+	rc = begin_locked(s, key, ret_table, err);
+	pthread_mutex_unlock(&s->wlock);
+	return rc;
+}
+
+int ptc_table_open(struct ptc_store *s, const struct ptc_table_key *key, struct ptc_table **ret_table,
+		   struct ptc_error *err)
+{
+	struct ptc_table *t = NULL;
+	struct job *j;
+	int rc;
+
+	pthread_mutex_lock(&s->lock);
+	j = ptc_store_job_find_locked(s, key->uuid);
+	rc = ptc_store_job_usable(j, key->uuid, err);
+	if (!rc)
+		t = ptc_store_table_find_locked(j, key);
+	if (t && t->sealed)
+		t->refs++;
+	else
+		t = NULL;
+	pthread_mutex_unlock(&s->lock);
+	if (rc)
+		return rc;
+	if (!t)
+		return ptc_error_set(err, PTC_ENOTFOUND, "job %s: no sealed state for generation %llu, snapshot %llu",
+				     key->uuid, (unsigned long long)key->generation, (unsigned long long)key->snapshot);
+	*ret_table = t;
+	return 0;
+}
+
+int ptc_store_box_check(uint32_t item, const struct ptc_box *b, struct ptc_error *err)
+{
+	int64_t volume = 1, end;
+
+	if (b->ndim == 0 || b->ndim > PTC_MAX_DIMS)
+		return ptc_error_set(err, PTC_EINVAL, "item %u: a byte box has 1 to %d dimensions, not %u", item,
+				     PTC_MAX_DIMS, b->ndim);
+	for (uint32_t d = 0; d < b->ndim; d++)
+		if (b->off[d] < 0 || b->ext[d] <= 0 || ptc_ckd_add(&end, b->off[d], b->ext[d]) ||
+		    ptc_ckd_mul(&volume, volume, b->ext[d]))
+			return ptc_error_set(err, PTC_EINVAL, "item %u: bad box in dim %u (offset %lld, extent %lld)",
+					     item, d, (long long)b->off[d], (long long)b->ext[d]);
+	return 0;
+}
+
+void ptc_store_table_rehash(struct ptc_table *t)
+{
+	memset(t->heads, 0, t->nheads * sizeof t->heads[0]);
+	for (size_t i = 0; i < t->n; i++) {
+		uint32_t *head = &t->heads[(t->pieces[i].item * 2654435761u) & (t->nheads - 1)];
+
+		t->locs[i].next = *head;
+		*head = (uint32_t)i + 1;
+	}
+}
+
+void ptc_store_table_push(struct ptc_table *t, const struct ptc_piece *p, uint64_t pos, bool filled)
+{
+	uint32_t *head = &t->heads[(p->item * 2654435761u) & (t->nheads - 1)];
+
+	t->pieces[t->n] = *p;
+	t->locs[t->n] = (struct loc){ .pos = pos, .next = *head, .filled = filled };
+	*head = (uint32_t)++t->n;
+}
+
+static int room_pieces(struct ptc_table *t, size_t n)
+{
+	size_t cap = PTC_MAX(PTC_MAX(t->cap, 16), t->n + n > t->cap ? PTC_MAX(t->n + n, t->cap * 2) : 0), heads = 16;
+	struct ptc_piece *pieces;
+	struct loc *locs;
+	uint32_t *h;
+
+	if (t->n + n <= t->cap)
+		return 0;
+	if (t->n + n > PTC_MAX_REGIONS)
+		return PTC_ELIMIT;
+	pieces = ptc_reallocarray(t->pieces, cap, sizeof *pieces);
+	if (!pieces)
+		return PTC_ENOMEM;
+	t->pieces = pieces;
+	locs = ptc_reallocarray(t->locs, cap, sizeof *locs);
+	if (!locs)
+		return PTC_ENOMEM;
+	t->locs = locs;
+	while (heads < cap)
+		heads *= 2;
+	h = ptc_reallocarray(t->heads, heads, sizeof *h);
+	if (!h)
+		return PTC_ENOMEM;
+	t->heads = h;
+	t->nheads = heads;
+	t->cap = cap;
+	ptc_store_table_rehash(t);
+	return 0;
+}
+
+int ptc_store_table_room(struct ptc_table *t, size_t pieces, size_t chunks)
+{
+	size_t cap = PTC_MAX(t->nchunks + chunks, t->chunks_cap * 2);
+	struct chunk **v;
+	int rc = room_pieces(t, PTC_MAX(pieces, 1));
+
+	if (rc || t->nchunks + chunks <= t->chunks_cap)
+		return rc;
+	v = ptc_reallocarray(t->chunks, cap, sizeof(struct chunk *));
+	if (!v)
+		return PTC_ENOMEM;
+	t->chunks = v;
+	t->chunks_cap = cap;
+	return 0;
+}
+
+static int by_item(const void *a, const void *b)
+{
+	const struct ptc_piece *x = a, *y = b;
+
+	if (x->item != y->item)
+		return x->item < y->item ? -1 : 1;
+	return x->extent < y->extent ? -1 : x->extent > y->extent;
+}
+
+void ptc_store_table_sort(struct ptc_table *t, struct loc *room)
+{
+	if (t->n > 1)
+		qsort(t->pieces, t->n, sizeof t->pieces[0], by_item);
+	for (size_t i = 0; i < t->n; i++) {
+		room[i] = t->locs[t->pieces[i].extent];
+		t->pieces[i].extent = (uint32_t)i;
+	}
+	ptc_free(t->locs);
+	t->locs = room;
+	t->cap = t->n;
+	if (t->nheads)
+		ptc_store_table_rehash(t);
+}
+
+uint64_t ptc_store_place(uint64_t *tail, size_t *nchunks, int64_t bytes)
+{
+	uint64_t pos = *tail, in = pos % PTC_CHUNK_BYTES;
+	size_t end;
+
+	in = (in + EXTENT_ALIGN - 1) & ~(uint64_t)(EXTENT_ALIGN - 1);
+	if (*tail == 0 || *tail % PTC_CHUNK_BYTES == 0 || in >= PTC_CHUNK_BYTES)
+		pos = (uint64_t)*nchunks * PTC_CHUNK_BYTES;
+	else
+		pos = *tail - *tail % PTC_CHUNK_BYTES + in;
+	end = ptc_store_chunk_of(pos + (uint64_t)bytes - 1) + 1;
+	*nchunks = PTC_MAX(*nchunks, end);
+	*tail = pos + (uint64_t)bytes;
+	return pos;
+}
+
+static int writable(const struct ptc_table *t, struct ptc_error *err)
+{
+	if (t->dropped)
+		return ptc_error_set(err, PTC_ESTATE, "this table was dropped while it was being made");
+	if (t->sealed)
+		return ptc_error_set(err, PTC_ESTATE, "this table is sealed");
+	return 0;
+}
+
+/* Registers an extent with the chunks it lies in. store.lock held. */
+static void occupy_locked(struct ptc_table *t, uint64_t pos, int64_t bytes)
+{
+	uint64_t end = pos + (uint64_t)bytes;
+
+	for (size_t i = ptc_store_chunk_of(pos); i <= ptc_store_chunk_of(end - 1); i++) {
+		uint64_t upto = end - (uint64_t)i * PTC_CHUNK_BYTES;
+
+		t->chunks[i]->unfilled++;
+		t->chunks[i]->used = (uint32_t)PTC_MIN(upto, PTC_CHUNK_BYTES);
+	}
+}
+
+/* Everything in memory; what is after must have room. store.lock held, table.lock held for writing. */
+static void add_locked(struct ptc_table *t, struct addition *v, size_t n, struct chunk *const *alias, size_t nalias,
+		       struct chunk *const *fresh, size_t nfresh)
+{
+	size_t before = t->nchunks;
+
+	for (size_t i = 0; i < nalias; i++) {
+		t->chunks[t->nchunks++] = alias[i];
+		ptc_store_chunk_use_locked(t->job, alias[i]);
+		alias[i]->stored++;
+	}
+	for (size_t i = 0; i < nfresh; i++) {
+		t->chunks[t->nchunks++] = fresh[i];
+		fresh[i]->stored++;
+	}
+	if (t->nchunks > before) {
+		if (before > 0)
+			t->chunks[before - 1]->closed = true;
+		for (size_t i = before + nalias; i + 1 < t->nchunks; i++)
+			t->chunks[i]->closed = true;
+	}
+	for (size_t i = 0; i < n; i++) {
+		v[i].p.extent = (uint32_t)t->n;
+		ptc_store_table_push(t, &v[i].p, v[i].pos, v[i].alias);
+		if (!v[i].alias)
+			occupy_locked(t, v[i].pos, ptc_box_volume(&v[i].p.live));
+	}
+}
+
+static void take_back(struct ptc_table *t, size_t n, size_t nchunks)
+{
+	pthread_rwlock_wrlock(&t->lock);
+	pthread_mutex_lock(&t->job->s->lock);
+	for (size_t i = n; i < t->n; i++) {
+		uint64_t pos = t->locs[i].pos, end = pos + (uint64_t)ptc_box_volume(&t->pieces[i].extent_box);
+
+		for (size_t c = ptc_store_chunk_of(pos); c <= ptc_store_chunk_of(end - 1) && !t->locs[i].filled; c++)
+			t->chunks[c]->unfilled--;
+	}
+	for (size_t i = nchunks; i < t->nchunks; i++) {
+		t->chunks[i]->stored--;
+		ptc_store_chunk_put_locked(t->job, t->chunks[i]);
+	}
+	t->n = n;
+	t->nchunks = nchunks;
+	ptc_store_table_rehash(t);
+	pthread_mutex_unlock(&t->job->s->lock);
+	pthread_rwlock_unlock(&t->lock);
+}
+
+/* Positions of the new pieces; *ret_nchunks is the length of the stream with them. */
+static uint64_t lay_out(const struct ptc_table *t, struct addition *v, size_t n, size_t nalias, size_t *ret_nchunks)
+{
+	size_t nchunks = t->nchunks + nalias;
+	uint64_t tail = nalias || (t->nchunks && t->chunks[t->nchunks - 1]->closed) ? 0 : t->tail;
+
+	for (size_t i = 0; i < n; i++)
+		v[i].pos = v[i].alias ? v[i].pos + (uint64_t)t->nchunks * PTC_CHUNK_BYTES
+				      : ptc_store_place(&tail, &nchunks, ptc_box_volume(&v[i].p.live));
+	*ret_nchunks = nchunks;
+	return tail;
+}
+
+/* Aliased chunks whose sums meta has lost with the last table that listed them are written again. */
+static size_t unsaved_of(struct chunk *const *v, size_t n, struct chunk **ret_v)
+{
+	size_t found = 0;
+
+	for (size_t i = 0; i < n; i++)
+		if (!v[i]->saved)
+			ret_v[found++] = v[i];
+	return found;
+}
+
+static int append_locked(struct ptc_table *t, struct addition *v, size_t n, struct chunk *const *alias, size_t nalias,
+			 struct chunk **scratch, struct ptc_error *err)
+{
+	struct table_save save = { .first_piece = t->n, .first_chunk = t->nchunks };
+	size_t nchunks, nfresh, nsums;
+	uint64_t tail = lay_out(t, v, n, nalias, &nchunks);
+	int rc;
+
+	nfresh = nchunks - nalias - t->nchunks;
+	pthread_rwlock_wrlock(&t->lock);
+	rc = ptc_store_table_room(t, n, nalias + nfresh);
+	pthread_rwlock_unlock(&t->lock);
+	if (rc)
+		return ptc_error_set(err, rc, "no memory for a table of %zu pieces", t->n + n);
+	rc = ptc_store_chunks_take(t->job, nfresh, scratch, err);
+	if (rc)
+		return rc;
+	pthread_rwlock_wrlock(&t->lock);
+	pthread_mutex_lock(&t->job->s->lock);
+	add_locked(t, v, n, alias, nalias, scratch, nfresh);
+	nsums = unsaved_of(alias, nalias, scratch);
+	pthread_mutex_unlock(&t->job->s->lock);
+	pthread_rwlock_unlock(&t->lock);
+	rc = ptc_store_rec_table_save(t, &save, scratch, nsums, err);
+	if (rc)
+		take_back(t, save.first_piece, save.first_chunk);
+	else if (n > 0)
+		t->tail = tail;
+	return rc;
+}
+
+int ptc_store_table_append(struct ptc_table *t, struct addition *v, size_t n, struct chunk *const *chunks,
+			   size_t nchunks, struct ptc_error *err)
+{
+	size_t most = nchunks + 1;
+	struct chunk **scratch;
+	int rc;
+
+	for (size_t i = 0; i < n; i++)
+		if (!v[i].alias)
+			most += (size_t)ptc_box_volume(&v[i].p.live) / PTC_CHUNK_BYTES + 2;
+	scratch = ptc_malloc(most * sizeof(struct chunk *));
+	if (!scratch)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	pthread_mutex_lock(&t->job->s->wlock);
+	rc = writable(t, err);
+	if (!rc)
+		rc = append_locked(t, v, n, chunks, nchunks, scratch, err);
+	pthread_mutex_unlock(&t->job->s->wlock);
+	ptc_free(scratch);
+	return rc;
+}
+
+/* An unfilled extent that a crash left, with just this box; its index + 1. */
+static uint32_t resume(const struct ptc_table *t, const struct ptc_store_box *b)
+{
+	if (t->n == 0)
+		return 0;
+	for (uint32_t i = ptc_store_table_head(t, b->item); i; i = t->locs[i - 1].next)
+		if (t->pieces[i - 1].item == b->item && !t->locs[i - 1].filled &&
+		    ptc_box_equal(&t->pieces[i - 1].live, &b->box))
+			return i;
+	return 0;
+}
+
+static int reserve_new(struct ptc_table *t, const struct ptc_store_box *boxes, size_t n, uint32_t *extents,
+		       struct ptc_error *err)
+{
+	struct addition *v = ptc_calloc(n + 1, sizeof *v);
+	size_t fresh = 0;
+	int rc = 0;
+
+	if (!v)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	for (size_t i = 0; i < n; i++)
+		if (extents[i] == 0)
+			v[fresh++].p = (struct ptc_piece){ .item = boxes[i].item,
+							   .live = boxes[i].box,
+							   .extent_box = boxes[i].box };
+	if (fresh > 0)
+		rc = ptc_store_table_append(t, v, fresh, NULL, 0, err);
+	for (size_t i = 0, f = 0; i < n && !rc; i++)
+		extents[i] = extents[i] ? extents[i] - 1 : v[f++].p.extent;
+	ptc_free(v);
+	return rc;
+}
+
+int ptc_table_reserve(struct ptc_table *t, const struct ptc_store_box *boxes, size_t n, uint32_t *ret_extents,
+		      struct ptc_error *err)
+{
+	ptc_auto_free uint32_t *extents = ptc_calloc(n + 1, sizeof *extents);
+	int rc = extents ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+
+	for (size_t i = 0; i < n && !rc; i++) {
+		rc = ptc_store_box_check(boxes[i].item, &boxes[i].box, err);
+		if (!rc && ptc_box_volume(&boxes[i].box) > PTC_EXTENT_MAX_BYTES)
+			rc = ptc_error_set(err, PTC_ELIMIT, "item %u: extent of %lld bytes, the maximum is %u",
+					   boxes[i].item, (long long)ptc_box_volume(&boxes[i].box),
+					   PTC_EXTENT_MAX_BYTES);
+	}
+	if (rc)
+		return rc;
+	pthread_rwlock_rdlock(&t->lock);
+	rc = writable(t, err);
+	for (size_t i = 0; i < n && !rc; i++)
+		extents[i] = resume(t, &boxes[i]);
+	pthread_rwlock_unlock(&t->lock);
+	if (!rc)
+		rc = reserve_new(t, boxes, n, extents, err);
+	if (!rc)
+		memcpy(ret_extents, extents, n * sizeof *extents);
+	return rc;
+}
+
+int ptc_table_extent_iov(struct ptc_table *t, uint32_t extent, int64_t off, int64_t len, struct iovec *iov, int niov)
+{
+	int n = 0;
+
+	pthread_rwlock_rdlock(&t->lock);
+	if (t->sealed || extent >= t->n || t->locs[extent].filled) {
+		n = PTC_ESTATE;
+	} else if (off < 0 || len < 0 || off > ptc_box_volume(&t->pieces[extent].live)) {
+		n = PTC_EINVAL;
+	} else {
+		uint64_t pos = t->locs[extent].pos + (uint64_t)off;
+
+		len = PTC_MIN(len, ptc_box_volume(&t->pieces[extent].live) - off);
+		for (; len > 0 && n < niov; n++) {
+			int64_t room;
+			uint8_t *p = ptc_store_at(t, pos, &room);
+
+			iov[n] = (struct iovec){ p, (size_t)PTC_MIN(room, len) };
+			len -= (int64_t)iov[n].iov_len;
+			pos += iov[n].iov_len;
+		}
+	}
+	pthread_rwlock_unlock(&t->lock);
+	return n;
+}
+
+static void scatter(const struct ptc_table *t, size_t i, const struct ptc_box *src_box, const uint8_t *src,
+		    const struct ptc_box *cut)
+{
+	struct ptc_runs r;
+
+	for (ptc_runs_init(&r, &t->pieces[i].extent_box, src_box, cut); r.done < r.count; ptc_runs_next(&r)) {
+		uint64_t pos = t->locs[i].pos + (uint64_t)r.a_off;
+		const uint8_t *from = src + r.b_off;
+		int64_t left = r.run_bytes;
+
+		while (left > 0) {
+			int64_t room;
+			uint8_t *to = ptc_store_at(t, pos, &room);
+			int64_t now = PTC_MIN(room, left);
+
+			memcpy(to, from, (size_t)now);
+			from += now;
+			pos += (uint64_t)now;
+			left -= now;
+		}
+	}
+}
+
+int ptc_table_write(struct ptc_table *t, uint32_t item, const struct ptc_box *src_box, const void *src,
+		    struct ptc_error *err)
+{
+	int rc = ptc_store_box_check(item, src_box, err);
+	struct ptc_box cut;
+
+	if (rc)
+		return rc;
+	pthread_rwlock_rdlock(&t->lock);
+	rc = writable(t, err);
+	if (!rc && ptc_store_covered(t, item, src_box) != ptc_box_volume(src_box))
+		rc = ptc_error_set(err, PTC_ENOTFOUND, "item %u: nothing is reserved for a part of this box", item);
+	for (uint32_t i = rc ? 0 : ptc_store_table_head(t, item); i && !rc; i = t->locs[i - 1].next) {
+		if (t->pieces[i - 1].item != item || t->locs[i - 1].filled ||
+		    !ptc_box_intersect(&t->pieces[i - 1].live, src_box, &cut))
+			continue;
+		if (ptc_fault("store.fill.middle"))
+			rc = ptc_error_set(err, PTC_EIO, "item %u: fill: asked to fail", item);
+		else
+			scatter(t, i - 1, src_box, src, &cut);
+	}
+	pthread_rwlock_unlock(&t->lock);
+	return rc;
+}
+
+/* Blocks of chunk number c that stream range [pos, end) lies in. */
+static uint16_t block_mask(size_t c, uint64_t pos, uint64_t end)
+{
+	uint64_t base = (uint64_t)c * PTC_CHUNK_BYTES;
+	uint64_t from = pos > base ? pos - base : 0, to = PTC_MIN(end - base, PTC_CHUNK_BYTES) - 1;
+	unsigned first = (unsigned)(from / PTC_BLOCK_BYTES), last = (unsigned)(to / PTC_BLOCK_BYTES);
+
+	return (uint16_t)(((2u << last) - 1) & ~((1u << first) - 1));
+}
+
+/* Sums chunks this thread has claimed. */
+static void sum_claimed(struct ptc_table *t, struct chunk **v, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		ptc_store_chunk_sum(v[i]);
+	pthread_mutex_lock(&t->job->s->lock);
+	for (size_t i = 0; i < n; i++) {
+		v[i]->claimed = false;
+		v[i]->summed = true;
+	}
+	t->unsaved += n;
+	pthread_mutex_unlock(&t->job->s->lock);
+}
+
+static bool claim_locked(struct chunk *c)
+{
+	if (c->unfilled > 0 || !c->closed || c->summed || c->claimed)
+		return false;
+	return c->claimed = true;
+}
+
+/* Marks one extent; returns the chunks now complete. store.lock held. */
+static size_t mark_locked(struct ptc_table *t, uint32_t extent, struct chunk **ret_v)
+{
+	uint64_t pos = t->locs[extent].pos, end = pos + (uint64_t)ptc_box_volume(&t->pieces[extent].extent_box);
+	size_t n = 0;
+
+	if (t->locs[extent].filled)
+		return 0;
+	t->locs[extent].filled = true;
+	for (size_t i = ptc_store_chunk_of(pos); i <= ptc_store_chunk_of(end - 1); i++) {
+		struct chunk *c = t->chunks[i];
+
+		c->dirty |= block_mask(i, pos, end);
+		c->unfilled--;
+		if (claim_locked(c))
+			ret_v[n++] = c;
+	}
+	return n;
+}
+
+static int filled(struct ptc_table *t, uint32_t extent, struct ptc_error *err)
+{
+	struct chunk *v[EXTENT_CHUNKS];
+	size_t n = 0;
+	int rc;
+
+	if (ptc_fault("store.fill.middle"))
+		return ptc_error_set(err, PTC_EIO, "fill: asked to fail");
+	pthread_rwlock_rdlock(&t->lock);
+	rc = writable(t, err);
+	if (!rc && extent >= t->n)
+		rc = ptc_error_set(err, PTC_EINVAL, "no extent %u", extent);
+	if (!rc) {
+		pthread_mutex_lock(&t->job->s->lock);
+		n = mark_locked(t, extent, v);
+		pthread_mutex_unlock(&t->job->s->lock);
+	}
+	pthread_rwlock_unlock(&t->lock);
+	sum_claimed(t, v, n);
+	return rc;
+}
+
+int ptc_table_filled(struct ptc_table *t, uint32_t extent, struct ptc_error *err)
+{
+	int rc = filled(t, extent, err);
+	bool due;
+
+	pthread_mutex_lock(&t->job->s->lock);
+	due = t->unsaved >= FLUSH_CHUNKS;
+	if (due)
+		t->unsaved = 0; /* one thread flushes, the others go on filling */
+	pthread_mutex_unlock(&t->job->s->lock);
+	return rc || !due ? rc : ptc_table_flush(t, err);
+}
+
+int ptc_table_filled_all(struct ptc_table *t, struct ptc_error *err)
+{
+	int rc = 0;
+
+	for (uint32_t i = 0; !rc; i++) {
+		bool todo, end;
+
+		pthread_rwlock_rdlock(&t->lock);
+		end = i >= t->n;
+		todo = !end && !t->locs[i].filled;
+		pthread_rwlock_unlock(&t->lock);
+		if (end)
+			break;
+		if (todo)
+			rc = ptc_table_filled(t, i, err);
+	}
+	return rc;
+}
+
+/* Sums what is complete and not summed yet, and lists what is summed and not in meta. wlock held. */
+static int collect(struct ptc_table *t, struct chunk ***ret_v, size_t *ret_n, struct ptc_error *err)
+{
+	struct chunk **v = ptc_malloc((t->nchunks + 1) * sizeof(struct chunk *));
+	size_t n = 0;
+
+	if (!v)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	pthread_mutex_lock(&t->job->s->lock);
+	for (size_t i = 0; i < t->nchunks; i++)
+		if (claim_locked(t->chunks[i]))
+			v[n++] = t->chunks[i];
+	pthread_mutex_unlock(&t->job->s->lock);
+	sum_claimed(t, v, n);
+	n = 0;
+	pthread_mutex_lock(&t->job->s->lock);
+	for (size_t i = 0; i < t->nchunks; i++)
+		if (t->chunks[i]->summed && !t->chunks[i]->saved)
+			v[n++] = t->chunks[i];
+	t->unsaved = 0;
+	pthread_mutex_unlock(&t->job->s->lock);
+	*ret_v = v;
+	*ret_n = n;
+	return 0;
+}
+
+static int save(struct ptc_table *t, bool seal, struct ptc_error *err)
+{
+	struct table_save what = { .first_piece = t->n, .first_chunk = t->nchunks, .seal = seal };
+	struct chunk **v = NULL;
+	size_t n = 0;
+	int rc = collect(t, &v, &n, err);
+
+	if (rc)
+		return rc;
+	for (size_t i = 0; i < n && !rc && !t->job->volatile_fs; i++)
+		rc = ptc_store_msync(v[i]->ptr, PTC_CHUNK_BYTES, err);
+	if (!rc && (n > 0 || seal))
+		rc = ptc_store_rec_table_save(t, &what, v, n, err);
+	ptc_free(v);
+	return rc;
+}
+
+int ptc_table_flush(struct ptc_table *t, struct ptc_error *err)
+{
+	int rc;
+
+	pthread_mutex_lock(&t->job->s->wlock);
+	rc = writable(t, err);
+	if (!rc)
+		rc = save(t, false, err);
+	pthread_mutex_unlock(&t->job->s->wlock);
+	return rc;
+}
+
+static int check_complete(struct ptc_table *t, struct ptc_error *err)
+{
+	int rc = 0;
+
+	pthread_mutex_lock(&t->job->s->lock);
+	for (size_t i = 0; i < t->n && !rc; i++)
+		if (!t->locs[i].filled)
+			rc = ptc_error_set(err, PTC_ESTATE, "item %u: an extent is not filled", t->pieces[i].item);
+	for (size_t i = 0; i < t->nchunks && !rc; i++)
+		if (t->chunks[i]->claimed)
+			rc = ptc_error_set(err, PTC_ESTATE, "a fill is still being recorded");
+	for (size_t i = 0; i < t->nchunks && !rc; i++)
+		t->chunks[i]->closed = true;
+	pthread_mutex_unlock(&t->job->s->lock);
+	return rc;
+}
+
+static int seal_locked(struct ptc_table *t, struct ptc_error *err)
+{
+	struct loc *room;
+	int rc;
+
+	if (t->sealed)
+		return 0;
+	rc = writable(t, err);
+	if (!rc)
+		rc = check_complete(t, err);
+	if (rc)
+		return rc;
+	room = ptc_malloc((t->n + 1) * sizeof *room); /* before the commit, behind which nothing may fail */
+	rc = room ? save(t, true, err) : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	if (rc) {
+		ptc_free(room);
+		return rc;
+	}
+	pthread_rwlock_wrlock(&t->lock);
+	ptc_store_table_sort(t, room);
+	t->sealed = true;
+	pthread_rwlock_unlock(&t->lock);
+	return 0;
+}
+
+int ptc_table_seal(struct ptc_table *t, struct ptc_error *err)
+{
+	int rc;
+
+	pthread_mutex_lock(&t->job->s->wlock);
+	rc = seal_locked(t, err);
+	pthread_mutex_unlock(&t->job->s->wlock);
+	return rc;
+}

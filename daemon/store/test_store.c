@@ -1,0 +1,646 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/store/test_common.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <dirent.h>
+#include <sys/stat.h>
+
+#define MIB (1 << 20)
+
+/* One tensor of 2 dims; row r, column c. */
+static uint8_t *tensor(int64_t rows, int64_t cols, unsigned seed)
+{
+	uint8_t *p = malloc((size_t)(rows * cols));
+
+	for (int64_t i = 0; i < rows * cols; i++)
+		p[i] = (uint8_t)rand_r(&seed);
+	return p;
+}
+
+/* A sealed table with boxes of one item out of x. */
+static void make_table(struct ptc_store *s, const struct ptc_table_key *k, const struct ptc_store_box *needs, size_t n,
+		       const uint8_t *x, const int64_t *shape)
+{
+	struct ptc_store_boxes m;
+	struct ptc_table *t;
+	uint32_t *ext;
+	int64_t bytes;
+
+	ok(ptc_table_begin(s, k, &t, err));
+	ok(ptc_table_derive(t, NULL, needs, n, false, &m, &bytes, err));
+	ext = calloc(m.n + 1, sizeof *ext);
+	ok(ptc_table_reserve(t, m.v, m.n, ext, err));
+	for (size_t i = 0; i < m.n; i++) {
+		uint8_t *buf = malloc((size_t)volume(&m.v[i].box));
+
+		cut_out(buf, x, shape, &m.v[i].box);
+		fill_extent(t, ext[i], buf, volume(&m.v[i].box));
+		ok(ptc_table_filled(t, ext[i], err));
+		free(buf);
+	}
+	ok(ptc_table_seal(t, err));
+	free(ext);
+	ptc_store_boxes_done(&m);
+	ptc_table_unref(t);
+}
+
+static void expect_box(struct ptc_store *s, const struct ptc_table_key *k, uint32_t item, struct ptc_box b,
+		       const uint8_t *x, const int64_t *shape)
+{
+	uint8_t *want = malloc((size_t)volume(&b)), *got = malloc((size_t)volume(&b));
+	struct ptc_table *t;
+
+	ok(ptc_table_open(s, k, &t, err));
+	ok(ptc_table_read(t, item, &b, got, err));
+	cut_out(want, x, shape, &b);
+	assert_memory_equal(want, got, volume(&b));
+	ptc_table_unref(t);
+	free(want);
+	free(got);
+}
+
+static void bytes_survive_reopen(void **state)
+{
+	const int64_t shape[] = { 3000, 1000 };
+	uint8_t *x = tensor(3000, 1000, 1);
+	struct ptc_table_key k = key_of(JOB_A, 1, 1);
+	struct ptc_store_box need = { 7, BOX2(0, 0, 3000, 1000) };
+	struct ptc_store_stats st;
+	struct ptc_store *s;
+	struct place p;
+	char id[37];
+
+	place_make(&p, fast_base());
+	s = store_open(&p, 64 * MIB);
+	memcpy(id, ptc_store_id(s), 37);
+	ok(ptc_store_job_create(s, JOB_A, getuid(), err));
+	ok(ptc_store_job_create(s, JOB_A, getuid(), err));
+	make_table(s, &k, &need, 1, x, shape);
+	for (int round = 0; round < 2; round++) {
+		struct ptc_table *t;
+		int64_t scrubbed;
+
+		expect_box(s, &k, 7, BOX2(0, 0, 3000, 1000), x, shape);
+		expect_box(s, &k, 7, BOX2(1234, 77, 900, 13), x, shape);
+		ok(ptc_table_open(s, &k, &t, err));
+		ok(ptc_table_scrub(t, &scrubbed, err));
+		assert_int_equal(scrubbed, 3000000);
+		ptc_table_unref(t);
+		ptc_store_stats(s, &st);
+		assert_int_equal(st.chunks_used, 3);
+		s = ptc_store_close(s);
+		s = store_open(&p, 64 * MIB);
+		assert_string_equal(id, ptc_store_id(s));
+	}
+	ok(ptc_store_job_delete(s, JOB_A, err));
+	ok(ptc_store_job_delete(s, JOB_A, err));
+	ptc_store_stats(s, &st);
+	assert_int_equal(st.chunks_used + st.chunks_free, 0);
+	ptc_store_close(s);
+	place_remove(&p);
+	free(x);
+	assert_int_equal(ptc_alloc_live(), 0);
+}
+
+static void spans_and_digest_match(void **state)
+{
+	const int64_t shape[] = { 2500, 1024 };
+	uint8_t *x = tensor(2500, 1024, 2), *masked = calloc(2500, 1024);
+	struct ptc_table_key k = key_of(JOB_A, 1, 1);
+	struct ptc_store_box need = { 0, BOX2(0, 0, 2500, 1024) };
+	struct ptc_box b = BOX2(100, 0, 2000, 1024), c = BOX2(3, 5, 2000, 7);
+	struct iovec iov[8];
+	struct ptc_table *t;
+	struct ptc_store *s;
+	struct place p;
+	uint64_t digest;
+	size_t at = 100 * 1024;
+	int n;
+
+	place_make(&p, fast_base());
+	s = store_open(&p, 64 * MIB);
+	ok(ptc_store_job_create(s, JOB_A, getuid(), err));
+	make_table(s, &k, &need, 1, x, shape);
+	ok(ptc_table_open(s, &k, &t, err));
+	ok(ptc_table_read_iov(t, 0, &b, iov, 8, &n, err));
+	assert_true(n >= 2);
+	for (int i = 0; i < n; i++) {
+		assert_memory_equal(iov[i].iov_base, x + at, iov[i].iov_len);
+		at += iov[i].iov_len;
+	}
+	assert_int_equal(at, 2100 * 1024);
+	ok(ptc_table_read_iov(t, 0, &b, iov, 1, &n, err));
+	assert_int_equal(n, 0);
+	ok(ptc_table_read_iov(t, 0, &c, iov, 8, &n, err));
+	assert_int_equal(n, 0);
+	for (int r = 3; r < 2003; r++)
+		memcpy(masked + r * 1024 + 5, x + r * 1024 + 5, 7);
+	ok(ptc_table_digest(t, 0, &c, 2, shape, &digest, err));
+	assert_true(digest == ptc_digest_run(masked, 2500 * 1024));
+	ptc_table_unref(t);
+	ptc_store_close(s);
+	place_remove(&p);
+	free(x);
+	free(masked);
+}
+
+/* dim 0 halves stay by reference, dim 1 halves are copied; the snapshot costs nothing. */
+static void derive_aliases_or_copies(void **state)
+{
+	const int64_t shape[] = { 8 * 1024, 1024 };
+	uint8_t *x = tensor(shape[0], shape[1], 3);
+	struct ptc_table_key k1 = key_of(JOB_A, 1, 1), k2 = key_of(JOB_A, 2, 1), k3 = key_of(JOB_A, 3, 1),
+			     k4 = key_of(JOB_A, 1, 2);
+	struct ptc_store_box whole = { 0, BOX2(0, 0, 8192, 1024) }, top = { 0, BOX2(0, 0, 4096, 1024) },
+			     left = { 0, BOX2(0, 0, 4096, 512) };
+	struct ptc_store_stats st, before;
+	struct ptc_store_boxes m;
+	struct ptc_table *t, *src;
+	struct ptc_store *s;
+	struct place p;
+	int64_t bytes;
+
+	place_make(&p, fast_base());
+	s = store_open(&p, 64 * MIB);
+	ok(ptc_store_job_create(s, JOB_A, getuid(), err));
+	make_table(s, &k1, &whole, 1, x, shape);
+	ptc_store_stats(s, &before);
+	ok(ptc_table_alias(s, &k1, &k4, err));
+	ok(ptc_table_alias(s, &k1, &k4, err));
+	ok(ptc_table_open(s, &k1, &src, err));
+	ok(ptc_table_begin(s, &k2, &t, err));
+	ok(ptc_table_derive(t, src, &top, 1, true, &m, &bytes, err));
+	assert_int_equal(bytes, 0);
+	assert_int_equal(m.n, 0);
+	ptc_store_boxes_done(&m);
+	ok(ptc_table_derive(t, src, &top, 1, false, &m, &bytes, err));
+	ptc_store_boxes_done(&m);
+	ok(ptc_table_seal(t, err));
+	ptc_store_stats(s, &st);
+	assert_int_equal(st.chunks_used, before.chunks_used);
+	assert_int_equal(st.copied_bytes, 0);
+	ptc_table_unref(src);
+	ok(ptc_store_keep(s, JOB_A, &k2, 1, err));
+	ptc_store_stats(s, &st);
+	assert_int_equal(st.chunks_used, 5);
+	src = t;
+	ok(ptc_table_begin(s, &k3, &t, err));
+	ok(ptc_table_derive(t, src, &left, 1, false, &m, &bytes, err));
+	assert_int_equal(m.n, 0);
+	ptc_store_boxes_done(&m);
+	ok(ptc_table_seal(t, err));
+	ptc_table_unref(src);
+	ptc_table_unref(t);
+	ok(ptc_store_keep(s, JOB_A, &k3, 1, err));
+	ptc_store_stats(s, &st);
+	assert_int_equal(st.copied_bytes, 2 * MIB);
+	assert_int_equal(st.chunks_used, 3);
+	expect_box(s, &k3, 0, left.box, x, shape);
+	s = ptc_store_close(s);
+	s = store_open(&p, 64 * MIB);
+	expect_box(s, &k3, 0, left.box, x, shape);
+	ptc_store_close(s);
+	place_remove(&p);
+	free(x);
+}
+
+static void misuse_is_refused(void **state)
+{
+	const int64_t shape[] = { 4, 4 };
+	uint8_t *x = tensor(4, 4, 4), buf[16];
+	struct ptc_table_key k = key_of(JOB_A, 1, 1), k2 = key_of(JOB_A, 2, 1);
+	struct ptc_store_box need = { 0, BOX2(0, 0, 2, 4) }, other = { 0, BOX2(0, 0, 1, 4) };
+	struct ptc_box all = BOX2(0, 0, 4, 4), bad = BOX2(-1, 0, 2, 2);
+	struct ptc_store_opts o;
+	struct ptc_store *s, *twice = NULL;
+	struct ptc_error why = PTC_ERROR_INIT;
+	struct ptc_store_boxes m;
+	struct ptc_table *t;
+	struct iovec iov;
+	struct place p;
+	int64_t bytes;
+	uint32_t e;
+
+	place_make(&p, fast_base());
+	s = store_open(&p, 64 * MIB);
+	o = (struct ptc_store_opts){ .meta_dir = p.meta, .chunk_dir = p.chunks, .chunk_ceiling = MIB };
+	assert_int_equal(ptc_store_open(&o, &twice, &why), PTC_ESTATE);
+	assert_int_equal(ptc_store_job_create(s, "../../etc/passwd-aaaaaaaaaaaaaaaaaaaa", 0, &why), PTC_EINVAL);
+	assert_int_equal(ptc_table_begin(s, &k, &t, &why), PTC_ENOTFOUND);
+	ok(ptc_store_job_create(s, JOB_A, getuid(), err));
+	assert_int_equal(ptc_store_job_create(s, JOB_A, getuid() + 1, &why), PTC_EPERM);
+	make_table(s, &k, &need, 1, x, shape);
+	ok(ptc_table_open(s, &k, &t, err));
+	assert_int_equal(ptc_table_read(t, 0, &all, buf, &why), PTC_ENOTFOUND);
+	assert_int_equal(ptc_table_read(t, 1, &need.box, buf, &why), PTC_ENOTFOUND);
+	assert_int_equal(ptc_table_read(t, 0, &bad, buf, &why), PTC_EINVAL);
+	assert_int_equal(ptc_table_reserve(t, &need, 1, &e, &why), PTC_ESTATE);
+	assert_int_equal(ptc_table_write(t, 0, &need.box, buf, &why), PTC_ESTATE);
+	assert_int_equal(ptc_table_extent_iov(t, 0, 0, 8, &iov, 1), PTC_ESTATE);
+	ptc_table_unref(t);
+	ok(ptc_table_begin(s, &k2, &t, err));
+	ok(ptc_table_reserve(t, &need, 1, &e, err));
+	assert_int_equal(ptc_table_seal(t, &why), PTC_ESTATE);
+	assert_int_equal(ptc_table_read(t, 0, &need.box, buf, &why), PTC_ESTATE);
+	assert_int_equal(ptc_table_derive(t, NULL, &other, 1, false, &m, &bytes, &why), PTC_ESTATE);
+	assert_int_equal(ptc_table_filled(t, 99, &why), PTC_EINVAL);
+	ok(ptc_store_keep(s, JOB_A, &k, 1, err));
+	assert_int_equal(ptc_table_filled(t, e, &why), PTC_ESTATE);
+	assert_int_equal(ptc_table_seal(t, &why), PTC_ESTATE);
+	ptc_table_unref(t);
+	ok(ptc_store_fence(s, JOB_A, 7, err));
+	assert_int_equal(ptc_store_fence(s, JOB_A, 6, &why), PTC_EFENCED);
+	s = ptc_store_close(s);
+	s = store_open(&p, 64 * MIB);
+	assert_int_equal(ptc_store_fence(s, JOB_A, 6, &why), PTC_EFENCED);
+	ok(ptc_store_fence(s, JOB_A, 7, err));
+	ptc_store_close(s);
+	place_remove(&p);
+	free(x);
+}
+
+static void ceiling_is_hard_and_changes_nothing(void **state)
+{
+	struct ptc_table_key k = key_of(JOB_A, 1, 1), kb = key_of(JOB_B, 1, 1);
+	struct ptc_store_box four[4], more[8];
+	struct ptc_error why = PTC_ERROR_INIT;
+	struct ptc_store_stats st;
+	struct ptc_table *t, *tb;
+	struct ptc_store *s;
+	struct place p;
+	uint32_t e[8];
+
+	for (int i = 0; i < 4; i++)
+		four[i] = (struct ptc_store_box){ 0, BOX1(i * MIB, MIB) };
+	for (int i = 0; i < 8; i++)
+		more[i] = (struct ptc_store_box){ 1, BOX1(i * MIB, MIB) };
+	place_make(&p, fast_base());
+	s = store_open(&p, 8 * MIB);
+	ok(ptc_store_job_create(s, JOB_A, getuid(), err));
+	ok(ptc_store_job_create(s, JOB_B, getuid(), err));
+	ok(ptc_table_begin(s, &k, &t, err));
+	ok(ptc_table_reserve(t, four, 4, e, err));
+	assert_int_equal(ptc_table_reserve(t, more, 8, e, &why), PTC_ENOSPC);
+	ptc_store_stats(s, &st);
+	assert_int_equal(st.chunks_used, 5);
+	assert_true((st.chunks_used + st.chunks_free) * PTC_CHUNK_BYTES <= st.ceiling);
+	ptc_table_unref(t);
+	ok(ptc_store_keep(s, JOB_A, NULL, 0, err));
+	ptc_store_stats(s, &st);
+	assert_int_equal(st.chunks_used, 0);
+	ok(ptc_table_begin(s, &kb, &tb, err)); /* takes what job A keeps warm */
+	ok(ptc_table_reserve(tb, more, 6, e, err));
+	ptc_store_stats(s, &st);
+	assert_true((st.chunks_used + st.chunks_free) * PTC_CHUNK_BYTES <= st.ceiling);
+	assert_true(st.file_bytes < 12 * MIB);
+	ptc_table_unref(tb);
+	ptc_store_close(s);
+	place_remove(&p);
+}
+
+static void flip_bit(const struct place *p, const uint8_t *near, size_t n)
+{
+	char path[160];
+	uint8_t *data;
+	size_t len, got;
+	FILE *f;
+
+	snprintf(path, sizeof path, "%s/%s/data.mdb", p->chunks, JOB_A);
+	f = fopen(path, "r+");
+	data = malloc(16 * MIB);
+	len = fread(data, 1, 16 * MIB, f);
+	for (got = 0; got + n <= len && memcmp(data + got, near, n) != 0;)
+		got++;
+	assert_true(got + n <= len);
+	fseek(f, (long)got, SEEK_SET);
+	fputc(data[got] ^ 4, f);
+	fclose(f);
+	free(data);
+}
+
+static void a_flipped_bit_is_named(void **state)
+{
+	const int64_t shape[] = { 2000, 1024 };
+	uint8_t *x = tensor(2000, 1024, 5), *buf = malloc(2000 * 1024);
+	struct ptc_table_key k = key_of(JOB_A, 1, 1), k2 = key_of(JOB_A, 2, 1);
+	struct ptc_store_box need = { 3, BOX2(0, 0, 2000, 1024) }, left = { 3, BOX2(0, 0, 2000, 100) };
+	struct ptc_box top = BOX2(0, 0, 100, 1024), bad = BOX2(1400, 0, 300, 1024);
+	struct ptc_error why = PTC_ERROR_INIT;
+	struct ptc_store_boxes m;
+	struct ptc_table *t, *d;
+	struct ptc_store *s;
+	struct place p;
+	int64_t n;
+
+	place_make(&p, fast_base());
+	s = store_open(&p, 64 * MIB);
+	ok(ptc_store_job_create(s, JOB_A, getuid(), err));
+	make_table(s, &k, &need, 1, x, shape);
+	ptc_store_close(s);
+	flip_bit(&p, x + 1500 * 1024, 64);
+	s = store_open(&p, 64 * MIB);
+	ok(ptc_table_open(s, &k, &t, err));
+	ok(ptc_table_read(t, 3, &top, buf, err));
+	assert_int_equal(ptc_table_read(t, 3, &bad, buf, &why), PTC_ECORRUPT);
+	assert_non_null(strstr(why.text, "item 3"));
+	assert_non_null(strstr(why.text, "chunk 2"));
+	assert_int_equal(ptc_table_scrub(t, &n, &why), PTC_ECORRUPT);
+	ok(ptc_table_begin(s, &k2, &d, err));
+	assert_int_equal(ptc_table_derive(d, t, &left, 1, false, &m, &n, &why), PTC_ECORRUPT);
+	ptc_table_unref(d);
+	ptc_table_unref(t);
+	ptc_store_close(s);
+	place_remove(&p);
+	free(x);
+	free(buf);
+}
+
+static void count_jobs(void *arg, const char *uuid, uid_t uid, bool lost)
+{
+	int *n = arg;
+
+	n[0]++;
+	n[1] += lost;
+	if (lost)
+		assert_string_equal(uuid, JOB_A);
+}
+
+static void a_lost_job_harms_no_other(void **state)
+{
+	const int64_t shape[] = { 100, 100 };
+	uint8_t *x = tensor(100, 100, 6);
+	struct ptc_table_key k = key_of(JOB_A, 1, 1), kb = key_of(JOB_B, 1, 1);
+	struct ptc_store_box need = { 0, BOX2(0, 0, 100, 100) };
+	struct ptc_error why = PTC_ERROR_INIT;
+	struct ptc_store_stats st;
+	struct ptc_table *t;
+	struct ptc_store *s;
+	struct place p;
+	char path[160];
+
+	for (int round = 0; round < 3; round++) {
+		int n[2] = { 0, 0 };
+
+		place_make(&p, fast_base());
+		s = store_open(&p, 64 * MIB);
+		ok(ptc_store_job_create(s, JOB_A, getuid(), err));
+		ok(ptc_store_job_create(s, JOB_B, getuid(), err));
+		make_table(s, &k, &need, 1, x, shape);
+		make_table(s, &kb, &need, 1, x, shape);
+		ptc_store_close(s);
+		snprintf(path, sizeof path, "%s/%s%s", p.chunks, JOB_A, round == 0 ? "" : "/data.mdb");
+		if (round < 2)
+			assert_int_equal(ptc_sys_remove_tree(path, NULL, NULL), 0);
+		else
+			assert_int_equal(truncate(path, 3 * 4096), 0);
+		s = store_open(&p, 64 * MIB);
+		ok(ptc_store_jobs(s, count_jobs, n, err));
+		assert_int_equal(n[0], 2);
+		assert_int_equal(n[1], 1);
+		assert_int_equal(ptc_table_open(s, &k, &t, &why), PTC_ELOST);
+		assert_int_equal(ptc_table_begin(s, &k, &t, &why), PTC_ELOST);
+		assert_int_equal(ptc_store_keep(s, JOB_A, NULL, 0, &why), PTC_ELOST);
+		expect_box(s, &kb, 0, need.box, x, shape);
+		ok(ptc_store_job_delete(s, JOB_A, err));
+		ok(ptc_store_job_create(s, JOB_A, getuid(), err));
+		make_table(s, &k, &need, 1, x, shape);
+		expect_box(s, &k, 0, need.box, x, shape);
+		ptc_store_stats(s, &st);
+		assert_int_equal(st.lost_jobs, 0);
+		ptc_store_close(s);
+		place_remove(&p);
+	}
+	free(x);
+}
+
+/* A reference held across keep and job_delete keeps its bytes. */
+static void references_outlive_the_registry(void **state)
+{
+	const int64_t shape[] = { 1000, 1000 };
+	uint8_t *x = tensor(1000, 1000, 8), *buf = malloc(1000000);
+	struct ptc_table_key k = key_of(JOB_A, 1, 1), k2 = key_of(JOB_A, 2, 1), k3 = key_of(JOB_A, 3, 1);
+	struct ptc_store_box need = { 0, BOX2(0, 0, 1000, 1000) };
+	struct ptc_store_boxes m;
+	struct ptc_store_stats st;
+	struct ptc_table *t, *d;
+	struct ptc_store *s;
+	struct place p;
+	int64_t n;
+
+	place_make(&p, fast_base());
+	s = store_open(&p, 64 * MIB);
+	ok(ptc_store_job_create(s, JOB_A, getuid(), err));
+	make_table(s, &k, &need, 1, x, shape);
+	ok(ptc_table_open(s, &k, &t, err));
+	ok(ptc_store_keep(s, JOB_A, NULL, 0, err));
+	make_table(s, &k2, &need, 1, x, shape);
+	ok(ptc_table_read(t, 0, &need.box, buf, err));
+	assert_memory_equal(buf, x, 1000000);
+	ok(ptc_table_begin(s, &k3, &d, err)); /* sums must be written again: meta has dropped them */
+	ok(ptc_table_derive(d, t, &need, 1, false, &m, &n, err));
+	assert_int_equal(m.n, 0);
+	ptc_store_boxes_done(&m);
+	ok(ptc_table_seal(d, err));
+	ptc_table_unref(d);
+	ptc_table_unref(t);
+	s = ptc_store_close(s);
+	s = store_open(&p, 64 * MIB);
+	expect_box(s, &k3, 0, need.box, x, shape);
+	ok(ptc_table_open(s, &k3, &t, err));
+	ok(ptc_store_job_delete(s, JOB_A, err));
+	ok(ptc_table_read(t, 0, &need.box, buf, err));
+	assert_memory_equal(buf, x, 1000000);
+	ptc_table_unref(t);
+	ptc_store_stats(s, &st);
+	assert_int_equal(st.chunks_used + st.chunks_free, 0);
+	ptc_store_close(s);
+	place_remove(&p);
+	free(x);
+	free(buf);
+}
+
+static void descriptors_are_close_on_exec(void **state)
+{
+	struct ptc_store *s;
+	struct dirent *e;
+	struct place p;
+	int seen = 0;
+	DIR *d;
+
+	place_make(&p, fast_base());
+	s = store_open(&p, 64 * MIB);
+	ok(ptc_store_job_create(s, JOB_A, getuid(), err));
+	d = opendir("/proc/self/fd");
+	while ((e = readdir(d))) {
+		char link[300], to[300] = "";
+
+		snprintf(link, sizeof link, "/proc/self/fd/%s", e->d_name);
+		if (readlink(link, to, sizeof to - 1) < 0 || strncmp(to, p.dir, strlen(p.dir)) != 0)
+			continue;
+		seen++;
+		assert_true(fcntl(atoi(e->d_name), F_GETFD) & FD_CLOEXEC);
+	}
+	closedir(d);
+	assert_true(seen >= 5);
+	ptc_store_close(s);
+	place_remove(&p);
+}
+
+/* Many small extents: packed, and a table larger than one meta value. */
+static void a_table_of_100000_pieces(void **state)
+{
+	const size_t n = 100000;
+	struct ptc_store_box *b = calloc(n, sizeof *b);
+	uint32_t *e = calloc(n, sizeof *e);
+	struct ptc_table_key k = key_of(JOB_A, 1, 1), k2 = key_of(JOB_A, 1, 2);
+	struct ptc_store_stats st;
+	struct ptc_table *t;
+	struct ptc_store *s;
+	struct place p;
+	size_t got;
+
+	for (size_t i = 0; i < n; i++)
+		b[i] = (struct ptc_store_box){ (uint32_t)i, BOX2(1, 0, 3, 20) };
+	place_make(&p, fast_base());
+	s = store_open(&p, 64 * MIB);
+	ok(ptc_store_job_create(s, JOB_A, getuid(), err));
+	ok(ptc_table_begin(s, &k, &t, err));
+	ok(ptc_table_reserve(t, b, n, e, err));
+	for (size_t i = 0; i < n; i++) {
+		uint8_t bytes[60];
+
+		memset(bytes, (int)i, sizeof bytes);
+		ok(ptc_table_write(t, (uint32_t)i, &b[i].box, bytes, err));
+	}
+	ok(ptc_table_filled_all(t, err));
+	ok(ptc_table_seal(t, err));
+	ptc_table_unref(t);
+	ok(ptc_table_alias(s, &k, &k2, err));
+	ok(ptc_store_keep(s, JOB_A, &k2, 1, err));
+	s = ptc_store_close(s);
+	s = store_open(&p, 64 * MIB);
+	ptc_store_stats(s, &st);
+	assert_int_equal(st.chunks_used, 7);
+	ok(ptc_table_open(s, &k2, &t, err));
+	assert_non_null(ptc_table_all_pieces(t, &got));
+	assert_int_equal(got, n);
+	for (size_t i = 0; i < n; i++) {
+		uint8_t bytes[60], want[60];
+
+		memset(want, (int)i, sizeof want);
+		assert_int_equal(ptc_table_all_pieces(t, &got)[i].item, i);
+		ok(ptc_table_read(t, (uint32_t)i, &b[i].box, bytes, err));
+		assert_memory_equal(bytes, want, sizeof want);
+	}
+	ptc_table_unref(t);
+	ptc_store_close(s);
+	place_remove(&p);
+	free(b);
+	free(e);
+}
+
+/* The whole life of a table; returns the first error. */
+static int life(const struct place *p, struct ptc_error *err)
+{
+	struct ptc_store_opts o = { .meta_dir = p->meta, .chunk_dir = p->chunks, .chunk_ceiling = 64 * MIB };
+	struct ptc_table_key k = key_of(JOB_A, 1, 1), k2 = key_of(JOB_A, 2, 1), k3 = key_of(JOB_A, 2, 2);
+	struct ptc_store_box need = { 0, BOX2(0, 0, 30, 100) }, part = { 0, BOX2(0, 0, 40, 20) };
+	struct ptc_table *t = NULL, *d = NULL;
+	struct ptc_store_boxes m = { 0 };
+	struct ptc_store *s = NULL;
+	uint8_t data[4000] = { 1 };
+	int64_t n;
+	uint32_t e[8];
+	int rc = ptc_store_open(&o, &s, err);
+
+	if (!rc)
+		rc = ptc_store_job_create(s, JOB_A, getuid(), err);
+	if (!rc)
+		rc = ptc_table_begin(s, &k, &t, err);
+	if (!rc)
+		rc = ptc_table_reserve(t, &need, 1, e, err);
+	if (!rc)
+		rc = ptc_table_write(t, 0, &need.box, data, err);
+	if (!rc)
+		rc = ptc_table_filled_all(t, err);
+	if (!rc)
+		rc = ptc_table_seal(t, err);
+	if (!rc)
+		rc = ptc_table_begin(s, &k2, &d, err);
+	if (!rc)
+		rc = ptc_table_derive(d, t, &part, 1, false, &m, &n, err);
+	if (!rc)
+		rc = ptc_table_reserve(d, m.v, m.n, e, err);
+	if (!rc)
+		rc = ptc_table_filled_all(d, err);
+	if (!rc)
+		rc = ptc_table_seal(d, err);
+	if (!rc)
+		rc = ptc_table_alias(s, &k2, &k3, err);
+	if (!rc)
+		rc = ptc_table_read(d, 0, &part.box, data, err);
+	if (!rc)
+		rc = ptc_store_keep(s, JOB_A, &k3, 1, err);
+	ptc_store_boxes_done(&m);
+	ptc_table_unref(t);
+	ptc_table_unref(d);
+	if (!rc) {
+		ptc_store_close(s);
+		rc = ptc_store_open(&o, &s, err);
+		if (rc)
+			return rc;
+	}
+	ptc_store_close(s);
+	return rc;
+}
+
+static void every_allocation_may_fail(void **state)
+{
+	struct ptc_error why = PTC_ERROR_INIT;
+	struct ptc_store *s;
+	struct place p;
+	uint64_t at;
+
+	for (at = 1; at < 2000; at++) {
+		uint64_t before, made;
+		int rc;
+
+		place_make(&p, fast_base());
+		before = ptc_alloc_count();
+		ptc_alloc_fail_at(at);
+		rc = life(&p, &why);
+		ptc_alloc_fail_at(0);
+		made = ptc_alloc_count() - before;
+		assert_int_equal(ptc_alloc_live(), 0);
+		s = store_open(&p, 64 * MIB); /* what is left is consistent */
+		ok(ptc_store_job_delete(s, JOB_A, err));
+		ptc_store_close(s);
+		ok(life(&p, err));
+		place_remove(&p);
+		if (made < at) /* it never came to the failing one */
+			break;
+		if (rc != 0)
+			assert_int_equal(rc, PTC_ENOMEM);
+	}
+	assert_in_range(at, 20, 1999);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(bytes_survive_reopen),
+		cmocka_unit_test(spans_and_digest_match),
+		cmocka_unit_test(derive_aliases_or_copies),
+		cmocka_unit_test(misuse_is_refused),
+		cmocka_unit_test(ceiling_is_hard_and_changes_nothing),
+		cmocka_unit_test(a_flipped_bit_is_named),
+		cmocka_unit_test(a_lost_job_harms_no_other),
+		cmocka_unit_test(references_outlive_the_registry),
+		cmocka_unit_test(descriptors_are_close_on_exec),
+		cmocka_unit_test(a_table_of_100000_pieces),
+		cmocka_unit_test(every_allocation_may_fail),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

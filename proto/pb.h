@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* protobuf-c over our allocator and buffers. Failure modes: out of memory,
+ * and for unpacking bytes that do not parse (PTC_EPEER). Thread-safe. */
+#pragma once
+
+#include "base/buf.h"
+#include "base/status.h"
+
+#include <protobuf-c/protobuf-c.h>
+
+/* Pass it to every generated __unpack and __free_unpacked. protobuf-c takes it non-const but never writes to it. */
+extern ProtobufCAllocator ptc_pb_allocator;
+
+/* Appends msg's wire form; out of memory shows in ptc_buf_failed(b). */
+void ptc_pb_pack(const ProtobufCMessage *msg, struct ptc_buf *b);
+/* Whole wire form in its own memory (ptc_free it); never NULL on success, also for an empty message. */
+int ptc_pb_encode(const ProtobufCMessage *msg, void **ret_data, size_t *ret_len, struct ptc_error *err);
+/* *ret_msg: protobuf_c_message_free_unpacked(msg, &ptc_pb_allocator), or ptc_pb_free. */
+int ptc_pb_decode(const ProtobufCMessageDescriptor *type, const void *data, size_t len, ProtobufCMessage **ret_msg,
+		  struct ptc_error *err);
+void ptc_pb_free(ProtobufCMessage *msg); /* NULL ok */

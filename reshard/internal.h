@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Shared between the files of reshard/; nobody else includes it. */
+#pragma once
+
+#include "reshard/plan.h"
+
+#define PTC_ITEM_NAME_SIZE (PTC_TENSOR_NAME_MAX + PTC_FIELD_NAME_MAX + 2)
+
+/* Glob: * any run (dots too), ? one character, [abc] [a-z] [!x]; no escapes. Time is pattern times text. */
+bool ptc_glob_valid(const char *pattern);
+bool ptc_glob_match(const char *pattern, size_t pattern_len, const char *text, size_t text_len);
+/* pattern is a glob with one {} for a run of digits; false when the name does not fit. */
+bool ptc_layer_match(const char *pattern, const char *name, int64_t *ret_layer);
+
+/* Everything a layout trusts, except that each rule fits the tensors it wins (ptc_rule_fits). */
+int ptc_spec_check(const struct ptc_spec *s, struct ptc_error *err);
+/* The rule fits the item's shape and name. *ret_layer: its layer for PTC_PLACE_LAYER, else -1. rule may be NULL. */
+int ptc_rule_fits(const struct ptc_spec *s, size_t item, const struct ptc_rule *rule, int64_t *ret_layer,
+		  struct ptc_error *err);
+/* The rules of one tensor's items: ret[0] for the parameter, ret[f] for field f; NULL where none applies. */
+void ptc_spec_tensor_rules(const struct ptc_spec *s, size_t tensor, const struct ptc_rule *ret[1 + PTC_MAX_FIELDS]);
+
+/* This rank's place in its dp*cp group, in rank order. */
+uint32_t ptc_config_zero_index(const struct ptc_config *c, const struct ptc_coords *k);
+
+/* A byte box of an item and the lowest rank it comes from. */
+struct ptc_holding {
+	uint32_t item, rank;
+	struct ptc_box box;
+};
+struct ptc_holdings {
+	struct ptc_holding *v;
+	size_t n, cap;
+	int64_t bytes;
+};
+void ptc_holdings_done(struct ptc_holdings *h);
+/* Makes the boxes of one item, h->v[mark..], sorted, distinct and disjoint, with the same union: overlaps that are not
+ * equal are cut. */
+int ptc_holdings_settle(struct ptc_holdings *h, size_t mark);
+/* What the given ranks hold together: by item, then first byte; disjoint within an item. */
+int ptc_layout_holdings(const struct ptc_layout *l, const uint32_t *ranks, size_t nranks, struct ptc_holdings *ret,
+			struct ptc_error *err);
+/* [*ret_lo, *ret_hi) of one item. */
+void ptc_holdings_item(const struct ptc_holdings *h, uint32_t item, size_t *ret_lo, size_t *ret_hi);
+const struct ptc_spec *ptc_layout_spec(const struct ptc_layout *l);
+const struct ptc_config *ptc_layout_config(const struct ptc_layout *l);
+/* Ranks that hold the same share a cell. */
+uint32_t ptc_layout_ncells(const struct ptc_layout *l);
+uint32_t ptc_layout_cell(const struct ptc_layout *l, uint32_t rank);
+const struct ptc_rank_layout *ptc_layout_cell_at(const struct ptc_layout *l, uint32_t cell);
+
+/* The bytes of layout `to`, summed by who needs them (cells of to) and who has them (cells of from): a class is a pair
+ * of such sets. Lists are per cell: classes list[first[c] .. first[c + 1]). */
+struct ptc_class_lists {
+	size_t *first;
+	uint32_t *list;
+};
+struct ptc_classes {
+	size_t n;
+	int64_t *bytes;
+	struct ptc_class_lists to, from;
+};
+int ptc_classes_init(const struct ptc_layout *from, const struct ptc_layout *to, struct ptc_classes *ret,
+		     struct ptc_error *err);
+void ptc_classes_done(struct ptc_classes *c);
+
+/* rows <= cols: the cheapest assignment of each row to a column of its own. cost is rows * cols. */
+int ptc_assign(size_t rows, size_t cols, const int64_t *cost, uint32_t *ret_col, int64_t *ret_cost);

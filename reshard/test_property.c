@@ -1,0 +1,811 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Layouts, plans and placements of small random states against an oracle that
+ * writes out, element by element, which global element lies at each position
+ * of each rank's buffer. The oracle uses only the spec and arithmetic of its
+ * own, no box. PTC_SEED and PTC_CASES override; a failure prints the case. */
+#include "base/alloc.h"
+#include "reshard/plan.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define MAX_TENSORS 3
+#define MAX_FIELDS  2
+#define MAX_ITEMS   (MAX_TENSORS * (1 + MAX_FIELDS))
+#define MAX_LOCAL   4096
+#define MAX_WORLD   24
+#define MAX_NODES   6
+#define MAX_BYTES   1536 /* of one item, at 8 bytes an element */
+
+static uint64_t rng, case_seed;
+
+static int64_t rnd(int64_t n)
+{
+	rng ^= rng << 13;
+	rng ^= rng >> 7;
+	rng ^= rng << 17;
+	return (int64_t)((rng >> 11) % (uint64_t)n);
+}
+
+#define CHECK(x)                                                                                                       \
+	do {                                                                                                           \
+		if (!(x))                                                                                              \
+			fail_msg("case %llu: %s", (unsigned long long)case_seed, #x);                                  \
+	} while (0)
+
+/* ---- random inputs ---- */
+
+struct input {
+	struct ptc_spec spec;
+	struct ptc_tensor tensors[MAX_TENSORS];
+	struct ptc_field fields[MAX_FIELDS];
+	struct ptc_rule rules[MAX_TENSORS + 1];
+	int64_t blocks[MAX_TENSORS + 1][3];
+};
+
+static const char *const names[MAX_TENSORS] = { "h.0.w", "h.1.w", "h.3.w" };
+static const char *const matches[MAX_TENSORS] = { "h.0.*", "h.[1]?w", "*" };
+
+static int64_t random_dim(void)
+{
+	static const int64_t likely[] = { 0, 1, 2, 3, 4, 6, 8, 12, 12, 16, 24 };
+
+	return likely[rnd(sizeof likely / sizeof *likely)];
+}
+
+/* A rule for tensor t that lint accepts. */
+static void random_rule(struct input *in, size_t i, const struct ptc_tensor *t)
+{
+	struct ptc_rule *r = &in->rules[i];
+	int64_t size;
+
+	*r = (struct ptc_rule){ .match = matches[i % MAX_TENSORS] };
+	r->place = (enum ptc_place)rnd(5);
+	if (r->place == PTC_PLACE_LAYER)
+		r->layer = "h.{}.w";
+	if (t->ndim == 0 || rnd(4) == 0)
+		return;
+	r->axis = PTC_AXIS_TP;
+	r->dim = (uint32_t)rnd(t->ndim);
+	r->kind = (enum ptc_split_kind)rnd(3);
+	size = t->shape[r->dim];
+	switch (rnd(4)) {
+	case 0:
+		r->pad_to = 1 + rnd(4);
+		break;
+	case 1:
+		if (size >= 3) {
+			int64_t *b = in->blocks[i];
+
+			b[0] = 1 + rnd(size - 2);
+			b[1] = 1 + rnd(size - b[0] - 1);
+			b[2] = size - b[0] - b[1];
+			r->blocks = b;
+			r->nblocks = 3;
+		}
+		break;
+	case 2:
+		for (r->unit = 1 + rnd(6); size % r->unit;)
+			r->unit--;
+		break;
+	default:
+		break;
+	}
+}
+
+static void random_input(struct input *in)
+{
+	static const enum ptc_dtype dtypes[] = { PTC_U8, PTC_BF16, PTC_F32, PTC_C64 };
+
+	memset(in, 0, sizeof *in);
+	in->spec = (struct ptc_spec){ .name = "job", .tensors = in->tensors, .fields = in->fields, .rules = in->rules };
+	in->spec.ntensors = 1 + (size_t)rnd(MAX_TENSORS);
+	in->spec.nfields = (size_t)rnd(MAX_FIELDS + 1);
+	for (size_t f = 0; f < in->spec.nfields; f++)
+		in->fields[f] = (struct ptc_field){ f ? "master" : "exp_avg", dtypes[rnd(4)], rnd(2) == 0 };
+	for (size_t i = 0; i < in->spec.ntensors; i++) {
+		struct ptc_tensor *t = &in->tensors[i];
+
+		*t = (struct ptc_tensor){ .name = names[i], .dtype = dtypes[rnd(4)], .ndim = (uint32_t)rnd(4) };
+		for (uint32_t d = 0; d < t->ndim; d++)
+			t->shape[d] = d < 2 ? random_dim() : rnd(3);
+		if (t->ndim == 3 && t->shape[0] * t->shape[1] * t->shape[2] * 8 > MAX_BYTES)
+			t->shape[1] = 3;
+		if (t->ndim >= 2 && t->shape[0] * t->shape[1] * 8 > MAX_BYTES)
+			t->shape[0] = 7;
+	}
+	/* one rule per tensor, all but the last matching it only; sometimes none for the last */
+	in->spec.nrules = in->spec.ntensors;
+	for (size_t i = 0; i < in->spec.ntensors; i++) {
+		random_rule(in, i, &in->tensors[i]);
+		if (i + 1 == in->spec.ntensors && i + 1 < MAX_TENSORS && i == 0 && rnd(4) == 0)
+			in->spec.nrules = 0;
+	}
+	if (in->spec.nrules && in->spec.nfields && rnd(4) == 0) { /* a first rule for one field of everything */
+		memmove(in->rules + 1, in->rules, in->spec.nrules * sizeof *in->rules);
+		in->rules[0] = (struct ptc_rule){ .match = "*", .fields = "exp_avg" };
+		in->spec.nrules++;
+	}
+}
+
+static struct ptc_config random_config(uint32_t max_world)
+{
+	static const char *const orders[] = { "tp-cp-ep-dp-pp", "pp-dp-cp-tp-ep", "dp-tp-pp-cp-ep", "cp-ep-pp-dp-tp" };
+	struct ptc_config c;
+	char text[128];
+	uint32_t world;
+
+	do {
+		snprintf(text, sizeof text, "tp=%d,pp=%d,dp=%d,cp=%d,zero=%d,order=%s", 1 + (int)rnd(6),
+			 1 + (int)rnd(4), 1 + (int)rnd(4), rnd(3) ? 1 : 2, (int)rnd(2), orders[rnd(4)]);
+		CHECK(ptc_config_parse(text, &c, NULL) == 0);
+		CHECK(ptc_config_world(&c, &world, NULL) == 0);
+	} while (world > max_world);
+	return c;
+}
+
+/* ---- the oracle ---- */
+
+struct local {
+	bool present;
+	int64_t n;
+	int64_t at[MAX_LOCAL]; /* global element at each position, -1: padding */
+};
+
+/* The rule of an item by the patterns above: rule i rules tensor i, except for a first rule made for exp_avg. */
+static const struct ptc_rule *oracle_rule(const struct input *in, size_t tensor, size_t field)
+{
+	bool special = in->spec.nrules && in->rules[0].fields;
+
+	if (special && field == 1)
+		return &in->rules[0];
+	if (in->spec.nrules == 0)
+		return NULL;
+	return &in->rules[tensor + special];
+}
+
+static bool oracle_stage(const struct input *in, const struct ptc_rule *r, size_t tensor, const struct ptc_config *c,
+			 uint32_t pp)
+{
+	static const uint32_t layer_of[MAX_TENSORS] = { 0, 1, 3 };
+	uint32_t layers = 0, at = 0;
+
+	if (!r || r->place == PTC_PLACE_ALL)
+		return true;
+	if (r->place == PTC_PLACE_FIRST)
+		return pp == 0;
+	if (r->place == PTC_PLACE_LAST)
+		return pp + 1 == c->pp;
+	if (r->place == PTC_PLACE_ENDS)
+		return pp == 0 || pp + 1 == c->pp;
+	for (size_t t = 0; t < in->spec.ntensors; t++)
+		for (size_t f = 0; f <= in->spec.nfields; f++) {
+			const struct ptc_rule *o = oracle_rule(in, t, f);
+
+			if (o && o->place == PTC_PLACE_LAYER && layer_of[t] >= layers)
+				layers = layer_of[t] + 1;
+		}
+	/* deal layers out one by one: stage s gets layers until its quota is met */
+	for (uint32_t s = 0; s < c->pp; s++) {
+		uint32_t quota = layers / c->pp + (s < layers % c->pp ? 1 : 0);
+
+		for (uint32_t k = 0; k < quota; k++)
+			if (at++ == layer_of[tensor])
+				return s == pp;
+	}
+	return false;
+}
+
+/* Which rank has unit u of n when it is not replicated: by handing units out. */
+static int64_t unit_owner(enum ptc_split_kind kind, int64_t u, int64_t n, int64_t degree)
+{
+	int64_t rank = 0, got = 0;
+
+	for (int64_t i = 0;; i++) {
+		int64_t quota = n / degree;
+
+		if (kind == PTC_SPLIT_CEIL && n % degree)
+			quota++;
+		if (kind == PTC_SPLIT_BALANCED && rank < n % degree)
+			quota++;
+		if (got == quota) {
+			rank++;
+			got = 0;
+			i--;
+			continue;
+		}
+		if (i == u)
+			return rank;
+		got++;
+	}
+}
+
+/* Indices along the split dim that tp rank t has, in local order; false: impossible. */
+static bool oracle_dim(const struct ptc_rule *r, int64_t size, int64_t degree, int64_t t, int64_t *out, int64_t *ret_n)
+{
+	int64_t n = 0, start = 0, unit = r->unit ? r->unit : 1;
+
+	if (r->pad_to) {
+		int64_t padded = size;
+
+		while (padded % (r->pad_to * degree))
+			padded++;
+		for (int64_t i = 0; i < padded; i++)
+			if (i / (padded / degree) == t)
+				out[n++] = i < size ? i : -1;
+		*ret_n = n;
+		return true;
+	}
+	for (size_t b = 0; b < (r->nblocks ? r->nblocks : 1); b++) {
+		int64_t len = r->nblocks ? r->blocks[b] : size, units = len / unit;
+		bool shared = r->kind == PTC_SPLIT_EVEN && r->unit && units && units < degree && degree % units == 0;
+
+		if (r->kind == PTC_SPLIT_EVEN && units % degree && !shared)
+			return false;
+		for (int64_t i = 0; i < len; i++) {
+			bool mine = shared ? i / unit == t * units / degree
+					   : unit_owner(r->kind, i / unit, units, degree) == t;
+
+			if (mine)
+				out[n++] = start + i;
+		}
+		start += len;
+	}
+	*ret_n = n;
+	return true;
+}
+
+/* Position in the dp*cp group, by counting the ranks of the group below. */
+static uint32_t group_position(const struct ptc_config *c, uint32_t rank)
+{
+	struct ptc_coords me = ptc_config_coords(c, rank);
+	uint32_t n = 0;
+
+	for (uint32_t r = 0; r < rank; r++) {
+		struct ptc_coords k = ptc_config_coords(c, r);
+
+		n += k.tp == me.tp && k.pp == me.pp;
+	}
+	return n;
+}
+
+static bool oracle_local(const struct input *in, const struct ptc_config *c, uint32_t rank, size_t item,
+			 struct local *out)
+{
+	size_t tensor = item / (1 + in->spec.nfields), field = item % (1 + in->spec.nfields);
+	const struct ptc_tensor *t = &in->tensors[tensor];
+	const struct ptc_rule *r = oracle_rule(in, tensor, field);
+	struct ptc_coords k = ptc_config_coords(c, rank);
+	int64_t dim[MAX_LOCAL], len = 0, shape[PTC_MAX_DIMS], total = 1;
+
+	out->n = 0;
+	if (r && r->axis == PTC_AXIS_TP && !oracle_dim(r, t->shape[r->dim], c->tp, k.tp, dim, &len))
+		return false;
+	out->present = oracle_stage(in, r, tensor, c, k.pp);
+	if (!out->present)
+		return true;
+	for (uint32_t d = 0; d < t->ndim; d++) {
+		shape[d] = r && r->axis == PTC_AXIS_TP && d == r->dim ? len : t->shape[d];
+		total *= shape[d];
+	}
+	for (int64_t i = 0; i < total; i++) {
+		int64_t rest = i, global = 0, scale = 1;
+		bool pad = false;
+
+		for (uint32_t d = t->ndim; d-- > 0;) {
+			int64_t x = rest % shape[d];
+
+			rest /= shape[d];
+			if (r && r->axis == PTC_AXIS_TP && d == r->dim)
+				x = dim[x];
+			pad |= x < 0;
+			global += x * scale;
+			scale *= t->shape[d];
+		}
+		out->at[out->n++] = pad ? -1 : global;
+	}
+	if (c->zero && field) {
+		int64_t parts = c->dp * c->cp, chunk = (total + parts - 1) / parts, n = 0;
+		int64_t from = group_position(c, rank) * chunk;
+
+		for (int64_t i = from; i < from + chunk && i < total; i++)
+			out->at[n++] = out->at[i];
+		out->n = n;
+	}
+	return true;
+}
+
+static bool oracle_possible(const struct input *in, const struct ptc_config *c, uint32_t world, struct local *scratch)
+{
+	for (uint32_t r = 0; r < world; r++)
+		for (size_t i = 0; i < ptc_spec_items(&in->spec); i++)
+			if (!oracle_local(in, c, r, i, scratch))
+				return false;
+	return true;
+}
+
+/* ---- layouts ---- */
+
+static void paint_region(const struct ptc_tensor *t, const struct ptc_region *r, int64_t *buf, int64_t n)
+{
+	int64_t count = ptc_box_volume(&r->box);
+
+	for (int64_t e = 0; e < count; e++) {
+		int64_t rest = e, pos = r->buf_off, global = 0, scale = 1;
+
+		for (uint32_t d = t->ndim; d-- > 0;) {
+			int64_t x = rest % r->box.ext[d];
+
+			rest /= r->box.ext[d];
+			pos += x * r->buf_stride[d];
+			global += (r->box.off[d] + x) * scale;
+			scale *= t->shape[d];
+		}
+		CHECK(pos >= 0 && pos < n);
+		CHECK(buf[pos] == -2);
+		buf[pos] = r->padding ? -1 : global;
+	}
+}
+
+static void check_rank(const struct input *in, const struct ptc_config *c, const struct ptc_layout *l, uint32_t rank)
+{
+	static struct local want;
+	static int64_t buf[MAX_LOCAL];
+	const struct ptc_rank_layout *rl = ptc_layout_rank(l, rank);
+	size_t at = 0;
+
+	for (uint32_t item = 0; item < ptc_spec_items(&in->spec); item++) {
+		const struct ptc_tensor *t = &in->tensors[item / (1 + in->spec.nfields)];
+		struct ptc_local_shape shape;
+		int64_t n = 1;
+
+		CHECK(oracle_local(in, c, rank, item, &want));
+		CHECK(ptc_layout_local_shape(l, rank, item, &shape) == want.present);
+		for (uint32_t d = 0; want.present && d < shape.ndim; d++)
+			n *= shape.shape[d];
+		CHECK(!want.present || n == want.n);
+		for (int64_t i = 0; i < want.n; i++)
+			buf[i] = -2;
+		for (; at < rl->nregions && rl->regions[at].item == item; at++)
+			paint_region(t, &rl->regions[at], buf, want.n);
+		CHECK(want.n == 0 || !memcmp(buf, want.at, (size_t)want.n * sizeof *buf));
+	}
+	CHECK(at == rl->nregions);
+}
+
+/* ---- plans ---- */
+
+/* One byte per byte of each item. */
+struct bitmap {
+	uint8_t b[MAX_ITEMS][MAX_BYTES];
+};
+
+static int64_t item_size(const struct input *in, size_t item)
+{
+	return ptc_dtype_bits(ptc_item_dtype(&in->spec, item)) / 8;
+}
+
+static void mark_rank(const struct input *in, const struct ptc_config *c, uint32_t rank, struct bitmap *m)
+{
+	static struct local have;
+
+	for (size_t item = 0; item < ptc_spec_items(&in->spec); item++) {
+		CHECK(oracle_local(in, c, rank, item, &have));
+		for (int64_t i = 0; i < have.n; i++)
+			if (have.at[i] >= 0)
+				memset(&m->b[item][have.at[i] * item_size(in, item)], 1, (size_t)item_size(in, item));
+	}
+}
+
+static void add_box(const struct input *in, size_t item, const struct ptc_box *box, struct bitmap *m)
+{
+	uint32_t ndim;
+	int64_t shape[PTC_MAX_DIMS], n = ptc_box_volume(box);
+
+	CHECK(ptc_item_byte_shape(&in->spec, item, &ndim, shape, NULL) == 0);
+	CHECK(ndim == box->ndim);
+	for (int64_t e = 0; e < n; e++) {
+		int64_t rest = e, pos = 0, scale = 1;
+
+		for (uint32_t d = ndim; d-- > 0;) {
+			pos += (box->off[d] + rest % box->ext[d]) * scale;
+			rest /= box->ext[d];
+			scale *= shape[d];
+		}
+		m->b[item][pos]++;
+	}
+}
+
+struct side {
+	struct ptc_config config;
+	uint32_t world;
+	struct ptc_layout *layout;
+	struct ptc_device devices[MAX_WORLD];
+	struct ptc_allocation alloc;
+	struct bitmap node[MAX_NODES];
+};
+
+static bool random_side(const struct input *in, struct side *s, uint32_t max_world, uint32_t nnodes, uint32_t per_node)
+{
+	static struct local scratch;
+	struct ptc_error err = PTC_ERROR_INIT;
+	uint32_t room = nnodes * per_node, slots[64];
+	bool possible;
+	int rc;
+
+	s->config = random_config(max_world < room ? max_world : room);
+	CHECK(ptc_config_world(&s->config, &s->world, NULL) == 0);
+	possible = oracle_possible(in, &s->config, s->world, &scratch);
+	rc = ptc_layout_new(&in->spec, &s->config, &s->layout, &err);
+	if (rc != (possible ? 0 : PTC_ELAYOUT))
+		fail_msg("case %llu: layout: %d (%s), possible %d", (unsigned long long)case_seed, rc, err.text,
+			 possible);
+	if (rc)
+		return false;
+	for (uint32_t i = 0; i < room; i++)
+		slots[i] = i;
+	for (uint32_t r = 0; r < s->world; r++) {
+		uint32_t k = r + (uint32_t)rnd(room - r), d = slots[k];
+
+		slots[k] = slots[r];
+		slots[r] = d;
+		s->devices[r] = (struct ptc_device){ d / per_node, d % per_node };
+	}
+	s->alloc = (struct ptc_allocation){ s->devices, s->world };
+	memset(s->node, 0, sizeof s->node);
+	for (uint32_t r = 0; r < s->world; r++) {
+		check_rank(in, &s->config, s->layout, r);
+		mark_rank(in, &s->config, r, &s->node[s->devices[r].node]);
+	}
+	return true;
+}
+
+static void check_needs(const struct input *in, const struct side *s, uint32_t node)
+{
+	static struct bitmap got;
+	struct ptc_needs needs;
+	int64_t bytes = 0;
+
+	memset(&got, 0, sizeof got);
+	CHECK(ptc_layout_node_needs(s->layout, &s->alloc, node, &needs, NULL) == 0);
+	for (size_t i = 0; i < needs.n; i++) {
+		add_box(in, needs.v[i].item, &needs.v[i].box, &got);
+		bytes += ptc_box_volume(&needs.v[i].box);
+		CHECK(i == 0 || needs.v[i].item >= needs.v[i - 1].item);
+	}
+	CHECK(bytes == needs.bytes);
+	CHECK(!memcmp(&got, &s->node[node], sizeof got)); /* exact, and nothing twice */
+	ptc_needs_done(&needs);
+}
+
+/* Does some usable node have every byte that `to` needs? */
+static bool nothing_lost(const struct side *from, const struct side *to, uint32_t nnodes, const bool *usable)
+{
+	for (size_t i = 0; i < sizeof to->node[0]; i++)
+		for (uint32_t n = 0; n < nnodes; n++) {
+			bool somewhere = !(&to->node[n].b[0][0])[i];
+
+			for (uint32_t k = 0; k < nnodes; k++)
+				somewhere |= usable[k] && (&from->node[k].b[0][0])[i];
+			if (!somewhere)
+				return false;
+		}
+	return true;
+}
+
+static int64_t oracle_within(const struct input *in, const struct side *from, const struct side *to, const bool *usable)
+{
+	static struct bitmap need, had;
+	int64_t sum = 0;
+
+	for (uint32_t r = 0; r < to->world; r++) { /* one rank per device here */
+		uint32_t n = to->devices[r].node;
+
+		memset(&need, 0, sizeof need);
+		memset(&had, 0, sizeof had);
+		mark_rank(in, &to->config, r, &need);
+		for (uint32_t k = 0; k < from->world; k++)
+			if (from->devices[k].node == n && from->devices[k].index == to->devices[r].index)
+				mark_rank(in, &from->config, k, &had);
+		for (size_t i = 0; i < sizeof need && usable[n]; i++)
+			sum += (&need.b[0][0])[i] && !(&had.b[0][0])[i] && (&from->node[n].b[0][0])[i];
+	}
+	return sum;
+}
+
+static void check_moves(const struct input *in, const struct side *from, const struct side *to, uint32_t nnodes,
+			const bool *usable, const struct ptc_plan *p)
+{
+	static struct bitmap got[MAX_NODES], one;
+	int64_t in_bytes[MAX_NODES] = { 0 }, out_bytes[MAX_NODES] = { 0 }, in_place = 0, between = 0;
+
+	memset(got, 0, sizeof got);
+	for (size_t i = 0; i < p->nmoves; i++) {
+		const struct ptc_move *m = &p->moves[i];
+
+		memset(&one, 0, sizeof one);
+		add_box(in, m->item, &m->box, &one);
+		CHECK(m->src_node != m->dst_node && usable[m->src_node]);
+		CHECK(from->devices[m->src_rank].node == m->src_node && to->devices[m->dst_rank].node == m->dst_node);
+		for (int64_t k = 0; k < MAX_BYTES; k++) {
+			CHECK(!one.b[m->item][k] || from->node[m->src_node].b[m->item][k]);
+			got[m->dst_node].b[m->item][k] += one.b[m->item][k];
+		}
+		in_bytes[m->dst_node] += ptc_box_volume(&m->box);
+		out_bytes[m->src_node] += ptc_box_volume(&m->box);
+	}
+	for (uint32_t n = 0; n < nnodes; n++) {
+		for (size_t i = 0; i < sizeof one; i++) {
+			bool need = (&to->node[n].b[0][0])[i];
+			bool have = usable[n] && (&from->node[n].b[0][0])[i];
+
+			CHECK((&got[n].b[0][0])[i] == (need && !have));
+			in_place += need && have;
+		}
+		CHECK(in_bytes[n] == p->in_bytes[n] && out_bytes[n] == p->out_bytes[n]);
+		between += in_bytes[n];
+	}
+	CHECK(in_place == p->in_place && between == p->between_nodes && between == p->bound_mapping);
+	CHECK(oracle_within(in, from, to, usable) == p->within_node);
+}
+
+static void check_plan(const struct input *in, const struct side *from, const struct side *to, uint32_t nnodes)
+{
+	bool usable[MAX_NODES];
+	struct ptc_plan *p = NULL, *again = NULL;
+	struct ptc_error err = PTC_ERROR_INIT;
+	char hash[33], hash2[33];
+	int rc;
+
+	for (uint32_t n = 0; n < nnodes; n++)
+		usable[n] = rnd(10) > 0;
+	rc = ptc_plan_new(&in->spec, from->layout, &from->alloc, to->layout, &to->alloc, nnodes, usable, &p, &err);
+	CHECK(rc == (nothing_lost(from, to, nnodes, usable) ? 0 : PTC_ELOST));
+	if (rc) {
+		CHECK(strstr(err.text, "tensor \"h."));
+		return;
+	}
+	check_moves(in, from, to, nnodes, usable, p);
+	CHECK(!ptc_plan_new(&in->spec, from->layout, &from->alloc, to->layout, &to->alloc, nnodes, usable, &again,
+			    &err));
+	ptc_plan_hash(p, hash);
+	ptc_plan_hash(again, hash2);
+	CHECK(!strcmp(hash, hash2));
+	ptc_plan_free(p);
+	ptc_plan_free(again);
+}
+
+static uint64_t cases(uint64_t dflt)
+{
+	const char *s = getenv("PTC_CASES");
+
+	return s ? strtoull(s, NULL, 0) : dflt;
+}
+
+static void seed_case(uint64_t n)
+{
+	const char *s = getenv("PTC_SEED");
+
+	case_seed = (s ? strtoull(s, NULL, 0) : 1) + n;
+	rng = case_seed * 0x9E3779B97F4A7C15u | 1;
+	for (int i = 0; i < 4; i++)
+		rnd(2);
+}
+
+static void layouts_and_plans(void **state)
+{
+	static struct input in;
+	static struct side from, to;
+	struct ptc_error err = PTC_ERROR_INIT;
+	uint64_t n = cases(10000), done = 0;
+
+	for (uint64_t i = 0; i < n; i++) {
+		uint32_t nnodes, per_node;
+
+		seed_case(i);
+		random_input(&in);
+		if (ptc_spec_lint(&in.spec, &err))
+			fail_msg("case %llu: %s", (unsigned long long)case_seed, err.text);
+		nnodes = 1 + (uint32_t)rnd(MAX_NODES);
+		per_node = 1 + (uint32_t)rnd(6);
+		from.layout = to.layout = NULL;
+		if (random_side(&in, &from, MAX_WORLD, nnodes, per_node) &&
+		    random_side(&in, &to, MAX_WORLD, nnodes, per_node)) {
+			check_needs(&in, &to, (uint32_t)rnd(nnodes));
+			check_plan(&in, &from, &to, nnodes);
+			done++;
+		}
+		from.layout = ptc_layout_free(from.layout);
+		to.layout = ptc_layout_free(to.layout);
+	}
+	print_message("%llu cases, %llu planned\n", (unsigned long long)n, (unsigned long long)done);
+	assert_true(n < 100 || done > n / 4);
+	assert_int_equal(ptc_alloc_live(), 0);
+}
+
+/* ---- placement: every way to put ranks on devices ---- */
+
+struct brute {
+	const struct input *in;
+	const struct side *from, *to;
+	uint32_t nnodes, per_node, block;
+	struct bitmap need[8], had[8]; /* per rank; per device */
+	uint32_t where[8];             /* rank -> device number */
+	int64_t best_node, best_device;
+};
+
+static int64_t brute_node_cost(const struct brute *b, const struct ptc_device *d)
+{
+	int64_t sum = 0;
+
+	for (uint32_t n = 0; n < b->nnodes; n++)
+		for (size_t i = 0; i < sizeof b->need[0]; i++) {
+			bool need = false;
+
+			for (uint32_t r = 0; r < b->to->world; r++)
+				need |= d[r].node == n && (&b->need[r].b[0][0])[i];
+			sum += need && !(&b->from->node[n].b[0][0])[i];
+		}
+	return sum;
+}
+
+static int64_t lack(const struct bitmap *need, const struct bitmap *have)
+{
+	int64_t sum = 0;
+
+	for (size_t i = 0; i < sizeof *need; i++)
+		sum += (&need->b[0][0])[i] && !(&have->b[0][0])[i];
+	return sum;
+}
+
+static bool blocks_whole(const struct brute *b, const struct ptc_device *d)
+{
+	for (uint32_t r = 0; r < b->to->world; r++)
+		for (uint32_t q = 0; q < r; q++) {
+			struct ptc_coords x = ptc_config_coords(&b->to->config, r);
+			struct ptc_coords y = ptc_config_coords(&b->to->config, q);
+
+			if (x.pp == y.pp && x.dp == y.dp && x.cp == y.cp && x.tp / b->block == y.tp / b->block &&
+			    d[r].node != d[q].node)
+				return false;
+		}
+	return true;
+}
+
+/* lackof[rank][device] is computed once; node costs by the set of ranks on a node, too. */
+static void brute_search(struct brute *b, uint32_t rank, uint32_t used, const int64_t lackof[8][8],
+			 const int64_t *set_cost /* [node * 256 + ranks] */)
+{
+	struct ptc_device d[8];
+	int64_t node = 0, device = 0;
+
+	if (rank < b->to->world) {
+		for (uint32_t k = 0; k < b->nnodes * b->per_node; k++) {
+			if (used >> k & 1)
+				continue;
+			b->where[rank] = k;
+			brute_search(b, rank + 1, used | 1u << k, lackof, set_cost);
+		}
+		return;
+	}
+	for (uint32_t r = 0; r < rank; r++) {
+		d[r] = (struct ptc_device){ b->where[r] / b->per_node, b->where[r] % b->per_node };
+		device += lackof[r][b->where[r]];
+	}
+	if (!blocks_whole(b, d))
+		return;
+	for (uint32_t n = 0; n < b->nnodes; n++) {
+		uint32_t set = 0;
+
+		for (uint32_t r = 0; r < rank; r++)
+			set |= (d[r].node == n ? 1u : 0) << r;
+		node += set_cost[n * 256 + set];
+	}
+	if (node < b->best_node || (node == b->best_node && device < b->best_device)) {
+		b->best_node = node;
+		b->best_device = device;
+	}
+}
+
+static void brute_tables(struct brute *b, int64_t lackof[8][8], int64_t *set_cost)
+{
+	for (uint32_t r = 0; r < b->to->world; r++) {
+		memset(&b->need[r], 0, sizeof b->need[r]);
+		mark_rank(b->in, &b->to->config, r, &b->need[r]);
+	}
+	for (uint32_t k = 0; k < b->nnodes * b->per_node; k++) {
+		memset(&b->had[k], 0, sizeof b->had[k]);
+		for (uint32_t r = 0; r < b->from->world; r++)
+			if (b->from->devices[r].node == k / b->per_node && b->from->devices[r].index == k % b->per_node)
+				mark_rank(b->in, &b->from->config, r, &b->had[k]);
+		for (uint32_t r = 0; r < b->to->world; r++)
+			lackof[r][k] = lack(&b->need[r], &b->had[k]);
+	}
+	for (uint32_t n = 0; n < b->nnodes; n++)
+		for (uint32_t set = 0; set < 1u << b->to->world; set++) {
+			static struct bitmap all;
+
+			memset(&all, 0, sizeof all);
+			for (uint32_t r = 0; r < b->to->world; r++)
+				for (size_t i = 0; i < sizeof all && (set >> r & 1); i++)
+					(&all.b[0][0])[i] |= (&b->need[r].b[0][0])[i];
+			set_cost[n * 256 + set] = lack(&all, &b->from->node[n]);
+		}
+}
+
+static void check_place(struct brute *b)
+{
+	static int64_t lackof[8][8], set_cost[8 * 256];
+	struct ptc_device devices[8];
+	struct ptc_allocation got;
+	int64_t gap = -1, device = 0;
+	uint32_t ndev = b->nnodes * b->per_node;
+
+	for (uint32_t k = 0; k < ndev; k++)
+		devices[k] = (struct ptc_device){ b->nnodes - 1 - k / b->per_node, k % b->per_node };
+	for (b->block = b->to->config.tp; b->block > 1; b->block--)
+		if (b->to->config.tp % b->block == 0 && b->per_node / b->block * b->block * b->nnodes >= b->to->world)
+			break;
+	b->best_node = b->best_device = INT64_MAX;
+	brute_tables(b, lackof, set_cost);
+	brute_search(b, 0, 0, lackof, set_cost);
+	CHECK(ptc_place(&b->in->spec, b->from->layout, &b->from->alloc, b->to->layout, devices, ndev, b->nnodes, &got,
+			&gap, NULL) == 0);
+	CHECK(got.world == b->to->world && gap == 0);
+	for (uint32_t r = 0; r < got.world; r++) {
+		CHECK(got.ranks[r].node < b->nnodes && got.ranks[r].index < b->per_node);
+		for (uint32_t q = 0; q < r; q++)
+			CHECK(memcmp(&got.ranks[r], &got.ranks[q], sizeof *got.ranks));
+		device += lackof[r][got.ranks[r].node * b->per_node + got.ranks[r].index];
+	}
+	CHECK(blocks_whole(b, got.ranks));
+	CHECK(brute_node_cost(b, got.ranks) == b->best_node);
+	CHECK(device == b->best_device);
+	ptc_allocation_done(&got);
+}
+
+static void placements(void **state)
+{
+	static struct input in;
+	static struct side from, to;
+	static struct brute b;
+	static const uint32_t shapes[][2] = { { 2, 2 }, { 3, 2 }, { 2, 3 }, { 6, 1 },
+					      { 1, 6 }, { 5, 1 }, { 4, 2 }, { 2, 4 } };
+	uint64_t n = cases(10000) / 40, done = 0;
+
+	for (uint64_t i = 0; i < n; i++) {
+		const uint32_t *shape;
+
+		seed_case(i + 1000000);
+		random_input(&in);
+		shape = shapes[rnd(8)];
+		from.layout = to.layout = NULL;
+		if (random_side(&in, &from, 8, shape[0], shape[1]) && random_side(&in, &to, 6, shape[0], shape[1])) {
+			b = (struct brute){
+				.in = &in, .from = &from, .to = &to, .nnodes = shape[0], .per_node = shape[1]
+			};
+			check_place(&b);
+			done++;
+		}
+		from.layout = ptc_layout_free(from.layout);
+		to.layout = ptc_layout_free(to.layout);
+	}
+	print_message("%llu placements\n", (unsigned long long)done);
+	assert_true(n < 100 || done > n / 4);
+	assert_int_equal(ptc_alloc_live(), 0);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(layouts_and_plans),
+		cmocka_unit_test(placements),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
