@@ -65,7 +65,7 @@ struct ptc_agent_op {
 	struct ptc_agent_job *job; /* NULL: only the call counts */
 	const struct ptc_rpc_call *call;
 };
-bool ptc_agent_op_stopped(void *op); /* a ptc_stop_fn */
+bool ptc_agent_op_stopped(void *op); /* a ptc_stop_fn; the handler's thread only */
 /* Checks the fence (durably), waits for its turn, checks again. cancel_running: Finish. */
 int ptc_agent_enter(struct ptc_agent *agent, const struct ptc_rpc_call *call, const char *uuid, int64_t fence,
 		    bool cancel_running, struct ptc_agent_op *ret_op, struct ptc_error *err);
@@ -134,6 +134,7 @@ struct ptc_fetch {
 	size_t nboxes;
 	struct ptc_fetch_ops ops;
 	bool local_error; /* a callback or our own memory failed, not the peer */
+	bool lied;        /* a message was malformed, or there was more than asked for */
 	/* private */
 	size_t at;
 	bool open;
