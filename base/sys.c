@@ -10,6 +10,7 @@
 #include <fcntl.h>
 #include <ftw.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 #include <sys/stat.h>
@@ -83,6 +84,42 @@ int ptc_sys_write_file(const char *path, const void *data, size_t len, mode_t mo
 		unlink(tmp);
 		return ptc_error_errno(err, e, "cannot write %s", path);
 	}
+	at_point(point, "after");
+	e = sync_parent(path);
+	return e ? ptc_error_errno(err, e, "cannot sync the directory of %s", path) : 0;
+}
+
+int ptc_sys_create_beside(const char *path, mode_t mode, int *ret_fd, char **ret_tmp, struct ptc_error *err)
+{
+	/* another number where a process of our pid died before us */
+	for (int i = 0; i < 1000; i++) {
+		char *tmp = ptc_asprintf("%s.tmp-%d-%d", path, (int)getpid(), i);
+		int fd, e;
+
+		if (!tmp)
+			return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		fd = open(tmp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
+		e = errno;
+		if (fd >= 0) {
+			*ret_fd = fd;
+			*ret_tmp = tmp;
+			return 0;
+		}
+		ptc_free(tmp);
+		if (e != EEXIST)
+			return ptc_error_errno(err, e, "cannot create %s", path);
+	}
+	return ptc_error_set(err, PTC_EEXIST, "cannot create %s: too many temporary files beside it", path);
+}
+
+int ptc_sys_publish(int fd, const char *tmp, const char *path, const char *point, struct ptc_error *err)
+{
+	int e = at_point(point, "before") ? EIO : fsync(fd) == 0 ? 0 : errno;
+
+	if (!e && rename(tmp, path) != 0)
+		e = errno;
+	if (e)
+		return ptc_error_errno(err, e, "cannot write %s", path);
 	at_point(point, "after");
 	e = sync_parent(path);
 	return e ? ptc_error_errno(err, e, "cannot sync the directory of %s", path) : 0;

@@ -1,0 +1,410 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Who is who: unix sockets and certificates, and who is turned away. */
+#include "base/alloc.h"
+#include "base/sys.h"
+#include "rpc/rpc.h"
+#include "rpc/test_certs.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define CALL_MS   10000
+#define ALL_ROLES 0xfu
+#define OTHER_UID 54321
+#define OTHER_GID 54322
+
+static char dir[] = "/tmp/ptc-test-rpc-XXXXXX";
+static char self[4096];
+
+struct paths {
+	char ca[64], crt[64], key[64];
+	struct ptc_rpc_tls tls;
+};
+
+static struct ptc_rpc_tls *creds(struct paths *p, const char *ca, const char *name)
+{
+	snprintf(p->ca, sizeof p->ca, "%s/%s.crt", dir, ca);
+	snprintf(p->crt, sizeof p->crt, "%s/%s.crt", dir, name);
+	snprintf(p->key, sizeof p->key, "%s/%s.key", dir, name);
+	p->tls = (struct ptc_rpc_tls){ .ca_path = p->ca, .cert_path = p->crt, .key_path = p->key };
+	return &p->tls;
+}
+
+/* Says who the caller is: "ROLE uid gid name". */
+static int h_who(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
+{
+	const struct ptc_rpc_identity *id = ptc_rpc_call_identity(call);
+	char text[160];
+	struct ptc_rpc_part p = { .data = text };
+	struct ptc_rpc_message *m;
+	int rc = ptc_rpc_call_recv(call, &m, err);
+
+	if (rc)
+		return rc;
+	p.len = (size_t)snprintf(text, sizeof text, "%d %u %u %s", id->role, id->uid, id->gid, id->name);
+	return ptc_rpc_call_send(call, &p, 1, err);
+}
+
+static int who(const struct ptc_rpc_channel_opts *co, char *ret_text, struct ptc_error *err)
+{
+	struct ptc_rpc_channel *ch;
+	void *reply;
+	size_t len;
+	int rc = ptc_rpc_channel_new(co, &ch, err);
+
+	if (rc)
+		return rc;
+	rc = ptc_rpc_unary(ch, "/t.T/Who", "", 0, CALL_MS, NULL, 0, &reply, &len, err);
+	if (!rc) {
+		snprintf(ret_text, 160, "%.*s", (int)len, (char *)reply);
+		ptc_free(reply);
+	}
+	ptc_rpc_channel_free(ch);
+	return rc;
+}
+
+static struct ptc_rpc_server *server(void)
+{
+	struct ptc_rpc_server_opts so = { .max_calls = 8 };
+	struct ptc_rpc_server *srv;
+
+	assert_int_equal(ptc_rpc_server_new(&so, &srv, NULL), 0);
+	assert_int_equal(ptc_rpc_server_method(srv, "/t.T/Who", ALL_ROLES, h_who, NULL, NULL), 0);
+	return srv;
+}
+
+/* ---- unix ----------------------------------------------------------------------- */
+
+/* Child mode, another user: prints what the server says of us. */
+static int child_main(const char *path, uid_t uid, gid_t gid)
+{
+	char target[160], text[160] = "";
+	struct ptc_rpc_channel_opts co = { .target = target };
+	struct ptc_error err = PTC_ERROR_INIT;
+	int rc;
+
+	if (setgid(gid) != 0 || setuid(uid) != 0)
+		return 9;
+	snprintf(target, sizeof target, "unix:%s", path);
+	ptc_rpc_init();
+	rc = who(&co, text, &err);
+	printf("%d %s\n", rc, text);
+	ptc_rpc_shutdown();
+	return 0;
+}
+
+static void as_other_user(const char *path, int *ret_rc, char *ret_text)
+{
+	char cmd[5000];
+	FILE *f;
+
+	snprintf(cmd, sizeof cmd, "'%s' --child '%s'", self, path);
+	f = popen(cmd, "re");
+	assert_non_null(f);
+	ret_text[0] = '\0';
+	assert_true(fscanf(f, "%d %159[^\n]", ret_rc, ret_text) >= 1);
+	assert_int_equal(pclose(f), 0);
+}
+
+static void unix_caller_is_its_uid(void **state)
+{
+	struct ptc_rpc_server *srv = server();
+	char path[128], target[160], text[160], want[160];
+	struct ptc_rpc_channel_opts co = { .target = target };
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct stat st;
+	int rc;
+
+	snprintf(path, sizeof path, "%s/user.sock", dir);
+	snprintf(target, sizeof target, "unix:%s", path);
+	assert_int_equal(ptc_rpc_server_listen_unix(srv, path, 0666, false, &err), 0);
+	assert_int_equal(ptc_rpc_server_start(srv, &err), 0);
+	assert_int_equal(stat(path, &st), 0);
+	assert_int_equal(st.st_mode & 0777, 0666);
+	snprintf(want, sizeof want, "%d %u %u ", PTC_ROLE_USER, getuid(), getgid());
+	assert_int_equal(who(&co, text, &err), 0);
+	assert_string_equal(text, want);
+	if (getuid() == 0) {
+		assert_int_equal(chmod(dir, 0711), 0);
+		snprintf(want, sizeof want, "%d %u %u ", PTC_ROLE_USER, OTHER_UID, OTHER_GID);
+		for (int i = 0; i < 3; i++) { /* alternating users never share an identity */
+			as_other_user(path, &rc, text);
+			assert_int_equal(rc, 0);
+			assert_string_equal(text, want);
+			assert_int_equal(who(&co, text, &err), 0);
+			assert_string_not_equal(text, want);
+		}
+		assert_int_equal(chmod(dir, 0700), 0);
+	} else {
+		print_message("not root: callers of other users are not tried\n");
+	}
+	ptc_rpc_server_free(srv, 0);
+	assert_int_equal(stat(path, &st), -1);
+}
+
+static void unix_as_node(void **state)
+{
+	struct ptc_rpc_server *srv = server();
+	char path[128], target[160], text[160], want[160];
+	struct ptc_rpc_channel_opts co = { .target = target };
+	struct ptc_error err = PTC_ERROR_INIT;
+	int rc;
+
+	snprintf(path, sizeof path, "%s/peer.sock", dir);
+	snprintf(target, sizeof target, "unix:%s", path);
+	assert_int_equal(chmod(dir, 0711), 0);
+	assert_int_equal(ptc_rpc_server_listen_unix(srv, path, 0666, true, &err), PTC_EPERM);
+	assert_int_equal(chmod(dir, 0700), 0);
+	assert_int_equal(ptc_rpc_server_listen_unix(srv, path, 0666, true, &err), 0);
+	assert_int_equal(ptc_rpc_server_start(srv, &err), 0);
+	snprintf(want, sizeof want, "%d 0 0 ", PTC_ROLE_NODE);
+	assert_int_equal(who(&co, text, &err), 0);
+	assert_string_equal(text, want);
+	if (getuid() == 0) { /* even when the directory lets others in by mistake */
+		assert_int_equal(chmod(dir, 0711), 0);
+		as_other_user(path, &rc, text);
+		assert_int_equal(rc, PTC_EPEER);
+		assert_int_equal(chmod(dir, 0700), 0);
+	}
+	ptc_rpc_server_free(srv, 0);
+}
+
+static void unix_stale_live_and_other_files(void **state)
+{
+	struct ptc_rpc_server *a = server(), *b = server();
+	struct sockaddr_un addr = { .sun_family = AF_UNIX };
+	char path[100], longer[300];
+	struct ptc_error err = PTC_ERROR_INIT;
+	int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+
+	snprintf(path, sizeof path, "%s/stale.sock", dir);
+	snprintf(addr.sun_path, sizeof addr.sun_path, "%s", path);
+	assert_int_equal(bind(fd, (struct sockaddr *)&addr, sizeof addr), 0);
+	close(fd);
+	assert_int_equal(ptc_rpc_server_listen_unix(a, path, 0600, true, &err), 0);
+	assert_int_equal(ptc_rpc_server_listen_unix(b, path, 0600, true, &err), PTC_EEXIST);
+	ptc_rpc_server_free(a, 0);
+	assert_int_equal(access(path, F_OK), -1);
+	fd = open(path, O_CREAT | O_WRONLY, 0600);
+	close(fd);
+	assert_int_equal(ptc_rpc_server_listen_unix(b, path, 0600, true, &err), PTC_EEXIST);
+	assert_int_equal(access(path, F_OK), 0);
+	assert_int_equal(ptc_rpc_server_listen_unix(b, "relative", 0600, false, &err), PTC_EINVAL);
+	snprintf(longer, sizeof longer, "%s/%0200d", dir, 1);
+	assert_int_equal(ptc_rpc_server_listen_unix(b, longer, 0600, false, &err), PTC_ELIMIT);
+	ptc_rpc_server_free(b, 0);
+	unlink(path);
+}
+
+/* More connections than one user may have at a time: the rest are closed, and
+ * once the first are gone there is room again. */
+static void unix_connections_are_bounded(void **state)
+{
+	struct ptc_rpc_server *srv = server();
+	struct sockaddr_un addr = { .sun_family = AF_UNIX };
+	char target[160], text[160];
+	struct ptc_rpc_channel_opts co = { .target = target };
+	struct ptc_error err = PTC_ERROR_INIT;
+	int fd[300], rc = -1;
+
+	snprintf(addr.sun_path, sizeof addr.sun_path, "%s/many.sock", dir);
+	snprintf(target, sizeof target, "unix:%s", addr.sun_path);
+	assert_int_equal(ptc_rpc_server_listen_unix(srv, addr.sun_path, 0600, false, &err), 0);
+	assert_int_equal(ptc_rpc_server_start(srv, &err), 0);
+	for (int i = 0; i < 300; i++) {
+		fd[i] = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+		assert_int_equal(connect(fd[i], (struct sockaddr *)&addr, sizeof addr), 0);
+	}
+	assert_int_equal(who(&co, text, &err), PTC_EPEER);
+	for (int i = 0; i < 300; i++)
+		close(fd[i]);
+	for (int i = 0; i < 100 && rc; i++, usleep(20000))
+		rc = who(&co, text, &err);
+	assert_int_equal(rc, 0);
+	ptc_rpc_server_free(srv, 0);
+}
+
+/* ---- TLS -------------------------------------------------------------------------- */
+
+struct tls_case {
+	const char *ca, *name; /* the client's */
+	const char *expect_node;
+	const char *want; /* NULL: refused with code */
+	int code;
+	const char *text; /* part of the error */
+};
+
+static const struct tls_case tls_cases[] = {
+	{ "ca", "n2", "n1", "2 0 0 n2", 0, NULL },
+	{ "ca", "n2", NULL, "2 0 0 n2", 0, NULL },
+	{ "ca", "op", "n1", "3 0 0 op", 0, NULL },
+	{ "ca", "n2", "n3", NULL, PTC_EPEER, "certificate is for node n1, expected node n3" },
+	{ "ca", "plain", "n1", NULL, PTC_EPERM, "names no ptc node" },
+	{ "ca", "both", "n1", NULL, PTC_EPERM, "names no ptc node" },
+	{ "ca", "badname", "n1", NULL, PTC_EPERM, "names no ptc node" },
+	{ "ca", "expired", "n1", NULL, PTC_EPEER, NULL },
+	{ "ca", "stranger", "n1", NULL, PTC_EPEER, NULL }, /* the server does not know its CA */
+	{ "ca2", "n2", "n1", NULL, PTC_EPEER, NULL },      /* the client does not know the server's */
+	{ "ca", "n2", "../n1", NULL, PTC_EINVAL, "node name" },
+	{ "ca", "missing", "n1", NULL, PTC_ENOTFOUND, "missing.crt" },
+	{ "ca", "junk", "n1", NULL, PTC_EINVAL, "not a PEM file" },
+};
+
+static void tls_one(const struct tls_case *c, const char *target)
+{
+	struct ptc_rpc_channel_opts co = { .target = target, .expect_node = c->expect_node };
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct paths p;
+	char text[160] = "";
+	int rc;
+
+	co.tls = creds(&p, c->ca, c->name);
+	rc = who(&co, text, &err);
+	print_message("%s of %s, expecting %s: %d %s\n", c->name, c->ca, c->expect_node, rc, rc ? err.text : text);
+	assert_int_equal(rc, c->want ? 0 : c->code);
+	if (c->want)
+		assert_string_equal(text, c->want);
+	if (c->text)
+		assert_non_null(strstr(err.text, c->text));
+}
+
+static struct ptc_rpc_server *tls_server(const char *name, char target[64])
+{
+	struct ptc_rpc_server *srv = server();
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct paths p;
+	int port;
+
+	assert_int_equal(ptc_rpc_server_listen_tls(srv, "127.0.0.1:0", creds(&p, "ca", name), &port, &err), 0);
+	assert_int_equal(ptc_rpc_server_start(srv, &err), 0);
+	snprintf(target, 64, "127.0.0.1:%d", port);
+	return srv;
+}
+
+static void tls_callers(void **state)
+{
+	char target[64], text[160];
+	struct ptc_rpc_server *srv = tls_server("n1", target);
+	struct ptc_rpc_channel_opts co = { .target = target, .insecure = true };
+	struct ptc_error err = PTC_ERROR_INIT;
+
+	for (size_t i = 0; i < sizeof tls_cases / sizeof tls_cases[0]; i++)
+		tls_one(&tls_cases[i], target);
+	/* No certificate at all. */
+	assert_int_equal(who(&co, text, &err), PTC_EPEER);
+	ptc_rpc_server_free(srv, 0);
+}
+
+/* Which servers a client without expect_node accepts: nodes, and others whose host name fits. */
+static void tls_servers(void **state)
+{
+	static const struct {
+		const char *name, *expect;
+		int code;
+	} cases[] = {
+		{ "host", NULL, 0 },
+		{ "host", "n1", PTC_EPEER },
+		{ "elsewhere", NULL, PTC_EPEER },
+		{ "op", NULL, PTC_EPEER },
+		{ "op", "op", PTC_EPEER },
+		{ "expired", NULL, PTC_EPEER },
+		{ "expired", "n4", PTC_EPEER },
+	};
+
+	for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+		char target[64], text[160];
+		struct ptc_rpc_server *srv = tls_server(cases[i].name, target);
+		struct ptc_rpc_channel_opts co = { .target = target, .expect_node = cases[i].expect };
+		struct ptc_error err = PTC_ERROR_INIT;
+		struct paths p;
+		int rc;
+
+		co.tls = creds(&p, "ca", "n2");
+		rc = who(&co, text, &err);
+		print_message("server %s, expecting %s: %d %s\n", cases[i].name, cases[i].expect, rc, err.text);
+		assert_int_equal(rc, cases[i].code);
+		ptc_rpc_server_free(srv, 0);
+	}
+}
+
+static void tls_bad_files(void **state)
+{
+	struct ptc_rpc_server *srv = server();
+	struct ptc_rpc_tls tls = { 0 };
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct paths p, q;
+	int port;
+
+	assert_int_equal(ptc_rpc_server_listen_tls(srv, "127.0.0.1:0", &tls, &port, &err), PTC_EINVAL);
+	creds(&p, "ca", "n1");
+	creds(&q, "ca", "n2");
+	p.tls.key_path = q.key; /* does not fit */
+	assert_int_equal(ptc_rpc_server_listen_tls(srv, "127.0.0.1:0", &p.tls, &port, &err), PTC_EIO);
+	print_message("%s\n", err.text);
+	assert_int_equal(ptc_rpc_server_listen_tls(srv, "127.0.0.1:0", creds(&p, "ca", "missing"), &port, &err),
+			 PTC_ENOTFOUND);
+	ptc_rpc_server_free(srv, 0);
+}
+
+static void make_certs(void)
+{
+	test_ca(dir, "ca");
+	test_ca(dir, "ca2");
+	test_cert(dir, "ca", "n1", "URI:ptc://node/n1,DNS:localhost,IP:127.0.0.1", 2);
+	test_cert(dir, "ca", "n2", "URI:ptc://node/n2", 2);
+	test_cert(dir, "ca", "op", "URI:ptc://admin/op,IP:127.0.0.1", 2);
+	test_cert(dir, "ca", "plain", "DNS:localhost", 2);
+	test_cert(dir, "ca", "both", "URI:ptc://node/n1,URI:ptc://admin/op", 2);
+	test_cert(dir, "ca", "badname", "URI:ptc://node/a/b", 2);
+	test_cert(dir, "ca", "expired", "URI:ptc://node/n4", -1);
+	test_cert(dir, "ca2", "stranger", "URI:ptc://node/n1", 2);
+	test_cert(dir, "ca", "host", "IP:127.0.0.1", 2);
+	test_cert(dir, "ca", "elsewhere", "IP:127.0.0.2,DNS:example.org", 2);
+	test_sh("cd %s && echo junk | tee junk.crt >junk.key", dir);
+}
+
+int main(int argc, char **argv)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(unix_caller_is_its_uid),
+		cmocka_unit_test(unix_as_node),
+		cmocka_unit_test(unix_stale_live_and_other_files),
+		cmocka_unit_test(unix_connections_are_bounded),
+		cmocka_unit_test(tls_callers),
+		cmocka_unit_test(tls_servers),
+		cmocka_unit_test(tls_bad_files),
+	};
+	int failed;
+
+	if (argc == 3 && strcmp(argv[1], "--child") == 0)
+		return child_main(argv[2], OTHER_UID, OTHER_GID);
+	if (!realpath(argv[0], self) || !mkdtemp(dir))
+		return 1;
+	make_certs();
+	ptc_rpc_init();
+	failed = cmocka_run_group_tests(tests, NULL, NULL);
+	/* A channel whose handshake failed is taken apart by the core when its backoff ends. */
+	for (int i = 0; i < 500 && ptc_alloc_live() != 0; i++)
+		usleep(10000);
+	ptc_rpc_shutdown();
+	ptc_sys_remove_tree(dir, NULL, NULL);
+	if (!failed && ptc_alloc_live() != 0) {
+		fprintf(stderr, "%lld blocks leaked\n", (long long)ptc_alloc_live());
+		failed = 1;
+	}
+	return failed;
+}

@@ -64,19 +64,41 @@ def parts(size, ways, kind):
 
 
 def indices(size, rule, t, tp):
-    """Indices along the split dim that tp rank t holds."""
+    """Indices along the split dim that tp rank t holds; None stands for a padding element."""
     split = rule["split"]
-    unit, picked, start = split.get("unit", 1), [], 0
+    unit, kind, picked, start = split.get("unit", 1), split.get("kind", "even"), [], 0
+    if "pad_to" in split:
+        step = split["pad_to"] * tp
+        all_of_it = list(range(size)) + [None] * (-size % step)
+        piece = len(all_of_it) // tp
+        return all_of_it[t * piece:(t + 1) * piece]
     for block in split.get("blocks") or [size]:
         units = block // unit
-        if units < tp and unit > 1: # fewer heads than ranks: several ranks hold the same one
-            mine = range(t * units // tp, t * units // tp + 1)
+        if kind == "even" and unit > 1 and units < tp and tp % units == 0:
+            mine = [t // (tp // units)] # fewer heads than ranks: several ranks hold the same one
         else:
-            p = parts(units, tp, split.get("kind", "even"))
+            p = parts(units, tp, kind)
             mine = range(sum(p[:t]), sum(p[:t + 1]))
         picked += [start + u * unit + i for u in mine for i in range(unit)]
         start += block
     return picked
+
+
+def take(a, picked, dim):
+    """a's elements at the picked indices of a dim; zeros where None was picked."""
+    padding = picked.count(None)
+    out = np.take(a, picked[:len(picked) - padding], axis=dim)
+    if padding:
+        shape = [*a.shape[:dim], padding, *a.shape[dim + 1:]]
+        out = np.concatenate([out, np.zeros(shape, dtype=a.dtype)], axis=dim)
+    return out
+
+
+def data_parallel_index(config, c):
+    """dp and cp counted together; whichever comes first in the rank order is faster."""
+    if config.order.index("cp") < config.order.index("dp"):
+        return c["dp"] * config.n["cp"] + c["cp"]
+    return c["cp"] * config.n["dp"] + c["dp"]
 
 
 def layer_of(rule, name):
@@ -120,10 +142,9 @@ def rank_tensors(state, config, rules, rank):
             a = tensors[name].array
             if "split" in rule:
                 dim = rule["split"]["dim"]
-                a = np.take(a, indices(a.shape[dim], rule, c["tp"], config.n["tp"]), axis=dim)
+                a = take(a, indices(a.shape[dim], rule, c["tp"], config.n["tp"]), dim)
             if field != "param" and config.zero:
-                # The data-parallel index counts dp and cp together, cp fastest, as in Megatron.
-                lo, hi = flat_range(a.size, config.n["dp"] * config.n["cp"], c["dp"] * config.n["cp"] + c["cp"])
+                lo, hi = flat_range(a.size, config.n["dp"] * config.n["cp"], data_parallel_index(config, c))
                 a = a.reshape(-1)[lo:hi]
             if a.size:
                 out[field][name] = a
@@ -148,11 +169,12 @@ def compare_rank_files(test, directory, state, config, rules):
                     test.fail(f"{where}, {name}: bytes differ")
 
 
-def random_config(rng, devices, tps=(1, 2, 3, 4, 6), zero=True):
+def random_config(rng, devices, tps, zero=True):
     """A configuration of at most `devices` ranks; every degree, ZeRO and the rank order vary."""
     while True:
-        n = {"tp": int(rng.choice(tps)), "pp": int(rng.integers(1, 5)), "dp": int(rng.integers(1, 5))}
-        if n["tp"] * n["pp"] * n["dp"] <= devices:
+        n = {"tp": int(rng.choice(tps)), "pp": int(rng.integers(1, 5)), "dp": int(rng.integers(1, 5)),
+             "cp": int(rng.integers(1, 3))}
+        if n["tp"] * n["pp"] * n["dp"] * n["cp"] <= devices:
             break
     order = [AXES[i] for i in rng.permutation(5)] if rng.integers(2) else list(AXES)
-    return Config(**n, zero=int(zero and n["dp"] > 1 and rng.integers(2)), order="-".join(order))
+    return Config(**n, zero=int(zero and rng.integers(2)), order="-".join(order))

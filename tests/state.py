@@ -110,29 +110,36 @@ def read_file(path):
 
 LAYERS = 5
 
-# One rule of each sort; the oracle reads the same list (JSON is YAML, so it goes into job.yaml as it is).
-RULES = [
-    {"match": "emb", "split": {"axis": "tp", "dim": 0, "kind": "ceil"}, "layer": "first"},
-    {"match": "tied", "split": {"axis": "tp", "dim": 0, "kind": "balanced"}, "layer": "ends"},
-    {"match": "head", "split": {"axis": "tp", "dim": 1, "kind": "balanced"}, "layer": "last"},
-    {"match": "h.*.qkv", "split": {"axis": "tp", "dim": 0, "kind": "balanced", "blocks": [24, 8, 8], "unit": 4},
-     "layer": "h.{}.*"},
-    {"match": "h.*.gate_up", "split": {"axis": "tp", "dim": 0, "kind": "even", "blocks": [48, 48]}, "layer": "h.{}.*"},
-    {"match": "h.*.row", "split": {"axis": "tp", "dim": 1, "kind": "even"}, "layer": "h.{}.*"},
-    {"match": "h.*.odd", "split": {"axis": "tp", "dim": 0, "kind": "ceil"}, "layer": "h.{}.*"},
-    {"match": "h.*.bal3", "split": {"axis": "tp", "dim": 1, "kind": "balanced"}, "layer": "h.{}.*"},
-    {"match": "h.*", "layer": "h.{}.*"},
-    {"match": "*"},
-]
+# One rule of each sort; the oracle reads the same list (JSON is YAML, so it goes into job.yaml as it is). Which degrees
+# of tp fit depends on the numbers of heads, so there are two variants.
+def rules(heads):
+    return [
+        {"match": "emb", "split": {"axis": "tp", "dim": 0, "kind": "ceil"}, "layer": "first"},
+        {"match": "vocab", "split": {"axis": "tp", "dim": 0, "pad_to": 8}, "layer": "first"},
+        {"match": "tied", "split": {"axis": "tp", "dim": 0, "kind": "balanced"}, "layer": "ends"},
+        {"match": "head", "split": {"axis": "tp", "dim": 1, "kind": "balanced"}, "layer": "last"},
+        {"match": "h.*.qkv", "split": {"axis": "tp", "dim": 0, "kind": "even", "blocks": [4 * n for n in heads],
+                                       "unit": 4}, "layer": "h.{}.*"},
+        {"match": "h.*.gate_up", "split": {"axis": "tp", "dim": 0, "kind": "even", "blocks": [48, 48]}, "layer": "h.{}.*"},
+        {"match": "h.*.row", "split": {"axis": "tp", "dim": 1, "kind": "even"}, "layer": "h.{}.*"},
+        {"match": "h.*.odd", "split": {"axis": "tp", "dim": 0, "kind": "ceil"}, "layer": "h.{}.*"},
+        {"match": "h.*.bal3", "split": {"axis": "tp", "dim": 1, "kind": "balanced"}, "layer": "h.{}.*"},
+        {"match": "h.*", "layer": "h.{}.*"},
+        {"match": "*"},
+    ]
 
 
-def random_state(rng, tiny=2000, fields=("exp_avg", "exp_avg_sq")):
+# (heads of q, k and v; degrees of tp that they allow): grouped-query with 8 and 2 heads, multi-query with 12 and 1.
+VARIANTS = [((8, 2, 2), (1, 2, 4, 8)), ((12, 1, 1), (1, 2, 3, 4, 6))]
+
+
+def random_state(rng, heads, tiny=2000, fields=("exp_avg", "exp_avg_sq")):
     """All dtypes of whole bytes; scalars, empty and odd shapes; thousands of tiny tensors; a rule of each sort."""
     s = State({f: "F32" for f in fields})
-    todo = [("emb", "BF16", (97, 24)), ("tied", "F32", (50, 3)), ("head", "F16", (3, 101))]
+    todo = [("emb", "BF16", (97, 24)), ("vocab", "BF16", (101, 3)), ("tied", "F32", (50, 3)), ("head", "F16", (3, 101))]
     for layer in range(LAYERS):
         p = f"h.{layer}."
-        todo += [(p + "qkv", "BF16", (40, 32)), (p + "gate_up", "F32", (96, 16)), (p + "row", "F64", (7, 24)),
+        todo += [(p + "qkv", "BF16", (4 * sum(heads), 32)), (p + "gate_up", "F32", (96, 16)), (p + "row", "F64", (7, 24)),
                  (p + "odd", "F16", (13, 5)), (p + "bal3", "F32", (2, 11, 3)), (p + "norm", "F32", (33,)),
                  (p + "scalar", "F32", ()), (p + "empty.odd", "F32", (0, 4)), (p + "none", "I64", (3, 0, 2))]
     for i, dtype in enumerate(WHOLE):

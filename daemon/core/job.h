@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The job core: what the controller of one job does next. Pure: no I/O, no
- * clock, no threads, no allocation after new. ptc_job_step(job, event) returns updates which the
- * shell (daemon/controller.c, or the simulation) performs in the order given;
+ * clock, no threads; a step allocates (room for more nodes) before it changes anything. ptc_job_step(job, event)
+ * returns updates which the shell (daemon/controller.c, or the simulation) performs in the order given;
  * the outcome of each comes back as an event. Configurations, layouts and
  * bytes are the shell's; here are only numbers of nodes, generations and
  * snapshots.
@@ -21,6 +21,18 @@
  * COMMIT2 deletes the intent in the same transaction, so record.generation = intent.to_generation never meets an intent.
  * An unknown transaction outcome is not guessed: RELOAD, and the shell answers with START.
  *
+ * What the shell owes: one ptc_job per tenure of the lock, and no answer meant for one reaches the next. One REPLY for each SEND, at the latest when its deadline
+ * passes (after CANCEL or NODE_DOWN it may be left out). NODE_DOWN then NODE_UP, or only NODE_UP, when a node's process
+ * is another one than before. Every TXN compares the lock's create_revision, the record's mod_revision and the intent's
+ * mod_revision (0: none) as last read or written, and never retries inside: a transaction whose outcome was unknown may
+ * still be on its way, and has to fail once a later one succeeded.
+ *
+ * What a node owes: requests of a job carry (fence, seq). The highest fence seen is durable; the highest seq of that
+ * fence is in memory. A request lower than the highest seen is refused (PTC_EFENCED). A higher one first ends what is
+ * still running for the job. A request never reaches a later life of the process than the one it was sent to (no
+ * wait-for-ready, no transparent retry). A sealed table is durable when the reply leaves. SEAL, PREPARE and PULL of
+ * what is there already succeed. PULL without PREPARE in this life may answer PTC_ESTATE: PREPARE comes again.
+ *
  * Node failures: a needed node that is down is waited for (node_wait_ms), then the switch aborts. Operations are
  * idempotent; a reply with an old sequence number is ignored; retriable failures are sent again with back-off.
  */
@@ -32,6 +44,9 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#define PTC_JOB_TEXT_MAX 512
+#define PTC_JOB_NO_NODE  UINT32_MAX
 
 enum ptc_job_phase {
 	PTC_JOB_NEW,
@@ -56,7 +71,7 @@ enum ptc_switch_kind { PTC_SWITCH_RESIZE, PTC_SWITCH_IMPORT };
 
 /* Node numbers are indices into a list the shell keeps for the life of this ptc_job (nodes are only added). */
 struct ptc_switch {
-	uint64_t id; /* random, names the switch in the intent */
+	uint64_t id; /* random, not 0, names the switch in the intent */
 	enum ptc_switch_kind kind;
 	uint64_t from_generation, from_snapshot; /* the record when it began; 0,0: nothing yet */
 	uint64_t to_generation;                  /* from_generation + 1 */
@@ -79,7 +94,9 @@ enum ptc_job_txn {
 	PTC_TXN_INTENT,  /* put intent */
 	PTC_TXN_COMMIT1, /* record := (from_generation, to_snapshot); intent stays */
 	PTC_TXN_COMMIT2, /* record := (to_generation, to_snapshot), manifest; delete intent. Compares node keys as well */
-	PTC_TXN_CLEAR,   /* delete intent (abort) */
+	/* abort: delete the intent, if there, and put the record again as it is (0,0 if none), so that its mod_revision
+	 * grows and an INTENT or COMMIT still on its way fails */
+	PTC_TXN_CLEAR,
 };
 
 enum ptc_job_event_kind {
@@ -91,7 +108,7 @@ enum ptc_job_event_kind {
 	PTC_EV_DIGESTS, /* of CHECK_DIGESTS: status 0 or PTC_EDIGEST */
 	PTC_EV_NODE_UP,
 	PTC_EV_NODE_DOWN,
-	PTC_EV_ABORT, /* a person, or the import's client going away */
+	PTC_EV_ABORT, /* of the running switch: a person, or the import's client going away */
 	PTC_EV_TIMER, /* of SET_TIMER; carries its sequence number */
 	PTC_EV_LOCK_LOST,
 };
@@ -103,11 +120,15 @@ struct ptc_job_event {
 	int64_t fence;
 	uint64_t generation, snapshot;   /* of the record; 0,0: none yet */
 	const struct ptc_switch *intent; /* NULL: none */
+	const uint32_t *record_nodes;    /* nodes of the record's generation; the others are told to keep nothing. */
+	uint32_t nrecord_nodes; /* 0 with a generation > 0: not known, all are told to keep the record's table */
 	/* SWITCH */
 	const struct ptc_switch *request;
 	/* REPLY, NODE_UP, NODE_DOWN */
 	uint32_t node;
-	uint64_t seq;                 /* REPLY, TXN, TIMER, DIGESTS: of the update answered */
+	/* REPLY, TXN, TIMER, DIGESTS: of the update answered. START: of the RELOAD answered, or 0 (first START, or a shell
+	 * that sees to it itself that the read began after the RELOAD) */
+	uint64_t seq;
 	int status;                   /* REPLY, DIGESTS, ABORT: PTC_ code */
 	enum ptc_txn_outcome outcome; /* TXN */
 	const char *text;             /* error line for status != 0; borrowed */
@@ -118,7 +139,7 @@ enum ptc_job_update_kind {
 	PTC_UP_TXN,           /* txn; TXN with seq */
 	PTC_UP_CHECK_DIGESTS, /* merge the PULL replies' digests, compare; DIGESTS with seq */
 	PTC_UP_RELOAD,        /* re-read lock, record and intent; then START, or LOCK_LOST */
-	PTC_UP_DONE,          /* the switch `switch_id` ended: status, text. 0: committed */
+	PTC_UP_DONE,          /* the switch `switch_id` ended: status, text, node to blame. 0: committed */
 	PTC_UP_PHASE,         /* phase changed (progress, events) */
 	PTC_UP_SET_TIMER,     /* ms; replaces an earlier one; TIMER with seq */
 	PTC_UP_CANCEL,        /* stop what was sent to node with seq if still running (abort) */
@@ -126,8 +147,8 @@ enum ptc_job_update_kind {
 };
 struct ptc_job_update {
 	enum ptc_job_update_kind kind;
-	uint64_t seq;
-	uint32_t node;
+	uint64_t seq;  /* grows over the life of the ptc_job */
+	uint32_t node; /* SEND, CANCEL; DONE: whose failure it was, or PTC_JOB_NO_NODE */
 	enum ptc_job_op op;
 	enum ptc_job_txn txn;
 	bool has_keep;
@@ -136,7 +157,7 @@ struct ptc_job_update {
 	enum ptc_job_phase phase;
 	uint32_t timer_ms;
 	int status;
-	char text[512];
+	char text[PTC_JOB_TEXT_MAX];
 };
 /* Valid until the next step. */
 struct ptc_job_updates {

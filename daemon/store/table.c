@@ -704,8 +704,8 @@ static int collect(struct ptc_table *t, struct chunk ***ret_v, size_t *ret_n, st
 static int save(struct ptc_table *t, bool seal, struct ptc_error *err)
 {
 	struct table_save what = { .first_piece = t->n, .first_chunk = t->nchunks, .seal = seal };
-	struct chunk **v;
-	size_t n;
+	struct chunk **v = NULL;
+	size_t n = 0;
 	int rc = collect(t, &v, &n, err);
 
 	if (rc)

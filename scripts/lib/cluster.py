@@ -3,8 +3,8 @@
 
 Happy path: Cluster.create() writes a directory (certificates, a configuration per node, cluster.json), up() starts
 etcd members and daemons and waits until every node is listed, down() stops them and removes what was made.
-Every process started carries PTC_LOCAL_CLUSTER=<id> in its environment, also through its children, so that down()
-finds exactly its own, whatever crashed before.
+Every process started carries PTC_LOCAL_CLUSTER=<id> in its environment or runs inside the directory (ptcd gives etcd a
+clean environment), so that down() finds exactly its own, whatever crashed before.
 Failure modes: ClusterError with one line for a person; up() that fails leaves the directory for a look, down() cleans.
 Standard library only.
 """
@@ -54,18 +54,19 @@ def start_time(pid):
     return None if fields[0] in (b"Z", b"X") else int(fields[19])
 
 
-def marked_processes(mark):
-    """Ids of the processes whose environment holds `mark` ("NAME=value")."""
+def processes_of(mark, directory):
+    """Ids of the processes whose environment holds `mark` ("NAME=value") or that run inside the directory."""
     found = []
     for entry in os.listdir("/proc"):
         if not entry.isdigit() or int(entry) == os.getpid():
             continue
         try:
             with open(f"/proc/{entry}/environ", "rb") as f:
-                inside = mark.encode() in f.read().split(b"\0")
+                ours = mark.encode() in f.read().split(b"\0")
+            ours = ours or os.readlink(f"/proc/{entry}/cwd").startswith(directory + "/")
         except OSError:
             continue
-        if inside and start_time(int(entry)) is not None:
+        if ours and start_time(int(entry)) is not None:
             found.append(int(entry))
     return found
 
@@ -79,6 +80,16 @@ def wait_for(condition, timeout_s, what, every_s=0.05):
         if time.monotonic() > end:
             raise ClusterError(f"not within {timeout_s:g} s: {what}")
         time.sleep(every_s)
+
+
+def program(build, name):
+    """Path of ptcd or ptcctl in a build directory."""
+    places = {"ptcd": ("daemon",), "ptcctl": ("client", "client/ctl")}[name]
+    paths = [os.path.join(build, place, name) for place in places]
+    found = next((p for p in paths if os.path.isfile(p) and os.access(p, os.X_OK)), None)
+    if not found:
+        raise ClusterError(f"{paths[0]} is not built")
+    return found
 
 
 class Process:
@@ -147,7 +158,7 @@ class Node(Process):
 
     def run(self, env=None, prefix=()):
         """Starts ptcd; does not wait until it serves."""
-        argv = [os.path.join(self.cluster.options["build"], "daemon", "ptcd"), "--config", self.config]
+        argv = [program(self.cluster.options["build"], "ptcd"), "--config", self.config]
         if self.cluster.options["transport"] == "insecure":
             argv.append("--insecure-loopback")
         self.start(argv, self.cluster.environment(env), self.dir, prefix)
@@ -202,9 +213,8 @@ class Cluster:
             raise ClusterError("transport is tls, unix or insecure; coordinator is local or etcd-cluster")
         if o["coordinator"] == "etcd-cluster" and o["transport"] == "unix":
             raise ClusterError("an etcd cluster needs transport tls or insecure")
-        for binary in ("daemon/ptcd", "client/ptcctl"):
-            if not os.access(os.path.join(o["build"], binary), os.X_OK):
-                raise ClusterError(f"{o['build']}/{binary} is not built")
+        for name in ("ptcd", "ptcctl"):
+            program(o["build"], name)
         names = [f"n{i}" for i in range(int(o["nodes"]))]
         if not names or len(os.path.join(directory, names[-1], "run", "control.sock.lock")) > SOCKET_PATH_MAX:
             raise ClusterError(f"{directory}: too long for unix sockets inside it; choose a shorter directory")
@@ -267,7 +277,7 @@ class Cluster:
         if self.options["members"]:
             return [f"127.0.0.1:{m['client']}" for m in self.options["members"]]
         if self.options["transport"] == "unix":
-            return [f"unix:{self.etcd_socket() or os.path.join(self.dir, 'n0', 'etcd', 'client.sock')}"]
+            return [f"unix:{self.etcd_socket() or os.path.join(self.dir, 'n0', 'etcd', 'client.sock:0')}"]
         return [f"127.0.0.1:{self.options['etcd_port']}"]
 
     def config(self, node):
@@ -351,7 +361,7 @@ class Cluster:
 
     def ptcctl(self, *args, node="n0", check=True, timeout_s=120, env=None, prefix=(), **kwargs):
         """Runs ptcctl against one node's daemon. check: ClusterError with its message when it fails."""
-        argv = [*prefix, os.path.join(self.options["build"], "client", "ptcctl"), *args]
+        argv = [*prefix, program(self.options["build"], "ptcctl"), *args]
         kwargs.setdefault("stderr", subprocess.PIPE)
         r = subprocess.run(argv, env=self.environment({"PTC_SOCKET": self.nodes[node].socket, **(env or {})}),
                            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, timeout=timeout_s, check=False,
@@ -368,10 +378,7 @@ class Cluster:
         r = self.ptcctl("nodes", "--format", "json", node=node, check=False, timeout_s=30)
         if r.returncode:
             return None
-        doc = json.loads(r.stdout)
-        rows = doc["nodes"] if isinstance(doc, dict) else doc
-        return {n.get("name", n.get("node")) for n in rows
-                if n.get("alive", True) and n.get("up", True) and n.get("state", "up") in ("up", "alive", "ready")}
+        return {n["node"] for n in json.loads(r.stdout)["nodes"] if n["state"] != "down"}
 
     def wait_nodes(self, names, timeout_s=60, node=None):
         node = node or names[0]
@@ -395,7 +402,7 @@ class Cluster:
 
     def processes(self):
         """Ids of every process of this cluster, children of crashed daemons too."""
-        return marked_processes(f"{MARK}={self.options['id']}")
+        return processes_of(f"{MARK}={self.options['id']}", self.dir)
 
     def stop(self):
         """Ends every process; returns what is worth a complaint, one line each."""

@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+/* The handle and the two kinds of call. Happy path: pack, send, unpack, check
+ * the version. Failure: what the daemon or the transport said, unchanged;
+ * PTC_EPEER for a reply that does not decode, PTC_EVERSION for one of another
+ * protocol. Channels connect lazily, so open only fails on bad arguments. */
+#include "client/admin/internal.h"
+
+#include "base/alloc.h"
+#include "base/cleanup.h"
+
+#include <stdint.h>
+#include <string.h>
+
+#define DEFAULT_TIMEOUT_MS 60000
+
+static void *seam_alloc(void *arg, size_t size)
+{
+	(void)arg;
+	return ptc_malloc(size);
+}
+
+static void seam_free(void *arg, void *p)
+{
+	(void)arg;
+	ptc_free(p);
+}
+
+static ProtobufCAllocator seam = { seam_alloc, seam_free, NULL };
+
+static int open_channels(const struct ptc_admin_opts *opts, struct ptc_admin *a, struct ptc_error *err)
+{
+	struct ptc_rpc_tls tls = { opts->ca_path, opts->cert_path, opts->key_path };
+	ptc_auto_free char *unix_target = NULL;
+	struct ptc_rpc_channel_opts channel = { 0 };
+	int rc;
+
+	if (opts->server && (!tls.ca_path || !tls.cert_path || !tls.key_path))
+		return ptc_error_set(err, PTC_EINVAL, "a server over TCP needs a CA, a certificate and a key");
+	unix_target = ptc_asprintf("unix:%s", opts->socket ? opts->socket : PTC_ADMIN_DEFAULT_SOCKET);
+	if (!unix_target)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	channel.target = opts->server ? opts->server : unix_target;
+	channel.tls = opts->server ? &tls : NULL;
+	rc = ptc_rpc_channel_new(&channel, &a->control, err);
+	channel.bulk = true;
+	return rc ? rc : ptc_rpc_channel_new(&channel, &a->bulk, err);
+}
+
+int ptc_admin_open(const struct ptc_admin_opts *opts, struct ptc_admin **ret_admin, struct ptc_error *err)
+{
+	struct ptc_admin *a = ptc_calloc(1, sizeof(*a));
+	int rc;
+
+	if (!a)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	ptc_rpc_init();
+	a->timeout_ms = opts->timeout_ms > 0 ? opts->timeout_ms : DEFAULT_TIMEOUT_MS;
+	a->stream_timeout_ms = opts->stream_timeout_ms;
+	rc = open_channels(opts, a, err);
+	if (rc) {
+		ptc_admin_close(a);
+		return rc;
+	}
+	*ret_admin = a;
+	return 0;
+}
+
+struct ptc_admin *ptc_admin_close(struct ptc_admin *a)
+{
+	if (!a)
+		return NULL;
+	ptc_rpc_channel_free(a->control);
+	ptc_rpc_channel_free(a->bulk);
+	ptc_free(a);
+	ptc_rpc_shutdown();
+	return NULL;
+}
+
+void ptc_admin_free(void *p)
+{
+	ptc_free(p);
+}
+
+char *ptc_admin_borrow(const char *s)
+{
+	return (char *)(uintptr_t)(s ? s : "");
+}
+
+void ptc_admin_reply_free(ProtobufCMessage *reply)
+{
+	if (reply)
+		protobuf_c_message_free_unpacked(reply, &seam);
+}
+
+/* Every message of ptc.v1 has its version as field 1. */
+static uint32_t version_of(const ProtobufCMessage *m)
+{
+	uint32_t version;
+
+	memcpy(&version, (const char *)m + m->descriptor->fields[0].offset, sizeof(version));
+	return version;
+}
+
+int ptc_admin_unpack(const void *data, size_t len, const ProtobufCMessageDescriptor *type,
+		     ProtobufCMessage **ret_message, struct ptc_error *err)
+{
+	ProtobufCMessage *m = protobuf_c_message_unpack(type, &seam, len, data);
+	uint32_t version;
+
+	if (!m)
+		return ptc_error_set(err, PTC_EPEER, "the daemon's reply does not decode (%s)", type->short_name);
+	version = version_of(m);
+	if (version + 1 < PTC_ADMIN_VERSION || version > PTC_ADMIN_VERSION + 1 || !version) {
+		ptc_admin_reply_free(m);
+		return ptc_error_set(err, PTC_EVERSION, "the daemon speaks protocol version %u, this program %d",
+				     version, PTC_ADMIN_VERSION);
+	}
+	*ret_message = m;
+	return 0;
+}
+
+static int pack(const ProtobufCMessage *m, void **ret_data, size_t *ret_len, struct ptc_error *err)
+{
+	size_t len = protobuf_c_message_get_packed_size(m);
+	void *data = ptc_malloc(len ? len : 1);
+
+	if (!data)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	*ret_len = protobuf_c_message_pack(m, data);
+	*ret_data = data;
+	return 0;
+}
+
+int ptc_admin_call(struct ptc_admin *a, const char *method, const ProtobufCMessage *request,
+		   const ProtobufCMessageDescriptor *type, ProtobufCMessage **ret_reply, struct ptc_error *err)
+{
+	ptc_auto_free void *data = NULL, *reply = NULL;
+	size_t len = 0, reply_len = 0;
+	int rc = pack(request, &data, &len, err);
+
+	if (!rc)
+		rc = ptc_rpc_unary(a->control, method, data, len, a->timeout_ms, NULL, 0, &reply, &reply_len, err);
+	return rc ? rc : ptc_admin_unpack(reply, reply_len, type, ret_reply, err);
+}
+
+int ptc_admin_open_stream(struct ptc_admin *a, struct ptc_rpc_channel *channel, const char *method,
+			  const ProtobufCMessage *request, struct ptc_rpc_stream **ret_stream, struct ptc_error *err)
+{
+	struct ptc_rpc_stream *s = NULL;
+	struct ptc_rpc_part part = { 0 };
+	ptc_auto_free void *data = NULL;
+	size_t len = 0;
+	int rc = pack(request, &data, &len, err);
+
+	if (!rc)
+		rc = ptc_rpc_stream_open(channel, method, a->stream_timeout_ms, NULL, 0, &s, err);
+	if (rc)
+		return rc;
+	part.data = data;
+	part.len = len;
+	rc = ptc_rpc_stream_send(s, &part, 1, err);
+	if (!rc)
+		rc = ptc_rpc_stream_half_close(s, err);
+	if (rc) {
+		/* the daemon's own reason is better than "broken stream" */
+		int status = ptc_rpc_stream_finish(s, err);
+
+		ptc_rpc_stream_free(s);
+		return status ? status : rc;
+	}
+	*ret_stream = s;
+	return 0;
+}
+
+int ptc_admin_gather(struct ptc_rpc_message *msg, void **ret_data, size_t *ret_len, struct ptc_error *err)
+{
+	size_t len = ptc_rpc_message_len(msg);
+	void *data = ptc_malloc(len ? len : 1);
+
+	if (data)
+		len = ptc_rpc_message_read(msg, data, len);
+	ptc_rpc_message_done(msg);
+	if (!data)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	*ret_data = data;
+	*ret_len = len;
+	return 0;
+}
+
+static int handle_reply(struct ptc_rpc_message *msg, const ProtobufCMessageDescriptor *type, ptc_admin_reply_fn fn,
+			void *arg, struct ptc_error *err)
+{
+	ptc_auto_free void *data = NULL;
+	ProtobufCMessage *reply = NULL;
+	size_t len = 0;
+	int rc = ptc_admin_gather(msg, &data, &len, err);
+
+	if (!rc)
+		rc = ptc_admin_unpack(data, len, type, &reply, err);
+	if (!rc)
+		rc = fn(arg, reply, err);
+	ptc_admin_reply_free(reply);
+	return rc;
+}
+
+int ptc_admin_call_stream(struct ptc_admin *a, const char *method, const ProtobufCMessage *request,
+			  const ProtobufCMessageDescriptor *type, ptc_admin_reply_fn fn, void *arg,
+			  struct ptc_error *err)
+{
+	struct ptc_rpc_stream *s = NULL;
+	struct ptc_rpc_message *msg = NULL;
+	int rc = ptc_admin_open_stream(a, a->control, method, request, &s, err);
+
+	while (!rc) {
+		rc = ptc_rpc_stream_recv(s, &msg, err);
+		if (rc || !msg)
+			break;
+		rc = handle_reply(msg, type, fn, arg, err);
+	}
+	if (s && !rc)
+		rc = ptc_rpc_stream_finish(s, err);
+	ptc_rpc_stream_free(s);
+	return rc;
+}

@@ -1,0 +1,430 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Import and export: the calls that carry a job's bytes. Happy path: messages
+ * of at most PTC_ADMIN_CHUNK_BYTES on the bulk channel. Failure: see admin.c;
+ * a read that ends early or runs over is PTC_EPEER with both counts. */
+#include "client/admin/internal.h"
+
+#include "base/alloc.h"
+#include "base/check.h"
+#include "base/cleanup.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#define SERVICE      "/ptc.v1.Control/"
+#define DATA_TAG     ((15u << 3) | 2u) /* field 15, bytes: ImportChunk.data and Data.data */
+#define VERSION_TAG  ((1u << 3) | 0u)  /* field 1, varint */
+#define CHUNK_HEADER 512               /* a packed ImportChunk without data: a job's name and four numbers */
+
+static size_t put_varint(uint8_t *p, uint64_t v)
+{
+	size_t n = 0;
+
+	for (; v >= 0x80; v >>= 7)
+		p[n++] = (uint8_t)(v | 0x80);
+	p[n++] = (uint8_t)v;
+	return n;
+}
+
+/* Bytes used; 0 when it does not end. */
+static size_t get_varint(const uint8_t *p, size_t len, uint64_t *ret)
+{
+	uint64_t v = 0;
+
+	for (size_t n = 0; n < len && n < 10; n++) {
+		v |= (uint64_t)(p[n] & 0x7f) << (7 * n);
+		if (!(p[n] & 0x80)) {
+			*ret = v;
+			return n + 1;
+		}
+	}
+	return 0;
+}
+
+/* ---- import ---- */
+
+struct ptc_admin_stream {
+	struct ptc_rpc_stream *rpc;
+	char *job;
+	uint64_t import_id;
+	bool finished;
+};
+
+int ptc_admin_import_begin(struct ptc_admin *a, const struct ptc_admin_target *t, struct ptc_admin_import *ret_import,
+			   struct ptc_error *err)
+{
+	struct ptc_admin_import import = { 0 };
+	Ptc__V1__ImportBeginRequest request;
+	Ptc__V1__ImportBeginReply *r;
+	ProtobufCMessage *reply = NULL;
+	int rc;
+
+	ptc__v1__import_begin_request__init(&request);
+	request.version = PTC_ADMIN_VERSION;
+	request.job = ptc_admin_borrow(t->job);
+	request.config = ptc_admin_borrow(t->config);
+	request.gpus = t->gpus;
+	request.nodes = (char **)(uintptr_t)t->nodes;
+	request.n_nodes = t->nnodes;
+	rc = ptc_admin_call(a, SERVICE "ImportBegin", &request.base, &ptc__v1__import_begin_reply__descriptor, &reply,
+			    err);
+	if (rc)
+		return rc;
+	r = (Ptc__V1__ImportBeginReply *)reply;
+	import.id = r->import_id;
+	import.config = ptc_strdup(r->config);
+	import.spec = ptc_strndup((const char *)r->spec_json.data, r->spec_json.len);
+	import.spec_len = r->spec_json.len;
+	ptc_admin_reply_free(reply);
+	if (!import.config || !import.spec) {
+		ptc_admin_import_done(&import);
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	}
+	*ret_import = import;
+	return 0;
+}
+
+void ptc_admin_import_done(struct ptc_admin_import *import)
+{
+	ptc_free(import->config);
+	ptc_free(import->spec);
+	memset(import, 0, sizeof(*import));
+}
+
+int ptc_admin_import_open(struct ptc_admin *a, const char *job, uint64_t import_id,
+			  struct ptc_admin_stream **ret_stream, struct ptc_error *err)
+{
+	struct ptc_admin_stream *s = ptc_calloc(1, sizeof(*s));
+	int rc;
+
+	if (!s)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	s->job = ptc_strdup(job);
+	s->import_id = import_id;
+	rc = s->job ? ptc_rpc_stream_open(a->bulk, SERVICE "ImportData", a->stream_timeout_ms, NULL, 0, &s->rpc, err)
+		    : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	if (rc) {
+		ptc_admin_import_close(s);
+		return rc;
+	}
+	*ret_stream = s;
+	return 0;
+}
+
+int ptc_admin_import_send(struct ptc_admin_stream *s, uint32_t item, uint64_t offset, const void *data, size_t len,
+			  struct ptc_error *err)
+{
+	uint8_t header[CHUNK_HEADER];
+	struct ptc_rpc_part parts[2] = { { .data = header }, { .data = data, .len = len } };
+	Ptc__V1__ImportChunk chunk;
+	size_t n;
+	int rc, status;
+
+	if (len > PTC_ADMIN_CHUNK_BYTES)
+		return ptc_error_set(err, PTC_EINVAL, "%zu bytes in one chunk, at most %u are allowed", len,
+				     PTC_ADMIN_CHUNK_BYTES);
+	ptc__v1__import_chunk__init(&chunk);
+	chunk.version = PTC_ADMIN_VERSION;
+	chunk.job = s->job;
+	chunk.import_id = s->import_id;
+	chunk.item = item;
+	chunk.offset = offset;
+	n = protobuf_c_message_get_packed_size(&chunk.base);
+	if (n > sizeof(header) - 2 * 10)
+		return ptc_error_set(err, PTC_EINVAL, "the job's name is too long");
+	protobuf_c_message_pack(&chunk.base, header);
+	n += put_varint(header + n, DATA_TAG);
+	n += put_varint(header + n, len);
+	parts[0].len = n;
+	rc = ptc_rpc_stream_send(s->rpc, parts, len ? 2 : 1, err);
+	if (!rc)
+		return 0;
+	/* the daemon's own reason is better than "broken stream" */
+	s->finished = true;
+	status = ptc_rpc_stream_finish(s->rpc, err);
+	return status ? status : rc;
+}
+
+static int import_result(struct ptc_admin_stream *s, uint64_t *ret_bytes, struct ptc_error *err)
+{
+	struct ptc_rpc_message *msg = NULL;
+	ptc_auto_free void *data = NULL;
+	ProtobufCMessage *reply = NULL;
+	size_t len = 0;
+	int rc = ptc_rpc_stream_recv(s->rpc, &msg, err);
+
+	if (rc || !msg)
+		return rc;
+	rc = ptc_admin_gather(msg, &data, &len, err);
+	if (!rc)
+		rc = ptc_admin_unpack(data, len, &ptc__v1__import_data_reply__descriptor, &reply, err);
+	if (!rc)
+		*ret_bytes = ((Ptc__V1__ImportDataReply *)reply)->bytes;
+	ptc_admin_reply_free(reply);
+	return rc;
+}
+
+int ptc_admin_import_finish(struct ptc_admin_stream *s, uint64_t *ret_bytes, struct ptc_error *err)
+{
+	uint64_t bytes = 0;
+	int rc = ptc_rpc_stream_half_close(s->rpc, err), status;
+
+	if (!rc)
+		rc = import_result(s, &bytes, err);
+	s->finished = true;
+	status = ptc_rpc_stream_finish(s->rpc, rc ? NULL : err);
+	if (!rc)
+		rc = status;
+	if (!rc)
+		*ret_bytes = bytes;
+	return rc;
+}
+
+struct ptc_admin_stream *ptc_admin_import_close(struct ptc_admin_stream *s)
+{
+	if (!s)
+		return NULL;
+	ptc_rpc_stream_free(s->rpc);
+	ptc_free(s->job);
+	ptc_free(s);
+	return NULL;
+}
+
+/* Messages for the files; borrowed from them. */
+static int pack_files(const struct ptc_admin_file *files, size_t nfiles, Ptc__V1__ImportedFile **ret_messages,
+		      Ptc__V1__ImportedFile ***ret_list, struct ptc_error *err)
+{
+	Ptc__V1__ImportedFile *messages = ptc_calloc(nfiles, sizeof(*messages));
+	Ptc__V1__ImportedFile **list = ptc_calloc(nfiles, sizeof(*list));
+
+	if (!messages || !list) {
+		ptc_free(messages);
+		ptc_free(list);
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	}
+	for (size_t i = 0; i < nfiles; i++) {
+		ptc__v1__imported_file__init(&messages[i]);
+		messages[i].field = ptc_admin_borrow(files[i].field);
+		messages[i].name = ptc_admin_borrow(files[i].name);
+		messages[i].header.data = (uint8_t *)(uintptr_t)files[i].header;
+		messages[i].header.len = files[i].header_len;
+		messages[i].items = (uint32_t *)(uintptr_t)files[i].items;
+		messages[i].n_items = files[i].nitems;
+		list[i] = &messages[i];
+	}
+	*ret_messages = messages;
+	*ret_list = list;
+	return 0;
+}
+
+int ptc_admin_import_commit(struct ptc_admin *a, const char *job, uint64_t import_id, const uint64_t *digests,
+			    size_t ndigests, const struct ptc_admin_file *files, size_t nfiles,
+			    ptc_admin_progress_fn fn, void *arg, struct ptc_error *err)
+{
+	ptc_auto_free Ptc__V1__ImportedFile *messages = NULL;
+	ptc_auto_free Ptc__V1__ImportedFile **list = NULL;
+	Ptc__V1__ImportCommitRequest request;
+	size_t headers = 0;
+	int rc = 0;
+
+	for (size_t i = 0; i < nfiles; i++)
+		if (ptc_ckd_add(&headers, headers, files[i].header_len))
+			headers = SIZE_MAX;
+	if (headers > PTC_ADMIN_HEADERS_MAX)
+		nfiles = 0;
+	if (nfiles)
+		rc = pack_files(files, nfiles, &messages, &list, err);
+	if (rc)
+		return rc;
+	ptc__v1__import_commit_request__init(&request);
+	request.version = PTC_ADMIN_VERSION;
+	request.job = ptc_admin_borrow(job);
+	request.import_id = import_id;
+	request.digests = (uint64_t *)(uintptr_t)digests;
+	request.n_digests = ndigests;
+	request.files = list;
+	request.n_files = nfiles;
+	return ptc_admin_follow(a, SERVICE "ImportCommit", &request.base, fn, arg, err);
+}
+
+/* ---- export ---- */
+
+static int view_files(struct ptc_admin_export *e, const Ptc__V1__ExportInfoReply *r, struct ptc_error *err)
+{
+	if (!r->n_files)
+		return 0;
+	e->files = ptc_calloc(r->n_files, sizeof(*e->files));
+	if (!e->files)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	for (size_t i = 0; i < r->n_files; i++) {
+		const Ptc__V1__ImportedFile *f = r->files[i];
+
+		e->files[i] = (struct ptc_admin_file){ f->field,      f->name,  f->header.data,
+						       f->header.len, f->items, f->n_items };
+	}
+	e->nfiles = r->n_files;
+	return 0;
+}
+
+int ptc_admin_export_info(struct ptc_admin *a, const char *job, struct ptc_admin_export *ret_export,
+			  struct ptc_error *err)
+{
+	struct ptc_admin_export e = { 0 };
+	Ptc__V1__ExportInfoRequest request;
+	const Ptc__V1__ExportInfoReply *r;
+	ProtobufCMessage *reply = NULL;
+	int rc;
+
+	ptc__v1__export_info_request__init(&request);
+	request.version = PTC_ADMIN_VERSION;
+	request.job = ptc_admin_borrow(job);
+	rc = ptc_admin_call(a, SERVICE "ExportInfo", &request.base, &ptc__v1__export_info_reply__descriptor, &reply,
+			    err);
+	if (rc)
+		return rc;
+	r = (const Ptc__V1__ExportInfoReply *)reply;
+	e.generation = r->generation;
+	e.snapshot = r->snapshot;
+	e.config = r->config;
+	e.spec = r->spec_json.data;
+	e.spec_len = r->spec_json.len;
+	e.digests = r->digests;
+	e.ndigests = r->n_digests;
+	e.owner = reply;
+	rc = view_files(&e, r, err);
+	if (rc)
+		ptc_admin_export_done(&e);
+	else
+		*ret_export = e;
+	return rc;
+}
+
+void ptc_admin_export_done(struct ptc_admin_export *e)
+{
+	ptc_free(e->files);
+	ptc_admin_reply_free(e->owner);
+	memset(e, 0, sizeof(*e));
+}
+
+/* The data of a packed Data message, without unpacking it (that would copy). NULL: malformed. */
+static const uint8_t *find_data(const uint8_t *p, size_t len, size_t *ret_len, uint64_t *ret_version)
+{
+	const uint8_t *data = p;
+
+	*ret_len = 0;
+	while (len) {
+		uint64_t tag, value = 0;
+		size_t n = get_varint(p, len, &tag), m = n ? get_varint(p + n, len - n, &value) : 0;
+
+		if (!m)
+			return NULL;
+		p += n + m;
+		len -= n + m;
+		if (tag == VERSION_TAG)
+			*ret_version = value;
+		if ((tag & 7) == 0)
+			continue;
+		if ((tag & 7) != 2 || value > len)
+			return NULL;
+		if (tag == DATA_TAG) {
+			data = p;
+			*ret_len = value;
+		}
+		p += value;
+		len -= value;
+	}
+	return data;
+}
+
+/* One message's bytes to fn; buf is kept from message to message. */
+static int deliver(struct ptc_rpc_message *msg, void **buf, size_t *cap, uint64_t *got, ptc_admin_data_fn fn, void *arg,
+		   struct ptc_error *err)
+{
+	size_t len = ptc_rpc_message_len(msg), data_len = 0;
+	uint64_t version = 0;
+	const uint8_t *data;
+
+	if (len > *cap) {
+		void *bigger = ptc_realloc(*buf, len);
+
+		if (!bigger) {
+			ptc_rpc_message_done(msg);
+			return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		}
+		*buf = bigger;
+		*cap = len;
+	}
+	len = ptc_rpc_message_read(msg, *buf, len);
+	ptc_rpc_message_done(msg);
+	data = find_data(*buf, len, &data_len, &version);
+	if (!data)
+		return ptc_error_set(err, PTC_EPEER, "the daemon's reply does not decode (Data)");
+	if (version < 1 || version > PTC_ADMIN_VERSION + 1)
+		return ptc_error_set(err, PTC_EVERSION,
+				     "the daemon speaks protocol version %" PRIu64 ", this program %d", version,
+				     PTC_ADMIN_VERSION);
+	*got += data_len;
+	return data_len ? fn(arg, data, data_len, err) : 0;
+}
+
+static int read_stream(struct ptc_admin *a, const char *method, const ProtobufCMessage *request, uint64_t *ret_bytes,
+		       ptc_admin_data_fn fn, void *arg, struct ptc_error *err)
+{
+	struct ptc_rpc_stream *s = NULL;
+	struct ptc_rpc_message *msg = NULL;
+	ptc_auto_free void *buf = NULL;
+	uint64_t got = 0;
+	size_t cap = 0;
+	int rc = ptc_admin_open_stream(a, a->bulk, method, request, &s, err);
+
+	while (!rc) {
+		rc = ptc_rpc_stream_recv(s, &msg, err);
+		if (rc || !msg)
+			break;
+		rc = deliver(msg, &buf, &cap, &got, fn, arg, err);
+	}
+	if (s && !rc)
+		rc = ptc_rpc_stream_finish(s, err);
+	ptc_rpc_stream_free(s);
+	if (!rc)
+		*ret_bytes = got;
+	return rc;
+}
+
+int ptc_admin_read(struct ptc_admin *a, const char *job, const struct ptc_admin_export *e, uint32_t item,
+		   uint64_t offset, uint64_t length, ptc_admin_data_fn fn, void *arg, struct ptc_error *err)
+{
+	Ptc__V1__ReadRequest request;
+	uint64_t got = 0;
+	int rc;
+
+	ptc__v1__read_request__init(&request);
+	request.version = PTC_ADMIN_VERSION;
+	request.job = ptc_admin_borrow(job);
+	request.generation = e->generation;
+	request.snapshot = e->snapshot;
+	request.item = item;
+	request.offset = offset;
+	request.length = length;
+	rc = read_stream(a, SERVICE "Read", &request.base, &got, fn, arg, err);
+	if (!rc && got != length)
+		rc = ptc_error_set(err, PTC_EPEER, "item %u: the daemon sent %" PRIu64 " bytes of %" PRIu64, item, got,
+				   length);
+	return rc;
+}
+
+int ptc_admin_read_rank(struct ptc_admin *a, const char *job, const struct ptc_admin_export *e, uint32_t rank,
+			uint32_t item, ptc_admin_data_fn fn, void *arg, struct ptc_error *err)
+{
+	Ptc__V1__ReadRankRequest request;
+	uint64_t got = 0;
+
+	ptc__v1__read_rank_request__init(&request);
+	request.version = PTC_ADMIN_VERSION;
+	request.job = ptc_admin_borrow(job);
+	request.generation = e->generation;
+	request.snapshot = e->snapshot;
+	request.rank = rank;
+	request.item = item;
+	return read_stream(a, SERVICE "ReadRank", &request.base, &got, fn, arg, err);
+}

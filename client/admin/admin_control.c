@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Control calls: one function each, fields in, fields out. Failure: see
+ * admin.c; a stream of progress that ends without "finished" is PTC_EPEER. */
+#include "client/admin/internal.h"
+
+#include "base/alloc.h"
+
+#include <string.h>
+
+#define SERVICE "/ptc.v1.Control/"
+
+static int take(const char *s, char **ret, struct ptc_error *err)
+{
+	char *copy = ptc_strdup(s);
+
+	if (!copy)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	*ret = copy;
+	return 0;
+}
+
+static int call_document(struct ptc_admin *a, const char *method, const ProtobufCMessage *request, char **ret_json,
+			 struct ptc_error *err)
+{
+	ProtobufCMessage *reply = NULL;
+	int rc = ptc_admin_call(a, method, request, &ptc__v1__document__descriptor, &reply, err);
+
+	if (!rc)
+		rc = take(((Ptc__V1__Document *)reply)->json, ret_json, err);
+	ptc_admin_reply_free(reply);
+	return rc;
+}
+
+static int call_list(struct ptc_admin *a, const char *method, char **ret_json, struct ptc_error *err)
+{
+	Ptc__V1__ListRequest request;
+
+	ptc__v1__list_request__init(&request);
+	request.version = PTC_ADMIN_VERSION;
+	return call_document(a, method, &request.base, ret_json, err);
+}
+
+static Ptc__V1__JobRequest job_request(const char *job)
+{
+	Ptc__V1__JobRequest request;
+
+	ptc__v1__job_request__init(&request);
+	request.version = PTC_ADMIN_VERSION;
+	request.job = ptc_admin_borrow(job);
+	return request;
+}
+
+static Ptc__V1__ResizeRequest resize_request(const struct ptc_admin_target *t)
+{
+	Ptc__V1__ResizeRequest request;
+
+	ptc__v1__resize_request__init(&request);
+	request.version = PTC_ADMIN_VERSION;
+	request.job = ptc_admin_borrow(t->job);
+	request.config = ptc_admin_borrow(t->config);
+	request.gpus = t->gpus;
+	request.nodes = (char **)(uintptr_t)t->nodes;
+	request.n_nodes = t->nnodes;
+	return request;
+}
+
+int ptc_admin_nodes(struct ptc_admin *a, char **ret_json, struct ptc_error *err)
+{
+	return call_list(a, SERVICE "Nodes", ret_json, err);
+}
+
+int ptc_admin_job_list(struct ptc_admin *a, char **ret_json, struct ptc_error *err)
+{
+	return call_list(a, SERVICE "JobList", ret_json, err);
+}
+
+int ptc_admin_status(struct ptc_admin *a, const char *job, char **ret_json, struct ptc_error *err)
+{
+	Ptc__V1__JobRequest request = job_request(job);
+
+	return call_document(a, SERVICE "Status", &request.base, ret_json, err);
+}
+
+int ptc_admin_snapshots(struct ptc_admin *a, const char *job, char **ret_json, struct ptc_error *err)
+{
+	Ptc__V1__JobRequest request = job_request(job);
+
+	return call_document(a, SERVICE "Snapshots", &request.base, ret_json, err);
+}
+
+int ptc_admin_plan(struct ptc_admin *a, const struct ptc_admin_target *target, char **ret_json, struct ptc_error *err)
+{
+	Ptc__V1__ResizeRequest request = resize_request(target);
+
+	return call_document(a, SERVICE "Plan", &request.base, ret_json, err);
+}
+
+int ptc_admin_job_create(struct ptc_admin *a, const void *spec, size_t len, char **ret_uuid, char **ret_json,
+			 struct ptc_error *err)
+{
+	Ptc__V1__JobCreateRequest request;
+	ProtobufCMessage *reply = NULL;
+	char *uuid = NULL, *json = NULL;
+	int rc;
+
+	ptc__v1__job_create_request__init(&request);
+	request.version = PTC_ADMIN_VERSION;
+	request.spec_json.data = (uint8_t *)(uintptr_t)spec;
+	request.spec_json.len = len;
+	rc = ptc_admin_call(a, SERVICE "JobCreate", &request.base, &ptc__v1__job_create_reply__descriptor, &reply, err);
+	if (!rc)
+		rc = take(((Ptc__V1__JobCreateReply *)reply)->uuid, &uuid, err);
+	if (!rc)
+		rc = take(((Ptc__V1__JobCreateReply *)reply)->json, &json, err);
+	ptc_admin_reply_free(reply);
+	if (rc) {
+		ptc_free(uuid);
+		return rc;
+	}
+	*ret_uuid = uuid;
+	*ret_json = json;
+	return 0;
+}
+
+static int call_ack(struct ptc_admin *a, const char *method, const char *job, struct ptc_error *err)
+{
+	Ptc__V1__JobRequest request = job_request(job);
+	ProtobufCMessage *reply = NULL;
+	int rc = ptc_admin_call(a, method, &request.base, &ptc__v1__ack__descriptor, &reply, err);
+
+	ptc_admin_reply_free(reply);
+	return rc;
+}
+
+int ptc_admin_job_delete(struct ptc_admin *a, const char *job, struct ptc_error *err)
+{
+	return call_ack(a, SERVICE "JobDelete", job, err);
+}
+
+int ptc_admin_abort(struct ptc_admin *a, const char *job, struct ptc_error *err)
+{
+	return call_ack(a, SERVICE "Abort", job, err);
+}
+
+struct follow {
+	ptc_admin_progress_fn fn;
+	void *arg;
+	bool finished;
+};
+
+static int on_progress(void *arg, const ProtobufCMessage *reply, struct ptc_error *err)
+{
+	const Ptc__V1__Progress *p = (const Ptc__V1__Progress *)reply;
+	struct follow *f = arg;
+	struct ptc_admin_progress out = { p->phase, p->bytes_done, p->bytes_total, p->text, p->finished, p->summary };
+
+	f->finished |= p->finished;
+	if (f->fn && f->fn(f->arg, &out))
+		return ptc_error_set(err, PTC_ECANCELED, "stopped listening");
+	return 0;
+}
+
+int ptc_admin_follow(struct ptc_admin *a, const char *method, const ProtobufCMessage *request, ptc_admin_progress_fn fn,
+		     void *arg, struct ptc_error *err)
+{
+	struct follow f = { fn, arg, false };
+	int rc = ptc_admin_call_stream(a, method, request, &ptc__v1__progress__descriptor, on_progress, &f, err);
+
+	if (!rc && !f.finished)
+		rc = ptc_error_set(err, PTC_EPEER, "the daemon ended the stream before the work was finished");
+	return rc;
+}
+
+int ptc_admin_resize(struct ptc_admin *a, const struct ptc_admin_target *target, ptc_admin_progress_fn fn, void *arg,
+		     struct ptc_error *err)
+{
+	Ptc__V1__ResizeRequest request = resize_request(target);
+
+	return ptc_admin_follow(a, SERVICE "Resize", &request.base, fn, arg, err);
+}
+
+int ptc_admin_drain(struct ptc_admin *a, const char *node, const char *job, ptc_admin_progress_fn fn, void *arg,
+		    struct ptc_error *err)
+{
+	Ptc__V1__DrainRequest request;
+
+	ptc__v1__drain_request__init(&request);
+	request.version = PTC_ADMIN_VERSION;
+	request.node = ptc_admin_borrow(node);
+	request.job = ptc_admin_borrow(job);
+	return ptc_admin_follow(a, SERVICE "Drain", &request.base, fn, arg, err);
+}
+
+int ptc_admin_verify(struct ptc_admin *a, const char *job, ptc_admin_progress_fn fn, void *arg, struct ptc_error *err)
+{
+	Ptc__V1__JobRequest request = job_request(job);
+
+	return ptc_admin_follow(a, SERVICE "Verify", &request.base, fn, arg, err);
+}
+
+struct event_sink {
+	ptc_admin_event_fn fn;
+	void *arg;
+};
+
+static int on_event(void *arg, const ProtobufCMessage *reply, struct ptc_error *err)
+{
+	struct event_sink *sink = arg;
+
+	if (sink->fn(sink->arg, ((const Ptc__V1__Document *)reply)->json))
+		return ptc_error_set(err, PTC_ECANCELED, "stopped listening");
+	return 0;
+}
+
+int ptc_admin_events(struct ptc_admin *a, const char *job, bool follow, uint64_t after, uint32_t limit,
+		     ptc_admin_event_fn fn, void *arg, struct ptc_error *err)
+{
+	struct event_sink sink = { fn, arg };
+	Ptc__V1__EventsRequest request;
+
+	ptc__v1__events_request__init(&request);
+	request.version = PTC_ADMIN_VERSION;
+	request.job = ptc_admin_borrow(job);
+	request.follow = follow;
+	request.after = after;
+	request.limit = limit;
+	return ptc_admin_call_stream(a, SERVICE "Events", &request.base, &ptc__v1__document__descriptor, on_event,
+				     &sink, err);
+}

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Inside client/admin: the handle, and calls by method name. */
+#pragma once
+
+#include "client/admin/ptcadmin.h"
+#include "ptc.pb-c.h"
+#include "rpc/rpc.h"
+
+#define PTC_ADMIN_VERSION 1 /* of the protocol */
+
+struct ptc_admin {
+	struct ptc_rpc_channel *control, *bulk;
+	int timeout_ms, stream_timeout_ms;
+};
+
+/* A string for a message that only reads it; NULL becomes "". */
+char *ptc_admin_borrow(const char *s);
+/* Unary call; *ret_reply is released with ptc_admin_reply_free. */
+int ptc_admin_call(struct ptc_admin *a, const char *method, const ProtobufCMessage *request,
+		   const ProtobufCMessageDescriptor *type, ProtobufCMessage **ret_reply, struct ptc_error *err);
+/* One request, then a stream of replies of one type; fn's result other than 0 ends the call and is returned. */
+typedef int (*ptc_admin_reply_fn)(void *arg, const ProtobufCMessage *reply, struct ptc_error *err);
+int ptc_admin_call_stream(struct ptc_admin *a, const char *method, const ProtobufCMessage *request,
+			  const ProtobufCMessageDescriptor *type, ptc_admin_reply_fn fn, void *arg,
+			  struct ptc_error *err);
+void ptc_admin_reply_free(ProtobufCMessage *reply);
+
+/* Opens a stream and sends the one request. */
+int ptc_admin_open_stream(struct ptc_admin *a, struct ptc_rpc_channel *channel, const char *method,
+			  const ProtobufCMessage *request, struct ptc_rpc_stream **ret_stream, struct ptc_error *err);
+int ptc_admin_unpack(const void *data, size_t len, const ProtobufCMessageDescriptor *type,
+		     ProtobufCMessage **ret_message, struct ptc_error *err);
+/* A whole message, contiguous; ptc_free it. Consumes msg. */
+int ptc_admin_gather(struct ptc_rpc_message *msg, void **ret_data, size_t *ret_len, struct ptc_error *err);
+/* fn over a stream of Progress; done when one says finished. */
+int ptc_admin_follow(struct ptc_admin *a, const char *method, const ProtobufCMessage *request, ptc_admin_progress_fn fn,
+		     void *arg, struct ptc_error *err);

@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* libptcadmin: control of a ptc cluster through any of its daemons.
+ *
+ * One function per call of the service ptc.v1.Control (proto/ptc.proto).
+ * Functions return 0 or a code of base/status.h and then fill err (which may
+ * be NULL). Calls block; a handle may be used from several threads at once,
+ * a stream by one. What a ret_ argument receives belongs to the caller:
+ * strings are released with ptc_admin_free, structs with their _done.
+ *
+ * Happy path: open, calls, close. Failure modes: PTC_EPEER (no daemon there,
+ * or it went away), PTC_ETIMEOUT, PTC_ECANCELED (a callback said stop), and
+ * what the daemon answered. No call is repeated by the library. */
+#pragma once
+
+#include "base/status.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define PTC_ADMIN_DEFAULT_SOCKET "/run/ptc/control.sock"
+#define PTC_ADMIN_CHUNK_BYTES    (2u << 20)  /* most bytes of one message of an import */
+#define PTC_ADMIN_HEADERS_MAX    (16u << 20) /* imported headers kept; more are left out */
+
+struct ptc_admin;
+struct ptc_admin_opts {
+	const char *socket; /* path; used when server is NULL; NULL: PTC_ADMIN_DEFAULT_SOCKET */
+	const char *server; /* HOST:PORT, mutual TLS with the three files below */
+	const char *ca_path, *cert_path, *key_path;
+	int timeout_ms;        /* of each call that is not a stream; 0: one minute */
+	int stream_timeout_ms; /* of each stream; 0: none */
+};
+/* Connects with the first call. */
+int ptc_admin_open(const struct ptc_admin_opts *opts, struct ptc_admin **ret_admin, struct ptc_error *err);
+struct ptc_admin *ptc_admin_close(struct ptc_admin *admin); /* after the last call returned; NULL is fine */
+void ptc_admin_free(void *p);
+
+/* ---- documents: JSON as in docs/control.md -------------------------------- */
+int ptc_admin_nodes(struct ptc_admin *a, char **ret_json, struct ptc_error *err);
+int ptc_admin_job_list(struct ptc_admin *a, char **ret_json, struct ptc_error *err);
+/* job "" or NULL: all of the caller's. */
+int ptc_admin_status(struct ptc_admin *a, const char *job, char **ret_json, struct ptc_error *err);
+int ptc_admin_snapshots(struct ptc_admin *a, const char *job, char **ret_json, struct ptc_error *err);
+
+/* ---- jobs ------------------------------------------------------------------- */
+/* spec: canonical JSON (ptc_job_to_json). */
+int ptc_admin_job_create(struct ptc_admin *a, const void *spec, size_t len, char **ret_uuid, char **ret_json,
+			 struct ptc_error *err);
+int ptc_admin_job_delete(struct ptc_admin *a, const char *job, struct ptc_error *err);
+/* Ends a switch or an import before its commit. */
+int ptc_admin_abort(struct ptc_admin *a, const char *job, struct ptc_error *err);
+
+/* Where a job should run. config: "tp=2,pp=2" or NULL; gpus 0: from config; nodes NULL: any. */
+struct ptc_admin_target {
+	const char *job;
+	const char *config;
+	uint32_t gpus;
+	const char *const *nodes;
+	size_t nnodes;
+};
+int ptc_admin_plan(struct ptc_admin *a, const struct ptc_admin_target *target, char **ret_json, struct ptc_error *err);
+
+/* ---- long work ---------------------------------------------------------------- */
+struct ptc_admin_progress { /* borrowed for the callback */
+	const char *phase;
+	uint64_t bytes_done, bytes_total; /* total 0: not known */
+	const char *text;
+	bool finished;
+	const char *summary; /* JSON, with finished */
+};
+/* Not 0: stop listening; the call returns PTC_ECANCELED, what was started goes on. */
+typedef int (*ptc_admin_progress_fn)(void *arg, const struct ptc_admin_progress *progress);
+/* Return 0 once the daemon has said that the work is finished. */
+int ptc_admin_resize(struct ptc_admin *a, const struct ptc_admin_target *target, ptc_admin_progress_fn fn, void *arg,
+		     struct ptc_error *err);
+int ptc_admin_drain(struct ptc_admin *a, const char *node, const char *job, ptc_admin_progress_fn fn, void *arg,
+		    struct ptc_error *err);
+int ptc_admin_verify(struct ptc_admin *a, const char *job, ptc_admin_progress_fn fn, void *arg, struct ptc_error *err);
+
+typedef int (*ptc_admin_event_fn)(void *arg, const char *json);
+/* Events with numbers above after, at most limit (0: all); follow: then waits for more. */
+int ptc_admin_events(struct ptc_admin *a, const char *job, bool follow, uint64_t after, uint32_t limit,
+		     ptc_admin_event_fn fn, void *arg, struct ptc_error *err);
+
+/* ---- import ---------------------------------------------------------------------- */
+struct ptc_admin_import {
+	uint64_t id;
+	char *config; /* chosen */
+	char *spec;   /* canonical JSON */
+	size_t spec_len;
+};
+/* A file whose header is kept, so that an unchanged export has its hash. */
+struct ptc_admin_file {
+	const char *field; /* "param" or a field's name */
+	const char *name;  /* without directories */
+	const void *header;
+	size_t header_len;
+	const uint32_t *items; /* in the file's data order */
+	size_t nitems;
+};
+int ptc_admin_import_begin(struct ptc_admin *a, const struct ptc_admin_target *target,
+			   struct ptc_admin_import *ret_import, struct ptc_error *err);
+void ptc_admin_import_done(struct ptc_admin_import *import);
+struct ptc_admin_stream;
+int ptc_admin_import_open(struct ptc_admin *a, const char *job, uint64_t import_id,
+			  struct ptc_admin_stream **ret_stream, struct ptc_error *err);
+/* At most PTC_ADMIN_CHUNK_BYTES inside one item. data may be reused on return. Blocks for flow control. */
+int ptc_admin_import_send(struct ptc_admin_stream *s, uint32_t item, uint64_t offset, const void *data, size_t len,
+			  struct ptc_error *err);
+/* Ends the stream and waits until the daemon has taken everything. */
+int ptc_admin_import_finish(struct ptc_admin_stream *s, uint64_t *ret_bytes, struct ptc_error *err);
+/* Cancels when not finished; NULL is fine. */
+struct ptc_admin_stream *ptc_admin_import_close(struct ptc_admin_stream *s);
+/* digests: one per item (base/digest.h), of what was read. Files are left out when their headers pass
+ * PTC_ADMIN_HEADERS_MAX together. */
+int ptc_admin_import_commit(struct ptc_admin *a, const char *job, uint64_t import_id, const uint64_t *digests,
+			    size_t ndigests, const struct ptc_admin_file *files, size_t nfiles,
+			    ptc_admin_progress_fn fn, void *arg, struct ptc_error *err);
+
+/* ---- export ----------------------------------------------------------------------- */
+struct ptc_admin_export {
+	uint64_t generation, snapshot;
+	const char *config;
+	const void *spec; /* canonical JSON */
+	size_t spec_len;
+	const uint64_t *digests; /* per item */
+	size_t ndigests;
+	struct ptc_admin_file *files;
+	size_t nfiles;
+	void *owner; /* the reply everything points into */
+};
+int ptc_admin_export_info(struct ptc_admin *a, const char *job, struct ptc_admin_export *ret_export,
+			  struct ptc_error *err);
+void ptc_admin_export_done(struct ptc_admin_export *e);
+/* Not 0: the call ends with that code; fill err. */
+typedef int (*ptc_admin_data_fn)(void *arg, const void *data, size_t len, struct ptc_error *err);
+/* Bytes [offset, offset + length) of an item, row-major over its logical shape, in order; exactly length of them. */
+int ptc_admin_read(struct ptc_admin *a, const char *job, const struct ptc_admin_export *e, uint32_t item,
+		   uint64_t offset, uint64_t length, ptc_admin_data_fn fn, void *arg, struct ptc_error *err);
+/* A rank's local tensor of an item, from that rank's own node; padding as zeros. */
+int ptc_admin_read_rank(struct ptc_admin *a, const char *job, const struct ptc_admin_export *e, uint32_t rank,
+			uint32_t item, ptc_admin_data_fn fn, void *arg, struct ptc_error *err);
+
+#ifdef __cplusplus
+}
+#endif

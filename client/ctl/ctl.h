@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ptcctl: a table of verbs over libptcadmin. Each verb has a file; options,
+ * help and completions come from the table. A verb returns 0 (exit 0), a code
+ * of base/status.h (exit 1) or CTL_USAGE (exit 2), and fills err, which main
+ * prints as the one line "ptcctl VERB: text". */
+#pragma once
+
+#include "base/status.h"
+#include "client/admin/ptcadmin.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#define CTL_USAGE       1 /* what a verb returns for wrong arguments */
+#define CTL_MAX_ARGS    4
+#define CTL_MAX_OPTIONS 128
+
+struct ctl_option {
+	const char *name; /* without dashes */
+	const char *arg;  /* what its value is called; NULL: a flag */
+	const char *help; /* one line */
+	char letter;      /* a short form, "-f"; 0: none */
+};
+
+struct ctl;
+struct ctl_verb {
+	const char *name;  /* "nodes", "job create" */
+	const char *args;  /* "JOB PATH" */
+	const char *about; /* one line */
+	const char *help;  /* further lines, may be NULL */
+	const struct ctl_option *options;
+	size_t noptions;
+	int min_args, max_args;
+	int (*run)(struct ctl *c, struct ptc_error *err);
+};
+#define CTL_OPTIONS(o) .options = (o), .noptions = sizeof(o) / sizeof((o)[0])
+
+struct ctl {
+	const struct ctl_verb *verb;
+	const char *args[CTL_MAX_ARGS];
+	int nargs;
+	struct {
+		const struct ctl_option *option;
+		const char *value;
+	} given[CTL_MAX_OPTIONS];
+	size_t ngiven;
+	bool json;
+	struct ptc_admin_opts opts;
+	struct ptc_admin *admin;
+};
+
+/* verbs.c */
+extern const struct ctl_verb *const ctl_verbs[];
+extern const size_t ctl_nverbs;
+extern const struct ctl_option ctl_globals[];
+extern const size_t ctl_nglobals;
+void ctl_help_all(FILE *out);
+void ctl_help_verb(const struct ctl_verb *verb, FILE *out);
+
+/* options.c */
+/* Finds the verb and takes the rest apart. *ret_help: --help was given. CTL_USAGE with err filled. */
+int ctl_parse(struct ctl *c, int argc, char **argv, bool *ret_help, struct ptc_error *err);
+const char *ctl_option(const struct ctl *c, const char *name); /* last value ("" for a flag); NULL: not given */
+/* Values of an option that may be repeated; *at begins as 0. NULL: no more. */
+const char *ctl_option_next(const struct ctl *c, const char *name, size_t *at);
+int ctl_usage(struct ptc_error *err, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* "500ms", "30s", "5m", "2h"; label names the option. */
+int ctl_duration(const char *label, const char *text, int *ret_ms, struct ptc_error *err);
+int ctl_number(const char *label, const char *text, uint64_t min, uint64_t max, uint64_t *ret, struct ptc_error *err);
+
+/* main.c */
+/* Opens c->admin where it is not open yet. */
+int ctl_connect(struct ctl *c, struct ptc_error *err);
+/* From here on SIGINT and SIGTERM only set what ctl_interrupted returns. */
+void ctl_catch_signals(void);
+bool ctl_interrupted(void);
+
+/* target.c: --config, --gpus and --nodes. */
+struct ctl_target {
+	struct ptc_admin_target t;
+	char *names; /* backs t.nodes */
+	const char **nodes;
+};
+#define CTL_TARGET_OPTIONS                                                                                             \
+	{ "config", "CONFIG", "configuration, e.g. tp=2,pp=2,dp=1" },                                                  \
+		{ "gpus", "N", "number of devices; the job's table says which configuration" },                        \
+	{                                                                                                              \
+		"nodes", "A,B", "only these nodes"                                                                     \
+	}
+int ctl_target_get(const struct ctl *c, const char *job, struct ctl_target *ret_target, struct ptc_error *err);
+void ctl_target_done(struct ctl_target *target);
+/* Directories with rule sets, separated by ':'; ptc_free it. */
+char *ctl_rules_path(void);
+
+/* print.c */
+/* A JSON document as the user asked: as it is, or as tables. */
+int ctl_print(const struct ctl *c, const char *json, struct ptc_error *err);
+/* "1.5 GiB"; returns buf. */
+const char *ctl_bytes(uint64_t bytes, char *buf, size_t size);
+
+/* progress.c: on stderr; one line that changes on a terminal, else, for what takes longer than a moment, a line per phase
+ * and every few seconds. */
+struct ctl_progress {
+	bool terminal, open; /* open: the terminal's line has text */
+	int64_t start_ns;
+	char phase[32];
+	int64_t phase_start_ns, shown_ns;
+	uint64_t phase_first, shown_bytes;
+};
+void ctl_progress_init(struct ctl_progress *p);
+void ctl_progress_show(struct ctl_progress *p, const char *phase, uint64_t done, uint64_t total, const char *text);
+void ctl_progress_end(struct ctl_progress *p);
+/* A ptc_admin_progress_fn. arg: struct ctl_follow. */
+struct ctl_follow {
+	struct ctl_progress progress;
+	bool detach;   /* stop listening once the work has been accepted */
+	bool detached; /* did so */
+	char *summary; /* ptc_free it */
+};
+int ctl_follow_fn(void *arg, const struct ptc_admin_progress *progress);
+/* What a followed call returned: prints the summary, or that the work goes on; passes errors on. */
+int ctl_follow_end(struct ctl *c, struct ctl_follow *f, int rc, struct ptc_error *err);

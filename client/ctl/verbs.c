@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+/* The table of verbs, and the help made from it. */
+#include "client/ctl/verbs.h"
+
+#include <string.h>
+
+const struct ctl_option ctl_globals[] = {
+	{ "help", NULL, "print this help", 'h' },
+	{ "version", NULL, "print the version" },
+	{ "format", "table|json", "how listings are printed (default table)" },
+	{ "timeout", "DURATION", "give up waiting after this long, e.g. 30s; what was started goes on" },
+	{ "socket", "PATH", "the daemon's socket (default $PTC_SOCKET, else " PTC_ADMIN_DEFAULT_SOCKET ")" },
+	{ "server", "HOST:PORT", "a daemon over TCP with mutual TLS, instead of the socket" },
+	{ "ca", "FILE", "with --server: the certificate authority" },
+	{ "cert", "FILE", "with --server: our certificate" },
+	{ "key", "FILE", "with --server: its key" },
+};
+const size_t ctl_nglobals = sizeof(ctl_globals) / sizeof(ctl_globals[0]);
+
+const struct ctl_verb *const ctl_verbs[] = {
+	&ctl_nodes,  &ctl_status, &ctl_job_create, &ctl_job_delete, &ctl_job_list, &ctl_import,
+	&ctl_export, &ctl_plan,   &ctl_resize,     &ctl_drain,      &ctl_abort,    &ctl_snapshots,
+	&ctl_verify, &ctl_events, &ctl_version,    &ctl_completion, &ctl_help,
+};
+const size_t ctl_nverbs = sizeof(ctl_verbs) / sizeof(ctl_verbs[0]);
+
+static void put_options(const struct ctl_option *options, size_t n, FILE *out)
+{
+	for (size_t i = 0; i < n; i++) {
+		char left[64], letter[8] = "";
+
+		if (options[i].letter)
+			snprintf(letter, sizeof(letter), "-%c, ", options[i].letter);
+		snprintf(left, sizeof(left), "%s--%s%s%s", letter, options[i].name, options[i].arg ? " " : "",
+			 options[i].arg ? options[i].arg : "");
+		fprintf(out, "  %-22s %s\n", left, options[i].help);
+	}
+}
+
+void ctl_help_verb(const struct ctl_verb *verb, FILE *out)
+{
+	fprintf(out, "usage: ptcctl %s%s%s%s\n\n%s.\n", verb->name, verb->args[0] ? " " : "", verb->args,
+		verb->noptions ? " [options]" : "", verb->about);
+	if (verb->help)
+		fprintf(out, "\n%s", verb->help);
+	if (verb->noptions) {
+		fputs("\noptions:\n", out);
+		put_options(verb->options, verb->noptions, out);
+	}
+	fputs("\nglobal options:\n", out);
+	put_options(ctl_globals, ctl_nglobals, out);
+	fputs("\nexit status: 0 done, 1 failed, 2 wrong usage\n", out);
+}
+
+void ctl_help_all(FILE *out)
+{
+	fputs("usage: ptcctl VERB [arguments] [options]\n\nverbs:\n", out);
+	for (size_t i = 0; i < ctl_nverbs; i++)
+		fprintf(out, "  %-16s %s\n", ctl_verbs[i]->name, ctl_verbs[i]->about);
+	fputs("\nglobal options:\n", out);
+	put_options(ctl_globals, ctl_nglobals, out);
+	fputs("\nexit status: 0 done, 1 failed, 2 wrong usage. \"ptcctl VERB --help\" says more.\n", out);
+}

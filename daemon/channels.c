@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Connections to other daemons, made on first use and kept. At most one per
+ * (node, address, lane): control has one, bulk as many as there are lanes. */
+#include "base/alloc.h"
+#include "daemon/daemon.h"
+
+#include <stdio.h>
+#include <string.h>
+
+struct link {
+	char key[PTC_NAME_MAX + 320];
+	struct ptc_rpc_channel *channel;
+	struct link *next;
+};
+
+struct ptc_channels {
+	struct ptc_daemon *d;
+	pthread_mutex_t lock;
+	struct link *head;
+};
+
+int ptc_channels_new(struct ptc_daemon *d, struct ptc_channels **ret_channels, struct ptc_error *err)
+{
+	struct ptc_channels *c = ptc_calloc(1, sizeof *c);
+
+	if (!c)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	c->d = d;
+	pthread_mutex_init(&c->lock, NULL);
+	*ret_channels = c;
+	return 0;
+}
+
+struct ptc_channels *ptc_channels_free(struct ptc_channels *c)
+{
+	while (c && c->head) {
+		struct link *l = c->head;
+
+		c->head = l->next;
+		ptc_rpc_channel_free(l->channel);
+		ptc_free(l);
+	}
+	if (c)
+		pthread_mutex_destroy(&c->lock);
+	ptc_free(c);
+	return NULL;
+}
+
+static int open_locked(struct ptc_channels *c, const char *key, const char *node, const char *address, bool bulk,
+		       struct link **ret_link, struct ptc_error *err)
+{
+	bool is_unix = strncmp(address, "unix:", 5) == 0;
+	struct ptc_rpc_channel_opts opts = {
+		.target = address,
+		.tls = is_unix || c->d->insecure ? NULL : &c->d->tls,
+		.insecure = !is_unix && c->d->insecure,
+		.expect_node = is_unix || c->d->insecure ? NULL : node,
+		.bulk = bulk,
+	};
+	struct link *l = ptc_calloc(1, sizeof *l);
+	int rc;
+
+	if (!l)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	rc = ptc_rpc_channel_new(&opts, &l->channel, err);
+	if (rc) {
+		ptc_free(l);
+		return rc;
+	}
+	snprintf(l->key, sizeof l->key, "%s", key);
+	l->next = c->head;
+	c->head = l;
+	*ret_link = l;
+	return 0;
+}
+
+int ptc_channels_get(struct ptc_channels *c, const char *node, const char *address, bool bulk, unsigned lane,
+		     struct ptc_rpc_channel **ret_channel, struct ptc_error *err)
+{
+	char key[sizeof((struct link *)0)->key];
+	struct link *l;
+	int rc = 0;
+
+	if (!address[0])
+		return ptc_error_set(err, PTC_EPEER, "node %s is down", node);
+	snprintf(key, sizeof key, "%s %s %d %u", node, address, bulk, lane);
+	pthread_mutex_lock(&c->lock);
+	for (l = c->head; l && strcmp(l->key, key) != 0;)
+		l = l->next;
+	if (!l)
+		rc = open_locked(c, key, node, address, bulk, &l, err);
+	pthread_mutex_unlock(&c->lock);
+	if (rc)
+		return rc;
+	*ret_channel = l->channel;
+	return 0;
+}

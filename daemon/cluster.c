@@ -1,0 +1,667 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/cluster.h"
+
+#include "base/alloc.h"
+#include "base/buf.h"
+#include "base/check.h"
+#include "base/digest.h"
+#include "base/log.h"
+#include "base/sys.h"
+#include "formats/json.h"
+
+#include <inttypes.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#define NODES_PREFIX   "/ptc/nodes"
+#define JOBS_PREFIX    "/ptc/jobs/"
+#define LEASE_RETRY_US 500000
+
+struct task {
+	void (*work)(void *arg, struct ptc_etcd *etcd);
+	void (*done)(void *arg);
+	void *arg;
+	struct task *next;
+};
+
+struct ptc_cluster {
+	struct ptc_cluster_opts opts;
+	struct ptc_etcd *etcd;
+	struct ptc_etcd_watch *watch_nodes, *watch_jobs;
+	char *state_dir;
+	/* loop */
+	struct ptc_node **nodes;
+	size_t nnodes;
+	struct ptc_job_view **jobs;
+	size_t njobs;
+	bool nodes_synced, jobs_synced;
+	/* coordination thread */
+	pthread_t thread;
+	bool started;
+	struct ptc_etcd_lease *lease;
+	struct {
+		pthread_mutex_t lock;
+		pthread_cond_t wake;
+		struct task *head, **tail;
+		bool stop;
+		bool lease_wanted;
+	} shared;
+	atomic_int_least64_t lease_id;
+};
+
+/* ---- coordination thread -------------------------------------------------- */
+
+static int node_key(const struct ptc_cluster *c, char *key, size_t size)
+{
+	return snprintf(key, size, NODES_PREFIX "/%s", c->opts.node.name);
+}
+
+/* Runs on the lease's thread: ask the coordination thread for another one. */
+static void lease_gone(void *arg)
+{
+	struct ptc_cluster *c = arg;
+
+	atomic_store(&c->lease_id, 0);
+	pthread_mutex_lock(&c->shared.lock);
+	c->shared.lease_wanted = true;
+	pthread_cond_signal(&c->shared.wake);
+	pthread_mutex_unlock(&c->shared.lock);
+}
+
+static void tell_lease_lost(void *arg)
+{
+	struct ptc_cluster *c = arg;
+
+	c->opts.on_lease(c->opts.arg, false);
+}
+
+static void tell_lease_have(void *arg)
+{
+	struct ptc_cluster *c = arg;
+
+	c->opts.on_lease(c->opts.arg, true);
+}
+
+/* Removes what an earlier life of this node left; refuses somebody else's. */
+static int clear_old_key(struct ptc_cluster *c, const char *key, struct ptc_error *err)
+{
+	struct ptc_etcd_kvs kvs = { 0 };
+	struct ptc_node_doc old;
+	int rc = ptc_etcd_get(c->etcd, key, false, 1, &kvs, err);
+
+	if (rc || kvs.n == 0)
+		goto out;
+	if (ptc_node_doc_decode(kvs.kv[0].value, kvs.kv[0].len, &old, NULL) == 0 &&
+	    strcmp(old.store_id, c->opts.node.store_id) != 0) {
+		rc = ptc_error_set(err, PTC_EEXIST,
+				   "node name \"%s\" is in use by the daemon at %s; give this one another name",
+				   c->opts.node.name, old.address);
+		goto out;
+	}
+	rc = kvs.kv[0].lease ? ptc_etcd_revoke(c->etcd, kvs.kv[0].lease, err)
+			     : ptc_etcd_delete(c->etcd, key, false, "etcd.node", err);
+	if (rc == PTC_ENOTFOUND)
+		rc = 0;
+out:
+	ptc_etcd_kvs_done(&kvs);
+	return rc;
+}
+
+static int take_lease(struct ptc_cluster *c, struct ptc_error *err)
+{
+	char key[128], *json;
+	bool ok = false;
+	int rc;
+
+	node_key(c, key, sizeof key);
+	c->lease = ptc_etcd_lease_free(c->lease, false);
+	rc = clear_old_key(c, key, err);
+	if (rc)
+		return rc;
+	rc = ptc_etcd_lease_new(c->etcd, c->opts.lease_ttl_s, lease_gone, c, &c->lease, err);
+	if (rc)
+		return rc;
+	json = ptc_node_doc_encode(&c->opts.node);
+	if (!json)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory for the node document");
+	rc = ptc_etcd_txn(c->etcd, &(struct ptc_etcd_compare){ key, PTC_ETCD_CREATE_REV, 0 }, 1,
+			  &(struct ptc_etcd_op){ .key = key,
+						 .value = json,
+						 .len = strlen(json),
+						 .lease = ptc_etcd_lease_id(c->lease) },
+			  1, "etcd.node", &ok, NULL, err);
+	ptc_free(json);
+	if (rc == 0 && !ok)
+		rc = ptc_error_set(err, PTC_ECONFLICT, "node key %s appeared while we took it", key);
+	if (rc == 0)
+		atomic_store(&c->lease_id, ptc_etcd_lease_id(c->lease));
+	return rc;
+}
+
+static void retake_lease(struct ptc_cluster *c)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+
+	ptc_loop_post(c->opts.loop, tell_lease_lost, c);
+	if (take_lease(c, &err) == 0) {
+		ptc_info("etcd", "lease taken again");
+		ptc_loop_post(c->opts.loop, tell_lease_have, c);
+		return;
+	}
+	ptc_warn("etcd", "no lease: %s", err.text);
+	usleep(LEASE_RETRY_US); /* our own thread; nothing else can be done without a lease */
+	lease_gone(c);
+}
+
+static void *coord_main(void *arg)
+{
+	struct ptc_cluster *c = arg;
+
+	pthread_mutex_lock(&c->shared.lock);
+	for (;;) {
+		struct task *t = c->shared.head;
+		bool lease = c->shared.lease_wanted;
+
+		if (lease && !c->shared.stop) {
+			c->shared.lease_wanted = false;
+			pthread_mutex_unlock(&c->shared.lock);
+			retake_lease(c);
+			pthread_mutex_lock(&c->shared.lock);
+			t = c->shared.head;
+		}
+		if (t) {
+			c->shared.head = t->next;
+			if (!t->next)
+				c->shared.tail = &c->shared.head;
+			pthread_mutex_unlock(&c->shared.lock);
+			t->work(t->arg, c->etcd);
+			if (t->done && ptc_loop_post(c->opts.loop, t->done, t->arg) != 0)
+				ptc_debug("etcd", "loop stopped; a finished operation is dropped");
+			ptc_free(t);
+			pthread_mutex_lock(&c->shared.lock);
+			continue;
+		}
+		if (c->shared.stop)
+			break;
+		if (!c->shared.lease_wanted)
+			pthread_cond_wait(&c->shared.wake, &c->shared.lock);
+	}
+	pthread_mutex_unlock(&c->shared.lock);
+	return NULL;
+}
+
+int ptc_cluster_run(struct ptc_cluster *c, void (*work)(void *arg, struct ptc_etcd *etcd), void (*done)(void *arg),
+		    void *arg)
+{
+	struct task *t = ptc_malloc(sizeof *t);
+
+	if (!t)
+		return PTC_ENOMEM;
+	*t = (struct task){ work, done, arg, NULL };
+	pthread_mutex_lock(&c->shared.lock);
+	*c->shared.tail = t;
+	c->shared.tail = &t->next;
+	pthread_cond_signal(&c->shared.wake);
+	pthread_mutex_unlock(&c->shared.lock);
+	return 0;
+}
+
+/* ---- mirror: nodes ---------------------------------------------------------- */
+
+size_t ptc_cluster_nnodes(const struct ptc_cluster *c)
+{
+	return c->nnodes;
+}
+
+struct ptc_node *ptc_cluster_node(struct ptc_cluster *c, uint32_t index)
+{
+	return c->nodes[index];
+}
+
+bool ptc_cluster_find_node(struct ptc_cluster *c, const char *name, uint32_t *ret_index)
+{
+	for (size_t i = 0; i < c->nnodes; i++)
+		if (strcmp(c->nodes[i]->doc.name, name) == 0) {
+			*ret_index = (uint32_t)i;
+			return true;
+		}
+	return false;
+}
+
+int ptc_cluster_intern_node(struct ptc_cluster *c, const char *name, uint32_t *ret_index)
+{
+	struct ptc_node **nodes, *n;
+
+	if (ptc_cluster_find_node(c, name, ret_index))
+		return 0;
+	if (c->nnodes == PTC_MAX_NODES)
+		return PTC_ELIMIT;
+	nodes = ptc_reallocarray(c->nodes, c->nnodes + 1, sizeof *nodes);
+	if (!nodes)
+		return PTC_ENOMEM;
+	c->nodes = nodes;
+	n = ptc_calloc(1, sizeof *n);
+	if (!n)
+		return PTC_ENOMEM;
+	snprintf(n->doc.name, sizeof n->doc.name, "%s", name);
+	c->nodes[c->nnodes] = n;
+	*ret_index = (uint32_t)c->nnodes++;
+	return 0;
+}
+
+static void node_put(struct ptc_cluster *c, const struct ptc_etcd_kv *kv)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_node_doc doc;
+	uint32_t i;
+
+	if (ptc_node_doc_decode(kv->value, kv->len, &doc, &err) != 0 || ptc_cluster_intern_node(c, doc.name, &i) != 0) {
+		ptc_warn("etcd", "%s ignored: %s", kv->key, err.text);
+		return;
+	}
+	c->nodes[i]->doc = doc;
+	c->nodes[i]->up = c->nodes[i]->seen = true;
+	c->nodes[i]->create_revision = kv->create_revision;
+	c->nodes[i]->lease = kv->lease;
+}
+
+static void node_event(struct ptc_cluster *c, enum ptc_watch_kind kind, const struct ptc_etcd_kv *kv)
+{
+	const char *drained = NODES_PREFIX "-drained/", *plain = NODES_PREFIX "/";
+	uint32_t i;
+
+	if (strncmp(kv->key, drained, strlen(drained)) == 0) {
+		if (ptc_cluster_intern_node(c, kv->key + strlen(drained), &i) == 0)
+			c->nodes[i]->drained = kind == PTC_WATCH_PUT;
+	} else if (strncmp(kv->key, plain, strlen(plain)) == 0) {
+		if (kind == PTC_WATCH_PUT)
+			node_put(c, kv);
+		else if (ptc_cluster_find_node(c, kv->key + strlen(plain), &i))
+			c->nodes[i]->up = false;
+	}
+}
+
+/* ---- mirror: jobs ------------------------------------------------------------ */
+
+size_t ptc_cluster_njobs(const struct ptc_cluster *c)
+{
+	return c->njobs;
+}
+
+struct ptc_job_view *ptc_cluster_job(struct ptc_cluster *c, size_t index)
+{
+	return c->jobs[index];
+}
+
+struct ptc_job_view *ptc_cluster_find_job(struct ptc_cluster *c, const char *name)
+{
+	for (size_t i = 0; i < c->njobs; i++)
+		if (c->jobs[i]->has_meta && strcmp(c->jobs[i]->meta.name, name) == 0)
+			return c->jobs[i];
+	return NULL;
+}
+
+struct ptc_job_view *ptc_cluster_find_uuid(struct ptc_cluster *c, const char *uuid)
+{
+	for (size_t i = 0; i < c->njobs; i++)
+		if (strcmp(c->jobs[i]->uuid, uuid) == 0)
+			return c->jobs[i];
+	return NULL;
+}
+
+static struct ptc_job_view *intern_job(struct ptc_cluster *c, const char *uuid)
+{
+	struct ptc_job_view *j = ptc_cluster_find_uuid(c, uuid);
+	struct ptc_job_view **jobs;
+
+	if (j)
+		return j;
+	jobs = ptc_reallocarray(c->jobs, c->njobs + 1, sizeof *jobs);
+	if (!jobs)
+		return NULL;
+	c->jobs = jobs;
+	j = ptc_calloc(1, sizeof *j);
+	if (!j)
+		return NULL;
+	snprintf(j->uuid, sizeof j->uuid, "%s", uuid);
+	c->jobs[c->njobs++] = j;
+	return j;
+}
+
+static void lock_put(struct ptc_job_view *j, const struct ptc_etcd_kv *kv)
+{
+	const char *node = NULL;
+	json_t *root;
+
+	if (ptc_json_load("lock", kv->value, kv->len, &root, NULL) != 0)
+		return;
+	if (json_unpack(root, "{s:s}", "node", &node) == 0) {
+		snprintf(j->lock_node, sizeof j->lock_node, "%s", node);
+		j->lock_revision = kv->create_revision;
+		j->has_lock = true;
+	}
+	json_decref(root);
+}
+
+static void job_put(struct ptc_job_view *j, const char *leaf, const struct ptc_etcd_kv *kv)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	int rc = 0;
+
+	if (strcmp(leaf, "meta") == 0) {
+		rc = ptc_meta_doc_decode(kv->value, kv->len, &j->meta, &err);
+		j->has_meta = rc == 0;
+	} else if (strcmp(leaf, "record") == 0) {
+		rc = ptc_record_doc_decode(kv->value, kv->len, &j->record, &err);
+		j->has_record = rc == 0;
+		j->record_revision = kv->mod_revision;
+	} else if (strcmp(leaf, "intent") == 0) {
+		rc = ptc_intent_doc_decode(kv->value, kv->len, &j->intent, &err);
+		j->has_intent = rc == 0;
+	} else if (strcmp(leaf, "lock") == 0) {
+		lock_put(j, kv);
+	}
+	if (rc)
+		ptc_warn("etcd", "%s ignored: %s", kv->key, err.text);
+}
+
+static void job_delete(struct ptc_job_view *j, const char *leaf)
+{
+	if (strcmp(leaf, "meta") == 0)
+		j->has_meta = false;
+	else if (strcmp(leaf, "record") == 0)
+		j->has_record = false;
+	else if (strcmp(leaf, "intent") == 0)
+		j->has_intent = false;
+	else if (strcmp(leaf, "lock") == 0)
+		j->has_lock = false;
+}
+
+static struct ptc_job_view *job_event(struct ptc_cluster *c, enum ptc_watch_kind kind, const struct ptc_etcd_kv *kv)
+{
+	const char *rest = kv->key + strlen(JOBS_PREFIX);
+	const char *slash = strchr(rest, '/');
+	char uuid[PTC_UUID_TEXT];
+	struct ptc_job_view *j;
+
+	if (!slash || slash - rest != PTC_UUID_TEXT - 1)
+		return NULL;
+	memcpy(uuid, rest, PTC_UUID_TEXT - 1);
+	uuid[PTC_UUID_TEXT - 1] = '\0';
+	j = intern_job(c, uuid);
+	if (!j)
+		return NULL;
+	j->seen = true;
+	if (kind == PTC_WATCH_PUT)
+		job_put(j, slash + 1, kv);
+	else
+		job_delete(j, slash + 1);
+	return j;
+}
+
+/* ---- watches ------------------------------------------------------------------- */
+
+struct change {
+	struct ptc_cluster *c;
+	enum ptc_watch_kind kind;
+	bool jobs;
+	struct ptc_etcd_kv kv;
+};
+
+/* A listing begins: whatever is not in it was deleted while we did not look. */
+static void reset(struct ptc_cluster *c, bool jobs)
+{
+	for (size_t i = 0; jobs && i < c->njobs; i++) {
+		struct ptc_job_view *j = c->jobs[i];
+
+		j->has_meta = j->has_record = j->has_intent = j->has_lock = false;
+	}
+	for (size_t i = 0; !jobs && i < c->nnodes; i++)
+		c->nodes[i]->seen = c->nodes[i]->drained = false;
+	if (jobs)
+		c->jobs_synced = false;
+	else
+		c->nodes_synced = false;
+}
+
+static void synced(struct ptc_cluster *c, bool jobs)
+{
+	for (size_t i = 0; !jobs && i < c->nnodes; i++)
+		c->nodes[i]->up = c->nodes[i]->up && c->nodes[i]->seen;
+	if (jobs)
+		c->jobs_synced = true;
+	else
+		c->nodes_synced = true;
+	if (c->jobs_synced && c->nodes_synced)
+		c->opts.on_synced(c->opts.arg);
+}
+
+static void apply(void *arg)
+{
+	struct change *ch = arg;
+	struct ptc_cluster *c = ch->c;
+
+	if (ch->kind == PTC_WATCH_RESET) {
+		reset(c, ch->jobs);
+	} else if (ch->kind == PTC_WATCH_SYNCED) {
+		synced(c, ch->jobs);
+	} else if (ch->jobs) {
+		struct ptc_job_view *j = job_event(c, ch->kind, &ch->kv);
+
+		if (j && c->jobs_synced && c->nodes_synced)
+			c->opts.on_change(c->opts.arg, j);
+	} else {
+		node_event(c, ch->kind, &ch->kv);
+		if (c->jobs_synced && c->nodes_synced)
+			c->opts.on_change(c->opts.arg, NULL);
+	}
+	ptc_free(ch->kv.key);
+	ptc_free(ch->kv.value);
+	ptc_free(ch);
+}
+
+static void watched(struct ptc_cluster *c, bool jobs, enum ptc_watch_kind kind, const struct ptc_etcd_kv *kv)
+{
+	struct change *ch = ptc_calloc(1, sizeof *ch);
+
+	ptc_require(ch); /* a mirror with a hole would be silently wrong */
+	ch->c = c;
+	ch->kind = kind;
+	ch->jobs = jobs;
+	if (kv && (kind == PTC_WATCH_PUT || kind == PTC_WATCH_DELETE)) {
+		ch->kv = *kv;
+		ch->kv.key = ptc_strdup(kv->key);
+		ch->kv.value = ptc_strndup(kv->value ? kv->value : "", kv->len);
+		ptc_require(ch->kv.key && ch->kv.value);
+	}
+	if (ptc_loop_post(c->opts.loop, apply, ch) != 0) {
+		ptc_free(ch->kv.key);
+		ptc_free(ch->kv.value);
+		ptc_free(ch);
+	}
+}
+
+static void watched_nodes(void *arg, enum ptc_watch_kind kind, const struct ptc_etcd_kv *kv)
+{
+	watched(arg, false, kind, kv);
+}
+
+static void watched_jobs(void *arg, enum ptc_watch_kind kind, const struct ptc_etcd_kv *kv)
+{
+	watched(arg, true, kind, kv);
+}
+
+/* ---- life ------------------------------------------------------------------------ */
+
+/* Our state directory belongs to one cluster; etcd with another (or a wiped one) must not make us delete state. */
+static int check_cluster_id(struct ptc_cluster *c, struct ptc_error *err)
+{
+	char *path = ptc_asprintf("%s/cluster", c->state_dir);
+	char *known = NULL, *json = NULL, uuid[PTC_UUID_TEXT];
+	struct ptc_etcd_kvs kvs = { 0 };
+	bool ok;
+	int rc = path ? ptc_sys_uuid(uuid, err) : PTC_ENOMEM;
+
+	if (rc)
+		goto out;
+	json = ptc_asprintf("{\"version\":1,\"id\":\"%s\"}", uuid);
+	if (ptc_sys_read_file(path, 4096, &known, NULL, NULL) != 0)
+		known = NULL;
+	if (!known && json)
+		rc = ptc_etcd_txn(c->etcd, &(struct ptc_etcd_compare){ "/ptc/cluster", PTC_ETCD_CREATE_REV, 0 }, 1,
+				  &(struct ptc_etcd_op){ .key = "/ptc/cluster", .value = json, .len = strlen(json) }, 1,
+				  "etcd.cluster", &ok, NULL, err);
+	if (rc == 0)
+		rc = ptc_etcd_get(c->etcd, "/ptc/cluster", false, 1, &kvs, err);
+	if (rc)
+		goto out;
+	if (!known)
+		rc = ptc_sys_write_file(path, kvs.kv[0].value, kvs.kv[0].len, 0600, "cluster.write", err);
+	else if (kvs.n == 0 || strcmp(known, kvs.kv[0].value) != 0)
+		rc = ptc_error_set(err, PTC_ESTATE,
+				   "%s names another cluster than etcd's /ptc/cluster; refusing to touch its state "
+				   "(wrong endpoints, or etcd lost its data: restore it, or empty the state directory)",
+				   path);
+out:
+	ptc_etcd_kvs_done(&kvs);
+	ptc_free(path);
+	ptc_free(known);
+	ptc_free(json);
+	return rc;
+}
+
+int ptc_cluster_new(const struct ptc_cluster_opts *opts, struct ptc_cluster **ret_cluster, struct ptc_error *err)
+{
+	struct ptc_cluster *c = ptc_calloc(1, sizeof *c);
+	int rc;
+
+	if (!c)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	c->opts = *opts;
+	c->state_dir = ptc_strdup(opts->state_dir);
+	pthread_mutex_init(&c->shared.lock, NULL);
+	pthread_cond_init(&c->shared.wake, NULL);
+	c->shared.tail = &c->shared.head;
+	rc = c->state_dir ? ptc_etcd_new(&opts->etcd, &c->etcd, err) : PTC_ENOMEM;
+	if (rc) {
+		ptc_cluster_free(c);
+		return rc;
+	}
+	*ret_cluster = c;
+	return 0;
+}
+
+int ptc_cluster_start(struct ptc_cluster *c, struct ptc_error *err)
+{
+	int rc = check_cluster_id(c, err);
+
+	if (rc == 0)
+		rc = take_lease(c, err);
+	if (rc == 0)
+		rc = ptc_etcd_watch_new(c->etcd, NODES_PREFIX, watched_nodes, c, &c->watch_nodes, err);
+	if (rc == 0)
+		rc = ptc_etcd_watch_new(c->etcd, JOBS_PREFIX, watched_jobs, c, &c->watch_jobs, err);
+	if (rc == 0 && pthread_create(&c->thread, NULL, coord_main, c) != 0)
+		rc = ptc_error_set(err, PTC_ENOMEM, "cannot start the coordination thread");
+	c->started = rc == 0;
+	return rc;
+}
+
+struct ptc_cluster *ptc_cluster_free(struct ptc_cluster *c)
+{
+	if (!c)
+		return NULL;
+	c->watch_nodes = ptc_etcd_watch_free(c->watch_nodes);
+	c->watch_jobs = ptc_etcd_watch_free(c->watch_jobs);
+	if (c->started) {
+		pthread_mutex_lock(&c->shared.lock);
+		c->shared.stop = true;
+		pthread_cond_signal(&c->shared.wake);
+		pthread_mutex_unlock(&c->shared.lock);
+		pthread_join(c->thread, NULL);
+	}
+	c->lease = ptc_etcd_lease_free(c->lease, true);
+	c->etcd = ptc_etcd_free(c->etcd);
+	for (size_t i = 0; i < c->nnodes; i++)
+		ptc_free(c->nodes[i]);
+	for (size_t i = 0; i < c->njobs; i++)
+		ptc_free(c->jobs[i]);
+	ptc_free(c->nodes);
+	ptc_free(c->jobs);
+	ptc_free(c->state_dir);
+	pthread_cond_destroy(&c->shared.wake);
+	pthread_mutex_destroy(&c->shared.lock);
+	ptc_free(c);
+	return NULL;
+}
+
+struct ptc_etcd *ptc_cluster_etcd(struct ptc_cluster *c)
+{
+	return c->etcd;
+}
+
+int64_t ptc_cluster_lease(struct ptc_cluster *c)
+{
+	return atomic_load(&c->lease_id);
+}
+
+bool ptc_cluster_synced(const struct ptc_cluster *c)
+{
+	return c->nodes_synced && c->jobs_synced;
+}
+
+/* ---- blobs ------------------------------------------------------------------------- */
+
+int ptc_blob_put(struct ptc_etcd *e, const char *uuid, const void *data, size_t len, char ret_hash[PTC_HASH_HEX],
+		 struct ptc_error *err)
+{
+	char hash[PTC_HASH_HEX], key[160];
+	const char *p = data;
+	size_t part = 0;
+
+	ptc_content_hash(data, len, hash);
+	do {
+		size_t n = PTC_MIN(len - part * PTC_ETCD_VALUE_MAX, (size_t)PTC_ETCD_VALUE_MAX);
+		int rc;
+
+		snprintf(key, sizeof key, "/ptc/blobs/%s/%s/%06zu", uuid, hash, part);
+		rc = ptc_etcd_put(e, key, p + part * PTC_ETCD_VALUE_MAX, n, 0, "etcd.blob", err);
+		if (rc)
+			return rc;
+		part++;
+	} while (part * PTC_ETCD_VALUE_MAX < len);
+	memcpy(ret_hash, hash, sizeof hash);
+	return 0;
+}
+
+int ptc_blob_get(struct ptc_etcd *e, const char *uuid, const char *hash, size_t max, char **ret_data, size_t *ret_len,
+		 struct ptc_error *err)
+{
+	struct ptc_etcd_kvs kvs = { 0 };
+	struct ptc_buf buf = PTC_BUF_INIT;
+	char key[160], found[PTC_HASH_HEX] = "";
+	int rc;
+
+	snprintf(key, sizeof key, "/ptc/blobs/%s/%s/", uuid, hash);
+	rc = ptc_etcd_get(e, key, true, max / PTC_ETCD_VALUE_MAX + 2, &kvs, err);
+	if (rc)
+		return rc;
+	for (size_t i = 0; i < kvs.n; i++)
+		ptc_buf_append(&buf, kvs.kv[i].value, kvs.kv[i].len);
+	ptc_buf_append(&buf, "", 0);
+	ptc_etcd_kvs_done(&kvs);
+	if (!ptc_buf_failed(&buf))
+		ptc_content_hash(buf.data, buf.len, found);
+	if (strcmp(found, hash) != 0) {
+		rc = ptc_error_set(err, ptc_buf_failed(&buf) ? PTC_ENOMEM : PTC_ENOTFOUND,
+				   "blob %s of job %s is missing or damaged in etcd", hash, uuid);
+		ptc_buf_done(&buf);
+		return rc;
+	}
+	*ret_data = ptc_buf_steal(&buf, ret_len);
+	return 0;
+}

@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The cluster as this daemon sees it: a mirror of /ptc/nodes and /ptc/jobs,
+ * kept by watches and owned by the loop; our own node's lease; and the one
+ * coordination thread on which every blocking etcd operation runs, in order.
+ *
+ * Happy path: new (connects, checks /ptc/cluster against our state
+ * directory), start (lease, node key, watches), then the mirror is synced and
+ * every change calls on_change on the loop.
+ * Failure modes: etcd unreachable (operations fail with PTC_ECOORD; the mirror
+ * keeps its last view and `coordinator_ok` is false), lease lost (on_lease(false);
+ * a new one is taken as soon as etcd answers), a node key of an earlier life
+ * of ours (its lease is revoked first), the same node name in use by another
+ * machine (PTC_EEXIST at start). */
+#pragma once
+
+#include "daemon/coord/etcd.h"
+#include "daemon/doc.h"
+#include "rpc/rpc.h"
+
+struct ptc_cluster;
+
+struct ptc_node {
+	struct ptc_node_doc doc;
+	bool up; /* its key exists */
+	bool drained;
+	bool seen;               /* during a re-listing */
+	int64_t create_revision; /* of the key, while up */
+	int64_t lease;
+};
+
+struct ptc_job_view {
+	char uuid[PTC_UUID_TEXT];
+	bool has_meta, has_record, has_intent, has_lock;
+	struct ptc_meta_doc meta;
+	struct ptc_record_doc record;
+	int64_t record_revision; /* mod_revision of the record */
+	struct ptc_intent_doc intent;
+	char lock_node[PTC_NAME_MAX + 1];
+	int64_t lock_revision;   /* create_revision: the fencing token */
+	unsigned ticks_unlocked; /* see controller election */
+	bool seen;
+};
+
+struct ptc_cluster_opts {
+	struct ptc_loop *loop;
+	struct ptc_etcd_opts etcd;
+	struct ptc_node_doc node;
+	const char *state_dir; /* holds the file `cluster` */
+	int lease_ttl_s;
+	/* Loop thread. job NULL: nodes changed. */
+	void (*on_change)(void *arg, struct ptc_job_view *job);
+	void (*on_synced)(void *arg); /* both mirrors complete, at start and after each re-listing */
+	void (*on_lease)(void *arg, bool have);
+	void *arg;
+};
+
+int ptc_cluster_new(const struct ptc_cluster_opts *opts, struct ptc_cluster **ret_cluster, struct ptc_error *err);
+int ptc_cluster_start(struct ptc_cluster *c, struct ptc_error *err);
+/* Loop thread. Revokes our lease, stops threads. NULL ok. */
+struct ptc_cluster *ptc_cluster_free(struct ptc_cluster *c);
+
+/* Any thread: the etcd client, for reads that may block. */
+struct ptc_etcd *ptc_cluster_etcd(struct ptc_cluster *c);
+int64_t ptc_cluster_lease(struct ptc_cluster *c); /* 0: none now; any thread */
+/* Any thread: work runs on the coordination thread, then done on the loop (also after shutdown began, so that arg can be freed). */
+int ptc_cluster_run(struct ptc_cluster *c, void (*work)(void *arg, struct ptc_etcd *etcd), void (*done)(void *arg),
+		    void *arg);
+
+/* Loop thread only. Node numbers never change while we run; nodes are only added. */
+size_t ptc_cluster_nnodes(const struct ptc_cluster *c);
+struct ptc_node *ptc_cluster_node(struct ptc_cluster *c, uint32_t index);
+bool ptc_cluster_find_node(struct ptc_cluster *c, const char *name, uint32_t *ret_index);
+/* As find, but adds an unknown (down) node: a record may name one that is away. PTC_ENOMEM or 0. */
+int ptc_cluster_intern_node(struct ptc_cluster *c, const char *name, uint32_t *ret_index);
+size_t ptc_cluster_njobs(const struct ptc_cluster *c);
+struct ptc_job_view *ptc_cluster_job(struct ptc_cluster *c, size_t index);
+struct ptc_job_view *ptc_cluster_find_job(struct ptc_cluster *c, const char *name);
+struct ptc_job_view *ptc_cluster_find_uuid(struct ptc_cluster *c, const char *uuid);
+bool ptc_cluster_synced(const struct ptc_cluster *c);
+
+/* Blobs: content-addressed, any thread, blocking. */
+int ptc_blob_put(struct ptc_etcd *e, const char *uuid, const void *data, size_t len, char ret_hash[PTC_HASH_HEX],
+		 struct ptc_error *err);
+int ptc_blob_get(struct ptc_etcd *e, const char *uuid, const char *hash, size_t max, char **ret_data, size_t *ret_len,
+		 struct ptc_error *err);

@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ptcd's configuration file (YAML, version 1). One table in config.c makes the
+ * parser, --dump-config, --check-config and the man page's section.
+ *
+ * Happy path: load (syntax, units, names), set insecure_loopback from the
+ * command line, check (what needs the file system or two keys at once).
+ * Failure modes: every error is one line "FILE:LINE:COL: KEY: what is wrong
+ * and what to write"; nothing is returned then. Not thread-safe; the config is
+ * read-only once checked. */
+#pragma once
+
+#include "base/buf.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "rpc/rpc.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#define PTC_DAEMON_CONFIG_KEYS_MAX 40
+
+struct ptc_daemon_tls {
+	char *ca, *cert, *key; /* all NULL: no TLS */
+};
+
+struct ptc_daemon_config {
+	uint64_t version;
+	char *node;
+	char *rack;           /* NULL: none */
+	char *state_dir;      /* meta environment, durable */
+	char *chunk_dir;      /* chunk environments, e.g. on tmpfs */
+	char *run_dir;        /* control socket and worker sockets */
+	char *control_socket; /* default run_dir/control.sock */
+	char *listen;         /* "HOST:PORT" or "unix:PATH" */
+	char *advertise;      /* same forms; default listen */
+	struct ptc_daemon_tls tls;
+	bool devices_auto;
+	uint64_t devices; /* with devices_auto: filled by _check */
+	struct {
+		uint64_t ceiling, staging; /* bytes */
+	} memory;
+	struct {
+		bool local; /* supervise an etcd here; endpoints are then empty */
+		struct ptc_daemon_strings {
+			char **v;
+			size_t n;
+		} endpoints;               /* "HOST:PORT" or "unix:PATH" */
+		struct ptc_daemon_tls tls; /* default: the node's */
+	} coordinator;
+	struct {
+		char *data_dir; /* default state_dir/etcd */
+		char *listen;   /* "unix" (default) or "https://HOST:PORT" */
+	} local_coordinator;
+	uint64_t lease_ttl_ms; /* whole seconds */
+	enum ptc_log_level log;
+
+	bool insecure_loopback; /* command line only; set it before _check */
+	char *file;             /* for messages */
+	struct {
+		unsigned line, col; /* 0: not in the file */
+	} where[PTC_DAEMON_CONFIG_KEYS_MAX];
+};
+
+/* Reads path, checks syntax, fills defaults. *ret_cfg: ptc_daemon_config_done it. */
+int ptc_daemon_config_load(const char *path, struct ptc_daemon_config *ret_cfg, struct ptc_error *err);
+/* Same from memory; name is what messages call it. */
+int ptc_daemon_config_parse(const char *name, const char *text, size_t len, struct ptc_daemon_config *ret_cfg,
+			    struct ptc_error *err);
+void ptc_daemon_config_done(struct ptc_daemon_config *cfg);
+
+/* Files, addresses, sizes and keys that depend on each other. Counts devices: auto. */
+int ptc_daemon_config_check(struct ptc_daemon_config *cfg, struct ptc_error *err);
+/* Device files DIR/nvidia<number>; dir is "/dev" except in tests. */
+unsigned ptc_daemon_config_count_devices(const char *dir);
+
+/* The whole configuration as YAML that loads to the same one, defaults included. Out of memory shows in b. */
+void ptc_daemon_config_dump(const struct ptc_daemon_config *cfg, struct ptc_buf *b);
+/* The keys as man page source (roff), in the order of the table. */
+void ptc_daemon_config_print_man(FILE *out);
+
+/* NULL in, or no TLS configured: false. The paths are borrowed from the config. */
+static inline bool ptc_daemon_tls_rpc(const struct ptc_daemon_tls *tls, struct ptc_rpc_tls *ret_tls)
+{
+	if (!tls || !tls->ca)
+		return false;
+	*ret_tls = (struct ptc_rpc_tls){ .ca_path = tls->ca, .cert_path = tls->cert, .key_path = tls->key };
+	return true;
+}

@@ -1,0 +1,234 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ptc.v1.Control: registration, who may see what, and forwarding.
+ *
+ * Happy path: any daemon takes a call; what only the controller can do is
+ * relayed to it with the caller's uid. Failure modes: a job of somebody else
+ * (told it does not exist), no controller within ten seconds (PTC_ESTATE), the
+ * controller's daemon gone in the middle (PTC_EPEER; the switch goes on under
+ * the next one). */
+#include "daemon/control.h"
+
+#include "base/alloc.h"
+#include "base/check.h"
+#include "formats/json.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define CONTROLLER_WAIT_MS 10000
+#define CONTROLLER_POLL_MS 50
+
+uid_t ptc_control_uid(const struct ptc_rpc_call *call)
+{
+	const struct ptc_rpc_identity *id = ptc_rpc_call_identity(call);
+	const char *on_behalf;
+
+	if (id->role == PTC_ROLE_USER)
+		return id->uid;
+	on_behalf = id->role == PTC_ROLE_NODE ? ptc_rpc_call_meta(call, "ptc-uid") : NULL;
+	return on_behalf ? (uid_t)strtoul(on_behalf, NULL, 10) : 0;
+}
+
+struct find {
+	struct ptc_daemon *d;
+	const char *name;
+	uid_t uid;
+	struct ptc_target target;
+	bool found;
+};
+
+static void find_on_loop(void *arg)
+{
+	struct find *f = arg;
+	struct ptc_job_view *j = ptc_cluster_find_job(f->d->cluster, f->name);
+	struct ptc_target *t = &f->target;
+	uint32_t node;
+
+	memset(t, 0, sizeof *t);
+	if (!j || (f->uid != 0 && f->uid != j->meta.uid))
+		return;
+	f->found = true;
+	t->meta = j->meta;
+	t->has_record = j->has_record;
+	t->has_intent = j->has_intent;
+	t->record = j->record;
+	t->intent = j->intent;
+	if (!j->has_lock || !ptc_cluster_find_node(f->d->cluster, j->lock_node, &node) ||
+	    !ptc_cluster_node(f->d->cluster, node)->up)
+		return;
+	t->has_lock = true;
+	memcpy(t->controller, j->lock_node, sizeof t->controller);
+	memcpy(t->address, ptc_cluster_node(f->d->cluster, node)->doc.address, sizeof t->address);
+	t->ours = ptc_controller_find(f->d, j->uuid) != NULL;
+}
+
+int ptc_control_find(struct ptc_daemon *d, const struct ptc_rpc_call *call, const char *name,
+		     struct ptc_target *ret_target, struct ptc_error *err)
+{
+	struct find f = { .d = d, .name = name, .uid = ptc_control_uid(call) };
+	int rc = ptc_loop_call(d->loop, find_on_loop, &f);
+
+	if (rc)
+		return ptc_error_set(err, rc, "the daemon is stopping");
+	if (!f.found)
+		return ptc_error_set(err, PTC_ENOTFOUND, "job \"%.*s\" does not exist; see `ptcctl job list`",
+				     PTC_NAME_MAX, name);
+	*ret_target = f.target;
+	return 0;
+}
+
+int ptc_control_find_controlled(struct ptc_daemon *d, const struct ptc_rpc_call *call, const char *name,
+				struct ptc_target *ret_target, struct ptc_error *err)
+{
+	for (int waited = 0; waited < CONTROLLER_WAIT_MS && !ptc_rpc_call_cancelled(call);
+	     waited += CONTROLLER_POLL_MS) {
+		int rc = ptc_control_find(d, call, name, ret_target, err);
+
+		if (rc)
+			return rc;
+		if (ret_target->has_lock && (ret_target->ours || strcmp(ret_target->controller, d->config.node) != 0))
+			return 0;
+		usleep(CONTROLLER_POLL_MS * 1000); /* a server thread: waiting is its job */
+	}
+	return ptc_error_set(err, PTC_ESTATE,
+			     "no daemon controls job \"%s\" right now (coordinator unreachable?); see `ptcctl status`",
+			     name);
+}
+
+int ptc_control_forward(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_rpc_call *call, const char *method,
+			const ProtobufCMessage *request, struct ptc_error *err)
+{
+	struct ptc_rpc_channel *channel;
+	struct ptc_rpc_stream *s = NULL;
+	struct ptc_rpc_message *m;
+	char uid[16];
+	void *data = NULL;
+	size_t len;
+	int rc = ptc_channels_get(d->channels, t->controller, t->address, false, 0, &channel, err);
+
+	if (ptc_rpc_call_meta(call, "ptc-forwarded"))
+		return ptc_error_set(err, PTC_ESTATE, "job \"%s\" is changing controllers; try again", t->meta.name);
+	snprintf(uid, sizeof uid, "%u", (unsigned)ptc_control_uid(call));
+	if (rc == 0)
+		rc = ptc_pb_encode(request, &data, &len, err);
+	if (rc == 0)
+		rc = ptc_rpc_stream_open(channel, method, 0,
+					 (struct ptc_rpc_meta[]){ { "ptc-uid", uid }, { "ptc-forwarded", "1" } }, 2, &s,
+					 err);
+	if (rc == 0)
+		rc = ptc_rpc_stream_send(s, &(struct ptc_rpc_part){ .data = data, .len = len }, 1, err);
+	if (rc == 0)
+		rc = ptc_rpc_stream_half_close(s, err);
+	ptc_free(data);
+	while (rc == 0 && (rc = ptc_rpc_stream_recv(s, &m, err)) == 0 && m) {
+		size_t n = ptc_rpc_message_len(m);
+
+		data = ptc_malloc(n);
+		if (!data) {
+			rc = ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		} else {
+			ptc_rpc_message_read(m, data, n);
+			rc = ptc_rpc_call_send(call, &(struct ptc_rpc_part){ .data = data, .len = n }, 1, err);
+		}
+		ptc_free(data);
+		ptc_rpc_message_done(m);
+	}
+	if (rc == 0)
+		rc = ptc_rpc_stream_finish(s, err);
+	ptc_rpc_stream_free(s);
+	return rc;
+}
+
+struct locate {
+	struct ptc_daemon *d;
+	struct ptc_view *v;
+	int rc;
+};
+
+static void locate_on_loop(void *arg)
+{
+	struct locate *l = arg;
+
+	l->rc = ptc_view_locate(l->v, l->d->cluster);
+}
+
+int ptc_control_view(struct ptc_daemon *d, const struct ptc_target *t, bool with_intent, bool need_record,
+		     struct ptc_view *ret_view, struct ptc_error *err)
+{
+	struct locate l = { .d = d, .v = ret_view };
+	int rc;
+
+	if (need_record && !t->has_record)
+		return ptc_error_set(err, PTC_ESTATE, "job \"%s\" has no state yet; `ptcctl import %s PATH` first",
+				     t->meta.name, t->meta.name);
+	rc = ptc_view_load(ptc_cluster_etcd(d->cluster), &t->meta, t->has_record ? &t->record : NULL,
+			   with_intent && t->has_intent ? &t->intent : NULL, ret_view, err);
+	if (rc)
+		return rc;
+	rc = ptc_loop_call(d->loop, locate_on_loop, &l);
+	if (rc || l.rc) {
+		ptc_view_done(ret_view);
+		return ptc_error_set(err, rc ? rc : l.rc, "cannot locate the nodes of job \"%s\"", t->meta.name);
+	}
+	return 0;
+}
+
+int ptc_control_send_text(struct ptc_rpc_call *call, const char *json, struct ptc_error *err)
+{
+	Ptc__V1__Document doc = PTC__V1__DOCUMENT__INIT;
+
+	doc.version = PTC_WIRE_VERSION;
+	doc.json = (char *)(uintptr_t)json; /* packing only reads */
+	return ptc_pb_call_send(call, &doc.base, err);
+}
+
+int ptc_control_send_json(struct ptc_rpc_call *call, json_t *root, struct ptc_error *err)
+{
+	char *text = root ? ptc_json_text(root) : NULL;
+	int rc;
+
+	json_decref(root);
+	if (!text)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	rc = ptc_control_send_text(call, text, err);
+	ptc_free(text);
+	return rc;
+}
+
+int ptc_control_register(struct ptc_daemon *d, struct ptc_rpc_server *server, struct ptc_error *err)
+{
+	static const struct {
+		const char *name;
+		ptc_rpc_handler_fn fn;
+	} methods[] = {
+		{ "/ptc.v1.Control/Nodes", ptc_control_nodes },
+		{ "/ptc.v1.Control/JobCreate", ptc_control_job_create },
+		{ "/ptc.v1.Control/JobDelete", ptc_control_job_delete },
+		{ "/ptc.v1.Control/JobList", ptc_control_job_list },
+		{ "/ptc.v1.Control/Status", ptc_control_status },
+		{ "/ptc.v1.Control/Plan", ptc_control_plan },
+		{ "/ptc.v1.Control/Resize", ptc_control_resize },
+		{ "/ptc.v1.Control/Drain", ptc_control_drain },
+		{ "/ptc.v1.Control/Abort", ptc_control_abort },
+		{ "/ptc.v1.Control/Snapshots", ptc_control_snapshots },
+		{ "/ptc.v1.Control/Verify", ptc_control_verify },
+		{ "/ptc.v1.Control/Events", ptc_control_events },
+		{ "/ptc.v1.Control/ImportBegin", ptc_control_import_begin },
+		{ "/ptc.v1.Control/ImportData", ptc_control_import_data },
+		{ "/ptc.v1.Control/ImportCommit", ptc_control_import_commit },
+		{ "/ptc.v1.Control/ExportInfo", ptc_control_export_info },
+		{ "/ptc.v1.Control/Read", ptc_control_read },
+		{ "/ptc.v1.Control/ReadRank", ptc_control_read_rank },
+	};
+	unsigned roles = 1u << PTC_ROLE_USER | 1u << PTC_ROLE_ADMIN | 1u << PTC_ROLE_NODE;
+
+	for (size_t i = 0; i < PTC_ARRAY_LEN(methods); i++) {
+		int rc = ptc_rpc_server_method(server, methods[i].name, roles, methods[i].fn, d, err);
+
+		if (rc)
+			return rc;
+	}
+	return 0;
+}

@@ -1,0 +1,468 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Import and export as the gateway sees them: the daemon the client talks to.
+ *
+ * Happy path of import: ImportBegin (on the controller) reserves memory on
+ * every node; ImportData streams scatter the bytes from here to the nodes;
+ * ImportCommit (on the controller) seals, compares digests with what the
+ * client read, and commits. Export reads the committed generation from
+ * wherever its bytes are. Failure modes: the client goes away in the middle of
+ * its data (the import is aborted, nothing is left), bytes that are not what
+ * the client read (PTC_EDIGEST naming the tensor), a generation that was
+ * replaced while it was exported (PTC_ESTATE: export again). */
+#include "base/alloc.h"
+#include "base/check.h"
+#include "base/digest.h"
+#include "base/log.h"
+#include "daemon/control.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#define HEADERS_MAX_BYTES (16u << 20)
+#define INTENT_WAIT_MS    5000
+#define POLL_MS           20
+
+/* ---- ImportBegin ----------------------------------------------------------------- */
+
+static int begin_here(struct ptc_daemon *d, struct ptc_rpc_call *call, const Ptc__V1__ImportBeginRequest *req,
+		      const struct ptc_target *t, struct ptc_error *err)
+{
+	Ptc__V1__ImportBeginReply reply = PTC__V1__IMPORT_BEGIN_REPLY__INIT;
+	struct ptc_plan_request pr = {
+		.config = req->config, .gpus = req->gpus, .nodes = req->nodes, .nnodes = req->n_nodes
+	};
+	uint64_t id = ptc_control_new_id();
+	struct ptc_watcher *w = ptc_watcher_new(id);
+	size_t len = 0;
+	char *json = NULL;
+	int rc = w ? ptc_control_start_switch(d, call, req->job, PTC_SWITCH_IMPORT, &pr, w, id, err)
+		   : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+
+	if (rc == 0)
+		rc = ptc_watcher_wait_phase(w, ptc_job_phase_name(PTC_JOB_FILLING), call, err);
+	ptc_watcher_unref(w);
+	if (rc == 0)
+		rc = ptc_blob_get(ptc_cluster_etcd(d->cluster), t->meta.uuid, t->meta.spec_hash, PTC_SPEC_MAX_BYTES,
+				  &json, &len, err);
+	if (rc)
+		return rc;
+	reply.version = PTC_WIRE_VERSION;
+	reply.import_id = id;
+	reply.spec_json.data = (uint8_t *)json;
+	reply.spec_json.len = len;
+	rc = ptc_pb_call_send(call, &reply.base, err);
+	ptc_free(json);
+	return rc;
+}
+
+PTC_CONTROL_HANDLER(ptc_control_import_begin)
+{
+	struct ptc_daemon *d = arg;
+	Ptc__V1__ImportBeginRequest *req;
+	struct ptc_target t;
+	int rc = ptc_pb_call_recv(call, &ptc__v1__import_begin_request__descriptor, (ProtobufCMessage **)&req, err);
+
+	if (rc)
+		return rc;
+	rc = ptc_control_find_controlled(d, call, req->job, &t, err);
+	if (rc == 0)
+		rc = t.ours ? begin_here(d, call, req, &t, err)
+			    : ptc_control_forward(d, &t, call, "/ptc.v1.Control/ImportBegin", &req->base, err);
+	ptc_pb_free(&req->base);
+	return rc;
+}
+
+/* ---- ImportData --------------------------------------------------------------------- */
+
+struct import {
+	struct ptc_daemon *d;
+	struct ptc_rpc_call *call;
+	struct ptc_target target;
+	uint64_t id;
+	struct ptc_geometry geometry;
+	bool have_geometry;
+	struct ptc_scatter *scatter;
+	uint64_t bytes;
+};
+
+/* The intent is committed when ImportBegin returns; our mirror may be a moment behind. */
+static int find_import(struct import *im, const char *job, uint64_t id, struct ptc_error *err)
+{
+	struct ptc_view v;
+	int rc = 0;
+
+	for (int ms = 0; ms < INTENT_WAIT_MS; ms += POLL_MS) {
+		rc = ptc_control_find(im->d, im->call, job, &im->target, err);
+		if (rc || (im->target.has_intent && im->target.intent.id == id))
+			break;
+		usleep(POLL_MS * 1000); /* a server thread: waiting is its job */
+	}
+	if (rc)
+		return rc;
+	if (!im->target.has_intent || im->target.intent.id != id || im->target.intent.kind != PTC_SWITCH_IMPORT)
+		return ptc_error_set(err, PTC_ESTATE, "import %llu of job %s is not open (aborted?); import again",
+				     (unsigned long long)id, job);
+	rc = ptc_control_view(im->d, &im->target, true, false, &v, err);
+	if (rc)
+		return rc;
+	rc = ptc_view_geometry(im->d, &v, true, &im->geometry, err);
+	ptc_view_done(&v);
+	if (rc)
+		return rc;
+	im->have_geometry = true;
+	im->id = id;
+	return ptc_scatter_new(im->d->agent, &im->geometry, im->target.meta.uuid, id, &im->scatter, err);
+}
+
+static int import_message(struct import *im, struct ptc_rpc_message *m, struct ptc_error *err)
+{
+	Ptc__V1__ImportChunk *c;
+	int rc = ptc_pb_message(m, &ptc__v1__import_chunk__descriptor, (ProtobufCMessage **)&c, err);
+
+	if (rc)
+		return rc;
+	rc = ptc_pb_version(c->version, err);
+	if (rc == 0 && !im->scatter)
+		rc = find_import(im, c->job, c->import_id, err);
+	if (rc == 0 && (c->import_id != im->id || strcmp(c->job, im->target.meta.name) != 0))
+		rc = ptc_error_set(err, PTC_EINVAL, "one import stream carries one import");
+	if (rc == 0 && c->data.len > PTC_BULK_MESSAGE_BYTES)
+		rc = ptc_error_set(err, PTC_ELIMIT, "import message of %zu bytes; at most %u", c->data.len,
+				   PTC_BULK_MESSAGE_BYTES);
+	if (rc == 0 && c->data.len)
+		rc = ptc_scatter_write(im->scatter, c->item, c->offset, c->data.data, c->data.len, err);
+	im->bytes += c->data.len;
+	ptc_pb_free(&c->base);
+	return rc;
+}
+
+/* The data stream broke: nobody will finish this import, so the controller is told. */
+static void give_up(struct import *im, const char *why)
+{
+	Ptc__V1__JobRequest req = PTC__V1__JOB_REQUEST__INIT;
+	struct ptc_rpc_channel *channel;
+	char uid[16];
+
+	if (!im->id)
+		return;
+	ptc_event(im->d, im->target.meta.uuid, "import", "data stream ended early: %s", why);
+	if (!im->target.has_lock ||
+	    ptc_channels_get(im->d->channels, im->target.controller, im->target.address, false, 0, &channel, NULL) != 0)
+		return;
+	snprintf(uid, sizeof uid, "%u", (unsigned)im->target.meta.uid);
+	req.version = PTC_WIRE_VERSION;
+	req.job = im->target.meta.name;
+	ptc_pb_unary(channel, "/ptc.v1.Control/Abort", &req.base, INTENT_WAIT_MS,
+		     &(struct ptc_rpc_meta){ "ptc-uid", uid }, 1, NULL, NULL, NULL);
+}
+
+static int import_run(struct import *im, struct ptc_error *err)
+{
+	struct ptc_rpc_message *m;
+	int rc;
+
+	while ((rc = ptc_rpc_call_recv(im->call, &m, err)) == 0 && m) {
+		rc = import_message(im, m, err);
+		ptc_rpc_message_done(m);
+		if (rc)
+			return rc;
+	}
+	if (rc == 0 && ptc_rpc_call_cancelled(im->call))
+		rc = ptc_error_set(err, PTC_ECANCELED, "the client went away");
+	if (rc == 0 && im->scatter)
+		rc = ptc_scatter_finish(im->scatter, err);
+	return rc;
+}
+
+PTC_CONTROL_HANDLER(ptc_control_import_data)
+{
+	struct import im = { .d = arg, .call = call };
+	Ptc__V1__ImportDataReply reply = PTC__V1__IMPORT_DATA_REPLY__INIT;
+	struct ptc_error own = PTC_ERROR_INIT;
+	int rc = import_run(&im, &own);
+
+	ptc_scatter_free(im.scatter);
+	if (im.have_geometry)
+		ptc_geometry_done(&im.geometry);
+	if (rc) {
+		give_up(&im, own.text);
+		return ptc_error_set(err, rc, "%s", own.text);
+	}
+	reply.version = PTC_WIRE_VERSION;
+	reply.bytes = im.bytes;
+	return ptc_pb_call_send(call, &reply.base, err);
+}
+
+/* ---- ImportCommit --------------------------------------------------------------------- */
+
+struct commit {
+	struct ptc_daemon *d;
+	const char *uuid;
+	uint64_t id;
+	uint64_t *expected;
+	size_t nexpected;
+	struct ptc_file_doc *files;
+	size_t nfiles;
+	struct ptc_watcher *watcher;
+	struct ptc_error *err;
+	int rc;
+};
+
+static void commit_on_loop(void *arg)
+{
+	struct commit *c = arg;
+	struct ptc_controller *ctl = ptc_controller_find(c->d, c->uuid);
+
+	c->rc = ctl ? ptc_controller_filled(ctl, c->id, c->expected, c->nexpected, c->files, c->nfiles, c->watcher,
+					    c->err)
+		    : ptc_error_set(c->err, PTC_ESTATE, "this daemon does not control the job any more; import again");
+}
+
+static int keep_header(struct ptc_daemon *d, const char *uuid, const Ptc__V1__ImportedFile *f, struct ptc_file_doc *doc,
+		       struct ptc_error *err)
+{
+	if (f->header.len < 8)
+		return ptc_error_set(err, PTC_EINVAL, "file %s: header of %zu bytes", f->name, f->header.len);
+	doc->field = ptc_strdup(f->field);
+	doc->name = ptc_strdup(f->name);
+	doc->items = ptc_reallocarray(NULL, f->n_items, sizeof *doc->items);
+	if (!doc->field || !doc->name || !doc->items)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	for (size_t i = 0; i < f->n_items; i++)
+		doc->items[i] = f->items[i];
+	doc->nitems = f->n_items;
+	/* the first 8 bytes only count the rest */
+	return ptc_blob_put(ptc_cluster_etcd(d->cluster), uuid, f->header.data + 8, f->header.len - 8, doc->header_hash,
+			    err);
+}
+
+static int commit_fill(struct commit *c, const Ptc__V1__ImportCommitRequest *req, struct ptc_error *err)
+{
+	size_t total = 0;
+	int rc = 0;
+
+	c->expected = ptc_reallocarray(NULL, req->n_digests, sizeof *c->expected);
+	c->files = ptc_calloc(req->n_files, sizeof *c->files);
+	if (!c->expected || !c->files)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	for (size_t i = 0; i < req->n_digests; i++)
+		c->expected[i] = req->digests[i];
+	c->nexpected = req->n_digests;
+	for (size_t i = 0; i < req->n_files; i++)
+		total += req->files[i]->header.len;
+	for (size_t i = 0; total <= HEADERS_MAX_BYTES && rc == 0 && i < req->n_files; i++)
+		rc = keep_header(c->d, c->uuid, req->files[i], &c->files[c->nfiles++], err);
+	return rc;
+}
+
+static int commit_here(struct ptc_daemon *d, struct ptc_rpc_call *call, const Ptc__V1__ImportCommitRequest *req,
+		       const struct ptc_target *t, struct ptc_error *err)
+{
+	struct commit c = { .d = d, .uuid = t->meta.uuid, .id = req->import_id, .err = err };
+	struct ptc_watcher *w = ptc_watcher_new(req->import_id);
+	struct ptc_manifest_doc leftovers = { 0 };
+	int rc = w ? commit_fill(&c, req, err) : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+
+	if (rc == 0) {
+		c.watcher = ptc_watcher_ref(w);
+		rc = ptc_loop_call(d->loop, commit_on_loop, &c);
+		rc = rc ? ptc_error_set(err, rc, "the daemon is stopping") : c.rc;
+	}
+	if (rc) {
+		leftovers.files = c.files;
+		leftovers.nfiles = c.nfiles;
+		leftovers.digests = c.expected;
+		ptc_manifest_doc_done(&leftovers);
+		ptc_watcher_unref(c.watcher);
+	} else {
+		rc = ptc_watcher_stream(w, call, err);
+	}
+	ptc_watcher_unref(w);
+	return rc;
+}
+
+PTC_CONTROL_HANDLER(ptc_control_import_commit)
+{
+	struct ptc_daemon *d = arg;
+	Ptc__V1__ImportCommitRequest *req;
+	struct ptc_target t;
+	int rc = ptc_pb_call_recv(call, &ptc__v1__import_commit_request__descriptor, (ProtobufCMessage **)&req, err);
+
+	if (rc)
+		return rc;
+	rc = ptc_control_find_controlled(d, call, req->job, &t, err);
+	if (rc == 0)
+		rc = t.ours ? commit_here(d, call, req, &t, err)
+			    : ptc_control_forward(d, &t, call, "/ptc.v1.Control/ImportCommit", &req->base, err);
+	ptc_pb_free(&req->base);
+	return rc;
+}
+
+/* ---- export ------------------------------------------------------------------------------ */
+
+static int load_header(struct ptc_daemon *d, const char *uuid, const struct ptc_file_doc *doc, Ptc__V1__ImportedFile *f,
+		       struct ptc_error *err)
+{
+	size_t len;
+	char *json;
+	int rc =
+		ptc_blob_get(ptc_cluster_etcd(d->cluster), uuid, doc->header_hash, HEADERS_MAX_BYTES, &json, &len, err);
+
+	if (rc)
+		return rc;
+	ptc__v1__imported_file__init(f);
+	f->field = doc->field;
+	f->name = doc->name;
+	f->items = doc->items;
+	f->n_items = doc->nitems;
+	f->header.data = ptc_malloc(len + 8);
+	if (!f->header.data) {
+		ptc_free(json);
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	}
+	for (int i = 0; i < 8; i++)
+		f->header.data[i] = (uint8_t)((uint64_t)len >> (8 * i));
+	memcpy(f->header.data + 8, json, len);
+	f->header.len = len + 8;
+	ptc_free(json);
+	return 0;
+}
+
+static int send_export_info(struct ptc_daemon *d, struct ptc_rpc_call *call, const struct ptc_view *v,
+			    struct ptc_error *err)
+{
+	Ptc__V1__ExportInfoReply reply = PTC__V1__EXPORT_INFO_REPLY__INIT;
+	const struct ptc_manifest_doc *m = &v->manifest;
+	Ptc__V1__ImportedFile *files = ptc_calloc(m->nfiles, sizeof *files);
+	Ptc__V1__ImportedFile **list = ptc_calloc(m->nfiles, sizeof *list);
+	char *json = NULL;
+	size_t len = 0;
+	int rc = files && list ? ptc_blob_get(ptc_cluster_etcd(d->cluster), v->meta.uuid, v->meta.spec_hash,
+					      PTC_SPEC_MAX_BYTES, &json, &len, err)
+			       : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+
+	for (size_t i = 0; rc == 0 && i < m->nfiles; i++) {
+		rc = load_header(d, v->meta.uuid, &m->files[i], &files[i], err);
+		list[i] = &files[i];
+	}
+	reply.version = PTC_WIRE_VERSION;
+	reply.generation = v->from_generation;
+	reply.snapshot = v->from_snapshot;
+	reply.config = v->from.config;
+	reply.spec_json.data = (uint8_t *)json;
+	reply.spec_json.len = len;
+	reply.n_digests = m->ndigests;
+	reply.digests = m->digests;
+	reply.n_files = m->nfiles;
+	reply.files = list;
+	if (rc == 0)
+		rc = ptc_pb_call_send(call, &reply.base, err);
+	for (size_t i = 0; files && i < m->nfiles; i++)
+		ptc_free(files[i].header.data);
+	ptc_free(files);
+	ptc_free(list);
+	ptc_free(json);
+	return rc;
+}
+
+PTC_CONTROL_HANDLER(ptc_control_export_info)
+{
+	struct ptc_daemon *d = arg;
+	Ptc__V1__ExportInfoRequest *req;
+	struct ptc_target t;
+	struct ptc_view v;
+	int rc = ptc_pb_call_recv(call, &ptc__v1__export_info_request__descriptor, (ProtobufCMessage **)&req, err);
+
+	if (rc)
+		return rc;
+	rc = ptc_control_find(d, call, req->job, &t, err);
+	ptc_pb_free(&req->base);
+	if (rc == 0)
+		rc = ptc_control_view(d, &t, false, true, &v, err);
+	if (rc)
+		return rc;
+	rc = send_export_info(d, call, &v, err);
+	ptc_view_done(&v);
+	return rc;
+}
+
+/* Spans go out as the payload of a Data message, hand-encoded so that they are copied once, into the transport. */
+static int send_span(void *arg, const void *data, size_t len, struct ptc_error *err)
+{
+	Ptc__V1__Data msg = PTC__V1__DATA__INIT;
+
+	msg.version = PTC_WIRE_VERSION;
+	msg.data.data = (uint8_t *)(uintptr_t)data; /* packing only reads */
+	msg.data.len = len;
+	return ptc_pb_call_send(arg, &msg.base, err);
+}
+
+/* The view that the client's ExportInfo named, or an error that says it is gone. */
+static int export_view(struct ptc_daemon *d, struct ptc_rpc_call *call, const char *job, uint64_t generation,
+		       uint64_t snapshot, struct ptc_view *ret_view, struct ptc_error *err)
+{
+	struct ptc_target t;
+	int rc = ptc_control_find(d, call, job, &t, err);
+
+	if (rc)
+		return rc;
+	if (t.has_record && (t.record.generation != generation || t.record.snapshot != snapshot))
+		return ptc_error_set(err, PTC_ESTATE,
+				     "job %s moved on to generation %llu while generation %llu was read; export again",
+				     job, (unsigned long long)t.record.generation, (unsigned long long)generation);
+	return ptc_control_view(d, &t, false, true, ret_view, err);
+}
+
+PTC_CONTROL_HANDLER(ptc_control_read)
+{
+	struct ptc_daemon *d = arg;
+	Ptc__V1__ReadRequest *req;
+	struct ptc_geometry g;
+	struct ptc_view v;
+	int rc = ptc_pb_call_recv(call, &ptc__v1__read_request__descriptor, (ProtobufCMessage **)&req, err);
+
+	if (rc)
+		return rc;
+	rc = export_view(d, call, req->job, req->generation, req->snapshot, &v, err);
+	if (rc == 0) {
+		rc = ptc_view_geometry(d, &v, false, &g, err);
+		if (rc == 0) {
+			rc = ptc_agent_gather(d->agent, &g, v.meta.uuid, req->item, req->offset, req->length, send_span,
+					      call, err);
+			ptc_geometry_done(&g);
+		}
+		ptc_view_done(&v);
+	}
+	ptc_pb_free(&req->base);
+	return rc;
+}
+
+PTC_CONTROL_HANDLER(ptc_control_read_rank)
+{
+	struct ptc_daemon *d = arg;
+	Ptc__V1__ReadRankRequest *req;
+	struct ptc_geometry g;
+	struct ptc_info info;
+	struct ptc_view v;
+	int rc = ptc_pb_call_recv(call, &ptc__v1__read_rank_request__descriptor, (ProtobufCMessage **)&req, err);
+
+	if (rc)
+		return rc;
+	rc = export_view(d, call, req->job, req->generation, req->snapshot, &v, err);
+	if (rc == 0) {
+		rc = ptc_view_geometry(d, &v, false, &g, err);
+		if (rc == 0) {
+			rc = ptc_view_info(&v, &info, err);
+			if (rc == 0) {
+				rc = ptc_agent_gather_rank(d->agent, &g, info.pb, req->rank, req->item, send_span, call,
+							   err);
+				ptc_info_done(&info);
+			}
+			ptc_geometry_done(&g);
+		}
+		ptc_view_done(&v);
+	}
+	ptc_pb_free(&req->base);
+	return rc;
+}

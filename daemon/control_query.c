@@ -1,0 +1,477 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The questions: nodes, jobs, status, snapshots, events, verify. The JSON they
+ * answer with is documented in docs/control.md. None changes anything. */
+#include "base/alloc.h"
+#include "base/check.h"
+#include "daemon/control.h"
+#include "formats/json.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define STAT_TIMEOUT_MS 1000
+#define FOLLOW_POLL_MS  300
+
+/* ---- nodes ------------------------------------------------------------------- */
+
+struct node_rows {
+	struct ptc_daemon *d;
+	json_t *rows;
+};
+
+static void list_nodes(void *arg)
+{
+	struct node_rows *r = arg;
+
+	for (uint32_t i = 0; i < ptc_cluster_nnodes(r->d->cluster); i++) {
+		const struct ptc_node *n = ptc_cluster_node(r->d->cluster, i);
+
+		json_array_append_new(r->rows,
+				      json_pack("{s:s, s:s, s:s, s:b, s:I, s:I, s:s, s:b}", "node", n->doc.name,
+						"state", n->up ? n->drained ? "drained" : "up" : "down", "address",
+						n->doc.address, "drained", (int)n->drained, "devices",
+						(json_int_t)n->doc.devices, "ceiling_bytes",
+						(json_int_t)n->doc.ceiling_bytes, "rack", n->doc.rack, "insecure",
+						(int)n->doc.insecure));
+	}
+}
+
+/* Asks the node itself for what only it knows; a node that does not answer keeps nulls. */
+static void add_stat(struct ptc_daemon *d, json_t *row)
+{
+	const char *name = json_string_value(json_object_get(row, "node"));
+	const char *address = json_string_value(json_object_get(row, "address"));
+	Ptc__V1__ListRequest req = PTC__V1__LIST_REQUEST__INIT;
+	struct ptc_rpc_channel *channel;
+	ProtobufCMessage *reply = NULL;
+	json_t *stat = NULL;
+
+	req.version = PTC_WIRE_VERSION;
+	if (strcmp(json_string_value(json_object_get(row, "state")), "down") == 0)
+		return;
+	if (ptc_channels_get(d->channels, name, address, false, 0, &channel, NULL) == 0 &&
+	    ptc_pb_unary(channel, "/ptc.v1.Peer/Stat", &req.base, STAT_TIMEOUT_MS, NULL, 0,
+			 &ptc__v1__document__descriptor, &reply, NULL) == 0) {
+		const char *json = ((Ptc__V1__Document *)reply)->json;
+
+		if (ptc_json_load("stat", json, strlen(json), &stat, NULL) == 0)
+			json_object_update_missing(row, stat);
+		json_decref(stat);
+	}
+	ptc_pb_free(reply);
+}
+
+PTC_CONTROL_HANDLER(ptc_control_nodes)
+{
+	struct ptc_daemon *d = arg;
+	struct node_rows r = { .d = d, .rows = json_array() };
+	ProtobufCMessage *req;
+	json_t *row;
+	size_t i;
+	int rc = ptc_pb_call_recv(call, &ptc__v1__list_request__descriptor, &req, err);
+
+	if (rc == 0) {
+		ptc_pb_free(req);
+		rc = ptc_loop_call(d->loop, list_nodes, &r);
+	}
+	if (rc) {
+		json_decref(r.rows);
+		return rc;
+	}
+	json_array_foreach(r.rows, i, row)
+		add_stat(d, row);
+	return ptc_control_send_json(call, json_pack("{s:i, s:o}", "version", 1, "nodes", r.rows), err);
+}
+
+/* ---- jobs and status ------------------------------------------------------------ */
+
+struct job_rows {
+	struct ptc_daemon *d;
+	uid_t uid;
+	const char *only; /* NULL: all */
+	json_t *rows;
+};
+
+static json_t *job_row(struct ptc_daemon *d, const struct ptc_job_view *j)
+{
+	struct ptc_controller *ctl = ptc_controller_find(d, j->uuid);
+	const char *phase = j->has_intent ? "switching" : j->has_record ? "idle" : "empty";
+	uint64_t done = 0, total = 0;
+	json_t *row;
+
+	if (ctl)
+		ptc_controller_status(ctl, &phase, &done, &total);
+	row = json_pack("{s:s, s:s, s:I, s:s, s:s, s:b, s:I, s:I, s:I, s:I, s:I}", "job", j->meta.name, "uuid", j->uuid,
+			"uid", (json_int_t)j->meta.uid, "controller", j->has_lock ? j->lock_node : "", "phase", phase,
+			"has_state", (int)j->has_record, "generation",
+			(json_int_t)(j->has_record ? j->record.generation : 0), "snapshot",
+			(json_int_t)(j->has_record ? j->record.snapshot : 0), "step",
+			(json_int_t)(j->has_record ? j->record.step : 0), "bytes_done", (json_int_t)done, "bytes_total",
+			(json_int_t)total);
+	return row;
+}
+
+static void list_jobs(void *arg)
+{
+	struct job_rows *r = arg;
+
+	for (size_t i = 0; i < ptc_cluster_njobs(r->d->cluster); i++) {
+		struct ptc_job_view *j = ptc_cluster_job(r->d->cluster, i);
+
+		if (j->has_meta && (r->uid == 0 || r->uid == j->meta.uid) &&
+		    (!r->only || strcmp(r->only, j->meta.name) == 0))
+			json_array_append_new(r->rows, job_row(r->d, j));
+	}
+}
+
+PTC_CONTROL_HANDLER(ptc_control_job_list)
+{
+	struct ptc_daemon *d = arg;
+	struct job_rows r = { .d = d, .uid = ptc_control_uid(call), .rows = json_array() };
+	ProtobufCMessage *req;
+	int rc = ptc_pb_call_recv(call, &ptc__v1__list_request__descriptor, &req, err);
+
+	if (rc == 0) {
+		ptc_pb_free(req);
+		rc = ptc_loop_call(d->loop, list_jobs, &r);
+	}
+	if (rc) {
+		json_decref(r.rows);
+		return rc;
+	}
+	return ptc_control_send_json(call, json_pack("{s:i, s:o}", "version", 1, "jobs", r.rows), err);
+}
+
+static json_t *where_rows(const struct ptc_view *v)
+{
+	json_t *ranks = json_array();
+
+	for (uint32_t r = 0; r < v->from.world; r++)
+		json_array_append_new(ranks, json_pack("{s:I, s:s, s:I}", "rank", (json_int_t)r, "node",
+						       v->from.nodes[v->from.rank_node[r]], "device",
+						       (json_int_t)v->from.rank_device[r]));
+	return ranks;
+}
+
+/* Configuration, ranks and size of one job, from its documents. */
+static int add_details(struct ptc_daemon *d, const struct ptc_target *t, json_t *row, struct ptc_error *err)
+{
+	const struct ptc_job_desc *desc;
+	struct ptc_view v;
+	int64_t bytes = 0;
+	void *ref;
+	int rc;
+
+	if (!t->has_record)
+		return 0;
+	rc = ptc_control_view(d, t, false, true, &v, err);
+	if (rc)
+		return rc;
+	rc = ptc_specs_get(d->specs, t->meta.uuid, t->meta.spec_hash, &desc, &ref, err);
+	if (rc == 0) {
+		for (size_t i = 0; i < ptc_spec_items(&desc->spec); i++)
+			bytes += ptc_item_bytes(&desc->spec, i);
+		json_object_set_new(row, "config", json_string(v.from.config));
+		json_object_set_new(row, "ranks", where_rows(&v));
+		json_object_set_new(row, "state_bytes", json_integer(bytes));
+		json_object_set_new(row, "tensors", json_integer((json_int_t)desc->spec.ntensors));
+		json_object_set_new(row, "items", json_integer((json_int_t)ptc_spec_items(&desc->spec)));
+		ptc_specs_release(ref);
+	}
+	ptc_view_done(&v);
+	return rc;
+}
+
+static json_t *daemon_row(struct ptc_daemon *d)
+{
+	return json_pack("{s:s, s:s, s:b, s:b}", "node", d->config.node, "version", PTC_VERSION, "coordinator_ok",
+			 (int)(ptc_cluster_lease(d->cluster) != 0), "insecure", (int)d->insecure);
+}
+
+static int one_status(struct ptc_daemon *d, struct ptc_rpc_call *call, const char *name, const ProtobufCMessage *req,
+		      struct ptc_error *err)
+{
+	struct job_rows r = { .d = d, .only = name };
+	struct ptc_target t;
+	int rc = ptc_control_find(d, call, name, &t, err);
+
+	if (rc)
+		return rc;
+	if (t.has_lock && !t.ours && strcmp(t.controller, d->config.node) != 0 &&
+	    !ptc_rpc_call_meta(call, "ptc-forwarded"))
+		return ptc_control_forward(d, &t, call, "/ptc.v1.Control/Status", req, err);
+	r.rows = json_array();
+	rc = ptc_loop_call(d->loop, list_jobs, &r);
+	if (rc == 0 && json_array_size(r.rows) == 1)
+		rc = add_details(d, &t, json_array_get(r.rows, 0), err);
+	if (rc) {
+		json_decref(r.rows);
+		return rc;
+	}
+	return ptc_control_send_json(
+		call, json_pack("{s:i, s:o, s:o}", "version", 1, "daemon", daemon_row(d), "jobs", r.rows), err);
+}
+
+PTC_CONTROL_HANDLER(ptc_control_status)
+{
+	struct ptc_daemon *d = arg;
+	struct job_rows r = { .d = d, .uid = ptc_control_uid(call) };
+	ProtobufCMessage *req;
+	int rc = ptc_pb_call_recv(call, &ptc__v1__job_request__descriptor, &req, err);
+
+	if (rc)
+		return rc;
+	if (((Ptc__V1__JobRequest *)req)->job[0]) {
+		rc = one_status(d, call, ((Ptc__V1__JobRequest *)req)->job, req, err);
+		ptc_pb_free(req);
+		return rc;
+	}
+	ptc_pb_free(req);
+	r.rows = json_array();
+	rc = ptc_loop_call(d->loop, list_jobs, &r);
+	if (rc) {
+		json_decref(r.rows);
+		return rc;
+	}
+	return ptc_control_send_json(
+		call, json_pack("{s:i, s:o, s:o}", "version", 1, "daemon", daemon_row(d), "jobs", r.rows), err);
+}
+
+PTC_CONTROL_HANDLER(ptc_control_snapshots)
+{
+	struct ptc_daemon *d = arg;
+	struct ptc_target t;
+	ProtobufCMessage *req;
+	json_t *row, *rows;
+	int rc = ptc_pb_call_recv(call, &ptc__v1__job_request__descriptor, &req, err);
+
+	if (rc)
+		return rc;
+	rc = ptc_control_find(d, call, ((Ptc__V1__JobRequest *)req)->job, &t, err);
+	ptc_pb_free(req);
+	if (rc)
+		return rc;
+	rows = json_array();
+	if (t.has_record) {
+		row = json_pack("{s:I, s:I, s:I, s:s, s:s}", "snapshot", (json_int_t)t.record.snapshot, "generation",
+				(json_int_t)t.record.generation, "step", (json_int_t)t.record.step, "manifest",
+				t.record.manifest_hash, "state", "committed");
+		rc = row ? add_details(d, &t, row, err) : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		json_array_append_new(rows, row);
+	}
+	if (rc) {
+		json_decref(rows);
+		return rc;
+	}
+	return ptc_control_send_json(call,
+				     json_pack("{s:i, s:s, s:o}", "version", 1, "job", t.meta.name, "snapshots", rows),
+				     err);
+}
+
+/* ---- events ----------------------------------------------------------------------- */
+
+static int send_events(struct ptc_daemon *d, struct ptc_rpc_call *call, const char *uuid, uint64_t *after,
+		       uint32_t limit, struct ptc_error *err)
+{
+	struct ptc_etcd_kvs kvs = { 0 };
+	char prefix[96];
+	size_t first = 0;
+	int rc;
+
+	snprintf(prefix, sizeof prefix, "/ptc/events/%s/", uuid);
+	rc = ptc_etcd_get(ptc_cluster_etcd(d->cluster), prefix, true, 0, &kvs, err);
+	if (rc)
+		return rc;
+	while (first < kvs.n && strtoull(kvs.kv[first].key + strlen(prefix), NULL, 10) <= *after)
+		first++;
+	if (limit && kvs.n - first > limit)
+		first = kvs.n - limit;
+	for (size_t i = first; rc == 0 && i < kvs.n; i++) {
+		uint64_t number = strtoull(kvs.kv[i].key + strlen(prefix), NULL, 10);
+		json_t *ev;
+
+		*after = number;
+		if (ptc_json_load("event", kvs.kv[i].value, kvs.kv[i].len, &ev, NULL) != 0)
+			continue;
+		json_object_set_new(ev, "number", json_integer((json_int_t)number));
+		rc = ptc_control_send_json(call, ev, err);
+	}
+	ptc_etcd_kvs_done(&kvs);
+	return rc;
+}
+
+PTC_CONTROL_HANDLER(ptc_control_events)
+{
+	struct ptc_daemon *d = arg;
+	Ptc__V1__EventsRequest *req;
+	struct ptc_target t;
+	uint64_t after;
+	bool follow;
+	int rc = ptc_pb_call_recv(call, &ptc__v1__events_request__descriptor, (ProtobufCMessage **)&req, err);
+
+	if (rc)
+		return rc;
+	rc = ptc_control_find(d, call, req->job, &t, err);
+	after = req->after;
+	follow = req->follow;
+	if (rc == 0)
+		rc = send_events(d, call, t.meta.uuid, &after, req->limit, err);
+	ptc_pb_free(&req->base);
+	while (rc == 0 && follow && !ptc_rpc_call_cancelled(call)) {
+		usleep(FOLLOW_POLL_MS * 1000); /* a server thread: waiting is its job */
+		rc = send_events(d, call, t.meta.uuid, &after, 0, err);
+	}
+	return rc;
+}
+
+/* ---- verify -------------------------------------------------------------------------- */
+
+struct verify {
+	struct ptc_daemon *d;
+	struct ptc_rpc_call *call;
+	struct ptc_digests *digests;
+	uint64_t bytes; /* of the nodes done so far */
+};
+
+static int send_progress(struct verify *v, uint64_t done, uint64_t total, const char *node, struct ptc_error *err)
+{
+	Ptc__V1__Progress p = PTC__V1__PROGRESS__INIT;
+	char phase[] = "verifying", text[PTC_NAME_MAX + 1];
+
+	snprintf(text, sizeof text, "%s", node);
+	p.version = PTC_WIRE_VERSION;
+	p.phase = phase;
+	p.text = text;
+	p.bytes_done = v->bytes + done;
+	p.bytes_total = v->bytes + total;
+	return ptc_pb_call_send(v->call, &p.base, err);
+}
+
+static int verify_reply(struct verify *v, struct ptc_rpc_message *m, uint32_t node, const char *name, bool *ret_done,
+			struct ptc_error *err)
+{
+	Ptc__V1__PullReply *r;
+	int rc = ptc_pb_message(m, &ptc__v1__pull_reply__descriptor, (ProtobufCMessage **)&r, err);
+
+	if (rc)
+		return rc;
+	if (r->finished && r->n_need_index != r->n_digests)
+		rc = ptc_error_set(err, PTC_EPEER, "node %s: malformed digests", name);
+	else if (r->finished)
+		rc = ptc_digests_add(v->digests, node, r->need_index, r->digests, r->n_digests, err);
+	else
+		rc = send_progress(v, r->bytes_done, r->bytes_total, name, err);
+	if (r->finished)
+		v->bytes += r->verified_bytes;
+	*ret_done = r->finished;
+	ptc_pb_free(&r->base);
+	return rc;
+}
+
+static int verify_node(struct verify *v, const struct ptc_info *info, uint32_t node, struct ptc_error *err)
+{
+	Ptc__V1__DigestRequest req = PTC__V1__DIGEST_REQUEST__INIT;
+	const char *name = info->pb->nodes[node];
+	struct ptc_rpc_channel *channel;
+	struct ptc_rpc_stream *s = NULL;
+	bool done = false;
+	void *data = NULL;
+	size_t len = 0;
+	int rc = ptc_channels_get(v->d->channels, name, info->pb->addresses[node], false, 0, &channel, err);
+
+	req.version = PTC_WIRE_VERSION;
+	req.info = info->pb;
+	if (rc == 0)
+		rc = ptc_pb_encode(&req.base, &data, &len, err);
+	if (rc == 0)
+		rc = ptc_rpc_stream_open(channel, "/ptc.v1.Peer/Digest", 0, NULL, 0, &s, err);
+	if (rc == 0)
+		rc = ptc_rpc_stream_send(s, &(struct ptc_rpc_part){ .data = data, .len = len }, 1, err);
+	if (rc == 0)
+		rc = ptc_rpc_stream_half_close(s, err);
+	ptc_free(data);
+	while (rc == 0 && !done) {
+		struct ptc_rpc_message *m;
+
+		rc = ptc_rpc_stream_recv(s, &m, err);
+		if (rc == 0 && !m) {
+			rc = ptc_rpc_stream_finish(s, err);
+			if (rc == 0)
+				rc = ptc_error_set(err, PTC_EPEER, "no digests");
+		}
+		if (rc)
+			break;
+		rc = verify_reply(v, m, node, name, &done, err);
+		ptc_rpc_message_done(m);
+	}
+	ptc_rpc_stream_free(s);
+	if (rc)
+		ptc_error_wrap(err, "node %s", name);
+	return rc;
+}
+
+static int verify_all(struct verify *v, struct ptc_view *view, struct ptc_error *err)
+{
+	struct ptc_geometry g;
+	struct ptc_info info;
+	int rc = ptc_view_geometry(v->d, view, false, &g, err);
+	uint64_t *items;
+
+	if (rc)
+		return rc;
+	rc = ptc_view_info(view, &info, err);
+	if (rc == 0) {
+		rc = ptc_digests_new(&g, &v->digests, err);
+		for (uint32_t n = 0; rc == 0 && n < view->nnodes; n++)
+			rc = verify_node(v, &info, n, err);
+		ptc_info_done(&info);
+	}
+	items = rc ? NULL : ptc_calloc(view->manifest.ndigests + 1, sizeof *items);
+	if (rc == 0 && ptc_spec_items(g.spec) != view->manifest.ndigests)
+		rc = ptc_error_set(err, PTC_ECORRUPT, "the manifest has %zu digests for %zu items",
+				   view->manifest.ndigests, ptc_spec_items(g.spec));
+	if (rc == 0)
+		rc = items ? ptc_digests_merge(v->digests, view->manifest.digests, items, err)
+			   : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	ptc_free(items);
+	ptc_digests_free(v->digests);
+	ptc_geometry_done(&g);
+	return rc;
+}
+
+PTC_CONTROL_HANDLER(ptc_control_verify)
+{
+	struct verify v = { .d = arg, .call = call };
+	Ptc__V1__Progress p = PTC__V1__PROGRESS__INIT;
+	char phase[] = "done", text[160];
+	struct ptc_target t;
+	struct ptc_view view;
+	ProtobufCMessage *req;
+	int rc = ptc_pb_call_recv(call, &ptc__v1__job_request__descriptor, &req, err);
+
+	if (rc)
+		return rc;
+	rc = ptc_control_find(v.d, call, ((Ptc__V1__JobRequest *)req)->job, &t, err);
+	ptc_pb_free(req);
+	if (rc == 0)
+		rc = ptc_control_view(v.d, &t, false, true, &view, err);
+	if (rc)
+		return rc;
+	rc = verify_all(&v, &view, err);
+	if (rc) {
+		ptc_event(v.d, t.meta.uuid, "verify", "failed: %s", err ? err->text : "");
+		ptc_view_done(&view);
+		return rc;
+	}
+	snprintf(text, sizeof text, "{\"version\":1,\"snapshot\":%llu,\"digests_verified\":%zu,\"bytes\":%llu}",
+		 (unsigned long long)t.record.snapshot, view.manifest.ndigests, (unsigned long long)v.bytes);
+	ptc_view_done(&view);
+	p.version = PTC_WIRE_VERSION;
+	p.phase = phase;
+	p.bytes_done = p.bytes_total = v.bytes;
+	p.finished = true;
+	p.summary = text;
+	return ptc_pb_call_send(call, &p.base, err);
+}

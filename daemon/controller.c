@@ -1,0 +1,636 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The shell around the job core: one controller per job whose lock this
+ * daemon holds. Feeds it what happens (mirror changes, answers, requests) and
+ * performs its updates. Decides nothing itself.
+ *
+ * Happy path: the lock key appears with our name -> a controller, which loads
+ * record and intent and starts the core; requests come through submit; DONE
+ * tells whoever waits. Failure modes: the lock goes away (the core stops, the
+ * controller is dropped; answers still under way are ignored). */
+#include "daemon/controller.h"
+
+#include "base/alloc.h"
+#include "base/check.h"
+#include "base/log.h"
+#include "base/sys.h"
+#include "formats/json.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <uv.h>
+
+#define LOCK_TICKS_PER_PLACE 2 /* of 200 ms: how long daemon i waits before it tries for a free lock */
+
+/* ---- life --------------------------------------------------------------------- */
+
+struct ptc_controller *ptc_controller_ref(struct ptc_controller *ctl)
+{
+	ctl->refs++;
+	return ctl;
+}
+
+void ptc_pull_results_done(struct ptc_controller *ctl)
+{
+	for (size_t i = 0; i < ctl->npulls; i++) {
+		ptc_free(ctl->pulls[i].need_index);
+		ptc_free(ctl->pulls[i].digests);
+	}
+	ptc_free(ctl->pulls);
+	ctl->pulls = NULL;
+	ctl->npulls = 0;
+}
+
+static void files_done(struct ptc_controller *ctl)
+{
+	struct ptc_manifest_doc m = { .files = ctl->files, .nfiles = ctl->nfiles };
+
+	ptc_manifest_doc_done(&m);
+	ctl->files = NULL;
+	ctl->nfiles = 0;
+}
+
+/* Everything that belongs to one switch. */
+static void switch_done(struct ptc_controller *ctl)
+{
+	ptc_watcher_unref(ctl->watcher);
+	ptc_watcher_unref(ctl->fill_watcher);
+	ctl->watcher = ctl->fill_watcher = NULL;
+	ptc_free(ctl->plan_json);
+	ptc_free(ctl->expected);
+	ptc_free(ctl->digests);
+	ctl->plan_json = NULL;
+	ctl->expected = ctl->digests = NULL;
+	ctl->nexpected = ctl->ndigests = 0;
+	files_done(ctl);
+	ptc_pull_results_done(ctl);
+}
+
+static void timer_closed(uv_handle_t *h)
+{
+	ptc_free(h);
+}
+
+void ptc_controller_unref(struct ptc_controller *ctl)
+{
+	if (--ctl->refs)
+		return;
+	switch_done(ctl);
+	ptc_view_done(&ctl->view);
+	ptc_job_free(ctl->core);
+	ptc_free(ctl->known);
+	uv_close((uv_handle_t *)ctl->timer, timer_closed);
+	ptc_free(ctl);
+}
+
+static void drop(struct ptc_controller *ctl)
+{
+	struct ptc_daemon *d = ctl->d;
+
+	if (ctl->gone)
+		return;
+	ctl->gone = true;
+	uv_timer_stop(ctl->timer);
+	ptc_controller_cancel(ctl, 0);
+	ptc_watcher_finish(ctl->watcher, PTC_EFENCED, "another daemon took over the job; `ptcctl status` follows it",
+			   NULL);
+	ptc_watcher_finish(ctl->fill_watcher, PTC_EFENCED, "another daemon took over the job", NULL);
+	for (size_t i = 0; i < d->ncontrollers; i++)
+		if (d->controllers[i] == ctl) {
+			d->controllers[i] = d->controllers[--d->ncontrollers];
+			break;
+		}
+	ptc_controller_unref(ctl);
+}
+
+struct ptc_controller *ptc_controller_find(struct ptc_daemon *d, const char *uuid)
+{
+	for (size_t i = 0; i < d->ncontrollers; i++)
+		if (strcmp(d->controllers[i]->uuid, uuid) == 0)
+			return d->controllers[i];
+	return NULL;
+}
+
+static void tell_nodes(struct ptc_controller *ctl)
+{
+	struct ptc_cluster *c = ctl->d->cluster;
+	size_t n = ptc_cluster_nnodes(c);
+
+	if (n > ctl->nknown) {
+		void *known = ptc_reallocarray(ctl->known, n, sizeof *ctl->known);
+
+		ptc_require(known);
+		ctl->known = known;
+		memset(ctl->known + ctl->nknown, 0, (n - ctl->nknown) * sizeof *ctl->known);
+		ctl->nknown = n;
+	}
+	for (uint32_t i = 0; i < n && !ctl->gone; i++) {
+		const struct ptc_node *node = ptc_cluster_node(c, i);
+		bool same = node->up == ctl->known[i].up && node->create_revision == ctl->known[i].revision;
+		bool was_up = ctl->known[i].up;
+
+		if (same || (!node->up && !was_up))
+			continue;
+		ctl->known[i].up = node->up;
+		ctl->known[i].revision = node->create_revision;
+		if (was_up)
+			ptc_controller_step(ctl, &(struct ptc_job_event){ .kind = PTC_EV_NODE_DOWN, .node = i });
+		if (node->up && !ctl->gone)
+			ptc_controller_step(ctl, &(struct ptc_job_event){ .kind = PTC_EV_NODE_UP, .node = i });
+	}
+}
+
+static void create(struct ptc_daemon *d, struct ptc_job_view *job)
+{
+	struct ptc_controller **list = ptc_reallocarray(d->controllers, d->ncontrollers + 1, sizeof *list);
+	struct ptc_controller *ctl = ptc_calloc(1, sizeof *ctl);
+
+	ptc_require(list && ctl);
+	d->controllers = list;
+	ctl->d = d;
+	ctl->refs = 1;
+	ctl->meta = job->meta;
+	ctl->view.meta = job->meta;
+	ctl->fence = job->lock_revision;
+	memcpy(ctl->uuid, job->uuid, sizeof ctl->uuid);
+	ctl->timer = ptc_calloc(1, sizeof *ctl->timer);
+	ptc_require(ctl->timer && ptc_job_new(&(struct ptc_job_opts){ 0 }, &ctl->core, NULL) == 0);
+	uv_timer_init(uv_default_loop(), ctl->timer);
+	ctl->timer->data = ctl;
+	list[d->ncontrollers++] = ctl;
+	ptc_info("job", "job=%s controlling it, fence=%lld", job->meta.name, (long long)ctl->fence);
+	tell_nodes(ctl);
+	ptc_controller_load(ctl);
+}
+
+/* ---- the mirror -------------------------------------------------------------------- */
+
+void ptc_controllers_changed(struct ptc_daemon *d, struct ptc_job_view *job)
+{
+	struct ptc_controller *ctl;
+	bool ours;
+
+	if (!job) {
+		for (size_t i = d->ncontrollers; i-- > 0;)
+			if (i < d->ncontrollers)
+				tell_nodes(d->controllers[i]);
+		return;
+	}
+	ctl = ptc_controller_find(d, job->uuid);
+	ours = job->has_meta && job->has_lock && strcmp(job->lock_node, d->config.node) == 0;
+	if (ctl && (!ours || ctl->fence != job->lock_revision)) {
+		ptc_controller_step(ctl, &(struct ptc_job_event){ .kind = PTC_EV_LOCK_LOST });
+		drop(ctl);
+		ctl = NULL;
+	}
+	if (!ctl && ours && ptc_cluster_lease(d->cluster))
+		create(d, job);
+}
+
+void ptc_controllers_lost(struct ptc_daemon *d)
+{
+	while (d->ncontrollers) {
+		struct ptc_controller *ctl = d->controllers[0];
+
+		ptc_controller_step(ctl, &(struct ptc_job_event){ .kind = PTC_EV_LOCK_LOST });
+		drop(ctl);
+	}
+}
+
+void ptc_controllers_free(struct ptc_daemon *d)
+{
+	ptc_controllers_lost(d);
+	ptc_free(d->controllers);
+	d->controllers = NULL;
+}
+
+/* Daemons try for a free lock one after the other, in an order that differs by job. */
+static unsigned place(struct ptc_daemon *d, const char *uuid)
+{
+	unsigned before = 0, mine = 0;
+
+	for (const char *p = d->config.node; *p; p++)
+		mine = mine * 31 + (unsigned char)*p + (unsigned char)uuid[0];
+	for (uint32_t i = 0; i < ptc_cluster_nnodes(d->cluster); i++) {
+		const struct ptc_node *n = ptc_cluster_node(d->cluster, i);
+		unsigned other = 0;
+
+		for (const char *p = n->doc.name; *p; p++)
+			other = other * 31 + (unsigned char)*p + (unsigned char)uuid[0];
+		before += n->up && other < mine;
+	}
+	return before;
+}
+
+struct lock_try {
+	char key[96], node[PTC_NAME_MAX + 1];
+	int64_t lease;
+};
+
+static void lock_work(void *arg, struct ptc_etcd *e)
+{
+	struct lock_try *t = arg;
+	char value[PTC_NAME_MAX + 64], meta[96];
+	struct ptc_etcd_compare cmp[2] = { { t->key, PTC_ETCD_CREATE_REV, 0 } };
+	struct ptc_etcd_kvs kvs = { 0 };
+	bool ok;
+
+	/* the job must still exist, or a lock would outlive it */
+	snprintf(meta, sizeof meta, "%.*s/meta", (int)(strlen(t->key) - strlen("/lock")), t->key);
+	if (ptc_etcd_get(e, meta, false, 1, &kvs, NULL) == 0 && kvs.n == 1) {
+		cmp[1] = (struct ptc_etcd_compare){ meta, PTC_ETCD_CREATE_REV, kvs.kv[0].create_revision };
+		snprintf(value, sizeof value, "{\"version\":1,\"node\":\"%s\"}", t->node);
+		ptc_etcd_txn(e, cmp, 2,
+			     &(struct ptc_etcd_op){
+				     .key = t->key, .value = value, .len = strlen(value), .lease = t->lease },
+			     1, "etcd.lock", &ok, NULL, NULL);
+	}
+	ptc_etcd_kvs_done(&kvs);
+	ptc_free(t); /* the watch tells who got it */
+}
+
+void ptc_controllers_tick(struct ptc_daemon *d)
+{
+	int64_t lease = ptc_cluster_lease(d->cluster);
+
+	for (size_t i = 0; lease && ptc_cluster_synced(d->cluster) && i < ptc_cluster_njobs(d->cluster); i++) {
+		struct ptc_job_view *j = ptc_cluster_job(d->cluster, i);
+		unsigned due;
+		struct lock_try *t;
+
+		if (!j->has_meta || j->has_lock) {
+			j->ticks_unlocked = 0;
+			continue;
+		}
+		due = 1 + LOCK_TICKS_PER_PLACE * place(d, j->uuid);
+		if (++j->ticks_unlocked % (due + 10) != due) /* tried again after two seconds more */
+			continue;
+		t = ptc_calloc(1, sizeof *t);
+		if (!t)
+			return;
+		snprintf(t->key, sizeof t->key, "/ptc/jobs/%s/lock", j->uuid);
+		snprintf(t->node, sizeof t->node, "%s", d->config.node);
+		t->lease = lease;
+		if (ptc_cluster_run(d->cluster, lock_work, NULL, t) != 0)
+			ptc_free(t);
+	}
+}
+
+/* ---- requests ------------------------------------------------------------------------ */
+
+bool ptc_controller_idle(const struct ptc_controller *ctl)
+{
+	return ptc_job_phase(ctl->core) == PTC_JOB_IDLE;
+}
+
+int64_t ptc_controller_fence(const struct ptc_controller *ctl)
+{
+	return ctl->fence;
+}
+
+void ptc_controller_status(const struct ptc_controller *ctl, const char **ret_phase, uint64_t *ret_done,
+			   uint64_t *ret_total)
+{
+	*ret_phase = ptc_job_phase_name(ptc_job_phase(ctl->core));
+	ptc_controller_bytes(ctl, ret_done, ret_total);
+}
+
+static uint32_t *numbers(struct ptc_controller *ctl, const struct ptc_generation_doc *g)
+{
+	uint32_t *v = ptc_calloc(g->nnodes, sizeof *v);
+
+	for (size_t i = 0; v && i < g->nnodes; i++)
+		if (ptc_cluster_intern_node(ctl->d->cluster, g->nodes[i], &v[i]) != 0) {
+			ptc_free(v);
+			return NULL;
+		}
+	return v;
+}
+
+static int check_base(struct ptc_controller *ctl, const struct ptc_switch_request *r, struct ptc_error *err)
+{
+	uint64_t generation = ctl->has_record ? ctl->record.generation : 0;
+	uint64_t snapshot = ctl->has_record ? ctl->record.snapshot : 0;
+
+	if (!ptc_controller_idle(ctl))
+		return ptc_error_set(err, PTC_ESTATE, "job %s is busy (%s); wait for it or `ptcctl abort %s`",
+				     ctl->meta.name, ptc_job_phase_name(ptc_job_phase(ctl->core)), ctl->meta.name);
+	if (generation != r->base_generation || snapshot != r->base_snapshot)
+		return ptc_error_set(err, PTC_ESTATE, "job %s changed while the switch was planned; try again",
+				     ctl->meta.name);
+	if (r->kind == PTC_SWITCH_IMPORT && generation)
+		return ptc_error_set(err, PTC_ESTATE, "job %s has state already; delete it and create it again",
+				     ctl->meta.name);
+	return 0;
+}
+
+static void set_intent(struct ptc_controller *ctl, const struct ptc_switch_request *r)
+{
+	ctl->intent = (struct ptc_intent_doc){
+		.id = r->id,
+		.kind = r->kind,
+		.from_generation = r->base_generation,
+		.from_snapshot = r->base_snapshot,
+		.to_generation = r->base_generation + 1,
+		.to_snapshot = r->base_snapshot + 1,
+		.started_ms = ptc_sys_realtime_ms(),
+	};
+	ctl->nphases = 0;
+}
+
+static void step_switch(struct ptc_controller *ctl, uint32_t *from, uint32_t *to)
+{
+	struct ptc_switch sw = {
+		.id = ctl->intent.id,
+		.kind = ctl->intent.kind,
+		.from_generation = ctl->intent.from_generation,
+		.from_snapshot = ctl->intent.from_snapshot,
+		.to_generation = ctl->intent.to_generation,
+		.to_snapshot = ctl->intent.to_snapshot,
+		.from_nodes = from,
+		.nfrom = (uint32_t)ctl->view.from.nnodes,
+		.to_nodes = to,
+		.nto = (uint32_t)ctl->view.to.nnodes,
+	};
+
+	ptc_controller_step(ctl, &(struct ptc_job_event){ .kind = PTC_EV_SWITCH, .request = &sw });
+}
+
+int ptc_controller_submit(struct ptc_controller *ctl, struct ptc_switch_request *r, struct ptc_error *err)
+{
+	uint32_t *from, *to;
+	int rc = check_base(ctl, r, err);
+
+	if (rc)
+		return rc;
+	ptc_generation_doc_done(&ctl->view.to);
+	ctl->view.to = r->to;
+	memset(&r->to, 0, sizeof r->to);
+	from = numbers(ctl, &ctl->view.from);
+	to = numbers(ctl, &ctl->view.to);
+	if (!from || !to || ptc_view_nodes(&ctl->view) != 0) {
+		ptc_free(from);
+		ptc_free(to);
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	}
+	switch_done(ctl);
+	ctl->watcher = r->watcher;
+	ctl->plan_json = r->plan_json;
+	r->watcher = NULL;
+	r->plan_json = NULL;
+	set_intent(ctl, r);
+	ptc_event(ctl->d, ctl->uuid, "switch", "%s %s -> %s requested",
+		  r->kind == PTC_SWITCH_IMPORT ? "import" : "resize",
+		  ctl->view.from.config ? ctl->view.from.config : "nothing", ctl->view.to.config);
+	step_switch(ctl, from, to);
+	ptc_free(from);
+	ptc_free(to);
+	return 0;
+}
+
+int ptc_controller_filled(struct ptc_controller *ctl, uint64_t id, uint64_t *expected, size_t nexpected,
+			  struct ptc_file_doc *files, size_t nfiles, struct ptc_watcher *watcher, struct ptc_error *err)
+{
+	if (ctl->intent.id != id || ctl->intent.kind != PTC_SWITCH_IMPORT ||
+	    ptc_job_phase(ctl->core) != PTC_JOB_FILLING || ctl->fill_watcher)
+		return ptc_error_set(
+			err, PTC_ESTATE,
+			"import %llu of job %s is not open any more (aborted, or the controller changed); import again",
+			(unsigned long long)id, ctl->meta.name);
+	ctl->expected = expected;
+	ctl->nexpected = nexpected;
+	ctl->files = files;
+	ctl->nfiles = nfiles;
+	ctl->fill_watcher = watcher;
+	ptc_controller_step(ctl, &(struct ptc_job_event){ .kind = PTC_EV_FILLED });
+	return 0;
+}
+
+int ptc_controller_abort(struct ptc_controller *ctl, const char *why, struct ptc_error *err)
+{
+	enum ptc_job_phase phase = ptc_job_phase(ctl->core);
+
+	if (phase == PTC_JOB_IDLE || phase == PTC_JOB_NEW || phase == PTC_JOB_FINISHING)
+		return ptc_error_set(err, PTC_ESTATE, "job %s has no switch under way that could be aborted",
+				     ctl->meta.name);
+	ptc_controller_step(ctl, &(struct ptc_job_event){ .kind = PTC_EV_ABORT, .status = PTC_ECANCELED, .text = why });
+	return 0;
+}
+
+/* ---- the summary of a switch ------------------------------------------------------------ */
+
+static json_t *phases_json(struct ptc_controller *ctl)
+{
+	json_t *list = json_array();
+	int64_t now = ptc_sys_now_ns();
+
+	for (size_t i = 0; i < ctl->nphases; i++) {
+		int64_t until = i + 1 < ctl->nphases ? ctl->phases[i + 1].at_ns : now;
+
+		if (ctl->phases[i].phase != PTC_JOB_IDLE)
+			json_array_append_new(list,
+					      json_pack("{s:s, s:f}", "phase", ptc_job_phase_name(ctl->phases[i].phase),
+							"ms", (double)(until - ctl->phases[i].at_ns) / 1e6));
+	}
+	return list;
+}
+
+static char *summary(struct ptc_controller *ctl)
+{
+	uint64_t wire = 0, copied = 0, verified = 0;
+	json_t *plan = NULL, *root;
+	char *text;
+
+	for (size_t i = 0; i < ctl->npulls; i++) {
+		wire += ctl->pulls[i].wire_bytes;
+		copied += ctl->pulls[i].copied_bytes;
+		verified += ctl->pulls[i].verified_bytes;
+	}
+	if (ctl->plan_json)
+		ptc_json_load("plan", ctl->plan_json, strlen(ctl->plan_json), &plan, NULL);
+	root = json_pack("{s:i, s:s, s:s, s:I, s:I, s:s, s:s, s:o, s:I, s:I, s:I, s:I, s:s, s:f, s:o}", "version", 1,
+			 "job", ctl->meta.name, "kind", ctl->intent.kind == PTC_SWITCH_IMPORT ? "import" : "resize",
+			 "generation", (json_int_t)ctl->intent.to_generation, "snapshot",
+			 (json_int_t)ctl->intent.to_snapshot, "from",
+			 ctl->view.from.config ? ctl->view.from.config : "", "to",
+			 ctl->view.to.config ? ctl->view.to.config : "", "phases", phases_json(ctl), "received_bytes",
+			 (json_int_t)wire, "copied_bytes", (json_int_t)copied, "verified_bytes", (json_int_t)verified,
+			 "digests_verified", (json_int_t)ctl->ndigests, "preserved", "bytes", "seconds",
+			 ctl->nphases ? (double)(ptc_sys_now_ns() - ctl->phases[0].at_ns) / 1e9 : 0.0, "plan",
+			 plan ? plan : json_null());
+	text = root ? ptc_json_text(root) : NULL;
+	json_decref(root);
+	return text;
+}
+
+/* ---- updates ------------------------------------------------------------------------------ */
+
+/* After the second commit the new generation is the current one. */
+static void roll(struct ptc_controller *ctl)
+{
+	ptc_generation_doc_done(&ctl->view.from);
+	ctl->view.from = ctl->view.to;
+	memset(&ctl->view.to, 0, sizeof ctl->view.to);
+	ptc_require(ptc_view_nodes(&ctl->view) == 0);
+}
+
+struct prune {
+	char uuid[PTC_UUID_TEXT];
+	char keep[3][PTC_HASH_HEX];
+	char **headers;
+	size_t nheaders;
+};
+
+static bool pruned(const struct prune *p, const char *key)
+{
+	for (size_t i = 0; i < PTC_ARRAY_LEN(p->keep); i++)
+		if (strstr(key, p->keep[i]))
+			return false;
+	for (size_t i = 0; i < p->nheaders; i++)
+		if (strstr(key, p->headers[i]))
+			return false;
+	return true;
+}
+
+static void prune_work(void *arg, struct ptc_etcd *e)
+{
+	struct ptc_etcd_kvs kvs = { 0 };
+	struct prune *p = arg;
+	char prefix[96];
+
+	snprintf(prefix, sizeof prefix, "/ptc/blobs/%s/", p->uuid);
+	if (ptc_etcd_get(e, prefix, true, 0, &kvs, NULL) == 0)
+		for (size_t i = 0; i < kvs.n; i++)
+			if (pruned(p, kvs.kv[i].key))
+				ptc_etcd_delete(e, kvs.kv[i].key, false, "etcd.prune", NULL);
+	ptc_etcd_kvs_done(&kvs);
+	for (size_t i = 0; i < p->nheaders; i++)
+		ptc_free(p->headers[i]);
+	ptc_free(p->headers);
+	ptc_free(p);
+}
+
+/* Blobs of generations that nothing names any more. */
+static void prune_blobs(struct ptc_controller *ctl)
+{
+	struct prune *p = ptc_calloc(1, sizeof *p);
+
+	if (!p)
+		return;
+	memcpy(p->uuid, ctl->uuid, sizeof p->uuid);
+	memcpy(p->keep[0], ctl->meta.spec_hash, PTC_HASH_HEX);
+	memcpy(p->keep[1], ctl->record.manifest_hash, PTC_HASH_HEX);
+	memcpy(p->keep[2], ctl->view.manifest.generation_hash, PTC_HASH_HEX);
+	p->headers = ptc_calloc(ctl->view.manifest.nfiles, sizeof *p->headers);
+	for (size_t i = 0; p->headers && i < ctl->view.manifest.nfiles; i++) {
+		p->headers[i] = ptc_strdup(ctl->view.manifest.files[i].header_hash);
+		if (!p->headers[i])
+			break;
+		p->nheaders++;
+	}
+	if (!p->headers || p->nheaders != ctl->view.manifest.nfiles ||
+	    ptc_cluster_run(ctl->d->cluster, prune_work, NULL, p) != 0) {
+		for (size_t i = 0; i < p->nheaders; i++)
+			ptc_free(p->headers[i]);
+		ptc_free(p->headers);
+		ptc_free(p);
+	}
+}
+
+static void done(struct ptc_controller *ctl, const struct ptc_job_update *up)
+{
+	char *text = NULL;
+
+	if (up->switch_id != ctl->intent.id)
+		return; /* refused before it began; submit has said so */
+	if (up->status == 0) {
+		text = summary(ctl);
+		ptc_event(ctl->d, ctl->uuid, "committed", "generation %llu, snapshot %llu: %s",
+			  (unsigned long long)ctl->intent.to_generation, (unsigned long long)ctl->intent.to_snapshot,
+			  ctl->view.to.config ? ctl->view.to.config : "");
+		roll(ctl);
+		prune_blobs(ctl);
+	} else {
+		ptc_event(ctl->d, ctl->uuid, "aborted", "%s: %s", ptc_status_name(up->status), up->text);
+		ptc_generation_doc_done(&ctl->view.to);
+	}
+	ptc_watcher_finish(ctl->watcher, up->status, up->text, text);
+	ptc_watcher_finish(ctl->fill_watcher, up->status, up->text, text);
+	ptc_free(text);
+	switch_done(ctl);
+}
+
+void ptc_controller_progress(struct ptc_controller *ctl)
+{
+	const char *phase;
+	uint64_t bytes, total;
+
+	ptc_controller_status(ctl, &phase, &bytes, &total);
+	ptc_watcher_progress(ctl->watcher, phase, bytes, total, NULL);
+	ptc_watcher_progress(ctl->fill_watcher, phase, bytes, total, NULL);
+}
+
+static void phase_changed(struct ptc_controller *ctl, enum ptc_job_phase phase)
+{
+	if (ctl->nphases < PTC_PHASES_KEPT) {
+		ctl->phases[ctl->nphases].phase = phase;
+		ctl->phases[ctl->nphases++].at_ns = ptc_sys_now_ns();
+	}
+	ptc_debug("job", "job=%s phase %s", ctl->meta.name, ptc_job_phase_name(phase));
+	ptc_controller_progress(ctl);
+}
+
+static void timer_fired(uv_timer_t *timer)
+{
+	struct ptc_controller *ctl = timer->data;
+
+	ptc_controller_step(ctl, &(struct ptc_job_event){ .kind = PTC_EV_TIMER, .seq = ctl->timer_seq });
+}
+
+static void perform(struct ptc_controller *ctl, const struct ptc_job_update *up)
+{
+	switch (up->kind) {
+	case PTC_UP_SEND:
+		ptc_controller_send(ctl, up);
+		break;
+	case PTC_UP_TXN:
+		ptc_controller_txn(ctl, up);
+		break;
+	case PTC_UP_CHECK_DIGESTS:
+		ptc_controller_check_digests(ctl, up->seq);
+		break;
+	case PTC_UP_RELOAD:
+		ptc_controller_load(ctl);
+		break;
+	case PTC_UP_DONE:
+		done(ctl, up);
+		break;
+	case PTC_UP_PHASE:
+		phase_changed(ctl, up->phase);
+		break;
+	case PTC_UP_SET_TIMER:
+		ctl->timer_seq = up->seq;
+		uv_timer_start(ctl->timer, timer_fired, up->timer_ms, 0);
+		break;
+	case PTC_UP_CANCEL:
+		ptc_controller_cancel(ctl, up->seq);
+		break;
+	case PTC_UP_STOPPED:
+		ctl->stopped = true;
+		break;
+	}
+}
+
+void ptc_controller_step(struct ptc_controller *ctl, const struct ptc_job_event *event)
+{
+	struct ptc_job_updates ups;
+
+	if (ctl->gone)
+		return;
+	ptc_require(ptc_job_step(ctl->core, event, &ups) == 0);
+	ptc_controller_ref(ctl);
+	for (size_t i = 0; i < ups.n; i++)
+		perform(ctl, &ups.v[i]);
+	if (ctl->stopped)
+		drop(ctl);
+	ptc_controller_unref(ctl);
+}

@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Inside the controller: shared by controller.c (life, mirror, steps),
+ * controller_send.c (calls to nodes) and controller_txn.c (etcd). Loop thread
+ * unless a function says otherwise. */
+#pragma once
+
+#include "daemon/core/job.h"
+#include "daemon/daemon.h"
+
+#define PTC_PHASES_KEPT 16
+
+/* One node's answer to Pull. */
+struct ptc_pull_result {
+	uint32_t node; /* cluster number */
+	uint32_t *need_index;
+	uint64_t *digests;
+	size_t n;
+	uint64_t wire_bytes, copied_bytes, verified_bytes;
+};
+
+struct ptc_pull; /* a running Pull call, controller_send.c */
+
+struct ptc_controller {
+	struct ptc_daemon *d;
+	int refs;     /* [loop] operations in flight and the daemon's list */
+	bool gone;    /* lock lost or job deleted: answers are ignored */
+	bool stopped; /* the core performed STOPPED */
+	char uuid[PTC_UUID_TEXT];
+	struct ptc_meta_doc meta;
+	int64_t fence;
+	struct ptc_job *core;
+	/* what START found or the last commit made */
+	bool has_record;
+	struct ptc_record_doc record;
+	/* mod_revisions as last read or written, 0: no such key; every transaction compares them, so that an older one whose
+	 * outcome we never learned cannot come through later */
+	int64_t record_revision, intent_revision, turn_revision;
+	struct ptc_view view; /* from: the record; to: the switch under way */
+	/* the switch under way */
+	struct ptc_intent_doc intent;
+	char *plan_json;
+	struct ptc_watcher *watcher;      /* who started it */
+	struct ptc_watcher *fill_watcher; /* import: who waits for the commit */
+	uint64_t *expected;
+	size_t nexpected; /* import: the client's digests */
+	struct ptc_file_doc *files;
+	size_t nfiles; /* import */
+	struct ptc_pull_result *pulls;
+	size_t npulls;
+	struct ptc_pull *running; /* list */
+	uint64_t *digests;
+	size_t ndigests; /* merged, for the manifest */
+	struct {
+		enum ptc_job_phase phase;
+		int64_t at_ns;
+	} phases[PTC_PHASES_KEPT];
+	size_t nphases;
+	/* node states told to the core, by cluster number */
+	struct {
+		bool up;
+		int64_t revision;
+	} * known;
+	size_t nknown;
+	struct uv_timer_s *timer;
+	uint64_t timer_seq;
+};
+
+void ptc_controller_step(struct ptc_controller *ctl, const struct ptc_job_event *event);
+struct ptc_controller *ptc_controller_ref(struct ptc_controller *ctl);
+void ptc_controller_unref(struct ptc_controller *ctl);
+void ptc_controller_progress(struct ptc_controller *ctl);
+void ptc_pull_results_done(struct ptc_controller *ctl);
+
+/* controller_send.c */
+void ptc_controller_send(struct ptc_controller *ctl, const struct ptc_job_update *up);
+void ptc_controller_cancel(struct ptc_controller *ctl, uint64_t seq); /* 0: all */
+void ptc_controller_bytes(const struct ptc_controller *ctl, uint64_t *ret_done, uint64_t *ret_total);
+/* Any thread: blocks until no Pull thread of any controller is left. */
+void ptc_pulls_wait(void);
+
+/* controller_txn.c */
+void ptc_controller_txn(struct ptc_controller *ctl, const struct ptc_job_update *up);
+void ptc_controller_check_digests(struct ptc_controller *ctl, uint64_t seq);
+void ptc_controller_load(struct ptc_controller *ctl); /* reads lock, record, intent; then START or LOCK_LOST */

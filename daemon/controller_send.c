@@ -1,0 +1,497 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Calls of a controller to nodes (itself included: one path for all).
+ *
+ * Happy path: Seal, Prepare and Finish are asynchronous unary calls whose
+ * answer comes back on the loop; Pull is a stream on a thread of its own
+ * because it lasts as long as bytes move, and it posts its progress.
+ * Failure modes: every failure becomes a REPLY with its status; the core
+ * decides. A node that cannot be reached is suspected: it is asked once more
+ * (Stat, one second), and when that fails too its lease is revoked, so that
+ * nobody waits for the lease to run out. */
+#include "daemon/controller.h"
+
+#include "base/alloc.h"
+#include "base/check.h"
+#include "base/log.h"
+#include "daemon/pbcall.h"
+
+#include "ptc.pb-c.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define CONTROL_TIMEOUT_MS 60000
+#define PROBE_TIMEOUT_MS   1000
+
+struct call {
+	struct ptc_controller *ctl;
+	uint64_t seq;
+	uint32_t node;
+	enum ptc_job_op op;
+};
+
+/* ---- suspicion ------------------------------------------------------------------ */
+
+struct probe {
+	struct ptc_daemon *d;
+	uint32_t node;
+	int64_t lease;
+	char name[PTC_NAME_MAX + 1];
+};
+
+static void revoke(void *arg, struct ptc_etcd *etcd)
+{
+	struct probe *p = arg;
+
+	ptc_etcd_revoke(etcd, p->lease, NULL); /* gone already: just as well */
+}
+
+static void free_probe(void *arg)
+{
+	ptc_free(arg);
+}
+
+static void probed(void *arg, int status, const struct ptc_error *err, const void *reply, size_t len)
+{
+	struct probe *p = arg;
+	struct ptc_node *n = ptc_cluster_node(p->d->cluster, p->node);
+
+	(void)reply;
+	(void)len;
+	if ((status != PTC_EPEER && status != PTC_ETIMEOUT) || !n->up || n->lease != p->lease ||
+	    atomic_load(&p->d->stopping)) {
+		ptc_free(p);
+		return;
+	}
+	ptc_warn("node", "node=%s does not answer (%s); revoking its lease", p->name, err->text);
+	if (ptc_cluster_run(p->d->cluster, revoke, free_probe, p) != 0)
+		ptc_free(p);
+}
+
+static void suspect(struct ptc_controller *ctl, uint32_t node)
+{
+	struct ptc_node *n = ptc_cluster_node(ctl->d->cluster, node);
+	Ptc__V1__ListRequest req = PTC__V1__LIST_REQUEST__INIT;
+	struct ptc_rpc_channel *channel;
+	struct probe *p;
+	void *data;
+	size_t len;
+
+	if (!n->up || !n->lease || strcmp(n->doc.name, ctl->d->config.node) == 0 ||
+	    ptc_channels_get(ctl->d->channels, n->doc.name, n->doc.address, false, 0, &channel, NULL) != 0)
+		return;
+	p = ptc_calloc(1, sizeof *p);
+	req.version = PTC_WIRE_VERSION;
+	if (!p || ptc_pb_encode(&req.base, &data, &len, NULL) != 0) {
+		ptc_free(p);
+		return;
+	}
+	*p = (struct probe){ .d = ctl->d, .node = node, .lease = n->lease };
+	snprintf(p->name, sizeof p->name, "%s", n->doc.name);
+	ptc_rpc_unary_async(ctl->d->client, channel, "/ptc.v1.Peer/Stat", data, len, PROBE_TIMEOUT_MS, probed, p);
+	ptc_free(data);
+}
+
+/* ---- answers ---------------------------------------------------------------------- */
+
+static void reply(struct ptc_controller *ctl, uint64_t seq, uint32_t node, int status, const char *text)
+{
+	struct ptc_job_event ev = { .kind = PTC_EV_REPLY, .seq = seq, .node = node, .status = status, .text = text };
+
+	if (status == PTC_EPEER && !ctl->gone)
+		suspect(ctl, node);
+	ptc_controller_step(ctl, &ev);
+}
+
+static void answered(void *arg, int status, const struct ptc_error *err, const void *data, size_t len)
+{
+	struct call *c = arg;
+	char text[PTC_ERROR_MAX + PTC_NAME_MAX + 8] = "";
+
+	(void)data;
+	(void)len;
+	if (status)
+		snprintf(text, sizeof text, "node %s: %s", ptc_cluster_node(c->ctl->d->cluster, c->node)->doc.name,
+			 err->text);
+	reply(c->ctl, c->seq, c->node, status, text);
+	ptc_controller_unref(c->ctl);
+	ptc_free(c);
+}
+
+/* A send that never left: its answer still comes later, never inside the step that asked for it. */
+struct failed {
+	struct call *call;
+	int status;
+	struct ptc_error err;
+};
+
+static void answer_failed(void *arg)
+{
+	struct failed *f = arg;
+
+	answered(f->call, f->status, &f->err, NULL, 0);
+	ptc_free(f);
+}
+
+static void fail_later(struct call *c, int status, const struct ptc_error *err)
+{
+	struct failed *f = ptc_calloc(1, sizeof *f);
+
+	ptc_require(f);
+	*f = (struct failed){ c, status, *err };
+	if (ptc_loop_post(c->ctl->d->loop, answer_failed, f) == 0)
+		return;
+	/* only a loop that has stopped refuses, and then nobody needs the answer */
+	ptc_free(f);
+	ptc_controller_unref(c->ctl);
+	ptc_free(c);
+}
+
+/* ---- messages ------------------------------------------------------------------------ */
+
+static int encode_seal(struct ptc_controller *ctl, Ptc__V1__SwitchInfo *info, void **data, size_t *len,
+		       struct ptc_error *err)
+{
+	Ptc__V1__SealRequest req = PTC__V1__SEAL_REQUEST__INIT;
+	Ptc__V1__TableKey from = PTC__V1__TABLE_KEY__INIT, to = PTC__V1__TABLE_KEY__INIT;
+
+	from.generation = to.generation = ctl->intent.from_generation;
+	from.snapshot = ctl->intent.from_snapshot;
+	to.snapshot = ctl->intent.to_snapshot;
+	req.version = PTC_WIRE_VERSION;
+	req.info = info;
+	req.from = &from;
+	req.to = &to;
+	return ptc_pb_encode(&req.base, data, len, err);
+}
+
+static int encode_prepare(Ptc__V1__SwitchInfo *info, bool dry_run, void **data, size_t *len, struct ptc_error *err)
+{
+	Ptc__V1__PrepareRequest req = PTC__V1__PREPARE_REQUEST__INIT;
+
+	req.version = PTC_WIRE_VERSION;
+	req.info = info;
+	req.dry_run = dry_run;
+	return ptc_pb_encode(&req.base, data, len, err);
+}
+
+static int encode_finish(struct ptc_controller *ctl, const struct ptc_job_update *up, void **data, size_t *len,
+			 struct ptc_error *err)
+{
+	Ptc__V1__FinishRequest req = PTC__V1__FINISH_REQUEST__INIT;
+	Ptc__V1__TableKey keep = PTC__V1__TABLE_KEY__INIT, *list = &keep;
+
+	keep.generation = up->keep_generation;
+	keep.snapshot = up->keep_snapshot;
+	req.version = PTC_WIRE_VERSION;
+	req.uuid = ctl->uuid;
+	req.fence = ctl->fence;
+	req.seq = up->seq;
+	req.n_keep = up->has_keep;
+	req.keep = &list;
+	return ptc_pb_encode(&req.base, data, len, err);
+}
+
+static int encode_pull(struct ptc_controller *ctl, Ptc__V1__SwitchInfo *info, void **data, size_t *len,
+		       struct ptc_error *err)
+{
+	Ptc__V1__PullRequest req = PTC__V1__PULL_REQUEST__INIT;
+
+	req.version = PTC_WIRE_VERSION;
+	req.info = info;
+	req.pushed = ctl->intent.kind == PTC_SWITCH_IMPORT;
+	return ptc_pb_encode(&req.base, data, len, err);
+}
+
+static int encode(struct ptc_controller *ctl, const struct ptc_job_update *up, void **data, size_t *len,
+		  struct ptc_error *err)
+{
+	struct ptc_view *v = &ctl->view;
+	struct ptc_info info;
+	int rc;
+
+	if (up->op == PTC_OP_FINISH)
+		return encode_finish(ctl, up, data, len, err);
+	if (ptc_view_locate(v, ctl->d->cluster) != 0)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	v->fence = ctl->fence;
+	v->seq = up->seq;
+	v->switch_id = ctl->intent.id;
+	v->to_generation = ctl->intent.to_generation;
+	v->to_snapshot = ctl->intent.to_snapshot;
+	rc = ptc_view_info(v, &info, err);
+	if (rc)
+		return rc;
+	/* bytes are read from the snapshot that COMMIT1 made; before that it is the record's own */
+	if (info.pb->from->number && (up->op == PTC_OP_PREPARE || up->op == PTC_OP_PULL))
+		info.pb->from->snapshot = ctl->intent.to_snapshot;
+	if (up->op == PTC_OP_SEAL)
+		rc = encode_seal(ctl, info.pb, data, len, err);
+	else if (up->op == PTC_OP_PULL)
+		rc = encode_pull(ctl, info.pb, data, len, err);
+	else
+		rc = encode_prepare(info.pb, up->op == PTC_OP_CHECK, data, len, err);
+	ptc_info_done(&info);
+	return rc;
+}
+
+/* ---- Pull ------------------------------------------------------------------------------ */
+
+struct ptc_pull {
+	struct call *call;
+	struct ptc_rpc_channel *channel;
+	void *data;
+	size_t len;
+	atomic_uint_least64_t done, total;
+	atomic_bool cancelled;
+	pthread_mutex_t lock;
+	struct ptc_rpc_stream *stream; /* guarded by lock */
+	struct ptc_pull_result result;
+	int status;
+	struct ptc_error err;
+	struct ptc_pull *next;
+};
+
+static pthread_mutex_t pulls_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t pulls_none = PTHREAD_COND_INITIALIZER;
+static size_t pulls_running;
+
+static void pulls_count(int by)
+{
+	pthread_mutex_lock(&pulls_lock);
+	pulls_running += (size_t)(ssize_t)by;
+	if (pulls_running == 0)
+		pthread_cond_broadcast(&pulls_none);
+	pthread_mutex_unlock(&pulls_lock);
+}
+
+void ptc_pulls_wait(void)
+{
+	pthread_mutex_lock(&pulls_lock);
+	while (pulls_running)
+		pthread_cond_wait(&pulls_none, &pulls_lock);
+	pthread_mutex_unlock(&pulls_lock);
+}
+
+static void pull_free(struct ptc_pull *p)
+{
+	pthread_mutex_destroy(&p->lock);
+	ptc_free(p->result.need_index);
+	ptc_free(p->result.digests);
+	ptc_free(p->data);
+	ptc_free(p);
+}
+
+static int take_result(struct ptc_pull *p, const Ptc__V1__PullReply *r)
+{
+	struct ptc_pull_result *res = &p->result;
+
+	if (r->n_need_index != r->n_digests)
+		return ptc_error_set(&p->err, PTC_EPEER, "pull reply with %zu places and %zu digests", r->n_need_index,
+				     r->n_digests);
+	res->need_index = ptc_reallocarray(NULL, r->n_digests, sizeof *res->need_index);
+	res->digests = ptc_reallocarray(NULL, r->n_digests, sizeof *res->digests);
+	if (!res->need_index || !res->digests)
+		return ptc_error_set(&p->err, PTC_ENOMEM, "out of memory for %zu digests", r->n_digests);
+	res->n = r->n_digests;
+	for (size_t i = 0; i < res->n; i++) {
+		res->need_index[i] = r->need_index[i];
+		res->digests[i] = r->digests[i];
+	}
+	res->wire_bytes = r->wire_bytes;
+	res->copied_bytes = r->copied_bytes;
+	res->verified_bytes = r->verified_bytes;
+	return 0;
+}
+
+static int pull_receive(struct ptc_pull *p, bool *ret_finished)
+{
+	struct ptc_rpc_message *m;
+	ProtobufCMessage *msg;
+	int rc = ptc_rpc_stream_recv(p->stream, &m, &p->err);
+
+	if (rc == 0 && !m) {
+		rc = ptc_rpc_stream_finish(p->stream, &p->err);
+		if (rc == 0)
+			rc = ptc_error_set(&p->err, PTC_EPEER, "pull ended without an answer");
+	}
+	if (rc)
+		return rc;
+	rc = ptc_pb_message(m, &ptc__v1__pull_reply__descriptor, &msg, &p->err);
+	ptc_rpc_message_done(m);
+	if (rc)
+		return rc;
+	atomic_store(&p->done, ((Ptc__V1__PullReply *)msg)->bytes_done);
+	atomic_store(&p->total, ((Ptc__V1__PullReply *)msg)->bytes_total);
+	if (((Ptc__V1__PullReply *)msg)->finished) {
+		rc = take_result(p, (Ptc__V1__PullReply *)msg);
+		*ret_finished = true;
+	}
+	ptc_pb_free(msg);
+	return rc;
+}
+
+static int pull_run(struct ptc_pull *p)
+{
+	struct ptc_rpc_stream *s = NULL;
+	bool finished = false;
+	int rc = ptc_rpc_stream_open(p->channel, "/ptc.v1.Peer/Pull", 0, NULL, 0, &s, &p->err);
+
+	if (rc)
+		return rc;
+	pthread_mutex_lock(&p->lock);
+	p->stream = s;
+	pthread_mutex_unlock(&p->lock);
+	if (atomic_load(&p->cancelled))
+		ptc_rpc_stream_cancel(s);
+	rc = ptc_rpc_stream_send(s, &(struct ptc_rpc_part){ .data = p->data, .len = p->len }, 1, &p->err);
+	if (rc == 0)
+		rc = ptc_rpc_stream_half_close(s, &p->err);
+	while (rc == 0 && !finished)
+		rc = pull_receive(p, &finished);
+	pthread_mutex_lock(&p->lock);
+	p->stream = NULL;
+	pthread_mutex_unlock(&p->lock);
+	ptc_rpc_stream_free(s);
+	return rc;
+}
+
+static void keep_result(struct ptc_controller *ctl, struct ptc_pull *p)
+{
+	struct ptc_pull_result *pulls = ptc_reallocarray(ctl->pulls, ctl->npulls + 1, sizeof *pulls);
+
+	if (!pulls) {
+		p->status = ptc_error_set(&p->err, PTC_ENOMEM, "out of memory");
+		return;
+	}
+	ctl->pulls = pulls;
+	for (size_t i = 0; i < ctl->npulls; i++)
+		if (pulls[i].node == p->call->node) {
+			ptc_free(pulls[i].need_index);
+			ptc_free(pulls[i].digests);
+			pulls[i] = pulls[--ctl->npulls];
+		}
+	p->result.node = p->call->node;
+	pulls[ctl->npulls++] = p->result;
+	p->result.need_index = NULL;
+	p->result.digests = NULL;
+}
+
+static void pull_ended(void *arg)
+{
+	struct ptc_pull *p = arg, **at;
+	struct ptc_controller *ctl = p->call->ctl;
+
+	for (at = &ctl->running; *at && *at != p;)
+		at = &(*at)->next;
+	if (*at)
+		*at = p->next;
+	if (p->status == 0 && !ctl->gone)
+		keep_result(ctl, p);
+	answered(p->call, p->status, &p->err, NULL, 0);
+	pull_free(p);
+}
+
+static void *pull_main(void *arg)
+{
+	struct ptc_pull *p = arg;
+
+	p->status = pull_run(p);
+	/* refused only when the loop has stopped for good: then the process is going down and nobody reads p */
+	ptc_loop_post(p->call->ctl->d->loop, pull_ended, p);
+	pulls_count(-1);
+	return NULL;
+}
+
+static void pull_start(struct call *c, struct ptc_rpc_channel *channel, void *data, size_t len)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_pull *p = ptc_calloc(1, sizeof *p);
+	pthread_attr_t attr;
+	pthread_t thread;
+	int rc;
+
+	if (!p) {
+		ptc_free(data);
+		fail_later(c, ptc_error_set(&err, PTC_ENOMEM, "out of memory"), &err);
+		return;
+	}
+	p->call = c;
+	p->channel = channel;
+	p->data = data;
+	p->len = len;
+	pthread_mutex_init(&p->lock, NULL);
+	pthread_attr_init(&attr);
+	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+	pulls_count(1);
+	rc = pthread_create(&thread, &attr, pull_main, p);
+	pthread_attr_destroy(&attr);
+	if (rc) {
+		pulls_count(-1);
+		pull_free(p);
+		fail_later(c, ptc_error_set(&err, PTC_ENOMEM, "cannot start a thread"), &err);
+		return;
+	}
+	p->next = c->ctl->running;
+	c->ctl->running = p;
+}
+
+void ptc_controller_cancel(struct ptc_controller *ctl, uint64_t seq)
+{
+	for (struct ptc_pull *p = ctl->running; p; p = p->next) {
+		if (seq && p->call->seq != seq)
+			continue;
+		atomic_store(&p->cancelled, true);
+		pthread_mutex_lock(&p->lock);
+		if (p->stream)
+			ptc_rpc_stream_cancel(p->stream);
+		pthread_mutex_unlock(&p->lock);
+	}
+}
+
+void ptc_controller_bytes(const struct ptc_controller *ctl, uint64_t *ret_done, uint64_t *ret_total)
+{
+	*ret_done = *ret_total = 0;
+	for (const struct ptc_pull *p = ctl->running; p; p = p->next) {
+		*ret_done += atomic_load(&p->done);
+		*ret_total += atomic_load(&p->total);
+	}
+	for (size_t i = 0; i < ctl->npulls; i++) {
+		*ret_done += ctl->pulls[i].wire_bytes;
+		*ret_total += ctl->pulls[i].wire_bytes;
+	}
+}
+
+/* ---- send -------------------------------------------------------------------------------- */
+
+static const char *const methods[] = {
+	[PTC_OP_CHECK] = "/ptc.v1.Peer/Prepare",   [PTC_OP_SEAL] = "/ptc.v1.Peer/Seal",
+	[PTC_OP_PREPARE] = "/ptc.v1.Peer/Prepare", [PTC_OP_PULL] = "/ptc.v1.Peer/Pull",
+	[PTC_OP_FINISH] = "/ptc.v1.Peer/Finish",
+};
+
+void ptc_controller_send(struct ptc_controller *ctl, const struct ptc_job_update *up)
+{
+	const struct ptc_node *n = ptc_cluster_node(ctl->d->cluster, up->node);
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_rpc_channel *channel;
+	struct call *c = ptc_calloc(1, sizeof *c);
+	void *data = NULL;
+	size_t len = 0;
+	int rc;
+
+	ptc_require(c); /* the core counts on an answer to every request */
+	*c = (struct call){ ptc_controller_ref(ctl), up->seq, up->node, up->op };
+	rc = ptc_channels_get(ctl->d->channels, n->doc.name, n->up ? n->doc.address : "", false, 0, &channel, &err);
+	if (rc == 0)
+		rc = encode(ctl, up, &data, &len, &err);
+	if (rc) {
+		fail_later(c, rc, &err);
+	} else if (up->op == PTC_OP_PULL) {
+		pull_start(c, channel, data, len);
+	} else {
+		ptc_rpc_unary_async(ctl->d->client, channel, methods[up->op], data, len, CONTROL_TIMEOUT_MS, answered,
+				    c);
+		ptc_free(data);
+	}
+}

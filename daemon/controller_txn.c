@@ -1,0 +1,536 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The controller's durable steps. Each is a task of its own that carries
+ * copies of all it needs to the coordination thread and its outcome back.
+ *
+ * Happy path: blobs first (content-addressed, so writing them twice is
+ * harmless), then one Txn that compares the lock's create_revision (we are
+ * still the controller), the record's mod_revision (nobody else committed)
+ * and, for the second commit, the keys of the nodes that hold the new
+ * generation. Failure modes: a compare failed (CONFLICT), or we can't know
+ * (UNKNOWN: the core reloads what is written down). */
+#include "daemon/controller.h"
+
+#include "base/alloc.h"
+#include "base/check.h"
+#include "base/log.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#define FIXED_COMPARES    4   /* lock, record, intent, turn */
+#define MAX_NODE_COMPARES 100 /* leaves room for those in one Txn */
+#define RELOAD_RETRY_US   500000
+
+struct txn {
+	struct ptc_controller *ctl;
+	uint64_t seq;
+	enum ptc_job_txn kind;
+	char uuid[PTC_UUID_TEXT];
+	int64_t fence, record_revision, intent_revision, turn_revision;
+	struct ptc_intent_doc intent;
+	struct ptc_record_doc record;
+	struct ptc_manifest_doc manifest; /* shares nothing with the controller */
+	char *generation_json;
+	struct {
+		char key[128];
+		int64_t revision;
+	} * nodes;
+	size_t nnodes;
+	/* outcome */
+	enum ptc_txn_outcome outcome;
+	int64_t revision;
+};
+
+static void txn_free(struct txn *t)
+{
+	ptc_manifest_doc_done(&t->manifest);
+	ptc_free(t->generation_json);
+	ptc_free(t->nodes);
+	ptc_controller_unref(t->ctl);
+	ptc_free(t);
+}
+
+/* ---- on the coordination thread ------------------------------------------------- */
+
+static int put_manifest(struct txn *t, struct ptc_etcd *e, struct ptc_error *err)
+{
+	char *json = ptc_manifest_doc_encode(&t->manifest);
+	int rc;
+
+	if (!json)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory for the manifest");
+	rc = ptc_blob_put(e, t->uuid, json, strlen(json), t->record.manifest_hash, err);
+	ptc_free(json);
+	return rc;
+}
+
+static int run_txn(struct txn *t, struct ptc_etcd *e, const struct ptc_etcd_op *ops, size_t nops, const char *point,
+		   struct ptc_error *err)
+{
+	struct ptc_etcd_compare cmp[MAX_NODE_COMPARES + FIXED_COMPARES];
+	char lock[96], record[96], intent[96], turn[96];
+	bool ok = false;
+	size_t n = 0;
+	int rc;
+
+	snprintf(lock, sizeof lock, "/ptc/jobs/%s/lock", t->uuid);
+	snprintf(record, sizeof record, "/ptc/jobs/%s/record", t->uuid);
+	snprintf(intent, sizeof intent, "/ptc/jobs/%s/intent", t->uuid);
+	snprintf(turn, sizeof turn, "/ptc/jobs/%s/turn", t->uuid);
+	cmp[n++] = (struct ptc_etcd_compare){ lock, PTC_ETCD_CREATE_REV, t->fence };
+	cmp[n++] = (struct ptc_etcd_compare){ record, PTC_ETCD_MOD_REV, t->record_revision };
+	cmp[n++] = (struct ptc_etcd_compare){ intent, PTC_ETCD_MOD_REV, t->intent_revision };
+	cmp[n++] = (struct ptc_etcd_compare){ turn, PTC_ETCD_MOD_REV, t->turn_revision };
+	for (size_t i = 0; i < t->nnodes; i++)
+		cmp[n++] = (struct ptc_etcd_compare){ t->nodes[i].key, PTC_ETCD_CREATE_REV, t->nodes[i].revision };
+	rc = ptc_etcd_txn(e, cmp, n, ops, nops, point, &ok, &t->revision, err);
+	t->outcome = rc ? PTC_TXN_UNKNOWN : ok ? PTC_TXN_OK : PTC_TXN_CONFLICT;
+	return rc;
+}
+
+static int do_intent(struct txn *t, struct ptc_etcd *e, struct ptc_error *err)
+{
+	char key[96], *json;
+	int rc = ptc_blob_put(e, t->uuid, t->generation_json, strlen(t->generation_json), t->intent.generation_hash,
+			      err);
+
+	if (rc)
+		return rc;
+	json = ptc_intent_doc_encode(&t->intent);
+	if (!json)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory for the intent");
+	snprintf(key, sizeof key, "/ptc/jobs/%s/intent", t->uuid);
+	rc = run_txn(t, e, &(struct ptc_etcd_op){ .key = key, .value = json, .len = strlen(json) }, 1, "etcd.intent",
+		     err);
+	ptc_free(json);
+	return rc;
+}
+
+static int do_commit(struct txn *t, struct ptc_etcd *e, struct ptc_error *err)
+{
+	struct ptc_etcd_op ops[2] = { { 0 } };
+	char record[96], intent[96], *json;
+	int rc = put_manifest(t, e, err);
+
+	if (rc)
+		return rc;
+	json = ptc_record_doc_encode(&t->record);
+	if (!json)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory for the record");
+	ptc_require(strlen(json) <= PTC_RECORD_MAX_BYTES);
+	snprintf(record, sizeof record, "/ptc/jobs/%s/record", t->uuid);
+	snprintf(intent, sizeof intent, "/ptc/jobs/%s/intent", t->uuid);
+	ops[0] = (struct ptc_etcd_op){ .key = record, .value = json, .len = strlen(json) };
+	ops[1] = (struct ptc_etcd_op){ .key = intent };
+	rc = t->kind == PTC_TXN_COMMIT1 ? run_txn(t, e, ops, 1, "etcd.commit1", err)
+					: run_txn(t, e, ops, 2, "etcd.commit2", err);
+	ptc_free(json);
+	return rc;
+}
+
+/* Moves the turn on as well: an INTENT or COMMIT still on its way fails from here on. */
+static int do_clear(struct txn *t, struct ptc_etcd *e, struct ptc_error *err)
+{
+	char intent[96], turn[96], value[64];
+	struct ptc_etcd_op ops[2] = { { 0 } };
+
+	snprintf(intent, sizeof intent, "/ptc/jobs/%s/intent", t->uuid);
+	snprintf(turn, sizeof turn, "/ptc/jobs/%s/turn", t->uuid);
+	snprintf(value, sizeof value, "{\"version\":1,\"cleared\":%llu}", (unsigned long long)t->intent.id);
+	ops[0] = (struct ptc_etcd_op){ .key = intent };
+	ops[1] = (struct ptc_etcd_op){ .key = turn, .value = value, .len = strlen(value) };
+	return run_txn(t, e, ops, 2, "etcd.clear", err);
+}
+
+static void txn_work(void *arg, struct ptc_etcd *e)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct txn *t = arg;
+	int rc;
+
+	t->outcome = PTC_TXN_UNKNOWN;
+	if (t->kind == PTC_TXN_INTENT)
+		rc = do_intent(t, e, &err);
+	else if (t->kind == PTC_TXN_CLEAR)
+		rc = do_clear(t, e, &err);
+	else
+		rc = do_commit(t, e, &err);
+	if (rc)
+		ptc_warn("job", "job=%s etcd: %s", t->uuid, err.text);
+}
+
+/* ---- back on the loop --------------------------------------------------------------- */
+
+static void adopt(struct ptc_controller *ctl, struct txn *t)
+{
+	if (t->kind == PTC_TXN_INTENT) {
+		ctl->intent = t->intent;
+		ctl->intent_revision = t->revision;
+		return;
+	}
+	if (t->kind == PTC_TXN_CLEAR) {
+		ctl->intent_revision = 0;
+		ctl->turn_revision = t->revision;
+		return;
+	}
+	if (t->kind == PTC_TXN_COMMIT2)
+		ctl->intent_revision = 0;
+	ctl->has_record = true;
+	ctl->record = t->record;
+	ctl->record_revision = t->revision;
+	ptc_manifest_doc_done(&ctl->view.manifest);
+	ctl->view.manifest = t->manifest;
+	memset(&t->manifest, 0, sizeof t->manifest);
+	ctl->view.from_generation = t->record.generation;
+	ctl->view.from_snapshot = t->record.snapshot;
+}
+
+static void txn_done(void *arg)
+{
+	struct txn *t = arg;
+	struct ptc_job_event ev = { .kind = PTC_EV_TXN, .seq = t->seq, .outcome = t->outcome };
+
+	if (!t->ctl->gone) {
+		if (t->outcome == PTC_TXN_OK)
+			adopt(t->ctl, t);
+		ptc_controller_step(t->ctl, &ev);
+	}
+	txn_free(t);
+}
+
+static int copy_files(const struct ptc_file_doc *src, size_t n, struct ptc_manifest_doc *m)
+{
+	m->files = ptc_calloc(n, sizeof *m->files);
+	if (!m->files)
+		return PTC_ENOMEM;
+	for (; m->nfiles < n; m->nfiles++) {
+		struct ptc_file_doc *f = &m->files[m->nfiles];
+		const struct ptc_file_doc *s = &src[m->nfiles];
+
+		*f = *s;
+		f->field = ptc_strdup(s->field);
+		f->name = ptc_strdup(s->name);
+		f->items = ptc_reallocarray(NULL, s->nitems, sizeof *f->items);
+		if (!f->field || !f->name || !f->items) {
+			m->nfiles++;
+			return PTC_ENOMEM;
+		}
+		memcpy(f->items, s->items, s->nitems * sizeof *f->items);
+	}
+	return 0;
+}
+
+/* The manifest of the commit: digests as merged (second commit) or as they were. */
+static int make_manifest(struct ptc_controller *ctl, struct txn *t)
+{
+	const struct ptc_manifest_doc *old = &ctl->view.manifest;
+	bool second = t->kind == PTC_TXN_COMMIT2, import = ctl->intent.kind == PTC_SWITCH_IMPORT;
+	const uint64_t *digests = second ? ctl->digests : old->digests;
+	size_t n = second ? ctl->ndigests : old->ndigests;
+	struct ptc_manifest_doc *m = &t->manifest;
+
+	m->generation = t->record.generation = second ? ctl->intent.to_generation : ctl->intent.from_generation;
+	m->snapshot = t->record.snapshot = ctl->intent.to_snapshot;
+	m->step = t->record.step = old->step;
+	memcpy(m->spec_hash, ctl->meta.spec_hash, sizeof m->spec_hash);
+	memcpy(m->generation_hash, second ? ctl->intent.generation_hash : old->generation_hash,
+	       sizeof m->generation_hash);
+	m->digests = ptc_reallocarray(NULL, n, sizeof *m->digests);
+	if (!m->digests)
+		return PTC_ENOMEM;
+	memcpy(m->digests, digests, n * sizeof *m->digests);
+	m->ndigests = n;
+	return import ? copy_files(ctl->files, ctl->nfiles, m) : copy_files(old->files, old->nfiles, m);
+}
+
+/* Nodes that hold the new generation must be the ones that answered. */
+static int make_compares(struct ptc_controller *ctl, struct txn *t)
+{
+	const struct ptc_generation_doc *g = &ctl->view.to;
+
+	t->nodes = ptc_calloc(MAX_NODE_COMPARES, sizeof *t->nodes);
+	if (!t->nodes)
+		return PTC_ENOMEM;
+	for (size_t i = 0; i < g->nnodes && t->nnodes < MAX_NODE_COMPARES; i++) {
+		uint32_t n;
+
+		if (!ptc_cluster_find_node(ctl->d->cluster, g->nodes[i], &n))
+			continue;
+		snprintf(t->nodes[t->nnodes].key, sizeof t->nodes[0].key, "/ptc/nodes/%s", g->nodes[i]);
+		t->nodes[t->nnodes++].revision = n < ctl->nknown ? ctl->known[n].revision : 0;
+	}
+	return 0;
+}
+
+static int txn_fill(struct ptc_controller *ctl, struct txn *t)
+{
+	int rc = 0;
+
+	if (t->kind == PTC_TXN_INTENT) {
+		t->generation_json = ptc_generation_doc_encode(&ctl->view.to);
+		rc = t->generation_json ? 0 : PTC_ENOMEM;
+	} else if (t->kind != PTC_TXN_CLEAR) {
+		rc = make_manifest(ctl, t);
+	}
+	if (rc == 0 && t->kind == PTC_TXN_COMMIT2)
+		rc = make_compares(ctl, t);
+	return rc;
+}
+
+void ptc_controller_txn(struct ptc_controller *ctl, const struct ptc_job_update *up)
+{
+	struct txn *t = ptc_calloc(1, sizeof *t);
+
+	ptc_require(t); /* a lost step of the protocol would stop the job for good; a restart resumes it */
+	t->ctl = ptc_controller_ref(ctl);
+	t->seq = up->seq;
+	t->kind = up->txn;
+	memcpy(t->uuid, ctl->uuid, sizeof t->uuid);
+	t->fence = ctl->fence;
+	t->record_revision = ctl->record_revision;
+	t->intent_revision = ctl->intent_revision;
+	t->turn_revision = ctl->turn_revision;
+	t->intent = ctl->intent;
+	ptc_require(txn_fill(ctl, t) == 0);
+	ptc_require(ptc_cluster_run(ctl->d->cluster, txn_work, txn_done, t) == 0);
+}
+
+/* ---- digests ----------------------------------------------------------------------------- */
+
+struct check {
+	struct ptc_controller *ctl;
+	uint64_t seq;
+	struct ptc_view view; /* a copy: to generation only */
+	uint64_t *items, *expected;
+	size_t nitems, nexpected;
+	int status;
+	struct ptc_error err;
+};
+
+static int merge(struct check *c, struct ptc_geometry *g)
+{
+	struct ptc_controller *ctl = c->ctl; /* pulls are not touched by the loop while DIGESTING */
+	struct ptc_digests *d = NULL;
+	int rc = ptc_digests_new(g, &d, &c->err);
+
+	for (size_t i = 0; rc == 0 && i < ctl->npulls; i++) {
+		const struct ptc_pull_result *p = &ctl->pulls[i];
+		const char *name = ptc_cluster_node(ctl->d->cluster, p->node)->doc.name;
+
+		for (size_t n = 0; rc == 0 && n < g->nnodes; n++)
+			if (strcmp(g->nodes[n], name) == 0)
+				rc = ptc_digests_add(d, (uint32_t)n, p->need_index, p->digests, p->n, &c->err);
+	}
+	if (rc == 0) {
+		c->nitems = ptc_spec_items(g->spec);
+		c->items = ptc_calloc(c->nitems, sizeof *c->items);
+		rc = c->items ? 0 : ptc_error_set(&c->err, PTC_ENOMEM, "out of memory");
+	}
+	if (rc == 0 && c->expected && c->nexpected != c->nitems)
+		rc = ptc_error_set(&c->err, PTC_EDIGEST, "%zu digests to compare with, the spec has %zu items",
+				   c->nexpected, c->nitems);
+	if (rc == 0)
+		rc = ptc_digests_merge(d, c->expected, c->items, &c->err);
+	ptc_digests_free(d);
+	return rc;
+}
+
+static void check_work(void *arg, struct ptc_etcd *e)
+{
+	struct ptc_geometry g;
+	struct check *c = arg;
+
+	(void)e;
+	c->status = ptc_view_geometry(c->ctl->d, &c->view, true, &g, &c->err);
+	if (c->status)
+		return;
+	c->status = merge(c, &g);
+	ptc_geometry_done(&g);
+}
+
+static void check_done(void *arg)
+{
+	struct check *c = arg;
+	struct ptc_controller *ctl = c->ctl;
+	struct ptc_job_event ev = { .kind = PTC_EV_DIGESTS, .seq = c->seq, .status = c->status, .text = c->err.text };
+
+	if (!ctl->gone) {
+		if (c->status == 0) {
+			ptc_free(ctl->digests);
+			ctl->digests = c->items;
+			ctl->ndigests = c->nitems;
+			c->items = NULL;
+		}
+		ptc_controller_step(ctl, &ev);
+	}
+	ptc_view_done(&c->view);
+	ptc_free(c->items);
+	ptc_free(c->expected);
+	ptc_controller_unref(ctl);
+	ptc_free(c);
+}
+
+void ptc_controller_check_digests(struct ptc_controller *ctl, uint64_t seq)
+{
+	bool import = ctl->intent.kind == PTC_SWITCH_IMPORT;
+	const uint64_t *expected = import ? ctl->expected : ctl->view.manifest.digests;
+	size_t n = import ? ctl->nexpected : ctl->view.manifest.ndigests;
+	struct check *c = ptc_calloc(1, sizeof *c);
+
+	ptc_require(c);
+	c->ctl = ptc_controller_ref(ctl);
+	c->seq = seq;
+	c->view.meta = ctl->meta;
+	c->view.to_generation = ctl->intent.to_generation;
+	c->view.to_snapshot = ctl->intent.to_snapshot;
+	c->expected = ptc_reallocarray(NULL, n, sizeof *c->expected);
+	ptc_require(c->expected && ptc_generation_doc_copy(&ctl->view.to, &c->view.to) == 0 &&
+		    ptc_view_nodes(&c->view) == 0);
+	memcpy(c->expected, expected, n * sizeof *c->expected);
+	c->nexpected = n;
+	ptc_require(ptc_cluster_run(ctl->d->cluster, check_work, check_done, c) == 0);
+}
+
+/* ---- load ---------------------------------------------------------------------------------- */
+
+struct load {
+	struct ptc_controller *ctl;
+	int64_t fence;
+	int status; /* PTC_EFENCED: the lock is not ours */
+	struct ptc_error err;
+	bool has_record, has_intent;
+	struct ptc_record_doc record;
+	int64_t record_revision, intent_revision, turn_revision;
+	struct ptc_intent_doc intent;
+	struct ptc_view view;
+};
+
+static int load_keys(struct load *l, struct ptc_etcd_kvs *kvs)
+{
+	bool locked = false;
+	int rc = 0;
+
+	for (size_t i = 0; rc == 0 && i < kvs->n; i++) {
+		const struct ptc_etcd_kv *kv = &kvs->kv[i];
+		const char *leaf = strrchr(kv->key, '/') + 1;
+
+		if (strcmp(leaf, "lock") == 0) {
+			locked = kv->create_revision == l->fence;
+		} else if (strcmp(leaf, "record") == 0) {
+			rc = ptc_record_doc_decode(kv->value, kv->len, &l->record, &l->err);
+			l->record_revision = kv->mod_revision;
+			l->has_record = true;
+		} else if (strcmp(leaf, "intent") == 0) {
+			rc = ptc_intent_doc_decode(kv->value, kv->len, &l->intent, &l->err);
+			l->intent_revision = kv->mod_revision;
+			l->has_intent = true;
+		} else if (strcmp(leaf, "turn") == 0) {
+			l->turn_revision = kv->mod_revision;
+		}
+	}
+	if (rc == 0 && !locked)
+		rc = ptc_error_set(&l->err, PTC_EFENCED, "the job's lock is not ours any more");
+	return rc;
+}
+
+static void load_work(void *arg, struct ptc_etcd *e)
+{
+	struct load *l = arg;
+	struct ptc_etcd_kvs kvs = { 0 };
+	char prefix[96];
+
+	snprintf(prefix, sizeof prefix, "/ptc/jobs/%s/", l->ctl->uuid);
+	l->status = ptc_etcd_get(e, prefix, true, 64, &kvs, &l->err);
+	if (l->status == 0)
+		l->status = load_keys(l, &kvs);
+	ptc_etcd_kvs_done(&kvs);
+	if (l->status == 0)
+		l->status = ptc_view_load(e, &l->ctl->meta, l->has_record ? &l->record : NULL,
+					  l->has_intent ? &l->intent : NULL, &l->view, &l->err);
+	if (l->status && l->status != PTC_EFENCED) {
+		ptc_warn("job", "job=%s cannot read its record, trying again: %s", l->ctl->uuid, l->err.text);
+		usleep(RELOAD_RETRY_US); /* coordination thread; without etcd it has nothing else to do */
+	}
+}
+
+/* Numbers of a generation's nodes, as the core knows them: cluster numbers, each once. */
+static uint32_t *node_numbers(struct ptc_controller *ctl, const struct ptc_generation_doc *g)
+{
+	uint32_t *v = ptc_calloc(g->nnodes, sizeof *v);
+
+	ptc_require(v);
+	for (size_t i = 0; i < g->nnodes; i++)
+		ptc_require(ptc_cluster_intern_node(ctl->d->cluster, g->nodes[i], &v[i]) == 0);
+	return v;
+}
+
+static void start_core(struct ptc_controller *ctl, struct load *l)
+{
+	struct ptc_switch intent = { 0 };
+	struct ptc_job_event ev = { .kind = PTC_EV_START, .fence = ctl->fence };
+	uint32_t *from = node_numbers(ctl, &ctl->view.from), *to = NULL;
+
+	if (l->has_record) {
+		ev.generation = l->record.generation;
+		ev.snapshot = l->record.snapshot;
+		ev.record_nodes = from;
+		ev.nrecord_nodes = (uint32_t)ctl->view.from.nnodes;
+	}
+	if (l->has_intent) {
+		to = node_numbers(ctl, &ctl->view.to);
+		intent = (struct ptc_switch){
+			.id = l->intent.id,
+			.kind = l->intent.kind,
+			.from_generation = l->intent.from_generation,
+			.from_snapshot = l->intent.from_snapshot,
+			.to_generation = l->intent.to_generation,
+			.to_snapshot = l->intent.to_snapshot,
+			.from_nodes = from,
+			.nfrom = (uint32_t)ctl->view.from.nnodes,
+			.to_nodes = to,
+			.nto = (uint32_t)ctl->view.to.nnodes,
+		};
+		ev.intent = &intent;
+	}
+	ptc_controller_step(ctl, &ev);
+	ptc_free(from);
+	ptc_free(to);
+}
+
+static void load_done(void *arg)
+{
+	struct load *l = arg;
+	struct ptc_controller *ctl = l->ctl;
+
+	if (ctl->gone) {
+		ptc_view_done(&l->view);
+	} else if (l->status == PTC_EFENCED) {
+		ptc_controller_step(ctl, &(struct ptc_job_event){ .kind = PTC_EV_LOCK_LOST });
+	} else if (l->status) {
+		ptc_controller_load(ctl);
+	} else {
+		ptc_view_done(&ctl->view);
+		ctl->view = l->view;
+		ctl->has_record = l->has_record;
+		ctl->record = l->record;
+		ctl->record_revision = l->record_revision;
+		ctl->intent_revision = l->intent_revision;
+		ctl->turn_revision = l->turn_revision;
+		if (l->has_intent)
+			ctl->intent = l->intent;
+		start_core(ctl, l);
+	}
+	ptc_controller_unref(ctl);
+	ptc_free(l);
+}
+
+void ptc_controller_load(struct ptc_controller *ctl)
+{
+	struct load *l = ptc_calloc(1, sizeof *l);
+
+	ptc_require(l);
+	l->ctl = ptc_controller_ref(ctl);
+	l->fence = ctl->fence;
+	ptc_require(ptc_cluster_run(ctl->d->cluster, load_work, load_done, l) == 0);
+}

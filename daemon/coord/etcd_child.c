@@ -1,0 +1,822 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The local coordinator: Debian's etcd as a child that outlives a crash of ours.
+ *
+ * data_dir (0700): lock (held by the supervising daemon), etcd.pid (written by
+ * the child itself before it becomes etcd: its /proc/self/stat line, which
+ * holds pid and start time), etcd.args (how it was started), etcd.log
+ * (bounded), data/, and the sockets client.sock:0 and peer.sock:0. etcd reads
+ * unix://NAME:PORT as a socket file "NAME:PORT" relative to where it runs, so it
+ * runs in data_dir and its paths may not be longer than a socket's name allows.
+ *
+ * Happy path: no etcd is left from before; start one, wait until it answers a
+ * linearizable read, watch it through a pidfd, start it again when it ends.
+ * Failure modes: a live etcd left by a dead daemon (adopted if started the same
+ * way and answering, else ended first); another live daemon on data_dir
+ * (PTC_ESTATE); our port in use (PTC_ECOORD); etcd ends while starting (PTC_ECOORD with the last lines of its
+ * log); a pid reused by another process (start time and working directory
+ * differ: left alone). */
+#include "daemon/coord/etcd.h"
+
+#include "base/alloc.h"
+#include "base/buf.h"
+#include "base/check.h"
+#include "base/cleanup.h"
+#include "base/log.h"
+#include "base/sys.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <netdb.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/file.h>
+#include <sys/pidfd.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define READY_MS       30000 /* a large log is replayed at start */
+#define RESTART_MS     1000
+#define TERM_MS        5000
+#define TICK_MS        5000         /* how often the log's size is looked at */
+#define LOG_MAX_BYTES  (4 << 20)    /* then it starts again from nothing */
+#define QUOTA_BYTES    "1073741824" /* we keep megabytes; etcd refuses writes beyond this instead of filling the disk */
+#define SNAPSHOT_COUNT "1000" /* etcd keeps that many entries in memory; its default of 100000 would be our blobs */
+#define CLIENT_SOCKET  "client.sock:0"
+#define PEER_SOCKET    "peer.sock:0"
+#define PEER_URL       "unix://" PEER_SOCKET
+#define MAX_ARGS       48
+#define PATH_BYTES     4096
+
+struct ptc_etcd_child {
+	char *data_dir; /* absolute */
+	char *binary;
+	char *url;      /* what etcd listens on */
+	char *endpoint; /* what clients take */
+	char *argv[MAX_ARGS];
+	size_t argc;
+	char *envp[4];
+	char *args_text; /* argv, one a line: an orphan started otherwise is not adopted */
+	struct ptc_rpc_tls tls;
+	bool has_tls, insecure;
+	int lock_fd, stop_fd;
+	pthread_t thread;
+	bool running;
+	pthread_mutex_t lock;
+	struct child_proc {
+		pid_t pid; /* 0: none */
+		int pidfd;
+		bool ours; /* else adopted: not to be waited for */
+	} proc;            /* under lock while the thread runs */
+};
+
+static int64_t now_ms(void)
+{
+	return ptc_sys_now_ns() / 1000000;
+}
+
+static char *in_dir(const struct ptc_etcd_child *c, const char *name)
+{
+	return ptc_asprintf("%s/%s", c->data_dir, name);
+}
+
+/* ---- processes ------------------------------------------------------------- */
+
+/* Start time in clock ticks from a /proc/PID/stat line; the name before it may hold anything but ends with ')'. */
+static bool parse_stat(const char *line, long *ret_pid, unsigned long long *ret_start)
+{
+	const char *p = strrchr(line, ')');
+	char state;
+
+	if (!p || sscanf(line, "%ld", ret_pid) != 1)
+		return false;
+	return sscanf(p + 1, " %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu", &state,
+		      ret_start) == 2 &&
+	       state != 'Z' && state != 'X';
+}
+
+static bool start_time(long pid, unsigned long long *ret_start)
+{
+	char path[64];
+	ptc_auto_free char *line = NULL;
+	size_t len;
+	long same;
+
+	snprintf(path, sizeof path, "/proc/%ld/stat", pid);
+	return ptc_sys_read_file(path, 4096, &line, &len, NULL) == 0 && parse_stat(line, &same, ret_start);
+}
+
+static bool runs_in(long pid, const char *dir)
+{
+	char link[64], cwd[PATH_BYTES];
+	ssize_t n;
+
+	snprintf(link, sizeof link, "/proc/%ld/cwd", pid);
+	n = readlink(link, cwd, sizeof cwd - 1);
+	if (n < 0)
+		return false;
+	cwd[n] = '\0';
+	return strcmp(cwd, dir) == 0;
+}
+
+/* What a dead daemon left: the process named by etcd.pid, if it is still that one. */
+static bool find_orphan(const struct ptc_etcd_child *c, struct child_proc *ret_proc)
+{
+	ptc_auto_free char *path = in_dir(c, "etcd.pid");
+	ptc_auto_free char *line = NULL;
+	unsigned long long then, now;
+	size_t len;
+	long pid;
+	int fd;
+
+	if (!path || ptc_sys_read_file(path, 4096, &line, &len, NULL) || !parse_stat(line, &pid, &then) || pid <= 1)
+		return false;
+	fd = pidfd_open((pid_t)pid, 0); /* before the checks: afterwards the pid cannot change its meaning */
+	if (fd < 0)
+		return false;
+	if (!start_time(pid, &now) || now != then || !runs_in(pid, c->data_dir)) {
+		close(fd);
+		return false;
+	}
+	*ret_proc = (struct child_proc){ (pid_t)pid, fd, false };
+	return true;
+}
+
+static bool wait_exit(const struct child_proc *p, int timeout_ms)
+{
+	struct pollfd pfd = { p->pidfd, POLLIN, 0 };
+	int n;
+
+	do
+		n = poll(&pfd, 1, timeout_ms);
+	while (n < 0 && errno == EINTR);
+	return n > 0;
+}
+
+static void reap(struct child_proc *p)
+{
+	if (p->pid && p->ours)
+		while (waitpid(p->pid, NULL, 0) < 0 && errno == EINTR)
+			;
+	if (p->pid)
+		close(p->pidfd);
+	*p = (struct child_proc){ 0, -1, false };
+}
+
+static void end_process(struct child_proc *p)
+{
+	if (!p->pid)
+		return;
+	pidfd_send_signal(p->pidfd, SIGTERM, NULL, 0);
+	if (!wait_exit(p, TERM_MS)) {
+		pidfd_send_signal(p->pidfd, SIGKILL, NULL, 0);
+		wait_exit(p, -1);
+	}
+	reap(p);
+}
+
+/* ---- starting it ------------------------------------------------------------- */
+
+struct launch {
+	const char *binary, *dir;
+	char *const *argv, *const *envp;
+	int log_fd;
+	volatile int failed; /* errno of what went wrong in the child; vfork shares it with us */
+};
+
+/* In the child of vfork: system calls only, nothing that allocates, locks or returns. */
+__attribute__((noreturn)) static void become_etcd(struct launch *l)
+{
+	char stat[1024];
+	struct sigaction dfl = { .sa_handler = SIG_DFL };
+	sigset_t none;
+	ssize_t n;
+	int fd;
+
+	for (int sig = 1; sig < NSIG; sig++)
+		sigaction(sig, &dfl, NULL);
+	sigemptyset(&none);
+	sigprocmask(SIG_SETMASK, &none, NULL);
+	setsid();
+	umask(077);
+	if (chdir(l->dir) != 0)
+		goto fail;
+	fd = open("/proc/self/stat", O_RDONLY | O_CLOEXEC);
+	n = fd < 0 ? -1 : read(fd, stat, sizeof stat);
+	if (n <= 0)
+		goto fail;
+	fd = open("etcd.pid", O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+	if (fd < 0 || write(fd, stat, (size_t)n) != n)
+		goto fail;
+	fd = open("/dev/null", O_RDWR | O_CLOEXEC);
+	if (fd < 0 || dup2(fd, 0) < 0 || dup2(l->log_fd, 1) < 0 || dup2(l->log_fd, 2) < 0)
+		goto fail;
+	if (close_range(3, ~0U, 0) != 0)
+		goto fail;
+	execve(l->binary, l->argv, l->envp);
+fail:
+	l->failed = errno ? errno : EIO;
+	_exit(127);
+}
+
+static int launch(struct launch *l, pid_t *ret_pid)
+{
+	sigset_t all, old;
+	pid_t pid;
+
+	/* signals wait: a handler must not run in the child, on our memory */
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &old);
+	pid = vfork(); /* not fork: gRPC's threads hold locks we could never release */
+	if (pid == 0)
+		become_etcd(l);
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	if (pid < 0)
+		return errno;
+	*ret_pid = pid;
+	return 0;
+}
+
+/* etcd does not replace the socket files of one that was killed. */
+static int remove_sockets(const struct ptc_etcd_child *c, struct ptc_error *err)
+{
+	ptc_auto_free char *client = in_dir(c, CLIENT_SOCKET);
+	ptc_auto_free char *peer = in_dir(c, PEER_SOCKET);
+	int rc;
+
+	if (!client || !peer)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	rc = ptc_sys_unlink(client, "etcd.socket", err);
+	return rc ? rc : ptc_sys_unlink(peer, "etcd.socket", err);
+}
+
+static int spawn(struct ptc_etcd_child *c, struct child_proc *ret_proc, struct ptc_error *err)
+{
+	ptc_auto_free char *log = in_dir(c, "etcd.log");
+	ptc_auto_close int log_fd = -1;
+	struct launch l = { .binary = c->binary, .dir = c->data_dir, .argv = c->argv, .envp = c->envp };
+	struct child_proc p = { 0, -1, true };
+	int e;
+
+	if (!log)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	e = remove_sockets(c, err);
+	if (e)
+		return e;
+	log_fd = open(log, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0600);
+	if (log_fd < 0)
+		return ptc_error_errno(err, errno, "cannot open %s", log);
+	l.log_fd = log_fd;
+	e = launch(&l, &p.pid);
+	if (e)
+		return ptc_error_errno(err, e, "cannot start %s", c->binary);
+	p.pidfd = pidfd_open(p.pid, 0); /* ours and not waited for: the pid stays valid */
+	if (l.failed || p.pidfd < 0) {
+		e = l.failed ? l.failed : errno;
+		kill(p.pid, SIGKILL);
+		waitpid(p.pid, NULL, 0);
+		if (p.pidfd >= 0)
+			close(p.pidfd);
+		return ptc_error_errno(err, e, "cannot start %s in %s", c->binary, c->data_dir);
+	}
+	*ret_proc = p;
+	return 0;
+}
+
+/* ---- is it up? ------------------------------------------------------------------ */
+
+static int client_new(const struct ptc_etcd_child *c, int timeout_ms, struct ptc_etcd **ret_etcd, struct ptc_error *err)
+{
+	const char *endpoint = c->endpoint;
+	struct ptc_etcd_opts opts = {
+		.endpoints = &endpoint,
+		.nendpoints = 1,
+		.tls = c->has_tls ? &c->tls : NULL,
+		.insecure = c->insecure,
+		.timeout_ms = timeout_ms,
+	};
+
+	return ptc_etcd_new(&opts, ret_etcd, err);
+}
+
+/* The end of etcd's log in one line, for the error a person sees. */
+static void log_tail(const struct ptc_etcd_child *c, char *ret_text, size_t size)
+{
+	ptc_auto_free char *path = in_dir(c, "etcd.log");
+	ptc_auto_free char *text = NULL;
+	size_t len = 0, from;
+	char *stack, *msg;
+
+	snprintf(ret_text, size, "its log %s/etcd.log is empty", c->data_dir);
+	if (!path || ptc_sys_read_file(path, LOG_MAX_BYTES * 2, &text, &len, NULL) || len == 0)
+		return;
+	while (len > 0 && text[len - 1] == '\n')
+		text[--len] = '\0';
+	for (from = len; from > 0 && text[from - 1] != '\n'; from--)
+		;
+	text[from + strcspn(text + from, "\n")] = '\0';
+	stack = strstr(text + from, ",\"stacktrace\"");
+	if (stack)
+		*stack = '\0';
+	msg = strstr(text + from, "\"msg\":");
+	snprintf(ret_text, size, "%s", msg ? msg : text + from);
+}
+
+static int wait_ready(const struct ptc_etcd_child *c, const struct child_proc *p, int timeout_ms, struct ptc_error *err)
+{
+	int64_t deadline = now_ms() + timeout_ms;
+	struct ptc_error last = PTC_ERROR_INIT;
+	struct ptc_etcd *e;
+	char tail[400];
+	int rc = client_new(c, 200, &e, err);
+
+	if (rc)
+		return rc;
+	for (;;) {
+		struct ptc_etcd_kvs kvs = { 0 };
+
+		rc = ptc_etcd_get(e, "/ptc/ready", false, 1, &kvs, &last);
+		ptc_etcd_kvs_done(&kvs);
+		if (rc == 0 || wait_exit(p, 0) || now_ms() >= deadline)
+			break;
+	}
+	ptc_etcd_free(e);
+	if (rc == 0)
+		return 0;
+	log_tail(c, tail, sizeof tail);
+	if (wait_exit(p, 0))
+		return ptc_error_set(err, PTC_ECOORD, "etcd ended while starting in %s; it said: %s", c->data_dir,
+				     tail);
+	return ptc_error_set(err, PTC_ECOORD, "etcd in %s does not answer after %d s (%.300s); it said: %s",
+			     c->data_dir, timeout_ms / 1000, last.text, tail);
+}
+
+/* ---- adopting -------------------------------------------------------------------- */
+
+static bool same_args(const struct ptc_etcd_child *c)
+{
+	ptc_auto_free char *path = in_dir(c, "etcd.args");
+	ptc_auto_free char *text = NULL;
+	size_t len;
+
+	return path && ptc_sys_read_file(path, 65536, &text, &len, NULL) == 0 && strcmp(text, c->args_text) == 0;
+}
+
+/* Somebody else's etcd on our port would answer in place of ours, which cannot bind there. */
+static int check_port_free(const struct ptc_etcd_child *c, struct ptc_error *err)
+{
+	const char *host = strstr(c->url, "://") + 3, *port = strrchr(c->url, ':') + 1;
+	const struct addrinfo hints = { .ai_flags = AI_PASSIVE | AI_NUMERICSERV, .ai_socktype = SOCK_STREAM };
+	struct addrinfo *list = NULL;
+	ptc_auto_free char *name = NULL;
+	ptc_auto_close int fd = -1;
+	const int on = 1;
+	int e = 0;
+
+	if (strncmp(c->url, "unix:", 5) == 0)
+		return 0;
+	name = host[0] == '[' ? ptc_strndup(host + 1, strcspn(host + 1, "]"))
+			      : ptc_strndup(host, (size_t)(port - host) - 1);
+	if (!name)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	if (getaddrinfo(name, port, &hints, &list) != 0)
+		return ptc_error_set(err, PTC_EINVAL, "local coordinator: %s is no address of this machine", c->url);
+	fd = socket(list->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	if (fd >= 0 && (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) != 0 ||
+			bind(fd, list->ai_addr, list->ai_addrlen) != 0))
+		e = errno;
+	freeaddrinfo(list);
+	return e ? ptc_error_set(err, PTC_ECOORD, "local coordinator: cannot listen on %s: %s", c->url, strerror(e))
+		 : 0;
+}
+
+static int start_new(struct ptc_etcd_child *c, struct ptc_error *err)
+{
+	ptc_auto_free char *path = in_dir(c, "etcd.args");
+	int rc;
+
+	if (!path)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	rc = check_port_free(c, err);
+	if (!rc)
+		rc = ptc_sys_write_file(path, c->args_text, strlen(c->args_text), 0600, "etcd.args", err);
+	if (!rc)
+		rc = spawn(c, &c->proc, err);
+	if (!rc)
+		rc = wait_ready(c, &c->proc, READY_MS, err);
+	return rc;
+}
+
+static int adopt_or_start(struct ptc_etcd_child *c, struct ptc_error *err)
+{
+	struct ptc_error why = PTC_ERROR_INIT;
+
+	if (find_orphan(c, &c->proc)) {
+		if (!same_args(c))
+			ptc_error_set(&why, PTC_ESTATE, "it was started otherwise");
+		else if (wait_ready(c, &c->proc, READY_MS, &why) == 0)
+			return 0;
+		ptc_debug("etcd", "ending the etcd left in %s, pid %d: %s", c->data_dir, (int)c->proc.pid, why.text);
+		end_process(&c->proc);
+	}
+	return start_new(c, err);
+}
+
+/* ---- supervision ----------------------------------------------------------------- */
+
+static void bound_log(const struct ptc_etcd_child *c)
+{
+	ptc_auto_free char *path = in_dir(c, "etcd.log");
+	struct stat st;
+
+	if (path && stat(path, &st) == 0 && st.st_size > LOG_MAX_BYTES && truncate(path, 0) != 0)
+		ptc_debug("etcd", "cannot cut %s: %s", path, strerror(errno));
+}
+
+/* true: stop was asked for within the time. */
+static bool stop_within(const struct ptc_etcd_child *c, int ms)
+{
+	struct pollfd pfd = { c->stop_fd, POLLIN, 0 };
+
+	return poll(&pfd, 1, ms) > 0;
+}
+
+static void restart(struct ptc_etcd_child *c)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct child_proc p = { 0, -1, false };
+	int rc = spawn(c, &p, &err);
+
+	pthread_mutex_lock(&c->lock);
+	if (rc == 0)
+		c->proc = p;
+	pthread_mutex_unlock(&c->lock);
+	if (rc)
+		ptc_error_log("etcd", "%s; trying again", err.text);
+	else
+		ptc_info("etcd", "started again in %s, pid %d", c->data_dir, (int)p.pid);
+}
+
+static void *supervise(void *arg)
+{
+	struct ptc_etcd_child *c = arg;
+
+	for (;;) {
+		struct pollfd pfd[2] = { { c->stop_fd, POLLIN, 0 }, { c->proc.pid ? c->proc.pidfd : -1, POLLIN, 0 } };
+		int n = poll(pfd, 2, c->proc.pid ? TICK_MS : RESTART_MS);
+
+		if (n > 0 && pfd[0].revents)
+			return NULL;
+		if (n > 0 && pfd[1].revents) {
+			char tail[400];
+
+			log_tail(c, tail, sizeof tail);
+			ptc_warn("etcd", "the local coordinator in %s ended; it said: %s", c->data_dir, tail);
+			pthread_mutex_lock(&c->lock);
+			reap(&c->proc);
+			pthread_mutex_unlock(&c->lock);
+			if (stop_within(c, RESTART_MS))
+				return NULL;
+		}
+		if (!c->proc.pid)
+			restart(c);
+		bound_log(c);
+	}
+}
+
+/* ---- options ----------------------------------------------------------------------- */
+
+static int find_binary(const char *name, char **ret_path, struct ptc_error *err)
+{
+	const char *path = getenv("PATH");
+	ptc_auto_free char *dirs = NULL;
+	char *save = NULL;
+
+	if (strchr(name, '/')) {
+		char full[PATH_BYTES];
+
+		if (!realpath(name, full) || access(full, X_OK) != 0)
+			return ptc_error_errno(err, errno, "coordinator: cannot run %s", name);
+		*ret_path = ptc_strdup(full);
+		return *ret_path ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	}
+	dirs = ptc_strdup(path ? path : "/usr/local/bin:/usr/bin:/bin");
+	if (!dirs)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	for (char *d = strtok_r(dirs, ":", &save); d; d = strtok_r(NULL, ":", &save)) {
+		char *full = ptc_asprintf("%s/%s", d, name);
+
+		if (full && access(full, X_OK) == 0) {
+			*ret_path = full;
+			return 0;
+		}
+		ptc_free(full);
+	}
+	return ptc_error_set(err, PTC_ENOTFOUND,
+			     "coordinator: local needs %s, which is not in PATH: install Debian's etcd-server", name);
+}
+
+static bool loopback(const char *hostport)
+{
+	return strncmp(hostport, "127.", 4) == 0 || strncmp(hostport, "localhost:", 10) == 0 ||
+	       strncmp(hostport, "[::1]:", 6) == 0;
+}
+
+/* "https://0.0.0.0:2379" is where etcd listens; we and it connect to 127.0.0.1. */
+static char *reachable(const char *hostport)
+{
+	const char *port = strrchr(hostport, ':');
+
+	if (strncmp(hostport, "0.0.0.0:", 8) == 0)
+		return ptc_asprintf("127.0.0.1%s", port);
+	if (strncmp(hostport, "[::]:", 5) == 0)
+		return ptc_asprintf("[::1]%s", port);
+	return ptc_strdup(hostport);
+}
+
+static int set_unix(struct ptc_etcd_child *c, struct ptc_error *err)
+{
+	c->url = ptc_asprintf("unix://%s", CLIENT_SOCKET);
+	c->endpoint = ptc_asprintf("unix:%s/%s", c->data_dir, CLIENT_SOCKET);
+	c->has_tls = false;
+	if (c->endpoint && strlen(c->endpoint) - 5 >= sizeof((struct sockaddr_un *)0)->sun_path)
+		return ptc_error_set(err, PTC_ELIMIT, "%s: too long for a socket in it; at most %zu bytes", c->data_dir,
+				     sizeof((struct sockaddr_un *)0)->sun_path - sizeof CLIENT_SOCKET - 1);
+	return c->url && c->endpoint ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+}
+
+static int set_tcp(struct ptc_etcd_child *c, const struct ptc_etcd_child_opts *opts, struct ptc_error *err)
+{
+	bool https = strncmp(opts->client_url, "https://", 8) == 0;
+	const char *hostport = opts->client_url + (https ? 8 : 7);
+
+	if (!https && strncmp(opts->client_url, "http://", 7) != 0)
+		return ptc_error_set(err, PTC_EINVAL, "local coordinator: \"%s\" is neither unix nor https://HOST:PORT",
+				     opts->client_url);
+	if (!strrchr(hostport, ':') || strlen(strrchr(hostport, ':')) < 2)
+		return ptc_error_set(err, PTC_EINVAL, "local coordinator: \"%s\" has no port", opts->client_url);
+	if (https && !opts->tls)
+		return ptc_error_set(err, PTC_EINVAL, "local coordinator: %s needs tls: {ca, cert, key}",
+				     opts->client_url);
+	if (!https && (!opts->insecure || !loopback(hostport)))
+		return ptc_error_set(err, PTC_EPERM,
+				     "local coordinator: %s is not protected; use unix or https (plain http is for "
+				     "--insecure-loopback on 127.0.0.1 only)",
+				     opts->client_url);
+	c->has_tls = https;
+	if (https)
+		c->tls = *opts->tls;
+	c->insecure = !https;
+	c->url = ptc_strdup(opts->client_url);
+	c->endpoint = reachable(hostport);
+	return c->url && c->endpoint ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+}
+
+/* Our copies: the files are named absolutely, as etcd runs elsewhere, and outlive opts. */
+static int copy_tls(struct ptc_etcd_child *c, struct ptc_error *err)
+{
+	const char **path[] = { &c->tls.ca_path, &c->tls.cert_path, &c->tls.key_path };
+	const char *given[] = { c->tls.ca_path, c->tls.cert_path, c->tls.key_path };
+
+	c->tls = (struct ptc_rpc_tls){ 0 };
+	for (size_t i = 0; i < PTC_ARRAY_LEN(path) && c->has_tls; i++) {
+		char full[PATH_BYTES];
+
+		if (!given[i])
+			return ptc_error_set(err, PTC_EINVAL, "local coordinator: tls needs ca, cert and key");
+		if (!realpath(given[i], full))
+			return ptc_error_errno(err, errno, "local coordinator: %s", given[i]);
+		*path[i] = ptc_strdup(full);
+		if (!*path[i])
+			return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	}
+	return 0;
+}
+
+static int add_args(struct ptc_etcd_child *c, struct ptc_error *err)
+{
+	const char *plain[] = { "etcd",
+				"--name",
+				"ptc",
+				"--data-dir",
+				"data",
+				"--listen-client-urls",
+				c->url,
+				"--advertise-client-urls",
+				c->url,
+				"--listen-peer-urls",
+				PEER_URL,
+				"--initial-advertise-peer-urls",
+				PEER_URL,
+				"--initial-cluster",
+				"ptc=" PEER_URL,
+				"--enable-grpc-gateway=false",
+				"--auto-compaction-mode",
+				"periodic",
+				"--auto-compaction-retention",
+				"5m",
+				"--quota-backend-bytes",
+				QUOTA_BYTES,
+				"--snapshot-count",
+				SNAPSHOT_COUNT,
+				"--logger",
+				"zap",
+				"--log-outputs",
+				"stderr" };
+	const char *tls[] = { "--client-cert-auth", "--trusted-ca-file", c->tls.ca_path, "--cert-file",
+			      c->tls.cert_path,     "--key-file",        c->tls.key_path };
+	struct ptc_buf text = PTC_BUF_INIT;
+
+	for (size_t i = 0; i < PTC_ARRAY_LEN(plain); i++)
+		c->argv[c->argc++] = ptc_strdup(plain[i]);
+	for (size_t i = 0; i < PTC_ARRAY_LEN(tls) && c->has_tls; i++)
+		c->argv[c->argc++] = ptc_strdup(tls[i]);
+	ptc_buf_printf(&text, "%s\n", c->binary);
+	for (size_t i = 0; i < c->argc; i++)
+		ptc_buf_printf(&text, "%s\n", c->argv[i] ? c->argv[i] : "");
+	c->args_text = ptc_buf_steal(&text, NULL);
+	for (size_t i = 0; i < c->argc; i++)
+		if (!c->argv[i])
+			return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	return c->args_text ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+}
+
+/* Nothing of ours: an ETCD_* or proxy variable would change what etcd does. */
+static int set_environment(struct ptc_etcd_child *c, struct ptc_error *err)
+{
+	const char *arch = getenv("ETCD_UNSUPPORTED_ARCH"); /* etcd 3.4 on arm64 starts only with it */
+
+	c->envp[0] = ptc_strdup("PATH=/usr/bin:/bin");
+	c->envp[1] = arch ? ptc_asprintf("ETCD_UNSUPPORTED_ARCH=%s", arch) : NULL;
+	return c->envp[0] && (!arch || c->envp[1]) ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+}
+
+static int open_dir(struct ptc_etcd_child *c, const char *dir, struct ptc_error *err)
+{
+	ptc_auto_free char *lock = NULL;
+	char full[PATH_BYTES];
+	struct stat st;
+	int rc = ptc_sys_mkdirs(dir, 0700, err);
+
+	if (rc)
+		return rc;
+	if (!realpath(dir, full) || stat(full, &st) != 0)
+		return ptc_error_errno(err, errno, "local coordinator: %s", dir);
+	if (!S_ISDIR(st.st_mode))
+		return ptc_error_set(err, PTC_EINVAL, "local coordinator: %s is not a directory", full);
+	if (st.st_uid != geteuid() || (st.st_mode & 077))
+		return ptc_error_set(err, PTC_EPERM, "%s must belong to uid %d with mode 0700: chown and chmod it",
+				     full, (int)geteuid());
+	c->data_dir = ptc_strdup(full);
+	lock = c->data_dir ? in_dir(c, "lock") : NULL;
+	if (!lock)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	c->lock_fd = open(lock, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+	if (c->lock_fd < 0)
+		return ptc_error_errno(err, errno, "cannot open %s", lock);
+	if (flock(c->lock_fd, LOCK_EX | LOCK_NB) != 0)
+		return ptc_error_set(err, PTC_ESTATE, "another ptcd supervises the etcd in %s", full);
+	return 0;
+}
+
+static int configure(struct ptc_etcd_child *c, const struct ptc_etcd_child_opts *opts, struct ptc_error *err)
+{
+	int rc = open_dir(c, opts->data_dir, err);
+
+	if (!rc)
+		rc = find_binary(opts->binary ? opts->binary : "etcd", &c->binary, err);
+	if (!rc)
+		rc = strcmp(opts->client_url, "unix") == 0 ? set_unix(c, err) : set_tcp(c, opts, err);
+	if (!rc)
+		rc = copy_tls(c, err);
+	if (!rc)
+		rc = set_environment(c, err);
+	return rc ? rc : add_args(c, err);
+}
+
+static int start_thread(struct ptc_etcd_child *c, struct ptc_error *err)
+{
+	sigset_t all, old;
+	int e;
+
+	c->stop_fd = eventfd(0, EFD_CLOEXEC);
+	if (c->stop_fd < 0)
+		return ptc_error_errno(err, errno, "eventfd");
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &old);
+	e = pthread_create(&c->thread, NULL, supervise, c);
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	c->running = e == 0;
+	return e ? ptc_error_errno(err, e, "cannot start a thread for etcd") : 0;
+}
+
+int ptc_etcd_child_new(const struct ptc_etcd_child_opts *opts, struct ptc_etcd_child **ret_child, char **ret_endpoint,
+		       struct ptc_error *err)
+{
+	struct ptc_etcd_child *c = ptc_calloc(1, sizeof *c);
+	char *endpoint = NULL;
+	int rc;
+
+	if (!c)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	c->lock_fd = c->stop_fd = c->proc.pidfd = -1;
+	pthread_mutex_init(&c->lock, NULL);
+	rc = configure(c, opts, err);
+	if (!rc) {
+		endpoint = ptc_strdup(c->endpoint);
+		rc = endpoint ? adopt_or_start(c, err) : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	}
+	if (!rc)
+		rc = start_thread(c, err);
+	if (rc) {
+		ptc_free(endpoint);
+		ptc_etcd_child_free(c);
+		return rc;
+	}
+	*ret_child = c;
+	*ret_endpoint = endpoint;
+	return 0;
+}
+
+int ptc_etcd_child_rss_bytes(const struct ptc_etcd_child *c, uint64_t *ret_bytes)
+{
+	struct child_proc p;
+	ptc_auto_free char *text = NULL;
+	unsigned long long pages;
+	char path[64];
+	size_t len;
+	union { /* locking does not change what the child is */
+		const struct ptc_etcd_child *in;
+		struct ptc_etcd_child *out;
+	} self = { .in = c };
+
+	pthread_mutex_lock(&self.out->lock);
+	p = c->proc;
+	pthread_mutex_unlock(&self.out->lock);
+	if (!p.pid)
+		return PTC_ESTATE;
+	snprintf(path, sizeof path, "/proc/%d/statm", (int)p.pid);
+	if (ptc_sys_read_file(path, 4096, &text, &len, NULL) || sscanf(text, "%*u %llu", &pages) != 1)
+		return PTC_ESTATE;
+	*ret_bytes = pages * (uint64_t)sysconf(_SC_PAGESIZE);
+	return 0;
+}
+
+static void stop_thread(struct ptc_etcd_child *c)
+{
+	const uint64_t one = 1;
+
+	if (!c->running)
+		return;
+	ptc_require(write(c->stop_fd, &one, sizeof one) == sizeof one);
+	pthread_join(c->thread, NULL);
+}
+
+static void free_tls(struct ptc_rpc_tls *tls)
+{
+	union {
+		const char *in;
+		char *out;
+	} path[] = { { tls->ca_path }, { tls->cert_path }, { tls->key_path } };
+
+	for (size_t i = 0; i < PTC_ARRAY_LEN(path); i++)
+		ptc_free(path[i].out);
+}
+
+struct ptc_etcd_child *ptc_etcd_child_free(struct ptc_etcd_child *c)
+{
+	if (!c)
+		return NULL;
+	stop_thread(c);
+	if (c->proc.pid) {
+		ptc_auto_free char *path = in_dir(c, "etcd.pid");
+
+		end_process(&c->proc);
+		if (path)
+			ptc_sys_unlink(path, "etcd.pid", NULL);
+	}
+	if (c->stop_fd >= 0)
+		close(c->stop_fd);
+	if (c->lock_fd >= 0)
+		close(c->lock_fd);
+	for (size_t i = 0; i < c->argc; i++)
+		ptc_free(c->argv[i]);
+	for (size_t i = 0; i < PTC_ARRAY_LEN(c->envp); i++)
+		ptc_free(c->envp[i]);
+	free_tls(&c->tls);
+	ptc_free(c->data_dir);
+	ptc_free(c->binary);
+	ptc_free(c->url);
+	ptc_free(c->endpoint);
+	ptc_free(c->args_text);
+	pthread_mutex_destroy(&c->lock);
+	ptc_free(c);
+	return NULL;
+}

@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A whole cluster in one function: real job cores, a model of everything they talk to, and a checker. */
+#pragma once
+
+#include "daemon/core/job.h"
+
+#define SIM_NODES 4
+#define SIM_CTLS  3
+
+/* Faults of the shell, of the nodes or of etcd that the checker has to find: proof that it can fail. */
+enum sim_bug {
+	SIM_BUG_NONE,
+	SIM_BUG_EARLY_COMMIT,  /* the shell answers PULL before the node has */
+	SIM_BUG_GUESS_UNKNOWN, /* the shell reports an unknown transaction as done */
+	SIM_BUG_SKIP_FINISH,   /* the shell answers FINISH and sends nothing */
+	SIM_BUG_NO_FENCE,      /* nodes take requests of any fence */
+	SIM_BUG_NO_SEQ,        /* nodes take requests in any order */
+	SIM_BUG_NO_COMPARE,    /* etcd takes transactions without comparing */
+	SIM_BUG_NO_TOUCH,      /* CLEAR leaves the record's revision: a late INTENT can land after it */
+	SIM_BUG_OLD_LIFE,      /* a request reaches a later life of the node than it was sent to */
+	SIM_BUG_UNSYNCED_SEAL, /* a node answers SEAL before the table is durable */
+	SIM_BUG_COUNT,
+};
+
+enum sim_victim {
+	SIM_VICTIM_CTL = SIM_NODES, /* below: that node. The controller that performs the step */
+	SIM_VICTIM_LOCK,            /* the lock is lost without the controller noticing */
+	SIM_VICTIM_ABORT,           /* nothing crashes; somebody aborts the switch */
+	SIM_VICTIM_COUNT,
+};
+
+struct sim_opts {
+	uint64_t seed;
+	enum sim_bug bug;
+	bool faults; /* random ones; else only the one below */
+	/* step > 0: at the step-th update any controller performs, before or after it */
+	uint64_t step;
+	unsigned victim;
+	bool after;
+	uint32_t restart_ms;
+	bool trace; /* to stdout */
+};
+
+struct sim_result {
+	bool ok;
+	char why[256];
+	uint64_t steps;   /* updates performed */
+	uint64_t events;  /* processed */
+	uint64_t hash;    /* of everything that happened, in order */
+	uint64_t time_ms; /* virtual */
+	uint32_t commits, aborts, conflicts, unknowns;
+};
+
+/* Deterministic: equal options, equal result. */
+void sim_run(const struct sim_opts *opts, struct sim_result *ret_result);

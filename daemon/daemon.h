@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the parts of ptcd share. Who owns what:
+ *   loop thread     cluster mirror, controllers, everything marked [loop]
+ *   any thread      specs and channels (their own locks), store, agent
+ * Server threads reach [loop] state through ptc_loop_call. */
+#pragma once
+
+#include "daemon/agent/agent.h"
+#include "daemon/cluster.h"
+#include "daemon/config.h"
+#include "formats/job.h"
+#include "rpc/rpc.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+struct ptc_controller;
+struct ptc_specs;
+struct ptc_channels;
+
+struct ptc_daemon {
+	struct ptc_daemon_config config;
+	bool insecure;
+	struct ptc_rpc_tls tls;
+	const struct ptc_rpc_tls *tls_or_null; /* NULL where neither listener nor peers use TLS */
+	struct ptc_loop *loop;
+	struct ptc_store *store;
+	struct ptc_agent *agent;
+	struct ptc_cluster *cluster;
+	struct ptc_rpc_client *client;
+	struct ptc_specs *specs;
+	struct ptc_channels *channels;
+	struct ptc_controller **controllers; /* [loop] one per job whose lock we hold */
+	size_t ncontrollers;
+	bool reconciled; /* [loop] orphans of our store were looked for */
+	atomic_bool stopping;
+};
+
+/* ---- specs.c: parsed specs by hash, shared, counted ------------------------ */
+int ptc_specs_new(struct ptc_daemon *d, struct ptc_specs **ret_specs, struct ptc_error *err);
+struct ptc_specs *ptc_specs_free(struct ptc_specs *s);
+/* Blocking (etcd on a miss); any thread. ref is released with ptc_specs_release. */
+int ptc_specs_get(struct ptc_specs *s, const char *uuid, const char *hash, const struct ptc_job_desc **ret_desc,
+		  void **ret_ref, struct ptc_error *err);
+void ptc_specs_release(void *ref);
+
+/* ---- channels.c: connections to other daemons, by address and lane ----------- */
+int ptc_channels_new(struct ptc_daemon *d, struct ptc_channels **ret_channels, struct ptc_error *err);
+struct ptc_channels *ptc_channels_free(struct ptc_channels *c);
+int ptc_channels_get(struct ptc_channels *c, const char *node, const char *address, bool bulk, unsigned lane,
+		     struct ptc_rpc_channel **ret_channel, struct ptc_error *err);
+
+/* ---- view.c: one generation or switch of a job, ready to be sent or read ------ */
+
+/* Everything a peer must know about a job's generations; owns its memory. */
+struct ptc_view {
+	struct ptc_meta_doc meta;
+	int64_t fence;
+	uint64_t seq; /* of the request this becomes; 0: not ordered */
+	uint64_t switch_id;
+	uint64_t from_generation, from_snapshot, to_generation, to_snapshot; /* 0: absent */
+	struct ptc_generation_doc from, to;
+	struct ptc_manifest_doc manifest; /* of from */
+	/* every node either uses, in order of first use; addresses "" while down */
+	char **nodes, **addresses;
+	bool *down;
+	size_t nnodes;
+};
+void ptc_view_done(struct ptc_view *v);
+/* Loads the documents named by record and intent (either may be NULL). Blocking; any thread but the loop. */
+int ptc_view_load(struct ptc_etcd *e, const struct ptc_meta_doc *meta, const struct ptc_record_doc *record,
+		  const struct ptc_intent_doc *intent, struct ptc_view *ret_view, struct ptc_error *err);
+/* Collects v->nodes from the generations. 0 or PTC_ENOMEM. */
+int ptc_view_nodes(struct ptc_view *v);
+/* [loop] Fills addresses and down from the mirror. */
+int ptc_view_locate(struct ptc_view *v, struct ptc_cluster *c);
+/* Builds the message; parts borrow from v, arrays are released by _done. */
+struct ptc_info {
+	struct Ptc__V1__SwitchInfo *pb;
+	void *memory;
+};
+int ptc_view_info(const struct ptc_view *v, struct ptc_info *ret_info, struct ptc_error *err);
+void ptc_info_done(struct ptc_info *info);
+/* Geometry of the view's from or to generation; blocking. */
+int ptc_view_geometry(struct ptc_daemon *d, const struct ptc_view *v, bool to, struct ptc_geometry *ret_geometry,
+		      struct ptc_error *err);
+/* Allocation of a generation document with node numbers of v->nodes. */
+int ptc_view_allocation(const struct ptc_view *v, const struct ptc_generation_doc *g, struct ptc_allocation *ret_alloc);
+
+/* ---- progress.c: what a waiting client sees of a switch ------------------------ */
+
+struct ptc_watcher; /* counted; written by the loop, waited on by one server thread */
+struct ptc_watcher *ptc_watcher_new(uint64_t switch_id);
+struct ptc_watcher *ptc_watcher_ref(struct ptc_watcher *w);
+void ptc_watcher_unref(struct ptc_watcher *w);
+void ptc_watcher_progress(struct ptc_watcher *w, const char *phase, uint64_t done, uint64_t total, const char *text);
+void ptc_watcher_finish(struct ptc_watcher *w, int status, const char *text, const char *summary);
+/* Sends Progress messages to the call until the switch ends or the client goes; returns the switch's status. */
+int ptc_watcher_stream(struct ptc_watcher *w, struct ptc_rpc_call *call, struct ptc_error *err);
+
+/* Waits until the switch is in that phase; its error if it ended before. */
+int ptc_watcher_wait_phase(struct ptc_watcher *w, const char *phase, struct ptc_rpc_call *call, struct ptc_error *err);
+
+/* ---- controller.c: the shell around the job core -------------------------------- */
+
+/* [loop] Mirror changed; job NULL: nodes. */
+void ptc_controllers_changed(struct ptc_daemon *d, struct ptc_job_view *job);
+/* [loop] Every 200 ms: takes locks nobody holds. */
+void ptc_controllers_tick(struct ptc_daemon *d);
+/* [loop] Our lease is gone: every lock with it. */
+void ptc_controllers_lost(struct ptc_daemon *d);
+void ptc_controllers_free(struct ptc_daemon *d);
+struct ptc_controller *ptc_controller_find(struct ptc_daemon *d, const char *uuid);
+
+struct ptc_switch_request {
+	enum ptc_switch_kind kind;
+	struct ptc_generation_doc to;            /* taken over */
+	uint64_t base_generation, base_snapshot; /* the record it was planned for */
+	char *plan_json;                         /* what the summary says of the plan; taken over */
+	struct ptc_watcher *watcher;             /* a reference; taken over */
+	uint64_t id;
+};
+/* [loop] 0: accepted (the watcher will be finished); else nothing was taken over. */
+int ptc_controller_submit(struct ptc_controller *ctl, struct ptc_switch_request *request, struct ptc_error *err);
+/* [loop] Import: everything was sent. expected: one digest per item; files: for the manifest. Both taken over. */
+int ptc_controller_filled(struct ptc_controller *ctl, uint64_t id, uint64_t *expected, size_t nexpected,
+			  struct ptc_file_doc *files, size_t nfiles, struct ptc_watcher *watcher,
+			  struct ptc_error *err);
+/* [loop] */
+int ptc_controller_abort(struct ptc_controller *ctl, const char *why, struct ptc_error *err);
+bool ptc_controller_idle(const struct ptc_controller *ctl);
+int64_t ptc_controller_fence(const struct ptc_controller *ctl);
+/* [loop] Phase and progress for status; text is borrowed until the next step. */
+void ptc_controller_status(const struct ptc_controller *ctl, const char **ret_phase, uint64_t *ret_done,
+			   uint64_t *ret_total);
+
+/* ---- events.c ---------------------------------------------------------------------- */
+
+/* Any thread: appends one line to the job's event log (on the coordination thread). */
+void ptc_event(struct ptc_daemon *d, const char *uuid, const char *kind, const char *fmt, ...)
+	__attribute__((format(printf, 4, 5)));
+
+/* ---- plan.c: from a request to a feasible switch ------------------------------------- */
+
+struct ptc_plan_request {
+	const char *config; /* NULL or "": from gpus and the job's table */
+	uint32_t gpus;
+	char **nodes;
+	size_t nnodes; /* restrict to these; 0: any */
+};
+struct ptc_planned {
+	struct ptc_generation_doc to;
+	char *json; /* documented in docs/control.md */
+};
+void ptc_planned_done(struct ptc_planned *p);
+/* Blocking; not on the loop. v has from (or generation 0). */
+int ptc_plan_switch(struct ptc_daemon *d, const struct ptc_view *v, const struct ptc_plan_request *req,
+		    struct ptc_planned *ret_planned, struct ptc_error *err);
+
+/* ---- control.c: ptc.v1.Control -------------------------------------------------------- */
+int ptc_control_register(struct ptc_daemon *d, struct ptc_rpc_server *server, struct ptc_error *err);

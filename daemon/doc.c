@@ -1,0 +1,443 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Happy path: a document is packed with jansson, members in a fixed order,
+ * compact, so that equal documents have equal hashes. Failure modes: anything
+ * but the expected members and types is PTC_EINVAL naming the document; a
+ * newer version than ours plus one is PTC_EVERSION. */
+#include "daemon/doc.h"
+
+#include "base/alloc.h"
+#include "base/buf.h"
+
+#include "formats/json.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+static char *dump(json_t *root)
+{
+	char *text = root ? ptc_json_text(root) : NULL;
+
+	json_decref(root);
+	return text;
+}
+
+static int load(const char *what, const char *json, size_t len, json_t **ret_root, struct ptc_error *err)
+{
+	json_t *root;
+	json_int_t version = 0;
+	int rc = ptc_json_load(what, json, len, &root, err);
+
+	if (rc)
+		return rc;
+	if (json_unpack(root, "{s:I}", "version", &version) != 0) {
+		json_decref(root);
+		return ptc_error_set(err, PTC_EINVAL, "%s document: no version", what);
+	}
+	if (version < PTC_DOC_VERSION - 1 || version > PTC_DOC_VERSION + 1) {
+		json_decref(root);
+		return ptc_error_set(err, PTC_EVERSION, "%s document: version %" PRId64 ", we speak %d", what,
+				     (int64_t)version, PTC_DOC_VERSION);
+	}
+	*ret_root = root;
+	return 0;
+}
+
+static int malformed(const char *what, json_t *root, struct ptc_error *err)
+{
+	json_decref(root);
+	return ptc_error_set(err, PTC_EINVAL, "%s document: malformed or a member is missing", what);
+}
+
+/* false when src is NULL or does not fit. */
+static bool take(char *dst, size_t size, const char *src)
+{
+	size_t len = src ? strlen(src) : size;
+
+	if (len >= size)
+		return false;
+	memcpy(dst, src, len + 1);
+	return true;
+}
+
+/* ---- node ---------------------------------------------------------------- */
+
+char *ptc_node_doc_encode(const struct ptc_node_doc *d)
+{
+	return dump(json_pack("{s:i, s:s, s:s, s:I, s:I, s:s, s:s, s:s, s:b, s:i}", "version", PTC_DOC_VERSION, "node",
+			      d->name, "address", d->address, "devices", (json_int_t)d->devices, "ceiling_bytes",
+			      (json_int_t)d->ceiling_bytes, "store_id", d->store_id, "boot_id", d->boot_id, "rack",
+			      d->rack, "insecure", (int)d->insecure, "pid", d->pid));
+}
+
+int ptc_node_doc_decode(const char *json, size_t len, struct ptc_node_doc *ret_doc, struct ptc_error *err)
+{
+	const char *name = NULL, *address = NULL, *store_id = NULL, *boot_id = NULL, *rack = NULL;
+	struct ptc_node_doc d = { 0 };
+	json_int_t devices = 0, ceiling = 0;
+	int insecure = 0;
+	json_t *root;
+	int rc = load("node", json, len, &root, err);
+
+	if (rc)
+		return rc;
+	if (json_unpack(root, "{s:s, s:s, s:I, s:I, s:s, s:s, s:s, s:b, s:i}", "node", &name, "address", &address,
+			"devices", &devices, "ceiling_bytes", &ceiling, "store_id", &store_id, "boot_id", &boot_id,
+			"rack", &rack, "insecure", &insecure, "pid", &d.pid) != 0 ||
+	    !take(d.name, sizeof d.name, name) || !take(d.address, sizeof d.address, address) ||
+	    !take(d.store_id, sizeof d.store_id, store_id) || !take(d.boot_id, sizeof d.boot_id, boot_id) ||
+	    !take(d.rack, sizeof d.rack, rack) || devices < 0 || devices > PTC_MAX_DEVICES_PER_NODE || ceiling < 0)
+		return malformed("node", root, err);
+	d.devices = (uint32_t)devices;
+	d.ceiling_bytes = (uint64_t)ceiling;
+	d.insecure = insecure;
+	json_decref(root);
+	*ret_doc = d;
+	return 0;
+}
+
+/* ---- meta ---------------------------------------------------------------- */
+
+char *ptc_meta_doc_encode(const struct ptc_meta_doc *d)
+{
+	return dump(json_pack("{s:i, s:s, s:s, s:I, s:s, s:I}", "version", PTC_DOC_VERSION, "uuid", d->uuid, "name",
+			      d->name, "uid", (json_int_t)d->uid, "spec", d->spec_hash, "created_ms",
+			      (json_int_t)d->created_ms));
+}
+
+int ptc_meta_doc_decode(const char *json, size_t len, struct ptc_meta_doc *ret_doc, struct ptc_error *err)
+{
+	const char *uuid = NULL, *name = NULL, *spec = NULL;
+	struct ptc_meta_doc d = { 0 };
+	json_int_t uid = -1, created = 0;
+	json_t *root;
+	int rc = load("job meta", json, len, &root, err);
+
+	if (rc)
+		return rc;
+	if (json_unpack(root, "{s:s, s:s, s:I, s:s, s:I}", "uuid", &uuid, "name", &name, "uid", &uid, "spec", &spec,
+			"created_ms", &created) != 0 ||
+	    !take(d.uuid, sizeof d.uuid, uuid) || !take(d.name, sizeof d.name, name) ||
+	    !take(d.spec_hash, sizeof d.spec_hash, spec) || uid < 0 || uid > UINT32_MAX)
+		return malformed("job meta", root, err);
+	d.uid = (uid_t)uid;
+	d.created_ms = created;
+	json_decref(root);
+	*ret_doc = d;
+	return 0;
+}
+
+/* ---- record -------------------------------------------------------------- */
+
+char *ptc_record_doc_encode(const struct ptc_record_doc *d)
+{
+	return dump(json_pack("{s:i, s:I, s:I, s:I, s:s, s:{}}", "version", PTC_DOC_VERSION, "generation",
+			      (json_int_t)d->generation, "snapshot", (json_int_t)d->snapshot, "step",
+			      (json_int_t)d->step, "manifest", d->manifest_hash, "cursors"));
+}
+
+int ptc_record_doc_decode(const char *json, size_t len, struct ptc_record_doc *ret_doc, struct ptc_error *err)
+{
+	struct ptc_record_doc d = { 0 };
+	json_int_t generation = 0, snapshot = 0, step = 0;
+	const char *manifest = NULL;
+	json_t *root;
+	int rc = load("record", json, len, &root, err);
+
+	if (rc)
+		return rc;
+	if (json_unpack(root, "{s:I, s:I, s:I, s:s}", "generation", &generation, "snapshot", &snapshot, "step", &step,
+			"manifest", &manifest) != 0 ||
+	    generation < 1 || snapshot < 1 || !take(d.manifest_hash, sizeof d.manifest_hash, manifest))
+		return malformed("record", root, err);
+	d.generation = (uint64_t)generation;
+	d.snapshot = (uint64_t)snapshot;
+	d.step = (uint64_t)step;
+	json_decref(root);
+	*ret_doc = d;
+	return 0;
+}
+
+/* ---- intent -------------------------------------------------------------- */
+
+static const char *const kinds[] = { [PTC_SWITCH_RESIZE] = "resize", [PTC_SWITCH_IMPORT] = "import" };
+
+char *ptc_intent_doc_encode(const struct ptc_intent_doc *d)
+{
+	return dump(json_pack("{s:i, s:I, s:s, s:I, s:I, s:I, s:I, s:s, s:I}", "version", PTC_DOC_VERSION, "id",
+			      (json_int_t)d->id, "kind", kinds[d->kind], "from_generation",
+			      (json_int_t)d->from_generation, "from_snapshot", (json_int_t)d->from_snapshot,
+			      "to_generation", (json_int_t)d->to_generation, "to_snapshot", (json_int_t)d->to_snapshot,
+			      "generation", d->generation_hash, "started_ms", (json_int_t)d->started_ms));
+}
+
+int ptc_intent_doc_decode(const char *json, size_t len, struct ptc_intent_doc *ret_doc, struct ptc_error *err)
+{
+	struct ptc_intent_doc d = { 0 };
+	json_int_t id = 0, fg = 0, fs = 0, tg = 0, ts = 0, started = 0;
+	const char *kind = NULL, *generation = NULL;
+	json_t *root;
+	int rc = load("intent", json, len, &root, err);
+
+	if (rc)
+		return rc;
+	if (json_unpack(root, "{s:I, s:s, s:I, s:I, s:I, s:I, s:s, s:I}", "id", &id, "kind", &kind, "from_generation",
+			&fg, "from_snapshot", &fs, "to_generation", &tg, "to_snapshot", &ts, "generation", &generation,
+			"started_ms", &started) != 0 ||
+	    !take(d.generation_hash, sizeof d.generation_hash, generation) || fg < 0 || fs < 0 || tg < 1 || ts < 1)
+		return malformed("intent", root, err);
+	d.kind = strcmp(kind, kinds[PTC_SWITCH_IMPORT]) == 0 ? PTC_SWITCH_IMPORT : PTC_SWITCH_RESIZE;
+	d.id = (uint64_t)id;
+	d.from_generation = (uint64_t)fg;
+	d.from_snapshot = (uint64_t)fs;
+	d.to_generation = (uint64_t)tg;
+	d.to_snapshot = (uint64_t)ts;
+	d.started_ms = started;
+	json_decref(root);
+	*ret_doc = d;
+	return 0;
+}
+
+/* ---- generation ---------------------------------------------------------- */
+
+char *ptc_generation_doc_encode(const struct ptc_generation_doc *d)
+{
+	json_t *nodes = json_array(), *ranks = json_array();
+
+	for (size_t i = 0; i < d->nnodes; i++)
+		json_array_append_new(nodes, json_string(d->nodes[i]));
+	for (uint32_t r = 0; r < d->world; r++)
+		json_array_append_new(ranks,
+				      json_pack("[I,I]", (json_int_t)d->rank_node[r], (json_int_t)d->rank_device[r]));
+	return dump(json_pack("{s:i, s:s, s:o, s:o}", "version", PTC_DOC_VERSION, "config", d->config, "nodes", nodes,
+			      "ranks", ranks));
+}
+
+void ptc_generation_doc_done(struct ptc_generation_doc *d)
+{
+	for (size_t i = 0; i < d->nnodes; i++)
+		ptc_free(d->nodes[i]);
+	ptc_free(d->nodes);
+	ptc_free(d->config);
+	ptc_free(d->rank_node);
+	ptc_free(d->rank_device);
+	memset(d, 0, sizeof *d);
+}
+
+static int generation_alloc(struct ptc_generation_doc *d, const char *config, size_t nnodes, uint32_t world)
+{
+	memset(d, 0, sizeof *d);
+	d->config = ptc_strdup(config);
+	d->nodes = ptc_calloc(nnodes, sizeof *d->nodes);
+	d->rank_node = ptc_calloc(world, sizeof *d->rank_node);
+	d->rank_device = ptc_calloc(world, sizeof *d->rank_device);
+	if (!d->config || !d->nodes || !d->rank_node || !d->rank_device) {
+		ptc_generation_doc_done(d);
+		return PTC_ENOMEM;
+	}
+	d->nnodes = nnodes;
+	d->world = world;
+	return 0;
+}
+
+int ptc_generation_doc_copy(const struct ptc_generation_doc *d, struct ptc_generation_doc *ret_doc)
+{
+	struct ptc_generation_doc c;
+	int rc = generation_alloc(&c, d->config, d->nnodes, d->world);
+
+	if (rc)
+		return rc;
+	for (size_t i = 0; i < d->nnodes && rc == 0; i++) {
+		c.nodes[i] = ptc_strdup(d->nodes[i]);
+		rc = c.nodes[i] ? 0 : PTC_ENOMEM;
+	}
+	if (rc) {
+		ptc_generation_doc_done(&c);
+		return rc;
+	}
+	memcpy(c.rank_node, d->rank_node, d->world * sizeof *c.rank_node);
+	memcpy(c.rank_device, d->rank_device, d->world * sizeof *c.rank_device);
+	*ret_doc = c;
+	return 0;
+}
+
+static bool generation_fill(struct ptc_generation_doc *d, json_t *nodes, json_t *ranks)
+{
+	size_t i;
+	json_t *v;
+
+	json_array_foreach(nodes, i, v) {
+		if (!json_is_string(v) || json_string_length(v) > PTC_NAME_MAX)
+			return false;
+		d->nodes[i] = ptc_strdup(json_string_value(v));
+		if (!d->nodes[i])
+			return false;
+	}
+	json_array_foreach(ranks, i, v) {
+		json_int_t node = -1, device = -1;
+
+		if (json_unpack(v, "[I,I!]", &node, &device) != 0 || node < 0 || (size_t)node >= d->nnodes ||
+		    device < 0 || device >= PTC_MAX_DEVICES_PER_NODE)
+			return false;
+		d->rank_node[i] = (uint32_t)node;
+		d->rank_device[i] = (uint32_t)device;
+	}
+	return true;
+}
+
+int ptc_generation_doc_decode(const char *json, size_t len, struct ptc_generation_doc *ret_doc, struct ptc_error *err)
+{
+	struct ptc_generation_doc d;
+	const char *config = NULL;
+	json_t *root, *nodes = NULL, *ranks = NULL;
+	int rc = load("generation", json, len, &root, err);
+
+	if (rc)
+		return rc;
+	if (json_unpack(root, "{s:s, s:o, s:o}", "config", &config, "nodes", &nodes, "ranks", &ranks) != 0 ||
+	    !json_is_array(nodes) || !json_is_array(ranks) || json_array_size(nodes) > PTC_MAX_NODES ||
+	    json_array_size(ranks) > PTC_MAX_RANKS)
+		return malformed("generation", root, err);
+	rc = generation_alloc(&d, config, json_array_size(nodes), (uint32_t)json_array_size(ranks));
+	if (rc) {
+		json_decref(root);
+		return ptc_error_set(err, rc, "generation document: out of memory");
+	}
+	if (!generation_fill(&d, nodes, ranks)) {
+		ptc_generation_doc_done(&d);
+		return malformed("generation", root, err);
+	}
+	json_decref(root);
+	*ret_doc = d;
+	return 0;
+}
+
+/* ---- manifest ------------------------------------------------------------ */
+
+static json_t *file_pack(const struct ptc_file_doc *f)
+{
+	json_t *items = json_array();
+
+	for (size_t i = 0; i < f->nitems; i++)
+		json_array_append_new(items, json_integer(f->items[i]));
+	return json_pack("{s:s, s:s, s:s, s:o}", "field", f->field, "name", f->name, "header", f->header_hash, "items",
+			 items);
+}
+
+char *ptc_manifest_doc_encode(const struct ptc_manifest_doc *d)
+{
+	json_t *files = json_array();
+	struct ptc_buf hex = PTC_BUF_INIT;
+	char *text;
+
+	for (size_t i = 0; i < d->ndigests; i++)
+		ptc_buf_printf(&hex, "%016" PRIx64, d->digests[i]);
+	for (size_t i = 0; i < d->nfiles; i++)
+		json_array_append_new(files, file_pack(&d->files[i]));
+	text = dump(json_pack("{s:i, s:I, s:I, s:I, s:s, s:s, s:s, s:o}", "version", PTC_DOC_VERSION, "generation",
+			      (json_int_t)d->generation, "snapshot", (json_int_t)d->snapshot, "step",
+			      (json_int_t)d->step, "spec", d->spec_hash, "layout", d->generation_hash, "digests",
+			      hex.data ? hex.data : "", "files", files));
+	if (ptc_buf_failed(&hex)) {
+		ptc_free(text);
+		text = NULL;
+	}
+	ptc_buf_done(&hex);
+	return text;
+}
+
+void ptc_manifest_doc_done(struct ptc_manifest_doc *d)
+{
+	for (size_t i = 0; i < d->nfiles; i++) {
+		ptc_free(d->files[i].field);
+		ptc_free(d->files[i].name);
+		ptc_free(d->files[i].items);
+	}
+	ptc_free(d->files);
+	ptc_free(d->digests);
+	memset(d, 0, sizeof *d);
+}
+
+static bool digests_fill(struct ptc_manifest_doc *d, const char *hex)
+{
+	size_t len = strlen(hex);
+
+	if (len % 16 != 0)
+		return false;
+	d->ndigests = len / 16;
+	d->digests = ptc_calloc(d->ndigests, sizeof *d->digests);
+	if (!d->digests)
+		return false;
+	for (size_t i = 0; i < d->ndigests; i++) {
+		char one[17] = { 0 };
+		char *end;
+
+		memcpy(one, hex + 16 * i, 16);
+		d->digests[i] = strtoull(one, &end, 16);
+		if (*end)
+			return false;
+	}
+	return true;
+}
+
+static bool file_fill(struct ptc_file_doc *f, json_t *v)
+{
+	const char *field = NULL, *name = NULL, *header = NULL;
+	json_t *items = NULL, *item;
+	size_t i;
+
+	if (json_unpack(v, "{s:s, s:s, s:s, s:o}", "field", &field, "name", &name, "header", &header, "items",
+			&items) != 0 ||
+	    !json_is_array(items) || !take(f->header_hash, sizeof f->header_hash, header))
+		return false;
+	f->field = ptc_strdup(field);
+	f->name = ptc_strdup(name);
+	f->items = ptc_calloc(json_array_size(items), sizeof *f->items);
+	if (!f->field || !f->name || !f->items)
+		return false;
+	f->nitems = json_array_size(items);
+	json_array_foreach(items, i, item)
+		f->items[i] = (uint32_t)json_integer_value(item);
+	return true;
+}
+
+static bool files_fill(struct ptc_manifest_doc *d, json_t *files)
+{
+	size_t i;
+	json_t *v;
+
+	d->files = ptc_calloc(json_array_size(files), sizeof *d->files);
+	if (!d->files)
+		return false;
+	d->nfiles = json_array_size(files);
+	json_array_foreach(files, i, v)
+		if (!file_fill(&d->files[i], v))
+			return false;
+	return true;
+}
+
+int ptc_manifest_doc_decode(const char *json, size_t len, struct ptc_manifest_doc *ret_doc, struct ptc_error *err)
+{
+	struct ptc_manifest_doc d = { 0 };
+	json_int_t generation = 0, snapshot = 0, step = 0;
+	const char *spec = NULL, *layout = NULL, *digests = NULL;
+	json_t *root, *files = NULL;
+	int rc = load("manifest", json, len, &root, err);
+
+	if (rc)
+		return rc;
+	if (json_unpack(root, "{s:I, s:I, s:I, s:s, s:s, s:s, s:o}", "generation", &generation, "snapshot", &snapshot,
+			"step", &step, "spec", &spec, "layout", &layout, "digests", &digests, "files", &files) != 0 ||
+	    !json_is_array(files) || !take(d.spec_hash, sizeof d.spec_hash, spec) ||
+	    !take(d.generation_hash, sizeof d.generation_hash, layout) || !digests_fill(&d, digests) ||
+	    !files_fill(&d, files)) {
+		ptc_manifest_doc_done(&d);
+		return malformed("manifest", root, err);
+	}
+	d.generation = (uint64_t)generation;
+	d.snapshot = (uint64_t)snapshot;
+	d.step = (uint64_t)step;
+	json_decref(root);
+	*ret_doc = d;
+	return 0;
+}

@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The documents in etcd: their keys, their JSON, and what they mean. A person
+ * reads them with `etcdctl get --prefix /ptc/`; docs/control.md lists them.
+ *
+ *   /ptc/cluster                      {version, id}: written once; a daemon with state of another id refuses to start
+ *   /ptc/nodes/NAME                   node document, under the node's lease
+ *   /ptc/nodes-drained/NAME           {version}: no new ranks here
+ *   /ptc/names/JOB                    the job's uuid
+ *   /ptc/jobs/UUID/meta               {version, uuid, name, uid, spec, created_ms}
+ *   /ptc/jobs/UUID/lock               {version, node}, under the controller's lease; create_revision is the fencing token
+ *   /ptc/jobs/UUID/record             the one committed thing, at most 4 KiB
+ *   /ptc/jobs/UUID/intent             the switch under way
+ *   /ptc/jobs/UUID/turn               moved on by every abort, so that what was on its way before it fails
+ *   /ptc/blobs/UUID/HASH/PART         content-addressed parts of at most 512 KiB: spec, generation, manifest, headers
+ *   /ptc/events/UUID/NUMBER           event log, oldest dropped
+ *
+ * Encoders return ptc_free-able JSON text or NULL when out of memory;
+ * decoders check every member and refuse versions they do not speak. */
+#pragma once
+
+#include "base/limits.h"
+#include "base/status.h"
+#include "daemon/core/job.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#define PTC_DOC_VERSION 1
+#define PTC_HASH_HEX    33
+#define PTC_UUID_TEXT   37
+
+struct ptc_node_doc {
+	char name[PTC_NAME_MAX + 1];
+	char address[256]; /* what peers connect to */
+	uint32_t devices;
+	uint64_t ceiling_bytes; /* of chunks */
+	char store_id[PTC_UUID_TEXT];
+	char boot_id[PTC_UUID_TEXT]; /* of this run of the daemon */
+	char rack[PTC_NAME_MAX + 1];
+	bool insecure;
+	int pid;
+};
+char *ptc_node_doc_encode(const struct ptc_node_doc *d);
+int ptc_node_doc_decode(const char *json, size_t len, struct ptc_node_doc *ret_doc, struct ptc_error *err);
+
+struct ptc_meta_doc {
+	char uuid[PTC_UUID_TEXT];
+	char name[PTC_NAME_MAX + 1];
+	uid_t uid;
+	char spec_hash[PTC_HASH_HEX];
+	int64_t created_ms;
+};
+char *ptc_meta_doc_encode(const struct ptc_meta_doc *d);
+int ptc_meta_doc_decode(const char *json, size_t len, struct ptc_meta_doc *ret_doc, struct ptc_error *err);
+
+/* What is committed. generation_hash and manifest_hash name blobs. */
+struct ptc_record_doc {
+	uint64_t generation, snapshot, step;
+	char manifest_hash[PTC_HASH_HEX];
+};
+char *ptc_record_doc_encode(const struct ptc_record_doc *d);
+int ptc_record_doc_decode(const char *json, size_t len, struct ptc_record_doc *ret_doc, struct ptc_error *err);
+
+struct ptc_intent_doc {
+	uint64_t id;
+	enum ptc_switch_kind kind;
+	uint64_t from_generation, from_snapshot, to_generation, to_snapshot;
+	char generation_hash[PTC_HASH_HEX]; /* blob of the new ptc_generation_doc */
+	int64_t started_ms;
+};
+char *ptc_intent_doc_encode(const struct ptc_intent_doc *d);
+int ptc_intent_doc_decode(const char *json, size_t len, struct ptc_intent_doc *ret_doc, struct ptc_error *err);
+
+/* Configuration and allocation; a blob. */
+struct ptc_generation_doc {
+	char *config; /* canonical text */
+	char **nodes;
+	size_t nnodes;
+	uint32_t *rank_node, *rank_device;
+	uint32_t world;
+};
+char *ptc_generation_doc_encode(const struct ptc_generation_doc *d);
+int ptc_generation_doc_decode(const char *json, size_t len, struct ptc_generation_doc *ret_doc, struct ptc_error *err);
+void ptc_generation_doc_done(struct ptc_generation_doc *d);
+int ptc_generation_doc_copy(const struct ptc_generation_doc *d,
+			    struct ptc_generation_doc *ret_doc); /* 0 or PTC_ENOMEM */
+
+/* One imported file, for the same bytes on export. */
+struct ptc_file_doc {
+	char *field, *name;
+	char header_hash[PTC_HASH_HEX]; /* blob */
+	uint32_t *items;
+	size_t nitems;
+};
+
+/* What a record's snapshot is, complete; a blob. */
+struct ptc_manifest_doc {
+	uint64_t generation, snapshot, step;
+	char spec_hash[PTC_HASH_HEX];
+	char generation_hash[PTC_HASH_HEX];
+	uint64_t *digests;
+	size_t ndigests; /* per item */
+	struct ptc_file_doc *files;
+	size_t nfiles;
+};
+char *ptc_manifest_doc_encode(const struct ptc_manifest_doc *d);
+int ptc_manifest_doc_decode(const char *json, size_t len, struct ptc_manifest_doc *ret_doc, struct ptc_error *err);
+void ptc_manifest_doc_done(struct ptc_manifest_doc *d);

@@ -1,0 +1,496 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ptcd: one per node.
+ *
+ * Happy path: options and configuration, store, local etcd (coordinator:
+ * local), listeners, lease and mirror, agent, controllers; READY=1 to systemd;
+ * the loop until SIGTERM or SIGINT; then everything in reverse.
+ * Failure modes: anything that fails before READY is one line on stderr and
+ * exit status 1 (2 for usage); a store of another cluster is refused; after
+ * READY errors belong to the job or the call they hit. kill -9 at any point
+ * is a case like any other: what is durable is in etcd and in the store. */
+#include "base/alloc.h"
+#include "base/cleanup.h"
+#include "base/fault.h"
+#include "base/log.h"
+#include "base/sys.h"
+#include "daemon/control.h"
+#include "daemon/controller.h"
+#include "daemon/notify.h"
+#include "formats/json.h"
+
+#include <getopt.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <uv.h>
+
+#define TICK_MS           200
+#define SHUTDOWN_GRACE_MS 1000
+#define DEFAULT_CONFIG    "/etc/ptc/ptcd.yaml"
+
+struct process {
+	struct ptc_daemon d;
+	struct ptc_etcd_child *etcd;
+	char *etcd_endpoint;
+	struct ptc_rpc_tls etcd_tls;
+	struct ptc_rpc_server *control, *peers;
+	uv_loop_t *uv;
+	uv_signal_t term, interrupt;
+	uv_timer_t tick;
+	bool synced;
+};
+
+struct options {
+	const char *config;
+	bool insecure, check, dump, man;
+};
+
+static const char usage[] = "usage: ptcd [--config FILE] [--insecure-loopback]\n"
+			    "       ptcd --check-config | --dump-config | --man-config | --version | --help\n"
+			    "\n"
+			    "  --config FILE         configuration (default " DEFAULT_CONFIG ")\n"
+			    "  --check-config        read and check the configuration, print nothing when it is fine\n"
+			    "  --dump-config         print the configuration with every default filled in\n"
+			    "  --man-config          print the keys of the configuration as a man page section\n"
+			    "  --insecure-loopback   plain TCP on loopback addresses, for benchmarks only\n"
+			    "\n"
+			    "exit status: 0 done, 1 failed, 2 usage\n";
+
+static int parse_options(int argc, char **argv, struct options *o)
+{
+	static const struct option longs[] = {
+		{ "config", required_argument, NULL, 'c' }, { "insecure-loopback", no_argument, NULL, 'i' },
+		{ "check-config", no_argument, NULL, 'k' }, { "dump-config", no_argument, NULL, 'd' },
+		{ "man-config", no_argument, NULL, 'm' },   { "version", no_argument, NULL, 'v' },
+		{ "help", no_argument, NULL, 'h' },         { NULL, 0, NULL, 0 },
+	};
+	int c;
+
+	*o = (struct options){ .config = DEFAULT_CONFIG };
+	while ((c = getopt_long(argc, argv, "c:h", longs, NULL)) != -1) {
+		if (c == 'c') {
+			o->config = optarg;
+		} else if (c == 'i') {
+			o->insecure = true;
+		} else if (c == 'k') {
+			o->check = true;
+		} else if (c == 'd') {
+			o->dump = true;
+		} else if (c == 'm') {
+			o->man = true;
+		} else if (c == 'v') {
+			puts("ptcd " PTC_VERSION);
+			exit(0);
+		} else {
+			fputs(usage, c == 'h' ? stdout : stderr);
+			exit(c == 'h' ? 0 : 2);
+		}
+	}
+	if (optind < argc) {
+		fprintf(stderr, "ptcd: unexpected argument \"%s\"; see ptcd --help\n", argv[optind]);
+		return PTC_EINVAL;
+	}
+	return 0;
+}
+
+/* ---- what the mirror tells ------------------------------------------------------------ */
+
+struct orphan {
+	struct ptc_daemon *d;
+	char uuid[PTC_UUID_TEXT];
+};
+
+/* Coordination thread: a job that etcd does not know (asked again, now) has been deleted; so are its bytes here. */
+static void drop_orphan(void *arg, struct ptc_etcd *e)
+{
+	struct orphan *o = arg;
+	struct ptc_etcd_kvs kvs = { 0 };
+	struct ptc_error err = PTC_ERROR_INIT;
+	char key[96];
+
+	snprintf(key, sizeof key, "/ptc/jobs/%s/meta", o->uuid);
+	if (ptc_etcd_get(e, key, false, 1, &kvs, &err) == 0 && kvs.n == 0) {
+		if (ptc_store_job_delete(o->d->store, o->uuid, &err) == 0)
+			ptc_info("store", "job=%s was deleted; its bytes are gone from this node", o->uuid);
+		else
+			ptc_warn("store", "job=%s cannot be removed: %s", o->uuid, err.text);
+	}
+	ptc_etcd_kvs_done(&kvs);
+	ptc_free(o);
+}
+
+static void check_orphan(struct ptc_daemon *d, const char *uuid)
+{
+	struct orphan *o = ptc_calloc(1, sizeof *o);
+
+	if (!o)
+		return; /* looked for again at the next start */
+	o->d = d;
+	snprintf(o->uuid, sizeof o->uuid, "%s", uuid);
+	if (ptc_cluster_run(d->cluster, drop_orphan, NULL, o) != 0)
+		ptc_free(o);
+}
+
+static void found_job(void *arg, const char *uuid, uid_t uid, bool lost)
+{
+	struct ptc_daemon *d = arg;
+	struct ptc_job_view *j = ptc_cluster_find_uuid(d->cluster, uuid);
+
+	(void)uid;
+	if (lost)
+		ptc_error_log("store",
+			      "job=%s: its chunks are gone from this node; what it held is lost unless replicated",
+			      uuid);
+	if (!j || !j->has_meta)
+		check_orphan(d, uuid);
+}
+
+static void on_change(void *arg, struct ptc_job_view *job)
+{
+	struct process *p = arg;
+
+	if (job && !job->has_meta)
+		check_orphan(&p->d, job->uuid);
+	ptc_controllers_changed(&p->d, job);
+}
+
+static void on_synced(void *arg)
+{
+	struct process *p = arg;
+	struct ptc_error err = PTC_ERROR_INIT;
+
+	if (!p->d.reconciled && ptc_store_jobs(p->d.store, found_job, &p->d, &err) != 0)
+		ptc_warn("store", "cannot list jobs: %s", err.text);
+	p->d.reconciled = true;
+	for (size_t i = 0; i < ptc_cluster_njobs(p->d.cluster); i++)
+		ptc_controllers_changed(&p->d, ptc_cluster_job(p->d.cluster, i));
+	ptc_controllers_changed(&p->d, NULL);
+	if (!p->synced) {
+		p->synced = true;
+		ptc_rpc_server_serving(p->control, true);
+		ptc_rpc_server_serving(p->peers, true);
+		ptc_notify("READY=1");
+		ptc_info("ptcd", "node=%s ready, listening on %s", p->d.config.node, p->d.config.advertise);
+	}
+}
+
+static void on_lease(void *arg, bool have)
+{
+	struct process *p = arg;
+
+	if (have)
+		return;
+	ptc_warn("etcd", "node=%s lost its lease; it controls nothing until it has one again", p->d.config.node);
+	ptc_controllers_lost(&p->d);
+}
+
+static void on_tick(uv_timer_t *timer)
+{
+	struct process *p = timer->data;
+
+	ptc_controllers_tick(&p->d);
+}
+
+static void on_signal(uv_signal_t *handle, int signum)
+{
+	struct process *p = handle->data;
+
+	ptc_info("ptcd", "signal %d: stopping", signum);
+	ptc_notify("STOPPING=1");
+	uv_stop(p->uv);
+}
+
+/* ---- the agent's questions ---------------------------------------------------------------- */
+
+static int spec_get(void *arg, const char *uuid, const char *hash, const struct ptc_spec **ret_spec, void **ret_ref,
+		    struct ptc_error *err)
+{
+	struct ptc_daemon *d = arg;
+	const struct ptc_job_desc *desc;
+	int rc = ptc_specs_get(d->specs, uuid, hash, &desc, ret_ref, err);
+
+	if (rc)
+		return rc;
+	*ret_spec = &desc->spec;
+	return 0;
+}
+
+static void spec_release(void *arg, void *ref)
+{
+	(void)arg;
+	ptc_specs_release(ref);
+}
+
+static int channel(void *arg, const char *node, const char *address, bool bulk, unsigned lane,
+		   struct ptc_rpc_channel **ret_channel, struct ptc_error *err)
+{
+	struct ptc_daemon *d = arg;
+
+	return ptc_channels_get(d->channels, node, address, bulk, lane, ret_channel, err);
+}
+
+/* ---- start ------------------------------------------------------------------------------------ */
+
+static int start_store(struct process *p, struct ptc_error *err)
+{
+	struct ptc_daemon_config *c = &p->d.config;
+	ptc_auto_free char *meta = ptc_asprintf("%s/meta", c->state_dir);
+	struct ptc_store_opts opts = { .meta_dir = meta,
+				       .chunk_dir = c->chunk_dir,
+				       .chunk_ceiling = c->memory.ceiling - c->memory.staging };
+	int rc;
+
+	if (!meta)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	rc = ptc_sys_mkdirs(c->state_dir, 0700, err);
+	if (rc == 0)
+		rc = ptc_sys_mkdirs(c->run_dir, 0755, err);
+	return rc ? rc : ptc_store_open(&opts, &p->d.store, err);
+}
+
+static int start_local_etcd(struct process *p, struct ptc_error *err)
+{
+	struct ptc_daemon_config *c = &p->d.config;
+	struct ptc_etcd_child_opts opts = { .data_dir = c->local_coordinator.data_dir,
+					    .client_url = c->local_coordinator.listen,
+					    .tls = p->d.tls_or_null,
+					    .insecure = p->d.insecure };
+
+	if (!c->coordinator.local)
+		return 0;
+	return ptc_etcd_child_new(&opts, &p->etcd, &p->etcd_endpoint, err);
+}
+
+static int listen_peers(struct process *p, struct ptc_error *err)
+{
+	const char *listen = p->d.config.listen;
+	int port;
+
+	if (strncmp(listen, "unix:", 5) == 0)
+		return ptc_rpc_server_listen_unix(p->peers, listen + 5, 0600, true, err);
+	if (p->d.insecure) {
+		ptc_warn("rpc", "--insecure-loopback: peers are not authenticated; for benchmarks only");
+		return ptc_rpc_server_listen_insecure(p->peers, listen, &port, err);
+	}
+	return ptc_rpc_server_listen_tls(p->peers, listen, &p->d.tls, &port, err);
+}
+
+static int start_servers(struct process *p, struct ptc_error *err)
+{
+	struct ptc_daemon *d = &p->d;
+	int rc = ptc_rpc_server_new(&(struct ptc_rpc_server_opts){ 0 }, &p->control, err);
+
+	if (rc == 0)
+		rc = ptc_rpc_server_new(&(struct ptc_rpc_server_opts){ 0 }, &p->peers, err);
+	if (rc == 0)
+		rc = ptc_control_register(d, p->control, err);
+	if (rc == 0)
+		rc = ptc_control_register(d, p->peers, err);
+	if (rc == 0)
+		rc = ptc_agent_register(d->agent, p->peers, err);
+	if (rc == 0)
+		rc = ptc_rpc_server_listen_unix(p->control, d->config.control_socket, 0666, false, err);
+	if (rc == 0)
+		rc = listen_peers(p, err);
+	if (rc == 0)
+		rc = ptc_rpc_server_start(p->peers, err);
+	if (rc == 0)
+		rc = ptc_rpc_server_start(p->control, err);
+	return rc;
+}
+
+static int start_agent(struct process *p, struct ptc_error *err)
+{
+	struct ptc_daemon *d = &p->d;
+	struct ptc_agent_env env = {
+		.store = d->store,
+		.node = d->config.node,
+		.staging_bytes = d->config.memory.staging,
+		.spec_get = spec_get,
+		.spec_release = spec_release,
+		.channel = channel,
+		.arg = d,
+	};
+	int rc = ptc_specs_new(d, &d->specs, err);
+
+	if (rc == 0)
+		rc = ptc_channels_new(d, &d->channels, err);
+	if (rc == 0)
+		rc = ptc_rpc_client_new(d->loop, &d->client, err);
+	return rc ? rc : ptc_agent_new(&env, &d->agent, err);
+}
+
+static int new_cluster(struct process *p, struct ptc_error *err)
+{
+	struct ptc_daemon_config *c = &p->d.config;
+	const char *const local[] = { p->etcd_endpoint };
+	struct ptc_cluster_opts opts = {
+		.loop = p->d.loop,
+		.etcd = { .endpoints = c->coordinator.local ? local : (const char *const *)c->coordinator.endpoints.v,
+			  .nendpoints = c->coordinator.local ? 1 : c->coordinator.endpoints.n,
+			  .tls = p->etcd_tls.ca_path && !p->d.insecure ? &p->etcd_tls : NULL,
+			  .insecure = p->d.insecure },
+		.state_dir = c->state_dir,
+		.lease_ttl_s = (int)(c->lease_ttl_ms / 1000),
+		.on_change = on_change,
+		.on_synced = on_synced,
+		.on_lease = on_lease,
+		.arg = p,
+	};
+	struct ptc_node_doc *n = &opts.node;
+	int rc = ptc_sys_uuid(n->boot_id, err);
+
+	if (rc)
+		return rc;
+	snprintf(n->name, sizeof n->name, "%s", c->node);
+	snprintf(n->address, sizeof n->address, "%s", c->advertise);
+	snprintf(n->store_id, sizeof n->store_id, "%s", ptc_store_id(p->d.store));
+	snprintf(n->rack, sizeof n->rack, "%s", c->rack ? c->rack : "");
+	n->devices = (uint32_t)c->devices;
+	n->ceiling_bytes = c->memory.ceiling - c->memory.staging;
+	n->insecure = p->d.insecure;
+	n->pid = getpid();
+	return ptc_cluster_new(&opts, &p->d.cluster, err);
+}
+
+static void watch_signal(struct process *p, uv_signal_t *handle, int signum)
+{
+	uv_signal_init(p->uv, handle);
+	handle->data = p;
+	uv_signal_start(handle, on_signal, signum);
+}
+
+static int start(struct process *p, struct ptc_error *err)
+{
+	int rc = start_store(p, err);
+
+	if (rc == 0)
+		rc = start_local_etcd(p, err);
+	if (rc == 0)
+		rc = ptc_loop_new(p->uv, &p->d.loop, err);
+	if (rc == 0)
+		rc = new_cluster(p, err);
+	if (rc == 0)
+		rc = start_agent(p, err);
+	if (rc == 0)
+		rc = start_servers(p, err);
+	if (rc == 0)
+		rc = ptc_cluster_start(p->d.cluster, err);
+	if (rc)
+		return rc;
+	watch_signal(p, &p->term, SIGTERM);
+	watch_signal(p, &p->interrupt, SIGINT);
+	uv_timer_init(p->uv, &p->tick);
+	p->tick.data = p;
+	return uv_timer_start(&p->tick, on_tick, TICK_MS, TICK_MS) == 0
+		       ? 0
+		       : ptc_error_set(err, PTC_EINTERNAL, "cannot start the loop's timer");
+}
+
+/* ---- stop --------------------------------------------------------------------------------------- */
+
+static void close_handle(uv_handle_t *h, void *arg)
+{
+	(void)arg;
+	if (!uv_is_closing(h))
+		uv_close(h, NULL);
+}
+
+/* In reverse; works on what start managed to make. */
+static void stop(struct process *p)
+{
+	struct ptc_daemon *d = &p->d;
+
+	atomic_store(&d->stopping, true);
+	ptc_controllers_free(d);
+	ptc_pulls_wait();
+	if (d->loop)
+		ptc_loop_stop(d->loop); /* server threads waiting for the loop get PTC_ECANCELED */
+	p->control = ptc_rpc_server_free(p->control, SHUTDOWN_GRACE_MS);
+	p->peers = ptc_rpc_server_free(p->peers, SHUTDOWN_GRACE_MS);
+	d->client = ptc_rpc_client_free(d->client);
+	d->cluster = ptc_cluster_free(d->cluster);
+	d->agent = ptc_agent_free(d->agent);
+	d->channels = ptc_channels_free(d->channels);
+	d->specs = ptc_specs_free(d->specs);
+	d->loop = ptc_loop_free(d->loop);
+	uv_walk(p->uv, close_handle, NULL);
+	uv_run(p->uv, UV_RUN_DEFAULT);
+	uv_loop_close(p->uv);
+	p->etcd = ptc_etcd_child_free(p->etcd);
+	ptc_free(p->etcd_endpoint);
+	d->store = ptc_store_close(d->store);
+	ptc_daemon_config_done(&d->config);
+}
+
+static int read_config(const struct options *o, struct process *p, struct ptc_error *err)
+{
+	struct ptc_daemon_config *c = &p->d.config;
+	int rc = ptc_daemon_config_load(o->config, c, err);
+
+	if (rc)
+		return rc;
+	c->insecure_loopback = p->d.insecure = o->insecure;
+	rc = ptc_daemon_config_check(c, err);
+	if (rc)
+		return rc;
+	ptc_log_level_set(c->log);
+	if (ptc_daemon_tls_rpc(&c->tls, &p->d.tls) && !o->insecure)
+		p->d.tls_or_null = &p->d.tls;
+	ptc_daemon_tls_rpc(c->coordinator.local ? &c->tls : &c->coordinator.tls, &p->etcd_tls);
+	return 0;
+}
+
+static int dump_config(const struct ptc_daemon_config *c)
+{
+	struct ptc_buf b = PTC_BUF_INIT;
+	bool failed;
+
+	ptc_daemon_config_dump(c, &b);
+	failed = ptc_buf_failed(&b);
+	if (!failed)
+		fwrite(b.data, 1, b.len, stdout);
+	ptc_buf_done(&b);
+	return failed ? PTC_ENOMEM : 0;
+}
+
+int main(int argc, char **argv)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	static struct process p; /* zero, and out of the stack of threads */
+	struct options o;
+	int rc;
+
+	if (parse_options(argc, argv, &o) != 0)
+		return 2;
+	if (o.man) {
+		ptc_daemon_config_print_man(stdout);
+		return 0;
+	}
+	umask(077);
+	signal(SIGPIPE, SIG_IGN);
+	ptc_fault_init();
+	ptc_json_init();
+	rc = read_config(&o, &p, &err);
+	if (rc || o.check || o.dump) {
+		if (rc)
+			fprintf(stderr, "ptcd: %s\n", err.text);
+		else if (o.dump)
+			rc = dump_config(&p.d.config);
+		ptc_daemon_config_done(&p.d.config);
+		return rc ? 1 : 0;
+	}
+	p.uv = uv_default_loop();
+	ptc_rpc_init();
+	rc = start(&p, &err);
+	if (rc == 0)
+		uv_run(p.uv, UV_RUN_DEFAULT);
+	else
+		fprintf(stderr, "ptcd: %s\n", err.text);
+	stop(&p);
+	ptc_rpc_shutdown();
+	return rc ? 1 : 0;
+}

@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Inside formats/: what the parts of the job decoder share. */
+#pragma once
+
+#include "formats/doc.h"
+#include "formats/job.h"
+
+struct ptc_job_decoder {
+	const struct ptc_doc *doc; /* the one the nodes belong to; a rule set file has its own */
+	const char *dir;           /* NULL: files may not be named */
+	const char *rules_path;    /* NULL: rule sets may not be named */
+	struct ptc_job_desc *job;
+	size_t rules_cap;
+	struct ptc_error *err;
+};
+
+/* "rules": a list, or the name of a rule set. Fields must have been decoded. */
+int ptc_job_decode_rules(struct ptc_job_decoder *d, const struct ptc_doc_node *node);
+int ptc_job_decode_gpus(struct ptc_job_decoder *d, const struct ptc_doc_node *node);

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+/* The canonical JSON of a job description. Happy path: fixed key order,
+ * defaults left out, no white space, so equal descriptions are equal bytes.
+ * Failure: PTC_ENOMEM, or PTC_ELIMIT above PTC_SPEC_MAX_BYTES. */
+#include "formats/job.h"
+
+#include "base/alloc.h"
+#include "base/buf.h"
+#include "base/check.h"
+#include "formats/json.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+/* In the order of the enums of reshard/spec.h. */
+static const char *const axes[] = { "none", "tp", "ep", "etp" };
+static const char *const kinds[] = { "even", "ceil", "balanced" };
+static const char *const states[] = { "carry", "max", "replicate", "derive", "reset", "refuse" };
+
+static void put_tensors(struct ptc_buf *b, const struct ptc_spec *spec)
+{
+	ptc_buf_puts(b, ",\"tensors\":[");
+	for (size_t i = 0; i < spec->ntensors; i++) {
+		const struct ptc_tensor *t = &spec->tensors[i];
+
+		ptc_buf_puts(b, i ? ",{\"name\":" : "{\"name\":");
+		ptc_json_put_string(b, t->name);
+		ptc_buf_printf(b, ",\"dtype\":\"%s\",\"shape\":[", ptc_dtype_name(t->dtype));
+		for (uint32_t d = 0; d < t->ndim; d++)
+			ptc_buf_printf(b, "%s%" PRId64, d ? "," : "", t->shape[d]);
+		ptc_buf_puts(b, "]}");
+	}
+	ptc_buf_puts(b, "]");
+}
+
+static void put_fields(struct ptc_buf *b, const struct ptc_spec *spec)
+{
+	ptc_buf_puts(b, ",\"fields\":{");
+	for (size_t i = 0; i < spec->nfields; i++) {
+		const struct ptc_field *f = &spec->fields[i];
+
+		ptc_buf_printf(b, "%s\"%s\":{\"dtype\":\"%s\"}", i ? "," : "", f->name,
+			       f->same_dtype ? "same" : ptc_dtype_name(f->dtype));
+	}
+	ptc_buf_puts(b, "}");
+}
+
+static void put_split(struct ptc_buf *b, const struct ptc_rule *r)
+{
+	ptc_buf_printf(b, ",\"split\":{\"axis\":\"%s\",\"dim\":%" PRIu32 ",\"kind\":\"%s\"", axes[r->axis], r->dim,
+		       kinds[r->kind]);
+	if (r->nblocks) {
+		ptc_buf_puts(b, ",\"blocks\":[");
+		for (size_t i = 0; i < r->nblocks; i++)
+			ptc_buf_printf(b, "%s%" PRId64, i ? "," : "", r->blocks[i]);
+		ptc_buf_puts(b, "]");
+	}
+	if (r->unit > 1)
+		ptc_buf_printf(b, ",\"unit\":%" PRId64, r->unit);
+	if (r->pad_to)
+		ptc_buf_printf(b, ",\"pad_to\":%" PRId64, r->pad_to);
+	ptc_buf_puts(b, "}");
+}
+
+/* "a,b" as ["a","b"]; field names need no escapes. */
+static void put_field_list(struct ptc_buf *b, const char *fields)
+{
+	ptc_buf_puts(b, ",\"fields\":[");
+	for (const char *p = fields; *p;) {
+		size_t n = strcspn(p, ",");
+
+		ptc_buf_printf(b, "%s\"%.*s\"", p == fields ? "" : ",", (int)n, p);
+		p += n + (p[n] == ',');
+	}
+	ptc_buf_puts(b, "]");
+}
+
+static void put_rule(struct ptc_buf *b, const struct ptc_rule *r)
+{
+	static const char *const places[] = { NULL, NULL, "first", "last", "ends" };
+
+	ptc_buf_puts(b, "{\"match\":");
+	ptc_json_put_string(b, r->match);
+	if (r->axis != PTC_AXIS_NONE)
+		put_split(b, r);
+	if (r->place == PTC_PLACE_LAYER) {
+		ptc_buf_puts(b, ",\"layer\":");
+		ptc_json_put_string(b, r->layer);
+	} else if (r->place != PTC_PLACE_ALL) {
+		ptc_buf_printf(b, ",\"layer\":\"%s\"", places[r->place]);
+	}
+	if (r->fields)
+		put_field_list(b, r->fields);
+	ptc_buf_printf(b, ",\"state\":\"%s\"}", states[r->carry]);
+}
+
+static int put_gpus(struct ptc_buf *b, const struct ptc_job_desc *job, struct ptc_error *err)
+{
+	char *text = ptc_malloc(PTC_CONFIG_TEXT_MAX);
+	int rc = text ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+
+	ptc_buf_puts(b, ",\"gpus\":{");
+	for (size_t i = 0; i < job->ngpus && !rc; i++) {
+		if (ptc_config_format(&job->gpus[i].config, text, PTC_CONFIG_TEXT_MAX) < 0)
+			rc = ptc_error_set(err, PTC_ELIMIT, "the configuration for %" PRIu32 " devices is too long",
+					   job->gpus[i].n);
+		else
+			ptc_buf_printf(b, "%s\"%" PRIu32 "\":\"%s\"", i ? "," : "", job->gpus[i].n, text);
+	}
+	ptc_buf_puts(b, "}");
+	ptc_free(text);
+	return rc;
+}
+
+static int put_job(struct ptc_buf *b, const struct ptc_job_desc *job, struct ptc_error *err)
+{
+	const struct ptc_spec *spec = &job->spec;
+
+	ptc_buf_printf(b, "{\"version\":%d,\"name\":\"%s\"", PTC_JOB_VERSION, spec->name);
+	put_tensors(b, spec);
+	if (spec->nfields)
+		put_fields(b, spec);
+	ptc_buf_puts(b, ",\"rules\":[");
+	for (size_t i = 0; i < spec->nrules; i++) {
+		if (i)
+			ptc_buf_puts(b, ",");
+		put_rule(b, &spec->rules[i]);
+	}
+	ptc_buf_puts(b, "]");
+	if (job->ngpus) {
+		int rc = put_gpus(b, job, err);
+
+		if (rc)
+			return rc;
+	}
+	ptc_buf_puts(b, "}");
+	if (ptc_buf_failed(b))
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	if (b->len > PTC_SPEC_MAX_BYTES)
+		return ptc_error_set(err, PTC_ELIMIT, "the job's description has %zu bytes, at most %u are allowed",
+				     b->len, PTC_SPEC_MAX_BYTES);
+	return 0;
+}
+
+int ptc_job_to_json(const struct ptc_job_desc *job, char **ret_json, size_t *ret_len, struct ptc_error *err)
+{
+	struct ptc_buf b = PTC_BUF_INIT;
+	int rc = put_job(&b, job, err);
+
+	if (!rc)
+		*ret_json = ptc_buf_steal(&b, ret_len);
+	ptc_buf_done(&b);
+	return rc;
+}

@@ -1,0 +1,514 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Rules and the gpus table. A rule's "fields" map becomes one rule per field
+ * before the rule itself, so that below this file a rule is flat. Happy path:
+ * rules in document order. Failure: file and line of the key at fault. */
+#include "formats/job_decode.h"
+
+#include "base/alloc.h"
+#include "base/buf.h"
+#include "base/check.h"
+#include "base/cleanup.h"
+#include "base/sys.h"
+#include "formats/names.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define RULES_FILE_MAX (1u << 20) /* a rule set is a few KiB */
+#define MAX_BLOCKS     4096       /* fused blocks of one tensor */
+
+static const char *const set_keys[] = { "version", "rules" };
+static const char *const rule_keys[] = { "match", "split", "layer", "fields", "state" };
+static const char *const override_keys[] = { "split", "layer", "state" };
+static const char *const split_keys[] = { "axis", "dim", "kind", "blocks", "unit", "pad_to" };
+static const char *const config_keys[] = { "tp",   "pp",    "dp",     "cp",          "ep",          "etp",
+					   "zero", "order", "stages", "micro_batch", "global_batch" };
+/* In the order of the enums of reshard/spec.h. */
+static const char *const axes[] = { "none", "tp", "ep", "etp" };
+static const char *const kinds[] = { "even", "ceil", "balanced" };
+static const char *const states[] = { "carry", "max", "replicate", "derive", "reset", "refuse" };
+
+static int no_memory(struct ptc_job_decoder *d)
+{
+	return ptc_error_set(d->err, PTC_ENOMEM, "out of memory");
+}
+
+static char *own(const char *s)
+{
+	return s ? ptc_strdup(s) : NULL;
+}
+
+static int decode_blocks(struct ptc_job_decoder *d, const struct ptc_doc_node *node, struct ptc_rule *r)
+{
+	int64_t *blocks;
+
+	if (node->kind != PTC_DOC_LIST || !node->n || node->n > MAX_BLOCKS)
+		return ptc_doc_error(d->doc, node, d->err, PTC_EINVAL, "blocks must be a list of 1 to %d sizes",
+				     MAX_BLOCKS);
+	blocks = ptc_calloc(node->n, sizeof(*blocks));
+	if (!blocks)
+		return no_memory(d);
+	r->blocks = blocks;
+	for (const struct ptc_doc_node *n = node->first; n; n = n->next) {
+		int rc = ptc_doc_int(d->doc, n, "a block", 1, INT64_MAX, &blocks[r->nblocks++], d->err);
+
+		if (rc)
+			return rc;
+	}
+	return 0;
+}
+
+/* An optional whole number; *value stays where the key is absent. */
+static int optional_int(struct ptc_job_decoder *d, const struct ptc_doc_node *map, const char *key, int64_t min,
+			int64_t max, int64_t *value)
+{
+	const struct ptc_doc_node *node = ptc_doc_get(map, key);
+
+	return node ? ptc_doc_int(d->doc, node, key, min, max, value, d->err) : 0;
+}
+
+static int decode_split_numbers(struct ptc_job_decoder *d, const struct ptc_doc_node *node, struct ptc_rule *r)
+{
+	const struct ptc_doc_node *blocks = ptc_doc_get(node, "blocks");
+	int64_t dim = 0, unit = 1;
+	int rc;
+
+	rc = optional_int(d, node, "dim", 0, PTC_MAX_DIMS - 1, &dim);
+	if (!rc)
+		rc = optional_int(d, node, "unit", 1, INT64_MAX, &unit);
+	if (!rc)
+		rc = optional_int(d, node, "pad_to", 1, INT64_MAX, &r->pad_to);
+	if (!rc && blocks)
+		rc = decode_blocks(d, blocks, r);
+	r->dim = (uint32_t)dim;
+	r->unit = unit == 1 ? 0 : unit;
+	return rc;
+}
+
+/* r's split is unset. */
+static int decode_split(struct ptc_job_decoder *d, const struct ptc_doc_node *node, struct ptc_rule *r)
+{
+	const struct ptc_doc_node *axis, *kind;
+	size_t word = 0;
+	int rc;
+
+	rc = ptc_doc_check_map(d->doc, node, "split", split_keys, PTC_ARRAY_LEN(split_keys), d->err);
+	if (rc)
+		return rc;
+	axis = ptc_doc_get(node, "axis");
+	kind = ptc_doc_get(node, "kind");
+	if (!axis)
+		return ptc_doc_error(d->doc, node, d->err, PTC_EINVAL, "split has no \"axis\"");
+	rc = ptc_doc_word(d->doc, axis, "axis", axes, PTC_ARRAY_LEN(axes), &word, d->err);
+	if (rc)
+		return rc;
+	r->axis = (enum ptc_axis)word;
+	if (r->axis == PTC_AXIS_NONE)
+		return node->n == 1 ? 0
+				    : ptc_doc_error(d->doc, node, d->err, PTC_EINVAL, "axis none has no other keys");
+	if (!ptc_doc_get(node, "dim"))
+		return ptc_doc_error(d->doc, node, d->err, PTC_EINVAL, "split has no \"dim\"");
+	if (kind) {
+		rc = ptc_doc_word(d->doc, kind, "kind", kinds, PTC_ARRAY_LEN(kinds), &word, d->err);
+		r->kind = (enum ptc_split_kind)word;
+	} else {
+		r->kind = PTC_SPLIT_EVEN;
+	}
+	return rc ? rc : decode_split_numbers(d, node, r);
+}
+
+static int decode_layer(struct ptc_job_decoder *d, const struct ptc_doc_node *node, struct ptc_rule *r)
+{
+	const char *text = NULL, *mark;
+	int rc = ptc_doc_text(d->doc, node, "layer", &text, d->err);
+
+	if (rc)
+		return rc;
+	if (!strcmp(text, "first"))
+		r->place = PTC_PLACE_FIRST;
+	else if (!strcmp(text, "last"))
+		r->place = PTC_PLACE_LAST;
+	else if (!strcmp(text, "ends"))
+		r->place = PTC_PLACE_ENDS;
+	else
+		r->place = PTC_PLACE_LAYER;
+	if (r->place != PTC_PLACE_LAYER)
+		return 0;
+	mark = strstr(text, "{}");
+	if (!mark || strstr(mark + 2, "{}") || strlen(text) > PTC_TENSOR_NAME_MAX)
+		return ptc_doc_error(d->doc, node, d->err, PTC_EINVAL,
+				     "layer must be first, last, ends or a pattern with one {} where the layer's "
+				     "number stands, not \"%.80s\"",
+				     text);
+	r->layer = ptc_strdup(text);
+	return r->layer ? 0 : no_memory(d);
+}
+
+/* split, layer and state of node into r, which has none yet; absent keys come from base (NULL: defaults). */
+static int decode_placement(struct ptc_job_decoder *d, const struct ptc_doc_node *node, const struct ptc_rule *base,
+			    struct ptc_rule *r)
+{
+	const struct ptc_doc_node *split = ptc_doc_get(node, "split"), *layer = ptc_doc_get(node, "layer"),
+				  *state = ptc_doc_get(node, "state");
+	size_t word = PTC_CARRY;
+	int rc = 0;
+
+	if (split) {
+		rc = decode_split(d, split, r);
+	} else if (base) {
+		size_t bytes = base->nblocks * sizeof(base->blocks[0]);
+		int64_t *blocks = bytes ? ptc_malloc(bytes) : NULL;
+
+		if (bytes && !blocks)
+			return no_memory(d);
+		if (bytes)
+			memcpy(blocks, base->blocks, bytes);
+		r->axis = base->axis;
+		r->dim = base->dim;
+		r->kind = base->kind;
+		r->blocks = blocks;
+		r->nblocks = base->nblocks;
+		r->unit = base->unit;
+		r->pad_to = base->pad_to;
+	}
+	if (!rc && layer) {
+		rc = decode_layer(d, layer, r);
+	} else if (!rc && base) {
+		r->place = base->place;
+		r->layer = own(base->layer);
+		rc = base->layer && !r->layer ? no_memory(d) : 0;
+	}
+	if (!rc && state)
+		rc = ptc_doc_word(d->doc, state, "state", states, PTC_ARRAY_LEN(states), &word, d->err);
+	r->carry = state || !base ? (enum ptc_carry)word : base->carry;
+	return rc;
+}
+
+/* A zeroed rule at the end of the spec. The pointer lives until the next call. */
+static int push_rule(struct ptc_job_decoder *d, const struct ptc_doc_node *node, struct ptc_rule **ret_rule)
+{
+	struct ptc_spec *spec = &d->job->spec;
+
+	if (spec->nrules == PTC_MAX_RULES)
+		return ptc_doc_error(d->doc, node, d->err, PTC_ELIMIT, "more than %d rules", PTC_MAX_RULES);
+	if (spec->nrules == d->rules_cap) {
+		size_t cap = d->rules_cap ? d->rules_cap * 2 : 16;
+		struct ptc_rule *rules = ptc_reallocarray(spec->rules, cap, sizeof(*rules));
+
+		if (!rules)
+			return no_memory(d);
+		spec->rules = rules;
+		d->rules_cap = cap;
+	}
+	*ret_rule = &spec->rules[spec->nrules++];
+	memset(*ret_rule, 0, sizeof(**ret_rule));
+	return 0;
+}
+
+static int check_declared(struct ptc_job_decoder *d, const struct ptc_doc_node *node, const char *field)
+{
+	const struct ptc_spec *spec = &d->job->spec;
+	const char *known[PTC_MAX_FIELDS], *near;
+
+	for (size_t i = 0; i < spec->nfields; i++) {
+		known[i] = spec->fields[i].name;
+		if (!strcmp(known[i], field))
+			return 0;
+	}
+	near = ptc_name_nearest(field, known, spec->nfields);
+	return ptc_doc_error(d->doc, node, d->err, PTC_EINVAL, "field \"%.63s\" is not one of the job's fields%s%s%s",
+			     field, near ? "; did you mean \"" : "", near ? near : "", near ? "\"?" : "");
+}
+
+/* fields: [a, b]: the rule is for these fields only. */
+static int decode_field_list(struct ptc_job_decoder *d, const struct ptc_doc_node *node, char **ret_fields)
+{
+	struct ptc_buf b = PTC_BUF_INIT;
+	int rc = 0;
+
+	if (!node->n || node->n > PTC_MAX_FIELDS)
+		return ptc_doc_error(d->doc, node, d->err, PTC_EINVAL, "fields must name 1 to %d fields",
+				     PTC_MAX_FIELDS);
+	for (const struct ptc_doc_node *n = node->first; n && !rc; n = n->next) {
+		const char *text = NULL;
+
+		rc = ptc_doc_text(d->doc, n, "a field", &text, d->err);
+		if (!rc)
+			rc = check_declared(d, n, text);
+		if (!rc)
+			ptc_buf_printf(&b, "%s%s", b.len ? "," : "", text);
+	}
+	if (!rc && ptc_buf_failed(&b))
+		rc = no_memory(d);
+	if (!rc)
+		*ret_fields = ptc_buf_steal(&b, NULL);
+	ptc_buf_done(&b);
+	return rc;
+}
+
+/* fields: {a: {...}}: one rule per field, ahead of the rule they override. */
+static int decode_overrides(struct ptc_job_decoder *d, const struct ptc_doc_node *fields, const struct ptc_rule *base)
+{
+	for (const struct ptc_doc_node *n = fields->first; n; n = n->next) {
+		struct ptc_rule *r = NULL;
+		int rc = check_declared(d, n, n->key);
+
+		if (!rc)
+			rc = ptc_doc_check_map(d->doc, n, "a field of a rule", override_keys,
+					       PTC_ARRAY_LEN(override_keys), d->err);
+		if (!rc)
+			rc = push_rule(d, n, &r);
+		if (rc)
+			return rc;
+		r->match = own(base->match);
+		r->fields = own(n->key);
+		if (!r->match || !r->fields)
+			return no_memory(d);
+		rc = decode_placement(d, n, base, r);
+		if (rc)
+			return rc;
+	}
+	return 0;
+}
+
+static void rule_done(struct ptc_rule *r)
+{
+	ptc_free((void *)(uintptr_t)r->match);
+	ptc_free((void *)(uintptr_t)r->blocks);
+	ptc_free((void *)(uintptr_t)r->layer);
+	ptc_free((void *)(uintptr_t)r->fields);
+	memset(r, 0, sizeof(*r));
+}
+
+/* Fills r, which belongs to no spec yet; overrides go into the spec ahead of it. */
+static int decode_rule_into(struct ptc_job_decoder *d, const struct ptc_doc_node *node, struct ptc_rule *r)
+{
+	const struct ptc_doc_node *match, *fields;
+	const char *text = NULL;
+	char *list = NULL;
+	int rc;
+
+	rc = ptc_doc_check_map(d->doc, node, "a rule", rule_keys, PTC_ARRAY_LEN(rule_keys), d->err);
+	if (rc)
+		return rc;
+	match = ptc_doc_get(node, "match");
+	fields = ptc_doc_get(node, "fields");
+	if (!match)
+		return ptc_doc_error(d->doc, node, d->err, PTC_EINVAL, "a rule has no \"match\"");
+	rc = ptc_doc_text(d->doc, match, "match", &text, d->err);
+	if (!rc && strlen(text) > PTC_TENSOR_NAME_MAX)
+		rc = ptc_doc_error(d->doc, match, d->err, PTC_ELIMIT, "match is longer than %d bytes",
+				   PTC_TENSOR_NAME_MAX);
+	if (rc)
+		return rc;
+	r->match = own(text);
+	if (!r->match)
+		return no_memory(d);
+	rc = decode_placement(d, node, NULL, r);
+	if (rc || !fields)
+		return rc;
+	if (fields->kind == PTC_DOC_MAP)
+		return decode_overrides(d, fields, r);
+	if (fields->kind != PTC_DOC_LIST)
+		return ptc_doc_error(d->doc, fields, d->err, PTC_EINVAL,
+				     "fields of a rule must be a list of names or a map");
+	rc = decode_field_list(d, fields, &list);
+	r->fields = list;
+	return rc;
+}
+
+static int decode_rule_list(struct ptc_job_decoder *d, const struct ptc_doc_node *node)
+{
+	if (node->kind != PTC_DOC_LIST || !node->n)
+		return ptc_doc_error(d->doc, node, d->err, PTC_EINVAL, "rules must be a name or a list of rules");
+	for (const struct ptc_doc_node *n = node->first; n; n = n->next) {
+		struct ptc_rule rule = { 0 }, *place = NULL;
+		int rc = decode_rule_into(d, n, &rule);
+
+		if (!rc)
+			rc = push_rule(d, n, &place);
+		if (rc) {
+			rule_done(&rule);
+			return rc;
+		}
+		*place = rule;
+	}
+	return 0;
+}
+
+/* First NAME.yaml on the search path; NULL when there is none. */
+static char *find_rules(const char *rules_path, const char *name)
+{
+	for (const char *p = rules_path; p && *p;) {
+		size_t n = strcspn(p, ":");
+		char *path = n ? ptc_asprintf("%.*s/%s.yaml", (int)n, p, name) : NULL;
+
+		if (path && !access(path, R_OK))
+			return path;
+		ptc_free(path);
+		p += n + (p[n] == ':');
+	}
+	return NULL;
+}
+
+static int decode_rule_file(struct ptc_job_decoder *d, const char *path)
+{
+	const struct ptc_doc *outer = d->doc;
+	const struct ptc_doc_node *version, *rules;
+	ptc_auto_free char *data = NULL;
+	struct ptc_doc doc = { 0 };
+	int64_t number = 0;
+	size_t len = 0;
+	int rc;
+
+	rc = ptc_sys_read_file(path, RULES_FILE_MAX, &data, &len, d->err);
+	if (!rc)
+		rc = ptc_doc_from_yaml(path, data, len, &doc, d->err);
+	if (rc)
+		return rc;
+	d->doc = &doc;
+	rc = ptc_doc_check_map(&doc, doc.root, "a rule set", set_keys, PTC_ARRAY_LEN(set_keys), d->err);
+	version = ptc_doc_get(doc.root, "version");
+	rules = ptc_doc_get(doc.root, "rules");
+	if (!rc && (!version || !rules))
+		rc = ptc_doc_error(&doc, doc.root, d->err, PTC_EINVAL, "a rule set has \"version\" and \"rules\"");
+	if (!rc)
+		rc = ptc_doc_int(&doc, version, "version", 0, INT64_MAX, &number, d->err);
+	if (!rc && number != PTC_JOB_VERSION)
+		rc = ptc_doc_error(&doc, version, d->err, PTC_EVERSION, "version %" PRId64 " is not supported, %d is",
+				   number, PTC_JOB_VERSION);
+	if (!rc)
+		rc = decode_rule_list(d, rules);
+	d->doc = outer;
+	ptc_doc_done(&doc);
+	return rc;
+}
+
+int ptc_job_decode_rules(struct ptc_job_decoder *d, const struct ptc_doc_node *node)
+{
+	ptc_auto_free char *path = NULL;
+	int rc;
+
+	if (node->kind != PTC_DOC_TEXT)
+		return decode_rule_list(d, node);
+	if (!d->rules_path)
+		return ptc_doc_error(d->doc, node, d->err, PTC_EINVAL, "rules must be a list here, not a name");
+	rc = ptc_name_check_rules(node->text, d->err);
+	if (rc) {
+		ptc_error_wrap(d->err, "%s:%" PRIu32, d->doc->what, node->line);
+		return rc;
+	}
+	path = find_rules(d->rules_path, node->text);
+	if (!path)
+		return ptc_doc_error(d->doc, node, d->err, PTC_ENOTFOUND, "no rule set \"%s\" in %s", node->text,
+				     d->rules_path);
+	return decode_rule_file(d, path);
+}
+
+/* gpus */
+
+/* "4:3:3" from a list of stages. */
+static int put_stages(struct ptc_job_decoder *d, const struct ptc_doc_node *node, struct ptc_buf *b)
+{
+	if (!node->n || node->n > PTC_MAX_STAGES)
+		return ptc_doc_error(d->doc, node, d->err, PTC_EINVAL, "stages must be a list of 1 to %d layer counts",
+				     PTC_MAX_STAGES);
+	for (const struct ptc_doc_node *n = node->first; n; n = n->next) {
+		int64_t layers = 0;
+		int rc = ptc_doc_int(d->doc, n, "a stage", 0, UINT32_MAX, &layers, d->err);
+
+		if (rc)
+			return rc;
+		ptc_buf_printf(b, "%s%" PRId64, n == node->first ? "" : ":", layers);
+	}
+	return 0;
+}
+
+/* A configuration written as a map, as the text ptc_config_parse takes. */
+static int config_text(struct ptc_job_decoder *d, const struct ptc_doc_node *node, struct ptc_buf *b)
+{
+	int rc = ptc_doc_check_map(d->doc, node, "a configuration", config_keys, PTC_ARRAY_LEN(config_keys), d->err);
+
+	for (const struct ptc_doc_node *n = node->first; n && !rc; n = n->next) {
+		int64_t value = 0;
+		const char *text = NULL;
+
+		ptc_buf_printf(b, "%s%s=", b->len ? "," : "", n->key);
+		if (!strcmp(n->key, "stages") && n->kind == PTC_DOC_LIST) {
+			rc = put_stages(d, n, b);
+		} else if (!strcmp(n->key, "order")) {
+			rc = ptc_doc_text(d->doc, n, n->key, &text, d->err);
+			ptc_buf_puts(b, text ? text : "");
+		} else {
+			rc = ptc_doc_int(d->doc, n, n->key, 0, UINT32_MAX, &value, d->err);
+			ptc_buf_printf(b, "%" PRId64, value);
+		}
+	}
+	if (!rc && !b->len)
+		rc = ptc_doc_error(d->doc, node, d->err, PTC_EINVAL, "an empty configuration");
+	return rc;
+}
+
+static int decode_config(struct ptc_job_decoder *d, const struct ptc_doc_node *node, struct ptc_job_gpus *g)
+{
+	struct ptc_buf b = PTC_BUF_INIT;
+	uint32_t world = 0;
+	int rc = 0;
+
+	if (node->kind == PTC_DOC_TEXT)
+		ptc_buf_puts(&b, node->text);
+	else
+		rc = config_text(d, node, &b);
+	if (!rc && ptc_buf_failed(&b))
+		rc = no_memory(d);
+	if (!rc) {
+		rc = ptc_config_parse(b.data ? b.data : "", &g->config, d->err);
+		if (!rc)
+			rc = ptc_config_world(&g->config, &world, d->err);
+		if (rc && node->line)
+			ptc_error_wrap(d->err, "%s:%" PRIu32, d->doc->what, node->line);
+		else if (rc)
+			ptc_error_wrap(d->err, "%s: gpus %s", d->doc->what, node->key);
+	}
+	ptc_buf_done(&b);
+	if (!rc && world != g->n)
+		rc = ptc_doc_error(d->doc, node, d->err, PTC_EINVAL,
+				   "the configuration for %" PRIu32 " devices has %" PRIu32 " ranks", g->n, world);
+	return rc;
+}
+
+static int compare_gpus(const void *pa, const void *pb)
+{
+	const struct ptc_job_gpus *a = pa, *b = pb;
+
+	return a->n < b->n ? -1 : a->n > b->n;
+}
+
+int ptc_job_decode_gpus(struct ptc_job_decoder *d, const struct ptc_doc_node *node)
+{
+	struct ptc_job_desc *job = d->job;
+
+	if (node->kind != PTC_DOC_MAP || !node->n || node->n > PTC_JOB_MAX_GPUS)
+		return ptc_doc_error(d->doc, node, d->err, PTC_EINVAL,
+				     "gpus must be a map from 1 to %d numbers of devices to configurations",
+				     PTC_JOB_MAX_GPUS);
+	job->gpus = ptc_calloc(node->n, sizeof(*job->gpus));
+	if (!job->gpus)
+		return no_memory(d);
+	for (const struct ptc_doc_node *n = node->first; n; n = n->next) {
+		struct ptc_doc_node key = { .kind = PTC_DOC_TEXT, .plain = true, .line = n->line, .text = n->key };
+		int64_t devices = 0;
+		int rc = ptc_doc_int(d->doc, &key, "a number of devices", 1, PTC_MAX_RANKS, &devices, d->err);
+
+		if (rc)
+			return rc;
+		job->gpus[job->ngpus].n = (uint32_t)devices;
+		rc = decode_config(d, n, &job->gpus[job->ngpus++]);
+		if (rc)
+			return rc;
+	}
+	qsort(job->gpus, job->ngpus, sizeof(*job->gpus), compare_gpus);
+	return 0;
+}

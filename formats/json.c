@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+/* jansson behind our allocator. Happy path: a constructor hands the allocator
+ * over before any document exists, so none is ever freed by the wrong one.
+ * Failure: a document that does not parse is PTC_EINVAL with line and reason;
+ * jansson's own "out of memory" becomes PTC_ENOMEM. */
+#include "formats/json.h"
+
+#include "base/alloc.h"
+
+static __attribute__((constructor)) void give_allocator(void)
+{
+	json_set_alloc_funcs(ptc_malloc, ptc_free);
+}
+
+void ptc_json_init(void)
+{
+}
+
+int ptc_json_load(const char *what, const void *data, size_t len, json_t **ret_json, struct ptc_error *err)
+{
+	json_error_t je;
+	json_t *json;
+
+	json = json_loadb(data, len, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &je);
+	if (!json && json_error_code(&je) == json_error_out_of_memory)
+		return ptc_error_set(err, PTC_ENOMEM, "%s: out of memory", what);
+	/* jansson quotes the input, which may hold anything */
+	for (char *p = je.text; !json && *p; p++)
+		if ((unsigned char)*p < 0x20 || *p == 0x7f)
+			*p = '?';
+	if (!json)
+		return ptc_error_set(err, PTC_EINVAL, "%s: line %d: %s", what, je.line, je.text);
+	*ret_json = json;
+	return 0;
+}
+
+char *ptc_json_text(const json_t *json)
+{
+	return json_dumps(json, JSON_COMPACT | JSON_ENCODE_ANY);
+}
+
+void ptc_json_put_string(struct ptc_buf *b, const char *s)
+{
+	const char *from = s;
+
+	ptc_buf_append(b, "\"", 1);
+	for (; *s; s++) {
+		unsigned char c = (unsigned char)*s;
+
+		if (c >= 0x20 && c != '"' && c != '\\')
+			continue;
+		ptc_buf_append(b, from, (size_t)(s - from));
+		from = s + 1;
+		if (c < 0x20)
+			ptc_buf_printf(b, "\\u%04x", c);
+		else
+			ptc_buf_printf(b, "\\%c", c);
+	}
+	ptc_buf_append(b, from, (size_t)(s - from));
+	ptc_buf_append(b, "\"", 1);
+}

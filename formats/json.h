@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The one place that meets jansson as a library: its allocator, its limits
+ * and its error texts. Linking this file gives jansson base/alloc.h before
+ * main runs, so whatever jansson hands out is released with ptc_free or
+ * json_decref. Thread-safe. */
+#pragma once
+
+#include "base/buf.h"
+#include "base/status.h"
+
+#include <jansson.h>
+
+/* Does nothing but link json.c; programs that use jansson directly call it first. */
+void ptc_json_init(void);
+/* One JSON value with nothing but white space after it. Duplicate keys, invalid UTF-8 and NUL escapes are errors.
+ * what names the document in the error. json_decref the result. */
+int ptc_json_load(const char *what, const void *data, size_t len, json_t **ret_json, struct ptc_error *err);
+/* Compact text in insertion order; ptc_free it; NULL when out of memory. */
+char *ptc_json_text(const json_t *json);
+/* s as a JSON string literal. s is UTF-8. */
+void ptc_json_put_string(struct ptc_buf *b, const char *s);

@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which names may enter the system, and the nearest known word for one that
+ * may not. Names become paths, etcd keys and table cells later, so what would
+ * be dangerous there is refused here. Pure; thread-safe. */
+#pragma once
+
+#include "base/status.h"
+
+#include <stddef.h>
+
+/* 1..PTC_TENSOR_NAME_MAX bytes of UTF-8, no control characters, no "..", no leading or trailing '/', no "//". */
+int ptc_name_check_tensor(const char *name, struct ptc_error *err);
+/* Job and node names: a DNS label, [a-z0-9] and inner '-', at most PTC_NAME_MAX. */
+int ptc_name_check_job(const char *name, struct ptc_error *err);
+/* Field names: [A-Za-z0-9_.-], not beginning with '.' or '-', without "..", at most PTC_FIELD_NAME_MAX. */
+int ptc_name_check_field(const char *name, struct ptc_error *err);
+/* Rule set names: [a-z0-9_-], at most PTC_NAME_MAX; the file is NAME.yaml. */
+int ptc_name_check_rules(const char *name, struct ptc_error *err);
+
+/* The known word nearest to word, or NULL when none is near. */
+const char *ptc_name_nearest(const char *word, const char *const *known, size_t nknown);

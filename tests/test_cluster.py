@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Starting, stopping, losing and finding daemons; scripts/local-cluster; a foreign gRPC client."""
+import json
+import os
+import signal
+import socket
+import subprocess
+import unittest
+
+import harness
+from harness import PATIENCE, ROOT, wait_for
+
+
+class Nodes(harness.Case):
+    def test_each_transport(self):
+        for options in ({"transport": "tls"}, {"transport": "unix"}, {"transport": "insecure"},
+                        {"transport": "tls", "coordinator": "etcd-cluster"}):
+            with self.subTest(**options), self.cluster(nodes=3, **options) as c:
+                for node in c.nodes:
+                    c.wait_nodes(list(c.nodes), 20 * PATIENCE, node=node)
+
+    def test_node_leaves_and_comes_back(self):
+        with self.cluster(nodes=3) as c:
+            c.nodes["n2"].kill()
+            wait_for(lambda: c.nodes_up() == {"n0", "n1"}, 15 * PATIENCE, "n2 listed as gone")
+            c.restart("n2")
+            self.assertEqual({"n0", "n1", "n2"}, c.nodes_up())
+
+    def test_coordinators_node_is_killed(self):
+        """The next ptcd adopts or ends the etcd that the dead one left; there is one etcd in the end."""
+        with self.cluster(nodes=2) as c:
+            c.nodes["n0"].kill()
+            c.start_node(c.nodes["n0"])
+            c.wait_nodes(["n0", "n1"], 30 * PATIENCE)
+            names = [open(f"/proc/{p}/comm").read().strip() for p in c.processes()]
+            self.assertEqual(1, names.count("etcd"), names)
+
+    def test_stopped_daemon_is_noticed(self):
+        with self.cluster(nodes=2) as c:
+            c.nodes["n1"].signal(signal.SIGSTOP)
+            wait_for(lambda: c.nodes_up() == {"n0"}, 30 * PATIENCE, "n1, stopped, listed as gone")
+            c.nodes["n1"].signal(signal.SIGCONT)
+            c.wait_nodes(["n0", "n1"], 30 * PATIENCE)
+
+    def test_sigterm_is_clean(self):
+        with self.cluster(nodes=2) as c:
+            for node in reversed(list(c.nodes.values())):
+                self.assertTrue(node.stop(timeout_s=15 * PATIENCE), f"{node.name} did not end by itself")
+                self.assertEqual(0, node.popen.returncode, node.log_tail())
+                self.assertFalse(os.path.exists(node.socket), "its control socket is still there")
+            self.assertEqual([], c.processes(), "an etcd is left")
+
+    def test_sd_notify(self):
+        """READY=1 once it serves, STOPPING=1 on SIGTERM; no systemd needed."""
+        with self.cluster(nodes=1, up=False) as c, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as s:
+            s.bind(self.path("notify"))
+            s.settimeout(30 * PATIENCE)
+            node = c.nodes["n0"]
+            c.start_node(node, {"NOTIFY_SOCKET": self.path("notify")})
+            self.assertIn(b"READY=1", self.until(s, b"READY=1"))
+            self.assertEqual({"n0"}, c.nodes_up())
+            node.signal(signal.SIGTERM)
+            self.assertIn(b"STOPPING=1", self.until(s, b"STOPPING=1"))
+            node.wait_gone(15 * PATIENCE)
+
+    @staticmethod
+    def until(s, wanted):
+        got = b""
+        while wanted not in got:
+            got += s.recv(4096) + b"\n"
+        return got
+
+    def test_check_and_dump_config(self):
+        """What --dump-config prints is a configuration with the same meaning."""
+        with self.cluster(nodes=1, up=False) as c:
+            def ptcd(*args):
+                return subprocess.run([harness.program("ptcd"), *args], stdin=subprocess.DEVNULL, text=True,
+                                      stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=30 * PATIENCE, check=False)
+
+            first = ptcd("--config", c.nodes["n0"].config, "--dump-config")
+            self.assertEqual(0, first.returncode, first.stderr)
+            with open(self.path("dumped.yaml"), "w") as f:
+                f.write(first.stdout)
+            again = ptcd("--config", self.path("dumped.yaml"), "--dump-config")
+            self.assertEqual(first.stdout, again.stdout, again.stderr)
+            self.assertEqual(0, ptcd("--config", self.path("dumped.yaml"), "--check-config").returncode)
+
+    def test_python_peer(self):
+        """grpcio, which shares no code with rpc/, asks for health and for the nodes."""
+        import grpc
+        with self.cluster(nodes=2, transport="tls") as c, grpc.insecure_channel(f"unix:{c.nodes['n1'].socket}") as channel:
+            def call(method, request=b""):
+                return channel.unary_unary(method, lambda b: b, lambda b: b)(request, timeout=10 * PATIENCE)
+
+            self.assertEqual(b"\x08\x01", call("/grpc.health.v1.Health/Check")) # SERVING
+            reply = call("/ptc.v1.Control/Nodes", b"\x08\x01")
+            self.assertEqual(b"\x08\x01\x12", reply[:3])
+            length, shift, at = 0, 0, 3
+            while True: # a varint
+                length |= (reply[at] & 0x7F) << shift
+                shift, at = shift + 7, at + 1
+                if not reply[at - 1] & 0x80:
+                    break
+            self.assertEqual(len(reply) - at, length)
+            self.assertIn("n1", json.dumps(json.loads(reply[at:])))
+            with self.assertRaises(grpc.RpcError) as refused:
+                call("/ptc.v1.Control/Nodes", b"\x08\x63") # version 99
+            self.assertNotIn(refused.exception.code().name, ("UNAVAILABLE", "DEADLINE_EXCEEDED"))
+            with self.assertRaises(grpc.RpcError) as unknown:
+                call("/ptc.v1.Control/NoSuchMethod")
+            self.assertEqual("UNIMPLEMENTED", unknown.exception.code().name)
+
+    def test_local_cluster_command(self):
+        """scripts/local-cluster as a person uses it; down leaves nothing, after kill -9 of everything too."""
+        directory = self.path("lc")
+
+        def run(*args):
+            r = subprocess.run([os.path.join(ROOT, "scripts", "local-cluster"), *args, "--dir", directory], text=True,
+                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                               timeout=120 * PATIENCE, check=False)
+            self.assertEqual(0, r.returncode, r.stdout)
+            return r.stdout
+
+        try:
+            run("up", "--nodes", "2", "--devices", "1", "--build", harness.BUILD)
+            c = harness.clusters.Cluster(directory)
+            self.assertEqual(2, run("status").count("process"))
+            run("kill", "n1")
+            run("restart", "n1")
+            c.wait_nodes(["n0", "n1"], 30 * PATIENCE)
+            for pid in c.processes():
+                os.kill(pid, signal.SIGKILL)
+        finally:
+            run("down")
+        self.assertEqual([], harness.leftovers(c))
+        self.assertFalse(os.path.exists(directory))
+
+
+if __name__ == "__main__":
+    unittest.main()

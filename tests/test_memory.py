@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Declared memory is kept: each ptcd (with its etcd child and its tmpfs store) in a cgroup of its own.
+
+Works with v2's memory.max and with v1's memory.limit_in_bytes; a machine that has neither fails, since then nothing
+here proves anything.
+"""
+import contextlib
+import os
+import threading
+import time
+import unittest
+
+import harness
+import numpy as np
+import oracle
+import state as states
+from harness import SANITIZED, Job, skip_unless_root
+
+MIB = 1 << 20
+RULES = [{"match": "*", "split": {"axis": "tp", "dim": 0}, "layer": "h.{}.*"}]
+
+
+class Group:
+    """A memory cgroup; whatever charges to it was first touched by a process inside."""
+
+    def __init__(self, name, limit_bytes):
+        self.v1 = os.path.exists("/sys/fs/cgroup/memory/memory.limit_in_bytes")
+        base = "/sys/fs/cgroup/memory" if self.v1 else "/sys/fs/cgroup"
+        if not self.v1:
+            with open(os.path.join(base, "cgroup.subtree_control")) as f:
+                if "memory" not in f.read().split():
+                    raise AssertionError("this machine has no memory controller, v1 or v2; nothing can be shown here")
+        self.path = os.path.join(base, f"ptc-test-{os.getpid()}-{name}")
+        os.mkdir(self.path)
+        self.write("memory.limit_in_bytes" if self.v1 else "memory.max", limit_bytes)
+        with contextlib.suppress(OSError): # swap would hide what memory is used
+            self.write("memory.memsw.limit_in_bytes" if self.v1 else "memory.swap.max", limit_bytes if self.v1 else 0)
+
+    def write(self, name, value):
+        with open(os.path.join(self.path, name), "w") as f:
+            f.write(str(value))
+
+    def read(self, name):
+        with open(os.path.join(self.path, name)) as f:
+            return f.read()
+
+    def peak_bytes(self):
+        return int(self.read("memory.max_usage_in_bytes" if self.v1 else "memory.peak"))
+
+    def killed(self):
+        fields = dict(line.split() for line in self.read("memory.oom_control" if self.v1 else "memory.events").split("\n")
+                      if line)
+        return int(fields.get("oom_kill", 0))
+
+    def prefix(self):
+        return ["sh", "-c", 'echo $$ > "$0/cgroup.procs" && exec "$@"', self.path]
+
+    def remove(self):
+        for _ in range(100):
+            try:
+                os.rmdir(self.path)
+                return
+            except OSError:
+                time.sleep(0.05)
+
+
+class Memory(harness.Case):
+    def state(self, mib):
+        """`mib` MiB in all, in 16 layers, parameters and one field of the same size."""
+        s, rng = states.State({"exp_avg": "F32"}), np.random.default_rng(self.seed)
+        for layer in range(16):
+            s.add(rng, f"h.{layer}.w", "F32", (256, mib * MIB // 16 // 2 // 4 // 256))
+        return s
+
+    @contextlib.contextmanager
+    def limited(self, ceiling_mib, percent=110, **options):
+        """A cluster of four, each daemon in its own cgroup with limit = percent of the ceiling."""
+        with self.cluster(nodes=4, devices=2, up=False, transport="tls", ceiling=f"{ceiling_mib}MiB", staging="64MiB",
+                          **options) as c:
+            groups = {}
+            try:
+                for name, node in c.nodes.items():
+                    groups[name] = Group(name, ceiling_mib * MIB * percent // 100)
+                    c.start_node(node, prefix=groups[name].prefix())
+                c.wait_nodes(list(c.nodes))
+                yield c, groups
+            finally:
+                c.stop()
+                for name, g in groups.items():
+                    print(f"{name}: peak {g.peak_bytes() / MIB:.0f} MiB of a ceiling of {ceiling_mib} MiB", flush=True)
+                    # What tmpfs still holds is charged until its files are gone.
+                for d, _, files in os.walk(c.options["chunk_root"]):
+                    for f in files:
+                        os.unlink(os.path.join(d, f))
+                for g in groups.values():
+                    g.remove()
+
+    @skip_unless_root
+    def test_resize_within_the_limit(self):
+        if SANITIZED:
+            self.skipTest("sanitizers take memory of their own")
+        s = self.state(512)
+        with self.limited(768) as (c, groups):
+            job = Job(c, "mem", s, self.path("job"), RULES)
+            job.imported("tp=2,pp=2,dp=2")
+            for config in ("tp=4", "tp=2,pp=2,dp=2", "tp=1,pp=4,dp=2", "tp=8"):
+                job.resize(config)
+            self.assertEqual({n: 0 for n in groups}, {n: g.killed() for n, g in groups.items()}, "killed for memory")
+            job.check_whole(self)
+            job.check_ranks(self, oracle.Config("tp=8"), RULES)
+
+    @skip_unless_root
+    def test_too_little_is_refused_before_anything_starts(self):
+        s = self.state(512)
+        with self.limited(448, percent=300) as (c, _):
+            job = Job(c, "mem", s, self.path("job"), RULES)
+            job.imported("tp=2,pp=4")
+            keys = c.etcdctl("get", "--prefix", "/ptc/jobs/", "--keys-only").stdout.count("/record")
+            line = self.refused(c, "resize", "mem", "--config", "dp=8", "--wait", timeout_s=60)
+            self.assertRegex(line.lower(), "memory|ceiling")
+            self.assertEqual(keys, c.etcdctl("get", "--prefix", "/ptc/jobs/", "--keys-only").stdout.count("/record"))
+            self.assertEqual(1, job.generation())
+            job.check_whole(self)
+
+    def test_import_and_export_stream(self):
+        """4 GiB through import and export; anonymous memory of client and daemons grows by less than 512 MiB."""
+        if SANITIZED:
+            self.skipTest("sanitizers take memory of their own")
+        limit, s = 512 * MIB, states.State()
+        rng = np.random.default_rng(self.seed)
+        block = np.frombuffer(rng.bytes(256 * MIB), dtype="V2").reshape(2048, 65536)
+        for i in range(16):
+            s.tensors["param"][f"h.{i}.w"] = states.Tensor("BF16", (2048, 65536), np.roll(block, i * 4099 + 1))
+        with self.cluster(nodes=4, devices=2, transport="tls", ceiling="2GiB", staging="128MiB") as c:
+            job = Job(c, "stream", s, self.path("job"), RULES)
+            s.tensors["param"].clear()
+            del block
+            job.create()
+            for what, run in (("import", lambda: c.ptcctl(*job.import_args("tp=2,pp=4"), timeout_s=600)),
+                              ("export", lambda: job.check_whole(self, timeout_s=600))):
+                peaks = self.watch(c, run)
+                for name, grown in peaks.items():
+                    print(f"{what}: {name} grew by {grown / MIB:.0f} MiB at most (limit {limit / MIB:.0f})", flush=True)
+                    self.assertLess(grown, limit, f"{what}: {name}")
+            job.delete()
+
+    def watch(self, c, run):
+        """Greatest growth of RssAnon of each daemon and of any ptcctl while run() runs."""
+        def anon(pid):
+            with contextlib.suppress(OSError), open(f"/proc/{pid}/status") as f:
+                return next((int(line.split()[1]) * 1024 for line in f if line.startswith("RssAnon:")), 0)
+            return 0
+
+        before, peaks, done = {}, {}, threading.Event()
+        for name, node in c.nodes.items():
+            before[name] = anon(node.pid())
+
+        def sample():
+            while not done.wait(0.02):
+                for name, node in c.nodes.items():
+                    peaks[name] = max(peaks.get(name, 0), anon(node.pid()) - before[name])
+                daemons = {n.pid() for n in c.nodes.values()}
+                for pid in c.processes():
+                    with contextlib.suppress(OSError), open(f"/proc/{pid}/comm") as f:
+                        if pid not in daemons and f.read().strip() == "ptcctl":
+                            peaks["ptcctl"] = max(peaks.get("ptcctl", 0), anon(pid))
+
+        sampler = threading.Thread(target=sample)
+        sampler.start()
+        try:
+            run()
+        finally:
+            done.set()
+            sampler.join()
+        return peaks
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Import, resize, export: bytes. Every switch is compared with the oracle rank by rank, the whole export by hash."""
+import os
+import re
+import subprocess
+import time
+import unittest
+
+import harness
+import numpy as np
+import oracle
+import state as states
+from harness import LONG, SANITIZED, Job
+
+
+def shm_bytes(path):
+    """Bytes that files under path take up."""
+    return sum(os.lstat(os.path.join(d, f)).st_blocks * 512 for d, _, fs in os.walk(path) for f in fs)
+
+
+def socket_bytes(c):
+    """Bytes sent and received so far at the daemons' listening ports, by all TCP connections that are open."""
+    out = subprocess.run(["ss", "-Htino", "state", "established"], stdout=subprocess.PIPE, text=True, check=True).stdout
+    ports, total, counted = {str(p) for p in c.options["ports"].values()}, 0, False
+    for line in out.split("\n"):
+        if line and not line[0].isspace():
+            counted = line.split()[2].rpartition(":")[2] in ports # the accepting end of a connection
+        elif counted:
+            total += sum(int(n) for n in re.findall(r"\bbytes_(?:sent|received):(\d+)", line))
+    return total
+
+
+class Resize(harness.Case):
+    def rng(self):
+        return np.random.default_rng(self.seed)
+
+    def test_one_tensor(self):
+        """The thinnest slice: one tensor, two daemons, one resize."""
+        s = states.State()
+        s.add(self.rng(), "w", "F32", (64, 16))
+        rules = [{"match": "*", "split": {"axis": "tp", "dim": 0}}]
+        with self.cluster(nodes=2, devices=1) as c:
+            job = Job(c, "one", s, self.path("job"), rules)
+            job.imported("tp=2")
+            job.check_ranks(self, oracle.Config(tp=2), rules)
+            job.resize("dp=2")
+            job.check_ranks(self, oracle.Config(dp=2), rules)
+            job.check_whole(self)
+            job.delete()
+
+    def random_job(self, tiny):
+        """(state, rules, degrees of tp that fit)"""
+        rng = self.rng()
+        heads, tps = states.VARIANTS[int(rng.integers(len(states.VARIANTS)))]
+        return states.random_state(rng, heads, tiny), states.rules(heads), tps
+
+    def walk(self, switches, tiny, **options):
+        rng, (s, rules, tps) = self.rng(), self.random_job(tiny)
+        with self.cluster(nodes=4, devices=2, **options) as c:
+            job = Job(c, "walk", s, self.path("job"), rules)
+            config = oracle.random_config(rng, 8, tps)
+            print(f"import as {config}", flush=True)
+            job.imported(config)
+            job.check_ranks(self, config, rules)
+            for i in range(switches):
+                config = oracle.random_config(rng, 8, tps)
+                print(f"switch {i}: {config}", flush=True)
+                job.resize(config)
+                job.check_ranks(self, config, rules, node=f"n{i % 4}")
+                job.check_whole(self, node=f"n{(i + 1) % 4}")
+            c.ptcctl("verify", "walk")
+            self.assertEqual(switches + 1, job.generation())
+            job.delete()
+
+    def test_random_unix(self):
+        self.walk(10, tiny=300 if SANITIZED else 3000, transport="unix")
+
+    def test_random_tls(self):
+        self.walk(30 if LONG else 4, tiny=50, transport="tls")
+
+    def test_random_etcd_cluster(self):
+        self.walk(10 if not SANITIZED else 4, tiny=50, transport="tls", coordinator="etcd-cluster")
+
+    def test_disk(self):
+        self.walk(3, tiny=50, store="disk")
+
+    def test_a_b_a(self):
+        """A to B to A gives A's bytes on each rank."""
+        (s, rules, _), a = self.random_job(20), oracle.Config("tp=2,pp=2,dp=2")
+        with self.cluster(nodes=4, devices=2) as c:
+            job = Job(c, "aba", s, self.path("job"), rules)
+            job.imported(a)
+            job.resize("tp=4,pp=2")
+            job.resize(a)
+            job.check_ranks(self, a, rules)
+            job.delete()
+
+    def test_small_elements(self):
+        """F4 and F6 are carried where each cut falls on a byte; where one does not, the tensor is named and nothing changes."""
+        rules = [{"match": "*", "split": {"axis": "tp", "dim": 0, "kind": "balanced"}}]
+        s = states.State()
+        for dtype in ("F4", "F6_E2M3", "F6_E3M2"):
+            s.add(self.rng(), f"rows.{dtype}", dtype, (6, 8))
+        odd = states.State()
+        odd.add(self.rng(), "odd.F4", "F4", (10,))
+        with self.cluster(nodes=2, devices=2) as c:
+            job = Job(c, "small", s, self.path("small"), rules)
+            job.imported("tp=2")
+            job.resize("tp=3")
+            job.check_ranks(self, oracle.Config(tp=3), rules)
+            job.check_whole(self)
+            job = Job(c, "odd", odd, self.path("odd"), rules)
+            job.imported("tp=1")
+            self.refused(c, "resize", "odd", "--config", "tp=4", "--wait", codes=(1, 2), contains="odd.F4")
+            job.check_ranks(self, oracle.Config(), rules)
+
+    def test_table_and_drain(self):
+        """--gpus takes the job's table; drain empties a node, and more devices than there are is an error that says so."""
+        s, rules, _ = self.random_job(10)
+        with self.cluster(nodes=4, devices=2) as c:
+            job = Job(c, "table", s, self.path("job"), rules, gpus={8: {"tp": 2, "pp": 2, "dp": 2}, 4: {"tp": 4}})
+            job.imported("tp=2,pp=2,dp=2")
+            c.ptcctl("resize", "table", "--gpus", "4", "--wait")
+            job.check_ranks(self, oracle.Config(tp=4), rules)
+            c.ptcctl("drain", "n1", "--wait", check=True)
+            job.wait_idle()
+            c.nodes["n1"].kill()
+            job.check_whole(self)
+            line = self.refused(c, "resize", "table", "--config", "tp=4,dp=4", "--wait")
+            self.assertRegex(line, r"16|device")
+            job.check_whole(self)
+
+    def test_dry_run_changes_nothing(self):
+        s, rules, _ = self.random_job(10)
+        with self.cluster(nodes=2, devices=2) as c:
+            job = Job(c, "dry", s, self.path("job"), rules)
+            job.imported("tp=2,dp=2")
+            before = c.etcdctl("get", "--prefix", "/ptc/jobs/", "--keys-only").stdout
+            c.ptcctl("resize", "dry", "--config", "tp=4", "--dry-run")
+            self.assertEqual(before, c.etcdctl("get", "--prefix", "/ptc/jobs/", "--keys-only").stdout)
+            self.assertEqual(1, job.generation())
+
+    def test_large_tensor(self):
+        """One tensor of 1 GiB, and what the sockets carried against what the plan says, to 2 %."""
+        if SANITIZED:
+            self.skipTest("too slow with sanitizers")
+        s = states.State()
+        s.add(self.rng(), "large", "BF16", (8192, 65536))
+        rules = [{"match": "*", "split": {"axis": "tp", "dim": 0}}]
+        with self.cluster(nodes=4, devices=2, transport="insecure", ceiling="3GiB", staging="256MiB") as c:
+            job = Job(c, "large", s, self.path("job"), rules)
+            job.imported("tp=2,dp=2")
+            for config in ("tp=4", "dp=4", "tp=8"):
+                before, start = socket_bytes(c), time.monotonic()
+                summary = job.resize(config)
+                moved, seconds = socket_bytes(c) - before, time.monotonic() - start
+                planned = summary["plan"]["totals"]["between_nodes"]
+                print(f"-> {config}: planned {planned / 1e6:.1f} MB, at the sockets {moved / 1e6:.1f} MB, {seconds:.2f} s")
+                self.assertLessEqual(abs(moved - planned), planned * 0.02 + (1 << 20), config)
+                job.check_ranks(self, oracle.Config(config), rules)
+            job.check_whole(self)
+
+    def node_needs(self, job, state):
+        """Bytes that each node's ranks need, each counted once; for a state whose cuts are all even."""
+        status = job.status()
+        config, held = oracle.Config(status["config"]), {}
+        for r in status["ranks"]:
+            c = config.coords(r["rank"])
+            held.setdefault(r["node"], set()).add((c["tp"], c["pp"]))
+        return {node: len(h) * state.bytes() // (config.n["tp"] * config.n["pp"]) for node, h in held.items()}
+
+    def test_store_holds_only_what_it_must(self):
+        """In use: the bytes of the node's ranks; slack: a third (a chunk stays as long as three quarters of it are live)
+        and 16 MiB of partly filled chunks. In the file: at most twice the state, since a switch needs the old and the new
+        at once and chunks are recycled, not given back; slack 24 MiB (LMDB's own pages)."""
+        s = states.State({"exp_avg": "F32"})
+        for layer in range(8):
+            s.add(self.rng(), f"h.{layer}.w", "F32", (1024, 1024))
+        rules = [{"match": "*", "split": {"axis": "tp", "dim": 0}, "layer": "h.{}.*"}]
+        with self.cluster(nodes=2, devices=2, ceiling="1GiB") as c:
+            job = Job(c, "store", s, self.path("job"), rules)
+            job.imported("tp=2,dp=2")
+            for config in ("tp=4", "tp=2,pp=2", "dp=2,tp=2", "tp=2", "tp=4"):
+                job.resize(config)
+                job.wait_idle()
+                needs = self.node_needs(job, s)
+                for row in c.json("nodes")["nodes"]:
+                    node, used = row["node"], row["store"]["used_bytes"]
+                    need, file = needs.get(node, 0), shm_bytes(c.nodes[node].chunk_dir)
+                    print(f"{config}: {node} needs {need / 1e6:.1f} MB, uses {used / 1e6:.1f}, its files {file / 1e6:.1f}")
+                    self.assertLessEqual(used, need * 4 // 3 + (16 << 20), f"{node} after {config}")
+                    self.assertLessEqual(file, 2 * s.bytes() + (24 << 20), f"{node} after {config}")
+            job.delete()
+            self.assertLessEqual(sum(shm_bytes(n.chunk_dir) for n in c.nodes.values()), 24 << 20, "after job delete")
+
+
+if __name__ == "__main__":
+    unittest.main()

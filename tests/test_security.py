@@ -1,0 +1,272 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nobody else's access: another user of the machine, and a peer without our certificate, on every port and file.
+
+Ports and sockets are found with ss, so that none is forgotten; each check has a positive control, so that it cannot
+pass because nothing works at all.
+"""
+import os
+import re
+import socket
+import ssl
+import stat
+import subprocess
+import unittest
+
+import harness
+import numpy as np
+import state as states
+from harness import PATIENCE, ROOT, Job, skip_unless_root
+
+STRANGER = 54321 # a uid and gid nobody has
+AS_STRANGER = ["setpriv", f"--reuid={STRANGER}", f"--regid={STRANGER}", "--clear-groups", "--"]
+RULES = [{"match": "*", "split": {"axis": "tp", "dim": 0}}]
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0" # and an empty SETTINGS frame
+
+
+def listening(c):
+    """(tcp ports, unix socket paths) on which any process of the cluster listens."""
+    pids = set(c.processes()) | {n.pid() for n in c.nodes.values()} | {m.pid() for m in c.members}
+    out = subprocess.run(["ss", "-Hltnxp"], stdout=subprocess.PIPE, text=True, check=True).stdout
+    ports, paths = set(), set()
+    for line in out.split("\n"):
+        if not any(int(p) in pids for p in re.findall(r"pid=(\d+)", line)):
+            continue
+        local = line.split()[4]
+        if line.startswith("tcp"):
+            ports.add((local.rpartition(":")[0], int(local.rpartition(":")[2])))
+        else:
+            paths.add(local)
+    return ports, paths
+
+
+def answers_http2(port, context=None):
+    """Does somebody speak HTTP/2 with us there?"""
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=5) as plain:
+            plain.settimeout(5)
+            s = context.wrap_socket(plain, server_hostname="localhost") if context else plain
+            s.sendall(PREFACE)
+            head = b""
+            while len(head) < 9:
+                more = s.recv(9 - len(head))
+                if not more:
+                    return False
+                head += more
+            return head[3] == 4 # SETTINGS
+    except (ssl.SSLError, OSError):
+        return False
+
+
+def tls_context(ca_dir, name=None, verify=None):
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_verify_locations(os.path.join(verify or ca_dir, "ca.crt"))
+    context.set_alpn_protocols(["h2"])
+    if name:
+        context.load_cert_chain(os.path.join(ca_dir, f"{name}.crt"), os.path.join(ca_dir, f"{name}.key"))
+    return context
+
+
+class Security(harness.Case):
+    def job(self, c, name="secret"):
+        s = states.State()
+        s.add(np.random.default_rng(self.seed), "w", "F32", (64, 16))
+        return Job(c, name, s, self.path(name), RULES)
+
+    # ---- the network -------------------------------------------------------------------------------------------------
+
+    def check_ports(self, c):
+        ca, other = os.path.join(c.dir, "ca"), self.path("other-ca")
+        subprocess.run([os.path.join(ROOT, "deploy", "make-test-ca"), other, "--nodes", "n0"], check=True)
+        ports, _ = listening(c)
+        expected = set(c.options["ports"].values()) | {m["client"] for m in c.options["members"]}
+        expected |= {c.options["etcd_port"]} if c.options["coordinator"] == "local" else set()
+        self.assertLessEqual(expected, {p for _, p in ports}, "ss shows fewer ports than the configuration has")
+        for host, port in ports:
+            self.assertIn(host, ("127.0.0.1", "[::1]"), f"port {port} listens on more than loopback")
+            if port in expected: # etcd's port between its members speaks HTTP/1
+                self.assertTrue(answers_http2(port, tls_context(ca, "n1")), f"port {port}: our own certificate is refused")
+            self.assertFalse(answers_http2(port), f"port {port} answers in plain text")
+            self.assertFalse(answers_http2(port, tls_context(ca)), f"port {port} answers without a certificate")
+            self.assertFalse(answers_http2(port, tls_context(other, "n0", verify=ca)),
+                             f"port {port} answers to a certificate of another CA")
+        return ports
+
+    def test_no_port_without_certificate(self):
+        with self.cluster(nodes=2, transport="tls") as c:
+            self.check_ports(c)
+
+    def test_no_port_of_an_etcd_cluster_without_certificate(self):
+        with self.cluster(nodes=2, transport="tls", coordinator="etcd-cluster") as c:
+            self.check_ports(c)
+
+    def test_unix_transport_opens_no_port(self):
+        with self.cluster(nodes=2, transport="unix") as c:
+            self.assertEqual(set(), listening(c)[0])
+
+    def test_etcdctl_without_certificate(self):
+        with self.cluster(nodes=1, transport="tls") as c:
+            self.assertEqual(0, c.etcdctl("put", "/ptc-test", "x").returncode, "positive control")
+            env = {"ETCDCTL_API": "3", "PATH": os.environ["PATH"]}
+            ca = os.path.join(c.dir, "ca", "ca.crt")
+            for scheme, flags in (("http", []), ("https", []), ("https", ["--cacert", ca]),
+                                  ("https", ["--insecure-skip-tls-verify"])):
+                r = subprocess.run(["etcdctl", f"--endpoints={scheme}://127.0.0.1:{c.options['etcd_port']}",
+                                    "--dial-timeout=2s", "--command-timeout=2s", *flags, "put", "/ptc-test", "y"], env=env,
+                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=30, check=False)
+                self.assertNotEqual(0, r.returncode, f"{scheme} {flags}: {r.stdout}")
+            self.assertIn("x", c.etcdctl("get", "/ptc-test").stdout.split())
+
+    def test_insecure_only_on_loopback(self):
+        with self.cluster(nodes=1, transport="insecure") as c:
+            with open(c.nodes["n0"].log_file) as log:
+                self.assertIn("insecure", log.read().lower(), "no warning at start")
+            self.assertIn("insecure", (c.ptcctl("status").stdout + c.ptcctl("nodes").stdout).lower())
+            c.nodes["n0"].stop()
+            c.write_config(c.nodes["n0"], listen=f"0.0.0.0:{c.options['ports']['n0']}")
+            c.nodes["n0"].run()
+            c.nodes["n0"].wait_gone(20 * PATIENCE)
+            self.assertRegex(c.nodes["n0"].log_tail(3).lower(), "loopback")
+
+    def test_plain_tcp_needs_the_flag(self):
+        with self.cluster(nodes=1, transport="insecure", up=False) as c:
+            argv = [harness.program("ptcd"), "--config", c.nodes["n0"].config]
+            r = subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                               timeout=30 * PATIENCE, env=c.environment(), check=False)
+            self.assertNotEqual(0, r.returncode)
+            self.assertRegex(r.stdout.lower(), "tls|insecure")
+
+    # ---- calls of the wrong kind of caller ----------------------------------------------------------------------------
+
+    def grpc_code(self, channel, method):
+        import grpc
+        try:
+            channel.unary_unary(method, lambda b: b, lambda b: b)(b"\x08\x01", timeout=10)
+        except grpc.RpcError as e:
+            return e.code().name
+        return "OK"
+
+    def test_peer_calls_are_for_nodes(self):
+        import grpc
+        methods = ("Seal", "Prepare", "Finish", "Stat")
+        with self.cluster(nodes=2, transport="tls") as c:
+            def read(f):
+                with open(os.path.join(c.dir, "ca", f), "rb") as x:
+                    return x.read()
+
+            def channel(name):
+                cred = grpc.ssl_channel_credentials(read("ca.crt"), read(f"{name}.key"), read(f"{name}.crt"))
+                return grpc.secure_channel(f"localhost:{c.options['ports']['n0']}", cred)
+
+            with channel("n1") as node:
+                self.assertEqual("OK", self.grpc_code(node, "/ptc.v1.Peer/Stat"), "positive control")
+            with channel("admin") as admin, grpc.insecure_channel(f"unix:{c.nodes['n0'].socket}") as local:
+                for m in methods:
+                    self.assertEqual("PERMISSION_DENIED", self.grpc_code(admin, f"/ptc.v1.Peer/{m}"), f"admin, {m}")
+                    self.assertEqual("PERMISSION_DENIED", self.grpc_code(local, f"/ptc.v1.Peer/{m}"), f"local user, {m}")
+                self.assertEqual("OK", self.grpc_code(local, "/ptc.v1.Control/Nodes"), "positive control")
+
+    # ---- another user of this machine --------------------------------------------------------------------------------
+
+    @skip_unless_root
+    def test_stranger_has_no_access_to_a_job(self):
+        with self.cluster(nodes=2, devices=2) as c:
+            job = self.job(c)
+            job.imported("tp=2")
+            for args in (("status", "secret"), ("snapshots", "secret"), ("events", "secret"), ("verify", "secret"),
+                         ("plan", "secret", "--config", "tp=1"), ("resize", "secret", "--config", "tp=1", "--wait"),
+                         ("export", "secret", "/dev/null"), ("job", "delete", "secret")):
+                for node in c.nodes:
+                    self.refused(c, *args, node=node, prefix=AS_STRANGER, contains="secret")
+            self.assertNotIn("secret", c.ptcctl("job", "list", prefix=AS_STRANGER).stdout)
+            self.assertIn("secret", c.ptcctl("job", "list").stdout, "positive control")
+            self.assertEqual(1, job.generation())
+            job.check_whole(self)
+
+    @skip_unless_root
+    def test_stranger_has_jobs_of_his_own(self):
+        """And root sees them; forwarding between daemons keeps the caller's uid."""
+        with self.cluster(nodes=2, devices=2) as c:
+            job = self.job(c, "own")
+            os.chmod(job.dir, 0o755)
+            for node in ("n0", "n1"):
+                job.create(prefix=AS_STRANGER, node=node)
+                c.ptcctl(*job.import_args("tp=2"), prefix=AS_STRANGER, node=node)
+                self.assertIn("own", c.ptcctl("job", "list").stdout)
+                c.ptcctl("resize", "own", "--config", "tp=1", "--wait", prefix=AS_STRANGER, node=node)
+                job.check_whole(self)
+                c.ptcctl("job", "delete", "own", prefix=AS_STRANGER, node=node)
+
+    @skip_unless_root
+    def test_stranger_reads_no_file(self):
+        """Walks everything a cluster writes as the stranger: only directories on the way to the control socket, it, and
+        nothing else, can be opened. A job's chunks are its owner's."""
+        for transport in ("tls", "unix"):
+            with self.subTest(transport), self.cluster(nodes=2, transport=transport) as c:
+                job = self.job(c)
+                job.imported("tp=2")
+                keep = {n.socket for n in c.nodes.values()}
+                ours = {n.config for n in c.nodes.values()} | {os.path.join(c.dir, "cluster.json")}
+                ours |= {p for n in c.nodes.values() for p in (n.pid_file, n.log_file)} # local-cluster's, not ptcd's
+                opened = self.as_stranger(c.dir, c.options["chunk_root"])
+                self.assertEqual(keep, {p for p in opened if stat.S_ISSOCK(os.lstat(p).st_mode)})
+                self.assertEqual(set(), {p for p in opened if stat.S_ISREG(os.lstat(p).st_mode)} - ours)
+                job.delete()
+
+    def as_stranger(self, *roots):
+        """Paths of files and sockets below roots that the stranger can open or connect to."""
+        script = r"""
+import os, socket, stat, sys
+for root in sys.argv[1:]:
+    for d, _, files in os.walk(root):
+        for f in files:
+            p = os.path.join(d, f)
+            try:
+                if stat.S_ISSOCK(os.lstat(p).st_mode):
+                    socket.socket(socket.AF_UNIX).connect(p)
+                else:
+                    open(p, "rb").close()
+            except OSError:
+                continue
+            print(p)
+"""
+        out = subprocess.run([*AS_STRANGER, "/usr/bin/python3", "-c", script, *roots], stdout=subprocess.PIPE, text=True,
+                             check=True).stdout
+        return set(out.split("\n")) - {""}
+
+    @skip_unless_root
+    def test_stranger_reaches_no_socket_but_control(self):
+        for transport in ("tls", "unix"):
+            with self.subTest(transport), self.cluster(nodes=2, transport=transport) as c:
+                _, paths = listening(c)
+                control = {n.socket for n in c.nodes.values()}
+                self.assertLessEqual(control, paths, "ss shows the control sockets")
+                for path in paths - control:
+                    self.assertFalse(path.startswith("@"), f"{path}: an abstract socket has no owner")
+                    # etcd names its sockets relative to its directory; found by walking in test_stranger_reads_no_file
+                    if path.startswith("/"):
+                        r = subprocess.run([*AS_STRANGER, "/usr/bin/python3", "-c", "import socket, sys\n"
+                                            "socket.socket(socket.AF_UNIX).connect(sys.argv[1])", path],
+                                           stderr=subprocess.PIPE, text=True, check=False)
+                        self.assertIn("PermissionError", r.stderr, path)
+
+    @skip_unless_root
+    def test_stranger_cannot_put_into_etcd(self):
+        """With the very command line and files that root used."""
+        for transport in ("tls", "unix"):
+            with self.subTest(transport), self.cluster(nodes=2, transport=transport) as c:
+                self.assertEqual(0, c.etcdctl("put", "/ptc-test", "x").returncode, "positive control")
+                argv = [*AS_STRANGER, "etcdctl", "--dial-timeout=2s", "--command-timeout=2s"]
+                if transport == "tls":
+                    t = c.tls("n0")
+                    argv += ["--cacert", t["ca"], "--cert", t["cert"], "--key", t["key"],
+                             f"--endpoints=https://127.0.0.1:{c.options['etcd_port']}"]
+                else:
+                    argv += [f"--endpoints={c.endpoints()[0]}"]
+                r = subprocess.run([*argv, "put", "/ptc-test", "y"], env={**os.environ, "ETCDCTL_API": "3"},
+                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=30, check=False)
+                self.assertNotEqual(0, r.returncode, r.stdout)
+                self.assertIn("x", c.etcdctl("get", "/ptc-test").stdout.split())
+
+
+if __name__ == "__main__":
+    unittest.main()
