@@ -103,7 +103,10 @@ static int open_dbi(MDB_env *env, enum store_env kind, MDB_dbi *ret_dbi)
 		mdb_txn_abort(txn);
 		return rc;
 	}
-	return mdb_txn_commit(txn);
+	(void)ptc_fault("store.open.before");
+	rc = mdb_txn_commit(txn);
+	(void)ptc_fault("store.open.after");
+	return rc;
 }
 
 /* LMDB maps its lock file and writes to it: on a full file system that is SIGBUS too, unless it has its blocks. Must be
