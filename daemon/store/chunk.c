@@ -135,8 +135,11 @@ static int make_dir(struct job *j, const char *dir, struct ptc_error *err)
 	if (geteuid() == 0 && chown(dir, j->uid, (gid_t)-1) != 0)
 		return ptc_error_errno(err, errno, "cannot give %s to uid %u", dir, (unsigned)j->uid);
 	fd = open(j->s->chunk_dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	if (fd < 0 || fsync(fd) != 0)
+	if (ptc_fault("store.dir.before"))
+		rc = ptc_error_set(err, PTC_EIO, "cannot sync %s: fault injected", j->s->chunk_dir);
+	else if (fd < 0 || fsync(fd) != 0)
 		rc = ptc_error_errno(err, errno, "cannot sync %s", j->s->chunk_dir);
+	(void)ptc_fault("store.dir.after");
 	if (fd >= 0)
 		close(fd);
 	return rc;
@@ -438,6 +441,11 @@ int ptc_store_chunks_settle(struct job *j, struct ptc_error *err)
 				return rc;
 		}
 	}
+	/* Blocks reserved for chunks that a crash kept from being made. */
+	if (fallocate(j->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)j->alloc_end,
+		      (off_t)(j->map_bytes - j->alloc_end)) != 0 &&
+	    errno != EOPNOTSUPP && errno != ENOSYS)
+		return ptc_error_errno(err, errno, "cannot free what a crash reserved");
 	return ptc_store_chunks_trim(j, 0, err);
 }
 
