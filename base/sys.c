@@ -10,6 +10,7 @@
 #include <fcntl.h>
 #include <ftw.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 #include <sys/stat.h>
@@ -83,6 +84,42 @@ int ptc_sys_write_file(const char *path, const void *data, size_t len, mode_t mo
 		unlink(tmp);
 		return ptc_error_errno(err, e, "cannot write %s", path);
 	}
+	at_point(point, "after");
+	e = sync_parent(path);
+	return e ? ptc_error_errno(err, e, "cannot sync the directory of %s", path) : 0;
+}
+
+int ptc_sys_create_beside(const char *path, mode_t mode, int *ret_fd, char **ret_tmp, struct ptc_error *err)
+{
+	char *tmp = ptc_asprintf("%s.tmp-XXXXXX", path);
+	int fd;
+
+	if (!tmp)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	fd = mkostemp(tmp, O_CLOEXEC);
+	if (fd < 0 || fchmod(fd, mode) != 0) {
+		int e = errno;
+
+		if (fd >= 0) {
+			close(fd);
+			unlink(tmp);
+		}
+		ptc_free(tmp);
+		return ptc_error_errno(err, e, "cannot create %s", path);
+	}
+	*ret_fd = fd;
+	*ret_tmp = tmp;
+	return 0;
+}
+
+int ptc_sys_publish(int fd, const char *tmp, const char *path, const char *point, struct ptc_error *err)
+{
+	int e = at_point(point, "before") ? EIO : fsync(fd) == 0 ? 0 : errno;
+
+	if (!e && rename(tmp, path) != 0)
+		e = errno;
+	if (e)
+		return ptc_error_errno(err, e, "cannot write %s", path);
 	at_point(point, "after");
 	e = sync_parent(path);
 	return e ? ptc_error_errno(err, e, "cannot sync the directory of %s", path) : 0;

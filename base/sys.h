@@ -13,6 +13,10 @@
 /* Writes path atomically: temporary file beside it, fsync, rename, fsync of the directory. */
 int ptc_sys_write_file(const char *path, const void *data, size_t len, mode_t mode, const char *point,
 		       struct ptc_error *err);
+/* The same in two steps, for what is written piece by piece: a new file beside path (ptc_free *ret_tmp), and, once it is
+ * written, fsync, rename, fsync of the directory. The caller closes the descriptor and unlinks tmp when it gives up. */
+int ptc_sys_create_beside(const char *path, mode_t mode, int *ret_fd, char **ret_tmp, struct ptc_error *err);
+int ptc_sys_publish(int fd, const char *tmp, const char *path, const char *point, struct ptc_error *err);
 /* Whole file into memory, at most max bytes; NUL-terminated; ptc_free it. */
 int ptc_sys_read_file(const char *path, size_t max, char **ret_data, size_t *ret_len, struct ptc_error *err);
 int ptc_sys_unlink(const char *path, const char *point, struct ptc_error *err); /* missing is fine */

@@ -43,7 +43,8 @@ static int run(struct ctl *c, struct ptc_error *err)
 		return ctl_usage(err, "only bash is known, not \"%.40s\"", c->args[0]);
 	puts("# source <(ptcctl completion bash)");
 	puts("_ptcctl() {");
-	puts("\tlocal cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} verb=${COMP_WORDS[1]} words globals");
+	puts("\tlocal cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} verb=${COMP_WORDS[1]} words "
+	     "globals");
 	puts("\tcase $prev in");
 	puts("\t--format) COMPREPLY=($(compgen -W \"table json\" -- \"$cur\")); return ;;");
 	puts("\t--socket|--ca|--cert|--key|--file) COMPREPLY=($(compgen -f -- \"$cur\")); return ;;");
@@ -52,7 +53,8 @@ static int run(struct ctl *c, struct ptc_error *err)
 	put_first_words();
 	puts("\" -- \"$cur\")); return; fi");
 	puts("\tif [ \"$verb\" = job ]; then");
-	puts("\t\tif [ \"$COMP_CWORD\" -eq 2 ]; then COMPREPLY=($(compgen -W \"create delete list\" -- \"$cur\")); return; fi");
+	puts("\t\tif [ \"$COMP_CWORD\" -eq 2 ]; then COMPREPLY=($(compgen -W \"create delete list\" -- \"$cur\")); "
+	     "return; fi");
 	puts("\t\tverb=\"job ${COMP_WORDS[2]}\"\n\tfi");
 	printf("\tglobals=\"");
 	put_option_words(ctl_globals, ctl_nglobals);

@@ -21,6 +21,7 @@ struct ctl_option {
 	const char *name; /* without dashes */
 	const char *arg;  /* what its value is called; NULL: a flag */
 	const char *help; /* one line */
+	char letter;      /* a short form, "-f"; 0: none */
 };
 
 struct ctl;
@@ -84,8 +85,10 @@ struct ctl_target {
 };
 #define CTL_TARGET_OPTIONS                                                                                             \
 	{ "config", "CONFIG", "configuration, e.g. tp=2,pp=2,dp=1" },                                                  \
-		{ "gpus", "N", "number of devices; the job's table says which configuration" },                       \
-		{ "nodes", "A,B", "only these nodes" }
+		{ "gpus", "N", "number of devices; the job's table says which configuration" },                        \
+	{                                                                                                              \
+		"nodes", "A,B", "only these nodes"                                                                     \
+	}
 int ctl_target_get(const struct ctl *c, const char *job, struct ctl_target *ret_target, struct ptc_error *err);
 void ctl_target_done(struct ctl_target *target);
 /* Directories with rule sets, separated by ':'; ptc_free it. */
@@ -97,9 +100,11 @@ int ctl_print(const struct ctl *c, const char *json, struct ptc_error *err);
 /* "1.5 GiB"; returns buf. */
 const char *ctl_bytes(uint64_t bytes, char *buf, size_t size);
 
-/* progress.c: on stderr; one line that changes on a terminal, else a line per phase and every few seconds. */
+/* progress.c: on stderr; one line that changes on a terminal, else, for what takes longer than a moment, a line per phase
+ * and every few seconds. */
 struct ctl_progress {
 	bool terminal, open; /* open: the terminal's line has text */
+	int64_t start_ns;
 	char phase[32];
 	int64_t phase_start_ns, shown_ns;
 	uint64_t phase_first, shown_bytes;

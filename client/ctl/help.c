@@ -13,7 +13,8 @@ static int run(struct ctl *c, struct ptc_error *err)
 		ctl_help_all(stdout);
 		return 0;
 	}
-	snprintf(name, sizeof(name), "%.30s%s%.30s", c->args[0], c->nargs > 1 ? " " : "", c->nargs > 1 ? c->args[1] : "");
+	snprintf(name, sizeof(name), "%.30s%s%.30s", c->args[0], c->nargs > 1 ? " " : "",
+		 c->nargs > 1 ? c->args[1] : "");
 	for (size_t i = 0; i < ctl_nverbs; i++) {
 		const char *verb = ctl_verbs[i]->name;
 		size_t n = strlen(name);

@@ -30,7 +30,8 @@ static int unknown(struct ptc_error *err, const char *what, const char *word, co
 	const char *near = ptc_name_nearest(word, known, nknown);
 
 	if (near)
-		return ctl_usage(err, "unknown %s \"%s%.60s\"; did you mean \"%s%s\"?", what, dashes, word, dashes, near);
+		return ctl_usage(err, "unknown %s \"%s%.60s\"; did you mean \"%s%s\"?", what, dashes, word, dashes,
+				 near);
 	return ctl_usage(err, "unknown %s \"%s%.60s\"; see ptcctl --help", what, dashes, word);
 }
 
@@ -65,7 +66,9 @@ static int unknown_verb(const char *const *words, int nwords, struct ptc_error *
 		n = PTC_MAX(n, group);
 	}
 	if (group && nwords < 2)
-		return ctl_usage(err, "\"%s\" needs a second word, e.g. \"%s\"", words[0], known[0]);
+		return ctl_usage(err, "\"%s\" needs a second word: %s%s%s%s%s", words[0], known[0],
+				 group > 1 ? ", " : "", group > 1 ? known[1] : "", group > 2 ? ", " : "",
+				 group > 2 ? known[2] : "");
 	if (group)
 		return unknown(err, "verb", words[1], known, group, "");
 	return unknown(err, "verb", words[0], known, n, "");
@@ -79,6 +82,19 @@ static const struct ctl_option *find_option(const struct ctl_option *options, si
 	return NULL;
 }
 
+static const struct ctl_option *find_letter(const struct ctl_option *options, size_t n, char letter)
+{
+	for (size_t i = 0; i < n; i++)
+		if (options[i].letter == letter)
+			return &options[i];
+	return NULL;
+}
+
+static bool is_short(const char *word)
+{
+	return word[0] == '-' && word[1] && word[1] != '-' && !word[2];
+}
+
 /* Among the globals and, once it is known, the verb's. */
 static const struct ctl_option *lookup(const struct ctl_verb *verb, const char *name, size_t len)
 {
@@ -87,13 +103,17 @@ static const struct ctl_option *lookup(const struct ctl_verb *verb, const char *
 	return o || !verb ? o : find_option(verb->options, verb->noptions, name, len);
 }
 
-/* Does any verb have this option with a value? Needed while the verb is not known yet. */
-static bool takes_value(const char *name, size_t len)
+/* Does any verb have this option with a value in the next word? Needed while the verb is not known yet. */
+static bool takes_value(const char *word)
 {
-	const struct ctl_option *o = find_option(ctl_globals, ctl_nglobals, name, len);
+	const struct ctl_option *o = find_option(ctl_globals, ctl_nglobals, word + 2, strlen(word + 2));
 
+	if (strchr(word, '='))
+		return false;
 	for (size_t i = 0; !o && i < ctl_nverbs; i++)
-		o = find_option(ctl_verbs[i]->options, ctl_verbs[i]->noptions, name, len);
+		o = is_short(word)
+			    ? find_letter(ctl_verbs[i]->options, ctl_verbs[i]->noptions, word[1])
+			    : find_option(ctl_verbs[i]->options, ctl_verbs[i]->noptions, word + 2, strlen(word + 2));
 	return o && o->arg;
 }
 
@@ -108,8 +128,8 @@ static int plain_words(int argc, char **argv, const char **words, int max)
 
 		if (options && !strcmp(a, "--"))
 			options = false;
-		else if (options && !strncmp(a, "--", 2))
-			i += !strchr(a, '=') && takes_value(a + 2, strlen(a + 2));
+		else if (options && (!strncmp(a, "--", 2) || is_short(a)))
+			i += takes_value(a);
 		else
 			words[n++] = a;
 	}
@@ -130,16 +150,10 @@ static int unknown_option(const struct ctl *c, const char *name, size_t len, str
 	return unknown(err, "option", word, known, n, "--");
 }
 
-/* argv[*i] is an option. */
-static int take_option(struct ctl *c, int argc, char **argv, int *i, struct ptc_error *err)
+/* argv[*i] is the option o, with value if that is not NULL. */
+static int take_value(struct ctl *c, const struct ctl_option *o, const char *value, int argc, char **argv, int *i,
+		      struct ptc_error *err)
 {
-	const char *name = argv[*i] + 2, *equals = strchr(name, '=');
-	size_t len = equals ? (size_t)(equals - name) : strlen(name);
-	const struct ctl_option *o = lookup(c->verb, name, len);
-	const char *value = equals ? equals + 1 : NULL;
-
-	if (!o)
-		return unknown_option(c, name, len, err);
 	if (!o->arg && value)
 		return ctl_usage(err, "--%s takes no value", o->name);
 	if (o->arg && !value) {
@@ -156,6 +170,28 @@ static int take_option(struct ctl *c, int argc, char **argv, int *i, struct ptc_
 	return 0;
 }
 
+static int take_option(struct ctl *c, int argc, char **argv, int *i, struct ptc_error *err)
+{
+	const char *name = argv[*i] + 2, *equals = strchr(name, '=');
+	size_t len = equals ? (size_t)(equals - name) : strlen(name);
+	const struct ctl_option *o = lookup(c->verb, name, len);
+
+	if (!o)
+		return unknown_option(c, name, len, err);
+	return take_value(c, o, equals ? equals + 1 : NULL, argc, argv, i, err);
+}
+
+static int take_short(struct ctl *c, int argc, char **argv, int *i, struct ptc_error *err)
+{
+	const struct ctl_option *o = find_letter(ctl_globals, ctl_nglobals, argv[*i][1]);
+
+	if (!o && c->verb)
+		o = find_letter(c->verb->options, c->verb->noptions, argv[*i][1]);
+	if (!o || !is_short(argv[*i]))
+		return ctl_usage(err, "unknown option \"%.60s\"; see ptcctl --help", argv[*i]);
+	return take_value(c, o, NULL, argc, argv, i, err);
+}
+
 static int take_words(struct ctl *c, int argc, char **argv, int skip, struct ptc_error *err)
 {
 	bool options = true;
@@ -165,12 +201,10 @@ static int take_words(struct ctl *c, int argc, char **argv, int skip, struct ptc
 
 		if (options && !strcmp(argv[i], "--"))
 			options = false;
-		else if (options && argv[i][0] == '-' && argv[i][1] == 'h' && !argv[i][2])
-			rc = take_option(c, 2, (char *[]){ NULL, (char *)(uintptr_t) "--help" }, &(int){ 1 }, err);
 		else if (options && !strncmp(argv[i], "--", 2))
 			rc = take_option(c, argc, argv, &i, err);
 		else if (options && argv[i][0] == '-' && argv[i][1])
-			rc = ctl_usage(err, "unknown option \"%.60s\"; options begin with --", argv[i]);
+			rc = take_short(c, argc, argv, &i, err);
 		else if (skip)
 			skip--;
 		else if (c->nargs < c->verb->max_args && c->nargs < CTL_MAX_ARGS)
@@ -284,7 +318,8 @@ int ctl_duration(const char *label, const char *text, int *ret_ms, struct ptc_er
 	if (!digits(text, &v, &unit))
 		return ctl_usage(err, "%s is a duration such as 500ms, 30s, 5m or 2h, not \"%.40s\"", label, text);
 	if (!*unit)
-		return ctl_usage(err, "%s needs a unit: %.40sms, %.40ss, %.40sm or %.40sh", label, text, text, text, text);
+		return ctl_usage(err, "%s needs a unit: %.40sms, %.40ss, %.40sm or %.40sh", label, text, text, text,
+				 text);
 	for (size_t i = 0; i < PTC_ARRAY_LEN(units); i++) {
 		if (strcmp(units[i].unit, unit))
 			continue;
@@ -302,7 +337,8 @@ int ctl_number(const char *label, const char *text, uint64_t min, uint64_t max, 
 	uint64_t v = 0;
 
 	if (!digits(text, &v, &end) || *end || v < min || v > max)
-		return ctl_usage(err, "%s is a number in %" PRIu64 "..%" PRIu64 ", not \"%.40s\"", label, min, max, text);
+		return ctl_usage(err, "%s is a number in %" PRIu64 "..%" PRIu64 ", not \"%.40s\"", label, min, max,
+				 text);
 	*ret = v;
 	return 0;
 }

@@ -78,11 +78,11 @@ static void put_value(struct ptc_buf *b, const char *key, json_t *v, int depth)
 	} else if (json_is_null(v) || depth == MAX_DEPTH) {
 		ptc_buf_puts(b, "-");
 	} else {
-		json_array_foreach (v, i, inner) {
+		json_array_foreach(v, i, inner) {
 			ptc_buf_puts(b, n++ ? "," : "");
 			put_value(b, key, inner, depth + 1);
 		}
-		json_object_foreach (v, name, inner) {
+		json_object_foreach(v, name, inner) {
 			ptc_buf_puts(b, n++ ? " " : "");
 			put_text(b, name);
 			ptc_buf_puts(b, "=");
@@ -145,13 +145,13 @@ static int fill_table(struct table *t, json_t *rows, struct ptc_error *err)
 	json_t *row, *v;
 	size_t i;
 
-	json_array_foreach (rows, i, row)
-		json_object_foreach (row, key, v)
+	json_array_foreach(rows, i, row)
+		json_object_foreach(row, key, v)
 			add_column(t, key);
 	t->cells = ptc_calloc(json_array_size(rows) * t->ncolumns + 1, sizeof(*t->cells));
 	if (!t->cells)
 		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
-	json_array_foreach (rows, i, row) {
+	json_array_foreach(rows, i, row) {
 		for (size_t k = 0; k < t->ncolumns; k++) {
 			char *text;
 
@@ -218,10 +218,10 @@ static int print_object(json_t *object, int depth, struct ptc_error *err)
 	const char *key;
 	json_t *v;
 
-	json_object_foreach (object, key, v)
+	json_object_foreach(object, key, v)
 		if (!is_section(v, depth))
 			widest = PTC_MAX(widest, width(key));
-	json_object_foreach (object, key, v) {
+	json_object_foreach(object, key, v) {
 		char *text;
 
 		if (is_section(v, depth))
@@ -235,7 +235,7 @@ static int print_object(json_t *object, int depth, struct ptc_error *err)
 		puts(text);
 		ptc_free(text);
 	}
-	json_object_foreach (object, key, v) {
+	json_object_foreach(object, key, v) {
 		if (rc || !is_section(v, depth))
 			continue;
 		printf("\n%*s%s:\n", indent, "", key);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Progress on stderr. On a terminal one line is rewritten, at most five times
  * a second; elsewhere there is a line when a phase begins and every few
- * seconds, so that logs stay short. Rate and ETA count from the phase's
+ * seconds, so that logs stay short, and none for what ends at once, so that
+ * what is refused leaves one line. Rate and ETA count from the phase's
  * start. Nothing here can fail a verb. */
 #include "client/ctl/ctl.h"
 
@@ -13,12 +14,14 @@
 #include <unistd.h>
 
 #define TERMINAL_EVERY_NS (200 * INT64_C(1000000))
+#define PLAIN_AFTER_NS    (2 * INT64_C(1000000000))
 #define PLAIN_EVERY_NS    (5 * INT64_C(1000000000))
 
 void ctl_progress_init(struct ctl_progress *p)
 {
 	memset(p, 0, sizeof(*p));
 	p->terminal = isatty(STDERR_FILENO);
+	p->start_ns = ptc_sys_now_ns();
 }
 
 static void put_eta(char *buf, size_t size, double seconds)
@@ -31,8 +34,8 @@ static void put_eta(char *buf, size_t size, double seconds)
 		snprintf(buf, size, "%.1fh", seconds / 3600);
 }
 
-static void compose(const struct ctl_progress *p, int64_t now, uint64_t done, uint64_t total, const char *text, char *buf,
-		    size_t size)
+static void compose(const struct ctl_progress *p, int64_t now, uint64_t done, uint64_t total, const char *text,
+		    char *buf, size_t size)
 {
 	double seconds = (double)(now - p->phase_start_ns) / 1e9, rate = 0;
 	char a[32], b[32], r[32], eta[32] = "";
@@ -47,8 +50,8 @@ static void compose(const struct ctl_progress *p, int64_t now, uint64_t done, ui
 		put_eta(eta, sizeof(eta), (double)(total - done) / rate);
 	snprintf(buf, size, "%s  %s of %s  %" PRIu64 "%%%s%s%s%s%s%s%s", p->phase, ctl_bytes(done, a, sizeof(a)),
 		 ctl_bytes(total, b, sizeof(b)), (uint64_t)(100.0 * (double)done / (double)total), rate > 0 ? "  " : "",
-		 rate > 0 ? ctl_bytes((uint64_t)rate, r, sizeof(r)) : "", rate > 0 ? "/s" : "", *eta ? "  ETA " : "", eta,
-		 text && *text ? "  " : "", text ? text : "");
+		 rate > 0 ? ctl_bytes((uint64_t)rate, r, sizeof(r)) : "", rate > 0 ? "/s" : "", *eta ? "  ETA " : "",
+		 eta, text && *text ? "  " : "", text ? text : "");
 }
 
 void ctl_progress_show(struct ctl_progress *p, const char *phase, uint64_t done, uint64_t total, const char *text)
@@ -64,6 +67,8 @@ void ctl_progress_show(struct ctl_progress *p, const char *phase, uint64_t done,
 	} else if (now - p->shown_ns < (p->terminal ? TERMINAL_EVERY_NS : PLAIN_EVERY_NS)) {
 		return;
 	}
+	if (!p->terminal && now - p->start_ns < PLAIN_AFTER_NS)
+		return;
 	p->shown_ns = now;
 	compose(p, now, done, total, text, line, sizeof(line));
 	for (char *c = line; *c; c++)
@@ -108,7 +113,8 @@ int ctl_follow_end(struct ctl *c, struct ctl_follow *f, int rc, struct ptc_error
 		err->code = 0;
 		err->text[0] = '\0';
 		rc = 0;
-		puts(c->json ? "{\"accepted\":true}" : "accepted; it goes on without us (ptcctl status, ptcctl events)");
+		puts(c->json ? "{\"accepted\":true}"
+			     : "accepted; it goes on without us (ptcctl status, ptcctl events)");
 	} else if (rc == PTC_ETIMEOUT) {
 		ptc_error_wrap(err, "gave up waiting, what was started goes on");
 	} else if (!rc && f->summary && *f->summary) {

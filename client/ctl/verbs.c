@@ -5,7 +5,7 @@
 #include <string.h>
 
 const struct ctl_option ctl_globals[] = {
-	{ "help", NULL, "print this help" },
+	{ "help", NULL, "print this help", 'h' },
 	{ "version", NULL, "print the version" },
 	{ "format", "table|json", "how listings are printed (default table)" },
 	{ "timeout", "DURATION", "give up waiting after this long, e.g. 30s; what was started goes on" },
@@ -18,18 +18,20 @@ const struct ctl_option ctl_globals[] = {
 const size_t ctl_nglobals = sizeof(ctl_globals) / sizeof(ctl_globals[0]);
 
 const struct ctl_verb *const ctl_verbs[] = {
-	&ctl_nodes,    &ctl_status,	&ctl_job_create, &ctl_job_delete, &ctl_job_list, &ctl_import,
-	&ctl_export,   &ctl_plan,	&ctl_resize,	 &ctl_drain,	  &ctl_abort,	 &ctl_snapshots,
-	&ctl_verify,   &ctl_events,	&ctl_version,	 &ctl_completion, &ctl_help,
+	&ctl_nodes,  &ctl_status, &ctl_job_create, &ctl_job_delete, &ctl_job_list, &ctl_import,
+	&ctl_export, &ctl_plan,   &ctl_resize,     &ctl_drain,      &ctl_abort,    &ctl_snapshots,
+	&ctl_verify, &ctl_events, &ctl_version,    &ctl_completion, &ctl_help,
 };
 const size_t ctl_nverbs = sizeof(ctl_verbs) / sizeof(ctl_verbs[0]);
 
 static void put_options(const struct ctl_option *options, size_t n, FILE *out)
 {
 	for (size_t i = 0; i < n; i++) {
-		char left[64];
+		char left[64], letter[8] = "";
 
-		snprintf(left, sizeof(left), "--%s%s%s", options[i].name, options[i].arg ? " " : "",
+		if (options[i].letter)
+			snprintf(letter, sizeof(letter), "-%c, ", options[i].letter);
+		snprintf(left, sizeof(left), "%s--%s%s%s", letter, options[i].name, options[i].arg ? " " : "",
 			 options[i].arg ? options[i].arg : "");
 		fprintf(out, "  %-22s %s\n", left, options[i].help);
 	}

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+/* ptcctl drain. */
+#include "client/ctl/verbs.h"
+
+static const struct ctl_option options[] = {
+	{ "job", "JOB", "only this job; default: every job you may resize" },
+	{ "wait", NULL, "follow it to its end" },
+};
+
+static int run(struct ctl *c, struct ptc_error *err)
+{
+	struct ctl_follow follow = { .detach = !ctl_option(c, "wait") };
+	int rc = ctl_connect(c, err);
+
+	if (rc)
+		return rc;
+	ctl_progress_init(&follow.progress);
+	rc = ptc_admin_drain(c->admin, c->args[0], ctl_option(c, "job"), ctl_follow_fn, &follow, err);
+	return ctl_follow_end(c, &follow, rc, err);
+}
+
+const struct ctl_verb ctl_drain = {
+	.name = "drain",
+	.args = "NODE",
+	.about = "Move everything off a node",
+	CTL_OPTIONS(options),
+	.min_args = 1,
+	.max_args = 1,
+	.run = run,
+};

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+/* ptcctl events: one line per event, so that following works in both formats. */
+#include "client/ctl/verbs.h"
+
+#include "formats/json.h"
+
+#include <string.h>
+#include <time.h>
+
+static const struct ctl_option options[] = {
+	{ "follow", NULL, "wait for more" },
+	{ "after", "NUMBER", "only events after this one" },
+	{ "limit", "N", "at most this many" },
+};
+
+/* "2026-01-02T03:04:05Z" for the key of that meaning; nothing where it is absent. */
+static void put_time(json_t *event)
+{
+	json_t *ms = json_object_get(event, "time_ms");
+	time_t t = (time_t)(json_integer_value(ms) / 1000);
+	char text[32];
+	struct tm tm;
+
+	if (json_is_integer(ms) && gmtime_r(&t, &tm) && strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%SZ", &tm))
+		printf("%s  ", text);
+}
+
+static void put_value(const char *key, json_t *v)
+{
+	const char *s = json_string_value(v);
+	char *text = s ? NULL : ptc_json_text(v);
+
+	printf("%s%s", key ? key : "", key ? "=" : "");
+	for (const char *p = s ? s : text ? text : "-"; *p; p++)
+		putchar((unsigned char)*p < 0x20 || *p == 0x7f ? '?' : *p);
+	ptc_admin_free(text);
+}
+
+static int on_event(void *arg, const char *text)
+{
+	const struct ctl *c = arg;
+	json_t *event = NULL, *v;
+	const char *key;
+
+	if (c->json || ptc_json_load("event", text, strlen(text), &event, NULL)) {
+		puts(text);
+	} else {
+		put_time(event);
+		put_value(NULL, json_object_get(event, "text"));
+		json_object_foreach(event, key, v) {
+			if (!strcmp(key, "text") || !strcmp(key, "time_ms"))
+				continue;
+			fputs("  ", stdout);
+			put_value(key, v);
+		}
+		putchar('\n');
+	}
+	json_decref(event);
+	return fflush(stdout) || ctl_interrupted();
+}
+
+static int run(struct ctl *c, struct ptc_error *err)
+{
+	const char *after = ctl_option(c, "after"), *limit = ctl_option(c, "limit");
+	uint64_t first = 0, most = 0;
+	int rc = 0;
+
+	if (after)
+		rc = ctl_number("--after", after, 0, UINT64_MAX, &first, err);
+	if (!rc && limit)
+		rc = ctl_number("--limit", limit, 1, UINT32_MAX, &most, err);
+	if (!rc)
+		rc = ctl_connect(c, err);
+	return rc ? rc
+		  : ptc_admin_events(c->admin, c->args[0], ctl_option(c, "follow") != NULL, first, (uint32_t)most,
+				     on_event, c, err);
+}
+
+const struct ctl_verb ctl_events = {
+	.name = "events",
+	.args = "JOB",
+	.about = "Show what happened to a job, one line per event",
+	CTL_OPTIONS(options),
+	.min_args = 1,
+	.max_args = 1,
+	.run = run,
+};

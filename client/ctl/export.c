@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+/* ptcctl export. TARGET ending in .safetensors is a file for the parameters,
+ * anything else a directory for everything. Failure: files that were finished
+ * stay, the one being written is removed. */
+#include "client/ctl/export.h"
+
+#include "base/alloc.h"
+#include "base/check.h"
+#include "client/ctl/verbs.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/stat.h>
+
+static const struct ctl_option options[] = {
+	{ "field", "NAME=PATH", "write this field into this file; repeat for each" },
+	{ "ranks", "DIR",
+	  "instead: what each rank holds, as DIR/rank-R.FIELD.safetensors (FIELD is param or a field)" },
+};
+
+static bool is_file_name(const char *target)
+{
+	const char *suffix = ".safetensors";
+	size_t n = strlen(target), k = strlen(suffix);
+
+	return n > k && !strcmp(target + n - k, suffix);
+}
+
+/* Only the last component is made: a path that does not exist is more likely a mistake. */
+static int make_directory(const char *dir, struct ptc_error *err)
+{
+	struct stat sb;
+
+	if (!mkdir(dir, 0755))
+		return 0;
+	if (errno == EEXIST && !stat(dir, &sb) && S_ISDIR(sb.st_mode))
+		return 0;
+	return ptc_error_errno(err, errno, "%s", dir);
+}
+
+static const char *field_target(const struct ctl *c, const char *field)
+{
+	size_t at = 0, n = strlen(field);
+	const char *value;
+
+	while ((value = ctl_option_next(c, "field", &at)))
+		if (!strncmp(value, field, n) && value[n] == '=')
+			return value + n + 1;
+	return NULL;
+}
+
+static int check_fields(const struct ctl_export *ex, struct ptc_error *err)
+{
+	const char *value;
+	size_t at = 0;
+
+	while ((value = ctl_option_next(ex->c, "field", &at))) {
+		size_t n = strcspn(value, "="), f = 0;
+
+		while (f <= ex->desc.spec.nfields &&
+		       (strncmp(ctl_export_field_name(ex, f), value, n) || ctl_export_field_name(ex, f)[n]))
+			f++;
+		if (f > ex->desc.spec.nfields)
+			return ptc_error_set(err, PTC_EINVAL, "the job has no field \"%.*s\"",
+					     (int)PTC_MIN(n, (size_t)63), value);
+	}
+	return 0;
+}
+
+/* What goes where: a field with a file of its own, else the target. NULL: not wanted. */
+static const char *file_of(const struct ctl_export *ex, size_t field)
+{
+	const char *own = field_target(ex->c, ctl_export_field_name(ex, field));
+
+	if (own || field || !is_file_name(ex->c->args[1]))
+		return own;
+	return ex->c->args[1];
+}
+
+static int export_whole(struct ctl_export *ex, struct ptc_error *err)
+{
+	const struct ptc_spec *spec = &ex->desc.spec;
+	const char *dir = is_file_name(ex->c->args[1]) ? NULL : ex->c->args[1];
+	int rc = dir ? make_directory(dir, err) : 0;
+
+	for (size_t f = 0; f <= spec->nfields; f++)
+		for (size_t t = 0; t < spec->ntensors; t++)
+			if (dir || file_of(ex, f))
+				ex->total_bytes += (uint64_t)ptc_item_bytes(spec, t * (1 + spec->nfields) + f);
+	for (size_t f = 0; f <= spec->nfields && !rc; f++) {
+		const char *file = file_of(ex, f);
+
+		if (file)
+			rc = ctl_export_file(ex, f, file, err);
+		else if (dir)
+			rc = ctl_export_directory(ex, f, dir, err);
+	}
+	return rc;
+}
+
+static int export(struct ctl_export *ex, struct ptc_error *err)
+{
+	const char *ranks = ctl_option(ex->c, "ranks");
+	int rc = ptc_job_from_json(ex->info.spec, ex->info.spec_len, &ex->desc, err);
+
+	if (!rc && ex->info.ndigests != ptc_spec_items(&ex->desc.spec))
+		rc = ptc_error_set(err, PTC_EPEER, "the daemon sent %zu digests for %zu items", ex->info.ndigests,
+				   ptc_spec_items(&ex->desc.spec));
+	if (!rc)
+		rc = check_fields(ex, err);
+	if (rc)
+		return rc;
+	ctl_progress_init(&ex->progress);
+	if (ranks) {
+		rc = make_directory(ranks, err);
+		if (!rc)
+			rc = ctl_export_ranks(ex, ranks, err);
+	} else {
+		rc = export_whole(ex, err);
+	}
+	ctl_progress_end(&ex->progress);
+	return rc;
+}
+
+static int run(struct ctl *c, struct ptc_error *err)
+{
+	struct ctl_export ex = { .c = c, .job = c->args[0] };
+	const char *value;
+	size_t at = 0;
+	int rc;
+
+	if ((c->nargs == 2) == (ctl_option(c, "ranks") != NULL))
+		return ctl_usage(err, "needs a TARGET or --ranks DIR, and not both");
+	while ((value = ctl_option_next(c, "field", &at)))
+		if (!strchr(value, '=') || value[0] == '=' || !strchr(value, '=')[1] || ctl_option(c, "ranks"))
+			return ctl_usage(err, "--field is NAME=PATH and goes with a TARGET, not \"%.80s\"", value);
+	rc = ctl_connect(c, err);
+	if (!rc)
+		rc = ptc_admin_export_info(c->admin, ex.job, &ex.info, err);
+	if (rc)
+		return rc;
+	ctl_catch_signals();
+	rc = export(&ex, err);
+	ptc_job_desc_done(&ex.desc);
+	ptc_admin_export_done(&ex.info);
+	return rc;
+}
+
+const struct ctl_verb ctl_export = {
+	.name = "export",
+	.args = "JOB [TARGET]",
+	.about = "Write a job's committed state as safetensors files",
+	.help = "TARGET is a directory for everything (model.safetensors, FIELD.safetensors, or the files it was "
+		"imported from),\n"
+		"or a name ending in .safetensors for the parameters; fields then need --field. Files appear whole or "
+		"not at\n"
+		"all, and only after their digests equal the committed ones.\n",
+	CTL_OPTIONS(options),
+	.min_args = 1,
+	.max_args = 2,
+	.run = run,
+};

@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: Apache-2.0
+/* ptcctl import. Happy path: headers read and checked, ImportBegin, the bytes
+ * in streams, ImportCommit with the digests of what was read. Failure: before
+ * ImportBegin nothing has happened; after it the import is aborted, so the job
+ * is as it was. */
+#include "client/ctl/import.h"
+
+#include "base/alloc.h"
+#include "base/check.h"
+#include "base/cleanup.h"
+#include "client/ctl/verbs.h"
+
+#include <inttypes.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#define DEFAULT_STREAMS 2
+
+static const struct ctl_option options[] = {
+	{ "field", "NAME=PATH", "the file or directory of a field, e.g. exp_avg=exp_avg.safetensors; repeat for each" },
+	CTL_TARGET_OPTIONS,
+	{ "streams", "N", "parallel streams, 1 to 16 (default 2)" },
+};
+
+/* The path given for a field, else NAME.safetensors or NAME/ beside the parameters when PATH is a directory. */
+static char *field_path(const struct ctl *c, const char *field)
+{
+	size_t at = 0, n = strlen(field);
+	const char *value;
+	struct stat sb;
+
+	while ((value = ctl_option_next(c, "field", &at)))
+		if (!strncmp(value, field, n) && value[n] == '=')
+			return ptc_strdup(value + n + 1);
+	if (stat(c->args[1], &sb) || !S_ISDIR(sb.st_mode))
+		return NULL;
+	for (size_t i = 0; i < 2; i++) {
+		char *path = i ? ptc_asprintf("%s/%s", c->args[1], field)
+			       : ptc_asprintf("%s/%s.safetensors", c->args[1], field);
+
+		if (path && !stat(path, &sb))
+			return path;
+		ptc_free(path);
+	}
+	return NULL;
+}
+
+/* Every --field names a field of the job. */
+static int check_fields(const struct ctl *c, const struct ptc_spec *spec, struct ptc_error *err)
+{
+	const char *value;
+	size_t at = 0;
+
+	while ((value = ctl_option_next(c, "field", &at))) {
+		size_t n = strcspn(value, "="), f = 0;
+
+		while (f < spec->nfields && (strncmp(spec->fields[f].name, value, n) || spec->fields[f].name[n]))
+			f++;
+		if (f == spec->nfields)
+			return ptc_error_set(err, PTC_EINVAL, "the job has no field \"%.*s\"",
+					     (int)PTC_MIN(n, (size_t)63), value);
+	}
+	return 0;
+}
+
+/* The tensors of a set are the job's, with the field's dtype. */
+static int check_set(const struct ptc_spec *spec, const struct ptc_st_set *set, size_t field, const char *path,
+		     struct ptc_error *err)
+{
+	for (size_t i = 0; i < PTC_MAX(set->nrefs, spec->ntensors); i++) {
+		const struct ptc_tensor *have = i < set->nrefs ? &ptc_st_set_tensor(set, i)->t : NULL;
+		const struct ptc_tensor *want = i < spec->ntensors ? &spec->tensors[i] : NULL;
+		int order = !have ? 1 : !want ? -1 : strcmp(have->name, want->name);
+		enum ptc_dtype dtype;
+
+		if (order > 0)
+			return ptc_error_set(err, PTC_EINVAL, "%s has no tensor \"%s\"", path, want->name);
+		if (order < 0)
+			return ptc_error_set(err, PTC_EINVAL, "%s: tensor \"%s\" is not one of the job's", path,
+					     have->name);
+		dtype = ptc_item_dtype(spec, i * (1 + spec->nfields) + field);
+		if (have->dtype != dtype)
+			return ptc_error_set(err, PTC_EINVAL, "%s: tensor \"%s\" is %s, the job says %s", path,
+					     have->name, ptc_dtype_name(have->dtype), ptc_dtype_name(dtype));
+		if (have->ndim != want->ndim || memcmp(have->shape, want->shape, have->ndim * sizeof(have->shape[0])))
+			return ptc_error_set(err, PTC_EINVAL, "%s: tensor \"%s\" has another shape than the job says",
+					     path, have->name);
+	}
+	return 0;
+}
+
+static int read_sets(struct ctl_import *im, struct ptc_error *err)
+{
+	const struct ptc_spec *spec = &im->desc.spec;
+	int rc = check_fields(im->c, spec, err);
+
+	if (rc)
+		return rc;
+	im->sets = ptc_calloc(1 + spec->nfields, sizeof(*im->sets));
+	if (!im->sets)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	for (size_t f = 0; f <= spec->nfields && !rc; f++) {
+		ptc_auto_free char *path = f ? field_path(im->c, spec->fields[f - 1].name) : ptc_strdup(im->c->args[1]);
+
+		if (!path)
+			return ptc_error_set(err, PTC_EINVAL,
+					     "field \"%s\" of the job: no file given (--field %s=PATH)",
+					     f ? spec->fields[f - 1].name : "", f ? spec->fields[f - 1].name : "");
+		rc = ptc_st_set_read(path, &im->sets[f], err);
+		if (!rc) {
+			im->nsets++;
+			rc = check_set(spec, &im->sets[f], f, path, err);
+		}
+	}
+	return rc;
+}
+
+/* The item of a tensor in field f's set: its place in name order says which tensor it is. */
+static int list_parts(struct ctl_import *im, struct ptc_error *err)
+{
+	const struct ptc_spec *spec = &im->desc.spec;
+	size_t items = ptc_spec_items(spec);
+
+	im->parts = ptc_calloc(PTC_MAX(items, 1), sizeof(*im->parts));
+	im->digests = ptc_calloc(PTC_MAX(items, 1), sizeof(*im->digests));
+	if (!im->parts || !im->digests)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	for (size_t f = 0; f < im->nsets; f++) {
+		const struct ptc_st_set *set = &im->sets[f];
+		ptc_auto_free size_t *first = ptc_calloc(set->nfiles + 1, sizeof(*first));
+
+		if (!first)
+			return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		for (size_t i = 0; i < set->nfiles; i++)
+			first[i + 1] = first[i] + set->files[i].st.ntensors;
+		/* put each where its bytes come in its file */
+		for (size_t i = 0; i < set->nrefs; i++) {
+			const struct ptc_st_file *file = &set->files[set->refs[i].file];
+
+			im->parts[im->nparts + first[set->refs[i].file] + set->refs[i].tensor] =
+				(struct ctl_import_part){ file, ptc_st_set_tensor(set, i),
+							  (uint32_t)(i * (1 + spec->nfields) + f) };
+		}
+		for (size_t i = 0; i < set->nfiles; i++) {
+			const struct ptc_st *st = &set->files[i].st;
+			struct ctl_import_part *p = &im->parts[im->nparts + first[i]];
+			ptc_auto_free struct ctl_import_part *copy =
+				ptc_calloc(PTC_MAX(st->ntensors, 1), sizeof(*copy));
+
+			if (!copy)
+				return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+			memcpy(copy, p, st->ntensors * sizeof(*p));
+			for (size_t k = 0; k < st->ntensors; k++)
+				p[k] = copy[st->by_offset[k]];
+		}
+		im->nparts += set->nrefs;
+		im->total_bytes += (uint64_t)set->data_bytes;
+	}
+	return 0;
+}
+
+/* Parts are file by file, so a file's items are a run of them. */
+static int commit(struct ctl_import *im, uint64_t import_id, struct ctl_follow *follow, struct ptc_error *err)
+{
+	const struct ptc_spec *spec = &im->desc.spec;
+	ptc_auto_free uint32_t *items = ptc_calloc(PTC_MAX(im->nparts, 1), sizeof(*items));
+	ptc_auto_free struct ptc_admin_file *files = NULL;
+	size_t nfiles = 0, at = 0, n = 0;
+
+	for (size_t f = 0; f < im->nsets; f++)
+		nfiles += im->sets[f].nfiles;
+	files = ptc_calloc(PTC_MAX(nfiles, 1), sizeof(*files));
+	if (!items || !files)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	for (size_t i = 0; i < im->nparts; i++)
+		items[i] = im->parts[i].item;
+	for (size_t f = 0; f < im->nsets; f++)
+		for (size_t i = 0; i < im->sets[f].nfiles; i++) {
+			const struct ptc_st_file *file = &im->sets[f].files[i];
+
+			files[n++] = (struct ptc_admin_file){
+				.field = f ? spec->fields[f - 1].name : "param",
+				.name = file->name,
+				.header = file->st.raw,
+				.header_len = file->st.raw_len,
+				.items = items + at,
+				.nitems = file->st.ntensors,
+			};
+			at += file->st.ntensors;
+		}
+	return ptc_admin_import_commit(im->c->admin, im->job, import_id, im->digests, ptc_spec_items(spec), files,
+				       nfiles, ctl_follow_fn, follow, err);
+}
+
+static int transfer(struct ctl_import *im, const struct ptc_admin_import *begun, unsigned nstreams,
+		    struct ptc_error *err)
+{
+	struct ctl_follow follow = { 0 };
+	int rc;
+
+	rc = ptc_job_from_json(begun->spec, begun->spec_len, &im->desc, err);
+	if (!rc)
+		rc = read_sets(im, err);
+	if (!rc)
+		rc = list_parts(im, err);
+	if (!rc)
+		rc = ctl_import_send(im, begun->id, nstreams, err);
+	if (rc)
+		return rc;
+	ctl_progress_init(&follow.progress);
+	im->committing = true;
+	rc = commit(im, begun->id, &follow, err);
+	return ctl_follow_end(im->c, &follow, rc, err);
+}
+
+static void import_done(struct ctl_import *im)
+{
+	for (size_t f = 0; f < im->nsets; f++)
+		ptc_st_set_done(&im->sets[f]);
+	ptc_free(im->sets);
+	ptc_free(im->parts);
+	ptc_free(im->digests);
+	ptc_job_desc_done(&im->desc);
+}
+
+/* The parameters' headers before anything is reserved, so that a bad file changes nothing at all. */
+static int check_early(const char *path, struct ptc_error *err)
+{
+	struct ptc_st_set set = { 0 };
+	int rc = ptc_st_set_read(path, &set, err);
+
+	ptc_st_set_done(&set);
+	return rc;
+}
+
+static int import(struct ctl *c, const struct ctl_target *target, unsigned nstreams, struct ptc_error *err)
+{
+	struct ctl_import im = { .c = c, .job = c->args[0] };
+	struct ptc_admin_import begun = { 0 };
+	int rc;
+
+	rc = check_early(c->args[1], err);
+	if (!rc)
+		rc = ctl_connect(c, err);
+	if (!rc)
+		rc = ptc_admin_import_begin(c->admin, &target->t, &begun, err);
+	if (rc)
+		return rc;
+	ctl_catch_signals();
+	rc = transfer(&im, &begun, nstreams, err);
+	/* Once the commit was asked for, how the import ends is the daemon's. */
+	if (rc && !im.committing)
+		ptc_admin_abort(c->admin, im.job, NULL);
+	import_done(&im);
+	ptc_admin_import_done(&begun);
+	return rc;
+}
+
+static int run(struct ctl *c, struct ptc_error *err)
+{
+	const char *streams = ctl_option(c, "streams"), *value;
+	struct ctl_target target = { 0 };
+	uint64_t nstreams = DEFAULT_STREAMS;
+	size_t at = 0;
+	int rc = 0;
+
+	while ((value = ctl_option_next(c, "field", &at)))
+		if (!strchr(value, '=') || value[0] == '=' || !strchr(value, '=')[1])
+			return ctl_usage(err, "--field is NAME=PATH, not \"%.80s\"", value);
+	if (streams)
+		rc = ctl_number("--streams", streams, 1, 16, &nstreams, err);
+	if (!rc)
+		rc = ctl_target_get(c, c->args[0], &target, err);
+	if (rc)
+		return rc;
+	rc = import(c, &target, (unsigned)nstreams, err);
+	ctl_target_done(&target);
+	return rc;
+}
+
+const struct ctl_verb ctl_import = {
+	.name = "import",
+	.args = "JOB PATH",
+	.about = "Fill a job from safetensors files",
+	.help = "PATH is a .safetensors file or a directory with model.safetensors.index.json or model.safetensors. "
+		"Fields of the\n"
+		"optimizer are files with the same tensor names; in a directory they are found as FIELD.safetensors or "
+		"FIELD/.\n"
+		"Files are streamed, never held in memory.\n",
+	CTL_OPTIONS(options),
+	.min_args = 2,
+	.max_args = 2,
+	.run = run,
+};

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+/* ptcctl job create|delete|list. create reads job.yaml here, with its rule
+ * sets and headers, and sends the canonical JSON. */
+#include "client/ctl/verbs.h"
+
+#include "base/alloc.h"
+#include "base/cleanup.h"
+#include "formats/job.h"
+#include "formats/json.h"
+
+#include <string.h>
+
+static const struct ctl_option create_options[] = {
+	{ "file", "FILE", "the job's description (docs/job.md); required", 'f' },
+};
+
+/* {"uuid": ..., and what the daemon's document says}. */
+static int print_created(const struct ctl *c, const char *uuid, const char *json, struct ptc_error *err)
+{
+	json_t *doc = json_pack("{ss}", "uuid", uuid), *more = NULL;
+	char *text = NULL;
+	int rc = 0;
+
+	if (json[0])
+		rc = ptc_json_load("the daemon's answer", json, strlen(json), &more, err);
+	if (!rc && doc && json_is_object(more))
+		json_object_update(doc, more);
+	if (!rc)
+		text = doc ? ptc_json_text(doc) : NULL;
+	if (!rc)
+		rc = text ? ctl_print(c, text, err) : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	ptc_free(text);
+	json_decref(doc);
+	json_decref(more);
+	return rc;
+}
+
+static int run_create(struct ctl *c, struct ptc_error *err)
+{
+	ptc_auto_free char *rules = NULL, *spec = NULL, *uuid = NULL, *json = NULL;
+	const char *file = ctl_option(c, "file");
+	struct ptc_job_desc job = { 0 };
+	size_t len = 0;
+	int rc;
+
+	if (!file)
+		return ctl_usage(err, "needs --file FILE");
+	rules = ctl_rules_path();
+	if (!rules)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	rc = ptc_job_read(file, rules, &job, err);
+	if (!rc)
+		rc = ptc_job_to_json(&job, &spec, &len, err);
+	ptc_job_desc_done(&job);
+	if (!rc)
+		rc = ctl_connect(c, err);
+	if (!rc)
+		rc = ptc_admin_job_create(c->admin, spec, len, &uuid, &json, err);
+	return rc ? rc : print_created(c, uuid, json, err);
+}
+
+const struct ctl_verb ctl_job_create = {
+	.name = "job create",
+	.args = "-f FILE",
+	.about = "Create a job from a description",
+	.help = "The job has no state until something is imported. Named rule sets are looked for in $PTC_RULES_DIR, "
+		"in the\n"
+		"installed ones and in deploy/rules above this program.\n",
+	CTL_OPTIONS(create_options),
+	.run = run_create,
+};
+
+static int run_delete(struct ctl *c, struct ptc_error *err)
+{
+	int rc = ctl_connect(c, err);
+
+	return rc ? rc : ptc_admin_job_delete(c->admin, c->args[0], err);
+}
+
+const struct ctl_verb ctl_job_delete = {
+	.name = "job delete",
+	.args = "JOB",
+	.about = "Delete a job and its state on every node",
+	.min_args = 1,
+	.max_args = 1,
+	.run = run_delete,
+};
+
+static int run_list(struct ctl *c, struct ptc_error *err)
+{
+	char *json = NULL;
+	int rc = ctl_connect(c, err);
+
+	if (!rc)
+		rc = ptc_admin_job_list(c->admin, &json, err);
+	if (!rc)
+		rc = ctl_print(c, json, err);
+	ptc_admin_free(json);
+	return rc;
+}
+
+const struct ctl_verb ctl_job_list = {
+	.name = "job list",
+	.args = "",
+	.about = "List the jobs you may see",
+	.run = run_list,
+};

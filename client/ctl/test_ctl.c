@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Runs the ptcctl binary: arguments, help, exit codes, one line per error.
+ * No daemon is running; where one is needed its absence is the error. */
+#include "base/check.h"
+#include "base/sys.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define OUTPUT_MAX 65536
+
+static char out[OUTPUT_MAX], errors[OUTPUT_MAX];
+
+static void slurp(FILE *f, char *buf)
+{
+	size_t n;
+
+	rewind(f);
+	n = fread(buf, 1, OUTPUT_MAX - 1, f);
+	buf[n] = '\0';
+	fclose(f);
+}
+
+/* Runs ptcctl with the NULL-terminated arguments; fills out and errors; returns the exit status. */
+static int ctl(const char *const *args)
+{
+	FILE *fo = tmpfile(), *fe = tmpfile();
+	const char *argv[16] = { TEST_PTCCTL };
+	int status = 0;
+	pid_t pid;
+
+	for (int i = 0; args[i]; i++)
+		argv[i + 1] = args[i];
+	pid = fork();
+	if (!pid) {
+		dup2(fileno(fo), 1);
+		dup2(fileno(fe), 2);
+		execv(TEST_PTCCTL, (char *const *)(uintptr_t)argv);
+		_exit(127);
+	}
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	slurp(fo, out);
+	slurp(fe, errors);
+	assert_true(WIFEXITED(status));
+	return WEXITSTATUS(status);
+}
+
+#define RUN(...) ctl((const char *const[]){ __VA_ARGS__, NULL })
+
+/* Exactly one line on stderr, beginning with prefix and containing part, nothing on stdout. */
+static void one_line(const char *prefix, const char *part)
+{
+	if (strncmp(errors, prefix, strlen(prefix)) || !strstr(errors, part))
+		fail_msg("\"%s\" does not begin with \"%s\" or contain \"%s\"", errors, prefix, part);
+	assert_ptr_equal(strchr(errors, '\n'), errors + strlen(errors) - 1);
+	assert_string_equal(out, "");
+}
+
+static void test_help(void **state)
+{
+	static const char *const verbs[][2] = {
+		{ "nodes", NULL },  { "status", NULL }, { "job", "create" }, { "job", "delete" },
+		{ "job", "list" },  { "import", NULL }, { "export", NULL },  { "plan", NULL },
+		{ "resize", NULL }, { "drain", NULL },  { "abort", NULL },   { "snapshots", NULL },
+		{ "verify", NULL }, { "events", NULL }, { "version", NULL }, { "completion", NULL },
+		{ "help", NULL },
+	};
+
+	assert_int_equal(RUN("--help"), 0);
+	for (size_t i = 0; i < PTC_ARRAY_LEN(verbs); i++)
+		assert_non_null(strstr(out, verbs[i][0]));
+	for (size_t i = 0; i < PTC_ARRAY_LEN(verbs); i++) {
+		if (verbs[i][1])
+			assert_int_equal(RUN(verbs[i][0], verbs[i][1], "--help"), 0);
+		else
+			assert_int_equal(RUN(verbs[i][0], "--help"), 0);
+		assert_non_null(strstr(out, "usage: ptcctl "));
+		assert_non_null(strstr(out, "exit status"));
+		assert_string_equal(errors, "");
+	}
+	assert_int_equal(RUN("-h"), 0);
+	assert_int_equal(RUN("resize", "-h"), 0);
+	assert_non_null(strstr(out, "--dry-run"));
+	assert_int_equal(RUN("help", "job"), 0);
+	assert_non_null(strstr(out, "job create"));
+	assert_non_null(strstr(out, "job delete"));
+	assert_int_equal(RUN("help", "nothing"), 2);
+}
+
+static void test_version(void **state)
+{
+	assert_int_equal(RUN("version"), 0);
+	assert_int_equal(strncmp(out, "ptcctl ", 7), 0);
+	assert_int_equal(RUN("--version"), 0);
+	assert_int_equal(RUN("version", "--format", "json"), 0);
+	assert_int_equal(strncmp(out, "{\"version\":\"", 12), 0);
+}
+
+static void test_unknown_words(void **state)
+{
+	assert_int_equal(ctl((const char *const[]){ NULL }), 2);
+	one_line("ptcctl: ", "no verb");
+	assert_int_equal(RUN("resizee"), 2);
+	one_line("ptcctl: unknown verb \"resizee\"", "did you mean \"resize\"?");
+	assert_int_equal(RUN("frobnicate"), 2);
+	one_line("ptcctl: unknown verb", "--help");
+	assert_int_equal(RUN("job"), 2);
+	one_line("ptcctl: \"job\" needs a second word", "create, delete, list");
+	assert_int_equal(RUN("job", "crate"), 2);
+	one_line("ptcctl: unknown verb", "did you mean \"create\"");
+	assert_int_equal(RUN("nodes", "--fromat", "json"), 2);
+	one_line("ptcctl nodes: unknown option \"--fromat\"", "did you mean \"--format\"?");
+	assert_int_equal(RUN("resize", "j", "--cofnig=tp=2"), 2);
+	one_line("ptcctl resize: unknown option \"--cofnig\"", "\"--config\"");
+	assert_int_equal(RUN("nodes", "-x"), 2);
+	one_line("ptcctl nodes: unknown option \"-x\"", "");
+	assert_int_equal(RUN("nodes", "-"), 2);
+	one_line("ptcctl nodes: one argument too many", "");
+	assert_int_equal(RUN("bad\nverb\033[31m"), 2);
+	one_line("ptcctl: unknown verb", "");
+}
+
+static void test_arguments(void **state)
+{
+	assert_int_equal(RUN("nodes", "--format", "xml"), 2);
+	one_line("ptcctl nodes: --format is table or json", "xml");
+	assert_int_equal(RUN("nodes", "--format"), 2);
+	one_line("ptcctl nodes: --format needs a value", "");
+	assert_int_equal(RUN("nodes", "--socket="), 2);
+	one_line("ptcctl nodes: --socket needs a value", "");
+	assert_int_equal(RUN("nodes", "extra"), 2);
+	one_line("ptcctl nodes: one argument too many", "extra");
+	assert_int_equal(RUN("snapshots"), 2);
+	one_line("ptcctl snapshots: needs JOB", "");
+	assert_int_equal(RUN("resize", "j", "--wait=yes"), 2);
+	one_line("ptcctl resize: --wait takes no value", "");
+	assert_int_equal(RUN("resize", "j"), 2);
+	one_line("ptcctl resize: needs --config CONFIG or --gpus N", "");
+	assert_int_equal(RUN("resize", "j", "--gpus", "-1"), 2);
+	one_line("ptcctl resize: --gpus is a number", "-1");
+	assert_int_equal(RUN("resize", "j", "--config", "tp=2,tp=2"), 2);
+	one_line("ptcctl resize: ", "tp");
+	assert_int_equal(RUN("resize", "j", "--config", "tp=2", "--gpus", "4"), 2);
+	one_line("ptcctl resize: --config has 2 ranks", "4");
+	assert_int_equal(RUN("plan", "j", "--nodes", ","), 2);
+	one_line("ptcctl plan: --nodes names no node", "");
+	assert_int_equal(RUN("import", "j", "p", "--field", "x"), 2);
+	one_line("ptcctl import: --field is NAME=PATH", "");
+	assert_int_equal(RUN("import", "j", "p", "--streams", "0"), 2);
+	one_line("ptcctl import: --streams", "1..16");
+	assert_int_equal(RUN("export", "j"), 2);
+	one_line("ptcctl export: needs a TARGET or --ranks", "");
+	assert_int_equal(RUN("export", "j", "d", "--ranks", "e"), 2);
+	one_line("ptcctl export: needs a TARGET or --ranks", "");
+	assert_int_equal(RUN("events", "j", "--limit", "many"), 2);
+	one_line("ptcctl events: --limit is a number", "many");
+	assert_int_equal(RUN("completion", "fish"), 2);
+	one_line("ptcctl completion: only bash", "fish");
+	assert_int_equal(RUN("job", "create"), 2);
+	one_line("ptcctl job create: needs --file FILE", "");
+}
+
+static void test_durations(void **state)
+{
+	assert_int_equal(RUN("nodes", "--timeout", "30"), 2);
+	one_line("ptcctl nodes: --timeout needs a unit", "30s");
+	assert_int_equal(RUN("nodes", "--timeout", "soon"), 2);
+	one_line("ptcctl nodes: --timeout is a duration", "soon");
+	assert_int_equal(RUN("nodes", "--timeout", "3d"), 2);
+	one_line("ptcctl nodes: --timeout: unknown unit \"d\"", "");
+	assert_int_equal(RUN("nodes", "--timeout", "0s"), 2);
+	one_line("ptcctl nodes: --timeout must be", "");
+	assert_int_equal(RUN("nodes", "--timeout", "99999999999999999999h"), 2);
+	assert_int_equal(RUN("nodes", "--timeout", "999999h"), 2);
+}
+
+static void test_connections(void **state)
+{
+	assert_int_equal(RUN("nodes", "--server", "h:1"), 2);
+	one_line("ptcctl nodes: --server needs --ca, --cert and --key", "");
+	assert_int_equal(RUN("nodes", "--server", "h:1", "--socket", "s"), 2);
+	one_line("ptcctl nodes: --server and --socket", "");
+	/* options may come before the verb */
+	assert_int_equal(RUN("--timeout", "5s", "--socket", "/nonexistent/ptc.sock", "nodes"), 1);
+	one_line("ptcctl nodes: ", "");
+	setenv("PTC_SOCKET", "/nonexistent/other.sock", 1);
+	assert_int_equal(RUN("status", "--timeout", "5s"), 1);
+	one_line("ptcctl status: ", "");
+	unsetenv("PTC_SOCKET");
+}
+
+static void test_job_file(void **state)
+{
+	static const char text[] = "version: 1\nname: a\ntensors: []\nrulse: bert\n";
+	char path[] = "/tmp/ptc-test-ctl.XXXXXX";
+	int fd = mkstemp(path);
+
+	assert_true(fd >= 0);
+	assert_int_equal(write(fd, text, sizeof(text) - 1), (ssize_t)sizeof(text) - 1);
+	close(fd);
+	assert_int_equal(RUN("job", "create", "-f", path), 1);
+	one_line("ptcctl job create: ", ":4: unknown key \"rulse\" in the job; did you mean \"rules\"?");
+	assert_int_equal(RUN("job", "create", "--file=/nonexistent.yaml"), 1);
+	one_line("ptcctl job create: ", "/nonexistent.yaml");
+	/* not a safetensors file: refused before any daemon is asked */
+	assert_int_equal(RUN("import", "a", path), 1);
+	one_line("ptcctl import: ", path);
+	unlink(path);
+}
+
+static void test_completion(void **state)
+{
+	assert_int_equal(RUN("completion", "bash"), 0);
+	assert_non_null(strstr(out, "complete -o filenames -F _ptcctl ptcctl"));
+	assert_non_null(strstr(out, "\"job create\") words=\" --file\""));
+	assert_non_null(strstr(out, " nodes status job import export"));
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_help),          cmocka_unit_test(test_version),
+		cmocka_unit_test(test_unknown_words), cmocka_unit_test(test_arguments),
+		cmocka_unit_test(test_durations),     cmocka_unit_test(test_connections),
+		cmocka_unit_test(test_job_file),      cmocka_unit_test(test_completion),
+	};
+
+	unsetenv("PTC_SOCKET");
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
