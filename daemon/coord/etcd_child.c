@@ -12,7 +12,7 @@
  * linearizable read, watch it through a pidfd, start it again when it ends.
  * Failure modes: a live etcd left by a dead daemon (adopted if started the same
  * way and answering, else ended first); another live daemon on data_dir
- * (PTC_ESTATE); etcd ends while starting (PTC_ECOORD with the last lines of its
+ * (PTC_ESTATE); our port in use (PTC_ECOORD); etcd ends while starting (PTC_ECOORD with the last lines of its
  * log); a pid reused by another process (start time and working directory
  * differ: left alone). */
 #include "daemon/coord/etcd.h"
@@ -27,6 +27,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <netdb.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -49,7 +50,8 @@
 #define QUOTA_BYTES    "1073741824" /* we keep megabytes; etcd refuses writes beyond this instead of filling the disk */
 #define SNAPSHOT_COUNT "1000" /* etcd keeps that many entries in memory; its default of 100000 would be our blobs */
 #define CLIENT_SOCKET  "client.sock:0"
-#define PEER_URL       "unix://peer.sock:0"
+#define PEER_SOCKET    "peer.sock:0"
+#define PEER_URL       "unix://" PEER_SOCKET
 #define MAX_ARGS       48
 #define PATH_BYTES     4096
 
@@ -242,6 +244,19 @@ static int launch(struct launch *l, pid_t *ret_pid)
 	return 0;
 }
 
+/* etcd does not replace the socket files of one that was killed. */
+static int remove_sockets(const struct ptc_etcd_child *c, struct ptc_error *err)
+{
+	ptc_auto_free char *client = in_dir(c, CLIENT_SOCKET);
+	ptc_auto_free char *peer = in_dir(c, PEER_SOCKET);
+	int rc;
+
+	if (!client || !peer)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	rc = ptc_sys_unlink(client, "etcd.socket", err);
+	return rc ? rc : ptc_sys_unlink(peer, "etcd.socket", err);
+}
+
 static int spawn(struct ptc_etcd_child *c, struct child_proc *ret_proc, struct ptc_error *err)
 {
 	ptc_auto_free char *log = in_dir(c, "etcd.log");
@@ -252,6 +267,9 @@ static int spawn(struct ptc_etcd_child *c, struct child_proc *ret_proc, struct p
 
 	if (!log)
 		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	e = remove_sockets(c, err);
+	if (e)
+		return e;
 	log_fd = open(log, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0600);
 	if (log_fd < 0)
 		return ptc_error_errno(err, errno, "cannot open %s", log);
@@ -294,6 +312,7 @@ static void log_tail(const struct ptc_etcd_child *c, char *ret_text, size_t size
 	ptc_auto_free char *path = in_dir(c, "etcd.log");
 	ptc_auto_free char *text = NULL;
 	size_t len = 0, from;
+	char *stack, *msg;
 
 	snprintf(ret_text, size, "its log %s/etcd.log is empty", c->data_dir);
 	if (!path || ptc_sys_read_file(path, LOG_MAX_BYTES * 2, &text, &len, NULL) || len == 0)
@@ -302,7 +321,12 @@ static void log_tail(const struct ptc_etcd_child *c, char *ret_text, size_t size
 		text[--len] = '\0';
 	for (from = len; from > 0 && text[from - 1] != '\n'; from--)
 		;
-	snprintf(ret_text, size, "%s", text + from);
+	text[from + strcspn(text + from, "\n")] = '\0';
+	stack = strstr(text + from, ",\"stacktrace\"");
+	if (stack)
+		*stack = '\0';
+	msg = strstr(text + from, "\"msg\":");
+	snprintf(ret_text, size, "%s", msg ? msg : text + from);
 }
 
 static int wait_ready(const struct ptc_etcd_child *c, const struct child_proc *p, int timeout_ms, struct ptc_error *err)
@@ -345,6 +369,34 @@ static bool same_args(const struct ptc_etcd_child *c)
 	return path && ptc_sys_read_file(path, 65536, &text, &len, NULL) == 0 && strcmp(text, c->args_text) == 0;
 }
 
+/* Somebody else's etcd on our port would answer in place of ours, which cannot bind there. */
+static int check_port_free(const struct ptc_etcd_child *c, struct ptc_error *err)
+{
+	const char *host = strstr(c->url, "://") + 3, *port = strrchr(c->url, ':') + 1;
+	const struct addrinfo hints = { .ai_flags = AI_PASSIVE | AI_NUMERICSERV, .ai_socktype = SOCK_STREAM };
+	struct addrinfo *list = NULL;
+	ptc_auto_free char *name = NULL;
+	ptc_auto_close int fd = -1;
+	const int on = 1;
+	int e = 0;
+
+	if (strncmp(c->url, "unix:", 5) == 0)
+		return 0;
+	name = host[0] == '[' ? ptc_strndup(host + 1, strcspn(host + 1, "]"))
+			      : ptc_strndup(host, (size_t)(port - host) - 1);
+	if (!name)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	if (getaddrinfo(name, port, &hints, &list) != 0)
+		return ptc_error_set(err, PTC_EINVAL, "local coordinator: %s is no address of this machine", c->url);
+	fd = socket(list->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	if (fd >= 0 && (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) != 0 ||
+			bind(fd, list->ai_addr, list->ai_addrlen) != 0))
+		e = errno;
+	freeaddrinfo(list);
+	return e ? ptc_error_set(err, PTC_ECOORD, "local coordinator: cannot listen on %s: %s", c->url, strerror(e))
+		 : 0;
+}
+
 static int start_new(struct ptc_etcd_child *c, struct ptc_error *err)
 {
 	ptc_auto_free char *path = in_dir(c, "etcd.args");
@@ -352,7 +404,9 @@ static int start_new(struct ptc_etcd_child *c, struct ptc_error *err)
 
 	if (!path)
 		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
-	rc = ptc_sys_write_file(path, c->args_text, strlen(c->args_text), 0600, "etcd.args", err);
+	rc = check_port_free(c, err);
+	if (!rc)
+		rc = ptc_sys_write_file(path, c->args_text, strlen(c->args_text), 0600, "etcd.args", err);
 	if (!rc)
 		rc = spawn(c, &c->proc, err);
 	if (!rc)
@@ -506,6 +560,8 @@ static int set_tcp(struct ptc_etcd_child *c, const struct ptc_etcd_child_opts *o
 	if (!https && strncmp(opts->client_url, "http://", 7) != 0)
 		return ptc_error_set(err, PTC_EINVAL, "local coordinator: \"%s\" is neither unix nor https://HOST:PORT",
 				     opts->client_url);
+	if (!strrchr(hostport, ':') || strlen(strrchr(hostport, ':')) < 2)
+		return ptc_error_set(err, PTC_EINVAL, "local coordinator: \"%s\" has no port", opts->client_url);
 	if (https && !opts->tls)
 		return ptc_error_set(err, PTC_EINVAL, "local coordinator: %s needs tls: {ca, cert, key}",
 				     opts->client_url);

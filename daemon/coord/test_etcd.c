@@ -1,0 +1,911 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The client and the child against real etcd processes, over unix sockets and
+ * over TLS. "test_etcd supervise DIR" is the daemon that gets killed. */
+#include "daemon/coord/etcd.h"
+
+#include "base/alloc.h"
+#include "base/check.h"
+#include "base/fault.h"
+#include "base/limits.h"
+#include "base/sys.h"
+#include "rpc/test_certs.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+extern char **environ;
+
+static char top[] = "/tmp/ptc-etcd-XXXXXX";
+
+/* One etcd and one client, shared by the tests that do not harm them. */
+static struct fixture {
+	char dir[128];
+	struct ptc_etcd_child *child;
+	char *endpoint;
+	struct ptc_etcd *e;
+} fx;
+
+#define OK(call)                                                                                                       \
+	do {                                                                                                           \
+		struct ptc_error ok_err = PTC_ERROR_INIT;                                                              \
+		int ok_rc = (call);                                                                                    \
+		if (ok_rc)                                                                                             \
+			fail_msg("%s: %d %s", #call, ok_rc, ok_err.text);                                              \
+	} while (0)
+
+static void sleep_ms(int ms)
+{
+	struct timespec ts = { ms / 1000, (ms % 1000) * 1000000L };
+
+	nanosleep(&ts, NULL);
+}
+
+static int64_t now_ms(void)
+{
+	return ptc_sys_now_ns() / 1000000;
+}
+
+static struct ptc_etcd *client(const char *endpoint, const struct ptc_rpc_tls *tls, int timeout_ms)
+{
+	struct ptc_etcd_opts opts = { .endpoints = &endpoint, .nendpoints = 1, .tls = tls, .timeout_ms = timeout_ms };
+	struct ptc_etcd *e = NULL;
+
+	OK(ptc_etcd_new(&opts, &e, &ok_err));
+	return e;
+}
+
+static void start_in(const char *name, struct fixture *f)
+{
+	struct ptc_etcd_child_opts opts = { .data_dir = f->dir, .client_url = "unix" };
+
+	snprintf(f->dir, sizeof f->dir, "%s/%s", top, name);
+	OK(ptc_etcd_child_new(&opts, &f->child, &f->endpoint, &ok_err));
+	f->e = client(f->endpoint, NULL, 0);
+}
+
+static void stop(struct fixture *f)
+{
+	f->e = ptc_etcd_free(f->e);
+	f->child = ptc_etcd_child_free(f->child);
+	ptc_free(f->endpoint);
+	f->endpoint = NULL;
+}
+
+static pid_t etcd_pid(const char *dir)
+{
+	char path[256], *text = NULL;
+	size_t len;
+	pid_t pid;
+
+	snprintf(path, sizeof path, "%s/etcd.pid", dir);
+	if (ptc_sys_read_file(path, 4096, &text, &len, NULL))
+		return 0;
+	pid = (pid_t)atoi(text);
+	ptc_free(text);
+	return pid;
+}
+
+__attribute__((format(printf, 1, 2))) static int sh(const char *fmt, ...)
+{
+	char cmd[2048];
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(cmd, sizeof cmd, fmt, ap);
+	va_end(ap);
+	return system(cmd);
+}
+
+static bool exists(struct ptc_etcd *e, const char *key)
+{
+	struct ptc_etcd_kvs kvs = { 0 };
+	bool there;
+
+	OK(ptc_etcd_get(e, key, false, 1, &kvs, &ok_err));
+	there = kvs.n == 1;
+	ptc_etcd_kvs_done(&kvs);
+	return there;
+}
+
+/* ---- keys and values ---------------------------------------------------------- */
+
+static void put_get_delete(void **state)
+{
+	struct ptc_etcd_kvs kvs = { 0 };
+
+	OK(ptc_etcd_put(fx.e, "/a/x", "one\0two", 7, 0, NULL, &ok_err));
+	OK(ptc_etcd_put(fx.e, "/a/x", "one\0two", 7, 0, NULL, &ok_err));
+	OK(ptc_etcd_put(fx.e, "/a/y", "", 0, 0, NULL, &ok_err));
+	OK(ptc_etcd_put(fx.e, "/a0", "outside", 7, 0, NULL, &ok_err));
+	OK(ptc_etcd_get(fx.e, "/a/", true, 0, &kvs, &ok_err));
+	assert_int_equal(kvs.n, 2);
+	assert_string_equal(kvs.kv[0].key, "/a/x");
+	assert_int_equal(kvs.kv[0].len, 7);
+	assert_memory_equal(kvs.kv[0].value, "one\0two", 8);
+	assert_true(kvs.kv[0].version == 2 && kvs.kv[0].mod_revision > kvs.kv[0].create_revision);
+	assert_true(kvs.kv[1].len == 0 && kvs.kv[1].value[0] == '\0');
+	assert_true(kvs.revision >= kvs.kv[1].mod_revision);
+	ptc_etcd_kvs_done(&kvs);
+	OK(ptc_etcd_delete(fx.e, "/a/x", false, NULL, &ok_err));
+	assert_false(exists(fx.e, "/a/x"));
+	OK(ptc_etcd_delete(fx.e, "/a/", true, NULL, &ok_err));
+	assert_false(exists(fx.e, "/a/y"));
+	assert_true(exists(fx.e, "/a0"));
+	OK(ptc_etcd_get(fx.e, "/none", true, 0, &kvs, &ok_err));
+	assert_true(kvs.n == 0 && kvs.revision > 0);
+	ptc_etcd_kvs_done(&kvs);
+}
+
+static bool txn1(const char *key, enum ptc_etcd_target target, int64_t equal, const char *value, int64_t *ret_rev)
+{
+	struct ptc_etcd_compare cmp = { key, target, equal };
+	struct ptc_etcd_op op = { .key = key, .value = value, .len = value ? strlen(value) : 0 };
+	bool done = false;
+
+	OK(ptc_etcd_txn(fx.e, &cmp, 1, &op, 1, NULL, &done, ret_rev, &ok_err));
+	return done;
+}
+
+static void txn_compares(void **state)
+{
+	int64_t created = 0, changed = 0, rev = 0;
+	struct ptc_etcd_kvs kvs = { 0 };
+
+	assert_true(txn1("/t/k", PTC_ETCD_CREATE_REV, 0, "1", &created));
+	assert_false(txn1("/t/k", PTC_ETCD_CREATE_REV, 0, "other", &rev));
+	assert_true(txn1("/t/k", PTC_ETCD_MOD_REV, created, "2", &changed));
+	assert_true(changed > created);
+	assert_false(txn1("/t/k", PTC_ETCD_MOD_REV, created, "3", &rev));
+	assert_true(txn1("/t/k", PTC_ETCD_CREATE_REV, created, "4", &rev));
+	assert_false(txn1("/t/k", PTC_ETCD_VERSION, 2, "5", &rev));
+	assert_true(txn1("/t/k", PTC_ETCD_VERSION, 3, "6", &rev));
+	OK(ptc_etcd_get(fx.e, "/t/k", false, 0, &kvs, &ok_err));
+	assert_string_equal(kvs.kv[0].value, "6");
+	assert_true(kvs.kv[0].mod_revision == rev);
+	ptc_etcd_kvs_done(&kvs);
+	assert_true(txn1("/t/k", PTC_ETCD_VERSION, 4, NULL, &rev));
+	assert_false(exists(fx.e, "/t/k"));
+}
+
+static void txn_is_all_or_nothing(void **state)
+{
+	struct ptc_etcd_compare cmp[2] = { { "/all/a", PTC_ETCD_CREATE_REV, 0 }, { "/all/old", PTC_ETCD_VERSION, 1 } };
+	struct ptc_etcd_op ops[3] = { { .key = "/all/a", .value = "a", .len = 1 },
+				      { .key = "/all/b", .value = "b", .len = 1 },
+				      { .key = "/all/old", .prefix = true } };
+	bool done = true;
+
+	OK(ptc_etcd_txn(fx.e, cmp, 2, ops, 3, NULL, &done, NULL, &ok_err));
+	assert_false(done);
+	assert_false(exists(fx.e, "/all/a"));
+	OK(ptc_etcd_put(fx.e, "/all/old", "x", 1, 0, NULL, &ok_err));
+	OK(ptc_etcd_txn(fx.e, cmp, 2, ops, 3, NULL, &done, NULL, &ok_err));
+	assert_true(done);
+	assert_true(exists(fx.e, "/all/a") && exists(fx.e, "/all/b") && !exists(fx.e, "/all/old"));
+}
+
+static void limits_refuse_before_sending(void **state)
+{
+	static char big[PTC_ETCD_VALUE_MAX + 1];
+	struct ptc_etcd_op ops[PTC_ETCD_TXN_OPS_MAX + 1] = { { 0 } };
+	struct ptc_error err = PTC_ERROR_INIT;
+	bool done;
+
+	OK(ptc_etcd_put(fx.e, "/lim/max", big, PTC_ETCD_VALUE_MAX, 0, NULL, &ok_err));
+	assert_int_equal(ptc_etcd_put(fx.e, "/lim/over", big, sizeof big, 0, NULL, &err), PTC_ELIMIT);
+	for (size_t i = 0; i < PTC_ARRAY_LEN(ops); i++)
+		ops[i] = (struct ptc_etcd_op){ .key = "/lim/k", .value = "", .len = 0 };
+	assert_int_equal(ptc_etcd_txn(fx.e, NULL, 0, ops, PTC_ARRAY_LEN(ops), NULL, &done, NULL, &err), PTC_ELIMIT);
+	for (int i = 0; i < 3; i++)
+		ops[i] = (struct ptc_etcd_op){ .key = i ? i > 1 ? "/lim/2" : "/lim/1" : "/lim/0",
+					       .value = big,
+					       .len = PTC_ETCD_VALUE_MAX };
+	assert_int_equal(ptc_etcd_txn(fx.e, NULL, 0, ops, 3, NULL, &done, NULL, &err), PTC_ELIMIT);
+	OK(ptc_etcd_txn(fx.e, NULL, 0, ops, 2, NULL, &done, NULL, &ok_err));
+	assert_int_equal(ptc_etcd_put(fx.e, "", "v", 1, 0, NULL, &err), PTC_EINVAL);
+	assert_false(exists(fx.e, "/lim/over"));
+	assert_int_equal(ptc_etcd_put(fx.e, "/lim/lease", "v", 1, 12345, NULL, &err), PTC_ENOTFOUND);
+	/* what etcd itself refuses keeps etcd's words */
+	ops[0] = ops[1] = (struct ptc_etcd_op){ .key = "/lim/twice", .value = "v", .len = 1 };
+	assert_int_equal(ptc_etcd_txn(fx.e, NULL, 0, ops, 2, NULL, &done, NULL, &err), PTC_EINVAL);
+	assert_non_null(strstr(err.text, "duplicate key"));
+	OK(ptc_etcd_delete(fx.e, "/lim/", true, NULL, &ok_err));
+}
+
+/* Small keys make the pages long, then values of the greatest size overflow one message. */
+static void listing_is_paged(void **state)
+{
+	static char value[PTC_ETCD_VALUE_MAX];
+	struct ptc_etcd_kvs kvs = { 0 };
+	struct ptc_error err = PTC_ERROR_INIT;
+	char key[64];
+
+	for (int i = 0; i < 400; i++) {
+		snprintf(key, sizeof key, "/page/a%04d", i);
+		OK(ptc_etcd_put(fx.e, key, key, strlen(key), 0, NULL, &ok_err));
+	}
+	for (int i = 0; i < 170; i++) {
+		snprintf(key, sizeof key, "/page/b%04d", i);
+		value[0] = (char)i;
+		OK(ptc_etcd_put(fx.e, key, value, sizeof value, 0, NULL, &ok_err));
+	}
+	OK(ptc_etcd_get(fx.e, "/page/", true, 0, &kvs, &ok_err));
+	assert_int_equal(kvs.n, 570);
+	for (int i = 0; i < 570; i++) {
+		snprintf(key, sizeof key, "/page/%c%04d", i < 400 ? 'a' : 'b', i < 400 ? i : i - 400);
+		assert_string_equal(kvs.kv[i].key, key);
+		assert_true(kvs.kv[i].len == (i < 400 ? strlen(key) : sizeof value));
+		assert_true(i < 400 || kvs.kv[i].value[0] == (char)(i - 400));
+	}
+	ptc_etcd_kvs_done(&kvs);
+	assert_int_equal(ptc_etcd_get(fx.e, "/page/", true, 569, &kvs, &err), PTC_ELIMIT);
+	OK(ptc_etcd_delete(fx.e, "/page/", true, NULL, &ok_err));
+}
+
+static void fault_points_fail_around_the_effect(void **state)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+
+	setenv("PTC_FAULT", "test.put.before=fail,test.put.after@1=fail", 1);
+	ptc_fault_init();
+	unsetenv("PTC_FAULT");
+	assert_int_equal(ptc_etcd_put(fx.e, "/fault", "v", 1, 0, "test.put", &err), PTC_ECOORD);
+	assert_non_null(strstr(err.text, "nothing was sent"));
+	assert_false(exists(fx.e, "/fault"));
+	assert_int_equal(ptc_etcd_put(fx.e, "/fault", "v", 1, 0, "test.put", &err), PTC_ECOORD);
+	assert_non_null(strstr(err.text, "outcome unknown"));
+	assert_true(exists(fx.e, "/fault"));
+	OK(ptc_etcd_put(fx.e, "/fault", "w", 1, 0, "test.put", &ok_err));
+}
+
+/* ---- reachability ------------------------------------------------------------------ */
+
+static void other_endpoints_are_tried(void **state)
+{
+	const char *ep[] = { "unix:/nowhere/a", "unix:/nowhere/b", fx.endpoint };
+	struct ptc_etcd_opts opts = { .endpoints = ep, .nendpoints = 3 };
+	struct ptc_etcd *e = NULL;
+
+	OK(ptc_etcd_new(&opts, &e, &ok_err));
+	OK(ptc_etcd_put(e, "/over", "v", 1, 0, NULL, &ok_err));
+	assert_true(exists(e, "/over"));
+	ptc_etcd_free(e);
+}
+
+static void unreachable_is_said_in_time(void **state)
+{
+	struct ptc_etcd *e = client("unix:/nowhere/a", NULL, 400);
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_etcd_kvs kvs;
+	int64_t start = now_ms();
+
+	assert_int_equal(ptc_etcd_get(e, "/x", false, 0, &kvs, &err), PTC_ECOORD);
+	assert_non_null(strstr(err.text, "unix:/nowhere/a"));
+	assert_int_equal(ptc_etcd_put(e, "/x", "v", 1, 0, NULL, &err), PTC_ECOORD);
+	assert_non_null(strstr(err.text, "nothing was sent"));
+	assert_in_range(now_ms() - start, 700, 3000);
+	ptc_etcd_free(e);
+}
+
+static void tcp_needs_tls(void **state)
+{
+	const char *ep = "127.0.0.1:1";
+	struct ptc_etcd_opts opts = { .endpoints = &ep, .nendpoints = 1 };
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_etcd *e;
+
+	assert_int_equal(ptc_etcd_new(&opts, &e, &err), PTC_EPERM);
+	opts.nendpoints = 0;
+	assert_int_equal(ptc_etcd_new(&opts, &e, &err), PTC_EINVAL);
+}
+
+/* A stopped server: reads and unsent writes are definite, a write under way is not. */
+static void lost_answers_are_unknown_outcomes(void **state)
+{
+	struct ptc_etcd *e = client(fx.endpoint, NULL, 500);
+	struct ptc_error err = PTC_ERROR_INIT;
+
+	OK(ptc_etcd_put(e, "/lost", "1", 1, 0, NULL, &ok_err));
+	kill(etcd_pid(fx.dir), SIGSTOP);
+	assert_int_equal(ptc_etcd_put(e, "/lost", "2", 1, 0, NULL, &err), PTC_ETIMEOUT);
+	assert_non_null(strstr(err.text, "outcome unknown"));
+	assert_int_equal(ptc_etcd_put(e, "/lost", "3", 1, 0, NULL, &err), PTC_ECOORD);
+	assert_non_null(strstr(err.text, "nothing was sent"));
+	kill(etcd_pid(fx.dir), SIGCONT);
+	ptc_etcd_free(e);
+	assert_true(exists(fx.e, "/lost"));
+}
+
+/* ---- leases --------------------------------------------------------------------------- */
+
+static void count_lost(void *arg)
+{
+	__atomic_add_fetch((int *)arg, 1, __ATOMIC_SEQ_CST);
+}
+
+static bool wait_count(int *count, int at_least, int timeout_ms)
+{
+	int64_t until = now_ms() + timeout_ms;
+
+	while (__atomic_load_n(count, __ATOMIC_SEQ_CST) < at_least && now_ms() < until)
+		sleep_ms(10);
+	return __atomic_load_n(count, __ATOMIC_SEQ_CST) >= at_least;
+}
+
+static void leases_live_and_end(void **state)
+{
+	struct ptc_etcd_lease *kept = NULL, *left = NULL;
+	int lost = 0;
+
+	OK(ptc_etcd_lease_new(fx.e, 1, count_lost, &lost, &kept, &ok_err));
+	OK(ptc_etcd_lease_new(fx.e, 1, count_lost, &lost, &left, &ok_err));
+	OK(ptc_etcd_put(fx.e, "/lease/kept", "v", 1, ptc_etcd_lease_id(kept), NULL, &ok_err));
+	OK(ptc_etcd_put(fx.e, "/lease/left", "v", 1, ptc_etcd_lease_id(left), NULL, &ok_err));
+	ptc_etcd_lease_free(left, false); /* nobody keeps it alive: it expires */
+	sleep_ms(4500);
+	assert_true(exists(fx.e, "/lease/kept"));
+	assert_false(exists(fx.e, "/lease/left"));
+	ptc_etcd_lease_free(kept, true);
+	assert_false(exists(fx.e, "/lease/kept"));
+	assert_int_equal(lost, 0);
+}
+
+static void a_revoked_lease_is_noticed(void **state)
+{
+	struct ptc_etcd_lease *l = NULL;
+	int lost = 0;
+
+	OK(ptc_etcd_lease_new(fx.e, 2, count_lost, &lost, &l, &ok_err));
+	OK(ptc_etcd_put(fx.e, "/lease/dead", "v", 1, ptc_etcd_lease_id(l), NULL, &ok_err));
+	OK(ptc_etcd_revoke(fx.e, ptc_etcd_lease_id(l), &ok_err));
+	OK(ptc_etcd_revoke(fx.e, ptc_etcd_lease_id(l), &ok_err)); /* gone is gone */
+	assert_false(exists(fx.e, "/lease/dead"));
+	assert_true(wait_count(&lost, 1, 2000));
+	sleep_ms(1000);
+	assert_int_equal(lost, 1);
+	ptc_etcd_lease_free(l, true);
+}
+
+static void a_silent_etcd_loses_the_lease(void **state)
+{
+	struct ptc_etcd_lease *l = NULL;
+	int64_t start;
+	int lost = 0;
+
+	OK(ptc_etcd_lease_new(fx.e, 2, count_lost, &lost, &l, &ok_err));
+	sleep_ms(1000);
+	start = now_ms();
+	kill(etcd_pid(fx.dir), SIGSTOP);
+	assert_true(wait_count(&lost, 1, 4000));
+	kill(etcd_pid(fx.dir), SIGCONT);
+	assert_in_range(now_ms() - start, 1000, 2200); /* a TTL after the last keep-alive, not later */
+	ptc_etcd_lease_free(l, true);
+}
+
+/* ---- watches ---------------------------------------------------------------------------- */
+
+/* A model of the keys built from events only. */
+struct model {
+	pthread_mutex_t lock;
+	struct {
+		char key[64], value[64];
+	} kv[256];
+	size_t n;
+	int resets, synced, deletes;
+	void (*on_synced)(struct model *m); /* first time, on the watch thread */
+	int compacted_at;
+};
+
+static size_t model_find(const struct model *m, const char *key)
+{
+	size_t i = 0;
+
+	while (i < m->n && strcmp(m->kv[i].key, key) != 0)
+		i++;
+	return i;
+}
+
+static void model_event(void *arg, enum ptc_watch_kind kind, const struct ptc_etcd_kv *kv)
+{
+	struct model *m = arg;
+	void (*then)(struct model *) = NULL;
+	size_t i;
+
+	pthread_mutex_lock(&m->lock);
+	i = kv ? model_find(m, kv->key) : 0;
+	if (kind == PTC_WATCH_RESET) {
+		m->n = 0;
+		m->resets++;
+	} else if (kind == PTC_WATCH_SYNCED) {
+		then = m->synced++ == 0 ? m->on_synced : NULL;
+	} else if (kind == PTC_WATCH_PUT && i < PTC_ARRAY_LEN(m->kv)) {
+		m->n = PTC_MAX(m->n, i + 1);
+		snprintf(m->kv[i].key, 64, "%s", kv->key);
+		snprintf(m->kv[i].value, 64, "%s", kv->value);
+	} else if (kind == PTC_WATCH_DELETE && i < m->n) {
+		m->kv[i] = m->kv[--m->n];
+		m->deletes++;
+	}
+	pthread_mutex_unlock(&m->lock);
+	if (then)
+		then(m);
+}
+
+/* Waits until the model is synced for the nth time and equals what a listing says. */
+static bool model_agrees(struct model *m, struct ptc_etcd *e, const char *prefix, int synced, int timeout_ms)
+{
+	int64_t until = now_ms() + timeout_ms;
+
+	for (;;) {
+		struct ptc_etcd_kvs kvs = { 0 };
+		int rc = ptc_etcd_get(e, prefix, true, 0, &kvs, NULL);
+		bool same;
+
+		pthread_mutex_lock(&m->lock);
+		same = rc == 0 && m->synced >= synced && kvs.n == m->n;
+		for (size_t i = 0; same && i < kvs.n; i++) {
+			size_t at = model_find(m, kvs.kv[i].key);
+
+			same = at < m->n && strcmp(m->kv[at].value, kvs.kv[i].value) == 0;
+		}
+		pthread_mutex_unlock(&m->lock);
+		ptc_etcd_kvs_done(&kvs);
+		if (same || now_ms() > until)
+			return same;
+		sleep_ms(20);
+	}
+}
+
+static void a_watch_lists_then_follows(void **state)
+{
+	static struct model m = { .lock = PTHREAD_MUTEX_INITIALIZER }; /* outlives a failed test, whose watch runs on */
+	struct ptc_etcd_watch *w = NULL;
+	int64_t start;
+
+	OK(ptc_etcd_put(fx.e, "/w/a", "1", 1, 0, NULL, &ok_err));
+	OK(ptc_etcd_put(fx.e, "/w/b", "1", 1, 0, NULL, &ok_err));
+	OK(ptc_etcd_watch_new(fx.e, "/w/", model_event, &m, &w, &ok_err));
+	assert_true(model_agrees(&m, fx.e, "/w/", 1, 3000));
+	OK(ptc_etcd_put(fx.e, "/w/a", "2", 1, 0, NULL, &ok_err));
+	OK(ptc_etcd_put(fx.e, "/w/c", "1", 1, 0, NULL, &ok_err));
+	OK(ptc_etcd_put(fx.e, "/wx", "1", 1, 0, NULL, &ok_err));
+	OK(ptc_etcd_delete(fx.e, "/w/b", false, NULL, &ok_err));
+	assert_true(model_agrees(&m, fx.e, "/w/", 1, 3000));
+	assert_true(m.n == 2 && m.resets == 1 && m.synced == 1 && m.deletes == 1);
+	start = now_ms();
+	ptc_etcd_watch_free(w);
+	assert_in_range(now_ms() - start, 0, 1000); /* an idle stream is cancelled, not waited for */
+}
+
+static void write_and_compact(struct model *m)
+{
+	struct ptc_etcd_kvs kvs = { 0 };
+
+	OK(ptc_etcd_put(fx.e, "/wc/a", "2", 1, 0, NULL, &ok_err));
+	OK(ptc_etcd_delete(fx.e, "/wc/b", false, NULL, &ok_err));
+	OK(ptc_etcd_put(fx.e, "/wc/c", "3", 1, 0, NULL, &ok_err));
+	OK(ptc_etcd_get(fx.e, "/wc/", true, 0, &kvs, &ok_err));
+	assert_int_equal(sh("ETCDCTL_API=3 etcdctl --endpoints 'unix://%s/client.sock:0' compact %" PRId64
+			    " >/dev/null",
+			    fx.dir, kvs.revision),
+			 0);
+	ptc_etcd_kvs_done(&kvs);
+	m->compacted_at = 1;
+}
+
+/* Between listing and stream, what happened since the listing is compacted away. */
+static void a_compacted_watch_lists_again(void **state)
+{
+	static struct model m = { .lock = PTHREAD_MUTEX_INITIALIZER,
+				  .on_synced = write_and_compact }; /* outlives a failed test, whose watch runs on */
+	struct ptc_etcd_watch *w = NULL;
+
+	OK(ptc_etcd_put(fx.e, "/wc/a", "1", 1, 0, NULL, &ok_err));
+	OK(ptc_etcd_put(fx.e, "/wc/b", "1", 1, 0, NULL, &ok_err));
+	OK(ptc_etcd_watch_new(fx.e, "/wc/", model_event, &m, &w, &ok_err));
+	assert_true(model_agrees(&m, fx.e, "/wc/", 2, 5000));
+	assert_true(m.compacted_at == 1 && m.resets == 2);
+	OK(ptc_etcd_put(fx.e, "/wc/d", "4", 1, 0, NULL, &ok_err));
+	assert_true(model_agrees(&m, fx.e, "/wc/", 2, 3000));
+	assert_true(m.resets == 2 && m.n == 3);
+	ptc_etcd_watch_free(w);
+}
+
+static void freeing_the_client_stops_its_threads(void **state)
+{
+	static struct model m = { .lock = PTHREAD_MUTEX_INITIALIZER }; /* outlives a failed test, whose watch runs on */
+	struct ptc_etcd *e = client(fx.endpoint, NULL, 0);
+	struct ptc_etcd_watch *w = NULL;
+	struct ptc_etcd_lease *l = NULL;
+
+	OK(ptc_etcd_watch_new(e, "/free/", model_event, &m, &w, &ok_err));
+	OK(ptc_etcd_lease_new(e, 5, NULL, NULL, &l, &ok_err));
+	assert_true(model_agrees(&m, e, "/free/", 1, 3000));
+	ptc_etcd_free(e);
+	ptc_etcd_watch_free(w);
+	ptc_etcd_lease_free(l, true);
+	ptc_etcd_free(NULL);
+	ptc_etcd_watch_free(NULL);
+	ptc_etcd_lease_free(NULL, true);
+}
+
+/* ---- the child ------------------------------------------------------------------------------ */
+
+static void a_killed_etcd_is_started_again(void **state)
+{
+	static struct model m = { .lock = PTHREAD_MUTEX_INITIALIZER }; /* outlives a failed test, whose watch runs on */
+	struct ptc_etcd_lease *l = NULL;
+	struct ptc_etcd_watch *w = NULL;
+	pid_t before = etcd_pid(fx.dir), after;
+	uint64_t rss = 0;
+	int lost = 0;
+
+	OK(ptc_etcd_watch_new(fx.e, "/k/", model_event, &m, &w, &ok_err));
+	OK(ptc_etcd_lease_new(fx.e, 10, count_lost, &lost, &l, &ok_err));
+	OK(ptc_etcd_put(fx.e, "/k/a", "1", 1, ptc_etcd_lease_id(l), NULL, &ok_err));
+	assert_true(model_agrees(&m, fx.e, "/k/", 1, 3000));
+	assert_int_equal(kill(before, SIGKILL), 0);
+	assert_true(model_agrees(&m, fx.e, "/k/", 2, 15000));
+	after = etcd_pid(fx.dir);
+	assert_true(after > 0 && after != before);
+	OK(ptc_etcd_put(fx.e, "/k/b", "2", 1, 0, NULL, &ok_err));
+	assert_true(model_agrees(&m, fx.e, "/k/", 2, 3000));
+	assert_int_equal(m.n, 2);
+	assert_int_equal(lost, 0);
+	assert_int_equal(ptc_etcd_child_rss_bytes(fx.child, &rss), 0);
+	assert_in_range(rss, 5 << 20, 1 << 30);
+	ptc_etcd_lease_free(l, true);
+	ptc_etcd_watch_free(w);
+}
+
+static void nothing_listens_on_tcp_and_nothing_leaks_in(void **state)
+{
+	int pid = (int)etcd_pid(fx.dir);
+
+	assert_int_equal(sh("! ss -ltunpH | grep -q 'pid=%d,'", pid), 0);
+	assert_int_equal(sh("! ls -l /proc/%d/fd | grep -q sentinel", pid), 0);
+	assert_int_equal(sh("test $(stat -c %%a %s) = 700", fx.dir), 0);
+	assert_int_equal(sh("! tr '\\0' '\\n' < /proc/%d/environ | grep -q PTC_TEST_SECRET", pid), 0);
+}
+
+static void another_uid_is_refused(void **state)
+{
+	const char *put = "ETCDCTL_API=3 etcdctl --dial-timeout=2s --command-timeout=2s --endpoints "
+			  "'unix://%s/client.sock:0' put /uid/k v >/dev/null 2>&1";
+	char as_nobody[1024], as_root[512];
+
+	if (geteuid() != 0 || sh("command -v setpriv >/dev/null"))
+		skip();
+	snprintf(as_root, sizeof as_root, put, fx.dir);
+	snprintf(as_nobody, sizeof as_nobody,
+		 "env ETCDCTL_API=3 setpriv --reuid=65534 --regid=65534 --clear-groups sh -c \"%s\"", as_root);
+	assert_int_equal(sh("%s", as_root), 0);
+	OK(ptc_etcd_delete(fx.e, "/uid/k", false, NULL, &ok_err));
+	assert_int_not_equal(sh("%s", as_nobody), 0);
+	assert_false(exists(fx.e, "/uid/k"));
+}
+
+static void the_directory_has_one_supervisor(void **state)
+{
+	struct ptc_etcd_child_opts opts = { .data_dir = fx.dir, .client_url = "unix" };
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_etcd_child *c = NULL;
+	char *endpoint;
+
+	assert_int_equal(ptc_etcd_child_new(&opts, &c, &endpoint, &err), PTC_ESTATE);
+	assert_non_null(strstr(err.text, "another ptcd"));
+}
+
+static void bad_options_are_refused(void **state)
+{
+	char dir[128], open_dir[128], long_dir[256];
+	struct ptc_rpc_tls tls = { "/nowhere/ca", "/nowhere/cert", "/nowhere/key" };
+	const struct {
+		struct ptc_etcd_child_opts opts;
+		int code;
+		const char *says;
+	} bad[] = {
+		{ { dir, "tcp://x", NULL, false, NULL }, PTC_EINVAL, "neither unix nor https" },
+		{ { dir, "https://127.0.0.1:1", NULL, false, NULL }, PTC_EINVAL, "needs tls" },
+		{ { dir, "https://127.0.0.1", NULL, false, NULL }, PTC_EINVAL, "has no port" },
+		{ { dir, "https://127.0.0.1:1", &tls, false, NULL }, PTC_ENOTFOUND, "/nowhere/ca" },
+		{ { dir, "http://127.0.0.1:1", NULL, false, NULL }, PTC_EPERM, "not protected" },
+		{ { dir, "http://10.0.0.1:1", NULL, true, NULL }, PTC_EPERM, "not protected" },
+		{ { dir, "unix", NULL, false, "no-such-etcd" }, PTC_ENOTFOUND, "install" },
+		{ { dir, "unix", NULL, false, "/nowhere/etcd" }, PTC_ENOTFOUND, "/nowhere/etcd" },
+		{ { dir, "unix", NULL, false, "false" }, PTC_ECOORD, "ended while starting" },
+		{ { open_dir, "unix", NULL, false, NULL }, PTC_EPERM, "mode 0700" },
+		{ { long_dir, "unix", NULL, false, NULL }, PTC_ELIMIT, "too long" },
+		{ { "/dev/null/x", "unix", NULL, false, NULL }, PTC_EIO, "/dev/null" },
+	};
+
+	snprintf(dir, sizeof dir, "%s/bad", top);
+	snprintf(open_dir, sizeof open_dir, "%s/open", top);
+	snprintf(long_dir, sizeof long_dir, "%s/%0100d", top, 0);
+	assert_int_equal(mkdir(open_dir, 0755), 0);
+	for (size_t i = 0; i < PTC_ARRAY_LEN(bad); i++) {
+		struct ptc_error err = PTC_ERROR_INIT;
+		struct ptc_etcd_child *c = NULL;
+		char *endpoint;
+		int rc = ptc_etcd_child_new(&bad[i].opts, &c, &endpoint, &err);
+
+		if (rc != bad[i].code || !strstr(err.text, bad[i].says))
+			fail_msg("case %zu: %d %s", i, rc, err.text);
+	}
+}
+
+static void stopping_leaves_no_process(void **state)
+{
+	struct fixture f = { 0 };
+	pid_t pid;
+
+	start_in("stop", &f);
+	pid = etcd_pid(f.dir);
+	assert_int_equal(kill(pid, 0), 0);
+	stop(&f);
+	assert_int_equal(kill(pid, 0), -1);
+	assert_int_equal(etcd_pid(f.dir), 0);
+}
+
+/* A pid file that names another live process: us. */
+static void a_reused_pid_is_left_alone(void **state)
+{
+	struct fixture f = { 0 };
+	char path[256], *line = NULL;
+	size_t len;
+
+	snprintf(path, sizeof path, "%s/reused", top);
+	assert_int_equal(mkdir(path, 0700), 0);
+	snprintf(path, sizeof path, "%s/reused/etcd.pid", top);
+	OK(ptc_sys_read_file("/proc/self/stat", 4096, &line, &len, &ok_err));
+	OK(ptc_sys_write_file(path, line, len, 0600, NULL, &ok_err));
+	ptc_free(line);
+	start_in("reused", &f);
+	assert_true(etcd_pid(f.dir) != getpid());
+	stop(&f);
+}
+
+/* ---- a daemon that is killed ------------------------------------------------------------------ */
+
+static int supervise(const char *dir)
+{
+	struct ptc_etcd_child_opts opts = { .data_dir = dir, .client_url = "unix" };
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_etcd_child *c = NULL;
+	char *endpoint;
+
+	ptc_rpc_init();
+	if (ptc_etcd_child_new(&opts, &c, &endpoint, &err)) {
+		fprintf(stderr, "%s\n", err.text);
+		return 1;
+	}
+	if (write(STDOUT_FILENO, "ready\n", 6) != 6)
+		return 1;
+	for (;;)
+		pause();
+}
+
+/* A daemon in a process of its own, killed -9 once its etcd runs; returns etcd's pid. */
+static pid_t supervisor_dies(const char *dir)
+{
+	char self[256], arg[256], line[16] = "";
+	char verb[] = "supervise";
+	char *argv[] = { self, verb, arg, NULL };
+	posix_spawn_file_actions_t fa;
+	int fds[2];
+	pid_t pid;
+
+	snprintf(arg, sizeof arg, "%s", dir);
+	snprintf(self, sizeof self, "/proc/self/exe");
+	assert_int_equal(pipe2(fds, O_CLOEXEC), 0);
+	posix_spawn_file_actions_init(&fa);
+	posix_spawn_file_actions_adddup2(&fa, fds[1], STDOUT_FILENO);
+	assert_int_equal(posix_spawn(&pid, self, &fa, NULL, argv, environ), 0);
+	posix_spawn_file_actions_destroy(&fa);
+	close(fds[1]);
+	assert_int_equal(read(fds[0], line, 6), 6);
+	close(fds[0]);
+	assert_string_equal(line, "ready\n");
+	kill(pid, SIGKILL);
+	assert_int_equal(waitpid(pid, NULL, 0), pid);
+	return etcd_pid(dir);
+}
+
+static void an_orphan_is_adopted(void **state)
+{
+	struct fixture f = { 0 };
+	char dir[128];
+	pid_t orphan;
+
+	snprintf(dir, sizeof dir, "%s/orphan", top);
+	orphan = supervisor_dies(dir);
+	assert_int_equal(kill(orphan, 0), 0);
+	start_in("orphan", &f);
+	assert_int_equal(etcd_pid(f.dir), orphan);
+	OK(ptc_etcd_put(f.e, "/o", "1", 1, 0, NULL, &ok_err));
+	/* supervised like one of our own */
+	kill(orphan, SIGKILL);
+	for (int i = 0; i < 100 && etcd_pid(f.dir) == orphan; i++)
+		sleep_ms(100);
+	assert_true(etcd_pid(f.dir) != orphan);
+	assert_true(exists(f.e, "/o"));
+	stop(&f);
+}
+
+static int free_port(void)
+{
+	struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	socklen_t len = sizeof a;
+	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+	assert_int_equal(bind(fd, (struct sockaddr *)&a, sizeof a), 0);
+	assert_int_equal(getsockname(fd, (struct sockaddr *)&a, &len), 0);
+	close(fd);
+	return ntohs(a.sin_port);
+}
+
+/* TLS: mutual, also against a client of another authority; and an orphan started otherwise is replaced. */
+static void tls_is_mutual_and_replaces_a_unix_orphan(void **state)
+{
+	char dir[128], file[6][160], url[64], *endpoint = NULL;
+	struct ptc_etcd_child_opts opts = { .data_dir = dir, .client_url = url };
+	struct ptc_rpc_tls good, foreign;
+	struct ptc_etcd_child *c = NULL;
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_etcd_kvs kvs;
+	struct ptc_etcd *e;
+	pid_t orphan;
+
+	test_ca(top, "ca");
+	test_ca(top, "other");
+	test_cert(top, "ca", "n0", "URI:ptc://node/n0,DNS:localhost,IP:127.0.0.1", 2);
+	test_cert(top, "other", "spy", "URI:ptc://node/n0,DNS:localhost,IP:127.0.0.1", 2);
+	for (int i = 0; i < 6; i++)
+		snprintf(file[i], sizeof file[i], "%s/%s", top,
+			 (const char *[]){ "ca.crt", "n0.crt", "n0.key", "ca.crt", "spy.crt", "spy.key" }[i]);
+	good = (struct ptc_rpc_tls){ file[0], file[1], file[2] };
+	foreign = (struct ptc_rpc_tls){ file[3], file[4], file[5] };
+
+	snprintf(dir, sizeof dir, "%s/tls", top);
+	orphan = supervisor_dies(dir);
+	snprintf(url, sizeof url, "https://127.0.0.1:%d", free_port());
+	opts.tls = &good;
+	OK(ptc_etcd_child_new(&opts, &c, &endpoint, &ok_err));
+	assert_true(etcd_pid(dir) != orphan);
+	assert_string_equal(endpoint, url + 8);
+	e = client(endpoint, &good, 0);
+	OK(ptc_etcd_put(e, "/tls", "v", 1, 0, NULL, &ok_err));
+	assert_true(exists(e, "/tls"));
+	ptc_etcd_free(e);
+	e = client(endpoint, &foreign, 1000);
+	assert_int_equal(ptc_etcd_get(e, "/tls", false, 0, &kvs, &err), PTC_ECOORD);
+	ptc_etcd_free(e);
+	assert_int_not_equal(
+		sh("ETCDCTL_API=3 etcdctl --dial-timeout=1s --command-timeout=1s --endpoints %s --cacert %s "
+		   "put /x y >/dev/null 2>&1",
+		   url, file[0]),
+		0);
+	assert_int_not_equal(
+		sh("ETCDCTL_API=3 etcdctl --dial-timeout=1s --command-timeout=1s --endpoints http://%s put "
+		   "/x y >/dev/null 2>&1",
+		   endpoint),
+		0);
+	assert_int_equal(sh("test $(ss -ltunpH | grep -c 'pid=%d,') = 1", (int)etcd_pid(dir)), 0);
+
+	/* a port in use, which answers as ours would */
+	snprintf(dir, sizeof dir, "%s/tls2", top);
+	{
+		struct ptc_etcd_child *second = NULL;
+		char *unused;
+
+		assert_int_equal(ptc_etcd_child_new(&opts, &second, &unused, &err), PTC_ECOORD);
+		assert_non_null(strstr(err.text, "Address already in use"));
+	}
+	ptc_etcd_child_free(c);
+	ptc_free(endpoint);
+}
+
+/* ---- all of it ---------------------------------------------------------------------------------- */
+
+static int64_t live_before;
+
+static int setup(void **state)
+{
+	char path[160];
+
+	if (!mkdtemp(top) || chmod(top, 0755) != 0)
+		return -1;
+	prctl(PR_SET_CHILD_SUBREAPER, 1); /* orphans come to us and are reaped at the end */
+	setenv("PTC_TEST_SECRET", "1", 1);
+	snprintf(path, sizeof path, "%s/sentinel", top);
+	if (open(path, O_RDWR | O_CREAT, 0600) < 0) /* without close-on-exec, on purpose */
+		return -1;
+	live_before = ptc_alloc_live();
+	start_in("shared", &fx);
+	return 0;
+}
+
+/* What failed tests left running. */
+static void kill_leftovers(void)
+{
+	sh("for f in %s/*/etcd.pid; do [ -s $f ] || continue; read -r pid rest < $f; "
+	   "[ \"$(readlink /proc/$pid/cwd)\" = \"${f%%/etcd.pid}\" ] && kill -9 $pid; done; true",
+	   top);
+	sleep_ms(100);
+}
+
+static int teardown(void **state)
+{
+	int rc = 0;
+
+	stop(&fx);
+	kill_leftovers();
+	while (waitpid(-1, NULL, WNOHANG) > 0)
+		;
+	if (ptc_alloc_live() != live_before) {
+		fprintf(stderr, "%" PRId64 " blocks leaked\n", ptc_alloc_live() - live_before);
+		rc = -1;
+	}
+	return ptc_sys_remove_tree(top, NULL, NULL) ? -1 : rc;
+}
+
+int main(int argc, char **argv)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(put_get_delete),
+		cmocka_unit_test(txn_compares),
+		cmocka_unit_test(txn_is_all_or_nothing),
+		cmocka_unit_test(limits_refuse_before_sending),
+		cmocka_unit_test(listing_is_paged),
+		cmocka_unit_test(fault_points_fail_around_the_effect),
+		cmocka_unit_test(other_endpoints_are_tried),
+		cmocka_unit_test(unreachable_is_said_in_time),
+		cmocka_unit_test(tcp_needs_tls),
+		cmocka_unit_test(lost_answers_are_unknown_outcomes),
+		cmocka_unit_test(leases_live_and_end),
+		cmocka_unit_test(a_revoked_lease_is_noticed),
+		cmocka_unit_test(a_silent_etcd_loses_the_lease),
+		cmocka_unit_test(a_watch_lists_then_follows),
+		cmocka_unit_test(a_compacted_watch_lists_again),
+		cmocka_unit_test(freeing_the_client_stops_its_threads),
+		cmocka_unit_test(a_killed_etcd_is_started_again),
+		cmocka_unit_test(nothing_listens_on_tcp_and_nothing_leaks_in),
+		cmocka_unit_test(another_uid_is_refused),
+		cmocka_unit_test(the_directory_has_one_supervisor),
+		cmocka_unit_test(bad_options_are_refused),
+		cmocka_unit_test(stopping_leaves_no_process),
+		cmocka_unit_test(a_reused_pid_is_left_alone),
+		cmocka_unit_test(an_orphan_is_adopted),
+		cmocka_unit_test(tls_is_mutual_and_replaces_a_unix_orphan),
+	};
+	int rc;
+
+	if (argc == 3 && strcmp(argv[1], "supervise") == 0)
+		return supervise(argv[2]);
+	if (sh("command -v etcd >/dev/null && command -v etcdctl >/dev/null && command -v openssl >/dev/null")) {
+		fprintf(stderr, "skipped: needs etcd, etcdctl and openssl\n");
+		return 77;
+	}
+	if (argc == 2)
+		cmocka_set_test_filter(argv[1]);
+	ptc_rpc_init();
+	rc = cmocka_run_group_tests(tests, setup, teardown);
+	ptc_rpc_shutdown();
+	return rc;
+}
