@@ -32,7 +32,9 @@ struct ptc_controller {
 	/* what START found or the last commit made */
 	bool has_record;
 	struct ptc_record_doc record;
-	int64_t record_revision;
+	/* mod_revisions as last read or written, 0: no such key; every transaction compares them, so that an older one whose
+	 * outcome we never learned cannot come through later */
+	int64_t record_revision, intent_revision, turn_revision;
 	struct ptc_view view; /* from: the record; to: the switch under way */
 	/* the switch under way */
 	struct ptc_intent_doc intent;

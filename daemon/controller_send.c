@@ -11,6 +11,7 @@
 #include "daemon/controller.h"
 
 #include "base/alloc.h"
+#include "base/check.h"
 #include "base/log.h"
 #include "daemon/pbcall.h"
 
@@ -136,12 +137,11 @@ static void fail_later(struct call *c, int status, const struct ptc_error *err)
 {
 	struct failed *f = ptc_calloc(1, sizeof *f);
 
-	if (f) {
-		*f = (struct failed){ c, status, *err };
-		if (ptc_loop_post(c->ctl->d->loop, answer_failed, f) == 0)
-			return;
-	}
-	/* out of memory or stopping: the core's timer sends it again, or nobody needs it */
+	ptc_require(f);
+	*f = (struct failed){ c, status, *err };
+	if (ptc_loop_post(c->ctl->d->loop, answer_failed, f) == 0)
+		return;
+	/* only a loop that has stopped refuses, and then nobody needs the answer */
 	ptc_free(f);
 	ptc_controller_unref(c->ctl);
 	ptc_free(c);
@@ -186,6 +186,7 @@ static int encode_finish(struct ptc_controller *ctl, const struct ptc_job_update
 	req.version = PTC_WIRE_VERSION;
 	req.uuid = ctl->uuid;
 	req.fence = ctl->fence;
+	req.seq = up->seq;
 	req.n_keep = up->has_keep;
 	req.keep = &list;
 	return ptc_pb_encode(&req.base, data, len, err);
@@ -214,6 +215,7 @@ static int encode(struct ptc_controller *ctl, const struct ptc_job_update *up, v
 	if (ptc_view_locate(v, ctl->d->cluster) != 0)
 		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
 	v->fence = ctl->fence;
+	v->seq = up->seq;
 	v->switch_id = ctl->intent.id;
 	v->to_generation = ctl->intent.to_generation;
 	v->to_snapshot = ctl->intent.to_snapshot;
@@ -478,8 +480,7 @@ void ptc_controller_send(struct ptc_controller *ctl, const struct ptc_job_update
 	size_t len = 0;
 	int rc;
 
-	if (!c)
-		return; /* the core's timer sends it again */
+	ptc_require(c); /* the core counts on an answer to every request */
 	*c = (struct call){ ptc_controller_ref(ctl), up->seq, up->node, up->op };
 	rc = ptc_channels_get(ctl->d->channels, n->doc.name, n->up ? n->doc.address : "", false, 0, &channel, &err);
 	if (rc == 0)

@@ -18,7 +18,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#define MAX_NODE_COMPARES 100 /* leaves room for lock and record in one Txn */
+#define FIXED_COMPARES    4   /* lock, record, intent, turn */
+#define MAX_NODE_COMPARES 100 /* leaves room for those in one Txn */
 #define RELOAD_RETRY_US   500000
 
 struct txn {
@@ -26,7 +27,7 @@ struct txn {
 	uint64_t seq;
 	enum ptc_job_txn kind;
 	char uuid[PTC_UUID_TEXT];
-	int64_t fence, record_revision;
+	int64_t fence, record_revision, intent_revision, turn_revision;
 	struct ptc_intent_doc intent;
 	struct ptc_record_doc record;
 	struct ptc_manifest_doc manifest; /* shares nothing with the controller */
@@ -67,16 +68,20 @@ static int put_manifest(struct txn *t, struct ptc_etcd *e, struct ptc_error *err
 static int run_txn(struct txn *t, struct ptc_etcd *e, const struct ptc_etcd_op *ops, size_t nops, const char *point,
 		   struct ptc_error *err)
 {
-	struct ptc_etcd_compare cmp[MAX_NODE_COMPARES + 2];
-	char lock[96], record[96];
+	struct ptc_etcd_compare cmp[MAX_NODE_COMPARES + FIXED_COMPARES];
+	char lock[96], record[96], intent[96], turn[96];
 	bool ok = false;
 	size_t n = 0;
 	int rc;
 
 	snprintf(lock, sizeof lock, "/ptc/jobs/%s/lock", t->uuid);
 	snprintf(record, sizeof record, "/ptc/jobs/%s/record", t->uuid);
+	snprintf(intent, sizeof intent, "/ptc/jobs/%s/intent", t->uuid);
+	snprintf(turn, sizeof turn, "/ptc/jobs/%s/turn", t->uuid);
 	cmp[n++] = (struct ptc_etcd_compare){ lock, PTC_ETCD_CREATE_REV, t->fence };
 	cmp[n++] = (struct ptc_etcd_compare){ record, PTC_ETCD_MOD_REV, t->record_revision };
+	cmp[n++] = (struct ptc_etcd_compare){ intent, PTC_ETCD_MOD_REV, t->intent_revision };
+	cmp[n++] = (struct ptc_etcd_compare){ turn, PTC_ETCD_MOD_REV, t->turn_revision };
 	for (size_t i = 0; i < t->nnodes; i++)
 		cmp[n++] = (struct ptc_etcd_compare){ t->nodes[i].key, PTC_ETCD_CREATE_REV, t->nodes[i].revision };
 	rc = ptc_etcd_txn(e, cmp, n, ops, nops, point, &ok, &t->revision, err);
@@ -124,12 +129,18 @@ static int do_commit(struct txn *t, struct ptc_etcd *e, struct ptc_error *err)
 	return rc;
 }
 
+/* Moves the turn on as well: an INTENT or COMMIT still on its way fails from here on. */
 static int do_clear(struct txn *t, struct ptc_etcd *e, struct ptc_error *err)
 {
-	char key[96];
+	char intent[96], turn[96], value[64];
+	struct ptc_etcd_op ops[2] = { { 0 } };
 
-	snprintf(key, sizeof key, "/ptc/jobs/%s/intent", t->uuid);
-	return run_txn(t, e, &(struct ptc_etcd_op){ .key = key }, 1, "etcd.clear", err);
+	snprintf(intent, sizeof intent, "/ptc/jobs/%s/intent", t->uuid);
+	snprintf(turn, sizeof turn, "/ptc/jobs/%s/turn", t->uuid);
+	snprintf(value, sizeof value, "{\"version\":1,\"cleared\":%llu}", (unsigned long long)t->intent.id);
+	ops[0] = (struct ptc_etcd_op){ .key = intent };
+	ops[1] = (struct ptc_etcd_op){ .key = turn, .value = value, .len = strlen(value) };
+	return run_txn(t, e, ops, 2, "etcd.clear", err);
 }
 
 static void txn_work(void *arg, struct ptc_etcd *e)
@@ -155,10 +166,16 @@ static void adopt(struct ptc_controller *ctl, struct txn *t)
 {
 	if (t->kind == PTC_TXN_INTENT) {
 		ctl->intent = t->intent;
+		ctl->intent_revision = t->revision;
 		return;
 	}
-	if (t->kind == PTC_TXN_CLEAR)
+	if (t->kind == PTC_TXN_CLEAR) {
+		ctl->intent_revision = 0;
+		ctl->turn_revision = t->revision;
 		return;
+	}
+	if (t->kind == PTC_TXN_COMMIT2)
+		ctl->intent_revision = 0;
 	ctl->has_record = true;
 	ctl->record = t->record;
 	ctl->record_revision = t->revision;
@@ -271,7 +288,9 @@ void ptc_controller_txn(struct ptc_controller *ctl, const struct ptc_job_update 
 	t->kind = up->txn;
 	memcpy(t->uuid, ctl->uuid, sizeof t->uuid);
 	t->fence = ctl->fence;
-	t->record_revision = ctl->has_record ? ctl->record_revision : 0;
+	t->record_revision = ctl->record_revision;
+	t->intent_revision = ctl->intent_revision;
+	t->turn_revision = ctl->turn_revision;
 	t->intent = ctl->intent;
 	ptc_require(txn_fill(ctl, t) == 0);
 	ptc_require(ptc_cluster_run(ctl->d->cluster, txn_work, txn_done, t) == 0);
@@ -382,7 +401,7 @@ struct load {
 	struct ptc_error err;
 	bool has_record, has_intent;
 	struct ptc_record_doc record;
-	int64_t record_revision;
+	int64_t record_revision, intent_revision, turn_revision;
 	struct ptc_intent_doc intent;
 	struct ptc_view view;
 };
@@ -404,7 +423,10 @@ static int load_keys(struct load *l, struct ptc_etcd_kvs *kvs)
 			l->has_record = true;
 		} else if (strcmp(leaf, "intent") == 0) {
 			rc = ptc_intent_doc_decode(kv->value, kv->len, &l->intent, &l->err);
+			l->intent_revision = kv->mod_revision;
 			l->has_intent = true;
+		} else if (strcmp(leaf, "turn") == 0) {
+			l->turn_revision = kv->mod_revision;
 		}
 	}
 	if (rc == 0 && !locked)
@@ -447,14 +469,15 @@ static void start_core(struct ptc_controller *ctl, struct load *l)
 {
 	struct ptc_switch intent = { 0 };
 	struct ptc_job_event ev = { .kind = PTC_EV_START, .fence = ctl->fence };
-	uint32_t *from = NULL, *to = NULL;
+	uint32_t *from = node_numbers(ctl, &ctl->view.from), *to = NULL;
 
 	if (l->has_record) {
 		ev.generation = l->record.generation;
 		ev.snapshot = l->record.snapshot;
+		ev.record_nodes = from;
+		ev.nrecord_nodes = (uint32_t)ctl->view.from.nnodes;
 	}
 	if (l->has_intent) {
-		from = node_numbers(ctl, &ctl->view.from);
 		to = node_numbers(ctl, &ctl->view.to);
 		intent = (struct ptc_switch){
 			.id = l->intent.id,
@@ -492,6 +515,8 @@ static void load_done(void *arg)
 		ctl->has_record = l->has_record;
 		ctl->record = l->record;
 		ctl->record_revision = l->record_revision;
+		ctl->intent_revision = l->intent_revision;
+		ctl->turn_revision = l->turn_revision;
 		if (l->has_intent)
 			ctl->intent = l->intent;
 		start_core(ctl, l);

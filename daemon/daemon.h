@@ -56,6 +56,7 @@ int ptc_channels_get(struct ptc_channels *c, const char *node, const char *addre
 struct ptc_view {
 	struct ptc_meta_doc meta;
 	int64_t fence;
+	uint64_t seq; /* of the request this becomes; 0: not ordered */
 	uint64_t switch_id;
 	uint64_t from_generation, from_snapshot, to_generation, to_snapshot; /* 0: absent */
 	struct ptc_generation_doc from, to;

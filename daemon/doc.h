@@ -10,6 +10,7 @@
  *   /ptc/jobs/UUID/lock               {version, node}, under the controller's lease; create_revision is the fencing token
  *   /ptc/jobs/UUID/record             the one committed thing, at most 4 KiB
  *   /ptc/jobs/UUID/intent             the switch under way
+ *   /ptc/jobs/UUID/turn               moved on by every abort, so that what was on its way before it fails
  *   /ptc/blobs/UUID/HASH/PART         content-addressed parts of at most 512 KiB: spec, generation, manifest, headers
  *   /ptc/events/UUID/NUMBER           event log, oldest dropped
  *

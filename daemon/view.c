@@ -239,6 +239,7 @@ int ptc_view_info(const struct ptc_view *v, struct ptc_info *ret_info, struct pt
 	pb->uid = v->meta.uid;
 	pb->fence = v->fence;
 	pb->id = v->switch_id;
+	pb->seq = v->seq;
 	pb->n_nodes = pb->n_addresses = v->nnodes;
 	pb->nodes = v->nodes;
 	pb->addresses = v->addresses;

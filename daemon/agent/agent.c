@@ -143,7 +143,8 @@ static void job_unref_locked(struct ptc_agent *agent, struct ptc_agent_job *job)
 {
 	struct ptc_agent_job **at = &agent->shared.jobs;
 
-	if (--job->refs || job->prepared)
+	/* one that was sent ordered requests is kept: it knows which came last */
+	if (--job->refs || job->prepared || job->seen_seq)
 		return;
 	while (*at != job)
 		at = &(*at)->next;
@@ -151,39 +152,82 @@ static void job_unref_locked(struct ptc_agent *agent, struct ptc_agent_job *job)
 	ptc_free(job);
 }
 
-static int wait_turn_locked(struct ptc_agent *agent, struct ptc_agent_job *job, const struct ptc_rpc_call *call,
-			    int64_t fence, bool cancel_running, struct ptc_error *err)
+/* True when a later request of the job came first. */
+static bool overtaken_locked(const struct ptc_agent_job *job, int64_t fence, uint64_t seq)
 {
+	return fence < job->seen_fence || (fence == job->seen_fence && seq && seq < job->seen_seq);
+}
+
+static int refuse_overtaken(const struct ptc_agent_job *job, uint64_t seq, struct ptc_error *err)
+{
+	return ptc_error_set(err, PTC_EFENCED, "request %llu of job %s was overtaken by request %llu",
+			     (unsigned long long)seq, job->uuid, (unsigned long long)job->seen_seq);
+}
+
+/* Remembers the request's place in the order. *ret_newer: it comes after all before it. */
+static int note_locked(struct ptc_agent_job *job, int64_t fence, uint64_t seq, bool *ret_newer, struct ptc_error *err)
+{
+	if (overtaken_locked(job, fence, seq))
+		return refuse_overtaken(job, seq, err);
+	*ret_newer = fence > job->seen_fence || seq > job->seen_seq;
+	if (*ret_newer) {
+		job->seen_fence = fence;
+		job->seen_seq = seq;
+	}
+	return 0;
+}
+
+static int wait_turn_locked(struct ptc_agent_op *op, int64_t fence, uint64_t seq, bool cancel_running,
+			    struct ptc_error *err)
+{
+	struct ptc_agent *agent = op->agent;
+	struct ptc_agent_job *job = op->job;
+
 	while (job->busy || job->writers) {
-		if (job->busy && (cancel_running || fence > job->running_fence))
+		if (job->busy && cancel_running)
 			atomic_store(&job->cancel, true);
-		if (call && ptc_rpc_call_cancelled(call))
+		if (op->call && ptc_rpc_call_cancelled(op->call))
 			return ptc_error_set(err, PTC_ECANCELED, "cancelled while job %s was busy", job->uuid);
 		ptc_cond_wait_ms(&agent->shared.cond, &agent->shared.lock, 100);
+		if (overtaken_locked(job, fence, seq))
+			return refuse_overtaken(job, seq, err);
 	}
 	job->busy = true;
-	job->running_fence = fence;
 	atomic_store(&job->cancel, false);
 	return 0;
 }
 
+static void job_drop(struct ptc_agent_op *op)
+{
+	pthread_mutex_lock(&op->agent->shared.lock);
+	job_unref_locked(op->agent, op->job);
+	pthread_mutex_unlock(&op->agent->shared.lock);
+}
+
 int ptc_agent_enter(struct ptc_agent *agent, const struct ptc_rpc_call *call, const char *uuid, int64_t fence,
-		    bool cancel_running, struct ptc_agent_op *ret_op, struct ptc_error *err)
+		    uint64_t seq, bool cancel_running, struct ptc_agent_op *ret_op, struct ptc_error *err)
 {
 	struct ptc_agent_op op = { agent, NULL, call };
-	int r = ptc_store_fence(agent->env.store, uuid, fence, err);
+	bool newer = false;
+	int r;
 
-	if (r)
-		return r;
 	pthread_mutex_lock(&agent->shared.lock);
 	op.job = job_ref_locked(agent, uuid);
-	r = op.job ? wait_turn_locked(agent, op.job, call, fence, cancel_running, err)
+	r = op.job ? note_locked(op.job, fence, seq, &newer, err)
 		   : ptc_error_set(err, PTC_ENOMEM, "no memory for job %s", uuid);
-	if (r && op.job)
-		job_unref_locked(agent, op.job);
 	pthread_mutex_unlock(&agent->shared.lock);
-	if (r)
+	if (!op.job)
 		return r;
+	r = r ? r : ptc_store_fence(agent->env.store, uuid, fence, err);
+	if (!r) {
+		pthread_mutex_lock(&agent->shared.lock);
+		r = wait_turn_locked(&op, fence, seq, cancel_running || newer, err);
+		pthread_mutex_unlock(&agent->shared.lock);
+	}
+	if (r) {
+		job_drop(&op);
+		return r;
+	}
 	r = ptc_store_fence(agent->env.store, uuid, fence, err);
 	if (r) {
 		ptc_agent_leave(&op);

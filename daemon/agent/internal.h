@@ -33,7 +33,8 @@ struct ptc_agent_job {
 	char uuid[37];
 	unsigned refs, writers;
 	bool busy, prepared;
-	int64_t running_fence;
+	int64_t seen_fence; /* of the requests so far ... */
+	uint64_t seen_seq;  /* ... and the highest number among those of that fence */
 	atomic_bool cancel;
 	uint64_t switch_id;       /* of the last Prepare */
 	struct ptc_table_key key; /* the table it made */
@@ -66,9 +67,10 @@ struct ptc_agent_op {
 	const struct ptc_rpc_call *call;
 };
 bool ptc_agent_op_stopped(void *op); /* a ptc_stop_fn */
-/* Checks the fence (durably), waits for its turn, checks again. cancel_running: Finish. */
+/* Checks the fence (durably) and the order, ends what runs of an older request, waits for its turn, checks again.
+ * cancel_running: Finish. seq 0: not ordered. */
 int ptc_agent_enter(struct ptc_agent *agent, const struct ptc_rpc_call *call, const char *uuid, int64_t fence,
-		    bool cancel_running, struct ptc_agent_op *ret_op, struct ptc_error *err);
+		    uint64_t seq, bool cancel_running, struct ptc_agent_op *ret_op, struct ptc_error *err);
 void ptc_agent_leave(struct ptc_agent_op *op); /* an op of zeros is fine */
 
 /* ---- writers of an import ---- */

@@ -617,7 +617,7 @@ int ptc_agent_on_pull(void *arg, struct ptc_rpc_call *call, struct ptc_error *er
 
 	r = r ? r : ptc_switch_info_check(req->version, req->info, err);
 	r = r ? r : ptc_store_job_create(agent->env.store, req->info->uuid, req->info->uid, err);
-	r = r ? r : ptc_agent_enter(agent, call, req->info->uuid, req->info->fence, false, &op, err);
+	r = r ? r : ptc_agent_enter(agent, call, req->info->uuid, req->info->fence, req->info->seq, false, &op, err);
 	if (!r) {
 		r = pull(&op, call, req, err);
 		ptc_agent_leave(&op);

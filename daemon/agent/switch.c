@@ -315,7 +315,7 @@ int ptc_agent_on_prepare(void *arg, struct ptc_rpc_call *call, struct ptc_error 
 
 	r = r ? r : ptc_switch_info_check(req->version, req->info, err);
 	r = r ? r : ptc_store_job_create(agent->env.store, req->info->uuid, req->info->uid, err);
-	r = r ? r : ptc_agent_enter(agent, call, req->info->uuid, req->info->fence, false, &op, err);
+	r = r ? r : ptc_agent_enter(agent, call, req->info->uuid, req->info->fence, req->info->seq, false, &op, err);
 	if (!r) {
 		r = prepare(&op, req, call, err);
 		ptc_agent_leave(&op);
@@ -370,7 +370,7 @@ int ptc_agent_on_seal(void *arg, struct ptc_rpc_call *call, struct ptc_error *er
 	r = r ? r : ptc_switch_info_check(req->version, req->info, err);
 	if (!r && (!req->from || !req->to))
 		r = ptc_error_set(err, PTC_EINVAL, "a seal that names no table");
-	r = r ? r : ptc_agent_enter(agent, call, req->info->uuid, req->info->fence, false, &op, err);
+	r = r ? r : ptc_agent_enter(agent, call, req->info->uuid, req->info->fence, req->info->seq, false, &op, err);
 	if (!r) {
 		r = seal(agent, req, call, err);
 		ptc_agent_leave(&op);
@@ -437,7 +437,7 @@ int ptc_agent_on_finish(void *arg, struct ptc_rpc_call *call, struct ptc_error *
 	r = r ? r : finish_check(req, err);
 	if (r)
 		goto out;
-	r = ptc_agent_enter(agent, call, req->uuid, req->fence, true, &op, &why);
+	r = ptc_agent_enter(agent, call, req->uuid, req->fence, req->seq, true, &op, &why);
 	if (!r) {
 		finish_prepared(&op);
 		r = finish(agent, req, &why);
