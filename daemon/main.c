@@ -240,7 +240,8 @@ static int start_store(struct process *p, struct ptc_error *err)
 	ptc_auto_free char *meta = ptc_asprintf("%s/meta", c->state_dir);
 	struct ptc_store_opts opts = { .meta_dir = meta,
 				       .chunk_dir = c->chunk_dir,
-				       .chunk_ceiling = c->memory.ceiling - c->memory.staging };
+				       .chunk_ceiling = c->memory.ceiling - c->memory.staging,
+				       .cushion_bytes = c->memory.spare };
 	int rc;
 
 	if (!meta)
