@@ -485,6 +485,7 @@ int main(int argc, char **argv)
 		return rc ? 1 : 0;
 	}
 	p.uv = uv_default_loop();
+	ptc_rpc_allocator_tune();
 	ptc_rpc_init();
 	rc = start(&p, &err);
 	if (rc == 0)

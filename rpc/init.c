@@ -11,14 +11,17 @@
 #include "base/log.h"
 
 #include <grpc/support/log.h>
+#include <malloc.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define CORE_LOG_MAX   256 /* enough for the reason, short enough for an error line */
-#define BACKUP_POLL    "GRPC_CLIENT_CHANNEL_BACKUP_POLL_INTERVAL_MS"
-#define BACKUP_POLL_MS "100"
+#define CORE_LOG_MAX      256 /* enough for the reason, short enough for an error line */
+#define BACKUP_POLL       "GRPC_CLIENT_CHANNEL_BACKUP_POLL_INTERVAL_MS"
+#define BACKUP_POLL_MS    "100"
+/* More than the core holds for the streams of a switch: PTC_RPC_BULK_WINDOW for each. */
+#define MALLOC_KEEP_BYTES (64 << 20)
 
 static _Thread_local char core_log[CORE_LOG_MAX];
 
@@ -74,6 +77,13 @@ void ptc_rpc_init(void)
 	if (strcmp(getenv(BACKUP_POLL), BACKUP_POLL_MS) == 0) /* ours, and no business of our children */
 		unsetenv(BACKUP_POLL);
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
+}
+
+void ptc_rpc_allocator_tune(void)
+{
+	mallopt(M_ARENA_MAX, 2); /* each may keep as much, and slices are freed by other threads than took them */
+	mallopt(M_MMAP_THRESHOLD, MALLOC_KEEP_BYTES / 2);
+	mallopt(M_TRIM_THRESHOLD, MALLOC_KEEP_BYTES);
 }
 
 void ptc_rpc_shutdown(void)
