@@ -91,25 +91,25 @@ int ptc_sys_write_file(const char *path, const void *data, size_t len, mode_t mo
 
 int ptc_sys_create_beside(const char *path, mode_t mode, int *ret_fd, char **ret_tmp, struct ptc_error *err)
 {
-	char *tmp = ptc_asprintf("%s.tmp-XXXXXX", path);
-	int fd;
+	/* another number where a process of our pid died before us */
+	for (int i = 0; i < 1000; i++) {
+		char *tmp = ptc_asprintf("%s.tmp-%d-%d", path, (int)getpid(), i);
+		int fd, e;
 
-	if (!tmp)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
-	fd = mkostemp(tmp, O_CLOEXEC);
-	if (fd < 0 || fchmod(fd, mode) != 0) {
-		int e = errno;
-
+		if (!tmp)
+			return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		fd = open(tmp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
+		e = errno;
 		if (fd >= 0) {
-			close(fd);
-			unlink(tmp);
+			*ret_fd = fd;
+			*ret_tmp = tmp;
+			return 0;
 		}
 		ptc_free(tmp);
-		return ptc_error_errno(err, e, "cannot create %s", path);
+		if (e != EEXIST)
+			return ptc_error_errno(err, e, "cannot create %s", path);
 	}
-	*ret_fd = fd;
-	*ret_tmp = tmp;
-	return 0;
+	return ptc_error_set(err, PTC_EEXIST, "cannot create %s: too many temporary files beside it", path);
 }
 
 int ptc_sys_publish(int fd, const char *tmp, const char *path, const char *point, struct ptc_error *err)

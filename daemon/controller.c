@@ -159,7 +159,7 @@ static void create(struct ptc_daemon *d, struct ptc_job_view *job)
 	list[d->ncontrollers++] = ctl;
 	ptc_info("job", "job=%s controlling it, fence=%lld", job->meta.name, (long long)ctl->fence);
 	tell_nodes(ctl);
-	ptc_controller_load(ctl);
+	ptc_controller_load(ctl, 0);
 }
 
 /* ---- the mirror -------------------------------------------------------------------- */
@@ -599,7 +599,7 @@ static void perform(struct ptc_controller *ctl, const struct ptc_job_update *up)
 		ptc_controller_check_digests(ctl, up->seq);
 		break;
 	case PTC_UP_RELOAD:
-		ptc_controller_load(ctl);
+		ptc_controller_load(ctl, up->seq);
 		break;
 	case PTC_UP_DONE:
 		done(ctl, up);

@@ -81,4 +81,5 @@ void ptc_pulls_wait(void);
 /* controller_txn.c */
 void ptc_controller_txn(struct ptc_controller *ctl, const struct ptc_job_update *up);
 void ptc_controller_check_digests(struct ptc_controller *ctl, uint64_t seq);
-void ptc_controller_load(struct ptc_controller *ctl); /* reads lock, record, intent; then START or LOCK_LOST */
+void ptc_controller_load(struct ptc_controller *ctl,
+			 uint64_t seq); /* reads lock, record, intent; then START or LOCK_LOST */

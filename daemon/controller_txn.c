@@ -396,6 +396,7 @@ void ptc_controller_check_digests(struct ptc_controller *ctl, uint64_t seq)
 
 struct load {
 	struct ptc_controller *ctl;
+	uint64_t seq; /* of the RELOAD it answers; 0: the first */
 	int64_t fence;
 	int status; /* PTC_EFENCED: the lock is not ours */
 	struct ptc_error err;
@@ -468,7 +469,7 @@ static uint32_t *node_numbers(struct ptc_controller *ctl, const struct ptc_gener
 static void start_core(struct ptc_controller *ctl, struct load *l)
 {
 	struct ptc_switch intent = { 0 };
-	struct ptc_job_event ev = { .kind = PTC_EV_START, .fence = ctl->fence };
+	struct ptc_job_event ev = { .kind = PTC_EV_START, .seq = l->seq, .fence = ctl->fence };
 	uint32_t *from = node_numbers(ctl, &ctl->view.from), *to = NULL;
 
 	if (l->has_record) {
@@ -508,7 +509,7 @@ static void load_done(void *arg)
 	} else if (l->status == PTC_EFENCED) {
 		ptc_controller_step(ctl, &(struct ptc_job_event){ .kind = PTC_EV_LOCK_LOST });
 	} else if (l->status) {
-		ptc_controller_load(ctl);
+		ptc_controller_load(ctl, l->seq);
 	} else {
 		ptc_view_done(&ctl->view);
 		ctl->view = l->view;
@@ -525,12 +526,13 @@ static void load_done(void *arg)
 	ptc_free(l);
 }
 
-void ptc_controller_load(struct ptc_controller *ctl)
+void ptc_controller_load(struct ptc_controller *ctl, uint64_t seq)
 {
 	struct load *l = ptc_calloc(1, sizeof *l);
 
 	ptc_require(l);
 	l->ctl = ptc_controller_ref(ctl);
+	l->seq = seq;
 	l->fence = ctl->fence;
 	ptc_require(ptc_cluster_run(ctl->d->cluster, load_work, load_done, l) == 0);
 }

@@ -19,7 +19,7 @@
 #include <string.h>
 
 #define POLL_EVERY_NS (1000 * 1000) /* ptc_rpc_call_cancelled looks at the queue at most this often */
-#define CUT_OFF_MS    5             /* see cut_off() */
+#define CUT_OFF_MS    20            /* see cut_off() */
 
 bool ptc_rpc_call_accept(struct ptc_rpc_call *call)
 {

@@ -36,10 +36,10 @@ void ptc_rpc_args_str(struct ptc_rpc_args *a, const char *key, char *value)
 	a->list[a->count - 1].value.string = value;
 }
 
-void ptc_rpc_args_common(struct ptc_rpc_args *a, uint32_t max_message_bytes, int keepalive_ms)
+void ptc_rpc_args_common(struct ptc_rpc_args *a, uint32_t max_message_bytes, int keepalive_ms, bool permit_idle)
 {
 	uint32_t max = max_message_bytes ? max_message_bytes : PTC_CONTROL_MESSAGE_MAX;
-	int ka = keepalive_ms > 0 ? keepalive_ms : PTC_RPC_KEEPALIVE_MS;
+	int ka = keepalive_ms > 0 ? PTC_MAX(keepalive_ms, PTC_RPC_KEEPALIVE_MIN_MS) : PTC_RPC_KEEPALIVE_MS;
 
 	a->count = 0;
 	ptc_rpc_args_int(a, GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, (int)PTC_MIN(max, (uint32_t)INT32_MAX));
@@ -47,7 +47,7 @@ void ptc_rpc_args_common(struct ptc_rpc_args *a, uint32_t max_message_bytes, int
 	ptc_rpc_args_int(a, GRPC_ARG_MAX_METADATA_SIZE, PTC_RPC_METADATA_BYTES);
 	ptc_rpc_args_int(a, GRPC_ARG_KEEPALIVE_TIME_MS, ka);
 	ptc_rpc_args_int(a, GRPC_ARG_KEEPALIVE_TIMEOUT_MS, ka);
-	ptc_rpc_args_int(a, GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+	ptc_rpc_args_int(a, GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, permit_idle);
 	ptc_rpc_args_int(a, GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
 	ptc_rpc_args_int(a, GRPC_ARG_ENABLE_CHANNELZ, 0);
 	/* No compression: a small message that unpacks to a huge one is no use to us. */
@@ -95,7 +95,7 @@ static void channel_args(const struct ptc_rpc_channel_opts *opts, struct ptc_rpc
 {
 	static char localhost[] = "localhost";
 
-	ptc_rpc_args_common(a, opts->max_message_bytes, opts->keepalive_ms);
+	ptc_rpc_args_common(a, opts->max_message_bytes, opts->keepalive_ms, !opts->quiet_idle);
 	ptc_rpc_args_int(a, GRPC_ARG_ENABLE_RETRIES, 0); /* would hold on to sent messages */
 	ptc_rpc_args_int(a, GRPC_ARG_ENABLE_HTTP_PROXY, 0);
 	ptc_rpc_args_int(a, GRPC_ARG_SERVICE_CONFIG_DISABLE_RESOLUTION, 1);

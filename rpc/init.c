@@ -16,12 +16,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
-#define CORE_LOG_MAX      256 /* enough for the reason, short enough for an error line */
-#define BACKUP_POLL       "GRPC_CLIENT_CHANNEL_BACKUP_POLL_INTERVAL_MS"
-#define BACKUP_POLL_MS    "100"
 /* More than the core holds for the streams of a switch: PTC_RPC_BULK_WINDOW for each. */
 #define MALLOC_KEEP_BYTES (64 << 20)
+#define TICK_EVERY_MS     200
+#define TICK_POLL_MS      10
+#define CORE_LOG_MAX      256 /* enough for the reason, short enough for an error line */
+
+#define RESOLVER    "GRPC_DNS_RESOLVER"
+#define BACKUP_POLL "GRPC_CLIENT_CHANNEL_BACKUP_POLL_INTERVAL_MS"
 
 static _Thread_local char core_log[CORE_LOG_MAX];
 
@@ -62,33 +66,6 @@ static void signals_block(sigset_t *ret_old)
 
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, ret_old);
-}
-
-void ptc_rpc_init(void)
-{
-	sigset_t old;
-
-	signals_block(&old); /* the core's own threads inherit it */
-	gpr_set_log_function(on_core_log);
-	/* While calls fail fast nobody polls a connection that is being made; the core
-	 * then looks at it every 5 s, by which time its handshake has timed out. */
-	setenv(BACKUP_POLL, BACKUP_POLL_MS, 0);
-	grpc_init();
-	if (strcmp(getenv(BACKUP_POLL), BACKUP_POLL_MS) == 0) /* ours, and no business of our children */
-		unsetenv(BACKUP_POLL);
-	pthread_sigmask(SIG_SETMASK, &old, NULL);
-}
-
-void ptc_rpc_allocator_tune(void)
-{
-	mallopt(M_ARENA_MAX, 2); /* each may keep as much, and slices are freed by other threads than took them */
-	mallopt(M_MMAP_THRESHOLD, MALLOC_KEEP_BYTES / 2);
-	mallopt(M_TRIM_THRESHOLD, MALLOC_KEEP_BYTES);
-}
-
-void ptc_rpc_shutdown(void)
-{
-	grpc_shutdown_blocking();
 }
 
 int ptc_rpc_thread_start(pthread_t *ret_thread, const char *name, void *(*fn)(void *), void *arg, struct ptc_error *err)
@@ -151,4 +128,88 @@ void ptc_rpc_cq_free(grpc_completion_queue *cq)
 	while (grpc_completion_queue_next(cq, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL).type != GRPC_QUEUE_SHUTDOWN)
 		;
 	grpc_completion_queue_destroy(cq);
+}
+
+/* The core reads sockets only while some thread waits on some queue. When all
+ * of ours are in handlers or between calls, pings would go unanswered and our
+ * own be taken for lost. So one thread polls now and then, for a moment; a
+ * permanent one would take turns with the threads that move bulk data. */
+static struct {
+	grpc_completion_queue *cq;
+	pthread_t thread;
+	pthread_mutex_t lock;
+	pthread_cond_t wake;
+	bool stop;
+} tick = { .lock = PTHREAD_MUTEX_INITIALIZER, .wake = PTHREAD_COND_INITIALIZER };
+
+static bool tick_sleep(void)
+{
+	struct timespec until;
+	bool stop;
+
+	clock_gettime(CLOCK_REALTIME, &until);
+	until.tv_nsec += TICK_EVERY_MS * 1000000;
+	until.tv_sec += until.tv_nsec / 1000000000;
+	until.tv_nsec %= 1000000000;
+	pthread_mutex_lock(&tick.lock);
+	if (!tick.stop)
+		pthread_cond_timedwait(&tick.wake, &tick.lock, &until);
+	stop = tick.stop;
+	pthread_mutex_unlock(&tick.lock);
+	return !stop;
+}
+
+static void *tick_main(void *arg)
+{
+	(void)arg;
+	while (tick_sleep())
+		ptc_rpc_cq_poll(tick.cq, TICK_POLL_MS);
+	return NULL;
+}
+
+/* For grpc_init, which reads the environment now; children must not inherit it. A user's own setting stays. */
+static bool core_setting(const char *name, const char *value)
+{
+	return !getenv(name) && setenv(name, value, 0) == 0;
+}
+
+void ptc_rpc_init(void)
+{
+	bool resolver, poll;
+	sigset_t old;
+
+	signals_block(&old); /* the core's own threads inherit it */
+	gpr_set_log_function(on_core_log);
+	/* The C library's resolver: /etc/hosts and nsswitch as everywhere else, and c-ares 1.18 leaks each "localhost". */
+	resolver = core_setting(RESOLVER, "native");
+	/* While calls fail fast nobody polls a connection that is being made; the core then looks at it every 5 s, by
+	 * which time its handshake has timed out. */
+	poll = core_setting(BACKUP_POLL, "100");
+	grpc_init();
+	if (resolver)
+		unsetenv(RESOLVER);
+	if (poll)
+		unsetenv(BACKUP_POLL);
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	tick.stop = false;
+	tick.cq = grpc_completion_queue_create_for_next(NULL);
+	ptc_require(ptc_rpc_thread_start(&tick.thread, "ptc-rpc-tick", tick_main, NULL, NULL) == 0);
+}
+
+void ptc_rpc_allocator_tune(void)
+{
+	mallopt(M_ARENA_MAX, 2); /* each may keep as much, and slices are freed by other threads than took them */
+	mallopt(M_MMAP_THRESHOLD, MALLOC_KEEP_BYTES / 2);
+	mallopt(M_TRIM_THRESHOLD, MALLOC_KEEP_BYTES);
+}
+
+void ptc_rpc_shutdown(void)
+{
+	pthread_mutex_lock(&tick.lock);
+	tick.stop = true;
+	pthread_cond_signal(&tick.wake);
+	pthread_mutex_unlock(&tick.lock);
+	pthread_join(tick.thread, NULL);
+	ptc_rpc_cq_free(tick.cq);
+	grpc_shutdown_blocking();
 }

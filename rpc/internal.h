@@ -16,18 +16,19 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#define PTC_RPC_META_MAX        16           /* extra request metadata entries per call */
-#define PTC_RPC_METADATA_BYTES  (16 * 1024)  /* all metadata of one message; an error text of 1 KiB is 3 KiB encoded */
-#define PTC_RPC_PARTS_MAX       1024         /* parts of one message */
-#define PTC_RPC_METHODS_MAX     128          /* methods of one server */
-#define PTC_RPC_METHOD_NAME_MAX 128          /* "/package.Service/Method" */
-#define PTC_RPC_ADDRESS_MAX     256          /* host name (253) and port */
-#define PTC_RPC_PEM_MAX         (1u << 20)   /* a PEM file; CA bundles of some hundred KiB exist */
-#define PTC_RPC_KEEPALIVE_MS    10000        /* default of keepalive_ms */
-#define PTC_RPC_BULK_FRAME      (4 << 20)    /* HTTP/2 frame limit we advertise: fewer headers per byte */
-#define PTC_RPC_BULK_WINDOW     (4 << 20)    /* flow-control window per stream on bulk connections */
-#define PTC_RPC_STATUS_KEY      "ptc-status" /* trailing metadata: our code, decimal */
-#define PTC_RPC_MAX_ARGS        32
+#define PTC_RPC_META_MAX         16           /* extra request metadata entries per call */
+#define PTC_RPC_METADATA_BYTES   (16 * 1024)  /* all metadata of one message; an error text of 1 KiB is 3 KiB encoded */
+#define PTC_RPC_PARTS_MAX        1024         /* parts of one message */
+#define PTC_RPC_METHODS_MAX      128          /* methods of one server */
+#define PTC_RPC_METHOD_NAME_MAX  128          /* "/package.Service/Method" */
+#define PTC_RPC_ADDRESS_MAX      256          /* host name (253) and port */
+#define PTC_RPC_PEM_MAX          (1u << 20)   /* a PEM file; CA bundles of some hundred KiB exist */
+#define PTC_RPC_KEEPALIVE_MS     10000        /* default of keepalive_ms */
+#define PTC_RPC_KEEPALIVE_MIN_MS 500          /* see tick_main() */
+#define PTC_RPC_BULK_FRAME       (4 << 20)    /* HTTP/2 frame limit we advertise: fewer headers per byte */
+#define PTC_RPC_BULK_WINDOW      (4 << 20)    /* flow-control window per stream on bulk connections */
+#define PTC_RPC_STATUS_KEY       "ptc-status" /* trailing metadata: our code, decimal */
+#define PTC_RPC_MAX_ARGS         32
 
 /* ---- completion queues -------------------------------------------------- */
 
@@ -83,7 +84,7 @@ struct ptc_rpc_args {
 void ptc_rpc_args_int(struct ptc_rpc_args *a, const char *key, int value);
 void ptc_rpc_args_str(struct ptc_rpc_args *a, const char *key, char *value);
 /* Limits, keepalive and what is off everywhere (compression, channelz, proxies). */
-void ptc_rpc_args_common(struct ptc_rpc_args *a, uint32_t max_message_bytes, int keepalive_ms);
+void ptc_rpc_args_common(struct ptc_rpc_args *a, uint32_t max_message_bytes, int keepalive_ms, bool permit_idle);
 void ptc_rpc_args_bulk(struct ptc_rpc_args *a);
 grpc_channel_args ptc_rpc_args_core(struct ptc_rpc_args *a);
 
@@ -204,9 +205,8 @@ struct ptc_rpc_unix; /* a unix listener, rpc/unix.c */
 
 struct ptc_rpc_server {
 	grpc_server *core;
-	grpc_completion_queue *main_cq; /* always polled; also brings the shutdown tag */
-	pthread_t keeper;
-	bool keeper_started, started;
+	grpc_completion_queue *main_cq; /* for the shutdown's tag */
+	bool started;
 	struct ptc_rpc_method methods[PTC_RPC_METHODS_MAX];
 	size_t nmethods;
 	struct ptc_rpc_unix *unix_listeners;
@@ -220,7 +220,7 @@ struct ptc_rpc_server {
 	pthread_mutex_t lock; /* below */
 	pthread_cond_t wake;
 	int idle, parked, running;
-	bool stopping, stopped;
+	bool stopping;
 };
 
 /* rpc/call.c */

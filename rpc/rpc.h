@@ -6,7 +6,7 @@
  * Bulk and other long calls are blocking and belong to the one thread that
  * uses them; each such call polls its own completion queue, so bytes go from
  * the socket to the caller's memory on one thread.
- * Server side: a bounded set of threads (max_calls), each with its own
+ * Server side: a bounded set of threads (max_calls, started on demand), each with its own
  * completion queue, takes one call at a time and runs the method's handler,
  * which reads, writes and blocks freely, and hands over to the loop with
  * ptc_loop_call() where control state is concerned. Calls beyond max_calls
@@ -33,7 +33,7 @@ struct uv_loop_s;
 /* Wraps a uv loop with a thread-safe hand-over queue (MPSC + uv_async). */
 struct ptc_loop;
 int ptc_loop_new(struct uv_loop_s *uv, struct ptc_loop **ret_loop, struct ptc_error *err);
-/* Loop thread, after the last post; closes the async handle. Accepts NULL, returns NULL. */
+/* Loop thread, after the last post; closes the async handle (run the loop once more). Accepts NULL, returns NULL. */
 struct ptc_loop *ptc_loop_free(struct ptc_loop *loop);
 /* Any thread. fn runs once on the loop thread, in post order. Never blocks.
  * After ptc_loop_stop() it returns PTC_ECANCELED and fn is not run. */
@@ -82,10 +82,13 @@ struct ptc_rpc_channel_opts {
 	const char *target;            /* "host:port" or "unix:/path" */
 	const struct ptc_rpc_tls *tls; /* NULL only for unix targets or insecure */
 	bool insecure;                 /* plain TCP; refused unless host is loopback */
-	const char *expect_node;    /* TLS: peer certificate must carry ptc://node/NAME; NULL: any name the CA signed */
+	/* TLS: the peer's certificate must carry ptc://node/NAME. NULL: any node's, or one without any ptc name that
+	 * fits the target's host (etcd). Host names are not looked at otherwise. */
+	const char *expect_node;
 	bool bulk;                  /* own TCP connection (local subchannel pool), large windows and limits */
 	uint32_t max_message_bytes; /* 0: PTC_CONTROL_MESSAGE_MAX */
-	int keepalive_ms;           /* 0: 10 s; a silent peer is dropped after twice that */
+	int keepalive_ms;           /* 0: 10 s; at least 500; a silent peer is dropped after twice that */
+	bool quiet_idle; /* no keepalive while no call is open: foreign servers (etcd) end connections that ping then */
 };
 
 int ptc_rpc_channel_new(const struct ptc_rpc_channel_opts *opts, struct ptc_rpc_channel **ret_channel,
@@ -134,10 +137,12 @@ int ptc_rpc_stream_half_close(struct ptc_rpc_stream *s, struct ptc_error *err);
 /* A received message: scattered slices, borrowed until _done or the next recv. */
 struct ptc_rpc_message;
 /* 0 with *ret_msg == NULL: end of stream (then call finish for the status). */
+/* A stream that failed or was cut off is an error here already. */
 int ptc_rpc_stream_recv(struct ptc_rpc_stream *s, struct ptc_rpc_message **ret_msg, struct ptc_error *err);
-int ptc_rpc_stream_finish(struct ptc_rpc_stream *s, struct ptc_error *err); /* waits for the peer's status */
-void ptc_rpc_stream_cancel(struct ptc_rpc_stream *s);                       /* any thread */
-struct ptc_rpc_stream *ptc_rpc_stream_free(struct ptc_rpc_stream *s);       /* cancels if unfinished; NULL ok */
+/* Waits for the peer's status; messages not yet read are read and dropped (cancel first if there is no end). */
+int ptc_rpc_stream_finish(struct ptc_rpc_stream *s, struct ptc_error *err);
+void ptc_rpc_stream_cancel(struct ptc_rpc_stream *s);                 /* any thread */
+struct ptc_rpc_stream *ptc_rpc_stream_free(struct ptc_rpc_stream *s); /* cancels if unfinished; NULL ok */
 
 size_t ptc_rpc_message_len(const struct ptc_rpc_message *m);
 /* Sequential read: copies len bytes (or fewer at the end), returns the count. One copy, socket slice to dst. */
@@ -157,7 +162,7 @@ typedef int (*ptc_rpc_handler_fn)(void *arg, struct ptc_rpc_call *call, struct p
 struct ptc_rpc_server_opts {
 	int max_calls;              /* threads; 0: PTC_MAX_SERVER_CALLS */
 	uint32_t max_message_bytes; /* 0: PTC_CONTROL_MESSAGE_MAX */
-	int keepalive_ms;           /* 0: 10 s */
+	int keepalive_ms;           /* 0: 10 s; at least 500 */
 };
 
 int ptc_rpc_server_new(const struct ptc_rpc_server_opts *opts, struct ptc_rpc_server **ret_server,
@@ -188,7 +193,7 @@ const struct ptc_rpc_identity *ptc_rpc_call_identity(const struct ptc_rpc_call *
 /* Request metadata value or NULL; borrowed for the call. */
 const char *ptc_rpc_call_meta(const struct ptc_rpc_call *call, const char *key);
 int ptc_rpc_call_recv(struct ptc_rpc_call *call, struct ptc_rpc_message **ret_msg,
-		      struct ptc_error *err); /* NULL message: client half-closed */
+		      struct ptc_error *err); /* NULL message: client half-closed; PTC_ECANCELED if it was cut off */
 int ptc_rpc_call_send(struct ptc_rpc_call *call, const struct ptc_rpc_part *parts, size_t nparts,
 		      struct ptc_error *err);
 bool ptc_rpc_call_cancelled(

@@ -24,7 +24,6 @@
 #include <grpc/grpc_posix.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 #define IDLE_THREADS         1     /* the next is woken as soon as this one has a call */
 #define HANDSHAKE_TIMEOUT_MS 10000 /* a connection that says nothing is dropped */
@@ -35,7 +34,7 @@ static grpc_server *core_server_new(const struct ptc_rpc_server_opts *opts, int 
 	struct ptc_rpc_args a;
 	grpc_channel_args args;
 
-	ptc_rpc_args_common(&a, opts->max_message_bytes, opts->keepalive_ms);
+	ptc_rpc_args_common(&a, opts->max_message_bytes, opts->keepalive_ms, true);
 	ptc_rpc_args_bulk(&a);
 	ptc_rpc_args_int(&a, GRPC_ARG_ALLOW_REUSEPORT, 0); /* a second daemon on the port is an error */
 	ptc_rpc_args_int(&a, GRPC_ARG_MAX_CONCURRENT_STREAMS, max_calls);
@@ -221,34 +220,12 @@ static void *worker_main(void *arg)
 	return NULL;
 }
 
-/* Polls when no call's thread does (all of them in handlers), so that pings
- * are answered and deadlines seen; and receives the shutdown's tag. */
-static void *keeper_main(void *arg)
-{
-	struct ptc_rpc_server *srv = arg;
-
-	for (;;) {
-		grpc_event ev = grpc_completion_queue_next(srv->main_cq, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL);
-
-		if (ev.type == GRPC_QUEUE_SHUTDOWN)
-			return NULL;
-		pthread_mutex_lock(&srv->lock);
-		srv->stopped = true;
-		pthread_cond_broadcast(&srv->wake);
-		pthread_mutex_unlock(&srv->lock);
-	}
-}
-
 int ptc_rpc_server_start(struct ptc_rpc_server *srv, struct ptc_error *err)
 {
 	int rc;
 
 	if (srv->started)
 		return ptc_error_set(err, PTC_ESTATE, "the server has started already");
-	rc = ptc_rpc_thread_start(&srv->keeper, "ptc-rpc-keeper", keeper_main, srv, err);
-	if (rc)
-		return rc;
-	srv->keeper_started = true;
 	srv->started = true;
 	grpc_server_start(srv->core);
 	pthread_mutex_lock(&srv->lock);
@@ -266,47 +243,21 @@ void ptc_rpc_server_serving(struct ptc_rpc_server *srv, bool serving)
 
 /* ---- shutdown ----------------------------------------------------------------------- */
 
-static void await_stopped(struct ptc_rpc_server *srv, int grace_ms)
-{
-	struct timespec until;
-
-	clock_gettime(CLOCK_REALTIME, &until);
-	until.tv_sec += grace_ms / 1000;
-	until.tv_nsec += (long)(grace_ms % 1000) * 1000000;
-	if (until.tv_nsec >= 1000000000) {
-		until.tv_sec++;
-		until.tv_nsec -= 1000000000;
-	}
-	pthread_mutex_lock(&srv->lock);
-	while (!srv->stopped && pthread_cond_timedwait(&srv->wake, &srv->lock, &until) == 0)
-		;
-	if (!srv->stopped) {
-		pthread_mutex_unlock(&srv->lock);
-		atomic_store(&srv->cancelling, true);
-		grpc_server_cancel_all_calls(srv->core);
-		pthread_mutex_lock(&srv->lock);
-	}
-	while (!srv->stopped)
-		pthread_cond_wait(&srv->wake, &srv->lock);
-	pthread_mutex_unlock(&srv->lock);
-}
-
 static void stop(struct ptc_rpc_server *srv, int grace_ms)
 {
 	static char tag;
-	struct ptc_error err = PTC_ERROR_INIT;
+	gpr_timespec until = gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_millis(grace_ms, GPR_TIMESPAN));
 
-	if (!srv->keeper_started && ptc_rpc_thread_start(&srv->keeper, "ptc-rpc-keeper", keeper_main, srv, &err) == 0)
-		srv->keeper_started = true;
 	pthread_mutex_lock(&srv->lock);
 	srv->stopping = true;
 	pthread_cond_broadcast(&srv->wake);
 	pthread_mutex_unlock(&srv->lock);
 	grpc_server_shutdown_and_notify(srv->core, srv->main_cq, &tag);
-	if (srv->keeper_started)
-		await_stopped(srv, grace_ms);
-	else
+	if (grpc_completion_queue_next(srv->main_cq, until, NULL).type != GRPC_OP_COMPLETE) {
+		atomic_store(&srv->cancelling, true);
+		grpc_server_cancel_all_calls(srv->core);
 		grpc_completion_queue_next(srv->main_cq, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL);
+	}
 	for (int i = 0; i < srv->nworkers; i++)
 		if (srv->workers[i].started)
 			pthread_join(srv->workers[i].thread, NULL);
@@ -319,13 +270,7 @@ struct ptc_rpc_server *ptc_rpc_server_free(struct ptc_rpc_server *srv, int grace
 	ptc_rpc_unix_free(srv->unix_listeners);
 	stop(srv, grace_ms);
 	grpc_server_destroy(srv->core);
-	if (srv->keeper_started) {
-		grpc_completion_queue_shutdown(srv->main_cq);
-		pthread_join(srv->keeper, NULL);
-		grpc_completion_queue_destroy(srv->main_cq);
-	} else {
-		ptc_rpc_cq_free(srv->main_cq);
-	}
+	ptc_rpc_cq_free(srv->main_cq);
 	for (int i = 0; i < srv->nworkers; i++)
 		ptc_rpc_cq_free(srv->workers[i].call.cq);
 	pthread_cond_destroy(&srv->wake);

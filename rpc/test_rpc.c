@@ -156,9 +156,14 @@ static const struct {
 	ptc_rpc_handler_fn fn;
 	void *arg;
 } methods[] = {
-	{ "/t.T/Echo", h_echo, NULL },	       { "/t.T/Fail", h_fail, &code_layout }, { "/t.T/Odd", h_fail, &code_odd },
-	{ "/t.T/Sum", h_sum, NULL },	       { "/t.T/Bidi", h_bidi, NULL },	      { "/t.T/Ten", h_bulk, &count_ten },
-	{ "/t.T/Endless", h_bulk, &count_endless }, { "/t.T/Wait", h_wait, NULL },
+	{ "/t.T/Echo", h_echo, NULL },
+	{ "/t.T/Fail", h_fail, &code_layout },
+	{ "/t.T/Odd", h_fail, &code_odd },
+	{ "/t.T/Sum", h_sum, NULL },
+	{ "/t.T/Bidi", h_bidi, NULL },
+	{ "/t.T/Ten", h_bulk, &count_ten },
+	{ "/t.T/Endless", h_bulk, &count_endless },
+	{ "/t.T/Wait", h_wait, NULL },
 };
 
 static int setup(void **state)
@@ -724,9 +729,13 @@ static void peer_that_closes_or_talks_nonsense(void **state)
 
 static void plain_tcp_only_on_loopback(void **state)
 {
-	static const char *const off[] = { "10.0.0.1:7000", "example.org:7000", "0.0.0.0:7000", "[::]:7000",
-					   "127.0.0.1.example.org:70", "localhost.x:1", "1127.0.0.1:5", "127.0.0.300:5" };
-	static const char *const bad[] = { "nohost", ":1", "h:", "h:x", "h:70000", "unix:/x", "dns:///h:1", "::1:80", "" };
+	static const char *const off[] = {
+		"10.0.0.1:7000", "example.org:7000", "0.0.0.0:7000", "[::]:7000", "127.0.0.1.example.org:70",
+		"localhost.x:1", "1127.0.0.1:5",     "127.0.0.300:5"
+	};
+	static const char *const bad[] = {
+		"nohost", ":1", "h:", "h:x", "h:70000", "unix:/x", "dns:///h:1", "::1:80", ""
+	};
 	struct ptc_rpc_server_opts so = { .max_calls = 1 };
 	struct ptc_rpc_channel *ch;
 	struct ptc_rpc_server *srv;
@@ -830,7 +839,8 @@ static void health_watch(void **state)
 	struct ptc_rpc_stream *s[5];
 
 	for (int i = 0; i < 5; i++) {
-		assert_int_equal(ptc_rpc_stream_open(f->ch, "/grpc.health.v1.Health/Watch", 0, NULL, 0, &s[i], NULL), 0);
+		assert_int_equal(ptc_rpc_stream_open(f->ch, "/grpc.health.v1.Health/Watch", 0, NULL, 0, &s[i], NULL),
+				 0);
 		assert_int_equal(ptc_rpc_stream_send(s[i], &p, 1, NULL), 0);
 		if (i < 4)
 			assert_int_equal(watched(s[i]), 2);

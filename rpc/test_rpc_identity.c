@@ -257,8 +257,8 @@ static const struct tls_case tls_cases[] = {
 	{ "ca", "both", "n1", NULL, PTC_EPERM, "names no ptc node" },
 	{ "ca", "badname", "n1", NULL, PTC_EPERM, "names no ptc node" },
 	{ "ca", "expired", "n1", NULL, PTC_EPEER, NULL },
-	{ "ca", "stranger", "n1", NULL, PTC_EPEER, NULL },    /* the server does not know its CA */
-	{ "ca2", "n2", "n1", NULL, PTC_EPEER, NULL },	      /* the client does not know the server's */
+	{ "ca", "stranger", "n1", NULL, PTC_EPEER, NULL }, /* the server does not know its CA */
+	{ "ca2", "n2", "n1", NULL, PTC_EPEER, NULL },      /* the client does not know the server's */
 	{ "ca", "n2", "../n1", NULL, PTC_EINVAL, "node name" },
 	{ "ca", "missing", "n1", NULL, PTC_ENOTFOUND, "missing.crt" },
 	{ "ca", "junk", "n1", NULL, PTC_EINVAL, "not a PEM file" },
@@ -316,8 +316,12 @@ static void tls_servers(void **state)
 		const char *name, *expect;
 		int code;
 	} cases[] = {
-		{ "host", NULL, 0 },	      { "host", "n1", PTC_EPEER }, { "elsewhere", NULL, PTC_EPEER },
-		{ "op", NULL, PTC_EPEER },    { "op", "op", PTC_EPEER },   { "expired", NULL, PTC_EPEER },
+		{ "host", NULL, 0 },
+		{ "host", "n1", PTC_EPEER },
+		{ "elsewhere", NULL, PTC_EPEER },
+		{ "op", NULL, PTC_EPEER },
+		{ "op", "op", PTC_EPEER },
+		{ "expired", NULL, PTC_EPEER },
 		{ "expired", "n4", PTC_EPEER },
 	};
 

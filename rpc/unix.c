@@ -207,7 +207,7 @@ static void remove_file(const struct ptc_rpc_unix *u)
 
 	/* Somebody may have replaced it meanwhile; theirs stays. */
 	if (u->bound && lstat(u->addr.sun_path, &st) == 0 && st.st_dev == u->dev && st.st_ino == u->ino)
-		ptc_sys_unlink(u->addr.sun_path, NULL, NULL);
+		ptc_sys_unlink(u->addr.sun_path, "socket.remove", NULL);
 }
 
 struct ptc_rpc_unix *ptc_rpc_unix_free(struct ptc_rpc_unix *list)
@@ -265,7 +265,7 @@ static int clear_stale(const struct sockaddr_un *addr, struct ptc_error *err)
 		return ptc_error_errno(err, errno, "socket");
 	if (connect(fd, (const struct sockaddr *)addr, sizeof *addr) == 0 || errno != ECONNREFUSED)
 		return ptc_error_set(err, PTC_EEXIST, "%s: another process listens there", addr->sun_path);
-	return ptc_sys_unlink(addr->sun_path, NULL, err);
+	return ptc_sys_unlink(addr->sun_path, "socket.stale", err);
 }
 
 static int bind_socket(struct ptc_rpc_unix *u, mode_t mode, struct ptc_error *err)

@@ -58,6 +58,26 @@ class Crash(harness.Case):
         except subprocess.TimeoutExpired:
             pass
 
+    def arm(self, c, victim, fault):
+        """Starts the victim with a fault. It may be a point that the start passes: then it is dead when this returns."""
+        node, other = c.nodes[victim], next(n for n in c.nodes if n != victim)
+        node.stop()
+        c.start_node(node, {"PTC_FAULT": fault})
+        wait_for(lambda: not node.pid() or victim in (c.nodes_up(other) or ()), 60 * PATIENCE, f"{victim} up or dead")
+        return node
+
+    def switch_through(self, c, job, config, caller, node):
+        """A switch during which the node may die; it is started again, without a fault, as soon as it is dead."""
+        client = threading.Thread(target=self.switch_quietly, args=(c, job, config, caller))
+        client.start()
+        while client.is_alive() and node.pid():
+            time.sleep(0.02)
+        died = not node.pid()
+        self.recover(c)
+        client.join()
+        if not died:
+            print("  (not reached)", flush=True)
+
     def points_of(self, c, victim, scenario):
         """The fault points that the victim's daemon passes in the scenario (after its start)."""
         seen = self.path(f"points.{victim}.{time.monotonic_ns()}")
@@ -82,9 +102,7 @@ class Crash(harness.Case):
             here, there = there, here
             for point in points if LONG or not SANITIZED else self.random.sample(points, min(8, len(points))):
                 print(f"{victim}: kill at {point}", flush=True)
-                c.restart(victim, {"PTC_FAULT": point})
-                self.switch_quietly(c, job, there, "n2" if victim != "n2" else "n3")
-                self.recover(c)
+                self.switch_through(c, job, there, "n2" if victim != "n2" else "n3", self.arm(c, victim, point))
                 config = self.check(c, job, (here, there))
                 if str(oracle.Config(config)) == str(oracle.Config(there)):
                     here, there = there, here
@@ -110,13 +128,20 @@ class Crash(harness.Case):
             self.assertTrue(points)
             for i, point in enumerate(points):
                 print(f"import and delete: kill n1 at {point}", flush=True)
-                c.restart("n1", {"PTC_FAULT": point})
+                node = self.arm(c, "n1", point)
                 job = self.start(c, f"life{i}")
                 job.create(check=False)
-                imported = c.ptcctl(*job.import_args("tp=2"), check=False, timeout_s=60 * PATIENCE)
-                if c.nodes["n1"].pid() and imported.returncode == 0:
-                    job.delete(check=False)
+
+                def live(job=job):
+                    if c.ptcctl(*job.import_args("tp=2"), check=False, timeout_s=60 * PATIENCE).returncode == 0:
+                        job.delete(check=False)
+
+                client = threading.Thread(target=live)
+                client.start()
+                while client.is_alive() and node.pid():
+                    time.sleep(0.02)
                 self.recover(c)
+                client.join()
                 listed = c.ptcctl("job", "list", check=True).stdout
                 if job.name in listed:
                     status = job.wait_idle(90)
@@ -147,8 +172,9 @@ class Crash(harness.Case):
             befores = [p for p in points if p.endswith(".before")]
             for point in befores if LONG else self.random.sample(befores, min(6, len(befores))):
                 print(f"n1: {point} fails", flush=True)
-                c.restart("n1", {"PTC_FAULT": f"{point}=fail"})
-                self.switch_quietly(c, job, there, "n2")
+                node = self.arm(c, "n1", f"{point}=fail")
+                if node.pid():
+                    self.switch_quietly(c, job, there, "n2")
                 c.restart("n1")
                 config = self.check(c, job, (here, there))
                 if str(oracle.Config(config)) == str(oracle.Config(there)):

@@ -14,7 +14,7 @@ import harness
 import numpy as np
 import oracle
 import state as states
-from harness import SANITIZED, Job, skip_unless_root
+from harness import LONG, SANITIZED, Job, skip_unless_root
 
 MIB = 1 << 20
 RULES = [{"match": "*", "split": {"axis": "tp", "dim": 0}, "layer": "h.{}.*"}]
@@ -123,13 +123,14 @@ class Memory(harness.Case):
             job.check_whole(self)
 
     def test_import_and_export_stream(self):
-        """4 GiB through import and export; anonymous memory of client and daemons grows by less than 512 MiB."""
+        """4 GiB (1 GiB in the short run) through import and export; anonymous memory of client and daemons grows by less
+        than 512 MiB. A copy of what a node holds would show: it is 512 MiB of the 4 GiB, or the whole for a client."""
         if SANITIZED:
             self.skipTest("sanitizers take memory of their own")
-        limit, s = 512 * MIB, states.State()
+        limit, s = 512 * MIB if LONG else 384 * MIB, states.State()
         rng = np.random.default_rng(self.seed)
         block = np.frombuffer(rng.bytes(256 * MIB), dtype="V2").reshape(2048, 65536)
-        for i in range(16):
+        for i in range(16 if LONG else 4):
             s.tensors["param"][f"h.{i}.w"] = states.Tensor("BF16", (2048, 65536), np.roll(block, i * 4099 + 1))
         with self.cluster(nodes=4, devices=2, transport="tls", ceiling="2GiB", staging="128MiB") as c:
             job = Job(c, "stream", s, self.path("job"), RULES)

@@ -73,7 +73,17 @@ class Resize(harness.Case):
             job.delete()
 
     def test_random_unix(self):
-        self.walk(10, tiny=300 if SANITIZED else 3000, transport="unix")
+        self.walk(10, tiny=60, transport="unix")
+
+    def test_thousands_of_tiny_tensors(self):
+        rng, (heads, _) = self.rng(), states.VARIANTS[0]
+        s, rules = states.random_state(rng, heads, 500 if SANITIZED else 3000, fields=()), states.rules(heads)
+        with self.cluster(nodes=4, devices=2) as c:
+            job = Job(c, "tiny", s, self.path("job"), rules)
+            job.imported("tp=2,pp=2")
+            job.resize("tp=4,pp=2")
+            job.check_ranks(self, oracle.Config("tp=4,pp=2"), rules)
+            job.check_whole(self)
 
     def test_random_tls(self):
         self.walk(30 if LONG else 4, tiny=50, transport="tls")

@@ -76,7 +76,7 @@ void ctl_out_done(struct ctl_out *out)
 	if (out->fd >= 0)
 		close(out->fd);
 	if (out->tmp)
-		ptc_sys_unlink(out->tmp, NULL, NULL);
+		ptc_sys_unlink(out->tmp, "export.discard", NULL);
 	ptc_free(out->tmp);
 	ptc_free(out->path);
 	*out = (struct ctl_out){ .fd = -1 };

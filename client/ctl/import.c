@@ -63,22 +63,29 @@ static int check_fields(const struct ctl *c, const struct ptc_spec *spec, struct
 	return 0;
 }
 
+/* missing, or else surplus. */
+static int wrong_tensor(const char *path, const struct ptc_tensor *missing, const struct ptc_tensor *surplus,
+			struct ptc_error *err)
+{
+	if (missing)
+		return ptc_error_set(err, PTC_EINVAL, "%s has no tensor \"%s\"", path, missing->name);
+	return ptc_error_set(err, PTC_EINVAL, "%s: tensor \"%s\" is not one of the job's", path,
+			     surplus ? surplus->name : "");
+}
+
 /* The tensors of a set are the job's, with the field's dtype. */
 static int check_set(const struct ptc_spec *spec, const struct ptc_st_set *set, size_t field, const char *path,
 		     struct ptc_error *err)
 {
-	for (size_t i = 0; i < PTC_MAX(set->nrefs, spec->ntensors); i++) {
-		const struct ptc_tensor *have = i < set->nrefs ? &ptc_st_set_tensor(set, i)->t : NULL;
-		const struct ptc_tensor *want = i < spec->ntensors ? &spec->tensors[i] : NULL;
-		int order = !have ? 1 : !want ? -1 : strcmp(have->name, want->name);
-		enum ptc_dtype dtype;
+	size_t common = PTC_MIN(set->nrefs, spec->ntensors);
 
-		if (order > 0)
-			return ptc_error_set(err, PTC_EINVAL, "%s has no tensor \"%s\"", path, want->name);
-		if (order < 0)
-			return ptc_error_set(err, PTC_EINVAL, "%s: tensor \"%s\" is not one of the job's", path,
-					     have->name);
-		dtype = ptc_item_dtype(spec, i * (1 + spec->nfields) + field);
+	for (size_t i = 0; i < common; i++) {
+		const struct ptc_tensor *have = &ptc_st_set_tensor(set, i)->t, *want = &spec->tensors[i];
+		enum ptc_dtype dtype = ptc_item_dtype(spec, i * (1 + spec->nfields) + field);
+		int order = strcmp(have->name, want->name);
+
+		if (order)
+			return wrong_tensor(path, order < 0 ? NULL : want, have, err);
 		if (have->dtype != dtype)
 			return ptc_error_set(err, PTC_EINVAL, "%s: tensor \"%s\" is %s, the job says %s", path,
 					     have->name, ptc_dtype_name(have->dtype), ptc_dtype_name(dtype));
@@ -86,7 +93,9 @@ static int check_set(const struct ptc_spec *spec, const struct ptc_st_set *set, 
 			return ptc_error_set(err, PTC_EINVAL, "%s: tensor \"%s\" has another shape than the job says",
 					     path, have->name);
 	}
-	return 0;
+	if (set->nrefs > common)
+		return wrong_tensor(path, NULL, &ptc_st_set_tensor(set, common)->t, err);
+	return spec->ntensors > common ? wrong_tensor(path, &spec->tensors[common], NULL, err) : 0;
 }
 
 static int read_sets(struct ctl_import *im, struct ptc_error *err)

@@ -178,6 +178,7 @@ static int message_take(struct ptc_fetch *f, struct ptc_rpc_message *msg, struct
 
 	while (!r && (n = ptc_rpc_message_next(msg, &span)))
 		r = feed(f, span, n, err);
+	f->lied = r && !f->local_error;
 	if (!r && ptc_fault("agent.receive.middle")) {
 		f->local_error = true;
 		r = ptc_error_set(err, PTC_EIO, "fault agent.receive.middle");

@@ -66,7 +66,7 @@ struct ptc_agent_op {
 	struct ptc_agent_job *job; /* NULL: only the call counts */
 	const struct ptc_rpc_call *call;
 };
-bool ptc_agent_op_stopped(void *op); /* a ptc_stop_fn */
+bool ptc_agent_op_stopped(void *op); /* a ptc_stop_fn; the handler's thread only */
 /* Checks the fence (durably) and the order, ends what runs of an older request, waits for its turn, checks again.
  * cancel_running: Finish. seq 0: not ordered. */
 int ptc_agent_enter(struct ptc_agent *agent, const struct ptc_rpc_call *call, const char *uuid, int64_t fence,
@@ -136,6 +136,7 @@ struct ptc_fetch {
 	size_t nboxes;
 	struct ptc_fetch_ops ops;
 	bool local_error; /* a callback or our own memory failed, not the peer */
+	bool lied;        /* a message was malformed, or there was more than asked for */
 	/* private */
 	size_t at;
 	bool open;

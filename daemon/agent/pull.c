@@ -46,6 +46,7 @@ struct worker {
 	struct ptc_rpc_stream *stream; /* under the lock; set while it may be cancelled */
 	_Atomic int64_t last_ns;       /* when bytes came last */
 	bool stalled;                  /* under the lock */
+	bool lied;                     /* of the batch: the source broke the protocol */
 	uint32_t src;
 	/* of the batch */
 	const struct unit *units;
@@ -67,7 +68,7 @@ struct pull {
 	/* progress */
 	_Atomic int64_t done_bytes, wire_bytes;
 	int64_t total_bytes, copied_bytes;
-	bool broken; /* the caller does not take progress any more */
+	atomic_bool stopped; /* the caller is gone */
 	struct {
 		pthread_mutex_t lock;
 		pthread_cond_t cond;
@@ -77,14 +78,26 @@ struct pull {
 		struct ptc_error err;
 		struct ptc_error why; /* of the last source that failed */
 		unsigned failures;
+		bool lied; /* a source broke the protocol */
 	} shared;
 };
 
+/* Any thread. */
 static bool pull_stopped(void *arg)
 {
 	struct pull *p = arg;
 
-	return p->broken || ptc_agent_op_stopped(&p->op);
+	return atomic_load(&p->stopped) || atomic_load(&p->op.job->cancel);
+}
+
+/* The handler's thread only: asking a call whether it is cancelled may take events off its queue. */
+static bool pull_poll(void *arg)
+{
+	struct pull *p = arg;
+
+	if (ptc_agent_op_stopped(&p->op))
+		atomic_store(&p->stopped, true);
+	return pull_stopped(p);
 }
 
 /* ---- who sends what ---- */
@@ -361,6 +374,7 @@ static int batch_fetch(struct worker *w, unsigned lane, bool *ret_local, struct 
 		worker_stream_set(w, f.stream);
 		r = ptc_fetch_drain(&f, err);
 		*ret_local = f.local_error;
+		w->lied = f.lied;
 		worker_stream_set(w, NULL);
 	}
 	ptc_fetch_done(&f);
@@ -384,6 +398,7 @@ static void batch_failed_locked(struct worker *w, int status, bool local, const 
 	ptc_debug("agent", "pull from node %s failed: %s", node, err->text);
 	p->sources[w->src].failed = true;
 	p->shared.failures++;
+	p->shared.lied = p->shared.lied || w->lied;
 	ptc_error_set(&p->shared.why, PTC_EPEER, "node %s: %.800s", node,
 		      w->stalled ? "no byte came for a minute" : err->text);
 }
@@ -406,7 +421,7 @@ static void *pull_thread(void *arg)
 		p->sources[w->src].lanes &= ~(1u << lane);
 		if (r)
 			batch_failed_locked(w, r, local, &err);
-		w->stalled = false;
+		w->stalled = w->lied = false;
 	}
 	p->shared.running--;
 	pthread_cond_signal(&p->shared.cond);
@@ -427,13 +442,13 @@ static void progress_send(void *arg)
 	reply.wire_bytes = (uint64_t)atomic_load(&p->wire_bytes);
 	reply.copied_bytes = (uint64_t)p->copied_bytes;
 	if (ptc_agent_reply(p->call, &reply.base, NULL))
-		p->broken = true;
+		atomic_store(&p->stopped, true);
 }
 
 /* Cancels every stream when the operation is to stop, and those that stand still. */
 static void streams_watch_locked(struct pull *p)
 {
-	bool stop = p->shared.status || pull_stopped(p);
+	bool stop = p->shared.status || pull_poll(p);
 	int64_t now = ptc_sys_now_ns();
 
 	for (size_t i = 0; i < PTC_ARRAY_LEN(p->shared.workers); i++) {
@@ -449,11 +464,13 @@ static void streams_watch_locked(struct pull *p)
 
 static void round_wait(struct pull *p)
 {
+	unsigned tick = 0;
+
 	pthread_mutex_lock(&p->shared.lock);
 	while (p->shared.running) {
-		ptc_cond_wait_ms(&p->shared.cond, &p->shared.lock, PTC_AGENT_TICK_MS);
+		ptc_cond_wait_ms(&p->shared.cond, &p->shared.lock, PTC_AGENT_TICK_MS / 4);
 		streams_watch_locked(p);
-		if (!p->shared.running || p->broken)
+		if (!p->shared.running || pull_stopped(p) || tick++ % 4 != 3)
 			continue;
 		pthread_mutex_unlock(&p->shared.lock);
 		progress_send(p);
@@ -491,7 +508,7 @@ static int round_run(struct pull *p, struct ptc_error *err)
 	round_wait(p);
 	for (unsigned i = 0; i < n; i++)
 		pthread_join(p->shared.workers[i].thread, NULL);
-	if (pull_stopped(p))
+	if (pull_poll(p))
 		return ptc_error_set(err, PTC_ECANCELED, "the pull was cancelled");
 	if (p->shared.status)
 		return ptc_error_set(err, p->shared.status, "%s", p->shared.err.text);
@@ -508,6 +525,9 @@ static int pull_missing(struct pull *p, struct ptc_error *err)
 		unsigned failures = p->shared.failures;
 		int r = round_make(p, err);
 
+		if (!r && !p->nextents &&
+		    p->shared.lied) /* it sent all we asked for and went on: none of it is to be trusted */
+			r = ptc_error_set(err, PTC_EPEER, "%s", p->shared.why.text);
 		if (r || !p->nextents) {
 			round_done(p);
 			return r;
@@ -558,7 +578,7 @@ static int pull_fill(struct pull *p, bool pushed, struct ptc_error *err)
 	if (ptc_table_sealed(p->table))
 		return 0;
 	r = pushed ? ptc_table_filled_all(p->table, err) : pull_missing(p, err);
-	if (!r && pull_stopped(p))
+	if (!r && pull_poll(p))
 		r = ptc_error_set(err, PTC_ECANCELED, "the pull was cancelled");
 	return r ? r : ptc_table_seal(p->table, err);
 }
@@ -567,7 +587,7 @@ static int pull_run(struct pull *p, const Ptc__V1__PullRequest *req, struct ptc_
 {
 	struct ptc_table_key key = ptc_geometry_key(&p->view.to->g);
 	struct ptc_digest_job job = {
-		.g = &p->view.to->g, .needs = &p->view.needs, .stop = pull_stopped, .tick = progress_send, .arg = p
+		.g = &p->view.to->g, .needs = &p->view.needs, .stop = pull_poll, .tick = progress_send, .arg = p
 	};
 	int r = ptc_table_begin(p->agent->env.store, &key, &p->table, err);
 

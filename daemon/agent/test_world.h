@@ -265,7 +265,7 @@ static void world_down(struct world *w)
 static void gen_make(struct gen *g, uint64_t number, const char *config, unsigned nodes)
 {
 	struct ptc_error err = PTC_ERROR_INIT;
-	bool used[NODES][16] = { { false } };
+	bool used[NODES][32] = { { false } };
 
 	*g = (struct gen){ .number = number, .snapshot = number };
 	snprintf(g->config, sizeof(g->config), "%s", config);
@@ -275,7 +275,7 @@ static void gen_make(struct gen *g, uint64_t number, const char *config, unsigne
 	for (uint32_t i = 0; i < g->world; i++) {
 		do {
 			g->nodes[i] = (uint32_t)rnd(nodes);
-			g->devices[i] = (uint32_t)rnd(16);
+			g->devices[i] = (uint32_t)rnd(32);
 		} while (used[g->nodes[i]][g->devices[i]]);
 		used[g->nodes[i]][g->devices[i]] = true;
 	}

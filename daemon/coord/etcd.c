@@ -35,6 +35,7 @@ static int endpoint_open(struct ptc_etcd_endpoint *ep, const char *target, const
 		.target = target,
 		.tls = local ? NULL : opts->tls,
 		.insecure = opts->insecure && !local && !opts->tls,
+		.quiet_idle = true,
 	};
 
 	if (!local && !opts->tls && !opts->insecure)

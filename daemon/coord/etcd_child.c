@@ -669,6 +669,8 @@ static int open_dir(struct ptc_etcd_child *c, const char *dir, struct ptc_error 
 		return rc;
 	if (!realpath(dir, full) || stat(full, &st) != 0)
 		return ptc_error_errno(err, errno, "local coordinator: %s", dir);
+	if (!S_ISDIR(st.st_mode))
+		return ptc_error_set(err, PTC_EINVAL, "local coordinator: %s is not a directory", full);
 	if (st.st_uid != geteuid() || (st.st_mode & 077))
 		return ptc_error_set(err, PTC_EPERM, "%s must belong to uid %d with mode 0700: chown and chmod it",
 				     full, (int)geteuid());

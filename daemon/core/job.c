@@ -79,6 +79,7 @@ struct ptc_job {
 
 	uint32_t reloads;     /* since a transaction last succeeded */
 	uint32_t reload_hold; /* ticks until RELOAD is emitted */
+	uint64_t reload_seq;  /* of the RELOAD not answered yet */
 
 	uint64_t seq, txn_seq, digests_seq, timer_seq;
 	struct ptc_job_update *updates;
@@ -307,7 +308,14 @@ static void node_cancel(struct ptc_job *job, uint32_t i)
 	n->seq = 0;
 }
 
-/* Nobody is needed any more. A FINISH may go on: it is right in every phase that follows. */
+/* What it is to keep has changed: the answer to a FINISH under way would say nothing. */
+static void node_soil(struct ptc_job *job, uint32_t i)
+{
+	node_cancel(job, i);
+	job->nodes[i].dirty = true;
+}
+
+/* Nobody is needed any more. A FINISH may go on: it is right until the record changes (node_soil). */
 static void nodes_release(struct ptc_job *job, bool cancel_finish)
 {
 	for (uint32_t i = 0; i < job->nnodes; i++) {
@@ -397,7 +405,7 @@ static void nodes_finish(struct ptc_job *job)
 		struct node *n = &job->nodes[i];
 		if (!n->from && !n->to)
 			continue;
-		n->dirty = true;
+		node_soil(job, i);
 		n->attempts = n->hold = 0;
 		n->need = n->up;
 		job->pending += n->need;
@@ -415,7 +423,8 @@ static void enter_finishing(struct ptc_job *job)
 	job->snapshot = job->cur.to_snapshot;
 	for (uint32_t i = 0; i < job->nnodes; i++) {
 		struct node *n = &job->nodes[i];
-		n->dirty |= n->in_record || !job->members_known;
+		if (n->in_record || !job->members_known)
+			node_soil(job, i);
 		n->in_record = n->to;
 	}
 	job->members_known = true;
@@ -431,6 +440,11 @@ static void enter_aborting(struct ptc_job *job)
 	txn_send(job, PTC_TXN_CLEAR);
 }
 
+static void reload_send(struct ptc_job *job)
+{
+	update_push(job, PTC_UP_RELOAD)->seq = job->reload_seq = ++job->seq;
+}
+
 static void enter_reloading(struct ptc_job *job)
 {
 	nodes_release(job, true);
@@ -441,7 +455,7 @@ static void enter_reloading(struct ptc_job *job)
 	if (job->reload_hold)
 		tick_want(job);
 	else
-		update_push(job, PTC_UP_RELOAD)->seq = ++job->seq;
+		reload_send(job);
 }
 
 static void enter_checking(struct ptc_job *job)
@@ -607,15 +621,17 @@ static void start_record(struct ptc_job *job, const struct ptc_job_event *ev)
 {
 	bool members = ev->nrecord_nodes > 0 && list_valid(ev->record_nodes, ev->nrecord_nodes);
 	bool other_life = job->fence != ev->fence; /* somebody else may have held the lock */
+	bool changed = job->generation != ev->generation || job->snapshot != ev->snapshot;
 	job->fence = ev->fence;
 	job->generation = ev->generation;
 	job->snapshot = ev->snapshot;
-	job->members_known = members;
 	job->checked = job->checked && !other_life;
 	for (uint32_t i = 0; i < job->nnodes; i++) {
-		job->nodes[i].in_record = false;
-		job->nodes[i].dirty |= other_life;
+		struct node *n = &job->nodes[i];
+		n->dirty |= other_life || (changed && (n->in_record || !job->members_known));
+		n->in_record = false;
 	}
+	job->members_known = members;
 	for (uint32_t i = 0; members && i < ev->nrecord_nodes; i++)
 		job->nodes[ev->record_nodes[i]].in_record = true;
 }
@@ -674,8 +690,11 @@ static void on_start(struct ptc_job *job, const struct ptc_job_event *ev)
 {
 	if (job->phase != PTC_JOB_NEW && job->phase != PTC_JOB_RELOADING)
 		return;
+	if (ev->seq && ev->seq != job->reload_seq)
+		return; /* read for an earlier RELOAD: may be older than what has been written since */
 	bool readable = true;
 	job->reload_hold = 0;
+	job->reload_seq = 0;
 	start_record(job, ev);
 	if (job->has_switch && ev->intent && ev->intent->id != job->cur.id) {
 		reason_set(&job->why, PTC_ECONFLICT, PTC_JOB_NO_NODE, "another switch was found under way");
@@ -942,7 +961,7 @@ static void on_timer(struct ptc_job *job, const struct ptc_job_event *ev)
 		if (--job->reload_hold)
 			tick_want(job);
 		else
-			update_push(job, PTC_UP_RELOAD)->seq = ++job->seq;
+			reload_send(job);
 	}
 	for (uint32_t i = 0; i < job->nnodes; i++)
 		tick_node(job, i);

@@ -126,7 +126,9 @@ struct ptc_job_event {
 	const struct ptc_switch *request;
 	/* REPLY, NODE_UP, NODE_DOWN */
 	uint32_t node;
-	uint64_t seq;                 /* REPLY, TXN, TIMER, DIGESTS: of the update answered */
+	/* REPLY, TXN, TIMER, DIGESTS: of the update answered. START: of the RELOAD answered, or 0 (first START, or a shell
+	 * that sees to it itself that the read began after the RELOAD) */
+	uint64_t seq;
 	int status;                   /* REPLY, DIGESTS, ABORT: PTC_ code */
 	enum ptc_txn_outcome outcome; /* TXN */
 	const char *text;             /* error line for status != 0; borrowed */

@@ -98,6 +98,7 @@ struct ctl {
 	struct ptc_job *job;
 	uint64_t fence;        /* the lock's create_revision, 0: not held as far as we know */
 	bool reading;          /* a read is under way */
+	uint64_t reload;       /* for this RELOAD; 0: the first START */
 	uint64_t answered_txn; /* its outcome was told, or given up on */
 	struct record rec;
 	uint64_t intent_mod;
@@ -519,6 +520,7 @@ static void on_etcd_read(struct sim *s, const struct ev *ev)
 		return;
 	struct ev *rep = post(s, travel(s), EV_READREP, ev->who);
 	rep->inc = ev->inc;
+	rep->seq = ev->seq;
 	rep->rec = s->etcd.rec;
 	rep->intent_mod = s->etcd.intent_mod;
 	rep->a = s->etcd.lock_rev;
@@ -867,12 +869,13 @@ static void up_txn(struct sim *s, int i, const struct ptc_job_update *u)
 	memcpy(t->key, c->answered, sizeof(t->key));
 }
 
-static void ctl_read(struct sim *s, int i)
+static void ctl_read(struct sim *s, int i, uint64_t reload)
 {
 	s->ctls[i].reading = true;
+	s->ctls[i].reload = reload;
 	if (!s->cut_ce[i] && !unlucky(s, 5))
-		ctl_local(s, i, EV_READ, travel(s), 0);
-	ctl_local(s, i, EV_READREP, TXN_MS, 0)->status = PTC_ETIMEOUT;
+		ctl_local(s, i, EV_READ, travel(s), reload);
+	ctl_local(s, i, EV_READREP, TXN_MS, reload)->status = PTC_ETIMEOUT;
 }
 
 static void up_done(struct sim *s, int i, const struct ptc_job_update *u)
@@ -919,7 +922,7 @@ static void up_perform(struct sim *s, int i, const struct ptc_job_update *u)
 		ctl_local(s, i, EV_DIGESTS, 1 + below(s, 5), u->seq)->status = unlucky(s, 1) ? PTC_EDIGEST : 0;
 		break;
 	case PTC_UP_RELOAD:
-		ctl_read(s, i);
+		ctl_read(s, i, u->seq);
 		break;
 	case PTC_UP_DONE:
 		up_done(s, i, u);
@@ -991,10 +994,10 @@ static void on_readrep(struct sim *s, const struct ev *ev)
 	struct ctl *c = &s->ctls[ev->who];
 	struct ptc_job_event e = { .kind = PTC_EV_START };
 	struct ptc_switch intent;
-	if (!c->job || !c->reading)
+	if (!c->job || !c->reading || ev->seq != c->reload)
 		return;
 	if (ev->status) {
-		ctl_read(s, ev->who);
+		ctl_read(s, ev->who, ev->seq);
 		return;
 	}
 	c->reading = false;
@@ -1005,6 +1008,7 @@ static void on_readrep(struct sim *s, const struct ev *ev)
 	}
 	c->rec = ev->rec;
 	c->intent_mod = ev->intent_mod;
+	e.seq = ev->seq;
 	e.fence = (int64_t)c->fence;
 	e.generation = c->rec.gen;
 	e.snapshot = c->rec.snap;
@@ -1044,7 +1048,7 @@ static void on_acqrep(struct sim *s, const struct ev *ev)
 	c->fence = ev->a;
 	c->answered_txn = 0;
 	ptc_require(ptc_job_new(&opts, &c->job, NULL) == 0);
-	ctl_read(s, ev->who);
+	ctl_read(s, ev->who, 0);
 }
 
 /* What the watch on the nodes' keys tells. */

@@ -438,6 +438,11 @@ int ptc_store_chunks_settle(struct job *j, struct ptc_error *err)
 				return rc;
 		}
 	}
+	/* Blocks reserved for chunks that a crash kept from being made. */
+	if (fallocate(j->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)j->alloc_end,
+		      (off_t)(j->map_bytes - j->alloc_end)) != 0 &&
+	    errno != EOPNOTSUPP && errno != ENOSYS)
+		return ptc_error_errno(err, errno, "cannot free what a crash reserved");
 	return ptc_store_chunks_trim(j, 0, err);
 }
 

@@ -19,6 +19,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#define LOCK_FILE_BYTES 16384u /* LMDB 0.9 wants 8 KiB for 126 readers and uses what is there */
+
 static int code_of(int rc)
 {
 	switch (rc) {
@@ -104,6 +106,23 @@ static int open_dbi(MDB_env *env, enum store_env kind, MDB_dbi *ret_dbi)
 	return mdb_txn_commit(txn);
 }
 
+/* LMDB maps its lock file and writes to it: on a full file system that is SIGBUS too, unless it has its blocks. Must be
+ * closed before LMDB opens it, whose fcntl locks a later close would drop. */
+static int make_lock_file(const char *dir, struct ptc_error *err)
+{
+	char path[4096];
+	int fd, rc;
+
+	if (snprintf(path, sizeof path, "%s/lock.mdb", dir) >= (int)sizeof path)
+		return ptc_error_set(err, PTC_ELIMIT, "%s: path too long", dir);
+	fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+	if (fd < 0)
+		return ptc_error_errno(err, errno, "cannot create %s", path);
+	rc = ptc_store_file_alloc(fd, 0, LOCK_FILE_BYTES, err);
+	close(fd);
+	return rc;
+}
+
 /* meta is the truth: plain synced commits. chunks must be writable through the map after the commit, hence WRITEMAP;
  * its commits are synced too (on tmpfs that costs nothing), because after unsynced ones a power cut leaves pages of
  * different transactions mixed. NOTLS: transactions belong to whoever holds our lock, not to a thread. */
@@ -116,6 +135,9 @@ int ptc_store_env_open(const char *dir, enum store_env kind, uint64_t map_bytes,
 
 	if (ptc_fault("store.env.open"))
 		return ptc_error_set(err, PTC_EIO, "cannot open %s: asked to fail", dir);
+	rc = make_lock_file(dir, err);
+	if (rc)
+		return rc;
 	rc = mdb_env_create(&env);
 	if (rc)
 		return ptc_store_lmdb_error(err, rc, "cannot open %s", dir);

@@ -23,11 +23,38 @@ struct place {
 	char dir[64], meta[80], chunks[80];
 };
 
+/* A test that fails leaves its directory to this. */
+static struct place *places[64];
+
+static inline void places_sweep(void)
+{
+	for (size_t i = 0; i < sizeof places / sizeof places[0]; i++)
+		if (places[i])
+			(void)ptc_sys_remove_tree(places[i]->dir, NULL, NULL);
+}
+
+static inline void place_track(struct place *p, bool gone)
+{
+	static bool armed;
+
+	if (!armed)
+		armed = atexit(places_sweep) == 0;
+	for (size_t i = 0; i < sizeof places / sizeof places[0]; i++)
+		if (gone ? places[i] && strcmp(places[i]->dir, p->dir) == 0 : !places[i]) {
+			free(places[i]);
+			places[i] = gone ? NULL : malloc(sizeof *p);
+			if (places[i])
+				*places[i] = *p;
+			return;
+		}
+}
+
 /* base: where to make it, e.g. /dev/shm for tmpfs. */
 static inline void place_make(struct place *p, const char *base)
 {
 	snprintf(p->dir, sizeof p->dir, "%s/ptc-store-XXXXXX", base);
 	assert_non_null(mkdtemp(p->dir));
+	place_track(p, false);
 	snprintf(p->meta, sizeof p->meta, "%s/meta", p->dir);
 	snprintf(p->chunks, sizeof p->chunks, "%s/chunks", p->dir);
 }
@@ -35,6 +62,7 @@ static inline void place_make(struct place *p, const char *base)
 static inline void place_remove(struct place *p)
 {
 	assert_int_equal(ptc_sys_remove_tree(p->dir, NULL, NULL), 0);
+	place_track(p, true);
 }
 
 static inline const char *fast_base(void)

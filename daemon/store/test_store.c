@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <dirent.h>
+#include <pthread.h>
 #include <sys/stat.h>
 
 #define MIB (1 << 20)
@@ -626,6 +627,92 @@ static void every_allocation_may_fail(void **state)
 	assert_in_range(at, 20, 1999);
 }
 
+#define WORKERS 4
+struct worker {
+	pthread_t id;
+	struct ptc_table *t;
+	uint32_t item;
+	int rc;
+};
+
+/* Reserves and fills 24 extents of its own item, in small steps, as transfers do. */
+static void *work(void *arg)
+{
+	struct worker *w = arg;
+	uint8_t *buf = malloc(700000);
+
+	memset(buf, (int)w->item + 1, 700000);
+	for (int i = 0; i < 24 && !w->rc; i++) {
+		struct ptc_store_box b = { w->item, BOX1(i * 700000, 700000) };
+		uint32_t e;
+
+		w->rc = ptc_table_reserve(w->t, &b, 1, &e, NULL);
+		if (!w->rc && i % 2)
+			w->rc = ptc_table_write(w->t, w->item, &b.box, buf, NULL);
+		else if (!w->rc)
+			fill_extent(w->t, e, buf, 700000);
+		if (!w->rc)
+			w->rc = ptc_table_filled(w->t, e, NULL);
+		if (!w->rc && i % 8 == 0)
+			w->rc = ptc_table_flush(w->t, NULL);
+	}
+	free(buf);
+	return NULL;
+}
+
+static void *read_back(void *arg)
+{
+	struct worker *w = arg;
+	uint8_t *got = malloc(24 * 700000), *want = malloc(24 * 700000);
+	struct ptc_box b = BOX1(0, 24 * 700000);
+
+	memset(want, (int)w->item + 1, 24 * 700000);
+	w->rc = ptc_table_read(w->t, w->item, &b, got, NULL);
+	if (!w->rc && memcmp(got, want, 24 * 700000) != 0)
+		w->rc = 1;
+	free(got);
+	free(want);
+	return NULL;
+}
+
+static void run_workers(struct ptc_table *t, void *(*fn)(void *))
+{
+	struct worker w[WORKERS] = { 0 };
+
+	for (uint32_t i = 0; i < WORKERS; i++) {
+		w[i].t = t;
+		w[i].item = i % 2 && fn == read_back ? i - 1 : i; /* two readers of the same blocks */
+		assert_int_equal(pthread_create(&w[i].id, NULL, fn, &w[i]), 0);
+	}
+	for (int i = 0; i < WORKERS; i++) {
+		pthread_join(w[i].id, NULL);
+		assert_int_equal(w[i].rc, 0);
+	}
+}
+
+static void threads_fill_and_read(void **state)
+{
+	struct ptc_table_key k = key_of(JOB_A, 1, 1);
+	struct ptc_table *t;
+	struct ptc_store *s;
+	struct place p;
+
+	place_make(&p, fast_base());
+	s = store_open(&p, 128 * MIB);
+	ok(ptc_store_job_create(s, JOB_A, getuid(), err));
+	ok(ptc_table_begin(s, &k, &t, err));
+	run_workers(t, work);
+	ok(ptc_table_seal(t, err));
+	ptc_table_unref(t);
+	ptc_store_close(s);
+	s = store_open(&p, 128 * MIB); /* blocks are verified by several readers at once */
+	ok(ptc_table_open(s, &k, &t, err));
+	run_workers(t, read_back);
+	ptc_table_unref(t);
+	ptc_store_close(s);
+	place_remove(&p);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -639,6 +726,7 @@ int main(void)
 		cmocka_unit_test(references_outlive_the_registry),
 		cmocka_unit_test(descriptors_are_close_on_exec),
 		cmocka_unit_test(a_table_of_100000_pieces),
+		cmocka_unit_test(threads_fill_and_read),
 		cmocka_unit_test(every_allocation_may_fail),
 	};
 

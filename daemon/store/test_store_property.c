@@ -258,7 +258,7 @@ static void step(struct ptc_store *s, const struct ptc_table_key *from, const st
 	assert_int_equal(planned, bytes);
 	assert_int_equal(dry.n, m.n);
 	for (size_t i = 0; i < m.n; i++)
-		assert_memory_equal(&dry.v[i], &m.v[i], sizeof m.v[i]);
+		assert_true(dry.v[i].item == m.v[i].item && ptc_box_equal(&dry.v[i].box, &m.v[i].box));
 	ptc_store_boxes_done(&dry);
 	check_missing(&m, from != NULL);
 	fill_missing(t, &m);

@@ -328,10 +328,14 @@ class Cluster:
                      "--peer-key-file", t["key"]]
         self.members[i].start(argv, self.environment(), d)
 
+    def etcd_urls(self):
+        """The endpoints as etcdctl wants them."""
+        scheme = "https://" if self.options["transport"] == "tls" else "http://"
+        return [e.replace("unix:", "unix://") if e.startswith("unix:") else scheme + e for e in self.endpoints()]
+
     def etcdctl(self, *args, timeout_s=10):
         """Runs etcdctl against the cluster's etcd with n0's (or etcd0's) certificate; returns the completed process."""
-        scheme = "https://" if self.options["transport"] == "tls" else "http://"
-        argv = ["etcdctl", "--endpoints", ",".join(e if e.startswith("unix:") else scheme + e for e in self.endpoints())]
+        argv = ["etcdctl", "--endpoints", ",".join(self.etcd_urls())]
         if self.options["transport"] == "tls":
             t = self.tls("n0")
             argv += ["--cacert", t["ca"], "--cert", t["cert"], "--key", t["key"]]
