@@ -39,7 +39,7 @@ struct ptc_daemon_config {
 	bool devices_auto;
 	uint64_t devices; /* with devices_auto: filled by _check */
 	struct {
-		uint64_t ceiling, staging; /* bytes */
+		uint64_t ceiling, staging, spare; /* bytes */
 	} memory;
 	struct {
 		bool local; /* supervise an etcd here; endpoints are then empty */

@@ -240,7 +240,8 @@ static int start_store(struct process *p, struct ptc_error *err)
 	ptc_auto_free char *meta = ptc_asprintf("%s/meta", c->state_dir);
 	struct ptc_store_opts opts = { .meta_dir = meta,
 				       .chunk_dir = c->chunk_dir,
-				       .chunk_ceiling = c->memory.ceiling - c->memory.staging };
+				       .chunk_ceiling = c->memory.ceiling - c->memory.staging,
+				       .cushion_bytes = c->memory.spare };
 	int rc;
 
 	if (!meta)
@@ -484,6 +485,7 @@ int main(int argc, char **argv)
 		return rc ? 1 : 0;
 	}
 	p.uv = uv_default_loop();
+	ptc_rpc_allocator_tune();
 	ptc_rpc_init();
 	rc = start(&p, &err);
 	if (rc == 0)

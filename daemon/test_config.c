@@ -58,7 +58,8 @@ static void defaults_are_filled(void **state)
 	assert_string_equal(cfg.advertise, "unix:/run/ptc/peer.sock");
 	assert_string_equal(cfg.local_coordinator.data_dir, "/var/lib/ptc/etcd");
 	assert_string_equal(cfg.local_coordinator.listen, "unix");
-	assert_true(cfg.memory.ceiling == UINT64_C(8) << 30 && cfg.memory.staging == 256u << 20);
+	assert_true(cfg.memory.ceiling == UINT64_C(8) << 30 && cfg.memory.staging == 256u << 20 &&
+		    cfg.memory.spare == 0);
 	assert_true(cfg.lease_ttl_ms == 5000 && cfg.log == PTC_LOG_INFO && cfg.devices == 2);
 	assert_true(cfg.coordinator.local && !cfg.devices_auto);
 	assert_int_equal(ptc_daemon_config_check(&cfg, &err), 0);

@@ -182,7 +182,7 @@ def yaml_map(values, indent=""):
     return out
 
 
-DEFAULTS = {"nodes": 4, "devices": 2, "coordinator": "local", "transport": "tls", "ceiling": "1GiB", "staging": "64MiB",
+DEFAULTS = {"nodes": 4, "devices": 2, "coordinator": "local", "transport": "tls", "ceiling": "1GiB", "staging": "64MiB", "spare": "0B",
             "store": "tmpfs", "build": os.path.join(ROOT, "build", "release")}
 
 
@@ -286,7 +286,7 @@ class Cluster:
         address = f"unix:{node.dir}/run/peer/peer.sock" if transport == "unix" else f"127.0.0.1:{o['ports'][node.name]}"
         c = {"version": 1, "node": node.name, "state_dir": f"{node.dir}/state", "chunk_dir": node.chunk_dir,
              "run_dir": f"{node.dir}/run", "control_socket": node.socket, "listen": address, "advertise": address,
-             "devices": int(o["devices"]), "memory": {"ceiling": o["ceiling"], "staging": o["staging"]}}
+             "devices": int(o["devices"]), "memory": {"ceiling": o["ceiling"], "staging": o["staging"], "spare": o["spare"]}}
         tls = {"tls": self.tls(node.name)} if transport == "tls" else {}
         c.update(tls)
         if node.name == "n0" and o["coordinator"] == "local":

@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ptc-bench-measure: the measurements of ptc-bench that need C, one JSON document on standard output. ptc-bench runs
+ * it and makes sense of the numbers; by itself it is for profiling.
+ *
+ *   ptc-bench-measure store  DIR MIB ROUNDS
+ *   ptc-bench-measure stream DIR MIB ROUNDS STREAMS insecure|unix|tls
+ *   ptc-bench-measure limit  DIR MIB ROUNDS STREAMS MOVED-BYTES COPIED-BYTES
+ *
+ * DIR is private and empty, except that stream with tls wants ca.crt, n0.crt and n0.key there. MIB is the size of each
+ * of two buffers. A round measures the subject and its limits one right after the other, so that what else the machine
+ * does disturbs both.
+ * Failure modes: one line on standard error and exit status 1; 2 for usage. */
+#include "tests/bench/measure.h"
+
+#include "base/alloc.h"
+#include "base/check.h"
+#include "rpc/rpc.h"
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct args {
+	const char *dir;
+	size_t bytes;
+	int rounds, streams;
+	enum measure_transport transport;
+	int64_t moved, copied;
+};
+
+static int64_t touched(int64_t bytes)
+{
+	return PTC_MAX(bytes, 1);
+}
+
+static int store_rounds(const struct args *a, const struct measure_memory *m, struct ptc_error *err)
+{
+	struct measure_store *s = NULL;
+	int rc = measure_store_new(a->dir, m, &s, err);
+
+	for (int i = 0; !rc && i < a->rounds; i++) {
+		struct measure_store_round r;
+		struct measured copy = measure_memcpy(m, (int64_t)m->bytes);
+
+		rc = measure_store_round(s, &r, err);
+		if (rc)
+			break;
+		printf("%s{\"chunks\":\"%s\",", i ? "," : "", i ? "touched" : "cold");
+		measure_print("memcpy", &copy);
+		putchar(',');
+		measure_print("write", &r.write);
+		putchar(',');
+		measure_print("read", &r.read);
+		putchar(',');
+		measure_print("read_iov", &r.read_iov);
+		putchar(',');
+		measure_print("verify", &r.verify);
+		putchar('}');
+	}
+	measure_store_free(s);
+	return rc;
+}
+
+static int stream_rounds(const struct args *a, const struct measure_memory *m, struct ptc_error *err)
+{
+	struct measure_rpc *rpc = NULL;
+	struct measured tcp, bulk;
+	int rc;
+
+	ptc_rpc_allocator_tune();
+	ptc_rpc_init();
+	rc = measure_rpc_new(a->transport, a->dir, m, a->streams, &rpc, err);
+	if (!rc) /* once unmeasured: windows open, memory is there */
+		rc = measure_rpc_run(rpc, (int64_t)m->bytes, &bulk, err);
+	for (int i = 0; !rc && i < a->rounds; i++) {
+		rc = measure_tcp(m, a->streams, (int64_t)m->bytes, &tcp, err);
+		if (!rc)
+			rc = measure_rpc_run(rpc, (int64_t)m->bytes, &bulk, err);
+		if (rc)
+			break;
+		printf("%s{", i ? "," : "");
+		measure_print("tcp", &tcp);
+		putchar(',');
+		measure_print("stream", &bulk);
+		putchar('}');
+	}
+	measure_rpc_free(rpc);
+	ptc_rpc_shutdown();
+	if (!rc && memcmp(m->src, m->dst, m->bytes / (size_t)a->streams * (size_t)a->streams) != 0)
+		rc = ptc_error_set(err, PTC_ECORRUPT, "other bytes came than were sent");
+	return rc;
+}
+
+static int limit_rounds(const struct args *a, const struct measure_memory *m, struct ptc_error *err)
+{
+	int rc = 0;
+
+	for (int i = 0; !rc && i < a->rounds; i++) {
+		struct measured tcp, copy = measure_memcpy(m, touched(a->copied));
+
+		rc = measure_tcp(m, a->streams, touched(a->moved), &tcp, err);
+		if (rc)
+			break;
+		printf("%s{", i ? "," : "");
+		measure_print("tcp", &tcp);
+		putchar(',');
+		measure_print("memcpy", &copy);
+		putchar('}');
+	}
+	return rc;
+}
+
+typedef int (*scenario_fn)(const struct args *a, const struct measure_memory *m, struct ptc_error *err);
+
+static const struct scenario {
+	const char *name;
+	int argc;
+	scenario_fn run;
+} scenarios[] = { { "store", 5, store_rounds }, { "stream", 7, stream_rounds }, { "limit", 8, limit_rounds } };
+
+static bool number(const char *text, int64_t least, int64_t most, int64_t *ret)
+{
+	char *end;
+	long long v = strtoll(text, &end, 10);
+
+	*ret = v;
+	return *text && !*end && v >= least && v <= most;
+}
+
+static bool parse(int argc, char **argv, struct args *a)
+{
+	static const char *const transports[] = { "insecure", "unix", "tls" };
+	int64_t mib, rounds, streams = 1;
+	bool ok = number(argv[3], 1, 1 << 16, &mib) && number(argv[4], 1, 1000, &rounds);
+
+	if (ok && argc > 5)
+		ok = number(argv[5], 1, MEASURE_STREAMS_MAX, &streams);
+	if (ok && argc == 8)
+		ok = number(argv[6], 0, INT64_C(1) << 50, &a->moved) &&
+		     number(argv[7], 0, INT64_C(1) << 50, &a->copied);
+	if (!ok)
+		return false;
+	a->dir = argv[2];
+	a->bytes = (size_t)mib << 20;
+	a->rounds = (int)rounds;
+	a->streams = (int)streams;
+	if (argc != 7)
+		return true;
+	for (size_t i = 0; i < PTC_ARRAY_LEN(transports); i++)
+		if (strcmp(argv[6], transports[i]) == 0) {
+			a->transport = (enum measure_transport)i;
+			return true;
+		}
+	return false;
+}
+
+int main(int argc, char **argv)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct measure_memory m;
+	struct args a = { 0 };
+
+	for (size_t i = 0; i < PTC_ARRAY_LEN(scenarios); i++) {
+		int rc;
+
+		if (argc != scenarios[i].argc || strcmp(argv[1], scenarios[i].name) != 0 || !parse(argc, argv, &a))
+			continue;
+		rc = measure_memory_new(&m, a.bytes, &err);
+		if (rc == 0) {
+			fputs("{\"rounds\":[", stdout);
+			rc = scenarios[i].run(&a, &m, &err);
+			puts("]}");
+			measure_memory_done(&m);
+		}
+		if (rc)
+			fprintf(stderr, "ptc-bench-measure %s: %s\n", argv[1], err.text);
+		return rc ? 1 : 0;
+	}
+	fputs("usage: ptc-bench-measure store DIR MIB ROUNDS\n"
+	      "       ptc-bench-measure stream DIR MIB ROUNDS STREAMS insecure|unix|tls\n"
+	      "       ptc-bench-measure limit DIR MIB ROUNDS STREAMS MOVED-BYTES COPIED-BYTES\n",
+	      stderr);
+	return 2;
+}
