@@ -10,7 +10,7 @@ import harness
 import numpy as np
 import oracle
 import state as states
-from harness import LONG, SANITIZED, Job
+from harness import LONG, PATIENCE, SANITIZED, Job, wait_for
 
 
 def shm_bytes(path):
@@ -201,7 +201,8 @@ class Resize(harness.Case):
                     self.assertLessEqual(used, need * 4 // 3 + (16 << 20), f"{node} after {config}")
                     self.assertLessEqual(file, 2 * s.bytes() + (24 << 20), f"{node} after {config}")
             job.delete()
-            self.assertLessEqual(sum(shm_bytes(n.chunk_dir) for n in c.nodes.values()), 24 << 20, "after job delete")
+            wait_for(lambda: sum(shm_bytes(n.chunk_dir) for n in c.nodes.values()) < 24 << 20, 20 * PATIENCE,
+                     "the nodes' files gone after the job was deleted")
 
 
 if __name__ == "__main__":
