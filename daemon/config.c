@@ -317,7 +317,8 @@ static const struct key {
 	  "What chunks, staging, buffers and a local etcd may use together. What does not fit is refused." },
 	{ "memory.staging", &k_bytes, AT(memory.staging), "256MiB", NULL, "The part of it for bytes on their way." },
 	{ "memory.spare", &k_bytes, AT(memory.spare), "0B", NULL,
-	  "What a job may keep of memory it has freed, for its next switch: new memory costs more time than the network. "
+	  "What a job may keep of memory it has freed, for its next switch: new memory costs more time than the "
+	  "network. "
 	  "0B: a tenth of what it uses, at least 64MiB." },
 	{ "coordinator", &k_local, AT(coordinator.local), NULL, NULL,
 	  "local: this daemon runs an etcd of its own. Otherwise a section with these keys:" },

@@ -50,6 +50,10 @@ struct ptc_channels *ptc_channels_free(struct ptc_channels *c);
 int ptc_channels_get(struct ptc_channels *c, const char *node, const char *address, bool bulk, unsigned lane,
 		     struct ptc_rpc_channel **ret_channel, struct ptc_error *err);
 
+/* A connection of its own, which no back-off delays; the caller frees it. */
+int ptc_channels_probe(struct ptc_channels *c, const char *node, const char *address,
+		       struct ptc_rpc_channel **ret_channel, struct ptc_error *err);
+
 /* ---- view.c: one generation or switch of a job, ready to be sent or read ------ */
 
 /* Everything a peer must know about a job's generations; owns its memory. */
