@@ -39,6 +39,7 @@ struct ptc_cluster {
 	struct ptc_job_view **jobs;
 	size_t njobs;
 	bool nodes_synced, jobs_synced;
+	uint64_t epoch;
 	/* coordination thread */
 	pthread_t thread;
 	bool started;
@@ -445,6 +446,7 @@ static void apply(void *arg)
 	struct change *ch = arg;
 	struct ptc_cluster *c = ch->c;
 
+	c->epoch += !ch->jobs;
 	if (ch->kind == PTC_WATCH_RESET) {
 		reset(c, ch->jobs);
 	} else if (ch->kind == PTC_WATCH_SYNCED) {
@@ -607,6 +609,11 @@ struct ptc_etcd *ptc_cluster_etcd(struct ptc_cluster *c)
 int64_t ptc_cluster_lease(struct ptc_cluster *c)
 {
 	return atomic_load(&c->lease_id);
+}
+
+uint64_t ptc_cluster_epoch(const struct ptc_cluster *c)
+{
+	return c->epoch;
 }
 
 bool ptc_cluster_synced(const struct ptc_cluster *c)

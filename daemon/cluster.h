@@ -76,6 +76,8 @@ size_t ptc_cluster_njobs(const struct ptc_cluster *c);
 struct ptc_job_view *ptc_cluster_job(struct ptc_cluster *c, size_t index);
 struct ptc_job_view *ptc_cluster_find_job(struct ptc_cluster *c, const char *name);
 struct ptc_job_view *ptc_cluster_find_uuid(struct ptc_cluster *c, const char *uuid);
+/* Grows with every change of a node. */
+uint64_t ptc_cluster_epoch(const struct ptc_cluster *c);
 bool ptc_cluster_synced(const struct ptc_cluster *c);
 
 /* Blobs: content-addressed, any thread, blocking. */

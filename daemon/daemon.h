@@ -17,6 +17,7 @@
 struct ptc_controller;
 struct ptc_specs;
 struct ptc_channels;
+struct ptc_read_views;
 
 struct ptc_daemon {
 	struct ptc_daemon_config config;
@@ -30,6 +31,7 @@ struct ptc_daemon {
 	struct ptc_rpc_client *client;
 	struct ptc_specs *specs;
 	struct ptc_channels *channels;
+	struct ptc_read_views *read_views;
 	struct ptc_controller **controllers; /* [loop] one per job whose lock we hold */
 	size_t ncontrollers;
 	bool reconciled; /* [loop] orphans of our store were looked for */
@@ -160,6 +162,10 @@ void ptc_planned_done(struct ptc_planned *p);
 /* Blocking; not on the loop. v has from (or generation 0). */
 int ptc_plan_switch(struct ptc_daemon *d, const struct ptc_view *v, const struct ptc_plan_request *req,
 		    struct ptc_planned *ret_planned, struct ptc_error *err);
+
+/* ---- readview.c (see control.h) ---------------------------------------------------------- */
+struct ptc_read_views *ptc_read_views_new(void); /* NULL: out of memory */
+struct ptc_read_views *ptc_read_views_free(struct ptc_read_views *r);
 
 /* ---- control.c: ptc.v1.Control -------------------------------------------------------- */
 int ptc_control_register(struct ptc_daemon *d, struct ptc_rpc_server *server, struct ptc_error *err);

@@ -317,6 +317,9 @@ static int start_agent(struct process *p, struct ptc_error *err)
 	};
 	int rc = ptc_specs_new(d, &d->specs, err);
 
+	d->read_views = ptc_read_views_new();
+	if (rc == 0 && !d->read_views)
+		rc = ptc_error_set(err, PTC_ENOMEM, "out of memory");
 	if (rc == 0)
 		rc = ptc_channels_new(d, &d->channels, err);
 	if (rc == 0)
@@ -414,6 +417,7 @@ static void stop(struct process *p)
 	p->peers = ptc_rpc_server_free(p->peers, SHUTDOWN_GRACE_MS);
 	d->client = ptc_rpc_client_free(d->client);
 	d->cluster = ptc_cluster_free(d->cluster);
+	d->read_views = ptc_read_views_free(d->read_views); /* geometries belong to the agent */
 	d->agent = ptc_agent_free(d->agent);
 	d->channels = ptc_channels_free(d->channels);
 	d->specs = ptc_specs_free(d->specs);
