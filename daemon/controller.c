@@ -82,6 +82,7 @@ void ptc_controller_unref(struct ptc_controller *ctl)
 	ptc_free(ctl);
 }
 
+/* May free ctl: the daemon's list held a reference. */
 static void drop(struct ptc_controller *ctl)
 {
 	struct ptc_daemon *d = ctl->d;
@@ -110,6 +111,16 @@ struct ptc_controller *ptc_controller_find(struct ptc_daemon *d, const char *uui
 	return NULL;
 }
 
+/* The lock is lost: the core stops, and so do we. May free ctl. */
+static void lose(struct ptc_controller *ctl)
+{
+	ptc_controller_ref(ctl);
+	ptc_controller_step(ctl, &(struct ptc_job_event){ .kind = PTC_EV_LOCK_LOST });
+	drop(ctl);
+	ptc_controller_unref(ctl);
+}
+
+/* May free ctl. */
 static void tell_nodes(struct ptc_controller *ctl)
 {
 	struct ptc_cluster *c = ctl->d->cluster;
@@ -123,6 +134,7 @@ static void tell_nodes(struct ptc_controller *ctl)
 		memset(ctl->known + ctl->nknown, 0, (n - ctl->nknown) * sizeof *ctl->known);
 		ctl->nknown = n;
 	}
+	ptc_controller_ref(ctl);
 	for (uint32_t i = 0; i < n && !ctl->gone; i++) {
 		const struct ptc_node *node = ptc_cluster_node(c, i);
 		bool same = node->up == ctl->known[i].up && node->create_revision == ctl->known[i].revision;
@@ -137,6 +149,7 @@ static void tell_nodes(struct ptc_controller *ctl)
 		if (node->up && !ctl->gone)
 			ptc_controller_step(ctl, &(struct ptc_job_event){ .kind = PTC_EV_NODE_UP, .node = i });
 	}
+	ptc_controller_unref(ctl);
 }
 
 static void create(struct ptc_daemon *d, struct ptc_job_view *job)
@@ -178,8 +191,7 @@ void ptc_controllers_changed(struct ptc_daemon *d, struct ptc_job_view *job)
 	ctl = ptc_controller_find(d, job->uuid);
 	ours = job->has_meta && job->has_lock && strcmp(job->lock_node, d->config.node) == 0;
 	if (ctl && (!ours || ctl->fence != job->lock_revision)) {
-		ptc_controller_step(ctl, &(struct ptc_job_event){ .kind = PTC_EV_LOCK_LOST });
-		drop(ctl);
+		lose(ctl);
 		ctl = NULL;
 	}
 	if (!ctl && ours && ptc_cluster_lease(d->cluster))
@@ -188,12 +200,8 @@ void ptc_controllers_changed(struct ptc_daemon *d, struct ptc_job_view *job)
 
 void ptc_controllers_lost(struct ptc_daemon *d)
 {
-	while (d->ncontrollers) {
-		struct ptc_controller *ctl = d->controllers[0];
-
-		ptc_controller_step(ctl, &(struct ptc_job_event){ .kind = PTC_EV_LOCK_LOST });
-		drop(ctl);
-	}
+	while (d->ncontrollers)
+		lose(d->controllers[0]);
 }
 
 void ptc_controllers_free(struct ptc_daemon *d)
