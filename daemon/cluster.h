@@ -23,7 +23,7 @@ struct ptc_node {
 	struct ptc_node_doc doc;
 	bool up; /* its key exists */
 	bool drained;
-	bool seen;               /* during a re-listing */
+	bool seen, seen_drained; /* in the listing under way */
 	int64_t create_revision; /* of the key, while up */
 	int64_t lease;
 };
@@ -38,7 +38,9 @@ struct ptc_job_view {
 	char lock_node[PTC_NAME_MAX + 1];
 	int64_t lock_revision;   /* create_revision: the fencing token */
 	unsigned ticks_unlocked; /* see controller election */
-	bool seen;
+	struct {
+		bool meta, record, intent, lock;
+	} seen; /* in the listing under way */
 };
 
 struct ptc_cluster_opts {
