@@ -123,15 +123,6 @@ struct ptc_controller *ptc_controller_find(struct ptc_daemon *d, const char *uui
 	return NULL;
 }
 
-/* The lock is lost: the core stops, and so do we. May free ctl. */
-static void lose(struct ptc_controller *ctl)
-{
-	ptc_controller_ref(ctl);
-	ptc_controller_step(ctl, &(struct ptc_job_event){ .kind = PTC_EV_LOCK_LOST });
-	drop(ctl);
-	ptc_controller_unref(ctl);
-}
-
 /* May free ctl. */
 static void tell_nodes(struct ptc_controller *ctl)
 {
