@@ -71,6 +71,9 @@ void ptc_controller_unref(struct ptc_controller *ctl);
 void ptc_controller_progress(struct ptc_controller *ctl);
 void ptc_pull_results_done(struct ptc_controller *ctl);
 
+/* tidy.c: removes the job's blobs that neither its meta nor its record names. Only while no switch is under way. */
+void ptc_tidy_blobs(struct ptc_controller *ctl);
+
 /* controller_send.c */
 void ptc_controller_send(struct ptc_controller *ctl, const struct ptc_job_update *up);
 void ptc_controller_cancel(struct ptc_controller *ctl, uint64_t seq); /* 0: all */

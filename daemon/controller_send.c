@@ -27,6 +27,7 @@ struct call {
 	struct ptc_controller *ctl;
 	uint64_t seq;
 	uint32_t node;
+	int64_t lease; /* the node's, when it was sent: which of its lives was asked */
 	enum ptc_job_op op;
 };
 
@@ -68,7 +69,7 @@ static void probed(void *arg, int status, const struct ptc_error *err, const voi
 		ptc_free(p);
 }
 
-static void suspect(struct ptc_controller *ctl, uint32_t node)
+static void suspect(struct ptc_controller *ctl, uint32_t node, int64_t lease)
 {
 	struct ptc_node *n = ptc_cluster_node(ctl->d->cluster, node);
 	Ptc__V1__ListRequest req = PTC__V1__LIST_REQUEST__INIT;
@@ -77,7 +78,7 @@ static void suspect(struct ptc_controller *ctl, uint32_t node)
 	void *data;
 	size_t len;
 
-	if (!n->up || !n->lease || strcmp(n->doc.name, ctl->d->config.node) == 0 ||
+	if (!n->up || !lease || n->lease != lease || strcmp(n->doc.name, ctl->d->config.node) == 0 ||
 	    ptc_channels_get(ctl->d->channels, n->doc.name, n->doc.address, false, 0, &channel, NULL) != 0)
 		return;
 	p = ptc_calloc(1, sizeof *p);
@@ -86,7 +87,7 @@ static void suspect(struct ptc_controller *ctl, uint32_t node)
 		ptc_free(p);
 		return;
 	}
-	*p = (struct probe){ .d = ctl->d, .node = node, .lease = n->lease };
+	*p = (struct probe){ .d = ctl->d, .node = node, .lease = lease };
 	snprintf(p->name, sizeof p->name, "%s", n->doc.name);
 	ptc_rpc_unary_async(ctl->d->client, channel, "/ptc.v1.Peer/Stat", data, len, PROBE_TIMEOUT_MS, probed, p);
 	ptc_free(data);
@@ -94,13 +95,15 @@ static void suspect(struct ptc_controller *ctl, uint32_t node)
 
 /* ---- answers ---------------------------------------------------------------------- */
 
-static void reply(struct ptc_controller *ctl, uint64_t seq, uint32_t node, int status, const char *text)
+static void reply(const struct call *c, int status, const char *text)
 {
-	struct ptc_job_event ev = { .kind = PTC_EV_REPLY, .seq = seq, .node = node, .status = status, .text = text };
+	struct ptc_job_event ev = {
+		.kind = PTC_EV_REPLY, .seq = c->seq, .node = c->node, .status = status, .text = text
+	};
 
-	if (status == PTC_EPEER && !ctl->gone)
-		suspect(ctl, node);
-	ptc_controller_step(ctl, &ev);
+	if (status == PTC_EPEER && !c->ctl->gone)
+		suspect(c->ctl, c->node, c->lease);
+	ptc_controller_step(c->ctl, &ev);
 }
 
 static void answered(void *arg, int status, const struct ptc_error *err, const void *data, size_t len)
@@ -113,7 +116,7 @@ static void answered(void *arg, int status, const struct ptc_error *err, const v
 	if (status)
 		snprintf(text, sizeof text, "node %s: %s", ptc_cluster_node(c->ctl->d->cluster, c->node)->doc.name,
 			 err->text);
-	reply(c->ctl, c->seq, c->node, status, text);
+	reply(c, status, text);
 	ptc_controller_unref(c->ctl);
 	ptc_free(c);
 }
@@ -481,7 +484,7 @@ void ptc_controller_send(struct ptc_controller *ctl, const struct ptc_job_update
 	int rc;
 
 	ptc_require(c); /* the core counts on an answer to every request */
-	*c = (struct call){ ptc_controller_ref(ctl), up->seq, up->node, up->op };
+	*c = (struct call){ ptc_controller_ref(ctl), up->seq, up->node, n->lease, up->op };
 	rc = ptc_channels_get(ctl->d->channels, n->doc.name, n->up ? n->doc.address : "", false, 0, &channel, &err);
 	if (rc == 0)
 		rc = encode(ctl, up, &data, &len, &err);
