@@ -33,7 +33,7 @@
 #define SHUTDOWN_GRACE_MS 1000
 #define IDLE_MS           5000 /* with less than IDLE_CPU_MS of CPU time used, the daemon is idle */
 #define IDLE_CPU_MS       250
-#define KEEP_BYTES        (16u << 20) /* freed memory not worth giving back */
+#define KEEP_BYTES        (8u << 20) /* freed memory not worth giving back */
 #define DEFAULT_CONFIG    "/etc/ptc/ptcd.yaml"
 
 struct process {
