@@ -44,7 +44,7 @@ int ptc_loop_call(struct ptc_loop *loop, void (*fn)(void *arg), void *arg);
 void ptc_loop_stop(struct ptc_loop *loop);
 
 /* ---- library life ---------------------------------------------------- */
-void ptc_rpc_init(void); /* before any thread; do not fork afterwards */
+void ptc_rpc_init(void); /* before any thread; do not fork afterwards; counted */
 /* For programs that move much: makes the process keep memory that messages were received in, some 64 MiB at most in each
  * of two arenas, instead of giving it back and having each page faulted in and cleared again (a third of a bulk stream's
  * CPU time). The whole process's malloc is affected, so a library does not call it. Before any thread. */
