@@ -324,8 +324,10 @@ class Crash(harness.Case):
             os.unlink(os.path.join(c.nodes[sleeper].dir, "points"))
         resize.start()
         wait_for(lambda: point in self.passed(c.nodes[sleeper]) or not resize.is_alive(), 20 * PATIENCE, point, 0.01)
-        if victim:
-            self.arm(c.nodes[victim], rule)
+        for node in c.nodes.values(): # from here on it is about the abort
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(os.path.join(node.dir, "points"))
+            self.arm(node, rule if node.name == victim else "")
         caller = next(n for n in c.nodes if n != victim)
         r = []
         died = self.while_running(c, lambda: r.append(self.quietly(c, "abort", job.name, node=caller)),
@@ -371,9 +373,10 @@ class Crash(harness.Case):
             for role in ("controller", "member"):
                 controller = self.controller_of(c, job)
                 sleeper, other = [n for n in ("n1", "n2", "n3") if n != controller][:2]
-                by_node = self.points(c, lambda: self.abort_at(c, job, sleeper, "agent.receive.middle", controller, "")) # noqa: B023
+                self.abort_at(c, job, sleeper, "agent.receive.middle")
                 self.check(c, job, (self.here,))
-                for point in self.sample(by_node[controller if role == "controller" else other], 5):
+                points = self.passed(c.nodes[controller if role == "controller" else other])
+                for point in self.sample(points, 5):
                     controller = self.controller_of(c, job)
                     sleeper, other = [n for n in ("n1", "n2", "n3") if n != controller][:2]
                     victim = controller if role == "controller" else other
