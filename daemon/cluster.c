@@ -39,6 +39,7 @@ struct ptc_cluster {
 	struct ptc_job_view **jobs;
 	size_t njobs;
 	bool nodes_synced, jobs_synced;
+	uint64_t epoch;
 	/* coordination thread */
 	pthread_t thread;
 	bool started;
@@ -47,6 +48,7 @@ struct ptc_cluster {
 		pthread_mutex_t lock;
 		pthread_cond_t wake;
 		struct task *head, **tail;
+		struct task *orphans; /* worked on, but the loop had stopped: _free tells them */
 		bool stop;
 		bool lease_wanted;
 	} shared;
@@ -157,6 +159,19 @@ static void retake_lease(struct ptc_cluster *c)
 	lease_gone(c);
 }
 
+/* After the loop has stopped the news waits for ptc_cluster_free, which runs on the loop's thread. */
+static void task_tell(struct ptc_cluster *c, struct task *t)
+{
+	if (t->done && ptc_loop_post(c->opts.loop, t->done, t->arg) != 0) {
+		pthread_mutex_lock(&c->shared.lock);
+		t->next = c->shared.orphans;
+		c->shared.orphans = t;
+		pthread_mutex_unlock(&c->shared.lock);
+		return;
+	}
+	ptc_free(t);
+}
+
 static void *coord_main(void *arg)
 {
 	struct ptc_cluster *c = arg;
@@ -179,9 +194,7 @@ static void *coord_main(void *arg)
 				c->shared.tail = &c->shared.head;
 			pthread_mutex_unlock(&c->shared.lock);
 			t->work(t->arg, c->etcd);
-			if (t->done && ptc_loop_post(c->opts.loop, t->done, t->arg) != 0)
-				ptc_debug("etcd", "loop stopped; a finished operation is dropped");
-			ptc_free(t);
+			task_tell(c, t);
 			pthread_mutex_lock(&c->shared.lock);
 			continue;
 		}
@@ -278,7 +291,7 @@ static void node_event(struct ptc_cluster *c, enum ptc_watch_kind kind, const st
 
 	if (strncmp(kv->key, drained, strlen(drained)) == 0) {
 		if (ptc_cluster_intern_node(c, kv->key + strlen(drained), &i) == 0)
-			c->nodes[i]->drained = kind == PTC_WATCH_PUT;
+			c->nodes[i]->drained = c->nodes[i]->seen_drained = kind == PTC_WATCH_PUT;
 	} else if (strncmp(kv->key, plain, strlen(plain)) == 0) {
 		if (kind == PTC_WATCH_PUT)
 			node_put(c, kv);
@@ -344,7 +357,7 @@ static void lock_put(struct ptc_job_view *j, const struct ptc_etcd_kv *kv)
 	if (json_unpack(root, "{s:s}", "node", &node) == 0) {
 		snprintf(j->lock_node, sizeof j->lock_node, "%s", node);
 		j->lock_revision = kv->create_revision;
-		j->has_lock = true;
+		j->has_lock = j->seen.lock = true;
 	}
 	json_decref(root);
 }
@@ -356,14 +369,14 @@ static void job_put(struct ptc_job_view *j, const char *leaf, const struct ptc_e
 
 	if (strcmp(leaf, "meta") == 0) {
 		rc = ptc_meta_doc_decode(kv->value, kv->len, &j->meta, &err);
-		j->has_meta = rc == 0;
+		j->has_meta = j->seen.meta = rc == 0;
 	} else if (strcmp(leaf, "record") == 0) {
 		rc = ptc_record_doc_decode(kv->value, kv->len, &j->record, &err);
-		j->has_record = rc == 0;
+		j->has_record = j->seen.record = rc == 0;
 		j->record_revision = kv->mod_revision;
 	} else if (strcmp(leaf, "intent") == 0) {
 		rc = ptc_intent_doc_decode(kv->value, kv->len, &j->intent, &err);
-		j->has_intent = rc == 0;
+		j->has_intent = j->seen.intent = rc == 0;
 	} else if (strcmp(leaf, "lock") == 0) {
 		lock_put(j, kv);
 	}
@@ -397,7 +410,6 @@ static struct ptc_job_view *job_event(struct ptc_cluster *c, enum ptc_watch_kind
 	j = intern_job(c, uuid);
 	if (!j)
 		return NULL;
-	j->seen = true;
 	if (kind == PTC_WATCH_PUT)
 		job_put(j, slash + 1, kv);
 	else
@@ -414,26 +426,36 @@ struct change {
 	struct ptc_etcd_kv kv;
 };
 
-/* A listing begins: whatever is not in it was deleted while we did not look. */
+/* A listing begins, and may take as long as etcd is away: what we knew stays until it is complete. */
 static void reset(struct ptc_cluster *c, bool jobs)
 {
-	for (size_t i = 0; jobs && i < c->njobs; i++) {
-		struct ptc_job_view *j = c->jobs[i];
-
-		j->has_meta = j->has_record = j->has_intent = j->has_lock = false;
-	}
+	for (size_t i = 0; jobs && i < c->njobs; i++)
+		memset(&c->jobs[i]->seen, 0, sizeof c->jobs[i]->seen);
 	for (size_t i = 0; !jobs && i < c->nnodes; i++)
-		c->nodes[i]->seen = c->nodes[i]->drained = false;
+		c->nodes[i]->seen = c->nodes[i]->seen_drained = false;
 	if (jobs)
 		c->jobs_synced = false;
 	else
 		c->nodes_synced = false;
 }
 
+/* Whatever was not in the listing was deleted while we did not look. */
 static void synced(struct ptc_cluster *c, bool jobs)
 {
-	for (size_t i = 0; !jobs && i < c->nnodes; i++)
-		c->nodes[i]->up = c->nodes[i]->up && c->nodes[i]->seen;
+	for (size_t i = 0; !jobs && i < c->nnodes; i++) {
+		struct ptc_node *n = c->nodes[i];
+
+		n->up = n->up && n->seen;
+		n->drained = n->drained && n->seen_drained;
+	}
+	for (size_t i = 0; jobs && i < c->njobs; i++) {
+		struct ptc_job_view *j = c->jobs[i];
+
+		j->has_meta = j->has_meta && j->seen.meta;
+		j->has_record = j->has_record && j->seen.record;
+		j->has_intent = j->has_intent && j->seen.intent;
+		j->has_lock = j->has_lock && j->seen.lock;
+	}
 	if (jobs)
 		c->jobs_synced = true;
 	else
@@ -447,6 +469,7 @@ static void apply(void *arg)
 	struct change *ch = arg;
 	struct ptc_cluster *c = ch->c;
 
+	c->epoch += !ch->jobs;
 	if (ch->kind == PTC_WATCH_RESET) {
 		reset(c, ch->jobs);
 	} else if (ch->kind == PTC_WATCH_SYNCED) {
@@ -511,9 +534,11 @@ static int check_cluster_id(struct ptc_cluster *c, struct ptc_error *err)
 	if (rc)
 		goto out;
 	json = ptc_asprintf("{\"version\":1,\"id\":\"%s\"}", uuid);
-	if (ptc_sys_read_file(path, 4096, &known, NULL, NULL) != 0)
-		known = NULL;
-	if (!known && json)
+	rc = ptc_sys_read_file(path, 4096, &known, NULL, err);
+	if (rc && rc != PTC_ENOTFOUND) /* a file we cannot read may name another cluster */
+		goto out;
+	rc = json ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	if (!known && rc == 0)
 		rc = ptc_etcd_txn(c->etcd, &(struct ptc_etcd_compare){ "/ptc/cluster", PTC_ETCD_CREATE_REV, 0 }, 1,
 				  &(struct ptc_etcd_op){ .key = "/ptc/cluster", .value = json, .len = strlen(json) }, 1,
 				  "etcd.cluster", &ok, NULL, err);
@@ -521,9 +546,9 @@ static int check_cluster_id(struct ptc_cluster *c, struct ptc_error *err)
 		rc = ptc_etcd_get(c->etcd, "/ptc/cluster", false, 1, &kvs, err);
 	if (rc)
 		goto out;
-	if (!known)
+	if (!known && kvs.n)
 		rc = ptc_sys_write_file(path, kvs.kv[0].value, kvs.kv[0].len, 0600, "cluster.write", err);
-	else if (kvs.n == 0 || strcmp(known, kvs.kv[0].value) != 0)
+	else if (kvs.n == 0 || !known || strcmp(known, kvs.kv[0].value) != 0)
 		rc = ptc_error_set(err, PTC_ESTATE,
 				   "%s names another cluster than etcd's /ptc/cluster; refusing to touch its state "
 				   "(wrong endpoints, or etcd lost its data: restore it, or empty the state directory)",
@@ -586,6 +611,13 @@ struct ptc_cluster *ptc_cluster_free(struct ptc_cluster *c)
 		pthread_mutex_unlock(&c->shared.lock);
 		pthread_join(c->thread, NULL);
 	}
+	while (c->shared.orphans) {
+		struct task *t = c->shared.orphans;
+
+		c->shared.orphans = t->next;
+		t->done(t->arg);
+		ptc_free(t);
+	}
 	c->lease = ptc_etcd_lease_free(c->lease, true);
 	c->etcd = ptc_etcd_free(c->etcd);
 	for (size_t i = 0; i < c->nnodes; i++)
@@ -609,6 +641,11 @@ struct ptc_etcd *ptc_cluster_etcd(struct ptc_cluster *c)
 int64_t ptc_cluster_lease(struct ptc_cluster *c)
 {
 	return atomic_load(&c->lease_id);
+}
+
+uint64_t ptc_cluster_epoch(const struct ptc_cluster *c)
+{
+	return c->epoch;
 }
 
 const char *ptc_cluster_boot_id(const struct ptc_cluster *c)

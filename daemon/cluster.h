@@ -23,7 +23,7 @@ struct ptc_node {
 	struct ptc_node_doc doc;
 	bool up; /* its key exists */
 	bool drained;
-	bool seen;               /* during a re-listing */
+	bool seen, seen_drained; /* in the listing under way */
 	int64_t create_revision; /* of the key, while up */
 	int64_t lease;
 };
@@ -38,7 +38,9 @@ struct ptc_job_view {
 	char lock_node[PTC_NAME_MAX + 1];
 	int64_t lock_revision;   /* create_revision: the fencing token */
 	unsigned ticks_unlocked; /* see controller election */
-	bool seen;
+	struct {
+		bool meta, record, intent, lock;
+	} seen; /* in the listing under way */
 };
 
 struct ptc_cluster_opts {
@@ -78,6 +80,8 @@ size_t ptc_cluster_njobs(const struct ptc_cluster *c);
 struct ptc_job_view *ptc_cluster_job(struct ptc_cluster *c, size_t index);
 struct ptc_job_view *ptc_cluster_find_job(struct ptc_cluster *c, const char *name);
 struct ptc_job_view *ptc_cluster_find_uuid(struct ptc_cluster *c, const char *uuid);
+/* Grows with every change of a node. */
+uint64_t ptc_cluster_epoch(const struct ptc_cluster *c);
 bool ptc_cluster_synced(const struct ptc_cluster *c);
 
 /* Blobs: content-addressed, any thread, blocking. Written only while `guard` holds (PTC_EFENCED else): a blob of a job

@@ -403,41 +403,38 @@ static int send_span(void *arg, const void *data, size_t len, struct ptc_error *
 	return ptc_pb_call_send(arg, &msg.base, err);
 }
 
-/* The view that the client's ExportInfo named, or an error that says it is gone. */
+/* The generation that the client's ExportInfo named, or an error that says it is gone. */
 static int export_view(struct ptc_daemon *d, struct ptc_rpc_call *call, const char *job, uint64_t generation,
-		       uint64_t snapshot, struct ptc_view *ret_view, struct ptc_error *err)
+		       uint64_t snapshot, struct ptc_read_view **ret_view, struct ptc_error *err)
 {
 	struct ptc_target t;
 	int rc = ptc_control_find(d, call, job, &t, err);
 
 	if (rc)
 		return rc;
-	if (t.has_record && (t.record.generation != generation || t.record.snapshot != snapshot))
+	if (!t.has_record)
+		return ptc_error_set(err, PTC_ESTATE, "job \"%s\" has no state", job);
+	if (t.record.generation != generation || t.record.snapshot != snapshot)
 		return ptc_error_set(err, PTC_ESTATE,
 				     "job %s moved on to generation %llu while generation %llu was read; export again",
 				     job, (unsigned long long)t.record.generation, (unsigned long long)generation);
-	return ptc_control_view(d, &t, false, true, ret_view, err);
+	return ptc_read_view_get(d, &t, ret_view, err);
 }
 
 PTC_CONTROL_HANDLER(ptc_control_read)
 {
 	struct ptc_daemon *d = arg;
 	Ptc__V1__ReadRequest *req;
-	struct ptc_geometry g;
-	struct ptc_view v;
+	struct ptc_read_view *v;
 	int rc = ptc_pb_call_recv(call, &ptc__v1__read_request__descriptor, (ProtobufCMessage **)&req, err);
 
 	if (rc)
 		return rc;
 	rc = export_view(d, call, req->job, req->generation, req->snapshot, &v, err);
 	if (rc == 0) {
-		rc = ptc_view_geometry(d, &v, false, &g, err);
-		if (rc == 0) {
-			rc = ptc_agent_gather(d->agent, &g, v.meta.uuid, req->item, req->offset, req->length, send_span,
-					      call, err);
-			ptc_geometry_done(&g);
-		}
-		ptc_view_done(&v);
+		rc = ptc_agent_gather(d->agent, &v->geometry, v->view.meta.uuid, req->item, req->offset, req->length,
+				      send_span, call, err);
+		ptc_read_view_put(v);
 	}
 	ptc_pb_free(&req->base);
 	return rc;
@@ -447,26 +444,21 @@ PTC_CONTROL_HANDLER(ptc_control_read_rank)
 {
 	struct ptc_daemon *d = arg;
 	Ptc__V1__ReadRankRequest *req;
-	struct ptc_geometry g;
+	struct ptc_read_view *v;
 	struct ptc_info info;
-	struct ptc_view v;
 	int rc = ptc_pb_call_recv(call, &ptc__v1__read_rank_request__descriptor, (ProtobufCMessage **)&req, err);
 
 	if (rc)
 		return rc;
 	rc = export_view(d, call, req->job, req->generation, req->snapshot, &v, err);
 	if (rc == 0) {
-		rc = ptc_view_geometry(d, &v, false, &g, err);
+		rc = ptc_view_info(&v->view, &info, err);
 		if (rc == 0) {
-			rc = ptc_view_info(&v, &info, err);
-			if (rc == 0) {
-				rc = ptc_agent_gather_rank(d->agent, &g, info.pb, req->rank, req->item, send_span, call,
-							   err);
-				ptc_info_done(&info);
-			}
-			ptc_geometry_done(&g);
+			rc = ptc_agent_gather_rank(d->agent, &v->geometry, info.pb, req->rank, req->item, send_span,
+						   call, err);
+			ptc_info_done(&info);
 		}
-		ptc_view_done(&v);
+		ptc_read_view_put(v);
 	}
 	ptc_pb_free(&req->base);
 	return rc;

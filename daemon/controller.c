@@ -56,9 +56,10 @@ static void switch_done(struct ptc_controller *ctl)
 	ptc_watcher_unref(ctl->fill_watcher);
 	ctl->watcher = ctl->fill_watcher = NULL;
 	ptc_free(ctl->plan_json);
+	ptc_free(ctl->from_config);
 	ptc_free(ctl->expected);
 	ptc_free(ctl->digests);
-	ctl->plan_json = NULL;
+	ctl->plan_json = ctl->from_config = NULL;
 	ctl->expected = ctl->digests = NULL;
 	ctl->nexpected = ctl->ndigests = 0;
 	files_done(ctl);
@@ -79,9 +80,11 @@ void ptc_controller_unref(struct ptc_controller *ctl)
 	ptc_job_free(ctl->core);
 	ptc_free(ctl->known);
 	uv_close((uv_handle_t *)ctl->timer, timer_closed);
+	uv_close((uv_handle_t *)ctl->retry, timer_closed);
 	ptc_free(ctl);
 }
 
+/* May free ctl: the daemon's list held a reference. */
 static void drop(struct ptc_controller *ctl)
 {
 	struct ptc_daemon *d = ctl->d;
@@ -90,6 +93,7 @@ static void drop(struct ptc_controller *ctl)
 		return;
 	ctl->gone = true;
 	uv_timer_stop(ctl->timer);
+	uv_timer_stop(ctl->retry);
 	ptc_controller_cancel(ctl, 0);
 	ptc_watcher_finish(ctl->watcher, PTC_EFENCED, "another daemon took over the job; `ptcctl status` follows it",
 			   NULL);
@@ -102,6 +106,15 @@ static void drop(struct ptc_controller *ctl)
 	ptc_controller_unref(ctl);
 }
 
+/* The core stops first, which may drop the controller already. */
+static void lose(struct ptc_controller *ctl)
+{
+	ptc_controller_ref(ctl);
+	ptc_controller_step(ctl, &(struct ptc_job_event){ .kind = PTC_EV_LOCK_LOST });
+	drop(ctl);
+	ptc_controller_unref(ctl);
+}
+
 struct ptc_controller *ptc_controller_find(struct ptc_daemon *d, const char *uuid)
 {
 	for (size_t i = 0; i < d->ncontrollers; i++)
@@ -110,6 +123,7 @@ struct ptc_controller *ptc_controller_find(struct ptc_daemon *d, const char *uui
 	return NULL;
 }
 
+/* May free ctl. */
 static void tell_nodes(struct ptc_controller *ctl)
 {
 	struct ptc_cluster *c = ctl->d->cluster;
@@ -123,6 +137,7 @@ static void tell_nodes(struct ptc_controller *ctl)
 		memset(ctl->known + ctl->nknown, 0, (n - ctl->nknown) * sizeof *ctl->known);
 		ctl->nknown = n;
 	}
+	ptc_controller_ref(ctl);
 	for (uint32_t i = 0; i < n && !ctl->gone; i++) {
 		const struct ptc_node *node = ptc_cluster_node(c, i);
 		bool same = node->up == ctl->known[i].up && node->create_revision == ctl->known[i].revision;
@@ -137,6 +152,7 @@ static void tell_nodes(struct ptc_controller *ctl)
 		if (node->up && !ctl->gone)
 			ptc_controller_step(ctl, &(struct ptc_job_event){ .kind = PTC_EV_NODE_UP, .node = i });
 	}
+	ptc_controller_unref(ctl);
 }
 
 static void create(struct ptc_daemon *d, struct ptc_job_view *job)
@@ -153,9 +169,11 @@ static void create(struct ptc_daemon *d, struct ptc_job_view *job)
 	ctl->fence = job->lock_revision;
 	memcpy(ctl->uuid, job->uuid, sizeof ctl->uuid);
 	ctl->timer = ptc_calloc(1, sizeof *ctl->timer);
-	ptc_require(ctl->timer && ptc_job_new(&(struct ptc_job_opts){ 0 }, &ctl->core, NULL) == 0);
+	ctl->retry = ptc_calloc(1, sizeof *ctl->retry);
+	ptc_require(ctl->timer && ctl->retry && ptc_job_new(&(struct ptc_job_opts){ 0 }, &ctl->core, NULL) == 0);
 	uv_timer_init(uv_default_loop(), ctl->timer);
-	ctl->timer->data = ctl;
+	uv_timer_init(uv_default_loop(), ctl->retry);
+	ctl->timer->data = ctl->retry->data = ctl;
 	list[d->ncontrollers++] = ctl;
 	ptc_info("job", "job=%s controlling it, fence=%lld", job->meta.name, (long long)ctl->fence);
 	tell_nodes(ctl);
@@ -178,22 +196,17 @@ void ptc_controllers_changed(struct ptc_daemon *d, struct ptc_job_view *job)
 	ctl = ptc_controller_find(d, job->uuid);
 	ours = job->has_meta && job->has_lock && strcmp(job->lock_node, d->config.node) == 0;
 	if (ctl && (!ours || ctl->fence != job->lock_revision)) {
-		ptc_controller_step(ctl, &(struct ptc_job_event){ .kind = PTC_EV_LOCK_LOST });
-		drop(ctl);
+		lose(ctl);
 		ctl = NULL;
 	}
-	if (!ctl && ours && ptc_cluster_lease(d->cluster))
+	if (!ctl && ours && ptc_cluster_lease(d->cluster) && !atomic_load(&d->stopping))
 		create(d, job);
 }
 
 void ptc_controllers_lost(struct ptc_daemon *d)
 {
-	while (d->ncontrollers) {
-		struct ptc_controller *ctl = d->controllers[0];
-
-		ptc_controller_step(ctl, &(struct ptc_job_event){ .kind = PTC_EV_LOCK_LOST });
-		drop(ctl);
-	}
+	while (d->ncontrollers)
+		lose(d->controllers[0]);
 }
 
 void ptc_controllers_free(struct ptc_daemon *d)
@@ -341,6 +354,7 @@ static void set_intent(struct ptc_controller *ctl, const struct ptc_switch_reque
 		.started_ms = ptc_sys_realtime_ms(),
 	};
 	ctl->nphases = 0;
+	ctl->plan_hash[0] = '\0';
 }
 
 static void step_switch(struct ptc_controller *ctl, uint32_t *from, uint32_t *to)
@@ -383,6 +397,7 @@ int ptc_controller_submit(struct ptc_controller *ctl, struct ptc_switch_request 
 	ctl->plan_json = r->plan_json;
 	r->watcher = NULL;
 	r->plan_json = NULL;
+	ctl->from_config = ptc_strdup(ctl->view.from.config ? ctl->view.from.config : "");
 	set_intent(ctl, r);
 	ptc_event(ctl->d, ctl->uuid, "switch", "%s %s -> %s requested",
 		  r->kind == PTC_SWITCH_IMPORT ? "import" : "resize",
@@ -440,6 +455,14 @@ static json_t *phases_json(struct ptc_controller *ctl)
 	return list;
 }
 
+/* Of the switch that has just been committed; a RELOAD may have made `to` the view's `from`. */
+static const char *to_config(const struct ptc_controller *ctl)
+{
+	const char *config = ctl->view.to.config ? ctl->view.to.config : ctl->view.from.config;
+
+	return config ? config : "";
+}
+
 static char *summary(struct ptc_controller *ctl)
 {
 	uint64_t wire = 0, copied = 0, verified = 0;
@@ -456,11 +479,10 @@ static char *summary(struct ptc_controller *ctl)
 	root = json_pack("{s:i, s:s, s:s, s:I, s:I, s:s, s:s, s:o, s:I, s:I, s:I, s:I, s:s, s:f, s:o}", "version", 1,
 			 "job", ctl->meta.name, "kind", ctl->intent.kind == PTC_SWITCH_IMPORT ? "import" : "resize",
 			 "generation", (json_int_t)ctl->intent.to_generation, "snapshot",
-			 (json_int_t)ctl->intent.to_snapshot, "from",
-			 ctl->view.from.config ? ctl->view.from.config : "", "to",
-			 ctl->view.to.config ? ctl->view.to.config : "", "phases", phases_json(ctl), "received_bytes",
-			 (json_int_t)wire, "copied_bytes", (json_int_t)copied, "verified_bytes", (json_int_t)verified,
-			 "digests_verified", (json_int_t)ctl->ndigests, "preserved", "bytes", "seconds",
+			 (json_int_t)ctl->intent.to_snapshot, "from", ctl->from_config ? ctl->from_config : "", "to",
+			 to_config(ctl), "phases", phases_json(ctl), "received_bytes", (json_int_t)wire, "copied_bytes",
+			 (json_int_t)copied, "verified_bytes", (json_int_t)verified, "digests_verified",
+			 (json_int_t)ctl->ndigests, "preserved", "bytes", "seconds",
 			 ctl->nphases ? (double)(ptc_sys_now_ns() - ctl->phases[0].at_ns) / 1e9 : 0.0, "plan",
 			 plan ? plan : json_null());
 	text = root ? ptc_json_text(root) : NULL;
@@ -473,6 +495,8 @@ static char *summary(struct ptc_controller *ctl)
 /* After the second commit the new generation is the current one. */
 static void roll(struct ptc_controller *ctl)
 {
+	if (!ctl->view.to.config)
+		return; /* read again after the commit: from is the new one already */
 	ptc_generation_doc_done(&ctl->view.from);
 	ctl->view.from = ctl->view.to;
 	memset(&ctl->view.to, 0, sizeof ctl->view.to);
@@ -489,7 +513,7 @@ static void done(struct ptc_controller *ctl, const struct ptc_job_update *up)
 		text = summary(ctl);
 		ptc_event(ctl->d, ctl->uuid, "committed", "generation %llu, snapshot %llu: %s",
 			  (unsigned long long)ctl->intent.to_generation, (unsigned long long)ctl->intent.to_snapshot,
-			  ctl->view.to.config ? ctl->view.to.config : "");
+			  to_config(ctl));
 		roll(ctl);
 	} else {
 		ptc_event(ctl->d, ctl->uuid, "aborted", "%s: %s", ptc_status_name(up->status), up->text);

@@ -13,7 +13,7 @@
 struct ptc_pull_result {
 	uint32_t node; /* cluster number */
 	uint32_t *need_index;
-	uint64_t *digests;
+	uint64_t *digests; /* both move to the thread that compares them */
 	size_t n;
 	uint64_t wire_bytes, copied_bytes, verified_bytes;
 };
@@ -39,7 +39,9 @@ struct ptc_controller {
 	struct ptc_view view; /* from: the record; to: the switch under way */
 	/* the switch under way */
 	struct ptc_intent_doc intent;
+	char plan_hash[PTC_HASH_HEX]; /* of the first node that answered Prepare */
 	char *plan_json;
+	char *from_config;                /* the configuration it began with, for its summary */
 	struct ptc_watcher *watcher;      /* who started it */
 	struct ptc_watcher *fill_watcher; /* import: who waits for the commit */
 	uint64_t *expected;
@@ -64,6 +66,8 @@ struct ptc_controller {
 	size_t nknown;
 	struct uv_timer_s *timer;
 	uint64_t timer_seq;
+	struct uv_timer_s *retry; /* of a load that failed */
+	uint64_t retry_seq;
 };
 
 void ptc_controller_step(struct ptc_controller *ctl, const struct ptc_job_event *event);

@@ -16,11 +16,11 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
+#include <uv.h>
 
 #define FIXED_COMPARES    4   /* lock, record, intent, turn */
 #define MAX_NODE_COMPARES 100 /* leaves room for those in one Txn */
-#define RELOAD_RETRY_US   500000
+#define RELOAD_RETRY_MS   500
 
 struct txn {
 	struct ptc_controller *ctl;
@@ -311,25 +311,65 @@ struct check {
 	struct ptc_controller *ctl;
 	uint64_t seq;
 	struct ptc_view view; /* a copy: to generation only */
+	struct answer {
+		char node[PTC_NAME_MAX + 1];
+		uint32_t *need_index;
+		uint64_t *digests;
+		size_t n;
+	} * answers; /* ours: the loop may end the switch while we compare */
+	size_t nanswers;
 	uint64_t *items, *expected;
 	size_t nitems, nexpected;
 	int status;
 	struct ptc_error err;
 };
 
+static void check_free(struct check *c)
+{
+	for (size_t i = 0; i < c->nanswers; i++) {
+		ptc_free(c->answers[i].need_index);
+		ptc_free(c->answers[i].digests);
+	}
+	ptc_free(c->answers);
+	ptc_view_done(&c->view);
+	ptc_free(c->items);
+	ptc_free(c->expected);
+	ptc_controller_unref(c->ctl);
+	ptc_free(c);
+}
+
+/* The digests are needed once; the counts of bytes stay for the summary. */
+static void take_answers(struct check *c)
+{
+	struct ptc_controller *ctl = c->ctl;
+
+	c->answers = ptc_calloc(ctl->npulls, sizeof *c->answers);
+	ptc_require(c->answers);
+	for (; c->nanswers < ctl->npulls; c->nanswers++) {
+		struct ptc_pull_result *p = &ctl->pulls[c->nanswers];
+		struct answer *a = &c->answers[c->nanswers];
+
+		snprintf(a->node, sizeof a->node, "%s", ptc_cluster_node(ctl->d->cluster, p->node)->doc.name);
+		a->need_index = p->need_index;
+		a->digests = p->digests;
+		a->n = p->n;
+		p->need_index = NULL;
+		p->digests = NULL;
+		p->n = 0;
+	}
+}
+
 static int merge(struct check *c, struct ptc_geometry *g)
 {
-	struct ptc_controller *ctl = c->ctl; /* pulls are not touched by the loop while DIGESTING */
 	struct ptc_digests *d = NULL;
 	int rc = ptc_digests_new(g, &d, &c->err);
 
-	for (size_t i = 0; rc == 0 && i < ctl->npulls; i++) {
-		const struct ptc_pull_result *p = &ctl->pulls[i];
-		const char *name = ptc_cluster_node(ctl->d->cluster, p->node)->doc.name;
+	for (size_t i = 0; rc == 0 && i < c->nanswers; i++) {
+		const struct answer *a = &c->answers[i];
 
 		for (size_t n = 0; rc == 0 && n < g->nnodes; n++)
-			if (strcmp(g->nodes[n], name) == 0)
-				rc = ptc_digests_add(d, (uint32_t)n, p->need_index, p->digests, p->n, &c->err);
+			if (strcmp(g->nodes[n], a->node) == 0)
+				rc = ptc_digests_add(d, (uint32_t)n, a->need_index, a->digests, a->n, &c->err);
 	}
 	if (rc == 0) {
 		c->nitems = ptc_spec_items(g->spec);
@@ -373,11 +413,7 @@ static void check_done(void *arg)
 		}
 		ptc_controller_step(ctl, &ev);
 	}
-	ptc_view_done(&c->view);
-	ptc_free(c->items);
-	ptc_free(c->expected);
-	ptc_controller_unref(ctl);
-	ptc_free(c);
+	check_free(c);
 }
 
 void ptc_controller_check_digests(struct ptc_controller *ctl, uint64_t seq)
@@ -398,6 +434,7 @@ void ptc_controller_check_digests(struct ptc_controller *ctl, uint64_t seq)
 		    ptc_view_nodes(&c->view) == 0);
 	memcpy(c->expected, expected, n * sizeof *c->expected);
 	c->nexpected = n;
+	take_answers(c);
 	ptc_require(ptc_cluster_run(ctl->d->cluster, check_work, check_done, c) == 0);
 }
 
@@ -458,10 +495,15 @@ static void load_work(void *arg, struct ptc_etcd *e)
 	if (l->status == 0)
 		l->status = ptc_view_load(e, &l->ctl->meta, l->has_record ? &l->record : NULL,
 					  l->has_intent ? &l->intent : NULL, &l->view, &l->err);
-	if (l->status && l->status != PTC_EFENCED) {
+	if (l->status && l->status != PTC_EFENCED)
 		ptc_warn("job", "job=%s cannot read its record, trying again: %s", l->ctl->uuid, l->err.text);
-		usleep(RELOAD_RETRY_US); /* coordination thread; without etcd it has nothing else to do */
-	}
+}
+
+static void retry_fired(uv_timer_t *timer)
+{
+	struct ptc_controller *ctl = timer->data;
+
+	ptc_controller_load(ctl, ctl->retry_seq);
 }
 
 /* Numbers of a generation's nodes, as the core knows them: cluster numbers, each once. */
@@ -536,12 +578,14 @@ static void load_done(void *arg)
 		ptc_view_done(&l->view);
 	} else if (l->status == PTC_EFENCED) {
 		ptc_controller_step(ctl, &(struct ptc_job_event){ .kind = PTC_EV_LOCK_LOST });
-	} else if (l->status) {
-		ptc_controller_load(ctl, l->seq);
+	} else if (l->status) { /* by a timer: the coordination thread serves the other jobs meanwhile */
+		ctl->retry_seq = l->seq;
+		uv_timer_start(ctl->retry, retry_fired, RELOAD_RETRY_MS, 0);
 	} else {
 		keep_switch(ctl, l);
 		ptc_view_done(&ctl->view);
 		ctl->view = l->view;
+		ctl->plan_hash[0] = '\0';
 		ctl->has_record = l->has_record;
 		ctl->record = l->record;
 		ctl->record_revision = l->record_revision;

@@ -17,6 +17,7 @@
 struct ptc_controller;
 struct ptc_specs;
 struct ptc_channels;
+struct ptc_read_views;
 
 struct ptc_daemon {
 	struct ptc_daemon_config config;
@@ -30,6 +31,7 @@ struct ptc_daemon {
 	struct ptc_rpc_client *client;
 	struct ptc_specs *specs;
 	struct ptc_channels *channels;
+	struct ptc_read_views *read_views;
 	struct ptc_controller **controllers; /* [loop] one per job whose lock we hold */
 	size_t ncontrollers;
 	bool reconciled; /* [loop] every job in our store was found in etcd, or is being removed */
@@ -51,6 +53,10 @@ int ptc_channels_get(struct ptc_channels *c, const char *node, const char *addre
 		     struct ptc_rpc_channel **ret_channel, struct ptc_error *err);
 /* The node lives again: connections to it that wait before they try once more need not. */
 void ptc_channels_retry(struct ptc_channels *c, const char *node);
+
+/* A connection of its own, which no back-off delays; the caller frees it. */
+int ptc_channels_probe(struct ptc_channels *c, const char *node, const char *address,
+		       struct ptc_rpc_channel **ret_channel, struct ptc_error *err);
 
 /* ---- view.c: one generation or switch of a job, ready to be sent or read ------ */
 
@@ -174,6 +180,10 @@ void ptc_planned_done(struct ptc_planned *p);
 /* Blocking; not on the loop. v has from (or generation 0). */
 int ptc_plan_switch(struct ptc_daemon *d, const struct ptc_view *v, const struct ptc_plan_request *req,
 		    struct ptc_planned *ret_planned, struct ptc_error *err);
+
+/* ---- readview.c (see control.h) ---------------------------------------------------------- */
+struct ptc_read_views *ptc_read_views_new(void); /* NULL: out of memory */
+struct ptc_read_views *ptc_read_views_free(struct ptc_read_views *r);
 
 /* ---- control.c: ptc.v1.Control -------------------------------------------------------- */
 int ptc_control_register(struct ptc_daemon *d, struct ptc_rpc_server *server, struct ptc_error *err);

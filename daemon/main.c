@@ -34,6 +34,8 @@
 
 struct process {
 	struct ptc_daemon d;
+	struct ptc_memory memory;
+	struct ptc_buf memory_json;
 	struct ptc_etcd_child *etcd;
 	char *etcd_endpoint;
 	struct ptc_rpc_tls etcd_tls;
@@ -207,7 +209,7 @@ static int start_store(struct process *p, struct ptc_error *err)
 	ptc_auto_free char *meta = ptc_asprintf("%s/meta", c->state_dir);
 	struct ptc_store_opts opts = { .meta_dir = meta,
 				       .chunk_dir = c->chunk_dir,
-				       .chunk_ceiling = c->memory.ceiling - c->memory.staging,
+				       .chunk_ceiling = p->memory.chunks,
 				       .cushion_bytes = c->memory.spare };
 	int rc;
 
@@ -225,7 +227,8 @@ static int start_local_etcd(struct process *p, struct ptc_error *err)
 	struct ptc_etcd_child_opts opts = { .data_dir = c->local_coordinator.data_dir,
 					    .client_url = c->local_coordinator.listen,
 					    .tls = p->d.tls_or_null,
-					    .insecure = p->d.insecure };
+					    .insecure = p->d.insecure,
+					    .memory_bytes = p->memory.etcd };
 
 	if (!c->coordinator.local)
 		return 0;
@@ -276,7 +279,9 @@ static int start_agent(struct process *p, struct ptc_error *err)
 	struct ptc_agent_env env = {
 		.store = d->store,
 		.node = d->config.node,
-		.staging_bytes = d->config.memory.staging,
+		.staging_bytes = p->memory.staging,
+		.memory_json = p->memory_json.data,
+		.work_bytes = p->memory.work,
 		.spec_get = spec_get,
 		.spec_release = spec_release,
 		.channel = channel,
@@ -284,6 +289,9 @@ static int start_agent(struct process *p, struct ptc_error *err)
 	};
 	int rc = ptc_specs_new(d, &d->specs, err);
 
+	d->read_views = ptc_read_views_new();
+	if (rc == 0 && !d->read_views)
+		rc = ptc_error_set(err, PTC_ENOMEM, "out of memory");
 	if (rc == 0)
 		rc = ptc_channels_new(d, &d->channels, err);
 	if (rc == 0)
@@ -319,7 +327,7 @@ static int new_cluster(struct process *p, struct ptc_error *err)
 	snprintf(n->store_id, sizeof n->store_id, "%s", ptc_store_id(p->d.store));
 	snprintf(n->rack, sizeof n->rack, "%s", c->rack ? c->rack : "");
 	n->devices = (uint32_t)c->devices;
-	n->ceiling_bytes = c->memory.ceiling - c->memory.staging;
+	n->ceiling_bytes = p->memory.chunks;
 	n->insecure = p->d.insecure;
 	n->pid = getpid();
 	return ptc_cluster_new(&opts, &p->d.cluster, err);
@@ -382,6 +390,7 @@ static void stop(struct process *p)
 	p->peers = ptc_rpc_server_free(p->peers, SHUTDOWN_GRACE_MS);
 	d->client = ptc_rpc_client_free(d->client);
 	d->cluster = ptc_cluster_free(d->cluster);
+	d->read_views = ptc_read_views_free(d->read_views); /* geometries belong to the agent */
 	d->agent = ptc_agent_free(d->agent);
 	d->channels = ptc_channels_free(d->channels);
 	d->specs = ptc_specs_free(d->specs);
@@ -392,6 +401,7 @@ static void stop(struct process *p)
 	p->etcd = ptc_etcd_child_free(p->etcd);
 	ptc_free(p->etcd_endpoint);
 	d->store = ptc_store_close(d->store);
+	ptc_buf_done(&p->memory_json);
 	ptc_daemon_config_done(&d->config);
 }
 
@@ -406,6 +416,10 @@ static int read_config(const struct options *o, struct process *p, struct ptc_er
 	rc = ptc_daemon_config_check(c, err);
 	if (rc)
 		return rc;
+	ptc_daemon_config_memory(c, &p->memory, NULL);
+	ptc_memory_json(&p->memory, &p->memory_json);
+	if (ptc_buf_failed(&p->memory_json))
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
 	ptc_log_level_set(c->log);
 	if (ptc_daemon_tls_rpc(&c->tls, &p->d.tls) && !o->insecure)
 		p->d.tls_or_null = &p->d.tls;
@@ -449,12 +463,15 @@ int main(int argc, char **argv)
 			fprintf(stderr, "ptcd: %s\n", err.text);
 		else if (o.dump)
 			rc = dump_config(&p.d.config);
+		ptc_buf_done(&p.memory_json);
 		ptc_daemon_config_done(&p.d.config);
 		return rc ? 1 : 0;
 	}
 	p.uv = uv_default_loop();
 	ptc_rpc_allocator_tune();
+	ptc_alloc_limit_set(ptc_memory_heap(&p.memory));
 	ptc_rpc_init();
+	ptc_rpc_memory_limit_set(ptc_memory_wire(&p.memory));
 	rc = start(&p, &err);
 	if (rc == 0)
 		uv_run(p.uv, UV_RUN_DEFAULT);

@@ -109,6 +109,8 @@ static void channel_args(const struct ptc_rpc_channel_opts *opts, struct ptc_rpc
 	ptc_rpc_args_int(a, GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
 	if (opts->bulk)
 		ptc_rpc_args_bulk(a);
+	if (!opts->quiet_idle)
+		ptc_rpc_args_memory(a);
 }
 
 int ptc_rpc_channel_new(const struct ptc_rpc_channel_opts *opts, struct ptc_rpc_channel **ret_channel,

@@ -203,8 +203,34 @@ void ptc_rpc_allocator_tune(void)
 	mallopt(M_TRIM_THRESHOLD, MALLOC_KEEP_BYTES);
 }
 
+/* ---- memory -------------------------------------------------------------------- */
+
+static grpc_resource_quota *quota; /* NULL: unbounded; set before any thread of ours uses it */
+
+void ptc_rpc_memory_limit_set(uint64_t bytes)
+{
+	if (!quota)
+		quota = grpc_resource_quota_create("ptc");
+	grpc_resource_quota_resize(quota, (size_t)bytes);
+}
+
+void ptc_rpc_args_memory(struct ptc_rpc_args *a)
+{
+	static char key[] = GRPC_ARG_RESOURCE_QUOTA;
+
+	if (!quota)
+		return;
+	ptc_require(a->count < PTC_RPC_MAX_ARGS);
+	a->list[a->count++] = (grpc_arg){ .type = GRPC_ARG_POINTER,
+					  .key = key,
+					  .value.pointer = { .p = quota, .vtable = grpc_resource_quota_arg_vtable() } };
+}
+
 void ptc_rpc_shutdown(void)
 {
+	if (quota)
+		grpc_resource_quota_unref(quota);
+	quota = NULL;
 	pthread_mutex_lock(&tick.lock);
 	tick.stop = true;
 	pthread_cond_signal(&tick.wake);

@@ -86,6 +86,7 @@ void ptc_rpc_args_str(struct ptc_rpc_args *a, const char *key, char *value);
 /* Limits, keepalive and what is off everywhere (compression, channelz, proxies). */
 void ptc_rpc_args_common(struct ptc_rpc_args *a, uint32_t max_message_bytes, int keepalive_ms, bool permit_idle);
 void ptc_rpc_args_bulk(struct ptc_rpc_args *a);
+void ptc_rpc_args_memory(struct ptc_rpc_args *a); /* under the process's quota, if it has one */
 grpc_channel_args ptc_rpc_args_core(struct ptc_rpc_args *a);
 
 /* ---- credentials and addresses ------------------------------------------- */

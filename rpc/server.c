@@ -36,6 +36,7 @@ static grpc_server *core_server_new(const struct ptc_rpc_server_opts *opts, int 
 
 	ptc_rpc_args_common(&a, opts->max_message_bytes, opts->keepalive_ms, true);
 	ptc_rpc_args_bulk(&a);
+	ptc_rpc_args_memory(&a);
 	ptc_rpc_args_int(&a, GRPC_ARG_ALLOW_REUSEPORT, 0); /* a second daemon on the port is an error */
 	ptc_rpc_args_int(&a, GRPC_ARG_MAX_CONCURRENT_STREAMS, max_calls);
 	ptc_rpc_args_int(&a, GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, HANDSHAKE_TIMEOUT_MS);
