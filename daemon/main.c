@@ -24,17 +24,26 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 #include <uv.h>
 
 #define TICK_MS           200
 #define TIDY_TICKS        10 /* between attempts to remove what could not be removed */
 #define SHUTDOWN_GRACE_MS 1000
+#define IDLE_MS           5000 /* with less than IDLE_CPU_MS of CPU time used, the daemon is idle */
+#define IDLE_CPU_MS       250
+#define KEEP_BYTES        (16u << 20) /* freed memory not worth giving back */
 #define DEFAULT_CONFIG    "/etc/ptc/ptcd.yaml"
 
 struct process {
 	struct ptc_daemon d;
 	struct ptc_memory memory;
+	struct {
+		unsigned ticks;
+		clock_t cpu;
+		uint64_t floor_bytes; /* anonymous memory after the last time it was given back */
+	} idle;
 	struct ptc_buf memory_json;
 	struct ptc_etcd_child *etcd;
 	char *etcd_endpoint;
@@ -141,10 +150,37 @@ static void on_lease(void *arg, bool have)
 	ptc_controllers_lost(&p->d);
 }
 
+static uint64_t anonymous_bytes(void)
+{
+	unsigned long long size, resident, shared;
+	FILE *f = fopen("/proc/self/statm", "re");
+	bool known = f && fscanf(f, "%llu %llu %llu", &size, &resident, &shared) == 3;
+
+	if (f)
+		fclose(f);
+	return known && resident > shared ? (resident - shared) * (uint64_t)sysconf(_SC_PAGESIZE) : 0;
+}
+
+/* The allocator keeps what transfers have used, for the next one (ptc_rpc_allocator_tune). A daemon that has done
+ * nothing for a while gives it back. */
+static void give_back(struct process *p)
+{
+	clock_t cpu = clock();
+	bool idle = cpu - p->idle.cpu < (clock_t)CLOCKS_PER_SEC * IDLE_CPU_MS / 1000;
+
+	p->idle.cpu = cpu;
+	if (!idle || anonymous_bytes() < p->idle.floor_bytes + KEEP_BYTES)
+		return;
+	ptc_alloc_trim();
+	p->idle.floor_bytes = anonymous_bytes();
+}
+
 static void on_tick(uv_timer_t *timer)
 {
 	struct process *p = timer->data;
 
+	if (++p->idle.ticks % (IDLE_MS / TICK_MS) == 0)
+		give_back(p);
 	ptc_controllers_tick(&p->d);
 	if (++p->ticks % TIDY_TICKS || !ptc_cluster_synced(p->d.cluster))
 		return;

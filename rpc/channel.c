@@ -55,10 +55,10 @@ void ptc_rpc_args_common(struct ptc_rpc_args *a, uint32_t max_message_bytes, int
 	ptc_rpc_args_int(a, GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
 }
 
-void ptc_rpc_args_bulk(struct ptc_rpc_args *a)
+void ptc_rpc_args_bulk(struct ptc_rpc_args *a, int window)
 {
 	ptc_rpc_args_int(a, GRPC_ARG_HTTP2_MAX_FRAME_SIZE, PTC_RPC_BULK_FRAME);
-	ptc_rpc_args_int(a, GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, PTC_RPC_BULK_WINDOW);
+	ptc_rpc_args_int(a, GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, window);
 }
 
 grpc_channel_args ptc_rpc_args_core(struct ptc_rpc_args *a)
@@ -108,7 +108,7 @@ static void channel_args(const struct ptc_rpc_channel_opts *opts, struct ptc_rpc
 	/* Credentials differ per channel, so a shared connection would only surprise. */
 	ptc_rpc_args_int(a, GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
 	if (opts->bulk)
-		ptc_rpc_args_bulk(a);
+		ptc_rpc_args_bulk(a, PTC_RPC_BULK_WINDOW);
 	if (!opts->quiet_idle)
 		ptc_rpc_args_memory(a);
 }
