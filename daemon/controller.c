@@ -415,11 +415,11 @@ int ptc_controller_filled(struct ptc_controller *ctl, uint64_t id, uint64_t *exp
 	return 0;
 }
 
-int ptc_controller_abort(struct ptc_controller *ctl, const char *why, struct ptc_error *err)
+int ptc_controller_abort(struct ptc_controller *ctl, uint64_t id, const char *why, struct ptc_error *err)
 {
 	enum ptc_job_phase phase = ptc_job_phase(ctl->core);
 
-	if (phase == PTC_JOB_IDLE || phase == PTC_JOB_NEW || phase == PTC_JOB_FINISHING)
+	if (phase == PTC_JOB_IDLE || phase == PTC_JOB_NEW || phase == PTC_JOB_FINISHING || (id && id != ctl->intent.id))
 		return ptc_error_set(err, PTC_ESTATE, "job %s has no switch under way that could be aborted",
 				     ctl->meta.name);
 	ptc_controller_step(ctl, &(struct ptc_job_event){ .kind = PTC_EV_ABORT, .status = PTC_ECANCELED, .text = why });
@@ -494,6 +494,7 @@ static void roll(struct ptc_controller *ctl)
 
 struct prune {
 	char uuid[PTC_UUID_TEXT];
+	int64_t fence;
 	char keep[3][PTC_HASH_HEX];
 	char **headers;
 	size_t nheaders;
@@ -514,13 +515,19 @@ static void prune_work(void *arg, struct ptc_etcd *e)
 {
 	struct ptc_etcd_kvs kvs = { 0 };
 	struct prune *p = arg;
-	char prefix[96];
+	char prefix[96], lock[96];
+	bool ok = true;
 
 	snprintf(prefix, sizeof prefix, "/ptc/blobs/%s/", p->uuid);
-	if (ptc_etcd_get(e, prefix, true, 0, &kvs, NULL) == 0)
-		for (size_t i = 0; i < kvs.n; i++)
-			if (pruned(p, kvs.kv[i].key))
-				ptc_etcd_delete(e, kvs.kv[i].key, false, "etcd.prune", NULL);
+	snprintf(lock, sizeof lock, "/ptc/jobs/%s/lock", p->uuid);
+	if (ptc_etcd_get(e, prefix, true, 0, &kvs, NULL) != 0)
+		ok = false;
+	/* only as long as we are the controller: the next one writes blobs that we do not know */
+	for (size_t i = 0; ok && i < kvs.n; i++)
+		if (pruned(p, kvs.kv[i].key) &&
+		    ptc_etcd_txn(e, &(struct ptc_etcd_compare){ lock, PTC_ETCD_CREATE_REV, p->fence }, 1,
+				 &(struct ptc_etcd_op){ .key = kvs.kv[i].key }, 1, "etcd.prune", &ok, NULL, NULL) != 0)
+			ok = false;
 	ptc_etcd_kvs_done(&kvs);
 	for (size_t i = 0; i < p->nheaders; i++)
 		ptc_free(p->headers[i]);
@@ -536,6 +543,7 @@ static void prune_blobs(struct ptc_controller *ctl)
 	if (!p)
 		return;
 	memcpy(p->uuid, ctl->uuid, sizeof p->uuid);
+	p->fence = ctl->fence;
 	memcpy(p->keep[0], ctl->meta.spec_hash, PTC_HASH_HEX);
 	memcpy(p->keep[1], ctl->record.manifest_hash, PTC_HASH_HEX);
 	memcpy(p->keep[2], ctl->view.manifest.generation_hash, PTC_HASH_HEX);

@@ -126,8 +126,8 @@ int ptc_controller_submit(struct ptc_controller *ctl, struct ptc_switch_request 
 int ptc_controller_filled(struct ptc_controller *ctl, uint64_t id, uint64_t *expected, size_t nexpected,
 			  struct ptc_file_doc *files, size_t nfiles, struct ptc_watcher *watcher,
 			  struct ptc_error *err);
-/* [loop] */
-int ptc_controller_abort(struct ptc_controller *ctl, const char *why, struct ptc_error *err);
+/* [loop] id: only that switch; 0: whichever is under way. */
+int ptc_controller_abort(struct ptc_controller *ctl, uint64_t id, const char *why, struct ptc_error *err);
 bool ptc_controller_idle(const struct ptc_controller *ctl);
 int64_t ptc_controller_fence(const struct ptc_controller *ctl);
 /* [loop] Phase and progress for status; text is borrowed until the next step. */
