@@ -144,6 +144,9 @@ struct ptc_rpc_message;
 /* 0 with *ret_msg == NULL: end of stream (then call finish for the status). */
 /* A stream that failed or was cut off is an error here already. */
 int ptc_rpc_stream_recv(struct ptc_rpc_stream *s, struct ptc_rpc_message **ret_msg, struct ptc_error *err);
+struct ptc_rpc_call;
+/* From now on recv gives up (PTC_ECANCELED) soon after that call is cancelled; on that call's thread. */
+void ptc_rpc_stream_follow(struct ptc_rpc_stream *s, const struct ptc_rpc_call *call);
 /* Waits for the peer's status; messages not yet read are read and dropped (cancel first if there is no end). */
 int ptc_rpc_stream_finish(struct ptc_rpc_stream *s, struct ptc_error *err);
 void ptc_rpc_stream_cancel(struct ptc_rpc_stream *s);                 /* any thread */

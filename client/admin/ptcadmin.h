@@ -52,7 +52,8 @@ int ptc_admin_job_create(struct ptc_admin *a, const void *spec, size_t len, char
 			 struct ptc_error *err);
 int ptc_admin_job_delete(struct ptc_admin *a, const char *job, struct ptc_error *err);
 /* Ends a switch or an import before its commit. */
-int ptc_admin_abort(struct ptc_admin *a, const char *job, struct ptc_error *err);
+/* id: only that import; 0: whatever is under way. */
+int ptc_admin_abort(struct ptc_admin *a, const char *job, uint64_t id, struct ptc_error *err);
 
 /* Where a job should run. config: "tp=2,pp=2" or NULL; gpus 0: from config; nodes NULL: any. */
 struct ptc_admin_target {
