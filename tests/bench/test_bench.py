@@ -58,7 +58,7 @@ class Smoke(unittest.TestCase):
 
     def test_table_and_errors(self):
         table = bench("store", "--mib", "16", "--rounds", "1").stdout
-        self.assertRegex(table, r"store: write +- +cold +[0-9.]+ +[0-9.]+ +[0-9.]+ +[0-9.]+ +[0-9.]+")
+        self.assertRegex(table, r"store: write +- +cold +[0-9.]+ +[0-9.]+ +[0-9.]+ +[0-9.]+ +[0-9.]+ +[0-9.]+")
         line = bench("store", "--mib", "16", "--store", "/nowhere", fails=True).stderr.strip().split("\n")[-1]
         self.assertRegex(line, "^ptc-bench: .*nowhere")
         bench("stream", "--transports", "pigeon", fails=True)
