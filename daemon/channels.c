@@ -87,6 +87,17 @@ static int open_locked(struct ptc_channels *c, const char *key, const char *node
 	return 0;
 }
 
+void ptc_channels_retry(struct ptc_channels *c, const char *node)
+{
+	size_t len = strlen(node);
+
+	pthread_mutex_lock(&c->lock);
+	for (struct link *l = c->head; l; l = l->next)
+		if (strncmp(l->key, node, len) == 0 && l->key[len] == ' ')
+			ptc_rpc_channel_retry(l->channel);
+	pthread_mutex_unlock(&c->lock);
+}
+
 int ptc_channels_get(struct ptc_channels *c, const char *node, const char *address, bool bulk, unsigned lane,
 		     struct ptc_rpc_channel **ret_channel, struct ptc_error *err)
 {

@@ -217,11 +217,15 @@ static void commit_on_loop(void *arg)
 	c->rc = ctl ? ptc_controller_filled(ctl, c->id, c->expected, c->nexpected, c->files, c->nfiles, c->watcher,
 					    c->err)
 		    : ptc_error_set(c->err, PTC_ESTATE, "this daemon does not control the job any more; import again");
+	if (c->rc && ctl)
+		ptc_controller_tidy(ctl);
 }
 
 static int keep_header(struct ptc_daemon *d, const char *uuid, const Ptc__V1__ImportedFile *f, struct ptc_file_doc *doc,
 		       struct ptc_error *err)
 {
+	char meta[96];
+
 	if (f->header.len < 8)
 		return ptc_error_set(err, PTC_EINVAL, "file %s: header of %zu bytes", f->name, f->header.len);
 	doc->field = ptc_strdup(f->field);
@@ -232,9 +236,10 @@ static int keep_header(struct ptc_daemon *d, const char *uuid, const Ptc__V1__Im
 	for (size_t i = 0; i < f->n_items; i++)
 		doc->items[i] = f->items[i];
 	doc->nitems = f->n_items;
-	/* the first 8 bytes only count the rest */
-	return ptc_blob_put(ptc_cluster_etcd(d->cluster), uuid, f->header.data + 8, f->header.len - 8, doc->header_hash,
-			    err);
+	snprintf(meta, sizeof meta, "/ptc/jobs/%s/meta", uuid);
+	/* meta is written once; the first 8 bytes only count the rest */
+	return ptc_blob_put(ptc_cluster_etcd(d->cluster), uuid, &(struct ptc_etcd_compare){ meta, PTC_ETCD_VERSION, 1 },
+			    f->header.data + 8, f->header.len - 8, doc->header_hash, err);
 }
 
 static int commit_fill(struct commit *c, const Ptc__V1__ImportCommitRequest *req, struct ptc_error *err)

@@ -29,6 +29,7 @@ struct call {
 	uint32_t node;
 	int64_t lease; /* the node's when it was sent */
 	enum ptc_job_op op;
+	bool all_up; /* no node of the switch was down when it was sent */
 };
 
 /* ---- suspicion ------------------------------------------------------------------ */
@@ -102,13 +103,36 @@ static void suspect(struct ptc_controller *ctl, uint32_t node, int64_t lease)
 
 /* ---- answers ---------------------------------------------------------------------- */
 
+/* Every node plans for itself; nodes that disagree would move the wrong bytes. Only plans for the same set of live
+ * nodes can be compared, so a call sent while one was down is not. */
+static int check_plan(struct call *c, const void *data, size_t len, struct ptc_error *err)
+{
+	struct ptc_controller *ctl = c->ctl;
+	Ptc__V1__PrepareReply *r;
+	int rc = ptc_pb_decode(&ptc__v1__prepare_reply__descriptor, data, len, (ProtobufCMessage **)&r, err);
+
+	if (rc)
+		return rc;
+	if (!ctl->plan_hash[0])
+		snprintf(ctl->plan_hash, sizeof ctl->plan_hash, "%s", r->plan_hash);
+	else if (strcmp(ctl->plan_hash, r->plan_hash) != 0)
+		rc = ptc_error_set(err, PTC_EINTERNAL,
+				   "it computed plan %s, others %s: do all nodes run the same version?", r->plan_hash,
+				   ctl->plan_hash);
+	ptc_pb_free(&r->base);
+	return rc;
+}
+
 static void answered(void *arg, int status, const struct ptc_error *err, const void *data, size_t len)
 {
 	struct call *c = arg;
 	char text[PTC_ERROR_MAX + PTC_NAME_MAX + 8] = "";
+	struct ptc_error why = PTC_ERROR_INIT;
 
-	(void)data;
-	(void)len;
+	if (status == 0 && c->op == PTC_OP_PREPARE && c->all_up && !c->ctl->gone) {
+		status = check_plan(c, data, len, &why);
+		err = &why;
+	}
 	if (status)
 		snprintf(text, sizeof text, "node %s: %s", ptc_cluster_node(c->ctl->d->cluster, c->node)->doc.name,
 			 err->text);
@@ -473,6 +497,14 @@ static const char *const methods[] = {
 	[PTC_OP_FINISH] = "/ptc.v1.Peer/Finish",
 };
 
+static bool all_up(const struct ptc_view *v)
+{
+	for (size_t i = 0; i < v->nnodes; i++)
+		if (v->down[i])
+			return false;
+	return true;
+}
+
 void ptc_controller_send(struct ptc_controller *ctl, const struct ptc_job_update *up)
 {
 	const struct ptc_node *n = ptc_cluster_node(ctl->d->cluster, up->node);
@@ -488,6 +520,7 @@ void ptc_controller_send(struct ptc_controller *ctl, const struct ptc_job_update
 	rc = ptc_channels_get(ctl->d->channels, n->doc.name, n->up ? n->doc.address : "", false, 0, &channel, &err);
 	if (rc == 0)
 		rc = encode(ctl, up, &data, &len, &err);
+	c->all_up = all_up(&ctl->view);
 	if (rc) {
 		fail_later(c, rc, &err);
 	} else if (up->op == PTC_OP_PULL) {

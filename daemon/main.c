@@ -28,6 +28,7 @@
 #include <uv.h>
 
 #define TICK_MS           200
+#define TIDY_TICKS        10 /* between attempts to remove what could not be removed */
 #define SHUTDOWN_GRACE_MS 1000
 #define DEFAULT_CONFIG    "/etc/ptc/ptcd.yaml"
 
@@ -43,6 +44,7 @@ struct process {
 	uv_signal_t term, interrupt;
 	uv_timer_t tick;
 	bool synced;
+	unsigned ticks;
 };
 
 struct options {
@@ -100,73 +102,23 @@ static int parse_options(int argc, char **argv, struct options *o)
 
 /* ---- what the mirror tells ------------------------------------------------------------ */
 
-struct orphan {
-	struct ptc_daemon *d;
-	char uuid[PTC_UUID_TEXT];
-};
-
-/* Coordination thread: a job that etcd does not know (asked again, now) has been deleted; so are its bytes here. */
-static void drop_orphan(void *arg, struct ptc_etcd *e)
-{
-	struct orphan *o = arg;
-	struct ptc_etcd_kvs kvs = { 0 };
-	struct ptc_error err = PTC_ERROR_INIT;
-	char key[96];
-
-	snprintf(key, sizeof key, "/ptc/jobs/%s/meta", o->uuid);
-	if (ptc_etcd_get(e, key, false, 1, &kvs, &err) == 0 && kvs.n == 0) {
-		if (ptc_store_job_delete(o->d->store, o->uuid, &err) == 0)
-			ptc_info("store", "job=%s was deleted; its bytes are gone from this node", o->uuid);
-		else
-			ptc_warn("store", "job=%s cannot be removed: %s", o->uuid, err.text);
-	}
-	ptc_etcd_kvs_done(&kvs);
-	ptc_free(o);
-}
-
-static void check_orphan(struct ptc_daemon *d, const char *uuid)
-{
-	struct orphan *o = ptc_calloc(1, sizeof *o);
-
-	if (!o)
-		return; /* looked for again at the next start */
-	o->d = d;
-	snprintf(o->uuid, sizeof o->uuid, "%s", uuid);
-	if (ptc_cluster_run(d->cluster, drop_orphan, NULL, o) != 0)
-		ptc_free(o);
-}
-
-static void found_job(void *arg, const char *uuid, uid_t uid, bool lost)
-{
-	struct ptc_daemon *d = arg;
-	struct ptc_job_view *j = ptc_cluster_find_uuid(d->cluster, uuid);
-
-	(void)uid;
-	if (lost)
-		ptc_error_log("store",
-			      "job=%s: its chunks are gone from this node; what it held is lost unless replicated",
-			      uuid);
-	if (!j || !j->has_meta)
-		check_orphan(d, uuid);
-}
-
 static void on_change(void *arg, struct ptc_job_view *job)
 {
 	struct process *p = arg;
 
 	if (job && !job->has_meta)
-		check_orphan(&p->d, job->uuid);
+		ptc_tidy_job(&p->d, job->uuid);
+	if (!job)
+		ptc_tidy_creations(&p->d);
 	ptc_controllers_changed(&p->d, job);
 }
 
 static void on_synced(void *arg)
 {
 	struct process *p = arg;
-	struct ptc_error err = PTC_ERROR_INIT;
 
-	if (!p->d.reconciled && ptc_store_jobs(p->d.store, found_job, &p->d, &err) != 0)
-		ptc_warn("store", "cannot list jobs: %s", err.text);
-	p->d.reconciled = true;
+	ptc_tidy_store(&p->d);
+	ptc_tidy_creations(&p->d);
 	for (size_t i = 0; i < ptc_cluster_njobs(p->d.cluster); i++)
 		ptc_controllers_changed(&p->d, ptc_cluster_job(p->d.cluster, i));
 	ptc_controllers_changed(&p->d, NULL);
@@ -194,6 +146,16 @@ static void on_tick(uv_timer_t *timer)
 	struct process *p = timer->data;
 
 	ptc_controllers_tick(&p->d);
+	if (++p->ticks % TIDY_TICKS == 0 && !p->d.reconciled && ptc_cluster_synced(p->d.cluster))
+		ptc_tidy_store(&p->d);
+}
+
+/* A life of a node that we have not seen: connections that failed to reach the one before may try at once. */
+static void on_node_up(void *arg, const char *node)
+{
+	struct process *p = arg;
+
+	ptc_channels_retry(p->d.channels, node);
 }
 
 static void on_signal(uv_signal_t *handle, int signum)
@@ -347,6 +309,7 @@ static int new_cluster(struct process *p, struct ptc_error *err)
 		.on_change = on_change,
 		.on_synced = on_synced,
 		.on_lease = on_lease,
+		.on_node_up = on_node_up,
 		.arg = p,
 	};
 	struct ptc_node_doc *n = &opts.node;

@@ -157,6 +157,11 @@ struct ptc_rpc_channel *ptc_rpc_channel_free(struct ptc_rpc_channel *channel)
 	return NULL;
 }
 
+void ptc_rpc_channel_retry(struct ptc_rpc_channel *channel)
+{
+	grpc_channel_reset_connect_backoff(channel->core);
+}
+
 int ptc_rpc_channel_call(struct ptc_rpc_channel *ch, const char *method, grpc_completion_queue *cq, int timeout_ms,
 			 grpc_call **ret_call, struct ptc_error *err)
 {

@@ -98,6 +98,7 @@ struct ptc_rpc_channel_opts {
 int ptc_rpc_channel_new(const struct ptc_rpc_channel_opts *opts, struct ptc_rpc_channel **ret_channel,
 			struct ptc_error *err);
 struct ptc_rpc_channel *ptc_rpc_channel_free(struct ptc_rpc_channel *channel); /* NULL ok */
+void ptc_rpc_channel_retry(struct ptc_rpc_channel *channel); /* ends a wait between two attempts to connect */
 
 /* Extra request metadata, e.g. the uid a node forwards a call for. */
 struct ptc_rpc_meta {
