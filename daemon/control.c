@@ -12,6 +12,7 @@
 #include "base/check.h"
 #include "formats/json.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +20,20 @@
 
 #define CONTROLLER_WAIT_MS 10000
 #define CONTROLLER_POLL_MS 50
+#define MIRROR_LAG_MS      2000
+
+/* What is not a number is nobody, never root. */
+static uid_t parse_uid(const char *text)
+{
+	unsigned long uid;
+	char *end;
+
+	if (text[0] < '0' || text[0] > '9')
+		return (uid_t)-1;
+	errno = 0;
+	uid = strtoul(text, &end, 10);
+	return errno || *end || uid >= (uid_t)-1 ? (uid_t)-1 : (uid_t)uid;
+}
 
 uid_t ptc_control_uid(const struct ptc_rpc_call *call)
 {
@@ -28,7 +43,7 @@ uid_t ptc_control_uid(const struct ptc_rpc_call *call)
 	if (id->role == PTC_ROLE_USER)
 		return id->uid;
 	on_behalf = id->role == PTC_ROLE_NODE ? ptc_rpc_call_meta(call, "ptc-uid") : NULL;
-	return on_behalf ? (uid_t)strtoul(on_behalf, NULL, 10) : 0;
+	return on_behalf ? parse_uid(on_behalf) : 0;
 }
 
 struct find {
@@ -36,7 +51,7 @@ struct find {
 	const char *name;
 	uid_t uid;
 	struct ptc_target target;
-	bool found;
+	bool found, synced;
 };
 
 static void find_on_loop(void *arg)
@@ -47,6 +62,7 @@ static void find_on_loop(void *arg)
 	uint32_t node;
 
 	memset(t, 0, sizeof *t);
+	f->synced = ptc_cluster_synced(f->d->cluster);
 	if (!j || (f->uid != 0 && f->uid != j->meta.uid))
 		return;
 	f->found = true;
@@ -73,6 +89,11 @@ int ptc_control_find(struct ptc_daemon *d, const struct ptc_rpc_call *call, cons
 
 	if (rc)
 		return ptc_error_set(err, rc, "the daemon is stopping");
+	if (!f.found && !f.synced)
+		return ptc_error_set(err, PTC_ECOORD,
+				     "the coordinator is unreachable, or this daemon is still reading its keys; "
+				     "whether job \"%.*s\" exists is not known here",
+				     PTC_NAME_MAX, name);
 	if (!f.found)
 		return ptc_error_set(err, PTC_ENOTFOUND, "job \"%.*s\" does not exist; see `ptcctl job list`",
 				     PTC_NAME_MAX, name);
@@ -119,6 +140,8 @@ int ptc_control_forward(struct ptc_daemon *d, const struct ptc_target *t, struct
 					 (struct ptc_rpc_meta[]){ { "ptc-uid", uid }, { "ptc-forwarded", "1" } }, 2, &s,
 					 err);
 	if (rc == 0)
+		ptc_rpc_stream_follow(s, call);
+	if (rc == 0)
 		rc = ptc_rpc_stream_send(s, &(struct ptc_rpc_part){ .data = data, .len = len }, 1, err);
 	if (rc == 0)
 		rc = ptc_rpc_stream_half_close(s, err);
@@ -155,7 +178,43 @@ static void locate_on_loop(void *arg)
 	l->rc = ptc_view_locate(l->v, l->d->cluster);
 }
 
-int ptc_control_view(struct ptc_daemon *d, const struct ptc_target *t, bool with_intent, bool need_record,
+struct refresh {
+	struct ptc_daemon *d;
+	struct ptc_target *t;
+};
+
+static void refresh_on_loop(void *arg)
+{
+	struct refresh *r = arg;
+	const struct ptc_job_view *j = ptc_cluster_find_uuid(r->d->cluster, r->t->meta.uuid);
+
+	if (!j || !j->has_meta)
+		return;
+	r->t->has_record = j->has_record;
+	r->t->has_intent = j->has_intent;
+	r->t->record = j->record;
+	r->t->intent = j->intent;
+}
+
+/* The documents that our mirror names may just have been replaced, and the mirror be a moment behind. */
+static int load_view(struct ptc_daemon *d, struct ptc_target *t, bool with_intent, struct ptc_view *ret_view,
+		     struct ptc_error *err)
+{
+	struct refresh r = { d, t };
+	int rc = PTC_ENOTFOUND;
+
+	for (int ms = 0; rc == PTC_ENOTFOUND && ms < MIRROR_LAG_MS; ms += CONTROLLER_POLL_MS) {
+		if (ms)
+			usleep(CONTROLLER_POLL_MS * 1000); /* a server thread: waiting is its job */
+		if (ms && ptc_loop_call(d->loop, refresh_on_loop, &r) != 0)
+			return ptc_error_set(err, PTC_ECANCELED, "the daemon is stopping");
+		rc = ptc_view_load(ptc_cluster_etcd(d->cluster), &t->meta, t->has_record ? &t->record : NULL,
+				   with_intent && t->has_intent ? &t->intent : NULL, ret_view, err);
+	}
+	return rc;
+}
+
+int ptc_control_view(struct ptc_daemon *d, struct ptc_target *t, bool with_intent, bool need_record,
 		     struct ptc_view *ret_view, struct ptc_error *err)
 {
 	struct locate l = { .d = d, .v = ret_view };
@@ -164,8 +223,7 @@ int ptc_control_view(struct ptc_daemon *d, const struct ptc_target *t, bool with
 	if (need_record && !t->has_record)
 		return ptc_error_set(err, PTC_ESTATE, "job \"%s\" has no state yet; `ptcctl import %s PATH` first",
 				     t->meta.name, t->meta.name);
-	rc = ptc_view_load(ptc_cluster_etcd(d->cluster), &t->meta, t->has_record ? &t->record : NULL,
-			   with_intent && t->has_intent ? &t->intent : NULL, ret_view, err);
+	rc = load_view(d, t, with_intent, ret_view, err);
 	if (rc)
 		return rc;
 	rc = ptc_loop_call(d->loop, locate_on_loop, &l);

@@ -33,8 +33,9 @@ int ptc_control_find_controlled(struct ptc_daemon *d, const struct ptc_rpc_call 
 /* Hands the whole call to the controller's daemon and relays every answer. */
 int ptc_control_forward(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_rpc_call *call, const char *method,
 			const ProtobufCMessage *request, struct ptc_error *err);
-/* The committed generation (and the switch under way, with_intent), located. PTC_ESTATE when there is no state yet and need_record. */
-int ptc_control_view(struct ptc_daemon *d, const struct ptc_target *t, bool with_intent, bool need_record,
+/* The committed generation (and the switch under way, with_intent), located. PTC_ESTATE when there is no state yet and
+ * need_record. t is brought up to date when what it names has been replaced meanwhile. */
+int ptc_control_view(struct ptc_daemon *d, struct ptc_target *t, bool with_intent, bool need_record,
 		     struct ptc_view *ret_view, struct ptc_error *err);
 /* readview.c: the committed generation of a target, ready to be read and kept for the next read. */
 struct ptc_read_view {
@@ -47,7 +48,7 @@ struct ptc_read_view {
 	unsigned refs;
 	bool kept;
 };
-int ptc_read_view_get(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_read_view **ret_view,
+int ptc_read_view_get(struct ptc_daemon *d, struct ptc_target *t, struct ptc_read_view **ret_view,
 		      struct ptc_error *err);
 void ptc_read_view_put(struct ptc_read_view *v);
 
@@ -60,6 +61,8 @@ int ptc_control_start_switch(struct ptc_daemon *d, struct ptc_rpc_call *call, co
 			     enum ptc_switch_kind kind, const struct ptc_plan_request *pr, struct ptc_watcher *w,
 			     uint64_t id, struct ptc_error *err);
 uint64_t ptc_control_new_id(void);
+/* Any server thread: aborts that switch if this daemon still controls it. */
+void ptc_control_abort_own(struct ptc_daemon *d, const char *uuid, uint64_t id, const char *why);
 
 #define PTC_CONTROL_HANDLER(name) int name(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
 

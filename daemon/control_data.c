@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #define HEADERS_MAX_BYTES (16u << 20)
+#define FILE_NAME_MAX     255
 #define INTENT_WAIT_MS    5000
 #define POLL_MS           20
 
@@ -45,14 +46,15 @@ static int begin_here(struct ptc_daemon *d, struct ptc_rpc_call *call, const Ptc
 	if (rc == 0)
 		rc = ptc_blob_get(ptc_cluster_etcd(d->cluster), t->meta.uuid, t->meta.spec_hash, PTC_SPEC_MAX_BYTES,
 				  &json, &len, err);
-	if (rc)
-		return rc;
 	reply.version = PTC_WIRE_VERSION;
 	reply.import_id = id;
 	reply.spec_json.data = (uint8_t *)json;
 	reply.spec_json.len = len;
-	rc = ptc_pb_call_send(call, &reply.base, err);
+	if (rc == 0)
+		rc = ptc_pb_call_send(call, &reply.base, err);
 	ptc_free(json);
+	if (rc) /* nobody was told its number, so nobody will fill it */
+		ptc_control_abort_own(d, t->meta.uuid, id, "the client went away before the import began");
 	return rc;
 }
 
@@ -106,7 +108,9 @@ static int find_import(struct import *im, const char *job, uint64_t id, struct p
 	rc = ptc_control_view(im->d, &im->target, true, false, &v, err);
 	if (rc)
 		return rc;
-	rc = ptc_view_geometry(im->d, &v, true, &im->geometry, err);
+	rc = v.switch_id == id ? ptc_view_geometry(im->d, &v, true, &im->geometry, err)
+			       : ptc_error_set(err, PTC_ESTATE, "import %llu of job %s was aborted; import again",
+					       (unsigned long long)id, job);
 	ptc_view_done(&v);
 	if (rc)
 		return rc;
@@ -121,7 +125,8 @@ static int import_message(struct import *im, struct ptc_rpc_message *m, struct p
 	int rc = ptc_pb_message(m, &ptc__v1__import_chunk__descriptor, (ProtobufCMessage **)&c, err);
 
 	if (rc)
-		return rc;
+		return rc == PTC_EPEER ? ptc_error_set(err, PTC_EINVAL, "request does not parse as an ImportChunk")
+				       : rc;
 	rc = ptc_pb_version(c->version, err);
 	if (rc == 0 && !im->scatter)
 		rc = find_import(im, c->job, c->import_id, err);
@@ -140,7 +145,7 @@ static int import_message(struct import *im, struct ptc_rpc_message *m, struct p
 /* The data stream broke: nobody will finish this import, so the controller is told. */
 static void give_up(struct import *im, const char *why)
 {
-	Ptc__V1__JobRequest req = PTC__V1__JOB_REQUEST__INIT;
+	Ptc__V1__AbortRequest req = PTC__V1__ABORT_REQUEST__INIT;
 	struct ptc_rpc_channel *channel;
 	char uid[16];
 
@@ -153,6 +158,7 @@ static void give_up(struct import *im, const char *why)
 	snprintf(uid, sizeof uid, "%u", (unsigned)im->target.meta.uid);
 	req.version = PTC_WIRE_VERSION;
 	req.job = im->target.meta.name;
+	req.id = im->id;
 	ptc_pb_unary(channel, "/ptc.v1.Control/Abort", &req.base, INTENT_WAIT_MS,
 		     &(struct ptc_rpc_meta){ "ptc-uid", uid }, 1, NULL, NULL, NULL);
 }
@@ -221,6 +227,65 @@ static void commit_on_loop(void *arg)
 		ptc_controller_tidy(ctl);
 }
 
+/* What is kept goes into the manifest, which every daemon reads: only what describes this job's tensors may. */
+static int check_file(const struct ptc_spec *spec, const Ptc__V1__ImportedFile *f, bool *seen, struct ptc_error *err)
+{
+	size_t items = ptc_spec_items(spec), field = 0;
+
+	while (field < spec->nfields && strcmp(f->field, spec->fields[field].name) != 0)
+		field++;
+	if (field == spec->nfields && strcmp(f->field, "param") != 0)
+		return ptc_error_set(err, PTC_EINVAL, "imported file of field \"%.63s\", which the job has not",
+				     f->field);
+	if (!f->name[0] || strlen(f->name) > FILE_NAME_MAX || strchr(f->name, '/'))
+		return ptc_error_set(err, PTC_EINVAL, "imported file with the name \"%.100s\"", f->name);
+	if (f->header.len < 8)
+		return ptc_error_set(err, PTC_EINVAL, "file %s: header of %zu bytes", f->name, f->header.len);
+	for (size_t i = 0; i < f->n_items; i++) {
+		if (f->items[i] >= items || seen[f->items[i]])
+			return ptc_error_set(err, PTC_EINVAL, "file %s: item %u is not one of %zu, or is there twice",
+					     f->name, f->items[i], items);
+		seen[f->items[i]] = true;
+	}
+	return 0;
+}
+
+/* A file name may be any bytes; JSON may not. Such a file is exported with a header of ours. */
+static bool keepable(const Ptc__V1__ImportedFile *f)
+{
+	json_t *name = json_string(f->name);
+
+	json_decref(name);
+	return name != NULL;
+}
+
+static int check_commit(struct ptc_daemon *d, const struct ptc_meta_doc *meta, const Ptc__V1__ImportCommitRequest *req,
+			struct ptc_error *err)
+{
+	const struct ptc_job_desc *desc;
+	size_t items;
+	bool *seen;
+	void *ref;
+	int rc = ptc_specs_get(d->specs, meta->uuid, meta->spec_hash, &desc, &ref, err);
+
+	if (rc)
+		return rc;
+	items = ptc_spec_items(&desc->spec);
+	seen = ptc_calloc(items, sizeof *seen);
+	if (!seen)
+		rc = ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	if (rc == 0 && req->n_digests != items)
+		rc = ptc_error_set(err, PTC_EINVAL, "%zu digests to compare with, the job has %zu items",
+				   req->n_digests, items);
+	if (rc == 0 && req->n_files > PTC_MAX(items, 1))
+		rc = ptc_error_set(err, PTC_EINVAL, "%zu imported files, the job has %zu items", req->n_files, items);
+	for (size_t i = 0; rc == 0 && i < req->n_files; i++)
+		rc = check_file(&desc->spec, req->files[i], seen, err);
+	ptc_free(seen);
+	ptc_specs_release(ref);
+	return rc;
+}
+
 static int keep_header(struct ptc_daemon *d, const char *uuid, const Ptc__V1__ImportedFile *f, struct ptc_file_doc *doc,
 		       struct ptc_error *err)
 {
@@ -257,7 +322,8 @@ static int commit_fill(struct commit *c, const Ptc__V1__ImportCommitRequest *req
 	for (size_t i = 0; i < req->n_files; i++)
 		total += req->files[i]->header.len;
 	for (size_t i = 0; total <= HEADERS_MAX_BYTES && rc == 0 && i < req->n_files; i++)
-		rc = keep_header(c->d, c->uuid, req->files[i], &c->files[c->nfiles++], err);
+		if (keepable(req->files[i]))
+			rc = keep_header(c->d, c->uuid, req->files[i], &c->files[c->nfiles++], err);
 	return rc;
 }
 
@@ -267,8 +333,10 @@ static int commit_here(struct ptc_daemon *d, struct ptc_rpc_call *call, const Pt
 	struct commit c = { .d = d, .uuid = t->meta.uuid, .id = req->import_id, .err = err };
 	struct ptc_watcher *w = ptc_watcher_new(req->import_id);
 	struct ptc_manifest_doc leftovers = { 0 };
-	int rc = w ? commit_fill(&c, req, err) : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	int rc = w ? check_commit(d, &t->meta, req, err) : ptc_error_set(err, PTC_ENOMEM, "out of memory");
 
+	if (rc == 0)
+		rc = commit_fill(&c, req, err);
 	if (rc == 0) {
 		c.watcher = ptc_watcher_ref(w);
 		rc = ptc_loop_call(d->loop, commit_on_loop, &c);
@@ -403,6 +471,13 @@ static int send_span(void *arg, const void *data, size_t len, struct ptc_error *
 	return ptc_pb_call_send(arg, &msg.base, err);
 }
 
+static int moved_on(const char *job, uint64_t now, uint64_t was, struct ptc_error *err)
+{
+	return ptc_error_set(err, PTC_ESTATE,
+			     "job %s moved on to generation %llu while generation %llu was read; export again", job,
+			     (unsigned long long)now, (unsigned long long)was);
+}
+
 /* The generation that the client's ExportInfo named, or an error that says it is gone. */
 static int export_view(struct ptc_daemon *d, struct ptc_rpc_call *call, const char *job, uint64_t generation,
 		       uint64_t snapshot, struct ptc_read_view **ret_view, struct ptc_error *err)
@@ -415,10 +490,14 @@ static int export_view(struct ptc_daemon *d, struct ptc_rpc_call *call, const ch
 	if (!t.has_record)
 		return ptc_error_set(err, PTC_ESTATE, "job \"%s\" has no state", job);
 	if (t.record.generation != generation || t.record.snapshot != snapshot)
-		return ptc_error_set(err, PTC_ESTATE,
-				     "job %s moved on to generation %llu while generation %llu was read; export again",
-				     job, (unsigned long long)t.record.generation, (unsigned long long)generation);
-	return ptc_read_view_get(d, &t, ret_view, err);
+		return moved_on(job, t.record.generation, generation, err);
+	rc = ptc_read_view_get(d, &t, ret_view, err);
+	if (rc == 0 &&
+	    ((*ret_view)->view.from_generation != generation || (*ret_view)->view.from_snapshot != snapshot)) {
+		ptc_read_view_put(*ret_view);
+		rc = moved_on(job, t.record.generation, generation, err);
+	}
+	return rc;
 }
 
 PTC_CONTROL_HANDLER(ptc_control_read)

@@ -156,7 +156,7 @@ static json_t *where_rows(const struct ptc_view *v)
 }
 
 /* Configuration, ranks and size of one job, from its documents. */
-static int add_details(struct ptc_daemon *d, const struct ptc_target *t, json_t *row, struct ptc_error *err)
+static int add_details(struct ptc_daemon *d, struct ptc_target *t, json_t *row, struct ptc_error *err)
 {
 	const struct ptc_job_desc *desc;
 	struct ptc_view v;
@@ -193,7 +193,7 @@ static json_t *daemon_row(struct ptc_daemon *d)
 static int one_status(struct ptc_daemon *d, struct ptc_rpc_call *call, const char *name, const ProtobufCMessage *req,
 		      struct ptc_error *err)
 {
-	struct job_rows r = { .d = d, .only = name };
+	struct job_rows r = { .d = d, .uid = ptc_control_uid(call), .only = name };
 	struct ptc_target t;
 	int rc = ptc_control_find(d, call, name, &t, err);
 
@@ -387,6 +387,8 @@ static int verify_node(struct verify *v, const struct ptc_info *info, uint32_t n
 		rc = ptc_pb_encode(&req.base, &data, &len, err);
 	if (rc == 0)
 		rc = ptc_rpc_stream_open(channel, "/ptc.v1.Peer/Digest", 0, NULL, 0, &s, err);
+	if (rc == 0)
+		ptc_rpc_stream_follow(s, v->call);
 	if (rc == 0)
 		rc = ptc_rpc_stream_send(s, &(struct ptc_rpc_part){ .data = data, .len = len }, 1, err);
 	if (rc == 0)

@@ -31,11 +31,14 @@ static int put_job(struct ptc_daemon *d, const struct ptc_meta_doc *m, struct pt
 	struct ptc_etcd_compare cmp[2] = { { name_key, PTC_ETCD_CREATE_REV, 0 }, { creation, PTC_ETCD_VERSION, 1 } };
 	struct ptc_etcd_op ops[4] = { { 0 } };
 	struct ptc_etcd_kvs kvs = { 0 };
+	int64_t lease = ptc_cluster_lease(d->cluster);
 	bool ok = false;
 	int rc;
 
 	if (!meta)
 		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	if (!lease) /* a lock without one would never end */
+		return ptc_error_set(err, PTC_ECOORD, "the coordinator is unreachable; nothing was created");
 	snprintf(name_key, sizeof name_key, "/ptc/names/%s", m->name);
 	snprintf(meta_key, sizeof meta_key, "/ptc/jobs/%s/meta", m->uuid);
 	snprintf(lock_key, sizeof lock_key, "/ptc/jobs/%s/lock", m->uuid);
@@ -43,9 +46,7 @@ static int put_job(struct ptc_daemon *d, const struct ptc_meta_doc *m, struct pt
 	snprintf(lock, sizeof lock, "{\"version\":1,\"node\":\"%s\"}", d->config.node);
 	ops[0] = (struct ptc_etcd_op){ .key = name_key, .value = m->uuid, .len = strlen(m->uuid) };
 	ops[1] = (struct ptc_etcd_op){ .key = meta_key, .value = meta, .len = strlen(meta) };
-	ops[2] = (struct ptc_etcd_op){
-		.key = lock_key, .value = lock, .len = strlen(lock), .lease = ptc_cluster_lease(d->cluster)
-	};
+	ops[2] = (struct ptc_etcd_op){ .key = lock_key, .value = lock, .len = strlen(lock), .lease = lease };
 	ops[3] = (struct ptc_etcd_op){ .key = creation };
 	rc = ptc_etcd_txn(ptc_cluster_etcd(d->cluster), cmp, 2, ops, 4, "etcd.job", &ok, NULL, err);
 	if (rc || ok)
@@ -158,7 +159,8 @@ PTC_CONTROL_HANDLER(ptc_control_job_create)
 
 	if (rc)
 		return rc;
-	rc = ptc_job_from_json(req->spec_json.data, req->spec_json.len, &desc, err);
+	rc = req->spec_json.len ? ptc_job_from_json(req->spec_json.data, req->spec_json.len, &desc, err)
+				: ptc_error_set(err, PTC_EINVAL, "the request has no spec");
 	ptc_pb_free(&req->base);
 	if (rc)
 		return rc;
@@ -321,7 +323,7 @@ uint64_t ptc_control_new_id(void)
 }
 
 /* One try: plan for what is committed now, hand over. A job that is only tidying up after a switch is tried again. */
-static int try_switch(struct ptc_daemon *d, const struct ptc_target *t, enum ptc_switch_kind kind,
+static int try_switch(struct ptc_daemon *d, struct ptc_target *t, enum ptc_switch_kind kind,
 		      const struct ptc_plan_request *pr, struct ptc_watcher *w, uint64_t id, bool *ret_again,
 		      struct ptc_error *err)
 {
@@ -476,18 +478,20 @@ static int relay_resize(struct ptc_daemon *d, const struct ptc_target *t, struct
 		rc = ptc_rpc_stream_open(channel, "/ptc.v1.Control/Resize", 0, &(struct ptc_rpc_meta){ "ptc-uid", uid },
 					 1, &s, err);
 	if (rc == 0)
+		ptc_rpc_stream_follow(s, call);
+	if (rc == 0)
 		rc = ptc_rpc_stream_send(s, &(struct ptc_rpc_part){ .data = data, .len = len }, 1, err);
 	if (rc == 0)
 		rc = ptc_rpc_stream_half_close(s, err);
 	ptc_free(data);
 	while (rc == 0 && (rc = ptc_rpc_stream_recv(s, &m, err)) == 0 && m) {
-		Ptc__V1__Progress *p;
+		Ptc__V1__Progress *p = NULL;
 
 		rc = ptc_pb_message(m, &ptc__v1__progress__descriptor, (ProtobufCMessage **)&p, err);
 		ptc_rpc_message_done(m);
 		if (rc == 0 && !p->finished)
 			rc = ptc_pb_call_send(call, &p->base, err);
-		if (rc == 0)
+		if (p)
 			ptc_pb_free(&p->base);
 	}
 	if (rc == 0)
@@ -604,6 +608,8 @@ PTC_CONTROL_HANDLER(ptc_control_drain)
 struct abort_ask {
 	struct ptc_daemon *d;
 	const char *uuid;
+	uint64_t id;
+	const char *why;
 	struct ptc_error *err;
 	int rc;
 };
@@ -613,18 +619,25 @@ static void abort_on_loop(void *arg)
 	struct abort_ask *a = arg;
 	struct ptc_controller *ctl = ptc_controller_find(a->d, a->uuid);
 
-	a->rc = ctl ? ptc_controller_abort(ctl, "aborted by request", a->err)
+	a->rc = ctl ? ptc_controller_abort(ctl, a->id, a->why, a->err)
 		    : ptc_error_set(a->err, PTC_ESTATE, "this daemon does not control the job any more; try again");
+}
+
+void ptc_control_abort_own(struct ptc_daemon *d, const char *uuid, uint64_t id, const char *why)
+{
+	struct abort_ask a = { .d = d, .uuid = uuid, .id = id, .why = why };
+
+	ptc_loop_call(d->loop, abort_on_loop, &a); /* stopping: the next controller aborts it */
 }
 
 PTC_CONTROL_HANDLER(ptc_control_abort)
 {
 	struct ptc_daemon *d = arg;
 	Ptc__V1__Ack ack = PTC__V1__ACK__INIT;
-	struct abort_ask a = { .d = d, .err = err };
-	Ptc__V1__JobRequest *req;
+	struct abort_ask a = { .d = d, .why = "aborted by request", .err = err };
+	Ptc__V1__AbortRequest *req;
 	struct ptc_target t;
-	int rc = ptc_pb_call_recv(call, &ptc__v1__job_request__descriptor, (ProtobufCMessage **)&req, err);
+	int rc = ptc_pb_call_recv(call, &ptc__v1__abort_request__descriptor, (ProtobufCMessage **)&req, err);
 
 	if (rc)
 		return rc;
@@ -633,6 +646,7 @@ PTC_CONTROL_HANDLER(ptc_control_abort)
 		rc = ptc_control_forward(d, &t, call, "/ptc.v1.Control/Abort", &req->base, err);
 	} else if (rc == 0) {
 		a.uuid = t.meta.uuid;
+		a.id = req->id;
 		rc = ptc_loop_call(d->loop, abort_on_loop, &a);
 		rc = rc ? ptc_error_set(err, rc, "the daemon is stopping") : a.rc;
 		ack.version = PTC_WIRE_VERSION;

@@ -426,11 +426,11 @@ int ptc_controller_filled(struct ptc_controller *ctl, uint64_t id, uint64_t *exp
 	return 0;
 }
 
-int ptc_controller_abort(struct ptc_controller *ctl, const char *why, struct ptc_error *err)
+int ptc_controller_abort(struct ptc_controller *ctl, uint64_t id, const char *why, struct ptc_error *err)
 {
 	enum ptc_job_phase phase = ptc_job_phase(ctl->core);
 
-	if (phase == PTC_JOB_IDLE || phase == PTC_JOB_NEW || phase == PTC_JOB_FINISHING)
+	if (phase == PTC_JOB_IDLE || phase == PTC_JOB_NEW || phase == PTC_JOB_FINISHING || (id && id != ctl->intent.id))
 		return ptc_error_set(err, PTC_ESTATE, "job %s has no switch under way that could be aborted",
 				     ctl->meta.name);
 	ptc_controller_step(ctl, &(struct ptc_job_event){ .kind = PTC_EV_ABORT, .status = PTC_ECANCELED, .text = why });

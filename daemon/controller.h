@@ -25,6 +25,7 @@ struct ptc_controller {
 	int refs;     /* [loop] operations in flight and the daemon's list */
 	bool gone;    /* lock lost or job deleted: answers are ignored */
 	bool stopped; /* the core performed STOPPED */
+	bool untidy;  /* blobs could not be removed: again, while idle */
 	char uuid[PTC_UUID_TEXT];
 	struct ptc_meta_doc meta;
 	int64_t fence;

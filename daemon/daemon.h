@@ -134,8 +134,8 @@ int ptc_controller_submit(struct ptc_controller *ctl, struct ptc_switch_request 
 int ptc_controller_filled(struct ptc_controller *ctl, uint64_t id, uint64_t *expected, size_t nexpected,
 			  struct ptc_file_doc *files, size_t nfiles, struct ptc_watcher *watcher,
 			  struct ptc_error *err);
-/* [loop] */
-int ptc_controller_abort(struct ptc_controller *ctl, const char *why, struct ptc_error *err);
+/* [loop] id: only that switch; 0: whichever is under way. */
+int ptc_controller_abort(struct ptc_controller *ctl, uint64_t id, const char *why, struct ptc_error *err);
 /* [loop] Blobs were written that nothing may name: they are removed now, or at the end of the switch under way. */
 void ptc_controller_tidy(struct ptc_controller *ctl);
 bool ptc_controller_idle(const struct ptc_controller *ctl);

@@ -179,8 +179,13 @@ static void on_tick(uv_timer_t *timer)
 	if (++p->idle.ticks % (IDLE_MS / TICK_MS) == 0)
 		give_back(p);
 	ptc_controllers_tick(&p->d);
-	if (++p->ticks % TIDY_TICKS == 0 && !p->d.reconciled && ptc_cluster_synced(p->d.cluster))
+	if (++p->ticks % TIDY_TICKS || !ptc_cluster_synced(p->d.cluster))
+		return;
+	if (!p->d.reconciled)
 		ptc_tidy_store(&p->d);
+	for (size_t i = 0; i < p->d.ncontrollers; i++)
+		if (p->d.controllers[i]->untidy)
+			ptc_controller_tidy(p->d.controllers[i]);
 }
 
 /* A life of a node that we have not seen: connections that failed to reach the one before may try at once. */

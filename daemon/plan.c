@@ -128,7 +128,9 @@ static void collect(void *arg)
 		number = pool_name(p, n->doc.name);
 		p->usable[number] = true;
 		p->ceilings[number] = n->doc.ceiling_bytes;
-		for (uint32_t k = 0; k < n->doc.devices && !n->drained && wanted(p, n->doc.name); k++)
+		if (n->drained || !wanted(p, n->doc.name))
+			continue;
+		for (uint32_t k = 0; k < n->doc.devices; k++)
 			p->devices[p->ndevices++] = (struct ptc_device){ number, k };
 	}
 }
@@ -182,8 +184,16 @@ static int make_layouts(const struct ptc_spec *spec, const struct ptc_view *v, c
 			const struct pool *p, struct layouts *l, struct ptc_error *err)
 {
 	struct ptc_config from;
-	int rc = ptc_layout_new(spec, config, &l->to, err);
+	uint32_t world;
+	int rc = ptc_config_world(config, &world, err);
 
+	if (rc == 0 && world > p->ndevices) /* before a layout is made, which for many ranks is large */
+		rc = ptc_error_set(
+			err, PTC_ENODEVICES,
+			"%u devices are needed, %zu are known, up and not drained; add nodes first (`ptcctl nodes`)",
+			world, p->ndevices);
+	if (rc == 0)
+		rc = ptc_layout_new(spec, config, &l->to, err);
 	if (rc == 0 && v->from_generation) {
 		rc = ptc_config_parse(v->from.config, &from, err);
 		if (rc == 0)
@@ -193,11 +203,6 @@ static int make_layouts(const struct ptc_spec *spec, const struct ptc_view *v, c
 	}
 	if (rc)
 		return rc;
-	if (ptc_layout_world(l->to) > p->ndevices)
-		return ptc_error_set(
-			err, PTC_ENODEVICES,
-			"%u devices are needed, %zu are known, up and not drained; add nodes first (`ptcctl nodes`)",
-			ptc_layout_world(l->to), p->ndevices);
 	rc = ptc_place(spec, l->from, l->from ? &l->from_alloc : NULL, l->to, p->devices, p->ndevices,
 		       (uint32_t)p->nnames, &l->to_alloc, &l->gap, err);
 	if (rc == 0)
@@ -290,7 +295,10 @@ int ptc_plan_switch(struct ptc_daemon *d, const struct ptc_view *v, const struct
 	const struct ptc_job_desc *desc;
 	struct ptc_config config;
 	void *ref = NULL;
-	int rc = ptc_specs_get(d->specs, v->meta.uuid, v->meta.spec_hash, &desc, &ref, err);
+	int rc = req->nnodes > PTC_MAX_NODES
+			 ? ptc_error_set(err, PTC_ELIMIT, "%zu nodes are named; at most %u exist", req->nnodes,
+					 PTC_MAX_NODES)
+			 : ptc_specs_get(d->specs, v->meta.uuid, v->meta.spec_hash, &desc, &ref, err);
 
 	if (rc == 0)
 		rc = choose_config(desc, v->from.config, req, &config, err);

@@ -8,8 +8,8 @@
  * /ptc/creating/, and whoever sees the creator's life end removes both); blobs
  * of switches that were aborted or superseded (ptc_tidy_blobs, whenever a
  * controller comes to rest).
- * Failure modes: etcd unreachable (the store's question is asked again; blobs
- * wait for the next occasion); a controller that is none any more (every
+ * Failure modes: etcd unreachable (asked again; d->reconciled and
+ * ctl->untidy remember it); a controller that is none any more (every
  * removal is a transaction that compares its lock). */
 #include "base/alloc.h"
 #include "base/check.h"
@@ -181,6 +181,8 @@ void ptc_tidy_creations(struct ptc_daemon *d)
 /* ---- blobs -------------------------------------------------------------------------- */
 
 struct prune {
+	struct ptc_controller *ctl;
+	bool failed;
 	char uuid[PTC_UUID_TEXT];
 	int64_t fence;
 	char keep[3][PTC_HASH_HEX];
@@ -193,6 +195,7 @@ static void prune_free(struct prune *p)
 	for (size_t i = 0; i < p->nheaders; i++)
 		ptc_free(p->headers[i]);
 	ptc_free(p->headers);
+	ptc_controller_unref(p->ctl);
 	ptc_free(p);
 }
 
@@ -213,17 +216,25 @@ static void prune_work(void *arg, struct ptc_etcd *e)
 	struct prune *p = arg;
 	char prefix[96], lock[96];
 	bool ok = true;
+	int rc;
 
 	snprintf(prefix, sizeof prefix, "/ptc/blobs/%s/", p->uuid);
 	snprintf(lock, sizeof lock, "/ptc/jobs/%s/lock", p->uuid);
-	if (ptc_etcd_get(e, prefix, true, 0, &kvs, NULL) == 0)
-		for (size_t i = 0; ok && i < kvs.n; i++)
-			if (!is_kept(p, kvs.kv[i].key) &&
-			    ptc_etcd_txn(e, &(struct ptc_etcd_compare){ lock, PTC_ETCD_CREATE_REV, p->fence }, 1,
-					 &(struct ptc_etcd_op){ .key = kvs.kv[i].key }, 1, "etcd.prune", &ok, NULL,
-					 NULL) != 0)
-				break; /* at the next occasion */
+	rc = ptc_etcd_get(e, prefix, true, 0, &kvs, NULL);
+	for (size_t i = 0; rc == 0 && ok && i < kvs.n; i++)
+		if (!is_kept(p, kvs.kv[i].key))
+			rc = ptc_etcd_txn(e, &(struct ptc_etcd_compare){ lock, PTC_ETCD_CREATE_REV, p->fence }, 1,
+					  &(struct ptc_etcd_op){ .key = kvs.kv[i].key }, 1, "etcd.prune", &ok, NULL,
+					  NULL);
 	ptc_etcd_kvs_done(&kvs);
+	p->failed = rc != 0;
+}
+
+static void pruned(void *arg)
+{
+	struct prune *p = arg;
+
+	p->ctl->untidy |= p->failed;
 	prune_free(p);
 }
 
@@ -232,8 +243,10 @@ void ptc_tidy_blobs(struct ptc_controller *ctl)
 	const struct ptc_manifest_doc *m = &ctl->view.manifest;
 	struct prune *p = ptc_calloc(1, sizeof *p);
 
+	ctl->untidy = !p;
 	if (!p)
 		return;
+	p->ctl = ptc_controller_ref(ctl);
 	memcpy(p->uuid, ctl->uuid, sizeof p->uuid);
 	p->fence = ctl->fence;
 	memcpy(p->keep[0], ctl->meta.spec_hash, PTC_HASH_HEX);
@@ -248,6 +261,8 @@ void ptc_tidy_blobs(struct ptc_controller *ctl)
 			break;
 		p->nheaders++;
 	}
-	if (!p->headers || p->nheaders != m->nfiles || ptc_cluster_run(ctl->d->cluster, prune_work, NULL, p) != 0)
+	if (!p->headers || p->nheaders != m->nfiles || ptc_cluster_run(ctl->d->cluster, prune_work, pruned, p) != 0) {
+		ctl->untidy = true;
 		prune_free(p);
+	}
 }

@@ -247,6 +247,10 @@ void ptc_rpc_call_serve(struct ptc_rpc_call *call)
 	rc = dispatch(call, &err);
 	if (rc && err.code == 0)
 		ptc_error_set(&err, rc, "%s", ptc_status_name(rc));
+	/* Errors quote what the caller sent, and must stay one line. */
+	for (char *p = err.text; *p; p++)
+		if ((unsigned char)*p < 0x20 || *p == 0x7f)
+			*p = '?';
 	if (rc)
 		ptc_debug("rpc", "call from %s: %s", call->peer, err.text);
 	send_status(call, rc, &err);

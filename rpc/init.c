@@ -173,7 +173,7 @@ static bool core_setting(const char *name, const char *value)
 	return !getenv(name) && setenv(name, value, 0) == 0;
 }
 
-void ptc_rpc_init(void)
+static void first_init(void)
 {
 	bool resolver, poll;
 	sigset_t old;
@@ -226,11 +226,8 @@ void ptc_rpc_args_memory(struct ptc_rpc_args *a)
 					  .value.pointer = { .p = quota, .vtable = grpc_resource_quota_arg_vtable() } };
 }
 
-void ptc_rpc_shutdown(void)
+static void last_shutdown(void)
 {
-	if (quota)
-		grpc_resource_quota_unref(quota);
-	quota = NULL;
 	pthread_mutex_lock(&tick.lock);
 	tick.stop = true;
 	pthread_cond_signal(&tick.wake);
@@ -238,4 +235,25 @@ void ptc_rpc_shutdown(void)
 	pthread_join(tick.thread, NULL);
 	ptc_rpc_cq_free(tick.cq);
 	grpc_shutdown_blocking();
+}
+
+/* A program and a library in it may both use us. */
+static pthread_mutex_t users_lock = PTHREAD_MUTEX_INITIALIZER;
+static unsigned users;
+
+void ptc_rpc_init(void)
+{
+	pthread_mutex_lock(&users_lock);
+	if (users++ == 0)
+		first_init();
+	pthread_mutex_unlock(&users_lock);
+}
+
+void ptc_rpc_shutdown(void)
+{
+	pthread_mutex_lock(&users_lock);
+	ptc_require(users > 0);
+	if (--users == 0)
+		last_shutdown();
+	pthread_mutex_unlock(&users_lock);
 }

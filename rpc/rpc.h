@@ -44,7 +44,7 @@ int ptc_loop_call(struct ptc_loop *loop, void (*fn)(void *arg), void *arg);
 void ptc_loop_stop(struct ptc_loop *loop);
 
 /* ---- library life ---------------------------------------------------- */
-void ptc_rpc_init(void); /* before any thread; do not fork afterwards */
+void ptc_rpc_init(void); /* before any thread; do not fork afterwards; counted */
 /* For programs that move much: makes the process keep memory that messages were received in, some 64 MiB at most in each
  * of two arenas, instead of giving it back and having each page faulted in and cleared again (a third of a bulk stream's
  * CPU time). The whole process's malloc is affected, so a library does not call it. Before any thread. */
@@ -144,6 +144,9 @@ struct ptc_rpc_message;
 /* 0 with *ret_msg == NULL: end of stream (then call finish for the status). */
 /* A stream that failed or was cut off is an error here already. */
 int ptc_rpc_stream_recv(struct ptc_rpc_stream *s, struct ptc_rpc_message **ret_msg, struct ptc_error *err);
+struct ptc_rpc_call;
+/* From now on recv gives up (PTC_ECANCELED) soon after that call is cancelled; on that call's thread. */
+void ptc_rpc_stream_follow(struct ptc_rpc_stream *s, const struct ptc_rpc_call *call);
 /* Waits for the peer's status; messages not yet read are read and dropped (cancel first if there is no end). */
 int ptc_rpc_stream_finish(struct ptc_rpc_stream *s, struct ptc_error *err);
 void ptc_rpc_stream_cancel(struct ptc_rpc_stream *s);                 /* any thread */

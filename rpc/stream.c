@@ -13,6 +13,8 @@
 
 #include <string.h>
 
+#define FOLLOW_POLL_MS 100 /* how often a stream looks at the call it follows */
+
 struct ptc_rpc_stream {
 	struct ptc_rpc_channel *ch;
 	grpc_completion_queue *cq;
@@ -21,7 +23,8 @@ struct ptc_rpc_stream {
 	struct ptc_rpc_meta_list meta;
 	struct ptc_rpc_outcome out;
 	struct ptc_rpc_message msg;
-	bool ended; /* recv brought the end */
+	bool ended;                         /* recv brought the end */
+	const struct ptc_rpc_call *follows; /* NULL: nobody */
 };
 
 static grpc_call_error start_lasting(struct ptc_rpc_stream *s)
@@ -113,6 +116,24 @@ int ptc_rpc_stream_half_close(struct ptc_rpc_stream *s, struct ptc_error *err)
 	return status_of(s, err);
 }
 
+void ptc_rpc_stream_follow(struct ptc_rpc_stream *s, const struct ptc_rpc_call *call)
+{
+	s->follows = call;
+}
+
+/* For the message, or the end of whoever it is for. */
+static bool recv_wait(struct ptc_rpc_stream *s)
+{
+	while (s->follows && s->recv.pending) {
+		ptc_rpc_cq_poll(s->cq, FOLLOW_POLL_MS);
+		if (s->recv.pending && ptc_rpc_call_cancelled(s->follows)) {
+			ptc_rpc_stream_cancel(s);
+			break;
+		}
+	}
+	return ptc_rpc_slot_wait(s->cq, &s->recv);
+}
+
 static int recv_buffer(struct ptc_rpc_stream *s, grpc_byte_buffer **ret_buf, struct ptc_error *err)
 {
 	grpc_op op = { .op = GRPC_OP_RECV_MESSAGE };
@@ -123,7 +144,7 @@ static int recv_buffer(struct ptc_rpc_stream *s, grpc_byte_buffer **ret_buf, str
 	e = ptc_rpc_slot_start(&s->recv, s->core, &op, 1);
 	if (e != GRPC_CALL_OK)
 		return ptc_rpc_status_from_call_error(e, "receive", err);
-	if (!ptc_rpc_slot_wait(s->cq, &s->recv) && buf) {
+	if (!recv_wait(s) && buf) {
 		grpc_byte_buffer_destroy(buf);
 		buf = NULL;
 	}

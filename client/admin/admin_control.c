@@ -137,9 +137,18 @@ int ptc_admin_job_delete(struct ptc_admin *a, const char *job, struct ptc_error 
 	return call_ack(a, SERVICE "JobDelete", job, err);
 }
 
-int ptc_admin_abort(struct ptc_admin *a, const char *job, struct ptc_error *err)
+int ptc_admin_abort(struct ptc_admin *a, const char *job, uint64_t id, struct ptc_error *err)
 {
-	return call_ack(a, SERVICE "Abort", job, err);
+	Ptc__V1__AbortRequest request = PTC__V1__ABORT_REQUEST__INIT;
+	ProtobufCMessage *reply = NULL;
+	int rc;
+
+	request.version = PTC_ADMIN_VERSION;
+	request.job = (char *)(uintptr_t)job; /* packing only reads */
+	request.id = id;
+	rc = ptc_admin_call(a, SERVICE "Abort", &request.base, &ptc__v1__ack__descriptor, &reply, err);
+	ptc_admin_reply_free(reply);
+	return rc;
 }
 
 struct follow {
@@ -179,14 +188,15 @@ int ptc_admin_resize(struct ptc_admin *a, const struct ptc_admin_target *target,
 	return ptc_admin_follow(a, SERVICE "Resize", &request.base, fn, arg, err);
 }
 
-int ptc_admin_drain(struct ptc_admin *a, const char *node, const char *job, ptc_admin_progress_fn fn, void *arg,
-		    struct ptc_error *err)
+int ptc_admin_drain(struct ptc_admin *a, const char *node, const char *job, bool undo, ptc_admin_progress_fn fn,
+		    void *arg, struct ptc_error *err)
 {
 	Ptc__V1__DrainRequest request;
 
 	ptc__v1__drain_request__init(&request);
 	request.version = PTC_ADMIN_VERSION;
 	request.node = ptc_admin_borrow(node);
+	request.undo = undo;
 	request.job = ptc_admin_borrow(job);
 	return ptc_admin_follow(a, SERVICE "Drain", &request.base, fn, arg, err);
 }

@@ -52,7 +52,8 @@ int ptc_admin_job_create(struct ptc_admin *a, const void *spec, size_t len, char
 			 struct ptc_error *err);
 int ptc_admin_job_delete(struct ptc_admin *a, const char *job, struct ptc_error *err);
 /* Ends a switch or an import before its commit. */
-int ptc_admin_abort(struct ptc_admin *a, const char *job, struct ptc_error *err);
+/* id: only that import; 0: whatever is under way. */
+int ptc_admin_abort(struct ptc_admin *a, const char *job, uint64_t id, struct ptc_error *err);
 
 /* Where a job should run. config: "tp=2,pp=2" or NULL; gpus 0: from config; nodes NULL: any. */
 struct ptc_admin_target {
@@ -77,8 +78,8 @@ typedef int (*ptc_admin_progress_fn)(void *arg, const struct ptc_admin_progress 
 /* Return 0 once the daemon has said that the work is finished. */
 int ptc_admin_resize(struct ptc_admin *a, const struct ptc_admin_target *target, ptc_admin_progress_fn fn, void *arg,
 		     struct ptc_error *err);
-int ptc_admin_drain(struct ptc_admin *a, const char *node, const char *job, ptc_admin_progress_fn fn, void *arg,
-		    struct ptc_error *err);
+int ptc_admin_drain(struct ptc_admin *a, const char *node, const char *job, bool undo, ptc_admin_progress_fn fn,
+		    void *arg, struct ptc_error *err);
 int ptc_admin_verify(struct ptc_admin *a, const char *job, ptc_admin_progress_fn fn, void *arg, struct ptc_error *err);
 
 typedef int (*ptc_admin_event_fn)(void *arg, const char *json);

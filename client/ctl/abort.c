@@ -6,7 +6,7 @@ static int run(struct ctl *c, struct ptc_error *err)
 {
 	int rc = ctl_connect(c, err);
 
-	return rc ? rc : ptc_admin_abort(c->admin, c->args[0], err);
+	return rc ? rc : ptc_admin_abort(c->admin, c->args[0], 0, err);
 }
 
 const struct ctl_verb ctl_abort = {

@@ -259,7 +259,7 @@ static int import(struct ctl *c, const struct ctl_target *target, unsigned nstre
 	rc = transfer(&im, &begun, nstreams, err);
 	/* Once the commit was asked for, how the import ends is the daemon's. */
 	if (rc && !im.committing)
-		ptc_admin_abort(c->admin, im.job, NULL);
+		ptc_admin_abort(c->admin, im.job, begun.id, NULL);
 	import_done(&im);
 	ptc_admin_import_done(&begun);
 	return rc;

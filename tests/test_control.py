@@ -1,0 +1,288 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The control API under hostile and unlucky callers: what ptcctl would never send, clients that go away, a coordinator
+that does not answer, daemons that are stopped in the middle. Spoken over grpcio (tests/wire.py), not through ptcctl.
+"""
+import os
+import signal
+import threading
+import time
+import unittest
+
+import harness
+import numpy as np
+import state as states
+import wire
+from harness import PATIENCE, Job, wait_for
+
+RULES = [{"match": "*", "split": {"axis": "tp", "dim": 0, "kind": "balanced"}}]
+
+
+class Control(harness.Case):
+    def job(self, c, name="j", tensors=4, shape=(64, 32)):
+        s = states.State()
+        for i in range(tensors):
+            s.add(np.random.default_rng(self.seed + i), f"w{i}", "F32", shape)
+        return Job(c, name, s, self.path(name), RULES)
+
+    def peer(self, c, node="n0", **kw):
+        return wire.Peer(f"unix:{c.nodes[node].socket}", timeout_s=60 * PATIENCE, **kw)
+
+    def error(self, peer, rpc, request=None, **fields):
+        """Status and text of a call that must be refused, with one line."""
+        import grpc
+        with self.assertRaises(grpc.RpcError, msg=rpc) as e:
+            peer.call("Control", rpc, request, **fields)
+        details = e.exception.details() or ""
+        self.assertTrue(details, f"{rpc}: no text")
+        self.assertNotIn("\n", details, rpc)
+        return e.exception.code().name, details
+
+    def begin(self, peer, job, config="tp=2"):
+        return peer.call("Control", "ImportBegin", job=job.name, config=config).import_id
+
+    def chunks(self, job, import_id):
+        for item, name in enumerate(sorted(job.state.tensors["param"])):
+            yield wire.message("ImportChunk", job=job.name, import_id=import_id, item=item, offset=0,
+                               data=job.state.tensors["param"][name].tobytes())
+
+    def phase(self, job, node="n0"):
+        return job.status(node=node)["phase"]
+
+    # ---- requests that are wrong ------------------------------------------------------------------------------------
+
+    def test_requests(self):
+        with self.cluster(nodes=2, devices=2) as c, self.peer(c) as p, self.peer(c, "n1") as q:
+            job = self.job(c)
+            job.imported("tp=2")
+            for peer in (p, q):
+                for rpc in ("JobDelete", "Abort", "Snapshots", "Verify", "Plan", "Resize", "ImportBegin", "ExportInfo",
+                            "Events"):
+                    for name in ("", "..", "a/b", "x" * 5000, "a\nb", "nö"):
+                        self.assertEqual("NOT_FOUND", self.error(peer, rpc, job=name)[0], f"{rpc} {name[:9]!r}")
+                for config in ("tp=0", "tp=-1", "tp=2,tp=2", "tp=99999999999", "tp=4294967295,pp=4294967295", "tp=2\n",
+                               "x" * 10_000_000, "dp=1000000", "dp=131072"):
+                    for rpc in ("Plan", "Resize"):
+                        self.error(peer, rpc, job="j", config=config)
+                for gpus in (5, 131072, 2**32 - 1):
+                    self.error(peer, "Plan", job="j", gpus=gpus)
+                self.assertEqual("RESOURCE_EXHAUSTED",
+                                 self.error(peer, "Plan", job="j", config="tp=1", nodes=["n0"] * 1_000_000)[0])
+                self.error(peer, "Plan", job="j", config="tp=1", nodes=[f"n{i}" for i in range(10000)])
+                for node in ("", "..", "nope", "x" * 100000):
+                    self.error(peer, "Drain", node=node)
+                for n in (4, 2**31, 2**32 - 1):
+                    self.error(peer, "Read", job="j", generation=1, snapshot=1, item=n, length=10)
+                    self.error(peer, "ReadRank", job="j", generation=1, snapshot=1, item=n)
+                    self.error(peer, "ReadRank", job="j", generation=1, snapshot=1, rank=n)
+                for offset, length in ((2**64 - 1, 10), (10, 2**64 - 5), (8193, 0), (0, 8193)):
+                    self.error(peer, "Read", job="j", generation=1, snapshot=1, item=0, offset=offset, length=length)
+                self.error(peer, "Read", job="j", generation=9, snapshot=9, item=0, length=1)
+                for raw in (b"\xff" * 10, b"\x08\x01\x12\xff\xff\xff\xff\x0f", b"\x08\x63"):
+                    for rpc in ("Status", "Resize", "Drain", "ImportCommit", "JobCreate", "Events", "ReadRank"):
+                        self.assertNotEqual("UNAVAILABLE", self.error(peer, rpc, raw)[0])
+                    self.assertNotEqual("UNAVAILABLE", self.error(peer, "ImportData", [raw])[0])
+                for spec in (b"", b"{}", b"[]", b"null", b"[" * 100000, b'{"version":1}', bytes(100), b"\xff",
+                             b'{"version":1,"name":"..","tensors":[]}'):
+                    self.error(peer, "JobCreate", spec_json=spec)
+            self.assertEqual(1, job.generation())
+            job.check_whole(self)
+
+    def test_commit_keeps_only_what_describes_the_job(self):
+        with self.cluster(nodes=1, devices=2) as c, self.peer(c) as p:
+            job = self.job(c)
+            job.create()
+            number = self.begin(p, job)
+            p.call("Control", "ImportData", list(self.chunks(job, number)))
+            good = {"field": "param", "name": "m.safetensors", "header": b"\x02" + bytes(7) + b"{}", "items": [0, 1, 2, 3]}
+            for change in ({"items": [4]}, {"items": [0, 0]}, {"name": "../x"}, {"name": ""}, {"name": "x" * 300},
+                           {"field": "exp_avg"}, {"header": b"1234567"}):
+                file = wire.message("ImportedFile", **{**good, **change})
+                code, _ = self.error(p, "ImportCommit", job="j", import_id=number, digests=[0] * 4, files=[file])
+                self.assertEqual("INVALID_ARGUMENT", code, change)
+            for n in (0, 3, 5, 100000):
+                self.assertEqual("INVALID_ARGUMENT",
+                                 self.error(p, "ImportCommit", job="j", import_id=number, digests=[0] * n)[0])
+            self.assertEqual("filling", self.phase(job), "a refused commit leaves the import open")
+            code, text = self.error(p, "ImportCommit", job="j", import_id=number, digests=[1] * 4,
+                                    files=[wire.message("ImportedFile", **good)])
+            self.assertIn("digest", text)
+            wait_for(lambda: self.phase(job) == "empty" or self.phase(job) == "idle", 20 * PATIENCE, "the import's end")
+            self.assertEqual(0, job.generation())
+            c.ptcctl(*job.import_args("tp=2"))
+            job.check_whole(self)
+
+    # ---- callers that go away ---------------------------------------------------------------------------------------
+
+    def test_a_broken_stream_ends_only_its_own_import(self):
+        import grpc
+        with self.cluster(nodes=2, devices=1) as c, self.peer(c) as p, self.peer(c, "n1") as q:
+            job = self.job(c)
+            job.create()
+            first = self.begin(p, job)
+            go_on = threading.Event()
+
+            def slow():
+                chunk = list(self.chunks(job, first))
+                yield chunk[0]
+                go_on.wait(60 * PATIENCE)
+                yield chunk[1]
+
+            stream = q.start("Control", "ImportData", slow())
+            time.sleep(0.5 * PATIENCE)
+            p.call("Control", "Abort", job="j")
+            wait_for(lambda: self.phase(job) in ("idle", "empty"), 20 * PATIENCE, "the first import's end")
+            second = self.begin(p, job)
+            go_on.set()
+            with self.assertRaises(grpc.RpcError):
+                stream.result()
+            self.error(p, "Abort", job="j", id=first)
+            time.sleep(1)
+            self.assertEqual("filling", self.phase(job), "the second import was aborted by the first one's stream")
+            p.call("Control", "Abort", job="j", id=second)
+            wait_for(lambda: self.phase(job) in ("idle", "empty"), 20 * PATIENCE, "the second import's end")
+
+    def test_a_client_that_goes_away_before_its_import_began(self):
+        with self.cluster(nodes=2, devices=1) as c, self.peer(c) as p:
+            job = self.job(c)
+            job.create()
+            c.nodes["n1"].signal(signal.SIGSTOP) # CHECKING waits for it
+            try:
+                call = p.start("Control", "ImportBegin", wire.message("ImportBeginRequest", job="j", config="tp=2"))
+                time.sleep(0.3 * PATIENCE)
+                call.cancel()
+                time.sleep(0.5 * PATIENCE)
+            finally:
+                c.nodes["n1"].signal(signal.SIGCONT)
+            wait_for(lambda: self.phase(job) in ("idle", "empty"), 40 * PATIENCE, "the end of an import nobody waits for")
+            c.wait_nodes(["n0", "n1"], 30 * PATIENCE)
+            c.ptcctl(*job.import_args("tp=2"), timeout_s=60 * PATIENCE)
+
+    def test_a_gateway_stops_while_it_relays(self):
+        with self.cluster(nodes=3, devices=1) as c, self.peer(c, "n1") as gateway:
+            job = self.job(c)
+            job.imported("tp=2", node="n0")
+            if job.status()["controller"] == "n1":
+                self.skipTest("the gateway is the controller")
+            c.nodes["n2"].signal(signal.SIGSTOP)
+            try:
+                request = wire.message("ResizeRequest", job="j", config="tp=2", nodes=["n0", "n2"])
+                call = gateway.start("Control", "Resize", request)
+                time.sleep(0.5 * PATIENCE)
+                begun = time.monotonic()
+                self.assertTrue(c.nodes["n1"].stop(10 * PATIENCE), "SIGTERM did not end a daemon that relays a call")
+                self.assertLess(time.monotonic() - begun, 8 * PATIENCE)
+                call.cancel()
+            finally:
+                c.nodes["n2"].signal(signal.SIGCONT)
+
+    # ---- daemons stopped in the middle ------------------------------------------------------------------------------
+
+    def test_stop_at_any_time(self):
+        """SIGTERM to every daemon in turn while a job is created, imported, resized, exported: a clean end, each time."""
+        with self.cluster(nodes=2, devices=2) as c:
+            for round_ in range(6 if harness.LONG else 3):
+                job = self.job(c, f"j{round_}", tensors=8, shape=(512, 64))
+
+                def work():
+                    for args in (["job", "create", "-f", job.yaml], job.import_args("tp=2"),
+                                 ["resize", job.name, "--config", "tp=4", "--wait"],
+                                 ["export", job.name, self.path(f"out{round_}.safetensors")],
+                                 ["resize", job.name, "--config", "dp=2", "--wait"]):
+                        c.ptcctl(*args, check=False, node="n1", timeout_s=120 * PATIENCE)
+
+                t = threading.Thread(target=work)
+                t.start()
+                time.sleep(self.random.uniform(0.02, 1.0) * PATIENCE)
+                self.assertTrue(c.nodes["n0"].stop(30 * PATIENCE), "no clean end after SIGTERM")
+                c.restart("n0", timeout_s=60 * PATIENCE)
+                t.join()
+                c.wait_nodes(["n0", "n1"], 60 * PATIENCE)
+
+    # ---- the coordinator --------------------------------------------------------------------------------------------
+
+    def etcd_pid(self, c):
+        return next(pid for pid in c.processes() if os.path.basename(os.readlink(f"/proc/{pid}/exe")) == "etcd")
+
+    def test_no_coordinator(self):
+        """While etcd does not answer each call ends within a bound, with one line that blames etcd, not the caller."""
+        with self.cluster(nodes=2, devices=1) as c, self.peer(c) as p:
+            job = self.job(c)
+            job.imported("tp=2")
+            other = self.job(c, "other")
+            etcd = self.etcd_pid(c)
+            os.kill(etcd, signal.SIGSTOP)
+            try:
+                calls = [("Snapshots", {}), ("Plan", {"config": "tp=1"}), ("Resize", {"config": "tp=1"}), ("Abort", {}),
+                         ("Verify", {}), ("Events", {}), ("ExportInfo", {}), ("JobDelete", {})]
+                for wait_s in (0, 12): # before and after the leases have run out
+                    time.sleep(wait_s)
+                    ended = {}
+
+                    def ask(rpc, fields):
+                        try:
+                            ended[rpc] = (time.monotonic(), *self.error(p, rpc, job="j", **fields))
+                        except AssertionError as e:
+                            ended[rpc] = (time.monotonic(), "", f"does not exist: {e}")
+
+                    begun = time.monotonic()
+                    threads = [threading.Thread(target=ask, args=call) for call in calls]
+                    for t in threads:
+                        t.start()
+                    for t in threads:
+                        t.join()
+                    for rpc, _ in calls:
+                        self.assertLess(ended[rpc][0] - begun, 20 * PATIENCE, rpc)
+                        self.assertNotIn("does not exist", ended[rpc][2], rpc)
+                    self.assertIn("j", str(p.call("Control", "JobList").json))
+                begun = time.monotonic()
+                self.refused(c, "job", "create", "-f", other.yaml, codes=range(1, 10))
+                self.assertLess(time.monotonic() - begun, 20 * PATIENCE)
+            finally:
+                os.kill(etcd, signal.SIGCONT)
+            c.wait_nodes(["n0", "n1"], 60 * PATIENCE)
+            wait_for(lambda: c.ptcctl("resize", "j", "--config", "tp=1", "--wait", check=False).returncode == 0,
+                     60 * PATIENCE, "a resize after etcd answers again", 0.5)
+            job.check_whole(self)
+
+    def test_unknown_outcomes(self):
+        """A transaction whose answer is lost: the switch goes on from what is written down, and so do the next ones."""
+        for point in ("etcd.intent", "etcd.commit1", "etcd.commit2", "etcd.clear"):
+            for side in ("before", "after"):
+                with self.subTest(f"{point}.{side}"):
+                    fault = {n: {"PTC_FAULT": f"{point}.{side}=fail"} for n in ("n0", "n1")}
+                    with self.cluster(nodes=2, devices=2, up=False) as c:
+                        c.up(fault, timeout_s=60 * PATIENCE)
+                        job = self.job(c)
+                        job.create()
+                        c.ptcctl(*job.import_args("tp=2"), check=False, timeout_s=60 * PATIENCE)
+                        job.wait_idle()
+                        if job.generation() == 0:
+                            c.ptcctl(*job.import_args("tp=2"), timeout_s=60 * PATIENCE)
+                        for config in ("tp=4", "tp=2,dp=2", "tp=1"):
+                            c.ptcctl("resize", "j", "--config", config, "--wait", check=False, timeout_s=60 * PATIENCE)
+                            job.wait_idle()
+                            if job.status()["config"] != config:
+                                job.resize(config)
+                            self.assertEqual(config, job.status()["config"])
+                        job.check_whole(self)
+
+    def test_a_record_nobody_can_read(self):
+        """One job's broken record stops that job, not the others."""
+        with self.cluster(nodes=2, devices=1) as c:
+            broken, whole = self.job(c, "broken"), self.job(c, "whole")
+            for j in (broken, whole):
+                j.imported("tp=2")
+            uuid = broken.status()["uuid"]
+            for text in ("{", "{}", "null", '{"version":1}', '{"version":99}', "\x00", ""):
+                self.assertEqual(0, c.etcdctl("put", f"/ptc/jobs/{uuid}/record", "--", text).returncode)
+            c.restart("n0", timeout_s=60 * PATIENCE)
+            c.restart("n1", timeout_s=60 * PATIENCE)
+            begun = time.monotonic()
+            whole.resize("tp=1")
+            self.assertLess(time.monotonic() - begun, 20 * PATIENCE)
+            whole.check_whole(self)
+            self.refused(c, "resize", "broken", "--config", "tp=1", "--wait", codes=range(1, 10), timeout_s=90 * PATIENCE)
+
+
+if __name__ == "__main__":
+    unittest.main()
