@@ -31,6 +31,10 @@ int ptc_control_find(struct ptc_daemon *d, const struct ptc_rpc_call *call, cons
 int ptc_control_find_controlled(struct ptc_daemon *d, const struct ptc_rpc_call *call, const char *name,
 				struct ptc_target *ret_target, struct ptc_error *err);
 /* Hands the whole call to the controller's daemon and relays every answer. */
+/* Opens the call there and sends the request; the caller receives and frees. */
+int ptc_control_forward_open(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_rpc_call *call,
+			     const char *method, const ProtobufCMessage *request, struct ptc_rpc_stream **ret_stream,
+			     struct ptc_error *err);
 int ptc_control_forward(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_rpc_call *call, const char *method,
 			const ProtobufCMessage *request, struct ptc_error *err);
 /* The committed generation (and the switch under way, with_intent), located. PTC_ESTATE when there is no state yet and need_record. */

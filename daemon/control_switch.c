@@ -457,13 +457,14 @@ static bool uses(const struct ptc_view *v, const char *node)
 	return false;
 }
 
-/* Relays the controller's progress; its final message is swallowed, the drain has its own. */
+/* Relays the controller's progress, as long as somebody listens; its final message is swallowed, the drain has its own. */
 static int relay_resize(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_rpc_call *call,
 			Ptc__V1__ResizeRequest *req, struct ptc_error *err)
 {
 	struct ptc_rpc_channel *channel;
 	struct ptc_rpc_stream *s = NULL;
 	struct ptc_rpc_message *m = NULL;
+	bool gone = false;
 	char uid[16];
 	void *data = NULL;
 	size_t len = 0;
@@ -485,8 +486,8 @@ static int relay_resize(struct ptc_daemon *d, const struct ptc_target *t, struct
 
 		rc = ptc_pb_message(m, &ptc__v1__progress__descriptor, (ProtobufCMessage **)&p, err);
 		ptc_rpc_message_done(m);
-		if (rc == 0 && !p->finished)
-			rc = ptc_pb_call_send(call, &p->base, err);
+		if (rc == 0 && !p->finished && !gone) /* a client that goes away changes nothing */
+			gone = ptc_pb_call_send(call, &p->base, NULL) != 0;
 		if (rc == 0)
 			ptc_pb_free(&p->base);
 	}
