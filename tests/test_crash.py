@@ -679,7 +679,7 @@ class Crash(harness.Case):
         with open(os.path.join(directory, "model.safetensors.index.json"), "w") as f:
             json.dump({"metadata": {}, "weight_map": {n: file for file, part in files.items() for n in part}}, f)
         with open(self.path("several.yaml"), "w") as f:
-            json.dump({"version": 1, "name": "several",
+            json.dump({"version": 1, "name": "several", "rules": RULES,
                        "tensors": [{"name": n, "dtype": t.dtype, "shape": t.shape} for n, t in tensors.items()]}, f)
         c.ptcctl("job", "create", "-f", self.path("several.yaml"))
         c.ptcctl("import", "several", directory, "--config", "tp=1")
