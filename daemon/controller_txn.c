@@ -541,6 +541,27 @@ static void start_core(struct ptc_controller *ctl, struct load *l)
 	ptc_free(to);
 }
 
+static void adopt_load(struct ptc_controller *ctl, struct load *l)
+{
+	if (!l->has_intent) { /* the switch we were asked for may not be written yet, or be committed already */
+		l->view.to = ctl->view.to;
+		memset(&ctl->view.to, 0, sizeof ctl->view.to);
+		ptc_require(ptc_view_nodes(&l->view) == 0);
+	}
+	ptc_view_done(&ctl->view);
+	ctl->view = l->view;
+	ctl->has_record = l->has_record;
+	ctl->record = l->record;
+	ctl->record_revision = l->record_revision;
+	ctl->intent_revision = l->intent_revision;
+	ctl->turn_revision = l->turn_revision;
+	if (!l->has_intent)
+		return;
+	ctl->intent = l->intent;
+	if (!ctl->from_config)
+		ctl->from_config = ptc_strdup(ctl->view.from.config ? ctl->view.from.config : "");
+}
+
 static void load_done(void *arg)
 {
 	struct load *l = arg;
@@ -554,15 +575,7 @@ static void load_done(void *arg)
 		ctl->retry_seq = l->seq;
 		uv_timer_start(ctl->retry, retry_fired, RELOAD_RETRY_MS, 0);
 	} else {
-		ptc_view_done(&ctl->view);
-		ctl->view = l->view;
-		ctl->has_record = l->has_record;
-		ctl->record = l->record;
-		ctl->record_revision = l->record_revision;
-		ctl->intent_revision = l->intent_revision;
-		ctl->turn_revision = l->turn_revision;
-		if (l->has_intent)
-			ctl->intent = l->intent;
+		adopt_load(ctl, l);
 		start_core(ctl, l);
 	}
 	ptc_controller_unref(ctl);
