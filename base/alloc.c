@@ -3,6 +3,7 @@
 
 #include "base/check.h"
 
+#include <malloc.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -12,6 +13,8 @@
 static atomic_uint_fast64_t count;
 static atomic_int_fast64_t live;
 static atomic_int_fast64_t fail_in; /* 0: off; 1: the next one fails */
+static atomic_uint_fast64_t bytes, peak;
+static atomic_uint_fast64_t limit = UINT64_MAX;
 
 static bool must_fail(void)
 {
@@ -21,42 +24,75 @@ static bool must_fail(void)
 	return atomic_fetch_sub_explicit(&fail_in, 1, memory_order_relaxed) == 1;
 }
 
-static void *counted(void *p)
+/* Before the memory is there, so that threads at the same time cannot pass the bound together. */
+static bool reserve(uint64_t n)
+{
+	uint64_t now = atomic_fetch_add_explicit(&bytes, n, memory_order_relaxed) + n;
+	uint64_t most = atomic_load_explicit(&peak, memory_order_relaxed);
+
+	if (now > atomic_load_explicit(&limit, memory_order_relaxed)) {
+		atomic_fetch_sub_explicit(&bytes, n, memory_order_relaxed);
+		return false;
+	}
+	while (now > most &&
+	       !atomic_compare_exchange_weak_explicit(&peak, &most, now, memory_order_relaxed, memory_order_relaxed))
+		;
+	return true;
+}
+
+/* Asked for n bytes, counted as what p really takes. */
+static void *settle(void *p, uint64_t n)
+{
+	uint64_t real = p ? malloc_usable_size(p) : 0;
+
+	atomic_fetch_add_explicit(&bytes, real - n, memory_order_relaxed); /* modulo 2^64 */
+	return p;
+}
+
+static void *counted(void *p, uint64_t n)
 {
 	if (p)
 		atomic_fetch_add_explicit(&live, 1, memory_order_relaxed);
-	return p;
+	return settle(p, n);
 }
 
 void *ptc_malloc(size_t size)
 {
-	return must_fail() ? NULL : counted(malloc(size ? size : 1));
+	if (must_fail() || !reserve(size))
+		return NULL;
+	return counted(malloc(size ? size : 1), size);
 }
 
 void *ptc_calloc(size_t n, size_t size)
 {
-	return must_fail() ? NULL : counted(calloc(n ? n : 1, size ? size : 1));
+	size_t all;
+
+	if (must_fail() || ptc_ckd_mul(&all, n, size) || !reserve(all))
+		return NULL;
+	return counted(calloc(n ? n : 1, size ? size : 1), all);
 }
 
 void *ptc_realloc(void *p, size_t size)
 {
+	uint64_t before;
 	void *q;
 
 	if (!p)
 		return ptc_malloc(size);
-	if (must_fail())
+	if (must_fail() || !reserve(size))
 		return NULL;
+	before = malloc_usable_size(p);
 	q = realloc(p, size ? size : 1);
-	return q;
+	return settle(q, q ? size + before : size);
 }
 
 void *ptc_reallocarray(void *p, size_t n, size_t size)
 {
-	size_t bytes;
+	size_t all;
 
-	if (ptc_ckd_mul(&bytes, n, size))
+	if (ptc_ckd_mul(&all, n, size))
 		return NULL;
-	return ptc_realloc(p, bytes);
+	return ptc_realloc(p, all);
 }
 
 void ptc_free(void *p)
@@ -64,6 +100,7 @@ void ptc_free(void *p)
 	if (!p)
 		return;
 	atomic_fetch_sub_explicit(&live, 1, memory_order_relaxed);
+	atomic_fetch_sub_explicit(&bytes, malloc_usable_size(p), memory_order_relaxed);
 	free(p);
 }
 
@@ -115,4 +152,24 @@ uint64_t ptc_alloc_count(void)
 int64_t ptc_alloc_live(void)
 {
 	return atomic_load(&live);
+}
+
+void ptc_alloc_limit_set(uint64_t most)
+{
+	atomic_store(&limit, most);
+}
+
+uint64_t ptc_alloc_bytes(void)
+{
+	return atomic_load(&bytes);
+}
+
+uint64_t ptc_alloc_peak(void)
+{
+	return atomic_load(&peak);
+}
+
+void ptc_alloc_trim(void)
+{
+	malloc_trim(0);
 }

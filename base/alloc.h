@@ -23,3 +23,11 @@ char *ptc_asprintf(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 void ptc_alloc_fail_at(uint64_t fail_at);
 uint64_t ptc_alloc_count(void); /* allocations since start */
 int64_t ptc_alloc_live(void);   /* blocks allocated and not freed */
+
+/* The bound. Allocations that would take more than limit bytes in all (as the C library rounds them) return NULL;
+ * UINT64_MAX, the default: no bound. What other libraries allocate for themselves does not count. */
+void ptc_alloc_limit_set(uint64_t limit);
+uint64_t ptc_alloc_bytes(void); /* allocated and not freed */
+uint64_t ptc_alloc_peak(void);  /* the most there were */
+/* Gives what the C library keeps of freed memory back to the system. Takes milliseconds; the next use faults it in. */
+void ptc_alloc_trim(void);

@@ -5,10 +5,11 @@
  * branch.
  *
  * Test-only environment: PTC_FAULT="point[@nth][=action][,...]" with action
- * "kill" (default: SIGKILL to ourselves) or "fail" (the wrapped call reports
- * PTC_EIO without being made). PTC_FAULT_LIST=FILE appends each point's name
+ * "kill" (default: SIGKILL to ourselves), "fail" (the wrapped call reports
+ * PTC_EIO without being made) or "sleep" (this thread, for a second). PTC_FAULT_LIST=FILE appends each point's name
  * to FILE the first time it is passed, so a test can enumerate the points a
- * scenario reaches. */
+ * scenario reaches. PTC_FAULT_FILE=FILE: rules in FILE (which a test renames
+ * into place while we run) replace the others, and points are listed anew. */
 #pragma once
 
 #include <stdbool.h>

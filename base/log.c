@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #define LINE_MAX_BYTES 2048
@@ -43,6 +44,18 @@ bool ptc_log_enabled(enum ptc_log_level level)
 	return (int)level <= level_now();
 }
 
+/* The journal stamps lines itself; a plain file needs the time (UTC). */
+static int stamp(char *line, size_t size, enum ptc_log_level level, const char *group)
+{
+	struct timespec now;
+	struct tm tm;
+
+	clock_gettime(CLOCK_REALTIME, &now);
+	gmtime_r(&now.tv_sec, &tm);
+	return snprintf(line, size, "%02d:%02d:%02d.%03ld %s %s: ", tm.tm_hour, tm.tm_min, tm.tm_sec,
+			now.tv_nsec / 1000000, levels[level].name, group);
+}
+
 void ptc_log(enum ptc_log_level level, const char *group, const char *fmt, ...)
 {
 	char line[LINE_MAX_BYTES];
@@ -54,7 +67,7 @@ void ptc_log(enum ptc_log_level level, const char *group, const char *fmt, ...)
 	if (getenv("JOURNAL_STREAM"))
 		n = snprintf(line, sizeof line, "<%d>%s: ", levels[level].syslog, group);
 	else
-		n = snprintf(line, sizeof line, "%s %s: ", levels[level].name, group);
+		n = stamp(line, sizeof line, level, group);
 	va_start(ap, fmt);
 	m = vsnprintf(line + n, sizeof line - (size_t)n - 1, fmt, ap);
 	va_end(ap);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One-line logging. Lower case, key facts in the text, a group tag. Written
- * to stderr as "<level> <group>: text" (with sd-daemon "<N>" prefixes when
+ * to stderr as "HH:MM:SS.mmm <level> <group>: text", UTC (with sd-daemon "<N>" prefixes when
  * JOURNAL_STREAM is set). Thread-safe; a line is one write. Libraries do not
  * log above debug: an error is logged once, where it is decided what it means. */
 #pragma once

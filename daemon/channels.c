@@ -46,23 +46,36 @@ struct ptc_channels *ptc_channels_free(struct ptc_channels *c)
 	return NULL;
 }
 
-static int open_locked(struct ptc_channels *c, const char *key, const char *node, const char *address, bool bulk,
-		       struct link **ret_link, struct ptc_error *err)
+static int open_channel(struct ptc_daemon *d, const char *node, const char *address, bool bulk,
+			struct ptc_rpc_channel **ret_channel, struct ptc_error *err)
 {
 	bool is_unix = strncmp(address, "unix:", 5) == 0;
 	struct ptc_rpc_channel_opts opts = {
 		.target = address,
-		.tls = is_unix || c->d->insecure ? NULL : &c->d->tls,
-		.insecure = !is_unix && c->d->insecure,
-		.expect_node = is_unix || c->d->insecure ? NULL : node,
+		.tls = is_unix || d->insecure ? NULL : &d->tls,
+		.insecure = !is_unix && d->insecure,
+		.expect_node = is_unix || d->insecure ? NULL : node,
 		.bulk = bulk,
 	};
+
+	return ptc_rpc_channel_new(&opts, ret_channel, err);
+}
+
+int ptc_channels_probe(struct ptc_channels *c, const char *node, const char *address,
+		       struct ptc_rpc_channel **ret_channel, struct ptc_error *err)
+{
+	return open_channel(c->d, node, address, true, ret_channel, err);
+}
+
+static int open_locked(struct ptc_channels *c, const char *key, const char *node, const char *address, bool bulk,
+		       struct link **ret_link, struct ptc_error *err)
+{
 	struct link *l = ptc_calloc(1, sizeof *l);
 	int rc;
 
 	if (!l)
 		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
-	rc = ptc_rpc_channel_new(&opts, &l->channel, err);
+	rc = open_channel(c->d, node, address, bulk, &l->channel, err);
 	if (rc) {
 		ptc_free(l);
 		return rc;
@@ -72,6 +85,17 @@ static int open_locked(struct ptc_channels *c, const char *key, const char *node
 	c->head = l;
 	*ret_link = l;
 	return 0;
+}
+
+void ptc_channels_retry(struct ptc_channels *c, const char *node)
+{
+	size_t len = strlen(node);
+
+	pthread_mutex_lock(&c->lock);
+	for (struct link *l = c->head; l; l = l->next)
+		if (strncmp(l->key, node, len) == 0 && l->key[len] == ' ')
+			ptc_rpc_channel_retry(l->channel);
+	pthread_mutex_unlock(&c->lock);
 }
 
 int ptc_channels_get(struct ptc_channels *c, const char *node, const char *address, bool bulk, unsigned lane,

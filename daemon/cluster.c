@@ -39,6 +39,7 @@ struct ptc_cluster {
 	struct ptc_job_view **jobs;
 	size_t njobs;
 	bool nodes_synced, jobs_synced;
+	uint64_t epoch;
 	/* coordination thread */
 	pthread_t thread;
 	bool started;
@@ -275,6 +276,8 @@ static void node_put(struct ptc_cluster *c, const struct ptc_etcd_kv *kv)
 		ptc_warn("etcd", "%s ignored: %s", kv->key, err.text);
 		return;
 	}
+	if (c->nodes[i]->create_revision != kv->create_revision)
+		c->opts.on_node_up(c->opts.arg, doc.name);
 	c->nodes[i]->doc = doc;
 	c->nodes[i]->up = c->nodes[i]->seen = true;
 	c->nodes[i]->create_revision = kv->create_revision;
@@ -466,6 +469,7 @@ static void apply(void *arg)
 	struct change *ch = arg;
 	struct ptc_cluster *c = ch->c;
 
+	c->epoch += !ch->jobs;
 	if (ch->kind == PTC_WATCH_RESET) {
 		reset(c, ch->jobs);
 	} else if (ch->kind == PTC_WATCH_SYNCED) {
@@ -639,6 +643,16 @@ int64_t ptc_cluster_lease(struct ptc_cluster *c)
 	return atomic_load(&c->lease_id);
 }
 
+uint64_t ptc_cluster_epoch(const struct ptc_cluster *c)
+{
+	return c->epoch;
+}
+
+const char *ptc_cluster_boot_id(const struct ptc_cluster *c)
+{
+	return c->opts.node.boot_id;
+}
+
 bool ptc_cluster_synced(const struct ptc_cluster *c)
 {
 	return c->nodes_synced && c->jobs_synced;
@@ -646,12 +660,13 @@ bool ptc_cluster_synced(const struct ptc_cluster *c)
 
 /* ---- blobs ------------------------------------------------------------------------- */
 
-int ptc_blob_put(struct ptc_etcd *e, const char *uuid, const void *data, size_t len, char ret_hash[PTC_HASH_HEX],
-		 struct ptc_error *err)
+int ptc_blob_put(struct ptc_etcd *e, const char *uuid, const struct ptc_etcd_compare *guard, const void *data,
+		 size_t len, char ret_hash[PTC_HASH_HEX], struct ptc_error *err)
 {
 	char hash[PTC_HASH_HEX], key[160];
 	const char *p = data;
 	size_t part = 0;
+	bool ok = false;
 
 	ptc_content_hash(data, len, hash);
 	do {
@@ -659,7 +674,12 @@ int ptc_blob_put(struct ptc_etcd *e, const char *uuid, const void *data, size_t 
 		int rc;
 
 		snprintf(key, sizeof key, "/ptc/blobs/%s/%s/%06zu", uuid, hash, part);
-		rc = ptc_etcd_put(e, key, p + part * PTC_ETCD_VALUE_MAX, n, 0, "etcd.blob", err);
+		rc = ptc_etcd_txn(e, guard, 1,
+				  &(struct ptc_etcd_op){ .key = key, .value = p + part * PTC_ETCD_VALUE_MAX, .len = n },
+				  1, "etcd.blob", &ok, NULL, err);
+		if (rc == 0 && !ok)
+			rc = ptc_error_set(err, PTC_EFENCED, "%s is not what it was any more; nothing was written",
+					   guard->key);
 		if (rc)
 			return rc;
 		part++;

@@ -53,6 +53,7 @@ struct ptc_cluster_opts {
 	void (*on_change)(void *arg, struct ptc_job_view *job);
 	void (*on_synced)(void *arg); /* both mirrors complete, at start and after each re-listing */
 	void (*on_lease)(void *arg, bool have);
+	void (*on_node_up)(void *arg, const char *node); /* before on_change: a node has a key it did not have */
 	void *arg;
 };
 
@@ -63,7 +64,8 @@ struct ptc_cluster *ptc_cluster_free(struct ptc_cluster *c);
 
 /* Any thread: the etcd client, for reads that may block. */
 struct ptc_etcd *ptc_cluster_etcd(struct ptc_cluster *c);
-int64_t ptc_cluster_lease(struct ptc_cluster *c); /* 0: none now; any thread */
+int64_t ptc_cluster_lease(struct ptc_cluster *c);             /* 0: none now; any thread */
+const char *ptc_cluster_boot_id(const struct ptc_cluster *c); /* of our run; any thread */
 /* Any thread: work runs on the coordination thread, then done on the loop (also after shutdown began, so that arg can be freed). */
 int ptc_cluster_run(struct ptc_cluster *c, void (*work)(void *arg, struct ptc_etcd *etcd), void (*done)(void *arg),
 		    void *arg);
@@ -78,10 +80,13 @@ size_t ptc_cluster_njobs(const struct ptc_cluster *c);
 struct ptc_job_view *ptc_cluster_job(struct ptc_cluster *c, size_t index);
 struct ptc_job_view *ptc_cluster_find_job(struct ptc_cluster *c, const char *name);
 struct ptc_job_view *ptc_cluster_find_uuid(struct ptc_cluster *c, const char *uuid);
+/* Grows with every change of a node. */
+uint64_t ptc_cluster_epoch(const struct ptc_cluster *c);
 bool ptc_cluster_synced(const struct ptc_cluster *c);
 
-/* Blobs: content-addressed, any thread, blocking. */
-int ptc_blob_put(struct ptc_etcd *e, const char *uuid, const void *data, size_t len, char ret_hash[PTC_HASH_HEX],
-		 struct ptc_error *err);
+/* Blobs: content-addressed, any thread, blocking. Written only while `guard` holds (PTC_EFENCED else): a blob of a job
+ * that is gone, or of a controller that is none any more, would never be collected. */
+int ptc_blob_put(struct ptc_etcd *e, const char *uuid, const struct ptc_etcd_compare *guard, const void *data,
+		 size_t len, char ret_hash[PTC_HASH_HEX], struct ptc_error *err);
 int ptc_blob_get(struct ptc_etcd *e, const char *uuid, const char *hash, size_t max, char **ret_data, size_t *ret_len,
 		 struct ptc_error *err);

@@ -316,8 +316,12 @@ static const struct key {
 	{ "memory.ceiling", &k_bytes, AT(memory.ceiling), NULL, "a size such as 8GiB",
 	  "What chunks, staging, buffers and a local etcd may use together. What does not fit is refused." },
 	{ "memory.staging", &k_bytes, AT(memory.staging), "256MiB", NULL, "The part of it for bytes on their way." },
+	{ "memory.work", &k_bytes, AT(memory.work), "96MiB", NULL,
+	  "The part for the program, specs, layouts and plans. A model of very many tensors on very many devices needs "
+	  "more." },
 	{ "memory.spare", &k_bytes, AT(memory.spare), "0B", NULL,
-	  "What a job may keep of memory it has freed, for its next switch: new memory costs more time than the network. "
+	  "What a job may keep of memory it has freed, for its next switch: new memory costs more time than the "
+	  "network. "
 	  "0B: a tenth of what it uses, at least 64MiB." },
 	{ "coordinator", &k_local, AT(coordinator.local), NULL, NULL,
 	  "local: this daemon runs an etcd of its own. Otherwise a section with these keys:" },
@@ -712,6 +716,7 @@ static bool applies(const struct ptc_daemon_config *cfg, const char *name)
 void ptc_daemon_config_dump(const struct ptc_daemon_config *cfg, struct ptc_buf *b)
 {
 	const char *last = "";
+	struct ptc_memory memory;
 
 	for (size_t i = 0; i < PTC_ARRAY_LEN(keys); i++) {
 		const struct key *k = &keys[i];
@@ -730,6 +735,8 @@ void ptc_daemon_config_dump(const struct ptc_daemon_config *cfg, struct ptc_buf 
 		b->failed = b->failed || ptc_buf_failed(&value);
 		ptc_buf_done(&value);
 	}
+	ptc_daemon_config_memory(cfg, &memory, NULL);
+	ptc_memory_comment(&memory, b);
 }
 
 static void roff(FILE *out, const char *text)

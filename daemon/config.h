@@ -12,6 +12,7 @@
 #include "base/buf.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "daemon/memory.h"
 #include "rpc/rpc.h"
 
 #include <stdbool.h>
@@ -39,7 +40,7 @@ struct ptc_daemon_config {
 	bool devices_auto;
 	uint64_t devices; /* with devices_auto: filled by _check */
 	struct {
-		uint64_t ceiling, staging, spare; /* bytes */
+		uint64_t ceiling, staging, work, spare; /* bytes */
 	} memory;
 	struct {
 		bool local; /* supervise an etcd here; endpoints are then empty */
@@ -74,6 +75,9 @@ void ptc_daemon_config_done(struct ptc_daemon_config *cfg);
 int ptc_daemon_config_check(struct ptc_daemon_config *cfg, struct ptc_error *err);
 /* Device files DIR/nvidia<number>; dir is "/dev" except in tests. */
 unsigned ptc_daemon_config_count_devices(const char *dir);
+
+/* What memory.ceiling is spent on; PTC_EINVAL: too small to be useful. *ret_memory is set in any case. */
+int ptc_daemon_config_memory(const struct ptc_daemon_config *cfg, struct ptc_memory *ret_memory, struct ptc_error *err);
 
 /* The whole configuration as YAML that loads to the same one, defaults included. Out of memory shows in b. */
 void ptc_daemon_config_dump(const struct ptc_daemon_config *cfg, struct ptc_buf *b);

@@ -175,14 +175,25 @@ static int check_paths(const struct ptc_daemon_config *cfg, struct ptc_error *er
 	return rc;
 }
 
+int ptc_daemon_config_memory(const struct ptc_daemon_config *cfg, struct ptc_memory *ret_memory, struct ptc_error *err)
+{
+	return ptc_memory_split(cfg->memory.ceiling, cfg->memory.staging, cfg->memory.work, cfg->coordinator.local,
+				ret_memory, err);
+}
+
 static int check_memory(const struct ptc_daemon_config *cfg, struct ptc_error *err)
 {
+	struct ptc_error why = PTC_ERROR_INIT;
+	struct ptc_memory memory;
+
 	if (cfg->memory.staging < STAGING_MIN)
 		return ptc_daemon_config_error(cfg, "memory.staging", err, PTC_EINVAL, "must be at least %lluMiB",
 					       STAGING_MIN >> 20);
-	if (cfg->memory.ceiling <= cfg->memory.staging)
-		return ptc_daemon_config_error(cfg, "memory.ceiling", err, PTC_EINVAL,
-					       "must be more than memory.staging, which is a part of it");
+	if (cfg->memory.work < PTC_MEMORY_WORK_MIN)
+		return ptc_daemon_config_error(cfg, "memory.work", err, PTC_EINVAL, "must be at least %lluMiB",
+					       PTC_MEMORY_WORK_MIN >> 20);
+	if (ptc_daemon_config_memory(cfg, &memory, &why) != 0)
+		return ptc_daemon_config_error(cfg, "memory.ceiling", err, PTC_EINVAL, "%s", why.text);
 	return 0;
 }
 

@@ -66,6 +66,7 @@ static void find_on_loop(void *arg)
 	if (!j || (f->uid != 0 && f->uid != j->meta.uid))
 		return;
 	f->found = true;
+	t->epoch = ptc_cluster_epoch(f->d->cluster);
 	t->meta = j->meta;
 	t->has_record = j->has_record;
 	t->has_intent = j->has_intent;

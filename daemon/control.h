@@ -18,7 +18,8 @@ struct ptc_target {
 	struct ptc_intent_doc intent;
 	char controller[PTC_NAME_MAX + 1]; /* "" when nobody holds the lock */
 	char address[256];
-	bool ours; /* this daemon is the controller */
+	uint64_t epoch; /* of the nodes' state */
+	bool ours;      /* this daemon is the controller */
 };
 
 /* Who asks: the local user, 0 for an administrator's certificate, or whom a node forwards for. */
@@ -36,6 +37,21 @@ int ptc_control_forward(struct ptc_daemon *d, const struct ptc_target *t, struct
  * need_record. t is brought up to date when what it names has been replaced meanwhile. */
 int ptc_control_view(struct ptc_daemon *d, struct ptc_target *t, bool with_intent, bool need_record,
 		     struct ptc_view *ret_view, struct ptc_error *err);
+/* readview.c: the committed generation of a target, ready to be read and kept for the next read. */
+struct ptc_read_view {
+	struct ptc_view view;
+	struct ptc_geometry geometry;
+	/* private */
+	struct ptc_read_views *owner;
+	char manifest_hash[PTC_HASH_HEX];
+	uint64_t epoch, used;
+	unsigned refs;
+	bool kept;
+};
+int ptc_read_view_get(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_read_view **ret_view,
+		      struct ptc_error *err);
+void ptc_read_view_put(struct ptc_read_view *v);
+
 /* Sends one Document; json is freed. */
 int ptc_control_send_json(struct ptc_rpc_call *call, json_t *root, struct ptc_error *err);
 int ptc_control_send_text(struct ptc_rpc_call *call, const char *json, struct ptc_error *err);

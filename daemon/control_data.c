@@ -223,6 +223,8 @@ static void commit_on_loop(void *arg)
 	c->rc = ctl ? ptc_controller_filled(ctl, c->id, c->expected, c->nexpected, c->files, c->nfiles, c->watcher,
 					    c->err)
 		    : ptc_error_set(c->err, PTC_ESTATE, "this daemon does not control the job any more; import again");
+	if (c->rc && ctl)
+		ptc_controller_tidy(ctl);
 }
 
 /* What is kept goes into the manifest, which every daemon reads: only what describes this job's tensors may. */
@@ -287,6 +289,8 @@ static int check_commit(struct ptc_daemon *d, const struct ptc_meta_doc *meta, c
 static int keep_header(struct ptc_daemon *d, const char *uuid, const Ptc__V1__ImportedFile *f, struct ptc_file_doc *doc,
 		       struct ptc_error *err)
 {
+	char meta[96];
+
 	doc->field = ptc_strdup(f->field);
 	doc->name = ptc_strdup(f->name);
 	doc->items = ptc_reallocarray(NULL, f->n_items, sizeof *doc->items);
@@ -295,9 +299,10 @@ static int keep_header(struct ptc_daemon *d, const char *uuid, const Ptc__V1__Im
 	for (size_t i = 0; i < f->n_items; i++)
 		doc->items[i] = f->items[i];
 	doc->nitems = f->n_items;
-	/* the first 8 bytes only count the rest */
-	return ptc_blob_put(ptc_cluster_etcd(d->cluster), uuid, f->header.data + 8, f->header.len - 8, doc->header_hash,
-			    err);
+	snprintf(meta, sizeof meta, "/ptc/jobs/%s/meta", uuid);
+	/* meta is written once; the first 8 bytes only count the rest */
+	return ptc_blob_put(ptc_cluster_etcd(d->cluster), uuid, &(struct ptc_etcd_compare){ meta, PTC_ETCD_VERSION, 1 },
+			    f->header.data + 8, f->header.len - 8, doc->header_hash, err);
 }
 
 static int commit_fill(struct commit *c, const Ptc__V1__ImportCommitRequest *req, struct ptc_error *err)
@@ -467,25 +472,28 @@ static int send_span(void *arg, const void *data, size_t len, struct ptc_error *
 static int moved_on(const char *job, uint64_t now, uint64_t was, struct ptc_error *err)
 {
 	return ptc_error_set(err, PTC_ESTATE,
-			     "job %s moved on to generation %llu while generation %llu was read; export again", job,
-			     (unsigned long long)now, (unsigned long long)was);
+			     "job %s is being switched: generation %llu was read, now it is at %llu; export again", job,
+			     (unsigned long long)was, (unsigned long long)now);
 }
 
-/* The view that the client's ExportInfo named, or an error that says it is gone. */
+/* The generation that the client's ExportInfo named, or an error that says it is gone. */
 static int export_view(struct ptc_daemon *d, struct ptc_rpc_call *call, const char *job, uint64_t generation,
-		       uint64_t snapshot, struct ptc_view *ret_view, struct ptc_error *err)
+		       uint64_t snapshot, struct ptc_read_view **ret_view, struct ptc_error *err)
 {
 	struct ptc_target t;
 	int rc = ptc_control_find(d, call, job, &t, err);
 
 	if (rc)
 		return rc;
-	if (t.has_record && (t.record.generation != generation || t.record.snapshot != snapshot))
+	if (!t.has_record)
+		return ptc_error_set(err, PTC_ESTATE, "job \"%s\" has no state", job);
+	if (t.record.generation != generation || t.record.snapshot != snapshot)
 		return moved_on(job, t.record.generation, generation, err);
-	rc = ptc_control_view(d, &t, false, true, ret_view, err);
-	if (rc == 0 && (ret_view->from_generation != generation || ret_view->from_snapshot != snapshot)) {
-		ptc_view_done(ret_view);
-		rc = moved_on(job, t.record.generation, generation, err);
+	rc = ptc_read_view_get(d, &t, ret_view, err);
+	if (rc == 0 &&
+	    ((*ret_view)->view.from_generation != generation || (*ret_view)->view.from_snapshot != snapshot)) {
+		rc = moved_on(job, (*ret_view)->view.from_generation, generation, err);
+		ptc_read_view_put(*ret_view);
 	}
 	return rc;
 }
@@ -494,21 +502,16 @@ PTC_CONTROL_HANDLER(ptc_control_read)
 {
 	struct ptc_daemon *d = arg;
 	Ptc__V1__ReadRequest *req;
-	struct ptc_geometry g;
-	struct ptc_view v;
+	struct ptc_read_view *v;
 	int rc = ptc_pb_call_recv(call, &ptc__v1__read_request__descriptor, (ProtobufCMessage **)&req, err);
 
 	if (rc)
 		return rc;
 	rc = export_view(d, call, req->job, req->generation, req->snapshot, &v, err);
 	if (rc == 0) {
-		rc = ptc_view_geometry(d, &v, false, &g, err);
-		if (rc == 0) {
-			rc = ptc_agent_gather(d->agent, &g, v.meta.uuid, req->item, req->offset, req->length, send_span,
-					      call, err);
-			ptc_geometry_done(&g);
-		}
-		ptc_view_done(&v);
+		rc = ptc_agent_gather(d->agent, &v->geometry, v->view.meta.uuid, req->item, req->offset, req->length,
+				      send_span, call, err);
+		ptc_read_view_put(v);
 	}
 	ptc_pb_free(&req->base);
 	return rc;
@@ -518,26 +521,21 @@ PTC_CONTROL_HANDLER(ptc_control_read_rank)
 {
 	struct ptc_daemon *d = arg;
 	Ptc__V1__ReadRankRequest *req;
-	struct ptc_geometry g;
+	struct ptc_read_view *v;
 	struct ptc_info info;
-	struct ptc_view v;
 	int rc = ptc_pb_call_recv(call, &ptc__v1__read_rank_request__descriptor, (ProtobufCMessage **)&req, err);
 
 	if (rc)
 		return rc;
 	rc = export_view(d, call, req->job, req->generation, req->snapshot, &v, err);
 	if (rc == 0) {
-		rc = ptc_view_geometry(d, &v, false, &g, err);
+		rc = ptc_view_info(&v->view, &info, err);
 		if (rc == 0) {
-			rc = ptc_view_info(&v, &info, err);
-			if (rc == 0) {
-				rc = ptc_agent_gather_rank(d->agent, &g, info.pb, req->rank, req->item, send_span, call,
-							   err);
-				ptc_info_done(&info);
-			}
-			ptc_geometry_done(&g);
+			rc = ptc_agent_gather_rank(d->agent, &v->geometry, info.pb, req->rank, req->item, send_span,
+						   call, err);
+			ptc_info_done(&info);
 		}
-		ptc_view_done(&v);
+		ptc_read_view_put(v);
 	}
 	ptc_pb_free(&req->base);
 	return rc;

@@ -26,9 +26,11 @@
 /* Names, spec and lock appear in one transaction; the creator is the first controller. */
 static int put_job(struct ptc_daemon *d, const struct ptc_meta_doc *m, struct ptc_error *err)
 {
-	char name_key[96], meta_key[96], lock_key[96], lock[PTC_NAME_MAX + 64];
+	char name_key[96], meta_key[96], lock_key[96], creation[PTC_CREATION_KEY], lock[PTC_NAME_MAX + 64];
 	ptc_auto_free char *meta = ptc_meta_doc_encode(m);
-	struct ptc_etcd_op ops[3] = { { 0 } };
+	struct ptc_etcd_compare cmp[2] = { { name_key, PTC_ETCD_CREATE_REV, 0 }, { creation, PTC_ETCD_VERSION, 1 } };
+	struct ptc_etcd_op ops[4] = { { 0 } };
+	struct ptc_etcd_kvs kvs = { 0 };
 	int64_t lease = ptc_cluster_lease(d->cluster);
 	bool ok = false;
 	int rc;
@@ -40,14 +42,45 @@ static int put_job(struct ptc_daemon *d, const struct ptc_meta_doc *m, struct pt
 	snprintf(name_key, sizeof name_key, "/ptc/names/%s", m->name);
 	snprintf(meta_key, sizeof meta_key, "/ptc/jobs/%s/meta", m->uuid);
 	snprintf(lock_key, sizeof lock_key, "/ptc/jobs/%s/lock", m->uuid);
+	ptc_creation_key(m->uuid, creation);
 	snprintf(lock, sizeof lock, "{\"version\":1,\"node\":\"%s\"}", d->config.node);
 	ops[0] = (struct ptc_etcd_op){ .key = name_key, .value = m->uuid, .len = strlen(m->uuid) };
 	ops[1] = (struct ptc_etcd_op){ .key = meta_key, .value = meta, .len = strlen(meta) };
 	ops[2] = (struct ptc_etcd_op){ .key = lock_key, .value = lock, .len = strlen(lock), .lease = lease };
-	rc = ptc_etcd_txn(ptc_cluster_etcd(d->cluster), &(struct ptc_etcd_compare){ name_key, PTC_ETCD_CREATE_REV, 0 },
-			  1, ops, 3, "etcd.job", &ok, NULL, err);
-	if (rc == 0 && !ok)
-		rc = ptc_error_set(err, PTC_EEXIST, "a job named \"%s\" exists already; choose another name", m->name);
+	ops[3] = (struct ptc_etcd_op){ .key = creation };
+	rc = ptc_etcd_txn(ptc_cluster_etcd(d->cluster), cmp, 2, ops, 4, "etcd.job", &ok, NULL, err);
+	if (rc || ok)
+		return rc;
+	rc = ptc_etcd_get(ptc_cluster_etcd(d->cluster), name_key, false, 1, &kvs, err);
+	if (rc == 0)
+		rc = kvs.n ? ptc_error_set(err, PTC_EEXIST, "a job named \"%s\" exists already; choose another name",
+					   m->name)
+			   : ptc_error_set(err, PTC_ECONFLICT, "job %s was not created; try again", m->name);
+	ptc_etcd_kvs_done(&kvs);
+	return rc;
+}
+
+/* Spec, then job. Whatever of it fails is undone; an outcome that is not known is left to the undo's compare. */
+static int write_job(struct ptc_daemon *d, const struct ptc_job_desc *desc, struct ptc_meta_doc *m,
+		     struct ptc_error *err)
+{
+	struct ptc_etcd *e = ptc_cluster_etcd(d->cluster);
+	char creation[PTC_CREATION_KEY], *json;
+	size_t len;
+	int rc = ptc_job_to_json(desc, &json, &len, err);
+
+	if (rc)
+		return rc;
+	ptc_creation_key(m->uuid, creation);
+	rc = ptc_creation_begin(d, m->uuid, err);
+	if (rc == 0)
+		rc = ptc_blob_put(e, m->uuid, &(struct ptc_etcd_compare){ creation, PTC_ETCD_VERSION, 1 }, json, len,
+				  m->spec_hash, err);
+	ptc_free(json);
+	if (rc == 0)
+		rc = put_job(d, m, err);
+	if (rc)
+		ptc_creation_undo(e, m->uuid, NULL);
 	return rc;
 }
 
@@ -92,28 +125,15 @@ static int create_job(struct ptc_daemon *d, struct ptc_rpc_call *call, const str
 	Ptc__V1__JobCreateReply reply = PTC__V1__JOB_CREATE_REPLY__INIT;
 	struct ptc_meta_doc m = { .uid = ptc_control_uid(call), .created_ms = ptc_sys_realtime_ms() };
 	char *json = NULL;
-	size_t len;
 	int rc = ptc_name_check_job(desc->spec.name, err);
 
 	if (rc == 0 && !ptc_cluster_lease(d->cluster))
 		rc = ptc_error_set(err, PTC_ECOORD, "the coordinator is unreachable; nothing was created");
 	if (rc == 0)
 		rc = ptc_sys_uuid(m.uuid, err);
-	if (rc == 0)
-		rc = ptc_job_to_json(desc, &json, &len, err);
-	if (rc == 0)
-		rc = ptc_blob_put(ptc_cluster_etcd(d->cluster), m.uuid, json, len, m.spec_hash, err);
-	ptc_free(json);
-	if (rc)
-		return rc;
 	snprintf(m.name, sizeof m.name, "%s", desc->spec.name);
-	rc = put_job(d, &m, err);
-	if (rc == PTC_EEXIST) { /* after any other failure the job may be there nevertheless, and needs its spec */
-		char prefix[96];
-
-		snprintf(prefix, sizeof prefix, "/ptc/blobs/%s/", m.uuid);
-		ptc_etcd_delete(ptc_cluster_etcd(d->cluster), prefix, true, "etcd.unjob", NULL);
-	}
+	if (rc == 0)
+		rc = write_job(d, desc, &m, err);
 	if (rc)
 		return rc;
 	rc = wait_mirror(d, call, m.name, err);

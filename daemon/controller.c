@@ -84,6 +84,7 @@ void ptc_controller_unref(struct ptc_controller *ctl)
 	ptc_free(ctl);
 }
 
+/* May free ctl: the daemon's list held a reference. */
 static void drop(struct ptc_controller *ctl)
 {
 	struct ptc_daemon *d = ctl->d;
@@ -122,6 +123,7 @@ struct ptc_controller *ptc_controller_find(struct ptc_daemon *d, const char *uui
 	return NULL;
 }
 
+/* May free ctl. */
 static void tell_nodes(struct ptc_controller *ctl)
 {
 	struct ptc_cluster *c = ctl->d->cluster;
@@ -135,6 +137,7 @@ static void tell_nodes(struct ptc_controller *ctl)
 		memset(ctl->known + ctl->nknown, 0, (n - ctl->nknown) * sizeof *ctl->known);
 		ctl->nknown = n;
 	}
+	ptc_controller_ref(ctl);
 	for (uint32_t i = 0; i < n && !ctl->gone; i++) {
 		const struct ptc_node *node = ptc_cluster_node(c, i);
 		bool same = node->up == ctl->known[i].up && node->create_revision == ctl->known[i].revision;
@@ -149,6 +152,7 @@ static void tell_nodes(struct ptc_controller *ctl)
 		if (node->up && !ctl->gone)
 			ptc_controller_step(ctl, &(struct ptc_job_event){ .kind = PTC_EV_NODE_UP, .node = i });
 	}
+	ptc_controller_unref(ctl);
 }
 
 static void create(struct ptc_daemon *d, struct ptc_job_view *job)
@@ -291,6 +295,12 @@ bool ptc_controller_idle(const struct ptc_controller *ctl)
 	return ptc_job_phase(ctl->core) == PTC_JOB_IDLE;
 }
 
+void ptc_controller_tidy(struct ptc_controller *ctl)
+{
+	if (ptc_controller_idle(ctl))
+		ptc_tidy_blobs(ctl);
+}
+
 int64_t ptc_controller_fence(const struct ptc_controller *ctl)
 {
 	return ctl->fence;
@@ -344,6 +354,7 @@ static void set_intent(struct ptc_controller *ctl, const struct ptc_switch_reque
 		.started_ms = ptc_sys_realtime_ms(),
 	};
 	ctl->nphases = 0;
+	ctl->plan_hash[0] = '\0';
 }
 
 static void step_switch(struct ptc_controller *ctl, uint32_t *from, uint32_t *to)
@@ -490,77 +501,6 @@ static void roll(struct ptc_controller *ctl)
 	ptc_require(ptc_view_nodes(&ctl->view) == 0);
 }
 
-struct prune {
-	char uuid[PTC_UUID_TEXT];
-	int64_t fence;
-	char keep[3][PTC_HASH_HEX];
-	char **headers;
-	size_t nheaders;
-};
-
-static bool pruned(const struct prune *p, const char *key)
-{
-	for (size_t i = 0; i < PTC_ARRAY_LEN(p->keep); i++)
-		if (strstr(key, p->keep[i]))
-			return false;
-	for (size_t i = 0; i < p->nheaders; i++)
-		if (strstr(key, p->headers[i]))
-			return false;
-	return true;
-}
-
-static void prune_work(void *arg, struct ptc_etcd *e)
-{
-	struct ptc_etcd_kvs kvs = { 0 };
-	struct prune *p = arg;
-	char prefix[96], lock[96];
-	bool ok = true;
-
-	snprintf(prefix, sizeof prefix, "/ptc/blobs/%s/", p->uuid);
-	snprintf(lock, sizeof lock, "/ptc/jobs/%s/lock", p->uuid);
-	if (ptc_etcd_get(e, prefix, true, 0, &kvs, NULL) != 0)
-		ok = false;
-	/* only as long as we are the controller: the next one writes blobs that we do not know */
-	for (size_t i = 0; ok && i < kvs.n; i++)
-		if (pruned(p, kvs.kv[i].key) &&
-		    ptc_etcd_txn(e, &(struct ptc_etcd_compare){ lock, PTC_ETCD_CREATE_REV, p->fence }, 1,
-				 &(struct ptc_etcd_op){ .key = kvs.kv[i].key }, 1, "etcd.prune", &ok, NULL, NULL) != 0)
-			ok = false;
-	ptc_etcd_kvs_done(&kvs);
-	for (size_t i = 0; i < p->nheaders; i++)
-		ptc_free(p->headers[i]);
-	ptc_free(p->headers);
-	ptc_free(p);
-}
-
-/* Blobs of generations that nothing names any more. */
-static void prune_blobs(struct ptc_controller *ctl)
-{
-	struct prune *p = ptc_calloc(1, sizeof *p);
-
-	if (!p)
-		return;
-	memcpy(p->uuid, ctl->uuid, sizeof p->uuid);
-	p->fence = ctl->fence;
-	memcpy(p->keep[0], ctl->meta.spec_hash, PTC_HASH_HEX);
-	memcpy(p->keep[1], ctl->record.manifest_hash, PTC_HASH_HEX);
-	memcpy(p->keep[2], ctl->view.manifest.generation_hash, PTC_HASH_HEX);
-	p->headers = ptc_calloc(ctl->view.manifest.nfiles, sizeof *p->headers);
-	for (size_t i = 0; p->headers && i < ctl->view.manifest.nfiles; i++) {
-		p->headers[i] = ptc_strdup(ctl->view.manifest.files[i].header_hash);
-		if (!p->headers[i])
-			break;
-		p->nheaders++;
-	}
-	if (!p->headers || p->nheaders != ctl->view.manifest.nfiles ||
-	    ptc_cluster_run(ctl->d->cluster, prune_work, NULL, p) != 0) {
-		for (size_t i = 0; i < p->nheaders; i++)
-			ptc_free(p->headers[i]);
-		ptc_free(p->headers);
-		ptc_free(p);
-	}
-}
-
 static void done(struct ptc_controller *ctl, const struct ptc_job_update *up)
 {
 	char *text = NULL;
@@ -573,7 +513,6 @@ static void done(struct ptc_controller *ctl, const struct ptc_job_update *up)
 			  (unsigned long long)ctl->intent.to_generation, (unsigned long long)ctl->intent.to_snapshot,
 			  to_config(ctl));
 		roll(ctl);
-		prune_blobs(ctl);
 	} else {
 		ptc_event(ctl->d, ctl->uuid, "aborted", "%s: %s", ptc_status_name(up->status), up->text);
 		ptc_generation_doc_done(&ctl->view.to);
@@ -582,6 +521,7 @@ static void done(struct ptc_controller *ctl, const struct ptc_job_update *up)
 	ptc_watcher_finish(ctl->fill_watcher, up->status, up->text, text);
 	ptc_free(text);
 	switch_done(ctl);
+	ptc_controller_tidy(ctl);
 }
 
 void ptc_controller_progress(struct ptc_controller *ctl)

@@ -25,6 +25,7 @@ struct ptc_controller {
 	int refs;     /* [loop] operations in flight and the daemon's list */
 	bool gone;    /* lock lost or job deleted: answers are ignored */
 	bool stopped; /* the core performed STOPPED */
+	bool untidy;  /* blobs could not be removed: again, while idle */
 	char uuid[PTC_UUID_TEXT];
 	struct ptc_meta_doc meta;
 	int64_t fence;
@@ -38,6 +39,7 @@ struct ptc_controller {
 	struct ptc_view view; /* from: the record; to: the switch under way */
 	/* the switch under way */
 	struct ptc_intent_doc intent;
+	char plan_hash[PTC_HASH_HEX]; /* of the first node that answered Prepare */
 	char *plan_json;
 	char *from_config;                /* the configuration it began with, for its summary */
 	struct ptc_watcher *watcher;      /* who started it */
@@ -73,6 +75,9 @@ struct ptc_controller *ptc_controller_ref(struct ptc_controller *ctl);
 void ptc_controller_unref(struct ptc_controller *ctl);
 void ptc_controller_progress(struct ptc_controller *ctl);
 void ptc_pull_results_done(struct ptc_controller *ctl);
+
+/* tidy.c: removes the job's blobs that neither its meta nor its record names. Only while no switch is under way. */
+void ptc_tidy_blobs(struct ptc_controller *ctl);
 
 /* controller_send.c */
 void ptc_controller_send(struct ptc_controller *ctl, const struct ptc_job_update *up);

@@ -27,28 +27,34 @@ struct call {
 	struct ptc_controller *ctl;
 	uint64_t seq;
 	uint32_t node;
+	int64_t lease; /* the node's when it was sent */
 	enum ptc_job_op op;
+	bool all_up; /* no node of the switch was down when it was sent */
 };
 
 /* ---- suspicion ------------------------------------------------------------------ */
 
 struct probe {
 	struct ptc_daemon *d;
+	struct ptc_rpc_channel *channel;
 	uint32_t node;
 	int64_t lease;
 	char name[PTC_NAME_MAX + 1];
 };
+
+static void probe_free(void *arg)
+{
+	struct probe *p = arg;
+
+	ptc_rpc_channel_free(p->channel);
+	ptc_free(p);
+}
 
 static void revoke(void *arg, struct ptc_etcd *etcd)
 {
 	struct probe *p = arg;
 
 	ptc_etcd_revoke(etcd, p->lease, NULL); /* gone already: just as well */
-}
-
-static void free_probe(void *arg)
-{
-	ptc_free(arg);
 }
 
 static void probed(void *arg, int status, const struct ptc_error *err, const void *reply, size_t len)
@@ -60,60 +66,81 @@ static void probed(void *arg, int status, const struct ptc_error *err, const voi
 	(void)len;
 	if ((status != PTC_EPEER && status != PTC_ETIMEOUT) || !n->up || n->lease != p->lease ||
 	    atomic_load(&p->d->stopping)) {
-		ptc_free(p);
+		probe_free(p);
 		return;
 	}
 	ptc_warn("node", "node=%s does not answer (%s); revoking its lease", p->name, err->text);
-	if (ptc_cluster_run(p->d->cluster, revoke, free_probe, p) != 0)
-		ptc_free(p);
+	if (ptc_cluster_run(p->d->cluster, revoke, probe_free, p) != 0)
+		probe_free(p);
 }
 
-static void suspect(struct ptc_controller *ctl, uint32_t node)
+/* lease: the one the node had when the request that failed was sent; a newer one belongs to a newer life. */
+static void suspect(struct ptc_controller *ctl, uint32_t node, int64_t lease)
 {
 	struct ptc_node *n = ptc_cluster_node(ctl->d->cluster, node);
 	Ptc__V1__ListRequest req = PTC__V1__LIST_REQUEST__INIT;
-	struct ptc_rpc_channel *channel;
 	struct probe *p;
 	void *data;
 	size_t len;
 
-	if (!n->up || !n->lease || strcmp(n->doc.name, ctl->d->config.node) == 0 ||
-	    ptc_channels_get(ctl->d->channels, n->doc.name, n->doc.address, false, 0, &channel, NULL) != 0)
+	if (!n->up || !lease || n->lease != lease || strcmp(n->doc.name, ctl->d->config.node) == 0)
 		return;
 	p = ptc_calloc(1, sizeof *p);
 	req.version = PTC_WIRE_VERSION;
-	if (!p || ptc_pb_encode(&req.base, &data, &len, NULL) != 0) {
-		ptc_free(p);
+	if (!p)
+		return;
+	*p = (struct probe){ .d = ctl->d, .node = node, .lease = lease };
+	snprintf(p->name, sizeof p->name, "%s", n->doc.name);
+	/* a connection of its own: a shared one may be waiting out a back-off and would condemn a node that is back */
+	if (ptc_channels_probe(ctl->d->channels, n->doc.name, n->doc.address, &p->channel, NULL) != 0 ||
+	    ptc_pb_encode(&req.base, &data, &len, NULL) != 0) {
+		probe_free(p);
 		return;
 	}
-	*p = (struct probe){ .d = ctl->d, .node = node, .lease = n->lease };
-	snprintf(p->name, sizeof p->name, "%s", n->doc.name);
-	ptc_rpc_unary_async(ctl->d->client, channel, "/ptc.v1.Peer/Stat", data, len, PROBE_TIMEOUT_MS, probed, p);
+	ptc_rpc_unary_async(ctl->d->client, p->channel, "/ptc.v1.Peer/Stat", data, len, PROBE_TIMEOUT_MS, probed, p);
 	ptc_free(data);
 }
 
 /* ---- answers ---------------------------------------------------------------------- */
 
-static void reply(struct ptc_controller *ctl, uint64_t seq, uint32_t node, int status, const char *text)
+/* Every node plans for itself; nodes that disagree would move the wrong bytes. Only plans for the same set of live
+ * nodes can be compared, so a call sent while one was down is not. */
+static int check_plan(struct call *c, const void *data, size_t len, struct ptc_error *err)
 {
-	struct ptc_job_event ev = { .kind = PTC_EV_REPLY, .seq = seq, .node = node, .status = status, .text = text };
+	struct ptc_controller *ctl = c->ctl;
+	Ptc__V1__PrepareReply *r;
+	int rc = ptc_pb_decode(&ptc__v1__prepare_reply__descriptor, data, len, (ProtobufCMessage **)&r, err);
 
-	if (status == PTC_EPEER && !ctl->gone)
-		suspect(ctl, node);
-	ptc_controller_step(ctl, &ev);
+	if (rc)
+		return rc;
+	if (!ctl->plan_hash[0])
+		snprintf(ctl->plan_hash, sizeof ctl->plan_hash, "%s", r->plan_hash);
+	else if (strcmp(ctl->plan_hash, r->plan_hash) != 0)
+		rc = ptc_error_set(err, PTC_EINTERNAL,
+				   "it computed plan %s, others %s: do all nodes run the same version?", r->plan_hash,
+				   ctl->plan_hash);
+	ptc_pb_free(&r->base);
+	return rc;
 }
 
 static void answered(void *arg, int status, const struct ptc_error *err, const void *data, size_t len)
 {
 	struct call *c = arg;
 	char text[PTC_ERROR_MAX + PTC_NAME_MAX + 8] = "";
+	struct ptc_error why = PTC_ERROR_INIT;
 
-	(void)data;
-	(void)len;
+	if (status == 0 && c->op == PTC_OP_PREPARE && c->all_up && !c->ctl->gone) {
+		status = check_plan(c, data, len, &why);
+		err = &why;
+	}
 	if (status)
 		snprintf(text, sizeof text, "node %s: %s", ptc_cluster_node(c->ctl->d->cluster, c->node)->doc.name,
 			 err->text);
-	reply(c->ctl, c->seq, c->node, status, text);
+	if (status == PTC_EPEER && !c->ctl->gone)
+		suspect(c->ctl, c->node, c->lease);
+	ptc_controller_step(
+		c->ctl, &(struct ptc_job_event){
+				.kind = PTC_EV_REPLY, .seq = c->seq, .node = c->node, .status = status, .text = text });
 	ptc_controller_unref(c->ctl);
 	ptc_free(c);
 }
@@ -470,6 +497,14 @@ static const char *const methods[] = {
 	[PTC_OP_FINISH] = "/ptc.v1.Peer/Finish",
 };
 
+static bool all_up(const struct ptc_view *v)
+{
+	for (size_t i = 0; i < v->nnodes; i++)
+		if (v->down[i])
+			return false;
+	return true;
+}
+
 void ptc_controller_send(struct ptc_controller *ctl, const struct ptc_job_update *up)
 {
 	const struct ptc_node *n = ptc_cluster_node(ctl->d->cluster, up->node);
@@ -481,10 +516,11 @@ void ptc_controller_send(struct ptc_controller *ctl, const struct ptc_job_update
 	int rc;
 
 	ptc_require(c); /* the core counts on an answer to every request */
-	*c = (struct call){ ptc_controller_ref(ctl), up->seq, up->node, up->op };
+	*c = (struct call){ ptc_controller_ref(ctl), up->seq, up->node, n->up ? n->lease : 0, up->op };
 	rc = ptc_channels_get(ctl->d->channels, n->doc.name, n->up ? n->doc.address : "", false, 0, &channel, &err);
 	if (rc == 0)
 		rc = encode(ctl, up, &data, &len, &err);
+	c->all_up = all_up(&ctl->view);
 	if (rc) {
 		fail_later(c, rc, &err);
 	} else if (up->op == PTC_OP_PULL) {

@@ -53,6 +53,16 @@ static void txn_free(struct txn *t)
 
 /* ---- on the coordination thread ------------------------------------------------- */
 
+static int put_blob(struct txn *t, struct ptc_etcd *e, const char *json, char ret_hash[PTC_HASH_HEX],
+		    struct ptc_error *err)
+{
+	char lock[96];
+
+	snprintf(lock, sizeof lock, "/ptc/jobs/%s/lock", t->uuid);
+	return ptc_blob_put(e, t->uuid, &(struct ptc_etcd_compare){ lock, PTC_ETCD_CREATE_REV, t->fence }, json,
+			    strlen(json), ret_hash, err);
+}
+
 static int put_manifest(struct txn *t, struct ptc_etcd *e, struct ptc_error *err)
 {
 	char *json = ptc_manifest_doc_encode(&t->manifest);
@@ -60,7 +70,7 @@ static int put_manifest(struct txn *t, struct ptc_etcd *e, struct ptc_error *err
 
 	if (!json)
 		return ptc_error_set(err, PTC_ENOMEM, "out of memory for the manifest");
-	rc = ptc_blob_put(e, t->uuid, json, strlen(json), t->record.manifest_hash, err);
+	rc = put_blob(t, e, json, t->record.manifest_hash, err);
 	ptc_free(json);
 	return rc;
 }
@@ -92,8 +102,7 @@ static int run_txn(struct txn *t, struct ptc_etcd *e, const struct ptc_etcd_op *
 static int do_intent(struct txn *t, struct ptc_etcd *e, struct ptc_error *err)
 {
 	char key[96], *json;
-	int rc = ptc_blob_put(e, t->uuid, t->generation_json, strlen(t->generation_json), t->intent.generation_hash,
-			      err);
+	int rc = put_blob(t, e, t->generation_json, t->intent.generation_hash, err);
 
 	if (rc)
 		return rc;
@@ -537,29 +546,27 @@ static void start_core(struct ptc_controller *ctl, struct load *l)
 		ev.intent = &intent;
 	}
 	ptc_controller_step(ctl, &ev);
+	if (!ctl->gone)
+		ptc_controller_tidy(ctl); /* an earlier controller may not have come to it */
 	ptc_free(from);
 	ptc_free(to);
 }
 
-static void adopt_load(struct ptc_controller *ctl, struct load *l)
+/* A re-read found no intent while our switch is under way: not written, or committed. What it goes to is known only
+ * here; and when it is committed, `from` stays what it came from until DONE rolls on. */
+static void keep_switch(struct ptc_controller *ctl, struct load *l)
 {
-	if (!l->has_intent) { /* the switch we were asked for may not be written yet, or be committed already */
-		l->view.to = ctl->view.to;
-		memset(&ctl->view.to, 0, sizeof ctl->view.to);
-		ptc_require(ptc_view_nodes(&l->view) == 0);
-	}
-	ptc_view_done(&ctl->view);
-	ctl->view = l->view;
-	ctl->has_record = l->has_record;
-	ctl->record = l->record;
-	ctl->record_revision = l->record_revision;
-	ctl->intent_revision = l->intent_revision;
-	ctl->turn_revision = l->turn_revision;
-	if (!l->has_intent)
+	struct ptc_generation_doc from = l->view.from;
+
+	if (l->has_intent || !ptc_job_switch(ctl->core))
 		return;
-	ctl->intent = l->intent;
-	if (!ctl->from_config)
-		ctl->from_config = ptc_strdup(ctl->view.from.config ? ctl->view.from.config : "");
+	l->view.to = ctl->view.to;
+	memset(&ctl->view.to, 0, sizeof ctl->view.to);
+	if (l->has_record && l->record.generation == ctl->intent.to_generation) {
+		l->view.from = ctl->view.from;
+		ctl->view.from = from;
+	}
+	ptc_require(ptc_view_nodes(&l->view) == 0);
 }
 
 static void load_done(void *arg)
@@ -575,7 +582,17 @@ static void load_done(void *arg)
 		ctl->retry_seq = l->seq;
 		uv_timer_start(ctl->retry, retry_fired, RELOAD_RETRY_MS, 0);
 	} else {
-		adopt_load(ctl, l);
+		keep_switch(ctl, l);
+		ptc_view_done(&ctl->view);
+		ctl->view = l->view;
+		ctl->plan_hash[0] = '\0';
+		ctl->has_record = l->has_record;
+		ctl->record = l->record;
+		ctl->record_revision = l->record_revision;
+		ctl->intent_revision = l->intent_revision;
+		ctl->turn_revision = l->turn_revision;
+		if (l->has_intent)
+			ctl->intent = l->intent;
 		start_core(ctl, l);
 	}
 	ptc_controller_unref(ctl);

@@ -17,6 +17,7 @@
 struct ptc_controller;
 struct ptc_specs;
 struct ptc_channels;
+struct ptc_read_views;
 
 struct ptc_daemon {
 	struct ptc_daemon_config config;
@@ -30,9 +31,10 @@ struct ptc_daemon {
 	struct ptc_rpc_client *client;
 	struct ptc_specs *specs;
 	struct ptc_channels *channels;
+	struct ptc_read_views *read_views;
 	struct ptc_controller **controllers; /* [loop] one per job whose lock we hold */
 	size_t ncontrollers;
-	bool reconciled; /* [loop] orphans of our store were looked for */
+	bool reconciled; /* [loop] every job in our store was found in etcd, or is being removed */
 	atomic_bool stopping;
 };
 
@@ -49,6 +51,12 @@ int ptc_channels_new(struct ptc_daemon *d, struct ptc_channels **ret_channels, s
 struct ptc_channels *ptc_channels_free(struct ptc_channels *c);
 int ptc_channels_get(struct ptc_channels *c, const char *node, const char *address, bool bulk, unsigned lane,
 		     struct ptc_rpc_channel **ret_channel, struct ptc_error *err);
+/* The node lives again: connections to it that wait before they try once more need not. */
+void ptc_channels_retry(struct ptc_channels *c, const char *node);
+
+/* A connection of its own, which no back-off delays; the caller frees it. */
+int ptc_channels_probe(struct ptc_channels *c, const char *node, const char *address,
+		       struct ptc_rpc_channel **ret_channel, struct ptc_error *err);
 
 /* ---- view.c: one generation or switch of a job, ready to be sent or read ------ */
 
@@ -128,6 +136,8 @@ int ptc_controller_filled(struct ptc_controller *ctl, uint64_t id, uint64_t *exp
 			  struct ptc_error *err);
 /* [loop] id: only that switch; 0: whichever is under way. */
 int ptc_controller_abort(struct ptc_controller *ctl, uint64_t id, const char *why, struct ptc_error *err);
+/* [loop] Blobs were written that nothing may name: they are removed now, or at the end of the switch under way. */
+void ptc_controller_tidy(struct ptc_controller *ctl);
 bool ptc_controller_idle(const struct ptc_controller *ctl);
 int64_t ptc_controller_fence(const struct ptc_controller *ctl);
 /* [loop] Phase and progress for status; text is borrowed until the next step. */
@@ -139,6 +149,20 @@ void ptc_controller_status(const struct ptc_controller *ctl, const char **ret_ph
 /* Any thread: appends one line to the job's event log (on the coordination thread). */
 void ptc_event(struct ptc_daemon *d, const char *uuid, const char *kind, const char *fmt, ...)
 	__attribute__((format(printf, 4, 5)));
+
+/* ---- tidy.c: what a crash may leave ---------------------------------------------------- */
+
+/* [loop] Removes from our store what belongs to jobs that are gone; clears d->reconciled when it has to be asked again. */
+void ptc_tidy_store(struct ptc_daemon *d);
+void ptc_tidy_job(struct ptc_daemon *d, const char *uuid); /* [loop] that one, if it is gone */
+void ptc_tidy_creations(struct ptc_daemon *d);             /* [loop] of daemons that died over them */
+
+/* A job that is being created: a key that the job's own transaction compares (version 1) and deletes. Its spec's blob
+ * goes with it when the creator dies before. Any thread, blocking. */
+#define PTC_CREATION_KEY 64
+void ptc_creation_key(const char *uuid, char ret_key[PTC_CREATION_KEY]);
+int ptc_creation_begin(struct ptc_daemon *d, const char *uuid, struct ptc_error *err);
+int ptc_creation_undo(struct ptc_etcd *e, const char *uuid, struct ptc_error *err);
 
 /* ---- plan.c: from a request to a feasible switch ------------------------------------- */
 
@@ -156,6 +180,10 @@ void ptc_planned_done(struct ptc_planned *p);
 /* Blocking; not on the loop. v has from (or generation 0). */
 int ptc_plan_switch(struct ptc_daemon *d, const struct ptc_view *v, const struct ptc_plan_request *req,
 		    struct ptc_planned *ret_planned, struct ptc_error *err);
+
+/* ---- readview.c (see control.h) ---------------------------------------------------------- */
+struct ptc_read_views *ptc_read_views_new(void); /* NULL: out of memory */
+struct ptc_read_views *ptc_read_views_free(struct ptc_read_views *r);
 
 /* ---- control.c: ptc.v1.Control -------------------------------------------------------- */
 int ptc_control_register(struct ptc_daemon *d, struct ptc_rpc_server *server, struct ptc_error *err);

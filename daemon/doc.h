@@ -11,6 +11,7 @@
  *   /ptc/jobs/UUID/record             the one committed thing, at most 4 KiB
  *   /ptc/jobs/UUID/intent             the switch under way
  *   /ptc/jobs/UUID/turn               moved on by every abort, so that what was on its way before it fails
+ *   /ptc/creating/UUID                {version, node, boot_id}: a job whose spec is being written; gone when it exists
  *   /ptc/blobs/UUID/HASH/PART         content-addressed parts of at most 512 KiB: spec, generation, manifest, headers
  *   /ptc/events/UUID/NUMBER           event log, oldest dropped
  *

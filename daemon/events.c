@@ -44,7 +44,7 @@ static void prune(struct ptc_etcd *etcd, const char *uuid)
 	if (ptc_etcd_get(etcd, prefix, true, 0, &kvs, NULL) != 0)
 		return;
 	for (size_t i = 0; i + KEEP_EVENTS < kvs.n; i++)
-		ptc_etcd_delete(etcd, kvs.kv[i].key, false, "etcd.event", NULL);
+		ptc_etcd_delete(etcd, kvs.kv[i].key, false, "etcd.oldevent", NULL);
 	ptc_etcd_kvs_done(&kvs);
 }
 
@@ -53,10 +53,15 @@ static void append(void *arg, struct ptc_etcd *etcd)
 	static uint64_t appended; /* coordination thread only */
 	struct line *l = arg;
 	struct ptc_error err = PTC_ERROR_INIT;
-	char key[128];
+	char key[128], meta[96];
+	bool ok;
 
 	snprintf(key, sizeof key, "/ptc/events/%s/%020" PRIu64, l->uuid, next_number());
-	if (ptc_etcd_put(etcd, key, l->json, strlen(l->json), 0, "etcd.event", &err) != 0)
+	snprintf(meta, sizeof meta, "/ptc/jobs/%s/meta", l->uuid);
+	/* only while the job exists: an event of a deleted one would stay for ever */
+	if (ptc_etcd_txn(etcd, &(struct ptc_etcd_compare){ meta, PTC_ETCD_VERSION, 1 }, 1,
+			 &(struct ptc_etcd_op){ .key = key, .value = l->json, .len = strlen(l->json) }, 1, "etcd.event",
+			 &ok, NULL, &err) != 0)
 		ptc_warn("event", "not recorded: %s (%s)", l->json, err.text);
 	else if (++appended % PRUNE_EVERY == 0)
 		prune(etcd, l->uuid);

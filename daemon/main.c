@@ -24,15 +24,27 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 #include <uv.h>
 
 #define TICK_MS           200
+#define TIDY_TICKS        10 /* between attempts to remove what could not be removed */
 #define SHUTDOWN_GRACE_MS 1000
+#define IDLE_MS           5000 /* with less than IDLE_CPU_MS of CPU time used, the daemon is idle */
+#define IDLE_CPU_MS       250
+#define KEEP_BYTES        (16u << 20) /* freed memory not worth giving back */
 #define DEFAULT_CONFIG    "/etc/ptc/ptcd.yaml"
 
 struct process {
 	struct ptc_daemon d;
+	struct ptc_memory memory;
+	struct {
+		unsigned ticks;
+		clock_t cpu;
+		uint64_t floor_bytes; /* anonymous memory after the last time it was given back */
+	} idle;
+	struct ptc_buf memory_json;
 	struct ptc_etcd_child *etcd;
 	char *etcd_endpoint;
 	struct ptc_rpc_tls etcd_tls;
@@ -41,6 +53,7 @@ struct process {
 	uv_signal_t term, interrupt;
 	uv_timer_t tick;
 	bool synced;
+	unsigned ticks;
 };
 
 struct options {
@@ -98,73 +111,23 @@ static int parse_options(int argc, char **argv, struct options *o)
 
 /* ---- what the mirror tells ------------------------------------------------------------ */
 
-struct orphan {
-	struct ptc_daemon *d;
-	char uuid[PTC_UUID_TEXT];
-};
-
-/* Coordination thread: a job that etcd does not know (asked again, now) has been deleted; so are its bytes here. */
-static void drop_orphan(void *arg, struct ptc_etcd *e)
-{
-	struct orphan *o = arg;
-	struct ptc_etcd_kvs kvs = { 0 };
-	struct ptc_error err = PTC_ERROR_INIT;
-	char key[96];
-
-	snprintf(key, sizeof key, "/ptc/jobs/%s/meta", o->uuid);
-	if (ptc_etcd_get(e, key, false, 1, &kvs, &err) == 0 && kvs.n == 0) {
-		if (ptc_store_job_delete(o->d->store, o->uuid, &err) == 0)
-			ptc_info("store", "job=%s was deleted; its bytes are gone from this node", o->uuid);
-		else
-			ptc_warn("store", "job=%s cannot be removed: %s", o->uuid, err.text);
-	}
-	ptc_etcd_kvs_done(&kvs);
-	ptc_free(o);
-}
-
-static void check_orphan(struct ptc_daemon *d, const char *uuid)
-{
-	struct orphan *o = ptc_calloc(1, sizeof *o);
-
-	if (!o)
-		return; /* looked for again at the next start */
-	o->d = d;
-	snprintf(o->uuid, sizeof o->uuid, "%s", uuid);
-	if (ptc_cluster_run(d->cluster, drop_orphan, NULL, o) != 0)
-		ptc_free(o);
-}
-
-static void found_job(void *arg, const char *uuid, uid_t uid, bool lost)
-{
-	struct ptc_daemon *d = arg;
-	struct ptc_job_view *j = ptc_cluster_find_uuid(d->cluster, uuid);
-
-	(void)uid;
-	if (lost)
-		ptc_error_log("store",
-			      "job=%s: its chunks are gone from this node; what it held is lost unless replicated",
-			      uuid);
-	if (!j || !j->has_meta)
-		check_orphan(d, uuid);
-}
-
 static void on_change(void *arg, struct ptc_job_view *job)
 {
 	struct process *p = arg;
 
 	if (job && !job->has_meta)
-		check_orphan(&p->d, job->uuid);
+		ptc_tidy_job(&p->d, job->uuid);
+	if (!job)
+		ptc_tidy_creations(&p->d);
 	ptc_controllers_changed(&p->d, job);
 }
 
 static void on_synced(void *arg)
 {
 	struct process *p = arg;
-	struct ptc_error err = PTC_ERROR_INIT;
 
-	if (!p->d.reconciled && ptc_store_jobs(p->d.store, found_job, &p->d, &err) != 0)
-		ptc_warn("store", "cannot list jobs: %s", err.text);
-	p->d.reconciled = true;
+	ptc_tidy_store(&p->d);
+	ptc_tidy_creations(&p->d);
 	for (size_t i = 0; i < ptc_cluster_njobs(p->d.cluster); i++)
 		ptc_controllers_changed(&p->d, ptc_cluster_job(p->d.cluster, i));
 	ptc_controllers_changed(&p->d, NULL);
@@ -187,11 +150,53 @@ static void on_lease(void *arg, bool have)
 	ptc_controllers_lost(&p->d);
 }
 
+static uint64_t anonymous_bytes(void)
+{
+	unsigned long long size, resident, shared;
+	FILE *f = fopen("/proc/self/statm", "re");
+	bool known = f && fscanf(f, "%llu %llu %llu", &size, &resident, &shared) == 3;
+
+	if (f)
+		fclose(f);
+	return known && resident > shared ? (resident - shared) * (uint64_t)sysconf(_SC_PAGESIZE) : 0;
+}
+
+/* The allocator keeps what transfers have used, for the next one (ptc_rpc_allocator_tune). A daemon that has done
+ * nothing for a while gives it back. */
+static void give_back(struct process *p)
+{
+	clock_t cpu = clock();
+	bool idle = cpu - p->idle.cpu < (clock_t)CLOCKS_PER_SEC * IDLE_CPU_MS / 1000;
+
+	p->idle.cpu = cpu;
+	if (!idle || anonymous_bytes() < p->idle.floor_bytes + KEEP_BYTES)
+		return;
+	ptc_alloc_trim();
+	p->idle.floor_bytes = anonymous_bytes();
+}
+
 static void on_tick(uv_timer_t *timer)
 {
 	struct process *p = timer->data;
 
+	if (++p->idle.ticks % (IDLE_MS / TICK_MS) == 0)
+		give_back(p);
 	ptc_controllers_tick(&p->d);
+	if (++p->ticks % TIDY_TICKS || !ptc_cluster_synced(p->d.cluster))
+		return;
+	if (!p->d.reconciled)
+		ptc_tidy_store(&p->d);
+	for (size_t i = 0; i < p->d.ncontrollers; i++)
+		if (p->d.controllers[i]->untidy)
+			ptc_controller_tidy(p->d.controllers[i]);
+}
+
+/* A life of a node that we have not seen: connections that failed to reach the one before may try at once. */
+static void on_node_up(void *arg, const char *node)
+{
+	struct process *p = arg;
+
+	ptc_channels_retry(p->d.channels, node);
 }
 
 static void on_signal(uv_signal_t *handle, int signum)
@@ -240,7 +245,7 @@ static int start_store(struct process *p, struct ptc_error *err)
 	ptc_auto_free char *meta = ptc_asprintf("%s/meta", c->state_dir);
 	struct ptc_store_opts opts = { .meta_dir = meta,
 				       .chunk_dir = c->chunk_dir,
-				       .chunk_ceiling = c->memory.ceiling - c->memory.staging,
+				       .chunk_ceiling = p->memory.chunks,
 				       .cushion_bytes = c->memory.spare };
 	int rc;
 
@@ -258,7 +263,8 @@ static int start_local_etcd(struct process *p, struct ptc_error *err)
 	struct ptc_etcd_child_opts opts = { .data_dir = c->local_coordinator.data_dir,
 					    .client_url = c->local_coordinator.listen,
 					    .tls = p->d.tls_or_null,
-					    .insecure = p->d.insecure };
+					    .insecure = p->d.insecure,
+					    .memory_bytes = p->memory.etcd };
 
 	if (!c->coordinator.local)
 		return 0;
@@ -309,7 +315,9 @@ static int start_agent(struct process *p, struct ptc_error *err)
 	struct ptc_agent_env env = {
 		.store = d->store,
 		.node = d->config.node,
-		.staging_bytes = d->config.memory.staging,
+		.staging_bytes = p->memory.staging,
+		.memory_json = p->memory_json.data,
+		.work_bytes = p->memory.work,
 		.spec_get = spec_get,
 		.spec_release = spec_release,
 		.channel = channel,
@@ -317,6 +325,9 @@ static int start_agent(struct process *p, struct ptc_error *err)
 	};
 	int rc = ptc_specs_new(d, &d->specs, err);
 
+	d->read_views = ptc_read_views_new();
+	if (rc == 0 && !d->read_views)
+		rc = ptc_error_set(err, PTC_ENOMEM, "out of memory");
 	if (rc == 0)
 		rc = ptc_channels_new(d, &d->channels, err);
 	if (rc == 0)
@@ -339,6 +350,7 @@ static int new_cluster(struct process *p, struct ptc_error *err)
 		.on_change = on_change,
 		.on_synced = on_synced,
 		.on_lease = on_lease,
+		.on_node_up = on_node_up,
 		.arg = p,
 	};
 	struct ptc_node_doc *n = &opts.node;
@@ -351,7 +363,7 @@ static int new_cluster(struct process *p, struct ptc_error *err)
 	snprintf(n->store_id, sizeof n->store_id, "%s", ptc_store_id(p->d.store));
 	snprintf(n->rack, sizeof n->rack, "%s", c->rack ? c->rack : "");
 	n->devices = (uint32_t)c->devices;
-	n->ceiling_bytes = c->memory.ceiling - c->memory.staging;
+	n->ceiling_bytes = p->memory.chunks;
 	n->insecure = p->d.insecure;
 	n->pid = getpid();
 	return ptc_cluster_new(&opts, &p->d.cluster, err);
@@ -414,6 +426,7 @@ static void stop(struct process *p)
 	p->peers = ptc_rpc_server_free(p->peers, SHUTDOWN_GRACE_MS);
 	d->client = ptc_rpc_client_free(d->client);
 	d->cluster = ptc_cluster_free(d->cluster);
+	d->read_views = ptc_read_views_free(d->read_views); /* geometries belong to the agent */
 	d->agent = ptc_agent_free(d->agent);
 	d->channels = ptc_channels_free(d->channels);
 	d->specs = ptc_specs_free(d->specs);
@@ -424,6 +437,7 @@ static void stop(struct process *p)
 	p->etcd = ptc_etcd_child_free(p->etcd);
 	ptc_free(p->etcd_endpoint);
 	d->store = ptc_store_close(d->store);
+	ptc_buf_done(&p->memory_json);
 	ptc_daemon_config_done(&d->config);
 }
 
@@ -438,6 +452,10 @@ static int read_config(const struct options *o, struct process *p, struct ptc_er
 	rc = ptc_daemon_config_check(c, err);
 	if (rc)
 		return rc;
+	ptc_daemon_config_memory(c, &p->memory, NULL);
+	ptc_memory_json(&p->memory, &p->memory_json);
+	if (ptc_buf_failed(&p->memory_json))
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
 	ptc_log_level_set(c->log);
 	if (ptc_daemon_tls_rpc(&c->tls, &p->d.tls) && !o->insecure)
 		p->d.tls_or_null = &p->d.tls;
@@ -481,12 +499,15 @@ int main(int argc, char **argv)
 			fprintf(stderr, "ptcd: %s\n", err.text);
 		else if (o.dump)
 			rc = dump_config(&p.d.config);
+		ptc_buf_done(&p.memory_json);
 		ptc_daemon_config_done(&p.d.config);
 		return rc ? 1 : 0;
 	}
 	p.uv = uv_default_loop();
 	ptc_rpc_allocator_tune();
+	ptc_alloc_limit_set(ptc_memory_heap(&p.memory));
 	ptc_rpc_init();
+	ptc_rpc_memory_limit_set(ptc_memory_wire(&p.memory));
 	rc = start(&p, &err);
 	if (rc == 0)
 		uv_run(p.uv, UV_RUN_DEFAULT);

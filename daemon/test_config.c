@@ -290,7 +290,12 @@ static void rules_across_keys(void **state)
 		{ MEM LOC UNIX "local_coordinator: {listen: 'http://h:1'}\n", true, "is not protected" },
 		{ "memory: {ceiling: 1GiB, staging: 15MiB}\n" LOC UNIX, false,
 		  "memory.staging: must be at least 16MiB" },
-		{ "memory: {ceiling: 256MiB}\n" LOC UNIX, false, "memory.ceiling: must be more than" },
+		{ "memory: {ceiling: 256MiB}\n" LOC UNIX, false, "memory.ceiling: too small to be useful" },
+		{ "memory: {ceiling: 610MiB}\n" LOC UNIX, false, "etcd 128MiB; write at least 616MiB" },
+		{ "memory: {ceiling: 616MiB}\n" LOC UNIX, false, NULL },
+		{ "memory: {ceiling: 488MiB}\n" UNIX "coordinator: {endpoints: [unix:/a]}\n", false, NULL },
+		{ "memory: {ceiling: 1GiB, work: 31MiB}\n" LOC UNIX, false, "memory.work: must be at least 32MiB" },
+		{ "memory: {ceiling: 1GiB, work: 16777216TiB}\n" LOC UNIX, false, "" },
 		{ MEM LOC UNIX "lease_ttl: 500ms\n", false, "f.yaml:10:1: lease_ttl: write whole seconds" },
 		{ MEM LOC UNIX "lease_ttl: 1500ms\n", false, "lease_ttl: write whole seconds" },
 		{ MEM LOC UNIX "lease_ttl: 1h\n", false, "lease_ttl: write whole seconds" },
@@ -313,6 +318,36 @@ static void rules_across_keys(void **state)
 			fail_msg("case %zu: %d \"%s\" instead of \"%s\"", i, rc, err.text,
 				 cases[i].says ? cases[i].says : "fine");
 	}
+}
+
+/* The shares are the whole ceiling, and the least ceiling a refusal names is accepted while 2 MiB less is not. */
+static void memory_adds_up(void **state)
+{
+	uint64_t x = 88172645463325252ull;
+
+	for (int i = 0; i < 1000; i++) {
+		struct ptc_error err = PTC_ERROR_INIT;
+		struct ptc_memory m;
+		unsigned long long least = 0;
+		uint64_t staging, work;
+		const char *at;
+
+		x ^= x << 13;
+		x ^= x >> 7;
+		x ^= x << 17;
+		staging = (16 + x % 100000) << 20;
+		work = (32 + (x >> 32) % 5000) << 20;
+		assert_int_equal(ptc_memory_split(1 << 20, staging, work, x & 1, &m, &err), PTC_EINVAL);
+		at = strstr(err.text, "write at least ");
+		assert_non_null(at);
+		assert_int_equal(sscanf(at, "write at least %lluMiB", &least), 1);
+		assert_int_equal(ptc_memory_split((least - 2) << 20, staging, work, x & 1, &m, &err), PTC_EINVAL);
+		assert_int_equal(ptc_memory_split(least << 20, staging, work, x & 1, &m, &err), 0);
+		assert_true(m.chunks + m.staging + m.work + m.transport + m.etcd + m.tables == least << 20);
+		assert_true(m.chunks >= PTC_MEMORY_CHUNKS_MIN && (m.etcd != 0) == (x & 1));
+	}
+	assert_int_equal(ptc_memory_split(UINT64_MAX, UINT64_MAX, UINT64_MAX, true, &(struct ptc_memory){ 0 }, NULL),
+			 PTC_EINVAL);
 }
 
 static void socket_paths_are_bounded(void **state)
@@ -419,6 +454,7 @@ int main(void)
 		cmocka_unit_test(socket_paths_are_bounded),
 		cmocka_unit_test(devices_are_counted),
 		cmocka_unit_test(files_are_loaded),
+		cmocka_unit_test(memory_adds_up),
 		cmocka_unit_test(out_of_memory),
 		cmocka_unit_test(man_page_names_every_key),
 	};

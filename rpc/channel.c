@@ -55,10 +55,10 @@ void ptc_rpc_args_common(struct ptc_rpc_args *a, uint32_t max_message_bytes, int
 	ptc_rpc_args_int(a, GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
 }
 
-void ptc_rpc_args_bulk(struct ptc_rpc_args *a)
+void ptc_rpc_args_bulk(struct ptc_rpc_args *a, int window)
 {
 	ptc_rpc_args_int(a, GRPC_ARG_HTTP2_MAX_FRAME_SIZE, PTC_RPC_BULK_FRAME);
-	ptc_rpc_args_int(a, GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, PTC_RPC_BULK_WINDOW);
+	ptc_rpc_args_int(a, GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, window);
 }
 
 grpc_channel_args ptc_rpc_args_core(struct ptc_rpc_args *a)
@@ -108,7 +108,9 @@ static void channel_args(const struct ptc_rpc_channel_opts *opts, struct ptc_rpc
 	/* Credentials differ per channel, so a shared connection would only surprise. */
 	ptc_rpc_args_int(a, GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
 	if (opts->bulk)
-		ptc_rpc_args_bulk(a);
+		ptc_rpc_args_bulk(a, PTC_RPC_BULK_WINDOW);
+	if (!opts->quiet_idle)
+		ptc_rpc_args_memory(a);
 }
 
 int ptc_rpc_channel_new(const struct ptc_rpc_channel_opts *opts, struct ptc_rpc_channel **ret_channel,
@@ -153,6 +155,11 @@ struct ptc_rpc_channel *ptc_rpc_channel_free(struct ptc_rpc_channel *channel)
 		ptc_free(channel);
 	}
 	return NULL;
+}
+
+void ptc_rpc_channel_retry(struct ptc_rpc_channel *channel)
+{
+	grpc_channel_reset_connect_backoff(channel->core);
 }
 
 int ptc_rpc_channel_call(struct ptc_rpc_channel *ch, const char *method, grpc_completion_queue *cq, int timeout_ms,

@@ -173,7 +173,7 @@ static bool core_setting(const char *name, const char *value)
 	return !getenv(name) && setenv(name, value, 0) == 0;
 }
 
-void ptc_rpc_init(void)
+static void first_init(void)
 {
 	bool resolver, poll;
 	sigset_t old;
@@ -203,7 +203,30 @@ void ptc_rpc_allocator_tune(void)
 	mallopt(M_TRIM_THRESHOLD, MALLOC_KEEP_BYTES);
 }
 
-void ptc_rpc_shutdown(void)
+/* ---- memory -------------------------------------------------------------------- */
+
+static grpc_resource_quota *quota; /* NULL: unbounded; set before any thread of ours uses it */
+
+void ptc_rpc_memory_limit_set(uint64_t bytes)
+{
+	if (!quota)
+		quota = grpc_resource_quota_create("ptc");
+	grpc_resource_quota_resize(quota, (size_t)bytes);
+}
+
+void ptc_rpc_args_memory(struct ptc_rpc_args *a)
+{
+	static char key[] = GRPC_ARG_RESOURCE_QUOTA;
+
+	if (!quota)
+		return;
+	ptc_require(a->count < PTC_RPC_MAX_ARGS);
+	a->list[a->count++] = (grpc_arg){ .type = GRPC_ARG_POINTER,
+					  .key = key,
+					  .value.pointer = { .p = quota, .vtable = grpc_resource_quota_arg_vtable() } };
+}
+
+static void last_shutdown(void)
 {
 	pthread_mutex_lock(&tick.lock);
 	tick.stop = true;
@@ -212,4 +235,25 @@ void ptc_rpc_shutdown(void)
 	pthread_join(tick.thread, NULL);
 	ptc_rpc_cq_free(tick.cq);
 	grpc_shutdown_blocking();
+}
+
+/* A program and a library in it may both use us. */
+static pthread_mutex_t users_lock = PTHREAD_MUTEX_INITIALIZER;
+static unsigned users;
+
+void ptc_rpc_init(void)
+{
+	pthread_mutex_lock(&users_lock);
+	if (users++ == 0)
+		first_init();
+	pthread_mutex_unlock(&users_lock);
+}
+
+void ptc_rpc_shutdown(void)
+{
+	pthread_mutex_lock(&users_lock);
+	ptc_require(users > 0);
+	if (--users == 0)
+		last_shutdown();
+	pthread_mutex_unlock(&users_lock);
 }

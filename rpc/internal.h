@@ -27,6 +27,7 @@
 #define PTC_RPC_KEEPALIVE_MIN_MS 500          /* see tick_main() */
 #define PTC_RPC_BULK_FRAME       (4 << 20)    /* HTTP/2 frame limit we advertise: fewer headers per byte */
 #define PTC_RPC_BULK_WINDOW      (4 << 20)    /* flow-control window per stream on bulk connections */
+#define PTC_RPC_SERVER_WINDOW    (1 << 20)    /* per stream a server receives: nobody takes a ticket for these */
 #define PTC_RPC_STATUS_KEY       "ptc-status" /* trailing metadata: our code, decimal */
 #define PTC_RPC_MAX_ARGS         32
 
@@ -85,7 +86,8 @@ void ptc_rpc_args_int(struct ptc_rpc_args *a, const char *key, int value);
 void ptc_rpc_args_str(struct ptc_rpc_args *a, const char *key, char *value);
 /* Limits, keepalive and what is off everywhere (compression, channelz, proxies). */
 void ptc_rpc_args_common(struct ptc_rpc_args *a, uint32_t max_message_bytes, int keepalive_ms, bool permit_idle);
-void ptc_rpc_args_bulk(struct ptc_rpc_args *a);
+void ptc_rpc_args_bulk(struct ptc_rpc_args *a, int window);
+void ptc_rpc_args_memory(struct ptc_rpc_args *a); /* under the process's quota, if it has one */
 grpc_channel_args ptc_rpc_args_core(struct ptc_rpc_args *a);
 
 /* ---- credentials and addresses ------------------------------------------- */

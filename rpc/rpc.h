@@ -44,11 +44,15 @@ int ptc_loop_call(struct ptc_loop *loop, void (*fn)(void *arg), void *arg);
 void ptc_loop_stop(struct ptc_loop *loop);
 
 /* ---- library life ---------------------------------------------------- */
-void ptc_rpc_init(void); /* before any thread; do not fork afterwards */
+void ptc_rpc_init(void); /* before any thread; do not fork afterwards; counted */
 /* For programs that move much: makes the process keep memory that messages were received in, some 64 MiB at most in each
  * of two arenas, instead of giving it back and having each page faulted in and cleared again (a third of a bulk stream's
  * CPU time). The whole process's malloc is affected, so a library does not call it. Before any thread. */
 void ptc_rpc_allocator_tune(void);
+/* After init, before servers and channels: all of them together buffer about this much at most. Near it the windows of
+ * streams shrink; over it the core ends streams (PTC_ELIMIT) instead of growing. Channels with quiet_idle do not count:
+ * the lease is kept whatever bulk streams do. */
+void ptc_rpc_memory_limit_set(uint64_t bytes);
 void ptc_rpc_shutdown(void); /* after every channel and server is freed */
 
 /* ---- credentials ----------------------------------------------------- */
@@ -94,6 +98,7 @@ struct ptc_rpc_channel_opts {
 int ptc_rpc_channel_new(const struct ptc_rpc_channel_opts *opts, struct ptc_rpc_channel **ret_channel,
 			struct ptc_error *err);
 struct ptc_rpc_channel *ptc_rpc_channel_free(struct ptc_rpc_channel *channel); /* NULL ok */
+void ptc_rpc_channel_retry(struct ptc_rpc_channel *channel); /* ends a wait between two attempts to connect */
 
 /* Extra request metadata, e.g. the uid a node forwards a call for. */
 struct ptc_rpc_meta {

@@ -35,7 +35,10 @@ static grpc_server *core_server_new(const struct ptc_rpc_server_opts *opts, int 
 	grpc_channel_args args;
 
 	ptc_rpc_args_common(&a, opts->max_message_bytes, opts->keepalive_ms, true);
-	ptc_rpc_args_bulk(&a);
+	ptc_rpc_args_bulk(&a, PTC_RPC_SERVER_WINDOW);
+	/* Else windows grow with what a connection carries, and what unread streams hold has no bound of its own. */
+	ptc_rpc_args_int(&a, GRPC_ARG_HTTP2_BDP_PROBE, 0);
+	ptc_rpc_args_memory(&a);
 	ptc_rpc_args_int(&a, GRPC_ARG_ALLOW_REUSEPORT, 0); /* a second daemon on the port is an error */
 	ptc_rpc_args_int(&a, GRPC_ARG_MAX_CONCURRENT_STREAMS, max_calls);
 	ptc_rpc_args_int(&a, GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, HANDSHAKE_TIMEOUT_MS);

@@ -112,6 +112,13 @@ static void copy_line(char *dst, size_t cap, grpc_slice s)
 	dst[n] = '\0';
 }
 
+/* A stream that the core ended for its quota, as this side and as the other side tell it. */
+static bool no_room(grpc_status_code code, const char *text)
+{
+	return code == GRPC_STATUS_RESOURCE_EXHAUSTED &&
+	       (strstr(text, "Buffers full") || strstr(text, "RST_STREAM with error code 11"));
+}
+
 int ptc_rpc_status_from_core(grpc_status_code code, const grpc_metadata_array *trailing, grpc_slice details,
 			     const char *target, struct ptc_error *err)
 {
@@ -123,6 +130,9 @@ int ptc_rpc_status_from_core(grpc_status_code code, const grpc_metadata_array *t
 	copy_line(text, sizeof text, details);
 	if (peer_code(trailing, &rc))
 		return ptc_error_set(err, rc, "%s", text);
+	if (no_room(code, text))
+		return ptc_error_set(err, PTC_ELIMIT,
+				     "peer %s: its memory for transfers is in use; try fewer at a time", target);
 	return ptc_error_set(err, from_core(code), "peer %s: %s", target,
 			     *text ? text : "call failed without a reason");
 }

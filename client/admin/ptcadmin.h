@@ -78,8 +78,8 @@ typedef int (*ptc_admin_progress_fn)(void *arg, const struct ptc_admin_progress 
 /* Return 0 once the daemon has said that the work is finished. */
 int ptc_admin_resize(struct ptc_admin *a, const struct ptc_admin_target *target, ptc_admin_progress_fn fn, void *arg,
 		     struct ptc_error *err);
-int ptc_admin_drain(struct ptc_admin *a, const char *node, const char *job, ptc_admin_progress_fn fn, void *arg,
-		    struct ptc_error *err);
+int ptc_admin_drain(struct ptc_admin *a, const char *node, const char *job, bool undo, ptc_admin_progress_fn fn,
+		    void *arg, struct ptc_error *err);
 int ptc_admin_verify(struct ptc_admin *a, const char *job, ptc_admin_progress_fn fn, void *arg, struct ptc_error *err);
 
 typedef int (*ptc_admin_event_fn)(void *arg, const char *json);

@@ -97,6 +97,16 @@ char *ctl_rules_path(void);
 /* print.c */
 /* A JSON document as the user asked: as it is, or as tables. */
 int ctl_print(const struct ctl *c, const char *json, struct ptc_error *err);
+/* report.c: the same for a person who wants the point of it. */
+struct ctl_column {
+	const char *key;  /* a member of each object in the list */
+	const char *in;   /* NULL, or the member that holds the object with the key */
+	const char *name; /* NULL: key */
+};
+int ctl_print_columns(const struct ctl *c, const char *json, const char *list, const struct ctl_column *columns,
+		      size_t n, struct ptc_error *err);
+int ctl_print_plan(const struct ctl *c, const char *json, struct ptc_error *err);
+int ctl_print_summary(const struct ctl *c, const char *json, struct ptc_error *err);
 /* "1.5 GiB"; returns buf. */
 const char *ctl_bytes(uint64_t bytes, char *buf, size_t size);
 

@@ -4,18 +4,20 @@
 
 static const struct ctl_option options[] = {
 	{ "job", "JOB", "only this job; default: every job you may resize" },
+	{ "undo", NULL, "open the node for ranks again (root)" },
 	{ "wait", NULL, "follow it to its end" },
 };
 
 static int run(struct ctl *c, struct ptc_error *err)
 {
-	struct ctl_follow follow = { .detach = !ctl_option(c, "wait") };
+	struct ctl_follow follow = { .detach = !ctl_option(c, "wait") && !ctl_option(c, "undo") };
 	int rc = ctl_connect(c, err);
 
 	if (rc)
 		return rc;
 	ctl_progress_init(&follow.progress);
-	rc = ptc_admin_drain(c->admin, c->args[0], ctl_option(c, "job"), ctl_follow_fn, &follow, err);
+	rc = ptc_admin_drain(c->admin, c->args[0], ctl_option(c, "job"), ctl_option(c, "undo") != NULL, ctl_follow_fn,
+			     &follow, err);
 	return ctl_follow_end(c, &follow, rc, err);
 }
 
@@ -23,6 +25,7 @@ const struct ctl_verb ctl_drain = {
 	.name = "drain",
 	.args = "NODE",
 	.about = "Move everything off a node",
+	.help = "Root also closes the node for new ranks, until --undo.\n",
 	CTL_OPTIONS(options),
 	.min_args = 1,
 	.max_args = 1,

@@ -39,20 +39,17 @@ static void put_value(const char *key, json_t *v)
 static int on_event(void *arg, const char *text)
 {
 	const struct ctl *c = arg;
-	json_t *event = NULL, *v;
-	const char *key;
+	json_t *event = NULL;
 
 	if (c->json || ptc_json_load("event", text, strlen(text), &event, NULL)) {
 		puts(text);
 	} else {
 		put_time(event);
+		put_value(NULL, json_object_get(event, "kind"));
+		fputs("  ", stdout);
 		put_value(NULL, json_object_get(event, "text"));
-		json_object_foreach(event, key, v) {
-			if (!strcmp(key, "text") || !strcmp(key, "time_ms"))
-				continue;
-			fputs("  ", stdout);
-			put_value(key, v);
-		}
+		fputs("  ", stdout);
+		put_value("node", json_object_get(event, "node"));
 		putchar('\n');
 	}
 	json_decref(event);

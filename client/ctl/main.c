@@ -3,6 +3,7 @@
  * on stderr, exit 1 (failed) or 2 (usage). */
 #include "client/ctl/ctl.h"
 
+#include "base/fault.h"
 #include "formats/json.h"
 
 #include <errno.h>
@@ -74,6 +75,7 @@ int main(int argc, char **argv)
 	struct ctl c = { 0 };
 	int rc;
 
+	ptc_fault_init();
 	ptc_json_init();
 	signal(SIGPIPE, SIG_IGN);
 	rc = run(&c, argc, argv, &err);

@@ -1,6 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-/* ptcctl nodes: prints the daemon's document. */
+/* ptcctl nodes: prints the daemon's document; as a table, what a person looks for first. */
 #include "client/ctl/verbs.h"
+
+#include "base/check.h"
+
+static const struct ctl_column columns[] = {
+	{ "node", NULL, NULL },          { "state", NULL, NULL },
+	{ "devices", NULL, NULL },       { "used_bytes", "store", NULL },
+	{ "ceiling_bytes", NULL, NULL }, { "peak_bytes", "staging", "staging_peak_bytes" },
+	{ "rack", NULL, NULL },          { "address", NULL, NULL },
+};
 
 static int run(struct ctl *c, struct ptc_error *err)
 {
@@ -10,7 +19,7 @@ static int run(struct ctl *c, struct ptc_error *err)
 	if (!rc)
 		rc = ptc_admin_nodes(c->admin, &json, err);
 	if (!rc)
-		rc = ctl_print(c, json, err);
+		rc = ctl_print_columns(c, json, "nodes", columns, PTC_ARRAY_LEN(columns), err);
 	ptc_admin_free(json);
 	return rc;
 }

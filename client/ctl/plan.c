@@ -16,7 +16,7 @@ static int run(struct ctl *c, struct ptc_error *err)
 	if (!rc)
 		rc = ptc_admin_plan(c->admin, &target.t, &json, err);
 	if (!rc)
-		rc = ctl_print(c, json, err);
+		rc = ctl_print_plan(c, json, err);
 	ptc_admin_free(json);
 	ctl_target_done(&target);
 	return rc;

@@ -118,7 +118,7 @@ int ctl_follow_end(struct ctl *c, struct ctl_follow *f, int rc, struct ptc_error
 	} else if (rc == PTC_ETIMEOUT) {
 		ptc_error_wrap(err, "gave up waiting, what was started goes on");
 	} else if (!rc && f->summary && *f->summary) {
-		rc = ctl_print(c, f->summary, err);
+		rc = ctl_print_summary(c, f->summary, err);
 	}
 	ptc_free(f->summary);
 	f->summary = NULL;

@@ -2,6 +2,14 @@
 /* ptcctl snapshots: prints the daemon's document. */
 #include "client/ctl/verbs.h"
 
+#include "base/check.h"
+
+static const struct ctl_column columns[] = {
+	{ "snapshot", NULL, NULL }, { "generation", NULL, NULL }, { "step", NULL, NULL },
+	{ "state", NULL, NULL },    { "config", NULL, NULL },     { "state_bytes", NULL, NULL },
+	{ "tensors", NULL, NULL },  { "manifest", NULL, NULL },
+};
+
 static int run(struct ctl *c, struct ptc_error *err)
 {
 	char *json = NULL;
@@ -10,7 +18,7 @@ static int run(struct ctl *c, struct ptc_error *err)
 	if (!rc)
 		rc = ptc_admin_snapshots(c->admin, c->args[0], &json, err);
 	if (!rc)
-		rc = ctl_print(c, json, err);
+		rc = ctl_print_columns(c, json, "snapshots", columns, PTC_ARRAY_LEN(columns), err);
 	ptc_admin_free(json);
 	return rc;
 }

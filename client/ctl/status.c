@@ -1,6 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-/* ptcctl status: prints the daemon's document. */
+/* ptcctl status: the jobs; of one, all that is known. */
 #include "client/ctl/verbs.h"
+
+#include "base/check.h"
+
+static const struct ctl_column columns[] = {
+	{ "job", NULL, NULL },
+	{ "phase", NULL, NULL },
+	{ "generation", NULL, NULL },
+	{ "snapshot", NULL, NULL },
+	{ "step", NULL, NULL },
+	{ "config", NULL, NULL },
+	{ "state_bytes", NULL, NULL },
+	{ "bytes_done", NULL, "moved_bytes" },
+	{ "bytes_total", NULL, "of_bytes" },
+	{ "controller", NULL, NULL },
+};
 
 static int run(struct ctl *c, struct ptc_error *err)
 {
@@ -10,7 +25,7 @@ static int run(struct ctl *c, struct ptc_error *err)
 	if (!rc)
 		rc = ptc_admin_status(c->admin, c->args[0], &json, err);
 	if (!rc)
-		rc = ctl_print(c, json, err);
+		rc = ctl_print_columns(c, json, "jobs", columns, PTC_ARRAY_LEN(columns), err);
 	ptc_admin_free(json);
 	return rc;
 }

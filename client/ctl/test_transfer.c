@@ -89,8 +89,10 @@ static int progress(struct ptc_rpc_call *call, const char *phase, uint64_t done,
 	p.bytes_total = 1000;
 	p.finished = finished;
 	if (finished)
-		p.summary = (char *)(uintptr_t) "{\"moved_bytes\":2048,\"phases\":[{\"phase\":\"moving\",\"time_ms\":"
-						"1500}]}";
+		p.summary = (char *)(uintptr_t) "{\"job\":\"j\",\"from\":\"tp=1\",\"to\":\"tp=2\",\"kind\":\"resize\","
+						"\"seconds\":1.5,\"received_bytes\":2048,\"phases\":[{\"phase\":"
+						"\"filling\",\"ms\":1500.0}],\"plan\":{\"totals\":{\"between_nodes\":"
+						"2048,\"bound_any_mapping\":1024}}}";
 	return send_message(call, &p.base, err);
 }
 
@@ -102,8 +104,9 @@ static int on_nodes(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
 	release(r);
 	ptc__v1__document__init(&d);
 	d.version = 1;
-	d.json = (char *)(uintptr_t) "{\"nodes\":[{\"name\":\"n0\",\"devices\":2,\"used_bytes\":1536},"
-				     "{\"name\":\"node-one\",\"devices\":16,\"used_bytes\":0,\"up\":true}]}";
+	d.json = (char *)(uintptr_t) "{\"nodes\":[{\"node\":\"n0\",\"state\":\"up\",\"devices\":2,\"store\":"
+				     "{\"used_bytes\":1536}},{\"node\":\"node-one\",\"state\":\"down\",\"devices\":16}]"
+				     "}";
 	return send_message(call, &d.base, err);
 }
 
@@ -130,7 +133,8 @@ static int on_events(void *arg, struct ptc_rpc_call *call, struct ptc_error *err
 	ptc__v1__document__init(&d);
 	d.version = 1;
 	for (uint32_t i = 0; i < r->limit && !rc; i++) {
-		d.json = (char *)(uintptr_t) "{\"number\":1,\"time_ms\":0,\"text\":\"sealed\\u001b[31m\"}";
+		d.json = (char *)(uintptr_t) "{\"number\":1,\"time_ms\":0,\"kind\":\"seal\",\"node\":\"n0\",\"text\":"
+					     "\"sealed\\u001b[31m\"}";
 		rc = send_message(call, &d.base, err);
 	}
 	release(r);
@@ -334,14 +338,14 @@ static int ctl(const char *const *args)
 static void test_documents(void **state)
 {
 	assert_int_equal(RUN("nodes"), 0);
-	assert_string_equal(out, "name      devices  used_bytes  up\n"
-				 "n0              2    1.50 KiB  -\n"
-				 "node-one       16         0 B  yes\n");
+	assert_string_equal(out, "node      state  devices  used_bytes\n"
+				 "n0        up           2    1.50 KiB\n"
+				 "node-one  down        16           -\n");
 	assert_int_equal(RUN("nodes", "--format", "json"), 0);
 	assert_int_equal(strncmp(out, "{\"nodes\":[", 10), 0);
 	assert_int_equal(RUN("events", "j", "--limit", "2"), 0);
-	assert_string_equal(
-		out, "1970-01-01T00:00:00Z  sealed?[31m  number=1\n1970-01-01T00:00:00Z  sealed?[31m  number=1\n");
+	assert_string_equal(out, "1970-01-01T00:00:00Z  seal  sealed?[31m  node=n0\n"
+				 "1970-01-01T00:00:00Z  seal  sealed?[31m  node=n0\n");
 	assert_int_equal(RUN("status"), 1); /* a call this server does not know */
 	assert_ptr_equal(strchr(errors, '\n'), errors + strlen(errors) - 1);
 }
@@ -349,11 +353,11 @@ static void test_documents(void **state)
 static void test_resize(void **state)
 {
 	assert_int_equal(RUN("resize", "j", "--config", "tp=2", "--wait"), 0);
-	assert_non_null(strstr(out, "moved_bytes  2.00 KiB\n"));
-	assert_non_null(strstr(out, "1.500 s"));
+	assert_non_null(strstr(out, "job j: tp=1 -> tp=2, generation 0, snapshot 0, in 1.500 s\n"));
+	assert_non_null(strstr(out, "between nodes              2.00 KiB\n"));
 	assert_string_equal(errors, "");
 	assert_int_equal(RUN("resize", "j", "--gpus", "2", "--wait", "--format", "json"), 0);
-	assert_int_equal(strncmp(out, "{\"moved_bytes\":2048", 19), 0);
+	assert_int_equal(strncmp(out, "{\"job\":\"j\",", 11), 0);
 	assert_int_equal(RUN("resize", "j", "--gpus", "2"), 0);
 	assert_non_null(strstr(out, "accepted"));
 	assert_int_equal(RUN("resize", "nobody", "--gpus", "2", "--wait"), 1);

@@ -42,6 +42,7 @@ int ptc_agent_new(const struct ptc_agent_env *env, struct ptc_agent **ret_agent,
 	ptc_pool_init(&agent->recv, env->staging_bytes / 2);
 	ptc_pool_init(&agent->send, env->staging_bytes / 4);
 	ptc_pool_init(&agent->gate, env->staging_bytes / 4);
+	ptc_pool_init(&agent->push, PTC_AGENT_PUSH_BYTES);
 	ptc_require(!pthread_mutex_init(&agent->shared.lock, NULL));
 	ptc_cond_init(&agent->shared.cond);
 	*ret_agent = agent;
@@ -75,6 +76,7 @@ struct ptc_agent *ptc_agent_free(struct ptc_agent *agent)
 	ptc_pool_done(&agent->recv);
 	ptc_pool_done(&agent->send);
 	ptc_pool_done(&agent->gate);
+	ptc_pool_done(&agent->push);
 	ptc_free(agent->node);
 	ptc_free(agent);
 	return NULL;

@@ -45,8 +45,10 @@ void ptc_geometry_done(struct ptc_geometry *g);
 
 struct ptc_agent_env {
 	struct ptc_store *store;
-	const char *node;       /* our name */
-	uint64_t staging_bytes; /* ticket pool */
+	const char *node;        /* our name */
+	uint64_t staging_bytes;  /* ticket pool */
+	uint64_t work_bytes;     /* memory.work, for messages; 0: not said */
+	const char *memory_json; /* what Stat says under "memory": an object, or NULL: {} */
 	/* Blocking, any thread: the parsed spec with that hash (a reference; release gives it back). Reads the blob from etcd on a miss. */
 	int (*spec_get)(void *arg, const char *uuid, const char *hash, const struct ptc_spec **ret_spec, void **ret_ref,
 			struct ptc_error *err);

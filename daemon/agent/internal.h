@@ -17,6 +17,7 @@
 
 #define PTC_AGENT_STAGING_MIN     (16u << 20)
 #define PTC_AGENT_RECV_TICKET     (2u * PTC_BULK_MESSAGE_BYTES)
+#define PTC_AGENT_PUSH_BYTES      (16u << 20) /* copies on their way to other nodes; of the transport's share */
 #define PTC_AGENT_PULL_THREADS    8
 #define PTC_AGENT_LANES           2
 #define PTC_AGENT_REQUEST_BYTES   (64 << 20) /* of one Fetch by Pull: small enough to share sources between threads */
@@ -44,7 +45,7 @@ struct ptc_agent_job {
 struct ptc_agent {
 	struct ptc_agent_env env;
 	char *node;
-	struct ptc_pool send, recv, gate; /* see ticket.h */
+	struct ptc_pool send, recv, gate, push; /* see ticket.h */
 	struct {
 		pthread_mutex_t lock;
 		pthread_cond_t cond;

@@ -110,11 +110,16 @@ static int part_send(struct ptc_scatter *s, uint32_t node, uint32_t item, const 
 	struct ptc_rpc_part parts[2] = { { .data = head }, { .data = data, .len = len } };
 	struct ptc_error why = PTC_ERROR_INIT;
 	int r = target_open(s, node, err);
+	uint64_t ticket;
 
 	if (r)
 		return r;
 	parts[0].len = chunk_head(s, item, box, len, head);
+	r = ptc_pool_take(&s->agent->push, len, NULL, NULL, &ticket, err);
+	if (r)
+		return r;
 	r = ptc_rpc_stream_send(s->targets[node].stream, parts, 2, err);
+	ptc_pool_give(&s->agent->push, ticket);
 	if (!r) {
 		s->targets[node].bytes += len;
 		return 0;

@@ -203,9 +203,12 @@ static int memory_check(struct ptc_agent *agent, int64_t new_bytes, struct ptc_e
 	room = stats.ceiling > stats.used_bytes ? stats.ceiling - stats.used_bytes : 0;
 	if (new_bytes <= 0 || (uint64_t)new_bytes <= room)
 		return 0;
-	return ptc_error_set(err, PTC_ENOSPC, "node %s needs %lld more bytes of store memory; %llu of %llu are free",
-			     agent->node, (long long)new_bytes, (unsigned long long)room,
-			     (unsigned long long)stats.ceiling);
+	return ptc_error_set(
+		err, PTC_ENOSPC,
+		"memory: node %s needs %lld more bytes for this and has %llu of %llu free; use more nodes, "
+		"drop snapshots or jobs, or raise its memory.ceiling by %llu bytes",
+		agent->node, (long long)new_bytes, (unsigned long long)room, (unsigned long long)stats.ceiling,
+		(unsigned long long)new_bytes - room);
 }
 
 static int prepare_dry(struct ptc_agent *agent, const struct ptc_switch_view *v, const struct ptc_table_key *key,
@@ -473,12 +476,15 @@ int ptc_agent_on_stat(void *arg, struct ptc_rpc_call *call, struct ptc_error *er
 	ptc_buf_printf(&json,
 		       "{\"version\":1,\"node\":\"%s\",\"store\":{\"ceiling_bytes\":%llu,\"used_bytes\":%llu,"
 		       "\"file_bytes\":%llu,\"chunks_used\":%llu,\"chunks_free\":%llu,\"copied_bytes\":%llu,"
-		       "\"lost_jobs\":%llu},\"staging\":{\"ceiling_bytes\":%llu,\"peak_bytes\":%llu}}",
+		       "\"lost_jobs\":%llu},\"staging\":{\"ceiling_bytes\":%llu,\"peak_bytes\":%llu},"
+		       "\"memory\":%s,\"heap\":{\"used_bytes\":%llu,\"peak_bytes\":%llu}}",
 		       agent->node, (unsigned long long)s.ceiling, (unsigned long long)s.used_bytes,
 		       (unsigned long long)s.file_bytes, (unsigned long long)s.chunks_used,
 		       (unsigned long long)s.chunks_free, (unsigned long long)s.copied_bytes,
 		       (unsigned long long)s.lost_jobs, (unsigned long long)agent->env.staging_bytes,
-		       (unsigned long long)(agent->send.peak + agent->recv.peak + agent->gate.peak));
+		       (unsigned long long)(agent->send.peak + agent->recv.peak + agent->gate.peak),
+		       agent->env.memory_json ? agent->env.memory_json : "{}", (unsigned long long)ptc_alloc_bytes(),
+		       (unsigned long long)ptc_alloc_peak());
 	ptc__v1__document__init(&reply);
 	reply.version = PTC_WIRE_VERSION;
 	reply.json = json.data;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Memory tickets: a hard limit on the staging bytes of one kind of transfer,
- * given out in the order asked. Deadlock is kept out by three pools taken in
+ * given out in the order asked. Deadlock is kept out by four pools taken in
  * one direction only: a holder of `gate` (gather, scatter) waits for holders
- * of `recv` (Pull, Put), those wait for holders of `send` (packed Fetch
+ * of `push` (scatter's copies on their way), those wait for holders of `recv`
+ * (Pull, Put), those wait for holders of `send` (packed Fetch
  * messages), and those wait for the network alone. A thread that waits for a
  * ticket of a pool holds none of that pool, except for messages already
  * handed to the transport, which give theirs back when written or dropped. */

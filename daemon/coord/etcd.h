@@ -94,7 +94,8 @@ struct ptc_etcd_child_opts {
 		client_url; /* "https://127.0.0.1:2379" with tls, "unix" (a socket in data_dir), or "http://127.0.0.1:PORT" with insecure */
 	const struct ptc_rpc_tls *tls;
 	bool insecure;
-	const char *binary; /* NULL: "etcd" in PATH */
+	const char *binary;    /* NULL: "etcd" in PATH */
+	uint64_t memory_bytes; /* its share: its garbage collector keeps to three quarters of it; 0: as it likes */
 };
 /* Starts it (or adopts / ends one left by a dead daemon on the same data_dir, known by pid file + start time)
  * and waits until it answers. It is restarted when it exits (1 s apart). It dies with us only through _free.

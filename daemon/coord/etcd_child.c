@@ -649,13 +649,18 @@ static int add_args(struct ptc_etcd_child *c, struct ptc_error *err)
 }
 
 /* Nothing of ours: an ETCD_* or proxy variable would change what etcd does. */
-static int set_environment(struct ptc_etcd_child *c, struct ptc_error *err)
+static int set_environment(struct ptc_etcd_child *c, uint64_t memory_bytes, struct ptc_error *err)
 {
+	unsigned long long soft = memory_bytes / 4 * 3 >> 20;
 	const char *arch = getenv("ETCD_UNSUPPORTED_ARCH"); /* etcd 3.4 on arm64 starts only with it */
 
 	c->envp[0] = ptc_strdup("PATH=/usr/bin:/bin");
 	c->envp[1] = arch ? ptc_asprintf("ETCD_UNSUPPORTED_ARCH=%s", arch) : NULL;
-	return c->envp[0] && (!arch || c->envp[1]) ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	if (c->envp[0] && (!arch || c->envp[1]) && memory_bytes)
+		c->envp[arch ? 2 : 1] = ptc_asprintf("GOMEMLIMIT=%lluMiB", soft);
+	return c->envp[0] && (!arch || c->envp[1]) && (!memory_bytes || c->envp[arch ? 2 : 1])
+		       ? 0
+		       : ptc_error_set(err, PTC_ENOMEM, "out of memory");
 }
 
 static int open_dir(struct ptc_etcd_child *c, const char *dir, struct ptc_error *err)
@@ -697,7 +702,7 @@ static int configure(struct ptc_etcd_child *c, const struct ptc_etcd_child_opts 
 	if (!rc)
 		rc = copy_tls(c, err);
 	if (!rc)
-		rc = set_environment(c, err);
+		rc = set_environment(c, opts->memory_bytes, err);
 	return rc ? rc : add_args(c, err);
 }
 

@@ -287,6 +287,8 @@ class Cluster:
         c = {"version": 1, "node": node.name, "state_dir": f"{node.dir}/state", "chunk_dir": node.chunk_dir,
              "run_dir": f"{node.dir}/run", "control_socket": node.socket, "listen": address, "advertise": address,
              "devices": int(o["devices"]), "memory": {"ceiling": o["ceiling"], "staging": o["staging"], "spare": o["spare"]}}
+        if "lease_ttl" in o:
+            c["lease_ttl"] = o["lease_ttl"]
         tls = {"tls": self.tls(node.name)} if transport == "tls" else {}
         c.update(tls)
         if node.name == "n0" and o["coordinator"] == "local":

@@ -1,0 +1,268 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What is left when a daemon dies between two steps, and its removal.
+ *
+ * Three things can be left: chunks of a job that was deleted while we did not
+ * look (ptc_tidy_store asks etcd about every job in our store, at start and
+ * after each re-listing, until each got an answer); blobs of a job whose
+ * creation never came to its transaction (they are announced by a key under
+ * /ptc/creating/, and whoever sees the creator's life end removes both); blobs
+ * of switches that were aborted or superseded (ptc_tidy_blobs, whenever a
+ * controller comes to rest).
+ * Failure modes: etcd unreachable (asked again; d->reconciled and
+ * ctl->untidy remember it); a controller that is none any more (every
+ * removal is a transaction that compares its lock). */
+#include "base/alloc.h"
+#include "base/check.h"
+#include "base/log.h"
+#include "daemon/controller.h"
+#include "formats/json.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define CREATING_PREFIX "/ptc/creating/"
+
+/* ---- chunks -------------------------------------------------------------------- */
+
+struct orphan {
+	struct ptc_daemon *d;
+	char uuid[PTC_UUID_TEXT];
+	bool unknown; /* no answer, or no success: ask again */
+};
+
+/* Coordination thread: a job that etcd does not know (asked again, now) has been deleted; so are its bytes here. */
+static void drop_orphan(void *arg, struct ptc_etcd *e)
+{
+	struct orphan *o = arg;
+	struct ptc_etcd_kvs kvs = { 0 };
+	struct ptc_error err = PTC_ERROR_INIT;
+	char key[96];
+	int rc;
+
+	snprintf(key, sizeof key, "/ptc/jobs/%s/meta", o->uuid);
+	rc = ptc_etcd_get(e, key, false, 1, &kvs, &err);
+	if (rc == 0 && kvs.n == 0) {
+		rc = ptc_store_job_delete(o->d->store, o->uuid, &err);
+		if (rc == 0)
+			ptc_info("store", "job=%s was deleted; its bytes are gone from this node", o->uuid);
+	}
+	if (rc)
+		ptc_warn("store", "job=%s cannot be looked for or removed, trying again: %s", o->uuid, err.text);
+	o->unknown = rc != 0;
+	ptc_etcd_kvs_done(&kvs);
+}
+
+static void orphan_dropped(void *arg)
+{
+	struct orphan *o = arg;
+
+	if (o->unknown)
+		o->d->reconciled = false;
+	ptc_free(o);
+}
+
+void ptc_tidy_job(struct ptc_daemon *d, const char *uuid)
+{
+	struct orphan *o = ptc_calloc(1, sizeof *o);
+
+	if (!o) {
+		d->reconciled = false;
+		return;
+	}
+	o->d = d;
+	snprintf(o->uuid, sizeof o->uuid, "%s", uuid);
+	if (ptc_cluster_run(d->cluster, drop_orphan, orphan_dropped, o) != 0) {
+		ptc_free(o);
+		d->reconciled = false;
+	}
+}
+
+static void found_job(void *arg, const char *uuid, uid_t uid, bool lost)
+{
+	struct ptc_daemon *d = arg;
+	struct ptc_job_view *j = ptc_cluster_find_uuid(d->cluster, uuid);
+
+	(void)uid;
+	if (lost)
+		ptc_error_log("store",
+			      "job=%s: its chunks are gone from this node; what it held is lost unless replicated",
+			      uuid);
+	if (!j || !j->has_meta)
+		ptc_tidy_job(d, uuid);
+}
+
+void ptc_tidy_store(struct ptc_daemon *d)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+
+	d->reconciled = true;
+	if (ptc_store_jobs(d->store, found_job, d, &err) == 0)
+		return;
+	ptc_warn("store", "cannot list jobs: %s", err.text);
+	d->reconciled = false;
+}
+
+/* ---- jobs that were being created ------------------------------------------------ */
+
+void ptc_creation_key(const char *uuid, char ret_key[PTC_CREATION_KEY])
+{
+	snprintf(ret_key, PTC_CREATION_KEY, CREATING_PREFIX "%s", uuid);
+}
+
+int ptc_creation_begin(struct ptc_daemon *d, const char *uuid, struct ptc_error *err)
+{
+	char key[PTC_CREATION_KEY], *value;
+	int rc;
+
+	ptc_creation_key(uuid, key);
+	value = ptc_asprintf("{\"version\":1,\"node\":\"%s\",\"boot_id\":\"%s\"}", d->config.node,
+			     ptc_cluster_boot_id(d->cluster));
+	if (!value)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	rc = ptc_etcd_put(ptc_cluster_etcd(d->cluster), key, value, strlen(value), 0, "etcd.creating", err);
+	ptc_free(value);
+	return rc;
+}
+
+int ptc_creation_undo(struct ptc_etcd *e, const char *uuid, struct ptc_error *err)
+{
+	char key[PTC_CREATION_KEY], blobs[96];
+	struct ptc_etcd_op ops[2] = { { .key = key }, { .key = blobs, .prefix = true } };
+	bool ok;
+
+	ptc_creation_key(uuid, key);
+	snprintf(blobs, sizeof blobs, "/ptc/blobs/%s/", uuid);
+	/* the job's own transaction removes the key: then these blobs are in use */
+	return ptc_etcd_txn(e, &(struct ptc_etcd_compare){ key, PTC_ETCD_VERSION, 1 }, 1, ops, 2, "etcd.uncreate", &ok,
+			    NULL, err);
+}
+
+/* Whether the daemon that announced it still lives the same life. */
+static bool creator_alive(struct ptc_etcd *e, const struct ptc_etcd_kv *kv)
+{
+	struct ptc_etcd_kvs kvs = { 0 };
+	const char *node, *boot;
+	struct ptc_node_doc doc;
+	char key[PTC_NAME_MAX + 32];
+	bool alive = true;
+	json_t *root;
+
+	if (ptc_json_load("creation", kv->value, kv->len, &root, NULL) != 0)
+		return true; /* of a version we do not speak: not ours to judge */
+	if (json_unpack(root, "{s:s, s:s}", "node", &node, "boot_id", &boot) == 0) {
+		snprintf(key, sizeof key, "/ptc/nodes/%s", node);
+		if (ptc_etcd_get(e, key, false, 1, &kvs, NULL) == 0)
+			alive = kvs.n == 1 && ptc_node_doc_decode(kvs.kv[0].value, kvs.kv[0].len, &doc, NULL) == 0 &&
+				strcmp(doc.boot_id, boot) == 0;
+		ptc_etcd_kvs_done(&kvs);
+	}
+	json_decref(root);
+	return alive;
+}
+
+static void creations_work(void *arg, struct ptc_etcd *e)
+{
+	struct ptc_etcd_kvs kvs = { 0 };
+
+	(void)arg;
+	if (ptc_etcd_get(e, CREATING_PREFIX, true, 0, &kvs, NULL) != 0)
+		return;
+	for (size_t i = 0; i < kvs.n; i++)
+		if (!creator_alive(e, &kvs.kv[i]))
+			ptc_creation_undo(e, kvs.kv[i].key + strlen(CREATING_PREFIX), NULL);
+	ptc_etcd_kvs_done(&kvs);
+}
+
+void ptc_tidy_creations(struct ptc_daemon *d)
+{
+	ptc_cluster_run(d->cluster, creations_work, NULL, NULL); /* no memory: at the next change of the nodes */
+}
+
+/* ---- blobs -------------------------------------------------------------------------- */
+
+struct prune {
+	struct ptc_controller *ctl;
+	bool failed;
+	char uuid[PTC_UUID_TEXT];
+	int64_t fence;
+	char keep[3][PTC_HASH_HEX];
+	char **headers;
+	size_t nheaders;
+};
+
+static void prune_free(struct prune *p)
+{
+	for (size_t i = 0; i < p->nheaders; i++)
+		ptc_free(p->headers[i]);
+	ptc_free(p->headers);
+	ptc_controller_unref(p->ctl);
+	ptc_free(p);
+}
+
+static bool is_kept(const struct prune *p, const char *key)
+{
+	for (size_t i = 0; i < PTC_ARRAY_LEN(p->keep); i++)
+		if (p->keep[i][0] && strstr(key, p->keep[i]))
+			return true;
+	for (size_t i = 0; i < p->nheaders; i++)
+		if (strstr(key, p->headers[i]))
+			return true;
+	return false;
+}
+
+static void prune_work(void *arg, struct ptc_etcd *e)
+{
+	struct ptc_etcd_kvs kvs = { 0 };
+	struct prune *p = arg;
+	char prefix[96], lock[96];
+	bool ok = true;
+	int rc;
+
+	snprintf(prefix, sizeof prefix, "/ptc/blobs/%s/", p->uuid);
+	snprintf(lock, sizeof lock, "/ptc/jobs/%s/lock", p->uuid);
+	rc = ptc_etcd_get(e, prefix, true, 0, &kvs, NULL);
+	for (size_t i = 0; rc == 0 && ok && i < kvs.n; i++)
+		if (!is_kept(p, kvs.kv[i].key))
+			rc = ptc_etcd_txn(e, &(struct ptc_etcd_compare){ lock, PTC_ETCD_CREATE_REV, p->fence }, 1,
+					  &(struct ptc_etcd_op){ .key = kvs.kv[i].key }, 1, "etcd.prune", &ok, NULL,
+					  NULL);
+	ptc_etcd_kvs_done(&kvs);
+	p->failed = rc != 0;
+}
+
+static void pruned(void *arg)
+{
+	struct prune *p = arg;
+
+	p->ctl->untidy |= p->failed;
+	prune_free(p);
+}
+
+void ptc_tidy_blobs(struct ptc_controller *ctl)
+{
+	const struct ptc_manifest_doc *m = &ctl->view.manifest;
+	struct prune *p = ptc_calloc(1, sizeof *p);
+
+	ctl->untidy = !p;
+	if (!p)
+		return;
+	p->ctl = ptc_controller_ref(ctl);
+	memcpy(p->uuid, ctl->uuid, sizeof p->uuid);
+	p->fence = ctl->fence;
+	memcpy(p->keep[0], ctl->meta.spec_hash, PTC_HASH_HEX);
+	if (ctl->has_record) {
+		memcpy(p->keep[1], ctl->record.manifest_hash, PTC_HASH_HEX);
+		memcpy(p->keep[2], m->generation_hash, PTC_HASH_HEX);
+	}
+	p->headers = ptc_calloc(m->nfiles, sizeof *p->headers);
+	for (size_t i = 0; p->headers && i < m->nfiles; i++) {
+		p->headers[i] = ptc_strdup(m->files[i].header_hash);
+		if (!p->headers[i])
+			break;
+		p->nheaders++;
+	}
+	if (!p->headers || p->nheaders != m->nfiles || ptc_cluster_run(ctl->d->cluster, prune_work, pruned, p) != 0) {
+		ctl->untidy = true;
+		prune_free(p);
+	}
+}
