@@ -437,6 +437,12 @@ int ptc_controller_abort(struct ptc_controller *ctl, uint64_t id, const char *wh
 	return 0;
 }
 
+void ptc_controller_abandon(struct ptc_controller *ctl, uint64_t id)
+{
+	if (ctl->intent.id == id && !ctl->fill_watcher && !ptc_controller_idle(ctl))
+		ptc_controller_abort(ctl, id, "the import's client went away", NULL);
+}
+
 /* ---- the summary of a switch ------------------------------------------------------------ */
 
 static json_t *phases_json(struct ptc_controller *ctl)

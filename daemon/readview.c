@@ -85,8 +85,7 @@ static void keep_locked(struct ptc_read_views *r, struct ptc_read_view *v)
 	v->used = ++r->clock;
 }
 
-static int load(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_read_view **ret_view,
-		struct ptc_error *err)
+static int load(struct ptc_daemon *d, struct ptc_target *t, struct ptc_read_view **ret_view, struct ptc_error *err)
 {
 	struct ptc_read_view *v = ptc_calloc(1, sizeof *v);
 	struct ptc_target now = *t; /* may turn out to be newer */
@@ -111,7 +110,7 @@ static int load(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_rea
 	return 0;
 }
 
-int ptc_read_view_get(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_read_view **ret_view,
+int ptc_read_view_get(struct ptc_daemon *d, struct ptc_target *t, struct ptc_read_view **ret_view,
 		      struct ptc_error *err)
 {
 	struct ptc_read_views *r = d->read_views;
