@@ -373,8 +373,6 @@ static int keep_header(struct ptc_daemon *d, const char *uuid, const Ptc__V1__Im
 {
 	char meta[96];
 
-	if (f->header.len < 8)
-		return ptc_error_set(err, PTC_EINVAL, "file %s: header of %zu bytes", f->name, f->header.len);
 	doc->field = ptc_strdup(f->field);
 	doc->name = ptc_strdup(f->name);
 	doc->items = ptc_reallocarray(NULL, f->n_items, sizeof *doc->items);
@@ -556,8 +554,8 @@ static int send_span(void *arg, const void *data, size_t len, struct ptc_error *
 static int moved_on(const char *job, uint64_t now, uint64_t was, struct ptc_error *err)
 {
 	return ptc_error_set(err, PTC_ESTATE,
-			     "job %s moved on to generation %llu while generation %llu was read; export again", job,
-			     (unsigned long long)now, (unsigned long long)was);
+			     "job %s is being switched: generation %llu was read, now it is at %llu; export again", job,
+			     (unsigned long long)was, (unsigned long long)now);
 }
 
 /* The generation that the client's ExportInfo named, or an error that says it is gone. */
@@ -576,8 +574,8 @@ static int export_view(struct ptc_daemon *d, struct ptc_rpc_call *call, const ch
 	rc = ptc_read_view_get(d, &t, ret_view, err);
 	if (rc == 0 &&
 	    ((*ret_view)->view.from_generation != generation || (*ret_view)->view.from_snapshot != snapshot)) {
+		rc = moved_on(job, (*ret_view)->view.from_generation, generation, err);
 		ptc_read_view_put(*ret_view);
-		rc = moved_on(job, t.record.generation, generation, err);
 	}
 	return rc;
 }

@@ -501,8 +501,6 @@ static char *summary(struct ptc_controller *ctl)
 /* After the second commit the new generation is the current one. */
 static void roll(struct ptc_controller *ctl)
 {
-	if (!ctl->view.to.config)
-		return; /* read again after the commit: from is the new one already */
 	ptc_generation_doc_done(&ctl->view.from);
 	ctl->view.from = ctl->view.to;
 	memset(&ctl->view.to, 0, sizeof ctl->view.to);

@@ -273,8 +273,8 @@ class Control(harness.Case):
             for j in (broken, whole):
                 j.imported("tp=2")
             uuid = broken.status()["uuid"]
-            for text in ("{", "{}", "null", '{"version":1}', '{"version":99}', "\x00", ""):
-                self.assertEqual(0, c.etcdctl("put", f"/ptc/jobs/{uuid}/record", "--", text).returncode)
+            for text in ("{", "{}", "null", '{"version":1}', '{"version":99}', "\x01", ""):
+                self.assertEqual(0, c.etcdctl("put", "--", f"/ptc/jobs/{uuid}/record", text or " ").returncode)
             c.restart("n0", timeout_s=60 * PATIENCE)
             c.restart("n1", timeout_s=60 * PATIENCE)
             begun = time.monotonic()
