@@ -38,7 +38,11 @@ class Control(harness.Case):
         return e.exception.code().name, details
 
     def begin(self, peer, job, config="tp=2"):
-        return peer.call("Control", "ImportBegin", job=job.name, config=config).import_id
+        """The import's number. Its call stays open, as a client's does, until the import or the test has ended."""
+        call = peer.start("Control", "ImportBegin",
+                          wire.message("ImportBeginRequest", job=job.name, config=config))
+        self.addCleanup(call.cancel)
+        return next(call).import_id
 
     def chunks(self, job, import_id):
         for item, name in enumerate(sorted(job.state.tensors["param"])):
