@@ -119,12 +119,12 @@ int ptc_control_find_controlled(struct ptc_daemon *d, const struct ptc_rpc_call 
 			     name);
 }
 
-int ptc_control_forward(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_rpc_call *call, const char *method,
-			const ProtobufCMessage *request, struct ptc_error *err)
+int ptc_control_forward_open(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_rpc_call *call,
+			     const char *method, const ProtobufCMessage *request, struct ptc_rpc_stream **ret_stream,
+			     struct ptc_error *err)
 {
 	struct ptc_rpc_channel *channel;
 	struct ptc_rpc_stream *s = NULL;
-	struct ptc_rpc_message *m;
 	char uid[16];
 	void *data = NULL;
 	size_t len;
@@ -146,6 +146,24 @@ int ptc_control_forward(struct ptc_daemon *d, const struct ptc_target *t, struct
 	if (rc == 0)
 		rc = ptc_rpc_stream_half_close(s, err);
 	ptc_free(data);
+	if (rc) {
+		ptc_rpc_stream_free(s);
+		return rc;
+	}
+	*ret_stream = s;
+	return 0;
+}
+
+int ptc_control_forward(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_rpc_call *call, const char *method,
+			const ProtobufCMessage *request, struct ptc_error *err)
+{
+	struct ptc_rpc_message *m;
+	struct ptc_rpc_stream *s;
+	void *data;
+	int rc = ptc_control_forward_open(d, t, call, method, request, &s, err);
+
+	if (rc)
+		return rc;
 	while (rc == 0 && (rc = ptc_rpc_stream_recv(s, &m, err)) == 0 && m) {
 		size_t n = ptc_rpc_message_len(m);
 

@@ -31,6 +31,10 @@ int ptc_control_find(struct ptc_daemon *d, const struct ptc_rpc_call *call, cons
 int ptc_control_find_controlled(struct ptc_daemon *d, const struct ptc_rpc_call *call, const char *name,
 				struct ptc_target *ret_target, struct ptc_error *err);
 /* Hands the whole call to the controller's daemon and relays every answer. */
+/* Opens the call there and sends the request; the caller receives and frees. */
+int ptc_control_forward_open(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_rpc_call *call,
+			     const char *method, const ProtobufCMessage *request, struct ptc_rpc_stream **ret_stream,
+			     struct ptc_error *err);
 int ptc_control_forward(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_rpc_call *call, const char *method,
 			const ProtobufCMessage *request, struct ptc_error *err);
 /* The committed generation (and the switch under way, with_intent), located. PTC_ESTATE when there is no state yet and
@@ -61,8 +65,6 @@ int ptc_control_start_switch(struct ptc_daemon *d, struct ptc_rpc_call *call, co
 			     enum ptc_switch_kind kind, const struct ptc_plan_request *pr, struct ptc_watcher *w,
 			     uint64_t id, struct ptc_error *err);
 uint64_t ptc_control_new_id(void);
-/* Any server thread: aborts that switch if this daemon still controls it. */
-void ptc_control_abort_own(struct ptc_daemon *d, const char *uuid, uint64_t id, const char *why);
 
 #define PTC_CONTROL_HANDLER(name) int name(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
 

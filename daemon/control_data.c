@@ -24,37 +24,120 @@
 #define INTENT_WAIT_MS    5000
 #define POLL_MS           20
 
-/* ---- ImportBegin ----------------------------------------------------------------- */
+/* ---- ImportBegin -----------------------------------------------------------------
+ * After its answer the call stays open until the import has ended: its end is how the controller learns that the client,
+ * or the daemon in between, is gone. Nobody else would notice one that dies before or after its data. */
 
-static int begin_here(struct ptc_daemon *d, struct ptc_rpc_call *call, const Ptc__V1__ImportBeginRequest *req,
-		      const struct ptc_target *t, struct ptc_error *err)
+struct abandon {
+	struct ptc_daemon *d;
+	const char *uuid;
+	uint64_t id;
+};
+
+static void abandon_on_loop(void *arg)
+{
+	struct abandon *a = arg;
+	struct ptc_controller *ctl = ptc_controller_find(a->d, a->uuid);
+
+	if (ctl)
+		ptc_controller_abandon(ctl, a->id);
+}
+
+static int begin_reply(struct ptc_daemon *d, struct ptc_rpc_call *call, const struct ptc_target *t, uint64_t id,
+		       struct ptc_error *err)
 {
 	Ptc__V1__ImportBeginReply reply = PTC__V1__IMPORT_BEGIN_REPLY__INIT;
-	struct ptc_plan_request pr = {
-		.config = req->config, .gpus = req->gpus, .nodes = req->nodes, .nnodes = req->n_nodes
-	};
-	uint64_t id = ptc_control_new_id();
-	struct ptc_watcher *w = ptc_watcher_new(id);
 	size_t len = 0;
 	char *json = NULL;
-	int rc = w ? ptc_control_start_switch(d, call, req->job, PTC_SWITCH_IMPORT, &pr, w, id, err)
-		   : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	int rc = ptc_blob_get(ptc_cluster_etcd(d->cluster), t->meta.uuid, t->meta.spec_hash, PTC_SPEC_MAX_BYTES, &json,
+			      &len, err);
 
-	if (rc == 0)
-		rc = ptc_watcher_wait_phase(w, ptc_job_phase_name(PTC_JOB_FILLING), call, err);
-	ptc_watcher_unref(w);
-	if (rc == 0)
-		rc = ptc_blob_get(ptc_cluster_etcd(d->cluster), t->meta.uuid, t->meta.spec_hash, PTC_SPEC_MAX_BYTES,
-				  &json, &len, err);
+	if (rc)
+		return rc;
 	reply.version = PTC_WIRE_VERSION;
 	reply.import_id = id;
 	reply.spec_json.data = (uint8_t *)json;
 	reply.spec_json.len = len;
-	if (rc == 0)
-		rc = ptc_pb_call_send(call, &reply.base, err);
+	rc = ptc_pb_call_send(call, &reply.base, err);
 	ptc_free(json);
-	if (rc) /* nobody was told its number, so nobody will fill it */
-		ptc_control_abort_own(d, t->meta.uuid, id, "the client went away before the import began");
+	return rc;
+}
+
+static int begin_here(struct ptc_daemon *d, struct ptc_rpc_call *call, const Ptc__V1__ImportBeginRequest *req,
+		      const struct ptc_target *t, struct ptc_error *err)
+{
+	struct ptc_plan_request pr = {
+		.config = req->config, .gpus = req->gpus, .nodes = req->nodes, .nnodes = req->n_nodes
+	};
+	struct abandon a = { d, t->meta.uuid, ptc_control_new_id() };
+	struct ptc_watcher *w = ptc_watcher_new(a.id);
+	int rc = w ? ptc_control_start_switch(d, call, req->job, PTC_SWITCH_IMPORT, &pr, w, a.id, err)
+		   : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+
+	if (rc == 0) {
+		rc = ptc_watcher_wait_phase(w, ptc_job_phase_name(PTC_JOB_FILLING), call, err);
+		if (rc == 0)
+			rc = begin_reply(d, call, t, a.id, err);
+		if (rc == 0)
+			rc = ptc_watcher_wait_end(w, call, err);
+		if (rc)
+			ptc_loop_call(d->loop, abandon_on_loop, &a);
+	}
+	ptc_watcher_unref(w);
+	return rc;
+}
+
+/* Our mirror shows the import a moment after it began, and then until it has ended. */
+static bool import_open(struct ptc_daemon *d, struct ptc_rpc_call *call, const char *job, uint64_t id, bool *seen)
+{
+	struct ptc_error ignored = PTC_ERROR_INIT;
+	struct ptc_target t;
+	bool open = ptc_control_find(d, call, job, &t, &ignored) == 0 && t.has_intent && t.intent.id == id;
+
+	*seen |= open;
+	return open || !*seen;
+}
+
+static int begin_relay(struct ptc_daemon *d, struct ptc_rpc_call *call, const Ptc__V1__ImportBeginRequest *req,
+		       struct ptc_rpc_stream *s, struct ptc_error *err)
+{
+	Ptc__V1__ImportBeginReply *reply;
+	struct ptc_rpc_message *m = NULL;
+	bool seen = false;
+	uint64_t id;
+	int rc = ptc_rpc_stream_recv(s, &m, err);
+
+	if (rc == 0 && !m)
+		rc = ptc_error_set(err, PTC_EPEER, "the controller ended the call without an answer");
+	if (rc == 0)
+		rc = ptc_pb_message(m, &ptc__v1__import_begin_reply__descriptor, (ProtobufCMessage **)&reply, err);
+	ptc_rpc_message_done(m);
+	if (rc)
+		return rc;
+	id = reply->import_id;
+	rc = ptc_pb_call_send(call, &reply->base, err);
+	ptc_pb_free(&reply->base);
+	for (int ms = 0; rc == 0 && import_open(d, call, req->job, id, &seen); ms += POLL_MS) {
+		if (ptc_rpc_call_cancelled(call))
+			return ptc_error_set(err, PTC_ECANCELED, "the client went away");
+		if (!seen && ms > INTENT_WAIT_MS)
+			break;          /* over before we saw it */
+		usleep(POLL_MS * 1000); /* a server thread: waiting is its job */
+	}
+	return rc;
+}
+
+/* The daemon in between. Its stream to the controller is cancelled when it goes away before the import has ended. */
+static int begin_there(struct ptc_daemon *d, struct ptc_rpc_call *call, const Ptc__V1__ImportBeginRequest *req,
+		       const struct ptc_target *t, struct ptc_error *err)
+{
+	struct ptc_rpc_stream *s;
+	int rc = ptc_control_forward_open(d, t, call, "/ptc.v1.Control/ImportBegin", &req->base, &s, err);
+
+	if (rc)
+		return rc;
+	rc = begin_relay(d, call, req, s, err);
+	ptc_rpc_stream_free(s);
 	return rc;
 }
 
@@ -69,8 +152,7 @@ PTC_CONTROL_HANDLER(ptc_control_import_begin)
 		return rc;
 	rc = ptc_control_find_controlled(d, call, req->job, &t, err);
 	if (rc == 0)
-		rc = t.ours ? begin_here(d, call, req, &t, err)
-			    : ptc_control_forward(d, &t, call, "/ptc.v1.Control/ImportBegin", &req->base, err);
+		rc = t.ours ? begin_here(d, call, req, &t, err) : begin_there(d, call, req, &t, err);
 	ptc_pb_free(&req->base);
 	return rc;
 }
@@ -291,8 +373,6 @@ static int keep_header(struct ptc_daemon *d, const char *uuid, const Ptc__V1__Im
 {
 	char meta[96];
 
-	if (f->header.len < 8)
-		return ptc_error_set(err, PTC_EINVAL, "file %s: header of %zu bytes", f->name, f->header.len);
 	doc->field = ptc_strdup(f->field);
 	doc->name = ptc_strdup(f->name);
 	doc->items = ptc_reallocarray(NULL, f->n_items, sizeof *doc->items);
@@ -474,8 +554,8 @@ static int send_span(void *arg, const void *data, size_t len, struct ptc_error *
 static int moved_on(const char *job, uint64_t now, uint64_t was, struct ptc_error *err)
 {
 	return ptc_error_set(err, PTC_ESTATE,
-			     "job %s moved on to generation %llu while generation %llu was read; export again", job,
-			     (unsigned long long)now, (unsigned long long)was);
+			     "job %s is being switched: generation %llu was read, now it is at %llu; export again", job,
+			     (unsigned long long)was, (unsigned long long)now);
 }
 
 /* The generation that the client's ExportInfo named, or an error that says it is gone. */
@@ -494,8 +574,8 @@ static int export_view(struct ptc_daemon *d, struct ptc_rpc_call *call, const ch
 	rc = ptc_read_view_get(d, &t, ret_view, err);
 	if (rc == 0 &&
 	    ((*ret_view)->view.from_generation != generation || (*ret_view)->view.from_snapshot != snapshot)) {
+		rc = moved_on(job, (*ret_view)->view.from_generation, generation, err);
 		ptc_read_view_put(*ret_view);
-		rc = moved_on(job, t.record.generation, generation, err);
 	}
 	return rc;
 }

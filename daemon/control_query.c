@@ -200,8 +200,11 @@ static int one_status(struct ptc_daemon *d, struct ptc_rpc_call *call, const cha
 	if (rc)
 		return rc;
 	if (t.has_lock && !t.ours && strcmp(t.controller, d->config.node) != 0 &&
-	    !ptc_rpc_call_meta(call, "ptc-forwarded"))
-		return ptc_control_forward(d, &t, call, "/ptc.v1.Control/Status", req, err);
+	    !ptc_rpc_call_meta(call, "ptc-forwarded")) {
+		rc = ptc_control_forward(d, &t, call, "/ptc.v1.Control/Status", req, err);
+		if (rc != PTC_EPEER)
+			return rc; /* else it does not answer: what we know ourselves is better than nothing */
+	}
 	r.rows = json_array();
 	rc = ptc_loop_call(d->loop, list_jobs, &r);
 	if (rc == 0 && json_array_size(r.rows) == 1)

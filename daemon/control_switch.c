@@ -459,13 +459,14 @@ static bool uses(const struct ptc_view *v, const char *node)
 	return false;
 }
 
-/* Relays the controller's progress; its final message is swallowed, the drain has its own. */
+/* Relays the controller's progress, as long as somebody listens; its final message is swallowed, the drain has its own. */
 static int relay_resize(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_rpc_call *call,
 			Ptc__V1__ResizeRequest *req, struct ptc_error *err)
 {
 	struct ptc_rpc_channel *channel;
 	struct ptc_rpc_stream *s = NULL;
 	struct ptc_rpc_message *m = NULL;
+	bool gone = false;
 	char uid[16];
 	void *data = NULL;
 	size_t len = 0;
@@ -489,8 +490,8 @@ static int relay_resize(struct ptc_daemon *d, const struct ptc_target *t, struct
 
 		rc = ptc_pb_message(m, &ptc__v1__progress__descriptor, (ProtobufCMessage **)&p, err);
 		ptc_rpc_message_done(m);
-		if (rc == 0 && !p->finished)
-			rc = ptc_pb_call_send(call, &p->base, err);
+		if (rc == 0 && !p->finished && !gone) /* a client that goes away changes nothing */
+			gone = ptc_pb_call_send(call, &p->base, NULL) != 0;
 		if (p)
 			ptc_pb_free(&p->base);
 	}
@@ -621,13 +622,6 @@ static void abort_on_loop(void *arg)
 
 	a->rc = ctl ? ptc_controller_abort(ctl, a->id, a->why, a->err)
 		    : ptc_error_set(a->err, PTC_ESTATE, "this daemon does not control the job any more; try again");
-}
-
-void ptc_control_abort_own(struct ptc_daemon *d, const char *uuid, uint64_t id, const char *why)
-{
-	struct abort_ask a = { .d = d, .uuid = uuid, .id = id, .why = why };
-
-	ptc_loop_call(d->loop, abort_on_loop, &a); /* stopping: the next controller aborts it */
 }
 
 PTC_CONTROL_HANDLER(ptc_control_abort)

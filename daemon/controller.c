@@ -437,6 +437,12 @@ int ptc_controller_abort(struct ptc_controller *ctl, uint64_t id, const char *wh
 	return 0;
 }
 
+void ptc_controller_abandon(struct ptc_controller *ctl, uint64_t id)
+{
+	if (ctl->intent.id == id && !ctl->fill_watcher && !ptc_controller_idle(ctl))
+		ptc_controller_abort(ctl, id, "the import's client went away", NULL);
+}
+
 /* ---- the summary of a switch ------------------------------------------------------------ */
 
 static json_t *phases_json(struct ptc_controller *ctl)
@@ -495,8 +501,6 @@ static char *summary(struct ptc_controller *ctl)
 /* After the second commit the new generation is the current one. */
 static void roll(struct ptc_controller *ctl)
 {
-	if (!ctl->view.to.config)
-		return; /* read again after the commit: from is the new one already */
 	ptc_generation_doc_done(&ctl->view.from);
 	ctl->view.from = ctl->view.to;
 	memset(&ctl->view.to, 0, sizeof ctl->view.to);

@@ -106,6 +106,9 @@ void ptc_watcher_finish(struct ptc_watcher *w, int status, const char *text, con
 /* Sends Progress messages to the call until the switch ends or the client goes; returns the switch's status. */
 int ptc_watcher_stream(struct ptc_watcher *w, struct ptc_rpc_call *call, struct ptc_error *err);
 
+/* Waits until the switch has ended (0, however it did) or the client has gone (PTC_ECANCELED). */
+int ptc_watcher_wait_end(struct ptc_watcher *w, struct ptc_rpc_call *call, struct ptc_error *err);
+
 /* Waits until the switch is in that phase; its error if it ended before. */
 int ptc_watcher_wait_phase(struct ptc_watcher *w, const char *phase, struct ptc_rpc_call *call, struct ptc_error *err);
 
@@ -136,6 +139,8 @@ int ptc_controller_filled(struct ptc_controller *ctl, uint64_t id, uint64_t *exp
 			  struct ptc_error *err);
 /* [loop] id: only that switch; 0: whichever is under way. */
 int ptc_controller_abort(struct ptc_controller *ctl, uint64_t id, const char *why, struct ptc_error *err);
+/* [loop] The client of that import is gone: aborts it, unless everything was sent and the commit was asked for. */
+void ptc_controller_abandon(struct ptc_controller *ctl, uint64_t id);
 /* [loop] Blobs were written that nothing may name: they are removed now, or at the end of the switch under way. */
 void ptc_controller_tidy(struct ptc_controller *ctl);
 bool ptc_controller_idle(const struct ptc_controller *ctl);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The event log of a job: one line a decision, in etcd, so that it outlives
  * every daemon. A failed append is logged and forgotten: events explain, they
- * decide nothing. The oldest are dropped a hundred at a time. */
+ * decide nothing. The oldest are dropped twenty at a time. */
 #include "base/alloc.h"
 #include "base/log.h"
 #include "base/sys.h"
@@ -14,7 +14,7 @@
 #include <string.h>
 
 #define KEEP_EVENTS 1000
-#define PRUNE_EVERY 100
+#define PRUNE_EVERY 20
 
 struct line {
 	char uuid[PTC_UUID_TEXT];

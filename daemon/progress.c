@@ -164,6 +164,19 @@ int ptc_watcher_stream(struct ptc_watcher *w, struct ptc_rpc_call *call, struct 
 	}
 }
 
+int ptc_watcher_wait_end(struct ptc_watcher *w, struct ptc_rpc_call *call, struct ptc_error *err)
+{
+	struct news n = { 0 };
+
+	for (;;) {
+		wait_news(w, &n);
+		if (n.finished)
+			return 0;
+		if (ptc_rpc_call_cancelled(call))
+			return ptc_error_set(err, PTC_ECANCELED, "the client went away");
+	}
+}
+
 int ptc_watcher_wait_phase(struct ptc_watcher *w, const char *phase, struct ptc_rpc_call *call, struct ptc_error *err)
 {
 	struct news n = { 0 };

@@ -88,7 +88,8 @@ static void keep_locked(struct ptc_read_views *r, struct ptc_read_view *v)
 static int load(struct ptc_daemon *d, struct ptc_target *t, struct ptc_read_view **ret_view, struct ptc_error *err)
 {
 	struct ptc_read_view *v = ptc_calloc(1, sizeof *v);
-	int rc = v ? ptc_control_view(d, t, false, true, &v->view, err)
+	struct ptc_target now = *t; /* may turn out to be newer */
+	int rc = v ? ptc_control_view(d, &now, false, true, &v->view, err)
 		   : ptc_error_set(err, PTC_ENOMEM, "out of memory");
 
 	if (rc) {
@@ -104,7 +105,7 @@ static int load(struct ptc_daemon *d, struct ptc_target *t, struct ptc_read_view
 	v->owner = d->read_views;
 	v->epoch = t->epoch;
 	v->refs = 1;
-	memcpy(v->manifest_hash, t->record.manifest_hash, sizeof v->manifest_hash);
+	memcpy(v->manifest_hash, now.record.manifest_hash, sizeof v->manifest_hash);
 	*ret_view = v;
 	return 0;
 }

@@ -38,7 +38,11 @@ class Control(harness.Case):
         return e.exception.code().name, details
 
     def begin(self, peer, job, config="tp=2"):
-        return peer.call("Control", "ImportBegin", job=job.name, config=config).import_id
+        """The import's number. Its call stays open, as a client's does, until the import or the test has ended."""
+        call = peer.start("Control", "ImportBegin",
+                          wire.message("ImportBeginRequest", job=job.name, config=config))
+        self.addCleanup(call.cancel)
+        return next(call).import_id
 
     def chunks(self, job, import_id):
         for item, name in enumerate(sorted(job.state.tensors["param"])):
@@ -273,8 +277,8 @@ class Control(harness.Case):
             for j in (broken, whole):
                 j.imported("tp=2")
             uuid = broken.status()["uuid"]
-            for text in ("{", "{}", "null", '{"version":1}', '{"version":99}', "\x00", ""):
-                self.assertEqual(0, c.etcdctl("put", f"/ptc/jobs/{uuid}/record", "--", text).returncode)
+            for text in ("{", "{}", "null", '{"version":1}', '{"version":99}', "\x01", ""):
+                self.assertEqual(0, c.etcdctl("put", "--", f"/ptc/jobs/{uuid}/record", text or " ").returncode)
             c.restart("n0", timeout_s=60 * PATIENCE)
             c.restart("n1", timeout_s=60 * PATIENCE)
             begun = time.monotonic()

@@ -468,19 +468,23 @@ class Crash(harness.Case):
             self.up(c)
             job = self.start(c)
             job.create()
-            for _ in range(6 if LONG else 3):
+            for point in ("import.begun", "import.sent", "import.begun=fail", "import.sent=fail"):
+                for node in c.nodes: # the controller's daemon, and one that has to relay
+                    c.ptcctl(*job.import_args("tp=2"), node=node, env={"PTC_FAULT": point}, check=False)
+                    self.assertFalse(job.wait_idle()["has_state"])
+                    self.check_nothing_leaked(c, {n: 0 for n in c.nodes})
+            for _ in range(10 if LONG else 2): # in its data
+                self.arm(c.nodes["n1"], "agent.put.middle=sleep")
                 client = subprocess.Popen([harness.program("ptcctl"), *job.import_args("tp=2")],
                                           env=c.environment({"PTC_SOCKET": c.nodes["n1"].socket}),
                                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-                self.arm(c.nodes["n1"], "agent.put.middle=sleep")
                 time.sleep(self.random.uniform(0, 0.1))
                 client.send_signal(signal.SIGKILL)
                 client.wait()
-                if job.wait_idle()["has_state"]:
-                    break # it was too late; good as well
+                self.assertFalse(job.wait_idle()["has_state"])
                 self.check_nothing_leaked(c, {n: 0 for n in c.nodes})
-            if not job.status()["has_state"]:
-                c.ptcctl(*job.import_args("tp=2"))
+                self.arm(c.nodes["n1"])
+            c.ptcctl(*job.import_args("tp=2"))
             directory = self.path("out")
             os.mkdir(directory)
             for point in ("export.rename.before", "export.rename.after"):
@@ -525,10 +529,10 @@ class Crash(harness.Case):
                 used = {r["node"] for r in job.status()["ranks"]}
                 node = sorted(used)[0]
                 self.arm(c.nodes["n0"], point)
-                died = self.while_running(c, lambda: self.quietly(c, "drain", node, node="n0"), c.nodes["n0"]) # noqa: B023
+                died = self.while_running(c, lambda: self.quietly(c, "drain", node, "--wait", node="n0"), c.nodes["n0"]) # noqa: B023
                 print(f"drain of {node}: kill n0 at {point}{'' if died else ' (not reached)'}", flush=True)
                 job.wait_idle()
-                c.ptcctl("drain", node, node="n2")
+                c.ptcctl("drain", node, "--wait", node="n2")
                 self.assertNotIn(node, {r["node"] for r in job.wait_idle()["ranks"]})
                 job.check_whole(self)
                 c.ptcctl("drain", node, "--undo")
@@ -537,7 +541,7 @@ class Crash(harness.Case):
 
     def drained_back(self, c, job):
         node = sorted({r["node"] for r in job.status()["ranks"]})[0]
-        c.ptcctl("drain", node)
+        c.ptcctl("drain", node, "--wait")
         c.ptcctl("drain", node, "--undo")
 
     # ---- start and stop -------------------------------------------------------------------------------------
@@ -662,10 +666,32 @@ class Crash(harness.Case):
             ops = "".join(f"put /ptc/events/{uuid}/{batch * 120 + i:020d} old\n" for i in range(120))
             subprocess.run(["etcdctl", "--endpoints", ",".join(c.etcd_urls()), "txn"], input=f"\n{ops}\n\n", text=True,
                            env={**c.environment(), "ETCDCTL_API": "3"}, stdout=subprocess.DEVNULL, check=True)
-        for _ in range(101):
-            c.ptcctl("verify", job.name)
+        for _ in range(6): # each writes two or three
+            job.resize(B)
+            job.resize(A)
         left = [k for k in self.etcd(c) if k.startswith(f"/ptc/events/{uuid}/")]
         self.assertLess(len(left), 1080)
+
+    def export_several(self, c, client):
+        """A model in two files with an index, there and back."""
+        directory, tensors = self.path("several"), small_state(self.seed).tensors["param"]
+        os.mkdir(directory)
+        names = sorted(tensors)
+        files = {"a.safetensors": names[:3], "b.safetensors": names[3:]}
+        for file, part in files.items():
+            states.write_file(os.path.join(directory, file), {n: tensors[n] for n in part})
+        with open(os.path.join(directory, "model.safetensors.index.json"), "w") as f:
+            json.dump({"metadata": {}, "weight_map": {n: file for file, part in files.items() for n in part}}, f)
+        with open(self.path("several.yaml"), "w") as f:
+            json.dump({"version": 1, "name": "several", "rules": RULES,
+                       "tensors": [{"name": n, "dtype": t.dtype, "shape": t.shape} for n, t in tensors.items()]}, f)
+        c.ptcctl("job", "create", "-f", self.path("several.yaml"))
+        c.ptcctl("import", "several", directory, "--config", "tp=1")
+        c.ptcctl("export", "several", self.path("several.out") + "/", env=client)
+        for file in files:
+            self.assertEqual(harness.sha256(os.path.join(directory, file)),
+                             harness.sha256(os.path.join(self.path("several.out"), file)))
+        c.ptcctl("job", "delete", "several")
 
     def test_every_point_is_reached(self):
         """Each point named in the source is passed by what the other tests kill in the middle of."""
@@ -680,7 +706,7 @@ class Crash(harness.Case):
                 c.start_node(node, client)
             self.settle(c)
             job = self.start(c)
-            job.imported(A)
+            job.imported(A, env=client)
             self.assertNotEqual(0, job.create(check=False).returncode) # undone: the name is taken
             job.resize(B)
             job.resize(A)
@@ -688,6 +714,7 @@ class Crash(harness.Case):
             c.ptcctl("export", job.name, "--ranks", self.path("ranks"), env=client)
             c.ptcctl("export", job.name, self.path("y.safetensors"), check=False,
                      env={**client, "PTC_FAULT": "export.rename.before=fail"})
+            self.export_several(c, client)
             self.fill_event_log(c, job)
             thread = threading.Thread(target=lambda: self.quietly(c, "resize", job.name, "--config", B, "--wait"))
             thread.start()

@@ -50,13 +50,33 @@ struct ptc_admin_stream {
 	bool finished;
 };
 
+static int import_take(struct ptc_admin_import *import, struct ptc_rpc_message *m, struct ptc_error *err)
+{
+	ProtobufCMessage *reply = NULL;
+	Ptc__V1__ImportBeginReply *r;
+	ptc_auto_free void *data = NULL;
+	size_t len;
+	int rc = ptc_admin_gather(m, &data, &len, err);
+
+	if (!rc)
+		rc = ptc_admin_unpack(data, len, &ptc__v1__import_begin_reply__descriptor, &reply, err);
+	if (rc)
+		return rc;
+	r = (Ptc__V1__ImportBeginReply *)reply;
+	import->id = r->import_id;
+	import->config = ptc_strdup(r->config);
+	import->spec = ptc_strndup((const char *)r->spec_json.data, r->spec_json.len);
+	import->spec_len = r->spec_json.len;
+	ptc_admin_reply_free(reply);
+	return import->config && import->spec ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+}
+
 int ptc_admin_import_begin(struct ptc_admin *a, const struct ptc_admin_target *t, struct ptc_admin_import *ret_import,
 			   struct ptc_error *err)
 {
 	struct ptc_admin_import import = { 0 };
 	Ptc__V1__ImportBeginRequest request;
-	Ptc__V1__ImportBeginReply *r;
-	ProtobufCMessage *reply = NULL;
+	struct ptc_rpc_message *m = NULL;
 	int rc;
 
 	ptc__v1__import_begin_request__init(&request);
@@ -66,19 +86,19 @@ int ptc_admin_import_begin(struct ptc_admin *a, const struct ptc_admin_target *t
 	request.gpus = t->gpus;
 	request.nodes = (char **)(uintptr_t)t->nodes;
 	request.n_nodes = t->nnodes;
-	rc = ptc_admin_call(a, SERVICE "ImportBegin", &request.base, &ptc__v1__import_begin_reply__descriptor, &reply,
-			    err);
-	if (rc)
-		return rc;
-	r = (Ptc__V1__ImportBeginReply *)reply;
-	import.id = r->import_id;
-	import.config = ptc_strdup(r->config);
-	import.spec = ptc_strndup((const char *)r->spec_json.data, r->spec_json.len);
-	import.spec_len = r->spec_json.len;
-	ptc_admin_reply_free(reply);
-	if (!import.config || !import.spec) {
+	rc = ptc_admin_open_stream(a, a->control, SERVICE "ImportBegin", &request.base, &import.held, err);
+	if (!rc)
+		rc = ptc_rpc_stream_recv(import.held, &m, err);
+	if (!rc && !m) {
+		rc = ptc_rpc_stream_finish(import.held, err);
+		if (!rc)
+			rc = ptc_error_set(err, PTC_EPEER, "the daemon ended the import before it began");
+	}
+	if (!rc)
+		rc = import_take(&import, m, err);
+	if (rc) {
 		ptc_admin_import_done(&import);
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return rc;
 	}
 	*ret_import = import;
 	return 0;
@@ -86,6 +106,7 @@ int ptc_admin_import_begin(struct ptc_admin *a, const struct ptc_admin_target *t
 
 void ptc_admin_import_done(struct ptc_admin_import *import)
 {
+	ptc_rpc_stream_free(import->held);
 	ptc_free(import->config);
 	ptc_free(import->spec);
 	memset(import, 0, sizeof(*import));

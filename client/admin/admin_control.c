@@ -188,16 +188,26 @@ int ptc_admin_resize(struct ptc_admin *a, const struct ptc_admin_target *target,
 	return ptc_admin_follow(a, SERVICE "Resize", &request.base, fn, arg, err);
 }
 
-int ptc_admin_drain(struct ptc_admin *a, const char *node, const char *job, bool undo, ptc_admin_progress_fn fn,
-		    void *arg, struct ptc_error *err)
+int ptc_admin_drain(struct ptc_admin *a, const char *node, const char *job, ptc_admin_progress_fn fn, void *arg,
+		    struct ptc_error *err)
 {
 	Ptc__V1__DrainRequest request;
 
 	ptc__v1__drain_request__init(&request);
 	request.version = PTC_ADMIN_VERSION;
 	request.node = ptc_admin_borrow(node);
-	request.undo = undo;
 	request.job = ptc_admin_borrow(job);
+	return ptc_admin_follow(a, SERVICE "Drain", &request.base, fn, arg, err);
+}
+
+int ptc_admin_undrain(struct ptc_admin *a, const char *node, ptc_admin_progress_fn fn, void *arg, struct ptc_error *err)
+{
+	Ptc__V1__DrainRequest request;
+
+	ptc__v1__drain_request__init(&request);
+	request.version = PTC_ADMIN_VERSION;
+	request.node = ptc_admin_borrow(node);
+	request.undo = true;
 	return ptc_admin_follow(a, SERVICE "Drain", &request.base, fn, arg, err);
 }
 

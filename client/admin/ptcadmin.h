@@ -78,8 +78,11 @@ typedef int (*ptc_admin_progress_fn)(void *arg, const struct ptc_admin_progress 
 /* Return 0 once the daemon has said that the work is finished. */
 int ptc_admin_resize(struct ptc_admin *a, const struct ptc_admin_target *target, ptc_admin_progress_fn fn, void *arg,
 		     struct ptc_error *err);
-int ptc_admin_drain(struct ptc_admin *a, const char *node, const char *job, bool undo, ptc_admin_progress_fn fn,
-		    void *arg, struct ptc_error *err);
+int ptc_admin_drain(struct ptc_admin *a, const char *node, const char *job, ptc_admin_progress_fn fn, void *arg,
+		    struct ptc_error *err);
+/* The node may get ranks again. */
+int ptc_admin_undrain(struct ptc_admin *a, const char *node, ptc_admin_progress_fn fn, void *arg,
+		      struct ptc_error *err);
 int ptc_admin_verify(struct ptc_admin *a, const char *job, ptc_admin_progress_fn fn, void *arg, struct ptc_error *err);
 
 typedef int (*ptc_admin_event_fn)(void *arg, const char *json);
@@ -88,11 +91,13 @@ int ptc_admin_events(struct ptc_admin *a, const char *job, bool follow, uint64_t
 		     ptc_admin_event_fn fn, void *arg, struct ptc_error *err);
 
 /* ---- import ---------------------------------------------------------------------- */
+struct ptc_rpc_stream;
 struct ptc_admin_import {
 	uint64_t id;
 	char *config; /* chosen */
 	char *spec;   /* canonical JSON */
 	size_t spec_len;
+	struct ptc_rpc_stream *held; /* its end tells the daemon that we are gone */
 };
 /* A file whose header is kept, so that an unchanged export has its hash. */
 struct ptc_admin_file {
@@ -105,6 +110,7 @@ struct ptc_admin_file {
 };
 int ptc_admin_import_begin(struct ptc_admin *a, const struct ptc_admin_target *target,
 			   struct ptc_admin_import *ret_import, struct ptc_error *err);
+/* After the commit has ended. Before that it aborts the import. */
 void ptc_admin_import_done(struct ptc_admin_import *import);
 struct ptc_admin_stream;
 int ptc_admin_import_open(struct ptc_admin *a, const char *job, uint64_t import_id,

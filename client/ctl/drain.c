@@ -4,20 +4,25 @@
 
 static const struct ctl_option options[] = {
 	{ "job", "JOB", "only this job; default: every job you may resize" },
-	{ "undo", NULL, "open the node for ranks again (root)" },
+	{ "undo", NULL, "let the node have ranks again" },
 	{ "wait", NULL, "follow it to its end" },
 };
 
 static int run(struct ctl *c, struct ptc_error *err)
 {
 	struct ctl_follow follow = { .detach = !ctl_option(c, "wait") && !ctl_option(c, "undo") };
-	int rc = ctl_connect(c, err);
+	int rc;
 
+	if (ctl_option(c, "undo") && ctl_option(c, "job"))
+		return ctl_usage(err, "--undo is about the node, not about one job");
+	rc = ctl_connect(c, err);
 	if (rc)
 		return rc;
 	ctl_progress_init(&follow.progress);
-	rc = ptc_admin_drain(c->admin, c->args[0], ctl_option(c, "job"), ctl_option(c, "undo") != NULL, ctl_follow_fn,
-			     &follow, err);
+	if (ctl_option(c, "undo"))
+		rc = ptc_admin_undrain(c->admin, c->args[0], ctl_follow_fn, &follow, err);
+	else
+		rc = ptc_admin_drain(c->admin, c->args[0], ctl_option(c, "job"), ctl_follow_fn, &follow, err);
 	return ctl_follow_end(c, &follow, rc, err);
 }
 
