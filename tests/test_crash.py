@@ -254,7 +254,10 @@ class Crash(harness.Case):
 
         thread = threading.Thread(target=guarded)
         thread.start()
-        while thread.is_alive() and node.pid():
+        linger = time.monotonic() + 0.2 # what the daemon does after it has answered: events, removals
+        while node.pid() and (thread.is_alive() or time.monotonic() < linger):
+            if thread.is_alive():
+                linger = time.monotonic() + 0.2
             time.sleep(0.005)
         died = not node.pid()
         self.recover(c)
@@ -350,13 +353,12 @@ class Crash(harness.Case):
             self.arm(node, rule if node.name == victim else "")
         caller = next(n for n in c.nodes if n != victim)
         r = []
-        died = self.while_running(c, lambda: r.append(self.quietly(c, "abort", job.name, node=caller)),
-                                  c.nodes[victim or caller])
-        while resize.is_alive() and victim and not died:
-            resize.join(0.005)
-            died = not c.nodes[victim].pid()
-        self.recover(c)
-        resize.join()
+
+        def abort():
+            r.append(self.quietly(c, "abort", job.name, node=caller))
+            resize.join()
+
+        died = self.while_running(c, abort, c.nodes[victim or caller])
         return r[0].returncode == 0, died
 
     def test_abort_in_each_phase(self):
