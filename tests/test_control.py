@@ -38,7 +38,10 @@ class Control(harness.Case):
         return e.exception.code().name, details
 
     def begin(self, peer, job, config="tp=2"):
-        return peer.call("Control", "ImportBegin", job=job.name, config=config).import_id
+        """The number of an import that lives as long as peer, or until it is aborted."""
+        call = peer.start("Control", "ImportBegin", wire.message("ImportBeginRequest", job=job.name, config=config))
+        self.addCleanup(call.cancel)
+        return next(call).import_id
 
     def chunks(self, job, import_id):
         for item, name in enumerate(sorted(job.state.tensors["param"])):
