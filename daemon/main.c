@@ -33,7 +33,7 @@
 #define SHUTDOWN_GRACE_MS 1000
 #define IDLE_MS           5000 /* with less than IDLE_CPU_MS of CPU time used, the daemon is idle */
 #define IDLE_CPU_MS       250
-#define KEEP_BYTES        (16u << 20) /* freed memory not worth giving back */
+#define KEEP_BYTES        (24u << 20) /* of anonymous memory in all: not worth giving back */
 #define DEFAULT_CONFIG    "/etc/ptc/ptcd.yaml"
 
 struct process {
@@ -42,7 +42,6 @@ struct process {
 	struct {
 		unsigned ticks;
 		clock_t cpu;
-		uint64_t floor_bytes; /* anonymous memory after the last time it was given back */
 	} idle;
 	struct ptc_buf memory_json;
 	struct ptc_etcd_child *etcd;
@@ -169,10 +168,8 @@ static void give_back(struct process *p)
 	bool idle = cpu - p->idle.cpu < (clock_t)CLOCKS_PER_SEC * IDLE_CPU_MS / 1000;
 
 	p->idle.cpu = cpu;
-	if (!idle || anonymous_bytes() < p->idle.floor_bytes + KEEP_BYTES)
-		return;
-	ptc_alloc_trim();
-	p->idle.floor_bytes = anonymous_bytes();
+	if (idle && anonymous_bytes() > KEEP_BYTES)
+		ptc_alloc_trim();
 }
 
 static void on_tick(uv_timer_t *timer)

@@ -73,7 +73,8 @@ struct pool {
 	const struct ptc_plan_request *req;
 	char **names; /* plan node number -> name; the view's nodes come first */
 	size_t nnames;
-	bool *usable; /* as a source */
+	bool *usable;       /* as a source */
+	uint64_t *ceilings; /* of chunks; 0: not known, the node is down */
 	struct ptc_device *devices;
 	size_t ndevices;
 	const struct ptc_view *v;
@@ -110,8 +111,9 @@ static void collect(void *arg)
 		devices += ptc_cluster_node(c, i)->doc.devices;
 	p->names = ptc_calloc(most, sizeof *p->names);
 	p->usable = ptc_calloc(most, sizeof *p->usable);
+	p->ceilings = ptc_calloc(most, sizeof *p->ceilings);
 	p->devices = ptc_calloc(devices, sizeof *p->devices);
-	if (!p->names || !p->usable || !p->devices) {
+	if (!p->names || !p->usable || !p->ceilings || !p->devices) {
 		p->rc = PTC_ENOMEM;
 		return;
 	}
@@ -125,6 +127,7 @@ static void collect(void *arg)
 			continue;
 		number = pool_name(p, n->doc.name);
 		p->usable[number] = true;
+		p->ceilings[number] = n->doc.ceiling_bytes;
 		if (n->drained || !wanted(p, n->doc.name))
 			continue;
 		for (uint32_t k = 0; k < n->doc.devices; k++)
@@ -138,6 +141,7 @@ static void pool_done(struct pool *p)
 		ptc_free(p->names[i]);
 	ptc_free(p->names);
 	ptc_free(p->usable);
+	ptc_free(p->ceilings);
 	ptc_free(p->devices);
 }
 
@@ -162,6 +166,7 @@ struct layouts {
 	struct ptc_layout *from, *to;
 	struct ptc_allocation from_alloc, to_alloc;
 	struct ptc_plan *plan;
+	struct ptc_plan *need; /* the same layout brought to empty nodes: in_bytes is what each node will hold */
 	int64_t gap;
 };
 
@@ -172,6 +177,7 @@ static void layouts_done(struct layouts *l)
 	ptc_allocation_done(&l->from_alloc);
 	ptc_allocation_done(&l->to_alloc);
 	ptc_plan_free(l->plan);
+	ptc_plan_free(l->need);
 }
 
 static int make_layouts(const struct ptc_spec *spec, const struct ptc_view *v, const struct ptc_config *config,
@@ -202,6 +208,8 @@ static int make_layouts(const struct ptc_spec *spec, const struct ptc_view *v, c
 	if (rc == 0)
 		rc = ptc_plan_new(spec, l->from, l->from ? &l->from_alloc : NULL, l->to, &l->to_alloc,
 				  (uint32_t)p->nnames, p->usable, &l->plan, err);
+	if (rc == 0)
+		rc = ptc_plan_new(spec, NULL, NULL, l->to, &l->to_alloc, (uint32_t)p->nnames, NULL, &l->need, err);
 	return rc;
 }
 
@@ -241,15 +249,18 @@ nomem:
 	return ptc_error_set(err, PTC_ENOMEM, "out of memory");
 }
 
-static json_t *node_rows(const struct pool *p, const struct ptc_plan *plan)
+static json_t *node_rows(const struct pool *p, const struct layouts *l)
 {
+	const struct ptc_plan *plan = l->plan;
 	json_t *rows = json_array();
 
 	for (size_t i = 0; i < p->nnames; i++)
-		if (plan->in_bytes[i] || plan->out_bytes[i])
-			json_array_append_new(rows, json_pack("{s:s, s:I, s:I}", "node", p->names[i], "in_bytes",
-							      (json_int_t)plan->in_bytes[i], "out_bytes",
-							      (json_int_t)plan->out_bytes[i]));
+		if (plan->in_bytes[i] || plan->out_bytes[i] || l->need->in_bytes[i])
+			json_array_append_new(rows, json_pack("{s:s, s:I, s:I, s:I, s:I}", "node", p->names[i],
+							      "in_bytes", (json_int_t)plan->in_bytes[i], "out_bytes",
+							      (json_int_t)plan->out_bytes[i], "held_bytes",
+							      (json_int_t)l->need->in_bytes[i], "ceiling_bytes",
+							      (json_int_t)p->ceilings[i]));
 	return rows;
 }
 
@@ -265,11 +276,11 @@ static char *plan_json(const struct pool *p, const struct ptc_view *v, const str
 						to->nodes[to->rank_node[r]], "device", (json_int_t)to->rank_device[r]));
 	root = json_pack("{s:i, s:s, s:s, s:s, s:o, s:o, s:{s:I, s:I, s:I, s:I, s:I, s:b, s:I}}", "version", 1, "job",
 			 v->meta.name, "from", v->from.config ? v->from.config : "", "to", to->config, "ranks", ranks,
-			 "nodes", node_rows(p, l->plan), "totals", "in_place", (json_int_t)l->plan->in_place,
-			 "within_node", (json_int_t)l->plan->within_node, "between_nodes",
-			 (json_int_t)l->plan->between_nodes, "bound_this_mapping", (json_int_t)l->plan->bound_mapping,
-			 "bound_any_mapping", (json_int_t)(l->plan->between_nodes - l->gap), "bound_exact",
-			 (int)(l->gap == 0), "gap", (json_int_t)l->gap);
+			 "nodes", node_rows(p, l), "totals", "in_place", (json_int_t)l->plan->in_place, "within_node",
+			 (json_int_t)l->plan->within_node, "between_nodes", (json_int_t)l->plan->between_nodes,
+			 "bound_this_mapping", (json_int_t)l->plan->bound_mapping, "bound_any_mapping",
+			 (json_int_t)(l->plan->between_nodes - l->gap), "bound_exact", (int)(l->gap == 0), "gap",
+			 (json_int_t)l->gap);
 	text = root ? ptc_json_text(root) : NULL;
 	json_decref(root);
 	return text;

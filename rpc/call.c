@@ -250,7 +250,7 @@ void ptc_rpc_call_serve(struct ptc_rpc_call *call)
 	/* Errors quote what the caller sent, and must stay one line. */
 	for (char *p = err.text; *p; p++)
 		if ((unsigned char)*p < 0x20 || *p == 0x7f)
-			*p = '?';
+			*p = *p == '\n' || *p == '\t' ? ' ' : '?';
 	if (rc)
 		ptc_debug("rpc", "call from %s: %s", call->peer, err.text);
 	send_status(call, rc, &err);

@@ -234,6 +234,9 @@ static void last_shutdown(void)
 	pthread_mutex_unlock(&tick.lock);
 	pthread_join(tick.thread, NULL);
 	ptc_rpc_cq_free(tick.cq);
+	if (quota)
+		grpc_resource_quota_unref(quota);
+	quota = NULL;
 	grpc_shutdown_blocking();
 }
 

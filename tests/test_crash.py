@@ -468,19 +468,23 @@ class Crash(harness.Case):
             self.up(c)
             job = self.start(c)
             job.create()
-            for _ in range(6 if LONG else 3):
+            for point in ("import.begun", "import.sent", "import.begun=fail", "import.sent=fail"):
+                for node in c.nodes: # the controller's daemon, and one that has to relay
+                    c.ptcctl(*job.import_args("tp=2"), node=node, env={"PTC_FAULT": point}, check=False)
+                    self.assertFalse(job.wait_idle()["has_state"])
+                    self.check_nothing_leaked(c, {n: 0 for n in c.nodes})
+            for _ in range(10 if LONG else 2): # in its data
+                self.arm(c.nodes["n1"], "agent.put.middle=sleep")
                 client = subprocess.Popen([harness.program("ptcctl"), *job.import_args("tp=2")],
                                           env=c.environment({"PTC_SOCKET": c.nodes["n1"].socket}),
                                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-                self.arm(c.nodes["n1"], "agent.put.middle=sleep")
                 time.sleep(self.random.uniform(0, 0.1))
                 client.send_signal(signal.SIGKILL)
                 client.wait()
-                if job.wait_idle()["has_state"]:
-                    break # it was too late; good as well
+                self.assertFalse(job.wait_idle()["has_state"])
                 self.check_nothing_leaked(c, {n: 0 for n in c.nodes})
-            if not job.status()["has_state"]:
-                c.ptcctl(*job.import_args("tp=2"))
+                self.arm(c.nodes["n1"])
+            c.ptcctl(*job.import_args("tp=2"))
             directory = self.path("out")
             os.mkdir(directory)
             for point in ("export.rename.before", "export.rename.after"):
@@ -702,7 +706,7 @@ class Crash(harness.Case):
                 c.start_node(node, client)
             self.settle(c)
             job = self.start(c)
-            job.imported(A)
+            job.imported(A, env=client)
             self.assertNotEqual(0, job.create(check=False).returncode) # undone: the name is taken
             job.resize(B)
             job.resize(A)

@@ -14,7 +14,7 @@ import harness
 import numpy as np
 import oracle
 import state as states
-from harness import LONG, SANITIZED, Job, skip_unless_root
+from harness import LONG, SANITIZED, Job, skip_unless_root, wait_for
 
 MIB = 1 << 20
 RULES = [{"match": "*", "split": {"axis": "tp", "dim": 0}, "layer": "h.{}.*"}]
@@ -64,6 +64,12 @@ class Group:
                 time.sleep(0.05)
 
 
+def anonymous(pid):
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/status") as f:
+        return next((int(line.split()[1]) * 1024 for line in f if line.startswith("RssAnon:")), 0)
+    return 0
+
+
 class Memory(harness.Case):
     def state(self, mib):
         """`mib` MiB in all, in 16 layers, parameters and one field of the same size."""
@@ -88,6 +94,8 @@ class Memory(harness.Case):
                 c.stop()
                 for name, g in groups.items():
                     print(f"{name}: peak {g.peak_bytes() / MIB:.0f} MiB of a ceiling of {ceiling_mib} MiB", flush=True)
+                    self.assertEqual(0, g.killed(), f"{name} was killed for memory")
+                    self.assertLessEqual(g.peak_bytes(), ceiling_mib * MIB, f"{name} used more than its ceiling")
                     # What tmpfs still holds is charged until its files are gone.
                 for d, _, files in os.walk(c.options["chunk_root"]):
                     for f in files:
@@ -105,19 +113,59 @@ class Memory(harness.Case):
             job.imported("tp=2,pp=2,dp=2")
             for config in ("tp=4", "tp=2,pp=2,dp=2", "tp=1,pp=4,dp=2", "tp=8"):
                 job.resize(config)
-            self.assertEqual({n: 0 for n in groups}, {n: g.killed() for n, g in groups.items()}, "killed for memory")
             job.check_whole(self)
             job.check_ranks(self, oracle.Config("tp=8"), RULES)
+            self.assertEqual(set(groups), {n["node"] for n in c.json("nodes")["nodes"] if n["memory"]["etcd_bytes"] ==
+                                           (128 * MIB if n["node"] == "n0" else 0)})
+            self.check_shares(c, 768 * MIB)
+            job.check_whole(self)
+            self.check_given_back(c)
+
+    def check_shares(self, c, ceiling):
+        for n in c.json("nodes")["nodes"]:
+            m = n["memory"]
+            self.assertEqual(ceiling, m["ceiling_bytes"])
+            self.assertEqual(ceiling, sum(v for k, v in m.items() if k != "ceiling_bytes"), "the shares are the ceiling")
+            self.assertEqual(m["chunks_bytes"], n["store"]["ceiling_bytes"])
+            self.assertLessEqual(n["store"]["file_bytes"], m["chunks_bytes"] + m["tables_bytes"])
+            self.assertLessEqual(n["heap"]["peak_bytes"], m["staging_bytes"] + m["work_bytes"])
+
+    def check_given_back(self, c):
+        """An idle daemon keeps little of what transfers have used."""
+        def most():
+            return max(anonymous(node.pid()) for node in c.nodes.values())
+        before = most()
+        wait_for(lambda: most() < max(before * 3 // 4, 48 * MIB), 40, f"less than the {before / MIB:.0f} MiB a busy daemon had",
+                 0.5)
+
+    @skip_unless_root
+    def test_many_import_streams(self):
+        """What a gateway and its nodes buffer is bounded whatever the number of streams."""
+        if SANITIZED:
+            self.skipTest("sanitizers take memory of their own")
+        with self.limited(768) as (c, groups):
+            job = Job(c, "many", self.state(512), self.path("job"), RULES)
+            job.create()
+            peaks = self.watch(c, lambda: c.ptcctl(*job.import_args("tp=2,pp=4"), "--streams", "16"))
+            m = c.json("nodes")["nodes"][0]["memory"]
+            bound = m["staging_bytes"] + m["work_bytes"] + m["transport_bytes"]
+            for name in groups:
+                print(f"{name} grew by {peaks[name] / MIB:.0f} MiB of {bound / MIB:.0f}", flush=True)
+                self.assertLess(peaks[name], bound)
+            job.check_whole(self)
 
     @skip_unless_root
     def test_too_little_is_refused_before_anything_starts(self):
         s = self.state(512)
-        with self.limited(448, percent=300) as (c, _):
+        with self.limited(576, percent=300) as (c, _):
             job = Job(c, "mem", s, self.path("job"), RULES)
             job.imported("tp=2,pp=4")
             keys = c.etcdctl("get", "--prefix", "/ptc/jobs/", "--keys-only").stdout.count("/record")
             line = self.refused(c, "resize", "mem", "--config", "dp=8", "--wait", timeout_s=60)
-            self.assertRegex(line.lower(), "memory|ceiling")
+            self.assertRegex(line, r"memory: node n\d needs \d+ more bytes .* has \d+ of \d+ free; .* raise its memory.ceiling")
+            plan = {n["node"]: n for n in c.json("plan", "mem", "--config", "dp=8")["nodes"]}
+            self.assertEqual({512 * MIB}, {n["held_bytes"] for n in plan.values()})
+            self.assertTrue(all(0 < n["ceiling_bytes"] < n["held_bytes"] for n in plan.values()), plan)
             self.assertEqual(keys, c.etcdctl("get", "--prefix", "/ptc/jobs/", "--keys-only").stdout.count("/record"))
             self.assertEqual(1, job.generation())
             job.check_whole(self)
@@ -147,24 +195,19 @@ class Memory(harness.Case):
 
     def watch(self, c, run):
         """Greatest growth of RssAnon of each daemon and of any ptcctl while run() runs."""
-        def anon(pid):
-            with contextlib.suppress(OSError), open(f"/proc/{pid}/status") as f:
-                return next((int(line.split()[1]) * 1024 for line in f if line.startswith("RssAnon:")), 0)
-            return 0
-
         before, peaks, done = {}, {}, threading.Event()
         for name, node in c.nodes.items():
-            before[name] = anon(node.pid())
+            before[name] = anonymous(node.pid())
 
         def sample():
             while not done.wait(0.02):
                 for name, node in c.nodes.items():
-                    peaks[name] = max(peaks.get(name, 0), anon(node.pid()) - before[name])
+                    peaks[name] = max(peaks.get(name, 0), anonymous(node.pid()) - before[name])
                 daemons = {n.pid() for n in c.nodes.values()}
                 for pid in c.processes():
                     with contextlib.suppress(OSError), open(f"/proc/{pid}/comm") as f:
                         if pid not in daemons and f.read().strip() == "ptcctl":
-                            peaks["ptcctl"] = max(peaks.get("ptcctl", 0), anon(pid))
+                            peaks["ptcctl"] = max(peaks.get("ptcctl", 0), anonymous(pid))
 
         sampler = threading.Thread(target=sample)
         sampler.start()

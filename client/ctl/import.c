@@ -8,6 +8,7 @@
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/cleanup.h"
+#include "base/fault.h"
 #include "client/ctl/verbs.h"
 
 #include <inttypes.h>
@@ -207,6 +208,8 @@ static int transfer(struct ctl_import *im, const struct ptc_admin_import *begun,
 	struct ctl_follow follow = { 0 };
 	int rc;
 
+	if (ptc_fault("import.begun"))
+		return ptc_error_set(err, PTC_EIO, "fault point import.begun");
 	rc = ptc_job_from_json(begun->spec, begun->spec_len, &im->desc, err);
 	if (!rc)
 		rc = read_sets(im, err);
@@ -214,6 +217,8 @@ static int transfer(struct ctl_import *im, const struct ptc_admin_import *begun,
 		rc = list_parts(im, err);
 	if (!rc)
 		rc = ctl_import_send(im, begun->id, nstreams, err);
+	if (!rc && ptc_fault("import.sent"))
+		rc = ptc_error_set(err, PTC_EIO, "fault point import.sent");
 	if (rc)
 		return rc;
 	ctl_progress_init(&follow.progress);
