@@ -265,6 +265,9 @@ void ptc_controllers_tick(struct ptc_daemon *d)
 {
 	int64_t lease = ptc_cluster_lease(d->cluster);
 
+	for (size_t i = 0; i < d->ncontrollers; i++)
+		if (d->controllers[i]->running) /* bytes move */
+			ptc_controller_progress(d->controllers[i]);
 	for (size_t i = 0; lease && ptc_cluster_synced(d->cluster) && i < ptc_cluster_njobs(d->cluster); i++) {
 		struct ptc_job_view *j = ptc_cluster_job(d->cluster, i);
 		unsigned due;

@@ -38,8 +38,14 @@ class Control(harness.Case):
         return e.exception.code().name, details
 
     def begin(self, peer, job, config="tp=2"):
+<<<<<<< HEAD
         """The number of an import that lives as long as peer, or until it is aborted."""
         call = peer.start("Control", "ImportBegin", wire.message("ImportBeginRequest", job=job.name, config=config))
+=======
+        """The import's number. Its call stays open, as a client's does, until the import or the test has ended."""
+        call = peer.start("Control", "ImportBegin",
+                          wire.message("ImportBeginRequest", job=job.name, config=config))
+>>>>>>> refs/heads/enemy
         self.addCleanup(call.cancel)
         return next(call).import_id
 
@@ -118,6 +124,31 @@ class Control(harness.Case):
             self.assertEqual(0, job.generation())
             c.ptcctl(*job.import_args("tp=2"))
             job.check_whole(self)
+
+    def test_on_whose_behalf(self):
+        """A node forwards for a uid; what is not one is nobody, and only a node is asked at all."""
+        import grpc
+        with self.cluster(nodes=2, devices=1, transport="tls") as c:
+            job = self.job(c)
+            job.imported("tp=2")
+
+            def status(name, *metadata):
+                files = []
+                for f in ("ca.crt", f"{name}.key", f"{name}.crt"):
+                    with open(os.path.join(c.dir, "ca", f), "rb") as x:
+                        files.append(x.read())
+                with wire.Peer(f"localhost:{c.options['ports']['n0']}", grpc.ssl_channel_credentials(*files),
+                               [("ptc-uid", m) for m in metadata]) as peer:
+                    try:
+                        peer.call("Control", "Status", job="j")
+                    except grpc.RpcError as e:
+                        return e.code().name
+                    return "OK"
+
+            self.assertEqual("OK", status("n1", str(os.geteuid())), "positive control")
+            for uid in ("12345", "x", "", "-1", " 0", "+0", "0x0", "4294967295", "4294967296", "9" * 30):
+                self.assertEqual("NOT_FOUND", status("n1", uid), uid)
+            self.assertEqual("OK", status("admin", "12345"), "an administrator is root, whatever it says")
 
     # ---- callers that go away ---------------------------------------------------------------------------------------
 
