@@ -38,14 +38,9 @@ class Control(harness.Case):
         return e.exception.code().name, details
 
     def begin(self, peer, job, config="tp=2"):
-<<<<<<< HEAD
-        """The number of an import that lives as long as peer, or until it is aborted."""
-        call = peer.start("Control", "ImportBegin", wire.message("ImportBeginRequest", job=job.name, config=config))
-=======
         """The import's number. Its call stays open, as a client's does, until the import or the test has ended."""
         call = peer.start("Control", "ImportBegin",
                           wire.message("ImportBeginRequest", job=job.name, config=config))
->>>>>>> refs/heads/enemy
         self.addCleanup(call.cancel)
         return next(call).import_id
 
