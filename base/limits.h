@@ -18,7 +18,8 @@
 
 #define PTC_SPEC_MAX_BYTES         (64u << 20) /* canonical spec JSON */
 #define PTC_JOB_YAML_MAX_BYTES     (16u << 20)
-#define PTC_SAFETENSORS_HEADER_MAX 100000000u  /* the format's own limit */
+#define PTC_SAFETENSORS_HEADER_MAX 100000000u /* the format's own limit */
+#define PTC_CONTROL_FIELDS_MAX     (1u << 16) /* fields of one control request, nested ones included; most is node names */
 #define PTC_CONTROL_MESSAGE_MAX    (80u << 20) /* one control message, holds a spec */
 #define PTC_BULK_MESSAGE_MAX       (4u << 20)  /* one Fetch/Put message */
 #define PTC_BULK_MESSAGE_BYTES     (2u << 20)  /* what we send; see docs/benchmarking.md */

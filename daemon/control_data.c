@@ -204,11 +204,10 @@ static int find_import(struct import *im, const char *job, uint64_t id, struct p
 static int import_message(struct import *im, struct ptc_rpc_message *m, struct ptc_error *err)
 {
 	Ptc__V1__ImportChunk *c;
-	int rc = ptc_pb_message(m, &ptc__v1__import_chunk__descriptor, (ProtobufCMessage **)&c, err);
+	int rc = ptc_pb_request(m, &ptc__v1__import_chunk__descriptor, (ProtobufCMessage **)&c, err);
 
 	if (rc)
-		return rc == PTC_EPEER ? ptc_error_set(err, PTC_EINVAL, "request does not parse as an ImportChunk")
-				       : rc;
+		return rc;
 	rc = ptc_pb_version(c->version, err);
 	if (rc == 0 && !im->scatter)
 		rc = find_import(im, c->job, c->import_id, err);

@@ -148,7 +148,7 @@ int ptc_record_doc_decode(const char *json, size_t len, struct ptc_record_doc *r
 		return rc;
 	if (json_unpack(root, "{s:I, s:I, s:I, s:s}", "generation", &generation, "snapshot", &snapshot, "step", &step,
 			"manifest", &manifest) != 0 ||
-	    generation < 1 || snapshot < 1 || !take(d.manifest_hash, sizeof d.manifest_hash, manifest))
+	    generation < 1 || snapshot < 1 || step < 0 || !take(d.manifest_hash, sizeof d.manifest_hash, manifest))
 		return malformed("record", root, err);
 	d.generation = (uint64_t)generation;
 	d.snapshot = (uint64_t)snapshot;
@@ -184,7 +184,8 @@ int ptc_intent_doc_decode(const char *json, size_t len, struct ptc_intent_doc *r
 	if (json_unpack(root, "{s:I, s:s, s:I, s:I, s:I, s:I, s:s, s:I}", "id", &id, "kind", &kind, "from_generation",
 			&fg, "from_snapshot", &fs, "to_generation", &tg, "to_snapshot", &ts, "generation", &generation,
 			"started_ms", &started) != 0 ||
-	    !take(d.generation_hash, sizeof d.generation_hash, generation) || fg < 0 || fs < 0 || tg < 1 || ts < 1)
+	    !take(d.generation_hash, sizeof d.generation_hash, generation) || id < 1 || fg < 0 || fs < 0 || tg < 1 ||
+	    ts < 1 || (strcmp(kind, kinds[PTC_SWITCH_IMPORT]) != 0 && strcmp(kind, kinds[PTC_SWITCH_RESIZE]) != 0))
 		return malformed("intent", root, err);
 	d.kind = strcmp(kind, kinds[PTC_SWITCH_IMPORT]) == 0 ? PTC_SWITCH_IMPORT : PTC_SWITCH_RESIZE;
 	d.id = (uint64_t)id;
@@ -370,12 +371,11 @@ static bool digests_fill(struct ptc_manifest_doc *d, const char *hex)
 		return false;
 	for (size_t i = 0; i < d->ndigests; i++) {
 		char one[17] = { 0 };
-		char *end;
 
 		memcpy(one, hex + 16 * i, 16);
-		d->digests[i] = strtoull(one, &end, 16);
-		if (*end)
+		if (strspn(one, "0123456789abcdef") != 16) /* strtoull would take signs, spaces and 0x */
 			return false;
+		d->digests[i] = strtoull(one, NULL, 16);
 	}
 	return true;
 }
@@ -396,8 +396,11 @@ static bool file_fill(struct ptc_file_doc *f, json_t *v)
 	if (!f->field || !f->name || !f->items)
 		return false;
 	f->nitems = json_array_size(items);
-	json_array_foreach(items, i, item)
+	json_array_foreach(items, i, item) {
+		if (!json_is_integer(item) || json_integer_value(item) < 0 || json_integer_value(item) > UINT32_MAX)
+			return false;
 		f->items[i] = (uint32_t)json_integer_value(item);
+	}
 	return true;
 }
 
@@ -428,7 +431,8 @@ int ptc_manifest_doc_decode(const char *json, size_t len, struct ptc_manifest_do
 		return rc;
 	if (json_unpack(root, "{s:I, s:I, s:I, s:s, s:s, s:s, s:o}", "generation", &generation, "snapshot", &snapshot,
 			"step", &step, "spec", &spec, "layout", &layout, "digests", &digests, "files", &files) != 0 ||
-	    !json_is_array(files) || !take(d.spec_hash, sizeof d.spec_hash, spec) ||
+	    !json_is_array(files) || generation < 1 || snapshot < 1 || step < 0 ||
+	    !take(d.spec_hash, sizeof d.spec_hash, spec) ||
 	    !take(d.generation_hash, sizeof d.generation_hash, layout) || !digests_fill(&d, digests) ||
 	    !files_fill(&d, files)) {
 		ptc_manifest_doc_done(&d);

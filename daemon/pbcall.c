@@ -2,6 +2,7 @@
 #include "daemon/pbcall.h"
 
 #include "base/alloc.h"
+#include "base/limits.h"
 
 int ptc_pb_version(uint32_t version, struct ptc_error *err)
 {
@@ -24,9 +25,10 @@ int ptc_pb_call_send(struct ptc_rpc_call *call, const ProtobufCMessage *msg, str
 	return rc;
 }
 
-int ptc_pb_message(struct ptc_rpc_message *m, const ProtobufCMessageDescriptor *type, ProtobufCMessage **ret_msg,
-		   struct ptc_error *err)
+static int decode(struct ptc_rpc_message *m, const ProtobufCMessageDescriptor *type, size_t max_fields,
+		  ProtobufCMessage **ret_msg, struct ptc_error *err)
 {
+	size_t fields;
 	size_t len = ptc_rpc_message_len(m);
 	void *data = ptc_malloc(len);
 	int rc;
@@ -34,9 +36,28 @@ int ptc_pb_message(struct ptc_rpc_message *m, const ProtobufCMessageDescriptor *
 	if (!data)
 		return ptc_error_set(err, PTC_ENOMEM, "out of memory for a message of %zu bytes", len);
 	ptc_rpc_message_read(m, data, len);
-	rc = ptc_pb_decode(type, data, len, ret_msg, err);
+	fields = max_fields ? ptc_pb_fields(type, data, len) : 0;
+	if (fields > max_fields && fields != SIZE_MAX)
+		rc = ptc_error_set(err, PTC_ELIMIT, "%s with %zu fields; at most %zu are read", type->short_name,
+				   fields, max_fields);
+	else
+		rc = ptc_pb_decode(type, data, len, ret_msg, err);
 	ptc_free(data);
 	return rc;
+}
+
+int ptc_pb_message(struct ptc_rpc_message *m, const ProtobufCMessageDescriptor *type, ProtobufCMessage **ret_msg,
+		   struct ptc_error *err)
+{
+	return decode(m, type, 0, ret_msg, err);
+}
+
+int ptc_pb_request(struct ptc_rpc_message *m, const ProtobufCMessageDescriptor *type, ProtobufCMessage **ret_msg,
+		   struct ptc_error *err)
+{
+	int rc = decode(m, type, PTC_CONTROL_FIELDS_MAX, ret_msg, err);
+
+	return rc == PTC_EPEER ? ptc_error_set(err, PTC_EINVAL, "request does not parse as %s", type->name) : rc;
 }
 
 int ptc_pb_call_recv(struct ptc_rpc_call *call, const ProtobufCMessageDescriptor *type, ProtobufCMessage **ret_msg,
@@ -51,11 +72,10 @@ int ptc_pb_call_recv(struct ptc_rpc_call *call, const ProtobufCMessageDescriptor
 		return rc;
 	if (!m)
 		return ptc_error_set(err, PTC_EINVAL, "no request message");
-	rc = ptc_pb_message(m, type, &msg, err);
+	rc = ptc_pb_request(m, type, &msg, err);
 	ptc_rpc_message_done(m);
 	if (rc)
-		return rc == PTC_EPEER ? ptc_error_set(err, PTC_EINVAL, "request does not parse as %s", type->name)
-				       : rc;
+		return rc;
 	version = protobuf_c_message_descriptor_get_field_by_name(type, "version");
 	if (version)
 		rc = ptc_pb_version(*(const uint32_t *)(const void *)((const char *)msg + version->offset), err);

@@ -9,6 +9,9 @@ int ptc_pb_call_send(struct ptc_rpc_call *call, const ProtobufCMessage *msg, str
 /* The next request message; PTC_EINVAL when the client sent none. version (field 1 of every ptc message) is checked. */
 int ptc_pb_call_recv(struct ptc_rpc_call *call, const ProtobufCMessageDescriptor *type, ProtobufCMessage **ret_msg,
 		     struct ptc_error *err);
+/* A message a client sent: PTC_EINVAL when it does not parse, PTC_ELIMIT when it has more fields than any needs. */
+int ptc_pb_request(struct ptc_rpc_message *m, const ProtobufCMessageDescriptor *type, ProtobufCMessage **ret_msg,
+		   struct ptc_error *err);
 /* A received message as protobuf; m stays the caller's. */
 int ptc_pb_message(struct ptc_rpc_message *m, const ProtobufCMessageDescriptor *type, ProtobufCMessage **ret_msg,
 		   struct ptc_error *err);

@@ -49,6 +49,66 @@ int ptc_pb_decode(const ProtobufCMessageDescriptor *type, const void *data, size
 	return 0;
 }
 
+/* One varint; false at the end of the data or when it is too long. */
+static bool varint(const uint8_t **at, const uint8_t *end, uint64_t *ret)
+{
+	*ret = 0;
+	for (unsigned shift = 0; *at < end && shift < 64; shift += 7) {
+		uint8_t byte = *(*at)++;
+
+		*ret |= (uint64_t)(byte & 0x7f) << shift;
+		if (!(byte & 0x80))
+			return true;
+	}
+	return false;
+}
+
+/* What follows a tag of that wire type: its length, the tag's own length bytes passed. */
+static bool payload(const uint8_t **at, const uint8_t *end, unsigned wire_type, uint64_t *ret_len)
+{
+	const uint8_t *from = *at;
+	uint64_t ignored;
+
+	if (wire_type == PROTOBUF_C_WIRE_TYPE_VARINT) {
+		if (!varint(at, end, &ignored))
+			return false;
+		*ret_len = (uint64_t)(*at - from);
+		*at = from;
+	} else if (wire_type == PROTOBUF_C_WIRE_TYPE_64BIT) {
+		*ret_len = 8;
+	} else if (wire_type == PROTOBUF_C_WIRE_TYPE_32BIT) {
+		*ret_len = 4;
+	} else if (wire_type != PROTOBUF_C_WIRE_TYPE_LENGTH_PREFIXED || !varint(at, end, ret_len)) {
+		return false;
+	}
+	return *ret_len <= (uint64_t)(end - *at);
+}
+
+size_t ptc_pb_fields(const ProtobufCMessageDescriptor *type, const void *data, size_t len)
+{
+	const uint8_t *at = data, *end = at + len;
+	size_t n = 0;
+
+	while (at < end) {
+		const ProtobufCFieldDescriptor *f;
+		uint64_t tag, size;
+
+		if (!varint(&at, end, &tag) || !payload(&at, end, (unsigned)(tag & 7), &size))
+			return SIZE_MAX;
+		n++;
+		f = tag >> 3 <= UINT32_MAX ? protobuf_c_message_descriptor_get_field(type, (unsigned)(tag >> 3)) : NULL;
+		if (f && f->type == PROTOBUF_C_TYPE_MESSAGE && (tag & 7) == PROTOBUF_C_WIRE_TYPE_LENGTH_PREFIXED) {
+			size_t inner = ptc_pb_fields(f->descriptor, at, (size_t)size);
+
+			if (inner == SIZE_MAX)
+				return SIZE_MAX;
+			n += inner;
+		}
+		at += size;
+	}
+	return n;
+}
+
 void ptc_pb_free(ProtobufCMessage *msg)
 {
 	if (msg)

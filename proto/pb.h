@@ -18,4 +18,7 @@ int ptc_pb_encode(const ProtobufCMessage *msg, void **ret_data, size_t *ret_len,
 /* *ret_msg: protobuf_c_message_free_unpacked(msg, &ptc_pb_allocator), or ptc_pb_free. */
 int ptc_pb_decode(const ProtobufCMessageDescriptor *type, const void *data, size_t len, ProtobufCMessage **ret_msg,
 		  struct ptc_error *err);
+/* How many fields the wire form has, nested ones included (a packed list is one); SIZE_MAX when it does not parse. A
+ * field of two bytes costs protobuf-c about fifty, so whoever reads from strangers bounds it before decoding. */
+size_t ptc_pb_fields(const ProtobufCMessageDescriptor *type, const void *data, size_t len);
 void ptc_pb_free(ProtobufCMessage *msg); /* NULL ok */

@@ -38,9 +38,8 @@ class Control(harness.Case):
         return e.exception.code().name, details
 
     def begin(self, peer, job, config="tp=2"):
-        """The import's number. Its call stays open, as a client's does, until the import or the test has ended."""
-        call = peer.start("Control", "ImportBegin",
-                          wire.message("ImportBeginRequest", job=job.name, config=config))
+        """The number of an import that lives as long as peer, or until it is aborted."""
+        call = peer.start("Control", "ImportBegin", wire.message("ImportBeginRequest", job=job.name, config=config))
         self.addCleanup(call.cancel)
         return next(call).import_id
 
@@ -85,6 +84,11 @@ class Control(harness.Case):
                     for rpc in ("Status", "Resize", "Drain", "ImportCommit", "JobCreate", "Events", "ReadRank"):
                         self.assertNotEqual("UNAVAILABLE", self.error(peer, rpc, raw)[0])
                     self.assertNotEqual("UNAVAILABLE", self.error(peer, "ImportData", [raw])[0])
+                for rpc in ("Status", "Resize", "Drain", "ImportCommit", "JobCreate", "Events"):
+                    self.assertEqual("RESOURCE_EXHAUSTED", self.error(peer, rpc, b"\x08\x01" * 5_000_000)[0])
+                self.assertEqual("RESOURCE_EXHAUSTED", self.error(peer, "ImportCommit", b"\x2a\x00" * 5_000_000)[0])
+                self.assertEqual("RESOURCE_EXHAUSTED", # nested: items, not packed
+                                 self.error(peer, "ImportCommit", b"\x2a\x80\x80\x40" + b"\x20\x01" * (1 << 19))[0])
                 for spec in (b"", b"{}", b"[]", b"null", b"[" * 100000, b'{"version":1}', bytes(100), b"\xff",
                              b'{"version":1,"name":"..","tensors":[]}'):
                     self.error(peer, "JobCreate", spec_json=spec)
