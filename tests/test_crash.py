@@ -445,6 +445,25 @@ class Crash(harness.Case):
                 here, there = there, here
             self.finish(c, job)
 
+    def test_takeover_is_killed(self):
+        """Whoever reaches for the dead controller's lock dies over it, in the middle of a switch."""
+        with self.crash_cluster() as c:
+            self.up(c)
+            job = self.warm(c)
+            for point in ("etcd.lock.before", "etcd.lock.after"):
+                first = self.controller_of(c, job)
+                for node in c.nodes.values():
+                    self.arm(node, "etcd.commit1.after" if node.name == first else point)
+                client = threading.Thread(target=self.resize_quietly, args=(c, job, first)) # which ends with its daemon
+                client.start()
+                dead = lambda: [n.name for n in c.nodes.values() if not n.pid()] # noqa: E731
+                wait_for(lambda: len(dead()) >= 2, 30 * PATIENCE, "two dead daemons")
+                print(f"{first} at etcd.commit1.after, then at {point}: {dead()}", flush=True)
+                self.recover(c)
+                client.join()
+                self.switched(self.check(c, job, (self.there,), used=self.used))
+            self.finish(c, job)
+
     # ---- import, delete, drain ---------------------------------------------------------------------------
 
     def test_points_of_import_and_delete(self):
@@ -575,12 +594,19 @@ class Crash(harness.Case):
             first = {n.name: self.passed(n) for n in (n0, n1)}
             stops = self.points(c, lambda: [n.stop() for n in (n1, n0)])
             self.up(c)
+            for node in (n0, n1):
+                node.kill()
+            again = self.points(c, lambda: self.recover(c)) # after a crash: old leases, old sockets, a living etcd
         for name, points in first.items():
             with self.crash_cluster(nodes=2) as c: # the points in the order they come, so that each is still a first
                 wanted = set(self.sample(points, 6))
                 for point in [p for p in points if p in wanted]:
                     if name == "n1" and not c.nodes["n0"].pid():
                         c.start_node(c.nodes["n0"], self.env(c.nodes["n0"]))
+                    self.die_starting(c, c.nodes[name], point)
+                self.recover(c)
+                for point in self.sample(again[name], 4):
+                    c.nodes[name].kill()
                     self.die_starting(c, c.nodes[name], point)
                 self.recover(c)
                 for point in self.sample(stops[name], 3):
