@@ -26,7 +26,7 @@ static size_t nrules;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static const char *list_path, *rules_path;
-static struct timespec rules_time; /* of the file, as last read */
+static struct stat rules_stat; /* of the file, as last read */
 static char seen[MAX_SEEN][96];
 static size_t nseen;
 
@@ -82,7 +82,8 @@ static void reread_locked(void)
 	FILE *f;
 
 	if (stat(rules_path, &st) != 0 ||
-	    (st.st_mtim.tv_sec == rules_time.tv_sec && st.st_mtim.tv_nsec == rules_time.tv_nsec))
+	    (st.st_ino == rules_stat.st_ino && st.st_mtim.tv_sec == rules_stat.st_mtim.tv_sec &&
+	     st.st_mtim.tv_nsec == rules_stat.st_mtim.tv_nsec))
 		return;
 	f = fopen(rules_path, "re");
 	if (!f)
@@ -90,7 +91,7 @@ static void reread_locked(void)
 	n = fread(text, 1, sizeof text - 1, f);
 	fclose(f);
 	text[n] = '\0';
-	rules_time = st.st_mtim;
+	rules_stat = st;
 	nseen = 0;
 	parse_rules(text);
 }

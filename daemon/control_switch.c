@@ -322,7 +322,8 @@ uint64_t ptc_control_new_id(void)
 	return (id & ((UINT64_C(1) << 53) - 1)) | 1; /* every JSON reader can hold it */
 }
 
-/* One try: plan for what is committed now, hand over. A job that is only tidying up after a switch is tried again. */
+/* One try: plan for what is committed now, hand over. Again, when the job was only tidying up after a
+ * switch, or the plan was made for an older record. */
 static int try_switch(struct ptc_daemon *d, struct ptc_target *t, enum ptc_switch_kind kind,
 		      const struct ptc_plan_request *pr, struct ptc_watcher *w, uint64_t id, bool *ret_again,
 		      struct ptc_error *err)
@@ -344,7 +345,8 @@ static int try_switch(struct ptc_daemon *d, struct ptc_target *t, enum ptc_switc
 		r.watcher = ptc_watcher_ref(w);
 		rc = ptc_loop_call(d->loop, submit_on_loop, &s);
 		rc = rc ? ptc_error_set(err, rc, "the daemon is stopping") : s.rc;
-		*ret_again = rc == PTC_ESTATE && s.finishing;
+		/* a conflict: the mirror that the plan was made from was behind the record */
+		*ret_again = (rc == PTC_ESTATE && s.finishing) || rc == PTC_ECONFLICT;
 		ptc_generation_doc_done(&r.to);
 		ptc_free(r.plan_json);
 		ptc_watcher_unref(r.watcher);

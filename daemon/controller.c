@@ -337,7 +337,7 @@ static int check_base(struct ptc_controller *ctl, const struct ptc_switch_reques
 		return ptc_error_set(err, PTC_ESTATE, "job %s is busy (%s); wait for it or `ptcctl abort %s`",
 				     ctl->meta.name, ptc_job_phase_name(ptc_job_phase(ctl->core)), ctl->meta.name);
 	if (generation != r->base_generation || snapshot != r->base_snapshot)
-		return ptc_error_set(err, PTC_ESTATE, "job %s changed while the switch was planned; try again",
+		return ptc_error_set(err, PTC_ECONFLICT, "job %s changed while the switch was planned; try again",
 				     ctl->meta.name);
 	if (r->kind == PTC_SWITCH_IMPORT && generation)
 		return ptc_error_set(err, PTC_ESTATE, "job %s has state already; delete it and create it again",

@@ -23,6 +23,12 @@
 #define MIB     (1 << 20)
 #define QUOTA   (16 * MIB)
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SANITIZED true
+#else
+#define SANITIZED false
+#endif
+
 static char block[PART];
 static atomic_int held, go_on;
 
@@ -140,6 +146,8 @@ static void the_quota_bounds_what_is_buffered(void **state)
 	without = growth_kib();
 	print_message("%d streams nobody reads: %ld KiB with a quota of %d, %ld without\n", STREAMS, with, QUOTA / 1024,
 		      without);
+	if (SANITIZED)
+		return; /* what is freed stays with the sanitizer for a while, so growth says nothing */
 	assert_true(with < 3 * QUOTA / 1024 && with < without * 3 / 4);
 	assert_true(without < STREAMS * 1536);   /* a server window each, whatever the connection carries */
 	assert_true(without > 3 * QUOTA / 1024); /* else this shows nothing */

@@ -180,7 +180,7 @@ class Job:
                 s = self.status(node=node)
             except (ClusterError, subprocess.TimeoutExpired):
                 return None
-            return s if s["phase"] != "switching" else None
+            return s if s["phase"] in ("idle", "empty") else None # the controller says which phase it is in
 
         return wait_for(idle, timeout_s * PATIENCE, f"job {self.name} idle", 0.1)
 

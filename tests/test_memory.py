@@ -118,8 +118,19 @@ class Memory(harness.Case):
             self.assertEqual(set(groups), {n["node"] for n in c.json("nodes")["nodes"] if n["memory"]["etcd_bytes"] ==
                                            (128 * MIB if n["node"] == "n0" else 0)})
             self.check_shares(c, 768 * MIB)
+            self.assertEqual([b"GOMEMLIMIT=96MiB"], self.etcd_limits(c))
             job.check_whole(self)
             self.check_given_back(c)
+
+    @staticmethod
+    def etcd_limits(c):
+        """What the etcd children of this cluster were told about memory."""
+        found = []
+        for pid in c.processes():
+            with contextlib.suppress(OSError), open(f"/proc/{pid}/comm") as comm, open(f"/proc/{pid}/environ", "rb") as env:
+                if comm.read().strip() == "etcd":
+                    found += [v for v in env.read().split(b"\0") if v.startswith(b"GOMEMLIMIT=")]
+        return found
 
     def check_shares(self, c, ceiling):
         for n in c.json("nodes")["nodes"]:

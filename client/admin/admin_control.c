@@ -139,12 +139,13 @@ int ptc_admin_job_delete(struct ptc_admin *a, const char *job, struct ptc_error 
 
 int ptc_admin_abort(struct ptc_admin *a, const char *job, uint64_t id, struct ptc_error *err)
 {
-	Ptc__V1__AbortRequest request = PTC__V1__ABORT_REQUEST__INIT;
 	ProtobufCMessage *reply = NULL;
+	Ptc__V1__AbortRequest request;
 	int rc;
 
+	ptc__v1__abort_request__init(&request);
 	request.version = PTC_ADMIN_VERSION;
-	request.job = (char *)(uintptr_t)job; /* packing only reads */
+	request.job = ptc_admin_borrow(job);
 	request.id = id;
 	rc = ptc_admin_call(a, SERVICE "Abort", &request.base, &ptc__v1__ack__descriptor, &reply, err);
 	ptc_admin_reply_free(reply);

@@ -321,6 +321,9 @@ int ptc_agent_on_prepare(void *arg, struct ptc_rpc_call *call, struct ptc_error 
 	r = r ? r : ptc_agent_enter(agent, call, req->info->uuid, req->info->fence, req->info->seq, false, &op, err);
 	if (!r) {
 		r = prepare(&op, req, call, err);
+		if (r == PTC_ENOMEM && agent->env.work_bytes)
+			ptc_error_wrap(err, "node %s: this job needs more than the memory.work of %llu bytes, raise it",
+				       agent->node, (unsigned long long)agent->env.work_bytes);
 		ptc_agent_leave(&op);
 	}
 	ptc_pb_free(msg);

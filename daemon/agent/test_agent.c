@@ -330,6 +330,36 @@ static void test_memory(void **state)
 	world_down(&w);
 }
 
+/* A heap that is full refuses with the key to change, and nothing is lost or left. */
+static void test_heap(void **state)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	Ptc__V1__PrepareReply *reply;
+	unsigned refused = 0;
+	struct world w;
+	struct gen now, next;
+	struct info info;
+	int r = PTC_ENOMEM;
+
+	rng = seed + 9;
+	world_up(&w, 2, true);
+	gen_make(&now, 1, "tp=1", 1);
+	import(&w, &now, 0);
+	gen_make(&next, 2, "tp=2", 2);
+	info_make(&info, &w, &now, &next);
+	for (uint64_t k = 1; r && k < 5000; k += 3) {
+		ptc_alloc_fail_at(k);
+		r = do_prepare(&w, 1, &info, true, &reply, &err);
+		ptc_alloc_fail_at(0);
+		refused += r && strstr(err.text, "memory.work of 1234 bytes");
+	}
+	assert_int_equal(r, 0);
+	ptc_pb_free(&reply->base);
+	assert_true(refused > 0);
+	check_gather(&w, &now, 1);
+	world_down(&w);
+}
+
 static void test_fences_and_numbers(void **state)
 {
 	struct ptc_error err = PTC_ERROR_INIT;
@@ -465,10 +495,15 @@ static void test_wire_numbers(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_cycles),         cmocka_unit_test(test_resume),
-		cmocka_unit_test(test_finish_cancels), cmocka_unit_test(test_liars),
-		cmocka_unit_test(test_replicas),       cmocka_unit_test(test_memory),
-		cmocka_unit_test(test_wire_numbers),   cmocka_unit_test(test_fences_and_numbers),
+		cmocka_unit_test(test_cycles),
+		cmocka_unit_test(test_resume),
+		cmocka_unit_test(test_finish_cancels),
+		cmocka_unit_test(test_liars),
+		cmocka_unit_test(test_replicas),
+		cmocka_unit_test(test_memory),
+		cmocka_unit_test(test_heap),
+		cmocka_unit_test(test_wire_numbers),
+		cmocka_unit_test(test_fences_and_numbers),
 	};
 	const char *text = getenv("PTC_SEED");
 	int r;

@@ -135,6 +135,7 @@ static void node_up(struct world *w, struct node *n)
 	struct ptc_store_opts store = { .meta_dir = meta, .chunk_dir = chunks, .chunk_ceiling = n->ceiling };
 	struct ptc_agent_env env = { .node = n->name,
 				     .staging_bytes = 32u << 20,
+				     .work_bytes = 1234,
 				     .spec_get = world_spec_get,
 				     .spec_release = world_spec_release,
 				     .channel = world_channel,
