@@ -23,6 +23,7 @@
 #define PTC_CONTROL_MESSAGE_MAX    (80u << 20) /* one control message, holds a spec */
 #define PTC_BULK_MESSAGE_MAX       (4u << 20)  /* one Fetch/Put message */
 #define PTC_BULK_MESSAGE_BYTES     (2u << 20)  /* what we send; see docs/benchmarking.md */
+#define PTC_MAX_USER_CALLS         24          /* of those, of one user's clients */
 #define PTC_MAX_SERVER_CALLS       64          /* concurrent server calls per daemon */
 
 #define PTC_CHUNK_BYTES      ((1u << 20) - 16) /* LMDB value of exactly 256 pages */

@@ -31,6 +31,7 @@
 #define TICK_MS           200
 #define TIDY_TICKS        10 /* between attempts to remove what could not be removed */
 #define SHUTDOWN_GRACE_MS 1000
+#define STALL_MS          60000 /* an export whose reader has stopped gives its memory to the next */
 #define IDLE_MS           5000 /* with less than IDLE_CPU_MS of CPU time used, the daemon is idle */
 #define IDLE_CPU_MS       250
 #define KEEP_BYTES        (24u << 20) /* of anonymous memory in all: not worth giving back */
@@ -285,7 +286,8 @@ static int listen_peers(struct process *p, struct ptc_error *err)
 static int start_servers(struct process *p, struct ptc_error *err)
 {
 	struct ptc_daemon *d = &p->d;
-	int rc = ptc_rpc_server_new(&(struct ptc_rpc_server_opts){ 0 }, &p->control, err);
+	struct ptc_rpc_server_opts strangers = { .max_calls_per_user = PTC_MAX_USER_CALLS, .stall_ms = STALL_MS };
+	int rc = ptc_rpc_server_new(&strangers, &p->control, err);
 
 	if (rc == 0)
 		rc = ptc_rpc_server_new(&(struct ptc_rpc_server_opts){ 0 }, &p->peers, err);

@@ -20,6 +20,7 @@
 
 #define POLL_EVERY_NS (1000 * 1000) /* ptc_rpc_call_cancelled looks at the queue at most this often */
 #define CUT_OFF_MS    20            /* see cut_off() */
+#define STALL_POLL_MS 1000
 
 bool ptc_rpc_call_accept(struct ptc_rpc_call *call)
 {
@@ -155,6 +156,22 @@ int ptc_rpc_call_recv(struct ptc_rpc_call *call, struct ptc_rpc_message **ret_ms
 	return rc;
 }
 
+/* Others wait for the memory of what is being sent. */
+static bool stalled(struct ptc_rpc_call *call)
+{
+	int64_t until = ptc_sys_now_ns() + (int64_t)call->srv->stall_ms * 1000000;
+
+	while (call->srv->stall_ms && call->send.pending) {
+		ptc_rpc_cq_poll(call->cq, PTC_MIN(call->srv->stall_ms, STALL_POLL_MS));
+		if (!call->send.pending || ptc_sys_now_ns() < until)
+			continue;
+		grpc_call_cancel(call->core, NULL);
+		ptc_rpc_slot_wait(call->cq, &call->send);
+		return true;
+	}
+	return false;
+}
+
 int ptc_rpc_call_send(struct ptc_rpc_call *call, const struct ptc_rpc_part *parts, size_t nparts, struct ptc_error *err)
 {
 	grpc_op ops[2] = { { .op = GRPC_OP_SEND_MESSAGE }, { .op = GRPC_OP_SEND_INITIAL_METADATA } };
@@ -166,6 +183,9 @@ int ptc_rpc_call_send(struct ptc_rpc_call *call, const struct ptc_rpc_part *part
 	ops[0].data.send_message.send_message = buf;
 	if (ptc_rpc_slot_start(&call->send, call->core, ops, call->initial_sent ? 1 : 2) != GRPC_CALL_OK)
 		rc = gone(call, err);
+	else if (stalled(call))
+		rc = ptc_error_set(err, PTC_ETIMEOUT, "call from %s: took nothing of what was sent for %d ms",
+				   call->peer, call->srv->stall_ms);
 	else if (!ptc_rpc_slot_wait(call->cq, &call->send))
 		rc = gone(call, err);
 	call->initial_sent = true;
@@ -194,6 +214,9 @@ static int dispatch(struct ptc_rpc_call *call, struct ptc_error *err)
 				     (const char *)GRPC_SLICE_START_PTR(call->details.method));
 	if (!(m->roles & (1u << call->identity.role)))
 		return ptc_error_set(err, PTC_EPERM, "%s: not allowed for this caller", m->name);
+	if (!ptc_rpc_server_admit(call->srv, call))
+		return ptc_error_set(err, PTC_ELIMIT, "too many calls of user %u at once; end some first",
+				     (unsigned)call->identity.uid);
 	rc = meta_copy(call, err);
 	return rc ? rc : m->fn(m->arg, call, err);
 }
@@ -221,6 +244,7 @@ static void send_status(struct ptc_rpc_call *call, int rc, const struct ptc_erro
 
 static void take_apart(struct ptc_rpc_call *call)
 {
+	ptc_rpc_server_leave(call->srv, call);
 	ptc_rpc_message_done(&call->msg);
 	for (size_t i = 0; i < call->nmeta_text; i++)
 		ptc_free(call->meta_text[i]);

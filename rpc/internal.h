@@ -190,6 +190,7 @@ struct ptc_rpc_call {
 	struct ptc_rpc_slot accept, recv, send, close;
 	int cancelled; /* output of the close batch */
 	bool initial_sent;
+	bool counted; /* guarded by the server's lock */
 	int64_t polled_ns;
 	struct ptc_rpc_message msg;
 	struct ptc_rpc_identity identity;
@@ -218,6 +219,7 @@ struct ptc_rpc_server {
 	atomic_int watchers;    /* threads held by health Watch calls */
 	struct ptc_rpc_worker *workers;
 	int nworkers;
+	int max_calls_per_user, stall_ms;
 
 	pthread_mutex_t lock; /* below */
 	pthread_cond_t wake;
@@ -228,6 +230,10 @@ struct ptc_rpc_server {
 /* rpc/call.c */
 bool ptc_rpc_call_accept(struct ptc_rpc_call *call); /* blocks; false: the server stops */
 void ptc_rpc_call_serve(struct ptc_rpc_call *call);
+
+/* rpc/server.c: false: this user has as many calls as one may have. */
+bool ptc_rpc_server_admit(struct ptc_rpc_server *srv, struct ptc_rpc_call *call);
+void ptc_rpc_server_leave(struct ptc_rpc_server *srv, struct ptc_rpc_call *call);
 
 /* rpc/unix.c */
 int ptc_rpc_unix_start(struct ptc_rpc_unix *list, struct ptc_error *err);

@@ -171,6 +171,9 @@ struct ptc_rpc_server_opts {
 	int max_calls;              /* threads; 0: PTC_MAX_SERVER_CALLS */
 	uint32_t max_message_bytes; /* 0: PTC_CONTROL_MESSAGE_MAX */
 	int keepalive_ms;           /* 0: 10 s; at least 500 */
+	/* For servers that strangers may call: */
+	int max_calls_per_user; /* of one uid at once; root may have all but a few. 0: no bound */
+	int stall_ms;           /* a caller that takes nothing of what it asked for this long is cut off; 0: never */
 };
 
 int ptc_rpc_server_new(const struct ptc_rpc_server_opts *opts, struct ptc_rpc_server **ret_server,

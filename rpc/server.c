@@ -28,6 +28,7 @@
 #define IDLE_THREADS         1     /* the next is woken as soon as this one has a call */
 #define HANDSHAKE_TIMEOUT_MS 10000 /* a connection that says nothing is dropped */
 #define MAX_SERVER_CALLS     4096  /* threads */
+#define ROOT_LEAVES          8     /* threads that root's own calls leave to others, where users are bounded */
 
 static grpc_server *core_server_new(const struct ptc_rpc_server_opts *opts, int max_calls)
 {
@@ -66,6 +67,8 @@ int ptc_rpc_server_new(const struct ptc_rpc_server_opts *opts, struct ptc_rpc_se
 		return ptc_error_set(err, PTC_ENOMEM, "out of memory for a server");
 	}
 	srv->nworkers = max_calls;
+	srv->max_calls_per_user = opts->max_calls_per_user;
+	srv->stall_ms = opts->stall_ms;
 	pthread_mutex_init(&srv->lock, NULL);
 	pthread_cond_init(&srv->wake, NULL);
 	srv->core = core_server_new(opts, max_calls);
@@ -242,6 +245,28 @@ int ptc_rpc_server_start(struct ptc_rpc_server *srv, struct ptc_error *err)
 void ptc_rpc_server_serving(struct ptc_rpc_server *srv, bool serving)
 {
 	atomic_store(&srv->serving, serving);
+}
+
+bool ptc_rpc_server_admit(struct ptc_rpc_server *srv, struct ptc_rpc_call *call)
+{
+	uid_t uid = call->identity.uid;
+	int limit = uid ? srv->max_calls_per_user : srv->nworkers - ROOT_LEAVES, n = 0;
+
+	if (!srv->max_calls_per_user || call->identity.role != PTC_ROLE_USER)
+		return true;
+	pthread_mutex_lock(&srv->lock);
+	for (int i = 0; i < srv->nworkers; i++)
+		n += srv->workers[i].call.counted && srv->workers[i].call.identity.uid == uid;
+	call->counted = n < limit;
+	pthread_mutex_unlock(&srv->lock);
+	return call->counted;
+}
+
+void ptc_rpc_server_leave(struct ptc_rpc_server *srv, struct ptc_rpc_call *call)
+{
+	pthread_mutex_lock(&srv->lock);
+	call->counted = false;
+	pthread_mutex_unlock(&srv->lock);
 }
 
 /* ---- shutdown ----------------------------------------------------------------------- */

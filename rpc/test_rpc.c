@@ -363,6 +363,40 @@ static void finish_drops_unread(void **state)
 	assert_true(within(5000, &released, 10));
 }
 
+/* Where it is asked for, a caller that stops reading is cut off, and one that reads slowly is not. */
+static void stalled_reader(void **state)
+{
+	struct ptc_rpc_server_opts so = { .max_calls = 4, .stall_ms = 1500 };
+	struct ptc_rpc_channel_opts co = { .insecure = true };
+	struct ptc_rpc_server *srv;
+	struct ptc_rpc_channel *ch;
+	struct ptc_rpc_message *m;
+	struct ptc_rpc_stream *s;
+	char target[64];
+	int port, cut = atomic_load(&cut_seen);
+
+	(void)state;
+	assert_int_equal(ptc_rpc_server_new(&so, &srv, NULL), 0);
+	assert_int_equal(ptc_rpc_server_method(srv, "/t.T/Endless", ALL_ROLES, h_bulk, &count_endless, NULL), 0);
+	assert_int_equal(ptc_rpc_server_listen_insecure(srv, "127.0.0.1:0", &port, NULL), 0);
+	assert_int_equal(ptc_rpc_server_start(srv, NULL), 0);
+	snprintf(target, sizeof target, "127.0.0.1:%d", port);
+	co.target = target;
+	assert_int_equal(ptc_rpc_channel_new(&co, &ch, NULL), 0);
+	assert_int_equal(ptc_rpc_stream_open(ch, "/t.T/Endless", CALL_MS, NULL, 0, &s, NULL), 0);
+	assert_int_equal(ptc_rpc_stream_half_close(s, NULL), 0);
+	for (int i = 0; i < 30; i++) {
+		assert_int_equal(ptc_rpc_stream_recv(s, &m, NULL), 0);
+		usleep(100000);
+	}
+	assert_int_equal(atomic_load(&cut_seen), cut);
+	assert_true(within(5000, &cut_seen, cut + 1));
+	ptc_rpc_stream_free(s);
+	ptc_rpc_channel_free(ch);
+	ptc_rpc_server_free(srv, 1000);
+	assert_true(within(5000, &released, atomic_load(&sent_parts)));
+}
+
 static void client_stream(void **state)
 {
 	struct fixture *f = *state;
@@ -877,6 +911,7 @@ int main(void)
 		WITH(more_calls_than_threads),
 		WITH(grace_lets_calls_end),
 		cmocka_unit_test(leaves_no_threads_or_fds),
+		cmocka_unit_test(stalled_reader),
 		WITH(garbage),
 		cmocka_unit_test(peer_that_closes_or_talks_nonsense),
 		cmocka_unit_test(plain_tcp_only_on_loopback),

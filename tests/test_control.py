@@ -209,6 +209,28 @@ class Control(harness.Case):
             finally:
                 c.nodes["n2"].signal(signal.SIGCONT)
 
+    def test_one_user_leaves_room_for_others(self):
+        """Eighty calls that never end: those over the bound are refused, and other calls still get through."""
+        import grpc
+        with self.cluster(nodes=1, devices=2) as c:
+            job = self.job(c)
+            job.imported("tp=2")
+            peers = [self.peer(c) for _ in range(80)]
+            calls = [p.start("Control", "Events", wire.message("EventsRequest", job="j", follow=True)) for p in peers]
+            try:
+                if os.geteuid() == 0:
+                    c.ptcctl("nodes", prefix=("setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"),
+                             timeout_s=20 * PATIENCE)
+                refused = [call for call in calls if call.done()]
+                self.assertTrue(refused, "nobody was refused")
+                for call in refused:
+                    self.assertEqual(grpc.StatusCode.RESOURCE_EXHAUSTED, call.code())
+            finally:
+                for call, p in zip(calls, peers):
+                    call.cancel()
+                    p.channel.close()
+            wait_for(lambda: c.ptcctl("status", "j", check=False).returncode == 0, 20 * PATIENCE, "room again")
+
     # ---- daemons stopped in the middle ------------------------------------------------------------------------------
 
     def test_stop_at_any_time(self):
