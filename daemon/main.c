@@ -32,7 +32,7 @@
 #define TIDY_TICKS        10 /* between attempts to remove what could not be removed */
 #define SHUTDOWN_GRACE_MS 1000
 #define STALL_MS          60000 /* an export whose reader has stopped gives its memory to the next */
-#define IDLE_MS           5000 /* with less than IDLE_CPU_MS of CPU time used, the daemon is idle */
+#define IDLE_MS           5000  /* with less than IDLE_CPU_MS of CPU time used, the daemon is idle */
 #define IDLE_CPU_MS       250
 #define KEEP_BYTES        (24u << 20) /* of anonymous memory in all: not worth giving back */
 #define DEFAULT_CONFIG    "/etc/ptc/ptcd.yaml"
