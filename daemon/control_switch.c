@@ -84,26 +84,61 @@ static int write_job(struct ptc_daemon *d, const struct ptc_job_desc *desc, stru
 	return rc;
 }
 
-static char *create_json(const struct ptc_job_desc *desc, const char *uuid)
+/* The most one rank holds: a node needs that for each of its devices, less what its ranks have in common. */
+static int64_t rank_bytes(const struct ptc_spec *spec, const struct ptc_layout *l)
+{
+	int64_t most = 0;
+
+	for (uint32_t r = 0; r < ptc_layout_world(l); r++) {
+		const struct ptc_rank_layout *ranks = ptc_layout_rank(l, r);
+		int64_t bits = 0;
+
+		for (size_t i = 0; i < ranks->nregions; i++)
+			if (!ranks->regions[i].padding)
+				bits += ptc_box_volume(&ranks->regions[i].box) *
+					ptc_dtype_bits(ptc_item_dtype(spec, ranks->regions[i].item));
+		most = PTC_MAX(most, bits / 8);
+	}
+	return most;
+}
+
+/* Each configuration of the job's table is laid out now, so that one that does not fit is refused before it is needed. */
+static int table_json(const struct ptc_job_desc *desc, json_t *rows, struct ptc_error *err)
+{
+	for (size_t i = 0; i < desc->ngpus; i++) {
+		char config[256] = "";
+		struct ptc_layout *l;
+		int rc = ptc_layout_new(&desc->spec, &desc->gpus[i].config, &l, err);
+
+		ptc_config_format(&desc->gpus[i].config, config, sizeof config);
+		if (rc) {
+			ptc_error_wrap(err, "gpus %u (%s)", desc->gpus[i].n, config);
+			return rc;
+		}
+		json_array_append_new(rows, json_pack("{s:I, s:s, s:I}", "gpus", (json_int_t)desc->gpus[i].n, "config",
+						      config, "device_bytes", (json_int_t)rank_bytes(&desc->spec, l)));
+		ptc_layout_free(l);
+	}
+	return 0;
+}
+
+static int create_json(const struct ptc_job_desc *desc, const char *uuid, char **ret_json, struct ptc_error *err)
 {
 	json_t *sizes = json_array(), *root;
 	int64_t bytes = 0;
-	char *text;
+	int rc = table_json(desc, sizes, err);
 
+	if (rc) {
+		json_decref(sizes);
+		return rc;
+	}
 	for (size_t i = 0; i < ptc_spec_items(&desc->spec); i++)
 		bytes += ptc_item_bytes(&desc->spec, i);
-	for (size_t i = 0; i < desc->ngpus; i++) {
-		char config[256] = "";
-
-		ptc_config_format(&desc->gpus[i].config, config, sizeof config);
-		json_array_append_new(sizes,
-				      json_pack("{s:I, s:s}", "gpus", (json_int_t)desc->gpus[i].n, "config", config));
-	}
 	root = json_pack("{s:i, s:s, s:s, s:I, s:I, s:o}", "version", 1, "job", desc->spec.name, "uuid", uuid,
 			 "tensors", (json_int_t)desc->spec.ntensors, "state_bytes", (json_int_t)bytes, "gpus", sizes);
-	text = root ? ptc_json_text(root) : NULL;
+	*ret_json = root ? ptc_json_text(root) : NULL;
 	json_decref(root);
-	return text;
+	return *ret_json ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory");
 }
 
 static int wait_mirror(struct ptc_daemon *d, struct ptc_rpc_call *call, const char *name, struct ptc_error *err)
@@ -133,16 +168,19 @@ static int create_job(struct ptc_daemon *d, struct ptc_rpc_call *call, const str
 		rc = ptc_sys_uuid(m.uuid, err);
 	snprintf(m.name, sizeof m.name, "%s", desc->spec.name);
 	if (rc == 0)
+		rc = create_json(desc, m.uuid, &json, err);
+	if (rc == 0)
 		rc = write_job(d, desc, &m, err);
-	if (rc)
+	if (rc) {
+		ptc_free(json);
 		return rc;
+	}
 	rc = wait_mirror(d, call, m.name, err);
-	json = create_json(desc, m.uuid);
 	reply.version = PTC_WIRE_VERSION;
 	reply.uuid = m.uuid;
 	reply.json = json;
 	if (rc == 0)
-		rc = json ? ptc_pb_call_send(call, &reply.base, err) : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		rc = ptc_pb_call_send(call, &reply.base, err);
 	ptc_free(json);
 	if (rc == 0)
 		ptc_event(d, m.uuid, "created", "job %s, %zu tensors, %zu fields, uid %u", m.name, desc->spec.ntensors,

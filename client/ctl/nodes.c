@@ -8,7 +8,8 @@ static const struct ctl_column columns[] = {
 	{ "node", NULL, NULL },          { "state", NULL, NULL },
 	{ "devices", NULL, NULL },       { "used_bytes", "store", NULL },
 	{ "ceiling_bytes", NULL, NULL }, { "peak_bytes", "staging", "staging_peak_bytes" },
-	{ "rack", NULL, NULL },          { "address", NULL, NULL },
+	{ "insecure", NULL, NULL },      { "rack", NULL, NULL },
+	{ "address", NULL, NULL },
 };
 
 static int run(struct ctl *c, struct ptc_error *err)
