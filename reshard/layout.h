@@ -6,7 +6,7 @@
  * tensor, padding included, is flattened row-major and cut into dp*cp ranges of ceil(elements / (dp*cp)), the last ones
  * shorter or empty; the k-th rank of the dp*cp group in rank order holds range k as a 1-d tensor.
  * Pipeline: the number of layers is 1 + the greatest layer index of any tensor placed by layer. ENDS is on the first
- * and the last stage (tied tensors). cp and dp replicate. ep or etp above 1 is refused for now. */
+ * and the last stage (tied tensors). cp and dp replicate. ep or etp above 1 is refused. */
 #pragma once
 
 #include "reshard/config.h"
