@@ -316,7 +316,7 @@ void ptc_controller_status(const struct ptc_controller *ctl, const char **ret_ph
 	ptc_controller_bytes(ctl, ret_done, ret_total);
 }
 
-static uint32_t *numbers(struct ptc_controller *ctl, const struct ptc_generation_doc *g)
+uint32_t *ptc_controller_numbers(struct ptc_controller *ctl, const struct ptc_generation_doc *g)
 {
 	uint32_t *v = ptc_calloc(g->nnodes, sizeof *v);
 
@@ -388,8 +388,8 @@ int ptc_controller_submit(struct ptc_controller *ctl, struct ptc_switch_request 
 	ptc_generation_doc_done(&ctl->view.to);
 	ctl->view.to = r->to;
 	memset(&r->to, 0, sizeof r->to);
-	from = numbers(ctl, &ctl->view.from);
-	to = numbers(ctl, &ctl->view.to);
+	from = ptc_controller_numbers(ctl, &ctl->view.from);
+	to = ptc_controller_numbers(ctl, &ctl->view.to);
 	if (!from || !to || ptc_view_nodes(&ctl->view) != 0) {
 		ptc_free(from);
 		ptc_free(to);

@@ -74,6 +74,8 @@ void ptc_controller_step(struct ptc_controller *ctl, const struct ptc_job_event 
 struct ptc_controller *ptc_controller_ref(struct ptc_controller *ctl);
 void ptc_controller_unref(struct ptc_controller *ctl);
 void ptc_controller_progress(struct ptc_controller *ctl);
+/* A generation's nodes as the core knows them: cluster numbers, each once; ptc_free it. NULL: out of memory. */
+uint32_t *ptc_controller_numbers(struct ptc_controller *ctl, const struct ptc_generation_doc *g);
 void ptc_pull_results_done(struct ptc_controller *ctl);
 
 /* tidy.c: removes the job's blobs that neither its meta nor its record names. Only while no switch is under way. */

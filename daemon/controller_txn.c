@@ -506,22 +506,13 @@ static void retry_fired(uv_timer_t *timer)
 	ptc_controller_load(ctl, ctl->retry_seq);
 }
 
-/* Numbers of a generation's nodes, as the core knows them: cluster numbers, each once. */
-static uint32_t *node_numbers(struct ptc_controller *ctl, const struct ptc_generation_doc *g)
-{
-	uint32_t *v = ptc_calloc(g->nnodes, sizeof *v);
-
-	ptc_require(v);
-	for (size_t i = 0; i < g->nnodes; i++)
-		ptc_require(ptc_cluster_intern_node(ctl->d->cluster, g->nodes[i], &v[i]) == 0);
-	return v;
-}
-
 static void start_core(struct ptc_controller *ctl, struct load *l)
 {
 	struct ptc_switch intent = { 0 };
 	struct ptc_job_event ev = { .kind = PTC_EV_START, .seq = l->seq, .fence = ctl->fence };
-	uint32_t *from = node_numbers(ctl, &ctl->view.from), *to = NULL;
+	uint32_t *from = ptc_controller_numbers(ctl, &ctl->view.from), *to = NULL;
+
+	ptc_require(from);
 
 	if (l->has_record) {
 		ev.generation = l->record.generation;
@@ -530,7 +521,8 @@ static void start_core(struct ptc_controller *ctl, struct load *l)
 		ev.nrecord_nodes = (uint32_t)ctl->view.from.nnodes;
 	}
 	if (l->has_intent) {
-		to = node_numbers(ctl, &ctl->view.to);
+		to = ptc_controller_numbers(ctl, &ctl->view.to);
+		ptc_require(to);
 		intent = (struct ptc_switch){
 			.id = l->intent.id,
 			.kind = l->intent.kind,
