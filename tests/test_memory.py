@@ -96,7 +96,7 @@ class Memory(harness.Case):
                     print(f"{name}: peak {g.peak_bytes() / MIB:.0f} MiB of a ceiling of {ceiling_mib} MiB", flush=True)
                     self.assertEqual(0, g.killed(), f"{name} was killed for memory")
                     if not SANITIZED: # ASan's shadow and quarantine are no memory of ours
-                    self.assertLessEqual(g.peak_bytes(), ceiling_mib * MIB, f"{name} used more than its ceiling")
+                        self.assertLessEqual(g.peak_bytes(), ceiling_mib * MIB, f"{name} used more than its ceiling")
                     # What tmpfs still holds is charged until its files are gone.
                 for d, _, files in os.walk(c.options["chunk_root"]):
                     for f in files:
