@@ -13,6 +13,7 @@
 #include "base/check.h"
 #include "base/digest.h"
 #include "base/log.h"
+#include "daemon/agent/wire.h"
 #include "daemon/control.h"
 
 #include <stdio.h>
@@ -539,15 +540,16 @@ PTC_CONTROL_HANDLER(ptc_control_export_info)
 	return rc;
 }
 
-/* Spans go out as the payload of a Data message, hand-encoded so that they are copied once, into the transport. */
+/* Spans go out as the payload of a Data message whose head is written by hand: copied once, into the transport. */
 static int send_span(void *arg, const void *data, size_t len, struct ptc_error *err)
 {
-	Ptc__V1__Data msg = PTC__V1__DATA__INIT;
+	uint8_t head[PTC_WIRE_HEAD_MAX];
+	struct ptc_rpc_part parts[] = {
+		{ .data = head, .len = ptc_wire_data_head(head, len) },
+		{ .data = data, .len = len },
+	};
 
-	msg.version = PTC_WIRE_VERSION;
-	msg.data.data = (uint8_t *)(uintptr_t)data; /* packing only reads */
-	msg.data.len = len;
-	return ptc_pb_call_send(arg, &msg.base, err);
+	return ptc_rpc_call_send(arg, parts, PTC_ARRAY_LEN(parts), err);
 }
 
 static int moved_on(const char *job, uint64_t now, uint64_t was, struct ptc_error *err)
