@@ -14,7 +14,20 @@
 #define PTC_MAX_NODES            16384
 #define PTC_MAX_DEVICES_PER_NODE 64
 #define PTC_MAX_REGIONS          (1u << 24) /* regions in one layout */
+#define PTC_MAX_DECLARED_BOXES   1024       /* of one tensor on one rank; frameworks make fewer than 20 */
 #define PTC_MAX_BOXES            (1u << 20) /* boxes in one wire message */
+
+/* What a live job runs. The kernel takes 2 MiB of arguments and environment; etcd holds the description. */
+#define PTC_RUN_MAX_ARGS        4096
+#define PTC_RUN_ARGS_BYTES      (128 << 10)
+#define PTC_RUN_MAX_ENV         4096
+#define PTC_RUN_ENV_BYTES       (256 << 10)
+#define PTC_RUN_CWD_MAX         4095      /* Linux's PATH_MAX less its NUL */
+#define PTC_RUN_GRACE_MAX_MS    86400000  /* a day; a switch waits for it */
+#define PTC_RUN_BOUNDARY_MIN_MS 1000      /* less would refuse every switch */
+#define PTC_RUN_BOUNDARY_MAX_MS 604800000 /* a week */
+#define PTC_RUN_LOG_MIN_BYTES   65536
+#define PTC_RUN_LOG_MAX_BYTES   (UINT64_C(1) << 40)
 
 #define PTC_SPEC_MAX_BYTES         (64u << 20) /* canonical spec JSON */
 #define PTC_JOB_YAML_MAX_BYTES     (16u << 20)
@@ -26,7 +39,7 @@
 #define PTC_MAX_USER_CALLS         24          /* of those, of one user's clients */
 #define PTC_MAX_SERVER_CALLS       64          /* concurrent server calls per daemon */
 
-#define PTC_CHUNK_BYTES      ((1u << 20) - 16) /* LMDB value of exactly 256 pages */
+#define PTC_CHUNK_BYTES      ((1u << 20) - 64) /* 256 pages, less LMDB's page header and what aligns them */
 #define PTC_BLOCK_BYTES      (64u << 10)       /* unit of the store's checksums */
 #define PTC_EXTENT_MAX_BYTES (8u << 20)        /* unit of transfer and of alias-or-copy */
 

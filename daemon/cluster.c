@@ -19,6 +19,7 @@
 
 #define NODES_PREFIX   "/ptc/nodes"
 #define JOBS_PREFIX    "/ptc/jobs/"
+#define WORKER_LEAF    "worker/"
 #define LEASE_RETRY_US 500000
 
 struct task {
@@ -362,6 +363,43 @@ static void lock_put(struct ptc_job_view *j, const struct ptc_etcd_kv *kv)
 	json_decref(root);
 }
 
+static struct ptc_worker_view *find_worker(struct ptc_job_view *j, const char *node)
+{
+	for (size_t i = 0; i < j->nworkers; i++)
+		if (strcmp(j->workers[i].node, node) == 0)
+			return &j->workers[i];
+	return NULL;
+}
+
+static int worker_put(struct ptc_job_view *j, const char *node, const struct ptc_etcd_kv *kv, struct ptc_error *err)
+{
+	struct ptc_worker_view *w = find_worker(j, node), *list;
+	struct ptc_worker_doc doc;
+	int rc = ptc_worker_doc_decode(kv->value, kv->len, &doc, err);
+
+	if (rc)
+		return rc;
+	if (!w) {
+		if (j->nworkers == PTC_MAX_NODES || strlen(node) > PTC_NAME_MAX)
+			return ptc_error_set(err, PTC_ELIMIT, "too many nodes, or too long a name");
+		list = ptc_reallocarray(j->workers, j->nworkers + 1, sizeof *list);
+		if (!list)
+			return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		j->workers = list;
+		w = &list[j->nworkers++];
+		snprintf(w->node, sizeof w->node, "%s", node);
+	}
+	w->doc = doc;
+	w->seen = true;
+	return 0;
+}
+
+static void worker_delete(struct ptc_job_view *j, struct ptc_worker_view *w)
+{
+	if (w)
+		*w = j->workers[--j->nworkers];
+}
+
 static void job_put(struct ptc_job_view *j, const char *leaf, const struct ptc_etcd_kv *kv)
 {
 	struct ptc_error err = PTC_ERROR_INIT;
@@ -379,6 +417,8 @@ static void job_put(struct ptc_job_view *j, const char *leaf, const struct ptc_e
 		j->has_intent = j->seen.intent = rc == 0;
 	} else if (strcmp(leaf, "lock") == 0) {
 		lock_put(j, kv);
+	} else if (strncmp(leaf, WORKER_LEAF, strlen(WORKER_LEAF)) == 0) {
+		rc = worker_put(j, leaf + strlen(WORKER_LEAF), kv, &err);
 	}
 	if (rc)
 		ptc_warn("etcd", "%s ignored: %s", kv->key, err.text);
@@ -394,6 +434,8 @@ static void job_delete(struct ptc_job_view *j, const char *leaf)
 		j->has_intent = false;
 	else if (strcmp(leaf, "lock") == 0)
 		j->has_lock = false;
+	else if (strncmp(leaf, WORKER_LEAF, strlen(WORKER_LEAF)) == 0)
+		worker_delete(j, find_worker(j, leaf + strlen(WORKER_LEAF)));
 }
 
 static struct ptc_job_view *job_event(struct ptc_cluster *c, enum ptc_watch_kind kind, const struct ptc_etcd_kv *kv)
@@ -429,8 +471,11 @@ struct change {
 /* A listing begins, and may take as long as etcd is away: what we knew stays until it is complete. */
 static void reset(struct ptc_cluster *c, bool jobs)
 {
-	for (size_t i = 0; jobs && i < c->njobs; i++)
+	for (size_t i = 0; jobs && i < c->njobs; i++) {
 		memset(&c->jobs[i]->seen, 0, sizeof c->jobs[i]->seen);
+		for (size_t k = 0; k < c->jobs[i]->nworkers; k++)
+			c->jobs[i]->workers[k].seen = false;
+	}
 	for (size_t i = 0; !jobs && i < c->nnodes; i++)
 		c->nodes[i]->seen = c->nodes[i]->seen_drained = false;
 	if (jobs)
@@ -455,6 +500,9 @@ static void synced(struct ptc_cluster *c, bool jobs)
 		j->has_record = j->has_record && j->seen.record;
 		j->has_intent = j->has_intent && j->seen.intent;
 		j->has_lock = j->has_lock && j->seen.lock;
+		for (size_t k = j->nworkers; k-- > 0;)
+			if (!j->workers[k].seen)
+				worker_delete(j, &j->workers[k]);
 	}
 	if (jobs)
 		c->jobs_synced = true;
@@ -622,8 +670,10 @@ struct ptc_cluster *ptc_cluster_free(struct ptc_cluster *c)
 	c->etcd = ptc_etcd_free(c->etcd);
 	for (size_t i = 0; i < c->nnodes; i++)
 		ptc_free(c->nodes[i]);
-	for (size_t i = 0; i < c->njobs; i++)
+	for (size_t i = 0; i < c->njobs; i++) {
+		ptc_free(c->jobs[i]->workers);
 		ptc_free(c->jobs[i]);
+	}
 	ptc_free(c->nodes);
 	ptc_free(c->jobs);
 	ptc_free(c->state_dir);

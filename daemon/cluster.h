@@ -28,6 +28,13 @@ struct ptc_node {
 	int64_t lease;
 };
 
+/* What one node last told of a job's ranks. */
+struct ptc_worker_view {
+	char node[PTC_NAME_MAX + 1];
+	struct ptc_worker_doc doc;
+	bool seen;
+};
+
 struct ptc_job_view {
 	char uuid[PTC_UUID_TEXT];
 	bool has_meta, has_record, has_intent, has_lock;
@@ -38,6 +45,8 @@ struct ptc_job_view {
 	char lock_node[PTC_NAME_MAX + 1];
 	int64_t lock_revision;   /* create_revision: the fencing token */
 	unsigned ticks_unlocked; /* see controller election */
+	struct ptc_worker_view *workers;
+	size_t nworkers; /* at most PTC_MAX_NODES */
 	struct {
 		bool meta, record, intent, lock;
 	} seen; /* in the listing under way */

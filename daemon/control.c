@@ -21,6 +21,7 @@
 #define CONTROLLER_WAIT_MS 10000
 #define CONTROLLER_POLL_MS 50
 #define MIRROR_LAG_MS      2000
+#define MIRROR_WAIT_MS     5000 /* for the first reading of all keys after a start */
 
 /* What is not a number is nobody, never root. */
 static uid_t parse_uid(const char *text)
@@ -87,6 +88,12 @@ int ptc_control_find(struct ptc_daemon *d, const struct ptc_rpc_call *call, cons
 	struct find f = { .d = d, .name = name, .uid = ptc_control_uid(call) };
 	int rc = ptc_loop_call(d->loop, find_on_loop, &f);
 
+	for (int waited = 0;
+	     rc == 0 && !f.found && !f.synced && waited < MIRROR_WAIT_MS && !ptc_rpc_call_cancelled(call);
+	     waited += CONTROLLER_POLL_MS) {
+		usleep(CONTROLLER_POLL_MS * 1000); /* a server thread: waiting is its job */
+		rc = ptc_loop_call(d->loop, find_on_loop, &f);
+	}
 	if (rc)
 		return ptc_error_set(err, rc, "the daemon is stopping");
 	if (!f.found && !f.synced)
@@ -239,8 +246,9 @@ int ptc_control_view(struct ptc_daemon *d, struct ptc_target *t, bool with_inten
 	int rc;
 
 	if (need_record && !t->has_record)
-		return ptc_error_set(err, PTC_ESTATE, "job \"%s\" has no state yet; `ptcctl import %s PATH` first",
-				     t->meta.name, t->meta.name);
+		return ptc_error_set(err, PTC_ESTATE,
+				     "job \"%s\" has no state yet; `ptcctl import %s PATH`, or `ptcctl run %s`, first",
+				     t->meta.name, t->meta.name, t->meta.name);
 	rc = load_view(d, t, with_intent, ret_view, err);
 	if (rc)
 		return rc;
@@ -250,6 +258,14 @@ int ptc_control_view(struct ptc_daemon *d, struct ptc_target *t, bool with_inten
 		return ptc_error_set(err, rc ? rc : l.rc, "cannot locate the nodes of job \"%s\"", t->meta.name);
 	}
 	return 0;
+}
+
+int ptc_control_need_snapshot(const struct ptc_target *t, struct ptc_error *err)
+{
+	if (!t->has_record || t->record.snapshot)
+		return 0; /* no record: ptc_control_view says so */
+	return ptc_error_set(err, PTC_ESTATE, "job \"%s\" has no snapshot yet; `ptcctl snapshot %s` makes one",
+			     t->meta.name, t->meta.name);
 }
 
 int ptc_control_send_text(struct ptc_rpc_call *call, const char *json, struct ptc_error *err)
@@ -292,6 +308,10 @@ int ptc_control_register(struct ptc_daemon *d, struct ptc_rpc_server *server, st
 		{ "/ptc.v1.Control/Snapshots", ptc_control_snapshots },
 		{ "/ptc.v1.Control/Verify", ptc_control_verify },
 		{ "/ptc.v1.Control/Events", ptc_control_events },
+		{ "/ptc.v1.Control/Run", ptc_control_run },
+		{ "/ptc.v1.Control/Stop", ptc_control_stop },
+		{ "/ptc.v1.Control/Snapshot", ptc_control_snapshot },
+		{ "/ptc.v1.Control/Logs", ptc_control_logs },
 		{ "/ptc.v1.Control/ImportBegin", ptc_control_import_begin },
 		{ "/ptc.v1.Control/ImportData", ptc_control_import_data },
 		{ "/ptc.v1.Control/ImportCommit", ptc_control_import_commit },

@@ -41,6 +41,8 @@ int ptc_control_forward(struct ptc_daemon *d, const struct ptc_target *t, struct
  * need_record. t is brought up to date when what it names has been replaced meanwhile. */
 int ptc_control_view(struct ptc_daemon *d, struct ptc_target *t, bool with_intent, bool need_record,
 		     struct ptc_view *ret_view, struct ptc_error *err);
+/* PTC_ESTATE unless there is a snapshot to read. */
+int ptc_control_need_snapshot(const struct ptc_target *t, struct ptc_error *err);
 /* readview.c: the committed generation of a target, ready to be read and kept for the next read. */
 struct ptc_read_view {
 	struct ptc_view view;
@@ -61,9 +63,19 @@ int ptc_control_send_json(struct ptc_rpc_call *call, json_t *root, struct ptc_er
 int ptc_control_send_text(struct ptc_rpc_call *call, const char *json, struct ptc_error *err);
 
 /* control_switch.c: plans on this thread and hands the switch to the controller, which is on this daemon; waits while it only tidies up. */
+struct ptc_control_ask {
+	enum ptc_switch_kind kind;
+	bool start; /* resize: the job's ranks do not run, and are to */
+	bool stop;  /* snapshot: the job ends with it */
+};
 int ptc_control_start_switch(struct ptc_daemon *d, struct ptc_rpc_call *call, const char *job,
-			     enum ptc_switch_kind kind, const struct ptc_plan_request *pr, struct ptc_watcher *w,
-			     uint64_t id, struct ptc_error *err);
+			     const struct ptc_control_ask *ask, const struct ptc_plan_request *pr,
+			     struct ptc_watcher *w, uint64_t id, struct ptc_error *err);
+/* Streams a switch's progress; when ranks were started or stopped, the last message waits for their first step. */
+int ptc_control_stream(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_watcher *w,
+		       struct ptc_rpc_call *call, struct ptc_error *err);
+/* What the ranks of a job do: docs/control.md, `run`. v: its committed generation; NULL: it has none. */
+json_t *ptc_control_run_json(struct ptc_daemon *d, const struct ptc_target *t, const struct ptc_view *v);
 uint64_t ptc_control_new_id(void);
 
 #define PTC_CONTROL_HANDLER(name) int name(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
@@ -82,6 +94,11 @@ PTC_CONTROL_HANDLER(ptc_control_plan);
 PTC_CONTROL_HANDLER(ptc_control_resize);
 PTC_CONTROL_HANDLER(ptc_control_drain);
 PTC_CONTROL_HANDLER(ptc_control_abort);
+/* control_live.c */
+PTC_CONTROL_HANDLER(ptc_control_run);
+PTC_CONTROL_HANDLER(ptc_control_stop);
+PTC_CONTROL_HANDLER(ptc_control_snapshot);
+PTC_CONTROL_HANDLER(ptc_control_logs);
 /* control_data.c */
 PTC_CONTROL_HANDLER(ptc_control_import_begin);
 PTC_CONTROL_HANDLER(ptc_control_import_data);

@@ -72,7 +72,8 @@ static int begin_here(struct ptc_daemon *d, struct ptc_rpc_call *call, const Ptc
 	};
 	struct abandon a = { d, t->meta.uuid, ptc_control_new_id() };
 	struct ptc_watcher *w = ptc_watcher_new(a.id);
-	int rc = w ? ptc_control_start_switch(d, call, req->job, PTC_SWITCH_IMPORT, &pr, w, a.id, err)
+	int rc = w ? ptc_control_start_switch(d, call, req->job, &(struct ptc_control_ask){ .kind = PTC_SWITCH_IMPORT },
+					      &pr, w, a.id, err)
 		   : ptc_error_set(err, PTC_ENOMEM, "out of memory");
 
 	if (rc == 0) {
@@ -482,6 +483,32 @@ static int load_header(struct ptc_daemon *d, const char *uuid, const struct ptc_
 	return 0;
 }
 
+/* What an export is of: the job's own description, or, where ranks have declared their tensors, these. */
+static int export_spec(struct ptc_daemon *d, const struct ptc_view *v, char **ret_json, size_t *ret_len,
+		       struct ptc_error *err)
+{
+	const struct ptc_declared *declared;
+	const struct ptc_layout *layout;
+	struct ptc_rule any = { .match = "*" }; /* a description has rules; whoever exports needs none */
+	struct ptc_job_desc desc = { 0 };
+	void *ref;
+	int rc;
+
+	if (!v->from.layout_hash[0])
+		return ptc_blob_get(ptc_cluster_etcd(d->cluster), v->meta.uuid, v->meta.spec_hash, PTC_SPEC_MAX_BYTES,
+				    ret_json, ret_len, err);
+	rc = ptc_layouts_get(d->layouts, v->meta.uuid, v->from.layout_hash, &declared, &layout, &ref, err);
+	if (rc)
+		return rc;
+	desc.spec = declared->spec; /* borrowed */
+	desc.spec.name = v->meta.name;
+	desc.spec.rules = &any;
+	desc.spec.nrules = 1;
+	rc = ptc_job_to_json(&desc, ret_json, ret_len, err);
+	ptc_layouts_release(ref);
+	return rc;
+}
+
 static int send_export_info(struct ptc_daemon *d, struct ptc_rpc_call *call, const struct ptc_view *v,
 			    struct ptc_error *err)
 {
@@ -491,9 +518,7 @@ static int send_export_info(struct ptc_daemon *d, struct ptc_rpc_call *call, con
 	Ptc__V1__ImportedFile **list = ptc_calloc(m->nfiles, sizeof *list);
 	char *json = NULL;
 	size_t len = 0;
-	int rc = files && list ? ptc_blob_get(ptc_cluster_etcd(d->cluster), v->meta.uuid, v->meta.spec_hash,
-					      PTC_SPEC_MAX_BYTES, &json, &len, err)
-			       : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	int rc = files && list ? export_spec(d, v, &json, &len, err) : ptc_error_set(err, PTC_ENOMEM, "out of memory");
 
 	for (size_t i = 0; rc == 0 && i < m->nfiles; i++) {
 		rc = load_header(d, v->meta.uuid, &m->files[i], &files[i], err);
@@ -531,6 +556,8 @@ PTC_CONTROL_HANDLER(ptc_control_export_info)
 		return rc;
 	rc = ptc_control_find(d, call, req->job, &t, err);
 	ptc_pb_free(&req->base);
+	if (rc == 0)
+		rc = ptc_control_need_snapshot(&t, err);
 	if (rc == 0)
 		rc = ptc_control_view(d, &t, false, true, &v, err);
 	if (rc)

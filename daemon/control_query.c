@@ -105,11 +105,15 @@ static json_t *job_row(struct ptc_daemon *d, const struct ptc_job_view *j)
 		ptc_controller_status(ctl, &phase, &done, &total);
 	row = json_pack("{s:s, s:s, s:I, s:s, s:s, s:b, s:I, s:I, s:I, s:I, s:I}", "job", j->meta.name, "uuid", j->uuid,
 			"uid", (json_int_t)j->meta.uid, "controller", j->has_lock ? j->lock_node : "", "phase", phase,
-			"has_state", (int)j->has_record, "generation",
+			"has_state", (int)(j->has_record && j->record.snapshot), "generation",
 			(json_int_t)(j->has_record ? j->record.generation : 0), "snapshot",
 			(json_int_t)(j->has_record ? j->record.snapshot : 0), "step",
 			(json_int_t)(j->has_record ? j->record.step : 0), "bytes_done", (json_int_t)done, "bytes_total",
 			(json_int_t)total);
+	json_object_set_new(row, "spec_hash", json_string(j->meta.spec_hash));
+	json_object_set_new(row, "run",
+			    json_pack("{s:s, s:I}", "state", ptc_run_name(j->has_record ? j->record.run : PTC_RUN_NONE),
+				      "launch", (json_int_t)(j->has_record ? j->record.launch : 0)));
 	return row;
 }
 
@@ -155,31 +159,80 @@ static json_t *where_rows(const struct ptc_view *v)
 	return ranks;
 }
 
-/* Configuration, ranks and size of one job, from its documents. */
+struct current {
+	struct ptc_daemon *d;
+	const struct ptc_target *t;
+	bool yes;
+};
+
+static void current_on_loop(void *arg)
+{
+	struct current *c = arg;
+	const struct ptc_job_view *j = ptc_cluster_find_uuid(c->d->cluster, c->t->meta.uuid);
+
+	c->yes = j && j->has_record && !j->has_intent && j->record.generation == c->t->record.generation &&
+		 j->record.snapshot == c->t->record.snapshot;
+}
+
+/* Nothing while a switch is under way: its tables come and go, and its end says what became of it. */
+static int add_lost(struct ptc_daemon *d, const struct ptc_target *t, const struct ptc_view *v,
+		    const struct ptc_spec *spec, json_t *row, struct ptc_error *err)
+{
+	struct current c = { d, t, false };
+	json_t *lost = NULL;
+	int rc = t->has_intent || !t->record.snapshot ? 0 : ptc_lost_find(d, v, spec, &lost, err);
+
+	if (rc == 0 && lost && ptc_loop_call(d->loop, current_on_loop, &c) == 0 && c.yes)
+		json_object_set(row, "lost", lost);
+	json_decref(lost);
+	return rc;
+}
+
+static void add_sizes(json_t *row, const struct ptc_spec *spec)
+{
+	int64_t bytes = 0;
+
+	for (size_t i = 0; i < ptc_spec_items(spec); i++)
+		bytes += ptc_item_bytes(spec, i);
+	json_object_set_new(row, "state_bytes", json_integer(bytes));
+	json_object_set_new(row, "tensors", json_integer((json_int_t)spec->ntensors));
+	json_object_set_new(row, "items", json_integer((json_int_t)ptc_spec_items(spec)));
+}
+
+/* Configuration, ranks and size of one job, from its documents, and what its ranks do. */
 static int add_details(struct ptc_daemon *d, struct ptc_target *t, json_t *row, struct ptc_error *err)
 {
+	const struct ptc_declared *declared;
+	const struct ptc_layout *layout;
 	const struct ptc_job_desc *desc;
 	struct ptc_view v;
-	int64_t bytes = 0;
 	void *ref;
 	int rc;
 
 	if (!t->has_record)
 		return 0;
-	rc = ptc_control_view(d, t, false, true, &v, err);
+	rc = ptc_control_view(d, t, false, false, &v, err);
 	if (rc)
 		return rc;
-	rc = ptc_specs_get(d->specs, t->meta.uuid, t->meta.spec_hash, &desc, &ref, err);
-	if (rc == 0) {
-		for (size_t i = 0; i < ptc_spec_items(&desc->spec); i++)
-			bytes += ptc_item_bytes(&desc->spec, i);
-		json_object_set_new(row, "config", json_string(v.from.config));
-		json_object_set_new(row, "ranks", where_rows(&v));
-		json_object_set_new(row, "state_bytes", json_integer(bytes));
-		json_object_set_new(row, "tensors", json_integer((json_int_t)desc->spec.ntensors));
-		json_object_set_new(row, "items", json_integer((json_int_t)ptc_spec_items(&desc->spec)));
-		ptc_specs_release(ref);
+	json_object_set_new(row, "config", json_string(v.from.config));
+	json_object_set_new(row, "ranks", where_rows(&v));
+	if (v.from.layout_hash[0]) {
+		rc = ptc_layouts_get(d->layouts, t->meta.uuid, v.from.layout_hash, &declared, &layout, &ref, err);
+		if (rc == 0) {
+			add_sizes(row, &declared->spec);
+			rc = add_lost(d, t, &v, &declared->spec, row, err);
+			ptc_layouts_release(ref);
+		}
+	} else {
+		rc = ptc_specs_get(d->specs, t->meta.uuid, t->meta.spec_hash, &desc, &ref, err);
+		if (rc == 0) {
+			add_sizes(row, &desc->spec);
+			rc = add_lost(d, t, &v, &desc->spec, row, err);
+			ptc_specs_release(ref);
+		}
 	}
+	if (rc == 0 && t->record.run != PTC_RUN_NONE)
+		json_object_set_new(row, "run", ptc_control_run_json(d, t, &v));
 	ptc_view_done(&v);
 	return rc;
 }
@@ -460,6 +513,8 @@ PTC_CONTROL_HANDLER(ptc_control_verify)
 		return rc;
 	rc = ptc_control_find(v.d, call, ((Ptc__V1__JobRequest *)req)->job, &t, err);
 	ptc_pb_free(req);
+	if (rc == 0)
+		rc = ptc_control_need_snapshot(&t, err);
 	if (rc == 0)
 		rc = ptc_control_view(v.d, &t, false, true, &view, err);
 	if (rc)

@@ -272,6 +272,8 @@ PTC_CONTROL_HANDLER(ptc_control_job_delete)
 	if (rc)
 		return rc;
 	c.uuid = t.meta.uuid;
+	if (t.has_record && t.record.run == PTC_RUN_LIVE)
+		return ptc_error_set(err, PTC_ESTATE, "job %s runs; `ptcctl stop %s` first", t.meta.name, t.meta.name);
 	for (int ms = 0; ms < BUSY_WAIT_MS && rc == 0 && !c.idle; ms += POLL_MS) {
 		rc = ptc_loop_call(d->loop, check_idle, &c);
 		if (rc == 0 && !c.idle && t.has_intent)
@@ -357,45 +359,96 @@ uint64_t ptc_control_new_id(void)
 	uint64_t id = 0;
 
 	ptc_sys_random(&id, sizeof id, NULL);
-	return (id & ((UINT64_C(1) << 53) - 1)) | 1; /* every JSON reader can hold it */
+	return (id & PTC_ID_MASK) | 1;
+}
+
+static int hand_over(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_switch_request *r, bool *ret_again,
+		     struct ptc_error *err)
+{
+	struct submit s = { .d = d, .uuid = t->meta.uuid, .request = r, .err = err };
+	int rc = ptc_loop_call(d->loop, submit_on_loop, &s);
+
+	rc = rc ? ptc_error_set(err, rc, "the daemon is stopping") : s.rc;
+	/* a conflict: the mirror that the plan was made from was behind the record */
+	*ret_again = (rc == PTC_ESTATE && s.finishing) || rc == PTC_ECONFLICT;
+	return rc;
+}
+
+/* What this job's state allows. */
+static int check_ask(const struct ptc_target *t, const struct ptc_control_ask *ask, struct ptc_error *err)
+{
+	bool live = t->has_record && t->record.run == PTC_RUN_LIVE;
+
+	if (ask->start && live)
+		return ptc_error_set(err, PTC_ESTATE, "job %s runs already; see `ptcctl status %s`", t->meta.name,
+				     t->meta.name);
+	if (ask->kind == PTC_SWITCH_RESIZE && !ask->start && !live && t->has_record && !t->record.snapshot)
+		return ptc_error_set(err, PTC_ESTATE,
+				     "job %s ended before its first snapshot; `ptcctl run %s` starts it again",
+				     t->meta.name, t->meta.name);
+	if (ask->kind == PTC_SWITCH_SNAPSHOT && !live)
+		return ptc_error_set(err, PTC_ESTATE,
+				     "job %s does not run (%s); its state is as `ptcctl snapshots %s` says",
+				     t->meta.name, t->has_record ? ptc_run_name(t->record.run) : "no state yet",
+				     t->meta.name);
+	return 0;
+}
+
+/* Nothing says what ranks hold under a configuration that they never had. */
+static int check_layout(const struct ptc_target *t, const struct ptc_view *v, const struct ptc_switch_request *r,
+			struct ptc_error *err)
+{
+	if (r->kind != PTC_SWITCH_RESIZE || r->run_to || !v->from.layout_hash[0] || r->to.layout_hash[0])
+		return 0;
+	return ptc_error_set(
+		err, PTC_ESTATE,
+		"job %s does not run, and what its ranks hold under %s is known only once they have; `ptcctl run "
+		"%s --config %s` takes it there",
+		t->meta.name, r->to.config, t->meta.name, r->to.config);
 }
 
 /* One try: plan for what is committed now, hand over. Again, when the job was only tidying up after a
  * switch, or the plan was made for an older record. */
-static int try_switch(struct ptc_daemon *d, struct ptc_target *t, enum ptc_switch_kind kind,
+static int try_switch(struct ptc_daemon *d, struct ptc_target *t, const struct ptc_control_ask *ask,
 		      const struct ptc_plan_request *pr, struct ptc_watcher *w, uint64_t id, bool *ret_again,
 		      struct ptc_error *err)
 {
-	struct ptc_switch_request r = { .kind = kind, .id = id };
-	struct submit s = { .d = d, .uuid = t->meta.uuid, .request = &r, .err = err };
+	bool live = t->has_record && t->record.run == PTC_RUN_LIVE, resize = ask->kind == PTC_SWITCH_RESIZE;
+	struct ptc_switch_request r = { .kind = ask->kind,
+					.id = id,
+					.run_from = live,
+					.run_to = ask->start || (live && !ask->stop),
+					.end = PTC_RUN_STOPPED };
 	struct ptc_planned planned = { 0 };
 	struct ptc_view v;
-	int rc = ptc_control_view(d, t, false, kind == PTC_SWITCH_RESIZE, &v, err);
+	int rc = check_ask(t, ask, err);
 
+	if (rc == 0)
+		rc = ptc_control_view(d, t, false, resize && !ask->start, &v, err);
 	if (rc)
 		return rc;
-	rc = ptc_plan_switch(d, &v, pr, &planned, err);
+	if (ask->kind != PTC_SWITCH_SNAPSHOT)
+		rc = ptc_plan_switch(d, &v, pr, &planned, err);
+	r.to = planned.to;
+	r.plan_json = planned.json;
+	r.base_generation = v.from_generation;
+	r.base_snapshot = v.from_snapshot;
+	if (rc == 0)
+		rc = check_layout(t, &v, &r, err);
 	if (rc == 0) {
-		r.to = planned.to;
-		r.plan_json = planned.json;
-		r.base_generation = v.from_generation;
-		r.base_snapshot = v.from_snapshot;
 		r.watcher = ptc_watcher_ref(w);
-		rc = ptc_loop_call(d->loop, submit_on_loop, &s);
-		rc = rc ? ptc_error_set(err, rc, "the daemon is stopping") : s.rc;
-		/* a conflict: the mirror that the plan was made from was behind the record */
-		*ret_again = (rc == PTC_ESTATE && s.finishing) || rc == PTC_ECONFLICT;
-		ptc_generation_doc_done(&r.to);
-		ptc_free(r.plan_json);
+		rc = hand_over(d, t, &r, ret_again, err);
 		ptc_watcher_unref(r.watcher);
 	}
+	ptc_generation_doc_done(&r.to);
+	ptc_free(r.plan_json);
 	ptc_view_done(&v);
 	return rc;
 }
 
 int ptc_control_start_switch(struct ptc_daemon *d, struct ptc_rpc_call *call, const char *job,
-			     enum ptc_switch_kind kind, const struct ptc_plan_request *pr, struct ptc_watcher *w,
-			     uint64_t id, struct ptc_error *err)
+			     const struct ptc_control_ask *ask, const struct ptc_plan_request *pr,
+			     struct ptc_watcher *w, uint64_t id, struct ptc_error *err)
 {
 	int rc = PTC_ESTATE;
 	bool again = true;
@@ -406,7 +459,7 @@ int ptc_control_start_switch(struct ptc_daemon *d, struct ptc_rpc_call *call, co
 		again = false;
 		rc = ptc_control_find(d, call, job, &t, err);
 		if (rc == 0)
-			rc = try_switch(d, &t, kind, pr, w, id, &again, err);
+			rc = try_switch(d, &t, ask, pr, w, id, &again, err);
 		if (again)
 			usleep(POLL_MS * 1000); /* a server thread: waiting is its job */
 	}
@@ -431,10 +484,12 @@ PTC_CONTROL_HANDLER(ptc_control_resize)
 		rc = ptc_control_forward(d, &t, call, "/ptc.v1.Control/Resize", &req->base, err);
 	} else if (rc == 0) {
 		w = ptc_watcher_new(id);
-		rc = w ? ptc_control_start_switch(d, call, req->job, PTC_SWITCH_RESIZE, &pr, w, id, err)
+		rc = w ? ptc_control_start_switch(d, call, req->job,
+						  &(struct ptc_control_ask){ .kind = PTC_SWITCH_RESIZE }, &pr, w, id,
+						  err)
 		       : ptc_error_set(err, PTC_ENOMEM, "out of memory");
 		if (rc == 0)
-			rc = ptc_watcher_stream(w, call, err);
+			rc = ptc_control_stream(d, &t, w, call, err);
 		ptc_watcher_unref(w);
 	}
 	ptc_pb_free(&req->base);

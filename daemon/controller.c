@@ -13,12 +13,16 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "base/sys.h"
+#include "daemon/pbcall.h"
 #include "formats/json.h"
+
+#include "ptc.pb-c.h"
 
 #include <stdio.h>
 #include <string.h>
 #include <uv.h>
 
+#define NEWS_RETRY_NS        5000000000
 #define LOCK_TICKS_PER_PLACE 2 /* of 200 ms: how long daemon i waits before it tries for a free lock */
 
 /* ---- life --------------------------------------------------------------------- */
@@ -29,12 +33,21 @@ struct ptc_controller *ptc_controller_ref(struct ptc_controller *ctl)
 	return ctl;
 }
 
+void ptc_pull_result_done(struct ptc_pull_result *r)
+{
+	ptc_free(r->need_index);
+	ptc_free(r->digests);
+	if (r->capture)
+		ptc_pb_free(&r->capture->base);
+	if (r->layout)
+		ptc_pb_free(&r->layout->base);
+	memset(r, 0, sizeof *r);
+}
+
 void ptc_pull_results_done(struct ptc_controller *ctl)
 {
-	for (size_t i = 0; i < ctl->npulls; i++) {
-		ptc_free(ctl->pulls[i].need_index);
-		ptc_free(ctl->pulls[i].digests);
-	}
+	for (size_t i = 0; i < ctl->npulls; i++)
+		ptc_pull_result_done(&ctl->pulls[i]);
 	ptc_free(ctl->pulls);
 	ctl->pulls = NULL;
 	ctl->npulls = 0;
@@ -62,6 +75,8 @@ static void switch_done(struct ptc_controller *ctl)
 	ctl->plan_json = ctl->from_config = NULL;
 	ctl->expected = ctl->digests = NULL;
 	ctl->nexpected = ctl->ndigests = 0;
+	ctl->state_hash[0] = '\0';
+	ctl->captured_bytes = 0;
 	files_done(ctl);
 	ptc_pull_results_done(ctl);
 }
@@ -201,6 +216,8 @@ void ptc_controllers_changed(struct ptc_daemon *d, struct ptc_job_view *job)
 	}
 	if (!ctl && ours && ptc_cluster_lease(d->cluster) && !atomic_load(&d->stopping))
 		create(d, job);
+	else if (ctl)
+		ptc_controller_news(ctl);
 }
 
 void ptc_controllers_lost(struct ptc_daemon *d)
@@ -268,6 +285,9 @@ void ptc_controllers_tick(struct ptc_daemon *d)
 	for (size_t i = 0; i < d->ncontrollers; i++)
 		if (d->controllers[i]->running) /* bytes move */
 			ptc_controller_progress(d->controllers[i]);
+	for (size_t i = d->ncontrollers; i-- > 0;)
+		if (i < d->ncontrollers)
+			ptc_controller_news(d->controllers[i]);
 	for (size_t i = 0; lease && ptc_cluster_synced(d->cluster) && i < ptc_cluster_njobs(d->cluster); i++) {
 		struct ptc_job_view *j = ptc_cluster_job(d->cluster, i);
 		unsigned due;
@@ -328,6 +348,23 @@ uint32_t *ptc_controller_numbers(struct ptc_controller *ctl, const struct ptc_ge
 	return v;
 }
 
+/* The switch under way, in a word. */
+static const char *what(const struct ptc_controller *ctl)
+{
+	const struct ptc_intent_doc *in = &ctl->intent;
+
+	switch (in->kind) {
+	case PTC_SWITCH_IMPORT:
+		return "import";
+	case PTC_SWITCH_SNAPSHOT:
+		return in->run_to ? "snapshot" : in->end == PTC_RUN_DONE ? "finish" : "stop";
+	case PTC_SWITCH_HALT:
+		return "halt";
+	default:
+		return in->run_to && !in->run_from ? "run" : "resize";
+	}
+}
+
 static int check_base(struct ptc_controller *ctl, const struct ptc_switch_request *r, struct ptc_error *err)
 {
 	uint64_t generation = ctl->has_record ? ctl->record.generation : 0;
@@ -342,7 +379,31 @@ static int check_base(struct ptc_controller *ctl, const struct ptc_switch_reques
 	if (r->kind == PTC_SWITCH_IMPORT && generation)
 		return ptc_error_set(err, PTC_ESTATE, "job %s has state already; delete it and create it again",
 				     ctl->meta.name);
+	if (r->kind != PTC_SWITCH_HALT && r->run_from != (ctl->has_record && ctl->record.run == PTC_RUN_LIVE))
+		return ptc_error_set(err, PTC_ECONFLICT, "job %s %s meanwhile; try again", ctl->meta.name,
+				     r->run_from ? "has ended" : "was started");
 	return 0;
+}
+
+const struct ptc_generation_doc *ptc_controller_current(const struct ptc_controller *ctl)
+{
+	bool rolled = ctl->view.to.world && ctl->record.generation == ctl->intent.to_generation;
+
+	return rolled ? &ctl->view.to : &ctl->view.from;
+}
+
+/* What a switch of this kind goes to; see struct ptc_switch. */
+static void intent_target(struct ptc_intent_doc *in, const struct ptc_switch_request *r)
+{
+	bool nothing = r->run_to && !r->run_from && r->base_snapshot == 0;
+
+	in->to_generation = r->base_generation;
+	in->to_snapshot = r->base_snapshot;
+	if (r->kind == PTC_SWITCH_HALT)
+		return;
+	in->to_snapshot = nothing ? 0 : r->base_snapshot + 1;
+	if (r->kind != PTC_SWITCH_SNAPSHOT)
+		in->to_generation = r->base_generation + 1;
 }
 
 static void set_intent(struct ptc_controller *ctl, const struct ptc_switch_request *r)
@@ -352,10 +413,13 @@ static void set_intent(struct ptc_controller *ctl, const struct ptc_switch_reque
 		.kind = r->kind,
 		.from_generation = r->base_generation,
 		.from_snapshot = r->base_snapshot,
-		.to_generation = r->base_generation + 1,
-		.to_snapshot = r->base_snapshot + 1,
 		.started_ms = ptc_sys_realtime_ms(),
+		.run_from = r->run_from,
+		.run_to = r->run_to,
+		.end = r->end,
+		.stop = r->stop,
 	};
+	intent_target(&ctl->intent, r);
 	ctl->nphases = 0;
 	ctl->plan_hash[0] = '\0';
 }
@@ -373,6 +437,9 @@ static void step_switch(struct ptc_controller *ctl, uint32_t *from, uint32_t *to
 		.nfrom = (uint32_t)ctl->view.from.nnodes,
 		.to_nodes = to,
 		.nto = (uint32_t)ctl->view.to.nnodes,
+		.run_from = ctl->intent.run_from,
+		.run_to = ctl->intent.run_to,
+		.stop = ctl->intent.stop,
 	};
 
 	ptc_controller_step(ctl, &(struct ptc_job_event){ .kind = PTC_EV_SWITCH, .request = &sw });
@@ -402,9 +469,9 @@ int ptc_controller_submit(struct ptc_controller *ctl, struct ptc_switch_request 
 	r->plan_json = NULL;
 	ctl->from_config = ptc_strdup(ctl->view.from.config ? ctl->view.from.config : "");
 	set_intent(ctl, r);
-	ptc_event(ctl->d, ctl->uuid, "switch", "%s %s -> %s requested",
-		  r->kind == PTC_SWITCH_IMPORT ? "import" : "resize",
-		  ctl->view.from.config ? ctl->view.from.config : "nothing", ctl->view.to.config);
+	if (ctl->view.to.config)
+		ptc_event(ctl->d, ctl->uuid, "switch", "%s %s -> %s requested", what(ctl),
+			  ctl->view.from.config ? ctl->view.from.config : "nothing", ctl->view.to.config);
 	step_switch(ctl, from, to);
 	ptc_free(from);
 	ptc_free(to);
@@ -472,9 +539,36 @@ static const char *to_config(const struct ptc_controller *ctl)
 	return config ? config : "";
 }
 
+static double phase_ms(const struct ptc_controller *ctl, enum ptc_job_phase first, enum ptc_job_phase last)
+{
+	int64_t now = ptc_sys_now_ns(), sum = 0;
+
+	for (size_t i = 0; i < ctl->nphases; i++)
+		if (ctl->phases[i].phase >= first && ctl->phases[i].phase <= last)
+			sum += (i + 1 < ctl->nphases ? ctl->phases[i + 1].at_ns : now) - ctl->phases[i].at_ns;
+	return (double)sum / 1e6;
+}
+
+/* How long ranks stood still, and for what. Arming counts: ranks wait for the last of them to come to the stop. */
+static json_t *pause_json(struct ptc_controller *ctl)
+{
+	double stop = phase_ms(ctl, PTC_JOB_ARMING, PTC_JOB_ARMING);
+	double copy = phase_ms(ctl, PTC_JOB_SEALING, PTC_JOB_AGREEING);
+	double commit =
+		phase_ms(ctl, PTC_JOB_COMMIT1, PTC_JOB_COMMIT1) + phase_ms(ctl, PTC_JOB_COMMIT2, PTC_JOB_COMMIT2);
+	double end = phase_ms(ctl, PTC_JOB_ENDING, PTC_JOB_ENDING);
+	double build = phase_ms(ctl, PTC_JOB_BUILDING, PTC_JOB_LAYING);
+	double move = phase_ms(ctl, PTC_JOB_PREPARING, PTC_JOB_DIGESTING);
+	double restore = phase_ms(ctl, PTC_JOB_FINISHING, PTC_JOB_FINISHING);
+
+	return json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "total_ms",
+			 stop + copy + commit + end + build + move + restore, "stop_ms", stop, "copy_ms", copy,
+			 "commit_ms", commit, "end_ms", end, "build_ms", build, "move_ms", move, "restore_ms", restore);
+}
+
 static char *summary(struct ptc_controller *ctl)
 {
-	uint64_t wire = 0, copied = 0, verified = 0;
+	uint64_t wire = 0, copied = 0, verified = ctl->captured_bytes;
 	json_t *plan = NULL, *root;
 	char *text;
 
@@ -485,15 +579,19 @@ static char *summary(struct ptc_controller *ctl)
 	}
 	if (ctl->plan_json)
 		ptc_json_load("plan", ctl->plan_json, strlen(ctl->plan_json), &plan, NULL);
-	root = json_pack("{s:i, s:s, s:s, s:I, s:I, s:s, s:s, s:o, s:I, s:I, s:I, s:I, s:s, s:f, s:o}", "version", 1,
-			 "job", ctl->meta.name, "kind", ctl->intent.kind == PTC_SWITCH_IMPORT ? "import" : "resize",
-			 "generation", (json_int_t)ctl->intent.to_generation, "snapshot",
-			 (json_int_t)ctl->intent.to_snapshot, "from", ctl->from_config ? ctl->from_config : "", "to",
+	root = json_pack("{s:i, s:s, s:s, s:I, s:I, s:I, s:s, s:s, s:o, s:I, s:I, s:I, s:I, s:s, s:f, s:o}", "version",
+			 1, "job", ctl->meta.name, "kind", what(ctl), "generation",
+			 (json_int_t)ctl->intent.to_generation, "snapshot", (json_int_t)ctl->intent.to_snapshot, "step",
+			 (json_int_t)ctl->record.step, "from", ctl->from_config ? ctl->from_config : "", "to",
 			 to_config(ctl), "phases", phases_json(ctl), "received_bytes", (json_int_t)wire, "copied_bytes",
 			 (json_int_t)copied, "verified_bytes", (json_int_t)verified, "digests_verified",
 			 (json_int_t)ctl->ndigests, "preserved", "bytes", "seconds",
 			 ctl->nphases ? (double)(ptc_sys_now_ns() - ctl->phases[0].at_ns) / 1e9 : 0.0, "plan",
 			 plan ? plan : json_null());
+	if (root && ctl->intent.run_from) {
+		json_object_set_new(root, "captured_bytes", json_integer((json_int_t)ctl->captured_bytes));
+		json_object_set_new(root, "pause", pause_json(ctl));
+	}
 	text = root ? ptc_json_text(root) : NULL;
 	json_decref(root);
 	return text;
@@ -510,6 +608,19 @@ static void roll(struct ptc_controller *ctl)
 	ptc_require(ptc_view_nodes(&ctl->view) == 0);
 }
 
+static void committed(struct ptc_controller *ctl)
+{
+	if (ctl->view.to.world) {
+		ptc_event(ctl->d, ctl->uuid, "committed", "generation %llu, snapshot %llu, step %llu: %s",
+			  (unsigned long long)ctl->intent.to_generation, (unsigned long long)ctl->intent.to_snapshot,
+			  (unsigned long long)ctl->record.step, to_config(ctl));
+		roll(ctl);
+	} else {
+		ptc_event(ctl->d, ctl->uuid, "committed", "%s: snapshot %llu, step %llu", what(ctl),
+			  (unsigned long long)ctl->record.snapshot, (unsigned long long)ctl->record.step);
+	}
+}
+
 static void done(struct ptc_controller *ctl, const struct ptc_job_update *up)
 {
 	char *text = NULL;
@@ -518,13 +629,11 @@ static void done(struct ptc_controller *ctl, const struct ptc_job_update *up)
 		return; /* refused before it began; submit has said so */
 	if (up->status == 0) {
 		text = summary(ctl);
-		ptc_event(ctl->d, ctl->uuid, "committed", "generation %llu, snapshot %llu: %s",
-			  (unsigned long long)ctl->intent.to_generation, (unsigned long long)ctl->intent.to_snapshot,
-			  to_config(ctl));
-		roll(ctl);
+		committed(ctl);
 	} else {
 		ptc_event(ctl->d, ctl->uuid, "aborted", "%s: %s", ptc_status_name(up->status), up->text);
 		ptc_generation_doc_done(&ctl->view.to);
+		ctl->news_after_ns = ptc_sys_now_ns() + NEWS_RETRY_NS;
 	}
 	ptc_watcher_finish(ctl->watcher, up->status, up->text, text);
 	ptc_watcher_finish(ctl->fill_watcher, up->status, up->text, text);
@@ -571,6 +680,12 @@ static void perform(struct ptc_controller *ctl, const struct ptc_job_update *up)
 		break;
 	case PTC_UP_CHECK_DIGESTS:
 		ptc_controller_check_digests(ctl, up->seq);
+		break;
+	case PTC_UP_AGREE:
+		ptc_controller_agree(ctl, up->seq);
+		break;
+	case PTC_UP_LAY:
+		ptc_controller_lay(ctl, up->seq);
 		break;
 	case PTC_UP_RELOAD:
 		ptc_controller_load(ctl, up->seq);

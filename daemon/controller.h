@@ -7,18 +7,20 @@
 #include "daemon/core/job.h"
 #include "daemon/daemon.h"
 
-#define PTC_PHASES_KEPT 16
+#define PTC_PHASES_KEPT 24
 
-/* One node's answer to Pull. */
+/* One node's answer to Pull, Capture or Build. */
 struct ptc_pull_result {
 	uint32_t node; /* cluster number */
 	uint32_t *need_index;
 	uint64_t *digests; /* both move to the thread that compares them */
 	size_t n;
 	uint64_t wire_bytes, copied_bytes, verified_bytes;
+	struct Ptc__V1__PullReply *capture;   /* of Capture: its last message, for the ranks' state */
+	struct Ptc__V1__WorkersReply *layout; /* of Build: what the node's ranks have declared */
 };
 
-struct ptc_pull; /* a running Pull call, controller_send.c */
+struct ptc_pull; /* a running call that streams, controller_send.c */
 
 struct ptc_controller {
 	struct ptc_daemon *d;
@@ -52,7 +54,10 @@ struct ptc_controller {
 	size_t npulls;
 	struct ptc_pull *running; /* list */
 	uint64_t *digests;
-	size_t ndigests; /* merged, for the manifest */
+	size_t ndigests;               /* merged, for the manifest */
+	char state_hash[PTC_HASH_HEX]; /* of the bundle that AGREE wrote */
+	uint64_t captured_bytes;       /* from ranks, in all */
+	int64_t news_after_ns;         /* what follows from the nodes' news is not tried again before */
 	struct {
 		enum ptc_job_phase phase;
 		int64_t at_ns;
@@ -77,6 +82,9 @@ void ptc_controller_progress(struct ptc_controller *ctl);
 /* A generation's nodes as the core knows them: cluster numbers, each once; ptc_free it. NULL: out of memory. */
 uint32_t *ptc_controller_numbers(struct ptc_controller *ctl, const struct ptc_generation_doc *g);
 void ptc_pull_results_done(struct ptc_controller *ctl);
+void ptc_pull_result_done(struct ptc_pull_result *r);
+/* The document of the record's generation: while FINISHING is under way it is still the view's `to`. */
+const struct ptc_generation_doc *ptc_controller_current(const struct ptc_controller *ctl);
 
 /* tidy.c: removes the job's blobs that neither its meta nor its record names. Only while no switch is under way. */
 void ptc_tidy_blobs(struct ptc_controller *ctl);
@@ -93,3 +101,22 @@ void ptc_controller_txn(struct ptc_controller *ctl, const struct ptc_job_update 
 void ptc_controller_check_digests(struct ptc_controller *ctl, uint64_t seq);
 void ptc_controller_load(struct ptc_controller *ctl,
 			 uint64_t seq); /* reads lock, record, intent; then START or LOCK_LOST */
+
+/* controller_live.c */
+void ptc_controller_agree(struct ptc_controller *ctl, uint64_t seq);
+void ptc_controller_lay(struct ptc_controller *ctl, uint64_t seq);
+/* Compares what nodes hold, by their answers to Pull or Capture; takes the answers. */
+struct ptc_merge {
+	struct answer {
+		char node[PTC_NAME_MAX + 1];
+		uint32_t *need_index;
+		uint64_t *digests;
+		size_t n;
+	} * answers; /* ours: the loop may end the switch meanwhile */
+	size_t nanswers;
+};
+void ptc_merge_take(struct ptc_merge *m, struct ptc_controller *ctl);
+void ptc_merge_done(struct ptc_merge *m);
+/* ret_items: one per item of g's spec; ptc_free it. */
+int ptc_merge_digests(const struct ptc_merge *m, const struct ptc_geometry *g, const uint64_t *expected,
+		      size_t nexpected, uint64_t **ret_items, size_t *ret_nitems, struct ptc_error *err);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Calls of a controller to nodes (itself included: one path for all).
  *
- * Happy path: Seal, Prepare and Finish are asynchronous unary calls whose
- * answer comes back on the loop; Pull is a stream on a thread of its own
- * because it lasts as long as bytes move, and it posts its progress.
+ * Happy path: short ones (Seal, Prepare, Start, Arm, Finish) are asynchronous
+ * unary calls whose answer comes back on the loop; those that last (Pull and
+ * Capture move bytes, Stop, End and Build wait for ranks) are streams on a
+ * thread of their own, which posts what it has learned.
  * Failure modes: every failure becomes a REPLY with its status; the core
  * decides. A node that cannot be reached is suspected: it is asked once more
  * (Stat, one second), and when that fails too its lease is revoked, so that
@@ -21,6 +22,7 @@
 #include <string.h>
 
 #define CONTROL_TIMEOUT_MS 60000
+#define START_TIMEOUT_MS   600000 /* processes import their libraries */
 #define PROBE_TIMEOUT_MS   1000
 
 struct call {
@@ -123,14 +125,32 @@ static int check_plan(struct call *c, const void *data, size_t len, struct ptc_e
 	return rc;
 }
 
+/* Where the node's ranks are. */
+static int read_arm(const void *data, size_t len, struct ptc_job_event *ev, struct ptc_error *err)
+{
+	Ptc__V1__WorkersReply *r;
+	int rc = ptc_pb_decode(&ptc__v1__workers_reply__descriptor, data, len, (ProtobufCMessage **)&r, err);
+
+	if (rc)
+		return rc;
+	ev->passed = r->passed;
+	ev->step = r->step;
+	ptc_pb_free(&r->base);
+	return 0;
+}
+
 static void answered(void *arg, int status, const struct ptc_error *err, const void *data, size_t len)
 {
 	struct call *c = arg;
 	char text[PTC_ERROR_MAX + PTC_NAME_MAX + 8] = "";
 	struct ptc_error why = PTC_ERROR_INIT;
+	struct ptc_job_event ev = { .kind = PTC_EV_REPLY, .seq = c->seq, .node = c->node, .text = text };
 
 	if (status == 0 && c->op == PTC_OP_PREPARE && c->all_up && !c->ctl->gone) {
 		status = check_plan(c, data, len, &why);
+		err = &why;
+	} else if (status == 0 && c->op == PTC_OP_ARM) {
+		status = read_arm(data, len, &ev, &why);
 		err = &why;
 	}
 	if (status)
@@ -138,9 +158,11 @@ static void answered(void *arg, int status, const struct ptc_error *err, const v
 			 err->text);
 	if (status == PTC_EPEER && !c->ctl->gone)
 		suspect(c->ctl, c->node, c->lease);
-	ptc_controller_step(
-		c->ctl, &(struct ptc_job_event){
-				.kind = PTC_EV_REPLY, .seq = c->seq, .node = c->node, .status = status, .text = text });
+	if (status && c->op == PTC_OP_FINISH &&
+	    !c->ctl->gone) /* the core tries again while it is idle, and tells nobody */
+		ptc_warn("job", "job=%s finish: %s", c->ctl->meta.name, text);
+	ev.status = status;
+	ptc_controller_step(c->ctl, &ev);
 	ptc_controller_unref(c->ctl);
 	ptc_free(c);
 }
@@ -202,11 +224,24 @@ static int encode_prepare(Ptc__V1__SwitchInfo *info, bool dry_run, void **data, 
 	return ptc_pb_encode(&req.base, data, len, err);
 }
 
+/* The record's generation, for FINISH: what runs, from which snapshot. Borrows everything, and is borrowed by the message. */
+static void finish_view(struct ptc_controller *ctl, const struct ptc_job_update *up, struct ptc_view *ret_view)
+{
+	*ret_view = ctl->view;
+	ret_view->from = *ptc_controller_current(ctl);
+	ret_view->fence = ctl->fence;
+	ret_view->seq = up->seq;
+	ret_view->to_generation = 0;
+}
+
 static int encode_finish(struct ptc_controller *ctl, const struct ptc_job_update *up, void **data, size_t *len,
 			 struct ptc_error *err)
 {
 	Ptc__V1__FinishRequest req = PTC__V1__FINISH_REQUEST__INIT;
 	Ptc__V1__TableKey keep = PTC__V1__TABLE_KEY__INIT, *list = &keep;
+	struct ptc_info info = { NULL, NULL };
+	struct ptc_view v;
+	int rc = 0;
 
 	keep.generation = up->keep_generation;
 	keep.snapshot = up->keep_snapshot;
@@ -214,8 +249,58 @@ static int encode_finish(struct ptc_controller *ctl, const struct ptc_job_update
 	req.uuid = ctl->uuid;
 	req.fence = ctl->fence;
 	req.seq = up->seq;
-	req.n_keep = up->has_keep;
+	req.n_keep = up->has_keep && up->keep_snapshot; /* snapshot 0: ranks run that have not made one */
 	req.keep = &list;
+	req.live = up->has_keep && ctl->has_record && ctl->record.run == PTC_RUN_LIVE;
+	if (req.live) {
+		finish_view(ctl, up, &v);
+		rc = ptc_view_info(&v, &info, err);
+		req.info = info.pb;
+		req.start_step = ctl->record.step;
+		req.state_hash = ctl->view.manifest.state_hash;
+	}
+	if (rc == 0)
+		rc = ptc_pb_encode(&req.base, data, len, err);
+	ptc_info_done(&info);
+	return rc;
+}
+
+static int encode_capture(struct ptc_controller *ctl, const struct ptc_job_update *up, Ptc__V1__SwitchInfo *info,
+			  void **data, size_t *len, struct ptc_error *err)
+{
+	Ptc__V1__CaptureRequest req = PTC__V1__CAPTURE_REQUEST__INIT;
+	Ptc__V1__TableKey to = PTC__V1__TABLE_KEY__INIT;
+
+	to.generation = ctl->intent.from_generation;
+	to.snapshot = ctl->intent.to_snapshot;
+	req.version = PTC_WIRE_VERSION;
+	req.info = info;
+	req.to = &to;
+	req.step = up->stop;
+	req.release = ctl->intent.kind == PTC_SWITCH_SNAPSHOT && ctl->intent.run_to;
+	return ptc_pb_encode(&req.base, data, len, err);
+}
+
+static int encode_workers(struct ptc_controller *ctl, const struct ptc_job_update *up, Ptc__V1__SwitchInfo *info,
+			  void **data, size_t *len, struct ptc_error *err)
+{
+	Ptc__V1__WorkersRequest req = PTC__V1__WORKERS_REQUEST__INIT;
+	Ptc__V1__TableKey sealed = PTC__V1__TABLE_KEY__INIT, next = PTC__V1__TABLE_KEY__INIT,
+			  *keep[2] = { &sealed, &next };
+
+	req.version = PTC_WIRE_VERSION;
+	req.info = info;
+	req.from = up->op == PTC_OP_ARM || up->op == PTC_OP_STOP || up->op == PTC_OP_END;
+	req.stop = up->stop;
+	req.start_step = ctl->record.step;
+	req.has_state = ctl->intent.to_snapshot > 0;
+	sealed.generation = ctl->intent.from_generation;
+	next.generation = ctl->intent.to_generation;
+	sealed.snapshot = next.snapshot = ctl->intent.to_snapshot;
+	req.n_keep = up->op == PTC_OP_END
+			     ? 2
+			     : 0; /* what is older than the first commit's snapshot is not needed any more */
+	req.keep = keep;
 	return ptc_pb_encode(&req.base, data, len, err);
 }
 
@@ -237,15 +322,16 @@ static int encode(struct ptc_controller *ctl, const struct ptc_job_update *up, v
 	struct ptc_info info;
 	int rc;
 
-	if (up->op == PTC_OP_FINISH)
-		return encode_finish(ctl, up, data, len, err);
 	if (ptc_view_locate(v, ctl->d->cluster) != 0)
 		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	if (up->op == PTC_OP_FINISH)
+		return encode_finish(ctl, up, data, len, err);
 	v->fence = ctl->fence;
 	v->seq = up->seq;
 	v->switch_id = ctl->intent.id;
-	v->to_generation = ctl->intent.to_generation;
+	v->to_generation = v->to.world ? ctl->intent.to_generation : 0; /* a snapshot has no new one */
 	v->to_snapshot = ctl->intent.to_snapshot;
+	v->to_launch = ctl->intent.run_to ? ctl->intent.id : 0;
 	rc = ptc_view_info(v, &info, err);
 	if (rc)
 		return rc;
@@ -256,13 +342,35 @@ static int encode(struct ptc_controller *ctl, const struct ptc_job_update *up, v
 		rc = encode_seal(ctl, info.pb, data, len, err);
 	else if (up->op == PTC_OP_PULL)
 		rc = encode_pull(ctl, info.pb, data, len, err);
-	else
+	else if (up->op == PTC_OP_CAPTURE)
+		rc = encode_capture(ctl, up, info.pb, data, len, err);
+	else if (up->op == PTC_OP_CHECK || up->op == PTC_OP_PREPARE)
 		rc = encode_prepare(info.pb, up->op == PTC_OP_CHECK, data, len, err);
+	else
+		rc = encode_workers(ctl, up, info.pb, data, len, err);
 	ptc_info_done(&info);
 	return rc;
 }
 
-/* ---- Pull ------------------------------------------------------------------------------ */
+/* ---- calls that stream: Pull and Capture (progress, then digests), Stop, End and Build (signs of life, then one answer) -- */
+
+static const struct {
+	const char *path;
+	const ProtobufCMessageDescriptor *reply; /* of a stream; NULL: one answer, within timeout_ms */
+	int64_t timeout_ms;
+} methods[] = {
+	[PTC_OP_CHECK] = { "/ptc.v1.Peer/Prepare", NULL, CONTROL_TIMEOUT_MS },
+	[PTC_OP_SEAL] = { "/ptc.v1.Peer/Seal", NULL, CONTROL_TIMEOUT_MS },
+	[PTC_OP_PREPARE] = { "/ptc.v1.Peer/Prepare", NULL, CONTROL_TIMEOUT_MS },
+	[PTC_OP_PULL] = { "/ptc.v1.Peer/Pull", &ptc__v1__pull_reply__descriptor, 0 },
+	[PTC_OP_FINISH] = { "/ptc.v1.Peer/Finish", NULL, CONTROL_TIMEOUT_MS },
+	[PTC_OP_START] = { "/ptc.v1.Peer/Start", NULL, START_TIMEOUT_MS },
+	[PTC_OP_ARM] = { "/ptc.v1.Peer/Arm", NULL, CONTROL_TIMEOUT_MS },
+	[PTC_OP_STOP] = { "/ptc.v1.Peer/Stop", &ptc__v1__workers_reply__descriptor, 0 },
+	[PTC_OP_CAPTURE] = { "/ptc.v1.Peer/Capture", &ptc__v1__pull_reply__descriptor, 0 },
+	[PTC_OP_END] = { "/ptc.v1.Peer/End", &ptc__v1__workers_reply__descriptor, 0 },
+	[PTC_OP_BUILD] = { "/ptc.v1.Peer/Build", &ptc__v1__workers_reply__descriptor, 0 },
+};
 
 struct ptc_pull {
 	struct call *call;
@@ -303,8 +411,7 @@ void ptc_pulls_wait(void)
 static void pull_free(struct ptc_pull *p)
 {
 	pthread_mutex_destroy(&p->lock);
-	ptc_free(p->result.need_index);
-	ptc_free(p->result.digests);
+	ptc_pull_result_done(&p->result);
 	ptc_free(p->data);
 	ptc_free(p);
 }
@@ -331,38 +438,65 @@ static int take_result(struct ptc_pull *p, const Ptc__V1__PullReply *r)
 	return 0;
 }
 
+/* The last of Pull and Capture. */
+static int pull_finished(struct ptc_pull *p, Ptc__V1__PullReply *r, bool *ret_taken)
+{
+	int rc = take_result(p, r);
+
+	if (rc == 0 && p->call->op == PTC_OP_CAPTURE) {
+		p->result.capture = r;
+		*ret_taken = true;
+	}
+	return rc;
+}
+
+static int pull_message(struct ptc_pull *p, struct ptc_rpc_message *m, bool *ret_finished)
+{
+	bool pull = methods[p->call->op].reply == &ptc__v1__pull_reply__descriptor, taken = false;
+	ProtobufCMessage *msg;
+	int rc = ptc_pb_message(m, methods[p->call->op].reply, &msg, &p->err);
+
+	ptc_rpc_message_done(m);
+	if (rc)
+		return rc;
+	if (pull) {
+		Ptc__V1__PullReply *r = (Ptc__V1__PullReply *)msg;
+
+		atomic_store(&p->done, r->bytes_done);
+		atomic_store(&p->total, r->bytes_total);
+		*ret_finished = r->finished;
+		rc = r->finished ? pull_finished(p, r, &taken) : 0;
+	} else { /* the last one counts */
+		if (p->result.layout)
+			ptc_pb_free(&p->result.layout->base);
+		p->result.layout = (Ptc__V1__WorkersReply *)msg;
+		taken = true;
+	}
+	if (!taken)
+		ptc_pb_free(msg);
+	return rc;
+}
+
 static int pull_receive(struct ptc_pull *p, bool *ret_finished)
 {
 	struct ptc_rpc_message *m;
-	ProtobufCMessage *msg;
 	int rc = ptc_rpc_stream_recv(p->stream, &m, &p->err);
 
 	if (rc == 0 && !m) {
 		rc = ptc_rpc_stream_finish(p->stream, &p->err);
-		if (rc == 0)
-			rc = ptc_error_set(&p->err, PTC_EPEER, "pull ended without an answer");
-	}
-	if (rc)
+		*ret_finished = p->result.layout != NULL;
+		if (rc == 0 && !*ret_finished)
+			rc = ptc_error_set(&p->err, PTC_EPEER, "%s ended without an answer", methods[p->call->op].path);
 		return rc;
-	rc = ptc_pb_message(m, &ptc__v1__pull_reply__descriptor, &msg, &p->err);
-	ptc_rpc_message_done(m);
-	if (rc)
-		return rc;
-	atomic_store(&p->done, ((Ptc__V1__PullReply *)msg)->bytes_done);
-	atomic_store(&p->total, ((Ptc__V1__PullReply *)msg)->bytes_total);
-	if (((Ptc__V1__PullReply *)msg)->finished) {
-		rc = take_result(p, (Ptc__V1__PullReply *)msg);
-		*ret_finished = true;
 	}
-	ptc_pb_free(msg);
-	return rc;
+	return rc ? rc : pull_message(p, m, ret_finished);
 }
 
 static int pull_run(struct ptc_pull *p)
 {
 	struct ptc_rpc_stream *s = NULL;
 	bool finished = false;
-	int rc = ptc_rpc_stream_open(p->channel, "/ptc.v1.Peer/Pull", 0, NULL, 0, &s, &p->err);
+	int rc = ptc_rpc_stream_open(p->channel, methods[p->call->op].path, 0, NULL, 0, &s, &p->err);
 
 	if (rc)
 		return rc;
@@ -383,10 +517,15 @@ static int pull_run(struct ptc_pull *p)
 	return rc;
 }
 
+/* One result per node: a call that was sent again counts once. */
 static void keep_result(struct ptc_controller *ctl, struct ptc_pull *p)
 {
-	struct ptc_pull_result *pulls = ptc_reallocarray(ctl->pulls, ctl->npulls + 1, sizeof *pulls);
+	struct ptc_pull_result *pulls;
 
+	/* of an attempt that is over: the core has sent the next one, or none */
+	if (p->call->op == PTC_OP_STOP || p->call->op == PTC_OP_END || atomic_load(&p->cancelled))
+		return;
+	pulls = ptc_reallocarray(ctl->pulls, ctl->npulls + 1, sizeof *pulls);
 	if (!pulls) {
 		p->status = ptc_error_set(&p->err, PTC_ENOMEM, "out of memory");
 		return;
@@ -394,14 +533,12 @@ static void keep_result(struct ptc_controller *ctl, struct ptc_pull *p)
 	ctl->pulls = pulls;
 	for (size_t i = 0; i < ctl->npulls; i++)
 		if (pulls[i].node == p->call->node) {
-			ptc_free(pulls[i].need_index);
-			ptc_free(pulls[i].digests);
+			ptc_pull_result_done(&pulls[i]);
 			pulls[i] = pulls[--ctl->npulls];
 		}
 	p->result.node = p->call->node;
 	pulls[ctl->npulls++] = p->result;
-	p->result.need_index = NULL;
-	p->result.digests = NULL;
+	memset(&p->result, 0, sizeof p->result);
 }
 
 static void pull_ended(void *arg)
@@ -491,18 +628,18 @@ void ptc_controller_bytes(const struct ptc_controller *ctl, uint64_t *ret_done, 
 
 /* ---- send -------------------------------------------------------------------------------- */
 
-static const char *const methods[] = {
-	[PTC_OP_CHECK] = "/ptc.v1.Peer/Prepare",   [PTC_OP_SEAL] = "/ptc.v1.Peer/Seal",
-	[PTC_OP_PREPARE] = "/ptc.v1.Peer/Prepare", [PTC_OP_PULL] = "/ptc.v1.Peer/Pull",
-	[PTC_OP_FINISH] = "/ptc.v1.Peer/Finish",
-};
-
 static bool all_up(const struct ptc_view *v)
 {
 	for (size_t i = 0; i < v->nnodes; i++)
 		if (v->down[i])
 			return false;
 	return true;
+}
+
+/* Laid out by rules, or by what the ranks declared when this configuration last ran. */
+static bool layout_known(const struct ptc_controller *ctl)
+{
+	return !ctl->intent.run_to || ctl->view.to.layout_hash[0];
 }
 
 void ptc_controller_send(struct ptc_controller *ctl, const struct ptc_job_update *up)
@@ -523,11 +660,14 @@ void ptc_controller_send(struct ptc_controller *ctl, const struct ptc_job_update
 	c->all_up = all_up(&ctl->view);
 	if (rc) {
 		fail_later(c, rc, &err);
-	} else if (up->op == PTC_OP_PULL) {
+	} else if (up->op == PTC_OP_CHECK && !layout_known(ctl)) {
+		ptc_free(data);
+		fail_later(c, 0, &err); /* what the ranks will hold is known when they have built it */
+	} else if (methods[up->op].reply) {
 		pull_start(c, channel, data, len);
 	} else {
-		ptc_rpc_unary_async(ctl->d->client, channel, methods[up->op], data, len, CONTROL_TIMEOUT_MS, answered,
-				    c);
+		ptc_rpc_unary_async(ctl->d->client, channel, methods[up->op].path, data, len,
+				    methods[up->op].timeout_ms, answered, c);
 		ptc_free(data);
 	}
 }

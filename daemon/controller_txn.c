@@ -13,6 +13,7 @@
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/log.h"
+#include "base/sys.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -32,6 +33,7 @@ struct txn {
 	struct ptc_record_doc record;
 	struct ptc_manifest_doc manifest; /* shares nothing with the controller */
 	char *generation_json;
+	bool relaunch;
 	struct {
 		char key[128];
 		int64_t revision;
@@ -102,7 +104,7 @@ static int run_txn(struct txn *t, struct ptc_etcd *e, const struct ptc_etcd_op *
 static int do_intent(struct txn *t, struct ptc_etcd *e, struct ptc_error *err)
 {
 	char key[96], *json;
-	int rc = put_blob(t, e, t->generation_json, t->intent.generation_hash, err);
+	int rc = t->generation_json ? put_blob(t, e, t->generation_json, t->intent.generation_hash, err) : 0;
 
 	if (rc)
 		return rc;
@@ -116,15 +118,13 @@ static int do_intent(struct txn *t, struct ptc_etcd *e, struct ptc_error *err)
 	return rc;
 }
 
-static int do_commit(struct txn *t, struct ptc_etcd *e, struct ptc_error *err)
+/* A commit: the record, and what else the kind of it does. */
+static int put_record(struct txn *t, struct ptc_etcd *e, bool unintend, const char *point, struct ptc_error *err)
 {
 	struct ptc_etcd_op ops[2] = { { 0 } };
-	char record[96], intent[96], *json;
-	int rc = put_manifest(t, e, err);
+	char record[96], intent[96], *json = ptc_record_doc_encode(&t->record);
+	int rc;
 
-	if (rc)
-		return rc;
-	json = ptc_record_doc_encode(&t->record);
 	if (!json)
 		return ptc_error_set(err, PTC_ENOMEM, "out of memory for the record");
 	ptc_require(strlen(json) <= PTC_RECORD_MAX_BYTES);
@@ -132,24 +132,44 @@ static int do_commit(struct txn *t, struct ptc_etcd *e, struct ptc_error *err)
 	snprintf(intent, sizeof intent, "/ptc/jobs/%s/intent", t->uuid);
 	ops[0] = (struct ptc_etcd_op){ .key = record, .value = json, .len = strlen(json) };
 	ops[1] = (struct ptc_etcd_op){ .key = intent };
-	rc = t->kind == PTC_TXN_COMMIT1 ? run_txn(t, e, ops, 1, "etcd.commit1", err)
-					: run_txn(t, e, ops, 2, "etcd.commit2", err);
+	rc = run_txn(t, e, ops, unintend ? 2 : 1, point, err);
 	ptc_free(json);
 	return rc;
+}
+
+static int do_commit(struct txn *t, struct ptc_etcd *e, struct ptc_error *err)
+{
+	int rc = put_manifest(t, e, err);
+
+	if (rc)
+		return rc;
+	return t->kind == PTC_TXN_COMMIT1 ? put_record(t, e, t->intent.kind == PTC_SWITCH_SNAPSHOT, "etcd.commit1", err)
+					  : put_record(t, e, true, "etcd.commit2", err);
 }
 
 /* Moves the turn on as well: an INTENT or COMMIT still on its way fails from here on. */
 static int do_clear(struct txn *t, struct ptc_etcd *e, struct ptc_error *err)
 {
-	char intent[96], turn[96], value[64];
-	struct ptc_etcd_op ops[2] = { { 0 } };
+	char intent[96], turn[96], record[96], value[64], *json = NULL;
+	struct ptc_etcd_op ops[3] = { { 0 } };
+	size_t n = 2;
+	int rc;
 
 	snprintf(intent, sizeof intent, "/ptc/jobs/%s/intent", t->uuid);
 	snprintf(turn, sizeof turn, "/ptc/jobs/%s/turn", t->uuid);
+	snprintf(record, sizeof record, "/ptc/jobs/%s/record", t->uuid);
 	snprintf(value, sizeof value, "{\"version\":1,\"cleared\":%llu}", (unsigned long long)t->intent.id);
 	ops[0] = (struct ptc_etcd_op){ .key = intent };
 	ops[1] = (struct ptc_etcd_op){ .key = turn, .value = value, .len = strlen(value) };
-	return run_txn(t, e, ops, 2, "etcd.clear", err);
+	if (t->relaunch) {
+		json = ptc_record_doc_encode(&t->record);
+		if (!json)
+			return ptc_error_set(err, PTC_ENOMEM, "out of memory for the record");
+		ops[n++] = (struct ptc_etcd_op){ .key = record, .value = json, .len = strlen(json) };
+	}
+	rc = run_txn(t, e, ops, n, "etcd.clear", err);
+	ptc_free(json);
+	return rc;
 }
 
 static void txn_work(void *arg, struct ptc_etcd *e)
@@ -163,6 +183,8 @@ static void txn_work(void *arg, struct ptc_etcd *e)
 		rc = do_intent(t, e, &err);
 	else if (t->kind == PTC_TXN_CLEAR)
 		rc = do_clear(t, e, &err);
+	else if (t->kind == PTC_TXN_HALT)
+		rc = put_record(t, e, false, "etcd.halt", &err);
 	else
 		rc = do_commit(t, e, &err);
 	if (rc)
@@ -170,6 +192,16 @@ static void txn_work(void *arg, struct ptc_etcd *e)
 }
 
 /* ---- back on the loop --------------------------------------------------------------- */
+
+static void adopt_record(struct ptc_controller *ctl, const struct txn *t)
+{
+	ctl->has_record = true;
+	ctl->record = t->record;
+	ctl->record_revision = t->revision;
+	ctl->view.from_generation = t->record.generation;
+	ctl->view.from_snapshot = t->record.snapshot;
+	ctl->view.from_launch = t->record.launch;
+}
 
 static void adopt(struct ptc_controller *ctl, struct txn *t)
 {
@@ -181,18 +213,18 @@ static void adopt(struct ptc_controller *ctl, struct txn *t)
 	if (t->kind == PTC_TXN_CLEAR) {
 		ctl->intent_revision = 0;
 		ctl->turn_revision = t->revision;
+		if (t->relaunch)
+			adopt_record(ctl, t);
 		return;
 	}
-	if (t->kind == PTC_TXN_COMMIT2)
+	if (t->kind == PTC_TXN_COMMIT2 || t->intent.kind == PTC_SWITCH_SNAPSHOT)
 		ctl->intent_revision = 0;
-	ctl->has_record = true;
-	ctl->record = t->record;
-	ctl->record_revision = t->revision;
+	adopt_record(ctl, t);
+	if (t->kind == PTC_TXN_HALT)
+		return;
 	ptc_manifest_doc_done(&ctl->view.manifest);
 	ctl->view.manifest = t->manifest;
 	memset(&t->manifest, 0, sizeof t->manifest);
-	ctl->view.from_generation = t->record.generation;
-	ctl->view.from_snapshot = t->record.snapshot;
 }
 
 static void txn_done(void *arg)
@@ -230,27 +262,74 @@ static int copy_files(const struct ptc_file_doc *src, size_t n, struct ptc_manif
 	return 0;
 }
 
-/* The manifest of the commit: digests as merged (second commit) or as they were. */
-static int make_manifest(struct ptc_controller *ctl, struct txn *t)
+static int copy_layouts(const struct ptc_manifest_doc *old, struct ptc_manifest_doc *m)
+{
+	int rc = 0;
+
+	for (size_t i = 0; rc == 0 && i < old->nlayouts; i++)
+		rc = ptc_manifest_layout_add(m, old->layouts[i].config, old->layouts[i].layout_hash);
+	return rc;
+}
+
+/* The manifest of the commit. Digests are those just compared: of the new generation (second commit), or of what was
+ * captured from ranks (first); else they are what they were. */
+static int make_manifest(struct ptc_controller *ctl, struct txn *t, uint64_t step)
 {
 	const struct ptc_manifest_doc *old = &ctl->view.manifest;
-	bool second = t->kind == PTC_TXN_COMMIT2, import = ctl->intent.kind == PTC_SWITCH_IMPORT;
-	const uint64_t *digests = second ? ctl->digests : old->digests;
-	size_t n = second ? ctl->ndigests : old->ndigests;
+	const struct ptc_generation_doc *to = &ctl->view.to;
+	bool second = t->kind == PTC_TXN_COMMIT2, captured = !second && ctl->intent.run_from;
+	bool import = ctl->intent.kind == PTC_SWITCH_IMPORT;
+	const uint64_t *digests = second || captured ? ctl->digests : old->digests;
+	size_t n = second || captured ? ctl->ndigests : old->ndigests;
 	struct ptc_manifest_doc *m = &t->manifest;
+	int rc;
 
-	m->generation = t->record.generation = second ? ctl->intent.to_generation : ctl->intent.from_generation;
-	m->snapshot = t->record.snapshot = ctl->intent.to_snapshot;
-	m->step = t->record.step = old->step;
+	m->generation = t->record.generation;
+	m->snapshot = t->record.snapshot;
+	m->step = t->record.step = captured ? step : ctl->intent.to_snapshot ? old->step : 0;
 	memcpy(m->spec_hash, ctl->meta.spec_hash, sizeof m->spec_hash);
 	memcpy(m->generation_hash, second ? ctl->intent.generation_hash : old->generation_hash,
 	       sizeof m->generation_hash);
+	memcpy(m->state_hash, captured ? ctl->state_hash : old->state_hash, sizeof m->state_hash);
 	m->digests = ptc_reallocarray(NULL, n, sizeof *m->digests);
 	if (!m->digests)
 		return PTC_ENOMEM;
-	memcpy(m->digests, digests, n * sizeof *m->digests);
+	if (n)
+		memcpy(m->digests, digests, n * sizeof *m->digests);
 	m->ndigests = n;
+	rc = copy_layouts(old, m);
+	if (rc == 0 && second && to->layout_hash[0])
+		rc = ptc_manifest_layout_add(m, to->config, to->layout_hash);
+	if (rc)
+		return rc;
 	return import ? copy_files(ctl->files, ctl->nfiles, m) : copy_files(old->files, old->nfiles, m);
+}
+
+/* What the record will say of generation, snapshot and ranks. */
+static void make_record(struct ptc_controller *ctl, struct txn *t)
+{
+	const struct ptc_intent_doc *in = &ctl->intent;
+	struct ptc_record_doc *r = &t->record;
+
+	*r = ctl->record;
+	if (t->kind == PTC_TXN_COMMIT1) {
+		r->generation = in->from_generation;
+		r->snapshot = in->to_snapshot;
+		if (in->kind == PTC_SWITCH_SNAPSHOT && !in->run_to)
+			r->run = in->end;
+	} else if (t->kind == PTC_TXN_COMMIT2) {
+		r->generation = in->to_generation;
+		r->snapshot = in->to_snapshot;
+		if (in->run_to)
+			r->run = PTC_RUN_LIVE;
+		if (in->run_to)
+			r->launch = in->id;
+	} else if (t->kind == PTC_TXN_HALT) {
+		r->run = in->end;
+	} else if (t->relaunch) {
+		ptc_sys_random(&r->launch, sizeof r->launch, NULL);
+		r->launch = (r->launch & PTC_ID_MASK) | 1;
+	}
 }
 
 /* Nodes that hold the new generation must be the ones that answered. */
@@ -272,15 +351,17 @@ static int make_compares(struct ptc_controller *ctl, struct txn *t)
 	return 0;
 }
 
-static int txn_fill(struct ptc_controller *ctl, struct txn *t)
+static int txn_fill(struct ptc_controller *ctl, struct txn *t, const struct ptc_job_update *up)
 {
 	int rc = 0;
 
-	if (t->kind == PTC_TXN_INTENT) {
+	t->relaunch = t->kind == PTC_TXN_CLEAR && up->relaunch;
+	make_record(ctl, t);
+	if (t->kind == PTC_TXN_INTENT && ctl->view.to.world) {
 		t->generation_json = ptc_generation_doc_encode(&ctl->view.to);
 		rc = t->generation_json ? 0 : PTC_ENOMEM;
-	} else if (t->kind != PTC_TXN_CLEAR) {
-		rc = make_manifest(ctl, t);
+	} else if (t->kind == PTC_TXN_COMMIT1 || t->kind == PTC_TXN_COMMIT2) {
+		rc = make_manifest(ctl, t, up->step);
 	}
 	if (rc == 0 && t->kind == PTC_TXN_COMMIT2)
 		rc = make_compares(ctl, t);
@@ -301,7 +382,7 @@ void ptc_controller_txn(struct ptc_controller *ctl, const struct ptc_job_update 
 	t->intent_revision = ctl->intent_revision;
 	t->turn_revision = ctl->turn_revision;
 	t->intent = ctl->intent;
-	ptc_require(txn_fill(ctl, t) == 0);
+	ptc_require(txn_fill(ctl, t, up) == 0);
 	ptc_require(ptc_cluster_run(ctl->d->cluster, txn_work, txn_done, t) == 0);
 }
 
@@ -311,13 +392,7 @@ struct check {
 	struct ptc_controller *ctl;
 	uint64_t seq;
 	struct ptc_view view; /* a copy: to generation only */
-	struct answer {
-		char node[PTC_NAME_MAX + 1];
-		uint32_t *need_index;
-		uint64_t *digests;
-		size_t n;
-	} * answers; /* ours: the loop may end the switch while we compare */
-	size_t nanswers;
+	struct ptc_merge merge;
 	uint64_t *items, *expected;
 	size_t nitems, nexpected;
 	int status;
@@ -326,11 +401,7 @@ struct check {
 
 static void check_free(struct check *c)
 {
-	for (size_t i = 0; i < c->nanswers; i++) {
-		ptc_free(c->answers[i].need_index);
-		ptc_free(c->answers[i].digests);
-	}
-	ptc_free(c->answers);
+	ptc_merge_done(&c->merge);
 	ptc_view_done(&c->view);
 	ptc_free(c->items);
 	ptc_free(c->expected);
@@ -338,16 +409,24 @@ static void check_free(struct check *c)
 	ptc_free(c);
 }
 
-/* The digests are needed once; the counts of bytes stay for the summary. */
-static void take_answers(struct check *c)
+void ptc_merge_done(struct ptc_merge *m)
 {
-	struct ptc_controller *ctl = c->ctl;
+	for (size_t i = 0; i < m->nanswers; i++) {
+		ptc_free(m->answers[i].need_index);
+		ptc_free(m->answers[i].digests);
+	}
+	ptc_free(m->answers);
+	memset(m, 0, sizeof *m);
+}
 
-	c->answers = ptc_calloc(ctl->npulls, sizeof *c->answers);
-	ptc_require(c->answers);
-	for (; c->nanswers < ctl->npulls; c->nanswers++) {
-		struct ptc_pull_result *p = &ctl->pulls[c->nanswers];
-		struct answer *a = &c->answers[c->nanswers];
+/* The digests are needed once; the counts of bytes stay for the summary. */
+void ptc_merge_take(struct ptc_merge *m, struct ptc_controller *ctl)
+{
+	m->answers = ptc_calloc(ctl->npulls, sizeof *m->answers);
+	ptc_require(m->answers);
+	for (; m->nanswers < ctl->npulls; m->nanswers++) {
+		struct ptc_pull_result *p = &ctl->pulls[m->nanswers];
+		struct answer *a = &m->answers[m->nanswers];
 
 		snprintf(a->node, sizeof a->node, "%s", ptc_cluster_node(ctl->d->cluster, p->node)->doc.name);
 		a->need_index = p->need_index;
@@ -359,30 +438,34 @@ static void take_answers(struct check *c)
 	}
 }
 
-static int merge(struct check *c, struct ptc_geometry *g)
+int ptc_merge_digests(const struct ptc_merge *m, const struct ptc_geometry *g, const uint64_t *expected,
+		      size_t nexpected, uint64_t **ret_items, size_t *ret_nitems, struct ptc_error *err)
 {
+	size_t nitems = ptc_spec_items(g->spec);
+	uint64_t *items = ptc_calloc(nitems, sizeof *items);
 	struct ptc_digests *d = NULL;
-	int rc = ptc_digests_new(g, &d, &c->err);
+	int rc = items ? ptc_digests_new(g, &d, err) : ptc_error_set(err, PTC_ENOMEM, "out of memory");
 
-	for (size_t i = 0; rc == 0 && i < c->nanswers; i++) {
-		const struct answer *a = &c->answers[i];
+	for (size_t i = 0; rc == 0 && i < m->nanswers; i++) {
+		const struct answer *a = &m->answers[i];
 
 		for (size_t n = 0; rc == 0 && n < g->nnodes; n++)
 			if (strcmp(g->nodes[n], a->node) == 0)
-				rc = ptc_digests_add(d, (uint32_t)n, a->need_index, a->digests, a->n, &c->err);
+				rc = ptc_digests_add(d, (uint32_t)n, a->need_index, a->digests, a->n, err);
 	}
-	if (rc == 0) {
-		c->nitems = ptc_spec_items(g->spec);
-		c->items = ptc_calloc(c->nitems, sizeof *c->items);
-		rc = c->items ? 0 : ptc_error_set(&c->err, PTC_ENOMEM, "out of memory");
-	}
-	if (rc == 0 && c->expected && c->nexpected != c->nitems)
-		rc = ptc_error_set(&c->err, PTC_EDIGEST, "%zu digests to compare with, the spec has %zu items",
-				   c->nexpected, c->nitems);
+	if (rc == 0 && expected && nexpected != nitems)
+		rc = ptc_error_set(err, PTC_EDIGEST, "%zu digests to compare with, the spec has %zu items", nexpected,
+				   nitems);
 	if (rc == 0)
-		rc = ptc_digests_merge(d, c->expected, c->items, &c->err);
+		rc = ptc_digests_merge(d, expected, items, err);
 	ptc_digests_free(d);
-	return rc;
+	if (rc) {
+		ptc_free(items);
+		return rc;
+	}
+	*ret_items = items;
+	*ret_nitems = nitems;
+	return 0;
 }
 
 static void check_work(void *arg, struct ptc_etcd *e)
@@ -394,7 +477,7 @@ static void check_work(void *arg, struct ptc_etcd *e)
 	c->status = ptc_view_geometry(c->ctl->d, &c->view, true, &g, &c->err);
 	if (c->status)
 		return;
-	c->status = merge(c, &g);
+	c->status = ptc_merge_digests(&c->merge, &g, c->expected, c->nexpected, &c->items, &c->nitems, &c->err);
 	ptc_geometry_done(&g);
 }
 
@@ -429,12 +512,13 @@ void ptc_controller_check_digests(struct ptc_controller *ctl, uint64_t seq)
 	c->view.meta = ctl->meta;
 	c->view.to_generation = ctl->intent.to_generation;
 	c->view.to_snapshot = ctl->intent.to_snapshot;
+	c->view.to_launch = ctl->intent.run_to ? ctl->intent.id : 0;
 	c->expected = ptc_reallocarray(NULL, n, sizeof *c->expected);
 	ptc_require(c->expected && ptc_generation_doc_copy(&ctl->view.to, &c->view.to) == 0 &&
 		    ptc_view_nodes(&c->view) == 0);
 	memcpy(c->expected, expected, n * sizeof *c->expected);
 	c->nexpected = n;
-	take_answers(c);
+	ptc_merge_take(&c->merge, ctl);
 	ptc_require(ptc_cluster_run(ctl->d->cluster, check_work, check_done, c) == 0);
 }
 
@@ -514,6 +598,7 @@ static void start_core(struct ptc_controller *ctl, struct load *l)
 
 	ptc_require(from);
 
+	ev.halted = l->has_record && ctl->intent.kind == PTC_SWITCH_HALT && l->record.run == ctl->intent.end;
 	if (l->has_record) {
 		ev.generation = l->record.generation;
 		ev.snapshot = l->record.snapshot;
@@ -534,6 +619,9 @@ static void start_core(struct ptc_controller *ctl, struct load *l)
 			.nfrom = (uint32_t)ctl->view.from.nnodes,
 			.to_nodes = to,
 			.nto = (uint32_t)ctl->view.to.nnodes,
+			.run_from = l->intent.run_from,
+			.run_to = l->intent.run_to,
+			.stop = l->intent.stop,
 		};
 		ev.intent = &intent;
 	}

@@ -9,13 +9,18 @@
 #include "daemon/cluster.h"
 #include "daemon/config.h"
 #include "formats/job.h"
+#include "formats/json.h"
 #include "rpc/rpc.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
 
+/* Random ids that every JSON reader can hold. */
+#define PTC_ID_MASK ((UINT64_C(1) << 53) - 1)
+
 struct ptc_controller;
 struct ptc_specs;
+struct ptc_layouts;
 struct ptc_channels;
 struct ptc_read_views;
 
@@ -30,6 +35,8 @@ struct ptc_daemon {
 	struct ptc_cluster *cluster;
 	struct ptc_rpc_client *client;
 	struct ptc_specs *specs;
+	struct ptc_layouts *layouts;
+	struct ptc_workers *workers;
 	struct ptc_channels *channels;
 	struct ptc_read_views *read_views;
 	struct ptc_controller **controllers; /* [loop] one per job whose lock we hold */
@@ -45,6 +52,16 @@ struct ptc_specs *ptc_specs_free(struct ptc_specs *s);
 int ptc_specs_get(struct ptc_specs *s, const char *uuid, const char *hash, const struct ptc_job_desc **ret_desc,
 		  void **ret_ref, struct ptc_error *err);
 void ptc_specs_release(void *ref);
+
+/* ---- layouts.c: layouts made of layout documents, by hash, shared, counted -- */
+int ptc_layouts_new(struct ptc_daemon *d, struct ptc_layouts **ret_layouts, struct ptc_error *err);
+struct ptc_layouts *ptc_layouts_free(struct ptc_layouts *l); /* NULL ok */
+/* Blocking (etcd on a miss); any thread. ref is released with ptc_layouts_release. */
+int ptc_layouts_get(struct ptc_layouts *l, const char *uuid, const char *hash, const struct ptc_declared **ret_declared,
+		    const struct ptc_layout **ret_layout, void **ret_ref, struct ptc_error *err);
+void ptc_layouts_release(void *ref);
+/* Puts the callbacks layout_get, layout_release, job_get, job_release and blob_get into env, whose arg is d. */
+void ptc_layouts_agent_env(struct ptc_agent_env *env);
 
 /* ---- channels.c: connections to other daemons, by address and lane ----------- */
 int ptc_channels_new(struct ptc_daemon *d, struct ptc_channels **ret_channels, struct ptc_error *err);
@@ -67,6 +84,7 @@ struct ptc_view {
 	uint64_t seq; /* of the request this becomes; 0: not ordered */
 	uint64_t switch_id;
 	uint64_t from_generation, from_snapshot, to_generation, to_snapshot; /* 0: absent */
+	uint64_t from_launch, to_launch;                                     /* of their ranks; 0: none run */
 	struct ptc_generation_doc from, to;
 	struct ptc_manifest_doc manifest; /* of from */
 	/* every node either uses, in order of first use; addresses "" while down */
@@ -105,6 +123,10 @@ void ptc_watcher_progress(struct ptc_watcher *w, const char *phase, uint64_t don
 void ptc_watcher_finish(struct ptc_watcher *w, int status, const char *text, const char *summary);
 /* Sends Progress messages to the call until the switch ends or the client goes; returns the switch's status. */
 int ptc_watcher_stream(struct ptc_watcher *w, struct ptc_rpc_call *call, struct ptc_error *err);
+/* The last message carries what amend makes of the summary (ptc_free-able; NULL: as it is). */
+typedef char *(*ptc_amend_fn)(void *arg, const char *summary);
+int ptc_watcher_stream_amended(struct ptc_watcher *w, struct ptc_rpc_call *call, ptc_amend_fn amend, void *arg,
+			       struct ptc_error *err);
 
 /* Waits until the switch has ended (0, however it did) or the client has gone (PTC_ECANCELED). */
 int ptc_watcher_wait_end(struct ptc_watcher *w, struct ptc_rpc_call *call, struct ptc_error *err);
@@ -125,7 +147,10 @@ struct ptc_controller *ptc_controller_find(struct ptc_daemon *d, const char *uui
 
 struct ptc_switch_request {
 	enum ptc_switch_kind kind;
-	struct ptc_generation_doc to;            /* taken over */
+	bool run_from, run_to;                   /* ranks run before it; are to run after it */
+	enum ptc_run end;                        /* snapshot without run_to, halt: what the record then says */
+	uint64_t stop;                           /* first round of arming; 0: as soon as possible */
+	struct ptc_generation_doc to;            /* taken over; resize and import */
 	uint64_t base_generation, base_snapshot; /* the record it was planned for */
 	char *plan_json;                         /* what the summary says of the plan; taken over */
 	struct ptc_watcher *watcher;             /* a reference; taken over */
@@ -143,6 +168,8 @@ int ptc_controller_abort(struct ptc_controller *ctl, uint64_t id, const char *wh
 void ptc_controller_abandon(struct ptc_controller *ctl, uint64_t id);
 /* [loop] Blobs were written that nothing may name: they are removed now, or at the end of the switch under way. */
 void ptc_controller_tidy(struct ptc_controller *ctl);
+/* [loop] What nodes have told of the job's ranks: submits what follows from it, when nothing is under way. */
+void ptc_controller_news(struct ptc_controller *ctl);
 bool ptc_controller_idle(const struct ptc_controller *ctl);
 int64_t ptc_controller_fence(const struct ptc_controller *ctl);
 /* [loop] Phase and progress for status; text is borrowed until the next step. */
@@ -169,11 +196,27 @@ void ptc_creation_key(const char *uuid, char ret_key[PTC_CREATION_KEY]);
 int ptc_creation_begin(struct ptc_daemon *d, const char *uuid, struct ptc_error *err);
 int ptc_creation_undo(struct ptc_etcd *e, const char *uuid, struct ptc_error *err);
 
+/* ---- live.c: the ranks on this node ---------------------------------------------------- */
+int ptc_live_start(struct ptc_daemon *d, struct ptc_error *err); /* d->workers; takes up processes of an earlier life */
+void ptc_live_stop(struct ptc_daemon *d);                        /* processes go on */
+/* Any thread: tells the job's controller, through etcd; again until etcd has it or the job is gone. */
+void ptc_live_news(void *arg, const struct ptc_worker_news *news);
+
 /* ---- plan.c: from a request to a feasible switch ------------------------------------- */
+
+/* Which tensors of v's committed generation no live node has any more (docs/control.md, "lost"); *ret_lost NULL when every
+ * byte is there. Asks the nodes: blocking, not on the loop. v is located. */
+int ptc_lost_find(struct ptc_daemon *d, const struct ptc_view *v, const struct ptc_spec *spec, json_t **ret_lost,
+		  struct ptc_error *err);
+/* The same in one line, for a plan, whose nodes are numbered otherwise: always PTC_ELOST, or worse. */
+int ptc_lost_error(const struct ptc_view *v, const struct ptc_spec *spec, const struct ptc_layout *l,
+		   const struct ptc_allocation *a, uint32_t nnodes, const bool *usable, char *const *names,
+		   struct ptc_error *err);
 
 struct ptc_plan_request {
 	const char *config; /* NULL or "": from gpus and the job's table */
 	uint32_t gpus;
+	bool or_same; /* neither is given: as the job is, or the largest of its table that fits */
 	char **nodes;
 	size_t nnodes; /* restrict to these; 0: any */
 };
@@ -185,6 +228,14 @@ void ptc_planned_done(struct ptc_planned *p);
 /* Blocking; not on the loop. v has from (or generation 0). */
 int ptc_plan_switch(struct ptc_daemon *d, const struct ptc_view *v, const struct ptc_plan_request *req,
 		    struct ptc_planned *ret_planned, struct ptc_error *err);
+
+/* What the plan of a switch comes to once the layout of v->to is known; its bounds are over the devices of the pool. */
+struct ptc_plan_pool;
+struct ptc_plan_pool *ptc_plan_pool_new(struct ptc_daemon *d,
+					const struct ptc_view *v); /* [loop] NULL: out of memory */
+struct ptc_plan_pool *ptc_plan_pool_free(struct ptc_plan_pool *p); /* NULL ok */
+/* Blocking; any thread but the loop. v is the one the pool was made with. */
+int ptc_plan_laid(const struct ptc_plan_pool *pool, const struct ptc_view *v, char **ret_json, struct ptc_error *err);
 
 /* ---- readview.c (see control.h) ---------------------------------------------------------- */
 struct ptc_read_views *ptc_read_views_new(void); /* NULL: out of memory */

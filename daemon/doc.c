@@ -7,6 +7,7 @@
 
 #include "base/alloc.h"
 #include "base/buf.h"
+#include "base/check.h"
 
 #include "formats/json.h"
 
@@ -129,30 +130,63 @@ int ptc_meta_doc_decode(const char *json, size_t len, struct ptc_meta_doc *ret_d
 
 /* ---- record -------------------------------------------------------------- */
 
+static const char *const runs[PTC_RUN_COUNT] = {
+	[PTC_RUN_NONE] = "none", [PTC_RUN_LIVE] = "live",     [PTC_RUN_STOPPED] = "stopped",
+	[PTC_RUN_DONE] = "done", [PTC_RUN_FAILED] = "failed",
+};
+
+const char *ptc_run_name(enum ptc_run run)
+{
+	return (unsigned)run < PTC_RUN_COUNT ? runs[run] : "unknown";
+}
+
+/* The place of a name in a list; false: it is not there. */
+static bool name_find(const char *const *names, int n, const char *name, int *ret)
+{
+	for (int i = 0; name && i < n; i++)
+		if (strcmp(names[i], name) == 0) {
+			*ret = i;
+			return true;
+		}
+	return false;
+}
+
 char *ptc_record_doc_encode(const struct ptc_record_doc *d)
 {
-	return dump(json_pack("{s:i, s:I, s:I, s:I, s:s, s:{}}", "version", PTC_DOC_VERSION, "generation",
-			      (json_int_t)d->generation, "snapshot", (json_int_t)d->snapshot, "step",
-			      (json_int_t)d->step, "manifest", d->manifest_hash, "cursors"));
+	json_t *root = json_pack("{s:i, s:I, s:I, s:I, s:s, s:{}}", "version", PTC_DOC_VERSION, "generation",
+				 (json_int_t)d->generation, "snapshot", (json_int_t)d->snapshot, "step",
+				 (json_int_t)d->step, "manifest", d->manifest_hash, "cursors");
+
+	if (root && d->run != PTC_RUN_NONE &&
+	    (json_object_set_new(root, "run", json_string(runs[d->run])) != 0 ||
+	     json_object_set_new(root, "launch", json_integer((json_int_t)d->launch)))) {
+		json_decref(root);
+		return NULL;
+	}
+	return dump(root);
 }
 
 int ptc_record_doc_decode(const char *json, size_t len, struct ptc_record_doc *ret_doc, struct ptc_error *err)
 {
 	struct ptc_record_doc d = { 0 };
-	json_int_t generation = 0, snapshot = 0, step = 0;
-	const char *manifest = NULL;
+	json_int_t generation = 0, snapshot = 0, step = 0, launch = 0;
+	const char *manifest = NULL, *run = runs[PTC_RUN_NONE];
+	int number = 0;
 	json_t *root;
 	int rc = load("record", json, len, &root, err);
 
 	if (rc)
 		return rc;
-	if (json_unpack(root, "{s:I, s:I, s:I, s:s}", "generation", &generation, "snapshot", &snapshot, "step", &step,
-			"manifest", &manifest) != 0 ||
-	    generation < 1 || snapshot < 1 || step < 0 || !take(d.manifest_hash, sizeof d.manifest_hash, manifest))
+	if (json_unpack(root, "{s:I, s:I, s:I, s:s, s?s, s?I}", "generation", &generation, "snapshot", &snapshot,
+			"step", &step, "manifest", &manifest, "run", &run, "launch", &launch) != 0 ||
+	    generation < 1 || snapshot < 0 || step < 0 || launch < 0 || !name_find(runs, PTC_RUN_COUNT, run, &number) ||
+	    (snapshot == 0 && number == PTC_RUN_NONE) || !take(d.manifest_hash, sizeof d.manifest_hash, manifest))
 		return malformed("record", root, err);
 	d.generation = (uint64_t)generation;
 	d.snapshot = (uint64_t)snapshot;
 	d.step = (uint64_t)step;
+	d.run = (enum ptc_run)number;
+	d.launch = (uint64_t)launch;
 	json_decref(root);
 	*ret_doc = d;
 	return 0;
@@ -160,15 +194,49 @@ int ptc_record_doc_decode(const char *json, size_t len, struct ptc_record_doc *r
 
 /* ---- intent -------------------------------------------------------------- */
 
-static const char *const kinds[] = { [PTC_SWITCH_RESIZE] = "resize", [PTC_SWITCH_IMPORT] = "import" };
+static const char *const kinds[] = {
+	[PTC_SWITCH_RESIZE] = "resize",
+	[PTC_SWITCH_IMPORT] = "import",
+	[PTC_SWITCH_SNAPSHOT] = "snapshot",
+	[PTC_SWITCH_HALT] = "halt",
+};
 
 char *ptc_intent_doc_encode(const struct ptc_intent_doc *d)
 {
-	return dump(json_pack("{s:i, s:I, s:s, s:I, s:I, s:I, s:I, s:s, s:I}", "version", PTC_DOC_VERSION, "id",
-			      (json_int_t)d->id, "kind", kinds[d->kind], "from_generation",
-			      (json_int_t)d->from_generation, "from_snapshot", (json_int_t)d->from_snapshot,
-			      "to_generation", (json_int_t)d->to_generation, "to_snapshot", (json_int_t)d->to_snapshot,
-			      "generation", d->generation_hash, "started_ms", (json_int_t)d->started_ms));
+	json_t *root =
+		json_pack("{s:i, s:I, s:s, s:I, s:I, s:I, s:I, s:s, s:I}", "version", PTC_DOC_VERSION, "id",
+			  (json_int_t)d->id, "kind", kinds[d->kind], "from_generation", (json_int_t)d->from_generation,
+			  "from_snapshot", (json_int_t)d->from_snapshot, "to_generation", (json_int_t)d->to_generation,
+			  "to_snapshot", (json_int_t)d->to_snapshot, "generation", d->generation_hash, "started_ms",
+			  (json_int_t)d->started_ms);
+	json_t *run = NULL;
+
+	if (d->run_from || d->run_to)
+		run = json_pack("{s:b, s:b, s:s, s:I}", "from", (int)d->run_from, "to", (int)d->run_to, "end",
+				runs[d->end], "stop", (json_int_t)d->stop);
+	if (root && run && json_object_set_new(root, "run", run) != 0) {
+		json_decref(root);
+		return NULL;
+	}
+	return dump(root);
+}
+
+static bool intent_run(json_t *run, struct ptc_intent_doc *d)
+{
+	int from = 0, to = 0, number = 0;
+	const char *end = NULL;
+	json_int_t stop = 0;
+
+	if (!run)
+		return true;
+	if (json_unpack(run, "{s:b, s:b, s:s, s:I}", "from", &from, "to", &to, "end", &end, "stop", &stop) != 0 ||
+	    !name_find(runs, PTC_RUN_COUNT, end, &number) || stop < 0)
+		return false;
+	d->run_from = from;
+	d->run_to = to;
+	d->end = (enum ptc_run)number;
+	d->stop = (uint64_t)stop;
+	return true;
 }
 
 int ptc_intent_doc_decode(const char *json, size_t len, struct ptc_intent_doc *ret_doc, struct ptc_error *err)
@@ -176,18 +244,19 @@ int ptc_intent_doc_decode(const char *json, size_t len, struct ptc_intent_doc *r
 	struct ptc_intent_doc d = { 0 };
 	json_int_t id = 0, fg = 0, fs = 0, tg = 0, ts = 0, started = 0;
 	const char *kind = NULL, *generation = NULL;
-	json_t *root;
-	int rc = load("intent", json, len, &root, err);
+	json_t *root, *run = NULL;
+	int number = 0, rc = load("intent", json, len, &root, err);
 
 	if (rc)
 		return rc;
-	if (json_unpack(root, "{s:I, s:s, s:I, s:I, s:I, s:I, s:s, s:I}", "id", &id, "kind", &kind, "from_generation",
-			&fg, "from_snapshot", &fs, "to_generation", &tg, "to_snapshot", &ts, "generation", &generation,
-			"started_ms", &started) != 0 ||
+	if (json_unpack(root, "{s:I, s:s, s:I, s:I, s:I, s:I, s:s, s:I, s?o}", "id", &id, "kind", &kind,
+			"from_generation", &fg, "from_snapshot", &fs, "to_generation", &tg, "to_snapshot", &ts,
+			"generation", &generation, "started_ms", &started, "run", &run) != 0 ||
 	    !take(d.generation_hash, sizeof d.generation_hash, generation) || id < 1 || fg < 0 || fs < 0 || tg < 1 ||
-	    ts < 1 || (strcmp(kind, kinds[PTC_SWITCH_IMPORT]) != 0 && strcmp(kind, kinds[PTC_SWITCH_RESIZE]) != 0))
+	    ts < 0 || !name_find(kinds, PTC_ARRAY_LEN(kinds), kind, &number) || !intent_run(run, &d) ||
+	    (ts == 0 && !d.run_to))
 		return malformed("intent", root, err);
-	d.kind = strcmp(kind, kinds[PTC_SWITCH_IMPORT]) == 0 ? PTC_SWITCH_IMPORT : PTC_SWITCH_RESIZE;
+	d.kind = (enum ptc_switch_kind)number;
 	d.id = (uint64_t)id;
 	d.from_generation = (uint64_t)fg;
 	d.from_snapshot = (uint64_t)fs;
@@ -203,15 +272,20 @@ int ptc_intent_doc_decode(const char *json, size_t len, struct ptc_intent_doc *r
 
 char *ptc_generation_doc_encode(const struct ptc_generation_doc *d)
 {
-	json_t *nodes = json_array(), *ranks = json_array();
+	json_t *nodes = json_array(), *ranks = json_array(), *root;
 
 	for (size_t i = 0; i < d->nnodes; i++)
 		json_array_append_new(nodes, json_string(d->nodes[i]));
 	for (uint32_t r = 0; r < d->world; r++)
 		json_array_append_new(ranks,
 				      json_pack("[I,I]", (json_int_t)d->rank_node[r], (json_int_t)d->rank_device[r]));
-	return dump(json_pack("{s:i, s:s, s:o, s:o}", "version", PTC_DOC_VERSION, "config", d->config, "nodes", nodes,
-			      "ranks", ranks));
+	root = json_pack("{s:i, s:s, s:o, s:o}", "version", PTC_DOC_VERSION, "config", d->config, "nodes", nodes,
+			 "ranks", ranks);
+	if (root && d->layout_hash[0] && json_object_set_new(root, "layout", json_string(d->layout_hash)) != 0) {
+		json_decref(root);
+		return NULL;
+	}
+	return dump(root);
 }
 
 void ptc_generation_doc_done(struct ptc_generation_doc *d)
@@ -258,6 +332,7 @@ int ptc_generation_doc_copy(const struct ptc_generation_doc *d, struct ptc_gener
 	}
 	memcpy(c.rank_node, d->rank_node, d->world * sizeof *c.rank_node);
 	memcpy(c.rank_device, d->rank_device, d->world * sizeof *c.rank_device);
+	memcpy(c.layout_hash, d->layout_hash, sizeof c.layout_hash);
 	*ret_doc = c;
 	return 0;
 }
@@ -289,21 +364,23 @@ static bool generation_fill(struct ptc_generation_doc *d, json_t *nodes, json_t 
 int ptc_generation_doc_decode(const char *json, size_t len, struct ptc_generation_doc *ret_doc, struct ptc_error *err)
 {
 	struct ptc_generation_doc d;
-	const char *config = NULL;
+	const char *config = NULL, *layout = "";
 	json_t *root, *nodes = NULL, *ranks = NULL;
 	int rc = load("generation", json, len, &root, err);
 
 	if (rc)
 		return rc;
-	if (json_unpack(root, "{s:s, s:o, s:o}", "config", &config, "nodes", &nodes, "ranks", &ranks) != 0 ||
-	    !json_is_array(nodes) || !json_is_array(ranks) || json_array_size(nodes) > PTC_MAX_NODES ||
-	    json_array_size(ranks) > PTC_MAX_RANKS)
+	if (json_unpack(root, "{s:s, s:o, s:o, s?s}", "config", &config, "nodes", &nodes, "ranks", &ranks, "layout",
+			&layout) != 0 ||
+	    strlen(layout) >= PTC_HASH_HEX || !json_is_array(nodes) || !json_is_array(ranks) ||
+	    json_array_size(nodes) > PTC_MAX_NODES || json_array_size(ranks) > PTC_MAX_RANKS)
 		return malformed("generation", root, err);
 	rc = generation_alloc(&d, config, json_array_size(nodes), (uint32_t)json_array_size(ranks));
 	if (rc) {
 		json_decref(root);
 		return ptc_error_set(err, rc, "generation document: out of memory");
 	}
+	take(d.layout_hash, sizeof d.layout_hash, layout);
 	if (!generation_fill(&d, nodes, ranks)) {
 		ptc_generation_doc_done(&d);
 		return malformed("generation", root, err);
@@ -325,9 +402,25 @@ static json_t *file_pack(const struct ptc_file_doc *f)
 			 items);
 }
 
+/* What only live jobs have. */
+static int manifest_live(json_t *root, const struct ptc_manifest_doc *d)
+{
+	json_t *layouts;
+	int rc = 0;
+
+	if (d->state_hash[0])
+		rc = json_object_set_new(root, "state", json_string(d->state_hash));
+	if (rc || d->nlayouts == 0)
+		return rc;
+	layouts = json_array();
+	for (size_t i = 0; i < d->nlayouts; i++)
+		json_array_append_new(layouts, json_pack("[s,s]", d->layouts[i].config, d->layouts[i].layout_hash));
+	return json_object_set_new(root, "layouts", layouts);
+}
+
 char *ptc_manifest_doc_encode(const struct ptc_manifest_doc *d)
 {
-	json_t *files = json_array();
+	json_t *files = json_array(), *root;
 	struct ptc_buf hex = PTC_BUF_INIT;
 	char *text;
 
@@ -335,10 +428,15 @@ char *ptc_manifest_doc_encode(const struct ptc_manifest_doc *d)
 		ptc_buf_printf(&hex, "%016" PRIx64, d->digests[i]);
 	for (size_t i = 0; i < d->nfiles; i++)
 		json_array_append_new(files, file_pack(&d->files[i]));
-	text = dump(json_pack("{s:i, s:I, s:I, s:I, s:s, s:s, s:s, s:o}", "version", PTC_DOC_VERSION, "generation",
-			      (json_int_t)d->generation, "snapshot", (json_int_t)d->snapshot, "step",
-			      (json_int_t)d->step, "spec", d->spec_hash, "layout", d->generation_hash, "digests",
-			      hex.data ? hex.data : "", "files", files));
+	root = json_pack("{s:i, s:I, s:I, s:I, s:s, s:s, s:s, s:o}", "version", PTC_DOC_VERSION, "generation",
+			 (json_int_t)d->generation, "snapshot", (json_int_t)d->snapshot, "step", (json_int_t)d->step,
+			 "spec", d->spec_hash, "layout", d->generation_hash, "digests", hex.data ? hex.data : "",
+			 "files", files);
+	if (root && manifest_live(root, d) != 0) {
+		json_decref(root);
+		root = NULL;
+	}
+	text = dump(root);
 	if (ptc_buf_failed(&hex)) {
 		ptc_free(text);
 		text = NULL;
@@ -354,9 +452,58 @@ void ptc_manifest_doc_done(struct ptc_manifest_doc *d)
 		ptc_free(d->files[i].name);
 		ptc_free(d->files[i].items);
 	}
+	for (size_t i = 0; i < d->nlayouts; i++)
+		ptc_free(d->layouts[i].config);
+	ptc_free(d->layouts);
 	ptc_free(d->files);
 	ptc_free(d->digests);
 	memset(d, 0, sizeof *d);
+}
+
+int ptc_manifest_layout_add(struct ptc_manifest_doc *d, const char *config, const char *hash)
+{
+	struct ptc_known_layout *v = ptc_reallocarray(d->layouts, d->nlayouts + 1, sizeof *v), known = { 0 };
+
+	if (!v)
+		return PTC_ENOMEM;
+	d->layouts = v;
+	if (!take(known.layout_hash, sizeof known.layout_hash, hash) || !(known.config = ptc_strdup(config)))
+		return PTC_ENOMEM;
+	for (size_t i = 0; i < d->nlayouts; i++)
+		if (strcmp(v[i].config, config) == 0 || (i == 0 && d->nlayouts >= PTC_KNOWN_LAYOUTS_MAX)) {
+			ptc_free(v[i].config);
+			memmove(&v[i], &v[i + 1], (--d->nlayouts - i) * sizeof *v);
+			i--;
+		}
+	v[d->nlayouts++] = known;
+	return 0;
+}
+
+const char *ptc_manifest_layout_find(const struct ptc_manifest_doc *d, const char *config)
+{
+	for (size_t i = 0; i < d->nlayouts; i++)
+		if (strcmp(d->layouts[i].config, config) == 0)
+			return d->layouts[i].layout_hash;
+	return NULL;
+}
+
+static bool layouts_fill(struct ptc_manifest_doc *d, json_t *layouts)
+{
+	size_t i;
+	json_t *v;
+
+	if (!layouts)
+		return true;
+	if (!json_is_array(layouts) || json_array_size(layouts) > PTC_KNOWN_LAYOUTS_MAX)
+		return false;
+	json_array_foreach(layouts, i, v) {
+		const char *config = NULL, *hash = NULL;
+
+		if (json_unpack(v, "[s,s!]", &config, &hash) != 0 || strlen(hash) >= PTC_HASH_HEX ||
+		    ptc_manifest_layout_add(d, config, hash) != 0)
+			return false;
+	}
+	return true;
 }
 
 static bool digests_fill(struct ptc_manifest_doc *d, const char *hex)
@@ -423,15 +570,17 @@ int ptc_manifest_doc_decode(const char *json, size_t len, struct ptc_manifest_do
 {
 	struct ptc_manifest_doc d = { 0 };
 	json_int_t generation = 0, snapshot = 0, step = 0;
-	const char *spec = NULL, *layout = NULL, *digests = NULL;
-	json_t *root, *files = NULL;
+	const char *spec = NULL, *layout = NULL, *digests = NULL, *state = "";
+	json_t *root, *files = NULL, *layouts = NULL;
 	int rc = load("manifest", json, len, &root, err);
 
 	if (rc)
 		return rc;
-	if (json_unpack(root, "{s:I, s:I, s:I, s:s, s:s, s:s, s:o}", "generation", &generation, "snapshot", &snapshot,
-			"step", &step, "spec", &spec, "layout", &layout, "digests", &digests, "files", &files) != 0 ||
-	    !json_is_array(files) || generation < 1 || snapshot < 1 || step < 0 ||
+	if (json_unpack(root, "{s:I, s:I, s:I, s:s, s:s, s:s, s:o, s?s, s?o}", "generation", &generation, "snapshot",
+			&snapshot, "step", &step, "spec", &spec, "layout", &layout, "digests", &digests, "files",
+			&files, "state", &state, "layouts", &layouts) != 0 ||
+	    !json_is_array(files) || generation < 1 || snapshot < 0 || step < 0 ||
+	    !take(d.state_hash, sizeof d.state_hash, state) || !layouts_fill(&d, layouts) ||
 	    !take(d.spec_hash, sizeof d.spec_hash, spec) ||
 	    !take(d.generation_hash, sizeof d.generation_hash, layout) || !digests_fill(&d, digests) ||
 	    !files_fill(&d, files)) {
@@ -441,6 +590,51 @@ int ptc_manifest_doc_decode(const char *json, size_t len, struct ptc_manifest_do
 	d.generation = (uint64_t)generation;
 	d.snapshot = (uint64_t)snapshot;
 	d.step = (uint64_t)step;
+	json_decref(root);
+	*ret_doc = d;
+	return 0;
+}
+
+/* ---- worker -------------------------------------------------------------- */
+
+static const char *const worker_states[PTC_WORKER_STATES] = {
+	[PTC_WORKER_FAILED] = "failed",
+	[PTC_WORKER_FINISHED] = "finished",
+	[PTC_WORKER_DUE] = "due",
+};
+
+char *ptc_worker_doc_encode(const struct ptc_worker_doc *d)
+{
+	/* a log may hold anything; JSON holds only UTF-8 */
+	json_t *text = json_string(d->text);
+
+	return dump(json_pack("{s:i, s:I, s:I, s:s, s:I, s:I, s:i, s:o}", "version", PTC_DOC_VERSION, "generation",
+			      (json_int_t)d->generation, "launch", (json_int_t)d->launch, "state",
+			      worker_states[d->state], "rank", (json_int_t)d->rank, "step", (json_int_t)d->step, "exit",
+			      d->exit_status, "text", text ? text : json_string("(not text)")));
+}
+
+int ptc_worker_doc_decode(const char *json, size_t len, struct ptc_worker_doc *ret_doc, struct ptc_error *err)
+{
+	struct ptc_worker_doc d = { 0 };
+	json_int_t generation = 0, launch = 0, rank = 0, step = 0;
+	const char *state = NULL, *text = NULL;
+	int number = 0;
+	json_t *root;
+	int rc = load("worker", json, len, &root, err);
+
+	if (rc)
+		return rc;
+	if (json_unpack(root, "{s:I, s:I, s:s, s:I, s:I, s:i, s:s}", "generation", &generation, "launch", &launch,
+			"state", &state, "rank", &rank, "step", &step, "exit", &d.exit_status, "text", &text) != 0 ||
+	    generation < 1 || launch < 0 || rank < 0 || rank >= PTC_MAX_RANKS || step < 0 ||
+	    !name_find(worker_states, PTC_WORKER_STATES, state, &number) || !take(d.text, sizeof d.text, text))
+		return malformed("worker", root, err);
+	d.generation = (uint64_t)generation;
+	d.launch = (uint64_t)launch;
+	d.rank = (uint32_t)rank;
+	d.step = (uint64_t)step;
+	d.state = (enum ptc_worker_state)number;
 	json_decref(root);
 	*ret_doc = d;
 	return 0;

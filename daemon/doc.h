@@ -11,6 +11,8 @@
  *   /ptc/jobs/UUID/record             the one committed thing, at most 4 KiB
  *   /ptc/jobs/UUID/intent             the switch under way
  *   /ptc/jobs/UUID/turn               moved on by every abort, so that what was on its way before it fails
+ *   /ptc/jobs/UUID/worker/NODE        what a node's ranks have come to (daemon/workers/workers.h, news); read after the
+ *                                     keys above, which sort before it
  *   /ptc/creating/UUID                {version, node, boot_id}: a job whose spec is being written; gone when it exists
  *   /ptc/blobs/UUID/HASH/PART         content-addressed parts of at most 512 KiB: spec, generation, manifest, headers
  *   /ptc/events/UUID/NUMBER           event log, oldest dropped
@@ -56,10 +58,23 @@ struct ptc_meta_doc {
 char *ptc_meta_doc_encode(const struct ptc_meta_doc *d);
 int ptc_meta_doc_decode(const char *json, size_t len, struct ptc_meta_doc *ret_doc, struct ptc_error *err);
 
-/* What is committed. generation_hash and manifest_hash name blobs. */
+/* Whether the job's ranks run. */
+enum ptc_run {
+	PTC_RUN_NONE, /* state only: it has none */
+	PTC_RUN_LIVE,
+	PTC_RUN_STOPPED, /* by a person */
+	PTC_RUN_DONE,    /* every rank has finished */
+	PTC_RUN_FAILED,  /* a rank exited with an error */
+	PTC_RUN_COUNT,
+};
+const char *ptc_run_name(enum ptc_run run);
+
+/* What is committed. manifest_hash names a blob. snapshot 0: ranks run that have not made one yet. */
 struct ptc_record_doc {
 	uint64_t generation, snapshot, step;
 	char manifest_hash[PTC_HASH_HEX];
+	enum ptc_run run;
+	uint64_t launch; /* of the generation's ranks; 0: there are none */
 };
 char *ptc_record_doc_encode(const struct ptc_record_doc *d);
 int ptc_record_doc_decode(const char *json, size_t len, struct ptc_record_doc *ret_doc, struct ptc_error *err);
@@ -70,6 +85,9 @@ struct ptc_intent_doc {
 	uint64_t from_generation, from_snapshot, to_generation, to_snapshot;
 	char generation_hash[PTC_HASH_HEX]; /* blob of the new ptc_generation_doc */
 	int64_t started_ms;
+	bool run_from, run_to; /* ranks of the old generation run; of the new one are to */
+	enum ptc_run end;      /* snapshot without run_to, halt: what the record then says */
+	uint64_t stop;         /* first round of arming */
 };
 char *ptc_intent_doc_encode(const struct ptc_intent_doc *d);
 int ptc_intent_doc_decode(const char *json, size_t len, struct ptc_intent_doc *ret_doc, struct ptc_error *err);
@@ -81,6 +99,8 @@ struct ptc_generation_doc {
 	size_t nnodes;
 	uint32_t *rank_node, *rank_device;
 	uint32_t world;
+	char layout_hash
+		[PTC_HASH_HEX]; /* blob: what the ranks declared (formats/layout_doc.h); "": laid out by rules */
 };
 char *ptc_generation_doc_encode(const struct ptc_generation_doc *d);
 int ptc_generation_doc_decode(const char *json, size_t len, struct ptc_generation_doc *ret_doc, struct ptc_error *err);
@@ -96,6 +116,13 @@ struct ptc_file_doc {
 	size_t nitems;
 };
 
+/* The layout that ranks declared under a configuration, remembered to plan with when it comes again. */
+struct ptc_known_layout {
+	char *config;
+	char layout_hash[PTC_HASH_HEX];
+};
+#define PTC_KNOWN_LAYOUTS_MAX 32 /* the oldest is forgotten */
+
 /* What a record's snapshot is, complete; a blob. */
 struct ptc_manifest_doc {
 	uint64_t generation, snapshot, step;
@@ -105,7 +132,25 @@ struct ptc_manifest_doc {
 	size_t ndigests; /* per item */
 	struct ptc_file_doc *files;
 	size_t nfiles;
+	char state_hash[PTC_HASH_HEX]; /* blob: the ranks' blobs and cursors (formats/state_doc.h); "": none */
+	struct ptc_known_layout *layouts;
+	size_t nlayouts; /* oldest first */
 };
 char *ptc_manifest_doc_encode(const struct ptc_manifest_doc *d);
 int ptc_manifest_doc_decode(const char *json, size_t len, struct ptc_manifest_doc *ret_doc, struct ptc_error *err);
 void ptc_manifest_doc_done(struct ptc_manifest_doc *d);
+/* Remembers it as the newest. 0 or PTC_ENOMEM. */
+int ptc_manifest_layout_add(struct ptc_manifest_doc *d, const char *config, const char *hash);
+const char *ptc_manifest_layout_find(const struct ptc_manifest_doc *d, const char *config); /* NULL: not known */
+
+/* What a node tells of its ranks. */
+enum ptc_worker_state { PTC_WORKER_FAILED, PTC_WORKER_FINISHED, PTC_WORKER_DUE, PTC_WORKER_STATES };
+struct ptc_worker_doc {
+	uint64_t generation, launch, step;
+	enum ptc_worker_state state;
+	uint32_t rank;
+	int exit_status; /* as of wait(2) */
+	char text[1024];
+};
+char *ptc_worker_doc_encode(const struct ptc_worker_doc *d);
+int ptc_worker_doc_decode(const char *json, size_t len, struct ptc_worker_doc *ret_doc, struct ptc_error *err);

@@ -320,9 +320,17 @@ static int start_agent(struct process *p, struct ptc_error *err)
 		.spec_get = spec_get,
 		.spec_release = spec_release,
 		.channel = channel,
+		.news = ptc_live_news,
 		.arg = d,
 	};
 	int rc = ptc_specs_new(d, &d->specs, err);
+
+	if (rc == 0)
+		rc = ptc_layouts_new(d, &d->layouts, err);
+	if (rc == 0)
+		rc = ptc_live_start(d, err);
+	ptc_layouts_agent_env(&env);
+	env.workers = d->workers;
 
 	d->read_views = ptc_read_views_new();
 	if (rc == 0 && !d->read_views)
@@ -427,6 +435,8 @@ static void stop(struct process *p)
 	d->cluster = ptc_cluster_free(d->cluster);
 	d->read_views = ptc_read_views_free(d->read_views); /* geometries belong to the agent */
 	d->agent = ptc_agent_free(d->agent);
+	ptc_live_stop(d);
+	d->layouts = ptc_layouts_free(d->layouts);
 	d->channels = ptc_channels_free(d->channels);
 	d->specs = ptc_specs_free(d->specs);
 	d->loop = ptc_loop_free(d->loop);

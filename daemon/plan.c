@@ -3,7 +3,9 @@
  * or the default), the live devices it may use are listed, reshard/ places the
  * ranks and counts what moves. Failure modes: more devices asked for than are
  * known (PTC_ENODEVICES: only a scheduler grants nodes), a rule that does not
- * fit (PTC_ELAYOUT naming the tensor), bytes without a live source (PTC_ELOST). */
+ * fit (PTC_ELAYOUT naming the tensor), bytes without a live source (PTC_ELOST).
+ * A job whose ranks declare their tensors is placed by the layout they had under that configuration before; the first
+ * time there is none, and ranks stay where they are. */
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/cleanup.h"
@@ -40,8 +42,22 @@ static int default_config(const char *current, uint32_t gpus, struct ptc_config 
 	return rc;
 }
 
+/* Nothing asked for: as it was, or, for a job that has not run yet, the largest of its table that these devices can have. */
+static int same_config(const struct ptc_job_desc *desc, const char *current, size_t ndevices,
+		       struct ptc_config *ret_config, struct ptc_error *err)
+{
+	if (current)
+		return ptc_config_parse(current, ret_config, err);
+	for (size_t i = desc->ngpus; i-- > 0;)
+		if (desc->gpus[i].n <= ndevices) {
+			*ret_config = desc->gpus[i].config;
+			return 0;
+		}
+	return ptc_error_set(err, PTC_EINVAL, "neither a configuration nor a number of gpus is given");
+}
+
 static int choose_config(const struct ptc_job_desc *desc, const char *current, const struct ptc_plan_request *req,
-			 struct ptc_config *ret_config, struct ptc_error *err)
+			 size_t ndevices, struct ptc_config *ret_config, struct ptc_error *err)
 {
 	const struct ptc_config *known;
 	uint32_t world;
@@ -57,7 +73,9 @@ static int choose_config(const struct ptc_job_desc *desc, const char *current, c
 		return rc;
 	}
 	if (req->gpus == 0)
-		return ptc_error_set(err, PTC_EINVAL, "neither a configuration nor a number of gpus is given");
+		return req->or_same ? same_config(desc, current, ndevices, ret_config, err)
+				    : ptc_error_set(err, PTC_EINVAL,
+						    "neither a configuration nor a number of gpus is given");
 	known = ptc_job_config_for(desc, req->gpus);
 	if (known) {
 		*ret_config = *known;
@@ -70,8 +88,8 @@ static int choose_config(const struct ptc_job_desc *desc, const char *current, c
 
 struct pool {
 	struct ptc_daemon *d;
-	const struct ptc_plan_request *req;
-	char **names; /* plan node number -> name; the view's nodes come first */
+	const struct ptc_plan_request *req; /* NULL: any node */
+	char **names;                       /* plan node number -> name; the view's nodes come first */
 	size_t nnames;
 	bool *usable;       /* as a source */
 	uint64_t *ceilings; /* of chunks; 0: not known, the node is down */
@@ -83,6 +101,8 @@ struct pool {
 
 static bool wanted(const struct pool *p, const char *name)
 {
+	if (!p->req)
+		return true;
 	for (size_t i = 0; i < p->req->nnodes; i++)
 		if (strcmp(p->req->nodes[i], name) == 0)
 			return true;
@@ -163,27 +183,146 @@ static int check_known(const struct pool *p, struct ptc_error *err)
 /* ---- the plan ------------------------------------------------------------------------ */
 
 struct layouts {
-	struct ptc_layout *from, *to;
+	const struct ptc_spec *spec;
+	const struct ptc_layout *from, *to; /* to NULL: what the ranks will hold is not known yet */
+	struct ptc_layout *own_from, *own_to;
+	void *from_ref, *to_ref;
 	struct ptc_allocation from_alloc, to_alloc;
 	struct ptc_plan *plan;
 	struct ptc_plan *need; /* the same layout brought to empty nodes: in_bytes is what each node will hold */
-	int64_t gap;
+	int64_t bound;         /* no allocation needs fewer bytes between nodes */
+	bool exact;
 };
 
 static void layouts_done(struct layouts *l)
 {
-	ptc_layout_free(l->from);
-	ptc_layout_free(l->to);
+	ptc_layout_free(l->own_from);
+	ptc_layout_free(l->own_to);
+	ptc_layouts_release(l->from_ref);
+	ptc_layouts_release(l->to_ref);
 	ptc_allocation_done(&l->from_alloc);
 	ptc_allocation_done(&l->to_alloc);
 	ptc_plan_free(l->plan);
 	ptc_plan_free(l->need);
 }
 
-static int make_layouts(const struct ptc_spec *spec, const struct ptc_view *v, const struct ptc_config *config,
-			const struct pool *p, struct layouts *l, struct ptc_error *err)
+/* Laid out by what ranks have declared, or by the job's rules. */
+static int one_layout(struct ptc_daemon *d, const struct ptc_view *v, const struct ptc_job_desc *desc,
+		      const char *layout_hash, const char *config, const struct ptc_spec **ret_spec,
+		      const struct ptc_layout **ret_layout, struct ptc_layout **ret_own, void **ret_ref,
+		      struct ptc_error *err)
 {
-	struct ptc_config from;
+	const struct ptc_declared *declared;
+	struct ptc_config c;
+	int rc;
+
+	if (layout_hash[0]) {
+		rc = ptc_layouts_get(d->layouts, v->meta.uuid, layout_hash, &declared, ret_layout, ret_ref, err);
+		if (rc == 0)
+			*ret_spec = &declared->spec;
+		return rc;
+	}
+	rc = ptc_config_parse(config, &c, err);
+	if (rc == 0)
+		rc = ptc_layout_new(&desc->spec, &c, ret_own, err);
+	if (rc == 0) {
+		*ret_layout = *ret_own;
+		*ret_spec = &desc->spec;
+	}
+	return rc;
+}
+
+/* The layout that holds state now, if any does, and where its ranks are. */
+static int from_layout(struct ptc_daemon *d, const struct ptc_view *v, const struct ptc_job_desc *desc,
+		       struct layouts *l, struct ptc_error *err)
+{
+	if (!v->from_generation)
+		return 0;
+	if (ptc_view_allocation(v, &v->from, &l->from_alloc) != 0)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	/* live ranks hold state before their first snapshot, and have declared what */
+	if (!v->from_snapshot && !v->from.layout_hash[0])
+		return 0;
+	return one_layout(d, v, desc, v->from.layout_hash, v->from.config, &l->spec, &l->from, &l->own_from,
+			  &l->from_ref, err);
+}
+
+static bool device_free(const struct pool *p, const bool *used, struct ptc_device want, size_t *ret)
+{
+	for (size_t i = 0; i < p->ndevices; i++)
+		if (!used[i] && p->devices[i].node == want.node && p->devices[i].index == want.index) {
+			*ret = i;
+			return true;
+		}
+	return false;
+}
+
+/* Without a layout nothing says which mapping moves least: ranks stay where a rank of that number is, others take the
+ * devices in node order. */
+static int stay(const struct pool *p, const struct ptc_allocation *from, uint32_t world, struct ptc_allocation *ret,
+		struct ptc_error *err)
+{
+	struct ptc_device *ranks = ptc_calloc(world, sizeof *ranks);
+	ptc_auto_free bool *used = ptc_calloc(p->ndevices, sizeof *used), *placed = ptc_calloc(world, sizeof *placed);
+	size_t at = 0;
+
+	if (!ranks || !used || !placed) {
+		ptc_free(ranks);
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	}
+	for (uint32_t r = 0; r < world && r < from->world; r++)
+		if (device_free(p, used, from->ranks[r], &at)) {
+			ranks[r] = p->devices[at];
+			used[at] = placed[r] = true;
+		}
+	at = 0;
+	for (uint32_t r = 0; r < world; r++) {
+		if (placed[r])
+			continue;
+		while (used[at])
+			at++;
+		ranks[r] = p->devices[at];
+		used[at] = true;
+	}
+	*ret = (struct ptc_allocation){ ranks, world };
+	return 0;
+}
+
+static int count_moves(const struct pool *p, struct layouts *l, struct ptc_error *err)
+{
+	int rc = ptc_plan_new(l->spec, l->from, l->from ? &l->from_alloc : NULL, l->to, &l->to_alloc,
+			      (uint32_t)p->nnames, p->usable, &l->plan, err);
+
+	if (rc == PTC_ELOST && l->from) /* the plan knows nodes by number only */
+		rc = ptc_lost_error(p->v, l->spec, l->from, &l->from_alloc, (uint32_t)p->nnames, p->usable, p->names,
+				    err);
+	if (rc == 0)
+		rc = ptc_plan_new(l->spec, NULL, NULL, l->to, &l->to_alloc, (uint32_t)p->nnames, NULL, &l->need, err);
+	return rc;
+}
+
+static int place(const struct pool *p, struct layouts *l, struct ptc_error *err)
+{
+	int64_t gap;
+	int rc = ptc_place(l->spec, l->from, l->from ? &l->from_alloc : NULL, l->to, p->devices, p->ndevices,
+			   (uint32_t)p->nnames, &l->to_alloc, &gap, err);
+
+	if (rc == 0)
+		rc = count_moves(p, l, err);
+	if (rc == 0) {
+		l->bound = l->plan->between_nodes - gap;
+		l->exact = gap == 0;
+	}
+	return rc;
+}
+
+static int make_layouts(struct ptc_daemon *d, const struct ptc_job_desc *desc, const struct ptc_view *v,
+			const struct ptc_config *config, const struct pool *p, struct layouts *l, char **ret_known,
+			struct ptc_error *err)
+{
+	ptc_auto_free char *text = ptc_malloc(PTC_CONFIG_TEXT_MAX);
+	bool declared = desc->spec.ntensors == 0;
+	const char *known = NULL;
 	uint32_t world;
 	int rc = ptc_config_world(config, &world, err);
 
@@ -192,25 +331,20 @@ static int make_layouts(const struct ptc_spec *spec, const struct ptc_view *v, c
 			err, PTC_ENODEVICES,
 			"%u devices are needed, %zu are known, up and not drained; add nodes first (`ptcctl nodes`)",
 			world, p->ndevices);
+	if (rc == 0 && (!text || ptc_config_format(config, text, PTC_CONFIG_TEXT_MAX) != 0))
+		rc = ptc_error_set(err, PTC_ENOMEM, "out of memory");
 	if (rc == 0)
-		rc = ptc_layout_new(spec, config, &l->to, err);
-	if (rc == 0 && v->from_generation) {
-		rc = ptc_config_parse(v->from.config, &from, err);
-		if (rc == 0)
-			rc = ptc_layout_new(spec, &from, &l->from, err);
-		if (rc == 0 && ptc_view_allocation(v, &v->from, &l->from_alloc) != 0)
-			rc = ptc_error_set(err, PTC_ENOMEM, "out of memory");
-	}
+		rc = from_layout(d, v, desc, l, err);
 	if (rc)
 		return rc;
-	rc = ptc_place(spec, l->from, l->from ? &l->from_alloc : NULL, l->to, p->devices, p->ndevices,
-		       (uint32_t)p->nnames, &l->to_alloc, &l->gap, err);
-	if (rc == 0)
-		rc = ptc_plan_new(spec, l->from, l->from ? &l->from_alloc : NULL, l->to, &l->to_alloc,
-				  (uint32_t)p->nnames, p->usable, &l->plan, err);
-	if (rc == 0)
-		rc = ptc_plan_new(spec, NULL, NULL, l->to, &l->to_alloc, (uint32_t)p->nnames, NULL, &l->need, err);
-	return rc;
+	if (declared)
+		known = ptc_manifest_layout_find(&v->manifest, text);
+	if (declared && !known)
+		return stay(p, &l->from_alloc, world, &l->to_alloc, err);
+	rc = one_layout(d, v, desc, known ? known : "", text, &l->spec, &l->to, &l->own_to, &l->to_ref, err);
+	if (rc == 0 && known && !(*ret_known = ptc_strdup(known)))
+		rc = ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	return rc ? rc : place(p, l, err);
 }
 
 /* Names only nodes that ranks use, in order of first use. */
@@ -254,7 +388,7 @@ static json_t *node_rows(const struct pool *p, const struct layouts *l)
 	const struct ptc_plan *plan = l->plan;
 	json_t *rows = json_array();
 
-	for (size_t i = 0; i < p->nnames; i++)
+	for (size_t i = 0; plan && i < p->nnames; i++)
 		if (plan->in_bytes[i] || plan->out_bytes[i] || l->need->in_bytes[i])
 			json_array_append_new(rows, json_pack("{s:s, s:I, s:I, s:I, s:I}", "node", p->names[i],
 							      "in_bytes", (json_int_t)plan->in_bytes[i], "out_bytes",
@@ -264,26 +398,62 @@ static json_t *node_rows(const struct pool *p, const struct layouts *l)
 	return rows;
 }
 
-static char *plan_json(const struct pool *p, const struct ptc_view *v, const struct ptc_generation_doc *to,
-		       const struct layouts *l)
+/* Nothing, while what the ranks will hold is not known. */
+static json_t *totals(const struct layouts *l)
+{
+	const struct ptc_plan *plan = l->plan;
+
+	if (!plan)
+		return json_null();
+	return json_pack("{s:I, s:I, s:I, s:I, s:I, s:b, s:I}", "in_place", (json_int_t)plan->in_place, "within_node",
+			 (json_int_t)plan->within_node, "between_nodes", (json_int_t)plan->between_nodes,
+			 "bound_this_mapping", (json_int_t)plan->bound_mapping, "bound_any_mapping",
+			 (json_int_t)l->bound, "bound_exact", (int)l->exact, "gap",
+			 (json_int_t)(plan->between_nodes - l->bound));
+}
+
+/* What happens to the process of a rank that is to run there; NULL: the job has none. desc NULL: not asked for. */
+static const char *rank_mode(const struct ptc_job_desc *desc, const struct ptc_view *v, const char *node,
+			     uint32_t device)
+{
+	if (!desc || !desc->has_run)
+		return NULL;
+	for (uint32_t r = 0; v->from_launch && r < v->from.world; r++)
+		if (v->from.rank_device[r] == device && strcmp(v->from.nodes[v->from.rank_node[r]], node) == 0)
+			return desc->mode == PTC_JOB_REBUILD ? "rebuild" : "restart";
+	return "start";
+}
+
+static char *plan_json(const struct pool *p, const struct ptc_view *v, const struct ptc_job_desc *desc,
+		       const struct ptc_generation_doc *to, const struct layouts *l)
 {
 	json_t *ranks = json_array(), *root;
 	char *text;
 
-	for (uint32_t r = 0; r < to->world; r++)
-		json_array_append_new(ranks,
-				      json_pack("{s:I, s:s, s:I}", "rank", (json_int_t)r, "node",
-						to->nodes[to->rank_node[r]], "device", (json_int_t)to->rank_device[r]));
-	root = json_pack("{s:i, s:s, s:s, s:s, s:o, s:o, s:{s:I, s:I, s:I, s:I, s:I, s:b, s:I}}", "version", 1, "job",
-			 v->meta.name, "from", v->from.config ? v->from.config : "", "to", to->config, "ranks", ranks,
-			 "nodes", node_rows(p, l), "totals", "in_place", (json_int_t)l->plan->in_place, "within_node",
-			 (json_int_t)l->plan->within_node, "between_nodes", (json_int_t)l->plan->between_nodes,
-			 "bound_this_mapping", (json_int_t)l->plan->bound_mapping, "bound_any_mapping",
-			 (json_int_t)(l->plan->between_nodes - l->gap), "bound_exact", (int)(l->gap == 0), "gap",
-			 (json_int_t)l->gap);
+	for (uint32_t r = 0; r < to->world; r++) {
+		const char *node = to->nodes[to->rank_node[r]], *mode = rank_mode(desc, v, node, to->rank_device[r]);
+		json_t *row = json_pack("{s:I, s:s, s:I}", "rank", (json_int_t)r, "node", node, "device",
+					(json_int_t)to->rank_device[r]);
+
+		if (mode)
+			json_object_set_new(row, "mode", json_string(mode));
+		json_array_append_new(ranks, row);
+	}
+	root = json_pack("{s:i, s:s, s:s, s:s, s:o, s:o, s:o}", "version", 1, "job", v->meta.name, "from",
+			 v->from.config ? v->from.config : "", "to", to->config, "ranks", ranks, "nodes",
+			 node_rows(p, l), "totals", totals(l));
 	text = root ? ptc_json_text(root) : NULL;
 	json_decref(root);
 	return text;
+}
+
+static int collect_pool(struct ptc_daemon *d, struct pool *p, struct ptc_error *err)
+{
+	int rc = ptc_loop_call(d->loop, collect, p);
+
+	if (rc == 0 && p->rc)
+		rc = ptc_error_set(err, p->rc, "out of memory");
+	return rc ? rc : check_known(p, err);
 }
 
 int ptc_plan_switch(struct ptc_daemon *d, const struct ptc_view *v, const struct ptc_plan_request *req,
@@ -293,6 +463,7 @@ int ptc_plan_switch(struct ptc_daemon *d, const struct ptc_view *v, const struct
 	struct ptc_planned planned = { 0 };
 	struct layouts l = { 0 };
 	const struct ptc_job_desc *desc;
+	ptc_auto_free char *known = NULL;
 	struct ptc_config config;
 	void *ref = NULL;
 	int rc = req->nnodes > PTC_MAX_NODES
@@ -301,19 +472,17 @@ int ptc_plan_switch(struct ptc_daemon *d, const struct ptc_view *v, const struct
 			 : ptc_specs_get(d->specs, v->meta.uuid, v->meta.spec_hash, &desc, &ref, err);
 
 	if (rc == 0)
-		rc = choose_config(desc, v->from.config, req, &config, err);
+		rc = collect_pool(d, &p, err);
 	if (rc == 0)
-		rc = ptc_loop_call(d->loop, collect, &p);
-	if (rc == 0 && p.rc)
-		rc = ptc_error_set(err, p.rc, "out of memory");
+		rc = choose_config(desc, v->from.config, req, p.ndevices, &config, err);
 	if (rc == 0)
-		rc = check_known(&p, err);
-	if (rc == 0)
-		rc = make_layouts(&desc->spec, v, &config, &p, &l, err);
+		rc = make_layouts(d, desc, v, &config, &p, &l, &known, err);
 	if (rc == 0)
 		rc = make_doc(&p, &config, &l.to_alloc, &planned.to, err);
 	if (rc == 0) {
-		planned.json = plan_json(&p, v, &planned.to, &l);
+		if (known)
+			memcpy(planned.to.layout_hash, known, strlen(known) + 1);
+		planned.json = plan_json(&p, v, desc, &planned.to, &l);
 		rc = planned.json ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory");
 	}
 	layouts_done(&l);
@@ -325,4 +494,65 @@ int ptc_plan_switch(struct ptc_daemon *d, const struct ptc_view *v, const struct
 	}
 	*ret_planned = planned;
 	return 0;
+}
+
+/* The best that these devices allow, beside what the mapping chosen before the layout was known comes to. */
+static int laid(const struct pool *p, struct layouts *l, struct ptc_error *err)
+{
+	struct layouts best = { .spec = l->spec, .from = l->from, .to = l->to, .from_alloc = l->from_alloc };
+	int rc = count_moves(p, l, err);
+
+	if (rc)
+		return rc;
+	rc = place(p, &best, err);
+	l->bound = best.bound;
+	l->exact = best.exact;
+	ptc_allocation_done(&best.to_alloc);
+	ptc_plan_free(best.plan);
+	ptc_plan_free(best.need);
+	return rc;
+}
+
+struct ptc_plan_pool {
+	struct pool pool;
+};
+
+struct ptc_plan_pool *ptc_plan_pool_new(struct ptc_daemon *d, const struct ptc_view *v)
+{
+	struct ptc_plan_pool *p = ptc_calloc(1, sizeof *p);
+
+	if (!p)
+		return NULL;
+	p->pool = (struct pool){ .d = d, .v = v };
+	collect(&p->pool);
+	return p->pool.rc ? ptc_plan_pool_free(p) : p;
+}
+
+struct ptc_plan_pool *ptc_plan_pool_free(struct ptc_plan_pool *p)
+{
+	if (p)
+		pool_done(&p->pool);
+	ptc_free(p);
+	return NULL;
+}
+
+int ptc_plan_laid(const struct ptc_plan_pool *pool, const struct ptc_view *v, char **ret_json, struct ptc_error *err)
+{
+	const struct pool *p = &pool->pool;
+	struct layouts l = { 0 };
+	int rc = from_layout(p->d, v, NULL, &l, err);
+
+	if (rc == 0)
+		rc = one_layout(p->d, v, NULL, v->to.layout_hash, v->to.config, &l.spec, &l.to, &l.own_to, &l.to_ref,
+				err);
+	if (rc == 0 && ptc_view_allocation(v, &v->to, &l.to_alloc) != 0)
+		rc = ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	if (rc == 0)
+		rc = laid(p, &l, err);
+	if (rc == 0) {
+		*ret_json = plan_json(p, v, NULL, &v->to, &l);
+		rc = *ret_json ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	}
+	layouts_done(&l);
+	return rc;
 }

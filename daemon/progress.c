@@ -123,7 +123,8 @@ static void wait_news(struct ptc_watcher *w, struct news *n)
 	pthread_mutex_unlock(&w->lock);
 }
 
-static int send_news(struct ptc_watcher *w, const struct news *n, struct ptc_rpc_call *call, struct ptc_error *err)
+static int send_news(struct ptc_watcher *w, const struct news *n, const char *summary, struct ptc_rpc_call *call,
+		     struct ptc_error *err)
 {
 	Ptc__V1__Progress p = PTC__V1__PROGRESS__INIT;
 	char phase[32], text[512], empty[] = "", ended[] = "done";
@@ -136,11 +137,19 @@ static int send_news(struct ptc_watcher *w, const struct news *n, struct ptc_rpc
 	p.bytes_done = n->done;
 	p.bytes_total = n->total;
 	p.finished = n->finished;
-	p.summary = n->finished && w->shared.summary ? w->shared.summary : empty; /* written once, before finished */
+	if (!summary && n->finished)
+		summary = w->shared.summary; /* written once, before finished */
+	p.summary = summary ? (char *)(uintptr_t)summary : empty;
 	return ptc_pb_call_send(call, &p.base, err);
 }
 
 int ptc_watcher_stream(struct ptc_watcher *w, struct ptc_rpc_call *call, struct ptc_error *err)
+{
+	return ptc_watcher_stream_amended(w, call, NULL, NULL, err);
+}
+
+int ptc_watcher_stream_amended(struct ptc_watcher *w, struct ptc_rpc_call *call, ptc_amend_fn amend, void *arg,
+			       struct ptc_error *err)
 {
 	struct news n = { 0 };
 	uint64_t sent = 0;
@@ -152,7 +161,10 @@ int ptc_watcher_stream(struct ptc_watcher *w, struct ptc_rpc_call *call, struct 
 		if (n.finished && n.status)
 			return ptc_error_set(err, n.status, "%s", n.text);
 		if (n.version != sent) {
-			rc = send_news(w, &n, call, err);
+			char *summary = amend && n.finished && w->shared.summary ? amend(arg, w->shared.summary) : NULL;
+
+			rc = send_news(w, &n, summary, call, err);
+			ptc_free(summary);
 			if (rc)
 				return rc;
 			sent = n.version;

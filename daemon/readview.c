@@ -89,8 +89,10 @@ static int load(struct ptc_daemon *d, struct ptc_target *t, struct ptc_read_view
 {
 	struct ptc_read_view *v = ptc_calloc(1, sizeof *v);
 	struct ptc_target now = *t; /* may turn out to be newer */
-	int rc = v ? ptc_control_view(d, &now, false, true, &v->view, err)
-		   : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	int rc = v ? ptc_control_need_snapshot(t, err) : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+
+	if (rc == 0)
+		rc = ptc_control_view(d, &now, false, true, &v->view, err);
 
 	if (rc) {
 		ptc_free(v);

@@ -21,7 +21,7 @@
 #define HASH "0123456789abcdef0123456789abcdef"
 #define UUID "01234567-89ab-cdef-0123-456789abcdef"
 
-enum kind { NODE, META, RECORD, INTENT, GENERATION, MANIFEST, KINDS };
+enum kind { NODE, META, RECORD, INTENT, GENERATION, MANIFEST, WORKER, RUNNING, SNAPSHOT, DECLARED, LIVE, KINDS };
 
 /* Decodes as that kind and encodes again: NULL when it is refused. */
 static char *again(enum kind kind, const char *json, size_t len, struct ptc_error *err)
@@ -33,6 +33,7 @@ static char *again(enum kind kind, const char *json, size_t len, struct ptc_erro
 		struct ptc_intent_doc intent;
 		struct ptc_generation_doc generation;
 		struct ptc_manifest_doc manifest;
+		struct ptc_worker_doc worker;
 	} d;
 	char *text = NULL;
 
@@ -41,15 +42,17 @@ static char *again(enum kind kind, const char *json, size_t len, struct ptc_erro
 		text = ptc_node_doc_encode(&d.node);
 	else if (kind == META && ptc_meta_doc_decode(json, len, &d.meta, err) == 0)
 		text = ptc_meta_doc_encode(&d.meta);
-	else if (kind == RECORD && ptc_record_doc_decode(json, len, &d.record, err) == 0)
+	else if (kind == WORKER && ptc_worker_doc_decode(json, len, &d.worker, err) == 0)
+		text = ptc_worker_doc_encode(&d.worker);
+	else if ((kind == RECORD || kind == RUNNING) && ptc_record_doc_decode(json, len, &d.record, err) == 0)
 		text = ptc_record_doc_encode(&d.record);
-	else if (kind == INTENT && ptc_intent_doc_decode(json, len, &d.intent, err) == 0)
+	else if ((kind == INTENT || kind == SNAPSHOT) && ptc_intent_doc_decode(json, len, &d.intent, err) == 0)
 		text = ptc_intent_doc_encode(&d.intent);
-	if (kind == GENERATION && ptc_generation_doc_decode(json, len, &d.generation, err) == 0) {
+	if ((kind == GENERATION || kind == DECLARED) && ptc_generation_doc_decode(json, len, &d.generation, err) == 0) {
 		text = ptc_generation_doc_encode(&d.generation);
 		ptc_generation_doc_done(&d.generation);
 	}
-	if (kind == MANIFEST && ptc_manifest_doc_decode(json, len, &d.manifest, err) == 0) {
+	if ((kind == MANIFEST || kind == LIVE) && ptc_manifest_doc_decode(json, len, &d.manifest, err) == 0) {
 		text = ptc_manifest_doc_encode(&d.manifest);
 		ptc_manifest_doc_done(&d.manifest);
 	}
@@ -71,6 +74,18 @@ static const char *const good[KINDS] = {
 		"{\"version\":1,\"generation\":1,\"snapshot\":2,\"step\":0,\"spec\":\"" HASH "\",\"layout\":\"" HASH
 		"\",\"digests\":\"0123456789abcdefffffffffffffffff\",\"files\":[{\"field\":\"param\","
 		"\"name\":\"m.safetensors\",\"header\":\"" HASH "\",\"items\":[0,1]}]}",
+	[WORKER] = "{\"version\":1,\"generation\":2,\"launch\":77,\"state\":\"failed\",\"rank\":3,\"step\":9,"
+		   "\"exit\":256,\"text\":\"rank 3 exited with 1\"}",
+	[RUNNING] = "{\"version\":1,\"generation\":3,\"snapshot\":0,\"step\":0,\"manifest\":\"" HASH
+		    "\",\"cursors\":{},\"run\":\"live\",\"launch\":12}",
+	[SNAPSHOT] = "{\"version\":1,\"id\":5,\"kind\":\"snapshot\",\"from_generation\":1,\"from_snapshot\":0,"
+		     "\"to_generation\":1,\"to_snapshot\":1,\"generation\":\"" HASH "\",\"started_ms\":1,"
+		     "\"run\":{\"from\":true,\"to\":false,\"end\":\"done\",\"stop\":40}}",
+	[DECLARED] = "{\"version\":1,\"config\":\"tp=2\",\"nodes\":[\"n0\",\"n1\"],\"ranks\":[[0,0],[1,63]],"
+		     "\"layout\":\"" HASH "\"}",
+	[LIVE] = "{\"version\":1,\"generation\":1,\"snapshot\":2,\"step\":7,\"spec\":\"" HASH "\",\"layout\":\"" HASH
+		 "\",\"digests\":\"0123456789abcdef\",\"files\":[],\"state\":\"" HASH
+		 "\",\"layouts\":[[\"tp=2\",\"" HASH "\"],[\"dp=4\",\"" HASH "\"]]}",
 };
 
 static void test_round_trip(void **state)

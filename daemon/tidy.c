@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What is left when a daemon dies between two steps, and its removal.
  *
- * Three things can be left: chunks of a job that was deleted while we did not
- * look (ptc_tidy_store asks etcd about every job in our store, at start and
+ * Three things can be left: chunks and ranks' folders of a job that was deleted while we did not
+ * look (ptc_tidy_store asks etcd about every job in our store and every folder, at start and
  * after each re-listing, until each got an answer); blobs of a job whose
  * creation never came to its transaction (they are announced by a key under
  * /ptc/creating/, and whoever sees the creator's life end removes both); blobs
@@ -42,6 +42,7 @@ static void drop_orphan(void *arg, struct ptc_etcd *e)
 	snprintf(key, sizeof key, "/ptc/jobs/%s/meta", o->uuid);
 	rc = ptc_etcd_get(e, key, false, 1, &kvs, &err);
 	if (rc == 0 && kvs.n == 0) {
+		ptc_workers_forget(o->d->workers, o->uuid);
 		rc = ptc_store_job_delete(o->d->store, o->uuid, &err);
 		if (rc == 0)
 			ptc_info("store", "job=%s was deleted; its bytes are gone from this node", o->uuid);
@@ -91,11 +92,17 @@ static void found_job(void *arg, const char *uuid, uid_t uid, bool lost)
 		ptc_tidy_job(d, uuid);
 }
 
+static void found_folder(void *arg, const char *uuid)
+{
+	found_job(arg, uuid, 0, false);
+}
+
 void ptc_tidy_store(struct ptc_daemon *d)
 {
 	struct ptc_error err = PTC_ERROR_INIT;
 
 	d->reconciled = true;
+	ptc_workers_jobs(d->workers, found_folder, d);
 	if (ptc_store_jobs(d->store, found_job, d, &err) == 0)
 		return;
 	ptc_warn("store", "cannot list jobs: %s", err.text);
@@ -185,16 +192,16 @@ struct prune {
 	bool failed;
 	char uuid[PTC_UUID_TEXT];
 	int64_t fence;
-	char keep[3][PTC_HASH_HEX];
-	char **headers;
-	size_t nheaders;
+	char keep[4][PTC_HASH_HEX];
+	char **more; /* headers of imported files, layouts of configurations */
+	size_t nmore;
 };
 
 static void prune_free(struct prune *p)
 {
-	for (size_t i = 0; i < p->nheaders; i++)
-		ptc_free(p->headers[i]);
-	ptc_free(p->headers);
+	for (size_t i = 0; i < p->nmore; i++)
+		ptc_free(p->more[i]);
+	ptc_free(p->more);
 	ptc_controller_unref(p->ctl);
 	ptc_free(p);
 }
@@ -204,8 +211,8 @@ static bool is_kept(const struct prune *p, const char *key)
 	for (size_t i = 0; i < PTC_ARRAY_LEN(p->keep); i++)
 		if (p->keep[i][0] && strstr(key, p->keep[i]))
 			return true;
-	for (size_t i = 0; i < p->nheaders; i++)
-		if (strstr(key, p->headers[i]))
+	for (size_t i = 0; i < p->nmore; i++)
+		if (strstr(key, p->more[i]))
 			return true;
 	return false;
 }
@@ -238,6 +245,20 @@ static void pruned(void *arg)
 	prune_free(p);
 }
 
+static bool keep_more(struct prune *p, const struct ptc_manifest_doc *m)
+{
+	p->more = ptc_calloc(m->nfiles + m->nlayouts, sizeof *p->more);
+	for (size_t i = 0; p->more && i < m->nfiles + m->nlayouts; i++) {
+		const char *hash = i < m->nfiles ? m->files[i].header_hash : m->layouts[i - m->nfiles].layout_hash;
+
+		p->more[i] = ptc_strdup(hash);
+		if (!p->more[i])
+			return false;
+		p->nmore++;
+	}
+	return p->more != NULL;
+}
+
 void ptc_tidy_blobs(struct ptc_controller *ctl)
 {
 	const struct ptc_manifest_doc *m = &ctl->view.manifest;
@@ -253,15 +274,9 @@ void ptc_tidy_blobs(struct ptc_controller *ctl)
 	if (ctl->has_record) {
 		memcpy(p->keep[1], ctl->record.manifest_hash, PTC_HASH_HEX);
 		memcpy(p->keep[2], m->generation_hash, PTC_HASH_HEX);
+		memcpy(p->keep[3], m->state_hash, PTC_HASH_HEX);
 	}
-	p->headers = ptc_calloc(m->nfiles, sizeof *p->headers);
-	for (size_t i = 0; p->headers && i < m->nfiles; i++) {
-		p->headers[i] = ptc_strdup(m->files[i].header_hash);
-		if (!p->headers[i])
-			break;
-		p->nheaders++;
-	}
-	if (!p->headers || p->nheaders != m->nfiles || ptc_cluster_run(ctl->d->cluster, prune_work, pruned, p) != 0) {
+	if (!keep_more(p, m) || ptc_cluster_run(ctl->d->cluster, prune_work, pruned, p) != 0) {
 		ctl->untidy = true;
 		prune_free(p);
 	}

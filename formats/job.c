@@ -18,7 +18,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const job_keys[] = { "version", "name", "tensors", "fields", "rules", "gpus" };
+static const char *const job_keys[] = { "version", "name", "tensors", "fields", "rules",
+					"gpus",    "run",  "mode",    "copy",   "snapshot_every" };
 static const char *const tensor_keys[] = { "name", "dtype", "shape" };
 static const char *const from_keys[] = { "from" };
 static const char *const field_keys[] = { "dtype" };
@@ -277,9 +278,27 @@ static int decode_fields(struct ptc_job_decoder *d, const struct ptc_doc_node *n
 	return 0;
 }
 
+/* tensors, fields and rules. A live job may have none: then its ranks declare them. */
+static int decode_spec(struct ptc_job_decoder *d, const struct ptc_doc_node *root)
+{
+	const struct ptc_doc_node *tensors = NULL, *rules = NULL, *fields = ptc_doc_get(root, "fields");
+	int rc;
+
+	if (d->job->has_run && !fields && !ptc_doc_get(root, "tensors") && !ptc_doc_get(root, "rules"))
+		return 0;
+	rc = require_key(d, root, "the job", "tensors", &tensors);
+	if (!rc)
+		rc = tensors->kind == PTC_DOC_LIST ? decode_tensor_list(d, tensors) : decode_tensors_from(d, tensors);
+	if (!rc && fields)
+		rc = decode_fields(d, fields);
+	if (!rc)
+		rc = require_key(d, root, "the job", "rules", &rules);
+	return rc ? rc : ptc_job_decode_rules(d, rules);
+}
+
 static int decode_job(struct ptc_job_decoder *d)
 {
-	const struct ptc_doc_node *root = d->doc->root, *tensors = NULL, *rules = NULL, *node;
+	const struct ptc_doc_node *root = d->doc->root, *gpus;
 	int rc;
 
 	if (root->kind != PTC_DOC_MAP)
@@ -290,19 +309,12 @@ static int decode_job(struct ptc_job_decoder *d)
 	if (!rc)
 		rc = decode_name(d, root);
 	if (!rc)
-		rc = require_key(d, root, "the job", "tensors", &tensors);
+		rc = ptc_job_decode_run(d, root);
 	if (!rc)
-		rc = tensors->kind == PTC_DOC_LIST ? decode_tensor_list(d, tensors) : decode_tensors_from(d, tensors);
-	node = ptc_doc_get(root, "fields");
-	if (!rc && node)
-		rc = decode_fields(d, node);
-	if (!rc)
-		rc = require_key(d, root, "the job", "rules", &rules);
-	if (!rc)
-		rc = ptc_job_decode_rules(d, rules);
-	node = ptc_doc_get(root, "gpus");
-	if (!rc && node)
-		rc = ptc_job_decode_gpus(d, node);
+		rc = decode_spec(d, root);
+	gpus = ptc_doc_get(root, "gpus");
+	if (!rc && gpus)
+		rc = ptc_job_decode_gpus(d, gpus);
 	if (!rc && (rc = ptc_spec_lint(&d->job->spec, d->err)))
 		ptc_error_wrap(d->err, "%s", d->doc->what);
 	return rc;
@@ -367,6 +379,7 @@ int ptc_job_from_json(const void *data, size_t len, struct ptc_job_desc *ret_job
 void ptc_job_desc_done(struct ptc_job_desc *job)
 {
 	ptc_spec_done(&job->spec);
+	ptc_job_run_done(&job->run);
 	ptc_free(job->gpus);
 	ptc_free(job->source);
 	memset(job, 0, sizeof(*job));

@@ -16,10 +16,32 @@ struct ptc_job_gpus {
 	uint32_t n;
 	struct ptc_config config; /* its world is n */
 };
+#define PTC_RUN_GRACE_MS    30000
+#define PTC_RUN_BOUNDARY_MS 1800000
+#define PTC_RUN_LOG_BYTES   (UINT64_C(64) << 20)
+
+enum ptc_job_mode { PTC_JOB_RESTART, PTC_JOB_REBUILD };
+
+/* The program of a live job, the same for each rank. */
+struct ptc_job_run {
+	char **argv; /* NULL-terminated, at least the program */
+	size_t argc;
+	char **env; /* "NAME=VALUE" in name order, NULL-terminated; NULL: none */
+	size_t nenv;
+	char *cwd;                    /* NULL until ptc_job_resolve_run; absolute in what daemons get */
+	uint64_t grace_ms;            /* between asking a rank to exit and SIGKILL */
+	uint64_t boundary_timeout_ms; /* how long a switch waits for a rank's boundary */
+	uint64_t log_bytes;           /* of one rank */
+};
 struct ptc_job_desc {
-	struct ptc_spec spec;
+	struct ptc_spec spec;      /* without tensors and rules where a live job's ranks declare them */
 	struct ptc_job_gpus *gpus; /* ascending n */
 	size_t ngpus;
+	bool has_run; /* a live job; what follows is for those */
+	struct ptc_job_run run;
+	enum ptc_job_mode mode;
+	bool fast_copy;
+	uint64_t snapshot_every; /* steps; 0: never */
 	char *source; /* path of tensors.from (a file or directory that could be opened), NULL: none. Not in the JSON */
 };
 
@@ -31,6 +53,10 @@ int ptc_job_from_yaml(const char *what, const void *data, size_t len, const char
 		      struct ptc_job_desc *ret_job, struct ptc_error *err);
 /* At most PTC_SPEC_MAX_BYTES. Opens no file. */
 int ptc_job_from_json(const void *data, size_t len, struct ptc_job_desc *ret_job, struct ptc_error *err);
+/* For whoever submits a live job (nothing is done for others): makes run.cwd absolute, from cwd, which is the submitter's and absolute,
+ * and puts the submitter's environment (NULL-terminated) under run.env, without what belongs to its shell and terminal and
+ * without what ptcd sets. On failure the description is as it was. */
+int ptc_job_resolve_run(struct ptc_job_desc *job, const char *cwd, char *const *environment, struct ptc_error *err);
 /* Deterministic: equal descriptions give equal bytes. ptc_free it. */
 int ptc_job_to_json(const struct ptc_job_desc *job, char **ret_json, size_t *ret_len, struct ptc_error *err);
 void ptc_job_desc_done(struct ptc_job_desc *job);

@@ -17,3 +17,6 @@ struct ptc_job_decoder {
 /* "rules": a list, or the name of a rule set. Fields must have been decoded. */
 int ptc_job_decode_rules(struct ptc_job_decoder *d, const struct ptc_doc_node *node);
 int ptc_job_decode_gpus(struct ptc_job_decoder *d, const struct ptc_doc_node *node);
+/* "run" and the keys that go with it, of the job's map. */
+int ptc_job_decode_run(struct ptc_job_decoder *d, const struct ptc_doc_node *root);
+void ptc_job_run_done(struct ptc_job_run *run);

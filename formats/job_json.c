@@ -7,6 +7,7 @@
 #include "base/alloc.h"
 #include "base/buf.h"
 #include "base/check.h"
+#include "base/units.h"
 #include "formats/json.h"
 
 #include <inttypes.h>
@@ -112,14 +113,70 @@ static int put_gpus(struct ptc_buf *b, const struct ptc_job_desc *job, struct pt
 	return rc;
 }
 
-static int put_job(struct ptc_buf *b, const struct ptc_job_desc *job, struct ptc_error *err)
+static void put_strings(struct ptc_buf *b, char *const *list, size_t n)
 {
-	const struct ptc_spec *spec = &job->spec;
+	for (size_t i = 0; i < n; i++) {
+		if (i)
+			ptc_buf_puts(b, ",");
+		ptc_json_put_string(b, list[i]);
+	}
+}
 
-	ptc_buf_printf(b, "{\"version\":%d,\"name\":\"%s\"", PTC_JOB_VERSION, spec->name);
-	put_tensors(b, spec);
-	if (spec->nfields)
-		put_fields(b, spec);
+/* Each variable is cut at its '=' for the moment of writing it, in a copy. */
+static int put_env(struct ptc_buf *b, const struct ptc_job_run *run, struct ptc_error *err)
+{
+	ptc_buf_puts(b, ",\"env\":{");
+	for (size_t i = 0; i < run->nenv; i++) {
+		char *name = ptc_strdup(run->env[i]), *value = name ? strchr(name, '=') : NULL;
+
+		if (!value) {
+			ptc_free(name);
+			return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		}
+		*value++ = '\0';
+		if (i)
+			ptc_buf_puts(b, ",");
+		ptc_json_put_string(b, name);
+		ptc_buf_puts(b, ":");
+		ptc_json_put_string(b, value);
+		ptc_free(name);
+	}
+	ptc_buf_puts(b, "}");
+	return 0;
+}
+
+static int put_run(struct ptc_buf *b, const struct ptc_job_desc *job, struct ptc_error *err)
+{
+	const struct ptc_job_run *run = &job->run;
+	char text[PTC_UNITS_MAX];
+
+	ptc_buf_puts(b, ",\"run\":{\"argv\":[");
+	put_strings(b, run->argv, run->argc);
+	ptc_buf_puts(b, "]");
+	if (run->cwd) {
+		ptc_buf_puts(b, ",\"cwd\":");
+		ptc_json_put_string(b, run->cwd);
+	}
+	if (run->nenv && put_env(b, run, err))
+		return PTC_ENOMEM;
+	if (run->grace_ms != PTC_RUN_GRACE_MS)
+		ptc_buf_printf(b, ",\"grace\":\"%s\"", ptc_units_print_ms(run->grace_ms, text));
+	if (run->boundary_timeout_ms != PTC_RUN_BOUNDARY_MS)
+		ptc_buf_printf(b, ",\"boundary_timeout\":\"%s\"", ptc_units_print_ms(run->boundary_timeout_ms, text));
+	if (run->log_bytes != PTC_RUN_LOG_BYTES)
+		ptc_buf_printf(b, ",\"log_bytes\":\"%s\"", ptc_units_print_bytes(run->log_bytes, text));
+	ptc_buf_puts(b, "}");
+	if (job->mode == PTC_JOB_REBUILD)
+		ptc_buf_puts(b, ",\"mode\":\"rebuild\"");
+	if (job->fast_copy)
+		ptc_buf_puts(b, ",\"copy\":\"fast\"");
+	if (job->snapshot_every)
+		ptc_buf_printf(b, ",\"snapshot_every\":%" PRIu64, job->snapshot_every);
+	return 0;
+}
+
+static void put_rules(struct ptc_buf *b, const struct ptc_spec *spec)
+{
 	ptc_buf_puts(b, ",\"rules\":[");
 	for (size_t i = 0; i < spec->nrules; i++) {
 		if (i)
@@ -127,12 +184,26 @@ static int put_job(struct ptc_buf *b, const struct ptc_job_desc *job, struct ptc
 		put_rule(b, &spec->rules[i]);
 	}
 	ptc_buf_puts(b, "]");
-	if (job->ngpus) {
-		int rc = put_gpus(b, job, err);
+}
 
-		if (rc)
-			return rc;
+static int put_job(struct ptc_buf *b, const struct ptc_job_desc *job, struct ptc_error *err)
+{
+	const struct ptc_spec *spec = &job->spec;
+	int rc = 0;
+
+	ptc_buf_printf(b, "{\"version\":%d,\"name\":\"%s\"", PTC_JOB_VERSION, spec->name);
+	if (spec->ntensors || !job->has_run) {
+		put_tensors(b, spec);
+		if (spec->nfields)
+			put_fields(b, spec);
+		put_rules(b, spec);
 	}
+	if (job->ngpus)
+		rc = put_gpus(b, job, err);
+	if (!rc && job->has_run)
+		rc = put_run(b, job, err);
+	if (rc)
+		return rc;
 	ptc_buf_puts(b, "}");
 	if (ptc_buf_failed(b))
 		return ptc_error_set(err, PTC_ENOMEM, "out of memory");

@@ -26,6 +26,27 @@ static int check_length(const char *what, const char *name, size_t max, struct p
 	return 0;
 }
 
+bool ptc_name_is_utf8(const char *text)
+{
+	for (const unsigned char *p = (const unsigned char *)text; *p;) {
+		uint32_t c = *p++;
+		int more = c < 0x80 ? 0 : c < 0xc0 ? -1 : c < 0xe0 ? 1 : c < 0xf0 ? 2 : c < 0xf8 ? 3 : -1;
+		static const uint32_t least[] = { 0, 0x80, 0x800, 0x10000 };
+
+		if (more < 0)
+			return false;
+		c &= more ? 0x3fu >> more : 0x7fu;
+		for (int i = 0; i < more; i++, p++) {
+			if ((*p & 0xc0) != 0x80)
+				return false;
+			c = c << 6 | (*p & 0x3f);
+		}
+		if (c < least[more] || c > 0x10ffff || (c >= 0xd800 && c < 0xe000))
+			return false;
+	}
+	return true;
+}
+
 int ptc_name_check_tensor(const char *name, struct ptc_error *err)
 {
 	int rc = check_length("tensor name", name, PTC_TENSOR_NAME_MAX, err);
@@ -37,6 +58,8 @@ int ptc_name_check_tensor(const char *name, struct ptc_error *err)
 			return ptc_error_set(err, PTC_EINVAL,
 					     "tensor name with a control character (0x%02x at byte %td)", *p,
 					     p - (const unsigned char *)name);
+	if (!ptc_name_is_utf8(name))
+		return ptc_error_set(err, PTC_EINVAL, "a tensor name that is not UTF-8");
 	if (strstr(name, ".."))
 		return ptc_error_set(err, PTC_EINVAL, "tensor name \"%.*s\" contains \"..\"", SHOWN, name);
 	if (name[0] == '/' || name[strlen(name) - 1] == '/' || strstr(name, "//"))

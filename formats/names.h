@@ -6,8 +6,11 @@
 
 #include "base/status.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 
+/* Valid UTF-8: nothing overlong, no surrogates, nothing above U+10FFFF. What comes over a wire may be anything. */
+bool ptc_name_is_utf8(const char *text);
 /* 1..PTC_TENSOR_NAME_MAX bytes of UTF-8, no control characters, no "..", no leading or trailing '/', no "//". */
 int ptc_name_check_tensor(const char *name, struct ptc_error *err);
 /* Job and node names: a DNS label, [a-z0-9] and inner '-', at most PTC_NAME_MAX. */

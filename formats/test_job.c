@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Unit tests of formats/job.h: decoding, strictness, round trips, rule sets. */
 #include "base/alloc.h"
+#include "base/buf.h"
 #include "base/check.h"
 #include "base/sys.h"
 #include "formats/job.h"
@@ -129,7 +130,6 @@ static void test_keys(void **state)
 	refuse(HEAD RULES "gpus: {2: {tq: 2}}", PTC_EINVAL,
 	       "unknown key \"tq\" in a configuration; did you mean \"tp\"");
 	refuse(HEAD RULES "fields: {a: {type: F32}}", PTC_EINVAL, "did you mean \"dtype\"");
-	refuse(HEAD RULES "run: {argv: [a]}", PTC_EINVAL, "unknown key \"run\" in the job");
 	refuse(HEAD RULES "name: b\n", PTC_EINVAL, "job.yaml:8: key \"name\" appears twice");
 	refuse("version: 2\nfoo: bar\n", PTC_EVERSION, "job.yaml:1: version 2 is not supported");
 	refuse("name: a\n", PTC_EINVAL, "no \"version\"");
@@ -271,6 +271,315 @@ static void test_no_memory(void **state)
 	assert_int_equal(ptc_alloc_live(), live);
 }
 
+/* ---- live jobs ---- */
+
+#define LIVE "version: 1\nname: live\nrun:\n  cwd: /data\n  argv: [python3, train.py]\n"
+
+static void test_run(void **state)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_job_desc job = { 0 };
+
+	if (decode(LIVE "  env: {B: 2, A: 'x=y', EMPTY: ''}\n"
+			"  grace: 5s\n"
+			"  boundary_timeout: 1.5h\n"
+			"  log_bytes: 1GiB\n"
+			"mode: rebuild\n"
+			"copy: fast\n"
+			"snapshot_every: 100\n"
+			"gpus: {2: {dp: 2}}\n",
+		   &job, &err))
+		fail_msg("%s", err.text);
+	assert_true(job.has_run);
+	assert_int_equal(job.run.argc, 2);
+	assert_string_equal(job.run.argv[1], "train.py");
+	assert_null(job.run.argv[2]);
+	assert_string_equal(job.run.cwd, "/data");
+	assert_int_equal(job.run.nenv, 3);
+	assert_string_equal(job.run.env[0], "A=x=y");
+	assert_string_equal(job.run.env[1], "B=2");
+	assert_string_equal(job.run.env[2], "EMPTY=");
+	assert_null(job.run.env[3]);
+	assert_int_equal(job.run.grace_ms, 5000);
+	assert_int_equal(job.run.boundary_timeout_ms, 5400000);
+	assert_int_equal(job.run.log_bytes, 1 << 30);
+	assert_int_equal(job.mode, PTC_JOB_REBUILD);
+	assert_true(job.fast_copy);
+	assert_int_equal(job.snapshot_every, 100);
+	assert_int_equal(job.spec.ntensors, 0); /* the ranks declare them */
+	assert_int_equal(job.spec.nrules, 0);
+	assert_int_equal(job.ngpus, 1);
+	ptc_job_desc_done(&job);
+	assert_int_equal(decode(LIVE TENSORS "rules: [{match: '*'}]\n", &job, &err), 0); /* they may be said */
+	assert_int_equal(job.spec.ntensors, 3);
+	assert_int_equal(job.run.grace_ms, 30000);
+	assert_int_equal(job.run.boundary_timeout_ms, 1800000);
+	assert_int_equal(job.run.log_bytes, 64 << 20);
+	assert_int_equal(job.mode, PTC_JOB_RESTART);
+	assert_false(job.fast_copy);
+	assert_int_equal(job.snapshot_every, 0);
+	assert_null(job.run.env);
+	ptc_job_desc_done(&job);
+}
+
+static void canonical(const char *yaml, const char *want)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_job_desc job = { 0 };
+	char *json = NULL;
+	size_t n = 0;
+
+	if (decode(yaml, &job, &err))
+		fail_msg("%s", err.text);
+	for (int i = 0; i < 2; i++) { /* of the YAML, and of what it became */
+		assert_int_equal(ptc_job_to_json(&job, &json, &n, &err), 0);
+		ptc_job_desc_done(&job);
+		assert_string_equal(json, want);
+		if (ptc_job_from_json(json, n, &job, &err))
+			fail_msg("%s", err.text);
+		ptc_free(json);
+	}
+	ptc_job_desc_done(&job);
+}
+
+static void test_run_canonical(void **state)
+{
+	canonical(LIVE,
+		  "{\"version\":1,\"name\":\"live\",\"run\":{\"argv\":[\"python3\",\"train.py\"],\"cwd\":\"/data\"}}");
+	canonical(LIVE "  grace: 30000ms\n  boundary_timeout: 0.5h\n  log_bytes: 65536KiB\n  env: {}\n"
+		       "mode: restart\ncopy: lean\nsnapshot_every: 0\n",
+		  "{\"version\":1,\"name\":\"live\",\"run\":{\"argv\":[\"python3\",\"train.py\"],\"cwd\":\"/data\"}}");
+	canonical(
+		"version: 1\nname: live\nsnapshot_every: 7\ncopy: fast\nmode: rebuild\n"
+		"gpus: {2: dp=2}\n"
+		"run: {log_bytes: 1000MB, boundary_timeout: 90s, grace: 0, env: {Z: \"q\\\"\\x1b\\n\", A: ü, AB: ''},\n"
+		"      cwd: /, argv: ['a b', '', \"\\\\\"]}\n",
+		"{\"version\":1,\"name\":\"live\",\"gpus\":{\"2\":\"dp=2\"},"
+		"\"run\":{\"argv\":[\"a b\",\"\",\"\\\\\"],\"cwd\":\"/\","
+		"\"env\":{\"A\":\"ü\",\"AB\":\"\",\"Z\":\"q\\\"\\u001b\\u000a\"},"
+		"\"grace\":\"0\",\"boundary_timeout\":\"90s\",\"log_bytes\":\"1000000000B\"},"
+		"\"mode\":\"rebuild\",\"copy\":\"fast\",\"snapshot_every\":7}");
+	canonical("version: 1\nname: live\nrules: [{match: '*'}]\ntensors: [{name: a, dtype: U8, shape: [4]}]\n"
+		  "run: {cwd: /, argv: [a]}\n",
+		  "{\"version\":1,\"name\":\"live\",\"tensors\":[{\"name\":\"a\",\"dtype\":\"U8\",\"shape\":[4]}],"
+		  "\"rules\":[{\"match\":\"*\",\"state\":\"carry\"}],\"run\":{\"argv\":[\"a\"],\"cwd\":\"/\"}}");
+}
+
+static void test_run_refused(void **state)
+{
+	refuse(LIVE "  agv: [a]\n", PTC_EINVAL, "job.yaml:6: unknown key \"agv\" in run; did you mean \"argv\"?");
+	refuse(LIVE "mde: rebuild\n", PTC_EINVAL, "job.yaml:6: unknown key \"mde\" in the job; did you mean \"mode\"?");
+	refuse("version: 1\nname: a\nrun: train.py\n", PTC_EINVAL, "job.yaml:3: run is not a map");
+	refuse("version: 1\nname: a\nrun: {cwd: /}\n", PTC_EINVAL, "job.yaml:3: run has no \"argv\"");
+	refuse("version: 1\nname: a\nrun:\n  cwd: /\n  argv: train.py\n", PTC_EINVAL,
+	       "job.yaml:5: argv must be a list");
+	refuse("version: 1\nname: a\nrun:\n  cwd: /\n  argv: []\n", PTC_EINVAL, "job.yaml:5: argv must be a list");
+	refuse("version: 1\nname: a\nrun:\n  cwd: /\n  argv: ['']\n", PTC_EINVAL, "job.yaml:5: argv names no program");
+	refuse("version: 1\nname: a\nrun:\n  cwd: /\n  argv: [a, [b]]\n", PTC_EINVAL,
+	       "job.yaml:5: an entry of argv must be a text");
+	refuse("version: 1\nname: a\nrun: {argv: [a]}\n", PTC_EINVAL,
+	       "job.yaml:3: run has no \"cwd\""); /* no submitter */
+	refuse("version: 1\nname: a\nrun: {argv: [a], cwd: b}\n", PTC_EINVAL,
+	       "job.yaml:3: cwd must be an absolute path");
+	refuse("version: 1\nname: a\nrun: {argv: [a], cwd: ''}\n", PTC_EINVAL, "job.yaml:3: cwd must be a word");
+	refuse(LIVE "  env: [A=b]\n", PTC_EINVAL, "job.yaml:6: env must be a map");
+	refuse(LIVE "  env:\n    A=: b\n", PTC_EINVAL, "job.yaml:7: \"A=\" cannot be a variable's name");
+	refuse(LIVE "  env: {'': b}\n", PTC_EINVAL, "job.yaml:6: \"\" cannot be a variable's name");
+	refuse(LIVE "  env: {A: [b]}\n", PTC_EINVAL, "job.yaml:6: a variable must be a text");
+	refuse(LIVE "  env: {A: b, A: c}\n", PTC_EINVAL, "job.yaml:6: key \"A\" appears twice");
+	refuse(LIVE "  grace: 30\n", PTC_EINVAL, "job.yaml:6: grace: \"30\" is not a duration");
+	refuse(LIVE "  grace: 25h\n", PTC_EINVAL, "job.yaml:6: grace must be in 0..1d, not 25h");
+	refuse(LIVE "  boundary_timeout: 0\n", PTC_EINVAL, "job.yaml:6: boundary_timeout must be in 1s..7d, not 0");
+	refuse(LIVE "  log_bytes: 1KiB\n", PTC_EINVAL, "job.yaml:6: log_bytes must be in 64KiB..1TiB, not 1KiB");
+	refuse(LIVE "  log_bytes: lots\n", PTC_EINVAL, "job.yaml:6: log_bytes: \"lots\" is not a size");
+	refuse(LIVE "mode: keep\n", PTC_EINVAL, "job.yaml:6: mode keep comes later; write restart or rebuild");
+	refuse(LIVE "mode: rebild\n", PTC_EINVAL, "job.yaml:6: unknown mode \"rebild\"; did you mean \"rebuild\"?");
+	refuse(LIVE "copy: slow\n", PTC_EINVAL, "job.yaml:6: unknown copy \"slow\"");
+	refuse(LIVE "snapshot_every: 10m\n", PTC_EINVAL, "job.yaml:6: snapshot_every must be a whole number");
+	refuse(HEAD RULES "mode: restart\n", PTC_EINVAL, "job.yaml:8: \"mode\" is for jobs that run something");
+	refuse(HEAD RULES "snapshot_every: 3\n", PTC_EINVAL, "job.yaml:8: \"snapshot_every\" is for jobs that run");
+	refuse(LIVE "rules: bert\n", PTC_EINVAL, "no \"tensors\"");
+	refuse(LIVE "fields: {a: {}}\n", PTC_EINVAL, "no \"tensors\"");
+	refuse(LIVE TENSORS, PTC_EINVAL, "no \"rules\"");
+	refuse_json("{\"version\":1,\"name\":\"j\",\"run\":{\"argv\":[\"a\"]}}", PTC_EINVAL,
+		    "spec: run has no \"cwd\"");
+	refuse_json("{\"version\":1,\"name\":\"j\",\"run\":{\"argv\":[1],\"cwd\":\"/\"}}", PTC_EINVAL,
+		    "must be a text");
+	refuse_json("{\"version\":1,\"name\":\"j\",\"run\":{\"argv\":[\"a\\u0000b\"],\"cwd\":\"/\"}}", PTC_EINVAL,
+		    "u0000");
+}
+
+/* head, n times item with its number, tail; ptc_free it. */
+static char *repeat(const char *head, const char *item, int n, const char *tail)
+{
+	struct ptc_buf b = PTC_BUF_INIT;
+
+	ptc_buf_puts(&b, head);
+	for (int i = 0; i < n; i++)
+		ptc_buf_printf(&b, item, i);
+	ptc_buf_puts(&b, tail);
+	return ptc_buf_steal(&b, NULL);
+}
+
+static void test_run_bounds(void **state)
+{
+	static const struct {
+		const char *head, *item, *tail, *error;
+		int most;
+	} cases[] = {
+		{ "version: 1\nname: a\nrun:\n  cwd: /\n  argv: [a", ",%d", "]\n", "argv has 4097 entries", 4095 },
+		/* 64 digits and a NUL each; before them "a" and its NUL */
+		{ "version: 1\nname: a\nrun:\n  cwd: /\n  argv: [a", ",%064d", "]\n", "argv has more than 131072 bytes",
+		  (131072 - 2) / 65 },
+		{ LIVE "  env: {", "V%d: ,", "}\n", "4096 keys", 4096 },
+		/* "V00000=", "x" and 120 digits, a NUL */
+		{ LIVE "  env: {", "V%1$05d: x%1$0120d,", "}\n", "env has more than 262144 bytes",
+		  262144 / (7 + 121 + 1) },
+		{ "version: 1\nname: a\nrun:\n  argv: [a]\n  cwd: /xx", "%04d", "\n", "cwd has more than 4095 bytes",
+		  1023 },
+	};
+
+	for (size_t i = 0; i < PTC_ARRAY_LEN(cases); i++) {
+		for (int more = 0; more < 2; more++) {
+			char *yaml = repeat(cases[i].head, cases[i].item, cases[i].most + more, cases[i].tail);
+			struct ptc_error err = PTC_ERROR_INIT;
+			struct ptc_job_desc job = { 0 };
+
+			assert_non_null(yaml);
+			if (more)
+				refuse(yaml, PTC_ELIMIT, cases[i].error);
+			else if (decode(yaml, &job, &err))
+				fail_msg("%zu: %s", i, err.text);
+			ptc_job_desc_done(&job);
+			ptc_free(yaml);
+		}
+	}
+}
+
+static struct ptc_job_desc submitted(const char *yaml, const char *dir, char *const *env)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_job_desc job = { 0 };
+
+	if (ptc_job_from_yaml("job.yaml", yaml, strlen(yaml), dir, NULL, &job, &err) ||
+	    ptc_job_resolve_run(&job, "/u/me", env, &err))
+		fail_msg("%s", err.text);
+	return job;
+}
+
+static void test_resolve_cwd(void **state)
+{
+	static const struct {
+		const char *dir, *cwd, *want;
+	} cases[] = {
+		{ ".", NULL, "/u/me" },
+		{ ".", ".", "/u/me" },
+		{ "jobs", ".", "/u/me/jobs" },
+		{ "jobs", "a//b/./", "/u/me/jobs/a/b" },
+		{ "./jobs", "../x", "/u/me/jobs/../x" },
+		{ "/etc/jobs", "x", "/etc/jobs/x" },
+		{ "/etc/jobs", "/", "/" },
+		{ "/etc/jobs", "//data//", "/data" },
+		{ "/etc/jobs", NULL, "/u/me" },
+	};
+	char *env[] = { NULL };
+
+	for (size_t i = 0; i < PTC_ARRAY_LEN(cases); i++) {
+		char yaml[200];
+		struct ptc_job_desc job;
+
+		snprintf(yaml, sizeof(yaml), "version: 1\nname: a\nrun: {argv: [a]%s%s}\n",
+			 cases[i].cwd ? ", cwd: " : "", cases[i].cwd ? cases[i].cwd : "");
+		job = submitted(yaml, cases[i].dir, env);
+		assert_string_equal(job.run.cwd, cases[i].want);
+		ptc_job_desc_done(&job);
+	}
+}
+
+static void test_resolve_env(void **state)
+{
+	char ours[] = "PATH=/bin", twice[] = "PATH=/usr/bin", ptc[] = "PTC_TOKEN=x", shell[] = "_=/bin/ptcctl",
+	     pwd[] = "PWD=/u/me", ssh[] = "SSH_CONNECTION=1", rank[] = "RANK=3", ranks[] = "RANKS=3",
+	     user[] = "A=theirs", odd[] = "noequals", none[] = "=x", utf[] = "NAME=\xc3\xbc", bad[] = "LATIN=\xfc",
+	     longer[] = "AB=1";
+	char *env[] = { ours, twice, ptc, shell, pwd, ssh, rank, ranks, user, odd, none, utf, longer, NULL };
+	char *env_bad[] = { ours, bad, NULL };
+	struct ptc_job_desc job = submitted(LIVE "  env: {A: ours, LATIN: x}\n", ".", env), state_only = { 0 };
+	struct ptc_error err = PTC_ERROR_INIT;
+	const char *want[] = { "A=ours", "AB=1", "LATIN=x", "NAME=\xc3\xbc", "PATH=/bin", "RANKS=3" };
+	int64_t live;
+
+	assert_int_equal(job.run.nenv, PTC_ARRAY_LEN(want));
+	for (size_t i = 0; i < PTC_ARRAY_LEN(want); i++)
+		assert_string_equal(job.run.env[i], want[i]);
+	assert_null(job.run.env[PTC_ARRAY_LEN(want)]);
+	assert_int_equal(ptc_job_resolve_run(&job, "/u/me", env_bad, &err), 0); /* the job says what it is */
+	ptc_job_desc_done(&job);
+
+	job = submitted(LIVE, ".", env);
+	live = ptc_alloc_live();
+	assert_int_equal(ptc_job_resolve_run(&job, "/u/me", env_bad, &err), PTC_EINVAL);
+	assert_non_null(strstr(err.text, "the environment variable LATIN is not UTF-8"));
+	assert_int_equal(ptc_alloc_live(), live);
+	assert_int_equal(job.run.nenv, PTC_ARRAY_LEN(want) - 1); /* as it was: A of the environment, no LATIN */
+	assert_string_equal(job.run.env[0], "A=theirs");
+	ptc_job_desc_done(&job);
+
+	assert_int_equal(decode(HEAD RULES, &state_only, &err), 0);
+	assert_int_equal(ptc_job_resolve_run(&state_only, "/u/me", env_bad, &err), 0);
+	assert_false(state_only.has_run);
+	ptc_job_desc_done(&state_only);
+}
+
+static void test_resolve_bounds(void **state)
+{
+	static char *env[5000], text[5000][16];
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_job_desc job = { 0 };
+
+	for (int i = 0; i < 4097; i++) {
+		snprintf(text[i], sizeof(text[i]), "V%d=", i);
+		env[i] = text[i];
+	}
+	assert_int_equal(decode(LIVE, &job, &err), 0);
+	assert_int_equal(ptc_job_resolve_run(&job, "/", env, &err), PTC_ELIMIT);
+	assert_non_null(strstr(err.text, "more than 4096 variables"));
+	env[4096] = NULL;
+	assert_int_equal(ptc_job_resolve_run(&job, "/", env, &err), 0);
+	assert_int_equal(job.run.nenv, 4096);
+	ptc_job_desc_done(&job);
+}
+
+static void test_run_no_memory(void **state)
+{
+	static const char json[] =
+		"{\"version\":1,\"name\":\"j\",\"run\":{\"argv\":[\"a\",\"b\"],\"cwd\":\"/\",\"env\":{\"A\":"
+		"\"b\"},\"grace\":\"1s\"},\"mode\":\"rebuild\"}";
+	char a[] = "B=c", *env[] = { a, NULL };
+	int64_t live = ptc_alloc_live();
+	int failures = 0, rc = PTC_ENOMEM;
+
+	for (uint64_t at = 1; rc; at++) {
+		struct ptc_job_desc job = { 0 };
+		char *out = NULL;
+		size_t n = 0;
+
+		ptc_alloc_fail_at(at);
+		rc = ptc_job_from_json(json, strlen(json), &job, NULL);
+		if (!rc)
+			rc = ptc_job_resolve_run(&job, "/x", env, NULL);
+		if (!rc)
+			rc = ptc_job_to_json(&job, &out, &n, NULL);
+		ptc_alloc_fail_at(0);
+		assert_true(!rc || rc == PTC_ENOMEM || rc == PTC_EINVAL); /* jansson blurs some */
+		failures += rc != 0;
+		ptc_job_desc_done(&job);
+		ptc_free(out);
+		assert_int_equal(ptc_alloc_live(), live);
+	}
+	assert_true(failures > 20);
+}
+
 /* job.yaml beside a checkpoint; the rule set is found on the path's second directory. */
 static void test_read(void **state)
 {
@@ -381,10 +690,15 @@ static void test_nearest(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_full),      cmocka_unit_test(test_canonical),   cmocka_unit_test(test_keys),
-		cmocka_unit_test(test_values),    cmocka_unit_test(test_yaml_tricks), cmocka_unit_test(test_json),
-		cmocka_unit_test(test_no_memory), cmocka_unit_test(test_read),        cmocka_unit_test(test_rule_sets),
-		cmocka_unit_test(test_nearest),
+		cmocka_unit_test(test_full),          cmocka_unit_test(test_canonical),
+		cmocka_unit_test(test_keys),          cmocka_unit_test(test_values),
+		cmocka_unit_test(test_yaml_tricks),   cmocka_unit_test(test_json),
+		cmocka_unit_test(test_no_memory),     cmocka_unit_test(test_run),
+		cmocka_unit_test(test_run_canonical), cmocka_unit_test(test_run_refused),
+		cmocka_unit_test(test_run_bounds),    cmocka_unit_test(test_resolve_cwd),
+		cmocka_unit_test(test_resolve_env),   cmocka_unit_test(test_resolve_bounds),
+		cmocka_unit_test(test_run_no_memory), cmocka_unit_test(test_read),
+		cmocka_unit_test(test_rule_sets),     cmocka_unit_test(test_nearest),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

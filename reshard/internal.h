@@ -12,6 +12,29 @@ bool ptc_glob_match(const char *pattern, size_t pattern_len, const char *text, s
 /* pattern is a glob with one {} for a run of digits; false when the name does not fit. */
 bool ptc_layer_match(const char *pattern, const char *name, int64_t *ret_layer);
 
+struct ptc_layout_item {
+	const struct ptc_rule *rule; /* NULL: replicated */
+	uint32_t stage;              /* for PTC_PLACE_LAYER */
+};
+struct ptc_layout_empty {
+	uint32_t *items; /* ascending */
+	size_t n;
+};
+struct ptc_layout {
+	const struct ptc_spec *spec;
+	struct ptc_config config;
+	uint32_t world;
+	size_t nitems;
+	struct ptc_layout_item *items; /* NULL when declared */
+	uint32_t ncells, nzero;        /* nzero: ranges fields are cut into; 0: not flat */
+	struct ptc_rank_layout *cells; /* [zero][pp][tp], or one per declared class */
+	/* declared (declared.c) */
+	uint32_t *rank_cells;           /* NULL when made of rules */
+	struct ptc_layout_empty *empty; /* per cell: what was declared, with nothing held */
+};
+/* ptc_layout_local_shape of a declared one. */
+bool ptc_declared_local_shape(const struct ptc_layout *l, uint32_t rank, uint32_t item, struct ptc_local_shape *ret);
+
 /* Everything a layout trusts, except that each rule fits the tensors it wins (ptc_rule_fits). */
 int ptc_spec_check(const struct ptc_spec *s, struct ptc_error *err);
 /* The rule fits the item's shape and name. *ret_layer: its layer for PTC_PLACE_LAYER, else -1. rule may be NULL. */
@@ -43,7 +66,6 @@ int ptc_layout_holdings(const struct ptc_layout *l, const uint32_t *ranks, size_
 /* [*ret_lo, *ret_hi) of one item. */
 void ptc_holdings_item(const struct ptc_holdings *h, uint32_t item, size_t *ret_lo, size_t *ret_hi);
 const struct ptc_spec *ptc_layout_spec(const struct ptc_layout *l);
-const struct ptc_config *ptc_layout_config(const struct ptc_layout *l);
 /* Ranks that hold the same share a cell. */
 uint32_t ptc_layout_ncells(const struct ptc_layout *l);
 uint32_t ptc_layout_cell(const struct ptc_layout *l, uint32_t rank);

@@ -14,21 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct item_info {
-	const struct ptc_rule *rule; /* NULL: replicated */
-	uint32_t stage;              /* for PTC_PLACE_LAYER */
-};
-
-struct ptc_layout {
-	const struct ptc_spec *spec;
-	struct ptc_config config;
-	uint32_t world;
-	size_t nitems;
-	struct item_info *items;
-	uint32_t ncells, nzero;        /* nzero: ranges fields are cut into; 0: not flat */
-	struct ptc_rank_layout *cells; /* [zero][pp][tp] */
-};
-
 /* A share of the split dim: [goff, goff + ext) globally lies at loff locally. */
 struct part {
 	int64_t goff, ext, loff;
@@ -319,7 +304,7 @@ static int build_item(struct builder *b, uint32_t item, uint32_t t, uint32_t zer
 
 static bool on_stage(const struct ptc_layout *l, uint32_t item, uint32_t pp)
 {
-	const struct item_info *i = &l->items[item];
+	const struct ptc_layout_item *i = &l->items[item];
 	uint32_t last = l->config.pp - 1;
 
 	switch (i->rule ? i->rule->place : PTC_PLACE_ALL) {
@@ -479,7 +464,11 @@ struct ptc_layout *ptc_layout_free(struct ptc_layout *l)
 		return NULL;
 	for (uint32_t c = 0; l->cells && c < l->ncells; c++)
 		ptc_free(l->cells[c].regions);
+	for (uint32_t c = 0; l->empty && c < l->ncells; c++)
+		ptc_free(l->empty[c].items);
 	ptc_free(l->cells);
+	ptc_free(l->rank_cells);
+	ptc_free(l->empty);
 	ptc_free(l->items);
 	ptc_free(l);
 	return NULL;
@@ -507,8 +496,13 @@ uint32_t ptc_layout_ncells(const struct ptc_layout *l)
 
 uint32_t ptc_layout_cell(const struct ptc_layout *l, uint32_t rank)
 {
-	struct ptc_coords k = ptc_config_coords(&l->config, rank);
-	uint32_t zero = l->ncells > l->config.tp * l->config.pp ? ptc_config_zero_index(&l->config, &k) : 0;
+	struct ptc_coords k;
+	uint32_t zero;
+
+	if (l->rank_cells)
+		return l->rank_cells[rank];
+	k = ptc_config_coords(&l->config, rank);
+	zero = l->ncells > l->config.tp * l->config.pp ? ptc_config_zero_index(&l->config, &k) : 0;
 
 	return (zero * l->config.pp + k.pp) * l->config.tp + k.tp;
 }
@@ -539,11 +533,14 @@ static int64_t local_len(const struct ptc_layout *l, uint32_t item, const struct
 bool ptc_layout_local_shape(const struct ptc_layout *l, uint32_t rank, uint32_t item, struct ptc_local_shape *ret)
 {
 	const struct ptc_tensor *t = tensor_of(l, item);
-	const struct ptc_rule *r = l->items[item].rule;
+	const struct ptc_rule *r;
 	struct ptc_coords k = ptc_config_coords(&l->config, rank);
 	struct ptc_box local = ptc_box_whole(t->ndim, t->shape);
 	int64_t first, count;
 
+	if (l->rank_cells)
+		return ptc_declared_local_shape(l, rank, item, ret);
+	r = l->items[item].rule;
 	if (!on_stage(l, item, k.pp))
 		return false;
 	if (r && r->axis != PTC_AXIS_NONE)

@@ -38,6 +38,7 @@ int ptc_layout_new(const struct ptc_spec *spec, const struct ptc_config *config,
 		   struct ptc_error *err);
 struct ptc_layout *ptc_layout_free(struct ptc_layout *l);
 uint32_t ptc_layout_world(const struct ptc_layout *l);
+const struct ptc_config *ptc_layout_config(const struct ptc_layout *l); /* borrowed */
 const struct ptc_rank_layout *ptc_layout_rank(const struct ptc_layout *l, uint32_t rank);
 /* false: the item is not on the rank's pipeline stage. */
 bool ptc_layout_local_shape(const struct ptc_layout *l, uint32_t rank, uint32_t item, struct ptc_local_shape *ret);

@@ -52,7 +52,8 @@ static int group_devices(struct ptc_placer *p, uint32_t nnodes, struct ptc_error
 /* The largest divisor of tp in which all ranks fit; 1 always does. */
 static void choose_block_size(struct ptc_placer *p, uint32_t tp, uint32_t world)
 {
-	for (uint32_t d = tp; d > 0; d--) {
+	p->block_size = 1;
+	for (uint32_t d = tp; d > 1; d--) {
 		uint64_t room = 0;
 
 		if (tp % d)

@@ -43,9 +43,10 @@ static int64_t shared_cost(const struct ptc_placer *p, uint32_t b, uint32_t n, u
 
 	for (size_t i = p->blocks.first[b]; i < p->blocks.first[b + 1]; i++) {
 		uint32_t c = p->blocks.list[i];
+		uint32_t sharers = PTC_MIN(p->class_blocks[c], p->nodes[n].slots);
 
 		if (p->class_min[c] >= from_block && !node_has(p, n, c))
-			sum += p->cls.bytes[c] / PTC_MAX(PTC_MIN(p->class_blocks[c], p->nodes[n].slots), 1u);
+			sum += p->cls.bytes[c] / (sharers ? sharers : 1);
 	}
 	return sum;
 }

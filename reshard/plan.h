@@ -36,6 +36,17 @@ int ptc_plan_new(const struct ptc_spec *spec, const struct ptc_layout *from, con
 struct ptc_plan *ptc_plan_free(struct ptc_plan *p);
 void ptc_plan_hash(const struct ptc_plan *p, char ret_hex[33]);
 
+/* Bytes of an item that no usable node has any more, and where they were: at most the first PTC_LOST_NODES nodes. */
+#define PTC_LOST_NODES 8
+struct ptc_lost {
+	uint32_t item;
+	int64_t bytes; /* replicas counted once */
+	uint32_t nnodes, nodes[PTC_LOST_NODES];
+};
+/* By item; ptc_free(*ret_lost), which is NULL when nothing is lost. */
+int ptc_layout_lost(const struct ptc_layout *l, const struct ptc_allocation *a, uint32_t nnodes, const bool *usable,
+		    struct ptc_lost **ret_lost, size_t *ret_n, struct ptc_error *err);
+
 /* Chooses rank -> device for layout `to` on the given devices (node, index) so that bytes entering nodes, each node
  * counted once, are fewest, and of those choices bytes a device must be given that it did not hold. Devices that are not
  * needed are left out; choosing which is part of it. A block (d consecutive tp ranks of one TP group, d the largest

@@ -554,6 +554,40 @@ static void check_moves(const struct input *in, const struct side *from, const s
 	CHECK(oracle_within(in, from, to, usable) == p->within_node);
 }
 
+/* Byte by byte: lost is what a node that is gone had and no usable one has. */
+static void check_lost(const struct side *from, uint32_t nnodes, const bool *usable)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_lost *lost = NULL;
+	size_t nlost = 0, at = 0;
+
+	CHECK(!ptc_layout_lost(from->layout, &from->alloc, nnodes, usable, &lost, &nlost, &err));
+	for (uint32_t item = 0; item < sizeof from->node[0].b / sizeof from->node[0].b[0]; item++) {
+		bool had[MAX_NODES] = { false };
+		uint32_t nodes = 0;
+		int64_t bytes = 0;
+
+		for (size_t i = 0; i < sizeof from->node[0].b[0]; i++) {
+			bool gone = false, here = false;
+
+			for (uint32_t n = 0; n < nnodes; n++)
+				*(usable[n] ? &here : &gone) |= from->node[n].b[item][i];
+			bytes += gone && !here;
+			for (uint32_t n = 0; n < nnodes && gone && !here; n++)
+				had[n] |= from->node[n].b[item][i];
+		}
+		if (!bytes)
+			continue;
+		CHECK(at < nlost && lost[at].item == item && lost[at].bytes == bytes);
+		for (uint32_t n = 0; n < nnodes; n++)
+			if (had[n] && nodes < PTC_LOST_NODES)
+				CHECK(lost[at].nodes[nodes++] == n);
+		CHECK(lost[at++].nnodes == nodes);
+	}
+	CHECK(at == nlost);
+	ptc_free(lost);
+}
+
 static void check_plan(const struct input *in, const struct side *from, const struct side *to, uint32_t nnodes)
 {
 	bool usable[MAX_NODES];
@@ -564,6 +598,7 @@ static void check_plan(const struct input *in, const struct side *from, const st
 
 	for (uint32_t n = 0; n < nnodes; n++)
 		usable[n] = rnd(10) > 0;
+	check_lost(from, nnodes, usable);
 	rc = ptc_plan_new(&in->spec, from->layout, &from->alloc, to->layout, &to->alloc, nnodes, usable, &p, &err);
 	CHECK(rc == (nothing_lost(from, to, nnodes, usable) ? 0 : PTC_ELOST));
 	if (rc) {

@@ -23,7 +23,11 @@
 #define MIB     (1 << 20)
 #define QUOTA   (16 * MIB)
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#ifndef __has_feature /* gcc, which defines the others */
+#define __has_feature(x) 0
+#endif
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || __has_feature(address_sanitizer) ||               \
+	__has_feature(thread_sanitizer)
 #define SANITIZED true
 #else
 #define SANITIZED false

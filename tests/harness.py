@@ -19,7 +19,7 @@ import tempfile
 import unittest
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-sys.path.insert(0, os.path.join(ROOT, "scripts", "lib"))
+sys.path[:0] = [os.path.join(ROOT, "scripts", "lib"), os.path.join(ROOT, "client", "python")]
 import cluster as clusters  # noqa: E402
 from cluster import ClusterError, wait_for  # noqa: E402,F401
 
@@ -27,6 +27,14 @@ BUILD = os.path.abspath(os.environ.get("PTC_BUILD", os.path.join(ROOT, "build", 
 LONG = bool(os.environ.get("PTC_TEST_LONG"))
 SANITIZED = bool(os.environ.get("PTC_SANITIZED"))
 PATIENCE = 3 if SANITIZED else 1 # times every limit in seconds
+
+
+def sanitizer_env():
+    """What a program that is not sanitized itself needs to load our libraries that are. Its own leaks are not ours."""
+    if not SANITIZED:
+        return {}
+    runtime = subprocess.run(["cc", "-print-file-name=libasan.so"], stdout=subprocess.PIPE, text=True, check=True).stdout
+    return {"LD_PRELOAD": runtime.strip(), "ASAN_OPTIONS": "detect_leaks=0"}
 
 
 def binary(path):

@@ -12,6 +12,7 @@ kills.
 import base64
 import collections
 import contextlib
+import glob
 import json
 import os
 import signal
@@ -21,6 +22,7 @@ import time
 import unittest
 
 import harness
+import live
 import numpy as np
 import oracle
 import state as states
@@ -747,6 +749,32 @@ class Crash(harness.Case):
                              harness.sha256(os.path.join(self.path("several.out"), file)))
         c.ptcctl("job", "delete", "several")
 
+    def live_jobs(self, c, client):
+        """One whose ranks run, are moved and stop, and one whose rank gives up. What the machine at hand has no occasion
+        for (cgroups that can or cannot be had), the processes' own test passes."""
+        subprocess.run([harness.binary("daemon/workers/test_spawn")], check=True, stdout=subprocess.DEVNULL,
+                       stderr=subprocess.DEVNULL,
+                       env={**os.environ, **client, "PTC_EXEC": harness.binary("daemon/ptc-exec")})
+        os.makedirs(self.path("live"))
+        job = live.Job(c, self.path("live"), name="moves", mode="rebuild")
+        job.run("tp=2")
+        job.wait_step(5)
+        job.do("snapshot")
+        job.resize("tp=1,dp=3")
+        for processes in glob.glob(os.path.join(c.nodes["n1"].dir, "run", "workers", "*", "processes")):
+            os.mkdir(os.path.join(processes, "999"), 0o700) # what a daemon that dies before it has started one leaves
+        c.nodes["n1"].kill()
+        c.start_node(c.nodes["n1"], client)
+        self.settle(c)
+        job.do("stop")
+        c.ptcctl("job", "delete", job.name)
+        os.makedirs(self.path("gives-up"))
+        job = live.Job(c, self.path("gives-up"), name="gives-up", fail_at=20)
+        job.run("tp=2")
+        job.wait_run("failed")
+        c.ptcctl("job", "delete", job.name)
+        wait_for(lambda: not job.processes(), 30 * PATIENCE, "the end of every rank", 0.1)
+
     def test_every_point_is_reached(self):
         """Each point named in the source is passed by what the other tests kill in the middle of."""
         out = subprocess.run([os.path.join(ROOT, "scripts", "check"), "--list-points"], stdout=subprocess.PIPE, text=True,
@@ -778,6 +806,7 @@ class Crash(harness.Case):
             thread.join()
             c.ptcctl("drain", "n3", check=False)
             c.ptcctl("drain", "n3", "--undo")
+            self.live_jobs(c, client)
             c.nodes["n2"].kill() # its socket is stale now, its lease to be revoked
             c.start_node(c.nodes["n2"], client)
             c.nodes["n0"].kill()
@@ -788,7 +817,8 @@ class Crash(harness.Case):
             self.assert_empty(c)
             c.stop()
             missing = sorted(named - set(open(seen).read().split()))
-            self.assertEqual([], missing, "no scenario reaches these fault points")
+            self.maxDiff = None
+        self.assertEqual([], missing, "no scenario reaches these fault points")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 """Import, resize, export: bytes. Every switch is compared with the oracle rank by rank, the whole export by hash."""
 import os
 import re
+import shutil
 import subprocess
 import time
 import unittest
@@ -169,6 +170,35 @@ class Resize(harness.Case):
                 self.assertLessEqual(abs(moved - planned), planned * 0.02 + (1 << 20), config)
                 job.check_ranks(self, oracle.Config(config), rules)
             job.check_whole(self)
+
+    def test_lost_state_is_named(self):
+        """A node that is down, or comes back without its bytes: which tensors are missing, and where they were."""
+        s = states.State({"exp_avg": "F32"})
+        s.add(self.rng(), "a", "F32", (64, 16))
+        s.add(self.rng(), "b", "BF16", (30, 8))
+        rules = [{"match": "a", "split": {"axis": "tp", "dim": 0}}] # b is replicated
+        half = 64 * 16 * 4 // 2
+        expected = {"tensors": 2, "bytes": 2 * half,
+                    "list": [{"tensor": n, "bytes": half, "nodes": ["n1"]} for n in ("a", "a:exp_avg")]}
+        with self.cluster(nodes=2, devices=1) as c:
+            job = Job(c, "lost", s, self.path("job"), rules)
+            copies = Job(c, "copies", s, self.path("copies"), rules)
+            job.imported("tp=2")
+            copies.imported("dp=2")
+            self.assertNotIn("lost", job.status())
+            c.nodes["n1"].kill()
+            wait_for(lambda: c.nodes_up() == {"n0"}, 30 * PATIENCE, "n1 listed as down")
+            self.assertEqual(expected, job.status()["lost"])
+            self.assertNotIn("lost", copies.status())
+            self.assertIn(f"a:exp_avg  {half} bytes  n1", c.ptcctl("status", job.name).stdout)
+            line = self.refused(c, "resize", job.name, "--config", "tp=1", "--wait", contains="\"a\" was last on n1")
+            self.assertIn("ptcctl status lost", line)
+            c.restart("n1")
+            wait_for(lambda: "lost" not in job.status(), 20 * PATIENCE, "n1's bytes found again")
+            c.nodes["n1"].stop()
+            shutil.rmtree(c.nodes["n1"].chunk_dir)
+            c.restart("n1")
+            self.assertEqual(expected, wait_for(lambda: job.status().get("lost"), 20 * PATIENCE, "n1's bytes gone"))
 
     def node_needs(self, job, state):
         """Bytes that each node's ranks need, each counted once; for a state whose cuts are all even."""

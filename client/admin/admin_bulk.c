@@ -388,35 +388,33 @@ static int deliver(struct ptc_rpc_message *msg, void **buf, size_t *cap, uint64_
 	return data_len ? fn(arg, data, data_len, err) : 0;
 }
 
-static int read_stream(struct ptc_admin *a, const char *method, const ProtobufCMessage *request, uint64_t *ret_bytes,
-		       ptc_admin_data_fn fn, void *arg, struct ptc_error *err)
-{
-	struct ptc_rpc_stream *s = NULL;
-	struct ptc_rpc_message *msg = NULL;
-	ptc_auto_free void *buf = NULL;
-	uint64_t got = 0;
-	size_t cap = 0;
-	int rc = ptc_admin_open_stream(a, a->bulk, method, request, &s, err);
+struct ptc_admin_reading {
+	struct ptc_rpc_stream *rpc;
+	uint32_t item;
+	bool sized; /* length is what has to come */
+	uint64_t length;
+};
 
-	while (!rc) {
-		rc = ptc_rpc_stream_recv(s, &msg, err);
-		if (rc || !msg)
-			break;
-		rc = deliver(msg, &buf, &cap, &got, fn, arg, err);
+static int reading_new(struct ptc_admin *a, const char *method, const ProtobufCMessage *request,
+		       struct ptc_admin_reading **ret_reading, struct ptc_error *err)
+{
+	struct ptc_admin_reading *r = ptc_calloc(1, sizeof(*r));
+	int rc = r ? ptc_admin_open_stream(a, a->bulk, method, request, &r->rpc, err)
+		   : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+
+	if (rc) {
+		ptc_free(r);
+		return rc;
 	}
-	if (s && !rc)
-		rc = ptc_rpc_stream_finish(s, err);
-	ptc_rpc_stream_free(s);
-	if (!rc)
-		*ret_bytes = got;
-	return rc;
+	*ret_reading = r;
+	return 0;
 }
 
-int ptc_admin_read(struct ptc_admin *a, const char *job, const struct ptc_admin_export *e, uint32_t item,
-		   uint64_t offset, uint64_t length, ptc_admin_data_fn fn, void *arg, struct ptc_error *err)
+int ptc_admin_read_begin(struct ptc_admin *a, const char *job, const struct ptc_admin_export *e, uint32_t item,
+			 uint64_t offset, uint64_t length, struct ptc_admin_reading **ret_reading,
+			 struct ptc_error *err)
 {
 	Ptc__V1__ReadRequest request;
-	uint64_t got = 0;
 	int rc;
 
 	ptc__v1__read_request__init(&request);
@@ -427,18 +425,19 @@ int ptc_admin_read(struct ptc_admin *a, const char *job, const struct ptc_admin_
 	request.item = item;
 	request.offset = offset;
 	request.length = length;
-	rc = read_stream(a, SERVICE "Read", &request.base, &got, fn, arg, err);
-	if (!rc && got != length)
-		rc = ptc_error_set(err, PTC_EPEER, "item %u: the daemon sent %" PRIu64 " bytes of %" PRIu64, item, got,
-				   length);
-	return rc;
+	rc = reading_new(a, SERVICE "Read", &request.base, ret_reading, err);
+	if (rc)
+		return rc;
+	(*ret_reading)->item = item;
+	(*ret_reading)->sized = true;
+	(*ret_reading)->length = length;
+	return 0;
 }
 
-int ptc_admin_read_rank(struct ptc_admin *a, const char *job, const struct ptc_admin_export *e, uint32_t rank,
-			uint32_t item, ptc_admin_data_fn fn, void *arg, struct ptc_error *err)
+int ptc_admin_read_rank_begin(struct ptc_admin *a, const char *job, const struct ptc_admin_export *e, uint32_t rank,
+			      uint32_t item, struct ptc_admin_reading **ret_reading, struct ptc_error *err)
 {
 	Ptc__V1__ReadRankRequest request;
-	uint64_t got = 0;
 
 	ptc__v1__read_rank_request__init(&request);
 	request.version = PTC_ADMIN_VERSION;
@@ -447,5 +446,62 @@ int ptc_admin_read_rank(struct ptc_admin *a, const char *job, const struct ptc_a
 	request.snapshot = e->snapshot;
 	request.rank = rank;
 	request.item = item;
-	return read_stream(a, SERVICE "ReadRank", &request.base, &got, fn, arg, err);
+	return reading_new(a, SERVICE "ReadRank", &request.base, ret_reading, err);
+}
+
+int ptc_admin_read_take(struct ptc_admin_reading *r, ptc_admin_data_fn fn, void *arg, struct ptc_error *err)
+{
+	struct ptc_rpc_message *msg = NULL;
+	ptc_auto_free void *buf = NULL;
+	uint64_t got = 0;
+	size_t cap = 0;
+	int rc = 0;
+
+	while (!rc) {
+		rc = ptc_rpc_stream_recv(r->rpc, &msg, err);
+		if (rc || !msg)
+			break;
+		rc = deliver(msg, &buf, &cap, &got, fn, arg, err);
+	}
+	if (!rc)
+		rc = ptc_rpc_stream_finish(r->rpc, err);
+	if (!rc && r->sized && got != r->length)
+		rc = ptc_error_set(err, PTC_EPEER, "item %u: the daemon sent %" PRIu64 " bytes of %" PRIu64, r->item,
+				   got, r->length);
+	return rc;
+}
+
+struct ptc_admin_reading *ptc_admin_read_end(struct ptc_admin_reading *r)
+{
+	if (!r)
+		return NULL;
+	ptc_rpc_stream_free(r->rpc);
+	ptc_free(r);
+	return NULL;
+}
+
+static int take_and_end(struct ptc_admin_reading *r, ptc_admin_data_fn fn, void *arg, struct ptc_error *err)
+{
+	int rc = ptc_admin_read_take(r, fn, arg, err);
+
+	ptc_admin_read_end(r);
+	return rc;
+}
+
+int ptc_admin_read(struct ptc_admin *a, const char *job, const struct ptc_admin_export *e, uint32_t item,
+		   uint64_t offset, uint64_t length, ptc_admin_data_fn fn, void *arg, struct ptc_error *err)
+{
+	struct ptc_admin_reading *r = NULL;
+	int rc = ptc_admin_read_begin(a, job, e, item, offset, length, &r, err);
+
+	return rc ? rc : take_and_end(r, fn, arg, err);
+}
+
+int ptc_admin_read_rank(struct ptc_admin *a, const char *job, const struct ptc_admin_export *e, uint32_t rank,
+			uint32_t item, ptc_admin_data_fn fn, void *arg, struct ptc_error *err)
+{
+	struct ptc_admin_reading *r = NULL;
+	int rc = ptc_admin_read_rank_begin(a, job, e, rank, item, &r, err);
+
+	return rc ? rc : take_and_end(r, fn, arg, err);
 }

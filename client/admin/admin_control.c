@@ -219,6 +219,71 @@ int ptc_admin_verify(struct ptc_admin *a, const char *job, ptc_admin_progress_fn
 	return ptc_admin_follow(a, SERVICE "Verify", &request.base, fn, arg, err);
 }
 
+/* ---- live jobs ---- */
+
+int ptc_admin_run(struct ptc_admin *a, const struct ptc_admin_target *t, ptc_admin_progress_fn fn, void *arg,
+		  struct ptc_error *err)
+{
+	Ptc__V1__RunRequest request;
+
+	ptc__v1__run_request__init(&request);
+	request.version = PTC_ADMIN_VERSION;
+	request.job = ptc_admin_borrow(t->job);
+	request.config = ptc_admin_borrow(t->config);
+	request.gpus = t->gpus;
+	request.nodes = (char **)(uintptr_t)t->nodes;
+	request.n_nodes = t->nnodes;
+	return ptc_admin_follow(a, SERVICE "Run", &request.base, fn, arg, err);
+}
+
+int ptc_admin_stop(struct ptc_admin *a, const char *job, ptc_admin_progress_fn fn, void *arg, struct ptc_error *err)
+{
+	Ptc__V1__JobRequest request = job_request(job);
+
+	return ptc_admin_follow(a, SERVICE "Stop", &request.base, fn, arg, err);
+}
+
+int ptc_admin_snapshot(struct ptc_admin *a, const char *job, ptc_admin_progress_fn fn, void *arg, struct ptc_error *err)
+{
+	Ptc__V1__JobRequest request = job_request(job);
+
+	return ptc_admin_follow(a, SERVICE "Snapshot", &request.base, fn, arg, err);
+}
+
+struct log_sink {
+	ptc_admin_log_fn fn;
+	void *arg;
+};
+
+static int on_log(void *arg, const ProtobufCMessage *reply, struct ptc_error *err)
+{
+	const Ptc__V1__LogLine *l = (const Ptc__V1__LogLine *)reply;
+	struct log_sink *sink = arg;
+
+	if (l->data.len && sink->fn(sink->arg, l->rank, l->data.data, l->data.len))
+		return ptc_error_set(err, PTC_ECANCELED, "stopped listening");
+	return 0;
+}
+
+int ptc_admin_logs(struct ptc_admin *a, const struct ptc_admin_logs *what, ptc_admin_log_fn fn, void *arg,
+		   struct ptc_error *err)
+{
+	struct log_sink sink = { fn, arg };
+	Ptc__V1__LogsRequest request;
+
+	ptc__v1__logs_request__init(&request);
+	request.version = PTC_ADMIN_VERSION;
+	request.job = ptc_admin_borrow(what->job);
+	request.all = what->all;
+	request.rank = what->rank;
+	request.follow = what->follow;
+	request.lines = what->lines;
+	return ptc_admin_call_stream(a, SERVICE "Logs", &request.base, &ptc__v1__log_line__descriptor, on_log, &sink,
+				     err);
+}
+
+/* ---- events ---- */
+
 struct event_sink {
 	ptc_admin_event_fn fn;
 	void *arg;

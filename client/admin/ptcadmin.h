@@ -85,6 +85,31 @@ int ptc_admin_undrain(struct ptc_admin *a, const char *node, ptc_admin_progress_
 		      struct ptc_error *err);
 int ptc_admin_verify(struct ptc_admin *a, const char *job, ptc_admin_progress_fn fn, void *arg, struct ptc_error *err);
 
+/* ---- live jobs: docs/control.md, "Live jobs" ------------------------------------- */
+
+/* Starts the job's ranks; finished once they go. config NULL and gpus 0: as the job ran last, or as its table says. */
+int ptc_admin_run(struct ptc_admin *a, const struct ptc_admin_target *target, ptc_admin_progress_fn fn, void *arg,
+		  struct ptc_error *err);
+/* Makes a snapshot and ends the ranks. */
+int ptc_admin_stop(struct ptc_admin *a, const char *job, ptc_admin_progress_fn fn, void *arg, struct ptc_error *err);
+/* Makes a snapshot; the ranks go on. */
+int ptc_admin_snapshot(struct ptc_admin *a, const char *job, ptc_admin_progress_fn fn, void *arg,
+		       struct ptc_error *err);
+
+struct ptc_admin_logs {
+	const char *job;
+	bool all; /* of every rank, else of `rank` */
+	uint32_t rank;
+	bool follow;    /* until the job is not live any more */
+	uint32_t lines; /* from so many before the end; 0: all */
+};
+/* Whole lines that one rank wrote, each with its newline; any bytes. Borrowed. Not 0: stop; the call returns PTC_ECANCELED. */
+typedef int (*ptc_admin_log_fn)(void *arg, uint32_t rank, const void *data, size_t len);
+int ptc_admin_logs(struct ptc_admin *a, const struct ptc_admin_logs *what, ptc_admin_log_fn fn, void *arg,
+		   struct ptc_error *err);
+
+/* ---- events ------------------------------------------------------------------------ */
+
 typedef int (*ptc_admin_event_fn)(void *arg, const char *json);
 /* Events with numbers above after, at most limit (0: all); follow: then waits for more. */
 int ptc_admin_events(struct ptc_admin *a, const char *job, bool follow, uint64_t after, uint32_t limit,
@@ -151,6 +176,19 @@ int ptc_admin_read(struct ptc_admin *a, const char *job, const struct ptc_admin_
 /* A rank's local tensor of an item, from that rank's own node; padding as zeros. */
 int ptc_admin_read_rank(struct ptc_admin *a, const char *job, const struct ptc_admin_export *e, uint32_t rank,
 			uint32_t item, ptc_admin_data_fn fn, void *arg, struct ptc_error *err);
+
+/* The same in two halves, so that several reads can be on their way: each costs a round trip, which for small items is
+ * nearly all of it. What the daemon sends ahead of the second half waits in the transport, at most 4 MiB for each. */
+struct ptc_admin_reading;
+int ptc_admin_read_begin(struct ptc_admin *a, const char *job, const struct ptc_admin_export *e, uint32_t item,
+			 uint64_t offset, uint64_t length, struct ptc_admin_reading **ret_reading,
+			 struct ptc_error *err);
+int ptc_admin_read_rank_begin(struct ptc_admin *a, const char *job, const struct ptc_admin_export *e, uint32_t rank,
+			      uint32_t item, struct ptc_admin_reading **ret_reading, struct ptc_error *err);
+/* Everything to fn, in order. Once. */
+int ptc_admin_read_take(struct ptc_admin_reading *r, ptc_admin_data_fn fn, void *arg, struct ptc_error *err);
+/* Cancels what was not taken; NULL is fine. Before ptc_admin_close. */
+struct ptc_admin_reading *ptc_admin_read_end(struct ptc_admin_reading *r);
 
 #ifdef __cplusplus
 }

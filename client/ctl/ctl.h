@@ -94,6 +94,17 @@ void ctl_target_done(struct ctl_target *target);
 /* Directories with rule sets, separated by ':'; ptc_free it. */
 char *ctl_rules_path(void);
 
+/* job.c */
+/* A description as daemons take it, and the job's name; ptc_free both. */
+int ctl_job_read(const char *file, char **ret_name, char **ret_spec, size_t *ret_len, struct ptc_error *err);
+
+/* logs.c */
+int ctl_logs_show(struct ctl *c, const struct ptc_admin_logs *what, struct ptc_error *err);
+
+/* phases.c */
+/* What happens in that phase of a switch; NULL: not one that we know. */
+const char *ctl_phase_about(const char *phase);
+
 /* print.c */
 /* A JSON document as the user asked: as it is, or as tables. */
 int ctl_print(const struct ctl *c, const char *json, struct ptc_error *err);
@@ -107,6 +118,8 @@ int ctl_print_columns(const struct ctl *c, const char *json, const char *list, c
 		      size_t n, struct ptc_error *err);
 int ctl_print_plan(const struct ctl *c, const char *json, struct ptc_error *err);
 int ctl_print_summary(const struct ctl *c, const char *json, struct ptc_error *err);
+/* live.c: the jobs; of one, also what its ranks do. */
+int ctl_print_status(const struct ctl *c, const char *json, bool one, struct ptc_error *err);
 /* "1.5 GiB"; returns buf. */
 const char *ctl_bytes(uint64_t bytes, char *buf, size_t size);
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* ptcctl events: one line per event, so that following works in both formats. */
+/* ptcctl events: one line per event, so that following works in both formats; the end of
+ * a failed rank's log follows its event indented. */
 #include "client/ctl/verbs.h"
 
 #include "formats/json.h"
@@ -32,8 +33,34 @@ static void put_value(const char *key, json_t *v)
 
 	printf("%s%s", key ? key : "", key ? "=" : "");
 	for (const char *p = s ? s : text ? text : "-"; *p; p++)
-		putchar((unsigned char)*p < 0x20 || *p == 0x7f ? '?' : *p);
+		putchar(*p == '\t' ? ' ' : (unsigned char)*p < 0x20 || *p == 0x7f ? '?' : *p);
 	ptc_admin_free(text);
+}
+
+/* One line, then what follows it (the end of a failed rank's log) indented below. */
+static void put_event(json_t *event)
+{
+	const char *text = json_string_value(json_object_get(event, "text")), *rest = text ? strchr(text, '\n') : NULL;
+	json_t *first = json_stringn(text ? text : "", rest ? (size_t)(rest - text) : text ? strlen(text) : 0);
+
+	put_time(event);
+	put_value(NULL, json_object_get(event, "kind"));
+	fputs("  ", stdout);
+	put_value(NULL, first);
+	fputs("  ", stdout);
+	put_value("node", json_object_get(event, "node"));
+	putchar('\n');
+	json_decref(first);
+	while (rest && *++rest) {
+		size_t n = strcspn(rest, "\n");
+		json_t *line = json_stringn(rest, n);
+
+		fputs("    ", stdout);
+		put_value(NULL, line);
+		putchar('\n');
+		json_decref(line);
+		rest = rest[n] ? rest + n : NULL;
+	}
 }
 
 static int on_event(void *arg, const char *text)
@@ -44,13 +71,7 @@ static int on_event(void *arg, const char *text)
 	if (c->json || ptc_json_load("event", text, strlen(text), &event, NULL)) {
 		puts(text);
 	} else {
-		put_time(event);
-		put_value(NULL, json_object_get(event, "kind"));
-		fputs("  ", stdout);
-		put_value(NULL, json_object_get(event, "text"));
-		fputs("  ", stdout);
-		put_value("node", json_object_get(event, "node"));
-		putchar('\n');
+		put_event(event);
 	}
 	json_decref(event);
 	return fflush(stdout) || ctl_interrupted();

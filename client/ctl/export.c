@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /* ptcctl export. TARGET ending in .safetensors is a file for the parameters,
  * anything else a directory for everything. Failure: files that were finished
- * stay, the one being written is removed. */
+ * stay, the one being written is removed. A switch that replaces what is being
+ * read is no failure: what is committed then is read instead, from the file
+ * that was being written or, where the state is another one, from the first;
+ * a bounded number of times. */
 #include "client/ctl/export.h"
 
 #include "base/alloc.h"
@@ -9,8 +12,12 @@
 #include "client/ctl/verbs.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <string.h>
 #include <sys/stat.h>
+
+#define ATTEMPTS    10  /* each switch takes two at most: its snapshot, its generation */
+#define RETRY_PAUSE 200 /* ms: to let the daemon that answers see the commit */
 
 static const struct ctl_option options[] = {
 	{ "field", "NAME=PATH", "write this field into this file; repeat for each" },
@@ -98,7 +105,7 @@ static int export_whole(struct ctl_export *ex, struct ptc_error *err)
 	return rc;
 }
 
-static int export(struct ctl_export *ex, struct ptc_error *err)
+static int export_files(struct ctl_export *ex, struct ptc_error *err)
 {
 	const char *ranks = ctl_option(ex->c, "ranks");
 	int rc = ptc_job_from_json(ex->info.spec, ex->info.spec_len, &ex->desc, err);
@@ -110,6 +117,8 @@ static int export(struct ctl_export *ex, struct ptc_error *err)
 		rc = check_fields(ex, err);
 	if (rc)
 		return rc;
+	ex->nth = 0;
+	ex->total_bytes = 0;
 	ctl_progress_init(&ex->progress);
 	if (ranks) {
 		rc = make_directory(ranks, err);
@@ -119,6 +128,85 @@ static int export(struct ctl_export *ex, struct ptc_error *err)
 		rc = export_whole(ex, err);
 	}
 	ctl_progress_end(&ex->progress);
+	return rc;
+}
+
+/* ---- a job that is switched while it is read ---- */
+
+/* The same bytes, in the same files: what is written already may stay. A rank's part depends on the configuration too. */
+static bool same_state(const struct ctl_export *ex, const struct ptc_admin_export *now)
+{
+	const struct ptc_admin_export *was = &ex->info;
+	bool same = was->spec_len == now->spec_len && !memcmp(was->spec, now->spec, was->spec_len) &&
+		    was->ndigests == now->ndigests &&
+		    !memcmp(was->digests, now->digests, was->ndigests * sizeof(was->digests[0])) &&
+		    was->nfiles == now->nfiles && (!ctl_option(ex->c, "ranks") || !strcmp(was->config, now->config));
+
+	for (size_t i = 0; i < was->nfiles && same; i++)
+		same = !strcmp(was->files[i].field, now->files[i].field) &&
+		       !strcmp(was->files[i].name, now->files[i].name) && was->files[i].nitems == now->files[i].nitems;
+	return same;
+}
+
+/* What a read may fail with because the generation it asked for is being replaced. */
+static bool may_have_moved(int rc)
+{
+	return rc == PTC_ESTATE || rc == PTC_ENOTFOUND || rc == PTC_ELOST || rc == PTC_EPEER || rc == PTC_EDIGEST;
+}
+
+static void say_again(const struct ctl_export *ex, const struct ptc_admin_export *now, bool same)
+{
+	fprintf(stderr,
+		"ptcctl export: job %s was switched while it was read (now generation %" PRIu64 ", snapshot %" PRIu64
+		"); reading %s again\n",
+		ex->job, now->generation, now->snapshot, same && ex->file[0] ? ex->file : "everything");
+	fflush(stderr);
+}
+
+/* After a failure: takes up what is committed now. False: that is what was read, or it cannot be had; the failure stands. */
+static bool take_up(struct ctl_export *ex, int failure)
+{
+	struct ptc_admin_export now = { 0 };
+	bool moved, same;
+
+	if (!may_have_moved(failure) || ctl_interrupted())
+		return false;
+	ctl_pause(RETRY_PAUSE);
+	if (ptc_admin_export_info(ex->c->admin, ex->job, &now, NULL))
+		return false;
+	moved = now.generation != ex->info.generation || now.snapshot != ex->info.snapshot;
+	if (!moved && failure != PTC_ESTATE) { /* with it the daemon itself said so, and may know more in a moment */
+		ptc_admin_export_done(&now);
+		return false;
+	}
+	same = same_state(ex, &now);
+	if (moved)
+		say_again(ex, &now, same);
+	if (!same) {
+		ex->written_ranks =
+			(uint32_t)PTC_MAX(ex->written_ranks, ex->finished / (1 + ex->desc.spec.nfields) + 1);
+		ex->finished = 0;
+		ex->file_bytes = 0;
+	}
+	ex->done_bytes = ex->file_bytes;
+	ptc_job_desc_done(&ex->desc);
+	ptc_admin_export_done(&ex->info);
+	ex->info = now;
+	return true;
+}
+
+static int export(struct ctl_export *ex, struct ptc_error *err)
+{
+	int rc = export_files(ex, err), attempts = 1;
+
+	while (rc && attempts < ATTEMPTS && take_up(ex, rc)) {
+		attempts++;
+		err->code = 0;
+		err->text[0] = '\0';
+		rc = export_files(ex, err);
+	}
+	if (rc && attempts == ATTEMPTS)
+		ptc_error_wrap(err, "gave up after %d attempts", attempts);
 	return rc;
 }
 
@@ -154,7 +242,9 @@ const struct ctl_verb ctl_export = {
 		"imported from),\n"
 		"or a name ending in .safetensors for the parameters; fields then need --field. Files appear whole or "
 		"not at\n"
-		"all, and only after their digests equal the committed ones.\n",
+		"all, and only after their digests equal the committed ones. A job that is switched meanwhile is read "
+		"again: the\n"
+		"file that was being written when its bytes are the same, else everything.\n",
 	CTL_OPTIONS(options),
 	.min_args = 1,
 	.max_args = 2,

@@ -87,37 +87,40 @@ const char *ctl_export_field_name(const struct ctl_export *ex, size_t field)
 	return field ? ex->desc.spec.fields[field - 1].name : "param";
 }
 
-static int copy_item(struct ctl_out *out, uint32_t item, struct ptc_error *err)
+int ctl_export_write(struct ctl_export *ex, const char *path, const void *header, size_t header_len,
+		     const struct ctl_source *src, struct ptc_error *err)
 {
-	struct ctl_export *ex = out->ex;
-	char name[PTC_TENSOR_NAME_MAX + PTC_FIELD_NAME_MAX + 2];
-	uint64_t size = (uint64_t)ptc_item_bytes(&ex->desc.spec, item);
-	int rc = 0;
+	struct ctl_out out = { .fd = -1 };
+	int rc;
 
-	out->digest = 0;
-	if (size)
-		rc = ptc_admin_read(ex->c->admin, ex->job, &ex->info, item, 0, size, ctl_out_receive, out, err);
-	if (!rc && out->digest != ex->info.digests[item])
-		rc = ptc_error_set(err, PTC_EDIGEST, "tensor \"%s\": digest %016" PRIx64 ", committed was %016" PRIx64,
-				   ptc_item_name(&ex->desc.spec, item, name, sizeof(name)), out->digest,
-				   ex->info.digests[item]);
+	if (ex->nth++ < ex->finished)
+		return 0;
+	snprintf(ex->file, sizeof(ex->file), "%s", path);
+	ex->file_bytes = ex->done_bytes;
+	rc = ctl_out_open(&out, ex, path, err);
+	if (!rc)
+		rc = ctl_out_write(&out, header, header_len, err);
+	if (!rc)
+		rc = ctl_read_items(&out, src, err);
+	if (!rc)
+		rc = ctl_out_publish(&out, err);
+	ctl_out_done(&out);
+	if (!rc)
+		ex->finished++;
 	return rc;
 }
 
 static int write_file(struct ctl_export *ex, const char *path, const void *header, size_t header_len,
 		      const uint32_t *items, size_t nitems, struct ptc_error *err)
 {
-	struct ctl_out out = { .fd = -1 };
-	int rc = ctl_out_open(&out, ex, path, err);
+	ptc_auto_free uint64_t *bytes = ptc_calloc(PTC_MAX(nitems, 1), sizeof(*bytes));
 
-	if (!rc)
-		rc = ctl_out_write(&out, header, header_len, err);
-	for (size_t i = 0; i < nitems && !rc; i++)
-		rc = copy_item(&out, items[i], err);
-	if (!rc)
-		rc = ctl_out_publish(&out, err);
-	ctl_out_done(&out);
-	return rc;
+	if (!bytes)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	for (size_t i = 0; i < nitems; i++)
+		bytes[i] = (uint64_t)ptc_item_bytes(&ex->desc.spec, items[i]);
+	return ctl_export_write(ex, path, header, header_len,
+				&(struct ctl_source){ .items = items, .bytes = bytes, .n = nitems }, err);
 }
 
 /* ---- which files ---- */

@@ -8,7 +8,10 @@
 #include "formats/job.h"
 #include "formats/json.h"
 
+#include <errno.h>
+#include <limits.h>
 #include <string.h>
+#include <unistd.h>
 
 static const struct ctl_option create_options[] = {
 	{ "file", "FILE", "the job's description (docs/job.md); required", 'f' },
@@ -35,23 +38,51 @@ static int print_created(const struct ctl *c, const char *uuid, const char *json
 	return rc;
 }
 
+/* A live job's ranks run as we do: here, with our environment. */
+static int resolve(struct ptc_job_desc *job, struct ptc_error *err)
+{
+	char cwd[PATH_MAX];
+
+	if (!getcwd(cwd, sizeof(cwd)))
+		return ptc_error_errno(err, errno, "cannot tell the working directory");
+	return ptc_job_resolve_run(job, cwd, environ, err);
+}
+
+int ctl_job_read(const char *file, char **ret_name, char **ret_spec, size_t *ret_len, struct ptc_error *err)
+{
+	ptc_auto_free char *rules = ctl_rules_path();
+	struct ptc_job_desc job = { 0 };
+	char *name = NULL;
+	int rc;
+
+	if (!rules)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	rc = ptc_job_read(file, rules, &job, err);
+	if (!rc)
+		rc = resolve(&job, err);
+	if (!rc) {
+		name = ptc_strdup(job.spec.name);
+		rc = name ? ptc_job_to_json(&job, ret_spec, ret_len, err)
+			  : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	}
+	ptc_job_desc_done(&job);
+	if (rc)
+		ptc_free(name);
+	else
+		*ret_name = name;
+	return rc;
+}
+
 static int run_create(struct ctl *c, struct ptc_error *err)
 {
-	ptc_auto_free char *rules = NULL, *spec = NULL, *uuid = NULL, *json = NULL;
+	ptc_auto_free char *name = NULL, *spec = NULL, *uuid = NULL, *json = NULL;
 	const char *file = ctl_option(c, "file");
-	struct ptc_job_desc job = { 0 };
 	size_t len = 0;
 	int rc;
 
 	if (!file)
 		return ctl_usage(err, "needs --file FILE");
-	rules = ctl_rules_path();
-	if (!rules)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
-	rc = ptc_job_read(file, rules, &job, err);
-	if (!rc)
-		rc = ptc_job_to_json(&job, &spec, &len, err);
-	ptc_job_desc_done(&job);
+	rc = ctl_job_read(file, &name, &spec, &len, err);
 	if (!rc)
 		rc = ctl_connect(c, err);
 	if (!rc)
@@ -63,7 +94,8 @@ const struct ctl_verb ctl_job_create = {
 	.name = "job create",
 	.args = "-f FILE",
 	.about = "Create a job from a description",
-	.help = "The job has no state until something is imported. Named rule sets are looked for in $PTC_RULES_DIR, "
+	.help = "It has no state until something is imported or, with run: in the description, its ranks are started "
+		"(ptcctl run).\nNamed rule sets are looked for in $PTC_RULES_DIR, "
 		"in the\n"
 		"installed ones and in deploy/rules above this program.\n",
 	CTL_OPTIONS(create_options),

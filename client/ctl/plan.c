@@ -26,6 +26,10 @@ const struct ctl_verb ctl_plan = {
 	.name = "plan",
 	.args = "JOB",
 	.about = "Show what a resize would move, and whether it is possible",
+	.help = "For a job that runs also what happens to the process of each rank: restart (replaced by one started "
+		"ahead), "
+		"rebuild\n"
+		"(stays, and builds its model anew), start (there was none).\n",
 	CTL_OPTIONS(options),
 	.min_args = 1,
 	.max_args = 1,

@@ -11,6 +11,7 @@
 
 #include <inttypes.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #define TERMINAL_EVERY_NS (200 * INT64_C(1000000))
@@ -38,20 +39,32 @@ static void compose(const struct ctl_progress *p, int64_t now, uint64_t done, ui
 		    char *buf, size_t size)
 {
 	double seconds = (double)(now - p->phase_start_ns) / 1e9, rate = 0;
-	char a[32], b[32], r[32], eta[32] = "";
+	char a[32], b[32], r[32], eta[32] = "", name[128];
+	const char *about = ctl_phase_about(p->phase);
+
+	snprintf(name, sizeof(name), "%s%s%s", p->phase, about ? ": " : "", about ? about : "");
 
 	if (done >= p->phase_first && seconds > 0.05)
 		rate = (double)(done - p->phase_first) / seconds;
 	if (!total) {
-		snprintf(buf, size, "%s%s%s", p->phase, text && *text ? "  " : "", text ? text : "");
+		snprintf(buf, size, "%s%s%s", name, text && *text ? "  " : "", text ? text : "");
 		return;
 	}
 	if (rate > 0 && total > done && (double)(total - done) / rate < 360000)
 		put_eta(eta, sizeof(eta), (double)(total - done) / rate);
-	snprintf(buf, size, "%s  %s of %s  %" PRIu64 "%%%s%s%s%s%s%s%s", p->phase, ctl_bytes(done, a, sizeof(a)),
+	snprintf(buf, size, "%s  %s of %s  %" PRIu64 "%%%s%s%s%s%s%s%s", name, ctl_bytes(done, a, sizeof(a)),
 		 ctl_bytes(total, b, sizeof(b)), (uint64_t)(100.0 * (double)done / (double)total), rate > 0 ? "  " : "",
 		 rate > 0 ? ctl_bytes((uint64_t)rate, r, sizeof(r)) : "", rate > 0 ? "/s" : "", *eta ? "  ETA " : "",
 		 eta, text && *text ? "  " : "", text ? text : "");
+}
+
+/* A line that wraps can't be rewritten. */
+static void cut(char *line, size_t size)
+{
+	struct winsize w;
+
+	if (!ioctl(STDERR_FILENO, TIOCGWINSZ, &w) && w.ws_col > 1 && w.ws_col <= size)
+		line[w.ws_col - 1] = '\0';
 }
 
 void ctl_progress_show(struct ctl_progress *p, const char *phase, uint64_t done, uint64_t total, const char *text)
@@ -74,6 +87,8 @@ void ctl_progress_show(struct ctl_progress *p, const char *phase, uint64_t done,
 	for (char *c = line; *c; c++)
 		if ((unsigned char)*c < 0x20 || *c == 0x7f)
 			*c = ' ';
+	if (p->terminal)
+		cut(line, sizeof(line));
 	if (p->terminal)
 		fprintf(stderr, "\r\033[K%s", line);
 	else

@@ -5,6 +5,7 @@
 #include "client/ctl/ctl.h"
 
 #include "base/alloc.h"
+#include "base/check.h"
 #include "formats/json.h"
 
 #include <inttypes.h>
@@ -79,6 +80,11 @@ static void put_totals(const json_t *plan)
 	const json_t *t = json_object_get(plan, "totals");
 	bool exact = json_is_true(json_object_get(t, "bound_exact"));
 
+	if (json_is_null(t)) {
+		printf("  what moves is known once ranks have been built with %s for the first time\n",
+		       string(plan, "to"));
+		return;
+	}
 	put_bytes("between nodes", number(t, "between_nodes"), "");
 	put_bytes("lower bound", number(t, "bound_any_mapping"),
 		  exact ? "no placement moves less" : "perhaps none reaches it");
@@ -118,6 +124,48 @@ static void put_ranks(const json_t *plan)
 	putchar('\n');
 }
 
+/* "0-3 7" of the ranks with that mode. */
+static void put_mode(const json_t *ranks, const char *mode)
+{
+	size_t n = json_array_size(ranks), first = n, i;
+
+	printf("  %-22s ranks", mode);
+	for (i = 0; i <= n; i++) {
+		const char *m = i < n ? json_string_value(json_object_get(json_array_get(ranks, i), "mode")) : NULL;
+
+		if (m && !strcmp(m, mode)) {
+			first = first == n ? i : first;
+			continue;
+		}
+		if (first == n)
+			continue;
+		printf(" %zu", first);
+		if (i - first > 1)
+			printf("-%zu", i - 1);
+		first = n;
+	}
+	putchar('\n');
+}
+
+/* What happens to the processes, of a live job; ranks are listed in order. */
+static void put_modes(const json_t *plan)
+{
+	static const char *const modes[] = { "restart", "rebuild", "keep", "start" };
+	const json_t *ranks = json_object_get(plan, "ranks"), *rank;
+	bool seen[PTC_ARRAY_LEN(modes)] = { false };
+	size_t i;
+
+	json_array_foreach(ranks, i, rank) {
+		const char *mode = json_string_value(json_object_get(rank, "mode"));
+
+		for (size_t m = 0; m < PTC_ARRAY_LEN(modes) && mode; m++)
+			seen[m] |= !strcmp(mode, modes[m]);
+	}
+	for (size_t m = 0; m < PTC_ARRAY_LEN(modes); m++)
+		if (seen[m])
+			put_mode(ranks, modes[m]);
+}
+
 static int load(const char *json, json_t **ret_doc, struct ptc_error *err)
 {
 	return ptc_json_load("document", json, strlen(json), ret_doc, err);
@@ -135,6 +183,7 @@ int ctl_print_plan(const struct ctl *c, const char *json, struct ptc_error *err)
 		return rc;
 	printf("job %s: %s -> %s\n", string(doc, "job"), string(doc, "from"), string(doc, "to"));
 	put_ranks(doc);
+	put_modes(doc);
 	put_totals(doc);
 	put_nodes(doc);
 	json_decref(doc);
@@ -149,27 +198,71 @@ static void put_phases(const json_t *doc)
 	printf("  %-22s", "time per phase, ms");
 	json_array_foreach(json_object_get(doc, "phases"), i, phase) {
 		printf("%s %s %.1f", i ? "," : "", string(phase, "phase"),
-		       json_real_value(json_object_get(phase, "ms")));
+		       json_number_value(json_object_get(phase, "ms")));
 	}
 	putchar('\n');
 }
 
+/* How long nobody trained, and on what that was spent. */
+static void put_pause(const json_t *pause)
+{
+	static const struct {
+		const char *key, *name;
+	} parts[] = {
+		{ "stop_ms", "stop at boundary" }, { "copy_ms", "copy out" },          { "commit_ms", "commit" },
+		{ "end_ms", "end of old ranks" },  { "build_ms", "start of workers" }, { "move_ms", "move" },
+		{ "restore_ms", "restore" },       { "first_step_ms", "first step" },
+	};
+	double total = json_number_value(json_object_get(pause, "total_ms"));
+
+	if (!json_is_number(json_object_get(pause, "total_ms")))
+		return;
+	printf("  %-22s %9.1f ms\n", "training paused", total);
+	for (size_t i = 0; i < PTC_ARRAY_LEN(parts); i++) {
+		const json_t *ms = json_object_get(pause, parts[i].key);
+
+		if (json_is_number(ms))
+			printf("    %-20s %9.1f ms %4.0f %%\n", parts[i].name, json_number_value(ms),
+			       total > 0 ? 100 * json_number_value(ms) / total : 0.0);
+	}
+}
+
+/* "job gpt, resize: tp=2 -> tp=4, generation 3, snapshot 4, step 120, in 1.5 s" */
+static void put_title(const json_t *doc, const char *kind)
+{
+	const json_t *step = json_object_get(doc, "step");
+
+	printf("job %s: ", string(doc, "job"));
+	if (!strcmp(kind, "snapshot") || !strcmp(kind, "stop"))
+		printf("%s at %s", kind, string(doc, "from"));
+	else
+		printf("%s -> %s", string(doc, "from"), string(doc, "to"));
+	printf(", generation %" PRIu64 ", snapshot %" PRIu64, number(doc, "generation"), number(doc, "snapshot"));
+	if (json_is_integer(step) && strcmp(kind, "import") != 0)
+		printf(", step %" PRIu64, number(doc, "step"));
+	printf(", in %.3f s\n", json_number_value(json_object_get(doc, "seconds")));
+}
+
 static void put_summary(const json_t *doc)
 {
-	bool import = strcmp(string(doc, "kind"), "import") == 0;
+	const char *kind = string(doc, "kind");
+	const json_t *plan = json_object_get(doc, "plan");
+	bool moved = json_is_object(json_object_get(plan, "totals")) && strcmp(kind, "import") != 0;
 
-	printf("job %s: %s -> %s, generation %" PRIu64 ", snapshot %" PRIu64 ", in %.3f s\n", string(doc, "job"),
-	       string(doc, "from"), string(doc, "to"), number(doc, "generation"), number(doc, "snapshot"),
-	       json_real_value(json_object_get(doc, "seconds")));
-	if (!import)
-		put_totals(json_object_get(doc, "plan"));
-	put_bytes(import ? "stored" : "received", number(doc, import ? "verified_bytes" : "received_bytes"),
-		  import ? "over all nodes" : "");
-	if (!import)
+	put_title(doc, kind);
+	if (json_object_get(doc, "captured_bytes"))
+		put_bytes("captured", number(doc, "captured_bytes"), "from the memory of ranks, over all nodes");
+	if (moved) {
+		put_totals(plan);
+		put_bytes("received", number(doc, "received_bytes"), "");
 		put_bytes("copied inside nodes", number(doc, "copied_bytes"), "so that old memory could be freed");
+	} else if (!json_object_get(doc, "captured_bytes")) {
+		put_bytes("stored", number(doc, "verified_bytes"), "over all nodes");
+	}
 	printf("  %-22s %12" PRIu64 "  preserved: %s\n", "digests verified", number(doc, "digests_verified"),
 	       string(doc, "preserved"));
 	put_phases(doc);
+	put_pause(json_object_get(doc, "pause"));
 }
 
 int ctl_print_summary(const struct ctl *c, const char *json, struct ptc_error *err)

@@ -2,29 +2,45 @@
 /* ptcctl status: the jobs; of one, all that is known. */
 #include "client/ctl/verbs.h"
 
-#include "base/check.h"
 #include "formats/json.h"
 
+#include <stdio.h>
 #include <string.h>
 
-static const struct ctl_column columns[] = {
-	{ "job", NULL, NULL },
-	{ "phase", NULL, NULL },
-	{ "generation", NULL, NULL },
-	{ "snapshot", NULL, NULL },
-	{ "step", NULL, NULL },
-	{ "config", NULL, NULL },
-	{ "state_bytes", NULL, NULL },
-	{ "bytes_done", NULL, "moved_bytes" },
-	{ "bytes_total", NULL, "of_bytes" },
-	{ "controller", NULL, NULL },
-};
+static long long number(const json_t *object, const char *key)
+{
+	return (long long)json_integer_value(json_object_get(object, key));
+}
+
+/* Which tensors no live node has, and where to look for them. */
+static void put_lost(const json_t *lost)
+{
+	const json_t *list = json_object_get(lost, "list");
+	json_t *row, *node;
+	size_t i, k;
+
+	if (!lost)
+		return;
+	printf("warning: %lld bytes of %lld tensors are on no live node; these nodes had them last:\n",
+	       number(lost, "bytes"), number(lost, "tensors"));
+	json_array_foreach(list, i, row) {
+		const char *name = json_string_value(json_object_get(row, "tensor"));
+
+		printf("  %s  %lld bytes  ", name ? name : "?", number(row, "bytes"));
+		json_array_foreach(json_object_get(row, "nodes"), k, node)
+			printf("%s%s", k ? ", " : "", json_string_value(node) ? json_string_value(node) : "?");
+		puts("");
+	}
+	if ((long long)json_array_size(list) < number(lost, "tensors"))
+		printf("  and %lld more\n", number(lost, "tensors") - (long long)json_array_size(list));
+}
 
 /* What is wrong with the daemon that answered, if anything: nobody should read past it. */
 static void put_warnings(const struct ctl *c, const char *json)
 {
-	json_t *doc = NULL;
+	json_t *doc = NULL, *job;
 	const json_t *d;
+	size_t i;
 
 	if (c->json || ptc_json_load("status", json, strlen(json), &doc, NULL) != 0)
 		return;
@@ -34,6 +50,8 @@ static void put_warnings(const struct ctl *c, const char *json)
 		     "committed");
 	if (json_is_true(json_object_get(d, "insecure")))
 		puts("warning: --insecure-loopback: peers are not authenticated");
+	json_array_foreach(json_object_get(doc, "jobs"), i, job)
+		put_lost(json_object_get(job, "lost"));
 	json_decref(doc);
 }
 
@@ -47,7 +65,7 @@ static int run(struct ctl *c, struct ptc_error *err)
 	if (!rc)
 		put_warnings(c, json);
 	if (!rc)
-		rc = ctl_print_columns(c, json, "jobs", columns, PTC_ARRAY_LEN(columns), err);
+		rc = ctl_print_status(c, json, c->nargs > 0, err);
 	ptc_admin_free(json);
 	return rc;
 }
@@ -56,6 +74,7 @@ const struct ctl_verb ctl_status = {
 	.name = "status",
 	.args = "[JOB]",
 	.about = "Show a job, or all jobs: generation, configuration, what is going on",
+	.help = "Of one job that runs also step, rate, what it reports (loss, ...), and its ranks.\n",
 	.max_args = 1,
 	.run = run,
 };

@@ -1,76 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Runs the ptcctl binary: arguments, help, exit codes, one line per error.
  * No daemon is running; where one is needed its absence is the error. */
-#include "base/check.h"
-#include "base/sys.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <cmocka.h>
-
-#define OUTPUT_MAX 65536
-
-static char out[OUTPUT_MAX], errors[OUTPUT_MAX];
-
-static void slurp(FILE *f, char *buf)
-{
-	size_t n;
-
-	rewind(f);
-	n = fread(buf, 1, OUTPUT_MAX - 1, f);
-	buf[n] = '\0';
-	fclose(f);
-}
-
-/* Runs ptcctl with the NULL-terminated arguments; fills out and errors; returns the exit status. */
-static int ctl(const char *const *args)
-{
-	FILE *fo = tmpfile(), *fe = tmpfile();
-	const char *argv[16] = { TEST_PTCCTL };
-	int status = 0;
-	pid_t pid;
-
-	for (int i = 0; args[i]; i++)
-		argv[i + 1] = args[i];
-	pid = fork();
-	if (!pid) {
-		dup2(fileno(fo), 1);
-		dup2(fileno(fe), 2);
-		execv(TEST_PTCCTL, (char *const *)(uintptr_t)argv);
-		_exit(127);
-	}
-	assert_int_equal(waitpid(pid, &status, 0), pid);
-	slurp(fo, out);
-	slurp(fe, errors);
-	assert_true(WIFEXITED(status));
-	return WEXITSTATUS(status);
-}
-
-#define RUN(...) ctl((const char *const[]){ __VA_ARGS__, NULL })
-
-/* Exactly one line on stderr, beginning with prefix and containing part, nothing on stdout. */
-static void one_line(const char *prefix, const char *part)
-{
-	if (strncmp(errors, prefix, strlen(prefix)) || !strstr(errors, part))
-		fail_msg("\"%s\" does not begin with \"%s\" or contain \"%s\"", errors, prefix, part);
-	assert_ptr_equal(strchr(errors, '\n'), errors + strlen(errors) - 1);
-	assert_string_equal(out, "");
-}
+#include "client/ctl/test_common.h"
 
 static void test_help(void **state)
 {
 	static const char *const verbs[][2] = {
-		{ "nodes", NULL },  { "status", NULL }, { "job", "create" }, { "job", "delete" },
-		{ "job", "list" },  { "import", NULL }, { "export", NULL },  { "plan", NULL },
-		{ "resize", NULL }, { "drain", NULL },  { "abort", NULL },   { "snapshots", NULL },
-		{ "verify", NULL }, { "events", NULL }, { "version", NULL }, { "completion", NULL },
-		{ "help", NULL },
+		{ "nodes", NULL },    { "status", NULL }, { "job", "create" }, { "job", "delete" },
+		{ "job", "list" },    { "import", NULL }, { "export", NULL },  { "plan", NULL },
+		{ "resize", NULL },   { "drain", NULL },  { "abort", NULL },   { "snapshots", NULL },
+		{ "verify", NULL },   { "events", NULL }, { "version", NULL }, { "completion", NULL },
+		{ "help", NULL },     { "run", NULL },    { "stop", NULL },    { "logs", NULL },
+		{ "snapshot", NULL },
 	};
 
 	assert_int_equal(RUN("--help"), 0);
@@ -161,6 +102,35 @@ static void test_arguments(void **state)
 	one_line("ptcctl export: needs a TARGET or --ranks", "");
 	assert_int_equal(RUN("events", "j", "--limit", "many"), 2);
 	one_line("ptcctl events: --limit is a number", "many");
+	assert_int_equal(RUN("run"), 2);
+	one_line("ptcctl run: needs --file FILE, or the JOB", "not both");
+	assert_int_equal(RUN("run", "j", "-f", "x.yaml"), 2);
+	one_line("ptcctl run: needs --file FILE, or the JOB", "not both");
+	assert_int_equal(RUN("run", "j", "k"), 2);
+	one_line("ptcctl run: one argument too many", "k");
+	assert_int_equal(RUN("run", "j", "--config", "tp=0"), 2);
+	one_line("ptcctl run: ", "degree");
+	assert_int_equal(RUN("run", "j", "--gpus", "0"), 2);
+	one_line("ptcctl run: --gpus is a number", "0");
+	assert_int_equal(RUN("run", "-f"), 2);
+	one_line("ptcctl run: --file needs a value", "");
+	assert_int_equal(RUN("logs", "-f"), 2); /* follows, and takes no value: the job is missing */
+	one_line("ptcctl logs: needs JOB", "");
+	assert_int_equal(RUN("logs", "j", "--rank", "-1"), 2);
+	one_line("ptcctl logs: --rank is a number in 0..131071 or \"all\"", "-1");
+	assert_int_equal(RUN("logs", "j", "--rank", "131072"), 2);
+	one_line("ptcctl logs: --rank is a number", "131072");
+	assert_int_equal(RUN("logs", "j", "--rank", "two"), 2);
+	one_line("ptcctl logs: --rank is a number", "two");
+	assert_int_equal(RUN("logs", "j", "--lines", "0"), 2);
+	one_line("ptcctl logs: --lines is a number", "0");
+	assert_int_equal(RUN("logs", "j", "--lines", "4294967296"), 2);
+	assert_int_equal(RUN("stop"), 2);
+	one_line("ptcctl stop: needs JOB", "");
+	assert_int_equal(RUN("stop", "j", "--wait"), 2); /* it always does */
+	one_line("ptcctl stop: unknown option \"--wait\"", "");
+	assert_int_equal(RUN("snapshot", "j", "k"), 2);
+	one_line("ptcctl snapshot: one argument too many", "k");
 	assert_int_equal(RUN("completion", "fish"), 2);
 	one_line("ptcctl completion: only bash", "fish");
 	assert_int_equal(RUN("job", "create"), 2);
@@ -209,9 +179,30 @@ static void test_job_file(void **state)
 	one_line("ptcctl job create: ", ":4: unknown key \"rulse\" in the job; did you mean \"rules\"?");
 	assert_int_equal(RUN("job", "create", "--file=/nonexistent.yaml"), 1);
 	one_line("ptcctl job create: ", "/nonexistent.yaml");
+	assert_int_equal(RUN("run", "-f", path), 1);
+	one_line("ptcctl run: ", ":4: unknown key \"rulse\" in the job");
 	/* not a safetensors file: refused before any daemon is asked */
 	assert_int_equal(RUN("import", "a", path), 1);
 	one_line("ptcctl import: ", path);
+	unlink(path);
+}
+
+/* What a live job runs is completed with our environment before any daemon is asked. */
+static void test_live_job_file(void **state)
+{
+	static const char text[] = "version: 1\nname: a\nrun: {argv: [a]}\n";
+	char path[] = "/tmp/ptc-test-ctl.XXXXXX";
+	int fd = mkstemp(path);
+
+	assert_true(fd >= 0);
+	assert_int_equal(write(fd, text, sizeof(text) - 1), (ssize_t)sizeof(text) - 1);
+	close(fd);
+	setenv("LATIN", "\xfc", 1);
+	assert_int_equal(RUN("job", "create", "-f", path, "--socket", "/nonexistent/ptc.sock"), 1);
+	one_line("ptcctl job create: ", "the environment variable LATIN is not UTF-8");
+	unsetenv("LATIN");
+	assert_int_equal(RUN("job", "create", "-f", path, "--socket", "/nonexistent/ptc.sock"), 1);
+	one_line("ptcctl job create: ", "/nonexistent/ptc.sock");
 	unlink(path);
 }
 
@@ -220,7 +211,7 @@ static void test_completion(void **state)
 	assert_int_equal(RUN("completion", "bash"), 0);
 	assert_non_null(strstr(out, "complete -o filenames -F _ptcctl ptcctl"));
 	assert_non_null(strstr(out, "\"job create\") words=\" --file\""));
-	assert_non_null(strstr(out, " nodes status job import export"));
+	assert_non_null(strstr(out, " nodes status job run stop logs import export"));
 }
 
 int main(void)
@@ -229,7 +220,8 @@ int main(void)
 		cmocka_unit_test(test_help),          cmocka_unit_test(test_version),
 		cmocka_unit_test(test_unknown_words), cmocka_unit_test(test_arguments),
 		cmocka_unit_test(test_durations),     cmocka_unit_test(test_connections),
-		cmocka_unit_test(test_job_file),      cmocka_unit_test(test_completion),
+		cmocka_unit_test(test_job_file),      cmocka_unit_test(test_live_job_file),
+		cmocka_unit_test(test_completion),
 	};
 
 	unsetenv("PTC_SOCKET");

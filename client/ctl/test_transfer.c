@@ -2,26 +2,14 @@
 /* ptcctl and libptcadmin against a server in this process that keeps items in
  * memory: import, export, digests, progress, documents, errors. The server
  * decodes with protobuf-c and computes digests over whole items. */
-#include "base/alloc.h"
-#include "base/check.h"
 #include "base/digest.h"
 #include "base/sys.h"
 #include "client/admin/ptcadmin.h"
+#include "client/ctl/test_common.h"
 #include "formats/job.h"
 #include "formats/safetensors.h"
-#include "ptc.pb-c.h"
-#include "rpc/rpc.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <cmocka.h>
 
 #define BIG 5000011 /* bytes of the large tensor: three chunks, the last one odd */
 
@@ -43,100 +31,43 @@ static struct {
 	bool corrupt;
 } g;
 
-static int send_message(struct ptc_rpc_call *call, const ProtobufCMessage *m, struct ptc_error *err)
-{
-	size_t n = protobuf_c_message_get_packed_size(m);
-	uint8_t *data = ptc_malloc(n + 1);
-	struct ptc_rpc_part part = { .data = data, .len = protobuf_c_message_pack(m, data) };
-	int rc = ptc_rpc_call_send(call, &part, 1, err);
-
-	ptc_free(data);
-	return rc;
-}
-
-/* Next message of the client; NULL at the end. */
-static void *receive(struct ptc_rpc_call *call, const ProtobufCMessageDescriptor *type)
-{
-	struct ptc_rpc_message *msg = NULL;
-	ProtobufCMessage *m = NULL;
-	uint8_t *data;
-	size_t n;
-
-	if (ptc_rpc_call_recv(call, &msg, NULL) || !msg)
-		return NULL;
-	n = ptc_rpc_message_len(msg);
-	data = ptc_malloc(n + 1);
-	n = ptc_rpc_message_read(msg, data, n);
-	ptc_rpc_message_done(msg);
-	m = protobuf_c_message_unpack(type, NULL, n, data);
-	ptc_free(data);
-	return m;
-}
-
-static void release(void *m)
-{
-	protobuf_c_message_free_unpacked(m, NULL);
-}
-
-static int progress(struct ptc_rpc_call *call, const char *phase, uint64_t done, bool finished, struct ptc_error *err)
-{
-	Ptc__V1__Progress p;
-
-	ptc__v1__progress__init(&p);
-	p.version = 1;
-	p.phase = (char *)(uintptr_t)phase;
-	p.bytes_done = done;
-	p.bytes_total = 1000;
-	p.finished = finished;
-	if (finished)
-		p.summary = (char *)(uintptr_t) "{\"job\":\"j\",\"from\":\"tp=1\",\"to\":\"tp=2\",\"kind\":\"resize\","
-						"\"seconds\":1.5,\"received_bytes\":2048,\"phases\":[{\"phase\":"
-						"\"filling\",\"ms\":1500.0}],\"plan\":{\"totals\":{\"between_nodes\":"
-						"2048,\"bound_any_mapping\":1024}}}";
-	return send_message(call, &p.base, err);
-}
+static const char summary[] = "{\"job\":\"j\",\"from\":\"tp=1\",\"to\":\"tp=2\",\"kind\":\"resize\",\"seconds\":1.5,"
+			      "\"received_bytes\":2048,\"phases\":[{\"phase\":\"filling\",\"ms\":1500.0}],\"plan\":"
+			      "{\"totals\":{\"between_nodes\":2048,\"bound_any_mapping\":1024}}}";
 
 static int on_nodes(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
 {
-	Ptc__V1__ListRequest *r = receive(call, &ptc__v1__list_request__descriptor);
-	Ptc__V1__Document d;
-
-	release(r);
-	ptc__v1__document__init(&d);
-	d.version = 1;
-	d.json = (char *)(uintptr_t) "{\"nodes\":[{\"node\":\"n0\",\"state\":\"up\",\"devices\":2,\"store\":"
-				     "{\"used_bytes\":1536}},{\"node\":\"node-one\",\"state\":\"down\",\"devices\":16}]"
-				     "}";
-	return send_message(call, &d.base, err);
+	release(request(call, &ptc__v1__list_request__descriptor));
+	return send_document(call,
+			     "{\"nodes\":[{\"node\":\"n0\",\"state\":\"up\",\"devices\":2,\"store\":{\"used_bytes\":"
+			     "1536}},{\"node\":\"node-one\",\"state\":\"down\",\"devices\":16}]}",
+			     err);
 }
 
 static int on_resize(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
 {
-	Ptc__V1__ResizeRequest *r = receive(call, &ptc__v1__resize_request__descriptor);
+	Ptc__V1__ResizeRequest *r = request(call, &ptc__v1__resize_request__descriptor);
 	bool known = r && !strcmp(r->job, "j") && (r->gpus == 2 || !strcmp(r->config, "tp=2"));
-	int rc = progress(call, "checking", 0, false, err);
+	int rc = send_progress(call, "checking", 0, NULL, err);
 
 	release(r);
 	if (!known)
 		return ptc_error_set(err, PTC_ENOTFOUND, "job \"nobody\" does not exist");
 	if (!rc)
-		rc = progress(call, "moving", 500, false, err);
-	return rc ? rc : progress(call, "done", 1000, true, err);
+		rc = send_progress(call, "moving", 500, NULL, err);
+	return rc ? rc : send_progress(call, "done", 1000, summary, err);
 }
 
 static int on_events(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
 {
-	Ptc__V1__EventsRequest *r = receive(call, &ptc__v1__events_request__descriptor);
-	Ptc__V1__Document d;
+	Ptc__V1__EventsRequest *r = request(call, &ptc__v1__events_request__descriptor);
 	int rc = 0;
 
-	ptc__v1__document__init(&d);
-	d.version = 1;
-	for (uint32_t i = 0; i < r->limit && !rc; i++) {
-		d.json = (char *)(uintptr_t) "{\"number\":1,\"time_ms\":0,\"kind\":\"seal\",\"node\":\"n0\",\"text\":"
-					     "\"sealed\\u001b[31m\"}";
-		rc = send_message(call, &d.base, err);
-	}
+	for (uint32_t i = 0; i < r->limit && !rc; i++)
+		rc = send_document(call,
+				   "{\"number\":1,\"time_ms\":0,\"kind\":\"seal\",\"node\":\"n0\",\"text\":"
+				   "\"sealed\\u001b[31m\"}",
+				   err);
 	release(r);
 	return rc;
 }
@@ -145,7 +76,7 @@ static int on_abort(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
 {
 	Ptc__V1__Ack ack;
 
-	release(receive(call, &ptc__v1__job_request__descriptor));
+	release(request(call, &ptc__v1__job_request__descriptor));
 	atomic_fetch_add(&g.aborts, 1);
 	ptc__v1__ack__init(&ack);
 	ack.version = 1;
@@ -156,7 +87,7 @@ static int on_import_begin(void *arg, struct ptc_rpc_call *call, struct ptc_erro
 {
 	Ptc__V1__ImportBeginReply reply;
 
-	release(receive(call, &ptc__v1__import_begin_request__descriptor));
+	release(request(call, &ptc__v1__import_begin_request__descriptor));
 	atomic_fetch_add(&g.begins, 1);
 	for (size_t i = 0; i < 8; i++)
 		memset(g.items[i], 0xee, (size_t)ptc_item_bytes(&g.job.spec, i));
@@ -193,7 +124,7 @@ static int on_import_data(void *arg, struct ptc_rpc_call *call, struct ptc_error
 
 static int on_import_commit(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
 {
-	Ptc__V1__ImportCommitRequest *r = receive(call, &ptc__v1__import_commit_request__descriptor);
+	Ptc__V1__ImportCommitRequest *r = request(call, &ptc__v1__import_commit_request__descriptor);
 
 	if (g.committed)
 		release(g.committed);
@@ -205,14 +136,14 @@ static int on_import_commit(void *arg, struct ptc_rpc_call *call, struct ptc_err
 		if (g.digests[i] != r->digests[i])
 			return ptc_error_set(err, PTC_EDIGEST, "item %zu", i);
 	}
-	return progress(call, "done", 1000, true, err);
+	return send_progress(call, "done", 1000, summary, err);
 }
 
 static int on_export_info(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
 {
 	Ptc__V1__ExportInfoReply reply;
 
-	release(receive(call, &ptc__v1__export_info_request__descriptor));
+	release(request(call, &ptc__v1__export_info_request__descriptor));
 	ptc__v1__export_info_reply__init(&reply);
 	reply.version = 1;
 	reply.generation = 3;
@@ -230,7 +161,7 @@ static int on_export_info(void *arg, struct ptc_rpc_call *call, struct ptc_error
 /* In pieces of odd sizes. */
 static int on_read(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
 {
-	Ptc__V1__ReadRequest *r = receive(call, &ptc__v1__read_request__descriptor);
+	Ptc__V1__ReadRequest *r = request(call, &ptc__v1__read_request__descriptor);
 	Ptc__V1__Data d;
 	int rc = 0;
 
@@ -247,10 +178,7 @@ static int on_read(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
 
 static int setup(void **state)
 {
-	static const struct {
-		const char *method;
-		ptc_rpc_handler_fn fn;
-	} methods[] = {
+	static const struct method methods[] = {
 		{ "Nodes", on_nodes },
 		{ "Resize", on_resize },
 		{ "Events", on_events },
@@ -267,21 +195,11 @@ static int setup(void **state)
 	snprintf(g.dir, sizeof(g.dir), "/tmp/ptc-test-tr.XXXXXX");
 	assert_non_null(mkdtemp(g.dir));
 	snprintf(g.socket, sizeof(g.socket), "%s/s", g.dir);
-	setenv("PTC_SOCKET", g.socket, 1);
 	assert_int_equal(ptc_job_from_yaml("t", job_yaml, strlen(job_yaml), NULL, NULL, &g.job, &err), 0);
 	assert_int_equal(ptc_job_to_json(&g.job, &g.spec, &g.spec_len, &err), 0);
 	for (size_t i = 0; i < 8; i++)
 		g.items[i] = ptc_malloc((size_t)ptc_item_bytes(&g.job.spec, i) + 1);
-	assert_int_equal(ptc_rpc_server_new(&(struct ptc_rpc_server_opts){ .max_calls = 8 }, &g.server, &err), 0);
-	for (size_t i = 0; i < PTC_ARRAY_LEN(methods); i++) {
-		char name[64];
-
-		snprintf(name, sizeof(name), "/ptc.v1.Control/%s", methods[i].method);
-		assert_int_equal(ptc_rpc_server_method(g.server, name, 1u << PTC_ROLE_USER, methods[i].fn, NULL, &err),
-				 0);
-	}
-	if (ptc_rpc_server_listen_unix(g.server, g.socket, 0600, false, &err) || ptc_rpc_server_start(g.server, &err))
-		fail_msg("%s", err.text);
+	g.server = serve(g.socket, &(struct ptc_rpc_server_opts){ .max_calls = 8 }, methods, PTC_ARRAY_LEN(methods));
 	return 0;
 }
 
@@ -297,43 +215,6 @@ static int teardown(void **state)
 	ptc_rpc_shutdown();
 	return ptc_sys_remove_tree(g.dir, "test", NULL);
 }
-
-static char out[65536], errors[65536];
-
-static void slurp(FILE *f, char *buf)
-{
-	size_t n;
-
-	rewind(f);
-	n = fread(buf, 1, 65535, f);
-	buf[n] = '\0';
-	fclose(f);
-}
-
-static int ctl(const char *const *args)
-{
-	FILE *fo = tmpfile(), *fe = tmpfile();
-	const char *argv[16] = { TEST_PTCCTL };
-	int status = 0;
-	pid_t pid;
-
-	for (int i = 0; args[i]; i++)
-		argv[i + 1] = args[i];
-	pid = fork();
-	if (!pid) {
-		dup2(fileno(fo), 1);
-		dup2(fileno(fe), 2);
-		execv(TEST_PTCCTL, (char *const *)(uintptr_t)argv);
-		_exit(127);
-	}
-	assert_int_equal(waitpid(pid, &status, 0), pid);
-	slurp(fo, out);
-	slurp(fe, errors);
-	assert_true(WIFEXITED(status));
-	return WEXITSTATUS(status);
-}
-
-#define RUN(...) ctl((const char *const[]){ __VA_ARGS__, NULL })
 
 static void test_documents(void **state)
 {

@@ -10,6 +10,7 @@
 #include "base/cleanup.h"
 #include "base/limits.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static const struct {
@@ -20,7 +21,11 @@ static const struct {
 	{ "/ptc.v1.Peer/Pull", ptc_agent_on_pull },     { "/ptc.v1.Peer/Put", ptc_agent_on_put },
 	{ "/ptc.v1.Peer/Finish", ptc_agent_on_finish }, { "/ptc.v1.Peer/Fetch", ptc_agent_on_fetch },
 	{ "/ptc.v1.Peer/Digest", ptc_agent_on_digest }, { "/ptc.v1.Peer/FetchRank", ptc_agent_on_fetch_rank },
-	{ "/ptc.v1.Peer/Stat", ptc_agent_on_stat },
+	{ "/ptc.v1.Peer/Stat", ptc_agent_on_stat },     { "/ptc.v1.Peer/Capture", ptc_agent_on_capture },
+	{ "/ptc.v1.Peer/Start", ptc_agent_on_start },   { "/ptc.v1.Peer/Arm", ptc_agent_on_arm },
+	{ "/ptc.v1.Peer/Stop", ptc_agent_on_stop },     { "/ptc.v1.Peer/End", ptc_agent_on_end },
+	{ "/ptc.v1.Peer/Build", ptc_agent_on_build },   { "/ptc.v1.Peer/Meet", ptc_agent_on_meet },
+	{ "/ptc.v1.Peer/Ranks", ptc_agent_on_ranks },   { "/ptc.v1.Peer/Log", ptc_agent_on_log },
 };
 
 int ptc_agent_new(const struct ptc_agent_env *env, struct ptc_agent **ret_agent, struct ptc_error *err)
@@ -66,6 +71,7 @@ struct ptc_agent *ptc_agent_free(struct ptc_agent *agent)
 
 	if (!agent)
 		return NULL;
+	ptc_settle_stop(agent);
 	ptc_geometry_cache_done(agent);
 	while ((job = agent->shared.jobs)) {
 		agent->shared.jobs = job->next;
@@ -133,7 +139,7 @@ static struct ptc_agent_job *job_ref_locked(struct ptc_agent *agent, const char 
 		job = ptc_calloc(1, sizeof(*job));
 		if (!job)
 			return NULL;
-		strcpy(job->uuid, uuid);
+		snprintf(job->uuid, sizeof job->uuid, "%s", uuid);
 		job->next = agent->shared.jobs;
 		agent->shared.jobs = job;
 	}

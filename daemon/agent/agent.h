@@ -18,6 +18,10 @@
 
 #include "base/status.h"
 #include "daemon/store/store.h"
+#include "daemon/workers/workers.h"
+#include "formats/job.h"
+#include "formats/state_doc.h"
+#include "reshard/declared.h"
 #include "reshard/plan.h"
 #include "rpc/rpc.h"
 
@@ -29,15 +33,17 @@ struct ptc_agent;
 
 struct ptc_geometry {
 	uint64_t generation, snapshot;
-	const struct ptc_spec *spec; /* borrowed from the spec cache, lives as long as the geometry */
-	struct ptc_layout *layout;
+	const struct ptc_spec *spec; /* borrowed from the spec or layout cache, lives as long as the geometry */
+	const struct ptc_layout *layout;
+	struct ptc_layout
+		*own_layout; /* the same, when it was made of rules; NULL: declared, borrowed with layout_ref */
 	struct ptc_allocation allocation; /* node numbers index `nodes` */
 	char **nodes, **addresses;
 	size_t nnodes;
 	char uuid[37];           /* the job */
 	char spec_hash[65];      /* names the spec's blob */
-	struct ptc_agent *agent; /* gives spec_ref back */
-	void *spec_ref;
+	struct ptc_agent *agent; /* gives the references back */
+	void *spec_ref, *layout_ref;
 	struct ptc_holders *holders; /* who needs which boxes of which item; built at first use, any thread */
 };
 /* Accepts an empty one; leaves it empty. */
@@ -53,6 +59,22 @@ struct ptc_agent_env {
 	int (*spec_get)(void *arg, const char *uuid, const char *hash, const struct ptc_spec **ret_spec, void **ret_ref,
 			struct ptc_error *err);
 	void (*spec_release)(void *arg, void *ref);
+	/* Likewise a layout document with the spec it describes (formats/layout_doc.h). NULL: no declared layouts here. */
+	int (*layout_get)(void *arg, const char *uuid, const char *hash, const struct ptc_spec **ret_spec,
+			  const struct ptc_layout **ret_layout, void **ret_ref, struct ptc_error *err);
+	void (*layout_release)(void *arg, void *ref);
+	/* Likewise the job's description, for how its ranks are started. */
+	int (*job_get)(void *arg, const char *uuid, const char *spec_hash, const struct ptc_job_desc **ret_job,
+		       void **ret_ref, struct ptc_error *err);
+	void (*job_release)(void *arg, void *ref);
+	/* Blocking, any thread: a blob of a job, as it is; ptc_free it. */
+	int (*blob_get)(void *arg, const char *uuid, const char *hash, char **ret_data, size_t *ret_len,
+			struct ptc_error *err);
+	/* The ranks on this node; NULL: none run here, and calls about them are PTC_ESTATE. Outlives the agent. */
+	struct ptc_workers *workers;
+	uint32_t finish_wait_ms; /* Finish waits so long for ranks to go before it answers; 0: 15 s */
+	/* What failed when ranks were started or restored after Finish had been answered; any thread. May be NULL. */
+	void (*news)(void *arg, const struct ptc_worker_news *news);
 	/* A bulk or control channel to a node; cached and owned by the callee, valid until the agent is freed. lane: separate connections. */
 	int (*channel)(void *arg, const char *node, const char *address, bool bulk, unsigned lane,
 		       struct ptc_rpc_channel **ret_channel, struct ptc_error *err);
@@ -69,6 +91,15 @@ struct Ptc__V1__Generation;
 int ptc_agent_geometry(struct ptc_agent *agent, const struct Ptc__V1__SwitchInfo *info,
 		       const struct Ptc__V1__Generation *which, struct ptc_geometry *ret_geometry,
 		       struct ptc_error *err);
+
+/* ---- what ranks of other nodes say, at the controller ------------------------ */
+
+struct Ptc__V1__RankLayout;
+struct Ptc__V1__RankState;
+/* Of Build's reply into a merge; of Capture's last message into a state bundle. Check every number from the wire. */
+int ptc_agent_declared_add(struct ptc_declared_merge *m, const struct Ptc__V1__RankLayout *rank, struct ptc_error *err);
+int ptc_agent_state_add(struct ptc_state *s, const struct ptc_config *config, const struct Ptc__V1__RankState *rank,
+			struct ptc_error *err);
 
 /* ---- gateway: gather (export) ------------------------------------------------ */
 

@@ -4,6 +4,7 @@
  * parts of a box XOR together. Failure modes: a block that does not verify
  * (PTC_ECORRUPT from the store), a box that is not here, cancellation. The
  * first failure stops all threads. */
+#include "daemon/agent/crew.h"
 #include "daemon/agent/internal.h"
 
 #include "base/alloc.h"
@@ -22,15 +23,6 @@ struct digester {
 	const struct ptc_digest_job *job;
 	struct task *tasks;
 	size_t ntasks, cap;
-	_Atomic size_t next;
-	atomic_bool stop;
-	struct {
-		pthread_mutex_t lock;
-		pthread_cond_t cond;
-		unsigned running;
-		int status;
-		struct ptc_error err;
-	} shared;
 };
 
 static int task_push(struct digester *d, size_t need, const struct ptc_box *box)
@@ -66,8 +58,10 @@ static int tasks_make(struct digester *d, struct ptc_error *err)
 	return r ? ptc_error_set(err, PTC_ENOMEM, "no memory to digest %zu boxes", needs->n) : 0;
 }
 
-static int task_run(struct digester *d, const struct task *t, struct ptc_error *err)
+static int task_run(void *arg, unsigned thread, size_t i, struct ptc_error *err)
 {
+	struct digester *d = arg;
+	const struct task *t = &d->tasks[i];
 	uint32_t item = d->job->needs->v[t->need].item, ndim;
 	int64_t shape[PTC_MAX_DIMS];
 	uint64_t digest;
@@ -79,92 +73,35 @@ static int task_run(struct digester *d, const struct task *t, struct ptc_error *
 	return r;
 }
 
-static void *digest_thread(void *arg)
+static bool digest_stop(void *arg)
 {
-	struct digester *d = arg;
-	struct ptc_error err = PTC_ERROR_INIT;
-	size_t i;
-	int r = 0;
+	const struct ptc_digest_job *job = ((struct digester *)arg)->job;
 
-	while (!r && !atomic_load(&d->stop) && (i = atomic_fetch_add(&d->next, 1)) < d->ntasks)
-		r = task_run(d, &d->tasks[i], &err);
-	pthread_mutex_lock(&d->shared.lock);
-	if (r && !d->shared.status) {
-		d->shared.status = r;
-		d->shared.err = err;
-		atomic_store(&d->stop, true);
-	}
-	d->shared.running--;
-	pthread_cond_signal(&d->shared.cond);
-	pthread_mutex_unlock(&d->shared.lock);
-	return NULL;
+	return job->stop && job->stop(job->arg);
 }
 
-/* Waits for the threads, telling the caller now and then and asking whether to stop. */
-static void digest_wait(struct digester *d)
+static void digest_tick(void *arg)
 {
-	const struct ptc_digest_job *job = d->job;
+	const struct ptc_digest_job *job = ((struct digester *)arg)->job;
 
-	pthread_mutex_lock(&d->shared.lock);
-	while (d->shared.running) {
-		ptc_cond_wait_ms(&d->shared.cond, &d->shared.lock, PTC_AGENT_TICK_MS);
-		if (!d->shared.running)
-			break;
-		pthread_mutex_unlock(&d->shared.lock);
-		if (job->stop && job->stop(job->arg))
-			atomic_store(&d->stop, true);
-		else if (job->tick)
-			job->tick(job->arg);
-		pthread_mutex_lock(&d->shared.lock);
-	}
-	pthread_mutex_unlock(&d->shared.lock);
-}
-
-static void digest_run(struct digester *d)
-{
-	pthread_t threads[PTC_AGENT_DIGEST_THREADS];
-	unsigned n = 0;
-
-	d->shared.running = 0;
-	while (n < PTC_AGENT_DIGEST_THREADS && n < d->ntasks) {
-		pthread_mutex_lock(&d->shared.lock);
-		d->shared.running++;
-		pthread_mutex_unlock(&d->shared.lock);
-		if (pthread_create(&threads[n], NULL, digest_thread, d)) {
-			pthread_mutex_lock(&d->shared.lock);
-			d->shared.running--;
-			pthread_mutex_unlock(&d->shared.lock);
-			break;
-		}
-		n++;
-	}
-	if (!n && d->ntasks) { /* no thread to be had: do it here */
-		d->shared.running = 1;
-		digest_thread(d);
-	}
-	digest_wait(d);
-	for (unsigned i = 0; i < n; i++)
-		pthread_join(threads[i], NULL);
+	if (job->tick)
+		job->tick(job->arg);
 }
 
 int ptc_digest_needs(const struct ptc_digest_job *job, struct ptc_error *err)
 {
 	struct digester d = { .job = job };
 	int r = tasks_make(&d, err);
+	struct ptc_crew crew = { .ntasks = d.ntasks,
+				 .threads = PTC_AGENT_DIGEST_THREADS,
+				 .run = task_run,
+				 .stop = digest_stop,
+				 .tick = digest_tick,
+				 .arg = &d,
+				 .what = "digesting" };
 
 	memset(job->digests, 0, job->needs->n * sizeof(*job->digests));
-	if (!r) {
-		ptc_require(!pthread_mutex_init(&d.shared.lock, NULL));
-		ptc_cond_init(&d.shared.cond);
-		digest_run(&d);
-		pthread_cond_destroy(&d.shared.cond);
-		pthread_mutex_destroy(&d.shared.lock);
-		r = d.shared.status;
-		if (r)
-			ptc_error_set(err, r, "%s", d.shared.err.text);
-		else if (atomic_load(&d.stop))
-			r = ptc_error_set(err, PTC_ECANCELED, "cancelled while digesting");
-	}
+	r = r ? r : ptc_crew_run(&crew, err);
 	ptc_free(d.tasks);
 	return r;
 }

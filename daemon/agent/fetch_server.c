@@ -13,6 +13,7 @@
 #include "base/check.h"
 #include "base/limits.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #define FETCH_PARTS       512
@@ -212,7 +213,7 @@ static int fetch(struct ptc_agent *agent, struct ptc_rpc_call *call, const Ptc__
 	o->agent = agent;
 	o->call = call;
 	o->op = (struct ptc_agent_op){ agent, NULL, call };
-	strcpy(key.uuid, req->uuid);
+	snprintf(key.uuid, sizeof key.uuid, "%s", req->uuid);
 	r = ptc_table_open(agent->env.store, &key, &o->table, err);
 	if (!r) {
 		r = serve(o, req, err);

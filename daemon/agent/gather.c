@@ -394,7 +394,7 @@ int ptc_agent_gather(struct ptc_agent *agent, const struct ptc_geometry *g, cons
 	r = gather_init(&ga, &bytes, err);
 	if (!r && (offset > bytes || length > bytes - offset))
 		r = ptc_error_set(err, PTC_EINVAL, "bytes %llu to %llu of item %u, which has %llu",
-				  (unsigned long long)offset, (unsigned long long)(offset + length), item,
+				  (unsigned long long)offset, (unsigned long long)offset + length, item,
 				  (unsigned long long)bytes);
 	if (!r && length) {
 		r = gather_memory(&ga, length, &window, err);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Geometry: what a Generation on the wire means, as a layout and allocation.
- * Happy path: numbers checked, spec looked up by hash, layout built; the list
- * of holders is built at first use. Geometries of server calls are cached, so
+ * Happy path: numbers checked, spec looked up by hash, layout built (or taken
+ * from a layout document, with its spec); the list of holders is built at first use. Geometries of server calls are cached, so
  * that thousands of calls about one generation build it once.
  * Failure modes: numbers that contradict each other (PTC_EINVAL naming them),
- * an unknown spec (the provider's code), a configuration that does not fit
+ * an unknown spec or layout document (the provider's code), a configuration that does not fit
  * (PTC_ELAYOUT). */
 #include "daemon/agent/internal.h"
 
@@ -14,6 +14,7 @@
 #include "base/digest.h"
 #include "base/limits.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -45,12 +46,14 @@ static void names_free(char **names, size_t n)
 void ptc_geometry_done(struct ptc_geometry *g)
 {
 	holders_free(g->holders);
-	ptc_layout_free(g->layout);
+	ptc_layout_free(g->own_layout);
 	ptc_allocation_done(&g->allocation);
 	names_free(g->nodes, g->nnodes);
 	names_free(g->addresses, g->nnodes);
 	if (g->spec_ref)
 		g->agent->env.spec_release(g->agent->env.arg, g->spec_ref);
+	if (g->layout_ref)
+		g->agent->env.layout_release(g->agent->env.arg, g->layout_ref);
 	*g = (struct ptc_geometry){ 0 };
 }
 
@@ -179,13 +182,50 @@ static int allocation_read(struct ptc_geometry *g, const Ptc__V1__Generation *wh
 	return devices_distinct(&g->allocation, err);
 }
 
-static int layout_read(struct ptc_geometry *g, const Ptc__V1__Generation *which, struct ptc_error *err)
+static int layout_read(struct ptc_geometry *g, const Ptc__V1__SwitchInfo *info, const struct ptc_config *config,
+		       struct ptc_error *err)
+{
+	const struct ptc_agent_env *env = &g->agent->env;
+	int r = env->spec_get(env->arg, info->uuid, info->spec_hash, &g->spec, &g->spec_ref, err);
+
+	r = r ? r : ptc_layout_new(g->spec, config, &g->own_layout, err);
+	g->layout = g->own_layout;
+	return r;
+}
+
+/* The document says which configuration it is of; so must the generation. */
+static int layout_borrow(struct ptc_geometry *g, const Ptc__V1__SwitchInfo *info, const Ptc__V1__Generation *which,
+			 const struct ptc_config *config, struct ptc_error *err)
+{
+	const struct ptc_agent_env *env = &g->agent->env;
+	char *texts = ptc_calloc(2, PTC_CONFIG_TEXT_MAX);
+	int r = 0;
+
+	if (!env->layout_get)
+		r = ptc_error_set(err, PTC_ESTATE, "node %s knows no layouts that ranks declare", g->agent->node);
+	else if (!texts)
+		r = ptc_error_set(err, PTC_ENOMEM, "no memory for a configuration");
+	r = r ? r
+	      : env->layout_get(env->arg, info->uuid, which->layout_hash, &g->spec, &g->layout, &g->layout_ref, err);
+	if (!r && (ptc_config_format(config, texts, PTC_CONFIG_TEXT_MAX) ||
+		   ptc_config_format(ptc_layout_config(g->layout), texts + PTC_CONFIG_TEXT_MAX, PTC_CONFIG_TEXT_MAX) ||
+		   strcmp(texts, texts + PTC_CONFIG_TEXT_MAX)))
+		r = ptc_error_set(err, PTC_EINVAL, "generation %llu is %.200s, its layout document is of %.200s",
+				  (unsigned long long)which->number, texts, texts + PTC_CONFIG_TEXT_MAX);
+	ptc_free(texts);
+	return r;
+}
+
+static int layout_make(struct ptc_geometry *g, const Ptc__V1__SwitchInfo *info, const Ptc__V1__Generation *which,
+		       struct ptc_error *err)
 {
 	struct ptc_config *config = ptc_calloc(1, sizeof(*config));
 	int r = config ? 0 : ptc_error_set(err, PTC_ENOMEM, "no memory for a configuration");
 
 	r = r ? r : ptc_config_parse(which->config, config, err);
-	r = r ? r : ptc_layout_new(g->spec, config, &g->layout, err);
+	if (!r)
+		r = which->layout_hash[0] ? layout_borrow(g, info, which, config, err)
+					  : layout_read(g, info, config, err);
 	ptc_free(config);
 	if (r)
 		return r;
@@ -195,22 +235,53 @@ static int layout_read(struct ptc_geometry *g, const Ptc__V1__Generation *which,
 	return 0;
 }
 
+static int place_read(struct ptc_geometry *g, const Ptc__V1__SwitchInfo *info, const Ptc__V1__Generation *which,
+		      struct ptc_error *err)
+{
+	if (names_copy(g, info))
+		return ptc_error_set(err, PTC_ENOMEM, "no memory for %zu node names", info->n_nodes);
+	return allocation_read(g, which, err);
+}
+
 static int geometry_build(struct ptc_geometry *g, const Ptc__V1__SwitchInfo *info, const Ptc__V1__Generation *which,
 			  struct ptc_error *err)
 {
-	int r = 0;
+	int r = place_read(g, info, which, err);
 
-	if (names_copy(g, info))
-		return ptc_error_set(err, PTC_ENOMEM, "no memory for %zu node names", info->n_nodes);
+	if (r)
+		return r;
 	g->holders = ptc_calloc(1, sizeof(*g->holders));
 	if (!g->holders)
 		return ptc_error_set(err, PTC_ENOMEM, "no memory for a geometry");
 	ptc_require(!pthread_mutex_init(&g->holders->lock, NULL));
-	r = allocation_read(g, which, err);
-	if (r)
+	return layout_make(g, info, which, err);
+}
+
+int ptc_geometry_place(struct ptc_agent *agent, const Ptc__V1__SwitchInfo *info, const Ptc__V1__Generation *which,
+		       struct ptc_geometry *ret_geometry, struct ptc_config *ret_config, struct ptc_error *err)
+{
+	struct ptc_geometry g = { .agent = agent };
+	uint32_t world = 0;
+	int r = 0;
+
+	if (!which || !which->number)
+		return ptc_error_set(err, PTC_EINVAL, "no generation is named");
+	g.generation = which->number;
+	g.snapshot = which->snapshot;
+	strcpy(g.uuid, info->uuid);
+	strcpy(g.spec_hash, info->spec_hash);
+	r = place_read(&g, info, which, err);
+	r = r ? r : ptc_config_parse(which->config, ret_config, err);
+	r = r ? r : ptc_config_world(ret_config, &world, err);
+	if (!r && world != g.allocation.world)
+		r = ptc_error_set(err, PTC_EINVAL, "configuration %.200s has %u ranks, the allocation %u",
+				  which->config, world, g.allocation.world);
+	if (r) {
+		ptc_geometry_done(&g);
 		return r;
-	r = g->agent->env.spec_get(g->agent->env.arg, info->uuid, info->spec_hash, &g->spec, &g->spec_ref, err);
-	return r ? r : layout_read(g, which, err);
+	}
+	*ret_geometry = g;
+	return 0;
 }
 
 int ptc_agent_geometry(struct ptc_agent *agent, const struct Ptc__V1__SwitchInfo *info,
@@ -224,10 +295,12 @@ int ptc_agent_geometry(struct ptc_agent *agent, const struct Ptc__V1__SwitchInfo
 		return r;
 	if (!which || !which->number)
 		return ptc_error_set(err, PTC_EINVAL, "no generation is named");
+	if (strlen(which->layout_hash) > 64)
+		return ptc_error_set(err, PTC_EINVAL, "a layout hash of %zu characters", strlen(which->layout_hash));
 	g.generation = which->number;
 	g.snapshot = which->snapshot;
-	strcpy(g.uuid, info->uuid);
-	strcpy(g.spec_hash, info->spec_hash);
+	snprintf(g.uuid, sizeof g.uuid, "%s", info->uuid);
+	snprintf(g.spec_hash, sizeof g.spec_hash, "%s", info->spec_hash);
 	r = geometry_build(&g, info, which, err);
 	if (r) {
 		ptc_geometry_done(&g);
@@ -374,6 +447,7 @@ static int cache_key(const Ptc__V1__SwitchInfo *info, const Ptc__V1__Generation 
 	only.nodes = info->nodes;
 	only.n_addresses = info->n_addresses;
 	only.addresses = info->addresses;
+	gen.launch = 0; /* where tensors lie does not depend on it */
 	only.from = &gen;
 	r = ptc_pb_encode(&only.base, &data, &len, err);
 	if (r)

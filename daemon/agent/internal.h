@@ -8,6 +8,8 @@
 #pragma once
 
 #include "daemon/agent/agent.h"
+#include "daemon/agent/crew.h"
+#include "daemon/agent/placed.h"
 #include "daemon/agent/ticket.h"
 #include "daemon/agent/wire.h"
 #include "proto/pb.h"
@@ -26,7 +28,11 @@
 #define PTC_AGENT_TICK_MS         200
 #define PTC_AGENT_STALL_MS        60000 /* a stream without a byte for so long is given up */
 #define PTC_AGENT_CONTROL_TIMEOUT 60000
-#define PTC_AGENT_GEOMETRIES      8 /* kept between calls */
+#define PTC_AGENT_GEOMETRIES      8     /* kept between calls */
+#define PTC_AGENT_BEAT_MS         1000  /* a call about ranks that goes on says so this often */
+#define PTC_AGENT_MEETS           16    /* of those that wait for a key; others are told to ask again */
+#define PTC_AGENT_MEET_MS         5000  /* and no longer than this */
+#define PTC_AGENT_FINISH_MS       15000 /* see ptc_agent_env.finish_wait_ms */
 
 /* One job while something is done with it, or between its Prepare and Finish. */
 struct ptc_agent_job {
@@ -51,7 +57,10 @@ struct ptc_agent {
 		pthread_cond_t cond;
 		struct ptc_agent_job *jobs;
 		struct ptc_geometry_ref *geometries; /* newest first */
+		unsigned settlers;                   /* threads of settle.c */
+		bool stopping;
 	} shared;
+	_Atomic unsigned meets;
 };
 
 /* ---- requests and replies of the server side ---- */
@@ -206,6 +215,15 @@ int ptc_agent_on_fetch(void *agent, struct ptc_rpc_call *call, struct ptc_error 
 int ptc_agent_on_fetch_rank(void *agent, struct ptc_rpc_call *call, struct ptc_error *err);
 int ptc_agent_on_digest(void *agent, struct ptc_rpc_call *call, struct ptc_error *err);
 int ptc_agent_on_stat(void *agent, struct ptc_rpc_call *call, struct ptc_error *err);
+int ptc_agent_on_capture(void *agent, struct ptc_rpc_call *call, struct ptc_error *err);
+int ptc_agent_on_start(void *agent, struct ptc_rpc_call *call, struct ptc_error *err);
+int ptc_agent_on_arm(void *agent, struct ptc_rpc_call *call, struct ptc_error *err);
+int ptc_agent_on_stop(void *agent, struct ptc_rpc_call *call, struct ptc_error *err);
+int ptc_agent_on_end(void *agent, struct ptc_rpc_call *call, struct ptc_error *err);
+int ptc_agent_on_build(void *agent, struct ptc_rpc_call *call, struct ptc_error *err);
+int ptc_agent_on_meet(void *agent, struct ptc_rpc_call *call, struct ptc_error *err);
+int ptc_agent_on_ranks(void *agent, struct ptc_rpc_call *call, struct ptc_error *err);
+int ptc_agent_on_log(void *agent, struct ptc_rpc_call *call, struct ptc_error *err);
 
 /* ---- shared by Prepare and Pull (switch.c) ---- */
 /* One side of a switch as this node sees it. */
@@ -233,3 +251,72 @@ int ptc_fill_reserve(struct ptc_fill *f, struct ptc_agent *agent, const struct p
 void ptc_fill_done(struct ptc_fill *f);
 /* The version and numbers every request with a SwitchInfo must have right. */
 int ptc_switch_info_check(uint32_t version, const Ptc__V1__SwitchInfo *info, struct ptc_error *err);
+/* PTC_ENOSPC saying how much is missing, where so many more bytes do not fit. */
+int ptc_agent_memory_check(struct ptc_agent *agent, int64_t new_bytes, struct ptc_error *err);
+/* Drops one table, however far it is; missing is fine. */
+int ptc_agent_table_drop(struct ptc_agent *agent, const struct ptc_table_key *key, struct ptc_error *err);
+/* Drops the job's tables that are older than the newest of keep and not in it. */
+int ptc_agent_tables_drop_old(struct ptc_agent *agent, const char *uuid, Ptc__V1__TableKey *const *keep, size_t nkeep,
+			      struct ptc_error *err);
+
+/* ---- ranks on this node (group.c) ---- */
+/* Names, allocation and configuration of a generation that nothing may be known of yet but these: no spec, no layout. */
+int ptc_geometry_place(struct ptc_agent *agent, const Ptc__V1__SwitchInfo *info, const Ptc__V1__Generation *which,
+		       struct ptc_geometry *ret_geometry, struct ptc_config *ret_config, struct ptc_error *err);
+/* PTC_ESTATE where no ranks run on this node. */
+int ptc_group_workers(struct ptc_agent *agent, struct ptc_error *err);
+void ptc_group_key_of(const Ptc__V1__SwitchInfo *info, const Ptc__V1__Generation *which, struct ptc_group_key *ret);
+/* How the ranks of a generation on this node are started; owns what it points to. nranks 0: there are none here. */
+struct ptc_group_start {
+	struct ptc_group_desc desc;
+	struct ptc_geometry place;
+	struct ptc_group_rank *ranks;
+	struct ptc_config *config;
+	char *config_text;
+	void *job_ref;
+};
+int ptc_group_start_make(struct ptc_agent *agent, const Ptc__V1__SwitchInfo *info, const Ptc__V1__Generation *which,
+			 struct ptc_group_start *ret, struct ptc_error *err);
+void ptc_group_start_done(struct ptc_group_start *s, struct ptc_agent *agent);
+
+/* The seats of a group here, by rank; exactly those that the allocation puts here. */
+struct ptc_group {
+	struct ptc_workers *workers;
+	struct ptc_group_key key;
+	struct ptc_seat_view *raw; /* as they were given */
+	struct ptc_seat_view *v;
+	size_t n;
+};
+/* PTC_ENOTFOUND: no such group here. PTC_ESTATE naming ranks: others than there should be. */
+int ptc_group_open(struct ptc_agent *agent, const struct ptc_allocation *a, uint32_t self,
+		   const struct ptc_group_key *key, struct ptc_group *ret, struct ptc_error *err);
+void ptc_group_close(struct ptc_group *group); /* one of zeros is fine */
+/* A declared region of one seat, in bytes. */
+struct ptc_seat_source {
+	uint32_t item, seat; /* seat: index into group->v */
+	struct ptc_placed at;
+};
+struct ptc_seat_sources {
+	struct ptc_seat_source *v; /* by item, then rank */
+	size_t n;
+};
+/* Every region of every seat; PTC_ELAYOUT naming rank and tensor where a rank has declared other than g lays it out. */
+int ptc_seat_sources_make(const struct ptc_geometry *g, const struct ptc_group *group, struct ptc_seat_sources *ret,
+			  struct ptc_error *err);
+void ptc_seat_sources_done(struct ptc_seat_sources *s);
+
+/* ---- a snapshot's bytes into the ranks that have declared (restore.c) ---- */
+struct ptc_restore {
+	struct ptc_table *table; /* sealed */
+	const struct ptc_geometry *g;
+	const struct ptc_group *group; /* its DECLARED seats are written */
+	ptc_stop_fn stop;
+	void *arg;
+};
+int ptc_restore_seats(const struct ptc_restore *job, struct ptc_error *err);
+
+/* ---- what Finish says of ranks (settle.c) ---- */
+/* Makes what runs here what the request says, or ends all ranks of the job. Waits finish_wait_ms at most, then goes on behind the
+ * answer; what fails is news. */
+int ptc_settle(struct ptc_agent *agent, const Ptc__V1__FinishRequest *req, struct ptc_error *err);
+void ptc_settle_stop(struct ptc_agent *agent); /* ends what goes on; waits for it */

@@ -11,6 +11,7 @@
 #include "base/check.h"
 #include "base/limits.h"
 
+#include <stdio.h>
 #include <string.h>
 
 struct target {
@@ -41,7 +42,7 @@ int ptc_scatter_new(struct ptc_agent *agent, const struct ptc_geometry *to, cons
 	s->agent = agent;
 	s->to = to;
 	s->import_id = import_id;
-	strcpy(s->uuid, uuid);
+	snprintf(s->uuid, sizeof s->uuid, "%s", uuid);
 	s->targets = ptc_calloc(to->nnodes, sizeof(*s->targets));
 	if (!s->targets) {
 		ptc_free(s);
@@ -217,7 +218,7 @@ int ptc_scatter_write(struct ptc_scatter *s, uint32_t item, uint64_t offset, con
 	bytes = (uint64_t)ptc_item_bytes(s->to->spec, item);
 	if (offset > bytes || len > bytes - offset)
 		return ptc_error_set(err, PTC_EINVAL, "bytes %llu to %llu of item %u, which has %llu",
-				     (unsigned long long)offset, (unsigned long long)(offset + len), item,
+				     (unsigned long long)offset, (unsigned long long)offset + len, item,
 				     (unsigned long long)bytes);
 	if (ptc_box_from_range(ndim, shape, (int64_t)offset, (int64_t)len, &boxes))
 		r = ptc_error_set(err, PTC_ENOMEM, "no memory to cut a range");

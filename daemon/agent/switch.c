@@ -13,6 +13,7 @@
 #include "base/buf.h"
 #include "base/check.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -40,6 +41,23 @@ static int need_boxes_make(struct ptc_switch_view *v, struct ptc_error *err)
 	return 0;
 }
 
+/* Items are numbers; both sides must mean the same by them. */
+static int same_items(const struct ptc_geometry *from, const struct ptc_geometry *to, struct ptc_error *err)
+{
+	char what[64];
+
+	if (from->spec == to->spec)
+		return 0;
+	if (from->spec->nfields || to->spec->nfields)
+		return ptc_error_set(
+			err, PTC_ELAYOUT,
+			"generations %llu and %llu: one is laid out by rules with fields, the other by what "
+			"its ranks declare; export the one and import it",
+			(unsigned long long)from->generation, (unsigned long long)to->generation);
+	snprintf(what, sizeof(what), "generation %llu", (unsigned long long)to->generation);
+	return ptc_declared_same(from->spec, to->spec, what, err);
+}
+
 static int view_fill(struct ptc_switch_view *v, struct ptc_agent *agent, const Ptc__V1__SwitchInfo *info,
 		     struct ptc_error *err)
 {
@@ -47,6 +65,7 @@ static int view_fill(struct ptc_switch_view *v, struct ptc_agent *agent, const P
 
 	if (!r && info->from && info->from->number)
 		r = ptc_geometry_get(agent, info, info->from, &v->from, err);
+	r = r || !v->from ? r : same_items(&v->from->g, &v->to->g, err);
 	r = r ? r : ptc_geometry_node(&v->to->g, agent->node, &v->self, err);
 	r = r ? r : ptc_layout_node_needs(v->to->g.layout, &v->to->g.allocation, v->self, &v->needs, err);
 	r = r ? r : need_boxes_make(v, err);
@@ -182,8 +201,7 @@ static int key_list_read(struct key_list *l, struct ptc_agent *agent, const stru
 	return r;
 }
 
-/* A dry run leaves no table that was not there before. */
-static int dry_run_forget(struct ptc_agent *agent, const struct ptc_table_key *key, struct ptc_error *err)
+int ptc_agent_table_drop(struct ptc_agent *agent, const struct ptc_table_key *key, struct ptc_error *err)
 {
 	struct key_list after;
 	int r = key_list_read(&after, agent, key, err);
@@ -194,7 +212,43 @@ static int dry_run_forget(struct ptc_agent *agent, const struct ptc_table_key *k
 	return r;
 }
 
-static int memory_check(struct ptc_agent *agent, int64_t new_bytes, struct ptc_error *err)
+static bool older(const struct ptc_table_key *a, const struct ptc_table_key *b)
+{
+	return a->generation < b->generation || (a->generation == b->generation && a->snapshot < b->snapshot);
+}
+
+int ptc_agent_tables_drop_old(struct ptc_agent *agent, const char *uuid, Ptc__V1__TableKey *const *keep, size_t nkeep,
+			      struct ptc_error *err)
+{
+	struct ptc_table_key none = { 0 }, newest = { 0 };
+	struct key_list all;
+	size_t n = 0;
+	int r;
+
+	strcpy(none.uuid, uuid);
+	for (size_t i = 0; i < nkeep; i++) {
+		struct ptc_table_key k = { .generation = keep[i]->generation, .snapshot = keep[i]->snapshot };
+
+		if (older(&newest, &k))
+			newest = k;
+	}
+	r = key_list_read(&all, agent, &none, err);
+	for (size_t i = 0; !r && i < all.n; i++) {
+		bool stays = !older(&all.v[i], &newest);
+
+		for (size_t k = 0; k < nkeep; k++)
+			stays = stays ||
+				(keep[k]->generation == all.v[i].generation && keep[k]->snapshot == all.v[i].snapshot);
+		if (stays)
+			all.v[n++] = all.v[i];
+	}
+	if (!r && n < all.n)
+		r = ptc_store_keep(agent->env.store, uuid, all.v, n, err);
+	ptc_free(all.v);
+	return r;
+}
+
+int ptc_agent_memory_check(struct ptc_agent *agent, int64_t new_bytes, struct ptc_error *err)
 {
 	struct ptc_store_stats stats;
 	uint64_t room;
@@ -231,12 +285,13 @@ static int prepare_dry(struct ptc_agent *agent, const struct ptc_switch_view *v,
 	ptc_table_unref(src);
 	ptc_table_unref(table);
 	if (table && !before.seen) {
-		int forget = dry_run_forget(agent, key, r ? NULL : err);
+		int forget =
+			ptc_agent_table_drop(agent, key, r ? NULL : err); /* it leaves nothing that was not there */
 
 		r = r ? r : forget;
 	}
 	ptc_free(before.v);
-	return r ? r : memory_check(agent, ret->new_bytes, err);
+	return r ? r : ptc_agent_memory_check(agent, ret->new_bytes, err);
 }
 
 static int prepare_real(struct ptc_agent *agent, const struct ptc_switch_view *v, const struct ptc_table_key *key,
@@ -357,8 +412,8 @@ static int seal(struct ptc_agent *agent, const Ptc__V1__SealRequest *req, struct
 	struct ptc_table_key to = { .generation = req->to->generation, .snapshot = req->to->snapshot };
 	int r;
 
-	strcpy(from.uuid, req->info->uuid);
-	strcpy(to.uuid, req->info->uuid);
+	snprintf(from.uuid, sizeof from.uuid, "%s", req->info->uuid);
+	snprintf(to.uuid, sizeof to.uuid, "%s", req->info->uuid);
 	r = ptc_table_alias(agent->env.store, &from, &to, err);
 	r = r ? r : table_bytes(agent, &to, &reply.bytes, err);
 	reply.version = PTC_WIRE_VERSION;
@@ -400,7 +455,7 @@ static int finish(struct ptc_agent *agent, const Ptc__V1__FinishRequest *req, st
 	if (!keep)
 		return ptc_error_set(err, PTC_ENOMEM, "no memory for %zu table keys", req->n_keep);
 	for (size_t i = 0; i < req->n_keep; i++) {
-		strcpy(keep[i].uuid, req->uuid);
+		snprintf(keep[i].uuid, sizeof keep[i].uuid, "%s", req->uuid);
 		keep[i].generation = req->keep[i]->generation;
 		keep[i].snapshot = req->keep[i]->snapshot;
 	}
@@ -425,6 +480,15 @@ static int finish_check(const Ptc__V1__FinishRequest *req, struct ptc_error *err
 		return r;
 	if (strlen(req->uuid) != 36 || strspn(req->uuid, "0123456789abcdef-") != 36)
 		return ptc_error_set(err, PTC_EINVAL, "a job identifier that is none: \"%.40s\"", req->uuid);
+	if (req->live && req->delete_job)
+		return ptc_error_set(err, PTC_EINVAL, "a deleted job whose ranks are to run");
+	if (req->live) {
+		r = ptc_switch_info_check(req->version, req->info, err);
+		if (!r && (!req->info->from || !req->info->from->number || strcmp(req->info->uuid, req->uuid)))
+			r = ptc_error_set(err, PTC_EINVAL, "job %s is to run, but not which generation", req->uuid);
+		if (r)
+			return r;
+	}
 	if (req->n_keep > FINISH_MAX_KEEP)
 		return ptc_error_set(err, PTC_ELIMIT, "%zu tables to keep; at most %d", req->n_keep, FINISH_MAX_KEEP);
 	return 0;
@@ -443,11 +507,18 @@ int ptc_agent_on_finish(void *arg, struct ptc_rpc_call *call, struct ptc_error *
 	r = r ? r : finish_check(req, err);
 	if (r)
 		goto out;
-	r = ptc_agent_enter(agent, call, req->uuid, req->fence, req->seq, true, &op, &why);
+	if (req->live) /* ranks may be started where nothing was before */
+		r = ptc_store_job_create(agent->env.store, req->uuid, req->info->uid, &why);
+	r = r ? r : ptc_agent_enter(agent, call, req->uuid, req->fence, req->seq, true, &op, &why);
 	if (!r) {
 		finish_prepared(&op);
 		r = finish(agent, req, &why);
 		ptc_agent_leave(&op);
+	}
+	if (!r || r == PTC_ENOTFOUND) {
+		int settled = ptc_settle(agent, req, &why);
+
+		r = settled ? settled : r;
 	}
 	if (r && r != PTC_ENOTFOUND) /* a job never seen here has nothing to drop */
 		ptc_error_set(err, r, "%s", why.text);
@@ -485,7 +556,7 @@ int ptc_agent_on_stat(void *arg, struct ptc_rpc_call *call, struct ptc_error *er
 		       (unsigned long long)s.file_bytes, (unsigned long long)s.chunks_used,
 		       (unsigned long long)s.chunks_free, (unsigned long long)s.copied_bytes,
 		       (unsigned long long)s.lost_jobs, (unsigned long long)agent->env.staging_bytes,
-		       (unsigned long long)(agent->send.peak + agent->recv.peak + agent->gate.peak),
+		       (unsigned long long)agent->send.peak + agent->recv.peak + agent->gate.peak,
 		       agent->env.memory_json ? agent->env.memory_json : "{}", (unsigned long long)ptc_alloc_bytes(),
 		       (unsigned long long)ptc_alloc_peak());
 	ptc__v1__document__init(&reply);

@@ -24,6 +24,8 @@
 
 #include <cmocka.h>
 
+#pragma GCC diagnostic ignored "-Wunused-function" /* each test uses some */
+
 #define NODES  4
 #define LANES  2
 #define UUID   "01234567-89ab-cdef-0123-456789abcdef"
@@ -56,6 +58,8 @@ struct world {
 	uint64_t digest[NITEMS];
 	int64_t fence;
 	int64_t blocks[2];
+	void (*env_hook)(struct world *w, struct node *n, struct ptc_agent_env *env); /* before an agent is made */
+	void *hook_arg;
 };
 
 /* One generation as the test knows it. */
@@ -64,6 +68,8 @@ struct gen {
 	char config[128];
 	struct ptc_config c;
 	uint32_t world, nodes[64], devices[64];
+	char layout_hash[40]; /* "": laid out by rules */
+	uint64_t launch;
 };
 
 static uint64_t rng = 1;
@@ -146,6 +152,8 @@ static void node_up(struct world *w, struct node *n)
 	snprintf(chunks, sizeof(chunks), "%s/chunks", n->dir);
 	OK(ptc_store_open(&store, &n->store, &err));
 	env.store = n->store;
+	if (w->env_hook)
+		w->env_hook(w, n, &env);
 	OK(ptc_agent_new(&env, &n->agent, &err));
 	OK(ptc_rpc_server_new(&opts, &n->server, &err));
 	OK(ptc_agent_register(n->agent, n->server, &err));
@@ -220,13 +228,17 @@ static void state_make(struct world *w)
 	}
 }
 
+/* Set before world_up. */
+static void (*world_hook)(struct world *w, struct node *n, struct ptc_agent_env *env);
+static void *world_hook_arg;
+
 static void world_up(struct world *w, unsigned nodes, bool big)
 {
 	struct ptc_error err = PTC_ERROR_INIT;
 	const char *tmp = getenv("TMPDIR");
 	char base[sizeof(w->dir)];
 
-	*w = (struct world){ .fence = 1 };
+	*w = (struct world){ .fence = 1, .env_hook = world_hook, .hook_arg = world_hook_arg };
 	pthread_mutex_init(&w->lock, NULL);
 	snprintf(base, sizeof(base), "%.60s/ptc-agent-XXXXXX", tmp ? tmp : "/tmp");
 	assert_non_null(mkdtemp(base));
@@ -405,6 +417,8 @@ static void gen_pb(Ptc__V1__Generation *pb, struct gen *g)
 	pb->n_nodes = pb->n_devices = g->world;
 	pb->nodes = g->nodes;
 	pb->devices = g->devices;
+	pb->layout_hash = g->layout_hash;
+	pb->launch = g->launch;
 }
 
 static char uuid_text[] = UUID, spec_text[] = "spec", job_text[] = "job";

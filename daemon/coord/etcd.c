@@ -140,6 +140,7 @@ static int attempt_all(struct ptc_etcd *e, const struct attempt *a, int64_t dead
 	struct ptc_error last = PTC_ERROR_INIT;
 	size_t first = atomic_load(&e->preferred);
 
+	ptc_require(e->nep > 0); /* ptc_etcd_new */
 	for (size_t i = 0;; i++) {
 		int64_t left = deadline_ms - now_ms();
 		size_t others = i < e->nep ? e->nep - i : 1;
@@ -159,8 +160,7 @@ static int attempt_all(struct ptc_etcd *e, const struct attempt *a, int64_t dead
 	return ptc_error_set(err, PTC_ECOORD, "%s", last.code ? last.text : "etcd: no time left to ask");
 }
 
-/* A read that costs nothing: finds an endpoint that answers. */
-static int probe(struct ptc_etcd *e, int64_t deadline_ms, struct ptc_error *err)
+int ptc_etcd_probe(struct ptc_etcd *e, int64_t deadline_ms, struct ptc_error *err)
 {
 	Ptc__Etcd__RangeRequest range = PTC__ETCD__RANGE_REQUEST__INIT;
 	struct attempt a = { .method = "/etcdserverpb.KV/Range" };
@@ -188,7 +188,7 @@ static int attempt_once(struct ptc_etcd *e, const struct attempt *a, int64_t dea
 	int rc;
 
 	if (!atomic_load(&e->healthy)) {
-		rc = probe(e, deadline_ms, err);
+		rc = ptc_etcd_probe(e, deadline_ms, err);
 		if (rc)
 			return rc;
 	}

@@ -11,11 +11,13 @@
  * Happy path: no etcd is left from before; start one, wait until it answers a
  * linearizable read, watch it through a pidfd, start it again when it ends.
  * Failure modes: a live etcd left by a dead daemon (adopted if started the same
- * way and answering, else ended first); another live daemon on data_dir
+ * way and answering, else ended first; one that is just dying is waited for, as
+ * it holds the data and the port until then); an etcd that answers, but slowly
+ * (it is asked more patiently each time); another live daemon on data_dir
  * (PTC_ESTATE); our port in use (PTC_ECOORD); etcd ends while starting (PTC_ECOORD with the last lines of its
  * log); a pid reused by another process (start time and working directory
  * differ: left alone). */
-#include "daemon/coord/etcd.h"
+#include "daemon/coord/etcd_i.h"
 
 #include "base/alloc.h"
 #include "base/buf.h"
@@ -43,6 +45,8 @@
 #include <unistd.h>
 
 #define READY_MS       30000 /* a large log is replayed at start */
+#define ASK_MIN_MS     200   /* how long the first question waits; each one that follows twice as long, up to ... */
+#define ASK_MAX_MS     5000 /* ... what later calls wait. No less: on a busy machine a read takes as long as an fsync */
 #define RESTART_MS     1000
 #define TERM_MS        5000
 #define TICK_MS        5000         /* how often the log's size is looked at */
@@ -51,7 +55,6 @@
 #define SNAPSHOT_COUNT "1000" /* etcd keeps that many entries in memory; its default of 100000 would be our blobs */
 #define CLIENT_SOCKET  "client.sock:0"
 #define PEER_SOCKET    "peer.sock:0"
-#define PEER_URL       "unix://" PEER_SOCKET
 #define MAX_ARGS       48
 #define PATH_BYTES     4096
 
@@ -93,13 +96,10 @@ static char *in_dir(const struct ptc_etcd_child *c, const char *name)
 static bool parse_stat(const char *line, long *ret_pid, unsigned long long *ret_start)
 {
 	const char *p = strrchr(line, ')');
-	char state;
 
-	if (!p || sscanf(line, "%ld", ret_pid) != 1)
-		return false;
-	return sscanf(p + 1, " %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu", &state,
-		      ret_start) == 2 &&
-	       state != 'Z' && state != 'X';
+	return p && sscanf(line, "%ld", ret_pid) == 1 &&
+	       sscanf(p + 1, " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu",
+		      ret_start) == 1;
 }
 
 static bool start_time(long pid, unsigned long long *ret_start)
@@ -113,40 +113,15 @@ static bool start_time(long pid, unsigned long long *ret_start)
 	return ptc_sys_read_file(path, 4096, &line, &len, NULL) == 0 && parse_stat(line, &same, ret_start);
 }
 
-static bool runs_in(long pid, const char *dir)
+/* Where it runs; "" when it is dying, and when there is nothing left of it but its number. */
+static void working_dir(long pid, char ret_cwd[PATH_BYTES])
 {
-	char link[64], cwd[PATH_BYTES];
+	char link[64];
 	ssize_t n;
 
 	snprintf(link, sizeof link, "/proc/%ld/cwd", pid);
-	n = readlink(link, cwd, sizeof cwd - 1);
-	if (n < 0)
-		return false;
-	cwd[n] = '\0';
-	return strcmp(cwd, dir) == 0;
-}
-
-/* What a dead daemon left: the process named by etcd.pid, if it is still that one. */
-static bool find_orphan(const struct ptc_etcd_child *c, struct child_proc *ret_proc)
-{
-	ptc_auto_free char *path = in_dir(c, "etcd.pid");
-	ptc_auto_free char *line = NULL;
-	unsigned long long then, now;
-	size_t len;
-	long pid;
-	int fd;
-
-	if (!path || ptc_sys_read_file(path, 4096, &line, &len, NULL) || !parse_stat(line, &pid, &then) || pid <= 1)
-		return false;
-	fd = pidfd_open((pid_t)pid, 0); /* before the checks: afterwards the pid cannot change its meaning */
-	if (fd < 0)
-		return false;
-	if (!start_time(pid, &now) || now != then || !runs_in(pid, c->data_dir)) {
-		close(fd);
-		return false;
-	}
-	*ret_proc = (struct child_proc){ (pid_t)pid, fd, false };
-	return true;
+	n = readlink(link, ret_cwd, PATH_BYTES - 1);
+	ret_cwd[n < 0 ? 0 : n] = '\0';
 }
 
 static bool wait_exit(const struct child_proc *p, int timeout_ms)
@@ -158,6 +133,36 @@ static bool wait_exit(const struct child_proc *p, int timeout_ms)
 		n = poll(&pfd, 1, timeout_ms);
 	while (n < 0 && errno == EINTR);
 	return n > 0;
+}
+
+/* What a dead daemon left: the process named by etcd.pid, if it is still that one. */
+static bool find_orphan(const struct ptc_etcd_child *c, struct child_proc *ret_proc)
+{
+	ptc_auto_free char *path = in_dir(c, "etcd.pid");
+	ptc_auto_free char *line = NULL;
+	unsigned long long then, now;
+	struct child_proc p;
+	char cwd[PATH_BYTES];
+	size_t len;
+	long pid;
+
+	if (!path || ptc_sys_read_file(path, 4096, &line, &len, NULL) || !parse_stat(line, &pid, &then) || pid <= 1)
+		return false;
+	/* before the checks: afterwards the pid cannot change its meaning */
+	p = (struct child_proc){ (pid_t)pid, pidfd_open((pid_t)pid, 0), false };
+	if (p.pidfd < 0)
+		return false;
+	if (start_time(pid, &now) && now == then) {
+		working_dir(pid, cwd);
+		if (strcmp(cwd, c->data_dir) == 0) {
+			*ret_proc = p;
+			return true;
+		}
+		if (!*cwd) /* its threads still hold the data's locks and the port */
+			wait_exit(&p, TERM_MS);
+	}
+	close(p.pidfd);
+	return false;
 }
 
 static void reap(struct child_proc *p)
@@ -234,9 +239,12 @@ static int launch(struct launch *l, pid_t *ret_pid)
 	/* signals wait: a handler must not run in the child, on our memory */
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &old);
-	pid = vfork(); /* not fork: gRPC's threads hold locks we could never release */
+	/* not fork: gRPC's threads hold locks we could never release; not posix_spawn: it writes no pid file
+	 * NOLINTBEGIN(clang-analyzer-security.insecureAPI.vfork,clang-analyzer-unix.Vfork): it makes system calls only */
+	pid = vfork();
 	if (pid == 0)
 		become_etcd(l);
+	/* NOLINTEND(clang-analyzer-security.insecureAPI.vfork,clang-analyzer-unix.Vfork) */
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
 	if (pid < 0)
 		return errno;
@@ -292,7 +300,7 @@ static int spawn(struct ptc_etcd_child *c, struct child_proc *ret_proc, struct p
 
 /* ---- is it up? ------------------------------------------------------------------ */
 
-static int client_new(const struct ptc_etcd_child *c, int timeout_ms, struct ptc_etcd **ret_etcd, struct ptc_error *err)
+static int client_new(const struct ptc_etcd_child *c, struct ptc_etcd **ret_etcd, struct ptc_error *err)
 {
 	const char *endpoint = c->endpoint;
 	struct ptc_etcd_opts opts = {
@@ -300,7 +308,6 @@ static int client_new(const struct ptc_etcd_child *c, int timeout_ms, struct ptc
 		.nendpoints = 1,
 		.tls = c->has_tls ? &c->tls : NULL,
 		.insecure = c->insecure,
-		.timeout_ms = timeout_ms,
 	};
 
 	return ptc_etcd_new(&opts, ret_etcd, err);
@@ -335,15 +342,12 @@ static int wait_ready(const struct ptc_etcd_child *c, const struct child_proc *p
 	struct ptc_error last = PTC_ERROR_INIT;
 	struct ptc_etcd *e;
 	char tail[400];
-	int rc = client_new(c, 200, &e, err);
+	int rc = client_new(c, &e, err);
 
 	if (rc)
 		return rc;
-	for (;;) {
-		struct ptc_etcd_kvs kvs = { 0 };
-
-		rc = ptc_etcd_get(e, "/ptc/ready", false, 1, &kvs, &last);
-		ptc_etcd_kvs_done(&kvs);
+	for (int64_t ms = ASK_MIN_MS;; ms = PTC_MIN(ms * 2, ASK_MAX_MS)) {
+		rc = ptc_etcd_probe(e, PTC_MIN(now_ms() + ms, deadline), &last);
 		if (rc == 0 || wait_exit(p, 0) || now_ms() >= deadline)
 			break;
 	}
@@ -600,6 +604,8 @@ static int copy_tls(struct ptc_etcd_child *c, struct ptc_error *err)
 	return 0;
 }
 
+static const char peer_url[] = "unix://" PEER_SOCKET, member[] = "ptc=unix://" PEER_SOCKET;
+
 static int add_args(struct ptc_etcd_child *c, struct ptc_error *err)
 {
 	const char *plain[] = { "etcd",
@@ -612,11 +618,11 @@ static int add_args(struct ptc_etcd_child *c, struct ptc_error *err)
 				"--advertise-client-urls",
 				c->url,
 				"--listen-peer-urls",
-				PEER_URL,
+				peer_url,
 				"--initial-advertise-peer-urls",
-				PEER_URL,
+				peer_url,
 				"--initial-cluster",
-				"ptc=" PEER_URL,
+				member,
 				"--enable-grpc-gateway=false",
 				"--auto-compaction-mode",
 				"periodic",

@@ -51,6 +51,9 @@ int ptc_etcd_call(struct ptc_etcd *e, enum ptc_etcd_effect effect, const char *m
 		  const ProtobufCMessageDescriptor *reply_type, int timeout_ms, ProtobufCMessage **ret_reply,
 		  struct ptc_error *err);
 
+/* A linearizable read that costs nothing: finds an endpoint that answers. deadline_ms: on ptc_sys_now_ns()'s clock. */
+int ptc_etcd_probe(struct ptc_etcd *e, int64_t deadline_ms, struct ptc_error *err);
+
 /* One key at a time, all at one revision. restart: the revision was compacted
  * away in the middle; forget what came so far. Not 0 ends the listing with that code. */
 struct ptc_etcd_lister {

@@ -8,30 +8,67 @@
  *
  *                      +--------- abort, error, node gone too long --------+
  *                      |         (before COMMIT2 is known to hold)         |
- *   IDLE -> CHECKING -> INTENT -> SEALING -> COMMIT1 -> PREPARING -> FILLING -> DIGESTING -> COMMIT2 -> FINISHING -> IDLE
- *    ^        (dry run)  import: INTENT -> PREPARING (nothing to seal)                                       |
- *    |                 v                                                                                    |
- *    +------------- ABORTING (drop new tables, clear intent) <---------------------------------------------+ never from here
+ *   IDLE -> CHECKING -> INTENT -> [STARTING] -> [ARMING] -> SEALING -> [AGREEING] -> COMMIT1 -> [ENDING] ->
+ *    ^        (dry run)            run_to       run_from              run_from                 run_from
+ *    |          [BUILDING] -> [LAYING] -> PREPARING -> FILLING -> DIGESTING -> COMMIT2 -> FINISHING -> IDLE
+ *    |            run_to       run_to        import: from INTENT straight to PREPARING        |
+ *    +------------- ABORTING (CLEAR, then FINISH: what the record says) <---------------------+ never from here
+ *
+ * Kinds (docs/decisions/0002-live-jobs.md)
+ *   RESIZE    from one configuration to another. run_from: ranks run and are stopped; run_to: ranks are to run. With
+ *             run_to and to_snapshot 0 (no snapshot yet, and no ranks that could give one) it is from nothing: no phase
+ *             that moves state (SEALING to COMMIT1, ENDING, PREPARING to DIGESTING)
+ *   IMPORT    a client sends the state
+ *   SNAPSHOT  run_from; ends with COMMIT1, which deletes the intent in the same transaction. run_to unset: the job
+ *             ends with it (the shell writes run: stopped or done)
+ *   HALT      one transaction (in phase COMMIT2), no intent: same generation and snapshot, another run state. Then FINISHING
  *
  * Durable truth is in etcd: the record (generation, snapshot) and the intent (the switch). Whatever happens to a
  * controller, START with what is written down resumes:
- *   no intent                           -> IDLE, and every node is told to keep only the record's table
- *   intent, record.snapshot < to_snapshot -> again from SEALING (import: abort; its client is gone)
- *   intent, record.snapshot = to_snapshot -> again from PREPARING
- * COMMIT2 deletes the intent in the same transaction, so record.generation = intent.to_generation never meets an intent.
+ *   no intent                                 -> IDLE, and every node is told what the record says
+ *   intent, record.snapshot = from_snapshot   -> again from STARTING, ARMING or SEALING, whichever the switch has first
+ *                                                (import: abort; its client is gone)
+ *   intent, record.snapshot = to_snapshot     -> again from ENDING, BUILDING or PREPARING
+ *   intent, from nothing                      -> again from STARTING
+ * A controller that itself had stopped the ranks, and only lost a transaction's outcome, goes on from SEALING with the
+ * same stop: COMMIT1 may still be on its way, so what it names must not be captured anew under another step.
+ * COMMIT2 (and COMMIT1 of a SNAPSHOT) deletes the intent in the same transaction, so a record that is what the switch
+ * wanted never meets its intent.
  * An unknown transaction outcome is not guessed: RELOAD, and the shell answers with START.
  *
- * What the shell owes: one ptc_job per tenure of the lock, and no answer meant for one reaches the next. One REPLY for each SEND, at the latest when its deadline
- * passes (after CANCEL or NODE_DOWN it may be left out). NODE_DOWN then NODE_UP, or only NODE_UP, when a node's process
- * is another one than before. Every TXN compares the lock's create_revision, the record's mod_revision and the intent's
- * mod_revision (0: none) as last read or written, and never retries inside: a transaction whose outcome was unknown may
- * still be on its way, and has to fail once a later one succeeded.
+ * What the shell owes: one ptc_job per tenure of the lock, and no answer meant for one reaches the next. One REPLY for
+ * each SEND, at the latest when its deadline passes (after CANCEL or NODE_DOWN it may be left out). What a reply carries
+ * (digests, captures, declarations) counts only if it answers the last SEND to that node and that was not cancelled: a
+ * late copy is of an earlier attempt. NODE_DOWN then NODE_UP, or only NODE_UP, when a node's process is another one than
+ * before. Every TXN compares the lock's create_revision, the record's mod_revision and the intent's mod_revision (0: none)
+ * as last read or written, and never retries inside: a transaction whose outcome was unknown may still be on its way, and
+ * has to fail once a later one succeeded. ABORT when a rank is reported as failed that others of the switch may wait for
+ * (ARMING: of the record's launch; BUILDING: of the new one): STOP and BUILD have no deadline.
  *
  * What a node owes: requests of a job carry (fence, seq). The highest fence seen is durable; the highest seq of that
  * fence is in memory. A request lower than the highest seen is refused (PTC_EFENCED). A higher one first ends what is
  * still running for the job. A request never reaches a later life of the process than the one it was sent to (no
  * wait-for-ready, no transparent retry). A sealed table is durable when the reply leaves. SEAL, PREPARE and PULL of
  * what is there already succeed. PULL without PREPARE in this life may answer PTC_ESTATE: PREPARE comes again.
+ *
+ * What a node with ranks owes besides. Ranks outlive its process (ptcd), not the machine.
+ *   START    processes for each rank exist and wait in ptc_next; idempotent
+ *   ARM      no rank goes past `stop`, or passed: some rank has published it or a later one (then each such rank is held at
+ *            its next boundary at the latest). A rank that already waits at that very stop is armed, not passed; one that
+ *            waits at an earlier one goes on to it. A rank that has published nothing counts as at start_step - 1
+ *   STOP     one answer, when all ranks wait at `stop`. PTC_ESTATE when one is past it
+ *   CAPTURE  as SEAL, from ranks that wait at `stop` (else PTC_ESTATE). What is sealed already succeeds only if it was
+ *            captured by this switch at this stop; else it is dropped and captured anew. A SNAPSHOT with run_to
+ *            releases the ranks once copied
+ *   END      answers when every rank of from_generation here, of any launch, has exited or waits in ptc_next. Tables older
+ *            than the new snapshot are dropped
+ *   BUILD    answers when all ranks here have declared; idempotent; PTC_ESTATE when a process is gone
+ *   FINISH   makes what the record says: ranks of (generation, launch) that wait with their declarations are restored and
+ *            go; those that wait at a stop go on; all others end. Missing ones are started only if this node never let that
+ *            launch go (durable): one lost after that is reported as failed, for it cannot join ranks that have gone on
+ *            without it
+ * What a node reports of a failed rank is taken back once that rank's process has been ended: a launch number can come again
+ * after an abort (only CLEAR with relaunch and COMMIT2 raise the record's), and must not meet an old report.
  *
  * Node failures: a needed node that is down is waited for (node_wait_ms), then the switch aborts. Operations are
  * idempotent; a reply with an old sequence number is ignored; retriable failures are sent again with back-off.
@@ -53,8 +90,14 @@ enum ptc_job_phase {
 	PTC_JOB_IDLE,
 	PTC_JOB_CHECKING,
 	PTC_JOB_INTENT,
-	PTC_JOB_SEALING,
+	PTC_JOB_STARTING, /* run_to: new processes get ready */
+	PTC_JOB_ARMING,   /* run_from: ranks are brought to wait at one step */
+	PTC_JOB_SEALING,  /* SEAL, or CAPTURE where ranks run */
+	PTC_JOB_AGREEING, /* run_from: replicas and cursors are compared */
 	PTC_JOB_COMMIT1,
+	PTC_JOB_ENDING,   /* run_from: ranks of the old generation end */
+	PTC_JOB_BUILDING, /* run_to: ranks of the new one build and declare */
+	PTC_JOB_LAYING,   /* run_to: declarations become the layout */
 	PTC_JOB_PREPARING,
 	PTC_JOB_FILLING,
 	PTC_JOB_DIGESTING,
@@ -67,19 +110,21 @@ enum ptc_job_phase {
 };
 const char *ptc_job_phase_name(enum ptc_job_phase phase);
 
-enum ptc_switch_kind { PTC_SWITCH_RESIZE, PTC_SWITCH_IMPORT };
+enum ptc_switch_kind { PTC_SWITCH_RESIZE, PTC_SWITCH_IMPORT, PTC_SWITCH_SNAPSHOT, PTC_SWITCH_HALT };
 
 /* Node numbers are indices into a list the shell keeps for the life of this ptc_job (nodes are only added). */
 struct ptc_switch {
 	uint64_t id; /* random, not 0, names the switch in the intent */
 	enum ptc_switch_kind kind;
 	uint64_t from_generation, from_snapshot; /* the record when it began; 0,0: nothing yet */
-	uint64_t to_generation;                  /* from_generation + 1 */
-	uint64_t to_snapshot;                    /* from_snapshot + 1 */
+	uint64_t to_generation;                  /* from_generation + 1; SNAPSHOT, HALT: from_generation */
+	uint64_t to_snapshot;                    /* from_snapshot + 1; RESIZE from nothing: 0; HALT: from_snapshot */
 	const uint32_t *from_nodes;
-	uint32_t nfrom; /* copied by the core */
-	const uint32_t *to_nodes;
+	uint32_t nfrom;           /* copied by the core */
+	const uint32_t *to_nodes; /* SNAPSHOT, HALT: none */
 	uint32_t nto;
+	bool run_from, run_to; /* ranks run before, are to run after. HALT: neither counts */
+	uint64_t stop;         /* run_from: first round of arming; 0: as soon as possible */
 };
 
 enum ptc_job_op {
@@ -87,16 +132,25 @@ enum ptc_job_op {
 	PTC_OP_SEAL,    /* from_nodes: (from_generation, from_snapshot) -> (from_generation, to_snapshot) */
 	PTC_OP_PREPARE, /* to_nodes: table (to_generation, to_snapshot) */
 	PTC_OP_PULL,    /* to_nodes: move or (import) seal; replies digests */
-	PTC_OP_FINISH,  /* any node: keep only `keep` (or nothing) */
+	PTC_OP_FINISH, /* any node: make what the record says; keep only `keep` (keep_snapshot 0: no table), or nothing */
+	PTC_OP_START,   /* to_nodes */
+	PTC_OP_ARM,     /* from_nodes; update: stop; reply: passed, step */
+	PTC_OP_STOP,    /* from_nodes; update: stop. May take minutes, as END and BUILD */
+	PTC_OP_CAPTURE, /* from_nodes, instead of SEAL where run_from; update: stop = the step */
+	PTC_OP_END,     /* from_nodes */
+	PTC_OP_BUILD,   /* to_nodes */
 };
 
 enum ptc_job_txn {
-	PTC_TXN_INTENT,  /* put intent */
-	PTC_TXN_COMMIT1, /* record := (from_generation, to_snapshot); intent stays */
+	PTC_TXN_INTENT, /* put intent */
+	PTC_TXN_COMMIT1, /* record := (from_generation, to_snapshot); run_from: its step := update.step. The intent stays;
+			  * SNAPSHOT: deletes it */
 	PTC_TXN_COMMIT2, /* record := (to_generation, to_snapshot), manifest; delete intent. Compares node keys as well */
 	/* abort: delete the intent, if there, and put the record again as it is (0,0 if none), so that its mod_revision
-	 * grows and an INTENT or COMMIT still on its way fails */
+	 * grows and an INTENT or COMMIT still on its way fails. update.relaunch: the record's launch grows by one, because
+	 * ranks of the old generation may have ended */
 	PTC_TXN_CLEAR,
+	PTC_TXN_HALT, /* record := the same generation and snapshot with the run state asked for */
 };
 
 enum ptc_job_event_kind {
@@ -111,6 +165,8 @@ enum ptc_job_event_kind {
 	PTC_EV_ABORT, /* of the running switch: a person, or the import's client going away */
 	PTC_EV_TIMER, /* of SET_TIMER; carries its sequence number */
 	PTC_EV_LOCK_LOST,
+	PTC_EV_AGREED, /* of AGREE: status, text */
+	PTC_EV_LAID,   /* of LAY: status, text */
 };
 enum ptc_txn_outcome { PTC_TXN_OK, PTC_TXN_CONFLICT, PTC_TXN_UNKNOWN };
 
@@ -122,14 +178,20 @@ struct ptc_job_event {
 	const struct ptc_switch *intent; /* NULL: none */
 	const uint32_t *record_nodes;    /* nodes of the record's generation; the others are told to keep nothing. */
 	uint32_t nrecord_nodes; /* 0 with a generation > 0: not known, all are told to keep the record's table */
+	/* a HALT whose outcome was unknown: the record read has the run state that ptc_job_switch asks for. Leaving it
+	 * out is safe: the transaction is sent again */
+	bool halted;
 	/* SWITCH */
 	const struct ptc_switch *request;
 	/* REPLY, NODE_UP, NODE_DOWN */
 	uint32_t node;
-	/* REPLY, TXN, TIMER, DIGESTS: of the update answered. START: of the RELOAD answered, or 0 (first START, or a shell
+	/* REPLY of ARM: some rank is at or past the stop; the greatest step any rank here has published */
+	bool passed;
+	uint64_t step;
+	/* REPLY, TXN, TIMER, DIGESTS, AGREED, LAID: of the update answered. START: of the RELOAD answered, or 0 (first START, or a shell
 	 * that sees to it itself that the read began after the RELOAD) */
 	uint64_t seq;
-	int status;                   /* REPLY, DIGESTS, ABORT: PTC_ code */
+	int status;                   /* REPLY, DIGESTS, AGREED, LAID, ABORT: PTC_ code */
 	enum ptc_txn_outcome outcome; /* TXN */
 	const char *text;             /* error line for status != 0; borrowed */
 };
@@ -144,6 +206,8 @@ enum ptc_job_update_kind {
 	PTC_UP_SET_TIMER,     /* ms; replaces an earlier one; TIMER with seq */
 	PTC_UP_CANCEL,        /* stop what was sent to node with seq if still running (abort) */
 	PTC_UP_STOPPED,       /* lock lost: perform nothing more for this job */
+	PTC_UP_AGREE, /* compare replicas and cursors of all CAPTURE replies, make the manifest; AGREED with seq */
+	PTC_UP_LAY,   /* merge the BUILD replies' declarations, compare, write the layout; LAID with seq */
 };
 struct ptc_job_update {
 	enum ptc_job_update_kind kind;
@@ -153,6 +217,9 @@ struct ptc_job_update {
 	enum ptc_job_txn txn;
 	bool has_keep;
 	uint64_t keep_generation, keep_snapshot; /* OP_FINISH */
+	uint64_t stop;                           /* OP_ARM, OP_STOP, OP_CAPTURE */
+	uint64_t step;                           /* TXN_COMMIT1 of run_from: the step all ranks waited at */
+	bool relaunch;                           /* TXN_CLEAR */
 	uint64_t switch_id;
 	enum ptc_job_phase phase;
 	uint32_t timer_ms;
@@ -168,7 +235,7 @@ struct ptc_job_updates {
 struct ptc_job;
 struct ptc_job_opts {
 	uint32_t node_wait_ms; /* 0: 30000 */
-	uint32_t max_attempts; /* 0: 6 */
+	uint32_t max_attempts; /* 0: 6. Also how many rounds arming may take */
 };
 int ptc_job_new(const struct ptc_job_opts *opts, struct ptc_job **ret_job, struct ptc_error *err);
 struct ptc_job *ptc_job_free(struct ptc_job *job);

@@ -19,19 +19,32 @@ enum sim_bug {
 	SIM_BUG_NO_TOUCH,      /* CLEAR leaves the record's revision: a late INTENT can land after it */
 	SIM_BUG_OLD_LIFE,      /* a request reaches a later life of the node than it was sent to */
 	SIM_BUG_UNSYNCED_SEAL, /* a node answers SEAL before the table is durable */
+	/* only with `live` */
+	SIM_BUG_NO_AGREE,          /* the shell does not compare the captures */
+	SIM_BUG_ONE_ROUND,         /* a node answers armed when a rank has passed the stop */
+	SIM_BUG_EARLY_STOP,        /* a node answers STOP at once, and captures ranks that run */
+	SIM_BUG_OLD_CAPTURE,       /* a node takes what an earlier attempt captured for what it is asked for */
+	SIM_BUG_EARLY_BUILD,       /* the shell answers END before the node has */
+	SIM_BUG_NO_RELAUNCH,       /* the shell does not raise the launch */
+	SIM_BUG_FINISH_ANY_LAUNCH, /* FINISH lets ranks of another launch go on */
+	SIM_BUG_START_LOST,        /* FINISH starts a rank anew that the others have gone on without */
 	SIM_BUG_COUNT,
 };
 
 enum sim_victim {
-	SIM_VICTIM_CTL = SIM_NODES, /* below: that node. The controller that performs the step */
-	SIM_VICTIM_LOCK,            /* the lock is lost without the controller noticing */
-	SIM_VICTIM_ABORT,           /* nothing crashes; somebody aborts the switch */
-	SIM_VICTIM_COUNT,
+	SIM_VICTIM_CTL = SIM_NODES,                       /* below: that node. The controller that performs the step */
+	SIM_VICTIM_LOCK,                                  /* the lock is lost without the controller noticing */
+	SIM_VICTIM_ABORT,                                 /* nothing crashes; somebody aborts the switch */
+	SIM_VICTIM_STATE,                                 /* so many without ranks */
+	SIM_VICTIM_MACHINE = SIM_VICTIM_STATE,            /* and the next: that node with what runs on it */
+	SIM_VICTIM_RANK = SIM_VICTIM_MACHINE + SIM_NODES, /* the rank on that node ends badly */
+	SIM_VICTIM_COUNT = SIM_VICTIM_RANK + SIM_NODES,
 };
 
 struct sim_opts {
 	uint64_t seed;
 	enum sim_bug bug;
+	bool live;   /* the job has ranks; else only state */
 	bool faults; /* random ones; else only the one below */
 	/* step > 0: at the step-th update any controller performs, before or after it */
 	uint64_t step;
@@ -49,6 +62,7 @@ struct sim_result {
 	uint64_t hash;    /* of everything that happened, in order */
 	uint64_t time_ms; /* virtual */
 	uint32_t commits, aborts, conflicts, unknowns;
+	uint32_t relaunches, disagreed;
 };
 
 /* Deterministic: equal options, equal result. */

@@ -45,6 +45,53 @@ static const struct ptc_switch import = {
 	.nto = 2,
 };
 
+/* live: ranks run before and after */
+static const struct ptc_switch live = {
+	.id = 79,
+	.kind = PTC_SWITCH_RESIZE,
+	.from_generation = 3,
+	.from_snapshot = 5,
+	.to_generation = 4,
+	.to_snapshot = 6,
+	.from_nodes = from_nodes,
+	.nfrom = 2,
+	.to_nodes = to_nodes,
+	.nto = 2,
+	.run_from = true,
+	.run_to = true,
+	.stop = 40,
+};
+static const struct ptc_switch first_run = {
+	.id = 80,
+	.kind = PTC_SWITCH_RESIZE,
+	.to_generation = 1,
+	.to_nodes = to_nodes,
+	.nto = 2,
+	.run_to = true,
+};
+static const struct ptc_switch snapshot = {
+	.id = 81,
+	.kind = PTC_SWITCH_SNAPSHOT,
+	.from_generation = 3,
+	.from_snapshot = 5,
+	.to_generation = 3,
+	.to_snapshot = 6,
+	.from_nodes = from_nodes,
+	.nfrom = 2,
+	.run_from = true,
+	.run_to = true,
+};
+static const struct ptc_switch halt = {
+	.id = 82,
+	.kind = PTC_SWITCH_HALT,
+	.from_generation = 3,
+	.from_snapshot = 5,
+	.to_generation = 3,
+	.to_snapshot = 5,
+	.from_nodes = from_nodes,
+	.nfrom = 2,
+};
+
 static void feed(struct fix *f, const struct ptc_job_event *e)
 {
 	struct ptc_job_updates ups;
@@ -112,6 +159,12 @@ static bool answer(struct fix *f, const struct ptc_job_update *u)
 	case PTC_UP_CHECK_DIGESTS:
 		FEED(f, .kind = PTC_EV_DIGESTS, .seq = u->seq);
 		return true;
+	case PTC_UP_AGREE:
+		FEED(f, .kind = PTC_EV_AGREED, .seq = u->seq);
+		return true;
+	case PTC_UP_LAY:
+		FEED(f, .kind = PTC_EV_LAID, .seq = u->seq);
+		return true;
 	default:
 		return false;
 	}
@@ -159,6 +212,34 @@ static void open_switch(struct fix *f, const struct ptc_switch *s, enum ptc_job_
 	open_idle(f, s->from_generation, s->from_snapshot);
 	FEED(f, .kind = PTC_EV_SWITCH, .request = s);
 	drive(f, until);
+}
+
+/* Written out, apart from the core's own opinion. */
+static bool has_phase(const struct ptc_switch *s, int phase)
+{
+	bool has_state = s->to_snapshot > 0;
+	switch (phase) {
+	case PTC_JOB_STARTING:
+	case PTC_JOB_BUILDING:
+	case PTC_JOB_LAYING:
+		return s->run_to && s->kind == PTC_SWITCH_RESIZE;
+	case PTC_JOB_ARMING:
+	case PTC_JOB_AGREEING:
+		return s->run_from;
+	case PTC_JOB_ENDING:
+		return s->run_from && s->kind == PTC_SWITCH_RESIZE;
+	case PTC_JOB_SEALING:
+	case PTC_JOB_COMMIT1:
+		return has_state && s->kind != PTC_SWITCH_IMPORT;
+	case PTC_JOB_PREPARING:
+	case PTC_JOB_FILLING:
+	case PTC_JOB_DIGESTING:
+		return has_state && s->kind != PTC_SWITCH_SNAPSHOT;
+	case PTC_JOB_COMMIT2:
+		return s->kind != PTC_SWITCH_SNAPSHOT;
+	default:
+		return true;
+	}
 }
 
 static void close_job(struct fix *f)
@@ -302,6 +383,8 @@ static void test_abort_everywhere(void **state)
 {
 	for (int p = PTC_JOB_CHECKING; p <= PTC_JOB_FINISHING; p++) {
 		struct fix f;
+		if (!has_phase(&resize, p))
+			continue;
 		open_switch(&f, &resize, (enum ptc_job_phase)p);
 		FEED(&f, .kind = PTC_EV_ABORT, .text = "told to");
 		bool txn = p == PTC_JOB_INTENT || p == PTC_JOB_COMMIT1 || p == PTC_JOB_COMMIT2;
@@ -355,6 +438,8 @@ static void test_lock_lost_everywhere(void **state)
 {
 	for (int p = PTC_JOB_CHECKING; p <= PTC_JOB_FINISHING; p++) {
 		struct fix f;
+		if (!has_phase(&resize, p))
+			continue;
 		open_switch(&f, &resize, (enum ptc_job_phase)p);
 		FEED(&f, .kind = PTC_EV_LOCK_LOST);
 		expect_done(&f, resize.id, p == PTC_JOB_FINISHING ? 0 : PTC_EFENCED);
@@ -735,12 +820,452 @@ static void test_digests_differ(void **state)
 	close_job(&f);
 }
 
+/* ---- running ranks -------------------------------------------------------------------------- */
+
+static void expect_order(const struct fix *f, const enum ptc_job_phase *order, size_t n)
+{
+	size_t k = 0;
+	for (size_t i = 0; i < f->n; i++) {
+		if (f->log[i].kind != PTC_UP_PHASE)
+			continue;
+		assert_true(k < n);
+		assert_string_equal(ptc_job_phase_name(f->log[i].phase), ptc_job_phase_name(order[k++]));
+	}
+	assert_int_equal(k, n);
+}
+
+/* Every SEND of that op went to one of two nodes, and to both. */
+static void expect_sent(const struct fix *f, int op, uint32_t a, uint32_t b)
+{
+	assert_true(sent(f, a, op) && sent(f, b, op));
+	for (size_t i = 0; i < f->n; i++) {
+		const struct ptc_job_update *u = &f->log[i];
+		assert_true(u->kind != PTC_UP_SEND || (int)u->op != op || u->node == a || u->node == b);
+	}
+}
+
+static void test_live(void **state)
+{
+	static const enum ptc_job_phase order[] = {
+		PTC_JOB_CHECKING,  PTC_JOB_INTENT,   PTC_JOB_STARTING,  PTC_JOB_ARMING,
+		PTC_JOB_SEALING,   PTC_JOB_AGREEING, PTC_JOB_COMMIT1,   PTC_JOB_ENDING,
+		PTC_JOB_BUILDING,  PTC_JOB_LAYING,   PTC_JOB_PREPARING, PTC_JOB_FILLING,
+		PTC_JOB_DIGESTING, PTC_JOB_COMMIT2,  PTC_JOB_FINISHING, PTC_JOB_IDLE,
+	};
+	static const int from_ops[] = { PTC_OP_ARM, PTC_OP_STOP, PTC_OP_CAPTURE, PTC_OP_END };
+	static const int to_ops[] = { PTC_OP_CHECK, PTC_OP_START, PTC_OP_BUILD, PTC_OP_PREPARE, PTC_OP_PULL };
+	struct fix f;
+	open_switch(&f, &live, PTC_JOB_IDLE);
+	expect_order(&f, order, PTC_ARRAY_LEN(order));
+	for (size_t i = 0; i < PTC_ARRAY_LEN(from_ops); i++)
+		expect_sent(&f, from_ops[i], 0, 1);
+	for (size_t i = 0; i < PTC_ARRAY_LEN(to_ops); i++)
+		expect_sent(&f, to_ops[i], 1, 2);
+	assert_null(last(&f, PTC_UP_SEND, PTC_OP_SEAL));
+	for (size_t i = 0; i < f.n; i++) {
+		const struct ptc_job_update *u = &f.log[i];
+		bool stops = u->op == PTC_OP_ARM || u->op == PTC_OP_STOP || u->op == PTC_OP_CAPTURE;
+		if (u->kind == PTC_UP_SEND)
+			assert_int_equal(u->stop, stops ? 40 : 0);
+		if (u->kind == PTC_UP_TXN)
+			assert_int_equal(u->step, u->txn == PTC_TXN_COMMIT1 ? 40 : 0);
+	}
+	expect_done(&f, live.id, 0);
+	close_job(&f);
+}
+
+static void test_other_ways(void **state)
+{
+	static const enum ptc_job_phase first[] = {
+		PTC_JOB_CHECKING, PTC_JOB_INTENT,  PTC_JOB_STARTING,  PTC_JOB_BUILDING,
+		PTC_JOB_LAYING,   PTC_JOB_COMMIT2, PTC_JOB_FINISHING, PTC_JOB_IDLE,
+	};
+	static const enum ptc_job_phase from_state[] = {
+		PTC_JOB_CHECKING, PTC_JOB_INTENT,    PTC_JOB_STARTING,  PTC_JOB_SEALING, PTC_JOB_COMMIT1,
+		PTC_JOB_BUILDING, PTC_JOB_LAYING,    PTC_JOB_PREPARING, PTC_JOB_FILLING, PTC_JOB_DIGESTING,
+		PTC_JOB_COMMIT2,  PTC_JOB_FINISHING, PTC_JOB_IDLE,
+	};
+	static const enum ptc_job_phase to_state[] = {
+		PTC_JOB_CHECKING, PTC_JOB_INTENT,    PTC_JOB_ARMING,    PTC_JOB_SEALING, PTC_JOB_AGREEING,
+		PTC_JOB_COMMIT1,  PTC_JOB_ENDING,    PTC_JOB_PREPARING, PTC_JOB_FILLING, PTC_JOB_DIGESTING,
+		PTC_JOB_COMMIT2,  PTC_JOB_FINISHING, PTC_JOB_IDLE,
+	};
+	struct ptc_switch s = live;
+	struct fix f;
+	open_switch(&f, &first_run, PTC_JOB_IDLE);
+	expect_order(&f, first, PTC_ARRAY_LEN(first));
+	const struct ptc_job_update *u = sent(&f, 1, PTC_OP_FINISH);
+	assert_true(u->has_keep && u->keep_generation == 1 && u->keep_snapshot == 0);
+	close_job(&f);
+	s.run_from = false; /* state becomes ranks */
+	open_switch(&f, &s, PTC_JOB_IDLE);
+	expect_order(&f, from_state, PTC_ARRAY_LEN(from_state));
+	expect_sent(&f, PTC_OP_SEAL, 0, 1);
+	close_job(&f);
+	s.run_from = true; /* ranks become state */
+	s.run_to = false;
+	open_switch(&f, &s, PTC_JOB_IDLE);
+	expect_order(&f, to_state, PTC_ARRAY_LEN(to_state));
+	close_job(&f);
+	s.run_from = false; /* ranks that ended before there was any snapshot: from nothing, over what there was */
+	s.run_to = true;
+	s.from_snapshot = s.to_snapshot = 0;
+	open_switch(&f, &s, PTC_JOB_IDLE);
+	expect_order(&f, first, PTC_ARRAY_LEN(first));
+	assert_false(sent(&f, 0, PTC_OP_FINISH)->has_keep);
+	close_job(&f);
+}
+
+static void test_snapshot(void **state)
+{
+	static const enum ptc_job_phase order[] = {
+		PTC_JOB_CHECKING, PTC_JOB_INTENT,  PTC_JOB_ARMING,    PTC_JOB_SEALING,
+		PTC_JOB_AGREEING, PTC_JOB_COMMIT1, PTC_JOB_FINISHING, PTC_JOB_IDLE,
+	};
+	struct fix f;
+	open_switch(&f, &snapshot, PTC_JOB_IDLE);
+	expect_order(&f, order, PTC_ARRAY_LEN(order));
+	expect_done(&f, snapshot.id, 0);
+	for (uint32_t i = 0; i <= 1; i++) {
+		const struct ptc_job_update *u = sent(&f, i, PTC_OP_FINISH);
+		assert_true(u->has_keep && u->keep_generation == 3 && u->keep_snapshot == 6);
+	}
+	clear(&f);
+	FEED(&f, .kind = PTC_EV_NODE_UP, .node = 2); /* never was one of the record's */
+	assert_false(sent(&f, 2, PTC_OP_FINISH)->has_keep);
+	close_job(&f);
+	/* its only commit is of unknown outcome: the record tells */
+	for (int there = 0; there < 2; there++) {
+		open_switch(&f, &snapshot, PTC_JOB_COMMIT1);
+		f.answered = last(&f, PTC_UP_TXN, -1)->seq;
+		FEED(&f, .kind = PTC_EV_TXN, .seq = f.answered, .outcome = PTC_TXN_UNKNOWN);
+		start(&f, 3, there ? 6 : 5, there ? NULL : &snapshot);
+		assert_int_equal(ptc_job_phase(f.job), there ? PTC_JOB_FINISHING : PTC_JOB_SEALING);
+		drive(&f, PTC_JOB_IDLE);
+		expect_done(&f, snapshot.id, 0);
+		close_job(&f);
+	}
+}
+
+static void test_halt(void **state)
+{
+	static const enum ptc_job_phase order[] = { PTC_JOB_COMMIT2, PTC_JOB_FINISHING, PTC_JOB_IDLE };
+	struct fix f;
+	open_switch(&f, &halt, PTC_JOB_IDLE);
+	expect_order(&f, order, PTC_ARRAY_LEN(order));
+	expect_done(&f, halt.id, 0);
+	assert_int_equal(count(&f, PTC_UP_TXN), 1);
+	assert_int_equal(last(&f, PTC_UP_TXN, -1)->txn, PTC_TXN_HALT);
+	expect_sent(&f, PTC_OP_FINISH, 0, 1);
+	close_job(&f);
+	for (int k = 0; k < 4; k++) { /* unknown outcome: read as done, or done again; aborted meanwhile or not */
+		bool halted = k & 1, abort = k & 2;
+		open_switch(&f, &halt, PTC_JOB_COMMIT2);
+		f.answered = last(&f, PTC_UP_TXN, -1)->seq;
+		if (abort)
+			FEED(&f, .kind = PTC_EV_ABORT);
+		FEED(&f, .kind = PTC_EV_TXN, .seq = f.answered, .outcome = PTC_TXN_UNKNOWN);
+		FEED(&f, .kind = PTC_EV_START, .fence = 9, .generation = 3, .snapshot = 5, .record_nodes = from_nodes,
+		     .nrecord_nodes = 2, .halted = halted);
+		assert_int_equal(ptc_job_phase(f.job), halted  ? PTC_JOB_FINISHING
+						       : abort ? PTC_JOB_ABORTING
+							       : PTC_JOB_COMMIT2);
+		drive(&f, PTC_JOB_IDLE);
+		expect_done(&f, halt.id, abort && !halted ? PTC_ECANCELED : 0);
+		close_job(&f);
+	}
+}
+
+static void arm_reply(struct fix *f, uint32_t node, bool passed, uint64_t step)
+{
+	const struct ptc_job_update *u = sent(f, node, PTC_OP_ARM);
+	assert_non_null(u);
+	f->answered = u->seq;
+	FEED(f, .kind = PTC_EV_REPLY, .node = node, .seq = u->seq, .passed = passed, .step = step);
+}
+
+static void test_arming_rounds(void **state)
+{
+	struct fix f;
+	open_switch(&f, &live, PTC_JOB_ARMING);
+	assert_int_equal(sent(&f, 0, PTC_OP_ARM)->stop, 40);
+	arm_reply(&f, 0, false, 38);
+	assert_null(last(&f, PTC_UP_SEND, PTC_OP_STOP)); /* not before all are armed */
+	arm_reply(&f, 1, true, 52);
+	for (uint32_t i = 0; i <= 1; i++)
+		assert_int_equal(sent(&f, i, PTC_OP_ARM)->stop, 53);
+	arm_reply(&f, 0, false, 53);
+	arm_reply(&f, 1, false, 53);
+	for (uint32_t i = 0; i <= 1; i++)
+		assert_int_equal(sent(&f, i, PTC_OP_STOP)->stop, 53);
+	drive(&f, PTC_JOB_COMMIT1);
+	assert_int_equal(sent(&f, 0, PTC_OP_CAPTURE)->stop, 53);
+	assert_int_equal(last(&f, PTC_UP_TXN, -1)->step, 53);
+	close_job(&f);
+}
+
+/* Ranks that have not come to a first boundary: passed, but with a step below the stop. It never goes back. */
+static void test_arming_not_begun(void **state)
+{
+	struct fix f;
+	open_switch(&f, &live, PTC_JOB_ARMING);
+	arm_reply(&f, 0, false, 9);
+	arm_reply(&f, 1, true, 9);
+	assert_int_equal(sent(&f, 0, PTC_OP_ARM)->stop, 40);
+	arm_reply(&f, 0, true, UINT64_MAX);
+	arm_reply(&f, 1, false, 9);
+	assert_true(sent(&f, 0, PTC_OP_ARM)->stop == UINT64_MAX); /* nonsense does not wrap around */
+	close_job(&f);
+}
+
+static void test_arming_is_bounded(void **state)
+{
+	struct fix f;
+	uint64_t step = 100;
+	int rounds = 0;
+	open_switch(&f, &live, PTC_JOB_ARMING);
+	for (; ptc_job_phase(f.job) == PTC_JOB_ARMING; rounds++, step += 10) {
+		arm_reply(&f, 0, true, step);
+		arm_reply(&f, 1, false, step - 1);
+	}
+	assert_int_equal(rounds, 4); /* two, and two repeated */
+	assert_int_equal(last(&f, PTC_UP_TXN, -1)->txn, PTC_TXN_CLEAR);
+	drive(&f, PTC_JOB_IDLE);
+	expect_done(&f, live.id, PTC_ETIMEOUT);
+	close_job(&f);
+}
+
+/* A node whose process is another one is armed again before it may say that its ranks wait, and what it then says counts. */
+static void test_arming_restart(void **state)
+{
+	for (int passed = 0; passed < 2; passed++) {
+		struct fix f;
+		open_switch(&f, &live, PTC_JOB_ARMING);
+		arm_reply(&f, 0, false, 30);
+		arm_reply(&f, 1, false, 30);
+		uint64_t stop0 = sent(&f, 0, PTC_OP_STOP)->seq, stop1 = sent(&f, 1, PTC_OP_STOP)->seq;
+		FEED(&f, .kind = PTC_EV_REPLY, .node = 1, .seq = stop1);
+		clear(&f);
+		FEED(&f, .kind = PTC_EV_NODE_UP, .node = 1);
+		assert_int_equal(sent(&f, 1, -1)->op, PTC_OP_ARM);
+		if (passed) {
+			arm_reply(&f, 1, true, 60);
+			assert_int_equal(last(&f, PTC_UP_CANCEL, -1)->seq, stop0);
+			assert_int_equal(sent(&f, 0, PTC_OP_ARM)->stop, 61);
+			FEED(&f, .kind = PTC_EV_REPLY, .node = 0, .seq = stop0); /* of the round before */
+			arm_reply(&f, 0, false, 61);
+			assert_null(sent(&f, 0, PTC_OP_STOP));
+			arm_reply(&f, 1, false, 61);
+			assert_int_equal(sent(&f, 0, PTC_OP_STOP)->stop, 61);
+		} else {
+			FEED(&f, .kind = PTC_EV_REPLY, .node = 0, .seq = stop0);
+			assert_int_equal(ptc_job_phase(f.job), PTC_JOB_ARMING);
+			arm_reply(&f, 1, false, 40);
+		}
+		drive(&f, PTC_JOB_SEALING);
+		assert_int_equal(sent(&f, 1, PTC_OP_CAPTURE)->stop, passed ? 61 : 40);
+		close_job(&f);
+	}
+}
+
+/* A node that restarts after its answer is asked again: its processes may have gone with the machine, and the others' ranks
+ * would wait for them for ever. */
+static void test_build_restart(void **state)
+{
+	static const struct {
+		enum ptc_job_phase phase;
+		int op;
+	} rows[] = { { PTC_JOB_STARTING, PTC_OP_START }, { PTC_JOB_BUILDING, PTC_OP_BUILD } };
+	for (size_t i = 0; i < PTC_ARRAY_LEN(rows); i++) {
+		struct fix f;
+		open_switch(&f, &live, rows[i].phase);
+		FEED(&f, .kind = PTC_EV_REPLY, .node = 2, .seq = sent(&f, 2, rows[i].op)->seq);
+		clear(&f);
+		FEED(&f, .kind = PTC_EV_NODE_DOWN, .node = 2);
+		FEED(&f, .kind = PTC_EV_NODE_UP, .node = 2);
+		f.answered = sent(&f, 2, rows[i].op)->seq;
+		FEED(&f, .kind = PTC_EV_REPLY, .node = 2, .seq = f.answered, .status = PTC_ESTATE);
+		assert_int_equal(ptc_job_phase(f.job), PTC_JOB_ABORTING);
+		drive(&f, PTC_JOB_IDLE);
+		expect_done(&f, live.id, PTC_ESTATE);
+		close_job(&f);
+	}
+}
+
+/* Aborted in each phase of each kind: what the record then is, and whether ranks have to be started again. */
+static void test_live_abort_everywhere(void **state)
+{
+	const struct ptc_switch *kinds[] = { &live, &first_run, &snapshot };
+	for (size_t k = 0; k < PTC_ARRAY_LEN(kinds) * PTC_JOB_FINISHING; k++) {
+		const struct ptc_switch *s = kinds[k / PTC_JOB_FINISHING];
+		int p = PTC_JOB_CHECKING + (int)(k % PTC_JOB_FINISHING);
+		int point = s->kind == PTC_SWITCH_SNAPSHOT ? PTC_JOB_COMMIT1 : PTC_JOB_COMMIT2;
+		struct fix f;
+		if (p > PTC_JOB_FINISHING || !has_phase(s, p))
+			continue;
+		if (s == &snapshot && p == PTC_JOB_CHECKING)
+			continue; /* all are clean: over at once */
+		open_switch(&f, s, (enum ptc_job_phase)p);
+		FEED(&f, .kind = PTC_EV_ABORT, .text = "told to");
+		drive(&f, PTC_JOB_IDLE);
+		expect_done(&f, s->id, p >= point ? 0 : PTC_ECANCELED);
+		const struct ptc_job_update *u = last(&f, PTC_UP_TXN, -1);
+		if (p > PTC_JOB_CHECKING && p < point) {
+			assert_int_equal(u->txn, PTC_TXN_CLEAR);
+			assert_int_equal(u->relaunch, s == &live && p >= PTC_JOB_COMMIT1);
+		}
+		for (uint32_t i = 0; s == &live && i <= 1 && p > PTC_JOB_CHECKING && p < point; i++) {
+			u = sent(&f, i, PTC_OP_FINISH);
+			assert_true(u->has_keep && u->keep_generation == 3);
+			assert_int_equal(u->keep_snapshot, p >= PTC_JOB_COMMIT1 ? 6 : 5);
+		}
+		close_job(&f);
+	}
+}
+
+/* A relaunch is asked for by whoever deletes the intent, and by nobody after that. */
+static void test_relaunch_once(void **state)
+{
+	for (int gone = 0; gone < 2; gone++) {
+		struct fix f;
+		open_switch(&f, &live, PTC_JOB_BUILDING);
+		FEED(&f, .kind = PTC_EV_ABORT);
+		assert_true(last(&f, PTC_UP_TXN, -1)->relaunch);
+		f.answered = last(&f, PTC_UP_TXN, -1)->seq;
+		FEED(&f, .kind = PTC_EV_TXN, .seq = f.answered, .outcome = PTC_TXN_UNKNOWN);
+		start(&f, 3, 6, gone ? NULL : &live);
+		assert_int_equal(last(&f, PTC_UP_TXN, -1)->txn, PTC_TXN_CLEAR);
+		assert_int_equal(last(&f, PTC_UP_TXN, -1)->relaunch, !gone);
+		drive(&f, PTC_JOB_IDLE);
+		expect_done(&f, live.id, PTC_ECANCELED);
+		close_job(&f);
+	}
+}
+
+static void test_live_resume(void **state)
+{
+	struct ptc_switch state_only = live, to_state = live, over = first_run;
+	state_only.run_from = false;
+	to_state.run_to = false;
+	over.from_generation = 3;
+	over.to_generation = 4;
+	const struct {
+		uint64_t gen, snap;
+		const struct ptc_switch *intent;
+		enum ptc_job_phase phase;
+		int status;
+	} rows[] = {
+		{ 3, 5, &live, PTC_JOB_STARTING, 0 },
+		{ 3, 6, &live, PTC_JOB_ENDING, 0 },
+		{ 3, 5, &to_state, PTC_JOB_ARMING, 0 },
+		{ 3, 6, &to_state, PTC_JOB_ENDING, 0 },
+		{ 3, 5, &state_only, PTC_JOB_STARTING, 0 },
+		{ 3, 6, &state_only, PTC_JOB_BUILDING, 0 },
+		{ 0, 0, &first_run, PTC_JOB_STARTING, 0 },
+		{ 3, 0, &over, PTC_JOB_STARTING, 0 },
+		{ 3, 5, &snapshot, PTC_JOB_ARMING, 0 },
+		{ 3, 6, &snapshot, PTC_JOB_ABORTING, PTC_ECORRUPT }, /* its commit deletes the intent */
+		{ 3, 5, &halt, PTC_JOB_ABORTING, PTC_ECORRUPT },     /* writes none */
+		{ 3, 7, &live, PTC_JOB_ABORTING, PTC_ECORRUPT },
+	};
+	for (size_t i = 0; i < PTC_ARRAY_LEN(rows); i++) {
+		struct fix f;
+		open_job(&f);
+		start(&f, rows[i].gen, rows[i].snap, rows[i].intent);
+		assert_string_equal(ptc_job_phase_name(ptc_job_phase(f.job)), ptc_job_phase_name(rows[i].phase));
+		drive(&f, PTC_JOB_IDLE);
+		expect_done(&f, rows[i].intent->id, rows[i].status);
+		close_job(&f);
+	}
+}
+
+/* The first commit may still be on its way: what it names is not captured again at another stop, in this tenure. */
+static void test_commit1_unknown(void **state)
+{
+	for (int other = 0; other < 2; other++) {
+		struct fix f;
+		open_switch(&f, &live, PTC_JOB_COMMIT1);
+		f.answered = last(&f, PTC_UP_TXN, -1)->seq;
+		FEED(&f, .kind = PTC_EV_TXN, .seq = f.answered, .outcome = PTC_TXN_UNKNOWN);
+		clear(&f);
+		FEED(&f, .kind = PTC_EV_START, .fence = other ? 10 : 9, .generation = 3, .snapshot = 5, .intent = &live,
+		     .record_nodes = from_nodes, .nrecord_nodes = 2);
+		assert_int_equal(ptc_job_phase(f.job), other ? PTC_JOB_STARTING : PTC_JOB_SEALING);
+		if (!other)
+			assert_int_equal(sent(&f, 1, PTC_OP_CAPTURE)->stop, 40);
+		drive(&f, PTC_JOB_IDLE);
+		expect_done(&f, live.id, 0);
+		close_job(&f);
+	}
+}
+
+/* What the shell compares can end the switch; a node that says its processes are gone, too. */
+static void test_live_refusals(void **state)
+{
+	struct fix f;
+	open_switch(&f, &live, PTC_JOB_AGREEING);
+	f.answered = last(&f, PTC_UP_AGREE, -1)->seq;
+	FEED(&f, .kind = PTC_EV_AGREED, .seq = f.answered, .status = PTC_EDIGEST, .text = "w differs on ranks 1 and 3");
+	assert_false(last(&f, PTC_UP_TXN, -1)->relaunch);
+	drive(&f, PTC_JOB_IDLE);
+	expect_done(&f, live.id, PTC_EDIGEST);
+	assert_string_equal(last(&f, PTC_UP_DONE, -1)->text, "replicas: w differs on ranks 1 and 3");
+	close_job(&f);
+	open_switch(&f, &live, PTC_JOB_LAYING);
+	f.answered = last(&f, PTC_UP_LAY, -1)->seq;
+	FEED(&f, .kind = PTC_EV_LAID, .seq = f.answered, .status = PTC_ELAYOUT, .text = "w is gone");
+	assert_true(last(&f, PTC_UP_TXN, -1)->relaunch);
+	drive(&f, PTC_JOB_IDLE);
+	expect_done(&f, live.id, PTC_ELAYOUT);
+	close_job(&f);
+	open_switch(&f, &live, PTC_JOB_BUILDING);
+	f.answered = sent(&f, 2, PTC_OP_BUILD)->seq;
+	FEED(&f, .kind = PTC_EV_REPLY, .node = 2, .seq = f.answered, .status = PTC_ESTATE, .text = "rank 3 is gone");
+	drive(&f, PTC_JOB_IDLE);
+	expect_done(&f, live.id, PTC_ESTATE);
+	assert_string_equal(last(&f, PTC_UP_DONE, -1)->text, "build: rank 3 is gone");
+	close_job(&f);
+}
+
+static void test_live_refused(void **state)
+{
+	struct ptc_switch bad[13];
+	for (size_t i = 0; i < PTC_ARRAY_LEN(bad); i++)
+		bad[i] = i < 6 ? live : i < 9 ? snapshot : i < 11 ? halt : import;
+	bad[0].to_snapshot = 0;
+	bad[1].nfrom = 0;
+	bad[2].from_snapshot = bad[2].to_snapshot = 0;
+	bad[3].from_snapshot = 0; /* nothing to make a snapshot of */
+	bad[3].to_snapshot = 1;
+	bad[3].run_from = false;
+	bad[4].from_generation = 0; /* ranks of a job that never was */
+	bad[4].to_generation = 1;
+	bad[5].from_snapshot = bad[5].to_snapshot = 0; /* neither state nor ranks */
+	bad[5].run_from = bad[5].run_to = false;
+	bad[6].to_generation = 4;
+	bad[7].run_from = false;
+	bad[8].to_nodes = to_nodes;
+	bad[8].nto = 2;
+	bad[9].to_snapshot = 6;
+	bad[10].nfrom = 0;
+	bad[11].run_to = true;
+	bad[12].run_from = true;
+	for (size_t i = 0; i < PTC_ARRAY_LEN(bad); i++) {
+		struct fix f;
+		open_idle(&f, bad[i].from_generation, bad[i].from_snapshot);
+		FEED(&f, .kind = PTC_EV_SWITCH, .request = &bad[i]);
+		expect_done(&f, bad[i].id, PTC_EINVAL);
+		assert_int_equal(f.n, 1);
+		close_job(&f);
+	}
+}
+
 /* ---- memory, size ---------------------------------------------------------------------------- */
 
 /* Each allocation fails in turn; the same event again does what it would have done. */
 static void test_enomem(void **state)
 {
-	int64_t live = ptc_alloc_live();
+	int64_t before = ptc_alloc_live();
 	for (uint64_t at = 1;; at++) {
 		struct ptc_job *job = NULL;
 		struct ptc_job_updates ups;
@@ -767,7 +1292,7 @@ static void test_enomem(void **state)
 		assert_true(n[0] == 0 && n[1] == 2 && n[2] == 2); /* phase and FINISH; phase and timer */
 		assert_int_equal(ptc_job_phase(job), PTC_JOB_CHECKING);
 		ptc_job_free(job);
-		assert_int_equal(ptc_alloc_live(), live);
+		assert_int_equal(ptc_alloc_live(), before);
 		if (!failed)
 			break;
 		assert_int_equal(failed, 1);
@@ -835,6 +1360,21 @@ int main(void)
 		cmocka_unit_test(test_out_of_the_record),
 		cmocka_unit_test(test_finish_across_commit),
 		cmocka_unit_test(test_digests_differ),
+		cmocka_unit_test(test_live),
+		cmocka_unit_test(test_other_ways),
+		cmocka_unit_test(test_snapshot),
+		cmocka_unit_test(test_halt),
+		cmocka_unit_test(test_arming_rounds),
+		cmocka_unit_test(test_arming_not_begun),
+		cmocka_unit_test(test_arming_is_bounded),
+		cmocka_unit_test(test_arming_restart),
+		cmocka_unit_test(test_build_restart),
+		cmocka_unit_test(test_live_abort_everywhere),
+		cmocka_unit_test(test_relaunch_once),
+		cmocka_unit_test(test_live_resume),
+		cmocka_unit_test(test_commit1_unknown),
+		cmocka_unit_test(test_live_refusals),
+		cmocka_unit_test(test_live_refused),
 		cmocka_unit_test(test_enomem),
 		cmocka_unit_test(test_many_nodes),
 	};

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The chunks environment of one job: LMDB values of PTC_CHUNK_BYTES under ids from 1, and key 0, which says whose it is.
+/* The chunks environment of one job: LMDB values of CHUNK_VALUE bytes under ids from 1, and key 0, which says whose it is.
  *
  * Happy path: take() hands out free chunks, those with touched pages first, and makes new ones in one short
  * transaction after the file's blocks have been reserved. A chunk is never deleted: when nothing refers to it, it is
@@ -190,7 +190,7 @@ static int add_chunk(struct job *j, void *ptr, struct ptc_error *err)
 	c = ptc_calloc(1, sizeof *c);
 	if (!c)
 		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
-	c->ptr = ptr;
+	c->ptr = (uint8_t *)ptr + CHUNK_PAD;
 	j->chunks[j->nchunks++] = c;
 	c->id = (uint32_t)j->nchunks;
 	ptc_store_chunk_fresh(c);
@@ -227,7 +227,8 @@ static int load_chunks(struct job *j, MDB_cursor *cur, struct ptc_error *err)
 		if (k.mv_size != sizeof id)
 			break;
 		memcpy(&id, k.mv_data, sizeof id);
-		if (id != j->nchunks + 1 || v.mv_size != PTC_CHUNK_BYTES || ((uintptr_t)v.mv_data - 16) % j->page != 0)
+		if (id != j->nchunks + 1 || v.mv_size != CHUNK_VALUE ||
+		    ((uintptr_t)v.mv_data - PAGE_HEADER) % j->page != 0)
 			break;
 		rc = add_chunk(j, v.mv_data, err);
 		if (rc)
@@ -349,7 +350,7 @@ static int file_offset(const struct job *j, const struct chunk *c, uint64_t *ret
 	struct page_header mem, file;
 	uint64_t off;
 
-	memcpy(&mem, c->ptr - sizeof mem, sizeof mem);
+	memcpy(&mem, c->ptr - CHUNK_PAD - sizeof mem, sizeof mem);
 	off = mem.pgno * j->page;
 	if (mem.pgno > j->map_bytes / j->page || !(mem.flags & P_OVERFLOW) || mem.pages != CHUNK_SPAN / j->page ||
 	    pread(j->fd, &file, sizeof file, (off_t)off) != (ssize_t)sizeof file ||
@@ -473,7 +474,7 @@ static int put_values(struct job *j, MDB_txn *txn, size_t n, void **ptrs)
 {
 	for (size_t i = 0; i < n; i++) {
 		size_t id = j->nchunks + 1 + i;
-		MDB_val k = key_of(&id), v = { PTC_CHUNK_BYTES, NULL };
+		MDB_val k = key_of(&id), v = { CHUNK_VALUE, NULL };
 		int rc = mdb_put(txn, j->dbi, &k, &v, MDB_RESERVE | MDB_NOOVERWRITE | MDB_APPEND);
 
 		if (rc)

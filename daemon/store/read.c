@@ -294,6 +294,42 @@ int ptc_table_read_iov(struct ptc_table *t, uint32_t item, const struct ptc_box 
 	return rc;
 }
 
+struct extent_call {
+	ptc_extent_fn fn;
+	void *arg;
+};
+
+static int call_extent(void *arg, const struct ptc_table *t, size_t i, const struct ptc_box *cut, struct ptc_error *err)
+{
+	const struct extent_call *c = arg;
+	const struct ptc_box *box = &t->pieces[i].extent_box;
+	int64_t left = ptc_box_volume(box);
+	uint64_t pos = t->locs[i].pos;
+	struct iovec spans[PTC_EXTENT_SPANS];
+	int n = 0;
+
+	while (left > 0) {
+		int64_t room;
+		uint8_t *p = ptc_store_at(t, pos, &room);
+
+		if (ptc_fails(n < (int)PTC_ARRAY_LEN(spans)))
+			return ptc_error_set(err, PTC_EINTERNAL, "item %u: an extent of too many chunks",
+					     t->pieces[i].item);
+		spans[n] = (struct iovec){ p, (size_t)PTC_MIN(room, left) };
+		pos += spans[n].iov_len;
+		left -= (int64_t)spans[n++].iov_len;
+	}
+	return c->fn(c->arg, box, cut, spans, n, err);
+}
+
+int ptc_table_each_extent(struct ptc_table *t, uint32_t item, const struct ptc_box *box, ptc_extent_fn fn, void *arg,
+			  struct ptc_error *err)
+{
+	struct extent_call c = { fn, arg };
+
+	return ptc_box_empty(box) ? 0 : each_part(t, item, box, call_extent, &c, err);
+}
+
 /* Powers x^(8 * distance) between the ends of neighbouring runs: one per dimension repeats. */
 #define POWERS 8
 struct digest {

@@ -8,6 +8,7 @@
  *                              x n  part n of its pieces: item, stream position, extent box, live box
  *                              f    while under construction: one bit per piece, filled and summed
  *   C uuid chunk                    bytes used and sums of its 16 blocks
+ *   N uuid name                     a note: its bytes
  *
  * A table's parts are only ever appended, so a reservation writes what it adds and not the table again.
  * Happy path: save() writes parts, sums and header in one commit; load() reads them back at open.
@@ -220,7 +221,8 @@ int ptc_store_rec_store(struct ptc_store *s, struct ptc_error *err)
 
 int ptc_store_rec_job_put(struct ptc_store *s, const struct job *j, enum job_state state, struct ptc_error *err)
 {
-	struct key k = key_start('J', j->uuid), tables = key_start('T', j->uuid), sums = key_start('C', j->uuid);
+	struct key k = key_start('J', j->uuid), tables = key_start('T', j->uuid), sums = key_start('C', j->uuid),
+		   notes = key_start('N', j->uuid);
 	struct ptc_buf b = PTC_BUF_INIT;
 	MDB_txn *txn;
 	int rc = ptc_store_begin(s->meta, true, &txn, err);
@@ -231,6 +233,8 @@ int ptc_store_rec_job_put(struct ptc_store *s, const struct job *j, enum job_sta
 		rc = del_prefix(txn, s->dbi, &tables, err);
 		if (!rc)
 			rc = del_prefix(txn, s->dbi, &sums, err);
+		if (!rc)
+			rc = del_prefix(txn, s->dbi, &notes, err);
 	}
 	put_version(&b);
 	put_uint(&b, state, 1);
@@ -247,7 +251,8 @@ int ptc_store_rec_job_put(struct ptc_store *s, const struct job *j, enum job_sta
 
 int ptc_store_rec_job_del(struct ptc_store *s, const char *uuid, struct ptc_error *err)
 {
-	struct key kinds[3] = { key_start('T', uuid), key_start('C', uuid), key_start('J', uuid) };
+	struct key kinds[4] = { key_start('T', uuid), key_start('C', uuid), key_start('N', uuid),
+				key_start('J', uuid) };
 	MDB_txn *txn;
 	int rc = ptc_store_begin(s->meta, true, &txn, err);
 
@@ -257,6 +262,59 @@ int ptc_store_rec_job_del(struct ptc_store *s, const char *uuid, struct ptc_erro
 		rc = del_prefix(txn, s->dbi, &kinds[i], err);
 	if (!rc)
 		return ptc_store_commit(txn, STORE_META, err);
+	mdb_txn_abort(txn);
+	return rc;
+}
+
+static struct key note_key(const char *uuid, const char *name)
+{
+	struct key k = key_start('N', uuid);
+
+	memcpy(k.b + k.len, name, strlen(name));
+	k.len += strlen(name);
+	return k;
+}
+
+int ptc_store_rec_note_put(struct ptc_store *s, const char *uuid, const char *name, const void *data, size_t len,
+			   struct ptc_error *err)
+{
+	struct key k = note_key(uuid, name);
+	struct ptc_buf b = PTC_BUF_INIT;
+	MDB_txn *txn;
+	int rc = ptc_store_begin(s->meta, true, &txn, err);
+
+	if (rc)
+		return rc;
+	put_version(&b);
+	ptc_buf_append(&b, data, len);
+	rc = ptc_store_rec_put(txn, s->dbi, &k, &b, err);
+	ptc_buf_done(&b);
+	if (!rc)
+		return ptc_store_commit(txn, STORE_META, err);
+	mdb_txn_abort(txn);
+	return rc;
+}
+
+int ptc_store_rec_note_get(struct ptc_store *s, const char *uuid, const char *name, void **ret_data, size_t *ret_len,
+			   struct ptc_error *err)
+{
+	struct key k = note_key(uuid, name);
+	struct reader r = { 0 };
+	MDB_txn *txn;
+	void *data;
+	int rc = ptc_store_begin(s->meta, false, &txn, err);
+
+	if (rc)
+		return rc;
+	rc = rec_get(txn, s->dbi, &k, "of a note", &r, err);
+	data = rc ? NULL : ptc_malloc((size_t)(r.end - r.p) + 1);
+	if (!rc && !data)
+		rc = ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	if (!rc) {
+		memcpy(data, r.p, (size_t)(r.end - r.p));
+		*ret_data = data;
+		*ret_len = (size_t)(r.end - r.p);
+	}
 	mdb_txn_abort(txn);
 	return rc;
 }

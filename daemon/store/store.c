@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Opening the store, and its jobs.
  *
- * Happy path: open takes the lock file, reads the store's id, opens each job's chunks, loads its tables and so knows
- * which chunks are free. job_create records its intent (creating), makes the environment, records that it is ready;
+ * Happy path: open takes the lock file, makes meta if there is none, reads the store's id, opens each job's chunks,
+ * loads its tables and so knows which chunks are free. job_create records its intent (creating), makes the environment, records that it is ready;
  * job_delete records its intent (deleting), removes the directory, removes the records. So open finishes or undoes what
  * a crash left.
  * Failure modes: a job whose chunks are gone, belong to another store or whose records do not verify stays in the list
@@ -11,6 +11,7 @@
 
 #include "base/alloc.h"
 #include "base/check.h"
+#include "base/cleanup.h"
 #include "base/fault.h"
 #include "base/log.h"
 #include "base/sys.h"
@@ -198,6 +199,37 @@ static int take_lock(struct ptc_store *s, struct ptc_error *err)
 	return 0;
 }
 
+/* LMDB writes the first pages of a new file without syncing them: after a power cut they may be half there, and then
+ * nobody can tell a store that was never used from one that is damaged. So it is made beside and renamed when whole. */
+static int make_meta(struct ptc_store *s, struct ptc_error *err)
+{
+	ptc_auto_free char *path = ptc_asprintf("%s/data.mdb", s->meta_dir);
+	ptc_auto_free char *dir = ptc_asprintf("%s/new", s->meta_dir);
+	ptc_auto_free char *made = ptc_asprintf("%s/new/data.mdb", s->meta_dir);
+	ptc_auto_close int fd = -1;
+	struct stat st;
+	MDB_env *env;
+	MDB_dbi dbi;
+	int rc;
+
+	if (!path || !dir || !made)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	if (lstat(path, &st) == 0)
+		return 0;
+	rc = ptc_sys_remove_tree(dir, "store.new.remove", err);
+	if (!rc)
+		rc = ptc_sys_mkdirs(dir, 0700, err);
+	if (!rc)
+		rc = ptc_store_env_open(dir, STORE_META, META_MAP_BYTES, &env, &dbi, err);
+	if (rc)
+		return rc;
+	mdb_env_close(env);
+	fd = open(made, O_RDWR | O_CLOEXEC);
+	rc = fd < 0 ? ptc_error_errno(err, errno, "cannot open %s", made)
+		    : ptc_sys_publish(fd, made, path, "store.new", err);
+	return rc ? rc : ptc_sys_remove_tree(dir, "store.new.remove", err);
+}
+
 static int open_parts(struct ptc_store *s, struct ptc_error *err)
 {
 	int rc = make_dir(s->meta_dir, err);
@@ -206,6 +238,8 @@ static int open_parts(struct ptc_store *s, struct ptc_error *err)
 		rc = make_dir(s->chunk_dir, err);
 	if (!rc)
 		rc = take_lock(s, err);
+	if (!rc)
+		rc = make_meta(s, err);
 	if (!rc)
 		rc = ptc_store_env_open(s->meta_dir, STORE_META, META_MAP_BYTES, &s->meta, &s->dbi, err);
 	if (!rc)
@@ -397,6 +431,43 @@ int ptc_store_fence(struct ptc_store *s, const char *uuid, int64_t fence, struct
 		if (rc)
 			j->fence = before;
 	}
+	pthread_mutex_unlock(&s->wlock);
+	return rc;
+}
+
+static int note_check(const char *name, struct ptc_error *err)
+{
+	size_t len = strlen(name);
+
+	if (!len || len > PTC_NOTE_NAME_MAX || strspn(name, "abcdefghijklmnopqrstuvwxyz") != len)
+		return ptc_error_set(err, PTC_EINVAL, "a note's name has 1 to %d letters", PTC_NOTE_NAME_MAX);
+	return 0;
+}
+
+int ptc_store_note_put(struct ptc_store *s, const char *uuid, const char *name, const void *data, size_t len,
+		       struct ptc_error *err)
+{
+	int rc = note_check(name, err);
+
+	if (rc)
+		return rc;
+	pthread_mutex_lock(&s->wlock);
+	rc = job_find(s, uuid) ? ptc_store_rec_note_put(s, uuid, name, data, len, err)
+			       : ptc_error_set(err, PTC_ENOTFOUND, "job %.36s has no state here", uuid);
+	pthread_mutex_unlock(&s->wlock);
+	return rc;
+}
+
+int ptc_store_note_get(struct ptc_store *s, const char *uuid, const char *name, void **ret_data, size_t *ret_len,
+		       struct ptc_error *err)
+{
+	int rc = note_check(name, err);
+
+	if (rc)
+		return rc;
+	pthread_mutex_lock(&s->wlock);
+	rc = job_find(s, uuid) ? ptc_store_rec_note_get(s, uuid, name, ret_data, ret_len, err)
+			       : ptc_error_set(err, PTC_ENOTFOUND, "job %.36s has no state here", uuid);
 	pthread_mutex_unlock(&s->wlock);
 	return rc;
 }

@@ -4,7 +4,7 @@
  * are byte boxes (reshard/box.h).
  *
  * Terms
- *   chunk    an LMDB value of PTC_CHUNK_BYTES in the job's `chunks` environment; its pages never move while it lives.
+ *   chunk    PTC_CHUNK_BYTES of an LMDB value in the job's `chunks` environment; its pages never move while it lives.
  *   extent   one box of one item, stored row-major and compact as a byte run over one or more chunks; immutable once
  *            filled; at most PTC_EXTENT_MAX_BYTES. Extents are packed one after the other (64-byte aligned), so small
  *            ones share a chunk.
@@ -25,6 +25,7 @@
  * from is held (our own chunk references guard them, not an LMDB reader). */
 #pragma once
 
+#include "base/limits.h"
 #include "base/status.h"
 #include "reshard/box.h"
 
@@ -65,6 +66,13 @@ typedef void (*ptc_store_job_fn)(void *arg, const char *uuid, uid_t uid, bool lo
 int ptc_store_jobs(struct ptc_store *s, ptc_store_job_fn fn, void *arg, struct ptc_error *err);
 /* Highest fencing token seen for a job; durable before return. A lower one: PTC_EFENCED. */
 int ptc_store_fence(struct ptc_store *s, const char *uuid, int64_t fence, struct ptc_error *err);
+
+/* Small byte strings of a job by name (letters, at most PTC_NOTE_NAME_MAX): durable before return, gone with the job. */
+#define PTC_NOTE_NAME_MAX 15
+int ptc_store_note_put(struct ptc_store *s, const char *uuid, const char *name, const void *data, size_t len,
+		       struct ptc_error *err);
+int ptc_store_note_get(struct ptc_store *s, const char *uuid, const char *name, void **ret_data, size_t *ret_len,
+		       struct ptc_error *err); /* ptc_free it; PTC_ENOTFOUND */
 
 struct ptc_table_key {
 	char uuid[37];
@@ -144,6 +152,14 @@ int ptc_table_read(struct ptc_table *t, uint32_t item, const struct ptc_box *box
  * reference to t is held, verified; *ret_n = 0 when it is strided or not coverable so (use ptc_table_read). */
 int ptc_table_read_iov(struct ptc_table *t, uint32_t item, const struct ptc_box *box, struct iovec *iov, int niov,
 		       int *ret_n, struct ptc_error *err);
+/* Calls fn for each part of box (sealed table) that lies in one extent: the extent's memory as spans from its first byte, which
+ * stay valid while a reference to t is held, and the part, of which alone the blocks are verified. PTC_ENOTFOUND, before any call, when
+ * a part of box is not here. fn returns nonzero to stop. */
+#define PTC_EXTENT_SPANS (PTC_EXTENT_MAX_BYTES / PTC_CHUNK_BYTES + 3)
+typedef int (*ptc_extent_fn)(void *arg, const struct ptc_box *extent_box, const struct ptc_box *part,
+			     const struct iovec *spans, int nspans, struct ptc_error *err);
+int ptc_table_each_extent(struct ptc_table *t, uint32_t item, const struct ptc_box *box, ptc_extent_fn fn, void *arg,
+			  struct ptc_error *err);
 /* Digest contribution of box (see base/digest.h) for a tensor of that byte shape; reads in place. */
 int ptc_table_digest(struct ptc_table *t, uint32_t item, const struct ptc_box *box, uint32_t ndim, const int64_t *shape,
 		     uint64_t *ret_digest, struct ptc_error *err);

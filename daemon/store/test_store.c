@@ -261,6 +261,42 @@ static void misuse_is_refused(void **state)
 	free(x);
 }
 
+static void notes_outlive_us_and_go_with_the_job(void **state)
+{
+	struct ptc_error why = PTC_ERROR_INIT;
+	struct ptc_store *s;
+	struct place p;
+	void *data;
+	size_t len;
+
+	place_make(&p, fast_base());
+	s = store_open(&p, 64 * MIB);
+	assert_int_equal(ptc_store_note_put(s, JOB_A, "one", "x", 1, &why), PTC_ENOTFOUND);
+	ok(ptc_store_job_create(s, JOB_A, getuid(), err));
+	ok(ptc_store_job_create(s, JOB_B, getuid(), err));
+	assert_int_equal(ptc_store_note_get(s, JOB_A, "one", &data, &len, &why), PTC_ENOTFOUND);
+	assert_int_equal(ptc_store_note_put(s, JOB_A, "no good", "x", 1, &why), PTC_EINVAL);
+	assert_int_equal(ptc_store_note_put(s, JOB_A, "muchtoolonganame", "x", 1, &why), PTC_EINVAL);
+	ok(ptc_store_note_put(s, JOB_A, "one", "first", 5, err));
+	ok(ptc_store_note_put(s, JOB_A, "one", "second", 6, err));
+	ok(ptc_store_note_put(s, JOB_A, "two", "", 0, err));
+	s = ptc_store_close(s);
+	s = store_open(&p, 64 * MIB);
+	ok(ptc_store_note_get(s, JOB_A, "one", &data, &len, err));
+	assert_int_equal(len, 6);
+	assert_memory_equal(data, "second", 6);
+	ptc_free(data);
+	ok(ptc_store_note_get(s, JOB_A, "two", &data, &len, err));
+	assert_int_equal(len, 0);
+	ptc_free(data);
+	assert_int_equal(ptc_store_note_get(s, JOB_B, "one", &data, &len, &why), PTC_ENOTFOUND);
+	ok(ptc_store_job_delete(s, JOB_A, err));
+	ok(ptc_store_job_create(s, JOB_A, getuid(), err));
+	assert_int_equal(ptc_store_note_get(s, JOB_A, "one", &data, &len, &why), PTC_ENOTFOUND);
+	ptc_store_close(s);
+	place_remove(&p);
+}
+
 static void ceiling_is_hard_and_changes_nothing(void **state)
 {
 	struct ptc_table_key k = key_of(JOB_A, 1, 1), kb = key_of(JOB_B, 1, 1);
@@ -720,6 +756,7 @@ int main(void)
 		cmocka_unit_test(spans_and_digest_match),
 		cmocka_unit_test(derive_aliases_or_copies),
 		cmocka_unit_test(misuse_is_refused),
+		cmocka_unit_test(notes_outlive_us_and_go_with_the_job),
 		cmocka_unit_test(ceiling_is_hard_and_changes_nothing),
 		cmocka_unit_test(a_flipped_bit_is_named),
 		cmocka_unit_test(a_lost_job_harms_no_other),

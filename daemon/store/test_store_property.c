@@ -168,9 +168,39 @@ static void fill_missing(struct ptc_table *t, const struct ptc_store_boxes *m)
 	ok(ptc_table_filled_all(t, err));
 }
 
+/* Byte i of a compact buffer that holds box, by its index in the tensor. */
+struct extents {
+	const struct item *it;
+	const struct ptc_box *box;
+	int64_t bytes;
+};
+
+static int each_extent(void *arg, const struct ptc_box *extent, const struct ptc_box *part, const struct iovec *spans,
+		       int nspans, struct ptc_error *error)
+{
+	struct extents *x = arg;
+	uint8_t *all = malloc((size_t)volume(extent)), *want = malloc((size_t)volume(part)),
+		*got = malloc((size_t)volume(part));
+	int64_t at = 0;
+
+	assert_true(ptc_box_contains(extent, part) && ptc_box_contains(x->box, part));
+	for (int i = 0; i < nspans; at += (int64_t)spans[i++].iov_len)
+		memcpy(all + at, spans[i].iov_base, spans[i].iov_len);
+	assert_int_equal(at, volume(extent));
+	cut_out(want, x->it->data, x->it->shape, part);
+	ptc_box_copy(got, part, all, extent, part);
+	assert_memory_equal(got, want, volume(part));
+	x->bytes += volume(part);
+	free(all);
+	free(want);
+	free(got);
+	return 0;
+}
+
 static void check_box(struct ptc_table *t, uint32_t item, const struct ptc_box *b)
 {
 	struct item *it = &items[item];
+	struct extents x = { it, b, 0 };
 	int64_t n = volume(b);
 	uint8_t *got = malloc((size_t)n), *want = malloc((size_t)n), *alone;
 	struct iovec iov[64];
@@ -179,6 +209,8 @@ static void check_box(struct ptc_table *t, uint32_t item, const struct ptc_box *
 
 	if (!covered(it, b)) {
 		assert_int_equal(ptc_table_read(t, item, b, got, NULL), PTC_ENOTFOUND);
+		assert_int_equal(ptc_table_each_extent(t, item, b, each_extent, &x, NULL), PTC_ENOTFOUND);
+		assert_int_equal(x.bytes, 0);
 		assert_int_equal(ptc_table_digest(t, item, b, it->ndim, it->shape, &digest, NULL), PTC_ENOTFOUND);
 		free(got);
 		free(want);
@@ -187,6 +219,8 @@ static void check_box(struct ptc_table *t, uint32_t item, const struct ptc_box *
 	cut_out(want, it->data, it->shape, b);
 	ok(ptc_table_read(t, item, b, got, err));
 	assert_memory_equal(got, want, n);
+	ok(ptc_table_each_extent(t, item, b, each_extent, &x, err));
+	assert_int_equal(x.bytes, n);
 	ok(ptc_table_read_iov(t, item, b, iov, 64, &k, err));
 	for (int64_t i = 0, at = 0; i < k; at += (int64_t)iov[i++].iov_len) {
 		assert_true(at + (int64_t)iov[i].iov_len <= n);

@@ -9,6 +9,7 @@ Failure modes: ClusterError with one line for a person; up() that fails leaves t
 Standard library only.
 """
 import contextlib
+import glob
 import json
 import os
 import random
@@ -69,6 +70,25 @@ def processes_of(mark, directory):
         if ours and start_time(int(entry)) is not None:
             found.append(int(entry))
     return found
+
+
+def cgroup_parent():
+    """Our own cgroup's directory in the v2 hierarchy, below which daemons make those of ranks; None if there is none."""
+    with open("/proc/self/cgroup") as f:
+        own = next((line.strip()[3:] for line in f if line.startswith("0::/")), None)
+    with open("/proc/self/mountinfo") as f:
+        mounts = [line.split() for line in f if " - cgroup2 " in line]
+    for fields in mounts if own else []:
+        root, mount = fields[3], fields[4]
+        if root == "/" or own.startswith(root):
+            return mount + (own if root == "/" else own[len(root):]).rstrip("/")
+    return None
+
+
+def cgroups_of(jobs):
+    """Directories of the cgroups of these jobs' ranks that are there."""
+    parent = cgroup_parent()
+    return sorted(path for job in jobs for path in glob.glob(f"{parent}/ptc-{job}-*")) if parent else []
 
 
 def wait_for(condition, timeout_s, what, every_s=0.05):
@@ -430,9 +450,19 @@ class Cluster:
             complaints.append(f"process {pid} could not be ended")
         return complaints
 
+    def jobs_with_ranks(self):
+        """Ids of the jobs that ranks were started for."""
+        return {os.path.basename(d) for n in self.nodes.values() for d in glob.glob(os.path.join(n.dir, "run", "workers", "*"))}
+
     def down(self):
         """Stops everything and removes what create() and the daemons made. Returns complaints, one line each."""
+        jobs = self.jobs_with_ranks()
         complaints = self.stop()
+        # a process's helper removes its cgroup when it ends; one that had to be killed could not
+        for path in cgroups_of(jobs):
+            complaints.append(f"cgroup {path} left")
+            with contextlib.suppress(OSError):
+                os.rmdir(path)
         shutil.rmtree(self.options["chunk_root"], ignore_errors=True)
         for name in [*self.nodes, *[m["name"] for m in self.options["members"]], "ca"]:
             shutil.rmtree(os.path.join(self.dir, name), ignore_errors=True)

@@ -79,10 +79,10 @@ struct measured measure_memcpy(const struct measure_memory *m, int64_t bytes)
 
 struct end {
 	pthread_t thread;
-	int fd;
 	uint8_t *memory;
 	size_t size;
 	int64_t bytes;
+	int fd;
 	bool failed;
 };
 

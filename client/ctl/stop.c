@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+/* ptcctl stop and snapshot: both make a snapshot of a live job at a step
+ * boundary; after stop there are no ranks. Neither depends on us once it has
+ * been accepted. */
+#include "client/ctl/verbs.h"
+
+static int run_stop(struct ctl *c, struct ptc_error *err)
+{
+	struct ctl_follow follow = { 0 };
+	int rc = ctl_connect(c, err);
+
+	if (rc)
+		return rc;
+	ctl_progress_init(&follow.progress);
+	rc = ptc_admin_stop(c->admin, c->args[0], ctl_follow_fn, &follow, err);
+	return ctl_follow_end(c, &follow, rc, err);
+}
+
+const struct ctl_verb ctl_stop = {
+	.name = "stop",
+	.args = "JOB",
+	.about = "Stop a job's ranks at a step boundary and keep its state",
+	.help = "Waits until they have ended. ptcctl run JOB starts them again from there, ptcctl resize moves the "
+		"state "
+		"meanwhile.\n",
+	.min_args = 1,
+	.max_args = 1,
+	.run = run_stop,
+};
+
+static const struct ctl_option snapshot_options[] = {
+	{ "wait", NULL, "until it is committed, and print its summary" },
+};
+
+static int run_snapshot(struct ctl *c, struct ptc_error *err)
+{
+	struct ctl_follow follow = { .detach = !ctl_option(c, "wait") };
+	int rc = ctl_connect(c, err);
+
+	if (rc)
+		return rc;
+	ctl_progress_init(&follow.progress);
+	rc = ptc_admin_snapshot(c->admin, c->args[0], ctl_follow_fn, &follow, err);
+	return ctl_follow_end(c, &follow, rc, err);
+}
+
+const struct ctl_verb ctl_snapshot = {
+	.name = "snapshot",
+	.args = "JOB",
+	.about = "Take a snapshot of a job that runs; its ranks go on",
+	.help = "It replaces the one before it. The ranks wait while their bytes are copied.\n",
+	CTL_OPTIONS(snapshot_options),
+	.min_args = 1,
+	.max_args = 1,
+	.run = run_snapshot,
+};

@@ -1,0 +1,199 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* libptc: what a training process says to its node's ptcd. Needs libc only.
+ *
+ * A rank's life:
+ *
+ *     ptc_open(NULL, &c);
+ *     while (ptc_next(c, &gen) == 1) {            // waits until there is a generation to run
+ *             build(gen.rank, gen.world, ...);    // meet the other ranks with ptc_meet_put/get
+ *             ptc_tensor_declare(c, &tensor);     // for each tensor this rank holds a part of
+ *             ptc_restore(c);                     // fills them, if there is state
+ *             for (step = gen.start_step; ; step++) {
+ *                     if (ptc_boundary(c, step))  // the generation has ended: tear down, ask for the next
+ *                             break;
+ *                     if (step == last) { ptc_finish(c, step); break; }
+ *                     compute gradients ...
+ *                     ptc_update_begin(c);        // before the first in-place change of declared memory
+ *                     update in place ...
+ *             }
+ *     }
+ *     ptc_close(c);
+ *
+ * State is whole at step s from ptc_boundary(s) until ptc_update_begin().
+ *
+ * Returns: 0 or a positive answer, or a negative code (enum ptc_result). ptc_error_text() has one line for a person.
+ * Threads: one thread at a time may use a client. ptc_open starts one thread of its own, which blocks all signals, keeps
+ * the connection, and makes it anew when ptcd was restarted; training goes on meanwhile. Not usable in a child after fork.
+ * While training goes on, that thread asks the kernel to put declared memory into huge pages (PTC_HUGE_PAGES=0: not): it is copied
+ * in little more than half the time then.
+ * Ownership: strings and arrays passed in are copied unless a function says otherwise; tensor memory stays the caller's and
+ * must stay where it is until ptc_boundary or ptc_finish has returned nonzero, or ptc_close.
+ * Compatibility: structs begin with `size`; set it to sizeof. Later versions add members at the end. */
+#ifndef PTC_PTC_H
+#define PTC_PTC_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define PTC_API_VERSION 1
+#define PTC_API         __attribute__((visibility("default")))
+#define PTC_DIMS_MAX    8
+
+enum ptc_result {
+	PTC_R_INVALID = -1, /* an argument or a call out of order; nothing changed */
+	PTC_R_REFUSED = -2, /* ptcd refused, e.g. declarations of two ranks that contradict each other */
+	PTC_R_LOST = -3,    /* no connection to ptcd, or not one any more, and it could not be made anew */
+	PTC_R_MEMORY = -4,  /* out of memory */
+	PTC_R_LIMIT = -5,   /* a stated maximum was exceeded */
+	PTC_R_TIMEOUT = -6,
+	PTC_R_SYSTEM = -7,  /* the operating system failed us */
+	PTC_R_VERSION = -8, /* library and daemon do not speak a common version */
+	PTC_R_STALE = -9,   /* this process is of a generation or launch that is over */
+};
+
+typedef struct ptc_client ptc_client;
+
+struct ptc_open_options {
+	size_t size;
+	const char *socket;  /* NULL: $PTC_WORKER_SOCKET, which ptcd sets for processes it starts */
+	const char *token;   /* NULL: $PTC_WORKER_TOKEN: names the seat this process was started for */
+	uint32_t timeout_ms; /* 0: 30000 */
+};
+
+/* options NULL: all from the environment. PTC_R_LOST when there is no ptcd (text says which variable or socket). */
+PTC_API int ptc_open(const struct ptc_open_options *options, ptc_client **ret_client);
+/* NULL ok. Without ptc_finish before it the rank counts as gone. Always returns NULL. */
+PTC_API ptc_client *ptc_close(ptc_client *c);
+/* Of the last call on c that failed (NULL: of the last ptc_open of this thread). Valid until the next call. */
+PTC_API const char *ptc_error_text(const ptc_client *c);
+PTC_API const char *ptc_version(void);
+
+/* ---- generations ------------------------------------------------------------ */
+
+struct ptc_generation {
+	size_t size;
+	uint64_t generation, launch;
+	uint64_t start_step; /* step of the snapshot that ptc_restore will give; 0 if there is none */
+	int32_t has_state;   /* 1: ptc_restore fills; 0: the program's own initial values count */
+	uint32_t rank, world, local_rank, local_world, node_rank, nodes;
+	uint32_t device;                             /* index on this node */
+	uint32_t tp, pp, dp, cp, ep, etp;            /* degrees */
+	uint32_t tp_rank, pp_rank, dp_rank, cp_rank; /* coordinates */
+	uint32_t zero;                               /* as the configuration says: 0, 1, ... */
+	uint32_t micro_batch, global_batch;          /* 0: unset */
+	const char *config; /* canonical text, e.g. "tp=2,pp=2,dp=2"; valid until the next ptc_next or ptc_close */
+	const char *job;    /* the job's name; likewise */
+};
+
+/* Blocks until this process has a generation to run (1), or is not needed any more (0: exit with status 0). Ends whatever the
+ * last generation declared. */
+PTC_API int ptc_next(ptc_client *c, struct ptc_generation *ret_generation);
+
+/* Keys of at most 255 bytes and values of at most 4096, seen by all ranks of this generation and launch. get blocks until
+ * somebody has put it. *ret_len: the value's length, also when it did not fit (PTC_R_LIMIT). */
+PTC_API int ptc_meet_put(ptc_client *c, const char *key, const void *value, size_t len);
+PTC_API int ptc_meet_get(ptc_client *c, const char *key, void *buffer, size_t capacity, size_t *ret_len,
+			 uint32_t timeout_ms);
+
+/* ---- state ------------------------------------------------------------------- */
+
+/* One box of a tensor's global index space and where this rank has it. All in elements, but for data_offset and stride. */
+struct ptc_shard_box {
+	int64_t offset[PTC_DIMS_MAX]; /* first ndim count */
+	int64_t extent[PTC_DIMS_MAX];
+	uint64_t data_offset;         /* bytes from the tensor's `data` to the box's first element */
+	int64_t stride[PTC_DIMS_MAX]; /* bytes; all 0: row-major and compact */
+};
+
+enum ptc_tensor_flags {
+	PTC_TENSOR_TIED = 1, /* this name is on several pipeline stages on purpose, with equal bytes */
+};
+
+struct ptc_tensor_desc {
+	size_t size;
+	const char *name;     /* the same on every rank and under every configuration; at most 1023 bytes */
+	const char *field;    /* NULL: the parameter (or buffer) itself; else e.g. "exp_avg"; at most 63 bytes */
+	const char *dtype;    /* as in safetensors: "F32", "BF16", "I64", "BOOL", ... whole bytes only */
+	uint32_t ndim;        /* 0: a scalar, with one box without offsets */
+	const int64_t *shape; /* global */
+	const struct ptc_shard_box *boxes;
+	size_t nboxes; /* 0: the name exists, and this rank holds nothing of it */
+	void *data;    /* host memory of this process */
+	uint32_t flags;
+};
+/* Between ptc_next and ptc_restore. Boxes of one rank must not overlap. */
+PTC_API int ptc_tensor_declare(ptc_client *c, const struct ptc_tensor_desc *desc);
+
+enum ptc_blob_scope {
+	PTC_BLOB_RANK = 1, /* restored on the rank with the same coordinates, where these still exist */
+	PTC_BLOB_JOB = 2,  /* one for all; rank 0's counts */
+};
+#define PTC_BLOB_MAX (256u << 10)
+/* What a snapshot is to carry beside tensors; set it before each boundary at which it has changed. At most 64 names. */
+PTC_API int ptc_blob_set(ptc_client *c, const char *name, enum ptc_blob_scope scope, const void *data, size_t len);
+/* Of the snapshot restored. *ret_len: its length, also when it did not fit (PTC_R_LIMIT). 0: there is none; 1: found. */
+PTC_API int ptc_blob_get(ptc_client *c, const char *name, enum ptc_blob_scope scope, void *buffer, size_t capacity,
+			 size_t *ret_len);
+
+/* How far the job has consumed a dataset, in samples since its start; `tag` (at most 255 bytes) says what else has to be
+ * the same for the number to mean the same, e.g. "n=1000,seed=7". Ranks that set a cursor must set the same. */
+PTC_API int ptc_cursor_set(ptc_client *c, const char *name, uint64_t position, const char *tag);
+/* 1: found; 0: none in the snapshot. tag_buffer may be NULL. */
+PTC_API int ptc_cursor_get(ptc_client *c, const char *name, uint64_t *ret_position, char *tag_buffer,
+			   size_t tag_capacity);
+
+/* All declarations are made. Blocks until the generation is committed. 1: the declared memory, blobs and cursors are those of
+ * the snapshot at start_step; 0: there is no state yet. PTC_R_STALE: it came to nothing; ask ptc_next. */
+PTC_API int ptc_restore(ptc_client *c);
+
+/* ---- training -------------------------------------------------------------------- */
+
+/* fn runs in the thread of ptc_boundary or ptc_finish when that is about to wait, before the state is taken: the place to
+ * set blobs and cursors without doing so at each step. It may call ptc_blob_set, ptc_cursor_set and ptc_stop_refuse
+ * only. Where it returns nonzero the state must not be taken: whoever asked for it is told that this rank refused, the switch comes to
+ * nothing, and ptc_boundary returns 0 as if it had not been asked; ptc_finish returns PTC_R_REFUSED at once. NULL: none. Lasts
+ * until the next ptc_next. */
+PTC_API int ptc_on_stop(ptc_client *c, int (*fn)(void *arg, uint64_t step), void *arg);
+/* From that function, before it returns nonzero: why, in a line; what is beyond 255 bytes is cut off. */
+PTC_API int ptc_stop_refuse(ptc_client *c, const char *why);
+
+/* The declared state is whole after `step` steps. 0: go on. 1: the generation has ended here; nothing declared may be used as
+ * state any more; call ptc_next. Tens of nanoseconds when nothing is pending; else blocks while the state is taken. Steps
+ * grow by one (or stay, for the first boundary after ptc_restore: start_step). */
+PTC_API int ptc_boundary(ptc_client *c, uint64_t step);
+/* Declared memory is about to be changed in place. */
+PTC_API void ptc_update_begin(ptc_client *c);
+/* Training is over after `step` steps. Blocks until all ranks have come here and the state is committed (0), or this process is
+ * needed in another generation (1: call ptc_next). */
+PTC_API int ptc_finish(ptc_client *c, uint64_t step);
+/* A number for `ptcctl status`, e.g. "loss". Cheap; kept in memory shared with ptcd. At most 8 names of 31 bytes. */
+PTC_API int ptc_report(ptc_client *c, const char *name, double value);
+
+/* ---- samples ----------------------------------------------------------------------- */
+
+/* Which samples a data-parallel rank computes: the same global order under any parallelism (docs/order.md). Needs no
+ * client; pure, any thread. */
+struct ptc_sampling {
+	size_t size;
+	uint64_t samples, seed; /* of the dataset; of the job */
+	uint64_t global_batch;  /* samples a step consumes */
+	uint32_t micro_batch;   /* slots of a rank in a micro step */
+	uint32_t dp;            /* data-parallel ranks */
+	int32_t sequential;     /* 1: no shuffling */
+};
+/* Micro steps of a step, the same on every rank; 0: an argument is out of range. */
+PTC_API uint64_t ptc_micro_steps(const struct ptc_sampling *s);
+/* A rank's micro batch, where a step begins at `position` (samples consumed since the job's start): micro_batch sample numbers
+ * and their weights, 1, or 0 for slots beyond the global batch, which name a sample of it all the same. The loss of a
+ * step is the sum of weight * loss over all ranks and micro steps, divided by global_batch. 0 or PTC_R_INVALID. */
+PTC_API int ptc_micro_batch(const struct ptc_sampling *s, uint64_t position, uint64_t micro_step, uint32_t dp_rank,
+			    uint64_t *ret_samples, float *ret_weights);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,339 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Opening, closing, generations. Happy path: open starts our thread, which shakes hands with ptcd; next waits until that thread
+ * was given a generation. Failure modes: no ptcd within the time allowed (LOST, naming socket and variable), a token
+ * that names no seat (REFUSED), calls out of order (INVALID). */
+#include "client/lib/internal.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#define OPEN_TIMEOUT_MS 30000
+#define STACK_BYTES     (512u << 10) /* a frame of 64 KiB lies on it */
+
+_Static_assert((int)PTC_LOCAL_R_REFUSED == PTC_R_REFUSED && (int)PTC_LOCAL_R_LOST == PTC_R_LOST &&
+		       (int)PTC_LOCAL_R_LIMIT == PTC_R_LIMIT && (int)PTC_LOCAL_R_TIMEOUT == PTC_R_TIMEOUT &&
+		       (int)PTC_LOCAL_R_SYSTEM == PTC_R_SYSTEM && (int)PTC_LOCAL_R_VERSION == PTC_R_VERSION &&
+		       (int)PTC_LOCAL_R_STALE == PTC_R_STALE,
+	       "what ptcd answers is what ptc.h says");
+
+static _Thread_local char open_error[PTC_LOCAL_TEXT_MAX + 1];
+atomic_uint ptc_client_forks;
+static pthread_once_t forks_once = PTHREAD_ONCE_INIT;
+
+static void count_fork(void)
+{
+	atomic_fetch_add(&ptc_client_forks, 1);
+}
+
+static void watch_forks(void)
+{
+	pthread_atfork(NULL, NULL, count_fork);
+}
+
+int ptc_client_fail(ptc_client *c, int code, const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(c ? c->error : open_error, sizeof open_error, fmt, ap);
+	va_end(ap);
+	return code;
+}
+
+int ptc_client_enter(ptc_client *c)
+{
+	if (!c)
+		return ptc_client_fail(NULL, PTC_R_INVALID, "the client is NULL");
+	if (ptc_client_forked(c))
+		return ptc_client_fail(
+			c, PTC_R_INVALID,
+			"this process was forked after ptc_open; a client is of use only where it was opened");
+	return 0;
+}
+
+void ptc_client_wake(ptc_client *c)
+{
+	uint64_t one = 1;
+	ssize_t n = write(c->wake, &one, sizeof one);
+
+	(void)n; /* a full counter wakes as well */
+}
+
+int ptc_client_fatal_locked(ptc_client *c)
+{
+	return c->fatal ? ptc_client_fail(c, c->fatal, "%s", c->fatal_text) : 0;
+}
+
+const char *ptc_error_text(const ptc_client *c)
+{
+	return c ? c->error : open_error;
+}
+
+const char *ptc_version(void)
+{
+	return PTC_VERSION;
+}
+
+void ptc_client_staging_done(struct staging *s)
+{
+	if (s->fd >= 0)
+		close(s->fd);
+	if (s->map)
+		munmap(s->map, s->bytes);
+	free(s->spans);
+	*s = (struct staging){ .fd = -1 };
+}
+
+void ptc_client_forget_locked(ptc_client *c)
+{
+	for (size_t i = 0; i < c->ntensors; i++) {
+		free(c->tensors[i].name);
+		free(c->tensors[i].field);
+		free(c->tensors[i].boxes);
+	}
+	for (size_t i = 0; i < c->nputs; i++)
+		free(c->puts[i].value);
+	free(c->tensors);
+	free(c->puts);
+	c->tensors = NULL;
+	c->puts = NULL;
+	c->ntensors = c->tensors_cap = c->nregions = c->nputs = c->puts_cap = 0;
+	ptc_client_carry_clear(c->set);
+	ptc_client_carry_clear(c->got);
+	c->get.active = false;
+	c->ended = c->restored = c->declined = c->finished = c->stop_staged = false;
+	memset(&c->sent, 0, sizeof c->sent);
+	ptc_client_staging_done(&c->offered);
+	c->huge.tensor = c->huge.box = 0;
+	c->huge.at = 0;
+}
+
+static void release(ptc_client *c)
+{
+	if (c->set && c->got)
+		ptc_client_forget_locked(c);
+	ptc_client_staging_done(&c->staging);
+	free(c->set);
+	free(c->got);
+	ptc_local_conn_done(&c->conn, free);
+	free(c->out.data);
+	if (c->page)
+		munmap(c->page, PTC_LOCAL_PAGE);
+	if (c->page_fd >= 0)
+		close(c->page_fd);
+	if (c->wake >= 0)
+		close(c->wake);
+	pthread_cond_destroy(&c->changed);
+	pthread_mutex_destroy(&c->lock);
+	free(c->socket);
+	free(c);
+}
+
+ptc_client *ptc_close(ptc_client *c)
+{
+	if (!c || ptc_client_forked(c))
+		return NULL; /* in a forked child all of it belongs to the parent */
+	pthread_mutex_lock(&c->lock);
+	c->quit = true;
+	pthread_mutex_unlock(&c->lock);
+	ptc_client_wake(c);
+	pthread_join(c->thread, NULL);
+	release(c);
+	return NULL;
+}
+
+static ptc_client *allocate(void)
+{
+	ptc_client *c = calloc(1, sizeof *c);
+	pthread_condattr_t attr;
+
+	if (!c)
+		return NULL;
+	c->page_fd = c->staging.fd = c->offered.fd = -1;
+	ptc_local_conn_init(&c->conn, -1, realloc);
+	c->out.grow = realloc;
+	c->forks = atomic_load(&ptc_client_forks);
+	pthread_mutex_init(&c->lock, NULL);
+	pthread_condattr_init(&attr);
+	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+	pthread_cond_init(&c->changed, &attr);
+	pthread_condattr_destroy(&attr);
+	c->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	c->set = calloc(1, sizeof *c->set);
+	c->got = calloc(1, sizeof *c->got);
+	if (c->wake >= 0 && c->set && c->got)
+		return c;
+	release(c);
+	return NULL;
+}
+
+static int start_thread(ptc_client *c)
+{
+	sigset_t all, before;
+	pthread_attr_t attr;
+	int e;
+
+	sigfillset(&all);
+	pthread_attr_init(&attr);
+	pthread_attr_setstacksize(&attr, STACK_BYTES);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	e = pthread_create(&c->thread, &attr, ptc_client_link, c);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	pthread_attr_destroy(&attr);
+	return e;
+}
+
+static int wait_welcome(ptc_client *c, uint32_t timeout_ms)
+{
+	struct timespec until;
+	int rc = 0, e = 0;
+
+	clock_gettime(CLOCK_MONOTONIC, &until);
+	until.tv_sec += timeout_ms / 1000;
+	until.tv_nsec += (long)(timeout_ms % 1000) * 1000000;
+	if (until.tv_nsec >= 1000000000) {
+		until.tv_sec++;
+		until.tv_nsec -= 1000000000;
+	}
+	pthread_mutex_lock(&c->lock);
+	while (!c->welcomed && !c->fatal && e == 0)
+		e = pthread_cond_timedwait(&c->changed, &c->lock, &until);
+	if (c->fatal)
+		rc = ptc_client_fail(NULL, c->fatal, "%s", c->fatal_text);
+	else if (!c->welcomed)
+		rc = ptc_client_fail(NULL, PTC_R_LOST, "no ptcd answers at %s (from %s): %s", c->socket, c->socket_from,
+				     c->link_text[0] ? c->link_text : "it did not answer in time");
+	pthread_mutex_unlock(&c->lock);
+	return rc;
+}
+
+static int choose(const struct ptc_open_options *o, const char **ret_socket, const char **ret_token)
+{
+	const char *socket = o && o->socket ? o->socket : getenv("PTC_WORKER_SOCKET");
+	const char *token = o && o->token ? o->token : getenv("PTC_WORKER_TOKEN");
+
+	if (o && o->size < sizeof *o)
+		return ptc_client_fail(NULL, PTC_R_INVALID, "options.size is %zu, not sizeof (struct ptc_open_options)",
+				       o->size);
+	if (!socket || !*socket)
+		return ptc_client_fail(
+			NULL, PTC_R_LOST,
+			"PTC_WORKER_SOCKET is not set: this process was not started by ptcd (see ptcctl run)");
+	if (!token || !*token)
+		return ptc_client_fail(
+			NULL, PTC_R_LOST,
+			"PTC_WORKER_TOKEN is not set: this process was not started by ptcd (see ptcctl run)");
+	if (strlen(token) != PTC_LOCAL_TOKEN || strspn(token, "0123456789abcdef") != PTC_LOCAL_TOKEN)
+		return ptc_client_fail(NULL, PTC_R_INVALID, "the token is not 32 hex digits");
+	*ret_socket = socket;
+	*ret_token = token;
+	return 0;
+}
+
+int ptc_open(const struct ptc_open_options *options, ptc_client **ret_client)
+{
+	const char *socket = NULL, *token = NULL;
+	ptc_client *c;
+	int rc;
+
+	if (!ret_client)
+		return ptc_client_fail(NULL, PTC_R_INVALID, "ret_client is NULL");
+	rc = choose(options, &socket, &token);
+	if (rc)
+		return rc;
+	pthread_once(&forks_once, watch_forks);
+	c = allocate();
+	if (!c || !(c->socket = strdup(socket))) {
+		if (c)
+			release(c);
+		return ptc_client_fail(NULL, PTC_R_MEMORY, "out of memory");
+	}
+	c->socket_from = options && options->socket ? "options" : "PTC_WORKER_SOCKET";
+	memcpy(c->token, token, PTC_LOCAL_TOKEN);
+	rc = start_thread(c);
+	if (rc) {
+		release(c);
+		return ptc_client_fail(NULL, PTC_R_SYSTEM, "cannot start a thread: %s", strerror(rc));
+	}
+	rc = wait_welcome(c, options && options->timeout_ms ? options->timeout_ms : OPEN_TIMEOUT_MS);
+	if (rc) {
+		ptc_close(c);
+		return rc;
+	}
+	*ret_client = c;
+	return 0;
+}
+
+static void tell(const ptc_client *c, struct ptc_generation *ret)
+{
+	const struct ptc_local_generation *g = &c->generation;
+	size_t size = ret->size;
+
+	*ret = (struct ptc_generation){
+		.size = size,
+		.generation = g->generation,
+		.launch = g->launch,
+		.start_step = g->start_step,
+		.has_state = g->has_state,
+		.rank = g->rank,
+		.world = g->world,
+		.local_rank = g->local_rank,
+		.local_world = g->local_world,
+		.node_rank = g->node_rank,
+		.nodes = g->nodes,
+		.device = g->device,
+		.tp = g->degrees[0],
+		.pp = g->degrees[1],
+		.dp = g->degrees[2],
+		.cp = g->degrees[3],
+		.ep = g->degrees[4],
+		.etp = g->degrees[5],
+		.tp_rank = g->coordinates[0],
+		.pp_rank = g->coordinates[1],
+		.dp_rank = g->coordinates[2],
+		.cp_rank = g->coordinates[3],
+		.zero = g->zero,
+		.micro_batch = g->micro_batch,
+		.global_batch = g->global_batch,
+		.config = c->config,
+		.job = c->job,
+	};
+}
+
+int ptc_next(ptc_client *c, struct ptc_generation *ret_generation)
+{
+	int rc = ptc_client_enter(c);
+
+	if (rc)
+		return rc;
+	if (!ret_generation || ret_generation->size < sizeof *ret_generation)
+		return ptc_client_fail(c, PTC_R_INVALID, "ret_generation is NULL, or its size is not set");
+	c->running = c->stepped = false;
+	c->on_stop = NULL;
+	ptc_client_staging_done(&c->staging);
+	atomic_store(&c->page->state, 0);
+	pthread_mutex_lock(&c->lock);
+	if (c->phase != PHASE_OVER && !c->fatal) {
+		ptc_client_forget_locked(c);
+		c->phase = PHASE_NEXT;
+		ptc_client_wake(c);
+	}
+	while (c->phase == PHASE_NEXT && !c->fatal)
+		pthread_cond_wait(&c->changed, &c->lock);
+	if (c->phase == PHASE_BUILDING) {
+		tell(c, ret_generation);
+		rc = 1;
+	} else if (c->phase != PHASE_OVER && c->fatal != PTC_R_STALE) {
+		rc = ptc_client_fatal_locked(c);
+	}
+	pthread_mutex_unlock(&c->lock);
+	return rc;
+}

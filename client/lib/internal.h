@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The inside of a client. Two threads: the caller's, and ours (link.c), which owns the connection. What they share is under
+ * `lock`; our thread alone sends, and what it sends it derives from the shared state (link.c, next_message), so that a new
+ * connection only has to forget what has been sent.
+ *
+ *   IDLE -> NEXT -> BUILDING -> RESTORING -> RUNNING <-> STOPPED
+ *    ^        \-> OVER   |          |           |           |
+ *    +-------------------+----------+-----------+-----------+   ended: ptcd said so; or ptc_next
+ */
+#pragma once
+
+#include "proto/local.h"
+#include "ptc/ptc.h"
+
+#include <pthread.h>
+
+/* From BUILDING to STOPPED in the order of enum ptc_local_standing. */
+enum phase { PHASE_IDLE, PHASE_NEXT, PHASE_BUILDING, PHASE_RESTORING, PHASE_RUNNING, PHASE_STOPPED, PHASE_OVER };
+
+struct tensor {
+	char *name, *field; /* field "": none */
+	char dtype[16];
+	uint32_t ndim, flags, element_bytes;
+	int64_t shape[PTC_DIMS_MAX];
+	struct ptc_local_box *boxes;
+	uint32_t nboxes;
+};
+
+struct blob {
+	char name[PTC_LOCAL_SHORT_MAX + 1];
+	enum ptc_blob_scope scope;
+	void *data;
+	size_t len;
+	bool dirty; /* ptcd has not got it on this connection */
+};
+
+struct cursor {
+	char name[PTC_LOCAL_SHORT_MAX + 1], tag[PTC_LOCAL_SHORT_MAX + 1];
+	uint64_t position;
+	bool dirty;
+};
+
+struct carry {
+	struct blob blobs[PTC_LOCAL_BLOBS_MAX];
+	struct cursor cursors[PTC_LOCAL_CURSORS_MAX];
+	size_t nblobs, ncursors;
+};
+
+/* Kept as long as the generation, and put again at a new connection: ptcd may have forgotten. */
+struct put {
+	char key[PTC_LOCAL_SHORT_MAX + 1];
+	void *value;
+	size_t len;
+	uint64_t id;
+	bool answered;
+	int code;
+};
+
+struct get {
+	bool active, answered;
+	uint64_t id;
+	char key[PTC_LOCAL_SHORT_MAX + 1];
+	uint32_t timeout_ms;
+	int code;
+	uint8_t value[PTC_LOCAL_MEET_MAX];
+	size_t len;
+};
+
+struct staging {
+	int fd;        /* -1: none was offered */
+	unsigned link; /* the connection it was offered on */
+	uint64_t bytes;
+	uint32_t nspans;
+	struct ptc_local_span *spans;
+	uint8_t *map;
+	uint64_t touched; /* bytes whose pages are known to be in our page table */
+};
+
+struct ptc_client {
+	/* the caller's thread only */
+	bool running, stepped; /* stepped: a boundary has been passed since ptc_restore */
+	uint64_t next_step;    /* after `stepped`: the last boundary's + 1 */
+	unsigned forks;        /* of this process, when it was made: a child has more */
+	struct ptc_local_page *page;
+	struct staging staging; /* mapped */
+	char error[PTC_LOCAL_TEXT_MAX + 1];
+	int (*on_stop)(void *arg, uint64_t step);
+	void *on_stop_arg;
+
+	/* constant */
+	char *socket, token[PTC_LOCAL_TOKEN + 1];
+	const char *socket_from; /* "$PTC_WORKER_SOCKET" or "options" */
+	pthread_t thread;
+	int wake; /* eventfd: our thread has something to do */
+
+	pthread_mutex_t lock;
+	pthread_cond_t changed;
+	/* under lock */
+	enum phase phase;
+	bool quit, welcomed, ended, restored, declined, finished;
+	int fatal; /* no way on: enum ptc_result */
+	char fatal_text[PTC_LOCAL_TEXT_MAX + 1], link_text[512];
+	int page_fd;
+	struct ptc_local_generation generation;
+	char config[PTC_LOCAL_CONFIG_MAX + 1], job[PTC_LOCAL_SHORT_MAX + 1];
+	struct tensor *tensors;
+	size_t ntensors, tensors_cap, nregions;
+	struct carry *set, *got; /* for the next snapshot; of the restored one */
+	struct put *puts;
+	size_t nputs, puts_cap;
+	struct get get;
+	uint64_t last_id;
+	uint64_t stop_step;
+	bool stop_finished, stop_staged;
+	char stop_refused[PTC_LOCAL_SHORT_MAX + 1]; /* "": not */
+	char why[PTC_LOCAL_SHORT_MAX + 1];          /* the caller's thread's own */
+	unsigned link;                              /* connections made */
+	struct staging offered; /* by ptcd on this connection, made ready by our thread; map NULL: none */
+	struct {                /* on this connection */
+		bool next, declared, stopped, get;
+		size_t tensors, puts;
+	} sent;
+
+	struct { /* huge.c: how far it is */
+		size_t tensor;
+		uint32_t box;
+		uint64_t at;
+		bool off, works; /* our thread's alone, as is: */
+		unsigned refused;
+	} huge;
+
+	/* our thread only */
+	struct ptc_local_conn conn;
+	bool connected, handshake;
+	struct ptc_local_out out; /* the message being sent */
+	uint16_t out_type;
+	size_t out_offset;
+	bool out_busy;
+};
+
+/* Stores the line and returns code; c NULL: the thread's line. */
+int ptc_client_fail(ptc_client *c, int code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+/* Every call but the fast path of ptc_boundary begins with it: INVALID for NULL and after fork. */
+int ptc_client_enter(ptc_client *c);
+void ptc_client_wake(ptc_client *c);
+/* How often this process is a child of one that had loaded us. */
+extern atomic_uint ptc_client_forks;
+static inline bool ptc_client_forked(const ptc_client *c)
+{
+	return c->forks != atomic_load_explicit(&ptc_client_forks, memory_order_relaxed);
+}
+/* Under lock. */
+int ptc_client_fatal_locked(ptc_client *c);
+void ptc_client_forget_locked(ptc_client *c); /* all that belongs to a generation */
+void ptc_client_staging_done(struct staging *s);
+struct blob *ptc_client_blob(struct carry *k, const char *name, enum ptc_blob_scope scope);
+struct cursor *ptc_client_cursor(struct carry *k, const char *name);
+/* Of `got`, what the program has not set is what the next snapshot carries. */
+void ptc_client_carry_on_locked(ptc_client *c);
+void ptc_client_carry_clear(struct carry *k);
+void *ptc_client_link(void *client); /* our thread */
+/* huge.c; our thread. true: there may be more to do. */
+void ptc_client_huge_init(ptc_client *c);
+bool ptc_client_huge_step(ptc_client *c);

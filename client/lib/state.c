@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Declaring and restoring. Happy path: each tensor is checked and kept; ptc_restore has our thread say them all and waits until
+ * ptcd has filled them. Failure modes: a mistake in a declaration is named at the call that makes it; what only ptcd can see
+ * (ranks that contradict each other) is REFUSED by ptc_restore; STALE when the generation ended meanwhile. */
+#include "client/lib/internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static void free_tensor(struct tensor *t)
+{
+	free(t->name);
+	free(t->field);
+	free(t->boxes);
+}
+
+static bool all_zero(const int64_t *v, uint32_t n)
+{
+	for (uint32_t i = 0; i < n; i++)
+		if (v[i])
+			return false;
+	return true;
+}
+
+static void compact_strides(const struct tensor *t, struct ptc_local_box *b)
+{
+	int64_t step = t->element_bytes;
+
+	for (uint32_t d = t->ndim; d-- > 0;) {
+		b->stride[d] = step;
+		if (__builtin_mul_overflow(step, b->extent[d], &step))
+			step = INT64_MAX; /* does not fit its shape, which is checked next */
+	}
+}
+
+static bool empty_box(uint32_t ndim, const struct ptc_shard_box *b)
+{
+	for (uint32_t d = 0; d < ndim; d++)
+		if (b->extent[d] == 0)
+			return true;
+	return false;
+}
+
+/* Boxes without elements are left out. */
+static const char *take_boxes(const struct ptc_tensor_desc *desc, struct tensor *t)
+{
+	size_t a, b;
+
+	for (size_t i = 0; i < desc->nboxes; i++) {
+		const struct ptc_shard_box *in = &desc->boxes[i];
+		struct ptc_local_box *out = &t->boxes[t->nboxes];
+		const char *what;
+
+		if (empty_box(t->ndim, in))
+			continue;
+		memset(out, 0, sizeof *out);
+		memcpy(out->offset, in->offset, t->ndim * sizeof out->offset[0]);
+		memcpy(out->extent, in->extent, t->ndim * sizeof out->extent[0]);
+		if (__builtin_add_overflow((uint64_t)(uintptr_t)desc->data, in->data_offset, &out->address))
+			return "a data_offset beyond the end of memory";
+		if (!desc->data)
+			return "boxes, but data is NULL";
+		if (all_zero(in->stride, t->ndim))
+			compact_strides(t, out);
+		else
+			memcpy(out->stride, in->stride, t->ndim * sizeof out->stride[0]);
+		what = ptc_local_box_error(t->ndim, t->shape, t->element_bytes, out);
+		if (what)
+			return what;
+		t->nboxes++;
+	}
+	return ptc_local_boxes_disjoint(t->ndim, t->boxes, t->nboxes, &a, &b) ? NULL : "two boxes that overlap";
+}
+
+static const char *desc_error(const struct ptc_tensor_desc *desc)
+{
+	uint32_t bytes = ptc_local_dtype_bytes(desc->dtype);
+	const char *what = ptc_local_name_error(desc->name);
+
+	if (!what && desc->field)
+		what = ptc_local_field_error(desc->field);
+	if (!what && !bytes)
+		what = "a dtype that is none of safetensors' with whole bytes, as \"F32\" or \"BF16\"";
+	if (!what && ((desc->ndim && !desc->shape) || (desc->nboxes && !desc->boxes)))
+		what = "shape or boxes are NULL";
+	if (!what)
+		what = ptc_local_shape_error(desc->ndim, desc->shape, bytes);
+	if (!what && (desc->flags & ~(uint32_t)PTC_TENSOR_TIED))
+		what = "unknown flags";
+	if (!what && desc->nboxes > PTC_LOCAL_BOXES_MAX)
+		what = "more than 1024 boxes";
+	if (!what && !desc->ndim && desc->nboxes > 1)
+		what = "a scalar with more than one box";
+	return what;
+}
+
+static int build(ptc_client *c, const struct ptc_tensor_desc *desc, struct tensor *t)
+{
+	const char *what;
+
+	t->name = strdup(desc->name);
+	t->field = strdup(desc->field ? desc->field : "");
+	t->boxes = calloc(desc->nboxes ? desc->nboxes : 1, sizeof t->boxes[0]);
+	if (!t->name || !t->field || !t->boxes)
+		return ptc_client_fail(c, PTC_R_MEMORY, "tensor \"%.200s\": out of memory", desc->name);
+	strcpy(t->dtype, desc->dtype);
+	t->element_bytes = ptc_local_dtype_bytes(desc->dtype);
+	t->ndim = desc->ndim;
+	t->flags = desc->flags;
+	if (t->ndim)
+		memcpy(t->shape, desc->shape, t->ndim * sizeof t->shape[0]);
+	what = take_boxes(desc, t);
+	return what ? ptc_client_fail(c, PTC_R_INVALID, "tensor \"%.200s\": %s", desc->name, what) : 0;
+}
+
+/* By name and field; *ret_at: where it belongs. The list is kept sorted, so a model of a million tensors is declared quickly when
+ * it is declared in order, and found quickly always. */
+static bool find(const ptc_client *c, const char *name, const char *field, size_t *ret_at)
+{
+	size_t low = 0, high = c->ntensors;
+
+	while (low < high) {
+		size_t mid = low + (high - low) / 2;
+		int order = strcmp(c->tensors[mid].name, name);
+
+		if (!order)
+			order = strcmp(c->tensors[mid].field, field);
+		if (!order)
+			return true;
+		if (order < 0)
+			low = mid + 1;
+		else
+			high = mid;
+	}
+	*ret_at = low;
+	return false;
+}
+
+static int insert_locked(ptc_client *c, const struct tensor *t)
+{
+	size_t at;
+
+	if (find(c, t->name, t->field, &at))
+		return ptc_client_fail(c, PTC_R_INVALID, "tensor \"%.200s%s%s\": declared twice", t->name,
+				       *t->field ? ":" : "", t->field);
+	if (c->ntensors == PTC_LOCAL_TENSORS_MAX || c->nregions + t->nboxes > PTC_LOCAL_REGIONS_MAX)
+		return ptc_client_fail(c, PTC_R_LIMIT, "tensor \"%.200s\": more than %u tensors or boxes on this rank",
+				       t->name, PTC_LOCAL_TENSORS_MAX);
+	if (c->ntensors == c->tensors_cap) {
+		size_t cap = c->tensors_cap ? c->tensors_cap * 2 : 64;
+		struct tensor *p = realloc(c->tensors, cap * sizeof *p);
+
+		if (!p)
+			return ptc_client_fail(c, PTC_R_MEMORY, "out of memory");
+		c->tensors = p;
+		c->tensors_cap = cap;
+	}
+	memmove(&c->tensors[at + 1], &c->tensors[at], (c->ntensors - at) * sizeof c->tensors[0]);
+	c->tensors[at] = *t;
+	c->ntensors++;
+	c->nregions += t->nboxes;
+	return 0;
+}
+
+/* Under lock: a generation is being built. ENDED meanwhile is told by ptc_restore, so that a program has one place for it. */
+static int check_building(ptc_client *c, const char *call)
+{
+	int rc = ptc_client_fatal_locked(c);
+
+	if (rc)
+		return rc;
+	if (c->ended)
+		return ptc_client_fail(c, PTC_R_STALE, "%s: the generation has ended; call ptc_next", call);
+	if (c->phase != PHASE_BUILDING)
+		return ptc_client_fail(c, PTC_R_INVALID, "%s: only between ptc_next and ptc_restore", call);
+	return 0;
+}
+
+int ptc_tensor_declare(ptc_client *c, const struct ptc_tensor_desc *desc)
+{
+	struct tensor t = { 0 };
+	const char *what;
+	int rc = ptc_client_enter(c);
+
+	if (rc)
+		return rc;
+	if (!desc || desc->size < sizeof *desc)
+		return ptc_client_fail(c, PTC_R_INVALID, "desc is NULL, or its size is not set");
+	if (!desc->name || !desc->dtype)
+		return ptc_client_fail(c, PTC_R_INVALID, "a tensor without a name or without a dtype");
+	what = desc_error(desc);
+	if (what)
+		return ptc_client_fail(c, PTC_R_INVALID, "tensor \"%.200s\": %s", desc->name, what);
+	rc = build(c, desc, &t);
+	if (!rc) {
+		pthread_mutex_lock(&c->lock);
+		rc = check_building(c, "ptc_tensor_declare");
+		if (!rc)
+			rc = insert_locked(c, &t);
+		pthread_mutex_unlock(&c->lock);
+	}
+	if (rc)
+		free_tensor(&t);
+	return rc;
+}
+
+int ptc_restore(ptc_client *c)
+{
+	int rc = ptc_client_enter(c);
+
+	if (rc)
+		return rc;
+	pthread_mutex_lock(&c->lock);
+	rc = check_building(c, "ptc_restore");
+	if (!rc) {
+		c->phase = PHASE_RESTORING;
+		ptc_client_wake(c);
+		while (c->phase == PHASE_RESTORING && !c->fatal)
+			pthread_cond_wait(&c->changed, &c->lock);
+		if (c->phase == PHASE_RUNNING) {
+			rc = c->restored;
+			c->running = true;
+			c->stepped = false;
+			c->next_step = c->generation.start_step;
+		} else if (c->declined) {
+			rc = ptc_client_fail(c, PTC_R_REFUSED, "%s", c->link_text);
+		} else {
+			rc = ptc_client_fatal_locked(c);
+			if (!rc)
+				rc = ptc_client_fail(c, PTC_R_STALE,
+						     "the generation has ended before it began; call ptc_next");
+		}
+	}
+	pthread_mutex_unlock(&c->lock);
+	return rc;
+}

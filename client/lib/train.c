@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Training. Happy path: a boundary publishes its step in the shared page and reads the stop there: no system call, no lock. When
+ * it has come to the stop, it says so and waits for GO or ENDED. With staging memory (copy: fast) it copies the declared memory
+ * first. Failure modes: a program that refuses the stop (the switch comes to nothing, it goes on); steps out of order (INVALID, nothing published); a client that is over (`fatal`). */
+#include "client/lib/internal.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+/* ---- copying into staging memory ---------------------------------------------- */
+
+/* What ptcd has offered on this connection becomes ours. Our thread has mapped it, and by now most likely touched it. */
+static void adopt_staging_locked(ptc_client *c)
+{
+	if (!c->offered.map)
+		return;
+	ptc_client_staging_done(&c->staging);
+	c->staging = c->offered;
+	c->offered = (struct staging){ .fd = -1 };
+}
+
+static uint8_t *staged_at(const struct staging *s, uint64_t low, uint64_t high)
+{
+	size_t a = 0, b = s->nspans;
+
+	while (a < b) {
+		size_t mid = a + (b - a) / 2;
+		const struct ptc_local_span *p = &s->spans[mid];
+
+		if (low < p->address)
+			b = mid;
+		else if (low >= p->address + p->bytes)
+			a = mid + 1;
+		else
+			return high <= p->address + p->bytes ? s->map + p->offset + (low - p->address) : NULL;
+	}
+	return NULL;
+}
+
+static const uint8_t *memory(uint64_t address)
+{
+	return (const uint8_t *)(uintptr_t)address;
+}
+
+/* Rows of the longest run that is contiguous in memory. */
+static void copy_box(const struct tensor *t, const struct ptc_local_box *b, uint8_t *to)
+{
+	int64_t index[PTC_DIMS_MAX] = { 0 };
+	uint64_t run = t->element_bytes;
+	uint32_t d, outer = t->ndim;
+
+	while (outer > 0 && (b->extent[outer - 1] == 1 || (uint64_t)b->stride[outer - 1] == run)) {
+		run *= (uint64_t)b->extent[outer - 1];
+		outer--;
+	}
+	for (;;) {
+		uint64_t at = 0;
+
+		for (d = 0; d < outer; d++)
+			at += (uint64_t)(index[d] * b->stride[d]);
+		memcpy(to + at, memory(b->address + at), run);
+		for (d = outer; d-- > 0;) {
+			if (++index[d] < b->extent[d])
+				break;
+			index[d] = 0;
+		}
+		if (d == UINT32_MAX)
+			return;
+	}
+}
+
+/* The caller's thread is stopped here, so tensors do not change; our own thread only reads them. */
+static bool stage(ptc_client *c)
+{
+	uint32_t free_word = PTC_LOCAL_STAGE_FREE;
+	uint64_t low, high;
+
+	/* ptcd may still read what it was given at the last stop. */
+	while (!atomic_compare_exchange_strong(&c->page->staging, &free_word, PTC_LOCAL_STAGE_FILLING)) {
+		free_word = PTC_LOCAL_STAGE_FREE;
+		nanosleep(&(struct timespec){ .tv_nsec = 100000 }, NULL);
+	}
+	for (size_t i = 0; i < c->ntensors; i++) {
+		const struct tensor *t = &c->tensors[i];
+
+		for (uint32_t j = 0; j < t->nboxes; j++) {
+			uint8_t *to;
+
+			ptc_local_box_span(t->ndim, t->element_bytes, &t->boxes[j], &low, &high);
+			to = staged_at(&c->staging, low, high);
+			if (!to) {
+				atomic_store(&c->page->staging, PTC_LOCAL_STAGE_FREE);
+				return false;
+			}
+			copy_box(t, &t->boxes[j], to);
+		}
+	}
+	atomic_store(&c->page->staging, PTC_LOCAL_STAGE_FREE);
+	return true;
+}
+
+/* ---- stopping ------------------------------------------------------------------ */
+
+static int over_locked(ptc_client *c)
+{
+	int rc = ptc_client_fatal_locked(c);
+
+	c->running = false;
+	return rc ? rc : 1;
+}
+
+/* 0: goes on, or finished; 1: the generation has ended. */
+static int stop_here(ptc_client *c, uint64_t step, bool finishing)
+{
+	bool staged = false, refused;
+	int rc = 0;
+
+	snprintf(c->why, sizeof c->why, "the program's ptc_on_stop function does not say why");
+	refused = c->on_stop && c->on_stop(c->on_stop_arg, step) != 0;
+	if (refused && finishing)
+		return ptc_client_fail(c, PTC_R_REFUSED, "step %llu: the state cannot be taken: %s",
+				       (unsigned long long)step, c->why);
+
+	pthread_mutex_lock(&c->lock);
+	adopt_staging_locked(c);
+	if (c->phase == PHASE_RUNNING && !refused && c->staging.map && c->staging.link == c->link) {
+		pthread_mutex_unlock(&c->lock);
+		staged = stage(c);
+		pthread_mutex_lock(&c->lock);
+		/* A new ptcd, met meanwhile, has none of it. */
+		staged = staged && c->staging.link == c->link;
+	}
+	if (c->phase == PHASE_RUNNING) {
+		c->stop_step = step;
+		c->stop_finished = finishing;
+		c->stop_staged = staged;
+		snprintf(c->stop_refused, sizeof c->stop_refused, "%s", refused ? c->why : "");
+		c->sent.stopped = false;
+		c->phase = PHASE_STOPPED;
+		ptc_client_wake(c);
+	}
+	while (c->phase == PHASE_STOPPED && !c->fatal)
+		pthread_cond_wait(&c->changed, &c->lock);
+	if (c->finished)
+		c->running = false;
+	else if (c->phase != PHASE_RUNNING || c->fatal)
+		rc = over_locked(c);
+	pthread_mutex_unlock(&c->lock);
+	return rc;
+}
+
+static int wrong_step(ptc_client *c, const char *call, uint64_t step)
+{
+	int rc = ptc_client_enter(c);
+
+	if (rc)
+		return rc;
+	if (!c->running)
+		return ptc_client_fail(c, PTC_R_INVALID, "%s: no generation runs here; ptc_restore comes first", call);
+	return ptc_client_fail(c, PTC_R_INVALID, "%s: step %llu, but the next one is %llu", call,
+			       (unsigned long long)step, (unsigned long long)c->next_step);
+}
+
+int ptc_on_stop(ptc_client *c, int (*fn)(void *arg, uint64_t step), void *arg)
+{
+	int rc = ptc_client_enter(c);
+
+	if (rc)
+		return rc;
+	if (!c->running)
+		return ptc_client_fail(c, PTC_R_INVALID,
+				       "ptc_on_stop: no generation runs here; ptc_restore comes first");
+	c->on_stop = fn;
+	c->on_stop_arg = arg;
+	return 0;
+}
+
+int ptc_stop_refuse(ptc_client *c, const char *why)
+{
+	int rc = ptc_client_enter(c);
+
+	if (rc)
+		return rc;
+	if (!why || !*why)
+		return ptc_client_fail(c, PTC_R_INVALID, "ptc_stop_refuse: why is NULL or empty");
+	snprintf(c->why, sizeof c->why, "%s", why);
+	return 0;
+}
+
+int ptc_boundary(ptc_client *c, uint64_t step)
+{
+	if (__builtin_expect(!c || !c->running || step != c->next_step || step > PTC_LOCAL_STEP_MAX, 0))
+		return wrong_step(c, "ptc_boundary", step);
+	if (__builtin_expect(ptc_client_forked(c), 0))
+		return ptc_client_enter(c);
+	c->next_step = step + 1;
+	c->stepped = true;
+	if (__builtin_expect(ptc_local_boundary(c->page, step), 1))
+		return 0;
+	return stop_here(c, step, false);
+}
+
+void ptc_update_begin(ptc_client *c)
+{
+	if (c && c->running && c->stepped && !ptc_client_forked(c))
+		ptc_local_update_begin(c->page, c->next_step - 1);
+}
+
+int ptc_finish(ptc_client *c, uint64_t step)
+{
+	int rc = ptc_client_enter(c);
+
+	if (rc)
+		return rc;
+	if (!c->running || step > PTC_LOCAL_STEP_MAX ||
+	    (step != c->next_step && !(c->stepped && step + 1 == c->next_step)))
+		return wrong_step(c, "ptc_finish", step);
+	c->next_step = step + 1;
+	c->stepped = true;
+	ptc_local_boundary(c->page, step);
+	return stop_here(c, step, true);
+}
+
+int ptc_report(ptc_client *c, const char *name, double value)
+{
+	int rc = ptc_client_enter(c);
+	struct ptc_local_page *p;
+	uint64_t bits;
+	uint32_t n, i;
+
+	if (rc)
+		return rc;
+	if (!name || !*name || strlen(name) >= PTC_LOCAL_REPORT_NAME || ptc_local_short_error(name))
+		return ptc_client_fail(c, PTC_R_INVALID, "ptc_report: a name of 1 to %d bytes",
+				       PTC_LOCAL_REPORT_NAME - 1);
+	p = c->page;
+	n = atomic_load_explicit(&p->nreports, memory_order_relaxed);
+	for (i = 0; i < n && strcmp(p->reports[i].name, name) != 0; i++)
+		;
+	if (i == PTC_LOCAL_REPORTS)
+		return ptc_client_fail(c, PTC_R_LIMIT, "ptc_report \"%s\": more than %d names", name,
+				       PTC_LOCAL_REPORTS);
+	if (i == n)
+		snprintf(p->reports[i].name, sizeof p->reports[i].name, "%s", name);
+	memcpy(&bits, &value, sizeof bits);
+	atomic_store_explicit(&p->reports[i].bits, bits, memory_order_relaxed);
+	if (i == n)
+		atomic_store_explicit(&p->nreports, n + 1, memory_order_release);
+	return 0;
+}

@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: Apache-2.0
+"""libptc for Python: the calls of ptc/ptc.h, checked, with exceptions.
+
+Needs libptc.so.0 and nothing else. It is looked for in $PTC_LIBRARY (a file),
+then where the dynamic linker looks. Threads: one thread at a time per Client;
+calls that block release the interpreter lock.
+
+Happy path: Client() -> next() -> declare() ... -> restore() -> boundary()
+... -> next() or finish(). Failure: ptc.Error with the library's one line.
+"""
+import ctypes
+import os
+
+__all__ = ["Client", "Error", "Generation", "Sampling", "library", "RANK", "JOB"]
+
+DIMS_MAX = 8
+BLOB_MAX = 256 << 10
+RANK, JOB = 1, 2  # scopes of blobs
+TIED = 1
+
+
+class Error(RuntimeError):
+    """What libptc refused, in one line; `code` is its enum ptc_result."""
+
+    def __init__(self, code, text):
+        super().__init__(text)
+        self.code = code
+
+
+class _Generation(ctypes.Structure):
+    _fields_ = [("size", ctypes.c_size_t), ("generation", ctypes.c_uint64), ("launch", ctypes.c_uint64),
+                ("start_step", ctypes.c_uint64), ("has_state", ctypes.c_int32)] + [
+        (name, ctypes.c_uint32) for name in
+        ("rank", "world", "local_rank", "local_world", "node_rank", "nodes", "device", "tp", "pp", "dp", "cp", "ep",
+         "etp", "tp_rank", "pp_rank", "dp_rank", "cp_rank", "zero", "micro_batch", "global_batch")] + [
+        ("config", ctypes.c_char_p), ("job", ctypes.c_char_p)]
+
+
+class _ShardBox(ctypes.Structure):
+    _fields_ = [("offset", ctypes.c_int64 * DIMS_MAX), ("extent", ctypes.c_int64 * DIMS_MAX),
+                ("data_offset", ctypes.c_uint64), ("stride", ctypes.c_int64 * DIMS_MAX)]
+
+
+class _TensorDesc(ctypes.Structure):
+    _fields_ = [("size", ctypes.c_size_t), ("name", ctypes.c_char_p), ("field", ctypes.c_char_p),
+                ("dtype", ctypes.c_char_p), ("ndim", ctypes.c_uint32), ("shape", ctypes.POINTER(ctypes.c_int64)),
+                ("boxes", ctypes.POINTER(_ShardBox)), ("nboxes", ctypes.c_size_t), ("data", ctypes.c_void_p),
+                ("flags", ctypes.c_uint32)]
+
+
+_STOP = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_uint64)
+
+
+_library = None
+
+
+def library():
+    """The loaded libptc, with its prototypes."""
+    global _library
+    if _library is not None:
+        return _library
+    path = os.environ.get("PTC_LIBRARY", "libptc.so.0")
+    try:
+        lib = ctypes.CDLL(path)
+    except OSError as e:
+        raise Error(-7, f"cannot load libptc from {path!r} ({e}); install libptc, or set PTC_LIBRARY to its file") from e
+    p, u64, size = ctypes.c_void_p, ctypes.c_uint64, ctypes.c_size_t
+    for name, result, arguments in (
+            ("ptc_open", ctypes.c_int, [p, ctypes.POINTER(p)]),
+            ("ptc_close", p, [p]),
+            ("ptc_error_text", ctypes.c_char_p, [p]),
+            ("ptc_version", ctypes.c_char_p, []),
+            ("ptc_next", ctypes.c_int, [p, ctypes.POINTER(_Generation)]),
+            ("ptc_meet_put", ctypes.c_int, [p, ctypes.c_char_p, p, size]),
+            ("ptc_meet_get", ctypes.c_int, [p, ctypes.c_char_p, p, size, ctypes.POINTER(size), ctypes.c_uint32]),
+            ("ptc_tensor_declare", ctypes.c_int, [p, ctypes.POINTER(_TensorDesc)]),
+            ("ptc_blob_set", ctypes.c_int, [p, ctypes.c_char_p, ctypes.c_int, p, size]),
+            ("ptc_blob_get", ctypes.c_int, [p, ctypes.c_char_p, ctypes.c_int, p, size, ctypes.POINTER(size)]),
+            ("ptc_cursor_set", ctypes.c_int, [p, ctypes.c_char_p, u64, ctypes.c_char_p]),
+            ("ptc_cursor_get", ctypes.c_int, [p, ctypes.c_char_p, ctypes.POINTER(u64), ctypes.c_char_p, size]),
+            ("ptc_restore", ctypes.c_int, [p]),
+            ("ptc_on_stop", ctypes.c_int, [p, _STOP, p]),
+            ("ptc_stop_refuse", ctypes.c_int, [p, ctypes.c_char_p]),
+            ("ptc_boundary", ctypes.c_int, [p, u64]),
+            ("ptc_update_begin", None, [p]),
+            ("ptc_finish", ctypes.c_int, [p, u64]),
+            ("ptc_report", ctypes.c_int, [p, ctypes.c_char_p, ctypes.c_double]),
+            ("ptc_micro_steps", u64, [p]),
+            ("ptc_micro_batch", ctypes.c_int, [p, u64, u64, ctypes.c_uint32, ctypes.POINTER(u64),
+                                               ctypes.POINTER(ctypes.c_float)])):
+        f = getattr(lib, name)
+        f.restype, f.argtypes = result, arguments
+    _library = lib
+    return lib
+
+
+class Generation:
+    """struct ptc_generation, by the same names."""
+
+    def __init__(self, g):
+        for name, _ in _Generation._fields_[1:]:
+            value = getattr(g, name)
+            setattr(self, name, value.decode() if isinstance(value, bytes) else value)
+        self.has_state = bool(self.has_state)
+
+
+class Client:
+    """One connection to the node's ptcd; see ptc/ptc.h for what each call means."""
+
+    def __init__(self):
+        self._lib = library()
+        self._c = ctypes.c_void_p()
+        self._keep = None
+        self._raise_in_stop = None
+        rc = self._lib.ptc_open(None, ctypes.byref(self._c))
+        if rc < 0:
+            raise Error(rc, self._lib.ptc_error_text(None).decode(errors="replace"))
+
+    def _check(self, rc):
+        if rc < 0:
+            raise Error(rc, self._lib.ptc_error_text(self._c).decode(errors="replace"))
+        return rc
+
+    def close(self):
+        if self._c:
+            self._lib.ptc_close(self._c)
+            self._c = ctypes.c_void_p()
+
+    def next(self):
+        """The generation this process is to run, or None when it is not needed any more."""
+        g = _Generation(size=ctypes.sizeof(_Generation))
+        found = self._check(self._lib.ptc_next(self._c, ctypes.byref(g)))
+        self._keep = self._raise_in_stop = None  # ptc_next has forgotten the last generation's function
+        return Generation(g) if found else None
+
+    def meet_put(self, key, value):
+        self._check(self._lib.ptc_meet_put(self._c, key.encode(), value, len(value)))
+
+    def meet_get(self, key, timeout_ms=300000):
+        buffer, n = ctypes.create_string_buffer(4096), ctypes.c_size_t()
+        self._check(self._lib.ptc_meet_get(self._c, key.encode(), buffer, len(buffer), ctypes.byref(n), timeout_ms))
+        return buffer.raw[:n.value]
+
+    def declare(self, name, dtype, shape, boxes, data, field=None, tied=False):
+        """boxes: [(offset, extent, data_offset, strides in bytes or None)]; data: an address that stays valid."""
+        array = (_ShardBox * max(1, len(boxes)))()
+        for b, (offset, extent, data_offset, stride) in zip(array, boxes):
+            b.offset[:len(offset)] = offset
+            b.extent[:len(extent)] = extent
+            b.data_offset = data_offset
+            if stride is not None:
+                b.stride[:len(stride)] = stride
+        dims = (ctypes.c_int64 * max(1, len(shape)))(*shape)
+        desc = _TensorDesc(ctypes.sizeof(_TensorDesc), name.encode(), field.encode() if field else None, dtype.encode(),
+                           len(shape), dims, array, len(boxes), data, TIED if tied else 0)
+        self._check(self._lib.ptc_tensor_declare(self._c, ctypes.byref(desc)))
+
+    def blob_set(self, name, data, scope=JOB):
+        self._check(self._lib.ptc_blob_set(self._c, name.encode(), scope, data, len(data)))
+
+    def blob_get(self, name, scope=JOB):
+        """bytes, or None when the snapshot has none."""
+        buffer, n = ctypes.create_string_buffer(BLOB_MAX), ctypes.c_size_t()
+        found = self._check(self._lib.ptc_blob_get(self._c, name.encode(), scope, buffer, BLOB_MAX, ctypes.byref(n)))
+        return buffer.raw[:n.value] if found else None
+
+    def cursor_set(self, name, position, tag=""):
+        self._check(self._lib.ptc_cursor_set(self._c, name.encode(), position, tag.encode()))
+
+    def cursor_get(self, name):
+        """(position, tag), or None."""
+        position, tag = ctypes.c_uint64(), ctypes.create_string_buffer(256)
+        found = self._check(self._lib.ptc_cursor_get(self._c, name.encode(), ctypes.byref(position), tag, len(tag)))
+        return (position.value, tag.value.decode()) if found else None
+
+    def restore(self):
+        """True when the declared memory now holds the snapshot's bytes."""
+        return self._check(self._lib.ptc_restore(self._c)) == 1
+
+    def on_stop(self, fn):
+        """fn(step) runs in the calling thread when a boundary is about to wait: the place to set blobs and cursors. Where it
+        raises an Error, the state is not taken, whoever wanted it is told why, and boundary() returns False as if nothing
+        had been wanted; finish() raises it. Any other exception comes out of boundary() and finish()."""
+
+        def call(_, step):
+            try:
+                fn(step)
+            except BaseException as e:  # must not cross C
+                self._raise_in_stop = e
+                self._lib.ptc_stop_refuse(self._c, (str(e) or type(e).__name__).encode())
+                return 1
+            return 0
+
+        self._keep = _STOP(call)
+        self._check(self._lib.ptc_on_stop(self._c, self._keep, None))
+
+    def _stopped(self, rc, goes_on=False):
+        e, self._raise_in_stop = self._raise_in_stop, None
+        if e is not None and not (goes_on and rc >= 0 and isinstance(e, Error)):
+            raise e
+        return self._check(rc) == 1
+
+    def boundary(self, step):
+        """True: this generation has ended here."""
+        return self._stopped(self._lib.ptc_boundary(self._c, step), True)
+
+    def update_begin(self):
+        self._lib.ptc_update_begin(self._c)
+
+    def finish(self, step):
+        """True: not finished after all, this process is needed in another generation."""
+        return self._stopped(self._lib.ptc_finish(self._c, step))
+
+    def report(self, name, value):
+        self._check(self._lib.ptc_report(self._c, name.encode(), value))
+
+
+class Sampling(ctypes.Structure):
+    """struct ptc_sampling: which samples a data-parallel rank computes (docs/order.md). Needs no ptcd."""
+    _fields_ = [("size", ctypes.c_size_t), ("samples", ctypes.c_uint64), ("seed", ctypes.c_uint64),
+                ("global_batch", ctypes.c_uint64), ("micro_batch", ctypes.c_uint32), ("dp", ctypes.c_uint32),
+                ("sequential", ctypes.c_int32)]
+
+    def __init__(self, samples, seed, global_batch, micro_batch, dp, sequential=False):
+        super().__init__(ctypes.sizeof(Sampling), samples, seed, global_batch, micro_batch, dp, sequential)
+        self.micro_steps = library().ptc_micro_steps(ctypes.byref(self))
+        if not self.micro_steps:
+            raise Error(-1, f"no batches of {global_batch} out of {samples} samples, {micro_batch} at a time on {dp} ranks")
+        self._ids, self._weights = (ctypes.c_uint64 * micro_batch)(), (ctypes.c_float * micro_batch)()
+
+    def micro_batch_of(self, position, micro_step, dp_rank):
+        """(ids, weights), lists of micro_batch."""
+        rc = library().ptc_micro_batch(ctypes.byref(self), position, micro_step, dp_rank, self._ids, self._weights)
+        if rc < 0:
+            raise Error(rc, library().ptc_error_text(None).decode(errors="replace"))
+        return list(self._ids), list(self._weights)

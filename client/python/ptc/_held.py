@@ -1,0 +1,309 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a rank holds of a model and its optimizer, as boxes of named tensors, worked out before anything is declared.
+
+Happy path: collect() gives a list of Held, one per (name, field). Failure: ptc.Error that names what cannot be carried, and
+why; nothing has been declared then.
+"""
+import copy
+import itertools
+
+import torch
+from torch.distributed.checkpoint.state_dict import get_model_state_dict
+from torch.nn.parallel import DistributedDataParallel
+
+import ptc
+
+try:
+    from torch.distributed.tensor import DTensor, Replicate, Shard
+except ImportError as e:
+    raise ImportError("ptc.torch needs PyTorch 2.6 or later") from e
+
+DTYPES = {
+    torch.bool: "BOOL", torch.uint8: "U8", torch.int8: "I8", torch.int16: "I16", torch.int32: "I32",
+    torch.int64: "I64", torch.float16: "F16", torch.bfloat16: "BF16", torch.float32: "F32", torch.float64: "F64",
+    torch.complex64: "C64", torch.float8_e4m3fn: "F8_E4M3", torch.float8_e5m2: "F8_E5M2",
+}
+_WRAPPERS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
+
+
+def refuse(what):
+    raise ptc.Error(-2, what)
+
+
+# ---- boxes ------------------------------------------------------------------------------------------------------------
+
+
+def _pick(pieces, i, like):
+    return pieces[i] if i < len(pieces) else like[:0]  # the last ranks may have nothing
+
+
+def _indices(name, t):
+    """Of each dimension of a DTensor: the global indices this rank has, in the order it has them; None where all. [] when it is
+    not in the tensor's mesh. Placements are applied from the first mesh dimension to the last; a strided one (FSDP over
+    tensor parallelism) cuts each of `split_factor` pieces by itself."""
+    mesh, found = t.device_mesh, [None] * t.dim()
+    where = mesh.get_coordinate()
+    if where is None:
+        return []
+    for p, ranks, rank in zip(t.placements, mesh.shape, where):
+        if isinstance(p, Replicate):
+            continue
+        strided = hasattr(p, "split_factor")
+        if not strided and not isinstance(p, Shard):
+            refuse(f"tensor {name}: placement {p!r} cannot be carried: only Shard and Replicate say who holds which elements")
+        have = torch.arange(t.shape[p.dim]) if found[p.dim] is None else found[p.dim]
+        if strided:
+            found[p.dim] = torch.cat([_pick(piece.chunk(ranks), rank, piece) for piece in have.chunk(p.split_factor)])
+        else:
+            found[p.dim] = _pick(have.chunk(ranks), rank, have)
+    return found
+
+
+def _runs(indices):
+    """[(first index, how many)] of what lies side by side."""
+    if not len(indices):
+        return []
+    cuts = (torch.nonzero(indices[1:] != indices[:-1] + 1).flatten() + 1).tolist()
+    return [(int(indices[a]), b - a) for a, b in zip([0, *cuts], [*cuts, len(indices)])]
+
+
+def boxes_of_range(shape, start, stop):
+    """Elements [start, stop) of a row-major tensor as (offset, extent) boxes, in order: whole rows in one, what is left of
+    the first and the last row cut in the same way."""
+    if start >= stop:
+        return []
+    if not shape:
+        return [([], [])]
+    inner = 1
+    for n in shape[1:]:
+        inner *= n
+    boxes, row = [], start // inner
+    if start % inner:
+        end = min(stop - row * inner, inner)
+        boxes += [([row] + o, [1] + e) for o, e in boxes_of_range(shape[1:], start % inner, end)]
+        row += 1
+    last = stop // inner
+    if row < last:
+        boxes.append(([row] + [0] * len(shape[1:]), [last - row] + list(shape[1:])))
+    if last >= row and stop % inner:
+        boxes += [([last] + o, [1] + e) for o, e in boxes_of_range(shape[1:], 0, stop % inner)]
+    return boxes
+
+
+class Held:
+    """A tensor of this rank, the whole or a part of a named one: its global shape, its boxes, its memory."""
+
+    def __init__(self, name, field, tensor, tied=False):
+        self.name, self.field, self.tied = name, field, tied
+        self.shape, dims = list(tensor.shape), [None] * tensor.dim()
+        local = tensor
+        if isinstance(tensor, DTensor):
+            dims, local = _indices(str(self), tensor), tensor.to_local()
+        self._take(local)
+        if dims == [] and tensor.dim():
+            self.cuts = []
+            return
+        runs = [[(0, n)] if d is None else _runs(d) for n, d in zip(self.shape, dims)]
+        extent = [sum(n for _, n in r) for r in runs]
+        if extent != list(self.local.shape) and (self.local.numel() or 0 not in extent):
+            refuse(f"tensor {self}: by its placements {tensor.placements} this rank has {extent} of it, but it has "
+                   f"{list(self.local.shape)}")
+        self.cuts = self._cut(runs) if self.local.numel() else []
+
+    def __str__(self):
+        return f"{self.name} ({self.field})" if self.field else self.name
+
+    def _take(self, local):
+        if type(local) not in (torch.Tensor, torch.nn.Parameter):
+            refuse(f"tensor {self}: a {type(local).__name__} cannot be carried, only plain tensors and DTensors of these")
+        if local.layout != torch.strided:
+            refuse(f"tensor {self}: layout {local.layout} cannot be carried")
+        if local.device.type != "cpu":
+            refuse(f"tensor {self}: it is on {local.device}; only host memory is carried so far")
+        if local.dtype not in DTYPES:
+            refuse(f"tensor {self}: dtype {local.dtype} cannot be carried")
+        self.local, self.dtype = local.detach(), DTYPES[local.dtype]
+
+    @staticmethod
+    def _cut(runs):
+        """[(offset, extent, where its first element is in the local tensor)], one for each box."""
+        cuts = []
+        for r in runs:
+            at = itertools.accumulate((n for _, n in r), initial=0)
+            cuts.append([(offset, n, here) for here, (offset, n) in zip(at, r)])
+        return [tuple(map(list, zip(*c))) if c else ([], [], []) for c in itertools.product(*cuts)]
+
+    def boxes(self):
+        item = self.local.element_size()
+        strides = [s * item for s in self.local.stride()]
+        return [(offset, extent, sum(h * s for h, s in zip(here, strides)), strides) for offset, extent, here in self.cuts]
+
+    def _another(self, field, tensor):
+        h = copy.copy(self)
+        h.field = field
+        h._take(tensor)
+        return h
+
+    def like(self, field, tensor):
+        """Optimizer state of the same local shape, kept beside a DTensor as a plain tensor: it lies as this one does."""
+        return self._another(field, tensor)
+
+    def range(self, field, piece, start, stop):
+        """One-dimensional `piece`: elements [start, stop) of the flattened local part of this tensor (ZeRO-1)."""
+        h = self._another(field, piece)
+        if piece.numel() != stop - start or not piece.is_contiguous() or not 0 <= start <= stop <= self.local.numel():
+            refuse(f"tensor {h}: a piece of {piece.numel()} elements for the range {start}..{stop} of {self.local.numel()}")
+        if len(self.cuts) > 1:
+            refuse(f"tensor {h}: a range of a parameter that is cut into {len(self.cuts)} boxes cannot be carried")
+        offset, extent = self.cuts[0][:2] if self.cuts else ([], [0])
+        boxes, at = [], 0
+        for o, e in boxes_of_range(extent, start, stop):
+            boxes.append(([a + b for a, b in zip(offset, o)], e, at, None))
+            n = piece.element_size()
+            for x in e:
+                n *= x
+            at += n
+        h.boxes = lambda: boxes
+        return h
+
+    def place(self):
+        """Where the memory is: the same as long as nobody has put another tensor in its place."""
+        return self.local.data_ptr(), list(self.local.shape), list(self.local.stride())
+
+    def declare(self, client):
+        client.declare(self.name, self.dtype, self.shape, self.boxes(), self.local.data_ptr(), self.field, self.tied)
+
+
+# ---- models ------------------------------------------------------------------------------------------------------------
+
+
+def _local(t):
+    return t.to_local() if isinstance(t, DTensor) else t
+
+
+def clean_name(model, name):
+    """A parameter's name without what wrappers (DDP, torch.compile, activation checkpointing) put in."""
+    at, out = model, []
+    for part in name.split("."):
+        if not (part in _WRAPPERS or (part == "module" and isinstance(at, DistributedDataParallel))):
+            out.append(part)
+        at = getattr(at, part)
+    return ".".join(out)
+
+
+def of_model(model, tied, extra):
+    """{name: Held} of what its state dict has, and of `extra`."""
+    state = dict(get_model_state_dict(model)) if model is not None else {}
+    live = set()
+    if model is not None:
+        live = {_local(t).untyped_storage().data_ptr() for t in itertools.chain(model.parameters(), model.buffers())
+                if t.layout == torch.strided}
+    held = {}
+    for name, value in state.items():
+        if name.split(".")[-1] == "_extra_state":
+            refuse(f"{name}: a module's extra state cannot be carried: it is made anew at each call, in a form of its own")
+        if not isinstance(value, torch.Tensor):
+            refuse(f"{name}: the model's state dict has a {type(value).__name__} there, which cannot be carried")
+        held[name] = Held(name, None, value, name in tied)
+        if held[name].local.numel() and held[name].local.untyped_storage().data_ptr() not in live:
+            refuse(f"{name}: the model's state dict has a copy there, not a parameter or buffer (a hook makes it?), so that "
+                   f"nothing could be restored into it")
+    for name, value in extra.items():
+        if name in held:
+            refuse(f"extra {name}: the model's state dict has that name already")
+        if not isinstance(value, torch.Tensor):
+            refuse(f"extra {name}: a {type(value).__name__} cannot be carried, only tensors; see stateful=")
+        held[name] = Held(name, None, value, name in tied)
+    return held
+
+
+def not_persistent(model):
+    """{name: buffer} of what no state dict has."""
+    found = {}
+    for path, module in model.named_modules() if model is not None else ():
+        for key in module._non_persistent_buffers_set:
+            b = module._buffers.get(key)
+            if b is not None:
+                found[clean_name(model, f"{path}.{key}" if path else key)] = _local(b.detach())
+    return found
+
+
+# ---- optimizers ----------------------------------------------------------------------------------------------------------
+
+
+def _start_adam(optim, group, p):
+    state, fused = optim.state[p], bool(group.get("fused"))
+    wide = torch.get_default_dtype() == torch.float64 and not fused
+    state["step"] = torch.zeros((), dtype=torch.float64 if wide else torch.float32,
+                                device=p.device if group.get("capturable") or fused else "cpu")
+    state["exp_avg"] = torch.zeros_like(p, memory_format=torch.preserve_format)
+    state["exp_avg_sq"] = torch.zeros_like(p, memory_format=torch.preserve_format)
+    if group["amsgrad"]:
+        state["max_exp_avg_sq"] = torch.zeros_like(p, memory_format=torch.preserve_format)
+
+
+def _start_sgd(optim, group, p):
+    if group["momentum"]:  # of a zero buffer the first step makes the gradient, unless it is damped
+        if group["dampening"]:
+            refuse("optimizer SGD with dampening makes its first momentum in its first step; take one step before attach")
+        optim.state[p]["momentum_buffer"] = torch.zeros_like(p, memory_format=torch.preserve_format)
+
+
+# State that an optimizer makes at its first step has to be there when the snapshot is restored into it.
+_STARTS = {torch.optim.Adam: _start_adam, torch.optim.AdamW: _start_adam, torch.optim.SGD: _start_sgd}
+
+
+def start_optimizer(optim):
+    if not isinstance(optim, torch.optim.Optimizer):
+        refuse(f"optim: a {type(optim).__name__} is no torch.optim.Optimizer")
+    for group in optim.param_groups:
+        for p in group["params"]:
+            if optim.state.get(p):
+                continue
+            start = _STARTS.get(type(optim))
+            if start is None:
+                refuse(f"optimizer {type(optim).__name__} has no state yet, and what it makes at its first step is not "
+                       f"known; take one step before attach (Adam, AdamW and SGD need none)")
+            with torch.no_grad():
+                start(optim, group, p)
+
+
+def _parameter_names(model, zero1):
+    """id of a parameter -> its names; tied ones have several."""
+    names = {id(piece): [name] for name, (_, _, piece) in zero1.items()}
+    if model is not None:
+        for name, p in model.named_parameters(remove_duplicate=False):
+            clean = clean_name(model, name)
+            if clean not in names.setdefault(id(p), []):
+                names[id(p)].append(clean)
+    return names
+
+
+def _of_field(whole, piece_range, field, value):
+    if not isinstance(value, torch.Tensor):
+        refuse(f"{whole.name}: optimizer state {field!r} is a {type(value).__name__}, which cannot be carried")
+    if value.dim() == 0:
+        return Held(whole.name, field, value, whole.tied)
+    if piece_range:
+        return whole.range(field, value, piece_range[0], piece_range[1])
+    if not isinstance(value, DTensor) and list(value.shape) == list(whole.local.shape):
+        return whole.like(field, value)
+    h = Held(whole.name, field, value, whole.tied)
+    if h.shape != whole.shape:
+        refuse(f"{whole.name}: optimizer state {field!r} has shape {h.shape}, the parameter {whole.shape}")
+    return h
+
+
+def of_optimizer(optim, model, held, zero1):
+    """[Held] of the optimizer's state, under the names of the parameters it belongs to."""
+    names, found = _parameter_names(model, zero1), []
+    for group in optim.param_groups:
+        for p in group["params"]:
+            mine = [n for n in names.get(id(p), ()) if n in held]
+            if not mine:
+                refuse(f"optimizer {type(optim).__name__}: a parameter of shape {tuple(p.shape)} is none of the "
+                       f"model's; give it by name in zero1=, or leave it out")
+            for name in mine:
+                for field, value in optim.state[p].items():
+                    found.append(_of_field(held[name], zero1[name][:2] if name in zero1 else None, field, value))
+    return found

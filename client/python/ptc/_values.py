@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Python values as JSON without loss, and the random states of a process. What cannot be carried is refused by name."""
+import base64
+import collections
+import json
+import random
+import sys
+
+import torch
+
+from ptc._held import DTYPES, refuse
+
+_TORCH = {name: dtype for dtype, name in DTYPES.items()}
+
+
+def _encode(what, value):
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if isinstance(value, torch.Tensor) and type(value) is torch.Tensor and value.dim() == 0 and value.dtype in DTYPES:
+        return {"tensor": DTYPES[value.dtype], "value": value.item()}
+    if type(value) in (list, tuple):
+        return {type(value).__name__: [_encode(f"{what}[{i}]", v) for i, v in enumerate(value)]}
+    if type(value) in (dict, collections.OrderedDict, collections.defaultdict, collections.Counter):
+        items = [[_encode(f"{what}, a key", k), _encode(f"{what}.{k}", v)] for k, v in value.items()]
+        return {"counter" if type(value) is collections.Counter else "dict": items}
+    if isinstance(value, (bool, int, float, str)):  # NumPy's float64 is a float; an enum may be an int
+        refuse(f"{what}: a {type(value).__module__}.{type(value).__name__} cannot be carried; make it a plain "
+               f"{next(t for t in (bool, int, float, str) if isinstance(value, t)).__name__}")
+    return refuse(f"{what}: a {type(value).__name__} cannot be carried; numbers, strings, lists, tuples, dicts and "
+                  f"scalar tensors can")
+
+
+def _decode(value):
+    if not isinstance(value, dict):
+        return value
+    (kind, inside), *more = value.items()
+    if kind == "tensor":
+        return torch.tensor(more[0][1], dtype=_TORCH[inside])
+    if kind in ("list", "tuple"):
+        return (list if kind == "list" else tuple)(_decode(v) for v in inside)
+    pairs = {_decode(k): _decode(v) for k, v in inside}
+    return collections.Counter(pairs) if kind == "counter" else pairs
+
+
+def dumps(what, value):
+    return json.dumps(_encode(what, value)).encode()
+
+
+def loads(data):
+    return _decode(json.loads(data))
+
+
+# ---- random states -------------------------------------------------------------------------------------------------------
+
+
+def random_states():
+    """{name: bytes} of every generator of the process that is carried: PyTorch's on the CPU, Python's, NumPy's global one."""
+    out = {"rng": torch.get_rng_state().numpy().tobytes(), "rng-python": dumps("random", random.getstate())}
+    if "numpy" in sys.modules:
+        kind, key, *rest = sys.modules["numpy"].random.get_state()
+        if kind != "MT19937":
+            refuse(f"numpy.random: a global generator of kind {kind} cannot be carried")
+        key = base64.b64encode(key.tobytes()).decode()
+        out["rng-numpy"] = json.dumps([key, *[x.item() if hasattr(x, "item") else x for x in rest]]).encode()
+    return out
+
+
+def set_random_states(get):
+    """get(name) -> bytes or None. Without one, a generator keeps the state that the program has given it."""
+    state = get("rng")
+    if state is not None:
+        torch.set_rng_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
+    state = get("rng-python")
+    if state is not None:
+        random.setstate(loads(state))
+    state = get("rng-numpy")
+    if state is not None:
+        import numpy
+        key, *rest = json.loads(state)
+        numpy.random.set_state(("MT19937", numpy.frombuffer(base64.b64decode(key), dtype=numpy.uint32), *rest))

@@ -1,0 +1,349 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PyTorch jobs whose parallelism changes while they run.
+
+    for gen in ptc.torch.generations():
+        with gen:
+            train(gen)          # builds everything anew, from gen.tp, gen.pp, gen.dp, gen.rank, ...
+
+and in train():
+
+    gen.attach(model=model, optim=optim, sched=sched, data=sampler)     # binds, and restores what there is
+    for step in range(gen.start_step, steps):
+        if gen.boundary(step):
+            return              # this generation has ended here
+        ...
+        optim.step()            # the first in-place change of state in a step; else call gen.update_begin() before it
+    gen.finish(steps)
+
+What each rank holds is taken from what PyTorch knows: DTensors say which box of which tensor (tensor parallelism, FSDP2,
+HSDP), plain tensors are whole and replicated. Names are those of get_model_state_dict, and the same under every
+configuration: a pipeline stage keeps the whole model's names.
+
+Failures are ptc.Error naming the tensor or object: what cannot be carried is refused at attach, before anything is declared, and
+never left out. What only shows later (a tensor that was put elsewhere, a buffer outside the state dict that has changed)
+is refused at the stop: the switch comes to nothing and training goes on; at finish() it is raised. An exception that leaves
+the with block ends the process, and with it the job, its traceback in the log. Needs PyTorch 2.6 or later.
+"""
+import contextlib
+import functools
+import gc
+import hashlib
+import os
+import socket
+
+import ptc
+
+try:
+    import torch
+    import torch.distributed as dist
+except ImportError as e:
+    raise ImportError("ptc.torch needs PyTorch 2.6 or later") from e
+
+from ptc import _held, _values
+from ptc._held import refuse
+
+__all__ = ["generations", "Generation", "BatchSampler"]
+
+_STALE = -9
+
+
+def generations():
+    """Each generation this process is to run, until it is not needed any more. One connection to ptcd for all of them."""
+    client = ptc.Client()
+    while (info := client.next()) is not None:
+        yield Generation(client, info)
+        gc.collect()  # models hang in cycles, and process groups with them
+    client.close()  # not after an exception: that the process fails is what ptcd is to see
+
+
+def _forget_meshes():
+    """DTensor caches what it worked out for a mesh, and takes a later mesh of the same ranks and names for the same one: the
+    next generation would go on over groups that are gone, and keep their sockets and threads."""
+    for cache in [o for o in gc.get_objects() if isinstance(o, functools._lru_cache_wrapper)]:
+        if (getattr(cache, "__module__", None) or "").startswith("torch.distributed"):
+            cache.cache_clear()
+    if hasattr(torch._C, "_clear_DTensor_sharding_propagator_cache"):
+        torch._C._clear_DTensor_sharding_propagator_cache()
+    with contextlib.suppress(ImportError, AttributeError):  # not in older versions
+        from torch.distributed.tensor import debug
+        debug._clear_sharding_prop_cache()
+    with contextlib.suppress(ImportError):
+        from torch.distributed.tensor._redistribute import clear_redistribute_planner_cache
+        clear_redistribute_planner_cache()
+
+
+class Generation:
+    """What this process is now; a context manager that takes the process groups down at its end.
+
+    Attributes: rank, world, local_rank, tp, pp, dp, cp (degrees), tp_rank, pp_rank, dp_rank, cp_rank, zero, start_step,
+    generation, launch, job, config, ...: as struct ptc_generation in ptc/ptc.h.
+    Inside, RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, ... are set, and torch.distributed.init_process_group() needs nothing
+    more.
+    """
+
+    def __init__(self, client, info):
+        self.__dict__.update(vars(info))
+        self._client, self._info = client, info
+        self._store, self._bound = None, None
+        self._outside, self._data = {}, []
+        self._ended = False
+
+    # -- process groups
+
+    def __enter__(self):
+        self._meet()
+        os.environ.update(RANK=str(self.rank), WORLD_SIZE=str(self.world), LOCAL_RANK=str(self.local_rank),
+                          LOCAL_WORLD_SIZE=str(self.local_world), NODE_RANK=str(self.node_rank))
+        return self
+
+    def _address(self):
+        """Where other ranks reach rank 0's store."""
+        if os.environ.get("PTC_ADDRESS"):
+            return os.environ["PTC_ADDRESS"]
+        if self.nodes == 1:
+            return "127.0.0.1"
+        with contextlib.suppress(OSError):
+            address = socket.gethostbyname(socket.gethostname())
+            if not address.startswith("127."):
+                return address
+        with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+            s.connect(("192.0.2.1", 9))  # sends nothing; asks which address leads out
+            return s.getsockname()[0]
+        return "127.0.0.1"
+
+    def _meet(self):
+        """A store of this generation's own, at a port that is free: nobody of an earlier one can be met."""
+        if self.rank == 0:
+            host = self._address()
+            self._store = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False, use_libuv=True)
+            port = self._store.port
+            if self.world > 1:
+                self._client.meet_put("torch", f"{host} {port}".encode())
+        else:
+            host, port = self._client.meet_get("torch").decode().split()
+        # an agent's store: init_process_group() then does not make one of its own on rank 0
+        os.environ.update(MASTER_ADDR=host, MASTER_PORT=str(port), TORCHELASTIC_USE_AGENT_STORE="True")
+
+    @property
+    def store(self):
+        """The generation's torch.distributed.TCPStore, for init_process_group(store=...)."""
+        if self._store is None:
+            self._store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False,
+                                        use_libuv=True)
+        return self._store
+
+    def __exit__(self, kind, value, traceback):
+        stale = isinstance(value, ptc.Error) and value.code == _STALE  # it came to nothing: there will be another
+        if kind is not None and not stale:
+            return False
+        self._bound, self._outside, self._data = None, {}, []
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        _forget_meshes()
+        self._store = None
+        if not stale and not self._ended:
+            raise ptc.Error(-1, "the with block was left, but the generation has not ended: leave it when boundary() has "
+                                "returned True, or after finish()")
+        return True
+
+    # -- state
+
+    def attach(self, model=None, optim=None, sched=None, data=(), zero1=None, tied=(), extra=None, stateful=None):
+        """Declares what is to be carried, restores it where there is a snapshot, and returns True then.
+
+        model: a module (of a pipeline stage, with the whole model's names). optim: one optimizer over its parameters;
+        zero1: {name: (start, stop, piece)} where it works on `piece` instead, the elements start..stop of that flattened local
+        parameter. sched: an object with state_dict(). data: a BatchSampler, or several. tied: names that several
+        pipeline stages hold on purpose. extra: {name: tensor} beyond the model's state dict. stateful: {name: object} whose
+        state_dict() is the same on every rank, such as a GradScaler.
+        """
+        if self._bound is not None:
+            raise ptc.Error(-1, "attach: this generation is attached already; give everything in one call")
+        self._data = [data] if isinstance(data, BatchSampler) else list(data or ())
+        self._bound = dict(model=model, optim=optim, zero1=zero1 or {}, tied=tuple(tied), extra=extra or {},
+                           values={**(stateful or {}), **({"scheduler": sched} if sched is not None else {})})
+        try:
+            if optim is not None:
+                _held.start_optimizer(optim)
+            self._declared = self._collect()
+            self._job_values()  # what a stop would refuse
+            self._same_groups()
+        except BaseException:
+            self._bound = None  # nothing has been declared
+            raise
+        for h in self._declared:
+            h.declare(self._client)
+        restored = self._client.restore()
+        if restored:
+            self._restore_rest()
+        for sampler in self._data:
+            sampler._start(self)
+        self._outside = self._hashes()
+        self._client.on_stop(self._at_stop)
+        if optim is not None:
+            optim.register_step_pre_hook(lambda *_: self._client.update_begin())
+        return restored
+
+    def _collect(self):
+        b = self._bound
+        held = _held.of_model(b["model"], b["tied"], b["extra"])
+        self._whole = held
+        fields = [] if b["optim"] is None else _held.of_optimizer(b["optim"], b["model"], held, b["zero1"])
+        return [*held.values(), *fields]
+
+    def _groups(self):
+        optim = self._bound["optim"]
+        return None if optim is None else [{k: v for k, v in g.items() if k != "params"} for g in optim.param_groups]
+
+    def _same_groups(self):
+        """Options of parameter groups are carried from rank 0, so every pipeline stage must have the same groups."""
+        if self.pp == 1 or self._bound["optim"] is None:
+            return
+        mine = hashlib.sha256(_values.dumps("optimizer", self._groups())).digest()
+        if self.rank == 0:
+            self._client.meet_put("groups", mine)
+        elif self._client.meet_get("groups") != mine:
+            refuse(f"optimizer: the parameter groups of pipeline stage {self.pp_rank} have other options than those of stage 0; "
+                   f"give every stage the same groups in the same order, empty ones too")
+
+    def _job_values(self):
+        """{blob: bytes} of what is the same on every rank."""
+        out = {name: _values.dumps(name, thing.state_dict()) for name, thing in self._bound["values"].items()}
+        if self._bound["optim"] is not None:
+            out["optimizer"] = _values.dumps("optimizer", self._groups())
+        for name, data in out.items():
+            if len(data) > ptc.BLOB_MAX:
+                refuse(f"{name}: its state takes {len(data)} bytes, at most {ptc.BLOB_MAX} can be carried")
+        return out
+
+    def _restore_rest(self):
+        client, b = self._client, self._bound
+        for name, (start, stop, piece) in b["zero1"].items():  # what the optimizer works on instead of the parameter
+            with torch.no_grad():
+                piece.copy_(self._whole[name].local.flatten()[start:stop])
+        saved = client.blob_get("optimizer")
+        if saved is not None and b["optim"] is not None:
+            saved, groups = _values.loads(saved), b["optim"].param_groups
+            if len(saved) != len(groups):
+                refuse(f"optimizer: the snapshot has {len(saved)} parameter groups, this one {len(groups)}")
+            for group, values in zip(groups, saved):
+                group.update(values)
+        for name, thing in b["values"].items():
+            saved = client.blob_get(name)
+            if saved is not None:
+                thing.load_state_dict(_values.loads(saved))
+        # coordinates that did not exist before keep the state they were seeded with
+        _values.set_random_states(lambda name: client.blob_get(name, ptc.RANK))
+
+    def _hashes(self):
+        """Of buffers that no state dict has: fine as long as nobody changes them."""
+        return {name: hashlib.blake2b(memoryview(b.contiguous().flatten().view(torch.uint8).numpy()), digest_size=16).digest()
+                for name, b in _held.not_persistent(self._bound["model"]).items() if b.device.type == "cpu" and b.numel()}
+
+    def _check_outside(self):
+        now = self._hashes()
+        for name in {**self._outside, **now}:
+            if now.get(name) != self._outside.get(name):
+                refuse(f"buffer {name} is not persistent, and has changed since attach: it would be lost; register it as "
+                       f"persistent, or pass it in extra=")
+
+    def _check_places(self):
+        now = {(h.name, h.field): h.place() for h in self._collect()}
+        for h in self._declared:
+            if now.pop((h.name, h.field), None) != h.place():
+                refuse(f"tensor {h}: it is not where it was at attach: something has put another tensor in its place; change "
+                       f"tensors in place")
+        for name, field in now:
+            refuse(f"tensor {name}{f' ({field})' if field else ''}: it was not there at attach, and would be lost")
+
+    def _at_stop(self, step):
+        self._check_outside()
+        self._check_places()
+        for name, data in self._job_values().items():
+            self._client.blob_set(name, data)
+        for name, data in _values.random_states().items():
+            self._client.blob_set(name, data, ptc.RANK)
+        for sampler in self._data:
+            self._client.cursor_set(sampler.name, sampler.position(step), sampler.tag())
+
+    # -- training
+
+    def boundary(self, step):
+        """State is whole after `step` steps. True: the generation has ended here; leave the with block."""
+        if step == self.start_step + 1:
+            self._check_outside()  # after one step, rather than at a switch after a thousand
+        self._ended = self._client.boundary(step)
+        return self._ended
+
+    def update_begin(self):
+        """Before the first in-place change of what was attached in a step. The optimizer's step() does it by itself."""
+        self._client.update_begin()
+
+    def finish(self, step):
+        """Training is over. True: the process is needed in another generation after all."""
+        again = self._client.finish(step)
+        self._ended = True
+        return again
+
+    def report(self, **values):
+        """Numbers for `ptcctl status`, e.g. loss=2.1."""
+        for name, value in values.items():
+            self._client.report(name, float(value))
+
+    def batch_sampler(self, dataset, global_batch, micro_batch, seed=0, name="data", pad=None):
+        """Which samples of `dataset` this data-parallel rank computes: a BatchSampler. Pass it to attach(data=...)."""
+        return BatchSampler(len(dataset), global_batch, micro_batch, self.dp_rank, self.dp, seed, name, pad)
+
+
+class BatchSampler:
+    """Which samples this data-parallel rank computes: every sample of an epoch exactly once, in one global order that
+    depends on seed and epoch only (docs/order.md), whatever the parallelism.
+
+    A step takes `global_batch` samples, in `micro_batches` lists of `micro_batch` ids; where the ranks have more slots than
+    there are samples, the surplus has weight 0 (and a sample's id all the same, so that loaders work; or `pad`, if given).
+    Iterated, it gives lists of ids, as DataLoader(batch_sampler=) wants them, from the generation's first step on; what a
+    loader has read ahead does not count as consumed.
+    """
+
+    def __init__(self, samples, global_batch, micro_batch, dp_rank, dp, seed, name="data", pad=None):
+        self.samples, self.global_batch, self.micro_batch = samples, global_batch, micro_batch
+        self.dp_rank, self.dp, self.seed, self.name, self.pad = dp_rank, dp, seed, name, pad
+        self._base = self._base_step = None  # position at a step; G samples a step from there
+        self._sampling = ptc.Sampling(samples, seed, global_batch, micro_batch, dp)
+        self.micro_batches = self._sampling.micro_steps
+
+    def tag(self):
+        """What has to be the same for a position to mean the same."""
+        return f"n={self.samples},seed={self.seed}"
+
+    def _start(self, gen):
+        found = gen._client.cursor_get(self.name) if gen.has_state else None
+        if found is not None and found[1] != self.tag():
+            refuse(f"dataset {self.name}: the snapshot's position is for {found[1]}, this is {self.tag()}")
+        self._base, self._base_step = found[0] if found else 0, gen.start_step
+
+    def position(self, step):
+        """Samples consumed before `step`, since the job's start."""
+        if self._base is None:
+            raise ptc.Error(-1, f"dataset {self.name}: where it goes on is not known before gen.attach(data=...); make a "
+                                f"loader's iterator after that")
+        return self._base + (step - self._base_step) * self.global_batch
+
+    def micro_batch_of(self, step, m):
+        """(ids, weights) of micro-batch m of a step, on this rank: lists of micro_batch."""
+        ids, weights = self._sampling.micro_batch_of(self.position(step), m, self.dp_rank)
+        if self.pad is not None:
+            ids = [i if w else self.pad for i, w in zip(ids, weights)]
+        return ids, weights
+
+    def weights(self, step):
+        """A list of micro_batch weights for each micro-batch of a step: 1, or 0 where a slot is surplus."""
+        return [self.micro_batch_of(step, m)[1] for m in range(self.micro_batches)]
+
+    def __iter__(self):
+        self.position(0)
+        step = self._base_step
+        while True:
+            for m in range(self.micro_batches):
+                yield self.micro_batch_of(step, m)[0]
+            step += 1

@@ -1,0 +1,551 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The peer calls about ranks of this node: thin layers over ptc_workers.
+ * Those that change something are ordered like all others of a job, and a
+ * later one ends the wait of an earlier one. Those that wait long are streams
+ * that send an empty message about every second: so neither side needs a
+ * deadline, and dropping the call ends the wait.
+ * Failure modes: no ranks run here (PTC_ESTATE), whatever ptc_workers says. */
+#include "daemon/agent/internal.h"
+
+#include "base/alloc.h"
+#include "base/check.h"
+#include "base/cleanup.h"
+#include "base/sys.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define LOG_TICK_MS    200
+#define LOG_READ_BYTES (64u << 10)
+
+/* ---- what they have in common ---- */
+
+struct live {
+	struct ptc_agent *agent;
+	struct ptc_agent_op op;
+	struct ptc_rpc_call *call;
+	ProtobufCMessage *msg;
+	const Ptc__V1__WorkersRequest *req;
+	const Ptc__V1__Generation *which;
+	struct ptc_group_key key;
+	bool beats; /* a stream */
+	int64_t last_beat_ns;
+};
+
+static int live_reply(struct ptc_rpc_call *call, Ptc__V1__WorkersReply *reply, struct ptc_error *err)
+{
+	reply->version = PTC_WIRE_VERSION;
+	return ptc_agent_reply(call, &reply->base, err);
+}
+
+/* A ptc_wait's question, asked often enough to be the clock of heartbeats as well. */
+static bool live_cancelled(void *arg)
+{
+	struct live *l = arg;
+	Ptc__V1__WorkersReply beat = PTC__V1__WORKERS_REPLY__INIT;
+	int64_t now = ptc_sys_now_ns();
+
+	if (ptc_agent_op_stopped(&l->op))
+		return true;
+	if (!l->beats || now - l->last_beat_ns < PTC_AGENT_BEAT_MS * INT64_C(1000000))
+		return false;
+	l->last_beat_ns = now;
+	return live_reply(l->call, &beat, NULL) != 0;
+}
+
+static struct ptc_wait live_wait(struct live *l)
+{
+	return (struct ptc_wait){ .cancelled = live_cancelled, .arg = l };
+}
+
+static int live_open(struct live *l, void *agent, struct ptc_rpc_call *call, bool beats, struct ptc_error *err)
+{
+	int r;
+
+	*l = (struct live){ .agent = agent, .call = call, .beats = beats, .last_beat_ns = ptc_sys_now_ns() };
+	r = ptc_agent_request(call, &ptc__v1__workers_request__descriptor, &l->msg, err);
+	l->req = (const Ptc__V1__WorkersRequest *)l->msg;
+	r = r ? r : ptc_switch_info_check(l->req->version, l->req->info, err);
+	r = r ? r : ptc_group_workers(agent, err);
+	if (r)
+		return r;
+	l->which = l->req->from ? l->req->info->from : l->req->info->to;
+	if (!l->which || !l->which->number)
+		return ptc_error_set(err, PTC_EINVAL, "no generation is named");
+	ptc_group_key_of(l->req->info, l->which, &l->key);
+	r = ptc_store_job_create(l->agent->env.store, l->req->info->uuid, l->req->info->uid, err);
+	return r ? r
+		 : ptc_agent_enter(agent, call, l->req->info->uuid, l->req->info->fence, l->req->info->seq, false,
+				   &l->op, err);
+}
+
+static int live_close(struct live *l, int r)
+{
+	ptc_agent_leave(&l->op);
+	ptc_pb_free(l->msg);
+	return r;
+}
+
+/* ---- Start, Arm, Stop, End ---- */
+
+int ptc_agent_on_start(void *agent, struct ptc_rpc_call *call, struct ptc_error *err)
+{
+	Ptc__V1__WorkersReply reply = PTC__V1__WORKERS_REPLY__INIT;
+	struct ptc_group_start s = { 0 };
+	struct live l;
+	int r = live_open(&l, agent, call, false, err);
+
+	if (!r)
+		r = ptc_group_start_make(agent, l.req->info, l.which, &s, err);
+	if (!r && s.desc.nranks) {
+		struct ptc_wait wait = live_wait(&l);
+
+		r = ptc_workers_start(l.agent->env.workers, &s.desc, &wait, err);
+	}
+	ptc_group_start_done(&s, agent);
+	r = r ? r : live_reply(call, &reply, err);
+	return live_close(&l, r);
+}
+
+int ptc_agent_on_arm(void *agent, struct ptc_rpc_call *call, struct ptc_error *err)
+{
+	Ptc__V1__WorkersReply reply = PTC__V1__WORKERS_REPLY__INIT;
+	bool passed = false;
+	struct live l;
+	int r = live_open(&l, agent, call, false, err);
+
+	r = r ? r : ptc_workers_arm(l.agent->env.workers, &l.key, l.req->stop, &passed, &reply.step, err);
+	reply.passed = passed;
+	r = r ? r : live_reply(call, &reply, err);
+	return live_close(&l, r);
+}
+
+/* How long the job says to wait for a boundary. */
+static int boundary_timeout(struct live *l, int64_t *ret_ms, struct ptc_error *err)
+{
+	const struct ptc_agent_env *env = &l->agent->env;
+	const struct ptc_job_desc *job;
+	void *ref;
+	int r;
+
+	if (!env->job_get)
+		return ptc_error_set(err, PTC_ESTATE, "node %s does not know how jobs are run", l->agent->node);
+	r = env->job_get(env->arg, l->req->info->uuid, l->req->info->spec_hash, &job, &ref, err);
+	if (r)
+		return r;
+	*ret_ms = (int64_t)job->run.boundary_timeout_ms;
+	env->job_release(env->arg, ref);
+	return 0;
+}
+
+int ptc_agent_on_stop(void *agent, struct ptc_rpc_call *call, struct ptc_error *err)
+{
+	Ptc__V1__WorkersReply reply = PTC__V1__WORKERS_REPLY__INIT;
+	struct ptc_wait wait;
+	struct live l;
+	int r = live_open(&l, agent, call, true, err);
+
+	wait = live_wait(&l);
+	r = r ? r : boundary_timeout(&l, &wait.timeout_ms, err);
+	if (!r) {
+		r = ptc_workers_wait_stopped(l.agent->env.workers, &l.key, l.req->stop, &wait, err);
+		if (r == PTC_ETIMEOUT) { /* asking again would only wait as long again */
+			struct ptc_error late = *err;
+
+			r = ptc_error_set(err, PTC_ESTATE, "boundary_timeout of %lld s is over %.900s",
+					  (long long)(wait.timeout_ms / 1000), late.text);
+		}
+		reply.step = l.req->stop;
+	}
+	reply.finished = true;
+	r = r ? r : live_reply(call, &reply, err);
+	return live_close(&l, r);
+}
+
+int ptc_agent_on_end(void *agent, struct ptc_rpc_call *call, struct ptc_error *err)
+{
+	Ptc__V1__WorkersReply reply = PTC__V1__WORKERS_REPLY__INIT;
+	struct live l;
+	int r = live_open(&l, agent, call, true, err);
+
+	if (!r) {
+		struct ptc_wait wait = live_wait(&l);
+
+		r = ptc_workers_end(l.agent->env.workers, &l.key, &wait, err);
+		if (r == PTC_ENOTFOUND) /* nothing of it is here, so it is over */
+			r = 0;
+	}
+	if (!r && l.req->n_keep)
+		r = ptc_agent_tables_drop_old(agent, l.req->info->uuid, l.req->keep, l.req->n_keep, err);
+	reply.finished = true;
+	r = r ? r : live_reply(call, &reply, err);
+	return live_close(&l, r);
+}
+
+/* ---- Build ---- */
+
+struct declarations {
+	Ptc__V1__WorkersReply reply;
+	Ptc__V1__RankLayout *ranks, **rank_list;
+	Ptc__V1__RankTensor *tensors, **tensor_list;
+	int64_t *numbers;
+};
+
+static void declarations_done(struct declarations *d)
+{
+	ptc_free(d->ranks);
+	ptc_free(d->rank_list);
+	ptc_free(d->tensors);
+	ptc_free(d->tensor_list);
+	ptc_free(d->numbers);
+}
+
+/* Offsets and extents from *at on; a scalar's box counts as one dim. */
+static void put_boxes(const struct ptc_seat_tensor *t, Ptc__V1__RankTensor *to, int64_t **at)
+{
+	size_t ndim = t->ndim ? t->ndim : 1, n = ndim * t->nregions;
+
+	to->n_offsets = to->n_extents = n;
+	to->offsets = *at;
+	to->extents = *at + n;
+	*at += 2 * n;
+	for (size_t i = 0; i < t->nregions; i++) {
+		const struct ptc_box *b = &t->regions[i].box;
+
+		for (size_t k = 0; k < ndim; k++) {
+			to->offsets[i * ndim + k] = t->ndim ? b->off[k] : 0;
+			to->extents[i * ndim + k] = t->ndim ? b->ext[k] : 1;
+		}
+	}
+}
+
+static int declarations_alloc(struct declarations *d, const struct ptc_group *g, struct ptc_error *err)
+{
+	size_t tensors = 0, numbers = 0;
+
+	for (size_t i = 0; i < g->n; i++) {
+		tensors += g->v[i].ntensors;
+		for (size_t k = 0; k < g->v[i].ntensors; k++)
+			numbers += 2 * PTC_MAX(g->v[i].tensors[k].ndim, 1u) * g->v[i].tensors[k].nregions;
+	}
+	d->ranks = ptc_calloc(g->n ? g->n : 1, sizeof(*d->ranks));
+	d->rank_list = ptc_calloc(g->n ? g->n : 1, sizeof(*d->rank_list));
+	d->tensors = ptc_calloc(tensors ? tensors : 1, sizeof(*d->tensors));
+	d->tensor_list = ptc_calloc(tensors ? tensors : 1, sizeof(*d->tensor_list));
+	d->numbers = ptc_calloc(numbers ? numbers : 1, sizeof(*d->numbers));
+	if (!d->ranks || !d->rank_list || !d->tensors || !d->tensor_list || !d->numbers)
+		return ptc_error_set(err, PTC_ENOMEM, "no memory for the declarations of %zu ranks", g->n);
+	return 0;
+}
+
+static int declarations_make(struct declarations *d, const struct ptc_group *g, struct ptc_error *err)
+{
+	int64_t *at;
+	size_t n = 0;
+	int r = declarations_alloc(d, g, err);
+
+	ptc__v1__workers_reply__init(&d->reply);
+	if (r)
+		return r;
+	at = d->numbers;
+	d->reply.ranks = d->rank_list;
+	d->reply.n_ranks = g->n;
+	for (size_t i = 0; i < g->n; i++) {
+		const struct ptc_seat_view *seat = &g->v[i];
+		Ptc__V1__RankLayout *to = d->rank_list[i] = &d->ranks[i];
+
+		ptc__v1__rank_layout__init(to);
+		to->rank = seat->rank.rank;
+		to->tensors = d->tensor_list + n;
+		to->n_tensors = seat->ntensors;
+		for (size_t k = 0; k < seat->ntensors; k++, n++) {
+			const struct ptc_seat_tensor *t = &seat->tensors[k];
+			Ptc__V1__RankTensor *pb = d->tensor_list[n] = &d->tensors[n];
+
+			ptc__v1__rank_tensor__init(pb);
+			pb->name = t->name;
+			pb->dtype = (char *)(uintptr_t)ptc_dtype_name(t->dtype);
+			pb->shape = (int64_t *)(uintptr_t)t->shape;
+			pb->n_shape = t->ndim;
+			pb->tied = t->tied;
+			put_boxes(t, pb, &at);
+		}
+	}
+	return 0;
+}
+
+static int build_reply(struct live *l, const struct ptc_group_start *s, struct ptc_error *err)
+{
+	struct declarations d = { 0 };
+	struct ptc_group group = { 0 };
+	uint32_t self;
+	int r = ptc_geometry_node(&s->place, l->agent->node, &self, err);
+
+	r = r ? r : ptc_group_open(l->agent, &s->place.allocation, self, &l->key, &group, err);
+	for (size_t i = 0; !r && i < group.n; i++)
+		if (group.v[i].state == PTC_SEAT_EXITED)
+			r = ptc_error_set(err, PTC_ESTATE, "rank %u exited after it had declared its tensors",
+					  group.v[i].rank.rank);
+	r = r ? r : declarations_make(&d, &group, err);
+	d.reply.finished = true;
+	r = r ? r : live_reply(l->call, &d.reply, err);
+	declarations_done(&d);
+	ptc_group_close(&group);
+	return r;
+}
+
+int ptc_agent_on_build(void *agent, struct ptc_rpc_call *call, struct ptc_error *err)
+{
+	Ptc__V1__WorkersReply none = PTC__V1__WORKERS_REPLY__INIT;
+	struct ptc_group_start s = { 0 };
+	struct live l;
+	int r = live_open(&l, agent, call, true, err);
+
+	r = r ? r : ptc_group_start_make(agent, l.req->info, l.which, &s, err);
+	if (!r && s.desc.nranks) {
+		struct ptc_wait wait = live_wait(&l);
+
+		r = ptc_workers_build(l.agent->env.workers, &s.desc, l.req->start_step, l.req->has_state, &wait, err);
+		r = r ? r : build_reply(&l, &s, err);
+	} else if (!r) {
+		none.finished = true;
+		r = live_reply(call, &none, err);
+	}
+	ptc_group_start_done(&s, agent);
+	return live_close(&l, r);
+}
+
+/* ---- Meet ---- */
+
+static bool call_gone(void *call)
+{
+	return ptc_rpc_call_cancelled(call);
+}
+
+static int meet_get(struct ptc_agent *agent, struct ptc_rpc_call *call, const struct ptc_group_key *key,
+		    const Ptc__V1__MeetRequest *req, struct ptc_error *err)
+{
+	Ptc__V1__MeetReply reply = PTC__V1__MEET_REPLY__INIT;
+	uint8_t value[4096];
+	struct ptc_wait wait = { .cancelled = call_gone, .arg = call };
+	bool many = atomic_fetch_add(&agent->meets, 1) >= PTC_AGENT_MEETS;
+	int r;
+
+	/* A waiting call is a thread of the server: when many wait, the rest is told to ask again. */
+	wait.timeout_ms = many ? 1 : PTC_MAX(PTC_MIN(req->timeout_ms, (uint32_t)PTC_AGENT_MEET_MS), 1u);
+	r = ptc_workers_meet_get(agent->env.workers, key, req->key, value, sizeof(value), &reply.value.len, &wait, err);
+	atomic_fetch_sub(&agent->meets, 1);
+	if (many && r == PTC_ETIMEOUT) /* it was not waited for */
+		r = ptc_error_set(err, PTC_ENOTFOUND, "key \"%s\" is not there yet", req->key);
+	reply.version = PTC_WIRE_VERSION;
+	reply.value.data = value;
+	return r ? r : ptc_agent_reply(call, &reply.base, err);
+}
+
+int ptc_agent_on_meet(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
+{
+	Ptc__V1__MeetReply reply = PTC__V1__MEET_REPLY__INIT;
+	struct ptc_agent *agent = arg;
+	ProtobufCMessage *msg = NULL;
+	int r = ptc_agent_request(call, &ptc__v1__meet_request__descriptor, &msg, err);
+	const Ptc__V1__MeetRequest *req = (const Ptc__V1__MeetRequest *)msg;
+	struct ptc_group_key key = { 0 };
+
+	r = r ? r : ptc_wire_version(req->version, err);
+	if (!r && (strlen(req->uuid) != 36 || !req->key[0] || strlen(req->key) > 255 || req->value.len > 4096))
+		r = ptc_error_set(err, PTC_EINVAL, "a meeting of a job, with a key or a value, that is none");
+	r = r ? r : ptc_group_workers(agent, err);
+	if (!r) {
+		key.generation = req->generation;
+		key.launch = req->launch;
+		snprintf(key.uuid, sizeof(key.uuid), "%s", req->uuid);
+	}
+	reply.version = PTC_WIRE_VERSION;
+	if (!r && req->put) {
+		r = ptc_workers_meet_put(agent->env.workers, &key, req->key, req->value.data, req->value.len, err);
+		r = r ? r : ptc_agent_reply(call, &reply.base, err);
+	} else if (!r) {
+		r = meet_get(agent, call, &key, req, err);
+	}
+	ptc_pb_free(msg);
+	return r;
+}
+
+/* ---- Ranks ---- */
+
+int ptc_agent_on_ranks(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
+{
+	Ptc__V1__Document reply;
+	struct ptc_agent *agent = arg;
+	ProtobufCMessage *msg = NULL;
+	char *json = NULL;
+	int r = ptc_agent_request(call, &ptc__v1__job_request__descriptor, &msg, err);
+	const Ptc__V1__JobRequest *req = (const Ptc__V1__JobRequest *)msg;
+
+	r = r ? r : ptc_wire_version(req->version, err);
+	r = r ? r : ptc_group_workers(agent, err);
+	r = r ? r : ptc_workers_json(agent->env.workers, req->job, &json, err);
+	ptc__v1__document__init(&reply);
+	reply.version = PTC_WIRE_VERSION;
+	reply.json = json;
+	r = r ? r : ptc_agent_reply(call, &reply.base, err);
+	ptc_free(json);
+	ptc_pb_free(msg);
+	return r;
+}
+
+/* ---- Log ---- */
+
+struct log {
+	struct ptc_agent *agent;
+	struct ptc_rpc_call *call;
+	const Ptc__V1__LogRequest *req;
+	char path[PATH_MAX];
+	int fd;
+	ino_t inode;
+	off_t begin, at; /* what there is begins; what comes next */
+	uint8_t *buffer;
+};
+
+/* Opens what the rank writes to now. PTC_ENOTFOUND: there is none. */
+static int log_open(struct log *l, struct ptc_error *err)
+{
+	struct stat st;
+	int r = ptc_workers_log(l->agent->env.workers, l->req->uuid, l->req->rank, l->path, sizeof(l->path), err);
+
+	if (r)
+		return r;
+	l->fd = open(l->path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
+	if (l->fd < 0 || fstat(l->fd, &st))
+		return ptc_error_errno(err, errno, "the log of rank %u", l->req->rank);
+	if (!S_ISREG(st.st_mode))
+		return ptc_error_set(err, PTC_EIO, "the log of rank %u is no file", l->req->rank);
+	l->inode = st.st_ino;
+	l->at = lseek(l->fd, 0, SEEK_DATA);
+	if (l->at < 0) /* nothing in it yet, or a file system that does not tell */
+		l->at = errno == ENXIO ? st.st_size : 0;
+	l->begin = l->at;
+	return 0;
+}
+
+/* The older half of a long log becomes a hole, which ends inside a line: that one is left out. */
+static int log_skip(struct log *l, struct ptc_error *err)
+{
+	ssize_t got;
+	uint8_t *end;
+
+	if (!l->at || l->at != l->begin)
+		return 0;
+	got = pread(l->fd, l->buffer, LOG_READ_BYTES, l->at);
+	if (got < 0)
+		return ptc_error_errno(err, errno, "the log of rank %u", l->req->rank);
+	end = memchr(l->buffer, '\n', (size_t)got);
+	if (end)
+		l->at += end + 1 - l->buffer;
+	return 0;
+}
+
+/* Moves to where the last n lines begin. */
+static int log_seek(struct log *l, uint32_t n, struct ptc_error *err)
+{
+	off_t size = lseek(l->fd, 0, SEEK_END), to = size;
+	uint64_t lines = 0;
+
+	for (bool end = size < 0; !end && to > l->begin;) {
+		off_t from = PTC_MAX(to - (off_t)LOG_READ_BYTES, l->begin);
+		ssize_t got = pread(l->fd, l->buffer, (size_t)(to - from), from);
+
+		if (got != to - from)
+			return ptc_error_errno(err, got < 0 ? errno : EIO, "the log of rank %u", l->req->rank);
+		for (ssize_t i = got; i-- > 0 && !end;) {
+			if (l->buffer[i] != '\n' || from + i + 1 == size || ++lines < n)
+				continue;
+			l->at = from + i + 1;
+			end = true;
+		}
+		to = end ? to : from;
+		if (!end)
+			l->at = l->begin;
+	}
+	return 0;
+}
+
+static int log_send(struct log *l, struct ptc_error *err)
+{
+	for (;;) {
+		ssize_t got = pread(l->fd, l->buffer, LOG_READ_BYTES, l->at);
+		struct ptc_rpc_part parts[2];
+		uint8_t head[16];
+		int r;
+
+		if (got < 0)
+			return ptc_error_errno(err, errno, "the log of rank %u", l->req->rank);
+		if (!got)
+			return 0;
+		parts[0] = (struct ptc_rpc_part){ .data = head, .len = ptc_wire_data_head(head, (uint64_t)got) };
+		parts[1] = (struct ptc_rpc_part){ .data = l->buffer, .len = (size_t)got };
+		r = ptc_rpc_call_send(l->call, parts, 2, err);
+		if (r)
+			return r;
+		l->at += got;
+	}
+}
+
+/* The file was replaced (a later launch) or cut (its bound was reached). */
+static int log_renew(struct log *l, struct ptc_error *err)
+{
+	struct ptc_error ignored = PTC_ERROR_INIT;
+	char path[PATH_MAX];
+	struct stat st;
+	int r = ptc_workers_log(l->agent->env.workers, l->req->uuid, l->req->rank, path, sizeof(path), &ignored);
+
+	if (!r && !stat(path, &st) && st.st_ino != l->inode) {
+		r = log_send(l, err);
+		close(l->fd);
+		l->fd = -1;
+		return r ? r : log_open(l, err);
+	}
+	if (!fstat(l->fd, &st) && st.st_size < l->at)
+		l->at = st.st_size;
+	return 0;
+}
+
+static int log_serve(struct log *l, struct ptc_error *err)
+{
+	int r = log_open(l, err);
+
+	if (!r && l->req->lines)
+		r = log_seek(l, l->req->lines, err);
+	r = r ? r : log_skip(l, err);
+	r = r ? r : log_send(l, err);
+	while (!r && l->req->follow && !ptc_rpc_call_cancelled(l->call)) {
+		usleep(LOG_TICK_MS * 1000);
+		r = log_renew(l, err);
+		r = r ? r : log_send(l, err);
+	}
+	return r;
+}
+
+int ptc_agent_on_log(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
+{
+	ProtobufCMessage *msg = NULL;
+	struct log l = { .agent = arg, .call = call, .fd = -1 };
+	int r = ptc_agent_request(call, &ptc__v1__log_request__descriptor, &msg, err);
+
+	l.req = (const Ptc__V1__LogRequest *)msg;
+	r = r ? r : ptc_wire_version(l.req->version, err);
+	r = r ? r : ptc_group_workers(arg, err);
+	if (!r && !(l.buffer = ptc_malloc(LOG_READ_BYTES)))
+		r = ptc_error_set(err, PTC_ENOMEM, "no memory to read a log");
+	r = r ? r : log_serve(&l, err);
+	if (l.fd >= 0)
+		close(l.fd);
+	ptc_free(l.buffer);
+	ptc_pb_free(msg);
+	return r;
+}

@@ -1,0 +1,364 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Ranks for tests of the agent: real processes with memory of their own, that
+ * do nothing but hold it. What ptcd's workers do with processes that talk
+ * (spawning, arming, waiting) is decided by the test here: a seat is in the
+ * state the test puts it in. Reading and writing their memory is the real
+ * thing. A process dies with the test. */
+#pragma once
+
+#include "daemon/agent/test_world.h"
+#include "daemon/workers/workers.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+
+#define RANK_BYTES  (1u << 20)
+#define MAX_SEATS   64
+#define MAX_TENSORS 5
+#define MAX_REGIONS 32
+
+struct rank_process {
+	struct ptc_group_key key;
+	struct ptc_seat_view view;
+	struct ptc_seat_tensor tensors[MAX_TENSORS];
+	struct ptc_seat_region regions[MAX_TENSORS][MAX_REGIONS];
+	char names[MAX_TENSORS][64];
+	struct ptc_workers *owner;
+	uint64_t base; /* of its memory, RANK_BYTES */
+	bool went, restored;
+	struct ptc_buf got; /* what ptc_seat_go said, as text */
+	struct ptc_seat_blob blobs[2];
+	struct ptc_seat_cursor cursors[1];
+};
+
+struct ptc_workers {
+	pthread_mutex_t lock;
+	struct rank_process *seats[MAX_SEATS];
+	size_t n;
+	unsigned starts, builds, drops, releases, retells;
+	int hold_ms; /* how long a build takes */
+	/* What the rank declares when it is built. */
+	void (*declare)(void *arg, struct rank_process *p);
+	void *arg;
+};
+
+static void process_end(struct rank_process *p)
+{
+	int status;
+
+	if (p->view.pid > 0) {
+		kill(p->view.pid, SIGKILL);
+		while (waitpid(p->view.pid, &status, 0) < 0 && errno == EINTR)
+			;
+	}
+	p->view.pid = 0;
+}
+
+/* Made without the C library, so that nobody's fork handlers run: it only ever waits. */
+static void process_begin(struct rank_process *p)
+{
+	void *m = mmap(NULL, RANK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	long pid, parent = getpid();
+
+	assert_true(m != MAP_FAILED);
+	memset(m, 0xa5, RANK_BYTES);
+	pid = syscall(SYS_clone, SIGCHLD, NULL, NULL, NULL, NULL);
+	if (!pid) { /* PR_SET_PDEATHSIG would go by the thread that made it */
+		struct timespec tick = { 1, 0 };
+
+		syscall(SYS_close_range, 0, ~0u, 0); /* the store's lock among them */
+		while (syscall(SYS_getppid) == parent)
+			syscall(SYS_nanosleep, &tick, NULL);
+		syscall(SYS_exit_group, 0);
+	}
+	assert_true(pid > 0);
+	assert_int_equal(munmap(m, RANK_BYTES), 0); /* only the process has it now */
+	p->base = (uint64_t)(uintptr_t)m;
+	p->view.pid = (pid_t)pid;
+}
+
+static void memory_get(const struct rank_process *p, uint8_t *image)
+{
+	struct iovec there = { (void *)(uintptr_t)p->base, RANK_BYTES }, here = { image, RANK_BYTES };
+
+	assert_int_equal(process_vm_readv(p->view.pid, &here, 1, &there, 1, 0), RANK_BYTES);
+}
+
+static void memory_set(const struct rank_process *p, uint8_t *image)
+{
+	struct iovec there = { (void *)(uintptr_t)p->base, RANK_BYTES }, here = { image, RANK_BYTES };
+
+	assert_int_equal(process_vm_writev(p->view.pid, &here, 1, &there, 1, 0), RANK_BYTES);
+}
+
+static bool same_key(const struct ptc_group_key *a, const struct ptc_group_key *b)
+{
+	return !strcmp(a->uuid, b->uuid) && a->generation == b->generation && a->launch == b->launch;
+}
+
+static struct rank_process *seat_find(struct ptc_workers *w, const struct ptc_group_key *key, uint32_t rank)
+{
+	for (size_t i = 0; i < w->n; i++)
+		if (same_key(&w->seats[i]->key, key) && w->seats[i]->view.rank.rank == rank)
+			return w->seats[i];
+	return NULL;
+}
+
+static void seat_free(struct rank_process *p)
+{
+	process_end(p);
+	ptc_buf_done(&p->got);
+	free(p);
+}
+
+static void seats_drop(struct ptc_workers *w, const char *uuid, const struct ptc_group_key *keep)
+{
+	size_t n = 0;
+
+	for (size_t i = 0; i < w->n; i++) {
+		struct rank_process *p = w->seats[i];
+
+		if (strcmp(p->key.uuid, uuid) || (keep && same_key(&p->key, keep)))
+			w->seats[n++] = p;
+		else
+			seat_free(p);
+	}
+	w->n = n;
+}
+
+/* ---- daemon/workers/workers.h ---- */
+
+int ptc_workers_start(struct ptc_workers *w, const struct ptc_group_desc *desc, const struct ptc_wait *wait,
+		      struct ptc_error *err)
+{
+	pthread_mutex_lock(&w->lock);
+	w->starts++;
+	for (size_t i = 0; i < desc->nranks; i++) {
+		struct rank_process *p;
+
+		if (seat_find(w, &desc->key, desc->ranks[i].rank))
+			continue;
+		p = calloc(1, sizeof(*p));
+		assert_non_null(p);
+		assert_true(w->n < MAX_SEATS);
+		p->key = desc->key;
+		p->view.rank = desc->ranks[i];
+		p->view.state = PTC_SEAT_WAITING;
+		p->view.opaque = p;
+		p->owner = w;
+		process_begin(p);
+		w->seats[w->n++] = p;
+	}
+	pthread_mutex_unlock(&w->lock);
+	return 0;
+}
+
+int ptc_workers_build(struct ptc_workers *w, const struct ptc_group_desc *desc, uint64_t start_step, bool has_state,
+		      const struct ptc_wait *wait, struct ptc_error *err)
+{
+	for (int ms = 0; ms < w->hold_ms; ms += 20) {
+		if (wait->cancelled(wait->arg))
+			return ptc_error_set(err, PTC_ECANCELED, "build: cancelled");
+		usleep(20000);
+	}
+	pthread_mutex_lock(&w->lock);
+	w->builds++;
+	for (size_t i = 0; i < desc->nranks; i++) {
+		struct rank_process *p = seat_find(w, &desc->key, desc->ranks[i].rank);
+
+		if (!p || p->view.state != PTC_SEAT_WAITING)
+			continue;
+		w->declare(w->arg, p);
+		p->view.state = PTC_SEAT_DECLARED;
+		p->view.step = start_step;
+	}
+	pthread_mutex_unlock(&w->lock);
+	return 0;
+}
+
+int ptc_workers_arm(struct ptc_workers *w, const struct ptc_group_key *key, uint64_t stop, bool *ret_passed,
+		    uint64_t *ret_step, struct ptc_error *err)
+{
+	*ret_passed = stop < 5; /* they have all published step 5 */
+	*ret_step = 5;
+	return 0;
+}
+
+int ptc_workers_wait_stopped(struct ptc_workers *w, const struct ptc_group_key *key, uint64_t stop,
+			     const struct ptc_wait *wait, struct ptc_error *err)
+{
+	int64_t ms = 0;
+
+	for (;;) { /* until the test has them stopped */
+		size_t stopped = 0, all = 0;
+
+		pthread_mutex_lock(&w->lock);
+		for (size_t i = 0; i < w->n; i++)
+			if (same_key(&w->seats[i]->key, key)) {
+				all++;
+				stopped +=
+					w->seats[i]->view.state == PTC_SEAT_STOPPED && w->seats[i]->view.step == stop;
+			}
+		pthread_mutex_unlock(&w->lock);
+		if (stopped == all)
+			return 0;
+		if (wait->cancelled(wait->arg))
+			return ptc_error_set(err, PTC_ECANCELED, "stop: cancelled");
+		if (wait->timeout_ms && (ms += 20) > wait->timeout_ms)
+			return ptc_error_set(err, PTC_ETIMEOUT, "stop: rank 2 is late");
+		usleep(20000);
+	}
+}
+
+int ptc_workers_release(struct ptc_workers *w, const struct ptc_group_key *key, struct ptc_error *err)
+{
+	pthread_mutex_lock(&w->lock);
+	w->releases++;
+	for (size_t i = 0; i < w->n; i++)
+		if (same_key(&w->seats[i]->key, key) && w->seats[i]->view.state == PTC_SEAT_STOPPED)
+			w->seats[i]->view.state = PTC_SEAT_RUNNING;
+	pthread_mutex_unlock(&w->lock);
+	return 0;
+}
+
+void ptc_workers_retell(struct ptc_workers *w, const struct ptc_group_key *key)
+{
+	w->retells++;
+}
+
+int ptc_workers_end(struct ptc_workers *w, const struct ptc_group_key *key, const struct ptc_wait *wait,
+		    struct ptc_error *err)
+{
+	size_t n = 0, kept = 0;
+
+	pthread_mutex_lock(&w->lock);
+	for (size_t i = 0; i < w->n; i++) {
+		struct rank_process *p = w->seats[i];
+
+		n += same_key(&p->key, key);
+		if (same_key(&p->key, key))
+			seat_free(p);
+		else
+			w->seats[kept++] = p;
+	}
+	w->n = kept;
+	pthread_mutex_unlock(&w->lock);
+	return n ? 0 : ptc_error_set(err, PTC_ENOTFOUND, "no such ranks");
+}
+
+void ptc_workers_drop(struct ptc_workers *w, const char *uuid, const struct ptc_group_key *keep)
+{
+	pthread_mutex_lock(&w->lock);
+	w->drops++;
+	seats_drop(w, uuid, keep);
+	pthread_mutex_unlock(&w->lock);
+}
+
+int ptc_workers_seats(struct ptc_workers *w, const struct ptc_group_key *key, struct ptc_seat_view **ret_seats,
+		      size_t *ret_n, struct ptc_error *err)
+{
+	struct ptc_seat_view *v = calloc(MAX_SEATS, sizeof(*v));
+	size_t n = 0;
+
+	pthread_mutex_lock(&w->lock);
+	for (size_t i = w->n; i-- > 0;) /* in no order of ranks */
+		if (same_key(&w->seats[i]->key, key))
+			v[n++] = w->seats[i]->view;
+	pthread_mutex_unlock(&w->lock);
+	if (!n) {
+		free(v);
+		return ptc_error_set(err, PTC_ENOTFOUND, "no such ranks");
+	}
+	*ret_seats = v;
+	*ret_n = n;
+	return 0;
+}
+
+void ptc_workers_seats_done(struct ptc_workers *w, struct ptc_seat_view *seats, size_t n)
+{
+	free(seats);
+}
+
+static size_t iov_bytes(const struct iovec *v, size_t n)
+{
+	size_t sum = 0;
+
+	for (size_t i = 0; i < n; i++)
+		sum += v[i].iov_len;
+	return sum;
+}
+
+int ptc_seat_read(const struct ptc_seat_view *seat, const struct iovec *remote, size_t nremote,
+		  const struct iovec *local, size_t nlocal, struct ptc_error *err)
+{
+	size_t want = iov_bytes(remote, nremote);
+
+	assert_int_equal(want, iov_bytes(local, nlocal));
+	assert_true(nremote <= 1024 && nlocal <= 1024);
+	if (process_vm_readv(seat->pid, local, nlocal, remote, nremote, 0) != (ssize_t)want)
+		return ptc_error_set(err, PTC_ESTATE, "rank %u is gone", seat->rank.rank);
+	return 0;
+}
+
+int ptc_seat_write(const struct ptc_seat_view *seat, const struct iovec *remote, size_t nremote,
+		   const struct iovec *local, size_t nlocal, struct ptc_error *err)
+{
+	size_t want = iov_bytes(remote, nremote);
+
+	assert_int_equal(want, iov_bytes(local, nlocal));
+	assert_true(nremote <= 1024 && nlocal <= 1024);
+	if (process_vm_writev(seat->pid, local, nlocal, remote, nremote, 0) != (ssize_t)want)
+		return ptc_error_set(err, PTC_ESTATE, "rank %u is gone", seat->rank.rank);
+	return 0;
+}
+
+int ptc_seat_go(const struct ptc_seat_view *seat, bool restored, const struct ptc_seat_blob *blobs, size_t nblobs,
+		const struct ptc_seat_cursor *cursors, size_t ncursors, struct ptc_error *err)
+{
+	struct rank_process *p = seat->opaque;
+
+	pthread_mutex_lock(&p->owner->lock);
+	p->went = true;
+	p->restored = restored;
+	p->view.state = PTC_SEAT_RUNNING;
+	ptc_buf_reset(&p->got);
+	for (size_t i = 0; i < nblobs; i++)
+		ptc_buf_printf(&p->got, "%s/%d=%.*s;", blobs[i].name, blobs[i].scope, (int)blobs[i].len,
+			       (const char *)blobs[i].data);
+	for (size_t i = 0; i < ncursors; i++)
+		ptc_buf_printf(&p->got, "%s@%llu(%s);", cursors[i].name, (unsigned long long)cursors[i].position,
+			       cursors[i].tag);
+	pthread_mutex_unlock(&p->owner->lock);
+	return 0;
+}
+
+int ptc_workers_meet_put(struct ptc_workers *w, const struct ptc_group_key *key, const char *name, const void *value,
+			 size_t len, struct ptc_error *err)
+{
+	return ptc_error_set(err, PTC_ENOTFOUND, "no such ranks");
+}
+
+int ptc_workers_meet_get(struct ptc_workers *w, const struct ptc_group_key *key, const char *name, void *buffer,
+			 size_t capacity, size_t *ret_len, const struct ptc_wait *wait, struct ptc_error *err)
+{
+	return ptc_error_set(err, PTC_ENOTFOUND, "no such ranks");
+}
+
+int ptc_workers_json(struct ptc_workers *w, const char *uuid, char **ret_json, struct ptc_error *err)
+{
+	*ret_json = ptc_asprintf("[]");
+	return *ret_json ? 0 : PTC_ENOMEM;
+}
+
+int ptc_workers_log(struct ptc_workers *w, const char *uuid, uint32_t rank, char *ret_path, size_t size,
+		    struct ptc_error *err)
+{
+	pthread_mutex_lock(&w->lock);
+	snprintf(ret_path, size, "%s/log.%u", (const char *)w->arg, rank);
+	pthread_mutex_unlock(&w->lock);
+	return 0;
+}

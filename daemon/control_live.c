@@ -1,0 +1,543 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Jobs whose ranks run: run, stop, snapshot, logs, and what status says.
+ *
+ * Happy path: run, stop and snapshot are switches like resize, with the same
+ * progress and summary; status asks every node of the job what its ranks do;
+ * logs are read at the ranks' nodes and relayed line by line.
+ * Failure modes: a job that describes its tensors has no ranks to start; a
+ * node that does not answer shows its ranks as unknown (PTC_EPEER for logs). */
+#include "base/alloc.h"
+#include "base/buf.h"
+#include "base/check.h"
+#include "base/sys.h"
+#include "daemon/control.h"
+#include "formats/json.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#define RANKS_TIMEOUT_MS 2000
+#define FIRST_STEP_MS    60000 /* longer is not waited for */
+#define FIRST_POLL_MS    20
+#define LOG_THREADS      64
+#define LOG_LINE_MAX     (64u << 10) /* longer ones are cut there */
+
+/* ---- what ranks do ------------------------------------------------------------------ */
+
+/* A node's own words: an array, or NULL when it does not answer. */
+static json_t *ask_node(struct ptc_daemon *d, const char *uuid, const char *node, const char *address)
+{
+	Ptc__V1__JobRequest req = PTC__V1__JOB_REQUEST__INIT;
+	struct ptc_rpc_channel *channel;
+	ProtobufCMessage *reply;
+	json_t *rows = NULL;
+
+	if (!address[0] || ptc_channels_get(d->channels, node, address, false, 0, &channel, NULL) != 0)
+		return NULL;
+	req.version = PTC_WIRE_VERSION;
+	req.job = (char *)(uintptr_t)uuid; /* packing only reads */
+	if (ptc_pb_unary(channel, "/ptc.v1.Peer/Ranks", &req.base, RANKS_TIMEOUT_MS, NULL, 0,
+			 &ptc__v1__document__descriptor, &reply, NULL) != 0)
+		return NULL;
+	if (ptc_json_load("ranks", ((Ptc__V1__Document *)reply)->json, strlen(((Ptc__V1__Document *)reply)->json),
+			  &rows, NULL) == 0 &&
+	    !json_is_array(rows)) {
+		json_decref(rows);
+		rows = NULL;
+	}
+	ptc_pb_free(reply);
+	return rows;
+}
+
+static json_int_t row_int(const json_t *row, const char *key)
+{
+	return json_integer_value(json_object_get(row, key));
+}
+
+/* The rank's row in what its node has said; NULL: not there. */
+static json_t *find_row(json_t *rows, uint32_t rank, const struct ptc_record_doc *r)
+{
+	size_t i;
+	json_t *row;
+
+	json_array_foreach(rows, i, row) {
+		if (row_int(row, "rank") == (json_int_t)rank &&
+		    row_int(row, "generation") == (json_int_t)r->generation &&
+		    row_int(row, "launch") == (json_int_t)r->launch)
+			return row;
+	}
+	return NULL;
+}
+
+static json_t *rank_row(json_t *rows, const struct ptc_view *v, uint32_t rank, const struct ptc_record_doc *r)
+{
+	json_t *found = rows ? find_row(rows, rank, r) : NULL;
+	json_t *row = found ? json_deep_copy(found) : json_pack("{s:s}", "state", rows ? "exited" : "unknown");
+	double seconds;
+
+	json_object_set_new(row, "rank", json_integer(rank));
+	json_object_set_new(row, "node", json_string(v->from.nodes[v->from.rank_node[rank]]));
+	json_object_set_new(row, "device", json_integer(v->from.rank_device[rank]));
+	seconds = json_number_value(json_object_get(row, "step_seconds"));
+	json_object_del(row, "step_seconds");
+	if (seconds > 0)
+		json_object_set_new(row, "steps_per_s", json_real(1 / seconds));
+	return row;
+}
+
+/* Rows of every rank of the committed generation, ascending. */
+static json_t *rank_rows(struct ptc_daemon *d, const struct ptc_target *t, const struct ptc_view *v)
+{
+	json_t *ranks = json_array(), **said = ptc_calloc(v->from.nnodes, sizeof *said);
+
+	for (size_t n = 0; said && n < v->from.nnodes; n++)
+		for (size_t k = 0; k < v->nnodes; k++)
+			if (strcmp(v->nodes[k], v->from.nodes[n]) == 0)
+				said[n] = ask_node(d, t->meta.uuid, v->nodes[k], v->addresses[k]);
+	for (uint32_t r = 0; said && r < v->from.world; r++)
+		json_array_append_new(ranks, rank_row(said[v->from.rank_node[r]], v, r, &t->record));
+	for (size_t n = 0; said && n < v->from.nnodes; n++)
+		json_decref(said[n]);
+	ptc_free(said);
+	return ranks;
+}
+
+/* The least step of the ranks that have one, the slowest rate, and of each report the lowest rank's. */
+static void add_sums(json_t *run, json_t *ranks)
+{
+	json_t *reports = json_object(), *row, *step, *rate;
+	json_int_t least = -1;
+	double slowest = 0;
+	size_t i;
+
+	json_array_foreach(ranks, i, row) {
+		step = json_object_get(row, "step");
+		rate = json_object_get(row, "steps_per_s");
+		if (json_is_integer(step) && (least < 0 || json_integer_value(step) < least))
+			least = json_integer_value(step);
+		if (json_is_number(rate) && (slowest <= 0 || json_number_value(rate) < slowest))
+			slowest = json_number_value(rate);
+		if (json_is_object(json_object_get(row, "reports")))
+			json_object_update_missing(reports, json_object_get(row, "reports"));
+	}
+	if (least >= 0)
+		json_object_set_new(run, "step", json_integer(least));
+	if (slowest > 0)
+		json_object_set_new(run, "steps_per_s", json_real(slowest));
+	if (json_object_size(reports))
+		json_object_set(run, "reports", reports);
+	json_decref(reports);
+}
+
+struct failure {
+	struct ptc_daemon *d;
+	const struct ptc_target *t;
+	char text[1024];
+};
+
+static void find_failure(void *arg)
+{
+	struct failure *f = arg;
+	struct ptc_job_view *j = ptc_cluster_find_uuid(f->d->cluster, f->t->meta.uuid);
+
+	for (size_t i = 0; j && i < j->nworkers; i++) {
+		const struct ptc_worker_doc *w = &j->workers[i].doc;
+
+		if (w->state == PTC_WORKER_FAILED && w->generation == f->t->record.generation &&
+		    w->launch == f->t->record.launch)
+			snprintf(f->text, sizeof f->text, "node %s: %.*s", j->workers[i].node,
+				 (int)PTC_MIN(strcspn(w->text, "\n"), (size_t)900), w->text);
+	}
+}
+
+json_t *ptc_control_run_json(struct ptc_daemon *d, const struct ptc_target *t, const struct ptc_view *v)
+{
+	json_t *run =
+		json_pack("{s:s, s:I}", "state", ptc_run_name(t->record.run), "launch", (json_int_t)t->record.launch);
+	struct failure f = { .d = d, .t = t };
+	json_t *ranks;
+
+	if (t->record.run == PTC_RUN_FAILED && ptc_loop_call(d->loop, find_failure, &f) == 0 && f.text[0])
+		json_object_set_new(run, "text", json_string(f.text));
+	if (t->record.run != PTC_RUN_LIVE || !v)
+		return run;
+	ranks = rank_rows(d, t, v);
+	add_sums(run, ranks);
+	json_object_set_new(run, "ranks", ranks);
+	return run;
+}
+
+/* ---- progress until the first step ------------------------------------------------------- */
+
+struct first_step {
+	struct ptc_daemon *d;
+	const struct ptc_target *t;
+	struct ptc_rpc_call *call;
+};
+
+/* Every rank of what is committed now has ended a step since the switch, or cannot be asked. */
+static bool stepped(struct first_step *f, json_int_t start)
+{
+	struct ptc_target t;
+	struct ptc_view v;
+	json_t *ranks, *row;
+	bool all = true;
+	size_t i;
+
+	if (ptc_control_find(f->d, f->call, f->t->meta.name, &t, NULL) != 0 || !t.has_record ||
+	    t.record.run != PTC_RUN_LIVE || ptc_control_view(f->d, &t, false, true, &v, NULL) != 0)
+		return true;
+	ranks = rank_rows(f->d, &t, &v);
+	json_array_foreach(ranks, i, row) {
+		json_t *step = json_object_get(row, "step");
+
+		all = all && json_is_integer(step) && json_integer_value(step) > start;
+	}
+	json_decref(ranks);
+	ptc_view_done(&v);
+	return all;
+}
+
+static void add_first_step(json_t *summary, double ms)
+{
+	json_t *pause = json_object_get(summary, "pause");
+	double total = json_number_value(json_object_get(pause, "total_ms"));
+
+	json_object_set_new(pause, "first_step_ms", json_real(ms));
+	json_object_set_new(pause, "total_ms", json_real(total + ms));
+}
+
+/* How long the first step took, when the switch made ranks start. */
+static char *with_first_step(void *arg, const char *summary)
+{
+	struct first_step *f = arg;
+	int64_t began = ptc_sys_now_ns(), ms = 0;
+	json_t *root;
+	char *text = NULL;
+
+	if (ptc_json_load("summary", summary, strlen(summary), &root, NULL) != 0)
+		return NULL;
+	if (json_is_object(json_object_get(root, "pause")) &&
+	    json_object_get(json_object_get(root, "pause"), "build_ms") &&
+	    strcmp(json_string_value(json_object_get(root, "kind")), "resize") == 0) {
+		bool done = false;
+
+		while (!done && ms < FIRST_STEP_MS && !ptc_rpc_call_cancelled(f->call)) {
+			done = stepped(f, row_int(root, "step"));
+			ms = (ptc_sys_now_ns() - began) / 1000000;
+			if (!done)
+				usleep(FIRST_POLL_MS * 1000); /* a server thread: waiting is its job */
+		}
+		if (done)
+			add_first_step(root, (double)(ptc_sys_now_ns() - began) / 1e6);
+		text = ptc_json_text(root);
+	}
+	json_decref(root);
+	return text;
+}
+
+int ptc_control_stream(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_watcher *w,
+		       struct ptc_rpc_call *call, struct ptc_error *err)
+{
+	struct first_step f = { d, t, call };
+
+	return ptc_watcher_stream_amended(w, call, with_first_step, &f, err);
+}
+
+/* ---- run, stop, snapshot -------------------------------------------------------------- */
+
+static int switch_and_stream(struct ptc_daemon *d, struct ptc_rpc_call *call, const struct ptc_target *t,
+			     const struct ptc_control_ask *ask, const struct ptc_plan_request *pr,
+			     struct ptc_error *err)
+{
+	uint64_t id = ptc_control_new_id();
+	struct ptc_watcher *w = ptc_watcher_new(id);
+	int rc = w ? ptc_control_start_switch(d, call, t->meta.name, ask, pr, w, id, err)
+		   : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+
+	if (rc == 0)
+		rc = ptc_control_stream(d, t, w, call, err);
+	ptc_watcher_unref(w);
+	return rc;
+}
+
+/* Ranks declare their tensors; a job that describes them is moved and read, not run. */
+static int check_runnable(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_error *err)
+{
+	const struct ptc_job_desc *desc;
+	void *ref;
+	int rc = ptc_specs_get(d->specs, t->meta.uuid, t->meta.spec_hash, &desc, &ref, err);
+
+	if (rc)
+		return rc;
+	if (!desc->has_run)
+		rc = ptc_error_set(err, PTC_ESTATE, "job %s has no `run:`: there is nothing to start (docs/job.md)",
+				   t->meta.name);
+	else if (desc->spec.ntensors)
+		rc = ptc_error_set(err, PTC_ESTATE,
+				   "job %s lists its tensors, but ranks that run declare them; leave `tensors` out",
+				   t->meta.name);
+	ptc_specs_release(ref);
+	return rc;
+}
+
+PTC_CONTROL_HANDLER(ptc_control_run)
+{
+	struct ptc_daemon *d = arg;
+	struct ptc_plan_request pr;
+	Ptc__V1__RunRequest *req;
+	struct ptc_target t;
+	int rc = ptc_pb_call_recv(call, &ptc__v1__run_request__descriptor, (ProtobufCMessage **)&req, err);
+
+	if (rc)
+		return rc;
+	pr = (struct ptc_plan_request){
+		.config = req->config, .gpus = req->gpus, .or_same = true, .nodes = req->nodes, .nnodes = req->n_nodes
+	};
+	rc = ptc_control_find_controlled(d, call, req->job, &t, err);
+	if (rc == 0 && !t.ours) {
+		rc = ptc_control_forward(d, &t, call, "/ptc.v1.Control/Run", &req->base, err);
+	} else if (rc == 0) {
+		rc = check_runnable(d, &t, err);
+		if (rc == 0)
+			rc = switch_and_stream(d, call, &t,
+					       &(struct ptc_control_ask){ .kind = PTC_SWITCH_RESIZE, .start = true },
+					       &pr, err);
+	}
+	ptc_pb_free(&req->base);
+	return rc;
+}
+
+static int snapshot_or_stop(struct ptc_daemon *d, struct ptc_rpc_call *call, bool stop, const char *method,
+			    struct ptc_error *err)
+{
+	struct ptc_control_ask ask = { .kind = PTC_SWITCH_SNAPSHOT, .stop = stop };
+	struct ptc_plan_request pr = { .config = "" };
+	Ptc__V1__JobRequest *req;
+	struct ptc_target t;
+	int rc = ptc_pb_call_recv(call, &ptc__v1__job_request__descriptor, (ProtobufCMessage **)&req, err);
+
+	if (rc)
+		return rc;
+	rc = ptc_control_find_controlled(d, call, req->job, &t, err);
+	if (rc == 0)
+		rc = t.ours ? switch_and_stream(d, call, &t, &ask, &pr, err)
+			    : ptc_control_forward(d, &t, call, method, &req->base, err);
+	ptc_pb_free(&req->base);
+	return rc;
+}
+
+PTC_CONTROL_HANDLER(ptc_control_stop)
+{
+	return snapshot_or_stop(arg, call, true, "/ptc.v1.Control/Stop", err);
+}
+
+PTC_CONTROL_HANDLER(ptc_control_snapshot)
+{
+	return snapshot_or_stop(arg, call, false, "/ptc.v1.Control/Snapshot", err);
+}
+
+/* ---- logs ------------------------------------------------------------------------------ */
+
+struct logs {
+	struct ptc_daemon *d;
+	struct ptc_rpc_call *call;
+	const struct ptc_view *v;
+	const char *uuid;
+	bool follow;
+	uint32_t lines;
+	pthread_mutex_t lock; /* one message at a time */
+};
+
+struct log_reader {
+	struct logs *logs;
+	uint32_t rank;
+	struct ptc_buf partial;
+	pthread_t thread;
+	bool started;
+	int rc;
+	struct ptc_error err;
+};
+
+static int send_lines(struct log_reader *r, const void *data, size_t len)
+{
+	Ptc__V1__LogLine line = PTC__V1__LOG_LINE__INIT;
+	int rc;
+
+	if (len == 0)
+		return 0;
+	line.version = PTC_WIRE_VERSION;
+	line.rank = r->rank;
+	line.data.data = (uint8_t *)(uintptr_t)data; /* packing only reads */
+	line.data.len = len;
+	pthread_mutex_lock(&r->logs->lock);
+	rc = ptc_pb_call_send(r->logs->call, &line.base, &r->err);
+	pthread_mutex_unlock(&r->logs->lock);
+	return rc;
+}
+
+/* Sends whole lines, keeps the rest; what never ends in a line is cut. */
+static int take_bytes(struct log_reader *r, const uint8_t *data, size_t len)
+{
+	const uint8_t *end = len ? memrchr(data, '\n', len) : NULL;
+	size_t whole = end ? (size_t)(end - data) + 1 : 0;
+	int rc = 0;
+
+	ptc_buf_append(&r->partial, data, end || r->partial.len + len < LOG_LINE_MAX ? (end ? whole : len) : len);
+	if (ptc_buf_failed(&r->partial))
+		return ptc_error_set(&r->err, PTC_ENOMEM, "out of memory");
+	if (!end && r->partial.len < LOG_LINE_MAX)
+		return 0;
+	rc = send_lines(r, r->partial.data, r->partial.len);
+	r->partial.len = 0;
+	if (rc == 0 && end)
+		ptc_buf_append(&r->partial, data + whole, len - whole);
+	return rc;
+}
+
+static int relay_log(struct log_reader *r, struct ptc_rpc_stream *s)
+{
+	for (;;) {
+		struct ptc_rpc_message *m;
+		Ptc__V1__Data *data;
+		int rc = ptc_rpc_stream_recv(s, &m, &r->err);
+
+		if (rc)
+			return rc;
+		if (!m)
+			break;
+		rc = ptc_pb_message(m, &ptc__v1__data__descriptor, (ProtobufCMessage **)&data, &r->err);
+		ptc_rpc_message_done(m);
+		if (rc)
+			return rc;
+		rc = take_bytes(r, data->data.data, data->data.len);
+		ptc_pb_free(&data->base);
+		if (rc)
+			return rc;
+	}
+	if (send_lines(r, r->partial.data, r->partial.len) != 0)
+		return r->err.code;
+	return ptc_rpc_stream_finish(s, &r->err);
+}
+
+static int read_log(struct log_reader *r)
+{
+	const struct logs *l = r->logs;
+	const char *node = l->v->from.nodes[l->v->from.rank_node[r->rank]], *address = "";
+	Ptc__V1__LogRequest req = PTC__V1__LOG_REQUEST__INIT;
+	struct ptc_rpc_channel *channel;
+	struct ptc_rpc_stream *s = NULL;
+	void *data = NULL;
+	size_t len = 0;
+	int rc;
+
+	for (size_t i = 0; i < l->v->nnodes; i++)
+		if (strcmp(l->v->nodes[i], node) == 0)
+			address = l->v->addresses[i];
+	req.version = PTC_WIRE_VERSION;
+	req.uuid = (char *)(uintptr_t)l->uuid;
+	req.rank = r->rank;
+	req.follow = l->follow;
+	req.lines = l->lines;
+	rc = ptc_channels_get(l->d->channels, node, address, false, 0, &channel, &r->err);
+	if (rc == 0)
+		rc = ptc_pb_encode(&req.base, &data, &len, &r->err);
+	if (rc == 0)
+		rc = ptc_rpc_stream_open(channel, "/ptc.v1.Peer/Log", 0, NULL, 0, &s, &r->err);
+	if (rc == 0)
+		ptc_rpc_stream_follow(s, l->call);
+	if (rc == 0)
+		rc = ptc_rpc_stream_send(s, &(struct ptc_rpc_part){ .data = data, .len = len }, 1, &r->err);
+	if (rc == 0)
+		rc = ptc_rpc_stream_half_close(s, &r->err);
+	if (rc == 0)
+		rc = relay_log(r, s);
+	ptc_free(data);
+	ptc_rpc_stream_free(s);
+	ptc_buf_done(&r->partial);
+	if (rc)
+		ptc_error_wrap(&r->err, "rank %u on node %s", r->rank, node);
+	return rc;
+}
+
+static void *log_main(void *arg)
+{
+	struct log_reader *r = arg;
+
+	r->rc = read_log(r);
+	return NULL;
+}
+
+/* Followed together; else one rank after the other. */
+static int read_logs(struct logs *l, uint32_t first, uint32_t n, struct ptc_error *err)
+{
+	struct log_reader *v = ptc_calloc(n, sizeof *v);
+	int rc = v ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+
+	for (uint32_t i = 0; rc == 0 && i < n; i++) {
+		v[i] = (struct log_reader){
+			.logs = l, .rank = first + i, .partial = PTC_BUF_INIT, .err = PTC_ERROR_INIT
+		};
+		if (l->follow && n > 1)
+			v[i].started = pthread_create(&v[i].thread, NULL, log_main, &v[i]) == 0;
+		else
+			v[i].rc = read_log(&v[i]);
+		if (!v[i].started && l->follow && n > 1)
+			v[i].rc = ptc_error_set(&v[i].err, PTC_ENOMEM, "cannot start a thread");
+		if (v[i].rc && !v[i].started)
+			break;
+	}
+	for (uint32_t i = 0; v && i < n; i++) {
+		if (v[i].started)
+			pthread_join(v[i].thread, NULL);
+		if (v[i].rc && rc == 0)
+			rc = ptc_error_set(err, v[i].rc, "%s", v[i].err.text);
+	}
+	ptc_free(v);
+	return rc;
+}
+
+static int find_logs(struct ptc_daemon *d, struct ptc_rpc_call *call, const Ptc__V1__LogsRequest *req,
+		     struct ptc_error *err)
+{
+	struct logs l = { .d = d, .call = call, .follow = req->follow, .lines = req->lines };
+	struct ptc_target t;
+	struct ptc_view v;
+	uint32_t n;
+	int rc = ptc_control_find(d, call, req->job, &t, err);
+
+	if (rc)
+		return rc;
+	if (!t.has_record || t.record.run == PTC_RUN_NONE)
+		return ptc_error_set(err, PTC_ESTATE, "job %s has no ranks, and so no logs", t.meta.name);
+	rc = ptc_control_view(d, &t, false, false, &v, err);
+	if (rc)
+		return rc;
+	n = req->all ? v.from.world : 1;
+	if (!req->all && req->rank >= v.from.world)
+		rc = ptc_error_set(err, PTC_EINVAL, "job %s has ranks 0 to %u, not %u", t.meta.name, v.from.world - 1,
+				   req->rank);
+	else if (req->follow && n > LOG_THREADS)
+		rc = ptc_error_set(err, PTC_ELIMIT, "at most %d logs are followed at once; name a rank", LOG_THREADS);
+	l.v = &v;
+	l.uuid = t.meta.uuid;
+	pthread_mutex_init(&l.lock, NULL);
+	if (rc == 0)
+		rc = read_logs(&l, req->all ? 0 : req->rank, n, err);
+	pthread_mutex_destroy(&l.lock);
+	ptc_view_done(&v);
+	return rc;
+}
+
+PTC_CONTROL_HANDLER(ptc_control_logs)
+{
+	Ptc__V1__LogsRequest *req;
+	int rc = ptc_pb_call_recv(call, &ptc__v1__logs_request__descriptor, (ProtobufCMessage **)&req, err);
+
+	if (rc)
+		return rc;
+	rc = find_logs(arg, call, req, err);
+	ptc_pb_free(&req->base);
+	return rc;
+}

@@ -1,0 +1,410 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a controller does for jobs whose ranks run: agrees on what was
+ * captured, merges what was declared, and acts on what nodes tell.
+ *
+ * Happy path: AGREE compares the replicas' digests and cursors of all nodes
+ * and writes the bundle of blobs; LAY merges the declarations of all ranks,
+ * compares them with what the old generation held and writes the layout
+ * document and the generation that names it; news of a node (a rank failed, all
+ * have finished, a snapshot is due) becomes a switch when none is under way.
+ * Both tasks run on the coordination thread with copies of all they need.
+ * Failure modes: replicas that differ (PTC_EDIGEST naming tensor and ranks),
+ * declarations that contradict each other or the old generation (PTC_ELAYOUT),
+ * etcd away (PTC_ECOORD): the switch aborts; nothing was committed by it. */
+#include "daemon/controller.h"
+
+#include "base/alloc.h"
+#include "base/check.h"
+#include "base/log.h"
+#include "base/sys.h"
+#include "formats/layout_doc.h"
+#include "formats/state_doc.h"
+#include "proto/pb.h"
+
+#include "ptc.pb-c.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* The current controller's blobs only. */
+static int put_blob(const char *uuid, int64_t fence, struct ptc_etcd *e, const char *data, size_t len,
+		    char ret_hash[PTC_HASH_HEX], struct ptc_error *err)
+{
+	char lock[96];
+
+	snprintf(lock, sizeof lock, "/ptc/jobs/%s/lock", uuid);
+	return ptc_blob_put(e, uuid, &(struct ptc_etcd_compare){ lock, PTC_ETCD_CREATE_REV, fence }, data, len,
+			    ret_hash, err);
+}
+
+/* A view of one generation, as `to`, that owns what it names. */
+static void view_of(const struct ptc_controller *ctl, const struct ptc_generation_doc *g, uint64_t generation,
+		    uint64_t snapshot, struct ptc_view *ret_view)
+{
+	*ret_view = (struct ptc_view){ .meta = ctl->meta, .to_generation = generation, .to_snapshot = snapshot };
+	ptc_require(ptc_generation_doc_copy(g, &ret_view->to) == 0 && ptc_view_nodes(ret_view) == 0);
+}
+
+/* ---- AGREE --------------------------------------------------------------------- */
+
+struct agree {
+	struct ptc_controller *ctl;
+	uint64_t seq;
+	int64_t fence;
+	struct ptc_view view; /* the captured generation, as `to` */
+	struct ptc_merge merge;
+	Ptc__V1__PullReply **captures;
+	size_t ncaptures;
+	uint64_t *items;
+	size_t nitems;
+	char state_hash[PTC_HASH_HEX];
+	int status;
+	struct ptc_error err;
+};
+
+static void agree_free(struct agree *a)
+{
+	for (size_t i = 0; i < a->ncaptures; i++)
+		ptc_pb_free(&a->captures[i]->base);
+	ptc_free(a->captures);
+	ptc_merge_done(&a->merge);
+	ptc_view_done(&a->view);
+	ptc_free(a->items);
+	ptc_controller_unref(a->ctl);
+	ptc_free(a);
+}
+
+static int write_state(struct agree *a, struct ptc_etcd *e)
+{
+	struct ptc_state s = { 0 };
+	struct ptc_config config;
+	char *json = NULL;
+	size_t len;
+	int rc = ptc_config_parse(a->view.to.config, &config, &a->err);
+
+	for (size_t i = 0; rc == 0 && i < a->ncaptures; i++)
+		for (size_t k = 0; rc == 0 && k < a->captures[i]->n_ranks; k++)
+			rc = ptc_agent_state_add(&s, &config, a->captures[i]->ranks[k], &a->err);
+	if (rc == 0)
+		rc = ptc_state_doc_encode(&s, &json, &len, &a->err);
+	if (rc == 0)
+		rc = put_blob(a->view.meta.uuid, a->fence, e, json, len, a->state_hash, &a->err);
+	ptc_free(json);
+	ptc_state_done(&s);
+	return rc;
+}
+
+static void agree_work(void *arg, struct ptc_etcd *e)
+{
+	struct ptc_geometry g;
+	struct agree *a = arg;
+
+	a->status = ptc_view_geometry(a->ctl->d, &a->view, true, &g, &a->err);
+	if (a->status)
+		return;
+	a->status = ptc_merge_digests(&a->merge, &g, NULL, 0, &a->items, &a->nitems, &a->err);
+	ptc_geometry_done(&g);
+	if (a->status == 0)
+		a->status = write_state(a, e);
+}
+
+static void agree_done(void *arg)
+{
+	struct agree *a = arg;
+	struct ptc_controller *ctl = a->ctl;
+
+	if (!ctl->gone) {
+		if (a->status == 0) {
+			ptc_free(ctl->digests);
+			ctl->digests = a->items;
+			ctl->ndigests = a->nitems;
+			a->items = NULL;
+			memcpy(ctl->state_hash, a->state_hash, sizeof ctl->state_hash);
+		}
+		ptc_controller_step(ctl, &(struct ptc_job_event){ .kind = PTC_EV_AGREED,
+								  .seq = a->seq,
+								  .status = a->status,
+								  .text = a->err.text });
+	}
+	agree_free(a);
+}
+
+void ptc_controller_agree(struct ptc_controller *ctl, uint64_t seq)
+{
+	struct agree *a = ptc_calloc(1, sizeof *a);
+
+	ptc_require(a);
+	a->ctl = ptc_controller_ref(ctl);
+	a->seq = seq;
+	a->fence = ctl->fence;
+	view_of(ctl, &ctl->view.from, ctl->intent.from_generation, ctl->intent.to_snapshot, &a->view);
+	ptc_merge_take(&a->merge, ctl);
+	a->captures = ptc_calloc(ctl->npulls, sizeof *a->captures);
+	ptc_require(a->captures);
+	for (size_t i = 0; i < ctl->npulls; i++) {
+		ctl->captured_bytes += ctl->pulls[i].verified_bytes;
+		if (ctl->pulls[i].capture)
+			a->captures[a->ncaptures++] = ctl->pulls[i].capture;
+		ctl->pulls[i].capture = NULL;
+	}
+	ptc_pull_results_done(ctl); /* what comes next are other answers */
+	ptc_require(ptc_cluster_run(ctl->d->cluster, agree_work, agree_done, a) == 0);
+}
+
+/* ---- LAY ------------------------------------------------------------------------- */
+
+struct lay {
+	struct ptc_controller *ctl;
+	uint64_t seq;
+	int64_t fence;
+	struct ptc_view view; /* from: the old generation, with its state; to: the new one */
+	Ptc__V1__WorkersReply **replies;
+	size_t nreplies;
+	char layout_hash[PTC_HASH_HEX], generation_hash[PTC_HASH_HEX];
+	struct ptc_plan_pool *pool; /* borrows view */
+	char *plan_json;
+	int status;
+	struct ptc_error err;
+};
+
+static void lay_free(struct lay *l)
+{
+	for (size_t i = 0; i < l->nreplies; i++)
+		ptc_pb_free(&l->replies[i]->base);
+	ptc_free(l->replies);
+	ptc_free(l->plan_json);
+	ptc_plan_pool_free(l->pool);
+	ptc_view_done(&l->view);
+	ptc_controller_unref(l->ctl);
+	ptc_free(l);
+}
+
+static int merge_layout(struct lay *l, struct ptc_declared *ret_declared)
+{
+	struct ptc_declared_merge *m = NULL;
+	struct ptc_config config;
+	int rc = ptc_config_parse(l->view.to.config, &config, &l->err);
+
+	if (rc == 0)
+		rc = ptc_declared_merge_new(&config, &m, &l->err);
+	for (size_t i = 0; rc == 0 && i < l->nreplies; i++)
+		for (size_t k = 0; rc == 0 && k < l->replies[i]->n_ranks; k++)
+			rc = ptc_agent_declared_add(m, l->replies[i]->ranks[k], &l->err);
+	if (rc == 0)
+		rc = ptc_declared_merge_finish(m, ret_declared, &l->err);
+	ptc_declared_merge_free(m);
+	return rc;
+}
+
+/* State can only go on into the same tensors. */
+static int compare(struct lay *l, const struct ptc_declared *now)
+{
+	const struct ptc_declared *before;
+	const struct ptc_layout *layout;
+	char text[PTC_ERROR_MAX];
+	void *ref;
+	int rc;
+
+	if (l->view.to_snapshot == 0 || !l->view.from.layout_hash[0])
+		return 0;
+	rc = ptc_layouts_get(l->ctl->d->layouts, l->view.meta.uuid, l->view.from.layout_hash, &before, &layout, &ref,
+			     &l->err);
+	if (rc)
+		return rc;
+	snprintf(text, sizeof text, "configuration %.200s", l->view.to.config);
+	rc = ptc_declared_same(&before->spec, &now->spec, text, &l->err);
+	ptc_layouts_release(ref);
+	return rc;
+}
+
+static int write_layout(struct lay *l, const struct ptc_declared *d, struct ptc_etcd *e)
+{
+	char *json = NULL;
+	size_t len;
+	int rc = ptc_layout_doc_encode(d, &json, &len, &l->err);
+
+	if (rc == 0)
+		rc = put_blob(l->view.meta.uuid, l->fence, e, json, len, l->layout_hash, &l->err);
+	ptc_free(json);
+	if (rc)
+		return rc;
+	memcpy(l->view.to.layout_hash, l->layout_hash, sizeof l->layout_hash);
+	json = ptc_generation_doc_encode(&l->view.to);
+	if (!json)
+		return ptc_error_set(&l->err, PTC_ENOMEM, "out of memory for the generation");
+	rc = put_blob(l->view.meta.uuid, l->fence, e, json, strlen(json), l->generation_hash, &l->err);
+	ptc_free(json);
+	return rc;
+}
+
+static void lay_work(void *arg, struct ptc_etcd *e)
+{
+	struct ptc_declared declared = { 0 };
+	struct lay *l = arg;
+
+	l->status = merge_layout(l, &declared);
+	if (l->status)
+		return;
+	l->status = compare(l, &declared);
+	if (l->status == 0)
+		l->status = write_layout(l, &declared, e);
+	ptc_declared_done(&declared);
+	if (l->status == 0)
+		l->status = ptc_plan_laid(l->pool, &l->view, &l->plan_json, &l->err);
+}
+
+static void lay_done(void *arg)
+{
+	struct lay *l = arg;
+	struct ptc_controller *ctl = l->ctl;
+
+	if (!ctl->gone) {
+		if (l->status == 0) {
+			memcpy(ctl->view.to.layout_hash, l->layout_hash, sizeof l->layout_hash);
+			memcpy(ctl->intent.generation_hash, l->generation_hash, sizeof l->generation_hash);
+			ptc_free(ctl->plan_json);
+			ctl->plan_json = l->plan_json;
+			l->plan_json = NULL;
+		}
+		ptc_controller_step(ctl, &(struct ptc_job_event){ .kind = PTC_EV_LAID,
+								  .seq = l->seq,
+								  .status = l->status,
+								  .text = l->err.text });
+	}
+	lay_free(l);
+}
+
+void ptc_controller_lay(struct ptc_controller *ctl, uint64_t seq)
+{
+	struct lay *l = ptc_calloc(1, sizeof *l);
+
+	ptc_require(l);
+	l->ctl = ptc_controller_ref(ctl);
+	l->seq = seq;
+	l->fence = ctl->fence;
+	l->view = (struct ptc_view){ .meta = ctl->meta,
+				     .to_generation = ctl->intent.to_generation,
+				     .to_snapshot = ctl->intent.to_snapshot };
+	ptc_require(ptc_generation_doc_copy(&ctl->view.to, &l->view.to) == 0);
+	if (ctl->intent.to_snapshot) { /* else nothing is moved, and nothing has to be the same */
+		l->view.from_generation = ctl->intent.from_generation;
+		l->view.from_snapshot = ctl->intent.to_snapshot;
+		ptc_require(ptc_generation_doc_copy(&ctl->view.from, &l->view.from) == 0);
+	}
+	ptc_require(ptc_view_nodes(&l->view) == 0);
+	l->pool = ptc_plan_pool_new(ctl->d, &l->view);
+	ptc_require(l->pool);
+	l->replies = ptc_calloc(ctl->npulls, sizeof *l->replies);
+	ptc_require(l->replies);
+	for (size_t i = 0; i < ctl->npulls; i++) {
+		if (ctl->pulls[i].layout)
+			l->replies[l->nreplies++] = ctl->pulls[i].layout;
+		ctl->pulls[i].layout = NULL;
+	}
+	ptc_pull_results_done(ctl);
+	ptc_require(ptc_cluster_run(ctl->d->cluster, lay_work, lay_done, l) == 0);
+}
+
+/* ---- news -------------------------------------------------------------------------- */
+
+static bool is_current(const struct ptc_controller *ctl, const struct ptc_worker_doc *w)
+{
+	return w->generation == ctl->record.generation && w->launch == ctl->record.launch;
+}
+
+/* The most important thing told: a failure, then the end, then the latest snapshot due. */
+static const struct ptc_worker_view *newest(const struct ptc_controller *ctl, const struct ptc_job_view *j)
+{
+	const struct ptc_worker_view *best = NULL;
+
+	for (size_t i = 0; i < j->nworkers; i++) {
+		const struct ptc_worker_view *w = &j->workers[i];
+
+		if (!is_current(ctl, &w->doc) ||
+		    (w->doc.state == PTC_WORKER_DUE && ctl->record.snapshot && w->doc.step <= ctl->record.step))
+			continue;
+		if (!best || w->doc.state < best->doc.state ||
+		    (w->doc.state == best->doc.state && w->doc.step > best->doc.step))
+			best = w;
+	}
+	return best;
+}
+
+/* Whether the switch under way waits, or may wait, for ranks of this launch: others do for one that has failed, and STOP and BUILD
+ * have no deadline of ours. Where a node is asked for the failed rank itself (CAPTURE), its answer says so. */
+static bool awaited(const struct ptc_controller *ctl, const struct ptc_worker_doc *w)
+{
+	const struct ptc_intent_doc *in = &ctl->intent;
+
+	switch (ptc_job_phase(ctl->core)) {
+	case PTC_JOB_STARTING:
+		return (in->run_from && is_current(ctl, w)) ||
+		       (w->generation == in->to_generation && w->launch == in->id);
+	case PTC_JOB_ARMING:
+		return in->run_from && is_current(ctl, w);
+	case PTC_JOB_BUILDING:
+	case PTC_JOB_LAYING:
+	case PTC_JOB_PREPARING:
+	case PTC_JOB_FILLING:
+	case PTC_JOB_DIGESTING:
+		return in->run_to && w->generation == in->to_generation && w->launch == in->id;
+	default:
+		return false;
+	}
+}
+
+/* A rank that has failed ends the switch; if it was one of those that train, HALT follows. */
+static void abort_for_failed(struct ptc_controller *ctl, const struct ptc_job_view *j)
+{
+	char text[PTC_JOB_TEXT_MAX];
+
+	for (size_t i = 0; i < j->nworkers; i++) {
+		const struct ptc_worker_view *w = &j->workers[i];
+
+		if (w->doc.state != PTC_WORKER_FAILED || !awaited(ctl, &w->doc))
+			continue;
+		if (!is_current(ctl, &w->doc)) /* nothing else will tell */
+			ptc_event(ctl->d, ctl->uuid, "failed", "node %s: %s", w->node, w->doc.text);
+		snprintf(text, sizeof text, "node %s: %.*s", w->node,
+			 (int)PTC_MIN(strcspn(w->doc.text, "\n"), sizeof text - PTC_NAME_MAX - 16), w->doc.text);
+		ptc_controller_step(ctl, &(struct ptc_job_event){
+						 .kind = PTC_EV_ABORT, .status = PTC_ESTATE, .text = text });
+		return;
+	}
+}
+
+/* After a switch that came to nothing. A failed rank has made it so perhaps: only a halt that failed itself is waited after. */
+static bool too_early(const struct ptc_controller *ctl, const struct ptc_worker_view *w)
+{
+	return (w->doc.state != PTC_WORKER_FAILED || ctl->intent.kind == PTC_SWITCH_HALT) &&
+	       ptc_sys_now_ns() < ctl->news_after_ns;
+}
+
+void ptc_controller_news(struct ptc_controller *ctl)
+{
+	struct ptc_job_view *j = ptc_cluster_find_uuid(ctl->d->cluster, ctl->uuid);
+	struct ptc_switch_request r = { .kind = PTC_SWITCH_SNAPSHOT, .run_from = true };
+	struct ptc_error err = PTC_ERROR_INIT;
+	const struct ptc_worker_view *w;
+
+	if (j && !ptc_controller_idle(ctl))
+		abort_for_failed(ctl, j);
+	if (!j || !ptc_controller_idle(ctl) || !ctl->has_record || ctl->record.run != PTC_RUN_LIVE)
+		return;
+	w = newest(ctl, j);
+	if (!w || too_early(ctl, w))
+		return;
+	ptc_sys_random(&r.id, sizeof r.id, NULL);
+	r.id = (r.id & PTC_ID_MASK) | 1;
+	r.base_generation = ctl->record.generation;
+	r.base_snapshot = ctl->record.snapshot;
+	r.stop = w->doc.step;
+	r.run_to = w->doc.state == PTC_WORKER_DUE;
+	r.end = w->doc.state == PTC_WORKER_FINISHED ? PTC_RUN_DONE : PTC_RUN_FAILED;
+	if (w->doc.state == PTC_WORKER_FAILED) {
+		r.kind = PTC_SWITCH_HALT;
+		ptc_event(ctl->d, ctl->uuid, "failed", "node %s: %s", w->node, w->doc.text);
+	}
+	if (ptc_controller_submit(ctl, &r, &err) != 0)
+		ptc_warn("job", "job=%s %s", ctl->meta.name, err.text);
+}

@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the files of the job core share: job.c (states, moves, events), job_nodes.c (what nodes are asked), job_start.c (switches
+ * and what is written down). Nobody else includes it. Nothing here fails: room was reserved before. */
+#pragma once
+
+#include "daemon/core/job.h"
+
+struct ptc_job_node {
+	uint64_t seq;        /* of the request not answered yet; 0: none */
+	int op;              /* of that request */
+	uint32_t attempts;   /* retriable failures in a row */
+	uint32_t hold;       /* ticks until the next attempt */
+	uint32_t down_ticks; /* waited for it this long */
+	bool up;
+	bool dirty; /* may hold tables, or have ranks, other than the record's */
+	bool in_record;
+	bool from, to;
+	bool need;     /* the phase ends only when it has answered */
+	bool prepared; /* answered PREPARE, and has not restarted since */
+	bool armed;    /* answered ARM for the present stop, and has not restarted since */
+};
+
+struct ptc_job_reason {
+	int status;
+	uint32_t node;
+	char text[PTC_JOB_TEXT_MAX];
+};
+
+/* Arming: rounds of ARM until no node says passed, then STOP. */
+struct ptc_job_arming {
+	uint64_t stop;     /* of the present round; with `done` the step the snapshot is of */
+	uint64_t greatest; /* step any node has told in this round */
+	uint32_t unarmed;  /* nodes that have not answered ARM for `stop` */
+	uint32_t rounds;
+	bool passed;   /* some node said so in this round */
+	bool stopping; /* a round ended without `passed`: STOP is under way */
+	bool done;     /* all ranks have answered from `stop`, in this tenure of the lock */
+};
+
+struct ptc_job {
+	uint32_t max_attempts, tick_ms, wait_ticks;
+	enum ptc_job_phase phase;
+	int64_t fence;
+	uint64_t generation, snapshot; /* the record */
+	bool members_known;            /* in_record of the nodes is meaningful */
+
+	struct ptc_job_node *nodes;
+	uint32_t nnodes;
+	uint32_t pending; /* nodes with need */
+
+	struct ptc_switch cur;
+	bool has_switch;
+	bool own;          /* asked for in this life */
+	bool filled;       /* import: the client has sent everything */
+	bool checked;      /* CHECKING is done: no node of it holds a table that is not the record's */
+	bool intent_held;  /* known to be, or to have been, in etcd */
+	bool intent_there; /* as last read or written */
+	bool committed;    /* the last transaction of the switch is known to hold */
+	struct ptc_job_arming arming;
+	uint32_t *from_buf, *to_buf;
+	uint32_t from_cap, to_cap;
+	struct ptc_job_reason why; /* status != 0: the switch is to be aborted */
+	uint64_t told_id;          /* the last switch that got its DONE */
+
+	uint32_t reloads;     /* since a transaction last succeeded */
+	uint32_t reload_hold; /* ticks until RELOAD is emitted */
+	uint64_t reload_seq;  /* of the RELOAD not answered yet */
+
+	uint64_t seq, txn_seq, timer_seq;
+	uint64_t local_seq; /* of AGREE, LAY or CHECK_DIGESTS */
+	struct ptc_job_update *updates;
+	size_t nupdates, updates_cap;
+};
+
+/* ---- job.c ------------------------------------------------------------------ */
+
+struct ptc_job_update *ptc_job_push(struct ptc_job *job, enum ptc_job_update_kind kind);
+void ptc_job_want_tick(struct ptc_job *job);
+__attribute__((format(printf, 4, 5))) void ptc_job_reason_set(struct ptc_job_reason *r, int status, uint32_t node,
+							      const char *fmt, ...);
+void ptc_job_move(struct ptc_job *job, enum ptc_job_phase next);
+void ptc_job_push_done(struct ptc_job *job, uint64_t id, const struct ptc_job_reason *r);
+/* Moves to a phase and begins what it does. */
+void ptc_job_enter(struct ptc_job *job, enum ptc_job_phase phase);
+/* The first phase after that one which this switch has. */
+void ptc_job_enter_after(struct ptc_job *job, enum ptc_job_phase phase);
+/* Ends the phase if it waits for nobody any more. */
+void ptc_job_advance(struct ptc_job *job);
+/* To be read again what is written down. */
+void ptc_job_reload(struct ptc_job *job);
+/* The end of the current switch, told once; then it is forgotten. */
+void ptc_job_switch_tell(struct ptc_job *job);
+void ptc_job_switch_forget(struct ptc_job *job);
+/* The switch goes wrong for job->why. With a transaction in flight its outcome comes first. */
+void ptc_job_switch_fail(struct ptc_job *job);
+
+/* ---- job_nodes.c --------------------------------------------------------------- */
+
+/* FINISH may be sent: no intent is held. */
+bool ptc_job_may_finish(const struct ptc_job *job);
+/* Sends the node what it is to do next, if anything and if it can take it. */
+void ptc_job_node_try(struct ptc_job *job, uint32_t i);
+void ptc_job_nodes_try(struct ptc_job *job);
+/* What it is to keep has changed: the answer to a FINISH under way would say nothing. */
+void ptc_job_node_soil(struct ptc_job *job, uint32_t i);
+/* Nobody is needed any more. A FINISH may go on: it is right until the record changes (node_soil). */
+void ptc_job_nodes_release(struct ptc_job *job, bool cancel_finish);
+/* Starts a phase that the from or the to nodes have to answer. */
+void ptc_job_nodes_ask(struct ptc_job *job, bool from, bool to);
+/* Starts ARMING: the first round, for the switch's stop. */
+void ptc_job_arm(struct ptc_job *job);
+/* FINISHING and the second half of ABORTING: whoever is up is cleaned; nobody else is waited for. */
+void ptc_job_nodes_finish(struct ptc_job *job);
+void ptc_job_on_reply(struct ptc_job *job, const struct ptc_job_event *ev);
+void ptc_job_on_node_down(struct ptc_job *job, uint32_t i);
+void ptc_job_on_node_up(struct ptc_job *job, uint32_t i);
+void ptc_job_node_tick(struct ptc_job *job, uint32_t i);
+
+/* ---- job_start.c ------------------------------------------------------------------ */
+
+bool ptc_job_list_valid(const uint32_t *v, uint32_t n);
+bool ptc_job_switch_has(const struct ptc_switch *s, enum ptc_job_phase phase);
+/* CLEAR has to raise the launch: ranks of the old generation may have ended for this switch. */
+bool ptc_job_relaunches(const struct ptc_job *job);
+void ptc_job_on_start(struct ptc_job *job, const struct ptc_job_event *ev);
+void ptc_job_on_switch(struct ptc_job *job, const struct ptc_switch *s);

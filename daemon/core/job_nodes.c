@@ -1,0 +1,403 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the nodes of a job are asked, and what their answers and their coming and going mean. See job.c for the whole.
+ *
+ * Happy path: ask marks the nodes a phase needs; each is sent its operation, one at a time; the last answer ends the phase.
+ *
+ * Failure modes
+ *   retriable answer      held back for 1, 2, 4 .. ticks, then sent again; max_attempts in a row abort the switch
+ *   any other             aborts the switch; in FINISHING, ABORTING and IDLE the node stays dirty and is tried again
+ *   down                  waited for; what it was asked is asked again when it is back
+ *   restarted in ARMING   its ranks go on, its stop may not have been set: armed again before it may answer STOP
+ *   restarted in STARTING, BUILDING   asked again: its processes may have gone with the machine
+ *   passed again          a new round, later; max_attempts repetitions abort the switch */
+#include "daemon/core/job_internal.h"
+
+#include "base/check.h"
+
+#define HOLD_MAX_LOG2 5 /* longest back-off: 32 ticks */
+#define NO_OP         (-1)
+
+static const char *op_name(int op)
+{
+	static const char *const names[] = {
+		[PTC_OP_CHECK] = "check", [PTC_OP_SEAL] = "seal",     [PTC_OP_PREPARE] = "prepare",
+		[PTC_OP_PULL] = "pull",   [PTC_OP_FINISH] = "finish", [PTC_OP_START] = "start",
+		[PTC_OP_ARM] = "arm",     [PTC_OP_STOP] = "stop",     [PTC_OP_CAPTURE] = "capture",
+		[PTC_OP_END] = "end",     [PTC_OP_BUILD] = "build",
+	};
+	return (unsigned)op < PTC_ARRAY_LEN(names) ? names[op] : "?";
+}
+
+/* ---- asking ----------------------------------------------------------------------- */
+
+bool ptc_job_may_finish(const struct ptc_job *job)
+{
+	return job->phase == PTC_JOB_IDLE || job->phase == PTC_JOB_FINISHING ||
+	       (job->phase == PTC_JOB_ABORTING && !job->txn_seq);
+}
+
+/* What the node is to do next in this phase, or NO_OP. */
+static int node_next_op(const struct ptc_job *job, const struct ptc_job_node *n)
+{
+	if (ptc_job_may_finish(job))
+		return n->dirty ? PTC_OP_FINISH : NO_OP;
+	if (!n->need)
+		return NO_OP;
+	switch (job->phase) {
+	case PTC_JOB_CHECKING:
+		return n->dirty ? PTC_OP_FINISH : n->to ? PTC_OP_CHECK : NO_OP;
+	case PTC_JOB_STARTING:
+		return PTC_OP_START;
+	case PTC_JOB_ARMING:
+		return !n->armed ? PTC_OP_ARM : job->arming.stopping ? PTC_OP_STOP : NO_OP;
+	case PTC_JOB_SEALING:
+		return job->cur.run_from ? PTC_OP_CAPTURE : PTC_OP_SEAL;
+	case PTC_JOB_ENDING:
+		return PTC_OP_END;
+	case PTC_JOB_BUILDING:
+		return PTC_OP_BUILD;
+	case PTC_JOB_PREPARING:
+		return PTC_OP_PREPARE;
+	case PTC_JOB_FILLING:
+		if (job->cur.kind == PTC_SWITCH_IMPORT)
+			return job->filled ? PTC_OP_PULL : NO_OP;
+		return n->prepared ? PTC_OP_PULL : PTC_OP_PREPARE;
+	default:
+		return NO_OP;
+	}
+}
+
+void ptc_job_node_try(struct ptc_job *job, uint32_t i)
+{
+	struct ptc_job_node *n = &job->nodes[i];
+	if (!n->up || n->seq || n->hold)
+		return;
+	int op = node_next_op(job, n);
+	if (op == NO_OP)
+		return;
+	struct ptc_job_update *u = ptc_job_push(job, PTC_UP_SEND);
+	u->node = i;
+	u->op = (enum ptc_job_op)op;
+	u->seq = n->seq = ++job->seq;
+	n->op = op;
+	if (op == PTC_OP_FINISH && job->generation > 0 && (n->in_record || !job->members_known)) {
+		u->has_keep = true;
+		u->keep_generation = job->generation;
+		u->keep_snapshot = job->snapshot;
+	}
+	if (op == PTC_OP_ARM || op == PTC_OP_STOP || op == PTC_OP_CAPTURE)
+		u->stop = job->arming.stop;
+	if (op != PTC_OP_CHECK && op != PTC_OP_FINISH)
+		n->dirty = true;
+}
+
+void ptc_job_nodes_try(struct ptc_job *job)
+{
+	for (uint32_t i = 0; i < job->nnodes; i++)
+		ptc_job_node_try(job, i);
+}
+
+static void node_cancel(struct ptc_job *job, uint32_t i)
+{
+	struct ptc_job_node *n = &job->nodes[i];
+	if (!n->seq)
+		return;
+	struct ptc_job_update *u = ptc_job_push(job, PTC_UP_CANCEL);
+	u->node = i;
+	u->op = (enum ptc_job_op)n->op;
+	u->seq = n->seq;
+	n->seq = 0;
+}
+
+void ptc_job_node_soil(struct ptc_job *job, uint32_t i)
+{
+	node_cancel(job, i);
+	job->nodes[i].dirty = true;
+}
+
+void ptc_job_nodes_release(struct ptc_job *job, bool cancel_finish)
+{
+	for (uint32_t i = 0; i < job->nnodes; i++) {
+		struct ptc_job_node *n = &job->nodes[i];
+		n->need = false;
+		if (n->op != PTC_OP_FINISH || cancel_finish)
+			node_cancel(job, i);
+	}
+	job->pending = 0;
+}
+
+static void node_want(struct ptc_job *job, struct ptc_job_node *n)
+{
+	if (!n->need) {
+		n->need = true;
+		job->pending++;
+	}
+}
+
+static void node_answered(struct ptc_job *job, struct ptc_job_node *n)
+{
+	if (n->need) {
+		n->need = false;
+		job->pending--;
+	}
+}
+
+/* The phase cannot end without it, or goes badly without it. */
+static bool node_awaited(const struct ptc_job *job, const struct ptc_job_node *n)
+{
+	return n->need ||
+	       (job->phase == PTC_JOB_FILLING && n->from && job->cur.kind == PTC_SWITCH_RESIZE && job->pending > 0);
+}
+
+void ptc_job_nodes_ask(struct ptc_job *job, bool from, bool to)
+{
+	ptc_require(job->pending == 0);
+	for (uint32_t i = 0; i < job->nnodes; i++) {
+		struct ptc_job_node *n = &job->nodes[i];
+		n->need = (from && n->from) || (to && n->to);
+		if (job->phase == PTC_JOB_CHECKING && !n->to && !n->dirty)
+			n->need = false; /* a clean node that only gives needs no dry run */
+		job->pending += n->need;
+		n->attempts = n->hold = n->down_ticks = 0;
+	}
+	for (uint32_t i = 0; i < job->nnodes; i++) {
+		if (!job->nodes[i].up && node_awaited(job, &job->nodes[i]))
+			ptc_job_want_tick(job);
+		ptc_job_node_try(job, i);
+	}
+}
+
+void ptc_job_nodes_finish(struct ptc_job *job)
+{
+	ptc_require(job->pending == 0);
+	for (uint32_t i = 0; i < job->nnodes; i++) {
+		struct ptc_job_node *n = &job->nodes[i];
+		if (!n->from && !n->to)
+			continue;
+		ptc_job_node_soil(job, i);
+		n->attempts = n->hold = 0;
+		n->need = n->up;
+		job->pending += n->need;
+	}
+	ptc_job_nodes_try(job);
+}
+
+/* ---- arming (DESIGN section 3) -------------------------------------------------------
+ *
+ *   round: ARM stop to all -- none passed --> STOP stop to all -- all wait --> the phase ends
+ *     ^                          |                |
+ *     +-- stop = max(p) + 1 -----+- some passed --+ (one that restarted and was armed again)
+ */
+
+static void arming_round(struct ptc_job *job, uint64_t stop)
+{
+	struct ptc_job_arming *a = &job->arming;
+	*a = (struct ptc_job_arming){ .stop = stop, .rounds = a->rounds + 1, .unarmed = job->cur.nfrom };
+	for (uint32_t k = 0; k < job->cur.nfrom; k++)
+		job->nodes[job->cur.from_nodes[k]].armed = false;
+}
+
+void ptc_job_arm(struct ptc_job *job)
+{
+	job->arming.rounds = 0;
+	arming_round(job, job->cur.stop);
+	ptc_job_nodes_ask(job, true, false);
+}
+
+/* The next round, later than anything published; or too many were needed. */
+static void arming_again(struct ptc_job *job)
+{
+	const struct ptc_job_arming *a = &job->arming;
+	if (a->rounds > job->max_attempts) {
+		ptc_job_reason_set(&job->why, PTC_ETIMEOUT, PTC_JOB_NO_NODE,
+				   "arming: ranks were past their stop in each of %u rounds", a->rounds);
+		ptc_job_switch_fail(job);
+		return;
+	}
+	uint64_t later = a->greatest == UINT64_MAX ? a->greatest : a->greatest + 1;
+	arming_round(job, PTC_MAX(a->stop, later));
+	for (uint32_t k = 0; k < job->cur.nfrom; k++) {
+		uint32_t i = job->cur.from_nodes[k];
+		node_cancel(job, i); /* its STOP */
+		node_want(job, &job->nodes[i]);
+	}
+	ptc_job_nodes_try(job);
+}
+
+static void arming_reply(struct ptc_job *job, struct ptc_job_node *n, const struct ptc_job_event *ev)
+{
+	struct ptc_job_arming *a = &job->arming;
+	n->armed = true;
+	a->unarmed--;
+	a->passed |= ev->passed;
+	a->greatest = PTC_MAX(a->greatest, ev->step);
+	if (a->unarmed)
+		return;
+	if (a->passed) {
+		arming_again(job);
+	} else {
+		a->stopping = true;
+		ptc_job_nodes_try(job);
+	}
+}
+
+/* A new process of a node whose ranks others wait for. They go on if it was only ptcd that died; a stop may be forgotten, and with
+ * the machine they are gone: it is asked again what it has answered already. */
+static void node_restarted(struct ptc_job *job, struct ptc_job_node *n)
+{
+	if (job->phase == PTC_JOB_ARMING && n->from) {
+		job->arming.unarmed += n->armed;
+		n->armed = false;
+		node_want(job, n);
+	} else if ((job->phase == PTC_JOB_STARTING || job->phase == PTC_JOB_BUILDING) && n->to) {
+		node_want(job, n);
+	}
+}
+
+/* ---- answers --------------------------------------------------------------------------- */
+
+static bool status_retriable(int status)
+{
+	switch (status) {
+	case PTC_EPEER:
+	case PTC_ETIMEOUT:
+	case PTC_ECANCELED:
+	case PTC_EIO:
+	case PTC_ECOORD:
+	case PTC_ENOMEM:
+		return true;
+	default:
+		return false;
+	}
+}
+
+static void node_hold(struct ptc_job *job, struct ptc_job_node *n)
+{
+	n->hold = 1u << PTC_MIN(n->attempts, HOLD_MAX_LOG2);
+	n->attempts += n->attempts < UINT32_MAX;
+	ptc_job_want_tick(job);
+}
+
+static void reply_good(struct ptc_job *job, uint32_t i, int op, const struct ptc_job_event *ev)
+{
+	struct ptc_job_node *n = &job->nodes[i];
+	if (op != PTC_OP_PREPARE) /* else a PULL that keeps asking for it would never run out of attempts */
+		n->attempts = 0;
+	switch (op) {
+	case PTC_OP_FINISH:
+		n->dirty = false;
+		if (job->phase != PTC_JOB_CHECKING || !n->to)
+			node_answered(job, n);
+		break;
+	case PTC_OP_PREPARE:
+		n->prepared = true;
+		if (job->phase == PTC_JOB_PREPARING)
+			node_answered(job, n);
+		break;
+	case PTC_OP_ARM:
+		arming_reply(job, n, ev);
+		break;
+	default:
+		node_answered(job, n);
+		break;
+	}
+	ptc_job_node_try(job, i);
+}
+
+/* A source that is down explains failures of PULL; they do not count while it is waited for. */
+static bool source_down(const struct ptc_job *job)
+{
+	for (uint32_t i = 0; job->phase == PTC_JOB_FILLING && i < job->cur.nfrom; i++) {
+		if (!job->nodes[job->cur.from_nodes[i]].up)
+			return true;
+	}
+	return false;
+}
+
+static void reply_bad(struct ptc_job *job, uint32_t i, int op, const struct ptc_job_event *ev)
+{
+	struct ptc_job_node *n = &job->nodes[i];
+	bool again = status_retriable(ev->status);
+	if (op == PTC_OP_PULL && ev->status == PTC_ESTATE && job->cur.kind == PTC_SWITCH_RESIZE) {
+		n->prepared = false; /* it has forgotten: restarted without our noticing */
+		again = true;
+	}
+	node_hold(job, n);
+	if (again && op == PTC_OP_PULL && source_down(job))
+		n->attempts = 1;
+	if (again && n->attempts < job->max_attempts)
+		return;
+	if (ptc_job_may_finish(job)) { /* stays dirty; tried again while idle */
+		node_answered(job, n);
+	} else if (n->need) {
+		ptc_job_reason_set(&job->why, ev->status, i, "%s: %s", op_name(op),
+				   ev->text && ev->text[0] ? ev->text : ptc_status_name(ev->status));
+		ptc_job_switch_fail(job);
+	}
+}
+
+void ptc_job_on_reply(struct ptc_job *job, const struct ptc_job_event *ev)
+{
+	if (ev->node >= job->nnodes || !ev->seq || job->nodes[ev->node].seq != ev->seq)
+		return;
+	struct ptc_job_node *n = &job->nodes[ev->node];
+	n->seq = 0;
+	if (ev->status == PTC_EFENCED && job->reloads < job->max_attempts) {
+		if (job->phase == PTC_JOB_FILLING && job->cur.kind == PTC_SWITCH_IMPORT)
+			ptc_job_reason_set(&job->why, PTC_EFENCED, ev->node, "%s: a newer controller exists",
+					   op_name(n->op));
+		if (!job->txn_seq) /* else its outcome tells */
+			ptc_job_reload(job);
+		return;
+	}
+	if (ev->status == 0)
+		reply_good(job, ev->node, n->op, ev);
+	else
+		reply_bad(job, ev->node, n->op, ev);
+	ptc_job_advance(job);
+}
+
+/* ---- coming and going --------------------------------------------------------------------- */
+
+void ptc_job_on_node_down(struct ptc_job *job, uint32_t i)
+{
+	struct ptc_job_node *n = &job->nodes[i];
+	node_cancel(job, i);
+	n->up = n->prepared = false;
+	n->attempts = n->hold = n->down_ticks = 0;
+	node_restarted(job, n);
+	if (ptc_job_may_finish(job)) {
+		node_answered(job, n);
+		ptc_job_advance(job);
+	} else if (n->need && job->phase == PTC_JOB_FILLING && job->cur.kind == PTC_SWITCH_IMPORT) {
+		ptc_job_reason_set(&job->why, PTC_EPEER, i, "went away during the import; what it was sent is lost");
+		ptc_job_switch_fail(job);
+	} else if (node_awaited(job, n)) {
+		ptc_job_want_tick(job);
+	}
+}
+
+void ptc_job_on_node_up(struct ptc_job *job, uint32_t i)
+{
+	if (job->nodes[i].up) /* it has restarted */
+		ptc_job_on_node_down(job, i);
+	job->nodes[i].up = true;
+	job->nodes[i].dirty = true;
+	ptc_job_node_try(job, i);
+}
+
+void ptc_job_node_tick(struct ptc_job *job, uint32_t i)
+{
+	struct ptc_job_node *n = &job->nodes[i];
+	if (n->hold && --n->hold)
+		ptc_job_want_tick(job);
+	ptc_job_node_try(job, i);
+	if (n->up || !node_awaited(job, n))
+		return;
+	ptc_job_want_tick(job);
+	if (++n->down_ticks < job->wait_ticks)
+		return;
+	ptc_job_reason_set(&job->why, PTC_EPEER, i, "down for more than %u ms",
+			   (unsigned)(job->tick_ms * job->wait_ticks));
+	ptc_job_switch_fail(job);
+}

@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The ranks on this node and the rest of the cluster.
+ *
+ * Happy path: what a node's ranks have come to is written under the job's
+ * keys, where its controller sees it whoever that is; keys that ranks meet by
+ * are asked for at the daemon of rank 0's node.
+ * Failure modes: etcd away (the news waits and is written when it answers; a
+ * restarted daemon tells it again), a job that is gone (its news is dropped),
+ * rank 0's daemon away (asked again until the caller's time is over). */
+#include "daemon/daemon.h"
+
+#include "base/alloc.h"
+#include "base/check.h"
+#include "base/cleanup.h"
+#include "base/log.h"
+#include "daemon/pbcall.h"
+
+#include "ptc.pb-c.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#define NEWS_RETRY_US  500000
+#define MEET_POLL_US   100000
+#define MEET_CALL_MS   2000 /* of one question; the caller's wait may be longer */
+#define MEET_ANSWER_MS 10000
+
+/* ---- news ------------------------------------------------------------------------ */
+
+struct news {
+	struct ptc_daemon *d;
+	struct ptc_worker_news news;
+	bool again;
+};
+
+/* Compares the job's meta, or what a deleted job's last rank has to say would stay for ever. */
+static int put_news(struct news *n, struct ptc_etcd *e, struct ptc_error *err)
+{
+	static const enum ptc_worker_state states[] = { [PTC_NEWS_FAILED] = PTC_WORKER_FAILED,
+							[PTC_NEWS_FINISHED] = PTC_WORKER_FINISHED,
+							[PTC_NEWS_DUE] = PTC_WORKER_DUE };
+	struct ptc_worker_doc doc = { .generation = n->news.key.generation,
+				      .launch = n->news.key.launch,
+				      .state = states[n->news.kind],
+				      .rank = n->news.rank,
+				      .step = n->news.step,
+				      .exit_status = n->news.exit_status };
+	char key[160], meta[96], *json;
+	struct ptc_etcd_compare cmp = { meta, PTC_ETCD_VERSION, 1 };
+	bool ok;
+	int rc;
+
+	memcpy(doc.text, n->news.text, sizeof doc.text);
+	json = ptc_worker_doc_encode(&doc);
+	if (!json)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	snprintf(meta, sizeof meta, "/ptc/jobs/%s/meta", n->news.key.uuid);
+	snprintf(key, sizeof key, "/ptc/jobs/%s/worker/%s", n->news.key.uuid, n->d->config.node);
+	rc = ptc_etcd_txn(e, &cmp, 1, &(struct ptc_etcd_op){ .key = key, .value = json, .len = strlen(json) }, 1,
+			  "etcd.news", &ok, NULL, err);
+	ptc_free(json);
+	return rc;
+}
+
+static void news_work(void *arg, struct ptc_etcd *e)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct news *n = arg;
+
+	n->again = put_news(n, e, &err) != 0;
+	if (!n->again)
+		return;
+	ptc_warn("worker", "job=%s cannot tell what its ranks have come to, trying again: %s", n->news.key.uuid,
+		 err.text);
+	usleep(NEWS_RETRY_US); /* the coordination thread, which can do nothing else without etcd either */
+}
+
+static void news_done(void *arg)
+{
+	struct news *n = arg;
+
+	if (n->again && !atomic_load(&n->d->stopping) && ptc_cluster_run(n->d->cluster, news_work, news_done, n) == 0)
+		return;
+	ptc_free(n);
+}
+
+void ptc_live_news(void *arg, const struct ptc_worker_news *news)
+{
+	struct ptc_daemon *d = arg;
+	struct news *n = ptc_calloc(1, sizeof *n);
+
+	ptc_require(n); /* a failure that nobody hears of would hang the job */
+	n->d = d;
+	n->news = *news;
+	if (ptc_cluster_run(d->cluster, news_work, news_done, n) != 0)
+		ptc_free(n);
+}
+
+/* ---- meeting ---------------------------------------------------------------------- */
+
+static bool given_up(const struct ptc_wait *wait, int64_t waited_ms)
+{
+	if (!wait)
+		return false;
+	return (wait->cancelled && wait->cancelled(wait->arg)) || (wait->timeout_ms && waited_ms >= wait->timeout_ms);
+}
+
+static int meet_call(struct ptc_daemon *d, const struct ptc_group_key *key, const char *node, const char *address,
+		     Ptc__V1__MeetRequest *req, Ptc__V1__MeetReply **ret_reply, struct ptc_error *err)
+{
+	struct ptc_rpc_channel *channel;
+	ProtobufCMessage *reply = NULL;
+	int rc = ptc_channels_get(d->channels, node, address, false, 0, &channel, err);
+
+	req->version = PTC_WIRE_VERSION;
+	req->uuid = (char *)(uintptr_t)key->uuid; /* packing only reads */
+	req->generation = key->generation;
+	req->launch = key->launch;
+	req->timeout_ms = MEET_CALL_MS;
+	if (rc == 0)
+		rc = ptc_pb_unary(channel, "/ptc.v1.Peer/Meet", &req->base, MEET_ANSWER_MS, NULL, 0,
+				  &ptc__v1__meet_reply__descriptor, &reply, err);
+	if (rc == 0)
+		*ret_reply = (Ptc__V1__MeetReply *)reply;
+	return rc;
+}
+
+static bool meet_again(int rc)
+{
+	return rc == PTC_ETIMEOUT || rc == PTC_EPEER || rc == PTC_ENOTFOUND;
+}
+
+static int meet_get(void *arg, const struct ptc_group_key *key, const char *node, const char *address, const char *name,
+		    void *buffer, size_t capacity, size_t *ret_len, const struct ptc_wait *wait, struct ptc_error *err)
+{
+	Ptc__V1__MeetRequest req = PTC__V1__MEET_REQUEST__INIT;
+	int64_t waited = 0;
+
+	req.key = (char *)(uintptr_t)name;
+	for (;;) {
+		Ptc__V1__MeetReply *reply;
+		int rc = meet_call(arg, key, node, address, &req, &reply, err);
+
+		if (rc == 0) {
+			*ret_len = reply->value.len;
+			if (reply->value.len <= capacity)
+				memcpy(buffer, reply->value.data, reply->value.len);
+			else
+				rc = ptc_error_set(err, PTC_ELIMIT, "the value of \"%s\" has %zu bytes", name,
+						   reply->value.len);
+			ptc_pb_free(&reply->base);
+			return rc;
+		}
+		waited += rc == PTC_ETIMEOUT ? MEET_CALL_MS : MEET_POLL_US / 1000;
+		if (!meet_again(rc) || given_up(wait, waited))
+			return rc;
+		usleep(MEET_POLL_US); /* a thread of the workers: waiting is its job */
+	}
+}
+
+static int meet_put(void *arg, const struct ptc_group_key *key, const char *node, const char *address, const char *name,
+		    const void *value, size_t len, struct ptc_error *err)
+{
+	Ptc__V1__MeetRequest req = PTC__V1__MEET_REQUEST__INIT;
+	Ptc__V1__MeetReply *reply;
+	int rc;
+
+	req.key = (char *)(uintptr_t)name;
+	req.value.data = (uint8_t *)(uintptr_t)value;
+	req.value.len = len;
+	req.put = true;
+	rc = meet_call(arg, key, node, address, &req, &reply, err);
+	if (rc == 0)
+		ptc_pb_free(&reply->base);
+	return rc;
+}
+
+/* ---- life --------------------------------------------------------------------------- */
+
+int ptc_live_start(struct ptc_daemon *d, struct ptc_error *err)
+{
+	ptc_auto_free char *dir = ptc_asprintf("%s/workers", d->config.run_dir);
+	struct ptc_workers_env env = { .node = d->config.node,
+				       .dir = dir,
+				       .news = ptc_live_news,
+				       .meet_get = meet_get,
+				       .meet_put = meet_put,
+				       .arg = d };
+
+	return dir ? ptc_workers_new(&env, &d->workers, err) : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+}
+
+void ptc_live_stop(struct ptc_daemon *d)
+{
+	d->workers = ptc_workers_free(d->workers);
+}

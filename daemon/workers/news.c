@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+/* What the controller has to hear of. Happy path: conditions are looked at whenever a rank stops or exits; news are queued and
+ * handed over by a thread of their own, in order, without our lock. Failure modes: without memory the news are not said now,
+ * but at the next look (`said_` stays unset). */
+#include "daemon/workers/internal.h"
+
+#include "base/alloc.h"
+#include "base/buf.h"
+#include "base/check.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+
+#define LOG_TAIL 700
+#define LOG_ENDS "; its log ends:\n"
+
+static bool say_locked(struct ptc_workers *w, const struct group *g, enum ptc_worker_news_kind kind, uint32_t rank,
+		       uint64_t step, int status, const char *text)
+{
+	struct news_item *n = ptc_calloc(1, sizeof *n);
+
+	if (!n)
+		return false;
+	n->news = (struct ptc_worker_news){
+		.key = g->desc.key, .kind = kind, .rank = rank, .step = step, .exit_status = status
+	};
+	snprintf(n->news.text, sizeof n->news.text, "%s", text);
+	*w->news_end = n;
+	w->news_end = &n->next;
+	pthread_cond_broadcast(&w->changed);
+	return true;
+}
+
+void ptc_worker_obituary(const struct worker *k, uint32_t rank, char *buf, size_t size)
+{
+	char who[48] = "a process that waited for a generation", tail[LOG_TAIL] = "";
+	int n;
+
+	if (rank != UINT32_MAX)
+		snprintf(who, sizeof who, "rank %u", rank);
+	if (!k->ended)
+		n = snprintf(buf, size, "%s (pid %d) closed its client and does not take part any more", who,
+			     (int)k->process.pid);
+	else if (!k->status_known)
+		n = snprintf(buf, size, "%s (pid %d) has exited; its status is not known", who, (int)k->process.pid);
+	else if (WIFSIGNALED(k->status))
+		n = snprintf(buf, size, "%s (pid %d) was killed by signal %d (%s)", who, (int)k->process.pid,
+			     WTERMSIG(k->status), strsignal(WTERMSIG(k->status)));
+	else
+		n = snprintf(buf, size, "%s (pid %d) exited with status %d", who, (int)k->process.pid,
+			     WEXITSTATUS(k->status));
+	if (n <= 0 || (size_t)n + sizeof LOG_ENDS >= size)
+		return;
+	/* Its last lines say what went wrong: those that still fit. */
+	ptc_process_log_tail(&k->process, tail, PTC_MIN(sizeof tail, size - (size_t)n - sizeof LOG_ENDS));
+	if (*tail)
+		snprintf(buf + n, size - (size_t)n, LOG_ENDS "%s", tail);
+}
+
+void ptc_group_failed_locked(struct ptc_workers *w, struct group *g, const struct worker *k, size_t seat,
+			     const char *what)
+{
+	uint32_t rank = g->seats[seat].rank.rank;
+	uint64_t step = 0;
+	char text[1024];
+
+	if (g->said_failed)
+		return; /* the first is the cause, the others follow from it */
+	if (what)
+		snprintf(text, sizeof text, "rank %u (pid %d): %s", rank, k ? (int)k->process.pid : 0, what);
+	else
+		ptc_worker_obituary(k, rank, text, sizeof text);
+	if (k && k->page)
+		ptc_local_step(k->page, &step);
+	g->said_failed = say_locked(w, g, PTC_NEWS_FAILED, rank, step, k && k->ended ? k->status : 0, text);
+}
+
+void ptc_group_news_locked(struct ptc_workers *w, struct group *g)
+{
+	bool finished = true;
+	uint64_t step = 0;
+
+	if (!g || !g->built || g->ending || g->said_failed)
+		return;
+	for (size_t i = 0; i < g->desc.nranks; i++) {
+		const struct worker *k = g->seats[i].worker;
+
+		if (!k || k->phase != WORKER_STOPPED || (i && k->stop_step != step))
+			return;
+		step = k->stop_step;
+		finished = finished && k->finished;
+	}
+	if (finished && !g->said_finished)
+		g->said_finished = say_locked(w, g, PTC_NEWS_FINISHED, g->seats[0].rank.rank, step, 0, "");
+	else if (!finished && !g->said_due && g->armed == PTC_LOCAL_NO_STOP && g->desc.snapshot_every &&
+		 step % g->desc.snapshot_every == 0)
+		g->said_due = say_locked(w, g, PTC_NEWS_DUE, g->seats[0].rank.rank, step, 0, "");
+}
+
+void ptc_workers_retell(struct ptc_workers *w, const struct ptc_group_key *key)
+{
+	struct group *g;
+
+	pthread_mutex_lock(&w->lock);
+	g = ptc_group_find_locked(w, key);
+	if (g && g->built && !g->ending) {
+		g->said_failed = g->said_finished = g->said_due = false;
+		for (size_t i = 0; i < g->desc.nranks; i++) {
+			const struct worker *k = g->seats[i].worker;
+
+			if (g->seats[i].exited || (k && k->ended))
+				ptc_group_failed_locked(w, g, k, i, k ? NULL : "its process has ended");
+		}
+		ptc_group_news_locked(w, g);
+	}
+	pthread_mutex_unlock(&w->lock);
+}
+
+void *ptc_workers_reporter(void *workers)
+{
+	struct ptc_workers *w = workers;
+
+	pthread_mutex_lock(&w->lock);
+	while (!w->quit) {
+		struct news_item *n = w->news;
+
+		if (!n) {
+			pthread_cond_wait(&w->changed, &w->lock);
+			continue;
+		}
+		w->news = n->next;
+		if (!w->news)
+			w->news_end = &w->news;
+		pthread_mutex_unlock(&w->lock);
+		if (w->env.news)
+			w->env.news(w->env.arg, &n->news);
+		ptc_free(n);
+		pthread_mutex_lock(&w->lock);
+	}
+	pthread_mutex_unlock(&w->lock);
+	return NULL;
+}

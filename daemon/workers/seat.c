@@ -1,0 +1,506 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Ranks' memory. Happy path: a view holds references to what its rank has declared and carries; reads and writes go straight to
+ * the process's memory (lean), or reads to the staging memory that the rank filled when it stopped (fast). Failure modes: an
+ * address that was not declared (EINTERNAL: the caller's mistake), memory that is not there any more (EIO naming the
+ * tensor), a process that has died (ESTATE), before or while it was read. */
+#include "daemon/workers/internal.h"
+
+#include "base/alloc.h"
+#include "base/check.h"
+#include "base/log.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define IOV_BATCH                                                                                                      \
+	512 /* of at most IOV_MAX (1024): the kernel copies up to 8 on its stack, the rest by one allocation */
+/* Sparse memory in staging would take more than it saves. */
+#define STAGING_SLACK (64u << 20)
+
+struct view {
+	struct ptc_workers *w;
+	struct group *group;
+	struct declared *declared;
+	struct carry *carry;
+	struct staging *staging; /* what was staged when the view was made; NULL: nothing */
+	size_t seat;
+	unsigned number; /* of the worker */
+	pid_t pid;
+	int pidfd;
+};
+
+/* ---- staging ------------------------------------------------------------------------ */
+
+struct staging *ptc_staging_unref(struct staging *s)
+{
+	if (!s || --s->refs)
+		return NULL;
+	munmap(s->map, s->bytes);
+	close(s->fd);
+	ptc_free(s);
+	return NULL;
+}
+
+struct stage_task {
+	char uuid[37];
+	unsigned number;
+	struct declared *declared;
+};
+
+/* Pages are there before the rank stops: their first touch costs ten times the copy. */
+static struct staging *make_staging(uint64_t bytes)
+{
+	struct staging *s = ptc_calloc(1, sizeof *s);
+	void *map = MAP_FAILED;
+
+	if (!s)
+		return NULL;
+	s->refs = 1;
+	s->bytes = bytes;
+	s->fd = memfd_create("ptc-staging", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	if (s->fd >= 0 && fallocate(s->fd, 0, 0, (off_t)bytes) == 0 &&
+	    fcntl(s->fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0)
+		map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, s->fd, 0);
+	if (map != MAP_FAILED) {
+		s->map = map;
+		return s;
+	}
+	if (s->fd >= 0)
+		close(s->fd);
+	ptc_free(s);
+	return NULL;
+}
+
+static void send_staging(struct worker *k)
+{
+	struct ptc_local_out out = { .grow = ptc_realloc };
+	int fd = fcntl(k->staging->fd, F_DUPFD_CLOEXEC, 0);
+
+	ptc_local_put_staging(&out, k->staging->bytes, k->declared->spans, (uint32_t)k->declared->nspans);
+	if (fd >= 0)
+		ptc_conn_send_locked(k->conn, PTC_LOCAL_STAGING, &out, fd);
+	ptc_free(out.data);
+}
+
+static void stage_task(struct ptc_workers *w, void *arg)
+{
+	struct stage_task *t = arg;
+	struct staging *s = make_staging(t->declared->span_bytes);
+	struct worker *k;
+
+	pthread_mutex_lock(&w->lock);
+	k = ptc_worker_find_locked(w, t->uuid, t->number);
+	if (s && k && k->declared == t->declared && k->conn && !k->staging) {
+		k->staging = s;
+		s = NULL;
+		send_staging(k);
+	}
+	ptc_staging_unref(s);
+	ptc_declared_unref(t->declared);
+	pthread_mutex_unlock(&w->lock);
+	ptc_free(t);
+}
+
+void ptc_worker_stage(struct ptc_workers *w, struct worker *k)
+{
+	struct declared *d = k->declared;
+	struct stage_task *t;
+
+	if (!d->span_bytes || d->nspans > PTC_LOCAL_SPANS_MAX || d->span_bytes > 2 * d->bytes + STAGING_SLACK) {
+		ptc_debug("workers", "job %s: pid %d: no staging memory for %llu bytes in %zu spans", k->job->uuid,
+			  (int)k->pid, (unsigned long long)d->span_bytes, d->nspans);
+		return;
+	}
+	t = ptc_calloc(1, sizeof *t);
+	if (!t)
+		return; /* copies are lean then */
+	memcpy(t->uuid, k->job->uuid, sizeof t->uuid);
+	t->number = k->number;
+	t->declared = d;
+	d->refs++;
+	if (!ptc_workers_task_locked(w, stage_task, t)) {
+		ptc_declared_unref(d);
+		ptc_free(t);
+	}
+}
+
+/* ---- views -------------------------------------------------------------------------- */
+
+static void view_done_locked(struct view *v)
+{
+	if (!v)
+		return;
+	if (v->staging) {
+		struct worker *k = ptc_worker_find_locked(v->w, v->group->job->uuid, v->number);
+		uint32_t reading = PTC_LOCAL_STAGE_READING;
+
+		if (k && k->page && --v->staging->readers == 0)
+			atomic_compare_exchange_strong(&k->page->staging, &reading, PTC_LOCAL_STAGE_FREE);
+	}
+	ptc_staging_unref(v->staging);
+	ptc_declared_unref(v->declared);
+	ptc_carry_unref(v->carry);
+	if (v->pidfd >= 0)
+		close(v->pidfd);
+	ptc_group_unref_locked(v->group);
+	ptc_free(v);
+}
+
+/* The rank may go on as soon as it is told; it does not touch staging memory that is being read. */
+static void view_staging(struct view *v, struct worker *k)
+{
+	uint32_t is_free = PTC_LOCAL_STAGE_FREE;
+
+	if (k->phase != WORKER_STOPPED || !k->staged || !k->staging || !k->page)
+		return;
+	if (!atomic_compare_exchange_strong(&k->page->staging, &is_free, PTC_LOCAL_STAGE_READING) &&
+	    is_free != PTC_LOCAL_STAGE_READING)
+		return;
+	v->staging = k->staging;
+	k->staging->refs++;
+	k->staging->readers++;
+}
+
+static struct view *view_new_locked(struct ptc_workers *w, struct group *g, size_t i)
+{
+	struct view *v = ptc_calloc(1, sizeof *v);
+	struct worker *k = g->seats[i].worker;
+
+	if (!v)
+		return NULL;
+	v->w = w;
+	v->group = ptc_group_ref(g);
+	v->seat = i;
+	v->pidfd = -1;
+	if (!k || k->ended)
+		return v;
+	v->number = k->number;
+	v->pid = k->pid;
+	v->pidfd = k->pidfd >= 0 ? fcntl(k->pidfd, F_DUPFD_CLOEXEC, 0) : -1;
+	if (k->phase >= WORKER_DECLARED && k->phase <= WORKER_STOPPED && k->declared) {
+		v->declared = k->declared;
+		v->declared->refs++;
+		v->carry = ptc_carry_ref(k->carry);
+		view_staging(v, k);
+	}
+	return v;
+}
+
+static void fill_view_locked(struct ptc_seat_view *s, struct view *v)
+{
+	const struct worker *k = v->group->seats[v->seat].worker;
+	uint64_t step;
+
+	*s = (struct ptc_seat_view){ .rank = v->group->seats[v->seat].rank,
+				     .state = ptc_group_seat_state(v->group, v->seat),
+				     .pid = v->pid,
+				     .copied = v->staging,
+				     .opaque = v };
+	s->staged = v->staging != NULL;
+	if (v->declared) {
+		s->tensors = v->declared->tensors;
+		s->ntensors = v->declared->ntensors;
+	}
+	if (v->carry) {
+		s->blobs = v->carry->blobs;
+		s->nblobs = v->carry->nblobs;
+		s->cursors = v->carry->cursors;
+		s->ncursors = v->carry->ncursors;
+	}
+	if (k && k->phase == WORKER_STOPPED)
+		s->step = k->stop_step;
+	else if (k && k->page && ptc_local_step(k->page, &step))
+		s->step = step;
+}
+
+int ptc_workers_seats(struct ptc_workers *w, const struct ptc_group_key *key, struct ptc_seat_view **ret_seats,
+		      size_t *ret_n, struct ptc_error *err)
+{
+	struct ptc_seat_view *seats = NULL;
+	struct group *g;
+	size_t n = 0;
+	int rc;
+
+	pthread_mutex_lock(&w->lock);
+	g = ptc_group_find_locked(w, key);
+	rc = g ? 0 : ptc_group_missing(key, err);
+	if (!rc) {
+		ptc_group_ref(g);
+		rc = ptc_group_settle_locked(w, g, err);
+		seats = rc ? NULL : ptc_calloc(g->desc.nranks, sizeof *seats);
+		for (; seats && n < g->desc.nranks; n++) {
+			struct view *v = view_new_locked(w, g, n);
+
+			if (!v)
+				break;
+			fill_view_locked(&seats[n], v);
+		}
+		if (!rc && n < g->desc.nranks)
+			rc = ptc_grow_failed(err);
+		ptc_group_unref_locked(g);
+	}
+	pthread_mutex_unlock(&w->lock);
+	if (rc) {
+		ptc_workers_seats_done(w, seats, n);
+		return rc;
+	}
+	*ret_seats = seats;
+	*ret_n = n;
+	return 0;
+}
+
+void ptc_workers_seats_done(struct ptc_workers *w, struct ptc_seat_view *seats, size_t n)
+{
+	if (!seats)
+		return;
+	pthread_mutex_lock(&w->lock);
+	for (size_t i = 0; i < n; i++)
+		view_done_locked(seats[i].opaque);
+	pthread_mutex_unlock(&w->lock);
+	ptc_free(seats);
+}
+
+/* ---- copying ------------------------------------------------------------------------- */
+
+static bool dead(const struct view *v)
+{
+	struct pollfd p = { .fd = v->pidfd, .events = POLLIN };
+
+	return v->pidfd < 0 || poll(&p, 1, 0) != 0;
+}
+
+static int died(const struct view *v, struct ptc_error *err)
+{
+	return ptc_error_set(err, PTC_ESTATE, "rank %u (pid %d) has died", v->group->seats[v->seat].rank.rank,
+			     (int)v->pid);
+}
+
+/* Only what is declared, and as much on both sides. */
+static int check_iov(const struct view *v, const struct iovec *remote, size_t nremote, const struct iovec *local,
+		     size_t nlocal, struct ptc_error *err)
+{
+	uint64_t there = 0, here = 0;
+
+	if (!v->declared)
+		return ptc_error_set(err, PTC_ESTATE, "rank %u has declared nothing",
+				     v->group->seats[v->seat].rank.rank);
+	for (size_t i = 0; i < nremote; i++) {
+		uint64_t address = (uint64_t)(uintptr_t)remote[i].iov_base;
+
+		if (remote[i].iov_len && !ptc_declared_span(v->declared, address, remote[i].iov_len))
+			return ptc_error_set(err, PTC_EINTERNAL,
+					     "rank %u: %zu bytes at 0x%llx are not memory it has declared",
+					     v->group->seats[v->seat].rank.rank, remote[i].iov_len,
+					     (unsigned long long)address);
+		there += remote[i].iov_len;
+	}
+	for (size_t i = 0; i < nlocal; i++)
+		here += local[i].iov_len;
+	if (there != here)
+		return ptc_error_set(err, PTC_EINTERNAL, "%llu bytes there, %llu here", (unsigned long long)there,
+				     (unsigned long long)here);
+	return 0;
+}
+
+/* A place in a list of pieces. */
+struct cursor {
+	const struct iovec *v;
+	size_t n, i;
+	size_t done; /* of v[i] */
+};
+
+static size_t cursor_batch(const struct cursor *c, struct iovec *out)
+{
+	size_t n = 0;
+
+	for (size_t i = c->i; i < c->n && n < IOV_BATCH; i++) {
+		size_t skip = i == c->i ? c->done : 0;
+
+		if (c->v[i].iov_len > skip)
+			out[n++] = (struct iovec){ (char *)c->v[i].iov_base + skip, c->v[i].iov_len - skip };
+	}
+	return n;
+}
+
+static void cursor_advance(struct cursor *c, size_t bytes)
+{
+	while (c->i < c->n) {
+		size_t left = c->v[c->i].iov_len - c->done;
+
+		if (bytes < left) {
+			c->done += bytes;
+			return;
+		}
+		bytes -= left;
+		c->done = 0;
+		c->i++;
+	}
+}
+
+static int transfer_failed(const struct view *v, const struct cursor *there, int e, bool writing, struct ptc_error *err)
+{
+	const char *name = NULL;
+	uint64_t address = 0;
+
+	if (e == ESRCH || dead(v))
+		return died(v, err);
+	if (there->i < there->n) {
+		address = (uint64_t)(uintptr_t)there->v[there->i].iov_base + there->done;
+		name = ptc_declared_tensor_at(v->declared, address);
+	}
+	if (e == EPERM)
+		return ptc_error_set(
+			err, PTC_EPERM,
+			"rank %u (pid %d): the kernel does not let us at its memory; is it of another user, or set "
+			"undumpable?",
+			v->group->seats[v->seat].rank.rank, (int)v->pid);
+	return ptc_error_errno(err, e, "tensor \"%.200s\" of rank %u (pid %d): cannot %s its memory at 0x%llx",
+			       name ? name : "?", v->group->seats[v->seat].rank.rank, (int)v->pid,
+			       writing ? "write" : "read", (unsigned long long)address);
+}
+
+static int transfer(const struct view *v, const struct iovec *remote, size_t nremote, const struct iovec *local,
+		    size_t nlocal, bool writing, struct ptc_error *err)
+{
+	struct cursor there = { .v = remote, .n = nremote }, here = { .v = local, .n = nlocal };
+	struct iovec there_iov[IOV_BATCH], here_iov[IOV_BATCH];
+
+	if (dead(v))
+		return died(v, err);
+	for (;;) {
+		size_t nthere = cursor_batch(&there, there_iov), nhere = cursor_batch(&here, here_iov);
+		ssize_t n;
+
+		if (!nthere || !nhere)
+			break;
+		n = writing ? process_vm_writev(v->pid, here_iov, nhere, there_iov, nthere, 0)
+			    : process_vm_readv(v->pid, here_iov, nhere, there_iov, nthere, 0);
+		if (n <= 0)
+			return transfer_failed(v, &there, n ? errno : EIO, writing, err);
+		cursor_advance(&there, (size_t)n);
+		cursor_advance(&here, (size_t)n);
+	}
+	/* Another process could have had its number for a moment. */
+	return dead(v) ? died(v, err) : 0;
+}
+
+static void read_staged(const struct view *v, const struct iovec *remote, size_t nremote, const struct iovec *local,
+			size_t nlocal)
+{
+	struct cursor there = { .v = remote, .n = nremote }, here = { .v = local, .n = nlocal };
+
+	while (there.i < nremote && here.i < nlocal) {
+		uint64_t address = (uint64_t)(uintptr_t)remote[there.i].iov_base + there.done;
+		size_t n = PTC_MIN(remote[there.i].iov_len - there.done, local[here.i].iov_len - here.done);
+
+		if (n) {
+			const struct ptc_local_span *s = ptc_declared_span(v->declared, address, n);
+
+			memcpy((char *)local[here.i].iov_base + here.done,
+			       v->staging->map + s->offset + (address - s->address), n);
+		}
+		cursor_advance(&there, n);
+		cursor_advance(&here, n);
+	}
+}
+
+/* The rank does not run: what is read is of one step. */
+static int check_held(const struct view *v, struct ptc_error *err)
+{
+	enum ptc_seat_state state;
+
+	pthread_mutex_lock(&v->w->lock);
+	state = ptc_group_seat_state(v->group, v->seat);
+	pthread_mutex_unlock(&v->w->lock);
+	if (state == PTC_SEAT_STOPPED || state == PTC_SEAT_DECLARED)
+		return 0;
+	return ptc_error_set(err, PTC_ESTATE, "rank %u neither waits to be restored nor is it stopped",
+			     v->group->seats[v->seat].rank.rank);
+}
+
+int ptc_seat_read(const struct ptc_seat_view *seat, const struct iovec *remote, size_t nremote,
+		  const struct iovec *local, size_t nlocal, struct ptc_error *err)
+{
+	const struct view *v = seat->opaque;
+	int rc = check_iov(v, remote, nremote, local, nlocal, err);
+
+	if (!rc && v->staging) {
+		read_staged(v, remote, nremote, local, nlocal);
+		return 0;
+	}
+	if (!rc)
+		rc = check_held(v, err);
+	return rc ? rc : transfer(v, remote, nremote, local, nlocal, false, err);
+}
+
+int ptc_seat_write(const struct ptc_seat_view *seat, const struct iovec *remote, size_t nremote,
+		   const struct iovec *local, size_t nlocal, struct ptc_error *err)
+{
+	const struct view *v = seat->opaque;
+	int rc = check_iov(v, remote, nremote, local, nlocal, err);
+
+	if (!rc)
+		rc = check_held(v, err);
+	return rc ? rc : transfer(v, remote, nremote, local, nlocal, true, err);
+}
+
+/* ---- go ------------------------------------------------------------------------------- */
+
+static int make_carry(const struct ptc_seat_blob *blobs, size_t nblobs, const struct ptc_seat_cursor *cursors,
+		      size_t ncursors, struct carry **ret, struct ptc_error *err)
+{
+	struct carry *k = ptc_carry_new();
+	int rc = k ? 0 : PTC_ENOMEM;
+
+	for (size_t i = 0; !rc && i < nblobs; i++)
+		rc = blobs[i].len > PTC_LOCAL_BLOB_MAX || strlen(blobs[i].name) > PTC_LOCAL_SHORT_MAX
+			     ? PTC_ELIMIT
+			     : ptc_carry_set_blob(&k, &(struct ptc_local_blob){ blobs[i].name, (uint8_t)blobs[i].scope,
+										blobs[i].data, blobs[i].len });
+	for (size_t i = 0; !rc && i < ncursors; i++)
+		rc = strlen(cursors[i].name) > PTC_LOCAL_SHORT_MAX || strlen(cursors[i].tag) > PTC_LOCAL_SHORT_MAX
+			     ? PTC_ELIMIT
+			     : ptc_carry_set_cursor(&k, &(struct ptc_local_cursor){ cursors[i].name, cursors[i].tag,
+										    cursors[i].position });
+	if (rc) {
+		ptc_carry_unref(k);
+		return ptc_error_set(err, rc,
+				     rc == PTC_ELIMIT ? "more blobs or cursors, or longer ones, than a rank takes"
+						      : "out of memory");
+	}
+	*ret = k;
+	return 0;
+}
+
+int ptc_seat_go(const struct ptc_seat_view *seat, bool restored, const struct ptc_seat_blob *blobs, size_t nblobs,
+		const struct ptc_seat_cursor *cursors, size_t ncursors, struct ptc_error *err)
+{
+	const struct view *v = seat->opaque;
+	struct carry *carry = NULL;
+	struct worker *k;
+	int rc = make_carry(blobs, nblobs, cursors, ncursors, &carry, err);
+
+	if (rc)
+		return rc;
+	pthread_mutex_lock(&v->w->lock);
+	k = v->group->seats[v->seat].worker;
+	if (!k || k->number != v->number || v->group->ending || k->phase != WORKER_DECLARED || !k->page) {
+		ptc_carry_unref(carry);
+		rc = ptc_error_set(err, PTC_ESTATE, "rank %u does not wait to be restored",
+				   v->group->seats[v->seat].rank.rank);
+	} else {
+		ptc_carry_unref(k->restore);
+		k->restore = carry;
+		k->restored = restored;
+		k->go = true;
+		atomic_exchange(&k->page->stop, ptc_group_first_stop(v->group));
+		ptc_worker_advance_locked(v->w, k);
+	}
+	pthread_mutex_unlock(&v->w->lock);
+	return rc;
+}

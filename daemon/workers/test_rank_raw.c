@@ -1,0 +1,285 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A rank that speaks the local protocol by hand, and wrongly: each mistake on a connection of its own, and after each of them
+ * ptcd must still take a good one. */
+#include "daemon/workers/test_rank.h"
+#include "proto/local.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+static char heard[300]; /* the last refusal */
+
+static void expect(bool ok, const char *what)
+{
+	if (ok)
+		return;
+	printf("raw: %s; heard last: %s\n", what, heard);
+	fflush(stdout);
+	_exit(3);
+}
+
+static struct ptc_local_conn dial(void)
+{
+	struct ptc_local_conn c;
+	struct sockaddr_un a;
+	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0), dir;
+
+	if (fd < 0 || ptc_local_address(getenv("PTC_WORKER_SOCKET"), &a, &dir) ||
+	    connect(fd, (struct sockaddr *)&a, sizeof a) != 0) {
+		printf("raw: connect: %s\n", strerror(errno));
+		exit(3);
+	}
+	ptc_local_conn_init(&c, fd, realloc);
+	return c;
+}
+
+static void hang_up(struct ptc_local_conn *c)
+{
+	close(c->fd);
+	ptc_local_conn_done(c, free);
+}
+
+/* The next message's type; 0 at the end of the connection. *ret_code: of a refusal. */
+static int hear(struct ptc_local_conn *c, int32_t *ret_code)
+{
+	struct ptc_local_message m;
+	struct ptc_local_refusal r;
+	bool more;
+
+	*ret_code = 0;
+	for (;;) {
+		struct pollfd p = { .fd = c->fd, .events = POLLIN };
+		int rc;
+
+		if (poll(&p, 1, 20000) != 1)
+			return -1;
+		rc = ptc_local_receive(c, &m, &more);
+		if (rc == 0)
+			continue;
+		if (rc < 0) {
+			snprintf(heard, sizeof heard, "the end: %s", strerror(-rc));
+			return 0;
+		}
+		snprintf(heard, sizeof heard, "message %u", m.type);
+		if (m.fd >= 0)
+			close(m.fd);
+		if (m.type == PTC_LOCAL_REFUSED && ptc_local_get_refusal(m.data, m.len, &r)) {
+			*ret_code = r.code;
+			snprintf(heard, sizeof heard, "%d: %.250s", r.code, r.text);
+		}
+		return m.type;
+	}
+}
+
+static void say(struct ptc_local_conn *c, uint16_t type, const struct ptc_local_out *o, int fd)
+{
+	size_t offset = 0;
+
+	ptc_local_send(c, type, o ? o->data : NULL, o ? o->len : 0, fd, &offset);
+}
+
+static void hello(struct ptc_local_conn *c, const struct ptc_local_hello *h, int fd)
+{
+	struct ptc_local_out o = { .grow = realloc };
+
+	ptc_local_put_hello(&o, h);
+	say(c, PTC_LOCAL_HELLO, &o, fd);
+	free(o.data);
+}
+
+static struct ptc_local_hello good(void)
+{
+	return (struct ptc_local_hello){ .protocol_min = 1,
+					 .protocol_max = PTC_LOCAL_PROTOCOL,
+					 .pid = (uint64_t)getpid(),
+					 .token = getenv("PTC_WORKER_TOKEN"),
+					 .version = "raw" };
+}
+
+static void expect_refusal(struct ptc_local_conn *c, int32_t code, const char *what)
+{
+	int32_t got;
+
+	expect(hear(c, &got) == PTC_LOCAL_REFUSED && (!code || got == code), what);
+	expect(hear(c, &got) == 0, "the connection of one that was refused stays open");
+	hang_up(c);
+}
+
+static struct ptc_local_conn welcome(const char *after)
+{
+	struct ptc_local_conn c = dial();
+	struct ptc_local_hello h = good();
+	int32_t code;
+
+	hello(&c, &h, -1);
+	expect(hear(&c, &code) == PTC_LOCAL_WELCOME, after);
+	return c;
+}
+
+static void bad_hellos(void)
+{
+	struct ptc_local_conn c = dial();
+	struct ptc_local_hello h = good();
+	int fds[2], memfd = memfd_create("x", MFD_CLOEXEC);
+
+	h.token = "00000000000000000000000000000000";
+	hello(&c, &h, -1);
+	expect_refusal(&c, PTC_LOCAL_R_STALE, "a token of nobody is taken");
+	c = dial();
+	h = good();
+	h.protocol_min = h.protocol_max = 7;
+	hello(&c, &h, -1);
+	expect_refusal(&c, PTC_LOCAL_R_VERSION, "protocol 7 is taken");
+	c = dial();
+	say(&c, PTC_LOCAL_NEXT, NULL, -1);
+	expect_refusal(&c, 0, "NEXT comes before HELLO");
+	/* a page that could be cut off under ptcd, and one that is none */
+	h = good();
+	expect(ftruncate(memfd, PTC_LOCAL_PAGE) == 0 && pipe2(fds, O_CLOEXEC) == 0, "cannot make descriptors");
+	c = dial();
+	hello(&c, &h, memfd);
+	expect_refusal(&c, 0, "a page without seals is taken");
+	c = dial();
+	hello(&c, &h, fds[0]);
+	expect_refusal(&c, 0, "a pipe is taken for a page");
+	close(memfd);
+	close(fds[0]);
+	close(fds[1]);
+	c = welcome("after bad HELLOs a good one is not welcome");
+	hello(&c, &h, -1);
+	expect_refusal(&c, 0, "a second HELLO is taken");
+}
+
+static void bad_frames(void)
+{
+	struct ptc_local_header h = { .magic = 1, .type = PTC_LOCAL_NEXT };
+	static uint8_t big[PTC_LOCAL_FRAME_MAX];
+	struct ptc_local_conn c = dial();
+	int32_t code;
+
+	expect(send(c.fd, &h, sizeof h, 0) == sizeof h, "send");
+	expect_refusal(&c, 0, "a frame without our magic is taken");
+	c = welcome("after a bad frame a good HELLO is not welcome");
+	h = (struct ptc_local_header){ .magic = PTC_LOCAL_MAGIC, .type = PTC_LOCAL_NEXT, .seq = 99 };
+	expect(send(c.fd, &h, sizeof h, 0) == sizeof h, "send");
+	expect_refusal(&c, 0, "a frame out of order is taken");
+	/* a message without end */
+	c = welcome("after a frame out of order a good HELLO is not welcome");
+	for (uint64_t seq = 1; seq < 1000; seq++) {
+		h = (struct ptc_local_header){ .magic = PTC_LOCAL_MAGIC,
+					       .type = PTC_LOCAL_TENSOR,
+					       .flags = PTC_LOCAL_MORE,
+					       .length = sizeof big - sizeof h,
+					       .seq = seq };
+		memcpy(big, &h, sizeof h);
+		if (send(c.fd, big, sizeof big, MSG_NOSIGNAL) < 0)
+			break;
+	}
+	do
+		expect(hear(&c, &code) >= 0, "a message without end is read for ever");
+	while (hear(&c, &code) > 0);
+	hang_up(&c);
+}
+
+/* A message that is not allowed before there is a generation. */
+static void out_of_turn(uint16_t type, const char *what)
+{
+	struct ptc_local_conn c = welcome(what);
+	struct ptc_local_out o = { .grow = realloc };
+
+	if (type == PTC_LOCAL_TENSOR)
+		ptc_local_put_tensor(&o, &(struct ptc_local_tensor){ .name = "a", .field = "", .dtype = "F32" }, NULL);
+	else if (type == PTC_LOCAL_STOPPED)
+		ptc_local_put_stopped(&o, &(struct ptc_local_stopped){ .step = 1, .refused = "" });
+	else if (type == PTC_LOCAL_BLOB)
+		ptc_local_put_blob(&o, &(struct ptc_local_blob){ "b", 1, "x", 1 });
+	else
+		ptc_local_put_number(&o, 0);
+	say(&c, type, &o, -1);
+	free(o.data);
+	expect_refusal(&c, 0, what);
+}
+
+/* One that says it is of a generation or launch it was not given: it is told that this has ended, whatever it says. */
+static void stale(uint64_t generation, uint64_t launch)
+{
+	struct ptc_local_conn c = dial();
+	struct ptc_local_hello h = good();
+	struct ptc_local_out o = { .grow = realloc };
+	int32_t code;
+
+	h.standing = PTC_LOCAL_IS_STOPPED;
+	h.generation = generation;
+	h.launch = launch;
+	hello(&c, &h, -1);
+	ptc_local_put_tensor(&o, &(struct ptc_local_tensor){ .name = "a", .field = "", .dtype = "F32" }, NULL);
+	say(&c, PTC_LOCAL_TENSOR, &o, -1);
+	o.len = 0;
+	ptc_local_put_number(&o, 0);
+	say(&c, PTC_LOCAL_DECLARED, &o, -1);
+	free(o.data);
+	expect(hear(&c, &code) == PTC_LOCAL_WELCOME, "one of another generation is not welcome");
+	expect(hear(&c, &code) == PTC_LOCAL_ENDED, "one of another generation is not told that it has ended");
+	hang_up(&c);
+}
+
+static void strangers(void)
+{
+	struct ptc_local_conn all[100];
+	struct ptc_local_conn c;
+
+	for (int i = 0; i < 100; i++)
+		all[i] = dial();
+	for (int i = 0; i < 100; i++)
+		hang_up(&all[i]);
+	c = welcome("after many strangers a good HELLO is not welcome");
+	hang_up(&c);
+}
+
+/* ptcd may not know our pid yet, and then hangs up: libptc tries again, and so do we, once at the beginning. */
+static void wait_until_known(void)
+{
+	struct ptc_local_hello h = good();
+	int32_t code;
+
+	for (int i = 0; i < 20000; i++) {
+		struct ptc_local_conn c = dial();
+		int type;
+
+		hello(&c, &h, -1);
+		type = hear(&c, &code);
+		hang_up(&c);
+		if (type == PTC_LOCAL_WELCOME)
+			return;
+		usleep(1000);
+	}
+	expect(false, "a good HELLO is never welcome");
+}
+
+int test_rank_raw(void)
+{
+	struct ptc_local_conn c;
+
+	wait_until_known();
+	bad_hellos();
+	bad_frames();
+	out_of_turn(PTC_LOCAL_TENSOR, "a tensor is taken without a generation");
+	out_of_turn(PTC_LOCAL_DECLARED, "DECLARED is taken without a generation");
+	out_of_turn(PTC_LOCAL_BLOB, "a blob is taken without a generation");
+	out_of_turn(PTC_LOCAL_STOPPED, "STOPPED is taken without a generation");
+	out_of_turn(PTC_LOCAL_GO, "a message of ptcd's own is taken");
+	stale(1, 1);
+	stale(1, 0);
+	stale(7, 7);
+	strangers();
+	c = welcome("at the end a good HELLO is not welcome");
+	say(&c, PTC_LOCAL_BYE, NULL, -1);
+	hang_up(&c);
+	return 0;
+}

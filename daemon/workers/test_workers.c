@@ -1,0 +1,1041 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Both ends: ranks are real processes, started by the real helper, that use libptc.so; this program is also their program
+ * (--rank). A ptcd that dies is played by freeing the module and making it anew.
+ *
+ * What a rank trains: "w" F64 [64], split over ranks along dim 0; "m" F32 [4][16], split by columns, in a buffer with other
+ * bytes between; "s" F64 scalar, on every rank. Element i of each is begin(i) + step. */
+#include "daemon/workers/test_rank.h"
+#include "daemon/workers/workers.h"
+#include "proto/local.h"
+#include "ptc/ptc.h"
+
+#include "base/alloc.h"
+#include "base/fault.h"
+#include "base/sys.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#include <dirent.h>
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define UUID  "11111111-2222-3333-4444-555555555555"
+#define NW    64
+#define MROWS 4
+#define MCOLS 16
+#define WAIT  (&(struct ptc_wait){ .timeout_ms = 60000 })
+
+/* ---- the rank ------------------------------------------------------------------------ */
+
+struct rank {
+	ptc_client *c;
+	struct ptc_generation gen;
+	double w[NW], s;
+	float m[MROWS][2 * MCOLS]; /* a rank's columns, and as much that is not the job's */
+	int64_t nw, ncols;
+};
+
+static double w_begin(int64_t i)
+{
+	return (double)i;
+}
+static float m_begin(int64_t r, int64_t c)
+{
+	return (float)(1000 + 100 * r + c);
+}
+
+static void rank_check(bool ok, ptc_client *c, const char *what)
+{
+	if (ok)
+		return;
+	printf("rank: %s: %s\n", what, ptc_error_text(c));
+	fflush(stdout);
+	_exit(3);
+}
+
+static void declare(struct rank *r, const char *name, const char *dtype, uint32_t ndim, const int64_t *shape,
+		    const struct ptc_shard_box *box, void *data)
+{
+	struct ptc_tensor_desc d = { .size = sizeof d,
+				     .name = name,
+				     .dtype = dtype,
+				     .ndim = ndim,
+				     .shape = shape,
+				     .boxes = box,
+				     .nboxes = 1,
+				     .data = data };
+
+	rank_check(ptc_tensor_declare(r->c, &d) == 0, r->c, "declare");
+}
+
+static void rank_build(struct rank *r)
+{
+	struct ptc_shard_box w = { .offset = { 0 } }, m = w, s = w;
+
+	r->nw = NW / r->gen.world;
+	r->ncols = MCOLS / r->gen.world;
+	for (int64_t i = 0; i < r->nw; i++)
+		r->w[i] = w_begin(r->nw * r->gen.rank + i);
+	for (int64_t i = 0; i < MROWS; i++)
+		for (int64_t j = 0; j < 2 * MCOLS; j++)
+			r->m[i][j] = j < r->ncols ? m_begin(i, r->ncols * r->gen.rank + j) : -1;
+	r->s = 7;
+	w.offset[0] = r->nw * r->gen.rank;
+	w.extent[0] = r->nw;
+	m.offset[1] = r->ncols * r->gen.rank;
+	m.extent[0] = MROWS;
+	m.extent[1] = r->ncols;
+	m.stride[0] = sizeof r->m[0];
+	m.stride[1] = sizeof r->m[0][0];
+	declare(r, "w", "F64", 1, (int64_t[]){ NW }, &w, r->w);
+	declare(r, "m", "F32", 2, (int64_t[]){ MROWS, MCOLS }, &m, r->m);
+	declare(r, "s", "F64", 0, NULL, &s, &r->s);
+}
+
+static void rank_update(struct rank *r)
+{
+	for (int64_t i = 0; i < r->nw; i++)
+		r->w[i]++;
+	for (int64_t i = 0; i < MROWS; i++)
+		for (int64_t j = 0; j < r->ncols; j++)
+			r->m[i][j]++;
+	r->s++;
+}
+
+static void rank_meet(struct rank *r)
+{
+	char key[32], value[32], got[32];
+	size_t len;
+
+	snprintf(key, sizeof key, "addr/%u", r->gen.rank);
+	snprintf(value, sizeof value, "here-%u-%llu", r->gen.rank, (unsigned long long)r->gen.generation);
+	rank_check(ptc_meet_put(r->c, key, value, strlen(value)) == 0, r->c, "put");
+	for (unsigned i = 0; i < r->gen.world; i++) {
+		snprintf(key, sizeof key, "addr/%u", i);
+		snprintf(value, sizeof value, "here-%u-%llu", i, (unsigned long long)r->gen.generation);
+		rank_check(ptc_meet_get(r->c, key, got, sizeof got, &len, 20000) == 0, r->c, "get");
+		rank_check(len == strlen(value) && memcmp(got, value, len) == 0, r->c, "got");
+	}
+}
+
+static void rank_restored(struct rank *r, bool restored)
+{
+	uint64_t position, step;
+	char tag[64];
+	size_t len;
+
+	if (!restored)
+		return;
+	rank_check(ptc_cursor_get(r->c, "train", &position, tag, sizeof tag) == 1, r->c, "cursor");
+	rank_check(position == 8 * r->gen.start_step && strcmp(tag, "n=100") == 0, r->c, "cursor value");
+	rank_check(ptc_blob_get(r->c, "job", PTC_BLOB_JOB, &step, sizeof step, &len) == 1, r->c, "blob");
+	rank_check(step == r->gen.start_step && len == sizeof step, r->c, "blob value");
+}
+
+static void rank_carry(struct rank *r, uint64_t step)
+{
+	static uint8_t big[200000];
+
+	memset(big, (int)step, sizeof big);
+	rank_check(ptc_cursor_set(r->c, "train", 8 * step, "n=100") == 0, r->c, "cursor");
+	rank_check(ptc_blob_set(r->c, "job", PTC_BLOB_JOB, &step, sizeof step) == 0, r->c, "blob");
+	rank_check(ptc_blob_set(r->c, "rng", PTC_BLOB_RANK, big, sizeof big) == 0, r->c, "blob");
+	rank_check(ptc_report(r->c, "loss", 1.0 / (double)(step + 1)) == 0, r->c, "report");
+}
+
+static void nap_us(long us)
+{
+	nanosleep(&(struct timespec){ .tv_sec = us / 1000000, .tv_nsec = us % 1000000 * 1000 }, NULL);
+}
+
+/* 1: the generation has ended */
+static void rank_train(struct rank *r, const char *how, uint64_t last)
+{
+	for (uint64_t step = r->gen.start_step;; step++) {
+		int rc;
+
+		rank_carry(r, step);
+		rc = ptc_boundary(r->c, step);
+		rank_check(rc >= 0, r->c, "boundary");
+		if (rc)
+			return;
+		if (step == last) {
+			rank_check(ptc_finish(r->c, step) >= 0, r->c, "finish");
+			return;
+		}
+		if (strcmp(how, "crash") == 0 && step == 5 && r->gen.rank == 1) {
+			printf("about to crash\n");
+			fflush(stdout);
+			_exit(9);
+		}
+		if (strcmp(how, "hang") == 0 && step == 5)
+			pause();
+		nap_us(500);
+		ptc_update_begin(r->c);
+		rank_update(r);
+	}
+}
+
+static int rank_main(int argc, char **argv)
+{
+	const char *how = argc > 2 ? argv[2] : "";
+	uint64_t last = argc > 3 ? strtoull(argv[3], NULL, 10) : UINT64_MAX;
+	static struct rank r;
+	int rc;
+
+	if (strcmp(how, "early") == 0) {
+		printf("cannot start\n");
+		return 4;
+	}
+	if (strcmp(how, "raw") == 0)
+		return test_rank_raw();
+	if (strcmp(how, "misuse") == 0)
+		return test_rank_misuse();
+	rank_check(ptc_open(NULL, &r.c) == 0, NULL, "open");
+	if (strcmp(how, "deaf") == 0)
+		signal(SIGTERM, SIG_IGN);
+	r.gen.size = sizeof r.gen;
+	while ((rc = ptc_next(r.c, &r.gen)) == 1) {
+		rank_meet(&r);
+		rank_build(&r);
+		if (strcmp(how, "nonsense") == 0 && r.gen.rank == 1)
+			_exit(5);
+		rc = ptc_restore(r.c);
+		if (rc == PTC_R_STALE)
+			continue;
+		rank_check(rc >= 0, r.c, "restore");
+		rank_restored(&r, rc == 1);
+		printf("generation %llu step %llu\n", (unsigned long long)r.gen.generation,
+		       (unsigned long long)r.gen.start_step);
+		fflush(stdout);
+		rank_train(&r, how, last);
+	}
+	rank_check(rc == 0, r.c, "next");
+	if (strcmp(how, "deaf") == 0)
+		for (;;)
+			pause();
+	ptc_close(r.c);
+	return 0;
+}
+
+/* ---- the daemon's side ------------------------------------------------------------------ */
+
+#define NEWS_MAX 64
+static struct {
+	char dir[64];
+	struct ptc_workers *w;
+	pthread_mutex_t lock;
+	struct ptc_worker_news news[NEWS_MAX];
+	size_t nnews;
+	int64_t live;
+} t = { .lock = PTHREAD_MUTEX_INITIALIZER };
+
+static char self[256];
+
+static void on_news(void *arg, const struct ptc_worker_news *news)
+{
+	(void)arg;
+	pthread_mutex_lock(&t.lock);
+	if (t.nnews < NEWS_MAX)
+		t.news[t.nnews++] = *news;
+	pthread_mutex_unlock(&t.lock);
+}
+
+static bool has_news(enum ptc_worker_news_kind kind, struct ptc_worker_news *ret)
+{
+	bool found = false;
+
+	for (int i = 0; i < 30000 && !found; i++) {
+		pthread_mutex_lock(&t.lock);
+		for (size_t j = 0; j < t.nnews; j++)
+			if (t.news[j].kind == kind) {
+				*ret = t.news[j];
+				found = true;
+			}
+		pthread_mutex_unlock(&t.lock);
+		if (!found)
+			nap_us(1000);
+	}
+	return found;
+}
+
+static void forget_news(void)
+{
+	pthread_mutex_lock(&t.lock);
+	t.nnews = 0;
+	pthread_mutex_unlock(&t.lock);
+}
+
+static void ok(int rc, const struct ptc_error *err)
+{
+	if (rc)
+		print_error("%s: %s\n", ptc_status_name(rc), err->text);
+	assert_int_equal(rc, 0);
+}
+
+static void up(void)
+{
+	struct ptc_workers_env env = { .node = "n0", .dir = t.dir, .cgroup = "", .news = on_news };
+	struct ptc_error err = PTC_ERROR_INIT;
+
+	ok(ptc_workers_new(&env, &t.w, &err), &err);
+}
+
+static int setup(void **state)
+{
+	(void)state;
+	snprintf(t.dir, sizeof t.dir, "%s/ptc-workers-XXXXXX", getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
+	assert_non_null(mkdtemp(t.dir));
+	t.nnews = 0;
+	t.live = ptc_alloc_live();
+	up();
+	return 0;
+}
+
+static bool processes_left(void)
+{
+	char *json = NULL;
+	bool left;
+
+	if (ptc_workers_json(t.w, UUID, &json, NULL))
+		return true;
+	left = strcmp(json, "[]") != 0;
+	ptc_free(json);
+	return left;
+}
+
+/* Every process that began has its end written down: none is left, nor a helper that still writes. */
+static bool all_exited(void)
+{
+	char path[512];
+	struct dirent *e;
+	bool all = true;
+	DIR *d;
+
+	snprintf(path, sizeof path, "%s/" UUID "/processes", t.dir);
+	d = opendir(path);
+	while (d && (e = readdir(d))) {
+		snprintf(path, sizeof path, "%s/" UUID "/processes/%.32s/process", t.dir, e->d_name);
+		if (access(path, F_OK) != 0)
+			continue;
+		snprintf(path, sizeof path, "%s/" UUID "/processes/%.32s/exit", t.dir, e->d_name);
+		all &= access(path, F_OK) == 0;
+	}
+	if (d)
+		closedir(d);
+	return all;
+}
+
+static int teardown(void **state)
+{
+	int rc = -1;
+
+	(void)state;
+	ptc_workers_drop(t.w, UUID, NULL);
+	for (int i = 0; i < 30000 && (processes_left() || !all_exited()); i++)
+		nap_us(1000);
+	assert_false(processes_left());
+	assert_true(all_exited());
+	t.w = ptc_workers_free(t.w);
+	for (int i = 0; i < 1000 && rc; i++) {
+		rc = ptc_sys_remove_tree(t.dir, "test", NULL);
+		nap_us(1000);
+	}
+	assert_int_equal(rc, 0);
+	assert_int_equal(ptc_alloc_live(), t.live);
+	return 0;
+}
+
+struct group {
+	struct ptc_group_desc desc;
+	struct ptc_group_rank ranks[8];
+	const char *argv[6], *env[2];
+};
+
+static struct group *group(unsigned world, uint64_t generation, enum ptc_worker_mode mode, const char *how,
+			   const char *last)
+{
+	static struct group all[16];
+	static size_t n;
+	struct group *g = &all[n++ % 16];
+
+	memset(g, 0, sizeof *g);
+	g->argv[0] = self;
+	g->argv[1] = "--rank";
+	g->argv[2] = how;
+	g->argv[3] = last;
+	g->env[0] = "LANG=C";
+	for (unsigned i = 0; i < world; i++)
+		g->ranks[i] = (struct ptc_group_rank){ .rank = i, .local_rank = i, .device = i, .dp = i };
+	g->desc = (struct ptc_group_desc){ .key = { UUID, generation, 1 },
+					   .job = "test",
+					   .uid = geteuid(),
+					   .mode = mode,
+					   .grace_ms = 4000,
+					   .argv = g->argv,
+					   .env = g->env,
+					   .cwd = "/",
+					   .config = "dp=2",
+					   .degrees = { 1, 1, world, 1, 1, 1 },
+					   .world = world,
+					   .nodes = 1,
+					   .ranks = g->ranks,
+					   .nranks = world,
+					   .rank0_node = "n0",
+					   .rank0_address = "nowhere" };
+	return g;
+}
+
+struct state {
+	double w[NW], s;
+	float m[MROWS][MCOLS];
+	uint64_t blob_step, position;
+	bool blobs;
+};
+
+static void touch(const struct ptc_seat_view *v, struct state *s, bool writing)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct iovec remote[64], local[64];
+	size_t n = 0;
+
+	for (size_t i = 0; i < v->ntensors; i++) {
+		const struct ptc_seat_tensor *x = &v->tensors[i];
+		const struct ptc_seat_region *r = &x->regions[0];
+
+		assert_int_equal(x->nregions, 1);
+		if (strcmp(x->name, "w") == 0) {
+			remote[n] = (struct iovec){ (void *)(uintptr_t)r->address, (size_t)r->box.ext[0] * 8 };
+			local[n++].iov_base = s->w + r->box.off[0];
+		} else if (strcmp(x->name, "s") == 0) {
+			assert_int_equal(x->ndim, 0);
+			remote[n] = (struct iovec){ (void *)(uintptr_t)r->address, 8 };
+			local[n++].iov_base = &s->s;
+		} else {
+			assert_string_equal(x->name, "m");
+			assert_int_equal(r->stride[1], 4);
+			for (int64_t row = 0; row < r->box.ext[0]; row++) {
+				remote[n] = (struct iovec){ (void *)(uintptr_t)(r->address +
+										(uint64_t)(row * r->stride[0])),
+							    (size_t)r->box.ext[1] * 4 };
+				local[n++].iov_base = &s->m[row][r->box.off[1]];
+			}
+		}
+	}
+	for (size_t i = 0; i < n; i++)
+		local[i].iov_len = remote[i].iov_len;
+	ok(writing ? ptc_seat_write(v, remote, n, local, n, &err) : ptc_seat_read(v, remote, n, local, n, &err), &err);
+}
+
+static void take_blobs(const struct ptc_seat_view *v, struct state *s)
+{
+	for (size_t i = 0; i < v->nblobs; i++)
+		if (strcmp(v->blobs[i].name, "job") == 0) {
+			memcpy(&s->blob_step, v->blobs[i].data, sizeof s->blob_step);
+			s->blobs = true;
+		} else {
+			assert_int_equal(v->blobs[i].len, 200000);
+		}
+	for (size_t i = 0; i < v->ncursors; i++)
+		s->position = v->cursors[i].position;
+}
+
+static void read_state(const struct group *g, enum ptc_seat_state expect, struct state *s)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_seat_view *v;
+	size_t n;
+
+	memset(s, 0, sizeof *s);
+	ok(ptc_workers_seats(t.w, &g->desc.key, &v, &n, &err), &err);
+	assert_int_equal(n, g->desc.nranks);
+	for (size_t i = 0; i < n; i++) {
+		assert_int_equal(v[i].state, expect);
+		assert_int_equal(v[i].ntensors, 3);
+		touch(&v[i], s, false);
+		take_blobs(&v[i], s);
+	}
+	ptc_workers_seats_done(t.w, v, n);
+}
+
+static void check_state(const struct state *s, uint64_t step)
+{
+	for (int64_t i = 0; i < NW; i++)
+		assert_true(s->w[i] == w_begin(i) + (double)step);
+	for (int64_t i = 0; i < MROWS; i++)
+		for (int64_t j = 0; j < MCOLS; j++)
+			assert_true(s->m[i][j] == m_begin(i, j) + (float)step);
+	assert_true(s->s == 7 + (double)step);
+}
+
+/* What the agent does: fills what is declared, then lets the ranks go. */
+static void go(const struct group *g, struct state *s, uint64_t step)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	char job[] = "job", train[] = "train", tag[] = "n=100";
+	struct ptc_seat_blob blob = { .name = job, .scope = PTC_BLOB_JOB, .data = &step, .len = sizeof step };
+	struct ptc_seat_cursor cursor = { .name = train, .tag = tag, .position = 8 * step };
+	struct ptc_seat_view *v;
+	size_t n;
+
+	ok(ptc_workers_seats(t.w, &g->desc.key, &v, &n, &err), &err);
+	for (size_t i = 0; i < n; i++) {
+		assert_int_equal(v[i].state, PTC_SEAT_DECLARED);
+		if (s)
+			touch(&v[i], s, true);
+		ok(ptc_seat_go(&v[i], s, &blob, s ? 1 : 0, &cursor, s ? 1 : 0, &err), &err);
+	}
+	ptc_workers_seats_done(t.w, v, n);
+}
+
+static void launch(const struct group *g, struct state *s, uint64_t step)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+
+	ok(ptc_workers_start(t.w, &g->desc, WAIT, &err), &err);
+	ok(ptc_workers_build(t.w, &g->desc, step, s, WAIT, &err), &err);
+	go(g, s, step);
+}
+
+/* Both rounds, as the controller makes them. Returns where all are held. */
+static uint64_t stop(const struct group *g, uint64_t at)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	uint64_t step;
+	bool passed;
+
+	ok(ptc_workers_arm(t.w, &g->desc.key, at, &passed, &step, &err), &err);
+	if (passed) {
+		at = step + 1;
+		ok(ptc_workers_arm(t.w, &g->desc.key, at, &passed, &step, &err), &err);
+		assert_false(passed);
+	}
+	ok(ptc_workers_wait_stopped(t.w, &g->desc.key, at, WAIT, &err), &err);
+	return at;
+}
+
+static void release(const struct group *g)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+
+	ok(ptc_workers_release(t.w, &g->desc.key, &err), &err);
+}
+
+static void end(const struct group *g)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+
+	ok(ptc_workers_end(t.w, &g->desc.key, WAIT, &err), &err);
+}
+
+/* ---- tests ------------------------------------------------------------------------------ */
+
+static void life(enum ptc_worker_mode mode, bool fast)
+{
+	struct group *a = group(2, 1, mode, "", NULL), *b = group(4, 2, mode, "", NULL);
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct state s;
+	uint64_t at, later;
+
+	a->desc.fast_copy = b->desc.fast_copy = fast;
+	launch(a, NULL, 0);
+	at = stop(a, 10);
+	read_state(a, PTC_SEAT_STOPPED, &s);
+	check_state(&s, at);
+	assert_true(s.blobs && s.blob_step == at && s.position == 8 * at);
+	release(a);
+	ok(ptc_workers_start(t.w, &b->desc, WAIT, &err), &err); /* ahead: a still runs */
+	later = stop(a, at + 1);
+	assert_true(later > at);
+	read_state(a, PTC_SEAT_STOPPED, &s);
+	check_state(&s, later);
+	end(a);
+	ok(ptc_workers_build(t.w, &b->desc, later, true, WAIT, &err), &err);
+	go(b, &s, later);
+	at = stop(b, later + 7);
+	read_state(b, PTC_SEAT_STOPPED, &s);
+	check_state(&s, at);
+	assert_int_equal(s.blob_step, at);
+	/* and to fewer */
+	a = group(1, 3, mode, "", NULL);
+	ok(ptc_workers_start(t.w, &a->desc, WAIT, &err), &err);
+	end(b);
+	ok(ptc_workers_build(t.w, &a->desc, at, true, WAIT, &err), &err);
+	go(a, &s, at);
+	ptc_workers_drop(t.w, UUID, &a->desc.key);
+	at = stop(a, at + 5);
+	read_state(a, PTC_SEAT_STOPPED, &s);
+	check_state(&s, at);
+	assert_int_equal(t.nnews, 0);
+}
+
+static void test_life_restart(void **state)
+{
+	(void)state;
+	life(PTC_MODE_RESTART, false);
+}
+
+static void test_life_rebuild(void **state)
+{
+	(void)state;
+	life(PTC_MODE_REBUILD, false);
+}
+
+static void test_life_fast(void **state)
+{
+	(void)state;
+	life(PTC_MODE_REBUILD, true);
+}
+
+/* What was copied when the rank stopped is read while it trains on; at its next stop it waits for the reader. */
+static void test_copied(void **state)
+{
+	struct group *g = group(1, 1, PTC_MODE_REBUILD, "", NULL);
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_seat_view *v = NULL;
+	struct ptc_wait little = { .timeout_ms = 100 };
+	uint64_t at = 0, step;
+	struct state s;
+	bool passed;
+	size_t n = 0;
+
+	(void)state;
+	g->desc.fast_copy = true;
+	launch(g, NULL, 0);
+	for (int i = 0; i < 200 && !(v && v[0].copied); i++) { /* the memory is made in the background */
+		if (v) {
+			ptc_workers_seats_done(t.w, v, n);
+			release(g);
+		}
+		at = stop(g, at + 3);
+		ok(ptc_workers_seats(t.w, &g->desc.key, &v, &n, &err), &err);
+	}
+	assert_true(v[0].copied);
+	release(g);
+	ok(ptc_workers_arm(t.w, &g->desc.key, at + 20, &passed, &step, &err), &err);
+	assert_int_equal(ptc_workers_wait_stopped(t.w, &g->desc.key, at + 20, &little, &err), PTC_ETIMEOUT);
+	memset(&s, 0, sizeof s);
+	touch(&v[0], &s, false);
+	check_state(&s, at);
+	ptc_workers_seats_done(t.w, v, n);
+	ok(ptc_workers_wait_stopped(t.w, &g->desc.key, at + 20, WAIT, &err), &err);
+	read_state(g, PTC_SEAT_STOPPED, &s);
+	check_state(&s, at + 20);
+}
+
+/* A ptcd that dies and comes back, at any time; ranks take no notice. */
+static void again(void)
+{
+	t.w = ptc_workers_free(t.w);
+	up();
+}
+
+static void test_restarted_while_running(void **state)
+{
+	struct group *g = group(2, 1, PTC_MODE_REBUILD, "", NULL);
+	struct state s;
+	uint64_t at = 0;
+
+	(void)state;
+	launch(g, NULL, 0);
+	for (int i = 0; i < 3; i++) {
+		again();
+		at = stop(g, at + 5);
+		read_state(g, PTC_SEAT_STOPPED, &s);
+		check_state(&s, at);
+		assert_true(s.blobs && s.blob_step == at);
+		release(g);
+	}
+	assert_int_equal(t.nnews, 0);
+}
+
+static void test_restarted_while_stopped(void **state)
+{
+	struct group *g = group(2, 1, PTC_MODE_RESTART, "", NULL);
+	struct state s;
+	uint64_t at;
+
+	(void)state;
+	g->desc.fast_copy = true;
+	launch(g, NULL, 0);
+	at = stop(g, 5);
+	for (int i = 0; i < 20; i++) {
+		again();
+		nap_us(2000 * (i % 3));
+		read_state(g, PTC_SEAT_STOPPED, &s); /* stays where it was, and says again what it carries */
+		check_state(&s, at);
+		assert_true(s.blobs && s.blob_step == at);
+	}
+	release(g);
+	at = stop(g, at + 3);
+	read_state(g, PTC_SEAT_STOPPED, &s);
+	check_state(&s, at);
+}
+
+static void test_restarted_while_declared(void **state)
+{
+	struct group *g = group(2, 1, PTC_MODE_RESTART, "", NULL);
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct state s;
+	uint64_t at;
+
+	(void)state;
+	ok(ptc_workers_start(t.w, &g->desc, WAIT, &err), &err);
+	again();
+	ok(ptc_workers_start(t.w, &g->desc, WAIT, &err), &err);
+	ok(ptc_workers_build(t.w, &g->desc, 0, false, WAIT, &err), &err);
+	again();
+	ok(ptc_workers_build(t.w, &g->desc, 0, false, WAIT, &err), &err);
+	go(g, NULL, 0);
+	at = stop(g, 3);
+	read_state(g, PTC_SEAT_STOPPED, &s);
+	check_state(&s, at);
+	again();
+	end(g);
+}
+
+static bool always(void *arg)
+{
+	(void)arg;
+	return true;
+}
+
+/* Told that their generation has ended, they wait in ptc_next, and say so to a ptcd that did not tell them. */
+static void test_restarted_while_ending(void **state)
+{
+	struct group *g = group(2, 1, PTC_MODE_REBUILD, "", NULL), *next;
+	struct ptc_wait no_wait = { .cancelled = always };
+	struct ptc_error err = PTC_ERROR_INIT;
+
+	(void)state;
+	launch(g, NULL, 0);
+	stop(g, 5);
+	assert_int_equal(ptc_workers_end(t.w, &g->desc.key, &no_wait, &err), PTC_ECANCELED);
+	nap_us(100000);
+	again();
+	nap_us(100000);
+	again();
+	end(g);
+	next = group(2, 2, PTC_MODE_REBUILD, "", NULL);
+	launch(next, NULL, 0);
+	stop(next, 3);
+	end(next);
+}
+
+static void test_rank_fails(void **state)
+{
+	struct group *g = group(2, 1, PTC_MODE_REBUILD, "crash", NULL);
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_worker_news news;
+	uint64_t step;
+	bool passed;
+	int rc;
+
+	(void)state;
+	launch(g, NULL, 0);
+	assert_true(has_news(PTC_NEWS_FAILED, &news));
+	assert_int_equal(news.rank, 1);
+	assert_true(WIFEXITED(news.exit_status) && WEXITSTATUS(news.exit_status) == 9);
+	assert_non_null(strstr(news.text, "about to crash"));
+	rc = ptc_workers_arm(t.w, &g->desc.key, 1000, &passed, &step, &err);
+	assert_int_equal(rc, PTC_ESTATE);
+	assert_non_null(strstr(err.text, "rank 1"));
+	/* told again by the next ptcd */
+	forget_news();
+	again();
+	assert_true(has_news(PTC_NEWS_FAILED, &news));
+	assert_int_equal(news.rank, 1);
+}
+
+static void test_program_that_cannot_start(void **state)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct group *g;
+
+	(void)state;
+	for (int mode = 0; mode < 2; mode++) {
+		g = group(2, 1 + (uint64_t)mode, mode ? PTC_MODE_REBUILD : PTC_MODE_RESTART, "early", NULL);
+		assert_int_equal(ptc_workers_start(t.w, &g->desc, WAIT, &err), PTC_ESTATE);
+		assert_non_null(strstr(err.text, "status 4"));
+		assert_non_null(strstr(err.text, "cannot start"));
+	}
+	g = group(1, 3, PTC_MODE_RESTART, "", NULL);
+	g->argv[0] = "/nowhere/at/all";
+	assert_int_equal(ptc_workers_start(t.w, &g->desc, WAIT, &err), PTC_EINVAL);
+	g = group(2, 4, PTC_MODE_RESTART, "nonsense", NULL);
+	ok(ptc_workers_start(t.w, &g->desc, WAIT, &err), &err);
+	assert_int_equal(ptc_workers_build(t.w, &g->desc, 0, false, WAIT, &err), PTC_ESTATE);
+	assert_non_null(strstr(err.text, "rank 1"));
+	assert_non_null(strstr(err.text, "status 5"));
+}
+
+static void test_finish(void **state)
+{
+	struct group *g = group(2, 1, PTC_MODE_REBUILD, "", "6");
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_worker_news news;
+	struct state s;
+	uint64_t step;
+	bool passed;
+
+	(void)state;
+	launch(g, NULL, 0);
+	assert_true(has_news(PTC_NEWS_FINISHED, &news));
+	assert_int_equal(news.step, 6);
+	/* a stop that comes too late */
+	ok(ptc_workers_arm(t.w, &g->desc.key, 50, &passed, &step, &err), &err);
+	assert_int_equal(ptc_workers_wait_stopped(t.w, &g->desc.key, 50, WAIT, &err), PTC_ESTATE);
+	assert_non_null(strstr(err.text, "finished"));
+	/* Given up: they wait on, because nothing has been committed yet, and that is said again. */
+	forget_news();
+	release(g);
+	assert_true(has_news(PTC_NEWS_FINISHED, &news));
+	forget_news();
+	again();
+	assert_true(has_news(PTC_NEWS_FINISHED, &news));
+	assert_int_equal(stop(g, 6), 6);
+	read_state(g, PTC_SEAT_STOPPED, &s);
+	check_state(&s, 6);
+	/* needed in another generation after all */
+	end(g);
+	g = group(2, 2, PTC_MODE_REBUILD, "", "6");
+	forget_news();
+	launch(g, &s, 6);
+	assert_true(has_news(PTC_NEWS_FINISHED, &news));
+	assert_int_equal(news.step, 6);
+}
+
+static void test_due(void **state)
+{
+	struct group *g = group(2, 1, PTC_MODE_REBUILD, "", "17");
+	struct ptc_worker_news news;
+	struct state s;
+
+	(void)state;
+	g->desc.snapshot_every = 5;
+	launch(g, NULL, 0);
+	for (uint64_t at = 5; at <= 15; at += 5) {
+		assert_true(has_news(PTC_NEWS_DUE, &news));
+		assert_int_equal(news.step, at);
+		if (at == 10) {
+			forget_news();
+			again();
+			assert_true(has_news(PTC_NEWS_DUE, &news));
+			assert_int_equal(news.step, at);
+		}
+		assert_int_equal(stop(g, at), at);
+		read_state(g, PTC_SEAT_STOPPED, &s);
+		check_state(&s, at);
+		forget_news();
+		release(g);
+	}
+	assert_true(has_news(PTC_NEWS_FINISHED, &news));
+	assert_int_equal(news.step, 17);
+}
+
+/* A rank that hangs is named; a rank that does not listen is killed. */
+static void test_hang(void **state)
+{
+	struct group *g = group(2, 1, PTC_MODE_REBUILD, "hang", NULL);
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_wait little = { .timeout_ms = 300 };
+	uint64_t step;
+	bool passed;
+
+	(void)state;
+	launch(g, NULL, 0);
+	ok(ptc_workers_arm(t.w, &g->desc.key, 1000, &passed, &step, &err), &err);
+	assert_int_equal(ptc_workers_wait_stopped(t.w, &g->desc.key, 1000, &little, &err), PTC_ETIMEOUT);
+	assert_non_null(strstr(err.text, "rank 0"));
+	assert_non_null(strstr(err.text, "step"));
+	g->desc.grace_ms = 200;
+	end(g);
+}
+
+static void test_deaf(void **state)
+{
+	struct group *g = group(1, 1, PTC_MODE_RESTART, "deaf", NULL);
+
+	(void)state;
+	g->desc.grace_ms = 400;
+	launch(g, NULL, 0);
+	end(g);
+}
+
+static void test_status(void **state)
+{
+	struct group *g = group(2, 1, PTC_MODE_REBUILD, "hang", NULL);
+	struct ptc_error err = PTC_ERROR_INIT;
+	uint64_t step;
+	bool passed;
+	char *json = NULL;
+	char path[512];
+
+	(void)state;
+	launch(g, NULL, 0);
+	for (int i = 0; i < 20000; i++) {
+		ok(ptc_workers_json(t.w, UUID, &json, &err), &err);
+		if (strstr(json, "\"loss\": 0.1666") && strstr(json, "\"step\": 5"))
+			break;
+		ptc_free(json);
+		nap_us(1000);
+	}
+	assert_non_null(strstr(json, "\"state\": \"running\""));
+	ptc_free(json);
+	ok(ptc_workers_log(t.w, UUID, 1, path, sizeof path, &err), &err);
+	assert_int_equal(access(path, R_OK), 0);
+	assert_int_equal(ptc_workers_log(t.w, UUID, 7, path, sizeof path, &err), PTC_ENOTFOUND);
+	/* its own launch goes, another one's calls find nothing */
+	g->desc.key.launch = 2;
+	assert_int_equal(ptc_workers_arm(t.w, &g->desc.key, 9, &passed, &step, &err), PTC_ENOTFOUND);
+	g->desc.key.launch = 1;
+}
+
+static void test_hostile_rank(void **state)
+{
+	struct group *g = group(1, 1, PTC_MODE_RESTART, "raw", NULL);
+	struct ptc_error err = PTC_ERROR_INIT;
+
+	(void)state;
+	assert_int_equal(ptc_workers_start(t.w, &g->desc, WAIT, &err), PTC_ESTATE);
+	if (!strstr(err.text, "status 0"))
+		print_error("%s\n", err.text);
+	assert_non_null(strstr(err.text, "status 0"));
+}
+
+static void test_misuse(void **state)
+{
+	struct group *g = group(1, 1, PTC_MODE_RESTART, "misuse", NULL);
+	struct ptc_worker_news news;
+
+	(void)state;
+	launch(g, NULL, 0);
+	assert_true(has_news(PTC_NEWS_FAILED, &news)); /* it leaves without ptc_finish */
+	nap_us(1000);
+	if (news.exit_status)
+		print_error("%s\n", news.text);
+	assert_int_equal(news.exit_status, 0);
+	assert_null(strstr(news.text, "misuse: "));
+}
+
+/* The token of a process in the hands of another. */
+static void test_stolen_token(void **state)
+{
+	struct group *g = group(1, 1, PTC_MODE_RESTART, "", NULL);
+	struct ptc_error err = PTC_ERROR_INIT;
+	char path[64], *env = NULL, *token = NULL, socket[160];
+	struct ptc_open_options o = { .size = sizeof o, .timeout_ms = 5000 };
+	struct ptc_seat_view *v;
+	ptc_client *c = NULL;
+	size_t n, len;
+
+	(void)state;
+	launch(g, NULL, 0);
+	ok(ptc_workers_seats(t.w, &g->desc.key, &v, &n, &err), &err);
+	snprintf(path, sizeof path, "/proc/%d/environ", (int)v[0].pid);
+	ok(ptc_sys_read_file(path, 1 << 20, &env, &len, &err), &err);
+	for (char *p = env; p < env + len; p += strlen(p) + 1)
+		if (strncmp(p, "PTC_WORKER_TOKEN=", 17) == 0)
+			token = p + 17;
+	assert_non_null(token);
+	snprintf(socket, sizeof socket, "%s/" UUID "/s", t.dir);
+	o.token = token;
+	o.socket = socket;
+	assert_int_equal(ptc_open(&o, &c), PTC_R_REFUSED);
+	assert_non_null(strstr(ptc_error_text(NULL), "made for process"));
+	/* What was borrowed of a rank that has ended cannot be read or written any more. */
+	end(g);
+	{
+		struct iovec there = { (void *)(uintptr_t)v[0].tensors[0].regions[0].address, 4 };
+		char buf[4] = { 0 };
+		struct iovec here = { buf, 4 };
+
+		assert_int_equal(ptc_seat_read(&v[0], &there, 1, &here, 1, &err), PTC_ESTATE);
+		assert_int_equal(ptc_seat_write(&v[0], &there, 1, &here, 1, &err), PTC_ESTATE);
+		assert_int_equal(ptc_seat_go(&v[0], false, NULL, 0, NULL, 0, &err), PTC_ESTATE);
+	}
+	ptc_workers_seats_done(t.w, v, n);
+	ptc_free(env);
+}
+
+/* Only what is declared, of a rank that is held. */
+static void test_memory_is_guarded(void **state)
+{
+	struct group *g = group(2, 1, PTC_MODE_RESTART, "", NULL);
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_seat_view *v;
+	char buf[64];
+	struct iovec there, here = { buf, 8 };
+	size_t n;
+
+	(void)state;
+	launch(g, NULL, 0);
+	ok(ptc_workers_seats(t.w, &g->desc.key, &v, &n, &err), &err);
+	there = (struct iovec){ (void *)(uintptr_t)v[0].tensors[1].regions[0].address, 8 };
+	assert_int_equal(ptc_seat_read(&v[0], &there, 1, &here, 1, &err), PTC_ESTATE);
+	ptc_workers_seats_done(t.w, v, n);
+	stop(g, 3);
+	ok(ptc_workers_seats(t.w, &g->desc.key, &v, &n, &err), &err);
+	ok(ptc_seat_read(&v[0], &there, 1, &here, 1, &err), &err);
+	/* the end of the last row of m: what follows is the rank's own */
+	there.iov_base = (void *)(uintptr_t)(v[0].tensors[0].regions[0].address +
+					     (MROWS - 1) * sizeof(float[2 * MCOLS]) + (MCOLS / 2 - 1) * sizeof(float));
+	there.iov_len = here.iov_len = 4;
+	ok(ptc_seat_read(&v[0], &there, 1, &here, 1, &err), &err);
+	there.iov_len = here.iov_len = 8;
+	assert_int_equal(ptc_seat_read(&v[0], &there, 1, &here, 1, &err), PTC_EINTERNAL);
+	assert_int_equal(ptc_seat_write(&v[0], &there, 1, &here, 1, &err), PTC_EINTERNAL);
+	here.iov_len = 4;
+	there.iov_base = (char *)there.iov_base + 4;
+	there.iov_len = 4;
+	assert_int_equal(ptc_seat_read(&v[0], &there, 1, &here, 1, &err), PTC_EINTERNAL);
+	there.iov_len = 0;
+	assert_int_equal(ptc_seat_read(&v[0], &there, 1, &here, 1, &err), PTC_EINTERNAL); /* of unequal length */
+	ptc_workers_seats_done(t.w, v, n);
+}
+
+int main(int argc, char **argv)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(test_life_restart, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_life_rebuild, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_life_fast, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_copied, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_restarted_while_running, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_restarted_while_stopped, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_restarted_while_declared, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_restarted_while_ending, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_rank_fails, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_program_that_cannot_start, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_finish, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_due, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_hang, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_deaf, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_status, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_hostile_rank, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_misuse, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_stolen_token, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_memory_is_guarded, setup, teardown),
+	};
+
+	if (argc > 1 && strcmp(argv[1], "--rank") == 0)
+		return rank_main(argc, argv);
+	if (readlink("/proc/self/exe", self, sizeof self - 1) < 0)
+		return 1;
+	signal(SIGPIPE, SIG_IGN);
+	ptc_fault_init();
+	if (argc > 1)
+		cmocka_set_test_filter(argv[1]);
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,442 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Life of the module and its loop: sockets, connections, ended processes, times. Happy path: poll, act under the lock, signal
+ * `changed`. Failure modes: an accept or a poll that fails is tried again at the next round; memory that runs out closes the
+ * connection it was for, which its rank makes anew. */
+#include "daemon/workers/internal.h"
+
+#include "base/alloc.h"
+#include "base/check.h"
+#include "base/cleanup.h"
+#include "base/log.h"
+#include "base/sys.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#define POLLED_MAX (1u << 16)
+
+void ptc_workers_wake(struct ptc_workers *w)
+{
+	uint64_t one = 1;
+	ssize_t n = write(w->wake, &one, sizeof one);
+
+	(void)n;
+}
+
+void ptc_workers_changed_locked(struct ptc_workers *w)
+{
+	pthread_cond_broadcast(&w->changed);
+	ptc_workers_wake(w);
+}
+
+int64_t ptc_workers_deadline(const struct ptc_wait *wait)
+{
+	return wait && wait->timeout_ms ? ptc_sys_now_ns() + wait->timeout_ms * 1000000 : 0;
+}
+
+int ptc_workers_pause_locked(struct ptc_workers *w, const struct ptc_wait *wait, int64_t deadline_ns,
+			     struct ptc_error *err)
+{
+	int64_t now = ptc_sys_now_ns(), until = now + 100000000;
+	struct timespec ts;
+
+	if (w->quit || (wait && wait->cancelled && wait->cancelled(wait->arg)))
+		return ptc_error_set(err, PTC_ECANCELED, "cancelled");
+	if (deadline_ns && now >= deadline_ns)
+		return ptc_error_set(err, PTC_ETIMEOUT, "not in time");
+	if (deadline_ns)
+		until = PTC_MIN(until, deadline_ns);
+	ts = (struct timespec){ .tv_sec = until / 1000000000, .tv_nsec = until % 1000000000 };
+	pthread_cond_timedwait(&w->changed, &w->lock, &ts);
+	return 0;
+}
+
+struct job *ptc_workers_job_locked(struct ptc_workers *w, const char *uuid)
+{
+	for (struct job *j = w->jobs; j; j = j->next)
+		if (strcmp(j->uuid, uuid) == 0)
+			return j;
+	return NULL;
+}
+
+static bool uuid_ok(const char *uuid)
+{
+	return strlen(uuid) == 36 && strspn(uuid, "0123456789abcdef-") == 36;
+}
+
+static int job_dirs(struct job *job, struct ptc_error *err)
+{
+	ptc_auto_free char *groups = ptc_asprintf("%s/groups", job->dir);
+	ptc_auto_free char *processes = ptc_asprintf("%s/processes", job->dir);
+	int rc;
+
+	if (!groups || !processes)
+		return ptc_grow_failed(err);
+	rc = ptc_sys_mkdirs(job->dir, 0711, err);
+	if (!rc && chmod(job->dir, 0711) != 0)
+		rc = ptc_error_errno(err, errno, "cannot open %s to its job's owner", job->dir);
+	if (!rc)
+		rc = ptc_sys_mkdirs(groups, 0700, err);
+	if (!rc)
+		rc = ptc_sys_mkdirs(processes, 0700, err);
+	return rc;
+}
+
+int ptc_workers_job_make_locked(struct ptc_workers *w, const char *uuid, uid_t uid, struct job **ret,
+				struct ptc_error *err)
+{
+	struct job *job = ptc_workers_job_locked(w, uuid);
+	int rc;
+
+	if (job && job->uid != uid)
+		return ptc_error_set(err, PTC_EPERM, "job %s belongs to user %u, not to %u", uuid, job->uid, uid);
+	if (job) {
+		*ret = job;
+		return 0;
+	}
+	if (!uuid_ok(uuid))
+		return ptc_error_set(err, PTC_EINVAL, "\"%.36s\" is no uuid", uuid);
+	if (w->njobs == WORKERS_JOBS_MAX)
+		return ptc_error_set(err, PTC_ELIMIT, "more than %d jobs with ranks on this node", WORKERS_JOBS_MAX);
+	job = ptc_calloc(1, sizeof *job);
+	if (!job)
+		return ptc_grow_failed(err);
+	job->listen = -1;
+	job->uid = uid;
+	memcpy(job->uuid, uuid, 37);
+	job->dir = ptc_asprintf("%s/%s", w->dir, uuid);
+	job->socket = ptc_asprintf("%s/%s/s", w->dir, uuid);
+	rc = job->dir && job->socket ? job_dirs(job, err) : ptc_grow_failed(err);
+	if (!rc)
+		rc = ptc_conn_listen(job, err);
+	if (rc) {
+		ptc_workers_job_free(job);
+		return rc;
+	}
+	job->next = w->jobs;
+	w->jobs = job;
+	w->njobs++;
+	*ret = job;
+	return 0;
+}
+
+void ptc_workers_job_free(struct job *job)
+{
+	if (!job)
+		return;
+	while (job->workers) {
+		struct worker *k = job->workers;
+
+		ptc_worker_detach_locked(k);
+		ptc_worker_remove_locked(k);
+	}
+	while (job->groups) {
+		struct group *g = job->groups;
+
+		job->groups = g->next;
+		g->job = NULL;
+		ptc_group_unref_locked(g);
+	}
+	if (job->listen >= 0)
+		close(job->listen);
+	ptc_free(job->dir);
+	ptc_free(job->socket);
+	ptc_free(job);
+}
+
+/* ---- loop -------------------------------------------------------------------- */
+
+struct polled {
+	struct pollfd *fds;
+	void **what; /* struct job, worker or conn; by kind */
+	char *kind;
+	size_t n, cap;
+	bool failed;
+};
+
+static void polled_add(struct polled *p, int fd, short events, char kind, void *what)
+{
+	if (p->n == p->cap) {
+		size_t cap = p->cap ? p->cap * 2 : 64;
+		struct pollfd *fds = cap > POLLED_MAX ? NULL : ptc_reallocarray(p->fds, cap, sizeof *fds);
+		void **list = fds ? ptc_reallocarray(p->what, cap, sizeof *list) : NULL;
+		char *kinds = list ? ptc_realloc(p->kind, cap) : NULL;
+
+		p->fds = fds ? fds : p->fds;
+		p->what = list ? list : p->what;
+		p->kind = kinds ? kinds : p->kind;
+		if (!kinds) {
+			p->failed = true; /* what is left out is polled when memory is there again */
+			return;
+		}
+		p->cap = cap;
+	}
+	p->fds[p->n] = (struct pollfd){ .fd = fd, .events = events };
+	p->what[p->n] = what;
+	p->kind[p->n++] = kind;
+}
+
+static void polled_fill_locked(struct ptc_workers *w, struct polled *p)
+{
+	p->n = 0;
+	p->failed = false;
+	polled_add(p, w->wake, POLLIN, 'e', w);
+	for (struct job *j = w->jobs; j; j = j->next) {
+		polled_add(p, j->listen, POLLIN, 'l', j);
+		for (struct worker *k = j->workers; k; k = k->next)
+			if (!k->ended && !k->reaping && k->process.pidfd >= 0)
+				polled_add(p, k->process.pidfd, POLLIN, 'p', k);
+	}
+	for (struct conn *c = w->conns; c; c = c->next)
+		polled_add(p, c->link.fd, POLLIN | (c->out ? POLLOUT : 0), 'c', c);
+}
+
+static void conn_event_locked(struct ptc_workers *w, struct conn *c, short events)
+{
+	if (events & POLLOUT)
+		ptc_conn_flush_locked(c);
+	if (events & (POLLIN | POLLHUP | POLLERR))
+		ptc_conn_read_locked(w, c);
+}
+
+/* Objects are only freed by this thread while it holds the lock, or by API calls (workers, jobs): what poll returned is compared
+ * with what is there now. */
+static bool still_there(const struct ptc_workers *w, char kind, const void *what, int fd)
+{
+	if (kind == 'c') {
+		for (const struct conn *c = w->conns; c; c = c->next)
+			if (c == what)
+				return c->link.fd == fd;
+		return false;
+	}
+	for (const struct job *j = w->jobs; j; j = j->next) {
+		if (kind == 'l' && j == what)
+			return j->listen == fd;
+		for (const struct worker *k = kind == 'p' ? j->workers : NULL; k; k = k->next)
+			if (k == what)
+				return k->process.pidfd == fd;
+	}
+	return false;
+}
+
+static void handle_locked(struct ptc_workers *w, struct polled *p)
+{
+	uint64_t n;
+
+	for (size_t i = 0; i < p->n; i++) {
+		if (!p->fds[i].revents)
+			continue;
+		if (p->kind[i] == 'e') {
+			if (read(w->wake, &n, sizeof n) < 0 && errno != EAGAIN)
+				ptc_debug("workers", "eventfd: %s", strerror(errno));
+			continue;
+		}
+		if (!still_there(w, p->kind[i], p->what[i], p->fds[i].fd))
+			continue;
+		if (p->kind[i] == 'l')
+			ptc_conn_accept_locked(w, p->what[i]);
+		else if (p->kind[i] == 'p')
+			ptc_worker_exited_locked(w, p->what[i]);
+		else
+			conn_event_locked(w, p->what[i], p->fds[i].revents);
+	}
+}
+
+static void close_broken_locked(struct ptc_workers *w, int64_t now_ns)
+{
+	struct conn **at = &w->conns;
+
+	while (*at) {
+		struct conn *c = *at;
+		bool stranger = !c->worker && now_ns - c->since_ns > WORKERS_HELLO_MS * INT64_C(1000000);
+
+		if (!c->broken && !stranger && !(c->closing && !c->out)) {
+			at = &c->next;
+			continue;
+		}
+		*at = c->next;
+		ptc_conn_close_locked(w, c);
+	}
+}
+
+static void times_locked(struct ptc_workers *w, int64_t now_ns)
+{
+	for (struct job *j = w->jobs; j; j = j->next)
+		for (struct worker *k = j->workers; k; k = k->next) {
+			ptc_worker_sample_locked(k, now_ns);
+			ptc_worker_left_locked(w, k, now_ns);
+			ptc_meet_expire_locked(k, now_ns);
+		}
+	ptc_workers_signals_locked(w, now_ns);
+	close_broken_locked(w, now_ns);
+	ptc_workers_forgotten_locked(w);
+}
+
+static void *loop(void *workers)
+{
+	struct ptc_workers *w = workers;
+	struct polled p = { 0 };
+
+	pthread_mutex_lock(&w->lock);
+	while (!w->quit) {
+		int timeout = w->jobs || w->conns ? WORKERS_SAMPLE_MS : -1;
+
+		polled_fill_locked(w, &p);
+		pthread_mutex_unlock(&w->lock);
+		if (poll(p.fds, p.n, timeout) < 0)
+			p.n = 0;
+		pthread_mutex_lock(&w->lock);
+		handle_locked(w, &p);
+		times_locked(w, ptc_sys_now_ns());
+		pthread_cond_broadcast(&w->changed);
+	}
+	pthread_mutex_unlock(&w->lock);
+	ptc_free(p.fds);
+	ptc_free(p.what);
+	ptc_free(p.kind);
+	return NULL;
+}
+
+/* ---- tasks -------------------------------------------------------------------- */
+
+struct task {
+	struct ptc_workers *w;
+	void (*fn)(struct ptc_workers *w, void *arg);
+	void *arg;
+};
+
+static void *run_task(void *arg)
+{
+	struct task t = *(struct task *)arg;
+
+	ptc_free(arg);
+	t.fn(t.w, t.arg);
+	pthread_mutex_lock(&t.w->lock);
+	t.w->ntasks--;
+	pthread_cond_broadcast(&t.w->changed);
+	pthread_mutex_unlock(&t.w->lock);
+	return NULL;
+}
+
+bool ptc_workers_task_locked(struct ptc_workers *w, void (*fn)(struct ptc_workers *w, void *arg), void *arg)
+{
+	struct task *t = w->ntasks < WORKERS_TASKS_MAX && !w->quit ? ptc_malloc(sizeof *t) : NULL;
+	pthread_attr_t attr;
+	pthread_t thread;
+	int e;
+
+	if (!t)
+		return false;
+	*t = (struct task){ w, fn, arg };
+	pthread_attr_init(&attr);
+	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+	e = pthread_create(&thread, &attr, run_task, t);
+	pthread_attr_destroy(&attr);
+	if (e) {
+		ptc_free(t);
+		return false;
+	}
+	w->ntasks++;
+	return true;
+}
+
+/* ---- life --------------------------------------------------------------------- */
+
+static int init(struct ptc_workers *w, const struct ptc_workers_env *env, struct ptc_error *err)
+{
+	pthread_condattr_t attr;
+
+	w->env = *env;
+	w->news_end = &w->news;
+	snprintf(w->node, sizeof w->node, "%s", env->node);
+	pthread_mutex_init(&w->lock, NULL);
+	pthread_condattr_init(&attr);
+	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+	pthread_cond_init(&w->changed, &attr);
+	pthread_condattr_destroy(&attr);
+	w->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	w->dir = ptc_strdup(env->dir);
+	if (w->wake < 0)
+		return ptc_error_errno(err, errno, "eventfd");
+	if (!w->dir)
+		return ptc_grow_failed(err);
+	if (env->cgroup)
+		snprintf(w->cgroup, sizeof w->cgroup, "%s", env->cgroup);
+	else
+		ptc_cgroup_find(w->cgroup, sizeof w->cgroup);
+	return ptc_sys_mkdirs(env->dir, 0711, err);
+}
+
+int ptc_workers_new(const struct ptc_workers_env *env, struct ptc_workers **ret_workers, struct ptc_error *err)
+{
+	struct ptc_workers *w = ptc_calloc(1, sizeof *w);
+	int rc;
+
+	if (!w)
+		return ptc_grow_failed(err);
+	rc = init(w, env, err);
+	if (!rc) {
+		pthread_mutex_lock(&w->lock);
+		rc = ptc_workers_adopt(w, err);
+		pthread_mutex_unlock(&w->lock);
+	}
+	if (!rc) {
+		w->loop_runs = pthread_create(&w->loop, NULL, loop, w) == 0;
+		w->reporter_runs = w->loop_runs && pthread_create(&w->reporter, NULL, ptc_workers_reporter, w) == 0;
+		if (!w->reporter_runs)
+			rc = ptc_error_set(err, PTC_EIO, "cannot start threads for workers");
+	}
+	if (rc) {
+		ptc_workers_free(w);
+		return rc;
+	}
+	*ret_workers = w;
+	return 0;
+}
+
+struct ptc_workers *ptc_workers_free(struct ptc_workers *w)
+{
+	if (!w)
+		return NULL;
+	pthread_mutex_lock(&w->lock);
+	w->quit = true;
+	ptc_workers_changed_locked(w);
+	while (w->ntasks)
+		pthread_cond_wait(&w->changed, &w->lock);
+	pthread_mutex_unlock(&w->lock);
+	if (w->loop_runs)
+		pthread_join(w->loop, NULL);
+	if (w->reporter_runs)
+		pthread_join(w->reporter, NULL);
+	while (w->conns) {
+		struct conn *c = w->conns;
+
+		w->conns = c->next;
+		ptc_conn_close_locked(w, c);
+	}
+	while (w->jobs) {
+		struct job *job = w->jobs;
+
+		w->jobs = job->next;
+		ptc_workers_job_free(job);
+	}
+	while (w->news) {
+		struct news_item *n = w->news;
+
+		w->news = n->next;
+		ptc_free(n);
+	}
+	if (w->wake >= 0)
+		close(w->wake);
+	pthread_cond_destroy(&w->changed);
+	pthread_mutex_destroy(&w->lock);
+	ptc_free(w->dir);
+	ptc_free(w);
+	return NULL;
+}

@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The ranks of live jobs on this node: their processes (spawn.h), their
+ * connections (seat), and what a switch does with them. The agent's peer calls
+ * are thin layers over this.
+ *
+ * Terms
+ *   group    the ranks of one (job, generation, launch) on this node
+ *   seat     one rank of a group: its process, its connection, its declarations
+ *
+ * A seat's states:
+ *
+ *   SPAWNED -> WAITING (in ptc_next) -> BUILDING (has its generation) -> DECLARED (in ptc_restore) -> RUNNING
+ *      |                ^                                                                              |
+ *      |                |                                    RUNNING (go on) <- STOPPED (at a boundary, or finished)
+ *      |                +------------ ENDING (told that its generation is over) <----------------------+
+ *      +-> any -> EXITED
+ *
+ * A process of mode `rebuild` that has ended its generation waits again and takes any seat of the next group; in mode `restart`
+ * it is told to exit.
+ *
+ * Happy path, by call: start -> (training goes on) -> arm, arm, wait_stopped -> seats read by the agent -> end -> build ->
+ * seats restored by the agent -> go.
+ * Failure modes: a rank that exits (PTC_ESTATE naming rank, status and the end of its log), that never comes to a boundary
+ * (the caller's wait ends: PTC_ETIMEOUT naming ranks), that declares nonsense (PTC_ELAYOUT naming tensor), that is not the process
+ * the seat was made for (refused by token, uid and pid).
+ *
+ * Threads: every function may be called from any thread. Waiting ones take a `struct ptc_wait`. Seats are borrowed
+ * between ptc_workers_seats and ptc_workers_seats_done; while they are, the group stays, though a process may still die. */
+#pragma once
+
+#include "base/status.h"
+#include "reshard/spec.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+#include <sys/uio.h>
+
+struct ptc_workers;
+
+struct ptc_wait {
+	bool (*cancelled)(void *arg); /* asked at least every 100 ms; NULL: never */
+	void *arg;
+	int64_t timeout_ms; /* 0: none */
+};
+
+struct ptc_group_key {
+	char uuid[37];
+	uint64_t generation, launch;
+};
+
+enum ptc_worker_mode { PTC_MODE_RESTART, PTC_MODE_REBUILD };
+
+struct ptc_group_rank {
+	uint32_t rank, local_rank, device;
+	uint32_t tp, pp, dp, cp; /* coordinates */
+};
+
+/* Everything a process needs to be started and to be told its generation. Borrowed during the call. */
+struct ptc_group_desc {
+	struct ptc_group_key key;
+	const char *job;
+	uid_t uid; /* the job's owner: processes run as this user, with its groups */
+	enum ptc_worker_mode mode;
+	bool fast_copy;                       /* copy: fast */
+	uint64_t snapshot_every;              /* 0: never */
+	uint32_t grace_ms;                    /* between asking to exit and SIGKILL */
+	const char *const *argv, *const *env; /* NULL-terminated; env has NAME=VALUE */
+	const char *cwd;
+	const char *config;  /* canonical text */
+	uint32_t degrees[6]; /* tp pp dp cp ep etp */
+	uint32_t zero, micro_batch, global_batch;
+	uint32_t world, node_rank, nodes;
+	const struct ptc_group_rank *ranks; /* of this node */
+	size_t nranks;
+	char rank0_node[64], rank0_address[256]; /* who holds what ranks meet by */
+};
+
+enum ptc_worker_news_kind { PTC_NEWS_FAILED, PTC_NEWS_FINISHED, PTC_NEWS_DUE };
+/* What the controller has to hear of; from a thread of ptc_workers, in order per group, repeated after a restart of ptcd. */
+struct ptc_worker_news {
+	struct ptc_group_key key;
+	enum ptc_worker_news_kind kind;
+	uint32_t rank;
+	uint64_t step;
+	int exit_status; /* as of wait(2) */
+	char text[1024]; /* one line, then the end of the log, for FAILED */
+};
+
+struct ptc_workers_env {
+	const char *node; /* our name */
+	const char *
+		dir; /* 0711: a folder per job inside, its owner's: socket, logs; ours: what is needed to find processes again */
+	const char *cgroup; /* where groups' cgroups are made; NULL: found from /proc/self/cgroup, or none */
+	void (*news)(void *arg, const struct ptc_worker_news *news);
+	/* Blocking: asks the daemon of rank 0's node for a key (it answers ptc_workers_meet_get); only for groups whose rank 0 is elsewhere. */
+	int (*meet_get)(void *arg, const struct ptc_group_key *key, const char *node, const char *address,
+			const char *name, void *buffer, size_t capacity, size_t *ret_len, const struct ptc_wait *wait,
+			struct ptc_error *err);
+	int (*meet_put)(void *arg, const struct ptc_group_key *key, const char *node, const char *address,
+			const char *name, const void *value, size_t len, struct ptc_error *err);
+	void *arg;
+};
+
+/* Takes up again the processes an earlier ptcd has started: they connect anew by themselves. */
+int ptc_workers_new(const struct ptc_workers_env *env, struct ptc_workers **ret_workers, struct ptc_error *err);
+/* Processes go on without us. */
+struct ptc_workers *ptc_workers_free(struct ptc_workers *w);
+
+/* Processes for every rank of the group exist and wait. Idempotent. rebuild: those of the job's running group that will be free count. */
+int ptc_workers_start(struct ptc_workers *w, const struct ptc_group_desc *desc, const struct ptc_wait *wait,
+		      struct ptc_error *err);
+/* One round of arming. *ret_passed: some rank is at or past `stop`; *ret_step: the greatest step any rank has published; then
+ * each such rank is held at its next boundary at the latest. Ranks that wait at an earlier stop go on to this one. */
+int ptc_workers_arm(struct ptc_workers *w, const struct ptc_group_key *key, uint64_t stop, bool *ret_passed,
+		    uint64_t *ret_step, struct ptc_error *err);
+int ptc_workers_wait_stopped(struct ptc_workers *w, const struct ptc_group_key *key, uint64_t stop,
+			     const struct ptc_wait *wait, struct ptc_error *err);
+/* Ranks of the group that wait at a stop go on (0); ranks that run are left alone, and their stop is cleared. Finished ranks stay: the
+ * end of the job (drop) or of the generation (end) lets them return from ptc_finish. */
+int ptc_workers_release(struct ptc_workers *w, const struct ptc_group_key *key, struct ptc_error *err);
+/* The group's generation is over: waits until every rank has exited or waits in ptc_next, killing after the grace time. */
+int ptc_workers_end(struct ptc_workers *w, const struct ptc_group_key *key, const struct ptc_wait *wait,
+		    struct ptc_error *err);
+/* Gives the group's ranks their generation; waits until all have declared. start_step and has_state: see ptc.h. */
+int ptc_workers_build(struct ptc_workers *w, const struct ptc_group_desc *desc, uint64_t start_step, bool has_state,
+		      const struct ptc_wait *wait, struct ptc_error *err);
+/* Ends every process of the job that is not of `keep` (NULL: all), in the background. */
+void ptc_workers_drop(struct ptc_workers *w, const char *uuid, const struct ptc_group_key *keep);
+
+/* The job has been deleted: as drop, and once nothing of it runs here its folder goes. Idempotent. */
+void ptc_workers_forget(struct ptc_workers *w, const char *uuid);
+/* Jobs that have a folder here. fn must not call back. */
+void ptc_workers_jobs(struct ptc_workers *w, void (*fn)(void *arg, const char *uuid), void *arg);
+/* Says again what is to be said of the group: what it said before may have been overwritten by what another group said. */
+void ptc_workers_retell(struct ptc_workers *w, const struct ptc_group_key *key);
+
+enum ptc_seat_state {
+	PTC_SEAT_SPAWNED,
+	PTC_SEAT_WAITING,
+	PTC_SEAT_BUILDING,
+	PTC_SEAT_DECLARED,
+	PTC_SEAT_RUNNING,
+	PTC_SEAT_STOPPED,
+	PTC_SEAT_ENDING,
+	PTC_SEAT_EXITED,
+};
+
+struct ptc_seat_region {
+	struct ptc_box box;           /* elements */
+	uint64_t address;             /* in the process, of the first element */
+	int64_t stride[PTC_MAX_DIMS]; /* bytes, never all 0 here */
+};
+/* One declared tensor; name is "NAME" or "NAME:FIELD". Immutable once declared. */
+struct ptc_seat_tensor {
+	char *name;
+	enum ptc_dtype dtype;
+	uint32_t ndim;
+	int64_t shape[PTC_MAX_DIMS];
+	bool tied;
+	struct ptc_seat_region *regions; /* row-major by offset, disjoint */
+	size_t nregions;
+};
+struct ptc_seat_blob {
+	char *name;
+	int scope; /* enum ptc_blob_scope */
+	void *data;
+	size_t len;
+};
+struct ptc_seat_cursor {
+	char *name, *tag;
+	uint64_t position;
+};
+struct ptc_seat_view {
+	struct ptc_group_rank rank;
+	enum ptc_seat_state state;
+	pid_t pid;
+	uint64_t step;
+	const struct ptc_seat_tensor *tensors; /* in name order; DECLARED and later */
+	size_t ntensors;
+	const struct ptc_seat_blob *blobs; /* as of the stop */
+	size_t nblobs;
+	const struct ptc_seat_cursor *cursors;
+	size_t ncursors;
+	bool staged; /* what ptc_seat_read reads is a copy the rank has made: it may go on meanwhile */
+	void *opaque;
+	/* copy: fast, STOPPED: its bytes have been copied to memory of ours. ptc_seat_read takes them from there, also after
+	 * ptc_workers_release, until ptc_workers_seats_done. */
+	bool copied;
+};
+/* PTC_ENOTFOUND: no such group here. */
+int ptc_workers_seats(struct ptc_workers *w, const struct ptc_group_key *key, struct ptc_seat_view **ret_seats,
+		      size_t *ret_n, struct ptc_error *err);
+void ptc_workers_seats_done(struct ptc_workers *w, struct ptc_seat_view *seats, size_t n);
+/* Copies from or to the process's memory (addresses of its declared regions only; a STOPPED or DECLARED seat). Counts of bytes must be equal. */
+int ptc_seat_read(const struct ptc_seat_view *seat, const struct iovec *remote, size_t nremote,
+		  const struct iovec *local, size_t nlocal, struct ptc_error *err);
+int ptc_seat_write(const struct ptc_seat_view *seat, const struct iovec *remote, size_t nremote,
+		   const struct iovec *local, size_t nlocal, struct ptc_error *err);
+/* What ptc_blob_get and ptc_cursor_get will answer; then the seat may go: ptc_restore returns. */
+int ptc_seat_go(const struct ptc_seat_view *seat, bool restored, const struct ptc_seat_blob *blobs, size_t nblobs,
+		const struct ptc_seat_cursor *cursors, size_t ncursors, struct ptc_error *err);
+
+/* What ranks of a group whose rank 0 is here meet by. get waits. */
+int ptc_workers_meet_put(struct ptc_workers *w, const struct ptc_group_key *key, const char *name, const void *value,
+			 size_t len, struct ptc_error *err);
+int ptc_workers_meet_get(struct ptc_workers *w, const struct ptc_group_key *key, const char *name, void *buffer,
+			 size_t capacity, size_t *ret_len, const struct ptc_wait *wait, struct ptc_error *err);
+
+/* For status: JSON array of this job's seats here: [{rank, generation, launch, state, pid, step, step_seconds, reports: {loss: ..}, cgroup, log}].
+ * ptc_free it. */
+int ptc_workers_json(struct ptc_workers *w, const char *uuid, char **ret_json, struct ptc_error *err);
+/* Path of a rank's log; PTC_ENOTFOUND. */
+int ptc_workers_log(struct ptc_workers *w, const char *uuid, uint32_t rank, char *ret_path, size_t size,
+		    struct ptc_error *err);

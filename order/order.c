@@ -1,0 +1,205 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The permutation is a Feistel network over Z_rows x Z_columns with cycle walking (J. Black, P. Rogaway: Ciphers with
+ * Arbitrary Finite Domains, CT-RSA 2002, "Generalized-Feistel Cipher"). Round functions are streams of SplitMix64
+ * (G. Steele, D. Lea, C. Flood: Fast Splittable Pseudorandom Number Generators, OOPSLA 2014), reduced to a range by the
+ * high half of a product (D. Lemire: Fast Random Integer Generation in an Interval, 2019; without its rejection: the
+ * bias is below range / 2^64). Why these sizes: docs/order.md.
+ *
+ * Happy path: rows * columns exceeds nsamples by less than rows, so that a walk takes little more than one turn; below
+ * 64 samples it takes 64 / nsamples on average. Failure modes: none; a walk returns to where it began at the latest. */
+#include "order/order.h"
+
+#define ROUNDS   12
+#define MIN_SIDE 8
+#define GAMMA    UINT64_C(0x9E3779B97F4A7C15)
+
+struct keys {
+	uint64_t round[ROUNDS];
+};
+
+static uint64_t mix(uint64_t z)
+{
+	z = (z ^ (z >> 30)) * UINT64_C(0xBF58476D1CE4E5B9);
+	z = (z ^ (z >> 27)) * UINT64_C(0x94D049BB133111EB);
+	return z ^ (z >> 31);
+}
+
+/* Output number i (from 0) of SplitMix64 seeded with s. */
+static uint64_t splitmix(uint64_t s, uint64_t i)
+{
+	return mix(s + (i + 1) * GAMMA);
+}
+
+/* floor(z * n / 2^64) for n <= 2^32, without 128-bit arithmetic. */
+static uint64_t scale(uint64_t z, uint64_t n)
+{
+	return ((z >> 32) * n + (((z & UINT32_MAX) * n) >> 32)) >> 32;
+}
+
+static struct keys epoch_keys(const struct ptc_order *order, uint64_t epoch)
+{
+	uint64_t key = mix(splitmix(order->seed, 0) + epoch);
+	struct keys keys;
+
+	for (uint64_t i = 0; i < ROUNDS; i++)
+		keys.round[i] = splitmix(key, i);
+	return keys;
+}
+
+static uint64_t forward(const struct ptc_order *o, const struct keys *keys, uint64_t x)
+{
+	do {
+		uint64_t row = x / o->columns, column = x % o->columns;
+
+		for (int i = 0; i < ROUNDS; i += 2) {
+			row += scale(splitmix(keys->round[i], column), o->rows);
+			row -= row >= o->rows ? o->rows : 0;
+			column += scale(splitmix(keys->round[i + 1], row), o->columns);
+			column -= column >= o->columns ? o->columns : 0;
+		}
+		x = row * o->columns + column;
+	} while (x >= o->nsamples);
+	return x;
+}
+
+static uint64_t backward(const struct ptc_order *o, const struct keys *keys, uint64_t x)
+{
+	do {
+		uint64_t row = x / o->columns, column = x % o->columns;
+
+		for (int i = ROUNDS - 2; i >= 0; i -= 2) {
+			column += o->columns - scale(splitmix(keys->round[i + 1], row), o->columns);
+			column -= column >= o->columns ? o->columns : 0;
+			row += o->rows - scale(splitmix(keys->round[i], column), o->rows);
+			row -= row >= o->rows ? o->rows : 0;
+		}
+		x = row * o->columns + column;
+	} while (x >= o->nsamples);
+	return x;
+}
+
+static uint64_t sqrt_ceil(uint64_t n)
+{
+	uint64_t root = 0;
+
+	for (uint64_t bit = UINT64_C(1) << 31; bit; bit >>= 1)
+		if ((root + bit) * (root + bit) < n)
+			root += bit;
+	return root + 1; /* the greatest root with root^2 < n, plus 1 */
+}
+
+bool ptc_order_init(struct ptc_order *ret_order, uint64_t nsamples, uint64_t seed)
+{
+	struct ptc_order o = { .nsamples = nsamples, .seed = seed, .shuffled = true };
+
+	if (!nsamples || nsamples > PTC_ORDER_MAX)
+		return false;
+	o.rows = sqrt_ceil(nsamples);
+	if (o.rows < MIN_SIDE)
+		o.rows = MIN_SIDE;
+	o.rows += o.rows & 1; /* an even side: otherwise all rounds are even permutations, and so is the result */
+	o.columns = nsamples / o.rows + (nsamples % o.rows != 0);
+	if (o.columns < MIN_SIDE)
+		o.columns = MIN_SIDE;
+	*ret_order = o;
+	return true;
+}
+
+bool ptc_order_init_sequential(struct ptc_order *ret_order, uint64_t nsamples)
+{
+	if (!ptc_order_init(ret_order, nsamples, 0))
+		return false;
+	ret_order->shuffled = false;
+	return true;
+}
+
+uint64_t ptc_order_at(const struct ptc_order *order, uint64_t epoch, uint64_t i)
+{
+	struct keys keys;
+
+	if (i >= order->nsamples)
+		return PTC_ORDER_NONE;
+	if (!order->shuffled)
+		return i;
+	keys = epoch_keys(order, epoch);
+	return forward(order, &keys, i);
+}
+
+uint64_t ptc_order_find(const struct ptc_order *order, uint64_t epoch, uint64_t sample)
+{
+	struct keys keys;
+
+	if (sample >= order->nsamples)
+		return PTC_ORDER_NONE;
+	if (!order->shuffled)
+		return sample;
+	keys = epoch_keys(order, epoch);
+	return backward(order, &keys, sample);
+}
+
+bool ptc_order_fill(const struct ptc_order *order, uint64_t position, uint64_t n, uint64_t *ret_samples)
+{
+	uint64_t epoch = position / order->nsamples, i = position % order->nsamples;
+	struct keys keys = epoch_keys(order, epoch);
+
+	if (n > UINT64_MAX - position)
+		return false;
+	for (uint64_t k = 0; k < n; k++, i++) {
+		if (i == order->nsamples) {
+			i = 0;
+			keys = epoch_keys(order, ++epoch);
+		}
+		ret_samples[k] = order->shuffled ? forward(order, &keys, i) : i;
+	}
+	return true;
+}
+
+bool ptc_batch_init(struct ptc_batch *ret_batch, uint64_t global, uint32_t micro, uint32_t dp)
+{
+	uint64_t width = (uint64_t)micro * dp;
+
+	if (!global || !width || global > PTC_ORDER_MAX || width > PTC_ORDER_MAX)
+		return false;
+	*ret_batch = (struct ptc_batch){ .global = global,
+					 .n_micro = global / width + (global % width != 0),
+					 .width = width,
+					 .micro = micro,
+					 .dp = dp };
+	return true;
+}
+
+bool ptc_batch_slot(const struct ptc_batch *batch, uint64_t micro_step, uint32_t dp_rank, uint64_t k,
+		    uint64_t *ret_offset)
+{
+	uint64_t slot;
+
+	if (micro_step >= batch->n_micro || dp_rank >= batch->dp || k >= batch->micro) {
+		*ret_offset = PTC_ORDER_NONE;
+		return false;
+	}
+	/* Less than global + width, so it fits. */
+	slot = micro_step * batch->width + (uint64_t)dp_rank * batch->micro + k;
+	*ret_offset = slot % batch->global;
+	return slot < batch->global;
+}
+
+bool ptc_batch_fill(const struct ptc_batch *batch, const struct ptc_order *order, uint64_t position,
+		    uint64_t micro_step, uint32_t dp_rank, uint64_t *ret_samples, float *ret_weights)
+{
+	uint64_t offset;
+
+	if (micro_step >= batch->n_micro || dp_rank >= batch->dp || batch->global > UINT64_MAX - position)
+		return false;
+	/* Neighbouring slots are neighbours in the batch, but where padding starts over: runs up to there. */
+	for (uint64_t k = 0, n; k < batch->micro; k += n) {
+		bool real = ptc_batch_slot(batch, micro_step, dp_rank, k, &offset);
+
+		n = batch->global - offset;
+		if (n > batch->micro - k)
+			n = batch->micro - k;
+		ptc_order_fill(order, position + offset, n, ret_samples + k);
+		for (uint64_t j = k; j < k + n; j++)
+			ret_weights[j] = real ? 1.0f : 0.0f;
+	}
+	return true;
+}

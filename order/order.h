@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which samples a training job consumes, in which order, and which rank gets which of them: the one definition.
+ *
+ * Happy path: an order is made from the number of samples and a seed; the job's position counts the samples consumed
+ * since its start; a step consumes the next global batch; each data-parallel rank asks for its micro batches of it.
+ * Any element is computed from its index alone, so that a job goes on from its position under any parallelism.
+ * Failure modes: arguments out of range are refused (false, or PTC_ORDER_NONE); there is no other.
+ *
+ * What is computed here is part of a job's stored meaning and never changes; docs/order.md defines it exactly.
+ * Pure, libc only, allocates nothing; all functions are thread-safe on objects that nobody writes. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define PTC_ORDER_MAX  (UINT64_C(1) << 63) /* samples, and slots of a batch: sums of two stay in 64 bits */
+#define PTC_ORDER_NONE UINT64_MAX          /* no sample, position or offset */
+
+/* The order of the samples in every epoch. In the caller's memory, no clean-up; the members are for order.c. */
+struct ptc_order {
+	uint64_t nsamples;
+	uint64_t seed;
+	uint64_t rows, columns;
+	bool shuffled;
+};
+
+/* A permutation of [0, nsamples) for each epoch, drawn by seed and epoch. false: nsamples is 0 or above PTC_ORDER_MAX. */
+bool ptc_order_init(struct ptc_order *ret_order, uint64_t nsamples, uint64_t seed);
+/* The same without shuffling: every epoch is 0, 1, 2 ... */
+bool ptc_order_init_sequential(struct ptc_order *ret_order, uint64_t nsamples);
+
+/* The sample at place i of an epoch; PTC_ORDER_NONE unless i < nsamples. */
+uint64_t ptc_order_at(const struct ptc_order *order, uint64_t epoch, uint64_t i);
+/* The place of a sample in an epoch, the inverse of ptc_order_at; PTC_ORDER_NONE unless sample < nsamples. */
+uint64_t ptc_order_find(const struct ptc_order *order, uint64_t epoch, uint64_t sample);
+/* The n samples from a position of the job on: position p is place p % nsamples of epoch p / nsamples, so nothing is
+ * dropped or repeated where an epoch ends. false, and nothing written: position + n exceeds 64 bits. */
+bool ptc_order_fill(const struct ptc_order *order, uint64_t position, uint64_t n, uint64_t *ret_samples);
+
+/* How a global batch is divided. In the caller's memory, no clean-up. A step has n_micro micro steps; in each, each of
+ * dp ranks has micro slots. Read the members, do not write them. */
+struct ptc_batch {
+	uint64_t global;
+	uint64_t n_micro; /* ceil(global / (micro * dp)), the same for all ranks */
+	uint64_t width;   /* micro * dp */
+	uint32_t micro;
+	uint32_t dp;
+};
+
+/* false: one of the numbers is 0, or global or micro * dp is above PTC_ORDER_MAX. */
+bool ptc_batch_init(struct ptc_batch *ret_batch, uint64_t global, uint32_t micro, uint32_t dp);
+
+/* Slot k of a rank in a micro step: true, and which sample of the global batch it holds (0 .. global - 1), each exactly
+ * once over all slots; or false for padding, which names a sample of the same batch again, to be given weight 0. Also
+ * false, with PTC_ORDER_NONE: micro step, rank or slot does not exist. */
+bool ptc_batch_slot(const struct ptc_batch *batch, uint64_t micro_step, uint32_t dp_rank, uint64_t k,
+		    uint64_t *ret_offset);
+
+/* A rank's whole micro batch, when the global batch starts at a position of the job: batch->micro samples, and their
+ * weights, 1 or 0. The loss of a step is the sum of weight * loss over all ranks and micro steps, divided by global
+ * (never by the number or the weights of a rank's own slots: a micro batch can be all padding).
+ * false, and nothing written: no such micro step or rank, or position + global exceeds 64 bits. */
+bool ptc_batch_fill(const struct ptc_batch *batch, const struct ptc_order *order, uint64_t position,
+		    uint64_t micro_step, uint32_t dp_rank, uint64_t *ret_samples, float *ret_weights);
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What scripts/quickstart shows, once everything is built: a GPT in PyTorch trains on eight ranks of four daemons, and is
+resized with ptcctl while it trains; then its losses and samples are compared with a run of one process that never heard
+of ptc. Every step is a command that a person could type; they are printed. Failure: the command, its message and the
+last lines of the logs; the cluster is taken down in any case."""
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+import curve
+from cluster import ROOT, Cluster, ClusterError, wait_for
+
+JOB = "gpt"
+GPT = os.path.join(ROOT, "examples", "gpt")
+GPUS = {8: "tp=2,pp=2,dp=2", 4: "tp=4", 6: "tp=2,dp=3"}
+ORDER = [8, 4, 6, 8]
+TOLERANCE = {"float32": 2e-6, "float64": 1e-12}
+
+
+def say(text=""):
+    print(text, flush=True)
+
+
+def check_samples(curve_, steps, records, global_batch):
+    """Every sample once an epoch, however many epochs the steps made: no count is more than one above another."""
+    counts = [0] * records
+    for step in curve_.values():
+        if len(step["samples"]) != global_batch:
+            raise ClusterError(f"a step took {len(step['samples'])} samples, not {global_batch}")
+        for sample in step["samples"]:
+            counts[sample] += 1
+    epochs = steps * global_batch // records
+    if min(counts) < epochs or max(counts) > epochs + 1:
+        raise ClusterError(f"samples were used {min(counts)} to {max(counts)} times in {epochs} epochs and a part")
+
+
+class Show:
+    def __init__(self, cluster, directory, options):
+        self.c, self.dir, self.o = cluster, directory, options
+        self.summaries = []
+        self.log = os.path.join(directory, "steps")
+        self.reference = os.path.join(directory, "reference")
+        os.makedirs(self.log)
+        self.arguments = ["--steps", str(options.steps), "--dtype", options.dtype, "--records", str(options.records),
+                          "--global-batch", str(options.global_batch), "--micro-batch", str(options.micro_batch)]
+
+    def ptcctl(self, *args, **kw):
+        say(f"$ ptcctl {' '.join(args)}")
+        return self.c.ptcctl(*args, timeout_s=240, **kw)
+
+    def uninterrupted(self):
+        """One process, ptc not imported."""
+        argv = [sys.executable, "-B", os.path.join(GPT, "train_plain.py"), *self.arguments, "--out", self.reference]
+        say(f"$ python examples/gpt/train_plain.py {' '.join(self.arguments)}")
+        start = time.monotonic()
+        subprocess.run(argv, check=True, stdin=subprocess.DEVNULL)
+        say(f"  one process, {self.o.steps} steps in {time.monotonic() - start:.0f} s")
+
+    def write_job(self):
+        job = {"version": 1, "name": JOB, "mode": self.o.mode, "gpus": GPUS,
+               "run": {"argv": [sys.executable, "-B", os.path.join(GPT, "train.py"), *self.arguments, "--out", self.log],
+                       "cwd": GPT, "env": {"PYTHONPATH": os.path.join(ROOT, "client", "python"), "OMP_NUM_THREADS": "1",
+                                           "PTC_LIBRARY": os.path.join(self.c.options["build"], "client", "lib", "libptc.so.0")}}}
+        path = os.path.join(self.dir, "job.yaml")
+        with open(path, "w") as f:
+            json.dump(job, f, indent=1)  # JSON is YAML
+        return path
+
+    def status(self):
+        return self.c.json("status", JOB)["jobs"][0]
+
+    def wait_step(self, step):
+        def there():
+            s = self.status()
+            if s["run"]["state"] in ("failed", "stopped"):
+                raise ClusterError(f"the job has {s['run']['state']}: {s['run'].get('text', '')}\n"
+                                   + self.c.ptcctl("events", JOB).stdout)
+            return s["run"]["state"] == "done" or s["run"].get("step", -1) >= step
+
+        wait_for(there, 240, f"step {step}", 0.1)
+
+    def train(self):
+        self.ptcctl("run", "-f", self.write_job(), "--gpus", str(ORDER[0]), "--wait")
+        last = 0
+        for gpus in ORDER[1:]:
+            self.wait_step(last + 11)
+            r = self.ptcctl("resize", JOB, "--gpus", str(gpus), "--wait", "--format", "json")
+            s = json.loads(r.stdout)
+            self.summaries.append(s)
+            last = s["step"]
+            say(f"  {s['from']} -> {s['to']} at step {s['step']}, training stood still for "
+                f"{s['pause']['total_ms'] / 1000:.2f} s")
+        wait_for(lambda: self.status()["run"]["state"] == "done", 240, "the end of the training", 0.2)
+
+    def table(self):
+        say("\nEach switch (MB between and within nodes beside the least that any placement needs; pause in ms):")
+        head = ("from", "to", "step", "between", "bound", "within", "digests", "stop", "copy", "commit", "end", "build", "move",
+                "restore", "first step", "pause")
+        rows = []
+        for s in self.summaries:
+            t, p = s["plan"]["totals"], s["pause"]
+            bound = t["bound_any_mapping"]
+            rows.append((s["from"], s["to"], str(s["step"]), f"{t['between_nodes'] / 1e6:.1f}",
+                         ("" if t["bound_exact"] else "≥ ") + f"{bound / 1e6:.1f}", f"{t['within_node'] / 1e6:.1f}",
+                         str(s["digests_verified"]),
+                         *(f"{p.get(k + '_ms', 0):.0f}" for k in ("stop", "copy", "commit", "end", "build", "move", "restore",
+                                                                  "first_step", "total"))))
+        widths = [max(len(r[i]) for r in [head, *rows]) for i in range(len(head))]
+        for r in [head, *rows]:
+            say("  " + "  ".join(v.ljust(w) if i < 2 else v.rjust(w) for i, (v, w) in enumerate(zip(r, widths))))
+
+    def losses(self):
+        reference, found = curve.read(self.reference), curve.read(self.log)
+        try:
+            worst = curve.difference(reference, found)
+        except ValueError as e:
+            raise ClusterError(f"beside the uninterrupted run: {e}") from e
+        say("\nLoss beside the uninterrupted run:")
+        for step in [*range(0, self.o.steps, max(1, self.o.steps // 12)), self.o.steps - 1]:
+            ours, theirs = found[step]["loss"], reference[step]["loss"]
+            say(f"  step {step:4}  {ours:.12f}  {theirs:.12f}  {abs(ours - theirs) / abs(theirs):.1e} apart")
+        if worst > TOLERANCE[self.o.dtype]:
+            raise ClusterError(f"losses are {worst:.1e} apart; rounding explains {TOLERANCE[self.o.dtype]:g}")
+        check_samples(found, self.o.steps, self.o.records, self.o.global_batch)
+        first, last = reference[0]["loss"], reference[self.o.steps - 1]["loss"]
+        if last > 0.7 * first:
+            raise ClusterError(f"the loss went from {first:.3f} to {last:.3f} only: this run shows nothing")
+        say(f"\n{self.o.steps} steps, each with the same {self.o.global_batch} samples and learning rate as the uninterrupted run's, each "
+            f"sample once an epoch ({self.o.steps * self.o.global_batch / self.o.records:.1f} epochs)")
+        say(f"losses at most {worst:.1e} apart, where {TOLERANCE[self.o.dtype]:g} is rounding ({self.o.dtype}); the loss fell from {first:.3f} "
+            f"to {last:.3f}")
+
+
+def main():
+    p = argparse.ArgumentParser(prog="scripts/quickstart", description=__doc__)
+    p.add_argument("--transport", choices=["tls", "unix", "insecure"], default="tls")
+    p.add_argument("--mode", choices=["rebuild", "restart"], default="rebuild")
+    p.add_argument("--dtype", choices=["float64", "float32"], default="float64")
+    p.add_argument("--steps", type=int, default=72)
+    p.add_argument("--records", type=int, default=510)
+    p.add_argument("--global-batch", type=int, default=20)
+    p.add_argument("--micro-batch", type=int, default=5)
+    options = p.parse_args()
+    directory = tempfile.mkdtemp(prefix="ptc-quickstart-")
+    os.chmod(directory, 0o755)
+    start, failed = time.monotonic(), True
+    cluster = Cluster.create(os.path.join(directory, "cluster"), nodes=4, devices=2, transport=options.transport,
+                             build=os.path.join(ROOT, "build", "release"))
+    try:
+        show = Show(cluster, directory, options)
+        show.uninterrupted()
+        say(f"starting four daemons of two devices each ({options.transport})")
+        cluster.up()
+        show.train()
+        show.table()
+        show.losses()
+        failed = False
+    except (ClusterError, subprocess.SubprocessError, KeyError) as e:
+        print(f"quickstart: {e}", file=sys.stderr)
+        for node in cluster.nodes.values():
+            print(f"---- {node.log_file}\n{node.log_tail(8)}", file=sys.stderr)
+    finally:
+        complaints = cluster.down()
+        shutil.rmtree(directory, ignore_errors=True)
+    for line in complaints:
+        print(f"quickstart: {line}", file=sys.stderr)
+    if failed or complaints:
+        return 1
+    say(f"done in {time.monotonic() - start:.0f} s")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

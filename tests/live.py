@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A job whose ranks run tests/trainer.py, through ptcctl; and what its state must be after any step."""
+import glob
+import json
+import os
+import sys
+
+import harness
+import numpy as np
+import trainer
+from harness import PATIENCE, wait_for
+from safetensors.numpy import load_file
+
+
+class Job:
+    def __init__(self, c, directory, name="live", mode="restart", rows=13, layers=4, gpus=None, run=None, **options):
+        self.c, self.name, self.dir, self.rows, self.layers = c, name, directory, rows, layers
+        self.logs = os.path.join(directory, "steps")
+        os.makedirs(self.logs, exist_ok=True)
+        os.chmod(self.logs, 0o777)
+        argv = [sys.executable, "-B", os.path.join(harness.ROOT, "tests", "trainer.py"), "--rows", str(rows), "--layers",
+                str(layers), "--log", self.logs]
+        for key, value in options.items():
+            argv += [f"--{key.replace('_', '-')}", str(value)]
+        env = {"PYTHONPATH": os.path.join(harness.ROOT, "client", "python"),
+               "PTC_LIBRARY": harness.binary("client/lib/libptc.so.0"), "PYTHONDONTWRITEBYTECODE": "1",
+               harness.clusters.MARK: c.options["id"], **harness.sanitizer_env()}
+        spec = {"version": 1, "name": name, "mode": mode, "run": {"argv": argv, "env": env}, **(run or {})}
+        if gpus:
+            spec["gpus"] = gpus
+        self.yaml = os.path.join(directory, f"{name}.yaml")
+        with open(self.yaml, "w") as f:
+            json.dump(spec, f)  # JSON is YAML
+
+    def run(self, config, **kw):
+        kw.setdefault("timeout_s", 120 * PATIENCE)
+        return self.c.ptcctl("run", "-f", self.yaml, "--config", str(config), "--wait", **kw)
+
+    def resize(self, config, **kw):
+        kw.setdefault("timeout_s", 120 * PATIENCE)
+        r = self.c.ptcctl("resize", self.name, "--config", str(config), "--wait", "--format", "json", **kw)
+        return json.loads(r.stdout) if r.returncode == 0 else r
+
+    def do(self, verb, **kw):
+        kw.setdefault("timeout_s", 120 * PATIENCE)
+        return self.c.ptcctl(verb, self.name, *(["--wait"] if verb == "snapshot" else []), **kw)
+
+    def status(self, **kw):
+        return self.c.json("status", self.name, **kw)["jobs"][0]
+
+    def step(self):
+        return self.status()["run"].get("step", -1)
+
+    def wait_step(self, step, timeout_s=60):
+        return wait_for(lambda: self.step() >= step or None, timeout_s * PATIENCE, f"step {step}", 0.05)
+
+    def wait_run(self, state, timeout_s=60):
+        return wait_for(lambda: (lambda s: s if s["run"]["state"] == state and s["phase"] == "idle" else None)(self.status()),
+                        timeout_s * PATIENCE, f"job {state}", 0.05)
+
+    def expected(self, step):
+        """{field: {name: array}} after `step` steps."""
+        tensors = {f"layer.{l}.weight": trainer.layer(self.rows, l, step) for l in range(self.layers)}
+        fields = {f"layer.{l}.weight": trainer.layer(self.rows, l, step, -1) for l in range(self.layers)}
+        return {"param": {**tensors, "steps": np.array(step, dtype=np.int64)}, "m": fields}
+
+    def check_state(self, case, step, directory):
+        """What is committed is the state after exactly `step` steps, every byte."""
+        os.makedirs(directory, exist_ok=True)
+        model = os.path.join(directory, "model.safetensors")
+        self.c.ptcctl("export", self.name, model, timeout_s=60 * PATIENCE)
+        found = load_file(model)
+        want = self.expected(step)
+        flat = {**want["param"], **{f"{n}:m": a for n, a in want["m"].items()}}
+        case.assertEqual(sorted(flat), sorted(found))
+        for name, array in flat.items():
+            case.assertEqual(array.dtype, found[name].dtype, name)
+            case.assertEqual(array.tobytes(), found[name].tobytes(), f"{name} at step {step}")
+
+    def processes(self):
+        """Ids of the ranks that run."""
+        found = []
+        for entry in os.listdir("/proc"):
+            try:
+                with open(f"/proc/{entry}/cmdline", "rb") as f:
+                    if entry.isdigit() and self.logs.encode() in f.read().split(b"\0"):
+                        found.append(int(entry))
+            except OSError:
+                continue
+        return found
+
+    def steps_logged(self):
+        """{(generation, launch, rank): [step]} of all ranks so far."""
+        out = {}
+        for path in glob.glob(os.path.join(self.logs, "*.jsonl")):
+            g, l, r = os.path.basename(path)[:-6].split("-")
+            with open(path) as f:
+                out[int(g[1:]), int(l[1:]), int(r[1:])] = [json.loads(line)["step"] for line in f if line.endswith("\n")]
+        return out

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""examples/c-trainer under a cluster: whatever its parallelism does meanwhile, its losses and samples are those of one
+process that has never heard of ptcd."""
+import glob
+import json
+import os
+import subprocess
+
+import harness
+import live
+from harness import LONG, PATIENCE
+
+PROGRAM = harness.binary("examples/c-trainer/c-trainer")
+TOLERANCE = 1e-12  # relative: sums are made in another order
+BATCH = "global_batch=24,micro_batch=5"  # 24 samples in slots of 5: no dp but 1 divides them, so some slots are padding
+
+
+class Trainer(live.Job):
+    """A job whose ranks run the C trainer; each process appends its lines to a file of its own."""
+
+    def __init__(self, c, directory, mode, steps, sleep_ms):
+        self.c, self.name, self.dir, self.steps = c, "ridge", directory, steps
+        self.logs = os.path.join(directory, "lines")
+        os.makedirs(self.logs)
+        os.chmod(self.logs, 0o777)
+        self.argv = [PROGRAM, "--steps", str(steps), "--sleep-ms", str(sleep_ms)]
+        script = 'exec "$@" >>"$LINES/$$.jsonl"'
+        spec = {"version": 1, "name": self.name, "mode": mode,
+                "run": {"argv": ["/bin/sh", "-c", script, "sh", *self.argv],
+                        "env": {"LINES": self.logs, harness.clusters.MARK: c.options["id"], **harness.sanitizer_env()}}}
+        self.yaml = os.path.join(directory, "ridge.yaml")
+        with open(self.yaml, "w") as f:
+            json.dump(spec, f)
+
+    def lines(self):
+        out = []
+        for path in glob.glob(os.path.join(self.logs, "*.jsonl")):
+            with open(path) as f:
+                out += [json.loads(line) for line in f if line.endswith("\n")]
+        return out
+
+    def reference(self, **options):
+        argv = [PROGRAM, "--alone", "--steps", str(self.steps), "--global-batch", "24", "--micro-batch", "5"]
+        for key, value in options.items():
+            argv += [f"--{key}", str(value)]
+        r = subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=True, text=True, timeout=300,
+                           env={**os.environ, **harness.sanitizer_env()})
+        return [json.loads(line) for line in r.stdout.splitlines()]
+
+
+def differences(lines, reference):
+    """What of a run is not as in the reference: (step, what)."""
+    found, steps = [], {}
+    for line in lines:
+        steps.setdefault(line["step"], []).append(line)
+    for want in reference:
+        of = steps.pop(want["step"], [])
+        if len({(line["generation"], line["launch"]) for line in of}) != 1:
+            found.append((want["step"], f"done {len(of)} times, by ranks of different generations or none"))
+            continue
+        for key in ("loss", "average"):
+            if any(abs(line[key] - want[key]) > TOLERANCE * abs(want[key]) for line in of):
+                found.append((want["step"], f"{key} {[line[key] for line in of]}, not {want[key]}"))
+        samples = sorted(s for line in of if line["tp_rank"] == 0 for s in line["samples"])
+        if samples != sorted(want["samples"]):
+            found.append((want["step"], "other samples"))
+    return found + [(step, "beyond the end") for step in steps]
+
+
+class CTrainer(harness.Case):
+    def resizes(self, mode):
+        with self.cluster(nodes=2, devices=2) as c:
+            job = Trainer(c, self.dir, mode, steps=1 << 40, sleep_ms=2)
+            job.run(f"tp=2,dp=2,{BATCH}")
+            at = 0
+            for config in ("tp=3", "dp=4", "tp=1", "tp=2,dp=2"):
+                job.wait_step(at + 20)
+                at = job.resize(f"{config},{BATCH}")["step"]
+            job.wait_step(at + 100)
+            job.do("stop")
+            job.steps = job.wait_run("stopped")["step"]
+            reference = job.reference()
+            self.assertLess(reference[-1]["loss"], 0.1 * reference[0]["loss"])
+            self.assertEqual([], differences(job.lines(), reference))
+            # A reference that is wrong from the first step on, by less than anybody would see: found.
+            self.assertGreater(len(differences(job.lines(), job.reference(rate=0.05 * (1 + 1e-7)))), job.steps / 2)
+
+    def test_finishes(self):
+        with self.cluster(nodes=2, devices=2) as c:
+            job = Trainer(c, self.dir, "restart", steps=60, sleep_ms=0)
+            job.run(f"tp=2,dp=2,{BATCH}")
+            self.assertEqual(60, job.wait_run("done")["step"])
+            self.assertEqual([], differences(job.lines(), job.reference()))
+
+    def test_resizes_restart(self):
+        self.resizes("restart")
+
+    def test_resizes_rebuild(self):
+        self.resizes("rebuild")
+
+    def test_fifty_switches(self):
+        """Nothing grows from the fifth on: memory, descriptors, processes, files."""
+        switches = 50 if LONG or not harness.SANITIZED else 15
+        with self.cluster(nodes=2, devices=2) as c:
+            job = Trainer(c, self.dir, "rebuild", steps=1 << 40, sleep_ms=1)
+            job.run(f"tp=2,dp=2,{BATCH}")
+            at, rows = 0, []
+            for i in range(switches):
+                job.wait_step(at + 2)
+                at = job.resize(f"{('tp=4', 'dp=3', 'tp=2', 'tp=2,dp=2', 'tp=1')[i % 5]},{BATCH}")["step"]
+                if i % 5 == 4:
+                    rows.append(self.measure(c, job))
+                    print(f"after {i + 1} switches: {rows[-1]}", flush=True)
+            for key, allowed in (("fds", 4), ("ranks", 0), ("threads", 8), ("files", 0), ("rss_mib", 24 * PATIENCE)):
+                self.assertLessEqual(rows[-1][key] - rows[0][key], allowed, f"{key} grows: {[r[key] for r in rows]}")
+            job.do("stop")
+            stopped = job.wait_run("stopped")["step"]
+            job.steps = stopped
+            self.assertEqual([], differences(job.lines(), job.reference()))
+
+    @staticmethod
+    def measure(c, job):
+        """Sums over the daemons, and what the job has on their disks."""
+        row = {"fds": 0, "threads": 0, "rss_mib": 0, "ranks": len(job.status()["run"]["ranks"]), "files": 0}
+        for node in c.nodes.values():
+            proc = f"/proc/{node.pid()}"
+            row["fds"] += len(os.listdir(f"{proc}/fd"))
+            row["threads"] += len(os.listdir(f"{proc}/task"))
+            with open(f"{proc}/statm") as f:
+                row["rss_mib"] += int(f.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") >> 20
+            row["files"] += sum(len(names) for d, _, names in os.walk(node.dir) if os.path.basename(d) == "groups")
+        return row
+
+
+if __name__ == "__main__":
+    harness.unittest.main()

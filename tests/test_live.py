@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs whose ranks run: every byte of what is captured, moved and restored is compared with a formula, by the rank that
+is restored itself and by export."""
+import time
+
+import harness
+import live
+from harness import PATIENCE, wait_for
+
+
+class Live(harness.Case):
+    def check_steps(self, job, last):
+        """Each rank of each generation went through its steps one by one, and the generations join without a gap."""
+        logged = job.steps_logged()
+        ends = {}
+        for (generation, launch, rank), steps in sorted(logged.items()):
+            self.assertEqual(list(range(steps[0], steps[0] + len(steps))), steps, (generation, launch, rank))
+            ends.setdefault((generation, launch), set()).add((steps[0], steps[-1] + 1))
+        for key, spans in ends.items():
+            self.assertEqual(1, len(spans), f"ranks of {key} began or ended at different steps: {spans}")
+        spans = [next(iter(s)) for _, s in sorted(ends.items())]
+        for (_, end), (begin, _) in zip(spans, spans[1:]):
+            self.assertEqual(end, begin, f"steps left out or done twice: {spans}")
+        self.assertEqual(last, spans[-1][1])
+
+    def test_first_run(self):
+        """Starts, trains, makes a snapshot, stops, goes on elsewhere, finishes."""
+        with self.cluster(nodes=2, devices=2) as c:
+            job = live.Job(c, self.dir, steps=1200, sleep=0.01)
+            job.run("tp=2,dp=2")
+            job.wait_step(20)
+            job.do("snapshot")
+            step = job.status()["step"]
+            job.check_state(self, step, self.path("a"))
+            job.do("stop")
+            stopped = job.wait_run("stopped")
+            self.assertGreater(stopped["step"], step)
+            job.check_state(self, stopped["step"], self.path("b"))
+            c.ptcctl("run", job.name, "--config", "tp=3", "--wait", timeout_s=60 * PATIENCE)
+            job.wait_step(stopped["step"] + 5)
+            done = job.wait_run("done")
+            self.assertEqual(1200, done["step"])
+            job.check_state(self, 1200, self.path("c"))
+            self.check_steps(job, 1200)
+
+    def resizes(self, mode):
+        with self.cluster(nodes=4, devices=2) as c:
+            job = live.Job(c, self.dir, mode=mode)
+            job.run("tp=2,pp=2,dp=2")
+            at = 0
+            plan = c.json("plan", job.name, "--config", "tp=4")
+            self.assertIsNone(plan["totals"], "nobody has built that yet")
+            self.assertEqual({mode}, {r["mode"] for r in plan["ranks"]})
+            for config in ("tp=4", "tp=3,dp=2", "pp=4,dp=2", "tp=1", "tp=2,pp=2,dp=2"):
+                job.wait_step(at + 10)
+                summary = job.resize(config)
+                self.assertGreater(summary["step"], at)
+                at = summary["step"]
+                self.assertGreater(summary["digests_verified"], 0)
+            job.wait_step(at + 10)
+            plan = c.json("plan", job.name, "--config", "tp=4")
+            self.assertTrue(plan["totals"]["bound_exact"])
+            self.assertEqual(plan["totals"]["between_nodes"], plan["totals"]["bound_any_mapping"])
+            job.do("stop")
+            last = job.wait_run("stopped")["step"]
+            job.check_state(self, last, self.path("end"))
+            self.check_steps(job, last)
+
+    def test_resize_restart(self):
+        self.resizes("restart")
+
+    def test_resize_rebuild(self):
+        self.resizes("rebuild")
+
+    def test_rank_fails(self):
+        """The job stops, says which rank and shows its log; the last snapshot is kept and can be run again."""
+        with self.cluster(nodes=2, devices=2) as c:
+            job = live.Job(c, self.dir, fail_at=60, fail_rank=3, run={"snapshot_every": 25})
+            job.run("tp=2,dp=2")
+            failed = job.wait_run("failed")
+            self.assertIn("rank 3", failed["run"]["text"])
+            self.assertEqual(50, failed["step"])
+            job.check_state(self, 50, self.path("a"))
+            events = c.ptcctl("events", job.name).stdout
+            self.assertIn("giving up, as told", events)
+            wait_for(lambda: not job.processes(), 20 * PATIENCE, "the end of every rank", 0.1)
+
+    def test_daemon_killed(self):
+        """Ranks outlive ptcd: none is restarted, no step is lost, and the next resize works."""
+        with self.cluster(nodes=2, devices=2) as c:
+            job = live.Job(c, self.dir)
+            job.run("tp=2,dp=2")
+            job.wait_step(10)
+            before = {r["rank"]: r["pid"] for r in job.status()["run"]["ranks"]}
+            for name in ("n1", "n0"):
+                c.nodes[name].kill()
+                time.sleep(0.5) # ranks go on meanwhile
+                c.restart(name)
+            at = job.wait_run("live")["run"]["step"]
+            job.wait_step(at + 10)
+            self.assertEqual(before, {r["rank"]: r["pid"] for r in job.status()["run"]["ranks"]})
+            job.resize("tp=4")
+            job.wait_step(job.status()["step"] + 10)
+            job.do("stop")
+            last = job.wait_run("stopped")["step"]
+            job.check_state(self, last, self.path("end"))
+            self.check_steps(job, last)

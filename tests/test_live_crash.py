@@ -1,0 +1,663 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Live jobs and everything that dies, hangs or comes too late while they run.
+
+Ranks outlive ptcd: after any death of a daemon the job goes on, with the same processes unless the generation had ended
+already, and every byte is that of an undisturbed run. A rank that dies stops the job with its state kept. Fault points are
+found by running a scenario, as in test_crash.py. By default a sample is taken (the seed is printed); PTC_TEST_LONG=1 takes
+every point, and more random kills.
+"""
+import contextlib
+import glob
+import json
+import os
+import shutil
+import signal
+import subprocess
+import threading
+import time
+import unittest
+
+import harness
+import live
+import test_crash
+from cluster import cgroups_of
+from harness import LONG, PATIENCE, ClusterError, wait_for
+
+A, B = "tp=2,dp=2", "tp=1,pp=2,dp=2"
+
+
+class LiveCrash(harness.Case):
+    (arm, env, up, settle, recover, points, passed, sample, quietly, etcd, kill_one, while_running) = (
+        getattr(test_crash.Crash, name) for name in
+        "arm env up settle recover points passed sample quietly etcd kill_one while_running".split())
+
+    @contextlib.contextmanager
+    def started(self, nodes=2, devices=2, config=A, start=True, lease_ttl="2s", **kw):
+        """A cluster and a job that runs on it."""
+        with self.cluster(nodes=nodes, devices=devices, up=False, lease_ttl=lease_ttl) as c:
+            self.up(c)
+            job = live.Job(c, os.path.join(self.dir, "job"), **kw)
+            if start:
+                job.run(config)
+                job.wait_step(3)
+            yield c, job
+
+    # ---- what must hold ---------------------------------------------------------------------------
+
+    def ranks(self, job):
+        return job.status()["run"].get("ranks", [])
+
+    def pids(self, job):
+        return {r["rank"]: r.get("pid") for r in self.ranks(job)}
+
+    def alive(self, c, job, node="n0"):
+        """Until no switch is under way and every rank has ended a step since. The status."""
+        def idle():
+            s = job.status(node=node)
+            return s if s["phase"] == "idle" and s["run"]["state"] == "live" and \
+                all(r["state"] == "running" and r.get("step") is not None for r in s["run"]["ranks"]) else None
+
+        def stepped():
+            s = idle()
+            if not s or (s["generation"], s["run"]["launch"]) != at:
+                return None
+            return s if all(r["step"] > before.get(r["rank"], -1) for r in s["run"]["ranks"]) else None
+
+        try:
+            s = wait_for(idle, 60 * PATIENCE, "a job that runs", 0.05)
+            at, before = (s["generation"], s["run"]["launch"]), {r["rank"]: r["step"] for r in s["run"]["ranks"]}
+            return wait_for(stepped, 30 * PATIENCE, "steps of every rank", 0.05)
+        except ClusterError:
+            print("status:", json.dumps(job.status(node=node)), c.ptcctl("events", job.name, check=False).stdout, flush=True)
+            raise
+
+    def spans(self, job):
+        """[(generation, launch, first step, step after the last)], in the order they ran."""
+        found = {}
+        for path in glob.glob(os.path.join(job.logs, "*.jsonl")):
+            g, l, r = os.path.basename(path)[:-6].split("-")
+            with open(path) as f:
+                lines = [json.loads(line) for line in f if line.endswith("\n")]
+            if not lines:
+                continue
+            steps = [line["step"] for line in lines]
+            key = int(g[1:]), int(l[1:])
+            self.assertEqual(list(range(steps[0], steps[0] + len(steps))), steps, f"{path}: steps left out or done twice")
+            self.assertEqual(1, len({line["pid"] for line in lines}), f"{path}: a rank was started again in its launch")
+            found.setdefault(key, {})[r] = (steps[0], steps[-1] + 1)
+        for key, ranks in found.items():
+            self.assertEqual(1, len(set(ranks.values())), f"ranks of {key} began or ended at different steps: {ranks}")
+        return sorted((g, next(iter(ranks.values()))[0], next(iter(ranks.values()))[1], l) for (g, l), ranks in found.items())
+
+    def check_end(self, c, job, name="end"):
+        """Stops the job: each step was done once, in order, and what is committed is the state after the last one."""
+        self.alive(c, job)
+        job.do("stop")
+        last = job.wait_run("stopped")["step"]
+        job.check_state(self, last, self.path(name))
+        spans = self.spans(job)
+        for (_, _, end, _), (_, begin, _, _) in zip(spans, spans[1:]):
+            self.assertEqual(end, begin, f"steps left out or done twice: {spans}")
+        self.assertEqual(last, spans[-1][2], spans)
+        wait_for(lambda: not job.processes(), 20 * PATIENCE, "the end of every rank", 0.1)
+        return last
+
+    def check_clean(self, c, job):
+        """No process, cgroup or key of a switch is left of a job that does not run."""
+        uuid = job.status()["uuid"]
+        wait_for(lambda: not cgroups_of([uuid]), 10 * PATIENCE, f"no cgroup of {uuid}", 0.1)
+        self.assertEqual([], [k for k in self.etcd(c) if k.endswith(("/intent", "/turn")) and uuid in k and "turn" not in k])
+
+    def phase(self, c, job, wanted, timeout_s=20):
+        wait_for(lambda: job.status()["phase"] == wanted, timeout_s * PATIENCE, f"phase {wanted}", 0.01)
+
+    # ---- kill -9 of ptcd at fault points -------------------------------------------------------------
+
+    def other(self, c, victim):
+        return next(n for n in reversed(c.nodes) if n != victim)
+
+    def told(self, c, job, *args, **kw):
+        """quietly(), but says how things stand when it does not end."""
+        try:
+            return self.quietly(c, *args, **kw)
+        except AssertionError:
+            print(json.dumps(job.status()), c.ptcctl("events", job.name, check=False).stdout, flush=True)
+            if os.environ.get("PTC_TEST_HANG"):
+                for n in c.nodes.values():
+                    subprocess.run(["gdb", "-p", str(n.pid()), "-batch", "-ex", "thread apply all bt"], check=False)
+            raise
+
+    def act_and_die(self, c, job, victim, point, act):
+        """The victim dies at the point while act(node) runs; the job goes on. Whether it was reached."""
+        before = self.alive(c, job)
+        pids = {r["rank"]: r["pid"] for r in before["run"]["ranks"]}
+        self.arm(c.nodes[victim], point)
+        died = self.while_running(c, lambda: act(self.other(c, victim)), c.nodes[victim])
+        kind = "controller" if victim == before["controller"] else "member"
+        after = self.alive(c, job)
+        same = (before["generation"], before["run"]["launch"]) == (after["generation"], after["run"]["launch"])
+        print(f"{victim} ({kind}) at {point}{'' if died else ' (not reached)'}: generation {before['generation']} -> "
+              f"{after['generation']}{'' if same or after['generation'] != before['generation'] else ', launched again'}", flush=True)
+        if same and pids:
+            self.assertEqual(pids, {r["rank"]: r["pid"] for r in after["run"]["ranks"]}, "ranks were restarted")
+        return died
+
+    def kill_at_points(self, c, job, act, controllers, members):
+        """act(node) once to find the points, then with a death at some of those of each daemon."""
+        controller = wait_for(lambda: job.status()["controller"], 20 * PATIENCE, "a controller")
+        found = self.points(c, lambda: act(controller))
+        self.alive(c, job)
+        reached = total = 0
+        member = self.other(c, controller)
+        plan = [(True, p) for p in self.sample(found[controller], controllers)] + \
+               [(False, p) for p in self.sample(found[member], members)]
+        for is_controller, point in plan:
+            controller = wait_for(lambda: job.status()["controller"], 20 * PATIENCE, "a controller")
+            victim = controller if is_controller else self.other(c, controller)
+            reached += self.act_and_die(c, job, victim, point, act)
+            total += 1
+        self.assertGreater(reached * 2, total, "most of the points that a clean run passes were not reached")
+
+    def resize_there(self, c, job):
+        def act(node):
+            now = job.status(node=node)["config"]
+            there = A if test_crash.same(now, B) else B
+            self.told(c, job, "resize", job.name, "--config", there, "--wait", node=node)
+        return act
+
+    def test_points_in_resize_rebuild(self):
+        with self.started(mode="rebuild") as (c, job):
+            self.kill_at_points(c, job, self.resize_there(c, job), 6, 6)
+            self.check_end(c, job)
+
+    def test_points_in_resize_restart(self):
+        with self.started() as (c, job):
+            self.kill_at_points(c, job, self.resize_there(c, job), 4, 4)
+            self.check_end(c, job)
+
+    def test_points_in_snapshot(self):
+        with self.started() as (c, job):
+            self.kill_at_points(c, job, lambda node: self.told(c, job, "snapshot", job.name, "--wait", node=node), 5, 4)
+            self.check_end(c, job)
+
+    def test_points_in_first_run(self):
+        """Whatever dies while a job first starts: it runs, or does not and can be run again."""
+        with self.started(start=False, sleep=0.01) as (c, job):
+            def act(node):
+                self.told(c, job, "run", "-f", job.yaml, "--config", A, "--wait", node=node)
+
+            found = self.points(c, lambda: act("n0"))
+            self.alive(c, job)
+            controller = job.status()["controller"]
+            plan = [(True, p) for p in self.sample(found[controller], 2)] + \
+                   [(False, p) for p in self.sample(found[self.other(c, controller)], 2)]
+            for is_controller, point in plan:
+                self.delete(c, job)
+                victim = controller if is_controller else self.other(c, controller)
+                self.arm(c.nodes[victim], point)
+                died = self.while_running(c, lambda: act(self.other(c, victim)), c.nodes[victim]) # noqa: B023
+                state = self.settled(c, job)
+                print(f"{victim} at {point}{'' if died else ' (not reached)'}: {state}", flush=True)
+                if state != "live":
+                    act("n0")
+                self.alive(c, job)
+            self.check_end(c, job)
+            self.delete(c, job)
+
+    def settled(self, c, job):
+        """None (no such job), or its run state when nothing is under way."""
+        def done():
+            r = c.ptcctl("status", job.name, "--format", "json", check=False)
+            if r.returncode:
+                return "none" if "does not exist" in r.stderr else None
+            s = json.loads(r.stdout)["jobs"][0]
+            return s.get("run", {}).get("state", "new") if s["phase"] in ("idle", "empty") else None
+
+        return wait_for(done, 60 * PATIENCE, "an idle job", 0.05)
+
+    def delete(self, c, job):
+        """A deleted job leaves no process, cgroup, folder or key; its steps are forgotten too."""
+        uuid = job.status()["uuid"]
+        if job.status()["run"]["state"] == "live":
+            self.refused(c, "job", "delete", job.name, contains="stop")
+            job.do("stop")
+        wait_for(lambda: job.c.ptcctl("job", "delete", job.name, check=False).returncode == 0, 30 * PATIENCE, "the delete", 0.2)
+        wait_for(lambda: not job.processes(), 30 * PATIENCE, "the end of every rank", 0.1)
+        wait_for(lambda: not cgroups_of([uuid]), 10 * PATIENCE, f"no cgroup of {uuid}", 0.1)
+        folders = [os.path.join(n.dir, "run", "workers", uuid) for n in c.nodes.values()]
+        wait_for(lambda: not any(map(os.path.exists, folders)), 10 * PATIENCE, f"the end of {folders}", 0.1)
+        wait_for(lambda: not [k for k in self.etcd(c) if uuid in k], 10 * PATIENCE, f"no key of {uuid}", 0.1)
+        for path in glob.glob(os.path.join(job.logs, "*.jsonl")):
+            os.unlink(path)
+
+    def failed(self, c, job):
+        """Until the job has failed, as any daemon that lives says it."""
+        def look():
+            for node in c.nodes:
+                with contextlib.suppress(ClusterError):
+                    s = job.status(node=node)
+                    if s["run"]["state"] == "failed" and s["phase"] == "idle":
+                        return s
+            return None
+
+        return wait_for(look, 60 * PATIENCE, "a failed job", 0.05)
+
+    def test_points_in_halt(self):
+        """A rank dies; then a daemon, while the job is brought to a stop. It is failed, its snapshot whole, and runs again."""
+        with self.started(run={"snapshot_every": 20}) as (c, job):
+            def act(node=None):
+                os.kill(self.random.choice(job.processes()), signal.SIGKILL) # daemons may be down already
+                self.failed(c, job)
+
+            def again():
+                c.ptcctl("run", job.name, "--wait", timeout_s=60 * PATIENCE)
+                job.wait_step(job.status()["step"] + 21)
+
+            job.wait_step(25)
+            found = self.points(c, act)
+            controller = job.status()["controller"]
+            for is_controller in (True, False):
+                for point in self.sample(found[controller if is_controller else self.other(c, controller)], 2 if is_controller else 1):
+                    again()
+                    controller = job.status()["controller"]
+                    victim = controller if is_controller else self.other(c, controller)
+                    self.arm(c.nodes[victim], point)
+                    died = self.while_running(c, act, c.nodes[victim])
+                    print(f"{victim} at {point}{'' if died else ' (not reached)'}", flush=True)
+                    status = self.failed(c, job)
+                    self.assertIn("was killed by signal 9", status["run"]["text"])
+                    self.assertGreater(status["step"], 0)
+                    job.check_state(self, status["step"], self.path("halted"))
+                    wait_for(lambda: not job.processes(), 20 * PATIENCE, "the end of every rank", 0.1)
+
+    # ---- daemons that come back late ------------------------------------------------------------------
+
+    def test_restarted_while_ranks_stand(self):
+        """Both daemons die while ranks are stopped at a boundary, and while new ones build."""
+        with self.started(mode="rebuild", build_sleep=1.5, end_sleep=1) as (c, job):
+            for phase in ("building", "arming", "sealing", "ending"):
+                resize = self.resize_there(c, job)
+                if phase == "sealing":
+                    for n in c.nodes.values():
+                        self.arm(n, "agent.capture.middle=sleep")
+                if phase in ("arming", "ending"): # one rank keeps all others waiting
+                    pid = self.pids(job)[3]
+                    os.kill(pid, signal.SIGSTOP)
+                before = self.pids(job)
+                thread = threading.Thread(target=resize, args=("n0",))
+                thread.start()
+                try:
+                    if phase == "ending":
+                        os.kill(pid, signal.SIGCONT)
+                    self.phase(c, job, phase)
+                    time.sleep(0.3 if phase != "ending" else 0)
+                finally:
+                    for n in c.nodes.values():
+                        n.kill()
+                    if phase == "arming":
+                        os.kill(pid, signal.SIGCONT)
+                self.recover(c)
+                thread.join()
+                status = self.alive(c, job)
+                print(f"{phase}: generation {status['generation']}", flush=True)
+                self.assertEqual(sorted(before.values()), sorted(self.pids(job).values()), "processes that rebuild stay")
+            self.check_end(c, job)
+
+    def test_coordinator_away(self):
+        """etcd stands still for ten seconds; training does not; what was asked meanwhile is done or refused, not half."""
+        with self.started() as (c, job):
+            etcd = [pid for pid in c.processes() if open(f"/proc/{pid}/comm").read().strip() == "etcd"]
+            before = self.pids(job)
+            steps = sum(map(len, job.steps_logged().values()))
+            os.kill(etcd[0], signal.SIGSTOP)
+            try:
+                time.sleep(5)
+                thread = threading.Thread(target=self.resize_there_quietly, args=(c, job))
+                thread.start()
+                time.sleep(5)
+                self.assertGreater(sum(map(len, job.steps_logged().values())), steps + 100, "training stood still")
+            finally:
+                os.kill(etcd[0], signal.SIGCONT)
+            thread.join()
+            self.settle(c)
+            now = self.alive(c, job)
+            if now["generation"] == 1:
+                self.assertEqual(before, self.pids(job))
+            job.resize(B if test_crash.same(now["config"], A) else A)
+            self.check_end(c, job)
+
+    def resize_there_quietly(self, c, job):
+        self.quietly(c, "resize", job.name, "--config", B, "--wait", node="n1")
+
+    # ---- ranks that die or hang -----------------------------------------------------------------------
+
+    def test_rank_killed(self):
+        """In each phase: of those that train, the job fails with its state kept; of those to come, it goes on as before."""
+        with self.started(start_sleep=0.5, build_sleep=0.5) as (c, job):
+            for phase, old in (("starting", True), ("starting", False), ("arming", True), ("building", False)):
+                job.do("snapshot")
+                before = job.status()
+                pids = self.pids(job)
+                if phase == "arming":
+                    os.kill(pids[3], signal.SIGSTOP)
+                thread = threading.Thread(target=self.resize_there(c, job), args=("n0",))
+                thread.start()
+                self.phase(c, job, phase)
+                if old:
+                    os.kill(pids[2], signal.SIGKILL)
+                else:
+                    new = wait_for(lambda: [p for p in job.processes() if p not in pids.values()], 10 * PATIENCE, "new ranks", 0.01) # noqa: B023
+                    os.kill(self.random.choice(new), signal.SIGKILL)
+                thread.join()
+                if phase == "arming":
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pids[3], signal.SIGCONT)
+                if old:
+                    status = job.wait_run("failed")
+                    self.assertIn("rank 2", status["run"]["text"])
+                    self.assertEqual(before["generation"], status["generation"])
+                    job.check_state(self, status["step"], self.path(f"killed-{phase}"))
+                    c.ptcctl("run", job.name, "--wait", timeout_s=60 * PATIENCE)
+                    self.alive(c, job)
+                else:
+                    status = self.alive(c, job)
+                    self.assertTrue(test_crash.same(before["config"], status["config"]), "the switch was to be aborted")
+                    if phase == "starting":
+                        self.assertEqual(pids, self.pids(job), "ranks were restarted")
+                    else:
+                        self.assertNotEqual(before["run"]["launch"], status["run"]["launch"])
+                events = c.ptcctl("events", job.name).stdout
+                self.assertIn("aborted", events.split("requested")[-1] if not old else events)
+                print(f"{phase}, {'old' if old else 'new'} rank: {status['run']['state']}", flush=True)
+            job.do("stop")
+            job.check_state(self, job.wait_run("stopped")["step"], self.path("end"))
+
+    def test_hang(self):
+        """A rank that does not come to its boundary: a person ends the switch, or boundary_timeout does; then all go on."""
+        with self.started() as (c, job):
+            pids = self.pids(job)
+            os.kill(pids[1], signal.SIGSTOP)
+            thread = threading.Thread(target=self.resize_there(c, job), args=("n1",))
+            thread.start()
+            self.phase(c, job, "arming")
+            time.sleep(0.5) # the others wait at the stop, or are on their way to it
+            c.ptcctl("abort", job.name)
+            thread.join()
+            os.kill(pids[1], signal.SIGCONT)
+            self.alive(c, job)
+            self.assertEqual(pids, self.pids(job))
+            # the stop that was set is taken back also where ranks had not come to it yet
+            for pid in pids.values():
+                os.kill(pid, signal.SIGSTOP)
+            thread = threading.Thread(target=self.resize_there(c, job), args=("n1",))
+            thread.start()
+            self.phase(c, job, "arming")
+            time.sleep(0.5)
+            c.ptcctl("abort", job.name)
+            thread.join()
+            for pid in pids.values():
+                os.kill(pid, signal.SIGCONT)
+            self.alive(c, job)
+            self.assertEqual(pids, self.pids(job))
+            self.check_end(c, job)
+
+    def test_boundary_timeout(self):
+        with self.started(start=False) as (c, job):
+            with open(job.yaml) as f:
+                spec = json.load(f)
+            spec["run"]["boundary_timeout"] = "1s"
+            with open(job.yaml, "w") as f:
+                json.dump(spec, f)
+            job.run(A)
+            job.wait_step(5)
+            pids = self.pids(job)
+            os.kill(pids[2], signal.SIGSTOP)
+            error = self.refused(c, "snapshot", job.name, "--wait", contains="boundary_timeout")
+            os.kill(pids[2], signal.SIGCONT)
+            self.assertIn("rank 2", error)
+            self.assertNotIn("rank 1", error)
+            self.alive(c, job)
+            self.assertEqual(pids, self.pids(job))
+            self.check_end(c, job)
+
+    @staticmethod
+    def removed(path):
+        with contextlib.suppress(OSError):
+            os.rmdir(path)
+        return not os.path.exists(path)
+
+    def test_machine_restarted(self):
+        """Ranks that trained and are gone with their node's memory are not started alone: the others are steps ahead."""
+        with self.started() as (c, job):
+            job.do("snapshot")
+            job.wait_step(job.status()["step"] + 10)
+            n1 = c.nodes["n1"]
+            lost = [r["pid"] for r in self.ranks(job) if r["node"] == "n1"]
+            orphans = [r["cgroup"] for r in self.ranks(job) if r["node"] == "n1" and r["cgroup"]]
+            n1.kill()
+            folder = os.path.join(n1.dir, "run", "workers")
+            helpers = {int(line.split()[1]) for path in glob.glob(f"{folder}/*/processes/*/process")
+                       for line in open(path) if line.startswith("helper ")}
+            for pid in [*helpers, *lost]:
+                os.kill(pid, signal.SIGKILL)
+            shutil.rmtree(folder)
+            self.recover(c)
+            status = job.wait_run("failed")
+            self.assertIn("not on this node any more", status["run"]["text"])
+            wait_for(lambda: not job.processes(), 20 * PATIENCE, "the end of every rank", 0.1)
+            job.check_state(self, status["step"], self.path("kept"))
+            self.assertEqual(1, len({(g, l) for g, l, _ in job.steps_logged()}), "ranks were started again")
+            c.ptcctl("run", job.name, "--wait", timeout_s=60 * PATIENCE)
+            self.alive(c, job)
+            job.do("stop")
+            job.check_state(self, job.wait_run("stopped")["step"], self.path("end"))
+            # a machine that really restarts has none of the old cgroups
+            wait_for(lambda: not [p for p in orphans if os.path.exists(p) and not self.removed(p)], 10 * PATIENCE, "cgroups", 0.1)
+
+    # ---- what is refused ---------------------------------------------------------------------------------
+
+    def test_refused(self):
+        with self.started(nodes=3, devices=2, run={"snapshot_every": 30}) as (c, job):
+            pids = self.pids(job)
+            self.refused(c, "resize", job.name, "--config", "tp=7", "--wait", contains="devices")
+            self.assertEqual(pids, self.pids(job))
+            # two at once: one is done, the other told that the job is busy or has changed
+            results = []
+            threads = [threading.Thread(target=lambda n=n, to=to: results.append(
+                self.quietly(c, "resize", job.name, "--config", to, "--wait", node=n))) for n, to in (("n0", B), ("n1", "tp=6"), ("n2", "dp=4"))]
+            for t in threads:
+                t.start()
+            for t in threads:
+                t.join()
+            done = [r for r in results if r.returncode == 0]
+            self.assertTrue(done, [r.stderr for r in results])
+            for r in results:
+                self.assertTrue(r.returncode == 0 or "busy" in r.stderr or "try again" in r.stderr, r.stderr)
+            at = self.alive(c, job)["step"]
+            # switches while snapshots are due
+            for i in range(6):
+                job.wait_step(at + 26 + self.random.randint(0, 8))
+                r = wait_for(lambda: (lambda x: x if isinstance(x, dict) else None)(job.resize(B if i % 2 else A, check=False)), # noqa: B023
+                             30 * PATIENCE, "a resize between snapshots", 0.05)
+                at = r["step"]
+            job.wait_step(at + 65)
+            self.assertGreater(job.status()["step"], at, "no snapshot was made since")
+            self.check_end(c, job)
+
+    def test_drain(self):
+        with self.started(nodes=3, devices=2) as (c, job):
+            node = sorted({r["node"] for r in job.status()["ranks"]})[-1]
+            c.ptcctl("drain", node, "--wait", timeout_s=60 * PATIENCE)
+            status = self.alive(c, job)
+            self.assertNotIn(node, {r["node"] for r in status["ranks"]})
+            self.assertEqual("live", status["run"]["state"])
+            self.check_end(c, job)
+            uuid = status["uuid"]
+            self.assertEqual([], glob.glob(os.path.join(c.nodes[node].dir, "run", "workers", uuid, "groups", "*")))
+
+    def delete_until_gone(self, c, job, node):
+        def gone():
+            r = self.quietly(c, "job", "delete", job.name, node=node)
+            return r.returncode == 0 or "does not exist" in r.stderr
+
+        wait_for(gone, 30 * PATIENCE, "the delete", 0.2)
+
+    def test_delete(self):
+        """Leaves nothing; also where a daemon was down when it was deleted, or is killed in the middle of removing it."""
+        with self.started() as (c, job):
+            found = self.points(c, lambda: self.delete(c, job))
+            for victim, point in (("n1", None), *((n, p) for n in c.nodes for p in self.sample(found[n], 2))):
+                job.run(A)
+                self.alive(c, job)
+                job.do("stop")
+                uuid = job.status()["uuid"]
+                print(f"{victim}: {point or 'down'}", flush=True)
+                if point:
+                    self.arm(c.nodes[victim], point)
+                else:
+                    c.nodes[victim].kill()
+                self.while_running(c, lambda: self.delete_until_gone(c, job, self.other(c, victim)), c.nodes[victim]) # noqa: B023
+                wait_for(lambda: not job.processes(), 30 * PATIENCE, "the end of every rank", 0.1)
+                folders = [os.path.join(n.dir, "run", "workers", uuid) for n in c.nodes.values()]
+                wait_for(lambda: not any(map(os.path.exists, folders)), 10 * PATIENCE, f"the end of {folders}", 0.1) # noqa: B023
+                wait_for(lambda: not cgroups_of([uuid]), 10 * PATIENCE, "no cgroup", 0.1) # noqa: B023
+
+    # ---- other users, old processes -----------------------------------------------------------------------
+
+    @harness.skip_unless_root
+    def test_strangers(self):
+        """Another user reads neither logs nor sockets; a process of an old launch, or with a wrong token, is sent away."""
+        with self.started() as (c, job):
+            row = self.ranks(job)[0]
+            uuid = job.status()["uuid"]
+            path = os.path.join(c.nodes[row["node"]].dir, "run", "workers", uuid, "s")
+            code = f"""
+import os, socket, sys
+os.setgid(65534); os.setuid(65534)
+for what, act in (("socket", lambda: socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET).connect({path!r})),
+                  ("log", lambda: open({row['log']!r}).read()), ("environment", lambda: open("/proc/{row['pid']}/environ").read()),
+                  ("folder", lambda: os.listdir(os.path.dirname({row['log']!r})))):
+    try:
+        act()
+        print("open:", what)
+    except OSError as e:
+        pass
+"""
+            out = subprocess.run(["python3", "-c", code], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=True)
+            self.assertEqual("", out.stdout)
+            r = c.ptcctl("logs", job.name, prefix=["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"], check=False)
+            self.assertNotEqual(0, r.returncode, r.stdout)
+            # a process with the environment of an old launch
+            with open(f"/proc/{row['pid']}/environ", "rb") as f:
+                old = dict(e.split(b"=", 1) for e in f.read().split(b"\0") if b"=" in e)
+            job.resize(B)
+            stale = subprocess.run(open(f"/proc/{self.pids(job)[0]}/cmdline", "rb").read().split(b"\0")[:-1], env=old, timeout=30,
+                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+            self.assertNotEqual(0, stale.returncode)
+            self.assertRegex(stale.stdout, "(?i)stale|over|token")
+            # the same token as a rank that runs, from a process that is not of its session
+            with open(f"/proc/{self.pids(job)[1]}/environ", "rb") as f:
+                live_env = dict(e.split(b"=", 1) for e in f.read().split(b"\0") if b"=" in e)
+            thief = subprocess.run(open(f"/proc/{self.pids(job)[1]}/cmdline", "rb").read().split(b"\0")[:-1], env=live_env, timeout=30,
+                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+            self.assertNotEqual(0, thief.returncode)
+            self.assertIn("not for process", thief.stdout)
+            self.alive(c, job)
+            self.check_end(c, job)
+
+    # ---- at any time -----------------------------------------------------------------------------------------
+
+    def test_random_times(self):
+        """Any daemon or etcd, at any time: training, resizes, snapshots, aborts."""
+        kills = 120 if LONG else 20
+        with self.started(mode=self.random.choice(("rebuild", "restart"))) as (c, job):
+            for i in range(kills):
+                victim = self.random.choice([*c.nodes, "etcd"])
+                caller = self.random.choice([n for n in c.nodes if n != victim])
+                what = self.random.choices(("resize", "snapshot", "abort", "nothing"), (6, 2, 2, 1))[0]
+                after_s = self.random.uniform(0, 0.6)
+                before = self.alive(c, job)
+                print(f"kill {i}: {victim} {after_s * 1000:.0f} ms into {what} asked of {caller}", flush=True)
+                thread = threading.Thread(target=self.random_work, args=(c, job, what, caller))
+                thread.start()
+                time.sleep(after_s)
+                self.kill_one(c, victim)
+                self.recover(c)
+                thread.join()
+                after = self.alive(c, job)
+                if (before["generation"], before["run"]["launch"]) == (after["generation"], after["run"]["launch"]):
+                    self.assertEqual({r["rank"]: r["pid"] for r in before["run"]["ranks"]},
+                                     {r["rank"]: r["pid"] for r in after["run"]["ranks"]}, "ranks were restarted")
+            self.check_end(c, job)
+
+    def random_work(self, c, job, what, caller):
+        if what == "snapshot":
+            self.told(c, job, "snapshot", job.name, "--wait", node=caller)
+        elif what != "nothing":
+            if what == "abort":
+                threading.Timer(0.2, lambda: self.quietly(c, "abort", job.name, node=caller)).start()
+            with contextlib.suppress(ClusterError):
+                self.resize_there(c, job)(caller)
+
+    # ---- nothing grows ---------------------------------------------------------------------------------------
+
+    @staticmethod
+    def memory_kib(pid):
+        with open(f"/proc/{pid}/status") as f:
+            return int(next(line.split()[1] for line in f if line.startswith("RssAnon")))
+
+    def usage(self, c, job):
+        """What a switch must leave as it was, summed over daemons and over ranks."""
+        wait_for(lambda: len(job.processes()) == len(self.ranks(job)), 20 * PATIENCE, "only ranks that run", 0.05)
+        out = {}
+        for kind, pids in (("ptcd", [n.pid() for n in c.nodes.values()]), ("rank", self.pids(job).values())):
+            out[f"{kind} RssAnon KiB"] = sum(map(self.memory_kib, pids))
+            out[f"{kind} fds"] = sum(len(os.listdir(f"/proc/{p}/fd")) for p in pids)
+            out[f"{kind} threads"] = sum(len(os.listdir(f"/proc/{p}/task")) for p in pids)
+        out["processes"] = len(c.processes())
+        out["shm"] = sum(len(files) for _, _, files in os.walk(c.options["chunk_root"]))
+        out["cgroups"] = len(cgroups_of([job.status()["uuid"]]))
+        out["keys"] = len([k for k in self.etcd(c) if "/events/" not in k])
+        out["chunks"] = sum(n["store"]["chunks_used"] for n in c.json("nodes")["nodes"])
+        return out
+
+    def settled_usage(self, c, job):
+        """Least of a few looks: threads and descriptors of calls that have just ended are not a leak."""
+        looks = [self.usage(c, job)]
+        for _ in range(4):
+            time.sleep(0.2)
+            looks.append(self.usage(c, job))
+        return {k: min(look[k] for look in looks) for k in looks[0]}
+
+    def many_switches(self, mode, count):
+        with self.started(mode=mode, lease_ttl="20s") as (c, job): # a busy machine is no reason to change controllers
+            fifth = None
+            for i in range(1, count + 1):
+                at = job.status()["step"]
+                job.wait_step(at + 3)
+                job.resize(A if i % 2 == 0 else B)
+                if i == 6 or (i % 10 == 0 and i > 6):
+                    now = self.settled_usage(c, job)
+                    fifth = fifth or now
+                    print(f"{mode}, after {i} switches: {now}", flush=True)
+            grown = {k: (fifth[k], now[k]) for k in now if now[k] > fifth[k] + self.slack(k)}
+            self.assertEqual({}, grown, f"grew from the sixth to switch {count}")
+            # A -> B -> A: the same bytes, and what is carried beside them
+            self.alive(c, job)
+            self.check_end(c, job)
+
+    @staticmethod
+    def slack(what):
+        """Heaps breathe; nothing that is counted does."""
+        return 4096 if "KiB" in what else 2 if "threads" in what or "fds" in what else 2 if what == "chunks" else 0
+
+    def test_many_switches_rebuild(self):
+        self.many_switches("rebuild", 50)
+
+    @unittest.skipUnless(LONG, "set PTC_TEST_LONG=1")
+    def test_many_switches_restart(self):
+        self.many_switches("restart", 20)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,302 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Python package under real daemons and real ranks: what PyTorch's own parallelism has put where, and what whole tensors in
+one process (torch_state.py) say that it must be."""
+import ast
+import difflib
+import glob
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import unittest
+
+import harness  # first: it says where the others are
+import curve
+import live
+import order_oracle
+from harness import PATIENCE, wait_for
+
+HAS_TORCH = importlib.util.find_spec("torch") is not None
+
+
+class Job(live.Job):
+    """A job of tests/torch_rank.py, or of another program."""
+
+    def __init__(self, c, directory, case, mode="rebuild", program=None, **options):
+        super().__init__(c, directory, name=case, mode=mode)
+        with open(self.yaml) as f:
+            spec = json.load(f)
+        self.case = case
+        argv = program or ["torch_rank.py", case, "--log", self.logs]
+        for key, value in options.items():
+            argv += [f"--{key}", str(value)]
+        spec["run"]["argv"] = [sys.executable, "-B", "-W", "ignore", os.path.join(harness.ROOT, "tests", argv[0]), *argv[1:]]
+        spec["run"]["env"]["OMP_NUM_THREADS"] = "1"
+        with open(self.yaml, "w") as f:
+            json.dump(spec, f)
+
+    def logged(self):
+        """{(generation, rank): [line]}"""
+        out = {}
+        for path in glob.glob(os.path.join(self.logs, f"{self.case}-g*.jsonl")):
+            g, r = os.path.basename(path)[len(self.case) + 1:-6].split("-")
+            with open(path) as f:
+                out[int(g[1:]), int(r[1:])] = [json.loads(line) for line in f if line.endswith("\n")]
+        return out
+
+    def wait_step(self, step, timeout_s=60):
+        def there():
+            s = self.status()
+            if s["run"]["state"] == "failed":
+                raise AssertionError(s["run"]["text"] + "\n" + self.c.ptcctl("events", self.name).stdout)
+            return s["run"].get("step", -1) >= step or None
+        return wait_for(there, timeout_s * PATIENCE, f"step {step}", 0.05)
+
+    def wait_run(self, state, timeout_s=120):
+        def there():
+            s = self.status()
+            if s["run"]["state"] == "failed" and state != "failed":
+                raise AssertionError(s["run"]["text"] + "\n" + self.c.ptcctl("events", self.name).stdout)
+            return s if s["run"]["state"] == state and s["phase"] == "idle" else None
+        return wait_for(there, timeout_s * PATIENCE, f"job {state}", 0.05)
+
+    def check_export(self, case, step, path):
+        """Every tensor of the snapshot equals plain PyTorch's on whole tensors. Returns the file's bytes."""
+        import torch
+        import torch_state
+        from safetensors.torch import load_file
+        self.c.ptcctl("export", self.name, path, timeout_s=60 * PATIENCE)
+        found, want = load_file(path), torch_state.whole(self.case, step)
+        case.assertEqual(sorted(want), sorted(found))
+        for name, t in want.items():
+            case.assertEqual((t.dtype, t.shape), (found[name].dtype, found[name].shape), name)
+            case.assertTrue(torch.equal(t, found[name]), f"{name} at step {step}: {found[name]} is not {t}")
+        with open(path, "rb") as f:
+            return f.read()
+
+
+@unittest.skipUnless(HAS_TORCH, "no PyTorch: scripts/venv --torch")
+class Torch(harness.Case):
+    def layouts(self, case, configs, nodes=2, devices=2, **options):
+        """Runs on each configuration in turn; the state at each switch is exact."""
+        with self.cluster(nodes=nodes, devices=devices) as c:
+            job = Job(c, self.dir, case, **options)
+            job.run(configs[0])
+            at = 0
+            for config in configs[1:]:
+                job.wait_step(at + 3)
+                at = job.resize(config)["step"]
+                job.check_export(self, at, self.path("now.safetensors"))
+            job.wait_step(at + 3)
+            job.do("stop")
+            at = job.wait_run("stopped")["step"]
+            job.check_export(self, at, self.path("now.safetensors"))
+            logged = job.logged()
+            self.assertEqual({g for g, _ in logged}, set(range(min(logged)[0], min(logged)[0] + len(configs))))
+            return logged
+
+    def test_layouts(self):
+        """Tensor parallelism, FSDP2 (uneven, empty, strided over TP), HSDP, replicated, tied, scalars, integers, bfloat16."""
+        self.layouts("zoo", ["tp=2,dp=2", "dp=3", "tp=4", "tp=2,dp=2"])
+
+    def test_names(self):
+        """DDP, torch.compile, pipeline stages and tied parameters: the same names throughout."""
+        self.layouts("wrap", ["dp=2", "pp=2", "dp=1", "dp=2"], nodes=1)
+
+    @unittest.skipUnless(harness.LONG, "new processes at each switch: PTC_TEST_LONG=1")
+    def test_restart(self):
+        self.layouts("zoo", ["tp=2,dp=2", "dp=3", "tp=4", "tp=2,dp=2"], mode="restart")
+
+    def test_cycles(self):
+        """Rebuilt in the same process over and over, with tensor parallelism and FSDP2: nothing piles up."""
+        cycles = 30 if harness.LONG else 10
+        logged = self.layouts("zoo", ["tp=2", "dp=2"] * (cycles // 2) + ["tp=2"], nodes=1, sleep=0.2)
+        for rank in (0, 1):
+            lines = [log[0] for (_, r), log in sorted(logged.items()) if r == rank]
+            self.assertEqual(1, len({line["pid"] for line in lines}))
+            for what in ("fds", "threads"):
+                used = [line[what] for line in lines]
+                print(f"rank {rank}: {what} {used}")
+                self.assertLessEqual(max(used), used[0] + 2, f"rank {rank}: {what} {used}")
+
+    # ---- what is refused
+
+    REFUSED = {
+        "partial": "weight: placement Partial(sum) cannot be carried",
+        "extra state": "_extra_state: a module's extra state cannot be carried",
+        "copy in state dict": "weight: the model's state dict has a copy there",
+        "unknown optimizer": "optimizer Rprop has no state yet",
+        "no optimizer": "optim: a Linear is no torch.optim.Optimizer",
+        "damped": "SGD with dampening",
+        "foreign parameter": "optimizer AdamW: a parameter of shape (3, 2) is none of the model's",
+        "dtype": "tensor z: dtype torch.complex128 cannot be carried",
+        "sparse": "tensor z: layout torch.sparse_coo cannot be carried",
+        "device": "tensor weight: it is on meta",
+        "not a tensor": "extra ema: a int cannot be carried",
+        "name taken": "extra weight: the model's state dict has that name already",
+        "group option": "a builtin_function_or_method cannot be carried",
+        "numpy number": "numpy.float64 cannot be carried; make it a plain float",
+        "optimizer state": "weight: optimizer state 'step' is a int",
+        "state's shape": "weight: optimizer state 'row' has shape [1, 7], the parameter [3, 2]",
+        "scheduler": "scheduler.f.g: a object cannot be carried",
+        "too large": "history: its state takes 300",
+        "zero1 range": "for the range 0..9 of 6",
+        "early loader": "dataset data: where it goes on is not known before gen.attach",
+        "twice": "attached already",
+    }
+
+    def test_refused_at_attach(self):
+        with self.cluster(nodes=1, devices=1) as c:
+            job = Job(c, self.dir, "refuse")
+            job.run("dp=1")
+            job.wait_run("done")
+            said = {line["name"]: line["text"] for line in job.logged()[1, 0]}
+        self.assertEqual(set(self.REFUSED), set(said))
+        for name, text in self.REFUSED.items():
+            self.assertIn(text, said[name], name)
+            self.assertNotIn("\n", said[name], name)
+
+    def check_failed(self, job, text):
+        failed = job.wait_run("failed")
+        events = job.c.ptcctl("events", job.name).stdout
+        self.assertIn("exited with status 1", failed["run"]["text"])
+        self.assertIn(text, events)
+
+    def test_refused_later(self):
+        """What shows at a switch only: the switch comes to nothing and training goes on; exceptions end the job."""
+        with self.cluster(nodes=2, devices=2) as c:
+            def told(what, name="do"):
+                with open(os.path.join(job.logs, name + ".new"), "w") as f:
+                    f.write(what)
+                os.replace(os.path.join(job.logs, name + ".new"), os.path.join(job.logs, name))
+
+            def train_on():
+                job.wait_step(job.status()["run"]["step"] + 3)
+
+            job = Job(c, self.dir, "later")
+            told("20", "samples")
+            job.run("dp=2")
+            job.wait_step(2)
+            for what, text in (("differ", 'tensor "weight": ranks 0 and 1 hold the same part of it with different bytes'),
+                               ("buffer", "rank 1 refuses at step"), ("buffer", "buffer angles is not persistent"),
+                               ("moved", "tensor weight: it is not where it was at attach")):
+                told(what)
+                train_on()
+                self.refused(c, "resize", job.name, "--config", "dp=1", "--wait", contains=text, timeout_s=60 * PATIENCE)
+                train_on()
+                self.assertEqual(1, job.status()["generation"])
+            told("")
+            train_on()
+            job.do("snapshot")
+            told("raise")
+            self.check_failed(job, "ValueError: as told by the test")
+            for what, samples, text in (("", "21", "dataset data: the snapshot's position is for n=20,seed=0, this is n=21,seed=0"),
+                                        ("leave", "20", "the with block was left, but the generation has not ended")):
+                told(what)
+                told(samples, "samples")
+                c.ptcctl("run", job.name, "--config", "dp=1", timeout_s=60 * PATIENCE)
+                self.check_failed(job, text)
+
+    def test_refused_while_built(self):
+        """A name on two stages that is not tied; an exception, whose last line is what is said."""
+        with self.cluster(nodes=1, devices=2) as c:
+            job = Job(c, self.dir, "wrap", tied=0)
+            r = job.run("pp=2", check=False)
+            self.assertEqual(1, r.returncode, r.stderr)
+            self.assertRegex(r.stderr, "\"(count|mask|module.scale)\".*stage")
+            r = Job(c, self.dir, "broken").run("dp=2", check=False)
+            self.assertEqual(1, r.returncode, r.stderr)
+            self.assertRegex(r.stderr.strip(), "exited with status 1.*ValueError: as told by the test$")
+
+    # ---- what is carried beside tensors, and samples
+
+    def test_carried(self):
+        """Random states by coordinates, schedule, parameter groups, gradient scaler; each sample once, loaders reading ahead."""
+        import torch_state
+        with self.cluster(nodes=2, devices=2) as c:
+            job, at = Job(c, self.dir, "carry"), 0
+            job.run("dp=2")
+            for config in ("dp=3", "dp=1", "dp=2"):
+                job.wait_step(at + 6)
+                at = job.resize(config)["step"]
+            job.wait_step(max(20, at + 6))  # an epoch ends at step 14.3
+            job.do("stop")
+            steps = job.wait_run("stopped")["step"]
+            logged = {key: [line for line in log if "step" in line] for key, log in job.logged().items()}
+        self.assertEqual({1: 2, 2: 3, 3: 1, 4: 2}, {g: sum(1 for k in logged if k[0] == g) for g in range(1, 5)})
+        for runs, number in (((1, 2, 3, 4), 0), ((1, 2), 1), ((4,), 1), ((2,), 2)):
+            lines = [line for g in runs for line in logged[g, number]]
+            parts = torch_state.trainer(number)
+            for line, step in zip(lines, range(steps if number == 0 else len(lines))):
+                want = torch_state.train(line["step"], *parts)
+                carried = ("torch", "random", "numpy") if line["step"] == lines[0]["step"] + step else ()
+                for what in (*carried, *(("groups", "last", "calls", "scale", "weight") if number == 0 else ())):
+                    self.assertEqual(want[what], line[what], f"rank {number} step {line['step']}: {what}")
+        order = lambda p: order_oracle.at(100, 5, *divmod(p, 100))
+        for step in range(steps):
+            found = sorted(i for log in logged.values() for line in log if line["step"] == step for i in line["ids"])
+            self.assertEqual(sorted(order(p) for p in range(7 * step, 7 * step + 7)), found, f"step {step}")
+
+    # ---- the GPT
+
+    def test_damaged_row(self):
+        """The losses of a GPT that is resized are those of one process, and would not be if a row of its optimizer was lost."""
+        options = ["--steps", "16", "--zero", "1"]
+        reference = self.path("reference")
+        subprocess.run([sys.executable, "-B", "-W", "ignore", os.path.join(harness.ROOT, "examples", "gpt", "train_plain.py"),
+                        *options, "--out", reference], check=True, stdin=subprocess.DEVNULL)
+        with self.cluster(nodes=1, devices=2) as c:
+            for name, more in (("whole", []), ("damaged", ["--damage"])):
+                out = self.path(name)
+                os.makedirs(out, mode=0o777)
+                job = Job(c, self.dir, name, program=["gpt_live.py", *more, *options, "--out", out])
+                job.run("dp=2")
+                job.wait_step(3)
+                self.assertGreater(job.resize("tp=2")["step"], 3)
+                self.assertEqual(16, job.wait_run("done", 400)["step"])
+        whole, damaged = (curve.difference(curve.read(reference), curve.read(self.path(n))) for n in ("whole", "damaged"))
+        print(f"relative difference {whole:.1e}, damaged {damaged:.1e}")
+        self.assertLessEqual(whole, 2e-6)
+        self.assertGreater(damaged, 2e-6)
+
+
+class Package(harness.Case):
+    def test_install(self):
+        """As a user installs it: no compiler, no dependency; what is missing is said in a line."""
+        env = {k: v for k, v in os.environ.items() if k not in ("PTC_LIBRARY", "PYTHONPATH")}
+        env.update(CC="/nonexistent", PYTHONDONTWRITEBYTECODE="1", PIP_NO_INDEX="1", PIP_DISABLE_PIP_VERSION_CHECK="1")
+        subprocess.run([sys.executable, "-m", "venv", self.path("venv")], check=True)
+        python = self.path("venv", "bin", "python")
+        subprocess.run([python, "-m", "pip", "-q", "install", os.path.join(harness.ROOT, "client", "python")], check=True, env=env)
+
+        def run(code, **more):
+            return subprocess.run([python, "-c", code], env={**env, **more}, cwd=self.dir, stdout=subprocess.PIPE,
+                                  stderr=subprocess.PIPE, text=True)
+        library = harness.binary("client/lib/libptc.so.0")
+        sample = "import ptc; print(ptc.Sampling(100, 1, 10, 2, 2).micro_steps)"
+        self.assertEqual("3\n", run(sample, PTC_LIBRARY=library).stdout)
+        self.assertEqual("3\n", run(sample, LD_LIBRARY_PATH=os.path.dirname(library)).stdout)
+        missing = run(sample, PTC_LIBRARY="/nonexistent/libptc.so.0").stderr.splitlines()[-1]
+        self.assertRegex(missing, r"^ptc\.Error: cannot load libptc from '/nonexistent/libptc.so.0' .*set PTC_LIBRARY to its file$")
+        alone = run("import ptc; ptc.Client()", PTC_LIBRARY=library).stderr.splitlines()[-1]
+        self.assertRegex(alone, r"^ptc\.Error: .*PTC_WORKER_SOCKET")
+        self.assertRegex(run("import ptc.torch", PTC_LIBRARY=library).stderr.splitlines()[-1], "^ImportError: ptc.torch needs PyTorch")
+
+    def test_example(self):
+        """Making a job of ptc of the GPT changes ten lines, those that its README shows."""
+        gpt = os.path.join(harness.ROOT, "examples", "gpt")
+        code = []
+        for name in ("train_plain.py", "train.py"):
+            with open(os.path.join(gpt, name)) as f:
+                code.append(f.read().split('"""', 2)[2].splitlines())  # after what it says of itself
+        diff = [line for line in difflib.unified_diff(*code, n=0, lineterm="") if line[:3] not in ("+++", "---", "@@ ")]
+        self.assertLessEqual(sum(line.startswith("+") for line in diff), 10)
+        with open(os.path.join(gpt, "README.md")) as f:
+            self.assertIn("```diff\n" + "\n".join(diff) + "\n```\n", f.read())
+
+    def test_syntax(self):
+        """Python 3.9 reads it."""
+        for path in glob.glob(os.path.join(harness.ROOT, "client", "python", "ptc", "*.py")):
+            with open(path) as f:
+                ast.parse(f.read(), path, feature_version=(3, 9))

@@ -1,0 +1,117 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""A rank whose state after s steps is a closed formula, so that a test knows every byte without training.
+
+  trainer.py --rows R --layers L [--steps N] [--sleep S] [--build-sleep S] [--start-sleep S] [--end-sleep S] [--log DIR]
+             [--fail-at STEP --fail-rank R]
+
+Layer l is a matrix of R x 6 doubles, rows split over tp (the first ranks have more), on pipeline stage l % pp, replicated over dp;
+element (i, j) is 1000 l + 10 i + j + s after s steps. Its field `m` is the same, negative. A scalar `steps` is s everywhere.
+With --log each rank appends a JSON line per step. Ranks do not wait for each other: how far they are apart is theirs.
+"""
+import argparse
+import json
+import os
+import time
+
+import numpy as np
+import ptc
+
+
+def layer(rows, l, step, sign=1):
+    i, j = np.meshgrid(np.arange(rows), np.arange(6), indexing="ij")
+    return sign * (1000.0 * l + 10.0 * i + j + step)
+
+
+def rows_of(rows, tp, rank):
+    each, more = divmod(rows, tp)
+    first = rank * each + min(rank, more)
+    return first, each + (rank < more)
+
+
+class Rank:
+    def __init__(self, args, client, gen):
+        self.args, self.client, self.gen = args, client, gen
+        first, n = rows_of(args.rows, gen.tp, gen.tp_rank)
+        self.arrays = []  # (array, sign)
+        for l in range(args.layers):
+            if l % gen.pp != gen.pp_rank:
+                continue
+            for field, sign in ((None, 1), ("m", -1)):
+                a = layer(args.rows, l, 0, sign)[first:first + n].copy()
+                self.arrays.append((a, sign))
+                client.declare(f"layer.{l}.weight", "F64", [args.rows, 6], [([first, 0], [n, 6], 0, None)] if n else [],
+                               a.ctypes.data, field)
+        self.steps = np.zeros((), dtype=np.int64)
+        client.declare("steps", "I64", [], [([], [], 0, None)], self.steps.ctypes.data, tied=True)
+
+    def at_stop(self, step):
+        self.client.cursor_set("data", step * 8, "n=100")
+        self.client.blob_set("where", f"{self.gen.tp_rank} {self.gen.pp_rank} {self.gen.dp_rank} {step}".encode(), ptc.RANK)
+        self.client.blob_set("job", f"step {step}".encode())
+
+    def check_restored(self):
+        step = self.gen.start_step
+        assert int(self.steps) == step, (int(self.steps), step)
+        assert self.client.cursor_get("data") == (step * 8, "n=100")
+        assert self.client.blob_get("job") == f"step {step}".encode()
+        where = self.client.blob_get("where", ptc.RANK)
+        if where is not None:
+            assert where == f"{self.gen.tp_rank} {self.gen.pp_rank} {self.gen.dp_rank} {step}".encode(), where
+
+    def update(self):
+        self.client.update_begin()
+        for a, sign in self.arrays:
+            a += sign
+        self.steps += 1
+
+
+def run(args, client, gen):
+    time.sleep(args.build_sleep)
+    rank = Rank(args, client, gen)
+    if client.restore():
+        rank.check_restored()
+    client.on_stop(rank.at_stop)
+    log = open(os.path.join(args.log, f"g{gen.generation}-l{gen.launch}-r{gen.rank}.jsonl"), "a", buffering=1) if args.log else None
+    step = gen.start_step
+    while True:
+        if client.boundary(step):
+            return
+        if step == args.steps:
+            client.finish(step)
+            return
+        if log:
+            log.write(json.dumps({"step": step, "rank": gen.rank, "pid": os.getpid(), "generation": gen.generation}) + "\n")
+        client.report("loss", 1.0 / (step + 1))
+        if step == args.fail_at and gen.rank == args.fail_rank:
+            print("giving up, as told", flush=True)
+            raise SystemExit(3)
+        time.sleep(args.sleep)
+        rank.update()
+        step += 1
+
+
+def main():
+    p = argparse.ArgumentParser()
+    p.add_argument("--rows", type=int, default=13)
+    p.add_argument("--layers", type=int, default=4)
+    p.add_argument("--steps", type=int, default=-1)
+    p.add_argument("--sleep", type=float, default=0.002)
+    p.add_argument("--build-sleep", type=float, default=0)
+    p.add_argument("--start-sleep", type=float, default=0, help="before it asks for its first generation")
+    p.add_argument("--end-sleep", type=float, default=0, help="when a generation has ended")
+    p.add_argument("--log")
+    p.add_argument("--fail-at", type=int, default=-1)
+    p.add_argument("--fail-rank", type=int, default=0)
+    args = p.parse_args()
+    time.sleep(args.start_sleep)
+    client = ptc.Client()
+    while (gen := client.next()) is not None:
+        print(f"generation {gen.generation} launch {gen.launch} rank {gen.rank} of {gen.world} from step {gen.start_step}", flush=True)
+        run(args, client, gen)
+        time.sleep(args.end_sleep)
+    client.close()
+
+
+if __name__ == "__main__":
+    main()
