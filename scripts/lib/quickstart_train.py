@@ -13,7 +13,7 @@ import tempfile
 import time
 
 import curve
-from cluster import ROOT, Cluster, ClusterError, wait_for
+from cluster import ROOT, Cluster, ClusterError, end_on_signals, wait_for
 
 JOB = "gpt"
 GPT = os.path.join(ROOT, "examples", "gpt")
@@ -137,6 +137,7 @@ class Show:
 
 
 def main():
+    end_on_signals()
     p = argparse.ArgumentParser(prog="scripts/quickstart", description=__doc__)
     p.add_argument("--transport", choices=["tls", "unix", "insecure"], default="tls")
     p.add_argument("--mode", choices=["rebuild", "restart"], default="rebuild")
