@@ -140,14 +140,15 @@ static void find_failure(void *arg)
 {
 	struct failure *f = arg;
 	struct ptc_job_view *j = ptc_cluster_find_uuid(f->d->cluster, f->t->meta.uuid);
+	char line[900];
 
 	for (size_t i = 0; j && i < j->nworkers; i++) {
 		const struct ptc_worker_doc *w = &j->workers[i].doc;
 
 		if (w->state == PTC_WORKER_FAILED && w->generation == f->t->record.generation &&
 		    w->launch == f->t->record.launch)
-			snprintf(f->text, sizeof f->text, "node %s: %.*s", j->workers[i].node,
-				 (int)PTC_MIN(strcspn(w->text, "\n"), (size_t)900), w->text);
+			snprintf(f->text, sizeof f->text, "node %s: %s", j->workers[i].node,
+				 ptc_worker_text_line(w->text, line, sizeof line));
 	}
 }
 

@@ -356,7 +356,7 @@ static bool awaited(const struct ptc_controller *ctl, const struct ptc_worker_do
 /* A rank that has failed ends the switch; if it was one of those that train, HALT follows. */
 static void abort_for_failed(struct ptc_controller *ctl, const struct ptc_job_view *j)
 {
-	char text[PTC_JOB_TEXT_MAX];
+	char text[PTC_JOB_TEXT_MAX], line[PTC_JOB_TEXT_MAX - PTC_NAME_MAX - 16];
 
 	for (size_t i = 0; i < j->nworkers; i++) {
 		const struct ptc_worker_view *w = &j->workers[i];
@@ -365,8 +365,8 @@ static void abort_for_failed(struct ptc_controller *ctl, const struct ptc_job_vi
 			continue;
 		if (!is_current(ctl, &w->doc)) /* nothing else will tell */
 			ptc_event(ctl->d, ctl->uuid, "failed", "node %s: %s", w->node, w->doc.text);
-		snprintf(text, sizeof text, "node %s: %.*s", w->node,
-			 (int)PTC_MIN(strcspn(w->doc.text, "\n"), sizeof text - PTC_NAME_MAX - 16), w->doc.text);
+		snprintf(text, sizeof text, "node %s: %s", w->node,
+			 ptc_worker_text_line(w->doc.text, line, sizeof line));
 		ptc_controller_step(ctl, &(struct ptc_job_event){
 						 .kind = PTC_EV_ABORT, .status = PTC_ESTATE, .text = text });
 		return;

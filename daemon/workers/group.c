@@ -91,14 +91,14 @@ enum ptc_seat_state ptc_group_seat_state(const struct group *g, size_t i)
 
 int ptc_group_dead_locked(const struct group *g, struct ptc_error *err)
 {
-	char text[DEATH_TEXT];
+	char text[DEATH_TEXT], line[DEATH_TEXT];
 
 	for (size_t i = 0; i < g->desc.nranks; i++) {
 		const struct worker *k = g->seats[i].worker;
 
 		if (k && ptc_worker_gone(k)) {
 			ptc_worker_obituary(k, g->seats[i].rank.rank, text, sizeof text);
-			return ptc_error_set(err, PTC_ESTATE, "%s", text);
+			return ptc_error_set(err, PTC_ESTATE, "%s", ptc_worker_text_line(text, line, sizeof line));
 		}
 		if (g->seats[i].exited)
 			return ptc_error_set(err, PTC_ESTATE, "rank %u has exited", g->seats[i].rank.rank);
@@ -452,7 +452,7 @@ static int started_locked(const struct group *g, struct ptc_buf *who, struct ptc
 {
 	bool all = true;
 	size_t have = 0;
-	char text[DEATH_TEXT];
+	char text[DEATH_TEXT], line[DEATH_TEXT];
 
 	if (g->desc.mode == PTC_MODE_RESTART) {
 		int rc = ptc_group_dead_locked(g, err);
@@ -467,7 +467,7 @@ static int started_locked(const struct group *g, struct ptc_buf *who, struct ptc
 	for (const struct worker *k = g->job->workers; k; k = k->next) {
 		if (k->spawned_for == g && ptc_worker_gone(k)) {
 			ptc_worker_obituary(k, UINT32_MAX, text, sizeof text);
-			return ptc_error_set(err, PTC_ESTATE, "%s", text);
+			return ptc_error_set(err, PTC_ESTATE, "%s", ptc_worker_text_line(text, line, sizeof line));
 		}
 		if (!usable(k) || (k->group && k->group != g && k->group->desc.mode != PTC_MODE_REBUILD))
 			continue;

@@ -1005,9 +1005,30 @@ static void test_memory_is_guarded(void **state)
 	ptc_workers_seats_done(t.w, v, n);
 }
 
+static void test_text_as_one_line(void **state)
+{
+	static const struct {
+		const char *text, *line;
+	} cases[] = {
+		{ "", "" },
+		{ "rank 1: refused", "rank 1: refused" },
+		{ "rank 1: two\nlines", "rank 1: two" },
+		{ "rank 1 exited; its log ends:\n", "rank 1 exited" },
+		{ "rank 1 exited; its log ends:\n \n\t\n", "rank 1 exited" },
+		{ "rank 1 exited; its log ends:\nx", "rank 1 exited: x" },
+		{ "rank 1 exited; its log ends:\nTraceback\n  a line\nValueError: bad\r\n\n", "rank 1 exited: ValueError: bad" },
+	};
+	char line[64];
+
+	(void)state;
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+		assert_string_equal(cases[i].line, ptc_worker_text_line(cases[i].text, line, sizeof line));
+}
+
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_text_as_one_line),
 		cmocka_unit_test_setup_teardown(test_life_restart, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_life_rebuild, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_life_fast, setup, teardown),

@@ -87,6 +87,8 @@ struct ptc_worker_news {
 	int exit_status; /* as of wait(2) */
 	char text[1024]; /* one line, then the end of the log, for FAILED */
 };
+/* Such a text as one line: what happened, and the log's last line, which for most languages is the error. Returns buf. */
+const char *ptc_worker_text_line(const char *text, char *buf, size_t size);
 
 struct ptc_workers_env {
 	const char *node; /* our name */
