@@ -1016,7 +1016,8 @@ static void test_text_as_one_line(void **state)
 		{ "rank 1 exited; its log ends:\n", "rank 1 exited" },
 		{ "rank 1 exited; its log ends:\n \n\t\n", "rank 1 exited" },
 		{ "rank 1 exited; its log ends:\nx", "rank 1 exited: x" },
-		{ "rank 1 exited; its log ends:\nTraceback\n  a line\nValueError: bad\r\n\n", "rank 1 exited: ValueError: bad" },
+		{ "rank 1 exited; its log ends:\nTraceback\n  a line\nValueError: bad\r\n\n",
+		  "rank 1 exited: ValueError: bad" },
 	};
 	char line[64];
 
