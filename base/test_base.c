@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include <cmocka.h>
 
@@ -102,12 +103,44 @@ static void files_are_written_whole(void **state)
 	assert_int_equal(ptc_sys_remove_tree(dir, "test.rmtree", &err), 0);
 }
 
+static mode_t mode_of(const char *dir, const char *name)
+{
+	char path[64];
+	struct stat st;
+
+	snprintf(path, sizeof path, "%s/%s", dir, name);
+	assert_int_equal(stat(path, &st), 0);
+	return st.st_mode & 07777;
+}
+
+static void folders_have_the_mode_asked_for(void **state)
+{
+	char dir[] = "/tmp/ptc-base-XXXXXX", path[64];
+	struct ptc_error err = PTC_ERROR_INIT;
+	mode_t before;
+
+	(void)state;
+	assert_non_null(mkdtemp(dir));
+	before = umask(077);
+	snprintf(path, sizeof path, "%s/a/b", dir);
+	assert_int_equal(ptc_sys_mkdirs(path, 0711, &err), 0);
+	assert_int_equal(ptc_sys_mkdirs(path, 0700, &err), 0);
+	snprintf(path, sizeof path, "%s/c/d", dir);
+	assert_int_equal(ptc_sys_mkdirs(path, 0, &err), 0);
+	umask(before);
+	assert_int_equal(mode_of(dir, "a"), 0755);
+	assert_int_equal(mode_of(dir, "a/b"), 0711); /* as it was made */
+	assert_int_equal(mode_of(dir, "c"), 0700);
+	assert_int_equal(mode_of(dir, "c/d"), 0700);
+	assert_int_equal(ptc_sys_remove_tree(dir, "test.rmtree", &err), 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(digest_check_value),      cmocka_unit_test(digest_matches_definition_and_splits),
 		cmocka_unit_test(errors_wrap_and_name),    cmocka_unit_test(buffer_survives_failed_allocation),
-		cmocka_unit_test(files_are_written_whole),
+		cmocka_unit_test(files_are_written_whole), cmocka_unit_test(folders_have_the_mode_asked_for),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

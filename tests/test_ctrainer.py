@@ -67,6 +67,19 @@ def differences(lines, reference):
     return found + [(step, "beyond the end") for step in steps]
 
 
+class As:
+    """The cluster, used by somebody else."""
+
+    def __init__(self, c, uid):
+        self.c, self.prefix = c, ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "--"]
+
+    def __getattr__(self, name):
+        return getattr(self.c, name)
+
+    def ptcctl(self, *args, **kw):
+        return self.c.ptcctl(*args, prefix=self.prefix, **kw)
+
+
 class CTrainer(harness.Case):
     def resizes(self, mode):
         with self.cluster(nodes=2, devices=2) as c:
@@ -90,6 +103,32 @@ class CTrainer(harness.Case):
             job = Trainer(c, self.dir, "restart", steps=60, sleep_ms=0)
             job.run(f"tp=2,dp=2,{BATCH}")
             self.assertEqual(60, job.wait_run("done")["step"])
+            self.assertEqual([], differences(job.lines(), job.reference()))
+
+    @harness.skip_unless_root
+    def test_somebody_elses(self):
+        """Ranks are processes of the job's owner, in his groups, and find their daemon; his job is his to resize."""
+        uid = 65534 # nobody, who is in the user database, of the group of the same number
+        with self.cluster(nodes=2, devices=2) as c:
+            job = Trainer(As(c, uid), self.dir, "restart", steps=1 << 40, sleep_ms=2)
+            os.chmod(job.yaml, 0o644)
+            job.run(f"tp=2,dp=2,{BATCH}")
+            for rank in job.status()["run"]["ranks"]:
+                with open(f"/proc/{rank['pid']}/status") as f:
+                    of = dict(line.rstrip("\n").split(":\t", 1) for line in f if ":\t" in line)
+                self.assertEqual([str(uid)] * 4, of["Uid"].split())
+                self.assertEqual([str(uid)] * 4, of["Gid"].split())
+                self.assertIn(of["Groups"].strip(), ("", str(uid)))
+                self.assertEqual(0, int(of["CapEff"], 16))
+            job.wait_step(20)
+            for name in c.nodes:
+                c.nodes[name].kill()
+                c.restart(name)
+            at = job.resize(f"tp=3,{BATCH}")["step"]
+            job.wait_step(at + 20)
+            self.assertIn(f"uid {uid}", job.do("events").stdout)
+            job.do("stop")
+            job.steps = job.wait_run("stopped")["step"]
             self.assertEqual([], differences(job.lines(), job.reference()))
 
     def test_resizes_restart(self):
