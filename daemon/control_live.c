@@ -177,27 +177,43 @@ struct first_step {
 	struct ptc_rpc_call *call;
 };
 
-/* Every rank of what is committed now has ended a step since the switch, or cannot be asked. */
-static bool stepped(struct first_step *f, json_int_t start)
+/* Every rank has ended a step since the switch, or cannot be asked, or something else is committed by now. */
+static bool stepped(const struct first_step *f, const struct ptc_target *at, const struct ptc_view *v, json_int_t start)
 {
-	struct ptc_target t;
-	struct ptc_view v;
+	struct ptc_target now;
 	json_t *ranks, *row;
 	bool all = true;
 	size_t i;
 
-	if (ptc_control_find(f->d, f->call, f->t->meta.name, &t, NULL) != 0 || !t.has_record ||
-	    t.record.run != PTC_RUN_LIVE || ptc_control_view(f->d, &t, false, true, &v, NULL) != 0)
+	if (ptc_control_find(f->d, f->call, f->t->meta.name, &now, NULL) != 0 || !now.has_record ||
+	    now.record.run != PTC_RUN_LIVE || now.record.launch != at->record.launch)
 		return true;
-	ranks = rank_rows(f->d, &t, &v);
+	ranks = rank_rows(f->d, at, v);
 	json_array_foreach(ranks, i, row) {
 		json_t *step = json_object_get(row, "step");
 
 		all = all && json_is_integer(step) && json_integer_value(step) > start;
 	}
 	json_decref(ranks);
-	ptc_view_done(&v);
 	return all;
+}
+
+/* false: it cannot be told. */
+static bool wait_first_step(const struct first_step *f, json_int_t start)
+{
+	int64_t began = ptc_sys_now_ns();
+	struct ptc_target at;
+	struct ptc_view v;
+	bool done;
+
+	if (ptc_control_find(f->d, f->call, f->t->meta.name, &at, NULL) != 0 || !at.has_record ||
+	    ptc_control_view(f->d, &at, false, true, &v, NULL) != 0)
+		return false;
+	while (!(done = stepped(f, &at, &v, start)) && !ptc_rpc_call_cancelled(f->call) &&
+	       ptc_sys_now_ns() - began < FIRST_STEP_MS * INT64_C(1000000))
+		usleep(FIRST_POLL_MS * 1000); /* a server thread: waiting is its job */
+	ptc_view_done(&v);
+	return done;
 }
 
 static void add_first_step(json_t *summary, double ms)
@@ -213,7 +229,7 @@ static void add_first_step(json_t *summary, double ms)
 static char *with_first_step(void *arg, const char *summary)
 {
 	struct first_step *f = arg;
-	int64_t began = ptc_sys_now_ns(), ms = 0;
+	int64_t began = ptc_sys_now_ns();
 	json_t *root;
 	char *text = NULL;
 
@@ -222,15 +238,7 @@ static char *with_first_step(void *arg, const char *summary)
 	if (json_is_object(json_object_get(root, "pause")) &&
 	    json_object_get(json_object_get(root, "pause"), "build_ms") &&
 	    strcmp(json_string_value(json_object_get(root, "kind")), "resize") == 0) {
-		bool done = false;
-
-		while (!done && ms < FIRST_STEP_MS && !ptc_rpc_call_cancelled(f->call)) {
-			done = stepped(f, row_int(root, "step"));
-			ms = (ptc_sys_now_ns() - began) / 1000000;
-			if (!done)
-				usleep(FIRST_POLL_MS * 1000); /* a server thread: waiting is its job */
-		}
-		if (done)
+		if (wait_first_step(f, row_int(root, "step")))
 			add_first_step(root, (double)(ptc_sys_now_ns() - began) / 1e6);
 		text = ptc_json_text(root);
 	}
