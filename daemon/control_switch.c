@@ -332,7 +332,7 @@ struct submit {
 	const char *uuid;
 	struct ptc_switch_request *request;
 	struct ptc_error *err;
-	bool finishing;
+	bool passing; /* what keeps the job busy ends by itself, soon */
 	int rc;
 };
 
@@ -340,17 +340,12 @@ static void submit_on_loop(void *arg)
 {
 	struct submit *s = arg;
 	struct ptc_controller *ctl = ptc_controller_find(s->d, s->uuid);
-	const char *phase = "";
-	uint64_t done, total;
 
 	if (!ctl) {
 		s->rc = ptc_error_set(s->err, PTC_ESTATE, "this daemon does not control the job any more; try again");
 		return;
 	}
-	ptc_controller_status(ctl, &phase, &done, &total);
-	s->finishing = strcmp(phase, ptc_job_phase_name(PTC_JOB_FINISHING)) == 0 ||
-		       strcmp(phase, ptc_job_phase_name(PTC_JOB_NEW)) == 0 ||
-		       strcmp(phase, ptc_job_phase_name(PTC_JOB_RELOADING)) == 0;
+	s->passing = ptc_controller_passing(ctl);
 	s->rc = ptc_controller_submit(ctl, s->request, s->err);
 }
 
@@ -370,7 +365,7 @@ static int hand_over(struct ptc_daemon *d, const struct ptc_target *t, struct pt
 
 	rc = rc ? ptc_error_set(err, rc, "the daemon is stopping") : s.rc;
 	/* a conflict: the mirror that the plan was made from was behind the record */
-	*ret_again = (rc == PTC_ESTATE && s.finishing) || rc == PTC_ECONFLICT;
+	*ret_again = (rc == PTC_ESTATE && s.passing) || rc == PTC_ECONFLICT;
 	return rc;
 }
 
@@ -408,7 +403,7 @@ static int check_layout(const struct ptc_target *t, const struct ptc_view *v, co
 }
 
 /* One try: plan for what is committed now, hand over. Again, when the job was only tidying up after a
- * switch, or the plan was made for an older record. */
+ * switch or making a snapshot, or the plan was made for an older record. */
 static int try_switch(struct ptc_daemon *d, struct ptc_target *t, const struct ptc_control_ask *ask,
 		      const struct ptc_plan_request *pr, struct ptc_watcher *w, uint64_t id, bool *ret_again,
 		      struct ptc_error *err)

@@ -362,9 +362,12 @@ static void abort_for_failed(struct ptc_controller *ctl, const struct ptc_job_vi
 	}
 }
 
-/* After a switch that came to nothing. A failed rank has made it so perhaps: only a halt that failed itself is waited after. */
+/* After a switch that came to nothing. A failed rank has made it so perhaps: only a halt that failed itself is waited after.
+ * Or a request waits for its turn, which snapshots in close order would not leave it. The tick comes back to it. */
 static bool too_early(const struct ptc_controller *ctl, const struct ptc_worker_view *w)
 {
+	if (w->doc.state == PTC_WORKER_DUE && ptc_sys_now_ns() < ctl->yield_until_ns)
+		return true;
 	return (w->doc.state != PTC_WORKER_FAILED || ctl->intent.kind == PTC_SWITCH_HALT) &&
 	       ptc_sys_now_ns() < ctl->news_after_ns;
 }
