@@ -34,6 +34,7 @@ class Job(live.Job):
             argv += [f"--{key}", str(value)]
         spec["run"]["argv"] = [sys.executable, "-B", "-W", "ignore", os.path.join(harness.ROOT, "tests", argv[0]), *argv[1:]]
         spec["run"]["env"]["OMP_NUM_THREADS"] = "1"
+        spec["run"]["env"]["TORCHINDUCTOR_CACHE_DIR"] = os.environ["TORCHINDUCTOR_CACHE_DIR"]
         with open(self.yaml, "w") as f:
             json.dump(spec, f)
 

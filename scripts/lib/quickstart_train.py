@@ -46,6 +46,7 @@ class Show:
         self.log = os.path.join(directory, "steps")
         self.reference = os.path.join(directory, "reference")
         os.makedirs(self.log)
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = self.inductor = os.path.join(directory, "inductor") # PyTorch leaves it behind
         self.arguments = ["--steps", str(options.steps), "--dtype", options.dtype, "--records", str(options.records),
                           "--global-batch", str(options.global_batch), "--micro-batch", str(options.micro_batch)]
 
@@ -65,6 +66,7 @@ class Show:
         job = {"version": 1, "name": JOB, "mode": self.o.mode, "gpus": GPUS,
                "run": {"argv": [sys.executable, "-B", os.path.join(GPT, "train.py"), *self.arguments, "--out", self.log],
                        "cwd": GPT, "env": {"PYTHONPATH": os.path.join(ROOT, "client", "python"), "OMP_NUM_THREADS": "1",
+                                           "TORCHINDUCTOR_CACHE_DIR": self.inductor,
                                            "PTC_LIBRARY": os.path.join(self.c.options["build"], "client", "lib", "libptc.so.0")}}}
         path = os.path.join(self.dir, "job.yaml")
         with open(path, "w") as f:
