@@ -318,33 +318,47 @@ PTC_CONTROL_HANDLER(ptc_control_run)
 	return rc;
 }
 
-static int snapshot_or_stop(struct ptc_daemon *d, struct ptc_rpc_call *call, bool stop, const char *method,
-			    struct ptc_error *err)
+/* What ends the ranks or lets them go on; `job` is of `req`, a request of the method. */
+static int end_or_go_on(struct ptc_daemon *d, struct ptc_rpc_call *call, const char *job,
+			const struct ptc_control_ask *ask, const char *method, const ProtobufCMessage *req,
+			struct ptc_error *err)
 {
-	struct ptc_control_ask ask = { .kind = PTC_SWITCH_SNAPSHOT, .stop = stop };
 	struct ptc_plan_request pr = { .config = "" };
-	Ptc__V1__JobRequest *req;
 	struct ptc_target t;
-	int rc = ptc_pb_call_recv(call, &ptc__v1__job_request__descriptor, (ProtobufCMessage **)&req, err);
+	int rc = ptc_control_find_controlled(d, call, job, &t, err);
 
 	if (rc)
 		return rc;
-	rc = ptc_control_find_controlled(d, call, req->job, &t, err);
-	if (rc == 0)
-		rc = t.ours ? switch_and_stream(d, call, &t, &ask, &pr, err)
-			    : ptc_control_forward(d, &t, call, method, &req->base, err);
-	ptc_pb_free(&req->base);
-	return rc;
+	return t.ours ? switch_and_stream(d, call, &t, ask, &pr, err)
+		      : ptc_control_forward(d, &t, call, method, req, err);
 }
 
 PTC_CONTROL_HANDLER(ptc_control_stop)
 {
-	return snapshot_or_stop(arg, call, true, "/ptc.v1.Control/Stop", err);
+	Ptc__V1__StopRequest *req;
+	int rc = ptc_pb_call_recv(call, &ptc__v1__stop_request__descriptor, (ProtobufCMessage **)&req, err);
+
+	if (rc)
+		return rc;
+	rc = end_or_go_on(arg, call, req->job,
+			  &(struct ptc_control_ask){ .kind = req->now ? PTC_SWITCH_HALT : PTC_SWITCH_SNAPSHOT,
+						     .stop = true },
+			  "/ptc.v1.Control/Stop", &req->base, err);
+	ptc_pb_free(&req->base);
+	return rc;
 }
 
 PTC_CONTROL_HANDLER(ptc_control_snapshot)
 {
-	return snapshot_or_stop(arg, call, false, "/ptc.v1.Control/Snapshot", err);
+	Ptc__V1__JobRequest *req;
+	int rc = ptc_pb_call_recv(call, &ptc__v1__job_request__descriptor, (ProtobufCMessage **)&req, err);
+
+	if (rc)
+		return rc;
+	rc = end_or_go_on(arg, call, req->job, &(struct ptc_control_ask){ .kind = PTC_SWITCH_SNAPSHOT },
+			  "/ptc.v1.Control/Snapshot", &req->base, err);
+	ptc_pb_free(&req->base);
+	return rc;
 }
 
 /* ---- logs ------------------------------------------------------------------------------ */

@@ -381,7 +381,7 @@ static int check_ask(const struct ptc_target *t, const struct ptc_control_ask *a
 		return ptc_error_set(err, PTC_ESTATE,
 				     "job %s ended before its first snapshot; `ptcctl run %s` starts it again",
 				     t->meta.name, t->meta.name);
-	if (ask->kind == PTC_SWITCH_SNAPSHOT && !live)
+	if ((ask->kind == PTC_SWITCH_SNAPSHOT || ask->kind == PTC_SWITCH_HALT) && !live)
 		return ptc_error_set(err, PTC_ESTATE,
 				     "job %s does not run (%s); its state is as `ptcctl snapshots %s` says",
 				     t->meta.name, t->has_record ? ptc_run_name(t->record.run) : "no state yet",
@@ -422,7 +422,7 @@ static int try_switch(struct ptc_daemon *d, struct ptc_target *t, const struct p
 		rc = ptc_control_view(d, t, false, resize && !ask->start, &v, err);
 	if (rc)
 		return rc;
-	if (ask->kind != PTC_SWITCH_SNAPSHOT)
+	if (resize || ask->kind == PTC_SWITCH_IMPORT)
 		rc = ptc_plan_switch(d, &v, pr, &planned, err);
 	r.to = planned.to;
 	r.plan_json = planned.json;

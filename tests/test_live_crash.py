@@ -482,6 +482,23 @@ class LiveCrash(harness.Case):
             self.assertGreater(job.status()["step"], at, "no snapshot was made since")
             self.check_end(c, job)
 
+    def test_stopped_now(self):
+        """Ranks that come to no boundary are ended all the same; the last snapshot is the state, and runs again."""
+        with self.started(grace="1s") as (c, job):
+            job.do("snapshot")
+            step = job.status()["step"]
+            for pid in self.pids(job).values():
+                os.kill(pid, signal.SIGSTOP)
+            c.ptcctl("stop", job.name, "--now", node="n1", timeout_s=60 * PATIENCE)
+            self.assertEqual(step, job.wait_run("stopped")["step"])
+            wait_for(lambda: not job.processes(), 20 * PATIENCE, "the end of every rank", 0.1)
+            self.refused(c, "stop", job.name, "--now", contains="does not run (stopped)")
+            job.check_state(self, step, self.path("now"))
+            c.ptcctl("run", job.name, "--wait", timeout_s=60 * PATIENCE)
+            job.wait_step(step + 3)
+            job.do("stop")
+            job.check_state(self, job.wait_run("stopped")["step"], self.path("end"))
+
     def test_asked_between_snapshots(self):
         """A snapshot after every step keeps the job nearly always busy: whoever asks for something is let in all the same."""
         with self.started(run={"snapshot_every": 1}) as (c, job):
