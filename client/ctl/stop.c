@@ -26,7 +26,8 @@ const struct ctl_verb ctl_stop = {
 	.about = "Stop a job's ranks at a step boundary and keep its state",
 	.help = "Waits until they have ended. ptcctl run JOB starts them again from there, ptcctl resize moves the\n"
 		"state meanwhile.\n"
-		"--now is for ranks that hang, or whose state is refused: they are told to exit, and killed once the job's\n"
+		"--now is for ranks that hang, or whose state is refused: they are told to exit, and killed once the "
+		"job's\n"
 		"`grace` is over. A switch under way is to be ended first (ptcctl abort).\n",
 	CTL_OPTIONS(stop_options),
 	.min_args = 1,
