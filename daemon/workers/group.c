@@ -192,6 +192,7 @@ static int spawn_unlocked(struct ptc_workers *w, const struct group *g, const st
 	struct ptc_process process = { .pidfd = -1 };
 	struct ptc_buf text = PTC_BUF_INIT;
 	ptc_auto_free char *dir = ptc_asprintf("%s/processes/%u", g->job->dir, k->number);
+	const uint64_t log_bytes = g->desc.log_bytes ? g->desc.log_bytes : WORKERS_LOG_BYTES;
 	const char **env = NULL;
 	int rc = make_token(token, err);
 
@@ -212,7 +213,7 @@ static int spawn_unlocked(struct ptc_workers *w, const struct group *g, const st
 							    .token = token,
 							    .cgroup = *w->cgroup ? w->cgroup : NULL,
 							    .cgroup_name = cgroup_name,
-							    .log_bytes = WORKERS_LOG_BYTES },
+							    .log_bytes = log_bytes },
 				       &process, err);
 	/* Too late to be told of, but it may run. */
 	if (rc && dir && ptc_process_adopt(dir, &process, NULL) == 0) {

@@ -66,6 +66,7 @@ struct ptc_group_desc {
 	bool fast_copy;                       /* copy: fast */
 	uint64_t snapshot_every;              /* 0: never */
 	uint32_t grace_ms;                    /* between asking to exit and SIGKILL */
+	uint64_t log_bytes;                   /* of one rank's output, the newest; 0: 64 MiB */
 	const char *const *argv, *const *env; /* NULL-terminated; env has NAME=VALUE */
 	const char *cwd;
 	const char *config;  /* canonical text */
