@@ -144,6 +144,11 @@ static void put_get_delete(void **state)
 	assert_true(kvs.kv[1].len == 0 && kvs.kv[1].value[0] == '\0');
 	assert_true(kvs.revision >= kvs.kv[1].mod_revision);
 	ptc_etcd_kvs_done(&kvs);
+	OK(ptc_etcd_get_keys(fx.e, "/a/", &kvs, &ok_err));
+	assert_int_equal(kvs.n, 2);
+	assert_string_equal(kvs.kv[0].key, "/a/x");
+	assert_true(kvs.kv[0].len == 0 && kvs.kv[0].version == 2);
+	ptc_etcd_kvs_done(&kvs);
 	OK(ptc_etcd_delete(fx.e, "/a/x", false, NULL, &ok_err));
 	assert_false(exists(fx.e, "/a/x"));
 	OK(ptc_etcd_delete(fx.e, "/a/", true, NULL, &ok_err));
