@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import textwrap
 import unittest
 
 import harness
@@ -137,21 +138,21 @@ class Nodes(harness.Case):
         self.assertFalse(os.path.exists(directory))
 
 
-WAITING = """
-import os, harness, live
-class Waiting(harness.Case):
-    def test_it(self):
-        with self.cluster(nodes=2, devices=1) as c:
-            job = live.Job(c, self.dir)
-            job.run("dp=2")
-            job.wait_step(3)
-            with open(os.environ["WAITING_READY"] + ".new", "w") as f:
-                f.write(c.options["chunk_root"])
-            os.rename(f.name, os.environ["WAITING_READY"])
-            job.wait_run("done")
-    def test_not_reached(self):
-        open(os.environ["WAITING_READY"] + ".second", "w").close()
-"""
+WAITING = textwrap.dedent("""
+    import os, harness, live
+    class Waiting(harness.Case):
+        def test_it(self):
+            with self.cluster(nodes=2, devices=1) as c:
+                job = live.Job(c, self.dir)
+                job.run("dp=2")
+                job.wait_step(3)
+                with open(os.environ["WAITING_READY"] + ".new", "w") as f:
+                    f.write(c.options["chunk_root"])
+                os.rename(f.name, os.environ["WAITING_READY"])
+                job.wait_run("done")
+        def test_not_reached(self):
+            open(os.environ["WAITING_READY"] + ".second", "w").close()
+""")
 
 
 class Interrupted(harness.Case):

