@@ -27,11 +27,20 @@ struct ptc_layout {
 	size_t nitems;
 	struct ptc_layout_item *items; /* NULL when declared */
 	uint32_t ncells, nzero;        /* nzero: ranges fields are cut into; 0: not flat */
-	struct ptc_rank_layout *cells; /* [zero][pp][tp], or one per declared class */
+	struct ptc_rank_layout *cells; /* ranks that hold the same share one */
+	uint32_t *rank_cells;          /* per rank: its cell */
+	uint32_t *cell_ranks;          /* per cell: the lowest of its ranks; NULL when declared */
 	/* declared (declared.c) */
-	uint32_t *rank_cells;           /* NULL when made of rules */
 	struct ptc_layout_empty *empty; /* per cell: what was declared, with nothing held */
 };
+/* regions.c. Of a layout with spec, config and world: items, their rules and stages, and which cells there are. What was
+ * allocated when it fails is ptc_layout_free's. */
+int ptc_regions_prepare(struct ptc_layout *l, struct ptc_error *err);
+/* What one rank holds, by item, then row-major; the caller frees ret->regions. Reads l's items, changes nothing: any
+ * number of them in any order, or none. */
+int ptc_regions_of_rank(const struct ptc_layout *l, uint32_t rank, struct ptc_rank_layout *ret, struct ptc_error *err);
+/* ptc_layout_local_shape of one made of rules. */
+bool ptc_regions_local_shape(const struct ptc_layout *l, uint32_t rank, uint32_t item, struct ptc_local_shape *ret);
 /* ptc_layout_local_shape of a declared one. */
 bool ptc_declared_local_shape(const struct ptc_layout *l, uint32_t rank, uint32_t item, struct ptc_local_shape *ret);
 
