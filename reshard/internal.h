@@ -41,6 +41,21 @@ int ptc_regions_prepare(struct ptc_layout *l, struct ptc_error *err);
 int ptc_regions_of_rank(const struct ptc_layout *l, uint32_t rank, struct ptc_rank_layout *ret, struct ptc_error *err);
 /* ptc_layout_local_shape of one made of rules. */
 bool ptc_regions_local_shape(const struct ptc_layout *l, uint32_t rank, uint32_t item, struct ptc_local_shape *ret);
+/* Ranks that hold the same of an item have the same part of it: parts are numbered from 0 below ptc_regions_nparts. */
+struct ptc_regions_key {
+	const struct ptc_rule *rule;
+	bool flat;
+	uint64_t where;
+};
+/* Items of one shape and dtype with the same rule and flat have the same parts, part by part; with the same `where` too,
+ * every rank has the same part of both. */
+void ptc_regions_key(const struct ptc_layout *l, uint32_t item, struct ptc_regions_key *ret);
+uint32_t ptc_regions_nparts(const struct ptc_layout *l, uint32_t item);
+/* false: the rank has nothing of the item. */
+bool ptc_regions_part(const struct ptc_layout *l, uint32_t item, uint32_t rank, uint32_t *ret_part);
+/* The regions of one part; the caller frees ret->regions. */
+int ptc_regions_of_part(const struct ptc_layout *l, uint32_t item, uint32_t part, struct ptc_rank_layout *ret,
+			struct ptc_error *err);
 /* ptc_layout_local_shape of a declared one. */
 bool ptc_declared_local_shape(const struct ptc_layout *l, uint32_t rank, uint32_t item, struct ptc_local_shape *ret);
 

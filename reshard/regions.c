@@ -467,3 +467,58 @@ bool ptc_regions_local_shape(const struct ptc_layout *l, uint32_t rank, uint32_t
 	memcpy(ret->shape, local.ext, local.ndim * sizeof *ret->shape);
 	return true;
 }
+
+/* ---- parts: what ranks share ---- */
+
+static uint32_t tp_parts(const struct ptc_layout *l, uint32_t item)
+{
+	const struct ptc_rule *r = l->items[item].rule;
+
+	return r && r->axis != PTC_AXIS_NONE ? split_degree(l, r) : 1;
+}
+
+uint32_t ptc_regions_nparts(const struct ptc_layout *l, uint32_t item)
+{
+	return tp_parts(l, item) * (is_flat(l, item) ? l->nzero : 1);
+}
+
+bool ptc_regions_part(const struct ptc_layout *l, uint32_t item, uint32_t rank, uint32_t *ret_part)
+{
+	struct ptc_coords k = ptc_config_coords(&l->config, rank);
+	uint32_t parts = tp_parts(l, item);
+
+	if (!on_stage(l, item, k.pp))
+		return false;
+	*ret_part = parts > 1 ? k.tp : 0;
+	if (is_flat(l, item))
+		*ret_part += parts * ptc_config_zero_index(&l->config, &k);
+	return true;
+}
+
+int ptc_regions_of_part(const struct ptc_layout *l, uint32_t item, uint32_t part, struct ptc_rank_layout *ret,
+			struct ptc_error *err)
+{
+	struct builder b = { .l = l, .err = err };
+	uint32_t parts = tp_parts(l, item);
+	int rc = build_item(&b, item, part % parts, part / parts);
+
+	ptc_free(b.parts);
+	if (rc) {
+		ptc_free(b.regions);
+		return rc;
+	}
+	*ret = (struct ptc_rank_layout){ .regions = b.regions, .nregions = b.n };
+	return 0;
+}
+
+void ptc_regions_key(const struct ptc_layout *l, uint32_t item, struct ptc_regions_key *ret)
+{
+	const struct ptc_layout_item *i = &l->items[item];
+	enum ptc_place place = i->rule ? i->rule->place : PTC_PLACE_ALL;
+
+	*ret = (struct ptc_regions_key){
+		.rule = i->rule,
+		.flat = is_flat(l, item),
+		.where = (uint64_t)place << 32 | (place == PTC_PLACE_LAYER ? i->stage : 0),
+	};
+}
