@@ -39,10 +39,6 @@ int ptc_layout_new(const struct ptc_spec *spec, const struct ptc_config *config,
 
 	if (rc)
 		return rc;
-	if (config->ep > 1 || config->etp > 1)
-		return ptc_error_set(err, PTC_ELAYOUT,
-				     "configuration: ep %u, etp %u: expert axes are not supported yet", config->ep,
-				     config->etp);
 	rc = ptc_spec_check(spec, err);
 	if (rc)
 		return rc;
