@@ -92,12 +92,25 @@ struct ptc_lost {
 int ptc_layout_lost(const struct ptc_layout *l, const struct ptc_allocation *a, uint32_t nnodes, const bool *usable,
 		    struct ptc_lost **ret_lost, size_t *ret_n, struct ptc_error *err);
 
+struct ptc_place_opts {
+	const struct ptc_device *devices; /* to choose from: without those that failed, or are on nodes to be left */
+	size_t ndevices;
+	uint32_t nnodes;
+	const bool *usable; /* per node; false: what it had is gone. NULL: nothing is */
+	const bool *pinned; /* per node; true: it gets a block at least, and is so never released. NULL: none */
+	const uint32_t
+		*racks; /* per node: its rack; a TP group that needs several nodes stays in one. NULL: no matter */
+};
 /* Chooses rank -> device for layout `to` on the given devices (node, index) so that bytes entering nodes, each node
  * counted once, are fewest, and of those choices bytes a device must be given that it did not hold. Devices that are not
  * needed are left out; choosing which is part of it. A block (d consecutive tp ranks of one TP group, d the largest
  * divisor of tp for which all blocks fit whole on nodes) is kept on one node. Exact by search up to 8 blocks, else
  * assignment plus local improvement (devices within a node are always exact). from NULL: fill nodes in order.
  * *ret_gap_bytes: upper bound of the distance of the bytes entering nodes to the optimum; 0 when exact. */
+int ptc_change_place(const struct ptc_change *c, const struct ptc_allocation *from_alloc,
+		     const struct ptc_place_opts *o, struct ptc_allocation *ret_alloc, int64_t *ret_gap_bytes,
+		     struct ptc_error *err);
+/* The same, with nothing lost, pinned or in racks. */
 int ptc_place(const struct ptc_spec *spec, const struct ptc_layout *from, const struct ptc_allocation *from_alloc,
 	      const struct ptc_layout *to, const struct ptc_device *devices, size_t ndevices, uint32_t nnodes,
 	      struct ptc_allocation *ret_alloc, int64_t *ret_gap_bytes, struct ptc_error *err);

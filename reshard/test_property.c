@@ -356,8 +356,10 @@ static void check_rank(const struct input *in, const struct ptc_config *c, const
 {
 	static struct local want;
 	static int64_t buf[MAX_LOCAL];
-	const struct ptc_rank_layout *rl = ptc_layout_rank(l, rank);
+	struct ptc_rank_layout rl;
 	size_t at = 0;
+
+	CHECK(ptc_layout_rank(l, rank, &rl, NULL) == 0);
 
 	for (uint32_t item = 0; item < ptc_spec_items(&in->spec); item++) {
 		const struct ptc_tensor *t = &in->tensors[item / (1 + in->spec.nfields)];
@@ -371,11 +373,12 @@ static void check_rank(const struct input *in, const struct ptc_config *c, const
 		CHECK(!want.present || n == want.n);
 		for (int64_t i = 0; i < want.n; i++)
 			buf[i] = -2;
-		for (; at < rl->nregions && rl->regions[at].item == item; at++)
-			paint_region(t, &rl->regions[at], buf, want.n);
+		for (; at < rl.nregions && rl.regions[at].item == item; at++)
+			paint_region(t, &rl.regions[at], buf, want.n);
 		CHECK(want.n == 0 || !memcmp(buf, want.at, (size_t)want.n * sizeof *buf));
 	}
-	CHECK(at == rl->nregions);
+	CHECK(at == rl.nregions);
+	ptc_rank_layout_done(&rl);
 }
 
 /* ---- plans ---- */

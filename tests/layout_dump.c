@@ -30,11 +30,13 @@ static void print_items(const struct ptc_spec *spec, const struct ptc_layout *l,
 
 static void print_regions(const struct ptc_spec *spec, const struct ptc_layout *l, uint32_t rank)
 {
-	const struct ptc_rank_layout *rl = ptc_layout_rank(l, rank);
+	struct ptc_rank_layout rl;
 	char name[PTC_TENSOR_NAME_MAX + PTC_FIELD_NAME_MAX + 2];
 
-	for (size_t i = 0; i < rl->nregions; i++) {
-		const struct ptc_region *r = &rl->regions[i];
+	if (ptc_layout_rank(l, rank, &rl, NULL))
+		return;
+	for (size_t i = 0; i < rl.nregions; i++) {
+		const struct ptc_region *r = &rl.regions[i];
 
 		printf("region %u %s %d %lld %u", rank, ptc_item_name(spec, r->item, name, sizeof name), r->padding,
 		       (long long)r->buf_off, r->box.ndim);
@@ -43,6 +45,7 @@ static void print_regions(const struct ptc_spec *spec, const struct ptc_layout *
 			       (long long)r->buf_stride[d]);
 		printf("\n");
 	}
+	ptc_rank_layout_done(&rl);
 }
 
 static void dump(const struct ptc_spec *spec, const char *text)
