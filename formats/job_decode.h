@@ -16,6 +16,18 @@ struct ptc_job_decoder {
 
 /* "rules": a list, or the name of a rule set. Fields must have been decoded. */
 int ptc_job_decode_rules(struct ptc_job_decoder *d, const struct ptc_doc_node *node);
+/* job_split.c: keys of a rule into r, which has none yet; node NULL: what base says (NULL: the default). */
+int ptc_job_decode_splits(struct ptc_job_decoder *d, const struct ptc_doc_node *node, const struct ptc_rule *base,
+			  struct ptc_rule *r);
+int ptc_job_decode_expert(struct ptc_job_decoder *d, const struct ptc_doc_node *node, const struct ptc_rule *base,
+			  struct ptc_rule *r);
+int ptc_job_decode_shard(struct ptc_job_decoder *d, const struct ptc_doc_node *node, const struct ptc_rule *base,
+			 struct ptc_rule *r);
+/* deploy/rules/NAME.yaml as they were when this was built, in name order; ends with a NULL name. */
+struct ptc_rule_set {
+	const char *name, *text;
+};
+extern const struct ptc_rule_set ptc_rule_sets[];
 int ptc_job_decode_gpus(struct ptc_job_decoder *d, const struct ptc_doc_node *node);
 /* "run" and the keys that go with it, of the job's map. */
 int ptc_job_decode_run(struct ptc_job_decoder *d, const struct ptc_doc_node *root);

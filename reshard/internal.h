@@ -14,7 +14,8 @@ bool ptc_layer_match(const char *pattern, const char *name, int64_t *ret_layer);
 
 struct ptc_layout_item {
 	const struct ptc_rule *rule; /* NULL: replicated */
-	uint32_t stage;              /* for PTC_PLACE_LAYER */
+	uint32_t stage;              /* pipeline rank, for PTC_PLACE_LAYER */
+	uint32_t ep;                 /* place on the ep axis, for a rule with expert */
 };
 struct ptc_layout_empty {
 	uint32_t *items; /* ascending */
@@ -26,7 +27,7 @@ struct ptc_layout {
 	uint32_t world;
 	size_t nitems;
 	struct ptc_layout_item *items; /* NULL when declared */
-	uint32_t ncells, nzero;        /* nzero: ranges fields are cut into; 0: not flat */
+	uint32_t ncells;
 	uint32_t *rank_cells;          /* per rank: its cell; ranks that hold the same share one */
 	uint32_t *cell_ranks;          /* per cell: the lowest of its ranks; NULL when declared */
 	/* declared (declared.c) */
@@ -44,10 +45,10 @@ bool ptc_regions_local_shape(const struct ptc_layout *l, uint32_t rank, uint32_t
 /* Ranks that hold the same of an item have the same part of it: parts are numbered from 0 below ptc_regions_nparts. */
 struct ptc_regions_key {
 	const struct ptc_rule *rule;
-	bool flat;
+	uint64_t form;
 	uint64_t where;
 };
-/* Items of one shape and dtype with the same rule and flat have the same parts, part by part; with the same `where` too,
+/* Items of one shape and dtype with the same rule and form have the same parts, part by part; with the same `where` too,
  * every rank has the same part of both. */
 void ptc_regions_key(const struct ptc_layout *l, uint32_t item, struct ptc_regions_key *ret);
 uint32_t ptc_regions_nparts(const struct ptc_layout *l, uint32_t item);
@@ -61,9 +62,10 @@ bool ptc_declared_local_shape(const struct ptc_layout *l, uint32_t rank, uint32_
 
 /* Everything a layout trusts, except that each rule fits the tensors it wins (ptc_rule_fits). */
 int ptc_spec_check(const struct ptc_spec *s, struct ptc_error *err);
-/* The rule fits the item's shape and name. *ret_layer: its layer for PTC_PLACE_LAYER, else -1. rule may be NULL. */
+/* The rule fits the item's shape and name. *ret_layer: its layer for PTC_PLACE_LAYER, else -1; *ret_expert likewise where
+ * the rule has expert. rule may be NULL. */
 int ptc_rule_fits(const struct ptc_spec *s, size_t item, const struct ptc_rule *rule, int64_t *ret_layer,
-		  struct ptc_error *err);
+		  int64_t *ret_expert, struct ptc_error *err);
 /* The rules of one tensor's items: ret[0] for the parameter, ret[f] for field f; NULL where none applies. */
 void ptc_spec_tensor_rules(const struct ptc_spec *s, size_t tensor, const struct ptc_rule *ret[1 + PTC_MAX_FIELDS]);
 

@@ -20,17 +20,6 @@ void ptc_rank_layout_done(struct ptc_rank_layout *r)
 	*r = (struct ptc_rank_layout){ 0 };
 }
 
-/* Making each part of each kind of item once shows that every rank's regions can be made. */
-static int try_parts(const struct ptc_layout *l, struct ptc_error *err)
-{
-	struct ptc_side side;
-	int rc = ptc_side_init(&side, l, l->spec, err);
-
-	if (!rc)
-		ptc_side_done(&side);
-	return rc;
-}
-
 int ptc_layout_new(const struct ptc_spec *spec, const struct ptc_config *config, struct ptc_layout **ret_layout,
 		   struct ptc_error *err)
 {
@@ -40,10 +29,6 @@ int ptc_layout_new(const struct ptc_spec *spec, const struct ptc_config *config,
 
 	if (rc)
 		return rc;
-	if (config->ep > 1 || config->etp > 1)
-		return ptc_error_set(err, PTC_ELAYOUT,
-				     "configuration: ep %u, etp %u: expert axes are not supported yet", config->ep,
-				     config->etp);
 	rc = ptc_spec_check(spec, err);
 	if (rc)
 		return rc;
@@ -54,8 +39,6 @@ int ptc_layout_new(const struct ptc_spec *spec, const struct ptc_config *config,
 	l->config = *config;
 	l->world = world;
 	rc = ptc_regions_prepare(l, err);
-	if (!rc)
-		rc = try_parts(l, err);
 	if (rc)
 		ptc_layout_free(l);
 	else

@@ -1,12 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Layouts: the shards of each rank, from spec and configuration. Pure.
  *
- * TP-local tensor: along the split dim, the rank's part of each block in block order, then padding; the other dims
- * whole. A rank's local tensor is the TP-local tensor, except with zero=1 for fields (item's field > 0): the TP-local
- * tensor, padding included, is flattened row-major and cut into dp*cp ranges of ceil(elements / (dp*cp)), the last ones
- * shorter or empty; the k-th rank of the dp*cp group in rank order holds range k as a 1-d tensor.
- * Pipeline: the number of layers is 1 + the greatest layer index of any tensor placed by layer. ENDS is on the first
- * and the last stage (tied tensors). cp and dp replicate. ep or etp above 1 is refused. */
+ * Local tensor: what the splits of the item's rule leave (reshard/spec.h): along a split dim, the rank's part of each block
+ * in block order, then padding; the other dims whole. Of it, what zero=N of the configuration says is cut over
+ * data-parallel ranks (1, 2: fields; 3: parameters too; of replicas=R groups each by itself) is kept in part:
+ *   flat  the local tensor, padding included, is flattened row-major and cut into n ranges of ceil(elements / n), the last
+ *         ones shorter or empty; the k-th rank of the group in rank order holds range k as a 1-d tensor;
+ *   dim0  ceil chunks of dim 0 (or the dim a rule states), as FSDP2; a scalar is whole on every rank.
+ * The group is dp*cp; for expert tensors the ranks that hold the same experts. dp, cp and edp replicate what is not cut.
+ * Pipeline: the number of layers is 1 + the greatest layer index of any tensor placed by layer. They are dealt to pp*vpp
+ * stages; stage s is on rank s % pp. FIRST is pipeline rank 0, LAST rank pp - 1, ENDS both (tied tensors).
+ * Experts with a tensor each: those of one rule, 1 + the greatest index, are dealt evenly to the ep axis. */
 #pragma once
 
 #include "reshard/config.h"

@@ -68,7 +68,7 @@ static int geometry_key(struct maker *m, uint32_t item, uint64_t *ret_where, uin
 	}
 	ptc_regions_key(m->l, item, &key);
 	put64(v, &n, key.rule ? (uint64_t)(key.rule - ptc_layout_spec(m->l)->rules) + 1 : 0);
-	v[n++] = key.flat;
+	put64(v, &n, key.form);
 	v[n++] = ptc_dtype_bits(ptc_item_dtype(m->s->spec, item));
 	for (uint32_t d = 0; d < t->ndim; d++)
 		put64(v, &n, (uint64_t)t->shape[d]);

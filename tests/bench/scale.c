@@ -23,6 +23,7 @@ struct args {
 	int64_t layers, hidden, vocab;
 	uint32_t per_node, samples, drain;
 	uint64_t seed;
+	bool moe;
 };
 
 static double seconds(void)
@@ -55,10 +56,10 @@ static void add_layer(struct ptc_spec *s, int64_t i, int64_t h)
 		const char *name;
 		uint32_t ndim, rows, cols; /* times h */
 	} parts[] = {
-		{ "ln_1.weight", 1, 1, 0 },	   { "ln_1.bias", 1, 1, 0 },	   { "ln_2.weight", 1, 1, 0 },
-		{ "ln_2.bias", 1, 1, 0 },	   { "attn.qkv.weight", 2, 3, 1 }, { "attn.qkv.bias", 1, 3, 0 },
+		{ "ln_1.weight", 1, 1, 0 },      { "ln_1.bias", 1, 1, 0 },       { "ln_2.weight", 1, 1, 0 },
+		{ "ln_2.bias", 1, 1, 0 },        { "attn.qkv.weight", 2, 3, 1 }, { "attn.qkv.bias", 1, 3, 0 },
 		{ "attn.proj.weight", 2, 1, 1 }, { "attn.proj.bias", 1, 1, 0 },  { "mlp.up.weight", 2, 4, 1 },
-		{ "mlp.up.bias", 1, 4, 0 },	   { "mlp.down.weight", 2, 1, 4 }, { "mlp.down.bias", 1, 1, 0 },
+		{ "mlp.up.bias", 1, 4, 0 },      { "mlp.down.weight", 2, 1, 4 }, { "mlp.down.bias", 1, 1, 0 },
 	};
 
 	for (size_t k = 0; k < sizeof parts / sizeof *parts; k++)
@@ -66,40 +67,127 @@ static void add_layer(struct ptc_spec *s, int64_t i, int64_t h)
 			   parts[k].cols * h);
 }
 
+static struct ptc_field fields[] = { { "exp_avg", PTC_F32, false },
+				     { "exp_avg_sq", PTC_F32, false },
+				     { "master", PTC_F32, false } };
+
+static void spec_init(struct ptc_spec *s, const char *name, size_t tensors, struct ptc_rule *rules, size_t nrules)
+{
+	*s = (struct ptc_spec){ .name = name, .fields = fields, .nfields = 3, .rules = rules, .nrules = nrules };
+	for (size_t i = 0; i < nrules; i++)
+		if (rules[i].layer)
+			rules[i].place = PTC_PLACE_LAYER;
+	s->tensors = calloc(tensors, sizeof *s->tensors);
+	if (!s->tensors)
+		abort();
+}
+
 /* A GPT: column-parallel qkv (three blocks) and up, row-parallel proj and down, vocabulary split with padding. */
 static void make_dense(struct ptc_spec *s, const struct args *a)
 {
-	static struct ptc_field fields[] = { { "exp_avg", PTC_F32, false },
-					     { "exp_avg_sq", PTC_F32, false },
-					     { "master", PTC_F32, false } };
 	static int64_t blocks[3];
 	static struct ptc_rule rules[] = {
-		{ .match = "wte", .axis = PTC_AXIS_TP, .dim = 0, .pad_to = 128, .place = PTC_PLACE_ENDS },
+		{ .match = "wte", .splits = { { .axis = PTC_AXIS_TP, .pad_to = 128 } }, .place = PTC_PLACE_ENDS },
 		{ .match = "wpe", .place = PTC_PLACE_FIRST },
 		{ .match = "ln_f.*", .place = PTC_PLACE_LAST },
-		{ .match = "*.attn.qkv.*", .axis = PTC_AXIS_TP, .nblocks = 3, .layer = "h.{}.*" },
-		{ .match = "*.mlp.up.*", .axis = PTC_AXIS_TP, .layer = "h.{}.*" },
-		{ .match = "*.attn.proj.weight", .axis = PTC_AXIS_TP, .dim = 1, .layer = "h.{}.*" },
-		{ .match = "*.mlp.down.weight", .axis = PTC_AXIS_TP, .dim = 1, .layer = "h.{}.*" },
+		{ .match = "*.attn.qkv.*",
+		  .splits = { { .axis = PTC_AXIS_TP, .blocks = blocks, .nblocks = 3 } },
+		  .layer = "h.{}.*" },
+		{ .match = "*.mlp.up.*", .splits = { { .axis = PTC_AXIS_TP } }, .layer = "h.{}.*" },
+		{ .match = "*.attn.proj.weight", .splits = { { .axis = PTC_AXIS_TP, .dim = 1 } }, .layer = "h.{}.*" },
+		{ .match = "*.mlp.down.weight", .splits = { { .axis = PTC_AXIS_TP, .dim = 1 } }, .layer = "h.{}.*" },
 		{ .match = "h.*", .layer = "h.{}.*" },
 	};
-	size_t n = sizeof rules / sizeof *rules;
 
-	*s = (struct ptc_spec){ .name = "dense", .fields = fields, .nfields = 3, .rules = rules, .nrules = n };
-	for (size_t i = 0; i < n; i++)
-		if (rules[i].layer)
-			rules[i].place = PTC_PLACE_LAYER;
+	spec_init(s, "dense", (size_t)a->layers * 12 + 4, rules, sizeof rules / sizeof *rules);
 	blocks[0] = blocks[1] = blocks[2] = a->hidden;
-	rules[3].blocks = blocks;
-	s->tensors = calloc((size_t)a->layers * 12 + 4, sizeof *s->tensors);
-	if (!s->tensors)
-		abort();
 	for (int64_t i = 0; i < a->layers; i++)
 		add_layer(s, i, a->hidden);
 	add_tensor(s, ptc_strdup("wte"), 2, a->vocab, a->hidden);
 	add_tensor(s, ptc_strdup("wpe"), 2, 4096, a->hidden);
 	add_tensor(s, ptc_strdup("ln_f.weight"), 1, a->hidden, 0);
 	add_tensor(s, ptc_strdup("ln_f.bias"), 1, a->hidden, 0);
+	qsort(s->tensors, s->ntensors, sizeof *s->tensors, by_name);
+}
+
+static void add_matrices(struct ptc_spec *s, const char *prefix, int64_t h, int64_t inner)
+{
+	add_tensor(s, ptc_asprintf("%s.gate_proj.weight", prefix), 2, inner, h);
+	add_tensor(s, ptc_asprintf("%s.up_proj.weight", prefix), 2, inner, h);
+	add_tensor(s, ptc_asprintf("%s.down_proj.weight", prefix), 2, h, inner);
+}
+
+/* The sizes of DeepSeek-V3 (its technical report, section 4.2), one tensor per expert as in its published files. */
+static void make_moe(struct ptc_spec *s, const struct args *a)
+{
+	enum { HIDDEN = 7168, HEADS = 128, EXPERTS = 256, DENSE_LAYERS = 3 };
+	static const struct {
+		const char *name;
+		uint32_t ndim, rows, cols;
+	} attention[] = {
+		{ "input_layernorm.weight", 1, HIDDEN, 0 },
+		{ "post_attention_layernorm.weight", 1, HIDDEN, 0 },
+		{ "self_attn.q_a_proj.weight", 2, 1536, HIDDEN },
+		{ "self_attn.q_a_layernorm.weight", 1, 1536, 0 },
+		{ "self_attn.q_b_proj.weight", 2, HEADS * 192, 1536 },
+		{ "self_attn.kv_a_proj_with_mqa.weight", 2, 576, HIDDEN },
+		{ "self_attn.kv_a_layernorm.weight", 1, 512, 0 },
+		{ "self_attn.kv_b_proj.weight", 2, HEADS * 256, 512 },
+		{ "self_attn.o_proj.weight", 2, HIDDEN, HEADS * 128 },
+	};
+	static struct ptc_rule rules[] = {
+		{ .match = "model.embed_tokens.weight",
+		  .splits = { { .axis = PTC_AXIS_TP } },
+		  .place = PTC_PLACE_FIRST },
+		{ .match = "lm_head.weight", .splits = { { .axis = PTC_AXIS_TP } }, .place = PTC_PLACE_LAST },
+		{ .match = "model.norm.weight", .place = PTC_PLACE_LAST },
+		{ .match = "*.experts.*.down_proj.weight",
+		  .splits = { { .axis = PTC_AXIS_ETP, .dim = 1 } },
+		  .layer = "model.layers.{}.*",
+		  .expert = "*.experts.{}.*" },
+		{ .match = "*.experts.*",
+		  .splits = { { .axis = PTC_AXIS_ETP } },
+		  .layer = "model.layers.{}.*",
+		  .expert = "*.experts.{}.*" },
+		{ .match = "*.down_proj.weight",
+		  .splits = { { .axis = PTC_AXIS_TP, .dim = 1 } },
+		  .layer = "model.layers.{}.*" },
+		{ .match = "*.gate_proj.weight", .splits = { { .axis = PTC_AXIS_TP } }, .layer = "model.layers.{}.*" },
+		{ .match = "*.up_proj.weight", .splits = { { .axis = PTC_AXIS_TP } }, .layer = "model.layers.{}.*" },
+		{ .match = "*.o_proj.weight",
+		  .splits = { { .axis = PTC_AXIS_TP, .dim = 1 } },
+		  .layer = "model.layers.{}.*" },
+		{ .match = "*.q_b_proj.weight",
+		  .splits = { { .axis = PTC_AXIS_TP, .unit = 192 } },
+		  .layer = "model.layers.{}.*" },
+		{ .match = "*.kv_b_proj.weight",
+		  .splits = { { .axis = PTC_AXIS_TP, .unit = 256 } },
+		  .layer = "model.layers.{}.*" },
+		{ .match = "model.layers.*", .layer = "model.layers.{}.*" },
+	};
+	char prefix[128];
+
+	spec_init(s, "moe", (size_t)a->layers * (EXPERTS * 3 + 20) + 3, rules, sizeof rules / sizeof *rules);
+	for (int64_t i = 0; i < a->layers; i++) {
+		for (size_t k = 0; k < sizeof attention / sizeof *attention; k++)
+			add_tensor(s, ptc_asprintf("model.layers.%" PRId64 ".%s", i, attention[k].name),
+				   attention[k].ndim, attention[k].rows, attention[k].cols);
+		snprintf(prefix, sizeof prefix, "model.layers.%" PRId64 ".mlp", i);
+		if (i < DENSE_LAYERS) {
+			add_matrices(s, prefix, HIDDEN, 18432);
+			continue;
+		}
+		add_tensor(s, ptc_asprintf("%s.gate.weight", prefix), 2, EXPERTS, HIDDEN);
+		snprintf(prefix, sizeof prefix, "model.layers.%" PRId64 ".mlp.shared_experts", i);
+		add_matrices(s, prefix, HIDDEN, 2048);
+		for (int e = 0; e < EXPERTS; e++) {
+			snprintf(prefix, sizeof prefix, "model.layers.%" PRId64 ".mlp.experts.%d", i, e);
+			add_matrices(s, prefix, HIDDEN, 2048);
+		}
+	}
+	add_tensor(s, ptc_strdup("model.embed_tokens.weight"), 2, 129280, HIDDEN);
+	add_tensor(s, ptc_strdup("lm_head.weight"), 2, 129280, HIDDEN);
+	add_tensor(s, ptc_strdup("model.norm.weight"), 1, HIDDEN, 0);
 	qsort(s->tensors, s->ntensors, sizeof *s->tensors, by_name);
 }
 
@@ -259,10 +347,10 @@ static void run(const struct args *a, const struct ptc_spec *s)
 int main(int argc, char **argv)
 {
 	static const struct option options[] = {
-		{ "from", 1, NULL, 'f' },     { "to", 1, NULL, 't' },    { "out", 1, NULL, 'o' },
-		{ "layers", 1, NULL, 'l' },   { "hidden", 1, NULL, 'h' }, { "vocab", 1, NULL, 'v' },
+		{ "from", 1, NULL, 'f' },     { "to", 1, NULL, 't' },      { "out", 1, NULL, 'o' },
+		{ "layers", 1, NULL, 'l' },   { "hidden", 1, NULL, 'h' },  { "vocab", 1, NULL, 'v' },
 		{ "per-node", 1, NULL, 'n' }, { "samples", 1, NULL, 's' }, { "seed", 1, NULL, 'S' },
-		{ "drain", 1, NULL, 'L' },     { 0 },
+		{ "drain", 1, NULL, 'L' },    { "moe", 0, NULL, 'm' },     { 0 },
 	};
 	struct args a = { .layers = 128, .hidden = 25600, .vocab = 51200, .per_node = 8, .samples = 64, .seed = 1 };
 	struct ptc_spec s;
@@ -299,6 +387,9 @@ int main(int argc, char **argv)
 		case 'L':
 			a.drain = (uint32_t)atoi(optarg);
 			break;
+		case 'm':
+			a.moe = true;
+			break;
 		default:
 			return 2;
 		}
@@ -306,7 +397,10 @@ int main(int argc, char **argv)
 		fprintf(stderr, "usage: ptc-bench-scale --from CONFIG --to CONFIG [--layers N] [--hidden N] ...\n");
 		return 2;
 	}
-	make_dense(&s, &a);
+	if (a.moe)
+		make_moe(&s, &a);
+	else
+		make_dense(&s, &a);
 	run(&a, &s);
 	for (size_t i = 0; i < s.ntensors; i++) {
 		char *name;
