@@ -28,8 +28,8 @@ struct ptc_layout {
 	size_t nitems;
 	struct ptc_layout_item *items; /* NULL when declared */
 	uint32_t ncells;
-	uint32_t *rank_cells;          /* per rank: its cell; ranks that hold the same share one */
-	uint32_t *cell_ranks;          /* per cell: the lowest of its ranks; NULL when declared */
+	uint32_t *rank_cells; /* per rank: its cell; ranks that hold the same share one */
+	uint32_t *cell_ranks; /* per cell: the lowest of its ranks; NULL when declared */
 	/* declared (declared.c) */
 	struct ptc_rank_layout *cells;  /* per cell */
 	struct ptc_layout_empty *empty; /* per cell: what was declared, with nothing held */

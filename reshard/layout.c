@@ -162,6 +162,19 @@ bool ptc_layout_local_shape(const struct ptc_layout *l, uint32_t rank, uint32_t 
 	return l->items ? ptc_regions_local_shape(l, rank, item, ret) : ptc_declared_local_shape(l, rank, item, ret);
 }
 
+void ptc_item_elements(const struct ptc_spec *s, uint32_t item, const struct ptc_box *bytes, struct ptc_box *ret)
+{
+	int64_t bits = ptc_dtype_bits(ptc_item_dtype(s, item));
+
+	*ret = *bytes;
+	if (s->tensors[item / (1 + s->nfields)].ndim == 0) {
+		ret->ndim = 0;
+		return;
+	}
+	ret->off[ret->ndim - 1] = ret->off[ret->ndim - 1] * 8 / bits;
+	ret->ext[ret->ndim - 1] = ret->ext[ret->ndim - 1] * 8 / bits;
+}
+
 void ptc_allocation_done(struct ptc_allocation *a)
 {
 	if (!a)

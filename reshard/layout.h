@@ -53,6 +53,10 @@ int ptc_layout_rank_bytes(const struct ptc_layout *l, int64_t *ret_most, struct 
 /* false: the item is not on the rank's pipeline stage. */
 bool ptc_layout_local_shape(const struct ptc_layout *l, uint32_t rank, uint32_t item, struct ptc_local_shape *ret);
 
+/* A byte box of an item in elements. Where rows of a 4- or 6-bit dtype are no whole bytes, its trailing dims are merged as
+ * ptc_item_byte_shape does, and so they stay. */
+void ptc_item_elements(const struct ptc_spec *s, uint32_t item, const struct ptc_box *bytes, struct ptc_box *ret);
+
 struct ptc_device {
 	uint32_t node;
 	uint32_t index;

@@ -50,12 +50,15 @@ static int by_name(const void *a, const void *b)
 	return strcmp(x->name, y->name);
 }
 
+struct part {
+	const char *name;
+	uint32_t ndim, rows, cols;
+};
+
 static void add_layer(struct ptc_spec *s, int64_t i, int64_t h)
 {
-	static const struct {
-		const char *name;
-		uint32_t ndim, rows, cols; /* times h */
-	} parts[] = {
+	static const struct part parts[] = {
+		/* rows and columns times h */
 		{ "ln_1.weight", 1, 1, 0 },      { "ln_1.bias", 1, 1, 0 },       { "ln_2.weight", 1, 1, 0 },
 		{ "ln_2.bias", 1, 1, 0 },        { "attn.qkv.weight", 2, 3, 1 }, { "attn.qkv.bias", 1, 3, 0 },
 		{ "attn.proj.weight", 2, 1, 1 }, { "attn.proj.bias", 1, 1, 0 },  { "mlp.up.weight", 2, 4, 1 },
@@ -121,10 +124,7 @@ static void add_matrices(struct ptc_spec *s, const char *prefix, int64_t h, int6
 static void make_moe(struct ptc_spec *s, const struct args *a)
 {
 	enum { HIDDEN = 7168, HEADS = 128, EXPERTS = 256, DENSE_LAYERS = 3 };
-	static const struct {
-		const char *name;
-		uint32_t ndim, rows, cols;
-	} attention[] = {
+	static const struct part attention[] = {
 		{ "input_layernorm.weight", 1, HIDDEN, 0 },
 		{ "post_attention_layernorm.weight", 1, HIDDEN, 0 },
 		{ "self_attn.q_a_proj.weight", 2, 1536, HIDDEN },
