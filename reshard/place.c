@@ -78,7 +78,7 @@ static void choose_block_size(struct ptc_placer *p, uint32_t tp, uint32_t world)
 		p->nodes[n].slots = p->nodes[n].ndevices / p->block_size;
 }
 
-/* Blocks are numbered by their first rank. */
+/* TP groups by their first rank, the blocks of one after the other. */
 static int make_blocks(struct ptc_placer *p)
 {
 	const struct ptc_config *c = ptc_layout_config(p->to);
@@ -91,9 +91,9 @@ static int make_blocks(struct ptc_placer *p)
 	for (uint32_t r = 0; r < world; r++) {
 		struct ptc_coords k = ptc_config_coords(c, r);
 
-		if (k.tp % p->block_size)
+		if (k.tp)
 			continue;
-		for (uint32_t i = 0; i < p->block_size; i++, k.tp++)
+		for (; k.tp < c->tp; k.tp++)
 			p->ranks[n++] = ptc_config_rank(c, &k);
 	}
 	return 0;
@@ -349,9 +349,18 @@ static int place(struct ptc_placer *p, const struct ptc_allocation *from_alloc, 
 		fill_in_order(p);
 		return give_devices(p, true, ranks) ? nomem(err) : 0;
 	}
-	if (place_classes(p, from_alloc, o->usable) || ptc_place_search(p) || give_devices(p, false, ranks))
+	if (place_classes(p, from_alloc, o->usable))
 		return nomem(err);
-	return 0;
+	rc = ptc_place_search(p);
+	if (rc == PTC_ENODEVICES)
+		return ptc_error_set(err, rc,
+				     "TP groups of %u nodes each do not fit whole into racks%s, %u ranks in all",
+				     p->group_blocks, p->npinned ? " with a block on each pinned node" : "",
+				     ptc_layout_world(p->to));
+	if (rc == PTC_ELIMIT)
+		return ptc_error_set(err, rc, "racks: %u blocks on %u nodes are too many to look at", p->nblocks,
+				     p->nnodes);
+	return rc || give_devices(p, false, ranks) ? nomem(err) : 0;
 }
 
 static void placer_done(struct ptc_placer *p)

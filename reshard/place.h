@@ -59,7 +59,7 @@ static inline bool ptc_place_node_has(const struct ptc_placer *p, size_t n, uint
  * in the node. ret_cols may be NULL. */
 int ptc_place_devices(const struct ptc_placer *p, uint32_t node, const uint32_t *blocks, uint32_t n, uint32_t *ret_cols,
 		      int64_t *ret_cost);
-/* Fill p->where and p->gap. */
+/* Fill p->where and p->gap. PTC_ENODEVICES: TP groups do not fit into racks. */
 int ptc_place_search(struct ptc_placer *p);
 /* p->where, whose node cost is `cost`, made optimal by branch and bound. *ret_complete: it was not stopped before. */
 int ptc_place_exact(struct ptc_placer *p, int64_t cost, int64_t *ret_cost, bool *ret_complete);

@@ -200,6 +200,145 @@ static int start_assigned(struct ptc_placer *p, const struct columns *c, int64_t
 	return rc;
 }
 
+/* ---- racks ---- */
+
+struct racks {
+	uint32_t n;
+	uint32_t *of, *cols; /* per column: its rack's number; columns by rack */
+	uint32_t *first;     /* per rack, of cols */
+	uint32_t *room;      /* TP groups that fit */
+	uint32_t *must;      /* TP groups it takes to have a block on each pinned node */
+};
+
+static void racks_done(struct racks *r)
+{
+	ptc_free(r->of);
+	ptc_free(r->cols);
+	ptc_free(r->first);
+	ptc_free(r->room);
+	ptc_free(r->must);
+}
+
+static int racks_init(const struct ptc_placer *p, const struct columns *c, struct racks *r)
+{
+	r->of = ptc_calloc(c->n, sizeof *r->of);
+	r->cols = ptc_calloc(c->n, sizeof *r->cols);
+	r->first = ptc_calloc(c->n + 2, sizeof *r->first);
+	r->room = ptc_calloc(c->n, sizeof *r->room);
+	r->must = ptc_calloc(c->n, sizeof *r->must);
+	if (!r->of || !r->cols || !r->first || !r->room || !r->must)
+		return PTC_ENOMEM;
+	for (uint32_t i = 0; i < c->n; i++) {
+		const struct ptc_place_node *node = &p->nodes[c->node[i]];
+		uint32_t k = 0;
+
+		while (k < i && p->nodes[c->node[k]].rack != node->rack)
+			k++;
+		r->of[i] = k < i ? r->of[k] : r->n++;
+		r->first[r->of[i] + 2]++;
+		r->room[r->of[i]] += node->slots;
+		r->must[r->of[i]] += node->pinned;
+	}
+	for (uint32_t k = 0; k < r->n; k++) {
+		r->first[k + 2] += r->first[k + 1];
+		r->room[k] /= p->group_blocks;
+		r->must[k] = PTC_MIN((r->must[k] + p->group_blocks - 1) / p->group_blocks, r->room[k]);
+	}
+	for (uint32_t i = 0; i < c->n; i++)
+		r->cols[r->first[r->of[i] + 1]++] = i;
+	return 0;
+}
+
+/* What a TP group costs in a rack at least. */
+static int64_t group_cost(const struct ptc_placer *p, const struct columns *c, const struct racks *r,
+			  const int64_t *cost, uint32_t group, uint32_t rack)
+{
+	int64_t sum = 0;
+
+	for (uint32_t b = group * p->group_blocks; b < (group + 1) * p->group_blocks; b++) {
+		int64_t best = INT64_MAX;
+
+		for (uint32_t i = r->first[rack]; i < r->first[rack + 1]; i++)
+			best = PTC_MIN(best, cost[(size_t)b * c->n + r->cols[i]]);
+		sum += best;
+	}
+	return sum;
+}
+
+/* TP groups to racks: ret[group]. Each rack is there twice: what it must get, and what it may. */
+static int groups_to_racks(const struct ptc_placer *p, const struct columns *c, const struct racks *r,
+			   const int64_t *cost, uint32_t *ret)
+{
+	uint32_t groups = p->nblocks / p->group_blocks, *room = ptc_calloc(2 * (size_t)r->n, sizeof *room);
+	int64_t *m = ptc_calloc((size_t)groups * 2 * r->n, sizeof *m), most = 0, bound;
+	uint64_t all = 0;
+	int rc = room && m ? 0 : PTC_ENOMEM;
+
+	for (uint32_t k = 0; k < r->n && !rc; k++) {
+		room[k] = r->must[k];
+		room[r->n + k] = r->room[k] - r->must[k];
+		all += r->room[k];
+	}
+	for (size_t g = 0; g < groups && !rc; g++)
+		for (uint32_t k = 0; k < r->n; k++) {
+			m[g * 2 * r->n + k] = group_cost(p, c, r, cost, (uint32_t)g, k);
+			most = PTC_MAX(most, m[g * 2 * r->n + k]);
+		}
+	for (size_t g = 0; g < groups && !rc; g++)
+		for (uint32_t k = 0; k < r->n; k++)
+			m[(g * 2 + 1) * r->n + k] = m[g * 2 * r->n + k] + most + 1;
+	if (!rc && all < groups)
+		rc = PTC_ENODEVICES;
+	if (!rc)
+		rc = ptc_assign(groups, 2 * (size_t)r->n, room, m, ASSIGN_STEPS, ret, &bound);
+	for (uint32_t g = 0; g < groups && !rc; g++)
+		ret[g] %= r->n;
+	ptc_free(room);
+	ptc_free(m);
+	return rc;
+}
+
+static bool pins_met(const struct ptc_placer *p)
+{
+	uint32_t met = 0;
+
+	for (uint32_t n = 0; n < p->nnodes; n++)
+		for (uint32_t b = 0; p->nodes[n].pinned && b < p->nblocks; b++)
+			if (p->where[b] == n) {
+				met++;
+				break;
+			}
+	return met == p->npinned;
+}
+
+/* A start in which each TP group is in one rack. */
+static int start_in_racks(struct ptc_placer *p, const struct columns *c, const int64_t *cost)
+{
+	uint32_t groups = p->nblocks / p->group_blocks;
+	uint32_t *rack = ptc_calloc(groups, sizeof *rack), *blocks = ptc_calloc(p->nblocks, sizeof *blocks);
+	struct racks r = { 0 };
+	int64_t bound;
+	int rc = rack && blocks ? racks_init(p, c, &r) : PTC_ENOMEM;
+
+	if (!rc)
+		rc = groups_to_racks(p, c, &r, cost, rack);
+	for (uint32_t k = 0; k < r.n && !rc; k++) {
+		struct problem q = { .blocks = blocks,
+				     .cols = r.cols + r.first[k],
+				     .ncols = r.first[k + 1] - r.first[k] };
+
+		for (uint32_t b = 0; b < p->nblocks; b++)
+			if (rack[b / p->group_blocks] == k)
+				blocks[q.nblocks++] = b;
+		if (q.nblocks)
+			rc = solve(p, c, cost, &q, &bound);
+	}
+	racks_done(&r);
+	ptc_free(rack);
+	ptc_free(blocks);
+	return rc ? rc : pins_met(p) ? 0 : PTC_ENODEVICES;
+}
+
 /* The start when there are too many blocks for that: each block in turn to the cheapest node, pinned ones first. */
 static int start_greedy(struct ptc_placer *p, const struct columns *c, int64_t *ret_bound)
 {
@@ -433,10 +572,12 @@ static int start(struct ptc_placer *p, int64_t *ret_bound)
 	int rc = columns_init(p, &c);
 
 	if (!rc && c.n * p->nblocks > MATRIX_MAX) {
-		rc = start_greedy(p, &c, ret_bound);
+		rc = p->racks ? PTC_ELIMIT : start_greedy(p, &c, ret_bound);
 	} else if (!rc) {
 		cost = ptc_calloc(c.n * p->nblocks, sizeof *cost);
 		rc = cost ? start_assigned(p, &c, cost, ret_bound) : PTC_ENOMEM;
+		if (!rc && p->racks)
+			rc = start_in_racks(p, &c, cost);
 	}
 	ptc_free(cost);
 	columns_done(&c);
