@@ -40,10 +40,10 @@ struct ptc_layout {
 	struct ptc_layout_item *items; /* NULL when declared */
 	struct ptc_flat_at *flats;     /* buffers.c; NULL without */
 	uint32_t ncells;
-	struct ptc_rank_layout *cells; /* ranks that hold the same share one */
-	uint32_t *rank_cells;          /* per rank: its cell */
-	uint32_t *cell_ranks;          /* per cell: the lowest of its ranks; NULL when declared */
+	uint32_t *rank_cells; /* per rank: its cell; ranks that hold the same share one */
+	uint32_t *cell_ranks; /* per cell: the lowest of its ranks; NULL when declared */
 	/* declared (declared.c) */
+	struct ptc_rank_layout *cells;  /* per cell */
 	struct ptc_layout_empty *empty; /* per cell: what was declared, with nothing held */
 };
 /* regions.c. Of a layout with spec, config and world: items, their rules and stages, and which cells there are. What was
@@ -120,22 +120,9 @@ const struct ptc_spec *ptc_layout_spec(const struct ptc_layout *l);
 /* Ranks that hold the same share a cell. */
 uint32_t ptc_layout_ncells(const struct ptc_layout *l);
 uint32_t ptc_layout_cell(const struct ptc_layout *l, uint32_t rank);
-const struct ptc_rank_layout *ptc_layout_cell_at(const struct ptc_layout *l, uint32_t cell);
 
-/* The bytes of layout `to`, summed by who needs them (cells of to) and who has them (cells of from): a class is a pair
- * of such sets. Lists are per cell: classes list[first[c] .. first[c + 1]). */
-struct ptc_class_lists {
-	size_t *first;
-	uint32_t *list;
-};
-struct ptc_classes {
-	size_t n;
-	int64_t *bytes;
-	struct ptc_class_lists to, from;
-};
-int ptc_classes_init(const struct ptc_layout *from, const struct ptc_layout *to, struct ptc_classes *ret,
-		     struct ptc_error *err);
-void ptc_classes_done(struct ptc_classes *c);
-
-/* rows <= cols: the cheapest assignment of each row to a column of its own. cost is rows * cols. */
-int ptc_assign(size_t rows, size_t cols, const int64_t *cost, uint32_t *ret_col, int64_t *ret_cost);
+/* Assigns each row to a column, of which column c takes room[c] (NULL: 1 each), as cheaply as it can; there is room for all.
+ * cost is rows * cols. *ret_bound: no assignment is cheaper; equal to the cost of this one unless it ran out of max_steps
+ * (an entry of cost looked at each), when the rest goes to the cheapest column with room. */
+int ptc_assign(size_t rows, size_t cols, const uint32_t *room, const int64_t *cost, int64_t max_steps,
+	       uint32_t *ret_col, int64_t *ret_bound);

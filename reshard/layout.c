@@ -1,33 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The container of a layout: a list of regions per cell, made by rules
- * (regions.c) or by declarations (declared.c). Failure modes: those of the
- * rules, limits, memory; nothing is returned then. */
-#include "reshard/internal.h"
+/* The container of a layout: made of rules, regions are computed for whoever
+ * asks (regions.c); made of declarations, each class's are kept (declared.c).
+ * Failure modes: those of the rules, limits, memory; nothing is returned then. */
+#include "reshard/side.h"
 
 #include "base/alloc.h"
 #include "base/check.h"
 
 #include <string.h>
 
-static int build(struct ptc_layout *l, struct ptc_error *err)
+static int nomem(struct ptc_error *err)
 {
-	size_t total = 0;
-	int rc = ptc_regions_prepare(l, err);
+	return ptc_error_set(err, PTC_ENOMEM, "layout: out of memory");
+}
 
-	if (rc)
-		return rc;
-	l->cells = ptc_calloc(l->ncells, sizeof *l->cells);
-	if (!l->cells)
-		return ptc_error_set(err, PTC_ENOMEM, "layout: out of memory");
-	for (uint32_t c = 0; c < l->ncells; c++) {
-		rc = ptc_regions_of_rank(l, l->cell_ranks[c], &l->cells[c], err);
-		if (rc)
-			return rc;
-		total += l->cells[c].nregions;
-		if (total > PTC_MAX_REGIONS)
-			return ptc_error_set(err, PTC_ELIMIT, "layout: more than %u regions", PTC_MAX_REGIONS);
-	}
-	return 0;
+void ptc_rank_layout_done(struct ptc_rank_layout *r)
+{
+	ptc_free(r->regions);
+	*r = (struct ptc_rank_layout){ 0 };
 }
 
 int ptc_layout_new(const struct ptc_spec *spec, const struct ptc_config *config, struct ptc_layout **ret_layout,
@@ -44,11 +34,11 @@ int ptc_layout_new(const struct ptc_spec *spec, const struct ptc_config *config,
 		return rc;
 	l = ptc_calloc(1, sizeof *l);
 	if (!l)
-		return ptc_error_set(err, PTC_ENOMEM, "layout: out of memory");
+		return nomem(err);
 	l->spec = spec;
 	l->config = *config;
 	l->world = world;
-	rc = build(l, err);
+	rc = ptc_regions_prepare(l, err);
 	if (rc)
 		ptc_layout_free(l);
 	else
@@ -99,19 +89,91 @@ uint32_t ptc_layout_cell(const struct ptc_layout *l, uint32_t rank)
 	return l->rank_cells[rank];
 }
 
-const struct ptc_rank_layout *ptc_layout_cell_at(const struct ptc_layout *l, uint32_t cell)
+static int copy_regions(const struct ptc_region *v, size_t n, struct ptc_rank_layout *ret, struct ptc_error *err)
 {
-	return &l->cells[cell];
+	struct ptc_region *copy = ptc_calloc(n, sizeof *copy);
+
+	if (!copy)
+		return nomem(err);
+	if (n)
+		memcpy(copy, v, n * sizeof *v);
+	*ret = (struct ptc_rank_layout){ copy, n };
+	return 0;
 }
 
-const struct ptc_rank_layout *ptc_layout_rank(const struct ptc_layout *l, uint32_t rank)
+int ptc_layout_rank(const struct ptc_layout *l, uint32_t rank, struct ptc_rank_layout *ret, struct ptc_error *err)
 {
-	return &l->cells[ptc_layout_cell(l, rank)];
+	const struct ptc_rank_layout *cell;
+
+	if (l->items)
+		return ptc_regions_of_rank(l, rank, ret, err);
+	cell = &l->cells[l->rank_cells[rank]];
+	return copy_regions(cell->regions, cell->nregions, ret, err);
+}
+
+int ptc_layout_rank_item(const struct ptc_layout *l, uint32_t rank, uint32_t item, struct ptc_rank_layout *ret,
+			 struct ptc_error *err)
+{
+	const struct ptc_rank_layout *cell;
+	size_t lo = 0, hi, end;
+	uint32_t part;
+
+	if (l->items) {
+		if (ptc_regions_part(l, item, rank, &part))
+			return ptc_regions_of_part(l, item, part, ret, err);
+		return copy_regions(NULL, 0, ret, err);
+	}
+	cell = &l->cells[l->rank_cells[rank]];
+	for (hi = cell->nregions; lo < hi;) {
+		size_t mid = lo + (hi - lo) / 2;
+
+		if (cell->regions[mid].item < item)
+			lo = mid + 1;
+		else
+			hi = mid;
+	}
+	for (end = lo; end < cell->nregions && cell->regions[end].item == item;)
+		end++;
+	return copy_regions(cell->regions + lo, end - lo, ret, err);
+}
+
+int ptc_layout_rank_bytes(const struct ptc_layout *l, int64_t *ret_most, struct ptc_error *err)
+{
+	int64_t *bytes = ptc_calloc(l->world, sizeof *bytes), most = 0;
+	struct ptc_side side;
+	int rc = bytes ? ptc_side_init(&side, l, l->spec, err) : nomem(err);
+
+	if (rc) {
+		ptc_free(bytes);
+		return rc;
+	}
+	for (uint32_t s = 0; s < side.sets.n; s++)
+		for (size_t i = side.sets.first[s]; i < side.sets.first[s + 1]; i++)
+			bytes[side.sets.v[i]] += side.held[s];
+	for (uint32_t r = 0; r < l->world; r++)
+		most = PTC_MAX(most, bytes[r]);
+	ptc_side_done(&side);
+	ptc_free(bytes);
+	*ret_most = most;
+	return 0;
 }
 
 bool ptc_layout_local_shape(const struct ptc_layout *l, uint32_t rank, uint32_t item, struct ptc_local_shape *ret)
 {
 	return l->items ? ptc_regions_local_shape(l, rank, item, ret) : ptc_declared_local_shape(l, rank, item, ret);
+}
+
+void ptc_item_elements(const struct ptc_spec *s, uint32_t item, const struct ptc_box *bytes, struct ptc_box *ret)
+{
+	int64_t bits = ptc_dtype_bits(ptc_item_dtype(s, item));
+
+	*ret = *bytes;
+	if (s->tensors[item / (1 + s->nfields)].ndim == 0) {
+		ret->ndim = 0;
+		return;
+	}
+	ret->off[ret->ndim - 1] = ret->off[ret->ndim - 1] * 8 / bits;
+	ret->ext[ret->ndim - 1] = ret->ext[ret->ndim - 1] * 8 / bits;
 }
 
 void ptc_allocation_done(struct ptc_allocation *a)

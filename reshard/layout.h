@@ -43,9 +43,19 @@ int ptc_layout_new(const struct ptc_spec *spec, const struct ptc_config *config,
 struct ptc_layout *ptc_layout_free(struct ptc_layout *l);
 uint32_t ptc_layout_world(const struct ptc_layout *l);
 const struct ptc_config *ptc_layout_config(const struct ptc_layout *l); /* borrowed */
-const struct ptc_rank_layout *ptc_layout_rank(const struct ptc_layout *l, uint32_t rank);
+/* Regions are made when they are asked for; ptc_rank_layout_done. Fails only for memory. */
+int ptc_layout_rank(const struct ptc_layout *l, uint32_t rank, struct ptc_rank_layout *ret, struct ptc_error *err);
+int ptc_layout_rank_item(const struct ptc_layout *l, uint32_t rank, uint32_t item, struct ptc_rank_layout *ret,
+			 struct ptc_error *err); /* of one item only */
+void ptc_rank_layout_done(struct ptc_rank_layout *r);
+/* The most that one rank holds, without padding. */
+int ptc_layout_rank_bytes(const struct ptc_layout *l, int64_t *ret_most, struct ptc_error *err);
 /* false: the item is not on the rank's pipeline stage. */
 bool ptc_layout_local_shape(const struct ptc_layout *l, uint32_t rank, uint32_t item, struct ptc_local_shape *ret);
+
+/* A byte box of an item in elements. Where rows of a 4- or 6-bit dtype are no whole bytes, its trailing dims are merged as
+ * ptc_item_byte_shape does, and so they stay. */
+void ptc_item_elements(const struct ptc_spec *s, uint32_t item, const struct ptc_box *bytes, struct ptc_box *ret);
 
 struct ptc_device {
 	uint32_t node;

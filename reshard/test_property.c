@@ -357,8 +357,10 @@ static void check_rank(const struct input *in, const struct ptc_config *c, const
 {
 	static struct local want;
 	static int64_t buf[MAX_LOCAL];
-	const struct ptc_rank_layout *rl = ptc_layout_rank(l, rank);
+	struct ptc_rank_layout rl;
 	size_t at = 0;
+
+	CHECK(ptc_layout_rank(l, rank, &rl, NULL) == 0);
 
 	for (uint32_t item = 0; item < ptc_spec_items(&in->spec); item++) {
 		const struct ptc_tensor *t = &in->tensors[item / (1 + in->spec.nfields)];
@@ -372,11 +374,12 @@ static void check_rank(const struct input *in, const struct ptc_config *c, const
 		CHECK(!want.present || n == want.n);
 		for (int64_t i = 0; i < want.n; i++)
 			buf[i] = -2;
-		for (; at < rl->nregions && rl->regions[at].item == item; at++)
-			paint_region(t, &rl->regions[at], buf, want.n);
+		for (; at < rl.nregions && rl.regions[at].item == item; at++)
+			paint_region(t, &rl.regions[at], buf, want.n);
 		CHECK(want.n == 0 || !memcmp(buf, want.at, (size_t)want.n * sizeof *buf));
 	}
-	CHECK(at == rl->nregions);
+	CHECK(at == rl.nregions);
+	ptc_rank_layout_done(&rl);
 }
 
 /* ---- plans ---- */
@@ -499,10 +502,13 @@ static bool nothing_lost(const struct side *from, const struct side *to, uint32_
 	return true;
 }
 
-static int64_t oracle_within(const struct input *in, const struct side *from, const struct side *to, const bool *usable)
+/* Bytes that devices of new ranks had not, less what enters their nodes: each device's share comes from within it, but
+ * for the one that brings it. */
+static int64_t oracle_within(const struct input *in, const struct side *from, const struct side *to, const bool *usable,
+			     int64_t between, int64_t *ret_kept)
 {
 	static struct bitmap need, had;
-	int64_t sum = 0;
+	int64_t sum = 0, kept = 0;
 
 	for (uint32_t r = 0; r < to->world; r++) { /* one rank per device here */
 		uint32_t n = to->devices[r].node;
@@ -513,10 +519,15 @@ static int64_t oracle_within(const struct input *in, const struct side *from, co
 		for (uint32_t k = 0; k < from->world; k++)
 			if (from->devices[k].node == n && from->devices[k].index == to->devices[r].index)
 				mark_rank(in, &from->config, k, &had);
-		for (size_t i = 0; i < sizeof need && usable[n]; i++)
-			sum += (&need.b[0][0])[i] && !(&had.b[0][0])[i] && (&from->node[n].b[0][0])[i];
+		for (size_t i = 0; i < sizeof need; i++) {
+			bool has = usable[n] && (&had.b[0][0])[i];
+
+			sum += (&need.b[0][0])[i] && !has;
+			kept += (&need.b[0][0])[i] && has;
+		}
 	}
-	return sum;
+	*ret_kept = kept;
+	return sum - between;
 }
 
 static void check_moves(const struct input *in, const struct side *from, const struct side *to, uint32_t nnodes,
@@ -524,6 +535,7 @@ static void check_moves(const struct input *in, const struct side *from, const s
 {
 	static struct bitmap got[MAX_NODES], one;
 	int64_t in_bytes[MAX_NODES] = { 0 }, out_bytes[MAX_NODES] = { 0 }, in_place = 0, between = 0;
+	int64_t kept;
 
 	memset(got, 0, sizeof got);
 	for (size_t i = 0; i < p->nmoves; i++) {
@@ -552,7 +564,8 @@ static void check_moves(const struct input *in, const struct side *from, const s
 		between += in_bytes[n];
 	}
 	CHECK(in_place == p->in_place && between == p->between_nodes && between == p->bound_mapping);
-	CHECK(oracle_within(in, from, to, usable) == p->within_node);
+	CHECK(oracle_within(in, from, to, usable, between, &kept) == p->within_node);
+	CHECK(kept == p->kept);
 }
 
 /* Byte by byte: lost is what a node that is gone had and no usable one has. */

@@ -53,9 +53,11 @@ static void paint(const struct ptc_tensor *t, const struct ptc_region *r, int64_
 
 static void put_rank(const struct ptc_spec *spec, const struct ptc_layout *l, uint32_t rank)
 {
-	const struct ptc_rank_layout *rl = ptc_layout_rank(l, rank);
+	struct ptc_rank_layout rl;
 	size_t at = 0;
 
+	if (ptc_layout_rank(l, rank, &rl, NULL))
+		exit(1);
 	for (uint32_t i = 0; i < ptc_spec_items(spec); i++) {
 		struct ptc_local_shape shape;
 		int64_t n = 1, *buf;
@@ -73,15 +75,16 @@ static void put_rank(const struct ptc_spec *spec, const struct ptc_layout *l, ui
 			exit(1);
 		for (int64_t e = 0; e < n; e++)
 			buf[e] = -2;
-		for (; at < rl->nregions && rl->regions[at].item == i; at++)
-			paint(&spec->tensors[i / (1 + spec->nfields)], &rl->regions[at], buf, n);
+		for (; at < rl.nregions && rl.regions[at].item == i; at++)
+			paint(&spec->tensors[i / (1 + spec->nfields)], &rl.regions[at], buf, n);
 		put(buf, (size_t)n * sizeof *buf);
 		ptc_free(buf);
 	}
-	if (at != rl->nregions) {
+	if (at != rl.nregions) {
 		fprintf(stderr, "layout-dump: rank %" PRIu32 " has regions of items it has not\n", rank);
 		exit(1);
 	}
+	ptc_rank_layout_done(&rl);
 }
 
 static void put_error(const struct ptc_error *err)

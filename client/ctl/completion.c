@@ -46,7 +46,7 @@ static int run(struct ctl *c, struct ptc_error *err)
 	puts("\tlocal cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} verb=${COMP_WORDS[1]} words "
 	     "globals");
 	puts("\tcase $prev in");
-	puts("\t--format) COMPREPLY=($(compgen -W \"table json\" -- \"$cur\")); return ;;");
+	puts("\t--format) COMPREPLY=($(compgen -W \"table json svg\" -- \"$cur\")); return ;;");
 	puts("\t--socket|--ca|--cert|--key|--file) COMPREPLY=($(compgen -f -- \"$cur\")); return ;;");
 	puts("\tesac");
 	printf("\tif [ \"$COMP_CWORD\" -eq 1 ]; then COMPREPLY=($(compgen -W \"");
