@@ -133,6 +133,73 @@ class DTensor(harness.Case):
         print(f"{tensors} parameters compared")
 
 
+    def test_flat_parameters(self):
+        """FSDP1: which range of each original parameter this rank's part of a unit's flat parameter holds."""
+        importlib.import_module("torch.distributed.fsdp")
+        importlib.import_module("torch.testing._internal.distributed.fake_pg")
+        rng, tensors, context = random.Random(self.seed), 0, multiprocessing.get_context("fork")
+        patterns = ("emb.*", "norm.weight", "norm.bias", "layers.{}.a.weight", "layers.{}.a.bias", "layers.{}.b.weight")
+        with Dump() as dump:
+            for _ in range(40 if harness.LONG else 8):
+                world, sizes = rng.randint(1, 6), [rng.randint(1, 9) for _ in range(3)]
+                rank = rng.randrange(world)
+                ours, theirs = context.Pipe(duplex=False)
+                child = context.Process(target=flat_ranges, args=(theirs, world, rank, sizes))
+                child.start()
+                theirs.close()
+                held = ours.recv()
+                child.join()
+                rules = [{"match": "layers.*", "layer": "layers.{}.*"}, {"match": "*"}]
+                spec = spec_of(state_of({n: shape for n, (shape, _) in held.items()}), rules,
+                               {"order": list(patterns), "unit": "layer", "align": 4}) # 16 bytes of F32
+                got = dump.layout(spec, f"dp={world},zero=3,shard=buffer")
+                self.assertIsInstance(got, dict, got)
+                for item, name in enumerate(sorted(held)):
+                    shape, (first, count) = held[name]
+                    mine = got[rank, item].reshape(-1)
+                    what = f"rank {rank} of {world}, sizes {sizes}: {name} {shape}"
+                    self.assertEqual(mine.tolist(), list(range(first, first + count)), what)
+                    tensors += 1
+        print(f"{tensors} parameters compared")
+
+
+def flat_ranges(pipe, world, rank, sizes):
+    """In a process of its own: {parameter: (shape, (first element, elements))}."""
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.fsdp import FullyShardedDataParallel
+    from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    class Block(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = torch.nn.Linear(sizes[0], sizes[1]), torch.nn.Linear(sizes[1], sizes[0], bias=False)
+
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.emb, self.norm = torch.nn.Embedding(sizes[2], sizes[0]), torch.nn.LayerNorm(sizes[0])
+            self.layers = torch.nn.ModuleList([Block(), Block()])
+
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world)
+    net = Net()
+    shapes = {n: tuple(p.shape) for n, p in net.named_parameters()}
+    wrapped = FullyShardedDataParallel(net, auto_wrap_policy=ModuleWrapPolicy({Block}), device_id=torch.device("cpu"),
+                                       use_orig_params=True)
+    out = {}
+    for prefix, module in wrapped.named_modules():
+        if not isinstance(module, FullyShardedDataParallel):
+            continue
+        flat = module._handle.flat_param
+        for name, info in zip(flat._fqns, flat._shard_param_infos):
+            full = ".".join(x for x in f"{prefix}.{name}".split(".") if x and x != "_fsdp_wrapped_module")
+            first = info.intra_param_start_idx if info.in_shard else 0
+            out[full] = (shapes[full], (first, info.numel_in_shard if info.in_shard else 0))
+    pipe.send(out)
+    pipe.close()
+
+
 def fsdp_boxes(pipe, replicas, shards, tp, wide, narrow, rank):
     """In a process of its own: {parameter: (global shape, local shape, DTensor's local shape and offset, placements)}."""
     import torch
