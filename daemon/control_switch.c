@@ -84,40 +84,25 @@ static int write_job(struct ptc_daemon *d, const struct ptc_job_desc *desc, stru
 	return rc;
 }
 
-/* The most one rank holds: a node needs that for each of its devices, less what its ranks have in common. */
-static int64_t rank_bytes(const struct ptc_spec *spec, const struct ptc_layout *l)
-{
-	int64_t most = 0;
-
-	for (uint32_t r = 0; r < ptc_layout_world(l); r++) {
-		const struct ptc_rank_layout *ranks = ptc_layout_rank(l, r);
-		int64_t bits = 0;
-
-		for (size_t i = 0; i < ranks->nregions; i++)
-			if (!ranks->regions[i].padding)
-				bits += ptc_box_volume(&ranks->regions[i].box) *
-					ptc_dtype_bits(ptc_item_dtype(spec, ranks->regions[i].item));
-		most = PTC_MAX(most, bits / 8);
-	}
-	return most;
-}
-
 /* Each configuration of the job's table is laid out now, so that one that does not fit is refused before it is needed. */
 static int table_json(const struct ptc_job_desc *desc, json_t *rows, struct ptc_error *err)
 {
 	for (size_t i = 0; i < desc->ngpus; i++) {
 		char config[256] = "";
-		struct ptc_layout *l;
+		struct ptc_layout *l = NULL;
+		int64_t most = 0; /* a node needs that for each of its devices, less what its ranks have in common */
 		int rc = ptc_layout_new(&desc->spec, &desc->gpus[i].config, &l, err);
 
+		if (!rc)
+			rc = ptc_layout_rank_bytes(l, &most, err);
+		ptc_layout_free(l);
 		ptc_config_format(&desc->gpus[i].config, config, sizeof config);
 		if (rc) {
 			ptc_error_wrap(err, "gpus %u (%s)", desc->gpus[i].n, config);
 			return rc;
 		}
 		json_array_append_new(rows, json_pack("{s:I, s:s, s:I}", "gpus", (json_int_t)desc->gpus[i].n, "config",
-						      config, "device_bytes", (json_int_t)rank_bytes(&desc->spec, l)));
-		ptc_layout_free(l);
+						      config, "device_bytes", (json_int_t)most));
 	}
 	return 0;
 }
