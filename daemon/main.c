@@ -180,6 +180,8 @@ static void on_tick(uv_timer_t *timer)
 	if (++p->idle.ticks % (IDLE_MS / TICK_MS) == 0)
 		give_back(p);
 	ptc_controllers_tick(&p->d);
+	ptc_holds_expire(p->d.holds);
+	ptc_agent_holds_expire(p->d.agent);
 	if (++p->ticks % TIDY_TICKS || !ptc_cluster_synced(p->d.cluster))
 		return;
 	if (!p->d.reconciled)
@@ -333,7 +335,8 @@ static int start_agent(struct process *p, struct ptc_error *err)
 	env.workers = d->workers;
 
 	d->read_views = ptc_read_views_new();
-	if (rc == 0 && !d->read_views)
+	d->holds = ptc_holds_new();
+	if (rc == 0 && (!d->read_views || !d->holds))
 		rc = ptc_error_set(err, PTC_ENOMEM, "out of memory");
 	if (rc == 0)
 		rc = ptc_channels_new(d, &d->channels, err);
@@ -433,6 +436,7 @@ static void stop(struct process *p)
 	p->peers = ptc_rpc_server_free(p->peers, SHUTDOWN_GRACE_MS);
 	d->client = ptc_rpc_client_free(d->client);
 	d->cluster = ptc_cluster_free(d->cluster);
+	d->holds = ptc_holds_free(d->holds);
 	d->read_views = ptc_read_views_free(d->read_views); /* geometries belong to the agent */
 	d->agent = ptc_agent_free(d->agent);
 	ptc_live_stop(d);
