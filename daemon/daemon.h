@@ -243,6 +243,12 @@ int ptc_plan_laid(const struct ptc_plan_pool *pool, const struct ptc_view *v, ch
 struct ptc_read_views *ptc_read_views_new(void); /* NULL: out of memory */
 struct ptc_read_views *ptc_read_views_free(struct ptc_read_views *r);
 
+/* ---- mount.c: jobs' state as files ---------------------------------------------------------- */
+struct ptc_mount;
+/* config is borrowed. */
+int ptc_mount_start(const struct ptc_daemon_config *config, struct ptc_mount **ret_mount, struct ptc_error *err);
+struct ptc_mount *ptc_mount_stop(struct ptc_mount *m); /* the files stay; NULL ok */
+
 /* ---- hold.c: generations that readers hold through this daemon ----------------------------- */
 struct ptc_holds *ptc_holds_new(void);                 /* NULL: out of memory */
 struct ptc_holds *ptc_holds_free(struct ptc_holds *h); /* before the read views and the agent */

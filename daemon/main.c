@@ -46,6 +46,7 @@ struct process {
 	} idle;
 	struct ptc_buf memory_json;
 	struct ptc_etcd_child *etcd;
+	struct ptc_mount *mount;
 	char *etcd_endpoint;
 	struct ptc_rpc_tls etcd_tls;
 	struct ptc_rpc_server *control, *peers;
@@ -402,6 +403,8 @@ static int start(struct process *p, struct ptc_error *err)
 		rc = start_servers(p, err);
 	if (rc == 0)
 		rc = ptc_cluster_start(p->d.cluster, err);
+	if (rc == 0)
+		rc = ptc_mount_start(&p->d.config, &p->mount, err);
 	if (rc)
 		return rc;
 	watch_signal(p, &p->term, SIGTERM);
@@ -428,6 +431,7 @@ static void stop(struct process *p)
 	struct ptc_daemon *d = &p->d;
 
 	atomic_store(&d->stopping, true);
+	p->mount = ptc_mount_stop(p->mount);
 	ptc_controllers_free(d);
 	ptc_pulls_wait();
 	if (d->loop)

@@ -44,5 +44,5 @@ enum ptc_fs_mounted {
 	PTC_FS_OTHER  /* something else */
 };
 enum ptc_fs_mounted ptc_fs_mounted(const char *dir);
-/* Detaches what is mounted at dir, if it is ours: at once, users or not. */
+/* Detaches what is mounted at dir, if it is ours: at once, users or not. PTC_ENOTFOUND: nothing is. */
 int ptc_fs_unmount(const char *dir, struct ptc_error *err);

@@ -46,7 +46,7 @@ static const char usage[] =
 struct options {
 	const char *dir, *socket, *lock;
 	uint64_t cache_bytes, timeout_ms, linger_ms;
-	bool others;
+	bool others, unmount;
 	int ready_fd;
 };
 
@@ -102,11 +102,17 @@ static int option_value(int c, struct options *o, struct ptc_error *err)
 static int parse(int argc, char **argv, struct options *o, struct ptc_error *err)
 {
 	static const struct option longs[] = {
-		{ "socket", required_argument, NULL, 's' },   { "cache", required_argument, NULL, 'c' },
-		{ "timeout", required_argument, NULL, 't' },  { "others", no_argument, NULL, 'o' },
-		{ "lock", required_argument, NULL, 'L' },     { "linger", required_argument, NULL, 'g' },
-		{ "ready-fd", required_argument, NULL, 'r' }, { "help", no_argument, NULL, 'h' },
-		{ "version", no_argument, NULL, 'v' },        { NULL, 0, NULL, 0 },
+		{ "socket", required_argument, NULL, 's' },
+		{ "cache", required_argument, NULL, 'c' },
+		{ "timeout", required_argument, NULL, 't' },
+		{ "others", no_argument, NULL, 'o' },
+		{ "lock", required_argument, NULL, 'L' },
+		{ "linger", required_argument, NULL, 'g' },
+		{ "ready-fd", required_argument, NULL, 'r' },
+		{ "unmount", no_argument, NULL, 'u' },
+		{ "help", no_argument, NULL, 'h' },
+		{ "version", no_argument, NULL, 'v' },
+		{ NULL, 0, NULL, 0 },
 	};
 	int c, rc;
 
@@ -149,8 +155,12 @@ static int take_lock(struct process *p, struct ptc_error *err)
 	p->lock_fd = open(p->o.lock, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
 	if (p->lock_fd < 0)
 		return ptc_error_errno(err, errno, "%s", p->o.lock);
-	if (!flock(p->lock_fd, LOCK_EX | LOCK_NB))
+	if (!flock(p->lock_fd, LOCK_EX | LOCK_NB)) {
+		/* who has it and where he serves, for ptcd */
+		if (ftruncate(p->lock_fd, 0) || dprintf(p->lock_fd, "%d %s\n", (int)getpid(), p->o.dir) < 0)
+			return ptc_error_errno(err, errno, "%s", p->o.lock);
 		return 0;
+	}
 	return ptc_error_set(err, PTC_EEXIST, "another ptc-fuse has %s", p->o.lock);
 }
 
@@ -235,6 +245,12 @@ int main(int argc, char **argv)
 	ptc_fault_init();
 	ptc_json_init();
 	signal(SIGPIPE, SIG_IGN);
+	if (p.o.unmount) {
+		rc = ptc_fs_unmount(p.o.dir, &err);
+		if (rc)
+			fprintf(stderr, "ptc-fuse: %s\n", err.text);
+		return rc ? 1 : 0;
+	}
 	rc = start(&p, &err);
 	if (rc)
 		say_ready(&p.o, err.text);

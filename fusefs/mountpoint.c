@@ -106,11 +106,13 @@ static int helper_run(char *const *argv, int comm_fd, struct ptc_error *err)
 
 int ptc_fs_unmount(const char *dir, struct ptc_error *err)
 {
-	char name[] = HELPER, lazily[] = "-uzq", end[] = "--";
+	char name[] = HELPER, lazily[] = "-uz", end[] = "--";
 	char *argv[] = { name, lazily, end, NULL, NULL };
 	char type[64];
 	int rc = 0;
 
+	if (!mount_type(dir, type))
+		return ptc_error_set(err, PTC_ENOTFOUND, "nothing is mounted at %s", dir);
 	for (int i = 0; i < 16 && !rc && mount_type(dir, type); i++) {
 		if (strcmp(type, FS_TYPE))
 			return ptc_error_set(err, PTC_EEXIST, "%s: what is mounted there (%s) is not ours", dir, type);
