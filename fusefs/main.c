@@ -39,6 +39,7 @@ static const char usage[] =
 	"  --others           other users may come, and see their own jobs (root only)\n"
 	"  --lock FILE        only one process holds it; another one ends at once\n"
 	"  --linger TIME      end once the daemon has not answered for so long (default: never)\n"
+	"  --unmount          instead: detach what is mounted at DIR, if it is ours\n"
 	"  --ready-fd N       where to say that it is mounted, or why not\n"
 	"\n"
 	"exit status: 0 done, 1 failed, 2 usage\n";
@@ -75,6 +76,9 @@ static int option_value(int c, struct options *o, struct ptc_error *err)
 		return 0;
 	case 'o':
 		o->others = true;
+		return 0;
+	case 'u':
+		o->unmount = true;
 		return 0;
 	case 'L':
 		o->lock = optarg;

@@ -79,29 +79,47 @@ enum ptc_fs_mounted ptc_fs_mounted(const char *dir)
 	return stat(dir, &st) && errno == ENOTCONN ? PTC_FS_STALE : PTC_FS_LIVE;
 }
 
-/* Starts fusermount3, waits for it. 0 when it said so itself. */
+/* What it wrote, without its name and the newline. */
+static void read_reason(int fd, char *text, size_t size)
+{
+	ssize_t n = read(fd, text, size - 1);
+	size_t skip = strlen(HELPER ": ");
+
+	text[n > 0 ? n : 0] = '\0';
+	text[strcspn(text, "\n")] = '\0';
+	if (!strncmp(text, HELPER ": ", skip))
+		memmove(text, text + skip, strlen(text + skip) + 1);
+}
+
+/* Starts fusermount3, waits for it. On failure its reason. */
 static int helper_run(char *const *argv, int comm_fd, struct ptc_error *err)
 {
-	char var[32];
+	char var[32], reason[256] = "";
 	posix_spawn_file_actions_t actions;
-	int status = 0, e;
+	int status = 0, said[2], e;
 	pid_t pid;
 
+	if (pipe2(said, O_CLOEXEC | O_NONBLOCK))
+		return ptc_error_errno(err, errno, "cannot make a pipe");
 	snprintf(var, sizeof(var), "%d", comm_fd);
 	if (comm_fd >= 0)
 		setenv("_FUSE_COMMFD", var, 1);
 	posix_spawn_file_actions_init(&actions);
+	posix_spawn_file_actions_adddup2(&actions, said[1], STDERR_FILENO);
 	e = posix_spawnp(&pid, HELPER, &actions, NULL, argv, environ);
 	posix_spawn_file_actions_destroy(&actions);
 	if (comm_fd >= 0)
 		unsetenv("_FUSE_COMMFD");
+	close(said[1]);
+	while (!e && waitpid(pid, &status, 0) < 0 && errno == EINTR)
+		;
+	read_reason(said[0], reason, sizeof(reason));
+	close(said[0]);
 	if (e)
 		return ptc_error_errno(err, e, "cannot start fusermount3 (Debian's package fuse3)");
-	while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
-		;
 	if (WIFEXITED(status) && !WEXITSTATUS(status))
 		return 0;
-	return ptc_error_set(err, PTC_EIO, "fusermount3 refused; its reason is on standard error");
+	return ptc_error_set(err, PTC_EIO, "fusermount3: %s", reason[0] ? reason : "failed");
 }
 
 int ptc_fs_unmount(const char *dir, struct ptc_error *err)

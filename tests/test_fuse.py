@@ -272,3 +272,291 @@ class Fuse(harness.Case):
             self.assert_errno(errno.EROFS, os.open, os.path.join(top, "new"), os.O_WRONLY | os.O_CREAT)
             self.assert_errno(errno.EROFS, os.truncate, os.path.join(top, "t.1.npy"), 0)
             m.stop()
+
+    # ---- who may --------------------------------------------------------------
+
+    @skip_unless_root
+    def test_other_users(self):
+        """In root's mount each user has his own jobs, root all; a user's own mount works without privileges."""
+        other = ["setpriv", f"--reuid={OTHER_UID}", "--clear-groups"]
+        with self.cluster(nodes=1, devices=1) as c:
+            self.big_job(c, "mine", mib=1, config="tp=1")
+            theirs = self.path("theirs")
+            os.makedirs(theirs)
+            job = Job(c, "theirs", self.state({"w": (30, 4)}, fields=()), theirs, [{"match": "*"}])
+            c.ptcctl("job", "create", "-f", job.yaml, prefix=other)
+            c.ptcctl(*job.import_args("tp=1"), prefix=other)
+            m = Mount(self, c, "--others")
+            model = ("state", "latest", "model.safetensors")
+            self.assertEqual({"mine", "theirs"}, set(os.listdir(m.dir)))
+            self.assertEqual((OTHER_UID, 0o40500), (os.stat(m.path("theirs")).st_uid, os.stat(m.path("theirs")).st_mode))
+            os.stat(m.path("mine", *model)) # known to the kernel now: that must not help anybody
+
+            def as_other(*args):
+                return subprocess.run([*other, *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+            self.assertEqual("theirs\n", as_other("ls", m.dir).stdout)
+            self.assertEqual(0, as_other("cmp", m.path("theirs", *model), job.files["param"]).returncode)
+            for path in (m.path("mine"), m.path("mine", "generation.json"), m.path("mine", *model)):
+                self.assertIn("No such file", as_other("stat", path).stderr)
+                self.assertEqual(1, as_other("cat", path).returncode)
+            self.assertEqual(harness.sha256(job.files["param"]), harness.sha256(m.path("theirs", *model)))
+            m.stop()
+            self.own_mount(c, job, other)
+
+    def own_mount(self, c, job, other):
+        """In a mount namespace where /dev/fuse may be opened by all, as udev has it."""
+        own, dev = self.path("own"), self.path("dev")
+        for d in (own, dev):
+            os.mkdir(d)
+        os.chown(own, OTHER_UID, OTHER_UID)
+        script = """set -e
+            mount -t tmpfs none "$1"; mknod -m 666 "$1/fuse" c 10 229; mount --bind "$1/fuse" /dev/fuse
+            as="setpriv --reuid=$5 --clear-groups"
+            $as "$3" mount "$2"
+            test "$($as ls "$2")" = theirs
+            $as cmp "$2/theirs/state/latest/model.safetensors" "$4"
+            $as "$3" mount "$2" 2>&1 | grep -q 'mounted there already'
+            $as "$3" umount "$2"
+            $as "$3" umount "$2" 2>&1 | grep -q 'nothing is mounted'
+            """
+        r = subprocess.run(["unshare", "-m", "--propagation", "private", "sh", "-c", script, "sh", dev, own,
+                            harness.program("ptcctl"), job.files["param"], str(OTHER_UID)],
+                           env=c.environment({"PTC_SOCKET": c.nodes["n0"].socket}), stdout=subprocess.PIPE,
+                           stderr=subprocess.STDOUT, text=True)
+        self.assertEqual((0, ""), (r.returncode, r.stdout))
+        wait_for(lambda: not [p for p in c.processes() if "ptc-fuse" in open(f"/proc/{p}/comm").read()], 10 * PATIENCE,
+                 "the end of ptc-fuse after umount")
+
+    # ---- what goes away -------------------------------------------------------
+
+    def reader(self, path, at, n=4096):
+        """A process that reads past the page cache, so that it waits in the kernel; prints what came of it."""
+        code = ("import mmap, os, sys\nfd = os.open(sys.argv[1], os.O_RDONLY | os.O_DIRECT)\nprint('open', flush=True)\n"
+                "try:\n print(os.preadv(fd, [mmap.mmap(-1, int(sys.argv[3]))], int(sys.argv[2])))\n"
+                "except OSError as e:\n print(e.errno)")
+        p = subprocess.Popen([shutil.which("python3"), "-c", code, path, str(at), str(n)], stdout=subprocess.PIPE, text=True)
+        self.addCleanup(p.stdout.close)
+        self.addCleanup(p.wait)
+        self.addCleanup(p.kill)
+        self.assertEqual("open\n", p.stdout.readline())
+        return p
+
+    def check_stopped(self, m, stopped, path, size, bound_s):
+        """While that process is stopped: bytes that need it are EIO within the bound; who waits can be killed; the rest lives."""
+        began = time.monotonic()
+        waiting, killed = self.reader(path, size // 2 & ~4095), self.reader(path, size // 2 + (1 << 20) & ~4095)
+        os.kill(stopped, signal.SIGSTOP)
+        try:
+            waiting = self.reader(path, size // 4 & ~4095) if waiting.poll() is not None else waiting
+            killed.kill()
+            killed.wait(2 * PATIENCE)
+            os.stat(path)
+            self.assertIn("latest", os.listdir(m.path("big", "state")))
+            out, _ = waiting.communicate(timeout=(bound_s + 3) * PATIENCE)
+            # it may have been quicker than the signal
+            self.assertIn(int(out), (errno.EIO, 4096))
+            self.assert_errno(errno.EIO, self.read_all_direct, path)
+            self.assertLess(time.monotonic() - began, (3 * bound_s + 3) * PATIENCE)
+        finally:
+            os.kill(stopped, signal.SIGCONT)
+
+    @staticmethod
+    def read_all_direct(path):
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECT)
+        try:
+            got, buffer = b"", mmap.mmap(-1, 1 << 20)
+            while n := os.preadv(fd, [buffer], len(got)):
+                got += buffer[:n]
+            return got
+        finally:
+            os.close(fd)
+
+    def test_stopped_peer(self):
+        """SIGSTOP of a node that has half of the bytes, and of the daemon asked: EIO within the bound, nobody stuck."""
+        bound_s = 4
+        with self.cluster(nodes=2, devices=1) as c:
+            job = self.big_job(c, mib=48)
+            m = Mount(self, c, "--timeout", f"{bound_s}s", "--cache", "8MiB")
+            path = m.path("big", "state", "latest", "model.safetensors")
+            size = os.stat(path).st_size
+            with open(job.files["param"], "rb") as f:
+                want = f.read()
+            for node in ("n1", "n0"):
+                print(f"stopping {node}", flush=True)
+                self.check_stopped(m, c.nodes[node].pid(), path, size, bound_s)
+                wait_for(lambda: self.readable(path, want), 30 * PATIENCE, f"the bytes again once {node} goes on", 0.2)
+            m.stop()
+
+    def readable(self, path, want):
+        try:
+            return self.read_all_direct(path) == want
+        except OSError:
+            return False
+
+    def test_stop_under_readers(self):
+        """SIGTERM, and kill -9, while many read: the process ends within a bound, readers get an error, nothing is left."""
+        with self.cluster(nodes=2, devices=1) as c:
+            self.big_job(c, mib=48)
+            for how in (signal.SIGTERM, signal.SIGKILL):
+                m = Mount(self, c, "--cache", "8MiB")
+                path, ends, began = m.path("big", "state", "latest", "model.safetensors"), [], threading.Semaphore(0)
+
+                def read_for_ever():
+                    fd = os.open(path, os.O_RDONLY | os.O_DIRECT)
+                    try:
+                        while True:
+                            self.read_fd(fd)
+                            began.release()
+                    except OSError as e:
+                        ends.append(e.errno)
+                    finally:
+                        with contextlib.suppress(OSError): # nobody is there to be told
+                            os.close(fd)
+
+                threads = [threading.Thread(target=read_for_ever) for _ in range(4)]
+                for t in threads:
+                    t.start()
+                began.acquire()
+                m.process.send_signal(how)
+                m.process.wait(5 * PATIENCE)
+                for t in threads:
+                    t.join(5 * PATIENCE)
+                    self.assertFalse(t.is_alive(), f"a reader waits after {how.name}")
+                self.assertEqual(4, len(ends))
+                self.assertLessEqual(set(ends), {errno.ENOTCONN, errno.ECONNABORTED, errno.EIO, errno.ENODEV})
+                if how == signal.SIGKILL:
+                    self.assert_errno(errno.ENOTCONN, os.listdir, m.dir) # at once, and nothing that blocks
+                    m.start()
+                    self.assertEqual(["big"], os.listdir(m.dir))
+                    m.stop()
+            self.assertEqual([], mounts(self.dir))
+
+    @staticmethod
+    def read_fd(fd):
+        buffer, at = mmap.mmap(-1, 1 << 20), 0
+        while n := os.preadv(fd, [buffer], at):
+            at += n
+
+    def test_daemon_restarts(self):
+        """fuse.dir: ptcd may stop, die and come back, and ptc-fuse die: the same paths, the same open files."""
+        top = self.path("files")
+        self.addCleanup(LIBC.umount2, top.encode(), DETACH)
+        with self.cluster(nodes=2, devices=1, fuse={"n1": {"dir": top, "cache": "8MiB", "timeout": "5s"}}) as c:
+            node = c.nodes["n1"]
+            job = self.big_job(c)
+            path = os.path.join(top, "big", "state", "latest", "model.safetensors")
+            with open(job.files["param"], "rb") as f:
+                want = f.read()
+            wait_for(lambda: os.path.exists(path), MOUNT_S, "the files")
+            served = self.fuse_pid(node)
+            with open(path, "rb") as held:
+                self.assertEqual(want[:100], held.read(100))
+                for how in (signal.SIGKILL, signal.SIGTERM):
+                    node.signal(how)
+                    node.wait_gone(20)
+                    self.assertEqual(["big"], os.listdir(top))
+                    c.restart("n1")
+                    wait_for(lambda: self.readable(path, want), 20 * PATIENCE, "the bytes after a restart", 0.2)
+                    held.seek(0)
+                    self.assertEqual(want, held.read())
+                    self.assertEqual(served, self.fuse_pid(node), "ptc-fuse was started anew")
+            os.kill(served, signal.SIGKILL)
+            wait_for(lambda: self.fuse_pid(node) not in (None, served), MOUNT_S, "another ptc-fuse")
+            wait_for(lambda: self.readable(path, want), MOUNT_S, "the bytes after ptc-fuse died", 0.2)
+            self.die_together(c, node, top, path, want)
+
+    def die_together(self, c, node, top, path, want):
+        os.kill(self.fuse_pid(node), signal.SIGKILL)
+        node.kill()
+        wait_for(lambda: self.fuse_pid(node) is None, MOUNT_S, "the end of both")
+        if top in mounts(self.dir): # ptcd may have been quicker
+            self.assert_errno(errno.ENOTCONN, os.listdir, top)
+        c.restart("n1")
+        wait_for(lambda: self.readable(path, want), MOUNT_S, "the bytes after both died", 0.2)
+        os.kill(self.fuse_pid(node), signal.SIGTERM)
+        node.stop()
+        wait_for(lambda: self.fuse_pid(node) is None or os.kill(self.fuse_pid(node), signal.SIGTERM), MOUNT_S, "its end")
+        wait_for(lambda: not mounts(self.dir), MOUNT_S, "the end of the mount")
+
+    @staticmethod
+    def fuse_pid(node):
+        """The process that serves that node's fuse.dir; None: none."""
+        try:
+            with open(os.path.join(node.dir, "run", "fuse.lock")) as f:
+                pid = int(f.read().split()[0])
+            with open(f"/proc/{pid}/comm") as f:
+                return pid if f.read() == "ptc-fuse\n" and status_of(pid) != "Z" else None
+        except (OSError, ValueError, IndexError):
+            return None
+
+    # ---- what is replaced -----------------------------------------------------
+
+    def used_bytes(self, c):
+        return sum(n["store"]["used_bytes"] for n in c.json("nodes")["nodes"])
+
+    def test_open_while_replaced(self):
+        """A file that is open keeps its snapshot through switches, on every node; once closed, its chunks are freed."""
+        with self.cluster(nodes=2, devices=2) as c:
+            job = self.big_job(c, mib=16, config="tp=2")
+            m = Mount(self, c, "--cache", "8MiB")
+            with open(job.files["param"], "rb") as f:
+                want = f.read()
+            before = json.load(open(m.path("big", "generation.json")))
+            old = m.path("big", "state", os.readlink(m.path("big", "state", "latest")), "model.safetensors")
+            rank = m.path("big", "state", "latest", "ranks", "0.safetensors")
+            want_rank = open(rank, "rb").read()
+            fd = os.open(old, os.O_RDONLY | os.O_DIRECT)
+            rank_fd = os.open(rank, os.O_RDONLY | os.O_DIRECT)
+            for config in ("dp=2,tp=2", "tp=4", "dp=2"):
+                job.resize(config)
+            now = json.load(open(m.path("big", "generation.json")))
+            self.assertEqual(before["generation"] + 3, now["generation"])
+            held = self.used_bytes(c)
+            self.assertEqual(want, self.read_direct(fd))
+            self.assertEqual(want_rank, self.read_direct(rank_fd))
+            self.assertEqual(want, open(m.path("big", "state", "latest", "model.safetensors"), "rb").read())
+            self.assertEqual({"0.safetensors", "1.safetensors"}, set(os.listdir(m.path("big", "state", "latest", "ranks"))))
+            os.close(fd)
+            os.close(rank_fd)
+            job.resize("tp=2") # chunks that nobody refers to any more are given back by the next switch
+            wait_for(lambda: self.used_bytes(c) < held, 30 * PATIENCE, "the held chunks freed", 0.2)
+            m.stop()
+
+    @staticmethod
+    def read_direct(fd):
+        got, buffer = b"", mmap.mmap(-1, 1 << 20)
+        while n := os.preadv(fd, [buffer], len(got)):
+            got += buffer[:n]
+        return got
+
+    def test_name_used_again(self):
+        """Another job of the same name, sizes and numbers: other inodes, other bytes, and no file shows both."""
+        with self.cluster(nodes=1, devices=1) as c:
+            m = Mount(self, c)
+            path, seen, fds = m.path("again", "state", "latest", "model.safetensors"), [], []
+            for i in range(2):
+                rng = np.random.default_rng(self.seed + i)
+                s = states.State()
+                s.add(rng, "w", "F32", (300_000,))
+                job = Job(c, "again", s, self.path(f"job{i}"), [{"match": "*"}])
+                job.imported("tp=1")
+                with open(job.files["param"], "rb") as f:
+                    want = f.read()
+                self.assertEqual(want, open(path, "rb").read())
+                seen.append(os.stat(path).st_ino)
+                fds.append(os.open(path, os.O_RDONLY | os.O_DIRECT))
+                for fd, bytes_of in zip(fds, [want] if i == 0 else [first, want]):
+                    with contextlib.suppress(OSError):
+                        self.assertEqual(bytes_of, self.read_direct(fd))
+                first = want
+                job.delete()
+                self.assert_errno(errno.ENOENT, os.stat, m.path("again"))
+            self.assertNotEqual(*seen)
+            for fd in fds:
+                os.close(fd)
+            m.stop()
+
+
+if __name__ == "__main__":
+    unittest.main()
