@@ -63,6 +63,7 @@ int ptc_fs_new(const struct ptc_fs_opts *opts, struct ptc_fs **ret_fs, struct pt
 	cond_init(&fs->loaded);
 	cond_init(&fs->meta.cond);
 	cond_init(&fs->clock_cond);
+	cond_init(&fs->tend_cond);
 	cond_init(&fs->cache.fetch_cond);
 	rc = fs->stop_fd < 0 ? ptc_error_errno(err, errno, "eventfd") : fs_cache_init(fs, opts->cache_bytes, err);
 	rc = rc ? rc : fs_node_init(fs, err);
@@ -102,6 +103,7 @@ struct ptc_fs *ptc_fs_free(struct ptc_fs *fs)
 	pthread_cond_destroy(&fs->loaded);
 	pthread_cond_destroy(&fs->meta.cond);
 	pthread_cond_destroy(&fs->clock_cond);
+	pthread_cond_destroy(&fs->tend_cond);
 	pthread_cond_destroy(&fs->cache.fetch_cond);
 	pthread_mutex_destroy(&fs->lock);
 	ptc_free(fs);

@@ -176,7 +176,7 @@ struct ptc_fs {
 	uint64_t op_number;
 	struct fs_queue meta;
 	struct fs_cache cache;
-	pthread_cond_t clock_cond; /* an interrupt, or the end */
+	pthread_cond_t clock_cond, tend_cond; /* an interrupt, or the end */
 	pthread_t threads[FS_META_CREW + FS_FETCH_CREW + 2];
 	size_t nthreads;
 };

@@ -18,7 +18,8 @@
 #include <string.h>
 #include <time.h>
 
-#define TEND_MS 500
+#define CLOCK_MS 100
+#define TEND_MS  500
 
 void fs_op_unref_locked(struct ptc_fs *fs, struct fs_op *op)
 {
@@ -208,22 +209,28 @@ static void answer_over(struct ptc_fs *fs, bool all)
 	pthread_mutex_unlock(&fs->lock);
 }
 
+/* Waits for cond or for so long; at once when it is all over. */
+static void rest(struct ptc_fs *fs, pthread_cond_t *cond, long ms)
+{
+	struct timespec until;
+
+	clock_gettime(CLOCK_MONOTONIC, &until);
+	until.tv_nsec += ms * 1000000;
+	until.tv_sec += until.tv_nsec / 1000000000;
+	until.tv_nsec %= 1000000000;
+	pthread_mutex_lock(&fs->lock);
+	if (!atomic_load(&fs->stopping))
+		pthread_cond_timedwait(cond, &fs->lock, &until);
+	fs_cache_kick_locked(fs);
+	pthread_mutex_unlock(&fs->lock);
+}
+
 static void *clock_main(void *arg)
 {
 	struct ptc_fs *fs = arg;
 
 	while (!atomic_load(&fs->stopping)) {
-		struct timespec until;
-
-		clock_gettime(CLOCK_MONOTONIC, &until);
-		until.tv_nsec += 100000000;
-		until.tv_sec += until.tv_nsec / 1000000000;
-		until.tv_nsec %= 1000000000;
-		pthread_mutex_lock(&fs->lock);
-		if (!atomic_load(&fs->stopping))
-			pthread_cond_timedwait(&fs->clock_cond, &fs->lock, &until);
-		fs_cache_kick_locked(fs);
-		pthread_mutex_unlock(&fs->lock);
+		rest(fs, &fs->clock_cond, CLOCK_MS);
 		answer_over(fs, false);
 	}
 	answer_over(fs, true);
@@ -237,7 +244,7 @@ static void *tend_main(void *arg)
 
 	while (!atomic_load(&fs->stopping)) {
 		fs_holds_tend(fs);
-		nanosleep(&(struct timespec){ .tv_nsec = TEND_MS * 1000000L }, NULL);
+		rest(fs, &fs->tend_cond, TEND_MS);
 	}
 	return NULL;
 }
@@ -269,6 +276,7 @@ void fs_crew_stop(struct ptc_fs *fs)
 	atomic_store(&fs->stopping, true);
 	pthread_mutex_lock(&fs->lock);
 	pthread_cond_broadcast(&fs->clock_cond);
+	pthread_cond_broadcast(&fs->tend_cond);
 	pthread_cond_broadcast(&fs->meta.cond);
 	pthread_cond_broadcast(&fs->cache.fetch_cond);
 	pthread_mutex_unlock(&fs->lock);
