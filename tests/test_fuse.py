@@ -20,6 +20,7 @@ import time
 import unittest
 
 import harness
+import live
 import numpy as np
 import oracle
 import state as states
@@ -373,8 +374,9 @@ class Fuse(harness.Case):
             os.close(fd)
 
     def test_stopped_peer(self):
-        """SIGSTOP of a node that has half of the bytes, and of the daemon asked: EIO within the bound, nobody stuck."""
-        bound_s = 4
+        """SIGSTOP of a node that has half of the bytes, and of the daemon asked: EIO within the bound, nobody stuck. kill -9
+        of the node: the same, and the bytes again when it is back."""
+        bound_s = 2
         with self.cluster(nodes=2, devices=1) as c:
             job = self.big_job(c, mib=48)
             m = Mount(self, c, "--timeout", f"{bound_s}s", "--cache", "8MiB")
@@ -386,6 +388,10 @@ class Fuse(harness.Case):
                 print(f"stopping {node}", flush=True)
                 self.check_stopped(m, c.nodes[node].pid(), path, size, bound_s)
                 wait_for(lambda: self.readable(path, want), 30 * PATIENCE, f"the bytes again once {node} goes on", 0.2)
+            c.nodes["n1"].kill()
+            self.assert_errno(errno.EIO, self.read_all_direct, path)
+            c.restart("n1")
+            wait_for(lambda: self.readable(path, want), 30 * PATIENCE, "the bytes again once n1 is back", 0.2)
             m.stop()
 
     def readable(self, path, want):
@@ -529,6 +535,42 @@ class Fuse(harness.Case):
         while n := os.preadv(fd, [buffer], len(got)):
             got += buffer[:n]
         return got
+
+    def test_live_job(self):
+        """Ranks that train: the model and what belongs to the optimizer, a snapshot that is held while newer ones are made."""
+        with self.cluster(nodes=2, devices=2) as c:
+            job = live.Job(c, self.dir, steps=1_000_000, sleep=0.005)
+            job.run("tp=2,dp=2")
+            m = Mount(self, c, node="n1")
+            self.assertEqual([], os.listdir(m.path("live", "state")))
+            self.assert_errno(errno.ENOENT, os.stat, m.path("live", "generation.json"))
+            job.wait_step(5)
+            job.do("snapshot")
+            first = self.check_live(c, job, m)
+            fd = os.open(os.path.join(first, "model.safetensors"), os.O_RDONLY | os.O_DIRECT)
+            want = self.read_direct(fd)
+            job.resize("tp=4")
+            self.assertNotEqual(first, self.check_live(c, job, m))
+            self.assertEqual(want, self.read_direct(fd))
+            self.assertIn(os.path.basename(first), os.readlink(f"/proc/self/fd/{fd}"))
+            os.close(fd)
+            job.do("stop")
+            m.stop()
+
+    def check_live(self, c, job, m):
+        exported = tempfile.mkdtemp(dir=self.dir) + "/all.safetensors"
+        c.ptcctl("export", "live", exported)
+        want = {n: (t.dtype, t.shape, t.tobytes()) for n, t in states.read_file(exported).items()}
+        top = m.path("live", "state", os.readlink(m.path("live", "state", "latest")))
+        self.assertEqual({"model.safetensors", "optimizer.safetensors", "tensors"}, set(os.listdir(top)))
+        got = {f: {n: (t.dtype, t.shape, t.tobytes()) for n, t in states.read_file(f"{top}/{f}.safetensors").items()}
+               for f in ("model", "optimizer")}
+        self.assertEqual(want, {**got["model"], **got["optimizer"]})
+        self.assertEqual({n for n in want if ":" in n}, set(got["optimizer"]))
+        self.assertTrue(got["optimizer"] and got["model"])
+        at = json.load(open(m.path("live", "generation.json")))
+        self.assertTrue(top.endswith(f"snap-{at['snapshot']}-step-{at['step']}"))
+        return top
 
     def test_name_used_again(self):
         """Another job of the same name, sizes and numbers: other inodes, other bytes, and no file shows both."""
