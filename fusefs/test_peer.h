@@ -30,11 +30,11 @@
 struct memory {
 	pthread_mutex_t lock;
 	pthread_cond_t cond;
-	bool hung;            /* what is asked waits ... */
-	uint32_t patience_ms; /* ... so long, then fails */
-	uint64_t generation, snapshot;
-	int error;     /* what reads fail with; 0: they do not */
-	uint64_t salt; /* of the bytes */
+	bool hung;                    /* what is asked waits ... */
+	_Atomic uint32_t patience_ms; /* ... so long, then fails */
+	_Atomic uint64_t generation, snapshot;
+	_Atomic int error; /* what reads fail with; 0: they do not */
+	uint64_t salt;     /* of the bytes */
 	char uuid[37];
 	_Atomic int held, reads, states;
 	struct ptc_tensor tensors[MEM_TENSORS];

@@ -24,7 +24,7 @@ import live
 import numpy as np
 import oracle
 import state as states
-from harness import PATIENCE, Job, skip_unless_root, wait_for
+from harness import LONG, PATIENCE, Job, skip_unless_root, wait_for
 
 OTHER_UID = 65534
 MOUNT_S = 10 * PATIENCE
@@ -376,7 +376,7 @@ class Fuse(harness.Case):
     def test_stopped_peer(self):
         """SIGSTOP of a node that has half of the bytes, and of the daemon asked: EIO within the bound, nobody stuck. kill -9
         of the node: the same, and the bytes again when it is back."""
-        bound_s = 2
+        bound_s = 1
         with self.cluster(nodes=2, devices=1) as c:
             job = self.big_job(c, mib=48)
             m = Mount(self, c, "--timeout", f"{bound_s}s", "--cache", "8MiB")
@@ -388,10 +388,11 @@ class Fuse(harness.Case):
                 print(f"stopping {node}", flush=True)
                 self.check_stopped(m, c.nodes[node].pid(), path, size, bound_s)
                 wait_for(lambda: self.readable(path, want), 30 * PATIENCE, f"the bytes again once {node} goes on", 0.2)
-            c.nodes["n1"].kill()
-            self.assert_errno(errno.EIO, self.read_all_direct, path)
-            c.restart("n1")
-            wait_for(lambda: self.readable(path, want), 30 * PATIENCE, "the bytes again once n1 is back", 0.2)
+            if LONG:
+                c.nodes["n1"].kill()
+                self.assert_errno(errno.EIO, self.read_all_direct, path)
+                c.restart("n1")
+                wait_for(lambda: self.readable(path, want), 30 * PATIENCE, "the bytes again once n1 is back", 0.2)
             m.stop()
 
     def readable(self, path, want):
