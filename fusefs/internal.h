@@ -14,11 +14,11 @@
 #define FS_BLOCK      (128u << 10) /* unit of the cache: what the kernel reads ahead */
 #define FS_READ_MAX   (1u << 20)   /* most bytes of one request */
 #define FS_READ_SPAN  (FS_READ_MAX / FS_BLOCK + 1)
-#define FS_RUN_BLOCKS 32         /* blocks of one call to the source: 4 MiB */
-#define FS_AHEAD_MAX  (8u << 20) /* read ahead of one file */
-#define FS_NODES_MAX  (1u << 22) /* names the kernel may know at once */
-#define FS_HANDLES    4096       /* files and directories open at once */
-#define FS_OPS_MAX    1024       /* requests being worked at; the kernel sends fewer */
+#define FS_RUN_BLOCKS 64          /* blocks of one call to the source: 8 MiB */
+#define FS_AHEAD_MAX  (16u << 20) /* read ahead of one file */
+#define FS_NODES_MAX  (1u << 22)  /* names the kernel may know at once */
+#define FS_HANDLES    16384       /* files and directories open at once */
+#define FS_OPS_MAX    1024        /* requests being worked at; the kernel sends fewer */
 #define FS_META_CREW  4
 #define FS_FETCH_CREW 8
 #define FS_TAKERS     2
@@ -171,6 +171,7 @@ struct ptc_fs {
 	struct fs_node **nodes;
 	size_t nnodes, nbuckets;
 	struct fs_handle handles[FS_HANDLES];
+	uint32_t next_handle; /* where to look for a free one */
 	struct fs_op *ops, *ops_last;
 	size_t nops;
 	uint64_t op_number;

@@ -152,6 +152,13 @@ int fs_jobs_refresh(struct ptc_fs *fs, bool now)
 	return rc;
 }
 
+/* The kernel knows its directory: somebody who may see it is there. To answer another one's lookup with ENOENT would take the
+ * directory away from under him (his getcwd fails); its mode lets nobody else in. */
+static bool in_use_locked(struct ptc_fs *fs, const struct ptc_fs_job *job)
+{
+	return fs_node_find_locked(fs, fs_identity(FS_JOB, job->uuid, 0, 0, "")) != NULL;
+}
+
 int fs_job_find(struct ptc_fs *fs, const char *name, const char *uuid, uid_t uid, struct ptc_fs_job *ret)
 {
 	int rc = fs_jobs_refresh(fs, false);
@@ -163,7 +170,8 @@ int fs_job_find(struct ptc_fs *fs, const char *name, const char *uuid, uid_t uid
 	for (size_t i = 0; i < fs->njobs && !found; i++) {
 		const struct ptc_fs_job *j = &fs->jobs[i];
 
-		found = fs_may_see(fs, uid, j->uid) && (name ? !strcmp(j->name, name) : !strcmp(j->uuid, uuid));
+		found = (name ? !strcmp(j->name, name) : !strcmp(j->uuid, uuid)) &&
+			(fs_may_see(fs, uid, j->uid) || in_use_locked(fs, j));
 		if (found)
 			*ret = *j;
 	}
@@ -272,8 +280,8 @@ int fs_snap_view(struct ptc_fs *fs, struct fs_snap *s, bool anew, struct fs_view
 		} else if (!rc) {
 			fs_view_unref_locked(fs, s->view);
 			s->view = v;
-		} else if (s->view && !anew && s->view->held_until_ns > ptc_sys_now_ns()) {
-			rc = 0;
+		} else if (s->view && !anew && (rc != ESTALE || s->view->held_until_ns > ptc_sys_now_ns())) {
+			rc = 0; /* what we know of it is still so */
 		}
 	}
 	if (!rc)

@@ -15,6 +15,9 @@
 #include <stdio.h>
 #include <string.h>
 
+/* A user may have PTC_MAX_USER_CALLS calls open at a daemon; eight threads read, and leases and names must get through. */
+#define AHEAD 2
+
 struct ptc_fs_admin {
 	struct ptc_admin *admin;
 	char holder[37];
@@ -214,7 +217,7 @@ static int state_read(void *arg, const struct ptc_fs_state *s, const struct ptc_
 	struct ptc_fs_admin *a = arg;
 	ptc_auto_free struct ptc_admin_range *v = ptc_calloc(PTC_MAX(n, (size_t)1), sizeof(*v));
 	struct reader r = { fn, fn_arg };
-	const struct ptc_admin_ranges_fn fns = { .data = on_data, .arg = &r };
+	const struct ptc_admin_ranges_fn fns = { .data = on_data, .arg = &r, .ahead = AHEAD };
 
 	if (!v)
 		return ptc_error_set(err, PTC_ENOMEM, "out of memory");

@@ -136,10 +136,35 @@ static void test_tree(void **state)
 			fail_msg("%s is there", missing[i]);
 		assert_int_equal(ENOENT, p->error);
 	}
+}
+
+static void forget(struct peer *p, uint64_t node)
+{
+	struct fuse_forget_in in = { .nlookup = 1 };
+
+	peer_send(p, FUSE_FORGET, node, &in, sizeof(in), NULL, 0);
+}
+
+/* Somebody else's job is not there, unless he has its directory in use: then it must not be taken away from under him. */
+static void test_other_user(void **state)
+{
+	struct fixture *f = *state;
+	struct peer *p = &f->p;
+	uint64_t job;
+
 	p->uid = 1001;
-	assert_int_equal(0, peer_walk(p, "job", NULL)); /* somebody else's */
+	assert_int_equal(0, peer_walk(p, "job", NULL));
 	assert_int_equal(ENOENT, p->error);
 	assert_int_not_equal(0, peer_walk(p, "empty", NULL));
+	p->uid = 1000;
+	job = peer_walk(p, "job", NULL);
+	assert_int_not_equal(0, job);
+	p->uid = 1001;
+	assert_int_equal(job, peer_walk(p, "job", NULL));
+	forget(p, job);
+	forget(p, job);
+	assert_int_equal(0, peer_walk(p, "job", NULL));
+	assert_int_equal(ENOENT, p->error);
 }
 
 static void test_lists(void **state)
@@ -342,6 +367,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(test_reads, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_tree, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_other_user, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_lists, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_changes_are_refused, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_hung_source, setup_hasty, teardown),

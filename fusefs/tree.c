@@ -536,7 +536,8 @@ void fs_run_lookup(struct ptc_fs *fs, struct fs_op *op)
 
 uint64_t fs_handle_new_locked(struct ptc_fs *fs, struct fs_handle **ret)
 {
-	for (uint32_t i = 0; i < FS_HANDLES; i++) {
+	for (uint32_t n = 0; n < FS_HANDLES; n++) {
+		uint32_t i = fs->next_handle++ % FS_HANDLES;
 		struct fs_handle *h = &fs->handles[i];
 
 		if (h->used)

@@ -288,22 +288,35 @@ class Fuse(harness.Case):
             c.ptcctl("job", "create", "-f", job.yaml, prefix=other)
             c.ptcctl(*job.import_args("tp=1"), prefix=other)
             m = Mount(self, c, "--others")
-            model = ("state", "latest", "model.safetensors")
             self.assertEqual({"mine", "theirs"}, set(os.listdir(m.dir)))
             self.assertEqual((OTHER_UID, 0o40500), (os.stat(m.path("theirs")).st_uid, os.stat(m.path("theirs")).st_mode))
-            os.stat(m.path("mine", *model)) # known to the kernel now: that must not help anybody
-
-            def as_other(*args):
-                return subprocess.run([*other, *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-            self.assertEqual("theirs\n", as_other("ls", m.dir).stdout)
-            self.assertEqual(0, as_other("cmp", m.path("theirs", *model), job.files["param"]).returncode)
-            for path in (m.path("mine"), m.path("mine", "generation.json"), m.path("mine", *model)):
-                self.assertIn("No such file", as_other("stat", path).stderr)
-                self.assertEqual(1, as_other("cat", path).returncode)
-            self.assertEqual(harness.sha256(job.files["param"]), harness.sha256(m.path("theirs", *model)))
+            self.others_see_nothing(m, other, job)
             m.stop()
             self.own_mount(c, job, other)
+
+    def others_see_nothing(self, m, other, job):
+        model = ("state", "latest", "model.safetensors")
+
+        def as_other(*args):
+            return subprocess.run([*other, *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+        self.assertEqual("theirs\n", as_other("ls", m.dir).stdout)
+        self.assertIn("No such file", as_other("stat", m.path("mine")).stderr)
+        self.assertEqual(0, as_other("cmp", m.path("theirs", *model), job.files["param"]).returncode)
+        self.assertEqual(harness.sha256(job.files["param"]), harness.sha256(m.path("theirs", *model)))
+        # known to the kernel now, and in use: that must not help anybody, nor he disturb who is there
+        os.stat(m.path("mine", *model))
+        here = os.getcwd()
+        os.chdir(m.path("mine", "state"))
+        try:
+            for path in (m.path("mine", "generation.json"), m.path("mine", *model)):
+                self.assertNotEqual(0, as_other("stat", path).returncode)
+                self.assertEqual(1, as_other("cat", path).returncode)
+            self.assertEqual(("", 2), (as_other("ls", m.path("mine")).stdout, as_other("ls", m.path("mine")).returncode))
+            self.assertEqual("theirs\n", as_other("ls", m.dir).stdout)
+            self.assertEqual(m.path("mine", "state"), os.getcwd())
+        finally:
+            os.chdir(here)
 
     def own_mount(self, c, job, other):
         """In a mount namespace where /dev/fuse may be opened by all, as udev has it."""

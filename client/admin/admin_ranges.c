@@ -112,7 +112,13 @@ int ptc_admin_read_ranges(struct ptc_admin *a, const char *job, const struct ptc
 			  const struct ptc_admin_range *ranges, size_t n, const struct ptc_admin_ranges_fn *fn,
 			  struct ptc_error *err)
 {
-	struct ahead h = { .a = a, .job = job, .e = e, .ranges = ranges, .n = n, .fn = fn, .most = AHEAD_RANGES };
+	struct ahead h = { .a = a,
+			   .job = job,
+			   .e = e,
+			   .ranges = ranges,
+			   .n = n,
+			   .fn = fn,
+			   .most = fn->ahead && fn->ahead < AHEAD_RANGES ? fn->ahead : AHEAD_RANGES };
 	int rc = 0;
 
 	while (!rc && h.first < h.n) {

@@ -207,6 +207,7 @@ struct ptc_admin_ranges_fn {
 	int (*data)(void *arg, size_t range, const void *data, size_t len, struct ptc_error *err);
 	int (*end)(void *arg, size_t range, struct ptc_error *err); /* all of its bytes have come; may be NULL */
 	bool (*stop)(void *arg); /* asked before waiting for a daemon that is too busy; may be NULL */
+	unsigned ahead;          /* calls open at once, at most; 0: 16 */
 	void *arg;
 };
 int ptc_admin_read_ranges(struct ptc_admin *a, const char *job, const struct ptc_admin_export *e,

@@ -56,7 +56,7 @@ int ctl_read_items(struct ctl_out *out, const struct ptc_state_file *file, struc
 {
 	ptc_auto_free struct ptc_admin_range *ranges = ptc_calloc(PTC_MAX(file->n, 1), sizeof(*ranges));
 	struct reader r = { out, file };
-	const struct ptc_admin_ranges_fn fn = { on_data, on_end, on_wait, &r };
+	const struct ptc_admin_ranges_fn fn = { .data = on_data, .end = on_end, .stop = on_wait, .arg = &r };
 	struct ctl_export *ex = out->ex;
 
 	if (!ranges)
