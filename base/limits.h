@@ -48,3 +48,7 @@
 #define PTC_RECORD_MAX_BYTES 4096         /* the committed record in etcd */
 #define PTC_ETCD_VALUE_MAX   (512u << 10) /* one blob part; etcd's request limit is 1.5 MiB */
 #define PTC_ETCD_TXN_OPS_MAX 120          /* etcd's limit is 128 */
+
+#define PTC_MAX_HELD    256    /* snapshots that readers hold on one node; each keeps chunks from being freed */
+#define PTC_HOLDER_MAX  63     /* a holder's name */
+#define PTC_HOLD_MAX_MS 120000 /* one lease; a holder that dies keeps memory for so long */

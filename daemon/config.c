@@ -335,6 +335,12 @@ static const struct key {
 	  "Where the local etcd listens: a socket in data_dir, or TLS for other nodes." },
 	{ "lease_ttl", &k_ms, AT(lease_ttl_ms), "5s", NULL,
 	  "How long a silent node counts as alive. Whole seconds; etcd grants at least 2." },
+	{ "fuse.dir", &k_path, AT(fuse.dir), NULL, NULL,
+	  "Where jobs' state appears as files, each user's own to him; made if missing. Not set: nowhere." },
+	{ "fuse.cache", &k_bytes, AT(fuse.cache), "64MiB", NULL,
+	  "What the process that serves them keeps in memory, besides memory.ceiling. At least 8MiB." },
+	{ "fuse.timeout", &k_ms, AT(fuse.timeout_ms), "20s", NULL,
+	  "A read there fails after this long without an answer." },
 	{ "log", &k_log, AT(log), "info", NULL, "What goes to the log." },
 #undef AT
 };

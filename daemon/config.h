@@ -20,7 +20,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#define PTC_DAEMON_CONFIG_KEYS_MAX 40
+#define PTC_DAEMON_CONFIG_KEYS_MAX 48
 
 struct ptc_daemon_tls {
 	char *ca, *cert, *key; /* all NULL: no TLS */
@@ -55,6 +55,10 @@ struct ptc_daemon_config {
 		char *listen;   /* "unix" (default) or "https://HOST:PORT" */
 	} local_coordinator;
 	uint64_t lease_ttl_ms; /* whole seconds */
+	struct {
+		char *dir; /* NULL: no files */
+		uint64_t cache, timeout_ms;
+	} fuse;
 	enum ptc_log_level log;
 
 	bool insecure_loopback; /* command line only; set it before _check */

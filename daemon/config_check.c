@@ -21,6 +21,7 @@
 
 #define SOCKET_PATH_MAX (sizeof((struct sockaddr_un *)0)->sun_path - 1)
 #define STAGING_MIN     (2ull * PTC_EXTENT_MAX_BYTES) /* one extent coming in, one going out */
+#define FUSE_CACHE_MIN  (8ull << 20)                  /* fusefs/fusefs.h */
 #define LEASE_TTL_MAX   600000
 
 /* ---- addresses ------------------------------------------------------------ */
@@ -245,6 +246,22 @@ static int check_coordinator(const struct ptc_daemon_config *cfg, struct ptc_err
 	return check_endpoints(cfg, err);
 }
 
+static int check_fuse(const struct ptc_daemon_config *cfg, struct ptc_error *err)
+{
+	static const char *const keys[] = { "fuse.cache", "fuse.timeout" };
+
+	if (cfg->fuse.cache < FUSE_CACHE_MIN)
+		return ptc_daemon_config_error(cfg, "fuse.cache", err, PTC_EINVAL, "must be at least %lluMiB",
+					       FUSE_CACHE_MIN >> 20);
+	if (cfg->fuse.timeout_ms < 1000 || cfg->fuse.timeout_ms > 600000)
+		return ptc_daemon_config_error(cfg, "fuse.timeout", err, PTC_EINVAL, "write 1s to 600s");
+	for (size_t i = 0; !cfg->fuse.dir && i < PTC_ARRAY_LEN(keys); i++)
+		if (ptc_daemon_config_given(cfg, keys[i]))
+			return ptc_daemon_config_error(cfg, keys[i], err, PTC_EINVAL,
+						       "has no effect without fuse.dir; add that or remove this");
+	return 0;
+}
+
 unsigned ptc_daemon_config_count_devices(const char *dir)
 {
 	DIR *d = opendir(dir);
@@ -295,5 +312,7 @@ int ptc_daemon_config_check(struct ptc_daemon_config *cfg, struct ptc_error *err
 		rc = check_coordinator(cfg, err);
 	if (!rc && (cfg->lease_ttl_ms < 1000 || cfg->lease_ttl_ms > LEASE_TTL_MAX || cfg->lease_ttl_ms % 1000))
 		rc = ptc_daemon_config_error(cfg, "lease_ttl", err, PTC_EINVAL, "write whole seconds, 1s to 600s");
+	if (!rc)
+		rc = check_fuse(cfg, err);
 	return rc ? rc : check_devices(cfg, err);
 }

@@ -56,7 +56,18 @@ struct ptc_read_view {
 };
 int ptc_read_view_get(struct ptc_daemon *d, struct ptc_target *t, struct ptc_read_view **ret_view,
 		      struct ptc_error *err);
+void ptc_read_view_ref(struct ptc_read_view *v);
 void ptc_read_view_put(struct ptc_read_view *v);
+/* control_data.c: the committed generation of the caller's job, or one that a reader holds. uuid "": not compared. PTC_ESTATE: the
+ * job has moved on. */
+int ptc_control_read_view(struct ptc_daemon *d, struct ptc_rpc_call *call, const char *job, const char *uuid,
+			  uint64_t generation, uint64_t snapshot, struct ptc_read_view **ret_view,
+			  struct ptc_error *err);
+/* hold.c: a reference to what a reader holds through this daemon. False: nothing such is held. */
+bool ptc_holds_view(struct ptc_holds *h, const char *uuid, uint64_t generation, uint64_t snapshot,
+		    struct ptc_read_view **ret_view);
+/* control_query.c: [{rank, node, device}] of v's committed generation; ptc_free it. NULL: out of memory. */
+char *ptc_control_ranks_json(const struct ptc_view *v);
 
 /* Sends one Document; json is freed. */
 int ptc_control_send_json(struct ptc_rpc_call *call, json_t *root, struct ptc_error *err);
@@ -106,3 +117,5 @@ PTC_CONTROL_HANDLER(ptc_control_import_commit);
 PTC_CONTROL_HANDLER(ptc_control_export_info);
 PTC_CONTROL_HANDLER(ptc_control_read);
 PTC_CONTROL_HANDLER(ptc_control_read_rank);
+/* hold.c */
+PTC_CONTROL_HANDLER(ptc_control_hold);

@@ -509,16 +509,17 @@ static int export_spec(struct ptc_daemon *d, const struct ptc_view *v, char **re
 	return rc;
 }
 
-static int send_export_info(struct ptc_daemon *d, struct ptc_rpc_call *call, const struct ptc_view *v,
+static int send_export_info(struct ptc_daemon *d, struct ptc_rpc_call *call, const struct ptc_view *v, uint64_t step,
 			    struct ptc_error *err)
 {
 	Ptc__V1__ExportInfoReply reply = PTC__V1__EXPORT_INFO_REPLY__INIT;
 	const struct ptc_manifest_doc *m = &v->manifest;
 	Ptc__V1__ImportedFile *files = ptc_calloc(m->nfiles, sizeof *files);
 	Ptc__V1__ImportedFile **list = ptc_calloc(m->nfiles, sizeof *list);
-	char *json = NULL;
+	char *json = NULL, *ranks = ptc_control_ranks_json(v);
 	size_t len = 0;
-	int rc = files && list ? export_spec(d, v, &json, &len, err) : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	int rc = files && list && ranks ? export_spec(d, v, &json, &len, err)
+					: ptc_error_set(err, PTC_ENOMEM, "out of memory");
 
 	for (size_t i = 0; rc == 0 && i < m->nfiles; i++) {
 		rc = load_header(d, v->meta.uuid, &m->files[i], &files[i], err);
@@ -528,6 +529,11 @@ static int send_export_info(struct ptc_daemon *d, struct ptc_rpc_call *call, con
 	reply.generation = v->from_generation;
 	reply.snapshot = v->from_snapshot;
 	reply.config = v->from.config;
+	reply.uuid = (char *)(uintptr_t)v->meta.uuid; /* packing only reads */
+	reply.step = step;
+	reply.created_ms = v->meta.created_ms;
+	reply.declared = v->from.layout_hash[0] != '\0';
+	reply.ranks_json = ranks;
 	reply.spec_json.data = (uint8_t *)json;
 	reply.spec_json.len = len;
 	reply.n_digests = m->ndigests;
@@ -541,6 +547,7 @@ static int send_export_info(struct ptc_daemon *d, struct ptc_rpc_call *call, con
 	ptc_free(files);
 	ptc_free(list);
 	ptc_free(json);
+	ptc_free(ranks);
 	return rc;
 }
 
@@ -562,7 +569,7 @@ PTC_CONTROL_HANDLER(ptc_control_export_info)
 		rc = ptc_control_view(d, &t, false, true, &v, err);
 	if (rc)
 		return rc;
-	rc = send_export_info(d, call, &v, err);
+	rc = send_export_info(d, call, &v, t.record.step, err);
 	ptc_view_done(&v);
 	return rc;
 }
@@ -587,23 +594,31 @@ static int moved_on(const char *job, uint64_t now, uint64_t was, struct ptc_erro
 }
 
 /* The generation that the client's ExportInfo named, or an error that says it is gone. */
-static int export_view(struct ptc_daemon *d, struct ptc_rpc_call *call, const char *job, uint64_t generation,
-		       uint64_t snapshot, struct ptc_read_view **ret_view, struct ptc_error *err)
+int ptc_control_read_view(struct ptc_daemon *d, struct ptc_rpc_call *call, const char *job, const char *uuid,
+			  uint64_t generation, uint64_t snapshot, struct ptc_read_view **ret_view,
+			  struct ptc_error *err)
 {
 	struct ptc_target t;
 	int rc = ptc_control_find(d, call, job, &t, err);
 
 	if (rc)
 		return rc;
+	if (uuid[0] && strcmp(uuid, t.meta.uuid) != 0)
+		return ptc_error_set(err, PTC_ESTATE, "job \"%s\" is another one now", job);
 	if (!t.has_record)
 		return ptc_error_set(err, PTC_ESTATE, "job \"%s\" has no state", job);
 	if (t.record.generation != generation || t.record.snapshot != snapshot)
-		return moved_on(job, t.record.generation, generation, err);
+		return ptc_holds_view(d->holds, t.meta.uuid, generation, snapshot, ret_view)
+			       ? 0
+			       : moved_on(job, t.record.generation, generation, err);
 	rc = ptc_read_view_get(d, &t, ret_view, err);
 	if (rc == 0 &&
 	    ((*ret_view)->view.from_generation != generation || (*ret_view)->view.from_snapshot != snapshot)) {
-		rc = moved_on(job, (*ret_view)->view.from_generation, generation, err);
-		ptc_read_view_put(*ret_view);
+		struct ptc_read_view *newer = *ret_view;
+
+		if (!ptc_holds_view(d->holds, t.meta.uuid, generation, snapshot, ret_view))
+			rc = moved_on(job, newer->view.from_generation, generation, err);
+		ptc_read_view_put(newer);
 	}
 	return rc;
 }
@@ -617,7 +632,7 @@ PTC_CONTROL_HANDLER(ptc_control_read)
 
 	if (rc)
 		return rc;
-	rc = export_view(d, call, req->job, req->generation, req->snapshot, &v, err);
+	rc = ptc_control_read_view(d, call, req->job, req->uuid, req->generation, req->snapshot, &v, err);
 	if (rc == 0) {
 		rc = ptc_agent_gather(d->agent, &v->geometry, v->view.meta.uuid, req->item, req->offset, req->length,
 				      send_span, call, err);
@@ -632,17 +647,18 @@ PTC_CONTROL_HANDLER(ptc_control_read_rank)
 	struct ptc_daemon *d = arg;
 	Ptc__V1__ReadRankRequest *req;
 	struct ptc_read_view *v;
+	struct ptc_rank_range range;
 	struct ptc_info info;
 	int rc = ptc_pb_call_recv(call, &ptc__v1__read_rank_request__descriptor, (ProtobufCMessage **)&req, err);
 
 	if (rc)
 		return rc;
-	rc = export_view(d, call, req->job, req->generation, req->snapshot, &v, err);
+	range = (struct ptc_rank_range){ req->rank, req->item, req->offset, req->length };
+	rc = ptc_control_read_view(d, call, req->job, req->uuid, req->generation, req->snapshot, &v, err);
 	if (rc == 0) {
 		rc = ptc_view_info(&v->view, &info, err);
 		if (rc == 0) {
-			rc = ptc_agent_gather_rank(d->agent, &v->geometry, info.pb, req->rank, req->item, send_span,
-						   call, err);
+			rc = ptc_agent_gather_rank(d->agent, &v->geometry, info.pb, &range, send_span, call, err);
 			ptc_info_done(&info);
 		}
 		ptc_read_view_put(v);

@@ -159,6 +159,15 @@ static json_t *where_rows(const struct ptc_view *v)
 	return ranks;
 }
 
+char *ptc_control_ranks_json(const struct ptc_view *v)
+{
+	json_t *rows = where_rows(v);
+	char *text = rows ? ptc_json_text(rows) : NULL;
+
+	json_decref(rows);
+	return text;
+}
+
 struct current {
 	struct ptc_daemon *d;
 	const struct ptc_target *t;

@@ -23,6 +23,7 @@ struct ptc_specs;
 struct ptc_layouts;
 struct ptc_channels;
 struct ptc_read_views;
+struct ptc_holds;
 
 struct ptc_daemon {
 	struct ptc_daemon_config config;
@@ -39,6 +40,7 @@ struct ptc_daemon {
 	struct ptc_workers *workers;
 	struct ptc_channels *channels;
 	struct ptc_read_views *read_views;
+	struct ptc_holds *holds;
 	struct ptc_controller **controllers; /* [loop] one per job whose lock we hold */
 	size_t ncontrollers;
 	bool reconciled; /* [loop] every job in our store was found in etcd, or is being removed */
@@ -242,6 +244,17 @@ int ptc_plan_laid(const struct ptc_plan_pool *pool, const struct ptc_view *v, ch
 /* ---- readview.c (see control.h) ---------------------------------------------------------- */
 struct ptc_read_views *ptc_read_views_new(void); /* NULL: out of memory */
 struct ptc_read_views *ptc_read_views_free(struct ptc_read_views *r);
+
+/* ---- mount.c: jobs' state as files ---------------------------------------------------------- */
+struct ptc_mount;
+/* config is borrowed. */
+int ptc_mount_start(const struct ptc_daemon_config *config, struct ptc_mount **ret_mount, struct ptc_error *err);
+struct ptc_mount *ptc_mount_stop(struct ptc_mount *m); /* the files stay; NULL ok */
+
+/* ---- hold.c: generations that readers hold through this daemon ----------------------------- */
+struct ptc_holds *ptc_holds_new(void);                 /* NULL: out of memory */
+struct ptc_holds *ptc_holds_free(struct ptc_holds *h); /* before the read views and the agent */
+void ptc_holds_expire(struct ptc_holds *h);            /* any thread; does not block */
 
 /* ---- control.c: ptc.v1.Control -------------------------------------------------------- */
 int ptc_control_register(struct ptc_daemon *d, struct ptc_rpc_server *server, struct ptc_error *err);

@@ -46,6 +46,7 @@ struct process {
 	} idle;
 	struct ptc_buf memory_json;
 	struct ptc_etcd_child *etcd;
+	struct ptc_mount *mount;
 	char *etcd_endpoint;
 	struct ptc_rpc_tls etcd_tls;
 	struct ptc_rpc_server *control, *peers;
@@ -180,6 +181,8 @@ static void on_tick(uv_timer_t *timer)
 	if (++p->idle.ticks % (IDLE_MS / TICK_MS) == 0)
 		give_back(p);
 	ptc_controllers_tick(&p->d);
+	ptc_holds_expire(p->d.holds);
+	ptc_agent_holds_expire(p->d.agent);
 	if (++p->ticks % TIDY_TICKS || !ptc_cluster_synced(p->d.cluster))
 		return;
 	if (!p->d.reconciled)
@@ -333,7 +336,8 @@ static int start_agent(struct process *p, struct ptc_error *err)
 	env.workers = d->workers;
 
 	d->read_views = ptc_read_views_new();
-	if (rc == 0 && !d->read_views)
+	d->holds = ptc_holds_new();
+	if (rc == 0 && (!d->read_views || !d->holds))
 		rc = ptc_error_set(err, PTC_ENOMEM, "out of memory");
 	if (rc == 0)
 		rc = ptc_channels_new(d, &d->channels, err);
@@ -399,6 +403,8 @@ static int start(struct process *p, struct ptc_error *err)
 		rc = start_servers(p, err);
 	if (rc == 0)
 		rc = ptc_cluster_start(p->d.cluster, err);
+	if (rc == 0)
+		rc = ptc_mount_start(&p->d.config, &p->mount, err);
 	if (rc)
 		return rc;
 	watch_signal(p, &p->term, SIGTERM);
@@ -425,6 +431,7 @@ static void stop(struct process *p)
 	struct ptc_daemon *d = &p->d;
 
 	atomic_store(&d->stopping, true);
+	p->mount = ptc_mount_stop(p->mount);
 	ptc_controllers_free(d);
 	ptc_pulls_wait();
 	if (d->loop)
@@ -433,6 +440,7 @@ static void stop(struct process *p)
 	p->peers = ptc_rpc_server_free(p->peers, SHUTDOWN_GRACE_MS);
 	d->client = ptc_rpc_client_free(d->client);
 	d->cluster = ptc_cluster_free(d->cluster);
+	d->holds = ptc_holds_free(d->holds);
 	d->read_views = ptc_read_views_free(d->read_views); /* geometries belong to the agent */
 	d->agent = ptc_agent_free(d->agent);
 	ptc_live_stop(d);

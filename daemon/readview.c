@@ -134,6 +134,13 @@ int ptc_read_view_get(struct ptc_daemon *d, struct ptc_target *t, struct ptc_rea
 	return 0;
 }
 
+void ptc_read_view_ref(struct ptc_read_view *v)
+{
+	pthread_mutex_lock(&v->owner->lock);
+	v->refs++;
+	pthread_mutex_unlock(&v->owner->lock);
+}
+
 void ptc_read_view_put(struct ptc_read_view *v)
 {
 	struct ptc_read_views *r = v->owner;

@@ -311,6 +311,11 @@ int ptc_admin_export_info(struct ptc_admin *a, const char *job, struct ptc_admin
 	e.spec_len = r->spec_json.len;
 	e.digests = r->digests;
 	e.ndigests = r->n_digests;
+	e.uuid = r->uuid;
+	e.step = r->step;
+	e.created_ms = r->created_ms;
+	e.ranks_json = r->ranks_json;
+	e.declared = r->declared;
 	e.owner = reply;
 	rc = view_files(&e, r, err);
 	if (rc)
@@ -425,6 +430,7 @@ int ptc_admin_read_begin(struct ptc_admin *a, const char *job, const struct ptc_
 	request.item = item;
 	request.offset = offset;
 	request.length = length;
+	request.uuid = ptc_admin_borrow(e->uuid);
 	rc = reading_new(a, SERVICE "Read", &request.base, ret_reading, err);
 	if (rc)
 		return rc;
@@ -435,9 +441,11 @@ int ptc_admin_read_begin(struct ptc_admin *a, const char *job, const struct ptc_
 }
 
 int ptc_admin_read_rank_begin(struct ptc_admin *a, const char *job, const struct ptc_admin_export *e, uint32_t rank,
-			      uint32_t item, struct ptc_admin_reading **ret_reading, struct ptc_error *err)
+			      uint32_t item, uint64_t offset, uint64_t length, struct ptc_admin_reading **ret_reading,
+			      struct ptc_error *err)
 {
 	Ptc__V1__ReadRankRequest request;
+	int rc;
 
 	ptc__v1__read_rank_request__init(&request);
 	request.version = PTC_ADMIN_VERSION;
@@ -446,7 +454,16 @@ int ptc_admin_read_rank_begin(struct ptc_admin *a, const char *job, const struct
 	request.snapshot = e->snapshot;
 	request.rank = rank;
 	request.item = item;
-	return reading_new(a, SERVICE "ReadRank", &request.base, ret_reading, err);
+	request.offset = offset;
+	request.length = length;
+	request.uuid = ptc_admin_borrow(e->uuid);
+	rc = reading_new(a, SERVICE "ReadRank", &request.base, ret_reading, err);
+	if (rc)
+		return rc;
+	(*ret_reading)->item = item;
+	(*ret_reading)->sized = true;
+	(*ret_reading)->length = length;
+	return 0;
 }
 
 int ptc_admin_read_take(struct ptc_admin_reading *r, ptc_admin_data_fn fn, void *arg, struct ptc_error *err)
@@ -498,10 +515,31 @@ int ptc_admin_read(struct ptc_admin *a, const char *job, const struct ptc_admin_
 }
 
 int ptc_admin_read_rank(struct ptc_admin *a, const char *job, const struct ptc_admin_export *e, uint32_t rank,
-			uint32_t item, ptc_admin_data_fn fn, void *arg, struct ptc_error *err)
+			uint32_t item, uint64_t offset, uint64_t length, ptc_admin_data_fn fn, void *arg,
+			struct ptc_error *err)
 {
 	struct ptc_admin_reading *r = NULL;
-	int rc = ptc_admin_read_rank_begin(a, job, e, rank, item, &r, err);
+	int rc = ptc_admin_read_rank_begin(a, job, e, rank, item, offset, length, &r, err);
 
 	return rc ? rc : take_and_end(r, fn, arg, err);
+}
+
+int ptc_admin_hold(struct ptc_admin *a, const char *job, const struct ptc_admin_export *e, const char *holder,
+		   uint32_t ttl_ms, struct ptc_error *err)
+{
+	ProtobufCMessage *reply = NULL;
+	Ptc__V1__HoldRequest request;
+	int rc;
+
+	ptc__v1__hold_request__init(&request);
+	request.version = PTC_ADMIN_VERSION;
+	request.job = ptc_admin_borrow(job);
+	request.uuid = ptc_admin_borrow(e->uuid);
+	request.generation = e->generation;
+	request.snapshot = e->snapshot;
+	request.holder = ptc_admin_borrow(holder);
+	request.ttl_ms = ttl_ms;
+	rc = ptc_admin_call(a, SERVICE "Hold", &request.base, &ptc__v1__ack__descriptor, &reply, err);
+	ptc_admin_reply_free(reply);
+	return rc;
 }

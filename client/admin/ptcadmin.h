@@ -164,7 +164,12 @@ struct ptc_admin_export {
 	size_t ndigests;
 	struct ptc_admin_file *files;
 	size_t nfiles;
-	void *owner; /* the reply everything points into */
+	const char *uuid; /* "": an older daemon does not say; then reads are of whichever job has the name */
+	uint64_t step;
+	int64_t created_ms;     /* the job */
+	const char *ranks_json; /* [{rank, node, device}] */
+	bool declared;          /* ranks declared what they hold: no layout follows from spec and config */
+	void *owner;            /* the reply everything points into */
 };
 int ptc_admin_export_info(struct ptc_admin *a, const char *job, struct ptc_admin_export *ret_export,
 			  struct ptc_error *err);
@@ -174,9 +179,10 @@ typedef int (*ptc_admin_data_fn)(void *arg, const void *data, size_t len, struct
 /* Bytes [offset, offset + length) of an item, row-major over its logical shape, in order; exactly length of them. */
 int ptc_admin_read(struct ptc_admin *a, const char *job, const struct ptc_admin_export *e, uint32_t item,
 		   uint64_t offset, uint64_t length, ptc_admin_data_fn fn, void *arg, struct ptc_error *err);
-/* A rank's local tensor of an item, from that rank's own node; padding as zeros. */
+/* The same of a rank's local tensor of an item, from that rank's own node; padding as zeros. */
 int ptc_admin_read_rank(struct ptc_admin *a, const char *job, const struct ptc_admin_export *e, uint32_t rank,
-			uint32_t item, ptc_admin_data_fn fn, void *arg, struct ptc_error *err);
+			uint32_t item, uint64_t offset, uint64_t length, ptc_admin_data_fn fn, void *arg,
+			struct ptc_error *err);
 
 /* The same in two halves, so that several reads can be on their way: each costs a round trip, which for small items is
  * nearly all of it. What the daemon sends ahead of the second half waits in the transport, at most 4 MiB for each. */
@@ -185,11 +191,34 @@ int ptc_admin_read_begin(struct ptc_admin *a, const char *job, const struct ptc_
 			 uint64_t offset, uint64_t length, struct ptc_admin_reading **ret_reading,
 			 struct ptc_error *err);
 int ptc_admin_read_rank_begin(struct ptc_admin *a, const char *job, const struct ptc_admin_export *e, uint32_t rank,
-			      uint32_t item, struct ptc_admin_reading **ret_reading, struct ptc_error *err);
+			      uint32_t item, uint64_t offset, uint64_t length, struct ptc_admin_reading **ret_reading,
+			      struct ptc_error *err);
 /* Everything to fn, in order. Once. */
 int ptc_admin_read_take(struct ptc_admin_reading *r, ptc_admin_data_fn fn, void *arg, struct ptc_error *err);
 /* Cancels what was not taken; NULL is fine. Before ptc_admin_close. */
 struct ptc_admin_reading *ptc_admin_read_end(struct ptc_admin_reading *r);
+
+/* Several ranges one after the other, small ones asked for ahead. */
+struct ptc_admin_range {
+	bool ranked;
+	uint32_t rank, item;
+	uint64_t offset, length;
+};
+struct ptc_admin_ranges_fn {
+	int (*data)(void *arg, size_t range, const void *data, size_t len, struct ptc_error *err);
+	int (*end)(void *arg, size_t range, struct ptc_error *err); /* all of its bytes have come; may be NULL */
+	bool (*stop)(void *arg); /* asked before waiting for a daemon that is too busy; may be NULL */
+	unsigned ahead;          /* calls open at once, at most; 0: 16 */
+	void *arg;
+};
+int ptc_admin_read_ranges(struct ptc_admin *a, const char *job, const struct ptc_admin_export *e,
+			  const struct ptc_admin_range *ranges, size_t n, const struct ptc_admin_ranges_fn *fn,
+			  struct ptc_error *err);
+
+/* What e describes stays readable for ttl_ms more (at most two minutes), whatever becomes of the job; 0 gives it up. holder: a
+ * random name of the caller. PTC_ESTATE: the job has moved on. */
+int ptc_admin_hold(struct ptc_admin *a, const char *job, const struct ptc_admin_export *e, const char *holder,
+		   uint32_t ttl_ms, struct ptc_error *err);
 
 #ifdef __cplusplus
 }

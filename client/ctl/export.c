@@ -15,6 +15,7 @@
 #include <inttypes.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 
 #define ATTEMPTS    10  /* each switch takes two at most: its snapshot, its generation */
 #define RETRY_PAUSE 200 /* ms: to let the daemon that answers see the commit */
@@ -64,8 +65,8 @@ static int check_fields(const struct ctl_export *ex, struct ptc_error *err)
 	while ((value = ctl_option_next(ex->c, "field", &at))) {
 		size_t n = strcspn(value, "="), f = 0;
 
-		while (f <= ex->desc.spec.nfields &&
-		       (strncmp(ctl_export_field_name(ex, f), value, n) || ctl_export_field_name(ex, f)[n]))
+		while (f <= ex->desc.spec.nfields && (strncmp(ptc_state_field_name(&ex->desc.spec, f), value, n) ||
+						      ptc_state_field_name(&ex->desc.spec, f)[n]))
 			f++;
 		if (f > ex->desc.spec.nfields)
 			return ptc_error_set(err, PTC_EINVAL, "the job has no field \"%.*s\"",
@@ -77,7 +78,7 @@ static int check_fields(const struct ctl_export *ex, struct ptc_error *err)
 /* What goes where: a field with a file of its own, else the target. NULL: not wanted. */
 static const char *file_of(const struct ctl_export *ex, size_t field)
 {
-	const char *own = field_target(ex->c, ctl_export_field_name(ex, field));
+	const char *own = field_target(ex->c, ptc_state_field_name(&ex->desc.spec, field));
 
 	if (own || field || !is_file_name(ex->c->args[1]))
 		return own;
@@ -115,6 +116,8 @@ static int export_files(struct ctl_export *ex, struct ptc_error *err)
 				   ptc_spec_items(&ex->desc.spec));
 	if (!rc)
 		rc = check_fields(ex, err);
+	if (!rc)
+		rc = ctl_export_kept(ex, err);
 	if (rc)
 		return rc;
 	ex->nth = 0;
@@ -171,7 +174,7 @@ static bool take_up(struct ctl_export *ex, int failure)
 
 	if (!may_have_moved(failure) || ctl_interrupted())
 		return false;
-	ctl_pause(RETRY_PAUSE);
+	nanosleep(&(struct timespec){ .tv_nsec = RETRY_PAUSE * 1000000L }, NULL);
 	if (ptc_admin_export_info(ex->c->admin, ex->job, &now, NULL))
 		return false;
 	moved = now.generation != ex->info.generation || now.snapshot != ex->info.snapshot;
@@ -229,6 +232,7 @@ static int run(struct ctl *c, struct ptc_error *err)
 		return rc;
 	ctl_catch_signals();
 	rc = export(&ex, err);
+	ptc_free(ex.kept);
 	ptc_job_desc_done(&ex.desc);
 	ptc_admin_export_done(&ex.info);
 	return rc;

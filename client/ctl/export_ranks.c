@@ -13,55 +13,23 @@
 #include <inttypes.h>
 #include <string.h>
 
-/* The rank's local tensors of a field. */
-static size_t local_tensors(const struct ctl_export *ex, const struct ptc_layout *layout, uint32_t rank, size_t field,
-			    struct ptc_tensor *tensors, uint32_t *items, uint64_t *bytes)
-{
-	const struct ptc_spec *spec = &ex->desc.spec;
-	size_t n = 0;
-
-	for (size_t t = 0; t < spec->ntensors; t++) {
-		uint32_t item = (uint32_t)(t * (1 + spec->nfields) + field);
-		struct ptc_local_shape local;
-		struct ptc_box whole;
-
-		if (!ptc_layout_local_shape(layout, rank, item, &local))
-			continue;
-		tensors[n] = (struct ptc_tensor){ .name = spec->tensors[t].name,
-						  .dtype = ptc_item_dtype(spec, item),
-						  .ndim = local.ndim };
-		memcpy(tensors[n].shape, local.shape, sizeof(local.shape));
-		whole = ptc_box_whole(local.ndim, local.shape);
-		bytes[n] = (uint64_t)ptc_box_volume(&whole) * ptc_dtype_bits(tensors[n].dtype) / 8;
-		items[n++] = item;
-	}
-	return n;
-}
-
 static char *rank_path(const struct ctl_export *ex, const char *dir, uint32_t rank, size_t field)
 {
-	return ptc_asprintf("%s/rank-%" PRIu32 ".%s.safetensors", dir, rank, ctl_export_field_name(ex, field));
+	return ptc_asprintf("%s/rank-%" PRIu32 ".%s.safetensors", dir, rank,
+			    ptc_state_field_name(&ex->desc.spec, field));
 }
 
 static int export_rank(struct ctl_export *ex, const struct ptc_layout *layout, uint32_t rank, size_t field,
 		       const char *dir, struct ptc_error *err)
 {
-	size_t room = PTC_MAX(ex->desc.spec.ntensors, 1);
-	ptc_auto_free struct ptc_tensor *tensors = ptc_calloc(room, sizeof(*tensors));
-	ptc_auto_free uint32_t *items = ptc_calloc(room, sizeof(*items));
-	ptc_auto_free uint64_t *bytes = ptc_calloc(room, sizeof(*bytes));
 	ptc_auto_free char *path = rank_path(ex, dir, rank, field);
-	struct ctl_source src = { .items = items, .bytes = bytes, .ranked = true, .rank = rank };
-	struct ptc_buf b = PTC_BUF_INIT;
-	int rc;
+	struct ptc_state_file file = { 0 };
+	int rc = path ? ptc_state_file_rank(layout, &ex->desc.spec, rank, field, &file, err)
+		      : ptc_error_set(err, PTC_ENOMEM, "out of memory");
 
-	if (!tensors || !items || !bytes || !path)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
-	src.n = local_tensors(ex, layout, rank, field, tensors, items, bytes);
-	rc = ptc_st_write(&b, tensors, src.n, NULL, 0, err);
 	if (!rc)
-		rc = ctl_export_write(ex, path, b.data, b.len, &src, err);
-	ptc_buf_done(&b);
+		rc = ctl_export_write(ex, path, &file, err);
+	ptc_state_file_done(&file);
 	return rc;
 }
 

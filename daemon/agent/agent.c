@@ -26,6 +26,7 @@ static const struct {
 	{ "/ptc.v1.Peer/Stop", ptc_agent_on_stop },     { "/ptc.v1.Peer/End", ptc_agent_on_end },
 	{ "/ptc.v1.Peer/Build", ptc_agent_on_build },   { "/ptc.v1.Peer/Meet", ptc_agent_on_meet },
 	{ "/ptc.v1.Peer/Ranks", ptc_agent_on_ranks },   { "/ptc.v1.Peer/Log", ptc_agent_on_log },
+	{ "/ptc.v1.Peer/Hold", ptc_agent_on_hold },
 };
 
 int ptc_agent_new(const struct ptc_agent_env *env, struct ptc_agent **ret_agent, struct ptc_error *err)
@@ -72,6 +73,7 @@ struct ptc_agent *ptc_agent_free(struct ptc_agent *agent)
 	if (!agent)
 		return NULL;
 	ptc_settle_stop(agent);
+	ptc_agent_holds_done(agent);
 	ptc_geometry_cache_done(agent);
 	while ((job = agent->shared.jobs)) {
 		agent->shared.jobs = job->next;

@@ -109,9 +109,22 @@ int ptc_agent_state_add(struct ptc_state *s, const struct ptc_config *config, co
 typedef int (*ptc_sink_fn)(void *arg, const void *data, size_t len, struct ptc_error *err);
 int ptc_agent_gather(struct ptc_agent *agent, const struct ptc_geometry *g, const char *uuid, uint32_t item,
 		     uint64_t offset, uint64_t length, ptc_sink_fn sink, void *arg, struct ptc_error *err);
-/* A rank's local tensor of an item, from that rank's node, padding as zeros. */
+/* Bytes of a rank's local tensor of an item, from that rank's node, padding as zeros. length 0: to the end. */
+struct ptc_rank_range {
+	uint32_t rank, item;
+	uint64_t offset, length;
+};
 int ptc_agent_gather_rank(struct ptc_agent *agent, const struct ptc_geometry *g, const struct Ptc__V1__SwitchInfo *info,
-			  uint32_t rank, uint32_t item, ptc_sink_fn sink, void *arg, struct ptc_error *err);
+			  const struct ptc_rank_range *range, ptc_sink_fn sink, void *arg, struct ptc_error *err);
+
+/* ---- holding what readers have open --------------------------------------------- */
+
+/* This node's table with that key stays readable for ttl_ms more, even where a switch drops it meanwhile; 0: the holder gives
+ * it up. PTC_ENOTFOUND: it is not here (any more); PTC_ELIMIT: too many are held. What is held counts as used in the store. */
+int ptc_agent_hold(struct ptc_agent *agent, const struct ptc_table_key *key, const char *holder, uint32_t ttl_ms,
+		   struct ptc_error *err);
+/* Gives up what nobody has asked for again in time. Any thread; does not block. */
+void ptc_agent_holds_expire(struct ptc_agent *agent);
 
 /* ---- gateway: scatter (import) ------------------------------------------------ */
 

@@ -214,7 +214,7 @@ static int fetch(struct ptc_agent *agent, struct ptc_rpc_call *call, const Ptc__
 	o->call = call;
 	o->op = (struct ptc_agent_op){ agent, NULL, call };
 	snprintf(key.uuid, sizeof key.uuid, "%s", req->uuid);
-	r = ptc_table_open(agent->env.store, &key, &o->table, err);
+	r = ptc_agent_table_open(agent, &key, &o->table, err);
 	if (!r) {
 		r = serve(o, req, err);
 		ptc_table_unref(o->table);

@@ -335,7 +335,7 @@ static int gather_init(struct gather *ga, uint64_t *ret_bytes, struct ptc_error 
 	ga->windows[0].gather = ga->windows[1].gather = ga;
 	if (ptc_geometry_node(ga->g, ga->agent->node, &ga->self, NULL))
 		ga->self = UINT32_MAX;
-	else if (ptc_table_open(ga->agent->env.store, &key, &ga->table, &ga->why))
+	else if (ptc_agent_table_open(ga->agent, &key, &ga->table, &ga->why))
 		ga->usable[ga->self] = false;
 	return 0;
 }
@@ -406,21 +406,23 @@ int ptc_agent_gather(struct ptc_agent *agent, const struct ptc_geometry *g, cons
 
 /* ---- a rank's tensor ---- */
 
-static int rank_local(struct ptc_agent *agent, const struct ptc_geometry *g, uint32_t rank, uint32_t item,
+static int rank_local(struct ptc_agent *agent, const struct ptc_geometry *g, const struct ptc_rank_range *range,
 		      ptc_sink_fn sink, void *arg, struct ptc_error *err)
 {
+	uint64_t end;
 	struct ptc_table_key key = ptc_geometry_key(g);
 	struct ptc_staging *s = NULL;
 	struct ptc_rank_tensor t;
 	struct ptc_table *table;
-	int r = ptc_table_open(agent->env.store, &key, &table, err);
+	int r = ptc_agent_table_open(agent, &key, &table, err);
 
 	if (r)
 		return r;
-	r = ptc_rank_tensor_init(&t, g, table, rank, item, err);
+	r = ptc_rank_tensor_init(&t, g, table, range->rank, range->item, err);
+	r = r ? r : ptc_rank_range_end(&t, range, &end, err);
 	r = r ? r : ptc_staging_new(&agent->gate, PTC_BULK_MESSAGE_BYTES + PTC_RANK_SCRATCH, NULL, NULL, &s, err);
-	for (uint64_t off = 0, len; !r && off < t.bytes; off += len) {
-		len = PTC_MIN(t.bytes - off, (uint64_t)PTC_BULK_MESSAGE_BYTES);
+	for (uint64_t off = range->offset, len; !r && off < end; off += len) {
+		len = PTC_MIN(end - off, (uint64_t)PTC_BULK_MESSAGE_BYTES);
 		r = ptc_rank_tensor_read(&t, off, (size_t)len, s->data, s->data + PTC_BULK_MESSAGE_BYTES, err);
 		r = r ? r : sink(arg, s->data, (size_t)len, err);
 	}
@@ -429,8 +431,8 @@ static int rank_local(struct ptc_agent *agent, const struct ptc_geometry *g, uin
 	return r;
 }
 
-static int rank_request(struct ptc_rpc_stream *stream, const struct Ptc__V1__SwitchInfo *info, uint32_t rank,
-			uint32_t item, struct ptc_error *err)
+static int rank_request(struct ptc_rpc_stream *stream, const struct Ptc__V1__SwitchInfo *info,
+			const struct ptc_rank_range *range, struct ptc_error *err)
 {
 	Ptc__V1__FetchRankRequest req = PTC__V1__FETCH_RANK_REQUEST__INIT;
 	Ptc__V1__SwitchInfo plain = *info;
@@ -440,8 +442,10 @@ static int rank_request(struct ptc_rpc_stream *stream, const struct Ptc__V1__Swi
 
 	req.version = PTC_WIRE_VERSION;
 	req.info = &plain;
-	req.rank = rank;
-	req.item = item;
+	req.rank = range->rank;
+	req.item = range->item;
+	req.offset = range->offset;
+	req.length = range->length;
 	r = ptc_pb_encode(&req.base, &data, &part.len, err);
 	part.data = data;
 	r = r ? r : ptc_rpc_stream_send(stream, &part, 1, err);
@@ -484,23 +488,25 @@ static int rank_remote(struct ptc_rpc_stream *stream, uint64_t left, ptc_sink_fn
 }
 
 int ptc_agent_gather_rank(struct ptc_agent *agent, const struct ptc_geometry *g, const struct Ptc__V1__SwitchInfo *info,
-			  uint32_t rank, uint32_t item, ptc_sink_fn sink, void *arg, struct ptc_error *err)
+			  const struct ptc_rank_range *range, ptc_sink_fn sink, void *arg, struct ptc_error *err)
 {
 	struct ptc_rpc_stream *stream = NULL;
 	struct ptc_rpc_channel *channel;
 	struct ptc_rank_tensor t;
+	uint64_t end;
 	uint32_t node;
-	int r = ptc_rank_tensor_init(&t, g, NULL, rank, item, err);
+	int r = ptc_rank_tensor_init(&t, g, NULL, range->rank, range->item, err);
 
+	r = r ? r : ptc_rank_range_end(&t, range, &end, err);
 	if (r)
 		return r;
-	node = g->allocation.ranks[rank].node;
+	node = g->allocation.ranks[range->rank].node;
 	if (!strcmp(g->nodes[node], agent->node))
-		return rank_local(agent, g, rank, item, sink, arg, err);
+		return rank_local(agent, g, range, sink, arg, err);
 	r = agent->env.channel(agent->env.arg, g->nodes[node], g->addresses[node], true, 0, &channel, err);
 	r = r ? r : ptc_rpc_stream_open(channel, "/ptc.v1.Peer/FetchRank", 0, NULL, 0, &stream, err);
-	r = r ? r : rank_request(stream, info, rank, item, err);
-	r = r ? r : rank_remote(stream, t.bytes, sink, arg, err);
+	r = r ? r : rank_request(stream, info, range, err);
+	r = r ? r : rank_remote(stream, end - range->offset, sink, arg, err);
 	ptc_rpc_stream_free(stream);
 	if (r && r != PTC_ENOTFOUND)
 		ptc_error_wrap(err, "node %s", g->nodes[node]);

@@ -57,6 +57,7 @@ struct ptc_agent {
 		pthread_cond_t cond;
 		struct ptc_agent_job *jobs;
 		struct ptc_geometry_ref *geometries; /* newest first */
+		struct ptc_agent_held *held;         /* hold.c */
 		unsigned settlers;                   /* threads of settle.c */
 		bool stopping;
 	} shared;
@@ -188,6 +189,9 @@ struct ptc_rank_tensor {
 };
 int ptc_rank_tensor_init(struct ptc_rank_tensor *t, const struct ptc_geometry *g, struct ptc_table *table,
 			 uint32_t rank, uint32_t item, struct ptc_error *err);
+/* Where the range ends; PTC_EINVAL when it does not lie inside. */
+int ptc_rank_range_end(const struct ptc_rank_tensor *t, const struct ptc_rank_range *range, uint64_t *ret_end,
+		       struct ptc_error *err);
 /* Bytes [off, off+len) into dst, padding as zeros; scratch of PTC_RANK_SCRATCH bytes. */
 #define PTC_RANK_SCRATCH (1u << 20)
 int ptc_rank_tensor_read(const struct ptc_rank_tensor *t, uint64_t off, size_t len, void *dst, void *scratch,
@@ -224,6 +228,13 @@ int ptc_agent_on_build(void *agent, struct ptc_rpc_call *call, struct ptc_error 
 int ptc_agent_on_meet(void *agent, struct ptc_rpc_call *call, struct ptc_error *err);
 int ptc_agent_on_ranks(void *agent, struct ptc_rpc_call *call, struct ptc_error *err);
 int ptc_agent_on_log(void *agent, struct ptc_rpc_call *call, struct ptc_error *err);
+int ptc_agent_on_hold(void *agent, struct ptc_rpc_call *call, struct ptc_error *err);
+
+/* ---- tables that readers hold (hold.c) ---- */
+/* As ptc_table_open, and where the table was dropped while somebody holds it, that one. */
+int ptc_agent_table_open(struct ptc_agent *agent, const struct ptc_table_key *key, struct ptc_table **ret_table,
+			 struct ptc_error *err);
+void ptc_agent_holds_done(struct ptc_agent *agent);
 
 /* ---- shared by Prepare and Pull (switch.c) ---- */
 /* One side of a switch as this node sees it. */

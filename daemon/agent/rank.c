@@ -33,6 +33,17 @@ int ptc_rank_tensor_init(struct ptc_rank_tensor *t, const struct ptc_geometry *g
 	return 0;
 }
 
+int ptc_rank_range_end(const struct ptc_rank_tensor *t, const struct ptc_rank_range *range, uint64_t *ret_end,
+		       struct ptc_error *err)
+{
+	if (range->offset > t->bytes || range->length > t->bytes - range->offset)
+		return ptc_error_set(err, PTC_EINVAL, "%llu bytes from %llu of rank %u, item %u, which has %llu",
+				     (unsigned long long)range->length, (unsigned long long)range->offset, t->rank,
+				     t->item, (unsigned long long)t->bytes);
+	*ret_end = range->length ? range->offset + range->length : t->bytes;
+	return 0;
+}
+
 struct window {
 	const struct ptc_rank_tensor *t;
 	int64_t from, to; /* bytes of the rank's buffer */
@@ -195,21 +206,22 @@ static int send_window(struct ptc_agent_op *op, struct ptc_rpc_call *call, const
 	return ptc_rpc_call_send(call, parts, 2, err);
 }
 
-static int serve(struct ptc_agent *agent, struct ptc_rpc_call *call, const struct ptc_geometry *g, uint32_t rank,
-		 uint32_t item, struct ptc_error *err)
+static int serve(struct ptc_agent *agent, struct ptc_rpc_call *call, const struct ptc_geometry *g,
+		 const struct ptc_rank_range *range, struct ptc_error *err)
 {
+	uint64_t end;
 	struct ptc_table_key key = ptc_geometry_key(g);
 	struct ptc_agent_op op = { agent, NULL, call };
 	struct ptc_rank_tensor t;
 	struct ptc_table *table;
-	int r = ptc_table_open(agent->env.store, &key, &table, err);
+	int r = ptc_agent_table_open(agent, &key, &table, err);
 
 	if (r)
 		return r;
-	r = ptc_rank_tensor_init(&t, g, table, rank, item, err);
-	for (uint64_t off = 0; !r && off < t.bytes; off += PTC_BULK_MESSAGE_BYTES)
-		r = send_window(&op, call, &t, off, (size_t)PTC_MIN(t.bytes - off, (uint64_t)PTC_BULK_MESSAGE_BYTES),
-				err);
+	r = ptc_rank_tensor_init(&t, g, table, range->rank, range->item, err);
+	r = r ? r : ptc_rank_range_end(&t, range, &end, err);
+	for (uint64_t off = range->offset; !r && off < end; off += PTC_BULK_MESSAGE_BYTES)
+		r = send_window(&op, call, &t, off, (size_t)PTC_MIN(end - off, (uint64_t)PTC_BULK_MESSAGE_BYTES), err);
 	ptc_table_unref(table);
 	return r;
 }
@@ -235,7 +247,11 @@ int ptc_agent_on_fetch_rank(void *arg, struct ptc_rpc_call *call, struct ptc_err
 	r = r ? r : ptc_switch_info_check(req->version, req->info, err);
 	r = r ? r : ptc_geometry_get(agent, req->info, req->info->from, &ref, err);
 	r = r ? r : rank_is_here(agent, &ref->g, req->rank, err);
-	r = r ? r : serve(agent, call, &ref->g, req->rank, req->item, err);
+	if (!r) {
+		const struct ptc_rank_range range = { req->rank, req->item, req->offset, req->length };
+
+		r = serve(agent, call, &ref->g, &range, err);
+	}
 	ptc_geometry_put(agent, ref);
 	ptc_pb_free(msg);
 	return r;

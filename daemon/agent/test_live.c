@@ -685,7 +685,8 @@ static void check_exported(struct live *l, struct gen *g, uint32_t rank)
 	for (uint32_t i = 0; i < geo.spec->ntensors; i++) {
 		struct ptc_buf got = PTC_BUF_INIT, want = PTC_BUF_INIT;
 		const struct ptc_seat_tensor *t = NULL;
-		int r = ptc_agent_gather_rank(l->w.nodes[0].agent, &geo, &info.pb, rank, i, to_buf, &got, &err);
+		int r = ptc_agent_gather_rank(l->w.nodes[0].agent, &geo, &info.pb,
+					      &(struct ptc_rank_range){ rank, i, 0, 0 }, to_buf, &got, &err);
 
 		for (size_t k = 0; k < p->view.ntensors; k++)
 			if (!strcmp(p->view.tensors[k].name, geo.spec->tensors[i].name))

@@ -753,8 +753,8 @@ static void check_ranks(struct world *w, struct gen *g, uint32_t gateway)
 		for (uint32_t i = 0; i < NITEMS; i++) {
 			struct ptc_buf got = PTC_BUF_INIT, want = PTC_BUF_INIT;
 			int64_t n = oracle_rank(w, g, rank, i, &want);
-			int r = ptc_agent_gather_rank(w->nodes[gateway].agent, &geo, &info.pb, rank, i, to_buf, &got,
-						      &err);
+			int r = ptc_agent_gather_rank(w->nodes[gateway].agent, &geo, &info.pb,
+						      &(struct ptc_rank_range){ rank, i, 0, 0 }, to_buf, &got, &err);
 
 			if (n < 0) {
 				assert_int_equal(r, PTC_ENOTFOUND);

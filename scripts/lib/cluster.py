@@ -319,6 +319,8 @@ class Cluster:
              "devices": int(o["devices"]), "memory": {"ceiling": o["ceiling"], "staging": o["staging"], "spare": o["spare"]}}
         if "lease_ttl" in o:
             c["lease_ttl"] = o["lease_ttl"]
+        if node.name in o.get("fuse", {}):
+            c["fuse"] = o["fuse"][node.name]
         tls = {"tls": self.tls(node.name)} if transport == "tls" else {}
         c.update(tls)
         if node.name == "n0" and o["coordinator"] == "local":

@@ -1,0 +1,279 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Inside fusefs. One lock, fs->lock, guards everything that is shared; it is
+ * never held while the source is asked, while a request is answered, or while
+ * libfuse is called. Functions that need it end in _locked. */
+#pragma once
+
+#define FUSE_USE_VERSION 312
+#include "fusefs/fusefs.h"
+
+#include <fuse3/fuse_lowlevel.h>
+#include <pthread.h>
+#include <stdatomic.h>
+
+#define FS_BLOCK      (128u << 10) /* unit of the cache: what the kernel reads ahead */
+#define FS_READ_MAX   (1u << 20)   /* most bytes of one request */
+#define FS_READ_SPAN  (FS_READ_MAX / FS_BLOCK + 1)
+#define FS_RUN_BLOCKS 64          /* blocks of one call to the source: 8 MiB */
+#define FS_AHEAD_MAX  (16u << 20) /* read ahead of one file */
+#define FS_NODES_MAX  (1u << 22)  /* names the kernel may know at once */
+#define FS_HANDLES    16384       /* files and directories open at once */
+#define FS_OPS_MAX    1024        /* requests being worked at; the kernel sends fewer */
+#define FS_META_CREW  4
+#define FS_FETCH_CREW 8
+#define FS_TAKERS     2
+#define FS_HOLD_MS    30000 /* a lease on a snapshot that somebody has open; renewed at a third of it */
+#define FS_LINGER_MS  2000  /* and so long after the last close, for the next open */
+#define FS_FRESH_MS   20    /* the list of jobs is asked for again after this */
+#define FS_STALE_MS   1000  /* and after this, when the source did not answer: until then the old one has to do */
+#define FS_FOREVER    (86400.0 * 365)
+#define FS_SNAP_S     1.0 /* how long the kernel may believe that a snapshot is still there */
+
+/* ---- what is served ---- */
+
+/* How a snapshot's bytes are read: through one generation that has it. */
+struct fs_view {
+	unsigned refs;
+	struct ptc_fs_state *state;
+	unsigned opens; /* handles that read through it */
+	int64_t held_until_ns, closed_ns;
+	bool held;            /* the source may still think so */
+	struct fs_view *over; /* next of those that nothing refers to any more */
+};
+struct fs_snap {
+	struct fs_snap *next;
+	unsigned refs;
+	char job[PTC_NAME_MAX + 1], uuid[37];
+	uid_t uid;
+	uint64_t number, step;
+	struct fs_view *view; /* the newest; NULL: not looked at yet */
+	bool loading;
+};
+struct fs_file {
+	unsigned refs;
+	uint64_t id;         /* its content's: equal for equal bytes */
+	uint64_t generation; /* 0: the same in each that has the snapshot */
+	struct ptc_state_file sf;
+	uint64_t *start; /* of each item in the file, and the end */
+	uint64_t size;
+};
+enum fs_kind { FS_ROOT, FS_JOB, FS_GENERATION, FS_STATE, FS_LATEST, FS_SNAP, FS_TENSORS, FS_RANKS, FS_FILE };
+struct fs_node {
+	struct fs_node *next; /* in its hash chain */
+	uint64_t id;          /* node and inode number: a hash of what it is; the root's is 1 */
+	uint64_t nlookup;
+	enum fs_kind kind;
+	uid_t uid;
+	int64_t mtime_s;
+	char uuid[37], job[PTC_NAME_MAX + 1]; /* below the root */
+	char *link;                           /* FS_LATEST */
+	struct fs_snap *snap;                 /* FS_SNAP and below */
+	struct fs_file *file;                 /* FS_GENERATION, FS_FILE */
+	uint64_t generation;                  /* FS_RANKS */
+};
+struct fs_handle {
+	bool used;
+	uint32_t turn; /* tells uses of a slot apart */
+	struct fs_file *file;
+	struct fs_snap *snap;
+	struct fs_view *view;
+	uint64_t next_off, window, ahead_to; /* sequential so far: the next byte, how far to read ahead, done up to */
+	struct fs_dirent *list;              /* a directory */
+	size_t nlist;
+};
+struct fs_dirent {
+	char *name;
+	uint64_t ino;
+	mode_t type;
+};
+
+/* ---- requests under way ---- */
+struct fs_block;
+struct fs_wait {
+	struct fs_wait *next;
+	struct fs_op *op;
+};
+struct fs_op {
+	struct fs_op *prev, *next; /* all of them, oldest first */
+	struct fs_op *queued;      /* next in a queue */
+	uint64_t number;
+	fuse_req_t req;
+	int64_t deadline_ns;
+	unsigned refs;
+	bool starting, interrupted, answered;
+	void (*run)(struct ptc_fs *fs, struct fs_op *op); /* on a worker of the meta crew */
+	fuse_ino_t ino;
+	uid_t uid;
+	char *name;
+	struct fuse_file_info fi;
+	/* a read */
+	struct fs_file *file;
+	struct fs_view *view;
+	uint64_t off;
+	size_t size;
+	uint64_t first; /* block */
+	size_t nblocks;
+	struct fs_block *blocks[FS_READ_SPAN];
+	struct fs_wait waits[FS_READ_SPAN];
+	size_t waiting;
+	int error;
+};
+struct fs_queue {
+	struct fs_op *head, **tail;
+	pthread_cond_t cond;
+};
+
+/* ---- the cache ---- */
+enum fs_block_state { FS_FREE, FS_LOADING, FS_READY };
+struct fs_block {
+	struct fs_block *hash, *prev, *next; /* prev, next: free, or least recently used first */
+	uint64_t file, index;
+	uint8_t *data;
+	size_t len;
+	unsigned pins; /* requests that copy from it, and the call that fills it */
+	enum fs_block_state state;
+	struct fs_wait *waits;
+};
+struct fs_fetch {
+	struct fs_fetch *next;
+	struct fs_file *file;
+	struct fs_view *view;
+	uint64_t first;
+	size_t n;
+	struct fs_block *blocks[FS_RUN_BLOCKS];
+};
+struct fs_cache {
+	struct fs_block *blocks;
+	size_t n, nbuckets;
+	struct fs_block **buckets;
+	struct fs_block lru; /* ring: least recently used first; unpinned blocks that are free or ready */
+	size_t nlru;
+	struct fs_op *starved, **starved_tail;
+	struct fs_fetch *fetches, **fetches_tail;
+	pthread_cond_t fetch_cond;
+};
+
+struct ptc_fs {
+	struct ptc_fs_opts opts;
+	struct fuse_session *se;
+	char *dir; /* mounted there; NULL: not */
+	int fd, stop_fd;
+	int64_t start_s;
+	atomic_bool stopping;
+	pthread_mutex_t lock;
+	pthread_cond_t loaded; /* some snap's loading has ended */
+	struct ptc_fs_job *jobs;
+	size_t njobs;
+	int64_t jobs_until_ns; /* believed until then */
+	bool jobs_known;
+	struct fs_snap *snaps;
+	struct fs_view *over; /* to be given up at the source, then freed */
+	struct fs_node **nodes;
+	size_t nnodes, nbuckets;
+	struct fs_handle handles[FS_HANDLES];
+	uint32_t next_handle; /* where to look for a free one */
+	struct fs_op *ops, *ops_last;
+	size_t nops;
+	uint64_t op_number;
+	struct fs_queue meta;
+	struct fs_cache cache;
+	pthread_cond_t clock_cond, tend_cond; /* an interrupt, or the end */
+	pthread_t threads[FS_META_CREW + FS_FETCH_CREW + 2];
+	size_t nthreads;
+};
+
+/* objects.c */
+int fs_errno(int rc);
+struct fs_view *fs_view_ref_locked(struct fs_view *v);
+void fs_view_unref_locked(struct ptc_fs *fs, struct fs_view *v);
+struct fs_snap *fs_snap_ref_locked(struct fs_snap *s);
+void fs_snap_unref_locked(struct ptc_fs *fs, struct fs_snap *s);
+struct fs_file *fs_file_ref_locked(struct fs_file *f);
+void fs_file_unref_locked(struct ptc_fs *fs, struct fs_file *f);
+/* Takes sf over. NULL: out of memory (sf is released). */
+struct fs_file *fs_file_new(struct ptc_state_file *sf, uint64_t id, uint64_t generation);
+/* A job by name or by uuid, as the source says now. 0, ENOENT or EIO. uid: who asks (root sees all). */
+int fs_job_find(struct ptc_fs *fs, const char *name, const char *uuid, uid_t uid, struct ptc_fs_job *ret);
+int fs_jobs_refresh(struct ptc_fs *fs, bool now); /* now: whatever is believed */
+bool fs_may_see(const struct ptc_fs *fs, uid_t uid, uid_t owner);
+/* The object of a job's snapshot, a reference; made if need be. NULL: out of memory. */
+struct fs_snap *fs_snap_get(struct ptc_fs *fs, const struct ptc_fs_job *job);
+/* One that somebody still holds, by number. NULL: none. */
+struct fs_snap *fs_snap_find(struct ptc_fs *fs, const char *uuid, uint64_t number, uint64_t step);
+/* A reference to how it is read now. 0, ESTALE, EIO ... */
+int fs_snap_view(struct ptc_fs *fs, struct fs_snap *s, bool anew, struct fs_view **ret);
+/* The same, and held, its opens counted; fs_view_close gives it back. */
+int fs_snap_open(struct ptc_fs *fs, struct fs_snap *s, uint64_t generation, struct fs_view **ret);
+void fs_view_close_locked(struct ptc_fs *fs, struct fs_view *v);
+/* Renews and gives up leases; asks the source. */
+void fs_holds_tend(struct ptc_fs *fs);
+
+/* names.c */
+#define FS_NAME_MAX 255
+/* The file name of a tensor, of at most FS_NAME_MAX bytes with suffix; ret has room for one more. */
+void fs_tensor_name(const char *tensor, const char *suffix, char *ret);
+/* "snap-<n>-step-<s>" */
+bool fs_snap_parse(const char *name, uint64_t *ret_number, uint64_t *ret_step);
+void fs_snap_name(uint64_t number, uint64_t step, char ret[64]);
+/* Which items are the model and which the optimizer. */
+bool fs_is_optimizer(const struct ptc_spec *spec, uint32_t item);
+/* The item whose .npy has that name; false: none. */
+bool fs_tensor_find(const struct ptc_spec *spec, const char *name, uint32_t *ret_item);
+bool fs_rank_parse(const char *name, uint32_t world, uint32_t *ret_rank);
+
+/* tree.c */
+uint64_t fs_identity(enum fs_kind kind, const char *uuid, uint64_t number, uint64_t generation, const char *name);
+struct fs_node *fs_node_find_locked(struct ptc_fs *fs, uint64_t id);
+void fs_node_forget_locked(struct ptc_fs *fs, uint64_t id, uint64_t n);
+void fs_node_stat(const struct ptc_fs *fs, const struct fs_node *n, struct stat *ret);
+void fs_nodes_free(struct ptc_fs *fs);
+/* Bodies of requests, on workers. */
+void fs_run_lookup(struct ptc_fs *fs, struct fs_op *op);
+void fs_run_open(struct ptc_fs *fs, struct fs_op *op);
+void fs_run_opendir(struct ptc_fs *fs, struct fs_op *op);
+int fs_node_init(struct ptc_fs *fs, struct ptc_error *err);
+struct fs_handle *fs_handle_get_locked(struct ptc_fs *fs, uint64_t fh);
+/* 0: none is free. */
+uint64_t fs_handle_new_locked(struct ptc_fs *fs, struct fs_handle **ret);
+void fs_handle_close_locked(struct ptc_fs *fs, uint64_t fh);
+void fs_list_free(struct fs_dirent *list, size_t n);
+
+/* op.c */
+/* Answers in the caller's place when there are too many: then NULL. */
+struct fs_op *fs_op_new(struct ptc_fs *fs, fuse_req_t req, fuse_ino_t ino, const char *name,
+			const struct fuse_file_info *fi);
+/* From now on it can be interrupted; false: it was already, and is answered. Lock not held. */
+bool fs_op_start(struct ptc_fs *fs, struct fs_op *op);
+void fs_op_queue(struct ptc_fs *fs, struct fs_op *op);
+/* True: the caller answers it, now. */
+bool fs_op_claim(struct ptc_fs *fs, struct fs_op *op);
+bool fs_op_claim_locked(struct ptc_fs *fs, struct fs_op *op);
+void fs_op_unref_locked(struct ptc_fs *fs, struct fs_op *op);
+void fs_op_fail(struct ptc_fs *fs, struct fs_op *op,
+		int error); /* answers, unless somebody did, and drops the reference */
+int fs_crew_start(struct ptc_fs *fs, struct ptc_error *err);
+void fs_crew_stop(struct ptc_fs *fs);
+
+/* cache.c */
+int fs_cache_init(struct ptc_fs *fs, uint64_t bytes, struct ptc_error *err);
+void fs_cache_done(struct ptc_fs *fs);
+/* Pins the op's blocks and asks for those that are missing. Starved: later. */
+void fs_cache_begin_locked(struct ptc_fs *fs, struct fs_op *op);
+/* Pins the blocks of a read when all are there; false: nothing was pinned. */
+bool fs_cache_ready_locked(struct ptc_fs *fs, uint64_t file, uint64_t first, size_t n, struct fs_block **ret);
+void fs_cache_unpin_locked(struct ptc_fs *fs, struct fs_block *const *blocks, size_t n);
+/* The blocks from first on that are not there, at most n of them; no more than memory nobody uses has room for. */
+void fs_cache_ahead_locked(struct ptc_fs *fs, struct fs_file *file, struct fs_view *view, uint64_t first, uint64_t n);
+void *fs_fetch_main(void *fs);
+void fs_cache_kick_locked(struct ptc_fs *fs); /* there may be room for a read that waits for it */
+void fs_cache_drain(struct ptc_fs *fs);       /* once the threads have ended */
+/* Nothing is missing of the read any more: answers it. Consumes a reference. */
+void fs_read_done(struct ptc_fs *fs, struct fs_op *op);
+/* Answers a read out of its blocks. */
+void fs_read_reply(fuse_req_t req, struct fs_block *const *blocks, uint64_t first, uint64_t off, size_t size);
+
+/* ops.c */
+extern const struct fuse_lowlevel_ops fs_ops;
+/* mountpoint.c */
+/* alone: whatever of ours is mounted there has no server any more. */
+int fs_mountpoint_open(const char *dir, bool others, bool alone, int *ret_fd, struct ptc_error *err);

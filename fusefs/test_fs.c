@@ -1,0 +1,382 @@
+// SPDX-License-Identifier: Apache-2.0
+/* The file system over a socket, with the kernel's side and the source in the
+ * test: no mount, no daemon, no privileges. */
+#include "fusefs/test_peer.h"
+
+/* cmocka wants these first */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#define CACHE   (8u << 20)
+#define A_BYTES (768u * 1024 * 4)
+#define SNAP    "job/state/snap-1-step-7"
+
+struct fixture {
+	struct memory m;
+	struct peer p;
+	int64_t live;
+};
+
+static int setup_with(void **state, uint32_t timeout_ms)
+{
+	struct fixture *f = calloc(1, sizeof(*f));
+
+	f->live = ptc_alloc_live();
+	memory_init(&f->m);
+	peer_start(&f->p, &f->m, timeout_ms, CACHE);
+	*state = f;
+	return 0;
+}
+
+static int setup(void **state)
+{
+	return setup_with(state, 5000);
+}
+
+static int setup_hasty(void **state)
+{
+	return setup_with(state, 500);
+}
+
+/* Nothing is left of what was allocated, states are closed, leases given up. */
+static int teardown(void **state)
+{
+	struct fixture *f = *state;
+
+	peer_stop(&f->p);
+	assert_int_equal(0, f->m.states);
+	if (!f->m.hung) /* else they end by themselves */
+		assert_int_equal(0, f->m.held);
+	assert_int_equal(f->live, ptc_alloc_live());
+	free(f);
+	return 0;
+}
+
+/* Where the first tensor's bytes begin. */
+static uint64_t head_bytes(struct peer *p, uint64_t node, uint64_t fh)
+{
+	uint64_t n;
+
+	assert_int_equal(0, peer_read(p, node, fh, 0, 8));
+	assert_int_equal(8, p->len);
+	memcpy(&n, p->reply, 8);
+	return n + 8;
+}
+
+static void check_bytes(struct fixture *f, const uint8_t *got, uint64_t off, size_t len, uint32_t item)
+{
+	for (size_t i = 0; i < len; i++)
+		if (got[i] != memory_byte(&f->m, item, off + i))
+			fail_msg("item %u, byte %llu", item, (unsigned long long)off + i);
+}
+
+static void test_reads(void **state)
+{
+	struct fixture *f = *state;
+	struct peer *p = &f->p;
+	struct fuse_attr attr;
+	uint64_t node = peer_walk(p, SNAP "/model.safetensors", &attr), fh, head;
+
+	assert_int_not_equal(0, node);
+	assert_int_equal(1000, attr.uid);
+	assert_int_equal(S_IFREG | 0400, attr.mode);
+	fh = peer_open(p, node, false);
+	assert_int_not_equal(0, fh);
+	assert_int_equal(1, f->m.held);
+	head = head_bytes(p, node, fh);
+	assert_int_equal(head + A_BYTES + 4 + 20, attr.size);
+	for (uint64_t off = 0; off < A_BYTES; off += 1 << 20) {
+		assert_int_equal(0, peer_read(p, node, fh, head + off, 1 << 20));
+		assert_int_equal(1 << 20, p->len);
+		check_bytes(f, p->reply, off, p->len, 0);
+	}
+	assert_int_equal(0, peer_read(p, node, fh, head + A_BYTES + 4, 4096)); /* c/d, up to the end */
+	assert_int_equal(20, p->len);
+	check_bytes(f, p->reply, 0, 20, 4);
+	assert_int_equal(0, peer_read(p, node, fh, attr.size, 4096));
+	assert_int_equal(0, p->len);
+	assert_int_equal(0, peer_read(p, node, fh, UINT64_MAX / 4, 4096));
+	assert_int_equal(0, p->len);
+	assert_int_equal(0, peer_release(p, node, fh, false));
+	assert_int_equal(EBADF, peer_read(p, node, fh, 0, 8));
+}
+
+static void test_tree(void **state)
+{
+	struct fixture *f = *state;
+	struct peer *p = &f->p;
+	static const char *const there[] = { "job/generation.json",         "job/state/latest",
+					     SNAP "/optimizer.safetensors", SNAP "/tensors/a.npy",
+					     SNAP "/tensors/a:exp.npy",     SNAP "/tensors/b.npy",
+					     SNAP "/tensors/c%2Fd.npy",     SNAP "/ranks/0.safetensors",
+					     SNAP "/ranks/1.safetensors",   "empty/state" };
+	static const char *const missing[] = { "nojob",
+					       "job/nothing",
+					       "job/state/snap-1-step-8",
+					       "job/state/snap-01-step-7",
+					       SNAP "/model",
+					       SNAP "/tensors/c%2fd.npy",
+					       SNAP "/tensors/a:exp",
+					       SNAP "/tensors/.npy",
+					       SNAP "/tensors/a:none.npy",
+					       SNAP "/ranks/2.safetensors",
+					       SNAP "/ranks/00.safetensors",
+					       "empty/generation.json",
+					       "empty/state/latest",
+					       "empty/state/snap-0-step-0" };
+
+	for (size_t i = 0; i < PTC_ARRAY_LEN(there); i++)
+		if (!peer_walk(p, there[i], NULL))
+			fail_msg("%s: %s", there[i], strerror(p->error));
+	for (size_t i = 0; i < PTC_ARRAY_LEN(missing); i++) {
+		if (peer_walk(p, missing[i], NULL))
+			fail_msg("%s is there", missing[i]);
+		assert_int_equal(ENOENT, p->error);
+	}
+}
+
+static void forget(struct peer *p, uint64_t node)
+{
+	struct fuse_forget_in in = { .nlookup = 1 };
+
+	peer_send(p, FUSE_FORGET, node, &in, sizeof(in), NULL, 0);
+}
+
+/* Somebody else's job is not there, unless he has its directory in use: then it must not be taken away from under him. */
+static void test_other_user(void **state)
+{
+	struct fixture *f = *state;
+	struct peer *p = &f->p;
+	uint64_t job;
+
+	p->uid = 1001;
+	assert_int_equal(0, peer_walk(p, "job", NULL));
+	assert_int_equal(ENOENT, p->error);
+	assert_int_not_equal(0, peer_walk(p, "empty", NULL));
+	p->uid = 1000;
+	job = peer_walk(p, "job", NULL);
+	assert_int_not_equal(0, job);
+	p->uid = 1001;
+	assert_int_equal(job, peer_walk(p, "job", NULL));
+	forget(p, job);
+	forget(p, job);
+	assert_int_equal(0, peer_walk(p, "job", NULL));
+	assert_int_equal(ENOENT, p->error);
+}
+
+static void test_lists(void **state)
+{
+	struct fixture *f = *state;
+	struct peer *p = &f->p;
+	uint64_t node = peer_walk(p, SNAP "/tensors", NULL), fh = peer_open(p, node, true);
+	struct fuse_read_in in = { .fh = fh, .size = 128 }; /* a few at a time */
+	size_t names = 0;
+
+	assert_int_not_equal(0, fh);
+	while (!peer_call(p, FUSE_READDIR, node, &in, sizeof(in), NULL, 0) && p->len) {
+		for (size_t at = 0; at < p->len;) {
+			const struct fuse_dirent *d = (const void *)(p->reply + at);
+
+			names++;
+			in.offset = d->off;
+			at += FUSE_DIRENT_ALIGN(FUSE_NAME_OFFSET + d->namelen);
+		}
+	}
+	assert_int_equal(0, p->error);
+	assert_int_equal(2 + 6, names);
+	assert_int_equal(0, peer_release(p, node, fh, true));
+	assert_int_equal(EBADF, peer_call(p, FUSE_READDIR, node, &in, sizeof(in), NULL, 0));
+}
+
+static void test_changes_are_refused(void **state)
+{
+	struct fixture *f = *state;
+	struct peer *p = &f->p;
+	uint64_t node = peer_walk(p, SNAP "/model.safetensors", NULL);
+	uint8_t zeros[256] = { 0 };
+	struct fuse_open_in open_in = { .flags = O_RDWR };
+	static const struct {
+		uint32_t opcode;
+		size_t len;
+	} calls[] = { { FUSE_SETATTR, sizeof(struct fuse_setattr_in) },
+		      { FUSE_WRITE, sizeof(struct fuse_write_in) },
+		      { FUSE_MKNOD, sizeof(struct fuse_mknod_in) },
+		      { FUSE_MKDIR, sizeof(struct fuse_mkdir_in) },
+		      { FUSE_CREATE, sizeof(struct fuse_create_in) },
+		      { FUSE_UNLINK, 0 },
+		      { FUSE_RMDIR, 0 },
+		      { FUSE_RENAME, sizeof(struct fuse_rename_in) },
+		      { FUSE_LINK, sizeof(struct fuse_link_in) },
+		      { FUSE_SYMLINK, 0 },
+		      { FUSE_FALLOCATE, sizeof(struct fuse_fallocate_in) } };
+
+	assert_int_equal(EROFS, peer_call(p, FUSE_OPEN, node, &open_in, sizeof(open_in), NULL, 0));
+	for (size_t i = 0; i < PTC_ARRAY_LEN(calls); i++)
+		if (peer_call(p, calls[i].opcode, node, zeros, calls[i].len, "a\0b", 4) != EROFS)
+			fail_msg("opcode %u: %s", calls[i].opcode, strerror(p->error));
+}
+
+static void test_hung_source(void **state)
+{
+	struct fixture *f = *state;
+	struct peer *p = &f->p;
+	uint64_t node = peer_walk(p, SNAP "/model.safetensors", NULL), fh = peer_open(p, node, false), waiting, killed;
+	struct fuse_interrupt_in interrupt;
+	struct fuse_getattr_in getattr = { 0 };
+	int64_t began = ptc_sys_now_ns();
+
+	memory_hang(&f->m, true);
+	waiting = peer_send_read(p, node, fh, 1 << 20, 65536);
+	killed = peer_send_read(p, node, fh, 2 << 20, 65536);
+	assert_int_equal(0, peer_call(p, FUSE_GETATTR, node, &getattr, sizeof(getattr), NULL, 0));
+	interrupt.unique = killed;
+	peer_send(p, FUSE_INTERRUPT, 0, &interrupt, sizeof(interrupt), NULL, 0);
+	assert_int_equal(killed, peer_receive(p, 400)); /* at once: its caller is gone */
+	assert_int_equal(EINTR, p->error);
+	assert_int_equal(waiting, peer_receive(p, 2000));
+	assert_int_equal(EIO, p->error);
+	assert_in_range(ptc_sys_now_ns() - began, 450 * 1000000, 1500 * 1000000);
+	assert_int_equal(0, peer_walk(p, "job/state/latest", NULL)); /* names, too */
+	memory_hang(&f->m, false);
+	while (peer_read(p, node, fh, 1 << 20, 65536)) /* once the calls that hung have ended */
+		assert_int_equal(EIO, p->error);
+	assert_int_equal(65536, p->len);
+	peer_release(p, node, fh, false);
+}
+
+static void test_stop_while_hung(void **state)
+{
+	struct fixture *f = *state;
+	struct peer *p = &f->p;
+	uint64_t node = peer_walk(p, SNAP "/model.safetensors", NULL), fh = peer_open(p, node, false);
+
+	f->m.patience_ms = 1000;
+	memory_hang(&f->m, true);
+	for (int i = 0; i < 20; i++)
+		peer_send_read(p, node, fh, (uint64_t)i << 17, 65536);
+	peer_send(p, FUSE_LOOKUP, FUSE_ROOT_ID, "job", 4, NULL, 0);
+	/* teardown stops it and looks for leaks */
+}
+
+static void test_errors(void **state)
+{
+	struct fixture *f = *state;
+	struct peer *p = &f->p;
+	uint64_t node = peer_walk(p, SNAP "/model.safetensors", NULL), fh = peer_open(p, node, false);
+
+	f->m.error = PTC_EPEER;
+	assert_int_equal(EIO, peer_read(p, node, fh, 1 << 20, 4096));
+	f->m.error = 0;
+	assert_int_equal(0, peer_read(p, node, fh, 1 << 20, 4096)); /* nothing of the failure was kept */
+	peer_release(p, node, fh, false);
+}
+
+/* Until the path is another node, which takes as long as the list of jobs is believed. */
+static uint64_t walk_until_other(struct peer *p, const char *path, uint64_t than)
+{
+	int64_t end_ns = ptc_sys_now_ns() + 5000000000;
+	uint64_t node;
+
+	do
+		node = peer_walk(p, path, NULL);
+	while ((node == than || !node) && ptc_sys_now_ns() < end_ns);
+	return node;
+}
+
+/* The job goes on: an open file keeps its snapshot, names of the old one end, nothing aliases. */
+static void test_replaced(void **state)
+{
+	struct fixture *f = *state;
+	struct peer *p = &f->p;
+	struct fuse_attr was;
+	uint64_t node = peer_walk(p, SNAP "/model.safetensors", &was), fh = peer_open(p, node, false);
+	uint64_t rank = peer_walk(p, SNAP "/ranks/0.safetensors", &was), again;
+
+	f->m.generation = 2; /* another configuration over the same snapshot */
+	assert_int_not_equal(rank, walk_until_other(p, SNAP "/ranks/0.safetensors", rank));
+	assert_int_equal(0, peer_open(p, rank, false));
+	assert_int_equal(ESTALE, p->error);
+	assert_int_equal(node, peer_walk(p, SNAP "/model.safetensors", NULL));
+	f->m.generation = 3;
+	f->m.snapshot = 2;
+	again = walk_until_other(p, "job/state/snap-2-step-7/model.safetensors", 0);
+	assert_int_not_equal(0, again);
+	assert_int_not_equal(node, again);
+	assert_int_equal(0, peer_read(p, node, fh, 1 << 20, 4096));
+	peer_release(p, node, fh, false);
+}
+
+/* More reads at once than memory has room for: all are answered, and memory stays what it may be. */
+static void test_bounded_memory(void **state)
+{
+	struct fixture *f = *state;
+	struct peer *p = &f->p;
+	uint64_t nodes[4], fhs[4], before, replies = 0, sent = 0;
+	static const char *const files[] = { "/model.safetensors", "/optimizer.safetensors", "/tensors/a.npy",
+					     "/tensors/a:exp.npy" };
+	char path[128];
+
+	for (int i = 0; i < 4; i++) {
+		snprintf(path, sizeof(path), SNAP "%s", files[i]);
+		nodes[i] = peer_walk(p, path, NULL);
+		fhs[i] = peer_open(p, nodes[i], false);
+		assert_int_not_equal(0, fhs[i]);
+	}
+	before = ptc_alloc_bytes();
+	memory_hang(&f->m, true);
+	for (int i = 0; i < 4; i++)
+		for (uint64_t off = 0; off < A_BYTES; off += 512 << 10, sent++)
+			peer_send_read(p, nodes[i], fhs[i], off, 512 << 10);
+	memory_hang(&f->m, false);
+	while (replies < sent) {
+		assert_int_not_equal(0, peer_receive(p, 5000));
+		assert_int_equal(0, p->error);
+		replies++;
+	}
+	assert_in_range(ptc_alloc_bytes() - before, 0, CACHE + (1 << 20));
+	for (int i = 0; i < 4; i++)
+		peer_release(p, nodes[i], fhs[i], false);
+}
+
+/* Every allocation fails in turn: an error or an answer, and the right bytes where there are some. */
+static void test_no_memory(void **state)
+{
+	struct fixture *f = *state;
+	struct peer *p = &f->p;
+
+	for (uint64_t at = 1; at < 60; at++) {
+		uint64_t node, fh = 0;
+
+		ptc_alloc_fail_at(at);
+		node = peer_walk(p, SNAP "/tensors/a:exp.npy", NULL);
+		fh = node ? peer_open(p, node, false) : 0;
+		if (fh && !peer_read(p, node, fh, 128 + (at << 12), 4096))
+			check_bytes(f, p->reply, at << 12, p->len, 1);
+		ptc_alloc_fail_at(0);
+		if (fh)
+			peer_release(p, node, fh, false);
+	}
+	assert_int_not_equal(0, peer_walk(p, SNAP "/tensors/a:exp.npy", NULL));
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(test_reads, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_tree, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_other_user, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_lists, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_changes_are_refused, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_hung_source, setup_hasty, teardown),
+		cmocka_unit_test_setup_teardown(test_stop_while_hung, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_errors, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_replaced, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_bounded_memory, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_no_memory, setup, teardown),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

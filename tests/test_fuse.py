@@ -1,0 +1,618 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The file system: what ordinary tools read below a mount, who may, and what happens while things go away.
+
+Real daemons, a real mount. Without /dev/fuse, or where nothing can be mounted, these are skipped; fusefs/test_fs.c and
+its fuzz target go through the same requests over a socket.
+"""
+import contextlib
+import ctypes
+import errno
+import json
+import mmap
+import os
+import random
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+import unittest
+
+import harness
+import live
+import numpy as np
+import oracle
+import state as states
+from harness import LONG, PATIENCE, Job, skip_unless_root, wait_for
+
+OTHER_UID = 65534
+MOUNT_S = 10 * PATIENCE
+LIBC = ctypes.CDLL(None, use_errno=True)
+DETACH = 2
+
+
+def mounts(below):
+    """Mount points below a directory."""
+    with open("/proc/self/mountinfo") as f:
+        return [line.split()[4] for line in f if line.split()[4].startswith(below + "/")]
+
+
+def can_mount():
+    """Whether FUSE can be mounted here at all: asked of the program itself, with a daemon that is not there."""
+    if not os.path.exists("/dev/fuse"):
+        return False
+    with tempfile.TemporaryDirectory(prefix="ptc-") as d:
+        p = subprocess.Popen([harness.binary("daemon/ptc-fuse"), "--socket", d + "/none", d], stderr=subprocess.DEVNULL)
+        ok = None
+        while ok is None:
+            ok = True if d in {m for m in mounts(os.path.dirname(d))} else False if p.poll() is not None else None
+            time.sleep(0.01)
+        p.terminate()
+        p.wait()
+        return ok
+
+
+CAN_MOUNT = can_mount()
+
+
+class Mount:
+    """ptc-fuse at a directory of its own."""
+
+    def __init__(self, test, c, *options, node="n0", prefix=(), directory=None):
+        self.dir = directory or tempfile.mkdtemp(prefix="mnt", dir=test.dir)
+        self.argv = [*prefix, harness.binary("daemon/ptc-fuse"), "--socket", c.nodes[node].socket, *options, self.dir]
+        self.env = c.environment()
+        self.test, self.log = test, self.dir + ".log"
+        self.process = None
+        test.addCleanup(self.clean)
+        self.start()
+
+    def start(self):
+        read, write = os.pipe()
+        with open(self.log, "ab") as log:
+            self.process = subprocess.Popen([*self.argv[:-1], "--ready-fd", str(write), self.dir], env=self.env,
+                                            pass_fds=[write], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        os.close(write)
+        with os.fdopen(read) as f:
+            said = f.read()
+        self.test.assertEqual("\n", said, "ptc-fuse did not mount")
+
+    def path(self, *parts):
+        return os.path.join(self.dir, *parts)
+
+    def stop(self, within_s=5):
+        self.process.terminate()
+        self.process.wait(within_s * PATIENCE)
+        self.test.assertNotIn(self.dir, mounts(self.test.dir))
+
+    def clean(self):
+        if self.process and self.process.poll() is None:
+            self.process.send_signal(signal.SIGCONT)
+            self.process.kill()
+            self.process.wait()
+        while self.dir in mounts(self.test.dir):
+            LIBC.umount2(self.dir.encode(), DETACH)
+
+
+def status_of(pid):
+    with open(f"/proc/{pid}/stat", "rb") as f:
+        return f.read().rpartition(b")")[2].split()[0].decode()
+
+
+@unittest.skipUnless(CAN_MOUNT, "FUSE cannot be mounted here")
+class Fuse(harness.Case):
+    def state(self, tensors, fields=("exp_avg",), dtype="F32"):
+        """tensors: {name: shape}"""
+        rng = np.random.default_rng(self.seed)
+        s = states.State({f: "F32" for f in fields})
+        for name, shape in tensors.items():
+            s.add(rng, name, dtype, shape)
+        return s
+
+    def big_job(self, c, name="big", mib=24, config="tp=2"):
+        """One of a few tensors over two nodes."""
+        s = self.state({f"w.{i}": (mib * (1 << 18) // 4 // 256, 256) for i in range(4)}, fields=())
+        job = Job(c, name, s, self.path(name), [{"match": "*", "split": {"axis": "tp", "dim": 0}}])
+        job.imported(config)
+        return job
+
+    def assert_errno(self, number, call, *args):
+        with self.assertRaises(OSError) as caught:
+            call(*args)
+        self.assertEqual(errno.errorcode[number], errno.errorcode[caught.exception.errno])
+
+    # ---- what is read ---------------------------------------------------------
+
+    def check_tensors(self, top, s):
+        """Every .npy has the input's bytes, and NumPy maps it."""
+        listed = set(os.listdir(os.path.join(top, "tensors")))
+        expected = set()
+        for field, tensors in s.tensors.items():
+            for name, t in tensors.items():
+                file = (name if field == "param" else f"{name}:{field}") + ".npy"
+                expected.add(file)
+                a = np.load(os.path.join(top, "tensors", file), mmap_mode="r" if t.array.size else None)
+                self.assertEqual(t.shape, a.shape, file)
+                self.assertEqual(t.tobytes(), a.tobytes(), file)
+                kind = {"F32": "<f4", "I64": "<i8", "F64": "<f8", "F16": "<f2", "BOOL": "|b1", "BF16": "|V2"}.get(t.dtype)
+                if kind:
+                    self.assertEqual(kind, a.dtype.str, file)
+        self.assertEqual(expected, listed)
+
+    def check_ranks(self, top, s, rules, config):
+        self.assertEqual({f"{r}.safetensors" for r in range(config.world)}, set(os.listdir(os.path.join(top, "ranks"))))
+        for rank in range(config.world):
+            got = states.read_file(os.path.join(top, "ranks", f"{rank}.safetensors"))
+            want = {(n if f == "param" else f"{n}:{f}"): a for f, ts in oracle.rank_tensors(s, config, rules, rank).items()
+                    for n, a in ts.items()}
+            self.assertEqual(set(want), {n for n, t in got.items() if t.array.size})
+            for name, a in want.items():
+                self.assertEqual(a.shape, got[name].array.shape, f"rank {rank}, {name}")
+                self.assertEqual(a.tobytes(), got[name].tobytes(), f"rank {rank}, {name}")
+
+    def check_optimizer(self, top, s):
+        got = states.read_file(os.path.join(top, "optimizer.safetensors"))
+        want = {f"{n}:{f}": t for f in s.fields for n, t in s.tensors[f].items()}
+        self.assertEqual(set(want), set(got))
+        for name, t in want.items():
+            self.assertEqual((t.dtype, t.shape, t.tobytes()), (got[name].dtype, got[name].shape, got[name].tobytes()))
+
+    def test_random_state(self):
+        """A random state over four nodes: all files against the input, the export and the oracle; again after a resize."""
+        rng = np.random.default_rng(self.seed)
+        heads, tps = states.VARIANTS[int(rng.integers(len(states.VARIANTS)))]
+        s, rules = states.random_state(rng, heads, 40), states.rules(heads)
+        with self.cluster(nodes=4, devices=2) as c:
+            job = Job(c, "random", s, self.path("job"), rules)
+            config = oracle.random_config(rng, 8, tps)
+            job.imported(config)
+            m = Mount(self, c, node=f"n{int(rng.integers(4))}")
+            for _ in range(2):
+                print(f"at {config}", flush=True)
+                at = json.load(open(m.path("random", "generation.json")))
+                status = job.status()
+                self.assertEqual([status[k] for k in ("generation", "snapshot", "step", "uuid", "config", "ranks")],
+                                 [at[k] for k in ("generation", "snapshot", "step", "uuid", "config", "ranks")])
+                top = m.path("random", "state", f"snap-{at['snapshot']}-step-{at['step']}")
+                self.assertEqual(os.path.basename(top), os.readlink(m.path("random", "state", "latest")))
+                self.assertEqual({"model.safetensors", "optimizer.safetensors", "tensors", "ranks"}, set(os.listdir(top)))
+                self.assertEqual(harness.sha256(job.files["param"]), harness.sha256(top + "/model.safetensors"))
+                self.check_optimizer(top, s)
+                self.check_tensors(top, s)
+                self.check_ranks(top, s, rules, config)
+                config = oracle.random_config(rng, 8, tps)
+                job.resize(config)
+            m.stop()
+
+    def test_foreign_readers(self):
+        """safetensors' own reader, cp, cmp, sendfile, mmap, O_DIRECT and many readers at random places at once."""
+        with self.cluster(nodes=2, devices=1) as c:
+            job = self.big_job(c)
+            m = Mount(self, c)
+            path = m.path("big", "state", "latest", "model.safetensors")
+            with open(job.files["param"], "rb") as f:
+                want = f.read()
+            from safetensors import safe_open
+            with safe_open(path, "np") as f:
+                self.assertEqual(set(job.state.tensors["param"]), set(f.keys()))
+                for name, t in job.state.tensors["param"].items():
+                    self.assertEqual(t.tobytes(), f.get_tensor(name).tobytes())
+            subprocess.run(["cp", path, self.path("copy")], check=True)
+            subprocess.run(["cmp", path, job.files["param"]], check=True)
+            self.assertEqual(want, open(self.path("copy"), "rb").read())
+            st = os.stat(path)
+            self.assertEqual((len(want), 0o100400, 1), (st.st_size, st.st_mode, st.st_nlink))
+            self.read_odd_ways(path, want)
+            self.read_at_random(path, want)
+            self.assertGreater(os.statvfs(path).f_blocks, 0)
+            m.stop()
+
+    def read_odd_ways(self, path, want):
+        with open(path, "rb") as f, open(self.path("sent"), "wb") as out:
+            sent = 0
+            while n := os.sendfile(out.fileno(), f.fileno(), sent, 1 << 20):
+                sent += n
+        self.assertEqual(want, open(self.path("sent"), "rb").read())
+        with open(path, "rb") as f, mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ) as mapped:
+            self.assertEqual(want[5_000_001:5_100_000], mapped[5_000_001:5_100_000])
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECT)
+        buffer, got, at = mmap.mmap(-1, 1 << 20), b"", 0
+        while n := os.preadv(fd, [buffer], at):
+            got += buffer[:n]
+            at += n
+        os.close(fd)
+        self.assertEqual(want, got)
+
+    def read_at_random(self, path, want):
+        failures, seeds = [], [self.random.randrange(1 << 32) for _ in range(8)]
+
+        def reader(seed):
+            r = random.Random(seed)
+            fd = os.open(path, os.O_RDONLY | (os.O_DIRECT if seed % 2 else 0))
+            for _ in range(60):
+                at, n = r.randrange(len(want)) & ~4095, 4096 * r.randint(1, 40)
+                buffer = mmap.mmap(-1, n)
+                got = os.preadv(fd, [buffer], at)
+                if buffer[:got] != want[at:at + n]:
+                    failures.append((seed, at, n, got))
+            os.close(fd)
+
+        threads = [threading.Thread(target=reader, args=[s]) for s in seeds]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+        self.assertEqual([], failures)
+
+    def test_names_and_thousands(self):
+        """Names no file can have as they are; thousands of them; what is not there is ENOENT; nothing can be written."""
+        odd = ["a/b/c", "per%cent", ".hidden", "tilde~", "x" * 400, "x" * 400 + "y", "käse", "with:colon"]
+        s = self.state({**{n: (3, 2) for n in odd}, **{f"t.{i}": (2,) for i in range(3000)}}, fields=())
+        with self.cluster(nodes=1, devices=1) as c:
+            Job(c, "odd", s, self.path("job"), [{"match": "*"}]).imported("tp=1", timeout_s=120)
+            m = Mount(self, c)
+            top = m.path("odd", "state", "latest", "tensors")
+            names = os.listdir(top)
+            self.assertEqual(len(names), len(set(names)))
+            self.assertEqual(3000 + len(odd), len(names))
+            self.assertEqual(3000, sum(n.startswith("t.") for n in names))
+            want = sorted(s.tensors["param"][n].tobytes() for n in odd)
+            got = sorted(np.load(os.path.join(top, n)).tobytes() for n in names if not n.startswith("t."))
+            self.assertEqual(want, got)
+            for entry in self.random.sample(sorted(os.scandir(top), key=lambda e: e.name), 50):
+                self.assertEqual(entry.inode(), entry.stat().st_ino, entry.name)
+                self.assertTrue(entry.is_file())
+            for missing in ("t.3000.npy", "t.1", "nothing", "~.npy", "%zz.npy", "t.1:exp.npy"):
+                self.assert_errno(errno.ENOENT, os.stat, os.path.join(top, missing))
+            self.assert_errno(errno.ENOENT, os.stat, m.path("nojob"))
+            self.assert_errno(errno.ENOENT, os.stat, m.path("odd", "state", "snap-9-step-0"))
+            self.assert_errno(errno.EROFS, os.mkdir, m.path("odd", "new"))
+            self.assert_errno(errno.EROFS, os.unlink, os.path.join(top, "t.1.npy"))
+            self.assert_errno(errno.EROFS, os.open, os.path.join(top, "t.1.npy"), os.O_RDWR)
+            self.assert_errno(errno.EROFS, os.open, os.path.join(top, "new"), os.O_WRONLY | os.O_CREAT)
+            self.assert_errno(errno.EROFS, os.truncate, os.path.join(top, "t.1.npy"), 0)
+            m.stop()
+
+    # ---- who may --------------------------------------------------------------
+
+    @skip_unless_root
+    def test_other_users(self):
+        """In root's mount each user has his own jobs, root all; a user's own mount works without privileges."""
+        other = ["setpriv", f"--reuid={OTHER_UID}", "--clear-groups"]
+        with self.cluster(nodes=1, devices=1) as c:
+            self.big_job(c, "mine", mib=1, config="tp=1")
+            theirs = self.path("theirs")
+            os.makedirs(theirs)
+            job = Job(c, "theirs", self.state({"w": (30, 4)}, fields=()), theirs, [{"match": "*"}])
+            c.ptcctl("job", "create", "-f", job.yaml, prefix=other)
+            c.ptcctl(*job.import_args("tp=1"), prefix=other)
+            m = Mount(self, c, "--others")
+            self.assertEqual({"mine", "theirs"}, set(os.listdir(m.dir)))
+            self.assertEqual((OTHER_UID, 0o40500), (os.stat(m.path("theirs")).st_uid, os.stat(m.path("theirs")).st_mode))
+            self.others_see_nothing(m, other, job)
+            m.stop()
+            self.own_mount(c, job, other)
+
+    def others_see_nothing(self, m, other, job):
+        model = ("state", "latest", "model.safetensors")
+
+        def as_other(*args):
+            return subprocess.run([*other, *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+        self.assertEqual("theirs\n", as_other("ls", m.dir).stdout)
+        self.assertIn("No such file", as_other("stat", m.path("mine")).stderr)
+        self.assertEqual(0, as_other("cmp", m.path("theirs", *model), job.files["param"]).returncode)
+        self.assertEqual(harness.sha256(job.files["param"]), harness.sha256(m.path("theirs", *model)))
+        # known to the kernel now, and in use: that must not help anybody, nor he disturb who is there
+        os.stat(m.path("mine", *model))
+        here = os.getcwd()
+        os.chdir(m.path("mine", "state"))
+        try:
+            for path in (m.path("mine", "generation.json"), m.path("mine", *model)):
+                self.assertNotEqual(0, as_other("stat", path).returncode)
+                self.assertEqual(1, as_other("cat", path).returncode)
+            self.assertEqual(("", 2), (as_other("ls", m.path("mine")).stdout, as_other("ls", m.path("mine")).returncode))
+            self.assertEqual("theirs\n", as_other("ls", m.dir).stdout)
+            self.assertEqual(m.path("mine", "state"), os.getcwd())
+        finally:
+            os.chdir(here)
+
+    def own_mount(self, c, job, other):
+        """In a mount namespace where /dev/fuse may be opened by all, as udev has it."""
+        own, dev = self.path("own"), self.path("dev")
+        for d in (own, dev):
+            os.mkdir(d)
+        os.chown(own, OTHER_UID, OTHER_UID)
+        script = """set -e
+            mount -t tmpfs none "$1"; mknod -m 666 "$1/fuse" c 10 229; mount --bind "$1/fuse" /dev/fuse
+            as="setpriv --reuid=$5 --clear-groups"
+            $as "$3" mount "$2"
+            test "$($as ls "$2")" = theirs
+            $as cmp "$2/theirs/state/latest/model.safetensors" "$4"
+            $as "$3" mount "$2" 2>&1 | grep -q 'mounted there already'
+            $as "$3" umount "$2"
+            $as "$3" umount "$2" 2>&1 | grep -q 'nothing is mounted'
+            """
+        r = subprocess.run(["unshare", "-m", "--propagation", "private", "sh", "-c", script, "sh", dev, own,
+                            harness.program("ptcctl"), job.files["param"], str(OTHER_UID)],
+                           env=c.environment({"PTC_SOCKET": c.nodes["n0"].socket}), stdout=subprocess.PIPE,
+                           stderr=subprocess.STDOUT, text=True)
+        self.assertEqual((0, ""), (r.returncode, r.stdout))
+        wait_for(lambda: not [p for p in c.processes() if "ptc-fuse" in open(f"/proc/{p}/comm").read()], 10 * PATIENCE,
+                 "the end of ptc-fuse after umount")
+
+    # ---- what goes away -------------------------------------------------------
+
+    def reader(self, path, at, n=4096):
+        """A process that reads past the page cache, so that it waits in the kernel; prints what came of it."""
+        code = ("import mmap, os, sys\nfd = os.open(sys.argv[1], os.O_RDONLY | os.O_DIRECT)\nprint('open', flush=True)\n"
+                "try:\n print(os.preadv(fd, [mmap.mmap(-1, int(sys.argv[3]))], int(sys.argv[2])))\n"
+                "except OSError as e:\n print(e.errno)")
+        p = subprocess.Popen([shutil.which("python3"), "-c", code, path, str(at), str(n)], stdout=subprocess.PIPE, text=True)
+        self.addCleanup(p.stdout.close)
+        self.addCleanup(p.wait)
+        self.addCleanup(p.kill)
+        self.assertEqual("open\n", p.stdout.readline())
+        return p
+
+    def check_stopped(self, m, stopped, path, size, bound_s):
+        """While that process is stopped: bytes that need it are EIO within the bound; who waits can be killed; the rest lives."""
+        began = time.monotonic()
+        waiting, killed = self.reader(path, size // 2 & ~4095), self.reader(path, size // 2 + (1 << 20) & ~4095)
+        os.kill(stopped, signal.SIGSTOP)
+        try:
+            waiting = self.reader(path, size // 4 & ~4095) if waiting.poll() is not None else waiting
+            killed.kill()
+            killed.wait(2 * PATIENCE)
+            os.stat(path)
+            self.assertIn("latest", os.listdir(m.path("big", "state")))
+            out, _ = waiting.communicate(timeout=(bound_s + 3) * PATIENCE)
+            # it may have been quicker than the signal
+            self.assertIn(int(out), (errno.EIO, 4096))
+            self.assert_errno(errno.EIO, self.read_all_direct, path)
+            self.assertLess(time.monotonic() - began, (3 * bound_s + 3) * PATIENCE)
+        finally:
+            os.kill(stopped, signal.SIGCONT)
+
+    @staticmethod
+    def read_all_direct(path):
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECT)
+        try:
+            got, buffer = b"", mmap.mmap(-1, 1 << 20)
+            while n := os.preadv(fd, [buffer], len(got)):
+                got += buffer[:n]
+            return got
+        finally:
+            os.close(fd)
+
+    def test_stopped_peer(self):
+        """SIGSTOP of a node that has half of the bytes, and of the daemon asked: EIO within the bound, nobody stuck. kill -9
+        of the node: the same, and the bytes again when it is back."""
+        bound_s = 1
+        with self.cluster(nodes=2, devices=1) as c:
+            job = self.big_job(c, mib=48)
+            m = Mount(self, c, "--timeout", f"{bound_s}s", "--cache", "8MiB")
+            path = m.path("big", "state", "latest", "model.safetensors")
+            size = os.stat(path).st_size
+            with open(job.files["param"], "rb") as f:
+                want = f.read()
+            for node in ("n1", "n0"):
+                print(f"stopping {node}", flush=True)
+                self.check_stopped(m, c.nodes[node].pid(), path, size, bound_s)
+                wait_for(lambda: self.readable(path, want), 30 * PATIENCE, f"the bytes again once {node} goes on", 0.2)
+            if LONG:
+                c.nodes["n1"].kill()
+                self.assert_errno(errno.EIO, self.read_all_direct, path)
+                c.restart("n1")
+                wait_for(lambda: self.readable(path, want), 30 * PATIENCE, "the bytes again once n1 is back", 0.2)
+            m.stop()
+
+    def readable(self, path, want):
+        try:
+            return self.read_all_direct(path) == want
+        except OSError:
+            return False
+
+    def test_stop_under_readers(self):
+        """SIGTERM, and kill -9, while many read: the process ends within a bound, readers get an error, nothing is left."""
+        with self.cluster(nodes=2, devices=1) as c:
+            self.big_job(c, mib=48)
+            for how in (signal.SIGTERM, signal.SIGKILL):
+                m = Mount(self, c, "--cache", "8MiB")
+                path, ends, began = m.path("big", "state", "latest", "model.safetensors"), [], threading.Semaphore(0)
+
+                def read_for_ever():
+                    fd = os.open(path, os.O_RDONLY | os.O_DIRECT)
+                    try:
+                        while True:
+                            self.read_fd(fd)
+                            began.release()
+                    except OSError as e:
+                        ends.append(e.errno)
+                    finally:
+                        with contextlib.suppress(OSError): # nobody is there to be told
+                            os.close(fd)
+
+                threads = [threading.Thread(target=read_for_ever) for _ in range(4)]
+                for t in threads:
+                    t.start()
+                began.acquire()
+                m.process.send_signal(how)
+                m.process.wait(5 * PATIENCE)
+                for t in threads:
+                    t.join(5 * PATIENCE)
+                    self.assertFalse(t.is_alive(), f"a reader waits after {how.name}")
+                self.assertEqual(4, len(ends))
+                self.assertLessEqual(set(ends), {errno.ENOTCONN, errno.ECONNABORTED, errno.EIO, errno.ENODEV})
+                if how == signal.SIGKILL:
+                    self.assert_errno(errno.ENOTCONN, os.listdir, m.dir) # at once, and nothing that blocks
+                    m.start()
+                    self.assertEqual(["big"], os.listdir(m.dir))
+                    m.stop()
+            self.assertEqual([], mounts(self.dir))
+
+    @staticmethod
+    def read_fd(fd):
+        buffer, at = mmap.mmap(-1, 1 << 20), 0
+        while n := os.preadv(fd, [buffer], at):
+            at += n
+
+    def test_daemon_restarts(self):
+        """fuse.dir: ptcd may stop, die and come back, and ptc-fuse die: the same paths, the same open files."""
+        top = self.path("files")
+        self.addCleanup(LIBC.umount2, top.encode(), DETACH)
+        with self.cluster(nodes=2, devices=1, fuse={"n1": {"dir": top, "cache": "8MiB", "timeout": "5s"}}) as c:
+            node = c.nodes["n1"]
+            job = self.big_job(c)
+            path = os.path.join(top, "big", "state", "latest", "model.safetensors")
+            with open(job.files["param"], "rb") as f:
+                want = f.read()
+            wait_for(lambda: os.path.exists(path), MOUNT_S, "the files")
+            served = self.fuse_pid(node)
+            with open(path, "rb") as held:
+                self.assertEqual(want[:100], held.read(100))
+                for how in (signal.SIGKILL, signal.SIGTERM):
+                    node.signal(how)
+                    node.wait_gone(20)
+                    self.assertEqual(["big"], os.listdir(top))
+                    c.restart("n1")
+                    wait_for(lambda: self.readable(path, want), 20 * PATIENCE, "the bytes after a restart", 0.2)
+                    held.seek(0)
+                    self.assertEqual(want, held.read())
+                    self.assertEqual(served, self.fuse_pid(node), "ptc-fuse was started anew")
+            os.kill(served, signal.SIGKILL)
+            wait_for(lambda: self.fuse_pid(node) not in (None, served), MOUNT_S, "another ptc-fuse")
+            wait_for(lambda: self.readable(path, want), MOUNT_S, "the bytes after ptc-fuse died", 0.2)
+            self.die_together(c, node, top, path, want)
+
+    def die_together(self, c, node, top, path, want):
+        os.kill(self.fuse_pid(node), signal.SIGKILL)
+        node.kill()
+        wait_for(lambda: self.fuse_pid(node) is None, MOUNT_S, "the end of both")
+        if top in mounts(self.dir): # ptcd may have been quicker
+            self.assert_errno(errno.ENOTCONN, os.listdir, top)
+        c.restart("n1")
+        wait_for(lambda: self.readable(path, want), MOUNT_S, "the bytes after both died", 0.2)
+        os.kill(self.fuse_pid(node), signal.SIGTERM)
+        node.stop()
+        wait_for(lambda: self.fuse_pid(node) is None or os.kill(self.fuse_pid(node), signal.SIGTERM), MOUNT_S, "its end")
+        wait_for(lambda: not mounts(self.dir), MOUNT_S, "the end of the mount")
+
+    @staticmethod
+    def fuse_pid(node):
+        """The process that serves that node's fuse.dir; None: none."""
+        try:
+            with open(os.path.join(node.dir, "run", "fuse.lock")) as f:
+                pid = int(f.read().split()[0])
+            with open(f"/proc/{pid}/comm") as f:
+                return pid if f.read() == "ptc-fuse\n" and status_of(pid) != "Z" else None
+        except (OSError, ValueError, IndexError):
+            return None
+
+    # ---- what is replaced -----------------------------------------------------
+
+    def used_bytes(self, c):
+        return sum(n["store"]["used_bytes"] for n in c.json("nodes")["nodes"])
+
+    def test_open_while_replaced(self):
+        """A file that is open keeps its snapshot through switches, on every node; once closed, its chunks are freed."""
+        with self.cluster(nodes=2, devices=2) as c:
+            job = self.big_job(c, mib=16, config="tp=2")
+            m = Mount(self, c, "--cache", "8MiB")
+            with open(job.files["param"], "rb") as f:
+                want = f.read()
+            before = json.load(open(m.path("big", "generation.json")))
+            old = m.path("big", "state", os.readlink(m.path("big", "state", "latest")), "model.safetensors")
+            rank = m.path("big", "state", "latest", "ranks", "0.safetensors")
+            want_rank = open(rank, "rb").read()
+            fd = os.open(old, os.O_RDONLY | os.O_DIRECT)
+            rank_fd = os.open(rank, os.O_RDONLY | os.O_DIRECT)
+            for config in ("dp=2,tp=2", "tp=4", "dp=2"):
+                job.resize(config)
+            now = json.load(open(m.path("big", "generation.json")))
+            self.assertEqual(before["generation"] + 3, now["generation"])
+            held = self.used_bytes(c)
+            self.assertEqual(want, self.read_direct(fd))
+            self.assertEqual(want_rank, self.read_direct(rank_fd))
+            self.assertEqual(want, open(m.path("big", "state", "latest", "model.safetensors"), "rb").read())
+            self.assertEqual({"0.safetensors", "1.safetensors"}, set(os.listdir(m.path("big", "state", "latest", "ranks"))))
+            os.close(fd)
+            os.close(rank_fd)
+            job.resize("tp=2") # chunks that nobody refers to any more are given back by the next switch
+            wait_for(lambda: self.used_bytes(c) < held, 30 * PATIENCE, "the held chunks freed", 0.2)
+            m.stop()
+
+    @staticmethod
+    def read_direct(fd):
+        got, buffer = b"", mmap.mmap(-1, 1 << 20)
+        while n := os.preadv(fd, [buffer], len(got)):
+            got += buffer[:n]
+        return got
+
+    def test_live_job(self):
+        """Ranks that train: the model and what belongs to the optimizer, a snapshot that is held while newer ones are made."""
+        with self.cluster(nodes=2, devices=2) as c:
+            job = live.Job(c, self.dir, steps=1_000_000, sleep=0.005)
+            job.run("tp=2,dp=2")
+            m = Mount(self, c, node="n1")
+            self.assertEqual([], os.listdir(m.path("live", "state")))
+            self.assert_errno(errno.ENOENT, os.stat, m.path("live", "generation.json"))
+            job.wait_step(5)
+            job.do("snapshot")
+            first = self.check_live(c, job, m)
+            fd = os.open(os.path.join(first, "model.safetensors"), os.O_RDONLY | os.O_DIRECT)
+            want = self.read_direct(fd)
+            job.resize("tp=4")
+            self.assertNotEqual(first, self.check_live(c, job, m))
+            self.assertEqual(want, self.read_direct(fd))
+            self.assertIn(os.path.basename(first), os.readlink(f"/proc/self/fd/{fd}"))
+            os.close(fd)
+            job.do("stop")
+            m.stop()
+
+    def check_live(self, c, job, m):
+        exported = tempfile.mkdtemp(dir=self.dir) + "/all.safetensors"
+        c.ptcctl("export", "live", exported)
+        want = {n: (t.dtype, t.shape, t.tobytes()) for n, t in states.read_file(exported).items()}
+        top = m.path("live", "state", os.readlink(m.path("live", "state", "latest")))
+        self.assertEqual({"model.safetensors", "optimizer.safetensors", "tensors"}, set(os.listdir(top)))
+        got = {f: {n: (t.dtype, t.shape, t.tobytes()) for n, t in states.read_file(f"{top}/{f}.safetensors").items()}
+               for f in ("model", "optimizer")}
+        self.assertEqual(want, {**got["model"], **got["optimizer"]})
+        self.assertEqual({n for n in want if ":" in n}, set(got["optimizer"]))
+        self.assertTrue(got["optimizer"] and got["model"])
+        at = json.load(open(m.path("live", "generation.json")))
+        self.assertTrue(top.endswith(f"snap-{at['snapshot']}-step-{at['step']}"))
+        return top
+
+    def test_name_used_again(self):
+        """Another job of the same name, sizes and numbers: other inodes, other bytes, and no file shows both."""
+        with self.cluster(nodes=1, devices=1) as c:
+            m = Mount(self, c)
+            path, seen, fds = m.path("again", "state", "latest", "model.safetensors"), [], []
+            for i in range(2):
+                rng = np.random.default_rng(self.seed + i)
+                s = states.State()
+                s.add(rng, "w", "F32", (300_000,))
+                job = Job(c, "again", s, self.path(f"job{i}"), [{"match": "*"}])
+                job.imported("tp=1")
+                with open(job.files["param"], "rb") as f:
+                    want = f.read()
+                self.assertEqual(want, open(path, "rb").read())
+                seen.append(os.stat(path).st_ino)
+                fds.append(os.open(path, os.O_RDONLY | os.O_DIRECT))
+                for fd, bytes_of in zip(fds, [want] if i == 0 else [first, want]):
+                    with contextlib.suppress(OSError):
+                        self.assertEqual(bytes_of, self.read_direct(fd))
+                first = want
+                job.delete()
+                self.assert_errno(errno.ENOENT, os.stat, m.path("again"))
+            self.assertNotEqual(*seen)
+            for fd in fds:
+                os.close(fd)
+            m.stop()
+
+
+if __name__ == "__main__":
+    unittest.main()
