@@ -344,8 +344,8 @@ void ptc_store_chunk_use_locked(struct job *j, struct chunk *c)
 	j->s->nwarm--;
 }
 
-/* Where the chunk lies in the file, proven by its page header being there in both views. */
-static int file_offset(const struct job *j, const struct chunk *c, uint64_t *ret_off, struct ptc_error *err)
+/* Proven by its page header being there in both views. */
+int ptc_store_chunk_page(const struct job *j, const struct chunk *c, uint64_t *ret_off, struct ptc_error *err)
 {
 	struct page_header mem, file;
 	uint64_t off;
@@ -363,7 +363,7 @@ static int file_offset(const struct job *j, const struct chunk *c, uint64_t *ret
 static int punch(struct job *j, struct chunk *c, struct ptc_error *err)
 {
 	uint64_t off;
-	int rc = file_offset(j, c, &off, err);
+	int rc = ptc_store_chunk_page(j, c, &off, err);
 
 	if (rc)
 		return rc;
@@ -435,7 +435,7 @@ int ptc_store_chunks_settle(struct job *j, struct ptc_error *err)
 			c->next = j->warm;
 			j->warm = c;
 		} else if (c->unfilled > 0) { /* a power cut may have undone the reservation of its blocks */
-			rc = file_offset(j, c, &off, err);
+			rc = ptc_store_chunk_page(j, c, &off, err);
 			if (!rc)
 				rc = ptc_store_file_alloc(j->fd, off + j->page, CHUNK_SPAN - j->page, err);
 			if (rc)
@@ -520,7 +520,7 @@ static int warm_up(struct job *j, struct ptc_error *err)
 {
 	struct chunk *c = pop(j, &j->cold);
 	uint64_t off;
-	int rc = file_offset(j, c, &off, err);
+	int rc = ptc_store_chunk_page(j, c, &off, err);
 
 	if (!rc)
 		rc = ptc_store_file_alloc(j->fd, off + j->page, CHUNK_SPAN - j->page, err);

@@ -140,6 +140,8 @@ int ptc_store_chunks_take(struct job *j, size_t n, struct chunk **ret_chunks, st
 void ptc_store_chunk_put_locked(struct job *j, struct chunk *c); /* drops one reference */
 /* wlock held. Gives blocks of free chunks back to the file system until at most leave of them have any. */
 int ptc_store_chunks_trim(struct job *j, size_t leave, struct ptc_error *err);
+/* Where in the file the chunk's page header lies, CHUNK_PAD + PAGE_HEADER before its bytes. */
+int ptc_store_chunk_page(const struct job *j, const struct chunk *c, uint64_t *ret_off, struct ptc_error *err);
 void ptc_store_chunk_sum(struct chunk *c);
 void ptc_store_chunk_fresh(struct chunk *c);
 void ptc_store_chunk_use_locked(struct job *j, struct chunk *c); /* at open: refs 0 -> 1 of a cold one, else +1 */

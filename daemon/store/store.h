@@ -160,6 +160,10 @@ typedef int (*ptc_extent_fn)(void *arg, const struct ptc_box *extent_box, const 
 			     const struct iovec *spans, int nspans, struct ptc_error *err);
 int ptc_table_each_extent(struct ptc_table *t, uint32_t item, const struct ptc_box *box, ptc_extent_fn fn, void *arg,
 			  struct ptc_error *err);
+/* The file in which a sealed table's bytes lie, opened anew for reading only (the caller closes it), and where we have it in memory: a
+ * span of it at p lies p - *ret_base bytes from the file's beginning. */
+int ptc_table_file(struct ptc_table *t, int *ret_fd, const uint8_t **ret_base, uint64_t *ret_bytes,
+		   struct ptc_error *err);
 /* Digest contribution of box (see base/digest.h) for a tensor of that byte shape; reads in place. */
 int ptc_table_digest(struct ptc_table *t, uint32_t item, const struct ptc_box *box, uint32_t ndim, const int64_t *shape,
 		     uint64_t *ret_digest, struct ptc_error *err);
