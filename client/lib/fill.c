@@ -12,6 +12,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#define HUGE_BYTES (UINT64_C(2) << 20)
+#define PAGE_BYTES 4096u
 #define READ_BYTES (64u << 10) /* a row of so many is read by a call, a shorter one copied out of a mapping */
 
 static int read_row(int fd, uint64_t address, uint64_t offset, uint64_t bytes)
@@ -30,31 +32,56 @@ static int read_row(int fd, uint64_t address, uint64_t offset, uint64_t bytes)
 	return 0;
 }
 
+static uint64_t whole_pages(uint64_t bytes)
+{
+	return (bytes + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
+}
+
 void ptc_client_fill_done(ptc_client *c)
 {
 	if (c->filled.map)
-		munmap(c->filled.map, c->filled.map_bytes);
+		munmap(c->filled.map, whole_pages(c->filled.map_bytes));
 	c->filled.map = NULL;
+}
+
+/* At an address where huge pages of the file are huge pages of ours. */
+static uint8_t *map_aligned(int fd, uint64_t bytes)
+{
+	uint8_t *room = mmap(NULL, bytes + HUGE_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	uint64_t skip;
+
+	if (room == MAP_FAILED)
+		return MAP_FAILED;
+	skip = (HUGE_BYTES - (uintptr_t)room % HUGE_BYTES) % HUGE_BYTES;
+	if (mmap(room + skip, bytes, PROT_READ, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED) {
+		munmap(room, bytes + HUGE_BYTES);
+		return MAP_FAILED;
+	}
+	if (skip)
+		munmap(room, skip);
+	munmap(room + skip + bytes, HUGE_BYTES - skip);
+	return room + skip;
 }
 
 /* Of a file that does not get shorter. The last one is kept until something else than a FILL comes. */
 static int map_file(ptc_client *c, int fd)
 {
 	struct stat st;
-	void *map;
+	uint8_t *map;
+	uint64_t bytes;
 
 	if (fstat(fd, &st) != 0)
 		return errno;
-	if (c->filled.map && c->filled.dev == st.st_dev && c->filled.ino == st.st_ino &&
-	    c->filled.map_bytes == (uint64_t)st.st_size)
+	bytes = (uint64_t)st.st_size;
+	if (c->filled.map && c->filled.dev == st.st_dev && c->filled.ino == st.st_ino && c->filled.map_bytes == bytes)
 		return 0;
 	ptc_client_fill_done(c);
-	map = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_SHARED, fd, 0);
+	map = map_aligned(fd, whole_pages(bytes));
 	if (map == MAP_FAILED)
-		return errno;
-	madvise(map, (size_t)st.st_size, MADV_DONTFORK);
+		return ENOMEM;
+	madvise(map, whole_pages(bytes), MADV_DONTFORK);
 	c->filled.map = map;
-	c->filled.map_bytes = (uint64_t)st.st_size;
+	c->filled.map_bytes = bytes;
 	c->filled.dev = st.st_dev;
 	c->filled.ino = st.st_ino;
 	return 0;

@@ -363,15 +363,19 @@ int ptc_store_chunk_page(const struct job *j, const struct chunk *c, uint64_t *r
 static int punch(struct job *j, struct chunk *c, struct ptc_error *err)
 {
 	uint64_t off;
-	int rc = ptc_store_chunk_page(j, c, &off, err);
+	int rc = ptc_store_chunk_page(j, c, &off, err), e = 0;
 
 	if (rc)
 		return rc;
 	(void)ptc_fault("store.punch.before");
+	pthread_mutex_lock(&j->s->huge.blocks);
 	if (fallocate(j->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)(off + j->page),
-		      CHUNK_SPAN - j->page) != 0) {
-		j->no_punch = errno == EOPNOTSUPP || errno == ENOSYS;
-		return ptc_error_errno(err, errno, "job %s: cannot free chunk %u", j->uuid, c->id);
+		      CHUNK_SPAN - j->page) != 0)
+		e = errno;
+	pthread_mutex_unlock(&j->s->huge.blocks);
+	if (e) {
+		j->no_punch = e == EOPNOTSUPP || e == ENOSYS;
+		return ptc_error_errno(err, e, "job %s: cannot free chunk %u", j->uuid, c->id);
 	}
 	(void)ptc_fault("store.punch.after");
 	return 0;
@@ -577,8 +581,10 @@ static int supply(struct job *j, size_t n, struct ptc_error *err)
 
 int ptc_store_chunks_take(struct job *j, size_t n, struct chunk **ret_chunks, struct ptc_error *err)
 {
-	int rc = supply(j, n, err);
+	int rc;
 
+	ptc_store_huge_changed(j, n > j->nwarm);
+	rc = supply(j, n, err);
 	if (rc)
 		return rc;
 	pthread_mutex_lock(&j->s->lock);

@@ -42,9 +42,9 @@ struct ptc_store_opts {
 	const char *meta_dir;   /* durable; 0700, made if missing */
 	const char *chunk_dir;  /* may be tmpfs or a disk; a directory per job inside, owned by the job's uid, 0700 */
 	uint64_t chunk_ceiling; /* bytes of chunks over all jobs, free ones that still have blocks included; hard */
-	uint64_t
-		cushion_bytes; /* what a job's free chunks may keep after ptc_store_keep; 0: the larger of 64 MiB and a tenth of
-				 * what it uses */
+	/* What a job's free chunks may keep after ptc_store_keep; 0: the larger of 64 MiB and a tenth of what it uses. Where it is not 0
+	 * and chunks lie on tmpfs, they are put into huge pages when nothing has been done for a second. */
+	uint64_t cushion_bytes;
 };
 int ptc_store_open(const struct ptc_store_opts *opts, struct ptc_store **ret_store, struct ptc_error *err);
 struct ptc_store *ptc_store_close(struct ptc_store *s); /* every reference released before; NULL ok */
@@ -55,6 +55,7 @@ struct ptc_store_stats {
 		file_bytes /* blocks of the files on disk/tmpfs */;
 	uint64_t chunks_used, chunks_free /* recycled, pages still touched */;
 	uint64_t copied_bytes /* local copies by derive since open */, lost_jobs;
+	uint64_t huge_bytes /* put into huge pages since open */;
 };
 void ptc_store_stats(struct ptc_store *s, struct ptc_store_stats *ret_stats);
 
