@@ -406,6 +406,26 @@ int ptc_table_digest(struct ptc_table *t, uint32_t item, const struct ptc_box *b
 	return rc;
 }
 
+int ptc_table_digest_extent(struct ptc_table *t, uint32_t extent, const struct ptc_box *part, uint32_t ndim,
+			    const int64_t *shape, uint64_t *ret_digest, struct ptc_error *err)
+{
+	struct digest d = { .whole = ptc_box_whole(ndim, shape) };
+	int rc = 0;
+
+	pthread_rwlock_rdlock(&t->lock);
+	if (extent >= t->n || t->sealed)
+		rc = ptc_error_set(err, PTC_ESTATE, "no extent %u that is being filled", extent);
+	else if (part->ndim != ndim || ptc_box_empty(part) || !ptc_box_contains(&t->pieces[extent].extent_box, part) ||
+		 !ptc_box_contains(&d.whole, part))
+		rc = ptc_error_set(err, PTC_EINVAL, "item %u: a part outside of its extent", t->pieces[extent].item);
+	else
+		rc = digest_part(&d, t, extent, part, err);
+	pthread_rwlock_unlock(&t->lock);
+	if (!rc)
+		*ret_digest = d.sum;
+	return rc;
+}
+
 int ptc_table_file(struct ptc_table *t, int *ret_fd, const uint8_t **ret_base, uint64_t *ret_bytes,
 		   struct ptc_error *err)
 {

@@ -168,6 +168,10 @@ int ptc_table_file(struct ptc_table *t, int *ret_fd, const uint8_t **ret_base, u
 /* Digest contribution of box (see base/digest.h) for a tensor of that byte shape; reads in place. */
 int ptc_table_digest(struct ptc_table *t, uint32_t item, const struct ptc_box *box, uint32_t ndim, const int64_t *shape,
 		     uint64_t *ret_digest, struct ptc_error *err);
+/* The same of a part of an extent whose bytes are there but which need not be filled or sealed: while they are still in the
+ * processor's cache it costs half. They are the caller's to keep still; nothing is verified. */
+int ptc_table_digest_extent(struct ptc_table *t, uint32_t extent, const struct ptc_box *part, uint32_t ndim,
+			    const int64_t *shape, uint64_t *ret_digest, struct ptc_error *err);
 /* Verifies every block of every piece against meta, ignoring what was verified before. *ret_bytes read. First bad block: PTC_ECORRUPT. */
 int ptc_table_scrub(struct ptc_table *t, int64_t *ret_bytes, struct ptc_error *err);
 
