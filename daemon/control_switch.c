@@ -331,6 +331,10 @@ static void submit_on_loop(void *arg)
 		return;
 	}
 	s->passing = ptc_controller_passing(ctl);
+	if (s->request->kind == PTC_SWITCH_HALT && !ptc_controller_idle(ctl)) { /* what hangs is ended first */
+		ptc_controller_abort(ctl, 0, "the job is stopped now", NULL);
+		s->passing = true;
+	}
 	s->rc = ptc_controller_submit(ctl, s->request, s->err);
 }
 
@@ -659,7 +663,8 @@ PTC_CONTROL_HANDLER(ptc_control_drain)
 {
 	Ptc__V1__Progress p = PTC__V1__PROGRESS__INIT;
 	Ptc__V1__DrainRequest *req;
-	char phase[] = "done", text[PTC_NAME_MAX + 96];
+	char phase[] = "done", text[PTC_NAME_MAX + 128];
+	bool closed = false;
 	size_t moved = 0;
 	int rc = ptc_pb_call_recv(call, &ptc__v1__drain_request__descriptor, (ProtobufCMessage **)&req, err);
 
@@ -668,7 +673,9 @@ PTC_CONTROL_HANDLER(ptc_control_drain)
 	rc = ptc_name_check_job(req->node, err);
 	if (rc == 0)
 		rc = drain_all(arg, call, req, &moved, err);
-	snprintf(text, sizeof text, "{\"version\":1,\"node\":\"%s\",\"jobs_moved\":%zu}", rc ? "" : req->node, moved);
+	closed = ptc_control_uid(call) == 0 && !req->job[0] && !req->undo;
+	snprintf(text, sizeof text, "{\"version\":1,\"node\":\"%s\",\"jobs_moved\":%zu,\"closed\":%s}",
+		 rc ? "" : req->node, moved, closed ? "true" : "false");
 	ptc_pb_free(&req->base);
 	if (rc)
 		return rc;

@@ -490,7 +490,11 @@ class LiveCrash(harness.Case):
             step = job.status()["step"]
             for pid in self.pids(job).values():
                 os.kill(pid, signal.SIGSTOP)
+            thread = threading.Thread(target=self.quietly, args=(c, "stop", job.name))
+            thread.start()
+            self.phase(c, job, "arming")
             c.ptcctl("stop", job.name, "--now", node="n1", timeout_s=60 * PATIENCE)
+            thread.join()
             self.assertEqual(step, job.wait_run("stopped")["step"])
             wait_for(lambda: not job.processes(), 20 * PATIENCE, "the end of every rank", 0.1)
             self.refused(c, "stop", job.name, "--now", contains="does not run (stopped)")

@@ -4,6 +4,7 @@
 Ports and sockets are found with ss, so that none is forgotten; each check has a positive control, so that it cannot
 pass because nothing works at all.
 """
+import json
 import os
 import re
 import socket
@@ -195,7 +196,13 @@ class Security(harness.Case):
                 self.assertIn("own", c.ptcctl("job", "list").stdout)
                 c.ptcctl("resize", "own", "--config", "tp=1", "--wait", prefix=AS_STRANGER, node=node)
                 job.check_whole(self)
+                # he moves his job off a node, which stays open for others
+                there = job.status()["ranks"][0]["node"]
+                moved = json.loads(c.ptcctl("drain", there, "--wait", "--format", "json", prefix=AS_STRANGER, node=node).stdout)
+                self.assertEqual((1, False), (moved["jobs_moved"], moved["closed"]))
+                self.assertEqual([], [n["node"] for n in c.json("nodes")["nodes"] if n["drained"]])
                 c.ptcctl("job", "delete", "own", prefix=AS_STRANGER, node=node)
+            self.assertTrue(json.loads(c.ptcctl("drain", "n0", "--wait", "--format", "json").stdout)["closed"])
 
     @skip_unless_root
     def test_stranger_reads_no_file(self):

@@ -28,7 +28,7 @@ const struct ctl_verb ctl_stop = {
 		"state meanwhile.\n"
 		"--now is for ranks that hang, or whose state is refused: they are told to exit, and killed once the "
 		"job's\n"
-		"`grace` is over. A switch under way is to be ended first (ptcctl abort).\n",
+		"`grace` is over. A switch under way is aborted first.\n",
 	CTL_OPTIONS(stop_options),
 	.min_args = 1,
 	.max_args = 1,
