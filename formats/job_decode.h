@@ -11,6 +11,8 @@ struct ptc_job_decoder {
 	const char *rules_path;    /* NULL: rule sets may not be named */
 	struct ptc_job_desc *job;
 	size_t rules_cap;
+	bool has_buffers; /* of the job itself, or of a rule set; the job's are decoded first, and win */
+	bool own_buffers;
 	struct ptc_error *err;
 };
 
@@ -23,6 +25,8 @@ int ptc_job_decode_expert(struct ptc_job_decoder *d, const struct ptc_doc_node *
 			  struct ptc_rule *r);
 int ptc_job_decode_shard(struct ptc_job_decoder *d, const struct ptc_doc_node *node, const struct ptc_rule *base,
 			 struct ptc_rule *r);
+/* "buffers" of the job or of a rule set into the spec; node NULL: nothing. */
+int ptc_job_decode_buffers(struct ptc_job_decoder *d, const struct ptc_doc_node *node);
 /* deploy/rules/NAME.yaml as they were when this was built, in name order; ends with a NULL name. */
 struct ptc_rule_set {
 	const char *name, *text;

@@ -133,6 +133,40 @@ static void put_rule(struct ptc_buf *b, const struct ptc_rule *r)
 	ptc_buf_printf(b, ",\"state\":\"%s\"}", states[r->carry]);
 }
 
+static void put_buffers(struct ptc_buf *b, const struct ptc_buffers *f)
+{
+	const struct {
+		const char *key;
+		int64_t value;
+	} numbers[] = { { "align", f->align }, { "pad", f->pad }, { "bucket", f->bucket } };
+	const char *comma = "";
+
+	if (!f->norder && !f->reverse && !f->by_layer && !f->first_only && !f->align && !f->pad && !f->bucket)
+		return;
+	ptc_buf_puts(b, ",\"buffers\":{");
+	for (size_t i = 0; i < f->norder; i++) {
+		ptc_buf_puts(b, i ? "," : "\"order\":[");
+		ptc_json_put_string(b, f->order[i]);
+	}
+	ptc_buf_puts(b, f->norder ? "]" : "");
+	comma = f->norder ? "," : "";
+	for (size_t i = 0; i < PTC_ARRAY_LEN(numbers); i++) {
+		if (!numbers[i].value)
+			continue;
+		ptc_buf_printf(b, "%s\"%s\":%" PRId64, comma, numbers[i].key, numbers[i].value);
+		comma = ",";
+	}
+	if (f->reverse)
+		ptc_buf_printf(b, "%s\"reverse\":\"true\"", comma);
+	comma = f->reverse ? "," : comma;
+	if (f->by_layer)
+		ptc_buf_printf(b, "%s\"unit\":\"layer\"", comma);
+	comma = f->by_layer ? "," : comma;
+	if (f->first_only)
+		ptc_buf_printf(b, "%s\"bucket_stages\":\"first\"", comma);
+	ptc_buf_puts(b, "}");
+}
+
 static int put_gpus(struct ptc_buf *b, const struct ptc_job_desc *job, struct ptc_error *err)
 {
 	char *text = ptc_malloc(PTC_CONFIG_TEXT_MAX);
@@ -235,6 +269,7 @@ static int put_job(struct ptc_buf *b, const struct ptc_job_desc *job, struct ptc
 		if (spec->nfields)
 			put_fields(b, spec);
 		put_rules(b, spec);
+		put_buffers(b, &spec->buffers);
 	}
 	if (job->ngpus)
 		rc = put_gpus(b, job, err);

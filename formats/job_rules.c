@@ -18,7 +18,7 @@
 
 #define RULES_FILE_MAX (1u << 20) /* a rule set is a few KiB */
 
-static const char *const set_keys[] = { "version", "rules" };
+static const char *const set_keys[] = { "version", "rules", "buffers" };
 static const char *const rule_keys[] = { "match", "split", "layer", "expert", "shard", "fields", "state" };
 static const char *const override_keys[] = { "split", "layer", "expert", "shard", "state" };
 static const char *const config_keys[] = { "tp",           "pp",   "dp",       "cp",     "ep",
@@ -263,6 +263,8 @@ static int decode_rule_text(struct ptc_job_decoder *d, const char *what, const c
 				   number, PTC_JOB_VERSION);
 	if (!rc)
 		rc = decode_rule_list(d, rules);
+	if (!rc)
+		rc = ptc_job_decode_buffers(d, ptc_doc_get(doc.root, "buffers"));
 	d->doc = outer;
 	d->rules_path = path;
 	ptc_doc_done(&doc);

@@ -13,6 +13,7 @@
 #define MAX_BLOCKS 4096 /* fused blocks of one tensor */
 
 static const char *const split_keys[] = { "axis", "dim", "kind", "blocks", "interleave", "permute", "unit", "pad_to" };
+static const char *const buffers_keys[] = { "order", "reverse", "unit", "align", "pad", "bucket", "bucket_stages" };
 static const char *const expert_keys[] = { "match", "order" };
 /* In the order of the enums of reshard/spec.h. */
 static const char *const axes[] = { "none", "tp", "ep", "etp", "dp", "cp" };
@@ -235,5 +236,73 @@ int ptc_job_decode_shard(struct ptc_job_decoder *d, const struct ptc_doc_node *n
 		rc = ptc_doc_int(d->doc, node->first, "dim", 0, PTC_MAX_DIMS - 1, &dim, d->err);
 	r->shard = PTC_SHARD_DIM;
 	r->shard_dim = (uint32_t)dim;
+	return rc;
+}
+
+static int decode_order(struct ptc_job_decoder *d, const struct ptc_doc_node *node, struct ptc_buffers *b)
+{
+	if (node->kind != PTC_DOC_LIST || !node->n || node->n > PTC_MAX_RULES)
+		return ptc_doc_error(d->doc, node, d->err, PTC_EINVAL, "order must be a list of 1 to %d patterns",
+				     PTC_MAX_RULES);
+	b->order = ptc_calloc(node->n, sizeof(*b->order));
+	if (!b->order)
+		return no_memory(d);
+	for (const struct ptc_doc_node *n = node->first; n; n = n->next) {
+		const char *text = NULL;
+		int rc = ptc_doc_text(d->doc, n, "a pattern", &text, d->err);
+
+		if (rc)
+			return rc;
+		b->order[b->norder] = ptc_strdup(text);
+		if (!b->order[b->norder++])
+			return no_memory(d);
+	}
+	return 0;
+}
+
+static int optional_word(struct ptc_job_decoder *d, const struct ptc_doc_node *map, const char *key,
+			 const char *const *words, bool *value)
+{
+	const struct ptc_doc_node *node = ptc_doc_get(map, key);
+	size_t word = 0;
+	int rc = node ? ptc_doc_word(d->doc, node, key, words, 2, &word, d->err) : 0;
+
+	*value = word == 1;
+	return rc;
+}
+
+/* buffers: of the job, or of the one rule set that has them. */
+int ptc_job_decode_buffers(struct ptc_job_decoder *d, const struct ptc_doc_node *node)
+{
+	static const char *const flags[] = { "false", "true" }, *const units[] = { "all", "layer" },
+				 *const stages[] = { "all", "first" };
+	const struct ptc_doc_node *order = node ? ptc_doc_get(node, "order") : NULL;
+	struct ptc_buffers *b = &d->job->spec.buffers;
+	int rc;
+
+	if (!node || d->own_buffers)
+		return 0;
+	rc = ptc_doc_check_map(d->doc, node, "buffers", buffers_keys, PTC_ARRAY_LEN(buffers_keys), d->err);
+	if (!rc && d->has_buffers)
+		rc = ptc_doc_error(d->doc, node, d->err, PTC_EINVAL,
+				   "a second rule set with \"buffers\"; the job's own "
+				   "\"buffers\" would go before both");
+	d->has_buffers = true;
+	if (!rc && order)
+		rc = decode_order(d, order, b);
+	if (!rc)
+		rc = optional_word(d, node, "reverse", flags, &b->reverse);
+	if (!rc)
+		rc = optional_word(d, node, "unit", units, &b->by_layer);
+	if (!rc)
+		rc = optional_word(d, node, "bucket_stages", stages, &b->first_only);
+	if (!rc)
+		rc = optional_int(d, node, "align", 1, PTC_MAX_PADDING, &b->align);
+	if (!rc)
+		rc = optional_int(d, node, "pad", 1, PTC_MAX_PADDING, &b->pad);
+	if (!rc)
+		rc = optional_int(d, node, "bucket", 1, INT64_MAX, &b->bucket);
+	b->align = b->align == 1 ? 0 : b->align;
+	b->pad = b->pad == 1 ? 0 : b->pad;
 	return rc;
 }

@@ -12,10 +12,21 @@ bool ptc_glob_match(const char *pattern, size_t pattern_len, const char *text, s
 /* pattern is a glob with one {} for a run of digits; false when the name does not fit. */
 bool ptc_layer_match(const char *pattern, const char *name, int64_t *ret_layer);
 
+/* What an item may be cut over: the axes of splits, the data-parallel group by zero and, in buffers, the stages that
+ * have it, for a tensor on two lies elsewhere in the buffer of each. */
+enum { PTC_BY_ZERO = PTC_AXIS_CP + 1, PTC_BY_PLACE, PTC_WAYS };
+
 struct ptc_layout_item {
 	const struct ptc_rule *rule; /* NULL: replicated */
-	uint32_t stage;              /* pipeline rank, for PTC_PLACE_LAYER */
+	uint32_t layer;              /* for PTC_PLACE_LAYER, as are chunk and stage */
+	uint32_t chunk;              /* of the pp*vpp stages */
+	uint32_t stage;              /* pipeline rank */
+	size_t flats;                /* its first in the layout's flats, where in buffers */
 	uint32_t ep;                 /* place on the ep axis, for a rule with expert */
+};
+/* An item's local tensor in its bucket: its first element, and the elements of each rank's range of the bucket. */
+struct ptc_flat_at {
+	int64_t first, range;
 };
 struct ptc_layout_empty {
 	uint32_t *items; /* ascending */
@@ -27,6 +38,7 @@ struct ptc_layout {
 	uint32_t world;
 	size_t nitems;
 	struct ptc_layout_item *items; /* NULL when declared */
+	struct ptc_flat_at *flats;     /* buffers.c; NULL without */
 	uint32_t ncells;
 	uint32_t *rank_cells; /* per rank: its cell; ranks that hold the same share one */
 	uint32_t *cell_ranks; /* per cell: the lowest of its ranks; NULL when declared */
@@ -57,6 +69,19 @@ bool ptc_regions_part(const struct ptc_layout *l, uint32_t item, uint32_t rank, 
 /* The regions of one part; the caller frees ret->regions. */
 int ptc_regions_of_part(const struct ptc_layout *l, uint32_t item, uint32_t part, struct ptc_rank_layout *ret,
 			struct ptc_error *err);
+/* buffers.c: fills l->flats where the configuration shards buffers. Items must be placed. */
+int ptc_buffers_prepare(struct ptc_layout *l, struct ptc_error *err);
+/* For buffers.c. at: an index per way, of PTC_BY_PLACE the pipeline rank. */
+bool ptc_regions_in_buffer(const struct ptc_layout *l, uint32_t item);
+bool ptc_regions_is_expert(const struct ptc_layout *l, uint32_t item);
+/* Is the item on ranks of this pipeline rank and place on the ep axis? */
+bool ptc_regions_is_at(const struct ptc_layout *l, uint32_t item, uint32_t pp, uint32_t ep);
+int64_t ptc_regions_zero_degree(const struct ptc_layout *l, bool expert);
+/* Elements of the local tensor before zero cuts it. */
+int64_t ptc_regions_elements(const struct ptc_layout *l, uint32_t item, const uint32_t at[PTC_WAYS]);
+/* Which of an item's flats is for these indices, below ptc_regions_flat_slots. */
+uint32_t ptc_regions_flat_slot(const struct ptc_layout *l, uint32_t item, const uint32_t at[PTC_WAYS]);
+uint32_t ptc_regions_flat_slots(const struct ptc_layout *l, uint32_t item);
 /* ptc_layout_local_shape of a declared one. */
 bool ptc_declared_local_shape(const struct ptc_layout *l, uint32_t rank, uint32_t item, struct ptc_local_shape *ret);
 

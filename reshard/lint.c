@@ -402,6 +402,22 @@ static int check_rule_fields(const struct ptc_spec *s, const struct ptc_rule *r,
 	return 0;
 }
 
+static int check_buffers(const struct ptc_buffers *b, struct ptc_error *err)
+{
+	if (b->norder > PTC_MAX_RULES)
+		return ptc_error_set(err, PTC_ELIMIT, "buffers: more than %d patterns in order", PTC_MAX_RULES);
+	for (size_t i = 0; i < b->norder; i++)
+		if (!b->order[i] || strlen(b->order[i]) > PTC_TENSOR_NAME_MAX || !ptc_glob_valid(b->order[i]) ||
+		    (strstr(b->order[i], "{}") && !has_one_hole(b->order[i])))
+			return ptc_error_set(err, PTC_EINVAL,
+					     "buffers: pattern %zu is empty, too long, has an open [ or two {}", i);
+	if (b->align < 0 || b->pad < 0 || b->bucket < 0 || b->align > PTC_MAX_PADDING || b->pad > PTC_MAX_PADDING)
+		return ptc_error_set(err, PTC_EINVAL,
+				     "buffers: align and pad are 1 to %lld elements, bucket at least 1",
+				     (long long)PTC_MAX_PADDING);
+	return 0;
+}
+
 int ptc_spec_check(const struct ptc_spec *s, struct ptc_error *err)
 {
 	int rc;
@@ -411,6 +427,8 @@ int ptc_spec_check(const struct ptc_spec *s, struct ptc_error *err)
 				     s->ntensors, s->nfields, s->nrules, PTC_MAX_TENSORS, PTC_MAX_FIELDS,
 				     PTC_MAX_RULES);
 	rc = check_fields(s, err);
+	if (!rc)
+		rc = check_buffers(&s->buffers, err);
 	if (!rc)
 		rc = check_tensors(s, err);
 	for (size_t i = 0; i < s->nrules && !rc; i++) {

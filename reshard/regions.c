@@ -16,9 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What an item may be cut over: the axes of splits, and the data-parallel group by zero. */
-enum { BY_ZERO = PTC_AXIS_CP + 1, WAYS };
-static const char *const way_names[WAYS] = { "none", "tp", "ep", "etp", "dp", "cp", "zero" };
+static const char *const way_names[PTC_WAYS] = { "none", "tp", "ep", "etp", "dp", "cp", "zero", "stage" };
 
 /* A part of a dim: [goff, goff + ext) globally lies at loff locally. */
 struct part {
@@ -72,7 +70,7 @@ static bool is_expert(const struct ptc_rule *r)
 	return r && (r->expert || names_axis(r, PTC_AXIS_EP) || names_axis(r, PTC_AXIS_ETP));
 }
 
-/* How zero cuts an item. */
+/* How zero cuts an item; CONFIG where the configuration's buffers do. */
 static enum ptc_shard shard_of(const struct ptc_layout *l, uint32_t item, uint32_t *ret_dim)
 {
 	const struct ptc_rule *r = l->items[item].rule;
@@ -84,7 +82,7 @@ static enum ptc_shard shard_of(const struct ptc_layout *l, uint32_t item, uint32
 		return PTC_SHARD_NONE;
 	if (names_axis(r, PTC_AXIS_DP) || names_axis(r, PTC_AXIS_CP))
 		return PTC_SHARD_NONE;
-	if (how == PTC_SHARD_CONFIG)
+	if (how == PTC_SHARD_CONFIG && l->config.shard != PTC_SHARDS_BUFFER)
 		how = l->config.shard == PTC_SHARDS_DIM0 ? PTC_SHARD_DIM : PTC_SHARD_FLAT;
 	else if (how == PTC_SHARD_DIM)
 		*ret_dim = r->shard_dim;
@@ -94,8 +92,50 @@ static enum ptc_shard shard_of(const struct ptc_layout *l, uint32_t item, uint32
 static bool is_flat(const struct ptc_layout *l, uint32_t item)
 {
 	uint32_t dim;
+	enum ptc_shard how = shard_of(l, item, &dim);
 
-	return shard_of(l, item, &dim) == PTC_SHARD_FLAT;
+	return how == PTC_SHARD_FLAT || how == PTC_SHARD_CONFIG;
+}
+
+bool ptc_regions_in_buffer(const struct ptc_layout *l, uint32_t item)
+{
+	uint32_t dim;
+
+	return shard_of(l, item, &dim) == PTC_SHARD_CONFIG;
+}
+
+bool ptc_regions_is_expert(const struct ptc_layout *l, uint32_t item)
+{
+	return is_expert(l->items[item].rule);
+}
+
+/* Of how many stages the item has a buffer. */
+static uint32_t places(const struct ptc_layout *l, uint32_t item)
+{
+	const struct ptc_rule *r = l->items[item].rule;
+	enum ptc_place place = r ? r->place : PTC_PLACE_ALL;
+
+	if (!ptc_regions_in_buffer(l, item))
+		return 1;
+	return place == PTC_PLACE_ALL ? l->config.pp : place == PTC_PLACE_ENDS ? PTC_MIN(l->config.pp, 2u) : 1;
+}
+
+/* Which of them pipeline rank pp has. */
+static uint32_t place_index(const struct ptc_layout *l, uint32_t item, uint32_t pp)
+{
+	const struct ptc_rule *r = l->items[item].rule;
+	enum ptc_place place = r ? r->place : PTC_PLACE_ALL;
+
+	if (places(l, item) == 1)
+		return 0;
+	return place == PTC_PLACE_ALL ? pp : pp > 0;
+}
+
+int64_t ptc_regions_zero_degree(const struct ptc_layout *l, bool expert)
+{
+	const struct ptc_config *c = &l->config;
+
+	return (expert ? ptc_config_edp(c) : c->dp * c->cp) / PTC_MAX(c->replicas, 1u);
 }
 
 static uint32_t degree(const struct ptc_layout *l, const struct ptc_rule *r, uint32_t way)
@@ -113,15 +153,15 @@ static uint32_t degree(const struct ptc_layout *l, const struct ptc_rule *r, uin
 		return c->dp;
 	case PTC_AXIS_CP:
 		return c->cp;
-	case BY_ZERO:
-		return (is_expert(r) ? ptc_config_edp(c) : c->dp * c->cp) / PTC_MAX(c->replicas, 1u);
+	case PTC_BY_ZERO:
+		return (uint32_t)ptc_regions_zero_degree(l, is_expert(r));
 	default:
 		return 1;
 	}
 }
 
-/* A rank's index in each way, for tensors that are experts' or not. */
-static void indices(const struct ptc_layout *l, uint32_t rank, bool expert, uint32_t at[WAYS])
+/* A rank's index in each way, for tensors that are experts' or not; of BY_PLACE it is the pipeline rank. */
+static void indices(const struct ptc_layout *l, uint32_t rank, bool expert, uint32_t at[PTC_WAYS])
 {
 	const struct ptc_config *c = &l->config;
 	struct ptc_coords k = ptc_config_coords(c, rank);
@@ -134,17 +174,23 @@ static void indices(const struct ptc_layout *l, uint32_t rank, bool expert, uint
 	at[PTC_AXIS_ETP] = e.etp;
 	at[PTC_AXIS_DP] = k.dp;
 	at[PTC_AXIS_CP] = k.cp;
-	at[BY_ZERO] = (expert ? e.edp : ptc_config_zero_index(c, &k)) % (group / PTC_MAX(c->replicas, 1u));
+	at[PTC_BY_PLACE] = k.pp;
+	at[PTC_BY_ZERO] = (expert ? e.edp : ptc_config_zero_index(c, &k)) % (group / PTC_MAX(c->replicas, 1u));
 }
 
-/* Does way cut the item at all? */
+/* Does what a rank has of the item depend on its index in this way? In buffers also on the axes that may cut others. */
 static bool cuts(const struct ptc_layout *l, uint32_t item, uint32_t way)
 {
+	const struct ptc_rule *r = l->items[item].rule;
 	uint32_t dim;
 
-	if (way == BY_ZERO)
+	if (way == PTC_BY_ZERO)
 		return shard_of(l, item, &dim) != PTC_SHARD_NONE;
-	return names_axis(l->items[item].rule, (enum ptc_axis)way);
+	if (way == PTC_BY_PLACE)
+		return places(l, item) > 1;
+	if (!names_axis(r, (enum ptc_axis)way) && way <= PTC_AXIS_ETP && ptc_regions_in_buffer(l, item))
+		return is_expert(r) ? way == PTC_AXIS_ETP || (way == PTC_AXIS_EP && !r->expert) : way == PTC_AXIS_TP;
+	return names_axis(r, (enum ptc_axis)way);
 }
 
 /* ---- parts of one dim ---- */
@@ -365,7 +411,7 @@ static int apply(struct builder *b, const struct ptc_split *s, int64_t p, int64_
 }
 
 /* Fills b->dims for the ranks at these indices; *ret_local: the local tensor before a flat range. */
-static int cut_dims(struct builder *b, uint32_t item, const uint32_t at[WAYS], struct ptc_box *ret_local)
+static int cut_dims(struct builder *b, uint32_t item, const uint32_t at[PTC_WAYS], struct ptc_box *ret_local)
 {
 	const struct ptc_tensor *t = tensor_of(b->l, item);
 	const struct ptc_rule *r = b->l->items[item].rule;
@@ -382,7 +428,7 @@ static int cut_dims(struct builder *b, uint32_t item, const uint32_t at[WAYS], s
 	for (size_t i = 0; r && i < PTC_MAX_SPLITS && r->splits[i].axis != PTC_AXIS_NONE && !rc; i++)
 		rc = apply(b, &r->splits[i], degree(b->l, r, r->splits[i].axis), at[r->splits[i].axis]);
 	if (!rc && shard_of(b->l, item, &zero.dim) == PTC_SHARD_DIM)
-		rc = apply(b, &zero, degree(b->l, r, BY_ZERO), at[BY_ZERO]);
+		rc = apply(b, &zero, degree(b->l, r, PTC_BY_ZERO), at[PTC_BY_ZERO]);
 	*ret_local = ptc_box_whole(t->ndim, t->shape);
 	for (uint32_t d = 0; d < t->ndim; d++)
 		ret_local->ext[d] = b->dims[d].len;
@@ -426,13 +472,20 @@ static int by_first_element(const void *pa, const void *pb)
 	return 0;
 }
 
-/* What range k of n of count elements is. */
-static void flat_range(int64_t count, uint32_t n, uint32_t k, int64_t *ret_first, int64_t *ret_count)
+/* The elements that a rank has of an item's flattened local tensor of count elements. */
+static void flat_range(const struct ptc_layout *l, uint32_t item, const uint32_t at[PTC_WAYS], int64_t count,
+		       int64_t *ret_first, int64_t *ret_count)
 {
-	int64_t chunk = count / n + (count % n != 0);
+	int64_t n = degree(l, l->items[item].rule, PTC_BY_ZERO), k = at[PTC_BY_ZERO];
+	struct ptc_flat_at f = { .range = count / n + (count % n != 0) };
+	int64_t from, to;
 
-	*ret_first = PTC_MIN(k * chunk, count);
-	*ret_count = PTC_MIN(chunk, count - *ret_first);
+	if (ptc_regions_in_buffer(l, item))
+		f = l->flats[l->items[item].flats + ptc_regions_flat_slot(l, item, at)];
+	from = PTC_MIN(PTC_MAX(k * f.range - f.first, 0), count);
+	to = PTC_MIN(PTC_MAX((k + 1) * f.range - f.first, from), count);
+	*ret_first = from;
+	*ret_count = to - from;
 }
 
 /* One region: what piece (in local index space) has of the chosen part of each dim. flat_first is where the rank's
@@ -492,7 +545,7 @@ static bool volume_fits(const struct ptc_box *b)
 	return true;
 }
 
-static int build_item(struct builder *b, uint32_t item, const uint32_t at[WAYS])
+static int build_item(struct builder *b, uint32_t item, const uint32_t at[PTC_WAYS])
 {
 	struct ptc_boxes range = { 0 };
 	struct ptc_box local;
@@ -509,7 +562,7 @@ static int build_item(struct builder *b, uint32_t item, const uint32_t at[WAYS])
 		return 0;
 	if (!is_flat(b->l, item))
 		return emit_pieces(b, &local, &local, 1, 0);
-	flat_range(ptc_box_volume(&local), degree(b->l, b->l->items[item].rule, BY_ZERO), at[BY_ZERO], &first, &count);
+	flat_range(b->l, item, at, ptc_box_volume(&local), &first, &count);
 	rc = ptc_box_from_range(local.ndim, local.ext, first, count, &range);
 	if (rc)
 		ptc_error_set(b->err, rc, "layout: out of memory");
@@ -538,8 +591,7 @@ static bool on_stage(const struct ptc_layout *l, uint32_t item, uint32_t pp)
 	}
 }
 
-/* Is the item on a rank of this stage and place on the ep axis? */
-static bool is_at(const struct ptc_layout *l, uint32_t item, uint32_t pp, uint32_t ep)
+bool ptc_regions_is_at(const struct ptc_layout *l, uint32_t item, uint32_t pp, uint32_t ep)
 {
 	const struct ptc_rule *r = l->items[item].rule;
 
@@ -549,14 +601,14 @@ static bool is_at(const struct ptc_layout *l, uint32_t item, uint32_t pp, uint32
 int ptc_regions_of_rank(const struct ptc_layout *l, uint32_t rank, struct ptc_rank_layout *ret, struct ptc_error *err)
 {
 	struct builder b = { .l = l, .err = err };
-	uint32_t at[2][WAYS], pp = ptc_config_coords(&l->config, rank).pp;
+	uint32_t at[2][PTC_WAYS], pp = ptc_config_coords(&l->config, rank).pp;
 	struct ptc_region *v;
 	int rc = 0;
 
 	indices(l, rank, false, at[0]);
 	indices(l, rank, true, at[1]);
 	for (uint32_t item = 0; item < l->nitems && !rc; item++)
-		if (is_at(l, item, pp, at[1][PTC_AXIS_EP]))
+		if (ptc_regions_is_at(l, item, pp, at[1][PTC_AXIS_EP]))
 			rc = build_item(&b, item, at[is_expert(l->items[item].rule)]);
 	builder_done(&b);
 	if (rc) {
@@ -570,7 +622,7 @@ int ptc_regions_of_rank(const struct ptc_layout *l, uint32_t rank, struct ptc_ra
 
 /* ---- where items are ---- */
 
-/* Layer -> pipeline rank for all layers; *ret_stages is layer-indexed. */
+/* Layer -> stage of pp*vpp, for all layers. */
 static int map_stages(const struct ptc_config *c, int64_t layers, uint32_t *stages, struct ptc_error *err)
 {
 	uint32_t all = c->pp * PTC_MAX(c->vpp, 1u);
@@ -585,7 +637,7 @@ static int map_stages(const struct ptc_config *c, int64_t layers, uint32_t *stag
 		int64_t n = c->nstages ? c->stages[s] : layers / all + (s < layers % all);
 
 		while (n-- > 0)
-			stages[at++] = s % c->pp;
+			stages[at++] = s;
 	}
 	return 0;
 }
@@ -625,7 +677,7 @@ static int place_expert(struct ptc_layout *l, uint32_t item, const int64_t *expe
 	return 0;
 }
 
-/* Looks up every item's rule; items[].stage is the layer and .ep the expert until they are placed. experts counts, per
+/* Looks up every item's rule; items[].ep is the expert until it is placed. experts counts, per
  * rule. */
 static int find_rules(struct ptc_layout *l, int64_t *ret_layers, int64_t *experts, struct ptc_error *err)
 {
@@ -646,7 +698,7 @@ static int find_rules(struct ptc_layout *l, int64_t *ret_layers, int64_t *expert
 			return ptc_error_set(err, PTC_ELAYOUT, "tensor \"%s\": rule \"%s\" refuses to lay it out",
 					     ptc_item_name(l->spec, item, name, sizeof name), rules[f]->match);
 		l->items[item].rule = rules[f];
-		l->items[item].stage = layer < 0 ? 0 : (uint32_t)layer;
+		l->items[item].layer = layer < 0 ? 0 : (uint32_t)layer;
 		l->items[item].ep = expert < 0 ? 0 : (uint32_t)expert;
 		layers = PTC_MAX(layers, layer + 1);
 		if (expert >= 0)
@@ -671,8 +723,10 @@ static int place_items(struct ptc_layout *l, struct ptc_error *err)
 	for (uint32_t i = 0; i < l->nitems && !rc; i++) {
 		const struct ptc_rule *r = l->items[i].rule;
 
-		if (r && r->place == PTC_PLACE_LAYER)
-			l->items[i].stage = stages[l->items[i].stage];
+		if (r && r->place == PTC_PLACE_LAYER) {
+			l->items[i].chunk = stages[l->items[i].layer];
+			l->items[i].stage = l->items[i].chunk % l->config.pp;
+		}
 		if (r && r->expert)
 			rc = place_expert(l, i, experts, err);
 	}
@@ -700,39 +754,39 @@ static int by_key(const void *pa, const void *pb)
 }
 
 /* Which ways cut anything, for dense and for expert items. */
-static void find_ways(const struct ptc_layout *l, bool used[2][WAYS])
+static void find_ways(const struct ptc_layout *l, bool used[2][PTC_WAYS])
 {
 	for (uint32_t item = 0; item < l->nitems; item++) {
 		const struct ptc_rule *r = l->items[item].rule;
 
-		for (uint32_t way = PTC_AXIS_TP; way < WAYS; way++)
+		for (uint32_t way = PTC_AXIS_TP; way < PTC_WAYS; way++)
 			used[is_expert(r)][way] |= cuts(l, item, way);
 		used[1][PTC_AXIS_EP] |= r && r->expert;
 	}
 }
 
-static struct cell_key key_of(const struct ptc_layout *l, uint32_t rank, bool used[2][WAYS])
+static struct cell_key key_of(const struct ptc_layout *l, uint32_t rank, bool used[2][PTC_WAYS])
 {
-	uint32_t at[2][WAYS];
+	uint32_t at[2][PTC_WAYS];
 	struct cell_key k = { .rank = rank };
 
 	indices(l, rank, false, at[0]);
 	indices(l, rank, true, at[1]);
-	k.v[KEY_ZERO] = used[0][BY_ZERO] ? at[0][BY_ZERO] : 0;
+	k.v[KEY_ZERO] = used[0][PTC_BY_ZERO] ? at[0][PTC_BY_ZERO] : 0;
 	k.v[KEY_PP] = ptc_config_coords(&l->config, rank).pp;
 	k.v[KEY_TP] = at[0][PTC_AXIS_TP];
 	k.v[KEY_DP] = used[0][PTC_AXIS_DP] || used[1][PTC_AXIS_DP] ? at[0][PTC_AXIS_DP] : 0;
 	k.v[KEY_CP] = used[0][PTC_AXIS_CP] || used[1][PTC_AXIS_CP] ? at[0][PTC_AXIS_CP] : 0;
 	k.v[KEY_EP] = used[1][PTC_AXIS_EP] ? at[1][PTC_AXIS_EP] : 0;
 	k.v[KEY_ETP] = used[1][PTC_AXIS_ETP] ? at[1][PTC_AXIS_ETP] : 0;
-	k.v[KEY_EDP] = used[1][BY_ZERO] ? at[1][BY_ZERO] : 0;
+	k.v[KEY_EDP] = used[1][PTC_BY_ZERO] ? at[1][PTC_BY_ZERO] : 0;
 	return k;
 }
 
 static int make_cells(struct ptc_layout *l, struct ptc_error *err)
 {
 	struct cell_key *keys = ptc_calloc(l->world, sizeof *keys);
-	bool used[2][WAYS] = { { false } };
+	bool used[2][PTC_WAYS] = { { false } };
 
 	l->rank_cells = ptc_calloc(l->world, sizeof *l->rank_cells);
 	l->cell_ranks = ptc_calloc(l->world, sizeof *l->cell_ranks);
@@ -755,11 +809,24 @@ static int make_cells(struct ptc_layout *l, struct ptc_error *err)
 
 /* ---- parts: what ranks share ---- */
 
+/* Number of the part in the ways below `end`, the first fastest. */
+static uint32_t part_number(const struct ptc_layout *l, uint32_t item, const uint32_t at[PTC_WAYS], uint32_t end)
+{
+	uint32_t part = 0, step = 1;
+
+	for (uint32_t way = PTC_AXIS_TP; way < end; way++)
+		if (cuts(l, item, way)) {
+			part += step * (way == PTC_BY_PLACE ? place_index(l, item, at[way]) : at[way]);
+			step *= way == PTC_BY_PLACE ? places(l, item) : degree(l, l->items[item].rule, way);
+		}
+	return part;
+}
+
 uint32_t ptc_regions_nparts(const struct ptc_layout *l, uint32_t item)
 {
-	uint32_t n = 1;
+	uint32_t n = places(l, item);
 
-	for (uint32_t way = PTC_AXIS_TP; way < WAYS; way++)
+	for (uint32_t way = PTC_AXIS_TP; way <= PTC_BY_ZERO; way++)
 		if (cuts(l, item, way))
 			n *= degree(l, l->items[item].rule, way);
 	return n;
@@ -767,38 +834,45 @@ uint32_t ptc_regions_nparts(const struct ptc_layout *l, uint32_t item)
 
 bool ptc_regions_part(const struct ptc_layout *l, uint32_t item, uint32_t rank, uint32_t *ret_part)
 {
-	const struct ptc_rule *r = l->items[item].rule;
-	uint32_t at[WAYS], part = 0, step = 1;
+	uint32_t at[PTC_WAYS];
 
-	indices(l, rank, is_expert(r), at);
-	if (!is_at(l, item, ptc_config_coords(&l->config, rank).pp, at[PTC_AXIS_EP]))
+	indices(l, rank, is_expert(l->items[item].rule), at);
+	if (!ptc_regions_is_at(l, item, at[PTC_BY_PLACE], at[PTC_AXIS_EP]))
 		return false;
-	for (uint32_t way = PTC_AXIS_TP; way < WAYS; way++)
-		if (cuts(l, item, way)) {
-			part += step * at[way];
-			step *= degree(l, r, way);
-		}
-	*ret_part = part;
+	*ret_part = part_number(l, item, at, PTC_WAYS);
 	return true;
 }
 
-static void part_indices(const struct ptc_layout *l, uint32_t item, uint32_t part, uint32_t at[WAYS])
+uint32_t ptc_regions_flat_slot(const struct ptc_layout *l, uint32_t item, const uint32_t at[PTC_WAYS])
 {
-	memset(at, 0, WAYS * sizeof *at);
-	for (uint32_t way = PTC_AXIS_TP; way < WAYS; way++)
+	return part_number(l, item, at, PTC_BY_ZERO) * places(l, item) + place_index(l, item, at[PTC_BY_PLACE]);
+}
+
+uint32_t ptc_regions_flat_slots(const struct ptc_layout *l, uint32_t item)
+{
+	return ptc_regions_nparts(l, item) / degree(l, l->items[item].rule, PTC_BY_ZERO);
+}
+
+static void part_indices(const struct ptc_layout *l, uint32_t item, uint32_t part, uint32_t at[PTC_WAYS])
+{
+	const struct ptc_rule *r = l->items[item].rule;
+
+	memset(at, 0, PTC_WAYS * sizeof *at);
+	for (uint32_t way = PTC_AXIS_TP; way <= PTC_BY_ZERO; way++)
 		if (cuts(l, item, way)) {
-			uint32_t n = degree(l, l->items[item].rule, way);
+			uint32_t n = degree(l, r, way);
 
 			at[way] = part % n;
 			part /= n;
 		}
+	at[PTC_BY_PLACE] = r && r->place == PTC_PLACE_ENDS && part ? l->config.pp - 1 : part;
 }
 
 int ptc_regions_of_part(const struct ptc_layout *l, uint32_t item, uint32_t part, struct ptc_rank_layout *ret,
 			struct ptc_error *err)
 {
 	struct builder b = { .l = l, .err = err };
-	uint32_t at[WAYS];
+	uint32_t at[PTC_WAYS];
 	int rc;
 
 	part_indices(l, item, part, at);
@@ -820,7 +894,7 @@ void ptc_regions_key(const struct ptc_layout *l, uint32_t item, struct ptc_regio
 
 	*ret = (struct ptc_regions_key){
 		.rule = i->rule,
-		.form = shard_of(l, item, &dim),
+		.form = ptc_regions_in_buffer(l, item) ? (uint64_t)item << 8 : shard_of(l, item, &dim),
 		.where = (uint64_t)place << 60 | (uint64_t)(i->rule && i->rule->expert ? 1 + i->ep : 0) << 30 |
 			 (place == PTC_PLACE_LAYER ? i->stage : 0),
 	};
@@ -849,7 +923,7 @@ static bool every_part_counts(const struct ptc_layout *l, uint32_t item)
 static int check_items(const struct ptc_layout *l, struct ptc_error *err)
 {
 	struct builder b = { .l = l, .err = err };
-	uint32_t at[WAYS];
+	uint32_t at[PTC_WAYS];
 	int rc = 0;
 
 	for (uint32_t item = 0; item < l->nitems && !rc; item++) {
@@ -876,6 +950,8 @@ int ptc_regions_prepare(struct ptc_layout *l, struct ptc_error *err)
 		return ptc_error_set(err, PTC_ENOMEM, "layout: out of memory");
 	rc = place_items(l, err);
 	if (!rc)
+		rc = ptc_buffers_prepare(l, err);
+	if (!rc)
 		rc = check_items(l, err);
 	if (!rc)
 		rc = make_cells(l, err);
@@ -897,7 +973,7 @@ static int64_t left_over(const struct ptc_split *s, int64_t len, int64_t p, int6
 	return sum;
 }
 
-static void local_lengths(const struct ptc_layout *l, uint32_t item, const uint32_t at[WAYS], struct ptc_box *local)
+static void local_lengths(const struct ptc_layout *l, uint32_t item, const uint32_t at[PTC_WAYS], struct ptc_box *local)
 {
 	const struct ptc_rule *r = l->items[item].rule;
 	struct ptc_split zero = { .kind = PTC_SPLIT_CEIL };
@@ -908,7 +984,17 @@ static void local_lengths(const struct ptc_layout *l, uint32_t item, const uint3
 		local->ext[s->dim] = left_over(s, local->ext[s->dim], degree(l, r, s->axis), at[s->axis]);
 	}
 	if (shard_of(l, item, &zero.dim) == PTC_SHARD_DIM)
-		local->ext[zero.dim] = left_over(&zero, local->ext[zero.dim], degree(l, r, BY_ZERO), at[BY_ZERO]);
+		local->ext[zero.dim] =
+			left_over(&zero, local->ext[zero.dim], degree(l, r, PTC_BY_ZERO), at[PTC_BY_ZERO]);
+}
+
+int64_t ptc_regions_elements(const struct ptc_layout *l, uint32_t item, const uint32_t at[PTC_WAYS])
+{
+	const struct ptc_tensor *t = tensor_of(l, item);
+	struct ptc_box local = ptc_box_whole(t->ndim, t->shape);
+
+	local_lengths(l, item, at, &local);
+	return ptc_box_volume(&local);
 }
 
 bool ptc_regions_local_shape(const struct ptc_layout *l, uint32_t rank, uint32_t item, struct ptc_local_shape *ret)
@@ -916,15 +1002,15 @@ bool ptc_regions_local_shape(const struct ptc_layout *l, uint32_t rank, uint32_t
 	const struct ptc_rule *r = l->items[item].rule;
 	const struct ptc_tensor *t = tensor_of(l, item);
 	struct ptc_box local = ptc_box_whole(t->ndim, t->shape);
-	uint32_t at[WAYS];
+	uint32_t at[PTC_WAYS];
 	int64_t first, count;
 
 	indices(l, rank, is_expert(r), at);
-	if (!is_at(l, item, ptc_config_coords(&l->config, rank).pp, at[PTC_AXIS_EP]))
+	if (!ptc_regions_is_at(l, item, ptc_config_coords(&l->config, rank).pp, at[PTC_AXIS_EP]))
 		return false;
 	local_lengths(l, item, at, &local);
 	if (is_flat(l, item)) {
-		flat_range(ptc_box_volume(&local), degree(l, r, BY_ZERO), at[BY_ZERO], &first, &count);
+		flat_range(l, item, at, ptc_box_volume(&local), &first, &count);
 		local.ndim = 1;
 		local.ext[0] = count;
 	}

@@ -90,6 +90,9 @@ void ptc_spec_done(struct ptc_spec *spec)
 	for (size_t i = 0; spec->rules && i < spec->nrules; i++) {
 		ptc_rule_done(&spec->rules[i]);
 	}
+	for (size_t i = 0; spec->buffers.order && i < spec->buffers.norder; i++)
+		free_const(spec->buffers.order[i]);
+	free_const(spec->buffers.order);
 	free_const(spec->name);
 	ptc_free(spec->tensors);
 	ptc_free(spec->fields);

@@ -70,11 +70,14 @@ class Config:
         return self.table[rank]
 
     def stage_of_layer(self, layer, layers):
+        return self.chunk_of_layer(layer, layers) % self.n["pp"]
+
+    def chunk_of_layer(self, layer, layers):
         chunks = self.n["pp"] * self.vpp
         counts = self.stages or [layers // chunks + (s < layers % chunks) for s in range(chunks)]
         for chunk, count in enumerate(counts):
             if layer < count:
-                return chunk % self.n["pp"]
+                return chunk
             layer -= count
         raise ValueError(f"layer {layer} is on no stage")
 
@@ -237,12 +240,95 @@ def flat_range(size, ways, i):
     return min(size, i * piece), min(size, (i + 1) * piece)
 
 
-def local_tensor(a, rule, field, config, c):
-    """What a rank with coordinates c, whose stage and experts the tensor is on, holds of it."""
+def buffer_order(state, rules, buffers):
+    """Names in the order in which buffers hold them, each with its unit."""
+    def key(name):
+        rule, group = rule_for(rules, name), 0
+        unit = 1 + layer_of(rule, name) if buffers.get("unit") == "layer" and "{}" in rule.get("layer", "") else 0
+        natural = [int(x) if x.isdigit() else x for x in re.split("([0-9]+)", name)]
+        patterns = buffers.get("order", [])
+        for i, p in enumerate(patterns):
+            group += i > 0 and not ("{}" in p and "{}" in patterns[i - 1])
+            if fnmatch.fnmatchcase(name, p.replace("{}", "[0-9]*")):
+                return unit, group, pattern_number(p, name) if "{}" in p else 0, i, natural
+        return unit, len(patterns), 0, 0, natural
+    keys = sorted((key(n), n) for n in state.tensors["param"])
+    return [(n, k[0]) for k, n in (reversed(keys) if buffers.get("reverse") == "true" else keys)]
+
+
+def buffer_walk(sizes, buffers, bucket, ways):
+    """[(name, elements, unit, alone)] -> {name: [which of the `ways` ranks has it, for each element]}, by writing a bucket
+    out element by element."""
+    align, out, slots, last = buffers.get("align", 1), {}, [], None
+
+    def close():
+        nonlocal slots
+        pad = int(np.lcm(buffers.get("pad", 1), ways))
+        slots += [None] * (-len(slots) % pad)
+        for i, slot in enumerate(slots):
+            if slot:
+                out[slot[0]][slot[1]] = i * ways // len(slots)
+        slots = []
+    for name, count, unit, alone in sizes:
+        if slots and (alone or unit != last):
+            close()
+        slots += [None] * (-len(slots) % align)
+        last, out[name] = unit, [None] * count
+        slots += [(name, i) for i in range(count)]
+        if alone or (bucket and len(slots) >= bucket):
+            close()
+            last = None
+    close()
+    return out
+
+
+def buffer_shards(state, config, rules, buffers, rank):
+    """{(name, field): elements of the flattened local tensor that the rank has}."""
+    c, n, out = config.coords(rank), config.n, {}
+    layers, chunks = layer_count(state, rules), n["pp"] * config.vpp
+
+    def chunk_of(rule, name):
+        where = rule.get("layer")
+        if where is None:
+            return c["pp"]
+        ends = 0 if c["pp"] == 0 else chunks - 1
+        fixed = {"first": 0, "last": chunks - 1, "ends": ends}
+        return fixed[where] if where in fixed else config.chunk_of_layer(layer_of(rule, name), layers)
+    for field in state.tensors:
+        walks = {}
+        for name, unit in buffer_order(state, rules, buffers):
+            rule, t = rule_for(rules, name, field), state.tensors[field][name]
+            if "expert" in rule and not on_expert_rank(rule, name, c["ep"], config, expert_count(state, rules, rule)):
+                continue
+            if shard_of(rule, field, config, t.array.ndim) != "buffer" or not on_stage(rule, name, c["pp"], config, layers):
+                continue
+            kind = "expert" if is_expert(rule) else "dense"
+            alone = n["pp"] > 1 and rule.get("layer") == "ends"
+            size = cut(t.array, rule, config, c).size
+            dtype = state.tensors["param"][name].dtype
+            walks.setdefault((dtype, kind, chunk_of(rule, name)), []).append((name, size, unit, alone))
+        for (_, kind, chunk), sizes in walks.items():
+            bucket = buffers.get("bucket") if chunk == 0 or buffers.get("bucket_stages") != "first" else None
+            at, ways = c[kind]
+            for name, owners in buffer_walk(sizes, buffers, bucket, ways).items():
+                out[name, field] = [i for i, owner in enumerate(owners) if owner == at]
+    return out
+
+
+def cut(a, rule, config, c):
+    """What the rule's splits leave of a on a rank with coordinates c."""
     for split in splits_of(rule):
         ways, dim = config.n[split["axis"]], split["dim"]
         a = take(a, indices(a.shape[dim], split, c[split["axis"]], ways, config.experts), dim)
+    return a
+
+
+def local_tensor(a, rule, field, config, c):
+    """What a rank with coordinates c, whose stage and experts the tensor is on, holds of it."""
+    a = cut(a, rule, config, c)
     how, (at, ways) = shard_of(rule, field, config, a.ndim), c["expert" if is_expert(rule) else "dense"]
+    if how == "buffer": # a part of it, which only the whole buffer can tell
+        return a
     if how == "flat":
         lo, hi = flat_range(a.size, ways, at)
         return a.reshape(-1)[lo:hi]
@@ -252,7 +338,7 @@ def local_tensor(a, rule, field, config, c):
     return a
 
 
-def rank_tensors(state, config, rules, rank, memo=None, empty=False):
+def rank_tensors(state, config, rules, rank, memo=None, empty=False, buffers=None):
     """{field: {name: array}} of what a rank holds; arrays without elements are left out unless empty. memo, a dict that
     the caller keeps for one state, rules and configuration, spares equal work for ranks that hold the same."""
     c, memo = config.coords(rank), {} if memo is None else memo
@@ -262,6 +348,7 @@ def rank_tensors(state, config, rules, rank, memo=None, empty=False):
         if config.stages and sum(config.stages) != memo["layers"]:
             raise ValueError(f"stages {config.stages} for {memo['layers']} layers")
     out = {field: {} for field in state.tensors}
+    shards = buffer_shards(state, config, rules, buffers or {}, rank) if config.zero and config.shard == "buffer" else {}
     for name, field in items(state):
         rule = rule_for(rules, name, field)
         if "expert" in rule and id(rule) not in memo["experts"]:
@@ -272,8 +359,9 @@ def rank_tensors(state, config, rules, rank, memo=None, empty=False):
         key = (name, field, c["dense"], c["expert"], *(c[s["axis"]] for s in splits_of(rule)))
         if key not in memo:
             memo[key] = local_tensor(state.tensors[field][name].array, rule, field, config, c)
-        if memo[key].size or empty:
-            out[field][name] = memo[key]
+        a = memo[key].reshape(-1)[shards[name, field]] if (name, field) in shards else memo[key]
+        if a.size or empty:
+            out[field][name] = a
     return out
 
 

@@ -17,8 +17,8 @@ from harness import LONG, SANITIZED
 RULES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "deploy", "rules")
 
 
-def spec_of(state, rules):
-    return {"version": 1, "name": "layout", "rules": rules, "fields": {f: {"dtype": d} for f, d in state.fields.items()},
+def spec_of(state, rules, buffers=None):
+    return {"version": 1, "name": "layout", "rules": rules, **({"buffers": buffers} if buffers else {}), "fields": {f: {"dtype": d} for f, d in state.fields.items()},
             "tensors": [{"name": n, "dtype": t.dtype, "shape": list(t.shape)} for n, t in state.tensors["param"].items()]}
 
 
@@ -73,12 +73,12 @@ def numbered(state):
     return out
 
 
-def expected(state, rules, config):
+def expected(state, rules, config, buffers=None):
     """As Dump.layout: padding -1. A ValueError where the rules do not fit."""
     out, memo = {}, {}
     order = [(n, f) for n in sorted(state.tensors["param"], key=str.encode) for f in ("param", *sorted(state.fields))]
     for rank in range(config.world):
-        held = oracle.rank_tensors(state, config, rules, rank, memo, empty=True)
+        held = oracle.rank_tensors(state, config, rules, rank, memo, empty=True, buffers=buffers)
         for item, (name, field) in enumerate(order):
             if name in held[field]:
                 out[rank, item] = held[field][name] - 1
@@ -119,11 +119,12 @@ class Layout(harness.Case):
             for i in range(cases):
                 rng = random.Random(f"{self.seed} {i}")
                 state, rules = random_job(rng)
-                spec, layouts = spec_of(state, rules), []
+                buffers = random_buffers(rng)
+                spec, layouts = spec_of(state, rules, buffers), []
                 for config in (random_config(rng, state), random_config(rng, state)):
                     what = f"case {i}: {config} {json.dumps(spec)}"
                     try:
-                        want = expected(state, rules, config)
+                        want = expected(state, rules, config, buffers)
                     except ValueError:
                         want = None
                     got = dump.layout(spec, config)
@@ -242,15 +243,25 @@ def random_job(rng):
                 rule["expert"] = {"match": "*.e{}.w", "order": rng.sample(range(count), count)}
             names = [f"{name}.e{e}.w" for e in range(count)]
         rules.append(rule)
+        dtype = rng.choice(("F32", "F32", "BF16"))
         for n in names:
             for field in s.tensors:
                 count = int(np.prod(shape, dtype=np.int64))
-                s.tensors[field][n] = states.Tensor("F32", shape, np.arange(1, count + 1).reshape(shape))
+                s.tensors[field][n] = states.Tensor(dtype if field == "param" else "F32", shape, np.arange(1, count + 1).reshape(shape))
     if s.fields and rng.random() < 0.2:
         rules.insert(0, {"match": "*", "fields": ["m"]})
     if rng.random() < 0.2:
         rules.pop()
     return s, rules or [{"match": "none"}]
+
+
+def random_buffers(rng):
+    if rng.random() < 0.3:
+        return None
+    sorts = {"order": lambda: rng.choice((["x*", "h.{}.1", "h.{}.*"], ["*2"], ["h.{}.0", "x?", "h.{}.2*"])),
+             "reverse": lambda: "true", "unit": lambda: "layer", "align": lambda: rng.choice((2, 3, 8)),
+             "pad": lambda: rng.choice((2, 4, 6)), "bucket": lambda: rng.choice((1, 10, 60)), "bucket_stages": lambda: "first"}
+    return {key: make() for key, make in sorts.items() if rng.random() < 0.4} or None
 
 
 def random_config(rng, state, devices=8):
@@ -267,7 +278,7 @@ def random_config(rng, state, devices=8):
         n["vpp"] = rng.choice((1, 2, 3))
     n["zero"] = rng.randrange(4)
     if n["zero"]:
-        n["shard"] = rng.choice(("flat", "dim0"))
+        n["shard"] = rng.choice(("flat", "dim0", "buffer"))
         groups = [n["dp"] * n["cp"]] + ([stage // (n["ep"] * n["etp"])] if n["ep"] * n["etp"] > 1 else [])
         n["replicas"] = rng.choice([r for r in (1, 1, 2, 3) if all(g % r == 0 for g in groups)])
     layers = max([int(name.split(".")[1]) + 1 for name in state.tensors["param"] if name.startswith("h.")], default=0)
