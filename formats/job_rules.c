@@ -18,7 +18,7 @@
 
 #define RULES_FILE_MAX (1u << 20) /* a rule set is a few KiB */
 
-static const char *const set_keys[] = { "version", "rules", "buffers" };
+static const char *const set_keys[] = { "version", "parameters", "rules", "buffers" };
 static const char *const rule_keys[] = { "match", "split", "layer", "expert", "shard", "fields", "state" };
 static const char *const override_keys[] = { "split", "layer", "expert", "shard", "state" };
 static const char *const config_keys[] = { "tp",           "pp",   "dp",       "cp",     "ep",
@@ -238,7 +238,32 @@ static char *find_rules(const char *rules_path, const char *name)
 
 static int decode_rule_list(struct ptc_job_decoder *d, const struct ptc_doc_node *node);
 
-static int decode_rule_text(struct ptc_job_decoder *d, const char *what, const char *data, size_t len)
+/* The rule set's parameters, with the values that `use` gives. */
+static int decode_parameters(struct ptc_job_decoder *d, const struct ptc_doc *set, const struct ptc_doc_node *map,
+			     const struct ptc_doc_node *use)
+{
+	const char *known[PTC_MAX_PARAMETERS + 1] = { "use" };
+	size_t n = 0;
+
+	if (map && (map->kind != PTC_DOC_MAP || map->n > PTC_MAX_PARAMETERS))
+		return ptc_doc_error(set, map, d->err, PTC_EINVAL, "parameters must be a map of at most %d numbers",
+				     PTC_MAX_PARAMETERS);
+	for (const struct ptc_doc_node *p = map ? map->first : NULL; p; p = p->next) {
+		const struct ptc_doc_node *given = use->kind == PTC_DOC_MAP ? ptc_doc_get(use, p->key) : NULL;
+		int rc = ptc_doc_int(given ? d->doc : set, given ? given : p, p->key, 1, INT64_MAX,
+				     &d->parameters[n].value, d->err);
+
+		if (rc)
+			return rc;
+		d->parameters[n++].name = p->key;
+		known[n] = p->key;
+	}
+	d->nparameters = n;
+	return use->kind != PTC_DOC_MAP ? 0 : ptc_doc_check_map(d->doc, use, "a rule set's use", known, n + 1, d->err);
+}
+
+static int decode_rule_text(struct ptc_job_decoder *d, const struct ptc_doc_node *use, const char *what,
+			    const char *data, size_t len)
 {
 	const char *const path = d->rules_path;
 	const struct ptc_doc *outer = d->doc;
@@ -249,9 +274,11 @@ static int decode_rule_text(struct ptc_job_decoder *d, const char *what, const c
 
 	if (rc)
 		return rc;
+	rc = ptc_doc_check_map(&doc, doc.root, "a rule set", set_keys, PTC_ARRAY_LEN(set_keys), d->err);
+	if (!rc)
+		rc = decode_parameters(d, &doc, ptc_doc_get(doc.root, "parameters"), use);
 	d->doc = &doc;
 	d->rules_path = NULL; /* a rule set names no other */
-	rc = ptc_doc_check_map(&doc, doc.root, "a rule set", set_keys, PTC_ARRAY_LEN(set_keys), d->err);
 	version = ptc_doc_get(doc.root, "version");
 	rules = ptc_doc_get(doc.root, "rules");
 	if (!rc && (!version || !rules))
@@ -267,17 +294,18 @@ static int decode_rule_text(struct ptc_job_decoder *d, const char *what, const c
 		rc = ptc_job_decode_buffers(d, ptc_doc_get(doc.root, "buffers"));
 	d->doc = outer;
 	d->rules_path = path;
+	d->nparameters = 0;
 	ptc_doc_done(&doc);
 	return rc;
 }
 
-static int decode_rule_file(struct ptc_job_decoder *d, const char *path)
+static int decode_rule_file(struct ptc_job_decoder *d, const struct ptc_doc_node *use, const char *path)
 {
 	ptc_auto_free char *data = NULL;
 	size_t len = 0;
 	int rc = ptc_sys_read_file(path, RULES_FILE_MAX, &data, &len, d->err);
 
-	return rc ? rc : decode_rule_text(d, path, data, len);
+	return rc ? rc : decode_rule_text(d, use, path, data, len);
 }
 
 static int no_rule_set(struct ptc_job_decoder *d, const struct ptc_doc_node *node)
@@ -294,26 +322,36 @@ static int no_rule_set(struct ptc_job_decoder *d, const struct ptc_doc_node *nod
 			     near ? near : "", near ? "\"?" : "");
 }
 
-/* By name: a file on the path, else one that is built in. */
-static int decode_rule_set(struct ptc_job_decoder *d, const struct ptc_doc_node *node)
+/* By name, or {use: name, and its parameters}: a file on the path, else one that is built in. */
+static int decode_rule_set(struct ptc_job_decoder *d, const struct ptc_doc_node *use)
 {
+	const struct ptc_doc_node *node = use->kind == PTC_DOC_MAP ? ptc_doc_get(use, "use") : use;
 	ptc_auto_free char *path = NULL;
+	const char *name = NULL;
 	int rc;
 
 	if (!d->rules_path)
 		return ptc_doc_error(d->doc, node, d->err, PTC_EINVAL, "rules must be a list here, not a name");
-	rc = ptc_name_check_rules(node->text, d->err);
+	rc = ptc_doc_text(d->doc, node, "use", &name, d->err);
+	if (rc)
+		return rc;
+	rc = ptc_name_check_rules(name, d->err);
 	if (rc) {
 		ptc_error_wrap(d->err, "%s:%" PRIu32, d->doc->what, node->line);
 		return rc;
 	}
-	path = find_rules(d->rules_path, node->text);
+	path = find_rules(d->rules_path, name);
 	if (path)
-		return decode_rule_file(d, path);
+		return decode_rule_file(d, use, path);
 	for (const struct ptc_rule_set *s = ptc_rule_sets; s->name; s++)
-		if (!strcmp(s->name, node->text))
-			return decode_rule_text(d, s->name, s->text, strlen(s->text));
+		if (!strcmp(s->name, name))
+			return decode_rule_text(d, use, s->name, s->text, strlen(s->text));
 	return no_rule_set(d, node);
+}
+
+static bool names_set(const struct ptc_doc_node *n)
+{
+	return n->kind == PTC_DOC_TEXT || (n->kind == PTC_DOC_MAP && ptc_doc_get(n, "use"));
 }
 
 /* A rule set's name, or a rule. */
@@ -322,7 +360,7 @@ static int decode_list_entry(struct ptc_job_decoder *d, const struct ptc_doc_nod
 	struct ptc_rule rule = { 0 }, *place = NULL;
 	int rc;
 
-	if (n->kind == PTC_DOC_TEXT)
+	if (names_set(n))
 		return decode_rule_set(d, n);
 	rc = decode_rule_into(d, n, &rule);
 	if (!rc)
@@ -348,7 +386,7 @@ static int decode_rule_list(struct ptc_job_decoder *d, const struct ptc_doc_node
 
 int ptc_job_decode_rules(struct ptc_job_decoder *d, const struct ptc_doc_node *node)
 {
-	return node->kind == PTC_DOC_TEXT ? decode_rule_set(d, node) : decode_rule_list(d, node);
+	return names_set(node) ? decode_rule_set(d, node) : decode_rule_list(d, node);
 }
 
 /* gpus */

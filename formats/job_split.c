@@ -67,12 +67,26 @@ static int decode_blocks(struct ptc_job_decoder *d, const struct ptc_doc_node *n
 	return decode_numbers(d, node, "blocks", MAX_BLOCKS, 1, &s->blocks, &s->nblocks);
 }
 
+/* "$head": of the rule set that the node is in. */
+static int parameter(struct ptc_job_decoder *d, const struct ptc_doc_node *node, int64_t *value)
+{
+	for (size_t i = 0; i < d->nparameters; i++)
+		if (!strcmp(d->parameters[i].name, node->text + 1)) {
+			*value = d->parameters[i].value;
+			return 0;
+		}
+	return ptc_doc_error(d->doc, node, d->err, PTC_EINVAL, "\"%.64s\" is not a parameter of this rule set",
+			     node->text);
+}
+
 /* An optional whole number; *value stays where the key is absent. */
 static int optional_int(struct ptc_job_decoder *d, const struct ptc_doc_node *map, const char *key, int64_t min,
 			int64_t max, int64_t *value)
 {
 	const struct ptc_doc_node *node = ptc_doc_get(map, key);
 
+	if (node && node->kind == PTC_DOC_TEXT && node->text[0] == '$')
+		return parameter(d, node, value);
 	return node ? ptc_doc_int(d->doc, node, key, min, max, value, d->err) : 0;
 }
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# Writes OUT, a C file with the text of each of FILES under its name (formats/job_decode.h). One string literal per line:
+# Writes OUT, a C file with the text of each of FILES under its name (formats/job.h). One string literal per line:
 # C promises 4095 characters in one only after joining, and compilers take far more.
 set(body "")
 foreach(file IN LISTS FILES)
@@ -11,7 +11,7 @@ foreach(file IN LISTS FILES)
 	string(APPEND body "\t{ \"${name}\",\n\t  \"${text}\" },\n")
 endforeach()
 file(WRITE ${OUT} "/* Made by formats/rule_sets.cmake from deploy/rules. */
-#include \"formats/job_decode.h\"
+#include \"formats/job.h\"
 
 #pragma GCC diagnostic ignored \"-Woverlength-strings\"
 

@@ -153,6 +153,23 @@ class Layout(harness.Case):
         for at, a in held.items():
             self.assertTrue(np.array_equal(a, first[at]), f"{what}: {at} differs after there and back")
 
+    def test_distributed_optimizer(self):
+        """The worked example of docs/layout.md: Megatron's buffer of three parameters on two ranks."""
+        state = states.State({})
+        for name, count in (("a", 100), ("b", 30), ("c", 170)):
+            state.tensors["param"][name] = states.Tensor("F32", (count,), np.arange(1, count + 1))
+        rules = [{"match": "*"}]
+        with Dump() as dump:
+            got = dump.layout(spec_of(state, rules, {"reverse": "true", "align": 64, "pad": 128}), "dp=2,zero=3,shard=buffer")
+            small = dump.layout(spec_of(state, rules, {"reverse": "true", "align": 64, "pad": 128, "bucket": 150}),
+                                "dp=2,zero=3,shard=buffer")
+        # c at 0, b at 192, a at 256, the end at 356 padded to 384: ranges of 192
+        self.assertEqual([[got[r, i].tolist() for i in range(3)] for r in range(2)],
+                         [[[], [], list(range(170))], [list(range(100)), list(range(30)), []]])
+        # c fills a bucket of 256, ranges of 128; b at 0 and a at 64 are one of 256 again
+        self.assertEqual([[small[r, i].tolist() for i in range(3)] for r in range(2)],
+                         [[list(range(64)), list(range(30)), list(range(128))], [list(range(64, 100)), [], list(range(128, 170))]])
+
     def test_refusals(self):
         """What does not divide is refused with tensor and sizes in the message."""
         s = states.State({"exp_avg": "F32"})

@@ -56,6 +56,9 @@ static int run(struct ctl *c, struct ptc_error *err)
 	puts("\t\tif [ \"$COMP_CWORD\" -eq 2 ]; then COMPREPLY=($(compgen -W \"create delete list\" -- \"$cur\")); "
 	     "return; fi");
 	puts("\t\tverb=\"job ${COMP_WORDS[2]}\"\n\tfi");
+	puts("\tif [ \"$verb\" = rules ]; then");
+	puts("\t\tif [ \"$COMP_CWORD\" -eq 2 ]; then COMPREPLY=($(compgen -W \"lint show\" -- \"$cur\")); return; fi");
+	puts("\t\tverb=\"rules ${COMP_WORDS[2]}\"\n\tfi");
 	printf("\tglobals=\"");
 	put_option_words(ctl_globals, ctl_nglobals);
 	puts("\"\n\tcase $verb in");
