@@ -356,6 +356,14 @@ class Offline(harness.Case):
                 doc = json.loads(self.ctl(*plan, *args, "--format", "json"))
                 self.assertEqual(used, {r["node"] for r in doc["to"]["ranks"]}, args)
                 self.assertEqual(([], 0), (doc["moves"], doc["totals"]["between_nodes"]))
+            for shape, dtype, words in (([8, 4], "F32", None), ([8, 5], "F32", '"w" is F32 [8, 4] in the old state, F32 [8, 5]'),
+                                        ([8, 4], "BF16", "BF16 [8, 4] in the new"), (None, "F32", '"w" is not in the new state')):
+                with open(os.path.join(directory, "after.yaml"), "w", encoding="utf-8") as f:
+                    json.dump({"version": 1, "name": "j", "rules": [{"match": "none"}], "tensors": [
+                        {"name": "w" if shape else "x", "dtype": dtype, "shape": shape or [8, 4]}]}, f)
+                got = self.ctl(*plan, "--to-file", os.path.join(directory, "after.yaml"), "--format", "json", fails=words)
+                if words is None: # replicated now
+                    self.assertEqual((4 * 64, 4 * 64), (json.loads(got)["totals"]["kept"], json.loads(got)["totals"]["within_node"]))
             self.ctl(*plan, "--failed", "0,1,2,3", fails="devices")
             self.ctl(*plan, "--failed", "0,1,2", fails="4 ranks need 4 devices, there are 2")
             self.ctl(*plan, "--pin", "0,1,2", fails="3 nodes are pinned")
