@@ -105,7 +105,7 @@ class Layout(harness.Case):
             for heads, tps in states.VARIANTS:
                 s = numbered(states.random_state(rng, heads, tiny=20))
                 rules = states.rules(heads)
-                for _ in range(300 if LONG else 10 if SANITIZED else 25):
+                for _ in range(300 if LONG else 5 if SANITIZED else 10):
                     config = oracle.random_config(rng, 24, tps)
                     self.check(dump.layout(spec_of(s, rules), config), expected(s, rules, config), str(config))
                     ranks += config.world

@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: Apache-2.0
+"""reshard/'s plans and placements against the oracle's layouts, element by element, for random jobs with rules of every
+sort; needs no daemon. What an element costs is written out here, from the sets of elements that ranks hold; no box is."""
+import itertools
+import json
+import random
+import subprocess
+import unittest
+
+import harness
+import numpy as np
+from harness import LONG, SANITIZED
+from test_layout import expected, random_buffers, random_config, random_job, spec_of
+
+BETWEEN, WITHIN, FORWARD, KEEP = range(4)
+SIZES = {"F32": 4, "BF16": 2} # what random_job makes
+
+
+class Dump:
+    def __init__(self):
+        self.process = subprocess.Popen([harness.binary("tests/plan-dump")], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                        text=True)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.stdin.close()
+        self.process.stdout.close()
+        if self.process.wait():
+            raise RuntimeError("plan-dump failed")
+
+    def plan(self, spec, case):
+        flat = lambda devices: " ".join([str(len(devices)), *(f"{n} {d}" for n, d in devices)])
+        bits = lambda v: "".join(str(int(x)) for x in v) or "-"
+        self.process.stdin.write(f"spec {json.dumps(spec)}\nplan {case.old} {case.new} {case.nodes} {flat(case.was)} "
+                                 f"{flat(case.may)} {bits(case.usable)} {bits(case.pinned)} {bits(case.racks)}\n")
+        self.process.stdin.flush()
+        return json.loads(self.process.stdout.readline())
+
+
+class Case:
+    """A switch: two configurations, where the old ranks are, and what may be used."""
+
+    def __init__(self, rng, state, constrained):
+        self.old, self.new = random_config(rng, state), random_config(rng, state)
+        need = max(self.old.world, self.new.world)
+        while True:
+            self.nodes, self.per_node = rng.randint(1, 5), rng.randint(1, 4)
+            if need <= self.nodes * self.per_node:
+                break
+        places = list(itertools.product(range(self.nodes), range(self.per_node)))
+        self.was = rng.sample(places, self.old.world)
+        self.usable, self.pinned, self.racks = [True] * self.nodes, [False] * self.nodes, []
+        if constrained:
+            self.usable = [rng.random() > 0.1 for _ in range(self.nodes)]
+            self.pinned = [rng.random() < 0.2 for _ in range(self.nodes)]
+            self.racks = [rng.randrange(2) for _ in range(self.nodes)] if rng.random() < 0.5 else []
+            drained = [rng.random() < 0.1 for _ in range(self.nodes)]
+            places = [p for p in places if self.usable[p[0]] and not drained[p[0]] and rng.random() < 0.95]
+        self.may = places
+
+
+class Sets:
+    """What ranks and nodes hold, as sets of (item, element) in one long array of booleans."""
+
+    def __init__(self, state, layout, world):
+        order = [(n, f) for n in sorted(state.tensors["param"], key=str.encode) for f in ("param", *sorted(state.fields))]
+        self.shapes = [state.tensors[f][n].shape for n, f in order]
+        dtypes = [state.tensors["param"][n].dtype if f == "param" or state.fields[f] == "same" else state.fields[f]
+                  for n, f in order]
+        sizes = [int(np.prod(s, dtype=np.int64)) for s in self.shapes]
+        self.at = np.concatenate([[0], np.cumsum(sizes)]).astype(int)
+        self.bytes = np.repeat([SIZES[d] for d in dtypes], sizes)
+        self.numbers = [np.arange(a, b).reshape(s) for a, b, s in zip(self.at, self.at[1:], self.shapes)]
+        self.rank = np.zeros((world, self.at[-1]), dtype=bool)
+        for (rank, item), elements in layout.items():
+            self.rank[rank, self.at[item] + elements[elements >= 0]] = True
+
+    def box(self, item, off, ext):
+        return self.numbers[item][tuple(slice(o, o + e) for o, e in zip(off, ext))].ravel()
+
+
+def on_nodes(sets, devices, nodes):
+    held = np.zeros((nodes, sets.rank.shape[1]), dtype=bool)
+    for rank, (node, _) in enumerate(devices):
+        held[node] |= sets.rank[rank]
+    return held
+
+
+class Plan(harness.Case):
+    def check_moves(self, case, old, new, got, what):
+        """Each rank gets and keeps just what it needs, once, from somebody who has it; totals are what moves add up to."""
+        now = [tuple(d) for d in got["now"]]
+        had = on_nodes(old, case.was, case.nodes) & np.array(case.usable)[:, None]
+        need = on_nodes(new, now, case.nodes)
+        old_at = {d: r for r, d in enumerate(case.was)}
+        count = np.zeros(new.rank.shape, dtype=int)
+        entered = np.zeros((len(now), new.rank.shape[1]), dtype=bool)
+        nodes = np.zeros((case.nodes, 3), dtype=int)
+        kept = within = 0
+        for kind, item, src_node, src, dst, off, ext in sorted(got["moves"], key=lambda m: m[0]): # FORWARD after BETWEEN
+            box, node = new.box(item, off, ext), now[dst][0]
+            count[dst, box] += 1
+            size = int(new.bytes[box].sum())
+            if kind == BETWEEN:
+                self.assertTrue(src_node != node and case.usable[src_node] and case.was[src][0] == src_node, what)
+                self.assertTrue(old.rank[src, box].all() and not had[node, box].any(), what)
+                entered[dst, box] = True
+                nodes[node, 0] += size
+                nodes[src_node, 1] += size
+                continue
+            self.assertEqual(src_node, node, what)
+            if kind == KEEP:
+                self.assertTrue(case.usable[node] and old_at.get(now[dst]) == src and old.rank[src, box].all(), what)
+                kept += size
+                continue
+            within += size
+            nodes[node, 2] += size
+            if kind == WITHIN:
+                self.assertTrue(case.usable[node] and case.was[src][0] == node and old.rank[src, box].all(), what)
+                self.assertNotEqual(case.was[src], now[dst], what)
+            else:
+                self.assertTrue(now[src][0] == node and src != dst and entered[src, box].all(), what)
+            here = old_at.get(now[dst])
+            if here is not None and case.usable[node]: # what the device has does not come from elsewhere
+                self.assertFalse(old.rank[here, box].any(), what)
+        self.assertTrue((count == new.rank).all(), f"{what}: a rank gets too little, too much, or something twice")
+        missing = need & ~had
+        self.assertEqual(got["totals"], [kept, int(((need & had) @ new.bytes).sum()), within, int((missing @ new.bytes).sum())], what)
+        self.assertEqual([n[:3] for n in got["nodes"]], nodes.tolist(), what)
+        self.assertEqual([n[3] for n in got["nodes"]], ((had | missing) @ new.bytes).tolist(), what)
+        self.assertEqual(nodes[:, 0].tolist(), (missing @ new.bytes).tolist(), what)
+
+    def blocks(self, case):
+        """Blocks of ranks that stay on one node, by TP group, and how many each node takes."""
+        room = [sum(n == node for n, _ in case.may) for node in range(case.nodes)]
+        size = next(d for d in range(case.new.n["tp"], 0, -1)
+                    if case.new.n["tp"] % d == 0 and sum(r // d * d for r in room) >= case.new.world)
+        groups = {}
+        for rank in range(case.new.world):
+            k = case.new.coords(rank)
+            groups.setdefault((k["pp"], k["dp"], k["cp"]), {})[k["tp"]] = rank
+        return [[[g[t] for t in range(i, i + size)] for i in range(0, case.new.n["tp"], size)] for g in groups.values()], \
+            [r // size for r in room]
+
+    def admissible(self, case, groups, slots, where):
+        """where: node per block."""
+        if any(where.count(n) > slots[n] for n in set(where)):
+            return False
+        if any(p and n not in where for n, p in enumerate(case.pinned)):
+            return False
+        width = len(groups[0])
+        if not case.racks or width == 1:
+            return True
+        return all(len({case.racks[n] for n in where[i:i + width]}) == 1 for i in range(0, len(where), width))
+
+    def cheapest(self, case, old, new, groups, slots):
+        """Bytes that enter nodes at least, over every admissible way; None: there is none."""
+        had = on_nodes(old, case.was, case.nodes) & np.array(case.usable)[:, None]
+        blocks = [b for g in groups for b in g]
+        need = [np.logical_or.reduce([new.rank[r] for r in b]) for b in blocks]
+        memo, best = {}, None
+
+        def cost(node, on):
+            if (node, on) not in memo:
+                memo[node, on] = int((np.logical_or.reduce([need[b] for b in on]) & ~had[node]) @ new.bytes) if on else 0
+            return memo[node, on]
+
+        for where in itertools.product([n for n in range(case.nodes) if slots[n]], repeat=len(blocks)):
+            if self.admissible(case, groups, slots, where):
+                total = sum(cost(n, tuple(b for b, w in enumerate(where) if w == n)) for n in set(where))
+                best = total if best is None else min(best, total)
+        return best
+
+    def check_place(self, case, old, new, got, what):
+        groups, slots = self.blocks(case)
+        nblocks, choices = sum(map(len, groups)), sum(s > 0 for s in slots)
+        if choices**nblocks > 5000:
+            return 0
+        best = self.cheapest(case, old, new, groups, slots)
+        if best is None:
+            self.assertIn("error", got, what)
+            return 1
+        self.assertIn("now", got, what)
+        where = [got["now"][b[0]][0] for g in groups for b in g]
+        for block in (b for g in groups for b in g):
+            self.assertEqual(len({got["now"][r][0] for r in block}), 1, what)
+        self.assertTrue(self.admissible(case, groups, slots, tuple(where)), what)
+        cost = got["totals"][3] if "totals" in got else None
+        if cost is not None:
+            self.assertTrue(cost - got["gap"] <= best <= cost, f"{what}: {cost} with gap {got['gap']}, the best is {best}")
+            if nblocks <= 8:
+                self.assertEqual((cost, got["gap"]), (best, 0), what)
+        return 1
+
+    def one(self, dump, i, constrained):
+        rng = random.Random(f"{self.seed} plan {i}")
+        state, rules = random_job(rng)
+        buffers = random_buffers(rng)
+        case = Case(rng, state, constrained)
+        spec = spec_of(state, rules, buffers)
+        what = f"case {i}: {case.old} {case.new} {vars(case)} {json.dumps(spec)}"
+        try:
+            layouts = [expected(state, rules, c, buffers) for c in (case.old, case.new)]
+        except ValueError:
+            layouts = None
+        got = dump.plan(spec, case)
+        if layouts is None:
+            self.assertIn("error", got, what)
+            return "refused"
+        if len(case.may) < case.new.world:
+            self.assertIn(f"{case.new.world} devices", got.get("error", ""), what)
+            return "refused"
+        old, new = Sets(state, layouts[0], case.old.world), Sets(state, layouts[1], case.new.world)
+        had = on_nodes(old, case.was, case.nodes) & np.array(case.usable)[:, None]
+        if "error" in got and "no usable node" in got["error"]:
+            self.assertFalse((~new.rank.any(0) | had.any(0)).all(), f"{what}: nothing is lost")
+            return "lost"
+        if "error" in got:
+            self.assertTrue("pinned" in got["error"] or "racks" in got["error"], f"{what}: {got}")
+            return "refused"
+        self.check_moves(case, old, new, got, what)
+        return "compared" if self.check_place(case, old, new, got, what) else "planned"
+
+    def many(self, cases, constrained):
+        seen = {}
+        with Dump() as dump:
+            for i in range(cases):
+                result = self.one(dump, i * 2 + constrained, constrained)
+                seen[result] = seen.get(result, 0) + 1
+        print(f"{cases} cases: {seen}")
+        self.assertGreater(seen.get("compared", 0), cases // 10)
+
+    def test_random(self):
+        self.many(500000 if LONG else 300 if SANITIZED else 2000, False)
+
+    def test_constraints(self):
+        """Lost and drained nodes, failed devices, pins and racks."""
+        self.many(500000 if LONG else 300 if SANITIZED else 2000, True)
+
+
+if __name__ == "__main__":
+    unittest.main()
