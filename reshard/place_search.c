@@ -157,6 +157,8 @@ static void add_gains(const struct ptc_placer *p, const struct columns *c, uint3
 		for (size_t k = c->device_first[class]; k < c->device_first[class + 1]; k++) {
 			uint32_t d = c->device_list[k];
 
+			if (c->column_of[d] == UINT32_MAX) /* of a node too small for a block */
+				continue;
 			if (!c->gain[d])
 				c->touched[n++] = d;
 			c->gain[d] += p->bytes[class];

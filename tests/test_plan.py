@@ -3,9 +3,12 @@
 sort; needs no daemon. What an element costs is written out here, from the sets of elements that ranks hold; no box is."""
 import itertools
 import json
+import os
 import random
 import subprocess
+import tempfile
 import unittest
+import xml.etree.ElementTree
 
 import harness
 import numpy as np
@@ -233,11 +236,142 @@ class Plan(harness.Case):
         self.assertGreater(seen.get("compared", 0), cases // 10)
 
     def test_random(self):
-        self.many(500000 if LONG else 300 if SANITIZED else 2000, False)
+        self.many(500000 if LONG else 200 if SANITIZED else 1500, False)
 
     def test_constraints(self):
         """Lost and drained nodes, failed devices, pins and racks."""
-        self.many(500000 if LONG else 300 if SANITIZED else 2000, True)
+        self.many(500000 if LONG else 200 if SANITIZED else 1500, True)
+
+
+class Offline(harness.Case):
+    """ptcctl layout and plan -f, on job files, without a daemon."""
+
+    def ctl(self, *args, fails=None):
+        r = subprocess.run([harness.binary("client/ptcctl"), *args], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                           stderr=subprocess.PIPE, text=True, check=False, env={"PTC_SOCKET": "/nonexistent"})
+        if (r.returncode != 0) != (fails is not None) or (fails and fails not in r.stderr):
+            self.fail(f"ptcctl {' '.join(args)}: exit {r.returncode}, {r.stderr}")
+        return r.stdout
+
+    def job(self, directory, spec):
+        path = os.path.join(directory, "job.yaml") # JSON is YAML
+        with open(path, "w", encoding="utf-8") as f:
+            json.dump(spec, f)
+        return path
+
+    def items(self, state):
+        return {(n, f): i for i, (n, f) in enumerate(
+            (n, f) for n in sorted(state.tensors["param"], key=str.encode) for f in ("param", *sorted(state.fields)))}
+
+    def check_layout(self, state, config, layout, doc):
+        self.assertEqual((1, config.world, "-".join(config.order)), (doc["version"], len(doc["ranks"]), doc["rank_order"]))
+        numbers = self.items(state)
+        for rank, r in enumerate(doc["ranks"]):
+            self.assertEqual((rank, rank // 3, rank % 3), (r["rank"], r["node"], r["device"]))
+            self.assertEqual({a: int(config.coords(rank)[a]) for a in ("tp", "pp", "dp", "cp")},
+                             {a: r["coords"][a] for a in ("tp", "pp", "dp", "cp")})
+            got = {item: np.full(a.size, -2) for (at, item), a in layout.items() if at == rank}
+            for region in r["regions"]:
+                shape = state.tensors[region["field"]][region["tensor"]].shape
+                buffer = got[numbers[region["tensor"], region["field"]]]
+                for at in itertools.product(*map(range, region["extent"])):
+                    where = region["buffer"]["offset"] + sum(a * s for a, s in zip(at, region["buffer"]["strides"]))
+                    self.assertEqual(-2, buffer[where])
+                    at = tuple(a + o for a, o in zip(at, region["offset"]))
+                    buffer[where] = -1 if region["padding"] else np.ravel_multi_index(at, shape) if shape else 0
+            for item, buffer in got.items():
+                self.assertEqual(layout[rank, item].ravel().tolist(), buffer.tolist())
+
+    def check_plan(self, state, case, layouts, doc):
+        """What moves bring to a rank is what its device lacks, once."""
+        old, new = (Sets(state, l, c.world) for l, c in zip(layouts, (case.old, case.new)))
+        numbers = self.items(state)
+        seats = [{r["rank"]: (r["node"], r["device"]) for r in doc[side]["ranks"]} for side in ("from", "to")]
+        was = {seat: rank for rank, seat in seats[0].items()}
+        count, total, between = np.zeros(new.rank.shape, dtype=int), 0, 0
+        for m in doc["moves"]:
+            box = new.box(numbers[m["tensor"], m["field"]], m["offset"], m["extent"])
+            self.assertEqual(m["bytes"], int(new.bytes[box].sum()))
+            for end, side in (("src", m["kind"] == "forward"), ("dst", 1)):
+                self.assertEqual(seats[side][m[end]["rank"]], (m[end]["node"], m[end]["device"]))
+            self.assertEqual(m["kind"] == "between_nodes", m["src"]["node"] != m["dst"]["node"])
+            self.assertEqual(m["kind"] == "between_nodes", "turn" in m)
+            self.assertTrue((new if m["kind"] == "forward" else old).rank[m["src"]["rank"], box].all())
+            count[m["dst"]["rank"], box] += 1
+            total += m["bytes"]
+            between += m["bytes"] if m["kind"] == "between_nodes" else 0
+        for rank, seat in seats[1].items():
+            kept = old.rank[was[seat]] if seat in was else np.zeros_like(new.rank[rank])
+            self.assertTrue((count[rank] == (new.rank[rank] & ~kept)).all())
+        t = doc["totals"]
+        self.assertEqual((between, total - between), (t["between_nodes"], t["within_node"]))
+        self.assertEqual(int((new.rank @ new.bytes).sum()), t["kept"] + t["within_node"] + t["between_nodes"])
+        self.assertEqual(between, t["bound_this_mapping"])
+        self.assertEqual((t["between_nodes"] - t["bound_any_mapping"], t["gap"] == 0), (t["gap"], t["bound_exact"]))
+        self.assertEqual([sum(n[k] for n in doc["nodes"]) for k in ("in_bytes", "out_bytes", "within_bytes")],
+                         [between, between, t["within_node"]])
+
+    def test_offline(self):
+        done = 0
+        with tempfile.TemporaryDirectory() as directory:
+            for i in range(2000 if LONG else 20 if SANITIZED else 50):
+                rng = random.Random(f"{self.seed} offline {i}")
+                state, rules = random_job(rng)
+                case = Case(rng, state, False)
+                case.nodes, case.per_node = -(-max(case.old.world, case.new.world) // 3) + rng.randrange(2), 3
+                try:
+                    layouts = [expected(state, rules, c) for c in (case.old, case.new)]
+                except ValueError:
+                    continue
+                path = self.job(directory, spec_of(state, rules))
+                self.check_layout(state, case.old, layouts[0], json.loads(self.ctl(
+                    "layout", "-f", path, "--config", str(case.old), "--devices-per-node", "3", "--format", "json")))
+                plan = ("plan", "-f", path, "--from", str(case.old), "--to", str(case.new), "--nodes", str(case.nodes),
+                        "--devices-per-node", "3")
+                doc = json.loads(self.ctl(*plan, "--format", "json"))
+                self.check_plan(state, case, layouts, doc)
+                self.check_picture(case, self.ctl(*plan, "--format", "svg"))
+                table = self.ctl(*plan)
+                for words in (f"({case.new.world} ranks)", "bound, any mapping", "peak of a node"):
+                    self.assertIn(words, table)
+                done += 1
+        self.assertGreater(done, 5)
+
+    def check_picture(self, case, text):
+        root = xml.etree.ElementTree.fromstring(text)
+        labels = [t.text for t in root.iter("{http://www.w3.org/2000/svg}text")]
+        for n in range(case.nodes):
+            self.assertIn(f"node {n}", labels)
+        for config in (case.old, case.new):
+            for r in range(config.world):
+                self.assertGreaterEqual(labels.count(str(r)), sum(r < c.world for c in (case.old, case.new)))
+
+    def test_options(self):
+        with tempfile.TemporaryDirectory() as directory:
+            path = self.job(directory, {"version": 1, "name": "j", "rules": [{"match": "w", "split": {"axis": "tp", "dim": 0}}],
+                                        "tensors": [{"name": "w", "dtype": "F32", "shape": [8, 4]}]})
+            plan = ("plan", "-f", path, "--from", "tp=2,dp=4", "--to", "tp=2,dp=2", "--devices-per-node", "2")
+            for args, used in (((), {0, 1}), (("--drain", "0"), {1, 2}), (("--failed", "1/0,2"), {0, 3}),
+                               (("--pin", "3"), {0, 3}), (("--pin", "2,3", "--drain", "0"), {2, 3})):
+                doc = json.loads(self.ctl(*plan, *args, "--format", "json"))
+                self.assertEqual(used, {r["node"] for r in doc["to"]["ranks"]}, args)
+                self.assertEqual(([], 0), (doc["moves"], doc["totals"]["between_nodes"]))
+            self.ctl(*plan, "--failed", "0,1,2,3", fails="devices")
+            self.ctl(*plan, "--failed", "0,1,2", fails="4 ranks need 4 devices, there are 2")
+            self.ctl(*plan, "--pin", "0,1,2", fails="3 nodes are pinned")
+            self.ctl(*plan, "--pin", "1", "--drain", "1", fails="node 1 is pinned, and none of its devices may be used")
+            self.ctl(*plan, "--drain", "4", fails="4 nodes")
+            self.ctl(*plan, "--format", "xml", fails="--format is table, svg or json")
+            self.ctl(*plan[:5], fails="-f needs --from CONFIG and --to CONFIG")
+            self.ctl("plan", "j", "--to", "tp=2", fails="--to needs -f FILE")
+            self.ctl("plan", "-f", path, "--from", "tp=3", "--to", "tp=2", fails='tensor "w"')
+            self.ctl("layout", "-f", path, fails="--config CONFIG is missing")
+            self.ctl("layout", "--config", "tp=2", fails="-f FILE is missing")
+            self.ctl("layout", "-f", path, "--config", "tp=2", "--format", "svg", fails="--format is table or json")
+            grow = ("plan", "-f", path, "--from", "tp=4", "--to", "tp=4,dp=2", "--nodes", "8", "--devices-per-node", "2")
+            self.ctl(*grow, "--nodes-per-rack", "1", fails="racks")
+            doc = json.loads(self.ctl(*grow, "--nodes-per-rack", "4", "--drain", "2,3,5", "--format", "json"))
+            self.assertEqual([{0}, {1}], [{r["node"] // 4 for r in doc["to"]["ranks"][i:i + 4]} for i in (0, 4)])
 
 
 if __name__ == "__main__":
