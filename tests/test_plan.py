@@ -20,9 +20,12 @@ SIZES = {"F32": 4, "BF16": 2} # what random_job makes
 
 
 class Dump:
-    def __init__(self):
-        self.process = subprocess.Popen([harness.binary("tests/plan-dump")], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                        text=True)
+    """exact: placements of few blocks are searched for. Else they are made as those of many are."""
+
+    def __init__(self, exact=True):
+        self.exact = exact
+        program = harness.binary("tests/plan-dump" if exact else "tests/plan-dump-assigned")
+        self.process = subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def __enter__(self):
         return self
@@ -176,25 +179,21 @@ class Plan(harness.Case):
                 best = total if best is None else min(best, total)
         return best
 
-    def check_place(self, case, old, new, got, what):
+    def check_place(self, dump, case, old, new, got, what):
         groups, slots = self.blocks(case)
         nblocks, choices = sum(map(len, groups)), sum(s > 0 for s in slots)
         if choices**nblocks > 5000:
             return 0
         best = self.cheapest(case, old, new, groups, slots)
-        if best is None:
-            self.assertIn("error", got, what)
-            return 1
-        self.assertIn("now", got, what)
         where = [got["now"][b[0]][0] for g in groups for b in g]
         for block in (b for g in groups for b in g):
             self.assertEqual(len({got["now"][r][0] for r in block}), 1, what)
         self.assertTrue(self.admissible(case, groups, slots, tuple(where)), what)
-        cost = got["totals"][3] if "totals" in got else None
-        if cost is not None:
-            self.assertTrue(cost - got["gap"] <= best <= cost, f"{what}: {cost} with gap {got['gap']}, the best is {best}")
-            if nblocks <= 8:
-                self.assertEqual((cost, got["gap"]), (best, 0), what)
+        cost = got["totals"][3]
+        self.assertTrue(cost - got["gap"] <= best <= cost, f"{what}: {cost} with gap {got['gap']}, the best is {best}")
+        if dump.exact and nblocks <= 8:
+            self.assertEqual((cost, got["gap"]), (best, 0), what)
+        self.costs += np.array([cost, best, cost - got["gap"]])
         return 1
 
     def one(self, dump, i, constrained):
@@ -222,21 +221,31 @@ class Plan(harness.Case):
             return "lost"
         if "error" in got:
             self.assertTrue("pinned" in got["error"] or "racks" in got["error"], f"{what}: {got}")
+            groups, slots = self.blocks(case)
+            if sum(s > 0 for s in slots)**sum(map(len, groups)) <= 5000:
+                self.assertIsNone(self.cheapest(case, old, new, groups, slots), f"{what}: {got}")
+                return "impossible"
             return "refused"
         self.check_moves(case, old, new, got, what)
-        return "compared" if self.check_place(case, old, new, got, what) else "planned"
+        return "compared" if self.check_place(dump, case, old, new, got, what) else "planned"
 
-    def many(self, cases, constrained):
-        seen = {}
-        with Dump() as dump:
+    def many(self, cases, constrained, exact=True):
+        seen, self.costs = {}, np.zeros(3)
+        with Dump(exact) as dump:
             for i in range(cases):
                 result = self.one(dump, i * 2 + constrained, constrained)
                 seen[result] = seen.get(result, 0) + 1
-        print(f"{cases} cases: {seen}")
+        print(f"{cases} cases: {seen}; all compared cost {self.costs[0]:.0f}, at best {self.costs[1]:.0f}, at bound "
+              f"{self.costs[2]:.0f}")
         self.assertGreater(seen.get("compared", 0), cases // 10)
 
     def test_random(self):
         self.many(500000 if LONG else 200 if SANITIZED else 1500, False)
+
+    def test_assigned(self):
+        """What is done for many blocks, with few: the bound is none that the best goes below."""
+        self.many(500000 if LONG else 200 if SANITIZED else 1000, False, exact=False)
+        self.assertLess(self.costs[0], 1.1 * self.costs[1])
 
     def test_constraints(self):
         """Lost and drained nodes, failed devices, pins and racks."""
@@ -356,6 +365,14 @@ class Offline(harness.Case):
                 doc = json.loads(self.ctl(*plan, *args, "--format", "json"))
                 self.assertEqual(used, {r["node"] for r in doc["to"]["ranks"]}, args)
                 self.assertEqual(([], 0), (doc["moves"], doc["totals"]["between_nodes"]))
+            for shape, dtype, words in (([8, 4], "F32", None), ([8, 5], "F32", '"w" is F32 [8, 4] in the old state, F32 [8, 5]'),
+                                        ([8, 4], "BF16", "BF16 [8, 4] in the new"), (None, "F32", '"w" is not in the new state')):
+                with open(os.path.join(directory, "after.yaml"), "w", encoding="utf-8") as f:
+                    json.dump({"version": 1, "name": "j", "rules": [{"match": "none"}], "tensors": [
+                        {"name": "w" if shape else "x", "dtype": dtype, "shape": shape or [8, 4]}]}, f)
+                got = self.ctl(*plan, "--to-file", os.path.join(directory, "after.yaml"), "--format", "json", fails=words)
+                if words is None: # replicated now
+                    self.assertEqual((4 * 64, 4 * 64), (json.loads(got)["totals"]["kept"], json.loads(got)["totals"]["within_node"]))
             self.ctl(*plan, "--failed", "0,1,2,3", fails="devices")
             self.ctl(*plan, "--failed", "0,1,2", fails="4 ranks need 4 devices, there are 2")
             self.ctl(*plan, "--pin", "0,1,2", fails="3 nodes are pinned")
