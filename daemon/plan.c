@@ -288,31 +288,54 @@ static int stay(const struct pool *p, const struct ptc_allocation *from, uint32_
 	return 0;
 }
 
-static int count_moves(const struct pool *p, struct layouts *l, struct ptc_error *err)
+/* The plan between two layouts, without a list of its moves. */
+static int sum_moves(const struct pool *p, const struct ptc_change *change, const struct layouts *l, const bool *usable,
+		     struct ptc_plan **ret, struct ptc_error *err)
 {
-	int rc = ptc_plan_new(l->spec, l->from, l->from ? &l->from_alloc : NULL, l->to, &l->to_alloc,
-			      (uint32_t)p->nnames, p->usable, &l->plan, err);
+	static const struct ptc_plan_opts count_only;
+
+	return ptc_plan_stream(change, &l->from_alloc, &l->to_alloc, (uint32_t)p->nnames, usable, &count_only, ret,
+			       err);
+}
+
+static int count_moves(const struct pool *p, const struct ptc_change *change, struct layouts *l, struct ptc_error *err)
+{
+	struct ptc_change *alone = NULL;
+	int rc = sum_moves(p, change, l, p->usable, &l->plan, err);
 
 	if (rc == PTC_ELOST && l->from) /* the plan knows nodes by number only */
 		rc = ptc_lost_error(p->v, l->spec, l->from, &l->from_alloc, (uint32_t)p->nnames, p->usable, p->names,
 				    err);
 	if (rc == 0)
-		rc = ptc_plan_new(l->spec, NULL, NULL, l->to, &l->to_alloc, (uint32_t)p->nnames, NULL, &l->need, err);
+		rc = ptc_change_new(NULL, l->to, &alone, err);
+	if (rc == 0)
+		rc = sum_moves(p, alone, l, NULL, &l->need, err);
+	ptc_change_free(alone);
 	return rc;
 }
 
+/* Places and counts; with l->to_alloc given, only counts. */
 static int place(const struct pool *p, struct layouts *l, struct ptc_error *err)
 {
-	int64_t gap;
-	int rc = ptc_place(l->spec, l->from, l->from ? &l->from_alloc : NULL, l->to, p->devices, p->ndevices,
-			   (uint32_t)p->nnames, &l->to_alloc, &gap, err);
+	struct ptc_place_opts opts = {
+		.devices = p->devices, .ndevices = p->ndevices, .nnodes = (uint32_t)p->nnames, .usable = p->usable
+	};
+	struct ptc_change *change;
+	bool placed = l->to_alloc.ranks != NULL;
+	int64_t gap = 0;
+	int rc = ptc_change_new(l->from, l->to, &change, err);
 
+	if (rc)
+		return rc;
+	if (!placed)
+		rc = ptc_change_place(change, &l->from_alloc, &opts, &l->to_alloc, &gap, err);
 	if (rc == 0)
-		rc = count_moves(p, l, err);
-	if (rc == 0) {
+		rc = count_moves(p, change, l, err);
+	if (rc == 0 && !placed) {
 		l->bound = l->plan->between_nodes - gap;
 		l->exact = gap == 0;
 	}
+	ptc_change_free(change);
 	return rc;
 }
 
@@ -500,7 +523,7 @@ int ptc_plan_switch(struct ptc_daemon *d, const struct ptc_view *v, const struct
 static int laid(const struct pool *p, struct layouts *l, struct ptc_error *err)
 {
 	struct layouts best = { .spec = l->spec, .from = l->from, .to = l->to, .from_alloc = l->from_alloc };
-	int rc = count_moves(p, l, err);
+	int rc = place(p, l, err);
 
 	if (rc)
 		return rc;

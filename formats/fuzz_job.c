@@ -1,13 +1,71 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Fuzz entry point: bytes as job.yaml and as canonical JSON. What either
- * decoder accepts must survive a trip through the canonical JSON unchanged. */
+/* Fuzz entry point: bytes as job.yaml, which may name built-in rule sets, as
+ * canonical JSON and as a configuration. What a decoder accepts must survive a
+ * trip through the canonical form unchanged, and rules that pass lint must
+ * give every rank of small configurations its regions, or be refused. */
 #include "base/alloc.h"
 #include "base/check.h"
 #include "formats/job.h"
+#include "reshard/layout.h"
 
 #include <string.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len);
+
+#define SMALL 16 /* ranks */
+
+/* Regions lie in their rank's buffers, and none is empty. */
+static void check_rank(const struct ptc_spec *spec, const struct ptc_layout *l, uint32_t rank)
+{
+	struct ptc_rank_layout rl = { 0 };
+
+	if (ptc_layout_rank(l, rank, &rl, NULL))
+		return; /* a limit */
+	for (size_t i = 0; i < rl.nregions; i++) {
+		const struct ptc_region *r = &rl.regions[i];
+		struct ptc_local_shape shape;
+		int64_t last = r->buf_off, n = 1;
+
+		ptc_require(r->item < ptc_spec_items(spec) && ptc_layout_local_shape(l, rank, r->item, &shape));
+		for (uint32_t d = 0; d < shape.ndim; d++)
+			n *= shape.shape[d];
+		for (uint32_t d = 0; d < r->box.ndim; d++)
+			last += (r->box.ext[d] - 1) * r->buf_stride[d];
+		ptc_require(!ptc_box_empty(&r->box) && r->buf_off >= 0 && last < n);
+	}
+	ptc_rank_layout_done(&rl);
+}
+
+static void check_layouts(const struct ptc_job_desc *job)
+{
+	for (size_t i = 0; i < job->ngpus && job->gpus[i].n <= SMALL; i++) {
+		struct ptc_layout *l = NULL;
+
+		if (ptc_layout_new(&job->spec, &job->gpus[i].config, &l, NULL))
+			continue;
+		for (uint32_t r = 0; r < ptc_layout_world(l); r++)
+			check_rank(&job->spec, l, r);
+		ptc_layout_free(l);
+	}
+}
+
+static void check_config(const uint8_t *data, size_t len)
+{
+	static char out[PTC_CONFIG_TEXT_MAX], again[PTC_CONFIG_TEXT_MAX];
+	struct ptc_config c, c2;
+	char *text = ptc_malloc(len + 1);
+
+	if (!text)
+		return;
+	memcpy(text, data, len);
+	text[len] = '\0';
+	if (!ptc_config_parse(text, &c, NULL)) {
+		ptc_require(ptc_config_format(&c, out, sizeof out) == 0);
+		ptc_require(ptc_config_parse(out, &c2, NULL) == 0);
+		ptc_require(ptc_config_format(&c2, again, sizeof again) == 0 && !strcmp(out, again));
+	}
+	ptc_free(text);
+}
 
 static void check_round_trip(struct ptc_job_desc *job)
 {
@@ -20,6 +78,7 @@ static void check_round_trip(struct ptc_job_desc *job)
 	ptc_require(ptc_job_to_json(&again, &json2, &n2, NULL) == 0);
 	ptc_require(n == n2 && !memcmp(json, json2, n));
 	ptc_job_desc_done(&again);
+	check_layouts(job);
 	ptc_job_desc_done(job);
 	ptc_free(json);
 	ptc_free(json2);
@@ -29,7 +88,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len)
 {
 	struct ptc_job_desc job = { 0 };
 
-	if (!ptc_job_from_yaml("fuzz.yaml", data, len, NULL, NULL, &job, NULL))
+	check_config(data, len);
+	if (!ptc_job_from_yaml("fuzz.yaml", data, len, NULL, "", &job, NULL))
 		check_round_trip(&job);
 	if (!ptc_job_from_json(data, len, &job, NULL))
 		check_round_trip(&job);

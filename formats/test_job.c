@@ -579,6 +579,75 @@ static void test_run_no_memory(void **state)
 	assert_true(failures > 20);
 }
 
+/* Every key of rules, buffers and configurations that came later, in the canonical form and back. */
+static void test_later_keys(void **state)
+{
+	static const char yaml[] =
+		"version: 1\nname: a\ntensors:\n"
+		"- {name: h.0.e.0, dtype: F32, shape: [8, 4]}\n- {name: h.0.e.1, dtype: F32, shape: [8, 4]}\n"
+		"- {name: q, dtype: F32, shape: [8, 4]}\nfields: {m: {}}\n"
+		"rules:\n"
+		"- {match: q, split: [{axis: tp, dim: 0, blocks: {ratio: [2, 1, 1]}, interleave: 2}, {axis: dp, dim: "
+		"0, "
+		"kind: ceil}], fields: {m: {shard: flat}}}\n"
+		"- {match: 'h.*', layer: 'h.{}.*', expert: {match: '*.e.{}', order: [1, 0]}, shard: {dim: 1}}\n"
+		"buffers: {order: ['h.{}.*', q], reverse: true, align: 4, pad: 1, bucket: 9, unit: layer}\n"
+		"gpus: {4: {dp: 4, ep: 2, zero: 3, shard: buffer, replicas: 2, vpp: 2, stages: [1, 0], experts: [1, "
+		"0]}}\n";
+	static const char want[] =
+		"\"rules\":[{\"match\":\"q\",\"split\":[{\"axis\":\"tp\",\"dim\":0,\"kind\":\"even\",\"blocks\":{"
+		"\"ratio\":[2,1,1]},"
+		"\"interleave\":2},{\"axis\":\"dp\",\"dim\":0,\"kind\":\"ceil\"}],\"shard\":\"flat\",\"fields\":[\"m\"]"
+		",\"state\":"
+		"\"carry\"},{\"match\":\"q\",\"split\":[{\"axis\":\"tp\",\"dim\":0,\"kind\":\"even\",\"blocks\":{"
+		"\"ratio\":[2,1,1]},"
+		"\"interleave\":2},{\"axis\":\"dp\",\"dim\":0,\"kind\":\"ceil\"}],\"state\":\"carry\"},{\"match\":\"h.*"
+		"\",\"layer\":"
+		"\"h.{}.*\",\"expert\":{\"match\":\"*.e.{}\",\"order\":[1,0]},\"shard\":{\"dim\":1},\"state\":"
+		"\"carry\"}],"
+		"\"buffers\":{\"order\":[\"h.{}.*\",\"q\"],\"align\":4,\"bucket\":9,\"reverse\":\"true\",\"unit\":"
+		"\"layer\"},"
+		"\"gpus\":{\"4\":\"dp=4,ep=2,zero=3,stages=1:0,vpp=2,replicas=2,shard=buffer,experts=1:0\"}}";
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_job_desc job = { 0 };
+	char *json = NULL, *again = NULL;
+	size_t n = 0;
+
+	if (decode(yaml, &job, &err))
+		fail_msg("%s", err.text);
+	assert_int_equal(ptc_job_to_json(&job, &json, &n, NULL), 0);
+	assert_non_null(strstr(json, want));
+	ptc_job_desc_done(&job);
+	assert_int_equal(ptc_job_from_json(json, n, &job, NULL), 0);
+	assert_int_equal(ptc_job_to_json(&job, &again, &n, NULL), 0);
+	assert_string_equal(json, again);
+	ptc_free(json);
+	ptc_free(again);
+	ptc_job_desc_done(&job);
+}
+
+static void test_later_keys_refused(void **state)
+{
+#define SPLIT(s) HEAD "rules: [{match: a, split: " s "}]"
+	refuse(SPLIT("[]"), PTC_EINVAL, "a list of 1 to 4");
+	refuse(SPLIT("[{axis: none}, {axis: tp, dim: 0}]"), PTC_EINVAL, "axis none stands alone");
+	refuse(SPLIT("[{axis: tp, dim: 0}, {axis: tp, dim: 0}]"), PTC_EINVAL, "one axis twice");
+	refuse(SPLIT("[{axis: tp, dim: 0}, {axis: ep, dim: 0}]"), PTC_EINVAL, "divide the ranks of tp, cp and dp anew");
+	refuse(SPLIT("{axis: tp, dim: 0, interleave: 2}"), PTC_EINVAL, "need blocks");
+	refuse(SPLIT("{axis: tp, dim: 0, blocks: {}}"), PTC_EINVAL, "no \"ratio\"");
+	refuse(SPLIT("{axis: tp, dim: 0, blocks: {ratios: [1]}}"), PTC_EINVAL, "did you mean \"ratio\"");
+	refuse(SPLIT("{axis: tp, dim: 0, permute: [0, 2]}"), PTC_EINVAL, "each number from 0 to 1 once");
+	refuse(SPLIT("{axis: tp, dim: 0, unit: $head}"), PTC_EINVAL, "\"$head\" is not a parameter");
+	refuse(HEAD "rules: [{match: a, expert: 'x'}]", PTC_EINVAL, "expert must be a pattern with one {}");
+	refuse(HEAD "rules: [{match: a, shard: dim}]", PTC_EINVAL, "shard");
+	refuse(HEAD "rules: [{match: a, shard: {}}]", PTC_EINVAL, "shard has no \"dim\"");
+	refuse(HEAD "rules: [bert]\nbuffers: {ordr: []}", PTC_EINVAL, "did you mean \"order\"");
+	refuse(HEAD "rules: [bert]\nbuffers: {order: ['a{}{}']}", PTC_EINVAL, "two {}");
+	refuse(HEAD "rules: [bert]\nbuffers: {align: 0}", PTC_EINVAL, "align");
+	refuse(HEAD "rules: [bert, {use: llama, head: 0}]", PTC_EINVAL, "head must be in 1..");
+	refuse(HEAD "rules: [bert, {use: [x]}]", PTC_EINVAL, "use");
+}
+
 /* job.yaml beside a checkpoint; the rule set is found on the path's second directory. */
 static void test_read(void **state)
 {
@@ -701,6 +770,7 @@ int main(void)
 		cmocka_unit_test(test_resolve_env),   cmocka_unit_test(test_resolve_bounds),
 		cmocka_unit_test(test_run_no_memory), cmocka_unit_test(test_read),
 		cmocka_unit_test(test_rule_sets),     cmocka_unit_test(test_nearest),
+		cmocka_unit_test(test_later_keys),    cmocka_unit_test(test_later_keys_refused),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

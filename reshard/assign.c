@@ -191,6 +191,7 @@ int ptc_assign(size_t rows, size_t cols, const uint32_t *space, const int64_t *c
 	       uint32_t *ret_col, int64_t *ret_bound)
 {
 	struct hungarian h = { .rows = rows, .cols = cols, .cost = cost, .room = space, .where = ret_col };
+	uint64_t bound = 0;
 	int rc = hungarian_init(&h);
 
 	if (!rc && rows) {
@@ -200,11 +201,11 @@ int ptc_assign(size_t rows, size_t cols, const uint32_t *space, const int64_t *c
 				augment(&h, r);
 		finish(&h);
 	}
-	*ret_bound = 0;
-	for (size_t r = 0; r < rows && !rc; r++)
-		*ret_bound += h.u[r];
+	for (size_t r = 0; r < rows && !rc; r++) /* parts of the sum may overflow, the sum does not */
+		bound += (uint64_t)h.u[r];
 	for (size_t c = 0; c < cols && !rc; c++)
-		*ret_bound += (int64_t)room(&h, c) * h.v[c];
+		bound += (uint64_t)room(&h, c) * (uint64_t)h.v[c];
+	*ret_bound = (int64_t)bound;
 	hungarian_done(&h);
 	return rc;
 }

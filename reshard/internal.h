@@ -66,6 +66,12 @@ void ptc_regions_key(const struct ptc_layout *l, uint32_t item, struct ptc_regio
 uint32_t ptc_regions_nparts(const struct ptc_layout *l, uint32_t item);
 /* false: the rank has nothing of the item. */
 bool ptc_regions_part(const struct ptc_layout *l, uint32_t item, uint32_t rank, uint32_t *ret_part);
+/* Parts that may hold anything, as runs of numbers first, first + step ...: in buffers most parts of a tensor are empty. */
+struct ptc_part_run {
+	uint32_t first, step, n;
+};
+uint32_t ptc_regions_nruns(const struct ptc_layout *l, uint32_t item);
+void ptc_regions_run(const struct ptc_layout *l, uint32_t item, uint32_t run, struct ptc_part_run *ret);
 /* The regions of one part; the caller frees ret->regions. */
 int ptc_regions_of_part(const struct ptc_layout *l, uint32_t item, uint32_t part, struct ptc_rank_layout *ret,
 			struct ptc_error *err);

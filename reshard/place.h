@@ -6,7 +6,9 @@
 
 #include "reshard/change.h"
 
+#ifndef PTC_PLACE_EXACT_BLOCKS /* a test builds this without the exact search */
 #define PTC_PLACE_EXACT_BLOCKS 8
+#endif
 
 /* The classes of each rank: list[first[r] .. first[r + 1]). */
 struct ptc_class_lists {

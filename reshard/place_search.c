@@ -27,6 +27,13 @@ struct columns {
 	size_t n;
 	size_t *first; /* per class: the columns that have it */
 	uint32_t *list;
+	/* Costs are bytes times scale, plus up to `levels` for bytes that devices lack: too little, for all blocks
+	 * together, to make up for a byte that enters a node. */
+	int64_t scale, levels, most;       /* most: bytes of the ranks of a block */
+	size_t *device_first;              /* per class: the devices that have it */
+	uint32_t *device_list, *column_of; /* device -> column; UINT32_MAX: none */
+	int64_t *gain, *gain_of;           /* per device; per column */
+	uint32_t *touched;
 };
 
 int64_t ptc_place_shared_cost(const struct ptc_placer *p, uint32_t b, uint32_t n, uint32_t from_block)
@@ -61,6 +68,125 @@ static void columns_done(struct columns *c)
 	ptc_free(c->room);
 	ptc_free(c->first);
 	ptc_free(c->list);
+	ptc_free(c->device_first);
+	ptc_free(c->device_list);
+	ptc_free(c->column_of);
+	ptc_free(c->gain);
+	ptc_free(c->gain_of);
+	ptc_free(c->touched);
+}
+
+static int64_t block_bytes(const struct ptc_placer *p, uint32_t b)
+{
+	int64_t sum = 0;
+
+	for (size_t i = p->blocks.first[b]; i < p->blocks.first[b + 1]; i++)
+		sum += p->bytes[p->blocks.list[i]];
+	return sum;
+}
+
+/* Bytes of block b's ranks, each rank's for itself. */
+static int64_t ranks_bytes(const struct ptc_placer *p, uint32_t b)
+{
+	int64_t sum = 0;
+
+	for (uint32_t k = 0; k < p->block_size; k++) {
+		uint32_t rank = p->ranks[b * p->block_size + k];
+
+		for (size_t i = p->needs.first[rank]; i < p->needs.first[rank + 1]; i++)
+			sum += p->bytes[p->needs.list[i]];
+	}
+	return sum;
+}
+
+/* As large as sums of costs allow; 1 where that leaves no level per block. */
+static void choose_scale(const struct ptc_placer *p, struct columns *c)
+{
+	int64_t most = 1, all = 1;
+
+	for (uint32_t b = 0; b < p->nblocks; b++) {
+		int64_t bytes = block_bytes(p, b);
+
+		most = PTC_MAX(most, bytes);
+		all += bytes;
+		c->most = PTC_MAX(c->most, ranks_bytes(p, b));
+	}
+	for (c->scale = 1;
+	     c->scale < 1 << 30 && c->scale <= (INT64_C(1) << 57) / most && c->scale <= (INT64_C(1) << 61) / all;)
+		c->scale *= 2;
+	c->levels = (c->scale - 1) / (int64_t)p->nblocks;
+	if (!c->levels)
+		c->scale = 1;
+}
+
+static int index_devices(const struct ptc_placer *p, struct columns *c)
+{
+	size_t n = p->holds.first ? p->holds.first[p->ndevices] : 0, *next;
+
+	c->device_first = ptc_calloc((size_t)p->nclasses + 2, sizeof *c->device_first);
+	c->device_list = ptc_calloc(n, sizeof *c->device_list);
+	c->column_of = ptc_calloc(p->ndevices, sizeof *c->column_of);
+	c->gain = ptc_calloc(p->ndevices, sizeof *c->gain);
+	c->gain_of = ptc_calloc(c->n, sizeof *c->gain_of);
+	c->touched = ptc_calloc(p->ndevices, sizeof *c->touched);
+	if (!c->device_first || !c->device_list || !c->column_of || !c->gain || !c->gain_of || !c->touched)
+		return PTC_ENOMEM;
+	memset(c->column_of, 0xff, p->ndevices * sizeof *c->column_of);
+	for (uint32_t k = 0; k < c->n; k++)
+		for (uint32_t d = 0; d < p->nodes[c->node[k]].ndevices; d++)
+			c->column_of[p->nodes[c->node[k]].first + d] = k;
+	next = c->device_first + 1;
+	for (size_t i = 0; i < n; i++)
+		next[p->holds.list[i] + 1]++;
+	for (uint32_t i = 0; i < p->nclasses; i++)
+		next[i + 1] += next[i];
+	for (uint32_t d = 0; d < p->ndevices; d++)
+		for (size_t i = p->holds.first[d]; i < p->holds.first[d + 1]; i++)
+			c->device_list[next[p->holds.list[i]]++] = d;
+	return 0;
+}
+
+/* c->gain_of: what a rank finds on the best device of each column, added. */
+static void add_gains(const struct ptc_placer *p, const struct columns *c, uint32_t rank)
+{
+	uint32_t n = 0;
+
+	for (size_t i = p->needs.first[rank]; i < p->needs.first[rank + 1]; i++) {
+		uint32_t class = p->needs.list[i];
+
+		for (size_t k = c->device_first[class]; k < c->device_first[class + 1]; k++) {
+			uint32_t d = c->device_list[k];
+
+			if (c->column_of[d] == UINT32_MAX) /* of a node too small for a block */
+				continue;
+			if (!c->gain[d])
+				c->touched[n++] = d;
+			c->gain[d] += p->bytes[class];
+		}
+	}
+	for (uint32_t i = 0; i < n; i++) {
+		uint32_t d = c->touched[i], first = p->nodes[c->node[c->column_of[d]]].first;
+		int64_t best = 0;
+
+		for (uint32_t k = 0; k < p->nodes[c->node[c->column_of[d]]].ndevices; k++) {
+			best = PTC_MAX(best, c->gain[first + k]);
+			c->gain[first + k] = 0;
+		}
+		c->gain_of[c->column_of[d]] += best;
+	}
+}
+
+/* Turns bytes into costs. */
+static void scale_row(const struct ptc_placer *p, const struct columns *c, uint32_t b, int64_t *row)
+{
+	int64_t bytes = ranks_bytes(p, b);
+
+	memset(c->gain_of, 0, c->n * sizeof *c->gain_of);
+	for (uint32_t k = 0; k < p->block_size; k++)
+		add_gains(p, c, p->ranks[b * p->block_size + k]);
+	for (size_t k = 0; k < c->n; k++)
+		row[k] = row[k] * c->scale +
+			 (int64_t)((double)(bytes - c->gain_of[k]) / (double)PTC_MAX(c->most, 1) * (double)c->levels);
 }
 
 /* Counts (list NULL) or lists the columns of each class. */
@@ -100,7 +226,8 @@ static int columns_init(const struct ptc_placer *p, struct columns *c)
 	if (!c->list)
 		return PTC_ENOMEM;
 	walk_bits(p, c, c->first + 1, c->list);
-	return 0;
+	choose_scale(p, c);
+	return c->scale > 1 ? index_devices(p, c) : 0;
 }
 
 static int64_t share(const struct ptc_placer *p, uint32_t class, uint32_t slots)
@@ -131,6 +258,8 @@ static void cost_row(const struct ptc_placer *p, const struct columns *c, uint32
 		for (size_t k = c->first[class]; k < c->first[class + 1]; k++)
 			row[c->list[k]] -= share(p, class, p->nodes[c->node[c->list[k]]].slots);
 	}
+	if (c->scale > 1)
+		scale_row(p, c, b, row);
 }
 
 /* An assignment of some blocks to some columns; pinned columns get a first place that is cheaper by more than any
@@ -579,6 +708,8 @@ static int start(struct ptc_placer *p, int64_t *ret_bound)
 		if (!rc && p->racks)
 			rc = start_in_racks(p, &c, cost);
 	}
+	if (!rc)
+		*ret_bound /= c.scale;
 	ptc_free(cost);
 	columns_done(&c);
 	return rc;

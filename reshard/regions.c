@@ -868,6 +868,33 @@ static void part_indices(const struct ptc_layout *l, uint32_t item, uint32_t par
 	at[PTC_BY_PLACE] = r && r->place == PTC_PLACE_ENDS && part ? l->config.pp - 1 : part;
 }
 
+uint32_t ptc_regions_nruns(const struct ptc_layout *l, uint32_t item)
+{
+	return ptc_regions_in_buffer(l, item) ? ptc_regions_flat_slots(l, item) : 1;
+}
+
+void ptc_regions_run(const struct ptc_layout *l, uint32_t item, uint32_t run, struct ptc_part_run *ret)
+{
+	uint32_t nplaces = places(l, item), nzero = degree(l, l->items[item].rule, PTC_BY_ZERO), at[PTC_WAYS];
+	const struct ptc_flat_at *f;
+	int64_t count, end;
+
+	if (!ptc_regions_in_buffer(l, item)) {
+		*ret = (struct ptc_part_run){ 0, 1, ptc_regions_nparts(l, item) };
+		return;
+	}
+	*ret = (struct ptc_part_run){ .step = ptc_regions_flat_slots(l, item) / nplaces };
+	ret->first = run / nplaces + ret->step * nzero * (run % nplaces);
+	part_indices(l, item, ret->first, at);
+	count = ptc_regions_elements(l, item, at);
+	f = &l->flats[l->items[item].flats + run];
+	if (!count || !f->range)
+		return;
+	end = PTC_MIN((f->first + count - 1) / f->range + 1, (int64_t)nzero);
+	ret->first += ret->step * (uint32_t)(f->first / f->range);
+	ret->n = (uint32_t)PTC_MAX(end - f->first / f->range, 0);
+}
+
 int ptc_regions_of_part(const struct ptc_layout *l, uint32_t item, uint32_t part, struct ptc_rank_layout *ret,
 			struct ptc_error *err)
 {

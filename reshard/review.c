@@ -126,7 +126,7 @@ int ptc_spec_review(const struct ptc_spec *s, ptc_review_fn fn, void *arg, struc
 		review_tensor(s, t, seen, fn, arg);
 	for (size_t i = 0; i < s->nrules; i++) {
 		if (seen[i].matches && !seen[i].wins)
-			tell(fn, arg, true,
+			tell(fn, arg, false,
 			     "rule %zu (\"%s\") never applies: earlier rules take every tensor that it matches", i,
 			     s->rules[i].match);
 		else if (!seen[i].matches)

@@ -26,9 +26,13 @@ struct maker {
 	uint32_t geometry_cap, spread_cap, where_cap;
 	struct ptc_part_box *boxes; /* of one geometry */
 	size_t nboxes, boxes_cap;
-	/* ranks by part, of one spread; or of all classes when declared */
+	/* ranks by part: of all classes when declared; else one of parts */
 	uint32_t *first, *ranks, *scratch;
-	size_t first_cap;
+	struct ptc_lists parts_keys;
+	struct parts {
+		uint32_t *first, *ranks;
+	} * parts;
+	uint32_t parts_cap;
 	struct {
 		uint32_t *ranks, n;
 	} * where; /* by where: the ranks that have something there */
@@ -126,16 +130,20 @@ static int declared_boxes(struct maker *m, uint32_t item)
 
 static int rule_boxes(struct maker *m, uint32_t item)
 {
-	uint32_t nparts = ptc_regions_nparts(m->l, item);
+	uint32_t nruns = ptc_regions_nruns(m->l, item);
+	struct ptc_part_run run;
 	int rc = 0;
 
-	for (uint32_t p = 0; p < nparts && !rc; p++) {
-		struct ptc_rank_layout part = { 0 };
+	for (uint32_t k = 0; k < nruns && !rc; k++) {
+		ptc_regions_run(m->l, item, k, &run);
+		for (uint32_t i = 0, p = run.first; i < run.n && !rc; i++, p += run.step) {
+			struct ptc_rank_layout part = { 0 };
 
-		rc = ptc_regions_of_part(m->l, item, p, &part, m->err);
-		if (!rc)
-			rc = push_boxes(m, item, p, part.regions, part.nregions);
-		ptc_free(part.regions);
+			rc = ptc_regions_of_part(m->l, item, p, &part, m->err);
+			if (!rc)
+				rc = push_boxes(m, item, p, part.regions, part.nregions);
+			ptc_free(part.regions);
+		}
 	}
 	return rc;
 }
@@ -197,31 +205,22 @@ static int where_ranks(struct maker *m, uint32_t item, uint64_t where, const uin
 	return 0;
 }
 
-/* Sorts n ranks, rank i of part of(i), by part: m->first, m->ranks. */
-static int need_first(struct maker *m, size_t nparts)
-{
-	if (nparts + 2 > m->first_cap) {
-		uint32_t *v = ptc_reallocarray(m->first, nparts + 2, sizeof *v);
-
-		if (!v)
-			return nomem(m);
-		m->first = v;
-		m->first_cap = nparts + 2;
-	}
-	memset(m->first, 0, (nparts + 2) * sizeof *m->first);
-	return 0;
-}
-
-static int ranks_by_part(struct maker *m, uint32_t item, uint64_t where)
+/* Ranks sorted by part: m->first, m->ranks. */
+static int sort_ranks(struct maker *m, uint32_t item, uint64_t where)
 {
 	uint32_t nparts = ptc_regions_nparts(m->l, item), n = 0, part;
 	const uint32_t *ranks = NULL;
 	int rc = where_ranks(m, item, where, &ranks, &n);
 
-	if (!rc)
-		rc = need_first(m, nparts);
 	if (rc)
 		return rc;
+	m->first = ptc_calloc((size_t)nparts + 2, sizeof *m->first);
+	m->ranks = ptc_calloc(n, sizeof *m->ranks);
+	if (!m->first || !m->ranks) {
+		ptc_free(m->first);
+		ptc_free(m->ranks);
+		return nomem(m);
+	}
 	for (uint32_t i = 0; i < n; i++) {
 		if (ptc_fails(ptc_regions_part(m->l, item, ranks[i], &part)))
 			return ptc_error_set(m->err, PTC_EINTERNAL, "plan: a rank without its part");
@@ -232,6 +231,39 @@ static int ranks_by_part(struct maker *m, uint32_t item, uint64_t where)
 		m->first[p + 2] += m->first[p + 1];
 	for (uint32_t i = 0; i < n; i++)
 		m->ranks[m->first[m->scratch[i] + 1]++] = ranks[i];
+	return 0;
+}
+
+/* Which part a rank has depends on the rule and on where the item is, not on its sizes. */
+static int ranks_by_part(struct maker *m, uint32_t item, uint64_t where)
+{
+	const struct ptc_rule *rule = m->l->items[item].rule;
+	uint32_t v[8], id;
+	size_t n = 0;
+	int rc;
+
+	put64(v, &n, where);
+	put64(v, &n, rule ? (uint64_t)(rule - ptc_layout_spec(m->l)->rules) + 1 : 0);
+	v[n++] = ptc_regions_nparts(m->l, item);
+	v[n++] = item % (1 + m->s->spec->nfields) > 0;
+	v[n++] = m->s->spec->tensors[item / (1 + m->s->spec->nfields)].ndim;
+	if (ptc_lists_intern(&m->parts_keys, v, n, &id))
+		return nomem(m);
+	if (id == m->parts_cap) {
+		struct parts *more = ptc_reallocarray(m->parts, (size_t)id + 1, sizeof *more);
+
+		if (!more)
+			return nomem(m);
+		m->parts = more;
+		rc = sort_ranks(m, item, where);
+		if (rc) {
+			m->first = m->ranks = NULL;
+			return rc;
+		}
+		m->parts[m->parts_cap++] = (struct parts){ m->first, m->ranks };
+	}
+	m->first = m->parts[id].first;
+	m->ranks = m->parts[id].ranks;
 	return 0;
 }
 
@@ -302,10 +334,11 @@ static int index_declared(struct maker *m)
 {
 	const struct ptc_layout *l = m->l;
 	size_t n = 0, *next;
-	int rc = need_first(m, l->ncells);
 
-	if (rc)
-		return rc;
+	m->first = ptc_calloc((size_t)l->ncells + 2, sizeof *m->first);
+	m->ranks = ptc_calloc(l->world, sizeof *m->ranks);
+	if (!m->first || !m->ranks)
+		return nomem(m);
 	for (uint32_t r = 0; r < l->world; r++)
 		m->first[l->rank_cells[r] + 2]++;
 	for (uint32_t c = 0; c < l->ncells; c++)
@@ -381,8 +414,16 @@ static void maker_done(struct maker *m)
 		ptc_free(m->where[i].ranks);
 	ptc_free(m->where);
 	ptc_free(m->boxes);
-	ptc_free(m->first);
-	ptc_free(m->ranks);
+	for (uint32_t i = 0; i < m->parts_cap; i++) {
+		ptc_free(m->parts[i].first);
+		ptc_free(m->parts[i].ranks);
+	}
+	if (m->l && declared(m)) {
+		ptc_free(m->first);
+		ptc_free(m->ranks);
+	}
+	ptc_free(m->parts);
+	ptc_lists_done(&m->parts_keys);
 	ptc_free(m->scratch);
 	ptc_free(m->item_first);
 	ptc_free(m->places);
@@ -397,9 +438,8 @@ int ptc_side_init(struct ptc_side *s, const struct ptc_layout *layout, const str
 
 	*s = (struct ptc_side){ .layout = layout, .spec = spec, .nitems = ptc_spec_items(spec) };
 	s->item_spread = ptc_calloc(s->nitems, sizeof *s->item_spread);
-	m.ranks = ptc_calloc(world, sizeof *m.ranks);
 	m.scratch = ptc_calloc(world, sizeof *m.scratch);
-	if (!s->item_spread || !m.ranks || !m.scratch)
+	if (!s->item_spread || !m.scratch)
 		rc = nomem(&m);
 	if (!rc && layout && declared(&m))
 		rc = index_declared(&m);

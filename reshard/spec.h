@@ -164,7 +164,7 @@ int64_t ptc_item_bytes(const struct ptc_spec *s, size_t item);
 const struct ptc_rule *ptc_spec_rule(const struct ptc_spec *s, size_t item);
 /* Ambiguous, overlapping, uncovered or impossible rules: tensor, axis and sizes in err. Independent of any configuration. */
 int ptc_spec_lint(const struct ptc_spec *s, struct ptc_error *err);
-/* What lint lets pass and is probably not meant: tensors that no rule covers or that rules contend for, rules that never
- * apply (wrong), or that match nothing (a note). One line each, borrowed for the call. */
+/* What lint lets pass and is probably not meant: tensors that no rule covers or that rules contend for (wrong); rules that
+ * match nothing, or leave it all to earlier ones (a note). One line each, borrowed for the call. */
 typedef void (*ptc_review_fn)(void *arg, bool wrong, const char *text);
 int ptc_spec_review(const struct ptc_spec *s, ptc_review_fn fn, void *arg, struct ptc_error *err);

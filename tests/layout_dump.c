@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Says what reshard/ puts at each element of each rank's buffers, for
- * tests/test_layout.py to compare with its oracle. Lines on standard input:
+ * tests/test_layout.py to compare with its oracle, and checks that digests of
+ * the parts add up to that of the whole. Lines on standard input:
  *   spec JSON      a job description, for what follows; where it is refused, so is each configuration of it
  *   config TEXT    answered on standard output, little-endian:
  *                  u32 status; if not 0, u32 length and the error's text; else
@@ -87,6 +88,52 @@ static void put_rank(const struct ptc_spec *spec, const struct ptc_layout *l, ui
 	ptc_rank_layout_done(&rl);
 }
 
+/* One item's digest as a node with all ranks would report it: over the disjoint boxes that the ranks need. */
+static uint64_t needs_digest(const struct ptc_needs *needs, size_t *at, uint32_t item, const uint8_t *data,
+			     const struct ptc_box *whole, uint8_t *scratch)
+{
+	uint64_t sum = 0;
+
+	for (; *at < needs->n && needs->v[*at].item == item; ++*at) {
+		const struct ptc_box *box = &needs->v[*at].box;
+
+		ptc_box_copy(scratch, box, data, whole, box);
+		sum ^= ptc_box_digest(scratch, box, whole->ndim, whole->ext);
+	}
+	return sum;
+}
+
+/* Digests do not depend on how tensors are cut. */
+static void check_digests(const struct ptc_spec *spec, const struct ptc_layout *l)
+{
+	struct ptc_allocation a = { ptc_calloc(ptc_layout_world(l), sizeof *a.ranks), ptc_layout_world(l) };
+	struct ptc_needs needs = { 0 };
+	size_t at = 0;
+
+	if (!a.ranks || ptc_layout_node_needs(l, &a, 0, &needs, NULL))
+		exit(1);
+	for (uint32_t i = 0; i < ptc_spec_items(spec); i++) {
+		struct ptc_box whole = { 0 };
+		size_t bytes = (size_t)ptc_item_bytes(spec, i);
+		uint8_t *data = ptc_malloc(2 * bytes + 1);
+		uint64_t sum;
+
+		if (!data || ptc_item_byte_shape(spec, i, &whole.ndim, whole.ext, NULL))
+			exit(1);
+		for (size_t k = 0; k < bytes; k++)
+			data[k] = (uint8_t)((k + i + 1) * UINT64_C(0x9e3779b97f4a7c15) >> 40);
+		sum = needs_digest(&needs, &at, i, data, &whole, data + bytes);
+		if (bytes && sum != ptc_box_digest(data, &whole, whole.ndim, whole.ext)) {
+			fprintf(stderr, "layout-dump: item %" PRIu32 ": the digests of its boxes are not its digest\n",
+				i);
+			exit(1);
+		}
+		ptc_free(data);
+	}
+	ptc_needs_done(&needs);
+	ptc_allocation_done(&a);
+}
+
 static void put_error(const struct ptc_error *err)
 {
 	put_u32(1);
@@ -112,6 +159,7 @@ static void put_layout(const struct ptc_spec *spec, const char *text)
 	put_u32((uint32_t)ptc_spec_items(spec));
 	for (uint32_t rank = 0; rank < ptc_layout_world(l); rank++)
 		put_rank(spec, l, rank);
+	check_digests(spec, l);
 	ptc_layout_free(l);
 }
 

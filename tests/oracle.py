@@ -282,9 +282,10 @@ def buffer_walk(sizes, buffers, bucket, ways):
     return out
 
 
-def buffer_shards(state, config, rules, buffers, rank):
-    """{(name, field): elements of the flattened local tensor that the rank has}."""
-    c, n, out = config.coords(rank), config.n, {}
+def buffer_owners(state, config, rules, buffers, c):
+    """{(name, field): (which rank of the group has it, for each element of the flattened local tensor, "dense" or
+    "expert")}, for a rank with coordinates c: the same for all that differ in the group only."""
+    n, out = config.n, {}
     layers, chunks = layer_count(state, rules), n["pp"] * config.vpp
 
     def chunk_of(rule, name):
@@ -309,10 +310,18 @@ def buffer_shards(state, config, rules, buffers, rank):
             walks.setdefault((dtype, kind, chunk_of(rule, name)), []).append((name, size, unit, alone))
         for (_, kind, chunk), sizes in walks.items():
             bucket = buffers.get("bucket") if chunk == 0 or buffers.get("bucket_stages") != "first" else None
-            at, ways = c[kind]
-            for name, owners in buffer_walk(sizes, buffers, bucket, ways).items():
-                out[name, field] = [i for i, owner in enumerate(owners) if owner == at]
+            for name, owners in buffer_walk(sizes, buffers, bucket, c[kind][1]).items():
+                out[name, field] = (owners, kind)
     return out
+
+
+def buffer_shards(state, config, rules, buffers, rank, memo):
+    """{(name, field): elements of the flattened local tensor that the rank has}."""
+    c = config.coords(rank)
+    key = ("buffers", *(c[a] for a in ("pp", "tp", "etp", "ep")))
+    if key not in memo:
+        memo[key] = buffer_owners(state, config, rules, buffers, c)
+    return {k: [i for i, owner in enumerate(owners) if owner == c[kind][0]] for k, (owners, kind) in memo[key].items()}
 
 
 def cut(a, rule, config, c):
@@ -348,7 +357,7 @@ def rank_tensors(state, config, rules, rank, memo=None, empty=False, buffers=Non
         if config.stages and sum(config.stages) != memo["layers"]:
             raise ValueError(f"stages {config.stages} for {memo['layers']} layers")
     out = {field: {} for field in state.tensors}
-    shards = buffer_shards(state, config, rules, buffers or {}, rank) if config.zero and config.shard == "buffer" else {}
+    shards = buffer_shards(state, config, rules, buffers or {}, rank, memo) if config.zero and config.shard == "buffer" else {}
     for name, field in items(state):
         rule = rule_for(rules, name, field)
         if "expert" in rule and id(rule) not in memo["experts"]:
@@ -384,11 +393,20 @@ def compare_rank_files(test, directory, state, config, rules):
 
 
 def random_config(rng, devices, tps, zero=True):
-    """A configuration of at most `devices` ranks; every degree, ZeRO and the rank order vary."""
+    """A configuration of at most `devices` ranks; every degree, how zero cuts and the rank order vary. ep divides 4."""
     while True:
         n = {"tp": int(rng.choice(tps)), "pp": int(rng.integers(1, 5)), "dp": int(rng.integers(1, 5)),
              "cp": int(rng.integers(1, 3))}
         if n["tp"] * n["pp"] * n["dp"] * n["cp"] <= devices:
             break
+    stage = n["tp"] * n["dp"] * n["cp"]
+    n["ep"] = int(rng.choice([e for e in (1, 2, 4) if stage % e == 0]))
+    n["etp"] = int(rng.choice([e for e in range(1, stage + 1) if stage // n["ep"] % e == 0]))
+    if rng.integers(4) == 0:
+        n["vpp"] = 2
+    if zero and rng.integers(2):
+        groups = [n["dp"] * n["cp"]] + [stage // (n["ep"] * n["etp"])] * (n["ep"] * n["etp"] > 1)
+        n["zero"], n["shard"] = int(rng.integers(1, 4)), str(rng.choice(("flat", "dim0", "buffer")))
+        n["replicas"] = int(rng.choice([r for r in (1, 2) if all(g % r == 0 for g in groups)]))
     order = [AXES[i] for i in rng.permutation(5)] if rng.integers(2) else list(AXES)
-    return Config(**n, zero=int(zero and rng.integers(2)), order="-".join(order))
+    return Config(**n, order="-".join(order))

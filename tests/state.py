@@ -124,6 +124,14 @@ def rules(heads):
         {"match": "h.*.row", "split": {"axis": "tp", "dim": 1, "kind": "even"}, "layer": "h.{}.*"},
         {"match": "h.*.odd", "split": {"axis": "tp", "dim": 0, "kind": "ceil"}, "layer": "h.{}.*"},
         {"match": "h.*.bal3", "split": {"axis": "tp", "dim": 1, "kind": "balanced"}, "layer": "h.{}.*"},
+        {"match": "h.*.nested", "split": [{"axis": "tp", "dim": 0, "kind": "ceil"}, {"axis": "dp", "dim": 0, "kind": "ceil"}],
+         "layer": "h.{}.*"},
+        {"match": "h.*.turns", "split": {"axis": "tp", "dim": 0, "kind": "ceil", "blocks": [24, 12, 12], "interleave": 4},
+         "layer": "h.{}.*"},
+        {"match": "h.*.experts.*", "split": {"axis": "etp", "dim": 0, "kind": "ceil"}, "layer": "h.{}.*",
+         "expert": {"match": "*.experts.{}.w", "order": [2, 0, 3, 1]}},
+        {"match": "h.*.grouped", "split": [{"axis": "ep", "dim": 0, "kind": "ceil"}, {"axis": "etp", "dim": 2, "kind": "balanced"}],
+         "layer": "h.{}.*", "shard": {"dim": 1}},
         {"match": "h.*", "layer": "h.{}.*"},
         {"match": "*"},
     ]
@@ -141,7 +149,8 @@ def random_state(rng, heads, tiny=2000, fields=("exp_avg", "exp_avg_sq")):
         p = f"h.{layer}."
         todo += [(p + "qkv", "BF16", (4 * sum(heads), 32)), (p + "gate_up", "F32", (96, 16)), (p + "row", "F64", (7, 24)),
                  (p + "odd", "F16", (13, 5)), (p + "bal3", "F32", (2, 11, 3)), (p + "norm", "F32", (33,)),
-                 (p + "scalar", "F32", ()), (p + "empty.odd", "F32", (0, 4)), (p + "none", "I64", (3, 0, 2))]
+                 (p + "nested", "BF16", (21, 2)), (p + "turns", "F32", (48, 3)), (p + "grouped", "F32", (4, 5, 7)),
+                 *((f"{p}experts.{e}.w", "BF16", (9, 2)) for e in range(4)), (p + "scalar", "F32", ()), (p + "empty.odd", "F32", (0, 4)), (p + "none", "I64", (3, 0, 2))]
     for i, dtype in enumerate(WHOLE):
         todo += [(f"h.{i % LAYERS}.{dtype}.odd", dtype, (int(rng.integers(1, 40)), int(rng.integers(1, 9)))),
                  (f"buffers.{dtype}", dtype, tuple(int(n) for n in rng.integers(1, 5, int(rng.integers(0, 5))))),]

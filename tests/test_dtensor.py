@@ -105,7 +105,7 @@ class DTensor(harness.Case):
         importlib.import_module("torch.testing._internal.distributed.fake_pg")
         rng, tensors, context = random.Random(self.seed), 0, multiprocessing.get_context("fork")
         with Dump() as dump:
-            for _ in range(40 if harness.LONG else 10):
+            for _ in range(40 if harness.LONG else 6):
                 replicas, shards, tp = rng.randint(1, 2), rng.randint(1, 4), rng.choice((1, 2, 3))
                 wide, narrow = tp * rng.randint(1, 7), tp * rng.randint(1, 7)
                 rank = rng.randrange(replicas * shards * tp)

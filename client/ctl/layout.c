@@ -134,7 +134,7 @@ static int show(const struct ctl *c, struct ctl_offline *o, const char *config, 
 	struct view v = { .o = o };
 	struct ptc_layout *l = NULL;
 	uint64_t only = 0;
-	int rc = ctl_offline_layout(o, "--config", config, &l, err);
+	int rc = ctl_offline_layout(&o->job.spec, "--config", config, &l, err);
 
 	if (!rc) {
 		v.l = l;

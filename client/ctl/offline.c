@@ -48,24 +48,31 @@ static int quote_names(struct ctl_offline *o, struct ptc_error *err)
 	return 0;
 }
 
+static int read_job(const char *file, const char *rules, struct ptc_job_desc *ret, struct ptc_error *err)
+{
+	int rc = ptc_job_read(file, rules, ret, err);
+
+	if (!rc && !ret->spec.ntensors)
+		rc = ptc_error_set(err, PTC_ELAYOUT,
+				   "%s: no tensors; those of a live job are known once its ranks have declared them",
+				   file);
+	return rc ? rc : ptc_spec_lint(&ret->spec, err);
+}
+
 int ctl_offline_open(const struct ctl *c, struct ctl_offline *ret, struct ptc_error *err)
 {
 	ptc_auto_free char *rules = ctl_rules_path();
-	const char *file = ctl_option(c, "file");
-	struct ctl_offline o = { 0 };
+	const char *file = ctl_option(c, "file"), *after = ctl_option(c, "to-file");
+	struct ctl_offline o = { .other = after != NULL };
 	int rc;
 
 	if (!file)
 		return ctl_usage(err, "-f FILE is missing: the job's description");
 	if (!rules)
 		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
-	rc = ptc_job_read(file, rules, &o.job, err);
-	if (!rc && !o.job.spec.ntensors)
-		rc = ptc_error_set(err, PTC_ELAYOUT,
-				   "%s: no tensors; those of a live job are known once its ranks have declared them",
-				   file);
-	if (!rc)
-		rc = ptc_spec_lint(&o.job.spec, err);
+	rc = read_job(file, rules, &o.job, err);
+	if (!rc && after)
+		rc = read_job(after, rules, &o.after, err);
 	if (!rc)
 		rc = quote_names(&o, err);
 	if (rc)
@@ -85,6 +92,7 @@ void ctl_offline_done(struct ctl_offline *o)
 	ptc_free(o->cluster.pinned);
 	ptc_free(o->cluster.racks);
 	ptc_job_desc_done(&o->job);
+	ptc_job_desc_done(&o->after);
 	memset(o, 0, sizeof(*o));
 }
 
@@ -192,7 +200,7 @@ int ctl_offline_cluster(const struct ctl *c, uint32_t need, struct ctl_offline *
 
 /* ---- layouts ---- */
 
-int ctl_offline_layout(const struct ctl_offline *o, const char *what, const char *config, struct ptc_layout **ret,
+int ctl_offline_layout(const struct ptc_spec *s, const char *what, const char *config, struct ptc_layout **ret,
 		       struct ptc_error *err)
 {
 	struct ptc_config parsed;
@@ -202,7 +210,7 @@ int ctl_offline_layout(const struct ctl_offline *o, const char *what, const char
 		ptc_error_wrap(err, "%s", what);
 		return CTL_USAGE;
 	}
-	rc = ptc_layout_new(&o->job.spec, &parsed, ret, err);
+	rc = ptc_layout_new(s, &parsed, ret, err);
 	if (rc)
 		ptc_error_wrap(err, "%s %s", what, config);
 	return rc;

@@ -22,7 +22,9 @@ struct ctl_cluster {
 };
 struct ctl_offline {
 	struct ptc_job_desc job;
-	char **names; /* of tensors, as JSON strings */
+	struct ptc_job_desc after; /* with --to-file: the job as it is to be; else empty */
+	bool other;                /* --to-file was given */
+	char **names;              /* of tensors, as JSON strings */
 	struct ctl_cluster cluster;
 };
 /* -f: the job; CTL_USAGE without one. */
@@ -30,8 +32,8 @@ int ctl_offline_open(const struct ctl *c, struct ctl_offline *ret, struct ptc_er
 /* --nodes, --devices-per-node, --drain, --failed, --pin, --nodes-per-rack; at least `need` devices unless --nodes says. */
 int ctl_offline_cluster(const struct ctl *c, uint32_t need, struct ctl_offline *o, struct ptc_error *err);
 void ctl_offline_done(struct ctl_offline *o);
-/* A configuration's layout; what: the option it comes from. */
-int ctl_offline_layout(const struct ctl_offline *o, const char *what, const char *config, struct ptc_layout **ret,
+/* A configuration's layout under s; what: the option it comes from. */
+int ctl_offline_layout(const struct ptc_spec *s, const char *what, const char *config, struct ptc_layout **ret,
 		       struct ptc_error *err);
 /* Ranks on devices in order, whatever may be used now. */
 int ctl_offline_in_order(const struct ctl_offline *o, const struct ptc_layout *l, struct ptc_allocation *ret,

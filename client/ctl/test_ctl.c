@@ -6,12 +6,13 @@
 static void test_help(void **state)
 {
 	static const char *const verbs[][2] = {
-		{ "nodes", NULL },    { "status", NULL }, { "job", "create" }, { "job", "delete" },
-		{ "job", "list" },    { "import", NULL }, { "export", NULL },  { "plan", NULL },
-		{ "resize", NULL },   { "drain", NULL },  { "abort", NULL },   { "snapshots", NULL },
-		{ "verify", NULL },   { "events", NULL }, { "version", NULL }, { "completion", NULL },
-		{ "help", NULL },     { "run", NULL },    { "stop", NULL },    { "logs", NULL },
-		{ "snapshot", NULL }, { "layout", NULL }, { "mount", NULL },   { "umount", NULL },
+		{ "nodes", NULL },    { "status", NULL },  { "job", "create" }, { "job", "delete" },
+		{ "job", "list" },    { "import", NULL },  { "export", NULL },  { "plan", NULL },
+		{ "resize", NULL },   { "drain", NULL },   { "abort", NULL },   { "snapshots", NULL },
+		{ "verify", NULL },   { "events", NULL },  { "version", NULL }, { "completion", NULL },
+		{ "help", NULL },     { "run", NULL },     { "stop", NULL },    { "logs", NULL },
+		{ "snapshot", NULL }, { "layout", NULL },  { "mount", NULL },   { "umount", NULL },
+		{ "rules", "lint" },  { "rules", "show" },
 	};
 
 	assert_int_equal(RUN("--help"), 0);
@@ -187,6 +188,64 @@ static void test_job_file(void **state)
 	unlink(path);
 }
 
+static void write_job(const char *path, const char *rules, const char *gpus)
+{
+	FILE *f = fopen(path, "we");
+
+	assert_non_null(f);
+	fprintf(f,
+		"version: 1\nname: a\ntensors:\n- {name: h.0.k, dtype: F32, shape: [8, 4]}\n"
+		"- {name: h.0.w, dtype: F32, shape: [12, 4]}\nrules: %s\ngpus: %s\n",
+		rules, gpus);
+	assert_int_equal(fclose(f), 0);
+}
+
+static void test_rules(void **state)
+{
+	char path[] = "/tmp/ptc-test-ctl.XXXXXX";
+	int fd = mkstemp(path);
+
+	assert_true(fd >= 0);
+	close(fd);
+	write_job(path, "[{match: 'h.*', split: {axis: tp, dim: 0}, layer: 'h.{}.*'}]", "{2: {tp: 2}, 4: {tp: 4}}");
+	assert_int_equal(RUN("rules", "lint", "-f", path), 0);
+	assert_non_null(strstr(out, "2 tensors, 1 rules, 2 configurations"));
+	assert_string_equal(errors, "");
+	/* uncovered, ambiguous, and what does not come out under a configuration */
+	assert_int_equal(RUN("rules", "lint", "-f", path, "--config", "tp=8", "--config", "pp=2,stages=1:1"), 1);
+	assert_non_null(strstr(out, "error: tp=8: tensor \"h.0.w\": dim 0 (12) is not divisible by tp 8"));
+	assert_non_null(strstr(out, "error: pp=2,stages=1:1: configuration: stages sum to 2, the model has 1 layers"));
+	assert_string_equal(errors, "ptcctl rules lint: 2 errors\n");
+	write_job(path, "[{match: 'h.*.k'}]", "{2: {dp: 2}}");
+	assert_int_equal(RUN("rules", "lint", "-f", path, "--format", "json"), 1);
+	expect(out, "tensor \\\"h.0.w\\\" [12, 4] is covered by no rule");
+	write_job(path, "[{match: 'h.*'}, {match: 'h.*.w', split: {axis: tp, dim: 0}}]", "{2: {tp: 2}}");
+	assert_int_equal(RUN("rules", "lint", "-f", path), 1);
+	assert_non_null(strstr(out, "tensor \"h.0.w\" [12, 4] is ambiguous: rule 0 (\"h.*\")"));
+	/* blocks that leave elements out, or overlap */
+	write_job(path, "[{match: '*', split: {axis: tp, dim: 0, blocks: [4, 3]}}]", "{2: {tp: 2}}");
+	assert_int_equal(RUN("rules", "lint", "-f", path), 1);
+	one_line("ptcctl rules lint: ", "dim 0 (8): blocks of rule \"*\" sum to 7: 1 elements are in none");
+	write_job(path, "[{match: '*', split: {axis: tp, dim: 0, blocks: [4, 8]}}]", "{2: {tp: 2}}");
+	assert_int_equal(RUN("rules", "lint", "-f", path), 1);
+	one_line("ptcctl rules lint: ", "sum to 12: 4 elements are in two or beyond the end");
+	write_job(path, "lama", "{2: {tp: 2}}");
+	assert_int_equal(RUN("rules", "lint", "-f", path), 1);
+	one_line("ptcctl rules lint: ", "no rule set \"lama\"");
+	expect(errors, "did you mean \"llama\"?");
+	write_job(path, "{use: llama, hed: 4}", "{2: {tp: 2}}");
+	assert_int_equal(RUN("rules", "lint", "-f", path), 1);
+	one_line("ptcctl rules lint: ", "did you mean \"head\"?");
+	unlink(path);
+	assert_int_equal(RUN("rules", "lint"), 2);
+	assert_int_equal(RUN("rules", "show"), 0);
+	assert_non_null(strstr(out, "mixtral\n"));
+	assert_int_equal(RUN("rules", "show", "llama"), 0);
+	assert_non_null(strstr(out, "parameters: {head: 128}"));
+	assert_int_equal(RUN("rules", "show", "nothing"), 1);
+	one_line("ptcctl rules show: ", "no rule set \"nothing\"");
+}
+
 /* What a live job runs is completed with our environment before any daemon is asked. */
 static void test_live_job_file(void **state)
 {
@@ -221,7 +280,7 @@ int main(void)
 		cmocka_unit_test(test_unknown_words), cmocka_unit_test(test_arguments),
 		cmocka_unit_test(test_durations),     cmocka_unit_test(test_connections),
 		cmocka_unit_test(test_job_file),      cmocka_unit_test(test_live_job_file),
-		cmocka_unit_test(test_completion),
+		cmocka_unit_test(test_rules),         cmocka_unit_test(test_completion),
 	};
 
 	unsetenv("PTC_SOCKET");

@@ -46,6 +46,11 @@ class Smoke(unittest.TestCase):
                          {(r["transport"], r["what"]) for r in found})
         self.assertTrue(all(r["gb_per_s"] > 0 and r["limit_gb_per_s"] > 0 for r in found))
 
+    def test_scale(self):
+        for r in self.results("scale", "--scale", "small", "--rounds", "1"):
+            self.assertTrue(r["moves"] > 0 and r["ranks_checked"] > 0 and r["boxes_checked"] > r["ranks_checked"])
+            self.assertEqual(r["moves"], r["moves_between"] + r["moves_within"])
+
     def test_switch(self):
         chunks = tempfile.mkdtemp(prefix="ptc-bench-test-", dir="/dev/shm")
         self.addCleanup(shutil.rmtree, chunks, True)

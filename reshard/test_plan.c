@@ -1,0 +1,302 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What plans promise, stated: changes that must move nothing, releases that
+ * cost nothing, states that do not go together, who sends how much and when,
+ * and every allocation failing in turn. */
+#include "base/alloc.h"
+#include "reshard/plan.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define MAX_RANKS 64
+
+static struct ptc_tensor tensors[] = { { "h.0.w", PTC_BF16, 2, { 16, 24 } },
+				       { "h.1.w", PTC_BF16, 2, { 16, 24 } },
+				       { "h.2.w", PTC_BF16, 2, { 16, 24 } },
+				       { "h.3.w", PTC_BF16, 2, { 16, 24 } },
+				       { "wte", PTC_BF16, 2, { 64, 24 } } };
+static struct ptc_field fields[] = { { "exp_avg", PTC_F32, false } };
+static struct ptc_rule rules[] = {
+	{ .match = "h.*", .splits[0].axis = PTC_AXIS_TP, .place = PTC_PLACE_LAYER, .layer = "h.{}.w" },
+	{ .match = "wte", .splits[0].axis = PTC_AXIS_TP, .place = PTC_PLACE_ENDS },
+};
+static const struct ptc_spec spec = {
+	.name = "job",
+	.tensors = tensors,
+	.ntensors = 5,
+	.fields = fields,
+	.nfields = 1,
+	.rules = rules,
+	.nrules = 2,
+};
+
+static struct ptc_layout *layout_of(const struct ptc_spec *s, const char *config)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_layout *l = NULL;
+	struct ptc_config c;
+
+	if (ptc_config_parse(config, &c, &err) || ptc_layout_new(s, &c, &l, &err))
+		fail_msg("%s: %s", config, err.text);
+	return l;
+}
+
+static struct ptc_place_opts cluster(struct ptc_device *v, uint32_t nodes, uint32_t per_node)
+{
+	for (uint32_t i = 0; i < nodes * per_node; i++)
+		v[i] = (struct ptc_device){ i / per_node, i % per_node };
+	return (struct ptc_place_opts){ .devices = v, .ndevices = (size_t)nodes * per_node, .nnodes = nodes };
+}
+
+/* Places and plans from ranks on devices in pairs that are `step` pairs apart. */
+static struct ptc_plan *switched(const char *from, const char *to, uint32_t nodes, uint32_t per_node, uint32_t step,
+				 int64_t *ret_gap)
+{
+	struct ptc_layout *a = layout_of(&spec, from), *b = layout_of(&spec, to);
+	struct ptc_device all[MAX_RANKS], was[MAX_RANKS];
+	struct ptc_place_opts opts = cluster(all, nodes, per_node);
+	struct ptc_allocation old = { was, ptc_layout_world(a) }, new = { 0 };
+	static const struct ptc_plan_opts count_only;
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_change *c = NULL;
+	struct ptc_plan *p = NULL;
+
+	for (uint32_t r = 0; r < old.world; r++)
+		was[r] = all[(r / 2 * step % (opts.ndevices / 2)) * 2 + r % 2];
+	if (ptc_change_new(a, b, &c, &err) || ptc_change_place(c, &old, &opts, &new, ret_gap, &err) ||
+	    ptc_plan_stream(c, &old, &new, nodes, NULL, &count_only, &p, &err))
+		fail_msg("%s to %s: %s", from, to, err.text);
+	ptc_change_free(c);
+	ptc_allocation_done(&new);
+	ptc_layout_free(a);
+	ptc_layout_free(b);
+	return p;
+}
+
+static void changes_that_move_nothing(void **state)
+{
+	static const char *const pairs[][2] = {
+		{ "tp=2,pp=2,dp=4,micro_batch=1,global_batch=8", "tp=2,pp=2,dp=4,micro_batch=4,global_batch=8" },
+		{ "tp=2,pp=2,dp=4,zero=1", "tp=2,pp=2,dp=2,cp=2,zero=1" },
+		{ "tp=2,pp=2,dp=2,cp=2,zero=1", "tp=2,pp=2,dp=1,cp=4,zero=1" },
+		{ "tp=2,pp=2,dp=4", "tp=2,pp=2,dp=1,cp=4" },
+		{ "tp=2,pp=2,cp=4,zero=3,shard=dim0", "tp=2,pp=2,dp=4,zero=3,shard=dim0" },
+	};
+
+	for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
+		for (uint32_t step = 1; step < 6; step += 2) {
+			int64_t gap;
+			struct ptc_plan *p = switched(pairs[i][0], pairs[i][1], 4, 4, step, &gap);
+
+			if (p->between_nodes || p->within_node || p->nbetween || p->nwithin || gap || !p->kept)
+				fail_msg("%s to %s: %lld between nodes, %lld within", pairs[i][0], pairs[i][1],
+					 (long long)p->between_nodes, (long long)p->within_node);
+			ptc_plan_free(p);
+		}
+}
+
+/* Whole replicas go: of those that stay nothing moves, wherever ranks were, on few blocks and on many. */
+static void whole_replicas_are_released_for_nothing(void **state)
+{
+	static const struct {
+		const char *from, *to;
+		uint32_t nodes, per_node;
+	} cases[] = {
+		{ "tp=2,pp=2,dp=4", "tp=2,pp=2,dp=2", 4, 4 },
+		{ "tp=2,pp=2,dp=4", "tp=2,pp=2,dp=1", 8, 2 },
+		{ "tp=2,pp=4,dp=8", "tp=2,pp=4,dp=5", 16, 4 },
+		{ "tp=4,pp=2,dp=8", "tp=4,pp=2,dp=7", 8, 8 },
+		{ "tp=1,pp=4,dp=16", "tp=1,pp=4,dp=15", 16, 4 },
+		{ "tp=2,pp=4,cp=2,dp=4", "tp=2,pp=4,cp=2,dp=3", 16, 4 },
+	};
+
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		int64_t gap;
+		struct ptc_plan *p = switched(cases[i].from, cases[i].to, cases[i].nodes, cases[i].per_node, 1, &gap);
+
+		if (p->between_nodes || p->within_node || gap)
+			fail_msg("%s to %s: %lld between nodes, %lld within, gap %lld", cases[i].from, cases[i].to,
+				 (long long)p->between_nodes, (long long)p->within_node, (long long)gap);
+		ptc_plan_free(p);
+	}
+}
+
+static void other_states_are_refused(void **state)
+{
+	struct ptc_tensor other[5];
+	struct ptc_field more[2] = { fields[0], { "exp_avg_sq", PTC_F32, false } };
+	struct ptc_spec now = spec;
+	struct ptc_layout *a = layout_of(&spec, "tp=2"), *b;
+	static const struct {
+		const char *words[2];
+	} want[] = { { { "\"h.1.w\"", "F32 [16, 24]" } },
+		     { { "\"h.1.w\"", "[16, 25]" } },
+		     { { "\"h.1.w\" is not in the new state", "" } },
+		     { { "\"h.4.w\" is not in the old state", "" } },
+		     { { "field 2", "exp_avg_sq" } } };
+
+	for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
+		struct ptc_error err = PTC_ERROR_INIT;
+		struct ptc_change *c = NULL;
+
+		memcpy(other, tensors, sizeof other);
+		now = spec;
+		now.tensors = other;
+		if (i == 0)
+			other[1].dtype = PTC_F32;
+		if (i == 1)
+			other[1].shape[1] = 25;
+		if (i == 2) {
+			memmove(&other[1], &other[2], 3 * sizeof *other);
+			now.ntensors = 4;
+		}
+		if (i == 3)
+			other[4].name = "h.4.w";
+		if (i == 4) {
+			now.fields = more;
+			now.nfields = 2;
+		}
+		b = layout_of(&now, "tp=2");
+		assert_int_equal(ptc_change_new(a, b, &c, &err), PTC_ELAYOUT);
+		for (int k = 0; k < 2; k++)
+			if (!strstr(err.text, want[i].words[k]))
+				fail_msg("\"%s\" is not in: %s", want[i].words[k], err.text);
+		assert_null(c);
+		ptc_layout_free(b);
+	}
+	ptc_layout_free(a);
+}
+
+struct turns {
+	uint32_t nodes;
+	uint64_t moves;
+	bool sends[MAX_RANKS][MAX_RANKS]; /* turn, source */
+	uint32_t to[MAX_RANKS][MAX_RANKS];
+};
+
+static int in_turn(void *arg, const struct ptc_move *m)
+{
+	struct turns *t = arg;
+	uint32_t turn;
+
+	if (m->kind != PTC_MOVE_BETWEEN)
+		return 0;
+	turn = ptc_move_turn(m, t->nodes);
+	assert_true(turn > 0 && turn < t->nodes);
+	assert_true(!t->sends[turn][m->src_node] || t->to[turn][m->src_node] == m->dst_node);
+	t->sends[turn][m->src_node] = true;
+	t->to[turn][m->src_node] = m->dst_node;
+	t->moves++;
+	return 0;
+}
+
+static int stop(void *arg, const struct ptc_move *m)
+{
+	return 42;
+}
+
+static void turns_senders_and_time(void **state)
+{
+	struct ptc_layout *a = layout_of(&spec, "tp=2,pp=2,dp=4"), *b = layout_of(&spec, "tp=2,pp=2,dp=8");
+	struct ptc_device all[MAX_RANKS];
+	struct ptc_place_opts opts = cluster(all, 16, 2);
+	struct ptc_allocation old = { all, 16 }, new = { 0 };
+	static struct turns turns = { .nodes = 16 };
+	struct ptc_plan_opts take = { .fn = in_turn, .arg = &turns }, give_up = { .fn = stop };
+	struct ptc_rates rates = { 0 };
+	struct ptc_change *c = NULL;
+	struct ptc_plan *p = NULL;
+	int64_t gap, busiest = 0;
+
+	assert_int_equal(ptc_change_new(a, b, &c, NULL), 0);
+	assert_int_equal(ptc_change_place(c, &old, &opts, &new, &gap, NULL), 0);
+	assert_int_equal(ptc_plan_stream(c, &old, &new, 16, NULL, &give_up, &p, NULL), 42);
+	assert_int_equal(ptc_plan_stream(c, &old, &new, 16, NULL, &take, &p, NULL), 0);
+	assert_true(turns.moves == p->nbetween && turns.moves > 0);
+	for (uint32_t n = 0; n < 16; n++)
+		busiest = p->out_bytes[n] > busiest ? p->out_bytes[n] : busiest;
+	assert_true(busiest * 8 <= p->between_nodes + p->between_nodes / 4); /* eight nodes had something */
+	assert_int_equal(ptc_plan_time_ns(p, &rates), 0);
+	rates.node_out = 1000;
+	assert_int_equal(ptc_plan_time_ns(p, &rates), busiest * 1000000);
+	ptc_plan_free(p);
+	ptc_change_free(c);
+	ptc_allocation_done(&new);
+	ptc_layout_free(a);
+	ptc_layout_free(b);
+}
+
+/* Everything once, with constraints; the first failure's code. */
+static int whole_run(void)
+{
+	struct ptc_layout *a = NULL, *b = NULL;
+	struct ptc_device all[MAX_RANKS];
+	struct ptc_place_opts opts = cluster(all, 8, 2);
+	struct ptc_allocation old = { all, 16 }, new = { 0 };
+	static const bool pinned[8] = { false, true, false, false, false, false, true };
+	static const uint32_t racks[8] = { 0, 0, 0, 0, 1, 1, 1, 1 };
+	static struct turns turns;
+	struct ptc_plan_opts keep = { .fn = NULL, .keep = true };
+	struct ptc_config ca, cb;
+	struct ptc_change *c = NULL;
+	struct ptc_plan *p = NULL;
+	int64_t gap;
+	int rc;
+
+	memset(&turns, 0, sizeof turns);
+	assert_int_equal(ptc_config_parse("tp=2,pp=2,dp=4,zero=1", &ca, NULL), 0);
+	assert_int_equal(ptc_config_parse("tp=4,pp=1,dp=3,zero=1", &cb, NULL), 0);
+	opts.pinned = pinned;
+	opts.racks = racks;
+	rc = ptc_layout_new(&spec, &ca, &a, NULL);
+	if (!rc)
+		rc = ptc_layout_new(&spec, &cb, &b, NULL);
+	if (!rc)
+		rc = ptc_change_new(a, b, &c, NULL);
+	if (!rc)
+		rc = ptc_change_place(c, &old, &opts, &new, &gap, NULL);
+	if (!rc)
+		rc = ptc_plan_stream(c, &old, &new, 8, NULL, &keep, &p, NULL);
+	ptc_plan_free(p);
+	ptc_change_free(c);
+	ptc_allocation_done(&new);
+	ptc_layout_free(a);
+	ptc_layout_free(b);
+	return rc;
+}
+
+static void every_allocation_fails_in_turn(void **state)
+{
+	int64_t live = ptc_alloc_live();
+	uint64_t failed = 0;
+	int rc = PTC_ENOMEM;
+
+	for (uint64_t n = 1; rc; n++) {
+		ptc_alloc_fail_at(n);
+		rc = whole_run();
+		ptc_alloc_fail_at(0);
+		assert_true(rc == 0 || rc == PTC_ENOMEM);
+		assert_int_equal(ptc_alloc_live(), live);
+		failed += rc != 0;
+	}
+	print_message("%llu allocations failed in turn\n", (unsigned long long)failed);
+	assert_true(failed > 100);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(changes_that_move_nothing),
+		cmocka_unit_test(whole_replicas_are_released_for_nothing),
+		cmocka_unit_test(other_states_are_refused),
+		cmocka_unit_test(turns_senders_and_time),
+		cmocka_unit_test(every_allocation_fails_in_turn),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

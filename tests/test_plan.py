@@ -1,0 +1,410 @@
+# SPDX-License-Identifier: Apache-2.0
+"""reshard/'s plans and placements against the oracle's layouts, element by element, for random jobs with rules of every
+sort; needs no daemon. What an element costs is written out here, from the sets of elements that ranks hold; no box is."""
+import itertools
+import json
+import os
+import random
+import subprocess
+import tempfile
+import unittest
+import xml.etree.ElementTree
+
+import harness
+import numpy as np
+from harness import LONG, SANITIZED
+from test_layout import expected, random_buffers, random_config, random_job, spec_of
+
+BETWEEN, WITHIN, FORWARD, KEEP = range(4)
+SIZES = {"F32": 4, "BF16": 2} # what random_job makes
+
+
+class Dump:
+    """exact: placements of few blocks are searched for. Else they are made as those of many are."""
+
+    def __init__(self, exact=True):
+        self.exact = exact
+        program = harness.binary("tests/plan-dump" if exact else "tests/plan-dump-assigned")
+        self.process = subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.stdin.close()
+        self.process.stdout.close()
+        if self.process.wait():
+            raise RuntimeError("plan-dump failed")
+
+    def plan(self, spec, case):
+        flat = lambda devices: " ".join([str(len(devices)), *(f"{n} {d}" for n, d in devices)])
+        bits = lambda v: "".join(str(int(x)) for x in v) or "-"
+        self.process.stdin.write(f"spec {json.dumps(spec)}\nplan {case.old} {case.new} {case.nodes} {flat(case.was)} "
+                                 f"{flat(case.may)} {bits(case.usable)} {bits(case.pinned)} {bits(case.racks)}\n")
+        self.process.stdin.flush()
+        return json.loads(self.process.stdout.readline())
+
+
+class Case:
+    """A switch: two configurations, where the old ranks are, and what may be used."""
+
+    def __init__(self, rng, state, constrained):
+        self.old, self.new = random_config(rng, state), random_config(rng, state)
+        need = max(self.old.world, self.new.world)
+        while True:
+            self.nodes, self.per_node = rng.randint(1, 5), rng.randint(1, 4)
+            if need <= self.nodes * self.per_node:
+                break
+        places = list(itertools.product(range(self.nodes), range(self.per_node)))
+        self.was = rng.sample(places, self.old.world)
+        self.usable, self.pinned, self.racks = [True] * self.nodes, [False] * self.nodes, []
+        if constrained:
+            self.usable = [rng.random() > 0.1 for _ in range(self.nodes)]
+            self.pinned = [rng.random() < 0.2 for _ in range(self.nodes)]
+            self.racks = [rng.randrange(2) for _ in range(self.nodes)] if rng.random() < 0.5 else []
+            drained = [rng.random() < 0.1 for _ in range(self.nodes)]
+            places = [p for p in places if self.usable[p[0]] and not drained[p[0]] and rng.random() < 0.95]
+        self.may = places
+
+
+class Sets:
+    """What ranks and nodes hold, as sets of (item, element) in one long array of booleans."""
+
+    def __init__(self, state, layout, world):
+        order = [(n, f) for n in sorted(state.tensors["param"], key=str.encode) for f in ("param", *sorted(state.fields))]
+        self.shapes = [state.tensors[f][n].shape for n, f in order]
+        dtypes = [state.tensors["param"][n].dtype if f == "param" or state.fields[f] == "same" else state.fields[f]
+                  for n, f in order]
+        sizes = [int(np.prod(s, dtype=np.int64)) for s in self.shapes]
+        self.at = np.concatenate([[0], np.cumsum(sizes)]).astype(int)
+        self.bytes = np.repeat([SIZES[d] for d in dtypes], sizes)
+        self.numbers = [np.arange(a, b).reshape(s) for a, b, s in zip(self.at, self.at[1:], self.shapes)]
+        self.rank = np.zeros((world, self.at[-1]), dtype=bool)
+        for (rank, item), elements in layout.items():
+            self.rank[rank, self.at[item] + elements[elements >= 0]] = True
+
+    def box(self, item, off, ext):
+        return self.numbers[item][tuple(slice(o, o + e) for o, e in zip(off, ext))].ravel()
+
+
+def on_nodes(sets, devices, nodes):
+    held = np.zeros((nodes, sets.rank.shape[1]), dtype=bool)
+    for rank, (node, _) in enumerate(devices):
+        held[node] |= sets.rank[rank]
+    return held
+
+
+class Plan(harness.Case):
+    def check_moves(self, case, old, new, got, what):
+        """Each rank gets and keeps just what it needs, once, from somebody who has it; totals are what moves add up to."""
+        now = [tuple(d) for d in got["now"]]
+        had = on_nodes(old, case.was, case.nodes) & np.array(case.usable)[:, None]
+        need = on_nodes(new, now, case.nodes)
+        old_at = {d: r for r, d in enumerate(case.was)}
+        count = np.zeros(new.rank.shape, dtype=int)
+        entered = np.zeros((len(now), new.rank.shape[1]), dtype=bool)
+        nodes = np.zeros((case.nodes, 3), dtype=int)
+        kept = within = 0
+        for kind, item, src_node, src, dst, off, ext in sorted(got["moves"], key=lambda m: m[0]): # FORWARD after BETWEEN
+            box, node = new.box(item, off, ext), now[dst][0]
+            count[dst, box] += 1
+            size = int(new.bytes[box].sum())
+            if kind == BETWEEN:
+                self.assertTrue(src_node != node and case.usable[src_node] and case.was[src][0] == src_node, what)
+                self.assertTrue(old.rank[src, box].all() and not had[node, box].any(), what)
+                entered[dst, box] = True
+                nodes[node, 0] += size
+                nodes[src_node, 1] += size
+                continue
+            self.assertEqual(src_node, node, what)
+            if kind == KEEP:
+                self.assertTrue(case.usable[node] and old_at.get(now[dst]) == src and old.rank[src, box].all(), what)
+                kept += size
+                continue
+            within += size
+            nodes[node, 2] += size
+            if kind == WITHIN:
+                self.assertTrue(case.usable[node] and case.was[src][0] == node and old.rank[src, box].all(), what)
+                self.assertNotEqual(case.was[src], now[dst], what)
+            else:
+                self.assertTrue(now[src][0] == node and src != dst and entered[src, box].all(), what)
+            here = old_at.get(now[dst])
+            if here is not None and case.usable[node]: # what the device has does not come from elsewhere
+                self.assertFalse(old.rank[here, box].any(), what)
+        self.assertTrue((count == new.rank).all(), f"{what}: a rank gets too little, too much, or something twice")
+        missing = need & ~had
+        self.assertEqual(got["totals"], [kept, int(((need & had) @ new.bytes).sum()), within, int((missing @ new.bytes).sum())], what)
+        self.assertEqual([n[:3] for n in got["nodes"]], nodes.tolist(), what)
+        self.assertEqual([n[3] for n in got["nodes"]], ((had | missing) @ new.bytes).tolist(), what)
+        self.assertEqual(nodes[:, 0].tolist(), (missing @ new.bytes).tolist(), what)
+        self.check_senders(new, had, missing, nodes, got["moves"], what)
+
+    def check_senders(self, new, had, missing, nodes, moves, what):
+        """The busiest sender has no more than it must (for any set of nodes: what only they have, over how many they are),
+        but for boxes being whole."""
+        weights, demand = 1 << np.arange(len(had)), {}
+        holders = weights @ had
+        for node in missing:
+            for element in np.flatnonzero(node):
+                demand[holders[element]] = demand.get(holders[element], 0) + int(new.bytes[element])
+        least = max((sum(b for mask, b in demand.items() if mask | s == s) / bin(s).count("1")
+                     for s in range(1, 1 << len(had))), default=0)
+        largest = max((int(new.bytes[new.box(m[1], m[5], m[6])].sum()) for m in moves if m[0] == BETWEEN), default=0)
+        self.assertLessEqual(nodes[:, 1].max(), least + largest * len(demand), what)
+        self.busiest += np.array([nodes[:, 1].max(), least])
+
+    def blocks(self, case):
+        """Blocks of ranks that stay on one node, by TP group, and how many each node takes."""
+        room = [sum(n == node for n, _ in case.may) for node in range(case.nodes)]
+        size = next(d for d in range(case.new.n["tp"], 0, -1)
+                    if case.new.n["tp"] % d == 0 and sum(r // d * d for r in room) >= case.new.world)
+        groups = {}
+        for rank in range(case.new.world):
+            k = case.new.coords(rank)
+            groups.setdefault((k["pp"], k["dp"], k["cp"]), {})[k["tp"]] = rank
+        return [[[g[t] for t in range(i, i + size)] for i in range(0, case.new.n["tp"], size)] for g in groups.values()], \
+            [r // size for r in room]
+
+    def admissible(self, case, groups, slots, where):
+        """where: node per block."""
+        if any(where.count(n) > slots[n] for n in set(where)):
+            return False
+        if any(p and n not in where for n, p in enumerate(case.pinned)):
+            return False
+        width = len(groups[0])
+        if not case.racks or width == 1:
+            return True
+        return all(len({case.racks[n] for n in where[i:i + width]}) == 1 for i in range(0, len(where), width))
+
+    def cheapest(self, case, old, new, groups, slots):
+        """Bytes that enter nodes at least, over every admissible way; None: there is none."""
+        had = on_nodes(old, case.was, case.nodes) & np.array(case.usable)[:, None]
+        blocks = [b for g in groups for b in g]
+        need = [np.logical_or.reduce([new.rank[r] for r in b]) for b in blocks]
+        memo, best = {}, None
+
+        def cost(node, on):
+            if (node, on) not in memo:
+                memo[node, on] = int((np.logical_or.reduce([need[b] for b in on]) & ~had[node]) @ new.bytes) if on else 0
+            return memo[node, on]
+
+        for where in itertools.product([n for n in range(case.nodes) if slots[n]], repeat=len(blocks)):
+            if self.admissible(case, groups, slots, where):
+                total = sum(cost(n, tuple(b for b, w in enumerate(where) if w == n)) for n in set(where))
+                best = total if best is None else min(best, total)
+        return best
+
+    def check_place(self, dump, case, old, new, got, what):
+        groups, slots = self.blocks(case)
+        nblocks, choices = sum(map(len, groups)), sum(s > 0 for s in slots)
+        if choices**nblocks > 5000:
+            return 0
+        best = self.cheapest(case, old, new, groups, slots)
+        where = [got["now"][b[0]][0] for g in groups for b in g]
+        for block in (b for g in groups for b in g):
+            self.assertEqual(len({got["now"][r][0] for r in block}), 1, what)
+        self.assertTrue(self.admissible(case, groups, slots, tuple(where)), what)
+        cost = got["totals"][3]
+        self.assertTrue(cost - got["gap"] <= best <= cost, f"{what}: {cost} with gap {got['gap']}, the best is {best}")
+        if dump.exact and nblocks <= 8:
+            self.assertEqual((cost, got["gap"]), (best, 0), what)
+        self.costs += np.array([cost, best, cost - got["gap"]])
+        return 1
+
+    def one(self, dump, i, constrained):
+        rng = random.Random(f"{self.seed} plan {i}")
+        state, rules = random_job(rng)
+        buffers = random_buffers(rng)
+        case = Case(rng, state, constrained)
+        spec = spec_of(state, rules, buffers)
+        what = f"case {i}: {case.old} {case.new} {vars(case)} {json.dumps(spec)}"
+        try:
+            layouts = [expected(state, rules, c, buffers) for c in (case.old, case.new)]
+        except ValueError:
+            layouts = None
+        got = dump.plan(spec, case)
+        if layouts is None:
+            self.assertIn("error", got, what)
+            return "refused"
+        if len(case.may) < case.new.world:
+            self.assertIn(f"{case.new.world} devices", got.get("error", ""), what)
+            return "refused"
+        old, new = Sets(state, layouts[0], case.old.world), Sets(state, layouts[1], case.new.world)
+        had = on_nodes(old, case.was, case.nodes) & np.array(case.usable)[:, None]
+        if "error" in got and "no usable node" in got["error"]:
+            self.assertFalse((~new.rank.any(0) | had.any(0)).all(), f"{what}: nothing is lost")
+            return "lost"
+        if "error" in got:
+            self.assertTrue("pinned" in got["error"] or "racks" in got["error"], f"{what}: {got}")
+            groups, slots = self.blocks(case)
+            if sum(s > 0 for s in slots)**sum(map(len, groups)) <= 5000:
+                self.assertIsNone(self.cheapest(case, old, new, groups, slots), f"{what}: {got}")
+                return "impossible"
+            return "refused"
+        self.check_moves(case, old, new, got, what)
+        return "compared" if self.check_place(dump, case, old, new, got, what) else "planned"
+
+    def many(self, cases, constrained, exact=True):
+        seen, self.costs, self.busiest = {}, np.zeros(3), np.zeros(2)
+        with Dump(exact) as dump:
+            for i in range(cases):
+                result = self.one(dump, i * 2 + constrained, constrained)
+                seen[result] = seen.get(result, 0) + 1
+        print(f"{cases} cases: {seen}; all compared cost {self.costs[0]:.0f}, at best {self.costs[1]:.0f}, at bound "
+              f"{self.costs[2]:.0f}; busiest senders {self.busiest[0]:.0f}, at best {self.busiest[1]:.0f}")
+        self.assertGreater(seen.get("compared", 0), cases // 10)
+
+    def test_random(self):
+        self.many(500000 if LONG else 200 if SANITIZED else 1500, False)
+
+    def test_assigned(self):
+        """What is done for many blocks, with few: the bound is none that the best goes below."""
+        self.many(500000 if LONG else 200 if SANITIZED else 1000, False, exact=False)
+        self.assertLess(self.costs[0], 1.1 * self.costs[1])
+
+    def test_constraints(self):
+        """Lost and drained nodes, failed devices, pins and racks."""
+        self.many(500000 if LONG else 200 if SANITIZED else 1500, True)
+
+
+class Offline(harness.Case):
+    """ptcctl layout and plan -f, on job files, without a daemon."""
+
+    def ctl(self, *args, fails=None):
+        r = subprocess.run([harness.binary("client/ptcctl"), *args], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                           stderr=subprocess.PIPE, text=True, check=False, env={"PTC_SOCKET": "/nonexistent"})
+        if (r.returncode != 0) != (fails is not None) or (fails and fails not in r.stderr):
+            self.fail(f"ptcctl {' '.join(args)}: exit {r.returncode}, {r.stderr}")
+        return r.stdout
+
+    def job(self, directory, spec):
+        path = os.path.join(directory, "job.yaml") # JSON is YAML
+        with open(path, "w", encoding="utf-8") as f:
+            json.dump(spec, f)
+        return path
+
+    def items(self, state):
+        return {(n, f): i for i, (n, f) in enumerate(
+            (n, f) for n in sorted(state.tensors["param"], key=str.encode) for f in ("param", *sorted(state.fields)))}
+
+    def check_layout(self, state, config, layout, doc):
+        self.assertEqual((1, config.world, "-".join(config.order)), (doc["version"], len(doc["ranks"]), doc["rank_order"]))
+        numbers = self.items(state)
+        for rank, r in enumerate(doc["ranks"]):
+            self.assertEqual((rank, rank // 3, rank % 3), (r["rank"], r["node"], r["device"]))
+            self.assertEqual({a: int(config.coords(rank)[a]) for a in ("tp", "pp", "dp", "cp")},
+                             {a: r["coords"][a] for a in ("tp", "pp", "dp", "cp")})
+            got = {item: np.full(a.size, -2) for (at, item), a in layout.items() if at == rank}
+            for region in r["regions"]:
+                shape = state.tensors[region["field"]][region["tensor"]].shape
+                buffer = got[numbers[region["tensor"], region["field"]]]
+                for at in itertools.product(*map(range, region["extent"])):
+                    where = region["buffer"]["offset"] + sum(a * s for a, s in zip(at, region["buffer"]["strides"]))
+                    self.assertEqual(-2, buffer[where])
+                    at = tuple(a + o for a, o in zip(at, region["offset"]))
+                    buffer[where] = -1 if region["padding"] else np.ravel_multi_index(at, shape) if shape else 0
+            for item, buffer in got.items():
+                self.assertEqual(layout[rank, item].ravel().tolist(), buffer.tolist())
+
+    def check_plan(self, state, case, layouts, doc):
+        """What moves bring to a rank is what its device lacks, once."""
+        old, new = (Sets(state, l, c.world) for l, c in zip(layouts, (case.old, case.new)))
+        numbers = self.items(state)
+        seats = [{r["rank"]: (r["node"], r["device"]) for r in doc[side]["ranks"]} for side in ("from", "to")]
+        was = {seat: rank for rank, seat in seats[0].items()}
+        count, total, between = np.zeros(new.rank.shape, dtype=int), 0, 0
+        for m in doc["moves"]:
+            box = new.box(numbers[m["tensor"], m["field"]], m["offset"], m["extent"])
+            self.assertEqual(m["bytes"], int(new.bytes[box].sum()))
+            for end, side in (("src", m["kind"] == "forward"), ("dst", 1)):
+                self.assertEqual(seats[side][m[end]["rank"]], (m[end]["node"], m[end]["device"]))
+            self.assertEqual(m["kind"] == "between_nodes", m["src"]["node"] != m["dst"]["node"])
+            self.assertEqual(m["kind"] == "between_nodes", "turn" in m)
+            self.assertTrue((new if m["kind"] == "forward" else old).rank[m["src"]["rank"], box].all())
+            count[m["dst"]["rank"], box] += 1
+            total += m["bytes"]
+            between += m["bytes"] if m["kind"] == "between_nodes" else 0
+        for rank, seat in seats[1].items():
+            kept = old.rank[was[seat]] if seat in was else np.zeros_like(new.rank[rank])
+            self.assertTrue((count[rank] == (new.rank[rank] & ~kept)).all())
+        t = doc["totals"]
+        self.assertEqual((between, total - between), (t["between_nodes"], t["within_node"]))
+        self.assertEqual(int((new.rank @ new.bytes).sum()), t["kept"] + t["within_node"] + t["between_nodes"])
+        self.assertEqual(between, t["bound_this_mapping"])
+        self.assertEqual((t["between_nodes"] - t["bound_any_mapping"], t["gap"] == 0), (t["gap"], t["bound_exact"]))
+        self.assertEqual([sum(n[k] for n in doc["nodes"]) for k in ("in_bytes", "out_bytes", "within_bytes")],
+                         [between, between, t["within_node"]])
+
+    def test_offline(self):
+        done = 0
+        with tempfile.TemporaryDirectory() as directory:
+            for i in range(2000 if LONG else 20 if SANITIZED else 50):
+                rng = random.Random(f"{self.seed} offline {i}")
+                state, rules = random_job(rng)
+                case = Case(rng, state, False)
+                case.nodes, case.per_node = -(-max(case.old.world, case.new.world) // 3) + rng.randrange(2), 3
+                try:
+                    layouts = [expected(state, rules, c) for c in (case.old, case.new)]
+                except ValueError:
+                    continue
+                path = self.job(directory, spec_of(state, rules))
+                self.check_layout(state, case.old, layouts[0], json.loads(self.ctl(
+                    "layout", "-f", path, "--config", str(case.old), "--devices-per-node", "3", "--format", "json")))
+                plan = ("plan", "-f", path, "--from", str(case.old), "--to", str(case.new), "--nodes", str(case.nodes),
+                        "--devices-per-node", "3")
+                doc = json.loads(self.ctl(*plan, "--format", "json"))
+                self.check_plan(state, case, layouts, doc)
+                self.check_picture(case, self.ctl(*plan, "--format", "svg"))
+                table = self.ctl(*plan)
+                for words in (f"({case.new.world} ranks)", "bound, any mapping", "peak of a node"):
+                    self.assertIn(words, table)
+                done += 1
+        self.assertGreater(done, 5)
+
+    def check_picture(self, case, text):
+        root = xml.etree.ElementTree.fromstring(text)
+        labels = [t.text for t in root.iter("{http://www.w3.org/2000/svg}text")]
+        for n in range(case.nodes):
+            self.assertIn(f"node {n}", labels)
+        for config in (case.old, case.new):
+            for r in range(config.world):
+                self.assertGreaterEqual(labels.count(str(r)), sum(r < c.world for c in (case.old, case.new)))
+
+    def test_options(self):
+        with tempfile.TemporaryDirectory() as directory:
+            path = self.job(directory, {"version": 1, "name": "j", "rules": [{"match": "w", "split": {"axis": "tp", "dim": 0}}],
+                                        "tensors": [{"name": "w", "dtype": "F32", "shape": [8, 4]}]})
+            plan = ("plan", "-f", path, "--from", "tp=2,dp=4", "--to", "tp=2,dp=2", "--devices-per-node", "2")
+            for args, used in (((), {0, 1}), (("--drain", "0"), {1, 2}), (("--failed", "1/0,2"), {0, 3}),
+                               (("--pin", "3"), {0, 3}), (("--pin", "2,3", "--drain", "0"), {2, 3})):
+                doc = json.loads(self.ctl(*plan, *args, "--format", "json"))
+                self.assertEqual(used, {r["node"] for r in doc["to"]["ranks"]}, args)
+                self.assertEqual(([], 0), (doc["moves"], doc["totals"]["between_nodes"]))
+            for shape, dtype, words in (([8, 4], "F32", None), ([8, 5], "F32", '"w" is F32 [8, 4] in the old state, F32 [8, 5]'),
+                                        ([8, 4], "BF16", "BF16 [8, 4] in the new"), (None, "F32", '"w" is not in the new state')):
+                with open(os.path.join(directory, "after.yaml"), "w", encoding="utf-8") as f:
+                    json.dump({"version": 1, "name": "j", "rules": [{"match": "none"}], "tensors": [
+                        {"name": "w" if shape else "x", "dtype": dtype, "shape": shape or [8, 4]}]}, f)
+                got = self.ctl(*plan, "--to-file", os.path.join(directory, "after.yaml"), "--format", "json", fails=words)
+                if words is None: # replicated now
+                    self.assertEqual((4 * 64, 4 * 64), (json.loads(got)["totals"]["kept"], json.loads(got)["totals"]["within_node"]))
+            self.ctl(*plan, "--failed", "0,1,2,3", fails="devices")
+            self.ctl(*plan, "--failed", "0,1,2", fails="4 ranks need 4 devices, there are 2")
+            self.ctl(*plan, "--pin", "0,1,2", fails="3 nodes are pinned")
+            self.ctl(*plan, "--pin", "1", "--drain", "1", fails="node 1 is pinned, and none of its devices may be used")
+            self.ctl(*plan, "--drain", "4", fails="4 nodes")
+            self.ctl(*plan, "--format", "xml", fails="--format is table, svg or json")
+            self.ctl(*plan[:5], fails="-f needs --from CONFIG and --to CONFIG")
+            self.ctl("plan", "j", "--to", "tp=2", fails="--to needs -f FILE")
+            self.ctl("plan", "-f", path, "--from", "tp=3", "--to", "tp=2", fails='tensor "w"')
+            self.ctl("layout", "-f", path, fails="--config CONFIG is missing")
+            self.ctl("layout", "--config", "tp=2", fails="-f FILE is missing")
+            self.ctl("layout", "-f", path, "--config", "tp=2", "--format", "svg", fails="--format is table or json")
+            grow = ("plan", "-f", path, "--from", "tp=4", "--to", "tp=4,dp=2", "--nodes", "8", "--devices-per-node", "2")
+            self.ctl(*grow, "--nodes-per-rack", "1", fails="racks")
+            doc = json.loads(self.ctl(*grow, "--nodes-per-rack", "4", "--drain", "2,3,5", "--format", "json"))
+            self.assertEqual([{0}, {1}], [{r["node"] // 4 for r in doc["to"]["ranks"][i:i + 4]} for i in (0, 4)])
+
+
+if __name__ == "__main__":
+    unittest.main()
