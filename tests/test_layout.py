@@ -284,7 +284,7 @@ def random_buffers(rng):
         return None
     sorts = {"order": lambda: rng.choice((["x*", "h.{}.1", "h.{}.*"], ["*2"], ["h.{}.0", "x?", "h.{}.2*"])),
              "reverse": lambda: "true", "unit": lambda: "layer", "align": lambda: rng.choice((2, 3, 8)),
-             "pad": lambda: rng.choice((2, 4, 6)), "bucket": lambda: rng.choice((1, 10, 60)), "bucket_stages": lambda: "first"}
+             "pad": lambda: rng.choice((2, 4, 6)), "range": lambda: rng.choice((2, 3)), "bucket": lambda: rng.choice((1, 10, 60)), "bucket_stages": lambda: "first"}
     return {key: make() for key, make in sorts.items() if rng.random() < 0.4} or None
 
 
