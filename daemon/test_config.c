@@ -299,8 +299,6 @@ static void rules_across_keys(void **state)
 		{ "memory: {ceiling: 488MiB}\n" UNIX "coordinator: {endpoints: [unix:/a]}\n", false, NULL },
 		{ "memory: {ceiling: 1GiB, work: 31MiB}\n" LOC UNIX, false, "memory.work: must be at least 32MiB" },
 		{ "memory: {ceiling: 1GiB, work: 16777216TiB}\n" LOC UNIX, false, "" },
-		{ MEM LOC UNIX "fuse: {dir: /ptc, cache: 8MiB, timeout: 1s}\n", false, NULL },
-		{ MEM LOC UNIX "fuse: {dir: ptc}\n", false, "fuse.dir: " },
 		{ MEM LOC UNIX "fuse: {dir: /ptc, cache: 7MiB}\n", false, "fuse.cache: must be at least 8MiB" },
 		{ MEM LOC UNIX "fuse: {timeout: 500ms}\n", false, "fuse.timeout: write 1s to 600s" },
 		{ MEM LOC UNIX "lease_ttl: 500ms\n", false, "f.yaml:10:1: lease_ttl: write whole seconds" },

@@ -550,6 +550,51 @@ class Fuse(harness.Case):
             got += buffer[:n]
         return got
 
+    def test_read_through_switches(self):
+        """Readers that open `latest` again and again while the job is resized: always the right bytes, in the right places;
+        the one error there may be is that a snapshot has just gone."""
+        with self.cluster(nodes=3, devices=2) as c:
+            job = self.big_job(c, mib=8)
+            with open(job.files["param"], "rb") as f:
+                want = f.read()
+            m = [Mount(self, c, "--cache", "8MiB", node=n) for n in ("n0", "n2")]
+            over, wrong, read, gone = threading.Event(), [], [0, 0], [0]
+
+            def reader(i):
+                path = m[i % 2].path("big", "state", "latest", "model.safetensors")
+                while not over.is_set():
+                    try:
+                        fd = os.open(path, os.O_RDONLY | (os.O_DIRECT if i > 1 else 0))
+                    except OSError as e:
+                        gone[0] += 1
+                        if e.errno not in (errno.ENOENT, errno.ESTALE):
+                            wrong.append(f"open: {e}")
+                        continue
+                    try:
+                        if self.read_direct(fd) != want:
+                            wrong.append("other bytes")
+                        read[i % 2] += 1
+                    except OSError as e:
+                        wrong.append(f"read: {e}")
+                    finally:
+                        os.close(fd)
+
+            threads = [threading.Thread(target=reader, args=[i]) for i in range(4)]
+            for t in threads:
+                t.start()
+            try:
+                for i in range(30 if LONG else 6):
+                    job.resize(("dp=2", "tp=4", "dp=3,tp=2", "tp=2")[i % 4])
+            finally:
+                over.set()
+                for t in threads:
+                    t.join(60 * PATIENCE)
+            print(f"{read} files read, {gone[0]} gone", flush=True)
+            self.assertEqual([], wrong)
+            self.assertGreater(min(read), 0)
+            for x in m:
+                x.stop()
+
     def test_live_job(self):
         """Ranks that train: the model and what belongs to the optimizer, a snapshot that is held while newer ones are made."""
         with self.cluster(nodes=2, devices=2) as c:
