@@ -84,6 +84,8 @@ class Mount:
     def stop(self, within_s=5):
         self.process.terminate()
         self.process.wait(within_s * PATIENCE)
+        with open(self.log) as f:
+            self.test.assertEqual(0, self.process.returncode, f.read())
         self.test.assertNotIn(self.dir, mounts(self.test.dir))
 
     def clean(self):
