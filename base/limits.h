@@ -10,6 +10,8 @@
 #define PTC_MAX_TENSORS          (1u << 20) /* a 10^4-expert MoE has ~10^5 */
 #define PTC_MAX_FIELDS           16
 #define PTC_MAX_RULES            4096
+#define PTC_MAX_PERMUTED         4096               /* experts of a layer, or units that a rule puts in another order */
+#define PTC_MAX_PADDING          (INT64_C(1) << 32) /* elements that a buffer is padded to; times ranks it fits 64 bits */
 #define PTC_MAX_RANKS            (1u << 17)
 #define PTC_MAX_NODES            16384
 #define PTC_MAX_DEVICES_PER_NODE 64

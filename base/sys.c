@@ -167,9 +167,18 @@ int ptc_sys_unlink(const char *path, const char *point, struct ptc_error *err)
 	return 0;
 }
 
+static int make_dir(const char *dir, mode_t mode, struct ptc_error *err)
+{
+	if (mkdir(dir, mode ? mode : 0777) == 0)
+		return !mode || chmod(dir, mode) == 0 ? 0
+						      : ptc_error_errno(err, errno, "cannot set the mode of %s", dir);
+	return errno == EEXIST ? 0 : ptc_error_errno(err, errno, "cannot create %s", dir);
+}
+
 int ptc_sys_mkdirs(const char *path, mode_t mode, struct ptc_error *err)
 {
 	char dir[PATH_BYTES];
+	int rc;
 
 	if (snprintf(dir, sizeof dir, "%s", path) >= (int)sizeof dir)
 		return ptc_error_set(err, PTC_ELIMIT, "%s: path too long", path);
@@ -177,13 +186,12 @@ int ptc_sys_mkdirs(const char *path, mode_t mode, struct ptc_error *err)
 		if (*p != '/')
 			continue;
 		*p = '\0';
-		if (mkdir(dir, 0755) != 0 && errno != EEXIST)
-			return ptc_error_errno(err, errno, "cannot create %s", dir);
+		rc = make_dir(dir, mode ? 0755 : 0, err);
+		if (rc)
+			return rc;
 		*p = '/';
 	}
-	if (mkdir(dir, mode) != 0 && errno != EEXIST)
-		return ptc_error_errno(err, errno, "cannot create %s", dir);
-	return 0;
+	return make_dir(dir, mode, err);
 }
 
 static int remove_one(const char *path, const struct stat *st, int flag, struct FTW *ftw)

@@ -20,7 +20,8 @@ int ptc_sys_publish(int fd, const char *tmp, const char *path, const char *point
 /* Whole file into memory, at most max bytes; NUL-terminated; ptc_free it. */
 int ptc_sys_read_file(const char *path, size_t max, char **ret_data, size_t *ret_len, struct ptc_error *err);
 int ptc_sys_unlink(const char *path, const char *point, struct ptc_error *err); /* missing is fine */
-int ptc_sys_mkdirs(const char *path, mode_t mode, struct ptc_error *err);       /* like mkdir -p */
+/* Like mkdir -p. A folder that is made gets the mode whatever the umask, those above it 0755; mode 0: as the umask has it. */
+int ptc_sys_mkdirs(const char *path, mode_t mode, struct ptc_error *err);
 int ptc_sys_remove_tree(const char *path, const char *point,
 			struct ptc_error *err); /* missing is fine; does not follow links */
 int64_t ptc_sys_now_ns(void);                   /* CLOCK_MONOTONIC */

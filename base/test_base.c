@@ -11,6 +11,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <xxhash.h>
 
 #include <cmocka.h>
 
@@ -52,6 +54,26 @@ static void digest_matches_definition_and_splits(void **state)
 		assert_true(whole == (ptc_digest_shift(ptc_digest_run(data, cut), n - cut) ^
 				      ptc_digest_run(data + cut, n - cut)));
 	}
+}
+
+/* What stores of other processors have written must verify here: whichever code sums, the sums are libxxhash's. */
+static void checksums_are_those_of_libxxhash(void **state)
+{
+	const size_t long_ones[] = { 4096, 65519, 65520, 65536 };
+	unsigned seed = 2;
+	uint8_t *data = ptc_malloc(65536 + 64);
+
+	assert_non_null(data);
+	for (size_t i = 0; i < 65536 + 64; i++)
+		data[i] = (uint8_t)rand_r(&seed);
+	for (size_t n = 0; n < 1500; n++) {
+		assert_true(ptc_checksum(data + n % 64, n) == XXH3_64bits(data + n % 64, n));
+		if (n % 3 == 0)
+			ptc_digest_run(data, n); /* what it leaves behind in registers must not matter */
+	}
+	for (size_t i = 0; i < PTC_ARRAY_LEN(long_ones); i++)
+		assert_true(ptc_checksum(data + i, long_ones[i]) == XXH3_64bits(data + i, long_ones[i]));
+	ptc_free(data);
 }
 
 static void errors_wrap_and_name(void **state)
@@ -102,12 +124,48 @@ static void files_are_written_whole(void **state)
 	assert_int_equal(ptc_sys_remove_tree(dir, "test.rmtree", &err), 0);
 }
 
+static mode_t mode_of(const char *dir, const char *name)
+{
+	char path[64];
+	struct stat st;
+
+	snprintf(path, sizeof path, "%s/%s", dir, name);
+	assert_int_equal(stat(path, &st), 0);
+	return st.st_mode & 07777;
+}
+
+static void folders_have_the_mode_asked_for(void **state)
+{
+	char dir[] = "/tmp/ptc-base-XXXXXX", path[64];
+	struct ptc_error err = PTC_ERROR_INIT;
+	mode_t before;
+
+	(void)state;
+	assert_non_null(mkdtemp(dir));
+	before = umask(077);
+	snprintf(path, sizeof path, "%s/a/b", dir);
+	assert_int_equal(ptc_sys_mkdirs(path, 0711, &err), 0);
+	assert_int_equal(ptc_sys_mkdirs(path, 0700, &err), 0);
+	snprintf(path, sizeof path, "%s/c/d", dir);
+	assert_int_equal(ptc_sys_mkdirs(path, 0, &err), 0);
+	umask(before);
+	assert_int_equal(mode_of(dir, "a"), 0755);
+	assert_int_equal(mode_of(dir, "a/b"), 0711); /* as it was made */
+	assert_int_equal(mode_of(dir, "c"), 0700);
+	assert_int_equal(mode_of(dir, "c/d"), 0700);
+	assert_int_equal(ptc_sys_remove_tree(dir, "test.rmtree", &err), 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(digest_check_value),      cmocka_unit_test(digest_matches_definition_and_splits),
-		cmocka_unit_test(errors_wrap_and_name),    cmocka_unit_test(buffer_survives_failed_allocation),
+		cmocka_unit_test(digest_check_value),
+		cmocka_unit_test(digest_matches_definition_and_splits),
+		cmocka_unit_test(checksums_are_those_of_libxxhash),
+		cmocka_unit_test(errors_wrap_and_name),
+		cmocka_unit_test(buffer_survives_failed_allocation),
 		cmocka_unit_test(files_are_written_whole),
+		cmocka_unit_test(folders_have_the_mode_asked_for),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

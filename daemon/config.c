@@ -718,6 +718,8 @@ static bool applies(const struct ptc_daemon_config *cfg, const char *name)
 {
 	if (strncmp(name, "coordinator.", 12) == 0)
 		return !cfg->coordinator.local;
+	if (strncmp(name, "fuse.", 5) == 0)
+		return cfg->fuse.dir != NULL;
 	return cfg->coordinator.local || strncmp(name, "local_coordinator.", 18) != 0;
 }
 

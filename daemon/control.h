@@ -77,7 +77,7 @@ int ptc_control_send_text(struct ptc_rpc_call *call, const char *json, struct pt
 struct ptc_control_ask {
 	enum ptc_switch_kind kind;
 	bool start; /* resize: the job's ranks do not run, and are to */
-	bool stop;  /* snapshot: the job ends with it */
+	bool stop;  /* snapshot: the job ends with it; halt: always */
 };
 int ptc_control_start_switch(struct ptc_daemon *d, struct ptc_rpc_call *call, const char *job,
 			     const struct ptc_control_ask *ask, const struct ptc_plan_request *pr,

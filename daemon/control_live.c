@@ -140,14 +140,15 @@ static void find_failure(void *arg)
 {
 	struct failure *f = arg;
 	struct ptc_job_view *j = ptc_cluster_find_uuid(f->d->cluster, f->t->meta.uuid);
+	char line[900];
 
 	for (size_t i = 0; j && i < j->nworkers; i++) {
 		const struct ptc_worker_doc *w = &j->workers[i].doc;
 
 		if (w->state == PTC_WORKER_FAILED && w->generation == f->t->record.generation &&
 		    w->launch == f->t->record.launch)
-			snprintf(f->text, sizeof f->text, "node %s: %.*s", j->workers[i].node,
-				 (int)PTC_MIN(strcspn(w->text, "\n"), (size_t)900), w->text);
+			snprintf(f->text, sizeof f->text, "node %s: %s", j->workers[i].node,
+				 ptc_worker_text_line(w->text, line, sizeof line));
 	}
 }
 
@@ -176,27 +177,43 @@ struct first_step {
 	struct ptc_rpc_call *call;
 };
 
-/* Every rank of what is committed now has ended a step since the switch, or cannot be asked. */
-static bool stepped(struct first_step *f, json_int_t start)
+/* Every rank has ended a step since the switch, or cannot be asked, or something else is committed by now. */
+static bool stepped(const struct first_step *f, const struct ptc_target *at, const struct ptc_view *v, json_int_t start)
 {
-	struct ptc_target t;
-	struct ptc_view v;
+	struct ptc_target now;
 	json_t *ranks, *row;
 	bool all = true;
 	size_t i;
 
-	if (ptc_control_find(f->d, f->call, f->t->meta.name, &t, NULL) != 0 || !t.has_record ||
-	    t.record.run != PTC_RUN_LIVE || ptc_control_view(f->d, &t, false, true, &v, NULL) != 0)
+	if (ptc_control_find(f->d, f->call, f->t->meta.name, &now, NULL) != 0 || !now.has_record ||
+	    now.record.run != PTC_RUN_LIVE || now.record.launch != at->record.launch)
 		return true;
-	ranks = rank_rows(f->d, &t, &v);
+	ranks = rank_rows(f->d, at, v);
 	json_array_foreach(ranks, i, row) {
 		json_t *step = json_object_get(row, "step");
 
 		all = all && json_is_integer(step) && json_integer_value(step) > start;
 	}
 	json_decref(ranks);
-	ptc_view_done(&v);
 	return all;
+}
+
+/* false: it cannot be told. */
+static bool wait_first_step(const struct first_step *f, json_int_t start)
+{
+	int64_t began = ptc_sys_now_ns();
+	struct ptc_target at;
+	struct ptc_view v;
+	bool done;
+
+	if (ptc_control_find(f->d, f->call, f->t->meta.name, &at, NULL) != 0 || !at.has_record ||
+	    ptc_control_view(f->d, &at, false, true, &v, NULL) != 0)
+		return false;
+	while (!(done = stepped(f, &at, &v, start)) && !ptc_rpc_call_cancelled(f->call) &&
+	       ptc_sys_now_ns() - began < FIRST_STEP_MS * INT64_C(1000000))
+		usleep(FIRST_POLL_MS * 1000); /* a server thread: waiting is its job */
+	ptc_view_done(&v);
+	return done;
 }
 
 static void add_first_step(json_t *summary, double ms)
@@ -212,7 +229,7 @@ static void add_first_step(json_t *summary, double ms)
 static char *with_first_step(void *arg, const char *summary)
 {
 	struct first_step *f = arg;
-	int64_t began = ptc_sys_now_ns(), ms = 0;
+	int64_t began = ptc_sys_now_ns();
 	json_t *root;
 	char *text = NULL;
 
@@ -221,15 +238,7 @@ static char *with_first_step(void *arg, const char *summary)
 	if (json_is_object(json_object_get(root, "pause")) &&
 	    json_object_get(json_object_get(root, "pause"), "build_ms") &&
 	    strcmp(json_string_value(json_object_get(root, "kind")), "resize") == 0) {
-		bool done = false;
-
-		while (!done && ms < FIRST_STEP_MS && !ptc_rpc_call_cancelled(f->call)) {
-			done = stepped(f, row_int(root, "step"));
-			ms = (ptc_sys_now_ns() - began) / 1000000;
-			if (!done)
-				usleep(FIRST_POLL_MS * 1000); /* a server thread: waiting is its job */
-		}
-		if (done)
+		if (wait_first_step(f, row_int(root, "step")))
 			add_first_step(root, (double)(ptc_sys_now_ns() - began) / 1e6);
 		text = ptc_json_text(root);
 	}
@@ -309,33 +318,47 @@ PTC_CONTROL_HANDLER(ptc_control_run)
 	return rc;
 }
 
-static int snapshot_or_stop(struct ptc_daemon *d, struct ptc_rpc_call *call, bool stop, const char *method,
-			    struct ptc_error *err)
+/* What ends the ranks or lets them go on; `job` is of `req`, a request of the method. */
+static int end_or_go_on(struct ptc_daemon *d, struct ptc_rpc_call *call, const char *job,
+			const struct ptc_control_ask *ask, const char *method, const ProtobufCMessage *req,
+			struct ptc_error *err)
 {
-	struct ptc_control_ask ask = { .kind = PTC_SWITCH_SNAPSHOT, .stop = stop };
 	struct ptc_plan_request pr = { .config = "" };
-	Ptc__V1__JobRequest *req;
 	struct ptc_target t;
-	int rc = ptc_pb_call_recv(call, &ptc__v1__job_request__descriptor, (ProtobufCMessage **)&req, err);
+	int rc = ptc_control_find_controlled(d, call, job, &t, err);
 
 	if (rc)
 		return rc;
-	rc = ptc_control_find_controlled(d, call, req->job, &t, err);
-	if (rc == 0)
-		rc = t.ours ? switch_and_stream(d, call, &t, &ask, &pr, err)
-			    : ptc_control_forward(d, &t, call, method, &req->base, err);
-	ptc_pb_free(&req->base);
-	return rc;
+	return t.ours ? switch_and_stream(d, call, &t, ask, &pr, err)
+		      : ptc_control_forward(d, &t, call, method, req, err);
 }
 
 PTC_CONTROL_HANDLER(ptc_control_stop)
 {
-	return snapshot_or_stop(arg, call, true, "/ptc.v1.Control/Stop", err);
+	Ptc__V1__StopRequest *req;
+	int rc = ptc_pb_call_recv(call, &ptc__v1__stop_request__descriptor, (ProtobufCMessage **)&req, err);
+
+	if (rc)
+		return rc;
+	rc = end_or_go_on(arg, call, req->job,
+			  &(struct ptc_control_ask){ .kind = req->now ? PTC_SWITCH_HALT : PTC_SWITCH_SNAPSHOT,
+						     .stop = true },
+			  "/ptc.v1.Control/Stop", &req->base, err);
+	ptc_pb_free(&req->base);
+	return rc;
 }
 
 PTC_CONTROL_HANDLER(ptc_control_snapshot)
 {
-	return snapshot_or_stop(arg, call, false, "/ptc.v1.Control/Snapshot", err);
+	Ptc__V1__JobRequest *req;
+	int rc = ptc_pb_call_recv(call, &ptc__v1__job_request__descriptor, (ProtobufCMessage **)&req, err);
+
+	if (rc)
+		return rc;
+	rc = end_or_go_on(arg, call, req->job, &(struct ptc_control_ask){ .kind = PTC_SWITCH_SNAPSHOT },
+			  "/ptc.v1.Control/Snapshot", &req->base, err);
+	ptc_pb_free(&req->base);
+	return rc;
 }
 
 /* ---- logs ------------------------------------------------------------------------------ */

@@ -84,40 +84,25 @@ static int write_job(struct ptc_daemon *d, const struct ptc_job_desc *desc, stru
 	return rc;
 }
 
-/* The most one rank holds: a node needs that for each of its devices, less what its ranks have in common. */
-static int64_t rank_bytes(const struct ptc_spec *spec, const struct ptc_layout *l)
-{
-	int64_t most = 0;
-
-	for (uint32_t r = 0; r < ptc_layout_world(l); r++) {
-		const struct ptc_rank_layout *ranks = ptc_layout_rank(l, r);
-		int64_t bits = 0;
-
-		for (size_t i = 0; i < ranks->nregions; i++)
-			if (!ranks->regions[i].padding)
-				bits += ptc_box_volume(&ranks->regions[i].box) *
-					ptc_dtype_bits(ptc_item_dtype(spec, ranks->regions[i].item));
-		most = PTC_MAX(most, bits / 8);
-	}
-	return most;
-}
-
 /* Each configuration of the job's table is laid out now, so that one that does not fit is refused before it is needed. */
 static int table_json(const struct ptc_job_desc *desc, json_t *rows, struct ptc_error *err)
 {
 	for (size_t i = 0; i < desc->ngpus; i++) {
 		char config[256] = "";
-		struct ptc_layout *l;
+		struct ptc_layout *l = NULL;
+		int64_t most = 0; /* a node needs that for each of its devices, less what its ranks have in common */
 		int rc = ptc_layout_new(&desc->spec, &desc->gpus[i].config, &l, err);
 
+		if (!rc)
+			rc = ptc_layout_rank_bytes(l, &most, err);
+		ptc_layout_free(l);
 		ptc_config_format(&desc->gpus[i].config, config, sizeof config);
 		if (rc) {
 			ptc_error_wrap(err, "gpus %u (%s)", desc->gpus[i].n, config);
 			return rc;
 		}
 		json_array_append_new(rows, json_pack("{s:I, s:s, s:I}", "gpus", (json_int_t)desc->gpus[i].n, "config",
-						      config, "device_bytes", (json_int_t)rank_bytes(&desc->spec, l)));
-		ptc_layout_free(l);
+						      config, "device_bytes", (json_int_t)most));
 	}
 	return 0;
 }
@@ -332,7 +317,7 @@ struct submit {
 	const char *uuid;
 	struct ptc_switch_request *request;
 	struct ptc_error *err;
-	bool finishing;
+	bool passing; /* what keeps the job busy ends by itself, soon */
 	int rc;
 };
 
@@ -340,17 +325,12 @@ static void submit_on_loop(void *arg)
 {
 	struct submit *s = arg;
 	struct ptc_controller *ctl = ptc_controller_find(s->d, s->uuid);
-	const char *phase = "";
-	uint64_t done, total;
 
 	if (!ctl) {
 		s->rc = ptc_error_set(s->err, PTC_ESTATE, "this daemon does not control the job any more; try again");
 		return;
 	}
-	ptc_controller_status(ctl, &phase, &done, &total);
-	s->finishing = strcmp(phase, ptc_job_phase_name(PTC_JOB_FINISHING)) == 0 ||
-		       strcmp(phase, ptc_job_phase_name(PTC_JOB_NEW)) == 0 ||
-		       strcmp(phase, ptc_job_phase_name(PTC_JOB_RELOADING)) == 0;
+	s->passing = ptc_controller_passing(ctl);
 	s->rc = ptc_controller_submit(ctl, s->request, s->err);
 }
 
@@ -370,7 +350,7 @@ static int hand_over(struct ptc_daemon *d, const struct ptc_target *t, struct pt
 
 	rc = rc ? ptc_error_set(err, rc, "the daemon is stopping") : s.rc;
 	/* a conflict: the mirror that the plan was made from was behind the record */
-	*ret_again = (rc == PTC_ESTATE && s.finishing) || rc == PTC_ECONFLICT;
+	*ret_again = (rc == PTC_ESTATE && s.passing) || rc == PTC_ECONFLICT;
 	return rc;
 }
 
@@ -386,7 +366,7 @@ static int check_ask(const struct ptc_target *t, const struct ptc_control_ask *a
 		return ptc_error_set(err, PTC_ESTATE,
 				     "job %s ended before its first snapshot; `ptcctl run %s` starts it again",
 				     t->meta.name, t->meta.name);
-	if (ask->kind == PTC_SWITCH_SNAPSHOT && !live)
+	if ((ask->kind == PTC_SWITCH_SNAPSHOT || ask->kind == PTC_SWITCH_HALT) && !live)
 		return ptc_error_set(err, PTC_ESTATE,
 				     "job %s does not run (%s); its state is as `ptcctl snapshots %s` says",
 				     t->meta.name, t->has_record ? ptc_run_name(t->record.run) : "no state yet",
@@ -408,7 +388,7 @@ static int check_layout(const struct ptc_target *t, const struct ptc_view *v, co
 }
 
 /* One try: plan for what is committed now, hand over. Again, when the job was only tidying up after a
- * switch, or the plan was made for an older record. */
+ * switch or making a snapshot, or the plan was made for an older record. */
 static int try_switch(struct ptc_daemon *d, struct ptc_target *t, const struct ptc_control_ask *ask,
 		      const struct ptc_plan_request *pr, struct ptc_watcher *w, uint64_t id, bool *ret_again,
 		      struct ptc_error *err)
@@ -427,7 +407,7 @@ static int try_switch(struct ptc_daemon *d, struct ptc_target *t, const struct p
 		rc = ptc_control_view(d, t, false, resize && !ask->start, &v, err);
 	if (rc)
 		return rc;
-	if (ask->kind != PTC_SWITCH_SNAPSHOT)
+	if (resize || ask->kind == PTC_SWITCH_IMPORT)
 		rc = ptc_plan_switch(d, &v, pr, &planned, err);
 	r.to = planned.to;
 	r.plan_json = planned.json;

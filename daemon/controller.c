@@ -22,6 +22,7 @@
 #include <string.h>
 #include <uv.h>
 
+#define YIELD_NS             500000000 /* a request that waits tries again well within */
 #define NEWS_RETRY_NS        5000000000
 #define LOCK_TICKS_PER_PLACE 2 /* of 200 ms: how long daemon i waits before it tries for a free lock */
 
@@ -316,6 +317,23 @@ void ptc_controllers_tick(struct ptc_daemon *d)
 bool ptc_controller_idle(const struct ptc_controller *ctl)
 {
 	return ptc_job_phase(ctl->core) == PTC_JOB_IDLE;
+}
+
+bool ptc_controller_passing(struct ptc_controller *ctl)
+{
+	switch (ptc_job_phase(ctl->core)) {
+	case PTC_JOB_IDLE:
+		return false;
+	case PTC_JOB_NEW:
+	case PTC_JOB_RELOADING:
+	case PTC_JOB_FINISHING:
+		return true;
+	default:
+		if (ctl->intent.kind != PTC_SWITCH_SNAPSHOT || !ctl->intent.run_to)
+			return false;
+		ctl->yield_until_ns = ptc_sys_now_ns() + YIELD_NS;
+		return true;
+	}
 }
 
 void ptc_controller_tidy(struct ptc_controller *ctl)

@@ -58,6 +58,7 @@ struct ptc_controller {
 	char state_hash[PTC_HASH_HEX]; /* of the bundle that AGREE wrote */
 	uint64_t captured_bytes;       /* from ranks, in all */
 	int64_t news_after_ns;         /* what follows from the nodes' news is not tried again before */
+	int64_t yield_until_ns; /* no snapshot that is due begins before: somebody waits for the last one's end */
 	struct {
 		enum ptc_job_phase phase;
 		int64_t at_ns;
@@ -105,6 +106,9 @@ void ptc_controller_load(struct ptc_controller *ctl,
 /* controller_live.c */
 void ptc_controller_agree(struct ptc_controller *ctl, uint64_t seq);
 void ptc_controller_lay(struct ptc_controller *ctl, uint64_t seq);
+/* On the coordination thread: written only while the lock of that fence is held. */
+int ptc_controller_put_blob(const char *uuid, int64_t fence, struct ptc_etcd *e, const char *data, size_t len,
+			    char ret_hash[PTC_HASH_HEX], struct ptc_error *err);
 /* Compares what nodes hold, by their answers to Pull or Capture; takes the answers. */
 struct ptc_merge {
 	struct answer {

@@ -26,17 +26,6 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The current controller's blobs only. */
-static int put_blob(const char *uuid, int64_t fence, struct ptc_etcd *e, const char *data, size_t len,
-		    char ret_hash[PTC_HASH_HEX], struct ptc_error *err)
-{
-	char lock[96];
-
-	snprintf(lock, sizeof lock, "/ptc/jobs/%s/lock", uuid);
-	return ptc_blob_put(e, uuid, &(struct ptc_etcd_compare){ lock, PTC_ETCD_CREATE_REV, fence }, data, len,
-			    ret_hash, err);
-}
-
 /* A view of one generation, as `to`, that owns what it names. */
 static void view_of(const struct ptc_controller *ctl, const struct ptc_generation_doc *g, uint64_t generation,
 		    uint64_t snapshot, struct ptc_view *ret_view)
@@ -88,7 +77,7 @@ static int write_state(struct agree *a, struct ptc_etcd *e)
 	if (rc == 0)
 		rc = ptc_state_doc_encode(&s, &json, &len, &a->err);
 	if (rc == 0)
-		rc = put_blob(a->view.meta.uuid, a->fence, e, json, len, a->state_hash, &a->err);
+		rc = ptc_controller_put_blob(a->view.meta.uuid, a->fence, e, json, len, a->state_hash, &a->err);
 	ptc_free(json);
 	ptc_state_done(&s);
 	return rc;
@@ -224,7 +213,7 @@ static int write_layout(struct lay *l, const struct ptc_declared *d, struct ptc_
 	int rc = ptc_layout_doc_encode(d, &json, &len, &l->err);
 
 	if (rc == 0)
-		rc = put_blob(l->view.meta.uuid, l->fence, e, json, len, l->layout_hash, &l->err);
+		rc = ptc_controller_put_blob(l->view.meta.uuid, l->fence, e, json, len, l->layout_hash, &l->err);
 	ptc_free(json);
 	if (rc)
 		return rc;
@@ -232,7 +221,7 @@ static int write_layout(struct lay *l, const struct ptc_declared *d, struct ptc_
 	json = ptc_generation_doc_encode(&l->view.to);
 	if (!json)
 		return ptc_error_set(&l->err, PTC_ENOMEM, "out of memory for the generation");
-	rc = put_blob(l->view.meta.uuid, l->fence, e, json, strlen(json), l->generation_hash, &l->err);
+	rc = ptc_controller_put_blob(l->view.meta.uuid, l->fence, e, json, strlen(json), l->generation_hash, &l->err);
 	ptc_free(json);
 	return rc;
 }
@@ -356,7 +345,7 @@ static bool awaited(const struct ptc_controller *ctl, const struct ptc_worker_do
 /* A rank that has failed ends the switch; if it was one of those that train, HALT follows. */
 static void abort_for_failed(struct ptc_controller *ctl, const struct ptc_job_view *j)
 {
-	char text[PTC_JOB_TEXT_MAX];
+	char text[PTC_JOB_TEXT_MAX], line[PTC_JOB_TEXT_MAX - PTC_NAME_MAX - 16];
 
 	for (size_t i = 0; i < j->nworkers; i++) {
 		const struct ptc_worker_view *w = &j->workers[i];
@@ -365,17 +354,20 @@ static void abort_for_failed(struct ptc_controller *ctl, const struct ptc_job_vi
 			continue;
 		if (!is_current(ctl, &w->doc)) /* nothing else will tell */
 			ptc_event(ctl->d, ctl->uuid, "failed", "node %s: %s", w->node, w->doc.text);
-		snprintf(text, sizeof text, "node %s: %.*s", w->node,
-			 (int)PTC_MIN(strcspn(w->doc.text, "\n"), sizeof text - PTC_NAME_MAX - 16), w->doc.text);
+		snprintf(text, sizeof text, "node %s: %s", w->node,
+			 ptc_worker_text_line(w->doc.text, line, sizeof line));
 		ptc_controller_step(ctl, &(struct ptc_job_event){
 						 .kind = PTC_EV_ABORT, .status = PTC_ESTATE, .text = text });
 		return;
 	}
 }
 
-/* After a switch that came to nothing. A failed rank has made it so perhaps: only a halt that failed itself is waited after. */
+/* After a switch that came to nothing. A failed rank has made it so perhaps: only a halt that failed itself is waited after.
+ * Or a request waits for its turn, which snapshots in close order would not leave it. The tick comes back to it. */
 static bool too_early(const struct ptc_controller *ctl, const struct ptc_worker_view *w)
 {
+	if (w->doc.state == PTC_WORKER_DUE && ptc_sys_now_ns() < ctl->yield_until_ns)
+		return true;
 	return (w->doc.state != PTC_WORKER_FAILED || ctl->intent.kind == PTC_SWITCH_HALT) &&
 	       ptc_sys_now_ns() < ctl->news_after_ns;
 }

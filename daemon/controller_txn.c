@@ -55,14 +55,14 @@ static void txn_free(struct txn *t)
 
 /* ---- on the coordination thread ------------------------------------------------- */
 
-static int put_blob(struct txn *t, struct ptc_etcd *e, const char *json, char ret_hash[PTC_HASH_HEX],
-		    struct ptc_error *err)
+int ptc_controller_put_blob(const char *uuid, int64_t fence, struct ptc_etcd *e, const char *data, size_t len,
+			    char ret_hash[PTC_HASH_HEX], struct ptc_error *err)
 {
 	char lock[96];
 
-	snprintf(lock, sizeof lock, "/ptc/jobs/%s/lock", t->uuid);
-	return ptc_blob_put(e, t->uuid, &(struct ptc_etcd_compare){ lock, PTC_ETCD_CREATE_REV, t->fence }, json,
-			    strlen(json), ret_hash, err);
+	snprintf(lock, sizeof lock, "/ptc/jobs/%s/lock", uuid);
+	return ptc_blob_put(e, uuid, &(struct ptc_etcd_compare){ lock, PTC_ETCD_CREATE_REV, fence }, data, len,
+			    ret_hash, err);
 }
 
 static int put_manifest(struct txn *t, struct ptc_etcd *e, struct ptc_error *err)
@@ -72,7 +72,7 @@ static int put_manifest(struct txn *t, struct ptc_etcd *e, struct ptc_error *err
 
 	if (!json)
 		return ptc_error_set(err, PTC_ENOMEM, "out of memory for the manifest");
-	rc = put_blob(t, e, json, t->record.manifest_hash, err);
+	rc = ptc_controller_put_blob(t->uuid, t->fence, e, json, strlen(json), t->record.manifest_hash, err);
 	ptc_free(json);
 	return rc;
 }
@@ -104,7 +104,10 @@ static int run_txn(struct txn *t, struct ptc_etcd *e, const struct ptc_etcd_op *
 static int do_intent(struct txn *t, struct ptc_etcd *e, struct ptc_error *err)
 {
 	char key[96], *json;
-	int rc = t->generation_json ? put_blob(t, e, t->generation_json, t->intent.generation_hash, err) : 0;
+	int rc = t->generation_json
+			 ? ptc_controller_put_blob(t->uuid, t->fence, e, t->generation_json, strlen(t->generation_json),
+						   t->intent.generation_hash, err)
+			 : 0;
 
 	if (rc)
 		return rc;

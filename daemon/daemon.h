@@ -173,6 +173,8 @@ void ptc_controller_tidy(struct ptc_controller *ctl);
 /* [loop] What nodes have told of the job's ranks: submits what follows from it, when nothing is under way. */
 void ptc_controller_news(struct ptc_controller *ctl);
 bool ptc_controller_idle(const struct ptc_controller *ctl);
+/* [loop] What keeps it busy ends soon and by itself: tidying up, or a snapshot. Whoever asks is let in before the next one. */
+bool ptc_controller_passing(struct ptc_controller *ctl);
 int64_t ptc_controller_fence(const struct ptc_controller *ctl);
 /* [loop] Phase and progress for status; text is borrowed until the next step. */
 void ptc_controller_status(const struct ptc_controller *ctl, const char **ret_phase, uint64_t *ret_done,

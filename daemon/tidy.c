@@ -227,7 +227,7 @@ static void prune_work(void *arg, struct ptc_etcd *e)
 
 	snprintf(prefix, sizeof prefix, "/ptc/blobs/%s/", p->uuid);
 	snprintf(lock, sizeof lock, "/ptc/jobs/%s/lock", p->uuid);
-	rc = ptc_etcd_get(e, prefix, true, 0, &kvs, NULL);
+	rc = ptc_etcd_get_keys(e, prefix, &kvs, NULL);
 	for (size_t i = 0; rc == 0 && ok && i < kvs.n; i++)
 		if (!is_kept(p, kvs.kv[i].key))
 			rc = ptc_etcd_txn(e, &(struct ptc_etcd_compare){ lock, PTC_ETCD_CREATE_REV, p->fence }, 1,

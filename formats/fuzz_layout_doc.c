@@ -17,11 +17,13 @@ static void ask(const struct ptc_declared *d)
 	ptc_require(ptc_layout_declared_new(d, &l, NULL) == 0);
 	for (uint32_t r = 0; r < d->world && r < 8; r++)
 		for (uint32_t i = 0; i < d->spec.ntensors; i++) {
-			const struct ptc_rank_layout *rank = ptc_layout_rank(l, r);
+			struct ptc_rank_layout rank;
 			bool has = false;
 
-			for (size_t k = 0; k < rank->nregions; k++)
-				has |= rank->regions[k].item == i;
+			ptc_require(ptc_layout_rank_item(l, r, i, &rank, NULL) == 0);
+			for (size_t k = 0; k < rank.nregions; k++)
+				has |= rank.regions[k].item == i;
+			ptc_rank_layout_done(&rank);
 			ptc_require(ptc_layout_local_shape(l, r, i, &shape) || !has);
 		}
 	ptc_layout_free(l);

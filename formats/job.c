@@ -18,7 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const job_keys[] = { "version", "name", "tensors", "fields", "rules",
+static const char *const job_keys[] = { "version", "name", "tensors", "fields", "rules",         "buffers",
 					"gpus",    "run",  "mode",    "copy",   "snapshot_every" };
 static const char *const tensor_keys[] = { "name", "dtype", "shape" };
 static const char *const from_keys[] = { "from" };
@@ -293,6 +293,9 @@ static int decode_spec(struct ptc_job_decoder *d, const struct ptc_doc_node *roo
 		rc = decode_fields(d, fields);
 	if (!rc)
 		rc = require_key(d, root, "the job", "rules", &rules);
+	if (!rc)
+		rc = ptc_job_decode_buffers(d, ptc_doc_get(root, "buffers"));
+	d->own_buffers = d->has_buffers;
 	return rc ? rc : ptc_job_decode_rules(d, rules);
 }
 

@@ -62,3 +62,8 @@ int ptc_job_to_json(const struct ptc_job_desc *job, char **ret_json, size_t *ret
 void ptc_job_desc_done(struct ptc_job_desc *job);
 /* The table's configuration for n devices; NULL: the table has none. */
 const struct ptc_config *ptc_job_config_for(const struct ptc_job_desc *job, uint32_t n);
+/* deploy/rules/NAME.yaml as they were when this was built, in name order; ends with a NULL name. */
+struct ptc_rule_set {
+	const char *name, *text;
+};
+extern const struct ptc_rule_set ptc_rule_sets[];

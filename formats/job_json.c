@@ -14,7 +14,7 @@
 #include <string.h>
 
 /* In the order of the enums of reshard/spec.h. */
-static const char *const axes[] = { "none", "tp", "ep", "etp" };
+static const char *const axes[] = { "none", "tp", "ep", "etp", "dp", "cp" };
 static const char *const kinds[] = { "even", "ceil", "balanced" };
 static const char *const states[] = { "carry", "max", "replicate", "derive", "reset", "refuse" };
 
@@ -46,21 +46,53 @@ static void put_fields(struct ptc_buf *b, const struct ptc_spec *spec)
 	ptc_buf_puts(b, "}");
 }
 
-static void put_split(struct ptc_buf *b, const struct ptc_rule *r)
+static void put_numbers(struct ptc_buf *b, const char *open, const int64_t *v, size_t n, const char *close)
 {
-	ptc_buf_printf(b, ",\"split\":{\"axis\":\"%s\",\"dim\":%" PRIu32 ",\"kind\":\"%s\"", axes[r->axis], r->dim,
-		       kinds[r->kind]);
-	if (r->nblocks) {
-		ptc_buf_puts(b, ",\"blocks\":[");
-		for (size_t i = 0; i < r->nblocks; i++)
-			ptc_buf_printf(b, "%s%" PRId64, i ? "," : "", r->blocks[i]);
-		ptc_buf_puts(b, "]");
-	}
-	if (r->unit > 1)
-		ptc_buf_printf(b, ",\"unit\":%" PRId64, r->unit);
-	if (r->pad_to)
-		ptc_buf_printf(b, ",\"pad_to\":%" PRId64, r->pad_to);
+	ptc_buf_puts(b, open);
+	for (size_t i = 0; i < n; i++)
+		ptc_buf_printf(b, "%s%" PRId64, i ? "," : "", v[i]);
+	ptc_buf_puts(b, close);
+}
+
+static void put_split(struct ptc_buf *b, const struct ptc_split *s)
+{
+	ptc_buf_printf(b, "{\"axis\":\"%s\",\"dim\":%" PRIu32 ",\"kind\":\"%s\"", axes[s->axis], s->dim,
+		       kinds[s->kind]);
+	if (s->nblocks && s->ratio)
+		put_numbers(b, ",\"blocks\":{\"ratio\":[", s->blocks, s->nblocks, "]}");
+	else if (s->nblocks)
+		put_numbers(b, ",\"blocks\":[", s->blocks, s->nblocks, "]");
+	if (s->interleave)
+		ptc_buf_printf(b, ",\"interleave\":%" PRId64, s->interleave);
+	if (s->npermute)
+		put_numbers(b, ",\"permute\":[", s->permute, s->npermute, "]");
+	if (s->unit > 1)
+		ptc_buf_printf(b, ",\"unit\":%" PRId64, s->unit);
+	if (s->pad_to)
+		ptc_buf_printf(b, ",\"pad_to\":%" PRId64, s->pad_to);
 	ptc_buf_puts(b, "}");
+}
+
+/* One as a map, several as a list of them. */
+static void put_splits(struct ptc_buf *b, const struct ptc_rule *r)
+{
+	bool list = r->splits[1].axis != PTC_AXIS_NONE;
+
+	ptc_buf_puts(b, list ? ",\"split\":[" : ",\"split\":");
+	for (size_t i = 0; i < PTC_MAX_SPLITS && r->splits[i].axis != PTC_AXIS_NONE; i++) {
+		if (i)
+			ptc_buf_puts(b, ",");
+		put_split(b, &r->splits[i]);
+	}
+	ptc_buf_puts(b, list ? "]" : "");
+}
+
+static void put_expert(struct ptc_buf *b, const struct ptc_rule *r)
+{
+	ptc_buf_puts(b, r->nexperts ? ",\"expert\":{\"match\":" : ",\"expert\":");
+	ptc_json_put_string(b, r->expert);
+	if (r->nexperts)
+		put_numbers(b, ",\"order\":[", r->experts, r->nexperts, "]}");
 }
 
 /* "a,b" as ["a","b"]; field names need no escapes. */
@@ -82,17 +114,57 @@ static void put_rule(struct ptc_buf *b, const struct ptc_rule *r)
 
 	ptc_buf_puts(b, "{\"match\":");
 	ptc_json_put_string(b, r->match);
-	if (r->axis != PTC_AXIS_NONE)
-		put_split(b, r);
+	if (r->splits[0].axis != PTC_AXIS_NONE)
+		put_splits(b, r);
 	if (r->place == PTC_PLACE_LAYER) {
 		ptc_buf_puts(b, ",\"layer\":");
 		ptc_json_put_string(b, r->layer);
 	} else if (r->place != PTC_PLACE_ALL) {
 		ptc_buf_printf(b, ",\"layer\":\"%s\"", places[r->place]);
 	}
+	if (r->expert)
+		put_expert(b, r);
+	if (r->shard == PTC_SHARD_DIM)
+		ptc_buf_printf(b, ",\"shard\":{\"dim\":%" PRIu32 "}", r->shard_dim);
+	else if (r->shard != PTC_SHARD_CONFIG)
+		ptc_buf_printf(b, ",\"shard\":\"%s\"", r->shard == PTC_SHARD_NONE ? "none" : "flat");
 	if (r->fields)
 		put_field_list(b, r->fields);
 	ptc_buf_printf(b, ",\"state\":\"%s\"}", states[r->carry]);
+}
+
+static void put_buffers(struct ptc_buf *b, const struct ptc_buffers *f)
+{
+	const struct {
+		const char *key;
+		int64_t value;
+	} numbers[] = { { "align", f->align }, { "pad", f->pad }, { "bucket", f->bucket } };
+	const char *comma = "";
+
+	if (!f->norder && !f->reverse && !f->by_layer && !f->first_only && !f->align && !f->pad && !f->bucket)
+		return;
+	ptc_buf_puts(b, ",\"buffers\":{");
+	for (size_t i = 0; i < f->norder; i++) {
+		ptc_buf_puts(b, i ? "," : "\"order\":[");
+		ptc_json_put_string(b, f->order[i]);
+	}
+	ptc_buf_puts(b, f->norder ? "]" : "");
+	comma = f->norder ? "," : "";
+	for (size_t i = 0; i < PTC_ARRAY_LEN(numbers); i++) {
+		if (!numbers[i].value)
+			continue;
+		ptc_buf_printf(b, "%s\"%s\":%" PRId64, comma, numbers[i].key, numbers[i].value);
+		comma = ",";
+	}
+	if (f->reverse)
+		ptc_buf_printf(b, "%s\"reverse\":\"true\"", comma);
+	comma = f->reverse ? "," : comma;
+	if (f->by_layer)
+		ptc_buf_printf(b, "%s\"unit\":\"layer\"", comma);
+	comma = f->by_layer ? "," : comma;
+	if (f->first_only)
+		ptc_buf_printf(b, "%s\"bucket_stages\":\"first\"", comma);
+	ptc_buf_puts(b, "}");
 }
 
 static int put_gpus(struct ptc_buf *b, const struct ptc_job_desc *job, struct ptc_error *err)
@@ -197,6 +269,7 @@ static int put_job(struct ptc_buf *b, const struct ptc_job_desc *job, struct ptc
 		if (spec->nfields)
 			put_fields(b, spec);
 		put_rules(b, spec);
+		put_buffers(b, &spec->buffers);
 	}
 	if (job->ngpus)
 		rc = put_gpus(b, job, err);

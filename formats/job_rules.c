@@ -17,17 +17,14 @@
 #include <unistd.h>
 
 #define RULES_FILE_MAX (1u << 20) /* a rule set is a few KiB */
-#define MAX_BLOCKS     4096       /* fused blocks of one tensor */
 
-static const char *const set_keys[] = { "version", "rules" };
-static const char *const rule_keys[] = { "match", "split", "layer", "fields", "state" };
-static const char *const override_keys[] = { "split", "layer", "state" };
-static const char *const split_keys[] = { "axis", "dim", "kind", "blocks", "unit", "pad_to" };
-static const char *const config_keys[] = { "tp",   "pp",    "dp",     "cp",          "ep",          "etp",
-					   "zero", "order", "stages", "micro_batch", "global_batch" };
+static const char *const set_keys[] = { "version", "parameters", "rules", "buffers" };
+static const char *const rule_keys[] = { "match", "split", "layer", "expert", "shard", "fields", "state" };
+static const char *const override_keys[] = { "split", "layer", "expert", "shard", "state" };
+static const char *const config_keys[] = { "tp",           "pp",   "dp",       "cp",     "ep",
+					   "etp",          "zero", "order",    "stages", "micro_batch",
+					   "global_batch", "vpp",  "replicas", "shard",  "experts" };
 /* In the order of the enums of reshard/spec.h. */
-static const char *const axes[] = { "none", "tp", "ep", "etp" };
-static const char *const kinds[] = { "even", "ceil", "balanced" };
 static const char *const states[] = { "carry", "max", "replicate", "derive", "reset", "refuse" };
 
 static int no_memory(struct ptc_job_decoder *d)
@@ -38,85 +35,6 @@ static int no_memory(struct ptc_job_decoder *d)
 static char *own(const char *s)
 {
 	return s ? ptc_strdup(s) : NULL;
-}
-
-static int decode_blocks(struct ptc_job_decoder *d, const struct ptc_doc_node *node, struct ptc_rule *r)
-{
-	int64_t *blocks;
-
-	if (node->kind != PTC_DOC_LIST || !node->n || node->n > MAX_BLOCKS)
-		return ptc_doc_error(d->doc, node, d->err, PTC_EINVAL, "blocks must be a list of 1 to %d sizes",
-				     MAX_BLOCKS);
-	blocks = ptc_calloc(node->n, sizeof(*blocks));
-	if (!blocks)
-		return no_memory(d);
-	r->blocks = blocks;
-	for (const struct ptc_doc_node *n = node->first; n; n = n->next) {
-		int rc = ptc_doc_int(d->doc, n, "a block", 1, INT64_MAX, &blocks[r->nblocks++], d->err);
-
-		if (rc)
-			return rc;
-	}
-	return 0;
-}
-
-/* An optional whole number; *value stays where the key is absent. */
-static int optional_int(struct ptc_job_decoder *d, const struct ptc_doc_node *map, const char *key, int64_t min,
-			int64_t max, int64_t *value)
-{
-	const struct ptc_doc_node *node = ptc_doc_get(map, key);
-
-	return node ? ptc_doc_int(d->doc, node, key, min, max, value, d->err) : 0;
-}
-
-static int decode_split_numbers(struct ptc_job_decoder *d, const struct ptc_doc_node *node, struct ptc_rule *r)
-{
-	const struct ptc_doc_node *blocks = ptc_doc_get(node, "blocks");
-	int64_t dim = 0, unit = 1;
-	int rc;
-
-	rc = optional_int(d, node, "dim", 0, PTC_MAX_DIMS - 1, &dim);
-	if (!rc)
-		rc = optional_int(d, node, "unit", 1, INT64_MAX, &unit);
-	if (!rc)
-		rc = optional_int(d, node, "pad_to", 1, INT64_MAX, &r->pad_to);
-	if (!rc && blocks)
-		rc = decode_blocks(d, blocks, r);
-	r->dim = (uint32_t)dim;
-	r->unit = unit == 1 ? 0 : unit;
-	return rc;
-}
-
-/* r's split is unset. */
-static int decode_split(struct ptc_job_decoder *d, const struct ptc_doc_node *node, struct ptc_rule *r)
-{
-	const struct ptc_doc_node *axis, *kind;
-	size_t word = 0;
-	int rc;
-
-	rc = ptc_doc_check_map(d->doc, node, "split", split_keys, PTC_ARRAY_LEN(split_keys), d->err);
-	if (rc)
-		return rc;
-	axis = ptc_doc_get(node, "axis");
-	kind = ptc_doc_get(node, "kind");
-	if (!axis)
-		return ptc_doc_error(d->doc, node, d->err, PTC_EINVAL, "split has no \"axis\"");
-	rc = ptc_doc_word(d->doc, axis, "axis", axes, PTC_ARRAY_LEN(axes), &word, d->err);
-	if (rc)
-		return rc;
-	r->axis = (enum ptc_axis)word;
-	if (r->axis == PTC_AXIS_NONE)
-		return node->n == 1 ? 0
-				    : ptc_doc_error(d->doc, node, d->err, PTC_EINVAL, "axis none has no other keys");
-	if (!ptc_doc_get(node, "dim"))
-		return ptc_doc_error(d->doc, node, d->err, PTC_EINVAL, "split has no \"dim\"");
-	if (kind) {
-		rc = ptc_doc_word(d->doc, kind, "kind", kinds, PTC_ARRAY_LEN(kinds), &word, d->err);
-		r->kind = (enum ptc_split_kind)word;
-	} else {
-		r->kind = PTC_SPLIT_EVEN;
-	}
-	return rc ? rc : decode_split_numbers(d, node, r);
 }
 
 static int decode_layer(struct ptc_job_decoder *d, const struct ptc_doc_node *node, struct ptc_rule *r)
@@ -146,40 +64,33 @@ static int decode_layer(struct ptc_job_decoder *d, const struct ptc_doc_node *no
 	return r->layer ? 0 : no_memory(d);
 }
 
-/* split, layer and state of node into r, which has none yet; absent keys come from base (NULL: defaults). */
+/* layer, or base's. */
+static int decode_place(struct ptc_job_decoder *d, const struct ptc_doc_node *node, const struct ptc_rule *base,
+			struct ptc_rule *r)
+{
+	if (node)
+		return decode_layer(d, node, r);
+	if (!base)
+		return 0;
+	r->place = base->place;
+	r->layer = own(base->layer);
+	return base->layer && !r->layer ? no_memory(d) : 0;
+}
+
+/* split, layer, expert, shard and state of node into r, which has none yet; absent keys come from base (NULL: defaults). */
 static int decode_placement(struct ptc_job_decoder *d, const struct ptc_doc_node *node, const struct ptc_rule *base,
 			    struct ptc_rule *r)
 {
-	const struct ptc_doc_node *split = ptc_doc_get(node, "split"), *layer = ptc_doc_get(node, "layer"),
-				  *state = ptc_doc_get(node, "state");
+	const struct ptc_doc_node *state = ptc_doc_get(node, "state");
 	size_t word = PTC_CARRY;
-	int rc = 0;
+	int rc = ptc_job_decode_splits(d, ptc_doc_get(node, "split"), base, r);
 
-	if (split) {
-		rc = decode_split(d, split, r);
-	} else if (base) {
-		size_t bytes = base->nblocks * sizeof(base->blocks[0]);
-		int64_t *blocks = bytes ? ptc_malloc(bytes) : NULL;
-
-		if (bytes && !blocks)
-			return no_memory(d);
-		if (bytes)
-			memcpy(blocks, base->blocks, bytes);
-		r->axis = base->axis;
-		r->dim = base->dim;
-		r->kind = base->kind;
-		r->blocks = blocks;
-		r->nblocks = base->nblocks;
-		r->unit = base->unit;
-		r->pad_to = base->pad_to;
-	}
-	if (!rc && layer) {
-		rc = decode_layer(d, layer, r);
-	} else if (!rc && base) {
-		r->place = base->place;
-		r->layer = own(base->layer);
-		rc = base->layer && !r->layer ? no_memory(d) : 0;
-	}
+	if (!rc)
+		rc = decode_place(d, ptc_doc_get(node, "layer"), base, r);
+	if (!rc)
+		rc = ptc_job_decode_expert(d, ptc_doc_get(node, "expert"), base, r);
+	if (!rc)
+		rc = ptc_job_decode_shard(d, ptc_doc_get(node, "shard"), base, r);
 	if (!rc && state)
 		rc = ptc_doc_word(d->doc, state, "state", states, PTC_ARRAY_LEN(states), &word, d->err);
 	r->carry = state || !base ? (enum ptc_carry)word : base->carry;
@@ -273,15 +184,6 @@ static int decode_overrides(struct ptc_job_decoder *d, const struct ptc_doc_node
 	return 0;
 }
 
-static void rule_done(struct ptc_rule *r)
-{
-	ptc_free((void *)(uintptr_t)r->match);
-	ptc_free((void *)(uintptr_t)r->blocks);
-	ptc_free((void *)(uintptr_t)r->layer);
-	ptc_free((void *)(uintptr_t)r->fields);
-	memset(r, 0, sizeof(*r));
-}
-
 /* Fills r, which belongs to no spec yet; overrides go into the spec ahead of it. */
 static int decode_rule_into(struct ptc_job_decoder *d, const struct ptc_doc_node *node, struct ptc_rule *r)
 {
@@ -319,25 +221,6 @@ static int decode_rule_into(struct ptc_job_decoder *d, const struct ptc_doc_node
 	return rc;
 }
 
-static int decode_rule_list(struct ptc_job_decoder *d, const struct ptc_doc_node *node)
-{
-	if (node->kind != PTC_DOC_LIST || !node->n)
-		return ptc_doc_error(d->doc, node, d->err, PTC_EINVAL, "rules must be a name or a list of rules");
-	for (const struct ptc_doc_node *n = node->first; n; n = n->next) {
-		struct ptc_rule rule = { 0 }, *place = NULL;
-		int rc = decode_rule_into(d, n, &rule);
-
-		if (!rc)
-			rc = push_rule(d, n, &place);
-		if (rc) {
-			rule_done(&rule);
-			return rc;
-		}
-		*place = rule;
-	}
-	return 0;
-}
-
 /* First NAME.yaml on the search path; NULL when there is none. */
 static char *find_rules(const char *rules_path, const char *name)
 {
@@ -353,23 +236,49 @@ static char *find_rules(const char *rules_path, const char *name)
 	return NULL;
 }
 
-static int decode_rule_file(struct ptc_job_decoder *d, const char *path)
+static int decode_rule_list(struct ptc_job_decoder *d, const struct ptc_doc_node *node);
+
+/* The rule set's parameters, with the values that `use` gives. */
+static int decode_parameters(struct ptc_job_decoder *d, const struct ptc_doc *set, const struct ptc_doc_node *map,
+			     const struct ptc_doc_node *use)
 {
+	const char *known[PTC_MAX_PARAMETERS + 1] = { "use" };
+	size_t n = 0;
+
+	if (map && (map->kind != PTC_DOC_MAP || map->n > PTC_MAX_PARAMETERS))
+		return ptc_doc_error(set, map, d->err, PTC_EINVAL, "parameters must be a map of at most %d numbers",
+				     PTC_MAX_PARAMETERS);
+	for (const struct ptc_doc_node *p = map ? map->first : NULL; p; p = p->next) {
+		const struct ptc_doc_node *given = use->kind == PTC_DOC_MAP ? ptc_doc_get(use, p->key) : NULL;
+		int rc = ptc_doc_int(given ? d->doc : set, given ? given : p, p->key, 1, INT64_MAX,
+				     &d->parameters[n].value, d->err);
+
+		if (rc)
+			return rc;
+		d->parameters[n++].name = p->key;
+		known[n] = p->key;
+	}
+	d->nparameters = n;
+	return use->kind != PTC_DOC_MAP ? 0 : ptc_doc_check_map(d->doc, use, "a rule set's use", known, n + 1, d->err);
+}
+
+static int decode_rule_text(struct ptc_job_decoder *d, const struct ptc_doc_node *use, const char *what,
+			    const char *data, size_t len)
+{
+	const char *const path = d->rules_path;
 	const struct ptc_doc *outer = d->doc;
 	const struct ptc_doc_node *version, *rules;
-	ptc_auto_free char *data = NULL;
 	struct ptc_doc doc = { 0 };
 	int64_t number = 0;
-	size_t len = 0;
-	int rc;
+	int rc = ptc_doc_from_yaml(what, data, len, &doc, d->err);
 
-	rc = ptc_sys_read_file(path, RULES_FILE_MAX, &data, &len, d->err);
-	if (!rc)
-		rc = ptc_doc_from_yaml(path, data, len, &doc, d->err);
 	if (rc)
 		return rc;
-	d->doc = &doc;
 	rc = ptc_doc_check_map(&doc, doc.root, "a rule set", set_keys, PTC_ARRAY_LEN(set_keys), d->err);
+	if (!rc)
+		rc = decode_parameters(d, &doc, ptc_doc_get(doc.root, "parameters"), use);
+	d->doc = &doc;
+	d->rules_path = NULL; /* a rule set names no other */
 	version = ptc_doc_get(doc.root, "version");
 	rules = ptc_doc_get(doc.root, "rules");
 	if (!rc && (!version || !rules))
@@ -381,43 +290,116 @@ static int decode_rule_file(struct ptc_job_decoder *d, const char *path)
 				   number, PTC_JOB_VERSION);
 	if (!rc)
 		rc = decode_rule_list(d, rules);
+	if (!rc)
+		rc = ptc_job_decode_buffers(d, ptc_doc_get(doc.root, "buffers"));
 	d->doc = outer;
+	d->rules_path = path;
+	d->nparameters = 0;
 	ptc_doc_done(&doc);
+	return rc;
+}
+
+static int decode_rule_file(struct ptc_job_decoder *d, const struct ptc_doc_node *use, const char *path)
+{
+	ptc_auto_free char *data = NULL;
+	size_t len = 0;
+	int rc = ptc_sys_read_file(path, RULES_FILE_MAX, &data, &len, d->err);
+
+	return rc ? rc : decode_rule_text(d, use, path, data, len);
+}
+
+static int no_rule_set(struct ptc_job_decoder *d, const struct ptc_doc_node *node)
+{
+	const char *known[64], *near;
+	size_t n = 0;
+
+	for (const struct ptc_rule_set *s = ptc_rule_sets; s->name && n < PTC_ARRAY_LEN(known); s++)
+		known[n++] = s->name;
+	near = ptc_name_nearest(node->text, known, n);
+	return ptc_doc_error(d->doc, node, d->err, PTC_ENOTFOUND,
+			     "no rule set \"%s\": neither built in nor a file in %s%s%s%s", node->text,
+			     *d->rules_path ? d->rules_path : "$PTC_RULES_DIR", near ? "; did you mean \"" : "",
+			     near ? near : "", near ? "\"?" : "");
+}
+
+/* By name, or {use: name, and its parameters}: a file on the path, else one that is built in. */
+static int decode_rule_set(struct ptc_job_decoder *d, const struct ptc_doc_node *use)
+{
+	const struct ptc_doc_node *node = use->kind == PTC_DOC_MAP ? ptc_doc_get(use, "use") : use;
+	ptc_auto_free char *path = NULL;
+	const char *name = NULL;
+	int rc;
+
+	if (!d->rules_path)
+		return ptc_doc_error(d->doc, node, d->err, PTC_EINVAL, "rules must be a list here, not a name");
+	rc = ptc_doc_text(d->doc, node, "use", &name, d->err);
+	if (rc)
+		return rc;
+	rc = ptc_name_check_rules(name, d->err);
+	if (rc) {
+		ptc_error_wrap(d->err, "%s:%" PRIu32, d->doc->what, node->line);
+		return rc;
+	}
+	path = find_rules(d->rules_path, name);
+	if (path)
+		return decode_rule_file(d, use, path);
+	for (const struct ptc_rule_set *s = ptc_rule_sets; s->name; s++)
+		if (!strcmp(s->name, name))
+			return decode_rule_text(d, use, s->name, s->text, strlen(s->text));
+	return no_rule_set(d, node);
+}
+
+static bool names_set(const struct ptc_doc_node *n)
+{
+	return n->kind == PTC_DOC_TEXT || (n->kind == PTC_DOC_MAP && ptc_doc_get(n, "use"));
+}
+
+/* A rule set's name, or a rule. */
+static int decode_list_entry(struct ptc_job_decoder *d, const struct ptc_doc_node *n)
+{
+	struct ptc_rule rule = { 0 }, *place = NULL;
+	int rc;
+
+	if (names_set(n))
+		return decode_rule_set(d, n);
+	rc = decode_rule_into(d, n, &rule);
+	if (!rc)
+		rc = push_rule(d, n, &place);
+	if (rc)
+		ptc_rule_done(&rule);
+	else
+		*place = rule;
+	return rc;
+}
+
+static int decode_rule_list(struct ptc_job_decoder *d, const struct ptc_doc_node *node)
+{
+	int rc = 0;
+
+	if (node->kind != PTC_DOC_LIST || !node->n)
+		return ptc_doc_error(d->doc, node, d->err, PTC_EINVAL,
+				     "rules must be a name or a list of rules and names");
+	for (const struct ptc_doc_node *n = node->first; n && !rc; n = n->next)
+		rc = decode_list_entry(d, n);
 	return rc;
 }
 
 int ptc_job_decode_rules(struct ptc_job_decoder *d, const struct ptc_doc_node *node)
 {
-	ptc_auto_free char *path = NULL;
-	int rc;
-
-	if (node->kind != PTC_DOC_TEXT)
-		return decode_rule_list(d, node);
-	if (!d->rules_path)
-		return ptc_doc_error(d->doc, node, d->err, PTC_EINVAL, "rules must be a list here, not a name");
-	rc = ptc_name_check_rules(node->text, d->err);
-	if (rc) {
-		ptc_error_wrap(d->err, "%s:%" PRIu32, d->doc->what, node->line);
-		return rc;
-	}
-	path = find_rules(d->rules_path, node->text);
-	if (!path)
-		return ptc_doc_error(d->doc, node, d->err, PTC_ENOTFOUND, "no rule set \"%s\" in %s", node->text,
-				     d->rules_path);
-	return decode_rule_file(d, path);
+	return names_set(node) ? decode_rule_set(d, node) : decode_rule_list(d, node);
 }
 
 /* gpus */
 
-/* "4:3:3" from a list of stages. */
-static int put_stages(struct ptc_job_decoder *d, const struct ptc_doc_node *node, struct ptc_buf *b)
+/* "4:3:3" from a list of stages or experts. */
+static int put_list(struct ptc_job_decoder *d, const struct ptc_doc_node *node, size_t max, struct ptc_buf *b)
 {
-	if (!node->n || node->n > PTC_MAX_STAGES)
-		return ptc_doc_error(d->doc, node, d->err, PTC_EINVAL, "stages must be a list of 1 to %d layer counts",
-				     PTC_MAX_STAGES);
+	if (!node->n || node->n > max)
+		return ptc_doc_error(d->doc, node, d->err, PTC_EINVAL, "%s must be a list of 1 to %zu numbers",
+				     node->key, max);
 	for (const struct ptc_doc_node *n = node->first; n; n = n->next) {
 		int64_t layers = 0;
-		int rc = ptc_doc_int(d->doc, n, "a stage", 0, UINT32_MAX, &layers, d->err);
+		int rc = ptc_doc_int(d->doc, n, node->key, 0, UINT32_MAX, &layers, d->err);
 
 		if (rc)
 			return rc;
@@ -436,9 +418,11 @@ static int config_text(struct ptc_job_decoder *d, const struct ptc_doc_node *nod
 		const char *text = NULL;
 
 		ptc_buf_printf(b, "%s%s=", b->len ? "," : "", n->key);
-		if (!strcmp(n->key, "stages") && n->kind == PTC_DOC_LIST) {
-			rc = put_stages(d, n, b);
-		} else if (!strcmp(n->key, "order")) {
+		if (n->kind == PTC_DOC_LIST && !strcmp(n->key, "stages")) {
+			rc = put_list(d, n, PTC_MAX_STAGES, b);
+		} else if (n->kind == PTC_DOC_LIST && !strcmp(n->key, "experts")) {
+			rc = put_list(d, n, PTC_MAX_EXPERTS, b);
+		} else if (!strcmp(n->key, "order") || !strcmp(n->key, "shard")) {
 			rc = ptc_doc_text(d->doc, n, n->key, &text, d->err);
 			ptc_buf_puts(b, text ? text : "");
 		} else {

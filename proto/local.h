@@ -13,6 +13,7 @@
  *                                  <- GENERATION | EXIT
  *   MEET_PUT, MEET_GET             -> <- MEET_REPLY                              builds
  *   TENSOR.., DECLARED             -> <- STAGING (copy: fast)                    waits to be restored
+ *                                  <- FILL (file).. and FILLED..
  *                                  <- BLOB.., CURSOR.., RESTORED | DECLINED
  *   [BLOB.., CURSOR..,] STOPPED    ->                                            waits at a boundary
  *                                  <- GO | FINISHED | ENDED
@@ -52,6 +53,7 @@
 #define PTC_LOCAL_TEXT_MAX      1023
 #define PTC_LOCAL_CONFIG_MAX    4095
 #define PTC_LOCAL_SPANS_MAX     (1u << 14)
+#define PTC_LOCAL_ROWS_MAX      1024 /* of one FILL */
 #define PTC_LOCAL_REPORTS       8
 #define PTC_LOCAL_REPORT_NAME   32 /* with its NUL */
 
@@ -77,6 +79,7 @@ enum ptc_local_type {
 	PTC_LOCAL_MEET_PUT,
 	PTC_LOCAL_MEET_GET,
 	PTC_LOCAL_BYE,
+	PTC_LOCAL_FILLED,
 
 	PTC_LOCAL_WELCOME = 32,
 	PTC_LOCAL_REFUSED, /* the connection is over; so is the client */
@@ -89,6 +92,7 @@ enum ptc_local_type {
 	PTC_LOCAL_ENDED,
 	PTC_LOCAL_FINISHED,
 	PTC_LOCAL_MEET_REPLY,
+	PTC_LOCAL_FILL, /* only to a rank that can: PTC_LOCAL_CAN_FILL */
 };
 
 struct ptc_local_header {
@@ -229,6 +233,9 @@ enum ptc_local_standing {
 	PTC_LOCAL_IS_STOPPED,
 };
 
+/* What a rank can beside what every rank can: bits of a HELLO. */
+#define PTC_LOCAL_CAN_FILL 1u
+
 /* Strings and bytes of what was decoded are borrowed from the message. */
 struct ptc_local_hello {
 	uint32_t protocol_min, protocol_max;
@@ -237,6 +244,7 @@ struct ptc_local_hello {
 	uint8_t standing; /* enum ptc_local_standing */
 	uint64_t generation, launch;
 	uint32_t rank;
+	uint32_t features; /* 0 from a libptc that does not say */
 };
 struct ptc_local_welcome {
 	uint32_t protocol;
@@ -305,6 +313,24 @@ struct ptc_local_staging {
 	struct ptc_local_in spans;
 };
 
+/* A rank that waits to be restored reads bytes of the file that came with the message to where it has declared them. It
+ * does what it is told in order, so what is FILLED says is true of all FILLs before it on this connection. */
+struct ptc_local_rows {
+	uint64_t address, offset; /* of the first row, in the rank's memory and in the file */
+	uint64_t bytes, count;    /* of one row, of rows */
+	uint64_t address_step, offset_step;
+};
+struct ptc_local_fill {
+	uint64_t generation, launch, id; /* id: from 1, one more each time */
+	uint32_t nrows;
+	struct ptc_local_in rows;
+};
+struct ptc_local_filled {
+	uint64_t id;     /* of the last one done */
+	uint64_t failed; /* of one that was not done since the last FILLED; 0: none */
+	int32_t code;    /* why: errno */
+};
+
 void ptc_local_put_hello(struct ptc_local_out *o, const struct ptc_local_hello *m);
 bool ptc_local_get_hello(const void *data, size_t len, struct ptc_local_hello *ret);
 void ptc_local_put_welcome(struct ptc_local_out *o, const struct ptc_local_welcome *m);
@@ -331,6 +357,11 @@ void ptc_local_put_staging(struct ptc_local_out *o, uint64_t bytes, const struct
 			   uint32_t nspans);
 bool ptc_local_get_staging(const void *data, size_t len, struct ptc_local_staging *ret);
 bool ptc_local_get_span(struct ptc_local_staging *s, struct ptc_local_span *ret);
+void ptc_local_put_fill(struct ptc_local_out *o, const struct ptc_local_fill *m, const struct ptc_local_rows *rows);
+bool ptc_local_get_fill(const void *data, size_t len, struct ptc_local_fill *ret);
+bool ptc_local_get_rows(struct ptc_local_fill *f, struct ptc_local_rows *ret);
+void ptc_local_put_filled(struct ptc_local_out *o, const struct ptc_local_filled *m);
+bool ptc_local_get_filled(const void *data, size_t len, struct ptc_local_filled *ret);
 void ptc_local_put_ended(struct ptc_local_out *o, uint64_t generation, uint64_t launch);
 bool ptc_local_get_ended(const void *data, size_t len, uint64_t *ret_generation, uint64_t *ret_launch);
 /* DECLARED: whether it runs already. GO, FINISHED: the step. One number. */

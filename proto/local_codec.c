@@ -149,6 +149,7 @@ void ptc_local_put_hello(struct ptc_local_out *o, const struct ptc_local_hello *
 	ptc_local_put_u64(o, m->generation);
 	ptc_local_put_u64(o, m->launch);
 	ptc_local_put_u32(o, m->rank);
+	ptc_local_put_u32(o, m->features);
 }
 
 bool ptc_local_get_hello(const void *data, size_t len, struct ptc_local_hello *ret)
@@ -164,6 +165,7 @@ bool ptc_local_get_hello(const void *data, size_t len, struct ptc_local_hello *r
 	ret->generation = ptc_local_get_u64(&in);
 	ret->launch = ptc_local_get_u64(&in);
 	ret->rank = ptc_local_get_u32(&in);
+	ret->features = in.p < in.end ? ptc_local_get_u32(&in) : 0; /* of a libptc before there were any */
 	return !in.bad && ret->standing <= PTC_LOCAL_IS_STOPPED;
 }
 
@@ -426,6 +428,72 @@ bool ptc_local_get_span(struct ptc_local_staging *s, struct ptc_local_span *ret)
 	ret->bytes = ptc_local_get_u64(&s->spans);
 	ret->offset = ptc_local_get_u64(&s->spans);
 	return !s->spans.bad && ret->bytes <= s->bytes && ret->offset <= s->bytes - ret->bytes;
+}
+
+void ptc_local_put_fill(struct ptc_local_out *o, const struct ptc_local_fill *m, const struct ptc_local_rows *rows)
+{
+	ptc_local_put_u64(o, m->generation);
+	ptc_local_put_u64(o, m->launch);
+	ptc_local_put_u64(o, m->id);
+	ptc_local_put_u32(o, m->nrows);
+	for (uint32_t i = 0; i < m->nrows; i++) {
+		ptc_local_put_u64(o, rows[i].address);
+		ptc_local_put_u64(o, rows[i].offset);
+		ptc_local_put_u64(o, rows[i].bytes);
+		ptc_local_put_u64(o, rows[i].count);
+		ptc_local_put_u64(o, rows[i].address_step);
+		ptc_local_put_u64(o, rows[i].offset_step);
+	}
+}
+
+bool ptc_local_get_fill(const void *data, size_t len, struct ptc_local_fill *ret)
+{
+	struct ptc_local_in in = reader(data, len);
+
+	ret->generation = ptc_local_get_u64(&in);
+	ret->launch = ptc_local_get_u64(&in);
+	ret->id = ptc_local_get_u64(&in);
+	ret->nrows = ptc_local_get_u32(&in);
+	ret->rows = in;
+	return !in.bad && ret->nrows <= PTC_LOCAL_ROWS_MAX;
+}
+
+/* Whether the last row of a side ends below limit; nothing wraps on the way. */
+static bool rows_end_below(uint64_t first, uint64_t step, uint64_t count, uint64_t bytes, uint64_t limit)
+{
+	if (bytes > limit || first > limit - bytes)
+		return false;
+	return !step || count - 1 <= (limit - bytes - first) / step;
+}
+
+bool ptc_local_get_rows(struct ptc_local_fill *f, struct ptc_local_rows *ret)
+{
+	ret->address = ptc_local_get_u64(&f->rows);
+	ret->offset = ptc_local_get_u64(&f->rows);
+	ret->bytes = ptc_local_get_u64(&f->rows);
+	ret->count = ptc_local_get_u64(&f->rows);
+	ret->address_step = ptc_local_get_u64(&f->rows);
+	ret->offset_step = ptc_local_get_u64(&f->rows);
+	return !f->rows.bad && ret->count &&
+	       rows_end_below(ret->address, ret->address_step, ret->count, ret->bytes, UINT64_MAX) &&
+	       rows_end_below(ret->offset, ret->offset_step, ret->count, ret->bytes, INT64_MAX);
+}
+
+void ptc_local_put_filled(struct ptc_local_out *o, const struct ptc_local_filled *m)
+{
+	ptc_local_put_u64(o, m->id);
+	ptc_local_put_u64(o, m->failed);
+	ptc_local_put_u32(o, (uint32_t)m->code);
+}
+
+bool ptc_local_get_filled(const void *data, size_t len, struct ptc_local_filled *ret)
+{
+	struct ptc_local_in in = reader(data, len);
+
+	ret->id = ptc_local_get_u64(&in);
+	ret->failed = ptc_local_get_u64(&in);
+	ret->code = (int32_t)ptc_local_get_u32(&in);
+	return !in.bad;
 }
 
 void ptc_local_put_ended(struct ptc_local_out *o, uint64_t generation, uint64_t launch)

@@ -1,91 +1,210 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The assignment problem by shortest augmenting paths (the Hungarian method
- * with potentials), O(rows^2 * cols). Fails only for want of memory. */
+/* The assignment problem, columns taking several rows each, by shortest
+ * augmenting paths (the Hungarian method with potentials). Rows first take
+ * their cheapest column where it has room, so only those that collide need a
+ * path. O(rows * columns * rows) at worst. Fails only for want of memory. */
 #include "reshard/internal.h"
 
 #include "base/alloc.h"
+#include "base/check.h"
+
+#define NOBODY UINT32_MAX
 
 struct hungarian {
-	size_t cols;
+	size_t rows, cols;
 	const int64_t *cost;
-	int64_t *u, *v, *slack; /* potentials of rows and columns; both 1-based, 0 is the virtual column */
-	size_t *row_of, *prev;
+	const uint32_t *room;         /* NULL: 1 each */
+	int64_t *u, *v;               /* potentials: u[row] + v[col] <= cost, v <= 0 */
+	uint32_t *where;              /* row -> column */
+	uint32_t *head, *next, *load; /* rows of each column, in a list */
+	int64_t *dist;                /* of a path to each column */
+	uint32_t *via;                /* the last row of it */
 	bool *seen;
+	int64_t steps;
 };
 
-/* Gives row (1-based) a column, moving earlier rows along the cheapest path. */
-static void augment(struct hungarian *h, size_t row)
+static uint32_t room(const struct hungarian *h, size_t col)
 {
-	size_t col = 0;
-
-	for (size_t c = 0; c <= h->cols; c++) {
-		h->slack[c] = INT64_MAX;
-		h->seen[c] = false;
-	}
-	h->row_of[0] = row;
-	do {
-		size_t r = h->row_of[col], next = 0;
-		int64_t delta = INT64_MAX;
-
-		h->seen[col] = true;
-		for (size_t c = 1; c <= h->cols; c++) {
-			int64_t d;
-
-			if (h->seen[c])
-				continue;
-			d = h->cost[(r - 1) * h->cols + c - 1] - h->u[r] - h->v[c];
-			if (d < h->slack[c]) {
-				h->slack[c] = d;
-				h->prev[c] = col;
-			}
-			if (h->slack[c] < delta) {
-				delta = h->slack[c];
-				next = c;
-			}
-		}
-		for (size_t c = 0; c <= h->cols; c++) {
-			if (h->seen[c]) {
-				h->u[h->row_of[c]] += delta;
-				h->v[c] -= delta;
-			} else if (h->slack[c] != INT64_MAX) {
-				h->slack[c] -= delta;
-			}
-		}
-		col = next;
-	} while (h->row_of[col]);
-	for (; col; col = h->prev[col])
-		h->row_of[col] = h->row_of[h->prev[col]];
+	return h->room ? h->room[col] : 1;
 }
 
-int ptc_assign(size_t rows, size_t cols, const int64_t *cost, uint32_t *ret_col, int64_t *ret_cost)
+static void take(struct hungarian *h, uint32_t row, uint32_t col)
 {
-	struct hungarian h = { .cols = cols, .cost = cost };
-	int64_t sum = 0;
-	int rc = PTC_ENOMEM;
+	h->next[row] = h->head[col];
+	h->head[col] = row;
+	h->load[col]++;
+	h->where[row] = col;
+}
 
-	h.u = ptc_calloc(rows + 1, sizeof *h.u);
-	h.v = ptc_calloc(cols + 1, sizeof *h.v);
-	h.slack = ptc_calloc(cols + 1, sizeof *h.slack);
-	h.row_of = ptc_calloc(cols + 1, sizeof *h.row_of);
-	h.prev = ptc_calloc(cols + 1, sizeof *h.prev);
-	h.seen = ptc_calloc(cols + 1, sizeof *h.seen);
-	if (h.u && h.v && h.slack && h.row_of && h.prev && h.seen) {
-		for (size_t r = 1; r <= rows; r++)
-			augment(&h, r);
-		for (size_t c = 1; c <= cols; c++) {
-			if (!h.row_of[c])
-				continue;
-			ret_col[h.row_of[c] - 1] = (uint32_t)(c - 1);
-			sum += cost[(h.row_of[c] - 1) * cols + c - 1];
-		}
-		*ret_cost = sum;
-		rc = 0;
+static void leave(struct hungarian *h, uint32_t row)
+{
+	uint32_t col = h->where[row], *at = &h->head[col];
+
+	while (*at != row)
+		at = &h->next[*at];
+	*at = h->next[row];
+	h->load[col]--;
+}
+
+/* Each row to its cheapest column with room, if that is as cheap as its cheapest. */
+static void start(struct hungarian *h)
+{
+	for (uint32_t r = 0; r < h->rows; r++) {
+		const int64_t *cost = h->cost + r * h->cols;
+		uint32_t best = NOBODY;
+
+		h->u[r] = cost[0];
+		for (size_t c = 1; c < h->cols; c++)
+			h->u[r] = PTC_MIN(h->u[r], cost[c]);
+		for (uint32_t c = 0; c < h->cols && best == NOBODY; c++)
+			if (cost[c] == h->u[r] && h->load[c] < room(h, c))
+				best = c;
+		h->where[r] = NOBODY;
+		if (best != NOBODY)
+			take(h, r, best);
 	}
-	ptc_free(h.u);
-	ptc_free(h.v);
-	ptc_free(h.slack);
-	ptc_free(h.row_of);
-	ptc_free(h.prev);
-	ptc_free(h.seen);
+}
+
+/* Paths through row, which is at distance `base`, to the columns not seen yet. */
+static void relax(struct hungarian *h, uint32_t row, int64_t base)
+{
+	const int64_t *cost = h->cost + row * h->cols;
+
+	base -= h->u[row];
+	for (size_t c = 0; c < h->cols; c++) {
+		int64_t d = base + cost[c] - h->v[c];
+
+		if (d < h->dist[c] && !h->seen[c]) {
+			h->dist[c] = d;
+			h->via[c] = row;
+		}
+	}
+	h->steps += (int64_t)h->cols;
+}
+
+/* The nearest column not seen; of equals one with room. */
+static uint32_t nearest(const struct hungarian *h)
+{
+	uint32_t best = NOBODY;
+	bool free = false;
+
+	for (uint32_t c = 0; c < h->cols; c++) {
+		bool has_room;
+
+		if (h->seen[c] || (best != NOBODY && h->dist[c] > h->dist[best]))
+			continue;
+		has_room = h->load[c] < room(h, c);
+		if (best == NOBODY || h->dist[c] < h->dist[best] || (has_room && !free)) {
+			best = c;
+			free = has_room;
+		}
+	}
+	return best;
+}
+
+/* Gives row a column, moving others along the cheapest path. */
+static void augment(struct hungarian *h, uint32_t row)
+{
+	uint32_t col, r;
+	int64_t d;
+
+	for (size_t c = 0; c < h->cols; c++) {
+		h->dist[c] = INT64_MAX;
+		h->seen[c] = false;
+	}
+	relax(h, row, 0);
+	for (col = nearest(h); h->load[col] >= room(h, col); col = nearest(h)) {
+		h->seen[col] = true;
+		for (r = h->head[col]; r != NOBODY; r = h->next[r])
+			relax(h, r, h->dist[col]);
+	}
+	d = h->dist[col];
+	h->u[row] += d;
+	for (size_t c = 0; c < h->cols; c++) {
+		if (!h->seen[c])
+			continue;
+		h->v[c] += h->dist[c] - d;
+		for (r = h->head[c]; r != NOBODY; r = h->next[r])
+			h->u[r] += d - h->dist[c];
+	}
+	do {
+		uint32_t old;
+
+		r = h->via[col];
+		old = h->where[r];
+		if (r != row)
+			leave(h, r);
+		take(h, r, col);
+		col = old;
+	} while (r != row);
+}
+
+/* Out of steps: rows without a column take the cheapest with room. */
+static void finish(struct hungarian *h)
+{
+	for (uint32_t r = 0; r < h->rows; r++) {
+		const int64_t *cost = h->cost + r * h->cols;
+		uint32_t best = NOBODY;
+
+		if (h->where[r] != NOBODY)
+			continue;
+		h->u[r] = INT64_MAX;
+		for (uint32_t c = 0; c < h->cols; c++) {
+			h->u[r] = PTC_MIN(h->u[r], cost[c] - h->v[c]);
+			if (h->load[c] < room(h, c) && (best == NOBODY || cost[c] < cost[best]))
+				best = c;
+		}
+		take(h, r, best);
+	}
+}
+
+static int hungarian_init(struct hungarian *h)
+{
+	h->u = ptc_calloc(h->rows, sizeof *h->u);
+	h->v = ptc_calloc(h->cols, sizeof *h->v);
+	h->head = ptc_calloc(h->cols, sizeof *h->head);
+	h->next = ptc_calloc(h->rows, sizeof *h->next);
+	h->load = ptc_calloc(h->cols, sizeof *h->load);
+	h->dist = ptc_calloc(h->cols, sizeof *h->dist);
+	h->via = ptc_calloc(h->cols, sizeof *h->via);
+	h->seen = ptc_calloc(h->cols, sizeof *h->seen);
+	if (!h->u || !h->v || !h->head || !h->next || !h->load || !h->dist || !h->via || !h->seen)
+		return PTC_ENOMEM;
+	for (size_t c = 0; c < h->cols; c++)
+		h->head[c] = NOBODY;
+	return 0;
+}
+
+static void hungarian_done(struct hungarian *h)
+{
+	ptc_free(h->u);
+	ptc_free(h->v);
+	ptc_free(h->head);
+	ptc_free(h->next);
+	ptc_free(h->load);
+	ptc_free(h->dist);
+	ptc_free(h->via);
+	ptc_free(h->seen);
+}
+
+int ptc_assign(size_t rows, size_t cols, const uint32_t *space, const int64_t *cost, int64_t max_steps,
+	       uint32_t *ret_col, int64_t *ret_bound)
+{
+	struct hungarian h = { .rows = rows, .cols = cols, .cost = cost, .room = space, .where = ret_col };
+	int rc = hungarian_init(&h);
+
+	if (!rc && rows) {
+		start(&h);
+		for (uint32_t r = 0; r < rows && h.steps < max_steps; r++)
+			if (h.where[r] == NOBODY)
+				augment(&h, r);
+		finish(&h);
+	}
+	*ret_bound = 0;
+	for (size_t r = 0; r < rows && !rc; r++)
+		*ret_bound += h.u[r];
+	for (size_t c = 0; c < cols && !rc; c++)
+		*ret_bound += (int64_t)room(&h, c) * h.v[c];
+	hungarian_done(&h);
 	return rc;
 }

@@ -13,11 +13,13 @@
 #include <stdio.h>
 #include <string.h>
 
-#define KEYS          "tp, pp, dp, cp, ep, etp, zero, order, stages, micro_batch, global_batch"
+#define KEYS          "tp, pp, dp, cp, ep, etp, zero, order, stages, micro_batch, global_batch, vpp, replicas, shard, experts"
 #define DEFAULT_ORDER "tp-cp-ep-dp-pp"
 #define LAYERS_MAX    999999 /* per stage; six digits keep the text form bounded */
 
 static const char *const axes[5] = { "tp", "cp", "ep", "dp", "pp" };
+
+static const char *const shards[] = { "flat", "dim0", "buffer" }; /* in the order of enum ptc_shard_kind */
 
 static const struct {
 	const char *key;
@@ -34,7 +36,8 @@ static const struct {
 	{ "micro_batch", offsetof(struct ptc_config, micro_batch), 0 },
 	{ "global_batch", offsetof(struct ptc_config, global_batch), 0 },
 };
-enum { KEY_ORDER = PTC_ARRAY_LEN(numbers), KEY_STAGES, KEY_COUNT };
+static const char *const more_keys[] = { "order", "stages", "vpp", "replicas", "shard", "experts" };
+enum { KEY_ORDER = PTC_ARRAY_LEN(numbers), KEY_STAGES, KEY_VPP, KEY_REPLICAS, KEY_SHARD, KEY_EXPERTS, KEY_COUNT };
 
 static uint32_t *number_at(struct ptc_config *c, size_t i)
 {
@@ -82,15 +85,16 @@ static bool parse_order(const char *s, size_t n, struct ptc_config *c)
 	return true;
 }
 
-static bool parse_stages(const char *s, size_t n, struct ptc_config *c)
+/* "4:3:3" */
+static bool parse_list(const char *s, size_t n, uint32_t max, uint32_t *v, uint32_t cap, uint32_t *ret_n)
 {
 	const char *end = s + n;
 
-	for (c->nstages = 0; c->nstages < PTC_MAX_STAGES; s++) {
+	for (*ret_n = 0; *ret_n < cap; s++) {
 		const char *colon = memchr(s, ':', (size_t)(end - s));
 		size_t len = (size_t)((colon ? colon : end) - s);
 
-		if (!parse_number(s, len, LAYERS_MAX, &c->stages[c->nstages++]))
+		if (!parse_number(s, len, max, &v[(*ret_n)++]))
 			return false;
 		s += len;
 		if (!colon)
@@ -99,22 +103,52 @@ static bool parse_stages(const char *s, size_t n, struct ptc_config *c)
 	return false;
 }
 
-/* Index of the key in numbers[], KEY_ORDER or KEY_STAGES; KEY_COUNT for an unknown one. */
+static bool parse_shard(const char *s, size_t n, struct ptc_config *c)
+{
+	for (size_t i = 0; i < PTC_ARRAY_LEN(shards); i++)
+		if (strlen(shards[i]) == n && !memcmp(shards[i], s, n)) {
+			c->shard = (enum ptc_shard_kind)i;
+			return true;
+		}
+	return false;
+}
+
+/* Index of the key in numbers[], or KEY_*; KEY_COUNT for an unknown one. */
 static size_t find_key(const char *s, size_t n)
 {
-	for (size_t i = 0; i < PTC_ARRAY_LEN(numbers); i++)
-		if (strlen(numbers[i].key) == n && !memcmp(numbers[i].key, s, n))
+	for (size_t i = 0; i < KEY_COUNT; i++) {
+		const char *key = i < KEY_ORDER ? numbers[i].key : more_keys[i - KEY_ORDER];
+
+		if (strlen(key) == n && !memcmp(key, s, n))
 			return i;
-	if (n == 5 && !memcmp(s, "order", 5))
-		return KEY_ORDER;
-	return n == 6 && !memcmp(s, "stages", 6) ? KEY_STAGES : KEY_COUNT;
+	}
+	return KEY_COUNT;
+}
+
+static bool parse_value(size_t k, const char *s, size_t n, struct ptc_config *c)
+{
+	switch (k) {
+	case KEY_ORDER:
+		return parse_order(s, n, c);
+	case KEY_STAGES:
+		return parse_list(s, n, LAYERS_MAX, c->stages, PTC_MAX_STAGES, &c->nstages);
+	case KEY_VPP:
+		return parse_number(s, n, PTC_MAX_STAGES, &c->vpp) && c->vpp;
+	case KEY_REPLICAS:
+		return parse_number(s, n, INT32_MAX, &c->replicas) && c->replicas;
+	case KEY_SHARD:
+		return parse_shard(s, n, c);
+	case KEY_EXPERTS:
+		return parse_list(s, n, PTC_MAX_EXPERTS - 1, c->experts, PTC_MAX_EXPERTS, &c->nexperts);
+	default:
+		return parse_number(s, n, INT32_MAX, number_at(c, k));
+	}
 }
 
 static int parse_pair(const char *s, size_t n, unsigned *seen, struct ptc_config *c, struct ptc_error *err)
 {
 	const char *eq = memchr(s, '=', n);
 	size_t key_len = eq ? (size_t)(eq - s) : n, len, k;
-	bool ok;
 
 	k = find_key(s, key_len);
 	if (!eq || k == KEY_COUNT)
@@ -124,16 +158,12 @@ static int parse_pair(const char *s, size_t n, unsigned *seen, struct ptc_config
 		return ptc_error_set(err, PTC_EINVAL, "configuration: \"%.*s\" is there twice", (int)key_len, s);
 	*seen |= 1u << k;
 	len = n - key_len - 1;
-	if (k == KEY_ORDER)
-		ok = parse_order(eq + 1, len, c);
-	else if (k == KEY_STAGES)
-		ok = parse_stages(eq + 1, len, c);
-	else
-		ok = parse_number(eq + 1, len, INT32_MAX, number_at(c, k));
-	if (!ok)
+	if (!parse_value(k, eq + 1, len, c))
 		return ptc_error_set(err, PTC_EINVAL, "configuration: bad value in \"%.*s\"%s",
 				     (int)PTC_MIN(n, (size_t)64), s,
-				     k == KEY_ORDER ? " (an order is a permutation of " DEFAULT_ORDER ")" : "");
+				     k == KEY_ORDER   ? " (an order is a permutation of " DEFAULT_ORDER ")"
+				     : k == KEY_SHARD ? " (flat, dim0 or buffer)"
+						      : "");
 	return 0;
 }
 
@@ -148,6 +178,7 @@ int ptc_config_parse(const char *text, struct ptc_config *ret_config, struct ptc
 		return ptc_error_set(err, PTC_ELIMIT, "configuration: longer than %d characters", PTC_CONFIG_TEXT_MAX);
 	for (size_t i = 0; i < PTC_ARRAY_LEN(numbers); i++)
 		*number_at(&c, i) = numbers[i].dflt;
+	c.vpp = c.replicas = 1;
 	parse_order(DEFAULT_ORDER, strlen(DEFAULT_ORDER), &c);
 	for (const char *p = text; *p;) {
 		size_t n = strcspn(p, ",");
@@ -196,6 +227,14 @@ int ptc_config_format(const struct ptc_config *c, char *buf, size_t size)
 		    c->order[4]);
 	for (uint32_t i = 0; i < c->nstages; i++)
 		put(&o, i ? ":%u" : o.len ? ",stages=%u" : "stages=%u", c->stages[i]);
+	if (c->vpp > 1)
+		put(&o, "%svpp=%u", o.len ? "," : "", c->vpp);
+	if (c->replicas > 1)
+		put(&o, "%sreplicas=%u", o.len ? "," : "", c->replicas);
+	if (c->shard != PTC_SHARDS_FLAT)
+		put(&o, "%sshard=%s", o.len ? "," : "", shards[c->shard]);
+	for (uint32_t i = 0; i < c->nexperts; i++)
+		put(&o, i ? ":%u" : o.len ? ",experts=%u" : "experts=%u", c->experts[i]);
 	if (o.len == 0)
 		put(&o, "tp=1");
 	return o.len < size ? 0 : PTC_ELIMIT;
@@ -234,6 +273,60 @@ static int check_order(const struct ptc_config *c, struct ptc_error *err)
 	return 0;
 }
 
+static int check_stages(const struct ptc_config *c, struct ptc_error *err)
+{
+	uint64_t stages = (uint64_t)c->pp * PTC_MAX(c->vpp, 1u);
+
+	if (c->vpp > 1 && stages > PTC_MAX_STAGES)
+		return ptc_error_set(err, PTC_ELIMIT, "configuration: pp %u * vpp %u is above %d stages", c->pp, c->vpp,
+				     PTC_MAX_STAGES);
+	if (c->nstages && (c->nstages > PTC_MAX_STAGES || c->nstages != stages))
+		return ptc_error_set(err, PTC_EINVAL, "configuration: %u stages given for pp %u%s", c->nstages,
+				     (unsigned)stages, c->vpp > 1 ? " * vpp" : "");
+	return 0;
+}
+
+static int check_shards(const struct ptc_config *c, struct ptc_error *err)
+{
+	uint32_t replicas = PTC_MAX(c->replicas, 1u);
+
+	if (c->zero > 3)
+		return ptc_error_set(err, PTC_EINVAL, "configuration: zero=%u: 0 to 3 are known", c->zero);
+	if ((uint32_t)c->shard >= PTC_ARRAY_LEN(shards))
+		return ptc_error_set(err, PTC_EINVAL, "configuration: unknown shard kind");
+	if (!c->zero && (replicas > 1 || c->shard != PTC_SHARDS_FLAT))
+		return ptc_error_set(err, PTC_EINVAL,
+				     "configuration: shard and replicas say how zero cuts; set zero=1 "
+				     "(optimizer fields) or zero=3 (parameters too)");
+	if (c->dp * c->cp % replicas)
+		return ptc_error_set(err, PTC_EINVAL, "configuration: replicas %u does not divide dp*cp (%u)", replicas,
+				     c->dp * c->cp);
+	if (c->ep * c->etp > 1 && ptc_config_edp(c) % replicas)
+		return ptc_error_set(err, PTC_EINVAL,
+				     "configuration: replicas %u does not divide tp*cp*dp / (ep*etp) (%u)", replicas,
+				     ptc_config_edp(c));
+	return 0;
+}
+
+static int check_experts(const struct ptc_config *c, struct ptc_error *err)
+{
+	bool seen[PTC_MAX_EXPERTS] = { false };
+
+	if (c->nexperts > PTC_MAX_EXPERTS)
+		return ptc_error_set(err, PTC_ELIMIT, "configuration: more than %d experts", PTC_MAX_EXPERTS);
+	if (c->nexperts % c->ep)
+		return ptc_error_set(err, PTC_EINVAL, "configuration: %u experts are not divisible by ep %u",
+				     c->nexperts, c->ep);
+	for (uint32_t i = 0; i < c->nexperts; i++) {
+		if (c->experts[i] >= c->nexperts || seen[c->experts[i]])
+			return ptc_error_set(err, PTC_EINVAL,
+					     "configuration: experts must name each of 0 to %u once; place %u has %u",
+					     c->nexperts - 1, i, c->experts[i]);
+		seen[c->experts[i]] = true;
+	}
+	return 0;
+}
+
 int ptc_config_world(const struct ptc_config *c, uint32_t *ret_world, struct ptc_error *err)
 {
 	const uint32_t degrees[] = { c->tp, c->cp, c->dp, c->pp };
@@ -253,13 +346,14 @@ int ptc_config_world(const struct ptc_config *c, uint32_t *ret_world, struct ptc
 	if (c->ep == 0 || c->etp == 0 || stage % ((uint64_t)c->ep * c->etp))
 		return ptc_error_set(err, PTC_EINVAL, "configuration: ep %u * etp %u does not divide tp*cp*dp (%u)",
 				     c->ep, c->etp, (unsigned)stage);
-	if (c->zero > 1)
-		return ptc_error_set(err, PTC_EINVAL, "configuration: zero=%u is not supported yet (0 and 1 are)",
-				     c->zero);
-	if (c->nstages && (c->nstages > PTC_MAX_STAGES || c->nstages != c->pp))
-		return ptc_error_set(err, PTC_EINVAL, "configuration: %u stages given for pp %u", c->nstages, c->pp);
-	*ret_world = (uint32_t)world;
-	return 0;
+	rc = check_stages(c, err);
+	if (!rc)
+		rc = check_shards(c, err);
+	if (!rc)
+		rc = check_experts(c, err);
+	if (!rc)
+		*ret_world = (uint32_t)world;
+	return rc;
 }
 
 static const char *axis_at(const struct ptc_config *c, size_t i)
@@ -325,4 +419,38 @@ uint32_t ptc_config_zero_index(const struct ptc_config *c, const struct ptc_coor
 			break;
 	}
 	return k->cp * c->dp + k->dp;
+}
+
+struct ptc_expert_coords ptc_config_expert_coords(const struct ptc_config *c, uint32_t rank)
+{
+	struct ptc_expert_coords k = { 0 };
+	uint32_t below = 1;
+
+	for (size_t i = 0; i < 5 && axis_at(c, i)[0] != 'p'; i++)
+		below *= degree(c, axis_at(c, i));
+	rank = rank / (below * c->pp) * below + rank % below; /* among the ranks of its stage */
+	for (size_t i = 0; i < 5; i++) {
+		uint32_t n = 1, *at = NULL;
+
+		switch (axis_at(c, i)[0]) {
+		case 't':
+			n = c->etp;
+			at = &k.etp;
+			break;
+		case 'e':
+			n = c->ep;
+			at = &k.ep;
+			break;
+		case 'd':
+			n = ptc_config_edp(c);
+			at = &k.edp;
+			break;
+		default: /* pp is taken out, cp is part of edp */
+			break;
+		}
+		if (at)
+			*at = rank % n;
+		rank /= n;
+	}
+	return k;
 }

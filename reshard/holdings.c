@@ -101,28 +101,32 @@ int ptc_holdings_settle(struct ptc_holdings *h, size_t mark)
 }
 
 struct cursor {
-	const struct ptc_rank_layout *cell;
-	uint32_t rank;
+	struct ptc_rank_layout regions;
+	uint32_t cell, rank;
 	size_t at;
 };
 
-/* One cursor per distinct cell, the lowest rank first. */
-static size_t open_cursors(const struct ptc_layout *l, const uint32_t *ranks, size_t nranks, struct cursor *c)
+/* One cursor per distinct cell, with its lowest rank. */
+static int open_cursors(const struct ptc_layout *l, const uint32_t *ranks, size_t nranks, struct cursor *c,
+			size_t *ret_n, struct ptc_error *err)
 {
-	size_t n = 0;
+	int rc = 0;
 
-	for (size_t i = 0; i < nranks; i++) {
-		const struct ptc_rank_layout *cell = ptc_layout_rank(l, ranks[i]);
+	for (size_t i = 0; i < nranks && !rc; i++) {
+		uint32_t cell = ptc_layout_cell(l, ranks[i]);
 		size_t k = 0;
 
-		while (k < n && c[k].cell != cell)
+		while (k < *ret_n && c[k].cell != cell)
 			k++;
-		if (k == n)
-			c[n++] = (struct cursor){ cell, ranks[i], 0 };
-		else
+		if (k < *ret_n) {
 			c[k].rank = PTC_MIN(c[k].rank, ranks[i]);
+			continue;
+		}
+		c[k] = (struct cursor){ .cell = cell, .rank = ranks[i] };
+		rc = ptc_layout_rank(l, ranks[i], &c[k].regions, err);
+		*ret_n += !rc;
 	}
-	return n;
+	return rc;
 }
 
 /* Appends the byte boxes that cursor c has of its current item. */
@@ -131,8 +135,8 @@ static int take_item(const struct ptc_layout *l, struct cursor *c, uint32_t item
 {
 	struct ptc_box bytes;
 
-	for (; c->at < c->cell->nregions && c->cell->regions[c->at].item == item; c->at++) {
-		const struct ptc_region *r = &c->cell->regions[c->at];
+	for (; c->at < c->regions.nregions && c->regions.regions[c->at].item == item; c->at++) {
+		const struct ptc_region *r = &c->regions.regions[c->at];
 		int rc;
 
 		if (r->padding)
@@ -153,8 +157,8 @@ static int merge(const struct ptc_layout *l, struct cursor *c, size_t n, struct 
 		size_t mark = h->n;
 
 		for (size_t i = 0; i < n; i++)
-			if (c[i].at < c[i].cell->nregions)
-				item = PTC_MIN(item, c[i].cell->regions[c[i].at].item);
+			if (c[i].at < c[i].regions.nregions)
+				item = PTC_MIN(item, c[i].regions.regions[c[i].at].item);
 		if (item == UINT32_MAX)
 			return 0;
 		for (size_t i = 0; i < n; i++) {
@@ -173,11 +177,16 @@ int ptc_layout_holdings(const struct ptc_layout *l, const uint32_t *ranks, size_
 {
 	struct ptc_holdings h = { 0 };
 	struct cursor *c = ptc_calloc(nranks, sizeof *c);
+	size_t n = 0;
 	int rc;
 
 	if (!c)
 		return ptc_error_set(err, PTC_ENOMEM, "layout: out of memory");
-	rc = merge(l, c, open_cursors(l, ranks, nranks, c), &h, err);
+	rc = open_cursors(l, ranks, nranks, c, &n, err);
+	if (!rc)
+		rc = merge(l, c, n, &h, err);
+	for (size_t i = 0; i < n; i++)
+		ptc_rank_layout_done(&c[i].regions);
 	ptc_free(c);
 	if (rc) {
 		ptc_holdings_done(&h);

@@ -12,9 +12,21 @@ bool ptc_glob_match(const char *pattern, size_t pattern_len, const char *text, s
 /* pattern is a glob with one {} for a run of digits; false when the name does not fit. */
 bool ptc_layer_match(const char *pattern, const char *name, int64_t *ret_layer);
 
+/* What an item may be cut over: the axes of splits, the data-parallel group by zero and, in buffers, the stages that
+ * have it, for a tensor on two lies elsewhere in the buffer of each. */
+enum { PTC_BY_ZERO = PTC_AXIS_CP + 1, PTC_BY_PLACE, PTC_WAYS };
+
 struct ptc_layout_item {
 	const struct ptc_rule *rule; /* NULL: replicated */
-	uint32_t stage;              /* for PTC_PLACE_LAYER */
+	uint32_t layer;              /* for PTC_PLACE_LAYER, as are chunk and stage */
+	uint32_t chunk;              /* of the pp*vpp stages */
+	uint32_t stage;              /* pipeline rank */
+	size_t flats;                /* its first in the layout's flats, where in buffers */
+	uint32_t ep;                 /* place on the ep axis, for a rule with expert */
+};
+/* An item's local tensor in its bucket: its first element, and the elements of each rank's range of the bucket. */
+struct ptc_flat_at {
+	int64_t first, range;
 };
 struct ptc_layout_empty {
 	uint32_t *items; /* ascending */
@@ -26,20 +38,59 @@ struct ptc_layout {
 	uint32_t world;
 	size_t nitems;
 	struct ptc_layout_item *items; /* NULL when declared */
-	uint32_t ncells, nzero;        /* nzero: ranges fields are cut into; 0: not flat */
-	struct ptc_rank_layout *cells; /* [zero][pp][tp], or one per declared class */
+	struct ptc_flat_at *flats;     /* buffers.c; NULL without */
+	uint32_t ncells;
+	uint32_t *rank_cells; /* per rank: its cell; ranks that hold the same share one */
+	uint32_t *cell_ranks; /* per cell: the lowest of its ranks; NULL when declared */
 	/* declared (declared.c) */
-	uint32_t *rank_cells;           /* NULL when made of rules */
+	struct ptc_rank_layout *cells;  /* per cell */
 	struct ptc_layout_empty *empty; /* per cell: what was declared, with nothing held */
 };
+/* regions.c. Of a layout with spec, config and world: items, their rules and stages, and which cells there are. What was
+ * allocated when it fails is ptc_layout_free's. */
+int ptc_regions_prepare(struct ptc_layout *l, struct ptc_error *err);
+/* What one rank holds, by item, then row-major; the caller frees ret->regions. Reads l's items, changes nothing: any
+ * number of them in any order, or none. */
+int ptc_regions_of_rank(const struct ptc_layout *l, uint32_t rank, struct ptc_rank_layout *ret, struct ptc_error *err);
+/* ptc_layout_local_shape of one made of rules. */
+bool ptc_regions_local_shape(const struct ptc_layout *l, uint32_t rank, uint32_t item, struct ptc_local_shape *ret);
+/* Ranks that hold the same of an item have the same part of it: parts are numbered from 0 below ptc_regions_nparts. */
+struct ptc_regions_key {
+	const struct ptc_rule *rule;
+	uint64_t form;
+	uint64_t where;
+};
+/* Items of one shape and dtype with the same rule and form have the same parts, part by part; with the same `where` too,
+ * every rank has the same part of both. */
+void ptc_regions_key(const struct ptc_layout *l, uint32_t item, struct ptc_regions_key *ret);
+uint32_t ptc_regions_nparts(const struct ptc_layout *l, uint32_t item);
+/* false: the rank has nothing of the item. */
+bool ptc_regions_part(const struct ptc_layout *l, uint32_t item, uint32_t rank, uint32_t *ret_part);
+/* The regions of one part; the caller frees ret->regions. */
+int ptc_regions_of_part(const struct ptc_layout *l, uint32_t item, uint32_t part, struct ptc_rank_layout *ret,
+			struct ptc_error *err);
+/* buffers.c: fills l->flats where the configuration shards buffers. Items must be placed. */
+int ptc_buffers_prepare(struct ptc_layout *l, struct ptc_error *err);
+/* For buffers.c. at: an index per way, of PTC_BY_PLACE the pipeline rank. */
+bool ptc_regions_in_buffer(const struct ptc_layout *l, uint32_t item);
+bool ptc_regions_is_expert(const struct ptc_layout *l, uint32_t item);
+/* Is the item on ranks of this pipeline rank and place on the ep axis? */
+bool ptc_regions_is_at(const struct ptc_layout *l, uint32_t item, uint32_t pp, uint32_t ep);
+int64_t ptc_regions_zero_degree(const struct ptc_layout *l, bool expert);
+/* Elements of the local tensor before zero cuts it. */
+int64_t ptc_regions_elements(const struct ptc_layout *l, uint32_t item, const uint32_t at[PTC_WAYS]);
+/* Which of an item's flats is for these indices, below ptc_regions_flat_slots. */
+uint32_t ptc_regions_flat_slot(const struct ptc_layout *l, uint32_t item, const uint32_t at[PTC_WAYS]);
+uint32_t ptc_regions_flat_slots(const struct ptc_layout *l, uint32_t item);
 /* ptc_layout_local_shape of a declared one. */
 bool ptc_declared_local_shape(const struct ptc_layout *l, uint32_t rank, uint32_t item, struct ptc_local_shape *ret);
 
 /* Everything a layout trusts, except that each rule fits the tensors it wins (ptc_rule_fits). */
 int ptc_spec_check(const struct ptc_spec *s, struct ptc_error *err);
-/* The rule fits the item's shape and name. *ret_layer: its layer for PTC_PLACE_LAYER, else -1. rule may be NULL. */
+/* The rule fits the item's shape and name. *ret_layer: its layer for PTC_PLACE_LAYER, else -1; *ret_expert likewise where
+ * the rule has expert. rule may be NULL. */
 int ptc_rule_fits(const struct ptc_spec *s, size_t item, const struct ptc_rule *rule, int64_t *ret_layer,
-		  struct ptc_error *err);
+		  int64_t *ret_expert, struct ptc_error *err);
 /* The rules of one tensor's items: ret[0] for the parameter, ret[f] for field f; NULL where none applies. */
 void ptc_spec_tensor_rules(const struct ptc_spec *s, size_t tensor, const struct ptc_rule *ret[1 + PTC_MAX_FIELDS]);
 
@@ -69,22 +120,9 @@ const struct ptc_spec *ptc_layout_spec(const struct ptc_layout *l);
 /* Ranks that hold the same share a cell. */
 uint32_t ptc_layout_ncells(const struct ptc_layout *l);
 uint32_t ptc_layout_cell(const struct ptc_layout *l, uint32_t rank);
-const struct ptc_rank_layout *ptc_layout_cell_at(const struct ptc_layout *l, uint32_t cell);
 
-/* The bytes of layout `to`, summed by who needs them (cells of to) and who has them (cells of from): a class is a pair
- * of such sets. Lists are per cell: classes list[first[c] .. first[c + 1]). */
-struct ptc_class_lists {
-	size_t *first;
-	uint32_t *list;
-};
-struct ptc_classes {
-	size_t n;
-	int64_t *bytes;
-	struct ptc_class_lists to, from;
-};
-int ptc_classes_init(const struct ptc_layout *from, const struct ptc_layout *to, struct ptc_classes *ret,
-		     struct ptc_error *err);
-void ptc_classes_done(struct ptc_classes *c);
-
-/* rows <= cols: the cheapest assignment of each row to a column of its own. cost is rows * cols. */
-int ptc_assign(size_t rows, size_t cols, const int64_t *cost, uint32_t *ret_col, int64_t *ret_cost);
+/* Assigns each row to a column, of which column c takes room[c] (NULL: 1 each), as cheaply as it can; there is room for all.
+ * cost is rows * cols. *ret_bound: no assignment is cheaper; equal to the cost of this one unless it ran out of max_steps
+ * (an entry of cost looked at each), when the rest goes to the cheapest column with room. */
+int ptc_assign(size_t rows, size_t cols, const uint32_t *room, const int64_t *cost, int64_t max_steps,
+	       uint32_t *ret_col, int64_t *ret_bound);

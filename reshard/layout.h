@@ -1,12 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Layouts: the shards of each rank, from spec and configuration. Pure.
  *
- * TP-local tensor: along the split dim, the rank's part of each block in block order, then padding; the other dims
- * whole. A rank's local tensor is the TP-local tensor, except with zero=1 for fields (item's field > 0): the TP-local
- * tensor, padding included, is flattened row-major and cut into dp*cp ranges of ceil(elements / (dp*cp)), the last ones
- * shorter or empty; the k-th rank of the dp*cp group in rank order holds range k as a 1-d tensor.
- * Pipeline: the number of layers is 1 + the greatest layer index of any tensor placed by layer. ENDS is on the first
- * and the last stage (tied tensors). cp and dp replicate. ep or etp above 1 is refused. */
+ * Local tensor: what the splits of the item's rule leave (reshard/spec.h): along a split dim, the rank's part of each block
+ * in block order, then padding; the other dims whole. Of it, what zero=N of the configuration says is cut over
+ * data-parallel ranks (1, 2: fields; 3: parameters too; of replicas=R groups each by itself) is kept in part:
+ *   flat  the local tensor, padding included, is flattened row-major and cut into n ranges of ceil(elements / n), the last
+ *         ones shorter or empty; the k-th rank of the group in rank order holds range k as a 1-d tensor;
+ *   dim0  ceil chunks of dim 0 (or the dim a rule states), as FSDP2; a scalar is whole on every rank.
+ * The group is dp*cp; for expert tensors the ranks that hold the same experts. dp, cp and edp replicate what is not cut.
+ * Pipeline: the number of layers is 1 + the greatest layer index of any tensor placed by layer. They are dealt to pp*vpp
+ * stages; stage s is on rank s % pp. FIRST is pipeline rank 0, LAST rank pp - 1, ENDS both (tied tensors).
+ * Experts with a tensor each: those of one rule, 1 + the greatest index, are dealt evenly to the ep axis. */
 #pragma once
 
 #include "reshard/config.h"
@@ -39,9 +43,19 @@ int ptc_layout_new(const struct ptc_spec *spec, const struct ptc_config *config,
 struct ptc_layout *ptc_layout_free(struct ptc_layout *l);
 uint32_t ptc_layout_world(const struct ptc_layout *l);
 const struct ptc_config *ptc_layout_config(const struct ptc_layout *l); /* borrowed */
-const struct ptc_rank_layout *ptc_layout_rank(const struct ptc_layout *l, uint32_t rank);
+/* Regions are made when they are asked for; ptc_rank_layout_done. Fails only for memory. */
+int ptc_layout_rank(const struct ptc_layout *l, uint32_t rank, struct ptc_rank_layout *ret, struct ptc_error *err);
+int ptc_layout_rank_item(const struct ptc_layout *l, uint32_t rank, uint32_t item, struct ptc_rank_layout *ret,
+			 struct ptc_error *err); /* of one item only */
+void ptc_rank_layout_done(struct ptc_rank_layout *r);
+/* The most that one rank holds, without padding. */
+int ptc_layout_rank_bytes(const struct ptc_layout *l, int64_t *ret_most, struct ptc_error *err);
 /* false: the item is not on the rank's pipeline stage. */
 bool ptc_layout_local_shape(const struct ptc_layout *l, uint32_t rank, uint32_t item, struct ptc_local_shape *ret);
+
+/* A byte box of an item in elements. Where rows of a 4- or 6-bit dtype are no whole bytes, its trailing dims are merged as
+ * ptc_item_byte_shape does, and so they stay. */
+void ptc_item_elements(const struct ptc_spec *s, uint32_t item, const struct ptc_box *bytes, struct ptc_box *ret);
 
 struct ptc_device {
 	uint32_t node;

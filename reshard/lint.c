@@ -57,58 +57,124 @@ const struct ptc_rule *ptc_spec_rule(const struct ptc_spec *s, size_t item)
 	return rules[item % (1 + s->nfields)];
 }
 
-static int fits_split(const struct ptc_spec *s, size_t item, const struct ptc_rule *r, const char *name,
-		      struct ptc_error *err)
+/* Sizes of the blocks of a dim's first split against the dim. */
+static int fits_blocks(const struct ptc_split *p, const struct ptc_rule *r, int64_t size, const char *name,
+		       struct ptc_error *err)
 {
-	const struct ptc_tensor *t = &s->tensors[item / (1 + s->nfields)];
-	int64_t size, sum = 0, unit = PTC_MAX(r->unit, 1);
+	int64_t sum = 0, unit = PTC_MAX(p->unit, 1), pieces = PTC_MAX(p->interleave, 1);
 
-	if (r->dim >= t->ndim)
-		return ptc_error_set(err, PTC_ELAYOUT, "tensor \"%s\": rule \"%s\" splits dim %u, but it has %u dims",
-				     name, r->match, r->dim, t->ndim);
-	size = t->shape[r->dim];
-	for (size_t i = 0; i < r->nblocks; i++) {
-		if (ptc_ckd_add(&sum, sum, r->blocks[i]))
+	for (size_t i = 0; i < p->nblocks; i++) {
+		if (ptc_ckd_add(&sum, sum, p->blocks[i]))
 			sum = INT64_MAX;
-		if (r->blocks[i] % unit)
+		if (!p->ratio && !p->interleave && p->blocks[i] % unit)
 			return ptc_error_set(err, PTC_ELAYOUT,
 					     "tensor \"%s\": dim %u: block %zu (%lld) is not a multiple of unit %lld",
-					     name, r->dim, i, (long long)r->blocks[i], (long long)unit);
+					     name, p->dim, i, (long long)p->blocks[i], (long long)unit);
+		if (!p->ratio && p->blocks[i] % pieces)
+			return ptc_error_set(
+				err, PTC_ELAYOUT,
+				"tensor \"%s\": dim %u: block %zu (%lld) cannot be interleaved in %lld pieces", name,
+				p->dim, i, (long long)p->blocks[i], (long long)pieces);
 	}
-	if (r->nblocks && sum != size)
-		return ptc_error_set(err, PTC_ELAYOUT,
-				     "tensor \"%s\": dim %u (%lld): blocks of rule \"%s\" sum to %lld", name, r->dim,
-				     (long long)size, r->match, (long long)sum);
-	if (!r->nblocks && size % unit)
+	if (!p->ratio && sum != size)
+		return ptc_error_set(
+			err, PTC_ELAYOUT,
+			"tensor \"%s\": dim %u (%lld): blocks of rule \"%s\" sum to %lld: %lld elements %s", name,
+			p->dim, (long long)size, r->match, (long long)sum,
+			(long long)(sum < size ? size - sum : sum - size),
+			sum < size ? "are in none" : "are in two or beyond the end");
+	if (p->ratio && size % sum)
+		return ptc_error_set(
+			err, PTC_ELAYOUT,
+			"tensor \"%s\": dim %u (%lld) is not divisible by %lld, the sum of its blocks' ratio", name,
+			p->dim, (long long)size, (long long)sum);
+	for (size_t i = 0; p->ratio && i < p->nblocks; i++)
+		if (size / sum * p->blocks[i] % (p->interleave ? pieces : unit))
+			return ptc_error_set(err, PTC_ELAYOUT,
+					     "tensor \"%s\": dim %u: block %zu (%lld) is not a multiple of %s %lld",
+					     name, p->dim, i, (long long)(size / sum * p->blocks[i]),
+					     p->interleave ? "interleave" : "unit",
+					     (long long)(p->interleave ? pieces : unit));
+	return 0;
+}
+
+static int fits_split(const struct ptc_split *p, const struct ptc_tensor *t, const struct ptc_rule *r, bool first,
+		      const char *name, struct ptc_error *err)
+{
+	int64_t size, unit = PTC_MAX(p->unit, 1);
+
+	if (p->dim >= t->ndim)
+		return ptc_error_set(err, PTC_ELAYOUT, "tensor \"%s\": rule \"%s\" splits dim %u, but it has %u dims",
+				     name, r->match, p->dim, t->ndim);
+	if (!first)
+		return 0; /* what is left for it depends on the degrees */
+	size = t->shape[p->dim];
+	if (p->nblocks) {
+		int rc = fits_blocks(p, r, size, name, err);
+
+		if (rc)
+			return rc;
+	}
+	if ((!p->nblocks || p->interleave) && size % unit)
 		return ptc_error_set(err, PTC_ELAYOUT, "tensor \"%s\": dim %u (%lld) is not a multiple of unit %lld",
-				     name, r->dim, (long long)size, (long long)unit);
+				     name, p->dim, (long long)size, (long long)unit);
+	if (p->npermute && (int64_t)p->npermute != size / unit)
+		return ptc_error_set(err, PTC_ELAYOUT,
+				     "tensor \"%s\": dim %u (%lld) has %lld units of %lld, rule \"%s\" permutes %zu",
+				     name, p->dim, (long long)size, (long long)(size / unit), (long long)unit, r->match,
+				     p->npermute);
+	return 0;
+}
+
+static int fits_splits(const struct ptc_tensor *t, const struct ptc_rule *r, const char *name, struct ptc_error *err)
+{
+	uint32_t dims = 0;
+
+	for (size_t i = 0; i < PTC_MAX_SPLITS && r->splits[i].axis != PTC_AXIS_NONE; i++) {
+		int rc = fits_split(&r->splits[i], t, r, !(dims & 1u << r->splits[i].dim), name, err);
+
+		if (rc)
+			return rc;
+		dims |= 1u << r->splits[i].dim;
+	}
+	if (r->shard == PTC_SHARD_DIM && t->ndim && r->shard_dim >= t->ndim)
+		return ptc_error_set(err, PTC_ELAYOUT, "tensor \"%s\": rule \"%s\" shards dim %u, but it has %u dims",
+				     name, r->match, r->shard_dim, t->ndim);
+	return 0;
+}
+
+/* The number that stands for {} in the tensor's name. */
+static int fits_pattern(const char *pattern, const char *what, const struct ptc_tensor *t, const struct ptc_rule *r,
+			int64_t *ret, struct ptc_error *err)
+{
+	if (!ptc_layer_match(pattern, t->name, ret))
+		return ptc_error_set(err, PTC_ELAYOUT,
+				     "tensor \"%s\": %s pattern \"%s\" of rule \"%s\" does not fit its name", t->name,
+				     what, pattern, r->match);
+	if (*ret >= PTC_MAX_TENSORS)
+		return ptc_error_set(err, PTC_ELIMIT, "tensor \"%s\": %s %lld is above the limit of %u", t->name, what,
+				     (long long)*ret, PTC_MAX_TENSORS);
 	return 0;
 }
 
 int ptc_rule_fits(const struct ptc_spec *s, size_t item, const struct ptc_rule *r, int64_t *ret_layer,
-		  struct ptc_error *err)
+		  int64_t *ret_expert, struct ptc_error *err)
 {
 	const struct ptc_tensor *t = &s->tensors[item / (1 + s->nfields)];
 	char name[PTC_ITEM_NAME_SIZE];
-	int64_t layer = -1;
-	int rc;
+	int64_t layer = -1, expert = -1;
+	int rc = 0;
 
-	ptc_item_name(s, item, name, sizeof name);
-	if (r && r->axis != PTC_AXIS_NONE) {
-		rc = fits_split(s, item, r, name, err);
-		if (rc)
-			return rc;
-	}
-	if (r && r->place == PTC_PLACE_LAYER) {
-		if (!ptc_layer_match(r->layer, t->name, &layer))
-			return ptc_error_set(err, PTC_ELAYOUT,
-					     "tensor \"%s\": layer pattern \"%s\" of rule \"%s\" does not fit its name",
-					     name, r->layer, r->match);
-		if (layer >= PTC_MAX_TENSORS)
-			return ptc_error_set(err, PTC_ELIMIT, "tensor \"%s\": layer %lld is above the limit of %u",
-					     name, (long long)layer, PTC_MAX_TENSORS);
-	}
+	if (r)
+		rc = fits_splits(t, r, ptc_item_name(s, item, name, sizeof name), err);
+	if (!rc && r && r->place == PTC_PLACE_LAYER)
+		rc = fits_pattern(r->layer, "layer", t, r, &layer, err);
+	if (!rc && r && r->expert)
+		rc = fits_pattern(r->expert, "expert", t, r, &expert, err);
+	if (rc)
+		return rc;
 	*ret_layer = layer;
+	*ret_expert = expert;
 	return 0;
 }
 
@@ -194,39 +260,128 @@ static int check_fields(const struct ptc_spec *s, struct ptc_error *err)
 	return 0;
 }
 
-static int check_split(const struct ptc_rule *r, struct ptc_error *err)
+/* Each of 0 to n - 1 once. */
+static bool is_permutation(const int64_t *v, size_t n)
 {
-	if (r->axis == PTC_AXIS_NONE) {
-		if (r->nblocks || r->unit || r->pad_to)
+	bool seen[PTC_MAX_PERMUTED] = { false };
+
+	if (n > PTC_MAX_PERMUTED)
+		return false;
+	for (size_t i = 0; i < n; i++) {
+		if (v[i] < 0 || (size_t)v[i] >= n || seen[v[i]])
+			return false;
+		seen[v[i]] = true;
+	}
+	return true;
+}
+
+static int check_blocks(const struct ptc_split *p, const struct ptc_rule *r, struct ptc_error *err)
+{
+	int64_t sum = 0;
+
+	if (!p->nblocks && (p->ratio || p->interleave))
+		return ptc_error_set(err, PTC_EINVAL, "rule \"%s\": interleave and a ratio need blocks", r->match);
+	for (size_t i = 0; i < p->nblocks; i++) {
+		if (p->blocks[i] <= 0)
+			return ptc_error_set(err, PTC_EINVAL, "rule \"%s\": block %zu (%lld) must be positive",
+					     r->match, i, (long long)p->blocks[i]);
+		if (ptc_ckd_add(&sum, sum, p->blocks[i]))
+			return ptc_error_set(err, PTC_ELIMIT, "rule \"%s\": the sum of its blocks overflows 64 bits",
+					     r->match);
+	}
+	return 0;
+}
+
+static int check_split(const struct ptc_split *p, const struct ptc_rule *r, struct ptc_error *err)
+{
+	if (p->axis == PTC_AXIS_NONE) {
+		if (p->nblocks || p->unit || p->pad_to || p->npermute)
 			return ptc_error_set(err, PTC_EINVAL,
-					     "rule \"%s\": blocks, unit and pad_to need an axis to split over",
+					     "rule \"%s\": blocks, unit, pad_to and permute need an axis to split over",
 					     r->match);
 		return 0;
 	}
-	if ((uint32_t)r->axis > PTC_AXIS_ETP || (uint32_t)r->kind > PTC_SPLIT_BALANCED)
-		return ptc_error_set(err, PTC_EINVAL, "rule \"%s\": unknown axis or kind", r->match);
-	if (r->unit < 0 || r->pad_to < 0)
-		return ptc_error_set(err, PTC_EINVAL, "rule \"%s\": unit and pad_to must not be negative", r->match);
-	if (r->pad_to && (r->nblocks || r->unit > 1))
+	if ((uint32_t)p->axis > PTC_AXIS_CP || (uint32_t)p->kind > PTC_SPLIT_BALANCED || p->dim >= PTC_MAX_DIMS)
+		return ptc_error_set(err, PTC_EINVAL, "rule \"%s\": unknown axis, kind or dim", r->match);
+	if (p->unit < 0 || p->pad_to < 0 || p->interleave < 0)
+		return ptc_error_set(err, PTC_EINVAL, "rule \"%s\": unit, pad_to and interleave must not be negative",
+				     r->match);
+	if (p->pad_to && (p->nblocks || p->unit > 1))
 		return ptc_error_set(err, PTC_EINVAL, "rule \"%s\": pad_to cannot be combined with blocks or unit",
 				     r->match);
-	for (size_t i = 0; i < r->nblocks; i++)
-		if (r->blocks[i] <= 0)
-			return ptc_error_set(err, PTC_EINVAL, "rule \"%s\": block %zu (%lld) must be positive",
-					     r->match, i, (long long)r->blocks[i]);
+	if (!is_permutation(p->permute, p->npermute))
+		return ptc_error_set(err, PTC_EINVAL,
+				     "rule \"%s\": permute must have each number from 0 to %zu once (at most %d)",
+				     r->match, p->npermute - 1, PTC_MAX_PERMUTED);
+	return check_blocks(p, r, err);
+}
+
+static int check_splits(const struct ptc_rule *r, struct ptc_error *err)
+{
+	uint32_t axes = 0;
+
+	for (size_t i = 0; i < PTC_MAX_SPLITS; i++) {
+		const struct ptc_split *p = &r->splits[i];
+		int rc = check_split(p, r, err);
+
+		if (rc)
+			return rc;
+		if (p->axis == PTC_AXIS_NONE)
+			continue;
+		if (i && r->splits[i - 1].axis == PTC_AXIS_NONE)
+			return ptc_error_set(err, PTC_EINVAL, "rule \"%s\": a split after one of axis none", r->match);
+		if (axes & 1u << p->axis)
+			return ptc_error_set(err, PTC_EINVAL, "rule \"%s\": splits over one axis twice", r->match);
+		axes |= 1u << p->axis;
+	}
+	if ((axes & 1u << PTC_AXIS_ETP || axes & 1u << PTC_AXIS_EP || r->expert) &&
+	    axes & ~(1u << PTC_AXIS_ETP | 1u << PTC_AXIS_EP))
+		return ptc_error_set(
+			err, PTC_EINVAL,
+			"rule \"%s\": ep and etp divide the ranks of tp, cp and dp anew, so it cannot split "
+			"over one of those too",
+			r->match);
+	if (r->expert && axes & 1u << PTC_AXIS_EP)
+		return ptc_error_set(err, PTC_EINVAL,
+				     "rule \"%s\": expert places whole tensors on the ep axis, so it "
+				     "cannot be split over ep too",
+				     r->match);
+	return 0;
+}
+
+static bool has_one_hole(const char *pattern)
+{
+	const char *hole = strstr(pattern, "{}");
+
+	return hole && !strstr(hole + 2, "{}");
+}
+
+static int check_expert(const struct ptc_rule *r, struct ptc_error *err)
+{
+	if (r->expert && !has_one_hole(r->expert))
+		return ptc_error_set(err, PTC_EINVAL,
+				     "rule \"%s\": expert pattern \"%s\" needs exactly one {} for the expert's index",
+				     r->match, r->expert);
+	if (r->nexperts && !r->expert)
+		return ptc_error_set(err, PTC_EINVAL, "rule \"%s\": experts orders the tensors of an expert pattern",
+				     r->match);
+	if (!is_permutation(r->experts, r->nexperts))
+		return ptc_error_set(err, PTC_EINVAL,
+				     "rule \"%s\": experts must have each number from 0 to %zu once (at most %d)",
+				     r->match, r->nexperts - 1, PTC_MAX_PERMUTED);
+	if ((uint32_t)r->shard > PTC_SHARD_DIM || r->shard_dim >= PTC_MAX_DIMS)
+		return ptc_error_set(err, PTC_EINVAL, "rule \"%s\": unknown shard or dim", r->match);
 	return 0;
 }
 
 static int check_place(const struct ptc_rule *r, struct ptc_error *err)
 {
-	const char *hole = r->layer ? strstr(r->layer, "{}") : NULL;
-
 	if ((uint32_t)r->place > PTC_PLACE_ENDS || (uint32_t)r->carry > PTC_CARRY_REFUSE)
 		return ptc_error_set(err, PTC_EINVAL, "rule \"%s\": unknown place or state", r->match);
 	if ((r->place == PTC_PLACE_LAYER) != (r->layer != NULL))
 		return ptc_error_set(err, PTC_EINVAL, "rule \"%s\": a layer pattern goes with placement by layer",
 				     r->match);
-	if (r->layer && (!hole || strstr(hole + 2, "{}")))
+	if (r->layer && !has_one_hole(r->layer))
 		return ptc_error_set(err, PTC_EINVAL,
 				     "rule \"%s\": layer pattern \"%s\" needs exactly one {} for the layer index",
 				     r->match, r->layer);
@@ -247,6 +402,22 @@ static int check_rule_fields(const struct ptc_spec *s, const struct ptc_rule *r,
 	return 0;
 }
 
+static int check_buffers(const struct ptc_buffers *b, struct ptc_error *err)
+{
+	if (b->norder > PTC_MAX_RULES)
+		return ptc_error_set(err, PTC_ELIMIT, "buffers: more than %d patterns in order", PTC_MAX_RULES);
+	for (size_t i = 0; i < b->norder; i++)
+		if (!b->order[i] || strlen(b->order[i]) > PTC_TENSOR_NAME_MAX || !ptc_glob_valid(b->order[i]) ||
+		    (strstr(b->order[i], "{}") && !has_one_hole(b->order[i])))
+			return ptc_error_set(err, PTC_EINVAL,
+					     "buffers: pattern %zu is empty, too long, has an open [ or two {}", i);
+	if (b->align < 0 || b->pad < 0 || b->bucket < 0 || b->align > PTC_MAX_PADDING || b->pad > PTC_MAX_PADDING)
+		return ptc_error_set(err, PTC_EINVAL,
+				     "buffers: align and pad are 1 to %lld elements, bucket at least 1",
+				     (long long)PTC_MAX_PADDING);
+	return 0;
+}
+
 int ptc_spec_check(const struct ptc_spec *s, struct ptc_error *err)
 {
 	int rc;
@@ -257,15 +428,19 @@ int ptc_spec_check(const struct ptc_spec *s, struct ptc_error *err)
 				     PTC_MAX_RULES);
 	rc = check_fields(s, err);
 	if (!rc)
+		rc = check_buffers(&s->buffers, err);
+	if (!rc)
 		rc = check_tensors(s, err);
 	for (size_t i = 0; i < s->nrules && !rc; i++) {
 		const struct ptc_rule *r = &s->rules[i];
 
 		if (!r->match || strlen(r->match) > PTC_TENSOR_NAME_MAX || !ptc_glob_valid(r->match))
 			return ptc_error_set(err, PTC_EINVAL, "rule %zu: match is empty, too long or has an open [", i);
-		rc = check_split(r, err);
+		rc = check_splits(r, err);
 		if (!rc)
 			rc = check_place(r, err);
+		if (!rc)
+			rc = check_expert(r, err);
 		if (!rc)
 			rc = check_rule_fields(s, r, err);
 	}
@@ -295,7 +470,7 @@ int ptc_spec_lint(const struct ptc_spec *s, struct ptc_error *err)
 {
 	const struct ptc_rule *rules[1 + PTC_MAX_FIELDS];
 	bool won[PTC_MAX_RULES] = { false };
-	int64_t layer;
+	int64_t layer, expert;
 	int rc = ptc_spec_check(s, err);
 
 	for (size_t t = 0; t < s->ntensors && !rc; t++) {
@@ -303,7 +478,7 @@ int ptc_spec_lint(const struct ptc_spec *s, struct ptc_error *err)
 		for (size_t f = 0; f <= s->nfields && !rc; f++) {
 			if (rules[f])
 				won[rules[f] - s->rules] = true;
-			rc = ptc_rule_fits(s, t * (1 + s->nfields) + f, rules[f], &layer, err);
+			rc = ptc_rule_fits(s, t * (1 + s->nfields) + f, rules[f], &layer, &expert, err);
 		}
 	}
 	return rc ? rc : check_shadowed(s, won, err);

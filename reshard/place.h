@@ -1,31 +1,49 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Between place.c (what is to be placed) and place_search.c (where it goes).
- * Nobody else includes it. */
+/* Between place.c (what is to be placed), place_search.c (which nodes it goes
+ * to) and place_exact.c (the same, by looking at every way). Nobody else
+ * includes it. */
 #pragma once
 
-#include "reshard/internal.h"
+#include "reshard/change.h"
 
 #define PTC_PLACE_EXACT_BLOCKS 8
+
+/* The classes of each rank: list[first[r] .. first[r + 1]). */
+struct ptc_class_lists {
+	size_t *first;
+	uint32_t *list;
+};
+int ptc_class_lists_init(struct ptc_class_lists *l, const struct ptc_change *c, bool from, uint32_t world);
+void ptc_class_lists_done(struct ptc_class_lists *l);
 
 struct ptc_place_node {
 	uint32_t node, first, ndevices; /* devices[first ..] */
 	uint32_t slots;                 /* blocks that fit */
-	bool warm;                      /* has bytes of the old layout */
+	uint32_t rack;
+	bool warm;   /* has bytes of the old layout */
+	bool pinned; /* must get a block */
 };
 
 struct ptc_placer {
+	const struct ptc_change *change;
 	const struct ptc_layout *to;
 	struct ptc_device *devices; /* sorted */
 	size_t ndevices;
 	struct ptc_place_node *nodes; /* that offer devices, ascending */
-	uint32_t nnodes;
+	uint32_t nnodes, npinned;
 	uint32_t block_size, nblocks;
-	uint32_t *ranks; /* block b: ranks[b * block_size ..] */
+	uint32_t *ranks;       /* block b: ranks[b * block_size ..] */
+	uint32_t group_blocks; /* blocks of one TP group; they follow each other */
+	bool racks;            /* a TP group's blocks stay in one rack */
 
-	struct ptc_classes cls;
+	uint32_t nclasses;
+	const int64_t *bytes;               /* per class */
+	struct ptc_class_lists needs;       /* per rank of to */
+	struct ptc_class_lists blocks;      /* per block */
+	struct ptc_class_lists holds;       /* per device */
 	size_t words;                       /* of a bit set of classes */
-	uint64_t *node_has, *device_has;    /* bit sets */
-	struct ptc_class_lists blocks;      /* classes of each block */
+	uint64_t *node_has;                 /* bit sets */
+	uint64_t *device_has;               /* per class: the devices of one node that have it */
 	uint32_t *class_blocks, *class_min; /* per class: how many blocks need it, and the lowest */
 	uint32_t *stamp, stamp_now;         /* per class */
 
@@ -33,13 +51,19 @@ struct ptc_placer {
 	int64_t gap;
 };
 
-static inline bool ptc_place_has(const uint64_t *sets, size_t words, size_t i, uint32_t class)
+static inline bool ptc_place_node_has(const struct ptc_placer *p, size_t n, uint32_t class)
 {
-	return sets[i * words + class / 64] >> (class % 64) & 1;
+	return p->node_has[n * p->words + class / 64] >> (class % 64) & 1;
 }
 /* Cheapest devices for the ranks of these blocks on a node: ret_cols[block index * block_size + k] is the device's index
  * in the node. ret_cols may be NULL. */
 int ptc_place_devices(const struct ptc_placer *p, uint32_t node, const uint32_t *blocks, uint32_t n, uint32_t *ret_cols,
 		      int64_t *ret_cost);
-/* Fill p->where and p->gap. */
+/* Fill p->where and p->gap. PTC_ENODEVICES: TP groups do not fit into racks. */
 int ptc_place_search(struct ptc_placer *p);
+/* p->where, whose node cost is `cost`, made optimal by branch and bound. *ret_complete: it was not stopped before. */
+int ptc_place_exact(struct ptc_placer *p, int64_t cost, int64_t *ret_cost, bool *ret_complete);
+/* Bytes of block b that enter node n, those of classes that may be shared only in part; classes that a block below
+ * `from_block` needs too are left out. */
+int64_t ptc_place_shared_cost(const struct ptc_placer *p, uint32_t b, uint32_t n, uint32_t from_block);
+int64_t ptc_place_cheapest(const struct ptc_placer *p, uint32_t b, uint32_t from_block);

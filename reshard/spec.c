@@ -65,6 +65,20 @@ static void free_const(const void *p)
 	ptc_free((void *)(uintptr_t)p);
 }
 
+void ptc_rule_done(struct ptc_rule *r)
+{
+	free_const(r->match);
+	for (size_t i = 0; i < PTC_MAX_SPLITS; i++) {
+		free_const(r->splits[i].blocks);
+		free_const(r->splits[i].permute);
+	}
+	free_const(r->layer);
+	free_const(r->expert);
+	free_const(r->experts);
+	free_const(r->fields);
+	*r = (struct ptc_rule){ 0 };
+}
+
 void ptc_spec_done(struct ptc_spec *spec)
 {
 	if (!spec)
@@ -74,11 +88,11 @@ void ptc_spec_done(struct ptc_spec *spec)
 	for (size_t i = 0; spec->fields && i < spec->nfields; i++)
 		free_const(spec->fields[i].name);
 	for (size_t i = 0; spec->rules && i < spec->nrules; i++) {
-		free_const(spec->rules[i].match);
-		free_const(spec->rules[i].blocks);
-		free_const(spec->rules[i].layer);
-		free_const(spec->rules[i].fields);
+		ptc_rule_done(&spec->rules[i]);
 	}
+	for (size_t i = 0; spec->buffers.order && i < spec->buffers.norder; i++)
+		free_const(spec->buffers.order[i]);
+	free_const(spec->buffers.order);
 	free_const(spec->name);
 	ptc_free(spec->tensors);
 	ptc_free(spec->fields);

@@ -36,7 +36,8 @@ uint32_t ptc_dtype_bits(enum ptc_dtype t);
 const char *ptc_dtype_name(enum ptc_dtype t);
 bool ptc_dtype_parse(const char *name, enum ptc_dtype *ret);
 
-enum ptc_axis { PTC_AXIS_NONE, PTC_AXIS_TP, PTC_AXIS_EP, PTC_AXIS_ETP }; /* axes a split rule may name */
+/* What a split may name. dp and cp: for state that a framework cuts over its data-parallel ranks itself. */
+enum ptc_axis { PTC_AXIS_NONE, PTC_AXIS_TP, PTC_AXIS_EP, PTC_AXIS_ETP, PTC_AXIS_DP, PTC_AXIS_CP };
 enum ptc_split_kind { PTC_SPLIT_EVEN, PTC_SPLIT_CEIL, PTC_SPLIT_BALANCED };
 enum ptc_place {
 	PTC_PLACE_ALL,
@@ -45,34 +46,74 @@ enum ptc_place {
 	PTC_PLACE_LAST,
 	PTC_PLACE_ENDS
 }; /* pipeline stages holding it */
+/* How data parallelism cuts what zero=N of the configuration says it cuts. CONFIG: as the configuration says. */
+enum ptc_shard { PTC_SHARD_CONFIG, PTC_SHARD_NONE, PTC_SHARD_FLAT, PTC_SHARD_DIM };
 enum ptc_carry { PTC_CARRY, PTC_CARRY_MAX, PTC_CARRY_REPLICATE, PTC_CARRY_DERIVE, PTC_CARRY_RESET, PTC_CARRY_REFUSE };
 
-/* One rule. For each item the first rule that is for it wins: its match fits the parameter's name, and its fields, if
- * given, name the item's field (such a rule is never for the parameter itself). Fields so follow their parameter unless
- * an earlier rule is made for them. No rule: replicated over tp, on all pipeline stages, carried.
- *
- * Splitting a dim of size n over an axis of degree p, in units of u = max(unit, 1):
- *   even      n must divide by p * u. With a stated unit and fewer units than p (GQA heads), p must divide by the number
- *             of units, and rank r of the axis has unit r * units / p, shared with its neighbours.
- *   ceil      chunks of ceil(units / p) units as torch.chunk; later ranks may have fewer or nothing.
- *   balanced  the first units % p ranks have one unit more.
- * blocks: each block is split so by itself; a rank's parts lie one after the other in its local tensor. pad_to: the dim
- * is padded with zeros to the next multiple of pad_to * p first.
- * State: PTC_CARRY_REFUSE makes the layout fail, naming the tensor. The other values are laid out, stored and moved like
- * PTC_CARRY; what max, derive and reset mean on a restore is for the restorer. */
-struct ptc_rule {
-	const char *match;  /* glob over the parameter name: * (also across dots), ?, [..] */
-	enum ptc_axis axis; /* PTC_AXIS_NONE: not split */
+/* One cut of a tensor's dim over an axis of the configuration, of degree p. The dim's size n is that of the tensor, or
+ * what earlier splits of the same rule have left on the rank. In this order:
+ *   permute    the dim is npermute units; position i of the new order is unit permute[i] (experts on ranks).
+ *   blocks     fused parts along dim: sizes that sum to n, or with ratio their proportions. Each is split by itself and
+ *              a rank's parts lie one after the other; with interleave = g each block is cut in g, the pieces are put in
+ *              the order (piece 0 of each block, piece 1 of each ...), and the result is split as one (Megatron's QKV).
+ *   pad_to     the dim is padded with zeros to the next multiple of pad_to * p.
+ *   kind       of a block of b elements in units of u = max(unit, 1):
+ *     even      b must divide by p * u. With a stated unit and fewer units than p (GQA heads), p must divide by the
+ *               number of units, and rank r of the axis has unit r * units / p, shared with its neighbours.
+ *     ceil      chunks of ceil(units / p) units as torch.chunk; later ranks may have fewer or nothing.
+ *     balanced  the first units % p ranks have one unit more. */
+struct ptc_split {
+	enum ptc_axis axis; /* PTC_AXIS_NONE: ends the list */
 	uint32_t dim;
 	enum ptc_split_kind kind;
 	const int64_t *blocks;
-	size_t nblocks; /* fused blocks: sizes along dim that sum to it, each split by itself; none: one block */
-	int64_t unit;   /* indivisible elements along dim (head size); 0: 1 */
-	int64_t pad_to; /* padded to a multiple of pad_to * degree along dim; 0: none */
+	size_t nblocks; /* none: one block */
+	bool ratio;
+	int64_t interleave; /* 0: no */
+	const int64_t *permute;
+	size_t npermute; /* none: as they are */
+	int64_t unit;    /* indivisible elements along dim (head size); 0: 1 */
+	int64_t pad_to;  /* 0: none; not together with blocks or unit */
+};
+#define PTC_MAX_SPLITS 4
+
+/* One rule. For each item the first rule that is for it wins: its match fits the parameter's name, and its fields, if
+ * given, name the item's field (such a rule is never for the parameter itself). Fields so follow their parameter unless
+ * an earlier rule is made for them. No rule: replicated, on all pipeline stages, carried.
+ *
+ * Splits apply one after the other, also to the same dim: [tp, dp] on dim 0 is what FSDP over TP makes (DTensor's
+ * _StridedShard), [dp, tp] cuts by dp first. A rule that names ep or etp, or has expert, is one for expert tensors:
+ * data parallelism then means the ranks that hold the same experts (edp), else dp*cp.
+ * State: PTC_CARRY_REFUSE makes the layout fail, naming the tensor. The other values are laid out, stored and moved like
+ * PTC_CARRY; what max, derive and reset mean on a restore is for the restorer. */
+struct ptc_rule {
+	const char *match; /* glob over the parameter name: * (also across dots), ?, [..] */
+	struct ptc_split splits[PTC_MAX_SPLITS];
 	enum ptc_place place;
-	const char *layer;  /* PLACE_LAYER: pattern with {} where the layer index stands, e.g. "h.{}.*" */
+	const char *layer; /* PLACE_LAYER: pattern with {} where the layer index stands, e.g. "h.{}.*" */
+	const char
+		*expert; /* pattern with {} for the expert's index: the tensor lies on one rank of the ep axis only */
+	const int64_t *experts;
+	size_t nexperts; /* with expert: position i of the ep axis's order is expert experts[i]; none: as they are */
+	enum ptc_shard shard;
+	uint32_t shard_dim; /* PTC_SHARD_DIM */
 	const char *fields; /* NULL: fields follow their parameter; else comma-separated fields this rule is for */
 	enum ptc_carry carry;
+};
+
+/* How tensors lie behind one another where a configuration shards buffers (shard=buffer). There is one buffer per stage
+ * of pp*vpp, field, dtype of the parameter, and dense or expert; of tensors with rules' shard unset. Each tensor begins
+ * at the next multiple of align, counted from its bucket's begin. A bucket ends after the tensor with which it has at
+ * least `bucket` elements, before and after a tensor that lies on both ends of a pipeline of 2 stages or more, where
+ * by_layer and the layer changes, and at the end; its length is rounded up to a multiple of lcm(pad, n), n the ranks of
+ * the group, of which each has one n-th. All zero: name order, one bucket. */
+struct ptc_buffers {
+	const char **order; /* globs; a tensor comes at the first that fits its name, after all of them if none does. */
+	size_t norder;      /* Neighbours with {} take turns: all of them for number 0, then for number 1, ... */
+	bool reverse;       /* the order so made is turned round (Megatron: as in the backward pass) */
+	bool by_layer;   /* tensors whose rule places them by layer first by that, after all others (FSDP1's units) */
+	bool first_only; /* `bucket` counts on the first stage only */
+	int64_t align, pad, bucket;
 };
 
 struct ptc_tensor {
@@ -97,8 +138,11 @@ struct ptc_spec {
 	size_t nfields;
 	struct ptc_rule *rules;
 	size_t nrules;
+	struct ptc_buffers buffers;
 	/* gpus table and the rest of job.yaml that layouts do not need stay in formats/ */
 };
+/* Frees a rule's strings and arrays (all made with base/alloc.h) and zeroes it. */
+void ptc_rule_done(struct ptc_rule *r);
 /* Frees every string and array (all made with base/alloc.h) and zeroes the struct. NULL ok. */
 void ptc_spec_done(struct ptc_spec *spec);
 static inline size_t ptc_spec_items(const struct ptc_spec *s)
@@ -120,3 +164,7 @@ int64_t ptc_item_bytes(const struct ptc_spec *s, size_t item);
 const struct ptc_rule *ptc_spec_rule(const struct ptc_spec *s, size_t item);
 /* Ambiguous, overlapping, uncovered or impossible rules: tensor, axis and sizes in err. Independent of any configuration. */
 int ptc_spec_lint(const struct ptc_spec *s, struct ptc_error *err);
+/* What lint lets pass and is probably not meant: tensors that no rule covers or that rules contend for, rules that never
+ * apply (wrong), or that match nothing (a note). One line each, borrowed for the call. */
+typedef void (*ptc_review_fn)(void *arg, bool wrong, const char *text);
+int ptc_spec_review(const struct ptc_spec *s, ptc_review_fn fn, void *arg, struct ptc_error *err);

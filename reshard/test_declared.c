@@ -343,13 +343,14 @@ static size_t ours(const struct side *s, uint32_t item)
 /* Each position of the local tensor is one element that the rank holds. */
 static void check_positions(const struct side *s, uint32_t rank, uint32_t item, int64_t n)
 {
-	const struct ptc_rank_layout *l = ptc_layout_rank(s->layout, rank);
+	struct ptc_rank_layout l;
 	const struct tensor *t = &tensors[ours(s, item)];
 	int64_t at[MAX_ELEMENTS], last = -1;
 
+	CHECK(ptc_layout_rank(s->layout, rank, &l, NULL) == 0);
 	memset(at, 0xff, sizeof at);
-	for (size_t i = 0; i < l->nregions; i++) {
-		const struct ptc_region *r = &l->regions[i];
+	for (size_t i = 0; i < l.nregions; i++) {
+		const struct ptc_region *r = &l.regions[i];
 
 		if (r->item != item)
 			continue;
@@ -374,6 +375,7 @@ static void check_positions(const struct side *s, uint32_t rank, uint32_t item, 
 	}
 	for (int64_t k = 0; k < n; k++)
 		CHECK(at[k] >= 0);
+	ptc_rank_layout_done(&l);
 }
 
 static void check_ranks(const struct side *s)

@@ -70,13 +70,13 @@ static void random_rule(struct input *in, size_t i, const struct ptc_tensor *t)
 		r->layer = "h.{}.w";
 	if (t->ndim == 0 || rnd(4) == 0)
 		return;
-	r->axis = PTC_AXIS_TP;
-	r->dim = (uint32_t)rnd(t->ndim);
-	r->kind = (enum ptc_split_kind)rnd(3);
-	size = t->shape[r->dim];
+	r->splits[0].axis = PTC_AXIS_TP;
+	r->splits[0].dim = (uint32_t)rnd(t->ndim);
+	r->splits[0].kind = (enum ptc_split_kind)rnd(3);
+	size = t->shape[r->splits[0].dim];
 	switch (rnd(4)) {
 	case 0:
-		r->pad_to = 1 + rnd(4);
+		r->splits[0].pad_to = 1 + rnd(4);
 		break;
 	case 1:
 		if (size >= 3) {
@@ -85,13 +85,13 @@ static void random_rule(struct input *in, size_t i, const struct ptc_tensor *t)
 			b[0] = 1 + rnd(size - 2);
 			b[1] = 1 + rnd(size - b[0] - 1);
 			b[2] = size - b[0] - b[1];
-			r->blocks = b;
-			r->nblocks = 3;
+			r->splits[0].blocks = b;
+			r->splits[0].nblocks = 3;
 		}
 		break;
 	case 2:
-		for (r->unit = 1 + rnd(6); size % r->unit;)
-			r->unit--;
+		for (r->splits[0].unit = 1 + rnd(6); size % r->splits[0].unit;)
+			r->splits[0].unit--;
 		break;
 	default:
 		break;
@@ -228,12 +228,12 @@ static int64_t unit_owner(enum ptc_split_kind kind, int64_t u, int64_t n, int64_
 /* Indices along the split dim that tp rank t has, in local order; false: impossible. */
 static bool oracle_dim(const struct ptc_rule *r, int64_t size, int64_t degree, int64_t t, int64_t *out, int64_t *ret_n)
 {
-	int64_t n = 0, start = 0, unit = r->unit ? r->unit : 1;
+	int64_t n = 0, start = 0, unit = r->splits[0].unit ? r->splits[0].unit : 1;
 
-	if (r->pad_to) {
+	if (r->splits[0].pad_to) {
 		int64_t padded = size;
 
-		while (padded % (r->pad_to * degree))
+		while (padded % (r->splits[0].pad_to * degree))
 			padded++;
 		for (int64_t i = 0; i < padded; i++)
 			if (i / (padded / degree) == t)
@@ -241,15 +241,16 @@ static bool oracle_dim(const struct ptc_rule *r, int64_t size, int64_t degree, i
 		*ret_n = n;
 		return true;
 	}
-	for (size_t b = 0; b < (r->nblocks ? r->nblocks : 1); b++) {
-		int64_t len = r->nblocks ? r->blocks[b] : size, units = len / unit;
-		bool shared = r->kind == PTC_SPLIT_EVEN && r->unit && units && units < degree && degree % units == 0;
+	for (size_t b = 0; b < (r->splits[0].nblocks ? r->splits[0].nblocks : 1); b++) {
+		int64_t len = r->splits[0].nblocks ? r->splits[0].blocks[b] : size, units = len / unit;
+		bool shared = r->splits[0].kind == PTC_SPLIT_EVEN && r->splits[0].unit && units && units < degree &&
+			      degree % units == 0;
 
-		if (r->kind == PTC_SPLIT_EVEN && units % degree && !shared)
+		if (r->splits[0].kind == PTC_SPLIT_EVEN && units % degree && !shared)
 			return false;
 		for (int64_t i = 0; i < len; i++) {
 			bool mine = shared ? i / unit == t * units / degree
-					   : unit_owner(r->kind, i / unit, units, degree) == t;
+					   : unit_owner(r->splits[0].kind, i / unit, units, degree) == t;
 
 			if (mine)
 				out[n++] = start + i;
@@ -284,13 +285,13 @@ static bool oracle_local(const struct input *in, const struct ptc_config *c, uin
 	int64_t dim[MAX_LOCAL], len = 0, shape[PTC_MAX_DIMS], total = 1;
 
 	out->n = 0;
-	if (r && r->axis == PTC_AXIS_TP && !oracle_dim(r, t->shape[r->dim], c->tp, k.tp, dim, &len))
+	if (r && r->splits[0].axis == PTC_AXIS_TP && !oracle_dim(r, t->shape[r->splits[0].dim], c->tp, k.tp, dim, &len))
 		return false;
 	out->present = oracle_stage(in, r, tensor, c, k.pp);
 	if (!out->present)
 		return true;
 	for (uint32_t d = 0; d < t->ndim; d++) {
-		shape[d] = r && r->axis == PTC_AXIS_TP && d == r->dim ? len : t->shape[d];
+		shape[d] = r && r->splits[0].axis == PTC_AXIS_TP && d == r->splits[0].dim ? len : t->shape[d];
 		total *= shape[d];
 	}
 	for (int64_t i = 0; i < total; i++) {
@@ -301,7 +302,7 @@ static bool oracle_local(const struct input *in, const struct ptc_config *c, uin
 			int64_t x = rest % shape[d];
 
 			rest /= shape[d];
-			if (r && r->axis == PTC_AXIS_TP && d == r->dim)
+			if (r && r->splits[0].axis == PTC_AXIS_TP && d == r->splits[0].dim)
 				x = dim[x];
 			pad |= x < 0;
 			global += x * scale;
@@ -356,8 +357,10 @@ static void check_rank(const struct input *in, const struct ptc_config *c, const
 {
 	static struct local want;
 	static int64_t buf[MAX_LOCAL];
-	const struct ptc_rank_layout *rl = ptc_layout_rank(l, rank);
+	struct ptc_rank_layout rl;
 	size_t at = 0;
+
+	CHECK(ptc_layout_rank(l, rank, &rl, NULL) == 0);
 
 	for (uint32_t item = 0; item < ptc_spec_items(&in->spec); item++) {
 		const struct ptc_tensor *t = &in->tensors[item / (1 + in->spec.nfields)];
@@ -371,11 +374,12 @@ static void check_rank(const struct input *in, const struct ptc_config *c, const
 		CHECK(!want.present || n == want.n);
 		for (int64_t i = 0; i < want.n; i++)
 			buf[i] = -2;
-		for (; at < rl->nregions && rl->regions[at].item == item; at++)
-			paint_region(t, &rl->regions[at], buf, want.n);
+		for (; at < rl.nregions && rl.regions[at].item == item; at++)
+			paint_region(t, &rl.regions[at], buf, want.n);
 		CHECK(want.n == 0 || !memcmp(buf, want.at, (size_t)want.n * sizeof *buf));
 	}
-	CHECK(at == rl->nregions);
+	CHECK(at == rl.nregions);
+	ptc_rank_layout_done(&rl);
 }
 
 /* ---- plans ---- */
@@ -498,10 +502,13 @@ static bool nothing_lost(const struct side *from, const struct side *to, uint32_
 	return true;
 }
 
-static int64_t oracle_within(const struct input *in, const struct side *from, const struct side *to, const bool *usable)
+/* Bytes that devices of new ranks had not, less what enters their nodes: each device's share comes from within it, but
+ * for the one that brings it. */
+static int64_t oracle_within(const struct input *in, const struct side *from, const struct side *to, const bool *usable,
+			     int64_t between, int64_t *ret_kept)
 {
 	static struct bitmap need, had;
-	int64_t sum = 0;
+	int64_t sum = 0, kept = 0;
 
 	for (uint32_t r = 0; r < to->world; r++) { /* one rank per device here */
 		uint32_t n = to->devices[r].node;
@@ -512,10 +519,15 @@ static int64_t oracle_within(const struct input *in, const struct side *from, co
 		for (uint32_t k = 0; k < from->world; k++)
 			if (from->devices[k].node == n && from->devices[k].index == to->devices[r].index)
 				mark_rank(in, &from->config, k, &had);
-		for (size_t i = 0; i < sizeof need && usable[n]; i++)
-			sum += (&need.b[0][0])[i] && !(&had.b[0][0])[i] && (&from->node[n].b[0][0])[i];
+		for (size_t i = 0; i < sizeof need; i++) {
+			bool has = usable[n] && (&had.b[0][0])[i];
+
+			sum += (&need.b[0][0])[i] && !has;
+			kept += (&need.b[0][0])[i] && has;
+		}
 	}
-	return sum;
+	*ret_kept = kept;
+	return sum - between;
 }
 
 static void check_moves(const struct input *in, const struct side *from, const struct side *to, uint32_t nnodes,
@@ -523,6 +535,7 @@ static void check_moves(const struct input *in, const struct side *from, const s
 {
 	static struct bitmap got[MAX_NODES], one;
 	int64_t in_bytes[MAX_NODES] = { 0 }, out_bytes[MAX_NODES] = { 0 }, in_place = 0, between = 0;
+	int64_t kept;
 
 	memset(got, 0, sizeof got);
 	for (size_t i = 0; i < p->nmoves; i++) {
@@ -551,7 +564,8 @@ static void check_moves(const struct input *in, const struct side *from, const s
 		between += in_bytes[n];
 	}
 	CHECK(in_place == p->in_place && between == p->between_nodes && between == p->bound_mapping);
-	CHECK(oracle_within(in, from, to, usable) == p->within_node);
+	CHECK(oracle_within(in, from, to, usable, between, &kept) == p->within_node);
+	CHECK(kept == p->kept);
 }
 
 /* Byte by byte: lost is what a node that is gone had and no usable one has. */

@@ -50,7 +50,18 @@ static void bad_configs_are_refused(void **state)
 		"tp=2,",
 		",tp=2",
 		"foo=1",
-		"zero=2",
+		"zero=4",
+		"shard=dim0",
+		"zero=1,shard=dim1",
+		"zero=1,dp=4,replicas=3",
+		"zero=1,dp=4,tp=2,ep=4,replicas=4",
+		"replicas=2,dp=2",
+		"vpp=0",
+		"pp=2,vpp=2,stages=1:2",
+		"pp=600,vpp=2",
+		"experts=0:1:1",
+		"experts=0:2",
+		"ep=2,dp=2,experts=0:1:2",
 		"order=tp-cp",
 		"order=tp-tp-ep-dp-pp",
 		"tp=99999",
@@ -91,7 +102,7 @@ struct one {
 static struct ptc_spec *one_spec(struct one *o)
 {
 	*o = (struct one){ .tensor = { "h.0.w", PTC_F32, 2, { 12, 8 } }, .field = { "exp_avg", PTC_F32, false } };
-	o->rule = (struct ptc_rule){ .match = "h.*", .axis = PTC_AXIS_TP };
+	o->rule = (struct ptc_rule){ .match = "h.*", .splits[0].axis = PTC_AXIS_TP };
 	o->spec = (struct ptc_spec){ "job", &o->tensor, 1, &o->field, 1, &o->rule, 1 };
 	return &o->spec;
 }
@@ -111,19 +122,19 @@ static void lint_names_what_is_wrong(void **state)
 	struct one o;
 
 	assert_int_equal(ptc_spec_lint(one_spec(&o), NULL), 0);
-	o.rule.dim = 2;
+	o.rule.splits[0].dim = 2;
 	expect_lint(&o.spec, PTC_ELAYOUT, "\"h.0.w\": rule \"h.*\" splits dim 2");
-	one_spec(&o)->rules->blocks = blocks;
-	o.rule.nblocks = 2;
+	one_spec(&o)->rules->splits[0].blocks = blocks;
+	o.rule.splits[0].nblocks = 2;
 	expect_lint(&o.spec, PTC_ELAYOUT, "dim 0 (12): blocks of rule \"h.*\" sum to 11");
 	blocks[1] = -3;
 	expect_lint(&o.spec, PTC_EINVAL, "block 1 (-3)");
-	one_spec(&o)->rules->unit = 5;
+	one_spec(&o)->rules->splits[0].unit = 5;
 	expect_lint(&o.spec, PTC_ELAYOUT, "dim 0 (12) is not a multiple of unit 5");
-	o.rule.unit = 4;
-	o.rule.pad_to = 2;
+	o.rule.splits[0].unit = 4;
+	o.rule.splits[0].pad_to = 2;
 	expect_lint(&o.spec, PTC_EINVAL, "pad_to cannot be combined");
-	o.rule.axis = PTC_AXIS_NONE;
+	o.rule.splits[0].axis = PTC_AXIS_NONE;
 	expect_lint(&o.spec, PTC_EINVAL, "need an axis");
 	one_spec(&o)->rules->place = PTC_PLACE_LAYER;
 	expect_lint(&o.spec, PTC_EINVAL, "layer pattern");
@@ -193,8 +204,7 @@ static void layouts_refuse_by_name(void **state)
 
 	assert_int_equal(try_layout(one_spec(&o), "tp=5", &err), PTC_ELAYOUT);
 	assert_non_null(strstr(err.text, "tensor \"h.0.w\": dim 0 (12) is not divisible by tp 5"));
-	assert_int_equal(try_layout(&o.spec, "dp=2,ep=2", &err), PTC_ELAYOUT);
-	o.rule.unit = 4; /* three units over six ranks: pairs share; over four: impossible */
+	o.rule.splits[0].unit = 4; /* three units over six ranks: pairs share; over four: impossible */
 	assert_int_equal(try_layout(&o.spec, "tp=6", &err), 0);
 	assert_int_equal(try_layout(&o.spec, "tp=4", &err), PTC_ELAYOUT);
 	assert_non_null(strstr(err.text, "3 units of 4"));
@@ -205,7 +215,7 @@ static void layouts_refuse_by_name(void **state)
 	assert_int_equal(try_layout(&o.spec, "pp=2,stages=1:1", &err), PTC_ELAYOUT);
 	assert_non_null(strstr(err.text, "stages sum to 2, the model has 1 layers"));
 	assert_int_equal(try_layout(&o.spec, "pp=2,stages=0:1", &err), 0);
-	one_spec(&o)->rules->pad_to = INT64_MAX / 2;
+	one_spec(&o)->rules->splits[0].pad_to = INT64_MAX / 2;
 	assert_int_equal(try_layout(&o.spec, "tp=4", &err), PTC_ELAYOUT);
 }
 
@@ -225,13 +235,13 @@ static void sub_byte_dtypes(void **state)
 	e.ext[1] = 3;
 	assert_int_equal(ptc_item_byte_box(&o.spec, 0, &e, &b, &err), PTC_ELAYOUT);
 	assert_non_null(strstr(err.text, "tensor \"h.0.w\": a cut"));
-	o.rule.dim = 1;
+	o.rule.splits[0].dim = 1;
 	assert_int_equal(try_layout(&o.spec, "tp=4", &err), 0);
 	assert_int_equal(try_layout(&o.spec, "tp=8", &err), PTC_ELAYOUT);
 	o.tensor.dtype = PTC_F6_E2M3; /* rows of 3 are 18 bits: [4, 3] is one run of 9 bytes */
 	o.tensor.shape[0] = 4;
 	o.tensor.shape[1] = 3;
-	o.rule.dim = 0;
+	o.rule.splits[0].dim = 0;
 	assert_int_equal(ptc_item_byte_shape(&o.spec, 0, &ndim, shape, NULL), 0);
 	assert_true(ndim == 1 && shape[0] == 9);
 	assert_int_equal(try_layout(&o.spec, "tp=1", &err), 0);
@@ -310,7 +320,7 @@ static struct ptc_spec big_spec(size_t ntensors, size_t nfields, size_t nlayers)
 						    { 64, 48 + (int64_t)(i % 7) } };
 	for (size_t i = 0; i < nfields; i++)
 		s.fields[i] = (struct ptc_field){ ptc_asprintf("f%zu", i), PTC_F32, false };
-	s.rules[0] = (struct ptc_rule){ .match = ptc_strdup("h.*"), .axis = PTC_AXIS_TP };
+	s.rules[0] = (struct ptc_rule){ .match = ptc_strdup("h.*"), .splits[0].axis = PTC_AXIS_TP };
 	s.rules[0].place = PTC_PLACE_LAYER;
 	s.rules[0].layer = ptc_strdup("h.{}.w*");
 	return s;

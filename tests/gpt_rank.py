@@ -85,9 +85,10 @@ def main():
                 "cpu_s": round(time.process_time() - started[1], 2), **use()}
         with open(os.path.join(folder, f"use-{rank}.jsonl"), "a", encoding="ascii") as f:
             f.write(json.dumps(line) + "\n")
-    meet(store, "leave", ranks)
     if rank == 0:
-        time.sleep(1)  # the others ask the store once more
+        meet(store, "left", ranks)
+    else:
+        store.add("left", 1)  # the last thing this rank asks of the store, which answers one after the other
 
 
 if __name__ == "__main__":

@@ -1,51 +1,100 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Prints what reshard/ says each rank holds, for tests/test_layout.py to
- * compare with its oracle: layout-dump JOB.YAML, then one configuration per
- * line on standard input. Per configuration: lines
- *   item RANK NAME NDIM DIM...                            its local tensor
- *   region RANK NAME PADDING BUF_OFF NDIM (OFF EXT STRIDE)...
- * and "end", or "error TEXT". Names have no spaces in that test. */
+/* Says what reshard/ puts at each element of each rank's buffers, for
+ * tests/test_layout.py to compare with its oracle. Lines on standard input:
+ *   spec JSON      a job description, for what follows; where it is refused, so is each configuration of it
+ *   config TEXT    answered on standard output, little-endian:
+ *                  u32 status; if not 0, u32 length and the error's text; else
+ *                  u32 world, u32 items, and per rank and item: i32 ndim (-1: the item is not on the rank), i64 dims,
+ *                  and per element i64: its number in the global tensor, -1 padding, -2 in no region, -3 in two. */
+#include "base/alloc.h"
 #include "formats/job.h"
 #include "reshard/layout.h"
 
+#include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-#define LINE_MAX_BYTES 16384
-
-static void print_items(const struct ptc_spec *spec, const struct ptc_layout *l, uint32_t rank)
+static void put(const void *data, size_t n)
 {
-	char name[PTC_TENSOR_NAME_MAX + PTC_FIELD_NAME_MAX + 2];
-	struct ptc_local_shape shape;
+	if (n && fwrite(data, n, 1, stdout) != 1) {
+		perror("layout-dump");
+		exit(1);
+	}
+}
 
+static void put_u32(uint32_t v)
+{
+	put(&v, sizeof v);
+}
+
+static void paint(const struct ptc_tensor *t, const struct ptc_region *r, int64_t *buf, int64_t n)
+{
+	int64_t count = ptc_box_volume(&r->box);
+
+	for (int64_t e = 0; e < count; e++) {
+		int64_t rest = e, pos = r->buf_off, global = 0, scale = 1;
+
+		for (uint32_t d = t->ndim; d-- > 0;) {
+			int64_t x = rest % r->box.ext[d];
+
+			rest /= r->box.ext[d];
+			pos += x * r->buf_stride[d];
+			global += (r->box.off[d] + x) * scale;
+			scale *= t->shape[d];
+		}
+		if (pos < 0 || pos >= n) {
+			fprintf(stderr, "layout-dump: tensor %s: a region ends outside its buffer\n", t->name);
+			exit(1);
+		}
+		buf[pos] = buf[pos] != -2 ? -3 : r->padding ? -1 : global;
+	}
+}
+
+static void put_rank(const struct ptc_spec *spec, const struct ptc_layout *l, uint32_t rank)
+{
+	struct ptc_rank_layout rl;
+	size_t at = 0;
+
+	if (ptc_layout_rank(l, rank, &rl, NULL))
+		exit(1);
 	for (uint32_t i = 0; i < ptc_spec_items(spec); i++) {
-		if (!ptc_layout_local_shape(l, rank, i, &shape))
+		struct ptc_local_shape shape;
+		int64_t n = 1, *buf;
+
+		if (!ptc_layout_local_shape(l, rank, i, &shape)) {
+			put_u32(UINT32_MAX);
 			continue;
-		printf("item %u %s %u", rank, ptc_item_name(spec, i, name, sizeof name), shape.ndim);
+		}
+		put_u32(shape.ndim);
+		put(shape.shape, shape.ndim * sizeof *shape.shape);
 		for (uint32_t d = 0; d < shape.ndim; d++)
-			printf(" %lld", (long long)shape.shape[d]);
-		printf("\n");
+			n *= shape.shape[d];
+		buf = ptc_malloc((size_t)n * sizeof *buf);
+		if (n && !buf)
+			exit(1);
+		for (int64_t e = 0; e < n; e++)
+			buf[e] = -2;
+		for (; at < rl.nregions && rl.regions[at].item == i; at++)
+			paint(&spec->tensors[i / (1 + spec->nfields)], &rl.regions[at], buf, n);
+		put(buf, (size_t)n * sizeof *buf);
+		ptc_free(buf);
 	}
+	if (at != rl.nregions) {
+		fprintf(stderr, "layout-dump: rank %" PRIu32 " has regions of items it has not\n", rank);
+		exit(1);
+	}
+	ptc_rank_layout_done(&rl);
 }
 
-static void print_regions(const struct ptc_spec *spec, const struct ptc_layout *l, uint32_t rank)
+static void put_error(const struct ptc_error *err)
 {
-	const struct ptc_rank_layout *rl = ptc_layout_rank(l, rank);
-	char name[PTC_TENSOR_NAME_MAX + PTC_FIELD_NAME_MAX + 2];
-
-	for (size_t i = 0; i < rl->nregions; i++) {
-		const struct ptc_region *r = &rl->regions[i];
-
-		printf("region %u %s %d %lld %u", rank, ptc_item_name(spec, r->item, name, sizeof name), r->padding,
-		       (long long)r->buf_off, r->box.ndim);
-		for (uint32_t d = 0; d < r->box.ndim; d++)
-			printf(" %lld %lld %lld", (long long)r->box.off[d], (long long)r->box.ext[d],
-			       (long long)r->buf_stride[d]);
-		printf("\n");
-	}
+	put_u32(1);
+	put_u32((uint32_t)strlen(err->text));
+	put(err->text, strlen(err->text));
 }
 
-static void dump(const struct ptc_spec *spec, const char *text)
+static void put_layout(const struct ptc_spec *spec, const char *text)
 {
 	struct ptc_error err = PTC_ERROR_INIT;
 	struct ptc_layout *l = NULL;
@@ -54,33 +103,44 @@ static void dump(const struct ptc_spec *spec, const char *text)
 
 	if (rc == 0)
 		rc = ptc_layout_new(spec, &config, &l, &err);
-	for (uint32_t rank = 0; rc == 0 && rank < ptc_layout_world(l); rank++) {
-		print_items(spec, l, rank);
-		print_regions(spec, l, rank);
+	if (rc) {
+		put_error(&err);
+		return;
 	}
-	if (rc)
-		printf("error %s\n", err.text);
-	else
-		printf("end\n");
-	fflush(stdout);
+	put_u32(0);
+	put_u32(ptc_layout_world(l));
+	put_u32((uint32_t)ptc_spec_items(spec));
+	for (uint32_t rank = 0; rank < ptc_layout_world(l); rank++)
+		put_rank(spec, l, rank);
 	ptc_layout_free(l);
 }
 
-int main(int argc, char **argv)
+int main(void)
 {
 	struct ptc_error err = PTC_ERROR_INIT;
-	char line[LINE_MAX_BYTES];
-	struct ptc_job_desc job;
+	struct ptc_job_desc job = { 0 };
+	char *line = NULL;
+	size_t cap = 0;
+	ssize_t n;
+	int status = 0;
 
-	if (argc != 2 || ptc_job_read(argv[1], NULL, &job, &err)) {
-		fprintf(stderr, "layout-dump: %s\n",
-			argc == 2 ? err.text : "usage: layout-dump JOB.YAML <CONFIGURATIONS");
-		return argc == 2 ? 1 : 2;
-	}
-	while (fgets(line, sizeof line, stdin)) {
+	while ((n = getline(&line, &cap, stdin)) > 0) {
 		line[strcspn(line, "\n")] = '\0';
-		dump(&job.spec, line);
+		if (!strncmp(line, "spec ", 5)) {
+			ptc_job_desc_done(&job);
+			status = ptc_job_from_json(line + 5, strlen(line + 5), &job, &err);
+		} else if (!strncmp(line, "config ", 7)) {
+			if (status)
+				put_error(&err);
+			else
+				put_layout(&job.spec, line + 7);
+			fflush(stdout);
+		} else {
+			fprintf(stderr, "usage: layout-dump < LINES of \"spec JSON\" and \"config TEXT\"\n");
+			return 2;
+		}
 	}
 	ptc_job_desc_done(&job);
-	return 0;
+	free(line); /* getline's */
+	return fflush(stdout) ? 1 : 0;
 }

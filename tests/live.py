@@ -13,7 +13,8 @@ from safetensors.numpy import load_file
 
 
 class Job:
-    def __init__(self, c, directory, name="live", mode="restart", rows=13, layers=4, gpus=None, run=None, **options):
+    def __init__(self, c, directory, name="live", mode="restart", rows=13, layers=4, gpus=None, run=None, grace="30s",
+                 **options):
         self.c, self.name, self.dir, self.rows, self.layers = c, name, directory, rows, layers
         self.logs = os.path.join(directory, "steps")
         os.makedirs(self.logs, exist_ok=True)
@@ -25,7 +26,7 @@ class Job:
         env = {"PYTHONPATH": os.path.join(harness.ROOT, "client", "python"),
                "PTC_LIBRARY": harness.binary("client/lib/libptc.so.0"), "PYTHONDONTWRITEBYTECODE": "1",
                harness.clusters.MARK: c.options["id"], **harness.sanitizer_env()}
-        spec = {"version": 1, "name": name, "mode": mode, "run": {"argv": argv, "env": env}, **(run or {})}
+        spec = {"version": 1, "name": name, "mode": mode, "run": {"argv": argv, "env": env, "grace": grace}, **(run or {})}
         if gpus:
             spec["gpus"] = gpus
         self.yaml = os.path.join(directory, f"{name}.yaml")

@@ -78,7 +78,7 @@ class BadInput(harness.Case):
                    ("resize", "flags", "--config", "tp=-1"), ("resize", "flags", "--config", "tp=x"),
                    ("resize", "flags", "--config", "tp=2,tp=2"), ("resize", "flags", "--config", "warp=2"),
                    ("resize", "flags", "--config", "tp=4"), # 6 rows do not divide by 4
-                   ("resize", "flags", "--config", "tp=99999999999999999999"), ("resize", "flags", "--config", "zero=3"),
+                   ("resize", "flags", "--config", "tp=99999999999999999999"), ("resize", "flags", "--config", "zero=4"),
                    ("resize", "flags", "--config", "order=tp-tp-ep-dp-pp"), ("resize", "flags", "--gpus", "1000"),
                    ("resize", "flags", "--gpus", "-1"), ("resize", "flags", "--config", "pp=2,stages=9:9"),
                    ("resize", "flags", "--config", "dp=2", "--nodes", "n7"), ("resize", "nobody", "--config", "tp=1"),

@@ -5,6 +5,8 @@ import os
 import signal
 import socket
 import subprocess
+import sys
+import textwrap
 import unittest
 
 import harness
@@ -134,6 +136,48 @@ class Nodes(harness.Case):
             run("down")
         self.assertEqual([], harness.leftovers(c))
         self.assertFalse(os.path.exists(directory))
+
+
+WAITING = textwrap.dedent("""
+    import os, harness, live
+    class Waiting(harness.Case):
+        def test_it(self):
+            with self.cluster(nodes=2, devices=1) as c:
+                job = live.Job(c, self.dir)
+                job.run("dp=2")
+                job.wait_step(3)
+                with open(os.environ["WAITING_READY"] + ".new", "w") as f:
+                    f.write(c.options["chunk_root"])
+                os.rename(f.name, os.environ["WAITING_READY"])
+                job.wait_run("done")
+        def test_not_reached(self):
+            open(os.environ["WAITING_READY"] + ".second", "w").close()
+""")
+
+
+class Interrupted(harness.Case):
+    def test_a_signal_takes_all_down(self):
+        """A test ended by SIGTERM or SIGHUP leaves no daemon, rank, file or shared memory, and no other test runs."""
+        with open(self.path("test_waiting.py"), "w") as f:
+            f.write(WAITING)
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            with self.subTest(number.name):
+                tmp, ready, run = (self.path(f"{what}-{number.name}") for what in ("tmp", "ready", "run"))
+                os.mkdir(tmp)
+                os.chmod(tmp, 0o755)
+                env = {**os.environ, "TMPDIR": tmp, "WAITING_READY": ready, "WAITING_RUN": run, "PYTHONPATH": self.dir}
+                p = subprocess.Popen([sys.executable, os.path.join(ROOT, "tests", "run"), "test_waiting"], env=env,
+                                     stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+                wait_for(lambda: os.path.exists(ready) or p.poll() is not None, 60 * PATIENCE, "the ranks' third step")
+                p.send_signal(number)
+                out = p.communicate(timeout=60 * PATIENCE)[0].decode()
+                self.assertEqual(1, p.returncode, out)
+                self.assertIn(f"SystemExit: {128 + number}", out)
+                self.assertFalse(os.path.exists(ready + ".second"), out)
+                self.assertEqual([], harness.clusters.processes_of(f"WAITING_RUN={run}", tmp), out)
+                self.assertEqual([], os.listdir(tmp), out)
+                with open(ready) as f:
+                    self.assertFalse(os.path.exists(f.read()), "its shared memory")
 
 
 if __name__ == "__main__":

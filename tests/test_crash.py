@@ -440,9 +440,10 @@ class Crash(harness.Case):
                 caller = next(n for n in c.nodes if n != first)
                 self.quietly(c, "resize", job.name, "--config", there, "--wait", node=caller)
                 wait_for(lambda: not c.nodes[first].pid(), 10, f"the death of {first} at {point}") # noqa: B023
-                if first in nodes:
+                back = first in nodes
+                if back: # and perhaps it controls the job again
                     self.recover(c)
-                second = wait_for(lambda: (lambda s: s["phase"] == "idle" and s["controller"] != first # noqa: B023
+                second = wait_for(lambda: (lambda s: s["phase"] == "idle" and (back or s["controller"] != first) # noqa: B023
                                            and s["controller"])(job.status(node=caller)), # noqa: B023
                                   30 * PATIENCE, "another controller that has finished", 0.05)
                 config = job.status(node=caller)["config"]

@@ -18,16 +18,15 @@ BATCH = "global_batch=24,micro_batch=5"  # 24 samples in slots of 5: no dp but 1
 class Trainer(live.Job):
     """A job whose ranks run the C trainer; each process appends its lines to a file of its own."""
 
-    def __init__(self, c, directory, mode, steps, sleep_ms):
+    def __init__(self, c, directory, mode, steps, sleep_ms, script='exec "$@" >>"$LINES/$$.jsonl"', run=None):
         self.c, self.name, self.dir, self.steps = c, "ridge", directory, steps
         self.logs = os.path.join(directory, "lines")
         os.makedirs(self.logs)
         os.chmod(self.logs, 0o777)
         self.argv = [PROGRAM, "--steps", str(steps), "--sleep-ms", str(sleep_ms)]
-        script = 'exec "$@" >>"$LINES/$$.jsonl"'
         spec = {"version": 1, "name": self.name, "mode": mode,
                 "run": {"argv": ["/bin/sh", "-c", script, "sh", *self.argv],
-                        "env": {"LINES": self.logs, harness.clusters.MARK: c.options["id"], **harness.sanitizer_env()}}}
+                        "env": {"LINES": self.logs, harness.clusters.MARK: c.options["id"], **harness.sanitizer_env()}, **(run or {})}}
         self.yaml = os.path.join(directory, "ridge.yaml")
         with open(self.yaml, "w") as f:
             json.dump(spec, f)
@@ -67,6 +66,19 @@ def differences(lines, reference):
     return found + [(step, "beyond the end") for step in steps]
 
 
+class As:
+    """The cluster, used by somebody else."""
+
+    def __init__(self, c, uid):
+        self.c, self.prefix = c, ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "--"]
+
+    def __getattr__(self, name):
+        return getattr(self.c, name)
+
+    def ptcctl(self, *args, **kw):
+        return self.c.ptcctl(*args, prefix=self.prefix, **kw)
+
+
 class CTrainer(harness.Case):
     def resizes(self, mode):
         with self.cluster(nodes=2, devices=2) as c:
@@ -90,6 +102,47 @@ class CTrainer(harness.Case):
             job = Trainer(c, self.dir, "restart", steps=60, sleep_ms=0)
             job.run(f"tp=2,dp=2,{BATCH}")
             self.assertEqual(60, job.wait_run("done")["step"])
+            self.assertEqual([], differences(job.lines(), job.reference()))
+
+    def test_log_is_bounded(self):
+        """What ranks write is kept up to log_bytes, the newest of it, whole lines for who asks."""
+        with self.cluster(nodes=1, devices=1) as c:
+            job = Trainer(c, self.dir, "restart", steps=3000, sleep_ms=0, script='exec "$@"', run={"log_bytes": "64KiB"})
+            job.run(f"dp=1,{BATCH}")
+            job.wait_run("done")
+            kept = glob.glob(os.path.join(c.nodes["n0"].dir, "run", "workers", "*", "processes", "*", "log"))
+            self.assertEqual(1, len(kept), kept)
+            of = os.stat(kept[0])
+            self.assertGreater(of.st_size, 256 << 10, "too little was written to see it cut")
+            self.assertLessEqual(of.st_blocks * 512, 128 << 10)
+            lines = c.ptcctl("logs", job.name, "--lines", "5").stdout.splitlines()
+            self.assertIn('"step":2999', lines[-1].replace(" ", ""))
+            self.assertEqual(5, len(lines))
+
+    @harness.skip_unless_root
+    def test_somebody_elses(self):
+        """Ranks are processes of the job's owner, in his groups, and find their daemon; his job is his to resize."""
+        uid = 65534 # nobody, who is in the user database, of the group of the same number
+        with self.cluster(nodes=2, devices=2) as c:
+            job = Trainer(As(c, uid), self.dir, "restart", steps=1 << 40, sleep_ms=2)
+            os.chmod(job.yaml, 0o644)
+            job.run(f"tp=2,dp=2,{BATCH}")
+            for rank in job.status()["run"]["ranks"]:
+                with open(f"/proc/{rank['pid']}/status") as f:
+                    of = dict(line.rstrip("\n").split(":\t", 1) for line in f if ":\t" in line)
+                self.assertEqual([str(uid)] * 4, of["Uid"].split())
+                self.assertEqual([str(uid)] * 4, of["Gid"].split())
+                self.assertIn(of["Groups"].strip(), ("", str(uid)))
+                self.assertEqual(0, int(of["CapEff"], 16))
+            job.wait_step(20)
+            for name in c.nodes:
+                c.nodes[name].kill()
+                c.restart(name)
+            at = job.resize(f"tp=3,{BATCH}")["step"]
+            job.wait_step(at + 20)
+            self.assertIn(f"uid {uid}", job.do("events").stdout)
+            job.do("stop")
+            job.steps = job.wait_run("stopped")["step"]
             self.assertEqual([], differences(job.lines(), job.reference()))
 
     def test_resizes_restart(self):

@@ -92,6 +92,7 @@ class Gpt(unittest.TestCase):
                     print(f"{what} after each of {len(use)} jobs: {values}")
                 self.assertLessEqual(values[-1], values[since] + may_grow, f"rank {rank}: {what} {values}")
 
+    @unittest.skipUnless(os.environ.get("PTC_TEST_LONG"), "takes minutes: PTC_TEST_LONG")
     def test_float64_clipped(self):
         """With the gradient's norm over all ranks clipped. Losing one row of one first moment of the first layer's wq
         once is seen here; in float32 it is not: it shows as 1e-6, which rounding reaches too."""

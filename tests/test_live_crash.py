@@ -156,7 +156,8 @@ class LiveCrash(harness.Case):
             victim = controller if is_controller else self.other(c, controller)
             reached += self.act_and_die(c, job, victim, point, act)
             total += 1
-        self.assertGreater(reached * 2, total, "most of the points that a clean run passes were not reached")
+        # which points a switch passes depends on what it finds to do, so of a small sample many may be missed
+        self.assertGreater(reached * (2 if LONG else 4), total, "most of the points that a clean run passes were not reached")
 
     def resize_there(self, c, job):
         def act(node):
@@ -477,12 +478,38 @@ class LiveCrash(harness.Case):
             # switches while snapshots are due
             for i in range(6):
                 job.wait_step(at + 26 + self.random.randint(0, 8))
-                r = wait_for(lambda: (lambda x: x if isinstance(x, dict) else None)(job.resize(B if i % 2 else A, check=False)), # noqa: B023
-                             30 * PATIENCE, "a resize between snapshots", 0.05)
-                at = r["step"]
+                at = job.resize(B if i % 2 else A)["step"]
             job.wait_step(at + 65)
             self.assertGreater(job.status()["step"], at, "no snapshot was made since")
             self.check_end(c, job)
+
+    def test_stopped_now(self):
+        """Ranks that come to no boundary are ended all the same; the last snapshot is the state, and runs again."""
+        with self.started(grace="1s") as (c, job):
+            job.do("snapshot")
+            step = job.status()["step"]
+            for pid in self.pids(job).values():
+                os.kill(pid, signal.SIGSTOP)
+            c.ptcctl("stop", job.name, "--now", node="n1", timeout_s=60 * PATIENCE)
+            self.assertEqual(step, job.wait_run("stopped")["step"])
+            wait_for(lambda: not job.processes(), 20 * PATIENCE, "the end of every rank", 0.1)
+            self.refused(c, "stop", job.name, "--now", contains="does not run (stopped)")
+            job.check_state(self, step, self.path("now"))
+            c.ptcctl("run", job.name, "--wait", timeout_s=60 * PATIENCE)
+            job.wait_step(step + 3)
+            job.do("stop")
+            job.check_state(self, job.wait_run("stopped")["step"], self.path("end"))
+
+    def test_asked_between_snapshots(self):
+        """A snapshot after every step keeps the job nearly always busy: whoever asks for something is let in all the same."""
+        with self.started(run={"snapshot_every": 1}) as (c, job):
+            for config in (B, A):
+                at = job.resize(config)["step"]
+                job.wait_step(at + 3)
+                job.do("snapshot")
+            self.assertGreater(job.status()["snapshot"], 8)
+            job.do("stop")
+            job.check_state(self, job.wait_run("stopped")["step"], self.path("end"))
 
     def test_drain(self):
         with self.started(nodes=3, devices=2) as (c, job):

@@ -7,6 +7,7 @@ import glob
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 import unittest
@@ -33,6 +34,7 @@ class Job(live.Job):
             argv += [f"--{key}", str(value)]
         spec["run"]["argv"] = [sys.executable, "-B", "-W", "ignore", os.path.join(harness.ROOT, "tests", argv[0]), *argv[1:]]
         spec["run"]["env"]["OMP_NUM_THREADS"] = "1"
+        spec["run"]["env"]["TORCHINDUCTOR_CACHE_DIR"] = os.environ["TORCHINDUCTOR_CACHE_DIR"]
         with open(self.yaml, "w") as f:
             json.dump(spec, f)
 
@@ -160,7 +162,7 @@ class Torch(harness.Case):
     def check_failed(self, job, text):
         failed = job.wait_run("failed")
         events = job.c.ptcctl("events", job.name).stdout
-        self.assertIn("exited with status 1", failed["run"]["text"])
+        self.assertRegex(failed["run"]["text"], "exited with status 1: .*" + re.escape(text))
         self.assertIn(text, events)
 
     def test_refused_later(self):
@@ -207,7 +209,7 @@ class Torch(harness.Case):
             self.assertRegex(r.stderr, "\"(count|mask|module.scale)\".*stage")
             r = Job(c, self.dir, "broken").run("dp=2", check=False)
             self.assertEqual(1, r.returncode, r.stderr)
-            self.assertRegex(r.stderr.strip(), "exited with status 1.*ValueError: as told by the test$")
+            self.assertRegex(r.stderr.strip(), "exited with status 1: ValueError: as told by the test$")
 
     # ---- what is carried beside tensors, and samples
 

@@ -236,10 +236,15 @@ int ptc_admin_run(struct ptc_admin *a, const struct ptc_admin_target *t, ptc_adm
 	return ptc_admin_follow(a, SERVICE "Run", &request.base, fn, arg, err);
 }
 
-int ptc_admin_stop(struct ptc_admin *a, const char *job, ptc_admin_progress_fn fn, void *arg, struct ptc_error *err)
+int ptc_admin_stop(struct ptc_admin *a, const char *job, bool now, ptc_admin_progress_fn fn, void *arg,
+		   struct ptc_error *err)
 {
-	Ptc__V1__JobRequest request = job_request(job);
+	Ptc__V1__StopRequest request;
 
+	ptc__v1__stop_request__init(&request);
+	request.version = PTC_ADMIN_VERSION;
+	request.job = ptc_admin_borrow(job);
+	request.now = now;
 	return ptc_admin_follow(a, SERVICE "Stop", &request.base, fn, arg, err);
 }
 

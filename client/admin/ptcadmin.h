@@ -91,7 +91,8 @@ int ptc_admin_verify(struct ptc_admin *a, const char *job, ptc_admin_progress_fn
 int ptc_admin_run(struct ptc_admin *a, const struct ptc_admin_target *target, ptc_admin_progress_fn fn, void *arg,
 		  struct ptc_error *err);
 /* Makes a snapshot and ends the ranks. */
-int ptc_admin_stop(struct ptc_admin *a, const char *job, ptc_admin_progress_fn fn, void *arg, struct ptc_error *err);
+int ptc_admin_stop(struct ptc_admin *a, const char *job, bool now, ptc_admin_progress_fn fn, void *arg,
+		   struct ptc_error *err);
 /* Makes a snapshot; the ranks go on. */
 int ptc_admin_snapshot(struct ptc_admin *a, const char *job, ptc_admin_progress_fn fn, void *arg,
 		       struct ptc_error *err);

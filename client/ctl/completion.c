@@ -46,7 +46,7 @@ static int run(struct ctl *c, struct ptc_error *err)
 	puts("\tlocal cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} verb=${COMP_WORDS[1]} words "
 	     "globals");
 	puts("\tcase $prev in");
-	puts("\t--format) COMPREPLY=($(compgen -W \"table json\" -- \"$cur\")); return ;;");
+	puts("\t--format) COMPREPLY=($(compgen -W \"table json svg\" -- \"$cur\")); return ;;");
 	puts("\t--socket|--ca|--cert|--key|--file) COMPREPLY=($(compgen -f -- \"$cur\")); return ;;");
 	puts("\tesac");
 	printf("\tif [ \"$COMP_CWORD\" -eq 1 ]; then COMPREPLY=($(compgen -W \"");
@@ -56,6 +56,9 @@ static int run(struct ctl *c, struct ptc_error *err)
 	puts("\t\tif [ \"$COMP_CWORD\" -eq 2 ]; then COMPREPLY=($(compgen -W \"create delete list\" -- \"$cur\")); "
 	     "return; fi");
 	puts("\t\tverb=\"job ${COMP_WORDS[2]}\"\n\tfi");
+	puts("\tif [ \"$verb\" = rules ]; then");
+	puts("\t\tif [ \"$COMP_CWORD\" -eq 2 ]; then COMPREPLY=($(compgen -W \"lint show\" -- \"$cur\")); return; fi");
+	puts("\t\tverb=\"rules ${COMP_WORDS[2]}\"\n\tfi");
 	printf("\tglobals=\"");
 	put_option_words(ctl_globals, ctl_nglobals);
 	puts("\"\n\tcase $verb in");

@@ -33,6 +33,7 @@ struct ctl_verb {
 	const struct ctl_option *options;
 	size_t noptions;
 	int min_args, max_args;
+	bool svg; /* --format may be svg, too */
 	int (*run)(struct ctl *c, struct ptc_error *err);
 };
 #define CTL_OPTIONS(o) .options = (o), .noptions = sizeof(o) / sizeof((o)[0])
@@ -46,7 +47,7 @@ struct ctl {
 		const char *value;
 	} given[CTL_MAX_OPTIONS];
 	size_t ngiven;
-	bool json;
+	bool json, svg;
 	struct ptc_admin_opts opts;
 	struct ptc_admin *admin;
 };

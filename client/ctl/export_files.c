@@ -226,7 +226,7 @@ int ctl_export_directory(struct ctl_export *ex, size_t field, const char *dir, s
 	if (n > 1) {
 		path = field ? ptc_asprintf("%s/%s", dir, name) : ptc_strdup(dir);
 		if (path && field)
-			rc = ptc_sys_mkdirs(path, 0755, err);
+			rc = ptc_sys_mkdirs(path, 0, err);
 		if (!path)
 			rc = ptc_error_set(err, PTC_ENOMEM, "out of memory");
 		return rc ? rc : write_several(ex, field, n, path, err);

@@ -226,9 +226,11 @@ static int apply_globals(struct ctl *c, struct ptc_error *err)
 	c->opts.ca_path = ctl_option(c, "ca");
 	c->opts.cert_path = ctl_option(c, "cert");
 	c->opts.key_path = ctl_option(c, "key");
-	if (format && strcmp(format, "table") && strcmp(format, "json"))
-		return ctl_usage(err, "--format is table or json, not \"%.60s\"", format);
 	c->json = format && !strcmp(format, "json");
+	c->svg = format && c->verb->svg && !strcmp(format, "svg");
+	if (format && !c->json && !c->svg && strcmp(format, "table"))
+		return ctl_usage(err, "--format is table%s json, not \"%.60s\"", c->verb->svg ? ", svg or" : " or",
+				 format);
 	if (c->opts.server && c->opts.socket)
 		return ctl_usage(err, "--server and --socket exclude each other");
 	if (c->opts.server && (!c->opts.ca_path || !c->opts.cert_path || !c->opts.key_path))

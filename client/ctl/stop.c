@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 /* ptcctl stop and snapshot: both make a snapshot of a live job at a step
- * boundary; after stop there are no ranks. Neither depends on us once it has
- * been accepted. */
+ * boundary; after stop there are no ranks. stop --now ends them wherever they
+ * are. None depends on us once it has been accepted. */
 #include "client/ctl/verbs.h"
+
+static const struct ctl_option stop_options[] = {
+	{ "now", NULL, "without a boundary and a snapshot: what they did since the last one is lost" },
+};
 
 static int run_stop(struct ctl *c, struct ptc_error *err)
 {
@@ -12,7 +16,7 @@ static int run_stop(struct ctl *c, struct ptc_error *err)
 	if (rc)
 		return rc;
 	ctl_progress_init(&follow.progress);
-	rc = ptc_admin_stop(c->admin, c->args[0], ctl_follow_fn, &follow, err);
+	rc = ptc_admin_stop(c->admin, c->args[0], ctl_option(c, "now") != NULL, ctl_follow_fn, &follow, err);
 	return ctl_follow_end(c, &follow, rc, err);
 }
 
@@ -20,9 +24,12 @@ const struct ctl_verb ctl_stop = {
 	.name = "stop",
 	.args = "JOB",
 	.about = "Stop a job's ranks at a step boundary and keep its state",
-	.help = "Waits until they have ended. ptcctl run JOB starts them again from there, ptcctl resize moves the "
-		"state "
-		"meanwhile.\n",
+	.help = "Waits until they have ended. ptcctl run JOB starts them again from there, ptcctl resize moves the\n"
+		"state meanwhile.\n"
+		"--now is for ranks that hang, or whose state is refused: they are told to exit, and killed once the "
+		"job's\n"
+		"`grace` is over. A switch under way is to be ended first (ptcctl abort).\n",
+	CTL_OPTIONS(stop_options),
 	.min_args = 1,
 	.max_args = 1,
 	.run = run_stop,

@@ -11,7 +11,7 @@ static void test_help(void **state)
 		{ "resize", NULL },   { "drain", NULL },  { "abort", NULL },   { "snapshots", NULL },
 		{ "verify", NULL },   { "events", NULL }, { "version", NULL }, { "completion", NULL },
 		{ "help", NULL },     { "run", NULL },    { "stop", NULL },    { "logs", NULL },
-		{ "snapshot", NULL }, { "mount", NULL },  { "umount", NULL },
+		{ "snapshot", NULL }, { "layout", NULL }, { "mount", NULL },   { "umount", NULL },
 	};
 
 	assert_int_equal(RUN("--help"), 0);

@@ -95,7 +95,7 @@ static int on_run(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
 
 static int on_stop(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
 {
-	release(request(call, &ptc__v1__job_request__descriptor));
+	release(request(call, &ptc__v1__stop_request__descriptor));
 	if (atomic_fetch_add(&g.stops, 1))
 		return ptc_error_set(err, PTC_ESTATE, "job live is stopped already");
 	if (send_progress(call, "arming", 0, NULL, err))
@@ -621,8 +621,8 @@ static void test_library(void **state)
 	assert_int_equal(ptc_admin_run(a, &t, NULL, NULL, &err), 0);
 	assert_int_equal(g.gpus, 4);
 	assert_int_equal(ptc_admin_snapshot(a, "live", NULL, NULL, &err), 0);
-	assert_int_equal(ptc_admin_stop(a, "live", NULL, NULL, &err), 0);
-	assert_int_equal(ptc_admin_stop(a, "live", NULL, NULL, &err), PTC_ESTATE);
+	assert_int_equal(ptc_admin_stop(a, "live", false, NULL, NULL, &err), 0);
+	assert_int_equal(ptc_admin_stop(a, "live", false, NULL, NULL, &err), PTC_ESTATE);
 	assert_int_equal(ptc_admin_logs(a, &what, one_log, &n, &err), PTC_ECANCELED);
 	assert_int_equal(n, 1);
 	assert_int_equal(g.lines, 3);

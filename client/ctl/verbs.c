@@ -7,7 +7,7 @@
 const struct ctl_option ctl_globals[] = {
 	{ "help", NULL, "print this help", 'h' },
 	{ "version", NULL, "print the version" },
-	{ "format", "table|json", "how listings are printed (default table)" },
+	{ "format", "table|json", "how listings are printed (default table); a plan made with -f also as svg" },
 	{ "timeout", "DURATION", "give up waiting after this long, e.g. 30s; what was started goes on" },
 	{ "socket", "PATH", "the daemon's socket (default $PTC_SOCKET, else " PTC_ADMIN_DEFAULT_SOCKET ")" },
 	{ "server", "HOST:PORT", "a daemon over TCP with mutual TLS, instead of the socket" },
@@ -18,10 +18,10 @@ const struct ctl_option ctl_globals[] = {
 const size_t ctl_nglobals = sizeof(ctl_globals) / sizeof(ctl_globals[0]);
 
 const struct ctl_verb *const ctl_verbs[] = {
-	&ctl_nodes, &ctl_status, &ctl_job_create, &ctl_job_delete, &ctl_job_list, &ctl_run,
-	&ctl_stop,  &ctl_logs,   &ctl_import,     &ctl_export,     &ctl_plan,     &ctl_resize,
-	&ctl_drain, &ctl_abort,  &ctl_snapshot,   &ctl_snapshots,  &ctl_verify,   &ctl_events,
-	&ctl_mount, &ctl_umount, &ctl_version,    &ctl_completion, &ctl_help,
+	&ctl_nodes,  &ctl_status, &ctl_job_create, &ctl_job_delete, &ctl_job_list,  &ctl_run,        &ctl_stop,
+	&ctl_logs,   &ctl_import, &ctl_export,     &ctl_layout,     &ctl_plan,      &ctl_rules_lint, &ctl_rules_show,
+	&ctl_resize, &ctl_drain,  &ctl_abort,      &ctl_snapshot,   &ctl_snapshots, &ctl_verify,     &ctl_events,
+	&ctl_mount,  &ctl_umount, &ctl_version,    &ctl_completion, &ctl_help,
 };
 const size_t ctl_nverbs = sizeof(ctl_verbs) / sizeof(ctl_verbs[0]);
 

@@ -136,6 +136,15 @@ struct ptc_client {
 	uint16_t out_type;
 	size_t out_offset;
 	bool out_busy;
+	struct { /* fill.c: on this connection */
+		uint64_t id, failed;
+		int code;
+		bool unsaid;
+		uint8_t *map; /* of file dev, ino */
+		uint64_t map_bytes;
+		dev_t dev;
+		ino_t ino;
+	} filled;
 };
 
 /* Stores the line and returns code; c NULL: the thread's line. */
@@ -159,6 +168,10 @@ struct cursor *ptc_client_cursor(struct carry *k, const char *name);
 void ptc_client_carry_on_locked(ptc_client *c);
 void ptc_client_carry_clear(struct carry *k);
 void *ptc_client_link(void *client); /* our thread */
+/* fill.c; our thread. Does what a FILL says; false: it is none. */
+bool ptc_client_fill(ptc_client *c, const struct ptc_local_message *m);
+void ptc_client_fill_done(ptc_client *c);
+bool ptc_client_filled(ptc_client *c); /* true: `out` has what is to be said of it */
 /* huge.c; our thread. true: there may be more to do. */
 void ptc_client_huge_init(ptc_client *c);
 bool ptc_client_huge_step(ptc_client *c);

@@ -147,6 +147,8 @@ static bool next_message_locked(ptc_client *c)
 	c->out.len = 0;
 	c->out.failed = false;
 	c->out_offset = 0;
+	if (ptc_client_filled(c))
+		return true;
 	if (c->phase == PHASE_NEXT && !c->sent.next) {
 		c->sent.next = true;
 		c->out_type = PTC_LOCAL_NEXT;
@@ -178,6 +180,8 @@ static void disconnect(ptc_client *c)
 	ptc_local_conn_done(&c->conn, free);
 	c->conn.fd = -1;
 	c->connected = c->out_busy = false;
+	ptc_client_fill_done(c);
+	memset(&c->filled, 0, sizeof c->filled);
 }
 
 static bool say_hello(ptc_client *c)
@@ -186,7 +190,8 @@ static bool say_hello(ptc_client *c)
 				     .protocol_max = PTC_LOCAL_PROTOCOL,
 				     .pid = (uint64_t)getpid(),
 				     .token = c->token,
-				     .version = REPORTED_VERSION };
+				     .version = REPORTED_VERSION,
+				     .features = PTC_LOCAL_CAN_FILL };
 	size_t offset = 0;
 
 	c->out.len = 0;
@@ -543,10 +548,24 @@ static bool on_message_locked(ptc_client *c, struct ptc_local_message *m)
 	}
 }
 
+static bool on_message(ptc_client *c, int rc, struct ptc_local_message *m)
+{
+	bool ok;
+
+	ptc_client_fill_done(c);
+	pthread_mutex_lock(&c->lock);
+	if (rc < 0)
+		note_locked(c, "connection to ptcd", -rc);
+	ok = rc > 0 && on_message_locked(c, m);
+	pthread_cond_broadcast(&c->changed);
+	pthread_mutex_unlock(&c->lock);
+	return ok;
+}
+
 static bool receive_all(ptc_client *c)
 {
 	struct ptc_local_message m;
-	bool more, ok;
+	bool more, ok, fill;
 
 	for (;;) {
 		int rc = ptc_local_receive(&c->conn, &m, &more);
@@ -555,16 +574,12 @@ static bool receive_all(ptc_client *c)
 			continue;
 		if (rc == 0)
 			return true;
-		pthread_mutex_lock(&c->lock);
-		if (rc < 0)
-			note_locked(c, "connection to ptcd", -rc);
-		ok = rc > 0 && on_message_locked(c, &m);
-		pthread_cond_broadcast(&c->changed);
-		pthread_mutex_unlock(&c->lock);
+		fill = rc > 0 && m.type == PTC_LOCAL_FILL && !c->handshake;
+		ok = fill ? ptc_client_fill(c, &m) : on_message(c, rc, &m);
 		if (rc > 0 && m.fd >= 0)
 			close(m.fd);
-		if (!ok)
-			return false;
+		if (!ok || fill) /* ptcd hears of each before the next */
+			return ok;
 	}
 }
 

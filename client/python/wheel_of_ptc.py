@@ -15,7 +15,7 @@ Summary: Training jobs whose parallelism changes while they run: a binding over 
 License: Apache-2.0
 Requires-Python: >=3.9
 Provides-Extra: torch
-Requires-Dist: torch>=2.6; extra == "torch"
+Requires-Dist: torch>=2.7; extra == "torch"
 Description-Content-Type: text/markdown
 
 """

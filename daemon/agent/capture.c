@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Capture: a snapshot from ranks that wait at a boundary. Happy path: memory
  * is reserved for what this node holds under the generation; a few threads
- * fill an extent each, straight from the memory of the lowest rank that has
- * it, and compare what other ranks here hold of the same bytes; the ranks may
- * go on; checksums, seal, digests. One copy of each byte is made. Ranks that
+ * fill an extent each, slice by slice: straight from the memory of the lowest
+ * rank that has it, compared with what other ranks here hold of the same bytes,
+ * digested (after the ranks may go on, where they wait only for the copy); checksums, seal. One copy of each byte is made. Ranks that
  * have copied their memory themselves (copy: fast) may go on before all that.
  * Failure modes: ranks that do not wait at that step, or have declared other
  * than the layout (PTC_ESTATE, PTC_ELAYOUT), memory (PTC_ENOSPC before
@@ -25,7 +25,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define COMPARE_BYTES (1u << 20)
+#define COMPARE_BYTES (256u << 10)
+#define SLICE_BYTES                                                                                                    \
+	(512 << 10) /* copied, compared and digested before the next: it is in a processor's own cache meanwhile */
 #define COMPARE_PARTS 1024
 
 struct differ {
@@ -62,7 +64,8 @@ struct capture {
 	uint64_t ticket;
 	bool broken; /* progress could not be sent */
 	_Atomic int64_t copied, compared;
-	void *ranks; /* encoded */
+	uint64_t *digests; /* of each need; complete when all extents have been through */
+	void *ranks;       /* encoded */
 	size_t ranks_len;
 };
 
@@ -209,6 +212,8 @@ struct fill {
 	struct capture *c;
 	struct hand *hand;
 	const struct ptc_store_box *box; /* the extent's */
+	uint32_t extent;
+	const struct ptc_box *slice; /* of box, that is being filled */
 	struct iovec spans[PTC_EXTENT_SPANS];
 	int nspans;
 	const struct ptc_seat_source *source;
@@ -339,7 +344,7 @@ static int compare_parts(struct fill *f, const struct ptc_boxes *left, struct pt
 	struct ptc_box cut;
 	int r = 0;
 
-	if (!ptc_box_intersect(&f->box->box, &f->source->at.box, &cut))
+	if (!ptc_box_intersect(f->slice, &f->source->at.box, &cut))
 		return 0;
 	if (ptc_boxes_missing(&cut, left->v, left->n, &parts))
 		r = ptc_error_set(err, PTC_ENOMEM, "no memory to compare replicas");
@@ -360,7 +365,7 @@ static int fill_sources(struct fill *f, struct ptc_error *err)
 	const struct ptc_seat_sources *s = &f->c->sources;
 	struct ptc_boxes left = { 0 };
 	char name[PTC_TENSOR_NAME_MAX + 1];
-	int r = ptc_boxes_push(&left, &f->box->box);
+	int r = ptc_boxes_push(&left, f->slice);
 
 	if (r)
 		r = ptc_error_set(err, PTC_ENOMEM, "no memory to take a snapshot");
@@ -374,6 +379,57 @@ static int fill_sources(struct fill *f, struct ptc_error *err)
 				  "tensor \"%.600s\": no rank here holds a part that this node needs",
 				  item_name(f, name));
 	ptc_boxes_done(&left);
+	return r;
+}
+
+static size_t first_need(const struct ptc_needs *needs, uint32_t item)
+{
+	size_t lo = 0, hi = needs->n;
+
+	while (lo < hi) {
+		size_t mid = lo + (hi - lo) / 2;
+
+		if (needs->v[mid].item < item)
+			lo = mid + 1;
+		else
+			hi = mid;
+	}
+	return lo;
+}
+
+/* What the slice adds to the digests of the needs it is of. Digests are linear: the order does not matter. */
+static int digest_slice(const struct fill *f, struct ptc_error *err)
+{
+	const struct ptc_needs *needs = &f->c->needs;
+	uint32_t item = f->box->item, ndim;
+	int64_t shape[PTC_MAX_DIMS];
+	struct ptc_box cut;
+	uint64_t digest;
+	int r = ptc_geometry_shape(f->c->g, item, &ndim, shape, err);
+
+	for (size_t i = first_need(needs, item); !r && i < needs->n && needs->v[i].item == item; i++) {
+		if (!ptc_box_intersect(&needs->v[i].box, f->slice, &cut))
+			continue;
+		r = ptc_table_digest_extent(f->c->table, f->extent, &cut, ndim, shape, &digest, err);
+		if (!r)
+			__atomic_xor_fetch(&f->c->digests[i], digest, __ATOMIC_RELAXED);
+	}
+	return r;
+}
+
+static int each_slice(struct fill *f, bool copy, bool digest, struct ptc_error *err)
+{
+	struct ptc_boxes slices = { 0 };
+	int r = 0;
+
+	if (ptc_box_chop(&f->box->box, SLICE_BYTES, &slices))
+		r = ptc_error_set(err, PTC_ENOMEM, "no memory to take a snapshot");
+	for (size_t i = 0; !r && i < slices.n; i++) {
+		f->slice = &slices.v[i];
+		r = copy ? fill_sources(f, err) : 0;
+		r = r || !digest ? r : digest_slice(f, err);
+	}
+	ptc_boxes_done(&slices);
 	return r;
 }
 
@@ -398,7 +454,7 @@ static void map_spans(const struct fill *f)
 static int fill_extent(void *arg, unsigned thread, size_t i, struct ptc_error *err)
 {
 	struct capture *c = arg;
-	struct fill f = { .c = c, .hand = &c->hands[thread], .box = &c->missing.v[i] };
+	struct fill f = { .c = c, .hand = &c->hands[thread], .box = &c->missing.v[i], .extent = c->extents[i] };
 	int r;
 
 	f.nspans = ptc_table_extent_iov(c->table, c->extents[i], 0, ptc_box_volume(&f.box->box), f.spans,
@@ -408,18 +464,20 @@ static int fill_extent(void *arg, unsigned thread, size_t i, struct ptc_error *e
 	map_spans(&f);
 	f.hand->mover.nremote = f.hand->mover.nlocal = f.hand->mover.bytes = 0;
 	f.hand->nparts = f.hand->used = 0;
-	r = fill_sources(&f, err);
+	r = each_slice(&f, true, !c->req->release, err);
 	if (!r && ptc_fault("agent.capture.middle"))
 		r = ptc_error_set(err, PTC_EIO, "injected failure in the middle of a snapshot");
-	/* Ranks that wait for the end of the copy are not kept waiting for checksums. */
+	/* Ranks that wait for the end of the copy are not kept waiting for digests and checksums. */
 	return r || c->req->release ? r : ptc_table_filled(c->table, c->extents[i], err);
 }
 
 static int mark_extent(void *arg, unsigned thread, size_t i, struct ptc_error *err)
 {
 	struct capture *c = arg;
+	struct fill f = { .c = c, .box = &c->missing.v[i], .extent = c->extents[i] };
+	int r = each_slice(&f, false, true, err);
 
-	return ptc_table_filled(c->table, c->extents[i], err);
+	return r ? r : ptc_table_filled(c->table, c->extents[i], err);
 }
 
 /* ---- the whole ---- */
@@ -567,6 +625,20 @@ static int take(struct capture *c, struct ptc_error *err)
 	return r;
 }
 
+/* Of a table made for this request before: as it was made, each part was digested on the way. */
+static int digest_again(struct capture *c, struct ptc_error *err)
+{
+	struct ptc_digest_job job = { .table = c->table,
+				      .g = c->g,
+				      .needs = &c->needs,
+				      .digests = c->digests,
+				      .stop = capture_stop,
+				      .tick = capture_tick,
+				      .arg = c };
+
+	return ptc_digest_needs(&job, err);
+}
+
 /* The table that was made for this very request, or one made now. */
 static int find_or_take(struct capture *c, struct ptc_error *err)
 {
@@ -575,7 +647,7 @@ static int find_or_take(struct capture *c, struct ptc_error *err)
 	int r = captured_read(c, &ignored);
 
 	if (!r && !ptc_table_open(c->agent->env.store, &c->key, &c->table, &ignored))
-		return 0;
+		return digest_again(c, err);
 	if (r && r != PTC_ENOTFOUND)
 		return ptc_error_set(err, r, "%s", ignored.text);
 	ptc_free(c->ranks);
@@ -586,7 +658,7 @@ static int find_or_take(struct capture *c, struct ptc_error *err)
 	return r ? r : take(c, err);
 }
 
-static int answer(struct capture *c, const uint64_t *digests, struct ptc_error *err)
+static int answer(struct capture *c, struct ptc_error *err)
 {
 	Ptc__V1__PullReply reply = PTC__V1__PULL_REPLY__INIT;
 	struct ptc_rpc_part parts[2] = { { 0 } };
@@ -603,7 +675,7 @@ static int answer(struct capture *c, const uint64_t *digests, struct ptc_error *
 	reply.copied_bytes = (uint64_t)atomic_load(&c->copied);
 	reply.n_need_index = reply.n_digests = n;
 	reply.need_index = index;
-	reply.digests = (uint64_t *)(uintptr_t)digests;
+	reply.digests = c->digests;
 	r = r ? r : ptc_pb_encode(&reply.base, &data, &parts[0].len, err);
 	parts[0].data = data;
 	/* Two encoded messages one after the other are one with the fields of both. */
@@ -616,26 +688,20 @@ static int answer(struct capture *c, const uint64_t *digests, struct ptc_error *
 
 static int capture(struct capture *c, struct ptc_error *err)
 {
-	struct ptc_digest_job job = { .needs = &c->needs, .stop = capture_stop, .tick = capture_tick, .arg = c };
 	int r = ptc_geometry_get(c->agent, c->req->info, c->req->info->from, &c->ref, err);
 
 	if (r)
 		return r;
-	c->g = job.g = &c->ref->g;
+	c->g = &c->ref->g;
 	c->key = (struct ptc_table_key){ .generation = c->req->to->generation, .snapshot = c->req->to->snapshot };
 	memcpy(c->key.uuid, c->g->uuid, sizeof(c->key.uuid));
 	r = ptc_geometry_node(c->g, c->agent->node, &c->self, err);
 	r = r ? r : ptc_layout_node_needs(c->g->layout, &c->g->allocation, c->self, &c->needs, err);
-	r = r ? r : find_or_take(c, err);
 	if (r)
 		return r;
-	job.table = c->table;
-	job.digests = ptc_calloc(c->needs.n ? c->needs.n : 1, sizeof(*job.digests));
-	r = job.digests ? ptc_digest_needs(&job, err)
-			: ptc_error_set(err, PTC_ENOMEM, "no memory for %zu digests", c->needs.n);
-	r = r ? r : answer(c, job.digests, err);
-	ptc_free(job.digests);
-	return r;
+	c->digests = ptc_calloc(c->needs.n ? c->needs.n : 1, sizeof(*c->digests));
+	r = c->digests ? find_or_take(c, err) : ptc_error_set(err, PTC_ENOMEM, "no memory for %zu digests", c->needs.n);
+	return r ? r : answer(c, err);
 }
 
 static int request_check(const struct capture *c, struct ptc_error *err)
@@ -666,6 +732,7 @@ int ptc_agent_on_capture(void *agent, struct ptc_rpc_call *call, struct ptc_erro
 	ptc_group_close(&c.group);
 	ptc_store_boxes_done(&c.missing);
 	ptc_free(c.extents);
+	ptc_free(c.digests);
 	ptc_free(c.ranks);
 	ptc_needs_done(&c.needs);
 	ptc_geometry_put(agent, c.ref);

@@ -137,6 +137,7 @@ static int run_read(struct ptc_group_start *s, const struct ptc_job_desc *job, s
 	s->desc.mode = job->mode == PTC_JOB_REBUILD ? PTC_MODE_REBUILD : PTC_MODE_RESTART;
 	s->desc.fast_copy = job->fast_copy;
 	s->desc.grace_ms = (uint32_t)PTC_MIN(job->run.grace_ms, (uint64_t)UINT32_MAX);
+	s->desc.log_bytes = job->run.log_bytes;
 	s->desc.snapshot_every = job->snapshot_every;
 	return 0;
 }
@@ -305,9 +306,8 @@ static int match_tensor(struct matcher *m, const struct ptc_seat_tensor *t, uint
 }
 
 /* Both lists are in name order. */
-static int match_seat(struct matcher *m)
+static int match_regions(struct matcher *m, const struct ptc_rank_layout *l)
 {
-	const struct ptc_rank_layout *l = ptc_layout_rank(m->g->layout, m->seat->rank.rank);
 	const struct ptc_spec *spec = m->g->spec;
 	size_t at = 0;
 	uint32_t item = 0;
@@ -326,6 +326,18 @@ static int match_seat(struct matcher *m)
 	}
 	if (!r && at < l->nregions)
 		r = otherwise(m, spec->tensors[l->regions[at].item].name);
+	return r;
+}
+
+static int match_seat(struct matcher *m)
+{
+	struct ptc_rank_layout l;
+	int r = ptc_layout_rank(m->g->layout, m->seat->rank.rank, &l, m->err);
+
+	if (r)
+		return r;
+	r = match_regions(m, &l);
+	ptc_rank_layout_done(&l);
 	return r;
 }
 

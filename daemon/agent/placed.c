@@ -63,23 +63,25 @@ struct loop {
 	int64_t n, there, here; /* count, and steps on the two sides */
 };
 
-static int walk(const struct loop *loops, int nloops, uint64_t address, int64_t off, int64_t run, ptc_placed_fn fn,
+/* The innermost of loops is first; there is always one. */
+static int walk(const struct loop *loops, int nloops, uint64_t address, int64_t off, int64_t run, ptc_placed_rows_fn fn,
 		void *arg, struct ptc_error *err)
 {
-	int64_t idx[PTC_MAX_DIMS] = { 0 };
+	struct ptc_placed_rows rows = { address, off, run, loops[0].n, loops[0].there, loops[0].here };
+	int64_t idx[PTC_MAX_DIMS + 1] = { 0 };
 
 	for (;;) {
-		int r = fn(arg, address, off, run, err), k = 0;
+		int r = fn(arg, &rows, err), k = 1;
 
 		if (r)
 			return r;
-		for (; k < nloops; k++) { /* the innermost is first */
-			address += (uint64_t)loops[k].there;
-			off += loops[k].here;
+		for (; k < nloops; k++) {
+			rows.address += (uint64_t)loops[k].there;
+			rows.off += loops[k].here;
 			if (++idx[k] < loops[k].n)
 				break;
-			address -= (uint64_t)(loops[k].there * loops[k].n);
-			off -= loops[k].here * loops[k].n;
+			rows.address -= (uint64_t)(loops[k].there * loops[k].n);
+			rows.off -= loops[k].here * loops[k].n;
 			idx[k] = 0;
 		}
 		if (k == nloops)
@@ -87,13 +89,13 @@ static int walk(const struct loop *loops, int nloops, uint64_t address, int64_t 
 	}
 }
 
-int ptc_placed_runs(const struct ptc_placed *p, const struct ptc_box *other, const struct ptc_box *cut,
-		    ptc_placed_fn fn, void *arg, struct ptc_error *err)
+int ptc_placed_each_rows(const struct ptc_placed *p, const struct ptc_box *other, const struct ptc_box *cut,
+			 ptc_placed_rows_fn fn, void *arg, struct ptc_error *err)
 {
 	uint32_t last = p->box.ndim - 1;
 	int64_t step = p->step ? p->step : 1, run, here = 1, off = 0;
 	uint64_t address = p->address;
-	struct loop loops[PTC_MAX_DIMS];
+	struct loop loops[PTC_MAX_DIMS + 1];
 	int nloops = 0;
 
 	if (ptc_fails(cut->ndim == p->box.ndim && !((cut->off[last] - p->box.off[last]) % step) &&
@@ -114,7 +116,33 @@ int ptc_placed_runs(const struct ptc_placed *p, const struct ptc_box *other, con
 		else
 			loops[nloops++] = (struct loop){ cut->ext[d], p->stride[d], here };
 	}
+	if (!nloops)
+		loops[nloops++] = (struct loop){ .n = 1 };
 	return walk(loops, nloops, address, off, run, fn, arg, err);
+}
+
+struct runs_call {
+	ptc_placed_fn fn;
+	void *arg;
+};
+
+static int each_run(void *arg, const struct ptc_placed_rows *rows, struct ptc_error *err)
+{
+	const struct runs_call *c = arg;
+	int r = 0;
+
+	for (int64_t i = 0; !r && i < rows->n; i++)
+		r = c->fn(c->arg, rows->address + (uint64_t)(i * rows->there), rows->off + i * rows->here, rows->len,
+			  err);
+	return r;
+}
+
+int ptc_placed_runs(const struct ptc_placed *p, const struct ptc_box *other, const struct ptc_box *cut,
+		    ptc_placed_fn fn, void *arg, struct ptc_error *err)
+{
+	struct runs_call c = { fn, arg };
+
+	return ptc_placed_each_rows(p, other, cut, each_run, &c, err);
 }
 
 /* ---- moving ---- */

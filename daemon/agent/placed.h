@@ -26,6 +26,15 @@ int ptc_placed_init(struct ptc_placed *p, const struct ptc_spec *spec, uint32_t 
 typedef int (*ptc_placed_fn)(void *arg, uint64_t address, int64_t off, int64_t len, struct ptc_error *err);
 int ptc_placed_runs(const struct ptc_placed *p, const struct ptc_box *other, const struct ptc_box *cut,
 		    ptc_placed_fn fn, void *arg, struct ptc_error *err);
+/* The same, runs that repeat with equal steps told at once. */
+struct ptc_placed_rows {
+	uint64_t address;
+	int64_t off, len, n; /* n: how often */
+	int64_t there, here; /* steps of address and of off */
+};
+typedef int (*ptc_placed_rows_fn)(void *arg, const struct ptc_placed_rows *rows, struct ptc_error *err);
+int ptc_placed_each_rows(const struct ptc_placed *p, const struct ptc_box *other, const struct ptc_box *cut,
+			 ptc_placed_rows_fn fn, void *arg, struct ptc_error *err);
 
 /* Collects runs and copies them in large calls. */
 struct ptc_mover {

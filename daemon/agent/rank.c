@@ -159,39 +159,28 @@ static int region_bytes(struct window *w, const struct ptc_region *region, struc
 	return 0;
 }
 
-static size_t first_region(const struct ptc_rank_layout *l, uint32_t item)
-{
-	size_t lo = 0, hi = l->nregions;
-
-	while (lo < hi) {
-		size_t mid = lo + (hi - lo) / 2;
-
-		if (l->regions[mid].item < item)
-			lo = mid + 1;
-		else
-			hi = mid;
-	}
-	return lo;
-}
-
 int ptc_rank_tensor_read(const struct ptc_rank_tensor *t, uint64_t off, size_t len, void *dst, void *scratch,
 			 struct ptc_error *err)
 {
-	const struct ptc_rank_layout *l = ptc_layout_rank(t->g->layout, t->rank);
+	struct ptc_rank_layout l;
 	struct window w = { .t = t, .dst = dst, .scratch = scratch };
-	int r = 0;
+	int r;
 
 	if (ptc_fails(off <= t->bytes && len <= t->bytes - off))
 		return ptc_error_set(err, PTC_EINTERNAL, "a window outside a rank's tensor");
 	w.from = (int64_t)off;
 	w.to = (int64_t)(off + len);
 	memset(dst, 0, len);
-	for (size_t i = first_region(l, t->item); !r && i < l->nregions && l->regions[i].item == t->item; i++) {
-		if (l->regions[i].padding || ptc_box_empty(&l->regions[i].box))
+	r = ptc_layout_rank_item(t->g->layout, t->rank, t->item, &l, err);
+	if (r)
+		return r;
+	for (size_t i = 0; !r && i < l.nregions; i++) {
+		if (l.regions[i].padding || ptc_box_empty(&l.regions[i].box))
 			continue;
-		r = region_bytes(&w, &l->regions[i], err);
+		r = region_bytes(&w, &l.regions[i], err);
 		r = r ? r : place(&w, &w.region, err);
 	}
+	ptc_rank_layout_done(&l);
 	return r;
 }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A snapshot's bytes into ranks that have declared. Happy path: each declared
- * region is cut into tasks that a few threads take in turn; a task's bytes go
- * from the store's extents, verified, straight to where the rank has declared
- * them. One copy of each byte is made. Failure modes: a block that does not
+ * region is cut into tasks that a few threads take in turn; a task's bytes are
+ * verified in the store's extents, and read from there by the rank (or written
+ * by us, where it cannot) straight to where it has declared them. One copy of each byte is made. Failure modes: a block that does not
  * verify (PTC_ECORRUPT), bytes that are not here (PTC_ENOTFOUND), a rank that
  * dies meanwhile (whatever its memory says), cancellation. */
 #include "daemon/agent/internal.h"
@@ -11,7 +11,9 @@
 #include "base/check.h"
 #include "base/fault.h"
 
+#include <stdatomic.h>
 #include <string.h>
+#include <unistd.h>
 
 #define TASK_BYTES (8 << 20)
 
@@ -26,7 +28,15 @@ struct restorer {
 	struct task *tasks;
 	size_t ntasks, cap;
 	struct ptc_mover *movers; /* of each thread */
-	unsigned nmovers;
+	struct ptc_wait wait;
+	struct {
+		int fd; /* -1: none: we write it all */
+		const uint8_t *base;
+		uint64_t bytes;
+	} file;
+	struct ptc_seat_filling *fillings; /* of each seat */
+	atomic_bool refused;               /* something cannot be said to a rank: we write it all */
+	atomic_bool stopped;               /* for the threads: the caller's question is its own thread's */
 };
 
 static int task_push(struct restorer *x, const struct ptc_seat_source *source, const struct ptc_box *box)
@@ -86,49 +96,208 @@ static int write_part(void *arg, const struct ptc_box *extent_box, const struct 
 	return ptc_placed_runs(&p->task->source->at, extent_box, cut, write_run, p, err);
 }
 
-static int task_run(void *arg, unsigned thread, size_t i, struct ptc_error *err)
+static int task_write(struct restorer *x, unsigned thread, const struct task *t, struct ptc_error *err)
 {
-	struct restorer *x = arg;
-	const struct task *t = &x->tasks[i];
 	struct part p = { .mover = &x->movers[thread], .task = t };
-	char name[PTC_TENSOR_NAME_MAX + 1];
 	int r;
 
 	p.mover->seat = &x->job->group->v[t->source->seat];
 	p.mover->write = true;
 	p.mover->nremote = p.mover->nlocal = p.mover->bytes = 0;
 	r = ptc_table_each_extent(x->job->table, t->source->item, &t->box, write_part, &p, err);
-	r = r ? r : ptc_mover_flush(p.mover, err);
+	return r ? r : ptc_mover_flush(p.mover, err);
+}
+
+/* ---- read by the rank ---- */
+
+struct reading {
+	struct restorer *x;
+	const struct task *task;
+	const struct iovec *spans;
+	int nspans;
+	bool refused; /* it cannot be said so */
+	size_t n;
+	struct ptc_seat_rows rows[PTC_SEAT_ROWS_MAX];
+};
+
+static int reading_flush(struct reading *f, struct ptc_error *err)
+{
+	uint32_t seat = f->task->source->seat;
+	size_t n = f->n;
+
+	f->n = 0;
+	return n ? ptc_seat_fill(&f->x->job->group->v[seat], &f->x->fillings[seat], f->x->file.fd, f->rows, n,
+				 &f->x->wait, err)
+		 : 0;
+}
+
+/* n rows that lie in one span: from is the first one's memory here. */
+static int reading_add(struct reading *f, const struct ptc_placed_rows *rows, int64_t n, int64_t len,
+		       const uint8_t *from, struct ptc_error *err)
+{
+	uint64_t off = (uint64_t)(from - f->x->file.base);
+	int r = f->n == PTC_SEAT_ROWS_MAX ? reading_flush(f, err) : 0;
+
+	if (rows->there < 0 || rows->here < 0 || from < f->x->file.base || off >= f->x->file.bytes)
+		f->refused = true;
+	if (r || f->refused)
+		return r;
+	f->rows[f->n++] =
+		(struct ptc_seat_rows){ rows->address,       off, (uint64_t)len, (uint64_t)n, (uint64_t)rows->there,
+					(uint64_t)rows->here };
+	return 0;
+}
+
+/* Chunks of an extent follow each other in its spans, not in the file: rows are told apart by the span they lie in, and one that
+ * crosses spans in pieces. */
+static int read_rows(void *arg, const struct ptc_placed_rows *all, struct ptc_error *err)
+{
+	struct ptc_placed_rows left = *all;
+	struct reading *f = arg;
+	int r = 0;
+
+	for (int i = 0, begin = 0; !r && i < f->nspans && left.n; begin += (int)f->spans[i++].iov_len) {
+		int64_t end = begin + (int64_t)f->spans[i].iov_len, n, now;
+
+		while (!r && left.n && left.off < end) {
+			const uint8_t *from = (const uint8_t *)f->spans[i].iov_base + (left.off - begin);
+
+			now = PTC_MIN(left.len, end - left.off);
+			n = now < all->len ? 1
+			    : left.here    ? PTC_MIN(left.n, (end - left.off - now) / left.here + 1)
+					   : left.n;
+			r = reading_add(f, &left, n, now, from, err);
+			if (now < left.len) { /* its rest is in the next span */
+				left.address += (uint64_t)now;
+				left.off += now;
+				left.len -= now;
+				break;
+			}
+			left.n -= n;
+			left.address += (uint64_t)(left.there * n) - (uint64_t)(all->len - left.len);
+			left.off += left.here * n - (all->len - left.len);
+			left.len = all->len;
+		}
+	}
+	return r || !left.n ? r : ptc_error_set(err, PTC_EINTERNAL, "a run beyond its extent");
+}
+
+static int read_part(void *arg, const struct ptc_box *extent_box, const struct ptc_box *cut, const struct iovec *spans,
+		     int nspans, struct ptc_error *err)
+{
+	struct reading *f = arg;
+
+	f->spans = spans;
+	f->nspans = nspans;
+	return ptc_placed_each_rows(&f->task->source->at, extent_box, cut, read_rows, f, err);
+}
+
+static int task_read(struct restorer *x, const struct task *t, struct ptc_error *err)
+{
+	struct reading *f = ptc_malloc(sizeof(*f));
+	int r;
+
+	if (!f)
+		return ptc_error_set(err, PTC_ENOMEM, "no memory to restore ranks");
+	*f = (struct reading){ .x = x, .task = t };
+	r = ptc_table_each_extent(x->job->table, t->source->item, &t->box, read_part, f, err);
+	r = r || f->refused ? r : reading_flush(f, err);
+	if (f->refused)
+		atomic_store(&x->refused, true);
+	ptc_free(f);
+	return r;
+}
+
+static int task_run(void *arg, unsigned thread, size_t i, struct ptc_error *err)
+{
+	struct restorer *x = arg;
+	const struct task *t = &x->tasks[i];
+	char name[PTC_TENSOR_NAME_MAX + 1];
+	int r = x->file.fd >= 0 ? task_read(x, t, err) : task_write(x, thread, t, err);
+
 	if (!r && ptc_fault("agent.restore.middle"))
 		r = ptc_error_set(err, PTC_EIO, "injected failure in the middle of a restore");
 	if (r && r != PTC_ENOMEM)
 		ptc_error_wrap(err, "restoring \"%.300s\" on rank %u",
 			       ptc_geometry_item_name(x->job->g, t->source->item, name, sizeof(name)),
-			       p.mover->seat->rank.rank);
+			       x->job->group->v[t->source->seat].rank.rank);
 	return r;
 }
 
 static bool restore_stop(void *arg)
 {
-	const struct ptc_restore *job = ((struct restorer *)arg)->job;
+	struct restorer *x = arg;
 
-	return job->stop && job->stop(job->arg);
+	if (x->job->stop && x->job->stop(x->job->arg))
+		atomic_store(&x->stopped, true);
+	return atomic_load(&x->stopped);
+}
+
+static bool restore_stopped(void *arg)
+{
+	return atomic_load(&((struct restorer *)arg)->stopped);
+}
+
+static int tasks_run(struct restorer *x, struct ptc_error *err)
+{
+	struct ptc_crew crew = { .ntasks = x->ntasks,
+				 .threads = (unsigned)PTC_MIN((size_t)ptc_crew_size(), x->ntasks),
+				 .run = task_run,
+				 .stop = restore_stop,
+				 .arg = x,
+				 .what = "restoring ranks" };
+
+	return x->ntasks ? ptc_crew_run(&crew, err) : 0;
+}
+
+/* All ranks have done what they were told. What is left in tasks is theirs that did not. */
+static int tasks_wait(struct restorer *x, struct ptc_error *err)
+{
+	struct ptc_wait wait = { .cancelled = restore_stop, .arg = x };
+	const struct ptc_group *g = x->job->group;
+	size_t n = 0;
+	int r = 0;
+
+	for (size_t i = 0; !r && i < g->n; i++)
+		if (g->v[i].state == PTC_SEAT_DECLARED)
+			r = ptc_seat_filled(&g->v[i], &x->fillings[i], &wait, err);
+	for (size_t i = 0; !r && i < x->ntasks; i++)
+		if (x->file.fd < 0 || atomic_load(&x->refused) || x->fillings[x->tasks[i].source->seat].failed)
+			x->tasks[n++] = x->tasks[i];
+	x->ntasks = n;
+	return r;
+}
+
+/* First what ranks read, then what we have to write. */
+static int restore(struct restorer *x, struct ptc_error *err)
+{
+	int r = 0;
+
+	x->movers = ptc_calloc(ptc_crew_size(), sizeof(*x->movers));
+	x->fillings = ptc_calloc(x->job->group->n, sizeof(*x->fillings));
+	if (!x->movers || !x->fillings)
+		return ptc_error_set(err, PTC_ENOMEM, "no memory to restore ranks");
+	if (ptc_table_file(x->job->table, &x->file.fd, &x->file.base, &x->file.bytes, NULL))
+		x->file.fd = -1; /* then we write it all */
+	if (x->file.fd >= 0)
+		r = tasks_run(x, err);
+	r = r ? r : tasks_wait(x, err);
+	if (x->file.fd >= 0)
+		close(x->file.fd);
+	x->file.fd = -1;
+	return r ? r : tasks_run(x, err);
 }
 
 int ptc_restore_seats(const struct ptc_restore *job, struct ptc_error *err)
 {
-	struct restorer x = { .job = job };
-	struct ptc_crew crew = { .run = task_run, .stop = restore_stop, .arg = &x, .what = "restoring ranks" };
+	struct restorer x = { .job = job, .file.fd = -1, .wait = { .cancelled = restore_stopped, .arg = &x } };
 	int r = ptc_seat_sources_make(job->g, job->group, &x.sources, err);
 
 	r = r ? r : tasks_make(&x, err);
-	if (!r && x.ntasks) {
-		crew.ntasks = x.ntasks;
-		crew.threads = (unsigned)PTC_MIN((size_t)ptc_crew_size(), x.ntasks);
-		x.movers = ptc_calloc(crew.threads, sizeof(*x.movers));
-		r = x.movers ? ptc_crew_run(&crew, err) : ptc_error_set(err, PTC_ENOMEM, "no memory to restore ranks");
-	}
+	if (!r && x.ntasks)
+		r = restore(&x, err);
 	ptc_free(x.movers);
+	ptc_free(x.fillings);
 	ptc_free(x.tasks);
 	ptc_seat_sources_done(&x.sources);
 	return r;

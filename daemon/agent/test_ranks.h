@@ -10,6 +10,7 @@
 #include "daemon/workers/workers.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -313,6 +314,35 @@ int ptc_seat_write(const struct ptc_seat_view *seat, const struct iovec *remote,
 	assert_true(nremote <= 1024 && nlocal <= 1024);
 	if (process_vm_writev(seat->pid, local, nlocal, remote, nremote, 0) != (ssize_t)want)
 		return ptc_error_set(err, PTC_ESTATE, "rank %u is gone", seat->rank.rank);
+	return 0;
+}
+
+/* Every other rank can: what it would read of the file is written into it. */
+int ptc_seat_fill(const struct ptc_seat_view *seat, struct ptc_seat_filling *f, int fd,
+		  const struct ptc_seat_rows *rows, size_t n, const struct ptc_wait *wait, struct ptc_error *err)
+{
+	assert_int_equal(fcntl(fd, F_GETFL) & O_ACCMODE, O_RDONLY);
+	assert_true(n && n <= PTC_SEAT_ROWS_MAX);
+	f->failed = !(seat->rank.rank % 2);
+	for (size_t i = 0; !f->failed && i < n; i++)
+		for (uint64_t k = 0; k < rows[i].count; k++) {
+			struct iovec there = { (void *)(uintptr_t)(rows[i].address + k * rows[i].address_step),
+					       rows[i].bytes };
+			struct iovec here = { malloc(rows[i].bytes), rows[i].bytes };
+
+			assert_int_equal(pread(fd, here.iov_base, here.iov_len,
+					       (off_t)(rows[i].offset + k * rows[i].offset_step)),
+					 here.iov_len);
+			if (process_vm_writev(seat->pid, &here, 1, &there, 1, 0) != (ssize_t)there.iov_len)
+				f->failed = true;
+			free(here.iov_base);
+		}
+	return 0;
+}
+
+int ptc_seat_filled(const struct ptc_seat_view *seat, struct ptc_seat_filling *f, const struct ptc_wait *wait,
+		    struct ptc_error *err)
+{
 	return 0;
 }
 

@@ -198,19 +198,21 @@ static void spec_make(struct world *w, bool big)
 	w->fields[1] = (struct ptc_field){ .name = "half", .dtype = PTC_U8 };
 	w->blocks[0] = 8 * h;
 	w->blocks[1] = 4 * h;
-	w->rules[0] = (struct ptc_rule){ .match = "big", .axis = PTC_AXIS_TP, .dim = 1, .kind = PTC_SPLIT_BALANCED };
+	w->rules[0] = (struct ptc_rule){
+		.match = "big", .splits[0].axis = PTC_AXIS_TP, .splits[0].dim = 1, .splits[0].kind = PTC_SPLIT_BALANCED
+	};
 	w->rules[1] = (struct ptc_rule){ .match = "emb",
-					 .axis = PTC_AXIS_TP,
-					 .dim = 0,
-					 .kind = PTC_SPLIT_EVEN,
-					 .pad_to = 8,
+					 .splits[0].axis = PTC_AXIS_TP,
+					 .splits[0].dim = 0,
+					 .splits[0].kind = PTC_SPLIT_EVEN,
+					 .splits[0].pad_to = 8,
 					 .place = PTC_PLACE_ENDS };
 	w->rules[2] = (struct ptc_rule){ .match = "h.*",
-					 .axis = PTC_AXIS_TP,
-					 .dim = 1,
-					 .kind = PTC_SPLIT_EVEN,
-					 .blocks = w->blocks,
-					 .nblocks = 2,
+					 .splits[0].axis = PTC_AXIS_TP,
+					 .splits[0].dim = 1,
+					 .splits[0].kind = PTC_SPLIT_EVEN,
+					 .splits[0].blocks = w->blocks,
+					 .splits[0].nblocks = 2,
 					 .place = PTC_PLACE_LAYER,
 					 .layer = "h.{}.*" };
 	w->spec = (struct ptc_spec){ "job", w->tensors, NTENSORS, w->fields, NFIELDS, w->rules, 3 };

@@ -46,6 +46,9 @@ void ptc_etcd_kvs_done(struct ptc_etcd_kvs *kvs);
 int ptc_etcd_get(struct ptc_etcd *e, const char *key, bool prefix, size_t max_keys, struct ptc_etcd_kvs *ret_kvs,
 		 struct ptc_error *err);
 
+/* As ptc_etcd_get for a prefix, with empty values: where those are long and not wanted. */
+int ptc_etcd_get_keys(struct ptc_etcd *e, const char *prefix, struct ptc_etcd_kvs *ret_kvs, struct ptc_error *err);
+
 enum ptc_etcd_target { PTC_ETCD_CREATE_REV, PTC_ETCD_MOD_REV, PTC_ETCD_VERSION };
 struct ptc_etcd_compare {
 	const char *key;

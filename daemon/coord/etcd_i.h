@@ -60,6 +60,7 @@ struct ptc_etcd_lister {
 	int (*key)(void *arg, const Ptc__Etcd__KeyValue *kv, struct ptc_error *err);
 	void (*restart)(void *arg);
 	void *arg;
+	bool keys_only; /* values are empty */
 };
 int ptc_etcd_list(struct ptc_etcd *e, const char *key, bool prefix, const struct ptc_etcd_lister *to,
 		  int64_t *ret_revision, struct ptc_error *err);

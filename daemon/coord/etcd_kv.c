@@ -111,7 +111,7 @@ struct cursor {
 	ProtobufCBinaryData from, end; /* from is owned */
 	int64_t revision;              /* 0 until the first page */
 	int64_t limit;
-	bool more;
+	bool more, keys_only;
 };
 
 static int fetch_page(struct ptc_etcd *e, struct cursor *c, Ptc__Etcd__RangeResponse **ret_page, struct ptc_error *err)
@@ -125,6 +125,7 @@ static int fetch_page(struct ptc_etcd *e, struct cursor *c, Ptc__Etcd__RangeResp
 		req.range_end = c->end;
 		req.limit = c->limit;
 		req.revision = c->revision;
+		req.keys_only = c->keys_only;
 		rc = ptc_etcd_call(e, PTC_ETCD_REPEATABLE, "/etcdserverpb.KV/Range", &req.base,
 				   &ptc__etcd__range_response__descriptor, 0, &reply, err);
 		if (rc != PTC_ELIMIT || c->limit <= PAGE_MIN)
@@ -202,7 +203,7 @@ int ptc_etcd_list(struct ptc_etcd *e, const char *key, bool prefix, const struct
 	if (rc)
 		return rc;
 	for (int i = 0; i <= LIST_RESTARTS; i++) {
-		struct cursor c = { .end = end, .limit = PAGE_MIN };
+		struct cursor c = { .end = end, .limit = PAGE_MIN, .keys_only = to->keys_only };
 		char *from = ptc_strdup(key);
 
 		rc = from ? 0 : ptc_error_set(&why, PTC_ENOMEM, "out of memory");
@@ -255,11 +256,11 @@ static void collect_restart(void *arg)
 	c->cap = 0;
 }
 
-int ptc_etcd_get(struct ptc_etcd *e, const char *key, bool prefix, size_t max_keys, struct ptc_etcd_kvs *ret_kvs,
-		 struct ptc_error *err)
+static int get(struct ptc_etcd *e, const char *key, bool prefix, bool keys_only, size_t max_keys,
+	       struct ptc_etcd_kvs *ret_kvs, struct ptc_error *err)
 {
 	struct collect c = { .max = max_keys ? max_keys : PTC_ETCD_KEYS_MAX };
-	struct ptc_etcd_lister to = { collect_key, collect_restart, &c };
+	struct ptc_etcd_lister to = { collect_key, collect_restart, &c, keys_only };
 	int rc = check_key(key, err);
 
 	if (!rc)
@@ -270,6 +271,17 @@ int ptc_etcd_get(struct ptc_etcd *e, const char *key, bool prefix, size_t max_ke
 	}
 	*ret_kvs = c.kvs;
 	return 0;
+}
+
+int ptc_etcd_get(struct ptc_etcd *e, const char *key, bool prefix, size_t max_keys, struct ptc_etcd_kvs *ret_kvs,
+		 struct ptc_error *err)
+{
+	return get(e, key, prefix, false, max_keys, ret_kvs, err);
+}
+
+int ptc_etcd_get_keys(struct ptc_etcd *e, const char *prefix, struct ptc_etcd_kvs *ret_kvs, struct ptc_error *err)
+{
+	return get(e, prefix, true, true, 0, ret_kvs, err);
 }
 
 /* ---- writes --------------------------------------------------------------- */

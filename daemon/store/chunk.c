@@ -344,8 +344,8 @@ void ptc_store_chunk_use_locked(struct job *j, struct chunk *c)
 	j->s->nwarm--;
 }
 
-/* Where the chunk lies in the file, proven by its page header being there in both views. */
-static int file_offset(const struct job *j, const struct chunk *c, uint64_t *ret_off, struct ptc_error *err)
+/* Proven by its page header being there in both views. */
+int ptc_store_chunk_page(const struct job *j, const struct chunk *c, uint64_t *ret_off, struct ptc_error *err)
 {
 	struct page_header mem, file;
 	uint64_t off;
@@ -363,15 +363,19 @@ static int file_offset(const struct job *j, const struct chunk *c, uint64_t *ret
 static int punch(struct job *j, struct chunk *c, struct ptc_error *err)
 {
 	uint64_t off;
-	int rc = file_offset(j, c, &off, err);
+	int rc = ptc_store_chunk_page(j, c, &off, err), e = 0;
 
 	if (rc)
 		return rc;
 	(void)ptc_fault("store.punch.before");
+	pthread_mutex_lock(&j->s->huge.blocks);
 	if (fallocate(j->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)(off + j->page),
-		      CHUNK_SPAN - j->page) != 0) {
-		j->no_punch = errno == EOPNOTSUPP || errno == ENOSYS;
-		return ptc_error_errno(err, errno, "job %s: cannot free chunk %u", j->uuid, c->id);
+		      CHUNK_SPAN - j->page) != 0)
+		e = errno;
+	pthread_mutex_unlock(&j->s->huge.blocks);
+	if (e) {
+		j->no_punch = e == EOPNOTSUPP || e == ENOSYS;
+		return ptc_error_errno(err, e, "job %s: cannot free chunk %u", j->uuid, c->id);
 	}
 	(void)ptc_fault("store.punch.after");
 	return 0;
@@ -435,7 +439,7 @@ int ptc_store_chunks_settle(struct job *j, struct ptc_error *err)
 			c->next = j->warm;
 			j->warm = c;
 		} else if (c->unfilled > 0) { /* a power cut may have undone the reservation of its blocks */
-			rc = file_offset(j, c, &off, err);
+			rc = ptc_store_chunk_page(j, c, &off, err);
 			if (!rc)
 				rc = ptc_store_file_alloc(j->fd, off + j->page, CHUNK_SPAN - j->page, err);
 			if (rc)
@@ -520,7 +524,7 @@ static int warm_up(struct job *j, struct ptc_error *err)
 {
 	struct chunk *c = pop(j, &j->cold);
 	uint64_t off;
-	int rc = file_offset(j, c, &off, err);
+	int rc = ptc_store_chunk_page(j, c, &off, err);
 
 	if (!rc)
 		rc = ptc_store_file_alloc(j->fd, off + j->page, CHUNK_SPAN - j->page, err);
@@ -577,8 +581,10 @@ static int supply(struct job *j, size_t n, struct ptc_error *err)
 
 int ptc_store_chunks_take(struct job *j, size_t n, struct chunk **ret_chunks, struct ptc_error *err)
 {
-	int rc = supply(j, n, err);
+	int rc;
 
+	ptc_store_huge_changed(j, n > j->nwarm);
+	rc = supply(j, n, err);
 	if (rc)
 		return rc;
 	pthread_mutex_lock(&j->s->lock);

@@ -79,6 +79,8 @@ struct job {
 	struct chunk *warm, *cold; /* free: with blocks, without */
 	size_t nwarm, nused;
 	struct ptc_table *tables; /* registered */
+	bool huge_todo;           /* wlock, as is: */
+	uint64_t huge_at;         /* file offset up to which huge.c has been through it */
 };
 
 struct ptc_store {
@@ -91,6 +93,15 @@ struct ptc_store {
 	pthread_mutex_t wlock, lock;
 	struct job *jobs;
 	uint64_t nused, nwarm, copied_bytes; /* chunks, over all jobs */
+	struct {                             /* huge.c */
+		pthread_t thread;
+		pthread_cond_t cond;    /* with lock */
+		bool runs, quit, never; /* never: the kernel does not know it; the thread's own */
+		pthread_mutex_t
+			blocks; /* taken to give blocks back, and while a range is believed to have all of its */
+		_Atomic int64_t busy_ns;
+		_Atomic uint64_t bytes;
+	} huge;
 };
 
 struct loc {
@@ -140,9 +151,17 @@ int ptc_store_chunks_take(struct job *j, size_t n, struct chunk **ret_chunks, st
 void ptc_store_chunk_put_locked(struct job *j, struct chunk *c); /* drops one reference */
 /* wlock held. Gives blocks of free chunks back to the file system until at most leave of them have any. */
 int ptc_store_chunks_trim(struct job *j, size_t leave, struct ptc_error *err);
+/* Where in the file the chunk's page header lies, CHUNK_PAD + PAGE_HEADER before its bytes. */
+int ptc_store_chunk_page(const struct job *j, const struct chunk *c, uint64_t *ret_off, struct ptc_error *err);
 void ptc_store_chunk_sum(struct chunk *c);
 void ptc_store_chunk_fresh(struct chunk *c);
 void ptc_store_chunk_use_locked(struct job *j, struct chunk *c); /* at open: refs 0 -> 1 of a cold one, else +1 */
+
+/* huge.c */
+void ptc_store_huge_begin(struct ptc_store *s);
+void ptc_store_huge_end(struct ptc_store *s);
+/* wlock held. Something is being done with the job; chunks: also with blocks it did not have. */
+void ptc_store_huge_changed(struct job *j, bool chunks);
 
 /* record.c: what meta holds */
 struct key {

@@ -11,6 +11,9 @@
 #include "base/check.h"
 #include "base/digest.h"
 
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -401,6 +404,50 @@ int ptc_table_digest(struct ptc_table *t, uint32_t item, const struct ptc_box *b
 	if (!rc)
 		*ret_digest = d.sum;
 	return rc;
+}
+
+int ptc_table_digest_extent(struct ptc_table *t, uint32_t extent, const struct ptc_box *part, uint32_t ndim,
+			    const int64_t *shape, uint64_t *ret_digest, struct ptc_error *err)
+{
+	struct digest d = { .whole = ptc_box_whole(ndim, shape) };
+	int rc = 0;
+
+	pthread_rwlock_rdlock(&t->lock);
+	if (extent >= t->n || t->sealed)
+		rc = ptc_error_set(err, PTC_ESTATE, "no extent %u that is being filled", extent);
+	else if (part->ndim != ndim || ptc_box_empty(part) || !ptc_box_contains(&t->pieces[extent].extent_box, part) ||
+		 !ptc_box_contains(&d.whole, part))
+		rc = ptc_error_set(err, PTC_EINVAL, "item %u: a part outside of its extent", t->pieces[extent].item);
+	else
+		rc = digest_part(&d, t, extent, part, err);
+	pthread_rwlock_unlock(&t->lock);
+	if (!rc)
+		*ret_digest = d.sum;
+	return rc;
+}
+
+int ptc_table_file(struct ptc_table *t, int *ret_fd, const uint8_t **ret_base, uint64_t *ret_bytes,
+		   struct ptc_error *err)
+{
+	struct job *j = t->job;
+	uint64_t page;
+	char path[64];
+	int rc, fd;
+
+	if (!t->sealed || !t->nchunks)
+		return ptc_error_set(err, PTC_ESTATE, "this state is not complete yet, or empty");
+	rc = ptc_store_chunk_page(j, t->chunks[0], &page, err);
+	if (rc)
+		return rc;
+	/* LMDB's own, whatever has become of its name: what is opened anew has rights of its own. */
+	snprintf(path, sizeof path, "/proc/self/fd/%d", j->fd);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return ptc_error_errno(err, errno, "job %s: cannot open its chunks for reading", j->uuid);
+	*ret_fd = fd;
+	*ret_base = t->chunks[0]->ptr - CHUNK_PAD - PAGE_HEADER - page; /* one mapping holds them all */
+	*ret_bytes = j->map_bytes;
+	return 0;
 }
 
 int ptc_table_scrub(struct ptc_table *t, int64_t *ret_bytes, struct ptc_error *err)

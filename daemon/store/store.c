@@ -259,6 +259,7 @@ int ptc_store_open(const struct ptc_store_opts *opts, struct ptc_store **ret_sto
 	s->cushion = opts->cushion_bytes;
 	pthread_mutex_init(&s->wlock, NULL);
 	pthread_mutex_init(&s->lock, NULL);
+	pthread_mutex_init(&s->huge.blocks, NULL);
 	s->meta_dir = ptc_strdup(opts->meta_dir);
 	s->chunk_dir = ptc_strdup(opts->chunk_dir);
 	rc = s->meta_dir && s->chunk_dir ? open_parts(s, err) : ptc_error_set(err, PTC_ENOMEM, "out of memory");
@@ -266,6 +267,7 @@ int ptc_store_open(const struct ptc_store_opts *opts, struct ptc_store **ret_sto
 		ptc_store_close(s);
 		return rc;
 	}
+	ptc_store_huge_begin(s);
 	*ret_store = s;
 	return 0;
 }
@@ -274,6 +276,7 @@ struct ptc_store *ptc_store_close(struct ptc_store *s)
 {
 	if (!s)
 		return NULL;
+	ptc_store_huge_end(s);
 	while (s->jobs) {
 		struct job *j = s->jobs;
 
@@ -288,6 +291,7 @@ struct ptc_store *ptc_store_close(struct ptc_store *s)
 		close(s->lock_fd);
 	pthread_mutex_destroy(&s->wlock);
 	pthread_mutex_destroy(&s->lock);
+	pthread_mutex_destroy(&s->huge.blocks);
 	ptc_free(s->meta_dir);
 	ptc_free(s->chunk_dir);
 	ptc_free(s);
@@ -323,6 +327,7 @@ void ptc_store_stats(struct ptc_store *s, struct ptc_store_stats *ret_stats)
 	r.chunks_free = s->nwarm;
 	r.used_bytes = s->nused * PTC_CHUNK_BYTES;
 	r.copied_bytes = s->copied_bytes;
+	r.huge_bytes = atomic_load(&s->huge.bytes);
 	pthread_mutex_unlock(&s->lock);
 	*ret_stats = r;
 }

@@ -42,9 +42,9 @@ struct ptc_store_opts {
 	const char *meta_dir;   /* durable; 0700, made if missing */
 	const char *chunk_dir;  /* may be tmpfs or a disk; a directory per job inside, owned by the job's uid, 0700 */
 	uint64_t chunk_ceiling; /* bytes of chunks over all jobs, free ones that still have blocks included; hard */
-	uint64_t
-		cushion_bytes; /* what a job's free chunks may keep after ptc_store_keep; 0: the larger of 64 MiB and a tenth of
-				 * what it uses */
+	/* What a job's free chunks may keep after ptc_store_keep; 0: the larger of 64 MiB and a tenth of what it uses. Where it is not 0
+	 * and chunks lie on tmpfs, they are put into huge pages when nothing has been done for a second. */
+	uint64_t cushion_bytes;
 };
 int ptc_store_open(const struct ptc_store_opts *opts, struct ptc_store **ret_store, struct ptc_error *err);
 struct ptc_store *ptc_store_close(struct ptc_store *s); /* every reference released before; NULL ok */
@@ -55,6 +55,7 @@ struct ptc_store_stats {
 		file_bytes /* blocks of the files on disk/tmpfs */;
 	uint64_t chunks_used, chunks_free /* recycled, pages still touched */;
 	uint64_t copied_bytes /* local copies by derive since open */, lost_jobs;
+	uint64_t huge_bytes /* put into huge pages since open */;
 };
 void ptc_store_stats(struct ptc_store *s, struct ptc_store_stats *ret_stats);
 
@@ -160,9 +161,17 @@ typedef int (*ptc_extent_fn)(void *arg, const struct ptc_box *extent_box, const 
 			     const struct iovec *spans, int nspans, struct ptc_error *err);
 int ptc_table_each_extent(struct ptc_table *t, uint32_t item, const struct ptc_box *box, ptc_extent_fn fn, void *arg,
 			  struct ptc_error *err);
+/* The file in which a sealed table's bytes lie, opened anew for reading only (the caller closes it), and where we have it in memory: a
+ * span of it at p lies p - *ret_base bytes from the file's beginning. */
+int ptc_table_file(struct ptc_table *t, int *ret_fd, const uint8_t **ret_base, uint64_t *ret_bytes,
+		   struct ptc_error *err);
 /* Digest contribution of box (see base/digest.h) for a tensor of that byte shape; reads in place. */
 int ptc_table_digest(struct ptc_table *t, uint32_t item, const struct ptc_box *box, uint32_t ndim, const int64_t *shape,
 		     uint64_t *ret_digest, struct ptc_error *err);
+/* The same of a part of an extent whose bytes are there but which need not be filled or sealed: while they are still in the
+ * processor's cache it costs half. They are the caller's to keep still; nothing is verified. */
+int ptc_table_digest_extent(struct ptc_table *t, uint32_t extent, const struct ptc_box *part, uint32_t ndim,
+			    const int64_t *shape, uint64_t *ret_digest, struct ptc_error *err);
 /* Verifies every block of every piece against meta, ignoring what was verified before. *ret_bytes read. First bad block: PTC_ECORRUPT. */
 int ptc_table_scrub(struct ptc_table *t, int64_t *ret_bytes, struct ptc_error *err);
 

@@ -708,6 +708,7 @@ static int save(struct ptc_table *t, bool seal, struct ptc_error *err)
 	size_t n = 0;
 	int rc = collect(t, &v, &n, err);
 
+	ptc_store_huge_changed(t->job, false);
 	if (rc)
 		return rc;
 	for (size_t i = 0; i < n && !rc && !t->job->volatile_fs; i++)

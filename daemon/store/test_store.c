@@ -749,6 +749,87 @@ static void threads_fill_and_read(void **state)
 	place_remove(&p);
 }
 
+#define HUGE_EXTENTS 3
+#define HUGE_EXTENT  (8 * (int64_t)MIB)
+
+static void table_of_extents(struct ptc_store *s, const struct ptc_table_key *k, const uint8_t *bytes)
+{
+	struct ptc_store_box boxes[HUGE_EXTENTS];
+	uint32_t extents[HUGE_EXTENTS];
+	struct ptc_table *t;
+
+	ok(ptc_table_begin(s, k, &t, err));
+	for (uint32_t i = 0; i < HUGE_EXTENTS; i++)
+		boxes[i] = (struct ptc_store_box){ i, BOX1(0, HUGE_EXTENT) };
+	ok(ptc_table_reserve(t, boxes, HUGE_EXTENTS, extents, err));
+	for (uint32_t i = 0; i < HUGE_EXTENTS; i++) {
+		fill_extent(t, extents[i], bytes + i * HUGE_EXTENT, HUGE_EXTENT);
+		ok(ptc_table_filled(t, extents[i], err));
+	}
+	ok(ptc_table_seal(t, err));
+	ptc_table_unref(t);
+}
+
+static void expect_extents(struct ptc_store *s, const struct ptc_table_key *k, const uint8_t *bytes)
+{
+	uint8_t *got = malloc(HUGE_EXTENT);
+	struct ptc_table *t;
+	int64_t scrubbed;
+
+	ok(ptc_table_open(s, k, &t, err));
+	for (uint32_t i = 0; i < HUGE_EXTENTS; i++) {
+		struct ptc_box b = BOX1(0, HUGE_EXTENT);
+
+		ok(ptc_table_read(t, i, &b, got, err));
+		assert_memory_equal(got, bytes + i * HUGE_EXTENT, HUGE_EXTENT);
+	}
+	ok(ptc_table_scrub(t, &scrubbed, err));
+	ptc_table_unref(t);
+	free(got);
+}
+
+/* Bytes stay while they are put into huge pages, under readers, and memory that is given back is given back. */
+static void huge_pages_change_nothing(void **state)
+{
+	struct ptc_table_key a = key_of(JOB_A, 1, 1), b = key_of(JOB_A, 2, 1);
+	uint8_t *bytes = malloc(HUGE_EXTENTS * HUGE_EXTENT);
+	unsigned seed = 3;
+	struct ptc_store_stats st;
+	struct ptc_store_opts o;
+	struct ptc_store *s;
+	struct place p;
+
+	place_make(&p, fast_base());
+	o = (struct ptc_store_opts){
+		.meta_dir = p.meta, .chunk_dir = p.chunks, .chunk_ceiling = 96 * MIB, .cushion_bytes = 4 * MIB
+	};
+	ok(ptc_store_open(&o, &s, err));
+	ok(ptc_store_job_create(s, JOB_A, getuid(), err));
+	for (size_t i = 0; i < HUGE_EXTENTS * HUGE_EXTENT; i++)
+		bytes[i] = (uint8_t)rand_r(&seed);
+	table_of_extents(s, &a, bytes);
+	for (int i = 0; i < 400; i++) { /* 10 s: a kernel that cannot, or a machine that has no time, is no failure */
+		ptc_store_stats(s, &st);
+		if (st.huge_bytes >= 20 * MIB)
+			break;
+		expect_extents(s, &a, bytes);
+		usleep(20000);
+	}
+	expect_extents(s, &a, bytes);
+	print_message("%llu MiB in huge pages\n", (unsigned long long)(st.huge_bytes / MIB));
+	table_of_extents(s, &b, bytes);
+	ok(ptc_store_keep(s, JOB_A, &b, 1, err));
+	ptc_store_stats(s, &st);
+	assert_true(st.file_bytes < (24 + 4 + 6) * MIB);
+	expect_extents(s, &b, bytes);
+	ptc_store_close(s);
+	ok(ptc_store_open(&o, &s, err));
+	expect_extents(s, &b, bytes);
+	ptc_store_close(s);
+	place_remove(&p);
+	free(bytes);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -765,6 +846,7 @@ int main(void)
 		cmocka_unit_test(a_table_of_100000_pieces),
 		cmocka_unit_test(threads_fill_and_read),
 		cmocka_unit_test(every_allocation_may_fail),
+		cmocka_unit_test(huge_pages_change_nothing),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -24,7 +24,7 @@
 #include <unistd.h>
 
 #define FILE_MAGIC      UINT64_C(0x3150554f52474350) /* "PCGROUP1" */
-#define FILE_VERSION    1u
+#define FILE_VERSION    2u
 #define ORPHAN_GRACE_MS 5000
 #define FILE_HEAD       12           /* magic and version */
 #define STRING_MAX      (256u << 10) /* an argument or environment variable */
@@ -70,6 +70,7 @@ static void put_desc(struct ptc_local_out *o, const struct ptc_group_desc *d)
 	ptc_local_put_u8(o, d->fast_copy);
 	ptc_local_put_u64(o, d->snapshot_every);
 	ptc_local_put_u32(o, d->grace_ms);
+	ptc_local_put_u64(o, d->log_bytes);
 	ptc_local_put_text(o, d->cwd ? d->cwd : "/");
 	ptc_local_put_text(o, d->config ? d->config : "");
 	for (int i = 0; i < 6; i++)
@@ -138,6 +139,7 @@ static void get_desc(struct ptc_local_in *in, struct group *g)
 	d->fast_copy = ptc_local_get_u8(in);
 	d->snapshot_every = ptc_local_get_u64(in);
 	d->grace_ms = ptc_local_get_u32(in);
+	d->log_bytes = ptc_local_get_u64(in);
 	d->cwd = ptc_local_get_text(in, STRING_MAX);
 	d->config = ptc_local_get_text(in, PTC_LOCAL_CONFIG_MAX);
 	for (int i = 0; i < 6; i++)

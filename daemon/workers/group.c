@@ -91,14 +91,14 @@ enum ptc_seat_state ptc_group_seat_state(const struct group *g, size_t i)
 
 int ptc_group_dead_locked(const struct group *g, struct ptc_error *err)
 {
-	char text[DEATH_TEXT];
+	char text[DEATH_TEXT], line[DEATH_TEXT];
 
 	for (size_t i = 0; i < g->desc.nranks; i++) {
 		const struct worker *k = g->seats[i].worker;
 
 		if (k && ptc_worker_gone(k)) {
 			ptc_worker_obituary(k, g->seats[i].rank.rank, text, sizeof text);
-			return ptc_error_set(err, PTC_ESTATE, "%s", text);
+			return ptc_error_set(err, PTC_ESTATE, "%s", ptc_worker_text_line(text, line, sizeof line));
 		}
 		if (g->seats[i].exited)
 			return ptc_error_set(err, PTC_ESTATE, "rank %u has exited", g->seats[i].rank.rank);
@@ -192,6 +192,7 @@ static int spawn_unlocked(struct ptc_workers *w, const struct group *g, const st
 	struct ptc_process process = { .pidfd = -1 };
 	struct ptc_buf text = PTC_BUF_INIT;
 	ptc_auto_free char *dir = ptc_asprintf("%s/processes/%u", g->job->dir, k->number);
+	const uint64_t log_bytes = g->desc.log_bytes ? g->desc.log_bytes : WORKERS_LOG_BYTES;
 	const char **env = NULL;
 	int rc = make_token(token, err);
 
@@ -212,7 +213,7 @@ static int spawn_unlocked(struct ptc_workers *w, const struct group *g, const st
 							    .token = token,
 							    .cgroup = *w->cgroup ? w->cgroup : NULL,
 							    .cgroup_name = cgroup_name,
-							    .log_bytes = WORKERS_LOG_BYTES },
+							    .log_bytes = log_bytes },
 				       &process, err);
 	/* Too late to be told of, but it may run. */
 	if (rc && dir && ptc_process_adopt(dir, &process, NULL) == 0) {
@@ -452,7 +453,7 @@ static int started_locked(const struct group *g, struct ptc_buf *who, struct ptc
 {
 	bool all = true;
 	size_t have = 0;
-	char text[DEATH_TEXT];
+	char text[DEATH_TEXT], line[DEATH_TEXT];
 
 	if (g->desc.mode == PTC_MODE_RESTART) {
 		int rc = ptc_group_dead_locked(g, err);
@@ -467,7 +468,7 @@ static int started_locked(const struct group *g, struct ptc_buf *who, struct ptc
 	for (const struct worker *k = g->job->workers; k; k = k->next) {
 		if (k->spawned_for == g && ptc_worker_gone(k)) {
 			ptc_worker_obituary(k, UINT32_MAX, text, sizeof text);
-			return ptc_error_set(err, PTC_ESTATE, "%s", text);
+			return ptc_error_set(err, PTC_ESTATE, "%s", ptc_worker_text_line(text, line, sizeof line));
 		}
 		if (!usable(k) || (k->group && k->group != g && k->group->desc.mode != PTC_MODE_REBUILD))
 			continue;

@@ -124,6 +124,12 @@ struct worker {
 		char key[PTC_LOCAL_SHORT_MAX + 1];
 		int64_t until_ns;
 	} get;
+	struct {
+		bool can;
+		uint64_t session;    /* connections it has said HELLO on */
+		uint64_t sent, done; /* ids on this connection */
+		bool failed;         /* one of them could not be done */
+	} fill;
 	uint64_t seen_step; /* sampling */
 	bool seen;
 	int64_t seen_ns;

@@ -59,6 +59,26 @@ void ptc_worker_obituary(const struct worker *k, uint32_t rank, char *buf, size_
 		snprintf(buf + n, size - (size_t)n, LOG_ENDS "%s", tail);
 }
 
+const char *ptc_worker_text_line(const char *text, char *buf, size_t size)
+{
+	const char *ends = strstr(text, LOG_ENDS), *last, *end;
+
+	if (!ends) {
+		snprintf(buf, size, "%.*s", (int)strcspn(text, "\n"), text);
+		return buf;
+	}
+	end = text + strlen(text);
+	while (end > ends + strlen(LOG_ENDS) && strchr(" \t\r\n", end[-1]))
+		end--;
+	for (last = end; last[-1] != '\n';)
+		last--;
+	if (last == end) /* nothing but blanks */
+		snprintf(buf, size, "%.*s", (int)(ends - text), text);
+	else
+		snprintf(buf, size, "%.*s: %.*s", (int)(ends - text), text, (int)(end - last), last);
+	return buf;
+}
+
 void ptc_group_failed_locked(struct ptc_workers *w, struct group *g, const struct worker *k, size_t seat,
 			     const char *what)
 {

@@ -449,6 +449,111 @@ int ptc_seat_write(const struct ptc_seat_view *seat, const struct iovec *remote,
 	return rc ? rc : transfer(v, remote, nremote, local, nlocal, true, err);
 }
 
+/* ---- read by the rank ------------------------------------------------------------------- */
+
+_Static_assert(PTC_SEAT_ROWS_MAX == PTC_LOCAL_ROWS_MAX, "what the agent may say, a message can");
+
+static int check_rows(const struct view *v, const struct ptc_seat_rows *rows, size_t n, struct ptc_error *err)
+{
+	if (!v->declared)
+		return ptc_error_set(err, PTC_ESTATE, "rank %u has declared nothing",
+				     v->group->seats[v->seat].rank.rank);
+	for (size_t i = 0; i < n; i++) {
+		uint64_t reach, bytes;
+
+		if (!rows[i].count || ptc_ckd_mul(&reach, rows[i].count - 1, rows[i].address_step) ||
+		    ptc_ckd_add(&bytes, reach, rows[i].bytes) ||
+		    !ptc_declared_span(v->declared, rows[i].address, bytes))
+			return ptc_error_set(err, PTC_EINTERNAL,
+					     "rank %u: rows at 0x%llx are not memory it has declared",
+					     v->group->seats[v->seat].rank.rank, (unsigned long long)rows[i].address);
+	}
+	return 0;
+}
+
+#define FILLS_AHEAD 16
+
+static struct worker *fill_worker_locked(const struct view *v)
+{
+	struct worker *k = ptc_worker_find_locked(v->w, v->group->job->uuid, v->number);
+
+	return k && !k->ended ? k : NULL;
+}
+
+/* Waits until at most `ahead` of what it was told is left to be done. NULL: it has gone. One that comes back on another connection
+ * has none of it to do any more. */
+static int fill_wait_locked(const struct view *v, uint64_t ahead, const struct ptc_wait *wait, struct worker **ret,
+			    struct ptc_error *err)
+{
+	int rc = 0;
+
+	while (!rc && (*ret = fill_worker_locked(v)) && (*ret)->fill.sent - (*ret)->fill.done > ahead)
+		rc = ptc_workers_pause_locked(v->w, wait, 0, err);
+	return rc;
+}
+
+static bool fill_send_locked(const struct view *v, struct worker *k, int fd, const struct ptc_seat_rows *rows, size_t n)
+{
+	struct ptc_local_rows said[PTC_LOCAL_ROWS_MAX];
+	struct ptc_local_fill m = {
+		.generation = k->generation, .launch = k->launch, .id = k->fill.sent + 1, .nrows = (uint32_t)n
+	};
+	struct ptc_local_out out = { .grow = ptc_realloc };
+	int ours = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+
+	if (ours < 0)
+		return false;
+	k->fill.sent++;
+	for (size_t i = 0; i < n; i++)
+		said[i] = (struct ptc_local_rows){ rows[i].address, rows[i].offset,       rows[i].bytes,
+						   rows[i].count,   rows[i].address_step, rows[i].offset_step };
+	ptc_local_put_fill(&out, &m, said);
+	ptc_conn_send_locked(k->conn, PTC_LOCAL_FILL, &out, ours);
+	ptc_free(out.data);
+	if (k->conn->out || k->conn->broken)
+		ptc_workers_wake(v->w);
+	return true;
+}
+
+int ptc_seat_fill(const struct ptc_seat_view *seat, struct ptc_seat_filling *f, int fd,
+		  const struct ptc_seat_rows *rows, size_t n, const struct ptc_wait *wait, struct ptc_error *err)
+{
+	const struct view *v = seat->opaque;
+	struct worker *k;
+	int rc = n > PTC_SEAT_ROWS_MAX ? ptc_error_set(err, PTC_EINTERNAL, "%zu rows in one fill", n)
+				       : check_rows(v, rows, n, err);
+
+	rc = rc ? rc : check_held(v, err);
+	if (rc)
+		return rc;
+	pthread_mutex_lock(&v->w->lock);
+	rc = fill_wait_locked(v, FILLS_AHEAD - 1, wait, &k, err);
+	if (!rc && !f->failed) {
+		bool able = k && k->fill.can && k->conn && !k->conn->closing && k->phase == WORKER_DECLARED &&
+			    (!f->session || f->session == k->fill.session);
+
+		f->session = k ? k->fill.session : 0;
+		f->failed = !able || !fill_send_locked(v, k, fd, rows, n);
+	}
+	pthread_mutex_unlock(&v->w->lock);
+	return rc;
+}
+
+int ptc_seat_filled(const struct ptc_seat_view *seat, struct ptc_seat_filling *f, const struct ptc_wait *wait,
+		    struct ptc_error *err)
+{
+	const struct view *v = seat->opaque;
+	struct worker *k;
+	int rc;
+
+	pthread_mutex_lock(&v->w->lock);
+	rc = fill_wait_locked(v, 0, wait, &k, err);
+	if (!rc && f->session && (!k || k->fill.session != f->session || k->fill.failed))
+		f->failed = true;
+	pthread_mutex_unlock(&v->w->lock);
+	return rc;
+}
+
 /* ---- go ------------------------------------------------------------------------------- */
 
 static int make_carry(const struct ptc_seat_blob *blobs, size_t nblobs, const struct ptc_seat_cursor *cursors,

@@ -499,6 +499,11 @@ static void begin_session(struct worker *k, const struct ptc_local_hello *h)
 
 	k->restore = NULL;
 	drop_generation(k);
+	/* Our messages are done in order by the thread that says HELLO: nothing of the connection before goes on. */
+	k->fill.session++;
+	k->fill.sent = k->fill.done = 0;
+	k->fill.failed = false;
+	k->fill.can = h->features & PTC_LOCAL_CAN_FILL;
 	k->phase = WORKER_CONNECTED;
 	if (h->standing == PTC_LOCAL_NOWHERE) {
 		ptc_carry_unref(restore);
@@ -663,6 +668,18 @@ static bool on_stopped(struct ptc_workers *w, struct worker *k, const struct ptc
 	return true;
 }
 
+static bool on_filled(struct worker *k, const struct ptc_local_message *m)
+{
+	struct ptc_local_filled f;
+
+	if (!ptc_local_get_filled(m->data, m->len, &f) || f.id > k->fill.sent || f.id <= k->fill.done)
+		return false;
+	k->fill.done = f.id;
+	if (f.failed)
+		k->fill.failed = true;
+	return true;
+}
+
 static bool on_meet(struct ptc_workers *w, struct worker *k, const struct ptc_local_message *m)
 {
 	struct ptc_local_meet q;
@@ -702,7 +719,8 @@ bool ptc_worker_message_locked(struct ptc_workers *w, struct worker *k, const st
 	if (ptc_worker_ending(k))
 		ptc_worker_advance_locked(w, k);
 	/* Said before it had heard of its end. */
-	if (k->phase == WORKER_ENDING && m->type != PTC_LOCAL_NEXT && m->type != PTC_LOCAL_BYE)
+	if (k->phase == WORKER_ENDING && m->type != PTC_LOCAL_NEXT && m->type != PTC_LOCAL_BYE &&
+	    m->type != PTC_LOCAL_FILLED)
 		return m->type != PTC_LOCAL_HELLO;
 	switch (m->type) {
 	case PTC_LOCAL_NEXT:
@@ -730,8 +748,11 @@ bool ptc_worker_message_locked(struct ptc_workers *w, struct worker *k, const st
 	case PTC_LOCAL_BYE:
 		ok = on_bye(k);
 		break;
+	case PTC_LOCAL_FILLED:
+		ok = on_filled(k, m);
+		break;
 	default:
-		ok = m->type > PTC_LOCAL_BYE && m->type < PTC_LOCAL_WELCOME; /* of a later protocol: passed over */
+		ok = m->type > PTC_LOCAL_FILLED && m->type < PTC_LOCAL_WELCOME; /* of a later protocol: passed over */
 	}
 	if (ok)
 		ptc_worker_advance_locked(w, k);

@@ -20,12 +20,14 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -438,6 +440,55 @@ static void touch(const struct ptc_seat_view *v, struct state *s, bool writing)
 	ok(writing ? ptc_seat_write(v, remote, n, local, n, &err) : ptc_seat_read(v, remote, n, local, n, &err), &err);
 }
 
+/* What `touch` writes, read by the rank out of a file: all that it has declared, m by its rows at once. */
+static void touch_by_file(const struct ptc_seat_view *v, const struct state *s)
+{
+	struct ptc_seat_filling f = { 0 };
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_seat_rows rows[4];
+	char path[64];
+	size_t n = 0;
+	int rw = memfd_create("state", MFD_CLOEXEC), fd;
+
+	assert_true(rw >= 0 && write(rw, s, sizeof *s) == (ssize_t)sizeof *s);
+	snprintf(path, sizeof path, "/proc/self/fd/%d", rw);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	assert_true(fd >= 0);
+	for (size_t i = 0; i < v->ntensors; i++) {
+		const struct ptc_seat_tensor *x = &v->tensors[i];
+		const struct ptc_seat_region *r = &x->regions[0];
+		const void *from = strcmp(x->name, "w") == 0   ? (const void *)(s->w + r->box.off[0])
+				   : strcmp(x->name, "s") == 0 ? (const void *)&s->s
+							       : (const void *)&s->m[0][r->box.off[1]];
+
+		rows[n] = (struct ptc_seat_rows){ .address = r->address,
+						  .offset = (uint64_t)((const char *)from - (const char *)s),
+						  .bytes = x->ndim == 1 ? (uint64_t)r->box.ext[0] * 8 : 8,
+						  .count = 1 };
+		if (x->ndim == 2) {
+			rows[n].bytes = (uint64_t)r->box.ext[1] * 4;
+			rows[n].count = (uint64_t)r->box.ext[0];
+			rows[n].address_step = (uint64_t)r->stride[0];
+			rows[n].offset_step = sizeof s->m[0];
+		}
+		n++;
+	}
+	for (size_t i = 0; i < n; i++) /* one message each, so that there are several on the way */
+		ok(ptc_seat_fill(v, &f, fd, &rows[i], 1, NULL, &err), &err);
+	ok(ptc_seat_filled(v, &f, NULL, &err), &err);
+	assert_false(f.failed);
+	rows[0].address += rows[0].bytes * (1u << 20);
+	assert_int_equal(ptc_seat_fill(v, &f, fd, rows, 1, NULL, &err), PTC_EINTERNAL);
+	close(fd);
+	/* What is behind the file's end is not there; the rank says so, and what we write then is what it has. */
+	assert_int_equal(ftruncate(rw, 1), 0);
+	rows[0].address -= rows[0].bytes * (1u << 20);
+	ok(ptc_seat_fill(v, &f, rw, rows, 1, NULL, &err), &err);
+	ok(ptc_seat_filled(v, &f, NULL, &err), &err);
+	assert_true(f.failed);
+	close(rw);
+}
+
 static void take_blobs(const struct ptc_seat_view *v, struct state *s)
 {
 	for (size_t i = 0; i < v->nblobs; i++)
@@ -492,7 +543,9 @@ static void go(const struct group *g, struct state *s, uint64_t step)
 	ok(ptc_workers_seats(t.w, &g->desc.key, &v, &n, &err), &err);
 	for (size_t i = 0; i < n; i++) {
 		assert_int_equal(v[i].state, PTC_SEAT_DECLARED);
-		if (s)
+		if (s && i % 2)
+			touch_by_file(&v[i], s);
+		else if (s)
 			touch(&v[i], s, true);
 		ok(ptc_seat_go(&v[i], s, &blob, s ? 1 : 0, &cursor, s ? 1 : 0, &err), &err);
 	}
@@ -1005,9 +1058,31 @@ static void test_memory_is_guarded(void **state)
 	ptc_workers_seats_done(t.w, v, n);
 }
 
+static void test_text_as_one_line(void **state)
+{
+	static const struct {
+		const char *text, *line;
+	} cases[] = {
+		{ "", "" },
+		{ "rank 1: refused", "rank 1: refused" },
+		{ "rank 1: two\nlines", "rank 1: two" },
+		{ "rank 1 exited; its log ends:\n", "rank 1 exited" },
+		{ "rank 1 exited; its log ends:\n \n\t\n", "rank 1 exited" },
+		{ "rank 1 exited; its log ends:\nx", "rank 1 exited: x" },
+		{ "rank 1 exited; its log ends:\nTraceback\n  a line\nValueError: bad\r\n\n",
+		  "rank 1 exited: ValueError: bad" },
+	};
+	char line[64];
+
+	(void)state;
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+		assert_string_equal(cases[i].line, ptc_worker_text_line(cases[i].text, line, sizeof line));
+}
+
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_text_as_one_line),
 		cmocka_unit_test_setup_teardown(test_life_restart, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_life_rebuild, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_life_fast, setup, teardown),

@@ -79,8 +79,6 @@ static int job_dirs(struct job *job, struct ptc_error *err)
 	if (!groups || !processes)
 		return ptc_grow_failed(err);
 	rc = ptc_sys_mkdirs(job->dir, 0711, err);
-	if (!rc && chmod(job->dir, 0711) != 0)
-		rc = ptc_error_errno(err, errno, "cannot open %s to its job's owner", job->dir);
 	if (!rc)
 		rc = ptc_sys_mkdirs(groups, 0700, err);
 	if (!rc)

@@ -66,6 +66,7 @@ struct ptc_group_desc {
 	bool fast_copy;                       /* copy: fast */
 	uint64_t snapshot_every;              /* 0: never */
 	uint32_t grace_ms;                    /* between asking to exit and SIGKILL */
+	uint64_t log_bytes;                   /* of one rank's output, the newest; 0: 64 MiB */
 	const char *const *argv, *const *env; /* NULL-terminated; env has NAME=VALUE */
 	const char *cwd;
 	const char *config;  /* canonical text */
@@ -87,6 +88,8 @@ struct ptc_worker_news {
 	int exit_status; /* as of wait(2) */
 	char text[1024]; /* one line, then the end of the log, for FAILED */
 };
+/* Such a text as one line: what happened, and the log's last line, which for most languages is the error. Returns buf. */
+const char *ptc_worker_text_line(const char *text, char *buf, size_t size);
 
 struct ptc_workers_env {
 	const char *node; /* our name */
@@ -198,6 +201,26 @@ int ptc_seat_read(const struct ptc_seat_view *seat, const struct iovec *remote, 
 		  const struct iovec *local, size_t nlocal, struct ptc_error *err);
 int ptc_seat_write(const struct ptc_seat_view *seat, const struct iovec *remote, size_t nremote,
 		   const struct iovec *local, size_t nlocal, struct ptc_error *err);
+/* Has the rank read bytes of a file to its declared memory itself: that does not cost the kernel a look-up for each page, and a
+ * processor of its own does it. fd: open for reading only; borrowed. Returns when the rank has been told; waits first while it has
+ * much to do. ptc_seat_filled waits until it has done all it was told, also for callers before who gave up. Either may return
+ * PTC_ECANCELED because `wait` says so; then the rank may still be reading, and the file must keep these bytes until it has
+ * been waited for or is gone. A filling is of one seat and several fills, zeroed before; `failed`, as ptc_seat_filled leaves it: the rank's libptc
+ * cannot, or did not do it all, and ptc_seat_write has to. */
+struct ptc_seat_rows {
+	uint64_t address, offset; /* of the first row, in the process and in the file */
+	uint64_t bytes, count;    /* of one row, of rows; neither is 0 */
+	uint64_t address_step, offset_step;
+};
+struct ptc_seat_filling {
+	uint64_t session; /* guarded by ptc_workers, as is: */
+	bool failed;
+};
+#define PTC_SEAT_ROWS_MAX 1024
+int ptc_seat_fill(const struct ptc_seat_view *seat, struct ptc_seat_filling *f, int fd,
+		  const struct ptc_seat_rows *rows, size_t n, const struct ptc_wait *wait, struct ptc_error *err);
+int ptc_seat_filled(const struct ptc_seat_view *seat, struct ptc_seat_filling *f, const struct ptc_wait *wait,
+		    struct ptc_error *err);
 /* What ptc_blob_get and ptc_cursor_get will answer; then the seat may go: ptc_restore returns. */
 int ptc_seat_go(const struct ptc_seat_view *seat, bool restored, const struct ptc_seat_blob *blobs, size_t nblobs,
 		const struct ptc_seat_cursor *cursors, size_t ncursors, struct ptc_error *err);

@@ -30,6 +30,16 @@ class ClusterError(Exception):
     pass
 
 
+def end_on_signals():
+    """From here on SIGTERM and SIGHUP end the program as an exception does, so that what it started is taken down."""
+    def end(number, _frame):
+        for s in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(s, signal.SIG_IGN) # once: a second one must not end the taking down
+        raise SystemExit(128 + number)
+    for s in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(s, end)
+
+
 def free_port(taken=()):
     """A TCP port of 127.0.0.1 nobody listens on, below the range outgoing connections are given."""
     for _ in range(1000):

@@ -13,7 +13,7 @@ import tempfile
 import time
 
 import numpy as np
-from cluster import ROOT, Cluster, ClusterError, program, wait_for
+from cluster import ROOT, Cluster, ClusterError, end_on_signals, program, wait_for
 
 JOB = "minilm"
 FIRST = "tp=2,pp=2,dp=2"
@@ -156,6 +156,7 @@ class Show:
 
 
 def main():
+    end_on_signals()
     p = argparse.ArgumentParser()
     p.add_argument("model")
     p.add_argument("--transport", choices=("tls", "unix", "insecure"), default="tls")

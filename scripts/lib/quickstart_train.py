@@ -13,7 +13,7 @@ import tempfile
 import time
 
 import curve
-from cluster import ROOT, Cluster, ClusterError, wait_for
+from cluster import ROOT, Cluster, ClusterError, end_on_signals, wait_for
 
 JOB = "gpt"
 GPT = os.path.join(ROOT, "examples", "gpt")
@@ -46,6 +46,7 @@ class Show:
         self.log = os.path.join(directory, "steps")
         self.reference = os.path.join(directory, "reference")
         os.makedirs(self.log)
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = self.inductor = os.path.join(directory, "inductor") # PyTorch leaves it behind
         self.arguments = ["--steps", str(options.steps), "--dtype", options.dtype, "--records", str(options.records),
                           "--global-batch", str(options.global_batch), "--micro-batch", str(options.micro_batch)]
 
@@ -65,6 +66,7 @@ class Show:
         job = {"version": 1, "name": JOB, "mode": self.o.mode, "gpus": GPUS,
                "run": {"argv": [sys.executable, "-B", os.path.join(GPT, "train.py"), *self.arguments, "--out", self.log],
                        "cwd": GPT, "env": {"PYTHONPATH": os.path.join(ROOT, "client", "python"), "OMP_NUM_THREADS": "1",
+                                           "TORCHINDUCTOR_CACHE_DIR": self.inductor,
                                            "PTC_LIBRARY": os.path.join(self.c.options["build"], "client", "lib", "libptc.so.0")}}}
         path = os.path.join(self.dir, "job.yaml")
         with open(path, "w") as f:
@@ -137,6 +139,7 @@ class Show:
 
 
 def main():
+    end_on_signals()
     p = argparse.ArgumentParser(prog="scripts/quickstart", description=__doc__)
     p.add_argument("--transport", choices=["tls", "unix", "insecure"], default="tls")
     p.add_argument("--mode", choices=["rebuild", "restart"], default="rebuild")

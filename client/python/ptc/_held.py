@@ -16,7 +16,7 @@ import ptc
 try:
     from torch.distributed.tensor import DTensor, Replicate, Shard
 except ImportError as e:
-    raise ImportError("ptc.torch needs PyTorch 2.6 or later") from e
+    raise ImportError("ptc.torch needs PyTorch 2.7 or later") from e
 
 DTYPES = {
     torch.bool: "BOOL", torch.uint8: "U8", torch.int8: "I8", torch.int16: "I16", torch.int32: "I32",
@@ -193,7 +193,7 @@ def clean_name(model, name):
 
 def of_model(model, tied, extra):
     """{name: Held} of what its state dict has, and of `extra`."""
-    state = dict(get_model_state_dict(model)) if model is not None else {}
+    state = dict(get_model_state_dict(model)) if model is not None and model.state_dict() else {}
     live = set()
     if model is not None:
         live = {_local(t).untyped_storage().data_ptr() for t in itertools.chain(model.parameters(), model.buffers())

@@ -22,7 +22,7 @@ configuration: a pipeline stage keeps the whole model's names.
 Failures are ptc.Error naming the tensor or object: what cannot be carried is refused at attach, before anything is declared, and
 never left out. What only shows later (a tensor that was put elsewhere, a buffer outside the state dict that has changed)
 is refused at the stop: the switch comes to nothing and training goes on; at finish() it is raised. An exception that leaves
-the with block ends the process, and with it the job, its traceback in the log. Needs PyTorch 2.6 or later.
+the with block ends the process, and with it the job, its traceback in the log. Needs PyTorch 2.7 or later.
 """
 import contextlib
 import functools
@@ -37,7 +37,7 @@ try:
     import torch
     import torch.distributed as dist
 except ImportError as e:
-    raise ImportError("ptc.torch needs PyTorch 2.6 or later") from e
+    raise ImportError("ptc.torch needs PyTorch 2.7 or later") from e
 
 from ptc import _held, _values
 from ptc._held import refuse

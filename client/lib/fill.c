@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Being restored by reading. Happy path: while the program waits in ptc_restore, ptcd hands us its store's file, to be read only, and
+ * says which bytes of it belong where; our thread copies them there, with our own page table and on our own processor, which is
+ * faster than another process can write them; then ptcd hears that it is done. Failure modes: what cannot be read or
+ * written is said, and ptcd writes it itself or names what is wrong with that memory; what is of another generation is not
+ * done. */
+#include "client/lib/internal.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define HUGE_BYTES (UINT64_C(2) << 20)
+#define PAGE_BYTES 4096u
+#define READ_BYTES (64u << 10) /* a row of so many is read by a call, a shorter one copied out of a mapping */
+
+static int read_row(int fd, uint64_t address, uint64_t offset, uint64_t bytes)
+{
+	uint64_t done = 0;
+
+	while (done < bytes) {
+		ssize_t n = pread(fd, (void *)(uintptr_t)(address + done), bytes - done, (off_t)(offset + done));
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n <= 0)
+			return n ? errno : ENODATA;
+		done += (uint64_t)n;
+	}
+	return 0;
+}
+
+static uint64_t whole_pages(uint64_t bytes)
+{
+	return (bytes + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
+}
+
+void ptc_client_fill_done(ptc_client *c)
+{
+	if (c->filled.map)
+		munmap(c->filled.map, whole_pages(c->filled.map_bytes));
+	c->filled.map = NULL;
+}
+
+/* At an address where huge pages of the file are huge pages of ours. */
+static uint8_t *map_aligned(int fd, uint64_t bytes)
+{
+	uint8_t *room = mmap(NULL, bytes + HUGE_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	uint64_t skip;
+
+	if (room == MAP_FAILED)
+		return MAP_FAILED;
+	skip = (HUGE_BYTES - (uintptr_t)room % HUGE_BYTES) % HUGE_BYTES;
+	if (mmap(room + skip, bytes, PROT_READ, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED) {
+		munmap(room, bytes + HUGE_BYTES);
+		return MAP_FAILED;
+	}
+	if (skip)
+		munmap(room, skip);
+	munmap(room + skip + bytes, HUGE_BYTES - skip);
+	return room + skip;
+}
+
+/* Of a file that does not get shorter. The last one is kept until something else than a FILL comes. */
+static int map_file(ptc_client *c, int fd)
+{
+	struct stat st;
+	uint8_t *map;
+	uint64_t bytes;
+
+	if (fstat(fd, &st) != 0)
+		return errno;
+	bytes = (uint64_t)st.st_size;
+	if (c->filled.map && c->filled.dev == st.st_dev && c->filled.ino == st.st_ino && c->filled.map_bytes == bytes)
+		return 0;
+	ptc_client_fill_done(c);
+	map = map_aligned(fd, whole_pages(bytes));
+	if (map == MAP_FAILED)
+		return ENOMEM;
+	madvise(map, whole_pages(bytes), MADV_DONTFORK);
+	c->filled.map = map;
+	c->filled.map_bytes = bytes;
+	c->filled.dev = st.st_dev;
+	c->filled.ino = st.st_ino;
+	return 0;
+}
+
+static int copy_rows(ptc_client *c, int fd, const struct ptc_local_rows *r)
+{
+	int rc = map_file(c, fd);
+
+	if (!rc && r->offset + (r->count - 1) * r->offset_step + r->bytes > c->filled.map_bytes)
+		rc = ENODATA;
+	for (uint64_t i = 0; !rc && i < r->count; i++)
+		memcpy((void *)(uintptr_t)(r->address + i * r->address_step),
+		       c->filled.map + r->offset + i * r->offset_step, r->bytes);
+	return rc;
+}
+
+static int read_rows(ptc_client *c, int fd, struct ptc_local_fill *f)
+{
+	struct ptc_local_rows r;
+	int rc = 0;
+
+	for (uint32_t k = 0; !rc && k < f->nrows; k++) {
+		if (!ptc_local_get_rows(f, &r))
+			return EBADMSG;
+		if (r.bytes < READ_BYTES)
+			rc = copy_rows(c, fd, &r);
+		for (uint64_t i = 0; !rc && r.bytes >= READ_BYTES && i < r.count; i++)
+			rc = read_row(fd, r.address + i * r.address_step, r.offset + i * r.offset_step, r.bytes);
+	}
+	return rc;
+}
+
+/* Only the thread that runs this ends the wait of ptc_restore, so the memory is the program's until this returns. */
+bool ptc_client_fill(ptc_client *c, const struct ptc_local_message *m)
+{
+	struct ptc_local_fill f;
+	bool wanted;
+	int rc;
+
+	if (!ptc_local_get_fill(m->data, m->len, &f) || f.id <= c->filled.id)
+		return false;
+	pthread_mutex_lock(&c->lock);
+	wanted = c->phase == PHASE_RESTORING && !c->fatal && f.generation == c->generation.generation &&
+		 f.launch == c->generation.launch;
+	pthread_mutex_unlock(&c->lock);
+	rc = !wanted ? ECANCELED : m->fd < 0 ? EBADF : read_rows(c, m->fd, &f);
+	c->filled.id = f.id;
+	c->filled.unsaid = true;
+	if (rc && !c->filled.failed) {
+		c->filled.failed = f.id;
+		c->filled.code = rc;
+	}
+	return true;
+}
+
+bool ptc_client_filled(ptc_client *c)
+{
+	if (!c->filled.unsaid)
+		return false;
+	ptc_local_put_filled(&c->out, &(struct ptc_local_filled){
+					      .id = c->filled.id, .failed = c->filled.failed, .code = c->filled.code });
+	c->out_type = PTC_LOCAL_FILLED;
+	c->filled.unsaid = false;
+	c->filled.failed = 0;
+	c->filled.code = 0;
+	return true;
+}
