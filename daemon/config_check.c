@@ -249,6 +249,12 @@ static int check_coordinator(const struct ptc_daemon_config *cfg, struct ptc_err
 
 static int check_fuse(const struct ptc_daemon_config *cfg, struct ptc_error *err)
 {
+	static const char *const keys[] = { "fuse.cache", "fuse.timeout" };
+
+	for (size_t i = 0; !cfg->fuse.dir && i < PTC_ARRAY_LEN(keys); i++)
+		if (ptc_daemon_config_given(cfg, keys[i]))
+			return ptc_daemon_config_error(cfg, keys[i], err, PTC_EINVAL,
+						       "has no effect without fuse.dir; add that or remove this");
 	if (cfg->fuse.cache < FUSE_CACHE_MIN)
 		return ptc_daemon_config_error(cfg, "fuse.cache", err, PTC_EINVAL, "must be at least %lluMiB",
 					       FUSE_CACHE_MIN >> 20);

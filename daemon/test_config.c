@@ -300,7 +300,7 @@ static void rules_across_keys(void **state)
 		{ "memory: {ceiling: 1GiB, work: 31MiB}\n" LOC UNIX, false, "memory.work: must be at least 32MiB" },
 		{ "memory: {ceiling: 1GiB, work: 16777216TiB}\n" LOC UNIX, false, "" },
 		{ MEM LOC UNIX "fuse: {dir: /ptc, cache: 7MiB}\n", false, "fuse.cache: must be at least 8MiB" },
-		{ MEM LOC UNIX "fuse: {timeout: 500ms}\n", false, "fuse.timeout: write 1s to 600s" },
+		{ MEM LOC UNIX "fuse: {timeout: 5s}\n", false, "fuse.timeout: has no effect without" },
 		{ MEM LOC UNIX "lease_ttl: 500ms\n", false, "f.yaml:10:1: lease_ttl: write whole seconds" },
 		{ MEM LOC UNIX "lease_ttl: 1500ms\n", false, "lease_ttl: write whole seconds" },
 		{ MEM LOC UNIX "lease_ttl: 1h\n", false, "lease_ttl: write whole seconds" },
