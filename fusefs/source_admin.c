@@ -27,6 +27,7 @@ struct state {
 	struct ptc_fs_state s; /* first: what callers see */
 	struct ptc_admin_export info;
 	struct ptc_job_desc desc;
+	struct ptc_declared declared; /* behind the layout, where it is */
 	struct ptc_state_kept *kept;
 };
 
@@ -120,6 +121,7 @@ static void state_close(void *arg, struct ptc_fs_state *s)
 	if (!st)
 		return;
 	ptc_layout_free(st->s.layout);
+	ptc_declared_done(&st->declared);
 	ptc_free(st->kept);
 	ptc_job_desc_done(&st->desc);
 	ptc_admin_export_done(&st->info);
@@ -142,13 +144,10 @@ static int kept_of(struct state *st, struct ptc_error *err)
 
 static int layout_of(struct state *st, struct ptc_error *err)
 {
-	struct ptc_config config;
-	int rc;
-
-	if (st->info.declared)
-		return 0;
-	rc = ptc_config_parse(st->info.config, &config, err);
-	return rc ? rc : ptc_layout_new(&st->desc.spec, &config, &st->s.layout, err);
+	if (st->info.declared && !st->info.layout_len)
+		return 0; /* a daemon that does not say: no files of ranks */
+	return ptc_state_layout(&st->desc.spec, st->info.config, st->info.layout_json, st->info.layout_len,
+				&st->declared, &st->s.layout, err);
 }
 
 static int describe(struct state *st, const char *job, struct ptc_error *err)

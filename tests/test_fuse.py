@@ -24,6 +24,7 @@ import live
 import numpy as np
 import oracle
 import state as states
+import trainer
 from harness import LONG, PATIENCE, Job, skip_unless_root, wait_for
 
 OTHER_UID = 65534
@@ -623,7 +624,7 @@ class Fuse(harness.Case):
         c.ptcctl("export", "live", exported)
         want = {n: (t.dtype, t.shape, t.tobytes()) for n, t in states.read_file(exported).items()}
         top = m.path("live", "state", os.readlink(m.path("live", "state", "latest")))
-        self.assertEqual({"model.safetensors", "optimizer.safetensors", "tensors"}, set(os.listdir(top)))
+        self.assertEqual({"model.safetensors", "optimizer.safetensors", "tensors", "ranks"}, set(os.listdir(top)))
         got = {f: {n: (t.dtype, t.shape, t.tobytes()) for n, t in states.read_file(f"{top}/{f}.safetensors").items()}
                for f in ("model", "optimizer")}
         self.assertEqual(want, {**got["model"], **got["optimizer"]})
@@ -631,6 +632,21 @@ class Fuse(harness.Case):
         self.assertTrue(got["optimizer"] and got["model"])
         at = json.load(open(m.path("live", "generation.json")))
         self.assertTrue(top.endswith(f"snap-{at['snapshot']}-step-{at['step']}"))
+        # what each rank declared: its rows of every layer (tests/trainer.py), tp the fastest axis
+        self.assertEqual({f"{r}.safetensors" for r in range(4)}, set(os.listdir(top + "/ranks")))
+        tp = int(at["config"].partition("tp=")[2].partition(",")[0])
+        for r in range(4):
+            first, n = trainer.rows_of(job.rows, tp, r % tp)
+            files = states.read_file(f"{top}/ranks/{r}.safetensors")
+            self.assertEqual(set(want), set(files))
+            for l in range(job.layers):
+                for name, sign in ((f"layer.{l}.weight", 1), (f"layer.{l}.weight:m", -1)):
+                    rows = trainer.layer(job.rows, l, at["step"], sign)[first:first + n]
+                    self.assertEqual((n, 6), files[name].shape)
+                    self.assertEqual(rows.tobytes(), files[name].tobytes(), f"rank {r}, {name}")
+        ranks = tempfile.mkdtemp(dir=self.dir)
+        c.ptcctl("export", "live", "--ranks", ranks)
+        self.assertEqual(files["steps"].tobytes(), states.read_file(f"{ranks}/rank-3.param.safetensors")["steps"].tobytes())
         return top
 
     def test_name_used_again(self):
