@@ -177,18 +177,13 @@ struct first_step {
 	struct ptc_rpc_call *call;
 };
 
-/* Every rank has ended a step since the switch, or cannot be asked, or something else is committed by now. */
-static bool stepped(const struct first_step *f, const struct ptc_target *at, const struct ptc_view *v, json_int_t start)
+static bool all_stepped(const struct first_step *f, const struct ptc_target *t, const struct ptc_view *v,
+			json_int_t start)
 {
-	struct ptc_target now;
-	json_t *ranks, *row;
+	json_t *ranks = rank_rows(f->d, t, v), *row;
 	bool all = true;
 	size_t i;
 
-	if (ptc_control_find(f->d, f->call, f->t->meta.name, &now, NULL) != 0 || !now.has_record ||
-	    now.record.run != PTC_RUN_LIVE || now.record.launch != at->record.launch)
-		return true;
-	ranks = rank_rows(f->d, at, v);
 	json_array_foreach(ranks, i, row) {
 		json_t *step = json_object_get(row, "step");
 
@@ -198,22 +193,37 @@ static bool stepped(const struct first_step *f, const struct ptc_target *at, con
 	return all;
 }
 
-/* false: it cannot be told. */
+/* One node's coming or going makes the view anew; false: there is nothing to wait for any more. */
+static bool look_again(const struct first_step *f, struct ptc_target *t, struct ptc_view *v)
+{
+	struct ptc_target now;
+
+	if (ptc_control_find(f->d, f->call, f->t->meta.name, &now, NULL) != 0 || !now.has_record ||
+	    now.record.run != PTC_RUN_LIVE || now.record.launch != t->record.launch)
+		return false;
+	if (now.epoch == t->epoch)
+		return true;
+	*t = now;
+	ptc_view_done(v);
+	return ptc_control_view(f->d, t, false, true, v, NULL) == 0;
+}
+
+/* Until every rank has ended a step since the switch, or something else is committed. false: it cannot be told. */
 static bool wait_first_step(const struct first_step *f, json_int_t start)
 {
 	int64_t began = ptc_sys_now_ns();
-	struct ptc_target at;
-	struct ptc_view v;
-	bool done;
+	struct ptc_target t;
+	struct ptc_view v = { 0 };
+	bool there, done;
 
-	if (ptc_control_find(f->d, f->call, f->t->meta.name, &at, NULL) != 0 || !at.has_record ||
-	    ptc_control_view(f->d, &at, false, true, &v, NULL) != 0)
+	if (ptc_control_find(f->d, f->call, f->t->meta.name, &t, NULL) != 0 || !t.has_record ||
+	    ptc_control_view(f->d, &t, false, true, &v, NULL) != 0)
 		return false;
-	while (!(done = stepped(f, &at, &v, start)) && !ptc_rpc_call_cancelled(f->call) &&
-	       ptc_sys_now_ns() - began < FIRST_STEP_MS * INT64_C(1000000))
+	while ((there = look_again(f, &t, &v)) && !(done = all_stepped(f, &t, &v, start)) &&
+	       !ptc_rpc_call_cancelled(f->call) && ptc_sys_now_ns() - began < FIRST_STEP_MS * INT64_C(1000000))
 		usleep(FIRST_POLL_MS * 1000); /* a server thread: waiting is its job */
 	ptc_view_done(&v);
-	return done;
+	return !there || done;
 }
 
 static void add_first_step(json_t *summary, double ms)

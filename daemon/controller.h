@@ -58,6 +58,7 @@ struct ptc_controller {
 	char state_hash[PTC_HASH_HEX]; /* of the bundle that AGREE wrote */
 	uint64_t captured_bytes;       /* from ranks, in all */
 	int64_t news_after_ns;         /* what follows from the nodes' news is not tried again before */
+	uint64_t due_launch, due_step; /* of the last snapshot that was due and begun */
 	int64_t yield_until_ns; /* no snapshot that is due begins before: somebody waits for the last one's end */
 	struct {
 		enum ptc_job_phase phase;

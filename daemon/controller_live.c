@@ -366,8 +366,11 @@ static void abort_for_failed(struct ptc_controller *ctl, const struct ptc_job_vi
  * Or a request waits for its turn, which snapshots in close order would not leave it. The tick comes back to it. */
 static bool too_early(const struct ptc_controller *ctl, const struct ptc_worker_view *w)
 {
-	if (w->doc.state == PTC_WORKER_DUE && ptc_sys_now_ns() < ctl->yield_until_ns)
-		return true;
+	/* Ranks wait at a due step, so another one than that which failed is not put off. */
+	if (w->doc.state == PTC_WORKER_DUE)
+		return ptc_sys_now_ns() < ctl->yield_until_ns ||
+		       (w->doc.launch == ctl->due_launch && w->doc.step == ctl->due_step &&
+			ptc_sys_now_ns() < ctl->news_after_ns);
 	return (w->doc.state != PTC_WORKER_FAILED || ctl->intent.kind == PTC_SWITCH_HALT) &&
 	       ptc_sys_now_ns() < ctl->news_after_ns;
 }
@@ -393,6 +396,10 @@ void ptc_controller_news(struct ptc_controller *ctl)
 	r.stop = w->doc.step;
 	r.run_to = w->doc.state == PTC_WORKER_DUE;
 	r.end = w->doc.state == PTC_WORKER_FINISHED ? PTC_RUN_DONE : PTC_RUN_FAILED;
+	if (r.run_to) {
+		ctl->due_launch = w->doc.launch;
+		ctl->due_step = w->doc.step;
+	}
 	if (w->doc.state == PTC_WORKER_FAILED) {
 		r.kind = PTC_SWITCH_HALT;
 		ptc_event(ctl->d, ctl->uuid, "failed", "node %s: %s", w->node, w->doc.text);

@@ -500,6 +500,19 @@ class LiveCrash(harness.Case):
             job.do("stop")
             job.check_state(self, job.wait_run("stopped")["step"], self.path("end"))
 
+    def test_snapshots_fail(self):
+        """One that is due and fails costs the ranks that stop, and not more; the next one is tried at its own step."""
+        told = self.path("refuse")
+        with self.started(run={"snapshot_every": 20}, refuse=told) as (c, job):
+            open(told, "w").close()
+            wait_for(lambda: "refused, as told" in c.ptcctl("events", job.name).stdout, 20 * PATIENCE, "a snapshot that fails")
+            snapshot, at = job.status()["snapshot"], job.step()
+            job.wait_step(at + 400, 30) # twenty more
+            self.assertEqual(snapshot, job.status()["snapshot"])
+            os.unlink(told)
+            wait_for(lambda: job.status()["snapshot"] > snapshot, 20 * PATIENCE, "a snapshot that is made")
+            self.check_end(c, job)
+
     def test_asked_between_snapshots(self):
         """A snapshot after every step keeps the job nearly always busy: whoever asks for something is let in all the same."""
         with self.started(run={"snapshot_every": 1}) as (c, job):

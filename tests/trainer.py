@@ -46,6 +46,8 @@ class Rank:
         client.declare("steps", "I64", [], [([], [], 0, None)], self.steps.ctypes.data, tied=True)
 
     def at_stop(self, step):
+        if self.args.refuse and os.path.exists(self.args.refuse):
+            raise ptc.Error(-1, "refused, as told")
         self.client.cursor_set("data", step * 8, "n=100")
         self.client.blob_set("where", f"{self.gen.tp_rank} {self.gen.pp_rank} {self.gen.dp_rank} {step}".encode(), ptc.RANK)
         self.client.blob_set("job", f"step {step}".encode())
@@ -103,6 +105,7 @@ def main():
     p.add_argument("--log")
     p.add_argument("--fail-at", type=int, default=-1)
     p.add_argument("--fail-rank", type=int, default=0)
+    p.add_argument("--refuse", help="stops are refused while this file exists")
     args = p.parse_args()
     time.sleep(args.start_sleep)
     client = ptc.Client()
