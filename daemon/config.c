@@ -339,8 +339,10 @@ static const struct key {
 	  "Where jobs' state appears as files, each user's own to him; made if missing. Not set: nowhere." },
 	{ "fuse.cache", &k_bytes, AT(fuse.cache), "64MiB", NULL,
 	  "What the process that serves them keeps in memory, besides memory.ceiling. At least 8MiB." },
-	{ "fuse.timeout", &k_ms, AT(fuse.timeout_ms), "20s", NULL,
-	  "A read there fails after this long without an answer." },
+	{ "fuse.timeout", &k_ms, AT(fuse.timeout_ms), "30s", NULL,
+	  "A read there fails after this long without an answer. With less than 25s a node that hangs is not found out "
+	  "in "
+	  "time for a replica of its bytes to be read instead." },
 	{ "log", &k_log, AT(log), "info", NULL, "What goes to the log." },
 #undef AT
 };

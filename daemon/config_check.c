@@ -19,10 +19,11 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#define SOCKET_PATH_MAX (sizeof((struct sockaddr_un *)0)->sun_path - 1)
-#define STAGING_MIN     (2ull * PTC_EXTENT_MAX_BYTES) /* one extent coming in, one going out */
-#define FUSE_CACHE_MIN  (8ull << 20)                  /* fusefs/fusefs.h */
-#define LEASE_TTL_MAX   600000
+#define SOCKET_PATH_MAX  (sizeof((struct sockaddr_un *)0)->sun_path - 1)
+#define STAGING_MIN      (2ull * PTC_EXTENT_MAX_BYTES) /* one extent coming in, one going out */
+#define FUSE_CACHE_MIN   (8ull << 20)                  /* fusefs/fusefs.h */
+#define FUSE_TIMEOUT_MAX 600000
+#define LEASE_TTL_MAX    600000
 
 /* ---- addresses ------------------------------------------------------------ */
 
@@ -250,15 +251,15 @@ static int check_fuse(const struct ptc_daemon_config *cfg, struct ptc_error *err
 {
 	static const char *const keys[] = { "fuse.cache", "fuse.timeout" };
 
-	if (cfg->fuse.cache < FUSE_CACHE_MIN)
-		return ptc_daemon_config_error(cfg, "fuse.cache", err, PTC_EINVAL, "must be at least %lluMiB",
-					       FUSE_CACHE_MIN >> 20);
-	if (cfg->fuse.timeout_ms < 1000 || cfg->fuse.timeout_ms > 600000)
-		return ptc_daemon_config_error(cfg, "fuse.timeout", err, PTC_EINVAL, "write 1s to 600s");
 	for (size_t i = 0; !cfg->fuse.dir && i < PTC_ARRAY_LEN(keys); i++)
 		if (ptc_daemon_config_given(cfg, keys[i]))
 			return ptc_daemon_config_error(cfg, keys[i], err, PTC_EINVAL,
 						       "has no effect without fuse.dir; add that or remove this");
+	if (cfg->fuse.cache < FUSE_CACHE_MIN)
+		return ptc_daemon_config_error(cfg, "fuse.cache", err, PTC_EINVAL, "must be at least %lluMiB",
+					       FUSE_CACHE_MIN >> 20);
+	if (cfg->fuse.timeout_ms < 1000 || cfg->fuse.timeout_ms > FUSE_TIMEOUT_MAX)
+		return ptc_daemon_config_error(cfg, "fuse.timeout", err, PTC_EINVAL, "write 1s to 600s");
 	return 0;
 }
 

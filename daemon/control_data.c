@@ -15,6 +15,7 @@
 #include "base/log.h"
 #include "daemon/agent/wire.h"
 #include "daemon/control.h"
+#include "formats/layout_doc.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -509,6 +510,41 @@ static int export_spec(struct ptc_daemon *d, const struct ptc_view *v, char **re
 	return rc;
 }
 
+/* What an export says of the generation's ranks. */
+struct export_ranks {
+	char *json, *layout;
+	size_t layout_len;
+};
+
+static int export_ranks(struct ptc_daemon *d, const struct ptc_view *v, struct export_ranks *ret, struct ptc_error *err)
+{
+	ret->json = ptc_control_ranks_json(v);
+	if (!ret->json)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	if (!v->from.layout_hash[0])
+		return 0;
+	return ptc_blob_get(ptc_cluster_etcd(d->cluster), v->meta.uuid, v->from.layout_hash, PTC_LAYOUT_DOC_MAX_BYTES,
+			    &ret->layout, &ret->layout_len, err);
+}
+
+static void export_reply(Ptc__V1__ExportInfoReply *reply, const struct ptc_view *v, uint64_t step,
+			 const struct export_ranks *ranks)
+{
+	reply->version = PTC_WIRE_VERSION;
+	reply->generation = v->from_generation;
+	reply->snapshot = v->from_snapshot;
+	reply->config = v->from.config;
+	reply->uuid = (char *)(uintptr_t)v->meta.uuid; /* packing only reads */
+	reply->step = step;
+	reply->created_ms = v->meta.created_ms;
+	reply->declared = v->from.layout_hash[0] != '\0';
+	reply->ranks_json = ranks->json;
+	reply->layout_json.data = (uint8_t *)ranks->layout;
+	reply->layout_json.len = ranks->layout_len;
+	reply->n_digests = v->manifest.ndigests;
+	reply->digests = v->manifest.digests;
+}
+
 static int send_export_info(struct ptc_daemon *d, struct ptc_rpc_call *call, const struct ptc_view *v, uint64_t step,
 			    struct ptc_error *err)
 {
@@ -516,38 +552,32 @@ static int send_export_info(struct ptc_daemon *d, struct ptc_rpc_call *call, con
 	const struct ptc_manifest_doc *m = &v->manifest;
 	Ptc__V1__ImportedFile *files = ptc_calloc(m->nfiles, sizeof *files);
 	Ptc__V1__ImportedFile **list = ptc_calloc(m->nfiles, sizeof *list);
-	char *json = NULL, *ranks = ptc_control_ranks_json(v);
+	struct export_ranks ranks = { 0 };
+	char *json = NULL;
 	size_t len = 0;
-	int rc = files && list && ranks ? export_spec(d, v, &json, &len, err)
-					: ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	int rc = files && list ? export_spec(d, v, &json, &len, err) : ptc_error_set(err, PTC_ENOMEM, "out of memory");
 
 	for (size_t i = 0; rc == 0 && i < m->nfiles; i++) {
 		rc = load_header(d, v->meta.uuid, &m->files[i], &files[i], err);
 		list[i] = &files[i];
 	}
-	reply.version = PTC_WIRE_VERSION;
-	reply.generation = v->from_generation;
-	reply.snapshot = v->from_snapshot;
-	reply.config = v->from.config;
-	reply.uuid = (char *)(uintptr_t)v->meta.uuid; /* packing only reads */
-	reply.step = step;
-	reply.created_ms = v->meta.created_ms;
-	reply.declared = v->from.layout_hash[0] != '\0';
-	reply.ranks_json = ranks;
-	reply.spec_json.data = (uint8_t *)json;
-	reply.spec_json.len = len;
-	reply.n_digests = m->ndigests;
-	reply.digests = m->digests;
-	reply.n_files = m->nfiles;
-	reply.files = list;
 	if (rc == 0)
+		rc = export_ranks(d, v, &ranks, err);
+	if (rc == 0) {
+		export_reply(&reply, v, step, &ranks);
+		reply.spec_json.data = (uint8_t *)json;
+		reply.spec_json.len = len;
+		reply.n_files = m->nfiles;
+		reply.files = list;
 		rc = ptc_pb_call_send(call, &reply.base, err);
+	}
 	for (size_t i = 0; files && i < m->nfiles; i++)
 		ptc_free(files[i].header.data);
 	ptc_free(files);
 	ptc_free(list);
 	ptc_free(json);
-	ptc_free(ranks);
+	ptc_free(ranks.json);
+	ptc_free(ranks.layout);
 	return rc;
 }
 

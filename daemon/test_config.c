@@ -61,6 +61,7 @@ static void defaults_are_filled(void **state)
 	assert_true(cfg.memory.ceiling == UINT64_C(8) << 30 && cfg.memory.staging == 256u << 20 &&
 		    cfg.memory.spare == 0);
 	assert_true(cfg.lease_ttl_ms == 5000 && cfg.log == PTC_LOG_INFO && cfg.devices == 2);
+	assert_true(!cfg.fuse.dir && cfg.fuse.cache == 64 << 20 && cfg.fuse.timeout_ms == 30000);
 	assert_true(cfg.coordinator.local && !cfg.devices_auto);
 	assert_int_equal(ptc_daemon_config_check(&cfg, &err), 0);
 	ptc_daemon_config_done(&cfg);
@@ -77,7 +78,7 @@ static void every_key_is_read(void **state)
 					"coordinator:\n"
 					"  endpoints: ['10.0.0.1:2379', \"[fe80::1]:2379\", unix:/x]\n"
 					"  tls: {ca: /f/ca, cert: /f/cert, key: /f/key}\n"
-					"lease_ttl: 7s\nlog: debug\n";
+					"lease_ttl: 7s\nlog: debug\nfuse: {dir: /f, cache: 9MiB, timeout: 2s}\n";
 	struct ptc_daemon_config cfg = { 0 };
 	struct ptc_error err = PTC_ERROR_INIT;
 	struct ptc_rpc_tls tls;
@@ -93,6 +94,8 @@ static void every_key_is_read(void **state)
 	assert_int_equal(cfg.coordinator.endpoints.n, 3);
 	assert_string_equal(cfg.coordinator.endpoints.v[1], "[fe80::1]:2379");
 	assert_true(cfg.devices_auto && cfg.lease_ttl_ms == 7000 && cfg.log == PTC_LOG_DEBUG);
+	assert_string_equal("/f", cfg.fuse.dir);
+	assert_true(cfg.fuse.cache == 9 << 20 && cfg.fuse.timeout_ms == 2000);
 	ptc_daemon_config_done(&cfg);
 }
 
@@ -296,6 +299,8 @@ static void rules_across_keys(void **state)
 		{ "memory: {ceiling: 488MiB}\n" UNIX "coordinator: {endpoints: [unix:/a]}\n", false, NULL },
 		{ "memory: {ceiling: 1GiB, work: 31MiB}\n" LOC UNIX, false, "memory.work: must be at least 32MiB" },
 		{ "memory: {ceiling: 1GiB, work: 16777216TiB}\n" LOC UNIX, false, "" },
+		{ MEM LOC UNIX "fuse: {dir: /ptc, cache: 7MiB}\n", false, "fuse.cache: must be at least 8MiB" },
+		{ MEM LOC UNIX "fuse: {timeout: 5s}\n", false, "fuse.timeout: has no effect without" },
 		{ MEM LOC UNIX "lease_ttl: 500ms\n", false, "f.yaml:10:1: lease_ttl: write whole seconds" },
 		{ MEM LOC UNIX "lease_ttl: 1500ms\n", false, "lease_ttl: write whole seconds" },
 		{ MEM LOC UNIX "lease_ttl: 1h\n", false, "lease_ttl: write whole seconds" },

@@ -7,6 +7,7 @@
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/cleanup.h"
+#include "formats/layout_doc.h"
 #include "formats/safetensors.h"
 
 #include <inttypes.h>
@@ -251,6 +252,37 @@ int ptc_state_file_field(const struct ptc_state_set *s, size_t field, struct ptc
 }
 
 /* ---- ranks ---- */
+
+static int declared_layout(const struct ptc_spec *spec, const void *doc, size_t len, struct ptc_declared *ret_declared,
+			   struct ptc_layout **ret_layout, struct ptc_error *err)
+{
+	struct ptc_declared d;
+	int rc = ptc_layout_doc_decode(doc, len, &d, err);
+
+	if (rc)
+		return rc;
+	if (spec->nfields)
+		rc = ptc_error_set(err, PTC_ELAYOUT, "ranks declared their tensors, and the job has fields");
+	rc = rc ? rc : ptc_declared_same(spec, &d.spec, "the ranks", err);
+	*ret_declared = d;
+	rc = rc ? rc : ptc_layout_declared_new(ret_declared, ret_layout, err);
+	if (rc)
+		ptc_declared_done(ret_declared);
+	return rc;
+}
+
+int ptc_state_layout(const struct ptc_spec *spec, const char *config, const void *doc, size_t len,
+		     struct ptc_declared *ret_declared, struct ptc_layout **ret_layout, struct ptc_error *err)
+{
+	struct ptc_config c;
+	int rc;
+
+	memset(ret_declared, 0, sizeof(*ret_declared));
+	if (len)
+		return declared_layout(spec, doc, len, ret_declared, ret_layout, err);
+	rc = ptc_config_parse(config, &c, err);
+	return rc ? rc : ptc_layout_new(spec, &c, ret_layout, err);
+}
 
 static int rank_add(struct entries *e, const struct ptc_layout *layout, const struct ptc_spec *spec, uint32_t rank,
 		    uint32_t item, bool named, struct ptc_error *err)

@@ -5,6 +5,7 @@
  * Makes no I/O. A file is immutable once made and owns all of its memory. */
 #pragma once
 
+#include "reshard/declared.h"
 #include "reshard/layout.h"
 #include "reshard/spec.h"
 
@@ -49,6 +50,11 @@ int ptc_state_file_field(const struct ptc_state_set *s, size_t field, struct ptc
 /* Any items in the order given, under their item names ("NAME" or "NAME:FIELD"), canonical; they need not be in name order. */
 int ptc_state_file_items(const struct ptc_spec *spec, const uint32_t *items, size_t n, struct ptc_state_file *ret,
 			 struct ptc_error *err);
+/* The layout of a generation: of rules and its configuration, or, where ranks declared what they hold, of that document
+ * (formats/layout_doc.h; len 0: there is none). spec and *ret_declared outlive it; ptc_declared_done the latter after it.
+ * Items have the same numbers in both. */
+int ptc_state_layout(const struct ptc_spec *spec, const char *config, const void *doc, size_t len,
+		     struct ptc_declared *ret_declared, struct ptc_layout **ret_layout, struct ptc_error *err);
 /* What a rank holds of one field, as its local tensors, canonical. */
 int ptc_state_file_rank(const struct ptc_layout *layout, const struct ptc_spec *spec, uint32_t rank, size_t field,
 			struct ptc_state_file *ret, struct ptc_error *err);

@@ -14,6 +14,7 @@
 #include "base/check.h"
 #include "base/cleanup.h"
 #include "base/log.h"
+#include "base/sys.h"
 
 #include <errno.h>
 #include <string.h>
@@ -284,6 +285,29 @@ void fs_cache_ahead_locked(struct ptc_fs *fs, struct fs_file *file, struct fs_vi
 	}
 	if (f)
 		fetch_queue_locked(fs, f);
+}
+
+/* ---- in vain ---- */
+
+void fs_vain_note_locked(struct ptc_fs *fs, const struct fs_op *op)
+{
+	struct fs_vain *v = &fs->cache.vain[fs->cache.next_vain++ % FS_VAIN];
+
+	*v = (struct fs_vain){ op->file->id, op->first, op->nblocks,
+			       ptc_sys_now_ns() + (int64_t)FS_STALE_MS * 1000000 };
+}
+
+bool fs_vain_locked(const struct ptc_fs *fs, uint64_t file, uint64_t first, uint64_t n)
+{
+	int64_t now = ptc_sys_now_ns();
+
+	for (size_t i = 0; i < FS_VAIN; i++) {
+		const struct fs_vain *v = &fs->cache.vain[i];
+
+		if (v->file == file && v->until_ns > now && first < v->first + v->n && v->first < first + n)
+			return true;
+	}
+	return false;
 }
 
 /* ---- answering ---- */

@@ -11,23 +11,24 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#define FS_BLOCK      (128u << 10) /* unit of the cache: what the kernel reads ahead */
-#define FS_READ_MAX   (1u << 20)   /* most bytes of one request */
-#define FS_READ_SPAN  (FS_READ_MAX / FS_BLOCK + 1)
-#define FS_RUN_BLOCKS 64          /* blocks of one call to the source: 8 MiB */
-#define FS_AHEAD_MAX  (16u << 20) /* read ahead of one file */
-#define FS_NODES_MAX  (1u << 22)  /* names the kernel may know at once */
-#define FS_HANDLES    16384       /* files and directories open at once */
-#define FS_OPS_MAX    1024        /* requests being worked at; the kernel sends fewer */
-#define FS_META_CREW  4
-#define FS_FETCH_CREW 8
-#define FS_TAKERS     2
-#define FS_HOLD_MS    30000 /* a lease on a snapshot that somebody has open; renewed at a third of it */
-#define FS_LINGER_MS  2000  /* and so long after the last close, for the next open */
-#define FS_FRESH_MS   20    /* the list of jobs is asked for again after this */
-#define FS_STALE_MS   1000  /* and after this, when the source did not answer: until then the old one has to do */
-#define FS_FOREVER    (86400.0 * 365)
-#define FS_SNAP_S     1.0 /* how long the kernel may believe that a snapshot is still there */
+#define FS_BLOCK       (128u << 10) /* unit of the cache: what the kernel reads ahead */
+#define FS_READ_MAX    (1u << 20)   /* most bytes of one request */
+#define FS_READ_SPAN   (FS_READ_MAX / FS_BLOCK + 1)
+#define FS_RUN_BLOCKS  64          /* blocks of one call to the source: 8 MiB */
+#define FS_AHEAD_MAX   (16u << 20) /* read ahead of one file */
+#define FS_NODES_MAX   (1u << 22)  /* names the kernel may know at once */
+#define FS_HANDLES     16384       /* files and directories open at once */
+#define FS_OPS_MAX     1024        /* requests being worked at; the kernel sends fewer */
+#define FS_META_CREW   4
+#define FS_FETCH_CREW  8
+#define FS_TAKERS      2
+#define FS_HOLD_MS     30000 /* a lease on a snapshot that somebody has open; renewed at a third of it */
+#define FS_LINGER_MS   2000  /* and so long after the last close, for the next open */
+#define FS_FRESH_MS    20    /* the list of jobs is asked for again after this */
+#define FS_STALE_MS    1000  /* and after this, when the source did not answer: until then the old one has to do */
+#define FS_PATIENCE_MS 500   /* how long others wait beside somebody who waits for that answer */
+#define FS_FOREVER     (86400.0 * 365)
+#define FS_SNAP_S      1.0 /* how long the kernel may believe that a snapshot is still there */
 
 /* ---- what is served ---- */
 
@@ -142,7 +143,16 @@ struct fs_fetch {
 	size_t n;
 	struct fs_block *blocks[FS_RUN_BLOCKS];
 };
+/* Blocks that a request has just waited for in vain. The kernel, whose read ahead failed, asks for the page itself once more:
+ * that must not take the time limit again. */
+#define FS_VAIN 32
+struct fs_vain {
+	uint64_t file, first, n;
+	int64_t until_ns;
+};
 struct fs_cache {
+	struct fs_vain vain[FS_VAIN];
+	size_t next_vain;
 	struct fs_block *blocks;
 	size_t n, nbuckets;
 	struct fs_block **buckets;
@@ -165,6 +175,7 @@ struct ptc_fs {
 	struct ptc_fs_job *jobs;
 	size_t njobs;
 	int64_t jobs_until_ns; /* believed until then */
+	int64_t jobs_asked_ns; /* somebody has been asking since; 0: nobody */
 	bool jobs_known;
 	struct fs_snap *snaps;
 	struct fs_view *over; /* to be given up at the source, then freed */
@@ -269,6 +280,9 @@ void fs_cache_kick_locked(struct ptc_fs *fs); /* there may be room for a read th
 void fs_cache_drain(struct ptc_fs *fs);       /* once the threads have ended */
 /* Nothing is missing of the read any more: answers it. Consumes a reference. */
 void fs_read_done(struct ptc_fs *fs, struct fs_op *op);
+/* A read has waited for them until its deadline; was that so a moment ago? */
+void fs_vain_note_locked(struct ptc_fs *fs, const struct fs_op *op);
+bool fs_vain_locked(const struct ptc_fs *fs, uint64_t file, uint64_t first, uint64_t n);
 /* Answers a read out of its blocks. */
 void fs_read_reply(fuse_req_t req, struct fs_block *const *blocks, uint64_t first, uint64_t off, size_t size);
 

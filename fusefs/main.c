@@ -35,7 +35,7 @@ static const char usage[] =
 	"\n"
 	"  --socket PATH      the daemon's socket (default $PTC_SOCKET, else " PTC_ADMIN_DEFAULT_SOCKET ")\n"
 	"  --cache BYTES      content kept in memory (default 64MiB)\n"
-	"  --timeout TIME     a request is answered within it, by an error at last (default 20s)\n"
+	"  --timeout TIME     a request is answered within it, by an error at last (default 30s)\n"
 	"  --others           other users may come, and see their own jobs (root only)\n"
 	"  --lock FILE        only one process holds it; another one ends at once\n"
 	"  --linger TIME      end once the daemon has not answered for so long (default: never)\n"
@@ -121,7 +121,7 @@ static int parse(int argc, char **argv, struct options *o, struct ptc_error *err
 	int c, rc;
 
 	*o = (struct options){
-		.socket = getenv("PTC_SOCKET"), .cache_bytes = 64u << 20, .timeout_ms = 20000, .ready_fd = -1
+		.socket = getenv("PTC_SOCKET"), .cache_bytes = 64u << 20, .timeout_ms = 30000, .ready_fd = -1
 	};
 	while ((c = getopt_long(argc, argv, "h", longs, NULL)) != -1) {
 		rc = option_value(c, o, err);

@@ -122,6 +122,13 @@ bool fs_may_see(const struct ptc_fs *fs, uid_t uid, uid_t owner)
 	return !fs->opts.others || uid == 0 || uid == owner; /* to a mount of one's own nobody else comes */
 }
 
+/* What is known will do: it is fresh, or somebody has been waiting for an answer for a while and we need not, too. */
+static bool jobs_will_do_locked(const struct ptc_fs *fs, int64_t now_ns)
+{
+	return fs->jobs_known &&
+	       (now_ns < fs->jobs_until_ns || (fs->jobs_asked_ns && now_ns > fs->jobs_asked_ns + FS_PATIENCE_MS * MS));
+}
+
 int fs_jobs_refresh(struct ptc_fs *fs, bool now)
 {
 	struct ptc_error err = PTC_ERROR_INIT;
@@ -132,7 +139,9 @@ int fs_jobs_refresh(struct ptc_fs *fs, bool now)
 	int rc;
 
 	pthread_mutex_lock(&fs->lock);
-	known = fs->jobs_known && !now && asked < fs->jobs_until_ns;
+	known = !now && jobs_will_do_locked(fs, asked);
+	if (!known && !fs->jobs_asked_ns)
+		fs->jobs_asked_ns = asked;
 	pthread_mutex_unlock(&fs->lock);
 	if (known)
 		return 0;
@@ -144,6 +153,7 @@ int fs_jobs_refresh(struct ptc_fs *fs, bool now)
 		fs->njobs = n;
 		fs->jobs_known = true;
 	}
+	fs->jobs_asked_ns = 0;
 	fs->jobs_until_ns = ptc_sys_now_ns() + (rc ? FS_STALE_MS : FS_FRESH_MS) * MS;
 	rc = rc && fs->jobs_known && !now ? 0 : rc;
 	pthread_mutex_unlock(&fs->lock);

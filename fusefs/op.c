@@ -187,6 +187,8 @@ static struct fs_op *over_locked(struct ptc_fs *fs, bool all, int *ret_error)
 		if (op->starting || !(all || op->interrupted || op->deadline_ns <= now))
 			continue;
 		*ret_error = op->interrupted ? EINTR : EIO;
+		if (!op->interrupted && op->file)
+			fs_vain_note_locked(fs, op);
 		fs_op_claim_locked(fs, op);
 		op->refs++;
 		return op;

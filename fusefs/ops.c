@@ -247,12 +247,14 @@ static void on_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, stru
 	if (!e && r.size) {
 		head = r.off + r.size <= r.file->sf.head_len;
 		ready = !head && fs_cache_ready_locked(fs, r.file->id, r.first, r.nblocks, blocks);
-		if (!ready || head) {
+		if (!head && !ready && fs_vain_locked(fs, r.file->id, r.first, r.nblocks))
+			e = EIO;
+		else if (!ready || head) {
 			fs_file_ref_locked(r.file);
 			if (r.view)
 				fs_view_ref_locked(r.view);
 		}
-		if (r.view)
+		if (r.view && !e)
 			ahead_locked(fs, h, &r);
 	}
 	pthread_mutex_unlock(&fs->lock);

@@ -26,7 +26,7 @@ struct ptc_fs_state {
 	const char *config;        /* "tp=2,pp=1" */
 	const char *ranks_json;    /* [{rank, node, device}] */
 	struct ptc_state_set set;  /* spec and imported headers */
-	struct ptc_layout *layout; /* NULL: ranks declared what they hold, which is not known here */
+	struct ptc_layout *layout; /* NULL: not known; then there are no files of ranks */
 };
 
 struct ptc_fs_range { /* of an item, or of a rank's local tensor of it */

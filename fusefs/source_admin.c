@@ -16,10 +16,11 @@
 #include <string.h>
 
 /* A user may have PTC_MAX_USER_CALLS calls open at a daemon; eight threads read, and leases and names must get through. */
-#define AHEAD 2
+#define AHEAD    2
+#define NAMES_MS 3000 /* for the list of jobs, which the daemon has in memory */
 
 struct ptc_fs_admin {
-	struct ptc_admin *admin;
+	struct ptc_admin *admin, *names; /* names: for what must not keep a reader of directories waiting */
 	char holder[37];
 };
 
@@ -27,6 +28,7 @@ struct state {
 	struct ptc_fs_state s; /* first: what callers see */
 	struct ptc_admin_export info;
 	struct ptc_job_desc desc;
+	struct ptc_declared declared; /* behind the layout, where it is */
 	struct ptc_state_kept *kept;
 };
 
@@ -36,8 +38,15 @@ int ptc_fs_admin_new(const struct ptc_admin_opts *opts, struct ptc_fs_admin **re
 	int rc = a ? ptc_sys_uuid(a->holder, err) : ptc_error_set(err, PTC_ENOMEM, "out of memory");
 
 	rc = rc ? rc : ptc_admin_open(opts, &a->admin, err);
+	if (!rc) {
+		struct ptc_admin_opts quick = *opts;
+
+		if (quick.timeout_ms <= 0 || quick.timeout_ms > NAMES_MS)
+			quick.timeout_ms = NAMES_MS;
+		rc = ptc_admin_open(&quick, &a->names, err);
+	}
 	if (rc) {
-		ptc_free(a);
+		ptc_fs_admin_free(a);
 		return rc;
 	}
 	*ret_admin = a;
@@ -46,8 +55,10 @@ int ptc_fs_admin_new(const struct ptc_admin_opts *opts, struct ptc_fs_admin **re
 
 struct ptc_fs_admin *ptc_fs_admin_free(struct ptc_fs_admin *a)
 {
-	if (a)
+	if (a) {
 		ptc_admin_close(a->admin);
+		ptc_admin_close(a->names);
+	}
 	ptc_free(a);
 	return NULL;
 }
@@ -88,7 +99,7 @@ static int jobs(void *arg, struct ptc_fs_job **ret, size_t *ret_n, struct ptc_er
 	struct ptc_fs_job *v;
 	json_t *root, *rows;
 	size_t n = 0;
-	int rc = ptc_admin_status(a->admin, NULL, &text, err);
+	int rc = ptc_admin_status(a->names, NULL, &text, err);
 
 	if (rc)
 		return rc;
@@ -120,6 +131,7 @@ static void state_close(void *arg, struct ptc_fs_state *s)
 	if (!st)
 		return;
 	ptc_layout_free(st->s.layout);
+	ptc_declared_done(&st->declared);
 	ptc_free(st->kept);
 	ptc_job_desc_done(&st->desc);
 	ptc_admin_export_done(&st->info);
@@ -142,13 +154,10 @@ static int kept_of(struct state *st, struct ptc_error *err)
 
 static int layout_of(struct state *st, struct ptc_error *err)
 {
-	struct ptc_config config;
-	int rc;
-
-	if (st->info.declared)
-		return 0;
-	rc = ptc_config_parse(st->info.config, &config, err);
-	return rc ? rc : ptc_layout_new(&st->desc.spec, &config, &st->s.layout, err);
+	if (st->info.declared && !st->info.layout_len)
+		return 0; /* a daemon that does not say: no files of ranks */
+	return ptc_state_layout(&st->desc.spec, st->info.config, st->info.layout_json, st->info.layout_len,
+				&st->declared, &st->s.layout, err);
 }
 
 static int describe(struct state *st, const char *job, struct ptc_error *err)

@@ -38,7 +38,7 @@ static int setup(void **state)
 
 static int setup_hasty(void **state)
 {
-	return setup_with(state, 500);
+	return setup_with(state, 1000);
 }
 
 /* Nothing is left of what was allocated, states are closed, leases given up. */
@@ -236,9 +236,10 @@ static void test_hung_source(void **state)
 	peer_send(p, FUSE_INTERRUPT, 0, &interrupt, sizeof(interrupt), NULL, 0);
 	assert_int_equal(killed, peer_receive(p, 400)); /* at once: its caller is gone */
 	assert_int_equal(EINTR, p->error);
-	assert_int_equal(waiting, peer_receive(p, 2000));
+	assert_int_equal(waiting, peer_receive(p, 4000));
 	assert_int_equal(EIO, p->error);
-	assert_in_range(ptc_sys_now_ns() - began, 450 * 1000000, 1500 * 1000000);
+	assert_int_equal(EIO, peer_read(p, node, fh, (1 << 20) + 4096, 4096)); /* the same again, at once */
+	assert_in_range(ptc_sys_now_ns() - began, 950 * 1000000, 1900 * 1000000);
 	assert_int_equal(0, peer_walk(p, "job/state/latest", NULL)); /* names, too */
 	memory_hang(&f->m, false);
 	while (peer_read(p, node, fh, 1 << 20, 65536)) /* once the calls that hung have ended */

@@ -24,6 +24,7 @@ import live
 import numpy as np
 import oracle
 import state as states
+import trainer
 from harness import LONG, PATIENCE, Job, skip_unless_root, wait_for
 
 OTHER_UID = 65534
@@ -84,6 +85,8 @@ class Mount:
     def stop(self, within_s=5):
         self.process.terminate()
         self.process.wait(within_s * PATIENCE)
+        with open(self.log) as f:
+            self.test.assertEqual(0, self.process.returncode, f.read())
         self.test.assertNotIn(self.dir, mounts(self.test.dir))
 
     def clean(self):
@@ -550,6 +553,51 @@ class Fuse(harness.Case):
             got += buffer[:n]
         return got
 
+    def test_read_through_switches(self):
+        """Readers that open `latest` again and again while the job is resized: always the right bytes, in the right places;
+        the one error there may be is that a snapshot has just gone."""
+        with self.cluster(nodes=3, devices=2) as c:
+            job = self.big_job(c, mib=8)
+            with open(job.files["param"], "rb") as f:
+                want = f.read()
+            m = [Mount(self, c, "--cache", "8MiB", node=n) for n in ("n0", "n2")]
+            over, wrong, read, gone = threading.Event(), [], [0, 0], [0]
+
+            def reader(i):
+                path = m[i % 2].path("big", "state", "latest", "model.safetensors")
+                while not over.is_set():
+                    try:
+                        fd = os.open(path, os.O_RDONLY | (os.O_DIRECT if i > 1 else 0))
+                    except OSError as e:
+                        gone[0] += 1
+                        if e.errno not in (errno.ENOENT, errno.ESTALE):
+                            wrong.append(f"open: {e}")
+                        continue
+                    try:
+                        if self.read_direct(fd) != want:
+                            wrong.append("other bytes")
+                        read[i % 2] += 1
+                    except OSError as e:
+                        wrong.append(f"read: {e}")
+                    finally:
+                        os.close(fd)
+
+            threads = [threading.Thread(target=reader, args=[i]) for i in range(4)]
+            for t in threads:
+                t.start()
+            try:
+                for i in range(30 if LONG else 6):
+                    job.resize(("dp=2", "tp=4", "dp=3,tp=2", "tp=2")[i % 4])
+            finally:
+                over.set()
+                for t in threads:
+                    t.join(60 * PATIENCE)
+            print(f"{read} files read, {gone[0]} gone", flush=True)
+            self.assertEqual([], wrong)
+            self.assertGreater(min(read), 0)
+            for x in m:
+                x.stop()
+
     def test_live_job(self):
         """Ranks that train: the model and what belongs to the optimizer, a snapshot that is held while newer ones are made."""
         with self.cluster(nodes=2, devices=2) as c:
@@ -576,7 +624,7 @@ class Fuse(harness.Case):
         c.ptcctl("export", "live", exported)
         want = {n: (t.dtype, t.shape, t.tobytes()) for n, t in states.read_file(exported).items()}
         top = m.path("live", "state", os.readlink(m.path("live", "state", "latest")))
-        self.assertEqual({"model.safetensors", "optimizer.safetensors", "tensors"}, set(os.listdir(top)))
+        self.assertEqual({"model.safetensors", "optimizer.safetensors", "tensors", "ranks"}, set(os.listdir(top)))
         got = {f: {n: (t.dtype, t.shape, t.tobytes()) for n, t in states.read_file(f"{top}/{f}.safetensors").items()}
                for f in ("model", "optimizer")}
         self.assertEqual(want, {**got["model"], **got["optimizer"]})
@@ -584,6 +632,21 @@ class Fuse(harness.Case):
         self.assertTrue(got["optimizer"] and got["model"])
         at = json.load(open(m.path("live", "generation.json")))
         self.assertTrue(top.endswith(f"snap-{at['snapshot']}-step-{at['step']}"))
+        # what each rank declared: its rows of every layer (tests/trainer.py), tp the fastest axis
+        self.assertEqual({f"{r}.safetensors" for r in range(4)}, set(os.listdir(top + "/ranks")))
+        tp = int(at["config"].partition("tp=")[2].partition(",")[0])
+        for r in range(4):
+            first, n = trainer.rows_of(job.rows, tp, r % tp)
+            files = states.read_file(f"{top}/ranks/{r}.safetensors")
+            self.assertEqual(set(want), set(files))
+            for l in range(job.layers):
+                for name, sign in ((f"layer.{l}.weight", 1), (f"layer.{l}.weight:m", -1)):
+                    rows = trainer.layer(job.rows, l, at["step"], sign)[first:first + n]
+                    self.assertEqual((n, 6), files[name].shape)
+                    self.assertEqual(rows.tobytes(), files[name].tobytes(), f"rank {r}, {name}")
+        ranks = tempfile.mkdtemp(dir=self.dir)
+        c.ptcctl("export", "live", "--ranks", ranks)
+        self.assertEqual(files["steps"].tobytes(), states.read_file(f"{ranks}/rank-3.param.safetensors")["steps"].tobytes())
         return top
 
     def test_name_used_again(self):

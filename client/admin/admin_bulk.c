@@ -316,6 +316,8 @@ int ptc_admin_export_info(struct ptc_admin *a, const char *job, struct ptc_admin
 	e.created_ms = r->created_ms;
 	e.ranks_json = r->ranks_json;
 	e.declared = r->declared;
+	e.layout_json = r->layout_json.data;
+	e.layout_len = r->layout_json.len;
 	e.owner = reply;
 	rc = view_files(&e, r, err);
 	if (rc)

@@ -166,10 +166,12 @@ struct ptc_admin_export {
 	size_t nfiles;
 	const char *uuid; /* "": an older daemon does not say; then reads are of whichever job has the name */
 	uint64_t step;
-	int64_t created_ms;     /* the job */
-	const char *ranks_json; /* [{rank, node, device}] */
-	bool declared;          /* ranks declared what they hold: no layout follows from spec and config */
-	void *owner;            /* the reply everything points into */
+	int64_t created_ms;      /* the job */
+	const char *ranks_json;  /* [{rank, node, device}] */
+	bool declared;           /* ranks declared what they hold: no layout follows from spec and config, but ... */
+	const void *layout_json; /* ... this is it (formats/layout_doc.h) */
+	size_t layout_len;
+	void *owner; /* the reply everything points into */
 };
 int ptc_admin_export_info(struct ptc_admin *a, const char *job, struct ptc_admin_export *ret_export,
 			  struct ptc_error *err);

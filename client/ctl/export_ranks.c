@@ -52,11 +52,10 @@ static int remove_surplus(struct ctl_export *ex, uint32_t world, const char *dir
 int ctl_export_ranks(struct ctl_export *ex, const char *dir, struct ptc_error *err)
 {
 	struct ptc_layout *layout = NULL;
-	struct ptc_config config;
-	int rc = ptc_config_parse(ex->info.config, &config, err);
+	struct ptc_declared declared;
+	int rc = ptc_state_layout(&ex->desc.spec, ex->info.config, ex->info.layout_json, ex->info.layout_len, &declared,
+				  &layout, err);
 
-	if (!rc)
-		rc = ptc_layout_new(&ex->desc.spec, &config, &layout, err);
 	if (rc)
 		return rc;
 	ex->total_bytes = 0; /* replicas and padding make it more than the state; not worth a sum */
@@ -65,5 +64,6 @@ int ctl_export_ranks(struct ctl_export *ex, const char *dir, struct ptc_error *e
 		for (size_t f = 0; f <= ex->desc.spec.nfields && !rc; f++)
 			rc = export_rank(ex, layout, rank, f, dir, err);
 	ptc_layout_free(layout);
+	ptc_declared_done(&declared);
 	return rc;
 }

@@ -15,7 +15,7 @@
 
 static const struct ctl_option mount_options[] = {
 	{ "cache", "SIZE", "content kept in memory (default 64MiB)" },
-	{ "read-timeout", "DURATION", "a read fails after this long without an answer (default 20s)" },
+	{ "read-timeout", "DURATION", "a read fails after this long without an answer (default 30s)" },
 	{ "others", NULL, "other users may come, and see their own jobs (root only)" },
 	{ "foreground", NULL, "stay, and serve until interrupted" },
 };

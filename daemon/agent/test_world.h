@@ -741,6 +741,28 @@ static void check_gather(struct world *w, struct gen *g, uint32_t gateway)
 	ptc_geometry_done(&geo);
 }
 
+/* Any part of it, and what lies outside. */
+static void check_rank_range(struct world *w, uint32_t gateway, struct ptc_geometry *geo, struct info *info,
+			     uint32_t rank, uint32_t item, const struct ptc_buf *want)
+{
+	struct ptc_rank_range range = { rank, item, want->len ? rnd(want->len) : 0, 0 };
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_buf got = PTC_BUF_INIT;
+	uint64_t len;
+
+	range.length = want->len ? rnd(want->len - range.offset) : 0; /* 0: to the end */
+	len = range.length ? range.length : want->len - range.offset;
+	OK(ptc_agent_gather_rank(w->nodes[gateway].agent, geo, &info->pb, &range, to_buf, &got, &err));
+	assert_int_equal(got.len, len);
+	if (len)
+		assert_memory_equal(got.data, want->data + range.offset, len);
+	range.offset = want->len;
+	range.length = 1;
+	assert_int_equal(ptc_agent_gather_rank(w->nodes[gateway].agent, geo, &info->pb, &range, to_buf, &got, &err),
+			 PTC_EINVAL);
+	ptc_buf_done(&got);
+}
+
 static void check_ranks(struct world *w, struct gen *g, uint32_t gateway)
 {
 	struct ptc_error err = PTC_ERROR_INIT;
@@ -763,6 +785,7 @@ static void check_ranks(struct world *w, struct gen *g, uint32_t gateway)
 				assert_int_equal(got.len, n);
 				if (n)
 					assert_memory_equal(got.data, want.data, (size_t)n);
+				check_rank_range(w, gateway, &geo, &info, rank, i, &want);
 			}
 			ptc_buf_done(&got);
 			ptc_buf_done(&want);

@@ -13,6 +13,7 @@ import unittest
 sys.dont_write_bytecode = True
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.join(HERE, "..", "..", "scripts", "lib")]
+import files  # noqa: E402
 import ranks  # noqa: E402
 BUILD = os.environ.get("PTC_BUILD", os.path.join(HERE, "..", "..", "build", "release"))
 
@@ -123,6 +124,14 @@ class Smoke(unittest.TestCase):
                 self.assertGreater(r["each"][0]["digests_verified"], 0)
                 self.assertEqual({"total", "stop", "copy", "commit", "end", "build", "move", "restore", "first_step"},
                                  set(r["pause"]))
+        self.assertEqual([], os.listdir(chunks))
+
+    @unittest.skipUnless(os.geteuid() == 0 and os.path.exists("/dev/fuse"), "needs root and /dev/fuse, to mount")
+    def test_fuse(self):
+        chunks = self.store()
+        found = {r["what"]: r for r in self.results("fuse", "--mib", "12", "--rounds", "1", "--store", chunks)}
+        self.assertEqual({f"{where}, {way}" for where in ("local", "remote") for way in files.WAYS}, set(found))
+        self.assertGreater(found["remote, cold"]["bytes"], 12 << 20)
         self.assertEqual([], os.listdir(chunks))
 
     def test_table_and_errors(self):
