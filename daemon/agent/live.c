@@ -22,6 +22,8 @@
 
 #define LOG_TICK_MS    200
 #define LOG_READ_BYTES (64u << 10)
+#define WARM_MS        2000 /* other nodes' ranks may be waiting at the stop already */
+#define WARM_BYTES     (256 << 20)
 
 /* ---- what they have in common ---- */
 
@@ -112,6 +114,27 @@ int ptc_agent_on_start(void *agent, struct ptc_rpc_call *call, struct ptc_error 
 	return live_close(&l, r);
 }
 
+/* The snapshot will need memory. Making it takes as long as several copies of it, so it is made while ranks still run; what cannot be is not
+ * missed before the snapshot itself asks for it. */
+static void arm_warm(struct live *l)
+{
+	int64_t until = ptc_sys_now_ns() + WARM_MS * INT64_C(1000000), have = 0;
+	struct ptc_geometry_ref *ref = NULL;
+	struct ptc_needs needs = { 0 };
+	struct ptc_error ignored = PTC_ERROR_INIT;
+	uint32_t self;
+	int r = ptc_geometry_get(l->agent, l->req->info, l->which, &ref, &ignored);
+
+	r = r ? r : ptc_geometry_node(&ref->g, l->agent->node, &self, &ignored);
+	r = r ? r : ptc_layout_node_needs(ref->g.layout, &ref->g.allocation, self, &needs, &ignored);
+	while (!r && have < needs.bytes && ptc_sys_now_ns() < until && !live_cancelled(l)) {
+		have = PTC_MIN(have + WARM_BYTES, needs.bytes);
+		r = ptc_store_warm(l->agent->env.store, l->req->info->uuid, (uint64_t)have, &ignored);
+	}
+	ptc_needs_done(&needs);
+	ptc_geometry_put(l->agent, ref);
+}
+
 int ptc_agent_on_arm(void *agent, struct ptc_rpc_call *call, struct ptc_error *err)
 {
 	Ptc__V1__WorkersReply reply = PTC__V1__WORKERS_REPLY__INIT;
@@ -119,6 +142,8 @@ int ptc_agent_on_arm(void *agent, struct ptc_rpc_call *call, struct ptc_error *e
 	struct live l;
 	int r = live_open(&l, agent, call, false, err);
 
+	if (!r)
+		arm_warm(&l);
 	r = r ? r : ptc_workers_arm(l.agent->env.workers, &l.key, l.req->stop, &passed, &reply.step, err);
 	reply.passed = passed;
 	r = r ? r : live_reply(call, &reply, err);

@@ -15,7 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define TASK_BYTES (8 << 20)
+#define TASK_BYTES (32 << 20) /* a message to the rank each, or several */
 
 struct task {
 	const struct ptc_seat_source *source;

@@ -21,6 +21,7 @@
 #include <linux/magic.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
 #include <unistd.h>
@@ -598,6 +599,22 @@ int ptc_store_chunks_take(struct job *j, size_t n, struct chunk **ret_chunks, st
 	}
 	pthread_mutex_unlock(&j->s->lock);
 	return 0;
+}
+
+int ptc_store_chunks_warm(struct job *j, size_t n, struct ptc_error *err)
+{
+	size_t i = 0;
+	int rc;
+
+	if (n <= j->nwarm)
+		return 0;
+	ptc_store_huge_changed(j, true);
+	rc = supply(j, n, err);
+#ifdef MADV_POPULATE_WRITE
+	for (const struct chunk *c = j->warm; !rc && c && i < n; c = c->next, i++)
+		(void)madvise(c->ptr - CHUNK_PAD - PAGE_HEADER, CHUNK_SPAN, MADV_POPULATE_WRITE);
+#endif
+	return rc;
 }
 
 void ptc_store_chunk_sum(struct chunk *c)

@@ -148,6 +148,8 @@ void ptc_store_chunks_close(struct job *j);
 int ptc_store_chunks_settle(struct job *j, struct ptc_error *err); /* after the tables have been loaded */
 /* wlock held. Takes n free chunks (refs 0 -> 1), making new ones where needed. All or nothing. */
 int ptc_store_chunks_take(struct job *j, size_t n, struct chunk **ret_chunks, struct ptc_error *err);
+/* wlock held. At least n free chunks have blocks, and these are in our page table. */
+int ptc_store_chunks_warm(struct job *j, size_t n, struct ptc_error *err);
 void ptc_store_chunk_put_locked(struct job *j, struct chunk *c); /* drops one reference */
 /* wlock held. Gives blocks of free chunks back to the file system until at most leave of them have any. */
 int ptc_store_chunks_trim(struct job *j, size_t leave, struct ptc_error *err);

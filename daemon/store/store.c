@@ -332,6 +332,20 @@ void ptc_store_stats(struct ptc_store *s, struct ptc_store_stats *ret_stats)
 	*ret_stats = r;
 }
 
+int ptc_store_warm(struct ptc_store *s, const char *uuid, uint64_t bytes, struct ptc_error *err)
+{
+	struct job *j;
+	int rc;
+
+	pthread_mutex_lock(&s->wlock);
+	j = job_find(s, uuid);
+	rc = ptc_store_job_usable(j, uuid, err);
+	if (!rc)
+		rc = ptc_store_chunks_warm(j, bytes / PTC_CHUNK_BYTES + 2, err); /* what is begun, and extents' ends */
+	pthread_mutex_unlock(&s->wlock);
+	return rc;
+}
+
 static int create_locked(struct ptc_store *s, const char *uuid, uid_t uid, struct ptc_error *err)
 {
 	struct job *j = job_find(s, uuid);

@@ -75,6 +75,10 @@ int ptc_store_note_put(struct ptc_store *s, const char *uuid, const char *name, 
 int ptc_store_note_get(struct ptc_store *s, const char *uuid, const char *name, void **ret_data, size_t *ret_len,
 		       struct ptc_error *err); /* ptc_free it; PTC_ENOTFOUND */
 
+/* Memory for so many new bytes of the job is there and mapped, if it can be, before they are needed: making it takes as long as
+ * several copies of them. Reserves nothing: it is a free chunk's, and goes as those do. */
+int ptc_store_warm(struct ptc_store *s, const char *uuid, uint64_t bytes, struct ptc_error *err);
+
 struct ptc_table_key {
 	char uuid[37];
 	uint64_t generation, snapshot;

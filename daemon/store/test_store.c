@@ -749,6 +749,35 @@ static void threads_fill_and_read(void **state)
 	place_remove(&p);
 }
 
+static void warm_memory_is_used_next(void **state)
+{
+	struct ptc_store_stats before, after;
+	struct ptc_table_key k = key_of(JOB_A, 1, 1);
+	struct ptc_store_box box = { 0, BOX1(0, 6 * (int64_t)MIB) };
+	struct ptc_table *t;
+	struct ptc_store *s;
+	struct place p;
+	uint32_t extent;
+
+	place_make(&p, fast_base());
+	s = store_open(&p, 32 * MIB);
+	assert_int_equal(ptc_store_warm(s, JOB_A, MIB, NULL), PTC_ENOTFOUND);
+	ok(ptc_store_job_create(s, JOB_A, getuid(), err));
+	ok(ptc_store_warm(s, JOB_A, 8 * MIB, err));
+	ok(ptc_store_warm(s, JOB_A, 4 * MIB, err));
+	ptc_store_stats(s, &before);
+	assert_true(before.chunks_free >= 8 && before.chunks_used == 0 && before.file_bytes >= 8 * MIB);
+	assert_int_equal(ptc_store_warm(s, JOB_A, 64 * MIB, NULL), PTC_ENOSPC);
+	ok(ptc_table_begin(s, &k, &t, err));
+	ok(ptc_table_reserve(t, &box, 1, &extent, err));
+	ptc_store_stats(s, &after);
+	assert_int_equal(after.chunks_free + after.chunks_used, before.chunks_free);
+	assert_true(after.chunks_used >= 6 && after.file_bytes <= before.file_bytes + MIB / 4);
+	ptc_table_unref(t);
+	ptc_store_close(s);
+	place_remove(&p);
+}
+
 #define HUGE_EXTENTS 3
 #define HUGE_EXTENT  (8 * (int64_t)MIB)
 
@@ -846,6 +875,7 @@ int main(void)
 		cmocka_unit_test(a_table_of_100000_pieces),
 		cmocka_unit_test(threads_fill_and_read),
 		cmocka_unit_test(every_allocation_may_fail),
+		cmocka_unit_test(warm_memory_is_used_next),
 		cmocka_unit_test(huge_pages_change_nothing),
 	};
 
