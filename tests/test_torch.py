@@ -3,6 +3,7 @@
 one process (torch_state.py) say that it must be."""
 import ast
 import difflib
+import functools
 import glob
 import importlib.util
 import json
@@ -11,6 +12,8 @@ import re
 import subprocess
 import sys
 import unittest
+import warnings
+import weakref
 
 import harness  # first: it says where the others are
 import curve
@@ -24,7 +27,7 @@ HAS_TORCH = importlib.util.find_spec("torch") is not None
 class Job(live.Job):
     """A job of tests/torch_rank.py, or of another program."""
 
-    def __init__(self, c, directory, case, mode="rebuild", program=None, **options):
+    def __init__(self, c, directory, case, mode="rebuild", program=None, warnings="ignore", **options):
         super().__init__(c, directory, name=case, mode=mode)
         with open(self.yaml) as f:
             spec = json.load(f)
@@ -32,7 +35,7 @@ class Job(live.Job):
         argv = program or ["torch_rank.py", case, "--log", self.logs]
         for key, value in options.items():
             argv += [f"--{key}", str(value)]
-        spec["run"]["argv"] = [sys.executable, "-B", "-W", "ignore", os.path.join(harness.ROOT, "tests", argv[0]), *argv[1:]]
+        spec["run"]["argv"] = [sys.executable, "-B", "-W", warnings, os.path.join(harness.ROOT, "tests", argv[0]), *argv[1:]]
         spec["run"]["env"]["OMP_NUM_THREADS"] = "1"
         spec["run"]["env"]["TORCHINDUCTOR_CACHE_DIR"] = os.environ["TORCHINDUCTOR_CACHE_DIR"]
         with open(self.yaml, "w") as f:
@@ -121,6 +124,28 @@ class Torch(harness.Case):
                 used = [line[what] for line in lines]
                 print(f"rank {rank}: {what} {used}")
                 self.assertLessEqual(max(used), used[0] + 2, f"rank {rank}: {what} {used}")
+
+    def test_forget_meshes(self):
+        """Caches of PyTorch's are found among whatever else the user's process has, and nothing of that is touched."""
+        import ptc.torch
+
+        class Odd:
+            __class__ = property(lambda self: 1 / 0)
+
+        @functools.lru_cache(None)
+        def mine(n):
+            return n
+
+        @functools.lru_cache(None)
+        def theirs(n):
+            return n
+        theirs.__module__ = "torch.distributed.test"
+        keep = [Odd(), weakref.proxy(type("Gone", (), {})()), mine(1), theirs(1)]
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            ptc.torch._forget_meshes()
+        self.assertEqual((1, 0), (mine.cache_info().currsize, theirs.cache_info().currsize))
+        del keep
 
     # ---- what is refused
 
@@ -217,7 +242,7 @@ class Torch(harness.Case):
         """Random states by coordinates, schedule, parameter groups, gradient scaler; each sample once, loaders reading ahead."""
         import torch_state
         with self.cluster(nodes=2, devices=2) as c:
-            job, at = Job(c, self.dir, "carry"), 0
+            job, at = Job(c, self.dir, "carry", warnings="default"), 0
             job.run("dp=2")
             for config in ("dp=3", "dp=1", "dp=2"):
                 job.wait_step(at + 6)
@@ -225,6 +250,7 @@ class Torch(harness.Case):
             job.wait_step(max(20, at + 6))  # an epoch ends at step 14.3
             job.do("stop")
             steps = job.wait_run("stopped")["step"]
+            self.assertNotRegex(c.ptcctl("logs", job.name, "--rank", "all").stdout, r"ptc/\w+\.py:\d+: \w*Warning")
             logged = {key: [line for line in log if "step" in line] for key, log in job.logged().items()}
         self.assertEqual({1: 2, 2: 3, 3: 1, 4: 2}, {g: sum(1 for k in logged if k[0] == g) for g in range(1, 5)})
         for runs, number in (((1, 2, 3, 4), 0), ((1, 2), 1), ((4,), 1), ((2,), 2)):

@@ -59,7 +59,8 @@ def generations():
 def _forget_meshes():
     """DTensor caches what it worked out for a mesh, and takes a later mesh of the same ranks and names for the same one: the
     next generation would go on over groups that are gone, and keep their sockets and threads."""
-    for cache in [o for o in gc.get_objects() if isinstance(o, functools._lru_cache_wrapper)]:
+    # type(), as isinstance() asks the user's objects for __class__: dead proxies raise then, and PyTorch's own warn
+    for cache in [o for o in gc.get_objects() if type(o) is functools._lru_cache_wrapper]:
         if (getattr(cache, "__module__", None) or "").startswith("torch.distributed"):
             cache.cache_clear()
     if hasattr(torch._C, "_clear_DTensor_sharding_propagator_cache"):
