@@ -238,6 +238,8 @@ struct fs_node *fs_node_find_locked(struct ptc_fs *fs, uint64_t id);
 void fs_node_forget_locked(struct ptc_fs *fs, uint64_t id, uint64_t n);
 void fs_node_stat(const struct ptc_fs *fs, const struct fs_node *n, struct stat *ret);
 void fs_nodes_free(struct ptc_fs *fs);
+/* Frees what the snapshot's files are made of, where nobody has them open. */
+void fs_nodes_strip_locked(struct ptc_fs *fs, const struct fs_snap *s);
 /* Bodies of requests, on workers. */
 void fs_run_lookup(struct ptc_fs *fs, struct fs_op *op);
 void fs_run_open(struct ptc_fs *fs, struct fs_op *op);

@@ -411,6 +411,32 @@ static struct fs_view *due_locked(struct ptc_fs *fs, uint32_t *ret_ttl_ms)
 	return NULL;
 }
 
+/* No job has it any more, nobody reads it. */
+static bool gone_locked(const struct ptc_fs *fs, const struct fs_snap *s)
+{
+	if (!fs->jobs_known || s->loading || !s->view || s->view->opens || s->view->held)
+		return false;
+	for (size_t i = 0; i < fs->njobs; i++)
+		if (!strcmp(fs->jobs[i].uuid, s->uuid))
+			return fs->jobs[i].snapshot != s->number;
+	return true;
+}
+
+/* The kernel may know names of a snapshot long after it was replaced. What their files are made of (heads of large models) need
+ * not stay: nothing can be opened any more, and if the job goes back to that snapshot, the next lookup makes it anew. */
+static void strip(struct ptc_fs *fs)
+{
+	pthread_mutex_lock(&fs->lock);
+	for (struct fs_snap *s = fs->snaps; s; s = s->next) {
+		if (!gone_locked(fs, s))
+			continue;
+		fs_view_unref_locked(fs, s->view);
+		s->view = NULL;
+		fs_nodes_strip_locked(fs, s);
+	}
+	pthread_mutex_unlock(&fs->lock);
+}
+
 void fs_holds_tend(struct ptc_fs *fs)
 {
 	struct fs_view *v;
@@ -421,10 +447,11 @@ void fs_holds_tend(struct ptc_fs *fs)
 		v = due_locked(fs, &ttl_ms);
 		pthread_mutex_unlock(&fs->lock);
 		if (!v)
-			return;
+			break;
 		hold(fs, v, ttl_ms);
 		pthread_mutex_lock(&fs->lock);
 		fs_view_unref_locked(fs, v);
 		pthread_mutex_unlock(&fs->lock);
 	} while (true);
+	strip(fs);
 }

@@ -308,6 +308,17 @@ static void test_replaced(void **state)
 	assert_int_not_equal(node, again);
 	assert_int_equal(0, peer_read(p, node, fh, 1 << 20, 4096));
 	peer_release(p, node, fh, false);
+	while (f->m.states > 1) /* what was known of the old one goes, though the kernel has names of it */
+		assert_int_not_equal(0, peer_walk(p, "job/state/snap-2-step-7", NULL));
+	assert_int_equal(0, peer_open(p, node, false));
+	assert_int_equal(ESTALE, p->error);
+	f->m.generation = 4; /* the job goes back to it */
+	f->m.snapshot = 1;
+	assert_int_equal(node, walk_until_other(p, SNAP "/model.safetensors", 0));
+	fh = peer_open(p, node, false);
+	assert_int_not_equal(0, fh);
+	assert_int_equal(0, peer_read(p, node, fh, 1 << 20, 4096));
+	peer_release(p, node, fh, false);
 }
 
 /* More reads at once than memory has room for: all are answered, and memory stays what it may be. */

@@ -98,6 +98,11 @@ static bool same_node(const struct fs_node *a, const struct fs_node *b)
 	       (a->file ? a->file->id : 0) == (b->file ? b->file->id : 0);
 }
 
+static bool stripped(const struct fs_file *f)
+{
+	return f && !f->start;
+}
+
 /* Takes fresh over: it is put in, or given up for the one that is there. Counts one lookup. */
 static int node_put(struct ptc_fs *fs, struct fs_node *fresh, uint64_t *ret_id, struct stat *ret_stat)
 {
@@ -118,6 +123,12 @@ static int node_put(struct ptc_fs *fs, struct fs_node *fresh, uint64_t *ret_id, 
 		fresh = NULL;
 	}
 	if (!e) {
+		if (fresh && stripped(n->file)) {
+			struct fs_file *old = n->file;
+
+			n->file = fresh->file;
+			fresh->file = old;
+		}
 		n->nlookup++;
 		*ret_id = n->id;
 		fs_node_stat(fs, n, ret_stat);
@@ -154,6 +165,17 @@ void fs_nodes_free(struct ptc_fs *fs)
 			node_free_locked(fs, n);
 		}
 	ptc_free(fs->nodes);
+}
+
+void fs_nodes_strip_locked(struct ptc_fs *fs, const struct fs_snap *s)
+{
+	for (size_t i = 0; i < fs->nbuckets; i++)
+		for (struct fs_node *n = fs->nodes[i]; n; n = n->next)
+			if (n->snap == s && n->file && n->file->refs == 1) {
+				ptc_state_file_done(&n->file->sf);
+				ptc_free(n->file->start);
+				n->file->start = NULL;
+			}
 }
 
 void fs_node_stat(const struct ptc_fs *fs, const struct fs_node *n, struct stat *ret)
@@ -586,7 +608,7 @@ static int opened_of(struct ptc_fs *fs, fuse_ino_t ino, struct fs_file **ret_fil
 
 	pthread_mutex_lock(&fs->lock);
 	n = fs_node_find_locked(fs, ino);
-	e = !n ? ESTALE : !n->file ? EISDIR : 0;
+	e = !n || stripped(n->file) ? ESTALE : !n->file ? EISDIR : 0;
 	if (!e) {
 		*ret_file = fs_file_ref_locked(n->file);
 		*ret_snap = fs_snap_ref_locked(n->snap);

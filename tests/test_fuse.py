@@ -41,7 +41,7 @@ def mounts(below):
 
 def can_mount():
     """Whether FUSE can be mounted here at all: asked of the program itself, with a daemon that is not there."""
-    if not os.path.exists("/dev/fuse"):
+    if not os.path.exists("/dev/fuse") or not os.path.exists(harness.binary("daemon/ptc-fuse")):
         return False
     with tempfile.TemporaryDirectory(prefix="ptc-") as d:
         p = subprocess.Popen([harness.binary("daemon/ptc-fuse"), "--socket", d + "/none", d], stderr=subprocess.DEVNULL)
