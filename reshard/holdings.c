@@ -237,7 +237,8 @@ int ptc_layout_holdings(const struct ptc_layout *l, const uint32_t *ranks, size_
 			struct ptc_error *err)
 {
 	struct ptc_holdings h = { 0 };
-	int rc = l->side ? holdings_of_side(l, ranks, nranks, &h, err) : holdings_of_ranks(l, ranks, nranks, &h, err);
+	int rc = l->side && l->side->cut ? holdings_of_side(l, ranks, nranks, &h, err)
+					 : holdings_of_ranks(l, ranks, nranks, &h, err);
 
 	if (rc) {
 		ptc_holdings_done(&h);

@@ -42,8 +42,8 @@ struct ptc_layout {
 	uint32_t ncells;
 	uint32_t *rank_cells; /* per rank: its cell; ranks that hold the same share one */
 	uint32_t *cell_ranks; /* per cell: the lowest of its ranks; NULL when declared */
-	/* Where ranks hold boxes that meet and are not equal: how all of them are cut, so that any two nodes' boxes are equal
-	 * or disjoint. NULL: they are as they come. */
+	/* What ranks share, where it is needed often: where ranks hold boxes that meet and are not equal (then all of them
+	 * are cut so that any two nodes' boxes are equal or disjoint), and of buffers. Else NULL. */
 	struct ptc_side *side;
 	/* declared (declared.c) */
 	struct ptc_rank_layout *cells;  /* per cell */

@@ -31,7 +31,7 @@ int ptc_layout_settle(struct ptc_layout *l, struct ptc_error *err)
 	if (!side)
 		return nomem(err);
 	rc = ptc_side_init(side, l, l->spec, err);
-	if (!rc && side->cut) {
+	if (!rc && (side->cut || l->items)) { /* of buffers it is large, and plans want it too */
 		l->side = side;
 		return 0;
 	}
