@@ -80,6 +80,23 @@ static int cut_piece(struct ptc_atoms *a, const struct ptc_pieces *to, size_t i,
 	return left ? push_rest(a, mark, box, to->set[i]) : 0;
 }
 
+/* Gives back what was taken ahead. */
+static int trim(struct ptc_atoms *a)
+{
+	struct ptc_box *box = ptc_reallocarray(a->box, a->n, sizeof *box);
+	uint32_t *pair;
+
+	if (!box)
+		return PTC_ENOMEM;
+	a->box = box;
+	a->cap = a->n;
+	pair = ptc_reallocarray(a->pair, a->n, sizeof *pair);
+	if (!pair)
+		return PTC_ENOMEM;
+	a->pair = pair;
+	return ptc_lists_seal(&a->pairs);
+}
+
 static int cut_atoms(struct ptc_atoms *a, const struct ptc_pieces *to, const struct ptc_pieces *from)
 {
 	int rc = 0;
@@ -93,7 +110,7 @@ static int cut_atoms(struct ptc_atoms *a, const struct ptc_pieces *to, const str
 		return PTC_ENOMEM;
 	for (size_t i = 0; i < a->n; i++)
 		a->pair_bytes[a->pair[i]] += ptc_box_volume(&a->box[i]);
-	return 0;
+	return a->n ? trim(a) : 0;
 }
 
 static void atoms_done(struct ptc_atoms *a)

@@ -3,6 +3,7 @@
 #include "reshard/lists.h"
 
 #include "base/alloc.h"
+#include "base/check.h"
 #include "base/status.h"
 
 #include <string.h>
@@ -13,6 +14,26 @@ void ptc_lists_done(struct ptc_lists *l)
 	ptc_free(l->v);
 	ptc_free(l->table);
 	*l = (struct ptc_lists){ 0 };
+}
+
+int ptc_lists_seal(struct ptc_lists *l)
+{
+	size_t *first = ptc_reallocarray(l->first, (size_t)l->n + 1, sizeof *first);
+	uint32_t *v;
+
+	if (!first)
+		return PTC_ENOMEM;
+	l->first = first;
+	l->cap = l->n;
+	v = ptc_reallocarray(l->v, PTC_MAX(first[l->n], 1u), sizeof *v);
+	if (!v)
+		return PTC_ENOMEM;
+	l->v = v;
+	l->vcap = first[l->n];
+	ptc_free(l->table);
+	l->table = NULL;
+	l->table_size = 0;
+	return 0;
 }
 
 static size_t hash(const uint32_t *v, size_t n)

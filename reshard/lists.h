@@ -15,6 +15,8 @@ struct ptc_lists {
 	size_t table_size;
 };
 void ptc_lists_done(struct ptc_lists *l);
+/* Gives back what only finding more lists needs: no more may be interned. PTC_ENOMEM: as it was. */
+int ptc_lists_seal(struct ptc_lists *l);
 /* PTC_ENOMEM leaves l as it was. v must not point into l. */
 int ptc_lists_intern(struct ptc_lists *l, const uint32_t *v, size_t n, uint32_t *ret_id);
 static inline const uint32_t *ptc_lists_at(const struct ptc_lists *l, uint32_t i, size_t *ret_n)

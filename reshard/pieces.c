@@ -123,6 +123,12 @@ static int order(struct ptc_pieces *p)
 	}
 	if (!rc && most)
 		sort_by(p, p->dim, v);
+	if (!rc) { /* just as many as there are */
+		sorted.box = ptc_calloc(p->n, sizeof *sorted.box);
+		sorted.set = ptc_calloc(p->n, sizeof *sorted.set);
+		sorted.cap = p->n;
+		rc = sorted.box && sorted.set ? 0 : PTC_ENOMEM;
+	}
 	for (size_t i = 0; i < p->n && !rc; i++)
 		rc = push(&sorted, &p->box[v[i].at], p->set[v[i].at]);
 	ptc_free(v);
@@ -271,6 +277,8 @@ int ptc_pieces_make(struct ptc_pieces *p, struct ptc_part_box *v, size_t n)
 		rc = cut_overlaps(p);
 	if (!rc)
 		rc = sum_up(p);
+	if (!rc && p->sets.n)
+		rc = ptc_lists_seal(&p->sets);
 	if (rc)
 		ptc_pieces_done(p);
 	return rc;

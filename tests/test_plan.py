@@ -137,6 +137,21 @@ class Plan(harness.Case):
         self.assertEqual([n[:3] for n in got["nodes"]], nodes.tolist(), what)
         self.assertEqual([n[3] for n in got["nodes"]], ((had | missing) @ new.bytes).tolist(), what)
         self.assertEqual(nodes[:, 0].tolist(), (missing @ new.bytes).tolist(), what)
+        self.check_senders(new, had, missing, nodes, got["moves"], what)
+
+    def check_senders(self, new, had, missing, nodes, moves, what):
+        """The busiest sender has no more than it must (for any set of nodes: what only they have, over how many they are),
+        but for boxes being whole."""
+        weights, demand = 1 << np.arange(len(had)), {}
+        holders = weights @ had
+        for node in missing:
+            for element in np.flatnonzero(node):
+                demand[holders[element]] = demand.get(holders[element], 0) + int(new.bytes[element])
+        least = max((sum(b for mask, b in demand.items() if mask | s == s) / bin(s).count("1")
+                     for s in range(1, 1 << len(had))), default=0)
+        largest = max((int(new.bytes[new.box(m[1], m[5], m[6])].sum()) for m in moves if m[0] == BETWEEN), default=0)
+        self.assertLessEqual(nodes[:, 1].max(), least + largest * len(demand), what)
+        self.busiest += np.array([nodes[:, 1].max(), least])
 
     def blocks(self, case):
         """Blocks of ranks that stay on one node, by TP group, and how many each node takes."""
@@ -230,13 +245,13 @@ class Plan(harness.Case):
         return "compared" if self.check_place(dump, case, old, new, got, what) else "planned"
 
     def many(self, cases, constrained, exact=True):
-        seen, self.costs = {}, np.zeros(3)
+        seen, self.costs, self.busiest = {}, np.zeros(3), np.zeros(2)
         with Dump(exact) as dump:
             for i in range(cases):
                 result = self.one(dump, i * 2 + constrained, constrained)
                 seen[result] = seen.get(result, 0) + 1
         print(f"{cases} cases: {seen}; all compared cost {self.costs[0]:.0f}, at best {self.costs[1]:.0f}, at bound "
-              f"{self.costs[2]:.0f}")
+              f"{self.costs[2]:.0f}; busiest senders {self.busiest[0]:.0f}, at best {self.busiest[1]:.0f}")
         self.assertGreater(seen.get("compared", 0), cases // 10)
 
     def test_random(self):
