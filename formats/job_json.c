@@ -138,10 +138,11 @@ static void put_buffers(struct ptc_buf *b, const struct ptc_buffers *f)
 	const struct {
 		const char *key;
 		int64_t value;
-	} numbers[] = { { "align", f->align }, { "pad", f->pad }, { "bucket", f->bucket } };
+	} numbers[] = { { "align", f->align }, { "pad", f->pad }, { "range", f->range }, { "bucket", f->bucket } };
 	const char *comma = "";
 
-	if (!f->norder && !f->reverse && !f->by_layer && !f->first_only && !f->align && !f->pad && !f->bucket)
+	if (!f->norder && !f->reverse && !f->by_layer && !f->first_only && !f->align && !f->pad && !f->range &&
+	    !f->bucket)
 		return;
 	ptc_buf_puts(b, ",\"buffers\":{");
 	for (size_t i = 0; i < f->norder; i++) {

@@ -13,7 +13,8 @@
 #define MAX_BLOCKS 4096 /* fused blocks of one tensor */
 
 static const char *const split_keys[] = { "axis", "dim", "kind", "blocks", "interleave", "permute", "unit", "pad_to" };
-static const char *const buffers_keys[] = { "order", "reverse", "unit", "align", "pad", "bucket", "bucket_stages" };
+static const char *const buffers_keys[] = { "order", "reverse", "unit",   "align",
+					    "pad",   "range",   "bucket", "bucket_stages" };
 static const char *const expert_keys[] = { "match", "order" };
 /* In the order of the enums of reshard/spec.h. */
 static const char *const axes[] = { "none", "tp", "ep", "etp", "dp", "cp" };
@@ -315,8 +316,11 @@ int ptc_job_decode_buffers(struct ptc_job_decoder *d, const struct ptc_doc_node 
 	if (!rc)
 		rc = optional_int(d, node, "pad", 1, PTC_MAX_PADDING, &b->pad);
 	if (!rc)
+		rc = optional_int(d, node, "range", 1, PTC_MAX_PADDING, &b->range);
+	if (!rc)
 		rc = optional_int(d, node, "bucket", 1, INT64_MAX, &b->bucket);
 	b->align = b->align == 1 ? 0 : b->align;
 	b->pad = b->pad == 1 ? 0 : b->pad;
+	b->range = b->range == 1 ? 0 : b->range;
 	return rc;
 }

@@ -206,11 +206,12 @@ static bool takes_part(const struct walk *w, uint32_t item, enum ptc_dtype dtype
 static bool close_bucket(struct walk *w, struct bucket *b, size_t end, enum ptc_dtype dtype, bool expert,
 			 const uint32_t at[PTC_WAYS])
 {
-	int64_t n = ptc_regions_zero_degree(w->l, expert), pad = PTC_MAX(w->l->spec->buffers.pad, 1), size;
+	int64_t n = ptc_regions_zero_degree(w->l, expert), pad = PTC_MAX(w->l->spec->buffers.pad, 1), size, step;
 
 	if (!b->n)
 		return true;
-	if (!round_up(b->pos - b->start, pad / gcd(pad, n) * n, &size))
+	step = n * PTC_MAX(w->l->spec->buffers.range, 1);
+	if (ptc_ckd_mul(&step, step, pad / gcd(pad, step)) || !round_up(b->pos - b->start, step, &size))
 		return false;
 	for (size_t i = end; b->n && i-- > 0;) {
 		struct ptc_flat_at *f = slot_of(w, w->items[i], at);

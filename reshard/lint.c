@@ -411,9 +411,10 @@ static int check_buffers(const struct ptc_buffers *b, struct ptc_error *err)
 		    (strstr(b->order[i], "{}") && !has_one_hole(b->order[i])))
 			return ptc_error_set(err, PTC_EINVAL,
 					     "buffers: pattern %zu is empty, too long, has an open [ or two {}", i);
-	if (b->align < 0 || b->pad < 0 || b->bucket < 0 || b->align > PTC_MAX_PADDING || b->pad > PTC_MAX_PADDING)
+	if (b->align < 0 || b->pad < 0 || b->range < 0 || b->range > PTC_MAX_PADDING || b->bucket < 0 ||
+	    b->align > PTC_MAX_PADDING || b->pad > PTC_MAX_PADDING)
 		return ptc_error_set(err, PTC_EINVAL,
-				     "buffers: align and pad are 1 to %lld elements, bucket at least 1",
+				     "buffers: align, pad and range are 1 to %lld elements, bucket at least 1",
 				     (long long)PTC_MAX_PADDING);
 	return 0;
 }

@@ -105,15 +105,15 @@ struct ptc_rule {
  * of pp*vpp, field, dtype of the parameter, and dense or expert; of tensors with rules' shard unset. Each tensor begins
  * at the next multiple of align, counted from its bucket's begin. A bucket ends after the tensor with which it has at
  * least `bucket` elements, before and after a tensor that lies on both ends of a pipeline of 2 stages or more, where
- * by_layer and the layer changes, and at the end; its length is rounded up to a multiple of lcm(pad, n), n the ranks of
- * the group, of which each has one n-th. All zero: name order, one bucket. */
+ * by_layer and the layer changes, and at the end; its length is rounded up to a multiple of lcm(pad, range * n), n the ranks
+ * of the group, of which each has one n-th. All zero: name order, one bucket. */
 struct ptc_buffers {
 	const char **order; /* globs; a tensor comes at the first that fits its name, after all of them if none does. */
 	size_t norder;      /* Neighbours with {} take turns: all of them for number 0, then for number 1, ... */
 	bool reverse;       /* the order so made is turned round (Megatron: as in the backward pass) */
 	bool by_layer;   /* tensors whose rule places them by layer first by that, after all others (FSDP1's units) */
 	bool first_only; /* `bucket` counts on the first stage only */
-	int64_t align, pad, bucket;
+	int64_t align, pad, range, bucket;
 };
 
 struct ptc_tensor {

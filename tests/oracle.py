@@ -263,7 +263,7 @@ def buffer_walk(sizes, buffers, bucket, ways):
 
     def close():
         nonlocal slots
-        pad = int(np.lcm(buffers.get("pad", 1), ways))
+        pad = int(np.lcm(buffers.get("pad", 1), ways * buffers.get("range", 1)))
         slots += [None] * (-len(slots) % pad)
         for i, slot in enumerate(slots):
             if slot:
