@@ -296,6 +296,16 @@ static int same_state(const struct ptc_spec *a, const struct ptc_spec *b, struct
 	return a == b ? 0 : same_fields(a, b, err);
 }
 
+static int side_of(struct ptc_side *s, bool *borrowed, const struct ptc_layout *l, const struct ptc_spec *spec,
+		   struct ptc_error *err)
+{
+	*borrowed = l && l->side;
+	if (!*borrowed)
+		return ptc_side_init(s, l, spec, err);
+	*s = *l->side;
+	return 0;
+}
+
 int ptc_change_new(const struct ptc_layout *from, const struct ptc_layout *to, struct ptc_change **ret_change,
 		   struct ptc_error *err)
 {
@@ -308,9 +318,9 @@ int ptc_change_new(const struct ptc_layout *from, const struct ptc_layout *to, s
 	if (!m.c)
 		return nomem(&m);
 	m.c->spec = ptc_layout_spec(to);
-	rc = ptc_side_init(&m.c->to, to, m.c->spec, err);
+	rc = side_of(&m.c->to, &m.c->to_borrowed, to, m.c->spec, err);
 	if (!rc)
-		rc = ptc_side_init(&m.c->from, from, m.c->spec, err);
+		rc = side_of(&m.c->from, &m.c->from_borrowed, from, m.c->spec, err);
 	if (!rc)
 		rc = make_groups(&m);
 	if (!rc)
@@ -328,8 +338,10 @@ struct ptc_change *ptc_change_free(struct ptc_change *c)
 {
 	if (!c)
 		return NULL;
-	ptc_side_done(&c->to);
-	ptc_side_done(&c->from);
+	if (!c->to_borrowed)
+		ptc_side_done(&c->to);
+	if (!c->from_borrowed)
+		ptc_side_done(&c->from);
 	for (uint32_t i = 0; i < c->natoms; i++)
 		atoms_done(&c->atoms[i]);
 	for (uint32_t i = 0; i < c->ngroups; i++)

@@ -25,6 +25,7 @@ struct ptc_group {
 struct ptc_change {
 	const struct ptc_spec *spec;
 	struct ptc_side to, from;
+	bool to_borrowed, from_borrowed; /* they are those of the layouts */
 	struct ptc_atoms *atoms;
 	uint32_t natoms;
 	struct ptc_group *groups;

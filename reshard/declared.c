@@ -406,13 +406,18 @@ static int fill_layout(struct ptc_layout *l, const struct ptc_declared *d)
 int ptc_layout_declared_new(const struct ptc_declared *d, struct ptc_layout **ret_layout, struct ptc_error *err)
 {
 	struct ptc_layout *l = ptc_calloc(1, sizeof *l);
+	int rc;
 
 	if (!l || fill_layout(l, d)) {
 		ptc_layout_free(l);
 		return nomem(err);
 	}
-	*ret_layout = l;
-	return 0;
+	rc = ptc_layout_settle(l, err);
+	if (rc)
+		ptc_layout_free(l);
+	else
+		*ret_layout = l;
+	return rc;
 }
 
 static bool declared_empty(const struct ptc_layout_empty *e, uint32_t item)

@@ -4,7 +4,7 @@
  * equal boxes collapse to the lowest rank and overlapping ones are cut.
  * Failure modes: memory, and a cut that is not on a byte (which the layout
  * has already refused). */
-#include "reshard/internal.h"
+#include "reshard/side.h"
 
 #include "base/alloc.h"
 #include "base/check.h"
@@ -172,10 +172,52 @@ static int merge(const struct ptc_layout *l, struct cursor *c, size_t n, struct 
 	}
 }
 
-int ptc_layout_holdings(const struct ptc_layout *l, const uint32_t *ranks, size_t nranks, struct ptc_holdings *ret,
-			struct ptc_error *err)
+/* From the layout's pieces: those that some of these ranks hold. */
+static int take_pieces(const struct ptc_side *s, const uint32_t *low, struct ptc_holdings *h)
 {
-	struct ptc_holdings h = { 0 };
+	for (uint32_t item = 0; item < s->nitems; item++) {
+		const struct ptc_spread *spread = &s->spreads[s->item_spread[item]];
+		const struct ptc_pieces *p = &s->geometries[spread->geometry];
+		size_t mark = h->n;
+
+		for (size_t i = 0; i < p->n; i++) {
+			uint32_t rank = low[spread->sets[p->set[i]]];
+
+			if (rank != UINT32_MAX && push(h, item, rank, &p->box[i]))
+				return PTC_ENOMEM;
+		}
+		if (h->n > mark + 1)
+			qsort(h->v + mark, h->n - mark, sizeof *h->v, compare);
+	}
+	return 0;
+}
+
+static int holdings_of_side(const struct ptc_layout *l, const uint32_t *ranks, size_t nranks, struct ptc_holdings *h,
+			    struct ptc_error *err)
+{
+	const struct ptc_side *s = l->side;
+	bool *given = ptc_calloc(l->world, sizeof *given);
+	uint32_t *low = ptc_calloc(s->sets.n, sizeof *low); /* per set: the lowest of the ranks in it */
+	int rc = given && low ? 0 : PTC_ENOMEM;
+
+	for (size_t i = 0; i < nranks && !rc; i++)
+		given[ranks[i]] = true;
+	for (uint32_t k = 0; k < s->sets.n && !rc; k++) {
+		low[k] = UINT32_MAX;
+		for (size_t i = s->sets.first[k]; i < s->sets.first[k + 1] && low[k] == UINT32_MAX; i++)
+			if (given[s->sets.v[i]])
+				low[k] = s->sets.v[i];
+	}
+	if (!rc)
+		rc = take_pieces(s, low, h);
+	ptc_free(given);
+	ptc_free(low);
+	return rc ? ptc_error_set(err, rc, "layout: out of memory") : 0;
+}
+
+static int holdings_of_ranks(const struct ptc_layout *l, const uint32_t *ranks, size_t nranks, struct ptc_holdings *h,
+			     struct ptc_error *err)
+{
 	struct cursor *c = ptc_calloc(nranks, sizeof *c);
 	size_t n = 0;
 	int rc;
@@ -184,10 +226,20 @@ int ptc_layout_holdings(const struct ptc_layout *l, const uint32_t *ranks, size_
 		return ptc_error_set(err, PTC_ENOMEM, "layout: out of memory");
 	rc = open_cursors(l, ranks, nranks, c, &n, err);
 	if (!rc)
-		rc = merge(l, c, n, &h, err);
+		rc = merge(l, c, n, h, err);
 	for (size_t i = 0; i < n; i++)
 		ptc_rank_layout_done(&c[i].regions);
 	ptc_free(c);
+	return rc;
+}
+
+int ptc_layout_holdings(const struct ptc_layout *l, const uint32_t *ranks, size_t nranks, struct ptc_holdings *ret,
+			struct ptc_error *err)
+{
+	struct ptc_holdings h = { 0 };
+	int rc = l->side && l->side->cut ? holdings_of_side(l, ranks, nranks, &h, err)
+					 : holdings_of_ranks(l, ranks, nranks, &h, err);
+
 	if (rc) {
 		ptc_holdings_done(&h);
 		return rc;

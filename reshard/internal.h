@@ -42,6 +42,9 @@ struct ptc_layout {
 	uint32_t ncells;
 	uint32_t *rank_cells; /* per rank: its cell; ranks that hold the same share one */
 	uint32_t *cell_ranks; /* per cell: the lowest of its ranks; NULL when declared */
+	/* What ranks share, where it is needed often: where ranks hold boxes that meet and are not equal (then all of them
+	 * are cut so that any two nodes' boxes are equal or disjoint), and of buffers. Else NULL. */
+	struct ptc_side *side;
 	/* declared (declared.c) */
 	struct ptc_rank_layout *cells;  /* per cell */
 	struct ptc_layout_empty *empty; /* per cell: what was declared, with nothing held */
@@ -124,6 +127,8 @@ int ptc_layout_holdings(const struct ptc_layout *l, const uint32_t *ranks, size_
 void ptc_holdings_item(const struct ptc_holdings *h, uint32_t item, size_t *ret_lo, size_t *ret_hi);
 const struct ptc_spec *ptc_layout_spec(const struct ptc_layout *l);
 /* Ranks that hold the same share a cell. */
+/* Finds out whether l needs its side, and makes it. The last thing done to a layout that is made. */
+int ptc_layout_settle(struct ptc_layout *l, struct ptc_error *err);
 uint32_t ptc_layout_ncells(const struct ptc_layout *l);
 uint32_t ptc_layout_cell(const struct ptc_layout *l, uint32_t rank);
 

@@ -20,6 +20,26 @@ void ptc_rank_layout_done(struct ptc_rank_layout *r)
 	*r = (struct ptc_rank_layout){ 0 };
 }
 
+int ptc_layout_settle(struct ptc_layout *l, struct ptc_error *err)
+{
+	struct ptc_side *side;
+	int rc;
+
+	if (l->items && !l->flats) /* rules without buffers give equal or disjoint boxes */
+		return 0;
+	side = ptc_calloc(1, sizeof *side);
+	if (!side)
+		return nomem(err);
+	rc = ptc_side_init(side, l, l->spec, err);
+	if (!rc && (side->cut || l->items)) { /* of buffers it is large, and plans want it too */
+		l->side = side;
+		return 0;
+	}
+	ptc_side_done(side);
+	ptc_free(side);
+	return rc;
+}
+
 int ptc_layout_new(const struct ptc_spec *spec, const struct ptc_config *config, struct ptc_layout **ret_layout,
 		   struct ptc_error *err)
 {
@@ -39,6 +59,8 @@ int ptc_layout_new(const struct ptc_spec *spec, const struct ptc_config *config,
 	l->config = *config;
 	l->world = world;
 	rc = ptc_regions_prepare(l, err);
+	if (!rc)
+		rc = ptc_layout_settle(l, err);
 	if (rc)
 		ptc_layout_free(l);
 	else
@@ -59,6 +81,9 @@ struct ptc_layout *ptc_layout_free(struct ptc_layout *l)
 	ptc_free(l->cell_ranks);
 	ptc_free(l->empty);
 	ptc_free(l->items);
+	if (l->side)
+		ptc_side_done(l->side);
+	ptc_free(l->side);
 	ptc_free(l->flats);
 	ptc_free(l);
 	return NULL;

@@ -68,7 +68,8 @@ struct ptc_allocation {
 void ptc_allocation_done(struct ptc_allocation *a);
 
 /* What one node must hold: the distinct byte boxes of its ranks, per item, ascending item, then first element.
- * Boxes of one item are pairwise disjoint: equal ones of several ranks are listed once, overlapping ones are cut. */
+ * Boxes of one item are pairwise disjoint: equal ones of several ranks are listed once, overlapping ones are cut. Boxes
+ * of two nodes are equal or disjoint, too. */
 struct ptc_need {
 	uint32_t item;
 	struct ptc_box box;

@@ -244,6 +244,7 @@ static int cut_overlaps(struct ptc_pieces *p)
 		return rc;
 	}
 	ptc_pieces_done(p);
+	out.cut = true;
 	*p = out;
 	return order(p);
 }

@@ -169,6 +169,7 @@ static int new_geometry(struct maker *m, uint32_t item)
 		return rc;
 	if (ptc_pieces_make(&s->geometries[s->ngeometries], m->boxes, m->nboxes))
 		return nomem(m);
+	s->cut = s->cut || s->geometries[s->ngeometries].cut;
 	s->ngeometries++;
 	return 0;
 }

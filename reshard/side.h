@@ -17,6 +17,7 @@ struct ptc_pieces {
 	int64_t *reach;      /* greatest end along dim of pieces 0 .. i */
 	struct ptc_lists sets;
 	int64_t *set_bytes; /* per set */
+	bool cut;           /* parts had boxes that met and were not equal */
 };
 /* The ranks that hold the sets of a geometry, in one place of the model. */
 struct ptc_spread {
@@ -34,6 +35,7 @@ struct ptc_side {
 	uint32_t nspreads;
 	struct ptc_lists sets; /* of ranks, ascending */
 	int64_t *held;         /* per set: bytes of all items that just these ranks hold */
+	bool cut;              /* some geometry's pieces are */
 };
 /* layout may be NULL. */
 int ptc_side_init(struct ptc_side *s, const struct ptc_layout *layout, const struct ptc_spec *spec,

@@ -231,6 +231,46 @@ static void turns_senders_and_time(void **state)
 	ptc_layout_free(b);
 }
 
+/* A replica that begins elsewhere in the buffer of each tp rank: what nodes need is cut for all of them alike, so that
+ * what one says of a box can be held against the others. */
+static void nodes_cut_alike(void **state)
+{
+	struct ptc_tensor two[] = { { "a", PTC_U8, 1, { 5 } }, { "b", PTC_U8, 3, { 3, 3, 4 } } };
+	struct ptc_rule split[] = {
+		{ .match = "a", .splits[0] = { .axis = PTC_AXIS_TP, .kind = PTC_SPLIT_CEIL } },
+	};
+	struct ptc_spec s = { .name = "job", .tensors = two, .ntensors = 2, .rules = split, .nrules = 1 };
+	struct ptc_layout *l = layout_of(&s, "tp=2,dp=3,zero=3,shard=buffer");
+	struct ptc_device all[6];
+	struct ptc_allocation a = { all, 6 };
+	struct ptc_needs needs[6];
+	uint32_t overlapping = 0;
+	int64_t bytes = 0;
+
+	cluster(all, 6, 1);
+	for (uint32_t n = 0; n < 6; n++)
+		assert_int_equal(ptc_layout_node_needs(l, &a, n, &needs[n], NULL), 0);
+	for (uint32_t n = 0; n < 6; n++) {
+		for (uint32_t k = 0; k < n; k++)
+			for (size_t i = 0; i < needs[n].n * needs[k].n; i++) {
+				const struct ptc_need *x = &needs[n].v[i / needs[k].n],
+						      *y = &needs[k].v[i % needs[k].n];
+				struct ptc_box common;
+
+				if (x->item != y->item || !ptc_box_intersect(&x->box, &y->box, &common))
+					continue;
+				assert_true(ptc_box_equal(&x->box, &y->box));
+				overlapping++;
+			}
+		bytes += needs[n].bytes;
+	}
+	assert_true(overlapping > 3);
+	assert_int_equal(bytes, 5 + 2 * 36);
+	for (uint32_t n = 0; n < 6; n++)
+		ptc_needs_done(&needs[n]);
+	ptc_layout_free(l);
+}
+
 /* Everything once, with constraints; the first failure's code. */
 static int whole_run(void)
 {
@@ -291,11 +331,9 @@ static void every_allocation_fails_in_turn(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(changes_that_move_nothing),
-		cmocka_unit_test(whole_replicas_are_released_for_nothing),
-		cmocka_unit_test(other_states_are_refused),
-		cmocka_unit_test(turns_senders_and_time),
-		cmocka_unit_test(every_allocation_fails_in_turn),
+		cmocka_unit_test(changes_that_move_nothing), cmocka_unit_test(whole_replicas_are_released_for_nothing),
+		cmocka_unit_test(other_states_are_refused),  cmocka_unit_test(turns_senders_and_time),
+		cmocka_unit_test(nodes_cut_alike),           cmocka_unit_test(every_allocation_fails_in_turn),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

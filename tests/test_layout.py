@@ -185,7 +185,15 @@ class Layout(harness.Case):
             for rules, config, words in (
                     ([{"match": "*", "split": {"axis": "tp", "dim": 0}}], "tp=4", ("w", "6", "4")),
                     ([{"match": "*", "split": {"axis": "tp", "dim": 0, "kind": "even", "blocks": [3, 3]}}], "tp=2", ("w", "3")),
-                    ([{"match": "*", "split": {"axis": "tp", "dim": 0, "unit": 2}}], "tp=2", ("w", "6", "2"))):
+                    ([{"match": "*", "split": {"axis": "tp", "dim": 0, "unit": 2}}], "tp=2", ("w", "6", "2")),
+                    ([{"match": "*", "split": {"axis": "tp", "dim": 0, "pad_to": 1 << 61}}], "tp=2", ("w", "overflows")),
+                    ([{"match": "*", "split": {"axis": "tp", "dim": 0, "pad_to": 1 << 60}}], "tp=2,dp=2,zero=3,shard=buffer",
+                     ("overflows",)),
+                    ([{"match": "*", "split": {"axis": "tp", "dim": 0}}], "tp=2,pp=2,stages=1:1", ("stages", "2", "0 layers")),
+                    ([{"match": "*", "split": {"axis": "ep", "dim": 0}}], "dp=4,ep=4", ("w", "6", "ep 4")),
+                    ([{"match": "*", "split": [{"axis": "tp", "dim": 0, "kind": "ceil"}, {"axis": "dp", "dim": 0}]}],
+                     "tp=5,dp=4", ("w", "dp 4")),
+                    ([{"match": "*", "split": {"axis": "ep", "dim": 0}}], "dp=2,ep=2,experts=0:1", ("w", "6", "2", "experts"))):
                 result = dump.layout(spec_of(s, rules), config)
                 self.assertIsInstance(result, str, f"{rules} {config} was not refused")
                 for word in words:
