@@ -199,10 +199,11 @@ class Torch(harness.Case):
                 os.replace(os.path.join(job.logs, name + ".new"), os.path.join(job.logs, name))
 
             def train_on():
-                job.wait_step(job.status()["run"]["step"] + 3)
+                step = wait_for(lambda: job.status()["run"].get("step"), 60 * PATIENCE, "a step", 0.05)
+                job.wait_step(step + 3)
 
             job = Job(c, self.dir, "later")
-            told("20", "samples")
+            told('{"1": 21, "2": 20, "3": 20, "4": 20}', "samples")
             job.run("dp=2")
             job.wait_step(2)
             for what, text in (("differ", 'tensor "weight": ranks 0 and 1 hold the same part of it with different bytes'),
@@ -215,15 +216,19 @@ class Torch(harness.Case):
                 self.assertEqual(1, job.status()["generation"])
             told("")
             train_on()
+            for config, text in (("dp=1", "dataset data: the snapshot's position is for n=20,seed=0, this is n=21,seed=0"),
+                                 ("dp=3", "optimizer: the snapshot has 1 parameter groups, this one 2"),
+                                 ("dp=4", "ValueError: as told by the test")):
+                self.refused(c, "resize", job.name, "--config", config, "--wait", contains=text, timeout_s=60 * PATIENCE)
+                train_on()
+                self.assertEqual(1, job.status()["generation"])
             job.do("snapshot")
             told("raise")
             self.check_failed(job, "ValueError: as told by the test")
-            for what, samples, text in (("", "21", "dataset data: the snapshot's position is for n=20,seed=0, this is n=21,seed=0"),
-                                        ("leave", "20", "the with block was left, but the generation has not ended")):
-                told(what)
-                told(samples, "samples")
-                c.ptcctl("run", job.name, "--config", "dp=1", timeout_s=60 * PATIENCE)
-                self.check_failed(job, text)
+            told("leave")
+            self.refused(c, "run", job.name, "--config", "dp=1", contains="this is n=21,seed=0", timeout_s=60 * PATIENCE)
+            c.ptcctl("run", job.name, "--config", "dp=2", timeout_s=60 * PATIENCE)
+            self.check_failed(job, "the with block was left, but the generation has not ended")
 
     def test_refused_while_built(self):
         """A name on two stages that is not tied; an exception, whose last line is what is said."""

@@ -165,6 +165,8 @@ static void say_again_locked(ptc_client *c)
 		c->set->blobs[i].dirty = true;
 	for (size_t i = 0; i < c->set->ncursors; i++)
 		c->set->cursors[i].dirty = true;
+	if (c->phase == PHASE_NEXT) /* it is said again, perhaps for another generation */
+		ptc_client_carry_clear(c->got);
 	/* What was copied for another ptcd is not there for this one. */
 	c->stop_staged = false;
 	c->link++;
@@ -191,7 +193,7 @@ static bool say_hello(ptc_client *c)
 				     .pid = (uint64_t)getpid(),
 				     .token = c->token,
 				     .version = REPORTED_VERSION,
-				     .features = PTC_LOCAL_CAN_FILL };
+				     .features = PTC_LOCAL_CAN_FILL | PTC_LOCAL_CAN_CARRY };
 	size_t offset = 0;
 
 	c->out.len = 0;
@@ -411,13 +413,19 @@ static bool touch_staging(ptc_client *c)
 	return more;
 }
 
+/* Before GENERATION, so that a program can refuse them before it declares; and again before RESTORED. */
+static bool takes_carry(const ptc_client *c)
+{
+	return c->phase == PHASE_NEXT || c->phase == PHASE_RESTORING;
+}
+
 static bool keep_blob(ptc_client *c, const struct ptc_local_message *m)
 {
 	struct ptc_local_blob b;
 	struct blob *slot;
 	void *copy;
 
-	if (c->phase != PHASE_RESTORING || !ptc_local_get_blob(m->data, m->len, &b))
+	if (!takes_carry(c) || !ptc_local_get_blob(m->data, m->len, &b))
 		return false;
 	slot = ptc_client_blob(c->got, b.name, (enum ptc_blob_scope)b.scope);
 	copy = malloc(b.len ? b.len : 1);
@@ -437,7 +445,7 @@ static bool keep_cursor(ptc_client *c, const struct ptc_local_message *m)
 	struct ptc_local_cursor k;
 	struct cursor *slot;
 
-	if (c->phase != PHASE_RESTORING || !ptc_local_get_cursor(m->data, m->len, &k))
+	if (!takes_carry(c) || !ptc_local_get_cursor(m->data, m->len, &k))
 		return false;
 	slot = ptc_client_cursor(c->got, k.name);
 	if (!slot)

@@ -159,7 +159,7 @@ int ptc_workers_start(struct ptc_workers *w, const struct ptc_group_desc *desc, 
 }
 
 int ptc_workers_build(struct ptc_workers *w, const struct ptc_group_desc *desc, uint64_t start_step, bool has_state,
-		      const struct ptc_wait *wait, struct ptc_error *err)
+		      const struct ptc_seat_carried *carried, const struct ptc_wait *wait, struct ptc_error *err)
 {
 	for (int ms = 0; ms < w->hold_ms; ms += 20) {
 		if (wait->cancelled(wait->arg))

@@ -116,6 +116,7 @@ struct worker {
 	uint64_t stop_step;
 	bool finished, staged;
 	char refused[PTC_LOCAL_SHORT_MAX + 1]; /* why the state must not be taken at the stop; "": it may */
+	bool carries;                          /* takes blobs and cursors before its generation */
 	bool go, restored;                     /* ptc_seat_go was called, and with what */
 	struct carry *restore;
 	struct {
@@ -160,7 +161,9 @@ struct group {
 	bool started, built, ending, dropping, removed, spawning;
 	uint64_t start_step;
 	bool has_state;
-	uint64_t armed; /* PTC_LOCAL_NO_STOP: not */
+	bool given;             /* what ranks carry is known: by each build, but not after a restart */
+	struct carry **carried; /* of each seat until it has declared; NULL: nothing */
+	uint64_t armed;         /* PTC_LOCAL_NO_STOP: not */
 	bool said_failed, said_finished, said_due;
 	char refused[PTC_ERROR_MAX]; /* why a declaration was */
 	struct meet_entry *meets;
@@ -253,6 +256,7 @@ const char *ptc_declared_tensor_at(const struct declared *d, uint64_t address);
 struct carry *ptc_carry_new(void);
 struct carry *ptc_carry_ref(struct carry *k); /* NULL: NULL */
 struct carry *ptc_carry_unref(struct carry *k);
+int ptc_carry_make(const struct ptc_seat_carried *of, struct carry **ret, struct ptc_error *err);
 /* *k gets the blob or cursor; copied first when it is referred to elsewhere. */
 int ptc_carry_set_blob(struct carry **k, const struct ptc_local_blob *b);
 int ptc_carry_set_cursor(struct carry **k, const struct ptc_local_cursor *c);

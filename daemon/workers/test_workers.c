@@ -210,6 +210,7 @@ static int rank_main(int argc, char **argv)
 	r.gen.size = sizeof r.gen;
 	while ((rc = ptc_next(r.c, &r.gen)) == 1) {
 		rank_meet(&r);
+		rank_restored(&r, r.gen.has_state); /* known before anything is declared */
 		rank_build(&r);
 		if (strcmp(how, "nonsense") == 0 && r.gen.rank == 1)
 			_exit(5);
@@ -530,13 +531,30 @@ static void check_state(const struct state *s, uint64_t step)
 	assert_true(s->s == 7 + (double)step);
 }
 
+#define WORLD_MAX 8
+/* What ranks have carried at a step. Until the next call. */
+static const struct ptc_seat_carried *carried(const struct ptc_group_desc *desc, const struct state *s, uint64_t at)
+{
+	static char job[] = "job", train[] = "train", tag[] = "n=100";
+	static struct ptc_seat_carried of[WORLD_MAX];
+	static struct ptc_seat_cursor cursor;
+	static struct ptc_seat_blob blob;
+	static uint64_t step;
+
+	step = at;
+	blob = (struct ptc_seat_blob){ .name = job, .scope = PTC_BLOB_JOB, .data = &step, .len = sizeof step };
+	cursor = (struct ptc_seat_cursor){ .name = train, .tag = tag, .position = 8 * step };
+	assert_true(desc->nranks <= WORLD_MAX);
+	for (size_t i = 0; i < desc->nranks; i++)
+		of[i] = (struct ptc_seat_carried){ &blob, &cursor, 1, 1 };
+	return s ? of : NULL;
+}
+
 /* What the agent does: fills what is declared, then lets the ranks go. */
 static void go(const struct group *g, struct state *s, uint64_t step)
 {
 	struct ptc_error err = PTC_ERROR_INIT;
-	char job[] = "job", train[] = "train", tag[] = "n=100";
-	struct ptc_seat_blob blob = { .name = job, .scope = PTC_BLOB_JOB, .data = &step, .len = sizeof step };
-	struct ptc_seat_cursor cursor = { .name = train, .tag = tag, .position = 8 * step };
+	const struct ptc_seat_carried *of = carried(&g->desc, s, step);
 	struct ptc_seat_view *v;
 	size_t n;
 
@@ -547,7 +565,8 @@ static void go(const struct group *g, struct state *s, uint64_t step)
 			touch_by_file(&v[i], s);
 		else if (s)
 			touch(&v[i], s, true);
-		ok(ptc_seat_go(&v[i], s, &blob, s ? 1 : 0, &cursor, s ? 1 : 0, &err), &err);
+		ok(ptc_seat_go(&v[i], s, of ? of->blobs : NULL, of ? 1 : 0, of ? of->cursors : NULL, of ? 1 : 0, &err),
+		   &err);
 	}
 	ptc_workers_seats_done(t.w, v, n);
 }
@@ -557,7 +576,7 @@ static void launch(const struct group *g, struct state *s, uint64_t step)
 	struct ptc_error err = PTC_ERROR_INIT;
 
 	ok(ptc_workers_start(t.w, &g->desc, WAIT, &err), &err);
-	ok(ptc_workers_build(t.w, &g->desc, step, s, WAIT, &err), &err);
+	ok(ptc_workers_build(t.w, &g->desc, step, s, carried(&g->desc, s, step), WAIT, &err), &err);
 	go(g, s, step);
 }
 
@@ -614,7 +633,7 @@ static void life(enum ptc_worker_mode mode, bool fast)
 	read_state(a, PTC_SEAT_STOPPED, &s);
 	check_state(&s, later);
 	end(a);
-	ok(ptc_workers_build(t.w, &b->desc, later, true, WAIT, &err), &err);
+	ok(ptc_workers_build(t.w, &b->desc, later, true, carried(&b->desc, &s, later), WAIT, &err), &err);
 	go(b, &s, later);
 	at = stop(b, later + 7);
 	read_state(b, PTC_SEAT_STOPPED, &s);
@@ -624,7 +643,7 @@ static void life(enum ptc_worker_mode mode, bool fast)
 	a = group(1, 3, mode, "", NULL);
 	ok(ptc_workers_start(t.w, &a->desc, WAIT, &err), &err);
 	end(b);
-	ok(ptc_workers_build(t.w, &a->desc, at, true, WAIT, &err), &err);
+	ok(ptc_workers_build(t.w, &a->desc, at, true, carried(&a->desc, &s, at), WAIT, &err), &err);
 	go(a, &s, at);
 	ptc_workers_drop(t.w, UUID, &a->desc.key);
 	at = stop(a, at + 5);
@@ -747,9 +766,9 @@ static void test_restarted_while_declared(void **state)
 	ok(ptc_workers_start(t.w, &g->desc, WAIT, &err), &err);
 	again();
 	ok(ptc_workers_start(t.w, &g->desc, WAIT, &err), &err);
-	ok(ptc_workers_build(t.w, &g->desc, 0, false, WAIT, &err), &err);
+	ok(ptc_workers_build(t.w, &g->desc, 0, false, NULL, WAIT, &err), &err);
 	again();
-	ok(ptc_workers_build(t.w, &g->desc, 0, false, WAIT, &err), &err);
+	ok(ptc_workers_build(t.w, &g->desc, 0, false, NULL, WAIT, &err), &err);
 	go(g, NULL, 0);
 	at = stop(g, 3);
 	read_state(g, PTC_SEAT_STOPPED, &s);
@@ -828,7 +847,7 @@ static void test_program_that_cannot_start(void **state)
 	assert_int_equal(ptc_workers_start(t.w, &g->desc, WAIT, &err), PTC_EINVAL);
 	g = group(2, 4, PTC_MODE_RESTART, "nonsense", NULL);
 	ok(ptc_workers_start(t.w, &g->desc, WAIT, &err), &err);
-	assert_int_equal(ptc_workers_build(t.w, &g->desc, 0, false, WAIT, &err), PTC_ESTATE);
+	assert_int_equal(ptc_workers_build(t.w, &g->desc, 0, false, NULL, WAIT, &err), PTC_ESTATE);
 	assert_non_null(strstr(err.text, "rank 1"));
 	assert_non_null(strstr(err.text, "status 5"));
 }

@@ -135,7 +135,8 @@ enum ptc_blob_scope {
 #define PTC_BLOB_MAX (256u << 10)
 /* What a snapshot is to carry beside tensors; set it before each boundary at which it has changed. At most 64 names. */
 PTC_API int ptc_blob_set(ptc_client *c, const char *name, enum ptc_blob_scope scope, const void *data, size_t len);
-/* Of the snapshot restored. *ret_len: its length, also when it did not fit (PTC_R_LIMIT). 0: there is none; 1: found. */
+/* Of the snapshot that ptc_restore will give, from ptc_next on: what does not fit this program can be refused (by exiting)
+ * while the generation before can still go on, which is as long as a rank has not called ptc_restore. *ret_len: its length, also when it did not fit (PTC_R_LIMIT). 0: there is none; 1: found. */
 PTC_API int ptc_blob_get(ptc_client *c, const char *name, enum ptc_blob_scope scope, void *buffer, size_t capacity,
 			 size_t *ret_len);
 
