@@ -31,6 +31,9 @@
 #define WORKERS_CGROUP_MS     1000 /* how long the kernel may take to let go of a cgroup whose processes have ended */
 #define WORKERS_LEFT_NS       INT64_C(2000000000)
 #define WORKERS_FILE_MAX      (8u << 20)
+#define WORKERS_QUEUE_READ                                                                                             \
+	(1u << 20) /* bytes waiting to be sent to a rank from which no more is read until it has read */
+#define WORKERS_QUEUE_MAX (64u << 20) /* with more its connection ends; what a rank carries takes 16 MiB, given twice */
 
 enum worker_phase {
 	WORKER_ABSENT,    /* not connected, not in a generation */
@@ -80,8 +83,9 @@ struct conn {
 	uid_t uid;
 	int64_t since_ns;
 	struct outgoing *out, **out_end;
-	bool broken;  /* closed by the loop */
-	bool closing; /* after what is queued was sent */
+	size_t out_bytes; /* memory that `out` takes */
+	bool broken;      /* closed by the loop */
+	bool closing;     /* after what is queued was sent */
 };
 
 struct worker {
@@ -221,6 +225,10 @@ void ptc_workers_job_free(struct job *job);
 /* conn.c */
 void ptc_conn_accept_locked(struct ptc_workers *w, struct job *job);
 void ptc_conn_read_locked(struct ptc_workers *w, struct conn *c);
+static inline bool ptc_conn_reads(const struct conn *c)
+{
+	return c->out_bytes <= WORKERS_QUEUE_READ;
+}
 void ptc_conn_flush_locked(struct conn *c);
 /* Takes fd. */
 void ptc_conn_send_locked(struct conn *c, uint16_t type, const struct ptc_local_out *body, int fd);
