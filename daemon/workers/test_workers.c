@@ -161,6 +161,24 @@ static void nap_us(long us)
 	nanosleep(&(struct timespec){ .tv_sec = us / 1000000, .tv_nsec = us % 1000000 * 1000 }, NULL);
 }
 
+/* Closes what it has not opened, and takes the numbers for files of its own. Exits with 42 when it is told so, and these are whole. */
+static void rank_closes(struct rank *r, uint64_t step)
+{
+	int fds[40], rc = 0;
+
+	closefrom(3);
+	for (int i = 0; i < 40; i++)
+		fds[i] = open("/dev/null", O_RDONLY | O_CLOEXEC);
+	while (!rc)
+		rc = ptc_boundary(r->c, ++step);
+	rank_check(rc == PTC_R_SYSTEM && strstr(ptc_error_text(r->c), "closed ptc's descriptors"), r->c, "boundary");
+	rank_check(ptc_next(r->c, &r->gen) == PTC_R_SYSTEM, r->c, "next");
+	ptc_close(r->c);
+	for (int i = 0; i < 40; i++)
+		rank_check(fds[i] >= 3 && fcntl(fds[i], F_GETFD) >= 0, NULL, "a file of its own");
+	_exit(42);
+}
+
 /* 1: the generation has ended */
 static void rank_train(struct rank *r, const char *how, uint64_t last)
 {
@@ -181,6 +199,8 @@ static void rank_train(struct rank *r, const char *how, uint64_t last)
 			fflush(stdout);
 			_exit(9);
 		}
+		if (strcmp(how, "closes") == 0 && step == 5)
+			rank_closes(r, step);
 		if (strcmp(how, "hang") == 0 && step == 5)
 			pause();
 		nap_us(500);
@@ -783,6 +803,32 @@ static bool always(void *arg)
 	return true;
 }
 
+/* A ptcd that is made anew after its ranks were told what they are and carry is told to build again. */
+static void test_restarted_while_told(void **state)
+{
+	struct group *a = group(1, 1, PTC_MODE_RESTART, "", NULL), *b = group(2, 2, PTC_MODE_RESTART, "", NULL);
+	struct ptc_wait no_wait = { .cancelled = always };
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct state s;
+	uint64_t at;
+
+	(void)state;
+	launch(a, NULL, 0);
+	at = stop(a, 4);
+	read_state(a, PTC_SEAT_STOPPED, &s);
+	ok(ptc_workers_start(t.w, &b->desc, WAIT, &err), &err);
+	end(a);
+	assert_int_equal(ptc_workers_build(t.w, &b->desc, at, true, carried(&b->desc, &s, at), &no_wait, &err),
+			 PTC_ECANCELED);
+	again();
+	ok(ptc_workers_build(t.w, &b->desc, at, true, carried(&b->desc, &s, at), WAIT, &err), &err);
+	go(b, &s, at);
+	at = stop(b, at + 2);
+	read_state(b, PTC_SEAT_STOPPED, &s);
+	check_state(&s, at);
+	end(b);
+}
+
 /* Told that their generation has ended, they wait in ptc_next, and say so to a ptcd that did not tell them. */
 static void test_restarted_while_ending(void **state)
 {
@@ -828,6 +874,20 @@ static void test_rank_fails(void **state)
 	again();
 	assert_true(has_news(PTC_NEWS_FAILED, &news));
 	assert_int_equal(news.rank, 1);
+}
+
+/* It knows at once, and at the latest when it is to stop. */
+static void test_rank_closes_descriptors(void **state)
+{
+	struct group *g = group(1, 1, PTC_MODE_RESTART, "closes", NULL);
+	struct ptc_worker_news news;
+
+	(void)state;
+	launch(g, NULL, 0);
+	assert_true(has_news(PTC_NEWS_FAILED, &news));
+	if (!WIFEXITED(news.exit_status) || WEXITSTATUS(news.exit_status) != 42)
+		print_error("%s\n", news.text);
+	assert_true(WIFEXITED(news.exit_status) && WEXITSTATUS(news.exit_status) == 42);
 }
 
 static void test_program_that_cannot_start(void **state)
@@ -1110,7 +1170,9 @@ int main(int argc, char **argv)
 		cmocka_unit_test_setup_teardown(test_restarted_while_stopped, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_restarted_while_declared, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_restarted_while_ending, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_restarted_while_told, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_rank_fails, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_rank_closes_descriptors, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_program_that_cannot_start, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_finish, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_due, setup, teardown),

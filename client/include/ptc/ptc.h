@@ -28,6 +28,8 @@
  * in little more than half the time then.
  * Ownership: strings and arrays passed in are copied unless a function says otherwise; tensor memory stays the caller's and
  * must stay where it is until ptc_boundary or ptc_finish has returned nonzero, or ptc_close.
+ * Descriptors: the library keeps four open (close-on-exec). A program that closes descriptors it has not opened (closefrom,
+ * os.closerange) ends its client: every call returns PTC_R_SYSTEM and says so.
  * Compatibility: structs begin with `size`; set it to sizeof. Later versions add members at the end. */
 #ifndef PTC_PTC_H
 #define PTC_PTC_H
