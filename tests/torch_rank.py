@@ -330,17 +330,7 @@ def case_later(args, gen):
     with open(os.path.join(args.log, "samples")) as f:
         samples = json.load(f)  # {"dp": number}
     sampler = gen.batch_sampler(range(samples[str(gen.dp)]), 4, 2)
-    if gen.dp == 3:  # other options than the snapshot's
-        optim.add_param_group({"params": [], "lr": 0.5})
-
-    class Picky:
-        def state_dict(self):
-            return {"n": 1}
-
-        def load_state_dict(self, state):
-            if gen.dp == 4:
-                raise ValueError("as told by the test")
-    gen.attach(model=model, optim=optim, data=sampler, stateful={"picky": Picky()})
+    gen.attach(model=model, optim=optim, data=sampler)
     weight = model.weight.data
     for step in range(gen.start_step, args.steps):
         if gen.boundary(step):
