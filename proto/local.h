@@ -234,7 +234,8 @@ enum ptc_local_standing {
 };
 
 /* What a rank can beside what every rank can: bits of a HELLO. */
-#define PTC_LOCAL_CAN_FILL 1u
+#define PTC_LOCAL_CAN_FILL  1u
+#define PTC_LOCAL_CAN_CARRY 2u /* take BLOBs and CURSORs before GENERATION too, not only before RESTORED */
 
 /* Strings and bytes of what was decoded are borrowed from the message. */
 struct ptc_local_hello {

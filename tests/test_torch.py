@@ -11,6 +11,7 @@ import os
 import re
 import subprocess
 import sys
+import types
 import unittest
 import warnings
 import weakref
@@ -184,6 +185,46 @@ class Torch(harness.Case):
             self.assertIn(text, said[name], name)
             self.assertNotIn("\n", said[name], name)
 
+    def test_refused_before_declared(self):
+        """What the snapshot has for another program is refused while the generation before can still go on."""
+        import ptc.torch
+        import torch
+
+        class Client:  # of a rank whose snapshot is ready, before the second commit
+            declared = 0
+            blobs = {}
+
+            def blob_get(self, name, scope=ptc.JOB):
+                return self.blobs.get(name)
+
+            def cursor_get(self, name):
+                return 40, "n=20,seed=0"
+
+            def declare(self, *_, **__):
+                self.declared += 1
+
+        class Picky:
+            def state_dict(self):
+                return {"n": 1}
+
+            def load_state_dict(self, state):
+                raise ValueError(f"n={state['n']}")
+
+        info = types.SimpleNamespace(has_state=True, rank=0, pp=1, dp=1, dp_rank=0, start_step=10)
+        model = torch.nn.Linear(2, 3)
+        for error, text, samples, more, blobs in (
+                (ptc.Error, "this is n=21,seed=0", 21, {}, {}),
+                (ptc.Error, "the snapshot has 2 parameter groups, this one 1", 20, {},
+                 {"optimizer": b'{"list": [{"dict": []}, {"dict": []}]}'}),
+                (ValueError, "n=7", 20, dict(stateful={"picky": Picky()}), {"picky": b'{"dict": [["n", 7]]}'})):
+            client = Client()
+            client.blobs = blobs
+            gen = ptc.torch.Generation(client, info)
+            sampler = gen.batch_sampler(range(samples), 4, 2)
+            with self.assertRaisesRegex(error, re.escape(text)):
+                gen.attach(model=model, optim=torch.optim.AdamW(model.parameters()), data=sampler, **more)
+            self.assertEqual(0, client.declared)
+
     def check_failed(self, job, text):
         failed = job.wait_run("failed")
         events = job.c.ptcctl("events", job.name).stdout
@@ -199,10 +240,11 @@ class Torch(harness.Case):
                 os.replace(os.path.join(job.logs, name + ".new"), os.path.join(job.logs, name))
 
             def train_on():
-                job.wait_step(job.status()["run"]["step"] + 3)
+                step = wait_for(lambda: job.status()["run"].get("step"), 60 * PATIENCE, "a step", 0.05)
+                job.wait_step(step + 3)
 
             job = Job(c, self.dir, "later")
-            told("20", "samples")
+            told('{"1": 21, "2": 20}', "samples")
             job.run("dp=2")
             job.wait_step(2)
             for what, text in (("differ", 'tensor "weight": ranks 0 and 1 hold the same part of it with different bytes'),
@@ -215,15 +257,16 @@ class Torch(harness.Case):
                 self.assertEqual(1, job.status()["generation"])
             told("")
             train_on()
+            self.refused(c, "resize", job.name, "--config", "dp=1", "--wait", timeout_s=60 * PATIENCE,
+                         contains="dataset data: the snapshot's position is for n=20,seed=0, this is n=21,seed=0")
+            train_on()  # generation 1 goes on
+            self.assertEqual(1, job.status()["generation"])
             job.do("snapshot")
             told("raise")
             self.check_failed(job, "ValueError: as told by the test")
-            for what, samples, text in (("", "21", "dataset data: the snapshot's position is for n=20,seed=0, this is n=21,seed=0"),
-                                        ("leave", "20", "the with block was left, but the generation has not ended")):
-                told(what)
-                told(samples, "samples")
-                c.ptcctl("run", job.name, "--config", "dp=1", timeout_s=60 * PATIENCE)
-                self.check_failed(job, text)
+            told("leave")
+            c.ptcctl("run", job.name, "--config", "dp=2", timeout_s=60 * PATIENCE)
+            self.check_failed(job, "the with block was left, but the generation has not ended")
 
     def test_refused_while_built(self):
         """A name on two stages that is not tied; an exception, whose last line is what is said."""

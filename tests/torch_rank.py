@@ -327,7 +327,9 @@ def case_later(args, gen):
     model.register_buffer("angles", torch.zeros(3), persistent=False)
     optim = torch.optim.AdamW(model.parameters())
     told = os.path.join(args.log, "do")
-    sampler = gen.batch_sampler(range(int(open(os.path.join(args.log, "samples")).read())), 4, 2)
+    with open(os.path.join(args.log, "samples")) as f:
+        samples = json.load(f)  # {"dp": number}
+    sampler = gen.batch_sampler(range(samples[str(gen.dp)]), 4, 2)
     gen.attach(model=model, optim=optim, data=sampler)
     weight = model.weight.data
     for step in range(gen.start_step, args.steps):

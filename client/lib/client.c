@@ -10,8 +10,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -59,12 +59,18 @@ int ptc_client_enter(ptc_client *c)
 	return 0;
 }
 
-void ptc_client_wake(ptc_client *c)
+static void wake(ptc_client *c)
 {
-	uint64_t one = 1;
-	ssize_t n = write(c->wake, &one, sizeof one);
+	ssize_t n = send(c->wake[1].fd, "", 1, MSG_NOSIGNAL | MSG_DONTWAIT);
 
-	(void)n; /* a full counter wakes as well */
+	(void)n; /* a full socket wakes as well */
+}
+
+void ptc_client_wake_locked(ptc_client *c)
+{
+	ptc_client_robbed_locked(c);
+	if (ptc_client_owns(&c->wake[1]))
+		wake(c);
 }
 
 int ptc_client_fatal_locked(ptc_client *c)
@@ -84,12 +90,10 @@ const char *ptc_version(void)
 
 void ptc_client_staging_done(struct staging *s)
 {
-	if (s->fd >= 0)
-		close(s->fd);
 	if (s->map)
 		munmap(s->map, s->bytes);
 	free(s->spans);
-	*s = (struct staging){ .fd = -1 };
+	*s = (struct staging){ 0 };
 }
 
 void ptc_client_forget_locked(ptc_client *c)
@@ -127,10 +131,9 @@ static void release(ptc_client *c)
 	free(c->out.data);
 	if (c->page)
 		munmap(c->page, PTC_LOCAL_PAGE);
-	if (c->page_fd >= 0)
-		close(c->page_fd);
-	if (c->wake >= 0)
-		close(c->wake);
+	ptc_client_disown(&c->page_fd);
+	ptc_client_disown(&c->wake[0]);
+	ptc_client_disown(&c->wake[1]);
 	pthread_cond_destroy(&c->changed);
 	pthread_mutex_destroy(&c->lock);
 	free(c->socket);
@@ -143,11 +146,20 @@ ptc_client *ptc_close(ptc_client *c)
 		return NULL; /* in a forked child all of it belongs to the parent */
 	pthread_mutex_lock(&c->lock);
 	c->quit = true;
+	ptc_client_wake_locked(c);
 	pthread_mutex_unlock(&c->lock);
-	ptc_client_wake(c);
 	pthread_join(c->thread, NULL);
 	release(c);
 	return NULL;
+}
+
+static bool make_wake(ptc_client *c)
+{
+	int fds[2];
+
+	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, fds) != 0)
+		return false;
+	return ptc_client_own(&c->wake[0], fds[0]) & ptc_client_own(&c->wake[1], fds[1]);
 }
 
 static ptc_client *allocate(void)
@@ -157,7 +169,7 @@ static ptc_client *allocate(void)
 
 	if (!c)
 		return NULL;
-	c->page_fd = c->staging.fd = c->offered.fd = -1;
+	c->page_fd.fd = c->conn_fd.fd = c->wake[0].fd = c->wake[1].fd = -1;
 	ptc_local_conn_init(&c->conn, -1, realloc);
 	c->out.grow = realloc;
 	c->forks = atomic_load(&ptc_client_forks);
@@ -166,10 +178,9 @@ static ptc_client *allocate(void)
 	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
 	pthread_cond_init(&c->changed, &attr);
 	pthread_condattr_destroy(&attr);
-	c->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	c->set = calloc(1, sizeof *c->set);
 	c->got = calloc(1, sizeof *c->got);
-	if (c->wake >= 0 && c->set && c->got)
+	if (make_wake(c) && c->set && c->got)
 		return c;
 	release(c);
 	return NULL;
@@ -324,7 +335,7 @@ int ptc_next(ptc_client *c, struct ptc_generation *ret_generation)
 	if (c->phase != PHASE_OVER && !c->fatal) {
 		ptc_client_forget_locked(c);
 		c->phase = PHASE_NEXT;
-		ptc_client_wake(c);
+		ptc_client_wake_locked(c);
 	}
 	while (c->phase == PHASE_NEXT && !c->fatal)
 		pthread_cond_wait(&c->changed, &c->lock);

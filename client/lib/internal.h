@@ -13,9 +13,18 @@
 #include "ptc/ptc.h"
 
 #include <pthread.h>
+#include <sys/types.h>
 
 /* From BUILDING to STOPPED in the order of enum ptc_local_standing. */
 enum phase { PHASE_IDLE, PHASE_NEXT, PHASE_BUILDING, PHASE_RESTORING, PHASE_RUNNING, PHASE_STOPPED, PHASE_OVER };
+
+/* A descriptor that we have opened, and which file that was: a program may close descriptors that it has not opened, and then the
+ * number may be another file, which is not ours to touch. */
+struct own {
+	int fd; /* -1: none */
+	dev_t dev;
+	ino_t ino;
+};
 
 struct tensor {
 	char *name, *field; /* field "": none */
@@ -67,7 +76,6 @@ struct get {
 };
 
 struct staging {
-	int fd;        /* -1: none was offered */
 	unsigned link; /* the connection it was offered on */
 	uint64_t bytes;
 	uint32_t nspans;
@@ -91,7 +99,8 @@ struct ptc_client {
 	char *socket, token[PTC_LOCAL_TOKEN + 1];
 	const char *socket_from; /* "$PTC_WORKER_SOCKET" or "options" */
 	pthread_t thread;
-	int wake; /* eventfd: our thread has something to do */
+	struct own
+		wake[2]; /* sockets, as each has an inode of its own: what is sent into [1] wakes our thread, at [0] */
 
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
@@ -100,7 +109,7 @@ struct ptc_client {
 	bool quit, welcomed, ended, restored, declined, finished;
 	int fatal; /* no way on: enum ptc_result */
 	char fatal_text[PTC_LOCAL_TEXT_MAX + 1], link_text[512];
-	int page_fd;
+	struct own page_fd;
 	struct ptc_local_generation generation;
 	char config[PTC_LOCAL_CONFIG_MAX + 1], job[PTC_LOCAL_SHORT_MAX + 1];
 	struct tensor *tensors;
@@ -131,6 +140,7 @@ struct ptc_client {
 
 	/* our thread only */
 	struct ptc_local_conn conn;
+	struct own conn_fd; /* conn.fd */
 	bool connected, handshake;
 	struct ptc_local_out out; /* the message being sent */
 	uint16_t out_type;
@@ -151,7 +161,14 @@ struct ptc_client {
 int ptc_client_fail(ptc_client *c, int code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 /* Every call but the fast path of ptc_boundary begins with it: INVALID for NULL and after fork. */
 int ptc_client_enter(ptc_client *c);
-void ptc_client_wake(ptc_client *c);
+void ptc_client_wake_locked(ptc_client *c);
+/* own.c. Takes fd; false: it cannot be looked at, and is closed. */
+bool ptc_client_own(struct own *o, int fd);
+bool ptc_client_owns(const struct own *o);
+void ptc_client_disown(struct own *o); /* closes it, if it is still ours */
+/* Under lock: a descriptor of ours is gone; then the client is over. */
+bool ptc_client_robbed_locked(ptc_client *c);
+void ptc_client_set_fatal_locked(ptc_client *c, int code, const char *text);
 /* How often this process is a child of one that had loaded us. */
 extern atomic_uint ptc_client_forks;
 static inline bool ptc_client_forked(const ptc_client *c)

@@ -21,6 +21,7 @@
 #define BACKOFF_MIN_MS   5
 #define BACKOFF_MAX_MS   500
 #define HANDSHAKE_MS     10000
+#define LOOK_MS          1000  /* how often it is looked whether our descriptors are still ours, when nothing happens */
 #define FOLDER_GONE_MS   60000 /* a job whose folder is missing for so long has been deleted */
 #define TOUCH_BYTES      (4u << 20)
 #define TOUCH_PAGE       4096u
@@ -34,7 +35,7 @@ static int64_t now_ms(void)
 	return (int64_t)ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
 }
 
-static void set_fatal_locked(ptc_client *c, int code, const char *text)
+void ptc_client_set_fatal_locked(ptc_client *c, int code, const char *text)
 {
 	c->fatal = code;
 	snprintf(c->fatal_text, sizeof c->fatal_text, "%s", text);
@@ -165,6 +166,8 @@ static void say_again_locked(ptc_client *c)
 		c->set->blobs[i].dirty = true;
 	for (size_t i = 0; i < c->set->ncursors; i++)
 		c->set->cursors[i].dirty = true;
+	if (c->phase == PHASE_NEXT) /* it is said again, perhaps for another generation */
+		ptc_client_carry_clear(c->got);
 	/* What was copied for another ptcd is not there for this one. */
 	c->stop_staged = false;
 	c->link++;
@@ -175,8 +178,7 @@ static void say_again_locked(ptc_client *c)
 
 static void disconnect(ptc_client *c)
 {
-	if (c->conn.fd >= 0)
-		close(c->conn.fd);
+	ptc_client_disown(&c->conn_fd);
 	ptc_local_conn_done(&c->conn, free);
 	c->conn.fd = -1;
 	c->connected = c->out_busy = false;
@@ -191,7 +193,7 @@ static bool say_hello(ptc_client *c)
 				     .pid = (uint64_t)getpid(),
 				     .token = c->token,
 				     .version = REPORTED_VERSION,
-				     .features = PTC_LOCAL_CAN_FILL };
+				     .features = PTC_LOCAL_CAN_FILL | PTC_LOCAL_CAN_CARRY };
 	size_t offset = 0;
 
 	c->out.len = 0;
@@ -207,7 +209,7 @@ static bool say_hello(ptc_client *c)
 	pthread_mutex_unlock(&c->lock);
 	ptc_local_put_hello(&c->out, &m);
 	return !c->out.failed &&
-	       ptc_local_send(&c->conn, PTC_LOCAL_HELLO, c->out.data, c->out.len, c->page_fd, &offset) == 1;
+	       ptc_local_send(&c->conn, PTC_LOCAL_HELLO, c->out.data, c->out.len, c->page_fd.fd, &offset) == 1;
 }
 
 static int open_socket(ptc_client *c)
@@ -249,6 +251,8 @@ static bool connect_once(ptc_client *c)
 		pthread_mutex_unlock(&c->lock);
 		return false;
 	}
+	if (!ptc_client_own(&c->conn_fd, fd))
+		return false;
 	ptc_local_conn_init(&c->conn, fd, realloc);
 	allow_reading(fd);
 	if (!say_hello(c)) {
@@ -290,8 +294,15 @@ static bool take_page(ptc_client *c, int fd)
 		return false;
 	madvise(map, PTC_LOCAL_PAGE, MADV_DONTFORK);
 	c->page = map;
-	c->page_fd = fd;
 	return true;
+}
+
+static bool keep_page(ptc_client *c, struct ptc_local_message *m)
+{
+	int fd = m->fd;
+
+	m->fd = -1;
+	return ptc_client_own(&c->page_fd, fd);
 }
 
 static bool on_welcome(ptc_client *c, struct ptc_local_message *m)
@@ -305,13 +316,12 @@ static bool on_welcome(ptc_client *c, struct ptc_local_message *m)
 
 		snprintf(text, sizeof text, "ptcd %.64s chose protocol %u; this libptc %s speaks 1 to %u", w.version,
 			 w.protocol, PTC_VERSION, PTC_LOCAL_PROTOCOL);
-		set_fatal_locked(c, PTC_R_VERSION, text);
+		ptc_client_set_fatal_locked(c, PTC_R_VERSION, text);
 		return false;
 	}
 	if (!c->page) {
-		if (m->fd < 0 || !take_page(c, m->fd))
+		if (m->fd < 0 || !take_page(c, m->fd) || !keep_page(c, m))
 			return false;
-		m->fd = -1;
 	}
 	c->handshake = false;
 	c->welcomed = true;
@@ -356,9 +366,9 @@ static bool on_meet_reply(ptc_client *c, const struct ptc_local_message *m)
 	return true;
 }
 
-static void map_staging(struct staging *o)
+static void map_staging(struct staging *o, int fd)
 {
-	void *map = mmap(NULL, o->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, o->fd, 0);
+	void *map = mmap(NULL, o->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 
 	if (map == MAP_FAILED) {
 		ptc_client_staging_done(o); /* then ptcd reads our memory itself */
@@ -388,9 +398,7 @@ static bool on_staging(ptc_client *c, struct ptc_local_message *m)
 		}
 	o->bytes = s.bytes;
 	o->link = c->link;
-	o->fd = m->fd;
-	m->fd = -1;
-	map_staging(o);
+	map_staging(o, m->fd);
 	return true;
 }
 
@@ -411,13 +419,19 @@ static bool touch_staging(ptc_client *c)
 	return more;
 }
 
+/* Before GENERATION, so that a program can refuse them before it declares; and again before RESTORED. */
+static bool takes_carry(const ptc_client *c)
+{
+	return c->phase == PHASE_NEXT || c->phase == PHASE_RESTORING;
+}
+
 static bool keep_blob(ptc_client *c, const struct ptc_local_message *m)
 {
 	struct ptc_local_blob b;
 	struct blob *slot;
 	void *copy;
 
-	if (c->phase != PHASE_RESTORING || !ptc_local_get_blob(m->data, m->len, &b))
+	if (!takes_carry(c) || !ptc_local_get_blob(m->data, m->len, &b))
 		return false;
 	slot = ptc_client_blob(c->got, b.name, (enum ptc_blob_scope)b.scope);
 	copy = malloc(b.len ? b.len : 1);
@@ -437,7 +451,7 @@ static bool keep_cursor(ptc_client *c, const struct ptc_local_message *m)
 	struct ptc_local_cursor k;
 	struct cursor *slot;
 
-	if (c->phase != PHASE_RESTORING || !ptc_local_get_cursor(m->data, m->len, &k))
+	if (!takes_carry(c) || !ptc_local_get_cursor(m->data, m->len, &k))
 		return false;
 	slot = ptc_client_cursor(c->got, k.name);
 	if (!slot)
@@ -469,7 +483,7 @@ static bool on_refusal(ptc_client *c, const struct ptc_local_message *m)
 	if (!ptc_local_get_refusal(m->data, m->len, &r))
 		return false;
 	if (m->type == PTC_LOCAL_REFUSED) {
-		set_fatal_locked(c, r.code < 0 ? r.code : PTC_R_REFUSED, r.text);
+		ptc_client_set_fatal_locked(c, r.code < 0 ? r.code : PTC_R_REFUSED, r.text);
 		return false;
 	}
 	if (c->phase == PHASE_RESTORING) {
@@ -608,10 +622,21 @@ static bool send_all(ptc_client *c)
 
 /* ---- the thread -------------------------------------------------------------- */
 
+/* Before a descriptor is used and after each wait: it may have been closed meanwhile. A lost connection is made anew. */
+static bool robbed(ptc_client *c)
+{
+	bool yes;
+
+	pthread_mutex_lock(&c->lock);
+	yes = ptc_client_robbed_locked(c);
+	pthread_mutex_unlock(&c->lock);
+	return yes || !ptc_client_owns(&c->conn_fd);
+}
+
 static void drain_wake(ptc_client *c)
 {
-	uint64_t n;
-	ssize_t r = read(c->wake, &n, sizeof n);
+	char some[64];
+	ssize_t r = recv(c->wake[0].fd, some, sizeof some, MSG_DONTWAIT);
 
 	(void)r;
 }
@@ -619,16 +644,18 @@ static void drain_wake(ptc_client *c)
 /* One round with a connection. false: it is gone. */
 static bool serve(ptc_client *c)
 {
-	struct pollfd p[2] = { { .fd = c->wake, .events = POLLIN }, { .fd = c->conn.fd, .events = POLLIN } };
+	struct pollfd p[2] = { { .fd = c->wake[0].fd, .events = POLLIN }, { .fd = c->conn.fd, .events = POLLIN } };
 	bool more;
 
-	if (!send_all(c))
+	if (robbed(c) || !send_all(c))
 		return false;
 	if (c->out_busy)
 		p[1].events |= POLLOUT;
 	more = touch_staging(c) || ptc_client_huge_step(c);
-	if (poll(p, 2, more ? 0 : c->handshake ? HANDSHAKE_MS : -1) == 0)
+	if (poll(p, 2, more ? 0 : c->handshake ? HANDSHAKE_MS : LOOK_MS) == 0)
 		return more || !c->handshake; /* else accepted, but not answered */
+	if (robbed(c))
+		return false;
 	if (p[0].revents)
 		drain_wake(c);
 	return !p[1].revents || receive_all(c);
@@ -648,7 +675,7 @@ static void say_bye(ptc_client *c)
 {
 	size_t offset = 0;
 
-	if (c->connected && !c->handshake && !c->out_busy)
+	if (c->connected && !c->handshake && !c->out_busy && !robbed(c))
 		ptc_local_send(&c->conn, PTC_LOCAL_BYE, NULL, 0, -1, &offset);
 }
 
@@ -660,8 +687,8 @@ static void give_up_on_folder(ptc_client *c, int64_t *gone_since)
 		*gone_since = now_ms();
 	} else if (now_ms() - *gone_since > FOLDER_GONE_MS) {
 		pthread_mutex_lock(&c->lock);
-		set_fatal_locked(c, c->welcomed ? PTC_R_STALE : PTC_R_LOST,
-				 "the job's folder is gone: it has been deleted");
+		ptc_client_set_fatal_locked(c, c->welcomed ? PTC_R_STALE : PTC_R_LOST,
+					    "the job's folder is gone: it has been deleted");
 		pthread_mutex_unlock(&c->lock);
 	}
 }
@@ -674,11 +701,11 @@ void *ptc_client_link(void *client)
 
 	ptc_client_huge_init(c);
 	while (!leaving(c)) {
-		if (!c->connected && !connect_once(c)) {
-			struct pollfd p = { .fd = c->wake, .events = POLLIN };
+		if (!c->connected && (robbed(c) || !connect_once(c))) {
+			struct pollfd p = { .fd = c->wake[0].fd, .events = POLLIN };
 
 			/* Nothing to say can hurry this: only ptc_close does. */
-			if (poll(&p, 1, pause_ms) > 0)
+			if (!robbed(c) && poll(&p, 1, pause_ms) > 0 && !robbed(c))
 				drain_wake(c);
 			pause_ms = pause_ms * 2 < BACKOFF_MAX_MS ? pause_ms * 2 : BACKOFF_MAX_MS;
 			give_up_on_folder(c, &gone_since);

@@ -81,7 +81,7 @@ int ptc_meet_put(ptc_client *c, const char *key, const void *value, size_t len)
 	if (!rc) {
 		size_t at = c->nputs - 1; /* p may move; puts go only with the generation */
 
-		ptc_client_wake(c);
+		ptc_client_wake_locked(c);
 		while (!c->puts[at].answered && !c->ended && !c->fatal)
 			pthread_cond_wait(&c->changed, &c->lock);
 		if (!c->puts[at].answered)
@@ -149,7 +149,7 @@ int ptc_meet_get(ptc_client *c, const char *key, void *buffer, size_t capacity, 
 		c->get.timeout_ms = timeout_ms;
 		snprintf(c->get.key, sizeof c->get.key, "%s", key);
 		c->sent.get = false;
-		ptc_client_wake(c);
+		ptc_client_wake_locked(c);
 		rc = wait_get_locked(c, key, buffer, capacity, ret_len, timeout_ms);
 	}
 	pthread_mutex_unlock(&c->lock);

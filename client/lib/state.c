@@ -214,7 +214,7 @@ int ptc_restore(ptc_client *c)
 	rc = check_building(c, "ptc_restore");
 	if (!rc) {
 		c->phase = PHASE_RESTORING;
-		ptc_client_wake(c);
+		ptc_client_wake_locked(c);
 		while (c->phase == PHASE_RESTORING && !c->fatal)
 			pthread_cond_wait(&c->changed, &c->lock);
 		if (c->phase == PHASE_RUNNING) {

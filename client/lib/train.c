@@ -21,7 +21,7 @@ static void adopt_staging_locked(ptc_client *c)
 		return;
 	ptc_client_staging_done(&c->staging);
 	c->staging = c->offered;
-	c->offered = (struct staging){ .fd = -1 };
+	c->offered = (struct staging){ 0 };
 }
 
 static uint8_t *staged_at(const struct staging *s, uint64_t low, uint64_t high)
@@ -142,7 +142,7 @@ static int stop_here(ptc_client *c, uint64_t step, bool finishing)
 		snprintf(c->stop_refused, sizeof c->stop_refused, "%s", refused ? c->why : "");
 		c->sent.stopped = false;
 		c->phase = PHASE_STOPPED;
-		ptc_client_wake(c);
+		ptc_client_wake_locked(c);
 	}
 	while (c->phase == PHASE_STOPPED && !c->fatal)
 		pthread_cond_wait(&c->changed, &c->lock);

@@ -326,6 +326,20 @@ struct ptc_restore {
 };
 int ptc_restore_seats(const struct ptc_restore *job, struct ptc_error *err);
 
+/* ---- what ranks carry beside tensors (carried.c) ---- */
+
+struct ptc_carried {
+	struct ptc_state state;
+	struct ptc_seat_carried *of; /* of each rank of the group here; NULL: nothing is carried */
+	struct ptc_seat_blob *blobs;
+	struct ptc_seat_cursor *cursors;
+	size_t nblobs;
+};
+/* hash: of the blob; "": nothing. *ret is always set. */
+int ptc_carried_read(struct ptc_agent *agent, const char *uuid, const char *hash, const struct ptc_group_desc *desc,
+		     struct ptc_carried *ret, struct ptc_error *err);
+void ptc_carried_done(struct ptc_carried *c);
+
 /* ---- what Finish says of ranks (settle.c) ---- */
 /* Makes what runs here what the request says, or ends all ranks of the job. Waits finish_wait_ms at most, then goes on behind the
  * answer; what fails is news. */

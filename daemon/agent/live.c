@@ -324,6 +324,20 @@ static int build_reply(struct live *l, const struct ptc_group_start *s, struct p
 	return r;
 }
 
+static int build_ranks(struct live *l, const struct ptc_group_start *s, struct ptc_error *err)
+{
+	const Ptc__V1__WorkersRequest *req = l->req;
+	struct ptc_wait wait = live_wait(l);
+	struct ptc_carried carried;
+	int r = ptc_carried_read(l->agent, l->key.uuid, req->state_hash, &s->desc, &carried, err);
+
+	r = r ? r
+	      : ptc_workers_build(l->agent->env.workers, &s->desc, req->start_step, req->has_state, carried.of, &wait,
+				  err);
+	ptc_carried_done(&carried);
+	return r;
+}
+
 int ptc_agent_on_build(void *agent, struct ptc_rpc_call *call, struct ptc_error *err)
 {
 	Ptc__V1__WorkersReply none = PTC__V1__WORKERS_REPLY__INIT;
@@ -333,9 +347,7 @@ int ptc_agent_on_build(void *agent, struct ptc_rpc_call *call, struct ptc_error 
 
 	r = r ? r : ptc_group_start_make(agent, l.req->info, l.which, &s, err);
 	if (!r && s.desc.nranks) {
-		struct ptc_wait wait = live_wait(&l);
-
-		r = ptc_workers_build(l.agent->env.workers, &s.desc, l.req->start_step, l.req->has_state, &wait, err);
+		r = build_ranks(&l, &s, err);
 		r = r ? r : build_reply(&l, &s, err);
 	} else if (!r) {
 		none.finished = true;

@@ -62,50 +62,15 @@ static bool settler_stopped(void *arg)
 
 /* ---- restored, and told to go ---- */
 
-static int state_read(struct settler *s, struct ptc_state *ret, struct ptc_error *err)
+static int seat_go(const struct ptc_seat_view *seat, const struct ptc_group_desc *desc,
+		   const struct ptc_carried *carried, bool restored, struct ptc_error *err)
 {
-	struct ptc_agent_env *env = &s->agent->env;
-	char *data;
-	size_t len;
-	int r;
+	struct ptc_seat_carried none = { 0 }, *of = &none;
 
-	*ret = (struct ptc_state){ 0 };
-	if (!s->req->state_hash[0])
-		return 0;
-	if (!env->blob_get)
-		return ptc_error_set(err, PTC_ESTATE, "node %s cannot read what ranks carry", s->agent->node);
-	r = env->blob_get(env->arg, s->req->uuid, s->req->state_hash, &data, &len, err);
-	if (r)
-		return r;
-	r = ptc_state_doc_decode(data, len, ret, err);
-	ptc_free(data);
-	return r;
-}
-
-/* One rank goes, with what the snapshot carries for its coordinates. */
-static int seat_go(const struct ptc_seat_view *seat, const struct ptc_state *st, bool restored, struct ptc_error *err)
-{
-	struct ptc_coords at = { seat->rank.tp, seat->rank.pp, seat->rank.dp, seat->rank.cp };
-	struct ptc_seat_cursor cursors[PTC_STATE_CURSORS];
-	struct ptc_seat_blob *blobs;
-	struct ptc_state_blob *v;
-	size_t n;
-	int r = ptc_state_blobs(st, &at, &v, &n, err);
-
-	if (r)
-		return r;
-	blobs = ptc_calloc(n ? n : 1, sizeof(*blobs));
-	if (!blobs)
-		r = ptc_error_set(err, PTC_ENOMEM, "no memory for %zu blobs", n);
-	for (size_t i = 0; !r && i < n; i++)
-		blobs[i] = (struct ptc_seat_blob){ v[i].name, (int)v[i].scope, v[i].data, v[i].len };
-	for (size_t i = 0; i < st->ncursors; i++)
-		cursors[i] =
-			(struct ptc_seat_cursor){ st->cursors[i].name, st->cursors[i].tag, st->cursors[i].position };
-	r = r ? r : ptc_seat_go(seat, restored, blobs, n, cursors, st->ncursors, err);
-	ptc_free(blobs);
-	ptc_free(v);
-	return r;
+	for (size_t i = 0; carried->of && i < desc->nranks; i++)
+		if (desc->ranks[i].rank == seat->rank.rank)
+			of = &carried->of[i];
+	return ptc_seat_go(seat, restored, of->blobs, of->nblobs, of->cursors, of->ncursors, err);
 }
 
 static int seats_restore(struct settler *s, const struct ptc_group *group, struct ptc_error *err)
@@ -157,17 +122,18 @@ static size_t count(const struct ptc_group *group, enum ptc_seat_state state)
 	return n;
 }
 
-static int declared_go(struct settler *s, const struct ptc_group *group, struct ptc_error *err)
+static int declared_go(struct settler *s, const struct ptc_group_start *start, const struct ptc_group *group,
+		       struct ptc_error *err)
 {
 	bool restored = s->req->info->from->snapshot != 0;
-	struct ptc_state st = { 0 };
+	struct ptc_carried carried = { 0 };
 	int r = restored ? seats_restore(s, group, err) : seats_check(s, group, err);
 
-	r = r ? r : state_read(s, &st, err);
+	r = r ? r : ptc_carried_read(s->agent, s->req->uuid, s->req->state_hash, &start->desc, &carried, err);
 	for (size_t i = 0; !r && i < group->n; i++)
 		if (group->v[i].state == PTC_SEAT_DECLARED)
-			r = seat_go(&group->v[i], &st, restored, err);
-	ptc_state_done(&st);
+			r = seat_go(&group->v[i], &start->desc, &carried, restored, err);
+	ptc_carried_done(&carried);
 	return r;
 }
 
@@ -185,9 +151,15 @@ static int group_revive(struct settler *s, const struct ptc_group_start *start, 
 {
 	struct ptc_wait wait = { .cancelled = settler_stopped, .arg = s };
 	bool state = s->req->info->from->snapshot != 0;
-	int r = ptc_workers_start(s->agent->env.workers, &start->desc, &wait, err);
+	struct ptc_carried carried;
+	int r = ptc_carried_read(s->agent, s->req->uuid, s->req->state_hash, &start->desc, &carried, err);
 
-	return r ? r : ptc_workers_build(s->agent->env.workers, &start->desc, s->req->start_step, state, &wait, err);
+	r = r ? r : ptc_workers_start(s->agent->env.workers, &start->desc, &wait, err);
+	r = r ? r
+	      : ptc_workers_build(s->agent->env.workers, &start->desc, s->req->start_step, state, carried.of, &wait,
+				  err);
+	ptc_carried_done(&carried);
+	return r;
 }
 
 /* Once a rank may have gone on, one that is started anew cannot join: the store remembers which launch that was last. */
@@ -235,7 +207,7 @@ static int group_settle(struct settler *s, const struct ptc_group_start *start, 
 	}
 	if (!r && count(&group, PTC_SEAT_DECLARED)) {
 		r = gone_write(s, key, err);
-		r = r ? r : declared_go(s, &group, err);
+		r = r ? r : declared_go(s, start, &group, err);
 	}
 	if (!r) /* also a stop that ranks have not come to yet is taken back */
 		r = ptc_workers_release(s->agent->env.workers, key, err);

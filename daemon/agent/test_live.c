@@ -474,8 +474,12 @@ static void build_all(struct live *l, struct info *info, struct gen *g)
 	struct ptc_declared merged;
 	Ptc__V1__WorkersRequest req;
 	struct doc *doc = &l->docs[l->ndocs++];
+	static char state_hash[] = "state";
 
 	request(&req, info);
+	req.has_state = g->snapshot != 0;
+	if (req.has_state)
+		req.state_hash = state_hash;
 	OK(ptc_declared_merge_new(&g->c, &m, &err));
 	for (uint32_t i = NODES; i-- > 0;) {
 		Ptc__V1__WorkersReply *reply;
@@ -809,7 +813,7 @@ static void switch_to(struct live *l, struct cut *from, struct cut *to)
 		OK(finish_live(l, i, &to->gen, true, &err));
 }
 
-/* What ptc_blob_get and ptc_cursor_get answer: the blobs of the same coordinates, rank 0's for the job. */
+/* What ptc_blob_get and ptc_cursor_get answer: the blobs of the same coordinates, rank 0's for the job; known before a rank declares. */
 static void check_carried(struct live *l, struct gen *from, struct gen *to)
 {
 	for (uint32_t r = 0; r < to->world; r++) {
@@ -820,6 +824,7 @@ static void check_carried(struct live *l, struct gen *from, struct gen *to)
 		assert_non_null(strstr(p->got.data, "sched/2=once;"));
 		assert_non_null(strstr(p->got.data, "train@107(n=9);"));
 		assert_int_equal(strstr(p->got.data, "rng/1=") != NULL, there);
+		assert_true(p->told.data && strcmp(p->told.data, p->got.data) == 0);
 	}
 }
 

@@ -31,7 +31,8 @@ struct rank_process {
 	struct ptc_workers *owner;
 	uint64_t base; /* of its memory, RANK_BYTES */
 	bool went, restored;
-	struct ptc_buf got; /* what ptc_seat_go said, as text */
+	struct ptc_buf got;  /* what ptc_seat_go said, as text */
+	struct ptc_buf told; /* what ptc_workers_build did */
 	struct ptc_seat_blob blobs[2];
 	struct ptc_seat_cursor cursors[1];
 };
@@ -113,6 +114,7 @@ static void seat_free(struct rank_process *p)
 {
 	process_end(p);
 	ptc_buf_done(&p->got);
+	ptc_buf_done(&p->told);
 	free(p);
 }
 
@@ -158,8 +160,19 @@ int ptc_workers_start(struct ptc_workers *w, const struct ptc_group_desc *desc, 
 	return 0;
 }
 
+static void carried_text(struct ptc_buf *to, const struct ptc_seat_carried *c)
+{
+	ptc_buf_reset(to);
+	for (size_t i = 0; i < c->nblobs; i++)
+		ptc_buf_printf(to, "%s/%d=%.*s;", c->blobs[i].name, c->blobs[i].scope, (int)c->blobs[i].len,
+			       (const char *)c->blobs[i].data);
+	for (size_t i = 0; i < c->ncursors; i++)
+		ptc_buf_printf(to, "%s@%llu(%s);", c->cursors[i].name, (unsigned long long)c->cursors[i].position,
+			       c->cursors[i].tag);
+}
+
 int ptc_workers_build(struct ptc_workers *w, const struct ptc_group_desc *desc, uint64_t start_step, bool has_state,
-		      const struct ptc_wait *wait, struct ptc_error *err)
+		      const struct ptc_seat_carried *carried, const struct ptc_wait *wait, struct ptc_error *err)
 {
 	for (int ms = 0; ms < w->hold_ms; ms += 20) {
 		if (wait->cancelled(wait->arg))
@@ -173,6 +186,8 @@ int ptc_workers_build(struct ptc_workers *w, const struct ptc_group_desc *desc, 
 
 		if (!p || p->view.state != PTC_SEAT_WAITING)
 			continue;
+		if (has_state && carried)
+			carried_text(&p->told, &carried[i]);
 		w->declare(w->arg, p);
 		p->view.state = PTC_SEAT_DECLARED;
 		p->view.step = start_step;
@@ -355,13 +370,7 @@ int ptc_seat_go(const struct ptc_seat_view *seat, bool restored, const struct pt
 	p->went = true;
 	p->restored = restored;
 	p->view.state = PTC_SEAT_RUNNING;
-	ptc_buf_reset(&p->got);
-	for (size_t i = 0; i < nblobs; i++)
-		ptc_buf_printf(&p->got, "%s/%d=%.*s;", blobs[i].name, blobs[i].scope, (int)blobs[i].len,
-			       (const char *)blobs[i].data);
-	for (size_t i = 0; i < ncursors; i++)
-		ptc_buf_printf(&p->got, "%s@%llu(%s);", cursors[i].name, (unsigned long long)cursors[i].position,
-			       cursors[i].tag);
+	carried_text(&p->got, &(struct ptc_seat_carried){ blobs, cursors, nblobs, ncursors });
 	pthread_mutex_unlock(&p->owner->lock);
 	return 0;
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Sockets and connections of ranks. Happy path: accept, know who it is (SO_PEERCRED), read frames, hand messages on, queue what is
  * to be sent. Failure modes: a stranger of another user, or too many, is closed; bytes that are no frames get REFUSED and the
- * connection ends; what cannot be sent is queued, and dropped with the connection. */
+ * connection ends; what cannot be sent is queued, and dropped with the connection; a rank that does not read is not read from either. */
 #include "daemon/workers/internal.h"
 
 #include "base/alloc.h"
@@ -100,8 +100,15 @@ void ptc_conn_accept_locked(struct ptc_workers *w, struct job *job)
 	}
 }
 
-static void free_outgoing(struct outgoing *o)
+/* The first of the queue. */
+static void drop_outgoing(struct conn *c)
 {
+	struct outgoing *o = c->out;
+
+	c->out = o->next;
+	if (!c->out)
+		c->out_end = &c->out;
+	c->out_bytes -= sizeof *o + o->len;
 	if (o->fd >= 0)
 		close(o->fd);
 	ptc_free(o->data);
@@ -120,12 +127,8 @@ void ptc_conn_close_locked(struct ptc_workers *w, struct conn *c)
 		c->worker->get.active = false;
 		pthread_cond_broadcast(&w->changed);
 	}
-	while (c->out) {
-		struct outgoing *o = c->out;
-
-		c->out = o->next;
-		free_outgoing(o);
-	}
+	while (c->out)
+		drop_outgoing(c);
 	close(c->link.fd);
 	ptc_local_conn_done(&c->link, ptc_free);
 	ptc_free(c);
@@ -141,10 +144,7 @@ void ptc_conn_flush_locked(struct conn *c)
 			return;
 		if (rc < 0)
 			c->broken = true;
-		c->out = o->next;
-		if (!c->out)
-			c->out_end = &c->out;
-		free_outgoing(o);
+		drop_outgoing(c);
 	}
 }
 
@@ -169,7 +169,13 @@ void ptc_conn_send_locked(struct conn *c, uint16_t type, const struct ptc_local_
 	o->fd = fd;
 	*c->out_end = o;
 	c->out_end = &o->next;
+	c->out_bytes += sizeof *o + o->len;
 	ptc_conn_flush_locked(c);
+	if (c->out_bytes > WORKERS_QUEUE_MAX && !c->broken) {
+		ptc_warn("workers", "job %s: pid %d does not read what it is told: its connection is closed",
+			 c->job->uuid, (int)c->pid);
+		c->broken = true;
+	}
 }
 
 void ptc_conn_refuse_locked(struct conn *c, int code, const char *fmt, ...)
@@ -202,7 +208,7 @@ static void message_locked(struct ptc_workers *w, struct conn *c, struct ptc_loc
 
 void ptc_conn_read_locked(struct ptc_workers *w, struct conn *c)
 {
-	for (int i = 0; i < FRAMES_A_TURN && !c->broken && !c->closing; i++) {
+	for (int i = 0; i < FRAMES_A_TURN && !c->broken && !c->closing && ptc_conn_reads(c); i++) {
 		struct ptc_local_message m;
 		bool more;
 		int rc = ptc_local_receive(&c->link, &m, &more);

@@ -393,3 +393,33 @@ int ptc_carry_set_cursor(struct carry **k, const struct ptc_local_cursor *c)
 
 	return rc ? rc : add_cursor(*k, c);
 }
+
+int ptc_carry_make(const struct ptc_seat_carried *of, struct carry **ret, struct ptc_error *err)
+{
+	struct carry *k = ptc_carry_new();
+	int rc = k ? 0 : PTC_ENOMEM;
+
+	for (size_t i = 0; !rc && i < of->nblobs; i++) {
+		const struct ptc_seat_blob *b = &of->blobs[i];
+
+		rc = b->len > PTC_LOCAL_BLOB_MAX || strlen(b->name) > PTC_LOCAL_SHORT_MAX
+			     ? PTC_ELIMIT
+			     : ptc_carry_set_blob(&k, &(struct ptc_local_blob){ b->name, (uint8_t)b->scope, b->data,
+										b->len });
+	}
+	for (size_t i = 0; !rc && i < of->ncursors; i++) {
+		const struct ptc_seat_cursor *c = &of->cursors[i];
+
+		rc = strlen(c->name) > PTC_LOCAL_SHORT_MAX || strlen(c->tag) > PTC_LOCAL_SHORT_MAX
+			     ? PTC_ELIMIT
+			     : ptc_carry_set_cursor(&k, &(struct ptc_local_cursor){ c->name, c->tag, c->position });
+	}
+	if (rc) {
+		ptc_carry_unref(k);
+		return ptc_error_set(err, rc,
+				     rc == PTC_ELIMIT ? "more blobs or cursors, or longer ones, than a rank takes"
+						      : "out of memory");
+	}
+	*ret = k;
+	return 0;
+}

@@ -173,6 +173,9 @@ void ptc_group_free(struct group *g)
 	ptc_free(g->argv);
 	ptc_free(g->env);
 	ptc_free(g->ranks);
+	for (size_t i = 0; g->carried && i < g->desc.nranks; i++)
+		ptc_carry_unref(g->carried[i]);
+	ptc_free(g->carried);
 	ptc_free(g->seats);
 	ptc_free(g->bytes);
 	ptc_free(g);

@@ -583,6 +583,28 @@ static int tell_locked(struct ptc_workers *w, struct group *g, uint64_t start_st
 	return 0;
 }
 
+/* Kept for ranks that are not told yet, also where an earlier ptcd has built the group: it has known. */
+static int give_locked(struct ptc_workers *w, struct group *g, const struct ptc_seat_carried *carried,
+		       struct ptc_error *err)
+{
+	int rc = 0;
+
+	if (g->given)
+		return 0;
+	if (carried && !g->carried)
+		g->carried = ptc_calloc(g->desc.nranks, sizeof g->carried[0]);
+	if (carried && !g->carried)
+		return ptc_grow_failed(err);
+	for (size_t i = 0; !rc && carried && i < g->desc.nranks; i++)
+		if (!g->carried[i])
+			rc = ptc_carry_make(&carried[i], &g->carried[i], err);
+	g->given = !rc;
+	for (size_t i = 0; !rc && g->built && i < g->desc.nranks; i++)
+		if (g->seats[i].worker)
+			ptc_worker_advance_locked(w, g->seats[i].worker);
+	return rc;
+}
+
 /* Waits until every seat has a waiting process and tells them. */
 static int assign_locked(struct ptc_workers *w, struct group *g, uint64_t start_step, bool has_state,
 			 const struct ptc_wait *wait, int64_t deadline, struct ptc_error *err)
@@ -624,7 +646,7 @@ static int declared_locked(const struct group *g, struct ptc_buf *who, struct pt
 }
 
 int ptc_workers_build(struct ptc_workers *w, const struct ptc_group_desc *desc, uint64_t start_step, bool has_state,
-		      const struct ptc_wait *wait, struct ptc_error *err)
+		      const struct ptc_seat_carried *carried, const struct ptc_wait *wait, struct ptc_error *err)
 {
 	int64_t deadline = ptc_workers_deadline(wait);
 	struct group *g;
@@ -636,7 +658,8 @@ int ptc_workers_build(struct ptc_workers *w, const struct ptc_group_desc *desc, 
 	rc = find_or_make_locked(w, desc, &g, err);
 	if (!rc) {
 		ptc_group_ref(g);
-		rc = assign_locked(w, g, start_step, has_state, wait, deadline, err);
+		rc = give_locked(w, g, has_state ? carried : NULL, err);
+		rc = rc ? rc : assign_locked(w, g, start_step, has_state, wait, deadline, err);
 		while (!rc) {
 			struct ptc_buf who = PTC_BUF_INIT;
 

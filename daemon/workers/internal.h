@@ -31,6 +31,9 @@
 #define WORKERS_CGROUP_MS     1000 /* how long the kernel may take to let go of a cgroup whose processes have ended */
 #define WORKERS_LEFT_NS       INT64_C(2000000000)
 #define WORKERS_FILE_MAX      (8u << 20)
+#define WORKERS_QUEUE_READ                                                                                             \
+	(1u << 20) /* bytes waiting to be sent to a rank from which no more is read until it has read */
+#define WORKERS_QUEUE_MAX (64u << 20) /* with more its connection ends; what a rank carries takes 16 MiB, given twice */
 
 enum worker_phase {
 	WORKER_ABSENT,    /* not connected, not in a generation */
@@ -80,8 +83,9 @@ struct conn {
 	uid_t uid;
 	int64_t since_ns;
 	struct outgoing *out, **out_end;
-	bool broken;  /* closed by the loop */
-	bool closing; /* after what is queued was sent */
+	size_t out_bytes; /* memory that `out` takes */
+	bool broken;      /* closed by the loop */
+	bool closing;     /* after what is queued was sent */
 };
 
 struct worker {
@@ -116,6 +120,7 @@ struct worker {
 	uint64_t stop_step;
 	bool finished, staged;
 	char refused[PTC_LOCAL_SHORT_MAX + 1]; /* why the state must not be taken at the stop; "": it may */
+	bool carries;                          /* takes blobs and cursors before its generation */
 	bool go, restored;                     /* ptc_seat_go was called, and with what */
 	struct carry *restore;
 	struct {
@@ -160,7 +165,9 @@ struct group {
 	bool started, built, ending, dropping, removed, spawning;
 	uint64_t start_step;
 	bool has_state;
-	uint64_t armed; /* PTC_LOCAL_NO_STOP: not */
+	bool given;             /* what ranks carry is known: by each build, but not after a restart */
+	struct carry **carried; /* of each seat until it has declared; NULL: nothing */
+	uint64_t armed;         /* PTC_LOCAL_NO_STOP: not */
 	bool said_failed, said_finished, said_due;
 	char refused[PTC_ERROR_MAX]; /* why a declaration was */
 	struct meet_entry *meets;
@@ -218,6 +225,10 @@ void ptc_workers_job_free(struct job *job);
 /* conn.c */
 void ptc_conn_accept_locked(struct ptc_workers *w, struct job *job);
 void ptc_conn_read_locked(struct ptc_workers *w, struct conn *c);
+static inline bool ptc_conn_reads(const struct conn *c)
+{
+	return c->out_bytes <= WORKERS_QUEUE_READ;
+}
 void ptc_conn_flush_locked(struct conn *c);
 /* Takes fd. */
 void ptc_conn_send_locked(struct conn *c, uint16_t type, const struct ptc_local_out *body, int fd);
@@ -253,6 +264,7 @@ const char *ptc_declared_tensor_at(const struct declared *d, uint64_t address);
 struct carry *ptc_carry_new(void);
 struct carry *ptc_carry_ref(struct carry *k); /* NULL: NULL */
 struct carry *ptc_carry_unref(struct carry *k);
+int ptc_carry_make(const struct ptc_seat_carried *of, struct carry **ret, struct ptc_error *err);
 /* *k gets the blob or cursor; copied first when it is referred to elsewhere. */
 int ptc_carry_set_blob(struct carry **k, const struct ptc_local_blob *b);
 int ptc_carry_set_cursor(struct carry **k, const struct ptc_local_cursor *c);

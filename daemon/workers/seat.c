@@ -556,39 +556,14 @@ int ptc_seat_filled(const struct ptc_seat_view *seat, struct ptc_seat_filling *f
 
 /* ---- go ------------------------------------------------------------------------------- */
 
-static int make_carry(const struct ptc_seat_blob *blobs, size_t nblobs, const struct ptc_seat_cursor *cursors,
-		      size_t ncursors, struct carry **ret, struct ptc_error *err)
-{
-	struct carry *k = ptc_carry_new();
-	int rc = k ? 0 : PTC_ENOMEM;
-
-	for (size_t i = 0; !rc && i < nblobs; i++)
-		rc = blobs[i].len > PTC_LOCAL_BLOB_MAX || strlen(blobs[i].name) > PTC_LOCAL_SHORT_MAX
-			     ? PTC_ELIMIT
-			     : ptc_carry_set_blob(&k, &(struct ptc_local_blob){ blobs[i].name, (uint8_t)blobs[i].scope,
-										blobs[i].data, blobs[i].len });
-	for (size_t i = 0; !rc && i < ncursors; i++)
-		rc = strlen(cursors[i].name) > PTC_LOCAL_SHORT_MAX || strlen(cursors[i].tag) > PTC_LOCAL_SHORT_MAX
-			     ? PTC_ELIMIT
-			     : ptc_carry_set_cursor(&k, &(struct ptc_local_cursor){ cursors[i].name, cursors[i].tag,
-										    cursors[i].position });
-	if (rc) {
-		ptc_carry_unref(k);
-		return ptc_error_set(err, rc,
-				     rc == PTC_ELIMIT ? "more blobs or cursors, or longer ones, than a rank takes"
-						      : "out of memory");
-	}
-	*ret = k;
-	return 0;
-}
-
 int ptc_seat_go(const struct ptc_seat_view *seat, bool restored, const struct ptc_seat_blob *blobs, size_t nblobs,
 		const struct ptc_seat_cursor *cursors, size_t ncursors, struct ptc_error *err)
 {
 	const struct view *v = seat->opaque;
 	struct carry *carry = NULL;
 	struct worker *k;
-	int rc = make_carry(blobs, nblobs, cursors, ncursors, &carry, err);
+	const struct ptc_seat_carried of = { blobs, cursors, nblobs, ncursors };
+	int rc = ptc_carry_make(&of, &carry, err);
 
 	if (rc)
 		return rc;

@@ -227,6 +227,27 @@ bool ptc_worker_ending(const struct worker *k)
 				    !ptc_group_is(k->group, k->generation, k->launch));
 }
 
+static void send_carry(struct conn *c, const struct carry *carry)
+{
+	struct ptc_local_out out = { .grow = ptc_realloc };
+
+	for (size_t i = 0; carry && i < carry->nblobs; i++) {
+		const struct ptc_seat_blob *b = &carry->blobs[i];
+
+		out.len = 0;
+		ptc_local_put_blob(&out, &(struct ptc_local_blob){ b->name, (uint8_t)b->scope, b->data, b->len });
+		ptc_conn_send_locked(c, PTC_LOCAL_BLOB, &out, -1);
+	}
+	for (size_t i = 0; carry && i < carry->ncursors; i++) {
+		const struct ptc_seat_cursor *s = &carry->cursors[i];
+
+		out.len = 0;
+		ptc_local_put_cursor(&out, &(struct ptc_local_cursor){ s->name, s->tag, s->position });
+		ptc_conn_send_locked(c, PTC_LOCAL_CURSOR, &out, -1);
+	}
+	ptc_free(out.data);
+}
+
 static void send_generation(struct worker *k)
 {
 	const struct ptc_group_desc *d = &k->group->desc;
@@ -262,29 +283,10 @@ static void send_generation(struct worker *k)
 	k->phase = WORKER_BUILDING;
 	atomic_store(&k->page->staging, PTC_LOCAL_STAGE_FREE);
 	atomic_exchange(&k->page->stop, PTC_LOCAL_NO_STOP);
+	if (k->carries && k->group->carried) /* before it: once it knows its generation, it may ask for them */
+		send_carry(k->conn, k->group->carried[k->seat]);
 	ptc_local_put_generation(&out, &m);
 	ptc_conn_send_locked(k->conn, PTC_LOCAL_GENERATION, &out, -1);
-	ptc_free(out.data);
-}
-
-static void send_carry(struct conn *c, const struct carry *carry)
-{
-	struct ptc_local_out out = { .grow = ptc_realloc };
-
-	for (size_t i = 0; carry && i < carry->nblobs; i++) {
-		const struct ptc_seat_blob *b = &carry->blobs[i];
-
-		out.len = 0;
-		ptc_local_put_blob(&out, &(struct ptc_local_blob){ b->name, (uint8_t)b->scope, b->data, b->len });
-		ptc_conn_send_locked(c, PTC_LOCAL_BLOB, &out, -1);
-	}
-	for (size_t i = 0; carry && i < carry->ncursors; i++) {
-		const struct ptc_seat_cursor *s = &carry->cursors[i];
-
-		out.len = 0;
-		ptc_local_put_cursor(&out, &(struct ptc_local_cursor){ s->name, s->tag, s->position });
-		ptc_conn_send_locked(c, PTC_LOCAL_CURSOR, &out, -1);
-	}
 	ptc_free(out.data);
 }
 
@@ -340,7 +342,8 @@ void ptc_worker_advance_locked(struct ptc_workers *w, struct worker *k)
 	} else if (k->phase == WORKER_WAITING && k->exit_wanted) {
 		ptc_conn_send_locked(k->conn, PTC_LOCAL_EXIT, NULL, -1);
 		k->phase = WORKER_ENDING;
-	} else if (k->phase == WORKER_WAITING && k->group && k->group->built && !k->group->ending) {
+	} else if (k->phase == WORKER_WAITING && k->group && k->group->built && !k->group->ending &&
+		   (k->group->given || !k->group->has_state)) {
 		send_generation(k);
 	} else if (k->phase == WORKER_DECLARED && k->go) {
 		send_restored(k);
@@ -504,6 +507,7 @@ static void begin_session(struct worker *k, const struct ptc_local_hello *h)
 	k->fill.sent = k->fill.done = 0;
 	k->fill.failed = false;
 	k->fill.can = h->features & PTC_LOCAL_CAN_FILL;
+	k->carries = h->features & PTC_LOCAL_CAN_CARRY;
 	k->phase = WORKER_CONNECTED;
 	if (h->standing == PTC_LOCAL_NOWHERE) {
 		ptc_carry_unref(restore);
@@ -628,6 +632,8 @@ static bool on_declared(struct ptc_workers *w, struct worker *k, const struct pt
 		return true;
 	}
 	k->phase = running ? WORKER_RUNNING : WORKER_DECLARED;
+	if (k->group->carried)
+		k->group->carried[k->seat] = ptc_carry_unref(k->group->carried[k->seat]);
 	if (k->group->desc.fast_copy)
 		ptc_worker_stage(w, k);
 	return true;

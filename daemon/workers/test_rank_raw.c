@@ -229,6 +229,25 @@ static void stale(uint64_t generation, uint64_t launch)
 	hang_up(&c);
 }
 
+/* Asks without hearing: it is not asked further than ptcd can answer, and all is answered once it hears. */
+static void deaf(void)
+{
+	struct ptc_local_conn c = welcome("before one that does not hear a good HELLO is not welcome");
+	struct ptc_local_out o = { .grow = realloc };
+	struct pollfd p = { .fd = c.fd, .events = POLLOUT };
+	uint64_t asked = 0;
+	int32_t code;
+
+	ptc_local_put_meet(&o, &(struct ptc_local_meet){ .id = 1, .key = "k", .text = "", .timeout_ms = 1 });
+	for (; asked < 200000 && poll(&p, 1, 1000) == 1; asked++)
+		say(&c, PTC_LOCAL_MEET_GET, &o, -1);
+	free(o.data);
+	expect(asked < 200000, "ptcd takes requests for ever from one that does not hear the answers");
+	for (; asked; asked--)
+		expect(hear(&c, &code) == PTC_LOCAL_MEET_REPLY, "an answer is missing");
+	hang_up(&c);
+}
+
 static void strangers(void)
 {
 	struct ptc_local_conn all[100];
@@ -277,6 +296,7 @@ int test_rank_raw(void)
 	stale(1, 1);
 	stale(1, 0);
 	stale(7, 7);
+	deaf();
 	strangers();
 	c = welcome("at the end a good HELLO is not welcome");
 	say(&c, PTC_LOCAL_BYE, NULL, -1);

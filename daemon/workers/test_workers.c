@@ -161,6 +161,24 @@ static void nap_us(long us)
 	nanosleep(&(struct timespec){ .tv_sec = us / 1000000, .tv_nsec = us % 1000000 * 1000 }, NULL);
 }
 
+/* Closes what it has not opened, and takes the numbers for files of its own. Exits with 42 when it is told so, and these are whole. */
+static void rank_closes(struct rank *r, uint64_t step)
+{
+	int fds[40], rc = 0;
+
+	closefrom(3);
+	for (int i = 0; i < 40; i++)
+		fds[i] = open("/dev/null", O_RDONLY | O_CLOEXEC);
+	while (!rc)
+		rc = ptc_boundary(r->c, ++step);
+	rank_check(rc == PTC_R_SYSTEM && strstr(ptc_error_text(r->c), "closed ptc's descriptors"), r->c, "boundary");
+	rank_check(ptc_next(r->c, &r->gen) == PTC_R_SYSTEM, r->c, "next");
+	ptc_close(r->c);
+	for (int i = 0; i < 40; i++)
+		rank_check(fds[i] >= 3 && fcntl(fds[i], F_GETFD) >= 0, NULL, "a file of its own");
+	_exit(42);
+}
+
 /* 1: the generation has ended */
 static void rank_train(struct rank *r, const char *how, uint64_t last)
 {
@@ -181,6 +199,8 @@ static void rank_train(struct rank *r, const char *how, uint64_t last)
 			fflush(stdout);
 			_exit(9);
 		}
+		if (strcmp(how, "closes") == 0 && step == 5)
+			rank_closes(r, step);
 		if (strcmp(how, "hang") == 0 && step == 5)
 			pause();
 		nap_us(500);
@@ -210,6 +230,7 @@ static int rank_main(int argc, char **argv)
 	r.gen.size = sizeof r.gen;
 	while ((rc = ptc_next(r.c, &r.gen)) == 1) {
 		rank_meet(&r);
+		rank_restored(&r, r.gen.has_state); /* known before anything is declared */
 		rank_build(&r);
 		if (strcmp(how, "nonsense") == 0 && r.gen.rank == 1)
 			_exit(5);
@@ -530,13 +551,30 @@ static void check_state(const struct state *s, uint64_t step)
 	assert_true(s->s == 7 + (double)step);
 }
 
+#define WORLD_MAX 8
+/* What ranks have carried at a step. Until the next call. */
+static const struct ptc_seat_carried *carried(const struct ptc_group_desc *desc, const struct state *s, uint64_t at)
+{
+	static char job[] = "job", train[] = "train", tag[] = "n=100";
+	static struct ptc_seat_carried of[WORLD_MAX];
+	static struct ptc_seat_cursor cursor;
+	static struct ptc_seat_blob blob;
+	static uint64_t step;
+
+	step = at;
+	blob = (struct ptc_seat_blob){ .name = job, .scope = PTC_BLOB_JOB, .data = &step, .len = sizeof step };
+	cursor = (struct ptc_seat_cursor){ .name = train, .tag = tag, .position = 8 * step };
+	assert_true(desc->nranks <= WORLD_MAX);
+	for (size_t i = 0; i < desc->nranks; i++)
+		of[i] = (struct ptc_seat_carried){ &blob, &cursor, 1, 1 };
+	return s ? of : NULL;
+}
+
 /* What the agent does: fills what is declared, then lets the ranks go. */
 static void go(const struct group *g, struct state *s, uint64_t step)
 {
 	struct ptc_error err = PTC_ERROR_INIT;
-	char job[] = "job", train[] = "train", tag[] = "n=100";
-	struct ptc_seat_blob blob = { .name = job, .scope = PTC_BLOB_JOB, .data = &step, .len = sizeof step };
-	struct ptc_seat_cursor cursor = { .name = train, .tag = tag, .position = 8 * step };
+	const struct ptc_seat_carried *of = carried(&g->desc, s, step);
 	struct ptc_seat_view *v;
 	size_t n;
 
@@ -547,7 +585,8 @@ static void go(const struct group *g, struct state *s, uint64_t step)
 			touch_by_file(&v[i], s);
 		else if (s)
 			touch(&v[i], s, true);
-		ok(ptc_seat_go(&v[i], s, &blob, s ? 1 : 0, &cursor, s ? 1 : 0, &err), &err);
+		ok(ptc_seat_go(&v[i], s, of ? of->blobs : NULL, of ? 1 : 0, of ? of->cursors : NULL, of ? 1 : 0, &err),
+		   &err);
 	}
 	ptc_workers_seats_done(t.w, v, n);
 }
@@ -557,7 +596,7 @@ static void launch(const struct group *g, struct state *s, uint64_t step)
 	struct ptc_error err = PTC_ERROR_INIT;
 
 	ok(ptc_workers_start(t.w, &g->desc, WAIT, &err), &err);
-	ok(ptc_workers_build(t.w, &g->desc, step, s, WAIT, &err), &err);
+	ok(ptc_workers_build(t.w, &g->desc, step, s, carried(&g->desc, s, step), WAIT, &err), &err);
 	go(g, s, step);
 }
 
@@ -614,7 +653,7 @@ static void life(enum ptc_worker_mode mode, bool fast)
 	read_state(a, PTC_SEAT_STOPPED, &s);
 	check_state(&s, later);
 	end(a);
-	ok(ptc_workers_build(t.w, &b->desc, later, true, WAIT, &err), &err);
+	ok(ptc_workers_build(t.w, &b->desc, later, true, carried(&b->desc, &s, later), WAIT, &err), &err);
 	go(b, &s, later);
 	at = stop(b, later + 7);
 	read_state(b, PTC_SEAT_STOPPED, &s);
@@ -624,7 +663,7 @@ static void life(enum ptc_worker_mode mode, bool fast)
 	a = group(1, 3, mode, "", NULL);
 	ok(ptc_workers_start(t.w, &a->desc, WAIT, &err), &err);
 	end(b);
-	ok(ptc_workers_build(t.w, &a->desc, at, true, WAIT, &err), &err);
+	ok(ptc_workers_build(t.w, &a->desc, at, true, carried(&a->desc, &s, at), WAIT, &err), &err);
 	go(a, &s, at);
 	ptc_workers_drop(t.w, UUID, &a->desc.key);
 	at = stop(a, at + 5);
@@ -747,9 +786,9 @@ static void test_restarted_while_declared(void **state)
 	ok(ptc_workers_start(t.w, &g->desc, WAIT, &err), &err);
 	again();
 	ok(ptc_workers_start(t.w, &g->desc, WAIT, &err), &err);
-	ok(ptc_workers_build(t.w, &g->desc, 0, false, WAIT, &err), &err);
+	ok(ptc_workers_build(t.w, &g->desc, 0, false, NULL, WAIT, &err), &err);
 	again();
-	ok(ptc_workers_build(t.w, &g->desc, 0, false, WAIT, &err), &err);
+	ok(ptc_workers_build(t.w, &g->desc, 0, false, NULL, WAIT, &err), &err);
 	go(g, NULL, 0);
 	at = stop(g, 3);
 	read_state(g, PTC_SEAT_STOPPED, &s);
@@ -762,6 +801,32 @@ static bool always(void *arg)
 {
 	(void)arg;
 	return true;
+}
+
+/* A ptcd that is made anew after its ranks were told what they are and carry is told to build again. */
+static void test_restarted_while_told(void **state)
+{
+	struct group *a = group(1, 1, PTC_MODE_RESTART, "", NULL), *b = group(2, 2, PTC_MODE_RESTART, "", NULL);
+	struct ptc_wait no_wait = { .cancelled = always };
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct state s;
+	uint64_t at;
+
+	(void)state;
+	launch(a, NULL, 0);
+	at = stop(a, 4);
+	read_state(a, PTC_SEAT_STOPPED, &s);
+	ok(ptc_workers_start(t.w, &b->desc, WAIT, &err), &err);
+	end(a);
+	assert_int_equal(ptc_workers_build(t.w, &b->desc, at, true, carried(&b->desc, &s, at), &no_wait, &err),
+			 PTC_ECANCELED);
+	again();
+	ok(ptc_workers_build(t.w, &b->desc, at, true, carried(&b->desc, &s, at), WAIT, &err), &err);
+	go(b, &s, at);
+	at = stop(b, at + 2);
+	read_state(b, PTC_SEAT_STOPPED, &s);
+	check_state(&s, at);
+	end(b);
 }
 
 /* Told that their generation has ended, they wait in ptc_next, and say so to a ptcd that did not tell them. */
@@ -811,6 +876,20 @@ static void test_rank_fails(void **state)
 	assert_int_equal(news.rank, 1);
 }
 
+/* It knows at once, and at the latest when it is to stop. */
+static void test_rank_closes_descriptors(void **state)
+{
+	struct group *g = group(1, 1, PTC_MODE_RESTART, "closes", NULL);
+	struct ptc_worker_news news;
+
+	(void)state;
+	launch(g, NULL, 0);
+	assert_true(has_news(PTC_NEWS_FAILED, &news));
+	if (!WIFEXITED(news.exit_status) || WEXITSTATUS(news.exit_status) != 42)
+		print_error("%s\n", news.text);
+	assert_true(WIFEXITED(news.exit_status) && WEXITSTATUS(news.exit_status) == 42);
+}
+
 static void test_program_that_cannot_start(void **state)
 {
 	struct ptc_error err = PTC_ERROR_INIT;
@@ -828,7 +907,7 @@ static void test_program_that_cannot_start(void **state)
 	assert_int_equal(ptc_workers_start(t.w, &g->desc, WAIT, &err), PTC_EINVAL);
 	g = group(2, 4, PTC_MODE_RESTART, "nonsense", NULL);
 	ok(ptc_workers_start(t.w, &g->desc, WAIT, &err), &err);
-	assert_int_equal(ptc_workers_build(t.w, &g->desc, 0, false, WAIT, &err), PTC_ESTATE);
+	assert_int_equal(ptc_workers_build(t.w, &g->desc, 0, false, NULL, WAIT, &err), PTC_ESTATE);
 	assert_non_null(strstr(err.text, "rank 1"));
 	assert_non_null(strstr(err.text, "status 5"));
 }
@@ -1091,7 +1170,9 @@ int main(int argc, char **argv)
 		cmocka_unit_test_setup_teardown(test_restarted_while_stopped, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_restarted_while_declared, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_restarted_while_ending, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_restarted_while_told, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_rank_fails, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_rank_closes_descriptors, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_program_that_cannot_start, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_finish, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_due, setup, teardown),

@@ -192,13 +192,15 @@ static void polled_fill_locked(struct ptc_workers *w, struct polled *p)
 				polled_add(p, k->process.pidfd, POLLIN, 'p', k);
 	}
 	for (struct conn *c = w->conns; c; c = c->next)
-		polled_add(p, c->link.fd, POLLIN | (c->out ? POLLOUT : 0), 'c', c);
+		polled_add(p, c->link.fd, (short)((ptc_conn_reads(c) ? POLLIN : 0) | (c->out ? POLLOUT : 0)), 'c', c);
 }
 
 static void conn_event_locked(struct ptc_workers *w, struct conn *c, short events)
 {
 	if (events & POLLOUT)
 		ptc_conn_flush_locked(c);
+	if (events & (POLLHUP | POLLERR) && !ptc_conn_reads(c))
+		c->broken = true; /* it will never read what waits for it */
 	if (events & (POLLIN | POLLHUP | POLLERR))
 		ptc_conn_read_locked(w, c);
 }

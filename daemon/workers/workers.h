@@ -126,9 +126,11 @@ int ptc_workers_release(struct ptc_workers *w, const struct ptc_group_key *key, 
 /* The group's generation is over: waits until every rank has exited or waits in ptc_next, killing after the grace time. */
 int ptc_workers_end(struct ptc_workers *w, const struct ptc_group_key *key, const struct ptc_wait *wait,
 		    struct ptc_error *err);
-/* Gives the group's ranks their generation; waits until all have declared. start_step and has_state: see ptc.h. */
+struct ptc_seat_carried;
+/* Gives the group's ranks their generation; waits until all have declared. start_step and has_state: see ptc.h. carried:
+ * with has_state, of each rank of desc; NULL: nothing. */
 int ptc_workers_build(struct ptc_workers *w, const struct ptc_group_desc *desc, uint64_t start_step, bool has_state,
-		      const struct ptc_wait *wait, struct ptc_error *err);
+		      const struct ptc_seat_carried *carried, const struct ptc_wait *wait, struct ptc_error *err);
 /* Ends every process of the job that is not of `keep` (NULL: all), in the background. */
 void ptc_workers_drop(struct ptc_workers *w, const char *uuid, const struct ptc_group_key *keep);
 
@@ -174,6 +176,12 @@ struct ptc_seat_blob {
 struct ptc_seat_cursor {
 	char *name, *tag;
 	uint64_t position;
+};
+/* What ptc_blob_get and ptc_cursor_get answer on one rank. Borrowed during the call. */
+struct ptc_seat_carried {
+	const struct ptc_seat_blob *blobs;
+	const struct ptc_seat_cursor *cursors;
+	size_t nblobs, ncursors;
 };
 struct ptc_seat_view {
 	struct ptc_group_rank rank;
@@ -221,7 +229,7 @@ int ptc_seat_fill(const struct ptc_seat_view *seat, struct ptc_seat_filling *f, 
 		  const struct ptc_seat_rows *rows, size_t n, const struct ptc_wait *wait, struct ptc_error *err);
 int ptc_seat_filled(const struct ptc_seat_view *seat, struct ptc_seat_filling *f, const struct ptc_wait *wait,
 		    struct ptc_error *err);
-/* What ptc_blob_get and ptc_cursor_get will answer; then the seat may go: ptc_restore returns. */
+/* Blobs and cursors are those of ptc_workers_build; then the seat may go: ptc_restore returns. */
 int ptc_seat_go(const struct ptc_seat_view *seat, bool restored, const struct ptc_seat_blob *blobs, size_t nblobs,
 		const struct ptc_seat_cursor *cursors, size_t ncursors, struct ptc_error *err);
 

@@ -28,6 +28,8 @@
  * in little more than half the time then.
  * Ownership: strings and arrays passed in are copied unless a function says otherwise; tensor memory stays the caller's and
  * must stay where it is until ptc_boundary or ptc_finish has returned nonzero, or ptc_close.
+ * Descriptors: the library keeps four open (close-on-exec). A program that closes descriptors it has not opened (closefrom,
+ * os.closerange) ends its client: every call returns PTC_R_SYSTEM and says so.
  * Compatibility: structs begin with `size`; set it to sizeof. Later versions add members at the end. */
 #ifndef PTC_PTC_H
 #define PTC_PTC_H
@@ -135,7 +137,8 @@ enum ptc_blob_scope {
 #define PTC_BLOB_MAX (256u << 10)
 /* What a snapshot is to carry beside tensors; set it before each boundary at which it has changed. At most 64 names. */
 PTC_API int ptc_blob_set(ptc_client *c, const char *name, enum ptc_blob_scope scope, const void *data, size_t len);
-/* Of the snapshot restored. *ret_len: its length, also when it did not fit (PTC_R_LIMIT). 0: there is none; 1: found. */
+/* Of the snapshot that ptc_restore will give, from ptc_next on: what does not fit this program can be refused (by exiting)
+ * while the generation before can still go on, which is as long as a rank has not called ptc_restore. *ret_len: its length, also when it did not fit (PTC_R_LIMIT). 0: there is none; 1: found. */
 PTC_API int ptc_blob_get(ptc_client *c, const char *name, enum ptc_blob_scope scope, void *buffer, size_t capacity,
 			 size_t *ret_len);
 

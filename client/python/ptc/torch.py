@@ -20,7 +20,8 @@ HSDP), plain tensors are whole and replicated. Names are those of get_model_stat
 configuration: a pipeline stage keeps the whole model's names.
 
 Failures are ptc.Error naming the tensor or object: what cannot be carried is refused at attach, before anything is declared, and
-never left out. What only shows later (a tensor that was put elsewhere, a buffer outside the state dict that has changed)
+never left out. What the snapshot has for another program (another dataset, other parameter groups, what a load_state_dict()
+raises at) is refused there too: a resize or a run comes to nothing then, and the generation before goes on. What only shows later (a tensor that was put elsewhere, a buffer outside the state dict that has changed)
 is refused at the stop: the switch comes to nothing and training goes on; at finish() it is raised. An exception that leaves
 the with block ends the process, and with it the job, its traceback in the log. Needs PyTorch 2.7 or later.
 """
@@ -161,7 +162,8 @@ class Generation:
         if self._bound is not None:
             raise ptc.Error(-1, "attach: this generation is attached already; give everything in one call")
         self._data = [data] if isinstance(data, BatchSampler) else list(data or ())
-        self._bound = dict(model=model, optim=optim, zero1=zero1 or {}, tied=tuple(tied), extra=extra or {},
+        zero1 = zero1 or {}
+        self._bound = dict(model=model, optim=optim, zero1=zero1, tied=tuple(tied), extra=extra or {},
                            values={**(stateful or {}), **({"scheduler": sched} if sched is not None else {})})
         try:
             if optim is not None:
@@ -169,16 +171,18 @@ class Generation:
             self._declared = self._collect()
             self._job_values()  # what a stop would refuse
             self._same_groups()
+            found = self._load()
         except BaseException:
             self._bound = None  # nothing has been declared
             raise
         for h in self._declared:
             h.declare(self._client)
         restored = self._client.restore()
-        if restored:
-            self._restore_rest()
-        for sampler in self._data:
-            sampler._start(self)
+        for name, (start, stop, piece) in zero1.items() if restored else ():  # the optimizer works on it, not on the parameter
+            with torch.no_grad():
+                piece.copy_(self._whole[name].local.flatten()[start:stop])
+        if restored and not found:
+            self._load()  # a ptcd of before it was said in advance
         self._outside = self._hashes()
         self._client.on_stop(self._at_stop)
         if optim is not None:
@@ -217,12 +221,12 @@ class Generation:
                 refuse(f"{name}: its state takes {len(data)} bytes, at most {ptc.BLOB_MAX} can be carried")
         return out
 
-    def _restore_rest(self):
+    def _load(self):
+        """What the snapshot has beside tensors, before anything is declared: what does not fit is refused while the generation
+        before can still go on. Returns whether there was anything."""
         client, b = self._client, self._bound
-        for name, (start, stop, piece) in b["zero1"].items():  # what the optimizer works on instead of the parameter
-            with torch.no_grad():
-                piece.copy_(self._whole[name].local.flatten()[start:stop])
         saved = client.blob_get("optimizer")
+        found = saved is not None
         if saved is not None and b["optim"] is not None:
             saved, groups = _values.loads(saved), b["optim"].param_groups
             if len(saved) != len(groups):
@@ -232,9 +236,13 @@ class Generation:
         for name, thing in b["values"].items():
             saved = client.blob_get(name)
             if saved is not None:
+                found = True
                 thing.load_state_dict(_values.loads(saved))
         # coordinates that did not exist before keep the state they were seeded with
         _values.set_random_states(lambda name: client.blob_get(name, ptc.RANK))
+        for sampler in self._data:
+            found = sampler._start(self) or found
+        return found
 
     def _hashes(self):
         """Of buffers that no state dict has: fine as long as nobody changes them."""
@@ -322,6 +330,7 @@ class BatchSampler:
         if found is not None and found[1] != self.tag():
             refuse(f"dataset {self.name}: the snapshot's position is for {found[1]}, this is {self.tag()}")
         self._base, self._base_step = found[0] if found else 0, gen.start_step
+        return found is not None
 
     def position(self, step):
         """Samples consumed before `step`, since the job's start."""
