@@ -22,8 +22,6 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #define COMPARE_BYTES (256u << 10)
 #define SLICE_BYTES                                                                                                    \
@@ -433,24 +431,6 @@ static int each_slice(struct fill *f, bool copy, bool digest, struct ptc_error *
 	return r;
 }
 
-/* New chunks' pages are not in our page tables yet; asking for all of them at once costs half of what a fault for each does.
- * Ranks wait meanwhile. Kernels before 5.14 do not know it, and take the faults. */
-static void map_spans(const struct fill *f)
-{
-#ifdef MADV_POPULATE_WRITE
-	uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
-
-	for (int i = 0; i < f->nspans; i++) {
-		uintptr_t from = (uintptr_t)f->spans[i].iov_base / page * page;
-		uintptr_t to = (uintptr_t)f->spans[i].iov_base + f->spans[i].iov_len;
-
-		(void)madvise((void *)from, to - from, MADV_POPULATE_WRITE);
-	}
-#else
-	(void)f;
-#endif
-}
-
 static int fill_extent(void *arg, unsigned thread, size_t i, struct ptc_error *err)
 {
 	struct capture *c = arg;
@@ -461,7 +441,7 @@ static int fill_extent(void *arg, unsigned thread, size_t i, struct ptc_error *e
 					PTC_ARRAY_LEN(f.spans));
 	if (f.nspans < 0)
 		return ptc_error_set(err, f.nspans, "an extent that cannot be filled");
-	map_spans(&f);
+	ptc_table_extent_map(c->table, c->extents[i]);
 	f.hand->mover.nremote = f.hand->mover.nlocal = f.hand->mover.bytes = 0;
 	f.hand->nparts = f.hand->used = 0;
 	r = each_slice(&f, true, !c->req->release, err);

@@ -369,6 +369,7 @@ static int punch(struct job *j, struct chunk *c, struct ptc_error *err)
 	if (rc)
 		return rc;
 	(void)ptc_fault("store.punch.before");
+	atomic_store(&c->mapped, false);
 	pthread_mutex_lock(&j->s->huge.blocks);
 	if (fallocate(j->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)(off + j->page),
 		      CHUNK_SPAN - j->page) != 0)
@@ -601,6 +602,16 @@ int ptc_store_chunks_take(struct job *j, size_t n, struct chunk **ret_chunks, st
 	return 0;
 }
 
+/* Kernels before 5.14 do not know the request, and take a fault for each page. */
+void ptc_store_chunk_map(struct chunk *c)
+{
+	if (atomic_exchange(&c->mapped, true))
+		return;
+#ifdef MADV_POPULATE_WRITE
+	(void)madvise(c->ptr - CHUNK_PAD - PAGE_HEADER, CHUNK_SPAN, MADV_POPULATE_WRITE);
+#endif
+}
+
 int ptc_store_chunks_warm(struct job *j, size_t n, struct ptc_error *err)
 {
 	size_t i = 0;
@@ -610,10 +621,8 @@ int ptc_store_chunks_warm(struct job *j, size_t n, struct ptc_error *err)
 		return 0;
 	ptc_store_huge_changed(j, true);
 	rc = supply(j, n, err);
-#ifdef MADV_POPULATE_WRITE
-	for (const struct chunk *c = j->warm; !rc && c && i < n; c = c->next, i++)
-		(void)madvise(c->ptr - CHUNK_PAD - PAGE_HEADER, CHUNK_SPAN, MADV_POPULATE_WRITE);
-#endif
+	for (struct chunk *c = j->warm; !rc && c && i < n; c = c->next, i++)
+		ptc_store_chunk_map(c);
 	return rc;
 }
 

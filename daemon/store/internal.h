@@ -49,9 +49,10 @@ struct chunk {
 	uint32_t unfilled; /* extents in it still to be filled */
 	uint32_t used;     /* end of the last extent in it */
 	_Atomic uint16_t verified;
-	uint16_t dirty; /* blocks to be summed */
-	bool closed;    /* no further extent will be put into it */
-	bool claimed;   /* a thread is summing it */
+	uint16_t dirty;      /* blocks to be summed */
+	_Atomic bool mapped; /* its pages are in our page table: asking again costs as much as copying it */
+	bool closed;         /* no further extent will be put into it */
+	bool claimed;        /* a thread is summing it */
 	bool summed;
 	bool saved; /* its sums are in meta */
 };
@@ -148,6 +149,7 @@ void ptc_store_chunks_close(struct job *j);
 int ptc_store_chunks_settle(struct job *j, struct ptc_error *err); /* after the tables have been loaded */
 /* wlock held. Takes n free chunks (refs 0 -> 1), making new ones where needed. All or nothing. */
 int ptc_store_chunks_take(struct job *j, size_t n, struct chunk **ret_chunks, struct ptc_error *err);
+void ptc_store_chunk_map(struct chunk *c);
 /* wlock held. At least n free chunks have blocks, and these are in our page table. */
 int ptc_store_chunks_warm(struct job *j, size_t n, struct ptc_error *err);
 void ptc_store_chunk_put_locked(struct job *j, struct chunk *c); /* drops one reference */

@@ -127,6 +127,9 @@ int ptc_table_reserve(struct ptc_table *t, const struct ptc_store_box *boxes, si
 		      uint32_t *ret_extents /* n ids */, struct ptc_error *err);
 /* Writable memory of an unfilled extent from byte off, at most len bytes, as up to niov spans; returns the count of spans. */
 int ptc_table_extent_iov(struct ptc_table *t, uint32_t extent, int64_t off, int64_t len, struct iovec *iov, int niov);
+/* Before all of an unfilled extent is written: puts pages of ours that are not in our page table yet into it, all at once, which costs
+ * half of what a fault for each does. Cheap when they are. */
+void ptc_table_extent_map(struct ptc_table *t, uint32_t extent);
 /* Scatters cut (inside the extent's box of item) from a compact buffer holding src_box. For fills by pieces (import). */
 int ptc_table_write(struct ptc_table *t, uint32_t item, const struct ptc_box *src_box, const void *src,
 		    struct ptc_error *err);

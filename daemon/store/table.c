@@ -522,6 +522,18 @@ int ptc_table_extent_iov(struct ptc_table *t, uint32_t extent, int64_t off, int6
 	return n;
 }
 
+void ptc_table_extent_map(struct ptc_table *t, uint32_t extent)
+{
+	pthread_rwlock_rdlock(&t->lock);
+	if (!t->sealed && extent < t->n) {
+		uint64_t pos = t->locs[extent].pos, end = pos + (uint64_t)ptc_box_volume(&t->pieces[extent].extent_box);
+
+		for (size_t c = ptc_store_chunk_of(pos); c <= ptc_store_chunk_of(end - 1); c++)
+			ptc_store_chunk_map(t->chunks[c]);
+	}
+	pthread_rwlock_unlock(&t->lock);
+}
+
 static void scatter(const struct ptc_table *t, size_t i, const struct ptc_box *src_box, const uint8_t *src,
 		    const struct ptc_box *cut)
 {
