@@ -444,10 +444,16 @@ static int balance(struct ptc_deliver *d)
 void ptc_deliver_choose(struct ptc_deliver *d, uint32_t set, int64_t bytes, struct ptc_sender *ret)
 {
 	struct ptc_sender *v = d->senders + d->sender_first[set];
+	size_t n = d->sender_first[set + 1] - d->sender_first[set], best = 0;
 
-	*ret = v[0];
-	v[0].left -= bytes;
-	sift_down(v, d->sender_first[set + 1] - d->sender_first[set], 0);
+	/* Boxes are whole: who had to take more than its share of another set comes after those that have as much left here. */
+	for (size_t i = 1; i < PTC_MIN(n, (size_t)3); i++)
+		if (v[i].left - d->over[v[i].node] > v[best].left - d->over[v[best].node])
+			best = i;
+	*ret = v[best];
+	d->over[v[best].node] += PTC_MIN(bytes, PTC_MAX(bytes - v[best].left, 0));
+	v[best].left -= bytes;
+	sift_down(v, n, best);
 }
 
 /* ---- the whole ---- */
@@ -476,7 +482,8 @@ int ptc_deliver_init(struct ptc_deliver *d, struct ptc_plan *plan, bool keep, st
 		d->from = NULL;
 	d->first = ptc_calloc((size_t)d->c->classes.n + 1, sizeof *d->first);
 	d->asked = ptc_calloc(d->c->from.sets.n, sizeof *d->asked);
-	if (!d->first || !d->asked || seats_init(&d->have, &d->c->from.sets, d->from, d->usable) ||
+	d->over = ptc_calloc(d->nnodes, sizeof *d->over);
+	if (!d->first || !d->asked || !d->over || seats_init(&d->have, &d->c->from.sets, d->from, d->usable) ||
 	    seats_init(&d->need, &d->c->to.sets, d->to, NULL))
 		return nomem(err);
 	rc = resolve_all(&r, err);
@@ -495,6 +502,7 @@ void ptc_deliver_done(struct ptc_deliver *d)
 	ptc_free(d->first);
 	ptc_free(d->v);
 	ptc_free(d->asked);
+	ptc_free(d->over);
 	ptc_free(d->sender_first);
 	ptc_free(d->senders);
 }

@@ -32,6 +32,7 @@ struct ptc_deliver {
 	struct ptc_delivery *v;
 	size_t n, cap;
 	int64_t *asked;       /* per set of from: bytes that it sends */
+	int64_t *over;        /* per node: bytes that it was chosen for beyond its shares */
 	size_t *sender_first; /* per set of from, of senders */
 	struct ptc_sender *senders;
 };
@@ -43,5 +44,5 @@ static inline bool ptc_deliver_choice(const struct ptc_deliver *d, uint32_t set)
 {
 	return d->sender_first[set + 1] - d->sender_first[set] > 1;
 }
-/* The sender with most left of its share, which becomes less by bytes. */
+/* A sender with much left of its share, which becomes less by bytes. */
 void ptc_deliver_choose(struct ptc_deliver *d, uint32_t set, int64_t bytes, struct ptc_sender *ret);
