@@ -933,7 +933,7 @@ static void test_status(void **state)
 	uint64_t step;
 	bool passed;
 	char *json = NULL;
-	char path[512];
+	struct ptc_worker_log log;
 
 	(void)state;
 	launch(g, NULL, 0);
@@ -946,9 +946,11 @@ static void test_status(void **state)
 	}
 	assert_non_null(strstr(json, "\"state\": \"running\""));
 	ptc_free(json);
-	ok(ptc_workers_log(t.w, UUID, 1, path, sizeof path, &err), &err);
-	assert_int_equal(access(path, R_OK), 0);
-	assert_int_equal(ptc_workers_log(t.w, UUID, 7, path, sizeof path, &err), PTC_ENOTFOUND);
+	ok(ptc_workers_log(t.w, UUID, 1, 1, &log, &err), &err);
+	assert_int_equal(access(log.path, R_OK), 0);
+	assert_false(log.over);
+	assert_int_equal(ptc_workers_log(t.w, UUID, 7, 1, &log, &err), PTC_ENOTFOUND);
+	assert_int_equal(ptc_workers_log(t.w, UUID, 1, 9, &log, &err), PTC_ENOTFOUND);
 	/* its own launch goes, another one's calls find nothing */
 	g->desc.key.launch = 2;
 	assert_int_equal(ptc_workers_arm(t.w, &g->desc.key, 9, &passed, &step, &err), PTC_ENOTFOUND);
