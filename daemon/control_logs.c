@@ -395,12 +395,12 @@ static int open_now(struct logs *l, struct ptc_target *t, struct ptc_error *err)
 	const bool live = is_live(t);
 	int rc = live ? places_live(l->d, t, &p, err) : places_newest(l, &p, err);
 
-	if (rc == 0 && p.world == 0 && t->has_record && t->record.run != PTC_RUN_NONE)
-		rc = ptc_error_set(err, PTC_ENOTFOUND, "no node that is up has a log of job %s", t->meta.name);
-	else if (rc == 0 && p.world == 0)
-		rc = ptc_error_set(err, PTC_ENOTFOUND, "job %s has no ranks, and so no logs", t->meta.name);
-	if (rc == 0)
-		rc = open_logs(l, &p, live && l->req->follow, err);
+	if (rc == 0 && p.world == 0 && l->launch == 0)
+		rc = t->has_record && t->record.run != PTC_RUN_NONE
+			     ? ptc_error_set(err, PTC_ENOTFOUND, "no node that is up has a log of job %s", t->meta.name)
+			     : ptc_error_set(err, PTC_ENOTFOUND, "job %s has no ranks, and so no logs", t->meta.name);
+	if (rc == 0 && p.world && p.launch != l->launch)
+		rc = open_logs(l, &p, l->req->follow && (live || l->launch), err);
 	places_done(&p);
 	return rc;
 }
@@ -428,8 +428,8 @@ static int follow(struct logs *l, struct ptc_target *t, struct ptc_error *err)
 		if (is_live(t) && t->record.launch != l->launch && may_go_on(l, &since_ns)) {
 			join(l, false, &gone); /* of a node that was lost, say: what counts now is the launch that is live */
 			rc = open_now(l, t, err);
-		} else if (!is_live(t) && !t->has_intent) {
-			break;
+		} else if (!is_live(t) && !t->has_intent) { /* what was not live for long is shown as well */
+			return open_now(l, t, err);
 		} else if (is_live(t) && t->record.launch == l->launch && all_over(l) && any_failed(l)) {
 			break;
 		}
@@ -438,8 +438,6 @@ static int follow(struct logs *l, struct ptc_target *t, struct ptc_error *err)
 				strcmp(t->meta.uuid, l->uuid) != 0))
 			break; /* deleted */
 	}
-	if (rc == 0 && l->launch == 0 && !ptc_rpc_call_cancelled(l->call))
-		rc = open_now(l, t, err);
 	return rc;
 }
 
