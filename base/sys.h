@@ -26,8 +26,8 @@ int ptc_sys_remove_tree(const char *path, const char *point,
 			struct ptc_error *err); /* missing is fine; does not follow links */
 /* The first byte at or after `from` that is not 0, or the end: where what was not punched out of a file begins. */
 int64_t ptc_sys_skip_zeros(int fd, int64_t from);
-int64_t ptc_sys_now_ns(void);                   /* CLOCK_MONOTONIC */
-int64_t ptc_sys_realtime_ms(void);              /* CLOCK_REALTIME */
+int64_t ptc_sys_now_ns(void);      /* CLOCK_MONOTONIC */
+int64_t ptc_sys_realtime_ms(void); /* CLOCK_REALTIME */
 int ptc_sys_random(void *buf, size_t len, struct ptc_error *err);
 /* 36-byte lower-case UUID (version 4) and a NUL. */
 int ptc_sys_uuid(char ret_uuid[37], struct ptc_error *err);

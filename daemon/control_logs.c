@@ -426,7 +426,8 @@ static int follow(struct logs *l, struct ptc_target *t, struct ptc_error *err)
 
 	while (rc == 0 && !ptc_rpc_call_cancelled(l->call)) {
 		if (is_live(t) && t->record.launch != l->launch && may_go_on(l, &since_ns)) {
-			join(l, false, &gone); /* of a node that was lost, say: what counts now is the launch that is live */
+			join(l, false,
+			     &gone); /* of a node that was lost, say: what counts now is the launch that is live */
 			rc = open_now(l, t, err);
 		} else if (!is_live(t) && !t->has_intent) { /* what was not live for long is shown as well */
 			return open_now(l, t, err);
@@ -434,8 +435,8 @@ static int follow(struct logs *l, struct ptc_target *t, struct ptc_error *err)
 			break;
 		}
 		usleep(LOG_TICK_MS * 1000); /* a server thread: waiting is its job */
-		if (rc == 0 && (ptc_control_find(l->d, l->call, l->req->job, t, &gone) != 0 ||
-				strcmp(t->meta.uuid, l->uuid) != 0))
+		if (rc == 0 &&
+		    (ptc_control_find(l->d, l->call, l->req->job, t, &gone) != 0 || strcmp(t->meta.uuid, l->uuid) != 0))
 			break; /* deleted */
 	}
 	return rc;

@@ -130,6 +130,13 @@ class Live(harness.Case):
             c.restart("n1")
             self.assertIn("Traceback", c.ptcctl("logs", job.name, "--rank", "1").stdout)
 
+    def wait_shown(self, path, launch):
+        def shown():
+            with open(path) as f:
+                return f" launch {launch} " in f.read()
+
+        wait_for(shown, 30 * PATIENCE, f"a line of launch {launch}")
+
     def follows(self, mode):
         with self.cluster(nodes=2, devices=2) as c:
             job = live.Job(c, self.dir, mode=mode)
@@ -139,7 +146,7 @@ class Live(harness.Case):
                 follower = job.follow_logs(out)
                 self.addCleanup(follower.kill)
                 for config in ("tp=2,dp=2", "tp=1", "tp=2"):
-                    job.wait_step(job.step() + 5)
+                    self.wait_shown(self.path("followed"), job.status()["run"]["launch"])
                     job.resize(config)
                 job.do("stop")
                 self.assertEqual(0, follower.wait(30 * PATIENCE), "it ends when the job is not live any more")

@@ -177,7 +177,8 @@ static int log_follow(struct log *l, struct ptc_error *err)
 	while (!r && !ptc_rpc_call_cancelled(l->call)) {
 		/* asked first: after that nothing is written any more */
 		ptc_workers_log_look(l->agent->env.workers, l->req->uuid, &l->of);
-		if (!fstat(l->fd, &st) && st.st_size < l->at) { /* its owner has cut it, as by "> log": all of it is new */
+		if (!fstat(l->fd, &st) &&
+		    st.st_size < l->at) { /* its owner has cut it, as by "> log": all of it is new */
 			l->at = 0;
 			l->sent = false;
 		}

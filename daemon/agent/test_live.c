@@ -1241,8 +1241,7 @@ static void test_log(void **state)
 	assert_non_null(strstr(text, "line 9998\nline 9999\nmore\n"));
 	assert_null(strstr(text, "line 9997"));
 	/* one write makes a hole where the reader is, as one that is slower than the program finds it */
-	assert_int_equal(pwrite(fileno(f), after, strlen(after), ftell(f) + (1 << 20)),
-			 strlen(after));
+	assert_int_equal(pwrite(fileno(f), after, strlen(after), ftell(f) + (1 << 20)), strlen(after));
 	while (!strstr(text, "whole\n"))
 		assert_true(more_log(s, text, sizeof(text)));
 	assert_non_null(strstr(text, ".h\nptc: 1048591 bytes are left out here"));

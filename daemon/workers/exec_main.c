@@ -49,7 +49,7 @@
 
 #define NOT_BEGUN       127 /* as a shell says it */
 #define LOG_MIN_BYTES   4096
-#define HOLE_UNIT       65536 /* where data begins may be a block before what was kept */
+#define HOLE_UNIT       65536              /* where data begins may be a block before what was kept */
 #define BEHIND_BYTES    (INT64_C(1) << 42) /* what is freed behind the end: no file system refuses that as too far */
 #define NAP_MAX_MS      100
 #define BYTES_PER_MS    1000000 /* no program is expected to log faster */
@@ -256,7 +256,8 @@ static uint64_t next_line(int fd, uint64_t from)
 /* Room that is no part of what can be read: a program may have reserved it behind the end, or where we have cut. */
 static void free_reserved(const struct helper *h)
 {
-	const uint64_t max = 2 * h->request.log_bytes + HOLE_UNIT; /* a file system reserves some for what is appended */
+	const uint64_t max =
+		2 * h->request.log_bytes + HOLE_UNIT; /* a file system reserves some for what is appended */
 	const int punch = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
 	struct stat st;
 

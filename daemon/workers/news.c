@@ -13,9 +13,9 @@
 #include <string.h>
 #include <sys/wait.h>
 
-#define LOG_TAIL 700
+#define LOG_TAIL   700
 #define DEATH_TEXT 440 /* a switch that comes to nothing says why in 511 bytes, with what others put before */
-#define LOG_ENDS "; its log ends:\n"
+#define LOG_ENDS   "; its log ends:\n"
 
 static bool say_locked(struct ptc_workers *w, const struct group *g, enum ptc_worker_news_kind kind, uint32_t rank,
 		       uint64_t step, int status, const char *text)
@@ -88,7 +88,7 @@ void ptc_group_failed_locked(struct ptc_workers *w, struct group *g, const struc
 	char text[1024];
 
 	if (g->said_failed || (g->waited && !what)) /* a call that waits tells of the death */
-		return; /* the first is the cause, the others follow from it */
+		return;                             /* the first is the cause, the others follow from it */
 	if (what)
 		snprintf(text, sizeof text, "rank %u (pid %d): %s", rank, k ? (int)k->process.pid : 0, what);
 	else
@@ -105,8 +105,7 @@ int ptc_group_not_started_locked(struct ptc_workers *w, struct group *g, const s
 
 	ptc_worker_obituary(k, rank, text, sizeof text);
 	if (g->waited && !g->said_not_started && !g->ending) /* the first is the cause */
-		g->said_not_started =
-			say_locked(w, g, PTC_NEWS_NOT_STARTED, rank, 0, k->ended ? k->status : 0, text);
+		g->said_not_started = say_locked(w, g, PTC_NEWS_NOT_STARTED, rank, 0, k->ended ? k->status : 0, text);
 	return ptc_error_set(err, PTC_ESTATE, "%s", ptc_worker_text_line(text, line, sizeof line));
 }
 

@@ -125,8 +125,8 @@ uint64_t ptc_process_log_begin(int fd)
 bool ptc_process_label_write(const char *dir, const struct ptc_process_label *l)
 {
 	char path[PTC_EXEC_PATH_MAX + 16];
-	ptc_auto_close int fd =
-		open(in_dir(dir, "rank", path, sizeof path), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
+	ptc_auto_close int fd = open(in_dir(dir, "rank", path, sizeof path),
+				     O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
 
 	return fd >= 0 && dprintf(fd,
 				  "rank %" PRIu32 "\nworld %" PRIu32 "\ngeneration %" PRIu64 "\nlaunch %" PRIu64

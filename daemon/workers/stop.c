@@ -170,7 +170,8 @@ static void describe_late(struct ptc_buf *b, const struct group *g, size_t i, in
 }
 
 /* 1: all wait there; 0: not yet. */
-static int stopped_locked(struct ptc_workers *w, struct group *g, uint64_t stop, struct ptc_buf *who, struct ptc_error *err)
+static int stopped_locked(struct ptc_workers *w, struct group *g, uint64_t stop, struct ptc_buf *who,
+			  struct ptc_error *err)
 {
 	int64_t now = ptc_sys_now_ns();
 	bool all = true;

@@ -838,7 +838,8 @@ static void test_program_that_cannot_start(void **state)
 	assert_int_equal(ptc_workers_build(t.w, &g->desc, 0, false, WAIT, &err), PTC_ESTATE);
 	assert_non_null(strstr(err.text, "rank 1"));
 	assert_non_null(strstr(err.text, "status 5"));
-	assert_true(has_news(PTC_NEWS_NOT_STARTED, &news)); /* once, and not as the failure of ranks that train as well */
+	assert_true(
+		has_news(PTC_NEWS_NOT_STARTED, &news)); /* once, and not as the failure of ranks that train as well */
 	assert_int_equal(t.nnews, 1);
 	/* the next ptcd knows whose the logs are, too */
 	ptc_workers_drop(t.w, UUID, NULL);

@@ -239,9 +239,10 @@ int ptc_workers_json(struct ptc_workers *w, const char *uuid, char **ret_json, s
 /* A rank's log. */
 struct ptc_worker_log {
 	char path[320];
-	uint64_t begin, end; /* of that launch; UINT64_MAX: where the file ends. A process may go through several launches. */
-	bool over;           /* nothing more is written to it */
-	unsigned number;     /* private */
+	uint64_t begin,
+		end; /* of that launch; UINT64_MAX: where the file ends. A process may go through several launches. */
+	bool over;   /* nothing more is written to it */
+	unsigned number; /* private */
 	uint64_t launch;
 	uint32_t rank;
 };
