@@ -259,3 +259,19 @@ int ptc_sys_uuid(char ret_uuid[37], struct ptc_error *err)
 		 b[3], b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]);
 	return 0;
 }
+
+int64_t ptc_sys_skip_zeros(int fd, int64_t from)
+{
+	char block[4096];
+	off_t at = lseek(fd, (off_t)from, SEEK_DATA);
+	ssize_t n;
+
+	if (at < 0)
+		return lseek(fd, 0, SEEK_END); /* nothing but a hole, or nothing */
+	/* data begins with a block, of which the hole has zeroed a part; a huge page of tmpfs is zeroed as a whole */
+	for (; (n = pread(fd, block, sizeof block, at)) > 0; at += n)
+		for (ssize_t i = 0; i < n; i++)
+			if (block[i] != '\0')
+				return at + i;
+	return at;
+}

@@ -24,8 +24,10 @@ int ptc_sys_unlink(const char *path, const char *point, struct ptc_error *err); 
 int ptc_sys_mkdirs(const char *path, mode_t mode, struct ptc_error *err);
 int ptc_sys_remove_tree(const char *path, const char *point,
 			struct ptc_error *err); /* missing is fine; does not follow links */
-int64_t ptc_sys_now_ns(void);                   /* CLOCK_MONOTONIC */
-int64_t ptc_sys_realtime_ms(void);              /* CLOCK_REALTIME */
+/* The first byte at or after `from` that is not 0, or the end: where what was not punched out of a file begins. */
+int64_t ptc_sys_skip_zeros(int fd, int64_t from);
+int64_t ptc_sys_now_ns(void);      /* CLOCK_MONOTONIC */
+int64_t ptc_sys_realtime_ms(void); /* CLOCK_REALTIME */
 int ptc_sys_random(void *buf, size_t len, struct ptc_error *err);
 /* 36-byte lower-case UUID (version 4) and a NUL. */
 int ptc_sys_uuid(char ret_uuid[37], struct ptc_error *err);

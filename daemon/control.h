@@ -87,6 +87,8 @@ int ptc_control_stream(struct ptc_daemon *d, const struct ptc_target *t, struct 
 		       struct ptc_rpc_call *call, struct ptc_error *err);
 /* What the ranks of a job do: docs/control.md, `run`. v: its committed generation; NULL: it has none. */
 json_t *ptc_control_run_json(struct ptc_daemon *d, const struct ptc_target *t, const struct ptc_view *v);
+/* What a node says of the job's ranks there (ptc_workers_json); NULL: it does not answer. */
+json_t *ptc_control_ask_ranks(struct ptc_daemon *d, const char *uuid, const char *node, const char *address);
 uint64_t ptc_control_new_id(void);
 
 #define PTC_CONTROL_HANDLER(name) int name(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
@@ -109,6 +111,7 @@ PTC_CONTROL_HANDLER(ptc_control_abort);
 PTC_CONTROL_HANDLER(ptc_control_run);
 PTC_CONTROL_HANDLER(ptc_control_stop);
 PTC_CONTROL_HANDLER(ptc_control_snapshot);
+/* control_logs.c */
 PTC_CONTROL_HANDLER(ptc_control_logs);
 /* control_data.c */
 PTC_CONTROL_HANDLER(ptc_control_import_begin);

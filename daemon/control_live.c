@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Jobs whose ranks run: run, stop, snapshot, logs, and what status says.
+/* Jobs whose ranks run: run, stop, snapshot, and what status says.
  *
  * Happy path: run, stop and snapshot are switches like resize, with the same
- * progress and summary; status asks every node of the job what its ranks do;
- * logs are read at the ranks' nodes and relayed line by line.
+ * progress and summary; status asks every node of the job what its ranks do.
  * Failure modes: a job that describes its tensors has no ranks to start; a
- * node that does not answer shows its ranks as unknown (PTC_EPEER for logs). */
+ * node that does not answer shows its ranks as unknown. */
 #include "base/alloc.h"
 #include "base/buf.h"
 #include "base/check.h"
@@ -20,13 +19,10 @@
 #define RANKS_TIMEOUT_MS 2000
 #define FIRST_STEP_MS    60000 /* longer is not waited for */
 #define FIRST_POLL_MS    20
-#define LOG_THREADS      64
-#define LOG_LINE_MAX     (64u << 10) /* longer ones are cut there */
 
 /* ---- what ranks do ------------------------------------------------------------------ */
 
-/* A node's own words: an array, or NULL when it does not answer. */
-static json_t *ask_node(struct ptc_daemon *d, const char *uuid, const char *node, const char *address)
+json_t *ptc_control_ask_ranks(struct ptc_daemon *d, const char *uuid, const char *node, const char *address)
 {
 	Ptc__V1__JobRequest req = PTC__V1__JOB_REQUEST__INIT;
 	struct ptc_rpc_channel *channel;
@@ -81,6 +77,8 @@ static json_t *rank_row(json_t *rows, const struct ptc_view *v, uint32_t rank, c
 	json_object_set_new(row, "device", json_integer(v->from.rank_device[rank]));
 	seconds = json_number_value(json_object_get(row, "step_seconds"));
 	json_object_del(row, "step_seconds");
+	json_object_del(row, "world"); /* these two are for who looks for logs */
+	json_object_del(row, "since_ms");
 	if (seconds > 0)
 		json_object_set_new(row, "steps_per_s", json_real(1 / seconds));
 	return row;
@@ -94,7 +92,7 @@ static json_t *rank_rows(struct ptc_daemon *d, const struct ptc_target *t, const
 	for (size_t n = 0; said && n < v->from.nnodes; n++)
 		for (size_t k = 0; k < v->nnodes; k++)
 			if (strcmp(v->nodes[k], v->from.nodes[n]) == 0)
-				said[n] = ask_node(d, t->meta.uuid, v->nodes[k], v->addresses[k]);
+				said[n] = ptc_control_ask_ranks(d, t->meta.uuid, v->nodes[k], v->addresses[k]);
 	for (uint32_t r = 0; said && r < v->from.world; r++)
 		json_array_append_new(ranks, rank_row(said[v->from.rank_node[r]], v, r, &t->record));
 	for (size_t n = 0; said && n < v->from.nnodes; n++)
@@ -145,8 +143,8 @@ static void find_failure(void *arg)
 	for (size_t i = 0; j && i < j->nworkers; i++) {
 		const struct ptc_worker_doc *w = &j->workers[i].doc;
 
-		if (w->state == PTC_WORKER_FAILED && w->generation == f->t->record.generation &&
-		    w->launch == f->t->record.launch)
+		/* not its generation: a resize of a job that has failed makes another one, which has not run */
+		if (w->state == PTC_WORKER_FAILED && w->launch == f->t->record.launch)
 			snprintf(f->text, sizeof f->text, "node %s: %s", j->workers[i].node,
 				 ptc_worker_text_line(w->text, line, sizeof line));
 	}
@@ -367,210 +365,6 @@ PTC_CONTROL_HANDLER(ptc_control_snapshot)
 		return rc;
 	rc = end_or_go_on(arg, call, req->job, &(struct ptc_control_ask){ .kind = PTC_SWITCH_SNAPSHOT },
 			  "/ptc.v1.Control/Snapshot", &req->base, err);
-	ptc_pb_free(&req->base);
-	return rc;
-}
-
-/* ---- logs ------------------------------------------------------------------------------ */
-
-struct logs {
-	struct ptc_daemon *d;
-	struct ptc_rpc_call *call;
-	const struct ptc_view *v;
-	const char *uuid;
-	bool follow;
-	uint32_t lines;
-	pthread_mutex_t lock; /* one message at a time */
-};
-
-struct log_reader {
-	struct logs *logs;
-	uint32_t rank;
-	struct ptc_buf partial;
-	pthread_t thread;
-	bool started;
-	int rc;
-	struct ptc_error err;
-};
-
-static int send_lines(struct log_reader *r, const void *data, size_t len)
-{
-	Ptc__V1__LogLine line = PTC__V1__LOG_LINE__INIT;
-	int rc;
-
-	if (len == 0)
-		return 0;
-	line.version = PTC_WIRE_VERSION;
-	line.rank = r->rank;
-	line.data.data = (uint8_t *)(uintptr_t)data; /* packing only reads */
-	line.data.len = len;
-	pthread_mutex_lock(&r->logs->lock);
-	rc = ptc_pb_call_send(r->logs->call, &line.base, &r->err);
-	pthread_mutex_unlock(&r->logs->lock);
-	return rc;
-}
-
-/* Sends whole lines, keeps the rest; what never ends in a line is cut. */
-static int take_bytes(struct log_reader *r, const uint8_t *data, size_t len)
-{
-	const uint8_t *end = len ? memrchr(data, '\n', len) : NULL;
-	size_t whole = end ? (size_t)(end - data) + 1 : 0;
-	int rc = 0;
-
-	ptc_buf_append(&r->partial, data, end || r->partial.len + len < LOG_LINE_MAX ? (end ? whole : len) : len);
-	if (ptc_buf_failed(&r->partial))
-		return ptc_error_set(&r->err, PTC_ENOMEM, "out of memory");
-	if (!end && r->partial.len < LOG_LINE_MAX)
-		return 0;
-	rc = send_lines(r, r->partial.data, r->partial.len);
-	r->partial.len = 0;
-	if (rc == 0 && end)
-		ptc_buf_append(&r->partial, data + whole, len - whole);
-	return rc;
-}
-
-static int relay_log(struct log_reader *r, struct ptc_rpc_stream *s)
-{
-	for (;;) {
-		struct ptc_rpc_message *m;
-		Ptc__V1__Data *data;
-		int rc = ptc_rpc_stream_recv(s, &m, &r->err);
-
-		if (rc)
-			return rc;
-		if (!m)
-			break;
-		rc = ptc_pb_message(m, &ptc__v1__data__descriptor, (ProtobufCMessage **)&data, &r->err);
-		ptc_rpc_message_done(m);
-		if (rc)
-			return rc;
-		rc = take_bytes(r, data->data.data, data->data.len);
-		ptc_pb_free(&data->base);
-		if (rc)
-			return rc;
-	}
-	if (send_lines(r, r->partial.data, r->partial.len) != 0)
-		return r->err.code;
-	return ptc_rpc_stream_finish(s, &r->err);
-}
-
-static int read_log(struct log_reader *r)
-{
-	const struct logs *l = r->logs;
-	const char *node = l->v->from.nodes[l->v->from.rank_node[r->rank]], *address = "";
-	Ptc__V1__LogRequest req = PTC__V1__LOG_REQUEST__INIT;
-	struct ptc_rpc_channel *channel;
-	struct ptc_rpc_stream *s = NULL;
-	void *data = NULL;
-	size_t len = 0;
-	int rc;
-
-	for (size_t i = 0; i < l->v->nnodes; i++)
-		if (strcmp(l->v->nodes[i], node) == 0)
-			address = l->v->addresses[i];
-	req.version = PTC_WIRE_VERSION;
-	req.uuid = (char *)(uintptr_t)l->uuid;
-	req.rank = r->rank;
-	req.follow = l->follow;
-	req.lines = l->lines;
-	rc = ptc_channels_get(l->d->channels, node, address, false, 0, &channel, &r->err);
-	if (rc == 0)
-		rc = ptc_pb_encode(&req.base, &data, &len, &r->err);
-	if (rc == 0)
-		rc = ptc_rpc_stream_open(channel, "/ptc.v1.Peer/Log", 0, NULL, 0, &s, &r->err);
-	if (rc == 0)
-		ptc_rpc_stream_follow(s, l->call);
-	if (rc == 0)
-		rc = ptc_rpc_stream_send(s, &(struct ptc_rpc_part){ .data = data, .len = len }, 1, &r->err);
-	if (rc == 0)
-		rc = ptc_rpc_stream_half_close(s, &r->err);
-	if (rc == 0)
-		rc = relay_log(r, s);
-	ptc_free(data);
-	ptc_rpc_stream_free(s);
-	ptc_buf_done(&r->partial);
-	if (rc)
-		ptc_error_wrap(&r->err, "rank %u on node %s", r->rank, node);
-	return rc;
-}
-
-static void *log_main(void *arg)
-{
-	struct log_reader *r = arg;
-
-	r->rc = read_log(r);
-	return NULL;
-}
-
-/* Followed together; else one rank after the other. */
-static int read_logs(struct logs *l, uint32_t first, uint32_t n, struct ptc_error *err)
-{
-	struct log_reader *v = ptc_calloc(n, sizeof *v);
-	int rc = v ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory");
-
-	for (uint32_t i = 0; rc == 0 && i < n; i++) {
-		v[i] = (struct log_reader){
-			.logs = l, .rank = first + i, .partial = PTC_BUF_INIT, .err = PTC_ERROR_INIT
-		};
-		if (l->follow && n > 1)
-			v[i].started = pthread_create(&v[i].thread, NULL, log_main, &v[i]) == 0;
-		else
-			v[i].rc = read_log(&v[i]);
-		if (!v[i].started && l->follow && n > 1)
-			v[i].rc = ptc_error_set(&v[i].err, PTC_ENOMEM, "cannot start a thread");
-		if (v[i].rc && !v[i].started)
-			break;
-	}
-	for (uint32_t i = 0; v && i < n; i++) {
-		if (v[i].started)
-			pthread_join(v[i].thread, NULL);
-		if (v[i].rc && rc == 0)
-			rc = ptc_error_set(err, v[i].rc, "%s", v[i].err.text);
-	}
-	ptc_free(v);
-	return rc;
-}
-
-static int find_logs(struct ptc_daemon *d, struct ptc_rpc_call *call, const Ptc__V1__LogsRequest *req,
-		     struct ptc_error *err)
-{
-	struct logs l = { .d = d, .call = call, .follow = req->follow, .lines = req->lines };
-	struct ptc_target t;
-	struct ptc_view v;
-	uint32_t n;
-	int rc = ptc_control_find(d, call, req->job, &t, err);
-
-	if (rc)
-		return rc;
-	if (!t.has_record || t.record.run == PTC_RUN_NONE)
-		return ptc_error_set(err, PTC_ESTATE, "job %s has no ranks, and so no logs", t.meta.name);
-	rc = ptc_control_view(d, &t, false, false, &v, err);
-	if (rc)
-		return rc;
-	n = req->all ? v.from.world : 1;
-	if (!req->all && req->rank >= v.from.world)
-		rc = ptc_error_set(err, PTC_EINVAL, "job %s has ranks 0 to %u, not %u", t.meta.name, v.from.world - 1,
-				   req->rank);
-	else if (req->follow && n > LOG_THREADS)
-		rc = ptc_error_set(err, PTC_ELIMIT, "at most %d logs are followed at once; name a rank", LOG_THREADS);
-	l.v = &v;
-	l.uuid = t.meta.uuid;
-	pthread_mutex_init(&l.lock, NULL);
-	if (rc == 0)
-		rc = read_logs(&l, req->all ? 0 : req->rank, n, err);
-	pthread_mutex_destroy(&l.lock);
-	ptc_view_done(&v);
-	return rc;
-}
-
-PTC_CONTROL_HANDLER(ptc_control_logs)
-{
-	Ptc__V1__LogsRequest *req;
-	int rc = ptc_pb_call_recv(call, &ptc__v1__logs_request__descriptor, (ProtobufCMessage **)&req, err);
-
-	if (rc)
-		return rc;
-	rc = find_logs(arg, call, req, err);
 	ptc_pb_free(&req->base);
 	return rc;
 }

@@ -88,7 +88,13 @@ static void news_done(void *arg)
 void ptc_live_news(void *arg, const struct ptc_worker_news *news)
 {
 	struct ptc_daemon *d = arg;
-	struct news *n = ptc_calloc(1, sizeof *n);
+	struct news *n;
+
+	if (news->kind == PTC_NEWS_NOT_STARTED) { /* the switch hears of it as the answer to its call */
+		ptc_event(d, news->key.uuid, "failed", "node %s: %s", d->config.node, news->text);
+		return;
+	}
+	n = ptc_calloc(1, sizeof *n);
 
 	ptc_require(n); /* a failure that nobody hears of would hang the job */
 	n->d = d;

@@ -3,6 +3,7 @@
 import glob
 import json
 import os
+import subprocess
 import sys
 
 import harness
@@ -77,6 +78,12 @@ class Job:
         for name, array in flat.items():
             case.assertEqual(array.dtype, found[name].dtype, name)
             case.assertEqual(array.tobytes(), found[name].tobytes(), f"{name} at step {step}")
+
+    def follow_logs(self, out):
+        """A ptcctl that writes what every rank logs to a file, until the job has ended."""
+        argv = [harness.program("ptcctl"), "logs", self.name, "--rank", "all", "--follow"]
+        return subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=out,
+                                env=self.c.environment({"PTC_SOCKET": self.c.nodes["n0"].socket}))
 
     def processes(self):
         """Ids of the ranks that run."""

@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Jobs whose ranks run: every byte of what is captured, moved and restored is compared with a formula, by the rank that
 is restored itself and by export."""
+import json
+import os
+import signal
+
 import harness
 import live
 from harness import PATIENCE, wait_for
@@ -88,6 +92,79 @@ class Live(harness.Case):
             events = c.ptcctl("events", job.name).stdout
             self.assertIn("giving up, as told", events)
             wait_for(lambda: not job.processes(), 20 * PATIENCE, "the end of every rank", 0.1)
+            self.assertIn("giving up, as told", c.ptcctl("logs", job.name, "--rank", "3").stdout)
+
+    def test_resize_of_failed(self):
+        """Its state moves; why it failed is still known."""
+        with self.cluster(nodes=1, devices=2) as c:
+            job = live.Job(c, self.dir)
+            job.run("tp=2")
+            job.resize("tp=1")
+            os.kill(job.status()["run"]["ranks"][0]["pid"], signal.SIGKILL)
+            failed = job.wait_run("failed")
+            self.assertIn("was killed by signal 9", failed["run"]["text"])
+            job.resize("tp=2")
+            moved = job.status()
+            self.assertGreater(moved["generation"], failed["generation"])
+            self.assertEqual(failed["run"], moved["run"])
+
+    def test_first_start_fails(self):
+        """A script that raises: one line says so, and the whole of it is in the logs and in an event, also of a ptcd started anew."""
+        with self.cluster(nodes=2, devices=1) as c:
+            for mode, where in (("restart", "start"), ("rebuild", "start"), ("restart", "build"), ("rebuild", "build")):
+                job = live.Job(c, self.dir, name=f"{mode}-{where}", mode=mode, raise_in=where)
+                r = job.run("tp=2", check=False)
+                self.assertEqual(1, r.returncode)
+                self.assertEqual(1, len(r.stderr.strip().splitlines()), r.stderr)
+                self.assertRegex(r.stderr, "exited with status 1: ValueError: no such optimizer")
+                wait_for(lambda: job.status()["phase"] in ("idle", "empty"), 20 * PATIENCE, "the end of the switch", 0.05)
+                for rank in ("0", "1"):
+                    self.assertIn("Traceback", c.ptcctl("logs", job.name, "--rank", rank).stdout)
+                self.refused(c, "logs", job.name, "--rank", "2", contains="has ranks 0 to 1, not 2")
+                followed = c.ptcctl("logs", job.name, "--rank", "all", "-f", timeout_s=20 * PATIENCE).stdout
+                self.assertIn("[rank 1] Traceback", followed)
+                events = [json.loads(e) for e in c.ptcctl("events", job.name, "--format", "json").stdout.splitlines()]
+                texts = [e["text"] for e in events if e["kind"] == "failed"]
+                self.assertTrue(texts and all("Traceback" in t and "\n" in t for t in texts), events)
+            c.nodes["n1"].kill()
+            c.restart("n1")
+            self.assertIn("Traceback", c.ptcctl("logs", job.name, "--rank", "1").stdout)
+
+    def wait_shown(self, path, launch):
+        def shown():
+            with open(path) as f:
+                return f" launch {launch} " in f.read()
+
+        wait_for(shown, 30 * PATIENCE, f"a line of launch {launch}")
+
+    def follows(self, mode):
+        with self.cluster(nodes=2, devices=2) as c:
+            job = live.Job(c, self.dir, mode=mode)
+            self.refused(c, "logs", job.name, contains="does not exist")
+            job.run("dp=2")
+            with open(self.path("followed"), "w") as out:
+                follower = job.follow_logs(out)
+                self.addCleanup(follower.kill)
+                for config in ("tp=2,dp=2", "tp=1", "tp=2"):
+                    self.wait_shown(self.path("followed"), job.status()["run"]["launch"])
+                    job.resize(config)
+                job.do("stop")
+                self.assertEqual(0, follower.wait(30 * PATIENCE), "it ends when the job is not live any more")
+            with open(self.path("followed")) as f:
+                got = [line.rsplit(" from", 1)[0] for line in f if " of " in line]
+            worlds = {}
+            for generation, launch, rank in job.steps_logged():
+                worlds.setdefault((generation, launch), []).append(rank)
+            want = [f"[rank {rank}] generation {generation} launch {launch} rank {rank} of {len(ranks)}"
+                    for (generation, launch), ranks in worlds.items() for rank in ranks]
+            self.assertEqual(sorted(want), sorted(got), "of every rank of every generation, once")
+            self.refused(c, "logs", job.name, "--rank", "7", contains="has ranks 0 to 1, not 7")
+
+    def test_logs_follow_restart(self):
+        self.follows("restart")
+
+    def test_logs_follow_rebuild(self):
+        self.follows("rebuild")
 
     def test_daemon_killed(self):
         """Ranks outlive ptcd: none is restarted, no step is lost, and the next resize works."""

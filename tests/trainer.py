@@ -3,7 +3,7 @@
 """A rank whose state after s steps is a closed formula, so that a test knows every byte without training.
 
   trainer.py --rows R --layers L [--steps N] [--sleep S] [--build-sleep S] [--start-sleep S] [--end-sleep S] [--log DIR]
-             [--fail-at STEP --fail-rank R]
+             [--fail-at STEP --fail-rank R] [--raise-in start|build]
 
 Layer l is a matrix of R x 6 doubles, rows split over tp (the first ranks have more), on pipeline stage l % pp, replicated over dp;
 element (i, j) is 1000 l + 10 i + j + s after s steps. Its field `m` is the same, negative. A scalar `steps` is s everywhere.
@@ -70,6 +70,8 @@ class Rank:
 
 def run(args, client, gen):
     time.sleep(args.build_sleep)
+    if args.raise_in == "build":
+        raise ValueError("no such optimizer")
     rank = Rank(args, client, gen)
     if client.restore():
         rank.check_restored()
@@ -103,11 +105,14 @@ def main():
     p.add_argument("--start-sleep", type=float, default=0, help="before it asks for its first generation")
     p.add_argument("--end-sleep", type=float, default=0, help="when a generation has ended")
     p.add_argument("--log")
+    p.add_argument("--raise-in", choices=["start", "build"], help="before it asks for a generation, or as it builds one")
     p.add_argument("--fail-at", type=int, default=-1)
     p.add_argument("--fail-rank", type=int, default=0)
     p.add_argument("--refuse", help="stops are refused while this file exists")
     args = p.parse_args()
     time.sleep(args.start_sleep)
+    if args.raise_in == "start":
+        raise ValueError("no such optimizer")
     client = ptc.Client()
     while (gen := client.next()) is not None:
         print(f"generation {gen.generation} launch {gen.launch} rank {gen.rank} of {gen.world} from step {gen.start_step}", flush=True)

@@ -122,7 +122,9 @@ const struct ctl_verb ctl_logs = {
 	.name = "logs",
 	.args = "JOB",
 	.about = "Show what a job's ranks wrote to stdout and stderr",
-	.help = "After a resize the log of a rank goes on with what the new process writes.\n",
+	.help = "Of a job that is not live: what its newest ranks wrote, also those of a start that failed. After a "
+		"resize\n"
+		"--follow goes on with what the new processes write.\n",
 	CTL_OPTIONS(options),
 	.min_args = 1,
 	.max_args = 1,

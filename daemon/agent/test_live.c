@@ -1182,12 +1182,38 @@ static void test_streams(void **state)
 	live_down(l);
 }
 
-static void test_log(void **state)
+/* Appends what comes next to text; false: the stream has ended. */
+static bool more_log(struct ptc_rpc_stream *s, char *text, size_t size)
 {
 	struct ptc_error err = PTC_ERROR_INIT;
-	Ptc__V1__LogRequest req;
-	char path[256], text[4096] = "";
 	struct ptc_rpc_message *msg;
+	static uint8_t part[70000];
+	Ptc__V1__Data *data;
+	uint64_t len;
+
+	OK(ptc_rpc_stream_recv(s, &msg, &err));
+	if (!msg)
+		return false;
+	len = ptc_rpc_message_len(msg);
+	assert_true(len < sizeof(part));
+	ptc_rpc_message_read(msg, part, (size_t)len);
+	ptc_rpc_message_done(msg);
+	data = ptc__v1__data__unpack(NULL, (size_t)len, part);
+	assert_non_null(data);
+	assert_true(data->data.len < size - strlen(text));
+	assert_null(memchr(data->data.data, 0, data->data.len));
+	strncat(text, (const char *)data->data.data, data->data.len);
+	ptc__v1__data__free_unpacked(data, NULL);
+	return true;
+}
+
+static void test_log(void **state)
+{
+	static const char after[] = "half of a line\nwhole\n";
+	struct ptc_error err = PTC_ERROR_INIT;
+	Ptc__V1__LogRequest req;
+	static char text[200000];
+	char path[256];
 	struct ptc_rpc_stream *s;
 	struct live *l;
 	FILE *f;
@@ -1208,30 +1234,31 @@ static void test_log(void **state)
 	req.follow = true;
 	in_order(l);
 	OK(open_call(&l->w, 0, "/ptc.v1.Peer/Log", &req.base, &s, &err));
-	for (int i = 0; !strstr(text, "more"); i++) {
-		uint64_t len;
-
-		OK(ptc_rpc_stream_recv(s, &msg, &err));
-		assert_non_null(msg);
-		len = ptc_rpc_message_len(msg);
-		assert_true(len < sizeof(text) - strlen(text));
-		{
-			char part[4096] = "";
-
-			ptc_rpc_message_read(msg, part, (size_t)len);
-			for (size_t k = 0, n = strlen(text); k < len; k++)
-				if (part[k] >= ' ' || part[k] == '\n')
-					text[n++] = part[k];
-		}
-		ptc_rpc_message_done(msg);
-		if (i == 0) {
-			fprintf(f, "more\n");
-			fclose(f);
-		}
-	}
-	assert_non_null(strstr(text, "line 9998\nline 9999\n"));
+	while (!strstr(text, "9999\n"))
+		assert_true(more_log(s, text, sizeof(text)));
+	fprintf(f, "more\n");
+	while (ftell(f) % 65536 != 65535)
+		fputc('.', f);
+	fprintf(f, "h"); /* the end of a block of whatever file system */
+	fflush(f);
+	while (!strstr(text, ".h"))
+		assert_true(more_log(s, text, sizeof(text)));
+	assert_non_null(strstr(text, "line 9998\nline 9999\nmore\n"));
 	assert_null(strstr(text, "line 9997"));
-	ptc_rpc_stream_cancel(s);
+	/* one write makes a hole where the reader is, as one that is slower than the program finds it */
+	assert_int_equal(pwrite(fileno(f), after, strlen(after), ftell(f) + (1 << 20)), strlen(after));
+	while (!strstr(text, "whole\n"))
+		assert_true(more_log(s, text, sizeof(text)));
+	assert_non_null(strstr(text, ".h\nptc: 1048591 bytes are left out here"));
+	assert_non_null(strstr(text, "read\nwhole\n"));
+	/* the process has ended: everything, and no more */
+	assert_int_equal(pwrite(fileno(f), "last\n", 5, lseek(fileno(f), 0, SEEK_END)), 5);
+	test_log_over = true;
+	while (more_log(s, text, sizeof(text)))
+		;
+	assert_non_null(strstr(text, "whole\nlast\n"));
+	test_log_over = false;
+	fclose(f);
 	ptc_rpc_stream_free(s);
 	live_down(l);
 }

@@ -393,11 +393,19 @@ int ptc_workers_json(struct ptc_workers *w, const char *uuid, char **ret_json, s
 	return *ret_json ? 0 : PTC_ENOMEM;
 }
 
-int ptc_workers_log(struct ptc_workers *w, const char *uuid, uint32_t rank, char *ret_path, size_t size,
-		    struct ptc_error *err)
+int ptc_workers_log(struct ptc_workers *w, const char *uuid, uint32_t rank, uint64_t launch,
+		    struct ptc_worker_log *ret_log, struct ptc_error *err)
 {
+	*ret_log = (struct ptc_worker_log){ .rank = rank, .launch = launch, .end = UINT64_MAX };
 	pthread_mutex_lock(&w->lock);
-	snprintf(ret_path, size, "%s/log.%u", (const char *)w->arg, rank);
+	snprintf(ret_log->path, sizeof(ret_log->path), "%s/log.%u", (const char *)w->arg, rank);
 	pthread_mutex_unlock(&w->lock);
 	return 0;
+}
+
+static _Atomic bool test_log_over;
+
+void ptc_workers_log_look(struct ptc_workers *w, const char *uuid, struct ptc_worker_log *log)
+{
+	log->over = test_log_over;
 }

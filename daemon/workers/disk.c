@@ -375,6 +375,7 @@ static int adopt_process(struct ptc_workers *w, const char *path, const char *na
 		return ptc_grow_failed(err);
 	}
 	k->process = p;
+	ptc_process_label_read(path, &k->label);
 	k->ended = p.pidfd < 0;
 	if (k->ended)
 		k->status_known = ptc_process_status(&k->process, &k->status);
@@ -393,6 +394,8 @@ static void seat_workers(struct job *job)
 				k->group = g;
 				k->seat = i;
 				k->ran = g->built;
+				if (!k->label.launch) /* of a ptcd that wrote none */
+					k->label = ptc_group_label(g, i);
 				g->seats[i].worker = k;
 			}
 }

@@ -10,7 +10,8 @@
  *
  * The program writes its log itself, straight into the file: were there a pipe, the helper's death would block or kill
  * the program. The helper only cuts the file: when it takes more room than asked, all but its newer half becomes a hole. That loses
- * no line to a race with the program and moves none. So the file may take more room than asked by what is written within some
+ * no line to a race with the program and moves none. Room that the program reserves without writing is freed as well, when it is as much again
+ * as asked. So the file may take more room than asked by what is written within some
  * milliseconds, it looks as long as all that was ever written, and nobody cuts it when the helper was killed.
  *
  * Happy path: request -> fork -> program makes its session, answers "ready" -> cgroup, `process` -> "go" -> exec -> `exit`.
@@ -48,7 +49,8 @@
 
 #define NOT_BEGUN       127 /* as a shell says it */
 #define LOG_MIN_BYTES   4096
-#define HOLE_UNIT       65536 /* where data begins may be a block before what was kept */
+#define HOLE_UNIT       65536              /* where data begins may be a block before what was kept */
+#define BEHIND_BYTES    (INT64_C(1) << 42) /* what is freed behind the end: no file system refuses that as too far */
 #define NAP_MAX_MS      100
 #define BYTES_PER_MS    1000000 /* no program is expected to log faster */
 #define EXIT_TRIES      50
@@ -251,6 +253,25 @@ static uint64_t next_line(int fd, uint64_t from)
 	return nl ? from + (uint64_t)(nl - block) + 1 : from;
 }
 
+/* Room that is no part of what can be read: a program may have reserved it behind the end, or where we have cut. */
+static void free_reserved(const struct helper *h)
+{
+	const uint64_t max =
+		2 * h->request.log_bytes + HOLE_UNIT; /* a file system reserves some for what is appended */
+	const int punch = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
+	struct stat st;
+
+	if (fstat(h->cut_fd, &st) != 0 || (uint64_t)st.st_blocks * 512 <= max)
+		return;
+	/* at a distance from the end: the program may be appending there */
+	if ((h->log_begin && fallocate(h->cut_fd, punch, 0, (off_t)h->log_begin) != 0) ||
+	    fallocate(h->cut_fd, punch, st.st_size + (off_t)h->request.log_bytes, BEHIND_BYTES) != 0 ||
+	    fstat(h->cut_fd, &st) != 0 || (uint64_t)st.st_blocks * 512 > max)
+		/* file systems that punch nothing behind the end free it so; a line that is being written may be lost */
+		if (fstat(h->cut_fd, &st) != 0 || ftruncate(h->cut_fd, st.st_size) != 0)
+			return; /* tried again when it is looked at next */
+}
+
 /* Cuts the log if it takes more room than asked. Returns for how many ms it cannot grow that much. */
 static int look_at_log(struct helper *h)
 {
@@ -270,8 +291,10 @@ static int look_at_log(struct helper *h)
 		if (fallocate(h->cut_fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, (off_t)h->log_begin) != 0 &&
 		    ftruncate(h->cut_fd, 0) == 0) /* a file system without holes: all of it, rather than a full disk */
 			h->log_begin = 0;
+		free_reserved(h);
 		return 1;
 	}
+	free_reserved(h);
 	return (int)PTC_MIN(PTC_MAX((max - len) / BYTES_PER_MS, 1), NAP_MAX_MS);
 }
 

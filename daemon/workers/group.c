@@ -9,14 +9,15 @@
 #include "base/buf.h"
 #include "base/check.h"
 #include "base/cleanup.h"
+#include "base/log.h"
 #include "base/sys.h"
 
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #define SPAWN_KILL_MS 5000
-#define DEATH_TEXT    440 /* a switch that comes to nothing says why in 511 bytes, with what others put before */
 
 struct group *ptc_group_ref(struct group *g)
 {
@@ -89,17 +90,13 @@ enum ptc_seat_state ptc_group_seat_state(const struct group *g, size_t i)
 	return g->ending ? PTC_SEAT_ENDING : of[k->phase];
 }
 
-int ptc_group_dead_locked(const struct group *g, struct ptc_error *err)
+int ptc_group_dead_locked(struct ptc_workers *w, struct group *g, struct ptc_error *err)
 {
-	char text[DEATH_TEXT], line[DEATH_TEXT];
-
 	for (size_t i = 0; i < g->desc.nranks; i++) {
 		const struct worker *k = g->seats[i].worker;
 
-		if (k && ptc_worker_gone(k)) {
-			ptc_worker_obituary(k, g->seats[i].rank.rank, text, sizeof text);
-			return ptc_error_set(err, PTC_ESTATE, "%s", ptc_worker_text_line(text, line, sizeof line));
-		}
+		if (k && ptc_worker_gone(k))
+			return ptc_group_not_started_locked(w, g, k, g->seats[i].rank.rank, err);
 		if (g->seats[i].exited)
 			return ptc_error_set(err, PTC_ESTATE, "rank %u has exited", g->seats[i].rank.rank);
 	}
@@ -252,6 +249,31 @@ static void remove_files_locked(struct ptc_workers *w, const struct ptc_process 
 		ptc_free(copy);
 }
 
+struct ptc_process_label ptc_group_label(const struct group *g, size_t seat)
+{
+	return (struct ptc_process_label){ .rank = g->seats[seat].rank.rank,
+					   .world = g->desc.world,
+					   .generation = g->desc.key.generation,
+					   .launch = g->desc.key.launch,
+					   .since_ms = ptc_sys_realtime_ms() };
+}
+
+/* Whose log it is from now on; a process that was a rank before has told of that in it. */
+static void label_locked(const struct group *g, size_t seat, struct worker *k)
+{
+	struct ptc_process_label label = ptc_group_label(g, seat);
+	ptc_auto_free char *path = ptc_asprintf("%s/log", k->process.dir);
+	struct stat st;
+
+	if (k->label.launch == label.launch)
+		label.begin = k->label.begin;
+	else if (k->label.launch && path && stat(path, &st) == 0)
+		label.begin = (uint64_t)st.st_size;
+	k->label = label;
+	if (!ptc_process_label_write(k->process.dir, &label))
+		ptc_debug("workers", "%s: whose log it is could not be written down", k->process.dir);
+}
+
 /* Oldest ended processes that nobody refers to; their logs with them. */
 static void forget_old_locked(struct ptc_workers *w, struct job *job)
 {
@@ -271,7 +293,8 @@ static void forget_old_locked(struct ptc_workers *w, struct job *job)
 	}
 }
 
-static int spawn_one_locked(struct ptc_workers *w, struct group *g, size_t *seat, struct ptc_error *err)
+/* named: its process is that rank from the beginning; else any may get the seat, and this one only gets its log's name. */
+static int spawn_one_locked(struct ptc_workers *w, struct group *g, size_t seat, bool named, struct ptc_error *err)
 {
 	struct job *job = g->job;
 	struct worker *k;
@@ -286,24 +309,25 @@ static int spawn_one_locked(struct ptc_workers *w, struct group *g, size_t *seat
 		return ptc_grow_failed(err);
 	job->last_number++;
 	k->spawned_for = g;
-	if (seat) {
-		g->seats[*seat].number = k->number;
+	if (named) {
+		g->seats[seat].number = k->number;
 		rc = ptc_group_save(g, err);
 	}
 	if (!rc)
-		rc = spawn_unlocked(w, g, seat ? &g->seats[*seat] : NULL, k, err);
+		rc = spawn_unlocked(w, g, named ? &g->seats[seat] : NULL, k, err);
 	if (rc) {
 		ptc_worker_remove_locked(k);
 		return rc;
 	}
+	label_locked(g, seat, k);
 	if (g->ending || g->removed) {
 		ptc_worker_want_exit_locked(w, k, ptc_group_grace_ms(g));
 		return ptc_error_set(err, PTC_ESTATE, "the generation was ended while its processes were started");
 	}
-	if (seat) {
+	if (named) {
 		k->group = g;
-		k->seat = *seat;
-		g->seats[*seat].worker = k;
+		k->seat = seat;
+		g->seats[seat].worker = k;
 	}
 	ptc_workers_wake(w);
 	return 0;
@@ -357,12 +381,12 @@ static int spawn_missing_locked(struct ptc_workers *w, struct group *g, struct p
 		size_t have = count_free(g), need = count_unseated(g);
 
 		for (; !rc && have < need; have++)
-			rc = spawn_one_locked(w, g, NULL, err);
+			rc = spawn_one_locked(w, g, have, false, err);
 		return rc;
 	}
 	for (size_t i = 0; !rc && i < g->desc.nranks; i++)
 		if (!g->seats[i].worker)
-			rc = spawn_one_locked(w, g, &i, err);
+			rc = spawn_one_locked(w, g, i, true, err);
 	return rc;
 }
 
@@ -449,14 +473,13 @@ static void late(struct ptc_buf *b, const struct worker *k, uint32_t rank, bool 
 }
 
 /* 1: all are there; 0: not yet; or an error. */
-static int started_locked(const struct group *g, struct ptc_buf *who, struct ptc_error *err)
+static int started_locked(struct ptc_workers *w, struct group *g, struct ptc_buf *who, struct ptc_error *err)
 {
 	bool all = true;
 	size_t have = 0;
-	char text[DEATH_TEXT], line[DEATH_TEXT];
 
 	if (g->desc.mode == PTC_MODE_RESTART) {
-		int rc = ptc_group_dead_locked(g, err);
+		int rc = ptc_group_dead_locked(w, g, err);
 
 		for (size_t i = 0; i < g->desc.nranks && !rc; i++)
 			if (!g->seats[i].worker || !present(g->seats[i].worker)) {
@@ -466,10 +489,8 @@ static int started_locked(const struct group *g, struct ptc_buf *who, struct ptc
 		return rc ? rc : all;
 	}
 	for (const struct worker *k = g->job->workers; k; k = k->next) {
-		if (k->spawned_for == g && ptc_worker_gone(k)) {
-			ptc_worker_obituary(k, UINT32_MAX, text, sizeof text);
-			return ptc_error_set(err, PTC_ESTATE, "%s", ptc_worker_text_line(text, line, sizeof line));
-		}
+		if (k->spawned_for == g && ptc_worker_gone(k))
+			return ptc_group_not_started_locked(w, g, k, UINT32_MAX, err);
 		if (!usable(k) || (k->group && k->group != g && k->group->desc.mode != PTC_MODE_REBUILD))
 			continue;
 		if (present(k))
@@ -487,7 +508,7 @@ static int wait_started_locked(struct ptc_workers *w, struct group *g, const str
 
 	for (;;) {
 		struct ptc_buf who = PTC_BUF_INIT;
-		int rc = g->removed ? ptc_group_missing(&g->desc.key, err) : started_locked(g, &who, err);
+		int rc = g->removed ? ptc_group_missing(&g->desc.key, err) : started_locked(w, g, &who, err);
 
 		if (!rc) {
 			rc = ptc_workers_pause_locked(w, wait, deadline, err);
@@ -499,6 +520,17 @@ static int wait_started_locked(struct ptc_workers *w, struct group *g, const str
 		if (rc)
 			return rc < 0 ? rc : 0;
 	}
+}
+
+/* Of a death that the call had no time to tell, news are made now. */
+static void no_more_waited_locked(struct ptc_workers *w, struct group *g)
+{
+	g->waited--;
+	if (g->waited || !g->built || g->ending || g->removed || g->said_not_started)
+		return;
+	for (size_t i = 0; i < g->desc.nranks; i++)
+		if (g->seats[i].worker && g->seats[i].worker->ended)
+			ptc_group_failed_locked(w, g, g->seats[i].worker, i, NULL);
 }
 
 int ptc_workers_start(struct ptc_workers *w, const struct ptc_group_desc *desc, const struct ptc_wait *wait,
@@ -513,8 +545,11 @@ int ptc_workers_start(struct ptc_workers *w, const struct ptc_group_desc *desc, 
 		ptc_group_ref(g);
 		if (!g->built)
 			rc = ptc_group_spawn_locked(w, g, err);
-		if (!rc)
+		if (!rc) {
+			g->waited++;
 			rc = wait_started_locked(w, g, wait, err);
+			no_more_waited_locked(w, g);
+		}
 		g->started = true;
 		ptc_group_unref_locked(g);
 	}
@@ -552,6 +587,7 @@ static int seat_locked(struct group *g)
 		k->seat = i;
 		s->worker = k;
 		s->number = k->number;
+		label_locked(g, i, k);
 	}
 	return 1;
 }
@@ -614,7 +650,7 @@ static int assign_locked(struct ptc_workers *w, struct group *g, uint64_t start_
 	while (!rc && !g->built) {
 		struct ptc_buf who = PTC_BUF_INIT;
 
-		rc = g->removed ? ptc_group_missing(&g->desc.key, err) : started_locked(g, &who, err);
+		rc = g->removed ? ptc_group_missing(&g->desc.key, err) : started_locked(w, g, &who, err);
 		ptc_buf_done(&who);
 		if (rc < 0)
 			return rc;
@@ -627,7 +663,7 @@ static int assign_locked(struct ptc_workers *w, struct group *g, uint64_t start_
 	return rc;
 }
 
-static int declared_locked(const struct group *g, struct ptc_buf *who, struct ptc_error *err)
+static int declared_locked(struct ptc_workers *w, struct group *g, struct ptc_buf *who, struct ptc_error *err)
 {
 	bool all = true;
 	int rc;
@@ -636,7 +672,7 @@ static int declared_locked(const struct group *g, struct ptc_buf *who, struct pt
 		return ptc_error_set(err, PTC_ESTATE, "the generation was ended while its ranks built");
 	if (*g->refused)
 		return ptc_error_set(err, PTC_ELAYOUT, "%s", g->refused);
-	rc = ptc_group_dead_locked(g, err);
+	rc = ptc_group_dead_locked(w, g, err);
 	for (size_t i = 0; i < g->desc.nranks && !rc; i++)
 		if (!g->seats[i].worker || g->seats[i].worker->phase < WORKER_DECLARED) {
 			late(who, g->seats[i].worker, g->seats[i].rank.rank, true);
@@ -658,12 +694,13 @@ int ptc_workers_build(struct ptc_workers *w, const struct ptc_group_desc *desc, 
 	rc = find_or_make_locked(w, desc, &g, err);
 	if (!rc) {
 		ptc_group_ref(g);
+		g->waited++;
 		rc = give_locked(w, g, has_state ? carried : NULL, err);
 		rc = rc ? rc : assign_locked(w, g, start_step, has_state, wait, deadline, err);
 		while (!rc) {
 			struct ptc_buf who = PTC_BUF_INIT;
 
-			rc = declared_locked(g, &who, err);
+			rc = declared_locked(w, g, &who, err);
 			if (!rc) {
 				rc = ptc_workers_pause_locked(w, wait, deadline, err);
 				if (rc)
@@ -672,6 +709,7 @@ int ptc_workers_build(struct ptc_workers *w, const struct ptc_group_desc *desc, 
 			}
 			ptc_buf_done(&who);
 		}
+		no_more_waited_locked(w, g);
 		ptc_group_unref_locked(g);
 	}
 	pthread_mutex_unlock(&w->lock);

@@ -11,6 +11,7 @@
  * by saying the same things again. */
 #pragma once
 
+#include "daemon/workers/process.h"
 #include "daemon/workers/spawn.h"
 #include "daemon/workers/workers.h"
 #include "proto/local.h"
@@ -93,6 +94,7 @@ struct worker {
 	struct job *job;
 	unsigned number; /* its folder */
 	struct ptc_process process;
+	struct ptc_process_label label;
 	bool spawning;                  /* by a caller that has let go of the lock */
 	bool reaping;                   /* it has ended; how is being found out */
 	bool ended, status_known, left; /* left: said BYE, at left_ns */
@@ -163,12 +165,13 @@ struct group {
 	struct ptc_group_rank *ranks;
 	struct seat *seats;
 	bool started, built, ending, dropping, removed, spawning;
+	unsigned waited; /* by start or build, which will tell of a process that ends */
 	uint64_t start_step;
 	bool has_state;
 	bool given;             /* what ranks carry is known: by each build, but not after a restart */
 	struct carry **carried; /* of each seat until it has declared; NULL: nothing */
 	uint64_t armed;         /* PTC_LOCAL_NO_STOP: not */
-	bool said_failed, said_finished, said_due;
+	bool said_failed, said_finished, said_due, said_not_started;
 	char refused[PTC_ERROR_MAX]; /* why a declaration was */
 	struct meet_entry *meets;
 	size_t nmeets, meets_cap;
@@ -285,7 +288,8 @@ int ptc_group_settle_locked(struct ptc_workers *w, struct group *g, struct ptc_e
 bool ptc_worker_gone(const struct worker *k);
 void ptc_worker_left_locked(struct ptc_workers *w, struct worker *k, int64_t now_ns); /* from time to time */
 /* Fills err when one of its processes has ended. */
-int ptc_group_dead_locked(const struct group *g, struct ptc_error *err);
+int ptc_group_dead_locked(struct ptc_workers *w, struct group *g, struct ptc_error *err);
+struct ptc_process_label ptc_group_label(const struct group *g, size_t seat); /* of a process that begins with it */
 enum ptc_seat_state ptc_group_seat_state(const struct group *g, size_t i);
 
 /* disk.c */
@@ -325,6 +329,9 @@ void ptc_group_news_locked(struct ptc_workers *w, struct group *g);
 void ptc_group_failed_locked(struct ptc_workers *w, struct group *g, const struct worker *k, size_t seat,
 			     const char *what);
 /* "rank 3 (pid 12) exited with status 1", and the end of its log on the lines that follow. */
+/* PTC_ESTATE, with the obituary as one line. If start or build waits for that process, the whole of it becomes news, once. */
+int ptc_group_not_started_locked(struct ptc_workers *w, struct group *g, const struct worker *k, uint32_t rank,
+				 struct ptc_error *err);
 void ptc_worker_obituary(const struct worker *k, uint32_t rank, char *buf, size_t size);
 void *ptc_workers_reporter(void *workers);
 

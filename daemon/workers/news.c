@@ -13,8 +13,9 @@
 #include <string.h>
 #include <sys/wait.h>
 
-#define LOG_TAIL 700
-#define LOG_ENDS "; its log ends:\n"
+#define LOG_TAIL   700
+#define DEATH_TEXT 440 /* a switch that comes to nothing says why in 511 bytes, with what others put before */
+#define LOG_ENDS   "; its log ends:\n"
 
 static bool say_locked(struct ptc_workers *w, const struct group *g, enum ptc_worker_news_kind kind, uint32_t rank,
 		       uint64_t step, int status, const char *text)
@@ -86,8 +87,8 @@ void ptc_group_failed_locked(struct ptc_workers *w, struct group *g, const struc
 	uint64_t step = 0;
 	char text[1024];
 
-	if (g->said_failed)
-		return; /* the first is the cause, the others follow from it */
+	if (g->said_failed || (g->waited && !what)) /* a call that waits tells of the death */
+		return;                             /* the first is the cause, the others follow from it */
 	if (what)
 		snprintf(text, sizeof text, "rank %u (pid %d): %s", rank, k ? (int)k->process.pid : 0, what);
 	else
@@ -95,6 +96,17 @@ void ptc_group_failed_locked(struct ptc_workers *w, struct group *g, const struc
 	if (k && k->page)
 		ptc_local_step(k->page, &step);
 	g->said_failed = say_locked(w, g, PTC_NEWS_FAILED, rank, step, k && k->ended ? k->status : 0, text);
+}
+
+int ptc_group_not_started_locked(struct ptc_workers *w, struct group *g, const struct worker *k, uint32_t rank,
+				 struct ptc_error *err)
+{
+	char text[sizeof((struct ptc_worker_news *)0)->text], line[DEATH_TEXT];
+
+	ptc_worker_obituary(k, rank, text, sizeof text);
+	if (g->waited && !g->said_not_started && !g->ending) /* the first is the cause */
+		g->said_not_started = say_locked(w, g, PTC_NEWS_NOT_STARTED, rank, 0, k->ended ? k->status : 0, text);
+	return ptc_error_set(err, PTC_ESTATE, "%s", ptc_worker_text_line(text, line, sizeof line));
 }
 
 void ptc_group_news_locked(struct ptc_workers *w, struct group *g)

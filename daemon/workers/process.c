@@ -5,6 +5,7 @@
 
 #include "daemon/workers/spawn.h"
 
+#include "base/check.h"
 #include "base/cleanup.h"
 #include "base/sys.h"
 
@@ -118,18 +119,42 @@ void ptc_process_cgroup_read(const char *dir, char ret_cgroup[PTC_EXEC_PATH_MAX]
 
 uint64_t ptc_process_log_begin(int fd)
 {
-	char block[4096];
-	off_t at = lseek(fd, 0, SEEK_DATA);
-	ssize_t n;
+	return (uint64_t)ptc_sys_skip_zeros(fd, 0);
+}
 
-	if (at < 0)
-		return (uint64_t)lseek(fd, 0, SEEK_END); /* nothing but a hole, or nothing */
-	/* data begins with a block, of which the hole has zeroed a part; a huge page of tmpfs is zeroed as a whole */
-	for (; (n = pread(fd, block, sizeof block, at)) > 0; at += n)
-		for (ssize_t i = 0; i < n; i++)
-			if (block[i] != '\0')
-				return (uint64_t)(at + i);
-	return (uint64_t)at;
+bool ptc_process_label_write(const char *dir, const struct ptc_process_label *l)
+{
+	char path[PTC_EXEC_PATH_MAX + 16];
+	ptc_auto_close int fd = open(in_dir(dir, "rank", path, sizeof path),
+				     O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
+
+	return fd >= 0 && dprintf(fd,
+				  "rank %" PRIu32 "\nworld %" PRIu32 "\ngeneration %" PRIu64 "\nlaunch %" PRIu64
+				  "\nbegin %" PRIu64 "\nsince %" PRId64 "\nend .\n",
+				  l->rank, l->world, l->generation, l->launch, l->begin, l->since_ms) > 0;
+}
+
+bool ptc_process_label_read(const char *dir, struct ptc_process_label *ret_label)
+{
+	static const char *const keys[] = { "rank", "world", "generation", "launch", "begin", "since" };
+	char path[PTC_EXEC_PATH_MAX + 16], number[24];
+	char text[FILE_MAX_BYTES];
+	uint64_t v[PTC_ARRAY_LEN(keys)];
+
+	if (read_text(in_dir(dir, "rank", path, sizeof path), text, NULL) || !strstr(text, "\nend .\n"))
+		return false;
+	for (size_t i = 0; i < PTC_ARRAY_LEN(keys); i++) {
+		value(text, keys[i], number, sizeof number);
+		if (sscanf(number, "%" SCNu64, &v[i]) != 1)
+			return false;
+	}
+	*ret_label = (struct ptc_process_label){ .rank = (uint32_t)v[0],
+						 .world = (uint32_t)v[1],
+						 .generation = v[2],
+						 .launch = v[3],
+						 .begin = v[4],
+						 .since_ms = (int64_t)v[5] };
+	return v[3] != 0;
 }
 
 bool ptc_process_stat(pid_t pid, struct ptc_process_stat *ret_stat)

@@ -81,7 +81,7 @@ static int lock_dir(const char *dir, int timeout_ms, int *ret_fd, struct ptc_err
 /* What is left of a process that has ended or never begun. A log with something in it stays if keep_log. */
 static void clear(const char *dir, bool keep_log)
 {
-	static const char *const names[] = { "process.tmp", "process", "exit.tmp", "exit", "cgroup", "log" };
+	static const char *const names[] = { "process.tmp", "process", "exit.tmp", "exit", "cgroup", "log", "rank" };
 	char path[PATH_BYTES], cgroup[PTC_EXEC_PATH_MAX];
 	struct ptc_error err = PTC_ERROR_INIT;
 	struct stat st;

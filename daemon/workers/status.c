@@ -56,6 +56,12 @@ static void put_reports(struct ptc_buf *b, struct ptc_local_page *page)
 	}
 }
 
+static void put_label(struct ptc_buf *b, const struct ptc_process_label *l)
+{
+	if (l->launch)
+		ptc_buf_printf(b, ", \"world\": %u, \"since_ms\": %lld", l->world, (long long)l->since_ms);
+}
+
 static void put_seat(struct ptc_buf *b, const struct group *g, size_t i)
 {
 	const struct worker *k = g->seats[i].worker;
@@ -87,6 +93,18 @@ static void put_seat(struct ptc_buf *b, const struct group *g, size_t i)
 	} else {
 		ptc_buf_puts(b, "null");
 	}
+	if (k)
+		put_label(b, &k->label);
+	ptc_buf_puts(b, "}");
+}
+
+/* Of a launch that has ended, or of none yet: its log is here. */
+static void put_seatless(struct ptc_buf *b, const struct worker *k)
+{
+	ptc_buf_printf(b, "{\"rank\": %u, \"generation\": %llu, \"launch\": %llu, \"state\": \"%s\"", k->label.rank,
+		       (unsigned long long)k->label.generation, (unsigned long long)k->label.launch,
+		       state_names[k->ended ? PTC_SEAT_EXITED : PTC_SEAT_WAITING]);
+	put_label(b, &k->label);
 	ptc_buf_puts(b, "}");
 }
 
@@ -105,6 +123,13 @@ int ptc_workers_json(struct ptc_workers *w, const char *uuid, char **ret_json, s
 			put_seat(&b, g, i);
 			first = false;
 		}
+	for (const struct worker *k = job ? job->workers : NULL; k; k = k->next) {
+		if (k->group || !k->label.launch)
+			continue;
+		ptc_buf_puts(&b, first ? "" : ", ");
+		put_seatless(&b, k);
+		first = false;
+	}
 	pthread_mutex_unlock(&w->lock);
 	ptc_buf_puts(&b, "]");
 	if (ptc_buf_failed(&b)) {
@@ -115,38 +140,61 @@ int ptc_workers_json(struct ptc_workers *w, const char *uuid, char **ret_json, s
 	return 0;
 }
 
-/* The process that has or last had the rank: in the newest group that has one. */
-static unsigned number_of(const struct job *job, uint32_t rank)
+/* Its newest process in the launch; 0: in any. */
+static const struct worker *find_log(const struct job *job, uint32_t rank, uint64_t launch)
 {
-	unsigned number = 0;
+	const struct worker *found = NULL;
 
-	for (const struct group *g = job->groups; g; g = g->next)
-		for (size_t i = 0; i < g->desc.nranks; i++)
-			if (g->seats[i].rank.rank == rank)
-				number = PTC_MAX(number, g->seats[i].number);
-	for (const struct worker *k = number ? NULL : job->workers; k; k = k->next)
-		if (k->ran && k->rank == rank)
-			number = PTC_MAX(number, k->number);
-	return number;
+	for (const struct worker *k = job->workers; k; k = k->next) {
+		const struct ptc_process_label *l = &k->label;
+
+		if (!l->launch || l->rank != rank || (launch && l->launch != launch))
+			continue;
+		if (!found || l->since_ms > found->label.since_ms ||
+		    (l->since_ms == found->label.since_ms && k->number > found->number))
+			found = k;
+	}
+	return found;
 }
 
-int ptc_workers_log(struct ptc_workers *w, const char *uuid, uint32_t rank, char *ret_path, size_t size,
-		    struct ptc_error *err)
+int ptc_workers_log(struct ptc_workers *w, const char *uuid, uint32_t rank, uint64_t launch,
+		    struct ptc_worker_log *ret_log, struct ptc_error *err)
 {
-	unsigned number = 0;
+	struct ptc_worker_log log = { .rank = rank, .end = UINT64_MAX };
+	const struct worker *k = NULL;
 	struct job *job;
 	int n = 0;
 
 	pthread_mutex_lock(&w->lock);
 	job = ptc_workers_job_locked(w, uuid);
 	if (job)
-		number = number_of(job, rank);
-	if (number)
-		n = snprintf(ret_path, size, "%s/processes/%u/log", job->dir, number);
+		k = find_log(job, rank, launch);
+	if (k) {
+		n = snprintf(log.path, sizeof log.path, "%s/log", k->process.dir);
+		log.begin = k->label.begin;
+		log.launch = k->label.launch;
+		log.over = k->ended;
+		log.number = k->number;
+	}
 	pthread_mutex_unlock(&w->lock);
-	if (!number)
+	if (!log.number)
 		return ptc_error_set(err, PTC_ENOTFOUND, "rank %u of job %s has no log here", rank, uuid);
-	if ((size_t)n >= size)
+	if ((size_t)n >= sizeof log.path)
 		return ptc_error_set(err, PTC_ELIMIT, "the log's path is too long");
+	*ret_log = log;
 	return 0;
+}
+
+void ptc_workers_log_look(struct ptc_workers *w, const char *uuid, struct ptc_worker_log *log)
+{
+	const struct worker *k;
+
+	pthread_mutex_lock(&w->lock);
+	k = ptc_worker_find_locked(w, uuid, log->number);
+	log->over = !k || k->ended;
+	if (k && k->label.launch != log->launch) {
+		log->end = PTC_MIN(log->end, k->label.begin);
+		log->over = true;
+	}
+	pthread_mutex_unlock(&w->lock);
 }

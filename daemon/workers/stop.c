@@ -110,7 +110,7 @@ static int arm_locked(struct ptc_workers *w, struct group *g, uint64_t stop, boo
 	int rc = ptc_group_settle_locked(w, g, err);
 
 	if (!rc)
-		rc = ptc_group_dead_locked(g, err);
+		rc = ptc_group_dead_locked(w, g, err);
 	if (!rc && (g->ending || !g->built))
 		rc = ptc_error_set(err, PTC_ESTATE, "the generation does not run here");
 	for (size_t i = 0; i < g->desc.nranks && !rc; i++)
@@ -170,12 +170,13 @@ static void describe_late(struct ptc_buf *b, const struct group *g, size_t i, in
 }
 
 /* 1: all wait there; 0: not yet. */
-static int stopped_locked(const struct group *g, uint64_t stop, struct ptc_buf *who, struct ptc_error *err)
+static int stopped_locked(struct ptc_workers *w, struct group *g, uint64_t stop, struct ptc_buf *who,
+			  struct ptc_error *err)
 {
 	int64_t now = ptc_sys_now_ns();
 	bool all = true;
 	int rc = g->removed || g->ending ? ptc_error_set(err, PTC_ESTATE, "the generation was ended")
-					 : ptc_group_dead_locked(g, err);
+					 : ptc_group_dead_locked(w, g, err);
 
 	for (size_t i = 0; i < g->desc.nranks && !rc; i++) {
 		const struct worker *k = g->seats[i].worker;
@@ -208,7 +209,7 @@ int ptc_workers_wait_stopped(struct ptc_workers *w, const struct ptc_group_key *
 		do {
 			struct ptc_buf who = PTC_BUF_INIT;
 
-			rc = stopped_locked(g, stop, &who, err);
+			rc = stopped_locked(w, g, stop, &who, err);
 			if (!rc) {
 				rc = ptc_workers_pause_locked(w, wait, deadline, err);
 				if (rc)

@@ -648,6 +648,20 @@ static void its_log_is_bounded(void **state)
 	ptc_process_remove(&p, false);
 }
 
+/* Room is taken without a byte being written: behind the end, and where the log was cut. */
+static void its_log_cannot_reserve_room(void **state)
+{
+	struct ptc_process p = run("fallocate -n -l 64M /proc/self/fd/1 && seq 1 300000 && "
+				   "fallocate -n -l 64M /proc/self/fd/1 && echo the end");
+	uint64_t begin;
+
+	(void)state;
+	assert_int_equal(status_of(&p), 0);
+	assert_true(room_of_log(&begin) <= 2 * (1 << 20) + 65536 + 8192);
+	check_log_counts_to(300000, "the end\n");
+	ptc_process_remove(&p, false);
+}
+
 static void its_log_may_be_cut_by_its_owner(void **state)
 {
 	struct ptc_process p = run("seq 1 300000; : >/proc/self/fd/1; seq 1 300000; echo the end");
@@ -1125,6 +1139,7 @@ int main(int argc, char **argv)
 		BOTH(another_user_cannot_read_the_token),
 		BOTH(its_log_is_bounded),
 		BOTH(its_log_may_be_cut_by_its_owner),
+		BOTH(its_log_cannot_reserve_room),
 		BOTH(its_log_is_as_written),
 		BOTH(outlives_ptcd),
 		BOTH(outlives_its_helper),

@@ -333,7 +333,7 @@ static bool processes_left(void)
 
 	if (ptc_workers_json(t.w, UUID, &json, NULL))
 		return true;
-	left = strcmp(json, "[]") != 0;
+	left = strstr(json, "\"pid\"") != NULL; /* the others have only a log here */
 	ptc_free(json);
 	return left;
 }
@@ -893,6 +893,8 @@ static void test_rank_closes_descriptors(void **state)
 static void test_program_that_cannot_start(void **state)
 {
 	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_worker_news news;
+	struct ptc_worker_log log;
 	struct group *g;
 
 	(void)state;
@@ -901,6 +903,11 @@ static void test_program_that_cannot_start(void **state)
 		assert_int_equal(ptc_workers_start(t.w, &g->desc, WAIT, &err), PTC_ESTATE);
 		assert_non_null(strstr(err.text, "status 4"));
 		assert_non_null(strstr(err.text, "cannot start"));
+		assert_null(strchr(err.text, '\n'));
+		assert_true(has_news(PTC_NEWS_NOT_STARTED, &news));
+		assert_int_equal(news.key.generation, 1 + mode);
+		assert_non_null(strstr(news.text, "status 4; its log ends:\ncannot start\n"));
+		forget_news();
 	}
 	g = group(1, 3, PTC_MODE_RESTART, "", NULL);
 	g->argv[0] = "/nowhere/at/all";
@@ -910,6 +917,17 @@ static void test_program_that_cannot_start(void **state)
 	assert_int_equal(ptc_workers_build(t.w, &g->desc, 0, false, NULL, WAIT, &err), PTC_ESTATE);
 	assert_non_null(strstr(err.text, "rank 1"));
 	assert_non_null(strstr(err.text, "status 5"));
+	assert_true(
+		has_news(PTC_NEWS_NOT_STARTED, &news)); /* once, and not as the failure of ranks that train as well */
+	assert_int_equal(t.nnews, 1);
+	/* the next ptcd knows whose the logs are, too */
+	ptc_workers_drop(t.w, UUID, NULL);
+	while (processes_left())
+		nap_us(1000);
+	again();
+	for (uint32_t rank = 0; rank < 2; rank++)
+		ok(ptc_workers_log(t.w, UUID, rank, 1, &log, &err), &err);
+	assert_true(log.over);
 }
 
 static void test_finish(void **state)
@@ -1012,7 +1030,7 @@ static void test_status(void **state)
 	uint64_t step;
 	bool passed;
 	char *json = NULL;
-	char path[512];
+	struct ptc_worker_log log;
 
 	(void)state;
 	launch(g, NULL, 0);
@@ -1025,9 +1043,11 @@ static void test_status(void **state)
 	}
 	assert_non_null(strstr(json, "\"state\": \"running\""));
 	ptc_free(json);
-	ok(ptc_workers_log(t.w, UUID, 1, path, sizeof path, &err), &err);
-	assert_int_equal(access(path, R_OK), 0);
-	assert_int_equal(ptc_workers_log(t.w, UUID, 7, path, sizeof path, &err), PTC_ENOTFOUND);
+	ok(ptc_workers_log(t.w, UUID, 1, 1, &log, &err), &err);
+	assert_int_equal(access(log.path, R_OK), 0);
+	assert_false(log.over);
+	assert_int_equal(ptc_workers_log(t.w, UUID, 7, 1, &log, &err), PTC_ENOTFOUND);
+	assert_int_equal(ptc_workers_log(t.w, UUID, 1, 9, &log, &err), PTC_ENOTFOUND);
 	/* its own launch goes, another one's calls find nothing */
 	g->desc.key.launch = 2;
 	assert_int_equal(ptc_workers_arm(t.w, &g->desc.key, 9, &passed, &step, &err), PTC_ENOTFOUND);

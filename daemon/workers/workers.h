@@ -78,7 +78,8 @@ struct ptc_group_desc {
 	char rank0_node[64], rank0_address[256]; /* who holds what ranks meet by */
 };
 
-enum ptc_worker_news_kind { PTC_NEWS_FAILED, PTC_NEWS_FINISHED, PTC_NEWS_DUE };
+/* NOT_STARTED: a process ended while ptc_workers_start or _build waited for it. The call says so as well, in one line; this has its log. */
+enum ptc_worker_news_kind { PTC_NEWS_FAILED, PTC_NEWS_FINISHED, PTC_NEWS_DUE, PTC_NEWS_NOT_STARTED };
 /* What the controller has to hear of; from a thread of ptc_workers, in order per group, repeated after a restart of ptcd. */
 struct ptc_worker_news {
 	struct ptc_group_key key;
@@ -86,7 +87,7 @@ struct ptc_worker_news {
 	uint32_t rank;
 	uint64_t step;
 	int exit_status; /* as of wait(2) */
-	char text[1024]; /* one line, then the end of the log, for FAILED */
+	char text[1024]; /* one line, then the end of the log, for FAILED and NOT_STARTED */
 };
 /* Such a text as one line: what happened, and the log's last line, which for most languages is the error. Returns buf. */
 const char *ptc_worker_text_line(const char *text, char *buf, size_t size);
@@ -239,9 +240,22 @@ int ptc_workers_meet_put(struct ptc_workers *w, const struct ptc_group_key *key,
 int ptc_workers_meet_get(struct ptc_workers *w, const struct ptc_group_key *key, const char *name, void *buffer,
 			 size_t capacity, size_t *ret_len, const struct ptc_wait *wait, struct ptc_error *err);
 
-/* For status: JSON array of this job's seats here: [{rank, generation, launch, state, pid, step, step_seconds, reports: {loss: ..}, cgroup, log}].
- * ptc_free it. */
+/* For status: JSON array of this job's seats here: [{rank, generation, launch, state, pid, step, step_seconds, reports: {loss: ..}, cgroup, log}];
+ * after them what has a log and no seat any more, [{rank, generation, launch, state}]. Where it is known, each has `world` and `since_ms`, when
+ * its process became that rank. ptc_free it. */
 int ptc_workers_json(struct ptc_workers *w, const char *uuid, char **ret_json, struct ptc_error *err);
-/* Path of a rank's log; PTC_ENOTFOUND. */
-int ptc_workers_log(struct ptc_workers *w, const char *uuid, uint32_t rank, char *ret_path, size_t size,
-		    struct ptc_error *err);
+/* A rank's log. */
+struct ptc_worker_log {
+	char path[320];
+	uint64_t begin,
+		end; /* of that launch; UINT64_MAX: where the file ends. A process may go through several launches. */
+	bool over;   /* nothing more is written to it */
+	unsigned number; /* private */
+	uint64_t launch;
+	uint32_t rank;
+};
+/* That of the rank's newest process in this launch (0: in any). PTC_ENOTFOUND. */
+int ptc_workers_log(struct ptc_workers *w, const char *uuid, uint32_t rank, uint64_t launch,
+		    struct ptc_worker_log *ret_log, struct ptc_error *err);
+/* Brings end and over up to date. */
+void ptc_workers_log_look(struct ptc_workers *w, const char *uuid, struct ptc_worker_log *log);
