@@ -173,6 +173,7 @@ struct first_step {
 	struct ptc_daemon *d;
 	const struct ptc_target *t;
 	struct ptc_rpc_call *call;
+	struct failure failed; /* text: set once the job has */
 };
 
 static bool all_stepped(const struct first_step *f, const struct ptc_target *t, const struct ptc_view *v,
@@ -192,12 +193,19 @@ static bool all_stepped(const struct first_step *f, const struct ptc_target *t, 
 }
 
 /* One node's coming or going makes the view anew; false: there is nothing to wait for any more. */
-static bool look_again(const struct first_step *f, struct ptc_target *t, struct ptc_view *v)
+static bool look_again(struct first_step *f, struct ptc_target *t, struct ptc_view *v)
 {
 	struct ptc_target now;
 
 	if (ptc_control_find(f->d, f->call, f->t->meta.name, &now, NULL) != 0 || !now.has_record ||
-	    now.record.run != PTC_RUN_LIVE || now.record.launch != t->record.launch)
+	    now.record.launch != t->record.launch)
+		return false;
+	if (now.record.run == PTC_RUN_FAILED) {
+		f->failed = (struct failure){ .d = f->d, .t = &now, .text = "see `ptcctl events`" };
+		ptc_loop_call(f->d->loop, find_failure, &f->failed);
+		f->failed.t = NULL;
+	}
+	if (now.record.run != PTC_RUN_LIVE)
 		return false;
 	if (now.epoch == t->epoch)
 		return true;
@@ -207,7 +215,7 @@ static bool look_again(const struct first_step *f, struct ptc_target *t, struct 
 }
 
 /* Until every rank has ended a step since the switch, or something else is committed. false: it cannot be told. */
-static bool wait_first_step(const struct first_step *f, json_int_t start)
+static bool wait_first_step(struct first_step *f, json_int_t start)
 {
 	int64_t began = ptc_sys_now_ns();
 	struct ptc_target t;
@@ -233,31 +241,36 @@ static void add_first_step(json_t *summary, double ms)
 	json_object_set_new(pause, "total_ms", json_real(total + ms));
 }
 
-/* How long the first step took, when the switch made ranks start. */
-static char *with_first_step(void *arg, const char *summary)
+/* How long the first step took, when the switch made ranks start. PTC_ESTATE: one of them failed in it. */
+static int with_first_step(void *arg, const char *summary, char **ret_summary, struct ptc_error *err)
 {
 	struct first_step *f = arg;
 	int64_t began = ptc_sys_now_ns();
 	json_t *root;
-	char *text = NULL;
 
 	if (ptc_json_load("summary", summary, strlen(summary), &root, NULL) != 0)
-		return NULL;
+		return 0;
 	if (json_is_object(json_object_get(root, "pause")) &&
 	    json_object_get(json_object_get(root, "pause"), "build_ms") &&
 	    strcmp(json_string_value(json_object_get(root, "kind")), "resize") == 0) {
 		if (wait_first_step(f, row_int(root, "step")))
 			add_first_step(root, (double)(ptc_sys_now_ns() - began) / 1e6);
-		text = ptc_json_text(root);
+		*ret_summary = ptc_json_text(root);
 	}
 	json_decref(root);
-	return text;
+	if (!f->failed.text[0])
+		return 0;
+	ptc_free(*ret_summary);
+	*ret_summary = NULL;
+	return ptc_error_set(err, PTC_ESTATE,
+			     "the switch was made, but the job has failed before every rank's first step: %s",
+			     f->failed.text);
 }
 
 int ptc_control_stream(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_watcher *w,
 		       struct ptc_rpc_call *call, struct ptc_error *err)
 {
-	struct first_step f = { d, t, call };
+	struct first_step f = { .d = d, .t = t, .call = call };
 
 	return ptc_watcher_stream_amended(w, call, with_first_step, &f, err);
 }

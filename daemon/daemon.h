@@ -125,8 +125,8 @@ void ptc_watcher_progress(struct ptc_watcher *w, const char *phase, uint64_t don
 void ptc_watcher_finish(struct ptc_watcher *w, int status, const char *text, const char *summary);
 /* Sends Progress messages to the call until the switch ends or the client goes; returns the switch's status. */
 int ptc_watcher_stream(struct ptc_watcher *w, struct ptc_rpc_call *call, struct ptc_error *err);
-/* The last message carries what amend makes of the summary (ptc_free-able; NULL: as it is). */
-typedef char *(*ptc_amend_fn)(void *arg, const char *summary);
+/* The last message carries what amend makes of the summary (ptc_free-able; NULL: as it is); where amend fails there is none. */
+typedef int (*ptc_amend_fn)(void *arg, const char *summary, char **ret_summary, struct ptc_error *err);
 int ptc_watcher_stream_amended(struct ptc_watcher *w, struct ptc_rpc_call *call, ptc_amend_fn amend, void *arg,
 			       struct ptc_error *err);
 

@@ -161,9 +161,11 @@ int ptc_watcher_stream_amended(struct ptc_watcher *w, struct ptc_rpc_call *call,
 		if (n.finished && n.status)
 			return ptc_error_set(err, n.status, "%s", n.text);
 		if (n.version != sent) {
-			char *summary = amend && n.finished && w->shared.summary ? amend(arg, w->shared.summary) : NULL;
+			char *summary = NULL;
 
-			rc = send_news(w, &n, summary, call, err);
+			rc = amend && n.finished && w->shared.summary ? amend(arg, w->shared.summary, &summary, err)
+								      : 0;
+			rc = rc ? rc : send_news(w, &n, summary, call, err);
 			ptc_free(summary);
 			if (rc)
 				return rc;

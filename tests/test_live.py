@@ -166,6 +166,16 @@ class Live(harness.Case):
     def test_logs_follow_rebuild(self):
         self.follows("rebuild")
 
+    def test_first_step_fails(self):
+        """Whoever waits for a resize is told when the job does not get through the step after it."""
+        with self.cluster(nodes=1, devices=2) as c:
+            job = live.Job(c, self.dir, fail_generation=2)
+            job.run("dp=2")
+            job.wait_step(3)
+            said = self.refused(c, "resize", job.name, "--config", "tp=2", "--wait", contains="failed before every rank's first step")
+            self.assertIn("giving up, as told", said)
+            job.wait_run("failed")
+
     def test_daemon_killed(self):
         """Ranks outlive ptcd: none is restarted, no step is lost, and the next resize works."""
         with self.cluster(nodes=2, devices=2) as c:

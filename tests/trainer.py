@@ -87,7 +87,7 @@ def run(args, client, gen):
         if log:
             log.write(json.dumps({"step": step, "rank": gen.rank, "pid": os.getpid(), "generation": gen.generation}) + "\n")
         client.report("loss", 1.0 / (step + 1))
-        if step == args.fail_at and gen.rank == args.fail_rank:
+        if gen.rank == args.fail_rank and (step == args.fail_at or gen.generation == args.fail_generation):
             print("giving up, as told", flush=True)
             raise SystemExit(3)
         time.sleep(args.sleep)
@@ -108,6 +108,7 @@ def main():
     p.add_argument("--raise-in", choices=["start", "build"], help="before it asks for a generation, or as it builds one")
     p.add_argument("--fail-at", type=int, default=-1)
     p.add_argument("--fail-rank", type=int, default=0)
+    p.add_argument("--fail-generation", type=int, default=-1, help="fails in its first step")
     p.add_argument("--refuse", help="stops are refused while this file exists")
     args = p.parse_args()
     time.sleep(args.start_sleep)
