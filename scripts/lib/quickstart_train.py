@@ -13,7 +13,7 @@ import tempfile
 import time
 
 import curve
-from cluster import ROOT, Cluster, ClusterError, end_on_signals, wait_for
+from cluster import ROOT, Cluster, ClusterError, cgroups_of, end_on_signals, wait_for
 
 JOB = "gpt"
 GPT = os.path.join(ROOT, "examples", "gpt")
@@ -98,6 +98,8 @@ class Show:
             say(f"  {s['from']} -> {s['to']} at step {s['step']}, training stood still for "
                 f"{s['pause']['total_ms'] / 1000:.2f} s")
         wait_for(lambda: self.status()["run"]["state"] == "done", 240, "the end of the training", 0.2)
+        jobs = self.c.jobs_with_ranks()
+        wait_for(lambda: not cgroups_of(jobs), 60, "the end of every rank", 0.1)
 
     def table(self):
         say("\nEach switch (MB between and within nodes beside the least that any placement needs; pause in ms):")
