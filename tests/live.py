@@ -26,7 +26,7 @@ class Job:
             argv += [f"--{key.replace('_', '-')}", str(value)]
         env = {"PYTHONPATH": os.path.join(harness.ROOT, "client", "python"),
                "PTC_LIBRARY": harness.binary("client/lib/libptc.so.0"), "PYTHONDONTWRITEBYTECODE": "1",
-               harness.clusters.MARK: c.options["id"], **harness.sanitizer_env()}
+               **harness.sanitizer_env()}
         spec = {"version": 1, "name": name, "mode": mode, "run": {"argv": argv, "env": env, "grace": grace}, **(run or {})}
         if gpus:
             spec["gpus"] = gpus

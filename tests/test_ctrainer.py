@@ -26,7 +26,7 @@ class Trainer(live.Job):
         self.argv = [PROGRAM, "--steps", str(steps), "--sleep-ms", str(sleep_ms)]
         spec = {"version": 1, "name": self.name, "mode": mode,
                 "run": {"argv": ["/bin/sh", "-c", script, "sh", *self.argv],
-                        "env": {"LINES": self.logs, harness.clusters.MARK: c.options["id"], **harness.sanitizer_env()}, **(run or {})}}
+                        "env": {"LINES": self.logs, **harness.sanitizer_env()}, **(run or {})}}
         self.yaml = os.path.join(directory, "ridge.yaml")
         with open(self.yaml, "w") as f:
             json.dump(spec, f)

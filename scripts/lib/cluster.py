@@ -66,14 +66,16 @@ def start_time(pid):
 
 
 def processes_of(mark, directory):
-    """Ids of the processes whose environment holds `mark` ("NAME=value") or that run inside the directory."""
-    found = []
+    """Ids of the processes whose environment holds `mark` ("NAME=value"), that run inside the directory, or that are ranks of
+    a daemon there."""
+    found, rank_of = [], f"PTC_WORKER_SOCKET={directory}/".encode()
     for entry in os.listdir("/proc"):
         if not entry.isdigit() or int(entry) == os.getpid():
             continue
         try:
             with open(f"/proc/{entry}/environ", "rb") as f:
-                ours = mark.encode() in f.read().split(b"\0")
+                environment = f.read().split(b"\0")
+            ours = mark.encode() in environment or any(e.startswith(rank_of) for e in environment)
             ours = ours or os.readlink(f"/proc/{entry}/cwd").startswith(directory + "/")
         except OSError:
             continue

@@ -93,6 +93,8 @@ class Show:
             self.wait_step(last + 11)
             r = self.ptcctl("resize", JOB, "--gpus", str(gpus), "--wait", "--format", "json")
             s = json.loads(r.stdout)
+            if "pause" not in s:
+                raise ClusterError(f"the training was over before it was resized to {gpus}: it needs more --steps")
             self.summaries.append(s)
             last = s["step"]
             say(f"  {s['from']} -> {s['to']} at step {s['step']}, training stood still for "
@@ -146,11 +148,12 @@ def main():
     p.add_argument("--transport", choices=["tls", "unix", "insecure"], default="tls")
     p.add_argument("--mode", choices=["rebuild", "restart"], default="rebuild")
     p.add_argument("--dtype", choices=["float64", "float32"], default="float64")
-    p.add_argument("--steps", type=int, default=72)
+    p.add_argument("--steps", type=int, help="(72; 300 with --mode restart, where training goes on while new ranks start)")
     p.add_argument("--records", type=int, default=510)
     p.add_argument("--global-batch", type=int, default=20)
     p.add_argument("--micro-batch", type=int, default=5)
     options = p.parse_args()
+    options.steps = options.steps or {"rebuild": 72, "restart": 300}[options.mode]
     directory = tempfile.mkdtemp(prefix="ptc-quickstart-")
     os.chmod(directory, 0o755)
     start, failed = time.monotonic(), True
