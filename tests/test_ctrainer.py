@@ -164,8 +164,7 @@ class CTrainer(harness.Case):
                 if i % 5 == 4:
                     rows.append(self.measure(c, job))
                     print(f"after {i + 1} switches: {rows[-1]}", flush=True)
-            rss_mib = 512 if harness.SANITIZED else 24  # AddressSanitizer keeps what is freed
-            for key, allowed in (("fds", 4), ("ranks", 0), ("threads", 8), ("files", 0), ("rss_mib", rss_mib)):
+            for key, allowed in (("fds", 4), ("ranks", 0), ("threads", 8), ("files", 0), ("rss_mib", 24 * PATIENCE)):
                 self.assertLessEqual(rows[-1][key] - rows[0][key], allowed, f"{key} grows: {[r[key] for r in rows]}")
             job.do("stop")
             stopped = job.wait_run("stopped")["step"]

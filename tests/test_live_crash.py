@@ -154,10 +154,10 @@ class LiveCrash(harness.Case):
         for is_controller, point in plan:
             controller = wait_for(lambda: job.status()["controller"], 20 * PATIENCE, "a controller")
             victim = controller if is_controller else self.other(c, controller)
-            reached += self.act_and_die(c, job, victim, point, act)
+            # which points a switch passes depends on what it finds to do: one that is missed is tried on the way back
+            reached += self.act_and_die(c, job, victim, point, act) or self.act_and_die(c, job, victim, point, act)
             total += 1
-        # which points a switch passes depends on what it finds to do, so of a small sample many may be missed
-        self.assertGreater(reached * (2 if LONG else 4), total, "most of the points that a clean run passes were not reached")
+        self.assertGreater(reached * 2, total, "most of the points that a clean run passes were not reached")
 
     def resize_there(self, c, job):
         def act(node):

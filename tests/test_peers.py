@@ -153,7 +153,7 @@ class Peers(harness.Case):
 
     def test_dcp_resharding(self):
         """PyTorch test/distributed/checkpoint/test_dtensor_resharding.py: arange(16) as 4x4; meshes of 2 and of 2x2, every
-        ordered pair of placements; and, which it leaves as a TODO, from one mesh to the other."""
+        ordered pair of placements; and, which its own test does not cover, from one mesh to the other."""
         state = state_of({"w": (4, 4)})
 
         def rules(placement):
