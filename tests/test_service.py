@@ -140,6 +140,70 @@ class Service(harness.Case):
         for path, mode in (("run/ptc", 0o755), ("var/lib/ptc", 0o700), ("etc/ptc/tls", 0o750)):
             self.assertEqual(mode, os.stat(os.path.join(root, path)).st_mode & 0o777, path)
 
+    def help_of(self, *verb):
+        """{option: text} of --help, and the verbs it lists."""
+        out = run(harness.program("ptcctl"), *verb, "--help").stdout
+        verbs = out.partition("\nverbs:\n")[2].partition("\n\n")[0].split("\n") if not verb else []
+        return re.findall(r"^  (?:-\w, )?--([a-z-]+)", out, re.M), [re.match(r"  (\S+(?: \S+)?)  ", v).group(1) for v in verbs]
+
+    def test_man_pages(self):
+        """Every verb, option and key is on its page, and man finds nothing wrong with the pages."""
+        pages = os.path.join(harness.BUILD, "deploy", "man")
+
+        def plain(name):
+            with open(os.path.join(pages, name)) as f:
+                return re.sub(r"\\f[BIR]|\\&", "", f.read()).replace("\\-", "-")
+
+        text = plain("ptcctl.1")
+        sections = dict(re.findall(r'\.SS "([^"]*)"\n(.*?)(?=\n\.S[SH])', text, re.S))
+        globals_, verbs = self.help_of()
+        self.assertEqual(verbs, list(sections))
+        for verb in verbs:
+            for option in set(self.help_of(*verb.split())[0]) - set(globals_):
+                self.assertIn(f"--{option}", sections[verb], verb)
+        for option in globals_:
+            self.assertRegex(text.partition("GLOBAL OPTIONS")[2], rf"--{option}\b")
+        for page, program in (("ptcd.8", "daemon/ptcd"), ("ptc-fuse.1", "daemon/ptc-fuse")):
+            listed = re.findall(r"^  (--[a-z-]+)(?: [A-Z]+)?  +(.*)", run(harness.binary(program), "--help").stdout, re.M)
+            self.assertGreater(len(listed), 4)
+            for option, about in listed:
+                self.assertRegex(plain(page), rf"(?m)^{option}( [A-Z]+)?\n{re.escape(about)}$")
+        keys = re.findall(r"^\.TP\n([a-z_.]+): ", plain("ptcd.yaml.5"), re.M)
+        self.assertLessEqual({"version", "tls.ca", "memory.ceiling", "coordinator.endpoints"}, set(keys))
+        if shutil.which("man"):
+            for page in ("ptcctl.1", "ptcd.8", "ptcd.yaml.5", "ptc-fuse.1"):
+                r = run("sh", "-c", '"$@" 2>&1 >/dev/null', "sh", "man", "--warnings", "-E", "UTF-8", "-Tutf8", "-Z", "-l", os.path.join(pages, page),
+                        env={**os.environ, "LC_ALL": "C.UTF-8", "MANWIDTH": "160"})
+                self.assertEqual((0, ""), (r.returncode, r.stdout), page)
+
+    def complete(self, *words):
+        """What bash would offer after these words, the last of which is being typed."""
+        script = os.path.join(harness.BUILD, "deploy", "man", "ptcctl")
+        r = run("bash", "-c", 'source "$0"; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _ptcctl; printf "%s\\n" "${COMPREPLY[@]}"',
+                script, "ptcctl", *words)
+        self.assertEqual(0, r.returncode, r.stdout)
+        return set(r.stdout.split())
+
+    def test_completions(self):
+        """bash offers every verb and each verb's options; the other shells, where they are, can read theirs."""
+        globals_, verbs = self.help_of()
+        self.assertEqual({v.split()[0] for v in verbs}, self.complete(""))
+        for verb in verbs:
+            words = verb.split()
+            if len(words) > 1:
+                self.assertIn(words[1], self.complete(words[0], ""))
+            self.assertEqual({f"--{o}" for o in (*self.help_of(*words)[0], *globals_)}, self.complete(*words, "--"), verb)
+        for shell, name in (("zsh", "_ptcctl"), ("fish", "ptcctl.fish")):
+            path = os.path.join(harness.BUILD, "deploy", "man", name)
+            if shutil.which(shell):
+                r = run(shell, "-n", path)
+                self.assertEqual((0, ""), (r.returncode, r.stdout))
+            with open(path) as f:
+                text = f.read()
+            for verb in verbs:
+                for option in self.help_of(*verb.split())[0]:
+                    self.assertRegex(text, rf"(--|-l ){option}\b")
+
     @unittest.skipUnless(test_fuse.CAN_MOUNT, "FUSE cannot be mounted here")
     def test_unmount_stale(self):
         """What the unit runs after ptcd: a mount that is served stays, one whose process died goes."""
