@@ -61,7 +61,7 @@ man -w ptcd ptcctl ptc-fuse ptcd.yaml
 kill $daemon; wait $daemon
 """
 REMOVE = r"""
-apt-get remove -q -y ptc libptc1 libptc-dev ptc-python
+apt-get remove --autoremove -q -y ptc libptc1 libptc-dev ptc-python
 listing > /ptc-test/removed
 apt-get purge -q -y ptc
 listing > /ptc-test/purged
