@@ -161,7 +161,8 @@ static bool make_wake(ptc_client *c)
 	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, fds) != 0)
 		return false;
 	ours = ptc_client_own(&c->wake[0], fds[0]);
-	return ptc_client_own(&c->wake[1], fds[1]) && ours; /* the second one too if the first failed: it must be closed */
+	return ptc_client_own(&c->wake[1], fds[1]) &&
+	       ours; /* the second one too if the first failed: it must be closed */
 }
 
 static ptc_client *allocate(void)
