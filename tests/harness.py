@@ -8,6 +8,7 @@
 Run one case as ctest does: tests/run MODULE Class.test_name (PTC_BUILD names the build directory).
 """
 import contextlib
+import glob
 import hashlib
 import json
 import os
@@ -35,6 +36,19 @@ def sanitizer_env():
         return {}
     runtime = subprocess.run(["cc", "-print-file-name=libasan.so"], stdout=subprocess.PIPE, text=True, check=True).stdout
     return {"LD_PRELOAD": runtime.strip(), "ASAN_OPTIONS": "detect_leaks=0"}
+
+
+def measured_env(nodes):
+    """For Cluster.up, where a test measures what a sanitized ptcd takes. AddressSanitizer keeps what is freed, 256 MiB and 1 MiB a
+    thread, and gives each thread 11 MiB of fake stack that fills as it runs. So a daemon that has 7034, 7036, 7037 KiB allocated
+    after 5, 10 and 15 switches of the C trainer (__sanitizer_get_current_allocated_bytes) has 94, 137 and 175 MiB resident; 75, 91
+    and 104 without the former, 56, 59 and 61 without both."""
+    if not SANITIZED:
+        return {}
+    options = os.environ.get("ASAN_OPTIONS", "")
+    for option in ("quarantine_size_mb=1", "thread_local_quarantine_size_kb=64", "detect_stack_use_after_return=0"):
+        options = f"{options}:{option}".strip(":")
+    return {name: {"ASAN_OPTIONS": options} for name in nodes}
 
 
 def binary(path):
@@ -76,8 +90,9 @@ class Case(unittest.TestCase):
         finally:
             if failed:
                 self.show_logs(c)
-            crashed = sanitizer_reports(c)
-            complaints = c.down() + leftovers(c)
+            complaints = c.stop()
+            crashed = sanitizer_reports(c) # after the end: leaks are reported by then
+            complaints += c.down() + leftovers(c)
             if not failed:
                 self.assertEqual([], complaints + crashed)
             else:
@@ -101,10 +116,11 @@ class Case(unittest.TestCase):
 
 
 def sanitizer_reports(c):
+    """What sanitizers, and our own requirements, have said of daemons and of ranks."""
     found = []
-    for node in c.nodes.values():
-        with contextlib.suppress(OSError), open(node.log_file, errors="replace") as f:
-            found += [f"{node.name}: {line.strip()}" for line in f
+    for path in (p for n in c.nodes.values() for p in (n.log_file, *glob.glob(os.path.join(n.dir, "run/workers/*/processes/*/log")))):
+        with contextlib.suppress(OSError), open(path, errors="replace") as f:
+            found += [f"{os.path.relpath(path, c.dir)}: {line.strip()}" for line in f
                       if "ERROR: " in line and "Sanitizer" in line or "runtime error:" in line
                       or "requirement failed" in line]
     return found
