@@ -27,6 +27,7 @@ from cluster import ClusterError, wait_for  # noqa: E402,F401
 BUILD = os.path.abspath(os.environ.get("PTC_BUILD", os.path.join(ROOT, "build", "release")))
 LONG = bool(os.environ.get("PTC_TEST_LONG"))
 SANITIZED = bool(os.environ.get("PTC_SANITIZED"))
+NO_LEAKS = "detect_leaks=0"
 PATIENCE = 3 if SANITIZED else 1 # times every limit in seconds
 
 
@@ -35,20 +36,20 @@ def sanitizer_env():
     if not SANITIZED:
         return {}
     runtime = subprocess.run(["cc", "-print-file-name=libasan.so"], stdout=subprocess.PIPE, text=True, check=True).stdout
-    return {"LD_PRELOAD": runtime.strip(), "ASAN_OPTIONS": "detect_leaks=0"}
+    return {"LD_PRELOAD": runtime.strip(), "ASAN_OPTIONS": NO_LEAKS}
 
 
-def measured_env(nodes):
-    """For Cluster.up, where a test measures what a sanitized ptcd takes. AddressSanitizer keeps what is freed, 256 MiB and 1 MiB a
+def measured_env(given=None):
+    """For a ptcd whose memory a test measures, or with ASAN_OPTIONS `given` a rank. AddressSanitizer keeps what is freed, 256 MiB and 1 MiB a
     thread, and gives each thread 11 MiB of fake stack that fills as it runs. So a daemon that has 7034, 7036, 7037 KiB allocated
     after 5, 10 and 15 switches of the C trainer (__sanitizer_get_current_allocated_bytes) has 94, 137 and 175 MiB resident; 75, 91
     and 104 without the former, 56, 59 and 61 without both."""
     if not SANITIZED:
         return {}
-    options = os.environ.get("ASAN_OPTIONS", "")
+    options = os.environ.get("ASAN_OPTIONS", "") if given is None else given
     for option in ("quarantine_size_mb=1", "thread_local_quarantine_size_kb=64", "detect_stack_use_after_return=0"):
         options = f"{options}:{option}".strip(":")
-    return {name: {"ASAN_OPTIONS": options} for name in nodes}
+    return {"ASAN_OPTIONS": options}
 
 
 def binary(path):

@@ -109,6 +109,8 @@ struct ptc_workers_env {
 
 /* Takes up again the processes an earlier ptcd has started: they connect anew by themselves. */
 int ptc_workers_new(const struct ptc_workers_env *env, struct ptc_workers **ret_workers, struct ptc_error *err);
+/* Whether processes that some ptcd has started with this `dir` still run: *ret_pid is one of them, or 0. Nothing there is nothing. */
+int ptc_workers_running(const char *dir, pid_t *ret_pid, struct ptc_error *err);
 /* Processes go on without us. */
 struct ptc_workers *ptc_workers_free(struct ptc_workers *w);
 
