@@ -170,20 +170,25 @@ static int meet_get(void *arg, const struct ptc_group_key *key, const char *node
 }
 
 static int meet_put(void *arg, const struct ptc_group_key *key, const char *node, const char *address, const char *name,
-		    const void *value, size_t len, struct ptc_error *err)
+		    const void *value, size_t len, const struct ptc_wait *wait, struct ptc_error *err)
 {
 	Ptc__V1__MeetRequest req = PTC__V1__MEET_REQUEST__INIT;
 	Ptc__V1__MeetReply *reply;
+	int64_t waited = 0;
 	int rc;
 
 	req.key = (char *)(uintptr_t)name;
 	req.value.data = (uint8_t *)(uintptr_t)value;
 	req.value.len = len;
 	req.put = true;
-	rc = meet_call(arg, key, node, address, &req, &reply, err);
-	if (rc == 0)
-		ptc_pb_free(&reply->base);
-	return rc;
+	while ((rc = meet_call(arg, key, node, address, &req, &reply, err)) != 0) { /* twice is as once */
+		waited += MEET_POLL_US / 1000;
+		if (!meet_again(rc) || given_up(wait, waited))
+			return rc;
+		usleep(MEET_POLL_US); /* a thread of the workers: waiting is its job */
+	}
+	ptc_pb_free(&reply->base);
+	return 0;
 }
 
 /* ---- life --------------------------------------------------------------------------- */
@@ -205,10 +210,11 @@ static int left_nothing(const struct ptc_daemon_config *c, const char *was, stru
 
 	if (rc || !pid)
 		return rc;
-	return ptc_error_set(err, PTC_ESTATE,
-			     "run_dir: is %s, but ranks that ptcd has started with %s still run (pid %d, for one) and would be "
-			     "lost sight of; start it with that, or stop their jobs first",
-			     c->run_dir, was, (int)pid);
+	return ptc_error_set(
+		err, PTC_ESTATE,
+		"run_dir: is %s, but ranks that ptcd has started with %s still run (pid %d, for one) and would be "
+		"lost sight of; start it with that, or stop their jobs first",
+		c->run_dir, was, (int)pid);
 }
 
 /* state_dir/run-dir has the run_dir of the life before. */

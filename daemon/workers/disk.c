@@ -256,6 +256,7 @@ void ptc_group_unsave(const struct group *g)
 	ptc_auto_free char *path = group_path(g);
 	struct ptc_error err = PTC_ERROR_INIT;
 
+	ptc_meets_unsave(g); /* first: without its group nobody would look for it */
 	if (path && ptc_sys_unlink(path, "workers.group-gone", &err))
 		ptc_warn("workers", "%s", err.text); /* found again at the next start, and dropped then */
 }
@@ -335,6 +336,8 @@ static int load_group(struct ptc_workers *w, const char *path, const char *name,
 	(void)w;
 	if (strstr(name, ".tmp"))
 		return ptc_sys_unlink(path, "workers.group-gone", err);
+	if (strstr(name, PTC_MEETS))
+		return 0; /* read with its group */
 	rc = ptc_sys_read_file(path, WORKERS_FILE_MAX, &data, &len, &why);
 	if (!rc)
 		rc = ptc_group_load(data, len, &g, &why);
@@ -458,6 +461,7 @@ static int adopt_job(struct ptc_workers *w, const char *path, const char *name, 
 	for (struct group *g = list; g; g = g->next) {
 		g->job = job;
 		job->held++;
+		ptc_meets_load(g);
 	}
 	rc = each(w, processes, adopt_process, job, err);
 	seat_workers(job);

@@ -839,6 +839,51 @@ static void test_restarted_while_told(void **state)
 	end(b);
 }
 
+static void meets(const struct group *g, const char *name, const char *value)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	char buf[64];
+	size_t len;
+
+	ok(ptc_workers_meet_get(t.w, &g->desc.key, name, buf, sizeof buf, &len, &(struct ptc_wait){ .timeout_ms = 1 },
+				&err),
+	   &err);
+	assert_int_equal(len, strlen(value));
+	assert_memory_equal(buf, value, len);
+}
+
+/* Keys that ranks of other nodes have put here are not put again; what a crash has cut off does not hide what comes after. */
+static void test_restarted_while_meeting(void **state)
+{
+	struct group *g = group(2, 1, PTC_MODE_RESTART, "", NULL);
+	struct ptc_error err = PTC_ERROR_INIT;
+	char path[160];
+	int fd;
+
+	(void)state;
+	snprintf(path, sizeof path, "%s/" UUID "/groups/1-1.meets", t.dir);
+	ok(ptc_workers_start(t.w, &g->desc, WAIT, &err), &err);
+	ok(ptc_workers_meet_put(t.w, &g->desc.key, "far/7", "here", 4, &err), &err);
+	ok(ptc_workers_meet_put(t.w, &g->desc.key, "far/8", "", 0, &err), &err);
+	again();
+	fd = open(path, O_WRONLY | O_APPEND | O_CLOEXEC);
+	assert_true(fd >= 0 && write(fd, "half of a reco", 14) == 14);
+	close(fd);
+	again();
+	ok(ptc_workers_meet_put(t.w, &g->desc.key, "far/9", "there", 5, &err), &err);
+	again();
+	meets(g, "far/7", "here");
+	meets(g, "far/8", "");
+	meets(g, "far/9", "there");
+	ok(ptc_workers_meet_put(t.w, &g->desc.key, "far/7", "here", 4, &err), &err);
+	assert_int_equal(ptc_workers_meet_put(t.w, &g->desc.key, "far/7", "else", 4, &err), PTC_EEXIST);
+	end(g);
+	ptc_workers_drop(t.w, UUID, NULL);
+	for (int i = 0; i < 30000 && access(path, F_OK) == 0; i++)
+		nap_us(1000);
+	assert_int_not_equal(access(path, F_OK), 0);
+}
+
 /* Told that their generation has ended, they wait in ptc_next, and say so to a ptcd that did not tell them. */
 static void test_restarted_while_ending(void **state)
 {
@@ -1228,6 +1273,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test_setup_teardown(test_restarted_while_declared, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_restarted_while_ending, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_restarted_while_told, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_restarted_while_meeting, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_rank_fails, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_rank_closes_descriptors, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_program_that_cannot_start, setup, teardown),

@@ -103,7 +103,8 @@ struct ptc_workers_env {
 			const char *name, void *buffer, size_t capacity, size_t *ret_len, const struct ptc_wait *wait,
 			struct ptc_error *err);
 	int (*meet_put)(void *arg, const struct ptc_group_key *key, const char *node, const char *address,
-			const char *name, const void *value, size_t len, struct ptc_error *err);
+			const char *name, const void *value, size_t len, const struct ptc_wait *wait,
+			struct ptc_error *err);
 	void *arg;
 };
 
