@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A rank whose state after s steps is a closed formula, so that a test knows every byte without training.
 
-  trainer.py --rows R --layers L [--steps N] [--sleep S] [--build-sleep S] [--start-sleep S] [--end-sleep S] [--log DIR]
+  trainer.py --rows R --layers L [--steps N] [--sleep S] [--build-sleep S] [--start-sleep S] [--end-sleep S] [--meet 1] [--log DIR]
              [--fail-at STEP --fail-rank R] [--raise-in start|build]
 
 Layer l is a matrix of R x 6 doubles, rows split over tp (the first ranks have more), on pipeline stage l % pp, replicated over dp;
@@ -69,7 +69,11 @@ class Rank:
 
 
 def run(args, client, gen):
+    if args.meet:
+        client.meet_put(f"at/{gen.rank}", f"{gen.rank} of {gen.generation}".encode())
     time.sleep(args.build_sleep)
+    for r in range(gen.world) if args.meet else ():
+        assert client.meet_get(f"at/{r}", 60000) == f"{r} of {gen.generation}".encode()
     if args.raise_in == "build":
         raise ValueError("no such optimizer")
     rank = Rank(args, client, gen)
@@ -109,6 +113,7 @@ def main():
     p.add_argument("--fail-at", type=int, default=-1)
     p.add_argument("--fail-rank", type=int, default=0)
     p.add_argument("--fail-generation", type=int, default=-1, help="fails in its first step")
+    p.add_argument("--meet", type=int, default=0, help="1: before a rank declares, it has met all others")
     p.add_argument("--refuse", help="stops are refused while this file exists")
     args = p.parse_args()
     time.sleep(args.start_sleep)
