@@ -111,10 +111,12 @@ int ptc_source_same(const struct ptc_source *s, const struct ptc_source_print *w
 		if (rc)
 			return rc;
 	}
-	if (was->whole && now->whole && was->index != now->index)
-		return ptc_error_set(err, PTC_ECORRUPT,
-				     files ? "%s: files in it have been written since it was added"
-					   : "%s: its index has changed since it was added",
+	if (!was->whole || !now->whole || was->index == now->index)
+		return 0;
+	if (files)
+		return ptc_error_set(err, PTC_ECORRUPT, "%s: files in it have been written since it was added",
 				     s->data.path);
-	return 0;
+	return ptc_error_set(err, PTC_ECORRUPT,
+			     "%s has changed since it was added; its size and its time are as they were",
+			     s->index.path);
 }
