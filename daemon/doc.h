@@ -13,6 +13,7 @@
  *   /ptc/jobs/UUID/turn               moved on by every abort, so that what was on its way before it fails
  *   /ptc/jobs/UUID/worker/NODE        what a node's ranks have come to (daemon/workers/workers.h, news); read after the
  *                                     keys above, which sort before it
+ *   /ptc/datasets/NAME                a registered dataset (formats/dataset_doc.h)
  *   /ptc/creating/UUID                {version, node, boot_id}: a job whose spec is being written; gone when it exists
  *   /ptc/blobs/UUID/HASH/PART         content-addressed parts of at most 512 KiB: spec, generation, manifest, headers
  *   /ptc/events/UUID/NUMBER           event log, oldest dropped

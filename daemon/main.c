@@ -17,6 +17,7 @@
 #include "daemon/controller.h"
 #include "daemon/notify.h"
 #include "formats/json.h"
+#include "fusefs/launch.h"
 
 #include <getopt.h>
 #include <signal.h>
@@ -59,27 +60,34 @@ struct process {
 
 struct options {
 	const char *config;
-	bool insecure, check, dump, man;
+	bool insecure, check, dump, man, unmount;
 };
 
-static const char usage[] = "usage: ptcd [--config FILE] [--insecure-loopback]\n"
-			    "       ptcd --check-config | --dump-config | --man-config | --version | --help\n"
-			    "\n"
-			    "  --config FILE         configuration (default " DEFAULT_CONFIG ")\n"
-			    "  --check-config        read and check the configuration, print nothing when it is fine\n"
-			    "  --dump-config         print the configuration with every default filled in\n"
-			    "  --man-config          print the keys of the configuration as a man page section\n"
-			    "  --insecure-loopback   plain TCP on loopback addresses, for benchmarks only\n"
-			    "\n"
-			    "exit status: 0 done, 1 failed, 2 usage\n";
+static const char usage[] =
+	"usage: ptcd [--config FILE] [--insecure-loopback]\n"
+	"       ptcd --check-config | --dump-config | --man-config | --unmount-stale | --version | --help\n"
+	"\n"
+	"  --config FILE         configuration (default " DEFAULT_CONFIG ")\n"
+	"  --check-config        read and check the configuration, print nothing when it is fine\n"
+	"  --dump-config         print the configuration with every default filled in\n"
+	"  --man-config          print the keys of the configuration as a man page section\n"
+	"  --unmount-stale       detach what is mounted at fuse.dir if nobody serves it any more\n"
+	"  --insecure-loopback   plain TCP on loopback addresses, for benchmarks only\n"
+	"\n"
+	"exit status: 0 done, 1 failed, 2 usage\n";
 
 static int parse_options(int argc, char **argv, struct options *o)
 {
 	static const struct option longs[] = {
-		{ "config", required_argument, NULL, 'c' }, { "insecure-loopback", no_argument, NULL, 'i' },
-		{ "check-config", no_argument, NULL, 'k' }, { "dump-config", no_argument, NULL, 'd' },
-		{ "man-config", no_argument, NULL, 'm' },   { "version", no_argument, NULL, 'v' },
-		{ "help", no_argument, NULL, 'h' },         { NULL, 0, NULL, 0 },
+		{ "config", required_argument, NULL, 'c' },
+		{ "insecure-loopback", no_argument, NULL, 'i' },
+		{ "check-config", no_argument, NULL, 'k' },
+		{ "dump-config", no_argument, NULL, 'd' },
+		{ "man-config", no_argument, NULL, 'm' },
+		{ "unmount-stale", no_argument, NULL, 'u' },
+		{ "version", no_argument, NULL, 'v' },
+		{ "help", no_argument, NULL, 'h' },
+		{ NULL, 0, NULL, 0 },
 	};
 	int c;
 
@@ -95,6 +103,8 @@ static int parse_options(int argc, char **argv, struct options *o)
 			o->dump = true;
 		} else if (c == 'm') {
 			o->man = true;
+		} else if (c == 'u') {
+			o->unmount = true;
 		} else if (c == 'v') {
 			puts("ptcd " PTC_VERSION);
 			exit(0);
@@ -178,6 +188,7 @@ static void on_tick(uv_timer_t *timer)
 {
 	struct process *p = timer->data;
 
+	ptc_notify_watchdog();
 	if (++p->idle.ticks % (IDLE_MS / TICK_MS) == 0)
 		give_back(p);
 	ptc_controllers_tick(&p->d);
@@ -493,6 +504,28 @@ static int dump_config(const struct ptc_daemon_config *c)
 	return failed ? PTC_ENOMEM : 0;
 }
 
+/* For the unit, after us. */
+static int unmount_stale(const struct ptc_daemon_config *c, struct ptc_error *err)
+{
+	const char *args[] = { "--unmount", "--stale", c->fuse.dir, NULL };
+
+	return c->fuse.dir ? ptc_fuse_exec(args, err) : 0;
+}
+
+/* Options that end here. */
+static int only_config(const struct options *o, struct process *p, int rc, struct ptc_error *err)
+{
+	if (!rc && o->dump)
+		rc = dump_config(&p->d.config);
+	if (!rc && o->unmount)
+		rc = unmount_stale(&p->d.config, err);
+	if (rc)
+		fprintf(stderr, "ptcd: %s\n", err->text);
+	ptc_buf_done(&p->memory_json);
+	ptc_daemon_config_done(&p->d.config);
+	return rc ? 1 : 0;
+}
+
 int main(int argc, char **argv)
 {
 	struct ptc_error err = PTC_ERROR_INIT;
@@ -511,15 +544,8 @@ int main(int argc, char **argv)
 	ptc_fault_init();
 	ptc_json_init();
 	rc = read_config(&o, &p, &err);
-	if (rc || o.check || o.dump) {
-		if (rc)
-			fprintf(stderr, "ptcd: %s\n", err.text);
-		else if (o.dump)
-			rc = dump_config(&p.d.config);
-		ptc_buf_done(&p.memory_json);
-		ptc_daemon_config_done(&p.d.config);
-		return rc ? 1 : 0;
-	}
+	if (rc || o.check || o.dump || o.unmount)
+		return only_config(&o, &p, rc, &err);
 	p.uv = uv_default_loop();
 	ptc_rpc_allocator_tune();
 	ptc_alloc_limit_set(ptc_memory_heap(&p.memory));

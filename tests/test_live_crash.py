@@ -678,7 +678,7 @@ for what, act in (("socket", lambda: socket.socket(socket.AF_UNIX, socket.SOCK_S
 
     def many_switches(self, mode, count):
         self.measured = harness.measured_env()
-        with self.started(mode=mode, lease_ttl="20s", more_env=harness.measured_env(harness.NO_LEAKS)) as (c, job): # a busy machine is no reason to change controllers
+        with self.started(mode=mode, lease_ttl="20s", env=harness.measured_env(harness.NO_LEAKS)) as (c, job): # a busy machine is no reason to change controllers
             fifth = None
             for i in range(1, count + 1):
                 at = job.status()["step"]

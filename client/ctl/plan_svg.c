@@ -130,7 +130,7 @@ static void put_cells(const struct picture *p)
 
 	for (uint32_t n = 0; n < p->nodes; n++) {
 		snprintf(text, sizeof text, "node %u", n);
-		put_label(LEFT - 10, cell_y(n) + CELL / 2 + 4, 12, "end", text);
+		put_label(LEFT - 10, cell_y(n) + CELL / 2.0 + 4, 12, "end", text);
 		for (uint32_t d = 0; d < p->per_node; d++) {
 			put_rect(cell_x(p, d, false), cell_y(n), CELL, CELL, "#f4f4f4", "#ccc");
 			put_rect(cell_x(p, d, true), cell_y(n), CELL, CELL, "#f4f4f4", "#ccc");
