@@ -110,10 +110,10 @@ struct worker {
 	uint64_t generation, launch; /* what it believes; valid from BUILDING to ENDING */
 	struct group *group;         /* what it is for; NULL: free */
 	size_t seat;
-	struct group *spawned_for; /* only compared */
-	uint32_t device, rank;     /* of its last seat */
-	bool ran;                  /* has had a generation */
-	bool stale;                /* claims a generation that it was not given */
+	uint64_t spawned_generation, spawned_launch; /* for which group; 0: it is not told apart any more */
+	uint32_t device, rank;                       /* of its last seat */
+	bool ran;                                    /* has had a generation */
+	bool stale;                                  /* claims a generation that it was not given */
 	bool exit_wanted;
 	int64_t term_ns, kill_ns; /* when to signal; 0: not, or done */
 	struct declared *declared;

@@ -259,6 +259,8 @@ static int rank_main(int argc, char **argv)
 		for (;;)
 			pause();
 	ptc_close(r.c);
+	if (strcmp(how, "slow") == 0)
+		nap_us(1500000);
 	return 0;
 }
 
@@ -680,6 +682,37 @@ static void life(enum ptc_worker_mode mode, bool fast)
 	read_state(a, PTC_SEAT_STOPPED, &s);
 	check_state(&s, at);
 	assert_int_equal(t.nnews, 0);
+}
+
+/* To fewer ranks and to more again, over and over: that a process which is not needed any more takes its time to exit is nobody's
+ * failure. Groups come and go meanwhile, and get each other's memory. */
+static void test_life_slow_exit(void **state)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct group *g = group(2, 1, PTC_MODE_REBUILD, "slow", NULL), *next;
+	struct state s;
+	uint64_t at = 0;
+	char path[160];
+
+	(void)state;
+	launch(g, NULL, 0);
+	for (uint64_t i = 2; i < 50; i++) {
+		at = stop(g, at + 1);
+		read_state(g, PTC_SEAT_STOPPED, &s);
+		next = group(i % 4 == 3 ? 2 : i % 2 ? 4 : 1, i, PTC_MODE_REBUILD, "slow", NULL);
+		ok(ptc_workers_start(t.w, &next->desc, WAIT, &err), &err);
+		end(g);
+		ok(ptc_workers_build(t.w, &next->desc, at, true, carried(&next->desc, &s, at), WAIT, &err), &err);
+		go(next, &s, at);
+		ptc_workers_drop(t.w, UUID, &next->desc.key);
+		snprintf(path, sizeof path, "%s/" UUID "/groups/%d-1", t.dir, (int)i - 1);
+		for (int k = 0; k < 30000 && access(path, F_OK) == 0; k++)
+			nap_us(1000);
+		g = next;
+	}
+	at = stop(g, at + 1);
+	read_state(g, PTC_SEAT_STOPPED, &s);
+	check_state(&s, at);
 }
 
 static void test_life_restart(void **state)
@@ -1267,6 +1300,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test_setup_teardown(test_life_restart, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_life_rebuild, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_life_fast, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_life_slow_exit, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_copied, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_restarted_while_running, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_restarted_while_stopped, setup, teardown),
