@@ -60,7 +60,8 @@ static int run(struct ctl *c, struct ptc_error *err)
 	puts("\t\tif [ \"$COMP_CWORD\" -eq 2 ]; then COMPREPLY=($(compgen -W \"lint show\" -- \"$cur\")); return; fi");
 	puts("\t\tverb=\"rules ${COMP_WORDS[2]}\"\n\tfi");
 	puts("\tif [ \"$verb\" = dataset ]; then");
-	puts("\t\tif [ \"$COMP_CWORD\" -eq 2 ]; then COMPREPLY=($(compgen -W \"add check inspect list remove\" -- "
+	puts("\t\tif [ \"$COMP_CWORD\" -eq 2 ]; then COMPREPLY=($(compgen -W \"add check inspect list proof remove\" "
+	     "-- "
 	     "\"$cur\")); "
 	     "return; fi");
 	puts("\t\tverb=\"dataset ${COMP_WORDS[2]}\"\n\tfi");
