@@ -78,6 +78,7 @@ static void switch_done(struct ptc_controller *ctl)
 	ctl->expected = ctl->digests = NULL;
 	ctl->nexpected = ctl->ndigests = 0;
 	ctl->state_hash[0] = '\0';
+	ptc_ledger_done(&ctl->cursors);
 	ctl->captured_bytes = 0;
 	files_done(ctl);
 	ptc_pull_results_done(ctl);

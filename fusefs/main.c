@@ -60,13 +60,15 @@ struct process {
 	int lock_fd;
 };
 
-static struct ptc_fs *volatile serving;
+static struct ptc_fs *_Atomic serving; /* read by the handler and by linger_main */
 
 static void on_signal(int signum)
 {
+	struct ptc_fs *fs = serving;
+
 	(void)signum;
-	if (serving)
-		ptc_fs_stop(serving);
+	if (fs)
+		ptc_fs_stop(fs);
 }
 
 static int option_value(int c, struct options *o, struct ptc_error *err)

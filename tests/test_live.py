@@ -176,6 +176,40 @@ class Live(harness.Case):
             self.assertIn("giving up, as told", said)
             job.wait_run("failed")
 
+    def test_run_dir_changed(self):
+        """A ptcd that would not find its ranks says so and does not start; back at its folder it has them, and without any it moves."""
+        with self.cluster(nodes=2, devices=1) as c:
+            job = live.Job(c, self.dir)
+            job.run("dp=2")
+            job.wait_step(5)
+            before = {r["rank"]: r["pid"] for r in job.status()["run"]["ranks"]}
+            node, there = c.nodes["n1"], self.path("elsewhere")
+            run_dir = c.config(node)["run_dir"]
+            node.stop()
+            c.write_config(node, run_dir=there)
+            node.run()
+            node.wait_gone(20 * PATIENCE)
+            self.assertNotEqual(0, node.popen.returncode)
+            said = node.log_tail(1)
+            for what in ("run_dir: ", there, run_dir, f"pid {before[1]}"):
+                self.assertIn(what, said)
+            os.symlink(run_dir, self.path("link"))
+            for path in (self.path("link"), run_dir):  # by another name it is the same
+                c.write_config(node, run_dir=path)
+                c.restart("n1")
+                job.wait_step(job.wait_run("live")["run"]["step"] + 5)
+                self.assertEqual(before, {r["rank"]: r["pid"] for r in job.status()["run"]["ranks"]})
+            job.do("stop")
+            job.wait_run("stopped")
+            wait_for(lambda: not job.processes(), 20 * PATIENCE, "the end of every rank", 0.1)
+            node.stop()
+            c.write_config(node, run_dir=there)
+            c.restart("n1")
+            c.ptcctl("run", job.name, "--wait", timeout_s=60 * PATIENCE)
+            job.wait_step(job.status()["step"] + 5)
+            job.do("stop")
+            self.check_steps(job, job.wait_run("stopped")["step"])
+
     def test_daemon_killed(self):
         """Ranks outlive ptcd: none is restarted, no step is lost, and the next resize works."""
         with self.cluster(nodes=2, devices=2) as c:

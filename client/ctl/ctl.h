@@ -102,6 +102,10 @@ char *ctl_rules_path(void);
 /* A description as daemons take it, and the job's name; ptc_free both. */
 int ctl_job_read(const char *file, char **ret_name, char **ret_spec, size_t *ret_len, struct ptc_error *err);
 
+/* dataset.c */
+struct ptc_dataset_doc;
+int ctl_dataset_find(struct ctl *c, const char *name, struct ptc_dataset_doc *ret_doc, struct ptc_error *err);
+
 /* logs.c */
 int ctl_logs_show(struct ctl *c, const struct ptc_admin_logs *what, struct ptc_error *err);
 

@@ -225,7 +225,7 @@ int ptc_agent_tables_drop_old(struct ptc_agent *agent, const char *uuid, Ptc__V1
 	size_t n = 0;
 	int r;
 
-	strcpy(none.uuid, uuid);
+	snprintf(none.uuid, sizeof(none.uuid), "%s", uuid);
 	for (size_t i = 0; i < nkeep; i++) {
 		struct ptc_table_key k = { .generation = keep[i]->generation, .snapshot = keep[i]->snapshot };
 
@@ -556,7 +556,8 @@ int ptc_agent_on_stat(void *arg, struct ptc_rpc_call *call, struct ptc_error *er
 		       (unsigned long long)s.file_bytes, (unsigned long long)s.chunks_used,
 		       (unsigned long long)s.chunks_free, (unsigned long long)s.copied_bytes,
 		       (unsigned long long)s.lost_jobs, (unsigned long long)agent->env.staging_bytes,
-		       (unsigned long long)agent->send.peak + agent->recv.peak + agent->gate.peak,
+		       (unsigned long long)(ptc_pool_peak(&agent->send) + ptc_pool_peak(&agent->recv) +
+					    ptc_pool_peak(&agent->gate)),
 		       agent->env.memory_json ? agent->env.memory_json : "{}", (unsigned long long)ptc_alloc_bytes(),
 		       (unsigned long long)ptc_alloc_peak());
 	ptc__v1__document__init(&reply);

@@ -103,12 +103,15 @@ struct ptc_workers_env {
 			const char *name, void *buffer, size_t capacity, size_t *ret_len, const struct ptc_wait *wait,
 			struct ptc_error *err);
 	int (*meet_put)(void *arg, const struct ptc_group_key *key, const char *node, const char *address,
-			const char *name, const void *value, size_t len, struct ptc_error *err);
+			const char *name, const void *value, size_t len, const struct ptc_wait *wait,
+			struct ptc_error *err);
 	void *arg;
 };
 
 /* Takes up again the processes an earlier ptcd has started: they connect anew by themselves. */
 int ptc_workers_new(const struct ptc_workers_env *env, struct ptc_workers **ret_workers, struct ptc_error *err);
+/* Whether processes that some ptcd has started with this `dir` still run: *ret_pid is one of them, or 0. Nothing there is nothing. */
+int ptc_workers_running(const char *dir, pid_t *ret_pid, struct ptc_error *err);
 /* Processes go on without us. */
 struct ptc_workers *ptc_workers_free(struct ptc_workers *w);
 
