@@ -20,7 +20,7 @@ class Live(harness.Case):
             ends.setdefault((generation, launch), set()).add((steps[0], steps[-1] + 1))
         for key, spans in ends.items():
             self.assertEqual(1, len(spans), f"ranks of {key} began or ended at different steps: {spans}")
-        spans = [next(iter(s)) for _, s in sorted(ends.items())]
+        spans = [next(iter(s)) for _, s in sorted(ends.items(), key=lambda e: (e[0][0], min(e[1])))] # launches are random numbers
         for (_, end), (begin, _) in zip(spans, spans[1:]):
             self.assertEqual(end, begin, f"steps left out or done twice: {spans}")
         self.assertEqual(last, spans[-1][1])
@@ -129,6 +129,35 @@ class Live(harness.Case):
             c.nodes["n1"].kill()
             c.restart("n1")
             self.assertIn("Traceback", c.ptcctl("logs", job.name, "--rank", "1").stdout)
+
+    def refused_build(self, mode):
+        """What the new generation's ranks refuse comes after the snapshot: the old one is started again from there, at that very step."""
+        with self.cluster(nodes=2, devices=2) as c:
+            job = live.Job(c, self.dir, mode=mode, raise_generation=2)
+            job.run("tp=2,dp=2")
+            for _ in range(2):
+                job.wait_step(job.status()["run"].get("step", 0) + 5)
+                before = job.status()
+                self.refused(c, "resize", job.name, "--config", "tp=3", "--wait", contains="ValueError: no such optimizer",
+                             timeout_s=60 * PATIENCE)
+                after = wait_for(lambda: (lambda s: s if s["phase"] == "idle" and "step" in s["run"] else None)(job.status()),
+                                 60 * PATIENCE, "ranks that go on", 0.05)
+                self.assertEqual((1, "live", before["snapshot"] + 1), (after["generation"], after["run"]["state"], after["snapshot"]))
+                self.assertNotEqual(before["run"]["launch"], after["run"]["launch"])
+                self.assertGreater(after["step"], before["step"])
+                spans = job.steps_logged()
+                self.assertEqual({after["step"]}, {min(steps) for (_, launch, _), steps in spans.items()
+                                                   if launch == after["run"]["launch"]}, "it goes on where it was stopped")
+            job.do("stop")
+            last = job.wait_run("stopped")["step"]
+            job.check_state(self, last, self.path("end"))
+            self.check_steps(job, last)
+
+    def test_refused_build_restart(self):
+        self.refused_build("restart")
+
+    def test_refused_build_rebuild(self):
+        self.refused_build("rebuild")
 
     def wait_shown(self, path, launch):
         def shown():
