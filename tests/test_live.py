@@ -130,6 +130,33 @@ class Live(harness.Case):
             c.restart("n1")
             self.assertIn("Traceback", c.ptcctl("logs", job.name, "--rank", "1").stdout)
 
+    def test_copy_fast_memory(self):
+        """The shared memory of copy: fast counts against the ceiling, and goes with its ranks; where it has no room, copies are lean."""
+        def outside(c):
+            return sum(n["store"]["outside_bytes"] for n in c.json("nodes")["nodes"])
+
+        with self.cluster(nodes=2, devices=2) as c:
+            job = live.Job(c, self.dir, mode="rebuild", run={"copy": "fast"}, rows=2000)
+            job.run("tp=2,dp=2")
+            state = 2 * 4 * 2000 * 6 * 8
+            for config, copies in (("tp=4", 1), ("tp=2,dp=2", 2)):
+                job.resize(config)
+                wait_for(lambda: copies * state <= outside(c) < copies * state + 65536, 20 * PATIENCE, f"{copies} states", 0.05) # noqa: B023
+            job.do("snapshot")
+            job.do("stop")
+            job.check_state(self, job.wait_run("stopped")["step"], self.path("fast"))
+            wait_for(lambda: outside(c) == 0, 20 * PATIENCE, "memory given back", 0.05)
+        with self.cluster(nodes=1, devices=1, ceiling="460MiB") as c:
+            chunks = c.json("nodes")["nodes"][0]["store"]["ceiling_bytes"]
+            job = live.Job(c, self.dir, name="large", run={"copy": "fast"}, rows=chunks * 6 // 10 // (2 * 4 * 6 * 8), sleep=0.05)
+            job.run("tp=1")
+            job.wait_step(2)
+            self.assertEqual(0, outside(c))
+            with open(c.nodes["n0"].log_file) as f:
+                self.assertRegex(f.read(), "copy: fast has no room within memory.ceiling here")
+            job.do("stop")
+            job.check_state(self, job.wait_run("stopped")["step"], self.path("lean"))
+
     def refused_build(self, mode):
         """What the new generation's ranks refuse comes after the snapshot: the old one is started again from there, at that very step."""
         with self.cluster(nodes=2, devices=2) as c:
