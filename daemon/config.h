@@ -59,6 +59,8 @@ struct ptc_daemon_config {
 		char *dir; /* NULL: no files */
 		uint64_t cache, timeout_ms;
 	} fuse;
+	char *metrics; /* "HOST:PORT" in numbers, or localhost; NULL: none */
+	bool metrics_jobs, metrics_public;
 	enum ptc_log_level log;
 
 	bool insecure_loopback; /* command line only; set it before _check */

@@ -124,5 +124,6 @@ PTC_CONTROL_HANDLER(ptc_control_read_rank);
 PTC_CONTROL_HANDLER(ptc_control_dataset_add);
 PTC_CONTROL_HANDLER(ptc_control_dataset_remove);
 PTC_CONTROL_HANDLER(ptc_control_dataset_list);
+PTC_CONTROL_HANDLER(ptc_control_data);
 /* hold.c */
 PTC_CONTROL_HANDLER(ptc_control_hold);

@@ -147,3 +147,35 @@ PTC_CONTROL_HANDLER(ptc_control_dataset_list)
 	ptc_etcd_kvs_done(&kvs);
 	return ptc_control_send_json(call, json_pack("{s:i, s:o}", "version", 1, "datasets", rows), err);
 }
+
+/* ---- what a job consumes ------------------------------------------------------------ */
+
+static json_t *data_json(const struct ptc_target *t, const struct ptc_view *v)
+{
+	return json_pack("{s:i, s:s, s:s, s:I, s:I, s:I, s:s, s:I, s:o}", "version", 1, "job", t->meta.name, "uuid",
+			 t->meta.uuid, "generation", (json_int_t)v->from_generation, "snapshot",
+			 (json_int_t)v->from_snapshot, "step", (json_int_t)v->manifest.step, "config", v->from.config,
+			 "created_ms", (json_int_t)t->meta.created_ms, "ledger",
+			 ptc_ledger_to_json(&v->manifest.ledger));
+}
+
+PTC_CONTROL_HANDLER(ptc_control_data)
+{
+	struct ptc_daemon *d = arg;
+	Ptc__V1__JobRequest *req;
+	struct ptc_target t;
+	struct ptc_view v;
+	int rc = ptc_pb_call_recv(call, &ptc__v1__job_request__descriptor, (ProtobufCMessage **)&req, err);
+
+	if (rc)
+		return rc;
+	rc = ptc_control_find(d, call, req->job, &t, err);
+	ptc_pb_free(&req->base);
+	if (rc == 0)
+		rc = ptc_control_view(d, &t, false, true, &v, err);
+	if (rc)
+		return rc;
+	rc = ptc_control_send_json(call, data_json(&t, &v), err);
+	ptc_view_done(&v);
+	return rc;
+}

@@ -25,6 +25,7 @@
 #include "base/limits.h"
 #include "base/status.h"
 #include "daemon/core/job.h"
+#include "formats/ledger.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -136,6 +137,7 @@ struct ptc_manifest_doc {
 	char state_hash[PTC_HASH_HEX]; /* blob: the ranks' blobs and cursors (formats/state_doc.h); "": none */
 	struct ptc_known_layout *layouts;
 	size_t nlayouts; /* oldest first */
+	struct ptc_ledger ledger;
 };
 char *ptc_manifest_doc_encode(const struct ptc_manifest_doc *d);
 int ptc_manifest_doc_decode(const char *json, size_t len, struct ptc_manifest_doc *ret_doc, struct ptc_error *err);

@@ -15,6 +15,7 @@
 #include "base/sys.h"
 #include "daemon/control.h"
 #include "daemon/controller.h"
+#include "daemon/metrics.h"
 #include "daemon/notify.h"
 #include "formats/json.h"
 #include "fusefs/launch.h"
@@ -48,6 +49,7 @@ struct process {
 	struct ptc_buf memory_json;
 	struct ptc_etcd_child *etcd;
 	struct ptc_mount *mount;
+	struct ptc_metrics *metrics;
 	char *etcd_endpoint;
 	struct ptc_rpc_tls etcd_tls;
 	struct ptc_rpc_server *control, *peers;
@@ -60,17 +62,19 @@ struct process {
 
 struct options {
 	const char *config;
-	bool insecure, check, dump, man, unmount;
+	bool insecure, check, dump, man, unmount, list;
 };
 
 static const char usage[] =
 	"usage: ptcd [--config FILE] [--insecure-loopback]\n"
-	"       ptcd --check-config | --dump-config | --man-config | --unmount-stale | --version | --help\n"
+	"       ptcd --check-config | --dump-config | --man-config | --list-metrics | --unmount-stale | --version | "
+	"--help\n"
 	"\n"
 	"  --config FILE         configuration (default " DEFAULT_CONFIG ")\n"
 	"  --check-config        read and check the configuration, print nothing when it is fine\n"
 	"  --dump-config         print the configuration with every default filled in\n"
 	"  --man-config          print the keys of the configuration as a man page section\n"
+	"  --list-metrics        print what is served at the address metrics, as the rows of a Markdown table\n"
 	"  --unmount-stale       detach what is mounted at fuse.dir if nobody serves it any more\n"
 	"  --insecure-loopback   plain TCP on loopback addresses, for benchmarks only\n"
 	"\n"
@@ -79,15 +83,11 @@ static const char usage[] =
 static int parse_options(int argc, char **argv, struct options *o)
 {
 	static const struct option longs[] = {
-		{ "config", required_argument, NULL, 'c' },
-		{ "insecure-loopback", no_argument, NULL, 'i' },
-		{ "check-config", no_argument, NULL, 'k' },
-		{ "dump-config", no_argument, NULL, 'd' },
-		{ "man-config", no_argument, NULL, 'm' },
-		{ "unmount-stale", no_argument, NULL, 'u' },
-		{ "version", no_argument, NULL, 'v' },
-		{ "help", no_argument, NULL, 'h' },
-		{ NULL, 0, NULL, 0 },
+		{ "config", required_argument, NULL, 'c' }, { "insecure-loopback", no_argument, NULL, 'i' },
+		{ "check-config", no_argument, NULL, 'k' }, { "dump-config", no_argument, NULL, 'd' },
+		{ "man-config", no_argument, NULL, 'm' },   { "unmount-stale", no_argument, NULL, 'u' },
+		{ "list-metrics", no_argument, NULL, 'l' }, { "version", no_argument, NULL, 'v' },
+		{ "help", no_argument, NULL, 'h' },         { NULL, 0, NULL, 0 },
 	};
 	int c;
 
@@ -105,6 +105,8 @@ static int parse_options(int argc, char **argv, struct options *o)
 			o->man = true;
 		} else if (c == 'u') {
 			o->unmount = true;
+		} else if (c == 'l') {
+			o->list = true;
 		} else if (c == 'v') {
 			puts("ptcd " PTC_VERSION);
 			exit(0);
@@ -391,6 +393,15 @@ static int new_cluster(struct process *p, struct ptc_error *err)
 	return ptc_cluster_new(&opts, &p->d.cluster, err);
 }
 
+static int start_metrics(struct process *p, struct ptc_error *err)
+{
+	const struct ptc_metrics_opts opts = {
+		.daemon = &p->d, .uv = p->uv, .memory = &p->memory, .control = p->control, .peers = p->peers
+	};
+
+	return ptc_metrics_start(&opts, &p->metrics, err);
+}
+
 static void watch_signal(struct process *p, uv_signal_t *handle, int signum)
 {
 	uv_signal_init(p->uv, handle);
@@ -416,6 +427,8 @@ static int start(struct process *p, struct ptc_error *err)
 		rc = ptc_cluster_start(p->d.cluster, err);
 	if (rc == 0)
 		rc = ptc_mount_start(&p->d.config, &p->mount, err);
+	if (rc == 0)
+		rc = start_metrics(p, err);
 	if (rc)
 		return rc;
 	watch_signal(p, &p->term, SIGTERM);
@@ -442,6 +455,7 @@ static void stop(struct process *p)
 	struct ptc_daemon *d = &p->d;
 
 	atomic_store(&d->stopping, true);
+	p->metrics = ptc_metrics_stop(p->metrics);
 	p->mount = ptc_mount_stop(p->mount);
 	ptc_controllers_free(d);
 	ptc_pulls_wait();
@@ -535,8 +549,11 @@ int main(int argc, char **argv)
 
 	if (parse_options(argc, argv, &o) != 0)
 		return 2;
-	if (o.man) {
-		ptc_daemon_config_print_man(stdout);
+	if (o.man || o.list) {
+		if (o.man)
+			ptc_daemon_config_print_man(stdout);
+		else
+			ptc_metrics_list(stdout);
 		return 0;
 	}
 	umask(077);

@@ -194,6 +194,9 @@ int ptc_rpc_server_listen_insecure(struct ptc_rpc_server *srv, const char *addre
 int ptc_rpc_server_listen_unix(struct ptc_rpc_server *srv, const char *path, mode_t mode, bool as_node,
 			       struct ptc_error *err);
 int ptc_rpc_server_start(struct ptc_rpc_server *srv, struct ptc_error *err);
+/* After start, any thread: each method, how many calls of it have been served, and how many of these failed. */
+typedef void (*ptc_rpc_method_fn)(void *arg, const char *method, uint64_t calls, uint64_t errors);
+void ptc_rpc_server_methods(const struct ptc_rpc_server *srv, ptc_rpc_method_fn fn, void *arg);
 /* grpc.health.v1.Health/Check and Watch are built in; service "" and each listed one follow this. */
 void ptc_rpc_server_serving(struct ptc_rpc_server *srv, bool serving);
 /* Stops accepting, gives calls grace_ms, cancels the rest, joins threads, removes socket files. Not on the loop thread

@@ -63,7 +63,7 @@ kill $daemon; wait $daemon
 REMOVE = r"""
 apt-get remove -q -y ptc libptc1 libptc-dev ptc-python
 listing > /ptc-test/removed
-apt-get purge -q -y ptc libptc1 libptc-dev ptc-python
+apt-get purge -q -y ptc
 listing > /ptc-test/purged
 """
 

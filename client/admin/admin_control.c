@@ -168,6 +168,13 @@ int ptc_admin_dataset_list(struct ptc_admin *a, char **ret_json, struct ptc_erro
 	return call_list(a, SERVICE "DatasetList", ret_json, err);
 }
 
+int ptc_admin_data(struct ptc_admin *a, const char *job, char **ret_json, struct ptc_error *err)
+{
+	Ptc__V1__JobRequest request = job_request(job);
+
+	return call_document(a, SERVICE "JobData", &request.base, ret_json, err);
+}
+
 int ptc_admin_abort(struct ptc_admin *a, const char *job, uint64_t id, struct ptc_error *err)
 {
 	ProtobufCMessage *reply = NULL;

@@ -6,14 +6,14 @@
 static void test_help(void **state)
 {
 	static const char *const verbs[][2] = {
-		{ "nodes", NULL },      { "status", NULL },       { "job", "create" },     { "job", "delete" },
-		{ "job", "list" },      { "import", NULL },       { "export", NULL },      { "plan", NULL },
-		{ "resize", NULL },     { "drain", NULL },        { "abort", NULL },       { "snapshots", NULL },
-		{ "verify", NULL },     { "events", NULL },       { "version", NULL },     { "completion", NULL },
-		{ "help", NULL },       { "run", NULL },          { "stop", NULL },        { "logs", NULL },
-		{ "snapshot", NULL },   { "layout", NULL },       { "mount", NULL },       { "umount", NULL },
-		{ "rules", "lint" },    { "rules", "show" },      { "dataset", "add" },    { "dataset", "list" },
-		{ "dataset", "check" }, { "dataset", "inspect" }, { "dataset", "remove" },
+		{ "nodes", NULL },      { "status", NULL },       { "job", "create" },    { "job", "delete" },
+		{ "job", "list" },      { "import", NULL },       { "export", NULL },     { "plan", NULL },
+		{ "resize", NULL },     { "drain", NULL },        { "abort", NULL },      { "snapshots", NULL },
+		{ "verify", NULL },     { "events", NULL },       { "version", NULL },    { "completion", NULL },
+		{ "help", NULL },       { "run", NULL },          { "stop", NULL },       { "logs", NULL },
+		{ "snapshot", NULL },   { "layout", NULL },       { "mount", NULL },      { "umount", NULL },
+		{ "rules", "lint" },    { "rules", "show" },      { "dataset", "add" },   { "dataset", "list" },
+		{ "dataset", "check" }, { "dataset", "inspect" }, { "dataset", "proof" }, { "dataset", "remove" },
 	};
 
 	assert_int_equal(RUN("--help"), 0);
