@@ -118,7 +118,7 @@ class Live(harness.Case):
                 self.assertEqual(1, r.returncode)
                 *phases, said = r.stderr.strip().splitlines() # which phases are seen is by chance
                 self.assertRegex(said, "^ptcctl run: .*exited with status 1: ValueError: no such optimizer")
-                self.assertFalse([line for line in phases if not re.match("(starting|building|aborting|idle)\b", line)], r.stderr)
+                self.assertFalse([line for line in phases if not re.match(r"(starting|building|aborting|idle)\b", line)], r.stderr)
                 wait_for(lambda: job.status()["phase"] in ("idle", "empty"), 20 * PATIENCE, "the end of the switch", 0.05)
                 for rank in ("0", "1"):
                     self.assertIn("Traceback", c.ptcctl("logs", job.name, "--rank", rank).stdout)
