@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What an administrator gets: an installed tree that works wherever it lies, and a unit that lets ranks be."""
+import functools
 import os
 import re
 import shutil
@@ -148,8 +149,9 @@ class Service(harness.Case):
         for path, mode in (("run/ptc", 0o755), ("var/lib/ptc", 0o700), ("etc/ptc/tls", 0o750)):
             self.assertEqual(mode, os.stat(os.path.join(root, path)).st_mode & 0o777, path)
 
+    @functools.cache
     def help_of(self, *verb):
-        """{option: text} of --help, and the verbs it lists."""
+        """The options of --help, and the verbs it lists."""
         out = run(harness.program("ptcctl"), *verb, "--help").stdout
         verbs = out.partition("\nverbs:\n")[2].partition("\n\n")[0].split("\n") if not verb else []
         return re.findall(r"^  (?:-\w, )?--([a-z-]+)", out, re.M), [re.match(r"  (\S+(?: \S+)?)  ", v).group(1) for v in verbs]
