@@ -16,6 +16,7 @@
 #include "base/log.h"
 #include "base/sys.h"
 #include "daemon/pbcall.h"
+#include "daemon/store/store.h"
 
 #include "ptc.pb-c.h"
 
@@ -191,6 +192,27 @@ static int meet_put(void *arg, const struct ptc_group_key *key, const char *node
 	return 0;
 }
 
+/* ---- staging memory ----------------------------------------------------------------- */
+
+static bool staging_take(void *arg, const char *job, uint64_t bytes)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_daemon *d = arg;
+
+	if (ptc_store_outside_take(d->store, bytes, &err) == 0)
+		return true;
+	ptc_warn("worker", "job=%s copy: fast has no room within memory.ceiling here, so a rank's copies are lean: %s",
+		 job, err.text);
+	return false;
+}
+
+static void staging_give(void *arg, uint64_t bytes)
+{
+	struct ptc_daemon *d = arg;
+
+	ptc_store_outside_give(d->store, bytes);
+}
+
 /* ---- life --------------------------------------------------------------------------- */
 
 static bool same_folder(const char *a, const char *b)
@@ -240,6 +262,8 @@ int ptc_live_start(struct ptc_daemon *d, struct ptc_error *err)
 	struct ptc_workers_env env = { .node = d->config.node,
 				       .dir = dir,
 				       .news = ptc_live_news,
+				       .staging_take = staging_take,
+				       .staging_give = staging_give,
 				       .meet_get = meet_get,
 				       .meet_put = meet_put,
 				       .arg = d };

@@ -424,6 +424,32 @@ class LiveCrash(harness.Case):
             self.assertEqual(pids, self.pids(job))
             self.check_end(c, job)
 
+    def test_build_timeout(self):
+        """New ranks that hang as they start, or as they build: the switch ends with a line that names them, and training goes on."""
+        with self.started(start=False, start_sleep=0.5, build_sleep=0.5, grace="1s") as (c, job):
+            with open(job.yaml) as f:
+                spec = json.load(f)
+            spec["run"]["build_timeout"] = f"{4 * PATIENCE}s"
+            with open(job.yaml, "w") as f:
+                json.dump(spec, f)
+            job.run(A)
+            for phase in ("starting", "building"):
+                before, pids = self.alive(c, job), set(job.processes())
+                said = []
+                thread = threading.Thread(target=lambda: said.append( # noqa: B023
+                    self.refused(c, "resize", job.name, "--config", B, "--wait", contains="build_timeout", timeout_s=90 * PATIENCE))) # noqa: B023
+                thread.start()
+                self.phase(c, job, phase)
+                new = wait_for(lambda: [p for p in job.processes() if p not in pids], 10 * PATIENCE, "new ranks", 0.01) # noqa: B023
+                os.kill(new[0], signal.SIGSTOP)
+                thread.join()
+                self.assertEqual(1, len(said), "it was not refused as it had to be: see above")
+                self.assertIn(f"(pid {new[0]})", said[0])
+                after = self.alive(c, job)
+                self.assertTrue(test_crash.same(before["config"], after["config"]))
+                wait_for(lambda: new[0] not in job.processes(), 20 * PATIENCE, "the end of the rank that hung", 0.1) # noqa: B023
+            self.check_end(c, job)
+
     @staticmethod
     def removed(path):
         with contextlib.suppress(OSError):

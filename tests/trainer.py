@@ -87,7 +87,7 @@ def run(args, client, gen):
     time.sleep(args.build_sleep)
     for r in range(gen.world) if args.meet else ():
         assert client.meet_get(f"at/{r}", 60000) == f"{r} of {gen.generation}".encode()
-    if args.raise_in == "build":
+    if args.raise_in == "build" or gen.generation == args.raise_generation:
         raise ValueError("no such optimizer")
     rank = Rank(args, client, gen)
     if client.restore():
@@ -126,6 +126,7 @@ def main():
     p.add_argument("--end-sleep", type=float, default=0, help="when a generation has ended")
     p.add_argument("--log")
     p.add_argument("--raise-in", choices=["start", "build"], help="before it asks for a generation, or as it builds one")
+    p.add_argument("--raise-generation", type=int, default=-1, help="as it builds this one")
     p.add_argument("--fail-at", type=int, default=-1)
     p.add_argument("--fail-rank", type=int, default=0)
     p.add_argument("--fail-generation", type=int, default=-1, help="fails in its first step")

@@ -63,6 +63,7 @@ struct declared {
 	uint64_t bytes, span_bytes;   /* of declared tensors; of spans */
 };
 struct staging {
+	const struct ptc_workers *w;
 	int refs, fd, readers;
 	uint8_t *map;
 	uint64_t bytes;

@@ -42,6 +42,8 @@ struct staging *ptc_staging_unref(struct staging *s)
 		return NULL;
 	munmap(s->map, s->bytes);
 	close(s->fd);
+	if (s->w->env.staging_give)
+		s->w->env.staging_give(s->w->env.arg, s->bytes);
 	ptc_free(s);
 	return NULL;
 }
@@ -76,6 +78,21 @@ static struct staging *make_staging(uint64_t bytes)
 	return NULL;
 }
 
+/* NULL: there is no room for it. */
+static struct staging *take_staging(struct ptc_workers *w, const char *job, uint64_t bytes)
+{
+	struct staging *s;
+
+	if (w->env.staging_take && !w->env.staging_take(w->env.arg, job, bytes))
+		return NULL;
+	s = make_staging(bytes);
+	if (s)
+		s->w = w;
+	else if (w->env.staging_give)
+		w->env.staging_give(w->env.arg, bytes);
+	return s;
+}
+
 static void send_staging(struct worker *k)
 {
 	struct ptc_local_out out = { .grow = ptc_realloc };
@@ -90,7 +107,7 @@ static void send_staging(struct worker *k)
 static void stage_task(struct ptc_workers *w, void *arg)
 {
 	struct stage_task *t = arg;
-	struct staging *s = make_staging(t->declared->span_bytes);
+	struct staging *s = take_staging(w, t->uuid, t->declared->span_bytes);
 	struct worker *k;
 
 	pthread_mutex_lock(&w->lock);

@@ -98,6 +98,10 @@ struct ptc_workers_env {
 		dir; /* 0711: a folder per job inside, its owner's: socket, logs; ours: what is needed to find processes again */
 	const char *cgroup; /* where groups' cgroups are made; NULL: found from /proc/self/cgroup, or none */
 	void (*news)(void *arg, const struct ptc_worker_news *news);
+	/* Bytes for a rank's staging memory (copy: fast) are taken, or given back; false: there is no room, its copies are lean then.
+	 * take may block, give is called under a lock. NULL: there always is room. */
+	bool (*staging_take)(void *arg, const char *job, uint64_t bytes);
+	void (*staging_give)(void *arg, uint64_t bytes);
 	/* Blocking: asks the daemon of rank 0's node for a key (it answers ptc_workers_meet_get); only for groups whose rank 0 is elsewhere. */
 	int (*meet_get)(void *arg, const struct ptc_group_key *key, const char *node, const char *address,
 			const char *name, void *buffer, size_t capacity, size_t *ret_len, const struct ptc_wait *wait,
