@@ -193,6 +193,16 @@ class Live(harness.Case):
 
         wait_for(shown, 30 * PATIENCE, f"a line of launch {launch}")
 
+    def check_followed(self, job):
+        with open(self.path("followed")) as f:
+            got = [line.rsplit(" from", 1)[0] for line in f if " of " in line]
+        worlds = {}
+        for generation, launch, rank in job.steps_logged():
+            worlds.setdefault((generation, launch), []).append(rank)
+        want = [f"[rank {rank}] generation {generation} launch {launch} rank {rank} of {len(ranks)}"
+                for (generation, launch), ranks in worlds.items() for rank in ranks]
+        self.assertEqual(sorted(want), sorted(got), "of every rank of every generation, once")
+
     def follows(self, mode):
         with self.cluster(nodes=2, devices=2) as c:
             job = live.Job(c, self.dir, mode=mode)
@@ -206,15 +216,35 @@ class Live(harness.Case):
                     job.resize(config)
                 job.do("stop")
                 self.assertEqual(0, follower.wait(30 * PATIENCE), "it ends when the job is not live any more")
-            with open(self.path("followed")) as f:
-                got = [line.rsplit(" from", 1)[0] for line in f if " of " in line]
-            worlds = {}
-            for generation, launch, rank in job.steps_logged():
-                worlds.setdefault((generation, launch), []).append(rank)
-            want = [f"[rank {rank}] generation {generation} launch {launch} rank {rank} of {len(ranks)}"
-                    for (generation, launch), ranks in worlds.items() for rank in ranks]
-            self.assertEqual(sorted(want), sorted(got), "of every rank of every generation, once")
+            self.check_followed(job)
             self.refused(c, "logs", job.name, "--rank", "7", contains="has ranks 0 to 1, not 7")
+
+    def follows_missed(self, mode):
+        """Whoever follows by way of a daemon that stands still meanwhile is shown what came and went, by whom it was written."""
+        with self.cluster(nodes=3, devices=2, lease_ttl="20s") as c:
+            c.ptcctl("drain", "n2")
+            job = live.Job(c, self.dir, mode=mode)
+            job.run("tp=2,dp=2")
+            with open(self.path("followed"), "w") as out:
+                follower = job.follow_logs(out, "n2")
+                self.addCleanup(follower.kill)
+                self.wait_shown(self.path("followed"), job.status()["run"]["launch"])
+                c.nodes["n2"].signal(signal.SIGSTOP)
+                try:
+                    for config in ("tp=4", "tp=3", "dp=2"):
+                        job.resize(config)
+                finally:
+                    c.nodes["n2"].signal(signal.SIGCONT)
+                self.wait_shown(self.path("followed"), job.status()["run"]["launch"])
+                job.do("stop")
+                self.assertEqual(0, follower.wait(30 * PATIENCE))
+            self.check_followed(job)
+
+    def test_logs_follow_missed_restart(self):
+        self.follows_missed("restart")
+
+    def test_logs_follow_missed_rebuild(self):
+        self.follows_missed("rebuild")
 
     def test_logs_follow_restart(self):
         self.follows("restart")
