@@ -79,6 +79,8 @@ void ptc_daemon_config_done(struct ptc_daemon_config *cfg);
 
 /* Files, addresses, sizes and keys that depend on each other. Counts devices: auto. */
 int ptc_daemon_config_check(struct ptc_daemon_config *cfg, struct ptc_error *err);
+/* What is in the files of tls and coordinator.tls: key, signature, time, uses, this node's name. */
+int ptc_daemon_config_check_certificates(const struct ptc_daemon_config *cfg, struct ptc_error *err);
 /* Device files DIR/nvidia<number>; dir is "/dev" except in tests. */
 unsigned ptc_daemon_config_count_devices(const char *dir);
 

@@ -10,6 +10,7 @@
 #include "base/cleanup.h"
 #include "base/sys.h"
 #include "formats/dataset_doc.h"
+#include "formats/job.h"
 #include "formats/json.h"
 #include "formats/names.h"
 
@@ -150,32 +151,93 @@ PTC_CONTROL_HANDLER(ptc_control_dataset_list)
 
 /* ---- what a job consumes ------------------------------------------------------------ */
 
-static json_t *data_json(const struct ptc_target *t, const struct ptc_view *v)
+/* The dataset as it is registered, if it is the one that the job was created with; else why not. */
+static json_t *part_json(struct ptc_etcd *e, const struct ptc_job_part *part, uid_t uid, struct ptc_dataset_doc *doc)
 {
-	return json_pack("{s:i, s:s, s:s, s:I, s:I, s:I, s:s, s:I, s:o}", "version", 1, "job", t->meta.name, "uuid",
-			 t->meta.uuid, "generation", (json_int_t)v->from_generation, "snapshot",
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_etcd_kvs kvs = { 0 };
+	char key[KEY_MAX], source[33];
+	json_t *row = json_pack("{s:s, s:I, s:I, s:b}", "dataset", part->dataset, "weight", (json_int_t)part->weight,
+				"block", (json_int_t)part->block, "sequential", (int)part->sequential);
+	int rc;
+
+	snprintf(key, sizeof key, PREFIX "%s", part->dataset);
+	rc = ptc_etcd_get(e, key, false, 1, &kvs, &err);
+	if (rc == 0 && kvs.n)
+		rc = ptc_dataset_doc_decode(kvs.kv[0].value, kvs.kv[0].len, doc, &err);
+	if (rc == 0 && (!kvs.n || !visible(doc, uid)))
+		rc = ptc_error_set(&err, PTC_ENOTFOUND, "dataset %s is not registered any more; add it again",
+				   part->dataset);
+	if (rc == 0)
+		rc = ptc_dataset_doc_source(doc, source);
+	if (rc == 0 && strcmp(source, part->source) != 0)
+		rc = ptc_error_set(&err, PTC_ECORRUPT, "dataset %s is another one than when the job was created",
+				   part->dataset);
+	ptc_etcd_kvs_done(&kvs);
+	if (rc)
+		json_object_set_new(row, "error", json_string(err.text));
+	else
+		json_object_set_new(row, "source", ptc_dataset_doc_to_json(doc));
+	return row;
+}
+
+static int data_rows(struct ptc_daemon *d, const struct ptc_target *t, json_t *rows, struct ptc_error *err)
+{
+	ptc_auto_free struct ptc_dataset_doc *doc = ptc_malloc(sizeof *doc);
+	const struct ptc_job_desc *desc;
+	void *ref;
+	int rc = doc ? ptc_specs_get(d->specs, t->meta.uuid, t->meta.spec_hash, &desc, &ref, err)
+		     : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+
+	if (rc)
+		return rc;
+	for (size_t i = 0; i < desc->ndata; i++) {
+		const struct ptc_job_data *data = &desc->data[i];
+		json_t *parts = json_array();
+
+		for (uint32_t k = 0; k < data->nparts; k++)
+			json_array_append_new(parts, part_json(ptc_cluster_etcd(d->cluster), &data->parts[k],
+							       t->meta.uid, doc));
+		json_array_append_new(rows,
+				      json_pack("{s:s, s:I, s:I, s:I, s:o}", "name", data->name, "seed",
+						(json_int_t)data->seed, "global_batch", (json_int_t)data->global_batch,
+						"micro_batch", (json_int_t)data->micro_batch, "parts", parts));
+	}
+	ptc_specs_release(ref);
+	return 0;
+}
+
+static json_t *data_json(const struct ptc_target *t, const struct ptc_view *v, json_t *rows)
+{
+	return json_pack("{s:i, s:s, s:s, s:I, s:I, s:I, s:s, s:I, s:o, s:o}", "version", 1, "job", t->meta.name,
+			 "uuid", t->meta.uuid, "generation", (json_int_t)v->from_generation, "snapshot",
 			 (json_int_t)v->from_snapshot, "step", (json_int_t)v->manifest.step, "config", v->from.config,
 			 "created_ms", (json_int_t)t->meta.created_ms, "ledger",
-			 ptc_ledger_to_json(&v->manifest.ledger));
+			 ptc_ledger_to_json(&v->manifest.ledger), "data", rows);
 }
 
 PTC_CONTROL_HANDLER(ptc_control_data)
 {
 	struct ptc_daemon *d = arg;
+	json_t *rows = json_array();
 	Ptc__V1__JobRequest *req;
 	struct ptc_target t;
 	struct ptc_view v;
 	int rc = ptc_pb_call_recv(call, &ptc__v1__job_request__descriptor, (ProtobufCMessage **)&req, err);
 
-	if (rc)
-		return rc;
-	rc = ptc_control_find(d, call, req->job, &t, err);
-	ptc_pb_free(&req->base);
+	if (rc == 0) {
+		rc = ptc_control_find(d, call, req->job, &t, err);
+		ptc_pb_free(&req->base);
+	}
+	if (rc == 0)
+		rc = data_rows(d, &t, rows, err);
 	if (rc == 0)
 		rc = ptc_control_view(d, &t, false, true, &v, err);
-	if (rc)
+	if (rc) {
+		json_decref(rows);
 		return rc;
-	rc = ptc_control_send_json(call, data_json(&t, &v), err);
+	}
+	rc = ptc_control_send_json(call, data_json(&t, &v, rows), err);
 	ptc_view_done(&v);
 	return rc;
 }

@@ -492,6 +492,8 @@ static int read_config(const struct options *o, struct process *p, struct ptc_er
 		return rc;
 	c->insecure_loopback = p->d.insecure = o->insecure;
 	rc = ptc_daemon_config_check(c, err);
+	if (!rc && !o->insecure)
+		rc = ptc_daemon_config_check_certificates(c, err);
 	if (rc)
 		return rc;
 	ptc_daemon_config_memory(c, &p->memory, NULL);

@@ -4,6 +4,8 @@
 #include "formats/dataset_doc.h"
 
 #include "base/alloc.h"
+#include "base/cleanup.h"
+#include "base/digest.h"
 #include "formats/json.h"
 #include "formats/names.h"
 
@@ -39,13 +41,13 @@ static json_t *print_to_json(const struct ptc_source_print *p)
 
 json_t *ptc_dataset_doc_to_json(const struct ptc_dataset_doc *d)
 {
-	return json_pack("{s:i, s:s, s:I, s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:o}", "version",
+	return json_pack("{s:i, s:s, s:I, s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:o}", "version",
 			 PTC_DATASET_DOC_VERSION, "name", d->name, "uid", (json_int_t)d->uid, "kind",
 			 ptc_source_kind_name(d->info.kind), "path", d->path, "dtype",
 			 ptc_source_dtype_name(d->info.dtype), "record", (json_int_t)d->info.record, "samples",
 			 (json_int_t)d->info.samples, "documents", (json_int_t)d->info.documents, "bytes",
-			 (json_int_t)d->info.bytes, "created_ms", (json_int_t)d->created_ms, "fingerprint",
-			 print_to_json(&d->print));
+			 (json_int_t)d->info.bytes, "longest_bytes", (json_int_t)d->longest_bytes, "created_ms",
+			 (json_int_t)d->created_ms, "fingerprint", print_to_json(&d->print));
 }
 
 char *ptc_dataset_doc_encode(const struct ptc_dataset_doc *d)
@@ -105,12 +107,12 @@ static bool sound(const struct ptc_dataset_doc *d)
 static bool take_info(json_t *root, struct ptc_dataset_doc *d)
 {
 	const char *name = NULL, *kind = NULL, *path = NULL, *dtype = NULL;
-	json_int_t uid = -1, record = -1, samples = -1, documents = -1, bytes = -1, created = 0;
+	json_int_t uid = -1, record = -1, samples = -1, documents = -1, bytes = -1, longest = -1, created = 0;
 
-	if (json_unpack(root, "{s:s, s:I, s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I}", "name", &name, "uid", &uid, "kind",
-			&kind, "path", &path, "dtype", &dtype, "record", &record, "samples", &samples, "documents",
-			&documents, "bytes", &bytes, "created_ms", &created) ||
-	    uid < 0 || uid > UINT32_MAX || record < 0 || samples < 0 || documents < 0 || bytes < 0 ||
+	if (json_unpack(root, "{s:s, s:I, s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I}", "name", &name, "uid", &uid,
+			"kind", &kind, "path", &path, "dtype", &dtype, "record", &record, "samples", &samples,
+			"documents", &documents, "bytes", &bytes, "longest_bytes", &longest, "created_ms", &created) ||
+	    longest < 0 || uid < 0 || uid > UINT32_MAX || record < 0 || samples < 0 || documents < 0 || bytes < 0 ||
 	    strlen(path) > PTC_SOURCE_PATH_MAX || !ptc_source_kind_parse(kind, &d->info.kind) ||
 	    (dtype[0] && !ptc_source_dtype_parse(dtype, &d->info.dtype)) || strlen(name) > PTC_NAME_MAX)
 		return false;
@@ -122,6 +124,7 @@ static bool take_info(json_t *root, struct ptc_dataset_doc *d)
 	d->info.samples = (uint64_t)samples;
 	d->info.documents = (uint64_t)documents;
 	d->info.bytes = (uint64_t)bytes;
+	d->longest_bytes = (uint64_t)longest;
 	d->spec = (struct ptc_source_spec){ .kind = d->info.kind, .dtype = d->info.dtype };
 	if (d->info.kind != PTC_SOURCE_INDEXED)
 		d->spec.record = d->info.record;
@@ -164,6 +167,24 @@ int ptc_dataset_doc_decode(const char *json, size_t len, struct ptc_dataset_doc 
 	rc = ptc_dataset_doc_from_json(root, ret_doc, err);
 	json_decref(root);
 	return rc;
+}
+
+int ptc_dataset_doc_source(const struct ptc_dataset_doc *d, char ret_hex[33])
+{
+	ptc_auto_free struct ptc_dataset_doc *bare = ptc_malloc(sizeof *bare);
+	ptc_auto_free char *json = NULL;
+
+	if (!bare)
+		return PTC_ENOMEM;
+	*bare = *d;
+	memcpy(bare->name, "x", 2);
+	bare->uid = 0;
+	bare->created_ms = 0;
+	json = ptc_dataset_doc_encode(bare);
+	if (!json)
+		return PTC_ENOMEM;
+	ptc_content_hash(json, strlen(json), ret_hex);
+	return 0;
 }
 
 struct ptc_source_spec ptc_dataset_doc_spec(const struct ptc_dataset_doc *d)

@@ -23,6 +23,7 @@ struct ptc_dataset_doc {
 	char path[PTC_SOURCE_PATH_MAX + 1]; /* absolute */
 	struct ptc_source_spec spec;        /* its path: not set, see ptc_dataset_doc_spec */
 	struct ptc_source_info info;        /* as it was opened; left_out and memory_bytes are not kept */
+	uint64_t longest_bytes;             /* of the longest sample */
 	struct ptc_source_print print;
 };
 /* ptc_free it; NULL when out of memory. */
@@ -31,6 +32,8 @@ int ptc_dataset_doc_decode(const char *json, size_t len, struct ptc_dataset_doc 
 /* The same on a tree; what names the document in errors. */
 json_t *ptc_dataset_doc_to_json(const struct ptc_dataset_doc *d);
 int ptc_dataset_doc_from_json(const json_t *root, struct ptc_dataset_doc *ret_doc, struct ptc_error *err);
+/* 32 hex digits and a NUL: equal for equal sources, whatever name and owner. 0 or PTC_ENOMEM. */
+int ptc_dataset_doc_source(const struct ptc_dataset_doc *d, char ret_hex[33]);
 /* What to open; borrows the path of d. */
 struct ptc_source_spec ptc_dataset_doc_spec(const struct ptc_dataset_doc *d);
 /* Opens the source and compares it with what it was: PTC_ECORRUPT. */

@@ -368,6 +368,41 @@ static void test_run_canonical(void **state)
 		  "\"rules\":[{\"match\":\"*\",\"state\":\"carry\"}],\"run\":{\"argv\":[\"a\"],\"cwd\":\"/\"}}");
 }
 
+#define SOURCE "0123456789abcdef0123456789abcdef"
+
+static void test_data(void **state)
+{
+	static const char run[] =
+		"{\"version\":1,\"name\":\"live\",\"run\":{\"argv\":[\"python3\",\"train.py\"],\"cwd\":\"/data\"}";
+	char want[1024];
+
+	snprintf(want, sizeof want, "%s,\"data\":{\"d\":{\"dataset\":\"web\",\"seed\":0}}}", run);
+	canonical(LIVE "data: {d: {dataset: web, shuffle: true}}\n", want);
+	snprintf(want, sizeof want,
+		 "%s,\"data\":{\"a.b\":{\"dataset\":\"x\",\"source\":\"" SOURCE
+		 "\",\"block\":64,\"seed\":9223372036854775807,\"global_batch\":8,\"micro_batch\":2},"
+		 "\"z\":{\"mix\":[{\"dataset\":\"x\",\"shuffle\":\"false\",\"weight\":1},"
+		 "{\"dataset\":\"y\",\"weight\":67108863}],\"seed\":7}}}",
+		 run);
+	canonical(LIVE "data:\n  z: {seed: 7, mix: [{dataset: x, shuffle: false}, {dataset: y, weight: 67108863}]}\n"
+		       "  a.b: {micro_batch: 2, global_batch: 8, dataset: x, block: 64, source: " SOURCE
+		       ", seed: 9223372036854775807}\n",
+		  want);
+	refuse(LIVE "data: []\n", PTC_EINVAL, "job.yaml:6: data is a map of 1 to 16 names");
+	refuse(LIVE "data: {d: web}\n", PTC_EINVAL, "job.yaml:6: data is not a map");
+	refuse(LIVE "data: {d: {}}\n", PTC_EINVAL, "job.yaml:6: data names no \"dataset\"");
+	refuse(LIVE "data: {d/e: {dataset: x}}\n", PTC_EINVAL, "job.yaml:6: \"d/e\" cannot be a name of data");
+	refuse(LIVE "data: {d: {dataset: X}}\n", PTC_EINVAL, "job.yaml:6: \"X\" cannot be the name of a dataset");
+	refuse(LIVE "data: {d: {dataset: x, weight: 2}}\n", PTC_EINVAL, "unknown key \"weight\" in data");
+	refuse(LIVE "data: {d: {dataset: x, source: 12}}\n", PTC_EINVAL, "source is 32 hex digits");
+	refuse(LIVE "data: {d: {dataset: x, shuffle: maybe}}\n", PTC_EINVAL, "unknown shuffle \"maybe\"");
+	refuse(LIVE "data: {d: {dataset: x, shuffle: false, block: 4}}\n", PTC_EINVAL, "block says how to shuffle");
+	refuse(LIVE "data: {d: {mix: [{dataset: x}]}}\n", PTC_EINVAL, "mix is a list of 2 to 64 datasets");
+	refuse(LIVE "data: {d: {mix: [{dataset: x}, {dataset: y, weight: 0}]}}\n", PTC_EINVAL, "weight must be");
+	refuse(LIVE "data: {d: {dataset: x, mix: [{dataset: x}, {dataset: y}]}}\n", PTC_EINVAL,
+	       "unknown key \"dataset\" in data");
+}
+
 static void test_run_refused(void **state)
 {
 	refuse(LIVE "  agv: [a]\n", PTC_EINVAL, "job.yaml:6: unknown key \"agv\" in run; did you mean \"argv\"?");
@@ -766,16 +801,27 @@ static void test_nearest(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_full),          cmocka_unit_test(test_canonical),
-		cmocka_unit_test(test_keys),          cmocka_unit_test(test_values),
-		cmocka_unit_test(test_yaml_tricks),   cmocka_unit_test(test_json),
-		cmocka_unit_test(test_no_memory),     cmocka_unit_test(test_run),
-		cmocka_unit_test(test_run_canonical), cmocka_unit_test(test_run_refused),
-		cmocka_unit_test(test_run_bounds),    cmocka_unit_test(test_resolve_cwd),
-		cmocka_unit_test(test_resolve_env),   cmocka_unit_test(test_resolve_bounds),
-		cmocka_unit_test(test_run_no_memory), cmocka_unit_test(test_read),
-		cmocka_unit_test(test_rule_sets),     cmocka_unit_test(test_nearest),
-		cmocka_unit_test(test_later_keys),    cmocka_unit_test(test_later_keys_refused),
+		cmocka_unit_test(test_full),
+		cmocka_unit_test(test_canonical),
+		cmocka_unit_test(test_keys),
+		cmocka_unit_test(test_values),
+		cmocka_unit_test(test_yaml_tricks),
+		cmocka_unit_test(test_json),
+		cmocka_unit_test(test_no_memory),
+		cmocka_unit_test(test_run),
+		cmocka_unit_test(test_run_canonical),
+		cmocka_unit_test(test_run_refused),
+		cmocka_unit_test(test_data),
+		cmocka_unit_test(test_run_bounds),
+		cmocka_unit_test(test_resolve_cwd),
+		cmocka_unit_test(test_resolve_env),
+		cmocka_unit_test(test_resolve_bounds),
+		cmocka_unit_test(test_run_no_memory),
+		cmocka_unit_test(test_read),
+		cmocka_unit_test(test_rule_sets),
+		cmocka_unit_test(test_nearest),
+		cmocka_unit_test(test_later_keys),
+		cmocka_unit_test(test_later_keys_refused),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

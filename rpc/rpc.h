@@ -71,6 +71,11 @@ enum ptc_role {
 	PTC_ROLE_ADMIN, /* certificate SAN URI "ptc://admin/NAME"; acts as uid 0 on control calls */
 };
 
+/* Would these files do, now and here: can they be read, is the key the certificate's; and, with a node, has this authority signed
+ * it, does it allow both ends of a connection, does it carry that node's name? Any thread; reads files. On failure *which is the one to mend: "ca", "cert" or "key". */
+int ptc_rpc_tls_check(const struct ptc_rpc_tls *tls, const char *node_or_null, const char **which,
+		      struct ptc_error *err);
+
 struct ptc_rpc_identity {
 	enum ptc_role role;
 	uid_t uid; /* USER: the peer's; NODE/ADMIN: 0 */

@@ -61,7 +61,7 @@ man -w ptcd ptcctl ptc-fuse ptcd.yaml
 kill $daemon; wait $daemon
 """
 REMOVE = r"""
-apt-get remove -q -y ptc libptc1 libptc-dev ptc-python
+apt-get remove --autoremove -q -y ptc libptc1 libptc-dev ptc-python
 listing > /ptc-test/removed
 apt-get purge -q -y ptc
 listing > /ptc-test/purged
@@ -135,11 +135,11 @@ class Package(harness.Case):
         """remove leaves configuration and state; purge the state, and nothing else."""
         before = self.lines(root, "before")
         kept = {"/etc/default/ptcd", "/etc/ptc", "/etc/ptc/ptcd.yaml", "/etc/ptc/tls", "/var/lib/ptc"}
-        system = ("/var/lib/systemd", "/etc/systemd/system", "/run/ptc") # remembered enablement; sockets until the next start
+        system = ("/var/lib/systemd", "/etc/systemd/system", "/run/systemd", "/run/ptc") # remembered enablement; sockets until the next start
         removed = {p for p in self.lines(root, "removed") - before if not p.startswith(("/var/lib/ptc/", "/etc/group", "/etc/gshadow"))}
         self.assertEqual(kept, {p for p in removed if not p.startswith(system)})
         purged = self.lines(root, "purged") - before
-        self.assertLessEqual({p for p in purged if not p.startswith(("/var/lib/ptc", "/etc/group-", "/etc/gshadow-"))}, set())
+        self.assertLessEqual({p for p in purged if not p.startswith(("/var/lib/ptc", "/etc/group-", "/etc/gshadow-", "/run/systemd"))}, set())
         self.assertIn("/var/lib/ptc/state/meta", purged)
         self.assertTrue(any(p.startswith("/var/lib/ptc/chunks/") for p in purged))
 

@@ -3,13 +3,16 @@
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
+import threading
 import unittest
 
 import harness
 import live
 import test_fuse
+import test_live
 from harness import PATIENCE, wait_for
 
 # Each of these would reach ranks or the mounts; deploy/systemd/README.md says how.
@@ -22,6 +25,11 @@ WRONG_FOR_RANKS = ("PrivateTmp PrivateDevices PrivateIPC PrivateNetwork PrivateM
 
 def run(*argv, **kw):
     return subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **kw)
+
+
+def notify(path, data):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as s:
+        s.sendto(data, path)
 
 
 def executables(pids):
@@ -203,6 +211,52 @@ class Service(harness.Case):
             for verb in verbs:
                 for option in self.help_of(*verb.split())[0]:
                     self.assertRegex(text, rf"(--|-l ){option}\b")
+
+    def test_restart(self):
+        """What systemd does at "systemctl restart ptcd", by the unit's own lines: SIGTERM to ptcd alone, ExecStopPost, ExecStartPre,
+        ptcd again. No rank ends, no step is lost, jobs' files stay where they are; the watchdog is answered all the time."""
+        with open(os.path.join(harness.BUILD, "deploy", "ptcd.service")) as f:
+            unit = dict(re.findall(r"^(\w+)=(.*)$", f.read(), re.M))
+        fuse = {"n0": {"dir": self.path("files")}} if test_fuse.CAN_MOUNT else {}
+        with self.cluster(nodes=2, devices=2, up=False, fuse=fuse) as c, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as s:
+            s.bind(self.path("notify"))
+            told = []
+            reader = threading.Thread(target=lambda: told.extend(iter(lambda: s.recv(4096), b"END")))
+            reader.start()
+            self.addCleanup(lambda: (notify(self.path("notify"), b"END"), reader.join()) if reader.is_alive() else None)
+            env = {"NOTIFY_SOCKET": self.path("notify"), "WATCHDOG_USEC": "500000"}
+            c.up(dict.fromkeys(c.nodes, env), timeout_s=60 * PATIENCE)
+            job = live.Job(c, self.dir, sleep=0.01)
+            job.run("tp=2,dp=2")
+            job.wait_step(5)
+            ranks = {r["rank"]: r["pid"] for r in job.status()["run"]["ranks"]}
+            if fuse:
+                wait_for(lambda: os.path.isdir(self.path("files", job.name)), 30 * PATIENCE, "the job's files")
+                held = os.open(self.path("files", job.name), os.O_RDONLY)
+                files = os.listdir(held)
+            for name in ("n1", "n0"):
+                node = c.nodes[name]
+                self.assertTrue(node.stop(timeout_s=15 * PATIENCE), "it does not end by itself")
+                test_live.Live.steps_without(self, job)
+                for line in ("ExecStopPost", "ExecStartPre"):
+                    option = unit[line].replace("$PTCD_OPTIONS", "").split()[1]
+                    r = run(harness.program("ptcd"), option, "--config", node.config, env=c.environment())
+                    self.assertEqual((0, ""), (r.returncode, r.stdout), line)
+                c.restart(name, env)
+            at = job.wait_run("live")["run"]["step"]
+            job.wait_step(at + 5)
+            self.assertEqual(ranks, {r["rank"]: r["pid"] for r in job.status()["run"]["ranks"]})
+            if fuse:
+                self.assertLessEqual(set(files), set(os.listdir(held)))
+                os.close(held)
+            job.do("stop")
+            last = job.wait_run("stopped")["step"]
+            job.check_state(self, last, self.path("end"))
+            test_live.Live.check_steps(self, job, last)
+            notify(self.path("notify"), b"END")
+            reader.join()
+            self.assertEqual((4, 2), (told.count(b"READY=1"), told.count(b"STOPPING=1")))
+            self.assertGreater(told.count(b"WATCHDOG=1"), 8)
 
     @unittest.skipUnless(test_fuse.CAN_MOUNT, "FUSE cannot be mounted here")
     def test_unmount_stale(self):

@@ -100,10 +100,14 @@ char *ctl_rules_path(void);
 
 /* job.c */
 /* A description as daemons take it, and the job's name; ptc_free both. */
-int ctl_job_read(const char *file, char **ret_name, char **ret_spec, size_t *ret_len, struct ptc_error *err);
+int ctl_job_read(struct ctl *c, const char *file, char **ret_name, char **ret_spec, size_t *ret_len,
+		 struct ptc_error *err);
 
 /* dataset.c */
 struct ptc_dataset_doc;
+struct ptc_job_desc;
+/* Looks up the datasets that a job consumes, and writes down which they are. */
+int ctl_dataset_pin(struct ctl *c, struct ptc_job_desc *job, struct ptc_error *err);
 int ctl_dataset_find(struct ctl *c, const char *name, struct ptc_dataset_doc *ret_doc, struct ptc_error *err);
 
 /* logs.c */

@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "base/cleanup.h"
 #include "formats/dataset_doc.h"
+#include "formats/job.h"
 #include "formats/json.h"
 #include "formats/names.h"
 #include "order/order.h"
@@ -164,7 +165,7 @@ static const struct ctl_option add_options[] = {
 static int look(const struct ctl *c, struct ptc_dataset_doc *doc, struct ptc_error *err)
 {
 	struct problems p = { .list = json_array() };
-	struct ptc_source_checked checked;
+	struct ptc_source_checked checked = { 0 };
 	struct ptc_source_spec spec = { .path = c->args[1] };
 	struct ptc_source *s = NULL;
 	int rc = get_spec(c, &spec, err);
@@ -182,8 +183,11 @@ static int look(const struct ctl *c, struct ptc_dataset_doc *doc, struct ptc_err
 	if (!rc && p.n)
 		rc = ptc_error_set(err, PTC_EINVAL, "%.700s (%" PRIu64 " thing%s wrong)", p.first, p.n,
 				   p.n > 1 ? "s are" : " is");
-	if (!rc)
+	if (!rc) {
 		doc->info = *ptc_source_info(s);
+		doc->longest_bytes = doc->info.record * ptc_source_dtype_bytes(doc->info.dtype);
+		doc->longest_bytes = PTC_MAX(doc->longest_bytes, checked.longest);
+	}
 	ptc_source_close(s);
 	json_decref(p.list);
 	return rc;
@@ -289,6 +293,34 @@ int ctl_dataset_find(struct ctl *c, const char *name, struct ptc_dataset_doc *re
 	if (!rc && !found)
 		rc = ptc_error_set(err, PTC_ENOTFOUND, "dataset \"%.80s\" does not exist; see `ptcctl dataset list`",
 				   name);
+	return rc;
+}
+
+static int pin(struct ctl *c, struct ptc_job_part *part, struct ptc_dataset_doc *doc, struct ptc_error *err)
+{
+	char source[33];
+	int rc = ctl_dataset_find(c, part->dataset, doc, err);
+
+	if (!rc)
+		rc = ptc_dataset_doc_source(doc, source);
+	if (rc)
+		return rc;
+	if (part->source[0] && strcmp(part->source, source) != 0)
+		return ptc_error_set(err, PTC_ESTATE, "dataset %s is not the one with source %s; it is %s", doc->name,
+				     part->source, source);
+	memcpy(part->source, source, sizeof part->source);
+	return 0;
+}
+
+int ctl_dataset_pin(struct ctl *c, struct ptc_job_desc *job, struct ptc_error *err)
+{
+	ptc_auto_free struct ptc_dataset_doc *doc = ptc_calloc(1, sizeof *doc);
+	int rc = doc ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+
+	for (size_t i = 0; i < job->ndata; i++)
+		for (uint32_t k = 0; k < job->data[i].nparts && !rc; k++)
+			if ((rc = pin(c, &job->data[i].parts[k], doc, err)))
+				ptc_error_wrap(err, "data %s", job->data[i].name);
 	return rc;
 }
 
