@@ -32,6 +32,7 @@ struct ptc_job_run {
 	char *cwd;                    /* NULL until ptc_job_resolve_run; absolute in what daemons get */
 	uint64_t grace_ms;            /* between asking a rank to exit and SIGKILL */
 	uint64_t boundary_timeout_ms; /* how long a switch waits for a rank's boundary */
+	uint64_t build_timeout_ms;    /* for new ranks: to start; then, to build and declare */
 	uint64_t log_bytes;           /* of one rank */
 };
 /* What the job consumes, in which order (docs/order.md). */

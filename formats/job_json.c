@@ -236,6 +236,8 @@ static int put_run(struct ptc_buf *b, const struct ptc_job_desc *job, struct ptc
 		ptc_buf_printf(b, ",\"grace\":\"%s\"", ptc_units_print_ms(run->grace_ms, text));
 	if (run->boundary_timeout_ms != PTC_RUN_BOUNDARY_MS)
 		ptc_buf_printf(b, ",\"boundary_timeout\":\"%s\"", ptc_units_print_ms(run->boundary_timeout_ms, text));
+	if (run->build_timeout_ms != PTC_RUN_BOUNDARY_MS)
+		ptc_buf_printf(b, ",\"build_timeout\":\"%s\"", ptc_units_print_ms(run->build_timeout_ms, text));
 	if (run->log_bytes != PTC_RUN_LOG_BYTES)
 		ptc_buf_printf(b, ",\"log_bytes\":\"%s\"", ptc_units_print_bytes(run->log_bytes, text));
 	ptc_buf_puts(b, "}");

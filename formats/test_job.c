@@ -282,6 +282,7 @@ static void test_run(void **state)
 	if (decode(LIVE "  env: {B: 2, A: 'x=y', EMPTY: ''}\n"
 			"  grace: 5s\n"
 			"  boundary_timeout: 1.5h\n"
+			"  build_timeout: 2h\n"
 			"  log_bytes: 1GiB\n"
 			"mode: rebuild\n"
 			"copy: fast\n"
@@ -301,6 +302,7 @@ static void test_run(void **state)
 	assert_null(job.run.env[3]);
 	assert_int_equal(job.run.grace_ms, 5000);
 	assert_int_equal(job.run.boundary_timeout_ms, 5400000);
+	assert_int_equal(job.run.build_timeout_ms, 7200000);
 	assert_int_equal(job.run.log_bytes, 1 << 30);
 	assert_int_equal(job.mode, PTC_JOB_REBUILD);
 	assert_true(job.fast_copy);
@@ -313,6 +315,7 @@ static void test_run(void **state)
 	assert_int_equal(job.spec.ntensors, 3);
 	assert_int_equal(job.run.grace_ms, 30000);
 	assert_int_equal(job.run.boundary_timeout_ms, 1800000);
+	assert_int_equal(job.run.build_timeout_ms, 1800000);
 	assert_int_equal(job.run.log_bytes, 64 << 20);
 	assert_int_equal(job.mode, PTC_JOB_RESTART);
 	assert_false(job.fast_copy);
@@ -351,12 +354,13 @@ static void test_run_canonical(void **state)
 	canonical(
 		"version: 1\nname: live\nsnapshot_every: 7\ncopy: fast\nmode: rebuild\n"
 		"gpus: {2: dp=2}\n"
-		"run: {log_bytes: 1000MB, boundary_timeout: 90s, grace: 0, env: {Z: \"q\\\"\\x1b\\n\", A: ü, AB: ''},\n"
+		"run: {log_bytes: 1000MB, boundary_timeout: 90s, build_timeout: 1m, grace: 0, env: {Z: "
+		"\"q\\\"\\x1b\\n\", A: ü, AB: ''},\n"
 		"      cwd: /, argv: ['a b', '', \"\\\\\"]}\n",
 		"{\"version\":1,\"name\":\"live\",\"gpus\":{\"2\":\"dp=2\"},"
 		"\"run\":{\"argv\":[\"a b\",\"\",\"\\\\\"],\"cwd\":\"/\","
 		"\"env\":{\"A\":\"ü\",\"AB\":\"\",\"Z\":\"q\\\"\\u001b\\u000a\"},"
-		"\"grace\":\"0\",\"boundary_timeout\":\"90s\",\"log_bytes\":\"1000000000B\"},"
+		"\"grace\":\"0\",\"boundary_timeout\":\"90s\",\"build_timeout\":\"1m\",\"log_bytes\":\"1000000000B\"},"
 		"\"mode\":\"rebuild\",\"copy\":\"fast\",\"snapshot_every\":7}");
 	canonical("version: 1\nname: live\nrules: [{match: '*'}]\ntensors: [{name: a, dtype: U8, shape: [4]}]\n"
 		  "run: {cwd: /, argv: [a]}\n",
@@ -423,6 +427,7 @@ static void test_run_refused(void **state)
 	refuse(LIVE "  env: {A: b, A: c}\n", PTC_EINVAL, "job.yaml:6: key \"A\" appears twice");
 	refuse(LIVE "  grace: 30\n", PTC_EINVAL, "job.yaml:6: grace: \"30\" is not a duration");
 	refuse(LIVE "  grace: 25h\n", PTC_EINVAL, "job.yaml:6: grace must be in 0..1d, not 25h");
+	refuse(LIVE "  build_timeout: 8d\n", PTC_EINVAL, "job.yaml:6: build_timeout must be in 1s..7d, not 8d");
 	refuse(LIVE "  boundary_timeout: 0\n", PTC_EINVAL, "job.yaml:6: boundary_timeout must be in 1s..7d, not 0");
 	refuse(LIVE "  log_bytes: 1KiB\n", PTC_EINVAL, "job.yaml:6: log_bytes must be in 64KiB..1TiB, not 1KiB");
 	refuse(LIVE "  log_bytes: lots\n", PTC_EINVAL, "job.yaml:6: log_bytes: \"lots\" is not a size");

@@ -37,7 +37,8 @@
 #define NUMBERS_MAX      4096 /* connections at a time, all users together */
 #define NUMBERS_PER_USER 256  /* so that one user cannot take them all */
 #define BACKLOG          128
-#define ACCEPT_PAUSE_MS  100 /* after running out of descriptors */
+#define ACCEPT_PAUSE_MS  100       /* after running out of descriptors */
+#define PEER_SEND_BUFFER (1 << 20) /* bulk; the kernel's 208 KiB wake the other end ten times for a message of 2 MiB */
 
 struct ptc_rpc_unix {
 	struct ptc_rpc_unix *next;
@@ -155,6 +156,7 @@ static bool identify(const struct ptc_rpc_unix *u, int fd, struct ptc_rpc_identi
 
 static void hand_over(struct ptc_rpc_unix *u, int fd)
 {
+	const int send_buffer = PEER_SEND_BUFFER;
 	struct ptc_rpc_identity id;
 	int n = -1;
 
@@ -163,6 +165,8 @@ static void hand_over(struct ptc_rpc_unix *u, int fd)
 	else
 		ptc_debug("rpc", "%s: refused a caller of another user", u->addr.sun_path);
 	close(fd);
+	if (n >= 0 && u->as_node) /* capped at net.core.wmem_max; what it is then does too */
+		(void)setsockopt(n, SOL_SOCKET, SO_SNDBUF, &send_buffer, sizeof send_buffer);
 	if (n >= 0)
 		grpc_server_add_channel_from_fd(u->core, n, u->creds);
 }

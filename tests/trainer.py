@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A rank whose state after s steps is a closed formula, so that a test knows every byte without training.
 
-  trainer.py --rows R --layers L [--steps N] [--sleep S] [--build-sleep S] [--start-sleep S] [--end-sleep S] [--log DIR]
+  trainer.py --rows R --layers L [--steps N] [--sleep S] [--build-sleep S] [--start-sleep S] [--end-sleep S] [--meet 1] [--log DIR]
              [--fail-at STEP --fail-rank R] [--raise-in start|build] [--data N,SEED,BATCH,MICRO]
 
 Layer l is a matrix of R x 6 doubles, rows split over tp (the first ranks have more), on pipeline stage l % pp, replicated over dp;
@@ -102,8 +102,12 @@ class Rank:
 
 
 def run(args, client, gen):
+    if args.meet:
+        client.meet_put(f"at/{gen.rank}", f"{gen.rank} of {gen.generation}".encode())
     time.sleep(args.build_sleep)
-    if args.raise_in == "build":
+    for r in range(gen.world) if args.meet else ():
+        assert client.meet_get(f"at/{r}", 60000) == f"{r} of {gen.generation}".encode()
+    if args.raise_in == "build" or gen.generation == args.raise_generation:
         raise ValueError("no such optimizer")
     rank = Rank(args, client, gen)
     if client.restore():
@@ -142,9 +146,11 @@ def main():
     p.add_argument("--end-sleep", type=float, default=0, help="when a generation has ended")
     p.add_argument("--log")
     p.add_argument("--raise-in", choices=["start", "build"], help="before it asks for a generation, or as it builds one")
+    p.add_argument("--raise-generation", type=int, default=-1, help="as it builds this one")
     p.add_argument("--fail-at", type=int, default=-1)
     p.add_argument("--fail-rank", type=int, default=0)
     p.add_argument("--fail-generation", type=int, default=-1, help="fails in its first step")
+    p.add_argument("--meet", type=int, default=0, help="1: before a rank declares, it has met all others")
     p.add_argument("--refuse", help="stops are refused while this file exists")
     p.add_argument("--data", type=lambda s: [int(x) for x in s.split(",")], help="N,SEED,BATCH,MICRO: samples are consumed, and logged")
     p.add_argument("--files", help="with --data: samples are taken from this directory of a mount, and no cursor is set")

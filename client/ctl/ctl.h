@@ -60,6 +60,9 @@ extern const size_t ctl_nglobals;
 void ctl_help_all(FILE *out);
 void ctl_help_verb(const struct ctl_verb *verb, FILE *out);
 
+/* man.c: ptcctl(1). */
+void ctl_man(FILE *out);
+
 /* options.c */
 /* Finds the verb and takes the rest apart. *ret_help: --help was given. CTL_USAGE with err filled. */
 int ctl_parse(struct ctl *c, int argc, char **argv, bool *ret_help, struct ptc_error *err);

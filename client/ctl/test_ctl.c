@@ -133,8 +133,8 @@ static void test_arguments(void **state)
 	one_line("ptcctl stop: unknown option \"--wait\"", "");
 	assert_int_equal(RUN("snapshot", "j", "k"), 2);
 	one_line("ptcctl snapshot: one argument too many", "k");
-	assert_int_equal(RUN("completion", "fish"), 2);
-	one_line("ptcctl completion: only bash", "fish");
+	assert_int_equal(RUN("completion", "tcsh"), 2);
+	one_line("ptcctl completion: bash, zsh and fish", "tcsh");
 	assert_int_equal(RUN("job", "create"), 2);
 	one_line("ptcctl job create: needs --file FILE", "");
 }

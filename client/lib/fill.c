@@ -7,14 +7,17 @@
 #include "client/lib/internal.h"
 
 #include <errno.h>
+#include <linux/magic.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #define HUGE_BYTES (UINT64_C(2) << 20)
 #define PAGE_BYTES 4096u
-#define READ_BYTES (64u << 10) /* a row of so many is read by a call, a shorter one copied out of a mapping */
+#define READ_BYTES                                                                                                     \
+	(64u << 10) /* from a disk, a row of so many is read by a call: what it cannot read is an error, not a signal */
 
 static int read_row(int fd, uint64_t address, uint64_t offset, uint64_t bytes)
 {
@@ -66,11 +69,12 @@ static uint8_t *map_aligned(int fd, uint64_t bytes)
 /* Of a file that does not get shorter. The last one is kept until something else than a FILL comes. */
 static int map_file(ptc_client *c, int fd)
 {
+	struct statfs fs;
 	struct stat st;
 	uint8_t *map;
 	uint64_t bytes;
 
-	if (fstat(fd, &st) != 0)
+	if (fstat(fd, &st) != 0 || fstatfs(fd, &fs) != 0)
 		return errno;
 	bytes = (uint64_t)st.st_size;
 	if (c->filled.map && c->filled.dev == st.st_dev && c->filled.ino == st.st_ino && c->filled.map_bytes == bytes)
@@ -84,15 +88,22 @@ static int map_file(ptc_client *c, int fd)
 	c->filled.map_bytes = bytes;
 	c->filled.dev = st.st_dev;
 	c->filled.ino = st.st_ino;
+	c->filled.on_disk = fs.f_type != TMPFS_MAGIC;
 	return 0;
 }
 
+/* Out of the mapping, at the rate of memcpy. The first and the last byte go through the kernel, which says so if that memory is not
+ * there, or not to be written. */
 static int copy_rows(ptc_client *c, int fd, const struct ptc_local_rows *r)
 {
-	int rc = map_file(c, fd);
+	uint64_t there = (r->count - 1) * r->address_step + r->bytes - 1;
+	uint64_t here = (r->count - 1) * r->offset_step + r->bytes - 1;
+	int rc;
 
-	if (!rc && r->offset + (r->count - 1) * r->offset_step + r->bytes > c->filled.map_bytes)
-		rc = ENODATA;
+	if (!r->bytes)
+		return 0;
+	rc = r->offset + here >= c->filled.map_bytes ? ENODATA : read_row(fd, r->address, r->offset, 1);
+	rc = rc ? rc : read_row(fd, r->address + there, r->offset + here, 1);
 	for (uint64_t i = 0; !rc && i < r->count; i++)
 		memcpy((void *)(uintptr_t)(r->address + i * r->address_step),
 		       c->filled.map + r->offset + i * r->offset_step, r->bytes);
@@ -102,14 +113,17 @@ static int copy_rows(ptc_client *c, int fd, const struct ptc_local_rows *r)
 static int read_rows(ptc_client *c, int fd, struct ptc_local_fill *f)
 {
 	struct ptc_local_rows r;
-	int rc = 0;
+	int rc = map_file(c, fd);
 
 	for (uint32_t k = 0; !rc && k < f->nrows; k++) {
+		bool call;
+
 		if (!ptc_local_get_rows(f, &r))
 			return EBADMSG;
-		if (r.bytes < READ_BYTES)
+		call = c->filled.on_disk && r.bytes >= READ_BYTES;
+		if (!call)
 			rc = copy_rows(c, fd, &r);
-		for (uint64_t i = 0; !rc && r.bytes >= READ_BYTES && i < r.count; i++)
+		for (uint64_t i = 0; call && !rc && i < r.count; i++)
 			rc = read_row(fd, r.address + i * r.address_step, r.offset + i * r.offset_step, r.bytes);
 	}
 	return rc;

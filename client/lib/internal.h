@@ -150,6 +150,7 @@ struct ptc_client {
 		uint64_t id, failed;
 		int code;
 		bool unsaid;
+		bool on_disk;
 		uint8_t *map; /* of file dev, ino */
 		uint64_t map_bytes;
 		dev_t dev;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A snapshot's bytes into ranks that have declared. Happy path: each declared
- * region is cut into tasks that a few threads take in turn; a task's bytes are
+ * region is cut into tasks, a rank's tasks make batches, and a few threads take batches of all ranks in turn; a task's bytes are
  * verified in the store's extents, and read from there by the rank (or written
  * by us, where it cannot) straight to where it has declared them. One copy of each byte is made. Failure modes: a block that does not
  * verify (PTC_ECORRUPT), bytes that are not here (PTC_ENOTFOUND), a rank that
@@ -12,21 +12,30 @@
 #include "base/fault.h"
 
 #include <stdatomic.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#define TASK_BYTES (32 << 20) /* a message to the rank each, or several */
+#define BATCH_BYTES (16 << 20) /* a message to the rank, or several; each costs an answer and two wake-ups */
 
 struct task {
 	const struct ptc_seat_source *source;
 	struct ptc_box box;
 };
 
+/* Tasks of one seat that follow each other. */
+struct batch {
+	size_t first, n;
+	size_t turn; /* the how manieth of its seat */
+};
+
 struct restorer {
 	const struct ptc_restore *job;
 	struct ptc_seat_sources sources;
-	struct task *tasks;
+	struct task *tasks; /* by seat */
 	size_t ntasks, cap;
+	struct batch *batches;
+	size_t nbatches;
 	struct ptc_mover *movers; /* of each thread */
 	struct ptc_wait wait;
 	struct {
@@ -64,12 +73,60 @@ static int tasks_make(struct restorer *x, struct ptc_error *err)
 
 		if (x->job->group->v[s->seat].state != PTC_SEAT_DECLARED)
 			continue;
-		r = ptc_box_chop(&s->at.box, TASK_BYTES, &cut);
+		r = ptc_box_chop(&s->at.box, BATCH_BYTES, &cut);
 		for (size_t k = 0; !r && k < cut.n; k++)
 			r = task_push(x, s, &cut.v[k]);
 		ptc_boxes_done(&cut);
 	}
 	return r ? ptc_error_set(err, PTC_ENOMEM, "no memory to restore %zu regions", x->sources.n) : 0;
+}
+
+static int by_seat(const void *a, const void *b)
+{
+	const struct task *x = a, *y = b;
+
+	if (x->source->seat != y->source->seat)
+		return x->source->seat < y->source->seat ? -1 : 1;
+	return x->source < y->source ? -1 : x->source > y->source;
+}
+
+static int by_turn(const void *a, const void *b)
+{
+	const struct batch *x = a, *y = b;
+
+	if (x->turn != y->turn)
+		return x->turn < y->turn ? -1 : 1;
+	return x->first < y->first ? -1 : 1;
+}
+
+/* All ranks get theirs at the same time: those that read are as many processes that do. */
+static int batches_make(struct restorer *x, struct ptc_error *err)
+{
+	struct batch *b = NULL;
+	int64_t bytes = 0;
+
+	qsort(x->tasks, x->ntasks, sizeof(*x->tasks), by_seat);
+	ptc_free(x->batches);
+	x->nbatches = 0;
+	x->batches = ptc_reallocarray(NULL, x->ntasks, sizeof(*x->batches));
+	if (!x->batches)
+		return ptc_error_set(err, PTC_ENOMEM, "no memory to restore %zu regions", x->ntasks);
+	for (size_t i = 0; i < x->ntasks; i++) {
+		bool same = b && x->tasks[b->first].source->seat == x->tasks[i].source->seat;
+		int64_t more = ptc_box_volume(&x->tasks[i].box);
+
+		if (!same || bytes + more > BATCH_BYTES) {
+			size_t turn = same ? b->turn + 1 : 0;
+
+			b = &x->batches[x->nbatches++];
+			*b = (struct batch){ .first = i, .turn = turn };
+			bytes = 0;
+		}
+		b->n++;
+		bytes += more;
+	}
+	qsort(x->batches, x->nbatches, sizeof(*x->batches), by_turn);
+	return 0;
 }
 
 struct part {
@@ -192,35 +249,46 @@ static int read_part(void *arg, const struct ptc_box *extent_box, const struct p
 	return ptc_placed_each_rows(&f->task->source->at, extent_box, cut, read_rows, f, err);
 }
 
-static int task_read(struct restorer *x, const struct task *t, struct ptc_error *err)
+static int task_read(struct reading *f, const struct task *t, struct ptc_error *err)
 {
-	struct reading *f = ptc_malloc(sizeof(*f));
-	int r;
-
-	if (!f)
-		return ptc_error_set(err, PTC_ENOMEM, "no memory to restore ranks");
-	*f = (struct reading){ .x = x, .task = t };
-	r = ptc_table_each_extent(x->job->table, t->source->item, &t->box, read_part, f, err);
-	r = r || f->refused ? r : reading_flush(f, err);
-	if (f->refused)
-		atomic_store(&x->refused, true);
-	ptc_free(f);
-	return r;
+	f->task = t;
+	return ptc_table_each_extent(f->x->job->table, t->source->item, &t->box, read_part, f, err);
 }
 
-static int task_run(void *arg, unsigned thread, size_t i, struct ptc_error *err)
+static int task_failed(const struct restorer *x, const struct task *t, int r, struct ptc_error *err)
 {
-	struct restorer *x = arg;
-	const struct task *t = &x->tasks[i];
 	char name[PTC_TENSOR_NAME_MAX + 1];
-	int r = x->file.fd >= 0 ? task_read(x, t, err) : task_write(x, thread, t, err);
 
-	if (!r && ptc_fault("agent.restore.middle"))
-		r = ptc_error_set(err, PTC_EIO, "injected failure in the middle of a restore");
-	if (r && r != PTC_ENOMEM)
+	if (r != PTC_ENOMEM)
 		ptc_error_wrap(err, "restoring \"%.300s\" on rank %u",
 			       ptc_geometry_item_name(x->job->g, t->source->item, name, sizeof(name)),
 			       x->job->group->v[t->source->seat].rank.rank);
+	return r;
+}
+
+static int batch_run(void *arg, unsigned thread, size_t i, struct ptc_error *err)
+{
+	struct restorer *x = arg;
+	const struct batch *b = &x->batches[i];
+	const struct task *t = &x->tasks[b->first], *end = t + b->n;
+	struct reading *f = x->file.fd >= 0 ? ptc_malloc(sizeof(*f)) : NULL;
+	int r = 0;
+
+	if (x->file.fd >= 0 && !f)
+		return ptc_error_set(err, PTC_ENOMEM, "no memory to restore ranks");
+	if (f)
+		*f = (struct reading){ .x = x, .task = t };
+	for (; !r && t < end; t++) {
+		r = f ? task_read(f, t, err) : task_write(x, thread, t, err);
+		if (!r && ptc_fault("agent.restore.middle"))
+			r = ptc_error_set(err, PTC_EIO, "injected failure in the middle of a restore");
+		r = r ? task_failed(x, t, r, err) : 0;
+	}
+	if (f && !r && !f->refused && (r = reading_flush(f, err)))
+		r = task_failed(x, f->task, r, err);
+	if (f && f->refused)
+		atomic_store(&x->refused, true);
+	ptc_free(f);
 	return r;
 }
 
@@ -240,14 +308,13 @@ static bool restore_stopped(void *arg)
 
 static int tasks_run(struct restorer *x, struct ptc_error *err)
 {
-	struct ptc_crew crew = { .ntasks = x->ntasks,
-				 .threads = (unsigned)PTC_MIN((size_t)ptc_crew_size(), x->ntasks),
-				 .run = task_run,
-				 .stop = restore_stop,
-				 .arg = x,
-				 .what = "restoring ranks" };
+	struct ptc_crew crew = {
+		.threads = ptc_crew_size(), .run = batch_run, .stop = restore_stop, .arg = x, .what = "restoring ranks"
+	};
+	int r = x->ntasks ? batches_make(x, err) : 0;
 
-	return x->ntasks ? ptc_crew_run(&crew, err) : 0;
+	crew.ntasks = x->nbatches;
+	return r || !x->ntasks ? r : ptc_crew_run(&crew, err);
 }
 
 /* All ranks have done what they were told. What is left in tasks is theirs that did not. */
@@ -296,6 +363,7 @@ int ptc_restore_seats(const struct ptc_restore *job, struct ptc_error *err)
 	r = r ? r : tasks_make(&x, err);
 	if (!r && x.ntasks)
 		r = restore(&x, err);
+	ptc_free(x.batches);
 	ptc_free(x.movers);
 	ptc_free(x.fillings);
 	ptc_free(x.tasks);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Ranks' memory. Happy path: a view holds references to what its rank has declared and carries; reads and writes go straight to
  * the process's memory (lean), or reads to the staging memory that the rank filled when it stopped (fast). Failure modes: an
- * address that was not declared (EINTERNAL: the caller's mistake), memory that is not there any more (EIO naming the
- * tensor), a process that has died (ESTATE), before or while it was read. */
+ * address that was not declared (EINTERNAL: the caller's mistake), memory that is not there any more (ESTATE naming the
+ * tensor: asking again would not bring it back), a process that has died (ESTATE), before or while it was read. */
 #include "daemon/workers/internal.h"
 
 #include "base/alloc.h"
@@ -42,6 +42,8 @@ struct staging *ptc_staging_unref(struct staging *s)
 		return NULL;
 	munmap(s->map, s->bytes);
 	close(s->fd);
+	if (s->w->env.staging_give)
+		s->w->env.staging_give(s->w->env.arg, s->bytes);
 	ptc_free(s);
 	return NULL;
 }
@@ -76,6 +78,21 @@ static struct staging *make_staging(uint64_t bytes)
 	return NULL;
 }
 
+/* NULL: there is no room for it. */
+static struct staging *take_staging(struct ptc_workers *w, const char *job, uint64_t bytes)
+{
+	struct staging *s;
+
+	if (w->env.staging_take && !w->env.staging_take(w->env.arg, job, bytes))
+		return NULL;
+	s = make_staging(bytes);
+	if (s)
+		s->w = w;
+	else if (w->env.staging_give)
+		w->env.staging_give(w->env.arg, bytes);
+	return s;
+}
+
 static void send_staging(struct worker *k)
 {
 	struct ptc_local_out out = { .grow = ptc_realloc };
@@ -90,7 +107,7 @@ static void send_staging(struct worker *k)
 static void stage_task(struct ptc_workers *w, void *arg)
 {
 	struct stage_task *t = arg;
-	struct staging *s = make_staging(t->declared->span_bytes);
+	struct staging *s = take_staging(w, t->uuid, t->declared->span_bytes);
 	struct worker *k;
 
 	pthread_mutex_lock(&w->lock);
@@ -359,6 +376,13 @@ static int transfer_failed(const struct view *v, const struct cursor *there, int
 			"rank %u (pid %d): the kernel does not let us at its memory; is it of another user, or set "
 			"undumpable?",
 			v->group->seats[v->seat].rank.rank, (int)v->pid);
+	if (e == EFAULT)
+		return ptc_error_set(
+			err, PTC_ESTATE,
+			"tensor \"%.200s\" of rank %u (pid %d): the memory it was declared in, at 0x%llx, is not there "
+			"any more; it has to stay until its generation has ended",
+			name ? name : "?", v->group->seats[v->seat].rank.rank, (int)v->pid,
+			(unsigned long long)address);
 	return ptc_error_errno(err, e, "tensor \"%.200s\" of rank %u (pid %d): cannot %s its memory at 0x%llx",
 			       name ? name : "?", v->group->seats[v->seat].rank.rank, (int)v->pid,
 			       writing ? "write" : "read", (unsigned long long)address);
