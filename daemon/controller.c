@@ -718,6 +718,8 @@ static void perform(struct ptc_controller *ctl, const struct ptc_job_update *up)
 {
 	switch (up->kind) {
 	case PTC_UP_SEND:
+		if (up->op == PTC_OP_CAPTURE)
+			ctl->capture_step = up->stop;
 		ptc_controller_send(ctl, up);
 		break;
 	case PTC_UP_TXN:

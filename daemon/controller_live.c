@@ -14,15 +14,19 @@
 #include "daemon/controller.h"
 
 #include "base/alloc.h"
+#include "base/buf.h"
 #include "base/check.h"
+#include "base/digest.h"
 #include "base/log.h"
 #include "base/sys.h"
+#include "formats/job.h"
 #include "formats/layout_doc.h"
 #include "formats/state_doc.h"
 #include "proto/pb.h"
 
 #include "ptc.pb-c.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -47,7 +51,9 @@ struct agree {
 	uint64_t *items;
 	size_t nitems;
 	char state_hash[PTC_HASH_HEX];
-	struct ptc_ledger cursors;
+	uint64_t old_step, step;   /* of the snapshot before, of this one */
+	struct ptc_ledger ledger;  /* of the snapshot before */
+	struct ptc_ledger cursors; /* of this one */
 	int status;
 	struct ptc_error err;
 };
@@ -61,8 +67,63 @@ static void agree_free(struct agree *a)
 	ptc_view_done(&a->view);
 	ptc_free(a->items);
 	ptc_ledger_done(&a->cursors);
+	ptc_ledger_done(&a->ledger);
 	ptc_controller_unref(a->ctl);
 	ptc_free(a);
+}
+
+/* What the position of data means, as ptc.torch's sampler says it where there is one dataset. */
+static void data_tag(const struct ptc_job_data *data, uint64_t batch, uint64_t micro, char *tag, size_t size)
+{
+	const struct ptc_job_part *part = &data->parts[0];
+	char how[48] = "", name[33] = "";
+	struct ptc_buf b = PTC_BUF_INIT;
+
+	for (uint32_t i = 0; i < data->nparts; i++)
+		ptc_buf_printf(&b, "%s %u %" PRIu64 " %d\n", data->parts[i].source, data->parts[i].weight,
+			       data->parts[i].block, (int)data->parts[i].sequential);
+	ptc_content_hash(b.data ? b.data : "", b.len, name);
+	ptc_buf_done(&b);
+	if (part->sequential)
+		snprintf(how, sizeof how, ",sequential=1");
+	else if (part->block)
+		snprintf(how, sizeof how, ",block=%" PRIu64, part->block);
+	if (data->nparts > 1)
+		snprintf(tag, size, "mix=%s,seed=%" PRIu64 PTC_STATE_COUNTED ",batch=%" PRIu64 ",micro=%" PRIu64, name,
+			 data->seed, batch, micro);
+	else
+		snprintf(tag, size,
+			 "n=%" PRIu64 ",seed=%" PRIu64 "%s" PTC_STATE_COUNTED ",batch=%" PRIu64 ",micro=%" PRIu64,
+			 part->samples, data->seed, how, batch, micro);
+}
+
+/* Data whose cursor no rank sets advances by its batch with each step. */
+static int count_data(struct agree *a, const struct ptc_config *config, struct ptc_state *s)
+{
+	const struct ptc_job_desc *desc;
+	void *ref;
+	int rc = ptc_specs_get(a->ctl->d->specs, a->view.meta.uuid, a->view.meta.spec_hash, &desc, &ref, &a->err);
+
+	if (rc)
+		return rc;
+	for (size_t i = 0; rc == 0 && i < desc->ndata; i++) {
+		const struct ptc_job_data *data = &desc->data[i];
+		uint64_t batch = config->global_batch ? config->global_batch : data->global_batch;
+		uint64_t micro = config->micro_batch ? config->micro_batch : data->micro_batch;
+		char tag[PTC_STATE_NAME_MAX + 1];
+
+		data_tag(data, batch, micro, tag, sizeof tag);
+		if (batch && micro)
+			rc = ptc_state_count(s,
+					     &(struct ptc_state_cursor){
+						     .name = desc->data[i].name,
+						     .tag = tag,
+						     .position = ptc_ledger_position(&a->ledger, data->name,
+										     a->old_step, a->step, batch) },
+					     &a->err);
+	}
+	ptc_specs_release(ref);
+	return rc;
 }
 
 static int write_state(struct agree *a, struct ptc_etcd *e)
@@ -76,6 +137,8 @@ static int write_state(struct agree *a, struct ptc_etcd *e)
 	for (size_t i = 0; rc == 0 && i < a->ncaptures; i++)
 		for (size_t k = 0; rc == 0 && k < a->captures[i]->n_ranks; k++)
 			rc = ptc_agent_state_add(&s, &config, a->captures[i]->ranks[k], &a->err);
+	if (rc == 0)
+		rc = count_data(a, &config, &s);
 	for (size_t i = 0; rc == 0 && i < s.ncursors; i++)
 		rc = ptc_ledger_note(&a->cursors, &(struct ptc_ledger_entry){ .cursor = s.cursors[i].name,
 									      .tag = s.cursors[i].tag,
@@ -135,6 +198,9 @@ void ptc_controller_agree(struct ptc_controller *ctl, uint64_t seq)
 	a->ctl = ptc_controller_ref(ctl);
 	a->seq = seq;
 	a->fence = ctl->fence;
+	a->step = ctl->capture_step;
+	a->old_step = ctl->view.manifest.step;
+	ptc_require(ptc_ledger_copy(&ctl->view.manifest.ledger, &a->ledger) == 0);
 	view_of(ctl, &ctl->view.from, ctl->intent.from_generation, ctl->intent.to_snapshot, &a->view);
 	ptc_merge_take(&a->merge, ctl);
 	a->captures = ptc_calloc(ctl->npulls, sizeof *a->captures);

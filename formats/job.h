@@ -41,7 +41,8 @@ struct ptc_job_run {
 #define PTC_JOB_MAX_WEIGHT (UINT32_MAX / PTC_JOB_MAX_PARTS)
 struct ptc_job_part {
 	char dataset[PTC_NAME_MAX + 1];
-	char source[33]; /* ptc_dataset_doc_source when the job was submitted; "": not looked up yet */
+	char source[33];  /* ptc_dataset_doc_source when the job was submitted; "": not looked up yet */
+	uint64_t samples; /* it had then; 0: not looked up yet */
 	bool sequential;
 	uint64_t block; /* 0: shuffled as one */
 	uint32_t weight;

@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PART_KEYS "dataset", "source", "shuffle", "block"
+#define PART_KEYS "dataset", "source", "samples", "shuffle", "block"
 static const char *const one_keys[] = { PART_KEYS, "seed", "global_batch", "micro_batch" };
 static const char *const mix_keys[] = { "mix", "seed", "global_batch", "micro_batch" };
 static const char *const part_keys[] = { PART_KEYS, "weight" };
@@ -55,7 +55,7 @@ static int get_names(struct ptc_job_decoder *d, const struct ptc_doc_node *map, 
 static int get_part(struct ptc_job_decoder *d, const struct ptc_doc_node *map, struct ptc_job_part *part)
 {
 	const struct ptc_doc_node *shuffle = ptc_doc_get(map, "shuffle");
-	int64_t block = 0, weight = 1;
+	int64_t block = 0, weight = 1, samples = 0;
 	size_t word = 1;
 	int rc = get_names(d, map, part);
 
@@ -67,6 +67,9 @@ static int get_part(struct ptc_job_decoder *d, const struct ptc_doc_node *map, s
 		rc = get_number(d, map, "weight", 1, PTC_JOB_MAX_WEIGHT, &weight);
 	if (!rc && !word && block)
 		rc = ptc_doc_error(d->doc, map, d->err, PTC_EINVAL, "block says how to shuffle, and shuffle is false");
+	if (!rc)
+		rc = get_number(d, map, "samples", 1, INT64_MAX, &samples);
+	part->samples = (uint64_t)samples;
 	part->sequential = !word;
 	part->block = (uint64_t)block;
 	part->weight = (uint32_t)weight;
@@ -161,6 +164,8 @@ static void put_part(struct ptc_buf *b, const struct ptc_job_part *p, bool weigh
 	ptc_buf_printf(b, "\"dataset\":\"%s\"", p->dataset);
 	if (p->source[0])
 		ptc_buf_printf(b, ",\"source\":\"%s\"", p->source);
+	if (p->samples)
+		ptc_buf_printf(b, ",\"samples\":%" PRIu64, p->samples);
 	if (p->sequential)
 		ptc_buf_puts(b, ",\"shuffle\":\"false\"");
 	if (p->block)

@@ -61,12 +61,20 @@ int ptc_ledger_copy(const struct ptc_ledger *l, struct ptc_ledger *ret_copy)
 	return 0;
 }
 
-static struct ptc_ledger_entry *newest(struct ptc_ledger *l, const char *cursor)
+static struct ptc_ledger_entry *newest(const struct ptc_ledger *l, const char *cursor)
 {
 	for (size_t i = l->n; i-- > 0;)
 		if (strcmp(l->v[i].cursor, cursor) == 0)
 			return &l->v[i];
 	return NULL;
+}
+
+uint64_t ptc_ledger_position(const struct ptc_ledger *l, const char *cursor, uint64_t old_step, uint64_t step,
+			     uint64_t batch)
+{
+	const struct ptc_ledger_entry *e = newest(l, cursor);
+
+	return (e ? e->end : 0) + (step - (e ? e->end_step : old_step)) * batch;
 }
 
 /* The same ranks divide the same samples in the same way. */

@@ -40,6 +40,11 @@ json_t *ptc_ledger_to_json(const struct ptc_ledger *l); /* NULL: out of memory *
 /* 0, PTC_EINVAL or PTC_ENOMEM. */
 int ptc_ledger_from_json(const json_t *root, struct ptc_ledger *ret_ledger);
 
+/* Where a cursor is after `step` steps that takes `batch` samples each: from where it was noted last; from 0 at old_step where it
+ * was not yet. */
+uint64_t ptc_ledger_position(const struct ptc_ledger *l, const char *cursor, uint64_t old_step, uint64_t step,
+			     uint64_t batch);
+
 /* What a cursor's tag says of the order: "n=N,seed=S", then perhaps ",block=B" or ",sequential=1"; after a ';', which ptc.torch does
  * not compare, "batch=G,micro=M". Other words are passed over. False: n or seed is missing, or a number is none. */
 struct ptc_ledger_order {

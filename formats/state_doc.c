@@ -190,6 +190,19 @@ static int add_cursor(struct ptc_state *s, uint32_t rank, const struct ptc_state
 			     (unsigned long long)c->position, c->tag);
 }
 
+int ptc_state_count(struct ptc_state *s, const struct ptc_state_cursor *cursor, struct ptc_error *err)
+{
+	size_t at = find_cursor(s, cursor->name);
+
+	if (at < s->ncursors && !strcmp(s->cursors[at].name, cursor->name)) {
+		if (!strstr(s->cursors[at].tag, PTC_STATE_COUNTED))
+			return 0;
+		cursor_done(&s->cursors[at]);
+		memmove(s->cursors + at, s->cursors + at + 1, (--s->ncursors - at) * sizeof *s->cursors);
+	}
+	return insert_cursor(s, at, cursor, 0, err);
+}
+
 int ptc_state_add(struct ptc_state *s, const struct ptc_config *config, uint32_t rank,
 		  const struct ptc_state_blob *blobs, size_t nblobs, const struct ptc_state_cursor *cursors,
 		  size_t ncursors, struct ptc_error *err)

@@ -58,6 +58,10 @@ void ptc_state_done(struct ptc_state *s); /* NULL ok; zeroes it */
 int ptc_state_add(struct ptc_state *s, const struct ptc_config *config, uint32_t rank,
 		  const struct ptc_state_blob *blobs, size_t nblobs, const struct ptc_state_cursor *cursors,
 		  size_t ncursors, struct ptc_error *err);
+/* A cursor that is counted for the ranks: its tag has PTC_STATE_COUNTED. One of that name that a rank has set wins; one that
+ * was counted before, and that ranks only carried on, is replaced. */
+#define PTC_STATE_COUNTED ";counted"
+int ptc_state_count(struct ptc_state *s, const struct ptc_state_cursor *cursor, struct ptc_error *err);
 /* The blobs of the rank with these coordinates, and of the job, borrowed from s: what a rank there is given. The array
  * is ptc_free'd by the caller. */
 int ptc_state_blobs(const struct ptc_state *s, const struct ptc_coords *at, struct ptc_state_blob **ret_blobs,

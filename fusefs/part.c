@@ -80,7 +80,7 @@ static int generation_of(const json_t *root, const char *name, uint64_t generati
 {
 	const char *text = json_string_value(json_object_get(root, "config"));
 	const json_t *data = data_of(root, name);
-	struct ptc_ledger_entry e = { 0 };
+	struct ptc_ledger_entry e = { .first_step = number(root, "step") };
 	struct ptc_config config;
 	struct ptc_ledger_order order;
 	struct ptc_ledger l = { 0 };

@@ -99,6 +99,40 @@ class Partitions(harness.Case):
                         self.assertEqual(wrote[generation, step, rank], [i for i, w in consumed[step] if w], f"step {step}")
             mount.stop()
 
+    def test_ranks_read_files(self):
+        """Ranks that know nothing of orders take their samples from the mount, set no cursor, and are resized: what they
+        consumed is proved, and is what an uninterrupted run consumes."""
+        n, g = 50, 8
+        oracle.write_indexed(self.path("text"), self.sequences(n))
+        with self.cluster(nodes=2, devices=4) as c:
+            c.ptcctl("dataset", "add", "text", self.path("text"))
+            mount = Mount(self, c)
+            job = live.Job(c, self.dir, sleep=0.01, data=f"{n},7,{g},{SLOTS}", files=mount.path("live", "data", "data"),
+                           run={"data": {"data": {"dataset": "text", "seed": 7, "global_batch": g, "micro_batch": SLOTS}}})
+            job.run("dp=2")
+            for config in ("dp=3", "dp=1", "tp=2,dp=2"):
+                job.wait_step(job.step() + 9)
+                job.resize(config)
+            job.wait_step(job.step() + 9)
+            job.do("snapshot")
+            job.wait_step(job.step() + 3)
+            job.do("stop")
+            got = c.json("dataset", "proof", job.name)
+            cursor, = got["cursors"]
+            self.assertEqual((True, got["step"] * g, [2, 3, 1, 2]), (cursor["exactly_once"], cursor["position"],
+                                                                     [e["dp"] for e in cursor["generations"]]))
+            wrote = {}
+            for name in sorted(os.listdir(job.logs)):
+                with open(os.path.join(job.logs, name)) as f:
+                    wrote |= {(x["step"], x["dp_rank"]): x for x in map(json.loads, f) if x["first"]}
+            for e in cursor["generations"]:
+                for step in range(*e["steps"]):
+                    had = [wrote[step, r] for r in range(e["dp"])]
+                    self.assertEqual({e["generation"]}, {x["generation"] for x in had})
+                    self.assertEqual(sorted(order_oracle.at(n, 7, p // n, p % n) for p in range(step * g, step * g + g)),
+                                     sorted(i for x in had for i in x["samples"]), f"step {step}")
+            mount.stop()
+
     def test_mixture(self):
         """Sources of several kinds by weight, shuffled within blocks and not at all, before there is any snapshot."""
         flat = np.arange(900, dtype="uint16")

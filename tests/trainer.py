@@ -45,6 +45,22 @@ class Rank:
         self.steps = np.zeros((), dtype=np.int64)
         client.declare("steps", "I64", [], [([], [], 0, None)], self.steps.ctypes.data, tied=True)
 
+    def from_files(self, step):
+        """What this rank consumes in a step, as it finds it in data/ of a mount: slots of this step, without padding."""
+        base = f"{self.args.files}/gen-{self.gen.generation}/dp-{self.gen.dp_rank}"
+        deadline = time.monotonic() + 20  # the daemon there may learn of the generation a moment after we did
+        while not os.path.isdir(base) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        for name in sorted(os.listdir(base), key=lambda n: int(n[6:])):
+            with open(f"{base}/{name}/partition.json") as f:
+                part = json.load(f)
+            row = (step - part["first_step"]) * part["micro_steps"] * part["micro_batch"]
+            if part["first_step"] <= step < part["first_step"] + part["steps"]:
+                rows = slice(row, row + part["micro_steps"] * part["micro_batch"])
+                ids, weights = (np.load(f"{base}/{name}/{what}.npy", mmap_mode="r")[rows] for what in ("ids", "weights"))
+                return [int(i) for i, w in zip(ids, weights, strict=True) if w]
+        raise AssertionError(f"step {step} is in none of {os.listdir(base)}")
+
     def cursor(self, step):
         if not self.args.data:
             return step * 8, "n=100"
@@ -61,7 +77,8 @@ class Rank:
     def at_stop(self, step):
         if self.args.refuse and os.path.exists(self.args.refuse):
             raise ptc.Error(-1, "refused, as told")
-        self.client.cursor_set("data", *self.cursor(step))
+        if not self.args.files:
+            self.client.cursor_set("data", *self.cursor(step))
         self.client.blob_set("where", f"{self.gen.tp_rank} {self.gen.pp_rank} {self.gen.dp_rank} {step}".encode(), ptc.RANK)
         self.client.blob_set("job", f"step {step}".encode())
 
@@ -71,7 +88,10 @@ class Rank:
         if self.args.imported and step == 0:  # tensors only
             assert self.client.cursor_get("data") is None and self.client.blob_get("job") is None
             return
-        assert self.client.cursor_get("data") == self.cursor(step)
+        if self.args.files:  # counted for us, as Megatron's consumed_train_samples
+            assert self.client.cursor_get("data")[0] == step * self.args.data[2], self.client.cursor_get("data")
+        else:
+            assert self.client.cursor_get("data") == self.cursor(step)
         assert self.client.blob_get("job") == f"step {step}".encode()
         where = self.client.blob_get("where", ptc.RANK)
         if where is not None:
@@ -107,7 +127,7 @@ def run(args, client, gen):
         if log:
             line = {"step": step, "rank": gen.rank, "pid": os.getpid(), "generation": gen.generation}
             if args.data:
-                line |= {"samples": rank.samples(step), "dp_rank": gen.dp_rank, "first": gen.tp_rank + gen.pp_rank == 0}
+                line |= {"samples": rank.from_files(step) if args.files else rank.samples(step), "dp_rank": gen.dp_rank, "first": gen.tp_rank + gen.pp_rank == 0}
             log.write(json.dumps(line) + "\n")
         client.report("loss", 1.0 / (step + 1))
         if gen.rank == args.fail_rank and (step == args.fail_at or gen.generation == args.fail_generation):
@@ -137,6 +157,7 @@ def main():
     p.add_argument("--meet", type=int, default=0, help="1: before a rank declares, it has met all others")
     p.add_argument("--refuse", help="stops are refused while this file exists")
     p.add_argument("--data", type=lambda s: [int(x) for x in s.split(",")], help="N,SEED,BATCH,MICRO: samples are consumed, and logged")
+    p.add_argument("--files", help="with --data: samples are taken from this directory of a mount, and no cursor is set")
     args = p.parse_args()
     time.sleep(args.start_sleep)
     if args.raise_in == "start":

@@ -309,6 +309,7 @@ static int pin(struct ctl *c, struct ptc_job_part *part, struct ptc_dataset_doc 
 		return ptc_error_set(err, PTC_ESTATE, "dataset %s is not the one with source %s; it is %s", doc->name,
 				     part->source, source);
 	memcpy(part->source, source, sizeof part->source);
+	part->samples = doc->info.samples;
 	return 0;
 }
 
