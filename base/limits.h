@@ -45,6 +45,7 @@
 #define PTC_BLOCK_BYTES      (64u << 10)       /* unit of the store's checksums */
 #define PTC_EXTENT_MAX_BYTES (8u << 20)        /* unit of transfer and of alias-or-copy */
 
+#define PTC_MAX_DATASETS     4096         /* registered; one answer lists them all */
 #define PTC_RECORD_MAX_BYTES 4096         /* the committed record in etcd */
 #define PTC_ETCD_VALUE_MAX   (512u << 10) /* one blob part; etcd's request limit is 1.5 MiB */
 #define PTC_ETCD_TXN_OPS_MAX 120          /* etcd's limit is 128 */

@@ -251,6 +251,22 @@ static bool print_endpoints(const void *field, struct ptc_buf *b)
 	return list->n > 0;
 }
 
+static int parse_flag(void *field, const char *text, struct ptc_error *err)
+{
+	const bool yes = strcmp(text, "yes") == 0;
+
+	if (!yes && strcmp(text, "no") != 0)
+		return ptc_error_set(err, PTC_EINVAL, "\"%.40s\": write yes or no", text);
+	*(bool *)field = yes;
+	return 0;
+}
+
+static bool print_flag(const void *field, struct ptc_buf *b)
+{
+	ptc_buf_puts(b, *(const bool *)field ? "yes" : "no");
+	return true;
+}
+
 static const char *const log_names[] = { "error", "warn", "info", "debug" };
 
 static int parse_log(void *field, const char *text, struct ptc_error *err)
@@ -279,6 +295,8 @@ static const struct kind k_ms = { "DURATION", parse_ms, print_ms };
 static const struct kind k_devices = { "auto|NUMBER", parse_devices, print_devices };
 static const struct kind k_local = { "local", parse_local, print_local };
 static const struct kind k_endpoints = { "[HOST:PORT, ...]", add_endpoint, print_endpoints, true };
+static const struct kind k_tcp = { "ADDRESS:PORT", parse_address, print_string };
+static const struct kind k_flag = { "yes|no", parse_flag, print_flag };
 static const struct kind k_log = { "error|warn|info|debug", parse_log, print_log };
 
 /* ---- the table --------------------------------------------------------------- */
@@ -343,6 +361,13 @@ static const struct key {
 	  "A read there fails after this long without an answer. With less than 25s a node that hangs is not found out "
 	  "in "
 	  "time for a replica of its bytes to be read instead." },
+	{ "metrics", &k_tcp, AT(metrics), NULL, NULL,
+	  "Where Prometheus finds numbers of this daemon, at the path /metrics, such as 127.0.0.1:7461. Without TLS or "
+	  "passwords. Not set: nowhere." },
+	{ "metrics_jobs", &k_flag, AT(metrics_jobs), "yes", NULL,
+	  "Whether jobs are listed there by name, with step and rate: whoever can connect sees those of every user." },
+	{ "metrics_public", &k_flag, AT(metrics_public), "no", NULL,
+	  "yes: metrics may be an address that other machines reach. Otherwise it must be one of this machine's own." },
 	{ "log", &k_log, AT(log), "info", NULL, "What goes to the log." },
 #undef AT
 };
@@ -720,6 +745,8 @@ static bool applies(const struct ptc_daemon_config *cfg, const char *name)
 		return !cfg->coordinator.local;
 	if (strncmp(name, "fuse.", 5) == 0)
 		return cfg->fuse.dir != NULL;
+	if (strncmp(name, "metrics_", 8) == 0)
+		return cfg->metrics != NULL;
 	return cfg->coordinator.local || strncmp(name, "local_coordinator.", 18) != 0;
 }
 

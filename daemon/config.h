@@ -59,6 +59,8 @@ struct ptc_daemon_config {
 		char *dir; /* NULL: no files */
 		uint64_t cache, timeout_ms;
 	} fuse;
+	char *metrics; /* "HOST:PORT" in numbers, or localhost; NULL: none */
+	bool metrics_jobs, metrics_public;
 	enum ptc_log_level log;
 
 	bool insecure_loopback; /* command line only; set it before _check */
@@ -77,6 +79,8 @@ void ptc_daemon_config_done(struct ptc_daemon_config *cfg);
 
 /* Files, addresses, sizes and keys that depend on each other. Counts devices: auto. */
 int ptc_daemon_config_check(struct ptc_daemon_config *cfg, struct ptc_error *err);
+/* What is in the files of tls and coordinator.tls: key, signature, time, uses, this node's name. */
+int ptc_daemon_config_check_certificates(const struct ptc_daemon_config *cfg, struct ptc_error *err);
 /* Device files DIR/nvidia<number>; dir is "/dev" except in tests. */
 unsigned ptc_daemon_config_count_devices(const char *dir);
 

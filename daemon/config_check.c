@@ -10,6 +10,7 @@
 #include "base/check.h"
 #include "base/limits.h"
 
+#include <arpa/inet.h>
 #include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
@@ -263,6 +264,39 @@ static int check_fuse(const struct ptc_daemon_config *cfg, struct ptc_error *err
 	return 0;
 }
 
+static int check_metrics(const struct ptc_daemon_config *cfg, struct ptc_error *err)
+{
+	static const char *const keys[] = { "metrics_jobs", "metrics_public" };
+	struct ptc_daemon_address a;
+	struct in6_addr number;
+	char host[INET6_ADDRSTRLEN + 2] = "";
+
+	for (size_t i = 0; !cfg->metrics && i < PTC_ARRAY_LEN(keys); i++)
+		if (ptc_daemon_config_given(cfg, keys[i]))
+			return ptc_daemon_config_error(cfg, keys[i], err, PTC_EINVAL,
+						       "has no effect without metrics; add that or remove this");
+	if (!cfg->metrics)
+		return 0;
+	if (ptc_daemon_address_parse(cfg->metrics, &a, err))
+		return PTC_EINVAL;
+	if (strlen(cfg->metrics) - strlen(strrchr(cfg->metrics, ':')) < sizeof host)
+		snprintf(host, sizeof host, "%.*s", (int)strcspn(cfg->metrics + (cfg->metrics[0] == '['), "]"),
+			 cfg->metrics + (cfg->metrics[0] == '['));
+	if (cfg->metrics[0] != '[')
+		host[strcspn(host, ":")] = '\0';
+	if (a.local || (strcmp(host, "localhost") != 0 && inet_pton(AF_INET, host, &number) != 1 &&
+			inet_pton(AF_INET6, host, &number) != 1))
+		return ptc_daemon_config_error(cfg, "metrics", err, PTC_EINVAL,
+					       "%s: write an address in numbers and a port, such as 127.0.0.1:7461",
+					       cfg->metrics);
+	if (!a.loopback && !cfg->metrics_public)
+		return ptc_daemon_config_error(cfg, "metrics", err, PTC_EPERM,
+					       "%s can be read by whoever reaches it, without a password; add "
+					       "metrics_public: yes if that is meant, or write 127.0.0.1:PORT",
+					       cfg->metrics);
+	return 0;
+}
+
 unsigned ptc_daemon_config_count_devices(const char *dir)
 {
 	DIR *d = opendir(dir);
@@ -315,5 +349,7 @@ int ptc_daemon_config_check(struct ptc_daemon_config *cfg, struct ptc_error *err
 		rc = ptc_daemon_config_error(cfg, "lease_ttl", err, PTC_EINVAL, "write whole seconds, 1s to 600s");
 	if (!rc)
 		rc = check_fuse(cfg, err);
+	if (!rc)
+		rc = check_metrics(cfg, err);
 	return rc ? rc : check_devices(cfg, err);
 }

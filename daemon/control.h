@@ -120,5 +120,10 @@ PTC_CONTROL_HANDLER(ptc_control_import_commit);
 PTC_CONTROL_HANDLER(ptc_control_export_info);
 PTC_CONTROL_HANDLER(ptc_control_read);
 PTC_CONTROL_HANDLER(ptc_control_read_rank);
+/* control_dataset.c */
+PTC_CONTROL_HANDLER(ptc_control_dataset_add);
+PTC_CONTROL_HANDLER(ptc_control_dataset_remove);
+PTC_CONTROL_HANDLER(ptc_control_dataset_list);
+PTC_CONTROL_HANDLER(ptc_control_data);
 /* hold.c */
 PTC_CONTROL_HANDLER(ptc_control_hold);

@@ -8,6 +8,7 @@
  * tells whoever waits. Failure modes: the lock goes away (the core stops, the
  * controller is dropped; answers still under way are ignored). */
 #include "daemon/controller.h"
+#include "daemon/metrics.h"
 
 #include "base/alloc.h"
 #include "base/check.h"
@@ -77,6 +78,7 @@ static void switch_done(struct ptc_controller *ctl)
 	ctl->expected = ctl->digests = NULL;
 	ctl->nexpected = ctl->ndigests = 0;
 	ctl->state_hash[0] = '\0';
+	ptc_ledger_done(&ctl->cursors);
 	ctl->captured_bytes = 0;
 	files_done(ctl);
 	ptc_pull_results_done(ctl);
@@ -639,12 +641,37 @@ static void committed(struct ptc_controller *ctl)
 	}
 }
 
+/* For metrics. */
+static void count(const struct ptc_controller *ctl, bool was_committed)
+{
+	struct ptc_metrics_switch s = { .kind = ctl->intent.kind,
+					.committed = was_committed,
+					.captured_bytes = ctl->captured_bytes };
+	const int64_t now = ptc_sys_now_ns();
+	json_t *plan = NULL;
+
+	for (size_t i = 0; i < ctl->npulls; i++) {
+		s.between_bytes += ctl->pulls[i].wire_bytes;
+		s.within_bytes += ctl->pulls[i].copied_bytes;
+	}
+	if (was_committed && s.kind == PTC_SWITCH_RESIZE && ctl->intent.from_snapshot && ctl->plan_json &&
+	    ptc_json_load("plan", ctl->plan_json, strlen(ctl->plan_json), &plan, NULL) == 0)
+		s.bound_bytes = (uint64_t)json_integer_value(
+			json_object_get(json_object_get(plan, "totals"), "bound_any_mapping"));
+	json_decref(plan);
+	ptc_metrics_switch(&s);
+	for (size_t i = 0; i < ctl->nphases; i++)
+		ptc_metrics_phase(ctl->phases[i].phase,
+				  (i + 1 < ctl->nphases ? ctl->phases[i + 1].at_ns : now) - ctl->phases[i].at_ns);
+}
+
 static void done(struct ptc_controller *ctl, const struct ptc_job_update *up)
 {
 	char *text = NULL;
 
 	if (up->switch_id != ctl->intent.id)
 		return; /* refused before it began; submit has said so */
+	count(ctl, up->status == 0);
 	if (up->status == 0) {
 		text = summary(ctl);
 		committed(ctl);

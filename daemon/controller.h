@@ -56,6 +56,7 @@ struct ptc_controller {
 	uint64_t *digests;
 	size_t ndigests;               /* merged, for the manifest */
 	char state_hash[PTC_HASH_HEX]; /* of the bundle that AGREE wrote */
+	struct ptc_ledger cursors;     /* as AGREE found them; only name, tag and position */
 	uint64_t captured_bytes;       /* from ranks, in all */
 	int64_t news_after_ns;         /* what follows from the nodes' news is not tried again before */
 	uint64_t due_launch, due_step; /* of the last snapshot that was due and begun */

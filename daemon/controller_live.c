@@ -47,6 +47,7 @@ struct agree {
 	uint64_t *items;
 	size_t nitems;
 	char state_hash[PTC_HASH_HEX];
+	struct ptc_ledger cursors;
 	int status;
 	struct ptc_error err;
 };
@@ -59,6 +60,7 @@ static void agree_free(struct agree *a)
 	ptc_merge_done(&a->merge);
 	ptc_view_done(&a->view);
 	ptc_free(a->items);
+	ptc_ledger_done(&a->cursors);
 	ptc_controller_unref(a->ctl);
 	ptc_free(a);
 }
@@ -74,6 +76,10 @@ static int write_state(struct agree *a, struct ptc_etcd *e)
 	for (size_t i = 0; rc == 0 && i < a->ncaptures; i++)
 		for (size_t k = 0; rc == 0 && k < a->captures[i]->n_ranks; k++)
 			rc = ptc_agent_state_add(&s, &config, a->captures[i]->ranks[k], &a->err);
+	for (size_t i = 0; rc == 0 && i < s.ncursors; i++)
+		rc = ptc_ledger_note(&a->cursors, &(struct ptc_ledger_entry){ .cursor = s.cursors[i].name,
+									      .tag = s.cursors[i].tag,
+									      .end = s.cursors[i].position });
 	if (rc == 0)
 		rc = ptc_state_doc_encode(&s, &json, &len, &a->err);
 	if (rc == 0)
@@ -108,6 +114,9 @@ static void agree_done(void *arg)
 			ctl->digests = a->items;
 			ctl->ndigests = a->nitems;
 			a->items = NULL;
+			ptc_ledger_done(&ctl->cursors);
+			ctl->cursors = a->cursors;
+			a->cursors = (struct ptc_ledger){ 0 };
 			memcpy(ctl->state_hash, a->state_hash, sizeof ctl->state_hash);
 		}
 		ptc_controller_step(ctl, &(struct ptc_job_event){ .kind = PTC_EV_AGREED,

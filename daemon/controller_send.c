@@ -13,6 +13,7 @@
 
 #include "base/alloc.h"
 #include "base/check.h"
+#include "base/limits.h"
 #include "base/log.h"
 #include "daemon/pbcall.h"
 
@@ -22,7 +23,7 @@
 #include <string.h>
 
 #define CONTROL_TIMEOUT_MS 60000
-#define START_TIMEOUT_MS   600000 /* processes import their libraries */
+#define START_TIMEOUT_MS   (PTC_RUN_BOUNDARY_MAX_MS + CONTROL_TIMEOUT_MS) /* the node keeps to the job's build_timeout */
 #define PROBE_TIMEOUT_MS   1000
 
 struct call {

@@ -274,6 +274,32 @@ static int copy_layouts(const struct ptc_manifest_doc *old, struct ptc_manifest_
 	return rc;
 }
 
+/* What the old snapshot had consumed and, when ranks were captured, what they have since. */
+static int make_ledger(struct ptc_controller *ctl, bool captured, struct ptc_manifest_doc *m)
+{
+	const struct ptc_manifest_doc *old = &ctl->view.manifest;
+	struct ptc_config config = { 0 };
+	int rc = ptc_ledger_copy(&old->ledger, &m->ledger);
+
+	if (rc || !captured)
+		return rc;
+	rc = ptc_config_parse(ctl->view.from.config, &config, NULL);
+	for (size_t i = 0; rc == 0 && i < ctl->cursors.n; i++) {
+		struct ptc_ledger_entry e = ctl->cursors.v[i];
+		struct ptc_ledger_order order = { 0 };
+
+		ptc_ledger_tag(e.tag, &order); /* a tag that says nothing is one, too */
+		e.generation = m->generation;
+		e.first_step = old->step;
+		e.end_step = m->step;
+		e.dp = config.dp;
+		e.micro = order.micro ? order.micro : config.micro_batch;
+		e.batch = order.batch ? order.batch : config.global_batch;
+		rc = ptc_ledger_note(&m->ledger, &e);
+	}
+	return rc;
+}
+
 /* The manifest of the commit. Digests are those just compared: of the new generation (second commit), or of what was
  * captured from ranks (first); else they are what they were. */
 static int make_manifest(struct ptc_controller *ctl, struct txn *t, uint64_t step)
@@ -300,7 +326,9 @@ static int make_manifest(struct ptc_controller *ctl, struct txn *t, uint64_t ste
 	if (n)
 		memcpy(m->digests, digests, n * sizeof *m->digests);
 	m->ndigests = n;
-	rc = copy_layouts(old, m);
+	rc = make_ledger(ctl, captured, m);
+	if (rc == 0)
+		rc = copy_layouts(old, m);
 	if (rc == 0 && second && to->layout_hash[0])
 		rc = ptc_manifest_layout_add(m, to->config, to->layout_hash);
 	if (rc)

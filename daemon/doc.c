@@ -408,6 +408,10 @@ static int manifest_live(json_t *root, const struct ptc_manifest_doc *d)
 	json_t *layouts;
 	int rc = 0;
 
+	if (d->ledger.n)
+		rc = json_object_set_new(root, "ledger", ptc_ledger_to_json(&d->ledger));
+	if (rc)
+		return rc;
 	if (d->state_hash[0])
 		rc = json_object_set_new(root, "state", json_string(d->state_hash));
 	if (rc || d->nlayouts == 0)
@@ -455,6 +459,7 @@ void ptc_manifest_doc_done(struct ptc_manifest_doc *d)
 	for (size_t i = 0; i < d->nlayouts; i++)
 		ptc_free(d->layouts[i].config);
 	ptc_free(d->layouts);
+	ptc_ledger_done(&d->ledger);
 	ptc_free(d->files);
 	ptc_free(d->digests);
 	memset(d, 0, sizeof *d);
@@ -571,17 +576,17 @@ int ptc_manifest_doc_decode(const char *json, size_t len, struct ptc_manifest_do
 	struct ptc_manifest_doc d = { 0 };
 	json_int_t generation = 0, snapshot = 0, step = 0;
 	const char *spec = NULL, *layout = NULL, *digests = NULL, *state = "";
-	json_t *root, *files = NULL, *layouts = NULL;
+	json_t *root, *files = NULL, *layouts = NULL, *ledger = NULL;
 	int rc = load("manifest", json, len, &root, err);
 
 	if (rc)
 		return rc;
-	if (json_unpack(root, "{s:I, s:I, s:I, s:s, s:s, s:s, s:o, s?s, s?o}", "generation", &generation, "snapshot",
-			&snapshot, "step", &step, "spec", &spec, "layout", &layout, "digests", &digests, "files",
-			&files, "state", &state, "layouts", &layouts) != 0 ||
+	if (json_unpack(root, "{s:I, s:I, s:I, s:s, s:s, s:s, s:o, s?s, s?o, s?o}", "generation", &generation,
+			"snapshot", &snapshot, "step", &step, "spec", &spec, "layout", &layout, "digests", &digests,
+			"files", &files, "state", &state, "layouts", &layouts, "ledger", &ledger) != 0 ||
 	    !json_is_array(files) || generation < 1 || snapshot < 0 || step < 0 ||
 	    !take(d.state_hash, sizeof d.state_hash, state) || !layouts_fill(&d, layouts) ||
-	    !take(d.spec_hash, sizeof d.spec_hash, spec) ||
+	    (ledger && ptc_ledger_from_json(ledger, &d.ledger) != 0) || !take(d.spec_hash, sizeof d.spec_hash, spec) ||
 	    !take(d.generation_hash, sizeof d.generation_hash, layout) || !digests_fill(&d, digests) ||
 	    !files_fill(&d, files)) {
 		ptc_manifest_doc_done(&d);

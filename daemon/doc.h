@@ -13,6 +13,7 @@
  *   /ptc/jobs/UUID/turn               moved on by every abort, so that what was on its way before it fails
  *   /ptc/jobs/UUID/worker/NODE        what a node's ranks have come to (daemon/workers/workers.h, news); read after the
  *                                     keys above, which sort before it
+ *   /ptc/datasets/NAME                a registered dataset (formats/dataset_doc.h)
  *   /ptc/creating/UUID                {version, node, boot_id}: a job whose spec is being written; gone when it exists
  *   /ptc/blobs/UUID/HASH/PART         content-addressed parts of at most 512 KiB: spec, generation, manifest, headers
  *   /ptc/events/UUID/NUMBER           event log, oldest dropped
@@ -24,6 +25,7 @@
 #include "base/limits.h"
 #include "base/status.h"
 #include "daemon/core/job.h"
+#include "formats/ledger.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -135,6 +137,7 @@ struct ptc_manifest_doc {
 	char state_hash[PTC_HASH_HEX]; /* blob: the ranks' blobs and cursors (formats/state_doc.h); "": none */
 	struct ptc_known_layout *layouts;
 	size_t nlayouts; /* oldest first */
+	struct ptc_ledger ledger;
 };
 char *ptc_manifest_doc_encode(const struct ptc_manifest_doc *d);
 int ptc_manifest_doc_decode(const char *json, size_t len, struct ptc_manifest_doc *ret_doc, struct ptc_error *err);

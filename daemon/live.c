@@ -6,19 +6,24 @@
  * are asked for at the daemon of rank 0's node.
  * Failure modes: etcd away (the news waits and is written when it answers; a
  * restarted daemon tells it again), a job that is gone (its news is dropped),
- * rank 0's daemon away (asked again until the caller's time is over). */
+ * rank 0's daemon away (asked again until the caller's time is over), a
+ * run_dir that is not the one ranks were started with (ptcd does not start). */
 #include "daemon/daemon.h"
 
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/cleanup.h"
 #include "base/log.h"
+#include "base/sys.h"
 #include "daemon/pbcall.h"
+#include "daemon/store/store.h"
 
 #include "ptc.pb-c.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define NEWS_RETRY_US  500000
@@ -166,23 +171,90 @@ static int meet_get(void *arg, const struct ptc_group_key *key, const char *node
 }
 
 static int meet_put(void *arg, const struct ptc_group_key *key, const char *node, const char *address, const char *name,
-		    const void *value, size_t len, struct ptc_error *err)
+		    const void *value, size_t len, const struct ptc_wait *wait, struct ptc_error *err)
 {
 	Ptc__V1__MeetRequest req = PTC__V1__MEET_REQUEST__INIT;
 	Ptc__V1__MeetReply *reply;
+	int64_t waited = 0;
 	int rc;
 
 	req.key = (char *)(uintptr_t)name;
 	req.value.data = (uint8_t *)(uintptr_t)value;
 	req.value.len = len;
 	req.put = true;
-	rc = meet_call(arg, key, node, address, &req, &reply, err);
-	if (rc == 0)
-		ptc_pb_free(&reply->base);
-	return rc;
+	while ((rc = meet_call(arg, key, node, address, &req, &reply, err)) != 0) { /* twice is as once */
+		waited += MEET_POLL_US / 1000;
+		if (!meet_again(rc) || given_up(wait, waited))
+			return rc;
+		usleep(MEET_POLL_US); /* a thread of the workers: waiting is its job */
+	}
+	ptc_pb_free(&reply->base);
+	return 0;
+}
+
+/* ---- staging memory ----------------------------------------------------------------- */
+
+static bool staging_take(void *arg, const char *job, uint64_t bytes)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_daemon *d = arg;
+
+	if (ptc_store_outside_take(d->store, bytes, &err) == 0)
+		return true;
+	ptc_warn("worker", "job=%s copy: fast has no room within memory.ceiling here, so a rank's copies are lean: %s",
+		 job, err.text);
+	return false;
+}
+
+static void staging_give(void *arg, uint64_t bytes)
+{
+	struct ptc_daemon *d = arg;
+
+	ptc_store_outside_give(d->store, bytes);
 }
 
 /* ---- life --------------------------------------------------------------------------- */
+
+static bool same_folder(const char *a, const char *b)
+{
+	struct stat x, y;
+
+	return strcmp(a, b) == 0 ||
+	       (stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino);
+}
+
+/* Ranks are found again below run_dir only, so one that has been changed must not leave some behind, unlisted and training. */
+static int left_nothing(const struct ptc_daemon_config *c, const char *was, struct ptc_error *err)
+{
+	ptc_auto_free char *dir = ptc_asprintf("%s/workers", was);
+	pid_t pid = 0;
+	int rc = dir ? ptc_workers_running(dir, &pid, err) : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+
+	if (rc || !pid)
+		return rc;
+	return ptc_error_set(
+		err, PTC_ESTATE,
+		"run_dir: is %s, but ranks that ptcd has started with %s still run (pid %d, for one) and would be "
+		"lost sight of; start it with that, or stop their jobs first",
+		c->run_dir, was, (int)pid);
+}
+
+/* state_dir/run-dir has the run_dir of the life before. */
+static int check_run_dir(const struct ptc_daemon_config *c, struct ptc_error *err)
+{
+	ptc_auto_free char *path = ptc_asprintf("%s/run-dir", c->state_dir);
+	ptc_auto_free char *was = NULL;
+	int rc = path ? ptc_sys_read_file(path, PATH_MAX, &was, NULL, err)
+		      : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+
+	if (rc == 0 && strcmp(was, c->run_dir) == 0)
+		return 0;
+	if (rc == 0 && !same_folder(was, c->run_dir))
+		rc = left_nothing(c, was, err);
+	if (rc && rc != PTC_ENOTFOUND)
+		return rc;
+	return ptc_sys_write_file(path, c->run_dir, strlen(c->run_dir), 0600, "live.run-dir", err);
+}
 
 int ptc_live_start(struct ptc_daemon *d, struct ptc_error *err)
 {
@@ -190,11 +262,15 @@ int ptc_live_start(struct ptc_daemon *d, struct ptc_error *err)
 	struct ptc_workers_env env = { .node = d->config.node,
 				       .dir = dir,
 				       .news = ptc_live_news,
+				       .staging_take = staging_take,
+				       .staging_give = staging_give,
 				       .meet_get = meet_get,
 				       .meet_put = meet_put,
 				       .arg = d };
 
-	return dir ? ptc_workers_new(&env, &d->workers, err) : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	int rc = dir ? check_run_dir(&d->config, err) : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+
+	return rc ? rc : ptc_workers_new(&env, &d->workers, err);
 }
 
 void ptc_live_stop(struct ptc_daemon *d)

@@ -15,8 +15,10 @@
 #include "base/sys.h"
 #include "daemon/control.h"
 #include "daemon/controller.h"
+#include "daemon/metrics.h"
 #include "daemon/notify.h"
 #include "formats/json.h"
+#include "fusefs/launch.h"
 
 #include <getopt.h>
 #include <signal.h>
@@ -47,6 +49,7 @@ struct process {
 	struct ptc_buf memory_json;
 	struct ptc_etcd_child *etcd;
 	struct ptc_mount *mount;
+	struct ptc_metrics *metrics;
 	char *etcd_endpoint;
 	struct ptc_rpc_tls etcd_tls;
 	struct ptc_rpc_server *control, *peers;
@@ -59,26 +62,31 @@ struct process {
 
 struct options {
 	const char *config;
-	bool insecure, check, dump, man;
+	bool insecure, check, dump, man, unmount, list;
 };
 
-static const char usage[] = "usage: ptcd [--config FILE] [--insecure-loopback]\n"
-			    "       ptcd --check-config | --dump-config | --man-config | --version | --help\n"
-			    "\n"
-			    "  --config FILE         configuration (default " DEFAULT_CONFIG ")\n"
-			    "  --check-config        read and check the configuration, print nothing when it is fine\n"
-			    "  --dump-config         print the configuration with every default filled in\n"
-			    "  --man-config          print the keys of the configuration as a man page section\n"
-			    "  --insecure-loopback   plain TCP on loopback addresses, for benchmarks only\n"
-			    "\n"
-			    "exit status: 0 done, 1 failed, 2 usage\n";
+static const char usage[] =
+	"usage: ptcd [--config FILE] [--insecure-loopback]\n"
+	"       ptcd --check-config | --dump-config | --man-config | --list-metrics | --unmount-stale | --version | "
+	"--help\n"
+	"\n"
+	"  --config FILE         configuration (default " DEFAULT_CONFIG ")\n"
+	"  --check-config        read and check the configuration, print nothing when it is fine\n"
+	"  --dump-config         print the configuration with every default filled in\n"
+	"  --man-config          print the keys of the configuration as a man page section\n"
+	"  --list-metrics        print what is served at the address metrics, as the rows of a Markdown table\n"
+	"  --unmount-stale       detach what is mounted at fuse.dir if nobody serves it any more\n"
+	"  --insecure-loopback   plain TCP on loopback addresses, for benchmarks only\n"
+	"\n"
+	"exit status: 0 done, 1 failed, 2 usage\n";
 
 static int parse_options(int argc, char **argv, struct options *o)
 {
 	static const struct option longs[] = {
 		{ "config", required_argument, NULL, 'c' }, { "insecure-loopback", no_argument, NULL, 'i' },
 		{ "check-config", no_argument, NULL, 'k' }, { "dump-config", no_argument, NULL, 'd' },
-		{ "man-config", no_argument, NULL, 'm' },   { "version", no_argument, NULL, 'v' },
+		{ "man-config", no_argument, NULL, 'm' },   { "unmount-stale", no_argument, NULL, 'u' },
+		{ "list-metrics", no_argument, NULL, 'l' }, { "version", no_argument, NULL, 'v' },
 		{ "help", no_argument, NULL, 'h' },         { NULL, 0, NULL, 0 },
 	};
 	int c;
@@ -95,6 +103,10 @@ static int parse_options(int argc, char **argv, struct options *o)
 			o->dump = true;
 		} else if (c == 'm') {
 			o->man = true;
+		} else if (c == 'u') {
+			o->unmount = true;
+		} else if (c == 'l') {
+			o->list = true;
 		} else if (c == 'v') {
 			puts("ptcd " PTC_VERSION);
 			exit(0);
@@ -178,6 +190,7 @@ static void on_tick(uv_timer_t *timer)
 {
 	struct process *p = timer->data;
 
+	ptc_notify_watchdog();
 	if (++p->idle.ticks % (IDLE_MS / TICK_MS) == 0)
 		give_back(p);
 	ptc_controllers_tick(&p->d);
@@ -380,6 +393,15 @@ static int new_cluster(struct process *p, struct ptc_error *err)
 	return ptc_cluster_new(&opts, &p->d.cluster, err);
 }
 
+static int start_metrics(struct process *p, struct ptc_error *err)
+{
+	const struct ptc_metrics_opts opts = {
+		.daemon = &p->d, .uv = p->uv, .memory = &p->memory, .control = p->control, .peers = p->peers
+	};
+
+	return ptc_metrics_start(&opts, &p->metrics, err);
+}
+
 static void watch_signal(struct process *p, uv_signal_t *handle, int signum)
 {
 	uv_signal_init(p->uv, handle);
@@ -405,6 +427,8 @@ static int start(struct process *p, struct ptc_error *err)
 		rc = ptc_cluster_start(p->d.cluster, err);
 	if (rc == 0)
 		rc = ptc_mount_start(&p->d.config, &p->mount, err);
+	if (rc == 0)
+		rc = start_metrics(p, err);
 	if (rc)
 		return rc;
 	watch_signal(p, &p->term, SIGTERM);
@@ -431,6 +455,7 @@ static void stop(struct process *p)
 	struct ptc_daemon *d = &p->d;
 
 	atomic_store(&d->stopping, true);
+	p->metrics = ptc_metrics_stop(p->metrics);
 	p->mount = ptc_mount_stop(p->mount);
 	ptc_controllers_free(d);
 	ptc_pulls_wait();
@@ -467,6 +492,8 @@ static int read_config(const struct options *o, struct process *p, struct ptc_er
 		return rc;
 	c->insecure_loopback = p->d.insecure = o->insecure;
 	rc = ptc_daemon_config_check(c, err);
+	if (!rc && !o->insecure)
+		rc = ptc_daemon_config_check_certificates(c, err);
 	if (rc)
 		return rc;
 	ptc_daemon_config_memory(c, &p->memory, NULL);
@@ -493,6 +520,28 @@ static int dump_config(const struct ptc_daemon_config *c)
 	return failed ? PTC_ENOMEM : 0;
 }
 
+/* For the unit, after us. */
+static int unmount_stale(const struct ptc_daemon_config *c, struct ptc_error *err)
+{
+	const char *args[] = { "--unmount", "--stale", c->fuse.dir, NULL };
+
+	return c->fuse.dir ? ptc_fuse_exec(args, err) : 0;
+}
+
+/* Options that end here. */
+static int only_config(const struct options *o, struct process *p, int rc, struct ptc_error *err)
+{
+	if (!rc && o->dump)
+		rc = dump_config(&p->d.config);
+	if (!rc && o->unmount)
+		rc = unmount_stale(&p->d.config, err);
+	if (rc)
+		fprintf(stderr, "ptcd: %s\n", err->text);
+	ptc_buf_done(&p->memory_json);
+	ptc_daemon_config_done(&p->d.config);
+	return rc ? 1 : 0;
+}
+
 int main(int argc, char **argv)
 {
 	struct ptc_error err = PTC_ERROR_INIT;
@@ -502,8 +551,11 @@ int main(int argc, char **argv)
 
 	if (parse_options(argc, argv, &o) != 0)
 		return 2;
-	if (o.man) {
-		ptc_daemon_config_print_man(stdout);
+	if (o.man || o.list) {
+		if (o.man)
+			ptc_daemon_config_print_man(stdout);
+		else
+			ptc_metrics_list(stdout);
 		return 0;
 	}
 	umask(077);
@@ -511,15 +563,8 @@ int main(int argc, char **argv)
 	ptc_fault_init();
 	ptc_json_init();
 	rc = read_config(&o, &p, &err);
-	if (rc || o.check || o.dump) {
-		if (rc)
-			fprintf(stderr, "ptcd: %s\n", err.text);
-		else if (o.dump)
-			rc = dump_config(&p.d.config);
-		ptc_buf_done(&p.memory_json);
-		ptc_daemon_config_done(&p.d.config);
-		return rc ? 1 : 0;
-	}
+	if (rc || o.check || o.dump || o.unmount)
+		return only_config(&o, &p, rc, &err);
 	p.uv = uv_default_loop();
 	ptc_rpc_allocator_tune();
 	ptc_alloc_limit_set(ptc_memory_heap(&p.memory));

@@ -2,6 +2,7 @@
 #include "daemon/notify.h"
 
 #include "base/log.h"
+#include "base/sys.h"
 
 #include <errno.h>
 #include <stddef.h>
@@ -25,8 +26,24 @@ void ptc_notify(const char *state)
 	fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 	if (fd < 0)
 		return;
-	if (sendto(fd, state, strlen(state), MSG_NOSIGNAL, (struct sockaddr *)&addr,
+	if (sendto(fd, state, strlen(state), MSG_NOSIGNAL | MSG_DONTWAIT, (struct sockaddr *)&addr,
 		   (socklen_t)(offsetof(struct sockaddr_un, sun_path) + strlen(path))) < 0)
 		ptc_warn("ptcd", "cannot notify %s: %s", path, strerror(errno));
 	close(fd);
+}
+
+void ptc_notify_watchdog(void)
+{
+	static int64_t every_ns = -1, next_ns;
+	const int64_t now_ns = ptc_sys_now_ns();
+
+	if (every_ns < 0) {
+		const char *usec = getenv("WATCHDOG_USEC"), *pid = getenv("WATCHDOG_PID");
+
+		every_ns = usec && (!pid || atol(pid) == getpid()) ? atoll(usec) * 1000 / 2 : 0;
+	}
+	if (every_ns <= 0 || now_ns < next_ns)
+		return;
+	next_ns = now_ns + every_ns;
+	ptc_notify("WATCHDOG=1");
 }

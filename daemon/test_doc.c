@@ -83,9 +83,12 @@ static const char *const good[KINDS] = {
 		     "\"run\":{\"from\":true,\"to\":false,\"end\":\"done\",\"stop\":40}}",
 	[DECLARED] = "{\"version\":1,\"config\":\"tp=2\",\"nodes\":[\"n0\",\"n1\"],\"ranks\":[[0,0],[1,63]],"
 		     "\"layout\":\"" HASH "\"}",
-	[LIVE] = "{\"version\":1,\"generation\":1,\"snapshot\":2,\"step\":7,\"spec\":\"" HASH "\",\"layout\":\"" HASH
-		 "\",\"digests\":\"0123456789abcdef\",\"files\":[],\"state\":\"" HASH
-		 "\",\"layouts\":[[\"tp=2\",\"" HASH "\"],[\"dp=4\",\"" HASH "\"]]}",
+	[LIVE] =
+		"{\"version\":1,\"generation\":1,\"snapshot\":2,\"step\":7,\"spec\":\"" HASH "\",\"layout\":\"" HASH
+		"\",\"digests\":\"0123456789abcdef\",\"files\":[],\"ledger\":{\"forgotten\":3,\"entries\":[{\"cursor\":"
+		"\"data\",\"generation\":2,\"steps\":[4,9],\"positions\":[40,90],\"dp\":3,\"micro_batch\":5,"
+		"\"global_batch\":10,\"tag\":\"n=20,seed=1\"}]},\"state\":\"" HASH "\",\"layouts\":[[\"tp=2\",\"" HASH
+		"\"],[\"dp=4\",\"" HASH "\"]]}",
 };
 
 static void test_round_trip(void **state)
@@ -143,6 +146,12 @@ static const struct {
 	{ GENERATION, "\"n1\"", "7" },
 	{ GENERATION, "[\"n0\",\"n1\"]", "{}" },
 	{ GENERATION, "\"tp=2\"", "null" },
+	{ LIVE, "\"forgotten\":3", "\"forgotten\":-3" },
+	{ LIVE, "\"steps\":[4,9]", "\"steps\":[4]" },
+	{ LIVE, "\"steps\":[4,9]", "\"steps\":[-4,9]" },
+	{ LIVE, "\"dp\":3", "\"dp\":4294967296" },
+	{ LIVE, "\"generation\":2,", "\"generation\":0," },
+	{ LIVE, "\"tag\":\"n=20,seed=1\"", "\"tag\":7" },
 	{ MANIFEST, "\"generation\":1", "\"generation\":0" },
 	{ MANIFEST, "\"snapshot\":2", "\"snapshot\":-2" },
 	{ MANIFEST, "0123456789abcdefffffffffffffffff", "0123456789abcdef0" },

@@ -18,8 +18,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const job_keys[] = { "version", "name", "tensors", "fields", "rules",         "buffers",
-					"gpus",    "run",  "mode",    "copy",   "snapshot_every" };
+static const char *const job_keys[] = { "version", "name", "tensors", "fields", "rules",          "buffers",
+					"gpus",    "run",  "mode",    "copy",   "snapshot_every", "data" };
 static const char *const tensor_keys[] = { "name", "dtype", "shape" };
 static const char *const from_keys[] = { "from" };
 static const char *const field_keys[] = { "dtype" };
@@ -315,6 +315,8 @@ static int decode_job(struct ptc_job_decoder *d)
 		rc = ptc_job_decode_run(d, root);
 	if (!rc)
 		rc = decode_spec(d, root);
+	if (!rc)
+		rc = ptc_job_decode_data(d, root);
 	gpus = ptc_doc_get(root, "gpus");
 	if (!rc && gpus)
 		rc = ptc_job_decode_gpus(d, gpus);
@@ -383,6 +385,7 @@ void ptc_job_desc_done(struct ptc_job_desc *job)
 {
 	ptc_spec_done(&job->spec);
 	ptc_job_run_done(&job->run);
+	ptc_job_data_done(job);
 	ptc_free(job->gpus);
 	ptc_free(job->source);
 	memset(job, 0, sizeof(*job));

@@ -6,6 +6,7 @@
  * lists). A description is immutable once made; readable from any thread. */
 #pragma once
 
+#include "base/limits.h"
 #include "reshard/config.h"
 #include "reshard/spec.h"
 
@@ -31,7 +32,26 @@ struct ptc_job_run {
 	char *cwd;                    /* NULL until ptc_job_resolve_run; absolute in what daemons get */
 	uint64_t grace_ms;            /* between asking a rank to exit and SIGKILL */
 	uint64_t boundary_timeout_ms; /* how long a switch waits for a rank's boundary */
+	uint64_t build_timeout_ms;    /* for new ranks: to start; then, to build and declare */
 	uint64_t log_bytes;           /* of one rank */
+};
+/* What the job consumes, in which order (docs/order.md). */
+#define PTC_JOB_MAX_DATA   16
+#define PTC_JOB_MAX_PARTS  64 /* as PTC_MIX_MAX of order/order.h */
+#define PTC_JOB_MAX_WEIGHT (UINT32_MAX / PTC_JOB_MAX_PARTS)
+struct ptc_job_part {
+	char dataset[PTC_NAME_MAX + 1];
+	char source[33]; /* ptc_dataset_doc_source when the job was submitted; "": not looked up yet */
+	bool sequential;
+	uint64_t block; /* 0: shuffled as one */
+	uint32_t weight;
+};
+struct ptc_job_data {
+	char name[PTC_FIELD_NAME_MAX + 1]; /* of the cursor, too */
+	struct ptc_job_part *parts;
+	uint32_t nparts;
+	uint64_t seed;
+	uint32_t global_batch, micro_batch; /* where the configuration says none; 0: not said */
 };
 struct ptc_job_desc {
 	struct ptc_spec spec;      /* without tensors and rules where a live job's ranks declare them */
@@ -41,7 +61,9 @@ struct ptc_job_desc {
 	struct ptc_job_run run;
 	enum ptc_job_mode mode;
 	bool fast_copy;
-	uint64_t snapshot_every; /* steps; 0: never */
+	uint64_t snapshot_every;   /* steps; 0: never */
+	struct ptc_job_data *data; /* by name */
+	size_t ndata;
 	char *source; /* path of tensors.from (a file or directory that could be opened), NULL: none. Not in the JSON */
 };
 

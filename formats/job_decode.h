@@ -39,4 +39,9 @@ int ptc_job_decode_buffers(struct ptc_job_decoder *d, const struct ptc_doc_node 
 int ptc_job_decode_gpus(struct ptc_job_decoder *d, const struct ptc_doc_node *node);
 /* "run" and the keys that go with it, of the job's map. */
 int ptc_job_decode_run(struct ptc_job_decoder *d, const struct ptc_doc_node *root);
+/* "data" of the job's map. */
+int ptc_job_decode_data(struct ptc_job_decoder *d, const struct ptc_doc_node *root);
+void ptc_job_data_done(struct ptc_job_desc *job);
+struct ptc_buf;
+void ptc_job_put_data(struct ptc_buf *b, const struct ptc_job_desc *job);
 void ptc_job_run_done(struct ptc_job_run *run);

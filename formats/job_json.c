@@ -2,7 +2,7 @@
 /* The canonical JSON of a job description. Happy path: fixed key order,
  * defaults left out, no white space, so equal descriptions are equal bytes.
  * Failure: PTC_ENOMEM, or PTC_ELIMIT above PTC_SPEC_MAX_BYTES. */
-#include "formats/job.h"
+#include "formats/job_decode.h"
 
 #include "base/alloc.h"
 #include "base/buf.h"
@@ -236,6 +236,8 @@ static int put_run(struct ptc_buf *b, const struct ptc_job_desc *job, struct ptc
 		ptc_buf_printf(b, ",\"grace\":\"%s\"", ptc_units_print_ms(run->grace_ms, text));
 	if (run->boundary_timeout_ms != PTC_RUN_BOUNDARY_MS)
 		ptc_buf_printf(b, ",\"boundary_timeout\":\"%s\"", ptc_units_print_ms(run->boundary_timeout_ms, text));
+	if (run->build_timeout_ms != PTC_RUN_BOUNDARY_MS)
+		ptc_buf_printf(b, ",\"build_timeout\":\"%s\"", ptc_units_print_ms(run->build_timeout_ms, text));
 	if (run->log_bytes != PTC_RUN_LOG_BYTES)
 		ptc_buf_printf(b, ",\"log_bytes\":\"%s\"", ptc_units_print_bytes(run->log_bytes, text));
 	ptc_buf_puts(b, "}");
@@ -278,6 +280,7 @@ static int put_job(struct ptc_buf *b, const struct ptc_job_desc *job, struct ptc
 		rc = put_run(b, job, err);
 	if (rc)
 		return rc;
+	ptc_job_put_data(b, job);
 	ptc_buf_puts(b, "}");
 	if (ptc_buf_failed(b))
 		return ptc_error_set(err, PTC_ENOMEM, "out of memory");

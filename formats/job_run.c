@@ -15,7 +15,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const run_keys[] = { "argv", "cwd", "env", "grace", "boundary_timeout", "log_bytes" };
+static const char *const run_keys[] = {
+	"argv", "cwd", "env", "grace", "boundary_timeout", "build_timeout", "log_bytes"
+};
 /* In the order of enum ptc_job_mode; the last one is not one yet. */
 static const char *const modes[] = { "restart", "rebuild", "keep" };
 static const char *const copies[] = { "lean", "fast" };
@@ -213,6 +215,7 @@ static int decode_run(struct ptc_job_decoder *d, const struct ptc_doc_node *node
 	d->job->has_run = true;
 	*run = (struct ptc_job_run){ .grace_ms = PTC_RUN_GRACE_MS,
 				     .boundary_timeout_ms = PTC_RUN_BOUNDARY_MS,
+				     .build_timeout_ms = PTC_RUN_BOUNDARY_MS,
 				     .log_bytes = PTC_RUN_LOG_BYTES };
 	rc = ptc_doc_check_map(d->doc, node, "run", run_keys, PTC_ARRAY_LEN(run_keys), d->err);
 	argv = ptc_doc_get(node, "argv");
@@ -229,6 +232,9 @@ static int decode_run(struct ptc_job_decoder *d, const struct ptc_doc_node *node
 	if (!rc)
 		rc = decode_quantity(d, node, "boundary_timeout", false, PTC_RUN_BOUNDARY_MIN_MS,
 				     PTC_RUN_BOUNDARY_MAX_MS, &run->boundary_timeout_ms);
+	if (!rc)
+		rc = decode_quantity(d, node, "build_timeout", false, PTC_RUN_BOUNDARY_MIN_MS, PTC_RUN_BOUNDARY_MAX_MS,
+				     &run->build_timeout_ms);
 	if (!rc)
 		rc = decode_quantity(d, node, "log_bytes", true, PTC_RUN_LOG_MIN_BYTES, PTC_RUN_LOG_MAX_BYTES,
 				     &run->log_bytes);

@@ -282,6 +282,7 @@ static void test_run(void **state)
 	if (decode(LIVE "  env: {B: 2, A: 'x=y', EMPTY: ''}\n"
 			"  grace: 5s\n"
 			"  boundary_timeout: 1.5h\n"
+			"  build_timeout: 2h\n"
 			"  log_bytes: 1GiB\n"
 			"mode: rebuild\n"
 			"copy: fast\n"
@@ -301,6 +302,7 @@ static void test_run(void **state)
 	assert_null(job.run.env[3]);
 	assert_int_equal(job.run.grace_ms, 5000);
 	assert_int_equal(job.run.boundary_timeout_ms, 5400000);
+	assert_int_equal(job.run.build_timeout_ms, 7200000);
 	assert_int_equal(job.run.log_bytes, 1 << 30);
 	assert_int_equal(job.mode, PTC_JOB_REBUILD);
 	assert_true(job.fast_copy);
@@ -313,6 +315,7 @@ static void test_run(void **state)
 	assert_int_equal(job.spec.ntensors, 3);
 	assert_int_equal(job.run.grace_ms, 30000);
 	assert_int_equal(job.run.boundary_timeout_ms, 1800000);
+	assert_int_equal(job.run.build_timeout_ms, 1800000);
 	assert_int_equal(job.run.log_bytes, 64 << 20);
 	assert_int_equal(job.mode, PTC_JOB_RESTART);
 	assert_false(job.fast_copy);
@@ -351,17 +354,53 @@ static void test_run_canonical(void **state)
 	canonical(
 		"version: 1\nname: live\nsnapshot_every: 7\ncopy: fast\nmode: rebuild\n"
 		"gpus: {2: dp=2}\n"
-		"run: {log_bytes: 1000MB, boundary_timeout: 90s, grace: 0, env: {Z: \"q\\\"\\x1b\\n\", A: ü, AB: ''},\n"
+		"run: {log_bytes: 1000MB, boundary_timeout: 90s, build_timeout: 1m, grace: 0, env: {Z: "
+		"\"q\\\"\\x1b\\n\", A: ü, AB: ''},\n"
 		"      cwd: /, argv: ['a b', '', \"\\\\\"]}\n",
 		"{\"version\":1,\"name\":\"live\",\"gpus\":{\"2\":\"dp=2\"},"
 		"\"run\":{\"argv\":[\"a b\",\"\",\"\\\\\"],\"cwd\":\"/\","
 		"\"env\":{\"A\":\"ü\",\"AB\":\"\",\"Z\":\"q\\\"\\u001b\\u000a\"},"
-		"\"grace\":\"0\",\"boundary_timeout\":\"90s\",\"log_bytes\":\"1000000000B\"},"
+		"\"grace\":\"0\",\"boundary_timeout\":\"90s\",\"build_timeout\":\"1m\",\"log_bytes\":\"1000000000B\"},"
 		"\"mode\":\"rebuild\",\"copy\":\"fast\",\"snapshot_every\":7}");
 	canonical("version: 1\nname: live\nrules: [{match: '*'}]\ntensors: [{name: a, dtype: U8, shape: [4]}]\n"
 		  "run: {cwd: /, argv: [a]}\n",
 		  "{\"version\":1,\"name\":\"live\",\"tensors\":[{\"name\":\"a\",\"dtype\":\"U8\",\"shape\":[4]}],"
 		  "\"rules\":[{\"match\":\"*\",\"state\":\"carry\"}],\"run\":{\"argv\":[\"a\"],\"cwd\":\"/\"}}");
+}
+
+#define SOURCE "0123456789abcdef0123456789abcdef"
+
+static void test_data(void **state)
+{
+	static const char run[] =
+		"{\"version\":1,\"name\":\"live\",\"run\":{\"argv\":[\"python3\",\"train.py\"],\"cwd\":\"/data\"}";
+	char want[1024];
+
+	snprintf(want, sizeof want, "%s,\"data\":{\"d\":{\"dataset\":\"web\",\"seed\":0}}}", run);
+	canonical(LIVE "data: {d: {dataset: web, shuffle: true}}\n", want);
+	snprintf(want, sizeof want,
+		 "%s,\"data\":{\"a.b\":{\"dataset\":\"x\",\"source\":\"" SOURCE
+		 "\",\"block\":64,\"seed\":9223372036854775807,\"global_batch\":8,\"micro_batch\":2},"
+		 "\"z\":{\"mix\":[{\"dataset\":\"x\",\"shuffle\":\"false\",\"weight\":1},"
+		 "{\"dataset\":\"y\",\"weight\":67108863}],\"seed\":7}}}",
+		 run);
+	canonical(LIVE "data:\n  z: {seed: 7, mix: [{dataset: x, shuffle: false}, {dataset: y, weight: 67108863}]}\n"
+		       "  a.b: {micro_batch: 2, global_batch: 8, dataset: x, block: 64, source: " SOURCE
+		       ", seed: 9223372036854775807}\n",
+		  want);
+	refuse(LIVE "data: []\n", PTC_EINVAL, "job.yaml:6: data is a map of 1 to 16 names");
+	refuse(LIVE "data: {d: web}\n", PTC_EINVAL, "job.yaml:6: data is not a map");
+	refuse(LIVE "data: {d: {}}\n", PTC_EINVAL, "job.yaml:6: data names no \"dataset\"");
+	refuse(LIVE "data: {d/e: {dataset: x}}\n", PTC_EINVAL, "job.yaml:6: \"d/e\" cannot be a name of data");
+	refuse(LIVE "data: {d: {dataset: X}}\n", PTC_EINVAL, "job.yaml:6: \"X\" cannot be the name of a dataset");
+	refuse(LIVE "data: {d: {dataset: x, weight: 2}}\n", PTC_EINVAL, "unknown key \"weight\" in data");
+	refuse(LIVE "data: {d: {dataset: x, source: 12}}\n", PTC_EINVAL, "source is 32 hex digits");
+	refuse(LIVE "data: {d: {dataset: x, shuffle: maybe}}\n", PTC_EINVAL, "unknown shuffle \"maybe\"");
+	refuse(LIVE "data: {d: {dataset: x, shuffle: false, block: 4}}\n", PTC_EINVAL, "block says how to shuffle");
+	refuse(LIVE "data: {d: {mix: [{dataset: x}]}}\n", PTC_EINVAL, "mix is a list of 2 to 64 datasets");
+	refuse(LIVE "data: {d: {mix: [{dataset: x}, {dataset: y, weight: 0}]}}\n", PTC_EINVAL, "weight must be");
+	refuse(LIVE "data: {d: {dataset: x, mix: [{dataset: x}, {dataset: y}]}}\n", PTC_EINVAL,
+	       "unknown key \"dataset\" in data");
 }
 
 static void test_run_refused(void **state)
@@ -388,6 +427,7 @@ static void test_run_refused(void **state)
 	refuse(LIVE "  env: {A: b, A: c}\n", PTC_EINVAL, "job.yaml:6: key \"A\" appears twice");
 	refuse(LIVE "  grace: 30\n", PTC_EINVAL, "job.yaml:6: grace: \"30\" is not a duration");
 	refuse(LIVE "  grace: 25h\n", PTC_EINVAL, "job.yaml:6: grace must be in 0..1d, not 25h");
+	refuse(LIVE "  build_timeout: 8d\n", PTC_EINVAL, "job.yaml:6: build_timeout must be in 1s..7d, not 8d");
 	refuse(LIVE "  boundary_timeout: 0\n", PTC_EINVAL, "job.yaml:6: boundary_timeout must be in 1s..7d, not 0");
 	refuse(LIVE "  log_bytes: 1KiB\n", PTC_EINVAL, "job.yaml:6: log_bytes must be in 64KiB..1TiB, not 1KiB");
 	refuse(LIVE "  log_bytes: lots\n", PTC_EINVAL, "job.yaml:6: log_bytes: \"lots\" is not a size");
@@ -761,16 +801,27 @@ static void test_nearest(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_full),          cmocka_unit_test(test_canonical),
-		cmocka_unit_test(test_keys),          cmocka_unit_test(test_values),
-		cmocka_unit_test(test_yaml_tricks),   cmocka_unit_test(test_json),
-		cmocka_unit_test(test_no_memory),     cmocka_unit_test(test_run),
-		cmocka_unit_test(test_run_canonical), cmocka_unit_test(test_run_refused),
-		cmocka_unit_test(test_run_bounds),    cmocka_unit_test(test_resolve_cwd),
-		cmocka_unit_test(test_resolve_env),   cmocka_unit_test(test_resolve_bounds),
-		cmocka_unit_test(test_run_no_memory), cmocka_unit_test(test_read),
-		cmocka_unit_test(test_rule_sets),     cmocka_unit_test(test_nearest),
-		cmocka_unit_test(test_later_keys),    cmocka_unit_test(test_later_keys_refused),
+		cmocka_unit_test(test_full),
+		cmocka_unit_test(test_canonical),
+		cmocka_unit_test(test_keys),
+		cmocka_unit_test(test_values),
+		cmocka_unit_test(test_yaml_tricks),
+		cmocka_unit_test(test_json),
+		cmocka_unit_test(test_no_memory),
+		cmocka_unit_test(test_run),
+		cmocka_unit_test(test_run_canonical),
+		cmocka_unit_test(test_run_refused),
+		cmocka_unit_test(test_data),
+		cmocka_unit_test(test_run_bounds),
+		cmocka_unit_test(test_resolve_cwd),
+		cmocka_unit_test(test_resolve_env),
+		cmocka_unit_test(test_resolve_bounds),
+		cmocka_unit_test(test_run_no_memory),
+		cmocka_unit_test(test_read),
+		cmocka_unit_test(test_rule_sets),
+		cmocka_unit_test(test_nearest),
+		cmocka_unit_test(test_later_keys),
+		cmocka_unit_test(test_later_keys_refused),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -7,7 +7,11 @@
 #define FUSE_USE_VERSION 312
 #include "fusefs/fusefs.h"
 
+#include "dataset/source.h"
+#include "order/order.h"
+
 #include <fuse3/fuse_lowlevel.h>
+#include <jansson.h>
 #include <pthread.h>
 #include <stdatomic.h>
 
@@ -58,7 +62,46 @@ struct fs_file {
 	uint64_t *start; /* of each item in the file, and the end */
 	uint64_t size;
 };
-enum fs_kind { FS_ROOT, FS_JOB, FS_GENERATION, FS_STATE, FS_LATEST, FS_SNAP, FS_TENSORS, FS_RANKS, FS_FILE };
+/* What the ranks of one generation consume of one of the job's data, from the generation's cursor on. */
+struct fs_part {
+	struct fs_part *next; /* all of them */
+	unsigned refs;
+	char uuid[37], name[PTC_FIELD_NAME_MAX + 1];
+	uint64_t generation, first_step, position; /* where it began */
+	uint64_t tag_samples;                      /* of the order that its cursor says; 0: it does not */
+	int64_t mtime_s;
+	struct ptc_mix mix;
+	struct ptc_batch batch;
+	struct ptc_source *sources[PTC_MIX_MAX];
+	enum ptc_source_dtype dtype;
+	uint64_t stride;         /* bytes between samples in samples.bin: of the longest */
+	uint64_t slots_per_step; /* of a rank */
+};
+/* The steps that begin in one epoch. */
+struct fs_window {
+	uint64_t first, steps; /* first: of the generation's, counted from 0 */
+	uint64_t slots;        /* of a rank */
+};
+enum fs_part_file { FS_PART_BIN, FS_PART_IDX, FS_PART_IDS, FS_PART_WEIGHTS, FS_PART_JSON, FS_PART_FILES };
+#define FS_PART_JSON_MAX 1024
+
+enum fs_kind {
+	FS_ROOT,
+	FS_JOB,
+	FS_GENERATION,
+	FS_STATE,
+	FS_LATEST,
+	FS_SNAP,
+	FS_TENSORS,
+	FS_RANKS,
+	FS_FILE,
+	FS_DATA,
+	FS_DATASET,
+	FS_DATAGEN,
+	FS_DP,
+	FS_EPOCH,
+	FS_PART,
+};
 struct fs_node {
 	struct fs_node *next; /* in its hash chain */
 	uint64_t id;          /* node and inode number: a hash of what it is; the root's is 1 */
@@ -71,6 +114,12 @@ struct fs_node {
 	struct fs_snap *snap;                 /* FS_SNAP and below */
 	struct fs_file *file;                 /* FS_GENERATION, FS_FILE */
 	uint64_t generation;                  /* FS_RANKS */
+	struct fs_part *part;                 /* FS_DATAGEN and below */
+	char data[PTC_FIELD_NAME_MAX + 1];    /* FS_DATASET and below */
+	uint32_t dp;                          /* FS_DP and below */
+	uint64_t epoch;                       /* FS_EPOCH and below */
+	enum fs_part_file which;              /* FS_PART */
+	uint64_t size;
 };
 struct fs_handle {
 	bool used;
@@ -79,7 +128,11 @@ struct fs_handle {
 	struct fs_snap *snap;
 	struct fs_view *view;
 	uint64_t next_off, window, ahead_to; /* sequential so far: the next byte, how far to read ahead, done up to */
-	struct fs_dirent *list;              /* a directory */
+	struct fs_part *part;                /* of FS_PART, with the next four */
+	uint32_t dp;
+	uint64_t epoch, size;
+	enum fs_part_file which;
+	struct fs_dirent *list; /* a directory */
 	size_t nlist;
 };
 struct fs_dirent {
@@ -110,6 +163,10 @@ struct fs_op {
 	/* a read */
 	struct fs_file *file;
 	struct fs_view *view;
+	struct fs_part *part; /* instead of file and view */
+	uint32_t dp;
+	uint64_t epoch;
+	enum fs_part_file which;
 	uint64_t off;
 	size_t size;
 	uint64_t first; /* block */
@@ -178,6 +235,7 @@ struct ptc_fs {
 	int64_t jobs_asked_ns; /* somebody has been asking since; 0: nobody */
 	bool jobs_known;
 	struct fs_snap *snaps;
+	struct fs_part *parts;
 	struct fs_view *over; /* to be given up at the source, then freed */
 	struct fs_node **nodes;
 	size_t nnodes, nbuckets;
@@ -232,7 +290,36 @@ bool fs_is_optimizer(const struct ptc_spec *spec, uint32_t item);
 bool fs_tensor_find(const struct ptc_spec *spec, const char *name, uint32_t *ret_item);
 bool fs_rank_parse(const char *name, uint32_t world, uint32_t *ret_rank);
 
+/* part.c */
+const char *fs_part_file_name(enum fs_part_file file);
+/* json: the daemon's answer, "job data" of docs/control.md. Opens the sources. */
+int fs_part_new(const char *json, const char *uuid, const char *name, uint64_t generation, struct fs_part **ret_part,
+		struct ptc_error *err);
+struct fs_part *fs_part_free(struct fs_part *p);
+void fs_part_unref_locked(struct ptc_fs *fs, struct fs_part *p);
+/* False: it was over when the generation began, or is beyond all numbers. */
+bool fs_part_epoch(const struct fs_part *p, uint64_t epoch, struct fs_window *ret);
+uint64_t fs_part_size(const struct fs_part *p, const struct fs_window *w, uint32_t dp, uint64_t epoch,
+		      enum fs_part_file file);
+/* len bytes that lie in the file. */
+int fs_part_read(const struct fs_part *p, const struct fs_window *w, uint32_t dp, uint64_t epoch,
+		 enum fs_part_file file, uint64_t off, void *buf, size_t len, struct ptc_error *err);
+
+/* data.c */
+struct fs_listing {
+	struct fs_dirent *v;
+	size_t n, cap;
+	bool failed;
+};
+/* Whether this process may open what the job's data lies in. */
+bool fs_data_shown(const struct ptc_fs *fs, const struct ptc_fs_job *job);
+int fs_data_find(struct ptc_fs *fs, const struct fs_node *dir, const char *name, struct fs_node **ret);
+int fs_data_list(struct ptc_fs *fs, const struct fs_node *dir, struct fs_listing *l);
+void fs_run_part_read(struct ptc_fs *fs, struct fs_op *op);
+
 /* tree.c */
+struct fs_node *fs_node_new(enum fs_kind kind, const struct ptc_fs_job *job, uint64_t id);
+void fs_list_add(struct fs_listing *l, const char *name, uint64_t ino, mode_t type);
 uint64_t fs_identity(enum fs_kind kind, const char *uuid, uint64_t number, uint64_t generation, const char *name);
 struct fs_node *fs_node_find_locked(struct ptc_fs *fs, uint64_t id);
 void fs_node_forget_locked(struct ptc_fs *fs, uint64_t id, uint64_t n);

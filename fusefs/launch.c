@@ -5,6 +5,7 @@
 #include "fusefs/launch.h"
 
 #include "base/cleanup.h"
+#include "base/helper.h"
 #include "base/sys.h"
 
 #include <errno.h>
@@ -25,33 +26,6 @@
 
 extern char **environ;
 
-static int find_program(char path[PATH_BYTES], struct ptc_error *err)
-{
-	static const char *const beside[] = { "/ptc-fuse", "/../daemon/ptc-fuse" }; /* installed, and as built */
-	const char *told = getenv("PTC_FUSE");
-	char own[PATH_BYTES - 32];
-	ssize_t n = readlink("/proc/self/exe", own, sizeof(own) - 1);
-	char *slash;
-
-	if (told && *told) {
-		snprintf(path, PATH_BYTES, "%s", told);
-		return access(path, X_OK) ? ptc_error_errno(err, errno, "PTC_FUSE: cannot run %s", path) : 0;
-	}
-	own[n > 0 ? n : 0] = '\0';
-	slash = strrchr(own, '/');
-	for (size_t i = 0; slash && i < 2; i++) {
-		*slash = '\0';
-		snprintf(path, PATH_BYTES, "%s%s", own, beside[i]);
-		if (!access(path, X_OK))
-			return 0;
-	}
-	snprintf(path, PATH_BYTES, "%s", PTC_FUSE_INSTALLED);
-	if (!access(path, X_OK))
-		return 0;
-	return ptc_error_set(err, PTC_ENOTFOUND,
-			     "no ptc-fuse beside this program and none at %s: install it, or set PTC_FUSE", path);
-}
-
 static int argv_of(const char *const *args, bool ready, const char *argv[ARGS_MAX], struct ptc_error *err)
 {
 	size_t n = 0;
@@ -70,8 +44,8 @@ static int argv_of(const char *const *args, bool ready, const char *argv[ARGS_MA
 int ptc_fuse_exec(const char *const *args, struct ptc_error *err)
 {
 	const char *argv[ARGS_MAX];
-	char path[PATH_BYTES];
-	int rc = find_program(path, err);
+	char path[PTC_HELPER_PATH];
+	int rc = ptc_helper_find("ptc-fuse", "PTC_FUSE", path, err);
 
 	rc = rc ? rc : argv_of(args, false, argv, err);
 	if (rc)
@@ -135,8 +109,8 @@ static int await(int fd, int timeout_ms, struct ptc_error *err)
 int ptc_fuse_launch(const char *const *args, bool quiet, int timeout_ms, pid_t *ret_pid, struct ptc_error *err)
 {
 	const char *argv[ARGS_MAX];
-	char path[PATH_BYTES];
-	int fds[2], e, rc = find_program(path, err);
+	char path[PTC_HELPER_PATH];
+	int fds[2], e, rc = ptc_helper_find("ptc-fuse", "PTC_FUSE", path, err);
 	pid_t pid;
 
 	rc = rc ? rc : argv_of(args, true, argv, err);

@@ -40,6 +40,7 @@ static const char usage[] =
 	"  --lock FILE        only one process holds it; another one ends at once\n"
 	"  --linger TIME      end once the daemon has not answered for so long (default: never)\n"
 	"  --unmount          instead: detach what is mounted at DIR, if it is ours\n"
+	"  --stale            with --unmount: only if nobody serves it any more\n"
 	"  --ready-fd N       where to say that it is mounted, or why not\n"
 	"\n"
 	"exit status: 0 done, 1 failed, 2 usage\n";
@@ -47,7 +48,7 @@ static const char usage[] =
 struct options {
 	const char *dir, *socket, *lock;
 	uint64_t cache_bytes, timeout_ms, linger_ms;
-	bool others, unmount;
+	bool others, unmount, stale;
 	int ready_fd;
 };
 
@@ -59,13 +60,15 @@ struct process {
 	int lock_fd;
 };
 
-static struct ptc_fs *volatile serving;
+static struct ptc_fs *_Atomic serving; /* read by the handler and by linger_main */
 
 static void on_signal(int signum)
 {
+	struct ptc_fs *fs = serving;
+
 	(void)signum;
-	if (serving)
-		ptc_fs_stop(serving);
+	if (fs)
+		ptc_fs_stop(fs);
 }
 
 static int option_value(int c, struct options *o, struct ptc_error *err)
@@ -79,6 +82,9 @@ static int option_value(int c, struct options *o, struct ptc_error *err)
 		return 0;
 	case 'u':
 		o->unmount = true;
+		return 0;
+	case 'S':
+		o->stale = true;
 		return 0;
 	case 'L':
 		o->lock = optarg;
@@ -106,17 +112,12 @@ static int option_value(int c, struct options *o, struct ptc_error *err)
 static int parse(int argc, char **argv, struct options *o, struct ptc_error *err)
 {
 	static const struct option longs[] = {
-		{ "socket", required_argument, NULL, 's' },
-		{ "cache", required_argument, NULL, 'c' },
-		{ "timeout", required_argument, NULL, 't' },
-		{ "others", no_argument, NULL, 'o' },
-		{ "lock", required_argument, NULL, 'L' },
-		{ "linger", required_argument, NULL, 'g' },
-		{ "ready-fd", required_argument, NULL, 'r' },
-		{ "unmount", no_argument, NULL, 'u' },
-		{ "help", no_argument, NULL, 'h' },
-		{ "version", no_argument, NULL, 'v' },
-		{ NULL, 0, NULL, 0 },
+		{ "socket", required_argument, NULL, 's' },   { "cache", required_argument, NULL, 'c' },
+		{ "timeout", required_argument, NULL, 't' },  { "others", no_argument, NULL, 'o' },
+		{ "lock", required_argument, NULL, 'L' },     { "linger", required_argument, NULL, 'g' },
+		{ "ready-fd", required_argument, NULL, 'r' }, { "unmount", no_argument, NULL, 'u' },
+		{ "stale", no_argument, NULL, 'S' },          { "help", no_argument, NULL, 'h' },
+		{ "version", no_argument, NULL, 'v' },        { NULL, 0, NULL, 0 },
 	};
 	int c, rc;
 
@@ -250,7 +251,8 @@ int main(int argc, char **argv)
 	ptc_json_init();
 	signal(SIGPIPE, SIG_IGN);
 	if (p.o.unmount) {
-		rc = ptc_fs_unmount(p.o.dir, &err);
+		if (!p.o.stale || ptc_fs_mounted(p.o.dir) == PTC_FS_STALE)
+			rc = ptc_fs_unmount(p.o.dir, &err);
 		if (rc)
 			fprintf(stderr, "ptc-fuse: %s\n", err.text);
 		return rc ? 1 : 0;

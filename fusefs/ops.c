@@ -71,7 +71,7 @@ static void on_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi
 	n = fs_node_find_locked(fs, ino);
 	if (n) {
 		fs_node_stat(fs, n, &st);
-		keep = n->snap ? FS_FOREVER : 0;
+		keep = n->snap || n->part ? FS_FOREVER : 0;
 	}
 	pthread_mutex_unlock(&fs->lock);
 	if (n)
@@ -232,6 +232,44 @@ static int reading_of(struct ptc_fs *fs, const struct fs_handle *h, size_t size,
 	return 0;
 }
 
+/* Of a dataset's part? Then a worker reads it. */
+static bool read_part(struct ptc_fs *fs, fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, uint64_t fh)
+{
+	const struct fs_handle *h;
+	struct fs_handle at = { 0 };
+	struct fs_op *op;
+
+	pthread_mutex_lock(&fs->lock);
+	h = fs_handle_get_locked(fs, fh);
+	if (h && h->part) {
+		at = *h;
+		h->part->refs++;
+	}
+	pthread_mutex_unlock(&fs->lock);
+	if (!at.part)
+		return false;
+	if (off < 0 || (uint64_t)off >= at.size)
+		op = (off < 0 ? fuse_reply_err(req, EINVAL) : fuse_reply_buf(req, NULL, 0), NULL);
+	else
+		op = fs_op_new(fs, req, ino, NULL, NULL);
+	if (!op) {
+		pthread_mutex_lock(&fs->lock);
+		fs_part_unref_locked(fs, at.part);
+		pthread_mutex_unlock(&fs->lock);
+		return true;
+	}
+	op->run = fs_run_part_read;
+	op->part = at.part;
+	op->dp = at.dp;
+	op->epoch = at.epoch;
+	op->which = at.which;
+	op->off = (uint64_t)off;
+	op->size = (size_t)PTC_MIN(PTC_MIN(size, (size_t)FS_READ_MAX), at.size - op->off);
+	if (fs_op_start(fs, op))
+		fs_op_queue(fs, op);
+	return true;
+}
+
 static void on_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi)
 {
 	struct ptc_fs *fs = fuse_req_userdata(req);
@@ -241,6 +279,8 @@ static void on_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, stru
 	struct fs_handle *h;
 	int e;
 
+	if (read_part(fs, req, ino, size, off, fi->fh))
+		return;
 	pthread_mutex_lock(&fs->lock);
 	h = fs_handle_get_locked(fs, fi->fh);
 	e = reading_of(fs, h, size, off, &r);

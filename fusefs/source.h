@@ -48,4 +48,6 @@ struct ptc_fs_source {
 	int (*read)(void *arg, const struct ptc_fs_state *state, const struct ptc_fs_range *ranges, size_t n,
 		    ptc_fs_data_fn fn, void *fn_arg, struct ptc_error *err);
 	void *arg;
+	/* What the job consumes (docs/control.md, "job data"); ptc_free it. NULL: no data is shown. */
+	int (*data)(void *arg, const char *job, char **ret_json, struct ptc_error *err);
 };

@@ -236,7 +236,14 @@ static int state_read(void *arg, const struct ptc_fs_state *s, const struct ptc_
 	return ptc_admin_read_ranges(a->admin, s->job, &((const struct state *)s)->info, v, n, &fns, err);
 }
 
+static int job_data(void *arg, const char *job, char **ret_json, struct ptc_error *err)
+{
+	struct ptc_fs_admin *a = arg;
+
+	return ptc_admin_data(a->names, job, ret_json, err);
+}
+
 struct ptc_fs_source ptc_fs_admin_source(struct ptc_fs_admin *a)
 {
-	return (struct ptc_fs_source){ jobs, state_open, state_close, hold, state_read, a };
+	return (struct ptc_fs_source){ jobs, state_open, state_close, hold, state_read, a, job_data };
 }

@@ -52,6 +52,7 @@ static void node_free_locked(struct ptc_fs *fs, struct fs_node *n)
 {
 	fs_snap_unref_locked(fs, n->snap);
 	fs_file_unref_locked(fs, n->file);
+	fs_part_unref_locked(fs, n->part);
 	ptc_free(n->link);
 	ptc_free(n);
 }
@@ -95,7 +96,9 @@ static bool same_node(const struct fs_node *a, const struct fs_node *b)
 {
 	return a->kind == b->kind && !strcmp(a->uuid, b->uuid) &&
 	       (a->snap ? a->snap->number : 0) == (b->snap ? b->snap->number : 0) &&
-	       (a->file ? a->file->id : 0) == (b->file ? b->file->id : 0);
+	       (a->file ? a->file->id : 0) == (b->file ? b->file->id : 0) && !strcmp(a->data, b->data) &&
+	       (a->part ? a->part->generation : 0) == (b->part ? b->part->generation : 0) && a->dp == b->dp &&
+	       a->epoch == b->epoch && a->which == b->which;
 }
 
 static bool stripped(const struct fs_file *f)
@@ -191,6 +194,10 @@ void fs_node_stat(const struct ptc_fs *fs, const struct fs_node *n, struct stat 
 		ret->st_mode = S_IFREG | 0400;
 		ret->st_size = (off_t)n->file->size;
 		ret->st_blocks = (blkcnt_t)((n->file->size + 511) / 512);
+	} else if (n->kind == FS_PART) {
+		ret->st_mode = S_IFREG | 0400;
+		ret->st_size = (off_t)n->size;
+		ret->st_blocks = (blkcnt_t)((n->size + 511) / 512);
 	} else {
 		ret->st_mode = S_IFDIR | (open && fs->opts.others ? 0555 : 0500);
 		ret->st_nlink = 2;
@@ -202,7 +209,7 @@ void fs_node_stat(const struct ptc_fs *fs, const struct fs_node *n, struct stat 
 
 /* ---- what nodes are made of ---- */
 
-static struct fs_node *node_new(enum fs_kind kind, const struct ptc_fs_job *job, uint64_t id)
+struct fs_node *fs_node_new(enum fs_kind kind, const struct ptc_fs_job *job, uint64_t id)
 {
 	struct fs_node *n = ptc_calloc(1, sizeof(*n));
 
@@ -306,6 +313,8 @@ static int parent_of(struct ptc_fs *fs, fuse_ino_t ino, struct fs_node *ret)
 	if (n) {
 		*ret = *n;
 		fs_snap_ref_locked(n->snap);
+		if (n->part)
+			n->part->refs++;
 	}
 	pthread_mutex_unlock(&fs->lock);
 	return n ? 0 : ESTALE;
@@ -315,6 +324,7 @@ static void parent_done(struct ptc_fs *fs, struct fs_node *n)
 {
 	pthread_mutex_lock(&fs->lock);
 	fs_snap_unref_locked(fs, n->snap);
+	fs_part_unref_locked(fs, n->part);
 	pthread_mutex_unlock(&fs->lock);
 }
 
@@ -325,7 +335,7 @@ static int find_in_root(struct ptc_fs *fs, const struct fs_op *op, struct found 
 
 	if (e)
 		return e;
-	ret->node = node_new(FS_JOB, &job, fs_identity(FS_JOB, job.uuid, 0, 0, ""));
+	ret->node = fs_node_new(FS_JOB, &job, fs_identity(FS_JOB, job.uuid, 0, 0, ""));
 	if (!ret->node)
 		return ENOMEM;
 	ret->node->mtime_s = fs->start_s;
@@ -345,7 +355,7 @@ static int find_generation(struct ptc_fs *fs, const struct ptc_fs_job *job, stru
 		uint64_t id = fs_identity(FS_GENERATION, s->uuid, s->snapshot, s->generation, "");
 
 		e = fs_errno(generation_file(s, &sf));
-		ret->node = e ? NULL : node_new(FS_GENERATION, job, id);
+		ret->node = e ? NULL : fs_node_new(FS_GENERATION, job, id);
 		if (ret->node) {
 			ret->node->mtime_s = time_of(s);
 			ret->node->file = fs_file_new(&sf, id, s->generation);
@@ -371,9 +381,11 @@ static int find_in_job(struct ptc_fs *fs, const struct fs_op *op, const struct f
 		return e;
 	if (!strcmp(op->name, GENERATION_JSON))
 		return find_generation(fs, &job, ret);
+	if (!strcmp(op->name, "data") && fs_data_shown(fs, &job))
+		return fs_data_find(fs, dir, op->name, &ret->node);
 	if (strcmp(op->name, "state"))
 		return ENOENT;
-	ret->node = node_new(FS_STATE, &job, fs_identity(FS_STATE, job.uuid, 0, 0, ""));
+	ret->node = fs_node_new(FS_STATE, &job, fs_identity(FS_STATE, job.uuid, 0, 0, ""));
 	if (!ret->node)
 		return ENOMEM;
 	ret->node->mtime_s = dir->mtime_s;
@@ -387,7 +399,7 @@ static int find_latest(struct ptc_fs *fs, const struct ptc_fs_job *job, struct f
 	if (!job->snapshot)
 		return ENOENT;
 	fs_snap_name(job->snapshot, job->step, name);
-	ret->node = node_new(FS_LATEST, job, fs_identity(FS_LATEST, job->uuid, job->snapshot, 0, name));
+	ret->node = fs_node_new(FS_LATEST, job, fs_identity(FS_LATEST, job->uuid, job->snapshot, 0, name));
 	if (!ret->node)
 		return ENOMEM;
 	ret->node->mtime_s = fs->start_s;
@@ -414,7 +426,7 @@ static int find_in_state(struct ptc_fs *fs, const struct fs_op *op, const struct
 	if (!snap)
 		return ENOENT;
 	e = fs_snap_view(fs, snap, false, &view);
-	ret->node = e ? NULL : node_new(FS_SNAP, &job, fs_identity(FS_SNAP, job.uuid, number, 0, op->name));
+	ret->node = e ? NULL : fs_node_new(FS_SNAP, &job, fs_identity(FS_SNAP, job.uuid, number, 0, op->name));
 	if (ret->node) {
 		ret->node->snap = snap;
 		ret->node->mtime_s = time_of(view->state);
@@ -447,7 +459,7 @@ static int make_directory(const struct fs_node *dir, const struct ptc_fs_state *
 
 	if ((ranks && !s->layout) || (!ranks && strcmp(name, "tensors")))
 		return ENOENT;
-	ret->node = node_new(kind, &job, fs_identity(kind, s->uuid, s->snapshot, ranks ? s->generation : 0, ""));
+	ret->node = fs_node_new(kind, &job, fs_identity(kind, s->uuid, s->snapshot, ranks ? s->generation : 0, ""));
 	if (!ret->node)
 		return ENOMEM;
 	ret->node->generation = ranks ? s->generation : 0;
@@ -468,7 +480,7 @@ static int make_file(const struct fs_node *dir, const struct ptc_fs_state *s, co
 		return e;
 	snprintf(path, sizeof(path), "%d/%s", (int)dir->kind, name);
 	id = fs_identity(FS_FILE, s->uuid, s->snapshot, dir->generation, path);
-	ret->node = node_new(FS_FILE, &job, id);
+	ret->node = fs_node_new(FS_FILE, &job, id);
 	if (!ret->node) {
 		ptc_state_file_done(&sf);
 		return ENOMEM;
@@ -514,6 +526,14 @@ static int find(struct ptc_fs *fs, const struct fs_op *op, const struct fs_node 
 	case FS_TENSORS:
 	case FS_RANKS:
 		return find_in_snap(fs, op, dir, ret);
+	case FS_DATA:
+	case FS_DATASET:
+	case FS_DATAGEN:
+	case FS_DP:
+	case FS_EPOCH:
+		if (dir->part) /* what a generation consumes is settled */
+			ret->entry_s = ret->attr_s = FS_FOREVER;
+		return fs_data_find(fs, dir, op->name, &ret->node);
 	default:
 		return ENOTDIR;
 	}
@@ -594,22 +614,27 @@ void fs_handle_close_locked(struct ptc_fs *fs, uint64_t fh)
 	fs_view_close_locked(fs, h->view);
 	fs_snap_unref_locked(fs, h->snap);
 	fs_file_unref_locked(fs, h->file);
+	fs_part_unref_locked(fs, h->part);
 	fs_list_free(h->list, h->nlist);
 	*h = (struct fs_handle){ .turn = h->turn };
 }
 
 /* ---- open ---- */
 
-/* The node's file and snapshot, references. */
-static int opened_of(struct ptc_fs *fs, fuse_ino_t ino, struct fs_file **ret_file, struct fs_snap **ret_snap)
+/* What a node is the name of: its file and snapshot, or its part of a dataset; references. */
+static int opened_of(struct ptc_fs *fs, fuse_ino_t ino, struct fs_file **ret_file, struct fs_snap **ret_snap,
+		     struct fs_node *ret_part)
 {
 	const struct fs_node *n;
 	int e = 0;
 
 	pthread_mutex_lock(&fs->lock);
 	n = fs_node_find_locked(fs, ino);
-	e = !n || stripped(n->file) ? ESTALE : !n->file ? EISDIR : 0;
-	if (!e) {
+	e = !n || stripped(n->file) ? ESTALE : !n->file && n->kind != FS_PART ? EISDIR : 0;
+	if (!e && n->kind == FS_PART) {
+		*ret_part = *n;
+		n->part->refs++;
+	} else if (!e) {
 		*ret_file = fs_file_ref_locked(n->file);
 		*ret_snap = fs_snap_ref_locked(n->snap);
 	}
@@ -623,8 +648,9 @@ void fs_run_open(struct ptc_fs *fs, struct fs_op *op)
 	struct fs_file *file = NULL;
 	struct fs_snap *snap = NULL;
 	struct fs_view *view = NULL;
+	struct fs_node part = { 0 };
 	uint64_t fh = 0;
-	int e = opened_of(fs, op->ino, &file, &snap);
+	int e = opened_of(fs, op->ino, &file, &snap, &part);
 
 	if (!e && snap)
 		e = fs_snap_open(fs, snap, file->generation, &view);
@@ -637,7 +663,13 @@ void fs_run_open(struct ptc_fs *fs, struct fs_op *op)
 		h->file = file;
 		h->snap = snap;
 		h->view = view;
+		h->part = part.part;
+		h->dp = part.dp;
+		h->epoch = part.epoch;
+		h->which = part.which;
+		h->size = part.size;
 	} else {
+		fs_part_unref_locked(fs, part.part);
 		fs_view_close_locked(fs, view);
 		fs_file_unref_locked(fs, file);
 		fs_snap_unref_locked(fs, snap);
@@ -661,13 +693,7 @@ void fs_run_open(struct ptc_fs *fs, struct fs_op *op)
 
 /* ---- directories ---- */
 
-struct listing {
-	struct fs_dirent *v;
-	size_t n, cap;
-	bool failed;
-};
-
-static void list_add(struct listing *l, const char *name, uint64_t ino, mode_t type)
+void fs_list_add(struct fs_listing *l, const char *name, uint64_t ino, mode_t type)
 {
 	struct fs_dirent *bigger = l->v;
 
@@ -687,19 +713,19 @@ static void list_add(struct listing *l, const char *name, uint64_t ino, mode_t t
 		l->failed = true;
 }
 
-static int list_root(struct ptc_fs *fs, uid_t uid, struct listing *l)
+static int list_root(struct ptc_fs *fs, uid_t uid, struct fs_listing *l)
 {
 	if (fs_jobs_refresh(fs, false))
 		return EIO;
 	pthread_mutex_lock(&fs->lock);
 	for (size_t i = 0; i < fs->njobs; i++)
 		if (fs_may_see(fs, uid, fs->jobs[i].uid))
-			list_add(l, fs->jobs[i].name, fs_identity(FS_JOB, fs->jobs[i].uuid, 0, 0, ""), S_IFDIR);
+			fs_list_add(l, fs->jobs[i].name, fs_identity(FS_JOB, fs->jobs[i].uuid, 0, 0, ""), S_IFDIR);
 	pthread_mutex_unlock(&fs->lock);
 	return 0;
 }
 
-static int list_job(struct ptc_fs *fs, uid_t uid, const struct fs_node *dir, struct listing *l)
+static int list_job(struct ptc_fs *fs, uid_t uid, const struct fs_node *dir, struct fs_listing *l)
 {
 	struct ptc_fs_job job;
 	char name[64];
@@ -710,25 +736,27 @@ static int list_job(struct ptc_fs *fs, uid_t uid, const struct fs_node *dir, str
 	fs_snap_name(job.snapshot, job.step, name);
 	if (dir->kind == FS_JOB) {
 		if (job.snapshot)
-			list_add(l, GENERATION_JSON,
-				 fs_identity(FS_GENERATION, job.uuid, job.snapshot, job.generation, ""), S_IFREG);
-		list_add(l, "state", fs_identity(FS_STATE, job.uuid, 0, 0, ""), S_IFDIR);
+			fs_list_add(l, GENERATION_JSON,
+				    fs_identity(FS_GENERATION, job.uuid, job.snapshot, job.generation, ""), S_IFREG);
+		if (fs_data_shown(fs, &job))
+			fs_list_add(l, "data", fs_identity(FS_DATA, job.uuid, 0, 0, ""), S_IFDIR);
+		fs_list_add(l, "state", fs_identity(FS_STATE, job.uuid, 0, 0, ""), S_IFDIR);
 	} else if (job.snapshot) {
-		list_add(l, name, fs_identity(FS_SNAP, job.uuid, job.snapshot, 0, name), S_IFDIR);
-		list_add(l, "latest", fs_identity(FS_LATEST, job.uuid, job.snapshot, 0, name), S_IFLNK);
+		fs_list_add(l, name, fs_identity(FS_SNAP, job.uuid, job.snapshot, 0, name), S_IFDIR);
+		fs_list_add(l, "latest", fs_identity(FS_LATEST, job.uuid, job.snapshot, 0, name), S_IFLNK);
 	}
 	return 0;
 }
 
-static void list_file(struct listing *l, const struct fs_node *dir, const struct ptc_fs_state *s, const char *name)
+static void list_file(struct fs_listing *l, const struct fs_node *dir, const struct ptc_fs_state *s, const char *name)
 {
 	char path[FS_NAME_MAX + 32];
 
 	snprintf(path, sizeof(path), "%d/%s", (int)dir->kind, name);
-	list_add(l, name, fs_identity(FS_FILE, s->uuid, s->snapshot, dir->generation, path), S_IFREG);
+	fs_list_add(l, name, fs_identity(FS_FILE, s->uuid, s->snapshot, dir->generation, path), S_IFREG);
 }
 
-static void list_state(const struct fs_node *dir, const struct ptc_fs_state *s, struct listing *l)
+static void list_state(const struct fs_node *dir, const struct ptc_fs_state *s, struct fs_listing *l)
 {
 	const struct ptc_spec *spec = s->set.spec;
 	char text[PTC_TENSOR_NAME_MAX + PTC_FIELD_NAME_MAX + 2], name[FS_NAME_MAX + 1];
@@ -737,9 +765,10 @@ static void list_state(const struct fs_node *dir, const struct ptc_fs_state *s, 
 		list_file(l, dir, s, PTC_ST_MODEL_NAME);
 		if (has_optimizer(spec))
 			list_file(l, dir, s, OPTIMIZER_NAME);
-		list_add(l, "tensors", fs_identity(FS_TENSORS, s->uuid, s->snapshot, 0, ""), S_IFDIR);
+		fs_list_add(l, "tensors", fs_identity(FS_TENSORS, s->uuid, s->snapshot, 0, ""), S_IFDIR);
 		if (s->layout)
-			list_add(l, "ranks", fs_identity(FS_RANKS, s->uuid, s->snapshot, s->generation, ""), S_IFDIR);
+			fs_list_add(l, "ranks", fs_identity(FS_RANKS, s->uuid, s->snapshot, s->generation, ""),
+				    S_IFDIR);
 	}
 	for (uint32_t i = 0; dir->kind == FS_TENSORS && i < ptc_spec_items(spec) && !l->failed; i++) {
 		if (ptc_dtype_bits(ptc_item_dtype(spec, i)) % 8)
@@ -755,7 +784,7 @@ static void list_state(const struct fs_node *dir, const struct ptc_fs_state *s, 
 	}
 }
 
-static int list_snap(struct ptc_fs *fs, const struct fs_node *dir, struct listing *l)
+static int list_snap(struct ptc_fs *fs, const struct fs_node *dir, struct fs_listing *l)
 {
 	struct fs_view *view;
 	int e = fs_snap_view(fs, dir->snap, false, &view);
@@ -769,12 +798,12 @@ static int list_snap(struct ptc_fs *fs, const struct fs_node *dir, struct listin
 	return 0;
 }
 
-static int list(struct ptc_fs *fs, uid_t uid, const struct fs_node *dir, struct listing *l)
+static int list(struct ptc_fs *fs, uid_t uid, const struct fs_node *dir, struct fs_listing *l)
 {
 	int e;
 
-	list_add(l, ".", dir->id, S_IFDIR);
-	list_add(l, "..", FUSE_ROOT_ID, S_IFDIR);
+	fs_list_add(l, ".", dir->id, S_IFDIR);
+	fs_list_add(l, "..", FUSE_ROOT_ID, S_IFDIR);
 	switch (dir->kind) {
 	case FS_ROOT:
 		e = list_root(fs, uid, l);
@@ -788,6 +817,13 @@ static int list(struct ptc_fs *fs, uid_t uid, const struct fs_node *dir, struct 
 	case FS_RANKS:
 		e = list_snap(fs, dir, l);
 		break;
+	case FS_DATA:
+	case FS_DATASET:
+	case FS_DATAGEN:
+	case FS_DP:
+	case FS_EPOCH:
+		e = fs_data_list(fs, dir, l);
+		break;
 	default:
 		e = ENOTDIR;
 		break;
@@ -798,7 +834,7 @@ static int list(struct ptc_fs *fs, uid_t uid, const struct fs_node *dir, struct 
 void fs_run_opendir(struct ptc_fs *fs, struct fs_op *op)
 {
 	struct fs_handle *h = NULL;
-	struct listing l = { 0 };
+	struct fs_listing l = { 0 };
 	struct fs_node dir;
 	uint64_t fh = 0;
 	int e = parent_of(fs, op->ino, &dir);

@@ -7,7 +7,7 @@
  *
  * Happy path: rows * columns exceeds nsamples by less than rows, so that a walk takes little more than one turn; below
  * 64 samples it takes 64 / nsamples on average. Failure modes: none; a walk returns to where it began at the latest. */
-#include "order/order.h"
+#include "order/internal.h"
 
 #define ROUNDS   12
 #define MIN_SIDE 8
@@ -24,10 +24,14 @@ static uint64_t mix(uint64_t z)
 	return z ^ (z >> 31);
 }
 
-/* Output number i (from 0) of SplitMix64 seeded with s. */
 static uint64_t splitmix(uint64_t s, uint64_t i)
 {
 	return mix(s + (i + 1) * GAMMA);
+}
+
+uint64_t ptc_order_seed(uint64_t seed, uint64_t i)
+{
+	return splitmix(seed, 1 + i);
 }
 
 /* floor(z * n / 2^64) for n <= 2^32, without 128-bit arithmetic. */
@@ -113,28 +117,76 @@ bool ptc_order_init_sequential(struct ptc_order *ret_order, uint64_t nsamples)
 	return true;
 }
 
+bool ptc_order_init_blocks(struct ptc_order *ret_order, uint64_t nsamples, uint64_t seed, uint64_t block)
+{
+	if (!block || !ptc_order_init(ret_order, nsamples, seed))
+		return false;
+	ret_order->block = block;
+	return true;
+}
+
+/* The order of the block that holds sample or place i, and its first sample. */
+static struct ptc_order block_order(const struct ptc_order *o, uint64_t i, uint64_t *ret_first)
+{
+	struct ptc_order inner;
+	uint64_t first = i - i % o->block, left = o->nsamples - first;
+
+	ptc_order_init(&inner, left < o->block ? left : o->block, ptc_order_seed(o->seed, i / o->block));
+	*ret_first = first;
+	return inner;
+}
+
 uint64_t ptc_order_at(const struct ptc_order *order, uint64_t epoch, uint64_t i)
 {
+	struct ptc_order inner;
 	struct keys keys;
+	uint64_t first;
 
 	if (i >= order->nsamples)
 		return PTC_ORDER_NONE;
 	if (!order->shuffled)
 		return i;
+	if (order->block) {
+		inner = block_order(order, i, &first);
+		return first + ptc_order_at(&inner, epoch, i - first);
+	}
 	keys = epoch_keys(order, epoch);
 	return forward(order, &keys, i);
 }
 
 uint64_t ptc_order_find(const struct ptc_order *order, uint64_t epoch, uint64_t sample)
 {
+	struct ptc_order inner;
 	struct keys keys;
+	uint64_t first;
 
 	if (sample >= order->nsamples)
 		return PTC_ORDER_NONE;
 	if (!order->shuffled)
 		return sample;
+	if (order->block) {
+		inner = block_order(order, sample, &first);
+		return first + ptc_order_find(&inner, epoch, sample - first);
+	}
 	keys = epoch_keys(order, epoch);
 	return backward(order, &keys, sample);
+}
+
+/* As ptc_order_fill, a block at a time: its keys are made once. */
+static void fill_blocks(const struct ptc_order *o, uint64_t epoch, uint64_t i, uint64_t n, uint64_t *ret)
+{
+	while (n) {
+		uint64_t first;
+		struct ptc_order inner = block_order(o, i, &first);
+		struct keys keys = epoch_keys(&inner, epoch);
+
+		for (; n && i < first + inner.nsamples; n--, i++)
+			*ret++ = first + forward(&inner, &keys, i - first);
+		if (i == o->nsamples) {
+			i = 0;
+			epoch++;
+		}
+	}
 }
 
 bool ptc_order_fill(const struct ptc_order *order, uint64_t position, uint64_t n, uint64_t *ret_samples)
@@ -144,6 +196,10 @@ bool ptc_order_fill(const struct ptc_order *order, uint64_t position, uint64_t n
 
 	if (n > UINT64_MAX - position)
 		return false;
+	if (order->block) {
+		fill_blocks(order, epoch, i, n, ret_samples);
+		return true;
+	}
 	for (uint64_t k = 0; k < n; k++, i++) {
 		if (i == order->nsamples) {
 			i = 0;

@@ -25,6 +25,7 @@ struct ptc_order {
 	uint64_t nsamples;
 	uint64_t seed;
 	uint64_t rows, columns;
+	uint64_t block; /* 0: the samples are shuffled as one */
 	bool shuffled;
 };
 
@@ -33,6 +34,10 @@ bool ptc_order_init(struct ptc_order *ret_order, uint64_t nsamples, uint64_t see
 /* The same without shuffling: every epoch is 0, 1, 2 ... */
 bool ptc_order_init_sequential(struct ptc_order *ret_order, uint64_t nsamples);
 
+/* The same, shuffled only within blocks of `block` neighbouring samples (the last may have fewer): each block stays where it is,
+ * so that what is read together lies together. false: also for block 0. */
+bool ptc_order_init_blocks(struct ptc_order *ret_order, uint64_t nsamples, uint64_t seed, uint64_t block);
+
 /* The sample at place i of an epoch; PTC_ORDER_NONE unless i < nsamples. */
 uint64_t ptc_order_at(const struct ptc_order *order, uint64_t epoch, uint64_t i);
 /* The place of a sample in an epoch, the inverse of ptc_order_at; PTC_ORDER_NONE unless sample < nsamples. */
@@ -40,6 +45,36 @@ uint64_t ptc_order_find(const struct ptc_order *order, uint64_t epoch, uint64_t 
 /* The n samples from a position of the job on: position p is place p % nsamples of epoch p / nsamples, so nothing is
  * dropped or repeated where an epoch ends. false, and nothing written: position + n exceeds 64 bits. */
 bool ptc_order_fill(const struct ptc_order *order, uint64_t position, uint64_t n, uint64_t *ret_samples);
+
+/* Several sets of samples drawn from by weight, each in its own order, interleaved evenly: of the first p samples a part
+ * has had its share of p, less at most one, or more by less than 1 + ln(number of parts). Samples are numbered through: those of
+ * part j are first[j] .. first[j + 1] - 1. One part alone is its order with the seed of the mixture. In the caller's
+ * memory, no clean-up; the members are for mix.c. */
+#define PTC_MIX_MAX 64
+struct ptc_mix_part {
+	uint64_t nsamples;
+	uint32_t weight; /* at least 1; all together at most UINT32_MAX */
+	uint64_t block;  /* as of ptc_order_init_blocks; 0: none */
+	bool sequential;
+};
+struct ptc_mix {
+	uint32_t nparts;
+	uint64_t nsamples; /* of all parts */
+	uint32_t weight[PTC_MIX_MAX], turn[PTC_MIX_MAX];
+	uint64_t first[PTC_MIX_MAX + 1];
+	uint64_t total;
+	struct ptc_order order[PTC_MIX_MAX];
+};
+/* false: a number is out of range, or all samples are more than PTC_ORDER_MAX. */
+bool ptc_mix_init(struct ptc_mix *ret_mix, const struct ptc_mix_part *parts, uint32_t nparts, uint64_t seed);
+/* The sample at a position of the job, numbered through; its part, and how many of that part came before it. */
+struct ptc_mix_sample {
+	uint64_t id, sample, before; /* sample: its number in its part */
+	uint32_t part;
+};
+struct ptc_mix_sample ptc_mix_at(const struct ptc_mix *mix, uint64_t position);
+/* How many of the first `position` samples are of a part. */
+uint64_t ptc_mix_count(const struct ptc_mix *mix, uint32_t part, uint64_t position);
 
 /* How a global batch is divided. In the caller's memory, no clean-up. A step has n_micro micro steps; in each, each of
  * dp ranks has micro slots. Read the members, do not write them. */

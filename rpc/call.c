@@ -193,7 +193,7 @@ int ptc_rpc_call_send(struct ptc_rpc_call *call, const struct ptc_rpc_part *part
 	return rc;
 }
 
-static const struct ptc_rpc_method *method_find(const struct ptc_rpc_server *srv, grpc_slice name)
+static struct ptc_rpc_method *method_find(struct ptc_rpc_server *srv, grpc_slice name)
 {
 	for (size_t i = 0; i < srv->nmethods; i++)
 		if (grpc_slice_str_cmp(name, srv->methods[i].name) == 0)
@@ -203,7 +203,7 @@ static const struct ptc_rpc_method *method_find(const struct ptc_rpc_server *srv
 
 static int dispatch(struct ptc_rpc_call *call, struct ptc_error *err)
 {
-	const struct ptc_rpc_method *m = method_find(call->srv, call->details.method);
+	struct ptc_rpc_method *m = method_find(call->srv, call->details.method);
 	int rc;
 
 	if (call->identity.role == PTC_ROLE_NONE)
@@ -218,7 +218,12 @@ static int dispatch(struct ptc_rpc_call *call, struct ptc_error *err)
 		return ptc_error_set(err, PTC_ELIMIT, "too many calls of user %u at once; end some first",
 				     (unsigned)call->identity.uid);
 	rc = meta_copy(call, err);
-	return rc ? rc : m->fn(m->arg, call, err);
+	if (!rc)
+		rc = m->fn(m->arg, call, err);
+	atomic_fetch_add_explicit(&m->calls, 1, memory_order_relaxed);
+	if (rc)
+		atomic_fetch_add_explicit(&m->errors, 1, memory_order_relaxed);
+	return rc;
 }
 
 static void send_status(struct ptc_rpc_call *call, int rc, const struct ptc_error *err)

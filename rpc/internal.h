@@ -176,6 +176,7 @@ struct ptc_rpc_method {
 	unsigned roles;
 	ptc_rpc_handler_fn fn;
 	void *arg;
+	atomic_uint_least64_t calls, errors; /* for ptc_rpc_server_methods */
 };
 
 /* One call on the server; storage belongs to its thread and is reused. */

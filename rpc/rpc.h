@@ -71,6 +71,11 @@ enum ptc_role {
 	PTC_ROLE_ADMIN, /* certificate SAN URI "ptc://admin/NAME"; acts as uid 0 on control calls */
 };
 
+/* Would these files do, now and here: can they be read, is the key the certificate's; and, with a node, has this authority signed
+ * it, does it allow both ends of a connection, does it carry that node's name? Any thread; reads files. On failure *which is the one to mend: "ca", "cert" or "key". */
+int ptc_rpc_tls_check(const struct ptc_rpc_tls *tls, const char *node_or_null, const char **which,
+		      struct ptc_error *err);
+
 struct ptc_rpc_identity {
 	enum ptc_role role;
 	uid_t uid; /* USER: the peer's; NODE/ADMIN: 0 */
@@ -194,6 +199,9 @@ int ptc_rpc_server_listen_insecure(struct ptc_rpc_server *srv, const char *addre
 int ptc_rpc_server_listen_unix(struct ptc_rpc_server *srv, const char *path, mode_t mode, bool as_node,
 			       struct ptc_error *err);
 int ptc_rpc_server_start(struct ptc_rpc_server *srv, struct ptc_error *err);
+/* After start, any thread: each method, how many calls of it have been served, and how many of these failed. */
+typedef void (*ptc_rpc_method_fn)(void *arg, const char *method, uint64_t calls, uint64_t errors);
+void ptc_rpc_server_methods(const struct ptc_rpc_server *srv, ptc_rpc_method_fn fn, void *arg);
 /* grpc.health.v1.Health/Check and Watch are built in; service "" and each listed one follow this. */
 void ptc_rpc_server_serving(struct ptc_rpc_server *srv, bool serving);
 /* Stops accepting, gives calls grace_ms, cancels the rest, joins threads, removes socket files. Not on the loop thread

@@ -105,10 +105,19 @@ int ptc_rpc_server_method(struct ptc_rpc_server *srv, const char *method, unsign
 	for (size_t i = 0; i < srv->nmethods; i++)
 		if (strcmp(srv->methods[i].name, method) == 0)
 			return ptc_error_set(err, PTC_EEXIST, "%s is registered already", method);
-	*m = (struct ptc_rpc_method){ .roles = roles, .fn = fn, .arg = arg };
+	m->roles = roles;
+	m->fn = fn;
+	m->arg = arg;
 	snprintf(m->name, sizeof m->name, "%s", method);
 	srv->nmethods++;
 	return 0;
+}
+
+void ptc_rpc_server_methods(const struct ptc_rpc_server *srv, ptc_rpc_method_fn fn, void *arg)
+{
+	for (size_t i = 0; i < srv->nmethods; i++)
+		fn(arg, srv->methods[i].name, atomic_load_explicit(&srv->methods[i].calls, memory_order_relaxed),
+		   atomic_load_explicit(&srv->methods[i].errors, memory_order_relaxed));
 }
 
 /* ---- listeners ------------------------------------------------------------------ */

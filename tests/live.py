@@ -15,7 +15,7 @@ from safetensors.numpy import load_file
 
 class Job:
     def __init__(self, c, directory, name="live", mode="restart", rows=13, layers=4, gpus=None, run=None, grace="30s",
-                 **options):
+                 env=None, **options):
         self.c, self.name, self.dir, self.rows, self.layers = c, name, directory, rows, layers
         self.logs = os.path.join(directory, "steps")
         os.makedirs(self.logs, exist_ok=True)
@@ -25,8 +25,8 @@ class Job:
         for key, value in options.items():
             argv += [f"--{key.replace('_', '-')}", str(value)]
         env = {"PYTHONPATH": os.path.join(harness.ROOT, "client", "python"),
-               "PTC_LIBRARY": harness.binary("client/lib/libptc.so.0"), "PYTHONDONTWRITEBYTECODE": "1",
-               **harness.sanitizer_env()}
+               "PTC_LIBRARY": harness.binary("client/lib/libptc.so.1"), "PYTHONDONTWRITEBYTECODE": "1",
+               **harness.sanitizer_env(), **(env or {})}
         spec = {"version": 1, "name": name, "mode": mode, "run": {"argv": argv, "env": env, "grace": grace}, **(run or {})}
         if gpus:
             spec["gpus"] = gpus

@@ -3,6 +3,9 @@
  *   at NSAMPLES SEED SHUFFLED EPOCH FIRST COUNT                      the samples at these places
  *   find NSAMPLES SEED SHUFFLED EPOCH FIRST COUNT                    the places of these samples
  *   batch NSAMPLES SEED SHUFFLED GLOBAL MICRO DP POSITION MICRO_STEP RANK     sample:weight of each slot
+ *   blocks NSAMPLES SEED BLOCK EPOCH FIRST COUNT      samples of ptc_order_fill, then those of _at, then places of these
+ *   mix SEED FIRST COUNT (NSAMPLES WEIGHT SHUFFLED BLOCK)...         part:sample:before:id of each position
+ *   count SEED POSITION 0 (NSAMPLES WEIGHT SHUFFLED BLOCK)...        how many of each part
  * "refused" where order/ refuses. Failure modes: a line it does not understand ends it with 2. */
 #include "order/order.h"
 
@@ -46,21 +49,67 @@ static void print_batch(const uint64_t *v)
 		printf("%" PRIu64 ":%g ", samples[k], (double)weights[k]);
 }
 
+static void print_blocks(const uint64_t *v)
+{
+	static uint64_t samples[MAX_SLOTS];
+	struct ptc_order o;
+
+	if (v[5] > MAX_SLOTS || !ptc_order_init_blocks(&o, v[0], v[1], v[2]) ||
+	    !ptc_order_fill(&o, v[3] * v[0] + v[4], v[5], samples)) {
+		printf("refused");
+		return;
+	}
+	for (uint64_t k = 0; k < v[5]; k++)
+		printf("%" PRIu64 " ", samples[k]);
+	for (uint64_t k = 0; k < v[5]; k++) {
+		uint64_t p = v[3] * v[0] + v[4] + k, x = ptc_order_at(&o, p / v[0], p % v[0]);
+
+		printf("%" PRIu64 " %" PRIu64 " ", x, ptc_order_find(&o, p / v[0], x));
+	}
+}
+
+static void print_mix(bool count, const uint64_t *v, int n)
+{
+	struct ptc_mix_part parts[PTC_MIX_MAX + 1];
+	struct ptc_mix m;
+	uint32_t k = 0;
+
+	for (const uint64_t *p = v + 3; p + 3 < v + n; p += 4)
+		parts[k++] = (struct ptc_mix_part){
+			.nsamples = p[0], .weight = (uint32_t)p[1], .sequential = !p[2], .block = p[3]
+		};
+	if (!ptc_mix_init(&m, parts, k, v[0])) {
+		printf("refused");
+		return;
+	}
+	for (uint32_t i = 0; count && i < k; i++)
+		printf("%" PRIu64 " ", ptc_mix_count(&m, i, v[1]));
+	for (uint64_t p = v[1]; !count && p < v[1] + v[2]; p++) {
+		struct ptc_mix_sample s = ptc_mix_at(&m, p);
+
+		printf("%u:%" PRIu64 ":%" PRIu64 ":%" PRIu64 " ", s.part, s.sample, s.before, s.id);
+	}
+}
+
 int main(void)
 {
-	char line[512];
+	char line[16384];
 
 	while (fgets(line, sizeof(line), stdin)) {
 		char *rest = NULL, *word = strtok_r(line, " \n", &rest);
-		uint64_t v[9] = { 0 };
+		uint64_t v[3 + 4 * (PTC_MIX_MAX + 1)] = { 0 };
 		int n = 0;
 
-		for (char *t; n < 9 && (t = strtok_r(NULL, " \n", &rest)); n++)
+		for (char *t; n < (int)(sizeof v / sizeof v[0]) && (t = strtok_r(NULL, " \n", &rest)); n++)
 			v[n] = strtoull(t, NULL, 10);
 		if (word && !strcmp(word, "batch") && n == 9)
 			print_batch(v);
 		else if (word && (!strcmp(word, "at") || !strcmp(word, "find")) && n == 6)
 			print_at(word[0] == 'f', v);
+		else if (word && !strcmp(word, "blocks") && n == 6)
+			print_blocks(v);
+		else if (word && (!strcmp(word, "mix") || !strcmp(word, "count")))
+			print_mix(word[0] == 'c', v, n);
 		else
 			return 2;
 		printf("\n");

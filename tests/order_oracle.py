@@ -15,9 +15,12 @@ def splitmix(s, i):
     return mix((s + (i + 1) * 0x9E3779B97F4A7C15) & MASK)
 
 
-def at(n, seed, epoch, i, shuffled=True):
+def at(n, seed, epoch, i, shuffled=True, block=0):
     if not shuffled:
         return i
+    if block:
+        b = i // block
+        return b * block + at(min(n - b * block, block), splitmix(seed, 1 + b), epoch, i - b * block)
     rows = max(8, math.isqrt(n - 1) + 1)
     rows += rows % 2
     columns = max(8, -(-n // rows))
@@ -30,6 +33,19 @@ def at(n, seed, epoch, i, shuffled=True):
         i = a * columns + b
         if i < n:
             return i
+
+
+def mixed(parts, seed, position):
+    """(part, sample in it, how many of it came before); parts: [(n, weight, shuffled, block)]."""
+    p, rest = position, sum(part[1] for part in parts)
+    for j in sorted(range(len(parts)), key=lambda j: -parts[j][1]):
+        n, weight, shuffled, block = parts[j]
+        c = p * weight // rest
+        if (p + 1) * weight // rest > c:
+            own = splitmix(seed, 1 + j) if len(parts) > 1 else seed
+            return j, at(n, own, c // n, c % n, shuffled, block), c
+        p, rest = p - c, rest - weight
+    raise AssertionError("the last part takes what is left")
 
 
 def micro_batch(sample, position, g, mbs, dp, m, rank):

@@ -53,8 +53,10 @@ class Crash(harness.Case):
     def crash_cluster(self, nodes=4, store="disk", **kw):
         return self.cluster(nodes=nodes, devices=1, up=False, lease_ttl="2s", store=store, **kw)
 
+    measured = {} # harness.measured_env(), where memory is looked at
+
     def env(self, node):
-        return {"PTC_FAULT_FILE": os.path.join(node.dir, "fault"), "PTC_FAULT_LIST": os.path.join(node.dir, "points")}
+        return {**self.measured, "PTC_FAULT_FILE": os.path.join(node.dir, "fault"), "PTC_FAULT_LIST": os.path.join(node.dir, "points")}
 
     def arm(self, node, rule=""):
         """The daemon dies (or what else the rule says) at this point, from now on, or from its start on."""

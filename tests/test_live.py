@@ -20,7 +20,7 @@ class Live(harness.Case):
             ends.setdefault((generation, launch), set()).add((steps[0], steps[-1] + 1))
         for key, spans in ends.items():
             self.assertEqual(1, len(spans), f"ranks of {key} began or ended at different steps: {spans}")
-        spans = [next(iter(s)) for _, s in sorted(ends.items())]
+        spans = [next(iter(s)) for _, s in sorted(ends.items(), key=lambda e: (e[0][0], min(e[1])))] # launches are random numbers
         for (_, end), (begin, _) in zip(spans, spans[1:]):
             self.assertEqual(end, begin, f"steps left out or done twice: {spans}")
         self.assertEqual(last, spans[-1][1])
@@ -130,6 +130,62 @@ class Live(harness.Case):
             c.restart("n1")
             self.assertIn("Traceback", c.ptcctl("logs", job.name, "--rank", "1").stdout)
 
+    def test_copy_fast_memory(self):
+        """The shared memory of copy: fast counts against the ceiling, and goes with its ranks; where it has no room, copies are lean."""
+        def outside(c):
+            return sum(n["store"]["outside_bytes"] for n in c.json("nodes")["nodes"])
+
+        with self.cluster(nodes=2, devices=2) as c:
+            job = live.Job(c, self.dir, mode="rebuild", run={"copy": "fast"}, rows=2000)
+            job.run("tp=2,dp=2")
+            state = 2 * 4 * 2000 * 6 * 8
+            for config, copies in (("tp=4", 1), ("tp=2,dp=2", 2)):
+                job.resize(config)
+                wait_for(lambda: copies * state <= outside(c) < copies * state + 65536, 20 * PATIENCE, f"{copies} states", 0.05) # noqa: B023
+            job.do("snapshot")
+            job.do("stop")
+            job.check_state(self, job.wait_run("stopped")["step"], self.path("fast"))
+            wait_for(lambda: outside(c) == 0, 20 * PATIENCE, "memory given back", 0.05)
+        with self.cluster(nodes=1, devices=1, ceiling="460MiB") as c:
+            chunks = c.json("nodes")["nodes"][0]["store"]["ceiling_bytes"]
+            job = live.Job(c, self.dir, name="large", run={"copy": "fast"}, rows=chunks * 6 // 10 // (2 * 4 * 6 * 8), sleep=0.05)
+            job.run("tp=1")
+            job.wait_step(2)
+            self.assertEqual(0, outside(c))
+            with open(c.nodes["n0"].log_file) as f:
+                self.assertRegex(f.read(), "copy: fast has no room within memory.ceiling here")
+            job.do("stop")
+            job.check_state(self, job.wait_run("stopped")["step"], self.path("lean"))
+
+    def refused_build(self, mode):
+        """What the new generation's ranks refuse comes after the snapshot: the old one is started again from there, at that very step."""
+        with self.cluster(nodes=2, devices=2) as c:
+            job = live.Job(c, self.dir, mode=mode, raise_generation=2)
+            job.run("tp=2,dp=2")
+            for _ in range(2):
+                job.wait_step(job.status()["run"].get("step", 0) + 5)
+                before = job.status()
+                self.refused(c, "resize", job.name, "--config", "tp=3", "--wait", contains="ValueError: no such optimizer",
+                             timeout_s=60 * PATIENCE)
+                after = wait_for(lambda: (lambda s: s if s["phase"] == "idle" and "step" in s["run"] else None)(job.status()),
+                                 60 * PATIENCE, "ranks that go on", 0.05)
+                self.assertEqual((1, "live", before["snapshot"] + 1), (after["generation"], after["run"]["state"], after["snapshot"]))
+                self.assertNotEqual(before["run"]["launch"], after["run"]["launch"])
+                self.assertGreater(after["step"], before["step"])
+                spans = job.steps_logged()
+                self.assertEqual({after["step"]}, {min(steps) for (_, launch, _), steps in spans.items()
+                                                   if launch == after["run"]["launch"]}, "it goes on where it was stopped")
+            job.do("stop")
+            last = job.wait_run("stopped")["step"]
+            job.check_state(self, last, self.path("end"))
+            self.check_steps(job, last)
+
+    def test_refused_build_restart(self):
+        self.refused_build("restart")
+
+    def test_refused_build_rebuild(self):
+        self.refused_build("rebuild")
+
     def wait_shown(self, path, launch):
         def shown():
             with open(path) as f:
@@ -175,6 +231,40 @@ class Live(harness.Case):
             said = self.refused(c, "resize", job.name, "--config", "tp=2", "--wait", contains="failed before every rank's first step")
             self.assertIn("giving up, as told", said)
             job.wait_run("failed")
+
+    def test_run_dir_changed(self):
+        """A ptcd that would not find its ranks says so and does not start; back at its folder it has them, and without any it moves."""
+        with self.cluster(nodes=2, devices=1) as c:
+            job = live.Job(c, self.dir)
+            job.run("dp=2")
+            job.wait_step(5)
+            before = {r["rank"]: r["pid"] for r in job.status()["run"]["ranks"]}
+            node, there = c.nodes["n1"], self.path("elsewhere")
+            run_dir = c.config(node)["run_dir"]
+            node.stop()
+            c.write_config(node, run_dir=there)
+            node.run()
+            node.wait_gone(20 * PATIENCE)
+            self.assertNotEqual(0, node.popen.returncode)
+            said = node.log_tail(1)
+            for what in ("run_dir: ", there, run_dir, f"pid {before[1]}"):
+                self.assertIn(what, said)
+            os.symlink(run_dir, self.path("link"))
+            for path in (self.path("link"), run_dir):  # by another name it is the same
+                c.write_config(node, run_dir=path)
+                c.restart("n1")
+                job.wait_step(job.wait_run("live")["run"]["step"] + 5)
+                self.assertEqual(before, {r["rank"]: r["pid"] for r in job.status()["run"]["ranks"]})
+            job.do("stop")
+            job.wait_run("stopped")
+            wait_for(lambda: not job.processes(), 20 * PATIENCE, "the end of every rank", 0.1)
+            node.stop()
+            c.write_config(node, run_dir=there)
+            c.restart("n1")
+            c.ptcctl("run", job.name, "--wait", timeout_s=60 * PATIENCE)
+            job.wait_step(job.status()["step"] + 5)
+            job.do("stop")
+            self.check_steps(job, job.wait_run("stopped")["step"])
 
     def test_daemon_killed(self):
         """Ranks outlive ptcd: none is restarted, no step is lost, and the next resize works."""

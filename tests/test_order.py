@@ -67,9 +67,74 @@ class Order(harness.Case):
                 real += [s for s, w in pairs if w]
             self.assertEqual([sample(position + i) for i in range(g)], real, case)
 
+    def test_blocks(self):
+        rng = random.Random(self.seed)
+        cases = []
+        for _ in range(CASES // 3):
+            n = rng.randrange(1, 2000)
+            cases.append((n, rng.getrandbits(64), rng.choice((1, 2, n, n + 5, rng.randrange(1, 200))), rng.randrange(4),
+                          rng.randrange(n), rng.randrange(1, 300)))
+        got = self.dump([f"blocks {n} {seed} {b} {e} {first} {count}" for n, seed, b, e, first, count in cases])
+        for (n, seed, b, e, first, count), line in zip(cases, got, strict=True):
+            line, places = [int(x) for x in line], [divmod(e * n + first + i, n) for i in range(count)]
+            want = [oracle.at(n, seed, epoch, i, True, b) for epoch, i in places]
+            self.assertEqual(want, line[:count], f"n={n} seed={seed} block={b}")
+            self.assertEqual([x for (_, i), s in zip(places, want, strict=True) for x in (s, i)], line[count:])
+        n, b = 1000, 64
+        whole = [int(x) for x in self.dump([f"blocks {n} 7 {b} 0 0 {n}"])[0][:n]]
+        self.assertEqual([list(range(i, min(n, i + b))) for i in range(0, n, b)],
+                         [sorted(whole[i:i + b]) for i in range(0, n, b)])
+
+    def random_parts(self, rng):
+        k = rng.choice((1, 2, 3, 5, 64))
+        return [(rng.randrange(1, 500), rng.choice((1, 2, rng.randrange(1, 2**rng.randrange(1, 26)))), rng.random() < 0.8, 0)
+                if rng.random() < 0.8 else (rng.randrange(1, 500), rng.randrange(1, 9), True, rng.randrange(1, 60))
+                for _ in range(k)]
+
+    def test_mixtures(self):
+        rng, cases = random.Random(self.seed), []
+        for _ in range(CASES):
+            cases.append((rng.getrandbits(64), rng.choice((0, rng.randrange(10**4), rng.getrandbits(62), 2**64 - 41)), 40,
+                          self.random_parts(rng)))
+        flat = [" ".join(f"{n} {w} {int(s)} {b}" for n, w, s, b in parts) for *_, parts in cases]
+        got = self.dump([f"mix {seed} {first} {count} {f}" for (seed, first, count, _), f in zip(cases, flat, strict=True)])
+        for (seed, first, count, parts), line in zip(cases, got, strict=True):
+            for p, item in zip(range(first, first + count), line, strict=True):
+                j, sample, before = oracle.mixed(parts, seed, p)
+                self.assertEqual(f"{j}:{sample}:{before}:{sum(part[0] for part in parts[:j]) + sample}", item,
+                                 f"parts={parts} seed={seed} position={p}")
+
+    def test_mixtures_are_even(self):
+        """Every part has had its share of any number of samples, within the bound of docs/order.md, and its own samples in its
+        own order, each once an epoch; counts agree with what was handed out."""
+        rng = random.Random(self.seed)
+        for _ in range(CASES // 20):
+            parts = self.random_parts(rng)
+            flat, total = " ".join(f"{n} {w} {int(s)} {b}" for n, w, s, b in parts), sum(w for _, w, _, _ in parts)
+            seed, n = rng.getrandbits(64), 3000
+            items = [tuple(map(int, x.split(":"))) for x in self.dump([f"mix {seed} 0 {n} {flat}"])[0]]
+            counts, drawn, bound = [0] * len(parts), [[] for _ in parts], 1 + np.log(len(parts))
+            for p, (j, sample, before, _) in enumerate(items):
+                self.assertEqual(counts[j], before)
+                counts[j] += 1
+                drawn[j].append(sample)
+                for i, (_, w, _, _) in enumerate(parts):
+                    self.assertTrue(-1 < counts[i] - (p + 1) * w / total < bound, f"{parts} part {i} after {p + 1}: {counts}")
+            self.assertEqual(counts, [int(x) for x in self.dump([f"count {seed} {n} 0 {flat}"])[0]])
+            for (m, *_), got in zip(parts, drawn, strict=True):
+                for e in range(len(got) // m):
+                    self.assertEqual(list(range(m)), sorted(got[e * m:(e + 1) * m]))
+
+    def test_mixture_of_one(self):
+        got = self.dump(["mix 9 5 100 77 3 1 0", "at 77 9 1 0 1 1", "at 77 9 1 1 0 77"])
+        one = [x.split(":")[1] for x in got[0]]
+        self.assertEqual(got[2][:28], one[72:])
+
     def test_refusals(self):
         got = self.dump(("at 0 1 1 0 0 1", f"at {2**63 + 1} 1 1 0 0 1", "batch 10 1 1 0 1 1 0 0 0",
-                         "batch 10 1 1 4 2 1 0 2 0", "batch 10 1 1 4 2 1 0 0 1", f"batch 10 1 1 4 2 1 {2**64 - 4} 0 0"))
+                         "batch 10 1 1 4 2 1 0 2 0", "batch 10 1 1 4 2 1 0 0 1", "blocks 10 1 0 0 0 1", "mix 1 0 1",
+                         "mix 1 0 1 10 0 1 0", "mix 1 0 1 0 1 1 0", f"mix 1 0 1 10 {2**32 - 1} 1 0 10 1 1 0",
+                         f"mix 1 0 1 {2**63} 1 1 0 1 1 1 0", "mix 1 0 1 10 1 0 5", "mix 1 0 1" + " 5 1 1 0" * 65, f"batch 10 1 1 4 2 1 {2**64 - 4} 0 0"))
         self.assertEqual([["refused"]] * len(got), got)
 
 

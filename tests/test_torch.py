@@ -188,7 +188,7 @@ class Torch(harness.Case):
     @unittest.skipIf(harness.SANITIZED, "this process is not started for a sanitized library")
     def test_refused_before_declared(self):
         """What the snapshot has for another program is refused while the generation before can still go on."""
-        os.environ["PTC_LIBRARY"] = harness.binary("client/lib/libptc.so.0")
+        os.environ["PTC_LIBRARY"] = harness.binary("client/lib/libptc.so.1")
         import ptc.torch
         import torch
 
@@ -346,12 +346,12 @@ class Package(harness.Case):
         def run(code, **more):
             return subprocess.run([python, "-c", code], env={**env, **more}, cwd=self.dir, stdout=subprocess.PIPE,
                                   stderr=subprocess.PIPE, text=True)
-        library = harness.binary("client/lib/libptc.so.0")
+        library = harness.binary("client/lib/libptc.so.1")
         sample = "import ptc; print(ptc.Sampling(100, 1, 10, 2, 2).micro_steps)"
         self.assertEqual("3\n", run(sample, PTC_LIBRARY=library).stdout)
         self.assertEqual("3\n", run(sample, LD_LIBRARY_PATH=os.path.dirname(library)).stdout)
-        missing = run(sample, PTC_LIBRARY="/nonexistent/libptc.so.0").stderr.splitlines()[-1]
-        self.assertRegex(missing, r"^ptc\.Error: cannot load libptc from '/nonexistent/libptc.so.0' .*set PTC_LIBRARY to its file$")
+        missing = run(sample, PTC_LIBRARY="/nonexistent/libptc.so.1").stderr.splitlines()[-1]
+        self.assertRegex(missing, r"^ptc\.Error: cannot load libptc from '/nonexistent/libptc.so.1' .*set PTC_LIBRARY to its file$")
         alone = run("import ptc; ptc.Client()", PTC_LIBRARY=library).stderr.splitlines()[-1]
         self.assertRegex(alone, r"^ptc\.Error: .*PTC_WORKER_SOCKET")
         self.assertRegex(run("import ptc.torch", PTC_LIBRARY=library).stderr.splitlines()[-1], "^ImportError: ptc.torch needs PyTorch")

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A rank whose state after s steps is a closed formula, so that a test knows every byte without training.
 
-  trainer.py --rows R --layers L [--steps N] [--sleep S] [--build-sleep S] [--start-sleep S] [--end-sleep S] [--log DIR]
-             [--fail-at STEP --fail-rank R] [--raise-in start|build]
+  trainer.py --rows R --layers L [--steps N] [--sleep S] [--build-sleep S] [--start-sleep S] [--end-sleep S] [--meet 1] [--log DIR]
+             [--fail-at STEP --fail-rank R] [--raise-in start|build] [--data N,SEED,BATCH,MICRO]
 
 Layer l is a matrix of R x 6 doubles, rows split over tp (the first ranks have more), on pipeline stage l % pp, replicated over dp;
 element (i, j) is 1000 l + 10 i + j + s after s steps. Its field `m` is the same, negative. A scalar `steps` is s everywhere.
@@ -45,17 +45,30 @@ class Rank:
         self.steps = np.zeros((), dtype=np.int64)
         client.declare("steps", "I64", [], [([], [], 0, None)], self.steps.ctypes.data, tied=True)
 
+    def cursor(self, step):
+        if not self.args.data:
+            return step * 8, "n=100"
+        n, seed, batch, micro = self.args.data
+        return step * batch, f"n={n},seed={seed};batch={batch},micro={micro}"
+
+    def samples(self, step):
+        """What this rank consumes in a step, by libptc."""
+        n, seed, batch, micro = self.args.data
+        s = ptc.Sampling(n, seed, batch, micro, self.gen.dp)
+        pairs = [s.micro_batch_of(step * batch, m, self.gen.dp_rank) for m in range(s.micro_steps)]
+        return [i for ids, weights in pairs for i, w in zip(ids, weights, strict=True) if w]
+
     def at_stop(self, step):
         if self.args.refuse and os.path.exists(self.args.refuse):
             raise ptc.Error(-1, "refused, as told")
-        self.client.cursor_set("data", step * 8, "n=100")
+        self.client.cursor_set("data", *self.cursor(step))
         self.client.blob_set("where", f"{self.gen.tp_rank} {self.gen.pp_rank} {self.gen.dp_rank} {step}".encode(), ptc.RANK)
         self.client.blob_set("job", f"step {step}".encode())
 
     def check_restored(self):
         step = self.gen.start_step
         assert int(self.steps) == step, (int(self.steps), step)
-        assert self.client.cursor_get("data") == (step * 8, "n=100")
+        assert self.client.cursor_get("data") == self.cursor(step)
         assert self.client.blob_get("job") == f"step {step}".encode()
         where = self.client.blob_get("where", ptc.RANK)
         if where is not None:
@@ -69,8 +82,12 @@ class Rank:
 
 
 def run(args, client, gen):
+    if args.meet:
+        client.meet_put(f"at/{gen.rank}", f"{gen.rank} of {gen.generation}".encode())
     time.sleep(args.build_sleep)
-    if args.raise_in == "build":
+    for r in range(gen.world) if args.meet else ():
+        assert client.meet_get(f"at/{r}", 60000) == f"{r} of {gen.generation}".encode()
+    if args.raise_in == "build" or gen.generation == args.raise_generation:
         raise ValueError("no such optimizer")
     rank = Rank(args, client, gen)
     if client.restore():
@@ -85,7 +102,10 @@ def run(args, client, gen):
             client.finish(step)
             return
         if log:
-            log.write(json.dumps({"step": step, "rank": gen.rank, "pid": os.getpid(), "generation": gen.generation}) + "\n")
+            line = {"step": step, "rank": gen.rank, "pid": os.getpid(), "generation": gen.generation}
+            if args.data:
+                line |= {"samples": rank.samples(step), "dp_rank": gen.dp_rank, "first": gen.tp_rank + gen.pp_rank == 0}
+            log.write(json.dumps(line) + "\n")
         client.report("loss", 1.0 / (step + 1))
         if gen.rank == args.fail_rank and (step == args.fail_at or gen.generation == args.fail_generation):
             print("giving up, as told", flush=True)
@@ -106,10 +126,13 @@ def main():
     p.add_argument("--end-sleep", type=float, default=0, help="when a generation has ended")
     p.add_argument("--log")
     p.add_argument("--raise-in", choices=["start", "build"], help="before it asks for a generation, or as it builds one")
+    p.add_argument("--raise-generation", type=int, default=-1, help="as it builds this one")
     p.add_argument("--fail-at", type=int, default=-1)
     p.add_argument("--fail-rank", type=int, default=0)
     p.add_argument("--fail-generation", type=int, default=-1, help="fails in its first step")
+    p.add_argument("--meet", type=int, default=0, help="1: before a rank declares, it has met all others")
     p.add_argument("--refuse", help="stops are refused while this file exists")
+    p.add_argument("--data", type=lambda s: [int(x) for x in s.split(",")], help="N,SEED,BATCH,MICRO: samples are consumed, and logged")
     args = p.parse_args()
     time.sleep(args.start_sleep)
     if args.raise_in == "start":

@@ -137,6 +137,44 @@ int ptc_admin_job_delete(struct ptc_admin *a, const char *job, struct ptc_error 
 	return call_ack(a, SERVICE "JobDelete", job, err);
 }
 
+static int call_dataset(struct ptc_admin *a, const char *method, const char *name, const char *json,
+			struct ptc_error *err)
+{
+	ProtobufCMessage *reply = NULL;
+	Ptc__V1__DatasetRequest request;
+	int rc;
+
+	ptc__v1__dataset_request__init(&request);
+	request.version = PTC_ADMIN_VERSION;
+	request.name = ptc_admin_borrow(name);
+	request.json = ptc_admin_borrow(json);
+	rc = ptc_admin_call(a, method, &request.base, &ptc__v1__ack__descriptor, &reply, err);
+	ptc_admin_reply_free(reply);
+	return rc;
+}
+
+int ptc_admin_dataset_add(struct ptc_admin *a, const char *json, struct ptc_error *err)
+{
+	return call_dataset(a, SERVICE "DatasetAdd", NULL, json, err);
+}
+
+int ptc_admin_dataset_remove(struct ptc_admin *a, const char *name, struct ptc_error *err)
+{
+	return call_dataset(a, SERVICE "DatasetRemove", name, NULL, err);
+}
+
+int ptc_admin_dataset_list(struct ptc_admin *a, char **ret_json, struct ptc_error *err)
+{
+	return call_list(a, SERVICE "DatasetList", ret_json, err);
+}
+
+int ptc_admin_data(struct ptc_admin *a, const char *job, char **ret_json, struct ptc_error *err)
+{
+	Ptc__V1__JobRequest request = job_request(job);
+
+	return call_document(a, SERVICE "JobData", &request.base, ret_json, err);
+}
+
 int ptc_admin_abort(struct ptc_admin *a, const char *job, uint64_t id, struct ptc_error *err)
 {
 	ProtobufCMessage *reply = NULL;

@@ -55,6 +55,14 @@ int ptc_admin_job_delete(struct ptc_admin *a, const char *job, struct ptc_error 
 /* id: only that import; 0: whatever is under way. */
 int ptc_admin_abort(struct ptc_admin *a, const char *job, uint64_t id, struct ptc_error *err);
 
+/* ---- datasets: docs/dataset.md ------------------------------------------------- */
+/* json: formats/dataset_doc.h; whose it is the daemon says. */
+int ptc_admin_dataset_add(struct ptc_admin *a, const char *json, struct ptc_error *err);
+int ptc_admin_dataset_remove(struct ptc_admin *a, const char *name, struct ptc_error *err);
+int ptc_admin_dataset_list(struct ptc_admin *a, char **ret_json, struct ptc_error *err);
+/* What a job's committed state has consumed. */
+int ptc_admin_data(struct ptc_admin *a, const char *job, char **ret_json, struct ptc_error *err);
+
 /* Where a job should run. config: "tp=2,pp=2" or NULL; gpus 0: from config; nodes NULL: any. */
 struct ptc_admin_target {
 	const char *job;

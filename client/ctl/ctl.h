@@ -60,6 +60,9 @@ extern const size_t ctl_nglobals;
 void ctl_help_all(FILE *out);
 void ctl_help_verb(const struct ctl_verb *verb, FILE *out);
 
+/* man.c: ptcctl(1). */
+void ctl_man(FILE *out);
+
 /* options.c */
 /* Finds the verb and takes the rest apart. *ret_help: --help was given. CTL_USAGE with err filled. */
 int ctl_parse(struct ctl *c, int argc, char **argv, bool *ret_help, struct ptc_error *err);
@@ -97,7 +100,15 @@ char *ctl_rules_path(void);
 
 /* job.c */
 /* A description as daemons take it, and the job's name; ptc_free both. */
-int ctl_job_read(const char *file, char **ret_name, char **ret_spec, size_t *ret_len, struct ptc_error *err);
+int ctl_job_read(struct ctl *c, const char *file, char **ret_name, char **ret_spec, size_t *ret_len,
+		 struct ptc_error *err);
+
+/* dataset.c */
+struct ptc_dataset_doc;
+struct ptc_job_desc;
+/* Looks up the datasets that a job consumes, and writes down which they are. */
+int ctl_dataset_pin(struct ctl *c, struct ptc_job_desc *job, struct ptc_error *err);
+int ctl_dataset_find(struct ctl *c, const char *name, struct ptc_dataset_doc *ret_doc, struct ptc_error *err);
 
 /* logs.c */
 int ctl_logs_show(struct ctl *c, const struct ptc_admin_logs *what, struct ptc_error *err);

@@ -4,11 +4,19 @@
 
 #include <string.h>
 
+static const struct ctl_option options[] = {
+	{ "man", NULL, "print the manual page, ptcctl(1), as roff" },
+};
+
 static int run(struct ctl *c, struct ptc_error *err)
 {
 	char name[64];
 	bool found = false;
 
+	if (ctl_option(c, "man")) {
+		ctl_man(stdout);
+		return 0;
+	}
 	if (!c->nargs) {
 		ctl_help_all(stdout);
 		return 0;
@@ -34,6 +42,7 @@ const struct ctl_verb ctl_help = {
 	.name = "help",
 	.args = "[VERB]",
 	.about = "Explain a verb",
+	CTL_OPTIONS(options),
 	.max_args = 2,
 	.run = run,
 };

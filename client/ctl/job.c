@@ -48,7 +48,8 @@ static int resolve(struct ptc_job_desc *job, struct ptc_error *err)
 	return ptc_job_resolve_run(job, cwd, environ, err);
 }
 
-int ctl_job_read(const char *file, char **ret_name, char **ret_spec, size_t *ret_len, struct ptc_error *err)
+int ctl_job_read(struct ctl *c, const char *file, char **ret_name, char **ret_spec, size_t *ret_len,
+		 struct ptc_error *err)
 {
 	ptc_auto_free char *rules = ctl_rules_path();
 	struct ptc_job_desc job = { 0 };
@@ -60,6 +61,8 @@ int ctl_job_read(const char *file, char **ret_name, char **ret_spec, size_t *ret
 	rc = ptc_job_read(file, rules, &job, err);
 	if (!rc)
 		rc = resolve(&job, err);
+	if (!rc)
+		rc = ctl_dataset_pin(c, &job, err);
 	if (!rc) {
 		name = ptc_strdup(job.spec.name);
 		rc = name ? ptc_job_to_json(&job, ret_spec, ret_len, err)
@@ -82,7 +85,7 @@ static int run_create(struct ctl *c, struct ptc_error *err)
 
 	if (!file)
 		return ctl_usage(err, "needs --file FILE");
-	rc = ctl_job_read(file, &name, &spec, &len, err);
+	rc = ctl_job_read(c, file, &name, &spec, &len, err);
 	if (!rc)
 		rc = ctl_connect(c, err);
 	if (!rc)

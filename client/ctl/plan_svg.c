@@ -11,13 +11,15 @@
 #include <inttypes.h>
 #include <string.h>
 
-#define MAX_NODES 256 /* a picture of more says nothing */
-#define CELL      44
-#define GAP       6
-#define ROW       (CELL + 18)
-#define LEFT      70
-#define MIDDLE    180
-#define TOP       64
+#define MAX_NODES    256 /* a picture of more says nothing */
+#define CELL         44
+#define GAP          6
+#define ROW          (CELL + 18)
+#define LEFT         70
+#define MIDDLE       180
+#define TOP          64
+#define LETTER       9 /* the widest a letter of a heading is likely to be */
+#define LEGEND_WIDTH 480
 
 struct rank_bytes {
 	int64_t kept, within, between;
@@ -130,7 +132,7 @@ static void put_cells(const struct picture *p)
 
 	for (uint32_t n = 0; n < p->nodes; n++) {
 		snprintf(text, sizeof text, "node %u", n);
-		put_label(LEFT - 10, cell_y(n) + CELL / 2 + 4, 12, "end", text);
+		put_label(LEFT - 10, cell_y(n) + CELL / 2.0 + 4, 12, "end", text);
 		for (uint32_t d = 0; d < p->per_node; d++) {
 			put_rect(cell_x(p, d, false), cell_y(n), CELL, CELL, "#f4f4f4", "#ccc");
 			put_rect(cell_x(p, d, true), cell_y(n), CELL, CELL, "#f4f4f4", "#ccc");
@@ -154,20 +156,25 @@ static void put_legend(const struct picture *p, const struct ptc_plan *plan)
 {
 	const struct ctl_switch *s = p->s;
 	char text[256], bytes[32], bound[32];
+	uint32_t y = TOP + p->nodes * ROW;
 
+	/* one above the other and the rest below, as each may be longer than the cells are wide */
 	put_label(LEFT, 24, 14, "start", s->from_text);
-	put_label(cell_x(p, 0, true), 24, 14, "start", s->to_text);
+	put_label(cell_x(p, 0, true), 44, 14, "start", s->to_text);
 	snprintf(text, sizeof text, "between nodes %s, bound %s%s",
 		 ctl_bytes((uint64_t)plan->between_nodes, bytes, sizeof bytes),
 		 ctl_bytes((uint64_t)plan->bound_any, bound, sizeof bound), plan->bound_any_exact ? " (exact)" : "");
-	put_label(LEFT, 44, 12, "start", text);
-	put_label(cell_x(p, 0, true), 44, 11, "start",
+	put_label(LEFT, y + 14, 12, "start", text);
+	put_label(LEFT, y + 32, 11, "start",
 		  "green: stays on its device; yellow: from its node; red: from other nodes");
 }
 
 static void draw(const struct picture *p, const struct ptc_plan *plan)
 {
-	uint32_t width = LEFT + 2 * side_width(p) + MIDDLE + 240, height = TOP + p->nodes * ROW + 10;
+	uint32_t width = LEFT + 2 * side_width(p) + MIDDLE + 20, height = TOP + p->nodes * ROW + 44;
+
+	width = PTC_MAX(width, LEFT + LEGEND_WIDTH);
+	width = PTC_MAX(width, cell_x(p, 0, true) + (uint32_t)strlen(p->s->to_text) * LETTER + 20);
 
 	printf("<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%u\" height=\"%u\" font-family=\"sans-serif\">\n",
 	       width, height);

@@ -71,7 +71,7 @@ static int create(struct ctl *c, const char *file, char **ret_job, bool *ret_cre
 	ptc_auto_free char *spec = NULL, *uuid = NULL, *json = NULL;
 	char *job = NULL;
 	size_t len = 0;
-	int rc = ctl_job_read(file, &job, &spec, &len, err);
+	int rc = ctl_job_read(c, file, &job, &spec, &len, err);
 
 	if (!rc)
 		rc = ctl_connect(c, err);

@@ -6,13 +6,14 @@
 static void test_help(void **state)
 {
 	static const char *const verbs[][2] = {
-		{ "nodes", NULL },    { "status", NULL },  { "job", "create" }, { "job", "delete" },
-		{ "job", "list" },    { "import", NULL },  { "export", NULL },  { "plan", NULL },
-		{ "resize", NULL },   { "drain", NULL },   { "abort", NULL },   { "snapshots", NULL },
-		{ "verify", NULL },   { "events", NULL },  { "version", NULL }, { "completion", NULL },
-		{ "help", NULL },     { "run", NULL },     { "stop", NULL },    { "logs", NULL },
-		{ "snapshot", NULL }, { "layout", NULL },  { "mount", NULL },   { "umount", NULL },
-		{ "rules", "lint" },  { "rules", "show" },
+		{ "nodes", NULL },      { "status", NULL },       { "job", "create" },    { "job", "delete" },
+		{ "job", "list" },      { "import", NULL },       { "export", NULL },     { "plan", NULL },
+		{ "resize", NULL },     { "drain", NULL },        { "abort", NULL },      { "snapshots", NULL },
+		{ "verify", NULL },     { "events", NULL },       { "version", NULL },    { "completion", NULL },
+		{ "help", NULL },       { "run", NULL },          { "stop", NULL },       { "logs", NULL },
+		{ "snapshot", NULL },   { "layout", NULL },       { "mount", NULL },      { "umount", NULL },
+		{ "rules", "lint" },    { "rules", "show" },      { "dataset", "add" },   { "dataset", "list" },
+		{ "dataset", "check" }, { "dataset", "inspect" }, { "dataset", "proof" }, { "dataset", "remove" },
 	};
 
 	assert_int_equal(RUN("--help"), 0);
@@ -132,8 +133,8 @@ static void test_arguments(void **state)
 	one_line("ptcctl stop: unknown option \"--wait\"", "");
 	assert_int_equal(RUN("snapshot", "j", "k"), 2);
 	one_line("ptcctl snapshot: one argument too many", "k");
-	assert_int_equal(RUN("completion", "fish"), 2);
-	one_line("ptcctl completion: only bash", "fish");
+	assert_int_equal(RUN("completion", "tcsh"), 2);
+	one_line("ptcctl completion: bash, zsh and fish", "tcsh");
 	assert_int_equal(RUN("job", "create"), 2);
 	one_line("ptcctl job create: needs --file FILE", "");
 }

@@ -22,13 +22,13 @@ static struct {
 	char dir[64], socket[128], yaml[128];
 	struct ptc_rpc_server *server;
 	/* what the daemon is to do */
-	int create, run;        /* status */
-	const char *status;     /* document of a job; NULL: it does not exist */
-	const char *log_script; /* which lines */
+	atomic_int create, run;           /* status */
+	_Atomic(const char *) status;     /* document of a job; NULL: it does not exist */
+	_Atomic(const char *) log_script; /* which lines */
 	/* what it was asked */
 	char job[64], hash[33];
-	uint32_t gpus, lines, rank;
-	bool all, follow;
+	_Atomic uint32_t gpus, lines, rank;
+	atomic_bool all, follow;
 	atomic_int stops, snapshots, runs;
 } g;
 
@@ -284,12 +284,14 @@ static int on_read(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
 
 static void reset(void)
 {
+	pthread_mutex_lock(&e.lock);
 	e.generation = 3;
 	e.snapshot = 4;
 	e.value = 1;
 	e.infos = e.inside = e.most_inside = e.nswitch = e.switched = 0;
 	e.meet = e.other_state = e.every_read = false;
 	memset(e.reads_of, 0, sizeof(e.reads_of));
+	pthread_mutex_unlock(&e.lock);
 }
 
 static void make_state(void)

@@ -220,7 +220,7 @@ int ptc_cursor_get(ptc_client *c, const char *name, uint64_t *ret_position, char
 	} else if (s) {
 		*ret_position = s->position;
 		if (tag_buffer)
-			strcpy(tag_buffer, s->tag);
+			memcpy(tag_buffer, s->tag, strlen(s->tag) + 1);
 		rc = 1;
 	}
 	pthread_mutex_unlock(&c->lock);

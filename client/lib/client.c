@@ -156,10 +156,13 @@ ptc_client *ptc_close(ptc_client *c)
 static bool make_wake(ptc_client *c)
 {
 	int fds[2];
+	bool ours;
 
 	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, fds) != 0)
 		return false;
-	return ptc_client_own(&c->wake[0], fds[0]) & ptc_client_own(&c->wake[1], fds[1]);
+	ours = ptc_client_own(&c->wake[0], fds[0]);
+	return ptc_client_own(&c->wake[1], fds[1]) &&
+	       ours; /* the second one too if the first failed: it must be closed */
 }
 
 static ptc_client *allocate(void)

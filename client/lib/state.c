@@ -103,7 +103,7 @@ static int build(ptc_client *c, const struct ptc_tensor_desc *desc, struct tenso
 	t->boxes = calloc(desc->nboxes ? desc->nboxes : 1, sizeof t->boxes[0]);
 	if (!t->name || !t->field || !t->boxes)
 		return ptc_client_fail(c, PTC_R_MEMORY, "tensor \"%.200s\": out of memory", desc->name);
-	strcpy(t->dtype, desc->dtype);
+	memcpy(t->dtype, desc->dtype, strlen(desc->dtype) + 1);
 	t->element_bytes = ptc_local_dtype_bytes(desc->dtype);
 	t->ndim = desc->ndim;
 	t->flags = desc->flags;

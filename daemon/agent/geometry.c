@@ -268,8 +268,8 @@ int ptc_geometry_place(struct ptc_agent *agent, const Ptc__V1__SwitchInfo *info,
 		return ptc_error_set(err, PTC_EINVAL, "no generation is named");
 	g.generation = which->number;
 	g.snapshot = which->snapshot;
-	strcpy(g.uuid, info->uuid);
-	strcpy(g.spec_hash, info->spec_hash);
+	snprintf(g.uuid, sizeof(g.uuid), "%s", info->uuid);
+	snprintf(g.spec_hash, sizeof(g.spec_hash), "%s", info->spec_hash);
 	r = place_read(&g, info, which, err);
 	r = r ? r : ptc_config_parse(which->config, ret_config, err);
 	r = r ? r : ptc_config_world(ret_config, &world, err);

@@ -91,26 +91,7 @@ static int live_close(struct live *l, int r)
 	return r;
 }
 
-/* ---- Start, Arm, Stop, End ---- */
-
-int ptc_agent_on_start(void *agent, struct ptc_rpc_call *call, struct ptc_error *err)
-{
-	Ptc__V1__WorkersReply reply = PTC__V1__WORKERS_REPLY__INIT;
-	struct ptc_group_start s = { 0 };
-	struct live l;
-	int r = live_open(&l, agent, call, false, err);
-
-	if (!r)
-		r = ptc_group_start_make(agent, l.req->info, l.which, &s, err);
-	if (!r && s.desc.nranks) {
-		struct ptc_wait wait = live_wait(&l);
-
-		r = ptc_workers_start(l.agent->env.workers, &s.desc, &wait, err);
-	}
-	ptc_group_start_done(&s, agent);
-	r = r ? r : live_reply(call, &reply, err);
-	return live_close(&l, r);
-}
+/* ---- Arm, Start, Stop, End ---- */
 
 /* The snapshot will need memory. Making it takes as long as several copies of it, so it is made while ranks still run; what cannot be is not
  * missed before the snapshot itself asks for it. */
@@ -148,8 +129,8 @@ int ptc_agent_on_arm(void *agent, struct ptc_rpc_call *call, struct ptc_error *e
 	return live_close(&l, r);
 }
 
-/* How long the job says to wait for a boundary. */
-static int boundary_timeout(struct live *l, int64_t *ret_ms, struct ptc_error *err)
+/* How long the job says to wait for ranks to get to a boundary, or to be built. */
+static int job_timeout(struct live *l, bool build, int64_t *ret_ms, struct ptc_error *err)
 {
 	const struct ptc_agent_env *env = &l->agent->env;
 	const struct ptc_job_desc *job;
@@ -161,9 +142,41 @@ static int boundary_timeout(struct live *l, int64_t *ret_ms, struct ptc_error *e
 	r = env->job_get(env->arg, l->req->info->uuid, l->req->info->spec_hash, &job, &ref, err);
 	if (r)
 		return r;
-	*ret_ms = (int64_t)job->run.boundary_timeout_ms;
+	*ret_ms = (int64_t)(build ? job->run.build_timeout_ms : job->run.boundary_timeout_ms);
 	env->job_release(env->arg, ref);
 	return 0;
+}
+
+/* Asking again would only wait as long again. */
+static int no_longer(int r, const char *key, const struct ptc_wait *wait, struct ptc_error *err)
+{
+	struct ptc_error late = *err;
+
+	if (r != PTC_ETIMEOUT)
+		return r;
+	return ptc_error_set(err, PTC_ESTATE, "%s of %lld s is over %.900s", key, (long long)(wait->timeout_ms / 1000),
+			     late.text);
+}
+
+int ptc_agent_on_start(void *agent, struct ptc_rpc_call *call, struct ptc_error *err)
+{
+	Ptc__V1__WorkersReply reply = PTC__V1__WORKERS_REPLY__INIT;
+	struct ptc_group_start s = { 0 };
+	struct live l;
+	int r = live_open(&l, agent, call, false, err);
+
+	if (!r)
+		r = ptc_group_start_make(agent, l.req->info, l.which, &s, err);
+	if (!r && s.desc.nranks) {
+		struct ptc_wait wait = live_wait(&l);
+
+		r = job_timeout(&l, true, &wait.timeout_ms, err);
+		r = r ? r : ptc_workers_start(l.agent->env.workers, &s.desc, &wait, err);
+		r = no_longer(r, "build_timeout", &wait, err);
+	}
+	ptc_group_start_done(&s, agent);
+	r = r ? r : live_reply(call, &reply, err);
+	return live_close(&l, r);
 }
 
 int ptc_agent_on_stop(void *agent, struct ptc_rpc_call *call, struct ptc_error *err)
@@ -174,15 +187,10 @@ int ptc_agent_on_stop(void *agent, struct ptc_rpc_call *call, struct ptc_error *
 	int r = live_open(&l, agent, call, true, err);
 
 	wait = live_wait(&l);
-	r = r ? r : boundary_timeout(&l, &wait.timeout_ms, err);
+	r = r ? r : job_timeout(&l, false, &wait.timeout_ms, err);
 	if (!r) {
 		r = ptc_workers_wait_stopped(l.agent->env.workers, &l.key, l.req->stop, &wait, err);
-		if (r == PTC_ETIMEOUT) { /* asking again would only wait as long again */
-			struct ptc_error late = *err;
-
-			r = ptc_error_set(err, PTC_ESTATE, "boundary_timeout of %lld s is over %.900s",
-					  (long long)(wait.timeout_ms / 1000), late.text);
-		}
+		r = no_longer(r, "boundary_timeout", &wait, err);
 		reply.step = l.req->stop;
 	}
 	reply.finished = true;
@@ -329,9 +337,12 @@ static int build_ranks(struct live *l, const struct ptc_group_start *s, struct p
 	struct ptc_carried carried;
 	int r = ptc_carried_read(l->agent, l->key.uuid, req->state_hash, &s->desc, &carried, err);
 
-	r = r ? r
-	      : ptc_workers_build(l->agent->env.workers, &s->desc, req->start_step, req->has_state, carried.of, &wait,
-				  err);
+	r = r ? r : job_timeout(l, true, &wait.timeout_ms, err);
+	if (!r) {
+		r = ptc_workers_build(l->agent->env.workers, &s->desc, req->start_step, req->has_state, carried.of,
+				      &wait, err);
+		r = no_longer(r, "build_timeout", &wait, err);
+	}
 	ptc_carried_done(&carried);
 	return r;
 }

@@ -225,7 +225,7 @@ int ptc_agent_tables_drop_old(struct ptc_agent *agent, const char *uuid, Ptc__V1
 	size_t n = 0;
 	int r;
 
-	strcpy(none.uuid, uuid);
+	snprintf(none.uuid, sizeof(none.uuid), "%s", uuid);
 	for (size_t i = 0; i < nkeep; i++) {
 		struct ptc_table_key k = { .generation = keep[i]->generation, .snapshot = keep[i]->snapshot };
 
@@ -254,7 +254,7 @@ int ptc_agent_memory_check(struct ptc_agent *agent, int64_t new_bytes, struct pt
 	uint64_t room;
 
 	ptc_store_stats(agent->env.store, &stats);
-	room = stats.ceiling > stats.used_bytes ? stats.ceiling - stats.used_bytes : 0;
+	room = stats.ceiling - PTC_MIN(stats.ceiling, stats.used_bytes + stats.outside_bytes);
 	if (new_bytes <= 0 || (uint64_t)new_bytes <= room)
 		return 0;
 	return ptc_error_set(
@@ -547,18 +547,20 @@ int ptc_agent_on_stat(void *arg, struct ptc_rpc_call *call, struct ptc_error *er
 	if (r)
 		return r;
 	ptc_store_stats(agent->env.store, &s);
-	ptc_buf_printf(&json,
-		       "{\"version\":1,\"node\":\"%s\",\"store\":{\"ceiling_bytes\":%llu,\"used_bytes\":%llu,"
-		       "\"file_bytes\":%llu,\"chunks_used\":%llu,\"chunks_free\":%llu,\"copied_bytes\":%llu,"
-		       "\"lost_jobs\":%llu},\"staging\":{\"ceiling_bytes\":%llu,\"peak_bytes\":%llu},"
-		       "\"memory\":%s,\"heap\":{\"used_bytes\":%llu,\"peak_bytes\":%llu}}",
-		       agent->node, (unsigned long long)s.ceiling, (unsigned long long)s.used_bytes,
-		       (unsigned long long)s.file_bytes, (unsigned long long)s.chunks_used,
-		       (unsigned long long)s.chunks_free, (unsigned long long)s.copied_bytes,
-		       (unsigned long long)s.lost_jobs, (unsigned long long)agent->env.staging_bytes,
-		       (unsigned long long)agent->send.peak + agent->recv.peak + agent->gate.peak,
-		       agent->env.memory_json ? agent->env.memory_json : "{}", (unsigned long long)ptc_alloc_bytes(),
-		       (unsigned long long)ptc_alloc_peak());
+	ptc_buf_printf(
+		&json,
+		"{\"version\":1,\"node\":\"%s\",\"store\":{\"ceiling_bytes\":%llu,\"used_bytes\":%llu,"
+		"\"file_bytes\":%llu,\"chunks_used\":%llu,\"chunks_free\":%llu,\"copied_bytes\":%llu,"
+		"\"lost_jobs\":%llu,\"outside_bytes\":%llu},\"staging\":{\"ceiling_bytes\":%llu,\"peak_bytes\":%llu},"
+		"\"memory\":%s,\"heap\":{\"used_bytes\":%llu,\"peak_bytes\":%llu}}",
+		agent->node, (unsigned long long)s.ceiling, (unsigned long long)s.used_bytes,
+		(unsigned long long)s.file_bytes, (unsigned long long)s.chunks_used, (unsigned long long)s.chunks_free,
+		(unsigned long long)s.copied_bytes, (unsigned long long)s.lost_jobs,
+		(unsigned long long)s.outside_bytes, (unsigned long long)agent->env.staging_bytes,
+		(unsigned long long)(ptc_pool_peak(&agent->send) + ptc_pool_peak(&agent->recv) +
+				     ptc_pool_peak(&agent->gate)),
+		agent->env.memory_json ? agent->env.memory_json : "{}", (unsigned long long)ptc_alloc_bytes(),
+		(unsigned long long)ptc_alloc_peak());
 	ptc__v1__document__init(&reply);
 	reply.version = PTC_WIRE_VERSION;
 	reply.json = json.data;

@@ -52,6 +52,16 @@ void ptc_pool_done(struct ptc_pool *p)
 	pthread_mutex_destroy(&p->lock);
 }
 
+uint64_t ptc_pool_peak(struct ptc_pool *p)
+{
+	uint64_t peak;
+
+	pthread_mutex_lock(&p->lock);
+	peak = p->peak;
+	pthread_mutex_unlock(&p->lock);
+	return peak;
+}
+
 static void leave_line_locked(struct ptc_pool *p, struct ptc_pool_waiter *self)
 {
 	struct ptc_pool_waiter **at = &p->first;

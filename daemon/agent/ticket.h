@@ -25,6 +25,7 @@ struct ptc_pool {
 
 void ptc_pool_init(struct ptc_pool *p, uint64_t limit);
 void ptc_pool_done(struct ptc_pool *p);
+uint64_t ptc_pool_peak(struct ptc_pool *p); /* most bytes out at once so far */
 
 /* Polled while waiting, a few times a second; true gives up with PTC_ECANCELED. */
 typedef bool (*ptc_stop_fn)(void *arg);

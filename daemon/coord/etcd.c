@@ -13,6 +13,7 @@
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/cleanup.h"
+#include "base/count.h"
 #include "base/sys.h"
 
 #include <signal.h>
@@ -118,9 +119,14 @@ struct attempt {
 static int attempt(struct ptc_etcd *e, const struct attempt *a, size_t which, int timeout_ms, void **ret_reply,
 		   size_t *ret_len, struct ptc_error *err)
 {
+	const int64_t from_ns = ptc_sys_now_ns();
 	int rc = ptc_rpc_unary(e->ep[which].channel, a->method, a->request, a->len, timeout_ms, NULL, 0, ret_reply,
 			       ret_len, err);
 
+	if (rc == 0 || refused(rc))
+		ptc_histogram_add(&ptc_etcd_times, ptc_sys_now_ns() - from_ns);
+	else
+		ptc_count_add(PTC_COUNT_ETCD_ERRORS, 1);
 	if (rc == 0) {
 		atomic_store(&e->preferred, which);
 		atomic_store(&e->healthy, true);

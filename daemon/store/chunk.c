@@ -456,18 +456,28 @@ int ptc_store_chunks_settle(struct job *j, struct ptc_error *err)
 	return ptc_store_chunks_trim(j, 0, err);
 }
 
+uint64_t ptc_store_chunks_max(const struct ptc_store *s)
+{
+	return (s->ceiling - PTC_MIN(s->ceiling, s->outside)) / PTC_CHUNK_BYTES;
+}
+
+void ptc_store_chunks_yield(struct ptc_store *s, const struct job *but, uint64_t max)
+{
+	for (struct job *o = s->jobs; o && s->nused + s->nwarm > max; o = o->next) {
+		uint64_t over = s->nused + s->nwarm - max;
+
+		if (o != but && o->env)
+			(void)ptc_store_chunks_trim(o, o->nwarm > over ? o->nwarm - over : 0, NULL);
+	}
+}
+
 /* Room under the ceiling for n more chunks with blocks; other jobs' free ones go first. */
 static int make_room(struct job *j, size_t n, struct ptc_error *err)
 {
 	struct ptc_store *s = j->s;
-	uint64_t max = s->ceiling / PTC_CHUNK_BYTES;
+	uint64_t max = ptc_store_chunks_max(s);
 
-	for (struct job *o = s->jobs; o && s->nused + s->nwarm + n > max; o = o->next) {
-		uint64_t over = s->nused + s->nwarm + n - max;
-
-		if (o != j && o->env)
-			(void)ptc_store_chunks_trim(o, o->nwarm > over ? o->nwarm - over : 0, NULL);
-	}
+	ptc_store_chunks_yield(s, j, max - PTC_MIN(max, n));
 	if (s->nused + s->nwarm + n <= max)
 		return 0;
 	return ptc_error_set(err, PTC_ENOSPC,
@@ -538,7 +548,7 @@ static int warm_up(struct job *j, struct ptc_error *err)
 
 static int supply_more(struct job *j, size_t n, struct ptc_error *err)
 {
-	uint64_t max = j->s->ceiling / PTC_CHUNK_BYTES;
+	uint64_t max = ptc_store_chunks_max(j->s);
 
 	while (j->nwarm < n && j->cold) {
 		int rc = warm_up(j, err);

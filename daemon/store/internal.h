@@ -94,6 +94,7 @@ struct ptc_store {
 	pthread_mutex_t wlock, lock;
 	struct job *jobs;
 	uint64_t nused, nwarm, copied_bytes; /* chunks, over all jobs */
+	uint64_t outside;                    /* bytes of the ceiling that are no chunks'; grows under wlock */
 	struct {                             /* huge.c */
 		pthread_t thread;
 		pthread_cond_t cond;    /* with lock */
@@ -147,6 +148,10 @@ int ptc_store_chunks_create(struct job *j, struct ptc_error *err);
 int ptc_store_chunks_open(struct job *j, struct ptc_error *err);
 void ptc_store_chunks_close(struct job *j);
 int ptc_store_chunks_settle(struct job *j, struct ptc_error *err); /* after the tables have been loaded */
+/* wlock held. How many chunks may have blocks. */
+uint64_t ptc_store_chunks_max(const struct ptc_store *s);
+/* wlock held. Until at most `max` chunks have blocks, or those that are in use: free ones of other jobs than `but` lose theirs. */
+void ptc_store_chunks_yield(struct ptc_store *s, const struct job *but, uint64_t max);
 /* wlock held. Takes n free chunks (refs 0 -> 1), making new ones where needed. All or nothing. */
 int ptc_store_chunks_take(struct job *j, size_t n, struct chunk **ret_chunks, struct ptc_error *err);
 void ptc_store_chunk_map(struct chunk *c);

@@ -9,6 +9,7 @@
 
 #include "base/alloc.h"
 #include "base/check.h"
+#include "base/count.h"
 #include "base/digest.h"
 
 #include <errno.h>
@@ -21,8 +22,10 @@ static int verify_block(struct chunk *c, unsigned b)
 {
 	size_t off = (size_t)b * PTC_BLOCK_BYTES;
 
-	if (ptc_checksum(c->ptr + off, PTC_MIN(PTC_BLOCK_BYTES, PTC_CHUNK_BYTES - off)) != c->sum[b])
+	if (ptc_checksum(c->ptr + off, PTC_MIN(PTC_BLOCK_BYTES, PTC_CHUNK_BYTES - off)) != c->sum[b]) {
+		ptc_count_add(PTC_COUNT_CHECKSUM_ERRORS, 1);
 		return PTC_ECORRUPT;
+	}
 	atomic_fetch_or_explicit(&c->verified, (uint16_t)(1u << b), memory_order_release);
 	return 0;
 }

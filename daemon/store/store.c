@@ -328,8 +328,41 @@ void ptc_store_stats(struct ptc_store *s, struct ptc_store_stats *ret_stats)
 	r.used_bytes = s->nused * PTC_CHUNK_BYTES;
 	r.copied_bytes = s->copied_bytes;
 	r.huge_bytes = atomic_load(&s->huge.bytes);
+	r.outside_bytes = s->outside;
 	pthread_mutex_unlock(&s->lock);
 	*ret_stats = r;
+}
+
+int ptc_store_outside_take(struct ptc_store *s, uint64_t bytes, struct ptc_error *err)
+{
+	uint64_t room, used, want;
+	int rc = 0;
+
+	pthread_mutex_lock(&s->wlock);
+	used = s->nused * PTC_CHUNK_BYTES;
+	room = s->ceiling - PTC_MIN(s->ceiling, used);
+	if (ptc_ckd_add(&want, s->outside, bytes) || want > room / 2) {
+		rc = ptc_error_set(
+			err, PTC_ENOSPC,
+			"%llu bytes more than the %llu that are no chunks', and as much again for chunks: %llu of "
+			"%llu bytes are free",
+			(unsigned long long)bytes, (unsigned long long)s->outside, (unsigned long long)room,
+			(unsigned long long)s->ceiling);
+	} else {
+		pthread_mutex_lock(&s->lock);
+		s->outside = want;
+		pthread_mutex_unlock(&s->lock);
+		ptc_store_chunks_yield(s, NULL, ptc_store_chunks_max(s));
+	}
+	pthread_mutex_unlock(&s->wlock);
+	return rc;
+}
+
+void ptc_store_outside_give(struct ptc_store *s, uint64_t bytes)
+{
+	pthread_mutex_lock(&s->lock);
+	s->outside -= bytes;
+	pthread_mutex_unlock(&s->lock);
 }
 
 int ptc_store_warm(struct ptc_store *s, const char *uuid, uint64_t bytes, struct ptc_error *err)

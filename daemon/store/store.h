@@ -56,8 +56,13 @@ struct ptc_store_stats {
 	uint64_t chunks_used, chunks_free /* recycled, pages still touched */;
 	uint64_t copied_bytes /* local copies by derive since open */, lost_jobs;
 	uint64_t huge_bytes /* put into huge pages since open */;
+	uint64_t outside_bytes /* of the ceiling, taken for other memory than chunks */;
 };
 void ptc_store_stats(struct ptc_store *s, struct ptc_store_stats *ret_stats);
+/* Memory of a job that is not chunks and counts against the ceiling all the same, such as the shared memory of copy: fast. It is for
+ * speed, so chunks go first: as much as is taken in all has to stay free for them (PTC_ENOSPC). May give blocks of free ones back. */
+int ptc_store_outside_take(struct ptc_store *s, uint64_t bytes, struct ptc_error *err);
+void ptc_store_outside_give(struct ptc_store *s, uint64_t bytes);
 
 /* Jobs. uuid is 36 characters. Deleting a job deletes its chunks and tables (fault points inside). */
 int ptc_store_job_create(struct ptc_store *s, const char *uuid, uid_t uid,

@@ -778,6 +778,42 @@ static void warm_memory_is_used_next(void **state)
 	place_remove(&p);
 }
 
+/* Memory that is not the store's own is taken off the ceiling; chunks have the first right to it. */
+static void other_memory_counts(void **state)
+{
+	struct ptc_table_key k = key_of(JOB_A, 1, 1);
+	struct ptc_store_box boxes[] = { { 0, BOX1(0, 8 * (int64_t)MIB) },
+					 { 0, BOX1(8 * (int64_t)MIB, 8 * (int64_t)MIB) },
+					 { 0, BOX1(16 * (int64_t)MIB, 8 * (int64_t)MIB) } };
+	struct ptc_store_stats stats;
+	struct ptc_table *t;
+	struct ptc_store *s;
+	uint32_t extents[2];
+	struct place p;
+
+	(void)state;
+	place_make(&p, fast_base());
+	s = store_open(&p, 32 * MIB);
+	ok(ptc_store_job_create(s, JOB_A, getuid(), err));
+	ok(ptc_store_warm(s, JOB_A, 28 * MIB, err));
+	assert_int_equal(ptc_store_outside_take(s, 17 * MIB, NULL), PTC_ENOSPC);
+	assert_int_equal(ptc_store_outside_take(s, UINT64_MAX, NULL), PTC_ENOSPC);
+	ok(ptc_store_outside_take(s, 10 * MIB, err));
+	assert_int_equal(ptc_store_outside_take(s, 7 * MIB, NULL), PTC_ENOSPC);
+	ptc_store_stats(s, &stats);
+	assert_true(stats.outside_bytes == 10 * MIB && stats.chunks_free * PTC_CHUNK_BYTES <= 22 * MIB);
+	assert_true(stats.file_bytes <= 23 * MIB);
+	ok(ptc_table_begin(s, &k, &t, err));
+	ok(ptc_table_reserve(t, boxes, 2, extents, err));
+	assert_int_equal(ptc_table_reserve(t, &boxes[2], 1, extents, NULL), PTC_ENOSPC);
+	assert_int_equal(ptc_store_outside_take(s, 1, NULL), PTC_ENOSPC);
+	ptc_store_outside_give(s, 10 * MIB);
+	ok(ptc_table_reserve(t, &boxes[2], 1, extents, err));
+	ptc_table_unref(t);
+	ptc_store_close(s);
+	place_remove(&p);
+}
+
 #define HUGE_EXTENTS 3
 #define HUGE_EXTENT  (8 * (int64_t)MIB)
 
@@ -876,6 +912,7 @@ int main(void)
 		cmocka_unit_test(threads_fill_and_read),
 		cmocka_unit_test(every_allocation_may_fail),
 		cmocka_unit_test(warm_memory_is_used_next),
+		cmocka_unit_test(other_memory_counts),
 		cmocka_unit_test(huge_pages_change_nothing),
 	};
 

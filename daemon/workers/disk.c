@@ -256,6 +256,7 @@ void ptc_group_unsave(const struct group *g)
 	ptc_auto_free char *path = group_path(g);
 	struct ptc_error err = PTC_ERROR_INIT;
 
+	ptc_meets_unsave(g); /* first: without its group nobody would look for it */
 	if (path && ptc_sys_unlink(path, "workers.group-gone", &err))
 		ptc_warn("workers", "%s", err.text); /* found again at the next start, and dropped then */
 }
@@ -311,7 +312,7 @@ static int each(struct ptc_workers *w, const char *dir, each_fn fn, void *arg, s
 	int rc = 0;
 
 	if (!d)
-		return errno == ENOENT ? 0 : ptc_error_errno(err, errno, "cannot read %s", dir);
+		return errno == ENOENT || errno == ENOTDIR ? 0 : ptc_error_errno(err, errno, "cannot read %s", dir);
 	while (!rc && (entry = readdir(d))) {
 		ptc_auto_free char *path = NULL;
 
@@ -335,6 +336,8 @@ static int load_group(struct ptc_workers *w, const char *path, const char *name,
 	(void)w;
 	if (strstr(name, ".tmp"))
 		return ptc_sys_unlink(path, "workers.group-gone", err);
+	if (strstr(name, PTC_MEETS))
+		return 0; /* read with its group */
 	rc = ptc_sys_read_file(path, WORKERS_FILE_MAX, &data, &len, &why);
 	if (!rc)
 		rc = ptc_group_load(data, len, &g, &why);
@@ -458,6 +461,7 @@ static int adopt_job(struct ptc_workers *w, const char *path, const char *name, 
 	for (struct group *g = list; g; g = g->next) {
 		g->job = job;
 		job->held++;
+		ptc_meets_load(g);
 	}
 	rc = each(w, processes, adopt_process, job, err);
 	seat_workers(job);
@@ -474,4 +478,40 @@ static int adopt_job(struct ptc_workers *w, const char *path, const char *name, 
 int ptc_workers_adopt(struct ptc_workers *w, struct ptc_error *err)
 {
 	return each(w, w->dir, adopt_job, NULL, err);
+}
+
+/* ---- another ptcd's folder ------------------------------------------------------ */
+
+static int first_running(struct ptc_workers *w, const char *path, const char *name, void *arg, struct ptc_error *err)
+{
+	struct ptc_process p;
+	pid_t *pid = arg;
+
+	(void)w;
+	(void)name;
+	(void)err;
+	if (*pid || ptc_process_adopt(path, &p, NULL) != 0)
+		return 0; /* began nothing */
+	if (p.pidfd >= 0)
+		*pid = p.pid;
+	ptc_process_done(&p);
+	return 0;
+}
+
+static int running_of_job(struct ptc_workers *w, const char *path, const char *name, void *arg, struct ptc_error *err)
+{
+	ptc_auto_free char *processes = ptc_asprintf("%s/processes", path);
+
+	(void)name;
+	return processes ? each(w, processes, first_running, arg, err) : ptc_grow_failed(err);
+}
+
+int ptc_workers_running(const char *dir, pid_t *ret_pid, struct ptc_error *err)
+{
+	pid_t pid = 0;
+	int rc = each(NULL, dir, running_of_job, &pid, err);
+
+	if (!rc)
+		*ret_pid = pid;
+	return rc;
 }

@@ -174,6 +174,19 @@ static void group_file(const uint8_t *data, size_t len)
 	ptc_free(copy);
 }
 
+static void meets_file(const uint8_t *data, size_t len)
+{
+	struct group g = { .refs = 1 };
+	size_t good = ptc_meets_decode(&g, data, len);
+
+	ptc_require(good <= len && (g.nmeets > 0) == (good > 0));
+	for (size_t i = 0; i < g.nmeets; i++) {
+		ptc_free(g.meets[i].key);
+		ptc_free(g.meets[i].value);
+	}
+	ptc_free(g.meets);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len)
 {
 	if (!len)
@@ -182,6 +195,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len)
 		frames(data + 1, len - 1);
 	else if (data[0] == 1)
 		group_file(data + 1, len - 1);
+	else if (data[0] == 255)
+		meets_file(data + 1, len - 1);
 	else
 		one_message(data[0], data + 1, len - 1);
 	return 0;

@@ -308,7 +308,8 @@ static int spawn_one_locked(struct ptc_workers *w, struct group *g, size_t seat,
 	if (!k)
 		return ptc_grow_failed(err);
 	job->last_number++;
-	k->spawned_for = g;
+	k->spawned_generation = g->desc.key.generation;
+	k->spawned_launch = g->desc.key.launch;
 	if (named) {
 		g->seats[seat].number = k->number;
 		rc = ptc_group_save(g, err);
@@ -331,6 +332,11 @@ static int spawn_one_locked(struct ptc_workers *w, struct group *g, size_t seat,
 	}
 	ptc_workers_wake(w);
 	return 0;
+}
+
+static bool spawned_for(const struct worker *k, const struct group *g)
+{
+	return ptc_group_is(g, k->spawned_generation, k->spawned_launch);
 }
 
 static bool usable(const struct worker *k)
@@ -368,8 +374,8 @@ static void clear_dead_locked(struct group *g)
 		s->exited = false;
 	}
 	for (struct worker *k = g->job->workers; k; k = k->next)
-		if (k->spawned_for == g && k->ended)
-			k->spawned_for = NULL;
+		if (spawned_for(k, g) && k->ended)
+			k->spawned_generation = 0;
 }
 
 static int spawn_missing_locked(struct ptc_workers *w, struct group *g, struct ptc_error *err)
@@ -489,7 +495,7 @@ static int started_locked(struct ptc_workers *w, struct group *g, struct ptc_buf
 		return rc ? rc : all;
 	}
 	for (const struct worker *k = g->job->workers; k; k = k->next) {
-		if (k->spawned_for == g && ptc_worker_gone(k))
+		if (spawned_for(k, g) && ptc_worker_gone(k))
 			return ptc_group_not_started_locked(w, g, k, UINT32_MAX, err);
 		if (!usable(k) || (k->group && k->group != g && k->group->desc.mode != PTC_MODE_REBUILD))
 			continue;

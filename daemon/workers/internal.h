@@ -63,6 +63,7 @@ struct declared {
 	uint64_t bytes, span_bytes;   /* of declared tensors; of spans */
 };
 struct staging {
+	const struct ptc_workers *w;
 	int refs, fd, readers;
 	uint8_t *map;
 	uint64_t bytes;
@@ -112,10 +113,10 @@ struct worker {
 	uint64_t generation, launch; /* what it believes; valid from BUILDING to ENDING */
 	struct group *group;         /* what it is for; NULL: free */
 	size_t seat;
-	struct group *spawned_for; /* only compared */
-	uint32_t device, rank;     /* of its last seat */
-	bool ran;                  /* has had a generation */
-	bool stale;                /* claims a generation that it was not given */
+	uint64_t spawned_generation, spawned_launch; /* for which group; 0: it is not told apart any more */
+	uint32_t device, rank;                       /* of its last seat */
+	bool ran;                                    /* has had a generation */
+	bool stale;                                  /* claims a generation that it was not given */
 	bool exit_wanted;
 	int64_t term_ns, kill_ns; /* when to signal; 0: not, or done */
 	struct declared *declared;
@@ -324,6 +325,16 @@ struct staging *ptc_staging_unref(struct staging *s);
 /* meet.c */
 void ptc_meet_message_locked(struct ptc_workers *w, struct worker *k, uint16_t type, const struct ptc_local_meet *m);
 void ptc_meet_expire_locked(struct worker *k, int64_t now_ns);
+/* 0: it is among the group's keys; 1: it was already. */
+int ptc_meet_add(struct group *g, const char *key, const void *value, size_t len, struct ptc_error *err);
+
+/* meet_file.c */
+#define PTC_MEETS ".meets" /* ends such a file's name, in the folder of groups */
+void ptc_meets_keep(const struct group *g, const struct meet_entry *e);
+void ptc_meets_load(struct group *g);
+void ptc_meets_unsave(const struct group *g);
+/* Keys of a file's bytes; returns how many bytes of them are good. */
+size_t ptc_meets_decode(struct group *g, const uint8_t *data, size_t len);
 
 /* news.c */
 void ptc_group_news_locked(struct ptc_workers *w, struct group *g);

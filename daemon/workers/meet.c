@@ -64,15 +64,14 @@ static void answer_waiting(struct group *g, const struct meet_entry *e)
 	}
 }
 
-static int put_locked(struct ptc_workers *w, struct group *g, const char *key, const void *value, size_t len,
-		      struct ptc_error *err)
+int ptc_meet_add(struct group *g, const char *key, const void *value, size_t len, struct ptc_error *err)
 {
 	struct meet_entry *e = find(g, key), *p;
 
 	if (e && (e->len != len || memcmp(e->value, value, len) != 0))
 		return ptc_error_set(err, PTC_EEXIST, "key \"%.255s\" was put with another value", key);
 	if (e)
-		return 0;
+		return 1;
 	if (g->nmeets == PTC_LOCAL_MEET_KEYS_MAX || len > PTC_LOCAL_MEET_MAX || strlen(key) > PTC_LOCAL_SHORT_MAX)
 		return ptc_error_set(err, PTC_ELIMIT, "key \"%.255s\": more than %d keys, or too long", key,
 				     PTC_LOCAL_MEET_KEYS_MAX);
@@ -97,7 +96,18 @@ static int put_locked(struct ptc_workers *w, struct group *g, const char *key, c
 	if (len)
 		memcpy(e->value, value, len);
 	g->nmeets++;
-	answer_waiting(g, e);
+	return 0;
+}
+
+static int put_locked(struct ptc_workers *w, struct group *g, const char *key, const void *value, size_t len,
+		      struct ptc_error *err)
+{
+	int rc = ptc_meet_add(g, key, value, len, err);
+
+	if (rc)
+		return rc < 0 ? rc : 0;
+	ptc_meets_keep(g, &g->meets[g->nmeets - 1]); /* before anybody is told that it is there */
+	answer_waiting(g, &g->meets[g->nmeets - 1]);
 	pthread_cond_broadcast(&w->changed);
 	return 0;
 }
@@ -154,7 +164,7 @@ static void remote_task(struct ptc_workers *w, void *arg)
 	int rc;
 
 	if (r->put)
-		rc = w->env.meet_put(w->env.arg, &r->key, r->node, r->address, r->name, r->value, r->len, &err);
+		rc = w->env.meet_put(w->env.arg, &r->key, r->node, r->address, r->name, r->value, r->len, &wait, &err);
 	else
 		rc = w->env.meet_get(w->env.arg, &r->key, r->node, r->address, r->name, r->value, sizeof r->value,
 				     &r->len, &wait, &err);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Ranks' memory. Happy path: a view holds references to what its rank has declared and carries; reads and writes go straight to
  * the process's memory (lean), or reads to the staging memory that the rank filled when it stopped (fast). Failure modes: an
- * address that was not declared (EINTERNAL: the caller's mistake), memory that is not there any more (EIO naming the
- * tensor), a process that has died (ESTATE), before or while it was read. */
+ * address that was not declared (EINTERNAL: the caller's mistake), memory that is not there any more (ESTATE naming the
+ * tensor: asking again would not bring it back), a process that has died (ESTATE), before or while it was read. */
 #include "daemon/workers/internal.h"
 
 #include "base/alloc.h"
@@ -52,6 +52,8 @@ struct staging *ptc_staging_unref(struct staging *s)
 		munmap(s->room, s->room_bytes);
 	if (s->fd >= 0)
 		close(s->fd);
+	if (s->w && s->w->env.staging_give)
+		s->w->env.staging_give(s->w->env.arg, s->bytes);
 	ptc_free(s);
 	return NULL;
 }
@@ -86,8 +88,10 @@ static int fill_staging(struct staging *s)
 		return -1;
 	for (uint64_t at = 0; !rc && at < s->bytes; at += HUGE_BYTES)
 		rc = make_pages(s->fd, s->map, at, PTC_MIN(s->bytes - at, HUGE_BYTES));
+	if (rc)
+		return rc;
 	(void)madvise(s->map, s->bytes, MADV_POPULATE_WRITE);
-	return rc ? rc : fcntl(s->fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
+	return fcntl(s->fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
 }
 
 static struct staging *make_staging(uint64_t bytes)
@@ -101,6 +105,21 @@ static struct staging *make_staging(uint64_t bytes)
 	s->room = MAP_FAILED;
 	s->fd = memfd_create("ptc-staging", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	return s->fd >= 0 && fill_staging(s) == 0 ? s : ptc_staging_unref(s);
+}
+
+/* NULL: there is no room for it. */
+static struct staging *take_staging(struct ptc_workers *w, const char *job, uint64_t bytes)
+{
+	struct staging *s;
+
+	if (w->env.staging_take && !w->env.staging_take(w->env.arg, job, bytes))
+		return NULL;
+	s = make_staging(bytes);
+	if (s)
+		s->w = w;
+	else if (w->env.staging_give)
+		w->env.staging_give(w->env.arg, bytes);
+	return s;
 }
 
 static void send_staging(struct worker *k)
@@ -117,7 +136,7 @@ static void send_staging(struct worker *k)
 static void stage_task(struct ptc_workers *w, void *arg)
 {
 	struct stage_task *t = arg;
-	struct staging *s = make_staging(t->declared->span_bytes);
+	struct staging *s = take_staging(w, t->uuid, t->declared->span_bytes);
 	struct worker *k;
 
 	pthread_mutex_lock(&w->lock);
@@ -386,6 +405,13 @@ static int transfer_failed(const struct view *v, const struct cursor *there, int
 			"rank %u (pid %d): the kernel does not let us at its memory; is it of another user, or set "
 			"undumpable?",
 			v->group->seats[v->seat].rank.rank, (int)v->pid);
+	if (e == EFAULT)
+		return ptc_error_set(
+			err, PTC_ESTATE,
+			"tensor \"%.200s\" of rank %u (pid %d): the memory it was declared in, at 0x%llx, is not there "
+			"any more; it has to stay until its generation has ended",
+			name ? name : "?", v->group->seats[v->seat].rank.rank, (int)v->pid,
+			(unsigned long long)address);
 	return ptc_error_errno(err, e, "tensor \"%.200s\" of rank %u (pid %d): cannot %s its memory at 0x%llx",
 			       name ? name : "?", v->group->seats[v->seat].rank.rank, (int)v->pid,
 			       writing ? "write" : "read", (unsigned long long)address);

@@ -16,6 +16,7 @@
 #include "base/check.h"
 #include "base/cleanup.h"
 #include "base/fault.h"
+#include "base/helper.h"
 #include "base/log.h"
 #include "base/sys.h"
 
@@ -213,32 +214,6 @@ out:
 
 /* ---- starting it ----------------------------------------------------------------------- */
 
-static int find_helper(char path[PATH_BYTES], struct ptc_error *err)
-{
-	const char *told = getenv("PTC_EXEC");
-	ssize_t n;
-	char *slash;
-
-	if (told && *told) {
-		snprintf(path, PATH_BYTES, "%s", told);
-		return access(path, X_OK) == 0 ? 0 : ptc_error_errno(err, errno, "PTC_EXEC: cannot run %s", path);
-	}
-	n = readlink("/proc/self/exe", path, PATH_BYTES - 16);
-	path[n > 0 ? n : 0] = '\0';
-	slash = strrchr(path, '/');
-	if (slash) {
-		strcpy(slash, "/ptc-exec");
-		if (access(path, X_OK) == 0)
-			return 0;
-	}
-	snprintf(path, PATH_BYTES, "%s", PTC_EXEC_INSTALLED);
-	return access(path, X_OK) == 0
-		       ? 0
-		       : ptc_error_set(err, PTC_ENOTFOUND,
-				       "no ptc-exec beside this program and none at %s: install it, or set PTC_EXEC",
-				       path);
-}
-
 struct fds {
 	int request, error, dir;
 };
@@ -323,9 +298,9 @@ static int await(int fd, const char *program, pid_t *ret_helper, struct ptc_erro
 /* Starts the helper and takes its first process, which has made the second and ends, off our hands. */
 static int start(const struct ptc_spawn *s, struct fds *fds, struct ptc_error *err)
 {
-	char helper[PATH_BYTES];
+	char helper[PTC_HELPER_PATH];
 	pid_t pid = 0;
-	int rc = find_helper(helper, err), e;
+	int rc = ptc_helper_find("ptc-exec", "PTC_EXEC", helper, err), e;
 
 	if (rc)
 		return rc;

@@ -13,6 +13,8 @@
 
 #include <stdio.h>
 
+#define ARM_TRIES 1000 /* of a rank that writes the page as it likes */
+
 static struct worker *runner(const struct group *g, size_t i)
 {
 	struct worker *k = g->seats[i].worker;
@@ -34,8 +36,9 @@ bool ptc_worker_arm(struct worker *k, uint64_t stop, bool *ret_published, uint64
 		return false;
 	if (*ret_step == stop && held(k, old, stop))
 		return false;
-	/* It is past: the next boundary it comes to, at the latest, holds it. */
-	while (*ret_published && *ret_step < PTC_LOCAL_STEP_MAX) {
+	/* It is past: the next boundary it comes to, at the latest, holds it. Only a rank that takes our stops back runs on; it is left
+	 * to the next round, and rounds are counted. */
+	for (int i = 0; i < ARM_TRIES && *ret_published && *ret_step < PTC_LOCAL_STEP_MAX; i++) {
 		uint64_t next = *ret_step + 1;
 
 		old = ptc_local_arm(k->page, next, ret_published, ret_step);

@@ -36,6 +36,7 @@
 #define NW    64
 #define MROWS 4
 #define MCOLS 16
+#define PAGE  4096
 #define WAIT  (&(struct ptc_wait){ .timeout_ms = 60000 })
 
 /* ---- the rank ------------------------------------------------------------------------ */
@@ -45,6 +46,7 @@ struct rank {
 	struct ptc_generation gen;
 	double w[NW], s;
 	float m[MROWS][2 * MCOLS]; /* a rank's columns, and as much that is not the job's */
+	void *page;                /* "unmaps": where a fourth tensor, "p", lies until step 3 */
 	int64_t nw, ncols;
 };
 
@@ -103,6 +105,8 @@ static void rank_build(struct rank *r)
 	declare(r, "w", "F64", 1, (int64_t[]){ NW }, &w, r->w);
 	declare(r, "m", "F32", 2, (int64_t[]){ MROWS, MCOLS }, &m, r->m);
 	declare(r, "s", "F64", 0, NULL, &s, &r->s);
+	if (r->page)
+		declare(r, "p", "F64", 0, NULL, &s, r->page);
 }
 
 static void rank_update(struct rank *r)
@@ -199,6 +203,8 @@ static void rank_train(struct rank *r, const char *how, uint64_t last)
 			fflush(stdout);
 			_exit(9);
 		}
+		if (r->page && step == 2 && r->gen.rank == 1)
+			rank_check(munmap(r->page, PAGE) == 0, NULL, "munmap");
 		if (strcmp(how, "closes") == 0 && step == 5)
 			rank_closes(r, step);
 		if (strcmp(how, "hang") == 0 && step == 5)
@@ -227,6 +233,10 @@ static int rank_main(int argc, char **argv)
 	rank_check(ptc_open(NULL, &r.c) == 0, NULL, "open");
 	if (strcmp(how, "deaf") == 0)
 		signal(SIGTERM, SIG_IGN);
+	if (strcmp(how, "unmaps") == 0) {
+		r.page = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		rank_check(r.page != MAP_FAILED, NULL, "mmap");
+	}
 	r.gen.size = sizeof r.gen;
 	while ((rc = ptc_next(r.c, &r.gen)) == 1) {
 		rank_meet(&r);
@@ -249,6 +259,8 @@ static int rank_main(int argc, char **argv)
 		for (;;)
 			pause();
 	ptc_close(r.c);
+	if (strcmp(how, "slow") == 0)
+		nap_us(1500000);
 	return 0;
 }
 
@@ -672,6 +684,37 @@ static void life(enum ptc_worker_mode mode, bool fast)
 	assert_int_equal(t.nnews, 0);
 }
 
+/* To fewer ranks and to more again, over and over: that a process which is not needed any more takes its time to exit is nobody's
+ * failure. Groups come and go meanwhile, and get each other's memory. */
+static void test_life_slow_exit(void **state)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct group *g = group(2, 1, PTC_MODE_REBUILD, "slow", NULL), *next;
+	struct state s;
+	uint64_t at = 0;
+	char path[160];
+
+	(void)state;
+	launch(g, NULL, 0);
+	for (uint64_t i = 2; i < 50; i++) {
+		at = stop(g, at + 1);
+		read_state(g, PTC_SEAT_STOPPED, &s);
+		next = group(i % 4 == 3 ? 2 : i % 2 ? 4 : 1, i, PTC_MODE_REBUILD, "slow", NULL);
+		ok(ptc_workers_start(t.w, &next->desc, WAIT, &err), &err);
+		end(g);
+		ok(ptc_workers_build(t.w, &next->desc, at, true, carried(&next->desc, &s, at), WAIT, &err), &err);
+		go(next, &s, at);
+		ptc_workers_drop(t.w, UUID, &next->desc.key);
+		snprintf(path, sizeof path, "%s/" UUID "/groups/%d-1", t.dir, (int)i - 1);
+		for (int k = 0; k < 30000 && access(path, F_OK) == 0; k++)
+			nap_us(1000);
+		g = next;
+	}
+	at = stop(g, at + 1);
+	read_state(g, PTC_SEAT_STOPPED, &s);
+	check_state(&s, at);
+}
+
 static void test_life_restart(void **state)
 {
 	(void)state;
@@ -827,6 +870,51 @@ static void test_restarted_while_told(void **state)
 	read_state(b, PTC_SEAT_STOPPED, &s);
 	check_state(&s, at);
 	end(b);
+}
+
+static void meets(const struct group *g, const char *name, const char *value)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	char buf[64];
+	size_t len;
+
+	ok(ptc_workers_meet_get(t.w, &g->desc.key, name, buf, sizeof buf, &len, &(struct ptc_wait){ .timeout_ms = 1 },
+				&err),
+	   &err);
+	assert_int_equal(len, strlen(value));
+	assert_memory_equal(buf, value, len);
+}
+
+/* Keys that ranks of other nodes have put here are not put again; what a crash has cut off does not hide what comes after. */
+static void test_restarted_while_meeting(void **state)
+{
+	struct group *g = group(2, 1, PTC_MODE_RESTART, "", NULL);
+	struct ptc_error err = PTC_ERROR_INIT;
+	char path[160];
+	int fd;
+
+	(void)state;
+	snprintf(path, sizeof path, "%s/" UUID "/groups/1-1.meets", t.dir);
+	ok(ptc_workers_start(t.w, &g->desc, WAIT, &err), &err);
+	ok(ptc_workers_meet_put(t.w, &g->desc.key, "far/7", "here", 4, &err), &err);
+	ok(ptc_workers_meet_put(t.w, &g->desc.key, "far/8", "", 0, &err), &err);
+	again();
+	fd = open(path, O_WRONLY | O_APPEND | O_CLOEXEC);
+	assert_true(fd >= 0 && write(fd, "half of a reco", 14) == 14);
+	close(fd);
+	again();
+	ok(ptc_workers_meet_put(t.w, &g->desc.key, "far/9", "there", 5, &err), &err);
+	again();
+	meets(g, "far/7", "here");
+	meets(g, "far/8", "");
+	meets(g, "far/9", "there");
+	ok(ptc_workers_meet_put(t.w, &g->desc.key, "far/7", "here", 4, &err), &err);
+	assert_int_equal(ptc_workers_meet_put(t.w, &g->desc.key, "far/7", "else", 4, &err), PTC_EEXIST);
+	end(g);
+	ptc_workers_drop(t.w, UUID, NULL);
+	for (int i = 0; i < 30000 && access(path, F_OK) == 0; i++)
+		nap_us(1000);
+	assert_int_not_equal(access(path, F_OK), 0);
 }
 
 /* Told that their generation has ended, they wait in ptc_next, and say so to a ptcd that did not tell them. */
@@ -1157,6 +1245,33 @@ static void test_memory_is_guarded(void **state)
 	ptc_workers_seats_done(t.w, v, n);
 }
 
+/* A rank that has given back what it declared: said with tensor and rank, and as what will not mend. */
+static void test_memory_is_gone(void **state)
+{
+	struct group *g = group(2, 1, PTC_MODE_RESTART, "unmaps", NULL);
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_seat_view *v;
+	char buf[8];
+	struct iovec here = { buf, sizeof buf };
+	size_t n;
+
+	(void)state;
+	launch(g, NULL, 0);
+	stop(g, 3);
+	ok(ptc_workers_seats(t.w, &g->desc.key, &v, &n, &err), &err);
+	for (size_t i = 0; i < n; i++) {
+		struct iovec there = { NULL, sizeof buf };
+
+		for (size_t k = 0; k < v[i].ntensors; k++)
+			if (strcmp(v[i].tensors[k].name, "p") == 0)
+				there.iov_base = (void *)(uintptr_t)v[i].tensors[k].regions[0].address;
+		assert_non_null(there.iov_base);
+		assert_int_equal(ptc_seat_read(&v[i], &there, 1, &here, 1, &err), i == 1 ? PTC_ESTATE : 0);
+		assert_int_equal(strncmp(err.text, "tensor \"p\" of rank 1 ", i == 1 ? 21 : 0), 0);
+	}
+	ptc_workers_seats_done(t.w, v, n);
+}
+
 static void test_text_as_one_line(void **state)
 {
 	static const struct {
@@ -1185,12 +1300,14 @@ int main(int argc, char **argv)
 		cmocka_unit_test_setup_teardown(test_life_restart, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_life_rebuild, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_life_fast, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_life_slow_exit, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_copied, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_restarted_while_running, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_restarted_while_stopped, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_restarted_while_declared, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_restarted_while_ending, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_restarted_while_told, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_restarted_while_meeting, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_rank_fails, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_rank_closes_descriptors, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_program_that_cannot_start, setup, teardown),
@@ -1203,6 +1320,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test_setup_teardown(test_misuse, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_stolen_token, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_memory_is_guarded, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_memory_is_gone, setup, teardown),
 	};
 
 	if (argc > 1 && strcmp(argv[1], "--rank") == 0)

@@ -98,17 +98,24 @@ struct ptc_workers_env {
 		dir; /* 0711: a folder per job inside, its owner's: socket, logs; ours: what is needed to find processes again */
 	const char *cgroup; /* where groups' cgroups are made; NULL: found from /proc/self/cgroup, or none */
 	void (*news)(void *arg, const struct ptc_worker_news *news);
+	/* Bytes for a rank's staging memory (copy: fast) are taken, or given back; false: there is no room, its copies are lean then.
+	 * take may block, give is called under a lock. NULL: there always is room. */
+	bool (*staging_take)(void *arg, const char *job, uint64_t bytes);
+	void (*staging_give)(void *arg, uint64_t bytes);
 	/* Blocking: asks the daemon of rank 0's node for a key (it answers ptc_workers_meet_get); only for groups whose rank 0 is elsewhere. */
 	int (*meet_get)(void *arg, const struct ptc_group_key *key, const char *node, const char *address,
 			const char *name, void *buffer, size_t capacity, size_t *ret_len, const struct ptc_wait *wait,
 			struct ptc_error *err);
 	int (*meet_put)(void *arg, const struct ptc_group_key *key, const char *node, const char *address,
-			const char *name, const void *value, size_t len, struct ptc_error *err);
+			const char *name, const void *value, size_t len, const struct ptc_wait *wait,
+			struct ptc_error *err);
 	void *arg;
 };
 
 /* Takes up again the processes an earlier ptcd has started: they connect anew by themselves. */
 int ptc_workers_new(const struct ptc_workers_env *env, struct ptc_workers **ret_workers, struct ptc_error *err);
+/* Whether processes that some ptcd has started with this `dir` still run: *ret_pid is one of them, or 0. Nothing there is nothing. */
+int ptc_workers_running(const char *dir, pid_t *ret_pid, struct ptc_error *err);
 /* Processes go on without us. */
 struct ptc_workers *ptc_workers_free(struct ptc_workers *w);
 

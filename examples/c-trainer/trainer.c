@@ -243,9 +243,13 @@ static void cursor_tag(const struct trainer *t, char *buf, size_t size)
 static int at_stop(void *arg, uint64_t step)
 {
 	struct trainer *t = arg;
-	char tag[80];
+	char tag[160];
+	size_t n;
 
 	cursor_tag(t, tag, sizeof tag);
+	n = strlen(tag); /* how they are divided, for ptcctl dataset proof; it may be another later */
+	snprintf(tag + n, sizeof tag - n, ";batch=%llu,micro=%u", (unsigned long long)t->sampling.global_batch,
+		 t->sampling.micro_batch);
 	return ptc_cursor_set(t->c, "train", step * t->sampling.global_batch, tag) ||
 	       ptc_blob_set(t->c, "loss_average", PTC_BLOB_JOB, &t->loss_average, sizeof t->loss_average);
 }
@@ -253,12 +257,12 @@ static int at_stop(void *arg, uint64_t step)
 static void check_restored(struct trainer *t)
 {
 	uint64_t position;
-	char tag[80], mine[80];
+	char tag[160], mine[80];
 	size_t len;
 
 	cursor_tag(t, mine, sizeof mine);
-	if (ptc_cursor_get(t->c, "train", &position, tag, sizeof tag) != 1 || strcmp(tag, mine) != 0 ||
-	    position != t->gen.start_step * t->sampling.global_batch)
+	if (ptc_cursor_get(t->c, "train", &position, tag, sizeof tag) != 1 || strcspn(tag, ";") != strlen(mine) ||
+	    strncmp(tag, mine, strlen(mine)) != 0 || position != t->gen.start_step * t->sampling.global_batch)
 		die("restore", "the snapshot is of other data or of another batch size");
 	if (ptc_blob_get(t->c, "loss_average", PTC_BLOB_JOB, &t->loss_average, sizeof t->loss_average, &len) != 1)
 		die("restore", "the snapshot has no loss_average");

@@ -115,8 +115,8 @@ def wait_for(condition, timeout_s, what, every_s=0.05):
 
 
 def program(build, name):
-    """Path of ptcd or ptcctl in a build directory."""
-    places = {"ptcd": ("daemon",), "ptcctl": ("client", "client/ctl")}[name]
+    """Path of ptcd or ptcctl in a build directory, or where they were installed."""
+    places = {"ptcd": ("daemon", "sbin"), "ptcctl": ("client", "client/ctl", "bin")}[name]
     paths = [os.path.join(build, place, name) for place in places]
     found = next((p for p in paths if os.path.isfile(p) and os.access(p, os.X_OK)), None)
     if not found:

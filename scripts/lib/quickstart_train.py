@@ -67,7 +67,7 @@ class Show:
                "run": {"argv": [sys.executable, "-B", os.path.join(GPT, "train.py"), *self.arguments, "--out", self.log],
                        "cwd": GPT, "env": {"PYTHONPATH": os.path.join(ROOT, "client", "python"), "OMP_NUM_THREADS": "1",
                                            "TORCHINDUCTOR_CACHE_DIR": self.inductor,
-                                           "PTC_LIBRARY": os.path.join(self.c.options["build"], "client", "lib", "libptc.so.0")}}}
+                                           "PTC_LIBRARY": os.path.join(self.c.options["build"], "client", "lib", "libptc.so.1")}}}
         path = os.path.join(self.dir, "job.yaml")
         with open(path, "w") as f:
             json.dump(job, f, indent=1)  # JSON is YAML

@@ -32,8 +32,10 @@ class Job:
         os.makedirs(self.logs, exist_ok=True)
         # What a snapshot adds while the one before it is still there, and what ranks hold of replicas, once more.
         mib = size // MIB * (3 if nodes == 1 else 2) + 768
+        # Shared memory of each rank, and as much again free for chunks.
+        fast = 2 * devices * (size // MIB) if copy == "fast" else 0
         self.cluster = Cluster.create(os.path.join(work, "c"), nodes=nodes, devices=devices, transport=transport,
-                                      ceiling=f"{mib}MiB", staging="256MiB", spare=f"{mib}MiB", store=args.store,
+                                      ceiling=f"{mib + fast}MiB", staging="256MiB", spare=f"{mib}MiB", store=args.store,
                                       build=args.build)
         argv = [os.path.join(args.build, "tests", "bench", "ptc-bench-rank"), "--hidden", self.hidden, "--layers",
                 self.layers, "--rows", self.rows, "--log", self.logs, "--spin", spin,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """libptc for Python: the calls of ptc/ptc.h, checked, with exceptions.
 
-Needs libptc.so.0 and nothing else. It is looked for in $PTC_LIBRARY (a file),
+Needs libptc.so.1 and nothing else. It is looked for in $PTC_LIBRARY (a file),
 then where the dynamic linker looks. Threads: one thread at a time per Client;
 calls that block release the interpreter lock.
 
@@ -59,7 +59,7 @@ def library():
     global _library
     if _library is not None:
         return _library
-    path = os.environ.get("PTC_LIBRARY", "libptc.so.0")
+    path = os.environ.get("PTC_LIBRARY", "libptc.so.1")
     try:
         lib = ctypes.CDLL(path)
     except OSError as e:

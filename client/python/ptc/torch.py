@@ -273,7 +273,7 @@ class Generation:
         for name, data in _values.random_states().items():
             self._client.blob_set(name, data, ptc.RANK)
         for sampler in self._data:
-            self._client.cursor_set(sampler.name, sampler.position(step), sampler.tag())
+            self._client.cursor_set(sampler.name, sampler.position(step), sampler._told())
 
     # -- training
 
@@ -325,9 +325,13 @@ class BatchSampler:
         """What has to be the same for a position to mean the same."""
         return f"n={self.samples},seed={self.seed}"
 
+    def _told(self):
+        """The tag, and how samples are divided: for `ptcctl dataset proof`. What follows the ';' may be another later."""
+        return f"{self.tag()};batch={self.global_batch},micro={self.micro_batch}"
+
     def _start(self, gen):
         found = gen._client.cursor_get(self.name) if gen.has_state else None
-        if found is not None and found[1] != self.tag():
+        if found is not None and found[1].partition(";")[0] != self.tag():
             refuse(f"dataset {self.name}: the snapshot's position is for {found[1]}, this is {self.tag()}")
         self._base, self._base_step = found[0] if found else 0, gen.start_step
         return found is not None

@@ -1,0 +1,243 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Datasets by name. The daemon keeps what it is told and looks at no source: the caller has opened it, as himself.
+ *
+ * Happy path: any daemon writes, reads and deletes the key /ptc/datasets/NAME; there is nothing for a controller to do.
+ * Failure modes: the name is taken (PTC_EEXIST), or not the caller's (PTC_ENOTFOUND, as for one that does not exist);
+ * etcd away (PTC_ECOORD). A job keeps what a dataset was when the job was created, so removing one breaks none. */
+#include "daemon/control.h"
+
+#include "base/alloc.h"
+#include "base/cleanup.h"
+#include "base/sys.h"
+#include "formats/dataset_doc.h"
+#include "formats/job.h"
+#include "formats/json.h"
+#include "formats/names.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define PREFIX  "/ptc/datasets/"
+#define KEY_MAX (sizeof PREFIX + PTC_NAME_MAX)
+
+static int send_ack(struct ptc_rpc_call *call, struct ptc_error *err)
+{
+	Ptc__V1__Ack ack = PTC__V1__ACK__INIT;
+
+	ack.version = PTC_WIRE_VERSION;
+	return ptc_pb_call_send(call, &ack.base, err);
+}
+
+static int too_many(struct ptc_etcd *e, struct ptc_error *err)
+{
+	struct ptc_etcd_kvs kvs = { 0 };
+	int rc = ptc_etcd_get_keys(e, PREFIX, &kvs, err);
+
+	if (rc == 0 && kvs.n >= PTC_MAX_DATASETS)
+		rc = ptc_error_set(err, PTC_ELIMIT, "%zu datasets are registered, at most %d can be; remove some",
+				   kvs.n, PTC_MAX_DATASETS);
+	ptc_etcd_kvs_done(&kvs);
+	return rc;
+}
+
+static int add(struct ptc_etcd *e, const struct ptc_dataset_doc *doc, struct ptc_error *err)
+{
+	ptc_auto_free char *json = ptc_dataset_doc_encode(doc);
+	char key[KEY_MAX];
+	bool ok = false;
+	int rc = json ? too_many(e, err) : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+
+	snprintf(key, sizeof key, PREFIX "%s", doc->name);
+	if (rc == 0)
+		rc = ptc_etcd_txn(e, &(struct ptc_etcd_compare){ key, PTC_ETCD_CREATE_REV, 0 }, 1,
+				  &(struct ptc_etcd_op){ .key = key, .value = json, .len = strlen(json) }, 1,
+				  "etcd.dataset", &ok, NULL, err);
+	if (rc == 0 && !ok)
+		rc = ptc_error_set(err, PTC_EEXIST, "a dataset named \"%s\" exists already; choose another name",
+				   doc->name);
+	return rc;
+}
+
+PTC_CONTROL_HANDLER(ptc_control_dataset_add)
+{
+	struct ptc_daemon *d = arg;
+	struct ptc_dataset_doc doc;
+	Ptc__V1__DatasetRequest *req;
+	int rc = ptc_pb_call_recv(call, &ptc__v1__dataset_request__descriptor, (ProtobufCMessage **)&req, err);
+
+	if (rc)
+		return rc;
+	rc = ptc_dataset_doc_decode(req->json, strlen(req->json), &doc, err);
+	ptc_pb_free(&req->base);
+	if (rc)
+		return rc;
+	doc.uid = ptc_control_uid(call);
+	doc.created_ms = ptc_sys_realtime_ms();
+	rc = add(ptc_cluster_etcd(d->cluster), &doc, err);
+	return rc ? rc : send_ack(call, err);
+}
+
+static bool visible(const struct ptc_dataset_doc *doc, uid_t uid)
+{
+	return uid == 0 || doc->uid == uid;
+}
+
+/* Deletes it if it is the caller's, and still is when it goes. */
+static int remove_one(struct ptc_etcd *e, const char *name, uid_t uid, struct ptc_error *err)
+{
+	struct ptc_etcd_kvs kvs = { 0 };
+	struct ptc_dataset_doc doc;
+	char key[KEY_MAX];
+	bool ok = false;
+	int rc = ptc_name_check_job(name, err);
+
+	if (rc)
+		return rc;
+	snprintf(key, sizeof key, PREFIX "%s", name);
+	rc = ptc_etcd_get(e, key, false, 1, &kvs, err);
+	if (rc == 0 && kvs.n)
+		rc = ptc_dataset_doc_decode(kvs.kv[0].value, kvs.kv[0].len, &doc, err);
+	if (rc == 0 && (!kvs.n || !visible(&doc, uid)))
+		rc = ptc_error_set(err, PTC_ENOTFOUND, "dataset \"%s\" does not exist; see `ptcctl dataset list`",
+				   name);
+	if (rc == 0)
+		rc = ptc_etcd_txn(e, &(struct ptc_etcd_compare){ key, PTC_ETCD_MOD_REV, kvs.kv[0].mod_revision }, 1,
+				  &(struct ptc_etcd_op){ .key = key }, 1, "etcd.undataset", &ok, NULL, err);
+	if (rc == 0 && !ok)
+		rc = ptc_error_set(err, PTC_ECONFLICT, "dataset \"%s\" was changed meanwhile; try again", name);
+	ptc_etcd_kvs_done(&kvs);
+	return rc;
+}
+
+PTC_CONTROL_HANDLER(ptc_control_dataset_remove)
+{
+	struct ptc_daemon *d = arg;
+	Ptc__V1__DatasetRequest *req;
+	int rc = ptc_pb_call_recv(call, &ptc__v1__dataset_request__descriptor, (ProtobufCMessage **)&req, err);
+
+	if (rc)
+		return rc;
+	rc = remove_one(ptc_cluster_etcd(d->cluster), req->name, ptc_control_uid(call), err);
+	ptc_pb_free(&req->base);
+	return rc ? rc : send_ack(call, err);
+}
+
+PTC_CONTROL_HANDLER(ptc_control_dataset_list)
+{
+	struct ptc_daemon *d = arg;
+	struct ptc_etcd_kvs kvs = { 0 };
+	uid_t uid = ptc_control_uid(call);
+	ProtobufCMessage *req;
+	json_t *rows;
+	int rc = ptc_pb_call_recv(call, &ptc__v1__list_request__descriptor, &req, err);
+
+	if (rc)
+		return rc;
+	ptc_pb_free(req);
+	rc = ptc_etcd_get(ptc_cluster_etcd(d->cluster), PREFIX, true, 2 * PTC_MAX_DATASETS, &kvs, err);
+	if (rc)
+		return rc;
+	rows = json_array();
+	for (size_t i = 0; i < kvs.n; i++) {
+		struct ptc_dataset_doc doc;
+
+		/* One that we cannot read hides none of the others. */
+		if (ptc_dataset_doc_decode(kvs.kv[i].value, kvs.kv[i].len, &doc, NULL) == 0 && visible(&doc, uid))
+			json_array_append_new(rows, ptc_dataset_doc_to_json(&doc));
+	}
+	ptc_etcd_kvs_done(&kvs);
+	return ptc_control_send_json(call, json_pack("{s:i, s:o}", "version", 1, "datasets", rows), err);
+}
+
+/* ---- what a job consumes ------------------------------------------------------------ */
+
+/* The dataset as it is registered, if it is the one that the job was created with; else why not. */
+static json_t *part_json(struct ptc_etcd *e, const struct ptc_job_part *part, uid_t uid, struct ptc_dataset_doc *doc)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_etcd_kvs kvs = { 0 };
+	char key[KEY_MAX], source[33];
+	json_t *row = json_pack("{s:s, s:I, s:I, s:b}", "dataset", part->dataset, "weight", (json_int_t)part->weight,
+				"block", (json_int_t)part->block, "sequential", (int)part->sequential);
+	int rc;
+
+	snprintf(key, sizeof key, PREFIX "%s", part->dataset);
+	rc = ptc_etcd_get(e, key, false, 1, &kvs, &err);
+	if (rc == 0 && kvs.n)
+		rc = ptc_dataset_doc_decode(kvs.kv[0].value, kvs.kv[0].len, doc, &err);
+	if (rc == 0 && (!kvs.n || !visible(doc, uid)))
+		rc = ptc_error_set(&err, PTC_ENOTFOUND, "dataset %s is not registered any more; add it again",
+				   part->dataset);
+	if (rc == 0)
+		rc = ptc_dataset_doc_source(doc, source);
+	if (rc == 0 && strcmp(source, part->source) != 0)
+		rc = ptc_error_set(&err, PTC_ECORRUPT, "dataset %s is another one than when the job was created",
+				   part->dataset);
+	ptc_etcd_kvs_done(&kvs);
+	if (rc)
+		json_object_set_new(row, "error", json_string(err.text));
+	else
+		json_object_set_new(row, "source", ptc_dataset_doc_to_json(doc));
+	return row;
+}
+
+static int data_rows(struct ptc_daemon *d, const struct ptc_target *t, json_t *rows, struct ptc_error *err)
+{
+	ptc_auto_free struct ptc_dataset_doc *doc = ptc_malloc(sizeof *doc);
+	const struct ptc_job_desc *desc;
+	void *ref;
+	int rc = doc ? ptc_specs_get(d->specs, t->meta.uuid, t->meta.spec_hash, &desc, &ref, err)
+		     : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+
+	if (rc)
+		return rc;
+	for (size_t i = 0; i < desc->ndata; i++) {
+		const struct ptc_job_data *data = &desc->data[i];
+		json_t *parts = json_array();
+
+		for (uint32_t k = 0; k < data->nparts; k++)
+			json_array_append_new(parts, part_json(ptc_cluster_etcd(d->cluster), &data->parts[k],
+							       t->meta.uid, doc));
+		json_array_append_new(rows,
+				      json_pack("{s:s, s:I, s:I, s:I, s:o}", "name", data->name, "seed",
+						(json_int_t)data->seed, "global_batch", (json_int_t)data->global_batch,
+						"micro_batch", (json_int_t)data->micro_batch, "parts", parts));
+	}
+	ptc_specs_release(ref);
+	return 0;
+}
+
+static json_t *data_json(const struct ptc_target *t, const struct ptc_view *v, json_t *rows)
+{
+	return json_pack("{s:i, s:s, s:s, s:I, s:I, s:I, s:s, s:I, s:o, s:o}", "version", 1, "job", t->meta.name,
+			 "uuid", t->meta.uuid, "generation", (json_int_t)v->from_generation, "snapshot",
+			 (json_int_t)v->from_snapshot, "step", (json_int_t)v->manifest.step, "config", v->from.config,
+			 "created_ms", (json_int_t)t->meta.created_ms, "ledger",
+			 ptc_ledger_to_json(&v->manifest.ledger), "data", rows);
+}
+
+PTC_CONTROL_HANDLER(ptc_control_data)
+{
+	struct ptc_daemon *d = arg;
+	json_t *rows = json_array();
+	Ptc__V1__JobRequest *req;
+	struct ptc_target t;
+	struct ptc_view v;
+	int rc = ptc_pb_call_recv(call, &ptc__v1__job_request__descriptor, (ProtobufCMessage **)&req, err);
+
+	if (rc == 0) {
+		rc = ptc_control_find(d, call, req->job, &t, err);
+		ptc_pb_free(&req->base);
+	}
+	if (rc == 0)
+		rc = data_rows(d, &t, rows, err);
+	if (rc == 0)
+		rc = ptc_control_view(d, &t, false, true, &v, err);
+	if (rc) {
+		json_decref(rows);
+		return rc;
+	}
+	rc = ptc_control_send_json(call, data_json(&t, &v, rows), err);
+	ptc_view_done(&v);
+	return rc;
+}

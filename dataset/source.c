@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Names of kinds and dtypes, files, and what is the same for every kind. Happy path: each function hands on to the
+ * kind's own. Failure modes: source.h. */
+#include "dataset/internal.h"
+
+#include "base/alloc.h"
+#include "base/check.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char *const kinds[PTC_SOURCE_KINDS] = { "indexed", "flat", "npy", "files" };
+static const struct ptc_source_ops *const ops[PTC_SOURCE_KINDS] = { &ptc_source_indexed, &ptc_source_flat,
+								    &ptc_source_npy, &ptc_source_files };
+static const struct {
+	const char *name;
+	uint32_t bytes;
+} dtypes[PTC_SOURCE_DTYPES] = {
+	{ "", 0 },        { "uint8", 1 },   { "int8", 1 },   { "int16", 2 },  { "int32", 4 },  { "int64", 8 },
+	{ "float64", 8 }, { "float32", 4 }, { "uint16", 2 }, { "uint32", 4 }, { "uint64", 8 }, { "float16", 2 },
+};
+
+const char *ptc_source_kind_name(enum ptc_source_kind kind)
+{
+	return kinds[kind];
+}
+
+bool ptc_source_kind_parse(const char *name, enum ptc_source_kind *ret_kind)
+{
+	for (int i = 0; i < PTC_SOURCE_KINDS; i++)
+		if (!strcmp(name, kinds[i])) {
+			*ret_kind = (enum ptc_source_kind)i;
+			return true;
+		}
+	return false;
+}
+
+const char *ptc_source_dtype_name(enum ptc_source_dtype dtype)
+{
+	return dtypes[dtype].name;
+}
+
+bool ptc_source_dtype_parse(const char *name, enum ptc_source_dtype *ret_dtype)
+{
+	for (int i = 1; i < PTC_SOURCE_DTYPES; i++)
+		if (!strcmp(name, dtypes[i].name)) {
+			*ret_dtype = (enum ptc_source_dtype)i;
+			return true;
+		}
+	return false;
+}
+
+uint32_t ptc_source_dtype_bytes(enum ptc_source_dtype dtype)
+{
+	return dtypes[dtype].bytes;
+}
+
+int ptc_source_file_open(const char *path, struct ptc_source_file *ret_file, struct ptc_error *err)
+{
+	struct ptc_source_file f = { .fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK) };
+	struct stat st;
+
+	if (f.fd < 0)
+		return ptc_error_errno(err, errno, "cannot open %s", path);
+	if (fstat(f.fd, &st) < 0) {
+		int errnum = errno;
+
+		close(f.fd);
+		return ptc_error_errno(err, errnum, "cannot look at %s", path);
+	}
+	if (!S_ISREG(st.st_mode)) {
+		close(f.fd);
+		return ptc_error_set(err, PTC_EINVAL, "%s is not a regular file", path);
+	}
+	f.path = ptc_strdup(path);
+	if (!f.path) {
+		close(f.fd);
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	}
+	f.bytes = (uint64_t)st.st_size;
+	f.mtime_ns = (int64_t)st.st_mtim.tv_sec * 1000000000 + st.st_mtim.tv_nsec;
+	*ret_file = f;
+	return 0;
+}
+
+void ptc_source_file_done(struct ptc_source_file *f)
+{
+	if (f->path && f->fd >= 0)
+		close(f->fd);
+	ptc_free(f->path);
+	f->path = NULL;
+}
+
+int ptc_source_file_read(const struct ptc_source_file *f, uint64_t offset, void *buf, size_t len, struct ptc_error *err)
+{
+	for (size_t done = 0; done < len;) {
+		ssize_t n = pread(f->fd, (char *)buf + done, len - done, (off_t)(offset + done));
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0)
+			return ptc_error_errno(err, errno, "cannot read %s at byte %" PRIu64, f->path, offset + done);
+		if (n == 0)
+			return ptc_error_set(err, PTC_EIO,
+					     "%s ends at byte %" PRIu64 "; it had %" PRIu64 " bytes when it was opened",
+					     f->path, offset + done, f->bytes);
+		done += (size_t)n;
+	}
+	return 0;
+}
+
+void ptc_source_problem(struct ptc_source_report *r, const char *fmt, ...)
+{
+	char text[PTC_ERROR_MAX];
+	va_list ap;
+
+	r->checked.problems++;
+	va_start(ap, fmt);
+	vsnprintf(text, sizeof text, fmt, ap);
+	va_end(ap);
+	if (r->fn(r->arg, text))
+		r->enough = true;
+}
+
+struct ptc_source *ptc_source_close(struct ptc_source *s)
+{
+	if (!s)
+		return NULL;
+	ptc_source_file_done(&s->data);
+	ptc_source_file_done(&s->index);
+	ptc_free(s->names);
+	ptc_free(s->name_at);
+	ptc_free(s);
+	return NULL;
+}
+
+int ptc_source_open(const struct ptc_source_spec *spec, struct ptc_source **ret_source, struct ptc_error *err)
+{
+	struct ptc_source *s;
+	int rc;
+
+	if (!spec->path || !spec->path[0])
+		return ptc_error_set(err, PTC_EINVAL, "a source needs a path");
+	if (strlen(spec->path) > PTC_SOURCE_PATH_MAX)
+		return ptc_error_set(err, PTC_ELIMIT, "the path of a source has %zu bytes, at most %d are supported",
+				     strlen(spec->path), PTC_SOURCE_PATH_MAX);
+	s = ptc_calloc(1, sizeof *s);
+	if (!s)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	s->ops = ops[spec->kind];
+	s->info = (struct ptc_source_info){ .kind = spec->kind, .memory_bytes = sizeof *s };
+	rc = s->ops->open(s, spec, err);
+	if (rc) {
+		ptc_source_close(s);
+		return rc;
+	}
+	*ret_source = s;
+	return 0;
+}
+
+const struct ptc_source_info *ptc_source_info(const struct ptc_source *s)
+{
+	return &s->info;
+}
+
+int ptc_source_sample(const struct ptc_source *s, uint64_t i, struct ptc_source_sample *ret_sample,
+		      struct ptc_error *err)
+{
+	if (i >= s->info.samples)
+		return ptc_error_set(err, PTC_EINVAL, "%s has samples 0 to %" PRIu64 ", no %" PRIu64, s->data.path,
+				     s->info.samples - 1, i);
+	return s->ops->sample(s, i, ret_sample, err);
+}
+
+int ptc_source_read(const struct ptc_source *s, uint64_t i, uint64_t offset, void *buf, size_t len,
+		    struct ptc_error *err)
+{
+	struct ptc_source_sample sample;
+	struct ptc_source_file f = { 0 };
+	int rc = ptc_source_sample(s, i, &sample, err);
+
+	if (rc)
+		return rc;
+	if (offset > sample.length || len > sample.length - offset)
+		return ptc_error_set(err, PTC_EINVAL, "sample %" PRIu64 " of %s has %" PRIu64 " bytes", i, s->data.path,
+				     sample.length);
+	if (s->info.kind != PTC_SOURCE_FILES)
+		return ptc_source_file_read(&s->data, sample.offset + offset, buf, len, err);
+	f.path = (char *)(uintptr_t)sample.file;
+	f.bytes = sample.length;
+	f.fd = openat(s->data.fd, sample.file, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	if (f.fd < 0)
+		return ptc_error_errno(err, errno, "cannot open %s/%s", s->data.path, sample.file);
+	rc = ptc_source_file_read(&f, offset, buf, len, err);
+	close(f.fd);
+	return rc;
+}
+
+int ptc_source_check(const struct ptc_source *s, ptc_source_problem_fn fn, void *arg,
+		     struct ptc_source_checked *ret_checked, struct ptc_error *err)
+{
+	struct ptc_source_report r = { .fn = fn, .arg = arg };
+	int rc = s->ops->check(s, &r, err);
+
+	if (rc)
+		return rc;
+	*ret_checked = r.checked;
+	return 0;
+}

@@ -1,0 +1,313 @@
+// SPDX-License-Identifier: Apache-2.0
+/* data/NAME/gen-G/dp-D/epoch-E/: the part of the tree that lies in datasets. A generation's part (fs_part) is made when its
+ * directory is looked up and lives while the kernel knows a name below it.
+ *
+ * Only who serves as the job's owner shows it: sources are opened as whoever runs ptc-fuse, and root must not read for others
+ * what they could not. Failure modes: the daemon does not answer, a source that has changed (EIO, said in the log). */
+#include "fusefs/internal.h"
+
+#include "base/alloc.h"
+#include "base/check.h"
+#include "base/cleanup.h"
+#include "base/log.h"
+#include "formats/json.h"
+#include "formats/ledger.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#define LISTED_EPOCHS 8
+
+static bool parse(const char *name, const char *prefix, uint64_t *ret)
+{
+	size_t n = strlen(prefix);
+	uint64_t v = 0;
+
+	if (strncmp(name, prefix, n) != 0 || !name[n] || strlen(name + n) > 18 || (name[n] == '0' && name[n + 1]))
+		return false;
+	for (const char *p = name + n; *p; p++) {
+		if (*p < '0' || *p > '9')
+			return false;
+		v = v * 10 + (uint64_t)(*p - '0');
+	}
+	*ret = v;
+	return true;
+}
+
+bool fs_data_shown(const struct ptc_fs *fs, const struct ptc_fs_job *job)
+{
+	return fs->opts.source.data && job->uid == geteuid();
+}
+
+/* What the daemon says the job consumes; json_decref it. */
+static int ask(struct ptc_fs *fs, const char *job, char **ret_text, json_t **ret_root)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	int rc = fs->opts.source.data(fs->opts.source.arg, job, ret_text, &err);
+
+	if (!rc)
+		rc = ptc_json_load("the daemon's answer", *ret_text, strlen(*ret_text), ret_root, &err);
+	if (rc && rc != PTC_ENOTFOUND && rc != PTC_ESTATE)
+		ptc_warn("fuse", "job=%s data: %s", job, err.text);
+	return rc == PTC_ESTATE ? ENOENT : fs_errno(rc);
+}
+
+/* The part of a generation, a reference: one that is there, or a new one. */
+static int get_part(struct ptc_fs *fs, const struct fs_node *dir, uint64_t generation, struct fs_part **ret)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	ptc_auto_free char *text = NULL;
+	struct fs_part *p;
+	json_t *root = NULL;
+	int e;
+
+	pthread_mutex_lock(&fs->lock);
+	for (p = fs->parts; p; p = p->next)
+		if (p->generation == generation && !strcmp(p->uuid, dir->uuid) && !strcmp(p->name, dir->data))
+			break;
+	if (p)
+		p->refs++;
+	pthread_mutex_unlock(&fs->lock);
+	if (p) {
+		*ret = p;
+		return 0;
+	}
+	e = ask(fs, dir->job, &text, &root);
+	json_decref(root);
+	if (e)
+		return e;
+	e = fs_part_new(text, dir->uuid, dir->data, generation, &p, &err);
+	if (e) {
+		if (e != PTC_ENOTFOUND)
+			ptc_warn("fuse", "job=%s data %s gen-%" PRIu64 ": %s", dir->job, dir->data, generation,
+				 err.text);
+		return fs_errno(e);
+	}
+	pthread_mutex_lock(&fs->lock);
+	p->next = fs->parts;
+	fs->parts = p;
+	pthread_mutex_unlock(&fs->lock);
+	*ret = p;
+	return 0;
+}
+
+static struct fs_node *make(const struct fs_node *dir, enum fs_kind kind, const char *path)
+{
+	struct ptc_fs_job job = { .uid = dir->uid };
+	struct fs_node *n;
+
+	memcpy(job.name, dir->job, sizeof job.name);
+	memcpy(job.uuid, dir->uuid, sizeof job.uuid);
+	n = fs_node_new(kind, &job, fs_identity(kind, dir->uuid, 0, 0, path));
+	if (!n)
+		return NULL;
+	n->mtime_s = dir->part ? dir->part->mtime_s : dir->mtime_s;
+	memcpy(n->data, dir->data, sizeof n->data);
+	n->dp = dir->dp;
+	n->epoch = dir->epoch;
+	return n;
+}
+
+/* What stands behind a name, as text: the same for equal contents, another for others. */
+static void path_of(const struct fs_node *dir, const char *name, char *ret, size_t size)
+{
+	snprintf(ret, size, "%s/%" PRIu64 "/%" PRIu32 "/%" PRIu64 "/%s", dir->data,
+		 dir->part ? dir->part->generation : 0, dir->dp, dir->epoch, name);
+}
+
+static int find_dataset(struct ptc_fs *fs, const struct fs_node *dir, const char *name, struct fs_node **ret)
+{
+	ptc_auto_free char *text = NULL;
+	json_t *root = NULL, *row;
+	bool found = false;
+	size_t i;
+	int e = ask(fs, dir->job, &text, &root);
+
+	json_array_foreach(json_object_get(root, "data"), i, row) {
+		const char *its = json_string_value(json_object_get(row, "name"));
+
+		found |= its && !strcmp(its, name);
+	}
+	json_decref(root);
+	if (e || !found || strlen(name) >= sizeof dir->data)
+		return e ? e : ENOENT;
+	*ret = make(dir, FS_DATASET, name);
+	if (!*ret)
+		return ENOMEM;
+	snprintf((*ret)->data, sizeof(*ret)->data, "%s", name);
+	return 0;
+}
+
+static int find_generation(struct ptc_fs *fs, const struct fs_node *dir, const char *name, struct fs_node **ret)
+{
+	char path[512];
+	uint64_t generation;
+	struct fs_part *p = NULL;
+	int e = parse(name, "gen-", &generation) ? get_part(fs, dir, generation, &p) : ENOENT;
+
+	if (e)
+		return e;
+	path_of(dir, name, path, sizeof path);
+	*ret = make(dir, FS_DATAGEN, path);
+	if (*ret) {
+		(*ret)->part = p;
+		(*ret)->mtime_s = p->mtime_s;
+		return 0;
+	}
+	pthread_mutex_lock(&fs->lock);
+	fs_part_unref_locked(fs, p);
+	pthread_mutex_unlock(&fs->lock);
+	return ENOMEM;
+}
+
+/* Below a generation, where everything is arithmetic and never changes. */
+static int find_below(struct ptc_fs *fs, const struct fs_node *dir, const char *name, struct fs_node **ret)
+{
+	enum fs_kind kind = dir->kind == FS_DATAGEN ? FS_DP : dir->kind == FS_DP ? FS_EPOCH : FS_PART;
+	struct fs_window w;
+	uint64_t v = 0;
+	int file = 0;
+	char path[512];
+
+	if (kind == FS_DP && (!parse(name, "dp-", &v) || v >= dir->part->batch.dp))
+		return ENOENT;
+	if (kind == FS_EPOCH && (!parse(name, "epoch-", &v) || !fs_part_epoch(dir->part, v, &w)))
+		return ENOENT;
+	while (kind == FS_PART && file < FS_PART_FILES && strcmp(name, fs_part_file_name((enum fs_part_file)file)) != 0)
+		file++;
+	if (file == FS_PART_FILES || (kind == FS_PART && !fs_part_epoch(dir->part, dir->epoch, &w)))
+		return ENOENT;
+	path_of(dir, name, path, sizeof path);
+	*ret = make(dir, kind, path);
+	if (!*ret)
+		return ENOMEM;
+	if (kind == FS_DP)
+		(*ret)->dp = (uint32_t)v;
+	if (kind == FS_EPOCH)
+		(*ret)->epoch = v;
+	if (kind == FS_PART) {
+		(*ret)->which = (enum fs_part_file)file;
+		(*ret)->size = fs_part_size(dir->part, &w, dir->dp, dir->epoch, (*ret)->which);
+	}
+	pthread_mutex_lock(&fs->lock);
+	(*ret)->part = dir->part;
+	dir->part->refs++;
+	pthread_mutex_unlock(&fs->lock);
+	return 0;
+}
+
+int fs_data_find(struct ptc_fs *fs, const struct fs_node *dir, const char *name, struct fs_node **ret)
+{
+	if (dir->kind == FS_JOB) {
+		*ret = make(dir, FS_DATA, "");
+		return *ret ? 0 : ENOMEM;
+	}
+	return dir->kind == FS_DATA      ? find_dataset(fs, dir, name, ret)
+	       : dir->kind == FS_DATASET ? find_generation(fs, dir, name, ret)
+					 : find_below(fs, dir, name, ret);
+}
+
+/* ---- listings ---- */
+
+static void add(const struct fs_node *dir, const char *name, enum fs_kind kind, struct fs_listing *l)
+{
+	char path[512];
+
+	path_of(dir, name, path, sizeof path);
+	fs_list_add(l, name, fs_identity(kind, dir->uuid, 0, 0, kind == FS_DATASET ? name : path),
+		    kind == FS_PART ? S_IFREG : S_IFDIR);
+}
+
+static void add_number(const struct fs_node *dir, const char *prefix, uint64_t v, enum fs_kind kind,
+		       struct fs_listing *l)
+{
+	char name[64];
+
+	snprintf(name, sizeof name, "%s%" PRIu64, prefix, v);
+	add(dir, name, kind, l);
+}
+
+/* Generations whose beginning is known. */
+static void list_generations(const struct fs_node *dir, const json_t *root, struct fs_listing *l)
+{
+	json_int_t now = json_integer_value(json_object_get(root, "generation"));
+	struct ptc_ledger ledger = { 0 };
+	bool there = false;
+
+	if (ptc_ledger_from_json(json_object_get(root, "ledger"), &ledger))
+		return;
+	for (size_t i = 0; i < ledger.n; i++) {
+		if (strcmp(ledger.v[i].cursor, dir->data) != 0)
+			continue;
+		there |= ledger.v[i].generation == (uint64_t)now;
+		add_number(dir, "gen-", ledger.v[i].generation, FS_DATAGEN, l);
+	}
+	if (!there && now > 0)
+		add_number(dir, "gen-", (uint64_t)now, FS_DATAGEN, l);
+	ptc_ledger_done(&ledger);
+}
+
+static int list_asked(struct ptc_fs *fs, const struct fs_node *dir, struct fs_listing *l)
+{
+	ptc_auto_free char *text = NULL;
+	json_t *root = NULL, *row;
+	size_t i;
+	int e = ask(fs, dir->job, &text, &root);
+
+	if (!e && dir->kind == FS_DATASET)
+		list_generations(dir, root, l);
+	json_array_foreach(dir->kind == FS_DATA ? json_object_get(root, "data") : NULL, i, row) {
+		const char *name = json_string_value(json_object_get(row, "name"));
+
+		if (name)
+			add(dir, name, FS_DATASET, l);
+	}
+	json_decref(root);
+	return e == ENOENT ? 0 : e; /* a job that has not run yet has nothing to list */
+}
+
+int fs_data_list(struct ptc_fs *fs, const struct fs_node *dir, struct fs_listing *l)
+{
+	const struct fs_part *p = dir->part;
+	struct fs_window w;
+
+	if (!p)
+		return list_asked(fs, dir, l);
+	for (uint32_t d = 0; dir->kind == FS_DATAGEN && d < p->batch.dp && !l->failed; d++)
+		add_number(dir, "dp-", d, FS_DP, l);
+	for (uint64_t e = p->position / p->mix.nsamples, k = 0; dir->kind == FS_DP && k < LISTED_EPOCHS; k++)
+		if (fs_part_epoch(p, e + k, &w))
+			add_number(dir, "epoch-", e + k, FS_EPOCH, l);
+	for (int f = 0; dir->kind == FS_EPOCH && f < FS_PART_FILES; f++)
+		add(dir, fs_part_file_name((enum fs_part_file)f), FS_PART, l);
+	return 0;
+}
+
+/* ---- reading ---- */
+
+/* On a worker: a source may be on a file system that does not answer. */
+void fs_run_part_read(struct ptc_fs *fs, struct fs_op *op)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	ptc_auto_free char *buf = ptc_malloc(PTC_MAX(op->size, (size_t)1));
+	struct fs_window w;
+	int rc = buf ? 0 : PTC_ENOMEM;
+
+	if (!rc && !fs_part_epoch(op->part, op->epoch, &w))
+		rc = PTC_EINTERNAL;
+	if (!rc)
+		rc = fs_part_read(op->part, &w, op->dp, op->epoch, op->which, op->off, buf, op->size, &err);
+	if (rc) {
+		ptc_warn("fuse", "data %s gen-%" PRIu64 ": %s", op->part->name, op->part->generation, err.text);
+		fs_op_fail(fs, op, rc == PTC_ENOMEM ? ENOMEM : EIO);
+		return;
+	}
+	if (fs_op_claim(fs, op))
+		fuse_reply_buf(op->req, buf, op->size);
+	pthread_mutex_lock(&fs->lock);
+	fs_op_unref_locked(fs, op);
+	pthread_mutex_unlock(&fs->lock);
+}

@@ -1,0 +1,447 @@
+// SPDX-License-Identifier: Apache-2.0
+/* What one data-parallel rank of one generation consumes in one epoch, as an indexed dataset (docs/files.md). All sizes and places
+ * follow from a few numbers; bytes are read from the sources as they are asked for.
+ *
+ * Happy path: made of the daemon's answer (docs/control.md, "job data"), its sources opened and compared with what they
+ * were; then reads, by any thread. Failure modes: no such generation (PTC_ENOTFOUND), batches that nobody says, sources of different dtypes,
+ * one that has changed or cannot be read: said once in the log, EIO for the reader. */
+#include "fusefs/internal.h"
+
+#include "base/alloc.h"
+#include "base/check.h"
+#include "base/cleanup.h"
+#include "formats/dataset_doc.h"
+#include "formats/json.h"
+#include "formats/ledger.h"
+#include "reshard/config.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#define IDX_HEAD 34
+#define NPY_HEAD 128
+
+static const char *const names[FS_PART_FILES] = { "samples.bin", "samples.idx", "ids.npy", "weights.npy",
+						  "partition.json" };
+
+const char *fs_part_file_name(enum fs_part_file file)
+{
+	return names[file];
+}
+
+void fs_part_unref_locked(struct ptc_fs *fs, struct fs_part *p)
+{
+	struct fs_part **at = &fs->parts;
+
+	if (!p || --p->refs)
+		return;
+	while (*at && *at != p)
+		at = &(*at)->next;
+	if (*at)
+		*at = p->next;
+	fs_part_free(p);
+}
+
+struct fs_part *fs_part_free(struct fs_part *p)
+{
+	for (uint32_t i = 0; p && i < p->mix.nparts; i++)
+		ptc_source_close(p->sources[i]);
+	ptc_free(p);
+	return NULL;
+}
+
+/* ---- the daemon's answer ---- */
+
+static uint64_t number(const json_t *row, const char *key)
+{
+	json_int_t v = json_integer_value(json_object_get(row, key));
+
+	return v > 0 ? (uint64_t)v : 0;
+}
+
+static const json_t *data_of(const json_t *root, const char *name)
+{
+	json_t *rows = json_object_get(root, "data"), *row;
+	size_t i;
+
+	json_array_foreach(rows, i, row) {
+		const char *its = json_string_value(json_object_get(row, "name"));
+
+		if (its && strcmp(its, name) == 0)
+			return row;
+	}
+	return NULL;
+}
+
+/* Where a generation began to consume, and how it divides: as its snapshots have it, or, of the newest that has none yet,
+ * as its configuration says. */
+static int generation_of(const json_t *root, const char *name, uint64_t generation, struct fs_part *p,
+			 struct ptc_error *err)
+{
+	const char *text = json_string_value(json_object_get(root, "config"));
+	const json_t *data = data_of(root, name);
+	struct ptc_ledger_entry e = { 0 };
+	struct ptc_config config;
+	struct ptc_ledger_order order;
+	struct ptc_ledger l = { 0 };
+	bool known = false;
+	int rc = ptc_ledger_from_json(json_object_get(root, "ledger"), &l);
+
+	if (rc || !data || !text)
+		return ptc_error_set(err, data ? PTC_EPEER : PTC_ENOTFOUND, "the job has no data \"%s\"", name);
+	for (size_t i = 0; i < l.n && !known; i++) {
+		if (strcmp(l.v[i].cursor, name) != 0)
+			continue;
+		known = l.v[i].generation == generation;
+		e = known ? l.v[i] : (struct ptc_ledger_entry){ .first = l.v[i].end, .first_step = l.v[i].end_step };
+	}
+	if (!known && generation == number(root, "generation"))
+		rc = ptc_config_parse(text, &config, err);
+	else if (!known)
+		rc = ptc_error_set(err, PTC_ENOTFOUND, "generation %" PRIu64 " is not known any more", generation);
+	if (!known && !rc) {
+		e.dp = config.dp;
+		e.micro = config.micro_batch;
+		e.batch = config.global_batch;
+	}
+	if (known && ptc_ledger_tag(e.tag, &order))
+		p->tag_samples = order.n;
+	ptc_ledger_done(&l);
+	if (rc)
+		return rc;
+	p->position = e.first;
+	p->first_step = e.first_step;
+	e.micro = e.micro ? e.micro : (uint32_t)number(data, "micro_batch");
+	e.batch = e.batch ? e.batch : number(data, "global_batch");
+	if (!ptc_batch_init(&p->batch, e.batch, e.micro, e.dp))
+		return ptc_error_set(err, PTC_EINVAL,
+				     "data %s: neither the configuration nor the job says its global and micro batch",
+				     name);
+	return 0;
+}
+
+static int open_source(struct fs_part *p, uint32_t i, json_t *row, struct ptc_mix_part *ret, struct ptc_error *err)
+{
+	ptc_auto_free struct ptc_dataset_doc *doc = ptc_calloc(1, sizeof *doc);
+	const char *error = json_string_value(json_object_get(row, "error"));
+	enum ptc_source_dtype dtype;
+	int rc = doc ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+
+	if (!rc && error)
+		rc = ptc_error_set(err, PTC_ECORRUPT, "%.900s", error);
+	if (!rc)
+		rc = ptc_dataset_doc_from_json(json_object_get(row, "source"), doc, err);
+	if (!rc)
+		rc = ptc_dataset_doc_open(doc, &p->sources[i], err);
+	if (rc)
+		return rc;
+	dtype = doc->info.kind == PTC_SOURCE_FILES ? PTC_SOURCE_U8 : doc->info.dtype;
+	if (i && dtype != p->dtype)
+		return ptc_error_set(err, PTC_EINVAL, "dataset %s is of %s, those before it of %s", doc->name,
+				     ptc_source_dtype_name(dtype), ptc_source_dtype_name(p->dtype));
+	p->dtype = dtype;
+	p->stride = PTC_MAX(p->stride, PTC_MAX(doc->longest_bytes, 1));
+	*ret = (struct ptc_mix_part){ .nsamples = doc->info.samples,
+				      .weight = (uint32_t)number(row, "weight"),
+				      .block = number(row, "block"),
+				      .sequential = json_is_true(json_object_get(row, "sequential")) };
+	return 0;
+}
+
+static int open_sources(struct fs_part *p, const json_t *data, struct ptc_error *err)
+{
+	struct ptc_mix_part parts[PTC_MIX_MAX];
+	json_t *rows = json_object_get(data, "parts"), *row;
+	size_t i, n = json_array_size(rows);
+	int rc = n && n <= PTC_MIX_MAX ? 0 : ptc_error_set(err, PTC_EPEER, "data without datasets");
+
+	json_array_foreach(rows, i, row) {
+		if (rc)
+			break;
+		rc = open_source(p, (uint32_t)i, row, &parts[i], err);
+		p->mix.nparts = (uint32_t)i + 1; /* so many to close */
+	}
+	if (!rc && !ptc_mix_init(&p->mix, parts, (uint32_t)n, number(data, "seed")))
+		rc = ptc_error_set(err, PTC_ELIMIT, "an order has at most 2^63 samples");
+	return rc;
+}
+
+int fs_part_new(const char *json, const char *uuid, const char *name, uint64_t generation, struct fs_part **ret_part,
+		struct ptc_error *err)
+{
+	struct fs_part *p = ptc_calloc(1, sizeof *p);
+	const char *its;
+	json_t *root = NULL;
+	int rc = p ? ptc_json_load("the daemon's answer", json, strlen(json), &root, err)
+		   : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+
+	its = json_string_value(json_object_get(root, "uuid"));
+	if (!rc && (!its || strcmp(its, uuid) != 0))
+		rc = ptc_error_set(err, PTC_ENOTFOUND, "the job is another one now");
+	if (!rc)
+		rc = generation_of(root, name, generation, p, err);
+	if (!rc)
+		rc = open_sources(p, data_of(root, name), err);
+	if (!rc && p->tag_samples && p->tag_samples != p->mix.nsamples)
+		rc = ptc_error_set(err, PTC_EINVAL,
+				   "data %s has %" PRIu64 " samples, the cursor of that name is of %" PRIu64, name,
+				   p->mix.nsamples, p->tag_samples);
+	if (!rc) {
+		p->refs = 1;
+		p->generation = generation;
+		p->mtime_s = (int64_t)(number(root, "created_ms") / 1000 + generation);
+		snprintf(p->uuid, sizeof p->uuid, "%s", uuid);
+		snprintf(p->name, sizeof p->name, "%s", name);
+		p->slots_per_step = p->batch.n_micro * p->batch.micro;
+	}
+	json_decref(root);
+	if (rc) {
+		fs_part_free(p);
+		return rc;
+	}
+	*ret_part = p;
+	return 0;
+}
+
+/* ---- places ---- */
+
+/* How many steps begin before that position. */
+static uint64_t steps_before(const struct fs_part *p, uint64_t position)
+{
+	uint64_t left = position > p->position ? position - p->position : 0;
+
+	return left / p->batch.global + (left % p->batch.global != 0);
+}
+
+bool fs_part_epoch(const struct fs_part *p, uint64_t epoch, struct fs_window *ret)
+{
+	struct fs_window w = { 0 };
+	uint64_t end, slots, bytes;
+
+	if (epoch < p->position / p->mix.nsamples || ptc_ckd_mul(&end, epoch + 1, p->mix.nsamples) ||
+	    end > PTC_ORDER_MAX)
+		return false;
+	w.first = steps_before(p, end - p->mix.nsamples);
+	w.steps = steps_before(p, end) - w.first;
+	if (ptc_ckd_mul(&slots, w.steps, p->slots_per_step) || ptc_ckd_mul(&bytes, slots, p->stride) ||
+	    bytes > INT64_MAX / 2 || slots > INT64_MAX / 64)
+		return false;
+	w.slots = slots;
+	*ret = w;
+	return true;
+}
+
+/* The sample of slot i; false: padding. */
+static bool slot(const struct fs_part *p, const struct fs_window *w, uint32_t dp, uint64_t i,
+		 struct ptc_mix_sample *ret)
+{
+	uint64_t step = w->first + i / p->slots_per_step, in_step = i % p->slots_per_step, offset;
+	bool real = ptc_batch_slot(&p->batch, in_step / p->batch.micro, dp, in_step % p->batch.micro, &offset);
+
+	*ret = ptc_mix_at(&p->mix, p->position + step * p->batch.global + offset);
+	return real;
+}
+
+static int json_text(const struct fs_part *p, const struct fs_window *w, uint32_t dp, uint64_t epoch, char *buf,
+		     size_t size)
+{
+	return snprintf(buf, size,
+			"{\"version\": 1, \"generation\": %" PRIu64 ", \"dp_rank\": %u, \"dp\": %u, \"epoch\": %" PRIu64
+			", \"first_step\": %" PRIu64 ", \"steps\": %" PRIu64 ", \"position\": %" PRIu64
+			", \"micro_steps\": %" PRIu64 ", \"micro_batch\": %u, \"global_batch\": %" PRIu64
+			", \"slots\": %" PRIu64 ", \"stride_bytes\": %" PRIu64 ", \"dtype\": \"%s\"}\n",
+			p->generation, dp, p->batch.dp, epoch, p->first_step + w->first, w->steps,
+			p->position + w->first * p->batch.global, p->batch.n_micro, p->batch.micro, p->batch.global,
+			w->slots, p->stride, ptc_source_dtype_name(p->dtype));
+}
+
+uint64_t fs_part_size(const struct fs_part *p, const struct fs_window *w, uint32_t dp, uint64_t epoch,
+		      enum fs_part_file file)
+{
+	char text[FS_PART_JSON_MAX];
+
+	switch (file) {
+	case FS_PART_BIN:
+		return w->slots * p->stride;
+	case FS_PART_IDX:
+		return IDX_HEAD + 12 * w->slots + 8 * (w->slots + 1);
+	case FS_PART_IDS:
+		return NPY_HEAD + 8 * w->slots;
+	case FS_PART_WEIGHTS:
+		return NPY_HEAD + 4 * w->slots;
+	default:
+		return (uint64_t)json_text(p, w, dp, epoch, text, sizeof text);
+	}
+}
+
+/* ---- bytes ---- */
+
+static void put_le(unsigned char *to, uint64_t v, unsigned n)
+{
+	for (unsigned i = 0; i < n; i++)
+		to[i] = (unsigned char)(v >> (8 * i));
+}
+
+static void npy_head(const char *descr, uint64_t n, unsigned char *head)
+{
+	int len;
+
+	memset(head, ' ', NPY_HEAD);
+	memcpy(head, "\x93NUMPY\1\0", 8);
+	put_le(head + 8, NPY_HEAD - 10, 2);
+	len = snprintf((char *)head + 10, NPY_HEAD - 10,
+		       "{'descr': '%s', 'fortran_order': False, 'shape': (%" PRIu64 ",), }", descr, n);
+	head[10 + len] = ' ';
+	head[NPY_HEAD - 1] = '\n';
+}
+
+static void idx_head(const struct fs_part *p, uint64_t n, unsigned char *head)
+{
+	enum ptc_source_dtype dtype = p->dtype;
+
+	/* Those that an index has no code for, by one of the same width. */
+	if (dtype == PTC_SOURCE_U32 || dtype == PTC_SOURCE_U64)
+		dtype = dtype == PTC_SOURCE_U32 ? PTC_SOURCE_I32 : PTC_SOURCE_I64;
+	else if (dtype == PTC_SOURCE_F16)
+		dtype = PTC_SOURCE_I16;
+	memcpy(head, "MMIDIDX\0\0", 9);
+	put_le(head + 9, 1, 8);
+	head[17] = (unsigned char)dtype;
+	put_le(head + 18, n, 8);
+	put_le(head + 26, n + 1, 8);
+}
+
+static int length(const struct fs_part *p, const struct ptc_mix_sample *s, uint64_t *ret, struct ptc_error *err)
+{
+	struct ptc_source_sample at;
+	int rc = ptc_source_sample(p->sources[s->part], s->sample, &at, err);
+
+	if (!rc && at.length > p->stride)
+		rc = ptc_error_set(err, PTC_ECORRUPT,
+				   "%s: sample %" PRIu64 " has %" PRIu64
+				   " bytes; when the dataset was added the longest had "
+				   "%" PRIu64,
+				   at.file, s->sample, at.length, p->stride);
+	if (!rc)
+		*ret = at.length;
+	return rc;
+}
+
+/* Arrays one after the other behind a head, each of n little-endian numbers. */
+struct array {
+	unsigned width;
+	uint64_t n;
+	enum { SIZES, POINTERS, MARKS, IDS, WEIGHTS } what;
+};
+
+static int element(const struct fs_part *p, const struct fs_window *w, uint32_t dp, const struct array *a, uint64_t i,
+		   uint64_t *ret, struct ptc_error *err)
+{
+	struct ptc_mix_sample s;
+	uint64_t bytes = 0;
+	bool real;
+	int rc = 0;
+
+	if (a->what == POINTERS || a->what == MARKS) {
+		*ret = a->what == MARKS ? i : i * p->stride;
+		return 0;
+	}
+	real = slot(p, w, dp, i, &s);
+	if (a->what == SIZES)
+		rc = length(p, &s, &bytes, err);
+	*ret = a->what == IDS       ? s.id
+	       : a->what == WEIGHTS ? (real ? 0x3F800000 : 0)
+				    : bytes / ptc_source_dtype_bytes(p->dtype);
+	return rc;
+}
+
+struct request {
+	const struct fs_part *p;
+	const struct fs_window *w;
+	uint32_t dp;
+	uint64_t off; /* in the file */
+	unsigned char *buf;
+	size_t len, done;
+};
+
+/* What of [at, at + n) is asked for, copied out of data. */
+static void overlap(struct request *r, uint64_t at, const unsigned char *data, uint64_t n)
+{
+	uint64_t want = r->off + r->done;
+
+	if (want < at || want >= at + n || r->done == r->len)
+		return;
+	n = PTC_MIN(at + n - want, r->len - r->done);
+	memcpy(r->buf + r->done, data + (want - at), n);
+	r->done += n;
+}
+
+static int read_arrays(struct request *r, const unsigned char *head, uint64_t head_len, const struct array *arrays,
+		       size_t n, struct ptc_error *err)
+{
+	uint64_t at = head_len;
+
+	overlap(r, 0, head, head_len);
+	for (size_t k = 0; k < n; at += arrays[k].n * arrays[k].width, k++)
+		while (r->done < r->len && r->off + r->done < at + arrays[k].n * arrays[k].width) {
+			uint64_t i = (r->off + r->done - at) / arrays[k].width, v;
+			unsigned char bytes[8];
+			int rc = element(r->p, r->w, r->dp, &arrays[k], i, &v, err);
+
+			if (rc)
+				return rc;
+			put_le(bytes, v, arrays[k].width);
+			overlap(r, at + i * arrays[k].width, bytes, arrays[k].width);
+		}
+	return 0;
+}
+
+static int read_samples(struct request *r, struct ptc_error *err)
+{
+	while (r->done < r->len) {
+		uint64_t at = r->off + r->done, in = at % r->p->stride, bytes;
+		size_t n = (size_t)PTC_MIN(r->p->stride - in, r->len - r->done), whole;
+		struct ptc_mix_sample s;
+		int rc;
+
+		slot(r->p, r->w, r->dp, at / r->p->stride, &s);
+		rc = length(r->p, &s, &bytes, err);
+		whole = in < bytes ? (size_t)PTC_MIN(n, bytes - in) : 0;
+		if (!rc && whole)
+			rc = ptc_source_read(r->p->sources[s.part], s.sample, in, r->buf + r->done, whole, err);
+		if (rc)
+			return rc;
+		memset(r->buf + r->done + whole, 0, n - whole);
+		r->done += n;
+	}
+	return 0;
+}
+
+int fs_part_read(const struct fs_part *p, const struct fs_window *w, uint32_t dp, uint64_t epoch,
+		 enum fs_part_file file, uint64_t off, void *buf, size_t len, struct ptc_error *err)
+{
+	struct request r = { p, w, dp, off, buf, len, 0 };
+	unsigned char head[NPY_HEAD];
+	char text[FS_PART_JSON_MAX];
+
+	switch (file) {
+	case FS_PART_BIN:
+		return read_samples(&r, err);
+	case FS_PART_IDX:
+		idx_head(p, w->slots, head);
+		return read_arrays(&r, head, IDX_HEAD,
+				   (struct array[]){ { 4, w->slots, SIZES },
+						     { 8, w->slots, POINTERS },
+						     { 8, w->slots + 1, MARKS } },
+				   3, err);
+	case FS_PART_IDS:
+		npy_head("<u8", w->slots, head);
+		return read_arrays(&r, head, NPY_HEAD, &(struct array){ 8, w->slots, IDS }, 1, err);
+	case FS_PART_WEIGHTS:
+		npy_head("<f4", w->slots, head);
+		return read_arrays(&r, head, NPY_HEAD, &(struct array){ 4, w->slots, WEIGHTS }, 1, err);
+	default:
+		overlap(&r, 0, (unsigned char *)text, (uint64_t)json_text(p, w, dp, epoch, text, sizeof text));
+		return 0;
+	}
+}

@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Whether certificate files will do, before anything listens or connects with them: at a handshake the same mistakes are a
+ * closed connection and a number. The only place that looks into certificates with OpenSSL.
+ * Happy path: the three files are read, the key is the certificate's, the authority has signed it, its time and uses fit, it
+ * carries the node's name. Failure modes: the first of these that does not hold, as what to do about it. */
+#include "rpc/rpc.h"
+
+#include "base/cleanup.h"
+
+#include <openssl/err.h>
+#include <openssl/pem.h>
+#include <openssl/x509v3.h>
+#include <stdio.h>
+#include <string.h>
+
+struct files {
+	X509 *cert;
+	STACK_OF(X509) * chain; /* what follows it in its file: intermediate authorities */
+	EVP_PKEY *key;
+	X509_STORE *ca;
+};
+
+static void files_done(struct files *f)
+{
+	X509_free(f->cert);
+	sk_X509_pop_free(f->chain, X509_free);
+	EVP_PKEY_free(f->key);
+	X509_STORE_free(f->ca);
+	ERR_clear_error();
+}
+
+/* Nobody is there to type one. */
+static int no_password(char *buf, int size, int writing, void *arg)
+{
+	(void)buf, (void)size, (void)writing, (void)arg;
+	return 0;
+}
+
+static int read_cert(const char *path, struct files *f, struct ptc_error *err)
+{
+	ptc_auto_fclose FILE *file = fopen(path, "re");
+	X509 *next;
+
+	f->cert = file ? PEM_read_X509(file, NULL, no_password, NULL) : NULL;
+	f->chain = sk_X509_new_null();
+	if (!f->cert || !f->chain)
+		return ptc_error_set(err, PTC_EINVAL, "%s holds no certificate in PEM format", path);
+	while ((next = PEM_read_X509(file, NULL, no_password, NULL)))
+		if (!sk_X509_push(f->chain, next))
+			X509_free(next);
+	return 0;
+}
+
+static int read_key(const char *path, struct files *f, struct ptc_error *err)
+{
+	ptc_auto_fclose FILE *file = fopen(path, "re");
+
+	f->key = file ? PEM_read_PrivateKey(file, NULL, no_password, NULL) : NULL;
+	if (!f->key)
+		return ptc_error_set(err, PTC_EINVAL, "%s holds no private key in PEM format, or one with a password",
+				     path);
+	return 0;
+}
+
+static int read_ca(const char *path, struct files *f, struct ptc_error *err)
+{
+	f->ca = X509_STORE_new();
+	if (!f->ca || X509_STORE_load_locations(f->ca, path, NULL) != 1)
+		return ptc_error_set(err, PTC_EINVAL, "%s holds no certificate in PEM format", path);
+	return 0;
+}
+
+static int check_signature(const struct files *f, const struct ptc_rpc_tls *tls, struct ptc_error *err)
+{
+	X509_STORE_CTX *ctx = X509_STORE_CTX_new();
+	int why = X509_V_ERR_OUT_OF_MEM;
+
+	if (ctx && X509_STORE_CTX_init(ctx, f->ca, f->cert, f->chain) == 1)
+		why = X509_verify_cert(ctx) == 1 ? X509_V_OK : X509_STORE_CTX_get_error(ctx);
+	X509_STORE_CTX_free(ctx);
+	if (why == X509_V_OK)
+		return 0;
+	return ptc_error_set(err, PTC_EINVAL, "%s against %s: %s; have it signed anew, or give the right authority",
+			     tls->cert_path, tls->ca_path, X509_verify_cert_error_string(why));
+}
+
+static int check_uses(X509 *cert, const char *path, struct ptc_error *err)
+{
+	if (X509_check_purpose(cert, X509_PURPOSE_SSL_SERVER, 0) == 1 &&
+	    X509_check_purpose(cert, X509_PURPOSE_SSL_CLIENT, 0) == 1)
+		return 0;
+	return ptc_error_set(err, PTC_EINVAL,
+			     "%s may not be used as both server and client; give it the extended key usages serverAuth "
+			     "and clientAuth",
+			     path);
+}
+
+/* Its names of ours, for a message; found: the one that is wanted is among them. */
+static bool has_name(X509 *cert, const char *want, char *others, size_t size)
+{
+	GENERAL_NAMES *names = X509_get_ext_d2i(cert, NID_subject_alt_name, NULL, NULL);
+	bool found = false;
+
+	others[0] = '\0';
+	for (int i = 0; i < sk_GENERAL_NAME_num(names); i++) {
+		const GENERAL_NAME *n = sk_GENERAL_NAME_value(names, i);
+		const char *uri;
+		int len;
+
+		if (n->type != GEN_URI)
+			continue;
+		uri = (const char *)ASN1_STRING_get0_data(n->d.uniformResourceIdentifier);
+		len = ASN1_STRING_length(n->d.uniformResourceIdentifier);
+		found = found || (len == (int)strlen(want) && memcmp(uri, want, (size_t)len) == 0);
+		if (len > 6 && memcmp(uri, "ptc://", 6) == 0)
+			snprintf(others, size, "%.*s", len, uri);
+	}
+	GENERAL_NAMES_free(names);
+	return found;
+}
+
+static int check_name(X509 *cert, const char *path, const char *node, struct ptc_error *err)
+{
+	char want[128], others[128];
+
+	snprintf(want, sizeof want, "ptc://node/%s", node);
+	if (has_name(cert, want, others, sizeof others))
+		return 0;
+	return ptc_error_set(err, PTC_EINVAL, "%s carries %s as its URI name; this node's must be %s", path,
+			     others[0] ? others : "no name of ptc's", want);
+}
+
+int ptc_rpc_tls_check(const struct ptc_rpc_tls *tls, const char *node_or_null, const char **which,
+		      struct ptc_error *err)
+{
+	struct files f = { 0 };
+	int rc;
+
+	*which = "ca";
+	rc = read_ca(tls->ca_path, &f, err);
+	if (rc == 0) {
+		*which = "cert";
+		rc = read_cert(tls->cert_path, &f, err);
+	}
+	if (rc == 0) {
+		*which = "key";
+		rc = read_key(tls->key_path, &f, err);
+	}
+	if (rc == 0 && X509_check_private_key(f.cert, f.key) != 1)
+		rc = ptc_error_set(err, PTC_EINVAL, "%s is not the key of %s", tls->key_path, tls->cert_path);
+	if (rc == 0 && node_or_null) { /* elsewhere another authority may judge us than the one by which we judge */
+		*which = "cert";
+		rc = check_signature(&f, tls, err);
+		if (rc == 0)
+			rc = check_uses(f.cert, tls->cert_path, err);
+		if (rc == 0)
+			rc = check_name(f.cert, tls->cert_path, node_or_null, err);
+	}
+	files_done(&f);
+	return rc;
+}

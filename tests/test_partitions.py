@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""data/ of a mount: what a rank consumes as an indexed dataset, against the source, docs/order.md and what ranks wrote down."""
+import json
+import os
+import random
+import shutil
+import subprocess
+import unittest
+
+import dataset_oracle as oracle
+import harness
+import live
+import numpy as np
+import order_oracle
+from test_fuse import CAN_MOUNT, Mount
+
+SLOTS = 3  # of a micro batch
+
+
+@unittest.skipUnless(CAN_MOUNT, "FUSE cannot be mounted here")
+class Partitions(harness.Case):
+    def setUp(self):
+        super().setUp()
+        self.rng = random.Random(self.seed)
+
+    def sequences(self, n, dtype="int32"):
+        return [np.array([self.rng.randrange(100) for _ in range(self.rng.randrange(0, 30))], dtype) for _ in range(n)]
+
+    def check(self, folder, rows, bytes_of, dtype):
+        """rows: [(id, weight)], one per slot, in order."""
+        ids, weights = np.load(os.path.join(folder, "ids.npy")), np.load(os.path.join(folder, "weights.npy"), mmap_mode="r")
+        self.assertEqual((np.dtype("uint64"), np.dtype("float32")), (ids.dtype, weights.dtype))
+        self.assertEqual([i for i, _ in rows], ids.tolist(), folder)
+        self.assertEqual([w for _, w in rows], weights.tolist(), folder)
+        reader = oracle.Indexed(os.path.join(folder, "samples"))
+        self.assertEqual((len(rows), 0, np.dtype(dtype)), (len(reader), reader.problems(), reader.dtype))
+        for slot in self.rng.sample(range(len(rows)), min(len(rows), 60)):
+            self.assertEqual(bytes_of(rows[slot][0]), reader[slot].tobytes(), f"{folder} slot {slot}")
+        copy = shutil.copytree(folder, os.path.join(self.dir, "copy"), dirs_exist_ok=True)
+        self.assertEqual(reader.size, os.path.getsize(os.path.join(copy, "samples.bin")))
+        for slot in self.rng.sample(range(len(rows)), min(len(rows), 20)):
+            self.assertEqual(reader[slot].tobytes(), oracle.Indexed(os.path.join(copy, "samples"))[slot].tobytes())
+
+    def rows(self, sample, n, position, first_step, epoch, g, mbs, dp, rank):
+        """{step: [(id, weight)]} of the steps that begin in an epoch, from docs/files.md and the order's oracle."""
+        found, at, step = {}, position, first_step
+        while at < (epoch + 1) * n:
+            if at >= epoch * n:
+                found[step] = [pair for m in range(-(-g // (mbs * dp)))
+                               for pair in order_oracle.micro_batch(sample, at, g, mbs, dp, m, rank)]
+            at, step = at + g, step + 1
+        return found
+
+    def test_resizes(self):
+        """The ranks' own logs, through dp 2, 3, 1 and 5, are what the partitions of each generation hold."""
+        n, g = 70, 10
+        sequences = self.sequences(n)
+        oracle.write_indexed(self.path("text"), sequences)
+        with self.cluster(nodes=1, devices=5) as c:
+            c.ptcctl("dataset", "add", "text", self.path("text"))
+            job = live.Job(c, self.dir, sleep=0.004, data=f"{n},{self.seed},{g},{SLOTS}",
+                           run={"data": {"data": {"dataset": "text", "seed": self.seed, "global_batch": g, "micro_batch": SLOTS}}})
+            mount = Mount(self, c)
+            job.run("dp=2")
+            for config in ("dp=3", "dp=1", "dp=5"):
+                job.wait_step(job.step() + 9)
+                job.resize(config)
+            job.wait_step(job.step() + 9)
+            job.do("stop")
+            entries = {e["generation"]: e for e in c.json("dataset", "proof", job.name)["cursors"][0]["generations"]}
+            self.assertEqual([2, 3, 1, 5], [e["dp"] for e in entries.values()])
+            self.assertEqual(sorted(f"gen-{x}" for x in entries), sorted(os.listdir(mount.path(job.name, "data", "data"))))
+            self.assertEqual(len(entries) * [["data"]], [os.listdir(mount.path(job.name, "data"))] * len(entries))
+            wrote = {}
+            for name in os.listdir(job.logs):
+                with open(os.path.join(job.logs, name)) as f:
+                    wrote |= {(x["generation"], x["step"], x["dp_rank"]): x["samples"] for x in map(json.loads, f)}
+
+            def sample(p):
+                return order_oracle.at(n, self.seed, p // n, p % n)
+
+            for generation, e in entries.items():
+                for rank in range(e["dp"]):
+                    base = mount.path(job.name, "data", "data", f"gen-{generation}", f"dp-{rank}")
+                    now = e["positions"][0] // n
+                    self.assertEqual([f"epoch-{now + i}" for i in range(8)], sorted(os.listdir(base), key=lambda x: int(x[6:])))
+                    self.assertFalse(now and os.path.exists(os.path.join(base, f"epoch-{now - 1}")))
+                    consumed = {}
+                    for epoch in range(now, e["positions"][1] // n + 1):
+                        folder = os.path.join(base, f"epoch-{epoch}")
+                        rows = self.rows(sample, n, e["positions"][0], e["steps"][0], epoch, g, SLOTS, e["dp"], rank)
+                        self.check(folder, [r for step in rows.values() for r in step], lambda i: sequences[i].tobytes(), "int32")
+                        with open(os.path.join(folder, "partition.json")) as f:
+                            said = json.load(f)
+                        self.assertEqual((generation, rank, epoch, min(rows), len(rows), e["dp"]),
+                                         tuple(said[k] for k in ("generation", "dp_rank", "epoch", "first_step", "steps", "dp")))
+                        consumed |= rows
+                    for step in range(*e["steps"]):
+                        self.assertEqual(wrote[generation, step, rank], [i for i, w in consumed[step] if w], f"step {step}")
+            mount.stop()
+
+    def test_mixture(self):
+        """Sources of several kinds by weight, shuffled within blocks and not at all, before there is any snapshot."""
+        flat = np.arange(900, dtype="uint16")
+        flat.tofile(self.path("flat.bin"))
+        rows = np.arange(400, dtype="uint16").reshape(20, 20) + 1000
+        np.save(self.path("rows.npy"), rows)
+        sequences = self.sequences(33, "uint16")
+        oracle.write_indexed(self.path("text"), sequences, dtype="uint16")
+        parts = [(100, 5, True, 16), (20, 2, False, 0), (33, 5, True, 0)]
+        contents = [flat[9 * i:9 * i + 9].tobytes() for i in range(100)] + [r.tobytes() for r in rows] + \
+            [s.tobytes() for s in sequences]
+        n, g, dp = len(contents), 13, 2
+        with self.cluster(nodes=1, devices=2) as c:
+            c.ptcctl("dataset", "add", "flat", self.path("flat.bin"), "--kind", "flat", "--dtype", "uint16", "--record", "9")
+            c.ptcctl("dataset", "add", "rows", self.path("rows.npy"))
+            c.ptcctl("dataset", "add", "text", self.path("text"))
+            job = live.Job(c, self.dir, run={"data": {"mixed": {"seed": 5, "mix": [
+                {"dataset": "flat", "weight": 5, "block": 16}, {"dataset": "rows", "weight": 2, "shuffle": False},
+                {"dataset": "text", "weight": 5}]}}})
+            job.run(f"dp={dp},micro_batch={SLOTS},global_batch={g}")
+            mount = Mount(self, c)
+
+            def sample(p):
+                j, i, _ = order_oracle.mixed(parts, 5, p)
+                return sum(m for m, *_ in parts[:j]) + i
+
+            for rank in range(dp):
+                for epoch in (0, 1, 7, 100):
+                    want = self.rows(sample, n, 0, 0, epoch, g, SLOTS, dp, rank)
+                    self.check(mount.path(job.name, "data", "mixed", "gen-1", f"dp-{rank}", f"epoch-{epoch}"),
+                               [r for step in want.values() for r in step], contents.__getitem__, "uint16")
+            mount.stop()
+
+    def test_files(self):
+        """A directory of files: each is a sequence of bytes. And what is not there, may not be seen, or has changed."""
+        os.mkdir(self.path("files"))
+        contents = [self.rng.randbytes(self.rng.randrange(5000)) for _ in range(40)]
+        for i, data in enumerate(contents):
+            with open(self.path("files", f"{i:03}"), "wb") as f:
+                f.write(data)
+        with self.cluster(nodes=1, devices=2) as c:
+            c.ptcctl("dataset", "add", "files", self.path("files"))
+            one = {"dataset": "files", "seed": 1, "global_batch": 7, "micro_batch": 2}
+            job = live.Job(c, self.dir, run={"data": {"f": one, "none": {"dataset": "files"}}})
+            job.run("dp=2")
+            mount = Mount(self, c)
+            folder = mount.path(job.name, "data", "f", "gen-1", "dp-1", "epoch-0")
+            want = self.rows(lambda p: order_oracle.at(40, 1, p // 40, p % 40), 40, 0, 0, 0, 7, 2, 2, 1)
+            self.check(folder, [r for step in want.values() for r in step], contents.__getitem__, "uint8")
+            for gone in ("f/gen-2", "f/gen-01", "f/gen-1/dp-2", "f/gen-1/dp-0/epoch--1", "f/gen-1/dp-0/epoch-0/x", "g"):
+                self.assertFalse(os.path.exists(mount.path(job.name, "data", *gone.split("/"))), gone)
+            with self.assertRaises(OSError):
+                open(os.path.join(folder, "ids.npy"), "wb").close()
+            self.assertRaises(OSError, os.listdir, mount.path(job.name, "data", "none", "gen-1"))
+            with open(mount.log) as f:
+                self.assertIn("neither the configuration nor the job says its global and micro batch", f.read())
+            r = subprocess.run(["setpriv", "--reuid=65534", "--clear-groups", "ls", folder], capture_output=True)
+            self.assertNotEqual(0, r.returncode)
+            mount.stop()
+            os.truncate(self.path("files", "000"), 5)
+            os.unlink(self.path("files", "001"))
+            mount = Mount(self, c)
+            self.assertRaises(OSError, os.listdir, mount.path(job.name, "data", "f", "gen-1"))
+            with open(mount.log) as f:
+                self.assertIn("has other files than when it was added", f.read())
+            mount.stop()
+
+    def test_pinned(self):
+        """A job keeps to the dataset it was created with, whatever gets its name later."""
+        for name in ("a", "b"):
+            oracle.write_indexed(self.path(name), self.sequences(20))
+        with self.cluster(nodes=1, devices=1) as c:
+            c.ptcctl("dataset", "add", "d", self.path("a"))
+            job = live.Job(c, self.dir, run={"data": {"d": {"dataset": "d", "global_batch": 4, "micro_batch": 1}}})
+            job.run("dp=1")
+            mount = Mount(self, c)
+            self.assertTrue(os.path.exists(mount.path(job.name, "data", "d", "gen-1", "dp-0", "epoch-0", "samples.idx")))
+            mount.stop()
+            c.ptcctl("dataset", "remove", "d")
+            c.ptcctl("dataset", "add", "d", self.path("b"))
+            mount = Mount(self, c)
+            self.assertRaises(OSError, os.listdir, mount.path(job.name, "data", "d", "gen-1"))
+            with open(mount.log) as f:
+                self.assertIn("dataset d is another one than when the job was created", f.read())
+            mount.stop()
+            other = live.Job(c, self.path("x"), name="other", run={"data": {"d": {"dataset": "nothing"}}})
+            p = other.run("dp=1", check=False)
+            self.assertEqual(1, p.returncode)
+            self.assertIn('data d: dataset "nothing" does not exist', p.stderr)
