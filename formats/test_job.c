@@ -166,6 +166,8 @@ static void test_values(void **state)
 	refuse("version: 1\nname: a\ntensors: []\n" RULES, PTC_EINVAL, "no tensors");
 	refuse("version: 1\nname: a\ntensors: {from: x.safetensors}\n" RULES, PTC_EINVAL, "must be a list here");
 	refuse(HEAD RULES "fields: {'a:b': {}}", PTC_EINVAL, "field name \"a:b\"");
+	refuse(HEAD RULES "fields: {model: {}}", PTC_EINVAL, "field name \"model\" is what");
+	refuse(HEAD RULES "fields: {param: {}}", PTC_EINVAL, "field name \"param\" is what");
 	refuse(HEAD RULES "fields: [a]", PTC_EINVAL, "must be a map");
 	refuse(HEAD "rules: []", PTC_EINVAL, "rules must be");
 	refuse(HEAD "rules: [{split: {axis: tp, dim: 0}}]", PTC_EINVAL, "no \"match\"");
