@@ -104,7 +104,8 @@ int ptc_name_check_field(const char *name, struct ptc_error *err)
 	/* the parameters' own names in files: an export would write one over the other */
 	if (!strcmp(name, "param") || !strcmp(name, "model"))
 		return ptc_error_set(err, PTC_EINVAL,
-				     "field name \"%s\" is what the parameters' files are called; choose another", name);
+				     "field name \"%s\" is what the parameters' files are called; choose another",
+				     name);
 	return 0;
 }
 

@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "base/sys.h"
 #include "formats/job.h"
+#include "formats/json.h"
 #include "formats/names.h"
 
 #include <setjmp.h>
@@ -760,6 +761,25 @@ static void test_nearest(void **state)
 	assert_null(ptc_name_nearest("a very long word that is longer than any", words, 5));
 }
 
+static void test_json_memory(void **state)
+{
+	static const char text[] = "{\"a\": [1, {\"b\": \"c\"}], \"d\": 2.5}";
+	int rc = PTC_ENOMEM;
+
+	for (uint64_t at = 1; rc && at < 1000; at++) {
+		struct ptc_error err = PTC_ERROR_INIT;
+		json_t *json = NULL;
+
+		ptc_alloc_fail_at(at);
+		rc = ptc_json_load("text", text, sizeof(text) - 1, &json, &err);
+		ptc_alloc_fail_at(0);
+		if (rc && rc != PTC_ENOMEM)
+			fail_msg("allocation %d: %s", (int)at, err.text);
+		json_decref(json);
+	}
+	assert_int_equal(rc, 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -773,6 +793,7 @@ int main(void)
 		cmocka_unit_test(test_run_no_memory), cmocka_unit_test(test_read),
 		cmocka_unit_test(test_rule_sets),     cmocka_unit_test(test_nearest),
 		cmocka_unit_test(test_later_keys),    cmocka_unit_test(test_later_keys_refused),
+		cmocka_unit_test(test_json_memory),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
