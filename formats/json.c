@@ -2,14 +2,27 @@
 /* jansson behind our allocator. Happy path: a constructor hands the allocator
  * over before any document exists, so none is ever freed by the wrong one.
  * Failure: a document that does not parse is PTC_EINVAL with line and reason;
- * jansson's own "out of memory" becomes PTC_ENOMEM. */
+ * an allocation that failed meanwhile makes it PTC_ENOMEM. */
 #include "formats/json.h"
 
 #include "base/alloc.h"
 
+#include <stdbool.h>
+
+/* jansson may call a failed allocation bad syntax, or nothing at all */
+static _Thread_local bool short_of_memory;
+
+static void *allocate(size_t size)
+{
+	void *p = ptc_malloc(size);
+
+	short_of_memory |= !p;
+	return p;
+}
+
 static __attribute__((constructor)) void give_allocator(void)
 {
-	json_set_alloc_funcs(ptc_malloc, ptc_free);
+	json_set_alloc_funcs(allocate, ptc_free);
 }
 
 void ptc_json_init(void)
@@ -21,8 +34,9 @@ int ptc_json_load(const char *what, const void *data, size_t len, json_t **ret_j
 	json_error_t je;
 	json_t *json;
 
+	short_of_memory = false;
 	json = json_loadb(data, len, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &je);
-	if (!json && json_error_code(&je) == json_error_out_of_memory)
+	if (!json && short_of_memory)
 		return ptc_error_set(err, PTC_ENOMEM, "%s: out of memory", what);
 	/* jansson quotes the input, which may hold anything */
 	for (char *p = je.text; !json && *p; p++)

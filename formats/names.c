@@ -101,6 +101,11 @@ int ptc_name_check_field(const char *name, struct ptc_error *err)
 	}
 	if (strstr(name, ".."))
 		return ptc_error_set(err, PTC_EINVAL, "field name \"%s\" contains \"..\"", name);
+	/* the parameters' own names in files: an export would write one over the other */
+	if (!strcmp(name, "param") || !strcmp(name, "model"))
+		return ptc_error_set(err, PTC_EINVAL,
+				     "field name \"%s\" is what the parameters' files are called; choose another",
+				     name);
 	return 0;
 }
 

@@ -17,7 +17,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #define LENGTH_WORD  8
 #define METADATA_KEY "__metadata__"
@@ -304,7 +303,7 @@ static int read_exactly(int fd, void *buf, size_t len, struct ptc_error *err)
 	return 0;
 }
 
-static int read_header(int fd, struct ptc_st *ret_st, struct ptc_error *err)
+static int read_header(int fd, struct ptc_st *ret_st, struct stat *ret_file, struct ptc_error *err)
 {
 	ptc_auto_free char *head = NULL;
 	char word[LENGTH_WORD] = { 0 };
@@ -314,6 +313,7 @@ static int read_header(int fd, struct ptc_st *ret_st, struct ptc_error *err)
 
 	if (fstat(fd, &sb))
 		return ptc_error_errno(err, errno, "stat");
+	*ret_file = sb;
 	if (!S_ISREG(sb.st_mode))
 		return ptc_error_set(err, PTC_EINVAL, "not a regular file");
 	if (sb.st_size >= LENGTH_WORD) {
@@ -334,13 +334,48 @@ static int read_header(int fd, struct ptc_st *ret_st, struct ptc_error *err)
 int ptc_st_read(const char *path, struct ptc_st *ret_st, struct ptc_error *err)
 {
 	ptc_auto_close int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+	struct stat file;
 	int rc;
 
 	if (fd < 0)
 		return ptc_error_errno(err, errno, "%s", path);
-	rc = read_header(fd, ret_st, err);
+	rc = read_header(fd, ret_st, &file, err);
 	if (rc)
-		ptc_error_wrap(err, "%s", path);
+		return ptc_error_wrap(err, "%s", path);
+	ret_st->file = file;
+	return ptc_st_unchanged(fd, path, ret_st, err); /* a writer between fstat and the header's last byte */
+}
+
+static bool same_time(struct timespec a, struct timespec b)
+{
+	return a.tv_sec == b.tv_sec && a.tv_nsec == b.tv_nsec;
+}
+
+int ptc_st_unchanged(int fd, const char *path, const struct ptc_st *st, struct ptc_error *err)
+{
+	const struct stat *was = &st->file;
+	struct stat now;
+
+	if (fstat(fd, &now))
+		return ptc_error_errno(err, errno, "%s", path);
+	if (now.st_dev == was->st_dev && now.st_ino == was->st_ino && now.st_size == was->st_size &&
+	    same_time(now.st_mtim, was->st_mtim))
+		return 0;
+	return ptc_error_set(err, PTC_EINVAL,
+			     "%s was replaced or written to while it was read; try again when it is whole", path);
+}
+
+int ptc_st_reopen(const char *path, const struct ptc_st *st, int *ret_fd, struct ptc_error *err)
+{
+	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY), rc;
+
+	if (fd < 0)
+		return ptc_error_errno(err, errno, "%s", path);
+	rc = ptc_st_unchanged(fd, path, st, err);
+	if (rc)
+		close(fd);
+	else
+		*ret_fd = fd;
 	return rc;
 }
 

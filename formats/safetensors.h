@@ -9,6 +9,8 @@
 #include "base/buf.h"
 #include "reshard/spec.h"
 
+#include <sys/stat.h>
+
 #define PTC_ST_INDEX_NAME "model.safetensors.index.json"
 #define PTC_ST_MODEL_NAME "model.safetensors"
 
@@ -29,6 +31,7 @@ struct ptc_st {
 	char *raw; /* the file's first raw_len bytes, verbatim: length word, JSON, padding */
 	size_t raw_len;
 	int64_t data_start, data_bytes; /* data_start == raw_len */
+	struct stat file;               /* when the header was read from one (ptc_st_read) */
 };
 
 /* head: at least the length word and the whole header; file_bytes: the file's size, which must be exactly header plus
@@ -36,6 +39,10 @@ struct ptc_st {
 int ptc_st_parse(const void *head, size_t head_len, int64_t file_bytes, struct ptc_st *ret_st, struct ptc_error *err);
 /* Reads and parses the header of a regular file. */
 int ptc_st_read(const char *path, struct ptc_st *ret_st, struct ptc_error *err);
+/* Opens the file whose header was read into st; PTC_EINVAL if another has its path now or it was written to since. */
+int ptc_st_reopen(const char *path, const struct ptc_st *st, int *ret_fd, struct ptc_error *err);
+/* PTC_EINVAL if what was read from fd may be of a file that was written to since its header was read. */
+int ptc_st_unchanged(int fd, const char *path, const struct ptc_st *st, struct ptc_error *err);
 void ptc_st_done(struct ptc_st *st);
 /* NULL: no such tensor. O(log n). */
 const struct ptc_st_tensor *ptc_st_find(const struct ptc_st *st, const char *name);

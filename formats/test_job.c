@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "base/sys.h"
 #include "formats/job.h"
+#include "formats/json.h"
 #include "formats/names.h"
 
 #include <setjmp.h>
@@ -166,6 +167,8 @@ static void test_values(void **state)
 	refuse("version: 1\nname: a\ntensors: []\n" RULES, PTC_EINVAL, "no tensors");
 	refuse("version: 1\nname: a\ntensors: {from: x.safetensors}\n" RULES, PTC_EINVAL, "must be a list here");
 	refuse(HEAD RULES "fields: {'a:b': {}}", PTC_EINVAL, "field name \"a:b\"");
+	refuse(HEAD RULES "fields: {model: {}}", PTC_EINVAL, "field name \"model\" is what");
+	refuse(HEAD RULES "fields: {param: {}}", PTC_EINVAL, "field name \"param\" is what");
 	refuse(HEAD RULES "fields: [a]", PTC_EINVAL, "must be a map");
 	refuse(HEAD "rules: []", PTC_EINVAL, "rules must be");
 	refuse(HEAD "rules: [{split: {axis: tp, dim: 0}}]", PTC_EINVAL, "no \"match\"");
@@ -798,6 +801,25 @@ static void test_nearest(void **state)
 	assert_null(ptc_name_nearest("a very long word that is longer than any", words, 5));
 }
 
+static void test_json_memory(void **state)
+{
+	static const char text[] = "{\"a\": [1, {\"b\": \"c\"}], \"d\": 2.5}";
+	int rc = PTC_ENOMEM;
+
+	for (uint64_t at = 1; rc && at < 1000; at++) {
+		struct ptc_error err = PTC_ERROR_INIT;
+		json_t *json = NULL;
+
+		ptc_alloc_fail_at(at);
+		rc = ptc_json_load("text", text, sizeof(text) - 1, &json, &err);
+		ptc_alloc_fail_at(0);
+		if (rc && rc != PTC_ENOMEM)
+			fail_msg("allocation %d: %s", (int)at, err.text);
+		json_decref(json);
+	}
+	assert_int_equal(rc, 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -822,6 +844,7 @@ int main(void)
 		cmocka_unit_test(test_nearest),
 		cmocka_unit_test(test_later_keys),
 		cmocka_unit_test(test_later_keys_refused),
+		cmocka_unit_test(test_json_memory),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bad input of every kind: one clear line on stderr, exit 1 or 2, nothing changed."""
 import json
+import os
+import shutil
 import struct
 import subprocess
 import unittest
@@ -9,7 +11,7 @@ import harness
 import numpy as np
 import oracle
 import state as states
-from harness import PATIENCE, Job
+from harness import PATIENCE, Job, wait_for
 
 RULES = [{"match": "*", "split": {"axis": "tp", "dim": 0, "kind": "even"}}]
 GOOD = {"version": 1, "name": "bad", "tensors": [{"name": "w", "dtype": "F32", "shape": [4, 4]}], "rules": RULES}
@@ -143,6 +145,44 @@ class BadInput(harness.Case):
                 with self.subTest(what):
                     self.refused(c, "import", "good", path, "--config", "tp=1", codes=(1, 2))
             self.assertEqual(before, self.everything(c))
+
+    def test_import_of_files_that_change(self):
+        """A checkpoint that its writer replaces, or goes on writing, after its header was read."""
+        def replace(path):
+            shutil.copyfile(path, path + ".new")
+            os.replace(path + ".new", path)
+
+        def write(path):
+            with open(path, "r+b") as f:
+                f.seek(-1, os.SEEK_END)
+                f.write(b"?")
+
+        def fifo(path):
+            os.unlink(path)
+            os.mkfifo(path)
+
+        s = states.State()
+        s.add(np.random.default_rng(self.seed), "w", "F32", (6, 4))
+        with self.cluster(nodes=1, devices=1) as c:
+            job = Job(c, "moving", s, self.path("job"), RULES)
+            job.create()
+            for change in (replace, write, fifo):
+                s.write(job.dir)
+                reached = self.path(change.__name__)
+                p = subprocess.Popen([harness.program("ptcctl"), *job.import_args("tp=1")], stderr=subprocess.PIPE, text=True,
+                                     env=c.environment({"PTC_SOCKET": c.nodes["n0"].socket, "PTC_FAULT": "import.read=sleep",
+                                                        "PTC_FAULT_LIST": reached}))
+                wait_for(lambda: os.path.exists(reached) and "import.read" in open(reached).read(), 20 * PATIENCE, # noqa: B023
+                         "the header read", 0.01)
+                change(job.files["param"])
+                _, said = p.communicate(timeout=60 * PATIENCE)
+                self.assertEqual(1, p.returncode, said)
+                self.assertRegex(said.strip().splitlines()[-1], r"^ptcctl import: .* was replaced or written to while it was read; .*$")
+                self.assertFalse(job.wait_idle()["has_state"])
+                os.unlink(job.files["param"])
+            s.write(job.dir)
+            c.ptcctl(*job.import_args("tp=1"))
+            job.check_whole(self)
 
     def test_import_after_refusals(self):
         """A refused import leaves nothing that hinders the next."""

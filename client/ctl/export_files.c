@@ -215,6 +215,32 @@ static int write_several(struct ctl_export *ex, size_t field, size_t nfiles, con
 	return rc ? rc : write_index(ex, field, nfiles, dir, err);
 }
 
+/* Of several files of the parameters none may have the place of the index or of a field. */
+static int check_names(struct ctl_export *ex, size_t n, struct ptc_error *err)
+{
+	const struct ptc_spec *spec = &ex->desc.spec;
+	struct ptc_state_set set = state_of(ex);
+
+	for (size_t i = 0; i < n; i++) {
+		const char *name = ptc_state_kept_nth(&set, 0, i)->name;
+		bool taken = !strcmp(name, PTC_ST_INDEX_NAME);
+
+		for (size_t f = 0; f < spec->nfields && !taken; f++) {
+			const char *field = spec->fields[f].name;
+			size_t len = strlen(field);
+
+			taken = !strncmp(name, field, len) && (!name[len] || !strcmp(name + len, ".safetensors"));
+		}
+		if (taken)
+			return ptc_error_set(
+				err, PTC_EEXIST,
+				"the imported file \"%s\" of the parameters has the name of another file to write "
+				"here; import the state again from files of other names",
+				name);
+	}
+	return 0;
+}
+
 int ctl_export_directory(struct ctl_export *ex, size_t field, const char *dir, struct ptc_error *err)
 {
 	const char *name = ptc_state_field_name(&ex->desc.spec, field);
@@ -224,6 +250,9 @@ int ctl_export_directory(struct ctl_export *ex, size_t field, const char *dir, s
 	int rc = 0;
 
 	if (n > 1) {
+		rc = field ? 0 : check_names(ex, n, err);
+		if (rc)
+			return rc;
 		path = field ? ptc_asprintf("%s/%s", dir, name) : ptc_strdup(dir);
 		if (path && field)
 			rc = ptc_sys_mkdirs(path, 0, err);

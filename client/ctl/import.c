@@ -49,9 +49,12 @@ static char *field_path(const struct ctl *c, const char *field)
 /* Every --field names a field of the job. */
 static int check_fields(const struct ctl *c, const struct ptc_spec *spec, struct ptc_error *err)
 {
+	ptc_auto_free bool *seen = ptc_calloc(spec->nfields + 1, sizeof(*seen));
 	const char *value;
 	size_t at = 0;
 
+	if (!seen)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
 	while ((value = ctl_option_next(c, "field", &at))) {
 		size_t n = strcspn(value, "="), f = 0;
 
@@ -60,6 +63,9 @@ static int check_fields(const struct ctl *c, const struct ptc_spec *spec, struct
 		if (f == spec->nfields)
 			return ptc_error_set(err, PTC_EINVAL, "the job has no field \"%.*s\"",
 					     (int)PTC_MIN(n, (size_t)63), value);
+		if (seen[f])
+			return ptc_error_set(err, PTC_EINVAL, "--field %s is given twice", spec->fields[f].name);
+		seen[f] = true;
 	}
 	return 0;
 }
@@ -215,6 +221,8 @@ static int transfer(struct ctl_import *im, const struct ptc_admin_import *begun,
 		rc = read_sets(im, err);
 	if (!rc)
 		rc = list_parts(im, err);
+	if (!rc && ptc_fault("import.read"))
+		rc = ptc_error_set(err, PTC_EIO, "fault point import.read");
 	if (!rc)
 		rc = ctl_import_send(im, begun->id, nstreams, err);
 	if (!rc && ptc_fault("import.sent"))

@@ -42,16 +42,18 @@ struct reader {
 
 static int open_file(struct reader *r, const struct ptc_st_file *file, struct ptc_error *err)
 {
+	int rc;
+
 	if (r->file == file)
 		return 0;
 	if (r->fd >= 0)
 		close(r->fd);
 	r->file = NULL;
-	r->fd = open(file->path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
-	if (r->fd < 0)
-		return ptc_error_errno(err, errno, "%s", file->path);
-	r->file = file;
-	return 0;
+	r->fd = -1;
+	rc = ptc_st_reopen(file->path, &file->st, &r->fd, err);
+	if (!rc)
+		r->file = file;
+	return rc;
 }
 
 static int read_window(const struct reader *r, int64_t offset, size_t len, struct ptc_error *err)
@@ -90,6 +92,7 @@ static int send_part(struct sender *s, struct reader *r, struct ptc_admin_stream
 		done += (int64_t)n;
 		atomic_fetch_add(&s->bytes, n);
 	}
+	rc = rc ? rc : ptc_st_unchanged(r->fd, r->file->path, &r->file->st, err);
 	if (!rc)
 		s->im->digests[part->item] = digest;
 	return rc;
