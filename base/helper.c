@@ -24,7 +24,7 @@ static void own_folder(char *ret_dir, size_t size)
 
 int ptc_helper_find(const char *name, const char *env, char ret_path[PTC_HELPER_PATH], struct ptc_error *err)
 {
-	static const char *const beside[] = { "", "/../daemon", "/" PTC_LIBEXEC_FROM_BIN };
+	static const char *const beside[] = { "", "/../daemon", PTC_LIBEXEC_FROM_BIN };
 	const char *told = getenv(env);
 	char own[PTC_HELPER_PATH / 2], path[PTC_HELPER_PATH];
 
@@ -32,7 +32,7 @@ int ptc_helper_find(const char *name, const char *env, char ret_path[PTC_HELPER_
 		snprintf(path, sizeof path, "%s", told);
 		if (access(path, X_OK) != 0)
 			return ptc_error_errno(err, errno, "%s: cannot run %s", env, path);
-		strcpy(ret_path, path);
+		memcpy(ret_path, path, sizeof path);
 		return 0;
 	}
 	own_folder(own, sizeof own);
@@ -42,7 +42,7 @@ int ptc_helper_find(const char *name, const char *env, char ret_path[PTC_HELPER_
 		else
 			snprintf(path, sizeof path, "%s/%s", PTC_LIBEXEC_INSTALLED, name);
 		if (access(path, X_OK) == 0) {
-			strcpy(ret_path, path);
+			memcpy(ret_path, path, sizeof path);
 			return 0;
 		}
 	}

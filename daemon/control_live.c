@@ -292,7 +292,8 @@ static int switch_and_stream(struct ptc_daemon *d, struct ptc_rpc_call *call, co
 	return rc;
 }
 
-/* Ranks declare their tensors; a job that describes them is moved and read, not run. */
+/* Ranks declare their tensors, each field as one of its own, NAME:FIELD. A job that lists them is run from what was imported, which has
+ * to have the same names. */
 static int check_runnable(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_error *err)
 {
 	const struct ptc_job_desc *desc;
@@ -304,10 +305,18 @@ static int check_runnable(struct ptc_daemon *d, const struct ptc_target *t, stru
 	if (!desc->has_run)
 		rc = ptc_error_set(err, PTC_ESTATE, "job %s has no `run:`: there is nothing to start (docs/job.md)",
 				   t->meta.name);
-	else if (desc->spec.ntensors)
-		rc = ptc_error_set(err, PTC_ESTATE,
-				   "job %s lists its tensors, but ranks that run declare them; leave `tensors` out",
-				   t->meta.name);
+	else if (desc->spec.nfields)
+		rc = ptc_error_set(
+			err, PTC_ESTATE,
+			"job %s lists `fields`, which ranks declare as tensors named NAME:FIELD; import those from one "
+			"file, as `ptcctl export` writes it, without `fields`",
+			t->meta.name);
+	else if (desc->spec.ntensors && !t->has_record)
+		rc = ptc_error_set(
+			err, PTC_ESTATE,
+			"job %s lists its tensors: `ptcctl import %s FILE` first, or leave `tensors` out for ranks "
+			"that begin with values of their own",
+			t->meta.name, t->meta.name);
 	ptc_specs_release(ref);
 	return rc;
 }

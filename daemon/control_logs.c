@@ -3,7 +3,8 @@
  *
  * Happy path: the ranks of a job that is live are where its committed generation says. Those of one that is not are asked for: every
  * node says whose logs it has, and the newest launch is shown, whether it came to train or not. Followed, a reader per rank
- * goes on until the rank's process has ended or belongs to another launch; then those of the launch that is live by now follow.
+ * goes on until the rank's process has ended or belongs to another launch; then what came and went since, and those of the launch that
+ * is live by now.
  * Failure modes: no such rank, no logs (PTC_ENOTFOUND), a node that is down or does not answer (PTC_EPEER; what others have is shown). */
 #include "base/alloc.h"
 #include "base/buf.h"
@@ -223,8 +224,16 @@ static uint64_t row_number(const json_t *row, const char *key)
 	return v > 0 ? (uint64_t)v : 0;
 }
 
-/* The launch whose newest process is the newest of all. NULL: there is no log anywhere. */
-static const json_t *newest_row(const struct up_nodes *u)
+static bool row_fits(const json_t *row)
+{
+	uint64_t world = row_number(row, "world");
+
+	return world && world <= PTC_MAX_RANKS;
+}
+
+/* The row of the newest process of all; with `after` and `not`, the oldest of those that are newer than `after` and not of launch `not`.
+ * NULL: there is none. */
+static const json_t *pick_row(const struct up_nodes *u, uint64_t after, uint64_t not )
 {
 	const json_t *best = NULL;
 	json_t *row;
@@ -232,40 +241,77 @@ static const json_t *newest_row(const struct up_nodes *u)
 
 	for (size_t i = 0; i < u->n; i++)
 		json_array_foreach(u->said[i], k, row) {
-			uint64_t world = row_number(row, "world");
+			uint64_t since = row_number(row, "since_ms");
 
-			if (world && world <= PTC_MAX_RANKS &&
-			    (!best || row_number(row, "since_ms") > row_number(best, "since_ms")))
+			if (!row_fits(row) || (after && (since <= after || row_number(row, "launch") == not )))
+				continue;
+			if (!best ||
+			    (after ? since < row_number(best, "since_ms") : since > row_number(best, "since_ms")))
 				best = row;
 		}
 	return best;
+}
+
+/* When the last process became one of that launch. 0: nobody knows of it. */
+static uint64_t launch_since(const struct up_nodes *u, uint64_t launch)
+{
+	uint64_t since = 0;
+	json_t *row;
+	size_t k;
+
+	for (size_t i = 0; i < u->n; i++)
+		json_array_foreach(u->said[i], k, row)
+			if (row_number(row, "launch") == launch)
+				since = PTC_MAX(since, row_number(row, "since_ms"));
+	return since;
+}
+
+static void up_nodes_done(struct up_nodes *u)
+{
+	for (size_t i = 0; u->said && i < u->n; i++)
+		json_decref(u->said[i]);
+	ptc_free(u->said);
+	ptc_free(u->of);
+}
+
+/* Asks every node that is up whose logs it has. */
+static int up_nodes_ask(const struct logs *l, struct up_nodes *u, struct ptc_error *err)
+{
+	int rc = ptc_loop_call(l->d->loop, up_nodes_on_loop, u);
+
+	if (rc)
+		return ptc_error_set(err, rc, "the daemon is stopping");
+	u->said = ptc_calloc(u->n ? u->n : 1, sizeof *u->said);
+	if (!u->said || !u->of)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	for (size_t i = 0; i < u->n; i++)
+		u->said[i] = ptc_control_ask_ranks(l->d, l->uuid, u->of[i].node, u->of[i].address);
+	return 0;
+}
+
+/* Of the launch that a row is of. NULL: none. */
+static int places_row(const struct up_nodes *u, const json_t *of, struct log_places *ret, struct ptc_error *err)
+{
+	int rc = places_new(ret, row_number(of, "launch"), (uint32_t)row_number(of, "world"), err);
+	json_t *row;
+	size_t k;
+
+	for (size_t i = 0; of && rc == 0 && i < u->n; i++)
+		json_array_foreach(u->said[i], k, row)
+			if (row_number(row, "launch") == ret->launch && row_number(row, "rank") < ret->world)
+				ret->of[row_number(row, "rank")] = u->of[i];
+	return rc;
 }
 
 /* Of the newest launch of which there are logs; ret->world 0: of none. */
 static int places_newest(const struct logs *l, struct log_places *ret, struct ptc_error *err)
 {
 	struct up_nodes u = { .d = l->d };
-	int rc = ptc_loop_call(l->d->loop, up_nodes_on_loop, &u);
-	const json_t *best;
-	json_t *row;
-	size_t k;
+	int rc = up_nodes_ask(l, &u, err);
 
-	if (rc)
-		return ptc_error_set(err, rc, "the daemon is stopping");
-	u.said = ptc_calloc(u.n ? u.n : 1, sizeof *u.said);
-	for (size_t i = 0; u.said && u.of && i < u.n; i++)
-		u.said[i] = ptc_control_ask_ranks(l->d, l->uuid, u.of[i].node, u.of[i].address);
-	best = u.said && u.of ? newest_row(&u) : NULL;
-	rc = u.said && u.of ? places_new(ret, row_number(best, "launch"), (uint32_t)row_number(best, "world"), err)
-			    : ptc_error_set(err, PTC_ENOMEM, "out of memory");
-	for (size_t i = 0; best && rc == 0 && i < u.n; i++)
-		json_array_foreach(u.said[i], k, row)
-			if (row_number(row, "launch") == ret->launch && row_number(row, "rank") < ret->world)
-				ret->of[row_number(row, "rank")] = u.of[i];
-	for (size_t i = 0; u.said && i < u.n; i++)
-		json_decref(u.said[i]);
-	ptc_free(u.said);
-	ptc_free(u.of);
+	if (rc == 0)
+		rc = places_row(&u, pick_row(&u, 0, 0), ret, err);
+	up_nodes_done(&u);
 	return rc;
 }
 
@@ -405,6 +451,28 @@ static int open_now(struct logs *l, struct ptc_target *t, struct ptc_error *err)
 	return rc;
 }
 
+/* All of the launches that have come and gone since the one that was shown last, in their order. What is not remembered of them is not
+ * waited for. */
+static void open_missed(struct logs *l, uint64_t live)
+{
+	struct ptc_error ignored = PTC_ERROR_INIT;
+	struct up_nodes u = { .d = l->d };
+	int rc = up_nodes_ask(l, &u, &ignored);
+	uint64_t since = rc ? 0 : launch_since(&u, l->launch);
+	const json_t *row;
+
+	while (rc == 0 && since && (row = pick_row(&u, since, live)) && !ptc_rpc_call_cancelled(l->call)) {
+		struct log_places p = { 0 };
+
+		since = launch_since(&u, row_number(row, "launch"));
+		rc = places_row(&u, row, &p, &ignored);
+		rc = rc ? rc : open_logs(l, &p, false, &ignored);
+		places_done(&p);
+		join(l, false, &ignored);
+	}
+	up_nodes_done(&u);
+}
+
 /* true: what is to be shown of the launch before has been, or has had its time. */
 static bool may_go_on(const struct logs *l, int64_t *since_ns)
 {
@@ -428,8 +496,12 @@ static int follow(struct logs *l, struct ptc_target *t, struct ptc_error *err)
 		if (is_live(t) && t->record.launch != l->launch && may_go_on(l, &since_ns)) {
 			join(l, false,
 			     &gone); /* of a node that was lost, say: what counts now is the launch that is live */
+			if (l->launch)
+				open_missed(l, t->record.launch);
 			rc = open_now(l, t, err);
 		} else if (!is_live(t) && !t->has_intent) { /* what was not live for long is shown as well */
+			if (l->launch)
+				open_missed(l, 0);
 			return open_now(l, t, err);
 		} else if (is_live(t) && t->record.launch == l->launch && all_over(l) && any_failed(l)) {
 			break;

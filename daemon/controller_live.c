@@ -260,6 +260,20 @@ static int merge_layout(struct lay *l, struct ptc_declared *ret_declared)
 	return rc;
 }
 
+/* Of a job that was imported: what its description lists. */
+static int compare_imported(struct lay *l, const struct ptc_declared *now)
+{
+	const struct ptc_job_desc *desc;
+	void *ref;
+	int rc = ptc_specs_get(l->ctl->d->specs, l->view.meta.uuid, l->view.meta.spec_hash, &desc, &ref, &l->err);
+
+	if (rc)
+		return rc;
+	rc = ptc_declared_same(&desc->spec, &now->spec, "the job's ranks", &l->err);
+	ptc_specs_release(ref);
+	return rc;
+}
+
 /* State can only go on into the same tensors. */
 static int compare(struct lay *l, const struct ptc_declared *now)
 {
@@ -269,8 +283,10 @@ static int compare(struct lay *l, const struct ptc_declared *now)
 	void *ref;
 	int rc;
 
-	if (l->view.to_snapshot == 0 || !l->view.from.layout_hash[0])
+	if (l->view.to_snapshot == 0)
 		return 0;
+	if (!l->view.from.layout_hash[0])
+		return compare_imported(l, now);
 	rc = ptc_layouts_get(l->ctl->d->layouts, l->view.meta.uuid, l->view.from.layout_hash, &before, &layout, &ref,
 			     &l->err);
 	if (rc)

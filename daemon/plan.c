@@ -562,9 +562,16 @@ struct ptc_plan_pool *ptc_plan_pool_free(struct ptc_plan_pool *p)
 int ptc_plan_laid(const struct ptc_plan_pool *pool, const struct ptc_view *v, char **ret_json, struct ptc_error *err)
 {
 	const struct pool *p = &pool->pool;
+	const struct ptc_job_desc *desc = NULL;
 	struct layouts l = { 0 };
-	int rc = from_layout(p->d, v, NULL, &l, err);
+	void *ref = NULL;
+	int rc = 0;
 
+	if (v->from_snapshot && !v->from.layout_hash[0]) /* it was imported: by rules */
+		rc = ptc_specs_get(p->d->specs, v->meta.uuid, v->meta.spec_hash, &desc, &ref, err);
+	if (rc)
+		return rc;
+	rc = from_layout(p->d, v, desc, &l, err);
 	if (rc == 0)
 		rc = one_layout(p->d, v, NULL, v->to.layout_hash, v->to.config, &l.spec, &l.to, &l.own_to, &l.to_ref,
 				err);
@@ -577,5 +584,7 @@ int ptc_plan_laid(const struct ptc_plan_pool *pool, const struct ptc_view *v, ch
 		rc = *ret_json ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory");
 	}
 	layouts_done(&l);
+	if (desc)
+		ptc_specs_release(ref);
 	return rc;
 }

@@ -79,11 +79,11 @@ class Job:
             case.assertEqual(array.dtype, found[name].dtype, name)
             case.assertEqual(array.tobytes(), found[name].tobytes(), f"{name} at step {step}")
 
-    def follow_logs(self, out):
+    def follow_logs(self, out, node="n0"):
         """A ptcctl that writes what every rank logs to a file, until the job has ended."""
         argv = [harness.program("ptcctl"), "logs", self.name, "--rank", "all", "--follow"]
         return subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=out,
-                                env=self.c.environment({"PTC_SOCKET": self.c.nodes["n0"].socket}))
+                                env=self.c.environment({"PTC_SOCKET": self.c.nodes[node].socket}))
 
     def processes(self):
         """Ids of the ranks that run."""

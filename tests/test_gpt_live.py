@@ -43,7 +43,7 @@ class GptLive(harness.Case):
 
         with subprocess.Popen([*argv, "--out", out], stdin=subprocess.DEVNULL) as process:
             try:
-                wait_for(done, 600 * PATIENCE, f"{steps} steps of one process", 0.2)
+                wait_for(done, 1200 * PATIENCE, f"{steps} steps of one process", 0.2)
             finally:
                 process.kill()
         return {step: line for step, line in curve.read(out).items() if step < steps}

@@ -106,7 +106,8 @@ class Metrics(harness.Case):
             trains = live.Job(c, self.dir, steps=100000, sleep=0.01)
             trains.run("tp=1")
             trains.wait_step(5)
-            wait_for(lambda: trains.status()["run"].get("steps_per_s"), 60 * PATIENCE, "a rate")
+            moved = trains.resize("tp=2")
+            wait_for(lambda: all(r.get("steps_per_s") for r in trains.status()["run"]["ranks"]), 60 * PATIENCE, "rates")
             scraped = {name: scrape(address) for name, address in where.items()}
             status = {row["job"]: row for row in c.json("status")["jobs"]}
             for name, (types, samples) in scraped.items():
@@ -116,7 +117,11 @@ class Metrics(harness.Case):
                 self.assertEqual(1, total(samples, "ptc_build_info", node=name))
                 self.assertEqual((2, 0, 0), tuple(at(samples, "ptc_nodes", state=s) for s in ("up", "drained", "down")))
             self.check_jobs(scraped, status)
-            self.check_switches(scraped, summary, status)
+            self.check_switches(scraped, summary, moved, status)
+            for _, samples in scraped.values():
+                self.assertEqual(0, at(samples, "ptc_store_checksum_errors_total"))
+            self.assertGreater(moved["captured_bytes"], 0)
+            self.assertEqual(moved["captured_bytes"], sum(total(s, "ptc_switch_captured_bytes_total") for _, s in scraped.values()))
             self.check_node(c, scraped)
             before = total(scraped["n0"][1], "ptc_rpc_calls_total", method="ptc.v1.Control/Plan")
             c.ptcctl("plan", "still", "--config", "tp=1")
@@ -127,6 +132,26 @@ class Metrics(harness.Case):
             self.assertGreaterEqual(total(samples, "ptc_rpc_errors_total", method="ptc.v1.Control/Plan"), 1)
             self.assertGreater(at(samples, "ptc_etcd_request_seconds_count"), 0)
             trains.do("stop")
+            self.check_damage(c, where)
+
+    def check_damage(self, c, where):
+        """A byte of the store that changes by itself is found and counted; a node that dies is down."""
+        uuid = c.json("status", "still")["jobs"][0]["uuid"]
+        with open(self.path("still", "model.safetensors"), "rb") as f:
+            part = f.read()[-64:] # of one tensor
+        damaged = set()
+        for name, node in c.nodes.items():
+            with open(os.path.join(node.chunk_dir, uuid, "data.mdb"), "r+b") as chunks:
+                for m in re.finditer(re.escape(part), chunks.read()):
+                    chunks.seek(m.start())
+                    chunks.write(bytes([part[0] ^ 1]))
+                    damaged.add(name)
+        self.assertTrue(damaged)
+        self.refused(c, "verify", "still")
+        for name in damaged:
+            self.assertGreater(at(scrape(where[name])[1], "ptc_store_checksum_errors_total"), 0)
+        c.nodes["n1"].kill()
+        wait_for(lambda: at(scrape(where["n0"])[1], "ptc_nodes", state="down") == 1, 60 * PATIENCE, "a node that is down")
 
     def check_jobs(self, scraped, status):
         """Each job is shown once, by its controller, with what its record says."""
@@ -138,20 +163,20 @@ class Metrics(harness.Case):
         self.assertEqual(len(status), sum(total(s, "ptc_jobs") for s in everywhere))
         self.assertEqual(1, sum(total(s, "ptc_job_running", job="live") for s in everywhere))
         self.assertEqual(0, sum(total(s, "ptc_job_running", job="still") for s in everywhere))
-        self.assertEqual(1, sum(total(s, "ptc_job_local_ranks", job="live") for s in everywhere))
+        self.assertEqual(2, sum(total(s, "ptc_job_local_ranks", job="live") for s in everywhere))
         self.assertGreaterEqual(sum(total(s, "ptc_job_local_step", job="live") for s in everywhere), 5)
         rate = sum(total(s, "ptc_job_local_steps_per_second", job="live") for s in everywhere)
         self.assertTrue(0 < rate < 100, rate) # it sleeps 10 ms a step
 
-    def check_switches(self, scraped, summary, status):
+    def check_switches(self, scraped, summary, moved, status):
         samples = scraped[status["still"]["controller"]][1]
         everywhere = [s for _, s in scraped.values()]
-        for kind, count in (("resize", 1), ("import", 1)):
-            self.assertGreaterEqual(sum(total(s, "ptc_switches_total", kind=kind, outcome="committed") for s in everywhere), count)
+        for kind, count in (("resize", 3), ("import", 1)): # the start of ranks counts as one from nothing
+            self.assertEqual(count, sum(total(s, "ptc_switches_total", kind=kind, outcome="committed") for s in everywhere))
         self.assertEqual(0, sum(total(s, "ptc_switches_total", outcome="aborted") for s in everywhere))
         self.assertGreaterEqual(total(samples, "ptc_switch_between_bytes_total"), summary["received_bytes"])
         self.assertGreaterEqual(total(samples, "ptc_switch_within_bytes_total"), summary["copied_bytes"])
-        self.assertEqual(summary["plan"]["totals"]["bound_any_mapping"],
+        self.assertEqual(sum(of["plan"]["totals"]["bound_any_mapping"] for of in (summary, moved)),
                          sum(total(s, "ptc_switch_bound_bytes_total") for s in everywhere))
         for row in summary["phases"]:
             self.assertGreaterEqual(total(samples, "ptc_switch_phase_seconds_count", phase=row["phase"]), 1, row)
@@ -194,6 +219,17 @@ class Metrics(harness.Case):
             say(self.random.randbytes(100).replace(b"\0", b"x").replace(b"\n", b"x") + b"\r\n\r\n", "HTTP/1.1 400 Bad Request")
             say(b"GET /metrics HTTP/1.1\r\nA: " + b"x" * 9000, "HTTP/1.1 431 Request Header Fields Too Large")
             say(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n", "HTTP/1.1 200 OK")
+            for _ in range(100): # mutated requests in random pieces: an answer or a closed connection
+                data = bytearray(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n")
+                for _ in range(self.random.randrange(4)):
+                    data[self.random.randrange(len(data))] = self.random.randrange(256)
+                with socket.create_connection((host, int(port)), timeout=20 * PATIENCE) as s:
+                    while data:
+                        n = self.random.randrange(1, len(data) + 1)
+                        s.sendall(data[:n])
+                        del data[:n]
+                    s.shutdown(socket.SHUT_WR)
+                    self.assertRegex(s.recv(65536) or b"HTTP/1.1 000 ", rb"^HTTP/1\.1 (000|200|400|404|405) ")
             for part in (b"GET /met", b"", b"GET /metrics HTTP/1.1\r\n\r\n"): # gone before, or without, the answer
                 s = socket.create_connection((host, int(port)))
                 s.sendall(part)

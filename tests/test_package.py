@@ -57,7 +57,7 @@ ptcctl export chroot /ptc-test/out.safetensors
 python3 -c 'import ptc; print("library", ptc.library().ptc_version().decode())'
 printf '#include <ptc/ptc.h>\n#include <stdio.h>\nint main(void) { puts(ptc_version()); return 0; }\n' > /ptc-test/user.c
 gcc /ptc-test/user.c -o /ptc-test/user $(pkg-config --cflags --libs ptc) && /ptc-test/user
-man -w ptcd ptcctl ptc-fuse ptcd.yaml
+man -w ptcd ptcctl ptc-fuse ptcd.yaml ptcd.conf job.yaml
 kill $daemon; wait $daemon
 """
 REMOVE = r"""

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What an administrator gets: an installed tree that works wherever it lies, and a unit that lets ranks be."""
+import functools
 import os
 import re
 import shutil
@@ -148,8 +149,9 @@ class Service(harness.Case):
         for path, mode in (("run/ptc", 0o755), ("var/lib/ptc", 0o700), ("etc/ptc/tls", 0o750)):
             self.assertEqual(mode, os.stat(os.path.join(root, path)).st_mode & 0o777, path)
 
+    @functools.cache
     def help_of(self, *verb):
-        """{option: text} of --help, and the verbs it lists."""
+        """The options of --help, and the verbs it lists."""
         out = run(harness.program("ptcctl"), *verb, "--help").stdout
         verbs = out.partition("\nverbs:\n")[2].partition("\n\n")[0].split("\n") if not verb else []
         return re.findall(r"^  (?:-\w, )?--([a-z-]+)", out, re.M), [re.match(r"  (\S+(?: \S+)?)  ", v).group(1) for v in verbs]
@@ -178,8 +180,13 @@ class Service(harness.Case):
                 self.assertRegex(plain(page), rf"(?m)^{option}( [A-Z]+)?\n{re.escape(about)}$")
         keys = re.findall(r"^\.TP\n([a-z_.]+): ", plain("ptcd.yaml.5"), re.M)
         self.assertLessEqual({"version", "tls.ca", "memory.ceiling", "coordinator.endpoints"}, set(keys))
+        with open(os.path.join(harness.ROOT, "docs", "job.md")) as f: # all of its words, but for titles and targets of links
+            words = re.findall(r"\w+", re.sub(r"\]\([^)]*\)|^```\w*$|^# .*", " ", f.read(), flags=re.M).lower())
+        page = plain("job.yaml.5").partition(".SH DESCRIPTION\n")[2].replace("\\e", " ")
+        shown = re.findall(r"\w+", re.sub(r"^\.(SH|SS|TP|PP|nf|fi|RS 4|RE|IP \\\(bu 2)\b", " ", page, flags=re.M).lower())
+        self.assertEqual(words, shown)
         if shutil.which("man"):
-            for page in ("ptcctl.1", "ptcd.8", "ptcd.yaml.5", "ptc-fuse.1"):
+            for page in ("ptcctl.1", "ptcd.8", "ptcd.yaml.5", "ptc-fuse.1", "job.yaml.5"):
                 r = run("sh", "-c", '"$@" 2>&1 >/dev/null', "sh", "man", "--warnings", "-E", "UTF-8", "-Tutf8", "-Z", "-l", os.path.join(pages, page),
                         env={**os.environ, "LC_ALL": "C.UTF-8", "MANWIDTH": "160"})
                 self.assertEqual((0, ""), (r.returncode, r.stdout), page)

@@ -85,6 +85,9 @@ class Rank:
     def check_restored(self):
         step = self.gen.start_step
         assert int(self.steps) == step, (int(self.steps), step)
+        if self.args.imported and step == 0:  # tensors only
+            assert self.client.cursor_get("data") is None and self.client.blob_get("job") is None
+            return
         if self.args.files:  # counted for us, as Megatron's consumed_train_samples
             assert self.client.cursor_get("data")[0] == step * self.args.data[2], self.client.cursor_get("data")
         else:
@@ -147,6 +150,7 @@ def main():
     p.add_argument("--log")
     p.add_argument("--raise-in", choices=["start", "build"], help="before it asks for a generation, or as it builds one")
     p.add_argument("--raise-generation", type=int, default=-1, help="as it builds this one")
+    p.add_argument("--imported", type=int, default=0, help="1: what is restored at step 0 was imported")
     p.add_argument("--fail-at", type=int, default=-1)
     p.add_argument("--fail-rank", type=int, default=0)
     p.add_argument("--fail-generation", type=int, default=-1, help="fails in its first step")

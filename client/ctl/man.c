@@ -83,6 +83,6 @@ void ctl_man(FILE *out)
 	      ".TP\n\\fBPTC_SOCKET\\fR\nThe daemon's socket, where \\fB\\-\\-socket\\fR is not given.\n"
 	      ".TP\n\\fBPTC_RULES_DIR\\fR\nFolders with rule sets, separated by colons, before those installed.\n"
 	      ".SH EXIT STATUS\n0 done, 1 failed, 2 wrong usage. A failure is one line on standard error.\n"
-	      ".SH SEE ALSO\nptcd(8), ptcd.yaml(5), ptc\\-fuse(1)\n",
+	      ".SH SEE ALSO\nptcd(8), ptcd.yaml(5), job.yaml(5), ptc\\-fuse(1); documents in /usr/share/doc/ptc\n",
 	      out);
 }

@@ -25,7 +25,7 @@ static const struct {
 	{ "digesting", "digests of all nodes are compared" },
 	{ "commit2", "the new generation is committed" },
 	{ "finishing", "ranks are restored and go on, old memory is freed" },
-	{ "aborting", "back to the old generation" },
+	{ "aborting", "back to what is committed" },
 };
 
 const char *ctl_phase_about(const char *phase)

@@ -64,7 +64,7 @@ static int log_open(struct log *l, struct ptc_error *err)
 		return log_failed(l, errno, err);
 	if (!S_ISREG(st.st_mode))
 		return ptc_error_set(err, PTC_EIO, "the log of rank %u is no file", l->req->rank);
-	l->end = st.st_size;
+	l->end = (off_t)PTC_MIN((uint64_t)st.st_size, l->of.end);
 	l->begin = l->at = (off_t)ptc_sys_skip_zeros(l->fd, 0);
 	if (l->req->fresh && (uint64_t)l->begin < l->of.begin)
 		l->begin = l->at = (off_t)l->of.begin;

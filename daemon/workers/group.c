@@ -258,6 +258,13 @@ struct ptc_process_label ptc_group_label(const struct group *g, size_t seat)
 					   .since_ms = ptc_sys_realtime_ms() };
 }
 
+static void remember_label(struct worker *k)
+{
+	if (k->nbefore == WORKERS_LABELS)
+		memmove(k->before, k->before + 1, (--k->nbefore) * sizeof k->before[0]);
+	k->before[k->nbefore++] = k->label;
+}
+
 /* Whose log it is from now on; a process that was a rank before has told of that in it. */
 static void label_locked(const struct group *g, size_t seat, struct worker *k)
 {
@@ -269,6 +276,8 @@ static void label_locked(const struct group *g, size_t seat, struct worker *k)
 		label.begin = k->label.begin;
 	else if (k->label.launch && path && stat(path, &st) == 0)
 		label.begin = (uint64_t)st.st_size;
+	if (k->label.launch && k->label.launch != label.launch)
+		remember_label(k);
 	k->label = label;
 	if (!ptc_process_label_write(k->process.dir, &label))
 		ptc_debug("workers", "%s: whose log it is could not be written down", k->process.dir);

@@ -24,6 +24,7 @@
 #define WORKERS_STRANGERS_MAX 64   /* connections of a job that have not said who they are */
 #define WORKERS_HELLO_MS      10000
 #define WORKERS_LOGS_KEPT     32 /* ended processes of a job whose log stays */
+#define WORKERS_LABELS        8  /* launches of a process that are remembered beside its last */
 #define WORKERS_LOG_BYTES     (64u << 20)
 #define WORKERS_TASKS_MAX     256
 #define WORKERS_DECLARED_MAX  (512u << 20) /* bytes one worker's declarations may take here */
@@ -96,6 +97,8 @@ struct worker {
 	unsigned number; /* its folder */
 	struct ptc_process process;
 	struct ptc_process_label label;
+	struct ptc_process_label before[WORKERS_LABELS]; /* what it was, oldest first: for logs, not on disk */
+	unsigned nbefore;
 	bool spawning;                  /* by a caller that has let go of the lock */
 	bool reaping;                   /* it has ended; how is being found out */
 	bool ended, status_known, left; /* left: said BYE, at left_ns */

@@ -99,13 +99,26 @@ static void put_seat(struct ptc_buf *b, const struct group *g, size_t i)
 }
 
 /* Of a launch that has ended, or of none yet: its log is here. */
-static void put_seatless(struct ptc_buf *b, const struct worker *k)
+static void put_seatless(struct ptc_buf *b, const struct ptc_process_label *l, enum ptc_seat_state state)
 {
-	ptc_buf_printf(b, "{\"rank\": %u, \"generation\": %llu, \"launch\": %llu, \"state\": \"%s\"", k->label.rank,
-		       (unsigned long long)k->label.generation, (unsigned long long)k->label.launch,
-		       state_names[k->ended ? PTC_SEAT_EXITED : PTC_SEAT_WAITING]);
-	put_label(b, &k->label);
+	ptc_buf_printf(b, "{\"rank\": %u, \"generation\": %llu, \"launch\": %llu, \"state\": \"%s\"", l->rank,
+		       (unsigned long long)l->generation, (unsigned long long)l->launch, state_names[state]);
+	put_label(b, l);
 	ptc_buf_puts(b, "}");
+}
+
+static void put_past(struct ptc_buf *b, const struct worker *k, bool *first)
+{
+	if (!k->group && k->label.launch) {
+		ptc_buf_puts(b, *first ? "" : ", ");
+		put_seatless(b, &k->label, k->ended ? PTC_SEAT_EXITED : PTC_SEAT_WAITING);
+		*first = false;
+	}
+	for (unsigned i = 0; i < k->nbefore; i++) {
+		ptc_buf_puts(b, *first ? "" : ", ");
+		put_seatless(b, &k->before[i], PTC_SEAT_EXITED);
+		*first = false;
+	}
 }
 
 int ptc_workers_json(struct ptc_workers *w, const char *uuid, char **ret_json, struct ptc_error *err)
@@ -123,13 +136,8 @@ int ptc_workers_json(struct ptc_workers *w, const char *uuid, char **ret_json, s
 			put_seat(&b, g, i);
 			first = false;
 		}
-	for (const struct worker *k = job ? job->workers : NULL; k; k = k->next) {
-		if (k->group || !k->label.launch)
-			continue;
-		ptc_buf_puts(&b, first ? "" : ", ");
-		put_seatless(&b, k);
-		first = false;
-	}
+	for (const struct worker *k = job ? job->workers : NULL; k; k = k->next)
+		put_past(&b, k, &first);
 	pthread_mutex_unlock(&w->lock);
 	ptc_buf_puts(&b, "]");
 	if (ptc_buf_failed(&b)) {
@@ -140,19 +148,39 @@ int ptc_workers_json(struct ptc_workers *w, const char *uuid, char **ret_json, s
 	return 0;
 }
 
-/* Its newest process in the launch; 0: in any. */
-static const struct worker *find_log(const struct job *job, uint32_t rank, uint64_t launch)
+/* The i-th of a process's launches, the last first, and where it ends in its log. NULL: it is not known to have had so many. */
+static const struct ptc_process_label *label_at(const struct worker *k, unsigned i, uint64_t *ret_end)
 {
-	const struct worker *found = NULL;
+	*ret_end = i == 0 ? UINT64_MAX : i == 1 ? k->label.begin : 0;
+	if (i > k->nbefore || !k->label.launch)
+		return NULL;
+	if (i > 1)
+		*ret_end = k->before[k->nbefore - i + 1].begin;
+	return i ? &k->before[k->nbefore - i] : &k->label;
+}
+
+struct found_log {
+	const struct worker *k;
+	const struct ptc_process_label *label;
+	uint64_t end;
+};
+
+/* Its newest process in the launch; 0: in any. */
+static struct found_log find_log(const struct job *job, uint32_t rank, uint64_t launch)
+{
+	struct found_log found = { 0 };
 
 	for (const struct worker *k = job->workers; k; k = k->next) {
-		const struct ptc_process_label *l = &k->label;
+		const struct ptc_process_label *l;
+		uint64_t end;
 
-		if (!l->launch || l->rank != rank || (launch && l->launch != launch))
-			continue;
-		if (!found || l->since_ms > found->label.since_ms ||
-		    (l->since_ms == found->label.since_ms && k->number > found->number))
-			found = k;
+		for (unsigned i = 0; (l = label_at(k, i, &end)); i++) {
+			if (l->rank != rank || (launch && l->launch != launch))
+				continue;
+			if (!found.k || l->since_ms > found.label->since_ms ||
+			    (l->since_ms == found.label->since_ms && k->number > found.k->number))
+				found = (struct found_log){ k, l, end };
+		}
 	}
 	return found;
 }
@@ -160,21 +188,22 @@ static const struct worker *find_log(const struct job *job, uint32_t rank, uint6
 int ptc_workers_log(struct ptc_workers *w, const char *uuid, uint32_t rank, uint64_t launch,
 		    struct ptc_worker_log *ret_log, struct ptc_error *err)
 {
-	struct ptc_worker_log log = { .rank = rank, .end = UINT64_MAX };
-	const struct worker *k = NULL;
+	struct ptc_worker_log log = { .rank = rank };
+	struct found_log f = { 0 };
 	struct job *job;
 	int n = 0;
 
 	pthread_mutex_lock(&w->lock);
 	job = ptc_workers_job_locked(w, uuid);
 	if (job)
-		k = find_log(job, rank, launch);
-	if (k) {
-		n = snprintf(log.path, sizeof log.path, "%s/log", k->process.dir);
-		log.begin = k->label.begin;
-		log.launch = k->label.launch;
-		log.over = k->ended;
-		log.number = k->number;
+		f = find_log(job, rank, launch);
+	if (f.k) {
+		n = snprintf(log.path, sizeof log.path, "%s/log", f.k->process.dir);
+		log.begin = f.label->begin;
+		log.end = f.end;
+		log.launch = f.label->launch;
+		log.over = f.k->ended || f.end != UINT64_MAX;
+		log.number = f.k->number;
 	}
 	pthread_mutex_unlock(&w->lock);
 	if (!log.number)
@@ -187,13 +216,20 @@ int ptc_workers_log(struct ptc_workers *w, const char *uuid, uint32_t rank, uint
 
 void ptc_workers_log_look(struct ptc_workers *w, const char *uuid, struct ptc_worker_log *log)
 {
+	const struct ptc_process_label *l = NULL;
+	uint64_t end = UINT64_MAX;
 	const struct worker *k;
+	unsigned i = 0;
 
 	pthread_mutex_lock(&w->lock);
 	k = ptc_worker_find_locked(w, uuid, log->number);
 	log->over = !k || k->ended;
-	if (k && k->label.launch != log->launch) {
-		log->end = PTC_MIN(log->end, k->label.begin);
+	while (k && (l = label_at(k, i, &end)) && l->launch != log->launch)
+		i++;
+	if (k && !l) /* so long ago that it is not remembered: what is, has begun after it */
+		end = i > 1 ? k->before[0].begin : k->label.begin;
+	if (k && (!l || i)) {
+		log->end = PTC_MIN(log->end, end);
 		log->over = true;
 	}
 	pthread_mutex_unlock(&w->lock);
