@@ -88,6 +88,8 @@ static int size(struct text *t, uint64_t *ret)
 	skip(t);
 	if (t->at == t->end || *t->at < '0' || *t->at > '9')
 		return fail(t, "a size is expected");
+	if (*t->at == '0' && t->at + 1 < t->end && t->at[1] >= '0' && t->at[1] <= '9')
+		return fail(t, "a size with leading zeros"); /* NumPy refuses it too */
 	for (; t->at < t->end && *t->at >= '0' && *t->at <= '9'; t->at++)
 		if (ptc_ckd_mul(&v, v, 10) || ptc_ckd_add(&v, v, (uint64_t)(*t->at - '0')))
 			return fail(t, "a size that overflows");

@@ -503,6 +503,29 @@ class Crash(harness.Case):
                 self.end_life(c, jobs[0])
             self.assert_empty(c)
 
+    def test_points_of_datasets(self):
+        """A dataset is there or it is not, whenever its daemon dies; to say it again then is enough."""
+        data = self.path("tokens.npy")
+        np.save(data, np.arange(24, dtype="<i4").reshape(4, 6))
+        with self.crash_cluster(nodes=2) as c:
+            self.up(c)
+            names = lambda: [d["name"] for d in c.json("dataset", "list")["datasets"]] # noqa: E731
+            for point in ("etcd.dataset.before", "etcd.dataset.after", "etcd.undataset.before", "etcd.undataset.after"):
+                there = "undataset" in point
+                if there:
+                    c.ptcctl("dataset", "add", "tokens", data)
+                self.arm(c.nodes["n0"], point)
+                do = ("remove", "tokens") if there else ("add", "tokens", data)
+                self.assertTrue(self.while_running(c, lambda: self.quietly(c, "dataset", *do), c.nodes["n0"]), point) # noqa: B023
+                done = point.endswith("after")
+                self.assertEqual(["tokens"] if there != done else [], names(), point)
+                again = c.ptcctl("dataset", *do, check=False)
+                self.assertEqual(1 if done else 0, again.returncode, again.stderr)
+                self.assertEqual([] if there else ["tokens"], names(), point)
+                if not there:
+                    c.ptcctl("dataset", "remove", "tokens")
+            self.assert_empty(c)
+
     def end_life(self, c, job):
         """Whatever the kill left of the job: empty or whole, then gone."""
         if job.name not in c.ptcctl("job", "list").stdout:
@@ -801,6 +824,9 @@ class Crash(harness.Case):
                      env={**client, "PTC_FAULT": "export.rename.before=fail"})
             self.export_several(c, client)
             self.fill_event_log(c, job)
+            np.save(self.path("tokens.npy"), np.zeros((4, 6), "<i4"))
+            c.ptcctl("dataset", "add", "tokens", self.path("tokens.npy"))
+            c.ptcctl("dataset", "remove", "tokens")
             self.arm(c.nodes["n1"], "agent.receive.middle=sleep")
             thread = threading.Thread(target=lambda: self.quietly(c, "resize", job.name, "--config", B, "--wait"))
             thread.start()

@@ -47,16 +47,18 @@ void ptc_client_fill_done(ptc_client *c)
 	c->filled.map = NULL;
 }
 
-/* At an address where huge pages of the file are huge pages of ours. */
-static uint8_t *map_aligned(int fd, uint64_t bytes)
+/* At an address where huge pages of the file are huge pages of ours. MAP_FAILED: errno says why. */
+uint8_t *ptc_client_map(int fd, uint64_t bytes, int prot)
 {
-	uint8_t *room = mmap(NULL, bytes + HUGE_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	uint8_t *room;
 	uint64_t skip;
 
+	bytes = whole_pages(bytes);
+	room = mmap(NULL, bytes + HUGE_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (room == MAP_FAILED)
 		return MAP_FAILED;
 	skip = (HUGE_BYTES - (uintptr_t)room % HUGE_BYTES) % HUGE_BYTES;
-	if (mmap(room + skip, bytes, PROT_READ, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED) {
+	if (mmap(room + skip, bytes, prot, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED) {
 		munmap(room, bytes + HUGE_BYTES);
 		return MAP_FAILED;
 	}
@@ -80,7 +82,7 @@ static int map_file(ptc_client *c, int fd)
 	if (c->filled.map && c->filled.dev == st.st_dev && c->filled.ino == st.st_ino && c->filled.map_bytes == bytes)
 		return 0;
 	ptc_client_fill_done(c);
-	map = map_aligned(fd, whole_pages(bytes));
+	map = ptc_client_map(fd, bytes, PROT_READ);
 	if (map == MAP_FAILED)
 		return ENOMEM;
 	madvise(map, whole_pages(bytes), MADV_DONTFORK);

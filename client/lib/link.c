@@ -368,7 +368,7 @@ static bool on_meet_reply(ptc_client *c, const struct ptc_local_message *m)
 
 static void map_staging(struct staging *o, int fd)
 {
-	void *map = mmap(NULL, o->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	uint8_t *map = ptc_client_map(fd, o->bytes, PROT_READ | PROT_WRITE);
 
 	if (map == MAP_FAILED) {
 		ptc_client_staging_done(o); /* then ptcd reads our memory itself */

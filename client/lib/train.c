@@ -74,8 +74,9 @@ static void copy_box(const struct tensor *t, const struct ptc_local_box *b, uint
 	}
 }
 
-/* The caller's thread is stopped here, so tensors do not change; our own thread only reads them. */
-static bool stage(ptc_client *c)
+/* The caller's thread is stopped here, so tensors do not change; our own thread only reads them. Where another rank was faster, the
+ * stop moves on: then nobody wants what is at this step, and whoever waits at the next stop would wait for this copy. */
+static bool stage(ptc_client *c, uint64_t step)
 {
 	uint32_t free_word = PTC_LOCAL_STAGE_FREE;
 	uint64_t low, high;
@@ -93,7 +94,7 @@ static bool stage(ptc_client *c)
 
 			ptc_local_box_span(t->ndim, t->element_bytes, &t->boxes[j], &low, &high);
 			to = staged_at(&c->staging, low, high);
-			if (!to) {
+			if (!to || atomic_load(&c->page->stop) > step) {
 				atomic_store(&c->page->staging, PTC_LOCAL_STAGE_FREE);
 				return false;
 			}
@@ -130,7 +131,7 @@ static int stop_here(ptc_client *c, uint64_t step, bool finishing)
 	adopt_staging_locked(c);
 	if (c->phase == PHASE_RUNNING && !refused && c->staging.map && c->staging.link == c->link) {
 		pthread_mutex_unlock(&c->lock);
-		staged = stage(c);
+		staged = stage(c, finishing ? PTC_LOCAL_NO_STOP : step);
 		pthread_mutex_lock(&c->lock);
 		/* A new ptcd, met meanwhile, has none of it. */
 		staged = staged && c->staging.link == c->link;

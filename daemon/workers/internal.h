@@ -68,6 +68,8 @@ struct staging {
 	int refs, fd, readers;
 	uint8_t *map;
 	uint64_t bytes;
+	uint8_t *room; /* what map lies in */
+	uint64_t room_bytes;
 };
 
 struct outgoing {

@@ -21,6 +21,14 @@
 	512 /* of at most IOV_MAX (1024): the kernel copies up to 8 on its stack, the rest by one allocation */
 /* Sparse memory in staging would take more than it saves. */
 #define STAGING_SLACK (64u << 20)
+#define HUGE_BYTES    (UINT64_C(2) << 20)
+
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25
+#endif
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
 
 struct view {
 	struct ptc_workers *w;
@@ -40,9 +48,11 @@ struct staging *ptc_staging_unref(struct staging *s)
 {
 	if (!s || --s->refs)
 		return NULL;
-	munmap(s->map, s->bytes);
-	close(s->fd);
-	if (s->w->env.staging_give)
+	if (s->room != MAP_FAILED)
+		munmap(s->room, s->room_bytes);
+	if (s->fd >= 0)
+		close(s->fd);
+	if (s->w && s->w->env.staging_give)
 		s->w->env.staging_give(s->w->env.arg, s->bytes);
 	ptc_free(s);
 	return NULL;
@@ -54,28 +64,47 @@ struct stage_task {
 	struct declared *declared;
 };
 
+/* One huge page where the kernel has it, else small ones: into those a rank copies more slowly. */
+static int make_pages(int fd, uint8_t *map, uint64_t off, uint64_t bytes)
+{
+	/* The first page is reserved, for there must be one; the kernel adds the others. */
+	if (bytes == HUGE_BYTES && fallocate(fd, 0, (off_t)off, 1) == 0 &&
+	    madvise(map + off, HUGE_BYTES, MADV_COLLAPSE) == 0)
+		return 0;
+	return fallocate(fd, 0, (off_t)off, (off_t)bytes);
+}
+
 /* Pages are there before the rank stops: their first touch costs ten times the copy. */
+static int fill_staging(struct staging *s)
+{
+	int rc = ftruncate(s->fd, (off_t)s->bytes);
+
+	s->room_bytes = s->bytes + 2 * HUGE_BYTES;
+	s->room = mmap(NULL, s->room_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (rc || s->room == MAP_FAILED)
+		return -1;
+	s->map = s->room + (HUGE_BYTES - (uintptr_t)s->room % HUGE_BYTES) % HUGE_BYTES;
+	if (mmap(s->map, s->bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, s->fd, 0) == MAP_FAILED)
+		return -1;
+	for (uint64_t at = 0; !rc && at < s->bytes; at += HUGE_BYTES)
+		rc = make_pages(s->fd, s->map, at, PTC_MIN(s->bytes - at, HUGE_BYTES));
+	if (rc)
+		return rc;
+	(void)madvise(s->map, s->bytes, MADV_POPULATE_WRITE);
+	return fcntl(s->fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
+}
+
 static struct staging *make_staging(uint64_t bytes)
 {
 	struct staging *s = ptc_calloc(1, sizeof *s);
-	void *map = MAP_FAILED;
 
 	if (!s)
 		return NULL;
 	s->refs = 1;
 	s->bytes = bytes;
+	s->room = MAP_FAILED;
 	s->fd = memfd_create("ptc-staging", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-	if (s->fd >= 0 && fallocate(s->fd, 0, 0, (off_t)bytes) == 0 &&
-	    fcntl(s->fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0)
-		map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, s->fd, 0);
-	if (map != MAP_FAILED) {
-		s->map = map;
-		return s;
-	}
-	if (s->fd >= 0)
-		close(s->fd);
-	ptc_free(s);
-	return NULL;
+	return s->fd >= 0 && fill_staging(s) == 0 ? s : ptc_staging_unref(s);
 }
 
 /* NULL: there is no room for it. */

@@ -46,7 +46,7 @@ struct rank {
 	struct ptc_generation gen;
 	double w[NW], s;
 	float m[MROWS][2 * MCOLS]; /* a rank's columns, and as much that is not the job's */
-	void *page;                /* "unmaps": where a fourth tensor, "p", lies until step 3 */
+	void *page; /* "unmaps": where a fourth tensor, "p", lies until step 3; "guards": for reading only */
 	int64_t nw, ncols;
 };
 
@@ -235,6 +235,10 @@ static int rank_main(int argc, char **argv)
 		signal(SIGTERM, SIG_IGN);
 	if (strcmp(how, "unmaps") == 0) {
 		r.page = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		rank_check(r.page != MAP_FAILED, NULL, "mmap");
+	}
+	if (strcmp(how, "guards") == 0) {
+		r.page = mmap(NULL, PAGE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 		rank_check(r.page != MAP_FAILED, NULL, "mmap");
 	}
 	r.gen.size = sizeof r.gen;
@@ -1272,6 +1276,36 @@ static void test_memory_is_gone(void **state)
 	ptc_workers_seats_done(t.w, v, n);
 }
 
+/* A rank that cannot write where it has declared says so, and lives. */
+static void test_memory_is_read_only(void **state)
+{
+	struct group *g = group(1, 1, PTC_MODE_RESTART, "guards", NULL);
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_seat_filling f = { 0 };
+	struct ptc_seat_rows rows = { .bytes = 8, .count = 1 };
+	struct ptc_seat_view *v;
+	int fd = memfd_create("state", MFD_CLOEXEC);
+	size_t n;
+
+	(void)state;
+	assert_true(fd >= 0 && write(fd, "12345678", 8) == 8);
+	ok(ptc_workers_start(t.w, &g->desc, WAIT, &err), &err);
+	ok(ptc_workers_build(t.w, &g->desc, 0, false, NULL, WAIT, &err), &err);
+	ok(ptc_workers_seats(t.w, &g->desc.key, &v, &n, &err), &err);
+	for (size_t k = 0; k < v[0].ntensors; k++)
+		if (strcmp(v[0].tensors[k].name, "p") == 0)
+			rows.address = v[0].tensors[k].regions[0].address;
+	assert_true(rows.address);
+	ok(ptc_seat_fill(&v[0], &f, fd, &rows, 1, NULL, &err), &err);
+	ok(ptc_seat_filled(&v[0], &f, NULL, &err), &err);
+	assert_true(f.failed);
+	ok(ptc_seat_go(&v[0], false, NULL, 0, NULL, 0, &err), &err);
+	ptc_workers_seats_done(t.w, v, n);
+	close(fd);
+	stop(g, 2);
+	assert_int_equal(t.nnews, 0);
+}
+
 static void test_text_as_one_line(void **state)
 {
 	static const struct {
@@ -1321,6 +1355,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test_setup_teardown(test_stolen_token, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_memory_is_guarded, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_memory_is_gone, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_memory_is_read_only, setup, teardown),
 	};
 
 	if (argc > 1 && strcmp(argv[1], "--rank") == 0)
