@@ -31,7 +31,7 @@ void fs_tensor_name(const char *tensor, const char *suffix, char *ret)
 		else
 			n += (size_t)snprintf(ret + n, 4, "%%%02X", (unsigned char)*p);
 	}
-	strcpy(ret + n, suffix);
+	memcpy(ret + n, suffix, strlen(suffix) + 1);
 }
 
 void fs_snap_name(uint64_t number, uint64_t step, char ret[64])

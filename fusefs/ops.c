@@ -8,6 +8,7 @@
 #include "base/check.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/statvfs.h>
 
@@ -89,7 +90,7 @@ static void on_readlink(fuse_req_t req, fuse_ino_t ino)
 	pthread_mutex_lock(&fs->lock);
 	n = fs_node_find_locked(fs, ino);
 	if (n && n->link)
-		strncat(link, n->link, sizeof(link) - 1);
+		snprintf(link, sizeof(link), "%s", n->link);
 	pthread_mutex_unlock(&fs->lock);
 	if (link[0])
 		fuse_reply_readlink(req, link);

@@ -287,7 +287,7 @@ static void npy_head(const char *descr, uint64_t n, unsigned char *head)
 	int len;
 
 	memset(head, ' ', NPY_HEAD);
-	memcpy(head, "\x93NUMPY\1\0", 8);
+	memcpy(head, (const char[8]){ "\x93NUMPY\1" }, 8);
 	put_le(head + 8, NPY_HEAD - 10, 2);
 	len = snprintf((char *)head + 10, NPY_HEAD - 10,
 		       "{'descr': '%s', 'fortran_order': False, 'shape': (%" PRIu64 ",), }", descr, n);
@@ -304,7 +304,7 @@ static void idx_head(const struct fs_part *p, uint64_t n, unsigned char *head)
 		dtype = dtype == PTC_SOURCE_U32 ? PTC_SOURCE_I32 : PTC_SOURCE_I64;
 	else if (dtype == PTC_SOURCE_F16)
 		dtype = PTC_SOURCE_I16;
-	memcpy(head, "MMIDIDX\0\0", 9);
+	memcpy(head, (const char[9]){ "MMIDIDX" }, 9);
 	put_le(head + 9, 1, 8);
 	head[17] = (unsigned char)dtype;
 	put_le(head + 18, n, 8);

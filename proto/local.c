@@ -214,7 +214,7 @@ int ptc_local_address(const char *path, struct sockaddr_un *ret, int *ret_dir)
 	*ret_dir = -1;
 	*ret = (struct sockaddr_un){ .sun_family = AF_UNIX };
 	if (strlen(path) < sizeof ret->sun_path) {
-		strcpy(ret->sun_path, path);
+		memcpy(ret->sun_path, path, strlen(path) + 1);
 		return 0;
 	}
 	if (!slash || (size_t)(slash - path) >= sizeof dir || strlen(slash) > 32)

@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "reshard/internal.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -54,8 +55,8 @@ static const char *box_text(const struct ptc_box *b, char text[BOX_TEXT])
 	size_t n = (size_t)snprintf(text, BOX_TEXT, "[");
 
 	for (uint32_t i = 0; i < b->ndim && n < BOX_TEXT - 1; i++)
-		n += (size_t)snprintf(text + n, BOX_TEXT - n, "%s%lld:%lld", i ? ", " : "", (long long)b->off[i],
-				      (long long)(b->off[i] + b->ext[i]));
+		n += (size_t)snprintf(text + n, BOX_TEXT - n, "%s%" PRId64 ":%" PRId64, i ? ", " : "", b->off[i],
+				      b->off[i] + b->ext[i]);
 	if (n < BOX_TEXT - 1)
 		snprintf(text + n, BOX_TEXT - n, "]");
 	return text;

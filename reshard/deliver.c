@@ -150,6 +150,7 @@ static int in_place(struct resolver *r, const uint32_t *need, size_t n, const ui
 	size_t k = 0;
 	int rc = 0;
 
+	ptc_require(nhave);
 	r->plan->in_place += r->bytes;
 	for (size_t i = 0; i < n && !rc; i++) {
 		if (i && same_device(&to[need[i]], &to[need[i - 1]])) {

@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 
+#include <inttypes.h>
 #include <string.h>
 
 /* "a,b,c" holds name. */
@@ -91,10 +92,10 @@ static int fits_blocks(const struct ptc_split *p, const struct ptc_rule *r, int6
 	for (size_t i = 0; p->ratio && i < p->nblocks; i++)
 		if (size / sum * p->blocks[i] % (p->interleave ? pieces : unit))
 			return ptc_error_set(err, PTC_ELAYOUT,
-					     "tensor \"%s\": dim %u: block %zu (%lld) is not a multiple of %s %lld",
-					     name, p->dim, i, (long long)(size / sum * p->blocks[i]),
-					     p->interleave ? "interleave" : "unit",
-					     (long long)(p->interleave ? pieces : unit));
+					     "tensor \"%s\": dim %u: block %zu (%" PRId64
+					     ") is not a multiple of %s %" PRId64,
+					     name, p->dim, i, size / sum * p->blocks[i],
+					     p->interleave ? "interleave" : "unit", p->interleave ? pieces : unit);
 	return 0;
 }
 

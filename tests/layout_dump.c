@@ -169,10 +169,9 @@ int main(void)
 	struct ptc_job_desc job = { 0 };
 	char *line = NULL;
 	size_t cap = 0;
-	ssize_t n;
 	int status = 0;
 
-	while ((n = getline(&line, &cap, stdin)) > 0) {
+	while (getline(&line, &cap, stdin) > 0) {
 		line[strcspn(line, "\n")] = '\0';
 		if (!strncmp(line, "spec ", 5)) {
 			ptc_job_desc_done(&job);

@@ -186,9 +186,11 @@ int main(void)
 			fflush(stdout);
 		} else {
 			fprintf(stderr, "usage: plan-dump < LINES of \"spec JSON\" and \"plan ...\"\n");
+			spec = NULL;
 			return 2;
 		}
 	}
+	spec = NULL;
 	ptc_job_desc_done(&job);
 	free(line); /* getline's */
 	if (ptc_alloc_live())

@@ -539,6 +539,7 @@ int ptc_agent_on_stat(void *arg, struct ptc_rpc_call *call, struct ptc_error *er
 	struct ptc_buf json = PTC_BUF_INIT;
 	struct ptc_agent *agent = arg;
 	struct ptc_store_stats s;
+	uint64_t staging_peak;
 	ProtobufCMessage *msg = NULL;
 	int r = ptc_agent_request(call, &ptc__v1__list_request__descriptor, &msg, err);
 
@@ -547,6 +548,7 @@ int ptc_agent_on_stat(void *arg, struct ptc_rpc_call *call, struct ptc_error *er
 	if (r)
 		return r;
 	ptc_store_stats(agent->env.store, &s);
+	staging_peak = ptc_pool_peak(&agent->send) + ptc_pool_peak(&agent->recv) + ptc_pool_peak(&agent->gate);
 	ptc_buf_printf(
 		&json,
 		"{\"version\":1,\"node\":\"%s\",\"store\":{\"ceiling_bytes\":%llu,\"used_bytes\":%llu,"
@@ -557,10 +559,8 @@ int ptc_agent_on_stat(void *arg, struct ptc_rpc_call *call, struct ptc_error *er
 		(unsigned long long)s.file_bytes, (unsigned long long)s.chunks_used, (unsigned long long)s.chunks_free,
 		(unsigned long long)s.copied_bytes, (unsigned long long)s.lost_jobs,
 		(unsigned long long)s.outside_bytes, (unsigned long long)agent->env.staging_bytes,
-		(unsigned long long)(ptc_pool_peak(&agent->send) + ptc_pool_peak(&agent->recv) +
-				     ptc_pool_peak(&agent->gate)),
-		agent->env.memory_json ? agent->env.memory_json : "{}", (unsigned long long)ptc_alloc_bytes(),
-		(unsigned long long)ptc_alloc_peak());
+		(unsigned long long)staging_peak, agent->env.memory_json ? agent->env.memory_json : "{}",
+		(unsigned long long)ptc_alloc_bytes(), (unsigned long long)ptc_alloc_peak());
 	ptc__v1__document__init(&reply);
 	reply.version = PTC_WIRE_VERSION;
 	reply.json = json.data;

@@ -94,7 +94,7 @@ void ptc_cgroup_find(char *ret_dir, size_t size)
 	/* what moves a process into a group below must be allowed to write here too */
 	snprintf(procs, sizeof procs, "%s/cgroup.procs", dir);
 	if (access(dir, W_OK) == 0 && access(procs, W_OK) == 0 && delegated(dir))
-		strcpy(ret_dir, dir);
+		snprintf(ret_dir, size, "%s", dir);
 }
 
 /* ---- one cgroup ---------------------------------------------------------------- */

@@ -7,6 +7,7 @@
 #include "base/alloc.h"
 #include "base/sys.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static bool is_here(const struct ptc_workers *w, const struct group *g)
@@ -192,7 +193,7 @@ static void ask_remote_locked(struct ptc_workers *w, struct worker *k, bool put,
 		r->put = put;
 		r->id = m->id;
 		r->timeout_ms = m->timeout_ms;
-		strcpy(r->name, m->key);
+		snprintf(r->name, sizeof r->name, "%s", m->key);
 		r->len = m->len;
 		memcpy(r->value, m->value, m->len);
 	}
@@ -226,7 +227,7 @@ void ptc_meet_message_locked(struct ptc_workers *w, struct worker *k, uint16_t t
 	k->get.active = true;
 	k->get.id = m->id;
 	k->get.until_ns = ptc_sys_now_ns() + (int64_t)m->timeout_ms * 1000000;
-	strcpy(k->get.key, m->key);
+	snprintf(k->get.key, sizeof k->get.key, "%s", m->key);
 	if (!is_here(w, g)) {
 		ask_remote_locked(w, k, false, m);
 	} else if ((e = find(g, m->key))) {

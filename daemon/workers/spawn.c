@@ -195,19 +195,14 @@ static int encode(const struct ptc_spawn *s, struct ptc_buf *b, struct ptc_error
 static int make_request(const struct ptc_spawn *s, int *ret_fd, struct ptc_error *err)
 {
 	struct ptc_buf b = PTC_BUF_INIT;
-	ptc_auto_close int fd = -1;
-	int rc = encode(s, &b, err);
+	int fd = -1, rc = encode(s, &b, err);
 
-	if (rc)
-		goto out;
-	fd = memfd_create("ptc-exec", MFD_CLOEXEC);
-	if (fd < 0 || write(fd, b.data, b.len) != (ssize_t)b.len) {
+	if (!rc && ((fd = memfd_create("ptc-exec", MFD_CLOEXEC)) < 0 || write(fd, b.data, b.len) != (ssize_t)b.len))
 		rc = ptc_error_errno(err, fd < 0 ? errno : ENOMEM, "cannot make a memory file");
-		goto out;
-	}
-	*ret_fd = fd;
-	fd = -1;
-out:
+	if (!rc)
+		*ret_fd = fd;
+	else if (fd >= 0)
+		close(fd);
 	ptc_buf_done(&b);
 	return rc;
 }
