@@ -331,8 +331,9 @@ class BatchSampler:
 
     def _start(self, gen):
         found = gen._client.cursor_get(self.name) if gen.has_state else None
-        if found is not None and found[1].partition(";")[0] != self.tag():
-            refuse(f"dataset {self.name}: the snapshot's position is for {found[1]}, this is {self.tag()}")
+        was = found[1].partition(";")[0] if found else None
+        if found and was != self.tag():
+            refuse(f"dataset {self.name}: the snapshot's position is for {was}, this is {self.tag()}")
         self._base, self._base_step = found[0] if found else 0, gen.start_step
         return found is not None
 
