@@ -20,7 +20,7 @@ bool ptc_fault_armed;
 static struct rule {
 	char name[96];
 	long countdown;
-	enum { ACT_KILL, ACT_FAIL, ACT_SLEEP } act;
+	enum act { ACT_KILL, ACT_FAIL, ACT_SLEEP, ACT_STOP } act;
 } rules[MAX_RULES];
 static size_t nrules;
 
@@ -45,7 +45,10 @@ static void parse_rule(char *text)
 		*nth++ = '\0';
 	snprintf(r->name, sizeof r->name, "%s", text);
 	r->countdown = nth ? strtol(nth, NULL, 10) : 1;
-	r->act = !action ? ACT_KILL : strcmp(action, "sleep") == 0 ? ACT_SLEEP : ACT_FAIL;
+	r->act = !action                        ? ACT_KILL
+		 : strcmp(action, "sleep") == 0 ? ACT_SLEEP
+		 : strcmp(action, "stop") == 0  ? ACT_STOP
+						: ACT_FAIL;
 	nrules++;
 }
 
@@ -115,7 +118,7 @@ static void list_locked(const char *name)
 
 bool ptc_fault_hit(const char *name)
 {
-	bool fail = false, nap = false;
+	bool fail = false, nap = false, stop = false;
 
 	pthread_mutex_lock(&lock);
 	if (rules_path)
@@ -127,10 +130,13 @@ bool ptc_fault_hit(const char *name)
 			continue;
 		fail |= rules[i].act == ACT_FAIL;
 		nap |= rules[i].act == ACT_SLEEP;
+		stop |= rules[i].act == ACT_STOP;
 		if (rules[i].act == ACT_KILL)
 			kill(getpid(), SIGKILL);
 	}
 	pthread_mutex_unlock(&lock);
+	if (stop)
+		kill(getpid(), SIGSTOP);
 	if (nap)
 		nanosleep(&(struct timespec){ .tv_sec = 1 }, NULL);
 	return fail;

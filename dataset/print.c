@@ -77,18 +77,18 @@ int ptc_source_print(const struct ptc_source *s, bool whole, struct ptc_source_p
 static int same_file(const char *path, const struct ptc_source_file_print *was, const struct ptc_source_file_print *now,
 		     struct ptc_error *err)
 {
-	static const char *const todo = "samples may be others now: put it back, or add it under another name";
+	static const char *const advice = "samples may be others now: put it back, or add it under another name";
 
 	if (was->bytes != now->bytes)
 		return ptc_error_set(err, PTC_ECORRUPT,
 				     "%s has changed since it was added: it had %" PRIu64 " bytes, it has %" PRIu64
 				     "; %s",
-				     path, was->bytes, now->bytes, todo);
+				     path, was->bytes, now->bytes, advice);
 	if (was->ends != now->ends)
 		return ptc_error_set(err, PTC_ECORRUPT,
-				     "%s has changed since it was added: other bytes at its ends; %s", path, todo);
+				     "%s has changed since it was added: other bytes at its ends; %s", path, advice);
 	if (was->mtime_ns != now->mtime_ns)
-		return ptc_error_set(err, PTC_ECORRUPT, "%s has been written since it was added; %s", path, todo);
+		return ptc_error_set(err, PTC_ECORRUPT, "%s has been written since it was added; %s", path, advice);
 	return 0;
 }
 

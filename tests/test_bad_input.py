@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import signal
 import struct
 import subprocess
 import unittest
@@ -168,13 +169,14 @@ class BadInput(harness.Case):
             job.create()
             for change in (replace, write, fifo):
                 s.write(job.dir)
-                reached = self.path(change.__name__)
                 p = subprocess.Popen([harness.program("ptcctl"), *job.import_args("tp=1")], stderr=subprocess.PIPE, text=True,
-                                     env=c.environment({"PTC_SOCKET": c.nodes["n0"].socket, "PTC_FAULT": "import.read=sleep",
-                                                        "PTC_FAULT_LIST": reached}))
-                wait_for(lambda: os.path.exists(reached) and "import.read" in open(reached).read(), 20 * PATIENCE, # noqa: B023
-                         "the header read", 0.01)
-                change(job.files["param"])
+                                     env=c.environment({"PTC_SOCKET": c.nodes["n0"].socket, "PTC_FAULT": "import.read=stop"}))
+                try:
+                    wait_for(lambda: open(f"/proc/{p.pid}/stat").read().rpartition(")")[2].split()[0] == "T", 20 * PATIENCE, # noqa: B023
+                             "the header read", 0.01)
+                    change(job.files["param"])
+                finally:
+                    p.send_signal(signal.SIGCONT)
                 _, said = p.communicate(timeout=60 * PATIENCE)
                 self.assertEqual(1, p.returncode, said)
                 self.assertRegex(said.strip().splitlines()[-1], r"^ptcctl import: .* was replaced or written to while it was read; .*$")
@@ -183,6 +185,25 @@ class BadInput(harness.Case):
             s.write(job.dir)
             c.ptcctl(*job.import_args("tp=1"))
             job.check_whole(self)
+
+    def test_export_of_files_named_as_others(self):
+        """A shard of the parameters that has the name of a field's file: neither may overwrite the other."""
+        s = states.State({"exp_avg": "F32"})
+        for name in ("v", "w"):
+            s.add(np.random.default_rng(self.seed), name, "F32", (6, 4))
+        with self.cluster(nodes=1, devices=1) as c:
+            job = Job(c, "shards", s, self.path("job"), RULES)
+            job.create()
+            shards, out = self.path("shards"), self.path("out")
+            os.mkdir(shards)
+            files = {"v": "a.safetensors", "w": "exp_avg.safetensors"}
+            for name, file in files.items():
+                states.write_file(os.path.join(shards, file), {name: s.tensors["param"][name]})
+            with open(os.path.join(shards, "model.safetensors.index.json"), "w") as f:
+                json.dump({"metadata": {}, "weight_map": files}, f)
+            c.ptcctl("import", "shards", shards, "--field", f"exp_avg={job.files['exp_avg']}", "--config", "tp=1")
+            self.refused(c, "export", "shards", out + "/", contains='"exp_avg.safetensors" of the parameters has the name of another file')
+            self.assertEqual([], os.listdir(out) if os.path.isdir(out) else [])
 
     def test_import_after_refusals(self):
         """A refused import leaves nothing that hinders the next."""
