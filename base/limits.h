@@ -35,11 +35,12 @@
 #define PTC_JOB_YAML_MAX_BYTES     (16u << 20)
 #define PTC_SAFETENSORS_HEADER_MAX 100000000u /* the format's own limit */
 #define PTC_CONTROL_FIELDS_MAX     (1u << 16) /* fields of one control request, nested ones included; most is node names */
-#define PTC_CONTROL_MESSAGE_MAX    (80u << 20) /* one control message, holds a spec */
-#define PTC_BULK_MESSAGE_MAX       (4u << 20)  /* one Fetch/Put message */
-#define PTC_BULK_MESSAGE_BYTES     (2u << 20)  /* what we send; see docs/benchmarking.md */
-#define PTC_MAX_USER_CALLS         24          /* of those, of one user's clients */
-#define PTC_MAX_SERVER_CALLS       64          /* concurrent server calls per daemon */
+#define PTC_CONTROL_MESSAGE_MAX    (80u << 20)         /* one control message, holds a spec */
+#define PTC_BULK_MESSAGE_MAX       (4u << 20)          /* one Fetch/Put message */
+#define PTC_HUGE_PAGE_BYTES        (UINT64_C(2) << 20) /* of x86-64 and of arm64 with 4 KiB pages */
+#define PTC_BULK_MESSAGE_BYTES     (2u << 20)          /* what we send; see docs/benchmarking.md */
+#define PTC_MAX_USER_CALLS         24                  /* of those, of one user's clients */
+#define PTC_MAX_SERVER_CALLS       64                  /* concurrent server calls per daemon */
 
 #define PTC_CHUNK_BYTES      ((1u << 20) - 64) /* 256 pages, less LMDB's page header and what aligns them */
 #define PTC_BLOCK_BYTES      (64u << 10)       /* unit of the store's checksums */

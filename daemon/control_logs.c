@@ -217,16 +217,9 @@ static void up_nodes_on_loop(void *arg)
 	}
 }
 
-static uint64_t row_number(const json_t *row, const char *key)
-{
-	json_int_t v = json_integer_value(json_object_get(row, key));
-
-	return v > 0 ? (uint64_t)v : 0;
-}
-
 static bool row_fits(const json_t *row)
 {
-	uint64_t world = row_number(row, "world");
+	uint64_t world = ptc_json_count(row, "world");
 
 	return world && world <= PTC_MAX_RANKS;
 }
@@ -241,12 +234,12 @@ static const json_t *pick_row(const struct up_nodes *u, uint64_t after, uint64_t
 
 	for (size_t i = 0; i < u->n; i++)
 		json_array_foreach(u->said[i], k, row) {
-			uint64_t since = row_number(row, "since_ms");
+			uint64_t since = ptc_json_count(row, "since_ms");
 
-			if (!row_fits(row) || (after && (since <= after || row_number(row, "launch") == not )))
+			if (!row_fits(row) || (after && (since <= after || ptc_json_count(row, "launch") == not )))
 				continue;
-			if (!best ||
-			    (after ? since < row_number(best, "since_ms") : since > row_number(best, "since_ms")))
+			if (!best || (after ? since < ptc_json_count(best, "since_ms")
+					    : since > ptc_json_count(best, "since_ms")))
 				best = row;
 		}
 	return best;
@@ -261,8 +254,8 @@ static uint64_t launch_since(const struct up_nodes *u, uint64_t launch)
 
 	for (size_t i = 0; i < u->n; i++)
 		json_array_foreach(u->said[i], k, row)
-			if (row_number(row, "launch") == launch)
-				since = PTC_MAX(since, row_number(row, "since_ms"));
+			if (ptc_json_count(row, "launch") == launch)
+				since = PTC_MAX(since, ptc_json_count(row, "since_ms"));
 	return since;
 }
 
@@ -292,14 +285,14 @@ static int up_nodes_ask(const struct logs *l, struct up_nodes *u, struct ptc_err
 /* Of the launch that a row is of. NULL: none. */
 static int places_row(const struct up_nodes *u, const json_t *of, struct log_places *ret, struct ptc_error *err)
 {
-	int rc = places_new(ret, row_number(of, "launch"), (uint32_t)row_number(of, "world"), err);
+	int rc = places_new(ret, ptc_json_count(of, "launch"), (uint32_t)ptc_json_count(of, "world"), err);
 	json_t *row;
 	size_t k;
 
 	for (size_t i = 0; of && rc == 0 && i < u->n; i++)
 		json_array_foreach(u->said[i], k, row)
-			if (row_number(row, "launch") == ret->launch && row_number(row, "rank") < ret->world)
-				ret->of[row_number(row, "rank")] = u->of[i];
+			if (ptc_json_count(row, "launch") == ret->launch && ptc_json_count(row, "rank") < ret->world)
+				ret->of[ptc_json_count(row, "rank")] = u->of[i];
 	return rc;
 }
 
@@ -464,7 +457,7 @@ static void open_missed(struct logs *l, uint64_t live)
 	while (rc == 0 && since && (row = pick_row(&u, since, live)) && !ptc_rpc_call_cancelled(l->call)) {
 		struct log_places p = { 0 };
 
-		since = launch_since(&u, row_number(row, "launch"));
+		since = launch_since(&u, ptc_json_count(row, "launch"));
 		rc = places_row(&u, row, &p, &ignored);
 		rc = rc ? rc : open_logs(l, &p, false, &ignored);
 		places_done(&p);

@@ -48,6 +48,13 @@ int ptc_json_load(const char *what, const void *data, size_t len, json_t **ret_j
 	return 0;
 }
 
+uint64_t ptc_json_count(const json_t *object, const char *key)
+{
+	json_int_t v = json_integer_value(json_object_get(object, key));
+
+	return v > 0 ? (uint64_t)v : 0;
+}
+
 char *ptc_json_text(const json_t *json)
 {
 	return json_dumps(json, JSON_COMPACT | JSON_ENCODE_ANY);

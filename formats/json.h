@@ -17,5 +17,7 @@ void ptc_json_init(void);
 int ptc_json_load(const char *what, const void *data, size_t len, json_t **ret_json, struct ptc_error *err);
 /* Compact text in insertion order; ptc_free it; NULL when out of memory. */
 char *ptc_json_text(const json_t *json);
+/* A member that counts something; 0: there is none, it is no integer, or below 0. */
+uint64_t ptc_json_count(const json_t *object, const char *key);
 /* s as a JSON string literal. s is UTF-8. */
 void ptc_json_put_string(struct ptc_buf *b, const char *s);

@@ -52,13 +52,6 @@ struct fs_part *fs_part_free(struct fs_part *p)
 
 /* ---- the daemon's answer ---- */
 
-static uint64_t number(const json_t *row, const char *key)
-{
-	json_int_t v = json_integer_value(json_object_get(row, key));
-
-	return v > 0 ? (uint64_t)v : 0;
-}
-
 static const json_t *data_of(const json_t *root, const char *name)
 {
 	json_t *rows = json_object_get(root, "data"), *row;
@@ -80,7 +73,7 @@ static int generation_of(const json_t *root, const char *name, uint64_t generati
 {
 	const char *text = json_string_value(json_object_get(root, "config"));
 	const json_t *data = data_of(root, name);
-	struct ptc_ledger_entry e = { .first_step = number(root, "step") };
+	struct ptc_ledger_entry e = { .first_step = ptc_json_count(root, "step") };
 	struct ptc_config config;
 	struct ptc_ledger_order order;
 	struct ptc_ledger l = { 0 };
@@ -95,7 +88,7 @@ static int generation_of(const json_t *root, const char *name, uint64_t generati
 		known = l.v[i].generation == generation;
 		e = known ? l.v[i] : (struct ptc_ledger_entry){ .first = l.v[i].end, .first_step = l.v[i].end_step };
 	}
-	if (!known && generation == number(root, "generation"))
+	if (!known && generation == ptc_json_count(root, "generation"))
 		rc = ptc_config_parse(text, &config, err);
 	else if (!known)
 		rc = ptc_error_set(err, PTC_ENOTFOUND, "generation %" PRIu64 " is not known any more", generation);
@@ -111,8 +104,8 @@ static int generation_of(const json_t *root, const char *name, uint64_t generati
 		return rc;
 	p->position = e.first;
 	p->first_step = e.first_step;
-	e.micro = e.micro ? e.micro : (uint32_t)number(data, "micro_batch");
-	e.batch = e.batch ? e.batch : number(data, "global_batch");
+	e.micro = e.micro ? e.micro : (uint32_t)ptc_json_count(data, "micro_batch");
+	e.batch = e.batch ? e.batch : ptc_json_count(data, "global_batch");
 	if (!ptc_batch_init(&p->batch, e.batch, e.micro, e.dp))
 		return ptc_error_set(err, PTC_EINVAL,
 				     "data %s: neither the configuration nor the job says its global and micro batch",
@@ -142,8 +135,8 @@ static int open_source(struct fs_part *p, uint32_t i, json_t *row, struct ptc_mi
 	p->dtype = dtype;
 	p->stride = PTC_MAX(p->stride, PTC_MAX(doc->longest_bytes, 1));
 	*ret = (struct ptc_mix_part){ .nsamples = doc->info.samples,
-				      .weight = (uint32_t)number(row, "weight"),
-				      .block = number(row, "block"),
+				      .weight = (uint32_t)ptc_json_count(row, "weight"),
+				      .block = ptc_json_count(row, "block"),
 				      .sequential = json_is_true(json_object_get(row, "sequential")) };
 	return 0;
 }
@@ -161,7 +154,7 @@ static int open_sources(struct fs_part *p, const json_t *data, struct ptc_error 
 		rc = open_source(p, (uint32_t)i, row, &parts[i], err);
 		p->mix.nparts = (uint32_t)i + 1; /* so many to close */
 	}
-	if (!rc && !ptc_mix_init(&p->mix, parts, (uint32_t)n, number(data, "seed")))
+	if (!rc && !ptc_mix_init(&p->mix, parts, (uint32_t)n, ptc_json_count(data, "seed")))
 		rc = ptc_error_set(err, PTC_ELIMIT, "an order has at most 2^63 samples");
 	return rc;
 }
@@ -189,7 +182,7 @@ int fs_part_new(const char *json, const char *uuid, const char *name, uint64_t g
 	if (!rc) {
 		p->refs = 1;
 		p->generation = generation;
-		p->mtime_s = (int64_t)(number(root, "created_ms") / 1000 + generation);
+		p->mtime_s = (int64_t)(ptc_json_count(root, "created_ms") / 1000 + generation);
 		snprintf(p->uuid, sizeof p->uuid, "%s", uuid);
 		snprintf(p->name, sizeof p->name, "%s", name);
 		p->slots_per_step = p->batch.n_micro * p->batch.micro;

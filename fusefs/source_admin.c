@@ -65,13 +65,6 @@ struct ptc_fs_admin *ptc_fs_admin_free(struct ptc_fs_admin *a)
 
 /* ---- jobs ---- */
 
-static uint64_t number(const json_t *row, const char *key)
-{
-	json_int_t v = json_integer_value(json_object_get(row, key));
-
-	return v > 0 ? (uint64_t)v : 0;
-}
-
 static bool job_of(const json_t *row, struct ptc_fs_job *ret)
 {
 	const char *name = json_string_value(json_object_get(row, "job"));
@@ -81,13 +74,13 @@ static bool job_of(const json_t *row, struct ptc_fs_job *ret)
 	if (!name || !uuid || !name[0] || strlen(name) > PTC_NAME_MAX || strchr(name, '/') || name[0] == '.' ||
 	    strlen(uuid) != sizeof(ret->uuid) - 1)
 		return false;
-	*ret = (struct ptc_fs_job){ .uid = (uid_t)number(row, "uid") };
+	*ret = (struct ptc_fs_job){ .uid = (uid_t)ptc_json_count(row, "uid") };
 	snprintf(ret->name, sizeof(ret->name), "%s", name);
 	snprintf(ret->uuid, sizeof(ret->uuid), "%s", uuid);
 	if (json_is_true(json_object_get(row, "has_state"))) {
-		ret->generation = number(row, "generation");
-		ret->snapshot = number(row, "snapshot");
-		ret->step = number(row, "step");
+		ret->generation = ptc_json_count(row, "generation");
+		ret->snapshot = ptc_json_count(row, "snapshot");
+		ret->step = ptc_json_count(row, "step");
 	}
 	return true;
 }

@@ -54,13 +54,6 @@ int ctl_print_columns(const struct ctl *c, const char *json, const char *list, c
 
 /* ---- plans and summaries ------------------------------------------------------------ */
 
-static uint64_t number(const json_t *object, const char *key)
-{
-	json_int_t v = json_integer_value(json_object_get(object, key));
-
-	return v > 0 ? (uint64_t)v : 0;
-}
-
 static const char *string(const json_t *object, const char *key)
 {
 	const char *s = json_string_value(json_object_get(object, key));
@@ -85,11 +78,11 @@ static void put_totals(const json_t *plan)
 		       string(plan, "to"));
 		return;
 	}
-	put_bytes("between nodes", number(t, "between_nodes"), "");
-	put_bytes("lower bound", number(t, "bound_any_mapping"),
+	put_bytes("between nodes", ptc_json_count(t, "between_nodes"), "");
+	put_bytes("lower bound", ptc_json_count(t, "bound_any_mapping"),
 		  exact ? "no placement moves less" : "perhaps none reaches it");
-	put_bytes("between devices", number(t, "within_node"), "inside nodes");
-	put_bytes("already in place", number(t, "in_place"), "");
+	put_bytes("between devices", ptc_json_count(t, "within_node"), "inside nodes");
+	put_bytes("already in place", ptc_json_count(t, "in_place"), "");
 }
 
 static void put_nodes(const json_t *plan)
@@ -100,8 +93,8 @@ static void put_nodes(const json_t *plan)
 
 	json_array_foreach(json_object_get(plan, "nodes"), i, node) {
 		printf("  %-22s %12s in  %12s out\n", string(node, "node"),
-		       ctl_bytes(number(node, "in_bytes"), in, sizeof in),
-		       ctl_bytes(number(node, "out_bytes"), out, sizeof out));
+		       ctl_bytes(ptc_json_count(node, "in_bytes"), in, sizeof in),
+		       ctl_bytes(ptc_json_count(node, "out_bytes"), out, sizeof out));
 	}
 }
 
@@ -118,7 +111,7 @@ static void put_ranks(const json_t *plan)
 
 		if (!node || strcmp(on, node) != 0)
 			printf("%s%s:", i ? ", " : "", on);
-		printf(" %" PRIu64, number(rank, "rank"));
+		printf(" %" PRIu64, ptc_json_count(rank, "rank"));
 		node = on;
 	}
 	putchar('\n');
@@ -237,9 +230,10 @@ static void put_title(const json_t *doc, const char *kind)
 		printf("%s at %s", kind, string(doc, "from"));
 	else
 		printf("%s -> %s", string(doc, "from"), string(doc, "to"));
-	printf(", generation %" PRIu64 ", snapshot %" PRIu64, number(doc, "generation"), number(doc, "snapshot"));
+	printf(", generation %" PRIu64 ", snapshot %" PRIu64, ptc_json_count(doc, "generation"),
+	       ptc_json_count(doc, "snapshot"));
 	if (json_is_integer(step) && strcmp(kind, "import") != 0)
-		printf(", step %" PRIu64, number(doc, "step"));
+		printf(", step %" PRIu64, ptc_json_count(doc, "step"));
 	printf(", in %.3f s\n", json_number_value(json_object_get(doc, "seconds")));
 }
 
@@ -251,15 +245,17 @@ static void put_summary(const json_t *doc)
 
 	put_title(doc, kind);
 	if (json_object_get(doc, "captured_bytes"))
-		put_bytes("captured", number(doc, "captured_bytes"), "from the memory of ranks, over all nodes");
+		put_bytes("captured", ptc_json_count(doc, "captured_bytes"),
+			  "from the memory of ranks, over all nodes");
 	if (moved) {
 		put_totals(plan);
-		put_bytes("received", number(doc, "received_bytes"), "");
-		put_bytes("copied inside nodes", number(doc, "copied_bytes"), "so that old memory could be freed");
+		put_bytes("received", ptc_json_count(doc, "received_bytes"), "");
+		put_bytes("copied inside nodes", ptc_json_count(doc, "copied_bytes"),
+			  "so that old memory could be freed");
 	} else if (!json_object_get(doc, "captured_bytes")) {
-		put_bytes("stored", number(doc, "verified_bytes"), "over all nodes");
+		put_bytes("stored", ptc_json_count(doc, "verified_bytes"), "over all nodes");
 	}
-	printf("  %-22s %12" PRIu64 "  preserved: %s\n", "digests verified", number(doc, "digests_verified"),
+	printf("  %-22s %12" PRIu64 "  preserved: %s\n", "digests verified", ptc_json_count(doc, "digests_verified"),
 	       string(doc, "preserved"));
 	put_phases(doc);
 	put_pause(json_object_get(doc, "pause"));

@@ -4,13 +4,9 @@
 
 #include "formats/json.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-
-static long long number(const json_t *object, const char *key)
-{
-	return (long long)json_integer_value(json_object_get(object, key));
-}
 
 /* Which tensors no live node has, and where to look for them. */
 static void put_lost(const json_t *lost)
@@ -21,18 +17,18 @@ static void put_lost(const json_t *lost)
 
 	if (!lost)
 		return;
-	printf("warning: %lld bytes of %lld tensors are on no live node; these nodes had them last:\n",
-	       number(lost, "bytes"), number(lost, "tensors"));
+	printf("warning: %" PRIu64 " bytes of %" PRIu64 " tensors are on no live node; these nodes had them last:\n",
+	       ptc_json_count(lost, "bytes"), ptc_json_count(lost, "tensors"));
 	json_array_foreach(list, i, row) {
 		const char *name = json_string_value(json_object_get(row, "tensor"));
 
-		printf("  %s  %lld bytes  ", name ? name : "?", number(row, "bytes"));
+		printf("  %s  %" PRIu64 " bytes  ", name ? name : "?", ptc_json_count(row, "bytes"));
 		json_array_foreach(json_object_get(row, "nodes"), k, node)
 			printf("%s%s", k ? ", " : "", json_string_value(node) ? json_string_value(node) : "?");
 		puts("");
 	}
-	if ((long long)json_array_size(list) < number(lost, "tensors"))
-		printf("  and %lld more\n", number(lost, "tensors") - (long long)json_array_size(list));
+	if (json_array_size(list) < ptc_json_count(lost, "tensors"))
+		printf("  and %" PRIu64 " more\n", ptc_json_count(lost, "tensors") - json_array_size(list));
 }
 
 /* What is wrong with the daemon that answered, if anything: nobody should read past it. */

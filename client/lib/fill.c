@@ -14,7 +14,6 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
-#define HUGE_BYTES (UINT64_C(2) << 20)
 #define PAGE_BYTES 4096u
 #define READ_BYTES                                                                                                     \
 	(64u << 10) /* from a disk, a row of so many is read by a call: what it cannot read is an error, not a signal */
@@ -54,17 +53,17 @@ uint8_t *ptc_client_map(int fd, uint64_t bytes, int prot)
 	uint64_t skip;
 
 	bytes = whole_pages(bytes);
-	room = mmap(NULL, bytes + HUGE_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	room = mmap(NULL, bytes + CLIENT_HUGE_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (room == MAP_FAILED)
 		return MAP_FAILED;
-	skip = (HUGE_BYTES - (uintptr_t)room % HUGE_BYTES) % HUGE_BYTES;
+	skip = (CLIENT_HUGE_BYTES - (uintptr_t)room % CLIENT_HUGE_BYTES) % CLIENT_HUGE_BYTES;
 	if (mmap(room + skip, bytes, prot, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED) {
-		munmap(room, bytes + HUGE_BYTES);
+		munmap(room, bytes + CLIENT_HUGE_BYTES);
 		return MAP_FAILED;
 	}
 	if (skip)
 		munmap(room, skip);
-	munmap(room + skip + bytes, HUGE_BYTES - skip);
+	munmap(room + skip + bytes, CLIENT_HUGE_BYTES - skip);
 	return room + skip;
 }
 

@@ -14,7 +14,6 @@
 #ifndef MADV_COLLAPSE
 #define MADV_COLLAPSE 25
 #endif
-#define HUGE_BYTES (UINT64_C(2) << 20)
 
 void ptc_client_huge_init(ptc_client *c)
 {
@@ -33,11 +32,11 @@ static uint64_t next_locked(ptc_client *c)
 			uint64_t low, high, at;
 
 			ptc_local_box_span(t->ndim, t->element_bytes, &t->boxes[c->huge.box], &low, &high);
-			at = (low + HUGE_BYTES - 1) & ~(HUGE_BYTES - 1);
+			at = (low + CLIENT_HUGE_BYTES - 1) & ~(CLIENT_HUGE_BYTES - 1);
 			if (at < c->huge.at)
 				at = c->huge.at;
-			if (at >= low && at + HUGE_BYTES <= high) {
-				c->huge.at = at + HUGE_BYTES;
+			if (at >= low && at + CLIENT_HUGE_BYTES <= high) {
+				c->huge.at = at + CLIENT_HUGE_BYTES;
 				return at;
 			}
 			c->huge.at = 0;
@@ -57,7 +56,7 @@ bool ptc_client_huge_step(ptc_client *c)
 	if (!at)
 		return false;
 	/* Memory that is another's by now comes to no harm either. */
-	if (madvise((void *)(uintptr_t)at, HUGE_BYTES, MADV_COLLAPSE) != 0 && errno == EINVAL && !c->huge.works)
+	if (madvise((void *)(uintptr_t)at, CLIENT_HUGE_BYTES, MADV_COLLAPSE) != 0 && errno == EINVAL && !c->huge.works)
 		c->huge.off = ++c->huge.refused == 8;
 	else
 		c->huge.works = true;

@@ -15,6 +15,8 @@
 #include <pthread.h>
 #include <sys/types.h>
 
+#define CLIENT_HUGE_BYTES (UINT64_C(2) << 20) /* a huge page */
+
 /* From BUILDING to STOPPED in the order of enum ptc_local_standing. */
 enum phase { PHASE_IDLE, PHASE_NEXT, PHASE_BUILDING, PHASE_RESTORING, PHASE_RUNNING, PHASE_STOPPED, PHASE_OVER };
 

@@ -9,6 +9,7 @@
  * (before 6.1) is not asked again. */
 #include "daemon/store/internal.h"
 
+#include "base/limits.h"
 #include "base/sys.h"
 
 #include <errno.h>
@@ -24,10 +25,9 @@
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
 #endif
-#define HUGE_BYTES (UINT64_C(2) << 20)
-#define QUIET_NS   INT64_C(1000000000)
-#define TICK_NS    200000000
-#define PAGE_MIN   4096
+#define QUIET_NS INT64_C(1000000000)
+#define TICK_NS  200000000
+#define PAGE_MIN 4096
 
 void ptc_store_huge_changed(struct job *j, bool chunks)
 {
@@ -48,10 +48,10 @@ struct range {
 /* What has holes would grow. */
 static bool has_all_blocks(void *map)
 {
-	unsigned char present[HUGE_BYTES / PAGE_MIN];
-	size_t n = HUGE_BYTES / (size_t)sysconf(_SC_PAGESIZE);
+	unsigned char present[PTC_HUGE_PAGE_BYTES / PAGE_MIN];
+	size_t n = PTC_HUGE_PAGE_BYTES / (size_t)sysconf(_SC_PAGESIZE);
 
-	if (mincore(map, HUGE_BYTES, present) != 0)
+	if (mincore(map, PTC_HUGE_PAGE_BYTES, present) != 0)
 		return false;
 	for (size_t i = 0; i < n; i++)
 		if (!(present[i] & 1))
@@ -62,20 +62,20 @@ static bool has_all_blocks(void *map)
 /* Where the address says so too, as the kernel wants it; LMDB's own mapping begins anywhere. */
 static int collapse(int fd, uint64_t off)
 {
-	char *room = mmap(NULL, 2 * HUGE_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), *at, *map;
+	char *room = mmap(NULL, 2 * PTC_HUGE_PAGE_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), *at, *map;
 	int e = 0;
 
 	if (room == MAP_FAILED)
 		return errno;
-	at = room + (HUGE_BYTES - (uintptr_t)room % HUGE_BYTES) % HUGE_BYTES;
-	map = mmap(at, HUGE_BYTES, PROT_READ, MAP_SHARED | MAP_FIXED, fd, (off_t)off);
+	at = room + (PTC_HUGE_PAGE_BYTES - (uintptr_t)room % PTC_HUGE_PAGE_BYTES) % PTC_HUGE_PAGE_BYTES;
+	map = mmap(at, PTC_HUGE_PAGE_BYTES, PROT_READ, MAP_SHARED | MAP_FIXED, fd, (off_t)off);
 	if (map == MAP_FAILED)
 		e = errno;
 	else if (!has_all_blocks(map))
 		e = EAGAIN;
-	else if (madvise(map, HUGE_BYTES, MADV_COLLAPSE) != 0)
+	else if (madvise(map, PTC_HUGE_PAGE_BYTES, MADV_COLLAPSE) != 0)
 		e = errno;
-	munmap(room, 2 * HUGE_BYTES);
+	munmap(room, 2 * PTC_HUGE_PAGE_BYTES);
 	return e;
 }
 
@@ -91,7 +91,7 @@ static bool range_take(struct ptc_store *s, struct range *r)
 	if (!j)
 		return false;
 	*r = (struct range){ .job = j, .off = j->huge_at, .fd = -1 };
-	j->huge_at += HUGE_BYTES;
+	j->huge_at += PTC_HUGE_PAGE_BYTES;
 	snprintf(path, sizeof path, "/proc/self/fd/%d", j->fd); /* for reading only */
 	if (j->huge_at <= j->alloc_end && j->nchunks && !ptc_store_chunk_page(j, j->chunks[0], &page, NULL))
 		r->fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -137,8 +137,8 @@ static bool step(struct ptc_store *s)
 		s->huge.never = true;
 	/* Small pages have gone from our page table; the next switch shall not be the one to find out. */
 	if (!e) {
-		(void)madvise(r.memory, HUGE_BYTES, MADV_POPULATE_WRITE);
-		atomic_fetch_add(&s->huge.bytes, HUGE_BYTES);
+		(void)madvise(r.memory, PTC_HUGE_PAGE_BYTES, MADV_POPULATE_WRITE);
+		atomic_fetch_add(&s->huge.bytes, PTC_HUGE_PAGE_BYTES);
 	}
 	range_done(s, &r);
 	return !s->huge.never;

@@ -7,6 +7,7 @@
 
 #include "base/alloc.h"
 #include "base/check.h"
+#include "base/limits.h"
 #include "base/log.h"
 
 #include <errno.h>
@@ -21,7 +22,6 @@
 	512 /* of at most IOV_MAX (1024): the kernel copies up to 8 on its stack, the rest by one allocation */
 /* Sparse memory in staging would take more than it saves. */
 #define STAGING_SLACK (64u << 20)
-#define HUGE_BYTES    (UINT64_C(2) << 20)
 
 #ifndef MADV_COLLAPSE
 #define MADV_COLLAPSE 25
@@ -68,8 +68,8 @@ struct stage_task {
 static int make_pages(int fd, uint8_t *map, uint64_t off, uint64_t bytes)
 {
 	/* The first page is reserved, for there must be one; the kernel adds the others. */
-	if (bytes == HUGE_BYTES && fallocate(fd, 0, (off_t)off, 1) == 0 &&
-	    madvise(map + off, HUGE_BYTES, MADV_COLLAPSE) == 0)
+	if (bytes == PTC_HUGE_PAGE_BYTES && fallocate(fd, 0, (off_t)off, 1) == 0 &&
+	    madvise(map + off, PTC_HUGE_PAGE_BYTES, MADV_COLLAPSE) == 0)
 		return 0;
 	return fallocate(fd, 0, (off_t)off, (off_t)bytes);
 }
@@ -79,15 +79,15 @@ static int fill_staging(struct staging *s)
 {
 	int rc = ftruncate(s->fd, (off_t)s->bytes);
 
-	s->room_bytes = s->bytes + 2 * HUGE_BYTES;
+	s->room_bytes = s->bytes + 2 * PTC_HUGE_PAGE_BYTES;
 	s->room = mmap(NULL, s->room_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (rc || s->room == MAP_FAILED)
 		return -1;
-	s->map = s->room + (HUGE_BYTES - (uintptr_t)s->room % HUGE_BYTES) % HUGE_BYTES;
+	s->map = s->room + (PTC_HUGE_PAGE_BYTES - (uintptr_t)s->room % PTC_HUGE_PAGE_BYTES) % PTC_HUGE_PAGE_BYTES;
 	if (mmap(s->map, s->bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, s->fd, 0) == MAP_FAILED)
 		return -1;
-	for (uint64_t at = 0; !rc && at < s->bytes; at += HUGE_BYTES)
-		rc = make_pages(s->fd, s->map, at, PTC_MIN(s->bytes - at, HUGE_BYTES));
+	for (uint64_t at = 0; !rc && at < s->bytes; at += PTC_HUGE_PAGE_BYTES)
+		rc = make_pages(s->fd, s->map, at, PTC_MIN(s->bytes - at, PTC_HUGE_PAGE_BYTES));
 	if (rc)
 		return rc;
 	(void)madvise(s->map, s->bytes, MADV_POPULATE_WRITE);
