@@ -211,6 +211,47 @@ class Fuse(harness.Case):
             self.assertGreater(os.statvfs(path).f_blocks, 0)
             m.stop()
 
+    @unittest.skipUnless(shutil.which("fio") and shutil.which("rsync"), "needs fio and rsync")
+    def test_fio_and_rsync(self):
+        """A tensor whose bytes are fio's own pattern, verified by fio through the mount, read in order and, at random, past the
+        page cache by several jobs at once; one wrong byte is found. rsync copies the whole snapshot."""
+        size, model = 16 << 20, self.path("model.safetensors")
+        header = json.dumps({"w": {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}}).encode()
+        with open(model, "wb") as f:
+            f.write((4088).to_bytes(8, "little") + header.ljust(4088) + bytes(size))
+
+        def fio(path, *options, check=True):
+            return subprocess.run(["fio", "--name=x", f"--filename={path}", "--offset=4096", f"--size={size}", "--bs=64k",
+                                   "--verify=crc32c", "--verify_fatal=1", *options], cwd=self.dir, check=check, text=True,
+                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+        fio(model, "--rw=write", "--do_verify=0")
+        with open(self.path("job.yaml"), "w") as f:
+            json.dump({"version": 1, "name": "j", "tensors": {"from": model},
+                       "rules": [{"match": "*", "split": {"axis": "tp", "dim": 0}}]}, f)
+        with self.cluster(nodes=2, devices=1) as c:
+            c.ptcctl("job", "create", "-f", self.path("job.yaml"))
+            c.ptcctl("import", "j", model, "--config", "tp=2")
+            m = Mount(self, c)
+            top = m.path("j", "state", "latest")
+            path = os.path.join(top, "model.safetensors")
+            fio(path, "--readonly", "--rw=read")
+            fio(path, "--readonly", "--rw=randread", "--direct=1", "--numjobs=4", "--iodepth=4")
+            damaged = shutil.copyfile(path, self.path("damaged"))
+            with open(damaged, "rb+") as f:
+                at = f.seek(4096 + 5 * 65536 + 777)
+                byte = f.read(1)[0]
+                f.seek(at)
+                f.write(bytes([byte ^ 1]))
+            self.assertNotEqual(0, fio(damaged, "--readonly", "--rw=read", check=False).returncode)
+            subprocess.run(["rsync", "-aL", "--checksum", top + "/", self.path("copy")], check=True)
+            changes = subprocess.run(["rsync", "-aL", "--checksum", "--dry-run", "--itemize-changes", top + "/", self.path("copy")],
+                                     check=True, capture_output=True, text=True).stdout
+            self.assertEqual("", changes)
+            with open(model, "rb") as a, open(self.path("copy", "model.safetensors"), "rb") as b:
+                self.assertEqual(a.read(), b.read())
+            m.stop()
+
     def read_odd_ways(self, path, want):
         with open(path, "rb") as f, open(self.path("sent"), "wb") as out:
             sent = 0

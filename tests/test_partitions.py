@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """data/ of a mount: what a rank consumes as an indexed dataset, against the source, docs/order.md and what ranks wrote down."""
+import importlib.util
 import json
 import os
 import random
 import shutil
 import subprocess
+import sys
 import unittest
 
 import dataset_oracle as oracle
@@ -12,9 +14,24 @@ import harness
 import live
 import numpy as np
 import order_oracle
+from harness import LONG
 from test_fuse import CAN_MOUNT, Mount
 
 SLOTS = 3  # of a micro batch
+
+# Megatron reads with both of its ways, PyTorch's loader in two processes.
+READERS = """
+import json, sys
+import torch
+from megatron.core.datasets.indexed_dataset import IndexedDataset
+found = {}
+for way, mapped in (("mapped", True), ("read", False)):
+    d = IndexedDataset(sys.argv[1], mmap=mapped)
+    found[way] = [d[i].tolist() for i in range(len(d))]
+loader = torch.utils.data.DataLoader(d, batch_size=None, num_workers=2)
+found["loader"] = [x.tolist() for x in loader]
+print(json.dumps(found))
+"""
 
 
 @unittest.skipUnless(CAN_MOUNT, "FUSE cannot be mounted here")
@@ -198,6 +215,29 @@ class Partitions(harness.Case):
             self.assertRaises(OSError, os.listdir, mount.path(job.name, "data", "f", "gen-1"))
             with open(mount.log) as f:
                 self.assertIn("has other files than when it was added", f.read())
+            mount.stop()
+
+    @unittest.skipUnless(LONG, "set PTC_TEST_LONG=1; Megatron takes its time to be imported")
+    def test_other_readers(self):
+        """Megatron's own IndexedDataset, mapped and not, and PyTorch's DataLoader with two workers on top of it."""
+        if not all(importlib.util.find_spec(m) for m in ("torch", "megatron")):
+            self.skipTest("no PyTorch or no Megatron in this Python")
+        n, g = 200, 16
+        sequences = self.sequences(n)
+        oracle.write_indexed(self.path("text"), sequences)
+        with self.cluster(nodes=1, devices=2) as c:
+            c.ptcctl("dataset", "add", "text", self.path("text"))
+            job = live.Job(c, self.dir, run={"data": {"d": {"dataset": "text", "seed": 3, "global_batch": g, "micro_batch": SLOTS}}})
+            job.run("dp=2")
+            mount = Mount(self, c)
+            for rank in range(2):
+                folder = mount.path(job.name, "data", "d", "gen-1", f"dp-{rank}", "epoch-0")
+                r = subprocess.run([sys.executable, "-W", "ignore", "-c", READERS, os.path.join(folder, "samples")],
+                                   capture_output=True, text=True, env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"})
+                self.assertEqual(0, r.returncode, r.stderr)
+                want = [sequences[i].tolist() for i in np.load(os.path.join(folder, "ids.npy")).tolist()]
+                for way, got in json.loads(r.stdout).items():
+                    self.assertEqual(want, got, way)
             mount.stop()
 
     def test_pinned(self):
