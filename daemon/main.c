@@ -549,6 +549,7 @@ int main(int argc, char **argv)
 	struct options o;
 	int rc;
 
+	ptc_sys_standard_fds();
 	if (parse_options(argc, argv, &o) != 0)
 		return 2;
 	if (o.man || o.list) {
