@@ -77,8 +77,10 @@ int ctl_number(const char *label, const char *text, uint64_t min, uint64_t max, 
 /* main.c */
 /* Opens c->admin where it is not open yet. */
 int ctl_connect(struct ctl *c, struct ptc_error *err);
-/* From here on SIGINT and SIGTERM only set what ctl_interrupted returns. */
+/* From here on SIGINT, SIGTERM and SIGHUP only set what ctl_interrupted returns. */
 void ctl_catch_signals(void);
+/* SIGINT and SIGTERM end us, but say first that what a daemon was asked for does not end with us. */
+void ctl_leave_on_signals(void);
 bool ctl_interrupted(void);
 
 /* target.c: --config, --gpus and --nodes. */
