@@ -258,7 +258,9 @@ class BadInput(harness.Case):
 
         r = run("nodes", closed=(1,))
         self.assertEqual((1, "ptcctl nodes: writing the output: Bad file descriptor\n"), (r.returncode, r.stderr))
-        self.assertEqual((1, ""), (run("nodes", closed=(0, 1, 2)).returncode, ""))
+        r = run("events", job.name, closed=(1,))
+        self.assertEqual((1, "ptcctl events: writing the output: Bad file descriptor\n"), (r.returncode, r.stderr))
+        self.assertEqual(1, run("nodes", closed=(0, 1, 2)).returncode)
         self.assertEqual(0, run("export", job.name, self.path("closed.safetensors"), closed=(0, 1, 2)).returncode)
 
     def interrupted_resize(self, c, job):

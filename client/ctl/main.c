@@ -58,6 +58,13 @@ bool ctl_interrupted(void)
 	return interrupted;
 }
 
+bool ctl_flush(struct ctl *c)
+{
+	if (fflush(stdout))
+		c->output_errno = errno;
+	return c->output_errno || ctl_interrupted();
+}
+
 int ctl_connect(struct ctl *c, struct ptc_error *err)
 {
 	return c->admin ? 0 : ptc_admin_open(&c->opts, &c->admin, err);
@@ -90,6 +97,8 @@ static int run(struct ctl *c, int argc, char **argv, struct ptc_error *err)
 		printf("ptcctl %s\n", PTC_VERSION);
 	else
 		rc = c->verb->run(c, err);
+	if (c->output_errno)
+		return ptc_error_errno(err, c->output_errno, "writing the output");
 	if (!rc && (fflush(stdout) || ferror(stdout)))
 		rc = ptc_error_errno(err, errno, "writing the output");
 	return rc;
