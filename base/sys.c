@@ -9,11 +9,13 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
+#include <linux/magic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -125,15 +127,34 @@ int ptc_sys_publish(int fd, const char *tmp, const char *path, const char *point
 	return e ? ptc_error_errno(err, e, "cannot sync the directory of %s", path) : 0;
 }
 
+/* A shell's pipe has a writer; the open of a named one without would wait for ever, and a device may have no end. */
+static int check_readable(int fd, const char *path, struct ptc_error *err)
+{
+	struct statfs fs;
+	struct stat st;
+
+	if (fstat(fd, &st) != 0 || (S_ISFIFO(st.st_mode) && fstatfs(fd, &fs) != 0))
+		return ptc_error_errno(err, errno, "cannot read %s", path);
+	if (S_ISREG(st.st_mode))
+		return 0;
+	if (!S_ISFIFO(st.st_mode) || fs.f_type != PIPEFS_MAGIC)
+		return ptc_error_set(err, PTC_EINVAL, "cannot read %s: not a regular file", path);
+	return fcntl(fd, F_SETFL, 0) == 0 ? 0 : ptc_error_errno(err, errno, "cannot read %s", path);
+}
+
 int ptc_sys_read_file(const char *path, size_t max, char **ret_data, size_t *ret_len, struct ptc_error *err)
 {
-	ptc_auto_close int fd = open(path, O_RDONLY | O_CLOEXEC);
+	ptc_auto_close int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
 	struct ptc_buf buf = PTC_BUF_INIT;
 	char block[16384];
 	ssize_t n;
+	int rc;
 
 	if (fd < 0)
 		return ptc_error_errno(err, errno, "cannot open %s", path);
+	rc = check_readable(fd, path, err);
+	if (rc)
+		return rc;
 	while ((n = read(fd, block, sizeof block)) != 0) {
 		if (n < 0 && errno == EINTR)
 			continue;
@@ -155,6 +176,14 @@ int ptc_sys_read_file(const char *path, size_t max, char **ret_data, size_t *ret
 	}
 	*ret_data = ptc_buf_steal(&buf, ret_len);
 	return 0;
+}
+
+void ptc_sys_standard_fds(void)
+{
+	for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+		if (fcntl(fd, F_GETFD) < 0 && errno == EBADF)
+			(void)!open("/dev/null",
+				    fd == STDIN_FILENO ? O_WRONLY : O_RDONLY); /* the lowest free one: fd */
 }
 
 int ptc_sys_unlink(const char *path, const char *point, struct ptc_error *err)

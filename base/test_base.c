@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 #include <xxhash.h>
 
 #include <cmocka.h>
@@ -106,7 +107,8 @@ static void files_are_written_whole(void **state)
 {
 	char dir[] = "/tmp/ptc-base-XXXXXX";
 	struct ptc_error err = PTC_ERROR_INIT;
-	char path[64], *data;
+	char path[64], link[32], *data;
+	int pipes[2];
 	size_t len;
 
 	assert_non_null(mkdtemp(dir));
@@ -119,6 +121,18 @@ static void files_are_written_whole(void **state)
 	assert_string_equal(data, "hello");
 	ptc_free(data);
 	assert_int_equal(ptc_sys_unlink(path, "test.unlink", &err), 0);
+	assert_int_equal(mkfifo(path, 0600), 0);
+	assert_int_equal(ptc_sys_read_file(path, 5, &data, &len, &err),
+			 PTC_EINVAL); /* and does not wait for a writer */
+	assert_int_equal(ptc_sys_unlink(path, "test.unlink", &err), 0);
+	assert_int_equal(pipe(pipes), 0);
+	assert_int_equal(write(pipes[1], "hello", 5), 5);
+	close(pipes[1]);
+	snprintf(link, sizeof link, "/dev/fd/%d", pipes[0]);
+	assert_int_equal(ptc_sys_read_file(link, 5, &data, &len, &err), 0); /* a shell's <(...) */
+	assert_string_equal(data, "hello");
+	ptc_free(data);
+	close(pipes[0]);
 	assert_int_equal(ptc_sys_read_file(path, 5, &data, &len, &err), PTC_ENOTFOUND);
 	assert_int_equal(ptc_sys_remove_tree(dir, "test.rmtree", &err), 0);
 	assert_int_equal(ptc_sys_remove_tree(dir, "test.rmtree", &err), 0);

@@ -23,6 +23,7 @@
 #include <yaml.h>
 
 #define FILE_MAX_BYTES (1u << 20)
+#define MAX_DEPTH      8    /* keys need 3 */
 #define STRING_MAX     1023 /* longest value of a key */
 #define ENDPOINTS_MAX  64
 #define NEAR_MAX       64 /* longest key that gets a suggestion */
@@ -598,6 +599,29 @@ static int yaml_error(const struct ptc_daemon_config *cfg, const yaml_parser_t *
 			     p->problem_mark.column + 1, p->problem ? p->problem : "syntax error");
 }
 
+/* libyaml's time grows with the square of the depth, so what is nested deeper than any key is refused before it is read. */
+static int check_depth(struct ptc_daemon_config *cfg, yaml_parser_t *parser, struct ptc_error *err)
+{
+	bool end = false;
+	size_t line;
+	int depth = 0;
+
+	while (!end) {
+		yaml_event_t e;
+
+		if (!yaml_parser_parse(parser, &e))
+			return yaml_error(cfg, parser, err);
+		depth += e.type == YAML_MAPPING_START_EVENT || e.type == YAML_SEQUENCE_START_EVENT;
+		depth -= e.type == YAML_MAPPING_END_EVENT || e.type == YAML_SEQUENCE_END_EVENT;
+		end = e.type == YAML_STREAM_END_EVENT;
+		line = e.start_mark.line + 1;
+		yaml_event_delete(&e);
+		if (depth > MAX_DEPTH)
+			return ptc_error_set(err, PTC_ELIMIT, "%.300s:%zu: nested too deeply", cfg->file, line);
+	}
+	return 0;
+}
+
 static int walk_document(struct ptc_daemon_config *cfg, yaml_parser_t *parser, struct ptc_error *err)
 {
 	yaml_document_t doc, next;
@@ -676,20 +700,30 @@ static int fill_defaults(struct ptc_daemon_config *cfg, struct ptc_error *err)
 	return fill_computed(cfg, err);
 }
 
+static int parse_with(struct ptc_daemon_config *cfg, const char *text, size_t len,
+		      int (*fn)(struct ptc_daemon_config *, yaml_parser_t *, struct ptc_error *), struct ptc_error *err)
+{
+	yaml_parser_t parser;
+	int rc;
+
+	if (!yaml_parser_initialize(&parser))
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	yaml_parser_set_input_string(&parser, (const unsigned char *)text, len);
+	rc = fn(cfg, &parser, err);
+	yaml_parser_delete(&parser);
+	return rc;
+}
+
 int ptc_daemon_config_parse(const char *name, const char *text, size_t len, struct ptc_daemon_config *ret_cfg,
 			    struct ptc_error *err)
 {
 	struct ptc_daemon_config cfg = { .file = ptc_strdup(name) };
-	yaml_parser_t parser;
-	int rc;
+	int rc = cfg.file ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory");
 
-	if (!cfg.file || !yaml_parser_initialize(&parser)) {
-		ptc_free(cfg.file);
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
-	}
-	yaml_parser_set_input_string(&parser, (const unsigned char *)text, len);
-	rc = walk_document(&cfg, &parser, err);
-	yaml_parser_delete(&parser);
+	if (!rc)
+		rc = parse_with(&cfg, text, len, check_depth, err);
+	if (!rc)
+		rc = parse_with(&cfg, text, len, walk_document, err);
 	if (!rc)
 		rc = fill_defaults(&cfg, err);
 	if (rc) {

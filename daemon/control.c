@@ -290,6 +290,20 @@ int ptc_control_send_json(struct ptc_rpc_call *call, json_t *root, struct ptc_er
 	return rc;
 }
 
+/* Memory is short here because memory.work bounds it: says so, and where; another node's error says so already. */
+static int handle(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
+{
+	const struct ptc_control_method *m = arg;
+	const struct ptc_daemon_config *config = &m->d->config;
+	int rc = m->fn(m->d, call, err);
+
+	if (rc != PTC_ENOMEM || (err && strstr(err->text, "memory.work")))
+		return rc;
+	ptc_error_wrap(err, "node %s: this job needs more than its memory.work of %lluMiB; raise it", config->node,
+		       (unsigned long long)(config->memory.work >> 20));
+	return rc;
+}
+
 int ptc_control_register(struct ptc_daemon *d, struct ptc_rpc_server *server, struct ptc_error *err)
 {
 	static const struct {
@@ -326,9 +340,13 @@ int ptc_control_register(struct ptc_daemon *d, struct ptc_rpc_server *server, st
 	};
 	unsigned roles = 1u << PTC_ROLE_USER | 1u << PTC_ROLE_ADMIN | 1u << PTC_ROLE_NODE;
 
+	_Static_assert(PTC_ARRAY_LEN(methods) <= PTC_CONTROL_METHODS, "a method without room");
 	for (size_t i = 0; i < PTC_ARRAY_LEN(methods); i++) {
-		int rc = ptc_rpc_server_method(server, methods[i].name, roles, methods[i].fn, d, err);
+		struct ptc_control_method *m = &d->control[i];
+		int rc;
 
+		*m = (struct ptc_control_method){ d, methods[i].fn };
+		rc = ptc_rpc_server_method(server, methods[i].name, roles, handle, m, err);
 		if (rc)
 			return rc;
 	}

@@ -25,6 +25,13 @@ struct ptc_channels;
 struct ptc_read_views;
 struct ptc_holds;
 
+#define PTC_CONTROL_METHODS 32
+
+struct ptc_control_method {
+	struct ptc_daemon *d;
+	ptc_rpc_handler_fn fn;
+};
+
 struct ptc_daemon {
 	struct ptc_daemon_config config;
 	bool insecure;
@@ -45,6 +52,7 @@ struct ptc_daemon {
 	size_t ncontrollers;
 	bool reconciled; /* [loop] every job in our store was found in etcd, or is being removed */
 	atomic_bool stopping;
+	struct ptc_control_method control[PTC_CONTROL_METHODS];
 };
 
 /* ---- specs.c: parsed specs by hash, shared, counted ------------------------ */

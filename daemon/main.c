@@ -507,7 +507,16 @@ static int read_config(const struct options *o, struct process *p, struct ptc_er
 	return 0;
 }
 
-static int dump_config(const struct ptc_daemon_config *c)
+/* One line, whatever the configuration's text holds. */
+static void print_error(struct ptc_error *err)
+{
+	for (char *c = err->text; *c; c++)
+		if ((unsigned char)*c < 0x20 || *c == 0x7f)
+			*c = ' ';
+	fprintf(stderr, "ptcd: %s\n", err->text);
+}
+
+static int dump_config(const struct ptc_daemon_config *c, struct ptc_error *err)
 {
 	struct ptc_buf b = PTC_BUF_INIT;
 	bool failed;
@@ -517,7 +526,9 @@ static int dump_config(const struct ptc_daemon_config *c)
 	if (!failed)
 		fwrite(b.data, 1, b.len, stdout);
 	ptc_buf_done(&b);
-	return failed ? PTC_ENOMEM : 0;
+	if (failed)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	return fflush(stdout) == 0 ? 0 : ptc_error_errno(err, errno, "writing the configuration");
 }
 
 /* For the unit, after us. */
@@ -532,11 +543,11 @@ static int unmount_stale(const struct ptc_daemon_config *c, struct ptc_error *er
 static int only_config(const struct options *o, struct process *p, int rc, struct ptc_error *err)
 {
 	if (!rc && o->dump)
-		rc = dump_config(&p->d.config);
+		rc = dump_config(&p->d.config, err);
 	if (!rc && o->unmount)
 		rc = unmount_stale(&p->d.config, err);
 	if (rc)
-		fprintf(stderr, "ptcd: %s\n", err->text);
+		print_error(err);
 	ptc_buf_done(&p->memory_json);
 	ptc_daemon_config_done(&p->d.config);
 	return rc ? 1 : 0;
@@ -549,6 +560,7 @@ int main(int argc, char **argv)
 	struct options o;
 	int rc;
 
+	ptc_sys_standard_fds();
 	if (parse_options(argc, argv, &o) != 0)
 		return 2;
 	if (o.man || o.list) {
@@ -574,7 +586,7 @@ int main(int argc, char **argv)
 	if (rc == 0)
 		uv_run(p.uv, UV_RUN_DEFAULT);
 	else
-		fprintf(stderr, "ptcd: %s\n", err.text);
+		print_error(&err);
 	stop(&p);
 	ptc_rpc_shutdown();
 	return rc ? 1 : 0;

@@ -152,6 +152,7 @@ static const struct {
 	{ "", "f.yaml: expected keys" },
 	{ "- a\n", "f.yaml: expected keys" },
 	{ "a: [\n", "f.yaml:2:1: not YAML" },
+	{ "a:\n  [[[[[[[[[[[[\n", "f.yaml:2: nested too deeply", PTC_ELIMIT },
 	{ "version: 2\n", "f.yaml:1:10: version: \"2\": this ptcd reads version 1", PTC_EVERSION },
 	{ "version: 1\n", "f.yaml: node: missing; write node: and a name" },
 	{ BASE, "f.yaml: coordinator: missing" },

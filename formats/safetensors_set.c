@@ -145,8 +145,8 @@ static int read_indexed(const char *dir, const char *index_path, struct ptc_st_s
 	map = json_object_get(json, "weight_map");
 	if (!json_is_object(map))
 		rc = ptc_error_set(err, PTC_EINVAL, "%s: \"weight_map\" is missing or not an object", index_path);
-	if (!rc)
-		rc = file_names(map, &names, &n, err);
+	if (!rc && (rc = file_names(map, &names, &n, err)))
+		ptc_error_wrap(err, "%s", index_path);
 	if (!rc && n > MAX_FILES)
 		rc = ptc_error_set(err, PTC_ELIMIT, "%s: %zu files, at most %d are supported", index_path, n,
 				   MAX_FILES);

@@ -238,8 +238,10 @@ int main(int argc, char **argv)
 {
 	struct process p = { .lock_fd = -1 };
 	struct ptc_error err = PTC_ERROR_INIT;
-	int rc = parse(argc, argv, &p.o, &err);
+	int rc;
 
+	ptc_sys_standard_fds();
+	rc = parse(argc, argv, &p.o, &err);
 	if (rc) {
 		if (err.text[0])
 			fprintf(stderr, "ptc-fuse: %s\n", err.text);

@@ -8,6 +8,8 @@
 #include "base/check.h"
 
 #include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* "a,b,c" holds name. */
@@ -468,6 +470,32 @@ static int check_shadowed(const struct ptc_spec *s, const bool *won, struct ptc_
 	return 0;
 }
 
+static int compare_name(const void *name, const void *tensor)
+{
+	return strcmp(name, ((const struct ptc_tensor *)tensor)->name);
+}
+
+/* A field's part of a tensor is called TENSOR:FIELD wherever one name must do: no tensor may be called so, too. */
+static int check_item_names(const struct ptc_spec *s, struct ptc_error *err)
+{
+	for (size_t i = 0; i < s->ntensors && s->nfields; i++) {
+		const char *name = s->tensors[i].name, *colon = strrchr(name, ':');
+		char base[PTC_TENSOR_NAME_MAX + 1];
+
+		if (!colon)
+			continue;
+		snprintf(base, sizeof(base), "%.*s", (int)(colon - name), name);
+		for (size_t f = 0; f < s->nfields; f++)
+			if (!strcmp(colon + 1, s->fields[f].name) &&
+			    bsearch(base, s->tensors, s->ntensors, sizeof(s->tensors[0]), compare_name))
+				return ptc_error_set(err, PTC_EINVAL,
+						     "tensor \"%s\" has the name of field \"%s\" of tensor \"%s\"; "
+						     "rename the tensor or the field",
+						     name, colon + 1, base);
+	}
+	return 0;
+}
+
 int ptc_spec_lint(const struct ptc_spec *s, struct ptc_error *err)
 {
 	const struct ptc_rule *rules[1 + PTC_MAX_FIELDS];
@@ -475,6 +503,8 @@ int ptc_spec_lint(const struct ptc_spec *s, struct ptc_error *err)
 	int64_t layer, expert;
 	int rc = ptc_spec_check(s, err);
 
+	if (!rc)
+		rc = check_item_names(s, err);
 	for (size_t t = 0; t < s->ntensors && !rc; t++) {
 		ptc_spec_tensor_rules(s, t, rules);
 		for (size_t f = 0; f <= s->nfields && !rc; f++) {

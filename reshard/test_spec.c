@@ -116,6 +116,22 @@ static void expect_lint(const struct ptc_spec *s, int code, const char *part)
 		fail_msg("lint: %d \"%s\", wanted %d \"%s\"", rc, err.text, code, part);
 }
 
+static void lint_wants_one_thing_of_a_name(void)
+{
+	struct ptc_tensor two[] = { { "a", PTC_F32, 1, { 4 } }, { "a:exp_avg", PTC_F32, 1, { 4 } } };
+	struct one o;
+
+	one_spec(&o)->tensors = two;
+	o.spec.ntensors = 2;
+	expect_lint(&o.spec, PTC_EINVAL, "\"a:exp_avg\" has the name of field \"exp_avg\" of tensor \"a\"");
+	o.field.name = "exp_avg_sq";
+	assert_int_equal(ptc_spec_lint(&o.spec, NULL), 0);
+	o.field.name = "exp_avg";
+	o.spec.tensors = &two[1]; /* nothing it could be a field of */
+	o.spec.ntensors = 1;
+	assert_int_equal(ptc_spec_lint(&o.spec, NULL), 0);
+}
+
 static void lint_names_what_is_wrong(void **state)
 {
 	int64_t blocks[2] = { 4, 7 };
@@ -148,6 +164,7 @@ static void lint_names_what_is_wrong(void **state)
 	expect_lint(&o.spec, PTC_EINVAL, "no field \"nope\"");
 	one_spec(&o)->fields->name = "a:b";
 	expect_lint(&o.spec, PTC_EINVAL, "field 0");
+	lint_wants_one_thing_of_a_name();
 }
 
 static void lint_checks_sizes_and_names(void **state)

@@ -68,7 +68,27 @@ class BadInput(harness.Case):
                 with self.subTest(what):
                     self.refused(c, "job", "create", "-f", path, codes=(1, 2))
             self.refused(c, "job", "create", "-f", self.path("nothing.yaml"), codes=(1, 2))
+            fifo = self.path("fifo.yaml")
+            os.mkfifo(fifo) # nobody writes
+            for special in (fifo, "/dev/zero"):
+                self.refused(c, "job", "create", "-f", special, contains=f"{special}: not a regular file", timeout_s=20 * PATIENCE)
+            self.refused(c, "job", "create", "-f", self.write_bad({
+                **GOOD, "tensors": [{"name": n, "dtype": "F32", "shape": [4]} for n in ("w", "w:exp_avg")],
+                "fields": {"exp_avg": {"dtype": "F32"}}}), contains='tensor "w:exp_avg" has the name of field "exp_avg" of tensor "w"')
+            many = self.write_bad({**GOOD, "tensors": {"from": "many.safetensors"}})
+            raw_file(self.path("many.safetensors"), {f"w{i}": {"dtype": "U8", "shape": [1] * 8, "data_offsets": [i, i + 1]}
+                                                     for i in range(100000)}, bytes(100000))
+            self.refused(c, "job", "create", "-f", many, contains="node n0: this job needs more than its memory.work of 96MiB; raise it")
             self.assertEqual(before, self.everything(c))
+
+    def test_sockets(self):
+        """PTC_SOCKET that no socket can be."""
+        for path, says in (("", 'the socket "" is not an absolute path; unset PTC_SOCKET'), ("a.sock", 'the socket "a.sock" is not an absolute'),
+                           ("/tmp/" + "a" * 103, "has 108 bytes, at most 107 can be used")):
+            r = subprocess.run([harness.program("ptcctl"), "nodes"], capture_output=True, text=True, check=False,
+                               env={**os.environ, "PTC_SOCKET": path}, timeout=30 * PATIENCE)
+            self.assertEqual((1, 1), (r.returncode, r.stderr.count("\n")), r.stderr)
+            self.assertIn(says, r.stderr)
 
     def test_flags(self):
         s = states.State()
@@ -204,6 +224,10 @@ class BadInput(harness.Case):
             c.ptcctl("import", "shards", shards, "--field", f"exp_avg={job.files['exp_avg']}", "--config", "tp=1")
             self.refused(c, "export", "shards", out + "/", contains='"exp_avg.safetensors" of the parameters has the name of another file')
             self.assertEqual([], os.listdir(out) if os.path.isdir(out) else [])
+            index = os.path.join(shards, "model.safetensors.index.json")
+            os.unlink(index)
+            os.mkfifo(index)
+            self.refused(c, "import", "shards", shards, contains="index.json: not a regular file", timeout_s=20 * PATIENCE)
 
     def test_import_after_refusals(self):
         """A refused import leaves nothing that hinders the next."""
@@ -220,6 +244,42 @@ class BadInput(harness.Case):
             job.check_whole(self)
             self.refused(c, *job.import_args("tp=2")) # it has its state now
             job.check_whole(self)
+            self.refused(c, "export", "again", "", codes=(2,), contains="TARGET is empty")
+            self.refused(c, "export", "again", "/dev/full", contains="/dev/full is not a directory, and a file")
+            self.closed_streams(c, job)
+            self.interrupted_resize(c, job)
+
+    def closed_streams(self, c, job):
+        """Output that nobody takes is an error, and never ends up in a socket or a file that got its number."""
+        def run(*args, closed):
+            return subprocess.run([harness.program("ptcctl"), *args], env=c.environment({"PTC_SOCKET": c.nodes["n0"].socket}),
+                                  stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False,
+                                  timeout=30 * PATIENCE, preexec_fn=lambda: [os.close(fd) for fd in closed])
+
+        r = run("nodes", closed=(1,))
+        self.assertEqual((1, "ptcctl nodes: writing the output: Bad file descriptor\n"), (r.returncode, r.stderr))
+        r = run("events", job.name, closed=(1,))
+        self.assertEqual((1, "ptcctl events: writing the output: Bad file descriptor\n"), (r.returncode, r.stderr))
+        self.assertEqual(1, run("nodes", closed=(0, 1, 2)).returncode)
+        self.assertEqual(0, run("export", job.name, self.path("closed.safetensors"), closed=(0, 1, 2)).returncode)
+
+    def interrupted_resize(self, c, job):
+        """Who stops waiting is told that the resize does not stop with him."""
+        pid = c.nodes["n0"].pid()
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            p = subprocess.Popen([harness.program("ptcctl"), "resize", job.name, "--config", "tp=1", "--wait"], text=True,
+                                 stderr=subprocess.PIPE, env=c.environment({"PTC_SOCKET": c.nodes["n0"].socket}))
+            wait_for(lambda: int(next(line for line in open(f"/proc/{p.pid}/status") if line.startswith("SigCgt")).split()[1], 16)
+                     & 1 << signal.SIGINT - 1, 20 * PATIENCE, "a handler", 0.01)
+            p.send_signal(signal.SIGINT)
+            _, said = p.communicate(timeout=20 * PATIENCE)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        self.assertEqual((-signal.SIGINT, "\nptcctl: interrupted; what was started goes on (ptcctl status, ptcctl abort)\n"),
+                         (p.returncode, said))
+        job.wait_idle()
+        job.check_whole(self)
 
     def test_daemon_configuration(self):
         with self.cluster(nodes=1, up=False) as c:

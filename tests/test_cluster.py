@@ -86,6 +86,10 @@ class Nodes(harness.Case):
             again = ptcd("--config", self.path("dumped.yaml"), "--dump-config")
             self.assertEqual(first.stdout, again.stdout, again.stderr)
             self.assertEqual(0, ptcd("--config", self.path("dumped.yaml"), "--check-config").returncode)
+            with open("/dev/full", "w") as full:
+                r = subprocess.run([harness.program("ptcd"), "--config", c.nodes["n0"].config, "--dump-config"], stdout=full,
+                                   stderr=subprocess.PIPE, text=True, timeout=30 * PATIENCE, check=False)
+            self.assertEqual((1, "ptcd: writing the configuration: No space left on device\n"), (r.returncode, r.stderr))
 
     def test_python_peer(self):
         """grpcio, which shares no code with rpc/, asks for health and for the nodes."""
@@ -123,6 +127,11 @@ class Nodes(harness.Case):
             self.assertEqual(0, r.returncode, r.stdout)
             return r.stdout
 
+        for bad, says in ((("--nodes", "0"), "0 nodes: at least 1"), (("--dir", "/dev/null/x"), "Not a directory: '/dev/null/x'")):
+            r = subprocess.run([os.path.join(ROOT, "scripts", "local-cluster"), "up", "--dir", directory, "--build", harness.BUILD, *bad],
+                               stderr=subprocess.PIPE, text=True, timeout=60 * PATIENCE, check=False)
+            self.assertEqual((1, 1), (r.returncode, r.stderr.count("\n")), r.stderr)
+            self.assertIn(says, r.stderr)
         try:
             run("up", "--nodes", "2", "--devices", "1", "--build", harness.BUILD)
             c = harness.clusters.Cluster(directory)

@@ -10,6 +10,7 @@
 
 #include <stdint.h>
 #include <string.h>
+#include <sys/un.h>
 
 #define DEFAULT_TIMEOUT_MS 60000
 
@@ -27,6 +28,20 @@ static void seam_free(void *arg, void *p)
 
 static ProtobufCAllocator seam = { seam_alloc, seam_free, NULL };
 
+static int check_socket(const char *path, struct ptc_error *err)
+{
+	size_t most = sizeof(((struct sockaddr_un *)NULL)->sun_path) - 1;
+
+	if (path[0] != '/')
+		return ptc_error_set(err, PTC_EINVAL, "the socket \"%.200s\" is not an absolute path%s", path,
+				     path[0] ? "" : "; unset PTC_SOCKET for " PTC_ADMIN_DEFAULT_SOCKET);
+	if (strlen(path) > most)
+		return ptc_error_set(err, PTC_ELIMIT,
+				     "the socket's path %.60s... has %zu bytes, at most %zu can be used", path,
+				     strlen(path), most);
+	return 0;
+}
+
 static int open_channels(const struct ptc_admin_opts *opts, struct ptc_admin *a, struct ptc_error *err)
 {
 	struct ptc_rpc_tls tls = { opts->ca_path, opts->cert_path, opts->key_path };
@@ -36,6 +51,9 @@ static int open_channels(const struct ptc_admin_opts *opts, struct ptc_admin *a,
 
 	if (opts->server && (!tls.ca_path || !tls.cert_path || !tls.key_path))
 		return ptc_error_set(err, PTC_EINVAL, "a server over TCP needs a CA, a certificate and a key");
+	rc = opts->server || !opts->socket ? 0 : check_socket(opts->socket, err);
+	if (rc)
+		return rc;
 	unix_target = ptc_asprintf("unix:%s", opts->socket ? opts->socket : PTC_ADMIN_DEFAULT_SOCKET);
 	if (!unix_target)
 		return ptc_error_set(err, PTC_ENOMEM, "out of memory");

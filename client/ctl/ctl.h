@@ -50,6 +50,7 @@ struct ctl {
 	bool json, svg;
 	struct ptc_admin_opts opts;
 	struct ptc_admin *admin;
+	int output_errno; /* ctl_flush failed with it */
 };
 
 /* verbs.c */
@@ -77,9 +78,13 @@ int ctl_number(const char *label, const char *text, uint64_t min, uint64_t max, 
 /* main.c */
 /* Opens c->admin where it is not open yet. */
 int ctl_connect(struct ctl *c, struct ptc_error *err);
-/* From here on SIGINT and SIGTERM only set what ctl_interrupted returns. */
+/* From here on SIGINT, SIGTERM and SIGHUP only set what ctl_interrupted returns. */
 void ctl_catch_signals(void);
+/* SIGINT and SIGTERM end us, but say first that what a daemon was asked for does not end with us. */
+void ctl_leave_on_signals(void);
 bool ctl_interrupted(void);
+/* After each line of a stream. True: it ends here, and main says so where that is because nobody takes the output. */
+bool ctl_flush(struct ctl *c);
 
 /* target.c: --config, --gpus and --nodes. */
 struct ctl_target {

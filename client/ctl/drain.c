@@ -19,6 +19,7 @@ static int run(struct ctl *c, struct ptc_error *err)
 	if (rc)
 		return rc;
 	ctl_progress_init(&follow.progress);
+	ctl_leave_on_signals();
 	if (ctl_option(c, "undo"))
 		rc = ptc_admin_undrain(c->admin, c->args[0], ctl_follow_fn, &follow, err);
 	else

@@ -65,7 +65,7 @@ static void put_event(json_t *event)
 
 static int on_event(void *arg, const char *text)
 {
-	const struct ctl *c = arg;
+	struct ctl *c = arg;
 	json_t *event = NULL;
 
 	if (c->json || ptc_json_load("event", text, strlen(text), &event, NULL)) {
@@ -74,7 +74,7 @@ static int on_event(void *arg, const char *text)
 		put_event(event);
 	}
 	json_decref(event);
-	return fflush(stdout) || ctl_interrupted();
+	return ctl_flush(c);
 }
 
 static int run(struct ctl *c, struct ptc_error *err)

@@ -43,7 +43,10 @@ static int make_directory(const char *dir, struct ptc_error *err)
 		return 0;
 	if (errno == EEXIST && !stat(dir, &sb) && S_ISDIR(sb.st_mode))
 		return 0;
-	return ptc_error_errno(err, errno, "%s", dir);
+	if (errno == EEXIST)
+		return ptc_error_set(err, PTC_EEXIST,
+				     "%s is not a directory, and a file for the parameters ends in .safetensors", dir);
+	return ptc_error_errno(err, errno, "cannot create the directory %s", dir);
 }
 
 static const char *field_target(const struct ctl *c, const char *field)
@@ -222,6 +225,8 @@ static int run(struct ctl *c, struct ptc_error *err)
 
 	if ((c->nargs == 2) == (ctl_option(c, "ranks") != NULL))
 		return ctl_usage(err, "needs a TARGET or --ranks DIR, and not both");
+	if (c->nargs == 2 && !c->args[1][0])
+		return ctl_usage(err, "TARGET is empty");
 	while ((value = ctl_option_next(c, "field", &at)))
 		if (!strchr(value, '=') || value[0] == '=' || !strchr(value, '=')[1] || ctl_option(c, "ranks"))
 			return ctl_usage(err, "--field is NAME=PATH and goes with a TARGET, not \"%.80s\"", value);

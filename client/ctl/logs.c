@@ -19,7 +19,7 @@ static const struct ctl_option options[] = {
 };
 
 struct printer {
-	const struct ctl *c;
+	struct ctl *c;
 	bool prefix, terminal;
 };
 
@@ -89,7 +89,7 @@ static int on_log(void *arg, uint32_t rank, const void *data, size_t len)
 		p += end ? n + 1 : n;
 		len -= end ? n + 1 : n;
 	}
-	return fflush(stdout) || ctl_interrupted();
+	return ctl_flush(log->c);
 }
 
 int ctl_logs_show(struct ctl *c, const struct ptc_admin_logs *what, struct ptc_error *err)

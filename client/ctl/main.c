@@ -4,12 +4,14 @@
 #include "client/ctl/ctl.h"
 
 #include "base/fault.h"
+#include "base/sys.h"
 #include "formats/json.h"
 
 #include <errno.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static volatile sig_atomic_t interrupted;
 
@@ -19,17 +21,48 @@ static void on_signal(int number)
 	interrupted = 1;
 }
 
+/* What a shell or nohup had us ignore stays ignored. */
+static void handle_signal(int number, void (*handler)(int), int flags)
+{
+	struct sigaction sa = { .sa_handler = handler, .sa_flags = flags }, was;
+
+	if (!sigaction(number, NULL, &was) && was.sa_handler != SIG_IGN)
+		sigaction(number, &sa, NULL);
+}
+
 void ctl_catch_signals(void)
 {
-	struct sigaction sa = { .sa_handler = on_signal };
+	handle_signal(SIGINT, on_signal, 0);
+	handle_signal(SIGTERM, on_signal, 0);
+	handle_signal(SIGHUP, on_signal, 0);
+}
 
-	sigaction(SIGINT, &sa, NULL);
-	sigaction(SIGTERM, &sa, NULL);
+/* The signal has its default again, and ends us when this returns. */
+static void on_leave(int number)
+{
+	static const char text[] = "\nptcctl: interrupted; what was started goes on (ptcctl status, ptcctl abort)\n";
+	ssize_t n = write(STDERR_FILENO, text, sizeof(text) - 1);
+
+	(void)n;
+	raise(number);
+}
+
+void ctl_leave_on_signals(void)
+{
+	handle_signal(SIGINT, on_leave, (int)SA_RESETHAND);
+	handle_signal(SIGTERM, on_leave, (int)SA_RESETHAND);
 }
 
 bool ctl_interrupted(void)
 {
 	return interrupted;
+}
+
+bool ctl_flush(struct ctl *c)
+{
+	if (fflush(stdout))
+		c->output_errno = errno;
+	return c->output_errno || ctl_interrupted();
 }
 
 int ctl_connect(struct ctl *c, struct ptc_error *err)
@@ -64,6 +97,8 @@ static int run(struct ctl *c, int argc, char **argv, struct ptc_error *err)
 		printf("ptcctl %s\n", PTC_VERSION);
 	else
 		rc = c->verb->run(c, err);
+	if (c->output_errno)
+		return ptc_error_errno(err, c->output_errno, "writing the output");
 	if (!rc && (fflush(stdout) || ferror(stdout)))
 		rc = ptc_error_errno(err, errno, "writing the output");
 	return rc;
@@ -75,6 +110,7 @@ int main(int argc, char **argv)
 	struct ctl c = { 0 };
 	int rc;
 
+	ptc_sys_standard_fds();
 	ptc_fault_init();
 	ptc_json_init();
 	signal(SIGPIPE, SIG_IGN);

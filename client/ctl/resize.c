@@ -15,6 +15,7 @@ static int resize(struct ctl *c, const struct ctl_target *target, struct ptc_err
 	int rc;
 
 	ctl_progress_init(&follow.progress);
+	ctl_leave_on_signals();
 	rc = ptc_admin_resize(c->admin, &target->t, ctl_follow_fn, &follow, err);
 	return ctl_follow_end(c, &follow, rc, err);
 }

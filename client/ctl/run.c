@@ -119,6 +119,7 @@ static int start(struct ctl *c, const struct ctl_target *target, bool created, s
 	int rc;
 
 	ctl_progress_init(&f.progress);
+	ctl_leave_on_signals();
 	rc = ptc_admin_run(c->admin, &target->t, ctl_follow_fn, &f, err);
 	rc = ctl_follow_end(c, &f, rc, err);
 	if (rc && created)

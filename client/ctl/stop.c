@@ -16,6 +16,7 @@ static int run_stop(struct ctl *c, struct ptc_error *err)
 	if (rc)
 		return rc;
 	ctl_progress_init(&follow.progress);
+	ctl_leave_on_signals();
 	rc = ptc_admin_stop(c->admin, c->args[0], ctl_option(c, "now") != NULL, ctl_follow_fn, &follow, err);
 	return ctl_follow_end(c, &follow, rc, err);
 }
@@ -47,6 +48,7 @@ static int run_snapshot(struct ctl *c, struct ptc_error *err)
 	if (rc)
 		return rc;
 	ctl_progress_init(&follow.progress);
+	ctl_leave_on_signals();
 	rc = ptc_admin_snapshot(c->admin, c->args[0], ctl_follow_fn, &follow, err);
 	return ctl_follow_end(c, &follow, rc, err);
 }

@@ -313,6 +313,19 @@ static int client_new(const struct ptc_etcd_child *c, struct ptc_etcd **ret_etcd
 	return ptc_etcd_new(&opts, ret_etcd, err);
 }
 
+/* Where the last line begins, or, after a panic with its stack, the one before that: etcd's own are JSON. */
+static size_t telling_line(const char *text, size_t len)
+{
+	size_t last = len, from;
+
+	while (last > 0 && text[last - 1] != '\n')
+		last--;
+	for (from = last; text[from] != '{' && from > 0;)
+		for (from--; from > 0 && text[from - 1] != '\n'; from--)
+			;
+	return text[from] == '{' ? from : last;
+}
+
 /* The end of etcd's log in one line, for the error a person sees. */
 static void log_tail(const struct ptc_etcd_child *c, char *ret_text, size_t size)
 {
@@ -326,8 +339,7 @@ static void log_tail(const struct ptc_etcd_child *c, char *ret_text, size_t size
 		return;
 	while (len > 0 && text[len - 1] == '\n')
 		text[--len] = '\0';
-	for (from = len; from > 0 && text[from - 1] != '\n'; from--)
-		;
+	from = telling_line(text, len);
 	text[from + strcspn(text + from, "\n")] = '\0';
 	stack = strstr(text + from, ",\"stacktrace\"");
 	if (stack)

@@ -663,7 +663,11 @@ static void the_directory_has_one_supervisor(void **state)
 
 static void bad_options_are_refused(void **state)
 {
-	char dir[128], open_dir[128], long_dir[256];
+	static const char stack[] =
+		"#!/bin/sh\n"
+		"echo '{\"level\":\"panic\",\"msg\":\"no WAL\",\"error\":\"no space\"}' >&2\n"
+		"printf 'panic: no WAL\\n\\ngoroutine 1 [running]:\\n\\tmain.go:28 +0x17\\n' >&2; exit 2\n";
+	char dir[128], open_dir[128], long_dir[256], panics[128];
 	struct ptc_rpc_tls tls = { "/nowhere/ca", "/nowhere/cert", "/nowhere/key" };
 	const struct {
 		struct ptc_etcd_child_opts opts;
@@ -679,12 +683,15 @@ static void bad_options_are_refused(void **state)
 		{ { dir, "unix", NULL, false, "no-such-etcd" }, PTC_ENOTFOUND, "install" },
 		{ { dir, "unix", NULL, false, "/nowhere/etcd" }, PTC_ENOTFOUND, "/nowhere/etcd" },
 		{ { dir, "unix", NULL, false, "false" }, PTC_ECOORD, "ended while starting" },
+		{ { dir, "unix", NULL, false, panics }, PTC_ECOORD, "\"msg\":\"no WAL\",\"error\":\"no space\"}" },
 		{ { open_dir, "unix", NULL, false, NULL }, PTC_EPERM, "mode 0700" },
 		{ { long_dir, "unix", NULL, false, NULL }, PTC_ELIMIT, "too long" },
 		{ { "/dev/null/x", "unix", NULL, false, NULL }, PTC_EIO, "/dev/null" },
 	};
 
 	snprintf(dir, sizeof dir, "%s/bad", top);
+	snprintf(panics, sizeof panics, "%s/panics", top);
+	OK(ptc_sys_write_file(panics, stack, strlen(stack), 0700, NULL, &ok_err));
 	snprintf(open_dir, sizeof open_dir, "%s/open", top);
 	snprintf(long_dir, sizeof long_dir, "%s/%0100d", top, 0);
 	assert_int_equal(mkdir(open_dir, 0755), 0);

@@ -231,6 +231,7 @@ static int write_zeros(int fd, uint64_t off, uint64_t len)
 int ptc_store_file_alloc(int fd, uint64_t off, uint64_t len, struct ptc_error *err)
 {
 	const uint64_t step = 64 << 20; /* tmpfs starts over when a signal interrupts it, so in parts */
+	const uint64_t all = len;
 	int e = ptc_fault("store.fallocate") ? ENOSPC : 0;
 
 	while (!e && len > 0) {
@@ -244,5 +245,5 @@ int ptc_store_file_alloc(int fd, uint64_t off, uint64_t len, struct ptc_error *e
 		off += now;
 		len -= now;
 	}
-	return e ? ptc_error_errno(err, e, "cannot reserve %llu bytes for chunks", (unsigned long long)len) : 0;
+	return e ? ptc_error_errno(err, e, "cannot reserve %llu bytes for chunks", (unsigned long long)all) : 0;
 }

@@ -248,7 +248,9 @@ class Cluster:
         for name in ("ptcd", "ptcctl"):
             program(o["build"], name)
         names = [f"n{i}" for i in range(int(o["nodes"]))]
-        if not names or len(os.path.join(directory, names[-1], "run", "control.sock.lock")) > SOCKET_PATH_MAX:
+        if not names:
+            raise ClusterError(f"{o['nodes']} nodes: at least 1 is needed")
+        if len(os.path.join(directory, names[-1], "run", "control.sock.lock")) > SOCKET_PATH_MAX:
             raise ClusterError(f"{directory}: too long for unix sockets inside it; choose a shorter directory")
         o.update(id=secrets.token_hex(6), names=names, build=os.path.abspath(o["build"]))
         o["chunk_root"] = cls._chunk_root(directory, o)
