@@ -96,11 +96,12 @@ int ptc_control_find(struct ptc_daemon *d, const struct ptc_rpc_call *call, cons
 	}
 	if (rc)
 		return ptc_error_set(err, rc, "the daemon is stopping");
-	if (!f.found && !f.synced)
-		return ptc_error_set(err, PTC_ECOORD,
-				     "the coordinator is unreachable, or this daemon is still reading its keys; "
-				     "whether job \"%.*s\" exists is not known here",
-				     PTC_NAME_MAX, name);
+	if (!f.found && (!f.synced || ptc_cluster_lease(d->cluster) == 0))
+		return ptc_error_set(
+			err, PTC_ECOORD,
+			"the coordinator is unreachable, has lost its data, or this daemon is still reading its keys; "
+			"whether job \"%.*s\" exists is not known here",
+			PTC_NAME_MAX, name);
 	if (!f.found)
 		return ptc_error_set(err, PTC_ENOTFOUND, "job \"%.*s\" does not exist; see `ptcctl job list`",
 				     PTC_NAME_MAX, name);

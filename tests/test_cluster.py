@@ -2,6 +2,7 @@
 """Starting, stopping, losing and finding daemons; scripts/local-cluster; a foreign gRPC client."""
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -10,7 +11,9 @@ import textwrap
 import unittest
 
 import harness
-from harness import PATIENCE, ROOT, wait_for
+import numpy as np
+import state as states
+from harness import PATIENCE, ROOT, Job, wait_for
 
 
 class Nodes(harness.Case):
@@ -36,6 +39,46 @@ class Nodes(harness.Case):
             c.wait_nodes(["n0", "n1"], 30 * PATIENCE)
             names = [open(f"/proc/{p}/comm").read().strip() for p in c.processes()]
             self.assertEqual(1, names.count("etcd"), names)
+
+    def test_node_key_that_somebody_deletes(self):
+        """It is written again, with a lease of the daemon's, and so is one that nobody can read."""
+        with self.cluster(nodes=2) as c:
+            for change in (("del", "/ptc/nodes/n1"), ("put", "/ptc/nodes/n1", "{")):
+                self.assertEqual(0, c.etcdctl(*change).returncode)
+                wait_for(lambda: "n1" not in (c.nodes_up() or {"n1"}) or "written again" in c.nodes["n1"].log_tail(9),
+                         15 * PATIENCE, "n1 noticed")
+                c.wait_nodes(["n0", "n1"], 15 * PATIENCE)
+                key = json.loads(c.etcdctl("get", "/ptc/nodes/n1", "-w", "json").stdout)["kvs"][0]
+                self.assertTrue(key.get("lease"), f"{change}: {key}")
+
+    def test_etcd_that_loses_its_data_while_daemons_run(self):
+        """An etcd that knows no job is no reason to remove what jobs have here: not what n0 has, and not what n1 has, that
+        goes on running. With its data back all is as it was."""
+        s = states.State()
+        s.add(np.random.default_rng(self.seed), "w", "F32", (64, 16))
+        with self.cluster(nodes=2, devices=1, lease_ttl="2s") as c:
+            job = Job(c, "j", s, self.path("j"), [{"match": "*", "split": {"axis": "tp", "dim": 0}}])
+            job.imported("tp=2")
+            n0, kept = c.nodes["n0"], self.path("kept")
+            self.assertTrue(n0.stop(15 * PATIENCE))
+            os.mkdir(kept)
+            for part in ("etcd", "state"):
+                os.rename(os.path.join(n0.dir, part), os.path.join(kept, part))
+            os.rename(n0.chunk_dir, n0.chunk_dir + "-kept")
+            c.start_node(n0)
+            wait_for(lambda: "names another cluster" in c.nodes["n1"].log_tail(9), 30 * PATIENCE, "n1 noticed")
+            wait_for(lambda: c.nodes_up() == {"n0"}, 15 * PATIENCE, "n0, as of another cluster")
+            self.refused(c, "status", "j", node="n1", contains="lost its data", timeout_s=30 * PATIENCE)
+            self.assertTrue(n0.stop(15 * PATIENCE))
+            for part in ("etcd", "state"):
+                shutil.rmtree(os.path.join(n0.dir, part))
+                os.rename(os.path.join(kept, part), os.path.join(n0.dir, part))
+            shutil.rmtree(n0.chunk_dir)
+            os.rename(n0.chunk_dir + "-kept", n0.chunk_dir)
+            c.start_node(n0)
+            c.wait_nodes(["n0", "n1"], 30 * PATIENCE)
+            job.resize("tp=1")
+            job.check_whole(self)
 
     def test_stopped_daemon_is_noticed(self):
         with self.cluster(nodes=2) as c:
