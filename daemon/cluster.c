@@ -459,7 +459,9 @@ static void job_put(struct ptc_job_view *j, const char *leaf, const struct ptc_e
 		j->has_meta = j->seen.meta = rc == 0;
 	} else if (strcmp(leaf, "record") == 0) {
 		rc = ptc_record_doc_decode(kv->value, kv->len, &j->record, &err);
-		j->has_record = j->seen.record = rc == 0;
+		j->has_record = rc == 0;
+		j->bad_record = rc != 0;
+		j->seen.record = true;
 		j->record_revision = kv->mod_revision;
 	} else if (strcmp(leaf, "intent") == 0) {
 		rc = ptc_intent_doc_decode(kv->value, kv->len, &j->intent, &err);
@@ -478,7 +480,7 @@ static void job_delete(struct ptc_job_view *j, const char *leaf)
 	if (strcmp(leaf, "meta") == 0)
 		j->has_meta = false;
 	else if (strcmp(leaf, "record") == 0)
-		j->has_record = false;
+		j->has_record = j->bad_record = false;
 	else if (strcmp(leaf, "intent") == 0)
 		j->has_intent = false;
 	else if (strcmp(leaf, "lock") == 0)
@@ -549,6 +551,7 @@ static void synced(struct ptc_cluster *c, bool jobs)
 
 		j->has_meta = j->has_meta && j->seen.meta;
 		j->has_record = j->has_record && j->seen.record;
+		j->bad_record = j->bad_record && j->seen.record;
 		j->has_intent = j->has_intent && j->seen.intent;
 		j->has_lock = j->has_lock && j->seen.lock;
 		for (size_t k = j->nworkers; k-- > 0;)

@@ -40,6 +40,7 @@ struct ptc_worker_view {
 struct ptc_job_view {
 	char uuid[PTC_UUID_TEXT];
 	bool has_meta, has_record, has_intent, has_lock;
+	bool bad_record; /* there is one, which this version cannot read */
 	struct ptc_meta_doc meta;
 	struct ptc_record_doc record;
 	int64_t record_revision; /* mod_revision of the record */

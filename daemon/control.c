@@ -70,6 +70,7 @@ static void find_on_loop(void *arg)
 	t->epoch = ptc_cluster_epoch(f->d->cluster);
 	t->meta = j->meta;
 	t->has_record = j->has_record;
+	t->bad_record = j->bad_record;
 	t->has_intent = j->has_intent;
 	t->record = j->record;
 	t->intent = j->intent;
@@ -246,6 +247,11 @@ int ptc_control_view(struct ptc_daemon *d, struct ptc_target *t, bool with_inten
 	struct locate l = { .d = d, .v = ret_view };
 	int rc;
 
+	if (t->bad_record)
+		return ptc_error_set(err, PTC_ESTATE,
+				     "what etcd has as /ptc/jobs/%s/record of job \"%s\" cannot be read: a newer ptcd "
+				     "wrote it, or somebody else did; its state is kept until that is put right",
+				     t->meta.uuid, t->meta.name);
 	if (need_record && !t->has_record)
 		return ptc_error_set(err, PTC_ESTATE,
 				     "job \"%s\" has no state yet; `ptcctl import %s PATH`, or `ptcctl run %s`, first",

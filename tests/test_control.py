@@ -329,14 +329,20 @@ class Control(harness.Case):
             broken, whole = self.job(c, "broken"), self.job(c, "whole")
             for j in (broken, whole):
                 j.imported("tp=2")
-            uuid = broken.status()["uuid"]
+            key = f"/ptc/jobs/{broken.status()['uuid']}/record"
+            record = c.etcdctl("get", key, "--print-value-only").stdout.strip()
             for text in ("{", "{}", "null", '{"version":1}', '{"version":99}', "\x01", ""):
-                self.assertEqual(0, c.etcdctl("put", "--", f"/ptc/jobs/{uuid}/record", text or " ").returncode)
+                self.assertEqual(0, c.etcdctl("put", "--", key, text or " ").returncode)
             c.restart("n0", timeout_s=60 * PATIENCE)
             c.restart("n1", timeout_s=60 * PATIENCE)
             whole.resize("tp=1", timeout_s=60 * PATIENCE)
             whole.check_whole(self)
-            self.refused(c, "resize", "broken", "--config", "tp=1", "--wait", codes=range(1, 10), timeout_s=90 * PATIENCE)
+            for args in (("resize", "broken", "--config", "tp=1", "--wait"), broken.import_args("tp=1"), ("verify", "broken")):
+                self.refused(c, *args, contains="cannot be read")
+            self.assertEqual({"unreadable"}, {self.phase(broken, n) for n in c.nodes})
+            self.assertEqual(0, c.etcdctl("put", "--", key, record).returncode)
+            wait_for(lambda: self.phase(broken) == "idle", 20 * PATIENCE, "the record, which is right again")
+            broken.check_whole(self)
 
 
 if __name__ == "__main__":
