@@ -89,6 +89,8 @@ class Nodes(harness.Case):
 
     def test_sigterm_is_clean(self):
         with self.cluster(nodes=2) as c:
+            c.nodes["n1"].signal(signal.SIGHUP) # as SIGTERM: its terminal is gone
+            c.nodes["n1"].wait_gone(15 * PATIENCE)
             for node in reversed(list(c.nodes.values())):
                 self.assertTrue(node.stop(timeout_s=15 * PATIENCE), f"{node.name} did not end by itself")
                 self.assertEqual(0, node.popen.returncode, node.log_tail())
@@ -129,6 +131,10 @@ class Nodes(harness.Case):
             again = ptcd("--config", self.path("dumped.yaml"), "--dump-config")
             self.assertEqual(first.stdout, again.stdout, again.stderr)
             self.assertEqual(0, ptcd("--config", self.path("dumped.yaml"), "--check-config").returncode)
+            few = subprocess.run(["sh", "-c", f"ulimit -n 16; exec {harness.program('ptcd')} --config {c.nodes['n0'].config}"], text=True,
+                                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=30, check=False)
+            self.assertEqual(1, few.returncode)
+            self.assertRegex(few.stdout, r"\Aptcd: .*16 files.*\n\Z")
 
     def test_python_peer(self):
         """grpcio, which shares no code with rpc/, asks for health and for the nodes."""
