@@ -208,6 +208,7 @@ static void locate_on_loop(void *arg)
 struct refresh {
 	struct ptc_daemon *d;
 	struct ptc_target *t;
+	bool gone;
 };
 
 static void refresh_on_loop(void *arg)
@@ -215,7 +216,8 @@ static void refresh_on_loop(void *arg)
 	struct refresh *r = arg;
 	const struct ptc_job_view *j = ptc_cluster_find_uuid(r->d->cluster, r->t->meta.uuid);
 
-	if (!j || !j->has_meta)
+	r->gone = !j || !j->has_meta;
+	if (r->gone)
 		return;
 	r->t->has_record = j->has_record;
 	r->t->has_intent = j->has_intent;
@@ -227,7 +229,7 @@ static void refresh_on_loop(void *arg)
 static int load_view(struct ptc_daemon *d, struct ptc_target *t, bool with_intent, struct ptc_view *ret_view,
 		     struct ptc_error *err)
 {
-	struct refresh r = { d, t };
+	struct refresh r = { d, t, false };
 	int rc = PTC_ENOTFOUND;
 
 	for (int ms = 0; rc == PTC_ENOTFOUND && ms < MIRROR_LAG_MS; ms += CONTROLLER_POLL_MS) {
@@ -235,6 +237,8 @@ static int load_view(struct ptc_daemon *d, struct ptc_target *t, bool with_inten
 			usleep(CONTROLLER_POLL_MS * 1000); /* a server thread: waiting is its job */
 		if (ms && ptc_loop_call(d->loop, refresh_on_loop, &r) != 0)
 			return ptc_error_set(err, PTC_ECANCELED, "the daemon is stopping");
+		if (r.gone)
+			return ptc_error_set(err, PTC_ENOTFOUND, "job \"%s\" was deleted meanwhile", t->meta.name);
 		rc = ptc_view_load(ptc_cluster_etcd(d->cluster), &t->meta, t->has_record ? &t->record : NULL,
 				   with_intent && t->has_intent ? &t->intent : NULL, ret_view, err);
 	}
