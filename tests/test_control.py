@@ -301,6 +301,22 @@ class Control(harness.Case):
                      60 * PATIENCE, "a resize after etcd answers again", 0.5)
             job.check_whole(self)
 
+    def test_etcd_without_space(self):
+        """Who waits for a switch is told what etcd says; with space again it goes on."""
+        import grpc
+        with self.cluster(nodes=2, devices=1) as c, self.peer(c) as p:
+            job = self.job(c)
+            job.imported("tp=2")
+            with grpc.insecure_channel(f"unix:{c.etcd_socket()}", [("grpc.default_authority", "localhost")]) as channel:
+                alarm = channel.unary_unary("/etcdserverpb.Maintenance/Alarm", lambda b: b, lambda b: b)
+                alarm(b"\x08\x01\x10\x01\x18\x01", timeout=10) # ACTIVATE, for a member with id 1, NOSPACE
+            messages = p.start("Control", "Resize", wire.message("ResizeRequest", job="j", config="tp=1"))
+            self.assertIn("space exceeded", next(m.text for m in messages if "etcd" in m.text))
+            self.assertEqual(0, c.etcdctl("alarm", "disarm").returncode)
+            self.assertTrue(list(messages)[-1].finished)
+            self.assertEqual("tp=1", job.status()["config"])
+            job.check_whole(self)
+
     def test_unknown_outcomes(self):
         """A transaction whose answer is lost: the switch goes on from what is written down, and so do the next ones."""
         for point in ("etcd.intent", "etcd.commit1", "etcd.commit2", "etcd.clear"):
