@@ -4,6 +4,7 @@
 #include "base/alloc.h"
 #include "base/buf.h"
 #include "base/check.h"
+#include "base/cleanup.h"
 #include "base/digest.h"
 #include "base/log.h"
 #include "base/sys.h"
@@ -17,6 +18,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#define CLUSTER_KEY    "/ptc/cluster"
 #define NODES_PREFIX   "/ptc/nodes"
 #define JOBS_PREFIX    "/ptc/jobs/"
 #define WORKER_LEAF    "worker/"
@@ -34,6 +36,7 @@ struct ptc_cluster {
 	struct ptc_etcd *etcd;
 	struct ptc_etcd_watch *watch_nodes, *watch_jobs;
 	char *state_dir;
+	char *id; /* the value of /ptc/cluster that our state belongs to; from start on */
 	/* loop */
 	struct ptc_node **nodes;
 	size_t nnodes;
@@ -114,6 +117,21 @@ out:
 	return rc;
 }
 
+int ptc_cluster_check(struct ptc_cluster *c, struct ptc_error *err)
+{
+	struct ptc_etcd_kvs kvs = { 0 };
+	int rc = ptc_etcd_get(c->etcd, CLUSTER_KEY, false, 1, &kvs, err);
+
+	if (rc == 0 && (kvs.n == 0 || strcmp(c->id, kvs.kv[0].value) != 0))
+		rc = ptc_error_set(
+			err, PTC_ESTATE,
+			"%s/cluster names another cluster than etcd's " CLUSTER_KEY "; refusing to touch its "
+			"state (wrong endpoints, or etcd lost its data: restore it, or empty the state directory)",
+			c->state_dir);
+	ptc_etcd_kvs_done(&kvs);
+	return rc;
+}
+
 static int take_lease(struct ptc_cluster *c, struct ptc_error *err)
 {
 	char key[128], *json;
@@ -122,7 +140,9 @@ static int take_lease(struct ptc_cluster *c, struct ptc_error *err)
 
 	node_key(c, key, sizeof key);
 	c->lease = ptc_etcd_lease_free(c->lease, false);
-	rc = clear_old_key(c, key, err);
+	rc = ptc_cluster_check(c, err); /* etcd may have lost its data while we ran */
+	if (rc == 0)
+		rc = clear_old_key(c, key, err);
 	if (rc)
 		return rc;
 	rc = ptc_etcd_lease_new(c->etcd, c->opts.lease_ttl_s, lease_gone, c, &c->lease, err);
@@ -267,6 +287,32 @@ int ptc_cluster_intern_node(struct ptc_cluster *c, const char *name, uint32_t *r
 	return 0;
 }
 
+/* Coordination thread: with a key that is not there, or not with our lease, nobody would ever see us again. */
+static void look_for_own_key(void *arg, struct ptc_etcd *e)
+{
+	struct ptc_cluster *c = arg;
+	struct ptc_etcd_kvs kvs = { 0 };
+	struct ptc_node_doc doc;
+	int64_t lease = atomic_load(&c->lease_id);
+	char key[128];
+
+	node_key(c, key, sizeof key);
+	if (lease && ptc_etcd_get(e, key, false, 1, &kvs, NULL) == 0 &&
+	    (kvs.n == 0 || kvs.kv[0].lease != lease ||
+	     ptc_node_doc_decode(kvs.kv[0].value, kvs.kv[0].len, &doc, NULL) != 0)) {
+		ptc_warn("etcd", "%s is gone or not what this daemon wrote; it is written again", key);
+		lease_gone(c);
+	}
+	ptc_etcd_kvs_done(&kvs);
+}
+
+/* A change of our own key may be of our making: what holds now is looked up. */
+static void own_key_changed(struct ptc_cluster *c, const char *name)
+{
+	if (strcmp(name, c->opts.node.name) == 0)
+		ptc_cluster_run(c, look_for_own_key, NULL, c); /* no memory: at the next change */
+}
+
 static void node_put(struct ptc_cluster *c, const struct ptc_etcd_kv *kv)
 {
 	struct ptc_error err = PTC_ERROR_INIT;
@@ -275,6 +321,7 @@ static void node_put(struct ptc_cluster *c, const struct ptc_etcd_kv *kv)
 
 	if (ptc_node_doc_decode(kv->value, kv->len, &doc, &err) != 0 || ptc_cluster_intern_node(c, doc.name, &i) != 0) {
 		ptc_warn("etcd", "%s ignored: %s", kv->key, err.text);
+		own_key_changed(c, kv->key + strlen(NODES_PREFIX "/"));
 		return;
 	}
 	if (c->nodes[i]->create_revision != kv->create_revision)
@@ -298,6 +345,8 @@ static void node_event(struct ptc_cluster *c, enum ptc_watch_kind kind, const st
 			node_put(c, kv);
 		else if (ptc_cluster_find_node(c, kv->key + strlen(plain), &i))
 			c->nodes[i]->up = false;
+		if (kind == PTC_WATCH_DELETE)
+			own_key_changed(c, kv->key + strlen(plain));
 	}
 }
 
@@ -410,7 +459,9 @@ static void job_put(struct ptc_job_view *j, const char *leaf, const struct ptc_e
 		j->has_meta = j->seen.meta = rc == 0;
 	} else if (strcmp(leaf, "record") == 0) {
 		rc = ptc_record_doc_decode(kv->value, kv->len, &j->record, &err);
-		j->has_record = j->seen.record = rc == 0;
+		j->has_record = rc == 0;
+		j->bad_record = rc != 0;
+		j->seen.record = true;
 		j->record_revision = kv->mod_revision;
 	} else if (strcmp(leaf, "intent") == 0) {
 		rc = ptc_intent_doc_decode(kv->value, kv->len, &j->intent, &err);
@@ -429,7 +480,7 @@ static void job_delete(struct ptc_job_view *j, const char *leaf)
 	if (strcmp(leaf, "meta") == 0)
 		j->has_meta = false;
 	else if (strcmp(leaf, "record") == 0)
-		j->has_record = false;
+		j->has_record = j->bad_record = false;
 	else if (strcmp(leaf, "intent") == 0)
 		j->has_intent = false;
 	else if (strcmp(leaf, "lock") == 0)
@@ -492,12 +543,15 @@ static void synced(struct ptc_cluster *c, bool jobs)
 
 		n->up = n->up && n->seen;
 		n->drained = n->drained && n->seen_drained;
+		if (!n->up)
+			own_key_changed(c, n->doc.name);
 	}
 	for (size_t i = 0; jobs && i < c->njobs; i++) {
 		struct ptc_job_view *j = c->jobs[i];
 
 		j->has_meta = j->has_meta && j->seen.meta;
 		j->has_record = j->has_record && j->seen.record;
+		j->bad_record = j->bad_record && j->seen.record;
 		j->has_intent = j->has_intent && j->seen.intent;
 		j->has_lock = j->has_lock && j->seen.lock;
 		for (size_t k = j->nworkers; k-- > 0;)
@@ -571,41 +625,37 @@ static void watched_jobs(void *arg, enum ptc_watch_kind kind, const struct ptc_e
 /* ---- life ------------------------------------------------------------------------ */
 
 /* Our state directory belongs to one cluster; etcd with another (or a wiped one) must not make us delete state. */
-static int check_cluster_id(struct ptc_cluster *c, struct ptc_error *err)
+static int learn_cluster_id(struct ptc_cluster *c, struct ptc_error *err)
 {
-	char *path = ptc_asprintf("%s/cluster", c->state_dir);
-	char *known = NULL, *json = NULL, uuid[PTC_UUID_TEXT];
+	ptc_auto_free char *path = ptc_asprintf("%s/cluster", c->state_dir), *json = NULL;
+	char uuid[PTC_UUID_TEXT];
 	struct ptc_etcd_kvs kvs = { 0 };
 	bool ok;
-	int rc = path ? ptc_sys_uuid(uuid, err) : PTC_ENOMEM;
+	int rc = path ? ptc_sys_read_file(path, 4096, &c->id, NULL, err)
+		      : ptc_error_set(err, PTC_ENOMEM, "out of memory");
 
+	if (rc != PTC_ENOTFOUND) /* a file we cannot read may name another cluster */
+		return rc ? rc : ptc_cluster_check(c, err);
+	rc = ptc_sys_uuid(uuid, err);
 	if (rc)
-		goto out;
+		return rc;
 	json = ptc_asprintf("{\"version\":1,\"id\":\"%s\"}", uuid);
-	rc = ptc_sys_read_file(path, 4096, &known, NULL, err);
-	if (rc && rc != PTC_ENOTFOUND) /* a file we cannot read may name another cluster */
-		goto out;
-	rc = json ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory");
-	if (!known && rc == 0)
-		rc = ptc_etcd_txn(c->etcd, &(struct ptc_etcd_compare){ "/ptc/cluster", PTC_ETCD_CREATE_REV, 0 }, 1,
-				  &(struct ptc_etcd_op){ .key = "/ptc/cluster", .value = json, .len = strlen(json) }, 1,
-				  "etcd.cluster", &ok, NULL, err);
+	if (!json)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	rc = ptc_etcd_txn(c->etcd, &(struct ptc_etcd_compare){ CLUSTER_KEY, PTC_ETCD_CREATE_REV, 0 }, 1,
+			  &(struct ptc_etcd_op){ .key = CLUSTER_KEY, .value = json, .len = strlen(json) }, 1,
+			  "etcd.cluster", &ok, NULL, err);
 	if (rc == 0)
-		rc = ptc_etcd_get(c->etcd, "/ptc/cluster", false, 1, &kvs, err);
-	if (rc)
-		goto out;
-	if (!known && kvs.n)
+		rc = ptc_etcd_get(c->etcd, CLUSTER_KEY, false, 1, &kvs, err);
+	if (rc == 0 && kvs.n == 0)
+		rc = ptc_error_set(err, PTC_ESTATE, "etcd has no " CLUSTER_KEY " though it was just written");
+	if (rc == 0)
 		rc = ptc_sys_write_file(path, kvs.kv[0].value, kvs.kv[0].len, 0600, "cluster.write", err);
-	else if (kvs.n == 0 || !known || strcmp(known, kvs.kv[0].value) != 0)
-		rc = ptc_error_set(err, PTC_ESTATE,
-				   "%s names another cluster than etcd's /ptc/cluster; refusing to touch its state "
-				   "(wrong endpoints, or etcd lost its data: restore it, or empty the state directory)",
-				   path);
-out:
+	if (rc == 0) {
+		c->id = ptc_strdup(kvs.kv[0].value);
+		rc = c->id ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	}
 	ptc_etcd_kvs_done(&kvs);
-	ptc_free(path);
-	ptc_free(known);
-	ptc_free(json);
 	return rc;
 }
 
@@ -632,7 +682,7 @@ int ptc_cluster_new(const struct ptc_cluster_opts *opts, struct ptc_cluster **re
 
 int ptc_cluster_start(struct ptc_cluster *c, struct ptc_error *err)
 {
-	int rc = check_cluster_id(c, err);
+	int rc = learn_cluster_id(c, err);
 
 	if (rc == 0)
 		rc = take_lease(c, err);
@@ -677,6 +727,7 @@ struct ptc_cluster *ptc_cluster_free(struct ptc_cluster *c)
 	ptc_free(c->nodes);
 	ptc_free(c->jobs);
 	ptc_free(c->state_dir);
+	ptc_free(c->id);
 	pthread_cond_destroy(&c->shared.wake);
 	pthread_mutex_destroy(&c->shared.lock);
 	ptc_free(c);

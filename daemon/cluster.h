@@ -8,7 +8,9 @@
  * every change calls on_change on the loop.
  * Failure modes: etcd unreachable (operations fail with PTC_ECOORD; the mirror
  * keeps its last view and `coordinator_ok` is false), lease lost (on_lease(false);
- * a new one is taken as soon as etcd answers), a node key of an earlier life
+ * a new one is taken as soon as etcd answers), a node key that somebody deletes
+ * (it is written again), an etcd that lost its data while we run (no lease, and
+ * nothing of ours is removed), a node key of an earlier life
  * of ours (its lease is revoked first), the same node name in use by another
  * machine (PTC_EEXIST at start). */
 #pragma once
@@ -38,6 +40,7 @@ struct ptc_worker_view {
 struct ptc_job_view {
 	char uuid[PTC_UUID_TEXT];
 	bool has_meta, has_record, has_intent, has_lock;
+	bool bad_record; /* there is one, which this version cannot read */
 	struct ptc_meta_doc meta;
 	struct ptc_record_doc record;
 	int64_t record_revision; /* mod_revision of the record */
@@ -75,6 +78,9 @@ struct ptc_cluster *ptc_cluster_free(struct ptc_cluster *c);
 struct ptc_etcd *ptc_cluster_etcd(struct ptc_cluster *c);
 int64_t ptc_cluster_lease(struct ptc_cluster *c);             /* 0: none now; any thread */
 const char *ptc_cluster_boot_id(const struct ptc_cluster *c); /* of our run; any thread */
+/* Any thread, blocking: whether etcd still is the one our state belongs to (PTC_ESTATE). What it does not know may be removed
+ * from this node only then. */
+int ptc_cluster_check(struct ptc_cluster *c, struct ptc_error *err);
 /* Any thread: work runs on the coordination thread, then done on the loop (also after shutdown began, so that arg can be freed). */
 int ptc_cluster_run(struct ptc_cluster *c, void (*work)(void *arg, struct ptc_etcd *etcd), void (*done)(void *arg),
 		    void *arg);

@@ -70,6 +70,7 @@ static void find_on_loop(void *arg)
 	t->epoch = ptc_cluster_epoch(f->d->cluster);
 	t->meta = j->meta;
 	t->has_record = j->has_record;
+	t->bad_record = j->bad_record;
 	t->has_intent = j->has_intent;
 	t->record = j->record;
 	t->intent = j->intent;
@@ -96,11 +97,12 @@ int ptc_control_find(struct ptc_daemon *d, const struct ptc_rpc_call *call, cons
 	}
 	if (rc)
 		return ptc_error_set(err, rc, "the daemon is stopping");
-	if (!f.found && !f.synced)
-		return ptc_error_set(err, PTC_ECOORD,
-				     "the coordinator is unreachable, or this daemon is still reading its keys; "
-				     "whether job \"%.*s\" exists is not known here",
-				     PTC_NAME_MAX, name);
+	if (!f.found && (!f.synced || ptc_cluster_lease(d->cluster) == 0))
+		return ptc_error_set(
+			err, PTC_ECOORD,
+			"the coordinator is unreachable, has lost its data, or this daemon is still reading its keys; "
+			"whether job \"%.*s\" exists is not known here",
+			PTC_NAME_MAX, name);
 	if (!f.found)
 		return ptc_error_set(err, PTC_ENOTFOUND, "job \"%.*s\" does not exist; see `ptcctl job list`",
 				     PTC_NAME_MAX, name);
@@ -206,6 +208,7 @@ static void locate_on_loop(void *arg)
 struct refresh {
 	struct ptc_daemon *d;
 	struct ptc_target *t;
+	bool gone;
 };
 
 static void refresh_on_loop(void *arg)
@@ -213,7 +216,8 @@ static void refresh_on_loop(void *arg)
 	struct refresh *r = arg;
 	const struct ptc_job_view *j = ptc_cluster_find_uuid(r->d->cluster, r->t->meta.uuid);
 
-	if (!j || !j->has_meta)
+	r->gone = !j || !j->has_meta;
+	if (r->gone)
 		return;
 	r->t->has_record = j->has_record;
 	r->t->has_intent = j->has_intent;
@@ -225,7 +229,7 @@ static void refresh_on_loop(void *arg)
 static int load_view(struct ptc_daemon *d, struct ptc_target *t, bool with_intent, struct ptc_view *ret_view,
 		     struct ptc_error *err)
 {
-	struct refresh r = { d, t };
+	struct refresh r = { d, t, false };
 	int rc = PTC_ENOTFOUND;
 
 	for (int ms = 0; rc == PTC_ENOTFOUND && ms < MIRROR_LAG_MS; ms += CONTROLLER_POLL_MS) {
@@ -233,6 +237,8 @@ static int load_view(struct ptc_daemon *d, struct ptc_target *t, bool with_inten
 			usleep(CONTROLLER_POLL_MS * 1000); /* a server thread: waiting is its job */
 		if (ms && ptc_loop_call(d->loop, refresh_on_loop, &r) != 0)
 			return ptc_error_set(err, PTC_ECANCELED, "the daemon is stopping");
+		if (r.gone)
+			return ptc_error_set(err, PTC_ENOTFOUND, "job \"%s\" was deleted meanwhile", t->meta.name);
 		rc = ptc_view_load(ptc_cluster_etcd(d->cluster), &t->meta, t->has_record ? &t->record : NULL,
 				   with_intent && t->has_intent ? &t->intent : NULL, ret_view, err);
 	}
@@ -245,6 +251,11 @@ int ptc_control_view(struct ptc_daemon *d, struct ptc_target *t, bool with_inten
 	struct locate l = { .d = d, .v = ret_view };
 	int rc;
 
+	if (t->bad_record)
+		return ptc_error_set(err, PTC_ESTATE,
+				     "what etcd has as /ptc/jobs/%s/record of job \"%s\" cannot be read: a newer ptcd "
+				     "wrote it, or somebody else did; its state is kept until that is put right",
+				     t->meta.uuid, t->meta.name);
 	if (need_record && !t->has_record)
 		return ptc_error_set(err, PTC_ESTATE,
 				     "job \"%s\" has no state yet; `ptcctl import %s PATH`, or `ptcctl run %s`, first",

@@ -103,6 +103,8 @@ static json_t *job_row(struct ptc_daemon *d, const struct ptc_job_view *j)
 
 	if (ctl)
 		ptc_controller_status(ctl, &phase, &done, &total);
+	if (j->bad_record)
+		phase = "unreadable";
 	row = json_pack("{s:s, s:s, s:I, s:s, s:s, s:b, s:I, s:I, s:I, s:I, s:I}", "job", j->meta.name, "uuid", j->uuid,
 			"uid", (json_int_t)j->meta.uid, "controller", j->has_lock ? j->lock_node : "", "phase", phase,
 			"has_state", (int)(j->has_record && j->record.snapshot), "generation",

@@ -667,21 +667,23 @@ static void count(const struct ptc_controller *ctl, bool was_committed)
 
 static void done(struct ptc_controller *ctl, const struct ptc_job_update *up)
 {
-	char *text = NULL;
+	char *text = NULL, why[1024];
 
 	if (up->switch_id != ctl->intent.id)
 		return; /* refused before it began; submit has said so */
+	snprintf(why, sizeof why, "%s%s%s", up->text, up->status == PTC_ECOORD && ctl->etcd_said[0] ? ": " : "",
+		 up->status == PTC_ECOORD ? ctl->etcd_said : "");
 	count(ctl, up->status == 0);
 	if (up->status == 0) {
 		text = summary(ctl);
 		committed(ctl);
 	} else {
-		ptc_event(ctl->d, ctl->uuid, "aborted", "%s: %s", ptc_status_name(up->status), up->text);
+		ptc_event(ctl->d, ctl->uuid, "aborted", "%s: %s", ptc_status_name(up->status), why);
 		ptc_generation_doc_done(&ctl->view.to);
 		ctl->news_after_ns = ptc_sys_now_ns() + NEWS_RETRY_NS;
 	}
-	ptc_watcher_finish(ctl->watcher, up->status, up->text, text);
-	ptc_watcher_finish(ctl->fill_watcher, up->status, up->text, text);
+	ptc_watcher_finish(ctl->watcher, up->status, why, text);
+	ptc_watcher_finish(ctl->fill_watcher, up->status, why, text);
 	ptc_free(text);
 	switch_done(ctl);
 	ptc_controller_tidy(ctl);
@@ -693,8 +695,8 @@ void ptc_controller_progress(struct ptc_controller *ctl)
 	uint64_t bytes, total;
 
 	ptc_controller_status(ctl, &phase, &bytes, &total);
-	ptc_watcher_progress(ctl->watcher, phase, bytes, total, NULL);
-	ptc_watcher_progress(ctl->fill_watcher, phase, bytes, total, NULL);
+	ptc_watcher_progress(ctl->watcher, phase, bytes, total, ctl->etcd_said);
+	ptc_watcher_progress(ctl->fill_watcher, phase, bytes, total, ctl->etcd_said);
 }
 
 static void phase_changed(struct ptc_controller *ctl, enum ptc_job_phase phase)

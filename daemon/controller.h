@@ -59,6 +59,7 @@ struct ptc_controller {
 	uint64_t capture_step;         /* where the ranks wait that were asked for it last */
 	struct ptc_ledger cursors;     /* as AGREE found them; only name, tag and position */
 	uint64_t captured_bytes;       /* from ranks, in all */
+	char etcd_said[256];           /* why the last transaction failed; "": it did not */
 	int64_t news_after_ns;         /* what follows from the nodes' news is not tried again before */
 	uint64_t due_launch, due_step; /* of the last snapshot that was due and begun */
 	int64_t yield_until_ns; /* no snapshot that is due begins before: somebody waits for the last one's end */

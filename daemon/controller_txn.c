@@ -42,6 +42,7 @@ struct txn {
 	/* outcome */
 	enum ptc_txn_outcome outcome;
 	int64_t revision;
+	char said[256];
 };
 
 static void txn_free(struct txn *t)
@@ -190,8 +191,10 @@ static void txn_work(void *arg, struct ptc_etcd *e)
 		rc = put_record(t, e, false, "etcd.halt", &err);
 	else
 		rc = do_commit(t, e, &err);
-	if (rc)
+	if (rc) {
 		ptc_warn("job", "job=%s etcd: %s", t->uuid, err.text);
+		snprintf(t->said, sizeof t->said, "%.255s", err.text);
+	}
 }
 
 /* ---- back on the loop --------------------------------------------------------------- */
@@ -238,6 +241,7 @@ static void txn_done(void *arg)
 	if (!t->ctl->gone) {
 		if (t->outcome == PTC_TXN_OK)
 			adopt(t->ctl, t);
+		memcpy(t->ctl->etcd_said, t->said, sizeof t->said);
 		ptc_controller_step(t->ctl, &ev);
 	}
 	txn_free(t);

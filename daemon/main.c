@@ -3,7 +3,7 @@
  *
  * Happy path: options and configuration, store, local etcd (coordinator:
  * local), listeners, lease and mirror, agent, controllers; READY=1 to systemd;
- * the loop until SIGTERM or SIGINT; then everything in reverse.
+ * the loop until SIGTERM, SIGINT or SIGHUP; then everything in reverse.
  * Failure modes: anything that fails before READY is one line on stderr and
  * exit status 1 (2 for usage); a store of another cluster is refused; after
  * READY errors belong to the job or the call they hit. kill -9 at any point
@@ -25,6 +25,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -37,6 +38,7 @@
 #define IDLE_MS           5000  /* with less than IDLE_CPU_MS of CPU time used, the daemon is idle */
 #define IDLE_CPU_MS       250
 #define KEEP_BYTES        (24u << 20) /* of anonymous memory in all: not worth giving back */
+#define FILES_MIN         64          /* fewer, and the gRPC core ends the process before anything can be said */
 #define DEFAULT_CONFIG    "/etc/ptc/ptcd.yaml"
 
 struct process {
@@ -54,7 +56,7 @@ struct process {
 	struct ptc_rpc_tls etcd_tls;
 	struct ptc_rpc_server *control, *peers;
 	uv_loop_t *uv;
-	uv_signal_t term, interrupt;
+	uv_signal_t term, interrupt, hangup;
 	uv_timer_t tick;
 	bool synced;
 	unsigned ticks;
@@ -411,6 +413,7 @@ static void watch_signal(struct process *p, uv_signal_t *handle, int signum)
 
 static int start(struct process *p, struct ptc_error *err)
 {
+	struct sigaction hangup;
 	int rc = start_store(p, err);
 
 	if (rc == 0)
@@ -433,6 +436,8 @@ static int start(struct process *p, struct ptc_error *err)
 		return rc;
 	watch_signal(p, &p->term, SIGTERM);
 	watch_signal(p, &p->interrupt, SIGINT);
+	if (sigaction(SIGHUP, NULL, &hangup) == 0 && hangup.sa_handler != SIG_IGN) /* nohup */
+		watch_signal(p, &p->hangup, SIGHUP);
 	uv_timer_init(p->uv, &p->tick);
 	p->tick.data = p;
 	return uv_timer_start(&p->tick, on_tick, TICK_MS, TICK_MS) == 0
@@ -483,6 +488,16 @@ static void stop(struct process *p)
 	ptc_daemon_config_done(&d->config);
 }
 
+static int check_files(struct ptc_error *err)
+{
+	struct rlimit l;
+
+	if (getrlimit(RLIMIT_NOFILE, &l) != 0 || l.rlim_cur >= FILES_MIN)
+		return 0;
+	return ptc_error_set(err, PTC_ELIMIT, "this process may open %llu files; ptcd needs at least %d (ulimit -n)",
+			     (unsigned long long)l.rlim_cur, FILES_MIN);
+}
+
 static int read_config(const struct options *o, struct process *p, struct ptc_error *err)
 {
 	struct ptc_daemon_config *c = &p->d.config;
@@ -494,6 +509,9 @@ static int read_config(const struct options *o, struct process *p, struct ptc_er
 	rc = ptc_daemon_config_check(c, err);
 	if (!rc && !o->insecure)
 		rc = ptc_daemon_config_check_certificates(c, err);
+	if (rc)
+		return rc;
+	rc = o->check || o->dump || o->unmount ? 0 : check_files(err);
 	if (rc)
 		return rc;
 	ptc_daemon_config_memory(c, &p->memory, NULL);

@@ -8,7 +8,7 @@
  * /ptc/creating/, and whoever sees the creator's life end removes both); blobs
  * of switches that were aborted or superseded (ptc_tidy_blobs, whenever a
  * controller comes to rest).
- * Failure modes: etcd unreachable (asked again; d->reconciled and
+ * Failure modes: etcd unreachable, or without its data (asked again; d->reconciled and
  * ctl->untidy remember it); a controller that is none any more (every
  * removal is a transaction that compares its lock). */
 #include "base/alloc.h"
@@ -41,6 +41,8 @@ static void drop_orphan(void *arg, struct ptc_etcd *e)
 
 	snprintf(key, sizeof key, "/ptc/jobs/%s/meta", o->uuid);
 	rc = ptc_etcd_get(e, key, false, 1, &kvs, &err);
+	if (rc == 0 && kvs.n == 0)
+		rc = ptc_cluster_check(o->d->cluster, &err); /* one that lost its data knows no job */
 	if (rc == 0 && kvs.n == 0) {
 		ptc_workers_forget(o->d->workers, o->uuid);
 		rc = ptc_store_job_delete(o->d->store, o->uuid, &err);

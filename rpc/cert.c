@@ -7,11 +7,15 @@
 
 #include "base/cleanup.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <openssl/err.h>
 #include <openssl/pem.h>
 #include <openssl/x509v3.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 struct files {
 	X509 *cert;
@@ -36,26 +40,56 @@ static int no_password(char *buf, int size, int writing, void *arg)
 	return 0;
 }
 
+/* A pipe without a writer would hold us for ever. */
+static int open_file(const char *path, FILE **ret_file, struct ptc_error *err)
+{
+	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	struct stat st;
+
+	*ret_file = NULL;
+	if (fd < 0)
+		return ptc_error_errno(err, errno, "cannot read %s", path);
+	if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
+		close(fd);
+		return ptc_error_set(err, PTC_EINVAL, "%s is not a file", path);
+	}
+	*ret_file = fdopen(fd, "r");
+	if (*ret_file)
+		return 0;
+	close(fd);
+	return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+}
+
 static int read_cert(const char *path, struct files *f, struct ptc_error *err)
 {
-	ptc_auto_fclose FILE *file = fopen(path, "re");
+	ptc_auto_fclose FILE *file = NULL;
+	int rc = open_file(path, &file, err);
 	X509 *next;
 
-	f->cert = file ? PEM_read_X509(file, NULL, no_password, NULL) : NULL;
+	if (rc)
+		return rc;
+	f->cert = PEM_read_X509(file, NULL, no_password, NULL);
 	f->chain = sk_X509_new_null();
 	if (!f->cert || !f->chain)
 		return ptc_error_set(err, PTC_EINVAL, "%s holds no certificate in PEM format", path);
+	ERR_clear_error();
 	while ((next = PEM_read_X509(file, NULL, no_password, NULL)))
 		if (!sk_X509_push(f->chain, next))
 			X509_free(next);
+	if (ERR_GET_REASON(ERR_peek_last_error()) != PEM_R_NO_START_LINE)
+		return ptc_error_set(err, PTC_EINVAL, "%s holds a certificate that cannot be read after its first %d",
+				     path, 1 + sk_X509_num(f->chain));
 	return 0;
 }
 
 static int read_key(const char *path, struct files *f, struct ptc_error *err)
 {
-	ptc_auto_fclose FILE *file = fopen(path, "re");
+	ptc_auto_fclose FILE *file = NULL;
+	int rc = open_file(path, &file, err);
 
-	f->key = file ? PEM_read_PrivateKey(file, NULL, no_password, NULL) : NULL;
+	if (rc)
+		return rc;
+	f->key = PEM_read_PrivateKey(file, NULL, no_password, NULL);
 	if (!f->key)
 		return ptc_error_set(err, PTC_EINVAL, "%s holds no private key in PEM format, or one with a password",
 				     path);
@@ -64,10 +98,26 @@ static int read_key(const char *path, struct files *f, struct ptc_error *err)
 
 static int read_ca(const char *path, struct files *f, struct ptc_error *err)
 {
+	ptc_auto_fclose FILE *file = NULL;
+	int rc = open_file(path, &file, err);
+
+	if (rc)
+		return rc;
 	f->ca = X509_STORE_new();
 	if (!f->ca || X509_STORE_load_locations(f->ca, path, NULL) != 1)
 		return ptc_error_set(err, PTC_EINVAL, "%s holds no certificate in PEM format", path);
 	return 0;
+}
+
+static int check_time(X509 *cert, const char *path, struct ptc_error *err)
+{
+	int why = X509_cmp_current_time(X509_get0_notBefore(cert)) > 0  ? X509_V_ERR_CERT_NOT_YET_VALID
+		  : X509_cmp_current_time(X509_get0_notAfter(cert)) < 0 ? X509_V_ERR_CERT_HAS_EXPIRED
+									: X509_V_OK;
+
+	if (why == X509_V_OK)
+		return 0;
+	return ptc_error_set(err, PTC_EINVAL, "%s: %s; have it signed anew", path, X509_verify_cert_error_string(why));
 }
 
 static int check_signature(const struct files *f, const struct ptc_rpc_tls *tls, struct ptc_error *err)
@@ -95,12 +145,13 @@ static int check_uses(X509 *cert, const char *path, struct ptc_error *err)
 			     path);
 }
 
-/* Its names of ours, for a message; found: the one that is wanted is among them. */
-static bool has_name(X509 *cert, const char *want, char *others, size_t size)
+/* How many names of ours it has, and one for a message; found: the one that is wanted is among them. */
+static int names_of(X509 *cert, const char *want, bool *found, char *others, size_t size)
 {
 	GENERAL_NAMES *names = X509_get_ext_d2i(cert, NID_subject_alt_name, NULL, NULL);
-	bool found = false;
+	int ours = 0;
 
+	*found = false;
 	others[0] = '\0';
 	for (int i = 0; i < sk_GENERAL_NAME_num(names); i++) {
 		const GENERAL_NAME *n = sk_GENERAL_NAME_value(names, i);
@@ -111,21 +162,29 @@ static bool has_name(X509 *cert, const char *want, char *others, size_t size)
 			continue;
 		uri = (const char *)ASN1_STRING_get0_data(n->d.uniformResourceIdentifier);
 		len = ASN1_STRING_length(n->d.uniformResourceIdentifier);
-		found = found || (len == (int)strlen(want) && memcmp(uri, want, (size_t)len) == 0);
-		if (len > 6 && memcmp(uri, "ptc://", 6) == 0)
-			snprintf(others, size, "%.*s", len, uri);
+		*found = *found || (len == (int)strlen(want) && memcmp(uri, want, (size_t)len) == 0);
+		if (len < 6 || memcmp(uri, "ptc://", 6) != 0)
+			continue;
+		snprintf(others, size, "%.*s", len, uri);
+		ours++;
 	}
 	GENERAL_NAMES_free(names);
-	return found;
+	return ours;
 }
 
 static int check_name(X509 *cert, const char *path, const char *node, struct ptc_error *err)
 {
 	char want[128], others[128];
+	bool found;
+	int n;
 
 	snprintf(want, sizeof want, "ptc://node/%s", node);
-	if (has_name(cert, want, others, sizeof others))
+	n = names_of(cert, want, &found, others, sizeof others);
+	if (found && n == 1)
 		return 0;
+	if (n > 1) /* to others it would be nobody */
+		return ptc_error_set(err, PTC_EINVAL, "%s carries %d names of ptc's; it must carry %s alone", path, n,
+				     want);
 	return ptc_error_set(err, PTC_EINVAL, "%s carries %s as its URI name; this node's must be %s", path,
 			     others[0] ? others : "no name of ptc's", want);
 }
@@ -148,6 +207,10 @@ int ptc_rpc_tls_check(const struct ptc_rpc_tls *tls, const char *node_or_null, c
 	}
 	if (rc == 0 && X509_check_private_key(f.cert, f.key) != 1)
 		rc = ptc_error_set(err, PTC_EINVAL, "%s is not the key of %s", tls->key_path, tls->cert_path);
+	if (rc == 0 && !node_or_null) {
+		*which = "cert";
+		rc = check_time(f.cert, tls->cert_path, err);
+	}
 	if (rc == 0 && node_or_null) { /* elsewhere another authority may judge us than the one by which we judge */
 		*which = "cert";
 		rc = check_signature(&f, tls, err);

@@ -2,6 +2,7 @@
 """Starting, stopping, losing and finding daemons; scripts/local-cluster; a foreign gRPC client."""
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -10,7 +11,9 @@ import textwrap
 import unittest
 
 import harness
-from harness import PATIENCE, ROOT, wait_for
+import numpy as np
+import state as states
+from harness import PATIENCE, ROOT, Job, wait_for
 
 
 class Nodes(harness.Case):
@@ -37,6 +40,46 @@ class Nodes(harness.Case):
             names = [open(f"/proc/{p}/comm").read().strip() for p in c.processes()]
             self.assertEqual(1, names.count("etcd"), names)
 
+    def test_node_key_that_somebody_deletes(self):
+        """It is written again, with a lease of the daemon's, and so is one that nobody can read."""
+        with self.cluster(nodes=2) as c:
+            for change in (("del", "/ptc/nodes/n1"), ("put", "/ptc/nodes/n1", "{")):
+                self.assertEqual(0, c.etcdctl(*change).returncode)
+                wait_for(lambda: "n1" not in (c.nodes_up() or {"n1"}) or "written again" in c.nodes["n1"].log_tail(9),
+                         15 * PATIENCE, "n1 noticed")
+                c.wait_nodes(["n0", "n1"], 15 * PATIENCE)
+                key = json.loads(c.etcdctl("get", "/ptc/nodes/n1", "-w", "json").stdout)["kvs"][0]
+                self.assertTrue(key.get("lease"), f"{change}: {key}")
+
+    def test_etcd_that_loses_its_data_while_daemons_run(self):
+        """An etcd that knows no job is no reason to remove what jobs have here: not what n0 has, and not what n1 has, that
+        goes on running. With its data back all is as it was."""
+        s = states.State()
+        s.add(np.random.default_rng(self.seed), "w", "F32", (64, 16))
+        with self.cluster(nodes=2, devices=1, lease_ttl="2s") as c:
+            job = Job(c, "j", s, self.path("j"), [{"match": "*", "split": {"axis": "tp", "dim": 0}}])
+            job.imported("tp=2")
+            n0, kept = c.nodes["n0"], self.path("kept")
+            self.assertTrue(n0.stop(15 * PATIENCE))
+            os.mkdir(kept)
+            for part in ("etcd", "state"):
+                os.rename(os.path.join(n0.dir, part), os.path.join(kept, part))
+            os.rename(n0.chunk_dir, n0.chunk_dir + "-kept")
+            c.start_node(n0)
+            wait_for(lambda: "names another cluster" in c.nodes["n1"].log_tail(9), 30 * PATIENCE, "n1 noticed")
+            wait_for(lambda: c.nodes_up() == {"n0"}, 15 * PATIENCE, "n0, as of another cluster")
+            self.refused(c, "status", "j", node="n1", contains="lost its data", timeout_s=30 * PATIENCE)
+            self.assertTrue(n0.stop(15 * PATIENCE))
+            for part in ("etcd", "state"):
+                shutil.rmtree(os.path.join(n0.dir, part))
+                os.rename(os.path.join(kept, part), os.path.join(n0.dir, part))
+            shutil.rmtree(n0.chunk_dir)
+            os.rename(n0.chunk_dir + "-kept", n0.chunk_dir)
+            c.start_node(n0)
+            c.wait_nodes(["n0", "n1"], 30 * PATIENCE)
+            job.resize("tp=1")
+            job.check_whole(self)
+
     def test_stopped_daemon_is_noticed(self):
         with self.cluster(nodes=2) as c:
             c.nodes["n1"].signal(signal.SIGSTOP)
@@ -46,6 +89,8 @@ class Nodes(harness.Case):
 
     def test_sigterm_is_clean(self):
         with self.cluster(nodes=2) as c:
+            c.nodes["n1"].signal(signal.SIGHUP) # as SIGTERM: its terminal is gone
+            c.nodes["n1"].wait_gone(15 * PATIENCE)
             for node in reversed(list(c.nodes.values())):
                 self.assertTrue(node.stop(timeout_s=15 * PATIENCE), f"{node.name} did not end by itself")
                 self.assertEqual(0, node.popen.returncode, node.log_tail())
@@ -90,6 +135,10 @@ class Nodes(harness.Case):
                 r = subprocess.run([harness.program("ptcd"), "--config", c.nodes["n0"].config, "--dump-config"], stdout=full,
                                    stderr=subprocess.PIPE, text=True, timeout=30 * PATIENCE, check=False)
             self.assertEqual((1, "ptcd: writing the configuration: No space left on device\n"), (r.returncode, r.stderr))
+            few = subprocess.run(["sh", "-c", f"ulimit -n 16; exec {harness.program('ptcd')} --config {c.nodes['n0'].config}"], text=True,
+                                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=30, check=False)
+            self.assertEqual(1, few.returncode)
+            self.assertRegex(few.stdout, r"\Aptcd: .*16 files.*\n\Z")
 
     def test_python_peer(self):
         """grpcio, which shares no code with rpc/, asks for health and for the nodes."""

@@ -301,6 +301,22 @@ class Control(harness.Case):
                      60 * PATIENCE, "a resize after etcd answers again", 0.5)
             job.check_whole(self)
 
+    def test_etcd_without_space(self):
+        """Who waits for a switch is told what etcd says; with space again it goes on."""
+        import grpc
+        with self.cluster(nodes=2, devices=1) as c, self.peer(c) as p:
+            job = self.job(c)
+            job.imported("tp=2")
+            with grpc.insecure_channel(f"unix:{c.etcd_socket()}", [("grpc.default_authority", "localhost")]) as channel:
+                alarm = channel.unary_unary("/etcdserverpb.Maintenance/Alarm", lambda b: b, lambda b: b)
+                alarm(b"\x08\x01\x10\x01\x18\x01", timeout=10) # ACTIVATE, for a member with id 1, NOSPACE
+            messages = p.start("Control", "Resize", wire.message("ResizeRequest", job="j", config="tp=1"))
+            self.assertIn("space exceeded", next(m.text for m in messages if "etcd" in m.text))
+            self.assertEqual(0, c.etcdctl("alarm", "disarm").returncode)
+            self.assertTrue(list(messages)[-1].finished)
+            self.assertEqual("tp=1", job.status()["config"])
+            job.check_whole(self)
+
     def test_unknown_outcomes(self):
         """A transaction whose answer is lost: the switch goes on from what is written down, and so do the next ones."""
         for point in ("etcd.intent", "etcd.commit1", "etcd.commit2", "etcd.clear"):
@@ -329,14 +345,20 @@ class Control(harness.Case):
             broken, whole = self.job(c, "broken"), self.job(c, "whole")
             for j in (broken, whole):
                 j.imported("tp=2")
-            uuid = broken.status()["uuid"]
+            key = f"/ptc/jobs/{broken.status()['uuid']}/record"
+            record = c.etcdctl("get", key, "--print-value-only").stdout.strip()
             for text in ("{", "{}", "null", '{"version":1}', '{"version":99}', "\x01", ""):
-                self.assertEqual(0, c.etcdctl("put", "--", f"/ptc/jobs/{uuid}/record", text or " ").returncode)
+                self.assertEqual(0, c.etcdctl("put", "--", key, text or " ").returncode)
             c.restart("n0", timeout_s=60 * PATIENCE)
             c.restart("n1", timeout_s=60 * PATIENCE)
             whole.resize("tp=1", timeout_s=60 * PATIENCE)
             whole.check_whole(self)
-            self.refused(c, "resize", "broken", "--config", "tp=1", "--wait", codes=range(1, 10), timeout_s=90 * PATIENCE)
+            for args in (("resize", "broken", "--config", "tp=1", "--wait"), broken.import_args("tp=1"), ("verify", "broken")):
+                self.refused(c, *args, contains="cannot be read")
+            self.assertEqual({"unreadable"}, {self.phase(broken, n) for n in c.nodes})
+            self.assertEqual(0, c.etcdctl("put", "--", key, record).returncode)
+            wait_for(lambda: self.phase(broken) == "idle", 20 * PATIENCE, "the record, which is right again")
+            broken.check_whole(self)
 
 
 if __name__ == "__main__":

@@ -114,10 +114,13 @@ class Install(harness.Case):
         both, uri = "extendedKeyUsage=serverAuth,clientAuth", "subjectAltName=URI:ptc://node/n0"
         sign("old", -1, both, uri)
         sign("oneway", 1, "extendedKeyUsage=clientAuth", uri)
+        sign("several", 1, both, uri + ",URI:ptc://node/n1")
         sign("nameless", 1, both, "subjectAltName=DNS:n0")
         run("openssl", "req", "-x509", "-new", "-key", f"{ca}/n1.key", "-days", "1", "-subj", "/CN=other", "-out", f"{ca}/other.crt")
         with open(f"{ca}/junk.crt", "w") as f:
             f.write("no certificate\n")
+        with open(f"{ca}/n0.crt") as f, open(f"{ca}/trailed.crt", "w") as t:
+            t.write(f.read() + "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
         run("openssl", "ec", "-in", f"{ca}/n0.key", "-aes256", "-passout", "pass:x", "-out", f"{ca}/locked.key")
         os.chmod(f"{ca}/locked.key", 0o600)
         node = lambda name: right.replace(f"{ca}/n0.", f"{ca}/{name}.")
@@ -129,6 +132,8 @@ class Install(harness.Case):
                  (right.replace("n0.key", "locked.key"), "tls.key: .*locked.key holds no private key .* or one with a password"),
                  (node("old"), "tls.cert: .*old.crt .*expired; have it signed anew"),
                  (node("oneway"), "tls.cert: .*oneway.crt .*serverAuth and clientAuth"),
+                 (node("several"), "tls.cert: .*several.crt carries 2 names of ptc's"),
+                 (node("n0").replace("n0.crt", "trailed.crt"), "tls.cert: .*trailed.crt holds a certificate that cannot be read"),
                  (node("nameless"), "tls.cert: .*nameless.crt carries no name of ptc's"),
                  (node("alice"), "tls.cert: .*alice.crt carries ptc://admin/alice"))
         for text, says in cases:

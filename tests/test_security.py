@@ -146,6 +146,28 @@ class Security(harness.Case):
             return e.code().name
         return "OK"
 
+    def check_files_of_an_admin(self, c):
+        """Files that ptcctl cannot use are told by name before it connects; none holds it up."""
+        ca = os.path.join(c.dir, "ca")
+        os.mkfifo(self.path("pipe"))
+        for args in (("req", "-new", "-subj", "/CN=x", "-key", f"{ca}/admin.key", "-out", self.path("csr")),
+                     ("x509", "-req", "-in", self.path("csr"), "-signkey", f"{ca}/admin.key", "-days", "-1", "-out", self.path("old"))):
+            subprocess.run(["openssl", *args], check=True, stderr=subprocess.DEVNULL)
+        with open(self.path("junk"), "w") as f:
+            f.write("-----BEGIN CERTIFICATE-----\n")
+        files = {"ca": f"{ca}/ca.crt", "cert": f"{ca}/admin.crt", "key": f"{ca}/admin.key"}
+        cases = [({}, None), ({"key": f"{ca}/n1.key"}, "n1.key is not the key of"), ({"cert": self.path("old")}, "expired")]
+        cases += [({k: self.path("pipe")}, "pipe is not a file") for k in files]
+        cases += [({k: self.path("junk")}, "junk holds no") for k in files]
+        for change, says in cases:
+            args = ["nodes", "--server", f"localhost:{c.options['ports']['n0']}"]
+            for k, path in {**files, **change}.items():
+                args += [f"--{k}", path]
+            if says:
+                self.refused(c, *args, contains=says, timeout_s=20)
+            else:
+                c.ptcctl(*args)
+
     def test_peer_calls_are_for_nodes(self):
         import grpc
         methods = ("Seal", "Prepare", "Finish", "Stat")
@@ -160,6 +182,7 @@ class Security(harness.Case):
 
             with channel("n1") as node:
                 self.assertEqual("OK", self.grpc_code(node, "/ptc.v1.Peer/Stat"), "positive control")
+            self.check_files_of_an_admin(c)
             with channel("admin") as admin, grpc.insecure_channel(f"unix:{c.nodes['n0'].socket}") as local:
                 for m in methods:
                     self.assertEqual("PERMISSION_DENIED", self.grpc_code(admin, f"/ptc.v1.Peer/{m}"), f"admin, {m}")

@@ -47,11 +47,15 @@ static int open_channels(const struct ptc_admin_opts *opts, struct ptc_admin *a,
 	struct ptc_rpc_tls tls = { opts->ca_path, opts->cert_path, opts->key_path };
 	ptc_auto_free char *unix_target = NULL;
 	struct ptc_rpc_channel_opts channel = { 0 };
+	const char *which;
 	int rc;
 
 	if (opts->server && (!tls.ca_path || !tls.cert_path || !tls.key_path))
 		return ptc_error_set(err, PTC_EINVAL, "a server over TCP needs a CA, a certificate and a key");
-	rc = opts->server || !opts->socket ? 0 : check_socket(opts->socket, err);
+	if (opts->server)
+		rc = ptc_rpc_tls_check(&tls, NULL, &which, err);
+	else
+		rc = opts->socket ? check_socket(opts->socket, err) : 0;
 	if (rc)
 		return rc;
 	unix_target = ptc_asprintf("unix:%s", opts->socket ? opts->socket : PTC_ADMIN_DEFAULT_SOCKET);

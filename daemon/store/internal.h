@@ -88,7 +88,7 @@ struct ptc_store {
 	char id[STORE_UUID_LEN + 1];
 	char *meta_dir, *chunk_dir;
 	uint64_t ceiling, cushion;
-	int lock_fd;
+	int lock_fd, chunk_lock_fd;
 	MDB_env *meta;
 	MDB_dbi dbi;
 	pthread_mutex_t wlock, lock;

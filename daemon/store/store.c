@@ -184,7 +184,8 @@ static int make_dir(const char *path, struct ptc_error *err)
 	return 0;
 }
 
-static int take_lock(struct ptc_store *s, struct ptc_error *err)
+/* Stores with tables of their own may have been given one folder for chunks: of the same job each would overwrite the other's. */
+static int take_locks(struct ptc_store *s, struct ptc_error *err)
 {
 	char *path = ptc_asprintf("%s/lock", s->meta_dir);
 
@@ -196,6 +197,14 @@ static int take_lock(struct ptc_store *s, struct ptc_error *err)
 		return ptc_error_errno(err, errno, "cannot open the lock file in %s", s->meta_dir);
 	if (flock(s->lock_fd, LOCK_EX | LOCK_NB) != 0)
 		return ptc_error_set(err, PTC_ESTATE, "store %s is in use by another process", s->meta_dir);
+	s->chunk_lock_fd = open(s->chunk_dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (s->chunk_lock_fd < 0)
+		return ptc_error_errno(err, errno, "cannot open %s", s->chunk_dir);
+	if (flock(s->chunk_lock_fd, LOCK_EX | LOCK_NB) != 0)
+		return ptc_error_set(err, PTC_ESTATE,
+				     "chunks in %s are in use by another process; give each daemon a "
+				     "chunk_dir of its own",
+				     s->chunk_dir);
 	return 0;
 }
 
@@ -237,7 +246,7 @@ static int open_parts(struct ptc_store *s, struct ptc_error *err)
 	if (!rc)
 		rc = make_dir(s->chunk_dir, err);
 	if (!rc)
-		rc = take_lock(s, err);
+		rc = take_locks(s, err);
 	if (!rc)
 		rc = make_meta(s, err);
 	if (!rc)
@@ -254,7 +263,7 @@ int ptc_store_open(const struct ptc_store_opts *opts, struct ptc_store **ret_sto
 
 	if (!s)
 		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
-	s->lock_fd = -1;
+	s->lock_fd = s->chunk_lock_fd = -1;
 	s->ceiling = opts->chunk_ceiling;
 	s->cushion = opts->cushion_bytes;
 	pthread_mutex_init(&s->wlock, NULL);
@@ -289,6 +298,8 @@ struct ptc_store *ptc_store_close(struct ptc_store *s)
 		mdb_env_close(s->meta);
 	if (s->lock_fd >= 0)
 		close(s->lock_fd);
+	if (s->chunk_lock_fd >= 0)
+		close(s->chunk_lock_fd);
 	pthread_mutex_destroy(&s->wlock);
 	pthread_mutex_destroy(&s->lock);
 	pthread_mutex_destroy(&s->huge.blocks);

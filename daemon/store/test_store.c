@@ -220,12 +220,16 @@ static void misuse_is_refused(void **state)
 	struct ptc_table *t;
 	struct iovec iov;
 	struct place p;
+	char meta[256];
 	int64_t bytes;
 	uint32_t e;
 
 	place_make(&p, fast_base());
 	s = store_open(&p, 64 * MIB);
 	o = (struct ptc_store_opts){ .meta_dir = p.meta, .chunk_dir = p.chunks, .chunk_ceiling = MIB };
+	assert_int_equal(ptc_store_open(&o, &twice, &why), PTC_ESTATE);
+	snprintf(meta, sizeof meta, "%s/meta", p.chunks);
+	o.meta_dir = meta; /* of another daemon, with the same folder for chunks */
 	assert_int_equal(ptc_store_open(&o, &twice, &why), PTC_ESTATE);
 	assert_int_equal(ptc_store_job_create(s, "../../etc/passwd-aaaaaaaaaaaaaaaaaaaa", 0, &why), PTC_EINVAL);
 	assert_int_equal(ptc_table_begin(s, &k, &t, &why), PTC_ENOTFOUND);
