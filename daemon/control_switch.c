@@ -189,6 +189,8 @@ PTC_CONTROL_HANDLER(ptc_control_job_create)
 		return rc;
 	rc = ptc_spec_lint(&desc.spec, err);
 	if (rc == 0)
+		rc = ptc_job_check_states(&desc, err);
+	if (rc == 0)
 		rc = create_job(d, call, &desc, err);
 	ptc_job_desc_done(&desc);
 	return rc;

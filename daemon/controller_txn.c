@@ -430,6 +430,7 @@ struct check {
 	struct ptc_merge merge;
 	uint64_t *items, *expected;
 	size_t nitems, nexpected;
+	bool import; /* expected is what the client sent, of every item; else the snapshot's */
 	int status;
 	struct ptc_error err;
 };
@@ -503,6 +504,14 @@ int ptc_merge_digests(const struct ptc_merge *m, const struct ptc_geometry *g, c
 	return 0;
 }
 
+/* What rules reset is not the snapshot's any more: it is zeros, whose digest is 0. */
+static void expect_resets(struct check *c, const struct ptc_geometry *g)
+{
+	for (size_t i = 0; !c->import && i < PTC_MIN(c->nexpected, ptc_spec_items(g->spec)); i++)
+		if (ptc_layout_resets(g->layout, (uint32_t)i))
+			c->expected[i] = 0;
+}
+
 static void check_work(void *arg, struct ptc_etcd *e)
 {
 	struct ptc_geometry g;
@@ -512,6 +521,7 @@ static void check_work(void *arg, struct ptc_etcd *e)
 	c->status = ptc_view_geometry(c->ctl->d, &c->view, true, &g, &c->err);
 	if (c->status)
 		return;
+	expect_resets(c, &g);
 	c->status = ptc_merge_digests(&c->merge, &g, c->expected, c->nexpected, &c->items, &c->nitems, &c->err);
 	ptc_geometry_done(&g);
 }
@@ -544,6 +554,7 @@ void ptc_controller_check_digests(struct ptc_controller *ctl, uint64_t seq)
 	ptc_require(c);
 	c->ctl = ptc_controller_ref(ctl);
 	c->seq = seq;
+	c->import = import;
 	c->view.meta = ctl->meta;
 	c->view.to_generation = ctl->intent.to_generation;
 	c->view.to_snapshot = ctl->intent.to_snapshot;

@@ -299,6 +299,11 @@ static int decode_spec(struct ptc_job_decoder *d, const struct ptc_doc_node *roo
 	return rc ? rc : ptc_job_decode_rules(d, rules);
 }
 
+static int check_states(struct ptc_job_decoder *d)
+{
+	return d->yaml ? ptc_job_check_states(d->job, d->err) : 0;
+}
+
 static int decode_job(struct ptc_job_decoder *d)
 {
 	const struct ptc_doc_node *root = d->doc->root, *gpus;
@@ -320,16 +325,18 @@ static int decode_job(struct ptc_job_decoder *d)
 	gpus = ptc_doc_get(root, "gpus");
 	if (!rc && gpus)
 		rc = ptc_job_decode_gpus(d, gpus);
-	if (!rc && (rc = ptc_spec_lint(&d->job->spec, d->err)))
+	if (!rc && ((rc = ptc_spec_lint(&d->job->spec, d->err)) || (rc = check_states(d))))
 		ptc_error_wrap(d->err, "%s", d->doc->what);
 	return rc;
 }
 
-static int decode(struct ptc_doc *doc, const char *dir, const char *rules_path, struct ptc_job_desc *ret_job,
+static int decode(struct ptc_doc *doc, bool yaml, const char *dir, const char *rules_path, struct ptc_job_desc *ret_job,
 		  struct ptc_error *err)
 {
 	struct ptc_job_desc job = { 0 };
-	struct ptc_job_decoder d = { .doc = doc, .dir = dir, .rules_path = rules_path, .job = &job, .err = err };
+	struct ptc_job_decoder d = {
+		.doc = doc, .yaml = yaml, .dir = dir, .rules_path = rules_path, .job = &job, .err = err
+	};
 	int rc = decode_job(&d);
 
 	ptc_doc_done(doc);
@@ -351,7 +358,7 @@ int ptc_job_from_yaml(const char *what, const void *data, size_t len, const char
 		return ptc_error_set(err, PTC_ELIMIT, "%s: %zu bytes, at most %u are read", what, len,
 				     PTC_JOB_YAML_MAX_BYTES);
 	rc = ptc_doc_from_yaml(what, data, len, &doc, err);
-	return rc ? rc : decode(&doc, dir, rules_path, ret_job, err);
+	return rc ? rc : decode(&doc, true, dir, rules_path, ret_job, err);
 }
 
 int ptc_job_read(const char *path, const char *rules_path, struct ptc_job_desc *ret_job, struct ptc_error *err)
@@ -378,7 +385,7 @@ int ptc_job_from_json(const void *data, size_t len, struct ptc_job_desc *ret_job
 	if (len > PTC_SPEC_MAX_BYTES)
 		return ptc_error_set(err, PTC_ELIMIT, "spec: %zu bytes, at most %u are read", len, PTC_SPEC_MAX_BYTES);
 	rc = ptc_doc_from_json("spec", data, len, &doc, err);
-	return rc ? rc : decode(&doc, NULL, NULL, ret_job, err);
+	return rc ? rc : decode(&doc, false, NULL, NULL, ret_job, err);
 }
 
 void ptc_job_desc_done(struct ptc_job_desc *job)

@@ -17,6 +17,7 @@ struct ptc_job_decoder {
 	const char *dir;           /* NULL: files may not be named */
 	const char *rules_path;    /* NULL: rule sets may not be named */
 	struct ptc_job_desc *job;
+	bool yaml; /* a person's: what is not said is made what is meant, and states are checked */
 	size_t rules_cap;
 	struct ptc_job_parameter parameters[PTC_MAX_PARAMETERS]; /* of the rule set at hand */
 	size_t nparameters;

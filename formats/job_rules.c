@@ -94,7 +94,36 @@ static int decode_placement(struct ptc_job_decoder *d, const struct ptc_doc_node
 	if (!rc && state)
 		rc = ptc_doc_word(d->doc, state, "state", states, PTC_ARRAY_LEN(states), &word, d->err);
 	r->carry = state || !base ? (enum ptc_carry)word : base->carry;
+	if (d->yaml && r->carry == PTC_CARRY_REPLICATE && r->shard == PTC_SHARD_CONFIG)
+		r->shard = PTC_SHARD_NONE;
 	return rc;
+}
+
+/* NULL: the rule's state is carried out. */
+static const char *state_wrong(const struct ptc_job_desc *job, const struct ptc_rule *r)
+{
+	if (r->carry == PTC_CARRY_MAX || r->carry == PTC_CARRY_DERIVE)
+		return "is not supported yet; leave it out (the tensor moves as it is) or use reset";
+	if (r->carry == PTC_CARRY_REPLICATE &&
+	    (r->splits[0].axis != PTC_AXIS_NONE || r->expert || r->shard != PTC_SHARD_NONE))
+		return "is of what every rank has whole; leave out split, expert and any shard but none";
+	if (r->carry == PTC_CARRY_RESET && job->has_run)
+		return "is not supported in a live job, whose ranks declare what they hold; leave it out";
+	return NULL;
+}
+
+int ptc_job_check_states(const struct ptc_job_desc *job, struct ptc_error *err)
+{
+	for (size_t i = 0; i < job->spec.nrules; i++) {
+		const struct ptc_rule *r = &job->spec.rules[i];
+		const char *wrong = state_wrong(job, r);
+
+		if (wrong)
+			return ptc_error_set(err, PTC_EINVAL, "rule \"%.300s\"%s%.200s: state %s %s", r->match,
+					     r->fields ? ", fields " : "", r->fields ? r->fields : "", states[r->carry],
+					     wrong);
+	}
+	return 0;
 }
 
 /* A zeroed rule at the end of the spec. The pointer lives until the next call. */

@@ -50,7 +50,7 @@ static void test_full(void **state)
 			     "  - match: h.*\n"
 			     "    split: {axis: tp, dim: 0, blocks: [4, 4], unit: 2}\n"
 			     "    layer: h.{}.*\n"
-			     "    fields: {master: {split: {axis: none}, state: derive}}\n"
+			     "    fields: {master: {split: {axis: none}, state: reset}}\n"
 			     "  - {match: '*', layer: last, state: replicate}\n"
 			     "gpus:\n"
 			     "  4: {tp: 2, pp: 2, stages: [1, 1]}\n"
@@ -70,13 +70,16 @@ static void test_full(void **state)
 	assert_int_equal(job.spec.nrules, 3);
 	assert_string_equal(job.spec.rules[0].fields, "master"); /* ahead of the rule it overrides */
 	assert_int_equal(job.spec.rules[0].splits[0].axis, PTC_AXIS_NONE);
-	assert_int_equal(job.spec.rules[0].carry, PTC_CARRY_DERIVE);
+	assert_int_equal(job.spec.rules[0].carry, PTC_CARRY_RESET);
+	assert_int_equal(job.spec.rules[0].shard, PTC_SHARD_CONFIG);
 	assert_string_equal(job.spec.rules[0].layer, "h.{}.*");
 	assert_int_equal(job.spec.rules[1].splits[0].axis, PTC_AXIS_TP);
 	assert_int_equal(job.spec.rules[1].splits[0].nblocks, 2);
 	assert_int_equal(job.spec.rules[1].splits[0].unit, 2);
 	assert_null(job.spec.rules[1].fields);
 	assert_int_equal(job.spec.rules[2].place, PTC_PLACE_LAST);
+	assert_int_equal(job.spec.rules[2].carry, PTC_CARRY_REPLICATE);
+	assert_int_equal(job.spec.rules[2].shard, PTC_SHARD_NONE); /* whole, whatever zero cuts */
 	assert_int_equal(job.ngpus, 2);
 	assert_int_equal(job.gpus[0].n, 2);
 	assert_int_equal(ptc_job_config_for(&job, 4)->stages[1], 1);
@@ -193,6 +196,49 @@ static void test_values(void **state)
 	refuse(HEAD RULES "gpus: {2: 'tp=2,tp=2'}", PTC_EINVAL, "job.yaml:8: ");
 	/* the linter's errors arrive */
 	refuse(HEAD "rules: [{match: 'h.*', split: {axis: tp, dim: 7}}]", PTC_ELAYOUT, "h.0.w");
+}
+
+/* States that are not carried out are refused of people, and of clients; of jobs made before that, they are read. */
+static void test_states(void **state)
+{
+	static const char *const whole = "is of what every rank has whole",
+				 *const json =
+					 "{\"version\":1,\"name\":\"a\",\"tensors\":[{\"name\":\"t\",\"dtype\":\"F32\","
+					 "\"shape\":[4]}],\"rules\":[{\"match\":\"*\",\"state\":\"%s\"%s}]}";
+	static const struct {
+		const char *state, *more, *wrong;
+	} cases[] = {
+		{ "carry", "", NULL },
+		{ "reset", "", NULL },
+		{ "refuse", "", NULL },
+		{ "max", "", "rule \"*\": state max is not supported yet; leave it out" },
+		{ "derive", "", "state derive is not supported yet" },
+		{ "replicate", ",\"shard\":\"none\"", NULL },
+		{ "replicate", "", "is of what every rank has whole" },
+		{ "replicate", ",\"shard\":\"none\",\"split\":{\"axis\":\"tp\",\"dim\":0}", "leave out split, expert" },
+	};
+
+	refuse(HEAD "rules: [{match: 'h.*', state: max}]", PTC_EINVAL, "job.yaml: rule \"h.*\": state max is not");
+	refuse(HEAD "fields: {m: {}}\nrules: [{match: a, fields: {m: {state: derive}}}]", PTC_EINVAL,
+	       "rule \"a\", fields m: state derive is not supported yet");
+	refuse(HEAD "rules: [{match: 'h.*', split: {axis: tp, dim: 0}, state: replicate}]", PTC_EINVAL, whole);
+	refuse(HEAD "rules: [{match: 'h.*', shard: flat, state: replicate}]", PTC_EINVAL, whole);
+	refuse(HEAD "rules: [{match: 'h.{}.w', expert: 'h.{}.w', state: replicate}]", PTC_EINVAL, whole);
+	refuse(HEAD "run: {argv: [a], cwd: /}\nrules: [{match: '*', state: reset}]", PTC_EINVAL,
+	       "not supported in a live job");
+	for (size_t i = 0; i < PTC_ARRAY_LEN(cases); i++) {
+		struct ptc_error err = PTC_ERROR_INIT;
+		struct ptc_job_desc job = { 0 };
+		char text[512];
+		int n = snprintf(text, sizeof text, json, cases[i].state, cases[i].more), rc;
+
+		assert_int_equal(ptc_job_from_json(text, (size_t)n, &job, &err), 0);
+		rc = ptc_job_check_states(&job, &err);
+		assert_int_equal(rc, cases[i].wrong ? PTC_EINVAL : 0);
+		if (cases[i].wrong && !strstr(err.text, cases[i].wrong))
+			fail_msg("%s", err.text);
+		ptc_job_desc_done(&job);
+	}
 }
 
 static void test_yaml_tricks(void **state)
@@ -823,27 +869,17 @@ static void test_json_memory(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_full),
-		cmocka_unit_test(test_canonical),
-		cmocka_unit_test(test_keys),
-		cmocka_unit_test(test_values),
-		cmocka_unit_test(test_yaml_tricks),
-		cmocka_unit_test(test_json),
-		cmocka_unit_test(test_no_memory),
-		cmocka_unit_test(test_run),
-		cmocka_unit_test(test_run_canonical),
-		cmocka_unit_test(test_run_refused),
-		cmocka_unit_test(test_data),
-		cmocka_unit_test(test_run_bounds),
-		cmocka_unit_test(test_resolve_cwd),
-		cmocka_unit_test(test_resolve_env),
-		cmocka_unit_test(test_resolve_bounds),
-		cmocka_unit_test(test_run_no_memory),
-		cmocka_unit_test(test_read),
-		cmocka_unit_test(test_rule_sets),
-		cmocka_unit_test(test_nearest),
-		cmocka_unit_test(test_later_keys),
-		cmocka_unit_test(test_later_keys_refused),
+		cmocka_unit_test(test_full),          cmocka_unit_test(test_canonical),
+		cmocka_unit_test(test_keys),          cmocka_unit_test(test_values),
+		cmocka_unit_test(test_states),        cmocka_unit_test(test_yaml_tricks),
+		cmocka_unit_test(test_json),          cmocka_unit_test(test_no_memory),
+		cmocka_unit_test(test_run),           cmocka_unit_test(test_run_canonical),
+		cmocka_unit_test(test_run_refused),   cmocka_unit_test(test_data),
+		cmocka_unit_test(test_run_bounds),    cmocka_unit_test(test_resolve_cwd),
+		cmocka_unit_test(test_resolve_env),   cmocka_unit_test(test_resolve_bounds),
+		cmocka_unit_test(test_run_no_memory), cmocka_unit_test(test_read),
+		cmocka_unit_test(test_rule_sets),     cmocka_unit_test(test_nearest),
+		cmocka_unit_test(test_later_keys),    cmocka_unit_test(test_later_keys_refused),
 		cmocka_unit_test(test_json_memory),
 	};
 

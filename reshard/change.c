@@ -149,6 +149,23 @@ static int find_atoms(struct maker *m, uint32_t item, uint32_t *ret)
 
 /* ---- groups ---- */
 
+/* Nobody has it yet, and nobody sends it: only what it takes is counted. */
+static int add_reset(struct maker *m, uint32_t item)
+{
+	struct ptc_change *c = m->c;
+	const struct ptc_spread *to = &c->to.spreads[c->to.item_spread[item]];
+	const struct ptc_pieces *p = &c->to.geometries[to->geometry];
+
+	if (!c->reset_bytes)
+		c->reset_bytes = ptc_calloc(c->to.sets.n, sizeof *c->reset_bytes);
+	if (!c->reset_bytes)
+		return nomem(m);
+	for (uint32_t i = 0; i < p->sets.n; i++)
+		c->reset_bytes[to->sets[i]] += p->set_bytes[i];
+	c->item_group[item] = PTC_NOBODY;
+	return 0;
+}
+
 static int new_group(struct maker *m, uint32_t item)
 {
 	struct ptc_change *c = m->c;
@@ -187,36 +204,48 @@ static int new_group(struct maker *m, uint32_t item)
 	return 0;
 }
 
+/* The group of an item, made when it is the first of it. */
+static int join_group(struct maker *m, uint32_t item)
+{
+	struct ptc_change *c = m->c;
+	uint32_t key[2] = { c->to.item_spread[item], c->from.item_spread[item] };
+	int rc = 0;
+
+	if (c->from.layout && ptc_layout_resets(c->to.layout, item))
+		return add_reset(m, item);
+	if (ptc_lists_intern(&m->group_keys, key, 2, &c->item_group[item]))
+		return nomem(m);
+	if (c->item_group[item] == c->ngroups)
+		rc = new_group(m, item);
+	if (!rc)
+		c->groups[c->item_group[item]].n++;
+	return rc;
+}
+
 static int make_groups(struct maker *m)
 {
 	struct ptc_change *c = m->c;
 	size_t n = c->to.nitems;
+	int rc = 0;
 
 	c->item_group = ptc_calloc(n, sizeof *c->item_group);
 	c->items = ptc_calloc(n, sizeof *c->items);
 	if (!c->item_group || !c->items)
 		return nomem(m);
-	for (size_t item = 0; item < n; item++) {
-		uint32_t key[2] = { c->to.item_spread[item], c->from.item_spread[item] };
-		int rc = 0;
-
-		if (ptc_lists_intern(&m->group_keys, key, 2, &c->item_group[item]))
-			return nomem(m);
-		if (c->item_group[item] == c->ngroups)
-			rc = new_group(m, (uint32_t)item);
-		if (rc)
-			return rc;
-		c->groups[c->item_group[item]].n++;
-	}
+	for (size_t item = 0; item < n && !rc; item++)
+		rc = join_group(m, (uint32_t)item);
+	if (rc)
+		return rc;
 	for (uint32_t g = 0, at = 0; g < c->ngroups; g++) {
 		c->groups[g].first = at;
 		at += (uint32_t)c->groups[g].n;
 		c->groups[g].n = 0;
 	}
 	for (size_t item = 0; item < n; item++) {
-		struct ptc_group *g = &c->groups[c->item_group[item]];
+		uint32_t group = c->item_group[item];
 
-		c->items[g->first + g->n++] = (uint32_t)item;
+		if (group != PTC_NOBODY)
+			c->items[c->groups[group].first + c->groups[group].n++] = (uint32_t)item;
 	}
 	return 0;
 }
@@ -350,6 +379,7 @@ struct ptc_change *ptc_change_free(struct ptc_change *c)
 	ptc_free(c->groups);
 	ptc_free(c->items);
 	ptc_free(c->item_group);
+	ptc_free(c->reset_bytes);
 	ptc_lists_done(&c->classes);
 	ptc_free(c->bytes);
 	ptc_free(c);

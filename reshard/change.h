@@ -30,8 +30,9 @@ struct ptc_change {
 	uint32_t natoms;
 	struct ptc_group *groups;
 	uint32_t ngroups;
-	uint32_t *items; /* by group, ascending within one */
-	uint32_t *item_group;
+	uint32_t *items;          /* by group, ascending within one */
+	uint32_t *item_group;     /* PTC_NOBODY: reset, in no group; nothing of it comes from `from` */
+	int64_t *reset_bytes;     /* per set of to: bytes of reset items that just these ranks hold; NULL: no item is */
 	struct ptc_lists classes; /* {set of to, set of from or PTC_NOBODY} */
 	int64_t *bytes;           /* per class, all items */
 };

@@ -270,10 +270,11 @@ static int lost(const struct ptc_deliver *d, const bool *classes, struct ptc_err
 	char name[PTC_ITEM_NAME_SIZE], nodes[128] = "";
 
 	for (size_t item = 0; item < c->to.nitems; item++) {
-		const struct ptc_group *g = &c->groups[c->item_group[item]];
-		const struct ptc_atoms *a = &c->atoms[g->atoms];
+		bool grouped = c->item_group[item] != PTC_NOBODY;
+		const struct ptc_group *g = grouped ? &c->groups[c->item_group[item]] : NULL;
+		const struct ptc_atoms *a = grouped ? &c->atoms[g->atoms] : NULL;
 
-		for (uint32_t i = 0; i < a->pairs.n; i++) {
+		for (uint32_t i = 0; a && i < a->pairs.n; i++) {
 			uint32_t class = g->classes[i];
 			size_t len;
 
@@ -459,19 +460,34 @@ void ptc_deliver_choose(struct ptc_deliver *d, uint32_t set, int64_t bytes, stru
 
 /* ---- the whole ---- */
 
-/* What each usable node holds of the old layout, plus what enters it. */
+/* Adds bytes of each set to every node that has a seat of it; returns what it added in all. */
+static int64_t sum_sets(const struct ptc_seats *seats, const struct ptc_allocation *a, const int64_t *bytes,
+			uint32_t nsets, int64_t *nodes)
+{
+	int64_t all = 0;
+
+	for (uint32_t s = 0; s < nsets; s++)
+		for (size_t i = seats->first[s]; i < seats->first[s + 1]; i++) {
+			uint32_t node = a->ranks[seats->ranks[i]].node;
+
+			if (i > seats->first[s] && a->ranks[seats->ranks[i - 1]].node == node)
+				continue;
+			nodes[node] += bytes[s];
+			all += bytes[s];
+		}
+	return all;
+}
+
+/* What each usable node holds of the old layout, plus what enters it, plus what begins there as zeros. */
 static void sum_peaks(const struct ptc_deliver *d, struct ptc_plan *plan)
 {
-	const struct ptc_side *from = &d->c->from;
+	const struct ptc_change *c = d->c;
 
 	memcpy(plan->peak_bytes, plan->in_bytes, d->nnodes * sizeof *plan->in_bytes);
-	for (uint32_t s = 0; d->from && s < from->sets.n; s++)
-		for (size_t i = d->have.first[s]; i < d->have.first[s + 1]; i++) {
-			uint32_t node = d->from->ranks[d->have.ranks[i]].node;
-
-			if (i == d->have.first[s] || d->from->ranks[d->have.ranks[i - 1]].node != node)
-				plan->peak_bytes[node] += from->held[s];
-		}
+	if (d->from)
+		sum_sets(&d->have, d->from, c->from.held, c->from.sets.n, plan->peak_bytes);
+	if (c->reset_bytes)
+		plan->reset = sum_sets(&d->need, d->to, c->reset_bytes, c->to.sets.n, plan->peak_bytes);
 }
 
 int ptc_deliver_init(struct ptc_deliver *d, struct ptc_plan *plan, bool keep, struct ptc_error *err)

@@ -89,6 +89,13 @@ struct ptc_layout *ptc_layout_free(struct ptc_layout *l)
 	return NULL;
 }
 
+bool ptc_layout_resets(const struct ptc_layout *l, uint32_t item)
+{
+	const struct ptc_rule *rule = l->items ? l->items[item].rule : NULL;
+
+	return rule && rule->carry == PTC_CARRY_RESET;
+}
+
 uint32_t ptc_layout_world(const struct ptc_layout *l)
 {
 	return l->world;

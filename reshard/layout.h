@@ -50,6 +50,8 @@ int ptc_layout_rank_item(const struct ptc_layout *l, uint32_t rank, uint32_t ite
 void ptc_rank_layout_done(struct ptc_rank_layout *r);
 /* The most that one rank holds, without padding. */
 int ptc_layout_rank_bytes(const struct ptc_layout *l, int64_t *ret_most, struct ptc_error *err);
+/* Its rule's state is reset: whatever a generation of this layout comes from, it begins with zeros of the item. */
+bool ptc_layout_resets(const struct ptc_layout *l, uint32_t item);
 /* false: the item is not on the rank's pipeline stage. */
 bool ptc_layout_local_shape(const struct ptc_layout *l, uint32_t rank, uint32_t item, struct ptc_local_shape *ret);
 

@@ -84,8 +84,9 @@ struct ptc_split {
  * Splits apply one after the other, also to the same dim: [tp, dp] on dim 0 is what FSDP over TP makes (DTensor's
  * _StridedShard), [dp, tp] cuts by dp first. A rule that names ep or etp, or has expert, is one for expert tensors:
  * data parallelism then means the ranks that hold the same experts (edp), else dp*cp.
- * State: PTC_CARRY_REFUSE makes the layout fail, naming the tensor. The other values are laid out, stored and moved like
- * PTC_CARRY; what max, derive and reset mean on a restore is for the restorer. */
+ * State: PTC_CARRY_REFUSE makes the layout fail, naming the tensor; of PTC_CARRY_RESET a plan moves nothing, and each
+ * generation begins with zeros of it. The others are laid out, stored and moved like PTC_CARRY: who makes a job is refused
+ * max, derive and a replicate that is cut (ptc_job_check_states). */
 struct ptc_rule {
 	const char *match; /* glob over the parameter name: * (also across dots), ?, [..] */
 	struct ptc_split splits[PTC_MAX_SPLITS];

@@ -271,8 +271,77 @@ static void nodes_cut_alike(void **state)
 	ptc_layout_free(l);
 }
 
+/* The same job, whose moments are reset, and with them whatever is asked for. */
+static struct ptc_rule reset_rules[] = {
+	{ .match = "*", .splits[0].axis = PTC_AXIS_TP, .fields = "exp_avg", .carry = PTC_CARRY_RESET },
+	{ .match = "*", .splits[0].axis = PTC_AXIS_TP },
+};
+static const struct ptc_spec reset_spec = {
+	.name = "job",
+	.tensors = tensors,
+	.ntensors = 5,
+	.fields = fields,
+	.nfields = 1,
+	.rules = reset_rules,
+	.nrules = 2,
+};
+
+static int is_parameter(void *arg, const struct ptc_move *m)
+{
+	bool *any = arg;
+
+	assert_int_equal(m->item % 2, 0);
+	*any = true;
+	return 0;
+}
+
+/* Nobody is asked for what is reset, whether anybody has it or not; a first generation has all of it from outside. */
+static void what_is_reset_moves_nothing(void **state)
+{
+	const int64_t elements = (4 * 16 + 64) * 24;
+	struct ptc_layout *a = layout_of(&reset_spec, "tp=2"), *b = layout_of(&reset_spec, "tp=1,dp=2");
+	struct ptc_device all[MAX_RANKS];
+	struct ptc_allocation at = { all, 2 }, new = { 0 };
+	struct ptc_place_opts place = cluster(all, 2, 1);
+	static const bool lost[2] = { true, false };
+	bool any = false;
+	struct ptc_plan_opts opts = { .fn = is_parameter, .arg = &any, .keep = true };
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_change *c = NULL;
+	struct ptc_plan *p = NULL;
+	int64_t gap = -1;
+
+	assert_int_equal(ptc_change_new(a, b, &c, NULL), 0);
+	assert_int_equal(ptc_plan_stream(c, &at, &at, 2, NULL, &opts, &p, NULL), 0);
+	assert_true(any && p->between_nodes == elements * 2 && p->in_place == elements * 2);
+	assert_int_equal(p->reset, 2 * elements * 4);
+	for (int n = 0; n < 2; n++) /* half of the old state, half of the parameters, new moments */
+		assert_int_equal(p->peak_bytes[n], elements * (2 + 4) / 2 + elements * 2 / 2 + elements * 4);
+	ptc_plan_free(p);
+	assert_int_equal(ptc_plan_stream(c, &at, &at, 2, lost, &opts, &p, &err), PTC_ELOST);
+	assert_non_null(strstr(err.text, "tensor \"h.0.w\""));
+	ptc_change_free(c);
+	assert_int_equal(ptc_change_new(NULL, b, &c, NULL), 0);
+	assert_int_equal(ptc_plan_stream(c, &at, &at, 2, NULL, &opts, &p, NULL), 0);
+	assert_true(p->reset == 0 && p->in_bytes[0] == elements * 6 && p->in_bytes[1] == elements * 6);
+	ptc_plan_free(p);
+	ptc_change_free(c);
+	reset_rules[1].carry = PTC_CARRY_RESET;
+	assert_int_equal(ptc_change_new(a, b, &c, NULL), 0);
+	assert_int_equal(ptc_change_place(c, &at, &place, &new, &gap, NULL), 0);
+	any = false;
+	assert_int_equal(ptc_plan_stream(c, &at, &new, 2, lost, &opts, &p, NULL), 0);
+	reset_rules[1].carry = PTC_CARRY;
+	assert_true(!any && !gap && !p->nbetween && !p->nwithin && p->reset == 2 * elements * 6);
+	ptc_plan_free(p);
+	ptc_change_free(c);
+	ptc_allocation_done(&new);
+	ptc_layout_free(a);
+	ptc_layout_free(b);
+}
+
 /* Everything once, with constraints; the first failure's code. */
-static int whole_run(void)
+static int whole_run(const struct ptc_spec *s)
 {
 	struct ptc_layout *a = NULL, *b = NULL;
 	struct ptc_device all[MAX_RANKS];
@@ -293,9 +362,9 @@ static int whole_run(void)
 	assert_int_equal(ptc_config_parse("tp=4,pp=1,dp=3,zero=1", &cb, NULL), 0);
 	opts.pinned = pinned;
 	opts.racks = racks;
-	rc = ptc_layout_new(&spec, &ca, &a, NULL);
+	rc = ptc_layout_new(s, &ca, &a, NULL);
 	if (!rc)
-		rc = ptc_layout_new(&spec, &cb, &b, NULL);
+		rc = ptc_layout_new(s, &cb, &b, NULL);
 	if (!rc)
 		rc = ptc_change_new(a, b, &c, NULL);
 	if (!rc)
@@ -318,7 +387,8 @@ static void every_allocation_fails_in_turn(void **state)
 
 	for (uint64_t n = 1; rc; n++) {
 		ptc_alloc_fail_at(n);
-		rc = whole_run();
+		rc = whole_run(&spec);
+		rc = rc ? rc : whole_run(&reset_spec);
 		ptc_alloc_fail_at(0);
 		assert_true(rc == 0 || rc == PTC_ENOMEM);
 		assert_int_equal(ptc_alloc_live(), live);
@@ -331,9 +401,13 @@ static void every_allocation_fails_in_turn(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(changes_that_move_nothing), cmocka_unit_test(whole_replicas_are_released_for_nothing),
-		cmocka_unit_test(other_states_are_refused),  cmocka_unit_test(turns_senders_and_time),
-		cmocka_unit_test(nodes_cut_alike),           cmocka_unit_test(every_allocation_fails_in_turn),
+		cmocka_unit_test(changes_that_move_nothing),
+		cmocka_unit_test(whole_replicas_are_released_for_nothing),
+		cmocka_unit_test(other_states_are_refused),
+		cmocka_unit_test(turns_senders_and_time),
+		cmocka_unit_test(nodes_cut_alike),
+		cmocka_unit_test(what_is_reset_moves_nothing),
+		cmocka_unit_test(every_allocation_fails_in_turn),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -2,6 +2,7 @@
 """The control API under hostile and unlucky callers: what ptcctl would never send, clients that go away, a coordinator
 that does not answer, daemons that are stopped in the middle. Spoken over grpcio (tests/wire.py), not through ptcctl.
 """
+import json
 import os
 import signal
 import threading
@@ -93,6 +94,12 @@ class Control(harness.Case):
                 for spec in (b"", b"{}", b"[]", b"null", b"[" * 100000, b'{"version":1}', bytes(100), b"\xff",
                              b'{"version":1,"name":"..","tensors":[]}'):
                     self.error(peer, "JobCreate", spec_json=spec)
+                for state in ("max", "derive", "replicate"): # what ptcctl refuses, others are refused too
+                    code, text = self.error(peer, "JobCreate", spec_json=json.dumps({
+                        "version": 1, "name": "s", "tensors": [{"name": "w", "dtype": "F32", "shape": [4]}],
+                        "rules": [{"match": "w", "state": state}]}).encode())
+                    self.assertEqual("INVALID_ARGUMENT", code)
+                    self.assertIn(f'rule "w": state {state} is', text)
             self.assertEqual(1, job.generation())
             job.check_whole(self)
 

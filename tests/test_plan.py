@@ -12,6 +12,7 @@ import xml.etree.ElementTree
 
 import harness
 import numpy as np
+import oracle
 from harness import LONG, SANITIZED
 from test_layout import expected, random_buffers, random_config, random_job, spec_of
 
@@ -68,9 +69,9 @@ class Case:
 
 
 class Sets:
-    """What ranks and nodes hold, as sets of (item, element) in one long array of booleans."""
+    """What ranks and nodes hold, as sets of (item, element) in one long array of booleans. What rules reset is in `all` only."""
 
-    def __init__(self, state, layout, world):
+    def __init__(self, state, layout, world, rules=()):
         order = [(n, f) for n in sorted(state.tensors["param"], key=str.encode) for f in ("param", *sorted(state.fields))]
         self.shapes = [state.tensors[f][n].shape for n, f in order]
         dtypes = [state.tensors["param"][n].dtype if f == "param" or state.fields[f] == "same" else state.fields[f]
@@ -82,15 +83,18 @@ class Sets:
         self.rank = np.zeros((world, self.at[-1]), dtype=bool)
         for (rank, item), elements in layout.items():
             self.rank[rank, self.at[item] + elements[elements >= 0]] = True
+        self.reset = np.repeat([oracle.rule_for(rules, n, f).get("state") == "reset" for n, f in order], sizes)
+        self.all = self.rank.copy()
+        self.rank[:, self.reset] = False
 
     def box(self, item, off, ext):
         return self.numbers[item][tuple(slice(o, o + e) for o, e in zip(off, ext))].ravel()
 
 
-def on_nodes(sets, devices, nodes):
+def on_nodes(sets, devices, nodes, rank=None):
     held = np.zeros((nodes, sets.rank.shape[1]), dtype=bool)
-    for rank, (node, _) in enumerate(devices):
-        held[node] |= sets.rank[rank]
+    for r, (node, _) in enumerate(devices):
+        held[node] |= (sets.rank if rank is None else rank)[r]
     return held
 
 
@@ -135,7 +139,10 @@ class Plan(harness.Case):
         missing = need & ~had
         self.assertEqual(got["totals"], [kept, int(((need & had) @ new.bytes).sum()), within, int((missing @ new.bytes).sum())], what)
         self.assertEqual([n[:3] for n in got["nodes"]], nodes.tolist(), what)
-        self.assertEqual([n[3] for n in got["nodes"]], ((had | missing) @ new.bytes).tolist(), what)
+        held = on_nodes(old, case.was, case.nodes, old.all) & np.array(case.usable)[:, None]
+        reset = (on_nodes(new, now, case.nodes, new.all) & new.reset) @ new.bytes
+        self.assertEqual(got["reset"], int(reset.sum()), what)
+        self.assertEqual([n[3] for n in got["nodes"]], (held @ new.bytes + missing @ new.bytes + reset).tolist(), what)
         self.assertEqual(nodes[:, 0].tolist(), (missing @ new.bytes).tolist(), what)
         self.check_senders(new, had, missing, nodes, got["moves"], what)
 
@@ -216,6 +223,9 @@ class Plan(harness.Case):
         state, rules = random_job(rng)
         buffers = random_buffers(rng)
         case = Case(rng, state, constrained)
+        for rule in rules:
+            if rng.random() < 0.15:
+                rule["state"] = "reset"
         spec = spec_of(state, rules, buffers)
         what = f"case {i}: {case.old} {case.new} {vars(case)} {json.dumps(spec)}"
         try:
@@ -229,7 +239,7 @@ class Plan(harness.Case):
         if len(case.may) < case.new.world:
             self.assertIn(f"{case.new.world} devices", got.get("error", ""), what)
             return "refused"
-        old, new = Sets(state, layouts[0], case.old.world), Sets(state, layouts[1], case.new.world)
+        old, new = (Sets(state, l, c.world, rules) for l, c in zip(layouts, (case.old, case.new)))
         had = on_nodes(old, case.was, case.nodes) & np.array(case.usable)[:, None]
         if "error" in got and "no usable node" in got["error"]:
             self.assertFalse((~new.rank.any(0) | had.any(0)).all(), f"{what}: nothing is lost")
@@ -306,9 +316,9 @@ class Offline(harness.Case):
             for item, buffer in got.items():
                 self.assertEqual(layout[rank, item].ravel().tolist(), buffer.tolist())
 
-    def check_plan(self, state, case, layouts, doc):
+    def check_plan(self, state, rules, case, layouts, doc):
         """What moves bring to a rank is what its device lacks, once."""
-        old, new = (Sets(state, l, c.world) for l, c in zip(layouts, (case.old, case.new)))
+        old, new = (Sets(state, l, c.world, rules) for l, c in zip(layouts, (case.old, case.new)))
         numbers = self.items(state)
         seats = [{r["rank"]: (r["node"], r["device"]) for r in doc[side]["ranks"]} for side in ("from", "to")]
         was = {seat: rank for rank, seat in seats[0].items()}
@@ -330,6 +340,8 @@ class Offline(harness.Case):
         t = doc["totals"]
         self.assertEqual((between, total - between), (t["between_nodes"], t["within_node"]))
         self.assertEqual(int((new.rank @ new.bytes).sum()), t["kept"] + t["within_node"] + t["between_nodes"])
+        seat = [seats[1][rank] for rank in range(case.new.world)]
+        self.assertEqual(int(((on_nodes(new, seat, case.nodes, new.all) & new.reset) @ new.bytes).sum()), t["reset"])
         self.assertEqual(between, t["bound_this_mapping"])
         self.assertEqual((t["between_nodes"] - t["bound_any_mapping"], t["gap"] == 0), (t["gap"], t["bound_exact"]))
         self.assertEqual([sum(n[k] for n in doc["nodes"]) for k in ("in_bytes", "out_bytes", "within_bytes")],
@@ -343,6 +355,9 @@ class Offline(harness.Case):
                 state, rules = random_job(rng)
                 case = Case(rng, state, False)
                 case.nodes, case.per_node = -(-max(case.old.world, case.new.world) // 3) + rng.randrange(2), 3
+                for rule in rules:
+                    if rng.random() < 0.15:
+                        rule["state"] = "reset"
                 try:
                     layouts = [expected(state, rules, c) for c in (case.old, case.new)]
                 except ValueError:
@@ -353,7 +368,7 @@ class Offline(harness.Case):
                 plan = ("plan", "-f", path, "--from", str(case.old), "--to", str(case.new), "--nodes", str(case.nodes),
                         "--devices-per-node", "3")
                 doc = json.loads(self.ctl(*plan, "--format", "json"))
-                self.check_plan(state, case, layouts, doc)
+                self.check_plan(state, rules, case, layouts, doc)
                 self.check_picture(case, self.ctl(*plan, "--format", "svg"))
                 table = self.ctl(*plan)
                 for words in (f"({case.new.world} ranks)", "bound, any mapping", "peak of a node"):

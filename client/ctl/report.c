@@ -83,6 +83,8 @@ static void put_totals(const json_t *plan)
 		  exact ? "no placement moves less" : "perhaps none reaches it");
 	put_bytes("between devices", ptc_json_count(t, "within_node"), "inside nodes");
 	put_bytes("already in place", ptc_json_count(t, "in_place"), "");
+	if (ptc_json_count(t, "reset"))
+		put_bytes("begins as zeros", ptc_json_count(t, "reset"), "reset by rules");
 }
 
 static void put_nodes(const json_t *plan)

@@ -521,7 +521,7 @@ static int reserve(struct capture *c, struct ptc_error *err)
 		if (!ptc_box_empty(&c->needs.v[i].box))
 			boxes[n++] = (struct ptc_store_box){ c->needs.v[i].item, c->needs.v[i].box };
 	r = r ? r : ptc_table_begin(c->agent->env.store, &c->key, &c->table, err);
-	r = r ? r : ptc_table_derive(c->table, NULL, boxes, n, false, &c->missing, &new_bytes, err);
+	r = r ? r : ptc_table_derive(c->table, NULL, NULL, boxes, n, false, &c->missing, &new_bytes, err);
 	ptc_free(boxes);
 	r = r ? r : ptc_agent_memory_check(c->agent, new_bytes, err);
 	if (r)

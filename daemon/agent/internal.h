@@ -245,6 +245,7 @@ struct ptc_switch_view {
 	struct ptc_store_box *need_boxes; /* the same as the store wants them; empty boxes left out */
 	size_t nneed_boxes;
 	bool *usable; /* per node: may be a source */
+	bool *fresh;  /* per item: begins as zeros here, for its rule resets it; NULL: none does */
 };
 int ptc_switch_view_init(struct ptc_switch_view *v, struct ptc_agent *agent, const Ptc__V1__SwitchInfo *info,
 			 struct ptc_error *err);
@@ -252,7 +253,7 @@ void ptc_switch_view_done(struct ptc_switch_view *v, struct ptc_agent *agent);
 int ptc_switch_plan(const struct ptc_switch_view *v, struct ptc_plan **ret_plan, struct ptc_error *err);
 /* What must still be filled, each with its extent. PTC_ENOSPC before anything changed. */
 struct ptc_fill {
-	struct ptc_store_boxes missing;
+	struct ptc_store_boxes missing; /* bytes: of those that nodes bring; fresh ones are to become zeros */
 	uint32_t *extents;
 	int64_t new_bytes;    /* of chunks taken by this call */
 	int64_t copied_bytes; /* by this call; other jobs' copies at the same time count too */

@@ -4,7 +4,8 @@
  * call goes on where the last one stopped), each missing box is assigned to
  * the plan's source, a few threads fetch batches of boxes straight into their
  * extents, each extent is marked filled when its last byte is there; then
- * seal, then digests, then the last message.
+ * seal, then digests, then the last message. What rules reset is asked of
+ * nobody: it becomes zeros here.
  * Failure modes: a source that fails or lies is left out and the rest planned
  * again over the others that hold the bytes; when none is left, PTC_EPEER
  * naming the node and why. No byte for PTC_AGENT_STALL_MS counts as failing.
@@ -222,6 +223,43 @@ static void round_done(struct pull *p)
 	p->nextents = p->nunits = p->cap = 0;
 }
 
+/* The recycled chunks of an extent hold what was in them before. */
+static int extent_zero(struct pull *p, uint32_t id, const struct ptc_store_box *box, struct ptc_error *err)
+{
+	struct iovec spans[PTC_EXTENT_SPANS];
+	int n = ptc_table_extent_iov(p->table, id, 0, ptc_box_volume(&box->box), spans, (int)PTC_ARRAY_LEN(spans));
+
+	if (pull_poll(p))
+		return ptc_error_set(err, PTC_ECANCELED, "the pull was cancelled");
+	if (n <= 0)
+		return ptc_error_set(err, PTC_ESTATE, "an extent of item %u cannot be filled any more", box->item);
+	ptc_table_extent_map(p->table, id);
+	for (int i = 0; i < n; i++)
+		memset(spans[i].iov_base, 0, spans[i].iov_len);
+	return ptc_table_filled(p->table, id, err);
+}
+
+/* Into extents of the round, but for what is fresh, which is filled at once. */
+static int extents_sort(struct pull *p, const struct ptc_fill *fill, struct ptc_error *err)
+{
+	int r = 0;
+
+	for (size_t i = 0; !r && i < fill->missing.n; i++) {
+		const struct ptc_store_box *box = &fill->missing.v[i];
+		struct extent *e = &p->extents[p->nextents];
+
+		if (p->view.fresh && p->view.fresh[box->item]) {
+			r = extent_zero(p, fill->extents[i], box, err);
+			continue;
+		}
+		e->box = *box;
+		e->id = fill->extents[i];
+		atomic_init(&e->left, ptc_box_volume(&box->box));
+		p->nextents++;
+	}
+	return r;
+}
+
 static int extents_take(struct pull *p, struct ptc_error *err)
 {
 	struct ptc_fill fill;
@@ -234,12 +272,7 @@ static int extents_take(struct pull *p, struct ptc_error *err)
 	p->sources = ptc_calloc(p->view.to->g.nnodes, sizeof(*p->sources));
 	if (!p->extents || !p->sources)
 		r = ptc_error_set(err, PTC_ENOMEM, "no memory for %zu extents", fill.missing.n);
-	for (size_t i = 0; !r && i < fill.missing.n; i++) {
-		p->extents[i].box = fill.missing.v[i];
-		p->extents[i].id = fill.extents[i];
-		atomic_init(&p->extents[i].left, ptc_box_volume(&fill.missing.v[i].box));
-	}
-	p->nextents = r ? 0 : fill.missing.n;
+	r = r ? r : extents_sort(p, &fill, err);
 	p->total_bytes = atomic_load(&p->done_bytes) + fill.missing.bytes;
 	ptc_fill_done(&fill);
 	return r;

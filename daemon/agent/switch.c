@@ -26,6 +26,7 @@ void ptc_switch_view_done(struct ptc_switch_view *v, struct ptc_agent *agent)
 	ptc_needs_done(&v->needs);
 	ptc_free(v->need_boxes);
 	ptc_free(v->usable);
+	ptc_free(v->fresh);
 	*v = (struct ptc_switch_view){ 0 };
 }
 
@@ -58,6 +59,24 @@ static int same_items(const struct ptc_geometry *from, const struct ptc_geometry
 	return ptc_declared_same(from->spec, to->spec, what, err);
 }
 
+/* What the rules of the new generation reset begins anew, whatever the old one has of it. */
+static int fresh_make(struct ptc_switch_view *v, struct ptc_error *err)
+{
+	const struct ptc_geometry *to = &v->to->g;
+	size_t nitems = ptc_spec_items(to->spec);
+
+	for (uint32_t item = 0; v->from && item < nitems; item++) {
+		if (!ptc_layout_resets(to->layout, item))
+			continue;
+		if (!v->fresh)
+			v->fresh = ptc_calloc(nitems, sizeof(*v->fresh));
+		if (!v->fresh)
+			return ptc_error_set(err, PTC_ENOMEM, "no memory for %zu tensors", nitems);
+		v->fresh[item] = true;
+	}
+	return 0;
+}
+
 static int view_fill(struct ptc_switch_view *v, struct ptc_agent *agent, const Ptc__V1__SwitchInfo *info,
 		     struct ptc_error *err)
 {
@@ -69,6 +88,7 @@ static int view_fill(struct ptc_switch_view *v, struct ptc_agent *agent, const P
 	r = r ? r : ptc_geometry_node(&v->to->g, agent->node, &v->self, err);
 	r = r ? r : ptc_layout_node_needs(v->to->g.layout, &v->to->g.allocation, v->self, &v->needs, err);
 	r = r ? r : need_boxes_make(v, err);
+	r = r ? r : fresh_make(v, err);
 	if (r)
 		return r;
 	v->usable = ptc_calloc(info->n_nodes, sizeof(*v->usable));
@@ -127,6 +147,14 @@ static int source_open(struct ptc_agent *agent, const struct ptc_switch_view *v,
 	return r ? ptc_error_set(err, r, "%s", why.text) : 0;
 }
 
+/* Fresh ones come from nowhere: their bytes are not counted. */
+static void leave_fresh_out(const struct ptc_switch_view *v, struct ptc_store_boxes *missing)
+{
+	for (size_t i = 0; v->fresh && i < missing->n; i++)
+		if (v->fresh[missing->v[i].item])
+			missing->bytes -= ptc_box_volume(&missing->v[i].box);
+}
+
 int ptc_fill_reserve(struct ptc_fill *f, struct ptc_agent *agent, const struct ptc_switch_view *v,
 		     struct ptc_table *table, struct ptc_error *err)
 {
@@ -138,10 +166,12 @@ int ptc_fill_reserve(struct ptc_fill *f, struct ptc_agent *agent, const struct p
 	if (r)
 		return r;
 	ptc_store_stats(agent->env.store, &before);
-	r = ptc_table_derive(table, src, v->need_boxes, v->nneed_boxes, false, &f->missing, &f->new_bytes, err);
+	r = ptc_table_derive(table, src, v->fresh, v->need_boxes, v->nneed_boxes, false, &f->missing, &f->new_bytes,
+			     err);
 	ptc_table_unref(src);
 	if (r)
 		return r;
+	leave_fresh_out(v, &f->missing);
 	ptc_store_stats(agent->env.store, &after);
 	f->copied_bytes = (int64_t)(after.copied_bytes - before.copied_bytes);
 	f->extents = ptc_reallocarray(NULL, f->missing.n ? f->missing.n : 1, sizeof(*f->extents));
@@ -277,8 +307,9 @@ static int prepare_dry(struct ptc_agent *agent, const struct ptc_switch_view *v,
 	if (!r && !ptc_table_sealed(table)) {
 		r = source_open(agent, v, &src, err);
 		r = r ? r
-		      : ptc_table_derive(table, src, v->need_boxes, v->nneed_boxes, true, &missing, &ret->new_bytes,
-					 err);
+		      : ptc_table_derive(table, src, v->fresh, v->need_boxes, v->nneed_boxes, true, &missing,
+					 &ret->new_bytes, err);
+		leave_fresh_out(v, &missing);
 		ret->missing_bytes = missing.bytes;
 	}
 	ptc_store_boxes_done(&missing);

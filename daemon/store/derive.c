@@ -30,6 +30,7 @@ struct cut {
 
 struct work {
 	struct ptc_table *t, *src;
+	const bool *fresh;       /* by item: src has nothing that is wanted; NULL: of none */
 	struct list needs, rest; /* disjoint and merged, sorted by item; rest: not in t yet */
 	struct cut *cuts;
 	size_t ncuts, cuts_cap;
@@ -198,6 +199,12 @@ static int normalise(struct work *w, const struct ptc_store_box *needs, size_t n
 	return rc;
 }
 
+/* What an item's bytes may be taken from. */
+static struct ptc_table *source(const struct work *w, uint32_t item)
+{
+	return w->fresh && w->fresh[item] ? NULL : w->src;
+}
+
 /* Live boxes of t's pieces of an item. */
 static int held(const struct ptc_table *t, uint32_t item, struct ptc_boxes *out)
 {
@@ -249,12 +256,11 @@ static int check_resumed(const struct work *w, struct ptc_error *err)
 
 static int find_cuts(struct work *w)
 {
-	const struct ptc_table *src = w->src;
-
-	for (size_t k = 0; src && k < w->rest.n; k++) {
+	for (size_t k = 0; k < w->rest.n; k++) {
 		const struct ptc_store_box *b = &w->rest.v[k];
+		const struct ptc_table *src = source(w, b->item);
 
-		for (uint32_t i = ptc_store_table_head(src, b->item); i; i = src->locs[i - 1].next) {
+		for (uint32_t i = src ? ptc_store_table_head(src, b->item) : 0; i; i = src->locs[i - 1].next) {
 			struct cut c = { .i = i - 1 };
 
 			if (src->pieces[i - 1].item != b->item || src->pieces[i - 1].live.ndim != b->box.ndim ||
@@ -481,16 +487,19 @@ static int find_missing(struct work *w)
 	for (size_t i = 0; i < w->t->n && !rc; i++) {
 		const struct ptc_piece *p = &w->t->pieces[i];
 
+		const struct ptc_table *src = source(w, p->item);
+
 		if (!w->t->locs[i].filled &&
-		    (!w->src || ptc_store_covered(w->src, p->item, &p->live) != ptc_box_volume(&p->live)))
+		    (!src || ptc_store_covered(src, p->item, &p->live) != ptc_box_volume(&p->live)))
 			rc = push(&w->missing, p->item, &p->live, 1);
 	}
 	w->nresumed = w->missing.n;
 	for (size_t i = 0, e; i < w->rest.n && !rc; i = e) {
 		struct ptc_boxes have = { 0 }, left = { 0 }, parts = { 0 };
+		const struct ptc_table *src = source(w, w->rest.v[i].item);
 
 		e = group_end(w->rest.v, w->rest.n, i);
-		rc = w->src ? held(w->src, w->rest.v[i].item, &have) : 0;
+		rc = src ? held(src, w->rest.v[i].item, &have) : 0;
 		for (size_t k = i; k < e && !rc; k++)
 			rc = have.n ? ptc_boxes_missing(&w->rest.v[k].box, have.v, have.n, &left)
 				    : ptc_boxes_push(&left, &w->rest.v[k].box);
@@ -527,13 +536,14 @@ static int copy(struct work *w, struct ptc_error *err)
 
 	for (uint32_t i = 0; i < w->t->n && !rc && w->src; i++) {
 		const struct ptc_piece *p = &w->t->pieces[i];
+		struct ptc_table *src = source(w, p->item);
 		struct ptc_box box = p->live;
 		int64_t bytes = ptc_box_volume(&box);
 
-		if (w->t->locs[i].filled || ptc_store_covered(w->src, p->item, &box) != bytes)
+		if (w->t->locs[i].filled || !src || ptc_store_covered(src, p->item, &box) != bytes)
 			continue;
 		pthread_rwlock_rdlock(&w->t->lock);
-		rc = ptc_store_gather(w->src, p->item, &box, w->t, w->t->locs[i].pos, err);
+		rc = ptc_store_gather(src, p->item, &box, w->t, w->t->locs[i].pos, err);
 		pthread_rwlock_unlock(&w->t->lock);
 		if (!rc)
 			rc = ptc_table_filled(w->t, i, err);
@@ -582,10 +592,11 @@ static void work_done(struct work *w)
 	ptc_free(w->chunks);
 }
 
-int ptc_table_derive(struct ptc_table *t, struct ptc_table *src, const struct ptc_store_box *needs, size_t nneeds,
-		     bool dry_run, struct ptc_store_boxes *ret_missing, int64_t *ret_new_bytes, struct ptc_error *err)
+int ptc_table_derive(struct ptc_table *t, struct ptc_table *src, const bool *fresh, const struct ptc_store_box *needs,
+		     size_t nneeds, bool dry_run, struct ptc_store_boxes *ret_missing, int64_t *ret_new_bytes,
+		     struct ptc_error *err)
 {
-	struct work w = { .t = t, .src = src };
+	struct work w = { .t = t, .src = src, .fresh = fresh };
 	int rc = plan(&w, needs, nneeds, err);
 
 	if (!rc && !dry_run && w.nadd > 0)

@@ -111,6 +111,7 @@ struct ptc_store_box {
  * what was put into the chunks a piece touches at least three quarters, taken together, stay live, else by a local copy
  * into new chunks, so that the old ones can be freed. Returns what is missing, each box at most PTC_EXTENT_MAX_BYTES,
  * disjoint by item. needs may overlap (replicas) and are merged where they join. src NULL: everything is missing.
+ * fresh[item]: so is all of that item, whatever src has of it; NULL: of none.
  * Deterministic and idempotent: a resumed table gives the missing boxes that are not filled yet, first those already
  * reserved, which ptc_table_reserve then hands out again; one begun with other needs is PTC_ESTATE (drop it first).
  * *ret_new_bytes: bytes of the new chunks that copies (made already, unless dry_run) and a reserve of what is missing
@@ -121,8 +122,9 @@ struct ptc_store_boxes {
 	int64_t bytes;
 };
 void ptc_store_boxes_done(struct ptc_store_boxes *b);
-int ptc_table_derive(struct ptc_table *t, struct ptc_table *src, const struct ptc_store_box *needs, size_t nneeds,
-		     bool dry_run, struct ptc_store_boxes *ret_missing, int64_t *ret_new_bytes, struct ptc_error *err);
+int ptc_table_derive(struct ptc_table *t, struct ptc_table *src, const bool *fresh, const struct ptc_store_box *needs,
+		     size_t nneeds, bool dry_run, struct ptc_store_boxes *ret_missing, int64_t *ret_new_bytes,
+		     struct ptc_error *err);
 /* A new table with exactly src's pieces, sealed at once (a snapshot of unchanged state). Exists already: fine. */
 int ptc_table_alias(struct ptc_store *s, const struct ptc_table_key *src, const struct ptc_table_key *dst,
 		    struct ptc_error *err);

@@ -29,7 +29,7 @@ static void make_table(struct ptc_store *s, const struct ptc_table_key *k, const
 	int64_t bytes;
 
 	ok(ptc_table_begin(s, k, &t, err));
-	ok(ptc_table_derive(t, NULL, needs, n, false, &m, &bytes, err));
+	ok(ptc_table_derive(t, NULL, NULL, needs, n, false, &m, &bytes, err));
 	ext = calloc(m.n + 1, sizeof *ext);
 	ok(ptc_table_reserve(t, m.v, m.n, ext, err));
 	for (size_t i = 0; i < m.n; i++) {
@@ -171,11 +171,11 @@ static void derive_aliases_or_copies(void **state)
 	ok(ptc_table_alias(s, &k1, &k4, err));
 	ok(ptc_table_open(s, &k1, &src, err));
 	ok(ptc_table_begin(s, &k2, &t, err));
-	ok(ptc_table_derive(t, src, &top, 1, true, &m, &bytes, err));
+	ok(ptc_table_derive(t, src, NULL, &top, 1, true, &m, &bytes, err));
 	assert_int_equal(bytes, 0);
 	assert_int_equal(m.n, 0);
 	ptc_store_boxes_done(&m);
-	ok(ptc_table_derive(t, src, &top, 1, false, &m, &bytes, err));
+	ok(ptc_table_derive(t, src, NULL, &top, 1, false, &m, &bytes, err));
 	ptc_store_boxes_done(&m);
 	ok(ptc_table_seal(t, err));
 	ptc_store_stats(s, &st);
@@ -187,7 +187,7 @@ static void derive_aliases_or_copies(void **state)
 	assert_int_equal(st.chunks_used, 5);
 	src = t;
 	ok(ptc_table_begin(s, &k3, &t, err));
-	ok(ptc_table_derive(t, src, &left, 1, false, &m, &bytes, err));
+	ok(ptc_table_derive(t, src, NULL, &left, 1, false, &m, &bytes, err));
 	assert_int_equal(m.n, 0);
 	ptc_store_boxes_done(&m);
 	ok(ptc_table_seal(t, err));
@@ -204,6 +204,52 @@ static void derive_aliases_or_copies(void **state)
 	ptc_store_close(s);
 	place_remove(&p);
 	free(x);
+}
+
+/* Of what is fresh nothing is taken from the source; a resumed table gives it out again. */
+static void derive_leaves_out_what_is_fresh(void **state)
+{
+	const int64_t shape[] = { 1024, 1024 };
+	uint8_t *x = tensor(shape[0], shape[1], 5), *y = tensor(shape[0], shape[1], 6);
+	struct ptc_table_key k1 = key_of(JOB_A, 1, 1), k2 = key_of(JOB_A, 2, 1);
+	struct ptc_store_box both[2] = { { 0, BOX2(0, 0, 1024, 1024) }, { 1, BOX2(0, 0, 1024, 1024) } };
+	static const bool fresh[2] = { false, true };
+	struct ptc_store_boxes m;
+	struct ptc_table *t, *src;
+	struct ptc_store *s;
+	struct place p;
+	int64_t bytes;
+	uint32_t e = 0;
+
+	place_make(&p, fast_base());
+	s = store_open(&p, 64 * MIB);
+	ok(ptc_store_job_create(s, JOB_A, getuid(), err));
+	make_table(s, &k1, both, 2, x, shape);
+	ok(ptc_table_open(s, &k1, &src, err));
+	for (int again = 0; again < 3; again++) { /* planned, begun, resumed */
+		ok(ptc_table_begin(s, &k2, &t, err));
+		ok(ptc_table_derive(t, src, fresh, both, 2, again == 0, &m, &bytes, err));
+		assert_int_equal(m.n, 1);
+		assert_true(m.v[0].item == 1 && ptc_box_equal(&m.v[0].box, &both[1].box) && m.bytes == MIB);
+		assert_true(again == 2 || bytes >= MIB);
+		if (again)
+			ok(ptc_table_reserve(t, m.v, 1, &e, err));
+		ptc_store_boxes_done(&m);
+		if (again < 2)
+			ptc_table_unref(t);
+	}
+	ok(ptc_table_write(t, 1, &both[1].box, y, err));
+	ok(ptc_table_filled(t, e, err));
+	ok(ptc_table_seal(t, err));
+	ptc_table_unref(src);
+	ptc_table_unref(t);
+	ok(ptc_store_keep(s, JOB_A, &k2, 1, err));
+	expect_box(s, &k2, 0, both[0].box, x, shape);
+	expect_box(s, &k2, 1, both[1].box, y, shape);
+	ptc_store_close(s);
+	place_remove(&p);
+	free(x);
+	free(y);
 }
 
 static void misuse_is_refused(void **state)
@@ -248,7 +294,7 @@ static void misuse_is_refused(void **state)
 	ok(ptc_table_reserve(t, &need, 1, &e, err));
 	assert_int_equal(ptc_table_seal(t, &why), PTC_ESTATE);
 	assert_int_equal(ptc_table_read(t, 0, &need.box, buf, &why), PTC_ESTATE);
-	assert_int_equal(ptc_table_derive(t, NULL, &other, 1, false, &m, &bytes, &why), PTC_ESTATE);
+	assert_int_equal(ptc_table_derive(t, NULL, NULL, &other, 1, false, &m, &bytes, &why), PTC_ESTATE);
 	assert_int_equal(ptc_table_filled(t, 99, &why), PTC_EINVAL);
 	ok(ptc_store_keep(s, JOB_A, &k, 1, err));
 	assert_int_equal(ptc_table_filled(t, e, &why), PTC_ESTATE);
@@ -388,7 +434,7 @@ static void a_flipped_bit_is_named(void **state)
 	assert_non_null(strstr(why.text, "chunk 2"));
 	assert_int_equal(ptc_table_scrub(t, &n, &why), PTC_ECORRUPT);
 	ok(ptc_table_begin(s, &k2, &d, err));
-	assert_int_equal(ptc_table_derive(d, t, &left, 1, false, &m, &n, &why), PTC_ECORRUPT);
+	assert_int_equal(ptc_table_derive(d, t, NULL, &left, 1, false, &m, &n, &why), PTC_ECORRUPT);
 	ptc_table_unref(d);
 	ptc_table_unref(t);
 	ptc_store_close(s);
@@ -479,7 +525,7 @@ static void references_outlive_the_registry(void **state)
 	ok(ptc_table_read(t, 0, &need.box, buf, err));
 	assert_memory_equal(buf, x, 1000000);
 	ok(ptc_table_begin(s, &k3, &d, err)); /* sums must be written again: meta has dropped them */
-	ok(ptc_table_derive(d, t, &need, 1, false, &m, &n, err));
+	ok(ptc_table_derive(d, t, NULL, &need, 1, false, &m, &n, err));
 	assert_int_equal(m.n, 0);
 	ptc_store_boxes_done(&m);
 	ok(ptc_table_seal(d, err));
@@ -610,7 +656,7 @@ static int life(const struct place *p, struct ptc_error *err)
 	if (!rc)
 		rc = ptc_table_begin(s, &k2, &d, err);
 	if (!rc)
-		rc = ptc_table_derive(d, t, &part, 1, false, &m, &n, err);
+		rc = ptc_table_derive(d, t, NULL, &part, 1, false, &m, &n, err);
 	if (!rc)
 		rc = ptc_table_reserve(d, m.v, m.n, e, err);
 	if (!rc)
@@ -905,6 +951,7 @@ int main(void)
 		cmocka_unit_test(bytes_survive_reopen),
 		cmocka_unit_test(spans_and_digest_match),
 		cmocka_unit_test(derive_aliases_or_copies),
+		cmocka_unit_test(derive_leaves_out_what_is_fresh),
 		cmocka_unit_test(misuse_is_refused),
 		cmocka_unit_test(notes_outlive_us_and_go_with_the_job),
 		cmocka_unit_test(ceiling_is_hard_and_changes_nothing),

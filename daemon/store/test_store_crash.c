@@ -52,7 +52,7 @@ static int make(struct ptc_store *s, const struct ptc_table_key *from, const str
 		if (from)
 			rc = ptc_table_open(s, from, &src, err);
 		if (!rc)
-			rc = ptc_table_derive(t, src, needs, 2, false, &m, &n, err);
+			rc = ptc_table_derive(t, src, NULL, needs, 2, false, &m, &n, err);
 		if (!rc)
 			rc = fill(t, &m, err);
 		if (!rc)

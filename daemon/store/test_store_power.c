@@ -80,7 +80,7 @@ static int make(struct ptc_store *s, size_t i, const struct ptc_table_key *from,
 		if (from)
 			rc = ptc_table_open(s, from, &src, err);
 		if (!rc)
-			rc = ptc_table_derive(t, src, needs_of(i), 2, false, &m, &n, err);
+			rc = ptc_table_derive(t, src, NULL, needs_of(i), 2, false, &m, &n, err);
 		if (!rc)
 			rc = fill(t, &m, err);
 		if (!rc)

@@ -287,8 +287,8 @@ static void step(struct ptc_store *s, const struct ptc_table_key *from, const st
 		ok(ptc_table_open(s, from, &src, err));
 	ok(ptc_table_begin(s, k, &t, err));
 	ptc_store_stats(s, &before);
-	ok(ptc_table_derive(t, src, needs, n, true, &dry, &planned, err));
-	ok(ptc_table_derive(t, src, needs, n, false, &m, &bytes, err));
+	ok(ptc_table_derive(t, src, NULL, needs, n, true, &dry, &planned, err));
+	ok(ptc_table_derive(t, src, NULL, needs, n, false, &m, &bytes, err));
 	assert_int_equal(planned, bytes);
 	assert_int_equal(dry.n, m.n);
 	for (size_t i = 0; i < m.n; i++)
