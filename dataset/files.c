@@ -159,6 +159,11 @@ static int files_open(struct ptc_source *s, const struct ptc_source_spec *spec, 
 	return 0;
 }
 
+const char *ptc_source_file(const struct ptc_source *s, uint64_t i)
+{
+	return s->names + s->name_at[i];
+}
+
 static int look(const struct ptc_source *s, uint64_t i, struct stat *ret, struct ptc_error *err)
 {
 	const char *name = s->names + s->name_at[i];

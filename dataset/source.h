@@ -86,6 +86,8 @@ struct ptc_source_sample {
 /* PTC_EINVAL unless i < samples. */
 int ptc_source_sample(const struct ptc_source *s, uint64_t i, struct ptc_source_sample *ret_sample,
 		      struct ptc_error *err);
+/* FILES: where sample i lies, relative to the path, without looking at it; borrowed from the source. i < samples. */
+const char *ptc_source_file(const struct ptc_source *s, uint64_t i);
 /* Bytes [offset, offset + len) of sample i, all of them or an error. */
 int ptc_source_read(const struct ptc_source *s, uint64_t i, uint64_t offset, void *buf, size_t len,
 		    struct ptc_error *err);

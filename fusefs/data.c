@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* data/NAME/gen-G/dp-D/epoch-E/: the part of the tree that lies in datasets. A generation's part (fs_part) is made when its
+/* data/NAME/gen-G/dp-D/epoch-E/, and files/ in it: the part of the tree that lies in datasets. A generation's part (fs_part) is made when its
  * directory is looked up and lives while the kernel knows a name below it.
  *
  * Only who serves as the job's owner shows it: sources are opened as whoever runs ptc-fuse, and root must not read for others
@@ -20,6 +20,8 @@
 #include <unistd.h>
 
 #define LISTED_EPOCHS 8
+#define SLOTS         "files"
+#define PATH_BYTES    768
 
 static bool parse(const char *name, const char *prefix, uint64_t *ret)
 {
@@ -104,18 +106,19 @@ static struct fs_node *make(const struct fs_node *dir, enum fs_kind kind, const 
 	n = fs_node_new(kind, &job, fs_identity(kind, dir->uuid, 0, 0, path));
 	if (!n)
 		return NULL;
-	n->mtime_s = dir->part ? dir->part->mtime_s : dir->mtime_s;
+	n->mtime_s = dir->at.part ? dir->at.part->mtime_s : dir->mtime_s;
 	memcpy(n->data, dir->data, sizeof n->data);
-	n->dp = dir->dp;
-	n->epoch = dir->epoch;
+	n->at = dir->at;
+	n->at.part = NULL; /* until it is counted */
 	return n;
 }
 
 /* What stands behind a name, as text: the same for equal contents, another for others. */
 static void path_of(const struct fs_node *dir, const char *name, char *ret, size_t size)
 {
-	snprintf(ret, size, "%s/%" PRIu64 "/%" PRIu32 "/%" PRIu64 "/%s", dir->data,
-		 dir->part ? dir->part->generation : 0, dir->dp, dir->epoch, name);
+	snprintf(ret, size, "%s/%" PRIu64 "/%" PRIu32 "/%" PRIu64 "/%s%s", dir->data,
+		 dir->at.part ? dir->at.part->generation : 0, dir->at.dp, dir->at.epoch,
+		 dir->kind == FS_SLOTS ? SLOTS "/" : "", name);
 }
 
 static int find_dataset(struct ptc_fs *fs, const struct fs_node *dir, const char *name, struct fs_node **ret)
@@ -143,7 +146,7 @@ static int find_dataset(struct ptc_fs *fs, const struct fs_node *dir, const char
 
 static int find_generation(struct ptc_fs *fs, const struct fs_node *dir, const char *name, struct fs_node **ret)
 {
-	char path[512];
+	char path[PATH_BYTES];
 	uint64_t generation;
 	struct fs_part *p = NULL;
 	int e = parse(name, "gen-", &generation) ? get_part(fs, dir, generation, &p) : ENOENT;
@@ -153,7 +156,7 @@ static int find_generation(struct ptc_fs *fs, const struct fs_node *dir, const c
 	path_of(dir, name, path, sizeof path);
 	*ret = make(dir, FS_DATAGEN, path);
 	if (*ret) {
-		(*ret)->part = p;
+		(*ret)->at.part = p;
 		(*ret)->mtime_s = p->mtime_s;
 		return 0;
 	}
@@ -163,38 +166,72 @@ static int find_generation(struct ptc_fs *fs, const struct fs_node *dir, const c
 	return ENOMEM;
 }
 
-/* Below a generation, where everything is arithmetic and never changes. */
-static int find_below(struct ptc_fs *fs, const struct fs_node *dir, const char *name, struct fs_node **ret)
+/* In an epoch's directory: a file by its name, or the directory of slots. */
+static int place_in_epoch(const char *name, const struct fs_window *w, struct fs_place *at, enum fs_kind *ret_kind)
 {
-	enum fs_kind kind = dir->kind == FS_DATAGEN ? FS_DP : dir->kind == FS_DP ? FS_EPOCH : FS_PART;
+	int file = 0;
+
+	*ret_kind = at->part->files && !strcmp(name, SLOTS) ? FS_SLOTS : FS_PART;
+	if (*ret_kind == FS_SLOTS)
+		return 0;
+	while (file < FS_PART_FILES && strcmp(name, fs_part_file_name((enum fs_part_file)file)) != 0)
+		file++;
+	if (file == FS_PART_FILES)
+		return ENOENT;
+	at->which = (enum fs_part_file)file;
+	at->size = fs_part_size(at, w);
+	return 0;
+}
+
+static int place_of_slot(const char *name, const struct fs_window *w, struct fs_place *at)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	int rc = fs_part_slot_find(at, w, name, &at->slot, &at->size, &err);
+
+	if (rc && rc != PTC_ENOTFOUND)
+		ptc_warn("fuse", "data %s gen-%" PRIu64 ": %s", at->part->name, at->part->generation, err.text);
+	at->which = FS_PART_SAMPLE;
+	return fs_errno(rc);
+}
+
+/* What a name stands for below a generation, where everything is arithmetic and never changes. */
+static int place_below(const struct fs_node *dir, const char *name, struct fs_place *at, enum fs_kind *ret_kind)
+{
 	struct fs_window w;
 	uint64_t v = 0;
-	int file = 0;
-	char path[512];
 
-	if (kind == FS_DP && (!parse(name, "dp-", &v) || v >= dir->part->batch.dp))
+	*ret_kind = dir->kind == FS_DATAGEN ? FS_DP : dir->kind == FS_DP ? FS_EPOCH : FS_PART;
+	if (*ret_kind == FS_DP) {
+		if (!parse(name, "dp-", &v) || v >= at->part->batch.dp)
+			return ENOENT;
+		at->dp = (uint32_t)v;
+		return 0;
+	}
+	if (*ret_kind == FS_EPOCH && !parse(name, "epoch-", &at->epoch))
 		return ENOENT;
-	if (kind == FS_EPOCH && (!parse(name, "epoch-", &v) || !fs_part_epoch(dir->part, v, &w)))
+	if (!fs_part_epoch(at->part, at->epoch, &w))
 		return ENOENT;
-	while (kind == FS_PART && file < FS_PART_FILES && strcmp(name, fs_part_file_name((enum fs_part_file)file)) != 0)
-		file++;
-	if (file == FS_PART_FILES || (kind == FS_PART && !fs_part_epoch(dir->part, dir->epoch, &w)))
-		return ENOENT;
+	return *ret_kind == FS_EPOCH   ? 0
+	       : dir->kind == FS_SLOTS ? place_of_slot(name, &w, at)
+				       : place_in_epoch(name, &w, at, ret_kind);
+}
+
+static int find_below(struct ptc_fs *fs, const struct fs_node *dir, const char *name, struct fs_node **ret)
+{
+	struct fs_place at = dir->at;
+	enum fs_kind kind;
+	char path[PATH_BYTES];
+	int e = place_below(dir, name, &at, &kind);
+
+	if (e)
+		return e;
 	path_of(dir, name, path, sizeof path);
 	*ret = make(dir, kind, path);
 	if (!*ret)
 		return ENOMEM;
-	if (kind == FS_DP)
-		(*ret)->dp = (uint32_t)v;
-	if (kind == FS_EPOCH)
-		(*ret)->epoch = v;
-	if (kind == FS_PART) {
-		(*ret)->which = (enum fs_part_file)file;
-		(*ret)->size = fs_part_size(dir->part, &w, dir->dp, dir->epoch, (*ret)->which);
-	}
 	pthread_mutex_lock(&fs->lock);
-	(*ret)->part = dir->part;
-	dir->part->refs++;
+	(*ret)->at = at;
+	at.part->refs++;
 	pthread_mutex_unlock(&fs->lock);
 	return 0;
 }
@@ -214,7 +251,7 @@ int fs_data_find(struct ptc_fs *fs, const struct fs_node *dir, const char *name,
 
 static void add(const struct fs_node *dir, const char *name, enum fs_kind kind, struct fs_listing *l)
 {
-	char path[512];
+	char path[PATH_BYTES];
 
 	path_of(dir, name, path, sizeof path);
 	fs_list_add(l, name, fs_identity(kind, dir->uuid, 0, 0, kind == FS_DATASET ? name : path),
@@ -271,7 +308,7 @@ static int list_asked(struct ptc_fs *fs, const struct fs_node *dir, struct fs_li
 
 int fs_data_list(struct ptc_fs *fs, const struct fs_node *dir, struct fs_listing *l)
 {
-	const struct fs_part *p = dir->part;
+	const struct fs_part *p = dir->at.part;
 	struct fs_window w;
 
 	if (!p)
@@ -283,7 +320,25 @@ int fs_data_list(struct ptc_fs *fs, const struct fs_node *dir, struct fs_listing
 			add_number(dir, "epoch-", e + k, FS_EPOCH, l);
 	for (int f = 0; dir->kind == FS_EPOCH && f < FS_PART_FILES; f++)
 		add(dir, fs_part_file_name((enum fs_part_file)f), FS_PART, l);
+	if (dir->kind == FS_EPOCH && p->files)
+		add(dir, SLOTS, FS_SLOTS, l);
 	return 0;
+}
+
+/* An epoch may have millions: they are made up as they are asked for. */
+bool fs_data_slot(const struct fs_place *at, uint64_t i, char ret_name[FS_NAME_MAX + 1], uint64_t *ret_ino)
+{
+	struct fs_node dir = { .kind = FS_SLOTS, .at = *at };
+	struct fs_window w;
+	char path[PATH_BYTES];
+
+	if (!fs_part_epoch(at->part, at->epoch, &w) || i >= w.slots)
+		return false;
+	fs_part_slot_name(at, &w, i, ret_name);
+	snprintf(dir.data, sizeof dir.data, "%s", at->part->name);
+	path_of(&dir, ret_name, path, sizeof path);
+	*ret_ino = fs_identity(FS_PART, at->part->uuid, 0, 0, path);
+	return true;
 }
 
 /* ---- reading ---- */
@@ -293,15 +348,10 @@ void fs_run_part_read(struct ptc_fs *fs, struct fs_op *op)
 {
 	struct ptc_error err = PTC_ERROR_INIT;
 	ptc_auto_free char *buf = ptc_malloc(PTC_MAX(op->size, (size_t)1));
-	struct fs_window w;
-	int rc = buf ? 0 : PTC_ENOMEM;
+	int rc = buf ? fs_part_read(&op->at, op->off, buf, op->size, &err) : PTC_ENOMEM;
 
-	if (!rc && !fs_part_epoch(op->part, op->epoch, &w))
-		rc = PTC_EINTERNAL;
-	if (!rc)
-		rc = fs_part_read(op->part, &w, op->dp, op->epoch, op->which, op->off, buf, op->size, &err);
 	if (rc) {
-		ptc_warn("fuse", "data %s gen-%" PRIu64 ": %s", op->part->name, op->part->generation, err.text);
+		ptc_warn("fuse", "data %s gen-%" PRIu64 ": %s", op->at.part->name, op->at.part->generation, err.text);
 		fs_op_fail(fs, op, rc == PTC_ENOMEM ? ENOMEM : EIO);
 		return;
 	}

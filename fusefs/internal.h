@@ -31,6 +31,7 @@
 #define FS_FRESH_MS    20    /* the list of jobs is asked for again after this */
 #define FS_STALE_MS    1000  /* and after this, when the source did not answer: until then the old one has to do */
 #define FS_PATIENCE_MS 500   /* how long others wait beside somebody who waits for that answer */
+#define FS_NAME_MAX    255
 #define FS_FOREVER     (86400.0 * 365)
 #define FS_SNAP_S      1.0 /* how long the kernel may believe that a snapshot is still there */
 
@@ -76,14 +77,32 @@ struct fs_part {
 	enum ptc_source_dtype dtype;
 	uint64_t stride;         /* bytes between samples in samples.bin: of the longest */
 	uint64_t slots_per_step; /* of a rank */
+	bool files;              /* its samples are files */
 };
 /* The steps that begin in one epoch. */
 struct fs_window {
 	uint64_t first, steps; /* first: of the generation's, counted from 0 */
 	uint64_t slots;        /* of a rank */
 };
-enum fs_part_file { FS_PART_BIN, FS_PART_IDX, FS_PART_IDS, FS_PART_WEIGHTS, FS_PART_JSON, FS_PART_FILES };
+enum fs_part_file {
+	FS_PART_BIN,
+	FS_PART_IDX,
+	FS_PART_IDS,
+	FS_PART_WEIGHTS,
+	FS_PART_JSON,
+	FS_PART_FILES, /* so many have names */
+	FS_PART_SAMPLE /* of one slot */
+};
 #define FS_PART_JSON_MAX 1024
+/* Where below a generation's directory; part counts as a reference. */
+struct fs_place {
+	struct fs_part *part;
+	uint32_t dp;
+	uint64_t epoch;
+	enum fs_part_file which; /* FS_PART, with the next two */
+	uint64_t slot;           /* FS_PART_SAMPLE */
+	uint64_t size;
+};
 
 enum fs_kind {
 	FS_ROOT,
@@ -100,6 +119,7 @@ enum fs_kind {
 	FS_DATAGEN,
 	FS_DP,
 	FS_EPOCH,
+	FS_SLOTS, /* a sample for each slot, where they are files */
 	FS_PART,
 };
 struct fs_node {
@@ -114,12 +134,8 @@ struct fs_node {
 	struct fs_snap *snap;                 /* FS_SNAP and below */
 	struct fs_file *file;                 /* FS_GENERATION, FS_FILE */
 	uint64_t generation;                  /* FS_RANKS */
-	struct fs_part *part;                 /* FS_DATAGEN and below */
+	struct fs_place at;                   /* FS_DATAGEN and below, as far as it is known there */
 	char data[PTC_FIELD_NAME_MAX + 1];    /* FS_DATASET and below */
-	uint32_t dp;                          /* FS_DP and below */
-	uint64_t epoch;                       /* FS_EPOCH and below */
-	enum fs_part_file which;              /* FS_PART */
-	uint64_t size;
 };
 struct fs_handle {
 	bool used;
@@ -128,11 +144,8 @@ struct fs_handle {
 	struct fs_snap *snap;
 	struct fs_view *view;
 	uint64_t next_off, window, ahead_to; /* sequential so far: the next byte, how far to read ahead, done up to */
-	struct fs_part *part;                /* of FS_PART, with the next four */
-	uint32_t dp;
-	uint64_t epoch, size;
-	enum fs_part_file which;
-	struct fs_dirent *list; /* a directory */
+	struct fs_place at;                  /* of FS_PART, and of FS_SLOTS */
+	struct fs_dirent *list;              /* a directory */
 	size_t nlist;
 };
 struct fs_dirent {
@@ -163,10 +176,7 @@ struct fs_op {
 	/* a read */
 	struct fs_file *file;
 	struct fs_view *view;
-	struct fs_part *part; /* instead of file and view */
-	uint32_t dp;
-	uint64_t epoch;
-	enum fs_part_file which;
+	struct fs_place at; /* instead of file and view */
 	uint64_t off;
 	size_t size;
 	uint64_t first; /* block */
@@ -278,7 +288,6 @@ void fs_view_close_locked(struct ptc_fs *fs, struct fs_view *v);
 void fs_holds_tend(struct ptc_fs *fs);
 
 /* names.c */
-#define FS_NAME_MAX 255
 /* The file name of a tensor, of at most FS_NAME_MAX bytes with suffix; ret has room for one more. */
 void fs_tensor_name(const char *tensor, const char *suffix, char *ret);
 /* "snap-<n>-step-<s>" */
@@ -299,11 +308,15 @@ struct fs_part *fs_part_free(struct fs_part *p);
 void fs_part_unref_locked(struct ptc_fs *fs, struct fs_part *p);
 /* False: it was over when the generation began, or is beyond all numbers. */
 bool fs_part_epoch(const struct fs_part *p, uint64_t epoch, struct fs_window *ret);
-uint64_t fs_part_size(const struct fs_part *p, const struct fs_window *w, uint32_t dp, uint64_t epoch,
-		      enum fs_part_file file);
+/* Of a file that has a name. */
+uint64_t fs_part_size(const struct fs_place *at, const struct fs_window *w);
 /* len bytes that lie in the file. */
-int fs_part_read(const struct fs_part *p, const struct fs_window *w, uint32_t dp, uint64_t epoch,
-		 enum fs_part_file file, uint64_t off, void *buf, size_t len, struct ptc_error *err);
+int fs_part_read(const struct fs_place *at, uint64_t off, void *buf, size_t len, struct ptc_error *err);
+/* The name of slot i's sample, where samples are files: "000000012-cat.jpg". */
+void fs_part_slot_name(const struct fs_place *at, const struct fs_window *w, uint64_t i, char ret[FS_NAME_MAX + 1]);
+/* The slot of that name and how long its sample is. 0, PTC_ENOTFOUND, or what the source says. */
+int fs_part_slot_find(const struct fs_place *at, const struct fs_window *w, const char *name, uint64_t *ret_slot,
+		      uint64_t *ret_size, struct ptc_error *err);
 
 /* data.c */
 struct fs_listing {
@@ -316,6 +329,8 @@ bool fs_data_shown(const struct ptc_fs *fs, const struct ptc_fs_job *job);
 int fs_data_find(struct ptc_fs *fs, const struct fs_node *dir, const char *name, struct fs_node **ret);
 int fs_data_list(struct ptc_fs *fs, const struct fs_node *dir, struct fs_listing *l);
 void fs_run_part_read(struct ptc_fs *fs, struct fs_op *op);
+/* Entry i of an open FS_SLOTS; false: there are no more. */
+bool fs_data_slot(const struct fs_place *at, uint64_t i, char ret_name[FS_NAME_MAX + 1], uint64_t *ret_ino);
 
 /* tree.c */
 struct fs_node *fs_node_new(enum fs_kind kind, const struct ptc_fs_job *job, uint64_t id);

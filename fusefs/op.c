@@ -27,7 +27,7 @@ void fs_op_unref_locked(struct ptc_fs *fs, struct fs_op *op)
 		return;
 	fs_file_unref_locked(fs, op->file);
 	fs_view_unref_locked(fs, op->view);
-	fs_part_unref_locked(fs, op->part);
+	fs_part_unref_locked(fs, op->at.part);
 	ptc_free(op->name);
 	ptc_free(op);
 }

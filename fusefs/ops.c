@@ -72,7 +72,7 @@ static void on_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi
 	n = fs_node_find_locked(fs, ino);
 	if (n) {
 		fs_node_stat(fs, n, &st);
-		keep = n->snap || n->part ? FS_FOREVER : 0;
+		keep = n->snap || n->at.part ? FS_FOREVER : 0;
 	}
 	pthread_mutex_unlock(&fs->lock);
 	if (n)
@@ -121,21 +121,39 @@ static void on_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi
 	to_worker(req, ino, NULL, fi, fs_run_opendir);
 }
 
+/* Entry i of an open directory; false: there are no more. */
+static bool entry_of(const struct fs_handle *h, uint64_t i, char ret_name[FS_NAME_MAX + 1], struct stat *ret)
+{
+	uint64_t ino;
+
+	*ret = (struct stat){ .st_mode = S_IFREG };
+	if (i < h->nlist) {
+		snprintf(ret_name, FS_NAME_MAX + 1, "%s", h->list[i].name);
+		ret->st_ino = h->list[i].ino;
+		ret->st_mode = h->list[i].type;
+		return true;
+	}
+	if (!h->at.part || !fs_data_slot(&h->at, i - h->nlist, ret_name, &ino))
+		return false;
+	ret->st_ino = ino;
+	return true;
+}
+
 static void on_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi)
 {
 	struct ptc_fs *fs = fuse_req_userdata(req);
 	size_t used = 0, room = PTC_MIN(size, (size_t)FS_READ_MAX);
 	const struct fs_handle *h;
-	char *buf = ptc_malloc(PTC_MAX(room, (size_t)1));
+	char *buf = ptc_malloc(PTC_MAX(room, (size_t)1)), name[FS_NAME_MAX + 1];
+	struct stat st;
 	int e = buf ? 0 : ENOMEM;
 
 	pthread_mutex_lock(&fs->lock);
 	h = fs_handle_get_locked(fs, fi->fh);
 	if (!e && (!h || !h->list || off < 0))
 		e = EBADF;
-	for (size_t i = (size_t)off; !e && i < h->nlist; i++) {
-		const struct stat st = { .st_ino = h->list[i].ino, .st_mode = h->list[i].type };
-		size_t n = fuse_add_direntry(req, buf + used, room - used, h->list[i].name, &st, (off_t)i + 1);
+	for (uint64_t i = (uint64_t)off; !e && entry_of(h, i, name, &st); i++) {
+		size_t n = fuse_add_direntry(req, buf + used, room - used, name, &st, (off_t)i + 1);
 
 		if (n > room - used)
 			break;
@@ -242,30 +260,27 @@ static bool read_part(struct ptc_fs *fs, fuse_req_t req, fuse_ino_t ino, size_t 
 
 	pthread_mutex_lock(&fs->lock);
 	h = fs_handle_get_locked(fs, fh);
-	if (h && h->part) {
+	if (h && h->at.part) {
 		at = *h;
-		h->part->refs++;
+		h->at.part->refs++;
 	}
 	pthread_mutex_unlock(&fs->lock);
-	if (!at.part)
+	if (!at.at.part)
 		return false;
-	if (off < 0 || (uint64_t)off >= at.size)
+	if (off < 0 || (uint64_t)off >= at.at.size)
 		op = (off < 0 ? fuse_reply_err(req, EINVAL) : fuse_reply_buf(req, NULL, 0), NULL);
 	else
 		op = fs_op_new(fs, req, ino, NULL, NULL);
 	if (!op) {
 		pthread_mutex_lock(&fs->lock);
-		fs_part_unref_locked(fs, at.part);
+		fs_part_unref_locked(fs, at.at.part);
 		pthread_mutex_unlock(&fs->lock);
 		return true;
 	}
 	op->run = fs_run_part_read;
-	op->part = at.part;
-	op->dp = at.dp;
-	op->epoch = at.epoch;
-	op->which = at.which;
+	op->at = at.at;
 	op->off = (uint64_t)off;
-	op->size = (size_t)PTC_MIN(PTC_MIN(size, (size_t)FS_READ_MAX), at.size - op->off);
+	op->size = (size_t)PTC_MIN(PTC_MIN(size, (size_t)FS_READ_MAX), at.at.size - op->off);
 	if (fs_op_start(fs, op))
 		fs_op_queue(fs, op);
 	return true;

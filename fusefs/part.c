@@ -133,6 +133,7 @@ static int open_source(struct fs_part *p, uint32_t i, json_t *row, struct ptc_mi
 		return ptc_error_set(err, PTC_EINVAL, "dataset %s is of %s, those before it of %s", doc->name,
 				     ptc_source_dtype_name(dtype), ptc_source_dtype_name(p->dtype));
 	p->dtype = dtype;
+	p->files = (p->files || !i) && doc->info.kind == PTC_SOURCE_FILES;
 	p->stride = PTC_MAX(p->stride, PTC_MAX(doc->longest_bytes, 1));
 	*ret = (struct ptc_mix_part){ .nsamples = doc->info.samples,
 				      .weight = (uint32_t)ptc_json_count(row, "weight"),
@@ -248,14 +249,13 @@ static int json_text(const struct fs_part *p, const struct fs_window *w, uint32_
 			w->slots, p->stride, ptc_source_dtype_name(p->dtype));
 }
 
-uint64_t fs_part_size(const struct fs_part *p, const struct fs_window *w, uint32_t dp, uint64_t epoch,
-		      enum fs_part_file file)
+uint64_t fs_part_size(const struct fs_place *at, const struct fs_window *w)
 {
 	char text[FS_PART_JSON_MAX];
 
-	switch (file) {
+	switch (at->which) {
 	case FS_PART_BIN:
-		return w->slots * p->stride;
+		return w->slots * at->part->stride;
 	case FS_PART_IDX:
 		return IDX_HEAD + 12 * w->slots + 8 * (w->slots + 1);
 	case FS_PART_IDS:
@@ -263,7 +263,7 @@ uint64_t fs_part_size(const struct fs_part *p, const struct fs_window *w, uint32
 	case FS_PART_WEIGHTS:
 		return NPY_HEAD + 4 * w->slots;
 	default:
-		return (uint64_t)json_text(p, w, dp, epoch, text, sizeof text);
+		return (uint64_t)json_text(at->part, w, at->dp, at->epoch, text, sizeof text);
 	}
 }
 
@@ -410,14 +410,69 @@ static int read_samples(struct request *r, struct ptc_error *err)
 	return 0;
 }
 
-int fs_part_read(const struct fs_part *p, const struct fs_window *w, uint32_t dp, uint64_t epoch,
-		 enum fs_part_file file, uint64_t off, void *buf, size_t len, struct ptc_error *err)
+/* ---- files ---- */
+
+void fs_part_slot_name(const struct fs_place *at, const struct fs_window *w, uint64_t i, char ret[FS_NAME_MAX + 1])
 {
-	struct request r = { p, w, dp, off, buf, len, 0 };
+	struct ptc_mix_sample s;
+	const char *path, *slash, *name;
+	int n = snprintf(ret, FS_NAME_MAX + 1, "%09" PRIu64 "-", i);
+
+	slot(at->part, w, at->dp, i, &s);
+	path = ptc_source_file(at->part->sources[s.part], s.sample);
+	slash = strrchr(path, '/');
+	name = slash ? slash + 1 : path;
+	if (strlen(name) > (size_t)(FS_NAME_MAX - n)) { /* its end says what it is */
+		name += strlen(name) - (size_t)(FS_NAME_MAX - n);
+		while ((*name & 0xC0) == 0x80)
+			name++;
+	}
+	snprintf(ret + n, FS_NAME_MAX + 1 - (size_t)n, "%s", name);
+}
+
+int fs_part_slot_find(const struct fs_place *at, const struct fs_window *w, const char *name, uint64_t *ret_slot,
+		      uint64_t *ret_size, struct ptc_error *err)
+{
+	struct ptc_mix_sample s;
+	char its[FS_NAME_MAX + 1];
+	uint64_t i = 0;
+
+	for (const char *c = name; *c != '-'; c++) {
+		if (*c < '0' || *c > '9' || c - name > 18)
+			return PTC_ENOTFOUND;
+		i = i * 10 + (uint64_t)(*c - '0');
+	}
+	if (i >= w->slots)
+		return PTC_ENOTFOUND;
+	fs_part_slot_name(at, w, i, its);
+	if (strcmp(name, its) != 0)
+		return PTC_ENOTFOUND;
+	*ret_slot = i;
+	slot(at->part, w, at->dp, i, &s);
+	return length(at->part, &s, ret_size, err);
+}
+
+static int read_slot(struct request *r, uint64_t i, struct ptc_error *err)
+{
+	struct ptc_mix_sample s;
+
+	slot(r->p, r->w, r->dp, i, &s);
+	return ptc_source_read(r->p->sources[s.part], s.sample, r->off, r->buf, r->len, err);
+}
+
+int fs_part_read(const struct fs_place *at, uint64_t off, void *buf, size_t len, struct ptc_error *err)
+{
+	const struct fs_part *p = at->part;
+	struct fs_window window, *w = &window;
+	struct request r = { p, w, at->dp, off, buf, len, 0 };
 	unsigned char head[NPY_HEAD];
 	char text[FS_PART_JSON_MAX];
 
-	switch (file) {
+	if (!fs_part_epoch(p, at->epoch, w))
+		return ptc_error_set(err, PTC_EINTERNAL, "an epoch that was over");
+	switch (at->which) {
+	case FS_PART_SAMPLE:
+		return read_slot(&r, at->slot, err);
 	case FS_PART_BIN:
 		return read_samples(&r, err);
 	case FS_PART_IDX:
@@ -434,7 +489,7 @@ int fs_part_read(const struct fs_part *p, const struct fs_window *w, uint32_t dp
 		npy_head("<f4", w->slots, head);
 		return read_arrays(&r, head, NPY_HEAD, &(struct array){ 4, w->slots, WEIGHTS }, 1, err);
 	default:
-		overlap(&r, 0, (unsigned char *)text, (uint64_t)json_text(p, w, dp, epoch, text, sizeof text));
+		overlap(&r, 0, (unsigned char *)text, (uint64_t)json_text(p, w, at->dp, at->epoch, text, sizeof text));
 		return 0;
 	}
 }

@@ -52,7 +52,7 @@ static void node_free_locked(struct ptc_fs *fs, struct fs_node *n)
 {
 	fs_snap_unref_locked(fs, n->snap);
 	fs_file_unref_locked(fs, n->file);
-	fs_part_unref_locked(fs, n->part);
+	fs_part_unref_locked(fs, n->at.part);
 	ptc_free(n->link);
 	ptc_free(n);
 }
@@ -97,8 +97,9 @@ static bool same_node(const struct fs_node *a, const struct fs_node *b)
 	return a->kind == b->kind && !strcmp(a->uuid, b->uuid) &&
 	       (a->snap ? a->snap->number : 0) == (b->snap ? b->snap->number : 0) &&
 	       (a->file ? a->file->id : 0) == (b->file ? b->file->id : 0) && !strcmp(a->data, b->data) &&
-	       (a->part ? a->part->generation : 0) == (b->part ? b->part->generation : 0) && a->dp == b->dp &&
-	       a->epoch == b->epoch && a->which == b->which;
+	       (a->at.part ? a->at.part->generation : 0) == (b->at.part ? b->at.part->generation : 0) &&
+	       a->at.dp == b->at.dp && a->at.epoch == b->at.epoch && a->at.which == b->at.which &&
+	       a->at.slot == b->at.slot;
 }
 
 static bool stripped(const struct fs_file *f)
@@ -196,8 +197,8 @@ void fs_node_stat(const struct ptc_fs *fs, const struct fs_node *n, struct stat 
 		ret->st_blocks = (blkcnt_t)((n->file->size + 511) / 512);
 	} else if (n->kind == FS_PART) {
 		ret->st_mode = S_IFREG | 0400;
-		ret->st_size = (off_t)n->size;
-		ret->st_blocks = (blkcnt_t)((n->size + 511) / 512);
+		ret->st_size = (off_t)n->at.size;
+		ret->st_blocks = (blkcnt_t)((n->at.size + 511) / 512);
 	} else {
 		ret->st_mode = S_IFDIR | (open && fs->opts.others ? 0555 : 0500);
 		ret->st_nlink = 2;
@@ -313,8 +314,8 @@ static int parent_of(struct ptc_fs *fs, fuse_ino_t ino, struct fs_node *ret)
 	if (n) {
 		*ret = *n;
 		fs_snap_ref_locked(n->snap);
-		if (n->part)
-			n->part->refs++;
+		if (n->at.part)
+			n->at.part->refs++;
 	}
 	pthread_mutex_unlock(&fs->lock);
 	return n ? 0 : ESTALE;
@@ -324,7 +325,7 @@ static void parent_done(struct ptc_fs *fs, struct fs_node *n)
 {
 	pthread_mutex_lock(&fs->lock);
 	fs_snap_unref_locked(fs, n->snap);
-	fs_part_unref_locked(fs, n->part);
+	fs_part_unref_locked(fs, n->at.part);
 	pthread_mutex_unlock(&fs->lock);
 }
 
@@ -531,7 +532,8 @@ static int find(struct ptc_fs *fs, const struct fs_op *op, const struct fs_node 
 	case FS_DATAGEN:
 	case FS_DP:
 	case FS_EPOCH:
-		if (dir->part) /* what a generation consumes is settled */
+	case FS_SLOTS:
+		if (dir->at.part) /* what a generation consumes is settled */
 			ret->entry_s = ret->attr_s = FS_FOREVER;
 		return fs_data_find(fs, dir, op->name, &ret->node);
 	default:
@@ -614,7 +616,7 @@ void fs_handle_close_locked(struct ptc_fs *fs, uint64_t fh)
 	fs_view_close_locked(fs, h->view);
 	fs_snap_unref_locked(fs, h->snap);
 	fs_file_unref_locked(fs, h->file);
-	fs_part_unref_locked(fs, h->part);
+	fs_part_unref_locked(fs, h->at.part);
 	fs_list_free(h->list, h->nlist);
 	*h = (struct fs_handle){ .turn = h->turn };
 }
@@ -623,7 +625,7 @@ void fs_handle_close_locked(struct ptc_fs *fs, uint64_t fh)
 
 /* What a node is the name of: its file and snapshot, or its part of a dataset; references. */
 static int opened_of(struct ptc_fs *fs, fuse_ino_t ino, struct fs_file **ret_file, struct fs_snap **ret_snap,
-		     struct fs_node *ret_part)
+		     struct fs_place *ret_at)
 {
 	const struct fs_node *n;
 	int e = 0;
@@ -632,8 +634,8 @@ static int opened_of(struct ptc_fs *fs, fuse_ino_t ino, struct fs_file **ret_fil
 	n = fs_node_find_locked(fs, ino);
 	e = !n || stripped(n->file) ? ESTALE : !n->file && n->kind != FS_PART ? EISDIR : 0;
 	if (!e && n->kind == FS_PART) {
-		*ret_part = *n;
-		n->part->refs++;
+		*ret_at = n->at;
+		n->at.part->refs++;
 	} else if (!e) {
 		*ret_file = fs_file_ref_locked(n->file);
 		*ret_snap = fs_snap_ref_locked(n->snap);
@@ -648,9 +650,9 @@ void fs_run_open(struct ptc_fs *fs, struct fs_op *op)
 	struct fs_file *file = NULL;
 	struct fs_snap *snap = NULL;
 	struct fs_view *view = NULL;
-	struct fs_node part = { 0 };
+	struct fs_place at = { 0 };
 	uint64_t fh = 0;
-	int e = opened_of(fs, op->ino, &file, &snap, &part);
+	int e = opened_of(fs, op->ino, &file, &snap, &at);
 
 	if (!e && snap)
 		e = fs_snap_open(fs, snap, file->generation, &view);
@@ -663,13 +665,9 @@ void fs_run_open(struct ptc_fs *fs, struct fs_op *op)
 		h->file = file;
 		h->snap = snap;
 		h->view = view;
-		h->part = part.part;
-		h->dp = part.dp;
-		h->epoch = part.epoch;
-		h->which = part.which;
-		h->size = part.size;
+		h->at = at;
 	} else {
-		fs_part_unref_locked(fs, part.part);
+		fs_part_unref_locked(fs, at.part);
 		fs_view_close_locked(fs, view);
 		fs_file_unref_locked(fs, file);
 		fs_snap_unref_locked(fs, snap);
@@ -822,6 +820,7 @@ static int list(struct ptc_fs *fs, uid_t uid, const struct fs_node *dir, struct 
 	case FS_DATAGEN:
 	case FS_DP:
 	case FS_EPOCH:
+	case FS_SLOTS:
 		e = fs_data_list(fs, dir, l);
 		break;
 	default:
@@ -841,17 +840,19 @@ void fs_run_opendir(struct ptc_fs *fs, struct fs_op *op)
 
 	if (!e) {
 		e = list(fs, op->uid, &dir, &l);
-		parent_done(fs, &dir);
-	}
-	if (!e) {
 		pthread_mutex_lock(&fs->lock);
-		fh = fs_handle_new_locked(fs, &h);
+		fh = e ? 0 : fs_handle_new_locked(fs, &h);
 		if (fh) {
 			h->list = l.v;
 			h->nlist = l.n;
 		}
+		if (fh && dir.kind == FS_SLOTS) {
+			h->at = dir.at;
+			h->at.part->refs++;
+		}
 		pthread_mutex_unlock(&fs->lock);
-		e = fh ? 0 : ENFILE;
+		parent_done(fs, &dir);
+		e = e ? e : fh ? 0 : ENFILE;
 	}
 	if (e) {
 		fs_list_free(l.v, l.n);

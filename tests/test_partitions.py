@@ -187,8 +187,9 @@ class Partitions(harness.Case):
         """A directory of files: each is a sequence of bytes. And what is not there, may not be seen, or has changed."""
         os.mkdir(self.path("files"))
         contents = [self.rng.randbytes(self.rng.randrange(5000)) for _ in range(40)]
-        for i, data in enumerate(contents):
-            with open(self.path("files", f"{i:03}"), "wb") as f:
+        base = [f"{i:03}" for i in range(39)] + ["é" * 123 + ".jpg"] # the last one's is too long to have the slot before it
+        for name, data in zip(base, contents):
+            with open(self.path("files", name), "wb") as f:
                 f.write(data)
         with self.cluster(nodes=1, devices=2) as c:
             c.ptcctl("dataset", "add", "files", self.path("files"))
@@ -198,7 +199,18 @@ class Partitions(harness.Case):
             mount = Mount(self, c)
             folder = mount.path(job.name, "data", "f", "gen-1", "dp-1", "epoch-0")
             want = self.rows(lambda p: order_oracle.at(40, 1, p // 40, p % 40), 40, 0, 0, 0, 7, 2, 2, 1)
-            self.check(folder, [r for step in want.values() for r in step], contents.__getitem__, "uint8")
+            rows = [r for step in want.values() for r in step]
+            self.check(folder, rows, contents.__getitem__, "uint8")
+            base[39] = "é" * 120 + ".jpg"
+            names = [f"{slot:09}-{base[sample]}" for slot, (sample, _) in enumerate(rows)]
+            self.assertEqual(names, sorted(os.listdir(os.path.join(folder, "files"))))
+            listed = {e.name: e.inode() for e in os.scandir(os.path.join(folder, "files"))}
+            for name, (sample, _) in zip(names, rows):
+                with open(os.path.join(folder, "files", name), "rb") as f:
+                    self.assertEqual((contents[sample], listed[name]), (f.read(), os.fstat(f.fileno()).st_ino), name)
+            self.assertFalse(os.path.exists(mount.path(job.name, "data", "none", "gen-1")))
+            for gone in (f"{len(rows):09}-000", "00000000-000", "0000000000-000", names[0] + "x", "x", "-", "99999999999999999999-a"):
+                self.assertFalse(os.path.exists(os.path.join(folder, "files", gone)), gone)
             for gone in ("f/gen-2", "f/gen-01", "f/gen-1/dp-2", "f/gen-1/dp-0/epoch--1", "f/gen-1/dp-0/epoch-0/x", "g"):
                 self.assertFalse(os.path.exists(mount.path(job.name, "data", *gone.split("/"))), gone)
             with self.assertRaises(OSError):
