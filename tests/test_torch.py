@@ -19,6 +19,7 @@ import weakref
 import harness  # first: it says where the others are
 import curve
 import live
+import numpy as np
 import order_oracle
 from harness import PATIENCE, wait_for
 
@@ -226,6 +227,53 @@ class Torch(harness.Case):
             with self.assertRaisesRegex(error, re.escape(text)):
                 gen.attach(model=model, optim=torch.optim.AdamW(model.parameters()), data=sampler, **more)
             self.assertEqual(0, client.declared)
+
+    @unittest.skipIf(harness.SANITIZED, "this process is not started for a sanitized library")
+    def test_divided(self):
+        """Batches by length and sequences by rule: each sample and token once, whoever computes it; what is refused."""
+        os.environ["PTC_LIBRARY"] = harness.binary("client/lib/libptc.so.1")
+        import ptc.torch
+        import torch
+        n, g, mbs, dp, position = 50, 18, 2, 4, 45
+        lengths = [(i * i * 37) % 211 for i in range(n)]
+        met = {}
+
+        def generation(rank):
+            client = types.SimpleNamespace(cursor_get=lambda _: (position, f"n={n},seed=3"), meet_put=met.__setitem__,
+                                           meet_get=met.__getitem__)
+            return ptc.torch.Generation(client, types.SimpleNamespace(has_state=True, rank=rank, world=dp, dp=dp, dp_rank=rank,
+                                                                      cp=dp, cp_rank=rank, start_step=5))
+        ids = [order_oracle.at(n, 3, *divmod(p, n)) for p in range(position + g, position + 2 * g)]  # of step 6
+        want, most, total = order_oracle.balanced([lengths[i] for i in ids], 6, 1, mbs, dp)
+        parts = []
+        for rank in range(dp):
+            gen = generation(rank)
+            s = gen.batch_sampler(range(n), g, mbs, 3, lengths=np.array(lengths), cost=(6, 1))
+            s._agree(gen)
+            s._start(gen)
+            for m in range(s.micro_batches):
+                self.assertEqual([(ids[i], w) for i, w in want[m][rank]], list(zip(*s.micro_batch_of(6, m), strict=True)))
+            batches = iter(s)
+            self.assertEqual([s.micro_batch_of(5 + m // 3, m % 3)[0] for m in range(7)], [next(batches) for _ in range(7)])
+            said = s.balance(6)
+            self.assertEqual((most, total / dp), (said["cost_max"], said["cost_mean"]))
+            self.assertLess(said["cost_max"] / said["cost_mean"], said["count_cost_max"] / said["count_cost_mean"])
+            parts.append(gen.sequence_part(torch.arange(2 * 29).reshape(2, 29), pad=-1))
+        self.assertEqual("n=50,seed=3;batch=18,micro=2,by_length=1", s._told())
+        for rank, tokens in enumerate(order_oracle.sequence_slices(29, dp, True)):
+            self.assertEqual([[29 * row + t if t < 29 else -1 for t in tokens] for row in range(2)], parts[rank].tolist())
+        other = gen.batch_sampler(range(n), g, mbs, 3, lengths=[*lengths[:-1], 5], cost=(6, 1))
+        for text, call in (
+                ("rank 3 has other lengths or another cost than rank 0", lambda: other._agree(gen)),
+                ("49 lengths for 50 samples", lambda: gen.batch_sampler(range(n), g, mbs, lengths=lengths[1:], cost=(1, 1))),
+                ("lengths= and cost= go together", lambda: gen.batch_sampler(range(n), g, mbs, lengths=lengths)),
+                ("has length -1", lambda: s._sampling.balanced(0, lambda ids: [-1 for _ in ids], (1, 1), 0)),
+                ("do not fit 64 bits", lambda: s._sampling.balanced(0, lambda ids: [1 << 40 for _ in ids], (1, 1), 0)),
+                ("not known without lengths=", lambda: gen.batch_sampler(range(n), g, mbs).balance(6)),
+                ("29 tokens: 8 chunks of the same length need a multiple of 8", lambda: gen.sequence_part(torch.arange(29), 0)),
+                ("no slice of a sequence of 0 tokens", lambda: ptc.sequence_slices(0, 2, 0))):
+            with self.assertRaisesRegex(ptc.Error, re.escape(text)):
+                call()
 
     def check_failed(self, job, text):
         failed = job.wait_run("failed")

@@ -355,7 +355,9 @@ def case_carry(args, gen):
     log = Log(args, gen)
     model, optim, sched, scaler = torch_state.trainer(gen.dp_rank)
     data = list(range(100))
-    sampler = gen.batch_sampler(data, 7, 2, seed=5)
+    # who computes a sample may change from one generation to the next
+    by_length = dict(lengths=[i % 13 + i % 7 * 40 for i in data], cost=(6, 1)) if gen.dp == 3 else {}
+    sampler = gen.batch_sampler(data, 7, 2, seed=5, **by_length)
     restored = gen.attach(model=model, optim=optim, sched=sched, data=sampler, stateful={"scaler": scaler})
     # A loader draws a seed from PyTorch's generator: give it one of its own, and draws do not depend on resizes.
     loader = DataLoader(data, batch_sampler=sampler, num_workers=2, prefetch_factor=4, generator=torch.Generator())

@@ -145,7 +145,7 @@ PTC_API int ptc_blob_get(ptc_client *c, const char *name, enum ptc_blob_scope sc
 /* How far the job has consumed a dataset, in samples since its start; `tag` (at most 255 bytes) says what else has to be
  * the same for the number to mean the same, e.g. "n=1000,seed=7". Ranks that set a cursor must set the same. With a tag
  * "n=N,seed=S" (",block=B" or ",sequential=1" where that is so), then ";batch=G,micro=M", `ptcctl dataset proof` can show what was
- * consumed and that it was each sample once an epoch. */
+ * consumed and that it was each sample once an epoch; with ",by_length=1" at the end (ptc_balance_step) by step, not by rank. */
 PTC_API int ptc_cursor_set(ptc_client *c, const char *name, uint64_t position, const char *tag);
 /* 1: found; 0: none in the snapshot. tag_buffer may be NULL. */
 PTC_API int ptc_cursor_get(ptc_client *c, const char *name, uint64_t *ret_position, char *tag_buffer,

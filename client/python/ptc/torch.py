@@ -43,7 +43,7 @@ except ImportError as e:
 from ptc import _held, _values
 from ptc._held import refuse
 
-__all__ = ["generations", "Generation", "BatchSampler"]
+__all__ = ["generations", "Generation", "BatchSampler", "sequence_part"]
 
 _STALE = -9
 
@@ -171,6 +171,8 @@ class Generation:
             self._declared = self._collect()
             self._job_values()  # what a stop would refuse
             self._same_groups()
+            for sampler in self._data:
+                sampler._agree(self)
             found = self._load()
         except BaseException:
             self._bound = None  # nothing has been declared
@@ -299,9 +301,17 @@ class Generation:
         for name, value in values.items():
             self._client.report(name, float(value))
 
-    def batch_sampler(self, dataset, global_batch, micro_batch, seed=0, name="data", pad=None):
-        """Which samples of `dataset` this data-parallel rank computes: a BatchSampler. Pass it to attach(data=...)."""
-        return BatchSampler(len(dataset), global_batch, micro_batch, self.dp_rank, self.dp, seed, name, pad)
+    def batch_sampler(self, dataset, global_batch, micro_batch, seed=0, name="data", pad=None, lengths=None, cost=None):
+        """Which samples of `dataset` this data-parallel rank computes: a BatchSampler. Pass it to attach(data=...).
+
+        lengths, of all samples and the same on every rank, has each step's samples assigned to ranks by what they cost, a * length +
+        b * length^2, cost=(a, b), so that ranks take equally long; (6 * h, 1) for a transformer of width h, (12 * h, 1) where
+        its attention is causal. Which samples a step has is the same without."""
+        return BatchSampler(len(dataset), global_batch, micro_batch, self.dp_rank, self.dp, seed, name, pad, lengths, cost)
+
+    def sequence_part(self, tensor, dim=1, zigzag=True, pad=None):
+        """What this context-parallel rank has of sequences that lie along `dim`: see sequence_part()."""
+        return sequence_part(tensor, self.cp, self.cp_rank, dim, zigzag, pad)
 
 
 class BatchSampler:
@@ -314,12 +324,17 @@ class BatchSampler:
     loader has read ahead does not count as consumed.
     """
 
-    def __init__(self, samples, global_batch, micro_batch, dp_rank, dp, seed, name="data", pad=None):
+    def __init__(self, samples, global_batch, micro_batch, dp_rank, dp, seed, name="data", pad=None, lengths=None, cost=None):
         self.samples, self.global_batch, self.micro_batch = samples, global_batch, micro_batch
         self.dp_rank, self.dp, self.seed, self.name, self.pad = dp_rank, dp, seed, name, pad
         self._base = self._base_step = None  # position at a step; G samples a step from there
         self._sampling = ptc.Sampling(samples, seed, global_batch, micro_batch, dp)
         self.micro_batches = self._sampling.micro_steps
+        self._lengths, self._cost, self._balanced = lengths, cost, {}
+        if (lengths is None) != (cost is None):
+            refuse(f"dataset {name}: lengths= and cost= go together: cost=(a, b) says that a sample costs a * length + b * length^2")
+        if lengths is not None and len(lengths) != samples:
+            refuse(f"dataset {name}: {len(lengths)} lengths for {samples} samples")
 
     def tag(self):
         """What has to be the same for a position to mean the same."""
@@ -327,7 +342,19 @@ class BatchSampler:
 
     def _told(self):
         """The tag, and how samples are divided: for `ptcctl dataset proof`. What follows the ';' may be another later."""
-        return f"{self.tag()};batch={self.global_batch},micro={self.micro_batch}"
+        by_length = ",by_length=1" if self._lengths is not None else ""
+        return f"{self.tag()};batch={self.global_batch},micro={self.micro_batch}{by_length}"
+
+    def _agree(self, gen):
+        """Ranks with other lengths would compute some samples twice and others never: looked at in up to 65536 places."""
+        if self._lengths is None or gen.world == 1:
+            return
+        at = range(0, self.samples, -(-self.samples >> 16))
+        mine = hashlib.sha256(repr((self._cost, [int(self._lengths[i]) for i in at])).encode()).digest()
+        if gen.rank == 0:
+            gen._client.meet_put(f"lengths {self.name}", mine)
+        elif gen._client.meet_get(f"lengths {self.name}") != mine:
+            refuse(f"dataset {self.name}: rank {gen.rank} has other lengths or another cost than rank 0; give all ranks the same")
 
     def _start(self, gen):
         found = gen._client.cursor_get(self.name) if gen.has_state else None
@@ -346,10 +373,30 @@ class BatchSampler:
 
     def micro_batch_of(self, step, m):
         """(ids, weights) of micro-batch m of a step, on this rank: lists of micro_batch."""
-        ids, weights = self._sampling.micro_batch_of(self.position(step), m, self.dp_rank)
+        if self._lengths is None:
+            ids, weights = self._sampling.micro_batch_of(self.position(step), m, self.dp_rank)
+        else:
+            ids, weights = map(list, self._balance(step)[0][m])
         if self.pad is not None:
             ids = [i if w else self.pad for i, w in zip(ids, weights)]
         return ids, weights
+
+    def _balance(self, step):
+        if step not in self._balanced:
+            parts = self._sampling.balanced(self.position(step), lambda ids: [self._lengths[i] for i in ids], self._cost, self.dp_rank)
+            while len(self._balanced) >= 64:  # as far as a loader may reasonably be ahead
+                del self._balanced[next(iter(self._balanced))]
+            self._balanced[step] = parts
+        return self._balanced[step]
+
+    def balance(self, step):
+        """What a step costs the rank that has most to do, and ranks on average; and what it would, assigned by count. A dict of
+        numbers in units of `cost`, for Generation.report(); padding slots count."""
+        if self._lengths is None:
+            refuse(f"dataset {self.name}: what samples cost is not known without lengths= and cost=")
+        b = self._balance(step)[1]
+        return {"cost_max": b.max, "cost_mean": b.total / self.dp, "count_cost_max": b.count_max,
+                "count_cost_mean": b.count_total / self.dp}
 
     def weights(self, step):
         """A list of micro_batch weights for each micro-batch of a step: 1, or 0 where a slot is surplus."""
@@ -362,3 +409,23 @@ class BatchSampler:
             for m in range(self.micro_batches):
                 yield self.micro_batch_of(step, m)[0]
             step += 1
+
+
+def sequence_part(tensor, cp, cp_rank, dim=1, zigzag=True, pad=None):
+    """What context-parallel rank cp_rank of cp has of sequences that lie along `dim` of a tensor (docs/order.md).
+
+    zigzag: chunks cp_rank and 2 * cp - 1 - cp_rank of 2 * cp, for causal attention; else chunk cp_rank of cp. Lengths that chunks do
+    not divide are refused, or padded at the end with the value `pad`. Cut tokens, labels and positions alike.
+    """
+    n, chunks = tensor.shape[dim], 2 * cp if zigzag else cp
+    if n % chunks and pad is None:
+        refuse(f"sequence of {n} tokens: {chunks} chunks of the same length need a multiple of {chunks}; make it one, or give "
+               f"pad=, the value that is put after its end")
+    parts = []
+    for first, length, real in ptc.sequence_slices(n, cp, cp_rank, zigzag):
+        parts.append(tensor.narrow(dim, min(first, n), real))
+        if real < length:
+            shape = list(tensor.shape)
+            shape[dim] = length - real
+            parts.append(tensor.new_full(shape, pad))
+    return torch.cat(parts, dim)
