@@ -2,6 +2,7 @@
 """The Python package under real daemons and real ranks: what PyTorch's own parallelism has put where, and what whole tensors in
 one process (torch_state.py) say that it must be."""
 import ast
+import contextlib
 import difflib
 import functools
 import glob
@@ -187,9 +188,15 @@ class Torch(harness.Case):
             self.assertNotIn("\n", said[name], name)
 
     @unittest.skipIf(harness.SANITIZED, "this process is not started for a sanitized library")
-    def test_refused_before_declared(self):
-        """What the snapshot has for another program is refused while the generation before can still go on."""
+    def test_without_daemon(self):
+        """What can be seen in one process, whose client is a stand-in; one test, as PyTorch is slow to import."""
         os.environ["PTC_LIBRARY"] = harness.binary("client/lib/libptc.so.1")
+        self.check_refused_before_declared()
+        self.check_divided()
+        self.check_external()
+
+    def check_refused_before_declared(self):
+        """What the snapshot has for another program is refused while the generation before can still go on."""
         import ptc.torch
         import torch
 
@@ -228,10 +235,8 @@ class Torch(harness.Case):
                 gen.attach(model=model, optim=torch.optim.AdamW(model.parameters()), data=sampler, **more)
             self.assertEqual(0, client.declared)
 
-    @unittest.skipIf(harness.SANITIZED, "this process is not started for a sanitized library")
-    def test_divided(self):
+    def check_divided(self):
         """Batches by length and sequences by rule: each sample and token once, whoever computes it; what is refused."""
-        os.environ["PTC_LIBRARY"] = harness.binary("client/lib/libptc.so.1")
         import ptc.torch
         import torch
         n, g, mbs, dp, position = 50, 18, 2, 4, 45
@@ -272,6 +277,68 @@ class Torch(harness.Case):
                 ("not known without lengths=", lambda: gen.batch_sampler(range(n), g, mbs).balance(6)),
                 ("29 tokens: 8 chunks of the same length need a multiple of 8", lambda: gen.sequence_part(torch.arange(29), 0)),
                 ("no slice of a sequence of 0 tokens", lambda: ptc.sequence_slices(0, 2, 0))):
+            with self.assertRaisesRegex(ptc.Error, re.escape(text)):
+                call()
+
+    def check_external(self):
+        """A loader's own state goes with its data-parallel rank; what becomes of it when dp changes only a transform says."""
+        import ptc.torch
+        import torch
+        from torch.distributed import HashStore
+        store, blobs = HashStore(), {}
+
+        class Loader:
+            def __init__(self, state):
+                self.state, self.state_dict = state, lambda: self.state
+                self.load_state_dict = lambda state: setattr(self, "state", state)
+
+        def generation(rank, dp, tp=1):
+            client = types.SimpleNamespace(blob_get=blobs.get, blob_set=blobs.__setitem__)
+            gen = ptc.torch.Generation(client, types.SimpleNamespace(has_state=True, rank=rank, dp=dp, dp_rank=rank // tp,
+                                                                     tp_rank=rank % tp, pp_rank=0, cp_rank=0))
+            gen._store = store
+            return gen
+
+        def stop(states, dp, tp=1, **more):
+            """All ranks' stop; rank 0 comes last."""
+            ranks = [(generation(r, dp, tp), ptc.torch.External(Loader(s), **more)) for r, s in enumerate(states)]
+            for gen, loader in ranks:
+                with contextlib.suppress(ptc.Error) if gen.rank else contextlib.nullcontext():
+                    loader._before_stop(gen, 7)
+            for gen, loader in reversed(ranks):
+                loader._stop(gen, 7)
+
+        def start(rank, dp, tp=1, **more):
+            loader = Loader("own")
+            ptc.torch.External(loader, **more)._start(generation(rank, dp, tp))
+            return loader.state
+        self.assertEqual("own", start(0, 2))  # there is no snapshot of it
+        states = [{"at": (d, None, b"\0\xff"), "rng": torch.arange(d, d + 3, dtype=torch.uint8), "nothing": torch.empty(0, 2),
+                   "key": np.arange(4, dtype=">u4").reshape(2, 2), "large": "x" * 200000} for d in range(3)]
+        stop([s for s in states for _ in range(2)], 3, 2)  # more than a blob
+        self.assertEqual({"loader/loader", *(f"loader/loader/{i}" for i in range(3))}, set(blobs))
+        for rank in range(3):  # other parallelism may change
+            got = start(rank, 3)
+            self.assertEqual(repr(states[rank]), repr(got))
+            self.assertEqual((torch.uint8, (0, 2), ">u4"), (got["rng"].dtype, got["nothing"].shape, got["key"].dtype.str))
+        self.assertEqual([6, 2, 4, 3], start(3, 4, transform=lambda states, old, dp, d: [
+            sum(s["at"][0] + 1 for s in states), old - 1, dp, d]))
+        stop([5, 5], 2, scope="job")
+        self.assertEqual([5, 15], [start(1, 2, scope="job"), start(1, 3, scope="job", transform=lambda states, *_: 3 * states[0])])
+        gen, late = generation(0, 2), ptc.torch.External(Loader(1), "late")
+        late.TIMEOUT_S = 0.01
+        late._before_stop(gen, 7)
+        for text, call in (
+                ("dataset loader: the snapshot has the state of a Loader under dp=2, this is dp=3, and what becomes of it only the "
+                 "loader knows: keep dp=2, give External(transform=), or use gen.batch_sampler()", lambda: start(0, 3, scope="job")),
+                ("is of a loader with scope='job', this one has 'rank'", lambda: start(0, 2)),
+                ("no state of the loader of data-parallel rank 1 within 0.01 s", lambda: late._stop(gen, 7)),
+                ("the loader of data-parallel rank 1 has no state that can be carried", lambda: stop([1, object()], 2)),
+                ("loader.of: a object cannot be carried", lambda: stop([{"of": object()}], 1)),
+                ("the loaders' states take 5000014 bytes, at most 4194304", lambda: stop(["x" * 5000000], 1)),
+                ("scope is \"rank\" or \"job\", not 'all'", lambda: start(0, 2, scope="all")),
+                ("two samplers or loaders of that name", lambda: gen.attach(data=[Loader(1), Loader(2)])),
+                ("a list_iterator has no state_dict()", lambda: gen.attach(data=iter([])))):
             with self.assertRaisesRegex(ptc.Error, re.escape(text)):
                 call()
 
@@ -358,6 +425,8 @@ class Torch(harness.Case):
         for step in range(steps):
             found = sorted(i for log in logged.values() for line in log if line["step"] == step for i in line["ids"])
             self.assertEqual(sorted(order(p) for p in range(7 * step, 7 * step + 7)), found, f"step {step}")
+        items = sorted((line["step"], line["item"]) for log in logged.values() for line in log)
+        self.assertEqual(list(range(len(items))), [item for _, item in items])  # of the loader that ptc knows nothing of
 
     # ---- the GPT
 

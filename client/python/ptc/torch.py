@@ -26,6 +26,7 @@ is refused at the stop: the switch comes to nothing and training goes on; at fin
 the with block ends the process, and with it the job, its traceback in the log. Needs PyTorch 2.7 or later.
 """
 import contextlib
+import datetime
 import functools
 import gc
 import hashlib
@@ -43,7 +44,7 @@ except ImportError as e:
 from ptc import _held, _values
 from ptc._held import refuse
 
-__all__ = ["generations", "Generation", "BatchSampler", "sequence_part"]
+__all__ = ["generations", "Generation", "BatchSampler", "External", "sequence_part"]
 
 _STALE = -9
 
@@ -155,13 +156,17 @@ class Generation:
 
         model: a module (of a pipeline stage, with the whole model's names). optim: one optimizer over its parameters;
         zero1: {name: (start, stop, piece)} where it works on `piece` instead, the elements start..stop of that flattened local
-        parameter. sched: an object with state_dict(). data: a BatchSampler, or several. tied: names that several
+        parameter. sched: an object with state_dict(). data: a BatchSampler, an External loader, or several; what else has
+        state_dict() and load_state_dict() is taken as External(it). tied: names that several
         pipeline stages hold on purpose. extra: {name: tensor} beyond the model's state dict. stateful: {name: object} whose
         state_dict() is the same on every rank, such as a GradScaler.
         """
         if self._bound is not None:
             raise ptc.Error(-1, "attach: this generation is attached already; give everything in one call")
-        self._data = [data] if isinstance(data, BatchSampler) else list(data or ())
+        self._data = [External.of(d) for d in (data if isinstance(data, (list, tuple)) else () if data is None else (data,))]
+        for name in {d.name for d in self._data}:
+            if sum(d.name == name for d in self._data) > 1:
+                refuse(f"dataset {name}: two samplers or loaders of that name; give them different ones in name=")
         zero1 = zero1 or {}
         self._bound = dict(model=model, optim=optim, zero1=zero1, tied=tuple(tied), extra=extra or {},
                            values={**(stateful or {}), **({"scheduler": sched} if sched is not None else {})})
@@ -268,14 +273,16 @@ class Generation:
             refuse(f"tensor {name}{f' ({field})' if field else ''}: it was not there at attach, and would be lost")
 
     def _at_stop(self, step):
+        for d in self._data:
+            d._before_stop(self, step)
         self._check_outside()
         self._check_places()
         for name, data in self._job_values().items():
             self._client.blob_set(name, data)
         for name, data in _values.random_states().items():
             self._client.blob_set(name, data, ptc.RANK)
-        for sampler in self._data:
-            self._client.cursor_set(sampler.name, sampler.position(step), sampler._told())
+        for d in self._data:
+            d._stop(self, step)
 
     # -- training
 
@@ -356,6 +363,12 @@ class BatchSampler:
         elif gen._client.meet_get(f"lengths {self.name}") != mine:
             refuse(f"dataset {self.name}: rank {gen.rank} has other lengths or another cost than rank 0; give all ranks the same")
 
+    def _before_stop(self, gen, step):
+        pass
+
+    def _stop(self, gen, step):
+        gen._client.cursor_set(self.name, self.position(step), self._told())
+
     def _start(self, gen):
         found = gen._client.cursor_get(self.name) if gen.has_state else None
         was = found[1].partition(";")[0] if found else None
@@ -409,6 +422,112 @@ class BatchSampler:
             for m in range(self.micro_batches):
                 yield self.micro_batch_of(step, m)[0]
             step += 1
+
+
+class External:
+    """A loader that keeps its own state, such as torchdata's StatefulDataLoader: anything with state_dict() and load_state_dict().
+    Pass it to attach(data=...), before its iterator is made.
+
+    scope "rank": each data-parallel rank's loader has a state of its own (that of tensor-, pipeline- and context-parallel rank 0
+    counts); "job": the state is the same on all ranks, and rank 0's counts. The state is what state_dict() gives when the job
+    stops, as values, bytes, tensors and arrays, and stays with its data-parallel rank whatever else changes.
+
+    What becomes of it when dp changes only the loader knows, so that is refused, unless transform(states, old_dp, dp, dp_rank) is
+    given: from the states of all old_dp ranks (scope "job": the one state) it makes that of rank dp_rank of dp. Which samples are
+    consumed is the loader's: no cursor is set, and `ptcctl dataset proof` knows nothing of it.
+    """
+
+    TIMEOUT_S = 300  # for the states of all data-parallel ranks; they stop at the same step
+    PARTS_MAX = 16   # blobs that all states together may take
+
+    def __init__(self, loader, name="loader", scope="rank", transform=None):
+        for method in ("state_dict", "load_state_dict"):
+            if not callable(getattr(loader, method, None)):
+                refuse(f"dataset {name}: a {type(loader).__name__} has no {method}(), so that it cannot go on where it was; "
+                       f"StatefulDataLoader has, or use gen.batch_sampler()")
+        if scope not in ("rank", "job"):
+            refuse(f"dataset {name}: scope is \"rank\" or \"job\", not {scope!r}")
+        self.loader, self.name, self.scope, self.transform = loader, name, scope, transform
+        self._mine = None
+
+    @staticmethod
+    def of(data):
+        return data if isinstance(data, (BatchSampler, External)) else External(data)
+
+    def _agree(self, gen):
+        pass
+
+    def _gathers(self, gen):
+        return self.scope == "rank" and gen.dp > 1
+
+    def _leads(self, gen):
+        """Whether this rank's loader counts."""
+        return gen.rank == 0 or (self._gathers(gen) and gen.tp_rank == gen.pp_rank == gen.cp_rank == 0)
+
+    def _key(self, step, dp_rank):
+        return f"ptc/loader/{self.name}/{step}/{dp_rank}"
+
+    def _start(self, gen):
+        if self._gathers(gen) and self._leads(gen):
+            gen.store  # connected now, not at the stop
+        head = gen._client.blob_get(f"loader/{self.name}") if gen.has_state else None
+        if head is None:
+            return False
+        head = _values.loads(head)
+        if head["scope"] != self.scope:
+            refuse(f"dataset {self.name}: the snapshot's state is of a loader with scope={head['scope']!r}, this one has "
+                   f"{self.scope!r}")
+        if head["dp"] != gen.dp and self.transform is None:
+            refuse(f"dataset {self.name}: the snapshot has the state of a {head['loader']} under dp={head['dp']}, this is dp={gen.dp}, and "
+                   f"what becomes of it only the loader knows: keep dp={head['dp']}, give External(transform=), or use "
+                   f"gen.batch_sampler()")
+        parts = [gen._client.blob_get(f"loader/{self.name}/{i}") for i in range(head["parts"])]
+        states = _values.loads(b"".join(parts))
+        if head["dp"] != gen.dp:
+            state = self.transform(states, head["dp"], gen.dp, gen.dp_rank)
+        else:
+            state = states[gen.dp_rank if self.scope == "rank" else 0]
+        self.loader.load_state_dict(state)
+        return True
+
+    def _before_stop(self, gen, step):
+        """Each rank's state is on its way to rank 0 before anything can be refused, which would leave that waiting."""
+        if not self._leads(gen):
+            return
+        try:
+            self._mine = _values.dumps(f"dataset {self.name}", self.loader.state_dict(), True)
+        except BaseException:
+            if gen.rank:
+                gen.store.set(self._key(step, gen.dp_rank), b"-")
+            raise
+        if gen.rank:
+            gen.store.set(self._key(step, gen.dp_rank), self._mine)
+
+    def _states(self, gen, step):
+        states = [self._mine]
+        for d in range(1, gen.dp) if self._gathers(gen) else ():
+            try:
+                gen.store.wait([self._key(step, d)], datetime.timedelta(seconds=self.TIMEOUT_S))
+            except RuntimeError as e:
+                refuse(f"dataset {self.name}: no state of the loader of data-parallel rank {d} within {self.TIMEOUT_S} s ({e})")
+            states.append(gen.store.get(self._key(step, d)))
+            gen.store.delete_key(self._key(step, d))
+            if states[-1] == b"-":
+                refuse(f"dataset {self.name}: the loader of data-parallel rank {d} has no state that can be carried")
+        return states
+
+    def _stop(self, gen, step):
+        if gen.rank:
+            return
+        data = b'{"list": [' + b", ".join(self._states(gen, step)) + b"]}"
+        parts = [data[i:i + ptc.BLOB_MAX] for i in range(0, len(data), ptc.BLOB_MAX)]
+        if len(parts) > self.PARTS_MAX:
+            refuse(f"dataset {self.name}: the loaders' states take {len(data)} bytes, at most {self.PARTS_MAX * ptc.BLOB_MAX} can "
+                   f"be carried")
+        for i, part in enumerate(parts):
+            gen._client.blob_set(f"loader/{self.name}/{i}", part)
+        gen._client.blob_set(f"loader/{self.name}", _values.dumps("loader", {
+            "dp": gen.dp, "scope": self.scope, "parts": len(parts), "loader": type(self.loader).__name__}))
 
 
 def sequence_part(tensor, cp, cp_rank, dim=1, zigzag=True, pad=None):
