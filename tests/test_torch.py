@@ -271,6 +271,8 @@ class Torch(harness.Case):
         for text, call in (
                 ("rank 3 has other lengths or another cost than rank 0", lambda: other._agree(gen)),
                 ("49 lengths for 50 samples", lambda: gen.batch_sampler(range(n), g, mbs, lengths=lengths[1:], cost=(1, 1))),
+                ("cost=(0.5, 1) is not (a, b)", lambda: gen.batch_sampler(range(n), g, mbs, lengths=lengths, cost=(0.5, 1))),
+                ("cost has -1", lambda: s._sampling.balanced(0, lambda ids: [1 for _ in ids], (1, -1), 0)),
                 ("lengths= and cost= go together", lambda: gen.batch_sampler(range(n), g, mbs, lengths=lengths)),
                 ("has length -1", lambda: s._sampling.balanced(0, lambda ids: [-1 for _ in ids], (1, 1), 0)),
                 ("do not fit 64 bits", lambda: s._sampling.balanced(0, lambda ids: [1 << 40 for _ in ids], (1, 1), 0)),

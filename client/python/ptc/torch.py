@@ -340,6 +340,8 @@ class BatchSampler:
         self._lengths, self._cost, self._balanced = lengths, cost, {}
         if (lengths is None) != (cost is None):
             refuse(f"dataset {name}: lengths= and cost= go together: cost=(a, b) says that a sample costs a * length + b * length^2")
+        if cost is not None and [type(c) for c in cost] != [int, int]:
+            refuse(f"dataset {name}: cost={cost!r} is not (a, b), two whole numbers: a sample costs a * length + b * length^2")
         if lengths is not None and len(lengths) != samples:
             refuse(f"dataset {name}: {len(lengths)} lengths for {samples} samples")
 
