@@ -182,13 +182,14 @@ static bool number(const char *text, const char *end, uint64_t max, uint64_t *re
 bool ptc_ledger_tag(const char *tag, struct ptc_ledger_order *ret_order)
 {
 	struct ptc_ledger_order o = { 0 };
-	uint64_t sequential = 0, micro = 0, seen = 0;
+	uint64_t sequential = 0, micro = 0, by_length = 0, seen = 0;
 	const struct {
 		const char *key;
 		uint64_t *value, max;
 	} known[] = { { "n", &o.n, UINT64_MAX },         { "seed", &o.seed, UINT64_MAX },
 		      { "block", &o.block, UINT64_MAX }, { "sequential", &sequential, 1 },
-		      { "batch", &o.batch, UINT64_MAX }, { "micro", &micro, UINT32_MAX } };
+		      { "batch", &o.batch, UINT64_MAX }, { "micro", &micro, UINT32_MAX },
+		      { "by_length", &by_length, 1 } };
 
 	for (const char *p = tag; *p;) {
 		size_t n = strcspn(p, ",;"), key = strcspn(p, "=,;");
@@ -203,6 +204,7 @@ bool ptc_ledger_tag(const char *tag, struct ptc_ledger_order *ret_order)
 		p += n + (p[n] != '\0');
 	}
 	o.sequential = sequential;
+	o.by_length = by_length;
 	o.micro = (uint32_t)micro;
 	if ((seen & 3) != 3)
 		return false;

@@ -46,10 +46,11 @@ uint64_t ptc_ledger_position(const struct ptc_ledger *l, const char *cursor, uin
 			     uint64_t batch);
 
 /* What a cursor's tag says of the order: "n=N,seed=S", then perhaps ",block=B" or ",sequential=1"; after a ';', which ptc.torch does
- * not compare, "batch=G,micro=M". Other words are passed over. False: n or seed is missing, or a number is none. */
+ * not compare, "batch=G,micro=M", and "by_length=1" where ranks divide a batch by what samples cost, from lengths that nobody else
+ * knows. Other words are passed over. False: n or seed is missing, or a number is none. */
 struct ptc_ledger_order {
 	uint64_t n, seed, block, batch;
 	uint32_t micro;
-	bool sequential;
+	bool sequential, by_length;
 };
 bool ptc_ledger_tag(const char *tag, struct ptc_ledger_order *ret_order);

@@ -97,8 +97,13 @@ static int generation_of(const json_t *root, const char *name, uint64_t generati
 		e.micro = config.micro_batch;
 		e.batch = config.global_batch;
 	}
-	if (known && ptc_ledger_tag(e.tag, &order))
+	if (known && ptc_ledger_tag(e.tag, &order)) {
 		p->tag_samples = order.n;
+		if (order.by_length)
+			rc = ptc_error_set(err, PTC_EINVAL,
+					   "the ranks divided batches by the samples' lengths, which they alone know; "
+					   "which rank had which is in no file");
+	}
 	ptc_ledger_done(&l);
 	if (rc)
 		return rc;

@@ -102,6 +102,41 @@ bool ptc_batch_slot(const struct ptc_batch *batch, uint64_t micro_step, uint32_t
 bool ptc_batch_fill(const struct ptc_batch *batch, const struct ptc_order *order, uint64_t position,
 		    uint64_t micro_step, uint32_t dp_rank, uint64_t *ret_samples, float *ret_weights);
 
+/* What a sample of s tokens costs: linear * s + square * s * s. */
+struct ptc_cost {
+	uint64_t linear, square;
+};
+/* The caller's memory; the members are for balance.c. */
+struct ptc_balance_item {
+	uint64_t cost, count, index;
+};
+/* What a step costs ranks, padding slots too: the one that has most, all together; and so split by count (ptc_batch_slot). The mean
+ * is total / dp. */
+struct ptc_batch_cost {
+	uint64_t max, total;
+	uint64_t count_max, count_total;
+};
+/* Items that ptc_batch_balance needs to work with; 0: their bytes are more than 64 bits count. */
+uint64_t ptc_balance_work(const struct ptc_batch *batch);
+/* The same samples on the same number of slots, assigned by what they cost. lengths[i] is that of offset i of the global batch;
+ * ret_slots has n_micro * width entries, slot k of rank d in micro step m at m * width + d * micro + k: the offset that it
+ * holds, each once, or for padding global + an offset that it names again. The one that has most of k slots of a rank has at
+ * most 2 - 1/k times what it would have at best, and never more than by count. false, and no answer written: slots times
+ * the greatest cost do not fit 64 bits, or ptc_balance_work is 0. */
+bool ptc_batch_balance(const struct ptc_batch *batch, const uint64_t *lengths, struct ptc_cost cost,
+		       struct ptc_balance_item *work, uint64_t *ret_slots, struct ptc_batch_cost *ret_cost);
+
+/* How a sequence is cut for cp ranks that share it (context parallelism), in equal chunks: cp, of which rank r has chunk r; or
+ * zig-zag, 2 * cp, of which it has chunk r and then chunk 2 * cp - 1 - r, equal work where a token attends to those before it.
+ * A chunk has tokens first .. first + length - 1, of which the first `real` are of the sequence, the others padding. */
+struct ptc_chunk {
+	uint64_t first, length, real;
+};
+/* A rank's chunks, in their order: returns how many, 1 or 2. A length that they do not divide is padded at its end, to the next
+ * that they do: where none can be padded, refuse real < length. 0, and nothing written: length is 0 or above PTC_ORDER_MAX, or
+ * there is no such rank. */
+uint32_t ptc_order_chunks(uint64_t length, uint32_t cp, uint32_t cp_rank, bool zigzag, struct ptc_chunk ret_chunks[2]);
+
 #ifdef __cplusplus
 }
 #endif

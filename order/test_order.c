@@ -241,6 +241,55 @@ static void test_batches(void **state)
 	}
 }
 
+/* By what samples cost: each slot is written, each sample is real once, and what is said of costs is so. */
+static void check_balance(const struct ptc_batch *b, uint64_t longest)
+{
+	uint64_t slots = b->n_micro * b->width, work = ptc_balance_work(b), *lengths = calloc(b->global, 8);
+	uint64_t *had = malloc(slots * 8), *cost = calloc(b->dp, 8), *seen = calloc(b->global, 8), max = 0, total = 0;
+	struct ptc_balance_item *items = calloc(work, sizeof(*items));
+	struct ptc_cost c = { rnd(1000), rnd(10) };
+	struct ptc_batch_cost got;
+
+	assert_true(lengths && had && cost && seen && items);
+	for (uint64_t i = 0; i < b->global; i++)
+		lengths[i] = rnd(longest);
+	memset(had, 0xff, slots * 8);
+	assert_true(ptc_batch_balance(b, lengths, c, items, had, &got));
+	for (uint64_t s = 0; s < slots; s++) {
+		uint64_t i = had[s] % b->global, x = c.linear * lengths[i] + c.square * lengths[i] * lengths[i];
+
+		assert_true(had[s] < 2 * b->global);
+		seen[i] += had[s] < b->global;
+		total += x;
+		cost[s % b->width / b->micro] += x;
+	}
+	for (uint64_t i = 0; i < b->global; i++)
+		assert_int_equal(seen[i], 1);
+	for (uint32_t d = 0; d < b->dp; d++)
+		max = cost[d] > max ? cost[d] : max;
+	assert_true(got.max == max && got.total == total && max <= got.count_max);
+	free(lengths);
+	free(had);
+	free(cost);
+	free(seen);
+	free(items);
+}
+
+static void test_balance(void **state)
+{
+	struct ptc_batch b;
+
+	seed_begin(6);
+	for (int k = 0; k < 1000; k++) {
+		assert_true(ptc_batch_init(&b, 1 + rnd(rnd(2) ? 8 : 150), 1 + (uint32_t)rnd(9), 1 + (uint32_t)rnd(9)));
+		check_balance(&b, 1 + rnd(rnd(2) ? 5 : 100000));
+	}
+	assert_true(ptc_batch_init(&b, 100000, 2, 1024));
+	check_balance(&b, 8192);
+	assert_true(ptc_batch_init(&b, PTC_ORDER_MAX, 1, 1));
+	assert_int_equal(ptc_balance_work(&b), 0);
+}
+
 /* A job that changes dp and micro batch at random consumes what a single process does, over epochs' ends. */
 static void test_job(void **state)
 {
@@ -305,6 +354,7 @@ int main(void)
 		cmocka_unit_test(test_golden),  cmocka_unit_test(test_refusals), cmocka_unit_test(test_permutation),
 		cmocka_unit_test(test_large),   cmocka_unit_test(test_position), cmocka_unit_test(test_table),
 		cmocka_unit_test(test_batches), cmocka_unit_test(test_job),      cmocka_unit_test(test_extremes),
+		cmocka_unit_test(test_balance),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -18,6 +18,7 @@ def check(cursor, lines):
     for e in cursor["generations"]:
         (first_step, end_step), (first, end) = e["steps"], e["positions"]
         dp, mbs, g = e["dp"], e["micro_batch"], e["global_batch"]
+        dp, mbs = (1, g) if e["by_length"] else (dp, mbs)  # which rank had which is not recorded: one line, of rank null
         if position is not None and (position, step) != (first, first_step):
             return f"generation {e['generation']} begins at {first}, step {first_step}, not at {position}, step {step}"
         if (end_step - first_step) * g != end - first:
@@ -30,7 +31,7 @@ def check(cursor, lines):
             for r in range(dp):
                 pairs = [order.micro_batch(sample, at, g, mbs, dp, m, r) for m in range(-(-g // (mbs * dp)))]
                 mine = [i for pair in pairs for i, w in pair if w]
-                if said.pop((e["generation"], s, r), None) != mine:
+                if said.pop((e["generation"], s, None if e["by_length"] else r), None) != mine:
                     return f"step {s}, dp rank {r} of generation {e['generation']}: not {mine}"
                 had += mine
             if Counter(had) != Counter(sample(at + i) for i in range(g)):

@@ -5,6 +5,8 @@
  *   batch NSAMPLES SEED SHUFFLED GLOBAL MICRO DP POSITION MICRO_STEP RANK     sample:weight of each slot
  *   blocks NSAMPLES SEED BLOCK EPOCH FIRST COUNT      samples of ptc_order_fill, then those of _at, then places of these
  *   mix SEED FIRST COUNT (NSAMPLES WEIGHT SHUFFLED BLOCK)...         part:sample:before:id of each position
+ *   balance LINEAR SQUARE MICRO DP LENGTH...     max:total:count_max:count_total, then what each slot holds
+ *   slices LENGTH CP RULE                        first:length:real of each rank's pieces, ranks one after the other
  *   count SEED POSITION 0 (NSAMPLES WEIGHT SHUFFLED BLOCK)...        how many of each part
  * "refused" where order/ refuses. Failure modes: a line it does not understand ends it with 2. */
 #include "order/order.h"
@@ -91,6 +93,35 @@ static void print_mix(bool count, const uint64_t *v, int n)
 	}
 }
 
+static void print_balance(const uint64_t *v, int n)
+{
+	static struct ptc_balance_item work[3 * MAX_SLOTS];
+	static uint64_t slots[MAX_SLOTS];
+	struct ptc_batch_cost got;
+	struct ptc_batch b;
+
+	if (!ptc_batch_init(&b, (uint64_t)n - 4, (uint32_t)v[2], (uint32_t)v[3]) || b.n_micro * b.width > MAX_SLOTS ||
+	    !ptc_batch_balance(&b, v + 4, (struct ptc_cost){ v[0], v[1] }, work, slots, &got)) {
+		printf("refused");
+		return;
+	}
+	printf("%" PRIu64 ":%" PRIu64 ":%" PRIu64 ":%" PRIu64 " ", got.max, got.total, got.count_max, got.count_total);
+	for (uint64_t s = 0; s < b.n_micro * b.width; s++)
+		printf("%" PRIu64 " ", slots[s]);
+}
+
+static void print_slices(const uint64_t *v)
+{
+	struct ptc_chunk s[2];
+	uint32_t rank = 0, n;
+
+	for (; (n = ptc_order_chunks(v[0], (uint32_t)v[1], rank, v[2], s)) > 0; rank++)
+		for (uint32_t i = 0; i < n; i++)
+			printf("%" PRIu64 ":%" PRIu64 ":%" PRIu64 " ", s[i].first, s[i].length, s[i].real);
+	if (!rank)
+		printf("refused");
+}
+
 int main(void)
 {
 	char line[16384];
@@ -108,6 +139,10 @@ int main(void)
 			print_at(word[0] == 'f', v);
 		else if (word && !strcmp(word, "blocks") && n == 6)
 			print_blocks(v);
+		else if (word && !strcmp(word, "balance") && n >= 4)
+			print_balance(v, n);
+		else if (word && !strcmp(word, "slices") && n == 3)
+			print_slices(v);
 		else if (word && (!strcmp(word, "mix") || !strcmp(word, "count")))
 			print_mix(word[0] == 'c', v, n);
 		else

@@ -52,3 +52,35 @@ def micro_batch(sample, position, g, mbs, dp, m, rank):
     """[(sample, weight)] of one rank's micro step; sample(position) is the global order."""
     slots = [m * mbs * dp + rank * mbs + k for k in range(mbs)]
     return [(sample(position + (s if s < g else s % g)), 1.0 if s < g else 0.0) for s in slots]
+
+
+def balanced(lengths, a, b, mbs, dp):
+    """(slots, max, total), slots[m][rank]: [(offset, weight)]."""
+    g, n_micro = len(lengths), -(-len(lengths) // (mbs * dp))
+    cost = [a * s + b * s * s for s in lengths]
+    falling = sorted(range(g), key=lambda i: (-cost[i], i))
+    items = [(i, 1.0) for i in falling] + [(falling[-1], 0.0)] * (n_micro * mbs * dp - g)
+    slots = [[[] for _ in range(dp)] for _ in range(n_micro)]
+
+    def spent(lists):
+        return sum(cost[i] for items in lists for i, _ in items)
+
+    def had(r):
+        return [slots[m][r] for m in range(n_micro)]
+    for item in items:
+        _, _, r = min((spent(had(r)), n, r) for r in range(dp) if (n := sum(map(len, had(r)))) < n_micro * mbs)
+        _, _, m = min((spent([x]), len(x), m) for m, x in enumerate(had(r)) if len(x) < mbs)
+        slots[m][r].append(item)
+    by_count = [[[pair for pair in micro_batch(lambda p: p, 0, g, mbs, dp, m, r)] for r in range(dp)] for m in range(n_micro)]
+    most, most_by_count = (max(spent(s[m][r] for m in range(n_micro)) for r in range(dp)) for s in (slots, by_count))
+    if most_by_count < most:
+        slots, most = by_count, most_by_count
+    return slots, most, sum(spent(ranks) for ranks in slots)
+
+
+def sequence_slices(length, cp, zigzag):
+    """[[positions of the padded sequence]] of each rank."""
+    chunks = 2 * cp if zigzag else cp
+    size = -(-length // chunks)
+    chunk = [list(range(i * size, (i + 1) * size)) for i in range(chunks)]
+    return [chunk[r] + (chunk[-1 - r] if zigzag else []) for r in range(cp)]

@@ -130,11 +130,94 @@ class Order(harness.Case):
         one = [x.split(":")[1] for x in got[0]]
         self.assertEqual(got[2][:28], one[72:])
 
+    def random_lengths(self, rng, n):
+        kind = rng.randrange(4)
+        return [rng.randrange(3) if kind == 0 else rng.randrange(1, 5000) if kind == 1 else int(rng.lognormvariate(6, 1.5))
+                if kind == 2 else 7 for _ in range(n)]
+
+    def balanced(self, cases):
+        """Of (lengths, a, b, mbs, dp) the numbers that are reported, and what each slot of each micro step and rank holds."""
+        got = self.dump([f"balance {a} {b} {mbs} {dp} " + " ".join(map(str, lengths)) for lengths, a, b, mbs, dp in cases])
+        for (lengths, _, _, mbs, dp), line in zip(cases, got, strict=True):
+            slots, g = [int(x) for x in line[1:]], len(lengths)
+            pairs = iter([(s, 1.0) if s < g else (s - g, 0.0) for s in slots])
+            yield [int(x) for x in line[0].split(":")], [[[next(pairs) for _ in range(mbs)] for _ in range(dp)]
+                                                         for _ in range(len(slots) // (mbs * dp))]
+
+    def test_balanced(self):
+        rng, cases = random.Random(self.seed), [([3, 3, 0, 0, 2, 2, 2, 0], 1, 0, 4, 2)]  # by count it is 6, by cost it would be 7
+        for _ in range(CASES // 2):
+            cases.append((self.random_lengths(rng, rng.randrange(1, 40)), rng.choice((0, 1, rng.randrange(2**20))),
+                          rng.choice((0, 1, rng.randrange(2**10))), rng.randrange(1, 5), rng.randrange(1, 6)))
+        for (lengths, a, b, mbs, dp), (said, slots) in zip(cases, self.balanced(cases), strict=True):
+            case = f"lengths={lengths} a={a} b={b} mbs={mbs} dp={dp}"
+            want, most, total = oracle.balanced(lengths, a, b, mbs, dp)
+            self.assertEqual(want, slots, case)
+            self.assertEqual([most, total], said[:2], case)
+            g, cost = len(lengths), [a * s + b * s * s for s in lengths]
+            split = [[cost[i % g] for m in range(len(slots)) for i in range((m * dp + r) * mbs, (m * dp + r + 1) * mbs)]
+                     for r in range(dp)]
+            self.assertEqual([max(map(sum, split)), sum(map(sum, split))], said[2:], case)
+            real = [i for ranks in slots for pairs in ranks for i, w in pairs if w]
+            self.assertEqual(list(range(g)), sorted(real), case)
+
+    def best(self, costs, dp, k):
+        """The smallest that the greatest of dp sums can be, k costs in each: all ways there are."""
+        costs, sums, counts = sorted(costs, reverse=True), [0] * dp, [0] * dp
+        least = sum(costs)
+
+        def place(i):
+            nonlocal least
+            if i == len(costs):
+                least = max(sums)
+            for r in range(dp) if i < len(costs) else ():
+                if counts[r] == k or sums[r] + costs[i] >= least or (sums[r], counts[r]) in zip(sums[:r], counts[:r]):
+                    continue
+                sums[r], counts[r] = sums[r] + costs[i], counts[r] + 1
+                place(i + 1)
+                sums[r], counts[r] = sums[r] - costs[i], counts[r] - 1
+        place(0)
+        return least
+
+    def test_balanced_bound(self):
+        """At most 2 - 1/k times the best there is, found by trying all; never more than by count."""
+        rng, cases = random.Random(self.seed), []
+        for _ in range(CASES):
+            dp, mbs = rng.randrange(2, 4), rng.randrange(1, 3)
+            cases.append((self.random_lengths(rng, rng.randrange(1, 10)), rng.randrange(3), rng.randrange(1, 3), mbs, dp))
+        worst = 0
+        for (lengths, a, b, mbs, dp), (said, slots) in zip(cases, self.balanced(cases), strict=True):
+            k, costs = len(slots) * mbs, [a * s + b * s * s for s in lengths]
+            best = self.best(costs + [min(costs)] * (k * dp - len(costs)), dp, k)
+            self.assertLessEqual(said[0] * k, best * (2 * k - 1), f"lengths={lengths} a={a} b={b} mbs={mbs} dp={dp}: {best}")
+            self.assertLessEqual(said[0], said[2])
+            worst = max(worst, said[0] / best if best else 1)
+        print(f"at worst {worst:.3f} of the best")
+
+    def test_slices(self):
+        rng, cases = random.Random(self.seed), []
+        for _ in range(CASES):
+            cases.append((rng.choice((rng.randrange(1, 50), rng.randrange(1, 2000))), rng.randrange(1, 17), rng.random() < 0.5))
+        got = self.dump([f"slices {n} {cp} {int(zigzag)}" for n, cp, zigzag in cases])
+        for (n, cp, zigzag), line in zip(cases, got, strict=True):
+            pieces = [tuple(map(int, x.split(":"))) for x in line]
+            per = len(pieces) // cp
+            tokens = [[t for first, length, _ in pieces[r * per:(r + 1) * per] for t in range(first, first + length)]
+                      for r in range(cp)]
+            self.assertEqual(oracle.sequence_slices(n, cp, zigzag), tokens, f"{n} tokens, cp={cp}, zigzag={zigzag}")
+            real = sorted(t for first, _, real in pieces for t in range(first, first + real))
+            self.assertEqual(list(range(n)), real)
+            if zigzag:  # token t attends to t + 1: all ranks have the same to do
+                self.assertEqual(1, len({sum(t + 1 for t in mine) for mine in tokens}))
+
     def test_refusals(self):
         got = self.dump(("at 0 1 1 0 0 1", f"at {2**63 + 1} 1 1 0 0 1", "batch 10 1 1 0 1 1 0 0 0",
                          "batch 10 1 1 4 2 1 0 2 0", "batch 10 1 1 4 2 1 0 0 1", "blocks 10 1 0 0 0 1", "mix 1 0 1",
                          "mix 1 0 1 10 0 1 0", "mix 1 0 1 0 1 1 0", f"mix 1 0 1 10 {2**32 - 1} 1 0 10 1 1 0",
                          f"mix 1 0 1 {2**63} 1 1 0 1 1 1 0", "mix 1 0 1 10 1 0 5", "mix 1 0 1" + " 5 1 1 0" * 65, f"batch 10 1 1 4 2 1 {2**64 - 4} 0 0"))
+        got += self.dump(("balance 1 1 1 1", "balance 1 1 0 1 5", "balance 1 1 1 0 5", f"balance 0 1 1 1 {2**32}",
+                          f"balance {2**63} 0 1 1 2", f"balance {2**63} {2**63} 1 1 1", f"balance 1 0 2 1 {2**63} 1",
+                          f"balance 0 2 1 1 {2**63}", "slices 0 1 1", "slices 5 0 1", f"slices {2**63 + 1} 2 1"))
         self.assertEqual([["refused"]] * len(got), got)
 
 

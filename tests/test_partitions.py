@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """data/ of a mount: what a rank consumes as an indexed dataset, against the source, docs/order.md and what ranks wrote down."""
+import errno
 import importlib.util
 import json
 import os
@@ -75,7 +76,7 @@ class Partitions(harness.Case):
         oracle.write_indexed(self.path("text"), sequences)
         with self.cluster(nodes=1, devices=5) as c:
             c.ptcctl("dataset", "add", "text", self.path("text"))
-            job = live.Job(c, self.dir, sleep=0.004, data=f"{n},{self.seed},{g},{SLOTS}",
+            job = live.Job(c, self.dir, sleep=0.004, data=f"{n},{self.seed},{g},{SLOTS}", by_length=1,
                            run={"data": {"data": {"dataset": "text", "seed": self.seed, "global_batch": g, "micro_batch": SLOTS}}})
             mount = Mount(self, c)
             job.run("dp=2")
@@ -97,6 +98,11 @@ class Partitions(harness.Case):
                 return order_oracle.at(n, self.seed, p // n, p % n)
 
             for generation, e in entries.items():
+                if e["dp"] == 1:  # which rank had which only they know: nothing is made up
+                    with self.assertRaises(OSError) as refused:
+                        os.listdir(mount.path(job.name, "data", "data", f"gen-{generation}"))
+                    self.assertEqual(errno.EIO, refused.exception.errno)
+                    continue
                 for rank in range(e["dp"]):
                     base = mount.path(job.name, "data", "data", f"gen-{generation}", f"dp-{rank}")
                     now = e["positions"][0] // n

@@ -29,7 +29,11 @@ class Proof(harness.Case):
                     if line["first"]:
                         wrote[line["generation"], line["step"], line["dp_rank"]] = line["samples"]
         for line in map(json.loads, lines.splitlines()):
-            self.assertEqual(wrote[line["generation"], line["step"], line["dp_rank"]], line["samples"], line)
+            if line["dp_rank"] is not None:
+                self.assertEqual(wrote[line["generation"], line["step"], line["dp_rank"]], line["samples"], line)
+                continue
+            had = [ids for (g, s, _), ids in wrote.items() if (g, s) == (line["generation"], line["step"])]
+            self.assertEqual(sorted(line["samples"]), sorted(sum(had, [])), line)
         cursor, = (x for x in got["cursors"] if x["cursor"] == cursor)
         self.assertTrue(cursor["exactly_once"])
         return got, cursor
@@ -38,7 +42,7 @@ class Proof(harness.Case):
         """dp up, down, to a prime, to 1; a rank that fails and steps that are trained again; stopped and run again."""
         n, batch = 37, 10
         with self.cluster(nodes=2, devices=6) as c:
-            job = live.Job(c, self.dir, sleep=0.004, data=f"{n},{self.seed},{batch},3")
+            job = live.Job(c, self.dir, sleep=0.004, data=f"{n},{self.seed},{batch},3", by_length=3)
             self.assertEqual(1, c.ptcctl("dataset", "proof", job.name, check=False).returncode)
             job.run("tp=1,dp=2")
             for config in ("tp=2,dp=3", "tp=1,dp=5", "tp=1,dp=1"):
@@ -52,7 +56,8 @@ class Proof(harness.Case):
             job.do("stop")
             got, cursor = self.proved(c, job)
             self.assertEqual((n, self.seed, 0), tuple(cursor[k] for k in ("samples", "seed", "since")))
-            self.assertEqual([2, 3, 5, 1, 7], [e["dp"] for e in cursor["generations"]])
+            self.assertEqual([(2, False), (3, True), (5, False), (1, False), (7, False)],
+                             [(e["dp"], e["by_length"]) for e in cursor["generations"]])
             self.assertEqual((got["step"] * batch, got["step"] * batch // n), (cursor["position"], cursor["epochs_finished"]))
             self.assertGreater(cursor["epochs_finished"], 9)
             self.table(c, job, cursor)
@@ -69,6 +74,12 @@ class Proof(harness.Case):
     def table(self, c, job, cursor):
         text = c.ptcctl("dataset", "proof", job.name).stdout
         self.assertIn(f"{cursor['epochs_finished']} epochs finished, each sample once in each", text)
+        self.assertEqual([False, True, False, False, False], [x.endswith(" *") for x in text.splitlines()[2:7]])
+        self.assertIn("* divided by the samples' lengths: which rank had which sample is not recorded", text)
+        second = str(cursor["generations"][1]["steps"][0])
+        line = c.ptcctl("dataset", "proof", job.name, "--steps", second, "--cursor", "data").stdout.splitlines()
+        self.assertEqual(1, len(line))
+        self.assertRegex(line[0], f"^step {second} generation 2 dp rank not known: [0-9 ]+$")
         line = c.ptcctl("dataset", "proof", job.name, "--steps", "3", "--cursor", "data").stdout.splitlines()
         self.assertEqual(2, len(line))
         self.assertRegex(line[1], "^step 3 generation 1 dp rank 1: [0-9 ]+$")

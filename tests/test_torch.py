@@ -2,6 +2,7 @@
 """The Python package under real daemons and real ranks: what PyTorch's own parallelism has put where, and what whole tensors in
 one process (torch_state.py) say that it must be."""
 import ast
+import contextlib
 import difflib
 import functools
 import glob
@@ -19,6 +20,7 @@ import weakref
 import harness  # first: it says where the others are
 import curve
 import live
+import numpy as np
 import order_oracle
 from harness import PATIENCE, wait_for
 
@@ -186,9 +188,15 @@ class Torch(harness.Case):
             self.assertNotIn("\n", said[name], name)
 
     @unittest.skipIf(harness.SANITIZED, "this process is not started for a sanitized library")
-    def test_refused_before_declared(self):
-        """What the snapshot has for another program is refused while the generation before can still go on."""
+    def test_without_daemon(self):
+        """What can be seen in one process, whose client is a stand-in; one test, as PyTorch is slow to import."""
         os.environ["PTC_LIBRARY"] = harness.binary("client/lib/libptc.so.1")
+        self.check_refused_before_declared()
+        self.check_divided()
+        self.check_external()
+
+    def check_refused_before_declared(self):
+        """What the snapshot has for another program is refused while the generation before can still go on."""
         import ptc.torch
         import torch
 
@@ -226,6 +234,115 @@ class Torch(harness.Case):
             with self.assertRaisesRegex(error, re.escape(text)):
                 gen.attach(model=model, optim=torch.optim.AdamW(model.parameters()), data=sampler, **more)
             self.assertEqual(0, client.declared)
+
+    def check_divided(self):
+        """Batches by length and sequences by rule: each sample and token once, whoever computes it; what is refused."""
+        import ptc.torch
+        import torch
+        n, g, mbs, dp, position = 50, 18, 2, 4, 45
+        lengths = [(i * i * 37) % 211 for i in range(n)]
+        met = {}
+
+        def generation(rank):
+            client = types.SimpleNamespace(cursor_get=lambda _: (position, f"n={n},seed=3"), meet_put=met.__setitem__,
+                                           meet_get=met.__getitem__)
+            return ptc.torch.Generation(client, types.SimpleNamespace(has_state=True, rank=rank, world=dp, dp=dp, dp_rank=rank,
+                                                                      cp=dp, cp_rank=rank, start_step=5))
+        ids = [order_oracle.at(n, 3, *divmod(p, n)) for p in range(position + g, position + 2 * g)]  # of step 6
+        want, most, total = order_oracle.balanced([lengths[i] for i in ids], 6, 1, mbs, dp)
+        parts = []
+        for rank in range(dp):
+            gen = generation(rank)
+            s = gen.batch_sampler(range(n), g, mbs, 3, lengths=np.array(lengths), cost=(6, 1))
+            s._agree(gen)
+            s._start(gen)
+            for m in range(s.micro_batches):
+                self.assertEqual([(ids[i], w) for i, w in want[m][rank]], list(zip(*s.micro_batch_of(6, m), strict=True)))
+            batches = iter(s)
+            self.assertEqual([s.micro_batch_of(5 + m // 3, m % 3)[0] for m in range(7)], [next(batches) for _ in range(7)])
+            said = s.balance(6)
+            self.assertEqual((most, total / dp), (said["cost_max"], said["cost_mean"]))
+            self.assertLess(said["cost_max"] / said["cost_mean"], said["count_cost_max"] / said["count_cost_mean"])
+            parts.append(gen.sequence_part(torch.arange(2 * 29).reshape(2, 29), pad=-1))
+        self.assertEqual("n=50,seed=3;batch=18,micro=2,by_length=1", s._told())
+        for rank, tokens in enumerate(order_oracle.sequence_slices(29, dp, True)):
+            self.assertEqual([[29 * row + t if t < 29 else -1 for t in tokens] for row in range(2)], parts[rank].tolist())
+        other = gen.batch_sampler(range(n), g, mbs, 3, lengths=[*lengths[:-1], 5], cost=(6, 1))
+        for text, call in (
+                ("rank 3 has other lengths or another cost than rank 0", lambda: other._agree(gen)),
+                ("49 lengths for 50 samples", lambda: gen.batch_sampler(range(n), g, mbs, lengths=lengths[1:], cost=(1, 1))),
+                ("cost=(0.5, 1) is not (a, b)", lambda: gen.batch_sampler(range(n), g, mbs, lengths=lengths, cost=(0.5, 1))),
+                ("cost has -1", lambda: s._sampling.balanced(0, lambda ids: [1 for _ in ids], (1, -1), 0)),
+                ("lengths= and cost= go together", lambda: gen.batch_sampler(range(n), g, mbs, lengths=lengths)),
+                ("has length -1", lambda: s._sampling.balanced(0, lambda ids: [-1 for _ in ids], (1, 1), 0)),
+                ("do not fit 64 bits", lambda: s._sampling.balanced(0, lambda ids: [1 << 40 for _ in ids], (1, 1), 0)),
+                ("not known without lengths=", lambda: gen.batch_sampler(range(n), g, mbs).balance(6)),
+                ("29 tokens: 8 chunks of the same length need a multiple of 8", lambda: gen.sequence_part(torch.arange(29), 0)),
+                ("no slice of a sequence of 0 tokens", lambda: ptc.sequence_slices(0, 2, 0))):
+            with self.assertRaisesRegex(ptc.Error, re.escape(text)):
+                call()
+
+    def check_external(self):
+        """A loader's own state goes with its data-parallel rank; what becomes of it when dp changes only a transform says."""
+        import ptc.torch
+        import torch
+        from torch.distributed import HashStore
+        store, blobs = HashStore(), {}
+
+        class Loader:
+            def __init__(self, state):
+                self.state, self.state_dict = state, lambda: self.state
+                self.load_state_dict = lambda state: setattr(self, "state", state)
+
+        def generation(rank, dp, tp=1):
+            client = types.SimpleNamespace(blob_get=blobs.get, blob_set=blobs.__setitem__)
+            gen = ptc.torch.Generation(client, types.SimpleNamespace(has_state=True, rank=rank, dp=dp, dp_rank=rank // tp,
+                                                                     tp_rank=rank % tp, pp_rank=0, cp_rank=0))
+            gen._store = store
+            return gen
+
+        def stop(states, dp, tp=1, **more):
+            """All ranks' stop; rank 0 comes last."""
+            ranks = [(generation(r, dp, tp), ptc.torch.External(Loader(s), **more)) for r, s in enumerate(states)]
+            for gen, loader in ranks:
+                with contextlib.suppress(ptc.Error) if gen.rank else contextlib.nullcontext():
+                    loader._before_stop(gen, 7)
+            for gen, loader in reversed(ranks):
+                loader._stop(gen, 7)
+
+        def start(rank, dp, tp=1, **more):
+            loader = Loader("own")
+            ptc.torch.External(loader, **more)._start(generation(rank, dp, tp))
+            return loader.state
+        self.assertEqual("own", start(0, 2))  # there is no snapshot of it
+        states = [{"at": (d, None, b"\0\xff"), "rng": torch.arange(d, d + 3, dtype=torch.uint8), "nothing": torch.empty(0, 2),
+                   "key": np.arange(4, dtype=">u4").reshape(2, 2), "large": "x" * 200000} for d in range(3)]
+        stop([s for s in states for _ in range(2)], 3, 2)  # more than a blob
+        self.assertEqual({"loader/loader", *(f"loader/loader/{i}" for i in range(3))}, set(blobs))
+        for rank in range(3):  # other parallelism may change
+            got = start(rank, 3)
+            self.assertEqual(repr(states[rank]), repr(got))
+            self.assertEqual((torch.uint8, (0, 2), ">u4"), (got["rng"].dtype, got["nothing"].shape, got["key"].dtype.str))
+        self.assertEqual([6, 2, 4, 3], start(3, 4, transform=lambda states, old, dp, d: [
+            sum(s["at"][0] + 1 for s in states), old - 1, dp, d]))
+        stop([5, 5], 2, scope="job")
+        self.assertEqual([5, 15], [start(1, 2, scope="job"), start(1, 3, scope="job", transform=lambda states, *_: 3 * states[0])])
+        gen, late = generation(0, 2), ptc.torch.External(Loader(1), "late")
+        late.TIMEOUT_S = 0.01
+        late._before_stop(gen, 7)
+        for text, call in (
+                ("dataset loader: the snapshot has the state of a Loader under dp=2, this is dp=3, and what becomes of it only the "
+                 "loader knows: keep dp=2, give External(transform=), or use gen.batch_sampler()", lambda: start(0, 3, scope="job")),
+                ("is of a loader with scope='job', this one has 'rank'", lambda: start(0, 2)),
+                ("no state of the loader of data-parallel rank 1 within 0.01 s", lambda: late._stop(gen, 7)),
+                ("the loader of data-parallel rank 1 has no state that can be carried", lambda: stop([1, object()], 2)),
+                ("loader.of: a object cannot be carried", lambda: stop([{"of": object()}], 1)),
+                ("the loaders' states take 5000014 bytes, at most 4194304", lambda: stop(["x" * 5000000], 1)),
+                ("scope is \"rank\" or \"job\", not 'all'", lambda: start(0, 2, scope="all")),
+                ("two samplers or loaders of that name", lambda: gen.attach(data=[Loader(1), Loader(2)])),
+                ("a list_iterator has no state_dict()", lambda: gen.attach(data=iter([])))):
+            with self.assertRaisesRegex(ptc.Error, re.escape(text)):
+                call()
 
     def check_failed(self, job, text):
         failed = job.wait_run("failed")
@@ -310,6 +427,8 @@ class Torch(harness.Case):
         for step in range(steps):
             found = sorted(i for log in logged.values() for line in log if line["step"] == step for i in line["ids"])
             self.assertEqual(sorted(order(p) for p in range(7 * step, 7 * step + 7)), found, f"step {step}")
+        items = sorted((line["step"], line["item"]) for log in logged.values() for line in log)
+        self.assertEqual(list(range(len(items))), [item for _, item in items])  # of the loader that ptc knows nothing of
 
     # ---- the GPT
 

@@ -351,12 +351,38 @@ def case_later(args, gen):
 # ---- what is carried beside tensors, and samples -----------------------------------------------------------------------------
 
 
+class Stream:
+    """A loader with a state of its own: of the numbers from first on, each rank takes every dp-th."""
+
+    def __init__(self, dp, dp_rank):
+        self.dp, self.dp_rank, self.first, self.taken = dp, dp_rank, 0, torch.zeros(1, dtype=torch.int64)
+
+    def __next__(self):
+        self.taken += 1
+        return self.first + (int(self.taken) - 1) * self.dp + self.dp_rank
+
+    def state_dict(self):
+        return {"first": self.first, "taken": self.taken}
+
+    def load_state_dict(self, state):
+        self.first, self.taken = state["first"], state["taken"]
+
+    @staticmethod
+    def transform(states, old_dp, dp, dp_rank):
+        assert len(states) == old_dp != dp
+        return {"first": states[0]["first"] + sum(int(s["taken"]) for s in states), "taken": torch.zeros(1, dtype=torch.int64)}
+
+
 def case_carry(args, gen):
     log = Log(args, gen)
     model, optim, sched, scaler = torch_state.trainer(gen.dp_rank)
     data = list(range(100))
-    sampler = gen.batch_sampler(data, 7, 2, seed=5)
-    restored = gen.attach(model=model, optim=optim, sched=sched, data=sampler, stateful={"scaler": scaler})
+    # who computes a sample may change from one generation to the next
+    by_length = dict(lengths=[i % 13 + i % 7 * 40 for i in data], cost=(6, 1)) if gen.dp == 3 else {}
+    sampler = gen.batch_sampler(data, 7, 2, seed=5, **by_length)
+    stream = Stream(gen.dp, gen.dp_rank)
+    loader = ptc.torch.External(stream, "stream", transform=Stream.transform)
+    restored = gen.attach(model=model, optim=optim, sched=sched, data=[sampler, loader], stateful={"scaler": scaler})
     # A loader draws a seed from PyTorch's generator: give it one of its own, and draws do not depend on resizes.
     loader = DataLoader(data, batch_sampler=sampler, num_workers=2, prefetch_factor=4, generator=torch.Generator())
     batches = iter(loader)
@@ -368,7 +394,7 @@ def case_carry(args, gen):
         ids = []
         for weights in sampler.weights(step):
             ids += [i for i, w in zip(next(batches).tolist(), weights) if w]
-        log.write(step=step, ids=ids, **torch_state.train(step, model, optim, sched, scaler))
+        log.write(step=step, ids=ids, item=next(stream), **torch_state.train(step, model, optim, sched, scaler))
     gen.finish(args.steps)
 
 

@@ -3,7 +3,7 @@
 """A rank whose state after s steps is a closed formula, so that a test knows every byte without training.
 
   trainer.py --rows R --layers L [--steps N] [--sleep S] [--build-sleep S] [--start-sleep S] [--end-sleep S] [--meet 1] [--log DIR]
-             [--fail-at STEP --fail-rank R] [--raise-in start|build] [--data N,SEED,BATCH,MICRO]
+             [--fail-at STEP --fail-rank R] [--raise-in start|build] [--data N,SEED,BATCH,MICRO [--by-length DP]]
 
 Layer l is a matrix of R x 6 doubles, rows split over tp (the first ranks have more), on pipeline stage l % pp, replicated over dp;
 element (i, j) is 1000 l + 10 i + j + s after s steps. Its field `m` is the same, negative. A scalar `steps` is s everywhere.
@@ -66,13 +66,18 @@ class Rank:
         if not self.args.data:
             return step * 8, "n=100"
         n, seed, batch, micro = self.args.data
-        return step * batch, f"n={n},seed={seed};batch={batch},micro={micro}"
+        return step * batch, f"n={n},seed={seed};batch={batch},micro={micro}" + ",by_length=1" * self.by_length()
+
+    def by_length(self):
+        return self.gen.dp == self.args.by_length
 
     def samples(self, step):
         """What this rank consumes in a step, by libptc."""
         n, seed, batch, micro = self.args.data
         s = ptc.Sampling(n, seed, batch, micro, self.gen.dp)
         pairs = [s.micro_batch_of(step * batch, m, self.gen.dp_rank) for m in range(s.micro_steps)]
+        if self.by_length():
+            pairs = s.balanced(step * batch, lambda ids: [i * i % 97 for i in ids], (1, 2), self.gen.dp_rank)[0]
         return [i for ids, weights in pairs for i, w in zip(ids, weights, strict=True) if w]
 
     def at_stop(self, step):
@@ -92,7 +97,9 @@ class Rank:
         if self.args.files:  # counted for us, as Megatron's consumed_train_samples
             assert self.client.cursor_get("data")[0] == step * self.args.data[2], self.client.cursor_get("data")
         else:
-            assert self.client.cursor_get("data") == self.cursor(step)
+            # what comes after the ; is how the generation before divided
+            found, mine = ((at, tag.split(";")[0]) for at, tag in (self.client.cursor_get("data"), self.cursor(step)))
+            assert found == mine, (found, mine)
         assert self.client.blob_get("job") == f"step {step}".encode()
         where = self.client.blob_get("where", ptc.RANK)
         if where is not None:
@@ -158,6 +165,7 @@ def main():
     p.add_argument("--meet", type=int, default=0, help="1: before a rank declares, it has met all others")
     p.add_argument("--refuse", help="stops are refused while this file exists")
     p.add_argument("--data", type=lambda s: [int(x) for x in s.split(",")], help="N,SEED,BATCH,MICRO: samples are consumed, and logged")
+    p.add_argument("--by-length", type=int, default=0, help="with --data: batches are divided by length where dp is this")
     p.add_argument("--files", help="with --data: samples are taken from this directory of a mount, and no cursor is set")
     args = p.parse_args()
     time.sleep(args.start_sleep)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* ptcctl dataset proof: what a job's state has consumed, sample by sample, and that it was each once an epoch. The ledger
  * (formats/ledger.h) says which steps had which positions; which samples these are, and which rank had them, is computed
- * again (order/order.h) and counted.
+ * again (order/order.h) and counted. Where ranks divided by length, only they know which had which: by step then.
  *
  * Happy path: entries join up, every slot of every step is looked at, each finished epoch is counted in a bit per sample.
  * Failure modes: PTC_ECORRUPT when something was missed, had twice, or does not join up; PTC_EINVAL where a cursor's tag
@@ -60,7 +60,7 @@ static bool make_order(const struct ptc_ledger_order *how, struct ptc_order *ret
 			  : ptc_order_init(ret, how->n, how->seed);
 }
 
-/* The order and the division of an entry. */
+/* The order and the division of an entry; by length: as one rank that has all, for nobody but the ranks knows the lengths. */
 static int take_entry(const struct ptc_ledger_entry *e, struct ptc_ledger_order *ret_how, struct ptc_order *ret_order,
 		      struct ptc_batch *ret_batch, struct ptc_error *err)
 {
@@ -73,6 +73,8 @@ static int take_entry(const struct ptc_ledger_entry *e, struct ptc_ledger_order 
 				     "cursor %s, generation %" PRIu64 ": neither its tag \"%s\" nor the configuration "
 				     "says the global and the micro batch",
 				     e->cursor, e->generation, e->tag);
+	if (ret_how->by_length)
+		ptc_batch_init(ret_batch, e->batch, 1, 1);
 	return 0;
 }
 
@@ -167,6 +169,13 @@ static int check_entry(struct proof *p, const struct ptc_ledger_entry *before, c
 	return rc;
 }
 
+static bool by_length(const json_t *tag)
+{
+	struct ptc_ledger_order how;
+
+	return ptc_ledger_tag(json_string_value(tag), &how) && how.by_length;
+}
+
 /* Of all entries, as the daemon gave them, this cursor's. */
 static json_t *proof_json(const struct proof *p, const json_t *all)
 {
@@ -174,8 +183,11 @@ static json_t *proof_json(const struct proof *p, const json_t *all)
 	size_t i;
 
 	json_array_foreach(all, i, row) {
-		if (strcmp(json_string_value(json_object_get(row, "cursor")), p->cursor) == 0)
-			json_array_append(entries, row);
+		if (strcmp(json_string_value(json_object_get(row, "cursor")), p->cursor) != 0)
+			continue;
+		row = json_copy(row);
+		json_object_set_new(row, "by_length", json_boolean(by_length(json_object_get(row, "tag"))));
+		json_array_append_new(entries, row);
 	}
 	return json_pack("{s:s, s:I, s:I, s:I, s:b, s:I, s:I, s:I, s:b, s:O, s:o}", "cursor", p->cursor, "samples",
 			 (json_int_t)p->how.n, "seed", (json_int_t)p->how.seed, "block", (json_int_t)p->how.block,
@@ -187,6 +199,7 @@ static json_t *proof_json(const struct proof *p, const json_t *all)
 static void print_proof(const struct proof *p)
 {
 	uint64_t n = p->how.n;
+	bool starred = false;
 	json_t *line;
 	size_t i;
 
@@ -198,15 +211,21 @@ static void print_proof(const struct proof *p)
 	       "GLOBAL BATCH");
 	for (i = 0; i < p->ledger->n; i++) {
 		const struct ptc_ledger_entry *e = &p->ledger->v[i];
+		struct ptc_ledger_order how = { 0 };
 		char steps[48], at[48];
 
 		if (strcmp(e->cursor, p->cursor) != 0 || e->end == e->first)
 			continue;
+		ptc_ledger_tag(e->tag, &how);
+		starred = starred || how.by_length;
 		snprintf(steps, sizeof steps, "%" PRIu64 "-%" PRIu64, e->first_step, e->end_step - 1);
 		snprintf(at, sizeof at, "%" PRIu64 "-%" PRIu64, e->first, e->end - 1);
-		printf("%-12" PRIu64 " %-16s %-20s %4" PRIu32 " %12" PRIu32 " %12" PRIu64 "\n", e->generation, steps,
-		       at, e->dp, e->micro, e->batch);
+		printf("%-12" PRIu64 " %-16s %-20s %4" PRIu32 " %12" PRIu32 " %12" PRIu64 "%s\n", e->generation, steps,
+		       at, e->dp, e->micro, e->batch, how.by_length ? " *" : "");
 	}
+	if (starred)
+		printf("* divided by the samples' lengths: which rank had which sample is not recorded, but which each "
+		       "step had\n");
 	if (p->since)
 		printf("what came before position %" PRIu64 " is not recorded any more\n", p->since);
 	json_array_foreach(p->problems, i, line)
@@ -247,16 +266,22 @@ static int prove(const struct ctl *c, const struct ptc_ledger *ledger, const cha
 
 /* ---- which samples ---- */
 
-/* A rank's real samples of one step, in the order it had them; printed as they come, for there may be many. */
+/* A rank's real samples of one step, in the order it had them (all that the step has, in the global order, where that is not
+ * known); printed as they come, for there may be many. */
 static void print_rank(const struct ctl *c, const struct ptc_ledger_entry *e, const struct ptc_batch *b,
-		       const struct ptc_order *o, uint64_t step, uint32_t rank)
+		       const struct ptc_order *o, uint64_t step, uint32_t rank, bool known)
 {
 	uint64_t begin = e->first + (step - e->first_step) * b->global, offset;
 	const char *comma = "";
+	char name[24];
 
-	printf(c->json ? "{\"step\":%" PRIu64 ",\"generation\":%" PRIu64 ",\"dp_rank\":%" PRIu32 ",\"samples\":["
-		       : "step %" PRIu64 " generation %" PRIu64 " dp rank %" PRIu32 ": ",
-	       step, e->generation, rank);
+	if (known)
+		snprintf(name, sizeof name, "%" PRIu32, rank);
+	else
+		snprintf(name, sizeof name, "%s", c->json ? "null" : "not known");
+	printf(c->json ? "{\"step\":%" PRIu64 ",\"generation\":%" PRIu64 ",\"dp_rank\":%s,\"samples\":["
+		       : "step %" PRIu64 " generation %" PRIu64 " dp rank %s: ",
+	       step, e->generation, name);
 	for (uint64_t m = 0; m < b->n_micro; m++)
 		for (uint32_t k = 0; k < b->micro; k++) {
 			uint64_t at;
@@ -287,8 +312,8 @@ static int print_steps(const struct ctl *c, const struct ptc_ledger *l, const ch
 		if (strcmp(e->cursor, cursor) != 0)
 			continue;
 		for (uint64_t s = PTC_MAX(e->first_step, steps[0]); s < e->end_step && s <= steps[1]; s++, printed++)
-			for (uint32_t rank = 0; rank < e->dp && !ctl_interrupted(); rank++)
-				print_rank(c, e, &batch, &order, s, rank);
+			for (uint32_t rank = 0; rank < batch.dp && !ctl_interrupted(); rank++)
+				print_rank(c, e, &batch, &order, s, rank, !how.by_length);
 	}
 	return printed ? 0
 		       : ptc_error_set(err, PTC_ENOTFOUND, "cursor %s: none of these steps is in the job's state",
@@ -395,7 +420,9 @@ const struct ctl_verb ctl_dataset_proof = {
 	.about = "Show what a job's state has consumed, and that it was each sample once an epoch",
 	.help = "Of each generation: its steps, the positions of the order they consumed, and how ranks divided them. "
 		"Each finished\nepoch is counted sample by sample. Steps that were trained and lost again are in no "
-		"state, and not counted.\nWith --steps and --format json, a line for each rank of each step.\n",
+		"state, and not counted.\nWhere ranks divided by length (*), which rank had which sample is not "
+		"recorded, but which each "
+		"step had.\nWith --steps and --format json, a line for each rank of each step.\n",
 	CTL_OPTIONS(options),
 	.min_args = 1,
 	.max_args = 1,

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The order of samples (order/order.h), for programs. Happy path: arithmetic. Failure mode: arguments out of range. */
+/* The order of samples (order/order.h), for programs. Happy path: arithmetic. Failure modes: arguments out of range; for
+ * ptc_balance_step no memory to work with, and costs that are too large. */
 #include "client/lib/internal.h"
 
 #include "order/order.h"
+
+#include <stdlib.h>
 
 static bool sampling(const struct ptc_sampling *s, struct ptc_order *ret_order, struct ptc_batch *ret_batch)
 {
@@ -31,4 +34,46 @@ int ptc_micro_batch(const struct ptc_sampling *s, uint64_t position, uint64_t mi
 	    !ptc_batch_fill(&batch, &order, position, micro_step, dp_rank, ret_samples, ret_weights))
 		return ptc_client_fail(NULL, PTC_R_INVALID, "ptc_micro_batch: an argument is out of range");
 	return 0;
+}
+
+int ptc_balance_step(const struct ptc_sampling *s, const uint64_t *lengths, uint64_t linear, uint64_t square,
+		     uint64_t *ret_slots, struct ptc_balance *ret_balance)
+{
+	struct ptc_order order;
+	struct ptc_batch batch;
+	struct ptc_batch_cost cost;
+	struct ptc_balance_item *work;
+	bool fits;
+
+	if (!lengths || !ret_slots || (ret_balance && ret_balance->size < sizeof(*ret_balance)) ||
+	    !sampling(s, &order, &batch))
+		return ptc_client_fail(NULL, PTC_R_INVALID, "ptc_balance_step: an argument is out of range");
+	work = ptc_balance_work(&batch) ? calloc(ptc_balance_work(&batch), sizeof(*work)) : NULL;
+	if (!work)
+		return ptc_client_fail(NULL, PTC_R_MEMORY, "ptc_balance_step: no memory for %llu samples",
+				       (unsigned long long)batch.global);
+	fits = ptc_batch_balance(&batch, lengths, (struct ptc_cost){ linear, square }, work, ret_slots, &cost);
+	free(work);
+	if (!fits)
+		return ptc_client_fail(NULL, PTC_R_LIMIT,
+				       "ptc_balance_step: lengths or coefficients so large that the costs of %llu "
+				       "samples do not fit 64 bits when added up",
+				       (unsigned long long)batch.global);
+	if (ret_balance)
+		*ret_balance = (struct ptc_balance){ .size = ret_balance->size,
+						     .max = cost.max,
+						     .total = cost.total,
+						     .count_max = cost.count_max,
+						     .count_total = cost.count_total };
+	return 0;
+}
+
+int ptc_sequence_slice(uint64_t length, uint32_t cp, uint32_t cp_rank, int zigzag, struct ptc_slice ret_slices[2])
+{
+	struct ptc_chunk chunks[2];
+	uint32_t n = ret_slices ? ptc_order_chunks(length, cp, cp_rank, zigzag != 0, chunks) : 0;
+
+	for (uint32_t i = 0; i < n; i++)
+		ret_slices[i] = (struct ptc_slice){ chunks[i].first, chunks[i].length, chunks[i].real };
+	return n ? (int)n : ptc_client_fail(NULL, PTC_R_INVALID, "ptc_sequence_slice: an argument is out of range");
 }

@@ -133,6 +133,42 @@ static void test_strange_daemon(void **state)
 	free(o.data);
 }
 
+/* What needs no ptcd: each misuse is refused, in a line; what the numbers are is tested in order/ and tests/. */
+static void test_samples(void **state)
+{
+	struct ptc_sampling s = { sizeof s, 100, 7, 5, 2, 2, 0 }, small = s, none = s;
+	struct ptc_balance balance = { .size = sizeof balance }, short_one = { .size = 1 };
+	uint64_t lengths[5] = { 9, 1, 1, 1, 3 }, slots[8], ids[2];
+	struct ptc_slice slices[2];
+	float weights[2];
+
+	(void)state;
+	small.size = 8;
+	none.dp = 0;
+	assert_int_equal(ptc_balance_step(&s, lengths, 1, 0, slots, &balance), 0);
+	assert_true(balance.max == 12 && balance.total == 18 && balance.count_max == 22 && balance.count_total == 26);
+	assert_int_equal(ptc_balance_step(&s, lengths, 1, 0, slots, NULL), 0);
+	assert_int_equal(ptc_balance_step(NULL, lengths, 1, 0, slots, NULL), PTC_R_INVALID);
+	assert_int_equal(ptc_balance_step(&small, lengths, 1, 0, slots, NULL), PTC_R_INVALID);
+	assert_int_equal(ptc_balance_step(&none, lengths, 1, 0, slots, NULL), PTC_R_INVALID);
+	assert_int_equal(ptc_balance_step(&s, NULL, 1, 0, slots, NULL), PTC_R_INVALID);
+	assert_int_equal(ptc_balance_step(&s, lengths, 1, 0, NULL, NULL), PTC_R_INVALID);
+	assert_int_equal(ptc_balance_step(&s, lengths, 1, 0, slots, &short_one), PTC_R_INVALID);
+	assert_int_equal(ptc_balance_step(&s, lengths, UINT64_MAX / 9, 0, slots, NULL), PTC_R_LIMIT);
+	assert_non_null(strstr(ptc_error_text(NULL), "the costs of 5 samples do not fit 64 bits"));
+	s.global_batch = UINT64_C(1) << 62;
+	assert_int_equal(ptc_balance_step(&s, lengths, 1, 0, slots, NULL), PTC_R_MEMORY);
+	assert_int_equal(ptc_micro_steps(&none), 0);
+	assert_int_equal(ptc_micro_batch(&s, 0, 0, 2, ids, weights), PTC_R_INVALID);
+	assert_int_equal(ptc_sequence_slice(10, 2, 1, 0, slices), 1);
+	assert_true(slices[0].first == 5 && slices[0].length == 5 && slices[0].real == 5);
+	assert_int_equal(ptc_sequence_slice(10, 2, 1, 1, slices), 2);
+	assert_true(slices[0].first == 3 && slices[1].first == 6 && slices[1].length == 3 && slices[1].real == 3);
+	assert_int_equal(ptc_sequence_slice(10, 2, 2, 1, slices), PTC_R_INVALID);
+	assert_int_equal(ptc_sequence_slice(0, 2, 1, 1, slices), PTC_R_INVALID);
+	assert_int_equal(ptc_sequence_slice(10, 2, 1, 1, NULL), PTC_R_INVALID);
+}
+
 static void *nothing(void *arg)
 {
 	return arg;
@@ -144,6 +180,7 @@ int main(void)
 		cmocka_unit_test(test_environment),
 		cmocka_unit_test(test_options),
 		cmocka_unit_test(test_strange_daemon),
+		cmocka_unit_test(test_samples),
 	};
 
 	pthread_t thread;

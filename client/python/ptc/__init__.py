@@ -9,9 +9,11 @@ Happy path: Client() -> next() -> declare() ... -> restore() -> boundary()
 ... -> next() or finish(). Failure: ptc.Error with the library's one line.
 """
 import ctypes
+import operator
 import os
 
-__all__ = ["Client", "Error", "Generation", "Sampling", "library", "RANK", "JOB"]
+__all__ = ["Client", "Error", "Generation", "Sampling", "Balance", "sequence_slices", "library", "RANK",
+           "JOB"]
 
 DIMS_MAX = 8
 BLOB_MAX = 256 << 10
@@ -87,7 +89,9 @@ def library():
             ("ptc_report", ctypes.c_int, [p, ctypes.c_char_p, ctypes.c_double]),
             ("ptc_micro_steps", u64, [p]),
             ("ptc_micro_batch", ctypes.c_int, [p, u64, u64, ctypes.c_uint32, ctypes.POINTER(u64),
-                                               ctypes.POINTER(ctypes.c_float)])):
+                                               ctypes.POINTER(ctypes.c_float)]),
+            ("ptc_balance_step", ctypes.c_int, [p, ctypes.POINTER(u64), u64, u64, ctypes.POINTER(u64), p]),
+            ("ptc_sequence_slice", ctypes.c_int, [u64, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_int, p])):
         f = getattr(lib, name)
         f.restype, f.argtypes = result, arguments
     _library = lib
@@ -234,3 +238,36 @@ class Sampling(ctypes.Structure):
         if rc < 0:
             raise Error(rc, library().ptc_error_text(None).decode(errors="replace"))
         return list(self._ids), list(self._weights)
+
+    def balanced(self, position, lengths_of, cost, dp_rank):
+        """The same assigned by what samples cost (docs/order.md): ([(ids, weights)], one for each micro step, and the step's
+        Balance). lengths_of(ids): a list of their lengths, the same on every rank; cost (a, b): a * length + b * length^2."""
+        g, width = self.global_batch, self.micro_batch * self.dp
+        ids = Sampling(self.samples, self.seed, g, g, 1, self.sequential).micro_batch_of(position, 0, 0)[0]
+        lengths = [operator.index(n) for n in lengths_of(ids)]
+        for n, what in (*((n, f"sample {i} has length") for i, n in zip(ids, lengths)), *((c, "cost has") for c in cost)):
+            if not 0 <= n < 1 << 64:
+                raise Error(-1, f"{what} {n}; it must be a number of tokens, or what one costs: 0 or more, in 64 bits")
+        slots, balance = (ctypes.c_uint64 * (self.micro_steps * width))(), Balance(ctypes.sizeof(Balance))
+        rc = library().ptc_balance_step(ctypes.byref(self), (ctypes.c_uint64 * g)(*lengths), *cost, slots,
+                                        ctypes.byref(balance))
+        if rc < 0:
+            raise Error(rc, library().ptc_error_text(None).decode(errors="replace"))
+        mine = [slots[at:at + self.micro_batch] for at in range(dp_rank * self.micro_batch, len(slots), width)]
+        return [([ids[s % g] for s in part], [float(s < g) for s in part]) for part in mine], balance
+
+
+class Balance(ctypes.Structure):
+    """struct ptc_balance: what a step costs its ranks, by length and by count."""
+    _fields_ = [("size", ctypes.c_size_t), ("max", ctypes.c_uint64), ("total", ctypes.c_uint64),
+                ("count_max", ctypes.c_uint64), ("count_total", ctypes.c_uint64)]
+
+
+def sequence_slices(length, cp, cp_rank, zigzag=True):
+    """[(first, length, real)]: which tokens of a sequence a context-parallel rank has (docs/order.md); those beyond `real` are
+    padding. Needs no ptcd."""
+    if not (0 < length <= 1 << 63 and 0 <= cp_rank < cp < 1 << 32):
+        raise Error(-1, f"no slice of a sequence of {length} tokens for context-parallel rank {cp_rank} of {cp}")
+    slices = (ctypes.c_uint64 * 6)()
+    n = library().ptc_sequence_slice(length, cp, cp_rank, bool(zigzag), slices)
+    return [tuple(slices[3 * i:3 * i + 3]) for i in range(n)]

@@ -26,6 +26,7 @@ is refused at the stop: the switch comes to nothing and training goes on; at fin
 the with block ends the process, and with it the job, its traceback in the log. Needs PyTorch 2.7 or later.
 """
 import contextlib
+import datetime
 import functools
 import gc
 import hashlib
@@ -43,7 +44,7 @@ except ImportError as e:
 from ptc import _held, _values
 from ptc._held import refuse
 
-__all__ = ["generations", "Generation", "BatchSampler"]
+__all__ = ["generations", "Generation", "BatchSampler", "External", "sequence_part"]
 
 _STALE = -9
 
@@ -155,13 +156,17 @@ class Generation:
 
         model: a module (of a pipeline stage, with the whole model's names). optim: one optimizer over its parameters;
         zero1: {name: (start, stop, piece)} where it works on `piece` instead, the elements start..stop of that flattened local
-        parameter. sched: an object with state_dict(). data: a BatchSampler, or several. tied: names that several
+        parameter. sched: an object with state_dict(). data: a BatchSampler, an External loader, or several; what else has
+        state_dict() and load_state_dict() is taken as External(it). tied: names that several
         pipeline stages hold on purpose. extra: {name: tensor} beyond the model's state dict. stateful: {name: object} whose
         state_dict() is the same on every rank, such as a GradScaler.
         """
         if self._bound is not None:
             raise ptc.Error(-1, "attach: this generation is attached already; give everything in one call")
-        self._data = [data] if isinstance(data, BatchSampler) else list(data or ())
+        self._data = [External.of(d) for d in (data if isinstance(data, (list, tuple)) else () if data is None else (data,))]
+        for name in {d.name for d in self._data}:
+            if sum(d.name == name for d in self._data) > 1:
+                refuse(f"dataset {name}: two samplers or loaders of that name; give them different ones in name=")
         zero1 = zero1 or {}
         self._bound = dict(model=model, optim=optim, zero1=zero1, tied=tuple(tied), extra=extra or {},
                            values={**(stateful or {}), **({"scheduler": sched} if sched is not None else {})})
@@ -171,6 +176,8 @@ class Generation:
             self._declared = self._collect()
             self._job_values()  # what a stop would refuse
             self._same_groups()
+            for sampler in self._data:
+                sampler._agree(self)
             found = self._load()
         except BaseException:
             self._bound = None  # nothing has been declared
@@ -266,14 +273,16 @@ class Generation:
             refuse(f"tensor {name}{f' ({field})' if field else ''}: it was not there at attach, and would be lost")
 
     def _at_stop(self, step):
+        for d in self._data:
+            d._before_stop(self, step)
         self._check_outside()
         self._check_places()
         for name, data in self._job_values().items():
             self._client.blob_set(name, data)
         for name, data in _values.random_states().items():
             self._client.blob_set(name, data, ptc.RANK)
-        for sampler in self._data:
-            self._client.cursor_set(sampler.name, sampler.position(step), sampler._told())
+        for d in self._data:
+            d._stop(self, step)
 
     # -- training
 
@@ -299,9 +308,17 @@ class Generation:
         for name, value in values.items():
             self._client.report(name, float(value))
 
-    def batch_sampler(self, dataset, global_batch, micro_batch, seed=0, name="data", pad=None):
-        """Which samples of `dataset` this data-parallel rank computes: a BatchSampler. Pass it to attach(data=...)."""
-        return BatchSampler(len(dataset), global_batch, micro_batch, self.dp_rank, self.dp, seed, name, pad)
+    def batch_sampler(self, dataset, global_batch, micro_batch, seed=0, name="data", pad=None, lengths=None, cost=None):
+        """Which samples of `dataset` this data-parallel rank computes: a BatchSampler. Pass it to attach(data=...).
+
+        lengths, of all samples and the same on every rank, has each step's samples assigned to ranks by what they cost, a * length +
+        b * length^2, cost=(a, b), so that ranks take equally long; (6 * h, 1) for a transformer of width h, (12 * h, 1) where
+        its attention is causal. Which samples a step has is the same without."""
+        return BatchSampler(len(dataset), global_batch, micro_batch, self.dp_rank, self.dp, seed, name, pad, lengths, cost)
+
+    def sequence_part(self, tensor, dim=1, zigzag=True, pad=None):
+        """What this context-parallel rank has of sequences that lie along `dim`: see sequence_part()."""
+        return sequence_part(tensor, self.cp, self.cp_rank, dim, zigzag, pad)
 
 
 class BatchSampler:
@@ -314,12 +331,19 @@ class BatchSampler:
     loader has read ahead does not count as consumed.
     """
 
-    def __init__(self, samples, global_batch, micro_batch, dp_rank, dp, seed, name="data", pad=None):
+    def __init__(self, samples, global_batch, micro_batch, dp_rank, dp, seed, name="data", pad=None, lengths=None, cost=None):
         self.samples, self.global_batch, self.micro_batch = samples, global_batch, micro_batch
         self.dp_rank, self.dp, self.seed, self.name, self.pad = dp_rank, dp, seed, name, pad
         self._base = self._base_step = None  # position at a step; G samples a step from there
         self._sampling = ptc.Sampling(samples, seed, global_batch, micro_batch, dp)
         self.micro_batches = self._sampling.micro_steps
+        self._lengths, self._cost, self._balanced = lengths, cost, {}
+        if (lengths is None) != (cost is None):
+            refuse(f"dataset {name}: lengths= and cost= go together: cost=(a, b) says that a sample costs a * length + b * length^2")
+        if cost is not None and [type(c) for c in cost] != [int, int]:
+            refuse(f"dataset {name}: cost={cost!r} is not (a, b), two whole numbers: a sample costs a * length + b * length^2")
+        if lengths is not None and len(lengths) != samples:
+            refuse(f"dataset {name}: {len(lengths)} lengths for {samples} samples")
 
     def tag(self):
         """What has to be the same for a position to mean the same."""
@@ -327,7 +351,25 @@ class BatchSampler:
 
     def _told(self):
         """The tag, and how samples are divided: for `ptcctl dataset proof`. What follows the ';' may be another later."""
-        return f"{self.tag()};batch={self.global_batch},micro={self.micro_batch}"
+        by_length = ",by_length=1" if self._lengths is not None else ""
+        return f"{self.tag()};batch={self.global_batch},micro={self.micro_batch}{by_length}"
+
+    def _agree(self, gen):
+        """Ranks with other lengths would compute some samples twice and others never: looked at in up to 65536 places."""
+        if self._lengths is None or gen.world == 1:
+            return
+        at = range(0, self.samples, -(-self.samples >> 16))
+        mine = hashlib.sha256(repr((self._cost, [int(self._lengths[i]) for i in at])).encode()).digest()
+        if gen.rank == 0:
+            gen._client.meet_put(f"lengths {self.name}", mine)
+        elif gen._client.meet_get(f"lengths {self.name}") != mine:
+            refuse(f"dataset {self.name}: rank {gen.rank} has other lengths or another cost than rank 0; give all ranks the same")
+
+    def _before_stop(self, gen, step):
+        pass
+
+    def _stop(self, gen, step):
+        gen._client.cursor_set(self.name, self.position(step), self._told())
 
     def _start(self, gen):
         found = gen._client.cursor_get(self.name) if gen.has_state else None
@@ -346,10 +388,30 @@ class BatchSampler:
 
     def micro_batch_of(self, step, m):
         """(ids, weights) of micro-batch m of a step, on this rank: lists of micro_batch."""
-        ids, weights = self._sampling.micro_batch_of(self.position(step), m, self.dp_rank)
+        if self._lengths is None:
+            ids, weights = self._sampling.micro_batch_of(self.position(step), m, self.dp_rank)
+        else:
+            ids, weights = map(list, self._balance(step)[0][m])
         if self.pad is not None:
             ids = [i if w else self.pad for i, w in zip(ids, weights)]
         return ids, weights
+
+    def _balance(self, step):
+        if step not in self._balanced:
+            parts = self._sampling.balanced(self.position(step), lambda ids: [self._lengths[i] for i in ids], self._cost, self.dp_rank)
+            while len(self._balanced) >= 64:  # as far as a loader may reasonably be ahead
+                del self._balanced[next(iter(self._balanced))]
+            self._balanced[step] = parts
+        return self._balanced[step]
+
+    def balance(self, step):
+        """What a step costs the rank that has most to do, and ranks on average; and what it would, assigned by count. A dict of
+        numbers in units of `cost`, for Generation.report(); padding slots count."""
+        if self._lengths is None:
+            refuse(f"dataset {self.name}: what samples cost is not known without lengths= and cost=")
+        b = self._balance(step)[1]
+        return {"cost_max": b.max, "cost_mean": b.total / self.dp, "count_cost_max": b.count_max,
+                "count_cost_mean": b.count_total / self.dp}
 
     def weights(self, step):
         """A list of micro_batch weights for each micro-batch of a step: 1, or 0 where a slot is surplus."""
@@ -362,3 +424,129 @@ class BatchSampler:
             for m in range(self.micro_batches):
                 yield self.micro_batch_of(step, m)[0]
             step += 1
+
+
+class External:
+    """A loader that keeps its own state, such as torchdata's StatefulDataLoader: anything with state_dict() and load_state_dict().
+    Pass it to attach(data=...), before its iterator is made.
+
+    scope "rank": each data-parallel rank's loader has a state of its own (that of tensor-, pipeline- and context-parallel rank 0
+    counts); "job": the state is the same on all ranks, and rank 0's counts. The state is what state_dict() gives when the job
+    stops, as values, bytes, tensors and arrays, and stays with its data-parallel rank whatever else changes.
+
+    What becomes of it when dp changes only the loader knows, so that is refused, unless transform(states, old_dp, dp, dp_rank) is
+    given: from the states of all old_dp ranks (scope "job": the one state) it makes that of rank dp_rank of dp. Which samples are
+    consumed is the loader's: no cursor is set, and `ptcctl dataset proof` knows nothing of it.
+    """
+
+    TIMEOUT_S = 300  # for the states of all data-parallel ranks; they stop at the same step
+    PARTS_MAX = 16   # blobs that all states together may take
+
+    def __init__(self, loader, name="loader", scope="rank", transform=None):
+        for method in ("state_dict", "load_state_dict"):
+            if not callable(getattr(loader, method, None)):
+                refuse(f"dataset {name}: a {type(loader).__name__} has no {method}(), so that it cannot go on where it was; "
+                       f"StatefulDataLoader has, or use gen.batch_sampler()")
+        if scope not in ("rank", "job"):
+            refuse(f"dataset {name}: scope is \"rank\" or \"job\", not {scope!r}")
+        self.loader, self.name, self.scope, self.transform = loader, name, scope, transform
+        self._mine = None
+
+    @staticmethod
+    def of(data):
+        return data if isinstance(data, (BatchSampler, External)) else External(data)
+
+    def _agree(self, gen):
+        pass
+
+    def _gathers(self, gen):
+        return self.scope == "rank" and gen.dp > 1
+
+    def _leads(self, gen):
+        """Whether this rank's loader counts."""
+        return gen.rank == 0 or (self._gathers(gen) and gen.tp_rank == gen.pp_rank == gen.cp_rank == 0)
+
+    def _key(self, step, dp_rank):
+        return f"ptc/loader/{self.name}/{step}/{dp_rank}"
+
+    def _start(self, gen):
+        if self._gathers(gen) and self._leads(gen):
+            gen.store  # connected now, not at the stop
+        head = gen._client.blob_get(f"loader/{self.name}") if gen.has_state else None
+        if head is None:
+            return False
+        head = _values.loads(head)
+        if head["scope"] != self.scope:
+            refuse(f"dataset {self.name}: the snapshot's state is of a loader with scope={head['scope']!r}, this one has "
+                   f"{self.scope!r}")
+        if head["dp"] != gen.dp and self.transform is None:
+            refuse(f"dataset {self.name}: the snapshot has the state of a {head['loader']} under dp={head['dp']}, this is dp={gen.dp}, and "
+                   f"what becomes of it only the loader knows: keep dp={head['dp']}, give External(transform=), or use "
+                   f"gen.batch_sampler()")
+        parts = [gen._client.blob_get(f"loader/{self.name}/{i}") for i in range(head["parts"])]
+        states = _values.loads(b"".join(parts))
+        if head["dp"] != gen.dp:
+            state = self.transform(states, head["dp"], gen.dp, gen.dp_rank)
+        else:
+            state = states[gen.dp_rank if self.scope == "rank" else 0]
+        self.loader.load_state_dict(state)
+        return True
+
+    def _before_stop(self, gen, step):
+        """Each rank's state is on its way to rank 0 before anything can be refused, which would leave that waiting."""
+        if not self._leads(gen):
+            return
+        try:
+            self._mine = _values.dumps(f"dataset {self.name}", self.loader.state_dict(), True)
+        except BaseException:
+            if gen.rank:
+                gen.store.set(self._key(step, gen.dp_rank), b"-")
+            raise
+        if gen.rank:
+            gen.store.set(self._key(step, gen.dp_rank), self._mine)
+
+    def _states(self, gen, step):
+        states = [self._mine]
+        for d in range(1, gen.dp) if self._gathers(gen) else ():
+            try:
+                gen.store.wait([self._key(step, d)], datetime.timedelta(seconds=self.TIMEOUT_S))
+            except RuntimeError as e:
+                refuse(f"dataset {self.name}: no state of the loader of data-parallel rank {d} within {self.TIMEOUT_S} s ({e})")
+            states.append(gen.store.get(self._key(step, d)))
+            gen.store.delete_key(self._key(step, d))
+            if states[-1] == b"-":
+                refuse(f"dataset {self.name}: the loader of data-parallel rank {d} has no state that can be carried")
+        return states
+
+    def _stop(self, gen, step):
+        if gen.rank:
+            return
+        data = b'{"list": [' + b", ".join(self._states(gen, step)) + b"]}"
+        parts = [data[i:i + ptc.BLOB_MAX] for i in range(0, len(data), ptc.BLOB_MAX)]
+        if len(parts) > self.PARTS_MAX:
+            refuse(f"dataset {self.name}: the loaders' states take {len(data)} bytes, at most {self.PARTS_MAX * ptc.BLOB_MAX} can "
+                   f"be carried")
+        for i, part in enumerate(parts):
+            gen._client.blob_set(f"loader/{self.name}/{i}", part)
+        gen._client.blob_set(f"loader/{self.name}", _values.dumps("loader", {
+            "dp": gen.dp, "scope": self.scope, "parts": len(parts), "loader": type(self.loader).__name__}))
+
+
+def sequence_part(tensor, cp, cp_rank, dim=1, zigzag=True, pad=None):
+    """What context-parallel rank cp_rank of cp has of sequences that lie along `dim` of a tensor (docs/order.md).
+
+    zigzag: chunks cp_rank and 2 * cp - 1 - cp_rank of 2 * cp, for causal attention; else chunk cp_rank of cp. Lengths that chunks do
+    not divide are refused, or padded at the end with the value `pad`. Cut tokens, labels and positions alike.
+    """
+    n, chunks = tensor.shape[dim], 2 * cp if zigzag else cp
+    if n % chunks and pad is None:
+        refuse(f"sequence of {n} tokens: {chunks} chunks of the same length need a multiple of {chunks}; make it one, or give "
+               f"pad=, the value that is put after its end")
+    parts = []
+    for first, length, real in ptc.sequence_slices(n, cp, cp_rank, zigzag):
+        parts.append(tensor.narrow(dim, min(first, n), real))
+        if real < length:
+            shape = list(tensor.shape)
+            shape[dim] = length - real
+            parts.append(tensor.new_full(shape, pad))
+    return torch.cat(parts, dim)
