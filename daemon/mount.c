@@ -104,11 +104,11 @@ static void *mount_main(void *arg)
 
 		pthread_mutex_unlock(&m->lock);
 		soon = look_after(m);
-		clock_gettime(CLOCK_REALTIME, &until);
+		clock_gettime(CLOCK_MONOTONIC, &until); /* an administrator may set the other one */
 		until.tv_sec += soon ? LOOK_S : RETRY_S;
 		pthread_mutex_lock(&m->lock);
 		if (!m->stopping)
-			pthread_cond_timedwait(&m->cond, &m->lock, &until);
+			pthread_cond_clockwait(&m->cond, &m->lock, CLOCK_MONOTONIC, &until);
 	}
 	pthread_mutex_unlock(&m->lock);
 	return NULL;

@@ -147,13 +147,13 @@ static bool tick_sleep(void)
 	struct timespec until;
 	bool stop;
 
-	clock_gettime(CLOCK_REALTIME, &until);
+	clock_gettime(CLOCK_MONOTONIC, &until); /* an administrator may set the other one */
 	until.tv_nsec += TICK_EVERY_MS * 1000000;
 	until.tv_sec += until.tv_nsec / 1000000000;
 	until.tv_nsec %= 1000000000;
 	pthread_mutex_lock(&tick.lock);
 	if (!tick.stop)
-		pthread_cond_timedwait(&tick.wake, &tick.lock, &until);
+		pthread_cond_clockwait(&tick.wake, &tick.lock, CLOCK_MONOTONIC, &until);
 	stop = tick.stop;
 	pthread_mutex_unlock(&tick.lock);
 	return !stop;
