@@ -214,15 +214,23 @@ class Job:
         os.makedirs(directory, exist_ok=True)
         kw.setdefault("timeout_s", 120 * PATIENCE)
         if ranks:
-            self.c.ptcctl("export", self.name, "--ranks", directory, **kw)
+            self.exported("--ranks", directory, **kw)
             return directory
         out = {"param": os.path.join(directory, "model.safetensors")}
-        args = ["export", self.name, out["param"]]
+        args = [out["param"]]
         for field in self.state.fields:
             out[field] = os.path.join(directory, f"{field}.safetensors")
             args += ["--field", f"{field}={out[field]}"]
-        self.c.ptcctl(*args, **kw)
+        self.exported(*args, **kw)
         return out
+
+    def exported(self, *args, **kw):
+        said = json.loads(self.c.ptcctl("export", self.name, *args, "--format", "json", **kw).stdout)
+        for f in said["files"]:
+            if os.path.getsize(f["file"]) != f["bytes"]:
+                raise AssertionError(f"{f['file']} has not the {f['bytes']} bytes that ptcctl says")
+        if not said["files"] or said["job"] != self.name:
+            raise AssertionError(f"ptcctl export says {said}")
 
     def check_whole(self, test, **kw):
         """The whole export has the input's bytes, header included."""
@@ -240,4 +248,7 @@ class Job:
         shutil.rmtree(directory)
 
     def delete(self, **kw):
-        return self.c.ptcctl("job", "delete", self.name, **kw)
+        r = self.c.ptcctl("job", "delete", self.name, "--format", "json", **kw)
+        if r.returncode == 0 and json.loads(r.stdout) != {"version": 1, "job": self.name, "deleted": True}:
+            raise AssertionError(f"ptcctl job delete says {r.stdout}")
+        return r

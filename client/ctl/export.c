@@ -9,6 +9,7 @@
 
 #include "base/alloc.h"
 #include "base/check.h"
+#include "base/cleanup.h"
 #include "client/ctl/verbs.h"
 
 #include <errno.h>
@@ -193,6 +194,7 @@ static bool take_up(struct ctl_export *ex, int failure)
 			(uint32_t)PTC_MAX(ex->written_ranks, ex->finished / (1 + ex->desc.spec.nfields) + 1);
 		ex->finished = 0;
 		ex->file_bytes = 0;
+		json_array_clear(ex->written);
 	}
 	ex->done_bytes = ex->file_bytes;
 	ptc_job_desc_done(&ex->desc);
@@ -216,6 +218,18 @@ static int export(struct ctl_export *ex, struct ptc_error *err)
 	return rc;
 }
 
+/* For a program; a person sees that it has ended. */
+static int print_written(const struct ctl_export *ex, struct ptc_error *err)
+{
+	json_t *doc = json_pack("{s:i, s:s, s:I, s:I, s:I, s:O}", "version", 1, "job", ex->job, "generation",
+				(json_int_t)ex->info.generation, "snapshot", (json_int_t)ex->info.snapshot, "step",
+				(json_int_t)ex->info.step, "files", ex->written);
+	ptc_auto_free char *text = doc ? ptc_json_text(doc) : NULL;
+
+	json_decref(doc);
+	return text ? ctl_print(ex->c, text, err) : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+}
+
 static int run(struct ctl *c, struct ptc_error *err)
 {
 	struct ctl_export ex = { .c = c, .job = c->args[0] };
@@ -236,7 +250,11 @@ static int run(struct ctl *c, struct ptc_error *err)
 	if (rc)
 		return rc;
 	ctl_catch_signals();
-	rc = export(&ex, err);
+	ex.written = json_array();
+	rc = ex.written ? export(&ex, err) : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	if (!rc && c->json)
+		rc = print_written(&ex, err);
+	json_decref(ex.written);
 	ptc_free(ex.kept);
 	ptc_job_desc_done(&ex.desc);
 	ptc_admin_export_done(&ex.info);
@@ -253,7 +271,8 @@ const struct ctl_verb ctl_export = {
 		"not at\n"
 		"all, and only after their digests equal the committed ones. A job that is switched meanwhile is read "
 		"again: the\n"
-		"file that was being written when its bytes are the same, else everything.\n",
+		"file that was being written when its bytes are the same, else everything. Files of these names are "
+		"replaced.\n",
 	CTL_OPTIONS(options),
 	.min_args = 1,
 	.max_args = 2,

@@ -4,6 +4,7 @@
 
 #include "client/ctl/ctl.h"
 #include "formats/job.h"
+#include "formats/json.h"
 #include "formats/state_files.h"
 
 struct ctl_export {
@@ -17,6 +18,7 @@ struct ctl_export {
 	size_t finished, nth;   /* files that are written and need not be again; the file this attempt is at */
 	uint64_t file_bytes;    /* done_bytes when that file began */
 	char file[256];         /* its name, for a person */
+	json_t *written;        /* [{file, bytes}]: those that are, but for indexes */
 	uint32_t written_ranks; /* --ranks: an attempt that came to nothing has written files of so many */
 };
 

@@ -101,6 +101,10 @@ int ctl_export_write(struct ctl_export *ex, const char *path, const struct ptc_s
 	ctl_out_done(&out);
 	if (!rc)
 		ex->finished++;
+	if (!rc && json_array_append_new(ex->written,
+					 json_pack("{s:s, s:I}", "file", path, "bytes",
+						   (json_int_t)(file->head_len + ex->done_bytes - ex->file_bytes))))
+		rc = ptc_error_set(err, PTC_ENOMEM, "out of memory, after %s was written", path);
 	return rc;
 }
 

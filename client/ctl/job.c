@@ -10,6 +10,7 @@
 
 #include <errno.h>
 #include <limits.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -109,7 +110,11 @@ static int run_delete(struct ctl *c, struct ptc_error *err)
 {
 	int rc = ctl_connect(c, err);
 
-	return rc ? rc : ptc_admin_job_delete(c->admin, c->args[0], err);
+	if (!rc)
+		rc = ptc_admin_job_delete(c->admin, c->args[0], err);
+	if (!rc && c->json) /* a name the daemon knew needs no escapes */
+		printf("{\"version\":1,\"job\":\"%s\",\"deleted\":true}\n", c->args[0]);
+	return rc;
 }
 
 const struct ctl_verb ctl_job_delete = {
