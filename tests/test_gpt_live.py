@@ -13,6 +13,7 @@ import unittest
 import harness  # first: it says where the others are
 import curve
 from harness import PATIENCE, wait_for
+from test_fuse import CAN_MOUNT, Mount
 from test_torch import HAS_TORCH, Job
 
 A = "tp=2,dp=2"
@@ -23,10 +24,10 @@ long = unittest.skipUnless(harness.LONG, "takes minutes: PTC_TEST_LONG")
 
 @unittest.skipUnless(HAS_TORCH, "no PyTorch: scripts/venv --torch")
 class GptLive(harness.Case):
-    def job(self, c, mode, *options, name="gpt"):
+    def job(self, c, mode, *options, name="gpt", **run):
         self.out = self.path(f"{name}-out")
         os.makedirs(self.out, mode=0o777)
-        return Job(c, self.dir, name, mode, program=["gpt_live.py", *options, "--out", self.out])
+        return Job(c, self.dir, name, mode, program=["gpt_live.py", *options, "--out", self.out], run=run)
 
     def reference(self, steps, *options):
         """The first steps of one process with the same options. It ends there: its schedule is that of the whole run."""
@@ -69,6 +70,39 @@ class GptLive(harness.Case):
         worst = curve.difference(self.reference(8, *options), curve.read(self.out))
         print(f"resized at step {at}, losses at most {worst:.1e} apart", flush=True)
         self.assertLessEqual(worst, 2e-6)
+
+    @long
+    @unittest.skipUnless(CAN_MOUNT, "FUSE cannot be mounted here")
+    def test_through_files(self):
+        """The records come from data/ of a mount, through five resizes, epochs that end within a step, and padding."""
+        import numpy as np
+        count, g, mbs, options = 130, 20, 3, ["--dtype", "float64", "--records", "130", "--micro-batch", "3"]
+        sys.path.insert(0, os.path.join(harness.ROOT, "examples", "gpt"))
+        import data
+        from model import Config
+        records = data.Records(data.text(), Config().context, count)
+        np.save(self.path("text.npy"), np.stack([np.append(x.numpy(), y.numpy()[-1]) for _, x, y in map(records.__getitem__, range(count))])
+                .astype("uint8"))
+        with self.cluster(nodes=2, devices=2, lease_ttl="20s") as c:
+            c.ptcctl("dataset", "add", "text", self.path("text.npy"))
+            mount = Mount(self, c)
+            job = self.job(c, "rebuild", *options, "--steps", "100000", "--files", mount.path("gpt", "data", "text"),
+                           data={"text": {"dataset": "text", "seed": 1, "global_batch": g, "micro_batch": mbs}})
+            job.run("tp=2,dp=2")
+            at = 0
+            for config in ("dp=3", "pp=2,dp=2", "tp=2", "dp=4", "tp=2,pp=2"):
+                job.wait_step(at + 4, 120)
+                at = job.resize(config)["step"]
+            job.wait_step(at + 4, 120)
+            job.do("stop")
+            steps = job.wait_run("stopped")["step"]
+            proof = c.json("dataset", "proof", "gpt")["cursors"][0]
+            mount.stop()
+        self.assertEqual((True, steps * g, [2, 3, 2, 1, 4, 1]),
+                         (proof["exactly_once"], proof["position"], [e["dp"] for e in proof["generations"]]))
+        worst = curve.difference(self.reference(steps, *options, "--steps", "100000"), curve.read(self.out))
+        print(f"{steps} steps, {steps * g // count} epochs, losses at most {worst:.1e} apart", flush=True)
+        self.assertLessEqual(worst, 1e-12)
 
     # ---- many switches
 

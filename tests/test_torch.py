@@ -30,8 +30,8 @@ HAS_TORCH = importlib.util.find_spec("torch") is not None
 class Job(live.Job):
     """A job of tests/torch_rank.py, or of another program."""
 
-    def __init__(self, c, directory, case, mode="rebuild", program=None, warnings="ignore", **options):
-        super().__init__(c, directory, name=case, mode=mode)
+    def __init__(self, c, directory, case, mode="rebuild", program=None, warnings="ignore", run=None, **options):
+        super().__init__(c, directory, name=case, mode=mode, run=run)
         with open(self.yaml) as f:
             spec = json.load(f)
         self.case = case
