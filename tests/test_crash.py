@@ -679,7 +679,7 @@ class Crash(harness.Case):
 
     def test_random_times(self):
         """Any daemon or etcd, at any time, in switches, aborts, and jobs that come and go."""
-        kills = 200 if LONG else 10 if SANITIZED else 25
+        kills = 200 if LONG else 10 if SANITIZED else 15
         with self.crash_cluster(store="tmpfs") as c:
             self.up(c)
             job = self.warm(c)

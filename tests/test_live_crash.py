@@ -645,7 +645,7 @@ for what, act in (("socket", lambda: socket.socket(socket.AF_UNIX, socket.SOCK_S
 
     def test_random_times(self):
         """Any daemon or etcd, at any time: training, resizes, snapshots, aborts."""
-        kills = 120 if LONG else 20
+        kills = 120 if LONG else 12
         with self.started(mode=self.random.choice(("rebuild", "restart"))) as (c, job):
             for i in range(kills):
                 victim = self.random.choice([*c.nodes, "etcd"])

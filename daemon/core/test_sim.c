@@ -20,7 +20,7 @@ static const uint64_t first_seed = 1;
 static uint64_t scale(void)
 {
 	const char *v = getenv("PTC_TEST_LONG");
-	return v && strcmp(v, "1") == 0 ? 100 : 1;
+	return v && strcmp(v, "1") == 0 ? 50 : 1;
 }
 
 /* Runs again with a trace what failed. */
@@ -113,12 +113,12 @@ static void run_random(bool live, uint64_t n)
 
 static void test_random(void **state)
 {
-	run_random(false, 2000);
+	run_random(false, 1000);
 }
 
 static void test_live_random(void **state)
 {
-	run_random(true, 1500);
+	run_random(true, 1000);
 }
 
 static void test_live_crash(void **state)
