@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Import, resize, export: bytes. Every switch is compared with the oracle rank by rank, the whole export by hash."""
+import concurrent.futures
 import contextlib
 import os
 import re
@@ -213,7 +214,11 @@ class Resize(harness.Case):
             self.assertIn(f"a:exp_avg  {half} bytes  n1", c.ptcctl("status", job.name).stdout)
             line = self.refused(c, "resize", job.name, "--config", "tp=1", "--wait", contains="\"a\" was last on n1")
             self.assertIn("ptcctl status lost", line)
-            c.restart("n1")
+            with concurrent.futures.ThreadPoolExecutor() as pool: # by then it is up again
+                exported = pool.submit(c.ptcctl, "export", job.name, self.path("waited.safetensors"), check=False)
+                c.restart("n1")
+                self.assertEqual((0, ""), (exported.result().returncode, exported.result().stderr))
+            self.assertEqual(harness.sha256(job.files["param"]), harness.sha256(self.path("waited.safetensors")))
             wait_for(lambda: "lost" not in job.status(), 20 * PATIENCE, "n1's bytes found again")
             c.nodes["n1"].stop()
             shutil.rmtree(c.nodes["n1"].chunk_dir)

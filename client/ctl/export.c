@@ -4,7 +4,8 @@
  * stay, the one being written is removed. A switch that replaces what is being
  * read is no failure: what is committed then is read instead, from the file
  * that was being written or, where the state is another one, from the first;
- * a bounded number of times. */
+ * a bounded number of times. A node that is well may count as down until it has a lease again (its coordinator was started
+ * anew): it is asked again for a few seconds. */
 #include "client/ctl/export.h"
 
 #include "base/alloc.h"
@@ -20,6 +21,7 @@
 
 #define ATTEMPTS    10  /* each switch takes two at most: its snapshot, its generation */
 #define RETRY_PAUSE 200 /* ms: to let the daemon that answers see the commit */
+#define PEER_TRIES  25  /* so often a node that does not answer is asked again: five seconds at least */
 
 static const struct ctl_option options[] = {
 	{ "field", "NAME=PATH", "write this field into this file; repeat for each" },
@@ -182,7 +184,9 @@ static bool take_up(struct ctl_export *ex, int failure)
 	if (ptc_admin_export_info(ex->c->admin, ex->job, &now, NULL))
 		return false;
 	moved = now.generation != ex->info.generation || now.snapshot != ex->info.snapshot;
-	if (!moved && failure != PTC_ESTATE) { /* with it the daemon itself said so, and may know more in a moment */
+	/* With ESTATE the daemon itself said so, and may know more in a moment. */
+	if (moved || failure == PTC_ESTATE ? ++ex->attempts >= ATTEMPTS
+					   : failure != PTC_EPEER || ++ex->peer_tries > PEER_TRIES) {
 		ptc_admin_export_done(&now);
 		return false;
 	}
@@ -205,16 +209,15 @@ static bool take_up(struct ctl_export *ex, int failure)
 
 static int export(struct ctl_export *ex, struct ptc_error *err)
 {
-	int rc = export_files(ex, err), attempts = 1;
+	int rc = export_files(ex, err);
 
-	while (rc && attempts < ATTEMPTS && take_up(ex, rc)) {
-		attempts++;
+	while (rc && take_up(ex, rc)) {
 		err->code = 0;
 		err->text[0] = '\0';
 		rc = export_files(ex, err);
 	}
-	if (rc && attempts == ATTEMPTS)
-		ptc_error_wrap(err, "gave up after %d attempts", attempts);
+	if (rc && ex->attempts == ATTEMPTS)
+		ptc_error_wrap(err, "gave up after %d attempts", ATTEMPTS);
 	return rc;
 }
 

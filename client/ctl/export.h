@@ -15,11 +15,12 @@ struct ctl_export {
 	struct ptc_state_kept *kept; /* what info says was imported */
 	struct ctl_progress progress;
 	uint64_t done_bytes, total_bytes;
-	size_t finished, nth;   /* files that are written and need not be again; the file this attempt is at */
-	uint64_t file_bytes;    /* done_bytes when that file began */
-	char file[256];         /* its name, for a person */
-	json_t *written;        /* [{file, bytes}]: those that are, but for indexes */
-	uint32_t written_ranks; /* --ranks: an attempt that came to nothing has written files of so many */
+	size_t finished, nth;     /* files that are written and need not be again; the file this attempt is at */
+	uint64_t file_bytes;      /* done_bytes when that file began */
+	char file[256];           /* its name, for a person */
+	json_t *written;          /* [{file, bytes}]: those that are, but for indexes */
+	int attempts, peer_tries; /* that ended in a switch; in a node that does not answer */
+	uint32_t written_ranks;   /* --ranks: an attempt that came to nothing has written files of so many */
 };
 
 /* A file being written beside its place; bytes go through a digest. */
