@@ -276,15 +276,14 @@ static struct ptc_rule reset_rules[] = {
 	{ .match = "*", .splits[0].axis = PTC_AXIS_TP, .fields = "exp_avg", .carry = PTC_CARRY_RESET },
 	{ .match = "*", .splits[0].axis = PTC_AXIS_TP },
 };
-static const struct ptc_spec reset_spec = {
-	.name = "job",
-	.tensors = tensors,
-	.ntensors = 5,
-	.fields = fields,
-	.nfields = 1,
-	.rules = reset_rules,
-	.nrules = 2,
-};
+
+static struct ptc_spec with_resets(void)
+{
+	struct ptc_spec s = spec;
+
+	s.rules = reset_rules;
+	return s;
+}
 
 static int is_parameter(void *arg, const struct ptc_move *m)
 {
@@ -299,6 +298,7 @@ static int is_parameter(void *arg, const struct ptc_move *m)
 static void what_is_reset_moves_nothing(void **state)
 {
 	const int64_t elements = (4 * 16 + 64) * 24;
+	const struct ptc_spec reset_spec = with_resets();
 	struct ptc_layout *a = layout_of(&reset_spec, "tp=2"), *b = layout_of(&reset_spec, "tp=1,dp=2");
 	struct ptc_device all[MAX_RANKS];
 	struct ptc_allocation at = { all, 2 }, new = { 0 };
@@ -381,6 +381,7 @@ static int whole_run(const struct ptc_spec *s)
 
 static void every_allocation_fails_in_turn(void **state)
 {
+	const struct ptc_spec reset_spec = with_resets();
 	int64_t live = ptc_alloc_live();
 	uint64_t failed = 0;
 	int rc = PTC_ENOMEM;

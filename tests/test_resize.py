@@ -214,11 +214,15 @@ class Resize(harness.Case):
             self.assertIn(f"a:exp_avg  {half} bytes  n1", c.ptcctl("status", job.name).stdout)
             line = self.refused(c, "resize", job.name, "--config", "tp=1", "--wait", contains="\"a\" was last on n1")
             self.assertIn("ptcctl status lost", line)
-            with concurrent.futures.ThreadPoolExecutor() as pool: # by then it is up again
-                exported = pool.submit(c.ptcctl, "export", job.name, self.path("waited.safetensors"), check=False)
+            os.mkdir(self.path("waited"))
+            waited = os.path.join(self.path("waited"), "model.safetensors")
+            with concurrent.futures.ThreadPoolExecutor() as pool: # a node that comes back while an export asks for its bytes
+                exported = pool.submit(c.ptcctl, "export", job.name, waited, check=False)
+                wait_for(lambda: os.listdir(self.path("waited")) or exported.done(),
+                         20 * PATIENCE, "the file being written", 0.001)
                 c.restart("n1")
                 self.assertEqual((0, ""), (exported.result().returncode, exported.result().stderr))
-            self.assertEqual(harness.sha256(job.files["param"]), harness.sha256(self.path("waited.safetensors")))
+            self.assertEqual(harness.sha256(job.files["param"]), harness.sha256(waited))
             wait_for(lambda: "lost" not in job.status(), 20 * PATIENCE, "n1's bytes found again")
             c.nodes["n1"].stop()
             shutil.rmtree(c.nodes["n1"].chunk_dir)

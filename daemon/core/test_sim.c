@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The simulation: one crash at every step of a reference run, then thousands of random ones, then seeded bugs that it
  * has to find. PTC_TEST_SEED=N (with PTC_TEST_KIND=live) replays one seed with a trace; PTC_TEST_LONG=1
- * runs a hundred times as many. */
+ * runs two hundred times as many. */
 #include "daemon/core/sim.h"
 
 #include "base/check.h"
@@ -20,7 +20,7 @@ static const uint64_t first_seed = 1;
 static uint64_t scale(void)
 {
 	const char *v = getenv("PTC_TEST_LONG");
-	return v && strcmp(v, "1") == 0 ? 50 : 1;
+	return v && strcmp(v, "1") == 0 ? 200 : 1;
 }
 
 /* Runs again with a trace what failed. */
