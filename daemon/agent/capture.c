@@ -24,8 +24,6 @@
 #include <string.h>
 
 #define COMPARE_BYTES (256u << 10)
-#define SLICE_BYTES                                                                                                    \
-	(512 << 10) /* copied, compared and digested before the next: it is in a processor's own cache meanwhile */
 #define COMPARE_PARTS 1024
 
 struct differ {
@@ -380,52 +378,28 @@ static int fill_sources(struct fill *f, struct ptc_error *err)
 	return r;
 }
 
-static size_t first_need(const struct ptc_needs *needs, uint32_t item)
+/* bytes: of the extent, up to the end of the slice. */
+static int digest_slice(const struct fill *f, int64_t bytes, struct ptc_error *err)
 {
-	size_t lo = 0, hi = needs->n;
+	const struct ptc_digest_fill d = { f->c->table, f->c->g, &f->c->needs, f->c->digests };
 
-	while (lo < hi) {
-		size_t mid = lo + (hi - lo) / 2;
-
-		if (needs->v[mid].item < item)
-			lo = mid + 1;
-		else
-			hi = mid;
-	}
-	return lo;
-}
-
-/* What the slice adds to the digests of the needs it is of. Digests are linear: the order does not matter. */
-static int digest_slice(const struct fill *f, struct ptc_error *err)
-{
-	const struct ptc_needs *needs = &f->c->needs;
-	uint32_t item = f->box->item, ndim;
-	int64_t shape[PTC_MAX_DIMS];
-	struct ptc_box cut;
-	uint64_t digest;
-	int r = ptc_geometry_shape(f->c->g, item, &ndim, shape, err);
-
-	for (size_t i = first_need(needs, item); !r && i < needs->n && needs->v[i].item == item; i++) {
-		if (!ptc_box_intersect(&needs->v[i].box, f->slice, &cut))
-			continue;
-		r = ptc_table_digest_extent(f->c->table, f->extent, &cut, ndim, shape, &digest, err);
-		if (!r)
-			__atomic_xor_fetch(&f->c->digests[i], digest, __ATOMIC_RELAXED);
-	}
-	return r;
+	ptc_table_extent_ready(f->c->table, f->extent, 0, bytes);
+	return ptc_digest_part(&d, f->extent, f->box->item, f->slice, err);
 }
 
 static int each_slice(struct fill *f, bool copy, bool digest, struct ptc_error *err)
 {
 	struct ptc_boxes slices = { 0 };
+	int64_t bytes = 0;
 	int r = 0;
 
-	if (ptc_box_chop(&f->box->box, SLICE_BYTES, &slices))
+	if (ptc_box_chop(&f->box->box, PTC_DIGEST_SLICE, &slices))
 		r = ptc_error_set(err, PTC_ENOMEM, "no memory to take a snapshot");
 	for (size_t i = 0; !r && i < slices.n; i++) {
 		f->slice = &slices.v[i];
+		bytes += ptc_box_volume(f->slice);
 		r = copy ? fill_sources(f, err) : 0;
-		r = r || !digest ? r : digest_slice(f, err);
+		r = r || !digest ? r : digest_slice(f, bytes, err);
 	}
 	ptc_boxes_done(&slices);
 	return r;

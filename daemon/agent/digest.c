@@ -40,21 +40,52 @@ static int task_push(struct digester *d, size_t need, const struct ptc_box *box)
 	return 0;
 }
 
+static int tasks_of(struct digester *d, size_t need, const struct ptc_box *box)
+{
+	struct ptc_boxes cut = { 0 };
+	int r = ptc_box_chop(box, DIGEST_TASK_BYTES, &cut);
+
+	for (size_t k = 0; !r && k < cut.n; k++)
+		r = task_push(d, need, &cut.v[k]);
+	ptc_boxes_done(&cut);
+	return r;
+}
+
+/* What is not done of the box: of all that is done of its item, *at is the first or lies before it. */
+static int tasks_rest(struct digester *d, size_t need, size_t *at)
+{
+	const struct ptc_digest_job *job = d->job;
+	const struct ptc_need *n = &job->needs->v[need];
+	struct ptc_boxes rest = { 0 }, next = { 0 };
+	struct ptc_box common;
+	int r = ptc_boxes_push(&rest, &n->box);
+
+	while (*at < job->ndone && job->done[*at].item < n->item)
+		(*at)++;
+	for (size_t k = *at; !r && k < job->ndone && job->done[k].item == n->item; k++) {
+		if (!ptc_box_intersect(&n->box, &job->done[k].box, &common))
+			continue;
+		for (size_t i = 0; !r && i < rest.n; i++)
+			r = ptc_box_subtract(&rest.v[i], &job->done[k].box, &next);
+		ptc_boxes_done(&rest);
+		rest = next;
+		next = (struct ptc_boxes){ 0 };
+	}
+	for (size_t i = 0; !r && i < rest.n; i++)
+		r = tasks_of(d, need, &rest.v[i]);
+	ptc_boxes_done(&rest);
+	return r;
+}
+
 static int tasks_make(struct digester *d, struct ptc_error *err)
 {
 	const struct ptc_needs *needs = d->job->needs;
+	size_t at = 0;
 	int r = 0;
 
-	for (size_t i = 0; !r && i < needs->n; i++) {
-		struct ptc_boxes cut = { 0 };
-
-		if (ptc_box_empty(&needs->v[i].box))
-			continue;
-		r = ptc_box_chop(&needs->v[i].box, DIGEST_TASK_BYTES, &cut);
-		for (size_t k = 0; !r && k < cut.n; k++)
-			r = task_push(d, i, &cut.v[k]);
-		ptc_boxes_done(&cut);
-	}
+	for (size_t i = 0; !r && i < needs->n; i++)
+		if (!ptc_box_empty(&needs->v[i].box))
+			r = d->job->ndone ? tasks_rest(d, i, &at) : tasks_of(d, i, &needs->v[i].box);
 	return r ? ptc_error_set(err, PTC_ENOMEM, "no memory to digest %zu boxes", needs->n) : 0;
 }
 
@@ -100,9 +131,46 @@ int ptc_digest_needs(const struct ptc_digest_job *job, struct ptc_error *err)
 				 .arg = &d,
 				 .what = "digesting" };
 
-	memset(job->digests, 0, job->needs->n * sizeof(*job->digests));
+	if (!job->ndone)
+		memset(job->digests, 0, job->needs->n * sizeof(*job->digests));
 	r = r ? r : ptc_crew_run(&crew, err);
 	ptc_free(d.tasks);
+	return r;
+}
+
+/* ---- of what is being filled ---- */
+
+static size_t first_need(const struct ptc_needs *needs, uint32_t item)
+{
+	size_t lo = 0, hi = needs->n;
+
+	while (lo < hi) {
+		size_t mid = lo + (hi - lo) / 2;
+
+		if (needs->v[mid].item < item)
+			lo = mid + 1;
+		else
+			hi = mid;
+	}
+	return lo;
+}
+
+int ptc_digest_part(const struct ptc_digest_fill *f, uint32_t extent, uint32_t item, const struct ptc_box *part,
+		    struct ptc_error *err)
+{
+	uint32_t ndim;
+	int64_t shape[PTC_MAX_DIMS];
+	struct ptc_box cut;
+	uint64_t digest;
+	int r = ptc_geometry_shape(f->g, item, &ndim, shape, err);
+
+	for (size_t i = first_need(f->needs, item); !r && i < f->needs->n && f->needs->v[i].item == item; i++) {
+		if (!ptc_box_intersect(&f->needs->v[i].box, part, &cut))
+			continue;
+		r = ptc_table_digest_extent(f->table, extent, &cut, ndim, shape, &digest, err);
+		if (!r)
+			__atomic_xor_fetch(&f->digests[i], digest, __ATOMIC_RELAXED);
+	}
 	return r;
 }
 

@@ -125,15 +125,24 @@ static int box_begin(struct ptc_fetch *f, struct ptc_error *err)
 		return r;
 	}
 	ptc_runs_init(&f->runs, &f->dst.outer, cut, cut);
-	f->in_run = 0;
+	f->in_run = f->in_box = 0;
 	f->open = true;
 	return 0;
 }
 
+static int box_arrived(struct ptc_fetch *f, struct ptc_error *err)
+{
+	int r = f->ops.arrived ? f->ops.arrived(f->ops.arg, f->at, f->in_box, err) : 0;
+
+	f->local_error = r != 0;
+	return r;
+}
+
 static int box_end(struct ptc_fetch *f, struct ptc_error *err)
 {
-	int r = f->ops.end(f->ops.arg, f->at, err);
+	int r = box_arrived(f, err);
 
+	r = r ? r : f->ops.end(f->ops.arg, f->at, err);
 	f->local_error = r != 0;
 	f->open = false;
 	f->at++;
@@ -159,6 +168,7 @@ static int feed(struct ptc_fetch *f, const uint8_t *p, size_t len, struct ptc_er
 		p += n;
 		len -= n;
 		f->in_run += (int64_t)n;
+		f->in_box += (int64_t)n;
 		if (f->in_run < f->runs.run_bytes)
 			continue;
 		f->in_run = 0;
@@ -166,7 +176,7 @@ static int feed(struct ptc_fetch *f, const uint8_t *p, size_t len, struct ptc_er
 		if (f->runs.done >= f->runs.count)
 			r = box_end(f, err);
 	}
-	return r;
+	return r || !f->open ? r : box_arrived(f, err);
 }
 
 static int message_take(struct ptc_fetch *f, struct ptc_rpc_message *msg, struct ptc_error *err)

@@ -135,6 +135,8 @@ struct ptc_fetch_dst {
 struct ptc_fetch_ops {
 	/* Before the box's first byte. */
 	int (*begin)(void *arg, size_t i, struct ptc_fetch_dst *ret, struct ptc_error *err);
+	/* Now and then, and before its end: so many of its bytes, in row-major order, are in place and just written. May be NULL. */
+	int (*arrived)(void *arg, size_t i, int64_t bytes, struct ptc_error *err);
 	/* After its last. */
 	int (*end)(void *arg, size_t i, struct ptc_error *err);
 	/* After each message: bytes of payload. May be NULL. */
@@ -153,7 +155,7 @@ struct ptc_fetch {
 	bool open;
 	struct ptc_fetch_dst dst;
 	struct ptc_runs runs;
-	int64_t in_run;
+	int64_t in_run, in_box; /* bytes received */
 };
 /* Opens a bulk stream to g's node and asks for boxes of its table. */
 int ptc_fetch_open(struct ptc_agent *agent, const struct ptc_geometry *g, uint32_t node, unsigned lane,
@@ -203,11 +205,25 @@ struct ptc_digest_job {
 	const struct ptc_geometry *g;
 	const struct ptc_needs *needs;
 	ptc_stop_fn stop;
-	void (*tick)(void *arg); /* a few times a second, calling thread */
-	void *arg;               /* of both */
-	uint64_t *digests;       /* one per need, filled */
+	void (*tick)(void *arg);          /* a few times a second, calling thread */
+	void *arg;                        /* of both */
+	uint64_t *digests;                /* one per need, filled */
+	const struct ptc_store_box *done; /* sorted by item, disjoint: what digests have already; the rest is added */
+	size_t ndone;                     /* 0: digests are set */
 };
 int ptc_digest_needs(const struct ptc_digest_job *job, struct ptc_error *err);
+/* Of an extent that is being filled, in slices as it comes: while its bytes are in the processor's cache, digests and checksums cost a
+ * fraction of what reading them again does. */
+#define PTC_DIGEST_SLICE (512 << 10)
+struct ptc_digest_fill {
+	struct ptc_table *table;
+	const struct ptc_geometry *g;
+	const struct ptc_needs *needs;
+	uint64_t *digests; /* per need; added to */
+};
+/* part: a box inside the extent's box of item. Any thread. */
+int ptc_digest_part(const struct ptc_digest_fill *f, uint32_t extent, uint32_t item, const struct ptc_box *part,
+		    struct ptc_error *err);
 
 /* ---- handlers ---- */
 int ptc_agent_on_seal(void *agent, struct ptc_rpc_call *call, struct ptc_error *err);

@@ -48,6 +48,10 @@ struct worker {
 	_Atomic int64_t last_ns;       /* when bytes came last */
 	bool stalled;                  /* under the lock */
 	bool lied;                     /* of the batch: the source broke the protocol */
+	struct ptc_boxes slices;       /* of the unit that comes, in the order of its bytes ... */
+	size_t digested;               /* ... those done ... */
+	int64_t digested_bytes;        /* ... and their bytes */
+	int64_t ready_off;             /* where the unit is in its extent; -1: not in one run */
 	uint32_t src;
 	/* of the batch */
 	const struct unit *units;
@@ -66,6 +70,10 @@ struct pull {
 	struct unit *units;
 	size_t nunits, cap;
 	struct source *sources; /* per node */
+	/* of each need; what came is in them at once. A round in which a source failed spoils them: all is read again then. */
+	uint64_t *digests;
+	struct ptc_store_box *digested;
+	size_t ndigested;
 	/* progress */
 	_Atomic int64_t done_bytes, wire_bytes;
 	int64_t total_bytes, copied_bytes;
@@ -301,6 +309,20 @@ static int round_make(struct pull *p, struct ptc_error *err)
 
 /* ---- a batch ---- */
 
+static int slices_begin(struct worker *w, const struct ptc_box *extent, const struct ptc_box *unit,
+			struct ptc_error *err)
+{
+	struct ptc_runs runs;
+
+	ptc_runs_init(&runs, extent, unit, unit);
+	w->ready_off = runs.count == 1 ? runs.a_off : -1;
+	w->slices.n = w->digested = 0;
+	w->digested_bytes = 0;
+	if (ptc_box_chop(unit, PTC_DIGEST_SLICE, &w->slices))
+		return ptc_error_set(err, PTC_ENOMEM, "no memory to receive a box");
+	return 0;
+}
+
 static int unit_begin(void *arg, size_t i, struct ptc_fetch_dst *ret, struct ptc_error *err)
 {
 	struct worker *w = arg;
@@ -311,7 +333,32 @@ static int unit_begin(void *arg, size_t i, struct ptc_fetch_dst *ret, struct ptc
 					 (int)PTC_ARRAY_LEN(ret->iov));
 	if (ret->niov <= 0)
 		return ptc_error_set(err, PTC_ESTATE, "an extent of item %u cannot be filled any more", e->box.item);
-	return 0;
+	return slices_begin(w, &e->box.box, &w->units[i].box, err);
+}
+
+/* Digests and sums what is whole of it. */
+static int unit_arrived(void *arg, size_t i, int64_t bytes, struct ptc_error *err)
+{
+	struct worker *w = arg;
+	struct pull *p = w->pull;
+	const struct extent *e = &p->extents[w->units[i].extent];
+	const struct ptc_digest_fill d = { p->table, &p->view.to->g, &p->view.needs, p->digests };
+	size_t before = w->digested;
+	int r = 0;
+
+	while (!r && w->digested < w->slices.n) {
+		const struct ptc_box *slice = &w->slices.v[w->digested];
+		int64_t volume = ptc_box_volume(slice);
+
+		if (w->digested_bytes + volume > bytes)
+			break;
+		r = ptc_digest_part(&d, e->id, e->box.item, slice, err);
+		w->digested++;
+		w->digested_bytes += volume;
+	}
+	if (w->digested > before && w->ready_off >= 0)
+		ptc_table_extent_ready(p->table, e->id, w->ready_off, w->digested_bytes);
+	return r;
 }
 
 static int unit_end(void *arg, size_t i, struct ptc_error *err)
@@ -388,7 +435,7 @@ static int batch_boxes(const struct worker *w, struct ptc_store_box **ret, struc
 /* *ret_local: the failure is ours, not the source's. */
 static int batch_fetch(struct worker *w, unsigned lane, bool *ret_local, struct ptc_error *err)
 {
-	const struct ptc_fetch_ops ops = { unit_begin, unit_end, batch_progress, w };
+	const struct ptc_fetch_ops ops = { unit_begin, unit_arrived, unit_end, batch_progress, w };
 	struct ptc_store_box *boxes = NULL;
 	struct ptc_fetch f = { 0 };
 	uint64_t ticket;
@@ -459,6 +506,7 @@ static void *pull_thread(void *arg)
 	p->shared.running--;
 	pthread_cond_signal(&p->shared.cond);
 	pthread_mutex_unlock(&p->shared.lock);
+	ptc_boxes_done(&w->slices);
 	return NULL;
 }
 
@@ -550,6 +598,26 @@ static int round_run(struct pull *p, struct ptc_error *err)
 	return 0;
 }
 
+static int box_by_item(const void *a, const void *b)
+{
+	const struct ptc_store_box *x = a, *y = b;
+
+	return x->item < y->item ? -1 : x->item > y->item;
+}
+
+/* What a round has brought need not be digested again. */
+static int digested_note(struct pull *p, struct ptc_error *err)
+{
+	p->digested = ptc_reallocarray(NULL, p->nextents, sizeof(*p->digested));
+	if (!p->digested)
+		return ptc_error_set(err, PTC_ENOMEM, "no memory for %zu boxes", p->nextents);
+	for (size_t i = 0; i < p->nextents; i++)
+		p->digested[i] = p->extents[i].box;
+	p->ndigested = p->nextents;
+	qsort(p->digested, p->ndigested, sizeof(*p->digested), box_by_item);
+	return 0;
+}
+
 /* Until nothing is missing. Each round that does not end it takes a source away, so there are at most as many as
  * nodes. */
 static int pull_missing(struct pull *p, struct ptc_error *err)
@@ -567,6 +635,8 @@ static int pull_missing(struct pull *p, struct ptc_error *err)
 		}
 		progress_send(p);
 		r = round_run(p, err);
+		if (!r && round == 0 && p->shared.failures == failures)
+			r = digested_note(p, err);
 		round_done(p);
 		if (r)
 			return r;
@@ -578,7 +648,7 @@ static int pull_missing(struct pull *p, struct ptc_error *err)
 
 /* ---- the call ---- */
 
-static int pull_reply(struct pull *p, const uint64_t *digests, struct ptc_error *err)
+static int pull_reply(struct pull *p, struct ptc_error *err)
 {
 	Ptc__V1__PullReply reply = PTC__V1__PULL_REPLY__INIT;
 	size_t n = p->view.needs.n;
@@ -598,7 +668,7 @@ static int pull_reply(struct pull *p, const uint64_t *digests, struct ptc_error 
 	reply.verified_bytes = (uint64_t)p->view.needs.bytes;
 	reply.n_need_index = reply.n_digests = n;
 	reply.need_index = index;
-	reply.digests = (uint64_t *)(uintptr_t)digests;
+	reply.digests = p->digests;
 	r = ptc_agent_reply(p->call, &reply.base, err);
 	ptc_free(index);
 	return r;
@@ -616,24 +686,36 @@ static int pull_fill(struct pull *p, bool pushed, struct ptc_error *err)
 	return r ? r : ptc_table_seal(p->table, err);
 }
 
+static int pull_digest(struct pull *p, struct ptc_error *err)
+{
+	const struct ptc_digest_job job = { .table = p->table,
+					    .g = &p->view.to->g,
+					    .needs = &p->view.needs,
+					    .stop = pull_poll,
+					    .tick = progress_send,
+					    .arg = p,
+					    .digests = p->digests,
+					    .done = p->digested,
+					    .ndone = p->ndigested };
+
+	return ptc_digest_needs(&job, err);
+}
+
 static int pull_run(struct pull *p, const Ptc__V1__PullRequest *req, struct ptc_error *err)
 {
 	struct ptc_table_key key = ptc_geometry_key(&p->view.to->g);
-	struct ptc_digest_job job = {
-		.g = &p->view.to->g, .needs = &p->view.needs, .stop = pull_poll, .tick = progress_send, .arg = p
-	};
 	int r = ptc_table_begin(p->agent->env.store, &key, &p->table, err);
 
 	if (r)
 		return r;
-	r = pull_fill(p, req->pushed, err);
-	job.table = p->table;
-	job.digests = ptc_calloc(p->view.needs.n ? p->view.needs.n : 1, sizeof(*job.digests));
-	if (!r && !job.digests)
+	p->digests = ptc_calloc(p->view.needs.n ? p->view.needs.n : 1, sizeof(*p->digests));
+	if (!p->digests)
 		r = ptc_error_set(err, PTC_ENOMEM, "no memory for %zu digests", p->view.needs.n);
-	r = r ? r : ptc_digest_needs(&job, err);
-	r = r ? r : pull_reply(p, job.digests, err);
-	ptc_free(job.digests);
+	r = r ? r : pull_fill(p, req->pushed, err);
+	r = r ? r : pull_digest(p, err);
+	r = r ? r : pull_reply(p, err);
+	ptc_free(p->digests);
+	ptc_free(p->digested);
 	p->table = ptc_table_unref(p->table);
 	return r;
 }

@@ -172,6 +172,7 @@ void ptc_store_chunk_fresh(struct chunk *c)
 	c->used = 0;
 	c->verified = 0;
 	c->dirty = ALL_BLOCKS;
+	c->early = 0;
 	c->closed = c->claimed = c->summed = c->saved = false;
 }
 
@@ -636,14 +637,30 @@ int ptc_store_chunks_warm(struct job *j, size_t n, struct ptc_error *err)
 	return rc;
 }
 
+static void sum_block(struct chunk *c, unsigned b)
+{
+	size_t off = (size_t)b * PTC_BLOCK_BYTES;
+
+	c->sum[b] = ptc_checksum(c->ptr + off, PTC_MIN(PTC_BLOCK_BYTES, PTC_CHUNK_BYTES - off));
+}
+
+void ptc_store_chunk_sum_early(struct chunk *c, uint16_t blocks)
+{
+	blocks &= (uint16_t)~atomic_load_explicit(&c->early, memory_order_relaxed);
+	for (unsigned b = 0; b < CHUNK_BLOCKS; b++)
+		if (blocks & (1u << b))
+			sum_block(c, b);
+	atomic_fetch_or(&c->early, blocks);
+}
+
 void ptc_store_chunk_sum(struct chunk *c)
 {
-	for (unsigned b = 0; b < CHUNK_BLOCKS; b++) {
-		size_t off = (size_t)b * PTC_BLOCK_BYTES;
+	uint16_t blocks = (uint16_t)(c->dirty & ~atomic_load(&c->early));
 
-		if (c->dirty & (1u << b))
-			c->sum[b] = ptc_checksum(c->ptr + off, PTC_MIN(PTC_BLOCK_BYTES, PTC_CHUNK_BYTES - off));
-	}
+	for (unsigned b = 0; b < CHUNK_BLOCKS; b++)
+		if (blocks & (1u << b))
+			sum_block(c, b);
 	atomic_fetch_or(&c->verified, c->dirty);
 	c->dirty = 0;
+	c->early = 0;
 }

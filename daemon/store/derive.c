@@ -543,6 +543,7 @@ static int copy(struct work *w, struct ptc_error *err)
 		if (w->t->locs[i].filled || !src || ptc_store_covered(src, p->item, &box) != bytes)
 			continue;
 		pthread_rwlock_rdlock(&w->t->lock);
+		ptc_store_extent_again(w->t, i);
 		rc = ptc_store_gather(src, p->item, &box, w->t, w->t->locs[i].pos, err);
 		pthread_rwlock_unlock(&w->t->lock);
 		if (!rc)

@@ -49,10 +49,11 @@ struct chunk {
 	uint32_t unfilled; /* extents in it still to be filled */
 	uint32_t used;     /* end of the last extent in it */
 	_Atomic uint16_t verified;
-	uint16_t dirty;      /* blocks to be summed */
-	_Atomic bool mapped; /* its pages are in our page table: asking again costs as much as copying it */
-	bool closed;         /* no further extent will be put into it */
-	bool claimed;        /* a thread is summing it */
+	uint16_t dirty;         /* blocks to be summed */
+	_Atomic uint16_t early; /* of those: summed already, by whoever filled them; nobody writes there any more */
+	_Atomic bool mapped;    /* its pages are in our page table: asking again costs as much as copying it */
+	bool closed;            /* no further extent will be put into it */
+	bool claimed;           /* a thread is summing it */
 	bool summed;
 	bool saved; /* its sums are in meta */
 };
@@ -163,6 +164,8 @@ int ptc_store_chunks_trim(struct job *j, size_t leave, struct ptc_error *err);
 /* Where in the file the chunk's page header lies, CHUNK_PAD + PAGE_HEADER before its bytes. */
 int ptc_store_chunk_page(const struct job *j, const struct chunk *c, uint64_t *ret_off, struct ptc_error *err);
 void ptc_store_chunk_sum(struct chunk *c);
+/* Of blocks (a mask) whose bytes are there: those not summed early yet. One thread for each block. */
+void ptc_store_chunk_sum_early(struct chunk *c, uint16_t blocks);
 void ptc_store_chunk_fresh(struct chunk *c);
 void ptc_store_chunk_use_locked(struct job *j, struct chunk *c); /* at open: refs 0 -> 1 of a cold one, else +1 */
 
@@ -226,6 +229,8 @@ struct addition {
 int ptc_store_table_append(struct ptc_table *t, struct addition *v, size_t n, struct chunk *const *chunks,
 			   size_t nchunks, struct ptc_error *err);
 int ptc_store_box_check(uint32_t item, const struct ptc_box *b, struct ptc_error *err);
+/* The extent will be written again from its beginning: what was summed early of it does not count. */
+void ptc_store_extent_again(const struct ptc_table *t, uint32_t extent);
 /* Stream position for an extent of bytes after *tail (0: at a new chunk, the first of which is number nchunks), and the
  * number of chunks the stream then has. */
 uint64_t ptc_store_place(uint64_t *tail, size_t *nchunks, int64_t bytes);

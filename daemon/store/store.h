@@ -137,6 +137,10 @@ int ptc_table_extent_iov(struct ptc_table *t, uint32_t extent, int64_t off, int6
 /* Before all of an unfilled extent is written: puts pages of ours that are not in our page table yet into it, all at once, which costs
  * half of what a fault for each does. Cheap when they are. */
 void ptc_table_extent_map(struct ptc_table *t, uint32_t extent);
+/* Bytes [off, off + len) of an unfilled extent are there, in the processor's cache if just written, and will not be written again: the
+ * checksums of the blocks that lie wholly in them are made now, at half of what they cost later. May be left out, and called again with
+ * a longer range. An extent that ptc_table_reserve hands out again starts over. */
+void ptc_table_extent_ready(struct ptc_table *t, uint32_t extent, int64_t off, int64_t len);
 /* Scatters cut (inside the extent's box of item) from a compact buffer holding src_box. For fills by pieces (import). */
 int ptc_table_write(struct ptc_table *t, uint32_t item, const struct ptc_box *src_box, const void *src,
 		    struct ptc_error *err);

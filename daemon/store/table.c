@@ -435,15 +435,35 @@ int ptc_store_table_append(struct ptc_table *t, struct addition *v, size_t n, st
 	return rc;
 }
 
-/* An unfilled extent that a crash left, with just this box; its index + 1. */
+/* Blocks of chunk number c that stream range [pos, end) lies in. */
+static uint16_t block_mask(size_t c, uint64_t pos, uint64_t end)
+{
+	uint64_t base = (uint64_t)c * PTC_CHUNK_BYTES;
+	uint64_t from = pos > base ? pos - base : 0, to = PTC_MIN(end - base, PTC_CHUNK_BYTES) - 1;
+	unsigned first = (unsigned)(from / PTC_BLOCK_BYTES), last = (unsigned)(to / PTC_BLOCK_BYTES);
+
+	return (uint16_t)(((2u << last) - 1) & ~((1u << first) - 1));
+}
+
+void ptc_store_extent_again(const struct ptc_table *t, uint32_t extent)
+{
+	uint64_t pos = t->locs[extent].pos, end = pos + (uint64_t)ptc_box_volume(&t->pieces[extent].extent_box);
+
+	for (size_t i = ptc_store_chunk_of(pos); i <= ptc_store_chunk_of(end - 1); i++)
+		atomic_fetch_and(&t->chunks[i]->early, (uint16_t)~block_mask(i, pos, end));
+}
+
+/* An unfilled extent that a crash or a failed fill left, with just this box; its index + 1. */
 static uint32_t resume(const struct ptc_table *t, const struct ptc_store_box *b)
 {
 	if (t->n == 0)
 		return 0;
 	for (uint32_t i = ptc_store_table_head(t, b->item); i; i = t->locs[i - 1].next)
 		if (t->pieces[i - 1].item == b->item && !t->locs[i - 1].filled &&
-		    ptc_box_equal(&t->pieces[i - 1].live, &b->box))
+		    ptc_box_equal(&t->pieces[i - 1].live, &b->box)) {
+			ptc_store_extent_again(t, i - 1);
 			return i;
+		}
 	return 0;
 }
 
@@ -582,14 +602,30 @@ int ptc_table_write(struct ptc_table *t, uint32_t item, const struct ptc_box *sr
 	return rc;
 }
 
-/* Blocks of chunk number c that stream range [pos, end) lies in. */
-static uint16_t block_mask(size_t c, uint64_t pos, uint64_t end)
+/* Blocks of chunk number c that lie wholly in stream range [pos, end). */
+static uint16_t whole_mask(size_t c, uint64_t pos, uint64_t end)
 {
 	uint64_t base = (uint64_t)c * PTC_CHUNK_BYTES;
-	uint64_t from = pos > base ? pos - base : 0, to = PTC_MIN(end - base, PTC_CHUNK_BYTES) - 1;
-	unsigned first = (unsigned)(from / PTC_BLOCK_BYTES), last = (unsigned)(to / PTC_BLOCK_BYTES);
+	uint16_t mask = block_mask(c, pos, end);
 
-	return (uint16_t)(((2u << last) - 1) & ~((1u << first) - 1));
+	if (pos > base && (pos - base) % PTC_BLOCK_BYTES)
+		mask &= (uint16_t)(mask - 1); /* the lowest is begun in the middle */
+	if (end - base < PTC_CHUNK_BYTES && (end - base) % PTC_BLOCK_BYTES)
+		mask &= (uint16_t) ~(1u << ((end - base) / PTC_BLOCK_BYTES));
+	return mask;
+}
+
+void ptc_table_extent_ready(struct ptc_table *t, uint32_t extent, int64_t off, int64_t len)
+{
+	pthread_rwlock_rdlock(&t->lock);
+	if (!t->sealed && extent < t->n && !t->locs[extent].filled && off >= 0 && len > 0 &&
+	    len <= ptc_box_volume(&t->pieces[extent].extent_box) - off) {
+		uint64_t pos = t->locs[extent].pos + (uint64_t)off, end = pos + (uint64_t)len;
+
+		for (size_t i = ptc_store_chunk_of(pos); i <= ptc_store_chunk_of(end - 1); i++)
+			ptc_store_chunk_sum_early(t->chunks[i], whole_mask(i, pos, end));
+	}
+	pthread_rwlock_unlock(&t->lock);
 }
 
 /* Sums chunks this thread has claimed. */
