@@ -20,7 +20,7 @@ static const uint64_t first_seed = 1;
 static uint64_t scale(void)
 {
 	const char *v = getenv("PTC_TEST_LONG");
-	return v && strcmp(v, "1") == 0 ? 200 : 1;
+	return v && strcmp(v, "1") == 0 ? 80 : 1;
 }
 
 /* Runs again with a trace what failed. */
