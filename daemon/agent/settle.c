@@ -257,8 +257,8 @@ static void tell(struct settler *s, uint32_t rank, int status, const struct ptc_
 	if (!s->agent->env.news)
 		return;
 	ptc_group_key_of(s->req->info, s->req->info->from, &news.key);
-	snprintf(news.text, sizeof(news.text), "node %s: %.900s (%s)", s->agent->node, err->text,
-		 ptc_status_name(status));
+	snprintf(news.text, sizeof(news.text), "%.900s (%s)", err->text,
+		 ptc_status_name(status)); /* who tells it names the node */
 	s->agent->env.news(s->agent->env.arg, &news);
 }
 

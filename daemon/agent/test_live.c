@@ -1071,6 +1071,7 @@ static void test_revive(void **state)
 	OK(finish_live(l, 0, &c->gen, true, &err));
 	wait_for(&l->news, 1);
 	assert_non_null(strstr(l->news_text, "not on this node any more"));
+	assert_true(strncmp(l->news_text, "node ", 5) != 0); /* whoever tells it puts that before it */
 	assert_int_equal(w->starts, 2);
 	assert_int_equal(w->n, 0);
 	/* ranks that declare something else than what the generation was laid out by are not given anything */
