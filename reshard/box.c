@@ -10,6 +10,7 @@
 #include "base/check.h"
 #include "base/digest.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 void ptc_boxes_done(struct ptc_boxes *b)
@@ -164,6 +165,62 @@ int ptc_boxes_missing(const struct ptc_box *need, const struct ptc_box *have, si
 	ptc_boxes_done(&left);
 	ptc_boxes_done(&next);
 	return rc;
+}
+
+/* Lexicographic by everything but dim d, then by d: neighbours along d become neighbours in the array. */
+static int along(const void *a, const void *b, void *arg)
+{
+	const struct ptc_box *x = a, *y = b;
+	uint32_t d = *(const uint32_t *)arg;
+
+	for (uint32_t k = 0; k < x->ndim; k++) {
+		if (k != d && x->off[k] != y->off[k])
+			return x->off[k] < y->off[k] ? -1 : 1;
+		if (k != d && x->ext[k] != y->ext[k])
+			return x->ext[k] < y->ext[k] ? -1 : 1;
+	}
+	return x->off[d] < y->off[d] ? -1 : x->off[d] > y->off[d];
+}
+
+static bool joins(const struct ptc_box *a, const struct ptc_box *b, uint32_t d)
+{
+	for (uint32_t k = 0; k < a->ndim; k++)
+		if (k != d && (a->off[k] != b->off[k] || a->ext[k] != b->ext[k]))
+			return false;
+	return a->off[d] + a->ext[d] == b->off[d];
+}
+
+static bool join_along(struct ptc_box *v, size_t *n, uint32_t d)
+{
+	size_t out = 0;
+
+	qsort_r(v, *n, sizeof *v, along, &d);
+	for (size_t i = 1; i < *n; i++) {
+		if (joins(&v[out], &v[i], d))
+			v[out].ext[d] += v[i].ext[d];
+		else
+			v[++out] = v[i];
+	}
+	if (out + 1 == *n)
+		return false;
+	*n = out + 1;
+	return true;
+}
+
+void ptc_boxes_join(struct ptc_box *v, size_t *n)
+{
+	bool again = *n > 1;
+
+	while (again) {
+		again = false;
+		for (uint32_t d = v[0].ndim; d-- > 0 && *n > 1;)
+			again |= join_along(v, n, d);
+	}
+	if (*n > 1) {
+		uint32_t d = v[0].ndim - 1;
+
+		qsort_r(v, *n, sizeof *v, along, &d);
+	}
 }
 
 /* Cuts one row of b (idx fixes the dims before d) along d in steps. */

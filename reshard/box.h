@@ -37,6 +37,8 @@ bool ptc_box_intersect(const struct ptc_box *a, const struct ptc_box *b, struct 
 int ptc_box_subtract(const struct ptc_box *a, const struct ptc_box *b, struct ptc_boxes *out);
 /* need minus every box of have, as disjoint boxes. */
 int ptc_boxes_missing(const struct ptc_box *need, const struct ptc_box *have, size_t nhave, struct ptc_boxes *out);
+/* Joins disjoint boxes of one ndim into fewer with the same union. They end sorted row-major, whatever order they came in. */
+void ptc_boxes_join(struct ptc_box *v, size_t *n);
 /* Cuts b along its outermost dims into boxes of at most max_bytes (byte boxes), each a contiguous run of b's own
  * row-major order, appended in that order. */
 int ptc_box_chop(const struct ptc_box *b, int64_t max_bytes, struct ptc_boxes *out);

@@ -156,6 +156,41 @@ static void ranges_and_chops(void)
 	ptc_boxes_done(&out);
 }
 
+static void joins(void)
+{
+	struct space s = random_space();
+	struct ptc_box a = random_box(&s), b = random_box(&s);
+	struct ptc_boxes cells = { 0 }, rest = { 0 };
+	size_t n, m;
+
+	/* The cells of a box, in any order, are that box; with cells left out, what is left. */
+	assert_int_equal(ptc_box_chop(&a, 1, &cells), 0);
+	assert_int_equal(ptc_boxes_missing(&a, &b, 1, &rest), 0);
+	for (size_t i = cells.n; i > 1; i--) {
+		size_t k = (size_t)rnd((int64_t)i);
+		struct ptc_box swap = cells.v[k];
+
+		cells.v[k] = cells.v[i - 1];
+		cells.v[i - 1] = swap;
+	}
+	n = cells.n;
+	ptc_boxes_join(cells.v, &n);
+	assert_int_equal(n, 1);
+	assert_true(ptc_box_equal(&cells.v[0], &a));
+	m = rest.n;
+	ptc_boxes_join(rest.v, &m);
+	assert_true(m <= rest.n);
+	for (int64_t e = 0; e < s.n; e++) {
+		int found = 0;
+
+		for (size_t i = 0; i < m; i++)
+			found += inside(&s, e, &rest.v[i]);
+		assert_int_equal(found, inside(&s, e, &a) && !inside(&s, e, &b));
+	}
+	ptc_boxes_done(&cells);
+	ptc_boxes_done(&rest);
+}
+
 static void copies_and_digests(void)
 {
 	struct space s = random_space();
@@ -189,6 +224,7 @@ static void random_cases(void **state)
 		seed_begin(i);
 		arithmetic();
 		ranges_and_chops();
+		joins();
 		copies_and_digests();
 	}
 	assert_int_equal(ptc_alloc_live(), 0);

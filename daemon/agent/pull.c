@@ -15,6 +15,7 @@
 
 #include "base/alloc.h"
 #include "base/check.h"
+#include "base/cleanup.h"
 #include "base/log.h"
 #include "base/sys.h"
 
@@ -171,12 +172,47 @@ static int assign_rest(struct pull *p, size_t extent, const struct ptc_box *rest
 	return r;
 }
 
+static int unit_compare(const void *a, const void *b)
+{
+	const struct unit *x = a, *y = b;
+
+	if (x->src != y->src)
+		return x->src < y->src ? -1 : 1;
+	return x->extent < y->extent ? -1 : x->extent > y->extent;
+}
+
+/* What one source sends of an extent, though to several ranks here: in fewer parts, and often in one run. */
+static int units_join(struct pull *p, size_t first, struct ptc_error *err)
+{
+	size_t n = p->nunits - first, out = first;
+	ptc_auto_free struct ptc_box *boxes = n > 1 ? ptc_reallocarray(NULL, n, sizeof(*boxes)) : NULL;
+
+	if (n <= 1)
+		return 0;
+	if (!boxes)
+		return ptc_error_set(err, PTC_ENOMEM, "no memory for %zu parts", n);
+	qsort(p->units + first, n, sizeof(*p->units), unit_compare);
+	for (size_t i = first, k; i < p->nunits;) {
+		struct unit unit = p->units[i];
+
+		for (k = 0; i < p->nunits && p->units[i].src == unit.src; i++)
+			boxes[k++] = p->units[i].box;
+		ptc_boxes_join(boxes, &k);
+		for (size_t j = 0; j < k; j++, out++) {
+			unit.box = boxes[j];
+			p->units[out] = unit;
+		}
+	}
+	p->nunits = out;
+	return 0;
+}
+
 static int assign_extent(struct pull *p, const struct ptc_plan *plan, size_t extent, struct ptc_error *err)
 {
 	const struct ptc_store_box *box = &p->extents[extent].box;
 	struct ptc_boxes rest = { 0 };
 	struct ptc_box cut, *cuts;
-	size_t nmoves, ncuts = 0;
+	size_t nmoves, ncuts = 0, first = p->nunits;
 	const struct ptc_move *moves = plan ? moves_of(plan, p->view.self, box->item, &nmoves) : NULL;
 	int r = 0;
 
@@ -195,16 +231,7 @@ static int assign_extent(struct pull *p, const struct ptc_plan *plan, size_t ext
 		r = assign_rest(p, extent, &rest.v[i], err);
 	ptc_boxes_done(&rest);
 	ptc_free(cuts);
-	return r;
-}
-
-static int unit_compare(const void *a, const void *b)
-{
-	const struct unit *x = a, *y = b;
-
-	if (x->src != y->src)
-		return x->src < y->src ? -1 : 1;
-	return x->extent < y->extent ? -1 : x->extent > y->extent;
+	return r ? r : units_join(p, first, err);
 }
 
 static void sources_index(struct pull *p)

@@ -81,64 +81,6 @@ static int by_item(const void *a, const void *b)
 	return 0;
 }
 
-/* Lexicographic by everything but dim d, then by d: neighbours along d become neighbours in the array. */
-static int along(const void *a, const void *b, void *arg)
-{
-	const struct ptc_box *x = a, *y = b;
-	uint32_t d = *(const uint32_t *)arg;
-
-	for (uint32_t k = 0; k < x->ndim; k++) {
-		if (k != d && x->off[k] != y->off[k])
-			return x->off[k] < y->off[k] ? -1 : 1;
-		if (k != d && x->ext[k] != y->ext[k])
-			return x->ext[k] < y->ext[k] ? -1 : 1;
-	}
-	return x->off[d] < y->off[d] ? -1 : x->off[d] > y->off[d];
-}
-
-static bool joins(const struct ptc_box *a, const struct ptc_box *b, uint32_t d)
-{
-	for (uint32_t k = 0; k < a->ndim; k++)
-		if (k != d && (a->off[k] != b->off[k] || a->ext[k] != b->ext[k]))
-			return false;
-	return a->off[d] + a->ext[d] == b->off[d];
-}
-
-static bool merge_along(struct ptc_box *v, size_t *n, uint32_t d)
-{
-	size_t out = 0;
-
-	qsort_r(v, *n, sizeof *v, along, &d);
-	for (size_t i = 1; i < *n; i++) {
-		if (joins(&v[out], &v[i], d))
-			v[out].ext[d] += v[i].ext[d];
-		else
-			v[++out] = v[i];
-	}
-	if (out + 1 == *n)
-		return false;
-	*n = out + 1;
-	return true;
-}
-
-/* Joins disjoint boxes of one rank into fewer, so that pieces do not get smaller with every switch. Ends sorted
- * row-major, so the result does not depend on the order that came in. */
-static void merge(struct ptc_box *v, size_t *n)
-{
-	bool again = *n > 1;
-
-	while (again) {
-		again = false;
-		for (uint32_t d = v[0].ndim; d-- > 0 && *n > 1;)
-			again |= merge_along(v, n, d);
-	}
-	if (*n > 1) {
-		uint32_t d = v[0].ndim - 1;
-
-		qsort_r(v, *n, sizeof *v, along, &d);
-	}
-}
-
 static size_t group_end(const struct ptc_store_box *v, size_t n, size_t i)
 {
 	size_t e = i;
@@ -166,7 +108,7 @@ static int normalise_item(struct work *w, const struct ptc_store_box *v, size_t 
 		ptc_boxes_done(&fresh);
 	}
 	if (!rc)
-		merge(b.v, &b.n);
+		ptc_boxes_join(b.v, &b.n);
 	if (!rc)
 		rc = push(&w->needs, v[0].item, b.v, b.n);
 	ptc_boxes_done(&b);
@@ -382,7 +324,7 @@ static int merged_group(const struct work *w, size_t from, size_t to, struct ptc
 	for (size_t i = from; i < to && !rc; i++)
 		rc = ptc_boxes_push(out, &w->cuts[i].box);
 	if (!rc)
-		merge(out->v, &out->n);
+		ptc_boxes_join(out->v, &out->n);
 	return rc;
 }
 
@@ -504,7 +446,7 @@ static int find_missing(struct work *w)
 			rc = have.n ? ptc_boxes_missing(&w->rest.v[k].box, have.v, have.n, &left)
 				    : ptc_boxes_push(&left, &w->rest.v[k].box);
 		if (!rc)
-			merge(left.v, &left.n);
+			ptc_boxes_join(left.v, &left.n);
 		for (size_t k = 0; k < left.n && !rc; k++)
 			rc = ptc_box_chop(&left.v[k], PTC_EXTENT_MAX_BYTES, &parts);
 		if (!rc)
