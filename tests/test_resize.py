@@ -95,7 +95,7 @@ class Resize(harness.Case):
             job.delete()
 
     def test_random_unix(self):
-        self.walk(10, tiny=60, transport="unix")
+        self.walk(4 if SANITIZED else 10, tiny=60, transport="unix")
 
     def test_thousands_of_tiny_tensors(self):
         rng, (heads, _) = self.rng(), states.VARIANTS[0]
@@ -111,7 +111,7 @@ class Resize(harness.Case):
         self.walk(30 if LONG else 4, tiny=50, transport="tls")
 
     def test_random_etcd_cluster(self):
-        self.walk(10 if not SANITIZED else 4, tiny=50, transport="tls", coordinator="etcd-cluster")
+        self.walk(4 if SANITIZED else 10, tiny=50, transport="tls", coordinator="etcd-cluster")
 
     def test_disk(self):
         self.walk(3, tiny=50, store="disk")
