@@ -236,8 +236,8 @@ struct fs_cache {
 
 /* Where in this node's memory a part of a file lies. */
 struct fs_segment {
-	uint64_t file, index;
-	struct ptc_fs_spans *spans; /* NULL: not here, until then */
+	uint64_t file, index, generation;
+	struct ptc_fs_spans *spans; /* NULL: not here, until then, through that generation */
 	int64_t until_ns, used_ns;
 	bool known;
 };
@@ -421,8 +421,8 @@ int fs_ranges_of(const struct fs_file *file, uint64_t off, uint64_t end, struct 
 int fs_near_init(struct ptc_fs *fs, struct ptc_error *err);
 void fs_near_done(struct ptc_fs *fs);
 /* Where the read's bytes lie; with FS_NEAR *ret is to be put. FS_UNKNOWN: has to be asked for, by fs_run_near. */
-enum fs_near_state fs_near_find_locked(struct ptc_fs *fs, const struct fs_file *file, uint64_t off, size_t size,
-				       struct fs_near_spans *ret);
+enum fs_near_state fs_near_find_locked(struct ptc_fs *fs, const struct fs_file *file, const struct fs_view *view,
+				       uint64_t off, size_t size, struct fs_near_spans *ret);
 void fs_near_put(struct fs_near_spans *spans);
 /* FS_READ_MAX bytes; NULL: out of memory. */
 void *fs_near_buf(struct ptc_fs *fs);

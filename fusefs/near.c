@@ -57,7 +57,14 @@ static struct fs_segment *find_locked(struct ptc_fs *fs, uint64_t file, uint64_t
 	return s->known && s->file == file && s->index == index ? s : NULL;
 }
 
-static void remember(struct ptc_fs *fs, uint64_t file, uint64_t index, struct ptc_fs_spans *spans, int64_t until_ns)
+/* What is known of it helps a reader through that generation: where it lies whoever has asked; that it is not here only him. */
+static bool known(const struct fs_segment *s, uint64_t generation, int64_t now_ns)
+{
+	return s && (s->spans || (s->generation == generation && now_ns < s->until_ns));
+}
+
+static void remember(struct ptc_fs *fs, uint64_t file, uint64_t index, uint64_t generation, struct ptc_fs_spans *spans,
+		     int64_t until_ns)
 {
 	struct fs_segment *s = slot(fs, file, index);
 
@@ -68,6 +75,7 @@ static void remember(struct ptc_fs *fs, uint64_t file, uint64_t index, struct pt
 	*s = (struct fs_segment){ .known = true,
 				  .file = file,
 				  .index = index,
+				  .generation = generation,
 				  .spans = spans,
 				  .until_ns = until_ns,
 				  .used_ns = ptc_sys_now_ns() };
@@ -93,8 +101,8 @@ static uint64_t segment_begin(const struct fs_file *file, uint64_t index)
 	return PTC_MAX(index * FS_SEGMENT, (uint64_t)file->sf.head_len);
 }
 
-enum fs_near_state fs_near_find_locked(struct ptc_fs *fs, const struct fs_file *file, uint64_t off, size_t size,
-				       struct fs_near_spans *ret)
+enum fs_near_state fs_near_find_locked(struct ptc_fs *fs, const struct fs_file *file, const struct fs_view *view,
+				       uint64_t off, size_t size, struct fs_near_spans *ret)
 {
 	uint64_t first = PTC_MAX(off, (uint64_t)file->sf.head_len) / FS_SEGMENT, last = (off + size - 1) / FS_SEGMENT;
 	int64_t now = ptc_sys_now_ns();
@@ -105,7 +113,7 @@ enum fs_near_state fs_near_find_locked(struct ptc_fs *fs, const struct fs_file *
 	for (uint64_t i = first; i <= last; i++) {
 		struct fs_segment *s = found[i - first] = find_locked(fs, file->id, i);
 
-		if (!s || (!s->spans && s->until_ns < now))
+		if (!known(s, view->state->generation, now))
 			return FS_UNKNOWN;
 		s->used_ns = now;
 		if (!s->spans)
@@ -204,7 +212,7 @@ static void locate(struct ptc_fs *fs, const struct fs_file *file, const struct f
 		ptc_fs_spans_unref(spans);
 		rc = PTC_ENOTFOUND;
 	}
-	remember(fs, file->id, index, rc ? NULL : spans,
+	remember(fs, file->id, index, view->state->generation, rc ? NULL : spans,
 		 ptc_sys_now_ns() + (rc == PTC_ENOTFOUND || rc == PTC_ELIMIT || rc == PTC_ESTATE ? FAR_NS : AWAY_NS));
 }
 
@@ -215,18 +223,16 @@ static enum fs_near_state find_or_ask(struct ptc_fs *fs, const struct fs_op *op,
 	enum fs_near_state state;
 
 	for (uint64_t i = first; i <= last; i++) {
-		const struct fs_segment *s;
 		bool ask;
 
 		pthread_mutex_lock(&fs->lock);
-		s = find_locked(fs, op->file->id, i);
-		ask = !s || (!s->spans && s->until_ns < ptc_sys_now_ns());
+		ask = !known(find_locked(fs, op->file->id, i), op->view->state->generation, ptc_sys_now_ns());
 		pthread_mutex_unlock(&fs->lock);
 		if (ask)
 			locate(fs, op->file, op->view, i);
 	}
 	pthread_mutex_lock(&fs->lock);
-	state = fs_near_find_locked(fs, op->file, op->off, op->size, ret);
+	state = fs_near_find_locked(fs, op->file, op->view, op->off, op->size, ret);
 	pthread_mutex_unlock(&fs->lock);
 	return state;
 }

@@ -332,7 +332,7 @@ static void decide_locked(struct ptc_fs *fs, struct fs_handle *h, struct reading
 	if (r->off + r->size <= r->file->sf.head_len)
 		a->how = HOW_HEAD;
 	else if (r->view)
-		near = fs_near_find_locked(fs, r->file, r->off, r->size, &a->spans);
+		near = fs_near_find_locked(fs, r->file, r->view, r->off, r->size, &a->spans);
 	if (a->how != HOW_HEAD) {
 		a->how = near == FS_NEAR                                                           ? HOW_NEAR
 			 : fs_cache_ready_locked(fs, r->file->id, r->first, r->nblocks, a->blocks) ? HOW_READY

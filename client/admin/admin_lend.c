@@ -55,6 +55,7 @@ static int connect_locked(struct ptc_admin *a)
 	    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit) || /* of connect, too */
 	    connect(fd, (const struct sockaddr *)&address, sizeof address) || !is_daemon(fd, a->lend.control)) {
 		close(fd);
+		a->lend.not_before = ptc_sys_now_ns() + AWAY_NS;
 		return PTC_EPEER;
 	}
 	a->lend.fd = fd;
@@ -95,30 +96,43 @@ static bool is_reply(const struct ptc_lend_reply *r, ssize_t n, int fd, const st
 	return !fstat(fd, &st) && S_ISREG(st.st_mode) && st.st_dev == r->dev && st.st_ino == r->ino;
 }
 
-static int ask_locked(struct ptc_admin *a, const struct ptc_lend_request *q, struct ptc_lend_reply *reply, int *ret_fd)
+/* False: *ret_dead when nobody is at the other end any more. */
+static bool exchange(int conn, const struct ptc_lend_request *q, struct ptc_lend_reply *reply, int *ret_fd,
+		     bool *ret_dead)
 {
 	size_t len = sizeof *q + q->nranges * sizeof(struct ptc_lend_range);
-	int rc = connect_locked(a);
 	ssize_t n;
 
 	*ret_fd = -1;
-	if (rc)
-		return rc;
 	do
-		n = send(a->lend.fd, q, len, MSG_NOSIGNAL);
+		n = send(conn, q, len, MSG_NOSIGNAL);
 	while (n < 0 && errno == EINTR);
-	if (n == (ssize_t)len) {
+	if (n == (ssize_t)len)
 		do
-			n = receive(a->lend.fd, reply, REPLY_MAX, ret_fd);
+			n = receive(conn, reply, REPLY_MAX, ret_fd);
 		while (n < 0 && errno == EINTR);
-		if (is_reply(reply, n, *ret_fd, q))
-			return reply->status;
-	}
+	*ret_dead = n == 0 || (n < 0 && (errno == EPIPE || errno == ECONNRESET));
+	if (n > 0 && is_reply(reply, n, *ret_fd, q))
+		return true;
 	if (*ret_fd >= 0)
 		close(*ret_fd);
 	*ret_fd = -1;
-	close(a->lend.fd); /* a late answer must not be taken for the next one */
-	a->lend.fd = -1;
+	return false;
+}
+
+static int ask_locked(struct ptc_admin *a, const struct ptc_lend_request *q, struct ptc_lend_reply *reply, int *ret_fd)
+{
+	bool again, dead;
+
+	do {
+		again = a->lend.fd >= 0; /* an old connection: the daemon may have been started anew since */
+		if (connect_locked(a))
+			return PTC_EPEER;
+		if (exchange(a->lend.fd, q, reply, ret_fd, &dead))
+			return reply->status;
+		close(a->lend.fd); /* a late answer must not be taken for the next one */
+		a->lend.fd = -1;
+	} while (again && dead);
 	a->lend.not_before = ptc_sys_now_ns() + AWAY_NS;
 	return PTC_EPEER;
 }
@@ -155,7 +169,7 @@ int ptc_admin_locate(struct ptc_admin *a, const struct ptc_admin_export *e, cons
 	ptc_auto_free struct ptc_lend_request *q =
 		ptc_calloc(1, sizeof(*q) + PTC_LEND_RANGES_MAX * sizeof(struct ptc_lend_range));
 	ptc_auto_free struct ptc_lend_reply *reply = ptc_malloc(REPLY_MAX);
-	int rc = q && reply ? 0 : PTC_ENOMEM, fd;
+	int rc = q && reply ? 0 : PTC_ENOMEM, fd = -1;
 
 	if (!rc && strlen(e->uuid) >= sizeof q->uuid)
 		rc = PTC_EINVAL;
