@@ -666,38 +666,47 @@ class Fuse(harness.Case):
             at += n
         return got
 
+    def gone_and_back(self, c, m, path, want, lapse):
+        """The job's bytes go to another node and come back, while ptc-fuse is stopped and learns of it by what it finds in the file
+        only; nothing is held any more, because ptcd was killed, or the lease is over."""
+        fd, node = os.open(m.path(*path), os.O_RDONLY | os.O_DIRECT), c.nodes["n0"]
+        self.assertEqual(len(want), self.right_or_eio(fd, want))
+        self.assertEqual([os.O_RDONLY], self.lent(m))
+        if not lapse:
+            node.kill()
+            self.assertEqual(len(want), self.right_or_eio(fd, want))
+        os.close(os.dup(fd)) # the kernel asks about the first close, as of those between fork and exec below, and then no more
+        m.process.send_signal(signal.SIGSTOP)
+        if lapse:
+            time.sleep(33) # FS_HOLD_MS and what ptcd takes to see it
+        else:
+            c.restart("n0")
+        for there in ("n1", "n0") * (5 if LONG else 1): # odd: chunks are taken in the reverse order of what they were before
+            c.ptcctl("resize", "here", "--config", "tp=1", "--nodes", there, "--wait")
+        m.process.send_signal(signal.SIGCONT)
+        print(f"{self.right_or_eio(fd, want)} of {len(want)} bytes still there", flush=True)
+        os.close(fd)
+        with open(m.path(*path), "rb") as f:
+            self.assertEqual(want, f.read())
+        self.assertEqual([os.O_RDONLY], self.lent(m))
+
     def test_read_on_this_node(self):
-        """What lies here is read in the chunk file: also while ptcd is dead, and never what has come in its place. ptcd is killed, so
-        that nothing is held any more, and the job goes to another node and comes back, while ptc-fuse is stopped and learns of it
-        by what it finds in the file only."""
+        """What lies here is read in the chunk file: also while ptcd is dead, and never what has come in its place."""
         with self.cluster(nodes=2, devices=1) as c:
-            node, job = c.nodes["n0"], Job(c, "here", self.state({f"w.{i}": (3000 + i, 700) for i in range(3)}, fields=()),
-                                           self.path("here"), [{"match": "*"}])
+            job = Job(c, "here", self.state({f"w.{i}": (3000 + i, 700) for i in range(3)}, fields=()), self.path("here"),
+                      [{"match": "*"}])
             job.create()
             c.ptcctl(*job.import_args("tp=1"), "--nodes", "n0")
             with open(job.files["param"], "rb") as f:
                 want = f.read()
             m, far = Mount(self, c, "--cache", "8MiB", "--timeout", "5s"), Mount(self, c, node="n1")
             path = ("here", "state", "latest", "model.safetensors")
-            fd, far_fd = (os.open(x.path(*path), os.O_RDONLY | os.O_DIRECT) for x in (m, far))
-            self.assertEqual(len(want), self.right_or_eio(fd, want))
-            self.assertEqual(len(want), self.right_or_eio(far_fd, want))
-            self.assertEqual(([os.O_RDONLY], []), (self.lent(m), self.lent(far)))
-            node.kill()
-            self.assertEqual(len(want), self.right_or_eio(fd, want))
-            os.close(os.dup(fd)) # the kernel asks about the first close, as of those between fork and exec below, and then no more
-            m.process.send_signal(signal.SIGSTOP)
-            os.close(far_fd)
-            far.stop()
-            c.restart("n0")
-            for there in ("n1", "n0") * (11 if LONG else 1): # odd: chunks are taken in the reverse order of what they were before
-                c.ptcctl("resize", "here", "--config", "tp=1", "--nodes", there, "--wait")
-            m.process.send_signal(signal.SIGCONT)
-            print(f"{self.right_or_eio(fd, want)} of {len(want)} bytes still there", flush=True)
-            os.close(fd)
-            with open(m.path(*path), "rb") as f:
+            with open(far.path(*path), "rb") as f:
                 self.assertEqual(want, f.read())
-            self.assertEqual([os.O_RDONLY], self.lent(m))
+            self.assertEqual([], self.lent(far))
+            far.stop()
+            for lapse in (False, True) if LONG else (False,):
+                self.gone_and_back(c, m, path, want, lapse)
             m.stop()
 
     def test_live_job(self):

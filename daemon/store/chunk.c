@@ -628,12 +628,13 @@ int ptc_store_chunks_take(struct job *j, size_t n, struct chunk **ret_chunks, st
 		struct chunk *c = j->warm;
 
 		j->warm = c->next;
-		use_anew(c);
 		ptc_store_chunk_fresh(c);
 		ptc_store_chunk_use_locked(j, c);
 		ret_chunks[i] = c;
 	}
 	pthread_mutex_unlock(&j->s->lock);
+	for (size_t i = 0; i < n; i++) /* its page may have to come from a disk */
+		use_anew(ret_chunks[i]);
 	return 0;
 }
 
