@@ -55,6 +55,7 @@ struct process {
 	char *etcd_endpoint;
 	struct ptc_rpc_tls etcd_tls;
 	struct ptc_rpc_server *control, *peers;
+	struct ptc_lend *lend;
 	uv_loop_t *uv;
 	uv_signal_t term, interrupt, hangup;
 	uv_timer_t tick;
@@ -301,6 +302,15 @@ static int listen_peers(struct process *p, struct ptc_error *err)
 	return ptc_rpc_server_listen_tls(p->peers, listen, &p->d.tls, &port, err);
 }
 
+/* Readers get along without. */
+static void start_lending(struct process *p)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+
+	if (ptc_lend_new(p->d.agent, p->d.config.control_socket, &p->lend, &err))
+		ptc_warn("agent", "chunk files are not lent to readers: %s", err.text);
+}
+
 static int start_servers(struct process *p, struct ptc_error *err)
 {
 	struct ptc_daemon *d = &p->d;
@@ -323,6 +333,8 @@ static int start_servers(struct process *p, struct ptc_error *err)
 		rc = ptc_rpc_server_start(p->peers, err);
 	if (rc == 0)
 		rc = ptc_rpc_server_start(p->control, err);
+	if (rc == 0)
+		start_lending(p);
 	return rc;
 }
 
@@ -466,6 +478,7 @@ static void stop(struct process *p)
 	ptc_pulls_wait();
 	if (d->loop)
 		ptc_loop_stop(d->loop); /* server threads waiting for the loop get PTC_ECANCELED */
+	p->lend = ptc_lend_free(p->lend);
 	p->control = ptc_rpc_server_free(p->control, SHUTDOWN_GRACE_MS);
 	p->peers = ptc_rpc_server_free(p->peers, SHUTDOWN_GRACE_MS);
 	d->client = ptc_rpc_client_free(d->client);

@@ -468,8 +468,7 @@ static size_t item_at(const struct fs_file *file, uint64_t off)
 	return lo;
 }
 
-/* The ranges of items that make up bytes [off, end) of the file, which begin behind its head. */
-static int ranges_of(const struct fs_file *file, uint64_t off, uint64_t end, struct ptc_fs_range **ret, size_t *ret_n)
+int fs_ranges_of(const struct fs_file *file, uint64_t off, uint64_t end, struct ptc_fs_range **ret, size_t *ret_n)
 {
 	size_t first = item_at(file, off), n = 0;
 	struct ptc_fs_range *v;
@@ -505,7 +504,7 @@ static void fetch_run(struct ptc_fs *fs, struct fs_fetch *f)
 		rc = fill(&w, (const uint8_t *)file->sf.head + w.at,
 			  (size_t)(PTC_MIN(w.end, (uint64_t)file->sf.head_len) - w.at), &err);
 	if (!rc && w.at < w.end)
-		rc = ranges_of(file, w.at, w.end, &ranges, &n);
+		rc = fs_ranges_of(file, w.at, w.end, &ranges, &n);
 	if (!rc && n)
 		rc = fs->opts.source.read(fs->opts.source.arg, f->view->state, ranges, n, fill, &w, &err);
 	if (!rc && w.at != w.end)

@@ -66,6 +66,7 @@ int ptc_fs_new(const struct ptc_fs_opts *opts, struct ptc_fs **ret_fs, struct pt
 	cond_init(&fs->tend_cond);
 	cond_init(&fs->cache.fetch_cond);
 	rc = fs->stop_fd < 0 ? ptc_error_errno(err, errno, "eventfd") : fs_cache_init(fs, opts->cache_bytes, err);
+	rc = rc ? rc : fs_near_init(fs, err);
 	rc = rc ? rc : fs_node_init(fs, err);
 	rc = rc ? rc : session_new(fs, err);
 	if (rc) {
@@ -94,6 +95,7 @@ struct ptc_fs *ptc_fs_free(struct ptc_fs *fs)
 		fs_holds_tend(fs);
 	}
 	fs_cache_done(fs);
+	fs_near_done(fs);
 	if (fs->se)
 		fuse_session_destroy(fs->se);
 	ptc_free(fs->jobs);

@@ -8,6 +8,7 @@
 #include "fusefs/fusefs.h"
 
 #include "dataset/source.h"
+#include "fusefs/lent.h"
 #include "order/order.h"
 
 #include <fuse3/fuse_lowlevel.h>
@@ -20,6 +21,9 @@
 #define FS_READ_SPAN   (FS_READ_MAX / FS_BLOCK + 1)
 #define FS_RUN_BLOCKS  64          /* blocks of one call to the source: 8 MiB */
 #define FS_AHEAD_MAX   (16u << 20) /* read ahead of one file */
+#define FS_SEGMENT     (4u << 20)  /* of a file: where it lies is asked for at once */
+#define FS_SEGMENTS    4096        /* of which that is remembered */
+#define FS_NEAR_BUFS   6           /* of FS_READ_MAX, kept for copying */
 #define FS_NODES_MAX   (1u << 22)  /* names the kernel may know at once */
 #define FS_HANDLES     16384       /* files and directories open at once */
 #define FS_OPS_MAX     1024        /* requests being worked at; the kernel sends fewer */
@@ -230,6 +234,25 @@ struct fs_cache {
 	pthread_cond_t fetch_cond;
 };
 
+/* Where in this node's memory a part of a file lies. */
+struct fs_segment {
+	uint64_t file, index, generation;
+	struct ptc_fs_spans *spans; /* NULL: not here, until then, through that generation */
+	int64_t until_ns, used_ns;
+	bool known;
+};
+struct fs_near {
+	struct fs_segment *v;
+	size_t nspans, hand;
+	void *bufs[FS_NEAR_BUFS];
+	size_t nbufs;
+};
+struct fs_near_spans { /* references, of a read */
+	uint64_t first;
+	struct ptc_fs_spans *v[2];
+};
+enum fs_near_state { FS_NEAR, FS_UNKNOWN, FS_FAR };
+
 struct ptc_fs {
 	struct ptc_fs_opts opts;
 	struct fuse_session *se;
@@ -256,6 +279,7 @@ struct ptc_fs {
 	uint64_t op_number;
 	struct fs_queue meta;
 	struct fs_cache cache;
+	struct fs_near near;
 	pthread_cond_t clock_cond, tend_cond; /* an interrupt, or the end */
 	pthread_t threads[FS_META_CREW + FS_FETCH_CREW + 2];
 	size_t nthreads;
@@ -390,8 +414,28 @@ bool fs_vain_locked(const struct ptc_fs *fs, uint64_t file, uint64_t first, uint
 /* Answers a read out of its blocks. */
 void fs_read_reply(fuse_req_t req, struct fs_block *const *blocks, uint64_t first, uint64_t off, size_t size);
 
+/* The ranges of items that make up bytes [off, end) of the file, which begin behind its head. 0 or PTC_ENOMEM; ptc_free them. */
+int fs_ranges_of(const struct fs_file *file, uint64_t off, uint64_t end, struct ptc_fs_range **ret, size_t *ret_n);
+
+/* near.c */
+int fs_near_init(struct ptc_fs *fs, struct ptc_error *err);
+void fs_near_done(struct ptc_fs *fs);
+/* Where the read's bytes lie; with FS_NEAR *ret is to be put. FS_UNKNOWN: has to be asked for, by fs_run_near. */
+enum fs_near_state fs_near_find_locked(struct ptc_fs *fs, const struct fs_file *file, const struct fs_view *view,
+				       uint64_t off, size_t size, struct fs_near_spans *ret);
+void fs_near_put(struct fs_near_spans *spans);
+/* FS_READ_MAX bytes; NULL: out of memory. */
+void *fs_near_buf(struct ptc_fs *fs);
+void fs_near_buf_put(struct ptc_fs *fs, void *buf);
+/* False: they are not there any more, which is remembered. */
+bool fs_near_copy(struct ptc_fs *fs, const struct fs_file *file, const struct fs_near_spans *spans, uint64_t off,
+		  size_t size, uint8_t *buf);
+void fs_run_near(struct ptc_fs *fs, struct fs_op *op);
+void fs_near_sweep(struct ptc_fs *fs); /* forgets what nobody has read for long */
+
 /* ops.c */
 extern const struct fuse_lowlevel_ops fs_ops;
+void fs_run_read(struct ptc_fs *fs, struct fs_op *op); /* through the cache; any thread */
 /* mountpoint.c */
 /* alone: whatever of ours is mounted there has no server any more. */
 int fs_mountpoint_open(const char *dir, bool others, bool alone, int *ret_fd, struct ptc_error *err);

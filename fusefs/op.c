@@ -247,6 +247,7 @@ static void *tend_main(void *arg)
 
 	while (!atomic_load(&fs->stopping)) {
 		fs_holds_tend(fs);
+		fs_near_sweep(fs);
 		rest(fs, &fs->tend_cond, TEND_MS);
 	}
 	return NULL;

@@ -199,7 +199,7 @@ static void ahead_locked(struct ptc_fs *fs, struct fs_handle *h, const struct re
 	h->ahead_to = want;
 }
 
-static void fs_run_read(struct ptc_fs *fs, struct fs_op *op)
+void fs_run_read(struct ptc_fs *fs, struct fs_op *op)
 {
 	bool done;
 
@@ -213,26 +213,52 @@ static void fs_run_read(struct ptc_fs *fs, struct fs_op *op)
 		fs_read_done(fs, op);
 }
 
-static void read_slowly(struct ptc_fs *fs, fuse_req_t req, fuse_ino_t ino, struct reading *r)
+static void reading_done(struct ptc_fs *fs, const struct reading *r)
+{
+	pthread_mutex_lock(&fs->lock);
+	fs_file_unref_locked(fs, r->file);
+	fs_view_unref_locked(fs, r->view);
+	pthread_mutex_unlock(&fs->lock);
+}
+
+/* far: it is known that it has to come through the cache. */
+static void read_slowly(struct ptc_fs *fs, fuse_req_t req, fuse_ino_t ino, const struct reading *r, bool far)
 {
 	struct fs_op *op = fs_op_new(fs, req, ino, NULL, NULL);
 
 	if (!op) {
-		pthread_mutex_lock(&fs->lock);
-		fs_file_unref_locked(fs, r->file);
-		fs_view_unref_locked(fs, r->view);
-		pthread_mutex_unlock(&fs->lock);
+		reading_done(fs, r);
 		return;
 	}
-	op->run = fs_run_read;
+	op->run = far ? fs_run_read : fs_run_near;
 	op->file = r->file;
 	op->view = r->view;
 	op->off = r->off;
 	op->size = r->size;
 	op->first = r->first;
 	op->nblocks = r->nblocks;
-	if (fs_op_start(fs, op))
+	if (!fs_op_start(fs, op))
+		return;
+	if (far)
 		fs_run_read(fs, op);
+	else
+		fs_op_queue(fs, op);
+}
+
+static void read_near(struct ptc_fs *fs, fuse_req_t req, fuse_ino_t ino, const struct reading *r,
+		      struct fs_near_spans *spans)
+{
+	uint8_t *buf = fs_near_buf(fs);
+	bool fine = buf && fs_near_copy(fs, r->file, spans, r->off, r->size, buf);
+
+	fs_near_put(spans);
+	if (fine)
+		fuse_reply_buf(req, (const char *)buf, r->size);
+	fs_near_buf_put(fs, buf);
+	if (fine)
+		reading_done(fs, r);
+	else
+		read_slowly(fs, req, ino, r, false);
 }
 
 /* What is to be read, from where. 0, or an error; size 0: nothing. */
@@ -286,57 +312,83 @@ static bool read_part(struct ptc_fs *fs, fuse_req_t req, fuse_ino_t ino, size_t 
 	return true;
 }
 
+/* How a read is answered, decided with the lock held. */
+enum how { HOW_ERROR, HOW_HEAD, HOW_NEAR, HOW_READY, HOW_ASK, HOW_FETCH };
+struct answer {
+	enum how how;
+	int error;
+	struct fs_block *blocks[FS_READ_SPAN]; /* HOW_READY: pinned */
+	struct fs_near_spans spans;            /* HOW_NEAR */
+};
+
+/* References to file and view are r's but with HOW_ERROR and HOW_READY. */
+static void decide_locked(struct ptc_fs *fs, struct fs_handle *h, struct reading *r, struct answer *a)
+{
+	enum fs_near_state near = FS_FAR;
+
+	a->how = HOW_ERROR; /* error 0: nothing to read */
+	if (a->error || !r->size)
+		return;
+	if (r->off + r->size <= r->file->sf.head_len)
+		a->how = HOW_HEAD;
+	else if (r->view)
+		near = fs_near_find_locked(fs, r->file, r->view, r->off, r->size, &a->spans);
+	if (a->how != HOW_HEAD) {
+		a->how = near == FS_NEAR                                                           ? HOW_NEAR
+			 : fs_cache_ready_locked(fs, r->file->id, r->first, r->nblocks, a->blocks) ? HOW_READY
+			 : fs_vain_locked(fs, r->file->id, r->first, r->nblocks)                   ? HOW_ERROR
+			 : near == FS_UNKNOWN                                                      ? HOW_ASK
+												   : HOW_FETCH;
+		a->error = a->how == HOW_ERROR ? EIO : 0;
+	}
+	if (a->how != HOW_READY && a->how != HOW_ERROR) {
+		fs_file_ref_locked(r->file);
+		if (r->view)
+			fs_view_ref_locked(r->view);
+	}
+	if (r->view && (a->how == HOW_HEAD || a->how == HOW_READY || a->how == HOW_FETCH))
+		ahead_locked(fs, h, r);
+}
+
 static void on_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi)
 {
 	struct ptc_fs *fs = fuse_req_userdata(req);
-	struct fs_block *blocks[FS_READ_SPAN];
 	struct reading r = { 0 };
-	bool head = false, ready = false;
 	struct fs_handle *h;
-	int e;
+	struct answer a;
 
 	if (read_part(fs, req, ino, size, off, fi->fh))
 		return;
 	pthread_mutex_lock(&fs->lock);
 	h = fs_handle_get_locked(fs, fi->fh);
-	e = reading_of(fs, h, size, off, &r);
-	if (!e && r.size) {
-		head = r.off + r.size <= r.file->sf.head_len;
-		ready = !head && fs_cache_ready_locked(fs, r.file->id, r.first, r.nblocks, blocks);
-		if (!head && !ready && fs_vain_locked(fs, r.file->id, r.first, r.nblocks))
-			e = EIO;
-		else if (!ready || head) {
-			fs_file_ref_locked(r.file);
-			if (r.view)
-				fs_view_ref_locked(r.view);
-		}
-		if (r.view && !e)
-			ahead_locked(fs, h, &r);
-	}
+	a.error = reading_of(fs, h, size, off, &r);
+	decide_locked(fs, h, &r, &a);
 	pthread_mutex_unlock(&fs->lock);
-	if (e || !r.size) {
-		if (e)
-			fuse_reply_err(req, e);
+	switch (a.how) {
+	case HOW_ERROR:
+		if (a.error)
+			fuse_reply_err(req, a.error);
 		else
 			fuse_reply_buf(req, NULL, 0);
-		return;
-	}
-	if (!head && !ready) {
-		read_slowly(fs, req, ino, &r);
-		return;
-	}
-	if (head)
+		break;
+	case HOW_HEAD:
 		fuse_reply_buf(req, (const char *)r.file->sf.head + r.off, r.size);
-	else
-		fs_read_reply(req, blocks, r.first, r.off, r.size);
-	pthread_mutex_lock(&fs->lock);
-	if (ready)
-		fs_cache_unpin_locked(fs, blocks, r.nblocks);
-	if (head) {
-		fs_file_unref_locked(fs, r.file);
-		fs_view_unref_locked(fs, r.view);
+		reading_done(fs, &r);
+		break;
+	case HOW_NEAR:
+		read_near(fs, req, ino, &r, &a.spans);
+		break;
+	case HOW_READY:
+		fs_read_reply(req, a.blocks, r.first, r.off, r.size);
+		pthread_mutex_lock(&fs->lock);
+		fs_cache_unpin_locked(fs, a.blocks, r.nblocks);
+		pthread_mutex_unlock(&fs->lock);
+		break;
+	case HOW_ASK:
+	case HOW_FETCH:
+		read_slowly(fs, req, ino, &r, a.how == HOW_FETCH);
+		break;
 	}
-	pthread_mutex_unlock(&fs->lock);
 }
 
 static void on_statfs(fuse_req_t req, fuse_ino_t ino)

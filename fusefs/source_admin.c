@@ -24,6 +24,8 @@ struct ptc_fs_admin {
 	char holder[37];
 };
 
+_Static_assert(sizeof(struct ptc_fs_span) == sizeof(struct ptc_admin_span), "spans are handed on as they come");
+
 struct state {
 	struct ptc_fs_state s; /* first: what callers see */
 	struct ptc_admin_export info;
@@ -229,6 +231,48 @@ static int state_read(void *arg, const struct ptc_fs_state *s, const struct ptc_
 	return ptc_admin_read_ranges(a->admin, s->job, &((const struct state *)s)->info, v, n, &fns, err);
 }
 
+/* ---- where they lie ---- */
+
+static int pieces_of(const struct ptc_fs_state *s, const struct ptc_fs_range *ranges, size_t n,
+		     struct ptc_admin_piece *ret, struct ptc_error *err)
+{
+	int rc = 0;
+
+	for (size_t i = 0; !rc && i < n; i++) {
+		ret[i] = (struct ptc_admin_piece){ .item = ranges[i].item,
+						   .offset = ranges[i].offset,
+						   .length = ranges[i].length };
+		rc = ptc_item_byte_shape(s->set.spec, ranges[i].item, &ret[i].ndim, ret[i].shape, err);
+	}
+	return rc;
+}
+
+static int locate(void *arg, const struct ptc_fs_state *s, const struct ptc_fs_range *ranges, size_t n,
+		  struct ptc_fs_spans **ret, struct ptc_error *err)
+{
+	struct ptc_fs_admin *a = arg;
+	ptc_auto_free struct ptc_admin_piece *pieces = ptc_calloc(PTC_MAX(n, (size_t)1), sizeof(*pieces));
+	struct ptc_fs_lent *file = ptc_fs_lent_get(s->uuid);
+	struct ptc_admin_spans spans = { .dev = file ? file->dev : 0, .ino = file ? file->ino : 0 };
+	int rc = pieces ? pieces_of(s, ranges, n, pieces, err) : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+
+	rc = rc ? rc : ptc_admin_locate(a->admin, &((const struct state *)s)->info, pieces, n, &spans, err);
+	if (rc) {
+		ptc_fs_lent_unref(file);
+		return rc;
+	}
+	if (spans.fd >= 0) {
+		ptc_fs_lent_unref(file);
+		file = ptc_fs_lent_new(s->uuid, spans.fd, spans.dev, spans.ino);
+	}
+	if (!file) {
+		ptc_free(spans.v);
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	}
+	*ret = ptc_fs_spans_new(file, (struct ptc_fs_span *)spans.v, spans.n);
+	return *ret ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+}
+
 static int job_data(void *arg, const char *job, char **ret_json, struct ptc_error *err)
 {
 	struct ptc_fs_admin *a = arg;
@@ -238,5 +282,5 @@ static int job_data(void *arg, const char *job, char **ret_json, struct ptc_erro
 
 struct ptc_fs_source ptc_fs_admin_source(struct ptc_fs_admin *a)
 {
-	return (struct ptc_fs_source){ jobs, state_open, state_close, hold, state_read, a, job_data };
+	return (struct ptc_fs_source){ jobs, state_open, state_close, hold, state_read, a, job_data, locate };
 }

@@ -37,6 +37,8 @@ struct memory {
 	uint64_t salt;     /* of the bytes */
 	char uuid[37];
 	_Atomic int held, reads, states;
+	int (*locate)(void *arg, const struct ptc_fs_state *state, const struct ptc_fs_range *ranges, size_t n,
+		      struct ptc_fs_spans **ret, struct ptc_error *err); /* NULL: nothing lies here */
 	struct ptc_tensor tensors[MEM_TENSORS];
 	struct ptc_field field;
 	struct ptc_spec spec;
@@ -197,7 +199,8 @@ static inline void memory_init(struct memory *m)
 
 static inline struct ptc_fs_source memory_source(struct memory *m)
 {
-	return (struct ptc_fs_source){ memory_jobs, memory_open, memory_close, memory_hold, memory_read, m };
+	return (struct ptc_fs_source){ memory_jobs, memory_open, memory_close, memory_hold,
+				       memory_read, m,           NULL,         m->locate };
 }
 
 /* ---- the kernel's side --------------------------------------------------------------- */

@@ -639,6 +639,76 @@ class Fuse(harness.Case):
             for x in m:
                 x.stop()
 
+    # ---- what lies on this node -------------------------------------------------
+
+    @staticmethod
+    def lent(m):
+        """Access modes of the chunk files that ptc-fuse has open."""
+        top, modes = f"/proc/{m.process.pid}/fd", []
+        for fd in os.listdir(top):
+            with contextlib.suppress(OSError):
+                if "data.mdb" in os.readlink(f"{top}/{fd}"):
+                    with open(f"/proc/{m.process.pid}/fdinfo/{fd}") as f:
+                        modes.append(int(f.read().split("flags:")[1].split()[0], 8) & os.O_ACCMODE)
+        return modes
+
+    def right_or_eio(self, fd, want):
+        """Reads all of it in pieces of random sizes; how many bytes there were. Whatever else than EIO comes, it is the right one."""
+        got, at, buffer = 0, 0, mmap.mmap(-1, 1 << 20)
+        while at < len(want):
+            n = min(self.random.randrange(1, 257) * 4096, len(want) - at)
+            try:
+                n = os.preadv(fd, [memoryview(buffer)[:n]], at)
+                self.assertTrue(buffer[:n] == want[at:at + n], f"other bytes within [{at}, {at + n})")
+                got += n
+            except OSError as e:
+                self.assertEqual(errno.EIO, e.errno)
+            at += n
+        return got
+
+    def gone_and_back(self, c, m, path, want, lapse):
+        """The job's bytes go to another node and come back, while ptc-fuse is stopped and learns of it by what it finds in the file
+        only; nothing is held any more, because ptcd was killed, or the lease is over."""
+        fd, node = os.open(m.path(*path), os.O_RDONLY | os.O_DIRECT), c.nodes["n0"]
+        self.assertEqual(len(want), self.right_or_eio(fd, want))
+        self.assertEqual([os.O_RDONLY], self.lent(m))
+        if not lapse:
+            node.kill()
+            self.assertEqual(len(want), self.right_or_eio(fd, want))
+        os.close(os.dup(fd)) # the kernel asks about the first close, as of those between fork and exec below, and then no more
+        m.process.send_signal(signal.SIGSTOP)
+        if lapse:
+            time.sleep(33) # FS_HOLD_MS and what ptcd takes to see it
+        else:
+            c.restart("n0")
+        for there in ("n1", "n0") * (5 if LONG else 1): # odd: chunks are taken in the reverse order of what they were before
+            c.ptcctl("resize", "here", "--config", "tp=1", "--nodes", there, "--wait")
+        m.process.send_signal(signal.SIGCONT)
+        print(f"{self.right_or_eio(fd, want)} of {len(want)} bytes still there", flush=True)
+        os.close(fd)
+        with open(m.path(*path), "rb") as f:
+            self.assertEqual(want, f.read())
+        self.assertEqual([os.O_RDONLY], self.lent(m))
+
+    def test_read_on_this_node(self):
+        """What lies here is read in the chunk file: also while ptcd is dead, and never what has come in its place."""
+        with self.cluster(nodes=2, devices=1) as c:
+            job = Job(c, "here", self.state({f"w.{i}": (3000 + i, 700) for i in range(3)}, fields=()), self.path("here"),
+                      [{"match": "*"}])
+            job.create()
+            c.ptcctl(*job.import_args("tp=1"), "--nodes", "n0")
+            with open(job.files["param"], "rb") as f:
+                want = f.read()
+            m, far = Mount(self, c, "--cache", "8MiB", "--timeout", "5s"), Mount(self, c, node="n1")
+            path = ("here", "state", "latest", "model.safetensors")
+            with open(far.path(*path), "rb") as f:
+                self.assertEqual(want, f.read())
+            self.assertEqual([], self.lent(far))
+            far.stop()
+            for lapse in (False, True) if LONG else (False,):
+                self.gone_and_back(c, m, path, want, lapse)
+            m.stop()
+
     def test_live_job(self):
         """Ranks that train: the model and what belongs to the optimizer, a snapshot that is held while newer ones are made."""
         with self.cluster(nodes=2, devices=2) as c:

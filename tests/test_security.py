@@ -10,6 +10,7 @@ import re
 import socket
 import ssl
 import stat
+import struct
 import subprocess
 import unittest
 
@@ -20,6 +21,7 @@ from harness import PATIENCE, ROOT, Job, skip_unless_root
 
 STRANGER = 54321 # a uid and gid nobody has
 AS_STRANGER = ["setpriv", f"--reuid={STRANGER}", f"--regid={STRANGER}", "--clear-groups", "--"]
+LEND = ".lend" # proto/lend.h
 RULES = [{"match": "*", "split": {"axis": "tp", "dim": 0}}]
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0" # and an empty SETTINGS frame
 
@@ -229,13 +231,13 @@ class Security(harness.Case):
 
     @skip_unless_root
     def test_stranger_reads_no_file(self):
-        """Walks everything a cluster writes as the stranger: only directories on the way to the control socket, it, and
-        nothing else, can be opened. A job's chunks are its owner's."""
+        """Walks everything a cluster writes as the stranger: only directories on the way to the control socket, it, the one beside it
+        (test_descriptors_are_the_owners), and nothing else, can be opened. A job's chunks are its owner's."""
         for transport in ("tls", "unix"):
             with self.subTest(transport), self.cluster(nodes=2, transport=transport) as c:
                 job = self.job(c)
                 job.imported("tp=2")
-                keep = {n.socket for n in c.nodes.values()}
+                keep = {n.socket + end for n in c.nodes.values() for end in ("", LEND)}
                 ours = {n.config for n in c.nodes.values()} | {os.path.join(c.dir, "cluster.json")}
                 ours |= {p for n in c.nodes.values() for p in (n.pid_file, n.log_file)} # local-cluster's, not ptcd's
                 opened = self.as_stranger(c.dir, c.options["chunk_root"])
@@ -253,7 +255,8 @@ for root in sys.argv[1:]:
             p = os.path.join(d, f)
             try:
                 if stat.S_ISSOCK(os.lstat(p).st_mode):
-                    socket.socket(socket.AF_UNIX).connect(p)
+                    kind = socket.SOCK_SEQPACKET if p.endswith(".lend") else socket.SOCK_STREAM
+                    socket.socket(socket.AF_UNIX, kind).connect(p)
                 else:
                     open(p, "rb").close()
             except OSError:
@@ -269,7 +272,7 @@ for root in sys.argv[1:]:
         for transport in ("tls", "unix"):
             with self.subTest(transport), self.cluster(nodes=2, transport=transport) as c:
                 _, paths = listening(c)
-                control = {n.socket for n in c.nodes.values()}
+                control = {n.socket + end for n in c.nodes.values() for end in ("", LEND)}
                 self.assertLessEqual(control, paths, "ss shows the control sockets")
                 for path in paths - control:
                     self.assertFalse(path.startswith("@"), f"{path}: an abstract socket has no owner")
@@ -279,6 +282,111 @@ for root in sys.argv[1:]:
                                             "socket.socket(socket.AF_UNIX).connect(sys.argv[1])", path],
                                            stderr=subprocess.PIPE, text=True, check=False)
                         self.assertIn("PermissionError", r.stderr, path)
+
+    # ---- descriptors of chunk files ----------------------------------------------------------------------------------
+
+    ASK = r"""
+import json, os, socket, struct, sys
+path, questions = sys.argv[1], json.loads(sys.argv[2])
+for q in questions:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as s:
+        s.settimeout(20)
+        s.connect(path)
+        said = {"status": None, "fd": False} # None: the connection was ended
+        try:
+            s.send(bytes.fromhex(q))
+            data, ancillary, _, _ = s.recvmsg(1 << 20, 64)
+        except OSError:
+            data, ancillary = b"", []
+        if data:
+            said["status"], _, ino, n = struct.unpack_from("<4xiQQI", data)
+            spans = [struct.unpack_from("<4Q", data, 32 + 32 * i) for i in range(n)]
+        for _, _, sent in ancillary:
+            fd = struct.unpack("<i", sent)[0]
+            said["fd"] = True
+            said["bytes"] = b"".join(os.pread(fd, span[1], span[0]) for span in spans).hex()
+            said["use"] = all(struct.unpack("<Q", os.pread(fd, 8, span[2]))[0] == span[3] for span in spans)
+            said["written"] = []
+            for name, change in (("write", lambda: os.pwrite(fd, b"x", 4096)), ("truncate", lambda: os.ftruncate(fd, 0)),
+                                 ("reopen", lambda: os.close(os.open(f"/proc/self/fd/{fd}", os.O_RDWR))),
+                                 ("punch", lambda: os.posix_fallocate(fd, 0, 4096))):
+                try:
+                    change()
+                    said["written"].append(name)
+                except OSError:
+                    pass
+            os.close(fd)
+        print(json.dumps(said))
+"""
+
+    def ask(self, prefix, node, *questions):
+        out = subprocess.run([*prefix, "/usr/bin/python3", "-c", self.ASK, node.socket + LEND,
+                              json.dumps([q.hex() for q in questions])], stdout=subprocess.PIPE, text=True, check=True).stdout
+        return [json.loads(line) for line in out.splitlines()]
+
+    @staticmethod
+    def question(uuid, generation, snapshot, ranges, magic=0x3144454c, nranges=None):
+        """ranges: (item, byte shape, offset, length)"""
+        q = struct.pack("<II40s4Q", magic, len(ranges) if nranges is None else nranges, uuid.encode(), generation, snapshot, 0, 0)
+        return q + b"".join(struct.pack("<II8qQQ", item, len(shape), *shape, *[0] * (8 - len(shape)), offset, length)
+                            for item, shape, offset, length in ranges)
+
+    @skip_unless_root
+    def test_descriptors_are_the_owners(self):
+        """Where a job's bytes lie and a descriptor for reading them: for its owner and root, who cannot write by it; to others the job
+        does not exist. Whatever else is said to that socket changes nothing."""
+        with self.cluster(nodes=1, devices=1) as c:
+            node, jobs = c.nodes["n0"], {}
+            for name, prefix in (("secret", []), ("own", AS_STRANGER)):
+                job = jobs[name] = self.job(c, name)
+                os.chmod(self.dir, 0o755)
+                c.ptcctl("job", "create", "-f", job.yaml, prefix=prefix)
+                c.ptcctl(*job.import_args("tp=1"), prefix=prefix)
+            asked = {}
+            for name, job in jobs.items():
+                st = job.status()
+                asked[name] = (st["uuid"], st["generation"], st["snapshot"], [(0, (64, 64), 0, 4096)])
+                with open(job.files["param"], "rb") as f:
+                    want = f.read()[-4096:].hex()
+                good = {"status": 0, "fd": True, "bytes": want, "use": True, "written": []}
+                self.assertEqual({**good, "written": ["reopen"]}, # root may open anything
+                                 self.ask([], node, self.question(*asked[name]))[0])
+                if name == "own":
+                    self.assertEqual([good], self.ask(AS_STRANGER, node, self.question(*asked[name])))
+            nowhere = ("00000000-0000-4000-8000-000000000000", 1, 1, asked["own"][3])
+            none, secret = self.ask(AS_STRANGER, node, self.question(*nowhere), self.question(*asked["secret"]))
+            self.assertEqual(none, secret)
+            self.assertEqual((True, False), (secret["status"] < 0, secret["fd"]))
+            self.nonsense(node, asked["own"])
+            self.assertEqual([good], self.ask(AS_STRANGER, node, self.question(*asked["own"])))
+            for name in jobs:
+                jobs[name].delete()
+
+    def nonsense(self, node, asked):
+        bad = [((64, 64), 4096, 1), ((64, 64), 0, 4097), ((64, 64), 0, 0), ((), 0, 1), ((-64, -64), 0, 1),
+               ((1 << 31, 1 << 33), 0, 1), ((64, 64), (1 << 64) - 1, 2), ((1 << 62,), 0, 1 << 62), ((4096,), 0, 4096)]
+        for said in self.ask([], node, *(self.question(*asked[:3], [(0, *b)]) for b in bad),
+                             self.question(*asked[:3], [(9, (64, 64), 0, 1)])):
+            self.assertEqual((True, False), (said["status"] < 0, said["fd"]))
+        right = self.question(*asked)
+        for said in self.ask([], node, right[:-1], right + b"x", b"x", right[:88], self.question(*asked, nranges=257),
+                             self.question(*asked, magic=1), right * 300, self.question("x" * 40, *asked[1:])):
+            self.assertEqual({"status": None, "fd": False}, said)
+        mutants = []
+        for _ in range(200):
+            m = bytearray(right)
+            for _ in range(self.random.randrange(1, 9)):
+                m[self.random.randrange(len(m))] = self.random.choice((0, 1, 0x7f, 0x80, 0xff, self.random.randrange(256)))
+            mutants.append(bytes(m))
+        self.ask([], node, *mutants)
+        crowd = []
+        for _ in range(100): # of one user; what is too much is closed
+            s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            s.connect(node.socket + LEND)
+            crowd.append(s)
+        self.assertEqual(1, len(self.ask(AS_STRANGER, node, right)))
+        for s in crowd:
+            s.close()
 
     @skip_unless_root
     def test_stranger_cannot_put_into_etcd(self):

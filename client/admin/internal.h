@@ -6,11 +6,19 @@
 #include "ptc.pb-c.h"
 #include "rpc/rpc.h"
 
+#include <pthread.h>
+
 #define PTC_ADMIN_VERSION 1 /* of the protocol */
 
 struct ptc_admin {
 	struct ptc_rpc_channel *control, *bulk;
 	int timeout_ms, stream_timeout_ms;
+	struct {
+		pthread_mutex_t lock;
+		char *control; /* the daemon's socket, beside which the other one is; NULL: it is on another node */
+		int fd;        /* -1: not connected */
+		int64_t not_before; /* to be tried */
+	} lend;                     /* admin_lend.c */
 };
 
 /* A string for a message that only reads it; NULL becomes "". */

@@ -225,6 +225,27 @@ int ptc_admin_read_ranges(struct ptc_admin *a, const char *job, const struct ptc
 			  const struct ptc_admin_range *ranges, size_t n, const struct ptc_admin_ranges_fn *fn,
 			  struct ptc_error *err);
 
+/* Where bytes of items lie on the daemon's node, which must be this one, for who reads them there himself. */
+struct ptc_admin_piece { /* bytes [offset, offset + length) of an item, row-major; length > 0 */
+	uint32_t item, ndim;
+	int64_t shape[8]; /* of the item, the last dim in bytes */
+	uint64_t offset, length;
+};
+struct ptc_admin_span {
+	uint64_t at, bytes;   /* of the file */
+	uint64_t use_at, use; /* what was read is right if the 8 bytes at use_at are then (a fence between) still use */
+};
+struct ptc_admin_spans {
+	struct ptc_admin_span *v; /* of all pieces, in order; ptc_admin_free it */
+	size_t n;
+	uint64_t dev, ino; /* the file's. Before: of the one that the caller has open; 0: none */
+	int fd;            /* it, for reading only, the caller's; -1: he has it */
+};
+/* PTC_ENOTFOUND: not all of it is there; PTC_ELIMIT: it is in too many pieces; PTC_ESTATE: it is not in memory. Any code: read it as
+ * usual. Takes two seconds at most; a daemon that did not answer is not asked again for one. Nothing is held by it. */
+int ptc_admin_locate(struct ptc_admin *a, const struct ptc_admin_export *e, const struct ptc_admin_piece *pieces,
+		     size_t n, struct ptc_admin_spans *spans, struct ptc_error *err);
+
 /* What e describes stays readable for ttl_ms more (at most two minutes), whatever becomes of the job; 0 gives it up. holder: a
  * random name of the caller. PTC_ESTATE: the job has moved on. */
 int ptc_admin_hold(struct ptc_admin *a, const char *job, const struct ptc_admin_export *e, const char *holder,

@@ -126,6 +126,13 @@ int ptc_agent_hold(struct ptc_agent *agent, const struct ptc_table_key *key, con
 /* Gives up what nobody has asked for again in time. Any thread; does not block. */
 void ptc_agent_holds_expire(struct ptc_agent *agent);
 
+/* ---- lending chunk files to readers on this node: proto/lend.h ------------------- */
+
+/* Listens beside socket_path, with a thread of its own. Free before the agent. */
+struct ptc_lend;
+int ptc_lend_new(struct ptc_agent *agent, const char *socket_path, struct ptc_lend **ret_lend, struct ptc_error *err);
+struct ptc_lend *ptc_lend_free(struct ptc_lend *l); /* NULL ok */
+
 /* ---- gateway: scatter (import) ------------------------------------------------ */
 
 struct ptc_scatter; /* one per ImportData stream; one thread */

@@ -316,6 +316,8 @@ void ptc_store_chunks_close(struct job *j)
 	for (size_t i = 0; i < j->nchunks; i++)
 		ptc_free(j->chunks[i]);
 	ptc_free(j->chunks);
+	if (j->env && j->deleted) /* a reader that has the file open keeps no memory by it, and finds no count */
+		(void)fallocate(j->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, (off_t)j->map_bytes);
 	if (j->env)
 		mdb_env_close(j->env);
 	j->env = NULL;
@@ -346,6 +348,27 @@ void ptc_store_chunk_use_locked(struct job *j, struct chunk *c)
 	j->s->nwarm--;
 }
 
+static _Atomic uint64_t *use_of(struct chunk *c)
+{
+	return (void *)(c->ptr - sizeof(uint64_t));
+}
+
+/* Its bytes are about to become others'. Readers of the file (ptc_table_spans) look at the count after they have copied: the new
+ * one is seen before any new byte is. It lies in the file, so it holds for readers that a ptcd before us has let in, too. */
+static void use_anew(struct chunk *c)
+{
+	atomic_fetch_add(use_of(c), 1);
+	atomic_thread_fence(memory_order_seq_cst);
+}
+
+uint64_t ptc_store_chunk_use(struct chunk *c)
+{
+	uint64_t none = 0; /* of a store from before chunks were counted */
+
+	atomic_compare_exchange_strong(use_of(c), &none, 1);
+	return atomic_load(use_of(c));
+}
+
 /* Proven by its page header being there in both views. */
 int ptc_store_chunk_page(const struct job *j, const struct chunk *c, uint64_t *ret_off, struct ptc_error *err)
 {
@@ -370,6 +393,7 @@ static int punch(struct job *j, struct chunk *c, struct ptc_error *err)
 	if (rc)
 		return rc;
 	(void)ptc_fault("store.punch.before");
+	use_anew(c);
 	atomic_store(&c->mapped, false);
 	pthread_mutex_lock(&j->s->huge.blocks);
 	if (fallocate(j->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)(off + j->page),
@@ -610,6 +634,8 @@ int ptc_store_chunks_take(struct job *j, size_t n, struct chunk **ret_chunks, st
 		ret_chunks[i] = c;
 	}
 	pthread_mutex_unlock(&j->s->lock);
+	for (size_t i = 0; i < n; i++) /* its page may have to come from a disk */
+		use_anew(ret_chunks[i]);
 	return 0;
 }
 

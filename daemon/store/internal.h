@@ -20,7 +20,8 @@
 
 #define CHUNK_BLOCKS ((PTC_CHUNK_BYTES + PTC_BLOCK_BYTES - 1) / PTC_BLOCK_BYTES)
 /* An LMDB value of whole pages with LMDB's page header. Its first bytes are left out, so that a chunk's lie on cache lines, as do
- * extents in it: the kernel copies between processes half as fast again when both sides are. */
+ * extents in it: the kernel copies between processes half as fast again when both sides are. The last of those left out count the
+ * chunk's uses (ptc_store_chunk_use): they are in the one page of it that is never punched. */
 #define PAGE_HEADER  16
 #define CHUNK_PAD    48
 #define CHUNK_VALUE  (PTC_CHUNK_BYTES + CHUNK_PAD)
@@ -72,6 +73,7 @@ struct job {
 	MDB_dbi dbi;
 	int fd;             /* LMDB's, not ours to close */
 	bool volatile_fs;   /* tmpfs: nothing to msync */
+	bool deleted;       /* its blocks go with its last reference, whoever else has its file open */
 	bool no_punch;      /* the file system cannot free blocks inside a file: free chunks stay warm */
 	unsigned page;      /* bytes */
 	uint64_t alloc_end; /* file offset up to which blocks exist */
@@ -166,6 +168,8 @@ int ptc_store_chunk_page(const struct job *j, const struct chunk *c, uint64_t *r
 void ptc_store_chunk_sum(struct chunk *c);
 /* Of blocks (a mask) whose bytes are there: those not summed early yet. One thread for each block. */
 void ptc_store_chunk_sum_early(struct chunk *c, uint16_t blocks);
+/* Never 0. Whoever knows it and has read the chunk's bytes in the file since, and then finds it unchanged, has read what they were. */
+uint64_t ptc_store_chunk_use(struct chunk *c);
 void ptc_store_chunk_fresh(struct chunk *c);
 void ptc_store_chunk_use_locked(struct job *j, struct chunk *c); /* at open: refs 0 -> 1 of a cold one, else +1 */
 

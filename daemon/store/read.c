@@ -429,17 +429,28 @@ int ptc_table_digest_extent(struct ptc_table *t, uint32_t extent, const struct p
 	return rc;
 }
 
+/* Where the file's beginning would be in memory. */
+static int file_base(const struct ptc_table *t, const uint8_t **ret_base, struct ptc_error *err)
+{
+	uint64_t page;
+	int rc;
+
+	if (!t->sealed || !t->nchunks)
+		return ptc_error_set(err, PTC_ESTATE, "this state is not complete yet, or empty");
+	rc = ptc_store_chunk_page(t->job, t->chunks[0], &page, err);
+	if (!rc)
+		*ret_base = t->chunks[0]->ptr - CHUNK_PAD - PAGE_HEADER - page; /* one mapping holds them all */
+	return rc;
+}
+
 int ptc_table_file(struct ptc_table *t, int *ret_fd, const uint8_t **ret_base, uint64_t *ret_bytes,
 		   struct ptc_error *err)
 {
 	struct job *j = t->job;
-	uint64_t page;
+	const uint8_t *base;
 	char path[64];
-	int rc, fd;
+	int rc = file_base(t, &base, err), fd;
 
-	if (!t->sealed || !t->nchunks)
-		return ptc_error_set(err, PTC_ESTATE, "this state is not complete yet, or empty");
-	rc = ptc_store_chunk_page(j, t->chunks[0], &page, err);
 	if (rc)
 		return rc;
 	/* LMDB's own, whatever has become of its name: what is opened anew has rights of its own. */
@@ -448,9 +459,86 @@ int ptc_table_file(struct ptc_table *t, int *ret_fd, const uint8_t **ret_base, u
 	if (fd < 0)
 		return ptc_error_errno(err, errno, "job %s: cannot open its chunks for reading", j->uuid);
 	*ret_fd = fd;
-	*ret_base = t->chunks[0]->ptr - CHUNK_PAD - PAGE_HEADER - page; /* one mapping holds them all */
+	*ret_base = base;
 	*ret_bytes = j->map_bytes;
 	return 0;
+}
+
+static int list_runs(void *arg, const struct ptc_table *t, size_t i, const struct ptc_box *cut, struct ptc_error *err)
+{
+	struct run_list *l = arg;
+	struct ptc_runs r;
+
+	for (ptc_runs_init(&r, &t->pieces[i].extent_box, l->box, cut); r.done < r.count; ptc_runs_next(&r)) {
+		if (l->n == l->max)
+			return ptc_error_set(err, PTC_ELIMIT, "item %u: a box of more than %d runs", t->pieces[i].item,
+					     l->max);
+		l->v[l->n++] = (struct run){ r.b_off, r.run_bytes, t->locs[i].pos + (uint64_t)r.a_off };
+	}
+	return 0;
+}
+
+static int span_add(struct ptc_span *spans, size_t max, size_t *n, const struct ptc_span *s, struct ptc_error *err)
+{
+	struct ptc_span *last = *n ? &spans[*n - 1] : NULL;
+
+	if (last && last->use_at == s->use_at && last->at + last->bytes == s->at) {
+		last->bytes += s->bytes;
+		return 0;
+	}
+	if (*n == max)
+		return ptc_error_set(err, PTC_ELIMIT, "a box of more than %zu spans", max);
+	spans[(*n)++] = *s;
+	return 0;
+}
+
+static int span_run(const struct ptc_table *t, const struct run *r, const uint8_t *base, struct ptc_span *spans,
+		    size_t max, size_t *n, struct ptc_error *err)
+{
+	uint64_t pos = r->pos;
+	int64_t left = r->bytes;
+	int rc = 0;
+
+	while (!rc && left > 0) {
+		struct chunk *c = t->chunks[ptc_store_chunk_of(pos)];
+		int64_t room;
+		const uint8_t *p = ptc_store_at(t, pos, &room);
+		struct ptc_span s = { .at = (uint64_t)(p - base),
+				      .bytes = (uint64_t)PTC_MIN(room, left),
+				      .use_at = (uint64_t)(c->ptr - base) - sizeof(uint64_t),
+				      .use = ptc_store_chunk_use(c) };
+
+		rc = span_add(spans, max, n, &s, err);
+		pos += s.bytes;
+		left -= (int64_t)s.bytes;
+	}
+	return rc;
+}
+
+int ptc_table_spans(struct ptc_table *t, uint32_t item, const struct ptc_box *box, struct ptc_span *spans, size_t max,
+		    size_t *ret_n, struct ptc_error *err)
+{
+	struct run_list l = { .box = box, .max = (int)PTC_MIN(max, (size_t)1 << 20) };
+	const uint8_t *base;
+	size_t n = 0;
+	int rc = file_base(t, &base, err);
+
+	if (rc)
+		return rc;
+	if (!t->job->volatile_fs)
+		return ptc_error_set(err, PTC_ESTATE, "the chunks of job %s are on a disk", t->job->uuid);
+	l.v = ptc_malloc(PTC_MAX((size_t)l.max, (size_t)1) * sizeof *l.v);
+	if (!l.v)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	rc = ptc_box_empty(box) ? 0 : each_part(t, item, box, list_runs, &l, err);
+	if (!rc && l.n > 1)
+		qsort(l.v, (size_t)l.n, sizeof *l.v, by_off);
+	for (int i = 0; !rc && i < l.n; i++)
+		rc = span_run(t, &l.v[i], base, spans, max, &n, err);
+	ptc_free(l.v);
+	if (!rc)
+		*ret_n = n;
+	return rc;
 }
 
 int ptc_table_scrub(struct ptc_table *t, int64_t *ret_bytes, struct ptc_error *err)

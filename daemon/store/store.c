@@ -457,8 +457,10 @@ int ptc_store_job_delete(struct ptc_store *s, const char *uuid, struct ptc_error
 	pthread_mutex_lock(&s->wlock);
 	j = job_find(s, uuid);
 	rc = j ? ptc_store_rec_job_put(s, j, JOB_DELETING, err) : 0;
-	if (!rc && j)
+	if (!rc && j) {
+		j->deleted = true;
 		unlist(j);
+	}
 	if (!rc) /* also without j: an earlier delete may have failed half-way */
 		rc = remove_job(s, uuid, err);
 	pthread_mutex_unlock(&s->wlock);
@@ -472,6 +474,18 @@ int ptc_store_jobs(struct ptc_store *s, ptc_store_job_fn fn, void *arg, struct p
 		fn(arg, j->uuid, j->uid, j->bad != 0);
 	pthread_mutex_unlock(&s->wlock);
 	return 0;
+}
+
+int ptc_store_job_owner(struct ptc_store *s, const char *uuid, uid_t *ret_uid)
+{
+	struct job *j;
+
+	pthread_mutex_lock(&s->lock);
+	j = ptc_store_job_find_locked(s, uuid);
+	if (j)
+		*ret_uid = j->uid;
+	pthread_mutex_unlock(&s->lock);
+	return j ? 0 : PTC_ENOTFOUND;
 }
 
 int ptc_store_fence(struct ptc_store *s, const char *uuid, int64_t fence, struct ptc_error *err)

@@ -70,6 +70,7 @@ int ptc_store_job_create(struct ptc_store *s, const char *uuid, uid_t uid,
 int ptc_store_job_delete(struct ptc_store *s, const char *uuid, struct ptc_error *err); /* missing: fine */
 typedef void (*ptc_store_job_fn)(void *arg, const char *uuid, uid_t uid, bool lost);
 int ptc_store_jobs(struct ptc_store *s, ptc_store_job_fn fn, void *arg, struct ptc_error *err);
+int ptc_store_job_owner(struct ptc_store *s, const char *uuid, uid_t *ret_uid); /* or PTC_ENOTFOUND */
 /* Highest fencing token seen for a job; durable before return. A lower one: PTC_EFENCED. */
 int ptc_store_fence(struct ptc_store *s, const char *uuid, int64_t fence, struct ptc_error *err);
 
@@ -183,6 +184,15 @@ int ptc_table_each_extent(struct ptc_table *t, uint32_t item, const struct ptc_b
  * span of it at p lies p - *ret_base bytes from the file's beginning. */
 int ptc_table_file(struct ptc_table *t, int *ret_fd, const uint8_t **ret_base, uint64_t *ret_bytes,
 		   struct ptc_error *err);
+/* Where box's bytes (sealed table) lie in that file, in box's row-major order, their blocks verified: for another process of this
+ * node, which may read them there at any time, also when the reference to t is gone. If it then finds `use` in the 8 bytes at
+ * use_at, it has read box's bytes; else the chunk is somebody else's now (or was once in between). PTC_ELIMIT: more than max;
+ * PTC_ESTATE: the file is not in memory, where reading it waits for nothing; PTC_ENOTFOUND: a part of box is not here. */
+struct ptc_span {
+	uint64_t at, bytes, use_at, use;
+};
+int ptc_table_spans(struct ptc_table *t, uint32_t item, const struct ptc_box *box, struct ptc_span *spans, size_t max,
+		    size_t *ret_n, struct ptc_error *err);
 /* Digest contribution of box (see base/digest.h) for a tensor of that byte shape; reads in place. */
 int ptc_table_digest(struct ptc_table *t, uint32_t item, const struct ptc_box *box, uint32_t ndim, const int64_t *shape,
 		     uint64_t *ret_digest, struct ptc_error *err);

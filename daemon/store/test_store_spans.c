@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Bytes read in the chunk file by somebody who only knows what ptc_table_spans has said: they are the table's, or a count of uses
+ * has changed. Random boxes out of random tables, which are dropped, replaced, reopened and deleted under the reader. */
+#include "base/check.h"
+#include "daemon/store/test_common.h"
+
+#include <stdatomic.h>
+#include <sys/stat.h>
+#include <time.h>
+
+#define MIB    (1ull << 20)
+#define ROWS   1500
+#define COLS   4096
+#define ROUNDS 12
+#define MAX    4096
+
+static const int64_t shape[] = { ROWS, COLS };
+
+struct lent {
+	struct ptc_box box;
+	struct ptc_span v[MAX];
+	size_t n;
+};
+
+static uint8_t *tensor(unsigned seed)
+{
+	uint8_t *p = malloc((size_t)ROWS * COLS);
+
+	for (int64_t i = 0; i < (int64_t)ROWS * COLS; i++)
+		p[i] = (uint8_t)(rand_r(&seed) >> 3);
+	return p;
+}
+
+/* The tensor in columns' halves, so that rows lie apart. */
+static void make(struct ptc_store *s, const struct ptc_table_key *k, const uint8_t *x)
+{
+	const struct ptc_store_box halves[] = { { 3, BOX2(0, 0, ROWS, COLS / 2) },
+						{ 3, BOX2(0, COLS / 2, ROWS, COLS / 2) } };
+	struct ptc_table *t;
+	uint32_t extents[2];
+
+	ok(ptc_table_begin(s, k, &t, err));
+	ok(ptc_table_reserve(t, halves, 2, extents, err));
+	for (size_t i = 0; i < 2; i++) {
+		uint8_t *buf = malloc((size_t)volume(&halves[i].box));
+
+		cut_out(buf, x, shape, &halves[i].box);
+		fill_extent(t, extents[i], buf, volume(&halves[i].box));
+		ok(ptc_table_filled(t, extents[i], err));
+		free(buf);
+	}
+	ok(ptc_table_seal(t, err));
+	ptc_table_unref(t);
+}
+
+static struct ptc_box box_random(unsigned *seed)
+{
+	int64_t r0 = rand_r(seed) % ROWS, c0 = rand_r(seed) % COLS;
+
+	return BOX2(r0, c0, 1 + rand_r(seed) % (ROWS - r0), 1 + rand_r(seed) % (COLS - c0));
+}
+
+static void lend(struct ptc_store *s, const struct ptc_table_key *k, struct lent *l, int *fd)
+{
+	const uint8_t *base;
+	struct ptc_table *t;
+	uint64_t bytes;
+
+	ok(ptc_table_open(s, k, &t, err));
+	ok(ptc_table_spans(t, 3, &l->box, l->v, MAX, &l->n, err));
+	if (fd)
+		ok(ptc_table_file(t, fd, &base, &bytes, err));
+	ptc_table_unref(t);
+}
+
+/* As a reader does: the bytes, then the counts. How many spans are still what they were. */
+static size_t expect_right_or_refused(const struct lent *l, int fd, const uint8_t *x)
+{
+	uint8_t *want = malloc((size_t)volume(&l->box)), *got = malloc((size_t)volume(&l->box));
+	uint64_t at = 0, use;
+	size_t same = 0;
+
+	cut_out(want, x, shape, &l->box);
+	for (size_t i = 0; i < l->n; at += l->v[i++].bytes) {
+		assert_int_equal(pread(fd, got + at, l->v[i].bytes, (off_t)l->v[i].at), l->v[i].bytes);
+		atomic_thread_fence(memory_order_seq_cst);
+		assert_int_equal(pread(fd, &use, sizeof use, (off_t)l->v[i].use_at), sizeof use);
+		if (use != l->v[i].use)
+			continue;
+		assert_memory_equal(got + at, want + at, l->v[i].bytes);
+		same++;
+	}
+	assert_int_equal(at, volume(&l->box));
+	free(want);
+	free(got);
+	return same;
+}
+
+static void right_or_refused(void **state)
+{
+	unsigned seed = (unsigned)(getenv("PTC_SEED") ? atoi(getenv("PTC_SEED")) : (int)time(NULL));
+	struct ptc_table_key k = key_of(JOB_A, 1, 1);
+	uint8_t *x = tensor(seed), *old = NULL;
+	struct ptc_store *s;
+	struct place p;
+	struct lent now, last;
+	size_t refused = 0;
+	struct stat st;
+	bool beside;
+	int fd = -1;
+
+	print_message("seed %u\n", seed);
+	place_make(&p, fast_base());
+	s = store_open(&p, 24 * MIB); /* two tables, hardly more: chunks are used again, or punched */
+	ok(ptc_store_job_create(s, JOB_A, getuid(), err));
+	make(s, &k, x);
+	for (int round = 0; round < ROUNDS; round++) {
+		last = (struct lent){ .box = box_random(&seed) };
+		lend(s, &k, &last, fd < 0 ? &fd : NULL);
+		if (last.n == 0)
+			continue;
+		assert_int_equal(expect_right_or_refused(&last, fd, x), last.n);
+		old = x;
+		k.snapshot++;
+		x = tensor(seed + (unsigned)round + 1);
+		beside = rand_r(&seed) % 2;
+		if (beside)
+			make(s, &k, x);
+		ok(ptc_store_keep(s, JOB_A, &k, 1, err));
+		refused += last.n - expect_right_or_refused(&last, fd, old);
+		if (rand_r(&seed) % 3 == 0) {
+			s = ptc_store_close(s); /* what a new ptcd makes of it */
+			s = store_open(&p, 24 * MIB);
+		}
+		refused += last.n - expect_right_or_refused(&last, fd, old);
+		if (!beside)
+			make(s, &k, x);
+		refused += last.n - expect_right_or_refused(&last, fd, old);
+		now = (struct lent){ .box = last.box };
+		lend(s, &k, &now, NULL);
+		assert_int_equal(expect_right_or_refused(&now, fd, x), now.n);
+		free(old);
+	}
+	assert_true(refused > 0);
+	lend(s, &k, &now, NULL);
+	ok(ptc_store_job_delete(s, JOB_A, err));
+	assert_int_equal(expect_right_or_refused(&now, fd, x), 0);
+	assert_int_equal(fstat(fd, &st), 0);
+	assert_int_equal(st.st_blocks, 0); /* our descriptor keeps no memory */
+	close(fd);
+	ptc_store_close(s);
+	place_remove(&p);
+	free(x);
+}
+
+static void refusals(void **state)
+{
+	struct ptc_table_key k = key_of(JOB_A, 1, 1);
+	struct ptc_box all = BOX2(0, 0, ROWS, COLS), beyond = BOX2(0, 0, ROWS + 1, COLS);
+	uint8_t *x = tensor(7);
+	struct ptc_span v[8];
+	struct ptc_table *t;
+	struct ptc_store *s;
+	struct place p;
+	uid_t uid = 0;
+	size_t n;
+
+	place_make(&p, fast_base());
+	s = store_open(&p, 24 * MIB);
+	assert_int_equal(ptc_store_job_owner(s, JOB_A, &uid), PTC_ENOTFOUND);
+	ok(ptc_store_job_create(s, JOB_A, getuid(), err));
+	ok(ptc_store_job_owner(s, JOB_A, &uid));
+	assert_int_equal(uid, getuid());
+	make(s, &k, x);
+	ok(ptc_table_open(s, &k, &t, err));
+	assert_int_equal(ptc_table_spans(t, 3, &all, v, 8, &n, NULL), PTC_ELIMIT);
+	assert_int_equal(ptc_table_spans(t, 3, &beyond, v, 8, &n, NULL), PTC_ENOTFOUND);
+	assert_int_equal(ptc_table_spans(t, 4, &all, v, 8, &n, NULL), PTC_ENOTFOUND);
+	ptc_table_unref(t);
+	ptc_store_close(s);
+	place_remove(&p);
+	place_make(&p, "/var/tmp"); /* hardly ever a tmpfs */
+	s = store_open(&p, 24 * MIB);
+	ok(ptc_store_job_create(s, JOB_A, getuid(), err));
+	make(s, &k, x);
+	ok(ptc_table_open(s, &k, &t, err));
+	all = BOX2(0, 0, 1, 8);
+	assert_int_equal(ptc_table_spans(t, 3, &all, v, 8, &n, NULL), PTC_ESTATE);
+	ptc_table_unref(t);
+	ptc_store_close(s);
+	place_remove(&p);
+	free(x);
+	assert_int_equal(ptc_alloc_live(), 0);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(right_or_refused),
+		cmocka_unit_test(refusals),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Reading what somebody else has (lent.h, near.c), who takes it back whenever he likes: no byte but the right ones is ever answered.
+ * The lender is a memfd laid out as a job's chunk file, the kernel's side a socket (test_peer.h). */
+#include "fusefs/test_peer.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <sys/mman.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+#define PITCH  (1u << 20)
+#define HEAD   64 /* of a chunk; its count of uses are the last 8 bytes of it */
+#define CHUNK  (PITCH - HEAD)
+#define CHUNKS 16
+#define BASE   4 /* chunks that one item takes */
+
+static struct {
+	pthread_mutex_t lock;
+	int fd;
+	uint8_t *map;
+	unsigned turn;  /* items begin at chunk turn % CHUNKS */
+	unsigned parts; /* spans are at most this long, 0: as they come */
+	_Atomic bool refuses;
+	_Atomic int asked;
+} lender = { .lock = PTHREAD_MUTEX_INITIALIZER };
+
+static uint64_t chunk_of(unsigned turn, uint32_t item, uint64_t off)
+{
+	return (turn + item / 2 * BASE + off / CHUNK) % CHUNKS;
+}
+
+static _Atomic uint64_t *use_of(uint64_t chunk)
+{
+	return (void *)(lender.map + chunk * PITCH + HEAD - 8);
+}
+
+/* As the store does: the count, then other bytes. */
+static void take_back(uint64_t chunk)
+{
+	atomic_fetch_add(use_of(chunk), 1);
+	atomic_thread_fence(memory_order_seq_cst);
+	memset(lender.map + chunk * PITCH + HEAD, 0xee, CHUNK);
+}
+
+static void fill(const struct memory *m, unsigned turn)
+{
+	for (uint32_t item = 0; item < 2 * MEM_TENSORS; item += 2) /* parameters; each has a field beside it */
+		for (uint64_t off = 0, bytes = item ? 20 : 3u << 20; off < bytes; off++)
+			lender.map[chunk_of(turn, item, off) * PITCH + HEAD + off % CHUNK] = memory_byte(m, item, off);
+}
+
+static int add_spans(const struct ptc_fs_range *r, struct ptc_fs_span *v, size_t max, size_t *n)
+{
+	for (uint64_t at = r->offset, end = r->offset + r->length, len; at < end; at += len) {
+		uint64_t chunk = chunk_of(lender.turn, r->item, at);
+
+		len = PTC_MIN(end - at, CHUNK - at % CHUNK);
+		if (lender.parts)
+			len = PTC_MIN(len, (uint64_t)lender.parts);
+		if (*n == max)
+			return PTC_ELIMIT;
+		v[(*n)++] = (struct ptc_fs_span){ chunk * PITCH + HEAD + at % CHUNK, len, chunk * PITCH + HEAD - 8,
+						  atomic_load(use_of(chunk)) };
+	}
+	return 0;
+}
+
+static int locate(void *arg, const struct ptc_fs_state *state, const struct ptc_fs_range *ranges, size_t n,
+		  struct ptc_fs_spans **ret, struct ptc_error *err)
+{
+	const size_t max = 8192;
+	struct ptc_fs_span *v = ptc_calloc(max, sizeof(*v));
+	struct ptc_fs_lent *f = ptc_fs_lent_get(state->uuid);
+	size_t got = 0;
+	int rc = !v ? PTC_ENOMEM : lender.refuses ? PTC_ENOTFOUND : 0;
+
+	lender.asked++;
+	pthread_mutex_lock(&lender.lock);
+	for (size_t i = 0; i < n && !rc; i++)
+		rc = add_spans(&ranges[i], v, max, &got);
+	pthread_mutex_unlock(&lender.lock);
+	if (!f && !rc)
+		f = ptc_fs_lent_new(state->uuid, fcntl(lender.fd, F_DUPFD_CLOEXEC, 3), 0, 0);
+	if (rc || !f) {
+		ptc_fs_lent_unref(f);
+		ptc_free(v);
+		return rc ? rc : PTC_ENOMEM;
+	}
+	*ret = ptc_fs_spans_new(f, v, got);
+	return *ret ? 0 : PTC_ENOMEM;
+}
+
+struct fixture {
+	struct memory m;
+	struct peer p;
+	uint64_t node, fh, head;
+};
+
+static int setup(void **state)
+{
+	struct fixture *f = calloc(1, sizeof(*f));
+	uint64_t head;
+
+	memory_init(&f->m);
+	f->m.locate = locate;
+	lender.fd = memfd_create("lender", MFD_CLOEXEC);
+	ptc_require(lender.fd >= 0 && !ftruncate(lender.fd, CHUNKS * PITCH));
+	lender.map = mmap(NULL, CHUNKS * PITCH, PROT_READ | PROT_WRITE, MAP_SHARED, lender.fd, 0);
+	ptc_require(lender.map != MAP_FAILED);
+	for (uint64_t i = 0; i < CHUNKS; i++)
+		atomic_store(use_of(i), 1);
+	lender.turn = lender.parts = 0;
+	lender.refuses = false;
+	lender.asked = 0;
+	fill(&f->m, 0);
+	peer_start(&f->p, &f->m, 20000, 8u << 20);
+	f->node = peer_walk(&f->p, "job/state/snap-1-step-7/model.safetensors", NULL);
+	f->fh = peer_open(&f->p, f->node, false);
+	ptc_require(f->fh && !peer_read(&f->p, f->node, f->fh, 0, 8) && f->p.len == 8);
+	memcpy(&head, f->p.reply, 8);
+	f->head = head + 8;
+	*state = f;
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	struct fixture *f = *state;
+
+	peer_stop(&f->p);
+	munmap(lender.map, CHUNKS * PITCH);
+	close(lender.fd);
+	free(f);
+	return ptc_alloc_live() == 0 ? 0 : -1;
+}
+
+/* The answer to a read is the file's bytes: its head (taken as it comes), a, b, c/d. */
+static void expect_bytes(struct fixture *f, uint64_t off)
+{
+	for (size_t i = 0; i < f->p.len; i++) {
+		uint64_t at = off + i, data = at - f->head;
+		uint32_t item = data < 3u << 20 ? 0 : data < (3u << 20) + 4 ? 2 : 4;
+
+		if (at < f->head)
+			continue;
+		data -= item == 0 ? 0 : item == 2 ? 3u << 20 : (3u << 20) + 4;
+		if (f->p.reply[i] != memory_byte(&f->m, item, data))
+			fail_msg("byte %llu is %02x", (unsigned long long)at, f->p.reply[i]);
+	}
+}
+
+static void read_at_random(struct fixture *f, unsigned *seed)
+{
+	uint64_t end = f->head + (3u << 20) + 24, off = (uint64_t)rand_r(seed) % end;
+	uint32_t size = 1 + (uint32_t)rand_r(seed) % (1u << (rand_r(seed) % 21));
+
+	assert_int_equal(peer_read(&f->p, f->node, f->fh, off, size), 0);
+	assert_int_equal(f->p.len, PTC_MIN((uint64_t)size, end - off));
+	expect_bytes(f, off);
+}
+
+static unsigned seed_new(void)
+{
+	unsigned seed = getenv("PTC_SEED") ? (unsigned)atoi(getenv("PTC_SEED")) : (unsigned)time(NULL);
+
+	print_message("seed %u\n", seed);
+	return seed;
+}
+
+/* Nothing comes from the source itself, and where it lies is asked for once. */
+static void reads_there(void **state)
+{
+	struct fixture *f = *state;
+	unsigned seed = seed_new();
+
+	for (int i = 0; i < 300; i++)
+		read_at_random(f, &seed);
+	assert_int_equal(f->m.reads, 0);
+	assert_int_equal(lender.asked, 1);
+}
+
+static void reads_small_spans(void **state)
+{
+	struct fixture *f = *state;
+	unsigned seed = seed_new();
+
+	lender.parts = 777;
+	for (int i = 0; i < 100; i++)
+		read_at_random(f, &seed);
+	assert_int_equal(f->m.reads, 0);
+}
+
+/* What was lent is taken back, and not lent again: the source itself is read. */
+static void taken_back(void **state)
+{
+	struct fixture *f = *state;
+	unsigned seed = seed_new();
+
+	for (int i = 0; i < 20; i++)
+		read_at_random(f, &seed);
+	lender.refuses = true;
+	for (uint64_t i = 0; i < CHUNKS; i++)
+		take_back(i);
+	for (int i = 0; i < 100; i++)
+		read_at_random(f, &seed);
+	assert_true(f->m.reads > 0);
+	assert_int_equal(lender.asked, 2); /* not again and again */
+}
+
+static _Atomic bool moving;
+
+/* Moves all of it on by one chunk, again and again, and what it leaves behind is overwritten. */
+static void *move_main(void *arg)
+{
+	const struct memory *m = arg;
+
+	while (moving) {
+		pthread_mutex_lock(&lender.lock); /* nothing is lent meanwhile; what was, is read */
+		for (uint32_t i = 0; i < 2 * BASE + 1; i++)
+			take_back((lender.turn + i) % CHUNKS);
+		fill(m, ++lender.turn);
+		pthread_mutex_unlock(&lender.lock);
+		usleep(2000);
+	}
+	return NULL;
+}
+
+static void taken_back_all_the_time(void **state)
+{
+	struct fixture *f = *state;
+	unsigned seed = seed_new();
+	int64_t end = ptc_sys_now_ns() + 2000000000;
+	pthread_t mover;
+
+	moving = true;
+	assert_int_equal(pthread_create(&mover, NULL, move_main, &f->m), 0);
+	while (ptc_sys_now_ns() < end)
+		read_at_random(f, &seed);
+	moving = false;
+	pthread_join(mover, NULL);
+	assert_true(lender.asked > 10);
+}
+
+/* A file that ends early. */
+static void cut_short(void **state)
+{
+	struct fixture *f = *state;
+	unsigned seed = seed_new();
+
+	read_at_random(f, &seed);
+	lender.refuses = true;
+	assert_int_equal(ftruncate(lender.fd, PITCH / 2), 0);
+	for (int i = 0; i < 50; i++)
+		read_at_random(f, &seed);
+	assert_true(f->m.reads > 0);
+	assert_int_equal(ftruncate(lender.fd, CHUNKS * PITCH), 0);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(reads_there, setup, teardown),
+		cmocka_unit_test_setup_teardown(reads_small_spans, setup, teardown),
+		cmocka_unit_test_setup_teardown(taken_back, setup, teardown),
+		cmocka_unit_test_setup_teardown(taken_back_all_the_time, setup, teardown),
+		cmocka_unit_test_setup_teardown(cut_short, setup, teardown),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

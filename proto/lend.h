@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a reader of a job's files (ptc-fuse) asks the ptcd of its own node, over a SOCK_SEQPACKET unix socket beside the control
+ * socket: where in the job's chunk file bytes of items lie, and a descriptor of that file for reading only, with which it then
+ * reads them itself. One message asks, one answers, in turn; both ends are of one machine, so numbers are in its byte order.
+ *
+ * Who may: root, whoever ptcd runs as, and the job's owner, by SO_PEERCRED; to others the job does not exist. The file holds
+ * bytes of that job only (of any generation). Needs libc only.
+ * What was read is what was asked for if the 8 bytes at use_at are then still `use` (daemon/store/store.h, ptc_table_spans).
+ *
+ * Failure modes: a message that is none ends the connection; status is a code of base/status.h, 0 or less. Threads: none. */
+#pragma once
+
+#include <stdint.h>
+
+#define PTC_LEND_SUFFIX     ".lend"     /* of the control socket's path */
+#define PTC_LEND_MAGIC      0x3144454cu /* "LED1": another layout of these structs gets another one */
+#define PTC_LEND_DIMS       8
+#define PTC_LEND_RANGES_MAX 256
+#define PTC_LEND_SPANS_MAX  2048
+#define PTC_LEND_BYTES_MAX                                                                                             \
+	(16ull << 20) /* of one message's ranges: their blocks are verified while the next one waits */
+
+struct ptc_lend_range { /* of an item, row-major */
+	uint32_t item, ndim;
+	int64_t shape[PTC_LEND_DIMS]; /* the last dim in bytes */
+	uint64_t offset, length;      /* length > 0 */
+};
+struct ptc_lend_request {
+	uint32_t magic, nranges;
+	char uuid[40]; /* of the job; NUL-terminated */
+	uint64_t generation, snapshot;
+	uint64_t dev, ino; /* of the file that the asker has; else a descriptor comes with the answer */
+	struct ptc_lend_range ranges[];
+};
+struct ptc_lend_span {
+	uint64_t at, bytes, use_at, use; /* of the file */
+};
+struct ptc_lend_reply {
+	uint32_t magic;
+	int32_t status;
+	uint64_t dev, ino;
+	uint32_t nspans, reserved;
+	struct ptc_lend_span spans[]; /* of all ranges, in order */
+};
