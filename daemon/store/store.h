@@ -163,6 +163,10 @@ const struct ptc_piece *ptc_table_all_pieces(struct ptc_table *t, size_t *ret_n)
 /* Reads box (sealed table), row-major compact, into dst. Blocks are verified at their first read after open, fill or receive.
  * PTC_ENOTFOUND when a part of box is not here. */
 int ptc_table_read(struct ptc_table *t, uint32_t item, const struct ptc_box *box, void *dst, struct ptc_error *err);
+/* The same while a table is being filled, of what is filled already; PTC_ESTATE where a part is not. Blocks are verified that have
+ * sums: those of chunks that are still written to have none yet. */
+int ptc_table_read_filled(struct ptc_table *t, uint32_t item, const struct ptc_box *box, void *dst,
+			  struct ptc_error *err);
 /* Without a copy: if box's bytes are one run inside one chunk after another, returns up to niov spans that stay valid while a
  * reference to t is held, verified; *ret_n = 0 when it is strided or not coverable so (use ptc_table_read). */
 int ptc_table_read_iov(struct ptc_table *t, uint32_t item, const struct ptc_box *box, struct iovec *iov, int niov,
