@@ -130,7 +130,10 @@ static void put_rule(struct ptc_buf *b, const struct ptc_rule *r)
 		ptc_buf_printf(b, ",\"shard\":\"%s\"", r->shard == PTC_SHARD_NONE ? "none" : "flat");
 	if (r->fields)
 		put_field_list(b, r->fields);
-	ptc_buf_printf(b, ",\"state\":\"%s\"}", states[r->carry]);
+	if (r->master)
+		ptc_buf_printf(b, ",\"state\":{\"derive\":\"%s\"}}", r->master);
+	else
+		ptc_buf_printf(b, ",\"state\":\"%s\"}", states[r->carry]);
 }
 
 static void put_buffers(struct ptc_buf *b, const struct ptc_buffers *f)

@@ -21,6 +21,7 @@
 static const char *const set_keys[] = { "version", "parameters", "rules", "buffers" };
 static const char *const rule_keys[] = { "match", "split", "layer", "expert", "shard", "fields", "state" };
 static const char *const override_keys[] = { "split", "layer", "expert", "shard", "state" };
+static const char *const state_keys[] = { "derive" };
 static const char *const config_keys[] = { "tp",           "pp",   "dp",       "cp",     "ep",
 					   "etp",          "zero", "order",    "stages", "micro_batch",
 					   "global_batch", "vpp",  "replicas", "shard",  "experts" };
@@ -77,12 +78,56 @@ static int decode_place(struct ptc_job_decoder *d, const struct ptc_doc_node *no
 	return base->layer && !r->layer ? no_memory(d) : 0;
 }
 
+static int check_declared(struct ptc_job_decoder *d, const struct ptc_doc_node *node, const char *field)
+{
+	const struct ptc_spec *spec = &d->job->spec;
+	const char *known[PTC_MAX_FIELDS], *near;
+
+	for (size_t i = 0; i < spec->nfields; i++) {
+		known[i] = spec->fields[i].name;
+		if (!strcmp(known[i], field))
+			return 0;
+	}
+	near = ptc_name_nearest(field, known, spec->nfields);
+	return ptc_doc_error(d->doc, node, d->err, PTC_EINVAL, "field \"%.63s\" is not one of the job's fields%s%s%s",
+			     field, near ? "; did you mean \"" : "", near ? near : "", near ? "\"?" : "");
+}
+
+/* A word, or {derive: field}. Of fields, which are what parameters are derived from, a rule's derive says nothing. */
+static int decode_state(struct ptc_job_decoder *d, const struct ptc_doc_node *node, const struct ptc_rule *base,
+			struct ptc_rule *r)
+{
+	const struct ptc_doc_node *from;
+	const char *text = NULL;
+	size_t word = PTC_CARRY;
+	int rc;
+
+	if (!node) {
+		r->carry = base && !base->master ? base->carry : PTC_CARRY;
+		return 0;
+	}
+	if (node->kind != PTC_DOC_MAP) {
+		rc = ptc_doc_word(d->doc, node, "state", states, PTC_ARRAY_LEN(states), &word, d->err);
+		r->carry = (enum ptc_carry)word;
+		return rc;
+	}
+	rc = ptc_doc_check_map(d->doc, node, "state", state_keys, PTC_ARRAY_LEN(state_keys), d->err);
+	from = ptc_doc_get(node, "derive");
+	if (!rc && !from)
+		rc = ptc_doc_error(d->doc, node, d->err, PTC_EINVAL, "state has no \"derive\"");
+	rc = rc ? rc : ptc_doc_text(d->doc, from, "a field", &text, d->err);
+	rc = rc ? rc : check_declared(d, from, text);
+	if (rc)
+		return rc;
+	r->carry = PTC_CARRY_DERIVE;
+	r->master = ptc_strdup(text);
+	return r->master ? 0 : no_memory(d);
+}
+
 /* split, layer, expert, shard and state of node into r, which has none yet; absent keys come from base (NULL: defaults). */
 static int decode_placement(struct ptc_job_decoder *d, const struct ptc_doc_node *node, const struct ptc_rule *base,
 			    struct ptc_rule *r)
 {
-	const struct ptc_doc_node *state = ptc_doc_get(node, "state");
-	size_t word = PTC_CARRY;
 	int rc = ptc_job_decode_splits(d, ptc_doc_get(node, "split"), base, r);
 
 	if (!rc)
@@ -91,10 +136,9 @@ static int decode_placement(struct ptc_job_decoder *d, const struct ptc_doc_node
 		rc = ptc_job_decode_expert(d, ptc_doc_get(node, "expert"), base, r);
 	if (!rc)
 		rc = ptc_job_decode_shard(d, ptc_doc_get(node, "shard"), base, r);
-	if (!rc && state)
-		rc = ptc_doc_word(d->doc, state, "state", states, PTC_ARRAY_LEN(states), &word, d->err);
-	r->carry = state || !base ? (enum ptc_carry)word : base->carry;
-	if (d->yaml && r->carry == PTC_CARRY_REPLICATE && r->shard == PTC_SHARD_CONFIG)
+	if (!rc)
+		rc = decode_state(d, ptc_doc_get(node, "state"), base, r);
+	if (!rc && d->yaml && r->carry == PTC_CARRY_REPLICATE && r->shard == PTC_SHARD_CONFIG)
 		r->shard = PTC_SHARD_NONE;
 	return rc;
 }
@@ -102,12 +146,14 @@ static int decode_placement(struct ptc_job_decoder *d, const struct ptc_doc_node
 /* NULL: the rule's state is carried out. */
 static const char *state_wrong(const struct ptc_job_desc *job, const struct ptc_rule *r)
 {
-	if (r->carry == PTC_CARRY_MAX || r->carry == PTC_CARRY_DERIVE)
+	if (r->carry == PTC_CARRY_MAX)
 		return "is not supported yet; leave it out (the tensor moves as it is) or use reset";
+	if (r->carry == PTC_CARRY_DERIVE && !r->master)
+		return "is of parameters and names the field that they are made from: {derive: FIELD}";
 	if (r->carry == PTC_CARRY_REPLICATE &&
 	    (r->splits[0].axis != PTC_AXIS_NONE || r->expert || r->shard != PTC_SHARD_NONE))
 		return "is of what every rank has whole; leave out split, expert and any shard but none";
-	if (r->carry == PTC_CARRY_RESET && job->has_run)
+	if ((r->carry == PTC_CARRY_RESET || r->carry == PTC_CARRY_DERIVE) && job->has_run)
 		return "is not supported in a live job, whose ranks declare what they hold; leave it out";
 	return NULL;
 }
@@ -145,21 +191,6 @@ static int push_rule(struct ptc_job_decoder *d, const struct ptc_doc_node *node,
 	*ret_rule = &spec->rules[spec->nrules++];
 	memset(*ret_rule, 0, sizeof(**ret_rule));
 	return 0;
-}
-
-static int check_declared(struct ptc_job_decoder *d, const struct ptc_doc_node *node, const char *field)
-{
-	const struct ptc_spec *spec = &d->job->spec;
-	const char *known[PTC_MAX_FIELDS], *near;
-
-	for (size_t i = 0; i < spec->nfields; i++) {
-		known[i] = spec->fields[i].name;
-		if (!strcmp(known[i], field))
-			return 0;
-	}
-	near = ptc_name_nearest(field, known, spec->nfields);
-	return ptc_doc_error(d->doc, node, d->err, PTC_EINVAL, "field \"%.63s\" is not one of the job's fields%s%s%s",
-			     field, near ? "; did you mean \"" : "", near ? near : "", near ? "\"?" : "");
 }
 
 /* fields: [a, b]: the rule is for these fields only. */

@@ -212,7 +212,7 @@ static void test_states(void **state)
 		{ "reset", "", NULL },
 		{ "refuse", "", NULL },
 		{ "max", "", "rule \"*\": state max is not supported yet; leave it out" },
-		{ "derive", "", "state derive is not supported yet" },
+		{ "derive", "", "rule \"*\": state derive is of parameters and names the field" },
 		{ "replicate", ",\"shard\":\"none\"", NULL },
 		{ "replicate", "", "is of what every rank has whole" },
 		{ "replicate", ",\"shard\":\"none\",\"split\":{\"axis\":\"tp\",\"dim\":0}", "leave out split, expert" },
@@ -220,12 +220,21 @@ static void test_states(void **state)
 
 	refuse(HEAD "rules: [{match: 'h.*', state: max}]", PTC_EINVAL, "job.yaml: rule \"h.*\": state max is not");
 	refuse(HEAD "fields: {m: {}}\nrules: [{match: a, fields: {m: {state: derive}}}]", PTC_EINVAL,
-	       "rule \"a\", fields m: state derive is not supported yet");
+	       "rule \"a\", fields m: state derive is of parameters and names the field");
+	refuse(HEAD "fields: {m: {}}\nrules: [{match: '*', state: {derive: n}}]", PTC_EINVAL,
+	       "\"n\" is not one of the job's");
+	refuse(HEAD "fields: {m: {}}\nrules: [{match: '*', state: {from: m}}]", PTC_EINVAL, "job.yaml:");
+	refuse(HEAD "fields: {m: {}}\nrules: [{match: '*', state: {}}]", PTC_EINVAL, "state has no \"derive\"");
+	refuse(HEAD "fields: {m: {dtype: F32}}\nrules: [{match: '*', fields: [m], state: {derive: m}}]", PTC_EINVAL,
+	       "only parameters are derived from a field");
 	refuse(HEAD "rules: [{match: 'h.*', split: {axis: tp, dim: 0}, state: replicate}]", PTC_EINVAL, whole);
 	refuse(HEAD "rules: [{match: 'h.*', shard: flat, state: replicate}]", PTC_EINVAL, whole);
 	refuse(HEAD "rules: [{match: 'h.{}.w', expert: 'h.{}.w', state: replicate}]", PTC_EINVAL, whole);
 	refuse(HEAD "run: {argv: [a], cwd: /}\nrules: [{match: '*', state: reset}]", PTC_EINVAL,
 	       "not supported in a live job");
+	refuse("version: 1\nname: a\ntensors: [{name: b, dtype: BF16, shape: [4]}]\nfields: {m: {dtype: F32}}\n"
+	       "run: {argv: [a], cwd: /}\nrules: [{match: '*', state: {derive: m}}]",
+	       PTC_EINVAL, "state derive is not supported in a live job");
 	for (size_t i = 0; i < PTC_ARRAY_LEN(cases); i++) {
 		struct ptc_error err = PTC_ERROR_INIT;
 		struct ptc_job_desc job = { 0 };
