@@ -244,8 +244,9 @@ struct ptc_switch_view {
 	struct ptc_needs needs;
 	struct ptc_store_box *need_boxes; /* the same as the store wants them; empty boxes left out */
 	size_t nneed_boxes;
-	bool *usable; /* per node: may be a source */
-	bool *fresh;  /* per item: begins as zeros here, for its rule resets it; NULL: none does */
+	bool *usable;  /* per node: may be a source */
+	bool *fresh;   /* per item: begins as zeros here, for its rule resets it; NULL: none does */
+	bool *derived; /* per item: what is missing is made from its master here; NULL: none is */
 };
 int ptc_switch_view_init(struct ptc_switch_view *v, struct ptc_agent *agent, const Ptc__V1__SwitchInfo *info,
 			 struct ptc_error *err);
@@ -253,7 +254,7 @@ void ptc_switch_view_done(struct ptc_switch_view *v, struct ptc_agent *agent);
 int ptc_switch_plan(const struct ptc_switch_view *v, struct ptc_plan **ret_plan, struct ptc_error *err);
 /* What must still be filled, each with its extent. PTC_ENOSPC before anything changed. */
 struct ptc_fill {
-	struct ptc_store_boxes missing; /* bytes: of those that nodes bring; fresh ones are to become zeros */
+	struct ptc_store_boxes missing; /* bytes: of those that nodes bring, not of fresh and derived ones */
 	uint32_t *extents;
 	int64_t new_bytes;    /* of chunks taken by this call */
 	int64_t copied_bytes; /* by this call; other jobs' copies at the same time count too */
@@ -261,6 +262,12 @@ struct ptc_fill {
 int ptc_fill_reserve(struct ptc_fill *f, struct ptc_agent *agent, const struct ptc_switch_view *v,
 		     struct ptc_table *table, struct ptc_error *err);
 void ptc_fill_done(struct ptc_fill *f);
+/* derived.c. Fills all of fill, boxes of derived items, from masters, which are filled. */
+int ptc_derived_make(struct ptc_table *table, const struct ptc_geometry *g, const struct ptc_fill *fill,
+		     ptc_stop_fn stop, void *arg, struct ptc_error *err);
+/* Of a sealed table: what this node needs of masters makes what it has of parameters; PTC_EINVAL naming tensor and element. */
+int ptc_derived_check(struct ptc_table *table, const struct ptc_geometry *g, const struct ptc_needs *needs,
+		      ptc_stop_fn stop, void *arg, struct ptc_error *err);
 /* The version and numbers every request with a SwitchInfo must have right. */
 int ptc_switch_info_check(uint32_t version, const Ptc__V1__SwitchInfo *info, struct ptc_error *err);
 /* PTC_ENOSPC saying how much is missing, where so many more bytes do not fit. */

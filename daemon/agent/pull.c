@@ -5,7 +5,7 @@
  * the plan's source, a few threads fetch batches of boxes straight into their
  * extents, each extent is marked filled when its last byte is there; then
  * seal, then digests, then the last message. What rules reset is asked of
- * nobody: it becomes zeros here.
+ * nobody: it becomes zeros here. Nor is what they derive: it is made once all else is there.
  * Failure modes: a source that fails or lies is left out and the rest planned
  * again over the others that hold the bytes; when none is left, PTC_EPEER
  * naming the node and why. No byte for PTC_AGENT_STALL_MS counts as failing.
@@ -239,7 +239,7 @@ static int extent_zero(struct pull *p, uint32_t id, const struct ptc_store_box *
 	return ptc_table_filled(p->table, id, err);
 }
 
-/* Into extents of the round, but for what is fresh, which is filled at once. */
+/* Into extents of the round, but for what is fresh, which is filled at once, and what is derived. */
 static int extents_sort(struct pull *p, const struct ptc_fill *fill, struct ptc_error *err)
 {
 	int r = 0;
@@ -252,6 +252,8 @@ static int extents_sort(struct pull *p, const struct ptc_fill *fill, struct ptc_
 			r = extent_zero(p, fill->extents[i], box, err);
 			continue;
 		}
+		if (p->view.derived && p->view.derived[box->item])
+			continue;
 		e->box = *box;
 		e->id = fill->extents[i];
 		atomic_init(&e->left, ptc_box_volume(&box->box));
@@ -604,6 +606,19 @@ static int pull_reply(struct pull *p, const uint64_t *digests, struct ptc_error 
 	return r;
 }
 
+/* All else is filled: what is still missing is derived. */
+static int pull_derived(struct pull *p, struct ptc_error *err)
+{
+	struct ptc_fill fill;
+	int r = p->view.derived ? ptc_fill_reserve(&fill, p->agent, &p->view, p->table, err) : 0;
+
+	if (r || !p->view.derived)
+		return r;
+	r = ptc_derived_make(p->table, &p->view.to->g, &fill, pull_poll, p, err);
+	ptc_fill_done(&fill);
+	return r;
+}
+
 static int pull_fill(struct pull *p, bool pushed, struct ptc_error *err)
 {
 	int r;
@@ -611,6 +626,7 @@ static int pull_fill(struct pull *p, bool pushed, struct ptc_error *err)
 	if (ptc_table_sealed(p->table))
 		return 0;
 	r = pushed ? ptc_table_filled_all(p->table, err) : pull_missing(p, err);
+	r = r || pushed ? r : pull_derived(p, err);
 	if (!r && pull_poll(p))
 		r = ptc_error_set(err, PTC_ECANCELED, "the pull was cancelled");
 	return r ? r : ptc_table_seal(p->table, err);
@@ -627,6 +643,8 @@ static int pull_run(struct pull *p, const Ptc__V1__PullRequest *req, struct ptc_
 	if (r)
 		return r;
 	r = pull_fill(p, req->pushed, err);
+	if (!r && req->pushed)
+		r = ptc_derived_check(p->table, &p->view.to->g, &p->view.needs, pull_poll, p, err);
 	job.table = p->table;
 	job.digests = ptc_calloc(p->view.needs.n ? p->view.needs.n : 1, sizeof(*job.digests));
 	if (!r && !job.digests)
