@@ -21,7 +21,9 @@
 static const char *const set_keys[] = { "version", "parameters", "rules", "buffers" };
 static const char *const rule_keys[] = { "match", "split", "layer", "expert", "shard", "fields", "state" };
 static const char *const override_keys[] = { "split", "layer", "expert", "shard", "state" };
-static const char *const state_keys[] = { "derive" };
+static const char *const state_keys[] = { "derive", "replicate" };
+static const char *const primary_keys[] = { "tp", "dp", "cp" };
+static const enum ptc_axis primary_axes[] = { PTC_AXIS_TP, PTC_AXIS_DP, PTC_AXIS_CP };
 static const char *const config_keys[] = { "tp",           "pp",   "dp",       "cp",     "ep",
 					   "etp",          "zero", "order",    "stages", "micro_batch",
 					   "global_batch", "vpp",  "replicas", "shard",  "experts" };
@@ -93,17 +95,50 @@ static int check_declared(struct ptc_job_decoder *d, const struct ptc_doc_node *
 			     field, near ? "; did you mean \"" : "", near ? near : "", near ? "\"?" : "");
 }
 
-/* A word, or {derive: field}. Of fields, which are what parameters are derived from, a rule's derive says nothing. */
+/* {axis: index} of the replica that counts. */
+static int decode_primary(struct ptc_job_decoder *d, const struct ptc_doc_node *node, struct ptc_rule *r)
+{
+	int64_t at = 0;
+	int rc = ptc_doc_check_map(d->doc, node, "replicate", primary_keys, PTC_ARRAY_LEN(primary_keys), d->err);
+
+	if (!rc && node->n != 1)
+		rc = ptc_doc_error(d->doc, node, d->err, PTC_EINVAL, "replicate names one axis");
+	rc = rc ? rc : ptc_doc_int(d->doc, node->first, node->first->key, 0, UINT32_MAX, &at, d->err);
+	if (rc)
+		return rc;
+	r->carry = PTC_CARRY_REPLICATE;
+	r->primary_at = (uint32_t)at;
+	for (size_t i = 0; i < PTC_ARRAY_LEN(primary_keys); i++)
+		if (!strcmp(node->first->key, primary_keys[i]))
+			r->primary = primary_axes[i];
+	return 0;
+}
+
+static int decode_master(struct ptc_job_decoder *d, const struct ptc_doc_node *node, struct ptc_rule *r)
+{
+	const char *text = NULL;
+	int rc = ptc_doc_text(d->doc, node, "a field", &text, d->err);
+
+	rc = rc ? rc : check_declared(d, node, text);
+	if (rc)
+		return rc;
+	r->carry = PTC_CARRY_DERIVE;
+	r->master = ptc_strdup(text);
+	return r->master ? 0 : no_memory(d);
+}
+
+/* A word, {derive: field} or {replicate: {axis: index}}. Of fields, which are what parameters are derived from, a rule's
+ * derive says nothing. */
 static int decode_state(struct ptc_job_decoder *d, const struct ptc_doc_node *node, const struct ptc_rule *base,
 			struct ptc_rule *r)
 {
-	const struct ptc_doc_node *from;
-	const char *text = NULL;
 	size_t word = PTC_CARRY;
 	int rc;
 
 	if (!node) {
 		r->carry = base && !base->master ? base->carry : PTC_CARRY;
+		r->primary = base ? base->primary : PTC_AXIS_NONE;
+		r->primary_at = base ? base->primary_at : 0;
 		return 0;
 	}
 	if (node->kind != PTC_DOC_MAP) {
@@ -112,16 +147,12 @@ static int decode_state(struct ptc_job_decoder *d, const struct ptc_doc_node *no
 		return rc;
 	}
 	rc = ptc_doc_check_map(d->doc, node, "state", state_keys, PTC_ARRAY_LEN(state_keys), d->err);
-	from = ptc_doc_get(node, "derive");
-	if (!rc && !from)
-		rc = ptc_doc_error(d->doc, node, d->err, PTC_EINVAL, "state has no \"derive\"");
-	rc = rc ? rc : ptc_doc_text(d->doc, from, "a field", &text, d->err);
-	rc = rc ? rc : check_declared(d, from, text);
+	if (!rc && node->n != 1)
+		rc = ptc_doc_error(d->doc, node, d->err, PTC_EINVAL, "state has one of \"derive\" and \"replicate\"");
 	if (rc)
 		return rc;
-	r->carry = PTC_CARRY_DERIVE;
-	r->master = ptc_strdup(text);
-	return r->master ? 0 : no_memory(d);
+	return strcmp(node->first->key, "derive") ? decode_primary(d, node->first, r)
+						  : decode_master(d, node->first, r);
 }
 
 /* split, layer, expert, shard and state of node into r, which has none yet; absent keys come from base (NULL: defaults). */
@@ -150,6 +181,13 @@ static const char *state_wrong(const struct ptc_job_desc *job, const struct ptc_
 		return "is not supported yet; leave it out (the tensor moves as it is) or use reset";
 	if (r->carry == PTC_CARRY_DERIVE && !r->master)
 		return "is of parameters and names the field that they are made from: {derive: FIELD}";
+	if (job->has_run && !job->spec.ntensors && r->primary == PTC_AXIS_NONE)
+		return "is not for what ranks declare: rules of a live job without \"tensors\" only say which replica "
+		       "counts, "
+		       "{replicate: {AXIS: INDEX}}";
+	if (!job->has_run && r->primary != PTC_AXIS_NONE)
+		return "with an axis is of ranks that declare what they hold; without them there are no replicas that "
+		       "differ";
 	if (r->carry == PTC_CARRY_REPLICATE &&
 	    (r->splits[0].axis != PTC_AXIS_NONE || r->expert || r->shard != PTC_SHARD_NONE))
 		return "is of what every rank has whole; leave out split, expert and any shard but none";

@@ -60,6 +60,15 @@ const struct ptc_rule *ptc_spec_rule(const struct ptc_spec *s, size_t item)
 	return rules[item % (1 + s->nfields)];
 }
 
+const struct ptc_rule *ptc_spec_rule_named(const struct ptc_spec *s, const char *name)
+{
+	for (size_t i = 0; i < s->nrules; i++)
+		if (!s->rules[i].fields &&
+		    ptc_glob_match(s->rules[i].match, strlen(s->rules[i].match), name, strlen(name)))
+			return &s->rules[i];
+	return NULL;
+}
+
 /* Sizes of the blocks of a dim's first split against the dim. */
 static int fits_blocks(const struct ptc_split *p, const struct ptc_rule *r, int64_t size, const char *name,
 		       struct ptc_error *err)
@@ -428,6 +437,16 @@ size_t ptc_rule_master(const struct ptc_spec *s, const struct ptc_rule *r)
 	return f;
 }
 
+static int check_primary(const struct ptc_rule *r, struct ptc_error *err)
+{
+	bool dense = r->primary == PTC_AXIS_TP || r->primary == PTC_AXIS_DP || r->primary == PTC_AXIS_CP;
+
+	if (r->primary != PTC_AXIS_NONE && (!dense || r->carry != PTC_CARRY_REPLICATE))
+		return ptc_error_set(err, PTC_EINVAL, "rule \"%s\": a primary is on tp, dp or cp, with state replicate",
+				     r->match);
+	return 0;
+}
+
 static int check_master(const struct ptc_spec *s, const struct ptc_rule *r, struct ptc_error *err)
 {
 	if (!r->master)
@@ -498,6 +517,8 @@ int ptc_spec_check(const struct ptc_spec *s, struct ptc_error *err)
 			rc = check_expert(r, err);
 		if (!rc)
 			rc = check_rule_fields(s, r, err);
+		if (!rc)
+			rc = check_primary(r, err);
 		if (!rc)
 			rc = check_master(s, r, err);
 	}

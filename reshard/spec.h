@@ -101,6 +101,9 @@ struct ptc_rule {
 	uint32_t shard_dim; /* PTC_SHARD_DIM */
 	const char *fields; /* NULL: fields follow their parameter; else comma-separated fields this rule is for */
 	enum ptc_carry carry;
+	enum ptc_axis
+		primary; /* PTC_CARRY_REPLICATE of what running ranks declare: tp, dp or cp, see ptc_rule_is_primary; NONE: all agree */
+	uint32_t primary_at;
 	const char *master; /* PTC_CARRY_DERIVE: the field; NULL, in jobs of earlier versions: carried */
 };
 
@@ -165,6 +168,8 @@ int ptc_item_byte_box(const struct ptc_spec *s, size_t item, const struct ptc_bo
 int64_t ptc_item_bytes(const struct ptc_spec *s, size_t item);
 /* The rule that wins for an item; NULL when none does. Borrowed from the spec. */
 const struct ptc_rule *ptc_spec_rule(const struct ptc_spec *s, size_t item);
+/* The rule for what ranks declare by this name: the first that fits it, of those that are not for certain fields. Borrowed. */
+const struct ptc_rule *ptc_spec_rule_named(const struct ptc_spec *s, const char *name);
 /* Ambiguous, overlapping, uncovered or impossible rules: tensor, axis and sizes in err. Independent of any configuration. */
 int ptc_spec_lint(const struct ptc_spec *s, struct ptc_error *err);
 /* What lint lets pass and is probably not meant: tensors that no rule covers or that rules contend for (wrong); rules that

@@ -202,6 +202,40 @@ static void lint_checks_sizes_and_names(void **state)
 	expect_lint(&o.spec, PTC_ELAYOUT, "5 elements of F4 are not whole bytes");
 }
 
+/* A primary is one of an axis of what is replicated; where the configuration has no such index all ranks are. */
+static void primaries(void **state)
+{
+	struct ptc_rule rules[2] = {
+		{ .match = "b.*", .fields = "exp_avg" },
+		{ .match = "b*", .carry = PTC_CARRY_REPLICATE, .primary = PTC_AXIS_DP, .primary_at = 1 }
+	};
+	struct ptc_config c;
+	struct one o;
+
+	assert_int_equal(ptc_config_parse("tp=2,dp=3,cp=2", &c, NULL), 0);
+	one_spec(&o)->rules = rules;
+	o.spec.nrules = 2;
+	assert_int_equal(ptc_spec_lint(&o.spec, NULL), 0);
+	assert_ptr_equal(ptc_spec_rule_named(&o.spec, "b.x"), &rules[1]);
+	assert_null(ptc_spec_rule_named(&o.spec, "a"));
+	for (uint32_t r = 0; r < 12; r++) { /* tp-cp-dp: tp fastest */
+		assert_int_equal(ptc_rule_is_primary(&rules[1], &c, r), r / 4 == 1);
+		rules[1].primary = PTC_AXIS_TP;
+		assert_int_equal(ptc_rule_is_primary(&rules[1], &c, r), r % 2 == 1);
+		rules[1].primary = PTC_AXIS_CP;
+		assert_int_equal(ptc_rule_is_primary(&rules[1], &c, r), r / 2 % 2 == 1);
+		rules[1].primary_at = 2;
+		assert_true(ptc_rule_is_primary(&rules[1], &c, r) && ptc_rule_is_primary(NULL, &c, r));
+		rules[1].primary_at = 1;
+		rules[1].primary = PTC_AXIS_DP;
+	}
+	rules[1].primary = PTC_AXIS_EP;
+	expect_lint(&o.spec, PTC_EINVAL, "a primary is on tp, dp or cp, with state replicate");
+	rules[1].primary = PTC_AXIS_TP;
+	rules[1].carry = PTC_CARRY;
+	expect_lint(&o.spec, PTC_EINVAL, "a primary is on tp, dp or cp, with state replicate");
+}
+
 /* What is made from a master is BF16, has an F32 field, and both are placed alike. */
 static void lint_checks_masters(void **state)
 {
@@ -651,6 +685,7 @@ int main(void)
 		cmocka_unit_test(bad_configs_are_refused),
 		cmocka_unit_test(lint_names_what_is_wrong),
 		cmocka_unit_test(lint_checks_sizes_and_names),
+		cmocka_unit_test(primaries),
 		cmocka_unit_test(lint_checks_masters),
 		cmocka_unit_test(rounds_to_the_nearest),
 		cmocka_unit_test(rounds_many),
