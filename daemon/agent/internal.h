@@ -313,6 +313,7 @@ void ptc_group_close(struct ptc_group *group); /* one of zeros is fine */
 /* A declared region of one seat, in bytes. */
 struct ptc_seat_source {
 	uint32_t item, seat; /* seat: index into group->v */
+	bool secondary;      /* by its rule another replica counts; false until capture.c says so */
 	struct ptc_placed at;
 };
 struct ptc_seat_sources {

@@ -899,6 +899,19 @@ static unsigned tables(struct live *l, uint32_t node)
 	return n;
 }
 
+/* Changes a byte of a rank's last tensor, or changes it back. */
+static void spoil(struct live *l, struct cut *c, uint32_t rank)
+{
+	struct rank_process *p = rank_of(l, &c->gen, rank);
+	uint8_t byte;
+	struct iovec here = { &byte, 1 }, there = { NULL, 1 };
+
+	there.iov_base = (void *)(uintptr_t)p->view.tensors[p->view.ntensors - 1].regions[0].address;
+	assert_int_equal(process_vm_readv(p->view.pid, &here, 1, &there, 1, 0), 1);
+	byte ^= 4;
+	assert_int_equal(process_vm_writev(p->view.pid, &here, 1, &there, 1, 0), 1);
+}
+
 static void test_replicas_differ(void **state)
 {
 	struct ptc_error err = PTC_ERROR_INIT;
@@ -906,26 +919,57 @@ static void test_replicas_differ(void **state)
 	struct rank_process *p;
 	struct live *l;
 	struct cut *c;
-	uint8_t byte;
-	struct iovec here = { &byte, 1 }, there = { NULL, 1 };
 
 	rng = seed + 11;
 	l = live_up(false);
 	c = replicas(l);
 	p = rank_of(l, &c->gen, 2);
-	there.iov_base = (void *)(uintptr_t)p->view.tensors[p->view.ntensors - 1].regions[0].address;
-	assert_int_equal(process_vm_readv(p->view.pid, &here, 1, &there, 1, 0), 1);
-	byte ^= 4;
-	assert_int_equal(process_vm_writev(p->view.pid, &here, 1, &there, 1, 0), 1);
+	spoil(l, c, 2);
 	assert_int_equal(do_capture(l, 0, &c->gen, 5, 7, 1, true, &reply, &err), PTC_EDIGEST);
 	assert_non_null(strstr(err.text, p->view.tensors[p->view.ntensors - 1].name));
 	assert_non_null(strstr(err.text, "ranks 0 and 2"));
 	assert_int_equal(tables(l, 0), 0);           /* what was begun is gone */
 	assert_int_equal(l->workers[0].releases, 0); /* and nobody went on */
-	byte ^= 4;
-	assert_int_equal(process_vm_writev(p->view.pid, &here, 1, &there, 1, 0), 1);
+	spoil(l, c, 2);
 	OK(do_capture(l, 0, &c->gen, 5, 7, 1, true, &reply, &err));
 	ptc_pb_free(&reply->base);
+	live_down(l);
+}
+
+/* By a rule dp 1 counts: the others may differ, and their bytes are not taken. With no such rank, all must agree. */
+static void test_primary(void **state)
+{
+	struct ptc_rule rules[2] = {
+		{ .match = "nothing" },
+		{ .match = "*", .carry = PTC_CARRY_REPLICATE, .primary = PTC_AXIS_DP, .primary_at = 1 }
+	};
+	struct ptc_error err = PTC_ERROR_INIT;
+	Ptc__V1__PullReply *reply;
+	uint64_t want[MAX_TENSORS];
+	unsigned wrong = 0;
+	struct live *l;
+	struct cut *c;
+
+	rng = seed + 12;
+	l = live_up(false);
+	c = replicas(l);
+	l->job.spec.rules = rules;
+	l->job.spec.nrules = 2;
+	spoil(l, c, 0);
+	spoil(l, c, 2);
+	capture_all(l, &c->gen, 5, 7, 1, false);
+	rules[1].primary_at = 3;
+	assert_int_equal(do_capture(l, 0, &c->gen, 6, 7, 2, false, &reply, &err), PTC_EDIGEST);
+	assert_non_null(strstr(err.text, "ranks 0 and 1"));
+	rules[1].primary_at = 0;
+	err = (struct ptc_error)PTC_ERROR_INIT;
+	OK(do_capture(l, 0, &c->gen, 6, 7, 3, false, &reply, &err));
+	digests(l, &l->docs[0].d.spec, want);
+	for (size_t i = 0; i < reply->n_digests; i++) /* each tensor is one box */
+		wrong += reply->digests[i] != want[i];
+	assert_int_equal(wrong, 1);
+	ptc_pb_free(&reply->base);
+	l->job.spec = (struct ptc_spec){ 0 };
 	live_down(l);
 }
 
@@ -1266,11 +1310,12 @@ static void test_log(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_switches),   cmocka_unit_test(test_replicas_differ),
-		cmocka_unit_test(test_again),      cmocka_unit_test(test_memory),
-		cmocka_unit_test(test_staged),     cmocka_unit_test(test_revive),
-		cmocka_unit_test(test_fresh_node), cmocka_unit_test(test_overtaken),
-		cmocka_unit_test(test_streams),    cmocka_unit_test(test_log),
+		cmocka_unit_test(test_switches),  cmocka_unit_test(test_replicas_differ),
+		cmocka_unit_test(test_primary),   cmocka_unit_test(test_again),
+		cmocka_unit_test(test_memory),    cmocka_unit_test(test_staged),
+		cmocka_unit_test(test_revive),    cmocka_unit_test(test_fresh_node),
+		cmocka_unit_test(test_overtaken), cmocka_unit_test(test_streams),
+		cmocka_unit_test(test_log),
 	};
 	const char *s = getenv("PTC_SEED"), *c = getenv("PTC_CASES");
 	int r;
