@@ -95,6 +95,8 @@ int ptc_table_begin(struct ptc_store *s, const struct ptc_table_key *key, struct
 		    struct ptc_error *err);
 int ptc_table_open(struct ptc_store *s, const struct ptc_table_key *key, struct ptc_table **ret_table,
 		   struct ptc_error *err); /* sealed ones only, else PTC_ENOTFOUND */
+int ptc_table_find(struct ptc_store *s, const struct ptc_table_key *key, struct ptc_table **ret_table,
+		   struct ptc_error *err); /* sealed or not, else PTC_ENOTFOUND; for ptc_table_read_filled */
 struct ptc_table *ptc_table_ref(struct ptc_table *t);
 struct ptc_table *ptc_table_unref(struct ptc_table *t); /* NULL ok, returns NULL */
 bool ptc_table_sealed(const struct ptc_table *t);

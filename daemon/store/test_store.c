@@ -427,7 +427,11 @@ static void what_is_filled_can_be_read(void **state)
 	ok(ptc_store_job_create(s, JOB_A, getuid(), err));
 	make_table(s, &k, &old, 1, x, shape);
 	ok(ptc_table_open(s, &k, &t, err));
+	assert_int_equal(ptc_table_find(s, &k2, &d, &why), PTC_ENOTFOUND);
 	ok(ptc_table_begin(s, &k2, &d, err));
+	ptc_table_unref(d);
+	assert_int_equal(ptc_table_open(s, &k2, &d, &why), PTC_ENOTFOUND);
+	ok(ptc_table_find(s, &k2, &d, err)); /* as it is being filled */
 	ok(ptc_table_derive(d, t, NULL, &all, 1, false, &m, &n, err));
 	assert_int_equal(m.n, 1);
 	ok(ptc_table_reserve(d, m.v, 1, &e, err));
