@@ -3,7 +3,10 @@
  * is reserved for what this node holds under the generation; a few threads
  * fill an extent each, slice by slice: straight from the memory of the lowest
  * rank that has it, compared with what other ranks here hold of the same bytes
- * (but for replicas that do not count by a rule, where one that does is here), digested (after the ranks may go on, where they wait only for the copy); checksums, seal. One copy of each byte is made. Ranks that
+ * (but for replicas that do not count by a rule, where one that does is here),
+ * digested (after the ranks may go on, where they wait only for the copy);
+ * what by a rule only ranks of other nodes hold as it counts is fetched from
+ * there (away.c); checksums, seal. One copy of each byte is made. Ranks that
  * have copied their memory themselves (copy: fast) may go on before all that.
  * Failure modes: ranks that do not wait at that step, or have declared other
  * than the layout (PTC_ESTATE, PTC_ELAYOUT), memory (PTC_ENOSPC before
@@ -56,8 +59,11 @@ struct capture {
 	struct ptc_table *table;
 	struct ptc_group group;
 	struct ptc_seat_sources sources;
-	struct ptc_store_boxes missing; /* a task each */
+	struct ptc_away away;
+	struct ptc_store_boxes missing; /* a task each; the last are what is away */
 	uint32_t *extents;
+	size_t mark_from;
+	uint64_t fetched;
 	struct hand *hands;
 	unsigned nhands;
 	uint64_t ticket;
@@ -478,10 +484,10 @@ static int fill_extent(void *arg, unsigned thread, size_t i, struct ptc_error *e
 static int mark_extent(void *arg, unsigned thread, size_t i, struct ptc_error *err)
 {
 	struct capture *c = arg;
-	struct fill f = { .c = c, .box = &c->missing.v[i], .extent = c->extents[i] };
+	struct fill f = { .c = c, .box = &c->missing.v[c->mark_from + i], .extent = c->extents[c->mark_from + i] };
 	int r = each_slice(&f, false, true, err);
 
-	return r ? r : ptc_table_filled(c->table, c->extents[i], err);
+	return r ? r : ptc_table_filled(c->table, f.extent, err);
 }
 
 /* ---- which replicas count ---- */
@@ -527,10 +533,12 @@ static int sources_make(struct capture *c, struct ptc_error *err)
 	r = env->job_get(env->arg, c->req->info->uuid, c->req->info->spec_hash, &job, &ref, err);
 	if (r)
 		return r;
-	if (job->spec.nrules)
+	if (job->spec.nrules) {
 		rank_sources(c, &job->spec);
+		r = ptc_away_find(c->g, &job->spec, c->self, &c->needs, &c->away, err);
+	}
 	env->job_release(env->arg, ref);
-	return 0;
+	return r;
 }
 
 /* ---- the whole ---- */
@@ -554,9 +562,10 @@ static void capture_tick(void *arg)
 	c->broken = ptc_agent_reply(c->call, &reply.base, NULL) != 0;
 }
 
-static int crew_run(struct capture *c, int (*run)(void *, unsigned, size_t, struct ptc_error *), struct ptc_error *err)
+static int crew_run(struct capture *c, int (*run)(void *, unsigned, size_t, struct ptc_error *), size_t ntasks,
+		    struct ptc_error *err)
 {
-	struct ptc_crew crew = { .ntasks = c->missing.n,
+	struct ptc_crew crew = { .ntasks = ntasks,
 				 .threads = c->nhands,
 				 .run = run,
 				 .stop = capture_stop,
@@ -596,6 +605,7 @@ static int reserve(struct capture *c, struct ptc_error *err)
 	r = r ? r : ptc_table_begin(c->agent->env.store, &c->key, &c->table, err);
 	r = r ? r : ptc_table_derive(c->table, NULL, NULL, boxes, n, false, &c->missing, &new_bytes, err);
 	ptc_free(boxes);
+	r = r ? r : ptc_away_split(&c->away, &c->missing, err);
 	r = r ? r : ptc_agent_memory_check(c->agent, new_bytes, err);
 	if (r)
 		return r;
@@ -648,11 +658,34 @@ static int release(struct capture *c, struct ptc_error *err)
 	return ptc_workers_release(c->agent->env.workers, &c->group.key, err);
 }
 
+/* All else is there for others to fetch. */
+static int fetch_away(struct capture *c, struct ptc_error *err)
+{
+	struct ptc_geometry g = *c->g; /* another snapshot of it; nothing else is looked at than names and addresses */
+	struct ptc_away_fetch job = { .agent = c->agent,
+				      .g = &g,
+				      .away = &c->away,
+				      .table = c->table,
+				      .boxes = c->missing.v + c->mark_from,
+				      .extents = c->extents + c->mark_from,
+				      .stop = capture_stop,
+				      .tick = capture_tick,
+				      .arg = c };
+	int r;
+
+	g.snapshot = c->key.snapshot;
+	r = ptc_away_fetch(&job, err);
+	for (size_t i = 0; !r && i < c->away.nboxes; i++)
+		c->fetched += (uint64_t)ptc_box_volume(&job.boxes[i].box);
+	return r ? r : crew_run(c, mark_extent, c->away.nboxes, err);
+}
+
 /* From the ranks' memory to a sealed table. What is begun and fails is dropped. */
 static int take(struct capture *c, struct ptc_error *err)
 {
 	struct ptc_error ignored = PTC_ERROR_INIT;
 	bool early = c->req->release && all_staged(c);
+	size_t local;
 	int r = seats_check(c, err);
 
 	r = r ? r : sources_make(c, err);
@@ -663,12 +696,16 @@ static int take(struct capture *c, struct ptc_error *err)
 		return r;
 	r = reserve(c, err);
 	r = r ? r : hands_make(c, err);
-	r = r ? r : crew_run(c, fill_extent, err);
+	local = c->missing.n - c->away.nboxes;
+	r = r ? r : crew_run(c, fill_extent, local, err);
 	if (!r && c->req->release && !early)
 		r = release(c, err);
 	if (!r && c->req->release)
-		r = crew_run(c, mark_extent, err);
+		r = crew_run(c, mark_extent, local, err);
 	hands_done(c);
+	c->mark_from = local;
+	if (!r && c->away.nboxes)
+		r = fetch_away(c, err);
 	r = r ? r : captured_write(c, err);
 	r = r ? r : ptc_table_seal(c->table, err);
 	if (r) {
@@ -726,6 +763,7 @@ static int answer(struct capture *c, struct ptc_error *err)
 	reply.finished = true;
 	reply.bytes_done = reply.bytes_total = reply.verified_bytes = (uint64_t)c->needs.bytes;
 	reply.copied_bytes = (uint64_t)atomic_load(&c->copied);
+	reply.wire_bytes = c->fetched;
 	reply.n_need_index = reply.n_digests = n;
 	reply.need_index = index;
 	reply.digests = c->digests;
@@ -784,6 +822,7 @@ int ptc_agent_on_capture(void *agent, struct ptc_rpc_call *call, struct ptc_erro
 	ptc_seat_sources_done(&c.sources);
 	ptc_group_close(&c.group);
 	ptc_store_boxes_done(&c.missing);
+	ptc_away_done(&c.away);
 	ptc_free(c.extents);
 	ptc_free(c.digests);
 	ptc_free(c.ranks);

@@ -169,7 +169,7 @@ static int fetch_begin(struct window *w, size_t first, size_t n, struct ptc_erro
 {
 	struct gather *ga = w->gather;
 	struct fetching *f = &w->fetches[w->nfetches];
-	const struct ptc_fetch_ops ops = { part_begin, part_end, NULL, f };
+	const struct ptc_fetch_ops ops = { .begin = part_begin, .end = part_end, .arg = f };
 
 	*f = (struct fetching){ .node = w->parts[first].node, .first = first, .window = w };
 	f->boxes = ptc_reallocarray(NULL, n, sizeof(*f->boxes));

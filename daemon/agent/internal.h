@@ -140,6 +140,8 @@ struct ptc_fetch_ops {
 	/* After each message: bytes of payload. May be NULL. */
 	void (*progress)(void *arg, size_t bytes);
 	void *arg;
+	bool begun;     /* the table need not be sealed; what is not filled of it is refused */
+	int timeout_ms; /* of the whole; 0: none */
 };
 struct ptc_fetch {
 	struct ptc_rpc_stream *stream;
@@ -178,6 +180,32 @@ void ptc_parts_done(struct ptc_parts *p);
 int ptc_parts_cover(const struct ptc_box *box, const struct ptc_holder *holders, size_t nholders, const bool *usable,
 		    uint32_t prefer, uint32_t first, struct ptc_parts *out, struct ptc_boxes *uncovered,
 		    struct ptc_error *err);
+
+/* ---- replicas that count and are on other nodes (away.c) ---- */
+struct ptc_away {
+	struct ptc_holder *v; /* disjoint; node: who has it */
+	size_t n;
+	uint32_t *nodes; /* of each of the boxes that ptc_away_split has put last */
+	size_t nboxes;
+};
+/* Of needs, what by rules only ranks of other nodes hold as it counts. */
+int ptc_away_find(const struct ptc_geometry *g, const struct ptc_spec *rules, uint32_t self,
+		  const struct ptc_needs *needs, struct ptc_away *ret, struct ptc_error *err);
+void ptc_away_done(struct ptc_away *a); /* one of zeros is fine */
+/* Cuts missing so that the last a->nboxes of its boxes are what is away, by node, and the others nothing of it. */
+int ptc_away_split(struct ptc_away *a, struct ptc_store_boxes *missing, struct ptc_error *err);
+struct ptc_away_fetch {
+	struct ptc_agent *agent;
+	const struct ptc_geometry *g; /* generation and snapshot: those of the tables to read */
+	const struct ptc_away *away;
+	struct ptc_table *table;
+	const struct ptc_store_box *boxes; /* what is away, and their extents, unfilled */
+	const uint32_t *extents;
+	ptc_stop_fn stop;
+	void (*tick)(void *arg);
+	void *arg; /* of both */
+};
+int ptc_away_fetch(const struct ptc_away_fetch *job, struct ptc_error *err);
 
 /* ---- a rank's local tensor ---- */
 /* Total bytes of the local tensor; PTC_ENOTFOUND if the rank has none of item. */

@@ -390,7 +390,7 @@ static int batch_boxes(const struct worker *w, struct ptc_store_box **ret, struc
 /* *ret_local: the failure is ours, not the source's. */
 static int batch_fetch(struct worker *w, unsigned lane, bool *ret_local, struct ptc_error *err)
 {
-	const struct ptc_fetch_ops ops = { unit_begin, unit_end, batch_progress, w };
+	const struct ptc_fetch_ops ops = { .begin = unit_begin, .end = unit_end, .progress = batch_progress, .arg = w };
 	struct ptc_store_box *boxes = NULL;
 	struct ptc_fetch f = { 0 };
 	uint64_t ticket;
