@@ -428,11 +428,12 @@ static json_t *totals(const struct layouts *l)
 
 	if (!plan)
 		return json_null();
-	return json_pack("{s:I, s:I, s:I, s:I, s:I, s:b, s:I, s:I}", "in_place", (json_int_t)plan->in_place,
+	return json_pack("{s:I, s:I, s:I, s:I, s:I, s:b, s:I, s:I, s:I}", "in_place", (json_int_t)plan->in_place,
 			 "within_node", (json_int_t)plan->within_node, "between_nodes", (json_int_t)plan->between_nodes,
 			 "bound_this_mapping", (json_int_t)plan->bound_mapping, "bound_any_mapping",
 			 (json_int_t)l->bound, "bound_exact", (int)l->exact, "gap",
-			 (json_int_t)(plan->between_nodes - l->bound), "reset", (json_int_t)plan->reset);
+			 (json_int_t)(plan->between_nodes - l->bound), "reset", (json_int_t)plan->reset, "derived",
+			 (json_int_t)plan->derived);
 }
 
 /* What happens to the process of a rank that is to run there; NULL: the job has none. desc NULL: not asked for. */

@@ -278,14 +278,17 @@ static int decode_fields(struct ptc_job_decoder *d, const struct ptc_doc_node *n
 	return 0;
 }
 
-/* tensors, fields and rules. A live job may have none: then its ranks declare them. */
+/* tensors, fields and rules. A live job may have none: then its ranks declare them, and rules, if there are any, say which
+ * replicas count. */
 static int decode_spec(struct ptc_job_decoder *d, const struct ptc_doc_node *root)
 {
 	const struct ptc_doc_node *tensors = NULL, *rules = NULL, *fields = ptc_doc_get(root, "fields");
 	int rc;
 
-	if (d->job->has_run && !fields && !ptc_doc_get(root, "tensors") && !ptc_doc_get(root, "rules"))
-		return 0;
+	if (d->job->has_run && !fields && !ptc_doc_get(root, "tensors")) {
+		rules = ptc_doc_get(root, "rules");
+		return rules ? ptc_job_decode_rules(d, rules) : 0;
+	}
 	rc = require_key(d, root, "the job", "tensors", &tensors);
 	if (!rc)
 		rc = tensors->kind == PTC_DOC_LIST ? decode_tensor_list(d, tensors) : decode_tensors_from(d, tensors);

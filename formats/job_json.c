@@ -130,7 +130,12 @@ static void put_rule(struct ptc_buf *b, const struct ptc_rule *r)
 		ptc_buf_printf(b, ",\"shard\":\"%s\"", r->shard == PTC_SHARD_NONE ? "none" : "flat");
 	if (r->fields)
 		put_field_list(b, r->fields);
-	ptc_buf_printf(b, ",\"state\":\"%s\"}", states[r->carry]);
+	if (r->primary != PTC_AXIS_NONE)
+		ptc_buf_printf(b, ",\"state\":{\"replicate\":{\"%s\":%" PRIu32 "}}}", axes[r->primary], r->primary_at);
+	else if (r->master)
+		ptc_buf_printf(b, ",\"state\":{\"derive\":\"%s\"}}", r->master);
+	else
+		ptc_buf_printf(b, ",\"state\":\"%s\"}", states[r->carry]);
 }
 
 static void put_buffers(struct ptc_buf *b, const struct ptc_buffers *f)
@@ -273,6 +278,8 @@ static int put_job(struct ptc_buf *b, const struct ptc_job_desc *job, struct ptc
 			put_fields(b, spec);
 		put_rules(b, spec);
 		put_buffers(b, &spec->buffers);
+	} else if (spec->nrules) {
+		put_rules(b, spec);
 	}
 	if (job->ngpus)
 		rc = put_gpus(b, job, err);

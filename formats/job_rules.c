@@ -21,6 +21,9 @@
 static const char *const set_keys[] = { "version", "parameters", "rules", "buffers" };
 static const char *const rule_keys[] = { "match", "split", "layer", "expert", "shard", "fields", "state" };
 static const char *const override_keys[] = { "split", "layer", "expert", "shard", "state" };
+static const char *const state_keys[] = { "derive", "replicate" };
+static const char *const primary_keys[] = { "tp", "dp", "cp" };
+static const enum ptc_axis primary_axes[] = { PTC_AXIS_TP, PTC_AXIS_DP, PTC_AXIS_CP };
 static const char *const config_keys[] = { "tp",           "pp",   "dp",       "cp",     "ep",
 					   "etp",          "zero", "order",    "stages", "micro_batch",
 					   "global_batch", "vpp",  "replicas", "shard",  "experts" };
@@ -77,12 +80,85 @@ static int decode_place(struct ptc_job_decoder *d, const struct ptc_doc_node *no
 	return base->layer && !r->layer ? no_memory(d) : 0;
 }
 
+static int check_declared(struct ptc_job_decoder *d, const struct ptc_doc_node *node, const char *field)
+{
+	const struct ptc_spec *spec = &d->job->spec;
+	const char *known[PTC_MAX_FIELDS], *near;
+
+	for (size_t i = 0; i < spec->nfields; i++) {
+		known[i] = spec->fields[i].name;
+		if (!strcmp(known[i], field))
+			return 0;
+	}
+	near = ptc_name_nearest(field, known, spec->nfields);
+	return ptc_doc_error(d->doc, node, d->err, PTC_EINVAL, "field \"%.63s\" is not one of the job's fields%s%s%s",
+			     field, near ? "; did you mean \"" : "", near ? near : "", near ? "\"?" : "");
+}
+
+/* {axis: index} of the replica that counts. */
+static int decode_primary(struct ptc_job_decoder *d, const struct ptc_doc_node *node, struct ptc_rule *r)
+{
+	int64_t at = 0;
+	int rc = ptc_doc_check_map(d->doc, node, "replicate", primary_keys, PTC_ARRAY_LEN(primary_keys), d->err);
+
+	if (!rc && node->n != 1)
+		rc = ptc_doc_error(d->doc, node, d->err, PTC_EINVAL, "replicate names one axis");
+	rc = rc ? rc : ptc_doc_int(d->doc, node->first, node->first->key, 0, UINT32_MAX, &at, d->err);
+	if (rc)
+		return rc;
+	r->carry = PTC_CARRY_REPLICATE;
+	r->primary_at = (uint32_t)at;
+	for (size_t i = 0; i < PTC_ARRAY_LEN(primary_keys); i++)
+		if (!strcmp(node->first->key, primary_keys[i]))
+			r->primary = primary_axes[i];
+	return 0;
+}
+
+static int decode_master(struct ptc_job_decoder *d, const struct ptc_doc_node *node, struct ptc_rule *r)
+{
+	const char *text = NULL;
+	int rc = ptc_doc_text(d->doc, node, "a field", &text, d->err);
+
+	rc = rc ? rc : check_declared(d, node, text);
+	if (rc)
+		return rc;
+	r->carry = PTC_CARRY_DERIVE;
+	r->master = ptc_strdup(text);
+	return r->master ? 0 : no_memory(d);
+}
+
+/* A word, {derive: field} or {replicate: {axis: index}}. Of fields, which are what parameters are derived from, a rule's
+ * derive says nothing. */
+static int decode_state(struct ptc_job_decoder *d, const struct ptc_doc_node *node, const struct ptc_rule *base,
+			struct ptc_rule *r)
+{
+	size_t word = PTC_CARRY;
+	int rc;
+
+	if (!node) {
+		r->carry = base && !base->master ? base->carry : PTC_CARRY;
+		r->primary = base ? base->primary : PTC_AXIS_NONE;
+		r->primary_at = base ? base->primary_at : 0;
+		return 0;
+	}
+	if (node->kind != PTC_DOC_MAP) {
+		rc = ptc_doc_word(d->doc, node, "state", states, PTC_ARRAY_LEN(states), &word, d->err);
+		r->carry = (enum ptc_carry)word;
+		return rc;
+	}
+	rc = ptc_doc_check_map(d->doc, node, "state", state_keys, PTC_ARRAY_LEN(state_keys), d->err);
+	if (!rc && node->n != 1)
+		rc = ptc_doc_error(d->doc, node, d->err, PTC_EINVAL, "state has one of \"derive\" and \"replicate\"");
+	if (rc)
+		return rc;
+	return strcmp(node->first->key, "derive") ? decode_primary(d, node->first, r)
+						  : decode_master(d, node->first, r);
+}
+
 /* split, layer, expert, shard and state of node into r, which has none yet; absent keys come from base (NULL: defaults). */
 static int decode_placement(struct ptc_job_decoder *d, const struct ptc_doc_node *node, const struct ptc_rule *base,
 			    struct ptc_rule *r)
 {
-	const struct ptc_doc_node *state = ptc_doc_get(node, "state");
-	size_t word = PTC_CARRY;
 	int rc = ptc_job_decode_splits(d, ptc_doc_get(node, "split"), base, r);
 
 	if (!rc)
@@ -91,10 +167,9 @@ static int decode_placement(struct ptc_job_decoder *d, const struct ptc_doc_node
 		rc = ptc_job_decode_expert(d, ptc_doc_get(node, "expert"), base, r);
 	if (!rc)
 		rc = ptc_job_decode_shard(d, ptc_doc_get(node, "shard"), base, r);
-	if (!rc && state)
-		rc = ptc_doc_word(d->doc, state, "state", states, PTC_ARRAY_LEN(states), &word, d->err);
-	r->carry = state || !base ? (enum ptc_carry)word : base->carry;
-	if (d->yaml && r->carry == PTC_CARRY_REPLICATE && r->shard == PTC_SHARD_CONFIG)
+	if (!rc)
+		rc = decode_state(d, ptc_doc_get(node, "state"), base, r);
+	if (!rc && d->yaml && r->carry == PTC_CARRY_REPLICATE && r->shard == PTC_SHARD_CONFIG)
 		r->shard = PTC_SHARD_NONE;
 	return rc;
 }
@@ -102,12 +177,21 @@ static int decode_placement(struct ptc_job_decoder *d, const struct ptc_doc_node
 /* NULL: the rule's state is carried out. */
 static const char *state_wrong(const struct ptc_job_desc *job, const struct ptc_rule *r)
 {
-	if (r->carry == PTC_CARRY_MAX || r->carry == PTC_CARRY_DERIVE)
+	if (r->carry == PTC_CARRY_MAX)
 		return "is not supported yet; leave it out (the tensor moves as it is) or use reset";
+	if (r->carry == PTC_CARRY_DERIVE && !r->master)
+		return "is of parameters and names the field that they are made from: {derive: FIELD}";
+	if (job->has_run && !job->spec.ntensors && r->primary == PTC_AXIS_NONE)
+		return "is not for what ranks declare: rules of a live job without \"tensors\" only say which replica "
+		       "counts, "
+		       "{replicate: {AXIS: INDEX}}";
+	if (!job->has_run && r->primary != PTC_AXIS_NONE)
+		return "with an axis is of ranks that declare what they hold; without them there are no replicas that "
+		       "differ";
 	if (r->carry == PTC_CARRY_REPLICATE &&
 	    (r->splits[0].axis != PTC_AXIS_NONE || r->expert || r->shard != PTC_SHARD_NONE))
 		return "is of what every rank has whole; leave out split, expert and any shard but none";
-	if (r->carry == PTC_CARRY_RESET && job->has_run)
+	if ((r->carry == PTC_CARRY_RESET || r->carry == PTC_CARRY_DERIVE) && job->has_run)
 		return "is not supported in a live job, whose ranks declare what they hold; leave it out";
 	return NULL;
 }
@@ -145,21 +229,6 @@ static int push_rule(struct ptc_job_decoder *d, const struct ptc_doc_node *node,
 	*ret_rule = &spec->rules[spec->nrules++];
 	memset(*ret_rule, 0, sizeof(**ret_rule));
 	return 0;
-}
-
-static int check_declared(struct ptc_job_decoder *d, const struct ptc_doc_node *node, const char *field)
-{
-	const struct ptc_spec *spec = &d->job->spec;
-	const char *known[PTC_MAX_FIELDS], *near;
-
-	for (size_t i = 0; i < spec->nfields; i++) {
-		known[i] = spec->fields[i].name;
-		if (!strcmp(known[i], field))
-			return 0;
-	}
-	near = ptc_name_nearest(field, known, spec->nfields);
-	return ptc_doc_error(d->doc, node, d->err, PTC_EINVAL, "field \"%.63s\" is not one of the job's fields%s%s%s",
-			     field, near ? "; did you mean \"" : "", near ? near : "", near ? "\"?" : "");
 }
 
 /* fields: [a, b]: the rule is for these fields only. */

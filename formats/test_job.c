@@ -21,6 +21,7 @@
 	"  - {name: h.1.w, dtype: F32, shape: [8, 4]}\n"                                                               \
 	"  - {name: h.0.w, dtype: F32, shape: [8, 4]}\n"                                                               \
 	"  - {name: s, dtype: I64, shape: []}\n"
+#define LIVE "version: 1\nname: live\nrun:\n  cwd: /data\n  argv: [python3, train.py]\n"
 #define HEAD "version: 1\nname: tiny\n" TENSORS
 
 static int decode(const char *yaml, struct ptc_job_desc *job, struct ptc_error *err)
@@ -212,7 +213,7 @@ static void test_states(void **state)
 		{ "reset", "", NULL },
 		{ "refuse", "", NULL },
 		{ "max", "", "rule \"*\": state max is not supported yet; leave it out" },
-		{ "derive", "", "state derive is not supported yet" },
+		{ "derive", "", "rule \"*\": state derive is of parameters and names the field" },
 		{ "replicate", ",\"shard\":\"none\"", NULL },
 		{ "replicate", "", "is of what every rank has whole" },
 		{ "replicate", ",\"shard\":\"none\",\"split\":{\"axis\":\"tp\",\"dim\":0}", "leave out split, expert" },
@@ -220,12 +221,32 @@ static void test_states(void **state)
 
 	refuse(HEAD "rules: [{match: 'h.*', state: max}]", PTC_EINVAL, "job.yaml: rule \"h.*\": state max is not");
 	refuse(HEAD "fields: {m: {}}\nrules: [{match: a, fields: {m: {state: derive}}}]", PTC_EINVAL,
-	       "rule \"a\", fields m: state derive is not supported yet");
+	       "rule \"a\", fields m: state derive is of parameters and names the field");
+	refuse(HEAD "fields: {m: {}}\nrules: [{match: '*', state: {derive: n}}]", PTC_EINVAL,
+	       "\"n\" is not one of the job's");
+	refuse(HEAD "fields: {m: {}}\nrules: [{match: '*', state: {from: m}}]", PTC_EINVAL, "job.yaml:");
+	refuse(HEAD "fields: {m: {}}\nrules: [{match: '*', state: {}}]", PTC_EINVAL,
+	       "state has one of \"derive\" and \"replicate\"");
+	refuse(HEAD "fields: {m: {dtype: F32}}\nrules: [{match: '*', fields: [m], state: {derive: m}}]", PTC_EINVAL,
+	       "only parameters are derived from a field");
 	refuse(HEAD "rules: [{match: 'h.*', split: {axis: tp, dim: 0}, state: replicate}]", PTC_EINVAL, whole);
 	refuse(HEAD "rules: [{match: 'h.*', shard: flat, state: replicate}]", PTC_EINVAL, whole);
 	refuse(HEAD "rules: [{match: 'h.{}.w', expert: 'h.{}.w', state: replicate}]", PTC_EINVAL, whole);
 	refuse(HEAD "run: {argv: [a], cwd: /}\nrules: [{match: '*', state: reset}]", PTC_EINVAL,
 	       "not supported in a live job");
+	refuse(HEAD "rules: [{match: '*', state: {replicate: {dp: 0}}}]", PTC_EINVAL,
+	       "is of ranks that declare what they hold");
+	refuse(HEAD "rules: [{match: '*', state: {replicate: {pp: 0}}}]", PTC_EINVAL, "job.yaml:7");
+	refuse(HEAD "rules: [{match: '*', state: {replicate: {dp: 0, tp: 0}}}]", PTC_EINVAL,
+	       "replicate names one axis");
+	refuse(HEAD "rules: [{match: '*', state: {replicate: {dp: -1}}}]", PTC_EINVAL, "job.yaml:7");
+	refuse(HEAD "rules: [{match: '*', state: {replicate: {dp: 0}, derive: m}}]", PTC_EINVAL, "state has one of");
+	refuse(LIVE "rules: [{match: '*', split: {axis: tp, dim: 0}}]", PTC_EINVAL,
+	       "rules of a live job without \"tensors\" only say which replica counts");
+	refuse(LIVE "rules: [{match: '*', shard: flat, state: {replicate: {dp: 0}}}]", PTC_EINVAL, whole);
+	refuse("version: 1\nname: a\ntensors: [{name: b, dtype: BF16, shape: [4]}]\nfields: {m: {dtype: F32}}\n"
+	       "run: {argv: [a], cwd: /}\nrules: [{match: '*', state: {derive: m}}]",
+	       PTC_EINVAL, "state derive is not supported in a live job");
 	for (size_t i = 0; i < PTC_ARRAY_LEN(cases); i++) {
 		struct ptc_error err = PTC_ERROR_INIT;
 		struct ptc_job_desc job = { 0 };
@@ -321,8 +342,6 @@ static void test_no_memory(void **state)
 
 /* ---- live jobs ---- */
 
-#define LIVE "version: 1\nname: live\nrun:\n  cwd: /data\n  argv: [python3, train.py]\n"
-
 static void test_run(void **state)
 {
 	struct ptc_error err = PTC_ERROR_INIT;
@@ -411,6 +430,10 @@ static void test_run_canonical(void **state)
 		"\"env\":{\"A\":\"ü\",\"AB\":\"\",\"Z\":\"q\\\"\\u001b\\u000a\"},"
 		"\"grace\":\"0\",\"boundary_timeout\":\"90s\",\"build_timeout\":\"1m\",\"log_bytes\":\"1000000000B\"},"
 		"\"mode\":\"rebuild\",\"copy\":\"fast\",\"snapshot_every\":7}");
+	canonical(LIVE "rules: [{match: 'bn.*', state: {replicate: {cp: 3}}}]\n",
+		  "{\"version\":1,\"name\":\"live\",\"rules\":[{\"match\":\"bn.*\",\"shard\":\"none\",\"state\":{"
+		  "\"replicate\":{"
+		  "\"cp\":3}}}],\"run\":{\"argv\":[\"python3\",\"train.py\"],\"cwd\":\"/data\"}}");
 	canonical("version: 1\nname: live\nrules: [{match: '*'}]\ntensors: [{name: a, dtype: U8, shape: [4]}]\n"
 		  "run: {cwd: /, argv: [a]}\n",
 		  "{\"version\":1,\"name\":\"live\",\"tensors\":[{\"name\":\"a\",\"dtype\":\"U8\",\"shape\":[4]}],"
@@ -486,7 +509,7 @@ static void test_run_refused(void **state)
 	refuse(LIVE "snapshot_every: 10m\n", PTC_EINVAL, "job.yaml:6: snapshot_every must be a whole number");
 	refuse(HEAD RULES "mode: restart\n", PTC_EINVAL, "job.yaml:8: \"mode\" is for jobs that run something");
 	refuse(HEAD RULES "snapshot_every: 3\n", PTC_EINVAL, "job.yaml:8: \"snapshot_every\" is for jobs that run");
-	refuse(LIVE "rules: bert\n", PTC_EINVAL, "no \"tensors\"");
+	refuse(LIVE "rules: bert\n", PTC_EINVAL, "of a live job without \"tensors\"");
 	refuse(LIVE "fields: {a: {}}\n", PTC_EINVAL, "no \"tensors\"");
 	refuse(LIVE TENSORS, PTC_EINVAL, "no \"rules\"");
 	refuse_json("{\"version\":1,\"name\":\"j\",\"run\":{\"argv\":[\"a\"]}}", PTC_EINVAL,

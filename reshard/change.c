@@ -166,7 +166,7 @@ static int add_reset(struct maker *m, uint32_t item)
 	return 0;
 }
 
-static int new_group(struct maker *m, uint32_t item)
+static int new_group(struct maker *m, uint32_t item, bool derived)
 {
 	struct ptc_change *c = m->c;
 	const struct ptc_spread *to = &c->to.spreads[c->to.item_spread[item]];
@@ -189,7 +189,9 @@ static int new_group(struct maker *m, uint32_t item)
 	}
 	a = &c->atoms[atoms];
 	g = &c->groups[c->ngroups];
-	*g = (struct ptc_group){ .atoms = atoms, .classes = ptc_calloc(a->pairs.n, sizeof *g->classes) };
+	*g = (struct ptc_group){ .atoms = atoms,
+				 .classes = ptc_calloc(a->pairs.n, sizeof *g->classes),
+				 .derived = derived };
 	if (!g->classes)
 		return nomem(m);
 	c->ngroups++;
@@ -208,15 +210,16 @@ static int new_group(struct maker *m, uint32_t item)
 static int join_group(struct maker *m, uint32_t item)
 {
 	struct ptc_change *c = m->c;
-	uint32_t key[2] = { c->to.item_spread[item], c->from.item_spread[item] };
+	bool derived = c->from.layout && ptc_layout_derives(c->to.layout, item);
+	uint32_t key[3] = { c->to.item_spread[item], c->from.item_spread[item], derived };
 	int rc = 0;
 
 	if (c->from.layout && ptc_layout_resets(c->to.layout, item))
 		return add_reset(m, item);
-	if (ptc_lists_intern(&m->group_keys, key, 2, &c->item_group[item]))
+	if (ptc_lists_intern(&m->group_keys, key, 3, &c->item_group[item]))
 		return nomem(m);
 	if (c->item_group[item] == c->ngroups)
-		rc = new_group(m, item);
+		rc = new_group(m, item, derived);
 	if (!rc)
 		c->groups[c->item_group[item]].n++;
 	return rc;
@@ -260,9 +263,15 @@ static int sum_classes(struct maker *m)
 	for (uint32_t i = 0; i < c->ngroups; i++) {
 		const struct ptc_group *g = &c->groups[i];
 		const struct ptc_atoms *a = &c->atoms[g->atoms];
+		int64_t *sum;
 
+		if (g->derived && !c->derived_bytes)
+			c->derived_bytes = ptc_calloc(c->classes.n, sizeof *c->derived_bytes);
+		sum = g->derived ? c->derived_bytes : c->bytes;
+		if (!sum)
+			return nomem(m);
 		for (uint32_t k = 0; k < a->pairs.n; k++)
-			c->bytes[g->classes[k]] += a->pair_bytes[k] * (int64_t)g->n;
+			sum[g->classes[k]] += a->pair_bytes[k] * (int64_t)g->n;
 	}
 	return 0;
 }
@@ -382,6 +391,7 @@ struct ptc_change *ptc_change_free(struct ptc_change *c)
 	ptc_free(c->reset_bytes);
 	ptc_lists_done(&c->classes);
 	ptc_free(c->bytes);
+	ptc_free(c->derived_bytes);
 	ptc_free(c);
 	return NULL;
 }

@@ -21,6 +21,7 @@ struct ptc_group {
 	uint32_t atoms;
 	uint32_t *classes; /* per pair of the atoms */
 	size_t first, n;   /* items[first ..] */
+	bool derived;      /* parameters that are made from their masters where they are missing */
 };
 struct ptc_change {
 	const struct ptc_spec *spec;
@@ -34,7 +35,8 @@ struct ptc_change {
 	uint32_t *item_group;     /* PTC_NOBODY: reset, in no group; nothing of it comes from `from` */
 	int64_t *reset_bytes;     /* per set of to: bytes of reset items that just these ranks hold; NULL: no item is */
 	struct ptc_lists classes; /* {set of to, set of from or PTC_NOBODY} */
-	int64_t *bytes;           /* per class, all items */
+	int64_t *bytes;           /* per class, all items but derived ones */
+	int64_t *derived_bytes;   /* per class, of those; NULL: none is */
 };
 static inline uint32_t ptc_class_to(const struct ptc_change *c, uint32_t class)
 {

@@ -114,8 +114,8 @@ struct resolver {
 	struct ptc_plan *plan;
 	bool keep;
 	uint32_t class;
-	int64_t bytes;
-	uint32_t dealt; /* devices of a node that send within it take turns */
+	int64_t bytes, derived; /* derived: of the class, and sent to no node */
+	uint32_t dealt;         /* devices of a node that send within it take turns */
 };
 
 static int deliver(struct resolver *r, enum ptc_move_kind kind, uint32_t dst, uint32_t src)
@@ -147,11 +147,12 @@ static int in_place(struct resolver *r, const uint32_t *need, size_t n, const ui
 {
 	const struct ptc_device *to = r->d->to->ranks, *from = r->d->from->ranks;
 	uint32_t node = to[need[0]].node;
+	int64_t bytes = r->bytes + r->derived;
 	size_t k = 0;
 	int rc = 0;
 
 	ptc_require(nhave);
-	r->plan->in_place += r->bytes;
+	r->plan->in_place += bytes;
 	for (size_t i = 0; i < n && !rc; i++) {
 		if (i && same_device(&to[need[i]], &to[need[i - 1]])) {
 			rc = deliver(r, PTC_MOVE_KEEP, need[i], need[i - 1]);
@@ -160,18 +161,18 @@ static int in_place(struct resolver *r, const uint32_t *need, size_t n, const ui
 		while (k < nhave && from[have[k]].index < to[need[i]].index)
 			k++;
 		if (k < nhave && from[have[k]].index == to[need[i]].index) {
-			r->plan->kept += r->bytes;
+			r->plan->kept += bytes;
 			rc = deliver(r, PTC_MOVE_KEEP, need[i], have[k]);
 		} else {
-			r->plan->within_node += r->bytes;
-			r->plan->within_bytes[node] += r->bytes;
+			r->plan->within_node += bytes;
+			r->plan->within_bytes[node] += bytes;
 			rc = deliver(r, PTC_MOVE_WITHIN, need[i], have[r->dealt++ % nhave]);
 		}
 	}
 	return rc;
 }
 
-/* Nobody on their node has it: one of them gets it, the others from there. */
+/* Nobody on their node has it: one of them gets it, the others from there. What is derived each makes for itself. */
 static int brought(struct resolver *r, const uint32_t *need, size_t n)
 {
 	const struct ptc_device *to = r->d->to->ranks;
@@ -182,6 +183,8 @@ static int brought(struct resolver *r, const uint32_t *need, size_t n)
 		lowest = PTC_MIN(lowest, need[i]);
 	r->plan->in_bytes[node] += r->bytes;
 	r->plan->between_nodes += r->bytes;
+	r->plan->derived += r->derived;
+	r->plan->peak_bytes[node] += r->derived;
 	rc = deliver(r, PTC_MOVE_BETWEEN, lowest, 0);
 	for (size_t i = 0; i < n && !rc; i++) {
 		if (need[i] == lowest)
@@ -274,7 +277,7 @@ static int lost(const struct ptc_deliver *d, const bool *classes, struct ptc_err
 		const struct ptc_group *g = grouped ? &c->groups[c->item_group[item]] : NULL;
 		const struct ptc_atoms *a = grouped ? &c->atoms[g->atoms] : NULL;
 
-		for (uint32_t i = 0; a && i < a->pairs.n; i++) {
+		for (uint32_t i = 0; a && !g->derived && i < a->pairs.n; i++) {
 			uint32_t class = g->classes[i];
 			size_t len;
 
@@ -302,6 +305,7 @@ static int resolve_all(struct resolver *r, struct ptc_error *err)
 	for (uint32_t i = 0; i < c->classes.n && !rc; i++) {
 		r->class = i;
 		r->bytes = c->bytes[i];
+		r->derived = c->derived_bytes ? c->derived_bytes[i] : 0;
 		r->dealt = 0;
 		if (resolve(r, &gone[i]))
 			rc = nomem(err);
@@ -478,12 +482,13 @@ static int64_t sum_sets(const struct ptc_seats *seats, const struct ptc_allocati
 	return all;
 }
 
-/* What each usable node holds of the old layout, plus what enters it, plus what begins there as zeros. */
+/* What each usable node holds of the old layout, plus what enters it, plus what begins there as zeros or is derived there. */
 static void sum_peaks(const struct ptc_deliver *d, struct ptc_plan *plan)
 {
 	const struct ptc_change *c = d->c;
 
-	memcpy(plan->peak_bytes, plan->in_bytes, d->nnodes * sizeof *plan->in_bytes);
+	for (uint32_t n = 0; n < d->nnodes; n++)
+		plan->peak_bytes[n] += plan->in_bytes[n];
 	if (d->from)
 		sum_sets(&d->have, d->from, c->from.held, c->from.sets.n, plan->peak_bytes);
 	if (c->reset_bytes)

@@ -100,6 +100,10 @@ int ptc_spec_check(const struct ptc_spec *s, struct ptc_error *err);
  * the rule has expert. rule may be NULL. */
 int ptc_rule_fits(const struct ptc_spec *s, size_t item, const struct ptc_rule *rule, int64_t *ret_layer,
 		  int64_t *ret_expert, struct ptc_error *err);
+/* The number of the field that a rule derives from; 0: there is none of that name. */
+size_t ptc_rule_master(const struct ptc_spec *s, const struct ptc_rule *r);
+/* Both lay out a tensor alike, under any configuration. */
+bool ptc_rule_same_place(const struct ptc_rule *a, const struct ptc_rule *b);
 /* The rules of one tensor's items: ret[0] for the parameter, ret[f] for field f; NULL where none applies. */
 void ptc_spec_tensor_rules(const struct ptc_spec *s, size_t tensor, const struct ptc_rule *ret[1 + PTC_MAX_FIELDS]);
 

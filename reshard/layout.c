@@ -2,6 +2,7 @@
 /* The container of a layout: made of rules, regions are computed for whoever
  * asks (regions.c); made of declarations, each class's are kept (declared.c).
  * Failure modes: those of the rules, limits, memory; nothing is returned then. */
+#include "reshard/regions.h"
 #include "reshard/side.h"
 
 #include "base/alloc.h"
@@ -94,6 +95,38 @@ bool ptc_layout_resets(const struct ptc_layout *l, uint32_t item)
 	const struct ptc_rule *rule = l->items ? l->items[item].rule : NULL;
 
 	return rule && rule->carry == PTC_CARRY_RESET;
+}
+
+bool ptc_layout_master(const struct ptc_layout *l, uint32_t item, uint32_t *ret_master)
+{
+	const struct ptc_rule *rule = l->items ? l->items[item].rule : NULL;
+
+	if (!rule || !rule->master || item % (1 + l->spec->nfields))
+		return false;
+	*ret_master = item + (uint32_t)ptc_rule_master(l->spec, rule);
+	return true;
+}
+
+bool ptc_layout_derives(const struct ptc_layout *l, uint32_t item)
+{
+	uint32_t master;
+
+	if (!ptc_layout_master(l, item, &master)) /* placed alike: lint saw to it */
+		return false;
+	return ptc_regions_cuts(l, item, PTC_BY_ZERO) == ptc_regions_cuts(l, master, PTC_BY_ZERO) ||
+	       ptc_regions_degree(l, l->items[item].rule, PTC_BY_ZERO) == 1;
+}
+
+int ptc_layout_master_box(const struct ptc_layout *l, uint32_t item, const struct ptc_box *bytes,
+			  struct ptc_box *ret_master, struct ptc_error *err)
+{
+	struct ptc_box elements;
+	uint32_t master;
+
+	if (ptc_fails(ptc_layout_master(l, item, &master)))
+		return ptc_error_set(err, PTC_EINTERNAL, "item %u is derived from nothing", item);
+	ptc_item_elements(l->spec, item, bytes, &elements);
+	return ptc_item_byte_box(l->spec, master, &elements, ret_master, err);
 }
 
 uint32_t ptc_layout_world(const struct ptc_layout *l)

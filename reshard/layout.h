@@ -52,6 +52,17 @@ void ptc_rank_layout_done(struct ptc_rank_layout *r);
 int ptc_layout_rank_bytes(const struct ptc_layout *l, int64_t *ret_most, struct ptc_error *err);
 /* Its rule's state is reset: whatever a generation of this layout comes from, it begins with zeros of the item. */
 bool ptc_layout_resets(const struct ptc_layout *l, uint32_t item);
+/* What the rank holds counts where replicas differ. Every rank's does without a primary, or with one that no rank of the
+ * configuration is. rule may be NULL. */
+bool ptc_rule_is_primary(const struct ptc_rule *rule, const struct ptc_config *c, uint32_t rank);
+/* Its rule's state is derive: *ret_master is the item that it is made from, whatever the configuration. */
+bool ptc_layout_master(const struct ptc_layout *l, uint32_t item, uint32_t *ret_master);
+/* And every rank has of the master what it has of the item, so that what a device lacks of it is made there. Not so where zero
+ * cuts fields and not parameters. */
+bool ptc_layout_derives(const struct ptc_layout *l, uint32_t item);
+/* The bytes of the master that bytes of an item are made of. */
+int ptc_layout_master_box(const struct ptc_layout *l, uint32_t item, const struct ptc_box *bytes,
+			  struct ptc_box *ret_master, struct ptc_error *err);
 /* false: the item is not on the rank's pipeline stage. */
 bool ptc_layout_local_shape(const struct ptc_layout *l, uint32_t rank, uint32_t item, struct ptc_local_shape *ret);
 

@@ -60,6 +60,15 @@ const struct ptc_rule *ptc_spec_rule(const struct ptc_spec *s, size_t item)
 	return rules[item % (1 + s->nfields)];
 }
 
+const struct ptc_rule *ptc_spec_rule_named(const struct ptc_spec *s, const char *name)
+{
+	for (size_t i = 0; i < s->nrules; i++)
+		if (!s->rules[i].fields &&
+		    ptc_glob_match(s->rules[i].match, strlen(s->rules[i].match), name, strlen(name)))
+			return &s->rules[i];
+	return NULL;
+}
+
 /* Sizes of the blocks of a dim's first split against the dim. */
 static int fits_blocks(const struct ptc_split *p, const struct ptc_rule *r, int64_t size, const char *name,
 		       struct ptc_error *err)
@@ -160,6 +169,32 @@ static int fits_pattern(const char *pattern, const char *what, const struct ptc_
 	return 0;
 }
 
+/* What a parameter may be derived from: every rank that has an element of it can have it in the master, too. */
+static int fits_master(const struct ptc_spec *s, size_t item, const struct ptc_rule *r, struct ptc_error *err)
+{
+	size_t master = item + ptc_rule_master(s, r);
+	const struct ptc_rule *other = ptc_spec_rule(s, master);
+	char name[PTC_ITEM_NAME_SIZE], from[PTC_ITEM_NAME_SIZE];
+
+	ptc_item_name(s, item, name, sizeof name);
+	ptc_item_name(s, master, from, sizeof from);
+	if (ptc_item_dtype(s, item) != PTC_BF16 || ptc_item_dtype(s, master) != PTC_F32)
+		return ptc_error_set(err, PTC_ELAYOUT,
+				     "tensor \"%s\" (%s): rule \"%s\" derives it from \"%s\" (%s); only BF16 can be "
+				     "derived, and only from F32",
+				     name, ptc_dtype_name(ptc_item_dtype(s, item)), r->match, from,
+				     ptc_dtype_name(ptc_item_dtype(s, master)));
+	if (!ptc_rule_same_place(r, other))
+		return ptc_error_set(err, PTC_ELAYOUT,
+				     "tensor \"%s\": rule \"%s\" derives it from \"%s\", which is not placed alike",
+				     name, r->match, from);
+	if (other != r && other->carry != PTC_CARRY && other->carry != PTC_CARRY_REPLICATE)
+		return ptc_error_set(err, PTC_ELAYOUT,
+				     "tensor \"%s\": rule \"%s\" derives it from \"%s\", which is not carried", name,
+				     r->match, from);
+	return 0;
+}
+
 int ptc_rule_fits(const struct ptc_spec *s, size_t item, const struct ptc_rule *r, int64_t *ret_layer,
 		  int64_t *ret_expert, struct ptc_error *err)
 {
@@ -174,6 +209,8 @@ int ptc_rule_fits(const struct ptc_spec *s, size_t item, const struct ptc_rule *
 		rc = fits_pattern(r->layer, "layer", t, r, &layer, err);
 	if (!rc && r && r->expert)
 		rc = fits_pattern(r->expert, "expert", t, r, &expert, err);
+	if (!rc && r && r->master && item % (1 + s->nfields) == 0)
+		rc = fits_master(s, item, r, err);
 	if (rc)
 		return rc;
 	*ret_layer = layer;
@@ -391,6 +428,39 @@ static int check_place(const struct ptc_rule *r, struct ptc_error *err)
 	return 0;
 }
 
+size_t ptc_rule_master(const struct ptc_spec *s, const struct ptc_rule *r)
+{
+	size_t f = s->nfields;
+
+	while (f && strcmp(s->fields[f - 1].name, r->master) != 0)
+		f--;
+	return f;
+}
+
+static int check_primary(const struct ptc_rule *r, struct ptc_error *err)
+{
+	bool dense = r->primary == PTC_AXIS_TP || r->primary == PTC_AXIS_DP || r->primary == PTC_AXIS_CP;
+
+	if (r->primary != PTC_AXIS_NONE && (!dense || r->carry != PTC_CARRY_REPLICATE))
+		return ptc_error_set(err, PTC_EINVAL, "rule \"%s\": a primary is on tp, dp or cp, with state replicate",
+				     r->match);
+	return 0;
+}
+
+static int check_master(const struct ptc_spec *s, const struct ptc_rule *r, struct ptc_error *err)
+{
+	if (!r->master)
+		return 0;
+	if (r->carry != PTC_CARRY_DERIVE || r->fields)
+		return ptc_error_set(err, PTC_EINVAL,
+				     "rule \"%s\": only parameters are derived from a field, with state derive",
+				     r->match);
+	if (!ptc_rule_master(s, r))
+		return ptc_error_set(err, PTC_EINVAL, "rule \"%s\": there is no field \"%.*s\" to derive from",
+				     r->match, PTC_FIELD_NAME_MAX, r->master);
+	return 0;
+}
+
 static int check_rule_fields(const struct ptc_spec *s, const struct ptc_rule *r, struct ptc_error *err)
 {
 	for (const char *p = r->fields; p; p = strchr(p, ',') ? strchr(p, ',') + 1 : NULL) {
@@ -447,6 +517,10 @@ int ptc_spec_check(const struct ptc_spec *s, struct ptc_error *err)
 			rc = check_expert(r, err);
 		if (!rc)
 			rc = check_rule_fields(s, r, err);
+		if (!rc)
+			rc = check_primary(r, err);
+		if (!rc)
+			rc = check_master(s, r, err);
 	}
 	return rc;
 }

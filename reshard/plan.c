@@ -74,13 +74,15 @@ static int walk_atom(struct walker *w, const struct ptc_group *g, const struct p
 {
 	const struct ptc_deliver *d = w->d;
 	uint32_t set = ptc_class_from(d->c, class);
-	bool large = ptc_box_volume(box) > WANT_MAX_BYTES && ptc_deliver_choice(d, set);
+	bool large = !g->derived && ptc_box_volume(box) > WANT_MAX_BYTES && ptc_deliver_choice(d, set);
 	int rc = 0;
 
 	w->parts.n = 0;
 	if (large && ptc_box_chop(box, WANT_MAX_BYTES, &w->parts))
 		return nomem(w->err);
 	for (size_t i = d->first[class]; i < d->first[class + 1] && !rc; i++) {
+		if (g->derived && (d->v[i].kind == PTC_MOVE_BETWEEN || d->v[i].kind == PTC_MOVE_FORWARD))
+			continue;
 		if (!large || d->v[i].kind != PTC_MOVE_BETWEEN) {
 			rc = emit(w, g, &d->v[i], set, box);
 			continue;

@@ -34,12 +34,13 @@ struct ptc_plan {
 	uint32_t nnodes;
 	int64_t *in_bytes, *out_bytes; /* per node, of between_nodes */
 	int64_t *within_bytes;         /* per node, of within_node */
-	int64_t *peak_bytes;           /* per node: what usable ones hold of the old layout, what enters, and `reset` */
-	int64_t reset;                 /* bytes that begin as zeros: of items that are reset, each node counted once */
-	int64_t in_place;              /* bytes of the new layout that their node already has, each node counted once */
-	int64_t kept;                  /* bytes of new shards that stay on their device */
-	int64_t within_node;           /* bytes of new shards that come from another device of their node */
-	int64_t between_nodes;         /* bytes entering a node, each once */
+	int64_t *peak_bytes;   /* per node: what usable ones hold of the old layout, what enters, `reset`, `derived` */
+	int64_t reset;         /* bytes that begin as zeros: of items that are reset, each node counted once */
+	int64_t derived;       /* bytes of parameters that nodes lack and make from masters, each counted once */
+	int64_t in_place;      /* bytes of the new layout that their node already has, each node counted once */
+	int64_t kept;          /* bytes of new shards that stay on their device */
+	int64_t within_node;   /* bytes of new shards that come from another device of their node */
+	int64_t between_nodes; /* bytes entering a node, each once */
 	int64_t bound_mapping; /* lower bound of between_nodes for this allocation (= between_nodes: each missing byte enters once) */
 	/* Lower bound over every admissible allocation. ptc_plan_new knows only one and leaves -1; whoever placed with
 	 * ptc_place sets it to between_nodes - gap, exact if the gap is 0. */
@@ -54,7 +55,7 @@ struct ptc_plan_opts {
 	void *arg;
 	bool keep; /* call fn for what stays, too */
 };
-/* Every move, without a list of them: for each rank of the new layout (but for items that are reset) the boxes that are kept, brought from within the
+/* Every move, without a list of them: for each rank of the new layout (but for what is reset or derived) the boxes that are kept, brought from within the
  * node and brought from other nodes are exactly what it needs, once (where two ranks share a device, one has it and the
  * other keeps it). Source choice among replicas makes the busiest sender's load small; a box of more than 32 MiB with
  * several sources is shared between them. usable[node] false: what the node had is gone, as a source and for itself.

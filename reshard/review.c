@@ -51,12 +51,12 @@ static bool same_split(const struct ptc_split *a, const struct ptc_split *b)
 	       same_numbers(a->permute, a->npermute, b->permute, b->npermute);
 }
 
-static bool same_placement(const struct ptc_rule *a, const struct ptc_rule *b)
+bool ptc_rule_same_place(const struct ptc_rule *a, const struct ptc_rule *b)
 {
 	for (size_t i = 0; i < PTC_MAX_SPLITS; i++)
 		if (!same_split(&a->splits[i], &b->splits[i]))
 			return false;
-	return a->place == b->place && a->shard == b->shard && a->shard_dim == b->shard_dim && a->carry == b->carry &&
+	return a->place == b->place && a->shard == b->shard && a->shard_dim == b->shard_dim &&
 	       same_text(a->layer, b->layer) && same_text(a->expert, b->expert) &&
 	       same_numbers(a->experts, a->nexperts, b->experts, b->nexperts);
 }
@@ -106,7 +106,7 @@ static void review_tensor(const struct ptc_spec *s, size_t tensor, struct seen *
 			continue;
 		seen[i].matches = true;
 		if (first && !r->fields && r > first && literal(r->match) > literal(first->match) &&
-		    !same_placement(r, first))
+		    !(r->carry == first->carry && ptc_rule_same_place(r, first)))
 			tell(fn, arg, true,
 			     "tensor \"%s\" %s is ambiguous: rule %zu (\"%s\") takes it, though rule %zu (\"%s\") is "
 			     "made for "

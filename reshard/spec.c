@@ -76,6 +76,7 @@ void ptc_rule_done(struct ptc_rule *r)
 	free_const(r->expert);
 	free_const(r->experts);
 	free_const(r->fields);
+	free_const(r->master);
 	*r = (struct ptc_rule){ 0 };
 }
 

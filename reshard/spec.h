@@ -85,8 +85,9 @@ struct ptc_split {
  * _StridedShard), [dp, tp] cuts by dp first. A rule that names ep or etp, or has expert, is one for expert tensors:
  * data parallelism then means the ranks that hold the same experts (edp), else dp*cp.
  * State: PTC_CARRY_REFUSE makes the layout fail, naming the tensor; of PTC_CARRY_RESET a plan moves nothing, and each
- * generation begins with zeros of it. The others are laid out, stored and moved like PTC_CARRY: who makes a job is refused
- * max, derive and a replicate that is cut (ptc_job_check_states). */
+ * generation begins with zeros of it. PTC_CARRY_DERIVE is of BF16 parameters: what a device lacks of one is made from its F32
+ * field `master` (ptc_layout_derives); their fields are carried. The others are laid out, stored and moved like PTC_CARRY: who
+ * makes a job is refused max, a derive that names no master and a replicate that is cut (ptc_job_check_states). */
 struct ptc_rule {
 	const char *match; /* glob over the parameter name: * (also across dots), ?, [..] */
 	struct ptc_split splits[PTC_MAX_SPLITS];
@@ -100,6 +101,10 @@ struct ptc_rule {
 	uint32_t shard_dim; /* PTC_SHARD_DIM */
 	const char *fields; /* NULL: fields follow their parameter; else comma-separated fields this rule is for */
 	enum ptc_carry carry;
+	enum ptc_axis
+		primary; /* PTC_CARRY_REPLICATE of what running ranks declare: tp, dp or cp, see ptc_rule_is_primary; NONE: all agree */
+	uint32_t primary_at;
+	const char *master; /* PTC_CARRY_DERIVE: the field; NULL, in jobs of earlier versions: carried */
 };
 
 /* How tensors lie behind one another where a configuration shards buffers (shard=buffer). There is one buffer per stage
@@ -163,6 +168,8 @@ int ptc_item_byte_box(const struct ptc_spec *s, size_t item, const struct ptc_bo
 int64_t ptc_item_bytes(const struct ptc_spec *s, size_t item);
 /* The rule that wins for an item; NULL when none does. Borrowed from the spec. */
 const struct ptc_rule *ptc_spec_rule(const struct ptc_spec *s, size_t item);
+/* The rule for what ranks declare by this name: the first that fits it, of those that are not for certain fields. Borrowed. */
+const struct ptc_rule *ptc_spec_rule_named(const struct ptc_spec *s, const char *name);
 /* Ambiguous, overlapping, uncovered or impossible rules: tensor, axis and sizes in err. Independent of any configuration. */
 int ptc_spec_lint(const struct ptc_spec *s, struct ptc_error *err);
 /* What lint lets pass and is probably not meant: tensors that no rule covers or that rules contend for (wrong); rules that

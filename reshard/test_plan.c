@@ -340,6 +340,74 @@ static void what_is_reset_moves_nothing(void **state)
 	ptc_layout_free(b);
 }
 
+/* The same job, whose parameters are made from what is now their master. */
+static struct ptc_rule derive_rules[] = {
+	{ .match = "*", .splits[0].axis = PTC_AXIS_TP, .carry = PTC_CARRY_DERIVE, .master = "exp_avg" },
+};
+static const struct ptc_spec derive_spec = {
+	.name = "job",
+	.tensors = tensors,
+	.ntensors = 5,
+	.fields = fields,
+	.nfields = 1,
+	.rules = derive_rules,
+	.nrules = 1,
+};
+
+static int is_master(void *arg, const struct ptc_move *m)
+{
+	bool *any = arg;
+
+	assert_true(m->item % 2 == 1 || m->kind == PTC_MOVE_KEEP || m->kind == PTC_MOVE_WITHIN);
+	*any |= m->item % 2 == 1;
+	return 0;
+}
+
+/* What nodes lack of a parameter enters none: its master does. What they have stays; nothing is lost with the last copy. */
+static void what_is_derived_enters_no_node(void **state)
+{
+	const int64_t elements = (4 * 16 + 64) * 24;
+	static const bool lost[2] = { true, false };
+	struct ptc_layout *a = layout_of(&derive_spec, "tp=2"), *b = layout_of(&derive_spec, "tp=1,dp=2");
+	struct ptc_layout *zero = layout_of(&derive_spec, "tp=1,dp=2,zero=1");
+	struct ptc_device all[MAX_RANKS];
+	struct ptc_allocation at = { all, 2 };
+	struct ptc_plan_opts opts = { .fn = is_master };
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_change *c = NULL;
+	struct ptc_plan *p = NULL;
+	bool any = false;
+
+	opts.arg = &any;
+	cluster(all, 2, 1);
+	assert_int_equal(ptc_change_new(a, b, &c, NULL), 0);
+	assert_int_equal(ptc_plan_stream(c, &at, &at, 2, NULL, &opts, &p, NULL), 0);
+	assert_true(any && p->between_nodes == elements * 4 && p->in_place == elements * (2 + 4));
+	assert_int_equal(p->derived, elements * 2);
+	for (int n = 0; n < 2; n++) /* half of the old state, half of the masters, half of the parameters */
+		assert_int_equal(p->peak_bytes[n], elements * (2 + 4) / 2 + elements * (2 + 4) / 2);
+	ptc_plan_free(p);
+	assert_int_equal(ptc_plan_stream(c, &at, &at, 2, lost, &opts, &p, &err), PTC_ELOST);
+	assert_non_null(strstr(err.text, "tensor \"h.0.w:exp_avg\""));
+	ptc_change_free(c);
+	assert_int_equal(ptc_change_new(NULL, b, &c, NULL), 0); /* a first generation has all of them from outside */
+	assert_int_equal(ptc_plan_stream(c, &at, &at, 2, NULL, &opts, &p, NULL), 0);
+	assert_true(!p->derived && p->in_bytes[0] == elements * 6);
+	ptc_plan_free(p);
+	ptc_change_free(c);
+	assert_false(
+		ptc_layout_derives(zero, 0)); /* ranks have half of the masters, and whole parameters: these move */
+	assert_int_equal(ptc_change_new(a, zero, &c, NULL), 0);
+	opts.fn = NULL;
+	assert_int_equal(ptc_plan_stream(c, &at, &at, 2, NULL, &opts, &p, NULL), 0);
+	assert_true(!p->derived && p->between_nodes == elements * 2);
+	ptc_plan_free(p);
+	ptc_change_free(c);
+	ptc_layout_free(a);
+	ptc_layout_free(b);
+	ptc_layout_free(zero);
+}
+
 /* Everything once, with constraints; the first failure's code. */
 static int whole_run(const struct ptc_spec *s)
 {
@@ -390,6 +458,7 @@ static void every_allocation_fails_in_turn(void **state)
 		ptc_alloc_fail_at(n);
 		rc = whole_run(&spec);
 		rc = rc ? rc : whole_run(&reset_spec);
+		rc = rc ? rc : whole_run(&derive_spec);
 		ptc_alloc_fail_at(0);
 		assert_true(rc == 0 || rc == PTC_ENOMEM);
 		assert_int_equal(ptc_alloc_live(), live);
@@ -408,6 +477,7 @@ int main(void)
 		cmocka_unit_test(turns_senders_and_time),
 		cmocka_unit_test(nodes_cut_alike),
 		cmocka_unit_test(what_is_reset_moves_nothing),
+		cmocka_unit_test(what_is_derived_enters_no_node),
 		cmocka_unit_test(every_allocation_fails_in_turn),
 	};
 

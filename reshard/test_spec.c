@@ -2,6 +2,8 @@
 /* Configurations, specs, lint, sub-byte dtypes, stated layouts and errors,
  * plan balance, scale, and every allocation failing in turn. */
 #include "base/alloc.h"
+#include "base/check.h"
+#include "reshard/derive.h"
 #include "reshard/internal.h"
 
 #include <setjmp.h>
@@ -198,6 +200,138 @@ static void lint_checks_sizes_and_names(void **state)
 	o.tensor.ndim = 1;
 	o.tensor.shape[0] = 5;
 	expect_lint(&o.spec, PTC_ELAYOUT, "5 elements of F4 are not whole bytes");
+}
+
+/* A primary is one of an axis of what is replicated; where the configuration has no such index all ranks are. */
+static void primaries(void **state)
+{
+	struct ptc_rule rules[2] = {
+		{ .match = "b.*", .fields = "exp_avg" },
+		{ .match = "b*", .carry = PTC_CARRY_REPLICATE, .primary = PTC_AXIS_DP, .primary_at = 1 }
+	};
+	struct ptc_config c;
+	struct one o;
+
+	assert_int_equal(ptc_config_parse("tp=2,dp=3,cp=2", &c, NULL), 0);
+	one_spec(&o)->rules = rules;
+	o.spec.nrules = 2;
+	assert_int_equal(ptc_spec_lint(&o.spec, NULL), 0);
+	assert_ptr_equal(ptc_spec_rule_named(&o.spec, "b.x"), &rules[1]);
+	assert_null(ptc_spec_rule_named(&o.spec, "a"));
+	for (uint32_t r = 0; r < 12; r++) { /* tp-cp-dp: tp fastest */
+		assert_int_equal(ptc_rule_is_primary(&rules[1], &c, r), r / 4 == 1);
+		rules[1].primary = PTC_AXIS_TP;
+		assert_int_equal(ptc_rule_is_primary(&rules[1], &c, r), r % 2 == 1);
+		rules[1].primary = PTC_AXIS_CP;
+		assert_int_equal(ptc_rule_is_primary(&rules[1], &c, r), r / 2 % 2 == 1);
+		rules[1].primary_at = 2;
+		assert_true(ptc_rule_is_primary(&rules[1], &c, r) && ptc_rule_is_primary(NULL, &c, r));
+		rules[1].primary_at = 1;
+		rules[1].primary = PTC_AXIS_DP;
+	}
+	rules[1].primary = PTC_AXIS_EP;
+	expect_lint(&o.spec, PTC_EINVAL, "a primary is on tp, dp or cp, with state replicate");
+	rules[1].primary = PTC_AXIS_TP;
+	rules[1].carry = PTC_CARRY;
+	expect_lint(&o.spec, PTC_EINVAL, "a primary is on tp, dp or cp, with state replicate");
+}
+
+/* What is made from a master is BF16, has an F32 field, and both are placed alike. */
+static void lint_checks_masters(void **state)
+{
+	static const struct ptc_split over_dim_1 = { .axis = PTC_AXIS_TP, .dim = 1 };
+	struct ptc_rule rules[2] = {
+		{ .match = "*", .splits[0].axis = PTC_AXIS_TP, .fields = "exp_avg" },
+		{ .match = "h.*", .splits[0].axis = PTC_AXIS_TP, .carry = PTC_CARRY_DERIVE, .master = "exp_avg" }
+	};
+	struct one o;
+
+	one_spec(&o)->rules = &rules[1];
+	expect_lint(&o.spec, PTC_ELAYOUT,
+		    "\"h.0.w\" (F32): rule \"h.*\" derives it from \"h.0.w:exp_avg\" (F32); only BF16");
+	o.tensor.dtype = PTC_BF16;
+	assert_int_equal(ptc_spec_lint(&o.spec, NULL), 0);
+	o.field.dtype = PTC_F64;
+	expect_lint(&o.spec, PTC_ELAYOUT, "\"h.0.w:exp_avg\" (F64)");
+	o.field.dtype = PTC_F32;
+	o.spec.rules = rules;
+	o.spec.nrules = 2;
+	assert_int_equal(ptc_spec_lint(&o.spec, NULL), 0);
+	rules[0].carry = PTC_CARRY_RESET;
+	expect_lint(&o.spec, PTC_ELAYOUT, "derives it from \"h.0.w:exp_avg\", which is not carried");
+	rules[0].carry = PTC_CARRY;
+	rules[0].splits[0] = over_dim_1;
+	expect_lint(&o.spec, PTC_ELAYOUT, "derives it from \"h.0.w:exp_avg\", which is not placed alike");
+	rules[1].master = "nope";
+	expect_lint(&o.spec, PTC_EINVAL, "no field \"nope\" to derive from");
+	rules[1].master = NULL; /* a job of earlier versions: carried */
+	assert_int_equal(ptc_spec_lint(&o.spec, NULL), 0);
+	rules[0].master = "exp_avg";
+	expect_lint(&o.spec, PTC_EINVAL, "only parameters are derived from a field");
+}
+
+static double bf16_value(uint32_t bits)
+{
+	uint32_t wide = bits << 16;
+	float f;
+
+	memcpy(&f, &wide, sizeof f);
+	return f;
+}
+
+/* Of all BF16, none is nearer, and none as near that is even where it is odd; what is larger than any is infinite. */
+static void rounds_to_the_nearest(void **state)
+{
+	static const uint32_t edges[] = { 0,          1,          0x7fff,     0x8000,     0x8001,
+					  0x17fff,    0x18000,    0x18001,    0x3f808000, 0x3f818000,
+					  0x7f7f7fff, 0x7f7f8000, 0x7f7fffff, 0x7f800000 };
+	uint32_t x = 1;
+
+	for (size_t i = 0; i < 200000; i++) {
+		uint32_t bits = i < 2 * PTC_ARRAY_LEN(edges) ? edges[i / 2] | (uint32_t)(i % 2) << 31 : x;
+		uint16_t half;
+		double value, got, far;
+		float f;
+
+		x = x * 1664525 + 1013904223;
+		memcpy(&f, &bits, sizeof f);
+		value = f;
+		ptc_derive_bf16(&bits, 1, &half);
+		got = bf16_value(half);
+		if (value != value) {
+			assert_int_equal(half, 0x7fc0);
+			continue;
+		}
+		assert_int_equal(half >> 15, bits >> 31);
+		if ((half & 0x7fff) == 0x7f80) { /* half a step above the largest, which is odd */
+			assert_true((bits & 0x7fffffff) >= 0x7f7f8000);
+			continue;
+		}
+		assert_true((bits & 0x7fffffff) < 0x7f7f8000);
+		far = got > value ? got - value : value - got;
+		for (int step = -1; step <= 1; step += 2) {
+			double other = bf16_value((uint32_t)(uint16_t)(half + step)),
+			       d = other > value ? other - value : value - other;
+
+			if ((half & 0x7fff) + step < 0 || (half & 0x7fff) + step >= 0x7f80)
+				continue;
+			assert_true(far < d || (far == d && half % 2 == 0));
+		}
+	}
+}
+
+/* Beside each other and in place, unaligned. */
+static void rounds_many(void **state)
+{
+	uint8_t bytes[1 + 4 * 5], half[2 * 5];
+	const float values[5] = { 1, -2.5f, 0, 3.1415927f, 1e38f };
+	const uint16_t want[5] = { 0x3f80, 0xc020, 0, 0x4049, 0x7e96 };
+
+	memcpy(bytes + 1, values, sizeof values);
+	ptc_derive_bf16(bytes + 1, 5, half);
+	assert_memory_equal(half, want, sizeof want);
+	ptc_derive_bf16(bytes + 1, 5, bytes + 1);
+	assert_memory_equal(bytes + 1, want, sizeof want);
 }
 
 static int try_layout(const struct ptc_spec *s, const char *config, struct ptc_error *err)
@@ -551,6 +685,10 @@ int main(void)
 		cmocka_unit_test(bad_configs_are_refused),
 		cmocka_unit_test(lint_names_what_is_wrong),
 		cmocka_unit_test(lint_checks_sizes_and_names),
+		cmocka_unit_test(primaries),
+		cmocka_unit_test(lint_checks_masters),
+		cmocka_unit_test(rounds_to_the_nearest),
+		cmocka_unit_test(rounds_many),
 		cmocka_unit_test(layouts_refuse_by_name),
 		cmocka_unit_test(sub_byte_dtypes),
 		cmocka_unit_test(scalars_have_byte_shapes),

@@ -15,6 +15,22 @@ bool ptc_rule_names_axis(const struct ptc_rule *r, enum ptc_axis axis)
 	return false;
 }
 
+bool ptc_rule_is_primary(const struct ptc_rule *r, const struct ptc_config *c, uint32_t rank)
+{
+	struct ptc_coords k = ptc_config_coords(c, rank);
+
+	switch (r ? r->primary : PTC_AXIS_NONE) {
+	case PTC_AXIS_TP:
+		return r->primary_at >= c->tp || k.tp == r->primary_at;
+	case PTC_AXIS_DP:
+		return r->primary_at >= c->dp || k.dp == r->primary_at;
+	case PTC_AXIS_CP:
+		return r->primary_at >= c->cp || k.cp == r->primary_at;
+	default:
+		return true;
+	}
+}
+
 bool ptc_rule_is_expert(const struct ptc_rule *r)
 {
 	return r && (r->expert || ptc_rule_names_axis(r, PTC_AXIS_EP) || ptc_rule_names_axis(r, PTC_AXIS_ETP));

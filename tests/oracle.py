@@ -183,6 +183,17 @@ def rule_for(rules, name, field="param"):
                  ("fields" not in r or field in r["fields"])), {})
 
 
+def round_bf16(bits):
+    """The BF16 nearest to each F32, given as bits and none of them NaN: of the two beside it the nearer, then the even one."""
+    low = bits >> 16
+    up = low + ((low & 0x7fff) < 0x7f80)
+    with np.errstate(all="ignore"):
+        value = lambda b: np.where((b & 0x7fff) == 0x7f80, 2.0**128, np.abs((b << 16).astype(np.uint32).view(np.float32).astype(np.float64)))
+        here = np.abs(bits.view(np.float32).astype(np.float64))
+        down, above = here - value(low), value(up) - here
+    return np.where((down < above) | ((down == above) & (low % 2 == 0)) | np.isinf(here), low, up).astype(np.uint16)
+
+
 def items(state):
     return [(n, f) for f in state.tensors for n in state.tensors["param"]]
 

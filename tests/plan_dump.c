@@ -5,7 +5,7 @@
  * with the old ranks' devices, those that may be used, then one digit per node
  * each (RACKS: - for none). One line of JSON for each plan:
  * {"error": text}, or {"now": [[node, device], ...], "gap": bytes,
- * "totals": [kept, in_place, within, between], "reset": bytes, "nodes": [[in, out, within, peak], ...],
+ * "totals": [kept, in_place, within, between], "reset": bytes, "derived": bytes, "nodes": [[in, out, within, peak], ...],
  * "moves": [[kind, item, src node, src rank, dst rank, [offset], [extent]], ...]} in elements. */
 #include "base/alloc.h"
 #include "formats/job.h"
@@ -56,9 +56,9 @@ static void put_plan(const struct ptc_plan *p, const struct ptc_allocation *now,
 	for (uint32_t n = 0; n < p->nnodes; n++)
 		printf("%s[%" PRId64 ",%" PRId64 ",%" PRId64 ",%" PRId64 "]", n ? "," : "", p->in_bytes[n],
 		       p->out_bytes[n], p->within_bytes[n], p->peak_bytes[n]);
-	printf("],\"gap\":%" PRId64 ",\"reset\":%" PRId64 ",\"totals\":[%" PRId64 ",%" PRId64 ",%" PRId64 ",%" PRId64
-	       "]}\n",
-	       gap, p->reset, p->kept, p->in_place, p->within_node, p->between_nodes);
+	printf("],\"gap\":%" PRId64 ",\"reset\":%" PRId64 ",\"derived\":%" PRId64 ",\"totals\":[%" PRId64 ",%" PRId64
+	       ",%" PRId64 ",%" PRId64 "]}\n",
+	       gap, p->reset, p->derived, p->kept, p->in_place, p->within_node, p->between_nodes);
 }
 
 static int answer(const struct question *q, struct ptc_layout **from, struct ptc_layout **to,

@@ -54,6 +54,25 @@ class Live(harness.Case):
             job.check_state(self, 1200, self.path("c"))
             self.check_steps(job, 1200)
 
+    def test_primary(self):
+        """By a rule dp rank 0's replica counts, whatever others hold, on its node and elsewhere."""
+        with self.cluster(nodes=2, devices=2) as c:
+            job = live.Job(c, self.dir, "rules", stat=1, run={"rules": [{"match": "stat", "state": {"replicate": {"dp": 0}}}]})
+            job.run("tp=2,dp=2")
+            job.wait_step(3)
+            job.do("snapshot")  # ranks go on with what they have
+            c.ptcctl("verify", job.name)
+            at = job.status()["step"]
+            for config in ("dp=3", "dp=1", "dp=4"):
+                job.wait_step(at + 5)
+                at = job.resize(config)["step"]
+            job.wait_step(at + 5)
+            job.do("snapshot")
+            model = self.path("model.safetensors")
+            c.ptcctl("export", job.name, model)
+            found = load_file(model)
+            self.assertEqual([float(found["steps"])] * 3, found["stat"].tolist())
+
     def resizes(self, mode):
         with self.cluster(nodes=4, devices=2) as c:
             job = live.Job(c, self.dir, mode=mode)

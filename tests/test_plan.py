@@ -68,8 +68,21 @@ class Case:
         self.may = places
 
 
+def random_states(rng, state, rules):
+    """Some rules reset; of those that may be, some parameters are derived from the field."""
+    for rule in rules:
+        params = [n for n in state.tensors["param"] if oracle.rule_for(rules, n) is rule]
+        if params and state.fields and rng.random() < 0.4 and all(oracle.rule_for(rules, n, "m") is rule for n in params):
+            rule["state"] = {"derive": "m"}
+            for n in params:
+                state.tensors["param"][n].dtype = "BF16"
+        elif rng.random() < 0.15:
+            rule["state"] = "reset"
+
+
 class Sets:
-    """What ranks and nodes hold, as sets of (item, element) in one long array of booleans. What rules reset is in `all` only."""
+    """What ranks and nodes hold, as sets of (item, element) in one long array of booleans. What rules reset is in `all` only.
+    derived: parameters by rule, where whoever holds an element holds it of the master, too."""
 
     def __init__(self, state, layout, world, rules=()):
         order = [(n, f) for n in sorted(state.tensors["param"], key=str.encode) for f in ("param", *sorted(state.fields))]
@@ -86,6 +99,12 @@ class Sets:
         self.reset = np.repeat([oracle.rule_for(rules, n, f).get("state") == "reset" for n, f in order], sizes)
         self.all = self.rank.copy()
         self.rank[:, self.reset] = False
+        self.derived = np.zeros(self.at[-1], dtype=bool)
+        for i, (name, field) in enumerate(order):
+            derive = oracle.rule_for(rules, name).get("state") if field == "param" else None
+            if isinstance(derive, dict):
+                param, master = (self.rank[:, self.at[k]:self.at[k + 1]] for k in (i, order.index((name, derive["derive"]))))
+                self.derived[self.at[i]:self.at[i + 1]] = not (param & ~master).any()
 
     def box(self, item, off, ext):
         return self.numbers[item][tuple(slice(o, o + e) for o, e in zip(off, ext))].ravel()
@@ -135,14 +154,17 @@ class Plan(harness.Case):
             here = old_at.get(now[dst])
             if here is not None and case.usable[node]: # what the device has does not come from elsewhere
                 self.assertFalse(old.rank[here, box].any(), what)
-        self.assertTrue((count == new.rank).all(), f"{what}: a rank gets too little, too much, or something twice")
-        missing = need & ~had
+        made = np.array([new.rank[r] & new.derived & ~had[node] for r, (node, _) in enumerate(now)])
+        self.assertTrue((count == new.rank & ~made).all(), f"{what}: a rank gets too little, too much, or something twice")
+        missing = need & ~had & ~new.derived
+        derived = (need & ~had & new.derived) @ new.bytes
+        self.derived += int(derived.sum())
         self.assertEqual(got["totals"], [kept, int(((need & had) @ new.bytes).sum()), within, int((missing @ new.bytes).sum())], what)
         self.assertEqual([n[:3] for n in got["nodes"]], nodes.tolist(), what)
         held = on_nodes(old, case.was, case.nodes, old.all) & np.array(case.usable)[:, None]
         reset = (on_nodes(new, now, case.nodes, new.all) & new.reset) @ new.bytes
-        self.assertEqual(got["reset"], int(reset.sum()), what)
-        self.assertEqual([n[3] for n in got["nodes"]], (held @ new.bytes + missing @ new.bytes + reset).tolist(), what)
+        self.assertEqual((got["reset"], got["derived"]), (int(reset.sum()), int(derived.sum())), what)
+        self.assertEqual([n[3] for n in got["nodes"]], (held @ new.bytes + missing @ new.bytes + reset + derived).tolist(), what)
         self.assertEqual(nodes[:, 0].tolist(), (missing @ new.bytes).tolist(), what)
         self.check_senders(new, had, missing, nodes, got["moves"], what)
 
@@ -192,7 +214,7 @@ class Plan(harness.Case):
 
         def cost(node, on):
             if (node, on) not in memo:
-                memo[node, on] = int((np.logical_or.reduce([need[b] for b in on]) & ~had[node]) @ new.bytes) if on else 0
+                memo[node, on] = int((np.logical_or.reduce([need[b] for b in on]) & ~had[node] & ~new.derived) @ new.bytes) if on else 0
             return memo[node, on]
 
         for where in itertools.product([n for n in range(case.nodes) if slots[n]], repeat=len(blocks)):
@@ -223,9 +245,7 @@ class Plan(harness.Case):
         state, rules = random_job(rng)
         buffers = random_buffers(rng)
         case = Case(rng, state, constrained)
-        for rule in rules:
-            if rng.random() < 0.15:
-                rule["state"] = "reset"
+        random_states(rng, state, rules)
         spec = spec_of(state, rules, buffers)
         what = f"case {i}: {case.old} {case.new} {vars(case)} {json.dumps(spec)}"
         try:
@@ -242,7 +262,7 @@ class Plan(harness.Case):
         old, new = (Sets(state, l, c.world, rules) for l, c in zip(layouts, (case.old, case.new)))
         had = on_nodes(old, case.was, case.nodes) & np.array(case.usable)[:, None]
         if "error" in got and "no usable node" in got["error"]:
-            self.assertFalse((~new.rank.any(0) | had.any(0)).all(), f"{what}: nothing is lost")
+            self.assertFalse((~new.rank.any(0) | had.any(0) | new.derived).all(), f"{what}: nothing is lost")
             return "lost"
         if "error" in got:
             self.assertTrue("pinned" in got["error"] or "racks" in got["error"], f"{what}: {got}")
@@ -255,13 +275,14 @@ class Plan(harness.Case):
         return "compared" if self.check_place(dump, case, old, new, got, what) else "planned"
 
     def many(self, cases, constrained, exact=True):
-        seen, self.costs, self.busiest = {}, np.zeros(3), np.zeros(2)
+        seen, self.costs, self.busiest, self.derived = {}, np.zeros(3), np.zeros(2), 0
         with Dump(exact) as dump:
             for i in range(cases):
                 result = self.one(dump, i * 2 + constrained, constrained)
                 seen[result] = seen.get(result, 0) + 1
         print(f"{cases} cases: {seen}; all compared cost {self.costs[0]:.0f}, at best {self.costs[1]:.0f}, at bound "
-              f"{self.costs[2]:.0f}; busiest senders {self.busiest[0]:.0f}, at best {self.busiest[1]:.0f}")
+              f"{self.costs[2]:.0f}; busiest senders {self.busiest[0]:.0f}, at best {self.busiest[1]:.0f}; derived {self.derived}")
+        self.assertGreater(self.derived, cases)
         self.assertGreater(seen.get("compared", 0), cases // 10)
 
     def test_random(self):
@@ -323,6 +344,9 @@ class Offline(harness.Case):
         seats = [{r["rank"]: (r["node"], r["device"]) for r in doc[side]["ranks"]} for side in ("from", "to")]
         was = {seat: rank for rank, seat in seats[0].items()}
         count, total, between = np.zeros(new.rank.shape, dtype=int), 0, 0
+        had = on_nodes(old, [seats[0][rank] for rank in range(case.old.world)], case.nodes)
+        seat = [seats[1][rank] for rank in range(case.new.world)]
+        derived = int(((on_nodes(new, seat, case.nodes) & ~had & new.derived) @ new.bytes).sum())
         for m in doc["moves"]:
             box = new.box(numbers[m["tensor"], m["field"]], m["offset"], m["extent"])
             self.assertEqual(m["bytes"], int(new.bytes[box].sum()))
@@ -334,13 +358,14 @@ class Offline(harness.Case):
             count[m["dst"]["rank"], box] += 1
             total += m["bytes"]
             between += m["bytes"] if m["kind"] == "between_nodes" else 0
-        for rank, seat in seats[1].items():
-            kept = old.rank[was[seat]] if seat in was else np.zeros_like(new.rank[rank])
+        for rank, at in seats[1].items():
+            kept = old.rank[was[at]] if at in was else np.zeros_like(new.rank[rank])
+            new.rank[rank] &= ~new.derived | had[at[0]]
             self.assertTrue((count[rank] == (new.rank[rank] & ~kept)).all())
         t = doc["totals"]
         self.assertEqual((between, total - between), (t["between_nodes"], t["within_node"]))
         self.assertEqual(int((new.rank @ new.bytes).sum()), t["kept"] + t["within_node"] + t["between_nodes"])
-        seat = [seats[1][rank] for rank in range(case.new.world)]
+        self.assertEqual(derived, t["derived"])
         self.assertEqual(int(((on_nodes(new, seat, case.nodes, new.all) & new.reset) @ new.bytes).sum()), t["reset"])
         self.assertEqual(between, t["bound_this_mapping"])
         self.assertEqual((t["between_nodes"] - t["bound_any_mapping"], t["gap"] == 0), (t["gap"], t["bound_exact"]))
@@ -355,9 +380,7 @@ class Offline(harness.Case):
                 state, rules = random_job(rng)
                 case = Case(rng, state, False)
                 case.nodes, case.per_node = -(-max(case.old.world, case.new.world) // 3) + rng.randrange(2), 3
-                for rule in rules:
-                    if rng.random() < 0.15:
-                        rule["state"] = "reset"
+                random_states(rng, state, rules)
                 try:
                     layouts = [expected(state, rules, c) for c in (case.old, case.new)]
                 except ValueError:

@@ -70,6 +70,61 @@ class Resize(harness.Case):
             self.assertEqual(4, c.json("verify", "one")["digests_verified"])
             job.delete()
 
+    def derived_state(self):
+        """BF16 parameters that are the nearest to their masters, any bits but NaNs' among these, and one that is F32."""
+        s, rng = states.State({"m": "F32"}), self.rng()
+        for name, shape in (("w", (256, 2100)), ("rows", (37, 6)), ("x", ()), ("none", (0, 3))):
+            s.add(rng, name, "BF16", shape)
+            m = s.tensors["m"][name]
+            bits = np.frombuffer(m.tobytes(), np.uint32).copy()
+            bits[np.isnan(bits.view(np.float32))] = 0x3f808000 # 1 + half a step: to 1, which is even
+            m.array = np.frombuffer(bits.tobytes(), m.array.dtype).reshape(shape)
+            s.tensors["param"][name].array = np.frombuffer(oracle.round_bf16(bits).tobytes(), "V2").reshape(shape)
+        s.add(rng, "f", "F32", (4, 4))
+        rows = {"axis": "tp", "dim": 0, "kind": "balanced"}
+        return s, [{"match": "f"}, {"match": "x", "state": {"derive": "m"}}, {"match": "w", "split": {"axis": "tp", "dim": 1}, "state": {"derive": "m"}},
+                   {"match": "*", "split": rows, "fields": ["m"]}, {"match": "*", "split": rows, "state": {"derive": "m"}}]
+
+    def test_derived(self):
+        """What a node lacks of a parameter it makes from its master: no byte of it goes over the network, and each is what it
+        was. Where zero cuts masters and not parameters, these move."""
+        s, rules = self.derived_state()
+        elements = 256 * 2100 + 37 * 6
+        with self.cluster(nodes=2, devices=1) as c:
+            job = Job(c, "masters", s, self.path("job"), rules)
+            job.imported("tp=2")
+            for config, moved, derived in (("dp=2", 4, 2), ("tp=2", 0, 0), ("dp=2,zero=1", None, 0), ("tp=2,zero=3", None, 0), ("dp=2", 4, 2)):
+                done = job.resize(config)
+                totals = done["plan"]["totals"]
+                between = totals["between_nodes"] if moved is None else moved * elements
+                self.assertEqual((between, between, derived * elements),
+                                 (totals["between_nodes"], done["received_bytes"], totals["derived"]), config)
+                job.check_ranks(self, oracle.Config(config), rules)
+                job.check_whole(self, node="n1")
+            self.assertEqual(10, c.json("verify", "masters")["digests_verified"])
+            job.delete()
+
+    def test_not_derivable(self):
+        """A parameter that is not what its master makes is refused with the first element, at the import; nothing is changed."""
+        s, rules = self.derived_state()
+        w = s.tensors["param"]["w"]
+        bits = np.frombuffer(w.tobytes(), np.uint16).copy()
+        bits[200 * 2100 + 7] ^= 1
+        w.array = np.frombuffer(bits.tobytes(), "V2").reshape(w.shape)
+        with self.cluster(nodes=2, devices=1) as c:
+            job = Job(c, "other", s, self.path("job"), rules)
+            for config in ("tp=2", "dp=2,zero=1"):
+                r = job.imported(config, check=False) if config == "tp=2" else c.ptcctl(*job.import_args(config), check=False)
+                self.assertNotEqual(0, r.returncode)
+                self.assertIn(f'"w" cannot be derived: element [200, 7] is 0x{bits[200 * 2100 + 7]:04x}, and its master makes '
+                              f'0x{bits[200 * 2100 + 7] ^ 1:04x} of it', r.stderr)
+            bits[200 * 2100 + 7] ^= 1
+            w.array = np.frombuffer(bits.tobytes(), "V2").reshape(w.shape)
+            s.write(job.dir)
+            c.ptcctl(*job.import_args("dp=2,zero=1"))
+            job.check_whole(self)
+            job.delete()
+
     def random_job(self, tiny):
         """(state, rules, degrees of tp that fit)"""
         rng = self.rng()

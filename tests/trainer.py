@@ -4,9 +4,11 @@
 
   trainer.py --rows R --layers L [--steps N] [--sleep S] [--build-sleep S] [--start-sleep S] [--end-sleep S] [--meet 1] [--log DIR]
              [--fail-at STEP --fail-rank R] [--raise-in start|build] [--data N,SEED,BATCH,MICRO [--by-length DP]]
+             [--stat 1]
 
 Layer l is a matrix of R x 6 doubles, rows split over tp (the first ranks have more), on pipeline stage l % pp, replicated over dp;
 element (i, j) is 1000 l + 10 i + j + s after s steps. Its field `m` is the same, negative. A scalar `steps` is s everywhere.
+With --stat there is a tensor `stat`, too, whose elements grow by 1 + dp rank with each step: replicas differ.
 With --log each rank appends a JSON line per step. Ranks do not wait for each other: how far they are apart is theirs.
 """
 import argparse
@@ -45,6 +47,9 @@ class Rank:
                                a.ctypes.data, field)
         self.steps = np.zeros((), dtype=np.int64)
         client.declare("steps", "I64", [], [([], [], 0, None)], self.steps.ctypes.data, tied=True)
+        self.stat = np.zeros(3)
+        if args.stat:
+            client.declare("stat", "F64", [3], [([0], [3], 0, None)], self.stat.ctypes.data, tied=True)
 
     def from_files(self, step):
         """What this rank consumes in a step, as it finds it in data/ of a mount: slots of this step, without padding."""
@@ -91,6 +96,7 @@ class Rank:
     def check_restored(self):
         step = self.gen.start_step
         assert int(self.steps) == step, (int(self.steps), step)
+        assert not self.args.stat or (self.stat == step).all(), self.stat  # what dp rank 0 had
         if self.args.imported and step == 0:  # tensors only
             assert self.client.cursor_get("data") is None and self.client.blob_get("job") is None
             return
@@ -110,6 +116,7 @@ class Rank:
         for a, sign in self.arrays:
             a += sign
         self.steps += 1
+        self.stat += 1 + self.gen.dp_rank
 
 
 def run(args, client, gen):
@@ -163,6 +170,7 @@ def main():
     p.add_argument("--fail-rank", type=int, default=0)
     p.add_argument("--fail-generation", type=int, default=-1, help="fails in its first step")
     p.add_argument("--meet", type=int, default=0, help="1: before a rank declares, it has met all others")
+    p.add_argument("--stat", type=int, default=0, help="1: with the tensor whose replicas differ")
     p.add_argument("--refuse", help="stops are refused while this file exists")
     p.add_argument("--data", type=lambda s: [int(x) for x in s.split(",")], help="N,SEED,BATCH,MICRO: samples are consumed, and logged")
     p.add_argument("--by-length", type=int, default=0, help="with --data: batches are divided by length where dp is this")

@@ -69,9 +69,9 @@ static void put_totals(const struct ctl_switch *s, const struct ptc_plan *p)
 	       ",\"bound_exact\":%s,\"gap\":%" PRId64,
 	       p->kept, p->in_place, p->within_node, p->between_nodes, p->bound_mapping, p->bound_any,
 	       p->bound_any_exact ? "true" : "false", p->between_nodes - p->bound_any);
-	printf(",\"reset\":%" PRId64 ",\"moves_between_nodes\":%" PRIu64 ",\"moves_within_node\":%" PRIu64
-	       ",\"estimated_ns\":%" PRId64 "}}\n",
-	       p->reset, p->nbetween, p->nwithin, ptc_plan_time_ns(p, &s->rates));
+	printf(",\"reset\":%" PRId64 ",\"derived\":%" PRId64 ",\"moves_between_nodes\":%" PRIu64
+	       ",\"moves_within_node\":%" PRIu64 ",\"estimated_ns\":%" PRId64 "}}\n",
+	       p->reset, p->derived, p->nbetween, p->nwithin, ptc_plan_time_ns(p, &s->rates));
 }
 
 int ctl_plan_json(const struct ctl_switch *s, struct ptc_error *err)

@@ -99,6 +99,8 @@ static void put_totals(const struct ctl_switch *s, const struct ptc_plan *p)
 	put_bytes("in place on its node", p->in_place, "");
 	if (p->reset)
 		put_bytes("begins as zeros", p->reset, "reset by rules");
+	if (p->derived)
+		put_bytes("made from masters", p->derived, "derived by rules");
 	snprintf(note, sizeof note, "on node %u", at);
 	put_bytes("peak of a node", peak, note);
 	printf("  %-24s %12.3f s at %.0f GB/s per node and way\n", "estimated", (double)ns / 1e9,

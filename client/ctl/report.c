@@ -85,6 +85,8 @@ static void put_totals(const json_t *plan)
 	put_bytes("already in place", ptc_json_count(t, "in_place"), "");
 	if (ptc_json_count(t, "reset"))
 		put_bytes("begins as zeros", ptc_json_count(t, "reset"), "reset by rules");
+	if (ptc_json_count(t, "derived"))
+		put_bytes("made from masters", ptc_json_count(t, "derived"), "derived by rules");
 }
 
 static void put_nodes(const json_t *plan)

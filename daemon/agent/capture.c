@@ -2,8 +2,11 @@
 /* Capture: a snapshot from ranks that wait at a boundary. Happy path: memory
  * is reserved for what this node holds under the generation; a few threads
  * fill an extent each, slice by slice: straight from the memory of the lowest
- * rank that has it, compared with what other ranks here hold of the same bytes,
- * digested (after the ranks may go on, where they wait only for the copy); checksums, seal. One copy of each byte is made. Ranks that
+ * rank that has it, compared with what other ranks here hold of the same bytes
+ * (but for replicas that do not count by a rule, where one that does is here),
+ * digested (after the ranks may go on, where they wait only for the copy);
+ * what by a rule only ranks of other nodes hold as it counts is fetched from
+ * there (away.c); checksums, seal. One copy of each byte is made. Ranks that
  * have copied their memory themselves (copy: fast) may go on before all that.
  * Failure modes: ranks that do not wait at that step, or have declared other
  * than the layout (PTC_ESTATE, PTC_ELAYOUT), memory (PTC_ENOSPC before
@@ -21,6 +24,7 @@
 #include "base/fault.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define COMPARE_BYTES (256u << 10)
@@ -53,8 +57,11 @@ struct capture {
 	struct ptc_table *table;
 	struct ptc_group group;
 	struct ptc_seat_sources sources;
-	struct ptc_store_boxes missing; /* a task each */
+	struct ptc_away away;
+	struct ptc_store_boxes missing; /* a task each; the last are what is away */
 	uint32_t *extents;
+	size_t mark_from;
+	uint64_t fetched;
 	struct hand *hands;
 	unsigned nhands;
 	uint64_t ticket;
@@ -213,6 +220,8 @@ struct fill {
 	struct iovec spans[PTC_EXTENT_SPANS];
 	int nspans;
 	const struct ptc_seat_source *source;
+	struct ptc_boxes
+		primary; /* parts of the slice that sources have given which count; complete when secondary ones come */
 };
 
 static const char *item_name(const struct fill *f, char name[PTC_TENSOR_NAME_MAX + 1])
@@ -333,6 +342,19 @@ static int copy_parts(struct fill *f, struct ptc_boxes *left, struct ptc_error *
 	return r;
 }
 
+/* What of cut was copied before and must be what the source has: of a secondary one only what no primary has given. */
+static int to_compare(const struct fill *f, const struct ptc_box *cut, const struct ptc_boxes *left,
+		      struct ptc_boxes *out)
+{
+	struct ptc_boxes some = { 0 };
+	int r = ptc_boxes_missing(cut, left->v, left->n, f->source->secondary ? &some : out);
+
+	for (size_t i = 0; !r && i < some.n; i++)
+		r = ptc_boxes_missing(&some.v[i], f->primary.v, f->primary.n, out);
+	ptc_boxes_done(&some);
+	return r;
+}
+
 /* Compares what the source has of the extent and what was copied before, which is all but left. */
 static int compare_parts(struct fill *f, const struct ptc_boxes *left, struct ptc_error *err)
 {
@@ -342,7 +364,7 @@ static int compare_parts(struct fill *f, const struct ptc_boxes *left, struct pt
 
 	if (!ptc_box_intersect(f->slice, &f->source->at.box, &cut))
 		return 0;
-	if (ptc_boxes_missing(&cut, left->v, left->n, &parts))
+	if (to_compare(f, &cut, left, &parts))
 		r = ptc_error_set(err, PTC_ENOMEM, "no memory to compare replicas");
 	f->hand->mover.seat = &f->c->group.v[f->source->seat];
 	for (size_t i = 0; !r && i < parts.n; i++) {
@@ -363,9 +385,16 @@ static int fill_sources(struct fill *f, struct ptc_error *err)
 	char name[PTC_TENSOR_NAME_MAX + 1];
 	int r = ptc_boxes_push(&left, f->slice);
 
+	f->source = NULL;
+
 	if (r)
 		r = ptc_error_set(err, PTC_ENOMEM, "no memory to take a snapshot");
 	for (size_t i = first_source(s, f->box->item); !r && i < s->n && s->v[i].item == f->box->item; i++) {
+		if (s->v[i].secondary && !(f->source && f->source->secondary) &&
+		    ptc_boxes_missing(f->slice, left.v, left.n, &f->primary)) {
+			r = ptc_error_set(err, PTC_ENOMEM, "no memory to compare replicas");
+			break;
+		}
 		f->source = &s->v[i];
 		r = compare_parts(f, &left, err);
 		r = r || !left.n ? r : copy_parts(f, &left, err);
@@ -375,6 +404,7 @@ static int fill_sources(struct fill *f, struct ptc_error *err)
 				  "tensor \"%.600s\": no rank here holds a part that this node needs",
 				  item_name(f, name));
 	ptc_boxes_done(&left);
+	ptc_boxes_done(&f->primary);
 	return r;
 }
 
@@ -428,10 +458,61 @@ static int fill_extent(void *arg, unsigned thread, size_t i, struct ptc_error *e
 static int mark_extent(void *arg, unsigned thread, size_t i, struct ptc_error *err)
 {
 	struct capture *c = arg;
-	struct fill f = { .c = c, .box = &c->missing.v[i], .extent = c->extents[i] };
+	struct fill f = { .c = c, .box = &c->missing.v[c->mark_from + i], .extent = c->extents[c->mark_from + i] };
 	int r = each_slice(&f, false, true, err);
 
-	return r ? r : ptc_table_filled(c->table, c->extents[i], err);
+	return r ? r : ptc_table_filled(c->table, f.extent, err);
+}
+
+/* ---- which replicas count ---- */
+
+static int by_item(const void *a, const void *b)
+{
+	const struct ptc_seat_source *x = a, *y = b;
+
+	if (x->item != y->item)
+		return x->item < y->item ? -1 : 1;
+	if (x->secondary != y->secondary)
+		return x->secondary ? 1 : -1;
+	return x->seat < y->seat ? -1 : x->seat > y->seat;
+}
+
+/* Says which sources are secondary; those come after the others then. */
+static void rank_sources(struct capture *c, const struct ptc_spec *rules)
+{
+	const struct ptc_config *config = ptc_layout_config(c->g->layout);
+	const struct ptc_rule *rule = NULL;
+	char name[PTC_TENSOR_NAME_MAX + PTC_FIELD_NAME_MAX + 2];
+
+	for (size_t i = 0; i < c->sources.n; i++) {
+		struct ptc_seat_source *s = &c->sources.v[i];
+
+		if (!i || s->item != s[-1].item)
+			rule = ptc_spec_rule_named(rules, ptc_geometry_item_name(c->g, s->item, name, sizeof(name)));
+		s->secondary = !ptc_rule_is_primary(rule, config, c->group.v[s->seat].rank.rank);
+	}
+	if (c->sources.n > 1)
+		qsort(c->sources.v, c->sources.n, sizeof(*c->sources.v), by_item);
+}
+
+static int sources_make(struct capture *c, struct ptc_error *err)
+{
+	const struct ptc_agent_env *env = &c->agent->env;
+	const struct ptc_job_desc *job;
+	void *ref;
+	int r = ptc_seat_sources_make(c->g, &c->group, &c->sources, err);
+
+	if (r || !env->job_get)
+		return r;
+	r = env->job_get(env->arg, c->req->info->uuid, c->req->info->spec_hash, &job, &ref, err);
+	if (r)
+		return r;
+	if (job->spec.nrules) {
+		rank_sources(c, &job->spec);
+		r = ptc_away_find(c->g, &job->spec, c->self, &c->needs, &c->away, err);
+	}
+	env->job_release(env->arg, ref);
+	return r;
 }
 
 /* ---- the whole ---- */
@@ -455,9 +536,10 @@ static void capture_tick(void *arg)
 	c->broken = ptc_agent_reply(c->call, &reply.base, NULL) != 0;
 }
 
-static int crew_run(struct capture *c, int (*run)(void *, unsigned, size_t, struct ptc_error *), struct ptc_error *err)
+static int crew_run(struct capture *c, int (*run)(void *, unsigned, size_t, struct ptc_error *), size_t ntasks,
+		    struct ptc_error *err)
 {
-	struct ptc_crew crew = { .ntasks = c->missing.n,
+	struct ptc_crew crew = { .ntasks = ntasks,
 				 .threads = c->nhands,
 				 .run = run,
 				 .stop = capture_stop,
@@ -497,6 +579,7 @@ static int reserve(struct capture *c, struct ptc_error *err)
 	r = r ? r : ptc_table_begin(c->agent->env.store, &c->key, &c->table, err);
 	r = r ? r : ptc_table_derive(c->table, NULL, NULL, boxes, n, false, &c->missing, &new_bytes, err);
 	ptc_free(boxes);
+	r = r ? r : ptc_away_split(&c->away, &c->missing, err);
 	r = r ? r : ptc_agent_memory_check(c->agent, new_bytes, err);
 	if (r)
 		return r;
@@ -549,14 +632,37 @@ static int release(struct capture *c, struct ptc_error *err)
 	return ptc_workers_release(c->agent->env.workers, &c->group.key, err);
 }
 
+/* All else is there for others to fetch. */
+static int fetch_away(struct capture *c, struct ptc_error *err)
+{
+	struct ptc_geometry g = *c->g; /* another snapshot of it; nothing else is looked at than names and addresses */
+	struct ptc_away_fetch job = { .agent = c->agent,
+				      .g = &g,
+				      .away = &c->away,
+				      .table = c->table,
+				      .boxes = c->missing.v + c->mark_from,
+				      .extents = c->extents + c->mark_from,
+				      .stop = capture_stop,
+				      .tick = capture_tick,
+				      .arg = c };
+	int r;
+
+	g.snapshot = c->key.snapshot;
+	r = ptc_away_fetch(&job, err);
+	for (size_t i = 0; !r && i < c->away.nboxes; i++)
+		c->fetched += (uint64_t)ptc_box_volume(&job.boxes[i].box);
+	return r ? r : crew_run(c, mark_extent, c->away.nboxes, err);
+}
+
 /* From the ranks' memory to a sealed table. What is begun and fails is dropped. */
 static int take(struct capture *c, struct ptc_error *err)
 {
 	struct ptc_error ignored = PTC_ERROR_INIT;
 	bool early = c->req->release && all_staged(c);
+	size_t local;
 	int r = seats_check(c, err);
 
-	r = r ? r : ptc_seat_sources_make(c->g, &c->group, &c->sources, err);
+	r = r ? r : sources_make(c, err);
 	r = r ? r : carried_encode(c, err);
 	if (!r && early)
 		r = release(c, err);
@@ -564,12 +670,16 @@ static int take(struct capture *c, struct ptc_error *err)
 		return r;
 	r = reserve(c, err);
 	r = r ? r : hands_make(c, err);
-	r = r ? r : crew_run(c, fill_extent, err);
+	local = c->missing.n - c->away.nboxes;
+	r = r ? r : crew_run(c, fill_extent, local, err);
 	if (!r && c->req->release && !early)
 		r = release(c, err);
 	if (!r && c->req->release)
-		r = crew_run(c, mark_extent, err);
+		r = crew_run(c, mark_extent, local, err);
 	hands_done(c);
+	c->mark_from = local;
+	if (!r && c->away.nboxes)
+		r = fetch_away(c, err);
 	r = r ? r : captured_write(c, err);
 	r = r ? r : ptc_table_seal(c->table, err);
 	if (r) {
@@ -627,6 +737,7 @@ static int answer(struct capture *c, struct ptc_error *err)
 	reply.finished = true;
 	reply.bytes_done = reply.bytes_total = reply.verified_bytes = (uint64_t)c->needs.bytes;
 	reply.copied_bytes = (uint64_t)atomic_load(&c->copied);
+	reply.wire_bytes = c->fetched;
 	reply.n_need_index = reply.n_digests = n;
 	reply.need_index = index;
 	reply.digests = c->digests;
@@ -685,6 +796,7 @@ int ptc_agent_on_capture(void *agent, struct ptc_rpc_call *call, struct ptc_erro
 	ptc_seat_sources_done(&c.sources);
 	ptc_group_close(&c.group);
 	ptc_store_boxes_done(&c.missing);
+	ptc_away_done(&c.away);
 	ptc_free(c.extents);
 	ptc_free(c.digests);
 	ptc_free(c.ranks);

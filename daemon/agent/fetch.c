@@ -48,13 +48,14 @@ static int request_make(struct request *q, const struct ptc_geometry *g, const s
 }
 
 static int request_send(struct ptc_rpc_stream *stream, const struct ptc_geometry *g, const struct ptc_store_box *boxes,
-			size_t n, struct ptc_error *err)
+			size_t n, bool begun, struct ptc_error *err)
 {
 	struct request q = { 0 };
 	struct ptc_rpc_part part = { 0 };
 	void *data = NULL;
 	int r = request_make(&q, g, boxes, n, err);
 
+	q.msg.begun = begun;
 	r = r ? r : ptc_pb_encode(&q.msg.base, &data, &part.len, err);
 	part.data = data;
 	r = r ? r : ptc_rpc_stream_send(stream, &part, 1, err);
@@ -73,10 +74,10 @@ int ptc_fetch_open(struct ptc_agent *agent, const struct ptc_geometry *g, uint32
 	struct ptc_rpc_channel *channel;
 	int r = agent->env.channel(agent->env.arg, g->nodes[node], g->addresses[node], true, lane, &channel, err);
 
-	r = r ? r : ptc_rpc_stream_open(channel, "/ptc.v1.Peer/Fetch", 0, NULL, 0, &f.stream, err);
+	r = r ? r : ptc_rpc_stream_open(channel, "/ptc.v1.Peer/Fetch", ops->timeout_ms, NULL, 0, &f.stream, err);
 	if (r)
 		return r;
-	r = request_send(f.stream, g, boxes, nboxes, err);
+	r = request_send(f.stream, g, boxes, nboxes, ops->begun, err);
 	if (r) {
 		ptc_fetch_done(&f);
 		return r;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Fetch: bytes of boxes out of a sealed table. Happy path: each box is cut
+/* Fetch: bytes of boxes out of a sealed table, or what is filled of one that
+ * is asked for before it is. Happy path: each box is cut
  * into messages of about PTC_BULK_MESSAGE_BYTES; long contiguous runs go as
  * references into the store's map (the slice's release drops a table
  * reference), the rest is packed into ticketed staging. The store verifies
@@ -25,6 +26,7 @@ struct out {
 	struct ptc_agent_op op;
 	struct ptc_rpc_call *call;
 	struct ptc_table *table;
+	bool begun;                  /* the table may not be sealed */
 	struct ptc_staging *staging; /* one reference is ours */
 	struct ptc_rpc_part parts[FETCH_PARTS + 1];
 	size_t nparts; /* from 1 on; 0 is the head */
@@ -97,7 +99,8 @@ static int out_pack(struct out *o, uint32_t item, const struct ptc_box *box, siz
 		o->staging = s;
 	}
 	to = s->data + s->used;
-	r = ptc_table_read(o->table, item, box, to, err);
+	r = o->begun ? ptc_table_read_filled(o->table, item, box, to, err)
+		     : ptc_table_read(o->table, item, box, to, err);
 	if (r)
 		return r;
 	s->used += len;
@@ -119,7 +122,7 @@ static int out_box(struct out *o, uint32_t item, const struct ptc_box *box, stru
 
 	if (o->payload + len > PTC_BULK_MESSAGE_BYTES || o->nparts + FETCH_SPANS > FETCH_PARTS)
 		r = out_flush(o, err);
-	if (!r && len >= FETCH_ALIAS_BYTES)
+	if (!r && len >= FETCH_ALIAS_BYTES && !o->begun)
 		r = out_alias(o, item, box, &done, err);
 	if (!r && !done)
 		r = out_pack(o, item, box, len, err);
@@ -214,7 +217,9 @@ static int fetch(struct ptc_agent *agent, struct ptc_rpc_call *call, const Ptc__
 	o->call = call;
 	o->op = (struct ptc_agent_op){ agent, NULL, call };
 	snprintf(key.uuid, sizeof key.uuid, "%s", req->uuid);
-	r = ptc_agent_table_open(agent, &key, &o->table, err);
+	o->begun = req->begun;
+	r = req->begun ? ptc_table_find(agent->env.store, &key, &o->table, err)
+		       : ptc_agent_table_open(agent, &key, &o->table, err);
 	if (!r) {
 		r = serve(o, req, err);
 		ptc_table_unref(o->table);

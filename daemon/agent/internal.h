@@ -142,6 +142,8 @@ struct ptc_fetch_ops {
 	/* After each message: bytes of payload. May be NULL. */
 	void (*progress)(void *arg, size_t bytes);
 	void *arg;
+	bool begun;     /* the table need not be sealed; what is not filled of it is refused */
+	int timeout_ms; /* of the whole; 0: none */
 };
 struct ptc_fetch {
 	struct ptc_rpc_stream *stream;
@@ -180,6 +182,32 @@ void ptc_parts_done(struct ptc_parts *p);
 int ptc_parts_cover(const struct ptc_box *box, const struct ptc_holder *holders, size_t nholders, const bool *usable,
 		    uint32_t prefer, uint32_t first, struct ptc_parts *out, struct ptc_boxes *uncovered,
 		    struct ptc_error *err);
+
+/* ---- replicas that count and are on other nodes (away.c) ---- */
+struct ptc_away {
+	struct ptc_holder *v; /* disjoint; node: who has it */
+	size_t n;
+	uint32_t *nodes; /* of each of the boxes that ptc_away_split has put last */
+	size_t nboxes;
+};
+/* Of needs, what by rules only ranks of other nodes hold as it counts. */
+int ptc_away_find(const struct ptc_geometry *g, const struct ptc_spec *rules, uint32_t self,
+		  const struct ptc_needs *needs, struct ptc_away *ret, struct ptc_error *err);
+void ptc_away_done(struct ptc_away *a); /* one of zeros is fine */
+/* Cuts missing so that the last a->nboxes of its boxes are what is away, by node, and the others nothing of it. */
+int ptc_away_split(struct ptc_away *a, struct ptc_store_boxes *missing, struct ptc_error *err);
+struct ptc_away_fetch {
+	struct ptc_agent *agent;
+	const struct ptc_geometry *g; /* generation and snapshot: those of the tables to read */
+	const struct ptc_away *away;
+	struct ptc_table *table;
+	const struct ptc_store_box *boxes; /* what is away, and their extents, unfilled */
+	const uint32_t *extents;
+	ptc_stop_fn stop;
+	void (*tick)(void *arg);
+	void *arg; /* of both */
+};
+int ptc_away_fetch(const struct ptc_away_fetch *job, struct ptc_error *err);
 
 /* ---- a rank's local tensor ---- */
 /* Total bytes of the local tensor; PTC_ENOTFOUND if the rank has none of item. */
@@ -260,8 +288,9 @@ struct ptc_switch_view {
 	struct ptc_needs needs;
 	struct ptc_store_box *need_boxes; /* the same as the store wants them; empty boxes left out */
 	size_t nneed_boxes;
-	bool *usable; /* per node: may be a source */
-	bool *fresh;  /* per item: begins as zeros here, for its rule resets it; NULL: none does */
+	bool *usable;  /* per node: may be a source */
+	bool *fresh;   /* per item: begins as zeros here, for its rule resets it; NULL: none does */
+	bool *derived; /* per item: what is missing is made from its master here; NULL: none is */
 };
 int ptc_switch_view_init(struct ptc_switch_view *v, struct ptc_agent *agent, const Ptc__V1__SwitchInfo *info,
 			 struct ptc_error *err);
@@ -269,7 +298,7 @@ void ptc_switch_view_done(struct ptc_switch_view *v, struct ptc_agent *agent);
 int ptc_switch_plan(const struct ptc_switch_view *v, struct ptc_plan **ret_plan, struct ptc_error *err);
 /* What must still be filled, each with its extent. PTC_ENOSPC before anything changed. */
 struct ptc_fill {
-	struct ptc_store_boxes missing; /* bytes: of those that nodes bring; fresh ones are to become zeros */
+	struct ptc_store_boxes missing; /* bytes: of those that nodes bring, not of fresh and derived ones */
 	uint32_t *extents;
 	int64_t new_bytes;    /* of chunks taken by this call */
 	int64_t copied_bytes; /* by this call; other jobs' copies at the same time count too */
@@ -277,6 +306,12 @@ struct ptc_fill {
 int ptc_fill_reserve(struct ptc_fill *f, struct ptc_agent *agent, const struct ptc_switch_view *v,
 		     struct ptc_table *table, struct ptc_error *err);
 void ptc_fill_done(struct ptc_fill *f);
+/* derived.c. Fills all of fill, boxes of derived items, from masters, which are filled. */
+int ptc_derived_make(struct ptc_table *table, const struct ptc_geometry *g, const struct ptc_fill *fill,
+		     ptc_stop_fn stop, void *arg, struct ptc_error *err);
+/* Of a sealed table: what this node needs of masters makes what it has of parameters; PTC_EINVAL naming tensor and element. */
+int ptc_derived_check(struct ptc_table *table, const struct ptc_geometry *g, const struct ptc_needs *needs,
+		      ptc_stop_fn stop, void *arg, struct ptc_error *err);
 /* The version and numbers every request with a SwitchInfo must have right. */
 int ptc_switch_info_check(uint32_t version, const Ptc__V1__SwitchInfo *info, struct ptc_error *err);
 /* PTC_ENOSPC saying how much is missing, where so many more bytes do not fit. */
@@ -322,6 +357,7 @@ void ptc_group_close(struct ptc_group *group); /* one of zeros is fine */
 /* A declared region of one seat, in bytes. */
 struct ptc_seat_source {
 	uint32_t item, seat; /* seat: index into group->v */
+	bool secondary;      /* by its rule another replica counts; false until capture.c says so */
 	struct ptc_placed at;
 };
 struct ptc_seat_sources {

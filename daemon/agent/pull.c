@@ -5,7 +5,7 @@
  * the plan's source, a few threads fetch batches of boxes straight into their
  * extents, each extent is marked filled when its last byte is there; then
  * seal, then digests, then the last message. What rules reset is asked of
- * nobody: it becomes zeros here.
+ * nobody: it becomes zeros here. Nor is what they derive: it is made once all else is there.
  * Failure modes: a source that fails or lies is left out and the rest planned
  * again over the others that hold the bytes; when none is left, PTC_EPEER
  * naming the node and why. No byte for PTC_AGENT_STALL_MS counts as failing.
@@ -274,7 +274,7 @@ static int extent_zero(struct pull *p, uint32_t id, const struct ptc_store_box *
 	return ptc_table_filled(p->table, id, err);
 }
 
-/* Into extents of the round, but for what is fresh, which is filled at once. */
+/* Into extents of the round, but for what is fresh, which is filled at once, and what is derived. */
 static int extents_sort(struct pull *p, const struct ptc_fill *fill, struct ptc_error *err)
 {
 	int r = 0;
@@ -287,6 +287,8 @@ static int extents_sort(struct pull *p, const struct ptc_fill *fill, struct ptc_
 			r = extent_zero(p, fill->extents[i], box, err);
 			continue;
 		}
+		if (p->view.derived && p->view.derived[box->item])
+			continue;
 		e->box = *box;
 		e->id = fill->extents[i];
 		atomic_init(&e->left, ptc_box_volume(&box->box));
@@ -462,7 +464,9 @@ static int batch_boxes(const struct worker *w, struct ptc_store_box **ret, struc
 /* *ret_local: the failure is ours, not the source's. */
 static int batch_fetch(struct worker *w, unsigned lane, bool *ret_local, struct ptc_error *err)
 {
-	const struct ptc_fetch_ops ops = { unit_begin, unit_arrived, unit_end, batch_progress, w };
+	const struct ptc_fetch_ops ops = {
+		.begin = unit_begin, .arrived = unit_arrived, .end = unit_end, .progress = batch_progress, .arg = w
+	};
 	struct ptc_store_box *boxes = NULL;
 	struct ptc_fetch f = { 0 };
 	uint64_t ticket;
@@ -701,6 +705,19 @@ static int pull_reply(struct pull *p, struct ptc_error *err)
 	return r;
 }
 
+/* All else is filled: what is still missing is derived. */
+static int pull_derived(struct pull *p, struct ptc_error *err)
+{
+	struct ptc_fill fill;
+	int r = p->view.derived ? ptc_fill_reserve(&fill, p->agent, &p->view, p->table, err) : 0;
+
+	if (r || !p->view.derived)
+		return r;
+	r = ptc_derived_make(p->table, &p->view.to->g, &fill, pull_poll, p, err);
+	ptc_fill_done(&fill);
+	return r;
+}
+
 static int pull_fill(struct pull *p, bool pushed, struct ptc_error *err)
 {
 	int r;
@@ -708,6 +725,7 @@ static int pull_fill(struct pull *p, bool pushed, struct ptc_error *err)
 	if (ptc_table_sealed(p->table))
 		return 0;
 	r = pushed ? ptc_table_filled_all(p->table, err) : pull_missing(p, err);
+	r = r || pushed ? r : pull_derived(p, err);
 	if (!r && pull_poll(p))
 		r = ptc_error_set(err, PTC_ECANCELED, "the pull was cancelled");
 	return r ? r : ptc_table_seal(p->table, err);
@@ -739,6 +757,8 @@ static int pull_run(struct pull *p, const Ptc__V1__PullRequest *req, struct ptc_
 	if (!p->digests)
 		r = ptc_error_set(err, PTC_ENOMEM, "no memory for %zu digests", p->view.needs.n);
 	r = r ? r : pull_fill(p, req->pushed, err);
+	if (!r && req->pushed)
+		r = ptc_derived_check(p->table, &p->view.to->g, &p->view.needs, pull_poll, p, err);
 	r = r ? r : pull_digest(p, err);
 	r = r ? r : pull_reply(p, err);
 	ptc_free(p->digests);

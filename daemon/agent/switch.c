@@ -27,6 +27,7 @@ void ptc_switch_view_done(struct ptc_switch_view *v, struct ptc_agent *agent)
 	ptc_free(v->need_boxes);
 	ptc_free(v->usable);
 	ptc_free(v->fresh);
+	ptc_free(v->derived);
 	*v = (struct ptc_switch_view){ 0 };
 }
 
@@ -59,22 +60,30 @@ static int same_items(const struct ptc_geometry *from, const struct ptc_geometry
 	return ptc_declared_same(from->spec, to->spec, what, err);
 }
 
-/* What the rules of the new generation reset begins anew, whatever the old one has of it. */
-static int fresh_make(struct ptc_switch_view *v, struct ptc_error *err)
+static int flag_item(bool **flags, uint32_t item, size_t nitems, struct ptc_error *err)
+{
+	if (!*flags)
+		*flags = ptc_calloc(nitems, sizeof(**flags));
+	if (!*flags)
+		return ptc_error_set(err, PTC_ENOMEM, "no memory for %zu tensors", nitems);
+	(*flags)[item] = true;
+	return 0;
+}
+
+/* What the rules of the new generation reset begins anew, whatever the old one has of it; what they derive is asked of nobody. */
+static int states_make(struct ptc_switch_view *v, struct ptc_error *err)
 {
 	const struct ptc_geometry *to = &v->to->g;
 	size_t nitems = ptc_spec_items(to->spec);
+	int r = 0;
 
-	for (uint32_t item = 0; v->from && item < nitems; item++) {
-		if (!ptc_layout_resets(to->layout, item))
-			continue;
-		if (!v->fresh)
-			v->fresh = ptc_calloc(nitems, sizeof(*v->fresh));
-		if (!v->fresh)
-			return ptc_error_set(err, PTC_ENOMEM, "no memory for %zu tensors", nitems);
-		v->fresh[item] = true;
+	for (uint32_t item = 0; v->from && !r && item < nitems; item++) {
+		if (ptc_layout_resets(to->layout, item))
+			r = flag_item(&v->fresh, item, nitems, err);
+		else if (ptc_layout_derives(to->layout, item))
+			r = flag_item(&v->derived, item, nitems, err);
 	}
-	return 0;
+	return r;
 }
 
 static int view_fill(struct ptc_switch_view *v, struct ptc_agent *agent, const Ptc__V1__SwitchInfo *info,
@@ -88,7 +97,7 @@ static int view_fill(struct ptc_switch_view *v, struct ptc_agent *agent, const P
 	r = r ? r : ptc_geometry_node(&v->to->g, agent->node, &v->self, err);
 	r = r ? r : ptc_layout_node_needs(v->to->g.layout, &v->to->g.allocation, v->self, &v->needs, err);
 	r = r ? r : need_boxes_make(v, err);
-	r = r ? r : fresh_make(v, err);
+	r = r ? r : states_make(v, err);
 	if (r)
 		return r;
 	v->usable = ptc_calloc(info->n_nodes, sizeof(*v->usable));
@@ -147,11 +156,11 @@ static int source_open(struct ptc_agent *agent, const struct ptc_switch_view *v,
 	return r ? ptc_error_set(err, r, "%s", why.text) : 0;
 }
 
-/* Fresh ones come from nowhere: their bytes are not counted. */
-static void leave_fresh_out(const struct ptc_switch_view *v, struct ptc_store_boxes *missing)
+/* Fresh and derived ones come from nowhere: their bytes are not counted. */
+static void leave_made_out(const struct ptc_switch_view *v, struct ptc_store_boxes *missing)
 {
-	for (size_t i = 0; v->fresh && i < missing->n; i++)
-		if (v->fresh[missing->v[i].item])
+	for (size_t i = 0; i < missing->n; i++)
+		if ((v->fresh && v->fresh[missing->v[i].item]) || (v->derived && v->derived[missing->v[i].item]))
 			missing->bytes -= ptc_box_volume(&missing->v[i].box);
 }
 
@@ -171,7 +180,7 @@ int ptc_fill_reserve(struct ptc_fill *f, struct ptc_agent *agent, const struct p
 	ptc_table_unref(src);
 	if (r)
 		return r;
-	leave_fresh_out(v, &f->missing);
+	leave_made_out(v, &f->missing);
 	ptc_store_stats(agent->env.store, &after);
 	f->copied_bytes = (int64_t)(after.copied_bytes - before.copied_bytes);
 	f->extents = ptc_reallocarray(NULL, f->missing.n ? f->missing.n : 1, sizeof(*f->extents));
@@ -309,7 +318,7 @@ static int prepare_dry(struct ptc_agent *agent, const struct ptc_switch_view *v,
 		r = r ? r
 		      : ptc_table_derive(table, src, v->fresh, v->need_boxes, v->nneed_boxes, true, &missing,
 					 &ret->new_bytes, err);
-		leave_fresh_out(v, &missing);
+		leave_made_out(v, &missing);
 		ret->missing_bytes = missing.bytes;
 	}
 	ptc_store_boxes_done(&missing);

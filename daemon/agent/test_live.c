@@ -859,8 +859,8 @@ static void test_switches(void **state)
 
 /* ---- snapshots ---- */
 
-/* All ranks on one node, each with everything. */
-static struct cut *replicas(struct live *l)
+/* Each rank has everything; the last is on node `last`, all others on node 0. */
+static struct cut *replicas_on(struct live *l, uint32_t last)
 {
 	struct ptc_error err = PTC_ERROR_INIT;
 	struct cut *c = calloc(1, sizeof(*c));
@@ -869,6 +869,7 @@ static struct cut *replicas(struct live *l)
 	gen_make(&c->gen, 1, "dp=3", 1);
 	c->gen.snapshot = 0;
 	c->gen.launch = 1;
+	c->gen.nodes[2] = last;
 	for (uint32_t r = 0; r < 3; r++)
 		for (size_t t = 0; t < l->ntensors; t++) {
 			c->holds[r][t].n = 1;
@@ -879,10 +880,17 @@ static struct cut *replicas(struct live *l)
 	info_make(&info, &l->w, NULL, &c->gen);
 	start_all(l, &info, &c->gen);
 	build_all(l, &info, &c->gen);
-	OK(finish_live(l, 0, &c->gen, false, &err));
-	l->workers[0].releases = 0;
+	for (uint32_t n = 0; n <= last; n++) {
+		OK(finish_live(l, n, &c->gen, false, &err));
+		l->workers[n].releases = 0;
+	}
 	train_to(l, &c->gen, 7);
 	return c;
+}
+
+static struct cut *replicas(struct live *l)
+{
+	return replicas_on(l, 0);
 }
 
 static void count_tables(void *arg, const struct ptc_table_key *key, bool sealed, int64_t bytes)
@@ -899,6 +907,26 @@ static unsigned tables(struct live *l, uint32_t node)
 	return n;
 }
 
+/* Changes a byte of a region, or changes it back. */
+static void spoil_region(struct rank_process *p, size_t tensor, size_t region)
+{
+	uint8_t byte;
+	struct iovec here = { &byte, 1 }, there = { NULL, 1 };
+
+	there.iov_base = (void *)(uintptr_t)p->view.tensors[tensor].regions[region].address;
+	assert_int_equal(process_vm_readv(p->view.pid, &here, 1, &there, 1, 0), 1);
+	byte ^= 4;
+	assert_int_equal(process_vm_writev(p->view.pid, &here, 1, &there, 1, 0), 1);
+}
+
+/* Of a rank's last tensor. */
+static void spoil(struct live *l, struct cut *c, uint32_t rank)
+{
+	struct rank_process *p = rank_of(l, &c->gen, rank);
+
+	spoil_region(p, p->view.ntensors - 1, 0);
+}
+
 static void test_replicas_differ(void **state)
 {
 	struct ptc_error err = PTC_ERROR_INIT;
@@ -906,26 +934,193 @@ static void test_replicas_differ(void **state)
 	struct rank_process *p;
 	struct live *l;
 	struct cut *c;
-	uint8_t byte;
-	struct iovec here = { &byte, 1 }, there = { NULL, 1 };
 
 	rng = seed + 11;
 	l = live_up(false);
 	c = replicas(l);
 	p = rank_of(l, &c->gen, 2);
-	there.iov_base = (void *)(uintptr_t)p->view.tensors[p->view.ntensors - 1].regions[0].address;
-	assert_int_equal(process_vm_readv(p->view.pid, &here, 1, &there, 1, 0), 1);
-	byte ^= 4;
-	assert_int_equal(process_vm_writev(p->view.pid, &here, 1, &there, 1, 0), 1);
+	spoil(l, c, 2);
 	assert_int_equal(do_capture(l, 0, &c->gen, 5, 7, 1, true, &reply, &err), PTC_EDIGEST);
 	assert_non_null(strstr(err.text, p->view.tensors[p->view.ntensors - 1].name));
 	assert_non_null(strstr(err.text, "ranks 0 and 2"));
 	assert_int_equal(tables(l, 0), 0);           /* what was begun is gone */
 	assert_int_equal(l->workers[0].releases, 0); /* and nobody went on */
-	byte ^= 4;
-	assert_int_equal(process_vm_writev(p->view.pid, &here, 1, &there, 1, 0), 1);
+	spoil(l, c, 2);
 	OK(do_capture(l, 0, &c->gen, 5, 7, 1, true, &reply, &err));
 	ptc_pb_free(&reply->base);
+	live_down(l);
+}
+
+/* By a rule dp 1 counts: the others may differ, and their bytes are not taken. With no such rank, all must agree. */
+static void test_primary(void **state)
+{
+	struct ptc_rule rules[2] = {
+		{ .match = "nothing" },
+		{ .match = "*", .carry = PTC_CARRY_REPLICATE, .primary = PTC_AXIS_DP, .primary_at = 1 }
+	};
+	struct ptc_error err = PTC_ERROR_INIT;
+	Ptc__V1__PullReply *reply;
+	uint64_t want[MAX_TENSORS];
+	unsigned wrong = 0;
+	struct live *l;
+	struct cut *c;
+
+	rng = seed + 12;
+	l = live_up(false);
+	c = replicas(l);
+	l->job.spec.rules = rules;
+	l->job.spec.nrules = 2;
+	spoil(l, c, 0);
+	spoil(l, c, 2);
+	capture_all(l, &c->gen, 5, 7, 1, false);
+	rules[1].primary_at = 3;
+	assert_int_equal(do_capture(l, 0, &c->gen, 6, 7, 2, false, &reply, &err), PTC_EDIGEST);
+	assert_non_null(strstr(err.text, "ranks 0 and 1"));
+	rules[1].primary_at = 0;
+	err = (struct ptc_error)PTC_ERROR_INIT;
+	OK(do_capture(l, 0, &c->gen, 6, 7, 3, false, &reply, &err));
+	digests(l, &l->docs[0].d.spec, want);
+	for (size_t i = 0; i < reply->n_digests; i++) /* each tensor is one box */
+		wrong += reply->digests[i] != want[i];
+	assert_int_equal(wrong, 1);
+	ptc_pb_free(&reply->base);
+	l->job.spec = (struct ptc_spec){ 0 };
+	live_down(l);
+}
+
+/* Does a rank that counts hold this region? Regions of one tensor are equal or disjoint. */
+static bool counts_elsewhere(struct live *l, struct cut *c, const struct ptc_rule *rule, const char *name,
+			     const struct ptc_box *box)
+{
+	for (uint32_t r = 0; r < c->gen.world; r++) {
+		const struct rank_process *p = rank_of(l, &c->gen, r);
+
+		for (size_t t = 0; ptc_rule_is_primary(rule, &c->gen.c, r) && t < p->view.ntensors; t++)
+			for (size_t k = 0; k < p->view.tensors[t].nregions; k++)
+				if (!strcmp(p->view.tensors[t].name, name) &&
+				    ptc_box_equal(&p->view.tensors[t].regions[k].box, box))
+					return true;
+	}
+	return false;
+}
+
+/* Every replica that need not agree is made to differ. */
+static unsigned spoil_all(struct live *l, struct cut *c, const struct ptc_rule *rule)
+{
+	unsigned n = 0;
+
+	for (uint32_t r = 0; r < c->gen.world; r++) {
+		struct rank_process *p = rank_of(l, &c->gen, r);
+
+		for (size_t t = 0; !ptc_rule_is_primary(rule, &c->gen.c, r) && t < p->view.ntensors; t++)
+			for (size_t k = 0; k < p->view.tensors[t].nregions; k++)
+				if (counts_elsewhere(l, c, rule, p->view.tensors[t].name,
+						     &p->view.tensors[t].regions[k].box)) {
+					spoil_region(p, t, k);
+					n++;
+				}
+	}
+	return n;
+}
+
+struct capturer {
+	pthread_t thread;
+	struct live *l;
+	struct gen *g;
+	uint32_t node;
+	bool release;
+	Ptc__V1__PullReply *reply;
+	struct ptc_error err;
+	int r;
+};
+
+static void *capturer_run(void *arg)
+{
+	struct capturer *x = arg;
+
+	x->r = do_capture(x->l, x->node, x->g, 5, 7, 1, x->release, &x->reply, &x->err);
+	return NULL;
+}
+
+/* All nodes at once: each may need what another has, and that one what it has. Returns bytes that they asked each other for. */
+static uint64_t capture_together(struct live *l, struct gen *g, bool release)
+{
+	struct capturer x[NODES] = { 0 };
+	struct collected c;
+	uint64_t wire = 0;
+
+	for (uint32_t i = 0; i < NODES; i++) {
+		x[i] = (struct capturer){ .l = l, .g = g, .node = i, .release = release, .err = PTC_ERROR_INIT };
+		if (gen_has(g, i))
+			assert_int_equal(pthread_create(&x[i].thread, NULL, capturer_run, &x[i]), 0);
+	}
+	collect_begin(l, &c, g);
+	for (uint32_t i = 0; i < NODES; i++) {
+		if (!gen_has(g, i))
+			continue;
+		assert_int_equal(pthread_join(x[i].thread, NULL), 0);
+		if (x[i].r)
+			fail_msg("node %u: %s", i, x[i].err.text);
+		wire += x[i].reply->wire_bytes;
+		collect(&c, i, g, x[i].reply);
+	}
+	collect_end(l, &c); /* every node has digested the truth */
+	return wire;
+}
+
+static void test_primary_elsewhere(void **state)
+{
+	uint64_t first = seed, wire = 0;
+	unsigned spoilt = 0;
+
+	for (uint64_t i = 0; i < cases; i++) {
+		struct ptc_rule rule = { .match = "*",
+					 .carry = PTC_CARRY_REPLICATE,
+					 .primary = i % 2 ? PTC_AXIS_DP : PTC_AXIS_TP,
+					 .primary_at = (uint32_t)(i / 2 % 2) };
+		struct live *l;
+		struct cut *c;
+
+		rng = (seed = first + i) + 40;
+		l = live_up(i % 3 == 0);
+		c = run_first(l, i % 4 < 2 ? "tp=3,dp=3" : "tp=2,dp=4");
+		l->job.spec.rules = &rule;
+		l->job.spec.nrules = 1;
+		spoilt += spoil_all(l, c, &rule);
+		wire += capture_together(l, &c->gen, i % 5 < 2);
+		l->job.spec = (struct ptc_spec){ 0 };
+		live_down(l);
+	}
+	seed = first;
+	printf("%u replicas differed, %llu bytes came from other nodes\n", spoilt, (unsigned long long)wire);
+	assert_true(spoilt > cases && wire);
+}
+
+/* What node 1 waits for never comes: whoever ends the switch ends the wait, and nothing is left. */
+static void test_primary_never(void **state)
+{
+	struct ptc_rule rule = { .match = "*", .carry = PTC_CARRY_REPLICATE, .primary = PTC_AXIS_DP, .primary_at = 1 };
+	struct capturer x = { .node = 1, .err = PTC_ERROR_INIT };
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct live *l;
+	struct cut *c;
+
+	rng = seed + 13;
+	l = live_up(false);
+	c = replicas_on(l, 1);
+	l->job.spec.rules = &rule;
+	l->job.spec.nrules = 1;
+	x.l = l;
+	x.g = &c->gen;
+	assert_int_equal(pthread_create(&x.thread, NULL, capturer_run, &x), 0);
+	while (!tables(l, 1))
+		usleep(1000);
+	usleep(50000);
+	OK(do_finish(&l->w, 1, NULL, false, &err));
+	assert_int_equal(pthread_join(x.thread, NULL), 0);
+	assert_int_equal(x.r, PTC_ECANCELED);
+	assert_int_equal(tables(l, 1), 0);
+	l->job.spec = (struct ptc_spec){ 0 };
 	live_down(l);
 }
 
@@ -1267,11 +1462,13 @@ static void test_log(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_switches),   cmocka_unit_test(test_replicas_differ),
-		cmocka_unit_test(test_again),      cmocka_unit_test(test_memory),
-		cmocka_unit_test(test_staged),     cmocka_unit_test(test_revive),
-		cmocka_unit_test(test_fresh_node), cmocka_unit_test(test_overtaken),
-		cmocka_unit_test(test_streams),    cmocka_unit_test(test_log),
+		cmocka_unit_test(test_switches),      cmocka_unit_test(test_replicas_differ),
+		cmocka_unit_test(test_primary),       cmocka_unit_test(test_primary_elsewhere),
+		cmocka_unit_test(test_primary_never), cmocka_unit_test(test_again),
+		cmocka_unit_test(test_memory),        cmocka_unit_test(test_staged),
+		cmocka_unit_test(test_revive),        cmocka_unit_test(test_fresh_node),
+		cmocka_unit_test(test_overtaken),     cmocka_unit_test(test_streams),
+		cmocka_unit_test(test_log),
 	};
 	const char *s = getenv("PTC_SEED"), *c = getenv("PTC_CASES");
 	int r;

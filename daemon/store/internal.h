@@ -55,7 +55,7 @@ struct chunk {
 	_Atomic bool mapped;    /* its pages are in our page table: asking again costs as much as copying it */
 	bool closed;            /* no further extent will be put into it */
 	bool claimed;           /* a thread is summing it */
-	bool summed;
+	_Atomic bool summed;
 	bool saved; /* its sums are in meta */
 };
 

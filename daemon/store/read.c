@@ -30,7 +30,7 @@ static int verify_block(struct chunk *c, unsigned b)
 	return 0;
 }
 
-/* Every block that stream range [pos, end) touches; again: those verified before too. */
+/* Every block that stream range [pos, end) touches; again: those verified before too. A sealed table's all have sums. */
 static int verify(const struct ptc_table *t, uint32_t item, uint64_t pos, uint64_t end, bool again,
 		  struct ptc_error *err)
 {
@@ -39,7 +39,8 @@ static int verify(const struct ptc_table *t, uint32_t item, uint64_t pos, uint64
 		uint64_t off = pos % PTC_CHUNK_BYTES, block = off / PTC_BLOCK_BYTES;
 		uint64_t next = PTC_MIN((block + 1) * PTC_BLOCK_BYTES, PTC_CHUNK_BYTES);
 
-		if ((again || !(atomic_load_explicit(&c->verified, memory_order_acquire) >> block & 1)) &&
+		if ((t->sealed || c->summed) &&
+		    (again || !(atomic_load_explicit(&c->verified, memory_order_acquire) >> block & 1)) &&
 		    verify_block(c, (unsigned)block))
 			return ptc_error_set(err, PTC_ECORRUPT,
 					     "item %u: block %u of chunk %u does not match its checksum", item,
@@ -92,24 +93,34 @@ static int check_read(const struct ptc_table *t, uint32_t item, const struct ptc
 typedef int (*part_fn)(void *arg, const struct ptc_table *t, size_t i, const struct ptc_box *cut,
 		       struct ptc_error *err);
 
-static int each_part(struct ptc_table *t, uint32_t item, const struct ptc_box *box, part_fn fn, void *arg,
-		     struct ptc_error *err)
+static int walk_parts(struct ptc_table *t, uint32_t item, const struct ptc_box *box, part_fn fn, void *arg,
+		      struct ptc_error *err)
 {
-	int rc = check_read(t, item, box, err);
+	int rc = 0;
 
-	for (uint32_t i = rc ? 0 : ptc_store_table_head(t, item); i && !rc; i = t->locs[i - 1].next) {
+	for (uint32_t i = ptc_store_table_head(t, item); i && !rc; i = t->locs[i - 1].next) {
 		struct ptc_box cut;
 		uint64_t pos, end;
 
 		if (t->pieces[i - 1].item != item || t->pieces[i - 1].live.ndim != box->ndim ||
 		    !ptc_box_intersect(&t->pieces[i - 1].live, box, &cut))
 			continue;
+		if (!t->locs[i - 1].filled)
+			return ptc_error_set(err, PTC_ESTATE, "item %u: a part of this box is not filled yet", item);
 		reach(t, i - 1, &cut, &pos, &end);
 		rc = verify(t, item, pos, end, false, err);
 		if (!rc)
 			rc = fn(arg, t, i - 1, &cut, err);
 	}
 	return rc;
+}
+
+static int each_part(struct ptc_table *t, uint32_t item, const struct ptc_box *box, part_fn fn, void *arg,
+		     struct ptc_error *err)
+{
+	int rc = check_read(t, item, box, err);
+
+	return rc ? rc : walk_parts(t, item, box, fn, arg, err);
 }
 
 int ptc_table_pieces(struct ptc_table *t, uint32_t item, const struct ptc_box *box, struct ptc_piece **ret_pieces,
@@ -186,6 +197,23 @@ int ptc_table_read(struct ptc_table *t, uint32_t item, const struct ptc_box *box
 	struct target to = { dst, box };
 
 	return ptc_box_empty(box) ? 0 : each_part(t, item, box, read_part, &to, err);
+}
+
+int ptc_table_read_filled(struct ptc_table *t, uint32_t item, const struct ptc_box *box, void *dst,
+			  struct ptc_error *err)
+{
+	struct target to = { dst, box };
+	int rc = ptc_store_box_check(item, box, err);
+
+	if (rc || ptc_box_empty(box))
+		return rc;
+	pthread_rwlock_rdlock(&t->lock);
+	if (ptc_store_covered(t, item, box) != ptc_box_volume(box))
+		rc = ptc_error_set(err, PTC_ENOTFOUND, "item %u: a part of this box is not on this node", item);
+	else
+		rc = walk_parts(t, item, box, read_part, &to, err);
+	pthread_rwlock_unlock(&t->lock);
+	return rc;
 }
 
 struct gather {

@@ -96,6 +96,8 @@ int ptc_table_begin(struct ptc_store *s, const struct ptc_table_key *key, struct
 		    struct ptc_error *err);
 int ptc_table_open(struct ptc_store *s, const struct ptc_table_key *key, struct ptc_table **ret_table,
 		   struct ptc_error *err); /* sealed ones only, else PTC_ENOTFOUND */
+int ptc_table_find(struct ptc_store *s, const struct ptc_table_key *key, struct ptc_table **ret_table,
+		   struct ptc_error *err); /* sealed or not, else PTC_ENOTFOUND; for ptc_table_read_filled */
 struct ptc_table *ptc_table_ref(struct ptc_table *t);
 struct ptc_table *ptc_table_unref(struct ptc_table *t); /* NULL ok, returns NULL */
 bool ptc_table_sealed(const struct ptc_table *t);
@@ -168,6 +170,10 @@ const struct ptc_piece *ptc_table_all_pieces(struct ptc_table *t, size_t *ret_n)
 /* Reads box (sealed table), row-major compact, into dst. Blocks are verified at their first read after open, fill or receive.
  * PTC_ENOTFOUND when a part of box is not here. */
 int ptc_table_read(struct ptc_table *t, uint32_t item, const struct ptc_box *box, void *dst, struct ptc_error *err);
+/* The same while a table is being filled, of what is filled already; PTC_ESTATE where a part is not. Blocks are verified that have
+ * sums: those of chunks that are still written to have none yet. */
+int ptc_table_read_filled(struct ptc_table *t, uint32_t item, const struct ptc_box *box, void *dst,
+			  struct ptc_error *err);
 /* Without a copy: if box's bytes are one run inside one chunk after another, returns up to niov spans that stay valid while a
  * reference to t is held, verified; *ret_n = 0 when it is strided or not coverable so (use ptc_table_read). */
 int ptc_table_read_iov(struct ptc_table *t, uint32_t item, const struct ptc_box *box, struct iovec *iov, int niov,

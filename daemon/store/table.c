@@ -138,8 +138,8 @@ int ptc_table_begin(struct ptc_store *s, const struct ptc_table_key *key, struct
 	return rc;
 }
 
-int ptc_table_open(struct ptc_store *s, const struct ptc_table_key *key, struct ptc_table **ret_table,
-		   struct ptc_error *err)
+static int find(struct ptc_store *s, const struct ptc_table_key *key, bool sealed, struct ptc_table **ret_table,
+		struct ptc_error *err)
 {
 	struct ptc_table *t = NULL;
 	struct job *j;
@@ -150,7 +150,7 @@ int ptc_table_open(struct ptc_store *s, const struct ptc_table_key *key, struct 
 	rc = ptc_store_job_usable(j, key->uuid, err);
 	if (!rc)
 		t = ptc_store_table_find_locked(j, key);
-	if (t && t->sealed)
+	if (t && (t->sealed || !sealed))
 		t->refs++;
 	else
 		t = NULL;
@@ -162,6 +162,18 @@ int ptc_table_open(struct ptc_store *s, const struct ptc_table_key *key, struct 
 				     key->uuid, (unsigned long long)key->generation, (unsigned long long)key->snapshot);
 	*ret_table = t;
 	return 0;
+}
+
+int ptc_table_open(struct ptc_store *s, const struct ptc_table_key *key, struct ptc_table **ret_table,
+		   struct ptc_error *err)
+{
+	return find(s, key, true, ret_table, err);
+}
+
+int ptc_table_find(struct ptc_store *s, const struct ptc_table_key *key, struct ptc_table **ret_table,
+		   struct ptc_error *err)
+{
+	return find(s, key, false, ret_table, err);
 }
 
 int ptc_store_box_check(uint32_t item, const struct ptc_box *b, struct ptc_error *err)

@@ -406,6 +406,61 @@ static void flip_bit(const struct place *p, const uint8_t *near, size_t n)
 	free(data);
 }
 
+/* What a table that is being filled has: taken over, or filled just now. The old blocks have sums, and these count. */
+static void what_is_filled_can_be_read(void **state)
+{
+	const int64_t shape[] = { 2000, 1024 };
+	uint8_t *x = tensor(2000, 1024, 9), *buf = malloc(2000 * 1024);
+	struct ptc_table_key k = key_of(JOB_A, 1, 1), k2 = key_of(JOB_A, 2, 1);
+	struct ptc_store_box old = { 3, BOX2(0, 0, 1500, 1024) }, all = { 3, BOX2(0, 0, 2000, 1024) };
+	struct ptc_box had = BOX2(3, 7, 1400, 1000), over = BOX2(1400, 0, 200, 1024), none = BOX2(1900, 0, 200, 1);
+	struct ptc_error why = PTC_ERROR_INIT;
+	struct ptc_store_boxes m;
+	struct ptc_table *t, *d;
+	struct ptc_store *s;
+	struct place p;
+	uint32_t e;
+	int64_t n;
+
+	place_make(&p, fast_base());
+	s = store_open(&p, 64 * MIB);
+	ok(ptc_store_job_create(s, JOB_A, getuid(), err));
+	make_table(s, &k, &old, 1, x, shape);
+	ok(ptc_table_open(s, &k, &t, err));
+	assert_int_equal(ptc_table_find(s, &k2, &d, &why), PTC_ENOTFOUND);
+	ok(ptc_table_begin(s, &k2, &d, err));
+	ptc_table_unref(d);
+	assert_int_equal(ptc_table_open(s, &k2, &d, &why), PTC_ENOTFOUND);
+	ok(ptc_table_find(s, &k2, &d, err)); /* as it is being filled */
+	ok(ptc_table_derive(d, t, NULL, &all, 1, false, &m, &n, err));
+	assert_int_equal(m.n, 1);
+	ok(ptc_table_reserve(d, m.v, 1, &e, err));
+	ok(ptc_table_read_filled(d, 3, &had, buf, err));
+	for (int64_t r = 0; r < 1400; r++)
+		assert_memory_equal(buf + r * 1000, x + (r + 3) * 1024 + 7, 1000);
+	assert_int_equal(ptc_table_read_filled(d, 3, &over, buf, &why), PTC_ESTATE);
+	assert_int_equal(ptc_table_read_filled(d, 3, &none, buf, &why), PTC_ENOTFOUND);
+	assert_int_equal(ptc_table_read_filled(d, 4, &had, buf, &why), PTC_ENOTFOUND);
+	fill_extent(d, e, x + 1500 * 1024, 500 * 1024);
+	assert_int_equal(ptc_table_read_filled(d, 3, &over, buf, &why), PTC_ESTATE);
+	ok(ptc_table_filled(d, e, err));
+	ok(ptc_table_read_filled(d, 3, &over, buf, err));
+	assert_memory_equal(buf, x + 1400 * 1024, 200 * 1024);
+	ptc_store_boxes_done(&m);
+	ptc_table_unref(d);
+	ptc_table_unref(t);
+	ptc_store_close(s);
+	flip_bit(&p, x + 1000 * 1024, 64);
+	s = store_open(&p, 64 * MIB);
+	ok(ptc_table_begin(s, &k2, &d, err));
+	assert_int_equal(ptc_table_read_filled(d, 3, &had, buf, &why), PTC_ECORRUPT);
+	ptc_table_unref(d);
+	ptc_store_close(s);
+	place_remove(&p);
+	free(x);
+	free(buf);
+}
+
 static void a_flipped_bit_is_named(void **state)
 {
 	const int64_t shape[] = { 2000, 1024 };
@@ -955,6 +1010,7 @@ int main(void)
 		cmocka_unit_test(misuse_is_refused),
 		cmocka_unit_test(notes_outlive_us_and_go_with_the_job),
 		cmocka_unit_test(ceiling_is_hard_and_changes_nothing),
+		cmocka_unit_test(what_is_filled_can_be_read),
 		cmocka_unit_test(a_flipped_bit_is_named),
 		cmocka_unit_test(a_lost_job_harms_no_other),
 		cmocka_unit_test(references_outlive_the_registry),
