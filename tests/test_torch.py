@@ -463,7 +463,7 @@ class Package(harness.Case):
         subprocess.run([python, "-m", "pip", "-q", "install", os.path.join(harness.ROOT, "client", "python")], check=True, env=env)
 
         def run(code, **more):
-            return subprocess.run([python, "-c", code], env={**env, **more}, cwd=self.dir, stdout=subprocess.PIPE,
+            return subprocess.run([python, "-c", code], env={**env, **harness.sanitizer_env(), **more}, cwd=self.dir, stdout=subprocess.PIPE,
                                   stderr=subprocess.PIPE, text=True)
         library = harness.binary("client/lib/libptc.so.1")
         sample = "import ptc; print(ptc.Sampling(100, 1, 10, 2, 2).micro_steps)"
