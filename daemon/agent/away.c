@@ -4,6 +4,8 @@
  * for itself what it must ask for, and of whom; that becomes extents of its
  * own, which are fetched once the rest is captured, from tables that need not
  * be sealed: nodes may wait for each other's parts.
+ * What an earlier attempt at another step has left at a source may be read, before it is dropped there: then the digests that the
+ * controller compares differ.
  * Failure modes: a source that has not captured its part yet is asked again,
  * until the operation is stopped (the controller does, when the source fails)
  * or for AWAY_WAIT_MS (PTC_EPEER naming the node and why); memory. */
@@ -66,8 +68,8 @@ static int primary_regions(struct finder *f, uint32_t item, uint32_t rank)
 	return r;
 }
 
-/* What of a need primary ranks hold, and none of them here. */
-static int away_of(struct finder *f, const struct ptc_need *need)
+/* What of a need primary ranks hold, and none of them here. *ret_all: primary ranks hold all of it. */
+static int away_of(struct finder *f, const struct ptc_need *need, bool *ret_all)
 {
 	struct ptc_parts parts = { 0 };
 	struct ptc_boxes nobody = { 0 };
@@ -79,25 +81,42 @@ static int away_of(struct finder *f, const struct ptc_need *need)
 		if (h.node != f->self)
 			r = push(&f->away->v, &f->away->n, &f->cap, &h, f->err);
 	}
+	*ret_all = !nobody.n;
 	ptc_parts_done(&parts);
 	ptc_boxes_done(&nobody);
 	return r;
 }
 
-/* Needs from..to are of one item. */
-static int item_away(struct finder *f, size_t from, size_t to, const struct ptc_rule *rule)
+/* Looks at the primary ranks of this node, or at those of the others. */
+static int primaries(struct finder *f, uint32_t item, const struct ptc_rule *rule, bool here)
 {
 	const struct ptc_config *config = ptc_layout_config(f->g->layout);
+	int r = 0;
+
+	for (uint32_t rank = 0; !r && rank < f->g->allocation.world; rank++)
+		if ((f->g->allocation.ranks[rank].node == f->self) == here && ptc_rule_is_primary(rule, config, rank))
+			r = primary_regions(f, item, rank);
+	return r;
+}
+
+/* Needs from..to are of one item. Other nodes' ranks, of which there may be many, are looked at only if need be. */
+static int item_away(struct finder *f, size_t from, size_t to, const struct ptc_rule *rule)
+{
 	uint32_t item = f->needs->v[from].item;
+	bool all = true, some;
 	int r = 0;
 
 	f->nprimary = 0;
-	for (uint32_t rank = 0; !r && rank < f->g->allocation.world; rank++)
-		if (ptc_rule_is_primary(rule, config, rank))
-			r = primary_regions(f, item, rank);
-	for (size_t i = from; !r && f->nprimary && i < to; i++)
+	r = primaries(f, item, rule, true);
+	for (size_t i = from; !r && all && i < to; i++)
 		if (!ptc_box_empty(&f->needs->v[i].box))
-			r = away_of(f, &f->needs->v[i]);
+			r = away_of(f, &f->needs->v[i], &all);
+	if (r || all)
+		return r;
+	r = primaries(f, item, rule, false);
+	for (size_t i = from; !r && i < to; i++)
+		if (!ptc_box_empty(&f->needs->v[i].box))
+			r = away_of(f, &f->needs->v[i], &some);
 	return r;
 }
 

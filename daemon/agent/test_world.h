@@ -207,6 +207,10 @@ static void spec_make(struct world *w, bool big)
 					 .splits[0].kind = PTC_SPLIT_EVEN,
 					 .splits[0].pad_to = 8,
 					 .place = PTC_PLACE_ENDS };
+	if (rnd(2)) {
+		w->rules[1].carry = PTC_CARRY_DERIVE;
+		w->rules[1].master = "exp_avg";
+	}
 	w->rules[2] = (struct ptc_rule){ .match = "h.*",
 					 .splits[0].axis = PTC_AXIS_TP,
 					 .splits[0].dim = 1,
@@ -218,6 +222,41 @@ static void spec_make(struct world *w, bool big)
 	w->spec = (struct ptc_spec){ "job", w->tensors, NTENSORS, w->fields, NFIELDS, w->rules, 3 };
 }
 
+/* The nearer of the two BF16 around a number that is finite, and if none is the even one. */
+static uint16_t nearest(uint32_t bits)
+{
+	uint32_t low = bits & 0xffff0000, high = low + 0x10000;
+	float x, a, b;
+	double below, above;
+
+	memcpy(&x, &bits, 4);
+	memcpy(&a, &low, 4);
+	memcpy(&b, &high, 4);
+	below = (double)x - (double)a;
+	above = (double)b - (double)x;
+	if (below < 0 || above < 0) { /* negative numbers */
+		below = -below;
+		above = -above;
+	}
+	return (uint16_t)((below < above || (below == above && !(low >> 16 & 1)) ? low : high) >> 16);
+}
+
+/* What is derived is what its master makes. */
+static void derived_make(struct world *w)
+{
+	size_t param = (size_t)T_EMB * (1 + NFIELDS), master = param + 1;
+
+	for (int64_t k = 0; w->rules[1].master && k < w->size[param] / 2; k++) {
+		uint32_t bits;
+		uint16_t half;
+
+		w->bytes[master][4 * k + 3] &= 0xbf; /* finite */
+		memcpy(&bits, w->bytes[master] + 4 * k, 4);
+		half = nearest(bits);
+		memcpy(w->bytes[param] + 2 * k, &half, 2);
+	}
+}
+
 static void state_make(struct world *w)
 {
 	for (size_t i = 0; i < NITEMS; i++) {
@@ -226,8 +265,10 @@ static void state_make(struct world *w)
 		assert_non_null(w->bytes[i]);
 		for (int64_t k = 0; k < w->size[i]; k++)
 			w->bytes[i][k] = (uint8_t)rnd(256);
-		w->digest[i] = ptc_digest_run(w->bytes[i], (size_t)w->size[i]);
 	}
+	derived_make(w);
+	for (size_t i = 0; i < NITEMS; i++)
+		w->digest[i] = ptc_digest_run(w->bytes[i], (size_t)w->size[i]);
 }
 
 /* Set before world_up. */
