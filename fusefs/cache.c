@@ -542,6 +542,17 @@ void *fs_fetch_main(void *arg)
 	return NULL;
 }
 
+static void drain(struct ptc_fs *fs, struct fs_queue *q)
+{
+	struct fs_op *op;
+
+	while ((op = q->head)) {
+		q->head = op->queued;
+		fs_op_fail(fs, op, EIO);
+	}
+	q->tail = &q->head;
+}
+
 /* After the threads have ended: whoever waits is answered. */
 void fs_cache_drain(struct ptc_fs *fs)
 {
@@ -563,9 +574,6 @@ void fs_cache_drain(struct ptc_fs *fs)
 		fs_op_fail(fs, op, EIO);
 	}
 	c->starved_tail = &c->starved;
-	while ((op = fs->meta.head)) {
-		fs->meta.head = op->queued;
-		fs_op_fail(fs, op, EIO);
-	}
-	fs->meta.tail = &fs->meta.head;
+	drain(fs, &fs->meta);
+	drain(fs, &fs->reads);
 }

@@ -81,7 +81,7 @@ static int get_part(struct ptc_fs *fs, const struct fs_node *dir, uint64_t gener
 	json_decref(root);
 	if (e)
 		return e;
-	e = fs_part_new(text, dir->uuid, dir->data, generation, &p, &err);
+	e = fs_part_new(&fs->opts.source, text, dir->uuid, dir->data, generation, &p, &err);
 	if (e) {
 		if (e != PTC_ENOTFOUND)
 			ptc_warn("fuse", "job=%s data %s gen-%" PRIu64 ": %s", dir->job, dir->data, generation,

@@ -33,7 +33,7 @@ static void to_worker(fuse_req_t req, fuse_ino_t ino, const char *name, const st
 		return;
 	op->run = run;
 	if (fs_op_start(fs, op))
-		fs_op_queue(fs, op);
+		fs_op_queue(fs, &fs->meta, op);
 }
 
 static void on_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
@@ -282,7 +282,7 @@ static bool read_part(struct ptc_fs *fs, fuse_req_t req, fuse_ino_t ino, size_t 
 	op->off = (uint64_t)off;
 	op->size = (size_t)PTC_MIN(PTC_MIN(size, (size_t)FS_READ_MAX), at.at.size - op->off);
 	if (fs_op_start(fs, op))
-		fs_op_queue(fs, op);
+		fs_op_queue(fs, &fs->reads, op);
 	return true;
 }
 

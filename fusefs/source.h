@@ -6,6 +6,7 @@
 #pragma once
 
 #include "base/limits.h"
+#include "client/admin/ptcadmin.h"
 #include "formats/state_files.h"
 
 #include <sys/types.h>
@@ -50,4 +51,7 @@ struct ptc_fs_source {
 	void *arg;
 	/* What the job consumes (docs/control.md, "job data"); ptc_free it. NULL: no data is shown. */
 	int (*data)(void *arg, const char *job, char **ret_json, struct ptc_error *err);
+	/* Samples of a dataset that another node has, as ptc_admin_dataset_read. NULL: such are not shown. */
+	int (*samples)(void *arg, const struct ptc_admin_samples *what, ptc_admin_sample_fn fn, void *fn_arg,
+		       struct ptc_error *err);
 };
