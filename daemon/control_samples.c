@@ -1,116 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Samples of datasets that lie on one node only, for readers on any. Nothing here opens a source: the node that has it starts a
- * process of the owner's (daemon/sources/), others ask that node.
+/* ptc.v1.Control.DatasetRead: samples of datasets that lie on one node only, for readers on any. Nothing here opens a source: the
+ * node that has it starts a process of the owner's (daemon/sources/), others ask that node.
  *
  * Happy path: a reader asks its own daemon; that looks the dataset up, whether the caller may see it and whether it is still
- * the one he means; here, its process is asked, elsewhere, the call is handed on with the caller's uid. The answer goes through
- * as it came: who asked checks it.
- * Failure modes: the node is down (PTC_EPEER, at once) or does not answer (PTC_ETIMEOUT, after NODE_MS; then for AWAY_MS at once), what
- * its process says. A bounded number of answers of up to a megabyte are waited for at once, others wait for their turn, at most
- * NODE_MS; a node that has too much to do says so, and is asked again. What this node answers itself is bounded by its processes, so that
- * two nodes that ask each other never wait for themselves. */
+ * the one he means; here, its process is asked, elsewhere samples.c gets what this node has not yet. Failure modes: no such dataset, or another
+ * one; what its process or its node says, or that it does not (daemon/samples.h). */
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/sys.h"
 #include "daemon/control.h"
-#include "daemon/sources/sources.h"
+#include "daemon/samples.h"
 #include "proto/samples.h"
 
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
-#define CALLS     8
-#define NODE_MS   10000 /* for another node's answer */
-#define SOURCE_MS 8000  /* for the source's, on its node: so that node can still say what is wrong */
-#define AWAY_MS   1000
-#define RETRY_MS  50
-#define DOCS      64
+#define SOURCE_MS 8000       /* for the source's answer, on its node: so that node can still say what is wrong */
 #define DOC_NS    2000000000 /* how long a dataset's document is believed, and longer while etcd does not answer */
-
-struct known {
-	char name[PTC_NAME_MAX + 1];
-	uid_t uid; /* who asked */
-	int64_t asked_ns;
-	struct ptc_dataset_doc *doc;
-};
-
-struct ptc_samples {
-	struct ptc_sources *sources;
-	pthread_mutex_t lock;
-	pthread_cond_t cond;
-	size_t calls;
-	struct known known[DOCS];
-	size_t next_known;
-	char away[PTC_NAME_MAX + 1]; /* a node that has just not answered */
-	int64_t away_until_ns;
-};
-
-struct ptc_samples *ptc_samples_new(void)
-{
-	struct ptc_samples *s = ptc_calloc(1, sizeof *s);
-	pthread_condattr_t attr;
-
-	if (s)
-		s->sources = ptc_sources_new();
-	if (!s || !s->sources) {
-		ptc_free(s);
-		return NULL;
-	}
-	pthread_condattr_init(&attr);
-	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-	ptc_require(!pthread_mutex_init(&s->lock, NULL) && !pthread_cond_init(&s->cond, &attr));
-	pthread_condattr_destroy(&attr);
-	return s;
-}
-
-struct ptc_samples *ptc_samples_free(struct ptc_samples *s)
-{
-	if (!s)
-		return NULL;
-	ptc_sources_free(s->sources);
-	for (size_t i = 0; i < DOCS; i++)
-		ptc_free(s->known[i].doc);
-	pthread_cond_destroy(&s->cond);
-	pthread_mutex_destroy(&s->lock);
-	ptc_free(s);
-	return NULL;
-}
-
-void ptc_samples_expire(struct ptc_samples *s)
-{
-	ptc_sources_expire(s->sources);
-}
-
-/* ---- whose turn it is, of the calls that another node answers ---- */
-
-static int enter(struct ptc_samples *s, const struct ptc_rpc_call *call, int64_t end_ns, struct ptc_error *err)
-{
-	int64_t now;
-	bool in;
-
-	pthread_mutex_lock(&s->lock);
-	while (s->calls >= CALLS && (now = ptc_sys_now_ns()) < end_ns && !ptc_rpc_call_cancelled(call)) {
-		int64_t until_ns = now + 100000000;
-		struct timespec until = { until_ns / 1000000000, until_ns % 1000000000 };
-
-		pthread_cond_timedwait(&s->cond, &s->lock, &until);
-	}
-	in = s->calls < CALLS;
-	s->calls += in;
-	pthread_mutex_unlock(&s->lock);
-	return in ? 0
-		  : ptc_error_set(err, PTC_ETIMEOUT, "%d reads of datasets are under way here, none of which ends",
-				  CALLS);
-}
-
-static void leave(struct ptc_samples *s)
-{
-	pthread_mutex_lock(&s->lock);
-	s->calls--;
-	pthread_cond_signal(&s->cond);
-	pthread_mutex_unlock(&s->lock);
-}
 
 /* ---- which dataset ---- */
 
@@ -120,8 +26,8 @@ static bool recall(struct ptc_samples *s, const char *name, uid_t uid, int64_t m
 	bool found = false;
 
 	pthread_mutex_lock(&s->lock);
-	for (size_t i = 0; i < DOCS && !found; i++) {
-		const struct known *k = &s->known[i];
+	for (size_t i = 0; i < PTC_SAMPLES_DOCS && !found; i++) {
+		const struct ptc_samples_known *k = &s->known[i];
 
 		found = k->doc && k->uid == uid && !strcmp(k->name, name) && ptc_sys_now_ns() - k->asked_ns < max_ns;
 		if (found)
@@ -133,14 +39,14 @@ static bool recall(struct ptc_samples *s, const char *name, uid_t uid, int64_t m
 
 static void remember(struct ptc_samples *s, const char *name, uid_t uid, const struct ptc_dataset_doc *doc)
 {
-	struct known *k = NULL;
+	struct ptc_samples_known *k = NULL;
 
 	pthread_mutex_lock(&s->lock);
-	for (size_t i = 0; i < DOCS && !k; i++)
+	for (size_t i = 0; i < PTC_SAMPLES_DOCS && !k; i++)
 		if (s->known[i].doc && s->known[i].uid == uid && !strcmp(s->known[i].name, name))
 			k = &s->known[i];
 	if (!k)
-		k = &s->known[s->next_known++ % DOCS];
+		k = &s->known[s->next_known++ % PTC_SAMPLES_DOCS];
 	if (!k->doc)
 		k->doc = ptc_malloc(sizeof *k->doc);
 	if (k->doc) {
@@ -179,88 +85,36 @@ static int find(struct ptc_daemon *d, const Ptc__V1__SamplesRequest *q, uid_t ui
 	return 0;
 }
 
-/* ---- elsewhere ---- */
-
-struct locate {
-	struct ptc_daemon *d;
-	const char *node;
-	char address[256];
-};
-
-static void locate_on_loop(void *arg)
+static int read_elsewhere(struct ptc_daemon *d, struct ptc_rpc_call *call, const Ptc__V1__SamplesRequest *q,
+			  const struct ptc_dataset_doc *doc, void **ret_reply, size_t *ret_len, struct ptc_error *err)
 {
-	struct locate *l = arg;
-	uint32_t i;
+	struct ptc_samples_reader r = {
+		.doc = doc, .uid = ptc_control_uid(call), .call = call, .end_ns = ptc_sys_now_ns() + PTC_SAMPLES_NODE_NS
+	};
+	Ptc__V1__SamplesReply nothing = PTC__V1__SAMPLES_REPLY__INIT;
 
-	if (ptc_cluster_find_node(l->d->cluster, l->node, &i) && ptc_cluster_node(l->d->cluster, i)->up)
-		snprintf(l->address, sizeof l->address, "%s", ptc_cluster_node(l->d->cluster, i)->doc.address);
+	if (ptc_rpc_call_meta(call, "ptc-forwarded"))
+		return ptc_error_set(err, PTC_ESTATE, "dataset %s lies on node %s, not here", doc->name, doc->node);
+	if (!q->ahead)
+		return ptc_samples_get(d->samples, &r, q, ret_reply, ret_len, err);
+	ptc_samples_ahead(d->samples, &r, q->samples, q->n_samples);
+	nothing.version = PTC_WIRE_VERSION;
+	return ptc_pb_encode(&nothing.base, ret_reply, ret_len, err);
 }
 
-static bool is_away(struct ptc_samples *s, const char *node)
+static int read_here(struct ptc_daemon *d, const Ptc__V1__SamplesRequest *q, const struct ptc_dataset_doc *doc,
+		     void **ret_reply, size_t *ret_len, struct ptc_error *err)
 {
-	bool away;
+	void *request;
+	size_t len;
+	int rc = q->ahead ? ptc_error_set(err, PTC_EINVAL, "nothing is read ahead of dataset %s, which lies here",
+					  doc->name)
+			  : ptc_pb_encode(&q->base, &request, &len, err);
 
-	pthread_mutex_lock(&s->lock);
-	away = s->away_until_ns > ptc_sys_now_ns() && !strcmp(s->away, node);
-	pthread_mutex_unlock(&s->lock);
-	return away;
-}
-
-static void note_away(struct ptc_samples *s, const char *node)
-{
-	pthread_mutex_lock(&s->lock);
-	snprintf(s->away, sizeof s->away, "%s", node);
-	s->away_until_ns = ptc_sys_now_ns() + (int64_t)AWAY_MS * 1000000;
-	pthread_mutex_unlock(&s->lock);
-}
-
-/* Until it answers: one that has too much to do is asked again. */
-static int ask_node(struct ptc_rpc_channel *channel, uid_t uid, const void *request, size_t len, int64_t end_ns,
-		    void **ret_reply, size_t *ret_len, struct ptc_error *err)
-{
-	char text[16];
-	int rc;
-
-	snprintf(text, sizeof text, "%u", (unsigned)uid);
-	for (;;) {
-		struct ptc_error why = PTC_ERROR_INIT;
-		int left_ms = (int)((end_ns - ptc_sys_now_ns()) / 1000000);
-
-		rc = ptc_rpc_unary(channel, "/ptc.v1.Control/DatasetRead", request, len, PTC_MAX(left_ms, 1),
-				   (struct ptc_rpc_meta[]){ { "ptc-uid", text }, { "ptc-forwarded", "1" } }, 2,
-				   ret_reply, ret_len, &why);
-		if (rc != PTC_ELIMIT || left_ms < 2 * RETRY_MS)
-			return rc ? ptc_error_set(err, rc, "%s", why.text) : 0;
-		nanosleep(&(struct timespec){ .tv_nsec = RETRY_MS * 1000000 },
-			  NULL); /* a server thread: waiting is its job */
-	}
-}
-
-static int read_there(struct ptc_daemon *d, const struct ptc_dataset_doc *doc, struct ptc_rpc_call *call,
-		      const void *request, size_t len, void **ret_reply, size_t *ret_len, struct ptc_error *err)
-{
-	int64_t end_ns = ptc_sys_now_ns() + (int64_t)NODE_MS * 1000000;
-	struct locate l = { .d = d, .node = doc->node };
-	struct ptc_rpc_channel *channel;
-	int rc = ptc_loop_call(d->loop, locate_on_loop, &l);
-
-	if (rc)
-		return ptc_error_set(err, rc, "the daemon is stopping");
-	if (!l.address[0] || is_away(d->samples, doc->node))
-		return ptc_error_set(err, PTC_EPEER, "node %s, which alone has dataset %s, %s", doc->node, doc->name,
-				     l.address[0] ? "has not answered" : "is down");
-	rc = ptc_channels_get(d->channels, doc->node, l.address, true, 0, &channel, err);
 	if (rc)
 		return rc;
-	rc = enter(d->samples, call, end_ns, err);
-	if (rc)
-		return rc;
-	rc = ask_node(channel, ptc_control_uid(call), request, len, end_ns, ret_reply, ret_len, err);
-	leave(d->samples);
-	if (rc == PTC_ETIMEOUT)
-		note_away(d->samples, doc->node);
-	if (rc)
-		ptc_error_wrap(err, "dataset %s, which lies on node %s", doc->name, doc->node);
+	rc = ptc_sources_read(d->samples->sources, doc, request, len, SOURCE_MS, ret_reply, ret_len, err);
+	ptc_free(request);
 	return rc;
 }
 
@@ -268,20 +122,11 @@ static int read_samples(struct ptc_daemon *d, struct ptc_rpc_call *call, const P
 			void **ret_reply, size_t *ret_len, struct ptc_error *err)
 {
 	struct ptc_dataset_doc *doc = ptc_malloc(sizeof *doc);
-	uid_t uid = ptc_control_uid(call);
-	void *request = NULL;
-	size_t len = 0;
-	int rc = doc ? find(d, q, uid, doc, err) : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	int rc = doc ? find(d, q, ptc_control_uid(call), doc, err) : ptc_error_set(err, PTC_ENOMEM, "out of memory");
 
 	if (!rc)
-		rc = ptc_pb_encode(&q->base, &request, &len, err);
-	if (!rc && !strcmp(doc->node, d->config.node))
-		rc = ptc_sources_read(d->samples->sources, doc, request, len, SOURCE_MS, ret_reply, ret_len, err);
-	else if (!rc && ptc_rpc_call_meta(call, "ptc-forwarded"))
-		rc = ptc_error_set(err, PTC_ESTATE, "dataset %s lies on node %s, not here", doc->name, doc->node);
-	else if (!rc)
-		rc = read_there(d, doc, call, request, len, ret_reply, ret_len, err);
-	ptc_free(request);
+		rc = strcmp(doc->node, d->config.node) ? read_elsewhere(d, call, q, doc, ret_reply, ret_len, err)
+						       : read_here(d, q, doc, ret_reply, ret_len, err);
 	ptc_free(doc);
 	return rc;
 }

@@ -75,8 +75,8 @@ void ptc_layouts_release(void *ref);
 /* Puts the callbacks layout_get, layout_release, job_get, job_release and blob_get into env, whose arg is d. */
 void ptc_layouts_agent_env(struct ptc_agent_env *env);
 
-/* ---- control_samples.c: datasets that lie on one node ------------------------ */
-struct ptc_samples *ptc_samples_new(void);                   /* NULL: out of memory */
+/* ---- samples.c: datasets that lie on one node, see daemon/samples.h ------------ */
+struct ptc_samples *ptc_samples_new(struct ptc_daemon *d);   /* NULL: out of memory */
 struct ptc_samples *ptc_samples_free(struct ptc_samples *s); /* after the servers; NULL ok */
 void ptc_samples_expire(struct ptc_samples *s);              /* [loop] from time to time */
 

@@ -353,7 +353,7 @@ static int start_agent(struct process *p, struct ptc_error *err)
 
 	d->read_views = ptc_read_views_new();
 	d->holds = ptc_holds_new();
-	d->samples = ptc_samples_new();
+	d->samples = ptc_samples_new(d);
 	if (rc == 0 && (!d->read_views || !d->holds || !d->samples))
 		rc = ptc_error_set(err, PTC_ENOMEM, "out of memory");
 	if (rc == 0)
@@ -470,10 +470,10 @@ static void stop(struct process *p)
 		ptc_loop_stop(d->loop); /* server threads waiting for the loop get PTC_ECANCELED */
 	p->control = ptc_rpc_server_free(p->control, SHUTDOWN_GRACE_MS);
 	p->peers = ptc_rpc_server_free(p->peers, SHUTDOWN_GRACE_MS);
+	d->samples = ptc_samples_free(d->samples);
 	d->client = ptc_rpc_client_free(d->client);
 	d->cluster = ptc_cluster_free(d->cluster);
 	d->holds = ptc_holds_free(d->holds);
-	d->samples = ptc_samples_free(d->samples);
 	d->read_views = ptc_read_views_free(d->read_views); /* geometries belong to the agent */
 	d->agent = ptc_agent_free(d->agent);
 	ptc_live_stop(d);

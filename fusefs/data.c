@@ -357,6 +357,7 @@ void fs_run_part_read(struct ptc_fs *fs, struct fs_op *op)
 	}
 	if (fs_op_claim(fs, op))
 		fuse_reply_buf(op->req, buf, op->size);
+	fs_part_read_ahead(&op->at, op->off, op->size);
 	pthread_mutex_lock(&fs->lock);
 	fs_op_unref_locked(fs, op);
 	pthread_mutex_unlock(&fs->lock);

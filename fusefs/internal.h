@@ -82,6 +82,12 @@ struct fs_want {
 	size_t len;    /* 0: only the size is asked for */
 	uint64_t size; /* of the sample, once fetched */
 };
+/* How far a rank has read in an epoch, in slots, and how far the daemon was told to read ahead. */
+struct fs_ahead {
+	uint32_t dp;
+	uint64_t epoch, last, to;
+};
+#define FS_AHEADS 16
 /* What the ranks of one generation consume of one of the job's data, from the generation's cursor on. */
 struct fs_part {
 	struct fs_part *next; /* all of them */
@@ -98,6 +104,10 @@ struct fs_part {
 	uint64_t stride;         /* bytes between samples in samples.bin: of the longest */
 	uint64_t slots_per_step; /* of a rank */
 	bool files;              /* its samples are files */
+	bool elsewhere;          /* some lie on another node */
+	pthread_mutex_t lock;    /* of what follows */
+	struct fs_ahead ahead[FS_AHEADS];
+	size_t naheads;
 };
 /* The steps that begin in one epoch. */
 struct fs_window {
@@ -325,6 +335,8 @@ int fs_origin_open(const struct ptc_fs_source *from, const char *here, const str
 		   struct fs_origin *ret, struct ptc_error *err);
 void fs_origin_close(struct fs_origin *o);
 const char *fs_origin_name(const struct fs_origin *o, uint64_t sample); /* of a file; borrowed */
+/* They are wanted next. */
+void fs_origin_ahead(const struct fs_part *p, uint32_t part, const uint64_t *samples, size_t n);
 int fs_part_fetch(const struct fs_part *p, struct fs_want *v, size_t n, struct ptc_error *err);
 
 /* part.c */
@@ -340,6 +352,8 @@ bool fs_part_epoch(const struct fs_part *p, uint64_t epoch, struct fs_window *re
 uint64_t fs_part_size(const struct fs_place *at, const struct fs_window *w);
 /* len bytes that lie in the file. */
 int fs_part_read(const struct fs_place *at, uint64_t off, void *buf, size_t len, struct ptc_error *err);
+/* Those bytes have been read: has the daemon get what comes next, where it is not here. */
+void fs_part_read_ahead(const struct fs_place *at, uint64_t off, size_t len);
 /* The name of slot i's sample, where samples are files: "000000012-cat.jpg". */
 void fs_part_slot_name(const struct fs_place *at, const struct fs_window *w, uint64_t i, char ret[FS_NAME_MAX + 1]);
 /* The slot of that name and how long its sample is. 0, PTC_ENOTFOUND, or what the source says. */

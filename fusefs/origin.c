@@ -186,6 +186,17 @@ const char *fs_origin_name(const struct fs_origin *o, uint64_t sample)
 	return o->source ? ptc_source_file(o->source, sample) : o->names + o->name_at[sample];
 }
 
+void fs_origin_ahead(const struct fs_part *p, uint32_t part, const uint64_t *samples, size_t n)
+{
+	const struct fs_origin *o = &p->origins[part];
+	struct ptc_admin_samples what = {
+		.dataset = o->dataset, .source = o->id, .samples = samples, .n = n, .ahead = true
+	};
+
+	if (!o->source && n) /* in vain: then they are read when they are asked for */
+		p->from->samples(p->from->arg, &what, NULL, NULL, NULL);
+}
+
 static int read_here(const struct fs_origin *o, struct fs_want *w, struct ptc_error *err)
 {
 	struct ptc_source_sample at;

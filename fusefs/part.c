@@ -47,6 +47,8 @@ struct fs_part *fs_part_free(struct fs_part *p)
 {
 	for (uint32_t i = 0; p && i < p->mix.nparts; i++)
 		fs_origin_close(&p->origins[i]);
+	if (p)
+		pthread_mutex_destroy(&p->lock);
 	ptc_free(p);
 	return NULL;
 }
@@ -140,6 +142,7 @@ static int open_source(struct fs_part *p, uint32_t i, const char *here, json_t *
 		return ptc_error_set(err, PTC_EINVAL, "dataset %s is of %s, those before it of %s", doc->name,
 				     ptc_source_dtype_name(dtype), ptc_source_dtype_name(p->dtype));
 	p->dtype = dtype;
+	p->elsewhere |= !p->origins[i].source;
 	p->files = (p->files || !i) && doc->info.kind == PTC_SOURCE_FILES;
 	p->stride = PTC_MAX(p->stride, PTC_MAX(doc->longest_bytes, 1));
 	*ret = (struct ptc_mix_part){ .nsamples = doc->info.samples,
@@ -176,8 +179,10 @@ int fs_part_new(const struct ptc_fs_source *from, const char *json, const char *
 	int rc = p ? ptc_json_load("the daemon's answer", json, strlen(json), &root, err)
 		   : ptc_error_set(err, PTC_ENOMEM, "out of memory");
 
-	if (p)
+	if (p) {
 		p->from = from;
+		pthread_mutex_init(&p->lock, NULL);
+	}
 	its = json_string_value(json_object_get(root, "uuid"));
 	if (!rc && (!its || strcmp(its, uuid) != 0))
 		rc = ptc_error_set(err, PTC_ENOTFOUND, "the job is another one now");
@@ -532,5 +537,73 @@ int fs_part_read(const struct fs_place *at, uint64_t off, void *buf, size_t len,
 	default:
 		overlap(&r, 0, (unsigned char *)text, (uint64_t)json_text(p, w, at->dp, at->epoch, text, sizeof text));
 		return 0;
+	}
+}
+
+/* ---- what comes next ---- */
+
+#define AHEAD_BYTES (16u << 20)
+#define AHEAD_MIN   8
+#define AHEAD_MAX   1024 /* slots; the daemon takes as many samples */
+
+static struct fs_ahead *ahead_locked(struct fs_part *p, const struct fs_place *at)
+{
+	struct fs_ahead *a;
+
+	for (size_t i = 0; i < PTC_MIN(p->naheads, (size_t)FS_AHEADS); i++)
+		if (p->ahead[i].dp == at->dp && p->ahead[i].epoch == at->epoch)
+			return &p->ahead[i];
+	a = &p->ahead[p->naheads++ % FS_AHEADS];
+	*a = (struct fs_ahead){ .dp = at->dp, .epoch = at->epoch };
+	return a;
+}
+
+/* Slots [first, end) have been read. Those that are to be got now: none where reading is not in order, or enough is under way. */
+static uint64_t next_slots(const struct fs_place *at, uint64_t first, uint64_t end, uint64_t slots, uint64_t *ret_from)
+{
+	struct fs_part *p = at->part;
+	uint64_t window = PTC_MIN(PTC_MAX(AHEAD_BYTES / p->stride, (uint64_t)AHEAD_MIN), (uint64_t)AHEAD_MAX), n = 0;
+	struct fs_ahead *a;
+	bool in_order;
+
+	pthread_mutex_lock(&p->lock);
+	a = ahead_locked(p, at);
+	in_order = first <= a->last + window && first + window >= a->last;
+	a->last = end;
+	if (!in_order || a->to < end || a->to > end + window)
+		a->to = end;
+	if (in_order && a->to - end <= window / 2) {
+		*ret_from = a->to;
+		n = PTC_MIN(end + window, slots) - PTC_MIN(a->to, slots);
+		a->to += n;
+	}
+	pthread_mutex_unlock(&p->lock);
+	return n;
+}
+
+void fs_part_read_ahead(const struct fs_place *at, uint64_t off, size_t len)
+{
+	const struct fs_part *p = at->part;
+	uint64_t samples[AHEAD_MAX], first = at->slot, end = at->slot + 1, from = 0, n;
+	struct fs_window w;
+
+	if (!p->elsewhere || !len || (at->which != FS_PART_BIN && at->which != FS_PART_SAMPLE) ||
+	    !fs_part_epoch(p, at->epoch, &w))
+		return;
+	if (at->which == FS_PART_BIN) {
+		first = off / p->stride;
+		end = (off + len - 1) / p->stride + 1;
+	}
+	n = next_slots(at, first, end, w.slots, &from);
+	for (uint32_t k = 0; n && k < p->mix.nparts; k++) {
+		size_t of_it = 0;
+
+		for (uint64_t i = 0; i < n; i++) {
+			struct fs_want it = want(p, &w, at->dp, from + i);
+
+			if (it.part == k)
+				samples[of_it++] = it.sample;
+		}
+		fs_origin_ahead(p, k, samples, of_it);
 	}
 }

@@ -9,7 +9,7 @@ int ptc_samples_check(const Ptc__V1__SamplesRequest *q, struct ptc_error *err)
 {
 	uint64_t bytes = 0;
 
-	size_t most = q->names ? PTC_SAMPLES_NAMES : PTC_SAMPLES_MAX;
+	size_t most = q->names ? PTC_SAMPLES_NAMES : q->ahead ? PTC_SAMPLES_AHEAD : PTC_SAMPLES_MAX;
 
 	if (q->n_samples > most)
 		return ptc_error_set(err, PTC_ELIMIT, "%zu samples in one request, at most %zu are read", q->n_samples,

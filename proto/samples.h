@@ -12,6 +12,7 @@
 #define PTC_SAMPLES_BYTES (1u << 20) /* of one answer: the largest read of a file system's client */
 #define PTC_SAMPLES_NAME  4095       /* of a file, relative to its dataset: PATH_MAX less its NUL */
 #define PTC_SAMPLES_NAMES 1024       /* of one request for names */
+#define PTC_SAMPLES_AHEAD 1024       /* that are wanted next */
 #define PTC_SAMPLES_FRAME (8u << 20) /* an encoded answer is shorter */
 
 int ptc_samples_check(const Ptc__V1__SamplesRequest *q, struct ptc_error *err);

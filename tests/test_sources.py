@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Datasets that lie on one node only, read by ranks of others: n1's daemon lives in a mount namespace of its own, in which alone
 the path leads to the files. What arrives elsewhere is compared with the files' bytes and the order's oracle."""
+import contextlib
 import errno
 import mmap
 import os
@@ -59,7 +60,7 @@ class Sources(harness.Case):
         for i, b in enumerate(contents):
             with open(self.path("real", "files", f"{i:02}.bin"), "wb") as f:
                 f.write(b)
-        with self.cluster(nodes=2, devices=2) as c:
+        with self.cluster(nodes=2, devices=2, transport="tls") as c:
             self.start_alone(c)
             self.add(c, "text")
             self.add(c, "flat", "--kind", "flat", "--dtype", "uint16", "--record", "3000")
@@ -125,7 +126,7 @@ class Sources(harness.Case):
     def test_goes_away(self):
         """The source's daemon is killed, comes back, and is stopped, under a reader: EIO in time with a reason, and bytes again."""
         data = self.flat()
-        with self.cluster(nodes=2, devices=2) as c:
+        with self.cluster(nodes=2, devices=2, sources={"cache": "0B"}) as c:
             self.start_alone(c)
             self.add(c, "flat", "--kind", "flat", "--dtype", "uint8", "--record", "4096")
             job = self.run_job(c, flat={})
@@ -153,10 +154,79 @@ class Sources(harness.Case):
             wait_for(lambda: self.read(file, 7 * 4096)[0] == data[ids[7]], 20 * PATIENCE, "bytes after SIGCONT", 0.1)
             mount.stop()
 
+    def cached(self, c):
+        """Bytes that n0's cache takes on disk."""
+        with contextlib.suppress(FileNotFoundError):
+            return os.stat(os.path.join(c.nodes["n0"].dir, "state/sources/samples")).st_blocks * 512
+        return 0
+
+    def test_ahead(self):
+        """What a rank reads next is on its node before it asks: bounded, in order, for every reader there."""
+        data = self.flat(3000)
+        with self.cluster(nodes=2, devices=2) as c:
+            self.start_alone(c)
+            self.add(c, "flat", "--kind", "flat", "--dtype", "uint8", "--record", "4096")
+            job = self.run_job(c, flat={})
+            mount = Mount(self, c)
+            folder = mount.path(job.name, "data", "flat", "gen-1", "dp-1", "epoch-0")
+            ids = np.load(os.path.join(folder, "ids.npy"))
+            file = os.path.join(folder, "samples.bin")
+            for slot in range(3):
+                self.assertEqual(data[ids[slot]], self.read(file, slot * 4096)[0])
+            wait_for(lambda: self.cached(c) >= 1000 * 4096, 20 * PATIENCE, "1000 samples read ahead", 0.05)
+            time.sleep(0.2)
+            c.nodes["n1"].kill()
+            for slot in (3, 50, 1000):
+                self.assertEqual(data[ids[slot]], self.read(file, slot * 4096)[0])
+            self.assertEqual("EIO", self.read(file, 1400 * 4096)[0])
+            mount.stop()
+            other = Mount(self, c)
+            file = other.path(job.name, "data", "flat", "gen-1", "dp-1", "epoch-0", "samples.bin")
+            self.assertEqual(data[ids[500]], self.read(file, 500 * 4096)[0])
+            other.stop()
+
+    def test_cache(self):
+        """On disk, bounded, still there after kill -9; damaged at random, it never gives a wrong byte."""
+        data = self.flat(3000, 8192)
+        with self.cluster(nodes=2, devices=2, sources={"cache": "16MiB"}) as c:
+            self.start_alone(c)
+            self.add(c, "flat", "--kind", "flat", "--dtype", "uint8", "--record", "8192")
+            job = self.run_job(c, flat={})
+            mount = Mount(self, c)
+            part = (job.name, "data", "flat", "gen-1", "dp-0", "epoch-0")
+            ids = np.load(mount.path(*part, "ids.npy"))
+            with open(mount.path(*part, "samples.bin"), "rb") as f:
+                self.assertEqual(b"".join(data[i] for i in ids), f.read())
+            mount.stop()
+            self.assertLessEqual(self.cached(c), (16 << 20) + 65536)
+            self.assertGreater(self.cached(c), 4 << 20)
+            file = os.path.join(c.nodes["n0"].dir, "state/sources/samples")
+            for damaged in (False, True):
+                c.nodes["n0"].kill() # etcd goes with it and comes back
+                if damaged:
+                    with open(file, "r+b") as f:
+                        for _ in range(500):
+                            f.seek(self.rng.randrange(4096, 16 << 20))
+                            f.write(self.rng.randbytes(self.rng.randrange(1, 3000)))
+                c.start_node(c.nodes["n0"])
+                c.wait_nodes(["n0"])
+                wait_for(lambda: "n1" in (c.nodes_up() or ()), 30 * PATIENCE, "n1 with the new etcd")
+                mount = Mount(self, c)
+                self.assertIn("samples.bin", os.listdir(mount.path(*part)))
+                c.nodes["n1"].kill()
+                found = {}
+                for slot in self.rng.sample(range(len(ids)), 150):
+                    if (got := self.read(mount.path(*part, "samples.bin"), slot * 8192, 8192)[0]) != "EIO":
+                        self.assertEqual(data[ids[slot]], got, f"slot {slot}")
+                    found[got == "EIO"] = found.get(got == "EIO", 0) + 1
+                self.assertGreater(found.get(False, 0), 5, found)
+                mount.stop()
+                self.start_alone(c)
+
     def test_changed(self):
         """A source that is written, or replaced, is refused while it is read and when it is opened again."""
         data = self.flat()
-        with self.cluster(nodes=2, devices=2) as c:
+        with self.cluster(nodes=2, devices=2, sources={"cache": "0B"}) as c:
             self.start_alone(c)
             self.add(c, "flat", "--kind", "flat", "--dtype", "uint8", "--record", "4096")
             job = self.run_job(c, flat={})
@@ -196,7 +266,7 @@ class Sources(harness.Case):
             os.chown(path, OTHER_UID, OTHER_UID)
         os.chmod(self.path("real"), 0o700)
         other = ["setpriv", f"--reuid={OTHER_UID}", f"--regid={OTHER_UID}", "--clear-groups"]
-        with self.cluster(nodes=2, devices=2) as c:
+        with self.cluster(nodes=2, devices=2, sources={"cache": "0B"}) as c:
             self.start_alone(c)
             self.add(c, "flat", "--kind", "flat", "--dtype", "uint8", "--record", "4096", as_user=other)
             job = live.Job(c, self.dir, run={"data": {"flat": {"dataset": "flat"}}})

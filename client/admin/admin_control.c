@@ -207,8 +207,9 @@ int ptc_admin_dataset_read(struct ptc_admin *a, const struct ptc_admin_samples *
 	request.offsets = (uint64_t *)(uintptr_t)what->offsets;
 	request.lengths = (uint32_t *)(uintptr_t)what->lengths;
 	request.names = what->names;
+	request.ahead = what->ahead;
 	rc = ptc_admin_call(a, SERVICE "DatasetRead", &request.base, &ptc__v1__samples_reply__descriptor, &reply, err);
-	if (!rc)
+	if (!rc && !what->ahead)
 		rc = each_sample(&request, (const Ptc__V1__SamplesReply *)reply, fn, arg, err);
 	ptc_admin_reply_free(reply);
 	return rc;

@@ -69,6 +69,7 @@ struct ptc_admin_samples {
 	const uint32_t *lengths;
 	size_t n;
 	bool names; /* of files */
+	bool ahead; /* they are wanted next: the daemon is to get them (at most 1024), nothing is answered and fn not called */
 };
 struct ptc_admin_sample { /* borrowed for the callback */
 	uint64_t size;    /* of the whole sample */

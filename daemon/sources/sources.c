@@ -34,7 +34,8 @@ extern char **environ;
 
 struct helper {
 	enum { NONE, BUSY, IDLE, ENDING } state;
-	char reader[33]; /* whose source: ptc_dataset_doc_reader */
+	char reader[33]; /* whose source: ptc_dataset_doc_reader ... */
+	uid_t uid;       /* ... and his number, which no two documents of the same hash can make one */
 	pid_t pid;       /* 0: not started */
 	int fd;
 	int64_t used_ns;
@@ -106,7 +107,7 @@ void ptc_sources_expire(struct ptc_sources *s)
 }
 
 /* One of that source, or one that is to be started; NULL: all are at work. */
-static struct helper *take_locked(struct ptc_sources *s, const char *reader)
+static struct helper *take_locked(struct ptc_sources *s, const char *reader, uid_t uid)
 {
 	struct helper *oldest = NULL, *none = NULL;
 	size_t same = 0, ending = 0;
@@ -117,7 +118,7 @@ static struct helper *take_locked(struct ptc_sources *s, const char *reader)
 		reap_locked(h);
 		if (h->state == NONE)
 			none = h;
-		else if (h->state != ENDING && !strcmp(h->reader, reader)) {
+		else if (h->state != ENDING && h->uid == uid && !strcmp(h->reader, reader)) {
 			if (h->state == IDLE) {
 				h->state = BUSY;
 				return h;
@@ -136,18 +137,20 @@ static struct helper *take_locked(struct ptc_sources *s, const char *reader)
 	}
 	if (none) {
 		none->state = BUSY;
+		none->uid = uid;
 		memcpy(none->reader, reader, sizeof none->reader);
 	}
 	return none;
 }
 
 /* NULL: PTC_ELIMIT. */
-static struct helper *take(struct ptc_sources *s, const char *reader, int64_t deadline_ns, struct ptc_error *err)
+static struct helper *take(struct ptc_sources *s, const char *reader, uid_t uid, int64_t deadline_ns,
+			   struct ptc_error *err)
 {
 	struct helper *h;
 
 	pthread_mutex_lock(&s->lock);
-	while (!(h = take_locked(s, reader)) && s->waiting < WAITING && ptc_sys_now_ns() < deadline_ns) {
+	while (!(h = take_locked(s, reader, uid)) && s->waiting < WAITING && ptc_sys_now_ns() < deadline_ns) {
 		int64_t until_ns =
 			PTC_MIN(deadline_ns, ptc_sys_now_ns() + 100000000); /* nobody tells of one that has ended */
 		struct timespec until = { until_ns / 1000000000, until_ns % 1000000000 };
@@ -273,7 +276,7 @@ struct reading {
 static int read_once(struct ptc_sources *s, const struct reading *r, bool *again, void **ret_reply, size_t *ret_len,
 		     struct ptc_error *err)
 {
-	struct helper *h = take(s, r->reader, r->deadline_ns, err);
+	struct helper *h = take(s, r->reader, r->doc->uid, r->deadline_ns, err);
 	bool fresh;
 	int rc;
 
