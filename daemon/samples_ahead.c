@@ -47,6 +47,32 @@ static int sizes_of(struct ptc_samples *s, struct ptc_samples_job *j, Ptc__V1__S
 	return rc;
 }
 
+static bool is_here(struct ptc_samples *s, struct ptc_cache_name *name)
+{
+	uint64_t size = 1;
+
+	for (name->piece = 0; name->piece * PTC_CACHE_PIECE < PTC_MIN(size, (uint64_t)PTC_SAMPLES_BYTES); name->piece++)
+		if (!ptc_cache_peek(s->cache, name, &size))
+			return false;
+	return true;
+}
+
+/* What is here already is not read again. */
+static void leave_out(struct ptc_samples *s, struct ptc_samples_job *j)
+{
+	struct ptc_cache_name name = { .uid = j->doc.uid };
+	size_t n = 0;
+
+	if (ptc_dataset_doc_reader(&j->doc, name.reader))
+		return;
+	for (size_t i = 0; i < j->n; i++) {
+		name.sample = j->samples[i];
+		if (!is_here(s, &name))
+			j->samples[n++] = j->samples[i];
+	}
+	j->n = n;
+}
+
 static bool stopping(struct ptc_samples *s)
 {
 	bool it;
@@ -65,6 +91,9 @@ static void run(struct ptc_samples *s, struct ptc_samples_job *j)
 	char source[33];
 	size_t from = 0;
 
+	leave_out(s, j);
+	if (!j->n)
+		return;
 	q.version = 1;
 	q.dataset = j->doc.name;
 	q.source = source;

@@ -57,14 +57,6 @@ struct fs_snap {
 	struct fs_view *view; /* the newest; NULL: not looked at yet */
 	bool loading;
 };
-struct fs_file {
-	unsigned refs;
-	uint64_t id;         /* its content's: equal for equal bytes */
-	uint64_t generation; /* 0: the same in each that has the snapshot */
-	struct ptc_state_file sf;
-	uint64_t *start; /* of each item in the file, and the end */
-	uint64_t size;
-};
 /* Where a dataset's samples come from. */
 struct fs_origin {
 	struct ptc_source *source; /* NULL: it is not here, and the daemon is asked by these names */
@@ -132,6 +124,15 @@ struct fs_place {
 	enum fs_part_file which; /* FS_PART, with the next two */
 	uint64_t slot;           /* FS_PART_SAMPLE */
 	uint64_t size;
+};
+struct fs_file {
+	unsigned refs;
+	uint64_t id;         /* its content's: equal for equal bytes */
+	uint64_t generation; /* 0: the same in each that has the snapshot */
+	struct ptc_state_file sf;
+	uint64_t *start; /* of each item in the file, and the end */
+	uint64_t size;
+	struct fs_place at; /* with a part: it is read by fs_part_read; sf is empty */
 };
 
 enum fs_kind {
@@ -299,6 +300,8 @@ struct fs_snap *fs_snap_ref_locked(struct fs_snap *s);
 void fs_snap_unref_locked(struct ptc_fs *fs, struct fs_snap *s);
 struct fs_file *fs_file_ref_locked(struct fs_file *f);
 void fs_file_unref_locked(struct ptc_fs *fs, struct fs_file *f);
+/* Samples that lie elsewhere, read through the cache. NULL: out of memory. Takes another reference to the part. */
+struct fs_file *fs_file_of_place_locked(const struct fs_place *at, uint64_t id);
 /* Takes sf over. NULL: out of memory (sf is released). */
 struct fs_file *fs_file_new(struct ptc_state_file *sf, uint64_t id, uint64_t generation);
 /* A job by name or by uuid, as the source says now. 0, ENOENT or EIO. uid: who asks (root sees all). */

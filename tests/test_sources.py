@@ -125,33 +125,33 @@ class Sources(harness.Case):
 
     def test_goes_away(self):
         """The source's daemon is killed, comes back, and is stopped, under a reader: EIO in time with a reason, and bytes again."""
-        data = self.flat()
+        data = self.flat(bytes_=65536)
         with self.cluster(nodes=2, devices=2, sources={"cache": "0B"}) as c:
             self.start_alone(c)
-            self.add(c, "flat", "--kind", "flat", "--dtype", "uint8", "--record", "4096")
+            self.add(c, "flat", "--kind", "flat", "--dtype", "uint8", "--record", "65536")
             job = self.run_job(c, flat={})
             mount = Mount(self, c, "--timeout", f"{4 * PATIENCE}s")
             folder = mount.path(job.name, "data", "flat", "gen-1", "dp-0", "epoch-0")
             ids = np.load(os.path.join(folder, "ids.npy"))
             file = os.path.join(folder, "samples.bin")
-            self.assertEqual(data[ids[3]], self.read(file, 3 * 4096)[0])
+            self.assertEqual(data[ids[3]][:4096], self.read(file, 3 * 65536)[0])
             c.nodes["n1"].kill()
-            said, took = self.read(file, 5 * 4096)
+            said, took = self.read(file, 50 * 65536)
             self.assertEqual("EIO", said)
             self.assertLess(took, 5 * PATIENCE)
             with open(mount.log) as f:
                 self.assertRegex(f.read(), "dataset flat|node n1")
             self.start_alone(c)
-            wait_for(lambda: self.read(file, 5 * 4096)[0] == data[ids[5]], 20 * PATIENCE, "bytes again", 0.1)
+            wait_for(lambda: self.read(file, 50 * 65536)[0] == data[ids[50]][:4096], 20 * PATIENCE, "bytes again", 0.1)
             c.nodes["n1"].signal(19)
-            said, took = self.read(file, 7 * 4096)
+            said, took = self.read(file, 99 * 65536)
             self.assertEqual("EIO", said)
             self.assertLess(took, 5 * PATIENCE)
             began = time.monotonic() # names do not wait for it
             self.assertIn("state", os.listdir(mount.path(job.name)))
             self.assertLess(time.monotonic() - began, 2 * PATIENCE)
             c.nodes["n1"].signal(18)
-            wait_for(lambda: self.read(file, 7 * 4096)[0] == data[ids[7]], 20 * PATIENCE, "bytes after SIGCONT", 0.1)
+            wait_for(lambda: self.read(file, 99 * 65536)[0] == data[ids[99]][:4096], 20 * PATIENCE, "bytes after SIGCONT", 0.1)
             mount.stop()
 
     def cached(self, c):
@@ -206,7 +206,7 @@ class Sources(harness.Case):
                 if damaged:
                     with open(file, "r+b") as f:
                         for _ in range(500):
-                            f.seek(self.rng.randrange(4096, 16 << 20))
+                            f.seek(self.rng.randrange(4096, os.path.getsize(file) - 4096))
                             f.write(self.rng.randbytes(self.rng.randrange(1, 3000)))
                 c.start_node(c.nodes["n0"])
                 c.wait_nodes(["n0"])

@@ -210,3 +210,17 @@ bool ptc_cache_get(struct ptc_cache *c, const struct ptc_cache_name *name, void 
 	}
 	return false;
 }
+
+bool ptc_cache_peek(struct ptc_cache *c, const struct ptc_cache_name *name, uint64_t *ret_size)
+{
+	struct head h = head_of(name, 0, 0), v[PTC_CACHE_WAYS];
+
+	if (pread(c->fd, v, sizeof v, head_at(set_of(c, &h), 0)) != (ssize_t)sizeof v)
+		return false;
+	for (unsigned i = 0; i < PTC_CACHE_WAYS; i++)
+		if (same_name(&v[i], &h)) {
+			*ret_size = v[i].size;
+			return true;
+		}
+	return false;
+}
