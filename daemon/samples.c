@@ -231,7 +231,7 @@ static int ask(struct ptc_samples *s, const struct ptc_samples_reader *r, const 
 	if (!rc) {
 		rc = call_node(channel, r, request, len, ret_reply, ret_len, err);
 		leave(s);
-		if (rc == PTC_ETIMEOUT)
+		if (rc == PTC_ETIMEOUT && ptc_sys_now_ns() >= r->end_ns) /* it may also say so of its source */
 			note_away(s, doc->node);
 		if (rc)
 			ptc_error_wrap(err, "dataset %s, which lies on node %s", doc->name, doc->node);

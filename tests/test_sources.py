@@ -17,7 +17,7 @@ import numpy as np
 import order_oracle
 import test_partitions
 import wire
-from harness import PATIENCE, skip_unless_root, wait_for
+from harness import LONG, PATIENCE, skip_unless_root, wait_for
 from test_fuse import CAN_MOUNT, Mount
 
 SLOTS = test_partitions.SLOTS
@@ -305,3 +305,26 @@ class Sources(harness.Case):
             if status["Name"] == "ptc-source" and int(status["PPid"]) == c.nodes["n1"].pid() and status["State"][0] != "Z":
                 found.append((int(entry), int(status["Uid"].split()[0])))
         return found
+
+    @unittest.skipUnless(LONG, "set PTC_TEST_LONG=1; a process is given up after 8 s")
+    def test_hangs(self):
+        """A source whose disk does not answer: its process is given up, readers elsewhere and their daemons are not."""
+        data = self.flat(bytes_=65536)
+        with self.cluster(nodes=2, devices=2, sources={"cache": "0B"}) as c:
+            self.start_alone(c)
+            self.add(c, "flat", "--kind", "flat", "--dtype", "uint8", "--record", "65536")
+            job = self.run_job(c, flat={})
+            mount = Mount(self, c)
+            folder = mount.path(job.name, "data", "flat", "gen-1", "dp-0", "epoch-0")
+            ids = np.load(os.path.join(folder, "ids.npy"))
+            self.assertEqual(data[ids[0]][:4096], self.read(os.path.join(folder, "samples.bin"), 0)[0])
+            hung, = self.helpers(c)
+            os.kill(hung[0], 19)
+            said, took = self.read(os.path.join(folder, "samples.bin"), 50 * 65536)
+            self.assertEqual("EIO", said)
+            self.assertTrue(7 < took < 12 * PATIENCE, took)
+            with open(mount.log) as f:
+                self.assertIn("its source has not answered within 8000 ms", f.read())
+            self.assertEqual(data[ids[99]][:4096], self.read(os.path.join(folder, "samples.bin"), 99 * 65536)[0])
+            self.assertNotIn(hung, self.helpers(c))
+            mount.stop()
