@@ -286,7 +286,7 @@ static void keep(struct getting *g, const struct run *run, uint64_t size, const 
 /* The answer to what the runs ask for. */
 static void take_runs(struct getting *g, const Ptc__V1__SamplesRequest *q, const Ptc__V1__SamplesReply *r)
 {
-	const uint8_t *data = r->data.data;
+	const uint8_t *data = r->data.len ? r->data.data : (const uint8_t *)"";
 
 	for (size_t i = 0; i < g->nruns; i++) {
 		const struct run *run = &g->runs[i];

@@ -173,7 +173,7 @@ int ptc_admin_dataset_list(struct ptc_admin *a, char **ret_json, struct ptc_erro
 static int each_sample(const Ptc__V1__SamplesRequest *q, const Ptc__V1__SamplesReply *r, ptc_admin_sample_fn fn,
 		       void *arg, struct ptc_error *err)
 {
-	const uint8_t *at = r->data.data;
+	const uint8_t *at = r->data.len ? r->data.data : (const uint8_t *)"";
 	int rc = ptc_samples_fits(q, r, err);
 
 	for (size_t i = 0; !rc && i < q->n_samples; i++) {
