@@ -7,6 +7,7 @@ import mmap
 import os
 import re
 import subprocess
+import threading
 import time
 import unittest
 
@@ -291,6 +292,38 @@ class Sources(harness.Case):
             os.chown(self.path("real"), 0, 0)
             self.assertIn("cannot open", self.ask(c, OTHER_UID, "n0", **fields))
             self.assertIn("Permission denied", self.ask(c, OTHER_UID, "n0", **fields))
+
+    def test_many(self):
+        """More sources, and more readers at once, than there are processes for: all are answered, and few processes are left."""
+        contents = {f"d{i:02}": self.rng.randbytes(40000) for i in range(20)}
+        with self.cluster(nodes=2, devices=2, sources={"cache": "0B"}) as c:
+            self.start_alone(c)
+            for name, data in contents.items():
+                with open(self.path("real", name), "wb") as f:
+                    f.write(data)
+                self.add(c, name, "--kind", "flat", "--dtype", "uint8", "--record", "1000")
+            job = live.Job(c, self.dir, run={"data": {"all": {"mix": [{"dataset": n} for n in contents]}}})
+            c.ptcctl("job", "create", "-f", job.yaml)
+            pinned = dict(re.findall('"dataset": ?"(d[0-9]+)"[^}]*?"source": ?"([0-9a-f]{32})"', c.etcdctl("get", "--prefix", "/ptc/").stdout))
+            self.assertEqual(set(contents), set(pinned))
+            right = []
+
+            def reader(names):
+                with wire.Peer(f"unix:{c.nodes['n0'].socket}") as p:
+                    for name in names:
+                        sample = int(name[1:])
+                        reply = p.call("Control", "DatasetRead", dataset=name, source=pinned[name], samples=[sample, 39],
+                                       offsets=[0, 990], lengths=[1000, 20])
+                        right.append(reply.data == contents[name][1000 * sample:1000 * sample + 1000] + contents[name][-10:])
+
+            threads = [threading.Thread(target=reader, args=(self.rng.sample(sorted(contents), 20),)) for _ in range(12)]
+            threads += [threading.Thread(target=reader, args=(["d00"] * 20,)) for _ in range(8)]
+            for t in threads:
+                t.start()
+            for t in threads:
+                t.join()
+            self.assertEqual([True] * 400, right) # none has failed
+            self.assertTrue(0 < len(self.helpers(c)) <= 16, self.helpers(c))
 
     @staticmethod
     def helpers(c):

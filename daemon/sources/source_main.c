@@ -8,7 +8,6 @@
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/cleanup.h"
-#include "base/fault.h"
 #include "base/sys.h"
 #include "daemon/sources/frame.h"
 #include "formats/dataset_doc.h"
@@ -145,9 +144,7 @@ static bool serve(const struct ptc_source *source)
 
 	if (rc)
 		return false;
-	if (ptc_fault("source.read"))
-		rc = ptc_error_set(&err, PTC_EIO, "a test wants this read to fail");
-	rc = rc ? rc : ptc_pb_decode(&ptc__v1__samples_request__descriptor, data, len, &q, &err);
+	rc = ptc_pb_decode(&ptc__v1__samples_request__descriptor, data, len, &q, &err);
 	rc = rc ? rc : answer(source, (Ptc__V1__SamplesRequest *)q, &reply, &reply_len, &err);
 	ptc_pb_free(q);
 	if (!rc)
@@ -167,7 +164,6 @@ int main(int argc, char **argv)
 		fputs("ptc-source is started by ptcd\n", stderr);
 		return 2;
 	}
-	ptc_fault_init();
 	ptc_json_init();
 	ptc_alloc_limit_set(MEMORY_BYTES);
 	rc = become((uid_t)strtoul(argv[1], NULL, 10), &err);
