@@ -110,7 +110,7 @@ void ptc_sources_expire(struct ptc_sources *s)
 static struct helper *take_locked(struct ptc_sources *s, const char *reader, uid_t uid)
 {
 	struct helper *oldest = NULL, *none = NULL;
-	size_t same = 0, ending = 0;
+	size_t same = 0;
 
 	for (size_t i = 0; i < PTC_SOURCES_MAX; i++) {
 		struct helper *h = &s->v[i];
@@ -127,7 +127,6 @@ static struct helper *take_locked(struct ptc_sources *s, const char *reader, uid
 		}
 		if (h->state == IDLE && (!oldest || h->used_ns < oldest->used_ns))
 			oldest = h;
-		ending += h->state == ENDING;
 	}
 	if (same >= PER_SOURCE)
 		return NULL;
