@@ -25,9 +25,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define PER_SOURCE 4           /* processes of one source at once */
-#define WAITING    16          /* threads that wait for one; more are told to come again */
-#define IDLE_NS    60000000000 /* one that has had nothing to do for so long is ended */
+#define PER_SOURCE 4                     /* processes of one source at once */
+#define WAITING    16                    /* threads that wait for one; more are told to come again */
+#define OPEN_NS    INT64_C(300000000000) /* to open a source, however many wait for it in vain */
+#define IDLE_NS    60000000000           /* one that has had nothing to do for so long is ended */
 #define FD_BASE    10 /* above the number that it gets in the child, where dup2 onto itself would leave it close-on-exec */
 
 extern char **environ;
@@ -38,7 +39,8 @@ struct helper {
 	uid_t uid;       /* ... and his number, which no two documents of the same hash can make one */
 	pid_t pid;       /* 0: not started */
 	int fd;
-	int64_t used_ns;
+	bool opened; /* the source, as it has said */
+	int64_t started_ns, used_ns;
 };
 
 struct ptc_sources {
@@ -228,16 +230,13 @@ static int start_process(struct helper *h, uid_t uid, struct ptc_error *err)
 	return 0;
 }
 
-/* One frame there, one back; what the other end says is wrong is err. */
-static int ask(struct helper *h, const void *data, size_t len, int64_t deadline_ns, void **ret_reply, size_t *ret_len,
-	       struct ptc_error *err)
+/* What the other end answers; what it says is wrong is err. */
+static int receive(struct helper *h, int64_t deadline_ns, void **ret_reply, size_t *ret_len, struct ptc_error *err)
 {
 	void *reply = NULL;
 	size_t n = 0;
-	int status, rc = ptc_frame_send(h->fd, 0, data, len, deadline_ns, err);
+	int status, rc = ptc_frame_recv(h->fd, PTC_SAMPLES_FRAME, deadline_ns, &status, &reply, &n, err);
 
-	if (!rc)
-		rc = ptc_frame_recv(h->fd, PTC_SAMPLES_FRAME, deadline_ns, &status, &reply, &n, err);
 	if (!rc && status)
 		rc = ptc_error_set(err, ptc_status_from_wire(status), "%.900s", reply ? (char *)reply : "");
 	if (rc) {
@@ -252,14 +251,24 @@ static int ask(struct helper *h, const void *data, size_t len, int64_t deadline_
 static int start(struct helper *h, const struct ptc_dataset_doc *doc, int64_t deadline_ns, struct ptc_error *err)
 {
 	char *json = ptc_dataset_doc_encode(doc);
-	void *reply = NULL;
-	size_t len;
 	int rc = json ? start_process(h, doc->uid, err) : ptc_error_set(err, PTC_ENOMEM, "out of memory");
 
+	h->started_ns = ptc_sys_now_ns();
 	if (!rc)
-		rc = ask(h, json, strlen(json), deadline_ns, &reply, &len, err);
+		rc = ptc_frame_send(h->fd, 0, json, strlen(json), deadline_ns, err);
 	ptc_free(json);
-	ptc_free(reply);
+	return rc;
+}
+
+/* Once it says that it has opened the source. */
+static int await_open(struct helper *h, int64_t deadline_ns, struct ptc_error *err)
+{
+	void *nothing = NULL;
+	size_t len;
+	int rc = receive(h, deadline_ns, &nothing, &len, err);
+
+	ptc_free(nothing);
+	h->opened = rc == 0;
 	return rc;
 }
 
@@ -270,6 +279,14 @@ struct reading {
 	size_t len;
 	int64_t deadline_ns;
 };
+
+/* A wrong question is no reason to end it, nor is a directory whose millions of names take longer than one who asks waits. */
+static bool goes_on(const struct helper *h, int rc)
+{
+	if (h->opened)
+		return rc == 0 || rc == PTC_EINVAL;
+	return rc == PTC_ETIMEOUT && ptc_sys_now_ns() - h->started_ns < OPEN_NS;
+}
 
 /* again: the process was one that was there, which somebody has ended meanwhile. */
 static int read_once(struct ptc_sources *s, const struct reading *r, bool *again, void **ret_reply, size_t *ret_len,
@@ -283,10 +300,17 @@ static int read_once(struct ptc_sources *s, const struct reading *r, bool *again
 		return PTC_ELIMIT;
 	fresh = !h->pid;
 	rc = fresh ? start(h, r->doc, r->deadline_ns, err) : 0;
+	if (!rc && !h->opened)
+		rc = await_open(h, r->deadline_ns, err);
 	if (!rc)
-		rc = ask(h, r->request, r->len, r->deadline_ns, ret_reply, ret_len, err);
-	put(s, h, rc == 0 || (rc == PTC_EINVAL && !fresh)); /* a wrong question; the helper goes on */
+		rc = ptc_frame_send(h->fd, 0, r->request, r->len, r->deadline_ns, err);
+	if (!rc)
+		rc = receive(h, r->deadline_ns, ret_reply, ret_len, err);
+	if (rc == PTC_ETIMEOUT)
+		ptc_error_set(err, rc, "dataset %s: its source has not %s in time", r->doc->name,
+			      h->opened ? "answered" : "been opened");
 	*again = rc == PTC_EPEER && !fresh;
+	put(s, h, goes_on(h, rc));
 	return rc;
 }
 
@@ -306,8 +330,5 @@ int ptc_sources_read(struct ptc_sources *s, const struct ptc_dataset_doc *doc, c
 	do {
 		rc = read_once(s, &r, &again, ret_reply, ret_len, &why);
 	} while (rc && again);
-	if (rc == PTC_ETIMEOUT)
-		return ptc_error_set(err, rc, "dataset %s: its source has not answered within %d ms", doc->name,
-				     timeout_ms);
 	return rc ? ptc_error_set(err, rc, "%s", why.text) : 0;
 }
