@@ -286,6 +286,8 @@ class Sources(harness.Case):
                 self.assertIn("no files", self.ask(c, OTHER_UID, node, **{**fields, "names": True}))
             helpers = self.helpers(c)
             self.assertEqual([OTHER_UID], [uid for _, uid in helpers])
+            with open(f"/proc/{helpers[0][0]}/oom_score_adj") as f:
+                self.assertEqual("500\n", f.read())
             os.kill(helpers[0][0], 9)
             self.assertEqual(data[3] + data[15][4090:], self.ask(c, OTHER_UID, "n0", **fields).data) # by another one
             os.kill(self.helpers(c)[0][0], 9)
