@@ -362,6 +362,10 @@ static const struct key {
 	  "A read there fails after this long without an answer. With less than 25s a node that hangs is not found out "
 	  "in "
 	  "time for a replica of its bytes to be read instead." },
+	{ "sources.dir", &k_path, AT(sources.dir), "@STATE_DIR/sources", NULL,
+	  "Where samples of datasets that lie on other nodes are kept; made, mode 0700, with the first of them." },
+	{ "sources.cache", &k_bytes, AT(sources.cache), "1GiB", NULL,
+	  "How large the file there is, at most. At least 16MiB; 0B: nothing is kept, and nothing read ahead." },
 	{ "metrics", &k_tcp, AT(metrics), NULL, NULL,
 	  "Where Prometheus finds numbers of this daemon, at the path /metrics, such as 127.0.0.1:7461. Without TLS or "
 	  "passwords. Not set: nowhere." },
@@ -668,6 +672,8 @@ static int fill_computed(struct ptc_daemon_config *cfg, struct ptc_error *err)
 		rc = default_string(&cfg->advertise, cfg->listen, "", err);
 	if (!rc)
 		rc = default_string(&cfg->local_coordinator.data_dir, cfg->state_dir, "/etcd", err);
+	if (!rc)
+		rc = default_string(&cfg->sources.dir, cfg->state_dir, "/sources", err);
 	if (rc || tls->ca || tls->cert || tls->key) /* taken over as a whole */
 		return rc;
 	rc = default_string(&tls->ca, cfg->tls.ca, "", err);

@@ -59,6 +59,10 @@ struct ptc_daemon_config {
 		char *dir; /* NULL: no files */
 		uint64_t cache, timeout_ms;
 	} fuse;
+	struct {
+		char *dir;
+		uint64_t cache; /* bytes; 0: none */
+	} sources;
 	char *metrics; /* "HOST:PORT" in numbers, or localhost; NULL: none */
 	bool metrics_jobs, metrics_public;
 	enum ptc_log_level log;

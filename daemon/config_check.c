@@ -20,11 +20,12 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#define SOCKET_PATH_MAX  (sizeof((struct sockaddr_un *)0)->sun_path - 1)
-#define STAGING_MIN      (2ull * PTC_EXTENT_MAX_BYTES) /* one extent coming in, one going out */
-#define FUSE_CACHE_MIN   (8ull << 20)                  /* fusefs/fusefs.h */
-#define FUSE_TIMEOUT_MAX 600000
-#define LEASE_TTL_MAX    600000
+#define SOCKET_PATH_MAX   (sizeof((struct sockaddr_un *)0)->sun_path - 1)
+#define STAGING_MIN       (2ull * PTC_EXTENT_MAX_BYTES) /* one extent coming in, one going out */
+#define FUSE_CACHE_MIN    (8ull << 20)                  /* fusefs/fusefs.h */
+#define FUSE_TIMEOUT_MAX  600000
+#define SOURCES_CACHE_MIN (16ull << 20) /* daemon/sources/cache.h */
+#define LEASE_TTL_MAX     600000
 
 /* ---- addresses ------------------------------------------------------------ */
 
@@ -264,6 +265,14 @@ static int check_fuse(const struct ptc_daemon_config *cfg, struct ptc_error *err
 	return 0;
 }
 
+static int check_sources(const struct ptc_daemon_config *cfg, struct ptc_error *err)
+{
+	if (cfg->sources.cache && cfg->sources.cache < SOURCES_CACHE_MIN)
+		return ptc_daemon_config_error(cfg, "sources.cache", err, PTC_EINVAL, "must be at least %lluMiB, or 0B",
+					       SOURCES_CACHE_MIN >> 20);
+	return 0;
+}
+
 static int check_metrics(const struct ptc_daemon_config *cfg, struct ptc_error *err)
 {
 	static const char *const keys[] = { "metrics_jobs", "metrics_public" };
@@ -349,6 +358,8 @@ int ptc_daemon_config_check(struct ptc_daemon_config *cfg, struct ptc_error *err
 		rc = ptc_daemon_config_error(cfg, "lease_ttl", err, PTC_EINVAL, "write whole seconds, 1s to 600s");
 	if (!rc)
 		rc = check_fuse(cfg, err);
+	if (!rc)
+		rc = check_sources(cfg, err);
 	if (!rc)
 		rc = check_metrics(cfg, err);
 	return rc ? rc : check_devices(cfg, err);

@@ -340,6 +340,7 @@ int ptc_control_register(struct ptc_daemon *d, struct ptc_rpc_server *server, st
 		{ "/ptc.v1.Control/DatasetAdd", ptc_control_dataset_add },
 		{ "/ptc.v1.Control/DatasetRemove", ptc_control_dataset_remove },
 		{ "/ptc.v1.Control/DatasetList", ptc_control_dataset_list },
+		{ "/ptc.v1.Control/DatasetRead", ptc_control_dataset_read },
 		{ "/ptc.v1.Control/JobData", ptc_control_data },
 		{ "/ptc.v1.Control/ImportBegin", ptc_control_import_begin },
 		{ "/ptc.v1.Control/ImportData", ptc_control_import_data },

@@ -5,6 +5,7 @@
 
 #include "daemon/daemon.h"
 #include "daemon/pbcall.h"
+#include "formats/dataset_doc.h"
 
 #include "ptc.pb-c.h"
 
@@ -126,5 +127,10 @@ PTC_CONTROL_HANDLER(ptc_control_dataset_add);
 PTC_CONTROL_HANDLER(ptc_control_dataset_remove);
 PTC_CONTROL_HANDLER(ptc_control_dataset_list);
 PTC_CONTROL_HANDLER(ptc_control_data);
+/* The dataset of that name as uid may see it; PTC_ENOTFOUND. Asks etcd. */
+int ptc_control_dataset(struct ptc_daemon *d, const char *name, uid_t uid, struct ptc_dataset_doc *ret_doc,
+			struct ptc_error *err);
+/* control_samples.c */
+PTC_CONTROL_HANDLER(ptc_control_dataset_read);
 /* hold.c */
 PTC_CONTROL_HANDLER(ptc_control_hold);

@@ -58,17 +58,36 @@ static int add(struct ptc_etcd *e, const struct ptc_dataset_doc *doc, struct ptc
 	return rc;
 }
 
+/* Where the source is, which only who is on the same machine can know. */
+static int place(const struct ptc_daemon *d, const struct ptc_rpc_call *call, bool here, struct ptc_dataset_doc *doc,
+		 struct ptc_error *err)
+{
+	doc->node[0] = '\0';
+	if (!here)
+		return 0;
+	if (ptc_rpc_call_identity(call)->role != PTC_ROLE_USER)
+		return ptc_error_set(err, PTC_EINVAL,
+				     "a dataset that lies on one node is added there, through that node's socket");
+	snprintf(doc->node, sizeof doc->node, "%s", d->config.node);
+	return 0;
+}
+
 PTC_CONTROL_HANDLER(ptc_control_dataset_add)
 {
 	struct ptc_daemon *d = arg;
 	struct ptc_dataset_doc doc;
 	Ptc__V1__DatasetRequest *req;
+	bool here;
 	int rc = ptc_pb_call_recv(call, &ptc__v1__dataset_request__descriptor, (ProtobufCMessage **)&req, err);
 
 	if (rc)
 		return rc;
 	rc = ptc_dataset_doc_decode(req->json, strlen(req->json), &doc, err);
+	here = req->here;
 	ptc_pb_free(&req->base);
+	if (rc)
+		return rc;
+	rc = place(d, call, here, &doc, err);
 	if (rc)
 		return rc;
 	doc.uid = ptc_control_uid(call);
@@ -146,34 +165,46 @@ PTC_CONTROL_HANDLER(ptc_control_dataset_list)
 			json_array_append_new(rows, ptc_dataset_doc_to_json(&doc));
 	}
 	ptc_etcd_kvs_done(&kvs);
-	return ptc_control_send_json(call, json_pack("{s:i, s:o}", "version", 1, "datasets", rows), err);
+	return ptc_control_send_json(
+		call, json_pack("{s:i, s:s, s:o}", "version", 1, "node", d->config.node, "datasets", rows), err);
+}
+
+int ptc_control_dataset(struct ptc_daemon *d, const char *name, uid_t uid, struct ptc_dataset_doc *ret_doc,
+			struct ptc_error *err)
+{
+	struct ptc_etcd_kvs kvs = { 0 };
+	char key[KEY_MAX];
+	int rc = ptc_name_check_job(name, err);
+
+	if (rc)
+		return rc;
+	snprintf(key, sizeof key, PREFIX "%s", name);
+	rc = ptc_etcd_get(ptc_cluster_etcd(d->cluster), key, false, 1, &kvs, err);
+	if (rc == 0 && kvs.n)
+		rc = ptc_dataset_doc_decode(kvs.kv[0].value, kvs.kv[0].len, ret_doc, err);
+	if (rc == 0 && (!kvs.n || !visible(ret_doc, uid)))
+		rc = ptc_error_set(err, PTC_ENOTFOUND, "dataset %s is not registered any more; add it again", name);
+	ptc_etcd_kvs_done(&kvs);
+	return rc;
 }
 
 /* ---- what a job consumes ------------------------------------------------------------ */
 
 /* The dataset as it is registered, if it is the one that the job was created with; else why not. */
-static json_t *part_json(struct ptc_etcd *e, const struct ptc_job_part *part, uid_t uid, struct ptc_dataset_doc *doc)
+static json_t *part_json(struct ptc_daemon *d, const struct ptc_job_part *part, uid_t uid, struct ptc_dataset_doc *doc)
 {
 	struct ptc_error err = PTC_ERROR_INIT;
-	struct ptc_etcd_kvs kvs = { 0 };
-	char key[KEY_MAX], source[33];
+	char source[33];
 	json_t *row = json_pack("{s:s, s:I, s:I, s:b}", "dataset", part->dataset, "weight", (json_int_t)part->weight,
 				"block", (json_int_t)part->block, "sequential", (int)part->sequential);
 	int rc;
 
-	snprintf(key, sizeof key, PREFIX "%s", part->dataset);
-	rc = ptc_etcd_get(e, key, false, 1, &kvs, &err);
-	if (rc == 0 && kvs.n)
-		rc = ptc_dataset_doc_decode(kvs.kv[0].value, kvs.kv[0].len, doc, &err);
-	if (rc == 0 && (!kvs.n || !visible(doc, uid)))
-		rc = ptc_error_set(&err, PTC_ENOTFOUND, "dataset %s is not registered any more; add it again",
-				   part->dataset);
+	rc = ptc_control_dataset(d, part->dataset, uid, doc, &err);
 	if (rc == 0)
 		rc = ptc_dataset_doc_source(doc, source);
 	if (rc == 0 && strcmp(source, part->source) != 0)
 		rc = ptc_error_set(&err, PTC_ECORRUPT, "dataset %s is another one than when the job was created",
 				   part->dataset);
-	ptc_etcd_kvs_done(&kvs);
 	if (rc)
 		json_object_set_new(row, "error", json_string(err.text));
 	else
@@ -196,8 +227,7 @@ static int data_rows(struct ptc_daemon *d, const struct ptc_target *t, json_t *r
 		json_t *parts = json_array();
 
 		for (uint32_t k = 0; k < data->nparts; k++)
-			json_array_append_new(parts, part_json(ptc_cluster_etcd(d->cluster), &data->parts[k],
-							       t->meta.uid, doc));
+			json_array_append_new(parts, part_json(d, &data->parts[k], t->meta.uid, doc));
 		json_array_append_new(rows,
 				      json_pack("{s:s, s:I, s:I, s:I, s:o}", "name", data->name, "seed",
 						(json_int_t)data->seed, "global_batch", (json_int_t)data->global_batch,
@@ -207,13 +237,14 @@ static int data_rows(struct ptc_daemon *d, const struct ptc_target *t, json_t *r
 	return 0;
 }
 
-static json_t *data_json(const struct ptc_target *t, const struct ptc_view *v, json_t *rows)
+static json_t *data_json(const struct ptc_daemon *d, const struct ptc_target *t, const struct ptc_view *v, json_t *rows)
 {
-	return json_pack("{s:i, s:s, s:s, s:I, s:I, s:I, s:s, s:I, s:o, s:o}", "version", 1, "job", t->meta.name,
-			 "uuid", t->meta.uuid, "generation", (json_int_t)v->from_generation, "snapshot",
-			 (json_int_t)v->from_snapshot, "step", (json_int_t)v->manifest.step, "config", v->from.config,
-			 "created_ms", (json_int_t)t->meta.created_ms, "ledger",
-			 ptc_ledger_to_json(&v->manifest.ledger), "data", rows);
+	return json_pack("{s:i, s:s, s:s, s:s, s:I, s:I, s:I, s:s, s:I, s:o, s:o}", "version", 1, "node",
+			 d->config.node, "job", t->meta.name, "uuid", t->meta.uuid, "generation",
+			 (json_int_t)v->from_generation, "snapshot", (json_int_t)v->from_snapshot, "step",
+			 (json_int_t)v->manifest.step, "config", v->from.config, "created_ms",
+			 (json_int_t)t->meta.created_ms, "ledger", ptc_ledger_to_json(&v->manifest.ledger), "data",
+			 rows);
 }
 
 PTC_CONTROL_HANDLER(ptc_control_data)
@@ -237,7 +268,7 @@ PTC_CONTROL_HANDLER(ptc_control_data)
 		json_decref(rows);
 		return rc;
 	}
-	rc = ptc_control_send_json(call, data_json(&t, &v, rows), err);
+	rc = ptc_control_send_json(call, data_json(d, &t, &v, rows), err);
 	ptc_view_done(&v);
 	return rc;
 }

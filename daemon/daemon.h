@@ -24,6 +24,7 @@ struct ptc_layouts;
 struct ptc_channels;
 struct ptc_read_views;
 struct ptc_holds;
+struct ptc_samples;
 
 #define PTC_CONTROL_METHODS 32
 
@@ -48,6 +49,7 @@ struct ptc_daemon {
 	struct ptc_channels *channels;
 	struct ptc_read_views *read_views;
 	struct ptc_holds *holds;
+	struct ptc_samples *samples;
 	struct ptc_controller **controllers; /* [loop] one per job whose lock we hold */
 	size_t ncontrollers;
 	bool reconciled; /* [loop] every job in our store was found in etcd, or is being removed */
@@ -72,6 +74,11 @@ int ptc_layouts_get(struct ptc_layouts *l, const char *uuid, const char *hash, c
 void ptc_layouts_release(void *ref);
 /* Puts the callbacks layout_get, layout_release, job_get, job_release and blob_get into env, whose arg is d. */
 void ptc_layouts_agent_env(struct ptc_agent_env *env);
+
+/* ---- samples.c: datasets that lie on one node, see daemon/samples.h ------------ */
+struct ptc_samples *ptc_samples_new(struct ptc_daemon *d);   /* NULL: out of memory */
+struct ptc_samples *ptc_samples_free(struct ptc_samples *s); /* after the servers; NULL ok */
+void ptc_samples_expire(struct ptc_samples *s);              /* [loop] from time to time */
 
 /* ---- channels.c: connections to other daemons, by address and lane ----------- */
 int ptc_channels_new(struct ptc_daemon *d, struct ptc_channels **ret_channels, struct ptc_error *err);

@@ -199,6 +199,7 @@ static void on_tick(uv_timer_t *timer)
 	ptc_controllers_tick(&p->d);
 	ptc_holds_expire(p->d.holds);
 	ptc_agent_holds_expire(p->d.agent);
+	ptc_samples_expire(p->d.samples);
 	if (++p->ticks % TIDY_TICKS || !ptc_cluster_synced(p->d.cluster))
 		return;
 	if (!p->d.reconciled)
@@ -364,7 +365,8 @@ static int start_agent(struct process *p, struct ptc_error *err)
 
 	d->read_views = ptc_read_views_new();
 	d->holds = ptc_holds_new();
-	if (rc == 0 && (!d->read_views || !d->holds))
+	d->samples = ptc_samples_new(d);
+	if (rc == 0 && (!d->read_views || !d->holds || !d->samples))
 		rc = ptc_error_set(err, PTC_ENOMEM, "out of memory");
 	if (rc == 0)
 		rc = ptc_channels_new(d, &d->channels, err);
@@ -481,6 +483,7 @@ static void stop(struct process *p)
 	p->lend = ptc_lend_free(p->lend);
 	p->control = ptc_rpc_server_free(p->control, SHUTDOWN_GRACE_MS);
 	p->peers = ptc_rpc_server_free(p->peers, SHUTDOWN_GRACE_MS);
+	d->samples = ptc_samples_free(d->samples);
 	d->client = ptc_rpc_client_free(d->client);
 	d->cluster = ptc_cluster_free(d->cluster);
 	d->holds = ptc_holds_free(d->holds);

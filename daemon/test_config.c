@@ -62,6 +62,8 @@ static void defaults_are_filled(void **state)
 		    cfg.memory.spare == 0);
 	assert_true(cfg.lease_ttl_ms == 5000 && cfg.log == PTC_LOG_INFO && cfg.devices == 2);
 	assert_true(!cfg.fuse.dir && cfg.fuse.cache == 64 << 20 && cfg.fuse.timeout_ms == 30000);
+	assert_true(cfg.sources.cache == 1 << 30);
+	assert_string_equal(cfg.sources.dir, "/var/lib/ptc/sources");
 	assert_true(cfg.coordinator.local && !cfg.devices_auto);
 	assert_int_equal(ptc_daemon_config_check(&cfg, &err), 0);
 	ptc_daemon_config_done(&cfg);
@@ -78,7 +80,8 @@ static void every_key_is_read(void **state)
 					"coordinator:\n"
 					"  endpoints: ['10.0.0.1:2379', \"[fe80::1]:2379\", unix:/x]\n"
 					"  tls: {ca: /f/ca, cert: /f/cert, key: /f/key}\n"
-					"lease_ttl: 7s\nlog: debug\nfuse: {dir: /f, cache: 9MiB, timeout: 2s}\n";
+					"lease_ttl: 7s\nlog: debug\nfuse: {dir: /f, cache: 9MiB, timeout: 2s}\n"
+					"sources: {dir: /s, cache: 17MiB}\n";
 	struct ptc_daemon_config cfg = { 0 };
 	struct ptc_error err = PTC_ERROR_INIT;
 	struct ptc_rpc_tls tls;
@@ -96,6 +99,8 @@ static void every_key_is_read(void **state)
 	assert_true(cfg.devices_auto && cfg.lease_ttl_ms == 7000 && cfg.log == PTC_LOG_DEBUG);
 	assert_string_equal("/f", cfg.fuse.dir);
 	assert_true(cfg.fuse.cache == 9 << 20 && cfg.fuse.timeout_ms == 2000);
+	assert_string_equal("/s", cfg.sources.dir);
+	assert_true(cfg.sources.cache == 17 << 20);
 	ptc_daemon_config_done(&cfg);
 }
 
@@ -255,13 +260,15 @@ static void expand(const char *in, char *out, size_t size)
 	out[n] = '\0';
 }
 
+struct rule_case {
+	const char *text;
+	bool insecure;
+	const char *says; /* NULL: fine */
+};
+
 static void rules_across_keys(void **state)
 {
-	static const struct {
-		const char *text;
-		bool insecure;
-		const char *says; /* NULL: fine */
-	} cases[] = {
+	static const struct rule_case cases[] = {
 		{ MEM LOC UNIX, false, NULL },
 		{ MEM LOC "listen: h:1\n", false, "f.yaml:9:1: listen: h:1 without tls" },
 		{ MEM LOC "listen: 127.0.0.1:1\n", false, "listen: 127.0.0.1:1 without tls" },
@@ -301,6 +308,7 @@ static void rules_across_keys(void **state)
 		{ "memory: {ceiling: 1GiB, work: 31MiB}\n" LOC UNIX, false, "memory.work: must be at least 32MiB" },
 		{ "memory: {ceiling: 1GiB, work: 16777216TiB}\n" LOC UNIX, false, "" },
 		{ MEM LOC UNIX "fuse: {dir: /ptc, cache: 7MiB}\n", false, "fuse.cache: must be at least 8MiB" },
+		{ MEM LOC UNIX "sources: {cache: 15MiB}\n", false, "sources.cache: must be at least 16MiB, or 0B" },
 		{ MEM LOC UNIX "fuse: {timeout: 5s}\n", false, "fuse.timeout: has no effect without" },
 		{ MEM LOC UNIX "lease_ttl: 500ms\n", false, "f.yaml:10:1: lease_ttl: write whole seconds" },
 		{ MEM LOC UNIX "lease_ttl: 1500ms\n", false, "lease_ttl: write whole seconds" },

@@ -83,7 +83,7 @@ int ptc_source_file_open(const char *path, struct ptc_source_file *ret_file, str
 		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
 	}
 	f.bytes = (uint64_t)st.st_size;
-	f.mtime_ns = (int64_t)st.st_mtim.tv_sec * 1000000000 + st.st_mtim.tv_nsec;
+	f.mtime_ns = ptc_source_mtime_ns(&st);
 	*ret_file = f;
 	return 0;
 }
@@ -199,6 +199,25 @@ int ptc_source_read(const struct ptc_source *s, uint64_t i, uint64_t offset, voi
 	rc = ptc_source_file_read(&f, offset, buf, len, err);
 	close(f.fd);
 	return rc;
+}
+
+static int file_unchanged(const struct ptc_source_file *f, struct ptc_error *err)
+{
+	struct stat st;
+
+	if (fstat(f->fd, &st) < 0)
+		return ptc_error_errno(err, errno, "cannot look at %s", f->path);
+	if ((uint64_t)st.st_size == f->bytes && ptc_source_mtime_ns(&st) == f->mtime_ns)
+		return 0;
+	return ptc_error_set(err, PTC_ECORRUPT, "%s has been written while it was read; samples may be others now",
+			     f->path);
+}
+
+int ptc_source_unchanged(const struct ptc_source *s, struct ptc_error *err)
+{
+	int rc = s->info.kind == PTC_SOURCE_FILES ? 0 : file_unchanged(&s->data, err);
+
+	return rc || s->info.kind != PTC_SOURCE_INDEXED ? rc : file_unchanged(&s->index, err);
 }
 
 int ptc_source_check(const struct ptc_source *s, ptc_source_problem_fn fn, void *arg,

@@ -92,6 +92,10 @@ const char *ptc_source_file(const struct ptc_source *s, uint64_t i);
 int ptc_source_read(const struct ptc_source *s, uint64_t i, uint64_t offset, void *buf, size_t len,
 		    struct ptc_error *err);
 
+/* PTC_ECORRUPT: a file that it has open has been written since. Asked after reading, it says that what was read is of the source that
+ * was opened. Of a directory only that it is there is seen. A few system calls. */
+int ptc_source_unchanged(const struct ptc_source *s, struct ptc_error *err);
+
 /* Everything wrong is told, line by line; not 0 from the callback: enough. Returns 0 when the whole source could be
  * looked at, and how many things are wrong; bytes: of all samples. */
 typedef int (*ptc_source_problem_fn)(void *arg, const char *text);

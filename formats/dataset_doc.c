@@ -41,13 +41,17 @@ static json_t *print_to_json(const struct ptc_source_print *p)
 
 json_t *ptc_dataset_doc_to_json(const struct ptc_dataset_doc *d)
 {
-	return json_pack("{s:i, s:s, s:I, s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:o}", "version",
-			 PTC_DATASET_DOC_VERSION, "name", d->name, "uid", (json_int_t)d->uid, "kind",
-			 ptc_source_kind_name(d->info.kind), "path", d->path, "dtype",
-			 ptc_source_dtype_name(d->info.dtype), "record", (json_int_t)d->info.record, "samples",
-			 (json_int_t)d->info.samples, "documents", (json_int_t)d->info.documents, "bytes",
-			 (json_int_t)d->info.bytes, "longest_bytes", (json_int_t)d->longest_bytes, "created_ms",
-			 (json_int_t)d->created_ms, "fingerprint", print_to_json(&d->print));
+	json_t *root = json_pack("{s:i, s:s, s:I, s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:o}", "version",
+				 PTC_DATASET_DOC_VERSION, "name", d->name, "uid", (json_int_t)d->uid, "kind",
+				 ptc_source_kind_name(d->info.kind), "path", d->path, "dtype",
+				 ptc_source_dtype_name(d->info.dtype), "record", (json_int_t)d->info.record, "samples",
+				 (json_int_t)d->info.samples, "documents", (json_int_t)d->info.documents, "bytes",
+				 (json_int_t)d->info.bytes, "longest_bytes", (json_int_t)d->longest_bytes, "created_ms",
+				 (json_int_t)d->created_ms, "fingerprint", print_to_json(&d->print));
+
+	if (root && d->node[0])
+		json_object_set_new(root, "node", json_string(d->node));
+	return root;
 }
 
 char *ptc_dataset_doc_encode(const struct ptc_dataset_doc *d)
@@ -106,16 +110,20 @@ static bool sound(const struct ptc_dataset_doc *d)
 
 static bool take_info(json_t *root, struct ptc_dataset_doc *d)
 {
-	const char *name = NULL, *kind = NULL, *path = NULL, *dtype = NULL;
+	const char *name = NULL, *kind = NULL, *path = NULL, *dtype = NULL, *node = NULL;
 	json_int_t uid = -1, record = -1, samples = -1, documents = -1, bytes = -1, longest = -1, created = 0;
 
-	if (json_unpack(root, "{s:s, s:I, s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I}", "name", &name, "uid", &uid,
-			"kind", &kind, "path", &path, "dtype", &dtype, "record", &record, "samples", &samples,
-			"documents", &documents, "bytes", &bytes, "longest_bytes", &longest, "created_ms", &created) ||
+	if (json_unpack(root, "{s:s, s:I, s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s?s}", "name", &name, "uid",
+			&uid, "kind", &kind, "path", &path, "dtype", &dtype, "record", &record, "samples", &samples,
+			"documents", &documents, "bytes", &bytes, "longest_bytes", &longest, "created_ms", &created,
+			"node", &node) ||
 	    longest < 0 || uid < 0 || uid > UINT32_MAX || record < 0 || samples < 0 || documents < 0 || bytes < 0 ||
 	    strlen(path) > PTC_SOURCE_PATH_MAX || !ptc_source_kind_parse(kind, &d->info.kind) ||
 	    (dtype[0] && !ptc_source_dtype_parse(dtype, &d->info.dtype)) || strlen(name) > PTC_NAME_MAX)
 		return false;
+	if (node && (strlen(node) > PTC_NAME_MAX || !node[0]))
+		return false;
+	memcpy(d->node, node ? node : "", node ? strlen(node) + 1 : 1);
 	memcpy(d->name, name, strlen(name) + 1);
 	memcpy(d->path, path, strlen(path) + 1);
 	d->uid = (uid_t)uid;
@@ -169,7 +177,7 @@ int ptc_dataset_doc_decode(const char *json, size_t len, struct ptc_dataset_doc 
 	return rc;
 }
 
-int ptc_dataset_doc_source(const struct ptc_dataset_doc *d, char ret_hex[33])
+static int hash_bare(const struct ptc_dataset_doc *d, bool reader, char ret_hex[33])
 {
 	ptc_auto_free struct ptc_dataset_doc *bare = ptc_malloc(sizeof *bare);
 	ptc_auto_free char *json = NULL;
@@ -178,13 +186,26 @@ int ptc_dataset_doc_source(const struct ptc_dataset_doc *d, char ret_hex[33])
 		return PTC_ENOMEM;
 	*bare = *d;
 	memcpy(bare->name, "x", 2);
-	bare->uid = 0;
+	if (!reader) {
+		bare->uid = 0;
+		bare->node[0] = '\0';
+	}
 	bare->created_ms = 0;
 	json = ptc_dataset_doc_encode(bare);
 	if (!json)
 		return PTC_ENOMEM;
 	ptc_content_hash(json, strlen(json), ret_hex);
 	return 0;
+}
+
+int ptc_dataset_doc_source(const struct ptc_dataset_doc *d, char ret_hex[33])
+{
+	return hash_bare(d, false, ret_hex);
+}
+
+int ptc_dataset_doc_reader(const struct ptc_dataset_doc *d, char ret_hex[33])
+{
+	return hash_bare(d, true, ret_hex);
 }
 
 struct ptc_source_spec ptc_dataset_doc_spec(const struct ptc_dataset_doc *d)

@@ -490,6 +490,36 @@ int fs_ranges_of(const struct fs_file *file, uint64_t off, uint64_t end, struct 
 	return 0;
 }
 
+static void say(const struct fs_fetch *f, const struct ptc_error *err)
+{
+	if (f->view)
+		ptc_warn("fuse", "job %s, snapshot %llu: cannot read: %s", f->view->state->job,
+			 (unsigned long long)f->view->state->snapshot, err->text);
+	else
+		ptc_warn("fuse", "data %s gen-%llu: %s", f->file->at.part->name,
+			 (unsigned long long)f->file->at.part->generation, err->text);
+}
+
+/* Samples that lie elsewhere. */
+static int fill_from_part(struct filling *w, struct ptc_error *err)
+{
+	const struct fs_place *at = &w->f->file->at;
+	ptc_auto_free char *buf = ptc_malloc(FS_READ_MAX);
+	int rc = buf ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+
+	while (!rc && w->at < w->end) {
+		uint64_t off = w->at;
+		size_t n = (size_t)PTC_MIN(w->end - off, (uint64_t)FS_READ_MAX);
+
+		rc = fs_part_read(at, off, buf, n, err);
+		if (!rc)
+			rc = fill(w, buf, n, err);
+		if (!rc)
+			fs_part_read_ahead(at, off, n);
+	}
+	return rc;
+}
+
 static void fetch_run(struct ptc_fs *fs, struct fs_fetch *f)
 {
 	const struct fs_file *file = f->file;
@@ -500,7 +530,9 @@ static void fetch_run(struct ptc_fs *fs, struct fs_fetch *f)
 	int rc = 0;
 
 	w.end = PTC_MIN((f->first + f->n) * FS_BLOCK, file->size);
-	if (w.at < file->sf.head_len)
+	if (file->at.part)
+		rc = fill_from_part(&w, &err);
+	else if (w.at < file->sf.head_len)
 		rc = fill(&w, (const uint8_t *)file->sf.head + w.at,
 			  (size_t)(PTC_MIN(w.end, (uint64_t)file->sf.head_len) - w.at), &err);
 	if (!rc && w.at < w.end)
@@ -510,8 +542,7 @@ static void fetch_run(struct ptc_fs *fs, struct fs_fetch *f)
 	if (!rc && w.at != w.end)
 		rc = ptc_error_set(&err, PTC_EPEER, "the source gave less than it was asked for");
 	if (rc && rc != PTC_ECANCELED)
-		ptc_warn("fuse", "job %s, snapshot %llu: cannot read: %s", f->view->state->job,
-			 (unsigned long long)f->view->state->snapshot, err.text);
+		say(f, &err);
 	for (size_t i = w.settled; i < f->n; i++)
 		settle(fs, f->blocks[i], rc == PTC_ENOMEM ? ENOMEM : EIO);
 }
@@ -541,6 +572,17 @@ void *fs_fetch_main(void *arg)
 	return NULL;
 }
 
+static void drain(struct ptc_fs *fs, struct fs_queue *q)
+{
+	struct fs_op *op;
+
+	while ((op = q->head)) {
+		q->head = op->queued;
+		fs_op_fail(fs, op, EIO);
+	}
+	q->tail = &q->head;
+}
+
 /* After the threads have ended: whoever waits is answered. */
 void fs_cache_drain(struct ptc_fs *fs)
 {
@@ -562,9 +604,6 @@ void fs_cache_drain(struct ptc_fs *fs)
 		fs_op_fail(fs, op, EIO);
 	}
 	c->starved_tail = &c->starved;
-	while ((op = fs->meta.head)) {
-		fs->meta.head = op->queued;
-		fs_op_fail(fs, op, EIO);
-	}
-	fs->meta.tail = &fs->meta.head;
+	drain(fs, &fs->meta);
+	drain(fs, &fs->reads);
 }

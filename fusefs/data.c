@@ -81,7 +81,7 @@ static int get_part(struct ptc_fs *fs, const struct fs_node *dir, uint64_t gener
 	json_decref(root);
 	if (e)
 		return e;
-	e = fs_part_new(text, dir->uuid, dir->data, generation, &p, &err);
+	e = fs_part_new(&fs->opts.source, text, dir->uuid, dir->data, generation, &p, &err);
 	if (e) {
 		if (e != PTC_ENOTFOUND)
 			ptc_warn("fuse", "job=%s data %s gen-%" PRIu64 ": %s", dir->job, dir->data, generation,
@@ -357,6 +357,7 @@ void fs_run_part_read(struct ptc_fs *fs, struct fs_op *op)
 	}
 	if (fs_op_claim(fs, op))
 		fuse_reply_buf(op->req, buf, op->size);
+	fs_part_read_ahead(&op->at, op->off, op->size);
 	pthread_mutex_lock(&fs->lock);
 	fs_op_unref_locked(fs, op);
 	pthread_mutex_unlock(&fs->lock);

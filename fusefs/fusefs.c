@@ -59,9 +59,11 @@ int ptc_fs_new(const struct ptc_fs_opts *opts, struct ptc_fs **ret_fs, struct pt
 	fs->start_s = time(NULL);
 	fs->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	fs->meta.tail = &fs->meta.head;
+	fs->reads.tail = &fs->reads.head;
 	ptc_require(!pthread_mutex_init(&fs->lock, NULL));
 	cond_init(&fs->loaded);
 	cond_init(&fs->meta.cond);
+	cond_init(&fs->reads.cond);
 	cond_init(&fs->clock_cond);
 	cond_init(&fs->tend_cond);
 	cond_init(&fs->cache.fetch_cond);
@@ -104,6 +106,7 @@ struct ptc_fs *ptc_fs_free(struct ptc_fs *fs)
 		close(fs->stop_fd);
 	pthread_cond_destroy(&fs->loaded);
 	pthread_cond_destroy(&fs->meta.cond);
+	pthread_cond_destroy(&fs->reads.cond);
 	pthread_cond_destroy(&fs->clock_cond);
 	pthread_cond_destroy(&fs->tend_cond);
 	pthread_cond_destroy(&fs->cache.fetch_cond);

@@ -8,6 +8,7 @@
 #include "fusefs/fusefs.h"
 
 #include "dataset/source.h"
+#include "formats/dataset_doc.h"
 #include "fusefs/lent.h"
 #include "order/order.h"
 
@@ -28,6 +29,7 @@
 #define FS_HANDLES     16384       /* files and directories open at once */
 #define FS_OPS_MAX     1024        /* requests being worked at; the kernel sends fewer */
 #define FS_META_CREW   4
+#define FS_READ_CREW   3
 #define FS_FETCH_CREW  8
 #define FS_TAKERS      2
 #define FS_HOLD_MS     30000 /* a lease on a snapshot that somebody has open; renewed at a third of it */
@@ -59,14 +61,29 @@ struct fs_snap {
 	struct fs_view *view; /* the newest; NULL: not looked at yet */
 	bool loading;
 };
-struct fs_file {
-	unsigned refs;
-	uint64_t id;         /* its content's: equal for equal bytes */
-	uint64_t generation; /* 0: the same in each that has the snapshot */
-	struct ptc_state_file sf;
-	uint64_t *start; /* of each item in the file, and the end */
-	uint64_t size;
+/* Where a dataset's samples come from. */
+struct fs_origin {
+	struct ptc_source *source; /* NULL: it is not here, and the daemon is asked by these names */
+	char dataset[PTC_NAME_MAX + 1], id[33];
+	uint64_t samples;
+	uint64_t fixed_bytes; /* of every sample; 0: they differ */
+	char *names;          /* of files that are elsewhere, each with its NUL, and where each begins */
+	uint64_t *name_at;
 };
+/* len bytes of a sample from offset on; zeros where it has ended. */
+struct fs_want {
+	uint32_t part; /* of the mixture */
+	uint64_t sample, offset;
+	unsigned char *buf;
+	size_t len;    /* 0: only the size is asked for */
+	uint64_t size; /* of the sample, once fetched */
+};
+/* How far a rank has read in an epoch, in slots, and how far the daemon was told to read ahead. */
+struct fs_ahead {
+	uint32_t dp;
+	uint64_t epoch, last, to;
+};
+#define FS_AHEADS 16
 /* What the ranks of one generation consume of one of the job's data, from the generation's cursor on. */
 struct fs_part {
 	struct fs_part *next; /* all of them */
@@ -77,11 +94,16 @@ struct fs_part {
 	int64_t mtime_s;
 	struct ptc_mix mix;
 	struct ptc_batch batch;
-	struct ptc_source *sources[PTC_MIX_MAX];
+	struct fs_origin origins[PTC_MIX_MAX];
+	const struct ptc_fs_source *from; /* the daemon; borrowed from the file system */
 	enum ptc_source_dtype dtype;
 	uint64_t stride;         /* bytes between samples in samples.bin: of the longest */
 	uint64_t slots_per_step; /* of a rank */
 	bool files;              /* its samples are files */
+	bool elsewhere;          /* some lie on another node */
+	pthread_mutex_t lock;    /* of what follows */
+	struct fs_ahead ahead[FS_AHEADS];
+	size_t naheads;
 };
 /* The steps that begin in one epoch. */
 struct fs_window {
@@ -106,6 +128,15 @@ struct fs_place {
 	enum fs_part_file which; /* FS_PART, with the next two */
 	uint64_t slot;           /* FS_PART_SAMPLE */
 	uint64_t size;
+};
+struct fs_file {
+	unsigned refs;
+	uint64_t id;         /* its content's: equal for equal bytes */
+	uint64_t generation; /* 0: the same in each that has the snapshot */
+	struct ptc_state_file sf;
+	uint64_t *start; /* of each item in the file, and the end */
+	uint64_t size;
+	struct fs_place at; /* with a part: it is read by fs_part_read; sf is empty */
 };
 
 enum fs_kind {
@@ -277,11 +308,11 @@ struct ptc_fs {
 	struct fs_op *ops, *ops_last;
 	size_t nops;
 	uint64_t op_number;
-	struct fs_queue meta;
+	struct fs_queue meta, reads; /* reads: of data, whose sources may be slow: names must not wait for them */
 	struct fs_cache cache;
 	struct fs_near near;
 	pthread_cond_t clock_cond, tend_cond; /* an interrupt, or the end */
-	pthread_t threads[FS_META_CREW + FS_FETCH_CREW + 2];
+	pthread_t threads[FS_META_CREW + FS_READ_CREW + FS_FETCH_CREW + 2];
 	size_t nthreads;
 };
 
@@ -293,6 +324,8 @@ struct fs_snap *fs_snap_ref_locked(struct fs_snap *s);
 void fs_snap_unref_locked(struct ptc_fs *fs, struct fs_snap *s);
 struct fs_file *fs_file_ref_locked(struct fs_file *f);
 void fs_file_unref_locked(struct ptc_fs *fs, struct fs_file *f);
+/* Samples that lie elsewhere, read through the cache. NULL: out of memory. Takes another reference to the part. */
+struct fs_file *fs_file_of_place_locked(const struct fs_place *at, uint64_t id);
 /* Takes sf over. NULL: out of memory (sf is released). */
 struct fs_file *fs_file_new(struct ptc_state_file *sf, uint64_t id, uint64_t generation);
 /* A job by name or by uuid, as the source says now. 0, ENOENT or EIO. uid: who asks (root sees all). */
@@ -323,11 +356,21 @@ bool fs_is_optimizer(const struct ptc_spec *spec, uint32_t item);
 bool fs_tensor_find(const struct ptc_spec *spec, const char *name, uint32_t *ret_item);
 bool fs_rank_parse(const char *name, uint32_t world, uint32_t *ret_rank);
 
+/* origin.c */
+/* here: the daemon's node. */
+int fs_origin_open(const struct ptc_fs_source *from, const char *here, const struct ptc_dataset_doc *doc,
+		   struct fs_origin *ret, struct ptc_error *err);
+void fs_origin_close(struct fs_origin *o);
+const char *fs_origin_name(const struct fs_origin *o, uint64_t sample); /* of a file; borrowed */
+/* They are wanted next. */
+void fs_origin_ahead(const struct fs_part *p, uint32_t part, const uint64_t *samples, size_t n);
+int fs_part_fetch(const struct fs_part *p, struct fs_want *v, size_t n, struct ptc_error *err);
+
 /* part.c */
 const char *fs_part_file_name(enum fs_part_file file);
 /* json: the daemon's answer, "job data" of docs/control.md. Opens the sources. */
-int fs_part_new(const char *json, const char *uuid, const char *name, uint64_t generation, struct fs_part **ret_part,
-		struct ptc_error *err);
+int fs_part_new(const struct ptc_fs_source *from, const char *json, const char *uuid, const char *name,
+		uint64_t generation, struct fs_part **ret_part, struct ptc_error *err);
 struct fs_part *fs_part_free(struct fs_part *p);
 void fs_part_unref_locked(struct ptc_fs *fs, struct fs_part *p);
 /* False: it was over when the generation began, or is beyond all numbers. */
@@ -336,6 +379,8 @@ bool fs_part_epoch(const struct fs_part *p, uint64_t epoch, struct fs_window *re
 uint64_t fs_part_size(const struct fs_place *at, const struct fs_window *w);
 /* len bytes that lie in the file. */
 int fs_part_read(const struct fs_place *at, uint64_t off, void *buf, size_t len, struct ptc_error *err);
+/* Those bytes have been read: has the daemon get what comes next, where it is not here. */
+void fs_part_read_ahead(const struct fs_place *at, uint64_t off, size_t len);
 /* The name of slot i's sample, where samples are files: "000000012-cat.jpg". */
 void fs_part_slot_name(const struct fs_place *at, const struct fs_window *w, uint64_t i, char ret[FS_NAME_MAX + 1]);
 /* The slot of that name and how long its sample is. 0, PTC_ENOTFOUND, or what the source says. */
@@ -383,7 +428,7 @@ struct fs_op *fs_op_new(struct ptc_fs *fs, fuse_req_t req, fuse_ino_t ino, const
 			const struct fuse_file_info *fi);
 /* From now on it can be interrupted; false: it was already, and is answered. Lock not held. */
 bool fs_op_start(struct ptc_fs *fs, struct fs_op *op);
-void fs_op_queue(struct ptc_fs *fs, struct fs_op *op);
+void fs_op_queue(struct ptc_fs *fs, struct fs_queue *q, struct fs_op *op);
 /* True: the caller answers it, now. */
 bool fs_op_claim(struct ptc_fs *fs, struct fs_op *op);
 bool fs_op_claim_locked(struct ptc_fs *fs, struct fs_op *op);

@@ -40,7 +40,8 @@ int fs_errno(int rc)
 
 struct fs_view *fs_view_ref_locked(struct fs_view *v)
 {
-	v->refs++;
+	if (v)
+		v->refs++;
 	return v;
 }
 
@@ -88,9 +89,24 @@ void fs_file_unref_locked(struct ptc_fs *fs, struct fs_file *f)
 {
 	if (!f || --f->refs)
 		return;
+	fs_part_unref_locked(fs, f->at.part);
 	ptc_state_file_done(&f->sf);
 	ptc_free(f->start);
 	ptc_free(f);
+}
+
+struct fs_file *fs_file_of_place_locked(const struct fs_place *at, uint64_t id)
+{
+	struct fs_file *f = ptc_calloc(1, sizeof(*f));
+
+	if (!f)
+		return NULL;
+	f->refs = 1;
+	f->id = id;
+	f->size = at->size;
+	f->at = *at;
+	at->part->refs++;
+	return f;
 }
 
 struct fs_file *fs_file_new(struct ptc_state_file *sf, uint64_t id, uint64_t generation)

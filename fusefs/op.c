@@ -139,34 +139,33 @@ bool fs_op_start(struct ptc_fs *fs, struct fs_op *op)
 	return false;
 }
 
-void fs_op_queue(struct ptc_fs *fs, struct fs_op *op)
+void fs_op_queue(struct ptc_fs *fs, struct fs_queue *q, struct fs_op *op)
 {
 	pthread_mutex_lock(&fs->lock);
 	op->queued = NULL;
-	*fs->meta.tail = op;
-	fs->meta.tail = &op->queued;
-	pthread_cond_signal(&fs->meta.cond);
+	*q->tail = op;
+	q->tail = &op->queued;
+	pthread_cond_signal(&q->cond);
 	pthread_mutex_unlock(&fs->lock);
 }
 
 /* ---- threads ---- */
 
-static void *meta_main(void *arg)
+static void work(struct ptc_fs *fs, struct fs_queue *q)
 {
-	struct ptc_fs *fs = arg;
 	bool over;
 
 	pthread_mutex_lock(&fs->lock);
-	while (!atomic_load(&fs->stopping) || fs->meta.head) {
-		struct fs_op *op = fs->meta.head;
+	while (!atomic_load(&fs->stopping) || q->head) {
+		struct fs_op *op = q->head;
 
 		if (!op) {
-			pthread_cond_wait(&fs->meta.cond, &fs->lock);
+			pthread_cond_wait(&q->cond, &fs->lock);
 			continue;
 		}
-		fs->meta.head = op->queued;
-		if (!fs->meta.head)
-			fs->meta.tail = &fs->meta.head;
+		q->head = op->queued;
+		if (!q->head)
+			q->tail = &q->head;
 		over = op->answered || atomic_load(&fs->stopping);
 		pthread_mutex_unlock(&fs->lock);
 		if (over)
@@ -176,6 +175,21 @@ static void *meta_main(void *arg)
 		pthread_mutex_lock(&fs->lock);
 	}
 	pthread_mutex_unlock(&fs->lock);
+}
+
+static void *meta_main(void *arg)
+{
+	struct ptc_fs *fs = arg;
+
+	work(fs, &fs->meta);
+	return NULL;
+}
+
+static void *reads_main(void *arg)
+{
+	struct ptc_fs *fs = arg;
+
+	work(fs, &fs->reads);
 	return NULL;
 }
 
@@ -270,6 +284,8 @@ int fs_crew_start(struct ptc_fs *fs, struct ptc_error *err)
 	rc = rc ? rc : spawn(fs, tend_main, err);
 	for (int i = 0; !rc && i < FS_META_CREW; i++)
 		rc = spawn(fs, meta_main, err);
+	for (int i = 0; !rc && i < FS_READ_CREW; i++)
+		rc = spawn(fs, reads_main, err);
 	for (int i = 0; !rc && i < FS_FETCH_CREW; i++)
 		rc = spawn(fs, fs_fetch_main, err);
 	return rc;
@@ -282,6 +298,7 @@ void fs_crew_stop(struct ptc_fs *fs)
 	pthread_cond_broadcast(&fs->clock_cond);
 	pthread_cond_broadcast(&fs->tend_cond);
 	pthread_cond_broadcast(&fs->meta.cond);
+	pthread_cond_broadcast(&fs->reads.cond);
 	pthread_cond_broadcast(&fs->cache.fetch_cond);
 	pthread_mutex_unlock(&fs->lock);
 	while (fs->nthreads)

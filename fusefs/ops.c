@@ -33,7 +33,7 @@ static void to_worker(fuse_req_t req, fuse_ino_t ino, const char *name, const st
 		return;
 	op->run = run;
 	if (fs_op_start(fs, op))
-		fs_op_queue(fs, op);
+		fs_op_queue(fs, &fs->meta, op);
 }
 
 static void on_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
@@ -176,13 +176,17 @@ struct reading {
 	size_t size, nblocks;
 };
 
+static bool in_order(const struct fs_handle *h, uint64_t off, uint64_t end)
+{
+	return off <= h->next_off + FS_READ_MAX && end + FS_READ_MAX >= h->next_off && (off || h->next_off);
+}
+
 /* In order so far? Then more is asked for ahead, in large pieces. */
 static void ahead_locked(struct ptc_fs *fs, struct fs_handle *h, const struct reading *r)
 {
 	uint64_t end = r->off + r->size, want;
-	bool in_order = r->off <= h->next_off + FS_READ_MAX && end + FS_READ_MAX >= h->next_off;
 
-	if (!in_order || (r->off == 0 && h->next_off == 0)) {
+	if (!in_order(h, r->off, end)) {
 		h->window = 0;
 		h->next_off = end;
 		h->ahead_to = 0;
@@ -190,6 +194,8 @@ static void ahead_locked(struct ptc_fs *fs, struct fs_handle *h, const struct re
 	}
 	h->window = PTC_MIN(PTC_MAX(h->window * 2, (uint64_t)FS_READ_MAX), (uint64_t)FS_AHEAD_MAX);
 	h->window = PTC_MIN(h->window, fs->cache.n * FS_BLOCK / 4);
+	if (h->at.part) /* the daemon reads ahead; this only makes calls larger, and more than one at once */
+		h->window = PTC_MIN(h->window, (uint64_t)4 * FS_READ_MAX);
 	h->next_off = PTC_MAX(h->next_off, end);
 	want = (end + h->window + FS_BLOCK - 1) / FS_BLOCK;
 	h->ahead_to = PTC_MAX(h->ahead_to, (end + FS_BLOCK - 1) / FS_BLOCK);
@@ -242,7 +248,7 @@ static void read_slowly(struct ptc_fs *fs, fuse_req_t req, fuse_ino_t ino, const
 	if (far)
 		fs_run_read(fs, op);
 	else
-		fs_op_queue(fs, op);
+		fs_op_queue(fs, &fs->meta, op);
 }
 
 static void read_near(struct ptc_fs *fs, fuse_req_t req, fuse_ino_t ino, const struct reading *r,
@@ -277,16 +283,25 @@ static int reading_of(struct ptc_fs *fs, const struct fs_handle *h, size_t size,
 	return 0;
 }
 
+/* Samples that lie elsewhere go through the cache where they are read in order: few large calls. Others are not worth a block each. */
+static bool through_cache_locked(struct fs_handle *h, uint64_t off, size_t size)
+{
+	bool yes = h->file && h->next_off && off < h->at.size && in_order(h, off, off + size);
+
+	if (!yes)
+		h->next_off = off + size;
+	return yes;
+}
+
 /* Of a dataset's part? Then a worker reads it. */
 static bool read_part(struct ptc_fs *fs, fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, uint64_t fh)
 {
-	const struct fs_handle *h;
-	struct fs_handle at = { 0 };
+	struct fs_handle *h, at = { 0 };
 	struct fs_op *op;
 
 	pthread_mutex_lock(&fs->lock);
 	h = fs_handle_get_locked(fs, fh);
-	if (h && h->at.part) {
+	if (h && h->at.part && (off < 0 || !through_cache_locked(h, (uint64_t)off, size))) {
 		at = *h;
 		h->at.part->refs++;
 	}
@@ -308,7 +323,7 @@ static bool read_part(struct ptc_fs *fs, fuse_req_t req, fuse_ino_t ino, size_t 
 	op->off = (uint64_t)off;
 	op->size = (size_t)PTC_MIN(PTC_MIN(size, (size_t)FS_READ_MAX), at.at.size - op->off);
 	if (fs_op_start(fs, op))
-		fs_op_queue(fs, op);
+		fs_op_queue(fs, &fs->reads, op);
 	return true;
 }
 
@@ -346,7 +361,7 @@ static void decide_locked(struct ptc_fs *fs, struct fs_handle *h, struct reading
 		if (r->view)
 			fs_view_ref_locked(r->view);
 	}
-	if (r->view && (a->how == HOW_HEAD || a->how == HOW_READY || a->how == HOW_FETCH))
+	if ((r->view || r->file->at.part) && (a->how == HOW_HEAD || a->how == HOW_READY || a->how == HOW_FETCH))
 		ahead_locked(fs, h, r);
 }
 

@@ -20,6 +20,7 @@
 
 #define IDX_HEAD 34
 #define NPY_HEAD 128
+#define BATCH    1024 /* slots that are looked at together */
 
 static const char *const names[FS_PART_FILES] = { "samples.bin", "samples.idx", "ids.npy", "weights.npy",
 						  "partition.json" };
@@ -45,7 +46,9 @@ void fs_part_unref_locked(struct ptc_fs *fs, struct fs_part *p)
 struct fs_part *fs_part_free(struct fs_part *p)
 {
 	for (uint32_t i = 0; p && i < p->mix.nparts; i++)
-		ptc_source_close(p->sources[i]);
+		fs_origin_close(&p->origins[i]);
+	if (p)
+		pthread_mutex_destroy(&p->lock);
 	ptc_free(p);
 	return NULL;
 }
@@ -118,7 +121,8 @@ static int generation_of(const json_t *root, const char *name, uint64_t generati
 	return 0;
 }
 
-static int open_source(struct fs_part *p, uint32_t i, json_t *row, struct ptc_mix_part *ret, struct ptc_error *err)
+static int open_source(struct fs_part *p, uint32_t i, const char *here, json_t *row, struct ptc_mix_part *ret,
+		       struct ptc_error *err)
 {
 	ptc_auto_free struct ptc_dataset_doc *doc = ptc_calloc(1, sizeof *doc);
 	const char *error = json_string_value(json_object_get(row, "error"));
@@ -130,7 +134,7 @@ static int open_source(struct fs_part *p, uint32_t i, json_t *row, struct ptc_mi
 	if (!rc)
 		rc = ptc_dataset_doc_from_json(json_object_get(row, "source"), doc, err);
 	if (!rc)
-		rc = ptc_dataset_doc_open(doc, &p->sources[i], err);
+		rc = fs_origin_open(p->from, here, doc, &p->origins[i], err);
 	if (rc)
 		return rc;
 	dtype = doc->info.kind == PTC_SOURCE_FILES ? PTC_SOURCE_U8 : doc->info.dtype;
@@ -138,6 +142,7 @@ static int open_source(struct fs_part *p, uint32_t i, json_t *row, struct ptc_mi
 		return ptc_error_set(err, PTC_EINVAL, "dataset %s is of %s, those before it of %s", doc->name,
 				     ptc_source_dtype_name(dtype), ptc_source_dtype_name(p->dtype));
 	p->dtype = dtype;
+	p->elsewhere |= !p->origins[i].source;
 	p->files = (p->files || !i) && doc->info.kind == PTC_SOURCE_FILES;
 	p->stride = PTC_MAX(p->stride, PTC_MAX(doc->longest_bytes, 1));
 	*ret = (struct ptc_mix_part){ .nsamples = doc->info.samples,
@@ -147,7 +152,7 @@ static int open_source(struct fs_part *p, uint32_t i, json_t *row, struct ptc_mi
 	return 0;
 }
 
-static int open_sources(struct fs_part *p, const json_t *data, struct ptc_error *err)
+static int open_sources(struct fs_part *p, const char *here, const json_t *data, struct ptc_error *err)
 {
 	struct ptc_mix_part parts[PTC_MIX_MAX];
 	json_t *rows = json_object_get(data, "parts"), *row;
@@ -157,7 +162,7 @@ static int open_sources(struct fs_part *p, const json_t *data, struct ptc_error 
 	json_array_foreach(rows, i, row) {
 		if (rc)
 			break;
-		rc = open_source(p, (uint32_t)i, row, &parts[i], err);
+		rc = open_source(p, (uint32_t)i, here ? here : "", row, &parts[i], err);
 		p->mix.nparts = (uint32_t)i + 1; /* so many to close */
 	}
 	if (!rc && !ptc_mix_init(&p->mix, parts, (uint32_t)n, ptc_json_count(data, "seed")))
@@ -165,8 +170,8 @@ static int open_sources(struct fs_part *p, const json_t *data, struct ptc_error 
 	return rc;
 }
 
-int fs_part_new(const char *json, const char *uuid, const char *name, uint64_t generation, struct fs_part **ret_part,
-		struct ptc_error *err)
+int fs_part_new(const struct ptc_fs_source *from, const char *json, const char *uuid, const char *name,
+		uint64_t generation, struct fs_part **ret_part, struct ptc_error *err)
 {
 	struct fs_part *p = ptc_calloc(1, sizeof *p);
 	const char *its;
@@ -174,13 +179,17 @@ int fs_part_new(const char *json, const char *uuid, const char *name, uint64_t g
 	int rc = p ? ptc_json_load("the daemon's answer", json, strlen(json), &root, err)
 		   : ptc_error_set(err, PTC_ENOMEM, "out of memory");
 
+	if (p) {
+		p->from = from;
+		pthread_mutex_init(&p->lock, NULL);
+	}
 	its = json_string_value(json_object_get(root, "uuid"));
 	if (!rc && (!its || strcmp(its, uuid) != 0))
 		rc = ptc_error_set(err, PTC_ENOTFOUND, "the job is another one now");
 	if (!rc)
 		rc = generation_of(root, name, generation, p, err);
 	if (!rc)
-		rc = open_sources(p, data_of(root, name), err);
+		rc = open_sources(p, json_string_value(json_object_get(root, "node")), data_of(root, name), err);
 	if (!rc && p->tag_samples && p->tag_samples != p->mix.nsamples)
 		rc = ptc_error_set(err, PTC_EINVAL,
 				   "data %s has %" PRIu64 " samples, the cursor of that name is of %" PRIu64, name,
@@ -239,6 +248,15 @@ static bool slot(const struct fs_part *p, const struct fs_window *w, uint32_t dp
 
 	*ret = ptc_mix_at(&p->mix, p->position + step * p->batch.global + offset);
 	return real;
+}
+
+/* Of slot i's sample, without any bytes of it. */
+static struct fs_want want(const struct fs_part *p, const struct fs_window *w, uint32_t dp, uint64_t i)
+{
+	struct ptc_mix_sample s;
+
+	slot(p, w, dp, i, &s);
+	return (struct fs_want){ .part = s.part, .sample = s.sample };
 }
 
 static int json_text(const struct fs_part *p, const struct fs_window *w, uint32_t dp, uint64_t epoch, char *buf,
@@ -309,22 +327,6 @@ static void idx_head(const struct fs_part *p, uint64_t n, unsigned char *head)
 	put_le(head + 26, n + 1, 8);
 }
 
-static int length(const struct fs_part *p, const struct ptc_mix_sample *s, uint64_t *ret, struct ptc_error *err)
-{
-	struct ptc_source_sample at;
-	int rc = ptc_source_sample(p->sources[s->part], s->sample, &at, err);
-
-	if (!rc && at.length > p->stride)
-		rc = ptc_error_set(err, PTC_ECORRUPT,
-				   "%s: sample %" PRIu64 " has %" PRIu64
-				   " bytes; when the dataset was added the longest had "
-				   "%" PRIu64,
-				   at.file, s->sample, at.length, p->stride);
-	if (!rc)
-		*ret = at.length;
-	return rc;
-}
-
 /* Arrays one after the other behind a head, each of n little-endian numbers. */
 struct array {
 	unsigned width;
@@ -332,25 +334,39 @@ struct array {
 	enum { SIZES, POINTERS, MARKS, IDS, WEIGHTS } what;
 };
 
-static int element(const struct fs_part *p, const struct fs_window *w, uint32_t dp, const struct array *a, uint64_t i,
-		   uint64_t *ret, struct ptc_error *err)
+static int sizes(const struct fs_part *p, const struct fs_window *w, uint32_t dp, uint64_t first, size_t n,
+		 uint64_t *ret, struct ptc_error *err)
+{
+	ptc_auto_free struct fs_want *v = ptc_calloc(n, sizeof *v);
+	int rc = v ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+
+	for (size_t i = 0; !rc && i < n; i++)
+		v[i] = want(p, w, dp, first + i);
+	if (!rc)
+		rc = fs_part_fetch(p, v, n, err);
+	for (size_t i = 0; !rc && i < n; i++)
+		ret[i] = v[i].size / ptc_source_dtype_bytes(p->dtype);
+	return rc;
+}
+
+/* n elements of an array from first on. */
+static int elements(const struct fs_part *p, const struct fs_window *w, uint32_t dp, const struct array *a,
+		    uint64_t first, size_t n, uint64_t *ret, struct ptc_error *err)
 {
 	struct ptc_mix_sample s;
-	uint64_t bytes = 0;
 	bool real;
-	int rc = 0;
 
-	if (a->what == POINTERS || a->what == MARKS) {
-		*ret = a->what == MARKS ? i : i * p->stride;
-		return 0;
-	}
-	real = slot(p, w, dp, i, &s);
 	if (a->what == SIZES)
-		rc = length(p, &s, &bytes, err);
-	*ret = a->what == IDS       ? s.id
-	       : a->what == WEIGHTS ? (real ? 0x3F800000 : 0)
-				    : bytes / ptc_source_dtype_bytes(p->dtype);
-	return rc;
+		return sizes(p, w, dp, first, n, ret, err);
+	for (size_t i = 0; i < n; i++) {
+		if (a->what == POINTERS || a->what == MARKS) {
+			ret[i] = a->what == MARKS ? first + i : (first + i) * p->stride;
+			continue;
+		}
+		real = slot(p, w, dp, first + i, &s);
+		ret[i] = a->what == IDS ? s.id : real ? 0x3F800000 : 0;
+	}
+	return 0;
 }
 
 struct request {
@@ -374,45 +390,58 @@ static void overlap(struct request *r, uint64_t at, const unsigned char *data, u
 	r->done += n;
 }
 
+static int read_array(struct request *r, uint64_t at, const struct array *a, struct ptc_error *err)
+{
+	while (r->done < r->len && r->off + r->done < at + a->n * a->width) {
+		uint64_t first = (r->off + r->done - at) / a->width, values[BATCH];
+		uint64_t left = (r->len - r->done + 2 * a->width - 2) / a->width; /* those that are begun, too */
+		size_t n = (size_t)PTC_MIN(PTC_MIN(a->n - first, left), (uint64_t)BATCH);
+		int rc = elements(r->p, r->w, r->dp, a, first, n, values, err);
+
+		for (size_t i = 0; !rc && i < n; i++) {
+			unsigned char bytes[8];
+
+			put_le(bytes, values[i], a->width);
+			overlap(r, at + (first + i) * a->width, bytes, a->width);
+		}
+		if (rc)
+			return rc;
+	}
+	return 0;
+}
+
 static int read_arrays(struct request *r, const unsigned char *head, uint64_t head_len, const struct array *arrays,
 		       size_t n, struct ptc_error *err)
 {
 	uint64_t at = head_len;
+	int rc = 0;
 
 	overlap(r, 0, head, head_len);
-	for (size_t k = 0; k < n; at += arrays[k].n * arrays[k].width, k++)
-		while (r->done < r->len && r->off + r->done < at + arrays[k].n * arrays[k].width) {
-			uint64_t i = (r->off + r->done - at) / arrays[k].width, v;
-			unsigned char bytes[8];
-			int rc = element(r->p, r->w, r->dp, &arrays[k], i, &v, err);
-
-			if (rc)
-				return rc;
-			put_le(bytes, v, arrays[k].width);
-			overlap(r, at + i * arrays[k].width, bytes, arrays[k].width);
-		}
-	return 0;
+	for (size_t k = 0; !rc && k < n; at += arrays[k].n * arrays[k].width, k++)
+		rc = read_array(r, at, &arrays[k], err);
+	return rc;
 }
 
 static int read_samples(struct request *r, struct ptc_error *err)
 {
-	while (r->done < r->len) {
-		uint64_t at = r->off + r->done, in = at % r->p->stride, bytes;
-		size_t n = (size_t)PTC_MIN(r->p->stride - in, r->len - r->done), whole;
-		struct ptc_mix_sample s;
-		int rc;
+	ptc_auto_free struct fs_want *v = ptc_calloc(BATCH, sizeof *v);
+	int rc = v ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory");
 
-		slot(r->p, r->w, r->dp, at / r->p->stride, &s);
-		rc = length(r->p, &s, &bytes, err);
-		whole = in < bytes ? (size_t)PTC_MIN(n, bytes - in) : 0;
-		if (!rc && whole)
-			rc = ptc_source_read(r->p->sources[s.part], s.sample, in, r->buf + r->done, whole, err);
-		if (rc)
-			return rc;
-		memset(r->buf + r->done + whole, 0, n - whole);
-		r->done += n;
+	while (!rc && r->done < r->len) {
+		size_t n = 0;
+
+		for (; n < BATCH && r->done < r->len; n++) {
+			uint64_t at = r->off + r->done;
+
+			v[n] = want(r->p, r->w, r->dp, at / r->p->stride);
+			v[n].offset = at % r->p->stride;
+			v[n].buf = r->buf + r->done;
+			v[n].len = (size_t)PTC_MIN(r->p->stride - v[n].offset, r->len - r->done);
+			r->done += v[n].len;
+		}
+		rc = fs_part_fetch(r->p, v, n, err);
 	}
-	return 0;
+	return rc;
 }
 
 /* ---- files ---- */
@@ -424,7 +453,7 @@ void fs_part_slot_name(const struct fs_place *at, const struct fs_window *w, uin
 	int n = snprintf(ret, FS_NAME_MAX + 1, "%09" PRIu64 "-", i);
 
 	slot(at->part, w, at->dp, i, &s);
-	path = ptc_source_file(at->part->sources[s.part], s.sample);
+	path = fs_origin_name(&at->part->origins[s.part], s.sample);
 	slash = strrchr(path, '/');
 	name = slash ? slash + 1 : path;
 	if (strlen(name) > (size_t)(FS_NAME_MAX - n)) { /* its end says what it is */
@@ -438,9 +467,10 @@ void fs_part_slot_name(const struct fs_place *at, const struct fs_window *w, uin
 int fs_part_slot_find(const struct fs_place *at, const struct fs_window *w, const char *name, uint64_t *ret_slot,
 		      uint64_t *ret_size, struct ptc_error *err)
 {
-	struct ptc_mix_sample s;
 	char its[FS_NAME_MAX + 1];
+	struct fs_want it;
 	uint64_t i = 0;
+	int rc;
 
 	for (const char *c = name; *c != '-'; c++) {
 		if (*c < '0' || *c > '9' || c - name > 18)
@@ -452,17 +482,28 @@ int fs_part_slot_find(const struct fs_place *at, const struct fs_window *w, cons
 	fs_part_slot_name(at, w, i, its);
 	if (strcmp(name, its) != 0)
 		return PTC_ENOTFOUND;
+	it = want(at->part, w, at->dp, i);
+	rc = fs_part_fetch(at->part, &it, 1, err);
+	if (rc)
+		return rc;
 	*ret_slot = i;
-	slot(at->part, w, at->dp, i, &s);
-	return length(at->part, &s, ret_size, err);
+	*ret_size = it.size;
+	return 0;
 }
 
 static int read_slot(struct request *r, uint64_t i, struct ptc_error *err)
 {
-	struct ptc_mix_sample s;
+	struct fs_want it = want(r->p, r->w, r->dp, i);
+	int rc;
 
-	slot(r->p, r->w, r->dp, i, &s);
-	return ptc_source_read(r->p->sources[s.part], s.sample, r->off, r->buf, r->len, err);
+	it.offset = r->off;
+	it.buf = r->buf;
+	it.len = r->len;
+	rc = fs_part_fetch(r->p, &it, 1, err);
+	if (!rc && (r->off > it.size || r->len > it.size - r->off))
+		rc = ptc_error_set(err, PTC_ECORRUPT, "sample %" PRIu64 " of dataset %s has %" PRIu64 " bytes now",
+				   it.sample, r->p->origins[it.part].dataset, it.size);
+	return rc;
 }
 
 int fs_part_read(const struct fs_place *at, uint64_t off, void *buf, size_t len, struct ptc_error *err)
@@ -496,5 +537,73 @@ int fs_part_read(const struct fs_place *at, uint64_t off, void *buf, size_t len,
 	default:
 		overlap(&r, 0, (unsigned char *)text, (uint64_t)json_text(p, w, at->dp, at->epoch, text, sizeof text));
 		return 0;
+	}
+}
+
+/* ---- what comes next ---- */
+
+#define AHEAD_BYTES (16u << 20)
+#define AHEAD_MIN   8
+#define AHEAD_MAX   1024 /* slots; the daemon takes as many samples */
+
+static struct fs_ahead *ahead_locked(struct fs_part *p, const struct fs_place *at)
+{
+	struct fs_ahead *a;
+
+	for (size_t i = 0; i < PTC_MIN(p->naheads, (size_t)FS_AHEADS); i++)
+		if (p->ahead[i].dp == at->dp && p->ahead[i].epoch == at->epoch)
+			return &p->ahead[i];
+	a = &p->ahead[p->naheads++ % FS_AHEADS];
+	*a = (struct fs_ahead){ .dp = at->dp, .epoch = at->epoch };
+	return a;
+}
+
+/* Slots [first, end) have been read. Those that are to be got now: none where reading is not in order, or enough is under way. */
+static uint64_t next_slots(const struct fs_place *at, uint64_t first, uint64_t end, uint64_t slots, uint64_t *ret_from)
+{
+	struct fs_part *p = at->part;
+	uint64_t window = PTC_MIN(PTC_MAX(AHEAD_BYTES / p->stride, (uint64_t)AHEAD_MIN), (uint64_t)AHEAD_MAX), n = 0;
+	struct fs_ahead *a;
+	bool in_order;
+
+	pthread_mutex_lock(&p->lock);
+	a = ahead_locked(p, at);
+	in_order = first <= a->last + window && first + window >= a->last;
+	a->last = end;
+	if (!in_order || a->to < end || a->to > end + window)
+		a->to = end;
+	if (in_order && a->to - end <= window / 2) {
+		*ret_from = a->to;
+		n = PTC_MIN(end + window, slots) - PTC_MIN(a->to, slots);
+		a->to += n;
+	}
+	pthread_mutex_unlock(&p->lock);
+	return n;
+}
+
+void fs_part_read_ahead(const struct fs_place *at, uint64_t off, size_t len)
+{
+	const struct fs_part *p = at->part;
+	uint64_t samples[AHEAD_MAX], first = at->slot, end = at->slot + 1, from = 0, n;
+	struct fs_window w;
+
+	if (!p->elsewhere || !len || (at->which != FS_PART_BIN && at->which != FS_PART_SAMPLE) ||
+	    !fs_part_epoch(p, at->epoch, &w))
+		return;
+	if (at->which == FS_PART_BIN) {
+		first = off / p->stride;
+		end = (off + len - 1) / p->stride + 1;
+	}
+	n = next_slots(at, first, end, w.slots, &from);
+	for (uint32_t k = 0; n && k < p->mix.nparts; k++) {
+		size_t of_it = 0;
+
+		for (uint64_t i = 0; i < n; i++) {
+			struct fs_want it = want(p, &w, at->dp, from + i);
+
+			if (it.part == k)
+				samples[of_it++] = it.sample;
+		}
+		fs_origin_ahead(p, k, samples, of_it);
 	}
 }

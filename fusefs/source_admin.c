@@ -280,7 +280,23 @@ static int job_data(void *arg, const char *job, char **ret_json, struct ptc_erro
 	return ptc_admin_data(a->names, job, ret_json, err);
 }
 
+static int samples(void *arg, const struct ptc_admin_samples *what, ptc_admin_sample_fn fn, void *fn_arg,
+		   struct ptc_error *err)
+{
+	struct ptc_fs_admin *a = arg;
+
+	return ptc_admin_dataset_read(a->admin, what, fn, fn_arg, err);
+}
+
 struct ptc_fs_source ptc_fs_admin_source(struct ptc_fs_admin *a)
 {
-	return (struct ptc_fs_source){ jobs, state_open, state_close, hold, state_read, a, job_data, locate };
+	return (struct ptc_fs_source){ .jobs = jobs,
+				       .open = state_open,
+				       .close = state_close,
+				       .hold = hold,
+				       .read = state_read,
+				       .arg = a,
+				       .data = job_data,
+				       .locate = locate,
+				       .samples = samples };
 }

@@ -661,6 +661,8 @@ void fs_run_open(struct ptc_fs *fs, struct fs_op *op)
 		fh = fs_handle_new_locked(fs, &h);
 		e = fh ? 0 : ENFILE;
 	}
+	if (!e && at.part && at.part->elsewhere && at.which == FS_PART_BIN)
+		file = fs_file_of_place_locked(&at, op->ino); /* without one it is read piece by piece */
 	if (!e) {
 		h->file = file;
 		h->snap = snap;

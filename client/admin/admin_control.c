@@ -4,6 +4,7 @@
 #include "client/admin/internal.h"
 
 #include "base/alloc.h"
+#include "proto/samples.h"
 
 #include <string.h>
 
@@ -137,7 +138,7 @@ int ptc_admin_job_delete(struct ptc_admin *a, const char *job, struct ptc_error 
 	return call_ack(a, SERVICE "JobDelete", job, err);
 }
 
-static int call_dataset(struct ptc_admin *a, const char *method, const char *name, const char *json,
+static int call_dataset(struct ptc_admin *a, const char *method, const char *name, const char *json, bool here,
 			struct ptc_error *err)
 {
 	ProtobufCMessage *reply = NULL;
@@ -148,24 +149,70 @@ static int call_dataset(struct ptc_admin *a, const char *method, const char *nam
 	request.version = PTC_ADMIN_VERSION;
 	request.name = ptc_admin_borrow(name);
 	request.json = ptc_admin_borrow(json);
+	request.here = here;
 	rc = ptc_admin_call(a, method, &request.base, &ptc__v1__ack__descriptor, &reply, err);
 	ptc_admin_reply_free(reply);
 	return rc;
 }
 
-int ptc_admin_dataset_add(struct ptc_admin *a, const char *json, struct ptc_error *err)
+int ptc_admin_dataset_add(struct ptc_admin *a, const char *json, bool here, struct ptc_error *err)
 {
-	return call_dataset(a, SERVICE "DatasetAdd", NULL, json, err);
+	return call_dataset(a, SERVICE "DatasetAdd", NULL, json, here, err);
 }
 
 int ptc_admin_dataset_remove(struct ptc_admin *a, const char *name, struct ptc_error *err)
 {
-	return call_dataset(a, SERVICE "DatasetRemove", name, NULL, err);
+	return call_dataset(a, SERVICE "DatasetRemove", name, NULL, false, err);
 }
 
 int ptc_admin_dataset_list(struct ptc_admin *a, char **ret_json, struct ptc_error *err)
 {
 	return call_list(a, SERVICE "DatasetList", ret_json, err);
+}
+
+static int each_sample(const Ptc__V1__SamplesRequest *q, const Ptc__V1__SamplesReply *r, ptc_admin_sample_fn fn,
+		       void *arg, struct ptc_error *err)
+{
+	const uint8_t *at = r->data.len ? r->data.data : (const uint8_t *)"";
+	int rc = ptc_samples_fits(q, r, err);
+
+	for (size_t i = 0; !rc && i < q->n_samples; i++) {
+		struct ptc_admin_sample s = { .size = r->sizes[i], .data = at };
+
+		s.len = ptc_samples_part(q, i, s.size);
+		if (r->n_names) {
+			s.name = (const char *)r->names[i].data;
+			s.name_len = r->names[i].len;
+		}
+		rc = fn(arg, i, &s, err);
+		at += s.len;
+	}
+	return rc;
+}
+
+int ptc_admin_dataset_read(struct ptc_admin *a, const struct ptc_admin_samples *what, ptc_admin_sample_fn fn, void *arg,
+			   struct ptc_error *err)
+{
+	ProtobufCMessage *reply = NULL;
+	Ptc__V1__SamplesRequest request;
+	int rc;
+
+	ptc__v1__samples_request__init(&request);
+	request.version = PTC_ADMIN_VERSION;
+	request.dataset = ptc_admin_borrow(what->dataset);
+	request.source = ptc_admin_borrow(what->source);
+	request.n_samples = what->n; /* protobuf-c only reads */
+	request.samples = (uint64_t *)(uintptr_t)what->samples;
+	request.n_offsets = request.n_lengths = what->offsets ? what->n : 0;
+	request.offsets = (uint64_t *)(uintptr_t)what->offsets;
+	request.lengths = (uint32_t *)(uintptr_t)what->lengths;
+	request.names = what->names;
+	request.ahead = what->ahead;
+	rc = ptc_admin_call(a, SERVICE "DatasetRead", &request.base, &ptc__v1__samples_reply__descriptor, &reply, err);
+	if (!rc && !what->ahead)
+		rc = each_sample(&request, (const Ptc__V1__SamplesReply *)reply, fn, arg, err);
+	ptc_admin_reply_free(reply);
+	return rc;
 }
 
 int ptc_admin_data(struct ptc_admin *a, const char *job, char **ret_json, struct ptc_error *err)

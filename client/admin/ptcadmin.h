@@ -57,9 +57,31 @@ int ptc_admin_abort(struct ptc_admin *a, const char *job, uint64_t id, struct pt
 
 /* ---- datasets: docs/dataset.md ------------------------------------------------- */
 /* json: formats/dataset_doc.h; whose it is the daemon says. */
-int ptc_admin_dataset_add(struct ptc_admin *a, const char *json, struct ptc_error *err);
+/* here: only the daemon's node has the source, and others read it from there; through its socket only. */
+int ptc_admin_dataset_add(struct ptc_admin *a, const char *json, bool here, struct ptc_error *err);
 int ptc_admin_dataset_remove(struct ptc_admin *a, const char *name, struct ptc_error *err);
 int ptc_admin_dataset_list(struct ptc_admin *a, char **ret_json, struct ptc_error *err);
+/* Bytes of samples of a dataset that lies on one node only. At most 8192 samples (1024 with names) and 1 MiB a call. */
+struct ptc_admin_samples {
+	const char *dataset, *source; /* name; which it must be (32 hex digits) */
+	const uint64_t *samples;
+	const uint64_t *offsets; /* NULL, with lengths: only sizes are asked for */
+	const uint32_t *lengths;
+	size_t n;
+	bool names; /* of files */
+	bool ahead; /* they are wanted next: the daemon is to get them (at most 1024), nothing is answered and fn not called */
+};
+struct ptc_admin_sample { /* borrowed for the callback */
+	uint64_t size;    /* of the whole sample */
+	const char *name; /* relative to the dataset; NULL: not asked for. name_len bytes, no NUL in them */
+	size_t name_len;
+	const uint8_t *data; /* from the offset, as far as the sample goes, at most `length` */
+	size_t len;
+};
+/* Each of the samples, in order, once all of the answer is there. Not 0: the call returns that. */
+typedef int (*ptc_admin_sample_fn)(void *arg, size_t i, const struct ptc_admin_sample *sample, struct ptc_error *err);
+int ptc_admin_dataset_read(struct ptc_admin *a, const struct ptc_admin_samples *what, ptc_admin_sample_fn fn, void *arg,
+			   struct ptc_error *err);
 /* What a job's committed state has consumed. */
 int ptc_admin_data(struct ptc_admin *a, const char *job, char **ret_json, struct ptc_error *err);
 

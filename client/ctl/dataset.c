@@ -160,6 +160,7 @@ static const struct ctl_option add_options[] = {
 	{ "kind", "KIND", "indexed, flat, npy or files; not needed where it can be seen" },
 	{ "dtype", "DTYPE", "of the elements, as NumPy names it; a flat file needs it" },
 	{ "record", "N", "elements of a sample; a flat file, and an array of one dimension, need it" },
+	{ "here", NULL, "only this node has the files; other nodes read them from it" },
 };
 
 static int look(const struct ctl *c, struct ptc_dataset_doc *doc, struct ptc_error *err)
@@ -209,7 +210,7 @@ static int run_add(struct ctl *c, struct ptc_error *err)
 		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
 	rc = ctl_connect(c, err);
 	if (!rc)
-		rc = ptc_admin_dataset_add(c->admin, json, err);
+		rc = ptc_admin_dataset_add(c->admin, json, ctl_option(c, "here") != NULL, err);
 	return rc ? rc : ctl_print(c, json, err);
 }
 
@@ -217,8 +218,10 @@ const struct ctl_verb ctl_dataset_add = {
 	.name = "dataset add",
 	.args = "NAME PATH",
 	.about = "Register samples that lie under a path",
-	.help = "Nothing is copied: the path must lead to the same files on every node. An index, and every file of a "
-		"directory,\nis looked at now; sizes, times and digests are kept, so that a source that has changed is "
+	.help = "Nothing is copied: the path must lead to the same files on every node, unless --here says that only "
+		"this one "
+		"has\nthem. An index, and every file of a directory, is looked at now; sizes, times and digests are "
+		"kept, so that a source that has changed is "
 		"found.\n",
 	CTL_OPTIONS(add_options),
 	.min_args = 2,
@@ -229,8 +232,9 @@ const struct ctl_verb ctl_dataset_add = {
 /* ---- list, remove ---- */
 
 static const struct ctl_column columns[] = {
-	{ "name", NULL, NULL },    { "kind", NULL, NULL },      { "dtype", NULL, NULL }, { "record", NULL, NULL },
-	{ "samples", NULL, NULL }, { "documents", NULL, NULL }, { "bytes", NULL, NULL }, { "path", NULL, NULL },
+	{ "name", NULL, NULL },   { "kind", NULL, NULL },    { "dtype", NULL, NULL },
+	{ "record", NULL, NULL }, { "samples", NULL, NULL }, { "documents", NULL, NULL },
+	{ "bytes", NULL, NULL },  { "node", NULL, NULL },    { "path", NULL, NULL },
 };
 
 static int run_list(struct ctl *c, struct ptc_error *err)
@@ -269,10 +273,12 @@ const struct ctl_verb ctl_dataset_remove = {
 	.run = run_remove,
 };
 
-int ctl_dataset_find(struct ctl *c, const char *name, struct ptc_dataset_doc *ret_doc, struct ptc_error *err)
+/* here: its source is to be opened by us, so it must not lie on another node than the daemon's. */
+static int find(struct ctl *c, const char *name, bool here, struct ptc_dataset_doc *ret_doc, struct ptc_error *err)
 {
 	json_t *root = NULL, *row;
 	char *json = NULL;
+	const char *node;
 	size_t i;
 	int rc = ctl_connect(c, err), found = 0;
 
@@ -288,12 +294,21 @@ int ctl_dataset_find(struct ctl *c, const char *name, struct ptc_dataset_doc *re
 		rc = ptc_dataset_doc_from_json(row, ret_doc, err);
 		found = 1;
 	}
-	json_decref(root);
-	ptc_admin_free(json);
 	if (!rc && !found)
 		rc = ptc_error_set(err, PTC_ENOTFOUND, "dataset \"%.80s\" does not exist; see `ptcctl dataset list`",
 				   name);
+	node = json_string_value(json_object_get(root, "node"));
+	if (!rc && here && ret_doc->node[0] && (!node || strcmp(ret_doc->node, node) != 0))
+		rc = ptc_error_set(err, PTC_ESTATE, "dataset %s lies on node %s only: run this there", name,
+				   ret_doc->node);
+	json_decref(root);
+	ptc_admin_free(json);
 	return rc;
+}
+
+int ctl_dataset_find(struct ctl *c, const char *name, struct ptc_dataset_doc *ret_doc, struct ptc_error *err)
+{
+	return find(c, name, false, ret_doc, err);
 }
 
 static int pin(struct ctl *c, struct ptc_job_part *part, struct ptc_dataset_doc *doc, struct ptc_error *err)
@@ -359,7 +374,7 @@ static int run_check(struct ctl *c, struct ptc_error *err)
 	int rc = doc && p.list ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory");
 
 	if (!rc)
-		rc = ctl_dataset_find(c, c->args[0], doc, err);
+		rc = find(c, c->args[0], true, doc, err);
 	if (!rc)
 		rc = check_registered(c, doc, &p, err);
 	json_decref(p.list);
@@ -535,7 +550,7 @@ static int run_inspect(struct ctl *c, struct ptc_error *err)
 	int rc = doc ? get_wanted(c, &w, err) : ptc_error_set(err, PTC_ENOMEM, "out of memory");
 
 	if (!rc)
-		rc = ctl_dataset_find(c, c->args[0], doc, err);
+		rc = find(c, c->args[0], true, doc, err);
 	if (!rc)
 		rc = ptc_dataset_doc_open(doc, &s, err);
 	if (!rc)

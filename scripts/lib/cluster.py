@@ -325,6 +325,8 @@ class Cluster:
             c["lease_ttl"] = o["lease_ttl"]
         if node.name in o.get("fuse", {}):
             c["fuse"] = o["fuse"][node.name]
+        if "sources" in o:
+            c["sources"] = o["sources"]
         tls = {"tls": self.tls(node.name)} if transport == "tls" else {}
         c.update(tls)
         if node.name == "n0" and o["coordinator"] == "local":
