@@ -361,7 +361,7 @@ static void decide_locked(struct ptc_fs *fs, struct fs_handle *h, struct reading
 		if (r->view)
 			fs_view_ref_locked(r->view);
 	}
-	if ((r->view || r->file->at.part) && (a->how == HOW_HEAD || a->how == HOW_READY || a->how == HOW_FETCH))
+	if ((r->view || r->file->at.part) && (a->how == HOW_READY || a->how == HOW_FETCH)) /* what is near needs none */
 		ahead_locked(fs, h, r);
 }
 

@@ -17,6 +17,7 @@
 #define CHUNKS 16
 #define BASE   4 /* chunks that one item takes */
 #define SECOND INT64_C(1000000000)
+#define DATA   ((3u << 20) + 24) /* bytes of a, b, c/d */
 
 static struct {
 	pthread_mutex_t lock;
@@ -46,11 +47,18 @@ static void take_back(uint64_t chunk)
 	memset(lender.map + chunk * PITCH + HEAD, 0xee, CHUNK);
 }
 
-static void fill(const struct memory *m, unsigned turn)
+/* Where parameter i (the items between are fields) lies in what all are together. */
+static const uint64_t starts[MEM_TENSORS + 1] = { 0, 3u << 20, (3u << 20) + 4, DATA };
+static uint8_t want[DATA];
+
+static void fill(unsigned turn)
 {
-	for (uint32_t item = 0; item < 2 * MEM_TENSORS; item += 2) /* parameters; each has a field beside it */
-		for (uint64_t off = 0, bytes = item ? 20 : 3u << 20; off < bytes; off++)
-			lender.map[chunk_of(turn, item, off) * PITCH + HEAD + off % CHUNK] = memory_byte(m, item, off);
+	for (uint32_t i = 0; i < MEM_TENSORS; i++)
+		for (uint64_t off = 0, bytes = starts[i + 1] - starts[i], n; off < bytes; off += n) {
+			n = PTC_MIN(bytes - off, CHUNK - off % CHUNK);
+			memcpy(lender.map + chunk_of(turn, 2 * i, off) * PITCH + HEAD + off % CHUNK,
+			       want + starts[i] + off, n);
+		}
 }
 
 static int add_spans(const struct ptc_fs_range *r, struct ptc_fs_span *v, size_t max, size_t *n)
@@ -117,7 +125,10 @@ static int setup(void **state)
 	lender.parts = 0;
 	lender.refuses = false;
 	lender.asked = 0;
-	fill(&f->m, 0);
+	for (uint32_t i = 0; i < MEM_TENSORS; i++)
+		for (uint64_t off = 0; off < starts[i + 1] - starts[i]; off++)
+			want[starts[i] + off] = memory_byte(&f->m, 2 * i, off);
+	fill(0);
 	peer_start(&f->p, &f->m, 20000, 8u << 20);
 	f->node = peer_walk(&f->p, "job/state/snap-1-step-7/model.safetensors", NULL);
 	f->fh = peer_open(&f->p, f->node, false);
@@ -142,26 +153,25 @@ static int teardown(void **state)
 /* The answer to a read is the file's bytes: its head (taken as it comes), a, b, c/d. */
 static void expect_bytes(struct fixture *f, uint64_t off)
 {
-	for (size_t i = 0; i < f->p.len; i++) {
-		uint64_t at = off + i, data = at - f->head;
-		uint32_t item = data < 3u << 20 ? 0 : data < (3u << 20) + 4 ? 2 : 4;
+	size_t skip = (size_t)PTC_MIN(f->head - PTC_MIN(f->head, off), (uint64_t)f->p.len);
 
-		if (at < f->head)
-			continue;
-		data -= item == 0 ? 0 : item == 2 ? 3u << 20 : (3u << 20) + 4;
-		if (f->p.reply[i] != memory_byte(&f->m, item, data))
-			fail_msg("byte %llu is %02x", (unsigned long long)at, f->p.reply[i]);
-	}
+	for (size_t i = skip; i < f->p.len; i++)
+		if (f->p.reply[i] != want[off + i - f->head])
+			fail_msg("byte %llu is %02x", (unsigned long long)off + i, f->p.reply[i]);
 }
 
-static void read_at_random(struct fixture *f, unsigned *seed)
+static void read_some(struct fixture *f, uint64_t at, uint32_t size)
 {
-	uint64_t end = f->head + (3u << 20) + 24, off = (uint64_t)rand_r(seed) % end;
-	uint32_t size = 1 + (uint32_t)rand_r(seed) % (1u << (rand_r(seed) % 21));
+	uint64_t end = f->head + DATA, off = at % end;
 
 	assert_int_equal(peer_read(&f->p, f->node, f->fh, off, size), 0);
 	assert_int_equal(f->p.len, PTC_MIN((uint64_t)size, end - off));
 	expect_bytes(f, off);
+}
+
+static void read_at_random(struct fixture *f, unsigned *seed)
+{
+	read_some(f, (uint64_t)rand_r(seed), 1 + (uint32_t)rand_r(seed) % (1u << (rand_r(seed) % 21)));
 }
 
 static unsigned seed_new(void)
@@ -178,6 +188,8 @@ static void reads_there(void **state)
 	struct fixture *f = *state;
 	unsigned seed = seed_new();
 
+	for (uint64_t at = 0; at < f->head; at += 16) /* reading the head in order asks for nothing ahead */
+		read_some(f, at, 16);
 	for (int i = 0; i < 300; i++)
 		read_at_random(f, &seed);
 	assert_int_equal(f->m.reads, 0);
@@ -217,15 +229,13 @@ static _Atomic bool moving;
 /* Moves all of it on by one chunk, again and again, and what it leaves behind is overwritten. */
 static void *move_main(void *arg)
 {
-	const struct memory *m = arg;
-
 	while (moving) {
 		pthread_mutex_lock(&lender.lock); /* nothing is lent meanwhile; what was, is read */
 		for (uint32_t i = 0; i < 2 * BASE + 1; i++)
 			take_back((lender.turn + i) % CHUNKS);
-		fill(m, ++lender.turn);
+		fill(++lender.turn);
 		pthread_mutex_unlock(&lender.lock);
-		usleep(2000);
+		usleep(500);
 	}
 	return NULL;
 }
@@ -240,10 +250,43 @@ static void taken_back_all_the_time(void **state)
 	moving = true;
 	assert_int_equal(pthread_create(&mover, NULL, move_main, &f->m), 0);
 	while (ptc_sys_now_ns() < begin + SECOND || (lender.asked <= 10 && ptc_sys_now_ns() < begin + 60 * SECOND))
-		read_at_random(f, &seed);
+		read_some(f, (uint64_t)rand_r(&seed), 1u << 20); /* long ones, so that much happens meanwhile */
 	moving = false;
 	pthread_join(mover, NULL);
 	assert_true(lender.asked > 10);
+}
+
+/* The same without a file system in between: nearly all of the time is spent copying. */
+static void copies_are_right_or_refused(void **state)
+{
+	static uint8_t got[1u << 20];
+	const struct ptc_fs_range range = { .length = starts[1] };
+	const struct ptc_fs_state s = { .uuid = "00000000-0000-4000-8000-000000000009" };
+	struct ptc_fs_spans *spans = NULL;
+	int64_t begin = ptc_sys_now_ns();
+	unsigned seed = seed_new();
+	int refused = 0;
+	pthread_t mover;
+
+	moving = true;
+	assert_int_equal(pthread_create(&mover, NULL, move_main, NULL), 0);
+	while (ptc_sys_now_ns() < begin + SECOND || (refused < 10 && ptc_sys_now_ns() < begin + 60 * SECOND)) {
+		uint64_t off = (uint64_t)rand_r(&seed) % (starts[1] - sizeof(got));
+
+		if (!spans)
+			assert_int_equal(locate(NULL, &s, &range, 1, &spans, NULL), 0);
+		if (ptc_fs_spans_read(spans, off, got, sizeof(got))) {
+			assert_memory_equal(got, want + off, sizeof(got));
+			continue;
+		}
+		refused++;
+		ptc_fs_spans_unref(spans);
+		spans = NULL;
+	}
+	moving = false;
+	pthread_join(mover, NULL);
+	ptc_fs_spans_unref(spans);
+	assert_true(refused >= 10);
 }
 
 /* A file that ends early. */
@@ -268,6 +311,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(reads_small_spans, setup, teardown),
 		cmocka_unit_test_setup_teardown(taken_back, setup, teardown),
 		cmocka_unit_test_setup_teardown(taken_back_all_the_time, setup, teardown),
+		cmocka_unit_test_setup_teardown(copies_are_right_or_refused, setup, teardown),
 		cmocka_unit_test_setup_teardown(cut_short, setup, teardown),
 	};
 
