@@ -70,8 +70,10 @@ static int find(struct ptc_daemon *d, const Ptc__V1__SamplesRequest *q, uid_t ui
 		rc = ptc_control_dataset(d, q->dataset, uid, doc, &why);
 		if (!rc)
 			remember(d->samples, q->dataset, uid, doc);
-		else if (rc == PTC_ECOORD && recall(d->samples, q->dataset, uid, INT64_MAX, doc))
+		else if (rc == PTC_ECOORD && recall(d->samples, q->dataset, uid, INT64_MAX, doc)) {
+			remember(d->samples, q->dataset, uid, doc); /* etcd is not waited for at each call */
 			rc = 0;
+		}
 	}
 	if (rc)
 		return ptc_error_set(err, rc, "%s", why.text);

@@ -14,6 +14,7 @@
 
 #define CALLS      8
 #define AWAY_NS    1000000000
+#define SILENT_NS  INT64_C(9000000000) /* a node says earlier that it is its source that does not answer */
 #define RETRY_MS   50
 #define RUN_PIECES 32 /* of one sample asked for together */
 
@@ -229,9 +230,11 @@ static int ask(struct ptc_samples *s, const struct ptc_samples_reader *r, const 
 	if (!rc)
 		rc = enter(s, r, err);
 	if (!rc) {
+		int64_t asked_ns = ptc_sys_now_ns();
+
 		rc = call_node(channel, r, request, len, ret_reply, ret_len, err);
 		leave(s);
-		if (rc == PTC_ETIMEOUT && ptc_sys_now_ns() >= r->end_ns) /* it may also say so of its source */
+		if (rc == PTC_ETIMEOUT && ptc_sys_now_ns() - asked_ns > SILENT_NS)
 			note_away(s, doc->node);
 		if (rc)
 			ptc_error_wrap(err, "dataset %s, which lies on node %s", doc->name, doc->node);
@@ -283,22 +286,37 @@ static void keep(struct getting *g, const struct run *run, uint64_t size, const 
 	}
 }
 
+/* A file of a directory may grow between two answers, or since a piece of it was kept. */
+static int size_is(struct getting *g, size_t i, uint64_t size, struct ptc_error *err)
+{
+	if (g->reply.sizes[i] != UINT64_MAX && g->reply.sizes[i] != size)
+		return ptc_error_set(err, PTC_ECORRUPT,
+				     "dataset %s: sample %llu has another size than when it was read before",
+				     g->r->doc->name, (unsigned long long)g->q->samples[i]);
+	g->reply.sizes[i] = size;
+	return 0;
+}
+
 /* The answer to what the runs ask for. */
-static void take_runs(struct getting *g, const Ptc__V1__SamplesRequest *q, const Ptc__V1__SamplesReply *r)
+static int take_runs(struct getting *g, const Ptc__V1__SamplesRequest *q, const Ptc__V1__SamplesReply *r,
+		     struct ptc_error *err)
 {
 	const uint8_t *data = r->data.len ? r->data.data : (const uint8_t *)"";
 
 	for (size_t i = 0; i < g->nruns; i++) {
 		const struct run *run = &g->runs[i];
 		size_t len = ptc_samples_part(q, i, r->sizes[i]);
+		int rc = size_is(g, run->want, r->sizes[i], err);
 
-		g->reply.sizes[run->want] = r->sizes[i];
+		if (rc)
+			return rc;
 		if (run->n) {
 			take(g, run->want, run->first * PTC_CACHE_PIECE, data, len);
 			keep(g, run, r->sizes[i], data);
 		}
 		data += len;
 	}
+	return 0;
 }
 
 static int ask_runs(struct getting *g, struct ptc_error *err)
@@ -326,7 +344,7 @@ static int ask_runs(struct getting *g, struct ptc_error *err)
 	rc = rc ? rc : ptc_pb_decode(&ptc__v1__samples_reply__descriptor, raw, len, &reply, err);
 	rc = rc ? rc : ptc_samples_fits(&q, (Ptc__V1__SamplesReply *)reply, err);
 	if (!rc)
-		take_runs(g, &q, (Ptc__V1__SamplesReply *)reply);
+		rc = take_runs(g, &q, (Ptc__V1__SamplesReply *)reply, err);
 	g->nruns = g->npieces = 0;
 	ptc_pb_free(reply);
 	ptc_free(raw);
@@ -371,8 +389,8 @@ static int get_one(struct getting *g, size_t i, struct ptc_error *err)
 			rc = miss(g, i, k, len != 0, err);
 			continue;
 		}
-		g->reply.sizes[i] = size;
-		if (len)
+		rc = size_is(g, i, size, err);
+		if (!rc && len)
 			take(g, i, k * PTC_CACHE_PIECE, g->piece, n);
 		if ((k + 1) * PTC_CACHE_PIECE >= size)
 			break;
@@ -387,7 +405,9 @@ static int getting_new(struct getting *g, struct ptc_error *err)
 	ptc__v1__samples_reply__init(&g->reply);
 	g->reply.version = PTC_WIRE_VERSION;
 	g->reply.n_sizes = n;
-	g->reply.sizes = ptc_calloc(n, sizeof *g->reply.sizes);
+	g->reply.sizes = ptc_malloc(PTC_MAX(n, (size_t)1) * sizeof *g->reply.sizes);
+	for (size_t i = 0; g->reply.sizes && i < n; i++)
+		g->reply.sizes[i] = UINT64_MAX; /* not known yet */
 	g->at = ptc_calloc(n, sizeof *g->at);
 	g->cap = PTC_MIN(2 * n + PTC_SAMPLES_BYTES / PTC_CACHE_PIECE, (size_t)PTC_SAMPLES_MAX);
 	g->runs = ptc_calloc(g->cap, sizeof *g->runs);
@@ -395,7 +415,7 @@ static int getting_new(struct getting *g, struct ptc_error *err)
 		g->at[i] = bytes;
 		bytes += g->q->lengths[i];
 	}
-	g->reply.data.data = ptc_malloc(PTC_MAX(bytes, (size_t)1));
+	g->reply.data.data = ptc_calloc(1, PTC_MAX(bytes, (size_t)1)); /* what nobody fills must not be somebody's */
 	g->name.uid = g->r->doc->uid;
 	if (!g->reply.sizes || !g->at || !g->runs || !g->reply.data.data ||
 	    ptc_dataset_doc_reader(g->r->doc, g->name.reader))

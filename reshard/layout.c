@@ -107,14 +107,26 @@ bool ptc_layout_master(const struct ptc_layout *l, uint32_t item, uint32_t *ret_
 	return true;
 }
 
+/* Where in a buffer an item lies depends on what else is in it: the parameters' need not have what the masters' has. */
+static bool same_flats(const struct ptc_layout *l, uint32_t a, uint32_t b)
+{
+	uint32_t n = ptc_regions_in_buffer(l, a) ? ptc_regions_flat_slots(l, a) : 0;
+
+	if (!n || !ptc_regions_in_buffer(l, b))
+		return !n && !ptc_regions_in_buffer(l, b);
+	return n == ptc_regions_flat_slots(l, b) &&
+	       !memcmp(&l->flats[l->items[a].flats], &l->flats[l->items[b].flats], n * sizeof *l->flats);
+}
+
 bool ptc_layout_derives(const struct ptc_layout *l, uint32_t item)
 {
 	uint32_t master;
 
 	if (!ptc_layout_master(l, item, &master)) /* placed alike: lint saw to it */
 		return false;
-	return ptc_regions_cuts(l, item, PTC_BY_ZERO) == ptc_regions_cuts(l, master, PTC_BY_ZERO) ||
-	       ptc_regions_degree(l, l->items[item].rule, PTC_BY_ZERO) == 1;
+	return ptc_regions_degree(l, l->items[item].rule, PTC_BY_ZERO) == 1 ||
+	       (ptc_regions_cuts(l, item, PTC_BY_ZERO) == ptc_regions_cuts(l, master, PTC_BY_ZERO) &&
+		same_flats(l, item, master));
 }
 
 int ptc_layout_master_box(const struct ptc_layout *l, uint32_t item, const struct ptc_box *bytes,

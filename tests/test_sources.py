@@ -295,6 +295,25 @@ class Sources(harness.Case):
             self.assertIn("cannot open", self.ask(c, OTHER_UID, "n0", **fields))
             self.assertIn("Permission denied", self.ask(c, OTHER_UID, "n0", **fields))
 
+    def test_grown(self):
+        """A file that grows between two reads, a piece of which was kept meanwhile: no byte is made up."""
+        os.mkdir(self.path("real", "grown"))
+        data = self.rng.randbytes(65536)
+        with open(self.path("real", "grown", "one"), "wb") as f:
+            f.write(data[:32768])
+        with self.cluster(nodes=2, devices=2) as c:
+            self.start_alone(c)
+            self.add(c, "grown", "--kind", "files")
+            job = live.Job(c, self.dir, run={"data": {"grown": {"dataset": "grown", "seed": 1, "global_batch": 1, "micro_batch": 1}}})
+            c.ptcctl("job", "create", "-f", job.yaml)
+            source = re.search('"source": ?"([0-9a-f]{32})"', c.etcdctl("get", "--prefix", "/ptc/").stdout)[1]
+            what = {"dataset": "grown", "source": source, "samples": [0]}
+            self.assertEqual(data[16384:32768], self.ask(c, 0, "n0", **what, offsets=[16384], lengths=[16384]).data)
+            with open(self.path("real", "grown", "one"), "ab") as f:
+                f.write(data[32768:])
+            self.assertRegex(self.ask(c, 0, "n0", **what, offsets=[0], lengths=[65536]), "another size than when it was read")
+            self.assertEqual(data[49152:], self.ask(c, 0, "n0", **what, offsets=[49152], lengths=[16384]).data)
+
     def test_many(self):
         """More sources, and more readers at once, than there are processes for: all are answered, and few processes are left."""
         contents = {f"d{i:02}": self.rng.randbytes(40000) for i in range(20)}

@@ -69,6 +69,7 @@ int ptc_cache_open(const char *dir, uint64_t bytes, struct ptc_cache **ret_cache
 {
 	ptc_auto_free char *path = ptc_asprintf("%s/samples", dir);
 	struct ptc_cache *c = ptc_calloc(1, sizeof *c);
+	struct stat st;
 	int rc = c && path ? ptc_sys_mkdirs(dir, 0700, err) : ptc_error_set(err, PTC_ENOMEM, "out of memory");
 
 	if (!rc && bytes < PTC_CACHE_MIN)
@@ -82,6 +83,11 @@ int ptc_cache_open(const char *dir, uint64_t bytes, struct ptc_cache **ret_cache
 		rc = ptc_error_errno(err, errno, "cannot open %s", path);
 	else if (flock(c->fd, LOCK_EX | LOCK_NB))
 		rc = ptc_error_set(err, PTC_EEXIST, "another process has %s", path);
+	else if (fstat(c->fd, &st) || !S_ISREG(st.st_mode) || st.st_uid != geteuid() || st.st_nlink != 1 ||
+		 (st.st_mode & 077))
+		rc = ptc_error_set(err, PTC_EPERM,
+				   "%s holds all users' samples: it must be a file of ours with mode 0600; remove it",
+				   path);
 	if (!rc)
 		rc = divide(c, bytes, path, err);
 	if (rc) {

@@ -52,7 +52,7 @@ static int become(uid_t uid, struct ptc_error *err)
 	if (geteuid() != uid)
 		return ptc_error_set(err, PTC_EPERM, "started as uid %u, for %u", (unsigned)geteuid(), (unsigned)uid);
 	setrlimit(RLIMIT_CORE, &(struct rlimit){ 0, 0 });
-	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
+	if (prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) || prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
 		return ptc_error_errno(err, errno, "prctl");
 	return 0;
 }

@@ -25,7 +25,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define PER_SOURCE 4                     /* processes of one source at once */
+#define PER_SOURCE 4 /* processes of one source at once, those that a dead disk keeps from ending among them */
+#define PER_USER   (PTC_SOURCES_MAX / 2) /* of one user's sources; idle ones make room */
 #define WAITING    16                    /* threads that wait for one; more are told to come again */
 #define OPEN_NS    INT64_C(300000000000) /* to open a source, however many wait for it in vain */
 #define IDLE_NS    60000000000           /* one that has had nothing to do for so long is ended */
@@ -112,7 +113,7 @@ void ptc_sources_expire(struct ptc_sources *s)
 static struct helper *take_locked(struct ptc_sources *s, const char *reader, uid_t uid)
 {
 	struct helper *oldest = NULL, *none = NULL;
-	size_t same = 0;
+	size_t same = 0, mine = 0;
 
 	for (size_t i = 0; i < PTC_SOURCES_MAX; i++) {
 		struct helper *h = &s->v[i];
@@ -120,17 +121,18 @@ static struct helper *take_locked(struct ptc_sources *s, const char *reader, uid
 		reap_locked(h);
 		if (h->state == NONE)
 			none = h;
-		else if (h->state != ENDING && h->uid == uid && !strcmp(h->reader, reader)) {
+		else if (h->uid == uid && !strcmp(h->reader, reader)) { /* one that will not end, too */
 			if (h->state == IDLE) {
 				h->state = BUSY;
 				return h;
 			}
 			same++;
 		}
+		mine += h->uid == uid && (h->state == BUSY || h->state == ENDING);
 		if (h->state == IDLE && (!oldest || h->used_ns < oldest->used_ns))
 			oldest = h;
 	}
-	if (same >= PER_SOURCE)
+	if (same >= PER_SOURCE || mine >= PER_USER)
 		return NULL;
 	if (!none && oldest) {
 		end_locked(oldest);
@@ -296,6 +298,7 @@ static int read_once(struct ptc_sources *s, const struct reading *r, bool *again
 	bool fresh;
 	int rc;
 
+	*again = false;
 	if (!h)
 		return PTC_ELIMIT;
 	fresh = !h->pid;

@@ -307,12 +307,29 @@ int ptc_store_chunks_open(struct job *j, struct ptc_error *err)
 	return 0;
 }
 
+static _Atomic uint64_t *use_of(struct chunk *c)
+{
+	return (void *)(c->ptr - sizeof(uint64_t));
+}
+
+/* Its bytes are about to become others'. Readers of the file (ptc_table_spans) look at the count after they have copied: the new
+ * one is seen before any new byte is. It lies in the file, so it holds for readers that a ptcd before us has let in, too. */
+static void use_anew(struct chunk *c)
+{
+	atomic_fetch_add(use_of(c), 1);
+	atomic_thread_fence(memory_order_seq_cst);
+}
+
 void ptc_store_chunks_close(struct job *j)
 {
 	pthread_mutex_lock(&j->s->lock);
 	j->s->nused -= j->nused;
 	j->s->nwarm -= j->nwarm;
 	pthread_mutex_unlock(&j->s->lock);
+	for (size_t i = 0; j->env && j->deleted && i < j->nchunks; i++)
+		use_anew(
+			j->chunks
+				[i]); /* a punch leaves out for a while what somebody is just reading, counts among it */
 	for (size_t i = 0; i < j->nchunks; i++)
 		ptc_free(j->chunks[i]);
 	ptc_free(j->chunks);
@@ -346,19 +363,6 @@ void ptc_store_chunk_use_locked(struct job *j, struct chunk *c)
 	j->s->nused++;
 	j->nwarm--;
 	j->s->nwarm--;
-}
-
-static _Atomic uint64_t *use_of(struct chunk *c)
-{
-	return (void *)(c->ptr - sizeof(uint64_t));
-}
-
-/* Its bytes are about to become others'. Readers of the file (ptc_table_spans) look at the count after they have copied: the new
- * one is seen before any new byte is. It lies in the file, so it holds for readers that a ptcd before us has let in, too. */
-static void use_anew(struct chunk *c)
-{
-	atomic_fetch_add(use_of(c), 1);
-	atomic_thread_fence(memory_order_seq_cst);
 }
 
 uint64_t ptc_store_chunk_use(struct chunk *c)
