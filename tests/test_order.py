@@ -113,14 +113,15 @@ class Order(harness.Case):
             flat, total = " ".join(f"{n} {w} {int(s)} {b}" for n, w, s, b in parts), sum(w for _, w, _, _ in parts)
             seed, n = rng.getrandbits(64), 3000
             items = [tuple(map(int, x.split(":"))) for x in self.dump([f"mix {seed} 0 {n} {flat}"])[0]]
-            counts, drawn, bound = [0] * len(parts), [[] for _ in parts], 1 + np.log(len(parts))
-            for p, (j, sample, before, _) in enumerate(items):
-                self.assertEqual(counts[j], before)
-                counts[j] += 1
+            drawn, bound, of = [[] for _ in parts], 1 + np.log(len(parts)), np.array([x[0] for x in items])
+            for j, sample, *_ in items:
                 drawn[j].append(sample)
-                for i, (_, w, _, _) in enumerate(parts):
-                    self.assertTrue(-1 < counts[i] - (p + 1) * w / total < bound, f"{parts} part {i} after {p + 1}: {counts}")
-            self.assertEqual(counts, [int(x) for x in self.dump([f"count {seed} {n} 0 {flat}"])[0]])
+            counts = np.cumsum(np.eye(len(parts), dtype=np.int64)[of], axis=0) # of each part, after each sample
+            self.assertTrue(np.array_equal([x[2] for x in items], counts[np.arange(n), of] - 1))
+            off = counts - np.outer(np.arange(1, n + 1), [w / total for _, w, _, _ in parts])
+            wrong = np.argwhere((off <= -1) | (off >= bound))
+            self.assertEqual(0, len(wrong), f"{parts}: (sample, part) {wrong[:5].tolist()}")
+            self.assertEqual(counts[-1].tolist(), [int(x) for x in self.dump([f"count {seed} {n} 0 {flat}"])[0]])
             for (m, *_), got in zip(parts, drawn, strict=True):
                 for e in range(len(got) // m):
                     self.assertEqual(list(range(m)), sorted(got[e * m:(e + 1) * m]))
