@@ -173,7 +173,8 @@ void ptc_store_chunk_fresh(struct chunk *c)
 	c->verified = 0;
 	c->dirty = ALL_BLOCKS;
 	c->early = 0;
-	c->closed = c->claimed = c->summed = c->saved = false;
+	c->closed = c->claimed = c->saved = false;
+	atomic_store(&c->summed, false);
 }
 
 static int add_chunk(struct job *j, void *ptr, struct ptc_error *err)
