@@ -540,8 +540,16 @@ class Fuse(harness.Case):
         wait_for(lambda: self.readable(path, want), MOUNT_S, "the bytes after both died", 0.2)
         os.kill(self.fuse_pid(node), signal.SIGTERM)
         node.stop()
-        wait_for(lambda: self.fuse_pid(node) is None or os.kill(self.fuse_pid(node), signal.SIGTERM), MOUNT_S, "its end")
+        wait_for(lambda: self.fuse_ended(node), MOUNT_S, "its end")
         wait_for(lambda: not mounts(self.dir), MOUNT_S, "the end of the mount")
+
+    def fuse_ended(self, node):
+        """Whoever serves that node's fuse.dir, one just started, too, is told to end."""
+        pid = self.fuse_pid(node)
+        if pid:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+        return pid is None
 
     @staticmethod
     def fuse_pid(node):
@@ -634,6 +642,9 @@ class Fuse(harness.Case):
                 for t in threads:
                     t.join(60 * PATIENCE)
             print(f"{read} files read, {gone[0]} gone", flush=True)
+            for x in m if wrong else ():
+                with open(x.log) as f:
+                    print(f"---- {x.log}\n{f.read()}", flush=True)
             self.assertEqual([], wrong)
             self.assertGreater(min(read), 0)
             for x in m:
