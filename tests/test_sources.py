@@ -175,7 +175,8 @@ class Sources(harness.Case):
             for slot in range(3):
                 self.assertEqual(data[ids[slot]], self.read(file, slot * 4096)[0])
             wait_for(lambda: self.cached(c) >= 1000 * 4096, 20 * PATIENCE, "1000 samples read ahead", 0.05)
-            time.sleep(0.2)
+            seen = [-1]
+            wait_for(lambda: seen.append(self.cached(c)) or seen[-1] == seen[-2], 20 * PATIENCE, "the end of reading ahead", 0.2)
             c.nodes["n1"].kill()
             for slot in (3, 50, 1000):
                 self.assertEqual(data[ids[slot]], self.read(file, slot * 4096)[0])

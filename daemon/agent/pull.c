@@ -3,11 +3,11 @@
  * digests. Happy path: what is missing is asked of the table (so a repeated
  * call goes on where the last one stopped), each missing box is assigned to
  * the plan's source, a few threads fetch batches of boxes straight into their
- * extents, each extent is marked filled when its last byte is there; then
- * seal, then digests, then the last message. What rules reset is asked of
+ * extents, where they are digested as they come, each extent is marked filled when its last byte is there; then
+ * seal, then digests of what did not come now, then the last message. What rules reset is asked of
  * nobody: it becomes zeros here. Nor is what they derive: it is made once all else is there.
  * Failure modes: a source that fails or lies is left out and the rest planned
- * again over the others that hold the bytes; when none is left, PTC_EPEER
+ * again over the others that hold the bytes, and all is digested by reading; when none is left, PTC_EPEER
  * naming the node and why. No byte for PTC_AGENT_STALL_MS counts as failing.
  * The caller gone, a Finish, a newer controller: PTC_ECANCELED; what is
  * filled stays. Our own store or memory failing ends the call with its code. */
