@@ -282,7 +282,7 @@ class Plan(harness.Case):
                 seen[result] = seen.get(result, 0) + 1
         print(f"{cases} cases: {seen}; all compared cost {self.costs[0]:.0f}, at best {self.costs[1]:.0f}, at bound "
               f"{self.costs[2]:.0f}; busiest senders {self.busiest[0]:.0f}, at best {self.busiest[1]:.0f}; derived {self.derived}")
-        self.assertGreater(self.derived, cases)
+        self.assertGreater(self.derived, cases // 4)
         self.assertGreater(seen.get("compared", 0), cases // 10)
 
     def test_random(self):
