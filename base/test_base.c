@@ -3,6 +3,7 @@
 #include "base/buf.h"
 #include "base/check.h"
 #include "base/digest.h"
+#include "base/search.h"
 #include "base/status.h"
 #include "base/sys.h"
 
@@ -21,6 +22,30 @@ static void digest_check_value(void **state)
 {
 	assert_true(ptc_digest_run("123456789", 9) == UINT64_C(0xf1d27d0a6c25edc8));
 	assert_true(ptc_digest_run("", 0) == 0);
+}
+
+static void search_is_as_counted(void **state)
+{
+	struct pair {
+		char before;
+		uint32_t key;
+	} v[64];
+	static const uint32_t ends[] = { 0, 1, UINT32_MAX - 1, UINT32_MAX };
+
+	assert_int_equal(ptc_search_u32(NULL, 0, sizeof(*v), 0, 7), 0);
+	for (size_t n = 0; n <= PTC_ARRAY_LEN(v); n++) {
+		for (size_t i = 0; i < n; i++)
+			v[i].key = (uint32_t)(i / 3 * 5 + (n % 2 ? 0 : UINT32_MAX - 120));
+		for (size_t i = 0; i < 4 * n + PTC_ARRAY_LEN(ends); i++) {
+			uint32_t key =
+				i < PTC_ARRAY_LEN(ends) ? ends[i] : v[0].key - 2 + (uint32_t)(i - PTC_ARRAY_LEN(ends));
+			size_t less = 0;
+
+			while (less < n && v[less].key < key)
+				less++;
+			assert_int_equal(PTC_SEARCH(struct pair, key, v, n, key), less);
+		}
+	}
 }
 
 /* The definition, bit by bit: the oracle for everything above. */
@@ -174,6 +199,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(digest_check_value),
+		cmocka_unit_test(search_is_as_counted),
 		cmocka_unit_test(digest_matches_definition_and_splits),
 		cmocka_unit_test(checksums_are_those_of_libxxhash),
 		cmocka_unit_test(errors_wrap_and_name),

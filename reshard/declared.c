@@ -7,6 +7,7 @@
 
 #include "base/alloc.h"
 #include "base/check.h"
+#include "base/search.h"
 #include "reshard/internal.h"
 
 #include <inttypes.h>
@@ -423,16 +424,8 @@ int ptc_layout_declared_new(const struct ptc_declared *d, struct ptc_layout **re
 
 static bool declared_empty(const struct ptc_layout_empty *e, uint32_t item)
 {
-	size_t lo = 0, hi = e->n;
+	size_t lo = ptc_search_u32(e->items, e->n, sizeof(*e->items), 0, item);
 
-	while (lo < hi) {
-		size_t mid = lo + (hi - lo) / 2;
-
-		if (e->items[mid] < item)
-			lo = mid + 1;
-		else
-			hi = mid;
-	}
 	return lo < e->n && e->items[lo] == item;
 }
 
@@ -440,16 +433,8 @@ bool ptc_declared_local_shape(const struct ptc_layout *l, uint32_t rank, uint32_
 {
 	uint32_t cell = l->rank_cells[rank];
 	const struct ptc_rank_layout *c = &l->cells[cell];
-	size_t lo = 0, hi = c->nregions;
+	size_t lo = PTC_SEARCH(struct ptc_region, item, c->regions, c->nregions, item);
 
-	while (lo < hi) {
-		size_t mid = lo + (hi - lo) / 2;
-
-		if (c->regions[mid].item < item)
-			lo = mid + 1;
-		else
-			hi = mid;
-	}
 	if (lo == c->nregions || c->regions[lo].item != item) {
 		if (!declared_empty(&l->empty[cell], item))
 			return false;

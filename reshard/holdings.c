@@ -8,6 +8,7 @@
 
 #include "base/alloc.h"
 #include "base/check.h"
+#include "base/search.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -250,25 +251,9 @@ int ptc_layout_holdings(const struct ptc_layout *l, const uint32_t *ranks, size_
 	return 0;
 }
 
-/* First index whose item is at least `item`. */
-static size_t lower(const struct ptc_holdings *h, uint32_t item)
-{
-	size_t lo = 0, hi = h->n;
-
-	while (lo < hi) {
-		size_t mid = lo + (hi - lo) / 2;
-
-		if (h->v[mid].item < item)
-			lo = mid + 1;
-		else
-			hi = mid;
-	}
-	return lo;
-}
-
 void ptc_holdings_item(const struct ptc_holdings *h, uint32_t item, size_t *ret_lo, size_t *ret_hi)
 {
-	size_t lo = lower(h, item), hi = lo;
+	size_t lo = PTC_SEARCH(struct ptc_holding, item, h->v, h->n, item), hi = lo;
 
 	while (hi < h->n && h->v[hi].item == item)
 		hi++;

@@ -7,6 +7,7 @@
 
 #include "base/alloc.h"
 #include "base/check.h"
+#include "base/search.h"
 
 #include <string.h>
 
@@ -192,7 +193,7 @@ int ptc_layout_rank_item(const struct ptc_layout *l, uint32_t rank, uint32_t ite
 			 struct ptc_error *err)
 {
 	const struct ptc_rank_layout *cell;
-	size_t lo = 0, hi, end;
+	size_t lo, end;
 	uint32_t part;
 
 	if (l->items) {
@@ -201,14 +202,7 @@ int ptc_layout_rank_item(const struct ptc_layout *l, uint32_t rank, uint32_t ite
 		return copy_regions(NULL, 0, ret, err);
 	}
 	cell = &l->cells[l->rank_cells[rank]];
-	for (hi = cell->nregions; lo < hi;) {
-		size_t mid = lo + (hi - lo) / 2;
-
-		if (cell->regions[mid].item < item)
-			lo = mid + 1;
-		else
-			hi = mid;
-	}
+	lo = PTC_SEARCH(struct ptc_region, item, cell->regions, cell->nregions, item);
 	for (end = lo; end < cell->nregions && cell->regions[end].item == item;)
 		end++;
 	return copy_regions(cell->regions + lo, end - lo, ret, err);

@@ -8,6 +8,7 @@
 
 #include "base/alloc.h"
 #include "base/check.h"
+#include "base/search.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -102,16 +103,8 @@ static int make_blocks(struct ptc_placer *p)
 /* The node's place in p->nodes; nnodes: it offers none. */
 static uint32_t find_node(const struct ptc_placer *p, uint32_t node)
 {
-	uint32_t lo = 0, hi = p->nnodes;
+	uint32_t lo = (uint32_t)PTC_SEARCH(struct ptc_place_node, node, p->nodes, p->nnodes, node);
 
-	while (lo < hi) {
-		uint32_t mid = lo + (hi - lo) / 2;
-
-		if (p->nodes[mid].node < node)
-			lo = mid + 1;
-		else
-			hi = mid;
-	}
 	return lo < p->nnodes && p->nodes[lo].node == node ? lo : p->nnodes;
 }
 

@@ -22,6 +22,7 @@
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/fault.h"
+#include "base/search.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -243,17 +244,7 @@ static int copy_run(void *arg, uint64_t address, int64_t off, int64_t len, struc
 
 static size_t first_source(const struct ptc_seat_sources *s, uint32_t item)
 {
-	size_t lo = 0, hi = s->n;
-
-	while (lo < hi) {
-		size_t mid = lo + (hi - lo) / 2;
-
-		if (s->v[mid].item < item)
-			lo = mid + 1;
-		else
-			hi = mid;
-	}
-	return lo;
+	return PTC_SEARCH(struct ptc_seat_source, item, s->v, s->n, item);
 }
 
 /* The source of the bytes of part: the first that has any of it. */

@@ -9,6 +9,7 @@
 
 #include "base/alloc.h"
 #include "base/check.h"
+#include "base/search.h"
 
 #include <string.h>
 
@@ -142,17 +143,7 @@ int ptc_digest_needs(const struct ptc_digest_job *job, struct ptc_error *err)
 
 static size_t first_need(const struct ptc_needs *needs, uint32_t item)
 {
-	size_t lo = 0, hi = needs->n;
-
-	while (lo < hi) {
-		size_t mid = lo + (hi - lo) / 2;
-
-		if (needs->v[mid].item < item)
-			lo = mid + 1;
-		else
-			hi = mid;
-	}
-	return lo;
+	return PTC_SEARCH(struct ptc_need, item, needs->v, needs->n, item);
 }
 
 int ptc_digest_part(const struct ptc_digest_fill *f, uint32_t extent, uint32_t item, const struct ptc_box *part,
