@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensor, pipeline and data parallelism for the GPT: nothing here knows what is trained on, or that sizes may change.
+"""Tensor, pipeline and data parallelism for the GPT: nothing here knows what is trained on. `groups` can be entered again.
 
 A job is a `Job`: degrees and this process's rank. Ranks are numbered tensor-parallel first, then data, then pipeline.
 One process needs no process group: `groups` then gives None for the mesh, and everything below does without.
@@ -28,14 +28,15 @@ class Job:
     rank: int = 0
     number: int = 0     # names the groups of one of several runs in the same processes, over the same store
     store: object = None  # None: the launcher's, as torchrun gives it
+    device_type: str = "cpu"
 
     @classmethod
-    def of_launcher(cls, tp, pp, dp):
+    def of_launcher(cls, tp, pp, dp, device_type="cpu"):
         """This process as torchrun, or any launcher that sets RANK and WORLD_SIZE, started it."""
         world = int(os.environ.get("WORLD_SIZE", 1))
         if world != tp * pp * dp:
             raise SystemExit(f"{world} processes were started, tp {tp} x pp {pp} x dp {dp} needs {tp * pp * dp}")
-        return cls(tp, pp, dp, int(os.environ.get("RANK", 0)))
+        return cls(tp, pp, dp, int(os.environ.get("RANK", 0)), device_type=device_type)
 
     @property
     def world(self):
@@ -54,11 +55,14 @@ def pp_rank(job):
     return job.rank // (job.tp * job.dp)
 
 
-def device():
-    if not torch.cuda.is_available():
+def device(job):
+    if job.device_type == "cpu":
         return torch.device("cpu")
-    torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
-    return torch.device("cuda", torch.cuda.current_device())
+    local, here = int(os.environ.get("LOCAL_RANK", 0)), torch.cuda.device_count()
+    if local >= here:  # NCCL does not share a GPU between ranks
+        raise SystemExit(f"--device cuda: local rank {local} has no GPU of its own, PyTorch finds {here} here")
+    torch.cuda.set_device(local)
+    return torch.device("cuda", local)
 
 
 @contextlib.contextmanager
@@ -68,7 +72,7 @@ def groups(job):
         yield None
         return
     gc.collect()  # a model of an earlier run may hang in a cycle, and its mesh with it
-    place = device()
+    place = device(job)
     store = {"store": dist.PrefixStore(f"run {job.number}", job.store)} if job.store else {}
     dist.init_process_group("nccl" if place.type == "cuda" else "gloo", rank=job.rank, world_size=job.world, **store)
     try:
@@ -226,7 +230,7 @@ class Pipeline:
         self.first, self.last = pp_rank(job) == 0, pp_rank(job) == job.pp - 1
         self.schedule = None
         if job.pp > 1:
-            stage = PipelineStage(model, pp_rank(job), job.pp, device(), group=mesh["pp"].get_group())
+            stage = PipelineStage(model, pp_rank(job), job.pp, device(job), group=mesh["pp"].get_group())
             kind = Schedule1F1B if micro_batches >= job.pp else ScheduleGPipe  # the former needs one for each stage
             self.schedule = kind(stage, micro_batches, loss_fn=loss, scale_grads=False)
 
@@ -269,7 +273,7 @@ def clip_gradients(job, data, model, mesh, limit):
         if ("tp" in over or tp_rank(job) == 0) and ("dp" in over or dp_rank(job) == 0):
             total += local_gradient(p).double().square().sum().cpu()
     if mesh:
-        total = total.to(device())
+        total = total.to(device(job))
         dist.all_reduce(total)
     norm = total.sqrt().item()
     if norm > limit:

@@ -24,6 +24,7 @@ def options(argv=None):
     p.add_argument("--pp", type=int, default=1)
     p.add_argument("--dp", type=int, default=1)
     p.add_argument("--zero", choices=["0", "1", "fsdp"], default="0")
+    p.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     p.add_argument("--dtype", choices=["float32", "float64"], default="float32")
     p.add_argument("--steps", type=int, default=60)
     p.add_argument("--global-batch", type=int, default=20)
@@ -57,7 +58,7 @@ def optimizer(args, model, parameters):
 def train(args, job, gen):
     with parallel.groups(job) as mesh:
         config = Config()
-        device = parallel.device()
+        device = parallel.device(job)
         model = GPT(config, *parallel.layers_of_stage(config.layers, job)).to(device, getattr(torch, args.dtype))
         model.initialize(args.seed, config.layers)
         if job.tp > 1:
@@ -108,7 +109,7 @@ def main():
     if args.out:
         os.makedirs(args.out, exist_ok=True)
     for gen in ptc.torch.generations():
-        with gen: train(args, parallel.Job(gen.tp, gen.pp, gen.dp, gen.rank, gen.generation, gen.store), gen)
+        with gen: train(args, parallel.Job(gen.tp, gen.pp, gen.dp, gen.rank, gen.generation, gen.store, args.device), gen)
 
 
 if __name__ == "__main__":

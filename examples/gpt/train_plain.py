@@ -25,6 +25,7 @@ def options(argv=None):
     p.add_argument("--pp", type=int, default=1)
     p.add_argument("--dp", type=int, default=1)
     p.add_argument("--zero", choices=["0", "1", "fsdp"], default="0")
+    p.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     p.add_argument("--dtype", choices=["float32", "float64"], default="float32")
     p.add_argument("--steps", type=int, default=60)
     p.add_argument("--global-batch", type=int, default=20)
@@ -58,7 +59,7 @@ def optimizer(args, model, parameters):
 def train(args, job):
     with parallel.groups(job) as mesh:
         config = Config()
-        device = parallel.device()
+        device = parallel.device(job)
         model = GPT(config, *parallel.layers_of_stage(config.layers, job)).to(device, getattr(torch, args.dtype))
         model.initialize(args.seed, config.layers)
         if job.tp > 1:
@@ -105,7 +106,7 @@ def main():
     torch.set_num_threads(1)
     if args.out:
         os.makedirs(args.out, exist_ok=True)
-    train(args, parallel.Job.of_launcher(args.tp, args.pp, args.dp))
+    train(args, parallel.Job.of_launcher(args.tp, args.pp, args.dp, args.device))
 
 
 if __name__ == "__main__":
