@@ -354,6 +354,10 @@ static const struct key {
 	  "Where the local etcd listens: a socket in data_dir, or TLS for other nodes." },
 	{ "lease_ttl", &k_ms, AT(lease_ttl_ms), "5s", NULL,
 	  "How long a silent node counts as alive. Whole seconds; etcd grants at least 2." },
+	{ "stall_after", &k_ms, AT(stall_after_ms), "10m", NULL,
+	  "Ranks whose step has not moved for so long, and for 30 times what a step took, are said to have stalled, in "
+	  "events and "
+	  "status. Nothing is done to them. 0s: never." },
 	{ "fuse.dir", &k_path, AT(fuse.dir), NULL, NULL,
 	  "Where jobs' state appears as files, each user's own to him; made if missing. Not set: nowhere." },
 	{ "fuse.cache", &k_bytes, AT(fuse.cache), "64MiB", NULL,

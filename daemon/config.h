@@ -54,7 +54,8 @@ struct ptc_daemon_config {
 		char *data_dir; /* default state_dir/etcd */
 		char *listen;   /* "unix" (default) or "https://HOST:PORT" */
 	} local_coordinator;
-	uint64_t lease_ttl_ms; /* whole seconds */
+	uint64_t lease_ttl_ms;   /* whole seconds */
+	uint64_t stall_after_ms; /* 0: never */
 	struct {
 		char *dir; /* NULL: no files */
 		uint64_t cache, timeout_ms;

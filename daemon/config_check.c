@@ -26,6 +26,7 @@
 #define FUSE_TIMEOUT_MAX  600000
 #define SOURCES_CACHE_MIN (16ull << 20) /* daemon/sources/cache.h */
 #define LEASE_TTL_MAX     600000
+#define STALL_AFTER_MAX   (7 * 86400000ull)
 
 /* ---- addresses ------------------------------------------------------------ */
 
@@ -356,6 +357,8 @@ int ptc_daemon_config_check(struct ptc_daemon_config *cfg, struct ptc_error *err
 		rc = check_coordinator(cfg, err);
 	if (!rc && (cfg->lease_ttl_ms < 1000 || cfg->lease_ttl_ms > LEASE_TTL_MAX || cfg->lease_ttl_ms % 1000))
 		rc = ptc_daemon_config_error(cfg, "lease_ttl", err, PTC_EINVAL, "write whole seconds, 1s to 600s");
+	if (!rc && cfg->stall_after_ms && (cfg->stall_after_ms < 1000 || cfg->stall_after_ms > STALL_AFTER_MAX))
+		rc = ptc_daemon_config_error(cfg, "stall_after", err, PTC_EINVAL, "write 1s to 7d, or 0s for never");
 	if (!rc)
 		rc = check_fuse(cfg, err);
 	if (!rc)

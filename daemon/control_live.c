@@ -101,11 +101,11 @@ static json_t *rank_rows(struct ptc_daemon *d, const struct ptc_target *t, const
 	return ranks;
 }
 
-/* The least step of the ranks that have one, the slowest rate, and of each report the lowest rank's. */
+/* The least step of the ranks that have one, the slowest rate, the longest stall, and of each report the lowest rank's. */
 static void add_sums(json_t *run, json_t *ranks)
 {
 	json_t *reports = json_object(), *row, *step, *rate;
-	json_int_t least = -1;
+	json_int_t least = -1, stalled = 0;
 	double slowest = 0;
 	size_t i;
 
@@ -116,6 +116,7 @@ static void add_sums(json_t *run, json_t *ranks)
 			least = json_integer_value(step);
 		if (json_is_number(rate) && (slowest <= 0 || json_number_value(rate) < slowest))
 			slowest = json_number_value(rate);
+		stalled = PTC_MAX(stalled, row_int(row, "stalled_s"));
 		if (json_is_object(json_object_get(row, "reports")))
 			json_object_update_missing(reports, json_object_get(row, "reports"));
 	}
@@ -123,6 +124,8 @@ static void add_sums(json_t *run, json_t *ranks)
 		json_object_set_new(run, "step", json_integer(least));
 	if (slowest > 0)
 		json_object_set_new(run, "steps_per_s", json_real(slowest));
+	if (stalled)
+		json_object_set_new(run, "stalled_s", json_integer(stalled));
 	if (json_object_size(reports))
 		json_object_set(run, "reports", reports);
 	json_decref(reports);

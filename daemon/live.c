@@ -95,6 +95,12 @@ void ptc_live_news(void *arg, const struct ptc_worker_news *news)
 	struct ptc_daemon *d = arg;
 	struct news *n;
 
+	if (news->kind == PTC_NEWS_STALLED ||
+	    news->kind == PTC_NEWS_MOVES) { /* for people: what to do is theirs to say */
+		ptc_event(d, news->key.uuid, news->kind == PTC_NEWS_MOVES ? "moves" : "stalled", "node %s: %s",
+			  d->config.node, news->text);
+		return;
+	}
 	if (news->kind == PTC_NEWS_NOT_STARTED) { /* the switch hears of it as the answer to its call */
 		ptc_event(d, news->key.uuid, "failed", "node %s: %s", d->config.node, news->text);
 		return;
@@ -261,6 +267,7 @@ int ptc_live_start(struct ptc_daemon *d, struct ptc_error *err)
 	ptc_auto_free char *dir = ptc_asprintf("%s/workers", d->config.run_dir);
 	struct ptc_workers_env env = { .node = d->config.node,
 				       .dir = dir,
+				       .stall_ms = (int64_t)d->config.stall_after_ms,
 				       .news = ptc_live_news,
 				       .staging_take = staging_take,
 				       .staging_give = staging_give,

@@ -60,6 +60,7 @@ static void defaults_are_filled(void **state)
 	assert_string_equal(cfg.local_coordinator.listen, "unix");
 	assert_true(cfg.memory.ceiling == UINT64_C(8) << 30 && cfg.memory.staging == 256u << 20 &&
 		    cfg.memory.spare == 0);
+	assert_true(cfg.stall_after_ms == 600000);
 	assert_true(cfg.lease_ttl_ms == 5000 && cfg.log == PTC_LOG_INFO && cfg.devices == 2);
 	assert_true(!cfg.fuse.dir && cfg.fuse.cache == 64 << 20 && cfg.fuse.timeout_ms == 30000);
 	assert_true(cfg.sources.cache == 1 << 30);
@@ -72,16 +73,17 @@ static void defaults_are_filled(void **state)
 
 static void every_key_is_read(void **state)
 {
-	static const char text[] = BASE "rack: r-1\n"
-					"control_socket: /run/ptc/c\n"
-					"advertise: unix:/run/other\n"
-					"tls: {ca: /e/ca, cert: /e/cert, key: /e/key}\n"
-					"devices: auto\n"
-					"coordinator:\n"
-					"  endpoints: ['10.0.0.1:2379', \"[fe80::1]:2379\", unix:/x]\n"
-					"  tls: {ca: /f/ca, cert: /f/cert, key: /f/key}\n"
-					"lease_ttl: 7s\nlog: debug\nfuse: {dir: /f, cache: 9MiB, timeout: 2s}\n"
-					"sources: {dir: /s, cache: 17MiB}\n";
+	static const char text[] =
+		BASE "rack: r-1\n"
+		     "control_socket: /run/ptc/c\n"
+		     "advertise: unix:/run/other\n"
+		     "tls: {ca: /e/ca, cert: /e/cert, key: /e/key}\n"
+		     "devices: auto\n"
+		     "coordinator:\n"
+		     "  endpoints: ['10.0.0.1:2379', \"[fe80::1]:2379\", unix:/x]\n"
+		     "  tls: {ca: /f/ca, cert: /f/cert, key: /f/key}\n"
+		     "lease_ttl: 7s\nstall_after: 8s\nlog: debug\nfuse: {dir: /f, cache: 9MiB, timeout: 2s}\n"
+		     "sources: {dir: /s, cache: 17MiB}\n";
 	struct ptc_daemon_config cfg = { 0 };
 	struct ptc_error err = PTC_ERROR_INIT;
 	struct ptc_rpc_tls tls;
@@ -96,6 +98,7 @@ static void every_key_is_read(void **state)
 	assert_string_equal(cfg.coordinator.tls.ca, "/f/ca");
 	assert_int_equal(cfg.coordinator.endpoints.n, 3);
 	assert_string_equal(cfg.coordinator.endpoints.v[1], "[fe80::1]:2379");
+	assert_true(cfg.stall_after_ms == 8000);
 	assert_true(cfg.devices_auto && cfg.lease_ttl_ms == 7000 && cfg.log == PTC_LOG_DEBUG);
 	assert_string_equal("/f", cfg.fuse.dir);
 	assert_true(cfg.fuse.cache == 9 << 20 && cfg.fuse.timeout_ms == 2000);
@@ -313,6 +316,9 @@ static void rules_across_keys(void **state)
 		{ MEM LOC UNIX "lease_ttl: 500ms\n", false, "f.yaml:10:1: lease_ttl: write whole seconds" },
 		{ MEM LOC UNIX "lease_ttl: 1500ms\n", false, "lease_ttl: write whole seconds" },
 		{ MEM LOC UNIX "lease_ttl: 1h\n", false, "lease_ttl: write whole seconds" },
+		{ MEM LOC UNIX "stall_after: 999ms\n", false, "stall_after: write 1s to 7d" },
+		{ MEM LOC UNIX "stall_after: 8d\n", false, "stall_after: write 1s to 7d" },
+		{ MEM LOC UNIX "stall_after: 0s\n", true, NULL },
 		{ MEM LOC UNIX "local_coordinator: {data_dir: /dev/null}\n", false, "is not a directory" },
 		{ MEM LOC UNIX "local_coordinator: {data_dir: /dev/null/x}\n", false, "cannot use /dev/null/x" },
 	};

@@ -154,6 +154,11 @@ static inline bool ptc_local_step(const struct ptc_local_page *p, uint64_t *ret_
 	*ret_step = (v >> 1) - 1;
 	return true;
 }
+/* Whether the state is whole at that step. */
+static inline bool ptc_local_whole(const struct ptc_local_page *p)
+{
+	return atomic_load(&p->state) & 1;
+}
 /* Returns the stop before; *ret_published, *ret_step: as ptc_local_step says after the exchange. */
 static inline uint64_t ptc_local_arm(struct ptc_local_page *p, uint64_t stop, bool *ret_published, uint64_t *ret_step)
 {

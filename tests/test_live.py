@@ -87,6 +87,11 @@ class Live(harness.Case):
                 self.assertGreater(summary["step"], at)
                 at = summary["step"]
                 self.assertGreater(summary["digests_verified"], 0)
+                pause = {k: summary["pause"].pop(k + "_ms") for k in ("total", "stop", "copy", "commit", "end", "build", "move",
+                                                                      "restore", "first_step")}
+                self.assertEqual({}, summary["pause"])
+                self.assertTrue(all(ms >= 0 for ms in pause.values()) and all(pause[k] > 0 for k in ("copy", "move", "build")), pause)
+                self.assertAlmostEqual(2 * pause["total"], sum(pause.values()), delta=0.01)
             job.wait_step(at + 10)
             plan = c.json("plan", job.name, "--config", "tp=4")
             self.assertTrue(plan["totals"]["bound_exact"])
@@ -318,6 +323,37 @@ class Live(harness.Case):
 
     def test_logs_follow_rebuild(self):
         self.follows("rebuild")
+
+    def test_stalled(self):
+        """A rank that hangs while nobody waits for it is named in an event and in status; when it goes on, that is said, too."""
+        def said(c, job, kind):
+            events = [json.loads(e) for e in c.ptcctl("events", job.name, "--format", "json").stdout.splitlines()]
+            return [e["text"] for e in events if e["kind"] == kind]
+
+        with self.cluster(nodes=2, devices=1, stall_after=f"{PATIENCE}s") as c:
+            job = live.Job(c, self.dir)
+            job.run("dp=2")
+            job.wait_step(3)
+            self.assertEqual([], said(c, job, "stalled"))
+            rank = next(r for r in job.status()["run"]["ranks"] if r["rank"] == 1)
+            os.kill(rank["pid"], signal.SIGSTOP)
+            try:
+                wait_for(lambda: [t for t in said(c, job, "stalled") if "rank 1 " in t], 60 * PATIENCE, "word of the stall", 0.2)
+                run = job.status()["run"]
+                self.assertGreaterEqual(run["stalled_s"], 1)
+                self.assertRegex(c.ptcctl("status", job.name).stdout, rf"(?m)^step {run['step']}, has not moved for \d+ s")
+                text = next(t for t in said(c, job, "stalled") if "rank 1 " in t)
+                self.assertRegex(text, rf"^node n1: rank 1 \(pid {rank['pid']}\) has been at step \d+ for \d+ s; a step took ")
+            finally:
+                os.kill(rank["pid"], signal.SIGCONT)
+            wait_for(lambda: [t for t in said(c, job, "moves") if "n1" in t], 60 * PATIENCE, "word that it goes on", 0.2)
+            step = job.step()
+            job.wait_step(step + 3)
+            self.assertNotIn("stalled_s", job.status()["run"])
+            before = len(said(c, job, "stalled"))
+            job.resize("dp=1")  # no stall is made of the time that a switch takes
+            job.wait_step(step + 6)
+            self.assertEqual(before, len(said(c, job, "stalled")))
 
     def test_first_step_fails(self):
         """Whoever waits for a resize is told when the job does not get through the step after it."""

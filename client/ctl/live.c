@@ -36,10 +36,11 @@ static void put_text(const char *text)
 		putchar((unsigned char)*text < 0x20 || *text == 0x7f ? '?' : *text);
 }
 
-/* "step 130, 12.5 steps/s, loss 3.21432": what there is of it. */
+/* "step 130, 12.5 steps/s, loss 3.21432", "step 130, has not moved for 612 s, loss 3.21432": what there is of it. */
 static void put_pace(const json_t *run)
 {
 	const json_t *step = json_object_get(run, "step"), *rate = json_object_get(run, "steps_per_s"), *value;
+	const json_t *stalled = json_object_get(run, "stalled_s");
 	json_t *reports = json_object_get(run, "reports");
 	const char *name, *comma = "";
 
@@ -49,7 +50,10 @@ static void put_pace(const json_t *run)
 		printf("step %" JSON_INTEGER_FORMAT, json_integer_value(step));
 		comma = ", ";
 	}
-	if (json_is_number(rate)) {
+	if (json_is_integer(stalled)) {
+		printf("%shas not moved for %" JSON_INTEGER_FORMAT " s", comma, json_integer_value(stalled));
+		comma = ", ";
+	} else if (json_is_number(rate)) {
 		printf("%s%.4g steps/s", comma, json_number_value(rate));
 		comma = ", ";
 	}

@@ -177,7 +177,7 @@ struct group {
 	bool given;             /* what ranks carry is known: by each build, but not after a restart */
 	struct carry **carried; /* of each seat until it has declared; NULL: nothing */
 	uint64_t armed;         /* PTC_LOCAL_NO_STOP: not */
-	bool said_failed, said_finished, said_due, said_not_started;
+	bool said_failed, said_finished, said_due, said_not_started, said_stalled;
 	char refused[PTC_ERROR_MAX]; /* why a declaration was */
 	struct meet_entry *meets;
 	size_t nmeets, meets_cap;
@@ -253,6 +253,8 @@ void ptc_worker_advance_locked(struct ptc_workers *w, struct worker *k);
 bool ptc_worker_ending(const struct worker *k);
 void ptc_worker_exited_locked(struct ptc_workers *w, struct worker *k);
 void ptc_worker_sample_locked(struct worker *k, int64_t now_ns);
+/* How long its step has not moved, if that is longer than it may be; else 0. */
+int64_t ptc_worker_stalled_ns(const struct ptc_workers *w, const struct worker *k, int64_t now_ns);
 struct worker *ptc_worker_new_locked(struct job *job, unsigned number); /* not spawned yet; NULL: out of memory */
 struct worker *ptc_worker_find_locked(struct ptc_workers *w, const char *uuid, unsigned number);
 void ptc_worker_remove_locked(struct worker *k); /* from its job; frees it */
@@ -341,6 +343,7 @@ size_t ptc_meets_decode(struct group *g, const uint8_t *data, size_t len);
 
 /* news.c */
 void ptc_group_news_locked(struct ptc_workers *w, struct group *g);
+void ptc_group_stalled_locked(struct ptc_workers *w, struct group *g, int64_t now_ns);
 /* k NULL: it has none any more. what NULL: it has exited. */
 void ptc_group_failed_locked(struct ptc_workers *w, struct group *g, const struct worker *k, size_t seat,
 			     const char *what);

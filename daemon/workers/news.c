@@ -131,6 +131,40 @@ void ptc_group_news_locked(struct ptc_workers *w, struct group *g)
 		g->said_due = say_locked(w, g, PTC_NEWS_DUE, g->seats[0].rank.rank, step, 0, "");
 }
 
+/* Of those that stand, the one that is furthest behind: others may only wait for it. */
+static const struct worker *stands(const struct ptc_workers *w, const struct group *g, int64_t now_ns)
+{
+	const struct worker *found = NULL;
+
+	for (size_t i = 0; i < g->desc.nranks; i++) {
+		const struct worker *k = g->seats[i].worker;
+
+		if (k && ptc_worker_stalled_ns(w, k, now_ns) && (!found || k->seen_step < found->seen_step))
+			found = k;
+	}
+	return found;
+}
+
+void ptc_group_stalled_locked(struct ptc_workers *w, struct group *g, int64_t now_ns)
+{
+	const struct worker *k = g->built ? stands(w, g, now_ns) : NULL;
+	char text[256];
+	int n;
+
+	if (g->ending || g->said_failed || !k == !g->said_stalled)
+		return;
+	if (!k) {
+		g->said_stalled = !say_locked(w, g, PTC_NEWS_MOVES, 0, 0, 0, "ranks here go on");
+		return;
+	}
+	n = snprintf(text, sizeof text, "rank %u (pid %d) has been at step %llu for %lld s", k->rank,
+		     (int)k->process.pid, (unsigned long long)k->seen_step,
+		     (long long)((now_ns - k->seen_ns) / 1000000000));
+	if (k->step_seconds > 0)
+		snprintf(text + n, sizeof text - (size_t)n, "; a step took %.3g s", k->step_seconds);
+	g->said_stalled = say_locked(w, g, PTC_NEWS_STALLED, k->rank, k->seen_step, 0, text);
+}
+
 void ptc_workers_retell(struct ptc_workers *w, const struct ptc_group_key *key)
 {
 	struct group *g;

@@ -12,6 +12,7 @@
 #include "daemon/workers/internal.h"
 
 #include "base/alloc.h"
+#include "base/check.h"
 #include "base/log.h"
 #include "base/sys.h"
 
@@ -24,6 +25,8 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+#define STALL_STEPS 30 /* a step may take many times what the last took: checkpoints, evaluation */
 
 /* ---- life ----------------------------------------------------------------------- */
 
@@ -200,8 +203,10 @@ void ptc_worker_sample_locked(struct worker *k, int64_t now_ns)
 {
 	uint64_t step;
 
-	if (!k->page || k->phase != WORKER_RUNNING || !ptc_local_step(k->page, &step))
+	if (!k->page || k->phase != WORKER_RUNNING || !ptc_local_step(k->page, &step)) {
+		k->seen = false; /* how long it was held counts neither as a step nor as a stall */
 		return;
+	}
 	if (k->seen && step > k->seen_step) {
 		double each = (double)(now_ns - k->seen_ns) * 1e-9 / (double)(step - k->seen_step);
 
@@ -212,6 +217,15 @@ void ptc_worker_sample_locked(struct worker *k, int64_t now_ns)
 		k->seen_step = step;
 		k->seen_ns = now_ns;
 	}
+}
+
+int64_t ptc_worker_stalled_ns(const struct ptc_workers *w, const struct worker *k, int64_t now_ns)
+{
+	int64_t limit = PTC_MAX(w->env.stall_ms * INT64_C(1000000), (int64_t)(k->step_seconds * STALL_STEPS * 1e9));
+
+	if (!w->env.stall_ms || !k->seen || k->phase != WORKER_RUNNING || k->ended || !k->group || k->group->ending)
+		return 0;
+	return now_ns - k->seen_ns >= limit ? now_ns - k->seen_ns : 0;
 }
 
 /* ---- what it is told -------------------------------------------------------------- */

@@ -6,6 +6,7 @@
 #include "base/alloc.h"
 #include "base/buf.h"
 #include "base/check.h"
+#include "base/sys.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -62,23 +63,27 @@ static void put_label(struct ptc_buf *b, const struct ptc_process_label *l)
 		ptc_buf_printf(b, ", \"world\": %u, \"since_ms\": %lld", l->world, (long long)l->since_ms);
 }
 
-static void put_seat(struct ptc_buf *b, const struct group *g, size_t i)
+static void put_seat(struct ptc_buf *b, const struct ptc_workers *w, const struct group *g, size_t i)
 {
 	const struct worker *k = g->seats[i].worker;
 	enum ptc_seat_state state = ptc_group_seat_state(g, i);
+	int64_t stalled;
 	uint64_t step;
 
 	ptc_buf_printf(b, "{\"rank\": %u, \"generation\": %llu, \"launch\": %llu, \"state\": \"%s\", \"pid\": %d, ",
 		       g->seats[i].rank.rank, (unsigned long long)g->desc.key.generation,
 		       (unsigned long long)g->desc.key.launch, state_names[state], k ? (int)k->process.pid : 0);
 	if (k && k->page && ptc_local_step(k->page, &step))
-		ptc_buf_printf(b, "\"step\": %llu, ", (unsigned long long)step);
+		ptc_buf_printf(b, "\"step\": %llu, \"whole\": %s, ", (unsigned long long)step,
+			       ptc_local_whole(k->page) ? "true" : "false");
 	else
 		ptc_buf_puts(b, "\"step\": null, ");
 	if (k && k->step_seconds > 0)
 		ptc_buf_printf(b, "\"step_seconds\": %.6g, ", k->step_seconds);
 	else
 		ptc_buf_puts(b, "\"step_seconds\": null, ");
+	if (k && (stalled = ptc_worker_stalled_ns(w, k, ptc_sys_now_ns())))
+		ptc_buf_printf(b, "\"stalled_s\": %lld, ", (long long)(stalled / 1000000000));
 	ptc_buf_puts(b, "\"reports\": {");
 	if (k && k->page)
 		put_reports(b, k->page);
@@ -133,7 +138,7 @@ int ptc_workers_json(struct ptc_workers *w, const char *uuid, char **ret_json, s
 	for (struct group *g = job ? job->groups : NULL; g; g = g->next)
 		for (size_t i = 0; i < g->desc.nranks; i++) {
 			ptc_buf_puts(&b, first ? "" : ", ");
-			put_seat(&b, g, i);
+			put_seat(&b, w, g, i);
 			first = false;
 		}
 	for (const struct worker *k = job ? job->workers : NULL; k; k = k->next)

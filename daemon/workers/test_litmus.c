@@ -3,8 +3,10 @@
  * stops at and around the step the rank is at. Each arm must end with the rank held exactly where it was told to be. A rank
  * that is not held there has trained past a stop everybody else waits at: the arm is lost.
  *
- *   test_litmus [ARMS [plain]]    plain: the step is published by a plain store, as it must not be; shows that this test
- *                                 finds lost arms (both threads need a CPU of their own for it)
+ *   test_litmus [ARMS [plain|load]]  plain: the step is published by a plain store, as it must not be; ends with the first
+ *                                    lost arm, which shows that this test finds them (both threads need a CPU of
+ *                                    their own for it). load: two more threads
+ *                                    for each CPU want it, too, so that both are interrupted anywhere
  * Prints the seed, which PTC_SEED sets. */
 #include "daemon/workers/internal.h"
 
@@ -14,10 +16,13 @@
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
 #define ARMS      1000000
 #define SPINS     200
 #define LOST_NS   INT64_C(5000000000)
+#define LOADS_MAX 64
 #define PASS_MORE 3 /* boundaries beyond a stop that prove an arm lost at once */
 
 static struct ptc_local_page page;
@@ -113,6 +118,14 @@ static uint64_t next_random(uint64_t *s)
 	return *s;
 }
 
+static void *spin(void *arg)
+{
+	(void)arg;
+	while (!atomic_load_explicit(&x.quit, memory_order_relaxed))
+		breathe();
+	return NULL;
+}
+
 /* Both rounds, at a step near the rank's. Returns whether it was held where it had to be. */
 static bool arm_once(struct worker *k, uint64_t *seed, uint64_t *ret_late)
 {
@@ -139,20 +152,26 @@ int main(int argc, char **argv)
 	uint64_t seed = env ? strtoull(env, NULL, 10) : (uint64_t)ptc_sys_now_ns(), late = 0, lost = 0;
 	long arms = argc > 1 ? strtol(argv[1], NULL, 10) : ARMS;
 	struct worker k = { .page = &page, .phase = WORKER_RUNNING };
-	pthread_t thread;
+	bool load = argc > 2 && strcmp(argv[2], "load") == 0;
+	long nloads = load ? PTC_MIN(2 * sysconf(_SC_NPROCESSORS_ONLN), LOADS_MAX) : 0;
+	pthread_t thread, loads[LOADS_MAX];
 
-	plain = argc > 2;
+	plain = argc > 2 && strcmp(argv[2], "plain") == 0;
 	printf("seed %llu\n", (unsigned long long)seed);
 	seed |= 1;
 	atomic_store(&page.stop, PTC_LOCAL_NO_STOP);
 	ptc_require(pthread_create(&thread, NULL, rank, NULL) == 0);
-	for (long i = 0; i < arms; i++) {
+	for (long i = 0; i < nloads; i++)
+		ptc_require(pthread_create(&loads[i], NULL, spin, NULL) == 0);
+	for (long i = 0; i < arms && !(plain && lost); i++) {
 		lost += !arm_once(&k, &seed, &late);
 		atomic_exchange(&page.stop, PTC_LOCAL_NO_STOP); /* release */
 		serve(&k);
 	}
 	atomic_store(&x.quit, true);
 	pthread_join(thread, NULL);
+	for (long i = 0; i < nloads; i++)
+		pthread_join(loads[i], NULL);
 	printf("%ld arms, %llu of them in two rounds, %llu lost\n", arms, (unsigned long long)late,
 	       (unsigned long long)lost);
 	return lost > 0;

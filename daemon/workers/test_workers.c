@@ -10,6 +10,7 @@
 #include "ptc/ptc.h"
 
 #include "base/alloc.h"
+#include "base/check.h"
 #include "base/fault.h"
 #include "base/sys.h"
 
@@ -211,6 +212,8 @@ static void rank_train(struct rank *r, const char *how, uint64_t last)
 			pause();
 		nap_us(500);
 		ptc_update_begin(r->c);
+		if (strcmp(how, "hang-in-update") == 0 && step == 5)
+			pause();
 		rank_update(r);
 	}
 }
@@ -277,7 +280,7 @@ static struct {
 	pthread_mutex_t lock;
 	struct ptc_worker_news news[NEWS_MAX];
 	size_t nnews;
-	int64_t live;
+	int64_t live, stall_ms;
 } t = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
 static char self[256];
@@ -325,7 +328,9 @@ static void ok(int rc, const struct ptc_error *err)
 
 static void up(void)
 {
-	struct ptc_workers_env env = { .node = "n0", .dir = t.dir, .cgroup = "", .news = on_news };
+	struct ptc_workers_env env = {
+		.node = "n0", .dir = t.dir, .cgroup = "", .stall_ms = t.stall_ms, .news = on_news
+	};
 	struct ptc_error err = PTC_ERROR_INIT;
 
 	ok(ptc_workers_new(&env, &t.w, &err), &err);
@@ -340,6 +345,12 @@ static int setup(void **state)
 	t.live = ptc_alloc_live();
 	up();
 	return 0;
+}
+
+static int setup_stall(void **state)
+{
+	t.stall_ms = 300;
+	return setup(state);
 }
 
 static bool processes_left(void)
@@ -1105,6 +1116,33 @@ static void test_hang(void **state)
 	end(g);
 }
 
+/* A step that does not move is told, once, without a switch that waits for it; ranks that do not train yet have none. */
+static void test_stall(void **state)
+{
+	struct group *g = group(2, 1, PTC_MODE_REBUILD, "hang", NULL);
+	struct ptc_worker_news news;
+	char *json = NULL;
+	size_t said = 0;
+
+	(void)state;
+	launch(g, NULL, 0);
+	assert_true(has_news(PTC_NEWS_STALLED, &news));
+	assert_int_equal(news.step, 5);
+	assert_non_null(strstr(news.text, "has been at step 5 for 0 s"));
+	nap_us(1200000);
+	assert_int_equal(ptc_workers_json(t.w, UUID, &json, NULL), 0);
+	assert_non_null(strstr(json, "\"stalled_s\": 1"));
+	ptc_free(json);
+	pthread_mutex_lock(&t.lock);
+	for (size_t i = 0; i < t.nnews; i++)
+		said += t.news[i].kind == PTC_NEWS_STALLED;
+	pthread_mutex_unlock(&t.lock);
+	assert_int_equal(said, 1);
+	g->desc.grace_ms = 200;
+	end(g);
+	t.stall_ms = 0;
+}
+
 static void test_deaf(void **state)
 {
 	struct group *g = group(1, 1, PTC_MODE_RESTART, "deaf", NULL);
@@ -1113,6 +1151,31 @@ static void test_deaf(void **state)
 	g->desc.grace_ms = 400;
 	launch(g, NULL, 0);
 	end(g);
+}
+
+/* What is published of a rank that stands is whether its state is whole there: before an update it is, in one it is not. */
+static void test_whole(void **state)
+{
+	static const char *const hows[] = { "hang", "hang-in-update" }, *const says[] = { "true", "false" };
+	char *json = NULL, expect[64];
+
+	(void)state;
+	for (size_t i = 0; i < PTC_ARRAY_LEN(hows); i++) {
+		struct group *g = group(1, i + 1, PTC_MODE_RESTART, hows[i], NULL);
+		bool found = false;
+
+		launch(g, NULL, 0);
+		snprintf(expect, sizeof expect, "\"step\": 5, \"whole\": %s,", says[i]);
+		for (int n = 0; !found && n < 20000; n++) {
+			assert_int_equal(ptc_workers_json(t.w, UUID, &json, NULL), 0);
+			found = strstr(json, expect) != NULL;
+			ptc_free(json);
+			nap_us(1000);
+		}
+		assert_true(found);
+		g->desc.grace_ms = 200;
+		end(g);
+	}
 }
 
 static void test_status(void **state)
@@ -1348,6 +1411,8 @@ int main(int argc, char **argv)
 		cmocka_unit_test_setup_teardown(test_finish, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_due, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_hang, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_stall, setup_stall, teardown),
+		cmocka_unit_test_setup_teardown(test_whole, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_deaf, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_status, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_hostile_rank, setup, teardown),

@@ -273,6 +273,9 @@ static void times_locked(struct ptc_workers *w, int64_t now_ns)
 			ptc_worker_left_locked(w, k, now_ns);
 			ptc_meet_expire_locked(k, now_ns);
 		}
+	for (struct job *j = w->jobs; j; j = j->next)
+		for (struct group *g = j->groups; g; g = g->next)
+			ptc_group_stalled_locked(w, g, now_ns);
 	ptc_workers_signals_locked(w, now_ns);
 	close_broken_locked(w, now_ns);
 	ptc_workers_forgotten_locked(w);

@@ -79,7 +79,14 @@ struct ptc_group_desc {
 };
 
 /* NOT_STARTED: a process ended while ptc_workers_start or _build waited for it. The call says so as well, in one line; this has its log. */
-enum ptc_worker_news_kind { PTC_NEWS_FAILED, PTC_NEWS_FINISHED, PTC_NEWS_DUE, PTC_NEWS_NOT_STARTED };
+enum ptc_worker_news_kind {
+	PTC_NEWS_FAILED,
+	PTC_NEWS_FINISHED,
+	PTC_NEWS_DUE,
+	PTC_NEWS_NOT_STARTED,
+	PTC_NEWS_STALLED, /* the step has not moved for stall_ms; nothing is done about it ... */
+	PTC_NEWS_MOVES,   /* ... and moves again */
+};
 /* What the controller has to hear of; from a thread of ptc_workers, in order per group, repeated after a restart of ptcd. */
 struct ptc_worker_news {
 	struct ptc_group_key key;
@@ -87,7 +94,8 @@ struct ptc_worker_news {
 	uint32_t rank;
 	uint64_t step;
 	int exit_status; /* as of wait(2) */
-	char text[1024]; /* one line, then the end of the log, for FAILED and NOT_STARTED */
+	char text
+		[1024]; /* one line, then the end of the log, for FAILED and NOT_STARTED; one line for STALLED and MOVES */
 };
 /* Such a text as one line: what happened, and the log's last line, which for most languages is the error. Returns buf. */
 const char *ptc_worker_text_line(const char *text, char *buf, size_t size);
@@ -97,6 +105,7 @@ struct ptc_workers_env {
 	const char *
 		dir; /* 0711: a folder per job inside, its owner's: socket, logs; ours: what is needed to find processes again */
 	const char *cgroup; /* where groups' cgroups are made; NULL: found from /proc/self/cgroup, or none */
+	int64_t stall_ms;   /* STALLED is said after this long, and not before 30 times what a step took; 0: never */
 	void (*news)(void *arg, const struct ptc_worker_news *news);
 	/* Bytes for a rank's staging memory (copy: fast) are taken, or given back; false: there is no room, its copies are lean then.
 	 * take may block, give is called under a lock. NULL: there always is room. */
@@ -247,7 +256,7 @@ int ptc_workers_meet_put(struct ptc_workers *w, const struct ptc_group_key *key,
 int ptc_workers_meet_get(struct ptc_workers *w, const struct ptc_group_key *key, const char *name, void *buffer,
 			 size_t capacity, size_t *ret_len, const struct ptc_wait *wait, struct ptc_error *err);
 
-/* For status: JSON array of this job's seats here: [{rank, generation, launch, state, pid, step, step_seconds, reports: {loss: ..}, cgroup, log}];
+/* For status: JSON array of this job's seats here: [{rank, generation, launch, state, pid, step, whole, step_seconds, stalled_s, reports: {loss: ..}, cgroup, log}];
  * after them what has a log and no seat any more, [{rank, generation, launch, state}]. Where it is known, each has `world` and `since_ms`, when
  * its process became that rank. ptc_free it. */
 int ptc_workers_json(struct ptc_workers *w, const char *uuid, char **ret_json, struct ptc_error *err);

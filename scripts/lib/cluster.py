@@ -323,6 +323,8 @@ class Cluster:
              "devices": int(o["devices"]), "memory": {"ceiling": o["ceiling"], "staging": o["staging"], "spare": o["spare"]}}
         if "lease_ttl" in o:
             c["lease_ttl"] = o["lease_ttl"]
+        if "stall_after" in o:
+            c["stall_after"] = o["stall_after"]
         if node.name in o.get("fuse", {}):
             c["fuse"] = o["fuse"][node.name]
         if "sources" in o:

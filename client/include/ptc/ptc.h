@@ -170,7 +170,9 @@ PTC_API int ptc_stop_refuse(ptc_client *c, const char *why);
  * state any more; call ptc_next. Tens of nanoseconds when nothing is pending; else blocks while the state is taken. Steps
  * grow by one (or stay, for the first boundary after ptc_restore: start_step). */
 PTC_API int ptc_boundary(ptc_client *c, uint64_t step);
-/* Declared memory is about to be changed in place. */
+/* Declared memory is about to be changed in place: until the next boundary the state is not whole. (Whether it is, is published beside
+ * the step; `ptcctl status --format json` has it as `whole`. A job still goes on from its last snapshot when a rank dies: that the
+ * state of ranks which live on is taken where it is whole at one step comes later, and needs this call.) */
 PTC_API void ptc_update_begin(ptc_client *c);
 /* Training is over after `step` steps. Blocks until all ranks have come here and the state is committed (0), or this process is
  * needed in another generation (1: call ptc_next). */
