@@ -64,7 +64,9 @@ class Case(unittest.TestCase):
     longMessage = True
 
     def setUp(self):
-        self.seed = int(os.environ.get("PTC_TEST_SEED", random.SystemRandom().randrange(1 << 32)))
+        drawn = os.environ.get("PTC_TEST_SEEDS")  # of the whole run: a test that is repeated in it draws the same
+        self.seed = int(os.environ.get("PTC_TEST_SEED") or
+                        random.Random(f"{drawn} {self.id()}" if drawn else None).randrange(1 << 32))
         self.random = random.Random(self.seed)
         print(f"seed {self.seed} (repeat with PTC_TEST_SEED={self.seed})", flush=True)
         self.dir = tempfile.mkdtemp(prefix="ptc-")

@@ -13,6 +13,24 @@ from harness import PATIENCE, wait_for
 from safetensors.numpy import load_file
 
 
+def memory_kib(pid):
+    """Memory of its own, which a page of a file or of shared memory is not."""
+    with open(f"/proc/{pid}/status") as f:
+        return next(int(line.split()[1]) for line in f if line.startswith("RssAnon:"))
+
+
+def usage(c, ranks, of=sum):
+    """What a switch must leave as it was; of daemons and of ranks (pids) the sum, or max."""
+    out = {}
+    for kind, pids in (("ptcd", [n.pid() for n in c.nodes.values()]), ("rank", list(ranks))):
+        out[f"{kind} KiB"] = of(map(memory_kib, pids))
+        for what, where in (("fds", "fd"), ("threads", "task")):
+            out[f"{kind} {what}"] = of(len(os.listdir(f"/proc/{pid}/{where}")) for pid in pids)
+    out["processes"] = len(c.processes())
+    out["shm"] = sum(len(files) for _, _, files in os.walk(c.options["chunk_root"]))
+    return out
+
+
 class Job:
     def __init__(self, c, directory, name="live", mode="restart", rows=13, layers=4, gpus=None, run=None, grace="30s",
                  env=None, **options):

@@ -12,6 +12,7 @@ import unittest
 
 import harness  # first: it says where the others are
 import curve
+import live
 from harness import PATIENCE, wait_for
 from test_fuse import CAN_MOUNT, Mount
 from test_torch import HAS_TORCH, Job
@@ -72,6 +73,23 @@ class GptLive(harness.Case):
         self.assertLessEqual(worst, 2e-6)
 
     @long
+    def test_fsdp(self):
+        """FSDP2 alone, over tensor parallelism (strided shards) and uneven, resized while it trains: the losses of one process."""
+        options = ["--steps", "16", "--zero", "fsdp", "--dtype", "float64"]
+        with self.cluster(nodes=2, devices=2) as c:
+            job = self.job(c, "rebuild", *options)
+            job.run("dp=4")
+            at = [0]
+            for config in ("tp=2,dp=2", "dp=3"):
+                job.wait_step(at[-1] + 2)
+                at.append(job.resize(config)["step"])
+            self.assertEqual(16, job.wait_run("done", 400)["step"])
+            self.assertTrue(0 < at[1] < at[2] < 16, at)
+        worst = curve.difference(self.reference(16, *options), curve.read(self.out))
+        print(f"resized at steps {at[1:]}, losses at most {worst:.1e} apart", flush=True)
+        self.assertLessEqual(worst, 1e-12)
+
+    @long
     @unittest.skipUnless(CAN_MOUNT, "FUSE cannot be mounted here")
     def test_through_files(self):
         """The records come from data/ of a mount, through five resizes, epochs that end within a step, and padding."""
@@ -106,27 +124,13 @@ class GptLive(harness.Case):
 
     # ---- many switches
 
-    @staticmethod
-    def memory_kib(pid):
-        """Memory of its own, which a page of a file or of shared memory is not."""
-        with open(f"/proc/{pid}/status") as f:
-            return next(int(line.split()[1]) for line in f if line.startswith("RssAnon:"))
-
     def heap_kib(self, pid):
         with open(os.path.join(self.heap, str(pid))) as f:
             return int(f.read())
 
     def usage(self, c, job):
-        out = {}
-        daemons, ranks = [n.pid() for n in c.nodes.values()], [r["pid"] for r in job.status()["run"]["ranks"]]
-        for kind, pids in (("ptcd", daemons), ("rank", ranks)):
-            out[f"{kind} fds"] = max(len(os.listdir(f"/proc/{p}/fd")) for p in pids)
-            out[f"{kind} threads"] = max(len(os.listdir(f"/proc/{p}/task")) for p in pids)
-            out[f"{kind} MiB"] = max(self.memory_kib(p) for p in pids) >> 10
-        out["rank heap MiB"] = max(self.heap_kib(p) for p in ranks) >> 10
-        out["processes"] = len(c.processes())
-        out["shm"] = sum(len(files) for _, _, files in os.walk(c.options["chunk_root"]))
-        return out
+        ranks = [r["pid"] for r in job.status()["run"]["ranks"]]
+        return {**live.usage(c, ranks, of=max), "rank heap KiB": max(self.heap_kib(p) for p in ranks)}
 
     def many_switches(self, mode, count, every):
         options = ["--steps", "100000", "--dtype", "float64", "--zero", "1"]
@@ -149,8 +153,8 @@ class GptLive(harness.Case):
             steps = job.wait_run("stopped")["step"]
         for what in rows[0]:
             # what ranks have resident is printed only: most that is not in use is what the C library keeps of freed memory
-            may = {"ptcd fds": 4, "ptcd threads": 8, "ptcd MiB": 24, "rank fds": 2, "rank threads": 4, "rank heap MiB": 12,
-                   "rank MiB": 1 << 20}.get(what, 0)
+            may = {"ptcd fds": 4, "ptcd threads": 8, "ptcd KiB": 24 << 10, "rank fds": 2, "rank threads": 4, "rank heap KiB": 12 << 10,
+                   "rank KiB": 1 << 30}.get(what, 0)
             self.assertLessEqual(rows[-1][what] - rows[0][what], may, f"{what} grows: {[r[what] for r in rows]}")
         worst = curve.difference(self.reference(steps, *options), curve.read(self.out))
         print(f"{steps} steps, losses at most {worst:.1e} apart", flush=True)

@@ -677,21 +677,9 @@ for what, act in (("socket", lambda: socket.socket(socket.AF_UNIX, socket.SOCK_S
 
     # ---- nothing grows ---------------------------------------------------------------------------------------
 
-    @staticmethod
-    def memory_kib(pid):
-        with open(f"/proc/{pid}/status") as f:
-            return int(next(line.split()[1] for line in f if line.startswith("RssAnon")))
-
     def usage(self, c, job):
-        """What a switch must leave as it was, summed over daemons and over ranks."""
         wait_for(lambda: len(job.processes()) == len(self.ranks(job)), 20 * PATIENCE, "only ranks that run", 0.05)
-        out = {}
-        for kind, pids in (("ptcd", [n.pid() for n in c.nodes.values()]), ("rank", self.pids(job).values())):
-            out[f"{kind} RssAnon KiB"] = sum(map(self.memory_kib, pids))
-            out[f"{kind} fds"] = sum(len(os.listdir(f"/proc/{p}/fd")) for p in pids)
-            out[f"{kind} threads"] = sum(len(os.listdir(f"/proc/{p}/task")) for p in pids)
-        out["processes"] = len(c.processes())
-        out["shm"] = sum(len(files) for _, _, files in os.walk(c.options["chunk_root"]))
+        out = live.usage(c, self.pids(job).values())
         out["cgroups"] = len(cgroups_of([job.status()["uuid"]]))
         out["keys"] = len([k for k in self.etcd(c) if "/events/" not in k])
         out["chunks"] = sum(n["store"]["chunks_used"] for n in c.json("nodes")["nodes"])

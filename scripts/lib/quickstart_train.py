@@ -114,7 +114,7 @@ class Show:
             rows.append((s["from"], s["to"], str(s["step"]), f"{t['between_nodes'] / 1e6:.1f}",
                          ("" if t["bound_exact"] else "≥ ") + f"{bound / 1e6:.1f}", f"{t['within_node'] / 1e6:.1f}",
                          str(s["digests_verified"]),
-                         *(f"{p.get(k + '_ms', 0):.0f}" for k in ("stop", "copy", "commit", "end", "build", "move", "restore",
+                         *(f"{p[k + '_ms']:.0f}" for k in ("stop", "copy", "commit", "end", "build", "move", "restore",
                                                                   "first_step", "total"))))
         widths = [max(len(r[i]) for r in [head, *rows]) for i in range(len(head))]
         for r in [head, *rows]:
@@ -127,7 +127,7 @@ class Show:
         except ValueError as e:
             raise ClusterError(f"beside the uninterrupted run: {e}") from e
         say("\nLoss beside the uninterrupted run:")
-        for step in [*range(0, self.o.steps, max(1, self.o.steps // 12)), self.o.steps - 1]:
+        for step in range(self.o.steps):
             ours, theirs = found[step]["loss"], reference[step]["loss"]
             say(f"  step {step:4}  {ours:.12f}  {theirs:.12f}  {abs(ours - theirs) / abs(theirs):.1e} apart")
         if worst > TOLERANCE[self.o.dtype]:
