@@ -253,6 +253,16 @@ struct ptc_digest_fill {
 int ptc_digest_part(const struct ptc_digest_fill *f, uint32_t extent, uint32_t item, const struct ptc_box *part,
 		    struct ptc_error *err);
 
+/* ---- whom a pull asks ---- */
+struct ptc_pull_source {
+	size_t next, end; /* parts it is to send: those left */
+	unsigned lanes;   /* bits of lanes in use */
+	bool failed;
+};
+/* Of n sources, one per node, the one that node `self` asks next: with fewest streams, of those with most left, of those the
+ * next after itself, so that nodes that lack the same begin with different ones. NULL: nothing is left, or no lane is free. */
+struct ptc_pull_source *ptc_pull_choose(struct ptc_pull_source *sources, size_t n, uint32_t self);
+
 /* ---- handlers ---- */
 int ptc_agent_on_seal(void *agent, struct ptc_rpc_call *call, struct ptc_error *err);
 int ptc_agent_on_prepare(void *agent, struct ptc_rpc_call *call, struct ptc_error *err);

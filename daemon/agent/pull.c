@@ -35,12 +35,6 @@ struct unit {
 	struct ptc_box box;
 };
 
-struct source {
-	size_t next, end; /* of units, sorted by source */
-	unsigned lanes;   /* bits of lanes in use */
-	bool failed;
-};
-
 struct pull;
 struct worker {
 	struct pull *pull;
@@ -70,7 +64,7 @@ struct pull {
 	size_t nextents;
 	struct unit *units;
 	size_t nunits, cap;
-	struct source *sources; /* per node */
+	struct ptc_pull_source *sources; /* per node; of units, sorted by source */
 	/* of each need; what came is in them at once. A round in which a source failed spoils them: all is read again then. */
 	uint64_t *digests;
 	struct ptc_store_box *digested;
@@ -238,7 +232,7 @@ static void sources_index(struct pull *p)
 {
 	qsort(p->units, p->nunits, sizeof(*p->units), unit_compare);
 	for (size_t i = 0; i < p->nunits;) {
-		struct source *s = &p->sources[p->units[i].src];
+		struct ptc_pull_source *s = &p->sources[p->units[i].src];
 
 		s->next = i;
 		while (i < p->nunits && &p->sources[p->units[i].src] == s)
@@ -410,16 +404,12 @@ static void batch_progress(void *arg, size_t bytes)
 	atomic_fetch_add(&w->pull->wire_bytes, (int64_t)bytes);
 }
 
-/* The source with fewest streams, of those the one with most left; a free lane of it. */
-static bool batch_pick_locked(struct worker *w, unsigned *ret_lane)
+struct ptc_pull_source *ptc_pull_choose(struct ptc_pull_source *sources, size_t n, uint32_t self)
 {
-	struct pull *p = w->pull;
-	struct source *best = NULL;
-	size_t nnodes = p->view.to->g.nnodes;
-	int64_t bytes = 0;
+	struct ptc_pull_source *best = NULL;
 
-	for (size_t k = 0; k < nnodes; k++) {
-		struct source *s = &p->sources[(k + p->view.self) % nnodes];
+	for (size_t k = 0; k < n; k++) {
+		struct ptc_pull_source *s = &sources[(k + self) % n];
 
 		if (s->failed || s->next == s->end || s->lanes == (1u << PTC_AGENT_LANES) - 1)
 			continue;
@@ -428,6 +418,16 @@ static bool batch_pick_locked(struct worker *w, unsigned *ret_lane)
 		     s->end - s->next > best->end - best->next))
 			best = s;
 	}
+	return best;
+}
+
+/* A batch of the source chosen, and a free lane of it. */
+static bool batch_pick_locked(struct worker *w, unsigned *ret_lane)
+{
+	struct pull *p = w->pull;
+	struct ptc_pull_source *best = ptc_pull_choose(p->sources, p->view.to->g.nnodes, p->view.self);
+	int64_t bytes = 0;
+
 	if (!best)
 		return false;
 	w->src = (uint32_t)(best - p->sources);
