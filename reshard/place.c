@@ -184,21 +184,18 @@ static int list_block_classes(struct ptc_placer *p)
 
 	p->stamp = ptc_calloc(p->nclasses, sizeof *p->stamp);
 	p->class_blocks = ptc_calloc(p->nclasses, sizeof *p->class_blocks);
-	p->class_min = ptc_calloc(p->nclasses, sizeof *p->class_min);
 	p->blocks.first = ptc_calloc((size_t)p->nblocks + 1, sizeof *p->blocks.first);
-	if (!p->stamp || !p->class_blocks || !p->class_min || !p->blocks.first)
+	if (!p->stamp || !p->class_blocks || !p->blocks.first)
 		return PTC_ENOMEM;
 	for (uint32_t b = 0; b < p->nblocks; b++)
 		p->blocks.first[b + 1] = n += block_classes(p, b, NULL);
 	p->blocks.list = ptc_calloc(n, sizeof *p->blocks.list);
 	if (!p->blocks.list)
 		return PTC_ENOMEM;
-	for (uint32_t b = p->nblocks; b-- > 0;) {
+	for (uint32_t b = 0; b < p->nblocks; b++) {
 		block_classes(p, b, p->blocks.list + p->blocks.first[b]);
-		for (size_t i = p->blocks.first[b]; i < p->blocks.first[b + 1]; i++) {
+		for (size_t i = p->blocks.first[b]; i < p->blocks.first[b + 1]; i++)
 			p->class_blocks[p->blocks.list[i]]++;
-			p->class_min[p->blocks.list[i]] = b;
-		}
 	}
 	return 0;
 }
@@ -367,7 +364,6 @@ static void placer_done(struct ptc_placer *p)
 	ptc_free(p->node_has);
 	ptc_free(p->device_has);
 	ptc_free(p->class_blocks);
-	ptc_free(p->class_min);
 	ptc_free(p->stamp);
 	ptc_free(p->where);
 }

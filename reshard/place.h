@@ -39,15 +39,15 @@ struct ptc_placer {
 	bool racks;            /* a TP group's blocks stay in one rack */
 
 	uint32_t nclasses;
-	const int64_t *bytes;               /* per class */
-	struct ptc_class_lists needs;       /* per rank of to */
-	struct ptc_class_lists blocks;      /* per block */
-	struct ptc_class_lists holds;       /* per device */
-	size_t words;                       /* of a bit set of classes */
-	uint64_t *node_has;                 /* bit sets */
-	uint64_t *device_has;               /* per class: the devices of one node that have it */
-	uint32_t *class_blocks, *class_min; /* per class: how many blocks need it, and the lowest */
-	uint32_t *stamp, stamp_now;         /* per class */
+	const int64_t *bytes;          /* per class */
+	struct ptc_class_lists needs;  /* per rank of to */
+	struct ptc_class_lists blocks; /* per block */
+	struct ptc_class_lists holds;  /* per device */
+	size_t words;                  /* of a bit set of classes */
+	uint64_t *node_has;            /* bit sets */
+	uint64_t *device_has;          /* per class: the devices of one node that have it */
+	uint32_t *class_blocks;        /* per class: how many blocks need it */
+	uint32_t *stamp, stamp_now;    /* per class */
 
 	uint32_t *where; /* block -> index into nodes */
 	int64_t gap;
@@ -63,9 +63,5 @@ int ptc_place_devices(const struct ptc_placer *p, uint32_t node, const uint32_t 
 		      int64_t *ret_cost);
 /* Fill p->where and p->gap. PTC_ENODEVICES: TP groups do not fit into racks. */
 int ptc_place_search(struct ptc_placer *p);
-/* p->where, whose node cost is `cost`, made optimal by branch and bound. *ret_complete: it was not stopped before. */
-int ptc_place_exact(struct ptc_placer *p, int64_t cost, int64_t *ret_cost, bool *ret_complete);
-/* Bytes of block b that enter node n, those of classes that may be shared only in part; classes that a block below
- * `from_block` needs too are left out. */
-int64_t ptc_place_shared_cost(const struct ptc_placer *p, uint32_t b, uint32_t n, uint32_t from_block);
-int64_t ptc_place_cheapest(const struct ptc_placer *p, uint32_t b, uint32_t from_block);
+/* Fill p->where by looking at every way: few blocks only. PTC_ENODEVICES: none meets the constraints. */
+int ptc_place_exact(struct ptc_placer *p);

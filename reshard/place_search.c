@@ -4,9 +4,8 @@
  * on one node share. Shared out (bytes / number of blocks of one node that can
  * need it) they do, and give a lower bound and, as an assignment problem, the
  * start. Where that start costs more than the bound, local improvement by
- * moves and swaps; up to PTC_PLACE_EXACT_BLOCKS blocks, branch and bound from
- * there (place_exact.c). If the search or the improvement runs out of its
- * budget of steps, the gap against the bound says what may be left.
+ * moves and swaps; the gap against the bound says what may be left. Up to
+ * PTC_PLACE_EXACT_BLOCKS blocks every way is looked at instead (place_exact.c).
  * Failure mode: memory. */
 #include "reshard/place.h"
 
@@ -16,10 +15,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define IMPROVE_STEPS  20000000   /* classes touched: well under a second */
-#define ASSIGN_STEPS   200000000  /* entries of the matrix touched: a part of a second */
-#define MATRIX_MAX     (1u << 24) /* entries: 128 MiB */
-#define CANDIDATES_MAX (1u << 14)
+#define IMPROVE_STEPS 20000000   /* classes touched: well under a second */
+#define ASSIGN_STEPS  200000000  /* entries of the matrix touched: a part of a second */
+#define MATRIX_MAX    (1u << 24) /* entries: 128 MiB */
 
 /* Nodes with room, and who has what of them. */
 struct columns {
@@ -35,30 +33,6 @@ struct columns {
 	int64_t *gain, *gain_of;           /* per device; per column */
 	uint32_t *touched;
 };
-
-int64_t ptc_place_shared_cost(const struct ptc_placer *p, uint32_t b, uint32_t n, uint32_t from_block)
-{
-	int64_t sum = 0;
-
-	for (size_t i = p->blocks.first[b]; i < p->blocks.first[b + 1]; i++) {
-		uint32_t c = p->blocks.list[i];
-		uint32_t sharers = PTC_MIN(p->class_blocks[c], p->nodes[n].slots);
-
-		if (p->class_min[c] >= from_block && !ptc_place_node_has(p, n, c))
-			sum += p->bytes[c] / (sharers ? sharers : 1);
-	}
-	return sum;
-}
-
-int64_t ptc_place_cheapest(const struct ptc_placer *p, uint32_t b, uint32_t from_block)
-{
-	int64_t best = INT64_MAX;
-
-	for (uint32_t n = 0; n < p->nnodes && best; n++)
-		if (p->nodes[n].slots)
-			best = PTC_MIN(best, ptc_place_shared_cost(p, b, n, from_block));
-	return best;
-}
 
 /* ---- the start ---- */
 
@@ -719,16 +693,16 @@ int ptc_place_search(struct ptc_placer *p)
 {
 	struct counters k = { .p = p };
 	int64_t bound = 0, cost = 0;
-	bool complete = false;
-	int rc = start(p, &bound);
+	int rc;
 
+	if (p->nblocks <= PTC_PLACE_EXACT_BLOCKS)
+		return ptc_place_exact(p);
+	rc = start(p, &bound);
 	if (!rc)
 		rc = count_all(&k, &cost);
 	if (!rc)
 		rc = improve(&k, bound, &cost);
-	if (!rc && p->nblocks <= PTC_PLACE_EXACT_BLOCKS && p->nnodes <= CANDIDATES_MAX)
-		rc = ptc_place_exact(p, cost, &cost, &complete);
-	p->gap = complete ? 0 : PTC_MAX(cost - bound, 0);
+	p->gap = PTC_MAX(cost - bound, 0);
 	counters_done(&k);
 	return rc;
 }

@@ -205,23 +205,42 @@ class Plan(harness.Case):
             return True
         return all(len({case.racks[n] for n in where[i:i + width]}) == 1 for i in range(0, len(where), width))
 
-    def cheapest(self, case, old, new, groups, slots):
-        """Bytes that enter nodes at least, over every admissible way; None: there is none."""
+    def pricing(self, case, old, new, groups):
+        """What bytes enter nodes, of a node for each block."""
         had = on_nodes(old, case.was, case.nodes) & np.array(case.usable)[:, None]
         blocks = [b for g in groups for b in g]
         need = [np.logical_or.reduce([new.rank[r] for r in b]) for b in blocks]
-        memo, best = {}, None
+        memo = {}
 
         def cost(node, on):
             if (node, on) not in memo:
                 memo[node, on] = int((np.logical_or.reduce([need[b] for b in on]) & ~had[node] & ~new.derived) @ new.bytes) if on else 0
             return memo[node, on]
 
-        for where in itertools.product([n for n in range(case.nodes) if slots[n]], repeat=len(blocks)):
-            if self.admissible(case, groups, slots, where):
-                total = sum(cost(n, tuple(b for b, w in enumerate(where) if w == n)) for n in set(where))
-                best = total if best is None else min(best, total)
-        return best
+        return lambda where: sum(cost(n, tuple(b for b, w in enumerate(where) if w == n)) for n in set(where))
+
+    def cheapest(self, case, old, new, groups, slots):
+        """Bytes that enter nodes at least, over every admissible way; None: there is none."""
+        total = self.pricing(case, old, new, groups)
+        ways = itertools.product([n for n in range(case.nodes) if slots[n]], repeat=sum(map(len, groups)))
+        return min((total(where) for where in ways if self.admissible(case, groups, slots, where)), default=None)
+
+    def check_devices(self, case, old, new, got, groups, slots, best, what):
+        """Of all ways to give ranks devices that bring the fewest bytes into nodes, none keeps more on devices."""
+        if case.new.world > 4 or len(case.may) > 8 or new.derived.any():
+            return
+        total, blocks, most = self.pricing(case, old, new, groups), [b for g in groups for b in g], 0
+        held = {d: old.rank[r] for r, d in enumerate(case.was) if case.usable[d[0]]}
+        keeps = [[int((new.rank[r] & held[d]) @ new.bytes) if d in held else 0 for d in case.may] for r in range(case.new.world)]
+        for seats in itertools.permutations(range(len(case.may)), case.new.world):
+            kept = sum(keeps[r][d] for r, d in enumerate(seats))
+            nodes = [case.may[d][0] for d in seats]
+            where = tuple(nodes[b[0]] for b in blocks)
+            if kept > most and all(len({nodes[r] for r in b}) == 1 for b in blocks) and \
+                    self.admissible(case, groups, slots, where) and total(where) == best:
+                most = kept
+        self.assertEqual(most, got["totals"][0], what)
+        self.kept += 1
 
     def check_place(self, dump, case, old, new, got, what):
         groups, slots = self.blocks(case)
@@ -237,6 +256,7 @@ class Plan(harness.Case):
         self.assertTrue(cost - got["gap"] <= best <= cost, f"{what}: {cost} with gap {got['gap']}, the best is {best}")
         if dump.exact and nblocks <= 8:
             self.assertEqual((cost, got["gap"]), (best, 0), what)
+            self.check_devices(case, old, new, got, groups, slots, best, what)
         self.costs += np.array([cost, best, cost - got["gap"]])
         return 1
 
@@ -275,18 +295,37 @@ class Plan(harness.Case):
         return "compared" if self.check_place(dump, case, old, new, got, what) else "planned"
 
     def many(self, cases, constrained, exact=True):
-        seen, self.costs, self.busiest, self.derived = {}, np.zeros(3), np.zeros(2), 0
+        seen, self.costs, self.busiest, self.derived, self.kept = {}, np.zeros(3), np.zeros(2), 0, 0
         with Dump(exact) as dump:
             for i in range(cases):
                 result = self.one(dump, i * 2 + constrained, constrained)
                 seen[result] = seen.get(result, 0) + 1
         print(f"{cases} cases: {seen}; all compared cost {self.costs[0]:.0f}, at best {self.costs[1]:.0f}, at bound "
-              f"{self.costs[2]:.0f}; busiest senders {self.busiest[0]:.0f}, at best {self.busiest[1]:.0f}; derived {self.derived}")
+              f"{self.costs[2]:.0f}; busiest senders {self.busiest[0]:.0f}, at best {self.busiest[1]:.0f}; derived {self.derived}; "
+              f"devices compared {self.kept}")
+        self.assertGreater(self.kept, cases // 40 if exact else -1)
         self.assertGreater(self.derived, cases // 4)
         self.assertGreater(seen.get("compared", 0), cases // 10)
 
     def test_random(self):
         self.many(30000 if LONG else 200 if SANITIZED else 1500, False)
+
+    def test_few_blocks_on_many_nodes(self):
+        """The best is found wherever there are at most 8 blocks: k replicas, s to a node, of what N nodes have a part each of enter
+        at least ceil(k / s) nodes, each with all but its part. Blocks that are alike, or as good on any node, cost no more time."""
+        size = 5040 * 4 * 2
+        spec = {"version": 1, "name": "j", "rules": [{"match": "w", "split": {"axis": "tp", "dim": 0}}], "fields": {"m": {"dtype": "F32"}},
+                "tensors": [{"name": "w", "dtype": "F32", "shape": [5040]}]}
+        with Dump() as dump:
+            for nodes, per_node, dp in itertools.product((16, 30, 60), (1, 2, 3, 4), (7, 8)):
+                case = Case.__new__(Case)
+                case.old, case.new, case.nodes = f"tp={nodes}", f"dp={dp}", nodes
+                case.was = [(n, 0) for n in range(nodes)]
+                case.may = list(itertools.product(range(nodes), range(per_node)))
+                case.usable, case.pinned, case.racks = [True] * nodes, [False] * nodes, []
+                got = dump.plan(spec, case)
+                what = f"{nodes} nodes of {per_node}, dp={dp}: {got.get('error')}"
+                self.assertEqual((-(-dp // per_node) * (size - size // nodes), 0), (got["totals"][3], got["gap"]), what)
 
     def test_assigned(self):
         """What is done for many blocks, with few: the bound is none that the best goes below."""
