@@ -116,3 +116,13 @@ int ptc_change_place(const struct ptc_change *c, const struct ptc_allocation *fr
 int ptc_place(const struct ptc_spec *spec, const struct ptc_layout *from, const struct ptc_allocation *from_alloc,
 	      const struct ptc_layout *to, const struct ptc_device *devices, size_t ndevices, uint32_t nnodes,
 	      struct ptc_allocation *ret_alloc, int64_t *ret_gap_bytes, struct ptc_error *err);
+
+/* How an allocation keeps TP groups together. */
+struct ptc_groups {
+	uint32_t n;
+	uint32_t
+		split; /* on more nodes than a group needs: the fewest of those offered whose devices are tp together */
+	uint32_t across; /* in more than one of o->racks */
+};
+int ptc_place_groups(const struct ptc_config *c, const struct ptc_allocation *a, const struct ptc_place_opts *o,
+		     struct ptc_groups *ret_groups, struct ptc_error *err);

@@ -423,6 +423,7 @@ static int whole_run(const struct ptc_spec *s)
 	struct ptc_change *c = NULL;
 	struct ptc_plan *p = NULL;
 	int64_t gap;
+	struct ptc_groups groups;
 	int rc;
 
 	memset(&turns, 0, sizeof turns);
@@ -437,6 +438,8 @@ static int whole_run(const struct ptc_spec *s)
 		rc = ptc_change_new(a, b, &c, NULL);
 	if (!rc)
 		rc = ptc_change_place(c, &old, &opts, &new, &gap, NULL);
+	if (!rc)
+		rc = ptc_place_groups(&cb, &new, &opts, &groups, NULL);
 	if (!rc)
 		rc = ptc_plan_stream(c, &old, &new, 8, NULL, &keep, &p, NULL);
 	ptc_plan_free(p);

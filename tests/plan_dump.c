@@ -5,6 +5,7 @@
  * with the old ranks' devices, those that may be used, then one digit per node
  * each (RACKS: - for none). One line of JSON for each plan:
  * {"error": text}, or {"now": [[node, device], ...], "gap": bytes,
+ * "groups": [TP groups, split, across racks],
  * "totals": [kept, in_place, within, between], "reset": bytes, "derived": bytes, "nodes": [[in, out, within, peak], ...],
  * "moves": [[kind, item, src node, src rank, dst rank, [offset], [extent]], ...]} in elements. */
 #include "base/alloc.h"
@@ -47,7 +48,8 @@ static int put_move(void *arg, const struct ptc_move *m)
 	return 0;
 }
 
-static void put_plan(const struct ptc_plan *p, const struct ptc_allocation *now, int64_t gap)
+static void put_plan(const struct ptc_plan *p, const struct ptc_allocation *now, int64_t gap,
+		     const struct ptc_groups *g)
 {
 	printf("],\"now\":[");
 	for (uint32_t r = 0; r < now->world; r++)
@@ -56,7 +58,8 @@ static void put_plan(const struct ptc_plan *p, const struct ptc_allocation *now,
 	for (uint32_t n = 0; n < p->nnodes; n++)
 		printf("%s[%" PRId64 ",%" PRId64 ",%" PRId64 ",%" PRId64 "]", n ? "," : "", p->in_bytes[n],
 		       p->out_bytes[n], p->within_bytes[n], p->peak_bytes[n]);
-	printf("],\"gap\":%" PRId64 ",\"reset\":%" PRId64 ",\"derived\":%" PRId64 ",\"totals\":[%" PRId64 ",%" PRId64
+	printf("],\"groups\":[%u,%u,%u]", g->n, g->split, g->across);
+	printf(",\"gap\":%" PRId64 ",\"reset\":%" PRId64 ",\"derived\":%" PRId64 ",\"totals\":[%" PRId64 ",%" PRId64
 	       ",%" PRId64 ",%" PRId64 "]}\n",
 	       gap, p->reset, p->derived, p->kept, p->in_place, p->within_node, p->between_nodes);
 }
@@ -75,6 +78,7 @@ static int answer(const struct question *q, struct ptc_layout **from, struct ptc
 	struct ptc_plan_opts opts = { .fn = put_move, .keep = true };
 	struct ptc_plan *plan = NULL;
 	int64_t gap = 0;
+	struct ptc_groups groups;
 	int rc = ptc_layout_new(spec, &q->from, from, err);
 
 	memcpy(copy, q->was, q->nwas * sizeof *copy);
@@ -85,6 +89,8 @@ static int answer(const struct question *q, struct ptc_layout **from, struct ptc
 		rc = ptc_change_new(*from, *to, change, err);
 	if (!rc)
 		rc = ptc_change_place(*change, &was, &place, now, &gap, err);
+	if (!rc)
+		rc = ptc_place_groups(&q->to, now, &place, &groups, err);
 	if (!rc) {
 		printf("{\"moves\":[");
 		any = false;
@@ -93,7 +99,7 @@ static int answer(const struct question *q, struct ptc_layout **from, struct ptc
 			printf("],");
 	}
 	if (!rc)
-		put_plan(plan, now, gap);
+		put_plan(plan, now, gap, &groups);
 	else if (!*change || !now->ranks)
 		putchar('{');
 	ptc_plan_free(plan);

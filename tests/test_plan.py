@@ -242,6 +242,19 @@ class Plan(harness.Case):
         self.assertEqual(most, got["totals"][0], what)
         self.kept += 1
 
+    def check_groups(self, case, got, what):
+        """TP groups on more nodes than any set of nodes with tp devices has, and those in two racks."""
+        tp, groups = case.new.n["tp"], {}
+        room = [sum(n == node for n, _ in case.may) for node in range(case.nodes)]
+        fewest = min(len(s) for k in range(case.nodes + 1) for s in itertools.combinations(room, k) if sum(s) >= tp)
+        for rank, (node, _) in enumerate(got["now"]):
+            k = case.new.coords(rank)
+            groups.setdefault((k["pp"], k["dp"], k["cp"]), set()).add(node)
+        split = sum(len(g) > fewest for g in groups.values())
+        across = sum(len({case.racks[n] for n in g}) > 1 for g in groups.values()) if case.racks else 0
+        self.assertEqual([len(groups), split, across], got["groups"], what)
+        self.split += np.array([split > 0, across > 0])
+
     def check_place(self, dump, case, old, new, got, what):
         groups, slots = self.blocks(case)
         nblocks, choices = sum(map(len, groups)), sum(s > 0 for s in slots)
@@ -292,18 +305,20 @@ class Plan(harness.Case):
                 return "impossible"
             return "refused"
         self.check_moves(case, old, new, got, what)
+        self.check_groups(case, got, what)
         return "compared" if self.check_place(dump, case, old, new, got, what) else "planned"
 
     def many(self, cases, constrained, exact=True):
-        seen, self.costs, self.busiest, self.derived, self.kept = {}, np.zeros(3), np.zeros(2), 0, 0
+        seen, self.costs, self.busiest, self.derived, self.kept, self.split = {}, np.zeros(3), np.zeros(2), 0, 0, np.zeros(2)
         with Dump(exact) as dump:
             for i in range(cases):
                 result = self.one(dump, i * 2 + constrained, constrained)
                 seen[result] = seen.get(result, 0) + 1
         print(f"{cases} cases: {seen}; all compared cost {self.costs[0]:.0f}, at best {self.costs[1]:.0f}, at bound "
               f"{self.costs[2]:.0f}; busiest senders {self.busiest[0]:.0f}, at best {self.busiest[1]:.0f}; derived {self.derived}; "
-              f"devices compared {self.kept}")
+              f"devices compared {self.kept}; with split groups, across racks: {self.split}")
         self.assertGreater(self.kept, cases // 40 if exact else -1)
+        self.assertGreater(self.split[0], 0 if cases >= 1000 else -1)
         self.assertGreater(self.derived, cases // 4)
         self.assertGreater(seen.get("compared", 0), cases // 10)
 
@@ -481,6 +496,11 @@ class Offline(harness.Case):
             self.ctl(*grow, "--nodes-per-rack", "1", fails="racks")
             doc = json.loads(self.ctl(*grow, "--nodes-per-rack", "4", "--drain", "2,3,5", "--format", "json"))
             self.assertEqual([{0}, {1}], [{r["node"] // 4 for r in doc["to"]["ranks"][i:i + 4]} for i in (0, 4)])
+            self.assertEqual({"count": 2, "split": 0, "across_racks": 0}, doc["groups"])
+            six = ("plan", "-f", path, "--from", "tp=2,dp=6", "--to", "tp=4,dp=3", "--nodes", "2", "--devices-per-node", "6")
+            self.assertEqual({"count": 3, "split": 1, "across_racks": 0}, json.loads(self.ctl(*six, "--format", "json"))["groups"])
+            self.assertIn("1 of 3 are on more nodes than one needs", self.ctl(*six))
+            self.assertNotIn("TP groups", self.ctl(*grow))
 
 
 if __name__ == "__main__":

@@ -51,6 +51,7 @@ struct ctl_switch {
 	struct ptc_allocation was, now;
 	struct ptc_change *change;
 	int64_t gap;
+	struct ptc_groups groups;
 	struct ptc_rates rates;
 };
 /* Plans it with each move given to fn; ret_plan has the bounds. ptc_plan_free. */

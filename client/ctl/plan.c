@@ -70,7 +70,9 @@ static int place(struct ctl_switch *s, struct ptc_error *err)
 
 	if (!rc)
 		rc = ptc_change_new(s->from, s->to, &s->change, err);
-	return rc ? rc : ptc_change_place(s->change, &s->was, &opts, &s->now, &s->gap, err);
+	if (!rc)
+		rc = ptc_change_place(s->change, &s->was, &opts, &s->now, &s->gap, err);
+	return rc ? rc : ptc_place_groups(ptc_layout_config(s->to), &s->now, &opts, &s->groups, err);
 }
 
 static int show(const struct ctl *c, struct ctl_offline *o, struct ctl_switch *s, struct ptc_error *err)

@@ -62,6 +62,11 @@ static void put_nodes(const struct ptc_plan *p)
 	puts("],");
 }
 
+static void put_groups(const struct ptc_groups *g)
+{
+	printf("\"groups\":{\"count\":%u,\"split\":%u,\"across_racks\":%u},\n", g->n, g->split, g->across);
+}
+
 static void put_totals(const struct ctl_switch *s, const struct ptc_plan *p)
 {
 	printf("\"totals\":{\"kept\":%" PRId64 ",\"in_place\":%" PRId64 ",\"within_node\":%" PRId64
@@ -93,6 +98,7 @@ int ctl_plan_json(const struct ctl_switch *s, struct ptc_error *err)
 		return rc;
 	puts("],");
 	put_nodes(p);
+	put_groups(&s->groups);
 	put_totals(s, p);
 	ptc_plan_free(p);
 	return 0;

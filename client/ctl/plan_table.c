@@ -106,6 +106,9 @@ static void put_totals(const struct ctl_switch *s, const struct ptc_plan *p)
 	printf("  %-24s %12.3f s at %.0f GB/s per node and way\n", "estimated", (double)ns / 1e9,
 	       (double)s->rates.node_in / 1e9);
 	printf("  %-24s %12" PRIu64 " between nodes, %" PRIu64 " within\n", "moves", p->nbetween, p->nwithin);
+	if (s->groups.split)
+		printf("  %-24s %12u of %u are on more nodes than one needs\n", "TP groups", s->groups.split,
+		       s->groups.n);
 }
 
 static void put_bar(int64_t value, int64_t most, char mark)
