@@ -315,7 +315,9 @@ static const struct key {
 	{ "node", &k_name, AT(node), NULL, "a name that no other node has, such as n0",
 	  "Name of this node in the cluster. With TLS the certificate must carry the URI ptc://node/NAME." },
 	{ "rack", &k_name, AT(rack), NULL, NULL,
-	  "What fails together with this node; shown, and used to spread replicas." },
+	  "What this node shares a switch with. A TP group that needs several nodes stays in one rack, where it fits; "
+	  "nodes "
+	  "that name none count as one rack." },
 	{ "state_dir", &k_path, AT(state_dir), NULL, "a directory on a disk",
 	  "What the node must remember: which bytes it holds, with their checksums. Durable, small." },
 	{ "chunk_dir", &k_path, AT(chunk_dir), NULL, "a directory, for speed on a tmpfs",

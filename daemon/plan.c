@@ -5,7 +5,8 @@
  * known (PTC_ENODEVICES: only a scheduler grants nodes), a rule that does not
  * fit (PTC_ELAYOUT naming the tensor), bytes without a live source (PTC_ELOST).
  * A job whose ranks declare their tensors is placed by the layout they had under that configuration before; the first
- * time there is none, and ranks stay where they are. */
+ * time there is none, and ranks stay where they are, if TP groups are kept together there as well as anywhere.
+ * TP groups stay in one rack where they fit; where they do not, racks are no matter: a job that goes on is worth more. */
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/cleanup.h"
@@ -93,6 +94,9 @@ struct pool {
 	size_t nnames;
 	bool *usable;       /* as a source */
 	uint64_t *ceilings; /* of chunks; 0: not known, the node is down */
+	uint32_t *rack_of;  /* of those that are up: its rack's number */
+	const char **racks; /* their names, of documents; "" of nodes that name none is one like others */
+	size_t nracks;
 	struct ptc_device *devices;
 	size_t ndevices;
 	const struct ptc_view *v;
@@ -120,6 +124,15 @@ static uint32_t pool_name(struct pool *p, const char *name)
 	return (uint32_t)p->nnames++;
 }
 
+static uint32_t pool_rack(struct pool *p, const char *name)
+{
+	for (size_t i = 0; i < p->nracks; i++)
+		if (strcmp(p->racks[i], name) == 0)
+			return (uint32_t)i;
+	p->racks[p->nracks] = name;
+	return (uint32_t)p->nracks++;
+}
+
 /* Loop thread. */
 static void collect(void *arg)
 {
@@ -132,8 +145,10 @@ static void collect(void *arg)
 	p->names = ptc_calloc(most, sizeof *p->names);
 	p->usable = ptc_calloc(most, sizeof *p->usable);
 	p->ceilings = ptc_calloc(most, sizeof *p->ceilings);
+	p->rack_of = ptc_calloc(most, sizeof *p->rack_of);
+	p->racks = ptc_calloc(most, sizeof *p->racks);
 	p->devices = ptc_calloc(devices, sizeof *p->devices);
-	if (!p->names || !p->usable || !p->ceilings || !p->devices) {
+	if (!p->names || !p->usable || !p->ceilings || !p->rack_of || !p->racks || !p->devices) {
 		p->rc = PTC_ENOMEM;
 		return;
 	}
@@ -148,11 +163,14 @@ static void collect(void *arg)
 		number = pool_name(p, n->doc.name);
 		p->usable[number] = true;
 		p->ceilings[number] = n->doc.ceiling_bytes;
+		p->rack_of[number] = pool_rack(p, n->doc.rack);
 		if (n->drained || !wanted(p, n->doc.name))
 			continue;
 		for (uint32_t k = 0; k < n->doc.devices; k++)
 			p->devices[p->ndevices++] = (struct ptc_device){ number, k };
 	}
+	ptc_free(p->racks); /* what it points to is the loop's */
+	p->racks = NULL;
 }
 
 static void pool_done(struct pool *p)
@@ -162,6 +180,8 @@ static void pool_done(struct pool *p)
 	ptc_free(p->names);
 	ptc_free(p->usable);
 	ptc_free(p->ceilings);
+	ptc_free(p->rack_of);
+	ptc_free(p->racks);
 	ptc_free(p->devices);
 }
 
@@ -190,7 +210,8 @@ struct layouts {
 	struct ptc_allocation from_alloc, to_alloc;
 	struct ptc_plan *plan;
 	struct ptc_plan *need; /* the same layout brought to empty nodes: in_bytes is what each node will hold */
-	int64_t bound;         /* no allocation needs fewer bytes between nodes */
+	struct ptc_groups groups;
+	int64_t bound; /* no allocation needs fewer bytes between nodes */
 	bool exact;
 };
 
@@ -288,6 +309,86 @@ static int stay(const struct pool *p, const struct ptc_allocation *from, uint32_
 	return 0;
 }
 
+/* What may be used, and is to be kept together. */
+static struct ptc_place_opts place_opts(const struct pool *p)
+{
+	return (struct ptc_place_opts){ .devices = p->devices,
+					.ndevices = p->ndevices,
+					.nnodes = (uint32_t)p->nnames,
+					.usable = p->usable,
+					.racks = p->nracks > 1 ? p->rack_of : NULL };
+}
+
+/* Within racks, if that is possible. */
+static int place_ranks(const struct pool *p, const struct ptc_change *change, const struct ptc_allocation *from,
+		       struct ptc_allocation *ret, int64_t *ret_gap, struct ptc_error *err)
+{
+	struct ptc_place_opts opts = place_opts(p);
+	int rc = opts.racks ? ptc_change_place(change, from, &opts, ret, ret_gap, NULL) : PTC_ENODEVICES;
+
+	if (rc == PTC_ENODEVICES || rc == PTC_ELIMIT) {
+		opts.racks = NULL;
+		rc = ptc_change_place(change, from, &opts, ret, ret_gap, err);
+	} else if (rc) {
+		ptc_error_set(err, rc, "out of memory");
+	}
+	return rc;
+}
+
+static int count_groups(const struct pool *p, const struct ptc_config *c, const struct ptc_allocation *a,
+			struct ptc_groups *ret, struct ptc_error *err)
+{
+	struct ptc_place_opts opts = place_opts(p);
+
+	return ptc_place_groups(c, a, &opts, ret, err);
+}
+
+/* As for a job without state: TP groups are kept together, and nothing else counts. */
+static int place_empty(const struct pool *p, const struct ptc_config *c, struct ptc_allocation *ret,
+		       struct ptc_error *err)
+{
+	static const struct ptc_spec nothing = { .name = "nothing" };
+	struct ptc_layout *layout = NULL;
+	struct ptc_change *change = NULL;
+	int64_t gap;
+	int rc = ptc_layout_new(&nothing, c, &layout, err);
+
+	if (rc == 0)
+		rc = ptc_change_new(NULL, layout, &change, err);
+	if (rc == 0)
+		rc = place_ranks(p, change, NULL, ret, &gap, err);
+	ptc_change_free(change);
+	ptc_layout_free(layout);
+	return rc;
+}
+
+/* Ranks stay, unless fewer TP groups are split, or across racks, when they do not. */
+static int place_unknown(const struct pool *p, const struct ptc_config *c, uint32_t world, struct layouts *l,
+			 struct ptc_error *err)
+{
+	struct ptc_allocation anew = { 0 };
+	struct ptc_groups other;
+	int rc = stay(p, &l->from_alloc, world, &l->to_alloc, err);
+
+	if (rc == 0)
+		rc = count_groups(p, c, &l->to_alloc, &l->groups, err);
+	if (rc || (!l->groups.split && !l->groups.across))
+		return rc;
+	rc = place_empty(p, c, &anew, err);
+	if (rc == 0)
+		rc = count_groups(p, c, &anew, &other, err);
+	if (rc == 0 &&
+	    (other.across < l->groups.across || (other.across == l->groups.across && other.split < l->groups.split))) {
+		struct ptc_allocation old = l->to_alloc;
+
+		l->to_alloc = anew;
+		l->groups = other;
+		anew = old;
+	}
+	ptc_allocation_done(&anew);
+	return rc;
+}
+
 /* The plan between two layouts, without a list of its moves. */
 static int sum_moves(const struct pool *p, const struct ptc_change *change, const struct layouts *l, const bool *usable,
 		     struct ptc_plan **ret, struct ptc_error *err)
@@ -317,9 +418,6 @@ static int count_moves(const struct pool *p, const struct ptc_change *change, st
 /* Places and counts; with l->to_alloc given, only counts. */
 static int place(const struct pool *p, struct layouts *l, struct ptc_error *err)
 {
-	struct ptc_place_opts opts = {
-		.devices = p->devices, .ndevices = p->ndevices, .nnodes = (uint32_t)p->nnames, .usable = p->usable
-	};
 	struct ptc_change *change;
 	bool placed = l->to_alloc.ranks != NULL;
 	int64_t gap = 0;
@@ -328,7 +426,9 @@ static int place(const struct pool *p, struct layouts *l, struct ptc_error *err)
 	if (rc)
 		return rc;
 	if (!placed)
-		rc = ptc_change_place(change, &l->from_alloc, &opts, &l->to_alloc, &gap, err);
+		rc = place_ranks(p, change, &l->from_alloc, &l->to_alloc, &gap, err);
+	if (rc == 0)
+		rc = count_groups(p, ptc_layout_config(l->to), &l->to_alloc, &l->groups, err);
 	if (rc == 0)
 		rc = count_moves(p, change, l, err);
 	if (rc == 0 && !placed) {
@@ -363,7 +463,7 @@ static int make_layouts(struct ptc_daemon *d, const struct ptc_job_desc *desc, c
 	if (declared)
 		known = ptc_manifest_layout_find(&v->manifest, text);
 	if (declared && !known)
-		return stay(p, &l->from_alloc, world, &l->to_alloc, err);
+		return place_unknown(p, config, world, l, err);
 	rc = one_layout(d, v, desc, known ? known : "", text, &l->spec, &l->to, &l->own_to, &l->to_ref, err);
 	if (rc == 0 && known && !(*ret_known = ptc_strdup(known)))
 		rc = ptc_error_set(err, PTC_ENOMEM, "out of memory");
@@ -436,6 +536,12 @@ static json_t *totals(const struct layouts *l)
 			 (json_int_t)plan->derived);
 }
 
+static json_t *groups(const struct layouts *l)
+{
+	return json_pack("{s:I, s:I, s:I}", "count", (json_int_t)l->groups.n, "split", (json_int_t)l->groups.split,
+			 "across_racks", (json_int_t)l->groups.across);
+}
+
 /* What happens to the process of a rank that is to run there; NULL: the job has none. desc NULL: not asked for. */
 static const char *rank_mode(const struct ptc_job_desc *desc, const struct ptc_view *v, const char *node,
 			     uint32_t device)
@@ -463,9 +569,9 @@ static char *plan_json(const struct pool *p, const struct ptc_view *v, const str
 			json_object_set_new(row, "mode", json_string(mode));
 		json_array_append_new(ranks, row);
 	}
-	root = json_pack("{s:i, s:s, s:s, s:s, s:o, s:o, s:o}", "version", 1, "job", v->meta.name, "from",
+	root = json_pack("{s:i, s:s, s:s, s:s, s:o, s:o, s:o, s:o}", "version", 1, "job", v->meta.name, "from",
 			 v->from.config ? v->from.config : "", "to", to->config, "ranks", ranks, "nodes",
-			 node_rows(p, l), "totals", totals(l));
+			 node_rows(p, l), "groups", groups(l), "totals", totals(l));
 	text = root ? ptc_json_text(root) : NULL;
 	json_decref(root);
 	return text;

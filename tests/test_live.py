@@ -54,6 +54,30 @@ class Live(harness.Case):
             job.check_state(self, 1200, self.path("c"))
             self.check_steps(job, 1200)
 
+    def test_racks(self):
+        """Nobody has said yet what ranks will hold: TP groups are together in a rack all the same; and they are when that is known."""
+        with self.cluster(nodes=4, devices=1, racks={"n0": "a", "n2": "a", "n1": "b", "n3": "b"}) as c:
+            job = live.Job(c, self.dir)
+            job.run("tp=2,dp=2")
+
+            def pairs(): # nodes of each TP group
+                at = {r["rank"]: r["node"] for r in job.status()["ranks"]}
+                return sorted(sorted((at[k], at[k + 1])) for k in (0, 2))
+
+            self.assertEqual([["n0", "n2"], ["n1", "n3"]], pairs())
+            at = 0
+            for config in ("tp=1,dp=4", "tp=2,dp=2", "tp=1,dp=2", "tp=2,pp=2"):
+                job.wait_step(at + 5)
+                at = job.resize(config)["step"]
+                if config.startswith("tp=2"):
+                    self.assertEqual([["n0", "n2"], ["n1", "n3"]], pairs(), config)
+            plan = c.json("plan", job.name, "--config", "tp=4")
+            self.assertEqual((None, {"count": 1, "split": 0, "across_racks": 1}), (plan["totals"], plan["groups"]))
+            job.wait_step(at + 5)
+            job.do("stop")
+            last = job.wait_run("stopped")["step"]
+            job.check_state(self, last, self.path("end"))
+
     def test_primary(self):
         """By a rule dp rank 0's replica counts, whatever others hold, on its node and elsewhere."""
         with self.cluster(nodes=2, devices=2) as c:

@@ -2,6 +2,7 @@
 """Import, resize, export: bytes. Every switch is compared with the oracle rank by rank, the whole export by hash."""
 import concurrent.futures
 import contextlib
+import json
 import os
 import re
 import shutil
@@ -245,6 +246,47 @@ class Resize(harness.Case):
                 print(f"-> {config}: planned {planned / 1e6:.1f} MB, at the sockets {moved / 1e6:.1f} MB, {seconds:.2f} s")
                 self.assertLessEqual(abs(moved - planned), planned * 0.02 + (1 << 20), config)
                 job.check_ranks(self, oracle.Config(config), rules)
+            job.check_whole(self)
+
+    def offline(self, job, before, after, *args):
+        """What the planner that asks no daemon says of four nodes with a device each."""
+        r = subprocess.run([harness.binary("client/ptcctl"), "plan", "-f", job.yaml, "--from", before, "--to", after, "--nodes", "4",
+                            "--devices-per-node", "1", *args, "--format", "json"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                           stderr=subprocess.PIPE, text=True, check=False)
+        self.assertEqual((0, ""), (r.returncode, r.stderr))
+        return json.loads(r.stdout)
+
+    def check_agrees(self, live, offline):
+        seats = lambda doc, name: [(r["rank"], name(r["node"]), r["device"]) for r in doc["ranks"]]
+        self.assertEqual(seats(offline["to"], lambda n: f"n{n}"), seats(live, lambda n: n))
+        self.assertEqual(offline["groups"], live["groups"])
+        self.assertEqual({}, {k: (v, offline["totals"][k]) for k, v in live["totals"].items() if offline["totals"][k] != v})
+
+    def test_racks(self):
+        """A TP group of several nodes stays in one rack though that moves more, as the planner says that asks no daemon; where
+        none fits, racks are no matter, and the plan says so. Nodes that name no rack are one."""
+        s = states.State({"m": "F32"})
+        for layer in range(4):
+            s.add(self.rng(), f"h.{layer}.w", "F32", (64, 16))
+        rules = [{"match": "*", "split": {"axis": "tp", "dim": 0}, "layer": "h.{}.*"}]
+        before, after, half = "pp=2,dp=2,order=tp-cp-ep-pp-dp", "tp=2,pp=2", 2 * 64 * 16 * 8 // 2
+        with self.cluster(nodes=4, devices=1, racks={"n0": "a", "n1": "a"}) as c:
+            job = Job(c, "racked", s, self.path("job"), rules)
+            job.imported(before) # n0 and n2 have stage 0, n1 and n3 have stage 1
+            free, racked = (self.offline(job, before, after, *a) for a in ((), ("--nodes-per-rack", "2")))
+            self.assertEqual((0, 2 * half), (free["totals"]["between_nodes"], racked["totals"]["between_nodes"]))
+            self.check_agrees(c.json("plan", job.name, "--config", after), racked)
+            done = job.resize(after)
+            self.check_agrees(done["plan"], racked)
+            self.assertEqual(2 * half, done["received_bytes"])
+            at = {r["rank"]: r["node"] for r in job.status()["ranks"]}
+            self.assertEqual([["n0", "n1"], ["n2", "n3"]], sorted(sorted((at[k], at[k + 1])) for k in (0, 2)))
+            job.check_ranks(self, oracle.Config(after), rules)
+            wide = c.json("plan", job.name, "--config", "tp=4")
+            self.assertEqual({"count": 1, "split": 0, "across_racks": 1}, wide["groups"])
+            self.assertIn("1 of 1 are in more than one rack", c.ptcctl("plan", job.name, "--config", "tp=4").stdout)
+            job.resize("tp=4")
+            job.check_ranks(self, oracle.Config("tp=4"), rules)
             job.check_whole(self)
 
     def test_lost_state_is_named(self):

@@ -89,6 +89,19 @@ static void put_totals(const json_t *plan)
 		put_bytes("made from masters", ptc_json_count(t, "derived"), "derived by rules");
 }
 
+static void put_groups(const json_t *plan)
+{
+	const json_t *g = json_object_get(plan, "groups");
+	uint64_t split = ptc_json_count(g, "split"), across = ptc_json_count(g, "across_racks");
+
+	if (split)
+		printf("  %-22s %12" PRIu64 " of %" PRIu64 " are on more nodes than one needs\n", "TP groups", split,
+		       ptc_json_count(g, "count"));
+	if (across)
+		printf("  %-22s %12" PRIu64 " of %" PRIu64 " are in more than one rack\n", "TP groups", across,
+		       ptc_json_count(g, "count"));
+}
+
 static void put_nodes(const json_t *plan)
 {
 	const json_t *node;
@@ -182,6 +195,7 @@ int ctl_print_plan(const struct ctl *c, const char *json, struct ptc_error *err)
 	put_ranks(doc);
 	put_modes(doc);
 	put_totals(doc);
+	put_groups(doc);
 	put_nodes(doc);
 	json_decref(doc);
 	return 0;

@@ -327,6 +327,8 @@ class Cluster:
             c["stall_after"] = o["stall_after"]
         if node.name in o.get("fuse", {}):
             c["fuse"] = o["fuse"][node.name]
+        if node.name in o.get("racks", {}):
+            c["rack"] = o["racks"][node.name]
         if "sources" in o:
             c["sources"] = o["sources"]
         tls = {"tls": self.tls(node.name)} if transport == "tls" else {}
