@@ -78,6 +78,7 @@ static void switch_done(struct ptc_controller *ctl)
 	ctl->expected = ctl->digests = NULL;
 	ctl->nexpected = ctl->ndigests = 0;
 	ctl->state_hash[0] = '\0';
+	memset(&ctl->bundle, 0, sizeof ctl->bundle);
 	ptc_ledger_done(&ctl->cursors);
 	ctl->captured_bytes = 0;
 	files_done(ctl);
@@ -608,6 +609,8 @@ static char *summary(struct ptc_controller *ctl)
 			 (json_int_t)ctl->ndigests, "preserved", "bytes", "seconds",
 			 ctl->nphases ? (double)(ptc_sys_now_ns() - ctl->phases[0].at_ns) / 1e9 : 0.0, "plan",
 			 plan ? plan : json_null());
+	if (root && ctl->bundle.review.text[0])
+		json_object_set_new(root, "blobs", ptc_bundle_json(&ctl->bundle.review));
 	if (root && ctl->intent.run_from) {
 		json_object_set_new(root, "captured_bytes", json_integer((json_int_t)ctl->captured_bytes));
 		json_object_set_new(root, "pause", pause_json(ctl));
@@ -634,6 +637,9 @@ static void committed(struct ptc_controller *ctl)
 		ptc_event(ctl->d, ctl->uuid, "committed", "generation %llu, snapshot %llu, step %llu: %s",
 			  (unsigned long long)ctl->intent.to_generation, (unsigned long long)ctl->intent.to_snapshot,
 			  (unsigned long long)ctl->record.step, to_config(ctl));
+		if (ctl->bundle.review.text[0])
+			ptc_event(ctl->d, ctl->uuid, "blobs", "generation %llu: %s",
+				  (unsigned long long)ctl->intent.to_generation, ctl->bundle.review.text);
 		roll(ctl);
 	} else {
 		ptc_event(ctl->d, ctl->uuid, "committed", "%s: snapshot %llu, step %llu", what(ctl),

@@ -56,6 +56,7 @@ struct ptc_controller {
 	uint64_t *digests;
 	size_t ndigests;               /* merged, for the manifest */
 	char state_hash[PTC_HASH_HEX]; /* of the bundle that AGREE wrote */
+	struct ptc_bundle bundle;      /* of the generation switched to; made before ENDING by whoever comes there */
 	uint64_t capture_step;         /* where the ranks wait that were asked for it last */
 	struct ptc_ledger cursors;     /* as AGREE found them; only name, tag and position */
 	uint64_t captured_bytes;       /* from ranks, in all */

@@ -51,6 +51,8 @@ struct agree {
 	uint64_t *items;
 	size_t nitems;
 	char state_hash[PTC_HASH_HEX];
+	char *to_config;           /* where the switch goes; NULL: it is a snapshot */
+	struct ptc_bundle bundle;  /* of the ranks there */
 	uint64_t old_step, step;   /* of the snapshot before, of this one */
 	struct ptc_ledger ledger;  /* of the snapshot before */
 	struct ptc_ledger cursors; /* of this one */
@@ -66,6 +68,7 @@ static void agree_free(struct agree *a)
 	ptc_merge_done(&a->merge);
 	ptc_view_done(&a->view);
 	ptc_free(a->items);
+	ptc_free(a->to_config);
 	ptc_ledger_done(&a->cursors);
 	ptc_ledger_done(&a->ledger);
 	ptc_controller_unref(a->ctl);
@@ -126,19 +129,42 @@ static int count_data(struct agree *a, const struct ptc_config *config, struct p
 	return rc;
 }
 
-static int write_state(struct agree *a, struct ptc_etcd *e)
+/* All that ranks gave, as the job's rules let them. */
+static int collect_state(struct agree *a, struct ptc_state *s)
 {
-	struct ptc_state s = { 0 };
 	struct ptc_config config;
-	char *json = NULL;
-	size_t len;
 	int rc = ptc_config_parse(a->view.to.config, &config, &a->err);
 
 	for (size_t i = 0; rc == 0 && i < a->ncaptures; i++)
 		for (size_t k = 0; rc == 0 && k < a->captures[i]->n_ranks; k++)
-			rc = ptc_agent_state_add(&s, &config, a->captures[i]->ranks[k], &a->err);
+			rc = ptc_agent_state_add(s, &config, a->captures[i]->ranks[k], &a->err);
 	if (rc == 0)
-		rc = count_data(a, &config, &s);
+		rc = ptc_bundle_check(a->ctl->d, &a->view.meta, s, &a->err);
+	return rc ? rc : count_data(a, &config, s);
+}
+
+/* Before the first commit: where a switch cannot carry what it has to, the ranks go on. */
+static int carry_state(struct agree *a, const struct ptc_state *s, struct ptc_etcd *e)
+{
+	struct ptc_bundle_ask ask = { .d = a->ctl->d,
+				      .meta = &a->view.meta,
+				      .from = a->view.to.config,
+				      .to = a->to_config,
+				      .hash = "",
+				      .fence = a->fence };
+
+	return a->to_config ? ptc_bundle_carry(&ask, s, e, &a->bundle, &a->err) : 0;
+}
+
+static int write_state(struct agree *a, struct ptc_etcd *e)
+{
+	struct ptc_state s = { 0 };
+	char *json = NULL;
+	size_t len;
+	int rc = collect_state(a, &s);
+
+	if (rc == 0)
+		rc = carry_state(a, &s, e);
 	for (size_t i = 0; rc == 0 && i < s.ncursors; i++)
 		rc = ptc_ledger_note(&a->cursors, &(struct ptc_ledger_entry){ .cursor = s.cursors[i].name,
 									      .tag = s.cursors[i].tag,
@@ -181,6 +207,7 @@ static void agree_done(void *arg)
 			ctl->cursors = a->cursors;
 			a->cursors = (struct ptc_ledger){ 0 };
 			memcpy(ctl->state_hash, a->state_hash, sizeof ctl->state_hash);
+			ctl->bundle = a->bundle;
 		}
 		ptc_controller_step(ctl, &(struct ptc_job_event){ .kind = PTC_EV_AGREED,
 								  .seq = a->seq,
@@ -201,6 +228,8 @@ void ptc_controller_agree(struct ptc_controller *ctl, uint64_t seq)
 	a->step = ctl->capture_step;
 	a->old_step = ctl->view.manifest.step;
 	ptc_require(ptc_ledger_copy(&ctl->view.manifest.ledger, &a->ledger) == 0);
+	if (ctl->view.to.world)
+		ptc_require((a->to_config = ptc_strdup(ctl->view.to.config)) != NULL);
 	view_of(ctl, &ctl->view.from, ctl->intent.from_generation, ctl->intent.to_snapshot, &a->view);
 	ptc_merge_take(&a->merge, ctl);
 	a->captures = ptc_calloc(ctl->npulls, sizeof *a->captures);

@@ -295,8 +295,8 @@ static int encode_workers(struct ptc_controller *ctl, const struct ptc_job_updat
 	req.stop = up->stop;
 	req.start_step = ctl->record.step;
 	req.has_state = ctl->intent.to_snapshot > 0;
-	if (req.has_state) /* Build comes after the first commit: the snapshot's */
-		req.state_hash = ctl->view.manifest.state_hash;
+	if (req.has_state) /* Build comes after the first commit: the snapshot's, or what rules make of that */
+		req.state_hash = ctl->bundle.hash[0] ? ctl->bundle.hash : ctl->view.manifest.state_hash;
 	sealed.generation = ctl->intent.from_generation;
 	next.generation = ctl->intent.to_generation;
 	sealed.snapshot = next.snapshot = ctl->intent.to_snapshot;

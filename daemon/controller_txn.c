@@ -34,6 +34,10 @@ struct txn {
 	struct ptc_manifest_doc manifest; /* shares nothing with the controller */
 	char *generation_json;
 	bool relaunch;
+	/* INTENT of a job whose ranks do not run: what they carry is known */
+	struct ptc_meta_doc meta;
+	char state_hash[PTC_HASH_HEX], *from_config, *to_config;
+	struct ptc_bundle bundle;
 	struct {
 		char key[128];
 		int64_t revision;
@@ -49,6 +53,8 @@ static void txn_free(struct txn *t)
 {
 	ptc_manifest_doc_done(&t->manifest);
 	ptc_free(t->generation_json);
+	ptc_free(t->from_config);
+	ptc_free(t->to_config);
 	ptc_free(t->nodes);
 	ptc_controller_unref(t->ctl);
 	ptc_free(t);
@@ -102,6 +108,18 @@ static int run_txn(struct txn *t, struct ptc_etcd *e, const struct ptc_etcd_op *
 	return rc;
 }
 
+static int carry_bundle(struct txn *t, struct ptc_etcd *e, struct ptc_error *err)
+{
+	struct ptc_bundle_ask ask = { .d = t->ctl->d,
+				      .meta = &t->meta,
+				      .from = t->from_config,
+				      .to = t->to_config,
+				      .hash = t->state_hash,
+				      .fence = t->fence };
+
+	return ptc_bundle_carry(&ask, NULL, e, &t->bundle, err);
+}
+
 static int do_intent(struct txn *t, struct ptc_etcd *e, struct ptc_error *err)
 {
 	char key[96], *json;
@@ -110,6 +128,8 @@ static int do_intent(struct txn *t, struct ptc_etcd *e, struct ptc_error *err)
 						   t->intent.generation_hash, err)
 			 : 0;
 
+	if (rc == 0 && t->to_config)
+		rc = carry_bundle(t, e, err);
 	if (rc)
 		return rc;
 	json = ptc_intent_doc_encode(&t->intent);
@@ -214,6 +234,7 @@ static void adopt(struct ptc_controller *ctl, struct txn *t)
 	if (t->kind == PTC_TXN_INTENT) {
 		ctl->intent = t->intent;
 		ctl->intent_revision = t->revision;
+		ctl->bundle = t->bundle;
 		return;
 	}
 	if (t->kind == PTC_TXN_CLEAR) {
@@ -323,7 +344,11 @@ static int make_manifest(struct ptc_controller *ctl, struct txn *t, uint64_t ste
 	memcpy(m->spec_hash, ctl->meta.spec_hash, sizeof m->spec_hash);
 	memcpy(m->generation_hash, second ? ctl->intent.generation_hash : old->generation_hash,
 	       sizeof m->generation_hash);
-	memcpy(m->state_hash, captured ? ctl->state_hash : old->state_hash, sizeof m->state_hash);
+	memcpy(m->state_hash,
+	       captured                        ? ctl->state_hash
+	       : second && ctl->bundle.hash[0] ? ctl->bundle.hash
+					       : old->state_hash,
+	       sizeof m->state_hash);
 	m->digests = ptc_reallocarray(NULL, n, sizeof *m->digests);
 	if (!m->digests)
 		return PTC_ENOMEM;
@@ -386,6 +411,18 @@ static int make_compares(struct ptc_controller *ctl, struct txn *t)
 	return 0;
 }
 
+/* Where ranks run, AGREE sees to it. */
+static int make_bundle(struct ptc_controller *ctl, struct txn *t)
+{
+	if (ctl->intent.run_from || !ctl->intent.to_snapshot || !ctl->view.from.config)
+		return 0;
+	t->meta = ctl->meta;
+	memcpy(t->state_hash, ctl->view.manifest.state_hash, sizeof t->state_hash);
+	t->from_config = ptc_strdup(ctl->view.from.config);
+	t->to_config = ptc_strdup(ctl->view.to.config);
+	return t->from_config && t->to_config ? 0 : PTC_ENOMEM;
+}
+
 static int txn_fill(struct ptc_controller *ctl, struct txn *t, const struct ptc_job_update *up)
 {
 	int rc = 0;
@@ -394,7 +431,7 @@ static int txn_fill(struct ptc_controller *ctl, struct txn *t, const struct ptc_
 	make_record(ctl, t);
 	if (t->kind == PTC_TXN_INTENT && ctl->view.to.world) {
 		t->generation_json = ptc_generation_doc_encode(&ctl->view.to);
-		rc = t->generation_json ? 0 : PTC_ENOMEM;
+		rc = t->generation_json ? make_bundle(ctl, t) : PTC_ENOMEM;
 	} else if (t->kind == PTC_TXN_COMMIT1 || t->kind == PTC_TXN_COMMIT2) {
 		rc = make_manifest(ctl, t, up->step);
 	}
@@ -581,6 +618,7 @@ struct load {
 	int64_t record_revision, intent_revision, turn_revision;
 	struct ptc_intent_doc intent;
 	struct ptc_view view;
+	struct ptc_bundle bundle;
 };
 
 static int load_keys(struct load *l, struct ptc_etcd_kvs *kvs)
@@ -611,6 +649,23 @@ static int load_keys(struct load *l, struct ptc_etcd_kvs *kvs)
 	return rc;
 }
 
+/* Of a switch that is past the point where it was made first, or has no such point: made again, for it is not written down
+ * where it lies. */
+static int load_bundle(struct load *l, struct ptc_etcd *e)
+{
+	struct ptc_bundle_ask ask = { .d = l->ctl->d,
+				      .meta = &l->ctl->meta,
+				      .from = l->view.from.config,
+				      .to = l->view.to.config,
+				      .hash = l->view.manifest.state_hash,
+				      .fence = l->fence };
+
+	if (!l->has_record || !l->has_intent || !l->view.to.world ||
+	    (l->intent.run_from && l->record.snapshot != l->intent.to_snapshot))
+		return 0;
+	return ptc_bundle_carry(&ask, NULL, e, &l->bundle, &l->err);
+}
+
 static void load_work(void *arg, struct ptc_etcd *e)
 {
 	struct load *l = arg;
@@ -625,6 +680,8 @@ static void load_work(void *arg, struct ptc_etcd *e)
 	if (l->status == 0)
 		l->status = ptc_view_load(e, &l->ctl->meta, l->has_record ? &l->record : NULL,
 					  l->has_intent ? &l->intent : NULL, &l->view, &l->err);
+	if (l->status == 0)
+		l->status = load_bundle(l, e);
 	if (l->status && l->status != PTC_EFENCED)
 		ptc_warn("job", "job=%s cannot read its record, trying again: %s", l->ctl->uuid, l->err.text);
 }
@@ -717,8 +774,10 @@ static void load_done(void *arg)
 		ctl->record_revision = l->record_revision;
 		ctl->intent_revision = l->intent_revision;
 		ctl->turn_revision = l->turn_revision;
-		if (l->has_intent)
+		if (l->has_intent) {
 			ctl->intent = l->intent;
+			ctl->bundle = l->bundle;
+		}
 		start_core(ctl, l);
 	}
 	ptc_controller_unref(ctl);

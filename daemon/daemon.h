@@ -10,6 +10,7 @@
 #include "daemon/config.h"
 #include "formats/job.h"
 #include "formats/json.h"
+#include "formats/state_doc.h"
 #include "rpc/rpc.h"
 
 #include <pthread.h>
@@ -79,6 +80,28 @@ void ptc_layouts_agent_env(struct ptc_agent_env *env);
 struct ptc_samples *ptc_samples_new(struct ptc_daemon *d);   /* NULL: out of memory */
 struct ptc_samples *ptc_samples_free(struct ptc_samples *s); /* after the servers; NULL ok */
 void ptc_samples_expire(struct ptc_samples *s);              /* [loop] from time to time */
+
+/* ---- bundle.c: what ranks carry beside tensors, in a switch (formats/state_doc.h) ---- */
+/* Whether the job's rules let ranks give all of it. Blocking; any thread but the loop. */
+int ptc_bundle_check(struct ptc_daemon *d, const struct ptc_meta_doc *meta, const struct ptc_state *state,
+		     struct ptc_error *err);
+struct ptc_bundle_ask {
+	struct ptc_daemon *d;
+	const struct ptc_meta_doc *meta;
+	const char *from, *to; /* configurations */
+	const char *hash;      /* of the snapshot's bundle; "": it has none */
+	int64_t fence;
+};
+struct ptc_bundle {
+	char hash[PTC_HASH_HEX]; /* of what ranks of the new generation are given; "": the snapshot's */
+	struct ptc_blobs_review review;
+};
+/* What a switch makes of a bundle, by the job's rules. state NULL: it is read. e NULL: nothing is written, and no hash
+ * known; else it is while the lock of that fence is held. Blocking; any thread but the loop. */
+int ptc_bundle_carry(const struct ptc_bundle_ask *ask, const struct ptc_state *state, struct ptc_etcd *e,
+		     struct ptc_bundle *ret, struct ptc_error *err);
+/* As summaries and plans have it (docs/control.md); NULL: there is nothing to say. */
+json_t *ptc_bundle_json(const struct ptc_blobs_review *r);
 
 /* ---- channels.c: connections to other daemons, by address and lane ----------- */
 int ptc_channels_new(struct ptc_daemon *d, struct ptc_channels **ret_channels, struct ptc_error *err);

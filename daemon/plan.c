@@ -554,8 +554,10 @@ static const char *rank_mode(const struct ptc_job_desc *desc, const struct ptc_v
 	return "start";
 }
 
+/* blobs: what becomes of ranks' blobs; NULL: not asked for. */
 static char *plan_json(const struct pool *p, const struct ptc_view *v, const struct ptc_job_desc *desc,
-		       const struct ptc_generation_doc *to, const struct layouts *l)
+		       const struct ptc_generation_doc *to, const struct layouts *l,
+		       const struct ptc_blobs_review *blobs)
 {
 	json_t *ranks = json_array(), *root;
 	char *text;
@@ -572,9 +574,23 @@ static char *plan_json(const struct pool *p, const struct ptc_view *v, const str
 	root = json_pack("{s:i, s:s, s:s, s:s, s:o, s:o, s:o, s:o}", "version", 1, "job", v->meta.name, "from",
 			 v->from.config ? v->from.config : "", "to", to->config, "ranks", ranks, "nodes",
 			 node_rows(p, l), "groups", groups(l), "totals", totals(l));
+	if (root && blobs && blobs->text[0])
+		json_object_set_new(root, "blobs", ptc_bundle_json(blobs));
 	text = root ? ptc_json_text(root) : NULL;
 	json_decref(root);
 	return text;
+}
+
+/* By what the last snapshot carries, which is what ranks will give again, if not with more beside it: a rank keeps its
+ * blobs for as long as its generation lives. */
+static int plan_bundle(struct ptc_daemon *d, const struct ptc_view *v, const struct ptc_generation_doc *to,
+		       struct ptc_bundle *ret, struct ptc_error *err)
+{
+	struct ptc_bundle_ask ask = {
+		.d = d, .meta = &v->meta, .from = v->from.config, .to = to->config, .hash = v->manifest.state_hash
+	};
+
+	return v->from.config && v->manifest.state_hash[0] ? ptc_bundle_carry(&ask, NULL, NULL, ret, err) : 0;
 }
 
 static int collect_pool(struct ptc_daemon *d, struct pool *p, struct ptc_error *err)
@@ -592,6 +608,7 @@ int ptc_plan_switch(struct ptc_daemon *d, const struct ptc_view *v, const struct
 	struct pool p = { .d = d, .req = req, .v = v };
 	struct ptc_planned planned = { 0 };
 	struct layouts l = { 0 };
+	struct ptc_bundle bundle = { 0 };
 	const struct ptc_job_desc *desc;
 	ptc_auto_free char *known = NULL;
 	struct ptc_config config;
@@ -609,10 +626,12 @@ int ptc_plan_switch(struct ptc_daemon *d, const struct ptc_view *v, const struct
 		rc = make_layouts(d, desc, v, &config, &p, &l, &known, err);
 	if (rc == 0)
 		rc = make_doc(&p, &config, &l.to_alloc, &planned.to, err);
+	if (rc == 0)
+		rc = plan_bundle(d, v, &planned.to, &bundle, err);
 	if (rc == 0) {
 		if (known)
 			memcpy(planned.to.layout_hash, known, strlen(known) + 1);
-		planned.json = plan_json(&p, v, desc, &planned.to, &l);
+		planned.json = plan_json(&p, v, desc, &planned.to, &l, &bundle.review);
 		rc = planned.json ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory");
 	}
 	layouts_done(&l);
@@ -687,7 +706,7 @@ int ptc_plan_laid(const struct ptc_plan_pool *pool, const struct ptc_view *v, ch
 	if (rc == 0)
 		rc = laid(p, &l, err);
 	if (rc == 0) {
-		*ret_json = plan_json(p, v, NULL, &v->to, &l);
+		*ret_json = plan_json(p, v, NULL, &v->to, &l, NULL);
 		rc = *ret_json ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory");
 	}
 	layouts_done(&l);

@@ -7,6 +7,7 @@
 #pragma once
 
 #include "base/limits.h"
+#include "formats/blob_rules.h"
 #include "reshard/config.h"
 #include "reshard/spec.h"
 
@@ -62,7 +63,8 @@ struct ptc_job_desc {
 	struct ptc_job_run run;
 	enum ptc_job_mode mode;
 	bool fast_copy;
-	uint64_t snapshot_every;   /* steps; 0: never */
+	uint64_t snapshot_every; /* steps; 0: never */
+	struct ptc_blob_rules blobs;
 	struct ptc_job_data *data; /* by name */
 	size_t ndata;
 	char *source; /* path of tensors.from (a file or directory that could be opened), NULL: none. Not in the JSON */

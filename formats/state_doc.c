@@ -203,22 +203,14 @@ int ptc_state_count(struct ptc_state *s, const struct ptc_state_cursor *cursor, 
 	return insert_cursor(s, at, cursor, 0, err);
 }
 
-int ptc_state_add(struct ptc_state *s, const struct ptc_config *config, uint32_t rank,
-		  const struct ptc_state_blob *blobs, size_t nblobs, const struct ptc_state_cursor *cursors,
-		  size_t ncursors, struct ptc_error *err)
+int ptc_state_put(struct ptc_state *s, uint32_t rank, const struct ptc_coords *at, const struct ptc_state_blob *blobs,
+		  size_t nblobs, struct ptc_error *err)
 {
-	struct ptc_state_rank r = { .rank = rank };
-	uint32_t world;
-	int rc = ptc_config_world(config, &world, err);
+	struct ptc_state_rank r = { .rank = rank, .at = *at };
+	int rc = check_blobs(rank, blobs, nblobs, err);
 
-	if (!rc && rank >= world)
-		rc = ptc_error_set(err, PTC_EINVAL, "the state of rank %u of %u", rank, world);
-	rc = rc ? rc : check_blobs(rank, blobs, nblobs, err);
-	for (size_t i = 0; i < ncursors && !rc; i++)
-		rc = add_cursor(s, rank, &cursors[i], err);
 	if (rc || !nblobs)
 		return rc;
-	r.at = ptc_config_coords(config, rank);
 	rc = copy_blobs(&r, blobs, nblobs, err);
 	if (!rc && r.nblobs) {
 		rc = insert_rank(s, &r, err);
@@ -227,6 +219,25 @@ int ptc_state_add(struct ptc_state *s, const struct ptc_config *config, uint32_t
 	}
 	rank_done(&r);
 	return rc;
+}
+
+int ptc_state_add(struct ptc_state *s, const struct ptc_config *config, uint32_t rank,
+		  const struct ptc_state_blob *blobs, size_t nblobs, const struct ptc_state_cursor *cursors,
+		  size_t ncursors, struct ptc_error *err)
+{
+	struct ptc_coords at;
+	uint32_t world;
+	int rc = ptc_config_world(config, &world, err);
+
+	if (!rc && rank >= world)
+		rc = ptc_error_set(err, PTC_EINVAL, "the state of rank %u of %u", rank, world);
+	rc = rc ? rc : check_blobs(rank, blobs, nblobs, err);
+	for (size_t i = 0; i < ncursors && !rc; i++)
+		rc = add_cursor(s, rank, &cursors[i], err);
+	if (rc)
+		return rc;
+	at = ptc_config_coords(config, rank);
+	return ptc_state_put(s, rank, &at, blobs, nblobs, err);
 }
 
 /* ---- what a rank is given ---- */

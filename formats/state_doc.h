@@ -58,6 +58,9 @@ void ptc_state_done(struct ptc_state *s); /* NULL ok; zeroes it */
 int ptc_state_add(struct ptc_state *s, const struct ptc_config *config, uint32_t rank,
 		  const struct ptc_state_blob *blobs, size_t nblobs, const struct ptc_state_cursor *cursors,
 		  size_t ncursors, struct ptc_error *err);
+/* Adds the blobs of a rank whose coordinates some other configuration has; the same otherwise. */
+int ptc_state_put(struct ptc_state *s, uint32_t rank, const struct ptc_coords *at, const struct ptc_state_blob *blobs,
+		  size_t nblobs, struct ptc_error *err);
 /* A cursor that is counted for the ranks: its tag has PTC_STATE_COUNTED. One of that name that a rank has set wins; one that
  * was counted before, and that ranks only carried on, is replaced. */
 #define PTC_STATE_COUNTED ";counted"

@@ -475,6 +475,39 @@ static void test_data(void **state)
 	       "unknown key \"dataset\" in data");
 }
 
+static void test_blobs(void **state)
+{
+	static const char head[] = "{\"version\":1,\"name\":\"j\",\"run\":{\"argv\":[\"a\"],\"cwd\":\"/\"},";
+	char text[512];
+
+	canonical(LIVE "blobs:\n- {match: 'rng*', state: replicate}\n- {state: carry, match: 'l?der/[0-9]'}\n"
+		       "- {match: '\"', state: reset}\n- {match: '*', state: refuse}\n",
+		  "{\"version\":1,\"name\":\"live\",\"run\":{\"argv\":[\"python3\",\"train.py\"],\"cwd\":\"/data\"},"
+		  "\"blobs\":[{\"match\":\"rng*\",\"state\":\"replicate\"},{\"match\":\"l?der/"
+		  "[0-9]\",\"state\":\"carry\"},"
+		  "{\"match\":\"\\\"\",\"state\":\"reset\"},{\"match\":\"*\",\"state\":\"refuse\"}]}");
+	refuse(HEAD RULES "blobs: [{match: a, state: reset}]\n", PTC_EINVAL,
+	       "job.yaml:8: \"blobs\" is for jobs that run something");
+	refuse(LIVE "blobs: {a: reset}\n", PTC_EINVAL, "job.yaml:6: blobs is a list of 1 to 256 rules");
+	refuse(LIVE "blobs: []\n", PTC_EINVAL, "job.yaml:6: blobs is a list");
+	refuse(LIVE "blobs: [rng]\n", PTC_EINVAL, "job.yaml:6: a rule of blobs is not a map");
+	refuse(LIVE "blobs: [{match: a, stat: reset}]\n", PTC_EINVAL, "did you mean \"state\"?");
+	refuse(LIVE "blobs: [{state: reset}]\n", PTC_EINVAL, "a rule of blobs has no \"match\"");
+	refuse(LIVE "blobs: [{match: a}]\n", PTC_EINVAL, "has no \"state\": carry, replicate, reset or refuse");
+	refuse(LIVE "blobs: [{match: 'a[', state: reset}]\n", PTC_EINVAL, "\"a[\" is no pattern over names of blobs");
+	refuse(LIVE "blobs:\n- {match: a, state: max}\n", PTC_EINVAL,
+	       "job.yaml:7: state max is not for blobs: a blob is bytes that only the program can read");
+	refuse(LIVE "blobs: [{match: a, state: derive}]\n", PTC_EINVAL, "state derive is not for blobs");
+	refuse(LIVE "blobs: [{match: a, state: {derive: b}}]\n", PTC_EINVAL, "state derive is not for blobs");
+	refuse(LIVE "blobs: [{match: a, state: {replicate: {dp: 0}}}]\n", PTC_EINVAL,
+	       "replicate of blobs names no axis");
+	refuse(LIVE "blobs: [{match: a, state: rest}]\n", PTC_EINVAL, "did you mean \"reset\"?");
+	refuse(LIVE "blobs:\n- {match: 'a*', state: reset}\n- {match: ab, state: carry}\n", PTC_EINVAL,
+	       "job.yaml:8: rule \"ab\" of blobs never counts: \"a*\" before it fits all that it does");
+	snprintf(text, sizeof text, "%s\"blobs\":[{\"match\":\"a\",\"state\":\"max\"}]}", head);
+	refuse_json(text, PTC_EINVAL, "state max is not for blobs");
+}
+
 static void test_run_refused(void **state)
 {
 	refuse(LIVE "  agv: [a]\n", PTC_EINVAL, "job.yaml:6: unknown key \"agv\" in run; did you mean \"argv\"?");
@@ -665,7 +698,8 @@ static void test_run_no_memory(void **state)
 {
 	static const char json[] =
 		"{\"version\":1,\"name\":\"j\",\"run\":{\"argv\":[\"a\",\"b\"],\"cwd\":\"/\",\"env\":{\"A\":"
-		"\"b\"},\"grace\":\"1s\"},\"mode\":\"rebuild\"}";
+		"\"b\"},\"grace\":\"1s\"},\"mode\":\"rebuild\",\"blobs\":[{\"match\":"
+		"\"a\",\"state\":\"reset\"}]}";
 	char a[] = "B=c", *env[] = { a, NULL };
 	int64_t live = ptc_alloc_live();
 	int failures = 0, rc = PTC_ENOMEM;
@@ -892,17 +926,29 @@ static void test_json_memory(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_full),          cmocka_unit_test(test_canonical),
-		cmocka_unit_test(test_keys),          cmocka_unit_test(test_values),
-		cmocka_unit_test(test_states),        cmocka_unit_test(test_yaml_tricks),
-		cmocka_unit_test(test_json),          cmocka_unit_test(test_no_memory),
-		cmocka_unit_test(test_run),           cmocka_unit_test(test_run_canonical),
-		cmocka_unit_test(test_run_refused),   cmocka_unit_test(test_data),
-		cmocka_unit_test(test_run_bounds),    cmocka_unit_test(test_resolve_cwd),
-		cmocka_unit_test(test_resolve_env),   cmocka_unit_test(test_resolve_bounds),
-		cmocka_unit_test(test_run_no_memory), cmocka_unit_test(test_read),
-		cmocka_unit_test(test_rule_sets),     cmocka_unit_test(test_nearest),
-		cmocka_unit_test(test_later_keys),    cmocka_unit_test(test_later_keys_refused),
+		cmocka_unit_test(test_full),
+		cmocka_unit_test(test_canonical),
+		cmocka_unit_test(test_keys),
+		cmocka_unit_test(test_values),
+		cmocka_unit_test(test_states),
+		cmocka_unit_test(test_yaml_tricks),
+		cmocka_unit_test(test_json),
+		cmocka_unit_test(test_no_memory),
+		cmocka_unit_test(test_run),
+		cmocka_unit_test(test_run_canonical),
+		cmocka_unit_test(test_run_refused),
+		cmocka_unit_test(test_data),
+		cmocka_unit_test(test_blobs),
+		cmocka_unit_test(test_run_bounds),
+		cmocka_unit_test(test_resolve_cwd),
+		cmocka_unit_test(test_resolve_env),
+		cmocka_unit_test(test_resolve_bounds),
+		cmocka_unit_test(test_run_no_memory),
+		cmocka_unit_test(test_read),
+		cmocka_unit_test(test_rule_sets),
+		cmocka_unit_test(test_nearest),
+		cmocka_unit_test(test_later_keys),
+		cmocka_unit_test(test_later_keys_refused),
 		cmocka_unit_test(test_json_memory),
 	};
 

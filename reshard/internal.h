@@ -6,9 +6,6 @@
 
 #define PTC_ITEM_NAME_SIZE (PTC_TENSOR_NAME_MAX + PTC_FIELD_NAME_MAX + 2)
 
-/* Glob: * any run (dots too), ? one character, [abc] [a-z] [!x]; no escapes. Time is pattern times text. */
-bool ptc_glob_valid(const char *pattern);
-bool ptc_glob_match(const char *pattern, size_t pattern_len, const char *text, size_t text_len);
 /* pattern is a glob with one {} for a run of digits; false when the name does not fit. */
 bool ptc_layer_match(const char *pattern, const char *name, int64_t *ret_layer);
 

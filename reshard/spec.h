@@ -176,3 +176,6 @@ int ptc_spec_lint(const struct ptc_spec *s, struct ptc_error *err);
  * match nothing, or leave it all to earlier ones (a note). One line each, borrowed for the call. */
 typedef void (*ptc_review_fn)(void *arg, bool wrong, const char *text);
 int ptc_spec_review(const struct ptc_spec *s, ptc_review_fn fn, void *arg, struct ptc_error *err);
+/* Glob: * any run (dots too), ? one character, [abc] [a-z] [!x]; no escapes. Time is pattern times text. */
+bool ptc_glob_valid(const char *pattern);
+bool ptc_glob_match(const char *pattern, size_t pattern_len, const char *text, size_t text_len);

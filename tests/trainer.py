@@ -4,11 +4,12 @@
 
   trainer.py --rows R --layers L [--steps N] [--sleep S] [--build-sleep S] [--start-sleep S] [--end-sleep S] [--meet 1] [--log DIR]
              [--fail-at STEP --fail-rank R] [--raise-in start|build] [--data N,SEED,BATCH,MICRO [--by-length DP]]
-             [--stat 1]
+             [--stat 1] [--blobs NAME,..]
 
 Layer l is a matrix of R x 6 doubles, rows split over tp (the first ranks have more), on pipeline stage l % pp, replicated over dp;
 element (i, j) is 1000 l + 10 i + j + s after s steps. Its field `m` is the same, negative. A scalar `steps` is s everywhere.
 With --stat there is a tensor `stat`, too, whose elements grow by 1 + dp rank with each step: replicas differ.
+With --blobs each rank writes down what it is given of these per-rank blobs, carries that on, and sets its own of those that it was not given.
 With --log each rank appends a JSON line per step. Ranks do not wait for each other: how far they are apart is theirs.
 """
 import argparse
@@ -92,6 +93,18 @@ class Rank:
             self.client.cursor_set("data", *self.cursor(step))
         self.client.blob_set("where", f"{self.gen.tp_rank} {self.gen.pp_rank} {self.gen.dp_rank} {step}".encode(), ptc.RANK)
         self.client.blob_set("job", f"step {step}".encode())
+        for name, given in self.given.items():
+            if given is None:
+                self.client.blob_set(name, f"{name} {self.gen.generation} {self.gen.rank}".encode(), ptc.RANK)
+
+    def take_blobs(self):
+        found = {name: self.client.blob_get(name, ptc.RANK) for name in self.args.blobs}
+        self.given = {name: data if data is None else data.decode() for name, data in found.items()}
+        if self.given and self.args.log:
+            path = os.path.join(self.args.log, f"g{self.gen.generation}-l{self.gen.launch}-r{self.gen.rank}.given")
+            with open(path + "~", "w") as f:
+                json.dump(self.given, f)
+            os.rename(path + "~", path)
 
     def check_restored(self):
         step = self.gen.start_step
@@ -130,6 +143,7 @@ def run(args, client, gen):
     rank = Rank(args, client, gen)
     if client.restore():
         rank.check_restored()
+    rank.take_blobs()
     client.on_stop(rank.at_stop)
     log = open(os.path.join(args.log, f"g{gen.generation}-l{gen.launch}-r{gen.rank}.jsonl"), "a", buffering=1) if args.log else None
     step = gen.start_step
@@ -171,6 +185,7 @@ def main():
     p.add_argument("--fail-generation", type=int, default=-1, help="fails in its first step")
     p.add_argument("--meet", type=int, default=0, help="1: before a rank declares, it has met all others")
     p.add_argument("--stat", type=int, default=0, help="1: with the tensor whose replicas differ")
+    p.add_argument("--blobs", type=lambda s: s.split(","), default=[], help="names of per-rank blobs")
     p.add_argument("--refuse", help="stops are refused while this file exists")
     p.add_argument("--data", type=lambda s: [int(x) for x in s.split(",")], help="N,SEED,BATCH,MICRO: samples are consumed, and logged")
     p.add_argument("--by-length", type=int, default=0, help="with --data: batches are divided by length where dp is this")

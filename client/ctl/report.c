@@ -181,6 +181,15 @@ static int load(const char *json, json_t **ret_doc, struct ptc_error *err)
 	return ptc_json_load("document", json, strlen(json), ret_doc, err);
 }
 
+/* What becomes of ranks' blobs otherwise than that each goes where it was. */
+static void put_blobs(const json_t *doc)
+{
+	const json_t *blobs = json_object_get(doc, "blobs");
+
+	if (json_is_object(blobs))
+		printf("  %-22s %s\n", "blobs", string(blobs, "text"));
+}
+
 int ctl_print_plan(const struct ctl *c, const char *json, struct ptc_error *err)
 {
 	json_t *doc;
@@ -197,6 +206,7 @@ int ctl_print_plan(const struct ctl *c, const char *json, struct ptc_error *err)
 	put_totals(doc);
 	put_groups(doc);
 	put_nodes(doc);
+	put_blobs(doc);
 	json_decref(doc);
 	return 0;
 }
@@ -275,6 +285,7 @@ static void put_summary(const json_t *doc)
 	}
 	printf("  %-22s %12" PRIu64 "  preserved: %s\n", "digests verified", ptc_json_count(doc, "digests_verified"),
 	       string(doc, "preserved"));
+	put_blobs(doc);
 	put_phases(doc);
 	put_pause(json_object_get(doc, "pause"));
 }

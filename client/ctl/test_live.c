@@ -37,7 +37,8 @@ static const char run_summary[] =
 	"\"tp=2\","
 	"\"phases\":[{\"phase\":\"starting\",\"ms\":200.5},{\"phase\":\"building\",\"ms\":100.0}],\"received_bytes\":0,"
 	"\"copied_bytes\":0,\"verified_bytes\":0,\"digests_verified\":0,\"preserved\":\"bytes\",\"seconds\":0.31,"
-	"\"plan\":null,"
+	"\"plan\":null,\"blobs\":{\"gone\":0,\"without\":2,\"replicated\":0,\"reset\":0,\"text\":\"2 new ranks have "
+	"none (rng)\"},"
 	"\"pause\":{\"total_ms\":300,\"build_ms\":150.0,\"first_step_ms\":75}}";
 static const char stop_summary[] =
 	"{\"version\":1,\"job\":\"j\",\"kind\":\"stop\",\"generation\":1,\"snapshot\":3,\"step\":120,\"from\":\"tp=2\","
@@ -350,6 +351,7 @@ static void test_run(void **state)
 				 "job j: nothing -> tp=2, generation 1, snapshot 0, step 0, in 0.310 s\n"
 				 "  stored                          0 B  over all nodes\n"
 				 "  digests verified                  0  preserved: bytes\n"
+				 "  blobs                  2 new ranks have none (rng)\n"
 				 "  time per phase, ms     starting 200.5, building 100.0\n"
 				 "  training paused            300.0 ms\n"
 				 "    start of workers         150.0 ms   50 %\n"

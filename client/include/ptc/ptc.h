@@ -133,7 +133,7 @@ PTC_API int ptc_tensor_declare(ptc_client *c, const struct ptc_tensor_desc *desc
 enum ptc_blob_scope {
 	PTC_BLOB_RANK = 1, /* restored on the rank with the same coordinates, where these still exist */
 	PTC_BLOB_JOB = 2,  /* one for all; rank 0's counts */
-};
+};                         /* "blobs" of job.yaml may say otherwise, by name (docs/job.md) */
 #define PTC_BLOB_MAX (256u << 10)
 /* What a snapshot is to carry beside tensors; set it before each boundary at which it has changed. At most 64 names. */
 PTC_API int ptc_blob_set(ptc_client *c, const char *name, enum ptc_blob_scope scope, const void *data, size_t len);
