@@ -9,7 +9,7 @@
  * have finished, a snapshot is due) becomes a switch when none is under way.
  * Both tasks run on the coordination thread with copies of all they need.
  * Failure modes: replicas that differ (PTC_EDIGEST naming tensor and ranks),
- * declarations that contradict each other or the old generation (PTC_ELAYOUT),
+ * declarations that contradict each other, the old generation or a rule (PTC_ELAYOUT),
  * etcd away (PTC_ECOORD): the switch aborts; nothing was committed by it. */
 #include "daemon/controller.h"
 
@@ -289,16 +289,30 @@ static int merge_layout(struct lay *l, struct ptc_declared *ret_declared)
 	return rc;
 }
 
-/* Of a job that was imported: what its description lists. */
-static int compare_imported(struct lay *l, const struct ptc_declared *now)
+/* What a rule takes the greatest of has one. */
+static int check_max(struct lay *l, const struct ptc_spec *rules, const struct ptc_spec *now)
 {
+	int rc = 0;
+
+	for (size_t i = 0; rc == 0 && rules->nrules && i < now->ntensors; i++)
+		rc = ptc_rule_check_max(ptc_spec_rule_named(rules, now->tensors[i].name), now->tensors[i].name,
+					now->tensors[i].dtype, &l->err);
+	return rc;
+}
+
+/* With what the job's description says: rules, and of a job that was imported its tensors. */
+static int compare_described(struct lay *l, const struct ptc_declared *now)
+{
+	bool imported = l->view.to_snapshot && !l->view.from.layout_hash[0];
 	const struct ptc_job_desc *desc;
 	void *ref;
 	int rc = ptc_specs_get(l->ctl->d->specs, l->view.meta.uuid, l->view.meta.spec_hash, &desc, &ref, &l->err);
 
 	if (rc)
 		return rc;
-	rc = ptc_declared_same(&desc->spec, &now->spec, "the job's ranks", &l->err);
+	if (imported)
+		rc = ptc_declared_same(&desc->spec, &now->spec, "the job's ranks", &l->err);
+	rc = rc ? rc : check_max(l, &desc->spec, &now->spec);
 	ptc_specs_release(ref);
 	return rc;
 }
@@ -310,12 +324,10 @@ static int compare(struct lay *l, const struct ptc_declared *now)
 	const struct ptc_layout *layout;
 	char text[PTC_ERROR_MAX];
 	void *ref;
-	int rc;
+	int rc = compare_described(l, now);
 
-	if (l->view.to_snapshot == 0)
-		return 0;
-	if (!l->view.from.layout_hash[0])
-		return compare_imported(l, now);
+	if (rc || l->view.to_snapshot == 0 || !l->view.from.layout_hash[0])
+		return rc;
 	rc = ptc_layouts_get(l->ctl->d->layouts, l->view.meta.uuid, l->view.from.layout_hash, &before, &layout, &ref,
 			     &l->err);
 	if (rc)

@@ -78,7 +78,8 @@ int ptc_job_from_yaml(const char *what, const void *data, size_t len, const char
 		      struct ptc_job_desc *ret_job, struct ptc_error *err);
 /* At most PTC_SPEC_MAX_BYTES. Opens no file. */
 int ptc_job_from_json(const void *data, size_t len, struct ptc_job_desc *ret_job, struct ptc_error *err);
-/* What nobody may ask for who makes a job: a state that is not carried out, or not there. PTC_EINVAL naming rule, state and what to do.
+/* What nobody may ask for who makes a job: a state that is not carried out, or not there. PTC_EINVAL naming rule, state and what to do;
+ * PTC_ELAYOUT naming tensor and dtype where there is no greatest of it.
  * ptc_job_from_yaml asks this; ptc_job_from_json does not, so that jobs made by older versions, which carried max, derive and
  * replicate like any other, can be read for as long as they live. */
 int ptc_job_check_states(const struct ptc_job_desc *job, struct ptc_error *err);

@@ -169,7 +169,8 @@ static int decode_placement(struct ptc_job_decoder *d, const struct ptc_doc_node
 		rc = ptc_job_decode_shard(d, ptc_doc_get(node, "shard"), base, r);
 	if (!rc)
 		rc = decode_state(d, ptc_doc_get(node, "state"), base, r);
-	if (!rc && d->yaml && r->carry == PTC_CARRY_REPLICATE && r->shard == PTC_SHARD_CONFIG)
+	if (!rc && d->yaml && (r->carry == PTC_CARRY_REPLICATE || r->carry == PTC_CARRY_MAX) &&
+	    r->shard == PTC_SHARD_CONFIG)
 		r->shard = PTC_SHARD_NONE;
 	return rc;
 }
@@ -177,23 +178,34 @@ static int decode_placement(struct ptc_job_decoder *d, const struct ptc_doc_node
 /* NULL: the rule's state is carried out. */
 static const char *state_wrong(const struct ptc_job_desc *job, const struct ptc_rule *r)
 {
-	if (r->carry == PTC_CARRY_MAX)
-		return "is not supported yet; leave it out (the tensor moves as it is) or use reset";
 	if (r->carry == PTC_CARRY_DERIVE && !r->master)
 		return "is of parameters and names the field that they are made from: {derive: FIELD}";
-	if (job->has_run && !job->spec.ntensors && r->primary == PTC_AXIS_NONE)
+	if (job->has_run && !job->spec.ntensors && r->primary == PTC_AXIS_NONE && r->carry != PTC_CARRY_MAX)
 		return "is not for what ranks declare: rules of a live job without \"tensors\" only say which replica "
-		       "counts, "
-		       "{replicate: {AXIS: INDEX}}";
+		       "counts, {replicate: {AXIS: INDEX}}, or that the greatest does, max";
 	if (!job->has_run && r->primary != PTC_AXIS_NONE)
 		return "with an axis is of ranks that declare what they hold; without them there are no replicas that "
 		       "differ";
-	if (r->carry == PTC_CARRY_REPLICATE &&
-	    (r->splits[0].axis != PTC_AXIS_NONE || r->expert || r->shard != PTC_SHARD_NONE))
+	if ((r->carry == PTC_CARRY_REPLICATE || r->carry == PTC_CARRY_MAX) && !ptc_rule_is_whole(r))
 		return "is of what every rank has whole; leave out split, expert and any shard but none";
 	if ((r->carry == PTC_CARRY_RESET || r->carry == PTC_CARRY_DERIVE) && job->has_run)
 		return "is not supported in a live job, whose ranks declare what they hold; leave it out";
 	return NULL;
+}
+
+/* What a job lists has a greatest, where a rule says so. What ranks declare is looked at when they do. */
+static int check_max(const struct ptc_spec *spec, struct ptc_error *err)
+{
+	char name[PTC_TENSOR_NAME_MAX + PTC_FIELD_NAME_MAX + 2];
+	bool any = false;
+	int rc = 0;
+
+	for (size_t i = 0; i < spec->nrules; i++)
+		any |= ptc_rule_takes_max(&spec->rules[i]);
+	for (size_t i = 0; any && !rc && i < ptc_spec_items(spec); i++)
+		rc = ptc_rule_check_max(ptc_spec_rule(spec, i), ptc_item_name(spec, i, name, sizeof(name)),
+					ptc_item_dtype(spec, i), err);
+	return rc;
 }
 
 int ptc_job_check_states(const struct ptc_job_desc *job, struct ptc_error *err)
@@ -207,7 +219,7 @@ int ptc_job_check_states(const struct ptc_job_desc *job, struct ptc_error *err)
 					     r->fields ? ", fields " : "", r->fields ? r->fields : "", states[r->carry],
 					     wrong);
 	}
-	return 0;
+	return check_max(&job->spec, err);
 }
 
 /* A zeroed rule at the end of the spec. The pointer lives until the next call. */

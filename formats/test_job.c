@@ -212,14 +212,15 @@ static void test_states(void **state)
 		{ "carry", "", NULL },
 		{ "reset", "", NULL },
 		{ "refuse", "", NULL },
-		{ "max", "", "rule \"*\": state max is not supported yet; leave it out" },
+		{ "max", ",\"shard\":\"none\"", NULL },
+		{ "max", "", "rule \"*\": state max is of what every rank has whole" },
+		{ "max", ",\"shard\":\"none\",\"split\":{\"axis\":\"tp\",\"dim\":0}", "leave out split, expert" },
 		{ "derive", "", "rule \"*\": state derive is of parameters and names the field" },
 		{ "replicate", ",\"shard\":\"none\"", NULL },
 		{ "replicate", "", "is of what every rank has whole" },
 		{ "replicate", ",\"shard\":\"none\",\"split\":{\"axis\":\"tp\",\"dim\":0}", "leave out split, expert" },
 	};
 
-	refuse(HEAD "rules: [{match: 'h.*', state: max}]", PTC_EINVAL, "job.yaml: rule \"h.*\": state max is not");
 	refuse(HEAD "fields: {m: {}}\nrules: [{match: a, fields: {m: {state: derive}}}]", PTC_EINVAL,
 	       "rule \"a\", fields m: state derive is of parameters and names the field");
 	refuse(HEAD "fields: {m: {}}\nrules: [{match: '*', state: {derive: n}}]", PTC_EINVAL,
@@ -260,6 +261,23 @@ static void test_states(void **state)
 			fail_msg("%s", err.text);
 		ptc_job_desc_done(&job);
 	}
+}
+
+/* The greatest is of what is whole on every rank, and of what has an order. */
+static void test_state_max(void **state)
+{
+	static const char *const whole = "is of what every rank has whole";
+
+	refuse(HEAD "rules: [{match: 'h.*', split: {axis: tp, dim: 0}, state: max}]", PTC_EINVAL, whole);
+	refuse(HEAD "rules: [{match: 'h.*', shard: {dim: 0}, state: max}]", PTC_EINVAL, whole);
+	refuse(HEAD "rules: [{match: 'h.{}.w', expert: 'h.{}.w', state: max}]", PTC_EINVAL, whole);
+	refuse("version: 1\nname: a\ntensors: [{name: b, dtype: F8_E4M3, shape: [4]}]\nrules: [{match: '*', state: "
+	       "max}]",
+	       PTC_ELAYOUT, "tensor \"b\" (F8_E4M3): rule \"*\" takes the greatest");
+	refuse("version: 1\nname: a\ntensors: [{name: b, dtype: F32, shape: [4]}]\nfields: {m: {dtype: C64}}\n"
+	       "rules: [{match: '*', fields: {m: {state: max}}}]",
+	       PTC_ELAYOUT, "tensor \"b:m\" (C64): rule \"*\"");
+	refuse(LIVE "rules: [{match: '*', shard: flat, state: max}]", PTC_EINVAL, whole);
 }
 
 static void test_yaml_tricks(void **state)
@@ -434,6 +452,10 @@ static void test_run_canonical(void **state)
 		  "{\"version\":1,\"name\":\"live\",\"rules\":[{\"match\":\"bn.*\",\"shard\":\"none\",\"state\":{"
 		  "\"replicate\":{"
 		  "\"cp\":3}}}],\"run\":{\"argv\":[\"python3\",\"train.py\"],\"cwd\":\"/data\"}}");
+	canonical(LIVE "rules: [{match: '*amax*', state: max}]\n",
+		  "{\"version\":1,\"name\":\"live\",\"rules\":[{\"match\":\"*amax*\",\"shard\":\"none\",\"state\":"
+		  "\"max\"}],"
+		  "\"run\":{\"argv\":[\"python3\",\"train.py\"],\"cwd\":\"/data\"}}");
 	canonical("version: 1\nname: live\nrules: [{match: '*'}]\ntensors: [{name: a, dtype: U8, shape: [4]}]\n"
 		  "run: {cwd: /, argv: [a]}\n",
 		  "{\"version\":1,\"name\":\"live\",\"tensors\":[{\"name\":\"a\",\"dtype\":\"U8\",\"shape\":[4]}],"
@@ -931,6 +953,7 @@ int main(void)
 		cmocka_unit_test(test_keys),
 		cmocka_unit_test(test_values),
 		cmocka_unit_test(test_states),
+		cmocka_unit_test(test_state_max),
 		cmocka_unit_test(test_yaml_tricks),
 		cmocka_unit_test(test_json),
 		cmocka_unit_test(test_no_memory),

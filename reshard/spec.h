@@ -86,8 +86,9 @@ struct ptc_split {
  * data parallelism then means the ranks that hold the same experts (edp), else dp*cp.
  * State: PTC_CARRY_REFUSE makes the layout fail, naming the tensor; of PTC_CARRY_RESET a plan moves nothing, and each
  * generation begins with zeros of it. PTC_CARRY_DERIVE is of BF16 parameters: what a device lacks of one is made from its F32
- * field `master` (ptc_layout_derives); their fields are carried. The others are laid out, stored and moved like PTC_CARRY: who
- * makes a job is refused max, a derive that names no master and a replicate that is cut (ptc_job_check_states). */
+ * field `master` (ptc_layout_derives); their fields are carried. The others are laid out, stored and moved like PTC_CARRY; of
+ * PTC_CARRY_MAX a snapshot of running ranks has the greatest of what they hold (ptc_rule_takes_max). Who makes a job is refused
+ * a derive that names no master, and a max or replicate that is cut (ptc_job_check_states). */
 struct ptc_rule {
 	const char *match; /* glob over the parameter name: * (also across dots), ?, [..] */
 	struct ptc_split splits[PTC_MAX_SPLITS];
@@ -149,6 +150,13 @@ struct ptc_spec {
 };
 /* Frees a rule's strings and arrays (all made with base/alloc.h) and zeroes it. */
 void ptc_rule_done(struct ptc_rule *r);
+/* It cuts nothing, and zero does not either. */
+bool ptc_rule_is_whole(const struct ptc_rule *r);
+/* Replicas of running ranks may differ, and the greatest counts, element by element (reshard/max.h). One that is cut is of a job of
+ * an earlier version, which carried it like any other. NULL ok: false. */
+bool ptc_rule_takes_max(const struct ptc_rule *r);
+/* PTC_ELAYOUT naming tensor and dtype where there is no greatest of it. */
+int ptc_rule_check_max(const struct ptc_rule *r, const char *name, enum ptc_dtype dtype, struct ptc_error *err);
 /* Frees every string and array (all made with base/alloc.h) and zeroes the struct. NULL ok. */
 void ptc_spec_done(struct ptc_spec *spec);
 static inline size_t ptc_spec_items(const struct ptc_spec *s)

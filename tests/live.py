@@ -36,6 +36,7 @@ class Job:
                  env=None, **options):
         self.c, self.name, self.dir, self.rows, self.layers = c, name, directory, rows, layers
         self.logs = os.path.join(directory, "steps")
+        self.apart = {"amax", "amax.rows"} if "amax" in options else set()  # tensors of which each rank has its own
         os.makedirs(self.logs, exist_ok=True)
         os.chmod(self.logs, 0o777)
         argv = [sys.executable, "-B", os.path.join(harness.ROOT, "tests", "trainer.py"), "--rows", str(rows), "--layers",
@@ -89,13 +90,50 @@ class Job:
         os.makedirs(directory, exist_ok=True)
         model = os.path.join(directory, "model.safetensors")
         self.c.ptcctl("export", self.name, model, timeout_s=60 * PATIENCE)
-        found = load_file(model)
+        found = {name: array for name, array in load_file(model).items() if name not in self.apart}
         want = self.expected(step)
         flat = {**want["param"], **{f"{n}:m": a for n, a in want["m"].items()}}
         case.assertEqual(sorted(flat), sorted(found))
         for name, array in flat.items():
             case.assertEqual(array.dtype, found[name].dtype, name)
             case.assertEqual(array.tobytes(), found[name].tobytes(), f"{name} at step {step}")
+
+    def amax_logged(self):
+        """[{generation, launch, rank, what, step, world, amax, first, rows}] as ranks wrote them."""
+        out = []
+        for path in glob.glob(os.path.join(self.logs, "*.amax")):
+            g, l, r = (int(part[1:]) for part in os.path.basename(path)[:-5].split("-"))
+            with open(path) as f:
+                for line in f:
+                    row = {"generation": g, "launch": l, "rank": r, **json.loads(line)}
+                    row["amax"] = np.frombuffer(bytes.fromhex(row["amax"]), "<f4")
+                    row["rows"] = np.frombuffer(bytes.fromhex(row["rows"]), "<f2")
+                    out.append(row)
+        return out
+
+    def greatest(self, step, generation, launch=None):
+        """(amax, rows): of what ranks had as they stopped at a step for the last time before this generation."""
+        stopped = [row for row in self.amax_logged() if row["what"] == "stopped" and row["step"] == step and
+                   row["generation"] <= generation and (row["generation"], row["launch"]) != (generation, launch)]
+        last = max(row["generation"] for row in stopped)
+        stopped = [row for row in stopped if row["generation"] == last]
+        assert {row["rank"] for row in stopped} == set(range(stopped[0]["world"])), stopped
+        rows = np.full(self.rows, -np.inf, "<f2")
+        for row in stopped:
+            part = rows[row["first"]:row["first"] + row["rows"].size]
+            np.maximum(part, row["rows"], out=part)
+        return np.maximum.reduce([row["amax"] for row in stopped]), rows
+
+    def check_amax(self, case):
+        """Each rank began with the greatest of what the ranks before it had stopped with. How many did."""
+        restored = [row for row in self.amax_logged() if row["what"] == "restored"]
+        for row in restored:
+            amax, rows = self.greatest(row["step"], row["generation"], row["launch"])
+            what = {k: row[k] for k in ("generation", "launch", "rank", "step")}
+            np.testing.assert_array_equal(row["amax"], amax, str(what))
+            np.testing.assert_array_equal(row["rows"], rows[row["first"]:row["first"] + row["rows"].size], str(what))
+            case.assertEqual(not np.isnan(amax[5]), np.signbit(row["amax"][4]), "rank 0 has -0, rank 1 and others 0")
+        return len(restored)
 
     def follow_logs(self, out, node="n0"):
         """A ptcctl that writes what every rank logs to a file, until the job has ended."""

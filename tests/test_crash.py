@@ -783,8 +783,9 @@ class Crash(harness.Case):
                        stderr=subprocess.DEVNULL,
                        env={**os.environ, **client, "PTC_EXEC": harness.binary("daemon/ptc-exec")})
         os.makedirs(self.path("live"))
-        job = live.Job(c, self.path("live"), name="moves", mode="rebuild")
-        job.run("tp=2")
+        job = live.Job(c, self.path("live"), name="moves", mode="rebuild", amax="F32",
+                       run={"rules": [{"match": "amax*", "state": "max"}]})
+        job.run("dp=2")
         job.wait_step(5)
         job.do("snapshot")
         job.resize("tp=1,dp=3")

@@ -97,6 +97,53 @@ class Live(harness.Case):
             found = load_file(model)
             self.assertEqual([float(found["steps"])] * 3, found["stat"].tolist())
 
+    def maxima(self, **kw):
+        rules = [{"match": "amax*", "state": "max"}]
+        with self.cluster(nodes=4, devices=1) as c:
+            job = live.Job(c, self.dir, amax="F32", **{**kw, "run": {"rules": rules, **kw.get("run", {})}})
+            job.run("tp=2,dp=2")
+            at = 3
+            for config in ("tp=4", "pp=3", "dp=4", "tp=1", "tp=2,dp=2"):
+                job.wait_step(at)
+                job.do("snapshot")  # ranks go on with what they have
+                c.ptcctl("verify", job.name)
+                at = job.status()["step"] + 3
+                job.wait_step(at)
+                at = job.resize(config)["step"] + 3
+                c.ptcctl("verify", job.name)
+            job.wait_step(at)
+            job.do("stop")
+            last = job.wait_run("stopped")
+            job.check_state(self, last["step"], self.path("end"))
+            found = load_file(self.path("end/model.safetensors"))
+            for name, want in zip(("amax", "amax.rows"), job.greatest(last["step"], last["generation"]), strict=True):
+                np.testing.assert_array_equal(found[name], want)
+            self.assertEqual(4 + 3 + 4 + 1 + 4, job.check_amax(self))
+            alive = [row for row in job.amax_logged() if row["what"] == "stopped" and row["world"] == 4]
+            self.assertGreater(len({row["amax"].tobytes() for row in alive}), len(alive) // 2, "ranks had values of their own")
+            self.check_steps(job, last["step"])
+
+    def test_max_restart(self):
+        """Of what ranks have each their own the greatest goes on, whoever had it, in whole tensors and in cut ones."""
+        self.maxima()
+
+    def test_max_rebuild(self):
+        self.maxima(mode="rebuild", run={"copy": "fast"})
+
+    def test_max_refused(self):
+        """Without the rule replicas differ; and there is a greatest of numbers that have an order only."""
+        with self.cluster(nodes=2, devices=2) as c:
+            job = live.Job(c, self.dir, "none", amax="F32")
+            job.run("dp=2")
+            job.wait_step(3)
+            r = job.do("snapshot", check=False)
+            self.assertEqual(1, r.returncode)
+            self.assertIn('"amax": ranks 0 and 1 hold the same part of it with different bytes', r.stderr)
+            job = live.Job(c, self.path("other"), "complex", amax="C64", run={"rules": [{"match": "amax", "state": "max"}]})
+            r = job.run("dp=2", check=False)
+            self.assertEqual(1, r.returncode, r.stderr)
+            self.assertIn('tensor "amax" (C64): rule "amax" takes the greatest of its replicas', r.stderr)
+
     def resizes(self, mode):
         with self.cluster(nodes=4, devices=2) as c:
             job = live.Job(c, self.dir, mode=mode)

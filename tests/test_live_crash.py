@@ -183,6 +183,19 @@ class LiveCrash(harness.Case):
             self.kill_at_points(c, job, lambda node: self.told(c, job, "snapshot", job.name, "--wait", node=node), 5, 4)
             self.check_end(c, job)
 
+    def test_points_in_max(self):
+        """The daemon that merges what ranks have each their own of dies, or one that lends to it: it is the greatest all the same."""
+        with self.started(amax="F32", run={"rules": [{"match": "amax*", "state": "max"}]}) as (c, job):
+            reached = 0
+            for rank, point in ((0, "agent.capture.merged"), (3, "agent.capture.middle"), (0, "agent.capture.middle@3"),
+                                (3, "store.meta.commit.before@2"), (3, "store.meta.commit.after@3")):
+                victim = next(r["node"] for r in self.alive(c, job)["run"]["ranks"] if r["rank"] == rank)
+                reached += self.act_and_die(c, job, victim, point, self.resize_there(c, job))
+            self.assertGreater(reached, 3)
+            job.resize("tp=4")
+            self.check_end(c, job)
+            self.assertGreater(job.check_amax(self), 4)
+
     def test_points_in_first_run(self):
         """Whatever dies while a job first starts: it runs, or does not and can be run again."""
         with self.started(start=False, sleep=0.01) as (c, job):

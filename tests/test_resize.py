@@ -126,6 +126,24 @@ class Resize(harness.Case):
             job.check_whole(self)
             job.delete()
 
+    def test_max_of_equals(self):
+        """Without ranks that run there is one value of each tensor, and it is the greatest: whole everywhere, whatever zero cuts."""
+        s = states.State({"exp_avg": "F32", "amax": "F32"})
+        s.add(self.rng(), "w", "BF16", (37, 6))
+        s.add(self.rng(), "w.scale", "F16", (5,))
+        rules = [{"match": "*.scale", "state": "max"},
+                 {"match": "*", "split": {"axis": "tp", "dim": 0, "kind": "balanced"}, "fields": {"amax": {"split": {"axis": "none"}, "state": "max"}}}]
+        whole = [{"match": "*.scale", "shard": "none"}, {"match": "*", "fields": ["amax"], "shard": "none"},
+                 {"match": "*", "split": {"axis": "tp", "dim": 0, "kind": "balanced"}}]
+        with self.cluster(nodes=2, devices=2) as c:
+            job = Job(c, "maxima", s, self.path("job"), rules)
+            job.imported("tp=2")
+            for config in ("dp=3,zero=3", "tp=2,dp=2,zero=1", "dp=2"):
+                job.resize(config)
+                job.check_ranks(self, oracle.Config(config), whole)
+                job.check_whole(self, node="n1")
+            job.delete()
+
     def random_job(self, tiny):
         """(state, rules, degrees of tp that fit)"""
         rng = self.rng()

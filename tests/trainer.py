@@ -4,12 +4,15 @@
 
   trainer.py --rows R --layers L [--steps N] [--sleep S] [--build-sleep S] [--start-sleep S] [--end-sleep S] [--meet 1] [--log DIR]
              [--fail-at STEP --fail-rank R] [--raise-in start|build] [--data N,SEED,BATCH,MICRO [--by-length DP]]
-             [--stat 1] [--blobs NAME,..]
+             [--stat 1] [--blobs NAME,..] [--amax DTYPE]
 
 Layer l is a matrix of R x 6 doubles, rows split over tp (the first ranks have more), on pipeline stage l % pp, replicated over dp;
 element (i, j) is 1000 l + 10 i + j + s after s steps. Its field `m` is the same, negative. A scalar `steps` is s everywhere.
 With --stat there is a tensor `stat`, too, whose elements grow by 1 + dp rank with each step: replicas differ.
 With --blobs each rank writes down what it is given of these per-rank blobs, carries that on, and sets its own of those that it was not given.
+With --amax there are `amax`, whole on each rank, and `amax.rows`, rows split over tp, of which each rank has values of its own:
+random ones of its number and the step, with zeros of both signs and a NaN. What a rank is given and what it stops with goes to a
+file beside its steps.
 With --log each rank appends a JSON line per step. Ranks do not wait for each other: how far they are apart is theirs.
 """
 import argparse
@@ -20,6 +23,8 @@ import time
 
 import numpy as np
 import ptc
+
+SIZES = {"F32": 4, "C64": 8}
 
 
 def layer(rows, l, step, sign=1):
@@ -49,8 +54,30 @@ class Rank:
         self.steps = np.zeros((), dtype=np.int64)
         client.declare("steps", "I64", [], [([], [], 0, None)], self.steps.ctypes.data, tied=True)
         self.stat = np.zeros(3)
+        if args.amax:
+            self.rows = (first, n)
+            self.amax, self.amax_rows = np.zeros(6, np.float32), np.zeros(n, np.float16)
+            self.measure(0)
+            client.declare("amax", args.amax, [24 // SIZES[args.amax]], [([0], [24 // SIZES[args.amax]], 0, None)],
+                           self.amax.ctypes.data, tied=True)
+            client.declare("amax.rows", "F16", [args.rows], [([first], [n], 0, None)] if n else [], self.amax_rows.ctypes.data,
+                           tied=True)
         if args.stat:
             client.declare("stat", "F64", [3], [([0], [3], 0, None)], self.stat.ctypes.data, tied=True)
+
+    def measure(self, step):
+        """What a rank finds in a step, which no other does."""
+        rng = np.random.default_rng([step, self.gen.rank])
+        self.amax[:] = rng.standard_normal(6)
+        self.amax[4:] = 0.0 if self.gen.rank else -0.0, np.nan if self.gen.rank == 1 else 1.0
+        self.amax_rows[:] = rng.standard_normal(self.amax_rows.size)
+
+    def log_amax(self, what, step):
+        if self.args.amax and self.args.log:
+            gen = self.gen
+            with open(os.path.join(self.args.log, f"g{gen.generation}-l{gen.launch}-r{gen.rank}.amax"), "a") as f:
+                f.write(json.dumps({"what": what, "step": step, "world": gen.world, "amax": self.amax.tobytes().hex(),
+                                    "first": self.rows[0], "rows": self.amax_rows.tobytes().hex()}) + "\n")
 
     def from_files(self, step):
         """What this rank consumes in a step, as it finds it in data/ of a mount: slots of this step, without padding."""
@@ -89,6 +116,7 @@ class Rank:
     def at_stop(self, step):
         if self.args.refuse and os.path.exists(self.args.refuse):
             raise ptc.Error(-1, "refused, as told")
+        self.log_amax("stopped", step)
         if not self.args.files:
             self.client.cursor_set("data", *self.cursor(step))
         self.client.blob_set("where", f"{self.gen.tp_rank} {self.gen.pp_rank} {self.gen.dp_rank} {step}".encode(), ptc.RANK)
@@ -109,6 +137,7 @@ class Rank:
     def check_restored(self):
         step = self.gen.start_step
         assert int(self.steps) == step, (int(self.steps), step)
+        self.log_amax("restored", step)
         assert not self.args.stat or (self.stat == step).all(), self.stat  # what dp rank 0 had
         if self.args.imported and step == 0:  # tensors only
             assert self.client.cursor_get("data") is None and self.client.blob_get("job") is None
@@ -130,6 +159,8 @@ class Rank:
             a += sign
         self.steps += 1
         self.stat += 1 + self.gen.dp_rank
+        if self.args.amax:
+            self.measure(int(self.steps))
 
 
 def run(args, client, gen):
@@ -186,6 +217,7 @@ def main():
     p.add_argument("--meet", type=int, default=0, help="1: before a rank declares, it has met all others")
     p.add_argument("--stat", type=int, default=0, help="1: with the tensor whose replicas differ")
     p.add_argument("--blobs", type=lambda s: s.split(","), default=[], help="names of per-rank blobs")
+    p.add_argument("--amax", choices=sorted(SIZES), help="with tensors of which each rank has values of its own, `amax` of this dtype")
     p.add_argument("--refuse", help="stops are refused while this file exists")
     p.add_argument("--data", type=lambda s: [int(x) for x in s.split(",")], help="N,SEED,BATCH,MICRO: samples are consumed, and logged")
     p.add_argument("--by-length", type=int, default=0, help="with --data: batches are divided by length where dp is this")

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Parts of a snapshot whose replica that counts is on another node. Happy
+/* Parts of a snapshot whose replica that counts is on another node, or is made
+ * there (reduce.c). Happy
  * path: what primary ranks hold is known from the layout, so each node finds
  * for itself what it must ask for, and of whom; that becomes extents of its
  * own, which are fetched once the rest is captured, from tables that need not
@@ -19,8 +20,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#define AWAY_WAIT_MS 600000
-#define AWAY_TICK_MS 20
+#define AWAY_WAIT_MS     600000
+#define AWAY_TICK_MS     20 /* at first; a thousand nodes that wait for one must leave it time to do what they wait for */
+#define AWAY_TICK_MAX_MS 200
 
 /* ---- what is away ---- */
 
@@ -28,32 +30,33 @@ struct finder {
 	const struct ptc_geometry *g;
 	const struct ptc_needs *needs;
 	uint32_t self;
-	bool *all; /* usable nodes, for ptc_parts_cover */
-	struct ptc_holder *primary;
-	size_t nprimary, primary_cap, cap;
+	bool *all;               /* usable nodes, for ptc_parts_cover */
+	struct ptc_away primary; /* of one item; may overlap */
 	struct ptc_away *away;
+	struct ptc_reduce *reduce;
 	struct ptc_error *err;
 };
 
-static int push(struct ptc_holder **v, size_t *n, size_t *cap, const struct ptc_holder *h, struct ptc_error *err)
+int ptc_away_add(struct ptc_away *a, uint32_t item, uint32_t node, const struct ptc_box *box, struct ptc_error *err)
 {
-	if (*n == *cap) {
-		size_t more = *cap ? 2 * *cap : 16;
-		struct ptc_holder *p = ptc_reallocarray(*v, more, sizeof(*p));
+	if (a->n == a->cap) {
+		size_t more = a->cap ? 2 * a->cap : 16;
+		struct ptc_holder *p = ptc_reallocarray(a->v, more, sizeof(*p));
 
 		if (!p)
 			return ptc_error_set(err, PTC_ENOMEM, "no memory for %zu parts of replicas", more);
-		*v = p;
-		*cap = more;
+		a->v = p;
+		a->cap = more;
 	}
-	(*v)[(*n)++] = *h;
+	a->v[a->n++] = (struct ptc_holder){ item, node, *box };
 	return 0;
 }
 
 static int primary_regions(struct finder *f, uint32_t item, uint32_t rank)
 {
-	struct ptc_holder h = { .item = item, .node = f->g->allocation.ranks[rank].node };
+	uint32_t node = f->g->allocation.ranks[rank].node;
 	struct ptc_rank_layout l;
+	struct ptc_box box;
 	int r = ptc_layout_rank_item(f->g->layout, rank, item, &l, f->err);
 
 	if (r)
@@ -61,8 +64,8 @@ static int primary_regions(struct finder *f, uint32_t item, uint32_t rank)
 	for (size_t i = 0; !r && i < l.nregions; i++) {
 		if (l.regions[i].padding)
 			continue;
-		r = ptc_item_byte_box(f->g->spec, item, &l.regions[i].box, &h.box, f->err);
-		r = r ? r : push(&f->primary, &f->nprimary, &f->primary_cap, &h, f->err);
+		r = ptc_item_byte_box(f->g->spec, item, &l.regions[i].box, &box, f->err);
+		r = r ? r : ptc_away_add(&f->primary, item, node, &box, f->err);
 	}
 	ptc_rank_layout_done(&l);
 	return r;
@@ -73,14 +76,11 @@ static int away_of(struct finder *f, const struct ptc_need *need, bool *ret_all)
 {
 	struct ptc_parts parts = { 0 };
 	struct ptc_boxes nobody = { 0 };
-	int r = ptc_parts_cover(&need->box, f->primary, f->nprimary, f->all, f->self, 0, &parts, &nobody, f->err);
+	int r = ptc_parts_cover(&need->box, f->primary.v, f->primary.n, f->all, f->self, 0, &parts, &nobody, f->err);
 
-	for (size_t i = 0; !r && i < parts.n; i++) {
-		struct ptc_holder h = { need->item, parts.v[i].node, parts.v[i].box };
-
-		if (h.node != f->self)
-			r = push(&f->away->v, &f->away->n, &f->cap, &h, f->err);
-	}
+	for (size_t i = 0; !r && i < parts.n; i++)
+		if (parts.v[i].node != f->self)
+			r = ptc_away_add(f->away, need->item, parts.v[i].node, &parts.v[i].box, f->err);
 	*ret_all = !nobody.n;
 	ptc_parts_done(&parts);
 	ptc_boxes_done(&nobody);
@@ -106,7 +106,7 @@ static int item_away(struct finder *f, size_t from, size_t to, const struct ptc_
 	bool all = true, some;
 	int r = 0;
 
-	f->nprimary = 0;
+	f->primary.n = 0;
 	r = primaries(f, item, rule, true);
 	for (size_t i = from; !r && all && i < to; i++)
 		if (!ptc_box_empty(&f->needs->v[i].box))
@@ -134,27 +134,39 @@ static int find(struct finder *f, const struct ptc_spec *rules)
 			end++;
 		if (rule && rule->primary != PTC_AXIS_NONE)
 			r = item_away(f, i, end, rule);
+		else if (ptc_rule_takes_max(rule))
+			r = ptc_reduce_item(f->reduce, f->g, f->self, f->needs, i, end, f->away, f->err);
 	}
 	return r;
 }
 
-int ptc_away_find(const struct ptc_geometry *g, const struct ptc_spec *rules, uint32_t self,
-		  const struct ptc_needs *needs, struct ptc_away *ret, struct ptc_error *err)
+static int by_node(const void *a, const void *b)
 {
-	struct finder f = { .g = g, .needs = needs, .self = self, .away = ret, .err = err };
+	const struct ptc_holder *x = a, *y = b;
+
+	return x->node < y->node ? -1 : x->node > y->node;
+}
+
+int ptc_away_find(const struct ptc_geometry *g, const struct ptc_spec *rules, uint32_t self,
+		  const struct ptc_needs *needs, struct ptc_away *ret, struct ptc_reduce *ret_reduce,
+		  struct ptc_error *err)
+{
+	struct finder f = { .g = g, .needs = needs, .self = self, .away = ret, .reduce = ret_reduce, .err = err };
 	int r = 0;
 
-	*ret = (struct ptc_away){ 0 };
 	f.all = ptc_malloc(g->nnodes);
 	if (!f.all)
 		return ptc_error_set(err, PTC_ENOMEM, "no memory for %zu nodes", g->nnodes);
 	memset(f.all, true, g->nnodes);
 	r = find(&f, rules);
 	ptc_free(f.all);
-	ptc_free(f.primary);
+	ptc_away_done(&f.primary);
 	if (r)
-		ptc_away_done(ret);
-	return r;
+		return r;
+	if (ret->n > 1)
+		qsort(ret->v, ret->n, sizeof(*ret->v), by_node);
+	ptc_reduce_sort(ret_reduce);
+	return 0;
 }
 
 void ptc_away_done(struct ptc_away *a)
@@ -198,7 +210,7 @@ static int keep_local(const struct ptc_away *a, const struct ptc_store_box *box,
 	return r;
 }
 
-static int away_boxes(struct ptc_away *a, struct ptc_store_boxes *out, size_t *cap)
+static int away_boxes(struct ptc_away *a, int64_t max_bytes, struct ptc_store_boxes *out, size_t *cap)
 {
 	struct ptc_boxes parts = { 0 };
 	uint32_t *nodes;
@@ -206,7 +218,7 @@ static int away_boxes(struct ptc_away *a, struct ptc_store_boxes *out, size_t *c
 
 	for (size_t i = 0; !r && i < a->n; i++) {
 		parts.n = 0;
-		r = ptc_box_chop(&a->v[i].box, PTC_EXTENT_MAX_BYTES, &parts);
+		r = ptc_box_chop(&a->v[i].box, max_bytes, &parts);
 		r = r ? r : boxes_push(out, cap, a->v[i].item, &parts);
 		nodes = r ? NULL : ptc_reallocarray(a->nodes, a->nboxes + parts.n, sizeof(*nodes));
 		if (!nodes)
@@ -219,14 +231,7 @@ static int away_boxes(struct ptc_away *a, struct ptc_store_boxes *out, size_t *c
 	return r;
 }
 
-static int by_node(const void *a, const void *b)
-{
-	const struct ptc_holder *x = a, *y = b;
-
-	return x->node < y->node ? -1 : x->node > y->node;
-}
-
-int ptc_away_split(struct ptc_away *a, struct ptc_store_boxes *missing, struct ptc_error *err)
+int ptc_away_split(struct ptc_away *a, int64_t max_bytes, struct ptc_store_boxes *missing, struct ptc_error *err)
 {
 	struct ptc_store_boxes out = { 0 };
 	size_t cap = 0;
@@ -241,8 +246,7 @@ int ptc_away_split(struct ptc_away *a, struct ptc_store_boxes *missing, struct p
 		r = r ? r : boxes_push(&out, &cap, missing->v[i].item, &local);
 		ptc_boxes_done(&local);
 	}
-	qsort(a->v, a->n, sizeof(*a->v), by_node);
-	r = r ? r : away_boxes(a, &out, &cap);
+	r = r ? r : away_boxes(a, max_bytes, &out, &cap);
 	if (r) {
 		ptc_store_boxes_done(&out);
 		return ptc_error_set(err, PTC_ENOMEM, "no memory for parts of replicas");
@@ -257,16 +261,25 @@ int ptc_away_split(struct ptc_away *a, struct ptc_store_boxes *missing, struct p
 struct fetching {
 	const struct ptc_away_fetch *job;
 	size_t first; /* of the request, of the job's boxes */
+	void *buffer; /* of a box that is taken */
 };
 
 static int box_begin(void *arg, size_t i, struct ptc_fetch_dst *ret, struct ptc_error *err)
 {
 	const struct fetching *f = arg;
 	const struct ptc_store_box *box = &f->job->boxes[f->first + i];
+	int64_t bytes = ptc_box_volume(&box->box);
 
 	ret->outer = box->box;
-	ret->niov = ptc_table_extent_iov(f->job->table, f->job->extents[f->first + i], 0, ptc_box_volume(&box->box),
-					 ret->iov, (int)PTC_ARRAY_LEN(ret->iov));
+	if (f->buffer) {
+		ret->iov[0] = (struct iovec){ f->buffer, (size_t)bytes };
+		ret->niov = 1;
+		return ptc_fails(bytes <= PTC_AWAY_TAKE_BYTES)
+			       ? ptc_error_set(err, PTC_EINTERNAL, "a box of item %u is too large", box->item)
+			       : 0;
+	}
+	ret->niov = ptc_table_extent_iov(f->job->table, f->job->extents[f->first + i], 0, bytes, ret->iov,
+					 (int)PTC_ARRAY_LEN(ret->iov));
 	if (ret->niov <= 0)
 		return ptc_error_set(err, PTC_ESTATE, "an extent of item %u cannot be filled any more", box->item);
 	return 0;
@@ -274,27 +287,42 @@ static int box_begin(void *arg, size_t i, struct ptc_fetch_dst *ret, struct ptc_
 
 static int box_end(void *arg, size_t i, struct ptc_error *err)
 {
-	return 0;
+	const struct fetching *f = arg;
+
+	return f->buffer ? f->job->take(f->job->take_arg, f->first + i, f->buffer, err) : 0;
+}
+
+static int receive(struct fetching *f, size_t n, bool *ret_local, struct ptc_error *err)
+{
+	const struct ptc_away_fetch *job = f->job;
+	const struct ptc_fetch_ops ops = {
+		.begin = box_begin, .end = box_end, .arg = f, .begun = true, .timeout_ms = PTC_AGENT_STALL_MS
+	};
+	struct ptc_fetch fetch = { 0 };
+	int r = ptc_fetch_open(job->agent, job->g, job->nodes[f->first], 0, job->boxes + f->first, n, &ops, &fetch,
+			       err);
+
+	r = r ? r : ptc_fetch_drain(&fetch, err);
+	*ret_local = r == PTC_ENOMEM || fetch.local_error;
+	ptc_fetch_done(&fetch);
+	return r;
 }
 
 /* One request. *ret_local: asking again is of no use. */
 static int request(const struct ptc_away_fetch *job, size_t first, size_t n, bool *ret_local, struct ptc_error *err)
 {
-	struct fetching f = { job, first };
-	const struct ptc_fetch_ops ops = {
-		.begin = box_begin, .end = box_end, .arg = &f, .begun = true, .timeout_ms = PTC_AGENT_STALL_MS
-	};
-	struct ptc_fetch fetch = { 0 };
+	uint64_t bytes = PTC_AGENT_RECV_TICKET + (job->take ? PTC_AWAY_TAKE_BYTES : 0);
+	struct fetching f = { job, first, NULL };
 	uint64_t ticket; /* none is held while the source is waited for */
-	int r = ptc_pool_take(&job->agent->recv, PTC_AGENT_RECV_TICKET, job->stop, job->arg, &ticket, err);
+	int r = ptc_pool_take(&job->agent->recv, bytes, job->stop, job->arg, &ticket, err);
 
 	*ret_local = true;
 	if (r)
 		return r;
-	r = ptc_fetch_open(job->agent, job->g, job->away->nodes[first], 0, job->boxes + first, n, &ops, &fetch, err);
-	r = r ? r : ptc_fetch_drain(&fetch, err);
-	*ret_local = r == PTC_ENOMEM || fetch.local_error;
-	ptc_fetch_done(&fetch);
+	if (job->take && !(f.buffer = ptc_malloc(PTC_AWAY_TAKE_BYTES)))
+		r = ptc_error_set(err, PTC_ENOMEM, "no memory for parts of replicas");
+	r = r ? r : receive(&f, n, ret_local, err);
+	ptc_free(f.buffer);
 	ptc_pool_give(&job->agent->recv, ticket);
 	return r;
 }
@@ -302,9 +330,9 @@ static int request(const struct ptc_away_fetch *job, size_t first, size_t n, boo
 static int insist(const struct ptc_away_fetch *job, size_t first, size_t n, struct ptc_error *err)
 {
 	int64_t end = ptc_sys_now_ns() + (int64_t)AWAY_WAIT_MS * 1000000;
-	const char *node = job->g->nodes[job->away->nodes[first]];
+	const char *node = job->g->nodes[job->nodes[first]];
 
-	for (;;) {
+	for (unsigned tick_ms = AWAY_TICK_MS;; tick_ms = PTC_MIN(2 * tick_ms, AWAY_TICK_MAX_MS)) {
 		struct ptc_error why = PTC_ERROR_INIT;
 		bool local = false;
 		int r = request(job, first, n, &local, &why);
@@ -320,21 +348,19 @@ static int insist(const struct ptc_away_fetch *job, size_t first, size_t n, stru
 			return ptc_error_set(err, PTC_EPEER, "node %s does not give the replicas that count: %.800s",
 					     node, why.text);
 		job->tick(job->arg);
-		usleep(AWAY_TICK_MS * 1000); /* a server thread: waiting is its job */
+		usleep(tick_ms * 1000); /* a server thread: waiting is its job */
 	}
 }
 
 int ptc_away_fetch(const struct ptc_away_fetch *job, struct ptc_error *err)
 {
-	size_t n = job->away->nboxes;
 	int r = 0;
 
-	for (size_t i = 0, end; !r && i < n; i = end) {
+	for (size_t i = 0, end; !r && i < job->n; i = end) {
 		int64_t bytes = 0;
 
-		for (end = i;
-		     end < n && job->away->nodes[end] == job->away->nodes[i] && end - i < PTC_AGENT_REQUEST_BOXES &&
-		     (end == i || bytes + ptc_box_volume(&job->boxes[end].box) <= PTC_AGENT_REQUEST_BYTES);
+		for (end = i; end < job->n && job->nodes[end] == job->nodes[i] && end - i < PTC_AGENT_REQUEST_BOXES &&
+			      (end == i || bytes + ptc_box_volume(&job->boxes[end].box) <= PTC_AGENT_REQUEST_BYTES);
 		     end++)
 			bytes += ptc_box_volume(&job->boxes[end].box);
 		r = insist(job, i, end - i, err);

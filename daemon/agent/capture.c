@@ -5,11 +5,13 @@
  * rank that has it, compared with what other ranks here hold of the same bytes
  * (but for replicas that do not count by a rule, where one that does is here),
  * digested (after the ranks may go on, where they wait only for the copy);
- * what by a rule only ranks of other nodes hold as it counts is fetched from
+ * where by a rule the greatest counts it is taken of all of them, here and then
+ * of what other nodes hold (reduce.c);
+ * what by a rule only other nodes have as it counts is fetched from
  * there (away.c); checksums, seal. One copy of each byte is made. Ranks that
  * have copied their memory themselves (copy: fast) may go on before all that.
  * Failure modes: ranks that do not wait at that step, or have declared other
- * than the layout (PTC_ESTATE, PTC_ELAYOUT), memory (PTC_ENOSPC before
+ * than the layout (PTC_ESTATE, PTC_ELAYOUT) or what has no greatest, memory (PTC_ENOSPC before
  * anything is copied), replicas that differ (PTC_EDIGEST naming tensor and
  * ranks), a rank that dies meanwhile (whatever its memory says). What was
  * begun is dropped then.
@@ -23,6 +25,7 @@
 #include "base/check.h"
 #include "base/fault.h"
 #include "base/search.h"
+#include "reshard/max.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,7 +36,7 @@
 
 struct differ {
 	size_t off, len;
-	const uint8_t *ours;
+	uint8_t *ours;
 };
 
 /* Of one thread. */
@@ -41,7 +44,7 @@ struct hand {
 	struct ptc_mover mover;
 	uint8_t *buffer; /* what a replica holds ... */
 	size_t used;
-	struct differ parts[COMPARE_PARTS]; /* ... and what it must be equal to */
+	struct differ parts[COMPARE_PARTS]; /* ... and what it must be equal to, or what becomes the greater of both */
 	size_t nparts;
 };
 
@@ -59,9 +62,13 @@ struct capture {
 	struct ptc_group group;
 	struct ptc_seat_sources sources;
 	struct ptc_away away;
-	struct ptc_store_boxes missing; /* a task each; the last are what is away */
+	struct ptc_reduce reduce;
+	struct ptc_store_boxes missing; /* the last are what is merged here, and then what is away */
 	uint32_t *extents;
-	size_t mark_from;
+	struct ptc_table *parts; /* NULL: nothing is lent */
+	struct ptc_store_boxes lent;
+	uint32_t *lent_extents;
+	size_t mark_from; /* of tasks, see task_of */
 	uint64_t fetched;
 	struct hand *hands;
 	unsigned nhands;
@@ -215,8 +222,10 @@ static int carried_encode(struct capture *c, struct ptc_error *err)
 struct fill {
 	struct capture *c;
 	struct hand *hand;
+	struct ptc_table *table;
 	const struct ptc_store_box *box; /* the extent's */
 	uint32_t extent;
+	bool own;                    /* there is more to come, from other nodes */
 	const struct ptc_box *slice; /* of box, that is being filled */
 	struct iovec spans[PTC_EXTENT_SPANS];
 	int nspans;
@@ -268,14 +277,28 @@ struct comparison {
 	const struct ptc_box *part;
 };
 
-/* What was read of a replica against what was copied. */
+/* Runs, and spans of extents, are of whole elements. */
+static int take_max(const struct comparison *x, const struct differ *part, struct ptc_error *err)
+{
+	enum ptc_dtype dtype = ptc_item_dtype(x->f->c->g->spec, x->f->box->item);
+	size_t size = ptc_dtype_bits(dtype) / 8;
+
+	if (ptc_fails(part->len % size == 0))
+		return ptc_error_set(err, PTC_EINTERNAL, "a run inside an element");
+	ptc_max_take(dtype, x->f->hand->buffer + part->off, part->len / size, part->ours);
+	return 0;
+}
+
+/* What was read of a replica against what was copied, or into it. */
 static int compare_flush(const struct comparison *x, struct ptc_error *err)
 {
 	struct hand *h = x->f->hand;
 	int r = ptc_mover_flush(&h->mover, err);
 
 	for (size_t i = 0; !r && i < h->nparts; i++)
-		if (memcmp(h->buffer + h->parts[i].off, h->parts[i].ours, h->parts[i].len))
+		if (x->f->source->max)
+			r = take_max(x, &h->parts[i], err);
+		else if (memcmp(h->buffer + h->parts[i].off, h->parts[i].ours, h->parts[i].len))
 			r = differ(x->f, x->part, err);
 	h->nparts = h->used = 0;
 	return r;
@@ -295,8 +318,7 @@ static int compare_run(void *arg, uint64_t address, int64_t off, int64_t len, st
 			struct iovec to = { h->buffer + h->used, now };
 			int r = ptc_mover_add(&h->mover, address, &to, 1, 0, (int64_t)now, err);
 
-			h->parts[h->nparts++] =
-				(struct differ){ h->used, now, (const uint8_t *)f->spans[i].iov_base + off };
+			h->parts[h->nparts++] = (struct differ){ h->used, now, (uint8_t *)f->spans[i].iov_base + off };
 			h->used += now;
 			address += now;
 			off += (int64_t)now;
@@ -402,7 +424,7 @@ static int fill_sources(struct fill *f, struct ptc_error *err)
 /* bytes: of the extent, up to the end of the slice. */
 static int digest_slice(const struct fill *f, int64_t bytes, struct ptc_error *err)
 {
-	const struct ptc_digest_fill d = { f->c->table, f->c->g, &f->c->needs, f->c->digests };
+	const struct ptc_digest_fill d = { f->c->table, f->c->g, &f->c->needs, f->c->digests }; /* nothing of parts */
 
 	ptc_table_extent_ready(f->c->table, f->extent, 0, bytes);
 	return ptc_digest_part(&d, f->extent, f->box->item, f->slice, err);
@@ -426,33 +448,49 @@ static int each_slice(struct fill *f, bool copy, bool digest, struct ptc_error *
 	return r;
 }
 
+/* Tasks are what is all here, what is lent, what is merged here, what is away. */
+static struct fill task_of(struct capture *c, size_t i)
+{
+	size_t whole = c->missing.n - c->reduce.own.nboxes - c->away.nboxes, k = i - PTC_MIN(i, whole);
+
+	if (i >= whole && k < c->lent.n)
+		return (struct fill){ .c = c, .table = c->parts, .box = &c->lent.v[k], .extent = c->lent_extents[k] };
+	k = i < whole ? i : i - c->lent.n;
+	return (struct fill){ .c = c,
+			      .table = c->table,
+			      .box = &c->missing.v[k],
+			      .extent = c->extents[k],
+			      .own = k >= whole && k < whole + c->reduce.own.nboxes };
+}
+
 static int fill_extent(void *arg, unsigned thread, size_t i, struct ptc_error *err)
 {
 	struct capture *c = arg;
-	struct fill f = { .c = c, .hand = &c->hands[thread], .box = &c->missing.v[i], .extent = c->extents[i] };
+	struct fill f = task_of(c, i);
 	int r;
 
-	f.nspans = ptc_table_extent_iov(c->table, c->extents[i], 0, ptc_box_volume(&f.box->box), f.spans,
+	f.hand = &c->hands[thread];
+	f.nspans = ptc_table_extent_iov(f.table, f.extent, 0, ptc_box_volume(&f.box->box), f.spans,
 					PTC_ARRAY_LEN(f.spans));
 	if (f.nspans < 0)
 		return ptc_error_set(err, f.nspans, "an extent that cannot be filled");
-	ptc_table_extent_map(c->table, c->extents[i]);
+	ptc_table_extent_map(f.table, f.extent);
 	f.hand->mover.nremote = f.hand->mover.nlocal = f.hand->mover.bytes = 0;
 	f.hand->nparts = f.hand->used = 0;
-	r = each_slice(&f, true, !c->req->release, err);
+	r = each_slice(&f, true, !c->req->release && !f.own && f.table == c->table, err);
 	if (!r && ptc_fault("agent.capture.middle"))
 		r = ptc_error_set(err, PTC_EIO, "injected failure in the middle of a snapshot");
 	/* Ranks that wait for the end of the copy are not kept waiting for digests and checksums. */
-	return r || c->req->release ? r : ptc_table_filled(c->table, c->extents[i], err);
+	return r || c->req->release || f.own ? r : ptc_table_filled(f.table, f.extent, err);
 }
 
 static int mark_extent(void *arg, unsigned thread, size_t i, struct ptc_error *err)
 {
 	struct capture *c = arg;
-	struct fill f = { .c = c, .box = &c->missing.v[c->mark_from + i], .extent = c->extents[c->mark_from + i] };
-	int r = each_slice(&f, false, true, err);
+	struct fill f = task_of(c, c->mark_from + i);
+	int r = f.table == c->table ? each_slice(&f, false, true, err) : 0;
 
-	return r ? r : ptc_table_filled(c->table, f.extent, err);
+	return r ? r : ptc_table_filled(f.table, f.extent, err);
 }
 
 /* ---- which replicas count ---- */
@@ -468,8 +506,8 @@ static int by_item(const void *a, const void *b)
 	return x->seat < y->seat ? -1 : x->seat > y->seat;
 }
 
-/* Says which sources are secondary; those come after the others then. */
-static void rank_sources(struct capture *c, const struct ptc_spec *rules)
+/* Says which sources are secondary, which come after the others then, and of which the greatest counts. */
+static int rank_sources(struct capture *c, const struct ptc_spec *rules, struct ptc_error *err)
 {
 	const struct ptc_config *config = ptc_layout_config(c->g->layout);
 	const struct ptc_rule *rule = NULL;
@@ -478,12 +516,20 @@ static void rank_sources(struct capture *c, const struct ptc_spec *rules)
 	for (size_t i = 0; i < c->sources.n; i++) {
 		struct ptc_seat_source *s = &c->sources.v[i];
 
-		if (!i || s->item != s[-1].item)
+		if (!i || s->item != s[-1].item) {
+			int r;
+
 			rule = ptc_spec_rule_named(rules, ptc_geometry_item_name(c->g, s->item, name, sizeof(name)));
+			r = ptc_rule_check_max(rule, name, ptc_item_dtype(c->g->spec, s->item), err);
+			if (r)
+				return r;
+		}
 		s->secondary = !ptc_rule_is_primary(rule, config, c->group.v[s->seat].rank.rank);
+		s->max = ptc_rule_takes_max(rule);
 	}
 	if (c->sources.n > 1)
 		qsort(c->sources.v, c->sources.n, sizeof(*c->sources.v), by_item);
+	return 0;
 }
 
 static int sources_make(struct capture *c, struct ptc_error *err)
@@ -499,8 +545,8 @@ static int sources_make(struct capture *c, struct ptc_error *err)
 	if (r)
 		return r;
 	if (job->spec.nrules) {
-		rank_sources(c, &job->spec);
-		r = ptc_away_find(c->g, &job->spec, c->self, &c->needs, &c->away, err);
+		r = rank_sources(c, &job->spec, err);
+		r = r ? r : ptc_away_find(c->g, &job->spec, c->self, &c->needs, &c->away, &c->reduce, err);
 	}
 	env->job_release(env->arg, ref);
 	return r;
@@ -555,14 +601,55 @@ static int seats_check(const struct capture *c, struct ptc_error *err)
 	return 0;
 }
 
+static int extents_reserve(struct capture *c, struct ptc_table *table, const struct ptc_store_boxes *boxes,
+			   int64_t new_bytes, uint32_t **ret, struct ptc_error *err)
+{
+	int r = ptc_agent_memory_check(c->agent, new_bytes, err);
+
+	if (r)
+		return r;
+	*ret = ptc_reallocarray(NULL, boxes->n ? boxes->n : 1, sizeof(**ret));
+	if (!*ret)
+		return ptc_error_set(err, PTC_ENOMEM, "no memory for %zu extents", boxes->n);
+	return boxes->n ? ptc_table_reserve(table, boxes->v, boxes->n, *ret, err) : 0;
+}
+
+/* For what others merge. */
+static int reserve_parts(struct capture *c, struct ptc_error *err)
+{
+	const struct ptc_away *parts = &c->reduce.parts;
+	struct ptc_table_key key = ptc_reduce_key(&c->key, c->req->info->id, c->req->info->from->launch, c->req->step);
+	struct ptc_store_box *boxes;
+	int64_t new_bytes = 0;
+	int r;
+
+	if (!parts->n)
+		return 0;
+	boxes = ptc_reallocarray(NULL, parts->n, sizeof(*boxes));
+	if (!boxes)
+		return ptc_error_set(err, PTC_ENOMEM, "no memory for %zu boxes", parts->n);
+	for (size_t i = 0; i < parts->n; i++)
+		boxes[i] = (struct ptc_store_box){ parts->v[i].item, parts->v[i].box };
+	r = ptc_table_begin(c->agent->env.store, &key, &c->parts, err);
+	r = r ? r : ptc_table_derive(c->parts, NULL, NULL, boxes, parts->n, false, &c->lent, &new_bytes, err);
+	ptc_free(boxes);
+	return r ? r : extents_reserve(c, c->parts, &c->lent, new_bytes, &c->lent_extents, err);
+}
+
+static int drop(struct capture *c, struct ptc_error *err)
+{
+	int r = ptc_agent_table_drop(c->agent, &c->key, err);
+
+	return r ? r : ptc_agent_parts_drop(c->agent, c->key.uuid, err);
+}
+
 /* Nothing is believed that may be there; all is reserved before anything is copied. */
 static int reserve(struct capture *c, struct ptc_error *err)
 {
 	struct ptc_store_box *boxes = ptc_reallocarray(NULL, c->needs.n ? c->needs.n : 1, sizeof(*boxes));
 	int64_t new_bytes = 0;
 	size_t n = 0;
-	int r = boxes ? ptc_agent_table_drop(c->agent, &c->key, err)
-		      : ptc_error_set(err, PTC_ENOMEM, "no memory for %zu boxes", c->needs.n);
+	int r = boxes ? drop(c, err) : ptc_error_set(err, PTC_ENOMEM, "no memory for %zu boxes", c->needs.n);
 
 	for (size_t i = 0; !r && i < c->needs.n; i++)
 		if (!ptc_box_empty(&c->needs.v[i].box))
@@ -570,14 +657,10 @@ static int reserve(struct capture *c, struct ptc_error *err)
 	r = r ? r : ptc_table_begin(c->agent->env.store, &c->key, &c->table, err);
 	r = r ? r : ptc_table_derive(c->table, NULL, NULL, boxes, n, false, &c->missing, &new_bytes, err);
 	ptc_free(boxes);
-	r = r ? r : ptc_away_split(&c->away, &c->missing, err);
-	r = r ? r : ptc_agent_memory_check(c->agent, new_bytes, err);
-	if (r)
-		return r;
-	c->extents = ptc_reallocarray(NULL, c->missing.n ? c->missing.n : 1, sizeof(*c->extents));
-	if (!c->extents)
-		return ptc_error_set(err, PTC_ENOMEM, "no memory for %zu extents", c->missing.n);
-	return c->missing.n ? ptc_table_reserve(c->table, c->missing.v, c->missing.n, c->extents, err) : 0;
+	r = r ? r : ptc_away_split(&c->reduce.own, PTC_AWAY_TAKE_BYTES, &c->missing, err);
+	r = r ? r : ptc_away_split(&c->away, PTC_EXTENT_MAX_BYTES, &c->missing, err);
+	r = r ? r : extents_reserve(c, c->table, &c->missing, new_bytes, &c->extents, err);
+	return r ? r : reserve_parts(c, err);
 }
 
 static int hands_make(struct capture *c, struct ptc_error *err)
@@ -623,26 +706,74 @@ static int release(struct capture *c, struct ptc_error *err)
 	return ptc_workers_release(c->agent->env.workers, &c->group.key, err);
 }
 
-/* All else is there for others to fetch. */
-static int fetch_away(struct capture *c, struct ptc_error *err)
+/* What others have gets to extents of missing, from the first on. g: names and addresses, and what is set here; it outlives the job. */
+static void fetch_init(struct capture *c, struct ptc_geometry *g, uint64_t snapshot, size_t first,
+		       struct ptc_away_fetch *ret)
 {
-	struct ptc_geometry g = *c->g; /* another snapshot of it; nothing else is looked at than names and addresses */
-	struct ptc_away_fetch job = { .agent = c->agent,
-				      .g = &g,
-				      .away = &c->away,
-				      .table = c->table,
-				      .boxes = c->missing.v + c->mark_from,
-				      .extents = c->extents + c->mark_from,
-				      .stop = capture_stop,
-				      .tick = capture_tick,
-				      .arg = c };
+	*g = *c->g; /* another snapshot of it */
+	g->snapshot = snapshot;
+	*ret = (struct ptc_away_fetch){ .agent = c->agent,
+					.g = g,
+					.table = c->table,
+					.extents = c->extents + first,
+					.stop = capture_stop,
+					.tick = capture_tick,
+					.arg = c };
+}
+
+/* Of what is merged here, what is here has been copied. */
+static int merge_own(struct capture *c, size_t first, struct ptc_error *err)
+{
+	struct ptc_table_key key = ptc_reduce_key(&c->key, c->req->info->id, c->req->info->from->launch, c->req->step);
+	struct ptc_away_fetch job;
+	struct ptc_geometry g;
+	uint64_t bytes = 0;
 	int r;
 
-	g.snapshot = c->key.snapshot;
+	if (!c->reduce.own.nboxes)
+		return 0;
+	fetch_init(c, &g, key.snapshot, first, &job);
+	r = ptc_reduce_merge(&c->reduce, &job, c->missing.v + first, &bytes, err);
+	if (!r && ptc_fault("agent.capture.merged"))
+		r = ptc_error_set(err, PTC_EIO, "injected failure when parts of replicas were merged");
+	c->fetched += bytes;
+	c->mark_from = first + c->lent.n;
+	return r ? r : crew_run(c, mark_extent, c->reduce.own.nboxes, err);
+}
+
+/* All else is there for others to fetch. */
+static int fetch_away(struct capture *c, size_t first, struct ptc_error *err)
+{
+	struct ptc_away_fetch job;
+	struct ptc_geometry g;
+	int r;
+
+	if (!c->away.nboxes)
+		return 0;
+	fetch_init(c, &g, c->key.snapshot, first, &job);
+	job.nodes = c->away.nodes;
+	job.boxes = c->missing.v + first;
+	job.n = c->away.nboxes;
 	r = ptc_away_fetch(&job, err);
 	for (size_t i = 0; !r && i < c->away.nboxes; i++)
 		c->fetched += (uint64_t)ptc_box_volume(&job.boxes[i].box);
+	c->mark_from = first + c->lent.n;
 	return r ? r : crew_run(c, mark_extent, c->away.nboxes, err);
+}
+
+/* Out of the ranks' memory; they may go on then. */
+static int copy(struct capture *c, bool released, struct ptc_error *err)
+{
+	size_t here = c->missing.n - c->away.nboxes + c->lent.n;
+	int r = hands_make(c, err);
+
+	r = r ? r : crew_run(c, fill_extent, here, err);
+	if (!r && c->req->release && !released)
+		r = release(c, err);
+	if (!r && c->req->release)
+		r = crew_run(c, mark_extent, here - c->reduce.own.nboxes, err);
+	hands_done(c);
+	return r;
 }
 
 /* From the ranks' memory to a sealed table. What is begun and fails is dropped. */
@@ -650,7 +781,7 @@ static int take(struct capture *c, struct ptc_error *err)
 {
 	struct ptc_error ignored = PTC_ERROR_INIT;
 	bool early = c->req->release && all_staged(c);
-	size_t local;
+	size_t away;
 	int r = seats_check(c, err);
 
 	r = r ? r : sources_make(c, err);
@@ -660,22 +791,18 @@ static int take(struct capture *c, struct ptc_error *err)
 	if (r)
 		return r;
 	r = reserve(c, err);
-	r = r ? r : hands_make(c, err);
-	local = c->missing.n - c->away.nboxes;
-	r = r ? r : crew_run(c, fill_extent, local, err);
-	if (!r && c->req->release && !early)
-		r = release(c, err);
-	if (!r && c->req->release)
-		r = crew_run(c, mark_extent, local, err);
-	hands_done(c);
-	c->mark_from = local;
-	if (!r && c->away.nboxes)
-		r = fetch_away(c, err);
+	away = c->missing.n - c->away.nboxes;
+	r = r ? r : copy(c, early, err);
+	r = r ? r : merge_own(c, away - c->reduce.own.nboxes, err);
+	r = r ? r : fetch_away(c, away, err);
+	if (!r && c->parts) /* before the snapshot's: where that is sealed, parts are not made again */
+		r = ptc_table_seal(c->parts, err);
 	r = r ? r : captured_write(c, err);
 	r = r ? r : ptc_table_seal(c->table, err);
 	if (r) {
 		c->table = ptc_table_unref(c->table);
-		(void)ptc_agent_table_drop(c->agent, &c->key, &ignored);
+		c->parts = ptc_table_unref(c->parts);
+		(void)drop(c, &ignored);
 	}
 	return r;
 }
@@ -767,6 +894,8 @@ static int request_check(const struct capture *c, struct ptc_error *err)
 	if (!r && (!c->req->to || !c->req->to->snapshot || !c->req->info->from ||
 		   c->req->to->generation != c->req->info->from->number))
 		r = ptc_error_set(err, PTC_EINVAL, "a snapshot of a generation that is not named, or of another");
+	if (!r && c->req->to->snapshot & PTC_PARTS_SNAPSHOT)
+		r = ptc_error_set(err, PTC_EINVAL, "a snapshot's number of parts of one");
 	return r ? r : ptc_group_workers(c->agent, err);
 }
 
@@ -784,11 +913,15 @@ int ptc_agent_on_capture(void *agent, struct ptc_rpc_call *call, struct ptc_erro
 				err);
 	r = r ? r : capture(&c, err);
 	ptc_table_unref(c.table);
+	ptc_table_unref(c.parts);
 	ptc_seat_sources_done(&c.sources);
 	ptc_group_close(&c.group);
 	ptc_store_boxes_done(&c.missing);
+	ptc_store_boxes_done(&c.lent);
 	ptc_away_done(&c.away);
+	ptc_reduce_done(&c.reduce);
 	ptc_free(c.extents);
+	ptc_free(c.lent_extents);
 	ptc_free(c.digests);
 	ptc_free(c.ranks);
 	ptc_needs_done(&c.needs);

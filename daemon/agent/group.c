@@ -277,7 +277,7 @@ static int source_push(struct matcher *m, uint32_t item, const struct ptc_seat_r
 	s = &m->out->v[m->out->n++];
 	s->item = item;
 	s->seat = m->number;
-	s->secondary = false;
+	s->secondary = s->max = false;
 	return ptc_placed_init(&s->at, m->g->spec, item, region, m->err);
 }
 

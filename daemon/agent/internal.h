@@ -186,28 +186,63 @@ int ptc_parts_cover(const struct ptc_box *box, const struct ptc_holder *holders,
 /* ---- replicas that count and are on other nodes (away.c) ---- */
 struct ptc_away {
 	struct ptc_holder *v; /* disjoint; node: who has it */
-	size_t n;
+	size_t n, cap;
 	uint32_t *nodes; /* of each of the boxes that ptc_away_split has put last */
 	size_t nboxes;
 };
-/* Of needs, what by rules only ranks of other nodes hold as it counts. */
+struct ptc_reduce;
+/* Of needs, what by rules only other nodes have as it counts, by node; and what has to be made of several nodes' parts. Both are to be
+ * given back. */
 int ptc_away_find(const struct ptc_geometry *g, const struct ptc_spec *rules, uint32_t self,
-		  const struct ptc_needs *needs, struct ptc_away *ret, struct ptc_error *err);
+		  const struct ptc_needs *needs, struct ptc_away *ret, struct ptc_reduce *ret_reduce,
+		  struct ptc_error *err);
+int ptc_away_add(struct ptc_away *a, uint32_t item, uint32_t node, const struct ptc_box *box, struct ptc_error *err);
 void ptc_away_done(struct ptc_away *a); /* one of zeros is fine */
-/* Cuts missing so that the last a->nboxes of its boxes are what is away, by node, and the others nothing of it. */
-int ptc_away_split(struct ptc_away *a, struct ptc_store_boxes *missing, struct ptc_error *err);
+/* Cuts missing so that the last a->nboxes of its boxes are what is away, in its order and each at most max_bytes, and the others
+ * nothing of it. */
+int ptc_away_split(struct ptc_away *a, int64_t max_bytes, struct ptc_store_boxes *missing, struct ptc_error *err);
 struct ptc_away_fetch {
 	struct ptc_agent *agent;
 	const struct ptc_geometry *g; /* generation and snapshot: those of the tables to read */
-	const struct ptc_away *away;
-	struct ptc_table *table;
-	const struct ptc_store_box *boxes; /* what is away, and their extents, unfilled */
-	const uint32_t *extents;
+	const uint32_t *nodes;        /* whom each box is asked of; those of one node together */
+	const struct ptc_store_box *boxes;
+	size_t n;
+	struct ptc_table *table; /* where they go, ... */
+	const uint32_t *extents; /* ... unfilled ones of these very boxes */
+	/* Or NULL: the bytes of a box, at most PTC_AWAY_TAKE_BYTES, are handed over; perhaps more than once. */
+	int (*take)(void *arg, size_t i, const void *data, struct ptc_error *err);
+	void *take_arg;
 	ptc_stop_fn stop;
 	void (*tick)(void *arg);
 	void *arg; /* of both */
 };
+#define PTC_AWAY_TAKE_BYTES (256 << 10)
 int ptc_away_fetch(const struct ptc_away_fetch *job, struct ptc_error *err);
+
+/* ---- replicas of which the greatest counts (reduce.c) ---- */
+struct ptc_reduce_ask {
+	uint32_t node, own; /* own: index into own.v */
+};
+struct ptc_reduce {
+	struct ptc_away own;         /* is merged here, of what is here and ... */
+	struct ptc_reduce_ask *asks; /* ... what these nodes have of it, by node */
+	size_t nasks, asks_cap;
+	struct ptc_away parts; /* others ask for what is here of it; it is away, too */
+};
+/* needs from..to: all of one item, of which the greatest counts. Adds what is to be fetched when it is merged. */
+int ptc_reduce_item(struct ptc_reduce *r, const struct ptc_geometry *g, uint32_t self, const struct ptc_needs *needs,
+		    size_t from, size_t to, struct ptc_away *away, struct ptc_error *err);
+void ptc_reduce_sort(struct ptc_reduce *r); /* when all items are in */
+void ptc_reduce_done(struct ptc_reduce *r); /* one of zeros is fine */
+/* Merges what the asked nodes have into the extents of own, which have what is here. fetch: all but nodes, boxes, n and take; its
+ * table is where own goes, its geometry's snapshot that of the parts, its extents own's. */
+int ptc_reduce_merge(const struct ptc_reduce *r, const struct ptc_away_fetch *fetch, const struct ptc_store_box *boxes,
+		     uint64_t *ret_bytes, struct ptc_error *err);
+/* The table of what a node lends to whoever merges: of one request, so that what an earlier attempt has left is never taken for it.
+ * No record names it: Finish drops it, as does what comes after all nodes have answered. */
+#define PTC_PARTS_SNAPSHOT (1ull << 63)
+struct ptc_table_key ptc_reduce_key(const struct ptc_table_key *table, uint64_t switch_id, uint64_t launch,
+				    uint64_t step);
 
 /* ---- a rank's local tensor ---- */
 /* Total bytes of the local tensor; PTC_ENOTFOUND if the rank has none of item. */
@@ -328,7 +363,9 @@ int ptc_switch_info_check(uint32_t version, const Ptc__V1__SwitchInfo *info, str
 int ptc_agent_memory_check(struct ptc_agent *agent, int64_t new_bytes, struct ptc_error *err);
 /* Drops one table, however far it is; missing is fine. */
 int ptc_agent_table_drop(struct ptc_agent *agent, const struct ptc_table_key *key, struct ptc_error *err);
-/* Drops the job's tables that are older than the newest of keep and not in it. */
+/* Drops the job's tables of parts (PTC_PARTS_SNAPSHOT). */
+int ptc_agent_parts_drop(struct ptc_agent *agent, const char *uuid, struct ptc_error *err);
+/* Drops the job's tables that are older than the newest of keep and not in it, and those of parts. */
 int ptc_agent_tables_drop_old(struct ptc_agent *agent, const char *uuid, Ptc__V1__TableKey *const *keep, size_t nkeep,
 			      struct ptc_error *err);
 
@@ -367,7 +404,8 @@ void ptc_group_close(struct ptc_group *group); /* one of zeros is fine */
 /* A declared region of one seat, in bytes. */
 struct ptc_seat_source {
 	uint32_t item, seat; /* seat: index into group->v */
-	bool secondary;      /* by its rule another replica counts; false until capture.c says so */
+	bool secondary;      /* by its rule another replica counts; false until capture.c says so, as is the next */
+	bool max;            /* by its rule the greatest does */
 	struct ptc_placed at;
 };
 struct ptc_seat_sources {

@@ -251,6 +251,24 @@ int ptc_agent_table_drop(struct ptc_agent *agent, const struct ptc_table_key *ke
 	return r;
 }
 
+int ptc_agent_parts_drop(struct ptc_agent *agent, const char *uuid, struct ptc_error *err)
+{
+	struct ptc_table_key none = { 0 };
+	struct key_list all;
+	size_t n = 0;
+	int r;
+
+	snprintf(none.uuid, sizeof(none.uuid), "%s", uuid);
+	r = key_list_read(&all, agent, &none, err);
+	for (size_t i = 0; !r && i < all.n; i++)
+		if (!(all.v[i].snapshot & PTC_PARTS_SNAPSHOT))
+			all.v[n++] = all.v[i];
+	if (!r && n < all.n)
+		r = ptc_store_keep(agent->env.store, uuid, all.v, n, err);
+	ptc_free(all.v);
+	return r;
+}
+
 static bool older(const struct ptc_table_key *a, const struct ptc_table_key *b)
 {
 	return a->generation < b->generation || (a->generation == b->generation && a->snapshot < b->snapshot);
@@ -273,7 +291,7 @@ int ptc_agent_tables_drop_old(struct ptc_agent *agent, const char *uuid, Ptc__V1
 	}
 	r = key_list_read(&all, agent, &none, err);
 	for (size_t i = 0; !r && i < all.n; i++) {
-		bool stays = !older(&all.v[i], &newest);
+		bool stays = !older(&all.v[i], &newest) && !(all.v[i].snapshot & PTC_PARTS_SNAPSHOT);
 
 		for (size_t k = 0; k < nkeep; k++)
 			stays = stays ||

@@ -3,7 +3,7 @@
  * random tensors, cut at random between ranks, in memory with random strides;
  * Build and the merge of what they declare, Capture, a switch to another cut,
  * Finish. What each rank's memory must hold is computed element by element.
- * Then replicas that differ, answers asked for twice, tables left from an
+ * Then replicas that differ, of which one or the greatest counts, answers asked for twice, tables left from an
  * attempt before, memory, ranks that have to be started again.
  * PTC_SEED and PTC_CASES override; the seed is printed. */
 #include "daemon/agent/test_ranks.h"
@@ -254,30 +254,48 @@ static void declare(void *arg, struct rank_process *p)
 	p->view.ntensors = n;
 }
 
+/* Each element of a tensor that a rank holds: its number in the tensor, and where it lies in the rank's memory. */
+static void each_element(const struct rank_process *p, const struct ptc_seat_tensor *t,
+			 void (*fn)(void *arg, int64_t element, uint64_t where), void *arg)
+{
+	for (size_t k = 0; k < t->nregions; k++) {
+		const struct ptc_seat_region *r = &t->regions[k];
+
+		for (int64_t e = 0; e < ptc_box_volume(&r->box); e++) {
+			int64_t rest = e, global = 0, idx[3] = { 0 };
+			uint64_t where = r->address - p->base;
+
+			for (uint32_t d = t->ndim; d-- > 0; rest /= r->box.ext[d])
+				idx[d] = rest % r->box.ext[d];
+			for (uint32_t d = 0; d < t->ndim; d++) {
+				global = global * t->shape[d] + r->box.off[d] + idx[d];
+				where += (uint64_t)(idx[d] * r->stride[d]);
+			}
+			fn(arg, global, where);
+		}
+	}
+}
+
+struct imaging {
+	const struct tensor *is;
+	uint8_t *image;
+};
+
+static void image_element(void *arg, int64_t element, uint64_t where)
+{
+	const struct imaging *i = arg;
+
+	memcpy(i->image + where, i->is->truth + element * i->is->esize, (size_t)i->is->esize);
+}
+
 /* The memory of a rank as it must be: bytes of the state where declared, else what was there. */
 static void image_make(struct live *l, const struct rank_process *p, uint8_t *image)
 {
 	memset(image, 0xa5, RANK_BYTES);
 	for (size_t i = 0; i < p->view.ntensors; i++) {
-		const struct ptc_seat_tensor *t = &p->view.tensors[i];
-		const struct tensor *is = tensor_named(l, t->name);
+		struct imaging im = { tensor_named(l, p->view.tensors[i].name), image };
 
-		for (size_t k = 0; k < t->nregions; k++) {
-			const struct ptc_seat_region *r = &t->regions[k];
-
-			for (int64_t e = 0; e < ptc_box_volume(&r->box); e++) {
-				int64_t rest = e, global = 0, idx[3] = { 0 };
-				uint64_t where = r->address - p->base;
-
-				for (uint32_t d = t->ndim; d-- > 0; rest /= r->box.ext[d])
-					idx[d] = rest % r->box.ext[d];
-				for (uint32_t d = 0; d < t->ndim; d++) {
-					global = global * t->shape[d] + r->box.off[d] + idx[d];
-					where += (uint64_t)(idx[d] * r->stride[d]);
-				}
-				memcpy(image + where, is->truth + global * is->esize, (size_t)is->esize);
-			}
-		}
+		each_element(p, &p->view.tensors[i], image_element, &im);
 	}
 }
 
@@ -738,10 +756,9 @@ static void capture_all(struct live *l, struct gen *g, uint64_t snapshot, uint64
 }
 
 /* Generation 1 runs, and waits at step 7. */
-static struct cut *run_first(struct live *l, const char *config)
+static struct cut *run_cut(struct live *l, struct cut *c)
 {
 	struct ptc_error err = PTC_ERROR_INIT;
-	struct cut *c = random_cut(l, 1, config, NODES);
 	struct info info;
 
 	info_make(&info, &l->w, NULL, &c->gen);
@@ -759,13 +776,18 @@ static struct cut *run_first(struct live *l, const char *config)
 	return c;
 }
 
+static struct cut *run_first(struct live *l, const char *config)
+{
+	return run_cut(l, random_cut(l, 1, config, NODES));
+}
+
 static void random_world(char *config, size_t size)
 {
 	snprintf(config, size, "tp=%u,pp=%u,dp=%u", 1 + (unsigned)rnd(3), 1 + (unsigned)rnd(2), 1 + (unsigned)rnd(3));
 }
 
-/* From a generation that waits at its stop to the next, which runs. */
-static void switch_to(struct live *l, struct cut *from, struct cut *to)
+/* From a generation that waits at its stop, and was captured, to the next, which runs. */
+static void switch_on(struct live *l, struct cut *from, struct cut *to)
 {
 	struct ptc_error err = PTC_ERROR_INIT;
 	Ptc__V1__TableKey key = PTC__V1__TABLE_KEY__INIT, *keep[1] = { &key };
@@ -775,7 +797,6 @@ static void switch_to(struct live *l, struct cut *from, struct cut *to)
 	struct info info;
 	uint64_t snapshot = to->gen.number;
 
-	capture_all(l, &from->gen, snapshot, 7, 40 + snapshot, false);
 	from->gen.snapshot = snapshot;
 	check_gathered(l, &from->gen);
 	check_exported(l, &from->gen, (uint32_t)rnd(from->gen.world));
@@ -811,6 +832,12 @@ static void switch_to(struct live *l, struct cut *from, struct cut *to)
 	collect_end(l, &c);
 	for (uint32_t i = 0; i < NODES; i++)
 		OK(finish_live(l, i, &to->gen, true, &err));
+}
+
+static void switch_to(struct live *l, struct cut *from, struct cut *to)
+{
+	capture_all(l, &from->gen, to->gen.number, 7, 40 + to->gen.number, false);
+	switch_on(l, from, to);
 }
 
 /* What ptc_blob_get and ptc_cursor_get answer: the blobs of the same coordinates, rank 0's for the job; known before a rank declares. */
@@ -1028,6 +1055,7 @@ struct capturer {
 	struct live *l;
 	struct gen *g;
 	uint32_t node;
+	uint64_t snapshot, step, id;
 	bool release;
 	Ptc__V1__PullReply *reply;
 	struct ptc_error err;
@@ -1038,21 +1066,38 @@ static void *capturer_run(void *arg)
 {
 	struct capturer *x = arg;
 
-	x->r = do_capture(x->l, x->node, x->g, 5, 7, 1, x->release, &x->reply, &x->err);
+	x->r = do_capture(x->l, x->node, x->g, x->snapshot, x->step, x->id, x->release, &x->reply, &x->err);
 	return NULL;
 }
 
-/* All nodes at once: each may need what another has, and that one what it has. Returns bytes that they asked each other for. */
-static uint64_t capture_together(struct live *l, struct gen *g, bool release)
+static void capturer_start(struct capturer *x, struct live *l, struct gen *g, uint32_t node, uint64_t snapshot,
+			   uint64_t step, uint64_t id, bool release)
 {
-	struct capturer x[NODES] = { 0 };
+	*x = (struct capturer){ .l = l,
+				.g = g,
+				.node = node,
+				.snapshot = snapshot,
+				.step = step,
+				.id = id,
+				.release = release,
+				.err = PTC_ERROR_INIT };
+	assert_int_equal(pthread_create(&x->thread, NULL, capturer_run, x), 0);
+}
+
+/* All nodes at once, `first` some time before the others: each may need what another has, and that one what it has. Returns bytes
+ * that they asked each other for. */
+static uint64_t capture_from(struct live *l, struct gen *g, uint32_t first, uint64_t snapshot, uint64_t step,
+			     uint64_t id, bool release)
+{
+	struct capturer x[NODES];
 	struct collected c;
 	uint64_t wire = 0;
 
-	for (uint32_t i = 0; i < NODES; i++) {
-		x[i] = (struct capturer){ .l = l, .g = g, .node = i, .release = release, .err = PTC_ERROR_INIT };
-		if (gen_has(g, i))
-			assert_int_equal(pthread_create(&x[i].thread, NULL, capturer_run, &x[i]), 0);
+	for (uint32_t n = 0, i = first; n < NODES; n++, i = (i + 1) % NODES) {
+		if (!gen_has(g, i))
+			continue;
+		capturer_start(&x[i], l, g, i, snapshot, step, id, release);
+		usleep(first ? 60000 : 0);
 	}
 	collect_begin(l, &c, g);
 	for (uint32_t i = 0; i < NODES; i++) {
@@ -1066,6 +1111,11 @@ static uint64_t capture_together(struct live *l, struct gen *g, bool release)
 	}
 	collect_end(l, &c); /* every node has digested the truth */
 	return wire;
+}
+
+static uint64_t capture_together(struct live *l, struct gen *g, bool release)
+{
+	return capture_from(l, g, 0, 5, 7, 1, release);
 }
 
 static void test_primary_elsewhere(void **state)
@@ -1100,8 +1150,8 @@ static void test_primary_elsewhere(void **state)
 static void test_primary_never(void **state)
 {
 	struct ptc_rule rule = { .match = "*", .carry = PTC_CARRY_REPLICATE, .primary = PTC_AXIS_DP, .primary_at = 1 };
-	struct capturer x = { .node = 1, .err = PTC_ERROR_INIT };
 	struct ptc_error err = PTC_ERROR_INIT;
+	struct capturer x;
 	struct live *l;
 	struct cut *c;
 
@@ -1110,9 +1160,7 @@ static void test_primary_never(void **state)
 	c = replicas_on(l, 1);
 	l->job.spec.rules = &rule;
 	l->job.spec.nrules = 1;
-	x.l = l;
-	x.g = &c->gen;
-	assert_int_equal(pthread_create(&x.thread, NULL, capturer_run, &x), 0);
+	capturer_start(&x, l, &c->gen, 1, 5, 7, 1, false);
 	while (!tables(l, 1))
 		usleep(1000);
 	usleep(50000);
@@ -1122,6 +1170,343 @@ static void test_primary_never(void **state)
 	assert_int_equal(tables(l, 1), 0);
 	l->job.spec = (struct ptc_spec){ 0 };
 	live_down(l);
+}
+
+/* ---- the greatest counts ---- */
+
+/* Of what ranks hold of an element, found by value. */
+struct best {
+	bool any, same, nan;
+	uint64_t first, best;
+};
+
+static double number(enum ptc_dtype t, uint64_t v)
+{
+	uint32_t wide = (uint32_t)(t == PTC_BF16 ? v << 16 : v);
+	double d;
+	float f;
+
+	memcpy(&d, &v, sizeof(d));
+	memcpy(&f, &wide, sizeof(f));
+	return t == PTC_U8 ? (double)v : t == PTC_F64 ? d : (double)f;
+}
+
+static void best_add(struct best *b, enum ptc_dtype t, uint64_t v)
+{
+	double is = number(t, v), was = number(t, b->best);
+
+	if (!b->any)
+		*b = (struct best){ .any = true, .same = true, .nan = is != is, .first = v, .best = v };
+	b->same &= v == b->first;
+	b->nan |= is != is;
+	if (is > was || (is == was && v < b->best)) /* of both zeros the one without a sign */
+		b->best = v;
+}
+
+static uint64_t best_of(const struct best *b, enum ptc_dtype t)
+{
+	static const uint64_t quiet[PTC_DTYPE_COUNT] = {
+		[PTC_BF16] = 0x7fc0, [PTC_F32] = 0x7fc00000, [PTC_F64] = 0x7ff8000000000000
+	};
+
+	assert_true(b->any);
+	return b->same ? b->first : b->nan ? quiet[t] : b->best;
+}
+
+static struct best bests[MAX_TENSORS][ELEMENTS];
+
+struct differing {
+	const struct tensor *is;
+	struct best *best;
+	uint8_t *image;
+	unsigned differ;
+};
+
+static void differing_element(void *arg, int64_t element, uint64_t where)
+{
+	struct differing *d = arg;
+	uint64_t v =
+		d->best[element].any && rnd(3) == 0 ? d->best[element].first : rnd(1ull << 32) << 32 | rnd(1ull << 32);
+
+	if (rnd(8) == 0) /* zeros */
+		v = rnd(2) << (8 * d->is->esize - 1);
+	if (d->is->esize < 8)
+		v &= (1ull << (8 * d->is->esize)) - 1;
+	memcpy(d->image + where, &v, (size_t)d->is->esize);
+	best_add(&d->best[element], d->is->dtype, v);
+	d->differ += !d->best[element].same;
+}
+
+/* Every rank waits at a step with elements of its own; the truth is the greatest of them. Returns how many differ. */
+static unsigned train_apart(struct live *l, struct gen *g, uint64_t step)
+{
+	unsigned differ = 0;
+
+	train_to(l, g, step);
+	memset(bests, 0, sizeof(bests));
+	for (uint32_t r = 0; r < g->world; r++) {
+		struct rank_process *p = rank_of(l, g, r);
+
+		memory_get(p, image);
+		for (size_t i = 0; i < p->view.ntensors; i++) {
+			struct tensor *is = tensor_named(l, p->view.tensors[i].name);
+			struct differing d = { is, bests[is - l->tensors], image, 0 };
+
+			each_element(p, &p->view.tensors[i], differing_element, &d);
+			differ += d.differ;
+		}
+		memory_set(p, image);
+	}
+	for (size_t t = 0; t < l->ntensors; t++)
+		for (int64_t e = 0; e < l->tensors[t].elements; e++) {
+			uint64_t v = best_of(&bests[t][e], l->tensors[t].dtype);
+
+			memcpy(l->tensors[t].truth + e * l->tensors[t].esize, &v, (size_t)l->tensors[t].esize);
+		}
+	return differ;
+}
+
+/* Each rank holds a box of its own of each tensor, whatever others hold; one holds all. */
+static struct cut *overlapping_cut(struct live *l, uint64_t number, const char *config)
+{
+	struct cut *c = calloc(1, sizeof(*c));
+
+	assert_non_null(c);
+	gen_make(&c->gen, number, config, NODES);
+	c->gen.snapshot = 0;
+	c->gen.launch = 1;
+	for (size_t t = 0; t < l->ntensors; t++) {
+		uint32_t all = (uint32_t)rnd(c->gen.world);
+
+		for (uint32_t r = 0; r < c->gen.world; r++) {
+			struct hold *h = &c->holds[r][t];
+
+			h->n = 1;
+			h->cells[0] = (struct cell){ { 0 }, { 1, 1, 1 } };
+			for (uint32_t d = 0; d < l->tensors[t].ndim; d++) {
+				int64_t size = l->tensors[t].shape[d],
+					off = r == all ? 0 : (int64_t)rnd((uint64_t)size);
+
+				h->cells[0].off[d] = off;
+				h->cells[0].ext[d] = r == all ? size : 1 + (int64_t)rnd((uint64_t)(size - off));
+			}
+		}
+	}
+	l->cuts[l->ncuts++] = c;
+	return c;
+}
+
+static struct ptc_rule max_rule = { .match = "*", .carry = PTC_CARRY_MAX, .shard = PTC_SHARD_NONE };
+
+static void take_max(struct live *l)
+{
+	l->job.spec.rules = &max_rule;
+	l->job.spec.nrules = 1;
+}
+
+static void max_down(struct live *l)
+{
+	l->job.spec = (struct ptc_spec){ 0 };
+	live_down(l);
+}
+
+static void finish_all(struct live *l, struct gen *g)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+
+	for (uint32_t i = 0; i < NODES; i++)
+		if (gen_has(g, i)) {
+			OK(finish_live(l, i, g, true, &err));
+			assert_int_equal(tables(l, i), 1);
+		}
+}
+
+/* The snapshot has the greatest of what ranks of all nodes hold; they themselves go on with what they have, until the next switch. */
+static void test_max(void **state)
+{
+	unsigned differ = 0, lent = 0;
+	uint64_t first = seed, wire = 0;
+
+	for (uint64_t i = 0; i < cases; i++) {
+		const char *config = i % 4 < 2 ? "tp=3,dp=3" : "tp=2,dp=4";
+		struct rank_process *p;
+		struct cut *c, *to;
+		struct live *l;
+
+		rng = (seed = first + i) + 60;
+		l = live_up(i % 3 == 0);
+		take_max(l);
+		c = i % 2 ? run_cut(l, overlapping_cut(l, 1, config)) : run_first(l, config);
+		differ += train_apart(l, &c->gen, 7);
+		p = rank_of(l, &c->gen, (uint32_t)rnd(c->gen.world));
+		memory_get(p, image);
+		if (i % 3 == 1) /* as a snapshot between; ranks' stops are the test's */
+			wire += capture_from(l, &c->gen, 0, 2, 7, 42, true);
+		else
+			wire += capture_from(l, &c->gen, (uint32_t)rnd(NODES), 2, 7, 42, false);
+		for (uint32_t n = 0; n < NODES; n++)
+			lent += gen_has(&c->gen, n) && tables(l, n) == 2;
+		memory_get(p, memory);
+		assert_memory_equal(image, memory, RANK_BYTES);
+		to = random_cut(l, 2, "tp=2,dp=2", 1 + (unsigned)rnd(NODES));
+		switch_on(l, c, to);
+		check_memory(l, &to->gen);
+		for (uint32_t n = 0; n < NODES; n++)
+			assert_true(tables(l, n) <= 1);
+		max_down(l);
+	}
+	seed = first;
+	printf("%u elements differed, %llu bytes came from other nodes, %u lent\n", differ, (unsigned long long)wire,
+	       lent);
+	assert_true(differ > cases && wire && lent);
+}
+
+struct others {
+	uint64_t snapshot;
+	struct ptc_table_key v[4];
+	size_t n;
+};
+
+static void other_table(void *arg, const struct ptc_table_key *key, bool sealed, int64_t bytes)
+{
+	struct others *o = arg;
+
+	assert_true(o->n < PTC_ARRAY_LEN(o->v));
+	if (key->snapshot != o->snapshot)
+		o->v[o->n++] = *key;
+}
+
+/* As if the daemon had been killed before it was sealed. */
+static void drop_snapshot(struct live *l, uint32_t node, uint64_t snapshot)
+{
+	struct others o = { .snapshot = snapshot };
+	struct ptc_error err = PTC_ERROR_INIT;
+
+	in_order(l);
+	OK(ptc_store_tables(l->w.nodes[node].store, UUID, other_table, &o, &err));
+	OK(ptc_store_keep(l->w.nodes[node].store, UUID, o.v, o.n, &err));
+}
+
+/* A daemon that is killed at any moment makes the same again, with what the others lend; of another attempt nothing is taken. */
+static void test_max_again(void **state)
+{
+	struct live *l;
+	struct cut *c;
+
+	rng = seed + 61;
+	l = live_up(true);
+	take_max(l);
+	c = run_cut(l, overlapping_cut(l, 1, "tp=3,dp=3"));
+	assert_true(train_apart(l, &c->gen, 7) > 0);
+	capture_from(l, &c->gen, 0, 5, 7, 1, false);
+	for (uint32_t i = 0; i < NODES; i++) { /* whoever merges, or lends */
+		struct capturer x;
+
+		if (!gen_has(&c->gen, i))
+			continue;
+		for (uint32_t n = 0; n < NODES; n++) {
+			node_down(&l->w, &l->w.nodes[n]);
+			node_up(&l->w, &l->w.nodes[n]);
+		}
+		drop_snapshot(l, i, 5);
+		capturer_start(&x, l, &c->gen, i, 5, 7, 1, false);
+		assert_int_equal(pthread_join(x.thread, NULL), 0);
+		if (x.r)
+			fail_msg("node %u: %s", i, x.err.text);
+		ptc_pb_free(&x.reply->base);
+		capture_from(l, &c->gen, 0, 5, 7, 1, false); /* answered as before, and it is the truth */
+	}
+	/* nothing came of it: another attempt, in which some node is much earlier than the others */
+	for (uint32_t i = 1; i < NODES; i++) {
+		assert_true(train_apart(l, &c->gen, 7 + i) > 0);
+		for (uint32_t n = 0; n < NODES;
+		     n++) /* else what is away may be read of the attempt before: refused by digest */
+			drop_snapshot(l, n, 5);
+		capture_from(l, &c->gen, i, 5, 7 + i, 1 + i, i % 2);
+	}
+	c->gen.snapshot = 5;
+	check_gathered(l, &c->gen);
+	finish_all(l, &c->gen);
+	max_down(l);
+}
+
+/* What is waited for never comes, for who merges and for who lends: whoever ends the switch ends the wait, and nothing is left. */
+static void test_max_never(void **state)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+
+	for (uint32_t node = 0; node < 2; node++) {
+		struct capturer x;
+		struct live *l;
+		struct cut *c;
+
+		rng = seed + 62;
+		l = live_up(false);
+		c = replicas_on(l, 1);
+		take_max(l);
+		train_apart(l, &c->gen, 7);
+		capturer_start(&x, l, &c->gen, node, 5, 7, 1, false);
+		while (tables(l, node) < 1 + node)
+			usleep(1000);
+		usleep(50000);
+		OK(do_finish(&l->w, node, NULL, false, &err));
+		assert_int_equal(pthread_join(x.thread, NULL), 0);
+		assert_int_equal(x.r, PTC_ECANCELED);
+		assert_int_equal(tables(l, node), 0);
+		max_down(l);
+	}
+}
+
+/* Before anything is reserved, copied or released: what has no greatest. */
+static void test_max_of_none(void **state)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	Ptc__V1__PullReply *reply;
+	struct live *l;
+	struct cut *c;
+
+	rng = seed + 63;
+	l = live_up(false);
+	l->tensors[1].dtype = PTC_F8_E4M3;
+	l->tensors[1].esize = 1;
+	c = replicas(l);
+	take_max(l);
+	for (uint32_t r = 0; r < c->gen.world; r++)
+		rank_of(l, &c->gen, r)->view.staged = true;
+	assert_int_equal(do_capture(l, 0, &c->gen, 5, 7, 1, true, &reply, &err), PTC_ELAYOUT);
+	assert_non_null(strstr(err.text, "tensor \"w:exp_avg\" (F8_E4M3): rule \"*\" takes the greatest"));
+	assert_int_equal(tables(l, 0), 0);
+	assert_int_equal(l->workers[0].releases, 0);
+	/* of a job of an earlier version, where it was cut as any other: carried */
+	max_rule.shard = PTC_SHARD_CONFIG;
+	OK(do_capture(l, 0, &c->gen, 5, 7, 1, false, &reply, &err));
+	ptc_pb_free(&reply->base);
+	spoil(l, c, 2);
+	assert_int_equal(do_capture(l, 0, &c->gen, 6, 7, 2, false, &reply, &err), PTC_EDIGEST);
+	max_rule.shard = PTC_SHARD_NONE;
+	max_down(l);
+}
+
+/* What is lent has its memory, before anything is copied. */
+static void test_max_memory(void **state)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	Ptc__V1__PullReply *reply;
+	struct live *l;
+	struct cut *c;
+
+	rng = seed + 64;
+	l = live_up(false);
+	node_down(&l->w, &l->w.nodes[1]);
+	l->w.nodes[1].ceiling = PTC_CHUNK_BYTES + PTC_CHUNK_BYTES / 2; /* the snapshot fits */
+	node_up(&l->w, &l->w.nodes[1]);
+	c = replicas_on(l, 1);
+	take_max(l);
+	assert_int_equal(do_capture(l, 1, &c->gen, 5, 7, 1, true, &reply, &err), PTC_ENOSPC);
+	assert_non_null(strstr(err.text, "n1"));
+	assert_int_equal(tables(l, 1), 0);
+	assert_int_equal(l->workers[1].releases, 0);
+	max_down(l);
 }
 
 static void test_again(void **state)
@@ -1464,11 +1849,13 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_switches),      cmocka_unit_test(test_replicas_differ),
 		cmocka_unit_test(test_primary),       cmocka_unit_test(test_primary_elsewhere),
-		cmocka_unit_test(test_primary_never), cmocka_unit_test(test_again),
-		cmocka_unit_test(test_memory),        cmocka_unit_test(test_staged),
-		cmocka_unit_test(test_revive),        cmocka_unit_test(test_fresh_node),
-		cmocka_unit_test(test_overtaken),     cmocka_unit_test(test_streams),
-		cmocka_unit_test(test_log),
+		cmocka_unit_test(test_primary_never), cmocka_unit_test(test_max),
+		cmocka_unit_test(test_max_again),     cmocka_unit_test(test_max_never),
+		cmocka_unit_test(test_max_of_none),   cmocka_unit_test(test_max_memory),
+		cmocka_unit_test(test_again),         cmocka_unit_test(test_memory),
+		cmocka_unit_test(test_staged),        cmocka_unit_test(test_revive),
+		cmocka_unit_test(test_fresh_node),    cmocka_unit_test(test_overtaken),
+		cmocka_unit_test(test_streams),       cmocka_unit_test(test_log),
 	};
 	const char *s = getenv("PTC_SEED"), *c = getenv("PTC_CASES");
 	int r;
