@@ -17,19 +17,18 @@ def check(cursor, lines):
     parts = cursor.get("parts", [{**cursor, "weight": 1}])  # of a mixture; one dataset is a mixture of itself alone
     mix = [(p["samples"], p["weight"], not p["sequential"], p["block"]) for p in parts]
     said = {(x["generation"], x["step"], x["dp_rank"]): x["samples"] for x in lines}
-    drawn, position, step = [], cursor["since"], cursor["generations"][0]["steps"][0]
+    since, position, step = cursor["since"], cursor["since"], cursor["generations"][0]["steps"][0]
+    drawn = [order.mixed(mix, cursor["seed"], p) for p in range(since, cursor["generations"][-1]["positions"][1])]
 
     def sample(p):  # numbered through
-        part, i, _ = order.mixed(mix, cursor["seed"], p)
+        part, i, _ = drawn[p - since]
         return sum(n for n, *_ in mix[:part]) + i
     for e in cursor["generations"]:
         (first_step, end_step), (first, end) = e["steps"], e["positions"]
         dp, mbs, g = e["dp"], e["micro_batch"], e["global_batch"]
         dp, mbs = (1, g) if e["by_length"] else (dp, mbs)  # which rank had which is not recorded: one line, of rank null
-        if (position, step) != (first, first_step):
-            return f"generation {e['generation']} begins at {first}, step {first_step}, not at {position}, step {step}"
-        if (end_step - first_step) * g != end - first:
-            return f"generation {e['generation']}: steps and positions do not agree"
+        if (position, step, (end_step - first_step) * g) != (first, first_step, end - first):
+            return f"generation {e['generation']}: positions {first} to {end} do not go on from {position} at step {step}"
         for s in range(first_step, end_step):
             at, had = first + (s - first_step) * g, []
             for r in range(dp):
@@ -40,7 +39,6 @@ def check(cursor, lines):
                 had += mine
             if Counter(had) != Counter(sample(at + i) for i in range(g)):
                 return f"step {s}: ranks together had other samples than the step consumes"
-            drawn += [order.mixed(mix, cursor["seed"], at + i) for i in range(g)]
         position, step = end, end_step
     for j, part in enumerate(parts):  # each has epochs of its own; the first may have begun before `since`
         n, had = part["samples"], [(i, before) for k, i, before in drawn if k == j]

@@ -41,7 +41,7 @@ def proved(case, c, job, name="data"):
     wrote = {}
     for log in sorted(os.listdir(job.logs)):
         with open(os.path.join(job.logs, log)) as f:
-            for line in map(json.loads, f):
+            for line in map(json.loads, (text for text in f if text.endswith("\n"))):  # a rank may have been killed in one
                 if line["first"]:
                     wrote[line["generation"], line["step"], line["dp_rank"]] = line["samples"]
     for line in lines:
