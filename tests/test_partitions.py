@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """data/ of a mount: what a rank consumes as an indexed dataset, against the source, docs/order.md and what ranks wrote down."""
 import errno
-import importlib.util
 import json
 import os
 import random
@@ -248,10 +247,9 @@ class Partitions(harness.Case):
             mount.stop()
 
     @unittest.skipUnless(LONG, "set PTC_TEST_LONG=1; Megatron takes its time to be imported")
+    @harness.needs(modules=("torch", "megatron"))
     def test_other_readers(self):
         """Megatron's own IndexedDataset, mapped and not, and PyTorch's DataLoader with two workers on top of it."""
-        if not all(importlib.util.find_spec(m) for m in ("torch", "megatron")):
-            self.skipTest("no PyTorch or no Megatron in this Python")
         n, g = 200, 16
         sequences = self.sequences(n)
         oracle.write_indexed(self.path("text"), sequences)
