@@ -4,11 +4,12 @@ import json
 import os
 import subprocess
 import sys
+import unittest
 
 import harness
 import live
 import numpy as np
-from harness import wait_for
+from harness import LONG, wait_for
 
 
 def ledger_check(proof, lines, directory):
@@ -170,6 +171,28 @@ class Proof(harness.Case):
         # what the job pinned is known also when the dataset is not there any more
         c.ptcctl("dataset", "remove", "rows")
         self.assertEqual(0, c.ptcctl("dataset", "proof", job.name, "--cursor", "mixed").returncode)
+
+    @unittest.skipUnless(LONG, "set PTC_TEST_LONG=1; PyTorch takes its time to be imported")
+    @harness.needs(modules=("torch", "megatron"))
+    def test_megatron(self):
+        """Ranks whose loader is Megatron's own sampler, begun in each generation at the consumed samples that the cursor counts:
+        what each rank had is what the order, not shuffled, says, through dp 2, 3, 1 and 6."""
+        n, g, mbs = 50, 12, 2
+        np.save(self.path("rows.npy"), np.arange(2 * n, dtype="uint16").reshape(n, 2))
+        with self.cluster(nodes=2, devices=3) as c:
+            c.ptcctl("dataset", "add", "rows", self.path("rows.npy"))
+            job = live.Job(c, self.dir, sleep=0.05, data=f"{n},0,{g},{mbs}", megatron=1, run={"data": {"data": {
+                "dataset": "rows", "shuffle": "false", "global_batch": g, "micro_batch": mbs}}})
+            job.run("dp=2")
+            for config in ("dp=3", "tp=2,dp=1", "dp=6"):
+                job.wait_step(job.step() + 7)
+                job.resize(config)
+            job.wait_step(job.step() + 7)
+            job.do("stop")
+            got, _, cursor = proved(self, c, job)
+        self.assertEqual((True, got["step"] * g, [2, 3, 1, 6]),
+                         (cursor["sequential"], cursor["position"], [e["dp"] for e in cursor["generations"]]))
+        self.assertGreater(cursor["epochs_finished"], 3)
 
     def test_without_an_order(self):
         """A cursor whose tag says nothing of an order can't be proved, and that is said."""
