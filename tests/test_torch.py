@@ -447,18 +447,17 @@ class Torch(harness.Case):
             job.wait_step(5)
             job.do("stop")
             job.run("dp=2")
-            job.wait_step(job.wait_step(6) and job.status()["step"] + 4)
-            job.resize("tp=2,dp=2")
             job.wait_step(job.status()["step"] + 4)
+            job.wait_step(job.resize("tp=2,dp=2")["step"] + 4)
             self.refused(c, "resize", job.name, "--config", "dp=3", "--wait", timeout_s=60 * PATIENCE,
                          contains="the state of a StatefulDataLoader under dp=2, this is dp=3")
-            job.wait_step(job.status()["run"]["step"] + 3)
+            job.wait_step(job.status()["step"] + 3)
             job.do("stop")
             steps, logged = job.wait_run("stopped")["step"], job.logged()
-        self.assertEqual({(1, 0), (1, 1), *((2, r) for r in range(4))}, set(logged))
+        self.assertEqual({*((g, r) for g in (1, 2) for r in range(2)), *((3, r) for r in range(4))}, set(logged))
         for dp_rank in range(2):
             for tp_rank in range(2):  # both have the same
-                lines = [*logged[1, dp_rank], *logged[2, 2 * dp_rank + tp_rank]]
+                lines = [*logged[1, dp_rank], *logged[2, dp_rank], *logged[3, 2 * dp_rank + tp_rank]]
                 self.assertEqual(list(range(steps)), [line["step"] for line in lines])
                 self.assertEqual(list(range(dp_rank, 6 * steps, 2)), [i for line in lines for i in line["ids"]])
 

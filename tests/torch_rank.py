@@ -401,11 +401,10 @@ def case_carry(args, gen):
 def case_stateful(args, gen):
     """torchdata's StatefulDataLoader, which reads ahead in a process of its own, over what is this data-parallel rank's."""
     from torchdata.stateful_dataloader import StatefulDataLoader
-    log = Log(args, gen)
     model = Values(weight=nn.Parameter(torch.zeros(3, 2)))
     loader = StatefulDataLoader(range(gen.dp_rank, 30000, gen.dp), batch_size=3, num_workers=1)
     gen.attach(model=model, optim=torch.optim.AdamW(model.parameters()), data=loader)
-    batches = iter(loader)
+    log, batches = Log(args, gen), iter(loader)
     for step in range(gen.start_step, args.steps):
         if gen.boundary(step):
             return
