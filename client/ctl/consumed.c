@@ -33,7 +33,7 @@ static bool take_part(const json_t *row, struct ptc_job_part *part, struct ptc_m
 	*part = (struct ptc_job_part){ .weight = (uint32_t)weight,
 				       .block = ptc_json_count(row, "block"),
 				       .sequential = json_is_true(json_object_get(row, "sequential")) };
-	strcpy(part->source, pinned);
+	memcpy(part->source, pinned, strlen(pinned) + 1);
 	*drawn = (struct ptc_mix_part){ .nsamples = ptc_json_count(row, "samples"),
 					.weight = part->weight,
 					.block = part->block,
