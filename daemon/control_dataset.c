@@ -195,8 +195,9 @@ static json_t *part_json(struct ptc_daemon *d, const struct ptc_job_part *part, 
 {
 	struct ptc_error err = PTC_ERROR_INIT;
 	char source[33];
-	json_t *row = json_pack("{s:s, s:I, s:I, s:b}", "dataset", part->dataset, "weight", (json_int_t)part->weight,
-				"block", (json_int_t)part->block, "sequential", (int)part->sequential);
+	json_t *row = json_pack("{s:s, s:I, s:I, s:b, s:I, s:s}", "dataset", part->dataset, "weight",
+				(json_int_t)part->weight, "block", (json_int_t)part->block, "sequential",
+				(int)part->sequential, "samples", (json_int_t)part->samples, "pinned", part->source);
 	int rc;
 
 	rc = ptc_control_dataset(d, part->dataset, uid, doc, &err);

@@ -76,28 +76,26 @@ static void agree_free(struct agree *a)
 }
 
 /* What the position of data means, as ptc.torch's sampler says it where there is one dataset. */
-static void data_tag(const struct ptc_job_data *data, uint64_t batch, uint64_t micro, char *tag, size_t size)
+static int data_tag(const struct ptc_job_data *data, uint64_t batch, uint64_t micro, char *tag, size_t size,
+		    struct ptc_error *err)
 {
 	const struct ptc_job_part *part = &data->parts[0];
-	char how[48] = "", name[33] = "";
-	struct ptc_buf b = PTC_BUF_INIT;
+	char how[48] = "", mix[33] = "";
 
-	for (uint32_t i = 0; i < data->nparts; i++)
-		ptc_buf_printf(&b, "%s %u %" PRIu64 " %d\n", data->parts[i].source, data->parts[i].weight,
-			       data->parts[i].block, (int)data->parts[i].sequential);
-	ptc_content_hash(b.data ? b.data : "", b.len, name);
-	ptc_buf_done(&b);
+	if (ptc_job_data_mix(data, mix))
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
 	if (part->sequential)
 		snprintf(how, sizeof how, ",sequential=1");
 	else if (part->block)
 		snprintf(how, sizeof how, ",block=%" PRIu64, part->block);
 	if (data->nparts > 1)
-		snprintf(tag, size, "mix=%s,seed=%" PRIu64 PTC_STATE_COUNTED ",batch=%" PRIu64 ",micro=%" PRIu64, name,
+		snprintf(tag, size, "mix=%s,seed=%" PRIu64 PTC_STATE_COUNTED ",batch=%" PRIu64 ",micro=%" PRIu64, mix,
 			 data->seed, batch, micro);
 	else
 		snprintf(tag, size,
 			 "n=%" PRIu64 ",seed=%" PRIu64 "%s" PTC_STATE_COUNTED ",batch=%" PRIu64 ",micro=%" PRIu64,
 			 part->samples, data->seed, how, batch, micro);
+	return 0;
 }
 
 /* Data whose cursor no rank sets advances by its batch with each step. */
@@ -115,8 +113,8 @@ static int count_data(struct agree *a, const struct ptc_config *config, struct p
 		uint64_t micro = config->micro_batch ? config->micro_batch : data->micro_batch;
 		char tag[PTC_STATE_NAME_MAX + 1];
 
-		data_tag(data, batch, micro, tag, sizeof tag);
-		if (batch && micro)
+		rc = data_tag(data, batch, micro, tag, sizeof tag, &a->err);
+		if (!rc && batch && micro)
 			rc = ptc_state_count(s,
 					     &(struct ptc_state_cursor){
 						     .name = desc->data[i].name,

@@ -55,6 +55,8 @@ struct ptc_job_data {
 	uint64_t seed;
 	uint32_t global_batch, micro_batch; /* where the configuration says none; 0: not said */
 };
+/* Names a mixture, as the cursor's tag does: of which datasets, how weighed and in which orders. PTC_ENOMEM or 0. */
+int ptc_job_data_mix(const struct ptc_job_data *data, char ret_hex[33]);
 struct ptc_job_desc {
 	struct ptc_spec spec;      /* without tensors and rules where a live job's ranks declare them */
 	struct ptc_job_gpus *gpus; /* ascending n */

@@ -7,6 +7,7 @@
 #include "base/alloc.h"
 #include "base/buf.h"
 #include "base/check.h"
+#include "base/digest.h"
 #include "base/limits.h"
 #include "formats/json.h"
 #include "formats/names.h"
@@ -155,6 +156,21 @@ void ptc_job_data_done(struct ptc_job_desc *job)
 	for (size_t i = 0; i < job->ndata; i++)
 		ptc_free(job->data[i].parts);
 	ptc_free(job->data);
+}
+
+int ptc_job_data_mix(const struct ptc_job_data *data, char ret_hex[33])
+{
+	struct ptc_buf b = PTC_BUF_INIT;
+	int rc;
+
+	for (uint32_t i = 0; i < data->nparts; i++)
+		ptc_buf_printf(&b, "%s %u %" PRIu64 " %d\n", data->parts[i].source, data->parts[i].weight,
+			       data->parts[i].block, (int)data->parts[i].sequential);
+	rc = ptc_buf_failed(&b) ? PTC_ENOMEM : 0;
+	if (!rc)
+		ptc_content_hash(b.data ? b.data : "", b.len, ret_hex);
+	ptc_buf_done(&b);
+	return rc;
 }
 
 /* ---- writing ---- */

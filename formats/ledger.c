@@ -194,6 +194,8 @@ bool ptc_ledger_tag(const char *tag, struct ptc_ledger_order *ret_order)
 	for (const char *p = tag; *p;) {
 		size_t n = strcspn(p, ",;"), key = strcspn(p, "=,;");
 
+		if (key == 3 && n == key + sizeof o.mix && !strncmp(p, "mix", key))
+			memcpy(o.mix, p + key + 1, sizeof o.mix - 1);
 		for (size_t i = 0; i < PTC_ARRAY_LEN(known) && key < n; i++) {
 			if (strlen(known[i].key) != key || strncmp(p, known[i].key, key) != 0)
 				continue;
@@ -206,7 +208,7 @@ bool ptc_ledger_tag(const char *tag, struct ptc_ledger_order *ret_order)
 	o.sequential = sequential;
 	o.by_length = by_length;
 	o.micro = (uint32_t)micro;
-	if ((seen & 3) != 3)
+	if ((seen & 3) != (o.mix[0] ? 2 : 3)) /* seed, and n or a mixture */
 		return false;
 	*ret_order = o;
 	return true;

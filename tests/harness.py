@@ -8,8 +8,10 @@
 Run one case as ctest does: tests/run MODULE Class.test_name (PTC_BUILD names the build directory).
 """
 import contextlib
+import functools
 import glob
 import hashlib
+import importlib.util
 import json
 import os
 import random
@@ -146,6 +148,20 @@ def leftovers(c):
 
 def skip_unless_root(test):
     return unittest.skipUnless(os.geteuid() == 0, "needs root, to become another user")(test)
+
+
+def needs(*programs, modules=()):
+    """Foreign readers and the like: a test that has none of them is skipped, and with PTC_TEST_LONG fails, so that a run of
+    everything leaves nothing out that nobody notices."""
+    missing = [p for p in programs if not shutil.which(p)] + [m for m in modules if not importlib.util.find_spec(m)]
+    text = f"no {', '.join(missing)} here: scripts/install-deps --full; scripts/venv --torch"
+
+    def decorate(test):
+        @functools.wraps(test)
+        def fails(self, *_):
+            self.fail(text)
+        return test if not missing else fails if LONG else unittest.skip(text)(test)
+    return decorate
 
 
 def sha256(path):

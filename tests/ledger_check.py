@@ -12,22 +12,25 @@ import order_oracle as order
 
 
 def check(cursor, lines):
-    n, seed, block = cursor["samples"], cursor["seed"], cursor["block"]
+    if "seed" not in cursor:
+        return "; ".join(cursor["problems"])
+    parts = cursor.get("parts", [{**cursor, "weight": 1}])  # of a mixture; one dataset is a mixture of itself alone
+    mix = [(p["samples"], p["weight"], not p["sequential"], p["block"]) for p in parts]
     said = {(x["generation"], x["step"], x["dp_rank"]): x["samples"] for x in lines}
-    consumed, position, step = [], None, None
+    since, position, step = cursor["since"], cursor["since"], cursor["generations"][0]["steps"][0]
+    drawn = [order.mixed(mix, cursor["seed"], p) for p in range(since, cursor["generations"][-1]["positions"][1])]
+
+    def sample(p):  # numbered through
+        part, i, _ = drawn[p - since]
+        return sum(n for n, *_ in mix[:part]) + i
     for e in cursor["generations"]:
         (first_step, end_step), (first, end) = e["steps"], e["positions"]
         dp, mbs, g = e["dp"], e["micro_batch"], e["global_batch"]
         dp, mbs = (1, g) if e["by_length"] else (dp, mbs)  # which rank had which is not recorded: one line, of rank null
-        if position is not None and (position, step) != (first, first_step):
-            return f"generation {e['generation']} begins at {first}, step {first_step}, not at {position}, step {step}"
-        if (end_step - first_step) * g != end - first:
-            return f"generation {e['generation']}: steps and positions do not agree"
+        if (position, step, (end_step - first_step) * g) != (first, first_step, end - first):
+            return f"generation {e['generation']}: positions {first} to {end} do not go on from {position} at step {step}"
         for s in range(first_step, end_step):
             at, had = first + (s - first_step) * g, []
-
-            def sample(p):
-                return order.at(n, seed, p // n, p % n, not cursor["sequential"], block)
             for r in range(dp):
                 pairs = [order.micro_batch(sample, at, g, mbs, dp, m, r) for m in range(-(-g // (mbs * dp)))]
                 mine = [i for pair in pairs for i, w in pair if w]
@@ -36,17 +39,20 @@ def check(cursor, lines):
                 had += mine
             if Counter(had) != Counter(sample(at + i) for i in range(g)):
                 return f"step {s}: ranks together had other samples than the step consumes"
-            consumed += [sample(at + i) for i in range(g)]
         position, step = end, end_step
-    whole = cursor["since"] % n and n - cursor["since"] % n
-    epochs = [consumed[i:i + n] for i in range(whole, len(consumed) - n + 1, n)]
-    if any(sorted(e) != list(range(n)) for e in epochs) or len(epochs) != cursor["epochs_finished"]:
-        return f"{len(epochs)} epochs, not each sample once in each"
+    for j, part in enumerate(parts):  # each has epochs of its own; the first may have begun before `since`
+        n, had = part["samples"], [(i, before) for k, i, before in drawn if k == j]
+        whole = -had[0][1] % n if had else 0
+        epochs = [[i for i, _ in had[k:k + n]] for k in range(whole, len(had) - n + 1, n)]
+        if any(sorted(e) != list(range(n)) for e in epochs) or len(epochs) != part["epochs_finished"]:
+            return f"dataset {j}: {len(epochs)} epochs, not each sample once in each"
     return f"{len(said)} lines of steps that are in no generation" if said else None
 
 
 if __name__ == "__main__":
     with open(sys.argv[1]) as proof, open(sys.argv[2]) as steps:
-        problem = check(json.load(proof)["cursors"][0], [json.loads(line) for line in steps])
-    if problem:
-        sys.exit(problem)
+        cursors, lines = json.load(proof)["cursors"], [json.loads(line) for line in steps]
+    found = [(c["cursor"], check(c, [x for x in lines if x["cursor"] == c["cursor"]])) for c in cursors]
+    found += [(x, "not in the proof") for x in {x["cursor"] for x in lines} - {c["cursor"] for c in cursors}]
+    if any(problem for _, problem in found) or not cursors:
+        sys.exit("\n".join(f"cursor {name}: {problem}" for name, problem in found if problem))

@@ -7,6 +7,7 @@ its fuzz target go through the same requests over a socket.
 import contextlib
 import ctypes
 import errno
+import hashlib
 import json
 import mmap
 import os
@@ -189,7 +190,7 @@ class Fuse(harness.Case):
             m.stop()
 
     def test_foreign_readers(self):
-        """safetensors' own reader, cp, cmp, sendfile, mmap, O_DIRECT and many readers at random places at once."""
+        """safetensors' own reader, cp, cmp, md5sum, sendfile, mmap, O_DIRECT and many readers at random places at once."""
         with self.cluster(nodes=2, devices=1) as c:
             job = self.big_job(c)
             m = Mount(self, c)
@@ -204,6 +205,8 @@ class Fuse(harness.Case):
             subprocess.run(["cp", path, self.path("copy")], check=True)
             subprocess.run(["cmp", path, job.files["param"]], check=True)
             self.assertEqual(want, open(self.path("copy"), "rb").read())
+            self.assertEqual(f"{hashlib.md5(want).hexdigest()}  {path}\n",
+                             subprocess.run(["md5sum", path], check=True, stdout=subprocess.PIPE, text=True).stdout)
             st = os.stat(path)
             self.assertEqual((len(want), 0o100400, 1), (st.st_size, st.st_mode, st.st_nlink))
             self.read_odd_ways(path, want)
@@ -211,7 +214,7 @@ class Fuse(harness.Case):
             self.assertGreater(os.statvfs(path).f_blocks, 0)
             m.stop()
 
-    @unittest.skipUnless(shutil.which("fio") and shutil.which("rsync"), "needs fio and rsync")
+    @harness.needs("fio", "rsync")
     def test_fio_and_rsync(self):
         """A tensor whose bytes are fio's own pattern, verified by fio through the mount, read in order and, at random, past the
         page cache by several jobs at once; one wrong byte is found. rsync copies the whole snapshot."""
@@ -450,6 +453,87 @@ class Fuse(harness.Case):
                 self.assert_errno(errno.EIO, self.read_all_direct, path)
                 c.restart("n1")
                 wait_for(lambda: self.readable(path, want), 30 * PATIENCE, "the bytes again once n1 is back", 0.2)
+            m.stop()
+
+    # Reads past the page cache at random places until its input ends, and writes a character for each: r(ight), E(IO), ! (anything
+    # else); at last how long the longest took.
+    RANDOM_READER = """
+import errno, mmap, os, random, select, sys, time
+path, file, seed = sys.argv[1:]
+fd, rng, buffer, longest = os.open(path, os.O_RDONLY | os.O_DIRECT), random.Random(seed), mmap.mmap(-1, 1 << 20), 0
+with open(file, "rb") as f:
+    want = f.read()
+while not select.select([0], [], [], 0)[0]:
+    at, n, began = rng.randrange(len(want)) & ~4095, 4096 * rng.randint(1, 64), time.monotonic()
+    try:
+        got = os.preadv(fd, [memoryview(buffer)[:n]], at)
+        said = "r" if buffer[:got] == want[at:at + n] else "!"
+    except OSError as e:
+        said = "E" if e.errno == errno.EIO else "!"
+    longest = max(longest, time.monotonic() - began)
+    print(said, end="", flush=True)
+print(f" {longest}")
+"""
+
+    def random_readers(self, path, file, n=4):
+        """[(process, where it writes)], all of which have read something."""
+        readers = []
+        for i in range(n):
+            said = self.path(f"reader-{i}")
+            with open(said, "wb") as out:
+                p = subprocess.Popen([shutil.which("python3"), "-c", self.RANDOM_READER, path, file, str(self.random.random())],
+                                     stdin=subprocess.PIPE, stdout=out)
+            self.addCleanup(p.wait)
+            self.addCleanup(p.kill)
+            self.addCleanup(p.stdin.close)
+            readers.append((p, said))
+        wait_for(lambda: all(os.path.getsize(said) for _, said in readers), MOUNT_S, "what readers read", 0.01)
+        return readers
+
+    def check_killed(self, c, node, path, file, waiting, bound_s):
+        """kill -9 of a daemon while readers read, or wait for its bytes because it stood still: each read ends within the bound,
+        as EIO or with the right bytes; once the daemon is back, with the right bytes."""
+        readers = self.random_readers(path, file)
+
+        def sizes():
+            return [os.path.getsize(said) for _, said in readers]
+
+        def all_wait():
+            before, _ = sizes(), time.sleep(0.1 * bound_s)
+            return before == sizes()
+        if waiting:
+            node.signal(signal.SIGSTOP)
+            wait_for(all_wait, 10 * bound_s * PATIENCE, "readers that all wait for the daemon", 0)
+        node.kill()
+        at = sizes()
+        # of a few reads of each one needs what is gone
+        wait_for(lambda: all(b > a + 16 for a, b in zip(at, sizes(), strict=True)), (17 * bound_s + 10) * PATIENCE, "reads without the daemon")
+        gone = sizes()
+        c.restart(node.name)
+        wait_for(lambda: all("E" not in open(said).read()[-16:] and os.path.getsize(said) > n + 16
+                             for (_, said), n in zip(readers, gone, strict=True)), 30 * PATIENCE, "the bytes again once it is back", 0.05)
+        failed = 0
+        for p, said in readers:
+            p.stdin.close()
+            self.assertEqual(0, p.wait(5 * PATIENCE))
+            with open(said) as f:
+                reads, longest = f.read().split()
+            self.assertEqual(set(), set(reads) - set("rE"))
+            self.assertLess(float(longest), (bound_s + 2) * PATIENCE)
+            failed += reads.count("E")
+        self.assertGreater(failed, 0, "no read needed the daemon")
+        print(f"{node.name} killed{' while readers waited' if waiting else ''}: {failed} reads failed, the longest took {longest} s", flush=True)
+
+    def test_killed_under_readers(self):
+        """kill -9 of a node that has half of the bytes, and of the daemon asked, while readers are in a read."""
+        bound_s = 2
+        with self.cluster(nodes=2, devices=1) as c:
+            job = self.big_job(c, mib=48)
+            m = Mount(self, c, "--timeout", f"{bound_s}s", "--cache", "8MiB")
+            path = m.path("big", "state", "latest", "model.safetensors")
+            for name in ("n1", "n0"):
+                for waiting in (True, False):
+                    self.check_killed(c, c.nodes[name], path, job.files["param"], waiting, bound_s)
             m.stop()
 
     def readable(self, path, want):

@@ -22,6 +22,7 @@ import live
 import test_crash
 from cluster import cgroups_of
 from harness import LONG, PATIENCE, ClusterError, wait_for
+from test_proof import proved
 
 A, B = "tp=2,dp=2", "tp=1,pp=2,dp=2"
 
@@ -161,10 +162,12 @@ class LiveCrash(harness.Case):
             total += 1
         self.assertGreater(reached * 2, total, "most of the points that a clean run passes were not reached")
 
-    def resize_there(self, c, job):
+    def resize_there(self, c, job, configs=(B, A)):
+        """Each time to the one after that which there is."""
         def act(node):
             now = job.status(node=node)["config"]
-            there = A if test_crash.same(now, B) else B
+            at = [i for i, config in enumerate(configs) if test_crash.same(now, config)]
+            there = configs[(at[0] + 1) % len(configs) if at else 0]
             self.told(c, job, "resize", job.name, "--config", there, "--wait", node=node)
         return act
 
@@ -657,9 +660,11 @@ for what, act in (("socket", lambda: socket.socket(socket.AF_UNIX, socket.SOCK_S
     # ---- at any time -----------------------------------------------------------------------------------------
 
     def test_random_times(self):
-        """Any daemon or etcd, at any time: training, resizes, snapshots, aborts."""
+        """Any daemon or etcd, at any time: training, resizes, snapshots, aborts. Each step had the samples that it has in
+        an undisturbed run, each sample once, whoever computed them, and the proof says which."""
         kills = 120 if LONG else 12
-        with self.started(mode=self.random.choice(("rebuild", "restart"))) as (c, job):
+        with self.started(mode=self.random.choice(("rebuild", "restart")), sleep=0.02, by_length=3,
+                          data=f"{self.random.randrange(5, 90)},{self.seed},7,2") as (c, job):
             for i in range(kills):
                 victim = self.random.choice([*c.nodes, "etcd"])
                 caller = self.random.choice([n for n in c.nodes if n != victim])
@@ -677,7 +682,11 @@ for what, act in (("socket", lambda: socket.socket(socket.AF_UNIX, socket.SOCK_S
                 if (before["generation"], before["run"]["launch"]) == (after["generation"], after["run"]["launch"]):
                     self.assertEqual({r["rank"]: r["pid"] for r in before["run"]["ranks"]},
                                      {r["rank"]: r["pid"] for r in after["run"]["ranks"]}, "ranks were restarted")
-            self.check_end(c, job)
+            last = self.check_end(c, job)
+            got, lines, cursor = proved(self, c, job)
+            self.assertEqual((last, 7 * last, 0), (got["step"], cursor["position"], cursor["since"]))
+            self.assertEqual(set(range(last)), {line["step"] for line in lines})
+            print(f"{last} steps, {cursor['epochs_finished']} epochs, dp {[e['dp'] for e in cursor['generations']]}", flush=True)
 
     def random_work(self, c, job, what, caller):
         if what == "snapshot":
@@ -686,7 +695,7 @@ for what, act in (("socket", lambda: socket.socket(socket.AF_UNIX, socket.SOCK_S
             if what == "abort":
                 threading.Timer(0.2, lambda: self.quietly(c, "abort", job.name, node=caller)).start()
             with contextlib.suppress(ClusterError):
-                self.resize_there(c, job)(caller)
+                self.resize_there(c, job, (A, B, "dp=3"))(caller)
 
     # ---- nothing grows ---------------------------------------------------------------------------------------
 

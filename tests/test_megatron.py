@@ -4,7 +4,6 @@
 Megatron's code makes the buffer and each rank's ranges of it, on the CPU; its process groups are only asked how many they
 are and which of them this one is.
 """
-import importlib.util
 import random
 import types
 import unittest
@@ -55,9 +54,8 @@ def megatron_ranges(shapes, dp, rank, bucket, busbw):
 
 @unittest.skipUnless(LONG, "set PTC_TEST_LONG=1; Megatron takes its time to be imported")
 class Megatron(harness.Case):
+    @harness.needs(modules=("torch", "megatron"))
     def test_distributed_optimizer(self):
-        if not all(importlib.util.find_spec(m) for m in ("torch", "megatron")):
-            self.skipTest("no PyTorch or no Megatron in this Python")
         warnings.simplefilter("ignore")
         rng, cut, empty, ranks = random.Random(self.seed), 0, 0, 0
         with Dump() as dump:

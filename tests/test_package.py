@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Debian packages in a clean Debian: installed by apt, used, removed, purged. PTC_TEST_LONG=1, root and a mirror."""
+"""The Debian packages in a clean Debian: installed by apt, ptc by itself first, used, removed, purged. PTC_TEST_LONG=1, root and a
+mirror."""
 import glob
+import json
 import os
 import shutil
 import subprocess
@@ -26,13 +28,16 @@ INSTALL = r"""
 apt-get update -q
 apt-get install -q -y --no-install-recommends etcd-server python3-minimal python3 systemd gcc libc6-dev pkg-config man-db
 listing > /ptc-test/before
-apt-get install -q -y --no-install-recommends /ptc-test/debs/*.deb
+cd /ptc-test/debs
+apt-get install -q -y --no-install-recommends ./ptc_*.deb
+test "$(dpkg-query --show --showformat '${Package} ' '*ptc*')" = "ptc "
 systemd-analyze verify --man=no ptcd.service
 getent group ptc
 test -L /etc/systemd/system/multi-user.target.wants/ptcd.service
 """
+# With nothing but that package: two daemons, and a resize from one to both.
 USE = r"""
-mkdir -p /var/lib/ptc/peer; chmod 700 /var/lib/ptc/peer
+mkdir -p /var/lib/ptc/peer /var/lib/ptc/n1/peer; chmod 700 /var/lib/ptc/peer /var/lib/ptc/n1/peer
 cat > /etc/ptc/ptcd.yaml <<END
 version: 1
 node: n0
@@ -40,25 +45,44 @@ state_dir: /var/lib/ptc/state
 chunk_dir: /var/lib/ptc/chunks
 run_dir: /run/ptc
 listen: unix:/var/lib/ptc/peer/peer.sock
-devices: 4
+devices: 2
 memory: {ceiling: 1GiB}
 coordinator: local
 END
 ptcd --check-config
-ptcd & daemon=$!
-for i in $(seq 600); do ptcctl nodes >/ptc-test/nodes 2>/ptc-test/error && break; sleep 0.1; done
-ptcctl nodes
+nodes() { for i in $(seq 600); do ptcctl nodes >/ptc-test/nodes 2>/ptc-test/error && [ $(grep -cw up /ptc-test/nodes) = $1 ] && return
+	sleep 0.1; done; cat /ptc-test/nodes /ptc-test/error; return 1; }
+ptcd & first=$!
+nodes 1
+cat > /var/lib/ptc/n1/ptcd.yaml <<END
+version: 1
+node: n1
+state_dir: /var/lib/ptc/n1/state
+chunk_dir: /var/lib/ptc/n1/chunks
+run_dir: /var/lib/ptc/n1/run
+listen: unix:/var/lib/ptc/n1/peer/peer.sock
+devices: 2
+memory: {ceiling: 1GiB}
+coordinator: {endpoints: ["unix:$(find /var/lib/ptc/state/etcd -maxdepth 1 -type s ! -name '*peer*')"]}
+END
+ptcd --config /var/lib/ptc/n1/ptcd.yaml --check-config
+ptcd --config /var/lib/ptc/n1/ptcd.yaml & second=$!
+nodes 2
 ptcctl job create -f /ptc-test/job.yaml
-ptcctl import chroot /ptc-test/model.safetensors --config tp=2
-ptcctl resize chroot --config tp=4 --wait
-ptcctl status chroot
+ptcctl import chroot /ptc-test/model.safetensors --config tp=2 --nodes n0
+ptcctl resize chroot --config tp=4 --wait --format json > /ptc-test/resized
 ptcctl verify chroot
 ptcctl export chroot /ptc-test/out.safetensors
+kill $second; wait $second
+kill $first; wait $first
+"""
+REST = r"""
+cd /ptc-test/debs
+apt-get install -q -y --no-install-recommends ./libptc1_*.deb ./libptc-dev_*.deb ./ptc-python_*.deb
 python3 -c 'import ptc; print("library", ptc.library().ptc_version().decode())'
 printf '#include <ptc/ptc.h>\n#include <stdio.h>\nint main(void) { puts(ptc_version()); return 0; }\n' > /ptc-test/user.c
 gcc /ptc-test/user.c -o /ptc-test/user $(pkg-config --cflags --libs ptc) && /ptc-test/user
 man -w ptcd ptcctl ptc-fuse ptcd.yaml ptcd.conf job.yaml
-kill $daemon; wait $daemon
 """
 REMOVE = r"""
 apt-get remove --autoremove -q -y ptc libptc1 libptc-dev ptc-python
@@ -124,8 +148,12 @@ class Package(harness.Case):
             s.add(rng, f"w.{i}", "BF16", (24 + 8 * i, 40))
         harness.Job(None, "chroot", s, work, [{"match": "*", "split": {"axis": "tp", "dim": 0}}])
         self.script(root, INSTALL)
-        out = self.script(root, USE)
-        self.assertIn("library ", out)
+        self.script(root, USE)
+        with open(os.path.join(work, "resized")) as f:
+            resized = json.load(f)
+        moved = sum(len(t.tobytes()) for t in s.tensors["param"].values()) // 2
+        self.assertEqual(("tp=2", "tp=4", moved), (resized["from"], resized["to"], resized["received_bytes"]))
+        self.assertIn("library ", self.script(root, REST))
         found = states.read_file(os.path.join(work, "out.safetensors"))
         self.assertEqual({n: t.tobytes() for n, t in s.tensors["param"].items()}, {n: t.tobytes() for n, t in found.items()})
         self.script(root, REMOVE)

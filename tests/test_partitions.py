@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """data/ of a mount: what a rank consumes as an indexed dataset, against the source, docs/order.md and what ranks wrote down."""
 import errno
-import importlib.util
 import json
 import os
 import random
@@ -17,6 +16,7 @@ import numpy as np
 import order_oracle
 from harness import LONG
 from test_fuse import CAN_MOUNT, Mount
+from test_proof import proved
 
 SLOTS = 3  # of a micro batch
 
@@ -123,15 +123,23 @@ class Partitions(harness.Case):
             mount.stop()
 
     def test_ranks_read_files(self):
+        self.ranks_read({"text": 50}, {"dataset": "text"}, [(50, 1, True, 0)])
+
+    def test_ranks_read_a_mixture(self):
+        self.ranks_read({"text": 50, "code": 9}, {"mix": [{"dataset": "code", "weight": 2, "block": 4},
+                                                          {"dataset": "text", "weight": 3}]}, [(9, 2, True, 4), (50, 3, True, 0)])
+
+    def ranks_read(self, sizes, data, parts):
         """Ranks that know nothing of orders take their samples from the mount, set no cursor, and are resized: what they
         consumed is proved, and is what an uninterrupted run consumes."""
-        n, g = 50, 8
-        oracle.write_indexed(self.path("text"), self.sequences(n))
+        n, g = sum(sizes.values()), 8
         with self.cluster(nodes=2, devices=4) as c:
-            c.ptcctl("dataset", "add", "text", self.path("text"))
+            for name, size in sizes.items():
+                oracle.write_indexed(self.path(name), self.sequences(size))
+                c.ptcctl("dataset", "add", name, self.path(name))
             mount = Mount(self, c)
             job = live.Job(c, self.dir, sleep=0.01, data=f"{n},7,{g},{SLOTS}", files=mount.path("live", "data", "data"),
-                           run={"data": {"data": {"dataset": "text", "seed": 7, "global_batch": g, "micro_batch": SLOTS}}})
+                           run={"data": {"data": {**data, "seed": 7, "global_batch": g, "micro_batch": SLOTS}}})
             job.run("dp=2")
             for config in ("dp=3", "dp=1", "tp=2,dp=2"):
                 job.wait_step(job.step() + 9)
@@ -140,19 +148,22 @@ class Partitions(harness.Case):
             job.do("snapshot")
             job.wait_step(job.step() + 3)
             job.do("stop")
-            got = c.json("dataset", "proof", job.name)
-            cursor, = got["cursors"]
-            self.assertEqual((True, got["step"] * g, [2, 3, 1, 2]), (cursor["exactly_once"], cursor["position"],
-                                                                     [e["dp"] for e in cursor["generations"]]))
+            got, _, cursor = proved(self, c, job)
+            self.assertEqual((got["step"] * g, [2, 3, 1, 2]), (cursor["position"], [e["dp"] for e in cursor["generations"]]))
             wrote = {}
             for name in sorted(os.listdir(job.logs)):
                 with open(os.path.join(job.logs, name)) as f:
                     wrote |= {(x["step"], x["dp_rank"]): x for x in map(json.loads, f) if x["first"]}
+
+            def sample(p):
+                part, i, _ = order_oracle.mixed(parts, 7, p)
+                return sum(m for m, *_ in parts[:part]) + i
+
             for e in cursor["generations"]:
                 for step in range(*e["steps"]):
                     had = [wrote[step, r] for r in range(e["dp"])]
                     self.assertEqual({e["generation"]}, {x["generation"] for x in had})
-                    self.assertEqual(sorted(order_oracle.at(n, 7, p // n, p % n) for p in range(step * g, step * g + g)),
+                    self.assertEqual(sorted(sample(p) for p in range(step * g, step * g + g)),
                                      sorted(i for x in had for i in x["samples"]), f"step {step}")
             mount.stop()
 
@@ -236,10 +247,9 @@ class Partitions(harness.Case):
             mount.stop()
 
     @unittest.skipUnless(LONG, "set PTC_TEST_LONG=1; Megatron takes its time to be imported")
+    @harness.needs(modules=("torch", "megatron"))
     def test_other_readers(self):
         """Megatron's own IndexedDataset, mapped and not, and PyTorch's DataLoader with two workers on top of it."""
-        if not all(importlib.util.find_spec(m) for m in ("torch", "megatron")):
-            self.skipTest("no PyTorch or no Megatron in this Python")
         n, g = 200, 16
         sequences = self.sequences(n)
         oracle.write_indexed(self.path("text"), sequences)

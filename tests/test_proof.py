@@ -4,39 +4,59 @@ import json
 import os
 import subprocess
 import sys
+import unittest
 
 import harness
 import live
-from harness import wait_for
+import numpy as np
+from harness import LONG, wait_for
+
+
+def ledger_check(proof, lines, directory):
+    """What the script that knows nothing of ptc has to say of a proof and its lines; "": all is as it says."""
+    files = [os.path.join(directory, name) for name in ("proof.json", "steps.jsonl")]
+    for path, text in zip(files, (json.dumps(proof), "".join(json.dumps(line) + "\n" for line in lines))):
+        with open(path, "w") as f:
+            f.write(text)
+    r = subprocess.run([sys.executable, "-B", os.path.join(harness.ROOT, "tests", "ledger_check.py"), *files],
+                       stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert (r.returncode == 0) == (not r.stdout), r.stdout
+    return r.stdout
+
+
+def said_by(case, c, job, *cursor, code=0):
+    """The proof and the lines of all its steps."""
+    r = c.ptcctl("dataset", "proof", job.name, "--format", "json", *cursor, check=False)
+    case.assertEqual(code, r.returncode, r.stderr)
+    got = json.loads(r.stdout)
+    last = max(e["steps"][1] for x in got["cursors"] for e in x["generations"]) - 1
+    r = c.ptcctl("dataset", "proof", job.name, "--steps", f"0-{last}", "--format", "json", *cursor, check=False)
+    case.assertEqual(code, r.returncode, r.stderr)
+    return got, [json.loads(line) for line in r.stdout.splitlines()]
+
+
+def proved(case, c, job, name="data"):
+    """The proof of the cursor that the ranks consume by, its lines and itself: right by the script and by the ranks' logs."""
+    got, lines = said_by(case, c, job, "--cursor", name)
+    case.assertEqual("", ledger_check(got, lines, case.dir))
+    wrote = {}
+    for log in sorted(os.listdir(job.logs)):
+        with open(os.path.join(job.logs, log)) as f:
+            for line in map(json.loads, (text for text in f if text.endswith("\n"))):  # a rank may have been killed in one
+                if line["first"]:
+                    wrote[line["generation"], line["step"], line["dp_rank"]] = line["samples"]
+    for line in lines:
+        if line["dp_rank"] is not None:
+            case.assertEqual(wrote[line["generation"], line["step"], line["dp_rank"]], line["samples"], line)
+            continue
+        had = [ids for (g, s, _), ids in wrote.items() if (g, s) == (line["generation"], line["step"])]
+        case.assertEqual(sorted(line["samples"]), sorted(sum(had, [])), line)
+    cursor, = got["cursors"]
+    case.assertEqual((name, True), (cursor["cursor"], cursor["exactly_once"]))
+    return got, lines, cursor
 
 
 class Proof(harness.Case):
-    def proved(self, c, job, cursor="data"):
-        """The proof, checked by the script that knows nothing of ptc and against the ranks' own logs."""
-        got = c.json("dataset", "proof", job.name)
-        last = max(e["steps"][1] for e in got["cursors"][0]["generations"]) - 1
-        lines = c.ptcctl("dataset", "proof", job.name, "--steps", f"0-{last}", "--format", "json").stdout
-        for name, text in (("proof.json", json.dumps(got)), ("steps.jsonl", lines)):
-            with open(self.path(name), "w") as f:
-                f.write(text)
-        r = subprocess.run([sys.executable, "-B", os.path.join(harness.ROOT, "tests", "ledger_check.py"), self.path("proof.json"),
-                            self.path("steps.jsonl")], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        self.assertEqual(0, r.returncode, r.stdout)
-        wrote = {}
-        for name in sorted(os.listdir(job.logs)):
-            with open(os.path.join(job.logs, name)) as f:
-                for line in map(json.loads, f):
-                    if line["first"]:
-                        wrote[line["generation"], line["step"], line["dp_rank"]] = line["samples"]
-        for line in map(json.loads, lines.splitlines()):
-            if line["dp_rank"] is not None:
-                self.assertEqual(wrote[line["generation"], line["step"], line["dp_rank"]], line["samples"], line)
-                continue
-            had = [ids for (g, s, _), ids in wrote.items() if (g, s) == (line["generation"], line["step"])]
-            self.assertEqual(sorted(line["samples"]), sorted(sum(had, [])), line)
-        cursor, = (x for x in got["cursors"] if x["cursor"] == cursor)
-        self.assertTrue(cursor["exactly_once"])
-        return got, cursor
 
     def test_resizes(self):
         """dp up, down, to a prime, to 1; a rank that fails and steps that are trained again; stopped and run again."""
@@ -54,14 +74,14 @@ class Proof(harness.Case):
             job.run("tp=1,dp=7")
             job.wait_step(job.step() + 15)
             job.do("stop")
-            got, cursor = self.proved(c, job)
+            got, lines, cursor = proved(self, c, job)
             self.assertEqual((n, self.seed, 0), tuple(cursor[k] for k in ("samples", "seed", "since")))
             self.assertEqual([(2, False), (3, True), (5, False), (1, False), (7, False)],
                              [(e["dp"], e["by_length"]) for e in cursor["generations"]])
             self.assertEqual((got["step"] * batch, got["step"] * batch // n), (cursor["position"], cursor["epochs_finished"]))
             self.assertGreater(cursor["epochs_finished"], 9)
             self.table(c, job, cursor)
-            self.tampered(c, job, cursor)
+            self.tampered(got, lines, cursor)
 
     def fail_rank(self, c, job):
         """The rank of the last generation dies: what it did after the snapshot is in no state."""
@@ -79,26 +99,100 @@ class Proof(harness.Case):
         second = str(cursor["generations"][1]["steps"][0])
         line = c.ptcctl("dataset", "proof", job.name, "--steps", second, "--cursor", "data").stdout.splitlines()
         self.assertEqual(1, len(line))
-        self.assertRegex(line[0], f"^step {second} generation 2 dp rank not known: [0-9 ]+$")
+        self.assertRegex(line[0], f"^cursor data step {second} generation 2 dp rank not known: [0-9 ]+$")
         line = c.ptcctl("dataset", "proof", job.name, "--steps", "3", "--cursor", "data").stdout.splitlines()
         self.assertEqual(2, len(line))
-        self.assertRegex(line[1], "^step 3 generation 1 dp rank 1: [0-9 ]+$")
+        self.assertRegex(line[1], "^cursor data step 3 generation 1 dp rank 1: [0-9 ]+$")
         for code, said, args in ((2, "--steps is", ("--steps", "9-3")), (1, "none of these steps", ("--steps", "99999")),
                                  (1, "no cursor train", ("--cursor", "train"))):
             p = c.ptcctl("dataset", "proof", job.name, *args, check=False)
             self.assertEqual(code, p.returncode)
             self.assertIn(said, p.stderr)
 
-    def tampered(self, c, job, cursor):
-        """The script finds a proof that is not true."""
-        with open(self.path("proof.json")) as f:
-            got = json.load(f)
+    def tampered(self, got, lines, cursor):
+        """The script finds a proof that is not true, and lines of steps that are not."""
         for change in ({"seed": cursor["seed"] ^ 1}, {"samples": 38}, {"epochs_finished": cursor["epochs_finished"] + 1}):
-            with open(self.path("proof.json"), "w") as f:
-                json.dump({**got, "cursors": [{**cursor, **change}]}, f)
-            r = subprocess.run([sys.executable, "-B", os.path.join(harness.ROOT, "tests", "ledger_check.py"),
-                                self.path("proof.json"), self.path("steps.jsonl")], stderr=subprocess.DEVNULL)
-            self.assertEqual(1, r.returncode, change)
+            self.assertNotEqual("", ledger_check({**got, "cursors": [{**cursor, **change}]}, lines, self.dir), change)
+        at = self.random.randrange(len(lines))
+        line, one = lines[at], self.random.randrange(len(lines[at]["samples"]))
+        samples = [(x + 1) % cursor["samples"] if i == one else x for i, x in enumerate(line["samples"])]
+        for change in ({"samples": samples}, {"samples": line["samples"][:-1]}, {"step": 10**6}, {"cursor": "other"}):
+            other = [*lines[:at], {**line, **change}, *lines[at + 1:]]
+            self.assertNotEqual("", ledger_check(got, other, self.dir), change)
+        self.assertNotEqual("", ledger_check(got, lines[:at] + lines[at + 1:], self.dir))
+        self.assertEqual("", ledger_check(got, lines, self.dir))
+
+    def test_several(self):
+        """A mixture, one dataset, and a cursor whose tag says no order, which does not keep the others from being proved."""
+        sizes = {"flat": 30, "rows": 7, "more": 11}
+        with self.cluster(nodes=2, devices=4) as c:
+            for name, n in sizes.items():
+                np.save(self.path(f"{name}.npy"), np.arange(n * 4, dtype="uint16").reshape(n, 4))
+                c.ptcctl("dataset", "add", name, self.path(f"{name}.npy"))
+            mixed = {"seed": self.seed, "global_batch": 10, "micro_batch": 3, "mix": [
+                {"dataset": "flat", "weight": 5, "block": 8}, {"dataset": "rows", "weight": 2, "shuffle": False},
+                {"dataset": "more", "weight": 5}]}
+            one = {"dataset": "flat", "seed": 1, "global_batch": 4, "micro_batch": 2}
+            job = live.Job(c, self.dir, sleep=0.02, run={"data": {"mixed": mixed, "held": one}})
+            job.run("dp=2")
+            for config in ("dp=3", "tp=2,dp=1"):
+                job.wait_step(job.step() + 12)
+                job.resize(config)
+            job.wait_step(job.step() + 12)
+            job.do("stop")
+            self.check_several(c, job, sizes)
+
+    def check_several(self, c, job, sizes):
+        got, lines = said_by(self, c, job, code=1)
+        found = {x["cursor"]: x for x in got["cursors"]}
+        self.assertEqual({"mixed": True, "held": True, "data": False}, {k: x["exactly_once"] for k, x in found.items()})
+        self.assertIn('tag "n=100" does not say its order', *found["data"]["problems"])
+        self.assertEqual({"mixed", "held"}, {x["cursor"] for x in lines})
+        self.assertEqual((sum(sizes.values()), got["step"] * 10, [2, 3, 1]),
+                         (found["mixed"]["samples"], found["mixed"]["position"], [e["dp"] for e in found["mixed"]["generations"]]))
+        epochs = {p["dataset"]: p["epochs_finished"] for p in found["mixed"]["parts"]}
+        self.assertGreater(min(epochs.values()), 2)
+        self.assertEqual(list(sizes), list(epochs))
+        self.assertIn("cursor data: ", ledger_check(got, lines, self.dir))
+        both = {**got, "cursors": [found["mixed"], found["held"]]}
+        self.assertEqual("", ledger_check(both, lines, self.dir))
+        for change in ({"weight": 4}, {"block": 0}, {"epochs_finished": epochs["flat"] + 1}):
+            first, *others = found["mixed"]["parts"]
+            wrong = {**found["mixed"], "parts": [{**first, **change}, *others]}
+            self.assertIn("cursor mixed: ", ledger_check({**got, "cursors": [wrong, found["held"]]}, lines, self.dir), change)
+        p = c.ptcctl("dataset", "proof", job.name, check=False)
+        self.assertEqual(1, p.returncode)
+        self.assertIn('tag "n=100" does not say its order', p.stderr)
+        self.assertRegex(p.stdout, r"(?m)^cursor mixed: 48 samples of 3 datasets, seed \d+$")
+        self.assertRegex(p.stdout, r"(?m)^dataset rows: weight 2, 7 samples, not shuffled: \d+ epochs finished, each sample once in each")
+        self.assertRegex(p.stdout, r"(?m)^cursor held: 30 samples, seed 1$")
+        for cursor, code in (("mixed", 0), ("held", 0), ("data", 1)):
+            self.assertEqual(code, c.ptcctl("dataset", "proof", job.name, "--cursor", cursor, check=False).returncode)
+        # what the job pinned is known also when the dataset is not there any more
+        c.ptcctl("dataset", "remove", "rows")
+        self.assertEqual(0, c.ptcctl("dataset", "proof", job.name, "--cursor", "mixed").returncode)
+
+    @unittest.skipUnless(LONG, "set PTC_TEST_LONG=1; PyTorch takes its time to be imported")
+    @harness.needs(modules=("torch", "megatron"))
+    def test_megatron(self):
+        """Ranks whose loader is Megatron's own sampler, begun in each generation at the consumed samples that the cursor counts:
+        what each rank had is what the order, not shuffled, says, through dp 2, 3, 1 and 6."""
+        n, g, mbs = 50, 12, 2
+        np.save(self.path("rows.npy"), np.arange(2 * n, dtype="uint16").reshape(n, 2))
+        with self.cluster(nodes=2, devices=3) as c:
+            c.ptcctl("dataset", "add", "rows", self.path("rows.npy"))
+            job = live.Job(c, self.dir, sleep=0.05, data=f"{n},0,{g},{mbs}", megatron=1, run={"data": {"data": {
+                "dataset": "rows", "shuffle": "false", "global_batch": g, "micro_batch": mbs}}})
+            job.run("dp=2")
+            for config in ("dp=3", "tp=2,dp=1", "dp=6"):
+                job.wait_step(job.step() + 7)
+                job.resize(config)
+            job.wait_step(job.step() + 7)
+            job.do("stop")
+            got, _, cursor = proved(self, c, job)
+        self.assertEqual((True, got["step"] * g, [2, 3, 1, 6]),
+                         (cursor["sequential"], cursor["position"], [e["dp"] for e in cursor["generations"]]))
+        self.assertGreater(cursor["epochs_finished"], 3)
 
     def test_without_an_order(self):
         """A cursor whose tag says nothing of an order can't be proved, and that is said."""

@@ -22,7 +22,7 @@ import curve
 import live
 import numpy as np
 import order_oracle
-from harness import PATIENCE, wait_for
+from harness import LONG, PATIENCE, wait_for
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 
@@ -380,6 +380,12 @@ class Torch(harness.Case):
                          contains="dataset data: the snapshot's position is for n=20,seed=0, this is n=21,seed=0")
             train_on()  # generation 1 goes on
             self.assertEqual(1, job.status()["generation"])
+            told('{"1": 20, "2": 20}', "samples")
+            self.refused(c, "resize", job.name, "--config", "dp=1", "--wait", timeout_s=60 * PATIENCE,
+                         contains="dataset stream: the snapshot has the state of a Stream under dp=2, this is dp=1, and what becomes "
+                                  "of it only the loader knows")
+            train_on()
+            self.assertEqual(1, job.status()["generation"])
             job.do("snapshot")
             told("raise")
             self.check_failed(job, "ValueError: as told by the test")
@@ -429,6 +435,31 @@ class Torch(harness.Case):
             self.assertEqual(sorted(order(p) for p in range(7 * step, 7 * step + 7)), found, f"step {step}")
         items = sorted((line["step"], line["item"]) for log in logged.values() for line in log)
         self.assertEqual(list(range(len(items))), [item for _, item in items])  # of the loader that ptc knows nothing of
+
+    @unittest.skipUnless(LONG, "set PTC_TEST_LONG=1; PyTorch takes its time to be imported")
+    @harness.needs(modules=("torchdata",))
+    def test_stateful_loader(self):
+        """torchdata's StatefulDataLoader: stopped, run again and resized under the same dp its ranks go on where they were, each
+        with what comes next; a change of dp is refused, and training goes on."""
+        with self.cluster(nodes=2, devices=2) as c:
+            job = Job(c, self.dir, "stateful")
+            job.run("dp=2")
+            job.wait_step(5)
+            job.do("stop")
+            job.run("dp=2")
+            job.wait_step(job.status()["step"] + 4)
+            job.wait_step(job.resize("tp=2,dp=2")["step"] + 4)
+            self.refused(c, "resize", job.name, "--config", "dp=3", "--wait", timeout_s=60 * PATIENCE,
+                         contains="the state of a StatefulDataLoader under dp=2, this is dp=3")
+            job.wait_step(job.status()["step"] + 3)
+            job.do("stop")
+            steps, logged = job.wait_run("stopped")["step"], job.logged()
+        self.assertEqual({*((g, r) for g in (1, 2) for r in range(2)), *((3, r) for r in range(4))}, set(logged))
+        for dp_rank in range(2):
+            for tp_rank in range(2):  # both have the same
+                lines = [*logged[1, dp_rank], *logged[2, dp_rank], *logged[3, 2 * dp_rank + tp_rank]]
+                self.assertEqual(list(range(steps)), [line["step"] for line in lines])
+                self.assertEqual(list(range(dp_rank, 6 * steps, 2)), [i for line in lines for i in line["ids"]])
 
     # ---- the GPT
 

@@ -320,7 +320,7 @@ def case_broken(args, gen):
 
 
 def case_later(args, gen):
-    """Trains; a file DIR/do says what goes wrong from then on."""
+    """Trains; a file DIR/do says what goes wrong from then on, DIR/samples how many there are for a dp. A loader has a state of its own."""
     model = nn.Linear(2, 3)
     with torch.no_grad():
         model.weight.fill_(1.0), model.bias.fill_(2.0)
@@ -330,7 +330,7 @@ def case_later(args, gen):
     with open(os.path.join(args.log, "samples")) as f:
         samples = json.load(f)  # {"dp": number}
     sampler = gen.batch_sampler(range(samples[str(gen.dp)]), 4, 2)
-    gen.attach(model=model, optim=optim, data=sampler)
+    gen.attach(model=model, optim=optim, data=[sampler, ptc.torch.External(Stream(gen.dp, gen.dp_rank), "stream")])
     weight = model.weight.data
     for step in range(gen.start_step, args.steps):
         if gen.boundary(step):
@@ -395,6 +395,21 @@ def case_carry(args, gen):
         for weights in sampler.weights(step):
             ids += [i for i, w in zip(next(batches).tolist(), weights) if w]
         log.write(step=step, ids=ids, item=next(stream), **torch_state.train(step, model, optim, sched, scaler))
+    gen.finish(args.steps)
+
+
+def case_stateful(args, gen):
+    """torchdata's StatefulDataLoader, which reads ahead in a process of its own, over what is this data-parallel rank's."""
+    from torchdata.stateful_dataloader import StatefulDataLoader
+    model = Values(weight=nn.Parameter(torch.zeros(3, 2)))
+    loader = StatefulDataLoader(range(gen.dp_rank, 30000, gen.dp), batch_size=3, num_workers=1)
+    gen.attach(model=model, optim=torch.optim.AdamW(model.parameters()), data=loader)
+    log, batches = Log(args, gen), iter(loader)
+    for step in range(gen.start_step, args.steps):
+        if gen.boundary(step):
+            return
+        time.sleep(args.sleep)
+        log.write(step=step, ids=next(batches).tolist())
     gen.finish(args.steps)
 
 

@@ -3,7 +3,7 @@
 """A rank whose state after s steps is a closed formula, so that a test knows every byte without training.
 
   trainer.py --rows R --layers L [--steps N] [--sleep S] [--build-sleep S] [--start-sleep S] [--end-sleep S] [--meet 1] [--log DIR]
-             [--fail-at STEP --fail-rank R] [--raise-in start|build] [--data N,SEED,BATCH,MICRO [--by-length DP]]
+             [--fail-at STEP --fail-rank R] [--raise-in start|build] [--data N,SEED,BATCH,MICRO [--by-length DP | --megatron 1]]
              [--stat 1] [--blobs NAME,..] [--amax DTYPE]
 
 Layer l is a matrix of R x 6 doubles, rows split over tp (the first ranks have more), on pipeline stage l % pp, replicated over dp;
@@ -16,6 +16,8 @@ file beside its steps.
 With --log each rank appends a JSON line per step. Ranks do not wait for each other: how far they are apart is theirs.
 """
 import argparse
+import importlib.metadata
+import importlib.util
 import itertools
 import json
 import os
@@ -95,6 +97,18 @@ class Rank:
                 ids, weights = (np.load(f"{base}/{name}/{what}.npy", mmap_mode="r")[rows] for what in ("ids", "weights"))
                 return [int(i) for i, w in zip(ids, weights, strict=True) if w]
 
+    def from_megatron(self):
+        """The same, as Megatron's own sampler hands it out from the number of consumed samples that the cursor says."""
+        path, = (f.locate() for f in importlib.metadata.files("megatron-bridge") if f.match("megatron/bridge/data/samplers.py"))
+        spec = importlib.util.spec_from_file_location("samplers", path) # its package wants to be more than that
+        samplers = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(samplers)
+        n, _, batch, micro = self.args.data
+        consumed, _ = self.client.cursor_get("data") or (0, "")
+        each = iter(samplers.MegatronPretrainingSampler(1 << 40, consumed, micro, self.gen.dp_rank, self.gen.dp))
+        while True: # it counts through, whatever the epoch
+            yield [i % n for _ in range(batch // (micro * self.gen.dp)) for i in next(each)]
+
     def cursor(self, step):
         if not self.args.data:
             return step * 8, "n=100"
@@ -117,7 +131,7 @@ class Rank:
         if self.args.refuse and os.path.exists(self.args.refuse):
             raise ptc.Error(-1, "refused, as told")
         self.log_amax("stopped", step)
-        if not self.args.files:
+        if not self.args.files and not self.args.megatron:
             self.client.cursor_set("data", *self.cursor(step))
         self.client.blob_set("where", f"{self.gen.tp_rank} {self.gen.pp_rank} {self.gen.dp_rank} {step}".encode(), ptc.RANK)
         self.client.blob_set("job", f"step {step}".encode())
@@ -142,7 +156,7 @@ class Rank:
         if self.args.imported and step == 0:  # tensors only
             assert self.client.cursor_get("data") is None and self.client.blob_get("job") is None
             return
-        if self.args.files:  # counted for us, as Megatron's consumed_train_samples
+        if self.args.files or self.args.megatron:  # counted for us, as Megatron's consumed_train_samples
             assert self.client.cursor_get("data")[0] == step * self.args.data[2], self.client.cursor_get("data")
         else:
             # what comes after the ; is how the generation before divided
@@ -177,7 +191,7 @@ def run(args, client, gen):
     rank.take_blobs()
     client.on_stop(rank.at_stop)
     log = open(os.path.join(args.log, f"g{gen.generation}-l{gen.launch}-r{gen.rank}.jsonl"), "a", buffering=1) if args.log else None
-    step = gen.start_step
+    step, each = gen.start_step, rank.from_megatron()
     while True:
         if client.boundary(step):
             return
@@ -187,7 +201,8 @@ def run(args, client, gen):
         if log:
             line = {"step": step, "rank": gen.rank, "pid": os.getpid(), "generation": gen.generation}
             if args.data:
-                line |= {"samples": rank.from_files(step) if args.files else rank.samples(step), "dp_rank": gen.dp_rank, "first": gen.tp_rank + gen.pp_rank == 0}
+                samples = rank.from_files(step) if args.files else next(each) if args.megatron else rank.samples(step)
+                line |= {"samples": samples, "dp_rank": gen.dp_rank, "first": gen.tp_rank + gen.pp_rank == 0}
             log.write(json.dumps(line) + "\n")
         client.report("loss", 1.0 / (step + 1))
         if gen.rank == args.fail_rank and (step == args.fail_at or gen.generation == args.fail_generation):
@@ -222,6 +237,7 @@ def main():
     p.add_argument("--data", type=lambda s: [int(x) for x in s.split(",")], help="N,SEED,BATCH,MICRO: samples are consumed, and logged")
     p.add_argument("--by-length", type=int, default=0, help="with --data: batches are divided by length where dp is this")
     p.add_argument("--files", help="with --data: samples are taken from this directory of a mount, and no cursor is set")
+    p.add_argument("--megatron", type=int, default=0, help="1: with --data: samples are those of Megatron's sampler, and no cursor is set")
     args = p.parse_args()
     time.sleep(args.start_sleep)
     if args.raise_in == "start":

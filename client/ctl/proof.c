@@ -1,40 +1,40 @@
 // SPDX-License-Identifier: Apache-2.0
 /* ptcctl dataset proof: what a job's state has consumed, sample by sample, and that it was each once an epoch. The ledger
  * (formats/ledger.h) says which steps had which positions; which samples these are, and which rank had them, is computed
- * again (order/order.h) and counted. Where ranks divided by length, only they know which had which: by step then.
+ * again (client/ctl/consumed.h) and counted. Where ranks divided by length, only they know which had which: by step then.
  *
- * Happy path: entries join up, every slot of every step is looked at, each finished epoch is counted in a bit per sample.
- * Failure modes: PTC_ECORRUPT when something was missed, had twice, or does not join up; PTC_EINVAL where a cursor's tag
- * does not say its order; nothing to prove is an error too. */
+ * Happy path: entries join up, every slot of every step is looked at, each finished epoch (of a mixture, of each dataset) is
+ * counted in a bit per sample, or, of very many, by the inverse of the order. Failure modes: PTC_ECORRUPT when something was
+ * missed, had twice, or does not join up; PTC_EINVAL where a cursor's tag does not say its order; the other cursors are gone
+ * through all the same. Nothing to prove is an error too. */
+#include "client/ctl/consumed.h"
 #include "client/ctl/verbs.h"
 
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/cleanup.h"
-#include "formats/json.h"
-#include "formats/ledger.h"
-#include "order/order.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
 #include <string.h>
-
-#define MAX_BITS                                                                                                       \
-	(UINT64_C(1) << 32) /* 512 MiB; above that, and for what is left of them, by the inverse of the order */
 
 static const struct ctl_option options[] = {
 	{ "cursor", "NAME", "only this one, where a job has several" },
 	{ "steps", "A-B", "print which samples each rank had in these steps, instead" },
 };
 
-struct proof {
-	const struct ptc_ledger *ledger;
-	const char *cursor;
-	struct ptc_ledger_order how; /* of the entry at hand */
-	struct ptc_order order;
-	uint64_t since, position; /* looked at so far; epochs from the first whole one after since are counted */
+struct part {
+	uint64_t since;           /* epochs from the first whole one after as many are counted */
 	uint64_t epochs, samples; /* found whole; counted in the one at hand */
 	unsigned char *seen;      /* a bit per sample; NULL: too many */
+};
+struct proof {
+	const struct ptc_ledger *ledger;
+	const json_t *data;
+	const char *cursor;
+	struct ctl_consumed at; /* of the entry at hand */
+	struct part part[PTC_MIX_MAX];
+	uint64_t since, position; /* looked at so far */
 	json_t *problems;
 	uint64_t wrong;
 };
@@ -52,56 +52,55 @@ static void wrong(struct proof *p, const char *fmt, ...)
 		json_array_append_new(p->problems, json_string(e.text));
 }
 
-static bool make_order(const struct ptc_ledger_order *how, struct ptc_order *ret)
+static void epoch_wrong(struct proof *p, uint32_t part, uint64_t epoch, const char *what, uint64_t number)
 {
-	if (how->sequential)
-		return ptc_order_init_sequential(ret, how->n);
-	return how->block ? ptc_order_init_blocks(ret, how->n, how->seed, how->block)
-			  : ptc_order_init(ret, how->n, how->seed);
-}
+	const char *dataset = p->at.dataset[part];
 
-/* The order and the division of an entry; by length: as one rank that has all, for nobody but the ranks knows the lengths. */
-static int take_entry(const struct ptc_ledger_entry *e, struct ptc_ledger_order *ret_how, struct ptc_order *ret_order,
-		      struct ptc_batch *ret_batch, struct ptc_error *err)
-{
-	if (!ptc_ledger_tag(e->tag, ret_how) || !make_order(ret_how, ret_order))
-		return ptc_error_set(err, PTC_EINVAL,
-				     "cursor %s: its tag \"%s\" does not say its order as \"n=N,seed=S\" does",
-				     e->cursor, e->tag);
-	if (!ptc_batch_init(ret_batch, e->batch, e->micro, e->dp) || e->batch > MAX_BITS)
-		return ptc_error_set(err, PTC_EINVAL,
-				     "cursor %s, generation %" PRIu64 ": neither its tag \"%s\" nor the configuration "
-				     "says the global and the micro batch",
-				     e->cursor, e->generation, e->tag);
-	if (ret_how->by_length)
-		ptc_batch_init(ret_batch, e->batch, 1, 1);
-	return 0;
+	wrong(p, "cursor %s%s%s: epoch %" PRIu64 " has %s %" PRIu64, p->cursor, dataset ? ", dataset " : "",
+	      dataset ? dataset : "", epoch, what, number);
 }
 
 /* One sample more, at p->position. */
 static void count(struct proof *p)
 {
-	uint64_t n = p->how.n, epoch = p->position / n, i = p->position % n, x = ptc_order_at(&p->order, epoch, i);
-	bool whole = epoch * n >= p->since;
+	struct ptc_mix_sample at = ptc_mix_at(&p->at.mix, p->position++);
+	const struct ptc_order *order = &p->at.mix.order[at.part];
+	struct part *part = &p->part[at.part];
+	uint64_t n = order->nsamples, epoch = at.before / n, i = at.before % n, x = at.sample;
 
-	p->position++;
-	if (!whole)
+	if (epoch * n < part->since)
 		return;
-	if (p->seen ? p->seen[x / 8] >> x % 8 & 1 : ptc_order_find(&p->order, epoch, x) != i)
-		wrong(p, "cursor %s: epoch %" PRIu64 " has sample %" PRIu64 " twice", p->cursor, epoch, x);
+	if (part->seen ? part->seen[x / 8] >> x % 8 & 1 : ptc_order_find(order, epoch, x) != i)
+		epoch_wrong(p, at.part, epoch, "twice sample", x);
 	else
-		p->samples++;
-	if (p->seen)
-		p->seen[x / 8] |= (unsigned char)(1u << x % 8);
+		part->samples++;
+	if (part->seen)
+		part->seen[x / 8] |= (unsigned char)(1u << x % 8);
 	if (i + 1 < n)
 		return;
-	if (p->samples != n)
-		wrong(p, "cursor %s: epoch %" PRIu64 " has %" PRIu64 " of its %" PRIu64 " samples", p->cursor, epoch,
-		      p->samples, n);
-	p->epochs++;
-	p->samples = 0;
-	if (p->seen)
-		memset(p->seen, 0, n / 8 + 1);
+	if (part->samples != n)
+		epoch_wrong(p, at.part, epoch, "not all its samples, only", part->samples);
+	part->epochs++;
+	part->samples = 0;
+	if (part->seen)
+		memset(part->seen, 0, n / 8 + 1);
+}
+
+/* Nothing is known of what came before the first entry. */
+static int begin(struct proof *p, uint64_t position, struct ptc_error *err)
+{
+	const struct ptc_mix *mix = &p->at.mix;
+
+	p->position = p->since = position;
+	for (uint32_t i = 0; i < mix->nparts; i++) {
+		p->part[i].since = ptc_mix_count(mix, i, position);
+		if (mix->nsamples > CTL_BITS_MAX)
+			continue;
+		p->part[i].seen = ptc_calloc(1, mix->order[i].nsamples / 8 + 1);
+		if (!p->part[i].seen)
+			return ptc_error_set(err, PTC_ENOMEM, "out of memory for a bit per sample");
+	}
+	return 0;
 }
 
 /* Every slot of every rank: each sample of the batch is real once. All steps of an entry are divided alike. */
@@ -127,7 +126,16 @@ static int check_division(struct proof *p, const struct ptc_ledger_entry *e, con
 	return 0;
 }
 
-static void check_joins(struct proof *p, const struct ptc_ledger_entry *before, const struct ptc_ledger_entry *e)
+/* Words of a tag count also after its ';', and what was reserved is for one order. */
+static bool same_order(const struct ptc_ledger_order *a, const struct ptc_ledger_order *b)
+{
+	return a->n == b->n && a->seed == b->seed && a->block == b->block && a->sequential == b->sequential &&
+	       strcmp(a->mix, b->mix) == 0;
+}
+
+/* was: the order of the entry before. */
+static void check_joins(struct proof *p, const struct ptc_ledger_entry *before, const struct ptc_ledger_order *was,
+			const struct ptc_ledger_entry *e)
 {
 	uint64_t steps = e->end_step - e->first_step, had = e->end - e->first;
 
@@ -136,7 +144,8 @@ static void check_joins(struct proof *p, const struct ptc_ledger_entry *before, 
 		      "cursor %s: generation %" PRIu64 " begins at position %" PRIu64
 		      ", the one before ends at %" PRIu64,
 		      p->cursor, e->generation, e->first, before->end);
-	if (before && strncmp(before->tag, e->tag, PTC_MAX(strcspn(before->tag, ";"), strcspn(e->tag, ";"))))
+	if (before && (!same_order(was, &p->at.how) ||
+		       strncmp(before->tag, e->tag, PTC_MAX(strcspn(before->tag, ";"), strcspn(e->tag, ";")))))
 		wrong(p, "cursor %s: generation %" PRIu64 " has the order \"%s\", before it was \"%s\"", p->cursor,
 		      e->generation, e->tag, before->tag);
 	if (e->end_step < e->first_step || e->end < e->first || steps != had / e->batch || had % e->batch)
@@ -149,97 +158,161 @@ static void check_joins(struct proof *p, const struct ptc_ledger_entry *before, 
 static int check_entry(struct proof *p, const struct ptc_ledger_entry *before, const struct ptc_ledger_entry *e,
 		       struct ptc_error *err)
 {
-	struct ptc_batch batch;
-	int rc = take_entry(e, &p->how, &p->order, &batch, err);
+	const struct ptc_ledger_order was = p->at.how;
+	int rc = ctl_consumed_of(e, p->data, &p->at, err);
 
-	if (!rc && !before) {
-		p->position = p->since = e->first;
-		p->seen = p->how.n <= MAX_BITS ? ptc_calloc(1, p->how.n / 8 + 1) : NULL;
-		if (!p->seen && p->how.n <= MAX_BITS)
-			rc = ptc_error_set(err, PTC_ENOMEM, "out of memory for a bit per sample");
-	}
+	if (!rc && !before)
+		rc = begin(p, e->first, err);
 	if (rc)
 		return rc;
-	check_joins(p, before, e);
+	check_joins(p, before, &was, e);
 	if (p->wrong)
 		return 0; /* what does not join up is not counted */
-	rc = check_division(p, e, &batch, err);
+	rc = check_division(p, e, &p->at.batch, err);
 	while (!rc && p->position < e->end && !ctl_interrupted())
 		count(p);
 	return rc;
 }
 
-static bool by_length(const json_t *tag)
+static bool by_length(const char *tag)
 {
 	struct ptc_ledger_order how;
 
-	return ptc_ledger_tag(json_string_value(tag), &how) && how.by_length;
+	return ptc_ledger_tag(tag, &how) && how.by_length;
 }
 
 /* Of all entries, as the daemon gave them, this cursor's. */
-static json_t *proof_json(const struct proof *p, const json_t *all)
+static json_t *entries_json(const char *cursor, const json_t *all)
 {
 	json_t *entries = json_array(), *row;
 	size_t i;
 
 	json_array_foreach(all, i, row) {
-		if (strcmp(json_string_value(json_object_get(row, "cursor")), p->cursor) != 0)
+		if (strcmp(json_string_value(json_object_get(row, "cursor")), cursor) != 0)
 			continue;
 		row = json_copy(row);
-		json_object_set_new(row, "by_length", json_boolean(by_length(json_object_get(row, "tag"))));
+		json_object_set_new(row, "by_length",
+				    json_boolean(by_length(json_string_value(json_object_get(row, "tag")))));
 		json_array_append_new(entries, row);
 	}
-	return json_pack("{s:s, s:I, s:I, s:I, s:b, s:I, s:I, s:I, s:b, s:O, s:o}", "cursor", p->cursor, "samples",
-			 (json_int_t)p->how.n, "seed", (json_int_t)p->how.seed, "block", (json_int_t)p->how.block,
-			 "sequential", (int)p->how.sequential, "since", (json_int_t)p->since, "position",
-			 (json_int_t)p->position, "epochs_finished", (json_int_t)p->epochs, "exactly_once",
-			 (int)!p->wrong, "problems", p->problems, "generations", entries);
+	return entries;
 }
 
-static void print_proof(const struct proof *p)
+/* What has epochs of its own. */
+static json_t *part_json(const struct proof *p, uint32_t i)
 {
-	uint64_t n = p->how.n;
-	bool starred = false;
-	json_t *line;
-	size_t i;
+	const struct ptc_order *o = &p->at.mix.order[i];
 
-	printf("cursor %s: %" PRIu64 " samples, seed %" PRIu64 "%s\n", p->cursor, n, p->how.seed,
-	       p->how.sequential ? ", not shuffled"
-	       : p->how.block    ? ", shuffled within blocks"
-				 : "");
+	return json_pack("{s:I, s:I, s:b, s:I}", "samples", (json_int_t)o->nsamples, "block", (json_int_t)o->block,
+			 "sequential", (int)!o->shuffled, "epochs_finished", (json_int_t)p->part[i].epochs);
+}
+
+static json_t *mixture_json(const struct proof *p)
+{
+	json_t *parts = json_array(), *part;
+
+	for (uint32_t i = 0; i < p->at.mix.nparts; i++) {
+		part = json_pack("{s:s, s:I}", "dataset", p->at.dataset[i], "weight", (json_int_t)p->at.mix.weight[i]);
+		json_object_update_new(part, part_json(p, i));
+		json_array_append_new(parts, part);
+	}
+	return json_pack("{s:I, s:o}", "samples", (json_int_t)p->at.how.n, "parts", parts);
+}
+
+static json_t *proof_json(const struct proof *p, const json_t *all)
+{
+	json_t *root = json_pack("{s:s}", "cursor", p->cursor);
+
+	json_object_update_new(root, p->at.how.mix[0] ? mixture_json(p) : part_json(p, 0));
+	json_object_update_new(root, json_pack("{s:I, s:I, s:I, s:b, s:O, s:o}", "seed", (json_int_t)p->at.how.seed,
+					       "since", (json_int_t)p->since, "position", (json_int_t)p->position,
+					       "exactly_once", (int)!p->wrong, "problems", p->problems, "generations",
+					       entries_json(p->cursor, all)));
+	return root;
+}
+
+static void print_entries(const struct proof *p)
+{
+	bool starred = false;
+
 	printf("%-12s %-16s %-20s %4s %12s %12s\n", "GENERATION", "STEPS", "POSITIONS", "DP", "MICRO BATCH",
 	       "GLOBAL BATCH");
-	for (i = 0; i < p->ledger->n; i++) {
+	for (size_t i = 0; i < p->ledger->n; i++) {
 		const struct ptc_ledger_entry *e = &p->ledger->v[i];
-		struct ptc_ledger_order how = { 0 };
 		char steps[48], at[48];
+		bool star;
 
 		if (strcmp(e->cursor, p->cursor) != 0 || e->end == e->first)
 			continue;
-		ptc_ledger_tag(e->tag, &how);
-		starred = starred || how.by_length;
+		star = by_length(e->tag);
+		starred = starred || star;
 		snprintf(steps, sizeof steps, "%" PRIu64 "-%" PRIu64, e->first_step, e->end_step - 1);
 		snprintf(at, sizeof at, "%" PRIu64 "-%" PRIu64, e->first, e->end - 1);
 		printf("%-12" PRIu64 " %-16s %-20s %4" PRIu32 " %12" PRIu32 " %12" PRIu64 "%s\n", e->generation, steps,
-		       at, e->dp, e->micro, e->batch, how.by_length ? " *" : "");
+		       at, e->dp, e->micro, e->batch, star ? " *" : "");
 	}
 	if (starred)
 		printf("* divided by the samples' lengths: which rank had which sample is not recorded, but which each "
 		       "step had\n");
+}
+
+static const char *shuffled(const struct ptc_order *o)
+{
+	return !o->shuffled ? ", not shuffled" : o->block ? ", shuffled within blocks" : "";
+}
+
+static void print_epochs(const struct proof *p, uint32_t i)
+{
+	const struct ptc_order *o = &p->at.mix.order[i];
+	const struct part *part = &p->part[i];
+
+	if (p->at.how.mix[0])
+		printf("dataset %s: weight %" PRIu32 ", %" PRIu64 " samples%s: ", p->at.dataset[i], p->at.mix.weight[i],
+		       o->nsamples, shuffled(o));
+	printf("%" PRIu64 " epoch%s finished, each sample once in each; %" PRIu64 " of %" PRIu64
+	       " samples of the next\n",
+	       part->epochs, part->epochs == 1 ? "" : "s", ptc_mix_count(&p->at.mix, i, p->position) % o->nsamples,
+	       o->nsamples);
+}
+
+static void print_proof(const struct proof *p)
+{
+	const struct ptc_ledger_order *how = &p->at.how;
+	json_t *line;
+	size_t i;
+
+	if (how->mix[0])
+		printf("cursor %s: %" PRIu64 " samples of %" PRIu32 " datasets, seed %" PRIu64 "\n", p->cursor, how->n,
+		       p->at.mix.nparts, how->seed);
+	else
+		printf("cursor %s: %" PRIu64 " samples, seed %" PRIu64 "%s\n", p->cursor, how->n, how->seed,
+		       shuffled(&p->at.mix.order[0]));
+	print_entries(p);
 	if (p->since)
 		printf("what came before position %" PRIu64 " is not recorded any more\n", p->since);
 	json_array_foreach(p->problems, i, line)
 		printf("%s\n", json_string_value(line));
-	if (!p->wrong)
-		printf("%" PRIu64 " epoch%s finished, each sample once in each; %" PRIu64 " of %" PRIu64
-		       " samples of the next\n",
-		       p->epochs, p->epochs == 1 ? "" : "s", p->position % n, n);
+	for (uint32_t k = 0; k < p->at.mix.nparts && !p->wrong; k++)
+		print_epochs(p, k);
 }
 
-static int prove(const struct ctl *c, const struct ptc_ledger *ledger, const char *cursor, const json_t *all,
+/* One that cannot be proved is shown, too, with why. */
+static void show_unproved(const struct ctl *c, const char *cursor, const json_t *all, const char *why, json_t *list)
+{
+	if (c->json)
+		json_array_append_new(list, json_pack("{s:s, s:b, s:[s], s:o}", "cursor", cursor, "exactly_once", 0,
+						      "problems", why, "generations", entries_json(cursor, all)));
+	else
+		printf("%s\n", why);
+}
+
+static int prove(const struct ctl *c, const struct ptc_ledger *ledger, const char *cursor, const json_t *doc,
 		 json_t *list, struct ptc_error *err)
 {
-	struct proof p = { .ledger = ledger, .cursor = cursor, .problems = json_array() };
+	const json_t *all = json_object_get(json_object_get(doc, "ledger"), "entries");
+	struct proof p = {
+		.ledger = ledger, .data = json_object_get(doc, "data"), .cursor = cursor, .problems = json_array()
+	};
 	const struct ptc_ledger_entry *before = NULL;
 	int rc = 0;
 
@@ -253,13 +326,16 @@ static int prove(const struct ctl *c, const struct ptc_ledger *ledger, const cha
 	}
 	if (!rc && ctl_interrupted())
 		rc = ptc_error_set(err, PTC_ECANCELED, "interrupted");
-	if (!rc && c->json)
+	if (rc)
+		show_unproved(c, cursor, all, err->text, list);
+	else if (c->json)
 		json_array_append_new(list, proof_json(&p, all));
-	else if (!rc)
+	else
 		print_proof(&p);
 	if (!rc && p.wrong)
 		rc = ptc_error_set(err, PTC_ECORRUPT, "%s", json_string_value(json_array_get(p.problems, 0)));
-	ptc_free(p.seen);
+	for (size_t i = 0; i < PTC_MIX_MAX; i++)
+		ptc_free(p.part[i].seen);
 	json_decref(p.problems);
 	return rc;
 }
@@ -268,56 +344,59 @@ static int prove(const struct ctl *c, const struct ptc_ledger *ledger, const cha
 
 /* A rank's real samples of one step, in the order it had them (all that the step has, in the global order, where that is not
  * known); printed as they come, for there may be many. */
-static void print_rank(const struct ctl *c, const struct ptc_ledger_entry *e, const struct ptc_batch *b,
-		       const struct ptc_order *o, uint64_t step, uint32_t rank, bool known)
+static void print_rank(const struct ctl *c, const struct ptc_ledger_entry *e, const struct ctl_consumed *how,
+		       const char *cursor, uint64_t step, uint32_t rank)
 {
+	const struct ptc_batch *b = &how->batch;
 	uint64_t begin = e->first + (step - e->first_step) * b->global, offset;
 	const char *comma = "";
 	char name[24];
 
-	if (known)
+	if (!how->how.by_length)
 		snprintf(name, sizeof name, "%" PRIu32, rank);
 	else
 		snprintf(name, sizeof name, "%s", c->json ? "null" : "not known");
-	printf(c->json ? "{\"step\":%" PRIu64 ",\"generation\":%" PRIu64 ",\"dp_rank\":%s,\"samples\":["
-		       : "step %" PRIu64 " generation %" PRIu64 " dp rank %s: ",
-	       step, e->generation, name);
+	printf(c->json ? "{\"cursor\":%s,\"step\":%" PRIu64 ",\"generation\":%" PRIu64 ",\"dp_rank\":%s,\"samples\":["
+		       : "cursor %s step %" PRIu64 " generation %" PRIu64 " dp rank %s: ",
+	       cursor, step, e->generation, name);
 	for (uint64_t m = 0; m < b->n_micro; m++)
 		for (uint32_t k = 0; k < b->micro; k++) {
-			uint64_t at;
-
 			if (!ptc_batch_slot(b, m, rank, k, &offset))
 				continue;
-			at = begin + offset;
-			printf("%s%" PRIu64, comma, ptc_order_at(o, at / o->nsamples, at % o->nsamples));
+			printf("%s%" PRIu64, comma, ptc_mix_at(&how->mix, begin + offset).id);
 			comma = c->json ? "," : " ";
 		}
 	puts(c->json ? "]}" : "");
 }
 
-static int print_steps(const struct ctl *c, const struct ptc_ledger *l, const char *cursor, const uint64_t steps[2],
-		       struct ptc_error *err)
+/* ret_printed: is added to. */
+static int print_steps(const struct ctl *c, const struct ptc_ledger *l, const char *cursor, const json_t *doc,
+		       const uint64_t steps[2], uint64_t *ret_printed, struct ptc_error *err)
 {
-	uint64_t printed = 0;
+	struct ptc_buf name = PTC_BUF_INIT; /* as the lines have it */
+	struct ctl_consumed how;
+	int rc = 0;
 
-	for (size_t i = 0; i < l->n; i++) {
+	if (c->json)
+		ptc_json_put_string(&name, cursor);
+	else
+		ptc_buf_puts(&name, cursor);
+	if (ptc_buf_failed(&name))
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	for (size_t i = 0; i < l->n && !rc; i++) {
 		const struct ptc_ledger_entry *e = &l->v[i];
-		struct ptc_ledger_order how;
-		struct ptc_order order;
-		struct ptc_batch batch;
-		int rc = strcmp(e->cursor, cursor) ? 0 : take_entry(e, &how, &order, &batch, err);
 
-		if (rc)
-			return rc;
 		if (strcmp(e->cursor, cursor) != 0)
 			continue;
-		for (uint64_t s = PTC_MAX(e->first_step, steps[0]); s < e->end_step && s <= steps[1]; s++, printed++)
-			for (uint32_t rank = 0; rank < batch.dp && !ctl_interrupted(); rank++)
-				print_rank(c, e, &batch, &order, s, rank, !how.by_length);
+		rc = ctl_consumed_of(e, json_object_get(doc, "data"), &how, err);
+		for (uint64_t s = PTC_MAX(e->first_step, steps[0]); !rc && s < e->end_step && s <= steps[1]; s++) {
+			++*ret_printed;
+			for (uint32_t rank = 0; rank < how.batch.dp && !ctl_interrupted(); rank++)
+				print_rank(c, e, &how, name.data, s, rank);
+		}
 	}
-	return printed ? 0
-		       : ptc_error_set(err, PTC_ENOTFOUND, "cursor %s: none of these steps is in the job's state",
-				       cursor);
+	ptc_buf_done(&name);
+	return rc;
 }
 
 /* "3", "3-9". */
@@ -344,25 +423,44 @@ static bool is_first(const struct ptc_ledger *l, size_t i)
 	return true;
 }
 
-static int each_cursor(struct ctl *c, const struct ptc_ledger *l, const uint64_t steps[2], const json_t *all,
+/* Of several that fail each is said. */
+static int fail_too(int rc, int its, const struct ptc_error *why, struct ptc_error *err)
+{
+	char before[PTC_ERROR_MAX];
+
+	if (!its || !rc)
+		return its ? ptc_error_set(err, its, "%s", why->text) : rc;
+	memcpy(before, err->text, sizeof before);
+	return ptc_error_set(err, rc, "%s; %s", before, why->text);
+}
+
+static int each_cursor(struct ctl *c, const struct ptc_ledger *l, const uint64_t steps[2], const json_t *doc,
 		       json_t *list, struct ptc_error *err)
 {
 	const char *only = ctl_option(c, "cursor"), *job = c->args[0];
+	bool any = false, by_step = ctl_option(c, "steps");
+	uint64_t printed = 0;
 	int rc = 0;
-	bool any = false;
 
-	for (size_t i = 0; i < l->n && !rc; i++) {
-		if (!is_first(l, i) || (only && strcmp(only, l->v[i].cursor) != 0))
+	for (size_t i = 0; i < l->n && !ctl_interrupted(); i++) {
+		const char *cursor = l->v[i].cursor;
+		struct ptc_error why = PTC_ERROR_INIT;
+
+		if (!is_first(l, i) || (only && strcmp(only, cursor) != 0))
 			continue;
 		any = true;
-		rc = ctl_option(c, "steps") ? print_steps(c, l, l->v[i].cursor, steps, err)
-					    : prove(c, l, l->v[i].cursor, all, list, err);
+		rc = fail_too(rc,
+			      by_step ? print_steps(c, l, cursor, doc, steps, &printed, &why)
+				      : prove(c, l, cursor, doc, list, &why),
+			      &why, err);
 	}
 	if (!any)
-		rc = ptc_error_set(
+		return ptc_error_set(
 			err, PTC_ENOTFOUND,
 			"the state of job \"%s\" has no cursor%s%s: no snapshot of running ranks that set one", job,
 			only ? " " : "", only ? only : "");
+	if (!rc && by_step && !printed)
+		return ptc_error_set(err, PTC_ENOTFOUND, "none of these steps is in the job's state");
 	return rc;
 }
 
@@ -375,7 +473,7 @@ static int show(struct ctl *c, const json_t *doc, const uint64_t steps[2], struc
 	if (rc)
 		rc = ptc_error_set(err, rc == PTC_ENOMEM ? rc : PTC_EPEER, "the daemon's answer is no ledger");
 	else
-		rc = each_cursor(c, &l, steps, json_object_get(ledger, "entries"), list, err);
+		rc = each_cursor(c, &l, steps, doc, list, err);
 	/* What is wrong is in the document too. */
 	if (c->json && json_array_size(list)) {
 		ptc_auto_free char *text = NULL;
@@ -422,7 +520,9 @@ const struct ctl_verb ctl_dataset_proof = {
 		"Each finished\nepoch is counted sample by sample. Steps that were trained and lost again are in no "
 		"state, and not counted.\nWhere ranks divided by length (*), which rank had which sample is not "
 		"recorded, but which each "
-		"step had.\nWith --steps and --format json, a line for each rank of each step.\n",
+		"step had.\nOf a mixture each dataset's epochs are counted; its samples are numbered through, dataset "
+		"after dataset.\nA cursor whose tag does not say its order cannot be proved; the others are, and the "
+		"exit status is 1.\nWith --steps and --format json, a line for each rank of each step.\n",
 	CTL_OPTIONS(options),
 	.min_args = 1,
 	.max_args = 1,
