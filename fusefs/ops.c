@@ -61,6 +61,12 @@ static void on_forget_multi(fuse_req_t req, size_t count, struct fuse_forget_dat
 	fuse_reply_none(req);
 }
 
+/* What never changes about it: what a snapshot or a job's data has, and the root, which every path begins at. */
+static bool settled(const struct fs_node *n)
+{
+	return n->snap || n->at.part || n->kind == FS_DATA || n->kind == FS_DATASET || n->kind == FS_ROOT;
+}
+
 static void on_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
 	struct ptc_fs *fs = fuse_req_userdata(req);
@@ -72,7 +78,7 @@ static void on_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi
 	n = fs_node_find_locked(fs, ino);
 	if (n) {
 		fs_node_stat(fs, n, &st);
-		keep = n->snap || n->at.part ? FS_FOREVER : 0;
+		keep = settled(n) ? FS_FOREVER : 0;
 	}
 	pthread_mutex_unlock(&fs->lock);
 	if (n)
