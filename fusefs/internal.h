@@ -98,6 +98,7 @@ struct fs_part {
 	const struct ptc_fs_source *from; /* the daemon; borrowed from the file system */
 	enum ptc_source_dtype dtype;
 	uint64_t stride;         /* bytes between samples in samples.bin: of the longest */
+	uint64_t fixed_bytes;    /* of every sample of all sources; 0: they differ */
 	uint64_t slots_per_step; /* of a rank */
 	bool files;              /* its samples are files */
 	bool elsewhere;          /* some lie on another node */
