@@ -177,28 +177,73 @@ int ptc_source_sample(const struct ptc_source *s, uint64_t i, struct ptc_source_
 	return s->ops->sample(s, i, ret_sample, err);
 }
 
+static size_t bytes_there(uint64_t length, uint64_t offset, size_t len)
+{
+	return offset < length ? (size_t)PTC_MIN(length - offset, (uint64_t)len) : 0;
+}
+
+/* A file of a directory: opened, looked at and read. */
+static int read_of_file(const struct ptc_source *s, uint64_t i, uint64_t offset, void *buf, size_t len, size_t *ret_len,
+			uint64_t *ret_length, struct ptc_error *err)
+{
+	const char *name = ptc_source_file(s, i);
+	struct ptc_source_file f = { .path = (char *)(uintptr_t)name };
+	struct stat st;
+	int rc = 0;
+
+	f.fd = openat(s->data.fd, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	if (f.fd < 0)
+		return ptc_error_errno(err, errno, "cannot open %s/%s", s->data.path, name);
+	if (fstat(f.fd, &st) < 0)
+		rc = ptc_error_errno(err, errno, "cannot look at %s/%s", s->data.path, name);
+	else if (!S_ISREG(st.st_mode))
+		rc = ptc_error_set(err, PTC_EINVAL, "%s/%s is not a file any more", s->data.path, name);
+	if (!rc) {
+		f.bytes = (uint64_t)st.st_size;
+		len = bytes_there(f.bytes, offset, len);
+		rc = ptc_source_file_read(&f, offset, buf, len, err);
+	}
+	close(f.fd);
+	if (rc)
+		return rc;
+	*ret_len = len;
+	*ret_length = f.bytes;
+	return 0;
+}
+
+int ptc_source_read_up_to(const struct ptc_source *s, uint64_t i, uint64_t offset, void *buf, size_t len,
+			  size_t *ret_len, uint64_t *ret_length, struct ptc_error *err)
+{
+	struct ptc_source_sample sample;
+	int rc;
+
+	if (s->info.kind == PTC_SOURCE_FILES && i < s->info.samples)
+		return read_of_file(s, i, offset, buf, len, ret_len, ret_length, err);
+	rc = ptc_source_sample(s, i, &sample, err);
+	if (rc)
+		return rc;
+	len = bytes_there(sample.length, offset, len);
+	rc = ptc_source_file_read(&s->data, sample.offset + offset, buf, len, err);
+	if (rc)
+		return rc;
+	*ret_len = len;
+	*ret_length = sample.length;
+	return 0;
+}
+
 int ptc_source_read(const struct ptc_source *s, uint64_t i, uint64_t offset, void *buf, size_t len,
 		    struct ptc_error *err)
 {
-	struct ptc_source_sample sample;
-	struct ptc_source_file f = { 0 };
-	int rc = ptc_source_sample(s, i, &sample, err);
+	uint64_t length;
+	size_t n;
+	int rc = ptc_source_read_up_to(s, i, offset, buf, len, &n, &length, err);
 
 	if (rc)
 		return rc;
-	if (offset > sample.length || len > sample.length - offset)
+	if (n < len || offset > length)
 		return ptc_error_set(err, PTC_EINVAL, "sample %" PRIu64 " of %s has %" PRIu64 " bytes", i, s->data.path,
-				     sample.length);
-	if (s->info.kind != PTC_SOURCE_FILES)
-		return ptc_source_file_read(&s->data, sample.offset + offset, buf, len, err);
-	f.path = (char *)(uintptr_t)sample.file;
-	f.bytes = sample.length;
-	f.fd = openat(s->data.fd, sample.file, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-	if (f.fd < 0)
-		return ptc_error_errno(err, errno, "cannot open %s/%s", s->data.path, sample.file);
-	rc = ptc_source_file_read(&f, offset, buf, len, err);
-	close(f.fd);
-	return rc;
+				     length);
+	return 0;
 }
 
 static int file_unchanged(const struct ptc_source_file *f, struct ptc_error *err)

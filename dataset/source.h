@@ -92,6 +92,11 @@ const char *ptc_source_file(const struct ptc_source *s, uint64_t i);
 int ptc_source_read(const struct ptc_source *s, uint64_t i, uint64_t offset, void *buf, size_t len,
 		    struct ptc_error *err);
 
+/* Up to len bytes of sample i from offset on, as many as it has there: *ret_len; *ret_length: of the whole sample. One look at where
+ * it lies, where ptc_source_sample and ptc_source_read take two. */
+int ptc_source_read_up_to(const struct ptc_source *s, uint64_t i, uint64_t offset, void *buf, size_t len,
+			  size_t *ret_len, uint64_t *ret_length, struct ptc_error *err);
+
 /* PTC_ECORRUPT: a file that it has open has been written since. Asked after reading, it says that what was read is of the source that
  * was opened. Of a directory only that it is there is seen. A few system calls. */
 int ptc_source_unchanged(const struct ptc_source *s, struct ptc_error *err);

@@ -13,10 +13,10 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <time.h>
 #include <unistd.h>
@@ -170,21 +170,38 @@ int ptc_fs_serve_fd(struct ptc_fs *fs, int fd, struct ptc_error *err)
 
 /* ---- taking requests ---- */
 
+/* A set of its own for each thread: a request wakes one of them, where poll() would wake all, and all but one in vain. */
+static int wait_set(const struct ptc_fs *fs)
+{
+	struct epoll_event request = { .events = EPOLLIN | EPOLLEXCLUSIVE, .data.fd = fs->fd },
+			   stop = { .events = EPOLLIN, .data.fd = fs->stop_fd };
+	int set = epoll_create1(EPOLL_CLOEXEC);
+
+	if (set < 0)
+		return -1;
+	if (epoll_ctl(set, EPOLL_CTL_ADD, fs->fd, &request) || epoll_ctl(set, EPOLL_CTL_ADD, fs->stop_fd, &stop)) {
+		close(set);
+		return -1;
+	}
+	return set;
+}
+
 static void *take_main(void *arg)
 {
 	struct ptc_fs *fs = arg;
-	struct pollfd p[2] = { { .fd = fs->fd, .events = POLLIN }, { .fd = fs->stop_fd, .events = POLLIN } };
 	struct fuse_buf buf = { 0 };
+	struct epoll_event e;
+	int set = wait_set(fs);
 
-	while (!fuse_session_exited(fs->se)) {
-		int n;
+	if (set < 0)
+		ptc_error_log("fuse", "cannot wait for requests: %s", strerror(errno));
+	while (set >= 0 && !fuse_session_exited(fs->se)) {
+		int n = epoll_wait(set, &e, 1, -1);
 
-		if (poll(p, 2, -1) < 0 && errno != EINTR)
-			break;
-		if (p[1].revents)
-			break;
-		if (!p[0].revents)
+		if (n < 0 && errno == EINTR)
 			continue;
+		if (n < 0 || e.data.fd == fs->stop_fd)
+			break;
 		n = fuse_session_receive_buf(fs->se, &buf);
 		if (n == -EINTR || n == -EAGAIN)
 			continue;
@@ -192,6 +209,8 @@ static void *take_main(void *arg)
 			break;
 		fuse_session_process_buf(fs->se, &buf);
 	}
+	if (set >= 0)
+		close(set);
 	fuse_session_exit(fs->se);
 	ptc_fs_stop(fs); /* the others, too */
 	free(buf.mem);

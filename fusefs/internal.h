@@ -98,6 +98,7 @@ struct fs_part {
 	const struct ptc_fs_source *from; /* the daemon; borrowed from the file system */
 	enum ptc_source_dtype dtype;
 	uint64_t stride;         /* bytes between samples in samples.bin: of the longest */
+	uint64_t fixed_bytes;    /* of every sample of all sources; 0: they differ */
 	uint64_t slots_per_step; /* of a rank */
 	bool files;              /* its samples are files */
 	bool elsewhere;          /* some lie on another node */
@@ -331,6 +332,7 @@ struct fs_file *fs_file_new(struct ptc_state_file *sf, uint64_t id, uint64_t gen
 /* A job by name or by uuid, as the source says now. 0, ENOENT or EIO. uid: who asks (root sees all). */
 int fs_job_find(struct ptc_fs *fs, const char *name, const char *uuid, uid_t uid, struct ptc_fs_job *ret);
 int fs_jobs_refresh(struct ptc_fs *fs, bool now); /* now: whatever is believed */
+double fs_jobs_believed_s(struct ptc_fs *fs);
 bool fs_may_see(const struct ptc_fs *fs, uid_t uid, uid_t owner);
 /* The object of a job's snapshot, a reference; made if need be. NULL: out of memory. */
 struct fs_snap *fs_snap_get(struct ptc_fs *fs, const struct ptc_fs_job *job);

@@ -20,6 +20,7 @@
 #include <string.h>
 #include <sys/mount.h>
 #include <sys/socket.h>
+#include <sys/statvfs.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -69,14 +70,15 @@ static bool mount_type(const char *dir, char ret_type[64])
 enum ptc_fs_mounted ptc_fs_mounted(const char *dir)
 {
 	char type[64];
-	struct stat st;
+	struct statvfs st;
 
 	if (!mount_type(dir, type))
 		return PTC_FS_NONE;
 	if (strcmp(type, FS_TYPE))
 		return PTC_FS_OTHER;
-	/* the root's attributes are answered by the threads that take requests: nothing to wait for where somebody serves */
-	return stat(dir, &st) && errno == ENOTCONN ? PTC_FS_STALE : PTC_FS_LIVE;
+	/* not stat: the kernel believes the root's attributes. This is answered by the threads that take requests: nothing to wait for
+	 * where somebody serves. */
+	return statvfs(dir, &st) && errno == ENOTCONN ? PTC_FS_STALE : PTC_FS_LIVE;
 }
 
 /* What it wrote, without its name and the newline. */

@@ -178,6 +178,17 @@ int fs_jobs_refresh(struct ptc_fs *fs, bool now)
 	return rc;
 }
 
+/* For how long the list of jobs is still believed here: the kernel may, too, and need not ask each time it walks a path. */
+double fs_jobs_believed_s(struct ptc_fs *fs)
+{
+	int64_t left;
+
+	pthread_mutex_lock(&fs->lock);
+	left = fs->jobs_until_ns - ptc_sys_now_ns();
+	pthread_mutex_unlock(&fs->lock);
+	return (double)PTC_MAX(PTC_MIN(left, FS_FRESH_MS * MS), INT64_C(0)) / 1e9;
+}
+
 /* The kernel knows its directory: somebody who may see it is there. To answer another one's lookup with ENOENT would take the
  * directory away from under him (his getcwd fails); its mode lets nobody else in. */
 static bool in_use_locked(struct ptc_fs *fs, const struct ptc_fs_job *job)

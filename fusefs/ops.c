@@ -61,6 +61,12 @@ static void on_forget_multi(fuse_req_t req, size_t count, struct fuse_forget_dat
 	fuse_reply_none(req);
 }
 
+/* What never changes about it: what a snapshot or a job's data has, and the root, which every path begins at. */
+static bool settled(const struct fs_node *n)
+{
+	return n->snap || n->at.part || n->kind == FS_DATA || n->kind == FS_DATASET || n->kind == FS_ROOT;
+}
+
 static void on_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
 	struct ptc_fs *fs = fuse_req_userdata(req);
@@ -72,7 +78,7 @@ static void on_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi
 	n = fs_node_find_locked(fs, ino);
 	if (n) {
 		fs_node_stat(fs, n, &st);
-		keep = n->snap || n->at.part ? FS_FOREVER : 0;
+		keep = settled(n) ? FS_FOREVER : 0;
 	}
 	pthread_mutex_unlock(&fs->lock);
 	if (n)
@@ -98,12 +104,33 @@ static void on_readlink(fuse_req_t req, fuse_ino_t ino)
 		fuse_reply_err(req, EINVAL);
 }
 
+static bool is_part(struct ptc_fs *fs, fuse_ino_t ino)
+{
+	const struct fs_node *n;
+	bool yes;
+
+	pthread_mutex_lock(&fs->lock);
+	n = fs_node_find_locked(fs, ino);
+	yes = n && n->kind == FS_PART;
+	pthread_mutex_unlock(&fs->lock);
+	return yes;
+}
+
+/* What lies in a dataset is opened here: nobody is asked for it, and loaders open a file for each sample. */
 static void on_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
-	if ((fi->flags & O_ACCMODE) != O_RDONLY)
+	struct ptc_fs *fs = fuse_req_userdata(req);
+	struct fs_op *op;
+
+	if ((fi->flags & O_ACCMODE) != O_RDONLY) {
 		fuse_reply_err(req, EROFS);
-	else
+	} else if (is_part(fs, ino)) {
+		op = fs_op_new(fs, req, ino, NULL, fi);
+		if (op && fs_op_start(fs, op))
+			fs_run_open(fs, op);
+	} else {
 		to_worker(req, ino, NULL, fi, fs_run_open);
+	}
 }
 
 static void on_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)

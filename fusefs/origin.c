@@ -200,18 +200,20 @@ void fs_origin_ahead(const struct fs_part *p, uint32_t part, const uint64_t *sam
 static int read_here(const struct fs_origin *o, struct fs_want *w, struct ptc_error *err)
 {
 	struct ptc_source_sample at;
-	size_t n;
-	int rc = ptc_source_sample(o->source, w->sample, &at, err);
+	size_t n = 0;
+	int rc;
 
+	if (w->len)
+		rc = ptc_source_read_up_to(o->source, w->sample, w->offset, w->buf, w->len, &n, &w->size, err);
+	else
+		rc = ptc_source_sample(o->source, w->sample, &at, err);
 	if (rc)
 		return rc;
-	w->size = at.length;
-	n = w->offset < w->size ? (size_t)PTC_MIN(w->size - w->offset, (uint64_t)w->len) : 0;
-	if (n)
-		rc = ptc_source_read(o->source, w->sample, w->offset, w->buf, n, err);
+	if (!w->len)
+		w->size = at.length;
 	if (w->len > n)
 		memset(w->buf + n, 0, w->len - n);
-	return rc;
+	return 0;
 }
 
 static int fetch_from(const struct fs_part *p, uint32_t part, struct fs_want *v, size_t n, struct ptc_error *err)

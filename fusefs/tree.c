@@ -340,6 +340,7 @@ static int find_in_root(struct ptc_fs *fs, const struct fs_op *op, struct found 
 	if (!ret->node)
 		return ENOMEM;
 	ret->node->mtime_s = fs->start_s;
+	ret->entry_s = ret->attr_s = fs_jobs_believed_s(fs);
 	return 0;
 }
 
@@ -382,8 +383,10 @@ static int find_in_job(struct ptc_fs *fs, const struct fs_op *op, const struct f
 		return e;
 	if (!strcmp(op->name, GENERATION_JSON))
 		return find_generation(fs, &job, ret);
-	if (!strcmp(op->name, "data") && fs_data_shown(fs, &job))
+	if (!strcmp(op->name, "data") && fs_data_shown(fs, &job)) {
+		ret->entry_s = ret->attr_s = FS_FOREVER;
 		return fs_data_find(fs, dir, op->name, &ret->node);
+	}
 	if (strcmp(op->name, "state"))
 		return ENOENT;
 	ret->node = fs_node_new(FS_STATE, &job, fs_identity(FS_STATE, job.uuid, 0, 0, ""));
@@ -533,8 +536,9 @@ static int find(struct ptc_fs *fs, const struct fs_op *op, const struct fs_node 
 	case FS_DP:
 	case FS_EPOCH:
 	case FS_SLOTS:
-		if (dir->at.part) /* what a generation consumes is settled */
-			ret->entry_s = ret->attr_s = FS_FOREVER;
+		/* What a job consumes is settled when it is created, what a generation consumes when that begins. A loader that opens a
+		 * file for each sample walks all of this each time: the daemon must not be asked for it. */
+		ret->entry_s = ret->attr_s = FS_FOREVER;
 		return fs_data_find(fs, dir, op->name, &ret->node);
 	default:
 		return ENOTDIR;

@@ -294,6 +294,22 @@ class Dataset(harness.Case):
         os.unlink(os.path.join(root, "4"))
         same("other files than when")
 
+    def test_bounds(self):
+        """No byte beyond a sample, and no sample beyond the last, of any kind."""
+        oracle.write_indexed(self.path("k"), [[1, 2], [], [3]])
+        np.arange(6, dtype="int32").tofile(self.path("flat"))
+        os.mkdir(self.path("files"))
+        for name, size in (("a", 8), ("b", 0), ("c", 4)):
+            with open(self.path("files", name), "wb") as f:
+                f.write(bytes(size))
+        for args in (("indexed", self.path("k")), ("flat", self.path("flat"), "int32", 2), ("files", self.path("files"))):
+            self.opened(*args)
+            first = self.ask("read", 0, 0, 8)[0]
+            self.assertEqual((16, first[8:]), (len(first), self.ask("read", 0, 4, 4)[0]))
+            self.assertEqual("", self.ask("read", 0, 8, 0)[0])
+            for i, at, n in ((0, 0, 9), (0, 8, 1), (0, 9, 0), (0, 2**63, 1), (3, 0, 0), (3, 0, 1)):
+                self.assertRegex(self.ask("read", i, at, n)[0], f"^error {EINVAL} ", f"{args[0]} {i} {at} {n}")
+
     def test_cut_while_open(self):
         """A file that somebody cuts is an error of one read, not the end of the process."""
         oracle.write_indexed(self.path("k"), [[i] for i in range(1000)])

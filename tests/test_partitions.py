@@ -15,6 +15,7 @@ import live
 import numpy as np
 import order_oracle
 from harness import LONG
+from safetensors.numpy import save_file
 from test_fuse import CAN_MOUNT, Mount
 from test_proof import proved
 
@@ -266,6 +267,37 @@ class Partitions(harness.Case):
                 want = [sequences[i].tolist() for i in np.load(os.path.join(folder, "ids.npy")).tolist()]
                 for way, got in json.loads(r.stdout).items():
                     self.assertEqual(want, got, way)
+            mount.stop()
+
+    def test_paths_ask_nobody(self):
+        """Whoever opens file after file of a source that lies here walks paths that are settled: ptcd is not asked for any part of
+        them, and may be away."""
+        n, g = 40, 8
+        contents = [self.rng.randbytes(100 + i) for i in range(n)]
+        os.mkdir(self.path("files"))
+        for i, data in enumerate(contents):
+            with open(self.path("files", f"{i:03}"), "wb") as f:
+                f.write(data)
+        save_file({"w": np.zeros(4, "float32")}, self.path("model.safetensors"))
+        with open(self.path("job.yaml"), "w") as f:
+            json.dump({"version": 1, "name": "j", "tensors": {"from": self.path("model.safetensors")}, "rules": [{"match": "*"}],
+                       "data": {"d": {"dataset": "files", "seed": 3, "global_batch": g, "micro_batch": SLOTS}}}, f)
+        with self.cluster(nodes=1, devices=2) as c:
+            c.ptcctl("dataset", "add", "files", self.path("files"))
+            c.ptcctl("job", "create", "-f", self.path("job.yaml"))
+            c.ptcctl("import", "j", self.path("model.safetensors"), "--config", "dp=2")
+            mount = Mount(self, c)
+            base = mount.path("j", "data", "d", "gen-1")
+            names = sorted(os.listdir(os.path.join(base, "dp-0", "epoch-0", "files")))
+            c.nodes["n0"].kill()
+            for rank in range(2):
+                folder = os.path.join(base, f"dp-{rank}", "epoch-0")
+                ids = np.load(os.path.join(folder, "ids.npy")).tolist()
+                want = self.rows(lambda p: order_oracle.at(n, 3, p // n, p % n), n, 0, 0, 0, g, SLOTS, 2, rank)
+                self.assertEqual([i for step in want.values() for i, _ in step], ids)
+                for name, i in zip(names if rank == 0 else (), ids):
+                    with open(os.path.join(folder, "files", name), "rb") as f:
+                        self.assertEqual(contents[i], f.read(), name)
             mount.stop()
 
     def test_pinned(self):

@@ -2,7 +2,8 @@
 """ptc-bench fuse: reading a job's model through ptc-fuse, beside the same bytes in a plain file on tmpfs.
 
 The model is one tensor on one node: the one that is asked (local), or another one (remote). Cold: neither the kernel nor
-ptc-fuse has the bytes. Standard library only.
+ptc-fuse has the bytes. What is read cold and in order from another node is also compared with one bulk stream, as daemons use
+between each other, over the same transport. Standard library only.
 """
 import json
 import mmap
@@ -103,10 +104,19 @@ def mount(build, cluster, directory):
     return p
 
 
-def bench_on(args, work, where, node, summary, clock):
+TRANSPORT = "unix"
+STREAMED = ("remote", "cold") # what one stream is measured beside
+
+
+def one_stream(args, work, measure):
+    """A bulk stream of as many bytes, measured now."""
+    return measure(args, "stream", tempfile.mkdtemp(dir=work), args.mib, 1, 1, TRANSPORT)[0]["stream"]
+
+
+def bench_on(args, work, where, node, summary, measure, clock):
     model, plain = os.path.join(work, "model.safetensors"), None
     write_model(model, args.mib)
-    cluster = Cluster.create(os.path.join(work, where), nodes=2, devices=1, transport="unix", store=args.store,
+    cluster = Cluster.create(os.path.join(work, where), nodes=2, devices=1, transport=TRANSPORT, store=args.store,
                              ceiling=f"{args.mib * 3 // 2 + 768}MiB", build=args.build)
     served = None
     try:
@@ -124,10 +134,14 @@ def bench_on(args, work, where, node, summary, clock):
         path = os.path.join(top, "bench", "state", "latest", "model.safetensors")
         for way in WAYS:
             limit = "cold" if way == "direct" else way # a tmpfs knows no other way
-            rounds = [{"subject": timed(path, way, pids, clock), "limit": timed(plain, limit, [], clock)}
-                      for _ in range(args.rounds)]
-            yield {"scenario": "fuse", "what": f"{where}, {way}", "transport": "unix", "limit": "the file on tmpfs",
-                   "bytes": rounds[0]["subject"]["bytes"], **summary(rounds, "subject", "limit")}
+            streamed = (where, way) == STREAMED
+            rounds = [{"subject": timed(path, way, pids, clock), "limit": timed(plain, limit, [], clock),
+                       **({"stream": one_stream(args, work, measure)} if streamed else {})} for _ in range(args.rounds)]
+            about = {"scenario": "fuse", "transport": TRANSPORT, "bytes": rounds[0]["subject"]["bytes"]}
+            yield {**about, "what": f"{where}, {way}", "limit": "the file on tmpfs", **summary(rounds, "subject", "limit")}
+            if streamed:
+                yield {**about, "what": f"{where}, {way}, to one stream", "limit": "one bulk stream",
+                       **summary(rounds, "subject", "stream")}
     finally:
         if served:
             served.terminate()
@@ -138,8 +152,8 @@ def bench_on(args, work, where, node, summary, clock):
             print(f"ptc-bench: {complaint}")
 
 
-def bench_fuse(args, work, summary, clock):
+def bench_fuse(args, work, summary, measure, clock):
     if not os.path.exists(program(args.build, "ptcd").replace("ptcd", "ptc-fuse")):
         raise ClusterError("ptc-fuse is not built")
-    yield from bench_on(args, work, "local", "n0", summary, clock)
-    yield from bench_on(args, work, "remote", "n1", summary, clock)
+    yield from bench_on(args, work, "local", "n0", summary, measure, clock)
+    yield from bench_on(args, work, "remote", "n1", summary, measure, clock)

@@ -5,6 +5,7 @@
  *   ptc-bench-measure store  DIR MIB ROUNDS
  *   ptc-bench-measure stream DIR MIB ROUNDS STREAMS insecure|unix|tls
  *   ptc-bench-measure limit  DIR MIB ROUNDS STREAMS MOVED-BYTES COPIED-BYTES
+ *   ptc-bench-measure order  DIR MIB ROUNDS SAMPLES
  *
  * DIR is private and empty, except that stream with tls wants ca.crt, n0.crt and n0.key there. MIB is the size of each
  * of two buffers. A round measures the subject and its limits one right after the other, so that what else the machine
@@ -26,8 +27,10 @@ struct args {
 	size_t bytes;
 	int rounds, streams;
 	enum measure_transport transport;
-	int64_t moved, copied;
+	int64_t moved, copied, samples;
 };
+
+#define ORDER_PLACES 2000000 /* of a round */
 
 static int64_t touched(int64_t bytes)
 {
@@ -111,13 +114,37 @@ static int limit_rounds(const struct args *a, const struct measure_memory *m, st
 	return rc;
 }
 
+static int order_rounds(const struct args *a, const struct measure_memory *m, struct ptc_error *err)
+{
+	int rc = 0;
+
+	for (int i = 0; !rc && i < a->rounds; i++) {
+		struct measure_order_round r;
+
+		rc = measure_order(m, (uint64_t)a->samples, ORDER_PLACES, &r, err);
+		if (rc)
+			break;
+		printf("%s{", i ? "," : "");
+		measure_print("at", &r.at);
+		putchar(',');
+		measure_print("fill", &r.fill);
+		putchar(',');
+		measure_print("table", &r.table);
+		putchar('}');
+	}
+	return rc;
+}
+
 typedef int (*scenario_fn)(const struct args *a, const struct measure_memory *m, struct ptc_error *err);
 
 static const struct scenario {
 	const char *name;
 	int argc;
 	scenario_fn run;
-} scenarios[] = { { "store", 5, store_rounds }, { "stream", 7, stream_rounds }, { "limit", 8, limit_rounds } };
+} scenarios[] = { { "store", 5, store_rounds },
+		  { "stream", 7, stream_rounds },
+		  { "limit", 8, limit_rounds },
+		  { "order", 6, order_rounds } };
 
 static bool number(const char *text, int64_t least, int64_t most, int64_t *ret)
 {
@@ -134,7 +161,9 @@ static bool parse(int argc, char **argv, struct args *a)
 	int64_t mib, rounds, streams = 1;
 	bool ok = number(argv[3], 1, 1 << 16, &mib) && number(argv[4], 1, 1000, &rounds);
 
-	if (ok && argc > 5)
+	if (ok && argc == 6)
+		ok = number(argv[5], 1, INT64_MAX, &a->samples);
+	else if (ok && argc > 5)
 		ok = number(argv[5], 1, MEASURE_STREAMS_MAX, &streams);
 	if (ok && argc == 8)
 		ok = number(argv[6], 0, INT64_C(1) << 50, &a->moved) &&
@@ -179,7 +208,8 @@ int main(int argc, char **argv)
 	}
 	fputs("usage: ptc-bench-measure store DIR MIB ROUNDS\n"
 	      "       ptc-bench-measure stream DIR MIB ROUNDS STREAMS insecure|unix|tls\n"
-	      "       ptc-bench-measure limit DIR MIB ROUNDS STREAMS MOVED-BYTES COPIED-BYTES\n",
+	      "       ptc-bench-measure limit DIR MIB ROUNDS STREAMS MOVED-BYTES COPIED-BYTES\n"
+	      "       ptc-bench-measure order DIR MIB ROUNDS SAMPLES\n",
 	      stderr);
 	return 2;
 }

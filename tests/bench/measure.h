@@ -40,6 +40,14 @@ struct measured measure_memcpy(const struct measure_memory *m, int64_t bytes);
 int measure_tcp(const struct measure_memory *m, int streams, int64_t bytes, struct measured *ret,
 		struct ptc_error *err);
 
+/* Samples by their places in an order of so many: one by one, in runs of neighbours, and read from a table of m's size. `bytes` of
+ * each counts places. */
+struct measure_order_round {
+	struct measured at, fill, table;
+};
+int measure_order(const struct measure_memory *m, uint64_t samples, int64_t count, struct measure_order_round *ret,
+		  struct ptc_error *err);
+
 /* Bulk streams as daemons use them: server and clients in this process. */
 enum measure_transport { MEASURE_INSECURE, MEASURE_UNIX, MEASURE_TLS };
 struct measure_rpc;

@@ -14,7 +14,9 @@ sys.dont_write_bytecode = True
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.join(HERE, "..", "..", "scripts", "lib")]
 import files  # noqa: E402
+import index  # noqa: E402
 import ranks  # noqa: E402
+import samples  # noqa: E402
 BUILD = os.environ.get("PTC_BUILD", os.path.join(HERE, "..", "..", "build", "release"))
 
 
@@ -130,8 +132,57 @@ class Smoke(unittest.TestCase):
     def test_fuse(self):
         chunks = self.store()
         found = {r["what"]: r for r in self.results("fuse", "--mib", "12", "--rounds", "1", "--store", chunks)}
-        self.assertEqual({f"{where}, {way}" for where in ("local", "remote") for way in files.WAYS}, set(found))
+        self.assertEqual({f"{where}, {way}" for where in ("local", "remote") for way in files.WAYS} |
+                         {"remote, cold, to one stream"}, set(found))
+        streamed, beside = found["remote, cold, to one stream"], found["remote, cold"]
+        self.assertEqual(("one bulk stream", beside["gb_per_s"]), (streamed["limit"], streamed["gb_per_s"])) # of the same rounds
+        self.assertNotEqual(beside["limit_gb_per_s"], streamed["limit_gb_per_s"])
         self.assertGreater(found["remote, cold"]["bytes"], 12 << 20)
+        self.assertEqual([], os.listdir(chunks))
+
+    @unittest.skipUnless(os.geteuid() == 0 and os.path.exists("/dev/fuse"), "needs root and /dev/fuse, to mount")
+    def test_samples(self):
+        """The DataLoader compares every byte of the first round with a copy, the scenario that copy with its source."""
+        chunks, python = self.store(), os.environ.get("PTC_PEERS_PYTHON", "")
+        found = {r["what"]: r for r in self.results("samples", "--mib", "8", "--rounds", "1", "--store", chunks, "--python", python)}
+        self.assertEqual({f"{shape}, {n} workers" for shape in ("tokens", "files") for n in (2, 0)} if python else set(), set(found))
+        for what, r in found.items():
+            self.assertEqual(r["samples"], 2 * r["read"], what) # by one of two ranks
+            self.assertTrue(r["samples_per_s"] > 0 and r["limit_samples_per_s"] > 0)
+            self.assertEqual(4096 * r["read"] if "tokens" in what else r["bytes"], r["bytes"])
+        self.assertEqual([], os.listdir(chunks))
+        self.assertIn("samples is left out", bench("samples", "--python", "/nowhere", "--store", chunks).stderr)
+
+    def test_samples_differ(self):
+        """What compares them notices another byte."""
+        top = tempfile.mkdtemp(prefix="ptc-bench-test-")
+        self.addCleanup(shutil.rmtree, top)
+        rows = [3, 1, 2]
+        with open(os.path.join(top, "ids.npy"), "wb") as f:
+            f.write(b"\x93NUMPY\1\0" + (118).to_bytes(2, "little") + b" " * 118 + b"".join(i.to_bytes(8, "little") for i in rows))
+        with open(os.path.join(top, "samples.bin"), "wb") as f:
+            f.write(b"".join(samples.sample(i, 2 * samples.TOKENS) for i in rows))
+        samples.check(top, "tokens")
+        with open(os.path.join(top, "samples.bin"), "r+b") as f:
+            f.seek(2 * samples.TOKENS + 100)
+            byte = f.read(1)[0]
+            f.seek(-1, os.SEEK_CUR)
+            f.write(bytes([byte ^ 1]))
+        self.assertRaisesRegex(Exception, "sample 1 has other bytes", samples.check, top, "tokens")
+
+    @unittest.skipUnless(os.geteuid() == 0 and os.path.exists("/dev/fuse"), "needs root and /dev/fuse, to mount")
+    def test_index(self):
+        chunks, n = self.store(), 200001
+        found = {r["what"]: r for r in self.results("index", "--samples", str(n), "--mib", "8", "--rounds", "1", "--store", chunks)}
+        reads = {f"{kind} {name}, {way}" for kind, names in index.READ.items() for name in names for way in ("open", *index.WAYS)}
+        self.assertEqual(reads | {"flat, add", "indexed, add", "indexed, check", "memory", "order, at random", "order, in runs of 64"},
+                         set(found))
+        self.assertEqual({n}, {r["samples"] for r in found.values()})
+        self.assertTrue(all(r["us"] > 0 and r["limit_us"] > 0 for r in found.values() if "us" in r))
+        self.assertEqual(index.LOOKED_AT + 2, found["memory"]["slots_checked"])
+        self.assertEqual({"ptcd", "ptc-fuse", "reader"}, set(found["memory"]["rss_bytes"]))
+        # Memory does not depend on the number of samples, so that is no time; a table of 10^9 would take gigabytes.
+        self.assertLess(max(b for _, b in found["memory"]["rss_bytes"].values()), 256 << 20)
         self.assertEqual([], os.listdir(chunks))
 
     def test_table_and_errors(self):
