@@ -23,6 +23,19 @@ static void on_init(void *userdata, struct fuse_conn_info *conn)
 	conn->want |= conn->capable & (unsigned)(FUSE_CAP_ASYNC_READ | FUSE_CAP_PARALLEL_DIROPS);
 }
 
+/* What is looked for there may have to be read, by who waits for a disk of some user's. */
+static bool in_data(struct ptc_fs *fs, fuse_ino_t ino)
+{
+	const struct fs_node *n;
+	bool it;
+
+	pthread_mutex_lock(&fs->lock);
+	n = fs_node_find_locked(fs, ino);
+	it = n && n->kind >= FS_DATA;
+	pthread_mutex_unlock(&fs->lock);
+	return it;
+}
+
 static void to_worker(fuse_req_t req, fuse_ino_t ino, const char *name, const struct fuse_file_info *fi,
 		      void (*run)(struct ptc_fs *fs, struct fs_op *op))
 {
@@ -33,7 +46,7 @@ static void to_worker(fuse_req_t req, fuse_ino_t ino, const char *name, const st
 		return;
 	op->run = run;
 	if (fs_op_start(fs, op))
-		fs_op_queue(fs, &fs->meta, op);
+		fs_op_queue(fs, in_data(fs, ino) ? &fs->reads : &fs->meta, op);
 }
 
 static void on_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
