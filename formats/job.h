@@ -10,6 +10,8 @@
 #include "reshard/config.h"
 #include "reshard/spec.h"
 
+#include <sys/types.h>
+
 #define PTC_JOB_VERSION  1
 #define PTC_JOB_MAX_GPUS 1024 /* entries of the gpus table */
 
@@ -54,6 +56,13 @@ struct ptc_job_data {
 	uint64_t seed;
 	uint32_t global_batch, micro_batch; /* where the configuration says none; 0: not said */
 };
+/* Who else may read the job's files (docs/files.md). */
+#define PTC_JOB_GROUP_MAX 255
+struct ptc_job_files {
+	bool shared; /* with members of the group: */
+	gid_t gid;
+	char group[PTC_JOB_GROUP_MAX + 1]; /* its name, not looked up yet; "": gid is it */
+};
 struct ptc_job_desc {
 	struct ptc_spec spec;      /* without tensors and rules where a live job's ranks declare them */
 	struct ptc_job_gpus *gpus; /* ascending n */
@@ -65,6 +74,7 @@ struct ptc_job_desc {
 	uint64_t snapshot_every;   /* steps; 0: never */
 	struct ptc_job_data *data; /* by name */
 	size_t ndata;
+	struct ptc_job_files files;
 	char *source; /* path of tensors.from (a file or directory that could be opened), NULL: none. Not in the JSON */
 };
 

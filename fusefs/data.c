@@ -97,7 +97,7 @@ static int get_part(struct ptc_fs *fs, const struct fs_node *dir, uint64_t gener
 
 static struct fs_node *make(const struct fs_node *dir, enum fs_kind kind, const char *path)
 {
-	struct ptc_fs_job job = { .uid = dir->uid };
+	struct ptc_fs_job job = { .uid = dir->uid, .shared = dir->shared, .gid = dir->gid };
 	struct fs_node *n;
 
 	memcpy(job.name, dir->job, sizeof job.name);

@@ -167,6 +167,8 @@ struct fs_node {
 	uint64_t nlookup;
 	enum fs_kind kind;
 	uid_t uid;
+	bool shared; /* with group gid */
+	gid_t gid;
 	int64_t mtime_s;
 	char uuid[37], job[PTC_NAME_MAX + 1]; /* below the root */
 	char *link;                           /* FS_LATEST */
@@ -209,7 +211,9 @@ struct fs_op {
 	bool starting, interrupted, answered;
 	void (*run)(struct ptc_fs *fs, struct fs_op *op); /* on a worker of the meta crew */
 	fuse_ino_t ino;
-	uid_t uid;
+	uid_t uid; /* who asks */
+	gid_t gid;
+	pid_t pid;
 	char *name;
 	struct fuse_file_info fi;
 	/* a read */
@@ -334,7 +338,8 @@ void fs_file_unref_locked(struct ptc_fs *fs, struct fs_file *f);
 struct fs_file *fs_file_of_place_locked(const struct fs_place *at, uint64_t id);
 /* Takes sf over. NULL: out of memory (sf is released). */
 struct fs_file *fs_file_new(struct ptc_state_file *sf, uint64_t id, uint64_t generation);
-/* A job by name or by uuid, as the source says now. 0, ENOENT or EIO. uid: who asks (root sees all). */
+/* A job by name or by uuid, as the source says now. 0, ENOENT or EIO. uid: who asks (root sees all). One that is shared with a group is
+ * found by everybody: whether he may enter it the kernel knows, who has all his groups. */
 int fs_job_find(struct ptc_fs *fs, const char *name, const char *uuid, uid_t uid, struct ptc_fs_job *ret);
 int fs_jobs_refresh(struct ptc_fs *fs, bool now); /* now: whatever is believed */
 bool fs_may_see(const struct ptc_fs *fs, uid_t uid, uid_t owner);

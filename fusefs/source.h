@@ -15,7 +15,9 @@
 struct ptc_fs_job {
 	char name[PTC_NAME_MAX + 1];
 	char uuid[37];
-	uid_t uid;                           /* its owner */
+	uid_t uid;   /* its owner */
+	bool shared; /* with members of group gid, too */
+	gid_t gid;
 	uint64_t generation, snapshot, step; /* committed; snapshot 0: none yet */
 };
 

@@ -167,28 +167,86 @@ static void test_other_user(void **state)
 	assert_int_equal(ENOENT, p->error);
 }
 
-static void test_lists(void **state)
+/* How many names an open directory has, a few at a time; counted in *ret_wanted: those that are this one. */
+static size_t list(struct peer *p, uint64_t node, uint64_t fh, const char *wanted, size_t *ret_wanted)
 {
-	struct fixture *f = *state;
-	struct peer *p = &f->p;
-	uint64_t node = peer_walk(p, SNAP "/tensors", NULL), fh = peer_open(p, node, true);
-	struct fuse_read_in in = { .fh = fh, .size = 128 }; /* a few at a time */
+	struct fuse_read_in in = { .fh = fh, .size = 128 };
 	size_t names = 0;
 
-	assert_int_not_equal(0, fh);
+	*ret_wanted = 0;
 	while (!peer_call(p, FUSE_READDIR, node, &in, sizeof(in), NULL, 0) && p->len) {
 		for (size_t at = 0; at < p->len;) {
 			const struct fuse_dirent *d = (const void *)(p->reply + at);
 
 			names++;
+			*ret_wanted += d->namelen == strlen(wanted) && !memcmp(d->name, wanted, d->namelen);
 			in.offset = d->off;
 			at += FUSE_DIRENT_ALIGN(FUSE_NAME_OFFSET + d->namelen);
 		}
 	}
 	assert_int_equal(0, p->error);
-	assert_int_equal(2 + 6, names);
+	return names;
+}
+
+static void test_lists(void **state)
+{
+	struct fixture *f = *state;
+	struct peer *p = &f->p;
+	uint64_t node = peer_walk(p, SNAP "/tensors", NULL), fh = peer_open(p, node, true);
+	struct fuse_read_in in = { .fh = fh, .size = 128 };
+	size_t wanted;
+
+	assert_int_not_equal(0, fh);
+	assert_int_equal(2 + 6, list(p, node, fh, "a:exp.npy", &wanted));
+	assert_int_equal(1, wanted);
 	assert_int_equal(0, peer_release(p, node, fh, true));
 	assert_int_equal(EBADF, peer_call(p, FUSE_READDIR, node, &in, sizeof(in), NULL, 0));
+}
+
+static size_t listed_to(struct peer *p, uint32_t uid, uint32_t gid, uint32_t pid)
+{
+	uint64_t fh;
+	size_t wanted;
+
+	p->uid = uid;
+	p->gid = gid;
+	p->pid = pid;
+	fh = peer_open(p, FUSE_ROOT_ID, true);
+	list(p, FUSE_ROOT_ID, fh, "job", &wanted);
+	peer_release(p, FUSE_ROOT_ID, fh, true);
+	p->uid = p->gid = p->pid = 0;
+	return wanted;
+}
+
+/* A job shared with a group: the kernel is told which, and names are listed to its members, as far as they are known. */
+static void test_group(void **state)
+{
+	struct fixture *f = *state;
+	struct peer *p = &f->p;
+	static const char *const files[] = { SNAP "/model.safetensors", SNAP "/tensors/b.npy", "job/generation.json" };
+	static const char *const dirs[] = { "job", "job/state", SNAP, SNAP "/ranks" };
+	struct fuse_attr attr;
+
+	assert_int_equal(0, listed_to(p, 1002, 500, 0));
+	f->m.shared = true;
+	ptc_require(!usleep(1000 * 30)); /* longer than the list of jobs is believed */
+	for (size_t i = 0; i < PTC_ARRAY_LEN(files); i++) {
+		assert_int_not_equal(0, peer_walk(p, files[i], &attr));
+		assert_int_equal(S_IFREG | 0440, attr.mode);
+		assert_int_equal(500, attr.gid);
+	}
+	for (size_t i = 0; i < PTC_ARRAY_LEN(dirs); i++) {
+		assert_int_not_equal(0, peer_walk(p, dirs[i], &attr));
+		assert_int_equal(S_IFDIR | 0550, attr.mode);
+		assert_int_equal(500, attr.gid);
+	}
+	peer_walk(p, "empty", &attr);
+	assert_int_equal(S_IFDIR | 0500, attr.mode);
+	assert_int_equal(1, listed_to(p, 0, 0, 0));
+	assert_int_equal(1, listed_to(p, 1000, 0, 0));
+	assert_int_equal(1, listed_to(p, 1002, 500, 0));
+	assert_int_equal(0, listed_to(p, 1002, 50, (uint32_t)getpid()));
+	assert_int_equal(0, listed_to(p, 1002, 50, UINT32_MAX));
 }
 
 static void test_changes_are_refused(void **state)
@@ -381,6 +439,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_tree, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_other_user, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_lists, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_group, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_changes_are_refused, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_hung_source, setup_hasty, teardown),
 		cmocka_unit_test_setup_teardown(test_stop_while_hung, setup, teardown),

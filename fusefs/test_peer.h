@@ -35,6 +35,7 @@ struct memory {
 	_Atomic uint64_t generation, snapshot;
 	_Atomic int error; /* what reads fail with; 0: they do not */
 	uint64_t salt;     /* of the bytes */
+	bool shared;       /* "job", with group 500 */
 	char uuid[37];
 	_Atomic int held, reads, states;
 	int (*locate)(void *arg, const struct ptc_fs_state *state, const struct ptc_fs_range *ranges, size_t n,
@@ -93,6 +94,8 @@ static inline int memory_jobs(void *arg, struct ptc_fs_job **ret, size_t *ret_n,
 	strcpy(v[0].name, "job");
 	strcpy(v[0].uuid, m->uuid);
 	v[0].uid = 1000;
+	v[0].shared = m->shared;
+	v[0].gid = m->shared ? 500 : 0;
 	v[0].generation = m->generation;
 	v[0].snapshot = m->snapshot;
 	v[0].step = 7;
@@ -208,7 +211,7 @@ static inline struct ptc_fs_source memory_source(struct memory *m)
 struct peer {
 	int fd;
 	uint64_t unique;
-	uint32_t uid;
+	uint32_t uid, gid, pid;
 	struct ptc_fs *fs;
 	pthread_t thread;
 	/* the last reply */
@@ -233,7 +236,9 @@ static inline uint64_t peer_send(struct peer *p, uint32_t opcode, uint64_t node,
 				    .opcode = opcode,
 				    .unique = p->unique += 2, /* odd ones are interrupts */
 				    .nodeid = node,
-				    .uid = p->uid };
+				    .uid = p->uid,
+				    .gid = p->gid,
+				    .pid = p->pid };
 	struct iovec iov[3] = { { &h, sizeof(h) },
 				{ (void *)(uintptr_t)arg, len },
 				{ (void *)(uintptr_t)tail, tail_len } };

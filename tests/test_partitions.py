@@ -293,9 +293,24 @@ class Partitions(harness.Case):
                     self.assertGreater(self.own_and_roots(c, job, mount.dir), 2 * 2 * 8 * 5)
                 mount.stop()
             job.do("stop")
+            self.lent_to_group(c)
             self.lent_nothing(c)
 
-    def run_as_owner(self, c, name, data):
+    def lent_to_group(self, c):
+        """What is shared with a group is read for its members as for the owner, who alone has the sources."""
+        job = self.run_as_owner(c, "shares", {"text": {"dataset": "text"}}, files={"group": OTHER_UID})
+        mount = Mount(self, c, "--others")
+        path = mount.path(job.name, "data", "text", "gen-1", "dp-0", "epoch-0", "samples.bin")
+        with open(path, "rb") as f:
+            want = f.read()
+        member = [*THIRD[:-1], f"--groups={OTHER_UID}"]
+        self.assertEqual(want, subprocess.run([*member, "cat", path], stdout=subprocess.PIPE, check=True).stdout)
+        self.assertEqual(1, subprocess.run([*THIRD, "cat", path], capture_output=True).returncode)
+        self.assertEqual(1, subprocess.run([*member, "cat", self.path("text.bin")], capture_output=True).returncode)
+        mount.stop()
+        job.do("stop")
+
+    def run_as_owner(self, c, name, data, **keys):
         """Ranks in C, for others may not run root's Python."""
         os.mkdir(self.path(name))
         job = test_ctrainer.Trainer(test_ctrainer.As(c, OTHER_UID), self.path(name), "restart", steps=1 << 40, sleep_ms=5)
@@ -303,7 +318,7 @@ class Partitions(harness.Case):
             spec = json.load(f)
         job.name = name
         with open(job.yaml, "w") as f:
-            json.dump(spec | {"name": name, "data": data}, f)
+            json.dump(spec | {"name": name, "data": data, **keys}, f)
         job.run(f"dp=2,global_batch=10,micro_batch={SLOTS}")
         return job
 
