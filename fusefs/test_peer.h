@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "base/sys.h"
 #include "fusefs/fusefs.h"
+#include "fusefs/test_data.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -38,6 +39,8 @@ struct memory {
 	bool shared;       /* "job", with group 500 */
 	char uuid[37];
 	_Atomic int held, reads, states;
+	_Atomic uint64_t read_bytes; /* that reads asked for */
+	struct memory_samples samples;
 	int (*locate)(void *arg, const struct ptc_fs_state *state, const struct ptc_fs_range *ranges, size_t n,
 		      struct ptc_fs_spans **ret, struct ptc_error *err); /* NULL: nothing lies here */
 	struct ptc_tensor tensors[MEM_TENSORS];
@@ -88,7 +91,7 @@ static inline int memory_jobs(void *arg, struct ptc_fs_job **ret, size_t *ret_n,
 
 	if (rc)
 		return ptc_error_set(err, rc, "hung");
-	v = ptc_calloc(2, sizeof(*v));
+	v = ptc_calloc(3, sizeof(*v));
 	if (!v)
 		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
 	strcpy(v[0].name, "job");
@@ -102,8 +105,11 @@ static inline int memory_jobs(void *arg, struct ptc_fs_job **ret, size_t *ret_n,
 	strcpy(v[1].name, "empty");
 	strcpy(v[1].uuid, "00000000-0000-4000-8000-000000000002");
 	v[1].uid = 1001;
+	strcpy(v[2].name, "data");
+	strcpy(v[2].uuid, DATA_UUID);
+	v[2].uid = geteuid(); /* whose data is shown whoever we are */
 	*ret = v;
-	*ret_n = 2;
+	*ret_n = 3;
 	return 0;
 }
 
@@ -166,6 +172,8 @@ static inline int memory_read(void *arg, const struct ptc_fs_state *s, const str
 	int rc = memory_wait(m);
 
 	m->reads++;
+	for (size_t i = 0; i < n; i++)
+		m->read_bytes += ranges[i].length;
 	rc = rc ? rc : m->error;
 	for (size_t i = 0; i < n && !rc; i++)
 		for (uint64_t at = 0, len; at < ranges[i].length && !rc; at += len) {
@@ -175,6 +183,27 @@ static inline int memory_read(void *arg, const struct ptc_fs_state *s, const str
 			rc = fn(fn_arg, buf, (size_t)len, err);
 		}
 	return rc ? ptc_error_set(err, rc, "reading fails") : 0;
+}
+
+static inline int memory_data(void *arg, const char *job, char **ret_json, struct ptc_error *err)
+{
+	int rc = memory_wait(arg);
+
+	if (rc)
+		return ptc_error_set(err, rc, "hung");
+	if (strcmp(job, "data"))
+		return ptc_error_set(err, PTC_ESTATE, "no snapshot");
+	*ret_json = ptc_strdup(data_answer);
+	return *ret_json ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+}
+
+static inline int memory_samples(void *arg, const struct ptc_admin_samples *what, ptc_admin_sample_fn fn, void *fn_arg,
+				 struct ptc_error *err)
+{
+	struct memory *m = arg;
+	int rc = memory_wait(m);
+
+	return rc ? ptc_error_set(err, rc, "hung") : data_samples(&m->samples, what, fn, fn_arg, err);
 }
 
 /* Parameters a (3 MiB), b (a scalar), c (of 5 elements), each with one field. */
@@ -202,8 +231,8 @@ static inline void memory_init(struct memory *m)
 
 static inline struct ptc_fs_source memory_source(struct memory *m)
 {
-	return (struct ptc_fs_source){ memory_jobs, memory_open, memory_close, memory_hold,
-				       memory_read, m,           NULL,         m->locate };
+	return (struct ptc_fs_source){ memory_jobs, memory_open, memory_close, memory_hold,   memory_read,
+				       m,           memory_data, m->locate,    memory_samples };
 }
 
 /* ---- the kernel's side --------------------------------------------------------------- */
