@@ -40,7 +40,7 @@
 #define FS_PATIENCE_MS 500   /* how long others wait beside somebody who waits for that answer */
 #define FS_NAME_MAX    255
 #define FS_FOREVER     (86400.0 * 365)
-#define FS_SNAP_S      1.0 /* how long the kernel may believe that a snapshot is still there */
+#define FS_SNAP_S      1.0 /* how long the kernel may believe that a snapshot, or a generation of data, is still there */
 
 /* ---- what is served ---- */
 

@@ -85,7 +85,7 @@ static void on_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi
 	n = fs_node_find_locked(fs, ino);
 	if (n) {
 		fs_node_stat(fs, n, &st);
-		keep = n->snap || n->at.part ? FS_FOREVER : 0;
+		keep = n->snap || n->kind == FS_STATE || n->kind >= FS_DATA ? FS_FOREVER : 0;
 	}
 	pthread_mutex_unlock(&fs->lock);
 	if (n)

@@ -183,6 +183,46 @@ static void test_times(void **state)
 	assert_int_equal(1002, attr.mtime);
 }
 
+/* How long the kernel may believe a name and what it stands for: what changes, or may not be seen by all, not at all. */
+static void test_believed(void **state)
+{
+	struct fixture *f = *state;
+	struct peer *p = &f->p;
+	const uint64_t ever = 86400 * 365;
+	const struct {
+		const char *folder, *name;
+		uint64_t name_s, attr_s;
+	} rows[] = { { "", "job", 0, 0 },
+		     { "job", "generation.json", 0, 0 },
+		     { "job", "state", ever, ever },
+		     { "job/state", "latest", 0, 0 },
+		     { "job/state", "snap-1-step-7", 1, ever },
+		     { SNAP, "tensors", ever, ever },
+		     { SNAP, "ranks", 0, ever },
+		     { SNAP "/ranks", "1.safetensors", ever, ever },
+		     { "data", "data", ever, ever },
+		     { "data/data", "text", 1, ever },
+		     { "data/data/text", "gen-1", 1, ever },
+		     { "data/data/text/gen-1", "dp-1", ever, ever },
+		     { PART, "samples.bin", ever, ever } };
+
+	for (size_t i = 0; i < PTC_ARRAY_LEN(rows); i++) {
+		uint64_t dir = peer_walk(p, rows[i].folder, NULL);
+		struct fuse_getattr_in in = { 0 };
+		struct fuse_entry_out entry;
+		struct fuse_attr_out attr;
+
+		assert_int_equal(0, peer_call(p, FUSE_LOOKUP, dir, rows[i].name, strlen(rows[i].name) + 1, NULL, 0));
+		memcpy(&entry, p->reply, sizeof(entry));
+		assert_int_equal(0, peer_call(p, FUSE_GETATTR, entry.nodeid, &in, sizeof(in), NULL, 0));
+		memcpy(&attr, p->reply, sizeof(attr));
+		if (entry.entry_valid != rows[i].name_s || entry.attr_valid != rows[i].attr_s ||
+		    attr.attr_valid != rows[i].attr_s)
+			fail_msg("%s: %llu %llu %llu", rows[i].name, (unsigned long long)entry.entry_valid,
+				 (unsigned long long)entry.attr_valid, (unsigned long long)attr.attr_valid);
+	}
+}
+
 static void test_statfs(void **state)
 {
 	struct fixture *f = *state;
@@ -678,6 +718,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_reads, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_reads_ahead, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_times, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_believed, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_statfs, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_data_names, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_slots, setup, teardown),

@@ -387,6 +387,7 @@ static int find_in_job(struct ptc_fs *fs, const struct fs_op *op, const struct f
 		return e;
 	if (!strcmp(op->name, GENERATION_JSON))
 		return find_generation(fs, &job, ret);
+	ret->entry_s = ret->attr_s = FS_FOREVER; /* of this job, whose own name is asked for each time */
 	if (!strcmp(op->name, "data") && fs_data_shown(fs, &job))
 		return fs_data_find(fs, dir, op->name, &ret->node);
 	if (strcmp(op->name, "state"))
@@ -538,8 +539,8 @@ static int find(struct ptc_fs *fs, const struct fs_op *op, const struct fs_node 
 	case FS_DP:
 	case FS_EPOCH:
 	case FS_SLOTS:
-		if (dir->at.part) /* what a generation consumes is settled */
-			ret->entry_s = ret->attr_s = FS_FOREVER;
+		ret->attr_s = FS_FOREVER;
+		ret->entry_s = dir->at.part ? FS_FOREVER : FS_SNAP_S; /* what a generation consumes is settled */
 		return fs_data_find(fs, dir, op->name, &ret->node);
 	default:
 		return ENOTDIR;
