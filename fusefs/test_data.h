@@ -10,6 +10,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #define DATA_UUID   "00000000-0000-4000-8000-000000000003"
 #define DATA_TEXTS  200
@@ -25,6 +26,7 @@
 static const char *const data_pics[DATA_PICS] = { "a.jpg", "deep/er/b.jpg", "c\xc3\xa9.jpg", "-", DATA_LONG };
 
 struct memory_samples {
+	_Atomic bool hung; /* calls wait, as for a dead disk, and fail at last */
 	_Atomic int calls, ahead_calls;
 	_Atomic bool ahead[DATA_TEXTS]; /* of text: these were asked for ahead */
 	_Atomic int error;              /* what calls fail with; 0: they do not */
@@ -104,6 +106,11 @@ static inline int data_samples(struct memory_samples *m, const struct ptc_admin_
 	int rc = m->error;
 
 	*(what->ahead ? &m->ahead_calls : &m->calls) += 1;
+	for (int ms = 0; m->hung; ms += 10) {
+		if (ms > 3000)
+			return ptc_error_set(err, PTC_ETIMEOUT, "hung");
+		usleep(10 * 1000);
+	}
 	for (size_t i = 0; what->ahead && text && i < what->n; i++)
 		m->ahead[what->samples[i] % DATA_TEXTS] = true;
 	for (size_t i = 0; !rc && !what->ahead && i < what->n; i++)

@@ -405,6 +405,38 @@ static void test_samples(void **state)
 	peer_release(p, node, fh, false);
 }
 
+/* One user's dead disk, all of whose samples are waited for: names and state are there for the others. */
+static void test_data_hangs(void **state)
+{
+	static const char *const parts[] = { "gen-1/dp-0", "gen-1/dp-1", "gen-2/dp-0", "gen-2/dp-1" };
+	struct fixture *f = *state;
+	struct peer *p = &f->p;
+	uint64_t nodes[4], fhs[4], node, fh, pics = peer_walk(p, PICS "/files", NULL);
+	int64_t began;
+	char path[128];
+
+	for (size_t i = 0; i < PTC_ARRAY_LEN(parts); i++) {
+		snprintf(path, sizeof(path), "data/data/text/%s/epoch-0/samples.bin", parts[i]);
+		nodes[i] = peer_walk(p, path, NULL);
+		fhs[i] = peer_open(p, nodes[i], false);
+		assert_int_equal(0, peer_read(p, nodes[i], fhs[i], 0, 64 << 10));
+	}
+	f->m.samples.hung = true;
+	for (size_t i = 0; i < PTC_ARRAY_LEN(parts); i++)
+		for (uint64_t off = 64 << 10; off < 512 << 10; off += 64 << 10)
+			peer_send_read(p, nodes[i], fhs[i], off, 64 << 10); /* in order: through the cache, and ahead */
+	for (int i = 0; i < 8; i++)
+		peer_send(p, FUSE_LOOKUP, pics, "000000000-a.jpg", 16, NULL, 0);
+	usleep(50 * 1000);
+	began = ptc_sys_now_ns();
+	node = peer_walk(p, SNAP "/model.safetensors", NULL);
+	fh = peer_open(p, node, false);
+	assert_int_equal(0, peer_read(p, node, fh, 1 << 20, 4096));
+	assert_in_range(ptc_sys_now_ns() - began, 0, INT64_C(1500) * 1000000);
+	peer_release(p, node, fh, false);
+	f->m.samples.hung = false;
+}
+
 static void test_tree(void **state)
 {
 	struct fixture *f = *state;
@@ -723,6 +755,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_data_names, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_slots, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_samples, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_data_hangs, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_tree, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_other_user, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_lists, setup, teardown),
