@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ptc.v1.Control.DatasetRead: samples of datasets that lie on one node only, for readers on any. Nothing here opens a source: the
- * node that has it starts a process of the owner's (daemon/sources/), others ask that node.
+/* ptc.v1.Control.DatasetRead: samples, for readers that cannot open the source, because one node alone has it or because its owner may and
+ * they, serving him as root, must not. Nothing here opens a source: the node that has it starts a process of the owner's
+ * (daemon/sources/), others ask that node.
  *
- * Happy path: a reader asks its own daemon; that looks the dataset up, whether the caller may see it and whether it is still
+ * Happy path: a reader asks its own daemon; that looks the dataset up, whether he for whom it is may see it and whether it is still
  * the one he means; here, its process is asked, elsewhere samples.c gets what this node has not yet. Failure modes: no such dataset, or another
  * one; what its process or its node says, or that it does not (daemon/samples.h). */
 #include "base/alloc.h"
@@ -58,7 +59,20 @@ static void remember(struct ptc_samples *s, const char *name, uid_t uid, const s
 	pthread_mutex_unlock(&s->lock);
 }
 
-/* The dataset that the request means, for who asks. Readers go on while etcd does not answer. */
+/* For whom it is: root asks for others, too, so that he serves them no more than what is theirs. */
+static int for_whom(const struct ptc_rpc_call *call, const Ptc__V1__SamplesRequest *q, uid_t *ret,
+		    struct ptc_error *err)
+{
+	uid_t caller = ptc_control_uid(call);
+
+	if (q->uid && caller && q->uid != caller)
+		return ptc_error_set(err, PTC_EPERM, "uid %u asks for uid %u, which is root's to do", (unsigned)caller,
+				     (unsigned)q->uid);
+	*ret = q->uid ? q->uid : caller;
+	return 0;
+}
+
+/* The dataset that the request means. Readers go on while etcd does not answer. */
 static int find(struct ptc_daemon *d, const Ptc__V1__SamplesRequest *q, uid_t uid, struct ptc_dataset_doc *doc,
 		struct ptc_error *err)
 {
@@ -81,17 +95,14 @@ static int find(struct ptc_daemon *d, const Ptc__V1__SamplesRequest *q, uid_t ui
 		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
 	if (strcmp(source, q->source) != 0)
 		return ptc_error_set(err, PTC_ECORRUPT, "dataset %s is another one than is asked for", doc->name);
-	if (!doc->node[0])
-		return ptc_error_set(err, PTC_ESTATE, "dataset %s lies at %.600s on every node: read it there",
-				     doc->name, doc->path);
 	return 0;
 }
 
-static int read_elsewhere(struct ptc_daemon *d, struct ptc_rpc_call *call, const Ptc__V1__SamplesRequest *q,
+static int read_elsewhere(struct ptc_daemon *d, struct ptc_rpc_call *call, const Ptc__V1__SamplesRequest *q, uid_t uid,
 			  const struct ptc_dataset_doc *doc, void **ret_reply, size_t *ret_len, struct ptc_error *err)
 {
 	struct ptc_samples_reader r = {
-		.doc = doc, .uid = ptc_control_uid(call), .call = call, .end_ns = ptc_sys_now_ns() + PTC_SAMPLES_NODE_NS
+		.doc = doc, .uid = uid, .call = call, .end_ns = ptc_sys_now_ns() + PTC_SAMPLES_NODE_NS
 	};
 	Ptc__V1__SamplesReply nothing = PTC__V1__SAMPLES_REPLY__INIT;
 
@@ -124,11 +135,18 @@ static int read_samples(struct ptc_daemon *d, struct ptc_rpc_call *call, const P
 			void **ret_reply, size_t *ret_len, struct ptc_error *err)
 {
 	struct ptc_dataset_doc *doc = ptc_malloc(sizeof *doc);
-	int rc = doc ? find(d, q, ptc_control_uid(call), doc, err) : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	uid_t uid = 0;
+	int rc = doc ? for_whom(call, q, &uid, err) : ptc_error_set(err, PTC_ENOMEM, "out of memory");
 
 	if (!rc)
-		rc = strcmp(doc->node, d->config.node) ? read_elsewhere(d, call, q, doc, ret_reply, ret_len, err)
-						       : read_here(d, q, doc, ret_reply, ret_len, err);
+		rc = find(d, q, uid, doc, err);
+	if (!rc && !doc->node[0] && ptc_rpc_call_identity(call)->role != PTC_ROLE_USER)
+		rc = ptc_error_set(err, PTC_ESTATE, "dataset %s lies at %.600s on every node: read it there", doc->name,
+				   doc->path);
+	if (!rc)
+		rc = doc->node[0] && strcmp(doc->node, d->config.node)
+			     ? read_elsewhere(d, call, q, uid, doc, ret_reply, ret_len, err)
+			     : read_here(d, q, doc, ret_reply, ret_len, err);
 	ptc_free(doc);
 	return rc;
 }

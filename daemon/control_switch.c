@@ -13,6 +13,8 @@
 #include "formats/json.h"
 #include "formats/names.h"
 
+#include <grp.h>
+#include <pwd.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -20,6 +22,8 @@
 #define MIRROR_WAIT_MS 5000
 #define BUSY_WAIT_MS   30000
 #define POLL_MS        20
+#define USER_BYTES     65536 /* of an entry of the user database */
+#define GROUPS         65536 /* NGROUPS_MAX */
 
 /* ---- create and delete --------------------------------------------------------- */
 
@@ -139,11 +143,51 @@ static int wait_mirror(struct ptc_daemon *d, struct ptc_rpc_call *call, const ch
 	return rc;
 }
 
+static bool is_member(uid_t uid, gid_t gid)
+{
+	struct passwd pw, *found = NULL;
+	char *buf = ptc_malloc(USER_BYTES);
+	gid_t *groups = ptc_calloc(GROUPS, sizeof *groups);
+	int n = GROUPS;
+	bool yes = false;
+
+	if (buf && groups && !getpwuid_r(uid, &pw, buf, USER_BYTES, &found) && found &&
+	    getgrouplist(pw.pw_name, pw.pw_gid, groups, &n) >= 0)
+		for (int i = 0; i < n && !yes; i++)
+			yes = groups[i] == gid;
+	ptc_free(groups);
+	ptc_free(buf);
+	return yes;
+}
+
+/* As with chgrp: who is in a group may give it what is his, root any. */
+static int check_group(const struct ptc_rpc_call *call, const struct ptc_job_files *files, struct ptc_error *err)
+{
+	const struct ptc_rpc_identity *id = ptc_rpc_call_identity(call);
+	uid_t uid = ptc_control_uid(call);
+
+	if (!files->shared)
+		return 0;
+	if (files->group[0])
+		return ptc_error_set(
+			err, PTC_EINVAL,
+			"files: group \"%.80s\" is a name; a description has the number, which is looked up "
+			"where the job is created",
+			files->group);
+	if (uid == 0 || (id->role == PTC_ROLE_USER && id->gid == files->gid) || is_member(uid, files->gid))
+		return 0;
+	return ptc_error_set(err, PTC_EPERM, "files: uid %u is not in group %u; name a group of your own, or ask root",
+			     (unsigned)uid, (unsigned)files->gid);
+}
+
 static int create_job(struct ptc_daemon *d, struct ptc_rpc_call *call, const struct ptc_job_desc *desc,
 		      struct ptc_error *err)
 {
 	Ptc__V1__JobCreateReply reply = PTC__V1__JOB_CREATE_REPLY__INIT;
-	struct ptc_meta_doc m = { .uid = ptc_control_uid(call), .created_ms = ptc_sys_realtime_ms() };
+	struct ptc_meta_doc m = { .uid = ptc_control_uid(call),
+				  .shared = desc->files.shared,
+				  .gid = desc->files.gid,
+				  .created_ms = ptc_sys_realtime_ms() };
 	char *json = NULL;
 	int rc = ptc_name_check_job(desc->spec.name, err);
 
@@ -190,6 +234,8 @@ PTC_CONTROL_HANDLER(ptc_control_job_create)
 	rc = ptc_spec_lint(&desc.spec, err);
 	if (rc == 0)
 		rc = ptc_job_check_states(&desc, err);
+	if (rc == 0)
+		rc = check_group(call, &desc.files, err);
 	if (rc == 0)
 		rc = create_job(d, call, &desc, err);
 	ptc_job_desc_done(&desc);

@@ -99,29 +99,34 @@ int ptc_node_doc_decode(const char *json, size_t len, struct ptc_node_doc *ret_d
 
 /* ---- meta ---------------------------------------------------------------- */
 
+#define NO_GROUP ((json_int_t)UINT32_MAX) /* as a gid it is none */
+
 char *ptc_meta_doc_encode(const struct ptc_meta_doc *d)
 {
-	return dump(json_pack("{s:i, s:s, s:s, s:I, s:s, s:I}", "version", PTC_DOC_VERSION, "uuid", d->uuid, "name",
-			      d->name, "uid", (json_int_t)d->uid, "spec", d->spec_hash, "created_ms",
-			      (json_int_t)d->created_ms));
+	return dump(json_pack("{s:i, s:s, s:s, s:I, s:s, s:I, s:o*}", "version", PTC_DOC_VERSION, "uuid", d->uuid,
+			      "name", d->name, "uid", (json_int_t)d->uid, "spec", d->spec_hash, "created_ms",
+			      (json_int_t)d->created_ms, "files_group",
+			      d->shared ? json_integer((json_int_t)d->gid) : NULL));
 }
 
 int ptc_meta_doc_decode(const char *json, size_t len, struct ptc_meta_doc *ret_doc, struct ptc_error *err)
 {
 	const char *uuid = NULL, *name = NULL, *spec = NULL;
 	struct ptc_meta_doc d = { 0 };
-	json_int_t uid = -1, created = 0;
+	json_int_t uid = -1, created = 0, gid = NO_GROUP;
 	json_t *root;
 	int rc = load("job meta", json, len, &root, err);
 
 	if (rc)
 		return rc;
-	if (json_unpack(root, "{s:s, s:s, s:I, s:s, s:I}", "uuid", &uuid, "name", &name, "uid", &uid, "spec", &spec,
-			"created_ms", &created) != 0 ||
+	if (json_unpack(root, "{s:s, s:s, s:I, s:s, s:I, s?I}", "uuid", &uuid, "name", &name, "uid", &uid, "spec",
+			&spec, "created_ms", &created, "files_group", &gid) != 0 ||
 	    !take(d.uuid, sizeof d.uuid, uuid) || !take(d.name, sizeof d.name, name) ||
-	    !take(d.spec_hash, sizeof d.spec_hash, spec) || uid < 0 || uid > UINT32_MAX)
+	    !take(d.spec_hash, sizeof d.spec_hash, spec) || uid < 0 || uid > UINT32_MAX || gid < 0 || gid > NO_GROUP)
 		return malformed("job meta", root, err);
 	d.uid = (uid_t)uid;
+	d.shared = gid != NO_GROUP;
+	d.gid = d.shared ? (gid_t)gid : 0;
 	d.created_ms = created;
 	json_decref(root);
 	*ret_doc = d;

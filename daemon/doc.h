@@ -6,7 +6,7 @@
  *   /ptc/nodes/NAME                   node document, under the node's lease
  *   /ptc/nodes-drained/NAME           {version}: no new ranks here
  *   /ptc/names/JOB                    the job's uuid
- *   /ptc/jobs/UUID/meta               {version, uuid, name, uid, spec, created_ms}
+ *   /ptc/jobs/UUID/meta               {version, uuid, name, uid, spec, created_ms}, and files_group where the job has one
  *   /ptc/jobs/UUID/lock               {version, node}, under the controller's lease; create_revision is the fencing token
  *   /ptc/jobs/UUID/record             the one committed thing, at most 4 KiB
  *   /ptc/jobs/UUID/intent             the switch under way
@@ -54,6 +54,8 @@ struct ptc_meta_doc {
 	char uuid[PTC_UUID_TEXT];
 	char name[PTC_NAME_MAX + 1];
 	uid_t uid;
+	bool shared; /* its files, with members of group gid; of jobs made by older versions: not */
+	gid_t gid;
 	char spec_hash[PTC_HASH_HEX];
 	int64_t created_ms;
 };

@@ -21,7 +21,21 @@
 #define HASH "0123456789abcdef0123456789abcdef"
 #define UUID "01234567-89ab-cdef-0123-456789abcdef"
 
-enum kind { NODE, META, RECORD, INTENT, GENERATION, MANIFEST, WORKER, RUNNING, SNAPSHOT, DECLARED, LIVE, KINDS };
+enum kind {
+	NODE,
+	META,
+	RECORD,
+	INTENT,
+	GENERATION,
+	MANIFEST,
+	WORKER,
+	RUNNING,
+	SNAPSHOT,
+	DECLARED,
+	LIVE,
+	SHARED,
+	KINDS
+};
 
 /* Decodes as that kind and encodes again: NULL when it is refused. */
 static char *again(enum kind kind, const char *json, size_t len, struct ptc_error *err)
@@ -40,7 +54,7 @@ static char *again(enum kind kind, const char *json, size_t len, struct ptc_erro
 	memset(&d, 0xa5, sizeof d);
 	if (kind == NODE && ptc_node_doc_decode(json, len, &d.node, err) == 0)
 		text = ptc_node_doc_encode(&d.node);
-	else if (kind == META && ptc_meta_doc_decode(json, len, &d.meta, err) == 0)
+	else if ((kind == META || kind == SHARED) && ptc_meta_doc_decode(json, len, &d.meta, err) == 0)
 		text = ptc_meta_doc_encode(&d.meta);
 	else if (kind == WORKER && ptc_worker_doc_decode(json, len, &d.worker, err) == 0)
 		text = ptc_worker_doc_encode(&d.worker);
@@ -64,6 +78,8 @@ static const char *const good[KINDS] = {
 		 "\"store_id\":\"" UUID "\",\"boot_id\":\"" UUID "\",\"rack\":\"\",\"insecure\":false,\"pid\":12}",
 	[META] = "{\"version\":1,\"uuid\":\"" UUID "\",\"name\":\"job\",\"uid\":4294967294,\"spec\":\"" HASH
 		 "\",\"created_ms\":17}",
+	[SHARED] = "{\"version\":1,\"uuid\":\"" UUID "\",\"name\":\"job\",\"uid\":7,\"spec\":\"" HASH
+		   "\",\"created_ms\":17,\"files_group\":0}",
 	[RECORD] =
 		"{\"version\":1,\"generation\":3,\"snapshot\":4,\"step\":5,\"manifest\":\"" HASH "\",\"cursors\":{}}",
 	[INTENT] =
@@ -120,6 +136,9 @@ static const struct {
 	{ META, "4294967294", "4294967296" },
 	{ META, "4294967294", "\"0\"" },
 	{ META, HASH, HASH "0" },
+	{ SHARED, "group\":0", "group\":-1" },
+	{ SHARED, "group\":0", "group\":4294967296" },
+	{ SHARED, "group\":0", "group\":\"staff\"" },
 	{ META, "\"uuid\":\"", "\"uuid\":\"0" },
 	{ RECORD, "\"generation\":3", "\"generation\":0" },
 	{ RECORD, "\"generation\":3", "\"generation\":-3" },

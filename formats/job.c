@@ -15,14 +15,16 @@
 #include "formats/safetensors.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 static const char *const job_keys[] = { "version", "name", "tensors", "fields",         "rules", "buffers", "gpus",
-					"run",     "mode", "copy",    "snapshot_every", "data",  "blobs" };
+					"run",     "mode", "copy",    "snapshot_every", "data",  "blobs",   "files" };
 static const char *const tensor_keys[] = { "name", "dtype", "shape" };
 static const char *const from_keys[] = { "from" };
 static const char *const field_keys[] = { "dtype" };
+static const char *const files_keys[] = { "group" };
 
 static int no_memory(struct ptc_job_decoder *d)
 {
@@ -302,6 +304,39 @@ static int decode_spec(struct ptc_job_decoder *d, const struct ptc_doc_node *roo
 	return rc ? rc : ptc_job_decode_rules(d, rules);
 }
 
+/* A number as it is; a name is looked up by who submits the job. */
+static int decode_group(struct ptc_job_decoder *d, const struct ptc_doc_node *node)
+{
+	struct ptc_job_files *files = &d->job->files;
+	const char *name = NULL;
+	int64_t gid = 0;
+	int rc;
+
+	files->shared = true;
+	if (node->kind == PTC_DOC_TEXT && node->plain && node->text[0] &&
+	    !node->text[strspn(node->text, "0123456789")]) {
+		rc = ptc_doc_int(d->doc, node, "group", 0, UINT32_MAX - 1, &gid, d->err);
+		files->gid = (gid_t)gid;
+		return rc;
+	}
+	rc = ptc_doc_text(d->doc, node, "group", &name, d->err);
+	if (!rc && (!name[0] || strlen(name) > PTC_JOB_GROUP_MAX || strpbrk(name, ":,\n")))
+		rc = ptc_doc_error(d->doc, node, d->err, PTC_EINVAL, "\"%.80s\" cannot be the name of a group", name);
+	if (!rc)
+		snprintf(files->group, sizeof files->group, "%s", name);
+	return rc;
+}
+
+static int decode_files(struct ptc_job_decoder *d, const struct ptc_doc_node *node)
+{
+	const struct ptc_doc_node *group = NULL;
+	int rc = ptc_doc_check_map(d->doc, node, "files", files_keys, PTC_ARRAY_LEN(files_keys), d->err);
+
+	if (!rc)
+		rc = require_key(d, node, "files", "group", &group);
+	return rc ? rc : decode_group(d, group);
+}
+
 static int check_states(struct ptc_job_decoder *d)
 {
 	return d->yaml ? ptc_job_check_states(d->job, d->err) : 0;
@@ -309,7 +344,7 @@ static int check_states(struct ptc_job_decoder *d)
 
 static int decode_job(struct ptc_job_decoder *d)
 {
-	const struct ptc_doc_node *root = d->doc->root, *gpus;
+	const struct ptc_doc_node *root = d->doc->root, *gpus, *files;
 	int rc;
 
 	if (root->kind != PTC_DOC_MAP)
@@ -330,6 +365,9 @@ static int decode_job(struct ptc_job_decoder *d)
 	gpus = ptc_doc_get(root, "gpus");
 	if (!rc && gpus)
 		rc = ptc_job_decode_gpus(d, gpus);
+	files = ptc_doc_get(root, "files");
+	if (!rc && files)
+		rc = decode_files(d, files);
 	if (!rc && ((rc = ptc_spec_lint(&d->job->spec, d->err)) || (rc = check_states(d))))
 		ptc_error_wrap(d->err, "%s", d->doc->what);
 	return rc;

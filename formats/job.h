@@ -11,6 +11,8 @@
 #include "reshard/config.h"
 #include "reshard/spec.h"
 
+#include <sys/types.h>
+
 #define PTC_JOB_VERSION  1
 #define PTC_JOB_MAX_GPUS 1024 /* entries of the gpus table */
 
@@ -57,6 +59,13 @@ struct ptc_job_data {
 };
 /* Names a mixture, as the cursor's tag does: of which datasets, how weighed and in which orders. PTC_ENOMEM or 0. */
 int ptc_job_data_mix(const struct ptc_job_data *data, char ret_hex[33]);
+/* Who else may read the job's files (docs/files.md). */
+#define PTC_JOB_GROUP_MAX 255
+struct ptc_job_files {
+	bool shared; /* with members of the group: */
+	gid_t gid;
+	char group[PTC_JOB_GROUP_MAX + 1]; /* its name, not looked up yet; "": gid is it */
+};
 struct ptc_job_desc {
 	struct ptc_spec spec;      /* without tensors and rules where a live job's ranks declare them */
 	struct ptc_job_gpus *gpus; /* ascending n */
@@ -69,6 +78,7 @@ struct ptc_job_desc {
 	struct ptc_blob_rules blobs;
 	struct ptc_job_data *data; /* by name */
 	size_t ndata;
+	struct ptc_job_files files;
 	char *source; /* path of tensors.from (a file or directory that could be opened), NULL: none. Not in the JSON */
 };
 

@@ -266,6 +266,18 @@ static void put_rules(struct ptc_buf *b, const struct ptc_spec *spec)
 	ptc_buf_puts(b, "]");
 }
 
+static void put_files(struct ptc_buf *b, const struct ptc_job_files *files)
+{
+	if (!files->shared)
+		return;
+	ptc_buf_puts(b, ",\"files\":{\"group\":");
+	if (files->group[0])
+		ptc_json_put_string(b, files->group);
+	else
+		ptc_buf_printf(b, "%" PRIu32, (uint32_t)files->gid);
+	ptc_buf_puts(b, "}");
+}
+
 static int put_job(struct ptc_buf *b, const struct ptc_job_desc *job, struct ptc_error *err)
 {
 	const struct ptc_spec *spec = &job->spec;
@@ -289,6 +301,7 @@ static int put_job(struct ptc_buf *b, const struct ptc_job_desc *job, struct ptc
 		return rc;
 	ptc_job_put_data(b, job);
 	ptc_job_put_blobs(b, job);
+	put_files(b, &job->files);
 	ptc_buf_puts(b, "}");
 	if (ptc_buf_failed(b))
 		return ptc_error_set(err, PTC_ENOMEM, "out of memory");

@@ -530,6 +530,30 @@ static void test_blobs(void **state)
 	refuse_json(text, PTC_EINVAL, "state max is not for blobs");
 }
 
+static void test_files(void **state)
+{
+	static const char run[] =
+		"{\"version\":1,\"name\":\"live\",\"run\":{\"argv\":[\"python3\",\"train.py\"],\"cwd\":\"/data\"}";
+	char want[512];
+
+	snprintf(want, sizeof want, "%s,\"files\":{\"group\":0}}", run);
+	canonical(LIVE "files: {group: 0}\n", want);
+	snprintf(want, sizeof want,
+		 "%s,\"data\":{\"d\":{\"dataset\":\"web\",\"seed\":0}},\"files\":{\"group\":4294967294}}", run);
+	canonical(LIVE "files: {group: 4294967294}\ndata: {d: {dataset: web}}\n", want);
+	snprintf(want, sizeof want, "%s,\"files\":{\"group\":\"domain users\"}}", run); /* not looked up yet */
+	canonical(LIVE "files: {group: domain users}\n", want);
+	snprintf(want, sizeof want, "%s,\"files\":{\"group\":\"100\"}}", run); /* a name, said so */
+	canonical(LIVE "files: {group: \"100\"}\n", want);
+	refuse(LIVE "files: staff\n", PTC_EINVAL, "job.yaml:6: files is not a map");
+	refuse(LIVE "files: {}\n", PTC_EINVAL, "job.yaml:6: files has no \"group\"");
+	refuse(LIVE "files: {user: x}\n", PTC_EINVAL, "unknown key \"user\" in files");
+	refuse(LIVE "files: {group: 4294967295}\n", PTC_EINVAL, "group must be in 0..4294967294");
+	refuse(LIVE "files: {group: [a]}\n", PTC_EINVAL, "job.yaml:6: group");
+	refuse(LIVE "files: {group: \"\"}\n", PTC_EINVAL, "group");
+	refuse(LIVE "files: {group: \"a:b\"}\n", PTC_EINVAL, "\"a:b\" cannot be the name of a group");
+}
+
 static void test_run_refused(void **state)
 {
 	refuse(LIVE "  agv: [a]\n", PTC_EINVAL, "job.yaml:6: unknown key \"agv\" in run; did you mean \"argv\"?");
@@ -960,7 +984,7 @@ int main(void)
 		cmocka_unit_test(test_run_no_memory), cmocka_unit_test(test_read),
 		cmocka_unit_test(test_rule_sets),     cmocka_unit_test(test_nearest),
 		cmocka_unit_test(test_later_keys),    cmocka_unit_test(test_later_keys_refused),
-		cmocka_unit_test(test_json_memory),
+		cmocka_unit_test(test_json_memory),   cmocka_unit_test(test_files),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

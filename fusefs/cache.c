@@ -547,6 +547,22 @@ static void fetch_run(struct ptc_fs *fs, struct fs_fetch *f)
 		settle(fs, f->blocks[i], rc == PTC_ENOMEM ? ENOMEM : EIO);
 }
 
+/* The oldest, but for samples while enough of them are waited for: who does looks again when he has his. */
+static struct fs_fetch *fetch_next_locked(struct fs_cache *c)
+{
+	struct fs_fetch **at = &c->fetches, *f;
+
+	while (*at && (*at)->file->at.part && c->data_fetches >= FS_DATA_FETCH)
+		at = &(*at)->next;
+	f = *at;
+	if (!f)
+		return NULL;
+	*at = f->next;
+	if (!f->next)
+		c->fetches_tail = at;
+	return f;
+}
+
 void *fs_fetch_main(void *arg)
 {
 	struct ptc_fs *fs = arg;
@@ -554,18 +570,18 @@ void *fs_fetch_main(void *arg)
 
 	pthread_mutex_lock(&fs->lock);
 	while (!atomic_load(&fs->stopping)) {
-		struct fs_fetch *f = c->fetches;
+		struct fs_fetch *f = fetch_next_locked(c);
+		bool data = f && f->file->at.part;
 
 		if (!f) {
 			pthread_cond_wait(&c->fetch_cond, &fs->lock);
 			continue;
 		}
-		c->fetches = f->next;
-		if (!c->fetches)
-			c->fetches_tail = &c->fetches;
+		c->data_fetches += data;
 		pthread_mutex_unlock(&fs->lock);
 		fetch_run(fs, f);
 		pthread_mutex_lock(&fs->lock);
+		c->data_fetches -= data;
 		fetch_free_locked(fs, f);
 	}
 	pthread_mutex_unlock(&fs->lock);

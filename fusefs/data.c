@@ -2,8 +2,7 @@
 /* data/NAME/gen-G/dp-D/epoch-E/, and files/ in it: the part of the tree that lies in datasets. A generation's part (fs_part) is made when its
  * directory is looked up and lives while the kernel knows a name below it.
  *
- * Only who serves as the job's owner shows it: sources are opened as whoever runs ptc-fuse, and root must not read for others
- * what they could not. Failure modes: the daemon does not answer, a source that has changed (EIO, said in the log). */
+ * Sources are read with the rights of the job's owner: by us where we are he, else, where root serves all, by the daemon (origin.c). Failure modes: the daemon does not answer, a source that has changed (EIO, said in the log). */
 #include "fusefs/internal.h"
 
 #include "base/alloc.h"
@@ -41,7 +40,7 @@ static bool parse(const char *name, const char *prefix, uint64_t *ret)
 
 bool fs_data_shown(const struct ptc_fs *fs, const struct ptc_fs_job *job)
 {
-	return fs->opts.source.data && job->uid == geteuid();
+	return fs->opts.source.data && (job->uid == geteuid() || (!geteuid() && fs->opts.source.samples));
 }
 
 /* What the daemon says the job consumes; json_decref it. */
@@ -81,7 +80,7 @@ static int get_part(struct ptc_fs *fs, const struct fs_node *dir, uint64_t gener
 	json_decref(root);
 	if (e)
 		return e;
-	e = fs_part_new(&fs->opts.source, text, dir->uuid, dir->data, generation, &p, &err);
+	e = fs_part_new(&fs->opts.source, text, dir->uid, dir->uuid, dir->data, generation, &p, &err);
 	if (e) {
 		if (e != PTC_ENOTFOUND)
 			ptc_warn("fuse", "job=%s data %s gen-%" PRIu64 ": %s", dir->job, dir->data, generation,
@@ -98,7 +97,7 @@ static int get_part(struct ptc_fs *fs, const struct fs_node *dir, uint64_t gener
 
 static struct fs_node *make(const struct fs_node *dir, enum fs_kind kind, const char *path)
 {
-	struct ptc_fs_job job = { .uid = dir->uid };
+	struct ptc_fs_job job = { .uid = dir->uid, .shared = dir->shared, .gid = dir->gid };
 	struct fs_node *n;
 
 	memcpy(job.name, dir->job, sizeof job.name);

@@ -7,10 +7,12 @@
  * file system serves all inputs, as one does in life. */
 #include "fusefs/test_peer.h"
 
-#define KNOWN   64
-#define OP_MAX  64
-#define ROUND   4096 /* inputs after which a new file system begins */
-#define TIME_MS 2000
+#define KNOWN         64
+#define FIRST_NODES   7 /* known from the beginning */
+#define FIRST_HANDLES 3
+#define OP_MAX        64
+#define ROUND         4096 /* inputs after which a new file system begins */
+#define TIME_MS       2000
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len);
 
@@ -41,9 +43,17 @@ static void begin(void)
 	fuzz.nodes[0] = FUSE_ROOT_ID;
 	fuzz.nodes[1] = peer_walk(&fuzz.p, "job/state/snap-1-step-7", NULL);
 	fuzz.nodes[2] = peer_walk(&fuzz.p, "job/state/snap-1-step-7/model.safetensors", NULL);
-	fuzz.nnodes = 3;
+	fuzz.nodes[3] = peer_walk(&fuzz.p, "data/data", NULL);
+	fuzz.nodes[4] = peer_walk(&fuzz.p, "data/data/text/gen-1/dp-0/epoch-0", NULL);
+	fuzz.nodes[5] = peer_walk(&fuzz.p, "data/data/text/gen-1/dp-0/epoch-0/samples.bin", NULL);
+	fuzz.nodes[6] = peer_walk(&fuzz.p, "data/data/pics/gen-2/dp-1/epoch-0/files", NULL);
+	fuzz.nnodes = FIRST_NODES;
 	fuzz.handles[0] = peer_open(&fuzz.p, fuzz.nodes[2], false);
-	fuzz.nhandles = 1;
+	fuzz.handles[1] = peer_open(&fuzz.p, fuzz.nodes[5], false);
+	fuzz.handles[2] = peer_open(&fuzz.p, fuzz.nodes[6], true);
+	fuzz.nhandles = FIRST_HANDLES;
+	for (int i = 0; i < FIRST_NODES; i++)
+		ptc_require(fuzz.nodes[i]);
 	fuzz.running = true;
 }
 
@@ -53,9 +63,10 @@ static uint64_t pick(const uint64_t *known, size_t n, uint8_t byte)
 	return byte < 0xf0 ? known[byte % n] : UINT64_C(0x123456789abcdef) * (byte & 15);
 }
 
-static void learn(uint64_t *known, size_t *n, uint64_t value)
+/* The first ones stay, so that an input finds state and data whatever came before it. */
+static void learn(uint64_t *known, size_t *n, size_t first, uint64_t value)
 {
-	known[*n < KNOWN ? (*n)++ : value % KNOWN] = value;
+	known[*n < KNOWN ? (*n)++ : first + value % (KNOWN - first)] = value;
 }
 
 static const uint32_t opcodes[] = {
@@ -116,11 +127,11 @@ static void note(uint32_t opcode)
 		return;
 	if (opcode == FUSE_LOOKUP && p->len == sizeof(entry)) {
 		memcpy(&entry, p->reply, sizeof(entry));
-		learn(fuzz.nodes, &fuzz.nnodes, entry.nodeid);
+		learn(fuzz.nodes, &fuzz.nnodes, FIRST_NODES, entry.nodeid);
 	}
 	if ((opcode == FUSE_OPEN || opcode == FUSE_OPENDIR) && p->len == sizeof(open)) {
 		memcpy(&open, p->reply, sizeof(open));
-		learn(fuzz.handles, &fuzz.nhandles, open.fh);
+		learn(fuzz.handles, &fuzz.nhandles, FIRST_HANDLES, open.fh);
 	}
 }
 

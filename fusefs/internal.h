@@ -31,6 +31,7 @@
 #define FS_META_CREW   4
 #define FS_READ_CREW   3
 #define FS_FETCH_CREW  8
+#define FS_DATA_FETCH  4 /* of those, at most, that wait for samples: state must not wait for a dead disk */
 #define FS_TAKERS      2
 #define FS_HOLD_MS     30000 /* a lease on a snapshot that somebody has open; renewed at a third of it */
 #define FS_LINGER_MS   2000  /* and so long after the last close, for the next open */
@@ -39,7 +40,7 @@
 #define FS_PATIENCE_MS 500   /* how long others wait beside somebody who waits for that answer */
 #define FS_NAME_MAX    255
 #define FS_FOREVER     (86400.0 * 365)
-#define FS_SNAP_S      1.0 /* how long the kernel may believe that a snapshot is still there */
+#define FS_SNAP_S      1.0 /* how long the kernel may believe that a snapshot, or a generation of data, is still there */
 
 /* ---- what is served ---- */
 
@@ -63,11 +64,13 @@ struct fs_snap {
 };
 /* Where a dataset's samples come from. */
 struct fs_origin {
-	struct ptc_source *source; /* NULL: it is not here, and the daemon is asked by these names */
+	struct ptc_source *source; /* NULL: not ours to open, or not here, and the daemon is asked by these names */
 	char dataset[PTC_NAME_MAX + 1], id[33];
+	uid_t uid;     /* for whom the daemon is asked; 0: for us */
+	bool far_away; /* on another node: the daemon can read ahead */
 	uint64_t samples;
 	uint64_t fixed_bytes; /* of every sample; 0: they differ */
-	char *names;          /* of files that are elsewhere, each with its NUL, and where each begins */
+	char *names;          /* of files, where there is no source: each with its NUL, and where each begins */
 	uint64_t *name_at;
 };
 /* len bytes of a sample from offset on; zeros where it has ended. */
@@ -88,6 +91,7 @@ struct fs_ahead {
 struct fs_part {
 	struct fs_part *next; /* all of them */
 	unsigned refs;
+	uid_t uid; /* the job's owner */
 	char uuid[37], name[PTC_FIELD_NAME_MAX + 1];
 	uint64_t generation, first_step, position; /* where it began */
 	uint64_t tag_samples;                      /* of the order that its cursor says; 0: it does not */
@@ -101,7 +105,7 @@ struct fs_part {
 	uint64_t fixed_bytes;    /* of every sample of all sources; 0: they differ */
 	uint64_t slots_per_step; /* of a rank */
 	bool files;              /* its samples are files */
-	bool elsewhere;          /* some lie on another node */
+	bool elsewhere;          /* some are asked of the daemon */
 	pthread_mutex_t lock;    /* of what follows */
 	struct fs_ahead ahead[FS_AHEADS];
 	size_t naheads;
@@ -150,7 +154,7 @@ enum fs_kind {
 	FS_TENSORS,
 	FS_RANKS,
 	FS_FILE,
-	FS_DATA,
+	FS_DATA, /* this and what follows: below data/ */
 	FS_DATASET,
 	FS_DATAGEN,
 	FS_DP,
@@ -164,6 +168,8 @@ struct fs_node {
 	uint64_t nlookup;
 	enum fs_kind kind;
 	uid_t uid;
+	bool shared; /* with group gid */
+	gid_t gid;
 	int64_t mtime_s;
 	char uuid[37], job[PTC_NAME_MAX + 1]; /* below the root */
 	char *link;                           /* FS_LATEST */
@@ -206,7 +212,9 @@ struct fs_op {
 	bool starting, interrupted, answered;
 	void (*run)(struct ptc_fs *fs, struct fs_op *op); /* on a worker of the meta crew */
 	fuse_ino_t ino;
-	uid_t uid;
+	uid_t uid; /* who asks */
+	gid_t gid;
+	pid_t pid;
 	char *name;
 	struct fuse_file_info fi;
 	/* a read */
@@ -263,6 +271,7 @@ struct fs_cache {
 	size_t nlru;
 	struct fs_op *starved, **starved_tail;
 	struct fs_fetch *fetches, **fetches_tail;
+	unsigned data_fetches; /* under way */
 	pthread_cond_t fetch_cond;
 };
 
@@ -309,7 +318,8 @@ struct ptc_fs {
 	struct fs_op *ops, *ops_last;
 	size_t nops;
 	uint64_t op_number;
-	struct fs_queue meta, reads; /* reads: of data, whose sources may be slow: names must not wait for them */
+	struct fs_queue meta,
+		reads; /* reads: what is below data/, whose sources may be slow: other names must not wait for them */
 	struct fs_cache cache;
 	struct fs_near near;
 	pthread_cond_t clock_cond, tend_cond; /* an interrupt, or the end */
@@ -329,7 +339,8 @@ void fs_file_unref_locked(struct ptc_fs *fs, struct fs_file *f);
 struct fs_file *fs_file_of_place_locked(const struct fs_place *at, uint64_t id);
 /* Takes sf over. NULL: out of memory (sf is released). */
 struct fs_file *fs_file_new(struct ptc_state_file *sf, uint64_t id, uint64_t generation);
-/* A job by name or by uuid, as the source says now. 0, ENOENT or EIO. uid: who asks (root sees all). */
+/* A job by name or by uuid, as the source says now. 0, ENOENT or EIO. uid: who asks (root sees all). One that is shared with a group is
+ * found by everybody: whether he may enter it the kernel knows, who has all his groups. */
 int fs_job_find(struct ptc_fs *fs, const char *name, const char *uuid, uid_t uid, struct ptc_fs_job *ret);
 int fs_jobs_refresh(struct ptc_fs *fs, bool now); /* now: whatever is believed */
 double fs_jobs_believed_s(struct ptc_fs *fs);
@@ -359,8 +370,8 @@ bool fs_tensor_find(const struct ptc_spec *spec, const char *name, uint32_t *ret
 bool fs_rank_parse(const char *name, uint32_t world, uint32_t *ret_rank);
 
 /* origin.c */
-/* here: the daemon's node. */
-int fs_origin_open(const struct ptc_fs_source *from, const char *here, const struct ptc_dataset_doc *doc,
+/* here: the daemon's node; uid: whose job reads it, who alone decides what may be opened. */
+int fs_origin_open(const struct ptc_fs_source *from, const char *here, uid_t uid, const struct ptc_dataset_doc *doc,
 		   struct fs_origin *ret, struct ptc_error *err);
 void fs_origin_close(struct fs_origin *o);
 const char *fs_origin_name(const struct fs_origin *o, uint64_t sample); /* of a file; borrowed */
@@ -370,8 +381,8 @@ int fs_part_fetch(const struct fs_part *p, struct fs_want *v, size_t n, struct p
 
 /* part.c */
 const char *fs_part_file_name(enum fs_part_file file);
-/* json: the daemon's answer, "job data" of docs/control.md. Opens the sources. */
-int fs_part_new(const struct ptc_fs_source *from, const char *json, const char *uuid, const char *name,
+/* json: the daemon's answer, "job data" of docs/control.md. uid, uuid: the job's. Opens the sources. */
+int fs_part_new(const struct ptc_fs_source *from, const char *json, uid_t uid, const char *uuid, const char *name,
 		uint64_t generation, struct fs_part **ret_part, struct ptc_error *err);
 struct fs_part *fs_part_free(struct fs_part *p);
 void fs_part_unref_locked(struct ptc_fs *fs, struct fs_part *p);
@@ -395,7 +406,7 @@ struct fs_listing {
 	size_t n, cap;
 	bool failed;
 };
-/* Whether this process may open what the job's data lies in. */
+/* Whether the job's data can be read with its owner's rights. */
 bool fs_data_shown(const struct ptc_fs *fs, const struct ptc_fs_job *job);
 int fs_data_find(struct ptc_fs *fs, const struct fs_node *dir, const char *name, struct fs_node **ret);
 int fs_data_list(struct ptc_fs *fs, const struct fs_node *dir, struct fs_listing *l);

@@ -208,7 +208,7 @@ int fs_job_find(struct ptc_fs *fs, const char *name, const char *uuid, uid_t uid
 		const struct ptc_fs_job *j = &fs->jobs[i];
 
 		found = (name ? !strcmp(j->name, name) : !strcmp(j->uuid, uuid)) &&
-			(fs_may_see(fs, uid, j->uid) || in_use_locked(fs, j));
+			(fs_may_see(fs, uid, j->uid) || j->shared || in_use_locked(fs, j));
 		if (found)
 			*ret = *j;
 	}

@@ -83,6 +83,8 @@ struct fs_op *fs_op_new(struct ptc_fs *fs, fuse_req_t req, fuse_ino_t ino, const
 	op->req = req;
 	op->ino = ino;
 	op->uid = fuse_req_ctx(req)->uid;
+	op->gid = fuse_req_ctx(req)->gid;
+	op->pid = fuse_req_ctx(req)->pid;
 	op->refs = 1;
 	op->starting = true;
 	if (fi)

@@ -23,6 +23,18 @@ static void on_init(void *userdata, struct fuse_conn_info *conn)
 	conn->want |= conn->capable & (unsigned)(FUSE_CAP_ASYNC_READ | FUSE_CAP_PARALLEL_DIROPS);
 }
 
+static enum fs_kind kind_of(struct ptc_fs *fs, fuse_ino_t ino)
+{
+	const struct fs_node *n;
+	enum fs_kind kind;
+
+	pthread_mutex_lock(&fs->lock);
+	n = fs_node_find_locked(fs, ino);
+	kind = n ? n->kind : FS_ROOT;
+	pthread_mutex_unlock(&fs->lock);
+	return kind;
+}
+
 static void to_worker(fuse_req_t req, fuse_ino_t ino, const char *name, const struct fuse_file_info *fi,
 		      void (*run)(struct ptc_fs *fs, struct fs_op *op))
 {
@@ -33,7 +45,8 @@ static void to_worker(fuse_req_t req, fuse_ino_t ino, const char *name, const st
 		return;
 	op->run = run;
 	if (fs_op_start(fs, op))
-		fs_op_queue(fs, &fs->meta, op);
+		fs_op_queue(fs, kind_of(fs, ino) >= FS_DATA ? &fs->reads : &fs->meta,
+			    op); /* data may be on a dead disk */
 }
 
 static void on_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
@@ -64,7 +77,7 @@ static void on_forget_multi(fuse_req_t req, size_t count, struct fuse_forget_dat
 /* What never changes about it: what a snapshot or a job's data has, and the root, which every path begins at. */
 static bool settled(const struct fs_node *n)
 {
-	return n->snap || n->at.part || n->kind == FS_DATA || n->kind == FS_DATASET || n->kind == FS_ROOT;
+	return n->snap || n->kind == FS_ROOT || n->kind == FS_STATE || n->kind >= FS_DATA;
 }
 
 static void on_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
@@ -104,18 +117,6 @@ static void on_readlink(fuse_req_t req, fuse_ino_t ino)
 		fuse_reply_err(req, EINVAL);
 }
 
-static bool is_part(struct ptc_fs *fs, fuse_ino_t ino)
-{
-	const struct fs_node *n;
-	bool yes;
-
-	pthread_mutex_lock(&fs->lock);
-	n = fs_node_find_locked(fs, ino);
-	yes = n && n->kind == FS_PART;
-	pthread_mutex_unlock(&fs->lock);
-	return yes;
-}
-
 /* What lies in a dataset is opened here: nobody is asked for it, and loaders open a file for each sample. */
 static void on_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
@@ -124,7 +125,7 @@ static void on_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 
 	if ((fi->flags & O_ACCMODE) != O_RDONLY) {
 		fuse_reply_err(req, EROFS);
-	} else if (is_part(fs, ino)) {
+	} else if (kind_of(fs, ino) == FS_PART) {
 		op = fs_op_new(fs, req, ino, NULL, fi);
 		if (op && fs_op_start(fs, op))
 			fs_run_open(fs, op);

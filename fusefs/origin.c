@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Where samples come from: a source that this process has opened, or, where one node alone has it, the daemon, which asks that
- * node. To whoever reads both are the same.
+/* Where samples come from: a source that this process has opened, or the daemon: where another node alone has it, which the daemon asks, and where
+ * the job is not of the user that we are, for then a process of his must open it (docs/decisions/0006-sources.md). To whoever reads they
+ * are the same.
  *
  * Happy path: many samples at once; one call to the daemon for as many as it answers. Failure modes: a source that cannot be
  * opened, is not what was added or is written while it is read; the daemon or the node that has it is away: what they say. */
@@ -12,14 +13,32 @@
 
 #include <inttypes.h>
 #include <string.h>
+#include <time.h>
+#include <unistd.h>
 
 #define CALL_SAMPLES 8192 /* ptc_admin_dataset_read's bounds */
 #define CALL_NAMES   1024
 #define CALL_BYTES   FS_READ_MAX
+#define BUSY_TRIES   100
+#define BUSY_MS      50
 
 /* ---- the daemon ---- */
 
-struct call {
+/* Until it answers: one that has too much to do is asked again. Whoever waits is told by the clock (op.c) when it has been too long. */
+static int call(const struct ptc_fs_source *from, const struct ptc_admin_samples *what, ptc_admin_sample_fn fn,
+		void *arg, struct ptc_error *err)
+{
+	struct ptc_error why = PTC_ERROR_INIT;
+	int rc = from->samples(from->arg, what, fn, arg, &why);
+
+	for (int i = 0; rc == PTC_ELIMIT && i < BUSY_TRIES; i++) {
+		nanosleep(&(struct timespec){ .tv_nsec = BUSY_MS * 1000000 }, NULL);
+		rc = from->samples(from->arg, what, fn, arg, &why);
+	}
+	return rc ? ptc_error_set(err, rc, "%s", why.text) : 0;
+}
+
+struct asking {
 	const struct fs_origin *o;
 	const struct ptc_fs_source *from;
 	struct fs_want *wants;
@@ -31,7 +50,7 @@ struct call {
 
 static int take(void *arg, size_t i, const struct ptc_admin_sample *s, struct ptc_error *err)
 {
-	const struct call *c = arg;
+	const struct asking *c = arg;
 	struct fs_want *w = &c->wants[c->at[i]];
 
 	w->size = s->size;
@@ -42,10 +61,10 @@ static int take(void *arg, size_t i, const struct ptc_admin_sample *s, struct pt
 	return 0;
 }
 
-static int flush(struct call *c, struct ptc_error *err)
+static int flush(struct asking *c, struct ptc_error *err)
 {
 	struct ptc_admin_samples what = {
-		.dataset = c->o->dataset, .source = c->o->id, .samples = c->samples, .n = c->n
+		.dataset = c->o->dataset, .source = c->o->id, .samples = c->samples, .n = c->n, .uid = c->o->uid
 	};
 	int rc;
 
@@ -55,7 +74,7 @@ static int flush(struct call *c, struct ptc_error *err)
 		what.offsets = c->offsets;
 		what.lengths = c->lengths;
 	}
-	rc = c->from->samples(c->from->arg, &what, take, c, err);
+	rc = call(c->from, &what, take, c, err);
 	c->n = c->bytes = 0;
 	return rc;
 }
@@ -63,7 +82,7 @@ static int flush(struct call *c, struct ptc_error *err)
 static int ask(const struct ptc_fs_source *from, const struct fs_origin *o, uint32_t part, struct fs_want *v, size_t n,
 	       struct ptc_error *err)
 {
-	ptc_auto_free struct call *c = ptc_malloc(sizeof *c);
+	ptc_auto_free struct asking *c = ptc_malloc(sizeof *c);
 	int rc = c ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory");
 
 	if (rc)
@@ -89,7 +108,7 @@ static int ask(const struct ptc_fs_source *from, const struct fs_origin *o, uint
 	return rc ? rc : flush(c, err);
 }
 
-/* ---- names of files that are elsewhere ---- */
+/* ---- names of files that the daemon reads ---- */
 
 struct names {
 	struct fs_origin *o;
@@ -126,13 +145,13 @@ static int ask_names(const struct ptc_fs_source *from, struct fs_origin *o, stru
 		return ptc_error_set(err, PTC_ENOMEM, "out of memory for the names of files");
 	for (; !rc && n.first < o->samples; n.first += CALL_NAMES) {
 		struct ptc_admin_samples what = {
-			.dataset = o->dataset, .source = o->id, .samples = samples, .names = true
+			.dataset = o->dataset, .source = o->id, .samples = samples, .uid = o->uid, .names = true
 		};
 
 		what.n = (size_t)PTC_MIN(o->samples - n.first, (uint64_t)CALL_NAMES);
 		for (size_t i = 0; i < what.n; i++)
 			samples[i] = n.first + i;
-		rc = from->samples(from->arg, &what, take_name, &n, err);
+		rc = call(from, &what, take_name, &n, err);
 	}
 	return rc;
 }
@@ -140,31 +159,32 @@ static int ask_names(const struct ptc_fs_source *from, struct fs_origin *o, stru
 /* ---- what others see ---- */
 
 /* It is asked for something at once: whether it is there, and what was added, is to be known when it is opened. */
-static int open_elsewhere(const struct ptc_fs_source *from, const struct ptc_dataset_doc *doc, struct fs_origin *o,
+static int open_by_daemon(const struct ptc_fs_source *from, const struct ptc_dataset_doc *doc, struct fs_origin *o,
 			  struct ptc_error *err)
 {
 	unsigned char byte;
 	struct fs_want first = { .buf = &byte, .len = 1 };
 
 	if (!from->samples)
-		return ptc_error_set(err, PTC_ESTATE, "dataset %s lies on node %s", doc->name, doc->node);
+		return ptc_error_set(err, PTC_ESTATE, "dataset %s cannot be read here: nobody gives its samples",
+				     doc->name);
 	if (doc->info.kind == PTC_SOURCE_FILES && doc->info.samples > PTC_SOURCE_FILES_MAX)
 		return ptc_error_set(err, PTC_ELIMIT, "dataset %s has too many files", doc->name);
 	return doc->info.kind == PTC_SOURCE_FILES ? ask_names(from, o, err) : ask(from, o, 0, &first, 1, err);
 }
 
-int fs_origin_open(const struct ptc_fs_source *from, const char *here, const struct ptc_dataset_doc *doc,
+int fs_origin_open(const struct ptc_fs_source *from, const char *here, uid_t uid, const struct ptc_dataset_doc *doc,
 		   struct fs_origin *ret, struct ptc_error *err)
 {
-	struct fs_origin o = { .samples = doc->info.samples };
+	struct fs_origin o = { .samples = doc->info.samples, .uid = uid == geteuid() ? 0 : uid };
 	int rc = ptc_dataset_doc_source(doc, o.id);
 
 	if (rc)
 		return ptc_error_set(err, rc, "out of memory");
 	memcpy(o.dataset, doc->name, sizeof o.dataset);
 	o.fixed_bytes = doc->info.record * ptc_source_dtype_bytes(doc->info.dtype);
-	rc = doc->node[0] && strcmp(doc->node, here) != 0 ? open_elsewhere(from, doc, &o, err)
-							  : ptc_dataset_doc_open(doc, &o.source, err);
+	o.far_away = doc->node[0] && strcmp(doc->node, here) != 0;
+	rc = o.far_away || o.uid ? open_by_daemon(from, doc, &o, err) : ptc_dataset_doc_open(doc, &o.source, err);
 	if (rc) {
 		fs_origin_close(&o);
 		return rc;
@@ -190,10 +210,10 @@ void fs_origin_ahead(const struct fs_part *p, uint32_t part, const uint64_t *sam
 {
 	const struct fs_origin *o = &p->origins[part];
 	struct ptc_admin_samples what = {
-		.dataset = o->dataset, .source = o->id, .samples = samples, .n = n, .ahead = true
+		.dataset = o->dataset, .source = o->id, .samples = samples, .n = n, .uid = o->uid, .ahead = true
 	};
 
-	if (!o->source && n) /* in vain: then they are read when they are asked for */
+	if (o->far_away && n) /* in vain: then they are read when they are asked for */
 		p->from->samples(p->from->arg, &what, NULL, NULL, NULL);
 }
 

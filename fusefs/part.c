@@ -136,7 +136,7 @@ static int open_source(struct fs_part *p, uint32_t i, const char *here, json_t *
 	if (!rc)
 		rc = ptc_dataset_doc_from_json(json_object_get(row, "source"), doc, err);
 	if (!rc)
-		rc = fs_origin_open(p->from, here, doc, &p->origins[i], err);
+		rc = fs_origin_open(p->from, here, p->uid, doc, &p->origins[i], err);
 	if (rc)
 		return rc;
 	dtype = doc->info.kind == PTC_SOURCE_FILES ? PTC_SOURCE_U8 : doc->info.dtype;
@@ -173,7 +173,7 @@ static int open_sources(struct fs_part *p, const char *here, const json_t *data,
 	return rc;
 }
 
-int fs_part_new(const struct ptc_fs_source *from, const char *json, const char *uuid, const char *name,
+int fs_part_new(const struct ptc_fs_source *from, const char *json, uid_t uid, const char *uuid, const char *name,
 		uint64_t generation, struct fs_part **ret_part, struct ptc_error *err)
 {
 	struct fs_part *p = ptc_calloc(1, sizeof *p);
@@ -184,6 +184,7 @@ int fs_part_new(const struct ptc_fs_source *from, const char *json, const char *
 
 	if (p) {
 		p->from = from;
+		p->uid = uid;
 		pthread_mutex_init(&p->lock, NULL);
 	}
 	its = json_string_value(json_object_get(root, "uuid"));

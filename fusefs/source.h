@@ -15,7 +15,9 @@
 struct ptc_fs_job {
 	char name[PTC_NAME_MAX + 1];
 	char uuid[37];
-	uid_t uid;                           /* its owner */
+	uid_t uid;   /* its owner */
+	bool shared; /* with members of group gid, too */
+	gid_t gid;
 	uint64_t generation, snapshot, step; /* committed; snapshot 0: none yet */
 };
 
@@ -56,7 +58,7 @@ struct ptc_fs_source {
 	 * not, or not so that it would help. NULL: nothing does. */
 	int (*locate)(void *arg, const struct ptc_fs_state *state, const struct ptc_fs_range *ranges, size_t n,
 		      struct ptc_fs_spans **ret, struct ptc_error *err);
-	/* Samples of a dataset that another node has, as ptc_admin_dataset_read. NULL: such are not shown. */
+	/* Samples of a dataset that we cannot or must not open, as ptc_admin_dataset_read. NULL: such are not shown. */
 	int (*samples)(void *arg, const struct ptc_admin_samples *what, ptc_admin_sample_fn fn, void *fn_arg,
 		       struct ptc_error *err);
 };

@@ -79,6 +79,8 @@ static bool job_of(const json_t *row, struct ptc_fs_job *ret)
 	*ret = (struct ptc_fs_job){ .uid = (uid_t)ptc_json_count(row, "uid") };
 	snprintf(ret->name, sizeof(ret->name), "%s", name);
 	snprintf(ret->uuid, sizeof(ret->uuid), "%s", uuid);
+	ret->shared = json_is_integer(json_object_get(row, "files_group"));
+	ret->gid = (gid_t)ptc_json_count(row, "files_group");
 	if (json_is_true(json_object_get(row, "has_state"))) {
 		ret->generation = ptc_json_count(row, "generation");
 		ret->snapshot = ptc_json_count(row, "snapshot");

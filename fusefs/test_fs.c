@@ -13,6 +13,8 @@
 #define CACHE   (8u << 20)
 #define A_BYTES (768u * 1024 * 4)
 #define SNAP    "job/state/snap-1-step-7"
+#define PART    "data/data/text/gen-1/dp-0/epoch-0"
+#define PICS    "data/data/pics/gen-2/dp-1/epoch-0"
 
 struct fixture {
 	struct memory m;
@@ -124,6 +126,337 @@ static void test_beginnings(void **state)
 	assert_in_range(job.entry_valid_nsec, 1, 20000000);
 }
 
+/* How many names an open directory has, a few at a time; counted in *ret_wanted: those that are this one. */
+static size_t list(struct peer *p, uint64_t node, uint64_t fh, const char *wanted, size_t *ret_wanted)
+{
+	struct fuse_read_in in = { .fh = fh, .size = 128 };
+	size_t names = 0;
+
+	*ret_wanted = 0;
+	while (!peer_call(p, FUSE_READDIR, node, &in, sizeof(in), NULL, 0) && p->len) {
+		for (size_t at = 0; at < p->len;) {
+			const struct fuse_dirent *d = (const void *)(p->reply + at);
+
+			names++;
+			*ret_wanted += d->namelen == strlen(wanted) && !memcmp(d->name, wanted, d->namelen);
+			in.offset = d->off;
+			at += FUSE_DIRENT_ALIGN(FUSE_NAME_OFFSET + d->namelen);
+		}
+	}
+	assert_int_equal(0, p->error);
+	return names;
+}
+
+/* One reader from the beginning to the end asks for each byte once, and for many at a time; one that jumps for no more than he reads. */
+static void test_reads_ahead(void **state)
+{
+	struct fixture *f = *state;
+	struct peer *p = &f->p;
+	uint64_t node = peer_walk(p, SNAP "/model.safetensors", NULL), fh = peer_open(p, node, false), head, off;
+
+	head = head_bytes(p, node, fh);
+	assert_int_equal(0, f->m.reads);
+	for (off = 0; off < head + A_BYTES + 24; off += p->len) {
+		assert_int_equal(0, peer_read(p, node, fh, off, 128 << 10));
+		assert_int_not_equal(0, p->len);
+	}
+	assert_in_range(f->m.reads, 2, 8); /* of 25 */
+	assert_int_equal(A_BYTES + 24, f->m.read_bytes);
+	peer_release(p, node, fh, false);
+	node = peer_walk(p, SNAP "/tensors/a.npy", NULL);
+	fh = peer_open(p, node, false);
+	f->m.reads = 0;
+	f->m.read_bytes = 0;
+	for (off = 3; off--;)
+		assert_int_equal(0, peer_read(p, node, fh, off * (5u << 18) + 65536,
+					      4096)); /* 1.25 MiB apart, backwards */
+	assert_int_equal(3, f->m.reads);
+	assert_in_range(f->m.read_bytes, 3 * 4096, 3 * (128 << 10));
+	peer_release(p, node, fh, false);
+}
+
+/* rsync and make go by them: another snapshot, another time; the same one, the same, whatever is looked at and when. */
+static void test_times(void **state)
+{
+	struct fixture *f = *state;
+	struct peer *p = &f->p;
+	static const char *const paths[] = { "", "/model.safetensors", "/tensors/a.npy", "/ranks/0.safetensors",
+					     "/tensors" };
+	struct fuse_attr attr;
+	char path[64];
+
+	for (unsigned snap = 1; snap <= 2; snap++) {
+		f->m.snapshot = f->m.generation = snap;
+		usleep(30 * 1000); /* longer than the list of jobs is believed */
+		for (size_t i = 0; i < PTC_ARRAY_LEN(paths); i++) {
+			snprintf(path, sizeof(path), "job/state/snap-%u-step-7%s", snap, paths[i]);
+			assert_int_not_equal(0, peer_walk(p, path, &attr));
+			assert_int_equal(1000 + snap, attr.mtime); /* 1000 s: when the job was made */
+			assert_int_equal(attr.mtime, attr.ctime);
+		}
+		assert_int_not_equal(0, peer_walk(p, "job/generation.json", &attr));
+		assert_int_equal(1000 + snap, attr.mtime);
+	}
+	assert_int_not_equal(0, peer_walk(p, PART "/samples.bin", &attr)); /* of data: each generation */
+	assert_int_equal(1001, attr.mtime);
+	assert_int_not_equal(0, peer_walk(p, "data/data/text/gen-2/dp-0/epoch-0/samples.bin", &attr));
+	assert_int_equal(1002, attr.mtime);
+}
+
+/* How long the kernel may believe a name and what it stands for: what changes, or may not be seen by all, not at all. */
+static void test_believed(void **state)
+{
+	struct fixture *f = *state;
+	struct peer *p = &f->p;
+	const uint64_t ever = 86400 * 365;
+	const struct {
+		const char *folder, *name;
+		uint64_t name_s, attr_s;
+	} rows[] = { { "", "job", 0, 0 },
+		     { "job", "generation.json", 0, 0 },
+		     { "job", "state", ever, ever },
+		     { "job/state", "latest", 0, 0 },
+		     { "job/state", "snap-1-step-7", 1, ever },
+		     { SNAP, "tensors", ever, ever },
+		     { SNAP, "ranks", 0, ever },
+		     { SNAP "/ranks", "1.safetensors", ever, ever },
+		     { "data", "data", ever, ever },
+		     { "data/data", "text", 1, ever },
+		     { "data/data/text", "gen-1", 1, ever },
+		     { "data/data/text/gen-1", "dp-1", ever, ever },
+		     { PART, "samples.bin", ever, ever } };
+
+	for (size_t i = 0; i < PTC_ARRAY_LEN(rows); i++) {
+		uint64_t dir = peer_walk(p, rows[i].folder, NULL);
+		struct fuse_getattr_in in = { 0 };
+		struct fuse_entry_out entry;
+		struct fuse_attr_out attr;
+
+		assert_int_equal(0, peer_call(p, FUSE_LOOKUP, dir, rows[i].name, strlen(rows[i].name) + 1, NULL, 0));
+		memcpy(&entry, p->reply, sizeof(entry));
+		assert_int_equal(0, peer_call(p, FUSE_GETATTR, entry.nodeid, &in, sizeof(in), NULL, 0));
+		memcpy(&attr, p->reply, sizeof(attr));
+		if (entry.entry_valid != rows[i].name_s || entry.attr_valid != rows[i].attr_s ||
+		    attr.attr_valid != rows[i].attr_s)
+			fail_msg("%s: %llu %llu %llu", rows[i].name, (unsigned long long)entry.entry_valid,
+				 (unsigned long long)entry.attr_valid, (unsigned long long)attr.attr_valid);
+	}
+}
+
+static void test_statfs(void **state)
+{
+	struct fixture *f = *state;
+	struct peer *p = &f->p;
+	struct fuse_statfs_out out;
+	const uint64_t bytes = 2 * (A_BYTES + 4 + 20);
+
+	for (int known = 0; known < 2; known++) {
+		assert_int_equal(0, peer_call(p, FUSE_STATFS, FUSE_ROOT_ID, NULL, 0, NULL, 0));
+		assert_int_equal(sizeof(out), p->len);
+		memcpy(&out, p->reply, sizeof(out));
+		assert_int_equal(known ? (bytes + 4095) / 4096 : 0,
+				 out.st.blocks); /* of snapshots that somebody knows */
+		assert_int_equal(0, out.st.bfree + out.st.bavail + out.st.ffree);
+		assert_int_equal(4096, out.st.frsize);
+		assert_int_equal(255, out.st.namelen);
+		assert_int_not_equal(0, peer_walk(p, SNAP, NULL));
+	}
+}
+
+static void test_data_names(void **state)
+{
+	struct fixture *f = *state;
+	struct peer *p = &f->p;
+	static const char *const there[] = { PART "/samples.bin",
+					     PART "/samples.idx",
+					     PART "/ids.npy",
+					     PART "/weights.npy",
+					     PART "/partition.json",
+					     "data/data/text/gen-2/dp-1/epoch-0",
+					     "data/data/text/gen-2/dp-1/epoch-77",
+					     "data/data/vague",
+					     PICS "/files",
+					     "data/state" };
+	static const char *const missing[] = { "data/data/nothing",
+					       "data/data/text/gen-3",
+					       "data/data/text/gen-0",
+					       "data/data/text/gen-01",
+					       "data/data/text/gen-",
+					       "data/data/text/gen-1x",
+					       "data/data/text/gen-18446744073709551617",
+					       "data/data/text/gen-1/dp-2",
+					       "data/data/text/gen-1/dp-00",
+					       "data/data/text/gen-1/dp-4294967296",
+					       "data/data/text/gen-1/dp-0/epoch--1",
+					       "data/data/text/gen-1/dp-0/epoch-999999999999999999",
+					       PART "/files",
+					       PART "/samples",
+					       PICS "/files/x",
+					       "empty/data/text",
+					       "data/generation.json" };
+	size_t wanted;
+	uint64_t node, fh;
+
+	for (size_t i = 0; i < PTC_ARRAY_LEN(there); i++)
+		if (!peer_walk(p, there[i], NULL))
+			fail_msg("%s: %s", there[i], strerror(p->error));
+	for (size_t i = 0; i < PTC_ARRAY_LEN(missing); i++) {
+		if (peer_walk(p, missing[i], NULL))
+			fail_msg("%s is there", missing[i]);
+		assert_int_equal(ENOENT, p->error);
+	}
+	assert_int_equal(0, peer_walk(p, "data/data/vague/gen-2", NULL)); /* nobody says its batches */
+	assert_int_equal(EIO, p->error);
+	node = peer_walk(p, "data/data/text", NULL);
+	fh = peer_open(p, node, true);
+	assert_int_equal(2 + 2, list(p, node, fh, "gen-1", &wanted));
+	assert_int_equal(1, wanted);
+	peer_release(p, node, fh, true);
+}
+
+/* Each slot's file: its name in the listing is found, is at most as long as a name may be, and has the sample's bytes. */
+static void test_slots(void **state)
+{
+	struct fixture *f = *state;
+	struct peer *p = &f->p;
+	uint64_t dir = peer_walk(p, PICS "/files", NULL), fh = peer_open(p, dir, true), slots = 0;
+	struct fuse_read_in in = { .fh = fh, .size = 4096 };
+	uint8_t listing[4096];
+	struct fuse_attr attr;
+	bool seen[DATA_PICS] = { false };
+	size_t len;
+
+	assert_int_equal(0, peer_call(p, FUSE_READDIR, dir, &in, sizeof(in), NULL, 0));
+	len = p->len;
+	memcpy(listing, p->reply, len);
+	for (size_t at = 0; at < len;) {
+		const struct fuse_dirent *d = (const void *)(listing + at);
+		char name[256] = "";
+		uint64_t node, slot_fh, sample = 0;
+		const char *own;
+
+		at += FUSE_DIRENT_ALIGN(FUSE_NAME_OFFSET + d->namelen);
+		if (d->name[0] == '.')
+			continue;
+		assert_in_range(d->namelen, 11, 255);
+		memcpy(name, d->name, d->namelen);
+		own = name + 10; /* "000000012-" */
+		while (sample < DATA_PICS - 1 &&
+		       strcmp(own, strrchr(data_pics[sample], '/') ? "b.jpg" : data_pics[sample]))
+			sample++;
+		if (sample == DATA_PICS - 1) /* cut at its beginning */
+			assert_string_equal(own, data_pics[sample] + 10);
+		seen[sample] = true;
+		node = peer_lookup(p, dir, name, &attr);
+		assert_int_equal(d->ino, node);
+		assert_int_equal(data_pic_bytes(sample), attr.size);
+		slot_fh = peer_open(p, node, false);
+		assert_int_equal(0, peer_read(p, node, slot_fh, 0, 4096));
+		assert_int_equal(attr.size, p->len);
+		for (size_t i = 0; i < p->len; i++)
+			assert_int_equal(data_byte(false, sample, i), p->reply[i]);
+		peer_release(p, node, slot_fh, false);
+		name[8]++; /* the same file of another slot */
+		assert_int_equal(0, peer_lookup(p, dir, name, NULL));
+		slots++;
+	}
+	assert_int_equal(4, slots); /* 2 steps of ceil(3 / 2) each: 5 samples over 2 ranks, and padding */
+	assert_true(seen[0] + seen[1] + seen[2] + seen[3] + seen[4] >= 2);
+	peer_release(p, dir, fh, true);
+}
+
+static uint64_t ids_of(struct peer *p, const char *folder, uint64_t *ids)
+{
+	char path[128];
+	uint64_t node, fh, n;
+
+	snprintf(path, sizeof(path), "%s/ids.npy", folder);
+	node = peer_walk(p, path, NULL);
+	fh = peer_open(p, node, false);
+	assert_int_equal(0, peer_read(p, node, fh, 128, 8 * DATA_TEXTS));
+	n = p->len / 8;
+	memcpy(ids, p->reply, p->len);
+	peer_release(p, node, fh, false);
+	return n;
+}
+
+/* Both ranks' samples are the epoch's, each once; a rank's file has them in its order, and is asked for in few calls; what comes next is
+ * asked for ahead, and nothing else is. */
+static void test_samples(void **state)
+{
+	struct fixture *f = *state;
+	struct peer *p = &f->p;
+	uint64_t ids[2 * DATA_TEXTS], n = ids_of(p, PART, ids), node, fh, off;
+	bool seen[DATA_TEXTS] = { false };
+	struct fuse_attr attr;
+
+	assert_int_equal(DATA_TEXTS / 2, n);
+	n += ids_of(p, "data/data/text/gen-1/dp-1/epoch-0", ids + n);
+	assert_int_equal(DATA_TEXTS, n);
+	for (size_t i = 0; i < n; i++) {
+		assert_in_range(ids[i], 0, DATA_TEXTS - 1);
+		assert_false(seen[ids[i]]);
+		seen[ids[i]] = true;
+	}
+	node = peer_walk(p, PART "/samples.bin", &attr);
+	fh = peer_open(p, node, false);
+	assert_int_equal(DATA_STRIDE * DATA_TEXTS / 2, attr.size);
+	f->m.samples.calls = 0;
+	for (off = 0; off < attr.size; off += p->len) {
+		assert_int_equal(0, peer_read(p, node, fh, off, 32 << 10));
+		for (size_t i = 0; i < p->len; i++) {
+			uint64_t sample = ids[(off + i) / DATA_STRIDE], at = (off + i) % DATA_STRIDE;
+
+			if (p->reply[i] != (at < data_text_bytes(sample) ? data_byte(true, sample, at) : 0))
+				fail_msg("byte %llu", (unsigned long long)off + i);
+		}
+	}
+	assert_in_range(f->m.samples.calls, 1, 8); /* of 38 */
+	assert_in_range(f->m.samples.ahead_calls, 1, 8);
+	memset(seen, 0, sizeof(seen));
+	for (size_t i = 0; i < n; i++)
+		seen[ids[i]] = i >= 3 && i < n / 2; /* what was read when it was asked for is not ahead */
+	for (size_t i = 0; i < DATA_TEXTS; i++)
+		assert_true(!f->m.samples.ahead[i] || seen[i]);
+	assert_true(f->m.samples.ahead[ids[n / 2 - 1]]); /* up to the end, no further */
+	f->m.samples.error = PTC_EPEER;
+	assert_int_equal(EIO, peer_read(p, node, fh, 0, 4096)); /* a jump: asked for as it is */
+	f->m.samples.error = 0;
+	peer_release(p, node, fh, false);
+}
+
+/* One user's dead disk, all of whose samples are waited for: names and state are there for the others. */
+static void test_data_hangs(void **state)
+{
+	static const char *const parts[] = { "gen-1/dp-0", "gen-1/dp-1", "gen-2/dp-0", "gen-2/dp-1" };
+	struct fixture *f = *state;
+	struct peer *p = &f->p;
+	uint64_t nodes[4], fhs[4], node, fh, pics = peer_walk(p, PICS "/files", NULL);
+	int64_t began;
+	char path[128];
+
+	for (size_t i = 0; i < PTC_ARRAY_LEN(parts); i++) {
+		snprintf(path, sizeof(path), "data/data/text/%s/epoch-0/samples.bin", parts[i]);
+		nodes[i] = peer_walk(p, path, NULL);
+		fhs[i] = peer_open(p, nodes[i], false);
+		assert_int_equal(0, peer_read(p, nodes[i], fhs[i], 0, 64 << 10));
+	}
+	f->m.samples.hung = true;
+	for (size_t i = 0; i < PTC_ARRAY_LEN(parts); i++)
+		for (uint64_t off = 64 << 10; off < 512 << 10; off += 64 << 10)
+			peer_send_read(p, nodes[i], fhs[i], off, 64 << 10); /* in order: through the cache, and ahead */
+	for (int i = 0; i < 8; i++)
+		peer_send(p, FUSE_LOOKUP, pics, "000000000-a.jpg", 16, NULL, 0);
+	usleep(50 * 1000);
+	began = ptc_sys_now_ns();
+	node = peer_walk(p, SNAP "/model.safetensors", NULL);
+	fh = peer_open(p, node, false);
+	assert_int_equal(0, peer_read(p, node, fh, 1 << 20, 4096));
+	assert_in_range(ptc_sys_now_ns() - began, 0, INT64_C(1500) * 1000000);
+	peer_release(p, node, fh, false);
+	f->m.samples.hung = false;
+}
+
 static void test_tree(void **state)
 {
 	struct fixture *f = *state;
@@ -192,23 +525,60 @@ static void test_lists(void **state)
 	struct fixture *f = *state;
 	struct peer *p = &f->p;
 	uint64_t node = peer_walk(p, SNAP "/tensors", NULL), fh = peer_open(p, node, true);
-	struct fuse_read_in in = { .fh = fh, .size = 128 }; /* a few at a time */
-	size_t names = 0;
+	struct fuse_read_in in = { .fh = fh, .size = 128 };
+	size_t wanted;
 
 	assert_int_not_equal(0, fh);
-	while (!peer_call(p, FUSE_READDIR, node, &in, sizeof(in), NULL, 0) && p->len) {
-		for (size_t at = 0; at < p->len;) {
-			const struct fuse_dirent *d = (const void *)(p->reply + at);
-
-			names++;
-			in.offset = d->off;
-			at += FUSE_DIRENT_ALIGN(FUSE_NAME_OFFSET + d->namelen);
-		}
-	}
-	assert_int_equal(0, p->error);
-	assert_int_equal(2 + 6, names);
+	assert_int_equal(2 + 6, list(p, node, fh, "a:exp.npy", &wanted));
+	assert_int_equal(1, wanted);
 	assert_int_equal(0, peer_release(p, node, fh, true));
 	assert_int_equal(EBADF, peer_call(p, FUSE_READDIR, node, &in, sizeof(in), NULL, 0));
+}
+
+static size_t listed_to(struct peer *p, uint32_t uid, uint32_t gid, uint32_t pid)
+{
+	uint64_t fh;
+	size_t wanted;
+
+	p->uid = uid;
+	p->gid = gid;
+	p->pid = pid;
+	fh = peer_open(p, FUSE_ROOT_ID, true);
+	list(p, FUSE_ROOT_ID, fh, "job", &wanted);
+	peer_release(p, FUSE_ROOT_ID, fh, true);
+	p->uid = p->gid = p->pid = 0;
+	return wanted;
+}
+
+/* A job shared with a group: the kernel is told which, and names are listed to its members, as far as they are known. */
+static void test_group(void **state)
+{
+	struct fixture *f = *state;
+	struct peer *p = &f->p;
+	static const char *const files[] = { SNAP "/model.safetensors", SNAP "/tensors/b.npy", "job/generation.json" };
+	static const char *const dirs[] = { "job", "job/state", SNAP, SNAP "/ranks" };
+	struct fuse_attr attr;
+
+	assert_int_equal(0, listed_to(p, 1002, 500, 0));
+	f->m.shared = true;
+	usleep(30 * 1000); /* longer than the list of jobs is believed */
+	for (size_t i = 0; i < PTC_ARRAY_LEN(files); i++) {
+		assert_int_not_equal(0, peer_walk(p, files[i], &attr));
+		assert_int_equal(S_IFREG | 0440, attr.mode);
+		assert_int_equal(500, attr.gid);
+	}
+	for (size_t i = 0; i < PTC_ARRAY_LEN(dirs); i++) {
+		assert_int_not_equal(0, peer_walk(p, dirs[i], &attr));
+		assert_int_equal(S_IFDIR | 0550, attr.mode);
+		assert_int_equal(500, attr.gid);
+	}
+	peer_walk(p, "empty", &attr);
+	assert_int_equal(S_IFDIR | 0500, attr.mode);
+	assert_int_equal(1, listed_to(p, 0, 0, 0));
+	assert_int_equal(1, listed_to(p, 1000, 0, 0));
+	assert_int_equal(1, listed_to(p, 1002, 500, 0));
+	assert_int_equal(0, listed_to(p, 1002, 50, (uint32_t)getpid()));
+	assert_int_equal(0, listed_to(p, 1002, 50, UINT32_MAX));
 }
 
 static void test_changes_are_refused(void **state)
@@ -399,9 +769,18 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(test_reads, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_beginnings, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_reads_ahead, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_times, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_believed, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_statfs, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_data_names, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_slots, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_samples, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_data_hangs, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_tree, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_other_user, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_lists, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_group, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_changes_are_refused, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_hung_source, setup_hasty, teardown),
 		cmocka_unit_test_setup_teardown(test_stop_while_hung, setup, teardown),

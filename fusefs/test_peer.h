@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "base/sys.h"
 #include "fusefs/fusefs.h"
+#include "fusefs/test_data.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -35,8 +36,11 @@ struct memory {
 	_Atomic uint64_t generation, snapshot;
 	_Atomic int error; /* what reads fail with; 0: they do not */
 	uint64_t salt;     /* of the bytes */
+	bool shared;       /* "job", with group 500 */
 	char uuid[37];
 	_Atomic int held, reads, states;
+	_Atomic uint64_t read_bytes; /* that reads asked for */
+	struct memory_samples samples;
 	int (*locate)(void *arg, const struct ptc_fs_state *state, const struct ptc_fs_range *ranges, size_t n,
 		      struct ptc_fs_spans **ret, struct ptc_error *err); /* NULL: nothing lies here */
 	struct ptc_tensor tensors[MEM_TENSORS];
@@ -87,20 +91,25 @@ static inline int memory_jobs(void *arg, struct ptc_fs_job **ret, size_t *ret_n,
 
 	if (rc)
 		return ptc_error_set(err, rc, "hung");
-	v = ptc_calloc(2, sizeof(*v));
+	v = ptc_calloc(3, sizeof(*v));
 	if (!v)
 		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
 	strcpy(v[0].name, "job");
 	strcpy(v[0].uuid, m->uuid);
 	v[0].uid = 1000;
+	v[0].shared = m->shared;
+	v[0].gid = m->shared ? 500 : 0;
 	v[0].generation = m->generation;
 	v[0].snapshot = m->snapshot;
 	v[0].step = 7;
 	strcpy(v[1].name, "empty");
 	strcpy(v[1].uuid, "00000000-0000-4000-8000-000000000002");
 	v[1].uid = 1001;
+	strcpy(v[2].name, "data");
+	strcpy(v[2].uuid, DATA_UUID);
+	v[2].uid = geteuid(); /* whose data is shown whoever we are */
 	*ret = v;
-	*ret_n = 2;
+	*ret_n = 3;
 	return 0;
 }
 
@@ -163,6 +172,8 @@ static inline int memory_read(void *arg, const struct ptc_fs_state *s, const str
 	int rc = memory_wait(m);
 
 	m->reads++;
+	for (size_t i = 0; i < n; i++)
+		m->read_bytes += ranges[i].length;
 	rc = rc ? rc : m->error;
 	for (size_t i = 0; i < n && !rc; i++)
 		for (uint64_t at = 0, len; at < ranges[i].length && !rc; at += len) {
@@ -172,6 +183,27 @@ static inline int memory_read(void *arg, const struct ptc_fs_state *s, const str
 			rc = fn(fn_arg, buf, (size_t)len, err);
 		}
 	return rc ? ptc_error_set(err, rc, "reading fails") : 0;
+}
+
+static inline int memory_data(void *arg, const char *job, char **ret_json, struct ptc_error *err)
+{
+	int rc = memory_wait(arg);
+
+	if (rc)
+		return ptc_error_set(err, rc, "hung");
+	if (strcmp(job, "data"))
+		return ptc_error_set(err, PTC_ESTATE, "no snapshot");
+	*ret_json = ptc_strdup(data_answer);
+	return *ret_json ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+}
+
+static inline int memory_samples(void *arg, const struct ptc_admin_samples *what, ptc_admin_sample_fn fn, void *fn_arg,
+				 struct ptc_error *err)
+{
+	struct memory *m = arg;
+	int rc = memory_wait(m);
+
+	return rc ? ptc_error_set(err, rc, "hung") : data_samples(&m->samples, what, fn, fn_arg, err);
 }
 
 /* Parameters a (3 MiB), b (a scalar), c (of 5 elements), each with one field. */
@@ -199,8 +231,8 @@ static inline void memory_init(struct memory *m)
 
 static inline struct ptc_fs_source memory_source(struct memory *m)
 {
-	return (struct ptc_fs_source){ memory_jobs, memory_open, memory_close, memory_hold,
-				       memory_read, m,           NULL,         m->locate };
+	return (struct ptc_fs_source){ memory_jobs, memory_open, memory_close, memory_hold,   memory_read,
+				       m,           memory_data, m->locate,    memory_samples };
 }
 
 /* ---- the kernel's side --------------------------------------------------------------- */
@@ -208,7 +240,7 @@ static inline struct ptc_fs_source memory_source(struct memory *m)
 struct peer {
 	int fd;
 	uint64_t unique;
-	uint32_t uid;
+	uint32_t uid, gid, pid;
 	struct ptc_fs *fs;
 	pthread_t thread;
 	/* the last reply */
@@ -233,7 +265,9 @@ static inline uint64_t peer_send(struct peer *p, uint32_t opcode, uint64_t node,
 				    .opcode = opcode,
 				    .unique = p->unique += 2, /* odd ones are interrupts */
 				    .nodeid = node,
-				    .uid = p->uid };
+				    .uid = p->uid,
+				    .gid = p->gid,
+				    .pid = p->pid };
 	struct iovec iov[3] = { { &h, sizeof(h) },
 				{ (void *)(uintptr_t)arg, len },
 				{ (void *)(uintptr_t)tail, tail_len } };

@@ -11,6 +11,7 @@
 #include "base/check.h"
 #include "base/cleanup.h"
 #include "base/digest.h"
+#include "base/sys.h"
 #include "formats/json.h"
 #include "formats/safetensors.h"
 
@@ -21,6 +22,7 @@
 
 #define GENERATION_JSON "generation.json"
 #define OPTIMIZER_NAME  "optimizer.safetensors"
+#define STATUS_BYTES    (1u << 20) /* of /proc/PID/status: room for 65536 groups */
 
 /* ---- nodes ---- */
 
@@ -185,6 +187,7 @@ void fs_nodes_strip_locked(struct ptc_fs *fs, const struct fs_snap *s)
 void fs_node_stat(const struct ptc_fs *fs, const struct fs_node *n, struct stat *ret)
 {
 	bool open = n->kind == FS_ROOT;
+	mode_t group = n->shared ? 050 : 0;
 
 	*ret = (struct stat){ .st_ino = n->id, .st_nlink = 1, .st_blksize = FS_READ_MAX, .st_uid = n->uid };
 	ret->st_mtime = ret->st_ctime = ret->st_atime = n->mtime_s;
@@ -192,20 +195,20 @@ void fs_node_stat(const struct ptc_fs *fs, const struct fs_node *n, struct stat 
 		ret->st_mode = S_IFLNK | 0777;
 		ret->st_size = (off_t)strlen(n->link);
 	} else if (n->file) {
-		ret->st_mode = S_IFREG | 0400;
+		ret->st_mode = S_IFREG | 0400 | (group & 040);
 		ret->st_size = (off_t)n->file->size;
 		ret->st_blocks = (blkcnt_t)((n->file->size + 511) / 512);
 	} else if (n->kind == FS_PART) {
-		ret->st_mode = S_IFREG | 0400;
+		ret->st_mode = S_IFREG | 0400 | (group & 040);
 		ret->st_size = (off_t)n->at.size;
 		ret->st_blocks = (blkcnt_t)((n->at.size + 511) / 512);
 	} else {
-		ret->st_mode = S_IFDIR | (open && fs->opts.others ? 0555 : 0500);
+		ret->st_mode = S_IFDIR | (open && fs->opts.others ? 0555 : 0500 | group);
 		ret->st_nlink = 2;
 	}
 	if (open && !fs->opts.others)
 		ret->st_uid = geteuid();
-	ret->st_gid = n->uid == geteuid() ? getegid() : 0;
+	ret->st_gid = n->shared ? n->gid : n->uid == geteuid() ? getegid() : 0;
 }
 
 /* ---- what nodes are made of ---- */
@@ -219,6 +222,8 @@ struct fs_node *fs_node_new(enum fs_kind kind, const struct ptc_fs_job *job, uin
 	n->kind = kind;
 	n->id = id;
 	n->uid = job->uid;
+	n->shared = job->shared;
+	n->gid = job->gid;
 	memcpy(n->uuid, job->uuid, sizeof(n->uuid));
 	memcpy(n->job, job->name, sizeof(n->job));
 	return n;
@@ -383,10 +388,9 @@ static int find_in_job(struct ptc_fs *fs, const struct fs_op *op, const struct f
 		return e;
 	if (!strcmp(op->name, GENERATION_JSON))
 		return find_generation(fs, &job, ret);
-	if (!strcmp(op->name, "data") && fs_data_shown(fs, &job)) {
-		ret->entry_s = ret->attr_s = FS_FOREVER;
+	ret->entry_s = ret->attr_s = FS_FOREVER; /* of this job, whose own name is asked for each time */
+	if (!strcmp(op->name, "data") && fs_data_shown(fs, &job))
 		return fs_data_find(fs, dir, op->name, &ret->node);
-	}
 	if (strcmp(op->name, "state"))
 		return ENOENT;
 	ret->node = fs_node_new(FS_STATE, &job, fs_identity(FS_STATE, job.uuid, 0, 0, ""));
@@ -448,7 +452,7 @@ static int find_in_state(struct ptc_fs *fs, const struct fs_op *op, const struct
 
 static struct ptc_fs_job job_of(const struct fs_node *n)
 {
-	struct ptc_fs_job job = { .uid = n->uid };
+	struct ptc_fs_job job = { .uid = n->uid, .shared = n->shared, .gid = n->gid };
 
 	memcpy(job.name, n->job, sizeof(job.name));
 	memcpy(job.uuid, n->uuid, sizeof(job.uuid));
@@ -536,9 +540,10 @@ static int find(struct ptc_fs *fs, const struct fs_op *op, const struct fs_node 
 	case FS_DP:
 	case FS_EPOCH:
 	case FS_SLOTS:
-		/* What a job consumes is settled when it is created, what a generation consumes when that begins. A loader that opens a
-		 * file for each sample walks all of this each time: the daemon must not be asked for it. */
-		ret->entry_s = ret->attr_s = FS_FOREVER;
+		/* What a generation consumes is settled when it begins. A loader that opens a file for each sample walks all of this each
+		 * time: the daemon must not be asked for it. */
+		ret->attr_s = FS_FOREVER;
+		ret->entry_s = dir->at.part ? FS_FOREVER : FS_SNAP_S;
 		return fs_data_find(fs, dir, op->name, &ret->node);
 	default:
 		return ENOTDIR;
@@ -717,13 +722,45 @@ void fs_list_add(struct fs_listing *l, const char *name, uint64_t ino, mode_t ty
 		l->failed = true;
 }
 
-static int list_root(struct ptc_fs *fs, uid_t uid, struct fs_listing *l)
+/* His supplementary groups, as /proc has them while he waits for the answer: " 4 20 27 "; a request brings only the first one. NULL:
+ * not known (he is in another pid namespace); ptc_free it. Decides which names are listed, never what may be read. */
+static char *groups_of(pid_t pid)
 {
+	ptc_auto_free char *status = NULL;
+	char path[32], *at, *groups = NULL;
+	size_t len;
+
+	snprintf(path, sizeof(path), "/proc/%d/status", (int)pid);
+	if (pid <= 0 || ptc_sys_read_file(path, STATUS_BYTES, &status, &len, NULL))
+		return NULL;
+	at = strstr(status, "\nGroups:");
+	if (at) {
+		at += strlen("\nGroups:");
+		at[strcspn(at, "\n")] = '\0';
+		groups = ptc_asprintf(" %s ", at + strspn(at, "\t"));
+	}
+	return groups;
+}
+
+static bool listed(const struct ptc_fs *fs, const struct fs_op *op, const char *groups, const struct ptc_fs_job *job)
+{
+	char gid[16];
+
+	if (fs_may_see(fs, op->uid, job->uid))
+		return true;
+	snprintf(gid, sizeof(gid), " %u ", (unsigned)job->gid);
+	return job->shared && (op->gid == job->gid || (groups && strstr(groups, gid)));
+}
+
+static int list_root(struct ptc_fs *fs, const struct fs_op *op, struct fs_listing *l)
+{
+	ptc_auto_free char *groups = op->uid && fs->opts.others ? groups_of(op->pid) : NULL;
+
 	if (fs_jobs_refresh(fs, false))
 		return EIO;
 	pthread_mutex_lock(&fs->lock);
 	for (size_t i = 0; i < fs->njobs; i++)
-		if (fs_may_see(fs, uid, fs->jobs[i].uid))
+		if (listed(fs, op, groups, &fs->jobs[i]))
 			fs_list_add(l, fs->jobs[i].name, fs_identity(FS_JOB, fs->jobs[i].uuid, 0, 0, ""), S_IFDIR);
 	pthread_mutex_unlock(&fs->lock);
 	return 0;
@@ -802,7 +839,7 @@ static int list_snap(struct ptc_fs *fs, const struct fs_node *dir, struct fs_lis
 	return 0;
 }
 
-static int list(struct ptc_fs *fs, uid_t uid, const struct fs_node *dir, struct fs_listing *l)
+static int list(struct ptc_fs *fs, const struct fs_op *op, const struct fs_node *dir, struct fs_listing *l)
 {
 	int e;
 
@@ -810,11 +847,11 @@ static int list(struct ptc_fs *fs, uid_t uid, const struct fs_node *dir, struct 
 	fs_list_add(l, "..", FUSE_ROOT_ID, S_IFDIR);
 	switch (dir->kind) {
 	case FS_ROOT:
-		e = list_root(fs, uid, l);
+		e = list_root(fs, op, l);
 		break;
 	case FS_JOB:
 	case FS_STATE:
-		e = list_job(fs, uid, dir, l);
+		e = list_job(fs, op->uid, dir, l);
 		break;
 	case FS_SNAP:
 	case FS_TENSORS:
@@ -845,7 +882,7 @@ void fs_run_opendir(struct ptc_fs *fs, struct fs_op *op)
 	int e = parent_of(fs, op->ino, &dir);
 
 	if (!e) {
-		e = list(fs, op->uid, &dir, &l);
+		e = list(fs, op, &dir, &l);
 		pthread_mutex_lock(&fs->lock);
 		fh = e ? 0 : fs_handle_new_locked(fs, &h);
 		if (fh) {

@@ -7,6 +7,7 @@ its fuzz target go through the same requests over a socket.
 import contextlib
 import ctypes
 import errno
+import grp
 import hashlib
 import json
 import mmap
@@ -20,15 +21,18 @@ import threading
 import time
 import unittest
 
+import grpc
 import harness
 import live
 import numpy as np
 import oracle
 import state as states
 import trainer
+import wire
 from harness import LONG, PATIENCE, Job, skip_unless_root, wait_for
 
 OTHER_UID = 65534
+MEMBER_UID = 65532
 MOUNT_S = 10 * PATIENCE
 LIBC = ctypes.CDLL(None, use_errno=True)
 DETACH = 2
@@ -388,6 +392,74 @@ class Fuse(harness.Case):
         self.assertEqual((0, ""), (r.returncode, r.stdout))
         wait_for(lambda: not [p for p in c.processes() if "ptc-fuse" in open(f"/proc/{p}/comm").read()], 10 * PATIENCE,
                  "the end of ptc-fuse after umount")
+
+    def shared_job(self, c, name, group, prefix=()):
+        os.makedirs(self.path(name))
+        job = Job(c, name, self.state({"w": (3000, 40)}), self.path(name), [{"match": "*"}])
+        with open(job.yaml) as f:
+            spec = json.load(f)
+        with open(job.yaml, "w") as f:
+            json.dump(spec | {"files": {"group": group}}, f)
+        return job
+
+    @skip_unless_root
+    def test_group(self):
+        """`files: {group: ...}`: its members, by whichever of their groups, read the job's files in root's mount, and may do nothing else."""
+        def user(uid, gid, *groups):
+            return ["setpriv", f"--reuid={uid}", f"--regid={gid}", f"--groups={','.join(map(str, groups))}" if groups else "--clear-groups"]
+
+        owner, group = user(OTHER_UID, OTHER_UID), grp.getgrgid(OTHER_UID).gr_name
+        members = [user(MEMBER_UID, MEMBER_UID, 7, OTHER_UID, 65531), user(MEMBER_UID, OTHER_UID)]
+        strangers = [user(MEMBER_UID, MEMBER_UID), user(MEMBER_UID, MEMBER_UID, 6553, 55340)]
+        with self.cluster(nodes=2, devices=1) as c:
+            job = self.shared_job(c, "shared", group)
+            c.ptcctl("job", "create", "-f", job.yaml, prefix=owner)
+            c.ptcctl(*job.import_args("tp=1"), prefix=owner)
+            self.big_job(c, "mine", mib=1, config="tp=1")
+            self.assertEqual(OTHER_UID, {j["job"]: j.get("files_group") for j in c.json("job", "list")["jobs"]}["shared"])
+            for node in ("n0", "n1"): # where its bytes lie, and where they do not
+                m = Mount(self, c, "--others", node=node)
+                top = m.path("shared", "state", os.readlink(m.path("shared", "state", "latest")))
+                for path, mode in ((m.path("shared"), 0o40550), (top + "/tensors", 0o40550), (top + "/tensors/w.npy", 0o100440),
+                                   (m.path("shared", "generation.json"), 0o100440), (m.path("mine"), 0o40500)):
+                    of = os.stat(path)
+                    self.assertEqual((mode, OTHER_UID if "shared" in path else 0), (of.st_mode, of.st_gid), path)
+                for member in [owner, *members]:
+                    self.assertEqual("shared\n", self.output([*member, "ls", m.dir]))
+                    self.output([*member, "cmp", top + "/model.safetensors", job.files["param"]])
+                    self.assertEqual("", self.output([*member, "find", m.path("shared"), "!", "-type", "l", "!", "-readable"]))
+                    self.assertIn("Read-only", self.output([*member, "touch", top + "/tensors/w.npy"], fails=True))
+                    self.output([*member, "ls", m.path("mine")], fails=True)
+                for stranger in strangers:
+                    self.assertEqual("", self.output([*stranger, "ls", m.dir]))
+                    for path in (m.path("shared"), m.path("shared", "generation.json"), top + "/model.safetensors"):
+                        self.assertIn("Permission denied", self.output([*stranger, "head", "-c1", path], fails=True))
+                m.stop()
+            self.only_files(c, job, owner, members)
+
+    def output(self, argv, fails=False, env=None):
+        r = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env)
+        self.assertEqual(fails, r.returncode != 0, f"{argv}: {r.returncode}: {r.stdout}")
+        return r.stdout
+
+    def only_files(self, c, job, owner, members):
+        """The group is for the mount; everything else is the owner's, whose group it has to be."""
+        out = self.path("out.safetensors")
+        for member in members:
+            for verb in (["status", "shared"], ["export", "shared", out], ["resize", "shared", "--config", "tp=1"], ["job", "delete", "shared"]):
+                self.refused(c, *verb, prefix=member, contains='"shared" does not exist')
+            self.refused(c, "job", "create", "-f", self.shared_job(c, f"to{len(os.listdir(self.dir))}", 3).yaml, prefix=member,
+                         contains="not in group 3")
+        os.makedirs(self.path("exported"))
+        os.chown(self.path("exported"), OTHER_UID, OTHER_UID)
+        c.ptcctl("export", "shared", self.path("exported", "x.safetensors"), prefix=owner)
+        self.assertEqual(harness.sha256(job.files["param"]), harness.sha256(self.path("exported", "x.safetensors")))
+        self.refused(c, "job", "create", "-f", self.shared_job(c, "nobodys", "no-such-group").yaml, contains='no group "no-such-group"')
+        c.ptcctl("job", "create", "-f", self.shared_job(c, "roots", 3).yaml) # root names any
+        with wire.Peer(f"unix:{c.nodes['n0'].socket}") as p, self.assertRaisesRegex(grpc.RpcError, "is a name"):
+            p.call("Control", "JobCreate", spec_json=json.dumps({
+                "version": 1, "name": "raw", "tensors": [{"name": "a", "dtype": "U8", "shape": [4]}], "rules": [{"match": "a"}],
+                "files": {"group": "staff"}}).encode())
 
     # ---- what goes away -------------------------------------------------------
 

@@ -14,12 +14,16 @@ import harness
 import live
 import numpy as np
 import order_oracle
-from harness import LONG
+import test_ctrainer
+import wire
+from harness import LONG, skip_unless_root
 from safetensors.numpy import save_file
-from test_fuse import CAN_MOUNT, Mount
+from test_fuse import CAN_MOUNT, OTHER_UID, Mount
 from test_proof import proved
 
 SLOTS = 3  # of a micro batch
+OWNER = ["setpriv", f"--reuid={OTHER_UID}", f"--regid={OTHER_UID}", "--clear-groups"]
+THIRD = ["setpriv", "--reuid=65533", "--regid=65533", "--clear-groups"]
 
 # Megatron reads with both of its ways, PyTorch's loader in two processes.
 READERS = """
@@ -246,6 +250,113 @@ class Partitions(harness.Case):
             with open(mount.log) as f:
                 self.assertIn("has other files than when it was added", f.read())
             mount.stop()
+
+    def own_and_roots(self, c, job, roots):
+        """The owner compares all that is in a mount of his own with what root's mount shows him."""
+        own, dev = self.path("own"), self.path("dev")
+        for d in (own, dev):
+            os.mkdir(d)
+        os.chown(own, OTHER_UID, OTHER_UID)
+        script = """set -e
+            mount -t tmpfs none "$1"; mknod -m 666 "$1/fuse" c 10 229; mount --bind "$1/fuse" /dev/fuse
+            as="setpriv --reuid=$6 --regid=$6 --clear-groups"
+            $as "$3" mount "$2"; trap '$as "$3" umount "$2"' EXIT
+            $as diff -r "$2/$5/data" "$4/$5/data"; $as find "$4/$5/data" -type f | wc -l
+            """
+        r = subprocess.run(["unshare", "-m", "--propagation", "private", "sh", "-c", script, "sh", dev, own,
+                            harness.program("ptcctl"), roots, job.name, str(OTHER_UID)],
+                           env=c.environment({"PTC_SOCKET": c.nodes["n0"].socket}), stdout=subprocess.PIPE,
+                           stderr=subprocess.STDOUT, text=True)
+        self.assertEqual(0, r.returncode, r.stdout)
+        return int(r.stdout)
+
+    @skip_unless_root
+    def test_mount_by_root(self):
+        """Root's mount has each job's data, read with its owner's rights: for him the bytes of a mount of his own, for root the same, for
+        others nothing."""
+        sequences = self.sequences(40)
+        oracle.write_indexed(self.path("text"), sequences)
+        os.mkdir(self.path("files"))
+        contents = [self.rng.randbytes(self.rng.randrange(5000)) for _ in range(30)]
+        for i, b in enumerate(contents):
+            with open(self.path("files", f"{i:02}.bin"), "wb") as f:
+                f.write(b)
+        for at in (self.path("text.bin"), self.path("text.idx"), self.path("files")):
+            os.chown(at, OTHER_UID, OTHER_UID)
+            os.chmod(at, 0o700)
+        with self.cluster(nodes=2, devices=2) as c:
+            for name in ("text", "files"):
+                c.ptcctl("dataset", "add", name, self.path(name), *(["--here"] if name == "files" else []), prefix=OWNER)
+            job = self.run_as_owner(c, "owns", {k: {"dataset": k, "seed": 5} for k in ("text", "files")})
+            for node in ("n0", "n1"): # of "files" n0 alone is asked
+                mount = Mount(self, c, "--others", node=node)
+                self.assertEqual({"text", "files"}, set(os.listdir(mount.path(job.name, "data"))))
+                for name, n, bytes_of, dtype in (("text", 40, lambda i: sequences[i].tobytes(), "int32"),
+                                                 ("files", 30, contents.__getitem__, "uint8")):
+                    want = self.rows(lambda p, n=n: order_oracle.at(n, 5, p // n, p % n), n, 0, 0, 1, 10, SLOTS, 2, 1)
+                    folder = mount.path(job.name, "data", name, "gen-1", "dp-1", "epoch-1")
+                    self.check(folder, [r for step in want.values() for r in step], bytes_of, dtype)
+                    self.assertEqual((OTHER_UID, 0o40500), (os.stat(folder).st_uid, os.stat(folder).st_mode))
+                    self.assertEqual(0o100400, os.stat(os.path.join(folder, "samples.bin")).st_mode)
+                    for command in (["ls", folder], ["cat", os.path.join(folder, "samples.bin")]):
+                        self.assertEqual(1 if command[0] == "cat" else 2, subprocess.run([*THIRD, *command], capture_output=True).returncode)
+                        self.assertEqual(0, subprocess.run([*OWNER, *command], capture_output=True).returncode)
+                if node == "n0":
+                    self.assertGreater(self.own_and_roots(c, job, mount.dir), 2 * 2 * 8 * 5)
+                mount.stop()
+            job.do("stop")
+            self.lent_to_group(c)
+            self.lent_nothing(c)
+
+    def lent_to_group(self, c):
+        """What is shared with a group is read for its members as for the owner, who alone has the sources."""
+        job = self.run_as_owner(c, "shares", {"text": {"dataset": "text"}}, files={"group": OTHER_UID})
+        mount = Mount(self, c, "--others")
+        path = mount.path(job.name, "data", "text", "gen-1", "dp-0", "epoch-0", "samples.bin")
+        with open(path, "rb") as f:
+            want = f.read()
+        member = [*THIRD[:-1], f"--groups={OTHER_UID}"]
+        self.assertEqual(want, subprocess.run([*member, "cat", path], stdout=subprocess.PIPE, check=True).stdout)
+        self.assertEqual(1, subprocess.run([*THIRD, "cat", path], capture_output=True).returncode)
+        self.assertEqual(1, subprocess.run([*member, "cat", self.path("text.bin")], capture_output=True).returncode)
+        mount.stop()
+        job.do("stop")
+
+    def run_as_owner(self, c, name, data, **keys):
+        """Ranks in C, for others may not run root's Python."""
+        os.mkdir(self.path(name))
+        job = test_ctrainer.Trainer(test_ctrainer.As(c, OTHER_UID), self.path(name), "restart", steps=1 << 40, sleep_ms=5)
+        with open(job.yaml) as f:
+            spec = json.load(f)
+        job.name = name
+        with open(job.yaml, "w") as f:
+            json.dump(spec | {"name": name, "data": data, **keys}, f)
+        job.run(f"dp=2,global_batch=10,micro_batch={SLOTS}")
+        return job
+
+    def lent_nothing(self, c):
+        """A job whose dataset says that it is a file of root's, which its owner made up: root serves it, and reads nothing."""
+        import grpc  # noqa: F401, while its files may still be read
+        secret = self.path("secret")
+        with open(secret, "wb") as f:
+            f.write(self.rng.randbytes(4000))
+        os.chmod(secret, 0o600)
+        c.ptcctl("dataset", "add", "roots", secret, "--kind", "flat", "--dtype", "uint8", "--record", "100")
+        doc, = (d for d in c.json("dataset", "list")["datasets"] if d["name"] == "roots")
+        os.seteuid(OTHER_UID)
+        try:
+            with wire.Peer(f"unix:{c.nodes['n0'].socket}") as p:
+                p.call("Control", "DatasetAdd", json=json.dumps(doc | {"name": "theirs"}))
+        finally:
+            os.seteuid(0)
+        job = self.run_as_owner(c, "thief", {"d": {"dataset": "theirs"}})
+        mount = Mount(self, c, "--others")
+        self.assertEqual(["d"], os.listdir(mount.path(job.name, "data")))
+        with self.assertRaises(PermissionError):
+            os.listdir(mount.path(job.name, "data", "d", "gen-1"))
+        with open(mount.log) as f:
+            self.assertRegex(f.read(), f"cannot open {secret}: Permission denied")
+        mount.stop()
 
     @unittest.skipUnless(LONG, "set PTC_TEST_LONG=1; Megatron takes its time to be imported")
     @harness.needs(modules=("torch", "megatron"))

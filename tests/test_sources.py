@@ -249,10 +249,10 @@ class Sources(harness.Case):
                 self.assertRegex(f.read(), "flat has changed since it was added|flat has been written since it was added")
             mount.stop()
 
-    def ask(self, c, uid, node, **fields):
+    def ask(self, c, caller, node, **fields):
         """DatasetRead as another user; the reply, or the status's text."""
         import grpc
-        os.seteuid(uid)
+        os.seteuid(caller)
         try:
             with wire.Peer(f"unix:{c.nodes[node].socket}") as p:
                 return p.call("Control", "DatasetRead", **fields)
@@ -280,6 +280,10 @@ class Sources(harness.Case):
                     reply = self.ask(c, uid, node, **fields)
                     self.assertEqual((data[3] + data[15][4090:], [4096, 4096]), (reply.data, list(reply.sizes)))
                 self.assertIn("not registered", self.ask(c, 65533, node, **fields))
+                self.assertEqual(data[3], self.ask(c, 0, node, **{**fields, "lengths": [4096, 0]}, uid=OTHER_UID).data)
+                self.assertEqual(data[3], self.ask(c, OTHER_UID, node, **{**fields, "lengths": [4096, 0]}, uid=OTHER_UID).data)
+                self.assertIn("not registered", self.ask(c, 0, node, **fields, uid=65533)) # for whom root may not
+                self.assertIn("root's to do", self.ask(c, 65533, node, **fields, uid=OTHER_UID))
                 self.assertIn("another one", self.ask(c, OTHER_UID, node, **{**fields, "source": "0" * 32}))
                 self.assertIn("at most", self.ask(c, OTHER_UID, node, **{**fields, "lengths": [4096, 1 << 20]}))
                 self.assertIn("differ in count", self.ask(c, OTHER_UID, node, **{**fields, "lengths": [1]}))

@@ -206,6 +206,7 @@ int ptc_admin_dataset_read(struct ptc_admin *a, const struct ptc_admin_samples *
 	request.n_offsets = request.n_lengths = what->offsets ? what->n : 0;
 	request.offsets = (uint64_t *)(uintptr_t)what->offsets;
 	request.lengths = (uint32_t *)(uintptr_t)what->lengths;
+	request.uid = (uint32_t)what->uid;
 	request.names = what->names;
 	request.ahead = what->ahead;
 	rc = ptc_admin_call(a, SERVICE "DatasetRead", &request.base, &ptc__v1__samples_reply__descriptor, &reply, err);

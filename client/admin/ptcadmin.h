@@ -17,6 +17,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -61,13 +62,15 @@ int ptc_admin_abort(struct ptc_admin *a, const char *job, uint64_t id, struct pt
 int ptc_admin_dataset_add(struct ptc_admin *a, const char *json, bool here, struct ptc_error *err);
 int ptc_admin_dataset_remove(struct ptc_admin *a, const char *name, struct ptc_error *err);
 int ptc_admin_dataset_list(struct ptc_admin *a, char **ret_json, struct ptc_error *err);
-/* Bytes of samples of a dataset that lies on one node only. At most 8192 samples (1024 with names) and 1 MiB a call. */
+/* Bytes of samples of a dataset, read by the daemon as its owner; through the socket of a node that has it, or, where one node alone has
+ * it, of any. At most 8192 samples (1024 with names) and 1 MiB a call. */
 struct ptc_admin_samples {
 	const char *dataset, *source; /* name; which it must be (32 hex digits) */
 	const uint64_t *samples;
 	const uint64_t *offsets; /* NULL, with lengths: only sizes are asked for */
 	const uint32_t *lengths;
 	size_t n;
+	uid_t uid;  /* for whom; root's to say. 0: for who calls */
 	bool names; /* of files */
 	bool ahead; /* they are wanted next: the daemon is to get them (at most 1024), nothing is answered and fn not called */
 };

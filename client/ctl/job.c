@@ -9,6 +9,7 @@
 #include "formats/json.h"
 
 #include <errno.h>
+#include <grp.h>
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
@@ -49,6 +50,25 @@ static int resolve(struct ptc_job_desc *job, struct ptc_error *err)
 	return ptc_job_resolve_run(job, cwd, environ, err);
 }
 
+/* Groups' names are ours; daemons keep the number, which is the same on every node as users' are. */
+static int resolve_group(struct ptc_job_desc *job, struct ptc_error *err)
+{
+	const struct group *g;
+
+	if (!job->files.group[0])
+		return 0;
+	errno = 0;
+	g = getgrnam(job->files.group);
+	if (!g && errno && errno != ENOENT)
+		return ptc_error_errno(err, errno, "files: cannot look group \"%s\" up", job->files.group);
+	if (!g)
+		return ptc_error_set(err, PTC_ENOTFOUND, "files: there is no group \"%s\" here; write its number",
+				     job->files.group);
+	job->files.gid = g->gr_gid;
+	job->files.group[0] = '\0';
+	return 0;
+}
+
 int ctl_job_read(struct ctl *c, const char *file, char **ret_name, char **ret_spec, size_t *ret_len,
 		 struct ptc_error *err)
 {
@@ -62,6 +82,8 @@ int ctl_job_read(struct ctl *c, const char *file, char **ret_name, char **ret_sp
 	rc = ptc_job_read(file, rules, &job, err);
 	if (!rc)
 		rc = resolve(&job, err);
+	if (!rc)
+		rc = resolve_group(&job, err);
 	if (!rc)
 		rc = ctl_dataset_pin(c, &job, err);
 	if (!rc) {
