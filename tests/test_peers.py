@@ -152,8 +152,8 @@ class Peers(harness.Case):
                 self.assertIn('"qkv"', got)
 
     def test_dcp_resharding(self):
-        """PyTorch test/distributed/checkpoint/test_dtensor_resharding.py: arange(16) as 4x4; meshes of 2 and of 2x2, every
-        ordered pair of placements; and, which its own test does not cover, from one mesh to the other."""
+        """PyTorch test/distributed/checkpoint/test_dtensor_resharding.py: arange(16) as 4x4; placements on meshes of 2 and of
+        2x2. From each to each: reshard/test_peers.c, dtensor_resharding."""
         state = state_of({"w": (4, 4)})
 
         def rules(placement):
@@ -162,9 +162,6 @@ class Peers(harness.Case):
         sides = [("dp=2", p) for p in ("S", "R")] + [("dp=2,tp=2", p) for p in ("RR", "RS", "SR", "SS")]
         with Dump() as dump:
             layouts = [self.layout(dump, state, rules(p), oracle.Config(c)) for c, p in sides]
-        for a, b in itertools.product(layouts, layouts):
-            whole = {int(e) for x in a.values() for e in x.reshape(-1)}
-            self.assertTrue(all(int(e) in whole for x in b.values() for e in x.reshape(-1)))
         sizes = [sorted(x.shape[0] for x in layout.values()) for layout in layouts]
         self.assertEqual(sizes, [[2, 2], [4, 4], [4] * 4, [2] * 4, [2] * 4, [1] * 4])
 
