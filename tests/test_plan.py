@@ -118,7 +118,7 @@ def on_nodes(sets, devices, nodes, rank=None):
     return held
 
 
-def carried_out(moves, held, old, new, now):
+def carried_out(moves, held, new, now):
     """What the new ranks hold when these moves have been made, element by element: the old ranks' are in `held`."""
     got = np.zeros((len(now), held.shape[1]), dtype=held.dtype)
     there = np.zeros(got.shape, dtype=bool)
@@ -141,8 +141,8 @@ class Plan(harness.Case):
         second = dump.plan(spec, back)
         self.assertNotIn("error", second, what)
         held = np.where(old.rank, elements, -1)
-        for a, b, plan in ((old, new, first), (new, old, second)):
-            got, there = carried_out(plan["moves"], held, a, b, plan["now"])
+        for b, plan in ((new, first), (old, second)):
+            got, there = carried_out(plan["moves"], held, b, plan["now"])
             held = np.where(b.rank & b.derived & ~there, elements, got)
             self.assertTrue((np.where(b.rank, held == elements, held == 0)).all(), f"{what}: {held} {elements}")
 
