@@ -368,7 +368,7 @@ class Offline(harness.Case):
                 self.assertEqual(layout[rank, item].ravel().tolist(), buffer.tolist())
 
     def check_plan(self, state, rules, case, layouts, doc):
-        """What moves bring to a rank is what its device lacks, once."""
+        """What moves bring to a rank is what its device lacks, once. Returns the bytes that stay with each rank."""
         old, new = (Sets(state, l, c.world, rules) for l, c in zip(layouts, (case.old, case.new)))
         numbers = self.items(state)
         seats = [{r["rank"]: (r["node"], r["device"]) for r in doc[side]["ranks"]} for side in ("from", "to")]
@@ -388,10 +388,12 @@ class Offline(harness.Case):
             count[m["dst"]["rank"], box] += 1
             total += m["bytes"]
             between += m["bytes"] if m["kind"] == "between_nodes" else 0
+        stays = {}
         for rank, at in seats[1].items():
             kept = old.rank[was[at]] if at in was else np.zeros_like(new.rank[rank])
             new.rank[rank] &= ~new.derived | had[at[0]]
             self.assertTrue((count[rank] == (new.rank[rank] & ~kept)).all())
+            stays[rank] = int((new.rank[rank] & kept) @ new.bytes)
         t = doc["totals"]
         self.assertEqual((between, total - between), (t["between_nodes"], t["within_node"]))
         self.assertEqual(int((new.rank @ new.bytes).sum()), t["kept"] + t["within_node"] + t["between_nodes"])
@@ -401,6 +403,7 @@ class Offline(harness.Case):
         self.assertEqual((t["between_nodes"] - t["bound_any_mapping"], t["gap"] == 0), (t["gap"], t["bound_exact"]))
         self.assertEqual([sum(n[k] for n in doc["nodes"]) for k in ("in_bytes", "out_bytes", "within_bytes")],
                          [between, between, t["within_node"]])
+        return stays
 
     def test_offline(self):
         done = 0
@@ -421,22 +424,91 @@ class Offline(harness.Case):
                 plan = ("plan", "-f", path, "--from", str(case.old), "--to", str(case.new), "--nodes", str(case.nodes),
                         "--devices-per-node", "3")
                 doc = json.loads(self.ctl(*plan, "--format", "json"))
-                self.check_plan(state, rules, case, layouts, doc)
-                self.check_picture(case, self.ctl(*plan, "--format", "svg"))
-                table = self.ctl(*plan)
-                for words in (f"({case.new.world} ranks)", "bound, any mapping", "peak of a node"):
-                    self.assertIn(words, table)
+                stays = self.check_plan(state, rules, case, layouts, doc)
+                self.check_picture(case, doc, stays, self.ctl(*plan, "--format", "svg"))
+                self.check_table(case, doc, self.ctl(*plan))
                 done += 1
         self.assertGreater(done, 5)
 
-    def check_picture(self, case, text):
-        root = xml.etree.ElementTree.fromstring(text)
+    @staticmethod
+    def pairs(doc):
+        """{(from node, to node): [bytes, moves]} of moves between nodes."""
+        out = {}
+        for m in doc["moves"]:
+            if m["kind"] == "between_nodes":
+                pair = out.setdefault((m["src"]["node"], m["dst"]["node"]), [0, 0])
+                pair[0] += m["bytes"]
+                pair[1] += 1
+        return out
+
+    @staticmethod
+    def human(n):
+        """As ptcctl writes bytes."""
+        unit, v = 0, float(n)
+        while v >= 1024:
+            unit, v = unit + 1, v / 1024
+        return f"{n} B" if not unit else f"{v:.{2 if v < 10 else 1 if v < 100 else 0}f} {['KiB', 'MiB', 'GiB'][unit - 1]}"
+
+    def check_table(self, case, doc, table):
+        """Totals, a bar for each node, who sends to whom: as the JSON has them."""
+        lines, t = table.split("\n"), doc["totals"]
+        self.assertRegex(lines[0], rf"\({case.old.world} ranks\) -> .*\({case.new.world} ranks\) on {case.nodes} nodes of 3 devices$")
+        peak = max(n["peak_bytes"] for n in doc["nodes"])
+        for label, value in (("between nodes", t["between_nodes"]), ("bound, this mapping", t["bound_this_mapping"]),
+                             ("bound, any mapping", t["bound_any_mapping"]), ("between devices", t["within_node"]),
+                             ("stays on its device", t["kept"]), ("in place on its node", t["in_place"]), ("peak of a node", peak)):
+            self.assertIn(f"  {label:<24} {self.human(value):>12}", table)
+        self.assertIn(f"  {'moves':<24} {t['moves_between_nodes']:>12} between nodes, {t['moves_within_node']} within", table)
+        most = max(max(n["in_bytes"], n["out_bytes"]) for n in doc["nodes"])
+        bar = lambda n: max(int(n / most * 32 + 0.5), int(n > 0))
+        want = [f"{n['node']:>4}  {self.human(n['in_bytes']):>12}  {self.human(n['out_bytes']):>12}  "
+                f"{'<' * bar(n['in_bytes'])}{'>' * bar(n['out_bytes'])}" for n in doc["nodes"] if n["in_bytes"] or n["out_bytes"]]
+        at = lines.index("node            in           out") + 1
+        self.assertEqual(want, lines[at:at + len(want)])
+        pairs = sorted(self.pairs(doc).items(), key=lambda p: (-p[1][0], p[0]))
+        want = [f"{a:>9}  {b:>7}  {self.human(n):>12}  {moves:>9}" for (a, b), (n, moves) in pairs]
+        if want:
+            at = lines.index("from node  to node         bytes      moves") + 1
+            self.assertEqual(want, lines[at:at + len(want)])
+            self.assertEqual([""], lines[at + len(want):])
+        else:
+            self.assertNotIn("from node", table)
+
+    def check_picture(self, case, doc, stays, text):
+        """Cells filled by where bytes come from, lines as wide as what is sent."""
+        root, svg = xml.etree.ElementTree.fromstring(text), "{http://www.w3.org/2000/svg}"
+        came = {rank: {"#9fd39f": n, "#f3d98b": 0, "#eb9a8f": 0} for rank, n in stays.items()} # stays, from its node, from others
+        for m in doc["moves"]:
+            came[m["dst"]["rank"]]["#eb9a8f" if m["kind"] == "between_nodes" else "#f3d98b"] += m["bytes"]
+        want = sorted((fill, f"{n / sum(parts.values()) * 44:.1f}") for parts in came.values() for fill, n in parts.items() if n)
+        fills = {fill for parts in came.values() for fill in parts}
+        self.assertEqual(want, sorted((r.get("fill"), r.get("height")) for r in root.iter(svg + "rect") if r.get("fill") in fills))
+        self.assertEqual(case.old.world, sum(r.get("fill") == "#d7e3f4" for r in root.iter(svg + "rect")))
+        pairs = self.pairs(doc)
+        most = max((n for n, _ in pairs.values()), default=1)
+        self.assertEqual(sorted((f"node {a} to node {b}: {n} bytes", f"{0.5 + 5.5 * n / most:.2f}") for (a, b), (n, _) in pairs.items()),
+                         sorted((line.find(svg + "title").text, line.get("stroke-width")) for line in root.iter(svg + "line")))
         labels = [t.text for t in root.iter("{http://www.w3.org/2000/svg}text")]
         for n in range(case.nodes):
             self.assertIn(f"node {n}", labels)
         for config in (case.old, case.new):
             for r in range(config.world):
                 self.assertGreaterEqual(labels.count(str(r)), sum(r < c.world for c in (case.old, case.new)))
+
+    def test_rates(self):
+        """The estimate is the busiest node's bytes at the rate asked for, of the network or between devices."""
+        with tempfile.TemporaryDirectory() as directory:
+            path = self.job(directory, {"version": 1, "name": "j", "rules": [{"match": "w", "split": {"axis": "tp", "dim": 0}}],
+                                        "tensors": [{"name": "w", "dtype": "F32", "shape": [4096, 1000]}]})
+            for old, new, key, option, other in (("tp=2", "tp=2,dp=4", "out_bytes", "--node-rate", "--device-rate"),
+                                                 ("tp=8", "tp=1", "in_bytes", "--node-rate", "--device-rate"),
+                                                 ("tp=2", "tp=1,dp=2", "within_bytes", "--device-rate", "--node-rate")):
+                for rate in (1, 5, 400):
+                    doc = json.loads(self.ctl("plan", "-f", path, "--from", old, "--to", new, "--nodes", "4", "--devices-per-node", "2",
+                                              option, str(rate), other, "1000000", "--format", "json"))
+                    busiest = max(n[key] for n in doc["nodes"])
+                    self.assertGreater(busiest, 1 << 20)
+                    self.assertLessEqual(abs(doc["totals"]["estimated_ns"] - busiest / rate), 1, f"{new} {option} {rate}")
 
     def test_options(self):
         with tempfile.TemporaryDirectory() as directory:
