@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Fuzz entry point: bytes as job.yaml, which may name built-in rule sets, as
- * canonical JSON and as a configuration. What a decoder accepts must survive a
- * trip through the canonical form unchanged, and rules that pass lint must
- * give every rank of small configurations its regions, or be refused. */
+ * a rule set that a job names, in a file of $PTC_RULES_DIR, as canonical JSON
+ * and as a configuration. What a decoder accepts must survive a trip through
+ * the canonical form unchanged, and rules that pass lint must give every rank
+ * of small configurations its regions, or be refused. */
 #include "base/alloc.h"
 #include "base/check.h"
 #include "formats/job.h"
 #include "reshard/layout.h"
 
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len);
 
@@ -84,6 +88,50 @@ static void check_round_trip(struct ptc_job_desc *job)
 	ptc_free(json2);
 }
 
+static char folder[] = "/tmp/ptc-fuzz.XXXXXX", path[sizeof folder + 16];
+
+static void remove_folder(void)
+{
+	rmdir(folder);
+}
+
+static void write_set(const uint8_t *data, size_t len)
+{
+	FILE *f;
+
+	if (!path[0]) {
+		ptc_require(mkdtemp(folder) && !atexit(remove_folder));
+		snprintf(path, sizeof path, "%s/set.yaml", folder);
+	}
+	f = fopen(path, "w");
+	ptc_require(f && fwrite(data, 1, len, f) == len && !fclose(f));
+}
+
+/* The bytes as set.yaml, named by a job with tensors of the names that sets are for; with its own parameters, and another head. */
+static void check_set(const uint8_t *data, size_t len)
+{
+	static const char *const uses[] = { "set", "{use: set, head: 2}", "[{match: s}, set]" };
+	static char yaml[1024];
+	struct ptc_job_desc job = { 0 };
+
+	write_set(data, len);
+	for (size_t i = 0; i < sizeof uses / sizeof *uses; i++) {
+		snprintf(yaml, sizeof yaml,
+			 "{version: 1, name: j, fields: {m: {dtype: F32}}, gpus: {2: tp=2, 4: "
+			 "'tp=2,dp=2,ep=2,zero=1'}, rules: %s, tensors: ["
+			 "{name: model.embed_tokens.weight, dtype: F32, shape: [10, 4]}, {name: "
+			 "h.0.attn.c_attn.weight, dtype: F32, shape: [4, 12]},"
+			 "{name: model.layers.0.mlp.up_proj.weight, dtype: BF16, shape: [8, 4]},"
+			 "{name: model.layers.0.block_sparse_moe.experts.0.w1.weight, dtype: F32, shape: [4, 4]},"
+			 "{name: model.layers.0.block_sparse_moe.experts.1.w1.weight, dtype: F32, shape: [4, 4]},"
+			 "{name: s, dtype: I64, shape: []}]}",
+			 uses[i]);
+		if (!ptc_job_from_yaml("fuzz.yaml", yaml, strlen(yaml), NULL, folder, &job, NULL))
+			check_round_trip(&job);
+	}
+	unlink(path);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len)
 {
 	struct ptc_job_desc job = { 0 };
@@ -93,5 +141,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len)
 		check_round_trip(&job);
 	if (!ptc_job_from_json(data, len, &job, NULL))
 		check_round_trip(&job);
+	check_set(data, len);
 	return 0;
 }

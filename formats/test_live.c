@@ -99,6 +99,12 @@ static void layout_refused(void **state)
 		{ "{\"version\"", "{ \"version\"", PTC_EINVAL, "byte 0" },
 		{ "tp=2,dp=2", "dp=2,tp=2", PTC_EINVAL, "canonical" },
 		{ "tp=2,dp=2", "tp=2,dp=3", PTC_EINVAL, "4 ranks of 6" },
+		/* DeepSpeed tests/unit/checkpoint/test_reshape_checkpoint.py: degrees that are missing, or that disagree with
+		 * what ranks there are (each rank's own against another's: reshard/test_declared.c, refusals) */
+		{ "\"config\":\"tp=2,dp=2\",", "", PTC_EINVAL, "config" },
+		{ "tp=2,dp=2", "", PTC_EINVAL, "config" },
+		{ "tp=2,dp=2", "tp=2", PTC_EINVAL, "more classes than ranks" },
+		{ "tp=2,dp=2", "tp=4,pp=2", PTC_EINVAL, "4 ranks of 8" },
 		{ "\"m\",", "\"m:exp_avg\",", PTC_EINVAL, "twice" },
 		{ "\"m\",", "\"\\u006d\",", PTC_EINVAL, "canonical" },
 		{ "\"m\",", "\"\xff\",", PTC_EINVAL, "layout" },

@@ -19,7 +19,7 @@
 #define MAX_ITEMS   (MAX_TENSORS * (1 + MAX_FIELDS))
 #define MAX_LOCAL   4096
 #define MAX_WORLD   24
-#define MAX_NODES   6
+#define MAX_NODES   8
 #define MAX_BYTES   1536 /* of one item, at 8 bytes an element */
 
 static uint64_t rng, case_seed;
@@ -382,17 +382,67 @@ static void check_rank(const struct input *in, const struct ptc_config *c, const
 	ptc_rank_layout_done(&rl);
 }
 
+static int64_t item_size(const struct input *in, size_t item)
+{
+	return ptc_dtype_bits(ptc_item_dtype(&in->spec, item)) / 8;
+}
+
+/* The region's box in bytes. */
+static struct ptc_box byte_box(const struct ptc_region *r, int64_t size)
+{
+	struct ptc_box b = r->box;
+
+	if (b.ndim == 0)
+		return (struct ptc_box){ .ndim = 1, .ext = { size } };
+	b.off[b.ndim - 1] *= size;
+	b.ext[b.ndim - 1] *= size;
+	return b;
+}
+
+/* Of each item: the digests of what ranks hold of it, as boxes, what others had before left out, are the whole's. */
+static void check_digests(const struct input *in, const struct ptc_layout *l, uint32_t world)
+{
+	static uint8_t data[MAX_BYTES], part[MAX_BYTES];
+	struct ptc_boxes had[MAX_ITEMS] = { 0 };
+	uint64_t sums[MAX_ITEMS] = { 0 };
+	struct ptc_box whole = { 0 };
+
+	for (size_t i = 0; i < sizeof data; i++)
+		data[i] = (uint8_t)rnd(256);
+	for (uint32_t r = 0; r < world; r++) {
+		struct ptc_rank_layout rl;
+
+		CHECK(ptc_layout_rank(l, r, &rl, NULL) == 0);
+		for (size_t i = 0; i < rl.nregions; i++) {
+			const struct ptc_region *g = &rl.regions[i];
+			struct ptc_box box = byte_box(g, item_size(in, g->item));
+			struct ptc_boxes *h = &had[g->item], rest = { 0 };
+
+			CHECK(ptc_item_byte_shape(&in->spec, g->item, &whole.ndim, whole.ext, NULL) == 0);
+			if (!g->padding)
+				CHECK(ptc_boxes_missing(&box, h->v, h->n, &rest) == 0);
+			for (size_t k = 0; k < rest.n; k++) {
+				ptc_box_copy(part, &rest.v[k], data, &whole, &rest.v[k]);
+				sums[g->item] ^= ptc_box_digest(part, &rest.v[k], whole.ndim, whole.ext);
+				CHECK(ptc_boxes_push(h, &rest.v[k]) == 0);
+			}
+			ptc_boxes_done(&rest);
+		}
+		ptc_rank_layout_done(&rl);
+	}
+	for (size_t i = 0; i < ptc_spec_items(&in->spec); i++) {
+		CHECK(ptc_item_byte_shape(&in->spec, i, &whole.ndim, whole.ext, NULL) == 0);
+		CHECK(ptc_box_empty(&whole) || sums[i] == ptc_box_digest(data, &whole, whole.ndim, whole.ext));
+		ptc_boxes_done(&had[i]);
+	}
+}
+
 /* ---- plans ---- */
 
 /* One byte per byte of each item. */
 struct bitmap {
 	uint8_t b[MAX_ITEMS][MAX_BYTES];
 };
-
-static int64_t item_size(const struct input *in, size_t item)
-{
-	return ptc_dtype_bits(ptc_item_dtype(&in->spec, item)) / 8;
-}
 
 static void mark_rank(const struct input *in, const struct ptc_config *c, uint32_t rank, struct bitmap *m)
 {
@@ -660,11 +710,12 @@ static void layouts_and_plans(void **state)
 		random_input(&in);
 		if (ptc_spec_lint(&in.spec, &err))
 			fail_msg("case %llu: %s", (unsigned long long)case_seed, err.text);
-		nnodes = 1 + (uint32_t)rnd(MAX_NODES);
+		nnodes = 1 + (uint32_t)rnd(6);
 		per_node = 1 + (uint32_t)rnd(6);
 		from.layout = to.layout = NULL;
 		if (random_side(&in, &from, MAX_WORLD, nnodes, per_node) &&
 		    random_side(&in, &to, MAX_WORLD, nnodes, per_node)) {
+			check_digests(&in, to.layout, to.world);
 			check_needs(&in, &to, (uint32_t)rnd(nnodes));
 			check_plan(&in, &from, &to, nnodes);
 			done++;
@@ -679,29 +730,24 @@ static void layouts_and_plans(void **state)
 
 /* ---- placement: every way to put ranks on devices ---- */
 
+#define BRUTE 8 /* devices, and so ranks */
+
 struct brute {
 	const struct input *in;
 	const struct side *from, *to;
-	uint32_t nnodes, per_node, block;
-	struct bitmap need[8], had[8]; /* per rank; per device */
-	uint32_t where[8];             /* rank -> device number */
+	uint32_t nnodes, nmay;
+	struct ptc_device may[BRUTE];
+	bool usable[BRUTE], pinned[BRUTE];
+	uint32_t racks[BRUTE];
+	bool in_racks;
+	/* made of it */
+	uint32_t block_of[BRUTE], group_of[BRUTE]; /* per rank */
+	struct bitmap had[BRUTE];                  /* per device of may */
+	int64_t lack[BRUTE][BRUTE];                /* rank, device: what the device has not */
+	int64_t enter[BRUTE][1 << BRUTE];          /* node, set of ranks: what the node has not */
+	uint32_t where[BRUTE];                     /* rank -> device */
 	int64_t best_node, best_device;
 };
-
-static int64_t brute_node_cost(const struct brute *b, const struct ptc_device *d)
-{
-	int64_t sum = 0;
-
-	for (uint32_t n = 0; n < b->nnodes; n++)
-		for (size_t i = 0; i < sizeof b->need[0]; i++) {
-			bool need = false;
-
-			for (uint32_t r = 0; r < b->to->world; r++)
-				need |= d[r].node == n && (&b->need[r].b[0][0])[i];
-			sum += need && !(&b->from->node[n].b[0][0])[i];
-		}
-	return sum;
-}
 
 static int64_t lack(const struct bitmap *need, const struct bitmap *have)
 {
@@ -712,48 +758,97 @@ static int64_t lack(const struct bitmap *need, const struct bitmap *have)
 	return sum;
 }
 
-static bool blocks_whole(const struct brute *b, const struct ptc_device *d)
+/* The block size as plan.h says: the largest divisor of tp of which all blocks fit whole on nodes. */
+static uint32_t brute_block(const struct brute *b, uint32_t tp)
 {
-	for (uint32_t r = 0; r < b->to->world; r++)
-		for (uint32_t q = 0; q < r; q++) {
-			struct ptc_coords x = ptc_config_coords(&b->to->config, r);
-			struct ptc_coords y = ptc_config_coords(&b->to->config, q);
+	for (uint32_t d = tp; d > 1; d--) {
+		uint32_t room = 0, on[BRUTE] = { 0 };
 
-			if (x.pp == y.pp && x.dp == y.dp && x.cp == y.cp && x.tp / b->block == y.tp / b->block &&
-			    d[r].node != d[q].node)
-				return false;
-		}
+		for (uint32_t k = 0; k < b->nmay; k++)
+			room += ++on[b->may[k].node] % d == 0 ? d : 0;
+		if (tp % d == 0 && room >= b->to->world)
+			return d;
+	}
+	return 1;
+}
+
+static void brute_blocks(struct brute *b)
+{
+	const struct ptc_config *c = &b->to->config;
+	uint32_t size = brute_block(b, c->tp);
+
+	for (uint32_t r = 0; r < b->to->world; r++) {
+		struct ptc_coords k = ptc_config_coords(c, r);
+
+		b->group_of[r] = (k.pp * c->dp + k.dp) * c->cp + k.cp;
+		b->block_of[r] = k.tp / size;
+	}
+}
+
+static void brute_tables(struct brute *b)
+{
+	static struct bitmap all[1 << BRUTE], none;
+
+	for (uint32_t set = 1; set < 1u << b->to->world; set++) {
+		uint32_t rank = (uint32_t)__builtin_ctz(set), rest = set & (set - 1);
+
+		all[set] = all[rest];
+		if (!rest)
+			memset(&all[set], 0, sizeof all[set]);
+		mark_rank(b->in, &b->to->config, rank, &all[set]);
+		for (uint32_t n = 0; n < b->nnodes; n++)
+			b->enter[n][set] = lack(&all[set], b->usable[n] ? &b->from->node[n] : &none);
+	}
+	for (uint32_t k = 0; k < b->nmay; k++) {
+		const struct ptc_device *d = &b->may[k];
+
+		memset(&b->had[k], 0, sizeof b->had[k]);
+		for (uint32_t r = 0; r < b->from->world; r++)
+			if (b->usable[d->node] && !memcmp(&b->from->devices[r], d, sizeof *d))
+				mark_rank(b->in, &b->from->config, r, &b->had[k]);
+		for (uint32_t r = 0; r < b->to->world; r++)
+			b->lack[r][k] = lack(&all[1u << r], &b->had[k]);
+	}
+}
+
+/* May rank be on device k, the ranks below it being where they are? */
+static bool brute_fits(const struct brute *b, uint32_t rank, uint32_t k)
+{
+	for (uint32_t q = 0; q < rank; q++) {
+		uint32_t n = b->may[k].node, m = b->may[b->where[q]].node;
+
+		if (b->where[q] == k)
+			return false;
+		if (b->group_of[q] != b->group_of[rank] || n == m)
+			continue;
+		if (b->block_of[q] == b->block_of[rank] || (b->in_racks && b->racks[n] != b->racks[m]))
+			return false;
+	}
 	return true;
 }
 
-/* lackof[rank][device] is computed once; node costs by the set of ranks on a node, too. */
-static void brute_search(struct brute *b, uint32_t rank, uint32_t used, const int64_t lackof[8][8],
-			 const int64_t *set_cost /* [node * 256 + ranks] */)
+static void brute_search(struct brute *b, uint32_t rank)
 {
-	struct ptc_device d[8];
 	int64_t node = 0, device = 0;
+	uint32_t sets[BRUTE] = { 0 };
 
 	if (rank < b->to->world) {
-		for (uint32_t k = 0; k < b->nnodes * b->per_node; k++) {
-			if (used >> k & 1)
+		for (uint32_t k = 0; k < b->nmay; k++) {
+			if (!brute_fits(b, rank, k))
 				continue;
 			b->where[rank] = k;
-			brute_search(b, rank + 1, used | 1u << k, lackof, set_cost);
+			brute_search(b, rank + 1);
 		}
 		return;
 	}
 	for (uint32_t r = 0; r < rank; r++) {
-		d[r] = (struct ptc_device){ b->where[r] / b->per_node, b->where[r] % b->per_node };
-		device += lackof[r][b->where[r]];
+		sets[b->may[b->where[r]].node] |= 1u << r;
+		device += b->lack[r][b->where[r]];
 	}
-	if (!blocks_whole(b, d))
-		return;
 	for (uint32_t n = 0; n < b->nnodes; n++) {
-		uint32_t set = 0;
-
-		for (uint32_t r = 0; r < rank; r++)
-			set |= (d[r].node == n ? 1u : 0) << r;
-		node += set_cost[n * 256 + set];
+		if (b->pinned[n] && !sets[n])
+			return;
+		node += b->enter[n][sets[n]];
 	}
 	if (node < b->best_node || (node == b->best_node && device < b->best_device)) {
 		b->best_node = node;
@@ -761,92 +856,124 @@ static void brute_search(struct brute *b, uint32_t rank, uint32_t used, const in
 	}
 }
 
-static void brute_tables(struct brute *b, int64_t lackof[8][8], int64_t *set_cost)
+/* Its cost is the least, with no gap left, and it meets every constraint. */
+static void check_placed(struct brute *b, const struct ptc_allocation *got, int64_t gap)
 {
-	for (uint32_t r = 0; r < b->to->world; r++) {
-		memset(&b->need[r], 0, sizeof b->need[r]);
-		mark_rank(b->in, &b->to->config, r, &b->need[r]);
-	}
-	for (uint32_t k = 0; k < b->nnodes * b->per_node; k++) {
-		memset(&b->had[k], 0, sizeof b->had[k]);
-		for (uint32_t r = 0; r < b->from->world; r++)
-			if (b->from->devices[r].node == k / b->per_node && b->from->devices[r].index == k % b->per_node)
-				mark_rank(b->in, &b->from->config, r, &b->had[k]);
-		for (uint32_t r = 0; r < b->to->world; r++)
-			lackof[r][k] = lack(&b->need[r], &b->had[k]);
-	}
-	for (uint32_t n = 0; n < b->nnodes; n++)
-		for (uint32_t set = 0; set < 1u << b->to->world; set++) {
-			static struct bitmap all;
+	int64_t node = 0, device = 0;
+	uint32_t sets[BRUTE] = { 0 };
 
-			memset(&all, 0, sizeof all);
-			for (uint32_t r = 0; r < b->to->world; r++)
-				for (size_t i = 0; i < sizeof all && (set >> r & 1); i++)
-					(&all.b[0][0])[i] |= (&b->need[r].b[0][0])[i];
-			set_cost[n * 256 + set] = lack(&all, &b->from->node[n]);
-		}
-}
+	CHECK(got->world == b->to->world && gap == 0);
+	for (uint32_t r = 0; r < got->world; r++) {
+		uint32_t k = 0;
 
-static void check_place(struct brute *b)
-{
-	static int64_t lackof[8][8], set_cost[8 * 256];
-	struct ptc_device devices[8];
-	struct ptc_allocation got;
-	int64_t gap = -1, device = 0;
-	uint32_t ndev = b->nnodes * b->per_node;
-
-	for (uint32_t k = 0; k < ndev; k++)
-		devices[k] = (struct ptc_device){ b->nnodes - 1 - k / b->per_node, k % b->per_node };
-	for (b->block = b->to->config.tp; b->block > 1; b->block--)
-		if (b->to->config.tp % b->block == 0 && b->per_node / b->block * b->block * b->nnodes >= b->to->world)
-			break;
-	b->best_node = b->best_device = INT64_MAX;
-	brute_tables(b, lackof, set_cost);
-	brute_search(b, 0, 0, lackof, set_cost);
-	CHECK(ptc_place(&b->in->spec, b->from->layout, &b->from->alloc, b->to->layout, devices, ndev, b->nnodes, &got,
-			&gap, NULL) == 0);
-	CHECK(got.world == b->to->world && gap == 0);
-	for (uint32_t r = 0; r < got.world; r++) {
-		CHECK(got.ranks[r].node < b->nnodes && got.ranks[r].index < b->per_node);
-		for (uint32_t q = 0; q < r; q++)
-			CHECK(memcmp(&got.ranks[r], &got.ranks[q], sizeof *got.ranks));
-		device += lackof[r][got.ranks[r].node * b->per_node + got.ranks[r].index];
+		while (k < b->nmay && memcmp(&b->may[k], &got->ranks[r], sizeof *got->ranks))
+			k++;
+		CHECK(k < b->nmay && brute_fits(b, r, k));
+		b->where[r] = k;
+		sets[b->may[k].node] |= 1u << r;
+		device += b->lack[r][k];
 	}
-	CHECK(blocks_whole(b, got.ranks));
-	CHECK(brute_node_cost(b, got.ranks) == b->best_node);
+	for (uint32_t n = 0; n < b->nnodes; n++) {
+		CHECK(!b->pinned[n] || sets[n]);
+		node += b->enter[n][sets[n]];
+	}
+	CHECK(node == b->best_node);
 	CHECK(device == b->best_device);
-	ptc_allocation_done(&got);
 }
 
-static void placements(void **state)
+/* Returns whether there is a way. */
+static bool check_place(struct brute *b)
 {
+	struct ptc_place_opts opts = { .devices = b->may,
+				       .ndevices = b->nmay,
+				       .nnodes = b->nnodes,
+				       .usable = b->usable,
+				       .pinned = b->pinned,
+				       .racks = b->in_racks ? b->racks : NULL };
+	struct ptc_allocation got;
+	struct ptc_change *c;
+	int64_t gap = -1;
+	int rc;
+
+	brute_blocks(b);
+	brute_tables(b);
+	b->best_node = b->best_device = INT64_MAX;
+	brute_search(b, 0);
+	CHECK(ptc_change_new(b->from->layout, b->to->layout, &c, NULL) == 0);
+	rc = ptc_change_place(c, &b->from->alloc, &opts, &got, &gap, NULL);
+	CHECK(rc == (b->best_node == INT64_MAX ? PTC_ENODEVICES : 0));
+	if (!rc) {
+		check_placed(b, &got, gap);
+		ptc_allocation_done(&got);
+	}
+	ptc_change_free(c);
+	return !rc;
+}
+
+/* All devices, in another order than the nodes'; constrained: without some, some nodes lost what they had, others are
+ * pinned or in racks. */
+static void random_brute(struct brute *b, uint32_t per_node, bool constrained)
+{
+	b->nmay = 0;
+	for (uint32_t n = b->nnodes; n-- > 0;) {
+		bool gone = constrained && rnd(8) == 0;
+
+		b->usable[n] = !constrained || rnd(6) > 0;
+		b->pinned[n] = constrained && rnd(5) == 0;
+		b->racks[n] = (uint32_t)rnd(2);
+		for (uint32_t d = 0; d < per_node && !gone; d++)
+			if (!constrained || rnd(16) > 0)
+				b->may[b->nmay++] = (struct ptc_device){ n, d };
+	}
+	b->in_racks = constrained && rnd(2);
+}
+
+static void place_many(uint64_t n, uint64_t first, bool constrained)
+{
+	static const uint32_t shapes[][2] = { { 2, 2 }, { 3, 2 }, { 2, 3 }, { 6, 1 }, { 1, 6 }, { 5, 1 },
+					      { 4, 2 }, { 2, 4 }, { 8, 1 }, { 1, 8 }, { 4, 2 }, { 2, 4 } };
 	static struct input in;
 	static struct side from, to;
 	static struct brute b;
-	static const uint32_t shapes[][2] = { { 2, 2 }, { 3, 2 }, { 2, 3 }, { 6, 1 },
-					      { 1, 6 }, { 5, 1 }, { 4, 2 }, { 2, 4 } };
-	uint64_t n = cases(10000) / 40, done = 0;
+	uint64_t done = 0, impossible = 0, all = 0;
 
 	for (uint64_t i = 0; i < n; i++) {
 		const uint32_t *shape;
 
-		seed_case(i + 1000000);
+		seed_case(i + first);
 		random_input(&in);
-		shape = shapes[rnd(8)];
+		shape = shapes[rnd(12)];
 		from.layout = to.layout = NULL;
-		if (random_side(&in, &from, 8, shape[0], shape[1]) && random_side(&in, &to, 6, shape[0], shape[1])) {
-			b = (struct brute){
-				.in = &in, .from = &from, .to = &to, .nnodes = shape[0], .per_node = shape[1]
-			};
-			check_place(&b);
-			done++;
+		b.in = &in;
+		b.from = &from;
+		b.to = &to;
+		b.nnodes = shape[0];
+		random_brute(&b, shape[1], constrained);
+		if (b.nmay && random_side(&in, &from, BRUTE, shape[0], shape[1]) &&
+		    random_side(&in, &to, b.nmay, shape[0], shape[1])) {
+			bool possible = check_place(&b);
+
+			done += possible;
+			impossible += !possible;
+			all += possible && to.world == BRUTE;
 		}
 		from.layout = ptc_layout_free(from.layout);
 		to.layout = ptc_layout_free(to.layout);
 	}
-	print_message("%llu placements\n", (unsigned long long)done);
-	assert_true(n < 100 || done > n / 4);
+	print_message("%llu placements, %llu of %d ranks, %llu impossible\n", (unsigned long long)done,
+		      (unsigned long long)all, BRUTE, (unsigned long long)impossible);
+	assert_true(n < 100 || (done > n / 4 && all > n / 40 && (!constrained || impossible > n / 100)));
 	assert_int_equal(ptc_alloc_live(), 0);
+}
+
+static void placements(void **state)
+{
+	place_many(cases(10000) / 20, 1000000, false);
+}
+
+static void constrained_placements(void **state)
+{
+	place_many(cases(10000) / 20, 2000000, true);
 }
 
 int main(void)
@@ -854,6 +981,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(layouts_and_plans),
 		cmocka_unit_test(placements),
+		cmocka_unit_test(constrained_placements),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

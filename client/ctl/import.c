@@ -12,6 +12,7 @@
 #include "client/ctl/verbs.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -80,6 +81,46 @@ static int wrong_tensor(const char *path, const struct ptc_tensor *missing, cons
 			     surplus ? surplus->name : "");
 }
 
+static size_t put_shape(const struct ptc_tensor *t, char *text, size_t size)
+{
+	size_t n = (size_t)snprintf(text, size, "[");
+
+	for (uint32_t d = 0; d < t->ndim && n < size; d++)
+		n += (size_t)snprintf(text + n, size - n, "%s%" PRId64, d ? ", " : "", t->shape[d]);
+	return n < size ? n + (size_t)snprintf(text + n, size - n, "]") : n;
+}
+
+/* Is the file's tensor longer in the one dim that the rule pads? */
+static bool is_padded(const struct ptc_rule *rule, const struct ptc_tensor *have, const struct ptc_tensor *want)
+{
+	uint32_t longer = 0, padded = 0;
+
+	if (!rule || have->ndim != want->ndim)
+		return false;
+	for (uint32_t d = 0; d < have->ndim; d++) {
+		if (have->shape[d] < want->shape[d])
+			return false;
+		longer |= (have->shape[d] > want->shape[d] ? 1u : 0) << d;
+	}
+	for (size_t i = 0; i < PTC_MAX_SPLITS; i++)
+		padded |= (rule->splits[i].pad_to ? 1u : 0) << rule->splits[i].dim;
+	return longer && longer == padded;
+}
+
+static int wrong_shape(const char *path, const struct ptc_rule *rule, const struct ptc_tensor *have,
+		       const struct ptc_tensor *want, struct ptc_error *err)
+{
+	char is[256], says[256];
+
+	put_shape(have, is, sizeof is);
+	put_shape(want, says, sizeof says);
+	return ptc_error_set(err, PTC_EINVAL, "%s: tensor \"%s\" is %s, the job says %s%s", path, have->name, is, says,
+			     is_padded(rule, have, want)
+				     ? "; padding is no part of a tensor: leave it out of the file, or "
+				       "give the job the file's shape"
+				     : "");
+}
+
 /* The tensors of a set are the job's, with the field's dtype. */
 static int check_set(const struct ptc_spec *spec, const struct ptc_st_set *set, size_t field, const char *path,
 		     struct ptc_error *err)
@@ -97,8 +138,7 @@ static int check_set(const struct ptc_spec *spec, const struct ptc_st_set *set, 
 			return ptc_error_set(err, PTC_EINVAL, "%s: tensor \"%s\" is %s, the job says %s", path,
 					     have->name, ptc_dtype_name(have->dtype), ptc_dtype_name(dtype));
 		if (have->ndim != want->ndim || memcmp(have->shape, want->shape, have->ndim * sizeof(have->shape[0])))
-			return ptc_error_set(err, PTC_EINVAL, "%s: tensor \"%s\" has another shape than the job says",
-					     path, have->name);
+			return wrong_shape(path, ptc_spec_rule(spec, i * (1 + spec->nfields) + field), have, want, err);
 	}
 	if (set->nrefs > common)
 		return wrong_tensor(path, NULL, &ptc_st_set_tensor(set, common)->t, err);

@@ -14,7 +14,8 @@
 #define BIG 5000011 /* bytes of the large tensor: three chunks, the last one odd */
 
 static const char job_yaml[] =
-	"version: 1\nname: j\nrules: [{match: '*'}]\nfields: {m: {dtype: U8}}\n"
+	"version: 1\nname: j\nrules: [{match: a, split: {axis: tp, dim: 0, pad_to: 1}}, {match: '*'}]\nfields: {m: "
+	"{dtype: U8}}\n"
 	"tensors: [{name: big, dtype: U8, shape: [5000011]}, {name: e, dtype: F32, shape: [0, 3]},\n"
 	"          {name: a, dtype: I16, shape: [2, 3]}, {name: s, dtype: F64, shape: []}]\n";
 
@@ -374,6 +375,40 @@ static void test_failures(void **state)
 	assert_ptr_equal(strchr(errors, '\n'), errors + strlen(errors) - 1);
 }
 
+/* Megatron-core pads vocabularies: a file has 4 rows, or 2 of another width, where the job has [2, 3]. Each import is aborted. */
+static void test_other_shapes(void **state)
+{
+	static const struct {
+		const char *shape, *says;
+		size_t bytes;
+	} all[] = {
+		{ "[4,3]", "tensor \"a\" is [4, 3], the job says [2, 3]; padding is no part of a tensor: leave it out",
+		  24 },
+		{ "[1,3]", "tensor \"a\" is [1, 3], the job says [2, 3]\n", 6 },
+		{ "[2,5]", "tensor \"a\" is [2, 5], the job says [2, 3]\n", 20 },
+		{ "[6]", "tensor \"a\" is [6], the job says [2, 3]\n", 12 },
+	};
+
+	const int aborts = g.aborts;
+
+	for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+		char header[512];
+
+		snprintf(header, sizeof header,
+			 "{\"a\":{\"dtype\":\"I16\",\"shape\":%s,\"data_offsets\":[0,%zu]},"
+			 "\"big\":{\"dtype\":\"U8\",\"shape\":[5000011],\"data_offsets\":[%zu,%zu]},"
+			 "\"e\":{\"dtype\":\"F32\",\"shape\":[0,3],\"data_offsets\":[%zu,%zu]},"
+			 "\"s\":{\"dtype\":\"F64\",\"shape\":[],\"data_offsets\":[%zu,%zu]}}",
+			 all[i].shape, all[i].bytes, all[i].bytes, all[i].bytes + BIG, all[i].bytes + BIG,
+			 all[i].bytes + BIG, all[i].bytes + BIG, all[i].bytes + BIG + 8);
+		put("other.safetensors", header, all[i].bytes + BIG + 8, 1);
+		assert_int_equal(RUN("import", "j", path_of("other.safetensors")), 1);
+		if (!strstr(errors, all[i].says))
+			fail_msg("\"%s\" is not in: %s", all[i].says, errors);
+	}
+	assert_int_equal(g.aborts, aborts + 4);
+}
+
 static int stop_at_once(void *arg, const struct ptc_admin_progress *p)
 {
 	return 1;
@@ -413,7 +448,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_documents), cmocka_unit_test(test_resize),   cmocka_unit_test(test_round_trip),
-		cmocka_unit_test(test_canonical), cmocka_unit_test(test_failures), cmocka_unit_test(test_library),
+		cmocka_unit_test(test_canonical), cmocka_unit_test(test_failures), cmocka_unit_test(test_other_shapes),
+		cmocka_unit_test(test_library),
 	};
 
 	return cmocka_run_group_tests(tests, setup, teardown);

@@ -15,8 +15,6 @@
 #include <string.h>
 #include <time.h>
 
-#define MAX_SAMPLES 4096
-
 struct args {
 	const char *from, *to, *out;
 	int64_t layers, hidden, vocab;
@@ -242,6 +240,21 @@ static uint64_t next(uint64_t *x)
 	return *x >> 16;
 }
 
+/* n of the ranks, each at most once. */
+static bool *draw(uint32_t world, uint32_t n, uint64_t seed)
+{
+	uint64_t x = seed * UINT64_C(0x9E3779B97F4A7C15) | 1;
+	bool *drawn = calloc(world, sizeof *drawn);
+
+	for (uint32_t i = 0; drawn && i < n && i < world;) {
+		uint32_t rank = (uint32_t)(next(&x) % world);
+
+		i += !drawn[rank];
+		drawn[rank] = true;
+	}
+	return drawn;
+}
+
 static void die(const char *what, const struct ptc_error *err)
 {
 	fprintf(stderr, "ptc-bench-scale: %s: %s\n", what, err->text);
@@ -299,7 +312,6 @@ static void run(const struct args *a, const struct ptc_spec *s)
 	struct ptc_plan_opts opts = { .fn = take, .arg = &sink };
 	struct ptc_place_opts place = { 0 };
 	struct times t;
-	uint64_t seed = a->seed * UINT64_C(0x9E3779B97F4A7C15) | 1;
 	uint32_t world, drained;
 	int64_t gap = 0;
 	double at = seconds();
@@ -324,12 +336,10 @@ static void run(const struct args *a, const struct ptc_spec *s)
 	t.place = seconds() - at;
 	if (a->out) {
 		sink.out = fopen(a->out, "w");
-		sink.sampled = calloc(ptc_layout_world(to), sizeof *sink.sampled);
+		sink.sampled = draw(ptc_layout_world(to), a->samples, a->seed);
 		if (!sink.out || !sink.sampled)
 			die(a->out, &err);
 		opts.keep = true;
-		for (uint32_t i = 0; i < a->samples; i++)
-			sink.sampled[next(&seed) % ptc_layout_world(to)] = true;
 	}
 	at = seconds();
 	if (ptc_plan_stream(change, &was, &now, place.nnodes, NULL, &opts, &plan, &err))

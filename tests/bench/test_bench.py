@@ -50,9 +50,20 @@ class Smoke(unittest.TestCase):
         self.assertTrue(all(r["gb_per_s"] > 0 and r["limit_gb_per_s"] > 0 for r in found))
 
     def test_scale(self):
-        for r in self.results("scale", "--scale", "small", "--rounds", "1"):
-            self.assertTrue(r["moves"] > 0 and r["ranks_checked"] > 0 and r["boxes_checked"] > r["ranks_checked"])
+        for r in self.results("scale", "--scale", "small", "--rounds", "1", "--seed", "7"):
+            self.assertTrue(r["moves"] > 0 and r["boxes_checked"] > r["ranks_checked"])
+            self.assertEqual(min(64, r["new_ranks"]), r["ranks_checked"])
             self.assertEqual(r["moves"], r["moves_between"] + r["moves_within"])
+            self.assertEqual((7, True), (r["seed"], r["within_limits"]))
+
+    def test_scale_over_its_limits(self):
+        """It reports what it found, says which case took too much, and fails."""
+        r = bench("scale", "--scale", "small", "--rounds", "1", "--limit-s", "1e-9", "--format", "json", fails=True)
+        found = json.loads(r.stdout)["results"]
+        self.assertTrue(found and not any(f["within_limits"] for f in found))
+        lines = [line for line in r.stderr.split("\n") if line.startswith("ptc-bench: scale: ")]
+        self.assertEqual(len(found), len(lines), r.stderr)
+        self.assertRegex(lines[0], "dense, a node less took [0-9.]+ CPU seconds and [0-9]+ MiB; the limits are 1e-09 and 512")
 
     def test_switch(self):
         chunks = tempfile.mkdtemp(prefix="ptc-bench-test-", dir="/dev/shm")
