@@ -1,12 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Import, resize, export: bytes. Every switch is compared with the oracle rank by rank, the whole export by hash."""
+import base64
 import concurrent.futures
 import contextlib
+import fcntl
 import json
 import os
+import pty
 import re
 import shutil
+import struct
 import subprocess
+import termios
 import time
 import unittest
 
@@ -14,7 +19,10 @@ import harness
 import numpy as np
 import oracle
 import state as states
-from harness import LONG, PATIENCE, SANITIZED, Job, wait_for
+from harness import LONG, PATIENCE, SANITIZED, ClusterError, Job, wait_for
+
+
+SPARE = 2 << 20 # freed chunks that a job may keep, in walks
 
 
 def shm_bytes(path):
@@ -150,26 +158,69 @@ class Resize(harness.Case):
         heads, tps = states.VARIANTS[int(rng.integers(len(states.VARIANTS)))]
         return states.random_state(rng, heads, tiny), states.rules(heads), tps
 
+    def bulky_job(self, tiny):
+        """A random state with 25 MiB in larger tensors, beside which a partly filled chunk is little."""
+        s, rules, tps = self.random_job(tiny)
+        for layer in range(states.LAYERS):
+            s.add(self.rng(), f"bulk.{layer}", "BF16", (1024, 512))
+        return s, [{"match": "bulk.*", "split": {"axis": "tp", "dim": 1, "kind": "balanced"}, "layer": "bulk.{}",
+                    "shard": "flat"}, *rules], tps
+
     def walk(self, switches, tiny, **options):
-        rng, (s, rules, tps) = self.rng(), self.random_job(tiny)
-        with self.cluster(nodes=4, devices=2, **options) as c:
+        """Random switches; after each: bytes, what the stores hold, and over TCP what the sockets carried."""
+        rng, (s, rules, tps) = self.rng(), self.bulky_job(tiny)
+        with self.cluster(nodes=4, devices=2, spare=f"{SPARE >> 20}MiB", **options) as c:
             job = Job(c, "walk", s, self.path("job"), rules)
             config = oracle.random_config(rng, 8, tps)
             print(f"import as {config}", flush=True)
             job.imported(config)
             job.check_ranks(self, config, rules)
+            self.check_stores(c, job, config, rules)
             for i in range(switches):
                 config = oracle.random_config(rng, 8, tps)
                 print(f"switch {i}: {config}", flush=True)
-                job.resize(config)
+                before = socket_bytes(c)
+                summary = job.resize(config)
+                if c.options["transport"] != "unix":
+                    self.check_sockets(summary, socket_bytes(c) - before, (256 << 10) + 64 * len(oracle.items(s)))
+                self.check_stores(c, job, config, rules)
                 job.check_ranks(self, config, rules, node=f"n{i % 4}")
                 job.check_whole(self, node=f"n{(i + 1) % 4}")
             c.ptcctl("verify", "walk")
             self.assertEqual(switches + 1, job.generation())
             job.delete()
 
+    def check_sockets(self, summary, moved, talk):
+        """What the sockets carried is what the plan says, to 2 %; beside it `talk` bytes, for what a switch says without a
+        byte of state."""
+        planned = summary["plan"]["totals"]["between_nodes"]
+        print(f"planned {planned / 1e6:.2f} MB, at the sockets {moved / 1e6:.2f} MB ({moved - planned:+d} bytes)", flush=True)
+        self.assertLessEqual(abs(moved - planned), planned * 0.02 + talk, summary["to"])
+
+    def check_stores(self, c, job, config, rules):
+        """In use: the bytes of the node's ranks, the oracle says which; slack: a third (a chunk stays as long as three
+        quarters of it are live) and 4 MiB of partly filled chunks. In the file: what is in use, what a job may keep
+        (memory.spare), and 1 MiB of LMDB's own pages."""
+        job.wait_idle()
+        needs = oracle.node_needs(job.state, config, rules, {r["rank"]: r["node"] for r in job.status()["ranks"]})
+
+        left = []
+
+        def within():
+            left.clear()
+            for row in c.json("nodes")["nodes"]:
+                node, used = row["node"], row["store"]["used_bytes"]
+                need, file = needs.get(node, 0), shm_bytes(os.path.join(c.nodes[node].chunk_dir, job.status()["uuid"]))
+                if used > (need * 4 // 3 + (4 << 20) if need else 0) or file > used + SPARE + (1 << 20):
+                    left.append(f"{node} needs {need} bytes, uses {used}, its file takes {file}")
+            return not left
+
+        with contextlib.suppress(ClusterError): # a table goes when the last that reads it is gone
+            wait_for(within, 10 * PATIENCE, "the stores", 0.1)
+        self.assertEqual([], left, config)
+
     def test_random_unix(self):
-        self.walk(4 if SANITIZED else 10, tiny=60, transport="unix")
+        self.walk(4 if SANITIZED else 10, tiny=2000 if LONG else 60, transport="unix")
 
     def test_thousands_of_tiny_tensors(self):
         rng, (heads, _) = self.rng(), states.VARIANTS[0]
@@ -182,7 +233,7 @@ class Resize(harness.Case):
             job.check_whole(self)
 
     def test_random_tls(self):
-        self.walk(30 if LONG else 4, tiny=50, transport="tls")
+        self.walk(30 if LONG else 4, tiny=2000 if LONG else 50, transport="tls")
 
     def test_random_etcd_cluster(self):
         self.walk(4 if SANITIZED else 10, tiny=50, transport="tls", coordinator="etcd-cluster")
@@ -236,34 +287,97 @@ class Resize(harness.Case):
             self.assertRegex(line, r"16|device")
             job.check_whole(self)
 
+    def test_import_without_a_configuration(self):
+        """The largest entry of the job's table that the devices there are can have; else one rank, which has everything once."""
+        s, rules = states.State(), [{"match": "*", "split": {"axis": "tp", "dim": 0}}]
+        s.add(self.rng(), "w", "F32", (64, 16))
+        table = {2: {"tp": 2}, 4: {"tp": 2, "dp": 2}, 8: {"tp": 8}}
+        with self.cluster(nodes=2, devices=2) as c:
+            for i, (gpus, args, config, nodes) in enumerate((
+                    (table, (), "tp=2,dp=2", {"n0", "n1"}), (table, ("--nodes", "n1"), "tp=2", {"n1"}),
+                    (table, ("--gpus", "2"), "tp=2", None), (table, ("--gpus", "3"), "dp=3", {"n0", "n1"}),
+                    (table, ("--config", "tp=4"), "tp=4", {"n0", "n1"}), ({8: {"tp": 8}}, (), "tp=1", None), (None, (), "tp=1", None))):
+                job = Job(c, f"table{i}", s, self.path(f"job{i}"), rules, gpus=gpus)
+                job.create()
+                c.ptcctl(*job.import_args(None), *args)
+                status = job.status()
+                self.assertEqual(str(oracle.Config(config)), str(oracle.Config(status["config"])))
+                self.assertIn({r["node"] for r in status["ranks"]}, [nodes] if nodes else [{"n0"}, {"n1"}, {"n0", "n1"}])
+                job.check_ranks(self, oracle.Config(config), rules)
+                job.delete()
+            job.create()
+            self.refused(c, "resize", job.name, codes=(2,), contains="needs --config")
+
+    def on_a_terminal(self, c, *args):
+        """What a person sees of a command's stderr."""
+        terminal, end = pty.openpty()
+        fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("4H", 40, 200, 0, 0))
+        p = subprocess.Popen([harness.program("ptcctl"), *args], env=c.environment({"PTC_SOCKET": c.nodes["n0"].socket}),
+                             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=end)
+        os.close(end)
+        seen = b""
+        with contextlib.suppress(OSError), os.fdopen(terminal, "rb", buffering=0) as f: # EIO at its end
+            while block := f.read(4096):
+                seen += block
+        self.assertEqual(0, p.wait(60 * PATIENCE), seen)
+        return seen.decode()
+
+    def test_progress_on_a_terminal(self):
+        """While bytes move, how many of how many, at which rate, and how long still, in one line that is rewritten. (The
+        destination sleeps when some have come.)"""
+        s, rules = states.State(), [{"match": "*", "split": {"axis": "tp", "dim": 0}}]
+        for i in range(16):
+            s.add(self.rng(), f"w{i}", "F32", (1024, 512))
+        with self.cluster(nodes=2, devices=1, env={"n1": {"PTC_FAULT": "agent.receive.middle@12=sleep"}}) as c:
+            job = Job(c, "shown", s, self.path("job"), rules)
+            c.ptcctl("drain", "n1")
+            job.imported("tp=1")
+            c.ptcctl("drain", "n1", "--undo")
+            seen = self.on_a_terminal(c, "resize", "shown", "--config", "tp=1", "--nodes", "n1", "--wait")
+            lines = seen.split("\r\033[K")
+            print("\n".join(lines), flush=True)
+            self.assertTrue(any(re.fullmatch(r"filling: .*  [0-9.]+ MiB of 32(\.0)? MiB  [1-9][0-9]?%  [0-9.]+ [KMG]iB/s  ETA [0-9]+s.*", line)
+                                for line in lines), lines)
+            self.assertEqual("", lines[-1], "the last line is wiped")
+            self.assertNotIn("\n", "".join(lines), "one line, rewritten")
+            job.check_whole(self)
+
+    @staticmethod
+    def written(c):
+        """Everything of jobs in etcd: key, value, and when it was written last."""
+        kvs = json.loads(c.etcdctl("get", "--prefix", "/ptc/", "-w", "json").stdout)["kvs"]
+        return {base64.b64decode(kv["key"]).decode(): (kv["mod_revision"], kv["value"]) for kv in kvs
+                if not base64.b64decode(kv["key"]).startswith(b"/ptc/nodes/")}
+
     def test_dry_run_changes_nothing(self):
         s, rules, _ = self.random_job(10)
         with self.cluster(nodes=2, devices=2) as c:
             job = Job(c, "dry", s, self.path("job"), rules)
             job.imported("tp=2,dp=2")
-            before = c.etcdctl("get", "--prefix", "/ptc/jobs/", "--keys-only").stdout
+            before = self.written(c)
             c.ptcctl("resize", "dry", "--config", "tp=4", "--dry-run")
-            self.assertEqual(before, c.etcdctl("get", "--prefix", "/ptc/jobs/", "--keys-only").stdout)
+            self.assertEqual(before, self.written(c))
             self.assertEqual(1, job.generation())
 
     def test_large_tensor(self):
-        """One tensor of 1 GiB (256 MiB by default), and what the sockets carried against what the plan says, to 2 %."""
+        """One tensor of 1 GiB through ten random configurations (256 MiB through three by default), and what the sockets
+        carried against what the plan says."""
         if SANITIZED:
             self.skipTest("too slow with sanitizers")
-        s = states.State()
-        s.add(self.rng(), "large", "BF16", (8192 if LONG else 2048, 65536))
-        rules = [{"match": "*", "split": {"axis": "tp", "dim": 0}}]
-        with self.cluster(nodes=4, devices=2, transport="insecure", ceiling="3GiB", staging="256MiB") as c:
+        s, rng = states.State(), self.rng()
+        s.add(rng, "large", "BF16", (8192 if LONG else 2048, 65536))
+        rules = [{"match": "*", "split": {"axis": "tp", "dim": 0}, "shard": "flat"}]
+        configs = [oracle.random_config(rng, 8, (1, 2, 4, 8)) for _ in range(10)] if LONG else map(oracle.Config, ("tp=4", "dp=4", "tp=8"))
+        with self.cluster(nodes=4, devices=2, transport="insecure", ceiling="4GiB", staging="256MiB") as c:
             job = Job(c, "large", s, self.path("job"), rules)
             job.imported("tp=2,dp=2")
-            for config in ("tp=4", "dp=4", "tp=8"):
+            for config in configs:
                 before, start = socket_bytes(c), time.monotonic()
                 summary = job.resize(config)
                 moved, seconds = socket_bytes(c) - before, time.monotonic() - start
-                planned = summary["plan"]["totals"]["between_nodes"]
-                print(f"-> {config}: planned {planned / 1e6:.1f} MB, at the sockets {moved / 1e6:.1f} MB, {seconds:.2f} s")
-                self.assertLessEqual(abs(moved - planned), planned * 0.02 + (1 << 20), config)
-                job.check_ranks(self, oracle.Config(config), rules)
+                print(f"-> {config} in {seconds:.2f} s")
+                self.check_sockets(summary, moved, 256 << 10)
+                job.check_ranks(self, config, rules)
             job.check_whole(self)
 
     def offline(self, job, before, after, *args):
