@@ -347,6 +347,27 @@ class Crash(harness.Case):
                 self.switched(self.there)
             self.finish(c, job)
 
+    def test_wrong_bytes(self):
+        """One bit that comes wrong, which no protocol and no checksum of the receiver's own can see, and no replica to
+        differ from: the digests do, before the second commit. The tensor is named, the old generation is whole, the next
+        switch works."""
+        with self.crash_cluster() as c:
+            self.up(c)
+            job = self.start(c)
+            job.imported(A)
+            for victim, config in (("n1", "tp=4"), ("n2", A)):
+                before = job.status()
+                self.arm(c.nodes[victim], "agent.receive.bytes=fail")
+                line = self.refused(c, "resize", job.name, "--config", config, "--wait")
+                self.arm(c.nodes[victim])
+                self.assertIn("agent.receive.bytes", self.passed(c.nodes[victim]))
+                self.assertRegex(line, r'"h\.\d\.[wb](:exp_avg)?" has digest [0-9a-f]{16} instead of [0-9a-f]{16}')
+                self.check(c, job, (before["config"],))
+                self.assertEqual(before["generation"], job.generation())
+                job.resize(config)
+                self.check(c, job, (config,))
+            self.finish(c, job)
+
     # ---- aborts --------------------------------------------------------------------------------------
 
     def abort_at(self, c, job, sleeper, point, victim=None, rule=""):

@@ -110,6 +110,14 @@ static void dst_write(const struct ptc_fetch_dst *dst, int64_t off, const uint8_
 	}
 }
 
+/* A test's wire that lies: one bit of what came is another one. */
+static void dst_spoil(const struct ptc_fetch_dst *dst, int64_t off, const uint8_t *from)
+{
+	const uint8_t wrong = *from ^ 1;
+
+	dst_write(dst, off, &wrong, 1);
+}
+
 static int box_begin(struct ptc_fetch *f, struct ptc_error *err)
 {
 	const struct ptc_box *cut = &f->boxes[f->at].box;
@@ -166,6 +174,8 @@ static int feed(struct ptc_fetch *f, const uint8_t *p, size_t len, struct ptc_er
 		}
 		n = (size_t)PTC_MIN((int64_t)len, f->runs.run_bytes - f->in_run);
 		dst_write(&f->dst, f->runs.a_off + f->in_run, p, n);
+		if (ptc_fault("agent.receive.bytes"))
+			dst_spoil(&f->dst, f->runs.a_off + f->in_run, p);
 		p += n;
 		len -= n;
 		f->in_run += (int64_t)n;

@@ -4,6 +4,7 @@
  * that was cancelled or whose daemon was restarted; replicas; refusals.
  * PTC_SEED and PTC_CASES override; the seed is printed. */
 #include "daemon/agent/test_world.h"
+#include "daemon/agent/wire.h"
 
 #include <sys/stat.h>
 
@@ -172,7 +173,8 @@ static void test_finish_cancels(void **state)
 
 /* ---- liars ---- */
 
-enum lie { LIE_SHORT, LIE_LONG, LIE_GARBAGE, LIE_LENGTH, LIE_VERSION, LIE_STATUS, LIE_NOTHING, NLIES };
+/* Up to NLIES those that break the protocol; what is wrong only in its bytes is seen by nobody who has not the digests. */
+enum lie { LIE_SHORT, LIE_LONG, LIE_GARBAGE, LIE_LENGTH, LIE_VERSION, LIE_STATUS, LIE_NOTHING, NLIES, LIE_WRONG_BYTES };
 
 struct liar {
 	enum lie lie;
@@ -188,6 +190,35 @@ static int liar_send(struct ptc_rpc_call *call, const void *head, size_t len, si
 	return ptc_rpc_call_send(call, parts, payload ? 2 : 1, err);
 }
 
+/* Zeros, as many bytes as were asked for. */
+static int liar_wrong_bytes(struct ptc_rpc_call *call, struct ptc_rpc_message *asked, struct ptc_error *err)
+{
+	ProtobufCMessage *msg;
+	const Ptc__V1__FetchRequest *req;
+	uint64_t left = 0;
+	int r = ptc_wire_decode(asked, &ptc__v1__fetch_request__descriptor, &msg, err);
+
+	if (r)
+		return r;
+	req = (const Ptc__V1__FetchRequest *)msg;
+	for (size_t i = 0; i < req->n_boxes; i++) {
+		uint64_t bytes = 1;
+
+		for (size_t d = 0; d < req->boxes[i]->n_extent; d++)
+			bytes *= (uint64_t)req->boxes[i]->extent[d];
+		left += bytes;
+	}
+	ptc_pb_free(msg);
+	while (!r && left) {
+		uint64_t n = PTC_MIN(left, 1u << 20);
+		uint8_t head[16];
+
+		r = liar_send(call, head, ptc_wire_data_head(head, n), n, err);
+		left -= n;
+	}
+	return r;
+}
+
 static int liar_fetch(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
 {
 	static const uint8_t ok[] = { 8, 1, 122, 16 }, version[] = { 8, 9, 122, 16 }, length[] = { 8, 1, 122, 99 };
@@ -197,6 +228,11 @@ static int liar_fetch(void *arg, struct ptc_rpc_call *call, struct ptc_error *er
 	struct ptc_rpc_message *msg;
 	int r = ptc_rpc_call_recv(call, &msg, err);
 
+	if (!r && l->lie == LIE_WRONG_BYTES) {
+		r = liar_wrong_bytes(call, msg, err);
+		ptc_rpc_message_done(msg);
+		return r;
+	}
 	ptc_rpc_message_done(r ? NULL : msg);
 	switch (l->lie) {
 	case LIE_SHORT:
@@ -258,6 +294,58 @@ static void test_liars(void **state)
 		prepare_all(&w, &info, &next);
 	}
 	w.target_override[1] = NULL;
+	pull_all(&w, &info, &next, false);
+	check_ranks(&w, &next, 0);
+	ptc_rpc_server_free(liar.server, 100);
+	world_down(&w);
+}
+
+/* What a node says it has, against what was imported (or nothing, NULL). */
+static int merge_of(struct world *w, struct info *info, uint32_t node, const Ptc__V1__PullReply *reply,
+		    const uint64_t *expected, struct ptc_error *ret_err)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	uint64_t merged[NITEMS];
+	struct ptc_digests *d;
+	struct ptc_geometry g;
+	int r;
+
+	OK(ptc_agent_geometry(w->nodes[0].agent, &info->pb, &info->to, &g, &err));
+	OK(ptc_digests_new(&g, &d, &err));
+	OK(ptc_digests_add(d, node, reply->need_index, reply->digests, reply->n_digests, &err));
+	r = ptc_digests_merge(d, expected, merged, ret_err);
+	ptc_digests_free(d);
+	ptc_geometry_done(&g);
+	return r;
+}
+
+/* Bytes that are other ones get past every check but the last. */
+static void test_wrong_bytes(void **state)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	Ptc__V1__PullReply *reply;
+	struct world w;
+	struct gen now, next;
+	struct info info;
+	struct liar liar = { .lie = LIE_WRONG_BYTES };
+
+	rng = seed + 12;
+	world_up(&w, NODES, false);
+	gen_make(&now, 1, "tp=1", 1);
+	now.nodes[0] = 1;
+	import(&w, &now, 0);
+	gen_make(&next, 2, "tp=1", 1);
+	seal_and_prepare(&w, &info, &now, &next);
+	liar_up(&liar, &w);
+	w.target_override[1] = liar.sock;
+	OK(do_pull(&w, 0, &info, false, &reply, &err));
+	OK(merge_of(&w, &info, 0, reply, NULL, &err));
+	assert_int_equal(merge_of(&w, &info, 0, reply, w.digest, &err), PTC_EDIGEST);
+	assert_non_null(strstr(err.text, "\" has digest 0000000000000000 instead of "));
+	ptc_pb_free(&reply->base);
+	OK(do_finish(&w, 0, NULL, false, &err)); /* as the controller does */
+	w.target_override[1] = NULL;
+	prepare_all(&w, &info, &next);
 	pull_all(&w, &info, &next, false);
 	check_ranks(&w, &next, 0);
 	ptc_rpc_server_free(liar.server, 100);
@@ -546,6 +634,7 @@ int main(void)
 		cmocka_unit_test(test_replicas),       cmocka_unit_test(test_holds),
 		cmocka_unit_test(test_memory),         cmocka_unit_test(test_heap),
 		cmocka_unit_test(test_wire_numbers),   cmocka_unit_test(test_fences_and_numbers),
+		cmocka_unit_test(test_wrong_bytes),
 	};
 	const char *text = getenv("PTC_SEED");
 	int r;
