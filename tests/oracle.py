@@ -403,6 +403,23 @@ def compare_rank_files(test, directory, state, config, rules):
                     test.fail(f"{where}, {name}: bytes differ")
 
 
+def node_needs(state, config, rules, nodes):
+    """{node: bytes} that its ranks hold, what several of them hold counted once. nodes: {rank: node}."""
+    numbered, held, memo = states.State(state.fields), {}, {}
+    for field, tensors in state.tensors.items():
+        for name, t in tensors.items():
+            ids = np.arange(1, t.array.size + 1, dtype=np.uint32).reshape(t.array.shape) # 0: padding
+            numbered.tensors[field][name] = states.Tensor(t.dtype, t.shape, ids)
+    for rank, node in nodes.items():
+        for field, tensors in rank_tensors(numbered, config, rules, rank, memo).items():
+            for name, ids in tensors.items():
+                size = state.tensors[field][name].array.size
+                mask = held.setdefault(node, {}).setdefault((field, name), np.zeros(size + 1, bool))
+                mask[ids.reshape(-1)] = True
+    return {node: sum(int(m[1:].sum()) * state.tensors[f][n].array.itemsize for (f, n), m in masks.items())
+            for node, masks in held.items()}
+
+
 def random_config(rng, devices, tps, zero=True):
     """A configuration of at most `devices` ranks; every degree, how zero cuts and the rank order vary. ep divides 4."""
     while True:
