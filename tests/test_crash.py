@@ -7,12 +7,15 @@ covered without being listed here, and one cluster serves many kills. `scripts/c
 exist; one that no scenario reaches fails test_every_point_is_reached.
 
 By default a sample of the points is taken (the seed is printed); PTC_TEST_LONG=1 takes each of them, and 200 random
-kills.
+kills. What a run passes depends on what it finds to do, so a point that is missed is tried again; a long run fails where
+one stays unreached and the test does not say why it may.
 """
 import base64
 import collections
 import contextlib
+import fnmatch
 import glob
+import itertools
 import json
 import os
 import signal
@@ -30,6 +33,7 @@ from harness import LONG, PATIENCE, ROOT, SANITIZED, ClusterError, Job, wait_for
 
 RULES = [{"match": "*", "split": {"axis": "tp", "dim": 0, "kind": "balanced"}, "layer": "h.{}.*"}]
 A, B = "tp=2,pp=2", "tp=1,pp=2,dp=2,zero=1"
+TRIES = 3
 SLACK_CHUNKS = 2 # packing may need a chunk more, depending on what stayed where
 
 
@@ -47,6 +51,8 @@ def same(a, b):
 
 class Crash(harness.Case):
     """Four daemons with a device each; n0 supervises etcd."""
+
+    tried, missed = 0, () # points
 
     # ---- a cluster whose daemons can be armed --------------------------------------------------
 
@@ -105,12 +111,16 @@ class Crash(harness.Case):
                 c.start_node(node, self.env(node))
         self.settle(c)
 
+    def forget(self, node):
+        """From the next arm() on it lists anew what it passes."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(os.path.join(node.dir, "points"))
+
     def points(self, c, scenario):
         """{node: the fault points it passes in the scenario, in order}."""
         for node in c.nodes.values():
+            self.forget(node)
             self.arm(node)
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(os.path.join(node.dir, "points"))
         scenario()
         return {n.name: self.passed(n) for n in c.nodes.values()}
 
@@ -124,6 +134,22 @@ class Crash(harness.Case):
     def sample(self, points, n):
         points = sorted(set(points))
         return points if LONG else self.random.sample(points, min(n if not SANITIZED else (n + 1) // 2, len(points)))
+
+    def reach(self, point, attempt, by_chance=()):
+        """Attempts until one says that the point was reached. by_chance: patterns of points that need not be, here; others
+        are killed at elsewhere."""
+        self.tried += 1
+        for _ in range(TRIES):
+            if attempt():
+                return
+        print(f"{point}: not reached in {TRIES} tries", flush=True)
+        if not any(fnmatch.fnmatchcase(point, pattern) for pattern in by_chance):
+            self.missed = (*self.missed, point)
+
+    def check_reached(self):
+        if LONG:
+            self.assertEqual((), self.missed, "points that a clean run passes were not reached")
+        self.assertLessEqual(len(self.missed) * 2, self.tried, f"most points that a clean run passes were not reached: {self.missed}")
 
     # ---- what must hold afterwards --------------------------------------------------------------
 
@@ -296,18 +322,22 @@ class Crash(harness.Case):
         self.controller_of(c, job)
         by_node = self.points(c, lambda: job.resize(self.there))
         self.switched(self.there)
-        wanted, controlled, reached = self.sample(by_node[choose()], count), choose() == self.controller, []
+        wanted, controlled = self.sample(by_node[choose()], count), choose() == self.controller
         self.assertTrue(wanted)
-        for point in wanted:
+
+        def attempt(point):
             self.go_to(job, start)
             self.controller_of(c, job)
             died = self.kill_in_switch(c, job, choose(), rule(point) if rule else point)
-            if controlled == (choose() == self.controller): # a kill hands the job on: a member passes none of its controller's
-                reached.append(died)
-        if not rule and reached:
-            self.assertGreater(sum(reached), (len(reached) - 1) // 2, "most of the points that a clean switch passes were not reached")
+            # A kill hands the job on, and a member passes none of its controller's points. Nor is any point passed any
+            # number of times; as often as it is passed at all, it is killed at without a rule.
+            return died or rule or controlled != (choose() == self.controller)
+
+        for point in wanted:
+            self.reach(point, lambda: attempt(point)) # noqa: B023
 
     def finish(self, c, job):
+        self.check_reached()
         self.settle(c)
         job.delete()
         self.assert_empty(c)
@@ -337,15 +367,21 @@ class Crash(harness.Case):
             always = [p for p in by_node[self.controller] if p.startswith(("etcd.intent", "etcd.commit"))]
             self.assertEqual(6, len(always), by_node)
             for point in always + self.sample([p for p in by_node[self.controller] if p not in always], 6):
-                self.controller_of(c, job)
-                print(f"{self.controller}: {point} fails", flush=True)
-                self.arm(c.nodes[self.controller], f"{point}=fail")
-                self.resize_quietly(c, job, "n2")
-                self.arm(c.nodes[self.controller])
-                self.switched(self.check(c, job, (self.here, self.there), used=self.used))
-                job.resize(self.there) # and the job is not stuck
-                self.switched(self.there)
+                self.reach(point, lambda: self.fail_in_switch(c, job, point)) # noqa: B023
             self.finish(c, job)
+
+    def fail_in_switch(self, c, job, point):
+        node = c.nodes[self.controller_of(c, job)]
+        self.forget(node)
+        self.arm(node, f"{point}=fail")
+        self.resize_quietly(c, job, "n2")
+        reached = point in self.passed(node)
+        print(f"{node.name}: {point} fails{'' if reached else ' (not reached)'}", flush=True)
+        self.arm(node)
+        self.switched(self.check(c, job, (self.here, self.there), used=self.used))
+        job.resize(self.there) # and the job is not stuck
+        self.switched(self.there)
+        return reached
 
     def test_wrong_bytes(self):
         """One bit that comes wrong, which no protocol and no checksum of the receiver's own can see, and no replica to
@@ -376,13 +412,11 @@ class Crash(harness.Case):
         self.arm(c.nodes[sleeper], f"{point}=sleep")
         out = []
         resize = threading.Thread(target=lambda: out.append(self.resize_quietly(c, job, "n3" if victim != "n3" else "n2")))
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(os.path.join(c.nodes[sleeper].dir, "points"))
+        self.forget(c.nodes[sleeper])
         resize.start()
         wait_for(lambda: point in self.passed(c.nodes[sleeper]) or not resize.is_alive(), 20 * PATIENCE, point, 0.01)
         for node in c.nodes.values(): # from here on it is about the abort
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(os.path.join(node.dir, "points"))
+            self.forget(node)
             self.arm(node, rule if node.name == victim else "")
         caller = next(n for n in c.nodes if n != victim)
         r = []
@@ -432,14 +466,19 @@ class Crash(harness.Case):
                 self.check(c, job, (self.here,))
                 points = self.passed(c.nodes[controller if role == "controller" else other])
                 for point in self.sample(points, 5):
-                    controller = self.controller_of(c, job)
-                    sleeper, other = [n for n in ("n1", "n2", "n3") if n != controller][:2]
-                    victim = controller if role == "controller" else other
-                    _, died = self.abort_at(c, job, sleeper, "agent.receive.middle", victim, point)
-                    print(f"abort: kill {victim} ({role}) at {point}{'' if died else ' (not reached)'}", flush=True)
-                    # the abort itself may be lost with the controller that was asked for it
-                    self.switched(self.check(c, job, (self.here, self.there), used=self.used))
+                    # what a node still receives and stores when the abort comes is a race with the one that sleeps
+                    self.reach(point, lambda: self.kill_in_abort(c, job, role, point), ("agent.receive.*", "store.*")) # noqa: B023
             self.finish(c, job)
+
+    def kill_in_abort(self, c, job, role, point):
+        controller = self.controller_of(c, job)
+        sleeper, other = [n for n in ("n1", "n2", "n3") if n != controller][:2]
+        victim = controller if role == "controller" else other
+        _, died = self.abort_at(c, job, sleeper, "agent.receive.middle", victim, point)
+        print(f"abort: kill {victim} ({role}) at {point}{'' if died else ' (not reached)'}", flush=True)
+        # the abort itself may be lost with the controller that was asked for it
+        self.switched(self.check(c, job, (self.here, self.there), used=self.used))
+        return died
 
     # ---- another controller ---------------------------------------------------------------------------
 
@@ -517,12 +556,19 @@ class Crash(harness.Case):
 
             by_node = self.points(c, lambda: life("clean"))
             plan = [("n0", p) for p in self.sample(by_node["n0"], 14)] + [("n1", p) for p in self.sample(by_node["n1"], 8)]
-            for i, (victim, point) in enumerate(plan):
+            number = itertools.count()
+
+            def attempt(victim, point):
                 jobs = []
                 self.arm(c.nodes[victim], point)
-                died = self.while_running(c, lambda: jobs.append(life(f"life{i}", check=False)), c.nodes[victim]) # noqa: B023
+                died = self.while_running(c, lambda: jobs.append(life(f"life{next(number)}", check=False)), c.nodes[victim])
                 print(f"import and delete: kill {victim} at {point}{'' if died else ' (not reached)'}", flush=True)
                 self.end_life(c, jobs[0])
+                return died
+
+            for victim, point in plan:
+                self.reach(point, lambda: attempt(victim, point)) # noqa: B023
+            self.check_reached()
             self.assert_empty(c)
 
     def test_points_of_datasets(self):
@@ -622,19 +668,22 @@ class Crash(harness.Case):
             job.imported("tp=2,pp=1")
             points = [p for p in self.points(c, lambda: self.drained_back(c, job))["n0"]]
             for point in self.sample(points, 4):
-                self.controller_of(c, job)
-                used = {r["node"] for r in job.status()["ranks"]}
-                node = sorted(used)[0]
-                self.arm(c.nodes["n0"], point)
-                died = self.while_running(c, lambda: self.quietly(c, "drain", node, "--wait", node="n0"), c.nodes["n0"]) # noqa: B023
-                print(f"drain of {node}: kill n0 at {point}{'' if died else ' (not reached)'}", flush=True)
-                job.wait_idle()
-                c.ptcctl("drain", node, "--wait", node="n2")
-                self.assertNotIn(node, {r["node"] for r in job.wait_idle()["ranks"]})
-                job.check_whole(self)
-                c.ptcctl("drain", node, "--undo")
-                self.check_nothing_leaked(c)
+                self.reach(point, lambda: self.kill_in_drain(c, job, point)) # noqa: B023
             self.finish(c, job)
+
+    def kill_in_drain(self, c, job, point):
+        self.controller_of(c, job)
+        node = min(r["node"] for r in job.status()["ranks"])
+        self.arm(c.nodes["n0"], point)
+        died = self.while_running(c, lambda: self.quietly(c, "drain", node, "--wait", node="n0"), c.nodes["n0"])
+        print(f"drain of {node}: kill n0 at {point}{'' if died else ' (not reached)'}", flush=True)
+        job.wait_idle()
+        c.ptcctl("drain", node, "--wait", node="n2")
+        self.assertNotIn(node, {r["node"] for r in job.wait_idle()["ranks"]})
+        job.check_whole(self)
+        c.ptcctl("drain", node, "--undo")
+        self.check_nothing_leaked(c)
+        return died
 
     def drained_back(self, c, job):
         node = sorted({r["node"] for r in job.status()["ranks"]})[0]
@@ -655,37 +704,65 @@ class Crash(harness.Case):
                 node.kill()
             again = self.points(c, lambda: self.recover(c)) # after a crash: old leases, old sockets, a living etcd
         for name, points in first.items():
+            wanted, missed = set(self.sample(points, 6)), []
             with self.crash_cluster(nodes=2) as c: # the points in the order they come, so that each is still a first
-                wanted = set(self.sample(points, 6))
                 for point in [p for p in points if p in wanted]:
-                    if name == "n1" and not c.nodes["n0"].pid():
-                        c.start_node(c.nodes["n0"], self.env(c.nodes["n0"]))
-                    self.die_starting(c, c.nodes[name], point)
+                    if not self.die_starting(c, name, point):
+                        missed.append(point)
+                self.tried += len(wanted) - len(missed)
                 self.recover(c)
                 for point in self.sample(again[name], 4):
-                    c.nodes[name].kill()
-                    self.die_starting(c, c.nodes[name], point)
-                self.recover(c)
+                    self.reach(point, lambda: self.die_again(c, name, point)) # noqa: B023
                 for point in self.sample(stops[name], 3):
-                    print(f"{name}: kill at {point} of a stop", flush=True)
-                    self.arm(c.nodes[name], point)
-                    c.nodes[name].stop()
-                    self.recover(c)
+                    self.reach(point, lambda: self.die_stopping(c, name, point)) # noqa: B023
                 self.check_nothing_leaked(c)
                 job = self.start(c)
                 job.imported("tp=2")
                 job.check_whole(self)
-                self.finish(c, job)
+                self.settle(c)
+                job.delete()
+                self.assert_empty(c)
+            for point in missed: # once it has started it does nothing for the first time any more
+                self.reach(point, lambda: self.die_first(name, point)) # noqa: B023
+        self.check_reached()
 
-    def die_starting(self, c, node, point):
+    def die_first(self, name, point):
+        with self.crash_cluster(nodes=2) as c:
+            died = self.die_starting(c, name, point)
+            self.recover(c)
+        return died
+
+    def die_again(self, c, name, point):
+        c.nodes[name].kill()
+        died = self.die_starting(c, name, point)
+        self.recover(c)
+        return died
+
+    def die_stopping(self, c, name, point):
+        node = c.nodes[name]
+        self.forget(node)
+        self.arm(node, point)
+        node.stop()
+        reached = point in self.passed(node)
+        print(f"{name}: kill at {point} of a stop{'' if reached else ' (not reached)'}", flush=True)
+        self.recover(c)
+        return reached
+
+    def die_starting(self, c, name, point):
+        node = c.nodes[name]
+        if name == "n1" and not c.nodes["n0"].pid():
+            self.arm(c.nodes["n0"])
+            c.start_node(c.nodes["n0"], self.env(c.nodes["n0"]))
         self.arm(node, point)
         c.start_node(node, self.env(node))
         try:
             wait_for(lambda: not node.pid(), 6 * PATIENCE, "its death", 0.02)
-            print(f"{node.name}: kill at {point} of a start", flush=True)
         except ClusterError:
-            print(f"{node.name}: {point} of a start (not reached)", flush=True)
             node.kill()
+            print(f"{name}: {point} of a start (not reached)", flush=True)
+            return False
+        print(f"{name}: kill at {point} of a start", flush=True)
+        return True
 
     # ---- at any time -------------------------------------------------------------------------------------------
 

@@ -27,11 +27,12 @@ A, B = "tp=2,dp=2", "tp=1,pp=2,dp=2"
 
 
 class LiveCrash(harness.Case):
-    (arm, env, up, settle, recover, points, passed, sample, quietly, etcd, kill_one, while_running) = (
+    (arm, env, up, settle, recover, forget, points, passed, sample, reach, check_reached, quietly, etcd, kill_one, while_running) = (
         getattr(test_crash.Crash, name) for name in
-        "arm env up settle recover points passed sample quietly etcd kill_one while_running".split())
+        "arm env up settle recover forget points passed sample reach check_reached quietly etcd kill_one while_running".split())
 
     measured = {}
+    tried, missed = 0, ()
 
     @contextlib.contextmanager
     def started(self, nodes=2, devices=2, config=A, start=True, lease_ttl="2s", **kw):
@@ -149,17 +150,17 @@ class LiveCrash(harness.Case):
         controller = wait_for(lambda: job.status()["controller"], 20 * PATIENCE, "a controller")
         found = self.points(c, lambda: act(controller))
         self.alive(c, job)
-        reached = total = 0
         member = self.other(c, controller)
         plan = [(True, p) for p in self.sample(found[controller], controllers)] + \
                [(False, p) for p in self.sample(found[member], members)]
-        for is_controller, point in plan:
+
+        def attempt(is_controller, point):
             controller = wait_for(lambda: job.status()["controller"], 20 * PATIENCE, "a controller")
-            victim = controller if is_controller else self.other(c, controller)
-            # which points a switch passes depends on what it finds to do: one that is missed is tried on the way back
-            reached += self.act_and_die(c, job, victim, point, act) or self.act_and_die(c, job, victim, point, act)
-            total += 1
-        self.assertGreater(reached * 2, total, "most of the points that a clean run passes were not reached")
+            return self.act_and_die(c, job, controller if is_controller else self.other(c, controller), point, act)
+
+        for is_controller, point in plan:
+            self.reach(point, lambda: attempt(is_controller, point)) # noqa: B023
+        self.check_reached()
 
     def resize_there(self, c, job):
         def act(node):
@@ -194,16 +195,21 @@ class LiveCrash(harness.Case):
             controller = job.status()["controller"]
             plan = [(True, p) for p in self.sample(found[controller], 2)] + \
                    [(False, p) for p in self.sample(found[self.other(c, controller)], 2)]
-            for is_controller, point in plan:
+            def attempt(is_controller, point):
                 self.delete(c, job)
                 victim = controller if is_controller else self.other(c, controller)
                 self.arm(c.nodes[victim], point)
-                died = self.while_running(c, lambda: act(self.other(c, victim)), c.nodes[victim]) # noqa: B023
+                died = self.while_running(c, lambda: act(self.other(c, victim)), c.nodes[victim])
                 state = self.settled(c, job)
                 print(f"{victim} at {point}{'' if died else ' (not reached)'}: {state}", flush=True)
                 if state != "live":
                     act("n0")
                 self.alive(c, job)
+                return died
+
+            for is_controller, point in plan:
+                self.reach(point, lambda: attempt(is_controller, point)) # noqa: B023
+            self.check_reached()
             self.check_end(c, job)
             self.delete(c, job)
 
@@ -259,22 +265,29 @@ class LiveCrash(harness.Case):
             job.wait_step(25)
             found = self.points(c, act)
             controller = job.status()["controller"]
-            for is_controller in (True, False):
-                for point in self.sample(found[controller if is_controller else self.other(c, controller)], 2 if is_controller else 1):
-                    again()
-                    controller = job.status()["controller"]
-                    victim = controller if is_controller else self.other(c, controller)
-                    self.arm(c.nodes[victim], point)
-                    died = self.while_running(c, act, c.nodes[victim])
-                    print(f"{victim} at {point}{'' if died else ' (not reached)'}", flush=True)
-                    status = self.failed(c, job)
-                    said = "was killed by signal 9"
-                    if point.startswith("process.exit"): # of the rank's helper, which then cannot tell
-                        said += "|its status is not known"
-                    self.assertRegex(status["run"]["text"], said)
-                    self.assertGreater(status["step"], 0)
-                    job.check_state(self, status["step"], self.path("halted"))
-                    wait_for(lambda: not job.processes(), 20 * PATIENCE, "the end of every rank", 0.1)
+            other = self.other(c, controller)
+            plan = [(True, p) for p in self.sample(found[controller], 2)] + [(False, p) for p in self.sample(found[other], 1)]
+
+            def attempt(is_controller, point):
+                again()
+                controller = job.status()["controller"]
+                victim = controller if is_controller else self.other(c, controller)
+                self.arm(c.nodes[victim], point)
+                died = self.while_running(c, act, c.nodes[victim])
+                print(f"{victim} at {point}{'' if died else ' (not reached)'}", flush=True)
+                status = self.failed(c, job)
+                said = "was killed by signal 9"
+                if point.startswith("process.exit"): # of the rank's helper, which then cannot tell
+                    said += "|its status is not known"
+                self.assertRegex(status["run"]["text"], said)
+                self.assertGreater(status["step"], 0)
+                job.check_state(self, status["step"], self.path("halted"))
+                wait_for(lambda: not job.processes(), 20 * PATIENCE, "the end of every rank", 0.1)
+                return died
+
+            for is_controller, point in plan:
+                self.reach(point, lambda: attempt(is_controller, point)) # noqa: B023
+            self.check_reached()
 
     # ---- daemons that come back late ------------------------------------------------------------------
 

@@ -4,6 +4,7 @@
 Ports and sockets are found with ss, so that none is forgotten; each check has a positive control, so that it cannot
 pass because nothing works at all.
 """
+import contextlib
 import json
 import os
 import re
@@ -17,6 +18,7 @@ import unittest
 import harness
 import numpy as np
 import state as states
+import wire
 from harness import PATIENCE, ROOT, Job, skip_unless_root
 
 STRANGER = 54321 # a uid and gid nobody has
@@ -143,7 +145,7 @@ class Security(harness.Case):
     def grpc_code(self, channel, method):
         import grpc
         try:
-            channel.unary_unary(method, lambda b: b, lambda b: b)(b"\x08\x01", timeout=10)
+            list(channel.stream_stream(method, lambda b: b, lambda b: b)(iter([b"\x08\x01"]), timeout=10))
         except grpc.RpcError as e:
             return e.code().name
         return "OK"
@@ -172,7 +174,7 @@ class Security(harness.Case):
 
     def test_peer_calls_are_for_nodes(self):
         import grpc
-        methods = ("Seal", "Prepare", "Finish", "Stat")
+        methods = [rpc for service, rpc in wire.METHODS if service == "Peer"]
         with self.cluster(nodes=2, transport="tls") as c:
             def read(f):
                 with open(os.path.join(c.dir, "ca", f), "rb") as x:
@@ -193,6 +195,75 @@ class Security(harness.Case):
                 self.assertEqual("OK", self.grpc_code(local, "/ptc.v1.Control/Nodes"), "positive control")
 
     # ---- another user of this machine --------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def as_uid(self, uid, target):
+        """A connection that was made as another user; calls on it are his."""
+        import grpc
+        with wire.Peer(f"unix:{target}") as peer:
+            os.setegid(uid)
+            os.seteuid(uid)
+            try:
+                grpc.channel_ready_future(peer.channel).result(timeout=20 * PATIENCE)
+            finally:
+                os.seteuid(0)
+                os.setegid(0)
+            yield peer
+
+    def answer(self, peer, rpc, fields):
+        """(code, what was said) of a control call."""
+        import grpc
+        kind = wire.METHODS["Control", rpc][1]
+        known = wire.TYPES[kind].DESCRIPTOR.fields_by_name
+        request = wire.message(kind, **{k: v for k, v in fields.items() if k in known})
+        try:
+            reply = peer.call("Control", rpc, [request] if wire.METHODS["Control", rpc][0] else request)
+        except grpc.RpcError as e:
+            return e.code().name, e.details()
+        return "OK", str(reply)
+
+    OPEN = ("Nodes", "JobList", "DatasetList") # everybody's; each says nothing of others' jobs and data
+    MAKES = ("JobCreate", "DatasetAdd")        # names are one for all: a taken one is refused
+    LAST = ("DatasetRemove", "JobDelete")
+    LIVE = ("Logs", "DatasetRead")             # of a job that runs or ran: for their owner in test_live and test_sources
+
+    @skip_unless_root
+    def test_stranger_makes_no_call(self):
+        """Each control call there is, at each daemon: of somebody else's job or dataset a stranger is told word for word what he
+        is told of one that does not exist. The same request of its owner gets past that, so it is not refused for its form. A
+        call that is new is tried too; what it needs beside a job's name is added to `given`."""
+        with self.cluster(nodes=2, devices=2) as c:
+            job = self.job(c)
+            job.imported("tp=2")
+            np.save(self.path("tokens.npy"), np.zeros((4, 6), "<i4"))
+            c.ptcctl("dataset", "add", "secret-data", self.path("tokens.npy"))
+            data, before = c.json("dataset", "list")["datasets"][0], job.status()
+            with wire.Peer(f"unix:{c.nodes['n0'].socket}") as peer:
+                spec = peer.call("Control", "ExportInfo", job="secret").spec_json
+            given = {"config": "tp=2", "node": "n0", "uuid": before["uuid"], "generation": 1, "snapshot": 1, "length": 16, "import_id": 7,
+                     "holder": "h", "ttl_ms": 1000, "source": "0" * 32, "samples": [0], "spec_json": spec, "json": json.dumps(data)}
+            there, absent = ({**given, "job": n, "name": f"{n}-data", "dataset": f"{n}-data"} for n in ("secret", "absent"))
+            calls = sorted((rpc for service, rpc in wire.METHODS if service == "Control"),
+                           key=lambda rpc: (rpc in self.LAST, rpc in self.MAKES))
+            for node in c.nodes.values():
+                with self.as_uid(STRANGER, node.socket) as peer:
+                    for rpc in calls:
+                        code, said = self.answer(peer, rpc, there)
+                        print(f"{rpc}: {code} {said[:100]}", flush=True)
+                        if rpc in self.OPEN:
+                            self.assertEqual("OK", code, rpc)
+                            self.assertNotIn("secret", said.replace(c.dir, ""), rpc)
+                            continue
+                        self.assertIn(code, ("ALREADY_EXISTS",) if rpc in self.MAKES else ("NOT_FOUND", "PERMISSION_DENIED"), f"{rpc}: {said}")
+                        if rpc not in self.MAKES:
+                            self.assertEqual((code, said.replace("secret", "absent")), self.answer(peer, rpc, absent), rpc)
+            self.assertEqual(before["generation"], job.generation())
+            self.assertEqual([data], c.json("dataset", "list")["datasets"])
+            job.check_whole(self)
+            with wire.Peer(f"unix:{c.nodes['n0'].socket}") as peer:
+                for rpc in (rpc for rpc in calls if rpc not in self.LIVE):
+                    code, said = self.answer(peer, rpc, there)
+                    self.assertNotIn(code, ("NOT_FOUND", "PERMISSION_DENIED"), f"{rpc} of the owner: {said}")
 
     @skip_unless_root
     def test_stranger_has_no_access_to_a_job(self):
