@@ -69,7 +69,12 @@ static int begin_here(struct ptc_daemon *d, struct ptc_rpc_call *call, const Ptc
 		      const struct ptc_target *t, struct ptc_error *err)
 {
 	struct ptc_plan_request pr = {
-		.config = req->config, .gpus = req->gpus, .nodes = req->nodes, .nnodes = req->n_nodes
+		.config = req->config,
+		.gpus = req->gpus,
+		.or_same = true,
+		.or_one = true,
+		.nodes = req->nodes,
+		.nnodes = req->n_nodes,
 	};
 	struct abandon a = { d, t->meta.uuid, ptc_control_new_id() };
 	struct ptc_watcher *w = ptc_watcher_new(a.id);

@@ -235,7 +235,8 @@ int ptc_lost_error(const struct ptc_view *v, const struct ptc_spec *spec, const 
 struct ptc_plan_request {
 	const char *config; /* NULL or "": from gpus and the job's table */
 	uint32_t gpus;
-	bool or_same; /* neither is given: as the job is, or the largest of its table that fits */
+	bool or_same; /* neither is given: as the job is, or the largest of its table that fits ... */
+	bool or_one;  /* ... or, where none does, one rank */
 	char **nodes;
 	size_t nnodes; /* restrict to these; 0: any */
 };

@@ -42,9 +42,10 @@ static int default_config(const char *current, uint32_t gpus, struct ptc_config 
 	return rc;
 }
 
-/* Nothing asked for: as it was, or, for a job that has not run yet, the largest of its table that these devices can have. */
-static int same_config(const struct ptc_job_desc *desc, const char *current, size_t ndevices,
-		       struct ptc_config *ret_config, struct ptc_error *err)
+/* Nothing asked for: as it was, or, for a job that has nothing yet, the largest of its table that these devices can have. Bytes
+ * alone need no more than one rank, which keeps them once; a program is not started where nobody said how. */
+static int same_config(const struct ptc_job_desc *desc, const char *current, const struct ptc_plan_request *req,
+		       size_t ndevices, struct ptc_config *ret_config, struct ptc_error *err)
 {
 	if (current)
 		return ptc_config_parse(current, ret_config, err);
@@ -53,6 +54,8 @@ static int same_config(const struct ptc_job_desc *desc, const char *current, siz
 			*ret_config = desc->gpus[i].config;
 			return 0;
 		}
+	if (req->or_one)
+		return ptc_config_parse("tp=1", ret_config, err);
 	return ptc_error_set(err, PTC_EINVAL, "neither a configuration nor a number of gpus is given");
 }
 
@@ -73,7 +76,7 @@ static int choose_config(const struct ptc_job_desc *desc, const char *current, c
 		return rc;
 	}
 	if (req->gpus == 0)
-		return req->or_same ? same_config(desc, current, ndevices, ret_config, err)
+		return req->or_same ? same_config(desc, current, req, ndevices, ret_config, err)
 				    : ptc_error_set(err, PTC_EINVAL,
 						    "neither a configuration nor a number of gpus is given");
 	known = ptc_job_config_for(desc, req->gpus);

@@ -181,7 +181,7 @@ class Job:
         args = ["import", self.name, self.files["param"]]
         for field in self.state.fields:
             args += ["--field", f"{field}={self.files[field]}"]
-        return [*args, "--config", str(config)]
+        return args if config is None else [*args, "--config", str(config)]
 
     def imported(self, config, **kw):
         self.create()

@@ -263,6 +263,26 @@ class Resize(harness.Case):
             self.assertRegex(line, r"16|device")
             job.check_whole(self)
 
+    def test_import_without_a_configuration(self):
+        """The largest entry of the job's table that the devices there are can have; else one rank, which has everything once."""
+        s, rules, _ = self.random_job(5)
+        table = {2: {"tp": 2}, 4: {"tp": 2, "dp": 2}, 8: {"tp": 8}}
+        with self.cluster(nodes=2, devices=2) as c:
+            for i, (gpus, args, config, nodes) in enumerate((
+                    (table, (), "tp=2,dp=2", {"n0", "n1"}), (table, ("--nodes", "n1"), "tp=2", {"n1"}),
+                    (table, ("--gpus", "2"), "tp=2", None), (table, ("--gpus", "3"), "dp=3", {"n0", "n1"}),
+                    (table, ("--config", "tp=4"), "tp=4", {"n0", "n1"}), ({8: {"tp": 8}}, (), "tp=1", None), (None, (), "tp=1", None))):
+                job = Job(c, f"table{i}", s, self.path(f"job{i}"), rules, gpus=gpus)
+                job.create()
+                c.ptcctl(*job.import_args(None), *args)
+                status = job.status()
+                self.assertEqual(str(oracle.Config(config)), str(oracle.Config(status["config"])))
+                self.assertIn({r["node"] for r in status["ranks"]}, [nodes] if nodes else [{"n0"}, {"n1"}, {"n0", "n1"}])
+                job.check_ranks(self, oracle.Config(config), rules)
+                job.delete()
+            job.create()
+            self.refused(c, "resize", job.name, codes=(1, 2), contains="neither")
+
     def test_dry_run_changes_nothing(self):
         s, rules, _ = self.random_job(10)
         with self.cluster(nodes=2, devices=2) as c:

@@ -308,7 +308,11 @@ const struct ctl_verb ctl_import = {
 		"Fields of the\n"
 		"optimizer are files with the same tensor names; in a directory they are found as FIELD.safetensors or "
 		"FIELD/.\n"
-		"Files are streamed, never held in memory.\n",
+		"Files are streamed, never held in memory.\n"
+		"With neither --config nor --gpus the job is laid out as the largest entry of its `gpus` table for "
+		"which "
+		"there are\n"
+		"devices (of --nodes, if given); where it has none, as tp=1: one rank, which holds everything once.\n",
 	CTL_OPTIONS(options),
 	.min_args = 2,
 	.max_args = 2,
