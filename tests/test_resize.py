@@ -265,7 +265,8 @@ class Resize(harness.Case):
 
     def test_import_without_a_configuration(self):
         """The largest entry of the job's table that the devices there are can have; else one rank, which has everything once."""
-        s, rules, _ = self.random_job(5)
+        s, rules = states.State(), [{"match": "*", "split": {"axis": "tp", "dim": 0}}]
+        s.add(self.rng(), "w", "F32", (64, 16))
         table = {2: {"tp": 2}, 4: {"tp": 2, "dp": 2}, 8: {"tp": 8}}
         with self.cluster(nodes=2, devices=2) as c:
             for i, (gpus, args, config, nodes) in enumerate((
