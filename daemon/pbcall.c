@@ -6,7 +6,7 @@
 
 int ptc_pb_version(uint32_t version, struct ptc_error *err)
 {
-	if (version > PTC_WIRE_VERSION + 1)
+	if (!version || version > PTC_WIRE_VERSION + 1)
 		return ptc_error_set(err, PTC_EVERSION, "message of protocol version %u; this daemon speaks %d",
 				     version, PTC_WIRE_VERSION);
 	return 0;

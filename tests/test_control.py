@@ -55,6 +55,25 @@ class Control(harness.Case):
 
     # ---- requests that are wrong ------------------------------------------------------------------------------------
 
+    def test_a_version_in_every_message(self):
+        """A request without one, or with one that nobody speaks yet, is refused by each call there is; the next one is not."""
+        import grpc
+        with self.cluster(nodes=1, devices=1) as c, self.peer(c) as p:
+            with wire.Peer(f"unix:{c.nodes['n0'].dir}/run/peer/peer.sock") as q:
+                for (service, rpc), (streams_in, kind, _, _) in wire.METHODS.items():
+                    for version in (0, 3, 9, 2**32 - 1, 2):
+                        request = wire.message(kind, version=version)
+                        call = (p if service == "Control" else q).start(service, rpc, [request] if streams_in else request)
+                        try:
+                            said = "OK", str(list(call) if hasattr(call, "__next__") and wire.METHODS[service, rpc][2] else call.result())
+                        except grpc.RpcError as e:
+                            said = e.code().name, e.details()
+                        if version == 2:
+                            self.assertNotIn("version", said[1] if said[0] != "OK" else "", (service, rpc))
+                        else:
+                            self.assertRegex(said[1], rf"version {version}; this daemon speaks", (service, rpc, said))
+                            self.assertNotEqual("OK", said[0], (service, rpc))
+
     def test_requests(self):
         with self.cluster(nodes=2, devices=2) as c, self.peer(c) as p, self.peer(c, "n1") as q:
             job = self.job(c)

@@ -121,8 +121,9 @@ static void test_boxes_and_versions(void **state)
 	assert_int_equal(ptc_wire_box(off, 2, none, 2, &box, NULL), PTC_EINVAL);
 	assert_int_equal(ptc_wire_box(end, 2, ext, 2, &box, NULL), PTC_EINVAL);
 	assert_int_equal(ptc_wire_box(off, 2, big, 2, &box, NULL), PTC_EINVAL);
-	for (uint32_t v = 0; v < 3; v++)
+	for (uint32_t v = 1; v < 3; v++)
 		assert_int_equal(ptc_wire_version(v, NULL), 0);
+	assert_int_equal(ptc_wire_version(0, NULL), PTC_EVERSION);
 	assert_int_equal(ptc_wire_version(3, NULL), PTC_EVERSION);
 	assert_int_equal(ptc_wire_version(UINT32_MAX, NULL), PTC_EVERSION);
 }

@@ -15,7 +15,7 @@
 
 int ptc_wire_version(uint32_t version, struct ptc_error *err)
 {
-	if (version + 1 >= PTC_WIRE_VERSION && version <= PTC_WIRE_VERSION + 1)
+	if (version && version + 1 >= PTC_WIRE_VERSION && version <= PTC_WIRE_VERSION + 1)
 		return 0;
 	return ptc_error_set(err, PTC_EVERSION, "a message of version %u; this daemon speaks %d to %d", version,
 			     PTC_WIRE_VERSION - 1, PTC_WIRE_VERSION + 1);
