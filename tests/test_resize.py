@@ -3,11 +3,15 @@
 import base64
 import concurrent.futures
 import contextlib
+import fcntl
 import json
 import os
+import pty
 import re
 import shutil
+import struct
 import subprocess
+import termios
 import time
 import unittest
 
@@ -285,6 +289,40 @@ class Resize(harness.Case):
                 job.delete()
             job.create()
             self.refused(c, "resize", job.name, codes=(2,), contains="needs --config")
+
+    def on_a_terminal(self, c, *args):
+        """What a person sees of a command's stderr."""
+        terminal, end = pty.openpty()
+        fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("4H", 40, 200, 0, 0))
+        p = subprocess.Popen([harness.program("ptcctl"), *args], env=c.environment({"PTC_SOCKET": c.nodes["n0"].socket}),
+                             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=end)
+        os.close(end)
+        seen = b""
+        with contextlib.suppress(OSError), os.fdopen(terminal, "rb", buffering=0) as f: # EIO at its end
+            while block := f.read(4096):
+                seen += block
+        self.assertEqual(0, p.wait(60 * PATIENCE), seen)
+        return seen.decode()
+
+    def test_progress_on_a_terminal(self):
+        """While bytes move, how many of how many, at which rate, and how long still, in one line that is rewritten. (The
+        destination sleeps when some have come.)"""
+        s, rules = states.State(), [{"match": "*", "split": {"axis": "tp", "dim": 0}}]
+        for i in range(16):
+            s.add(self.rng(), f"w{i}", "F32", (1024, 512))
+        with self.cluster(nodes=2, devices=1, env={"n1": {"PTC_FAULT": "agent.receive.middle@12=sleep"}}) as c:
+            job = Job(c, "shown", s, self.path("job"), rules)
+            c.ptcctl("drain", "n1")
+            job.imported("tp=1")
+            c.ptcctl("drain", "n1", "--undo")
+            seen = self.on_a_terminal(c, "resize", "shown", "--config", "tp=1", "--nodes", "n1", "--wait")
+            lines = seen.split("\r\033[K")
+            print("\n".join(lines), flush=True)
+            self.assertTrue(any(re.fullmatch(r"filling: .*  [0-9.]+ MiB of 32(\.0)? MiB  [1-9][0-9]?%  [0-9.]+ [KMG]iB/s  ETA [0-9]+s.*", line)
+                                for line in lines), lines)
+            self.assertEqual("", lines[-1], "the last line is wiped")
+            self.assertNotIn("\n", "".join(lines), "one line, rewritten")
+            job.check_whole(self)
 
     @staticmethod
     def written(c):
