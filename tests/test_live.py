@@ -5,7 +5,9 @@ import json
 import os
 import re
 import signal
+import unittest.mock
 
+import cluster as clusters
 import harness
 import live
 import numpy as np
@@ -33,6 +35,20 @@ class Live(harness.Case):
         before = {key: len(of) for key, of in job.steps_logged().items()}
         wait_for(lambda: all(len(job.steps_logged()[key]) >= n + steps for key, n in before.items()), 30 * PATIENCE,
                  "steps of every rank")
+
+    def test_nothing_of_a_job_escapes_a_mark(self):
+        """A variable of whoever runs a job is in every process of it, if it is not called PTC_*: so scripts/test finds what tests
+        leave, whatever it is called. What a daemon has started beside ranks ends with it; Cluster.stop() looks."""
+        mark = f"TEST_RUN_MARK={self.seed}.{os.getpid()}"
+        with unittest.mock.patch.dict(os.environ, [mark.split("=")]), self.cluster(nodes=1, devices=2) as c:
+            job = live.Job(c, self.path("job"))
+            job.run("tp=2")
+            job.wait_step(2)
+            self.assertLessEqual(set(job.processes()), set(clusters.processes_of(mark, "/nowhere")))
+            self.assertEqual(2, len(job.processes()))
+            started = [clusters.command(pid).split(" ")[0] for pid in clusters.children(c.nodes["n0"].pid())]
+            self.assertIn("etcd", [os.path.basename(name) for name in started])
+            job.do("stop")
 
     def test_first_run(self):
         """Starts, trains, makes a snapshot, stops, goes on elsewhere, finishes."""

@@ -130,12 +130,19 @@ class LiveCrash(harness.Case):
                     subprocess.run(["gdb", "-p", str(n.pid()), "-batch", "-ex", "thread apply all bt"], check=False)
             raise
 
+    def die(self, c, victim, point, function):
+        """The victim dies at the point while the function runs. Whether it was reached; some a rank's helper passes, and dies."""
+        node = c.nodes[victim]
+        self.forget(node)
+        self.arm(node, point)
+        died = self.while_running(c, function, node)
+        return died or (point.startswith("process.") and point in self.passed(node))
+
     def act_and_die(self, c, job, victim, point, act):
         """The victim dies at the point while act(node) runs; the job goes on. Whether it was reached."""
         before = self.alive(c, job)
         pids = {r["rank"]: r["pid"] for r in before["run"]["ranks"]}
-        self.arm(c.nodes[victim], point)
-        died = self.while_running(c, lambda: act(self.other(c, victim)), c.nodes[victim])
+        died = self.die(c, victim, point, lambda: act(self.other(c, victim)))
         kind = "controller" if victim == before["controller"] else "member"
         after = self.alive(c, job)
         same = (before["generation"], before["run"]["launch"]) == (after["generation"], after["run"]["launch"])
@@ -198,8 +205,7 @@ class LiveCrash(harness.Case):
             def attempt(is_controller, point):
                 self.delete(c, job)
                 victim = controller if is_controller else self.other(c, controller)
-                self.arm(c.nodes[victim], point)
-                died = self.while_running(c, lambda: act(self.other(c, victim)), c.nodes[victim])
+                died = self.die(c, victim, point, lambda: act(self.other(c, victim)))
                 state = self.settled(c, job)
                 print(f"{victim} at {point}{'' if died else ' (not reached)'}: {state}", flush=True)
                 if state != "live":
@@ -272,8 +278,7 @@ class LiveCrash(harness.Case):
                 again()
                 controller = job.status()["controller"]
                 victim = controller if is_controller else self.other(c, controller)
-                self.arm(c.nodes[victim], point)
-                died = self.while_running(c, act, c.nodes[victim])
+                died = self.die(c, victim, point, act)
                 print(f"{victim} at {point}{'' if died else ' (not reached)'}", flush=True)
                 status = self.failed(c, job)
                 said = "was killed by signal 9"
@@ -285,8 +290,8 @@ class LiveCrash(harness.Case):
                 wait_for(lambda: not job.processes(), 20 * PATIENCE, "the end of every rank", 0.1)
                 return died
 
-            for is_controller, point in plan:
-                self.reach(point, lambda: attempt(is_controller, point)) # noqa: B023
+            for is_controller, point in plan: # a snapshot is due at some halts and not at others
+                self.reach(point, lambda: attempt(is_controller, point), ("etcd.commit1.*", "store.*", "agent.capture.*")) # noqa: B023
             self.check_reached()
 
     # ---- daemons that come back late ------------------------------------------------------------------

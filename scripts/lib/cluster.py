@@ -84,6 +84,25 @@ def processes_of(mark, directory):
     return found
 
 
+def command(pid):
+    """What a process was started as, as far as it is still there."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as f:
+            return f.read().replace(b"\0", b" ").decode(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def children(pid):
+    """{id: start time} of a process's children."""
+    found = {}
+    for entry in os.listdir("/proc"):
+        with contextlib.suppress(OSError, ValueError), open(f"/proc/{int(entry)}/stat", "rb") as f:
+            if int(f.read().rpartition(b")")[2].split()[1]) == pid and (began := start_time(int(entry))) is not None:
+                found[int(entry)] = began
+    return found
+
+
 def cgroup_parent():
     """Our own cgroup's directory in the v2 hierarchy, below which daemons make those of ranks; None if there is none."""
     with open("/proc/self/cgroup") as f:
@@ -450,13 +469,27 @@ class Cluster:
         """Ids of every process of this cluster, children of crashed daemons too."""
         return processes_of(f"{MARK}={self.options['id']}", self.dir)
 
+    @staticmethod
+    def _stop_node(node):
+        """A daemon that ends by itself leaves nothing behind but ranks' helpers, whose ranks outlive it, and mounts."""
+        there = {pid: (began, command(pid)) for pid, began in children(node.pid()).items()}
+        if not node.stop():
+            return [f"ptcd of {node.name} did not end within 15 s of SIGTERM"]
+
+        def left():
+            return {pid: said for pid, (began, said) in there.items()
+                    if start_time(pid) == began and not os.path.basename(said.split(" ")[0]).startswith(("ptc-exec", "ptc-fuse"))}
+        with contextlib.suppress(ClusterError):
+            wait_for(lambda: not left(), 2, "the end of its children")
+        return [f"ptcd of {node.name} ended and left process {pid}: {said}" for pid, said in left().items()]
+
     def stop(self):
         """Ends every process; returns what is worth a complaint, one line each."""
         complaints = []
         for node in reversed(list(self.nodes.values())): # n0, which may run etcd, last
             node.signal(signal.SIGCONT)
-            if node.pid() and not node.stop():
-                complaints.append(f"ptcd of {node.name} did not end within 15 s of SIGTERM")
+            if node.pid():
+                complaints += self._stop_node(node)
         for member in self.members:
             member.stop()
         for number, patience_s in ((signal.SIGTERM, 5), (signal.SIGKILL, 5)):
