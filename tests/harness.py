@@ -204,9 +204,9 @@ class Job:
         kw.setdefault("timeout_s", 120 * PATIENCE)
         return self.c.ptcctl(*self.import_args(config), **kw)
 
-    def resize(self, config, **kw):
+    def resize(self, config, extra=(), **kw):
         kw.setdefault("timeout_s", 120 * PATIENCE)
-        r = self.c.ptcctl("resize", self.name, "--config", str(config), "--wait", "--format", "json", **kw)
+        r = self.c.ptcctl("resize", self.name, "--config", str(config), *extra, "--wait", "--format", "json", **kw)
         return json.loads(r.stdout) if r.returncode == 0 else r
 
     def status(self, **kw):

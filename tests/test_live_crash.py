@@ -221,7 +221,8 @@ class LiveCrash(harness.Case):
             def attempt(is_controller, point):
                 self.delete(c, job)
                 victim = controller if is_controller else self.other(c, controller)
-                died = self.die(c, victim, point, lambda: act(self.other(c, victim)))
+                # who is asked to make a job controls it
+                died = self.die(c, victim, point, lambda: act(controller))
                 state = self.settled(c, job)
                 print(f"{victim} at {point}{'' if died else ' (not reached)'}: {state}", flush=True)
                 if state != "live":

@@ -367,7 +367,9 @@ class Resize(harness.Case):
         s, rng = states.State(), self.rng()
         s.add(rng, "large", "BF16", (8192 if LONG else 2048, 65536))
         rules = [{"match": "*", "split": {"axis": "tp", "dim": 0}, "shard": "flat"}]
-        configs = [oracle.random_config(rng, 8, (1, 2, 4, 8)) for _ in range(10)] if LONG else map(oracle.Config, ("tp=4", "dp=4", "tp=8"))
+        configs = [oracle.random_config(rng, 8, (1, 2, 4, 8)) for _ in range(100)]
+        configs = [x for x in configs if x.world <= 2 * x.n["tp"]][:10] # or rank files of up to 8 GiB are compared
+        configs = configs if LONG else map(oracle.Config, ("tp=4", "dp=4", "tp=8"))
         with self.cluster(nodes=4, devices=2, transport="insecure", ceiling="4GiB", staging="256MiB") as c:
             job = Job(c, "large", s, self.path("job"), rules)
             job.imported("tp=2,dp=2")
@@ -420,6 +422,46 @@ class Resize(harness.Case):
             job.resize("tp=4")
             job.check_ranks(self, oracle.Config("tp=4"), rules)
             job.check_whole(self)
+
+    @contextlib.contextmanager
+    def small_tmpfs(self, directory, size):
+        os.makedirs(directory, mode=0o700)
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size},mode=0700", "ptc-test", directory], check=True)
+        try:
+            yield os.path.join(directory, "rest")
+        finally: # a daemon may still have it open; what it has there goes with it
+            subprocess.run(["umount", "-l", directory], check=True)
+
+    @harness.skip_unless_root
+    def test_full_disk(self):
+        """A node's chunks are on a file system that is full: a switch that needs more there is refused with the place, what was
+        committed stays readable from it, and the same switch works once there is room."""
+        s, rules = states.State(), [{"match": "*", "split": {"axis": "tp", "dim": 0}}]
+        for i in range(16):
+            s.add(self.rng(), f"w{i}", "F32", (512, 512))
+        with self.cluster(nodes=2, devices=2, up=False) as c, self.small_tmpfs(c.nodes["n1"].chunk_dir, "64m") as rest:
+            c.up()
+            job = Job(c, "full", s, self.path("job"), rules)
+            job.imported("tp=4") # 8 MiB on each node
+            before = job.status()
+            with open(rest, "wb", buffering=0) as f, contextlib.suppress(OSError):
+                while f.write(bytes(1 << 16)):
+                    pass
+            for _ in range(2):
+                line = self.refused(c, "resize", "full", "--config", "tp=2", "--nodes", "n1", "--wait")
+                self.assertRegex(line, r"n1.*cannot reserve \d+ bytes.*[Nn]o space left")
+                after = job.wait_idle()
+                self.assertEqual([before[k] for k in ("generation", "config", "ranks")], [after[k] for k in ("generation", "config", "ranks")])
+                job.check_ranks(self, oracle.Config("tp=4"), rules)
+                job.check_whole(self)
+            c.restart("n1") # on a file system that is full
+            job.check_whole(self)
+            os.unlink(rest)
+            job.resize("tp=2", extra=("--nodes", "n1"))
+            job.check_ranks(self, oracle.Config("tp=2"), rules)
+            job.check_whole(self)
+            job.delete()
+            c.stop()
 
     def test_lost_state_is_named(self):
         """A node that is down, or comes back without its bytes: which tensors are missing, and where they were."""

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/store/internal.h"
 #include "daemon/store/test_common.h"
 
 #include <errno.h>
@@ -1000,6 +1001,96 @@ static void huge_pages_change_nothing(void **state)
 	free(bytes);
 }
 
+/* A table of many small extents, filled with its generation. */
+static int small_table(struct ptc_store *s, uint64_t generation, struct ptc_error *err)
+{
+	enum { N = 400 };
+	struct ptc_table_key k = key_of(JOB_A, generation, generation);
+	struct ptc_store_box b[N];
+	uint8_t bytes[192];
+	uint32_t ext[N];
+	struct ptc_table *t;
+	int rc = ptc_table_begin(s, &k, &t, err);
+
+	memset(bytes, (int)generation, sizeof bytes);
+	for (int i = 0; i < N; i++)
+		b[i] = (struct ptc_store_box){ (uint32_t)i, BOX1(0, sizeof bytes) };
+	if (rc)
+		return rc;
+	rc = ptc_table_reserve(t, b, N, ext, err);
+	for (int i = 0; i < N && !rc; i++) {
+		fill_extent(t, ext[i], bytes, sizeof bytes);
+		rc = ptc_table_filled(t, ext[i], err);
+	}
+	rc = rc ? rc : ptc_table_seal(t, err);
+	ptc_table_unref(t);
+	return rc;
+}
+
+static void expect_small_tables(struct ptc_store *s, uint64_t last)
+{
+	for (uint64_t g = 1; g <= last; g++) {
+		struct ptc_table_key k = key_of(JOB_A, g, g);
+		struct ptc_box b = BOX1(0, 192);
+		struct ptc_table *t;
+		uint8_t got[192];
+
+		ok(ptc_table_open(s, &k, &t, err));
+		for (uint32_t i = 0; i < 400; i++) {
+			ok(ptc_table_read(t, i, &b, got, err));
+			assert_int_equal(got[0], (uint8_t)g);
+			assert_memory_equal(got, got + 1, sizeof got - 1);
+		}
+		ptc_table_unref(t);
+	}
+}
+
+/* Maps are made so large that the ceiling comes first; here they are made small while the store is open. */
+static void a_full_map_loses_nothing(void **state)
+{
+	struct ptc_error why = PTC_ERROR_INIT;
+	struct ptc_store_stats after;
+	struct ptc_store *s;
+	struct place p;
+	uint64_t generation = 1, map_bytes;
+	MDB_envinfo info;
+	int rc;
+
+	place_make(&p, fast_base());
+	s = store_open(&p, 128 * MIB);
+	ok(ptc_store_job_create(s, JOB_A, getuid(), err));
+	ok(small_table(s, generation, err));
+	map_bytes = s->jobs->map_bytes; /* of its chunks */
+	s->jobs->map_bytes = s->jobs->alloc_end;
+	for (rc = 0; !rc;)
+		if (!(rc = small_table(s, generation + 1, &why)))
+			generation++;
+	assert_int_equal(rc, PTC_ENOSPC);
+	assert_non_null(strstr(why.text, "chunk map of job " JOB_A " is full"));
+	expect_small_tables(s, generation);
+	s->jobs->map_bytes = map_bytes;
+	ok(small_table(s, ++generation, err));
+	mdb_env_info(s->meta, &info);
+	assert_int_equal(mdb_env_set_mapsize(s->meta, (info.me_last_pgno + 12) * s->jobs->page), 0);
+	for (rc = 0; !rc && generation < 100;)
+		if (!(rc = small_table(s, generation + 1, &why)))
+			generation++;
+	assert_int_equal(rc, PTC_ENOSPC);
+	assert_non_null(strstr(why.text, "MDB_MAP_FULL"));
+	expect_small_tables(s, generation);
+	ptc_store_close(s);
+	s = store_open(&p, 128 * MIB); /* with its own size again, and what was not sealed begun */
+	expect_small_tables(s, generation);
+	for (int i = 0; i < 3; i++)
+		ok(small_table(s, ++generation, err));
+	expect_small_tables(s, generation);
+	ok(ptc_store_job_delete(s, JOB_A, err));
+	ptc_store_stats(s, &after);
+	assert_int_equal(after.chunks_used, 0);
+	ptc_store_close(s);
+	place_remove(&p);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -1021,6 +1112,7 @@ int main(void)
 		cmocka_unit_test(warm_memory_is_used_next),
 		cmocka_unit_test(other_memory_counts),
 		cmocka_unit_test(huge_pages_change_nothing),
+		cmocka_unit_test(a_full_map_loses_nothing),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
