@@ -1121,17 +1121,19 @@ static void test_stall(void **state)
 {
 	struct group *g = group(2, 1, PTC_MODE_REBUILD, "hang", NULL);
 	struct ptc_worker_news news;
-	char *json = NULL;
+	char *json = NULL, *at;
 	size_t said = 0;
 
 	(void)state;
 	launch(g, NULL, 0);
 	assert_true(has_news(PTC_NEWS_STALLED, &news));
 	assert_int_equal(news.step, 5);
-	assert_non_null(strstr(news.text, "has been at step 5 for 0 s"));
-	nap_us(1200000);
+	assert_non_null(strstr(news.text, "has been at step 5 for "));
+	nap_us(1200000); /* a busy machine makes more of it */
 	assert_int_equal(ptc_workers_json(t.w, UUID, &json, NULL), 0);
-	assert_non_null(strstr(json, "\"stalled_s\": 1"));
+	at = strstr(json, "\"stalled_s\": ");
+	assert_non_null(at);
+	assert_in_range(strtol(at + strlen("\"stalled_s\": "), NULL, 10), 1, 600);
 	ptc_free(json);
 	pthread_mutex_lock(&t.lock);
 	for (size_t i = 0; i < t.nnews; i++)
