@@ -308,7 +308,7 @@ class LiveCrash(harness.Case):
                 return died
 
             for is_controller, point in plan: # a snapshot is due at some halts and not at others
-                self.reach(point, lambda: attempt(is_controller, point), ("etcd.commit1.*", "store.*", "agent.capture.*")) # noqa: B023
+                self.reach(point, lambda: attempt(is_controller, point), ("etcd.commit1.*", "etcd.prune.*", "store.*", "agent.capture.*")) # noqa: B023
             self.check_reached()
 
     # ---- daemons that come back late ------------------------------------------------------------------
