@@ -466,7 +466,7 @@ class Crash(harness.Case):
                 self.abort_at(c, job, sleeper, "agent.receive.middle")
                 self.check(c, job, (self.here,))
                 points = self.passed(c.nodes[controller if role == "controller" else other])
-                for point in self.sample(points, 5):
+                for point in self.sample(points, 3):
                     # what a node still receives and stores when the abort comes is a race with the one that sleeps
                     self.reach(point, lambda: self.kill_in_abort(c, job, role, point), ("agent.receive.*", "store.*")) # noqa: B023
             self.finish(c, job)

@@ -181,17 +181,17 @@ class LiveCrash(harness.Case):
 
     def test_points_in_resize_rebuild(self):
         with self.started(mode="rebuild") as (c, job):
-            self.kill_at_points(c, job, self.resize_there(c, job), 6, 6)
+            self.kill_at_points(c, job, self.resize_there(c, job), 3, 3)
             self.check_end(c, job)
 
     def test_points_in_resize_restart(self):
         with self.started() as (c, job):
-            self.kill_at_points(c, job, self.resize_there(c, job), 4, 4)
+            self.kill_at_points(c, job, self.resize_there(c, job), 3, 3)
             self.check_end(c, job)
 
     def test_points_in_snapshot(self):
         with self.started() as (c, job):
-            self.kill_at_points(c, job, lambda node: self.told(c, job, "snapshot", job.name, "--wait", node=node), 5, 4)
+            self.kill_at_points(c, job, lambda node: self.told(c, job, "snapshot", job.name, "--wait", node=node), 3, 3)
             self.check_end(c, job)
 
     def test_points_in_max(self):
@@ -758,7 +758,7 @@ for what, act in (("socket", lambda: socket.socket(socket.AF_UNIX, socket.SOCK_S
         return (24 << 10 if harness.SANITIZED else 4096) if "KiB" in what else 2 if "threads" in what or "fds" in what else 2 if what == "chunks" else 0
 
     def test_many_switches_rebuild(self):
-        self.many_switches("rebuild", 50)
+        self.many_switches("rebuild", 50 if LONG else 20)
 
     @unittest.skipUnless(LONG, "set PTC_TEST_LONG=1")
     def test_many_switches_restart(self):

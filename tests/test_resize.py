@@ -236,7 +236,7 @@ class Resize(harness.Case):
         self.walk(30 if LONG else 4, tiny=2000 if LONG else 50, transport="tls")
 
     def test_random_etcd_cluster(self):
-        self.walk(4 if SANITIZED else 10, tiny=50, transport="tls", coordinator="etcd-cluster")
+        self.walk(10 if LONG else 4, tiny=50, transport="tls", coordinator="etcd-cluster")
 
     def test_disk(self):
         self.walk(3, tiny=50, store="disk")
