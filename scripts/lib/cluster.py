@@ -65,6 +65,15 @@ def start_time(pid):
     return None if fields[0] in (b"Z", b"X") else int(fields[19])
 
 
+def stands(pid):
+    """Whether no thread of the process runs any more, nor will before SIGCONT."""
+    for task in os.listdir(f"/proc/{pid}/task"):
+        with contextlib.suppress(FileNotFoundError), open(f"/proc/{pid}/task/{task}/stat", "rb") as f:
+            if f.read().rpartition(b")")[2].split()[0] not in b"TtXZ":
+                return False
+    return True
+
+
 def processes_of(mark, directory):
     """Ids of the processes whose environment holds `mark` ("NAME=value"), that run inside the directory, or that are ranks of
     a daemon there."""
@@ -173,8 +182,10 @@ class Process:
     def signal(self, number):
         pid = self.pid()
         if pid:
-            with contextlib.suppress(ProcessLookupError):
+            with contextlib.suppress(ProcessLookupError, FileNotFoundError):
                 os.kill(pid, number)
+                if number == signal.SIGSTOP: # one thread takes the signal and stops the others, once it has a CPU: until then they run
+                    wait_for(lambda: stands(pid), 10, f"process {pid} to stop", 0.005)
 
     def wait_gone(self, timeout_s):
         wait_for(lambda: not self.pid(), timeout_s, f"the end of the process of {self.pid_file}")
