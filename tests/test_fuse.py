@@ -62,6 +62,20 @@ def can_mount():
 CAN_MOUNT = can_mount()
 
 
+def run_with_fuse_for_all(case, c, script, *args):
+    """In a mount namespace where /dev/fuse may be opened by all, as udev has it. $2: an empty folder of OTHER_UID's; $3: ptcctl, which
+    asks n0; from $4 on: args."""
+    own, dev = case.path("own"), case.path("dev")
+    for d in (own, dev):
+        os.mkdir(d)
+    os.chown(own, OTHER_UID, OTHER_UID)
+    begin = """set -e; mount -t tmpfs none "$1"; mknod -m 666 "$1/fuse" c 10 229; mount --bind "$1/fuse" /dev/fuse\n"""
+    return subprocess.run(["unshare", "-m", "--propagation", "private", "sh", "-c", begin + script, "sh", dev, own,
+                           harness.program("ptcctl"), *args],
+                          env=c.environment({"PTC_SOCKET": c.nodes["n0"].socket}), stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, text=True)
+
+
 class Mount:
     """ptc-fuse at a directory of its own."""
 
@@ -370,13 +384,7 @@ class Fuse(harness.Case):
             os.chdir(here)
 
     def own_mount(self, c, job, other):
-        """In a mount namespace where /dev/fuse may be opened by all, as udev has it."""
-        own, dev = self.path("own"), self.path("dev")
-        for d in (own, dev):
-            os.mkdir(d)
-        os.chown(own, OTHER_UID, OTHER_UID)
-        script = """set -e
-            mount -t tmpfs none "$1"; mknod -m 666 "$1/fuse" c 10 229; mount --bind "$1/fuse" /dev/fuse
+        script = """
             as="setpriv --reuid=$5 --clear-groups"
             $as "$3" mount "$2"
             test "$($as ls "$2")" = theirs
@@ -385,10 +393,7 @@ class Fuse(harness.Case):
             $as "$3" umount "$2"
             $as "$3" umount "$2" 2>&1 | grep -q 'nothing is mounted'
             """
-        r = subprocess.run(["unshare", "-m", "--propagation", "private", "sh", "-c", script, "sh", dev, own,
-                            harness.program("ptcctl"), job.files["param"], str(OTHER_UID)],
-                           env=c.environment({"PTC_SOCKET": c.nodes["n0"].socket}), stdout=subprocess.PIPE,
-                           stderr=subprocess.STDOUT, text=True)
+        r = run_with_fuse_for_all(self, c, script, job.files["param"], str(OTHER_UID))
         self.assertEqual((0, ""), (r.returncode, r.stdout))
         wait_for(lambda: not [p for p in c.processes() if "ptc-fuse" in open(f"/proc/{p}/comm").read()], 10 * PATIENCE,
                  "the end of ptc-fuse after umount")

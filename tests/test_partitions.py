@@ -18,7 +18,7 @@ import test_ctrainer
 import wire
 from harness import LONG, skip_unless_root
 from safetensors.numpy import save_file
-from test_fuse import CAN_MOUNT, OTHER_UID, Mount
+from test_fuse import CAN_MOUNT, OTHER_UID, Mount, run_with_fuse_for_all
 from test_proof import proved
 
 SLOTS = 3  # of a micro batch
@@ -253,20 +253,12 @@ class Partitions(harness.Case):
 
     def own_and_roots(self, c, job, roots):
         """The owner compares all that is in a mount of his own with what root's mount shows him."""
-        own, dev = self.path("own"), self.path("dev")
-        for d in (own, dev):
-            os.mkdir(d)
-        os.chown(own, OTHER_UID, OTHER_UID)
-        script = """set -e
-            mount -t tmpfs none "$1"; mknod -m 666 "$1/fuse" c 10 229; mount --bind "$1/fuse" /dev/fuse
+        script = """
             as="setpriv --reuid=$6 --regid=$6 --clear-groups"
             $as "$3" mount "$2"; trap '$as "$3" umount "$2"' EXIT
             $as diff -r "$2/$5/data" "$4/$5/data"; $as find "$4/$5/data" -type f | wc -l
             """
-        r = subprocess.run(["unshare", "-m", "--propagation", "private", "sh", "-c", script, "sh", dev, own,
-                            harness.program("ptcctl"), roots, job.name, str(OTHER_UID)],
-                           env=c.environment({"PTC_SOCKET": c.nodes["n0"].socket}), stdout=subprocess.PIPE,
-                           stderr=subprocess.STDOUT, text=True)
+        r = run_with_fuse_for_all(self, c, script, roots, job.name, str(OTHER_UID))
         self.assertEqual(0, r.returncode, r.stdout)
         return int(r.stdout)
 
