@@ -47,14 +47,8 @@ class Install(harness.Case):
             text = re.sub(r"^fuse:.*\n", "", text, flags=re.M)
         return text
 
-    def ports_free(self, n):
-        ports = []
-        while len(ports) < n:
-            ports.append(harness.clusters.free_port(ports))
-        return ports
-
     def configure(self):
-        self.ports = self.ports_free(5)
+        self.ports = [harness.clusters.free_port() for _ in range(5)]
         self.script("certificates", self.path("ca"))
         for node in ("n0", "n1"):
             os.makedirs(self.path(node))

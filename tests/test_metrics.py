@@ -67,10 +67,7 @@ def documented():
 class Metrics(harness.Case):
     def addresses(self, c, **more):
         """Each node's configuration gets an address; {node: address}. The cluster is not up yet."""
-        ports = []
-        while len(ports) < len(c.nodes):
-            ports.append(harness.clusters.free_port(ports))
-        given = {name: f"127.0.0.1:{port}" for name, port in zip(c.nodes, ports)}
+        given = {name: f"127.0.0.1:{harness.clusters.free_port()}" for name in c.nodes}
         write = c.write_config
         c.write_config = lambda node, **changes: write(node, **{"metrics": given[node.name], **more, **changes})
         for node in c.nodes.values():

@@ -40,18 +40,24 @@ def end_on_signals():
         signal.signal(s, end)
 
 
-def free_port(taken=()):
-    """A TCP port of 127.0.0.1 nobody listens on, below the range outgoing connections are given."""
+_drawn = []  # sockets, open while this process lives
+
+
+def free_port():
+    """A TCP port of 127.0.0.1 nobody listens on, below the range outgoing connections are given. Nobody else draws it while this
+    process lives, whether it is listened on or not: the UDP port of the number, which nothing here uses, is held for it."""
     for _ in range(1000):
         port = random.randint(20000, 32000)
-        if port in taken:
-            continue
+        held = socket.socket(type=socket.SOCK_DGRAM)
         with contextlib.closing(socket.socket()) as s:
             try:
+                held.bind(("127.0.0.1", port))
                 s.bind(("127.0.0.1", port))
-                return port
             except OSError:
+                held.close()
                 continue
+        _drawn.append(held)
+        return port
     raise ClusterError("no free port on 127.0.0.1 between 20000 and 32000")
 
 
@@ -284,10 +290,7 @@ class Cluster:
             raise ClusterError(f"{directory}: too long for unix sockets inside it; choose a shorter directory")
         o.update(id=secrets.token_hex(6), names=names, build=os.path.abspath(o["build"]))
         o["chunk_root"] = cls._chunk_root(directory, o)
-        ports = set()
-        while len(ports) < len(names) + 7:
-            ports.add(free_port(ports))
-        ports = list(ports)
+        ports = [free_port() for _ in range(len(names) + 7)]
         o["ports"] = dict(zip(names, ports))
         o["etcd_port"] = ports[len(names)]
         o["members"] = [{"name": f"etcd{i}", "client": ports[-1 - 2 * i], "peer": ports[-2 - 2 * i]}
