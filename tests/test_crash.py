@@ -879,9 +879,9 @@ class Crash(harness.Case):
     def live_jobs(self, c, client):
         """One whose ranks run, are moved and stop, and one whose rank gives up. What the machine at hand has no occasion
         for (cgroups that can or cannot be had), the processes' own test passes."""
-        subprocess.run([harness.binary("daemon/workers/test_spawn")], check=True, stdout=subprocess.DEVNULL,
-                       stderr=subprocess.DEVNULL,
-                       env={**os.environ, **client, "PTC_EXEC": harness.binary("daemon/ptc-exec")})
+        r = subprocess.run([harness.binary("daemon/workers/test_spawn")], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                           env={**os.environ, **client, "PTC_EXEC": harness.binary("daemon/ptc-exec")})
+        self.assertEqual(0, r.returncode, r.stdout)
         os.makedirs(self.path("live"))
         job = live.Job(c, self.path("live"), name="moves", mode="rebuild", amax="F32",
                        run={"rules": [{"match": "amax*", "state": "max"}]})
