@@ -34,9 +34,9 @@ struct memory {
 	bool hung;                    /* what is asked waits ... */
 	_Atomic uint32_t patience_ms; /* ... so long, then fails */
 	_Atomic uint64_t generation, snapshot;
-	_Atomic int error; /* what reads fail with; 0: they do not */
-	uint64_t salt;     /* of the bytes */
-	bool shared;       /* "job", with group 500 */
+	_Atomic int error;   /* what reads fail with; 0: they do not */
+	uint64_t salt;       /* of the bytes */
+	_Atomic bool shared; /* "job", with group 500 */
 	char uuid[37];
 	_Atomic int held, reads, states;
 	_Atomic uint64_t read_bytes; /* that reads asked for */

@@ -116,7 +116,7 @@ struct ptc_batch_cost {
 	uint64_t max, total;
 	uint64_t count_max, count_total;
 };
-/* Items that ptc_batch_balance needs to work with; 0: their bytes are more than 64 bits count. */
+/* Items that ptc_batch_balance needs to work with; 0: a batch of none, or their bytes are more than 64 bits count. */
 uint64_t ptc_balance_work(const struct ptc_batch *batch);
 /* The same samples on the same number of slots, assigned by what they cost. lengths[i] is that of offset i of the global batch;
  * ret_slots has n_micro * width entries, slot k of rank d in micro step m at m * width + d * micro + k: the offset that it
