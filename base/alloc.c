@@ -169,6 +169,13 @@ uint64_t ptc_alloc_peak(void)
 	return atomic_load(&peak);
 }
 
+void ptc_alloc_keep(uint32_t most)
+{
+	mallopt(M_ARENA_MAX, 2); /* each may keep as much, and slices are freed by other threads than took them */
+	mallopt(M_MMAP_THRESHOLD, (int)(most / 2));
+	mallopt(M_TRIM_THRESHOLD, (int)most);
+}
+
 void ptc_alloc_trim(void)
 {
 	malloc_trim(0);

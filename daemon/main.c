@@ -38,8 +38,10 @@
 #define IDLE_MS           5000  /* with less than IDLE_CPU_MS of CPU time used, the daemon is idle */
 #define IDLE_CPU_MS       250
 #define KEEP_BYTES        (24u << 20) /* of anonymous memory in all: not worth giving back */
-#define FILES_MIN         64          /* fewer, and the gRPC core ends the process before anything can be said */
-#define DEFAULT_CONFIG    "/etc/ptc/ptcd.yaml"
+#define MALLOC_KEEP_BYTES                                                                                              \
+	(64u << 20)       /* more than gRPC holds for the streams of a switch: PTC_RPC_BULK_WINDOW for each */
+#define FILES_MIN      64 /* fewer, and the gRPC core ends the process before anything can be said */
+#define DEFAULT_CONFIG "/etc/ptc/ptcd.yaml"
 
 struct process {
 	struct ptc_daemon d;
@@ -177,7 +179,7 @@ static uint64_t anonymous_bytes(void)
 	return known && resident > shared ? (resident - shared) * (uint64_t)sysconf(_SC_PAGESIZE) : 0;
 }
 
-/* The allocator keeps what transfers have used, for the next one (ptc_rpc_allocator_tune). A daemon that has done
+/* The allocator keeps what transfers have used, for the next one (ptc_alloc_keep). A daemon that has done
  * nothing for a while gives it back. */
 static void give_back(struct process *p)
 {
@@ -612,7 +614,7 @@ int main(int argc, char **argv)
 	if (rc || o.check || o.dump || o.unmount)
 		return only_config(&o, &p, rc, &err);
 	p.uv = uv_default_loop();
-	ptc_rpc_allocator_tune();
+	ptc_alloc_keep(MALLOC_KEEP_BYTES);
 	ptc_alloc_limit_set(ptc_memory_heap(&p.memory));
 	ptc_rpc_init();
 	ptc_rpc_memory_limit_set(ptc_memory_wire(&p.memory));

@@ -20,7 +20,7 @@
 #define FS_BLOCK       (128u << 10) /* unit of the cache: what the kernel reads ahead */
 #define FS_READ_MAX    (1u << 20)   /* most bytes of one request */
 #define FS_READ_SPAN   (FS_READ_MAX / FS_BLOCK + 1)
-#define FS_RUN_BLOCKS  64          /* blocks of one call to the source: 8 MiB */
+#define FS_RUN_BLOCKS  32 /* blocks of one call to the source: 4 MiB; several are under way ahead of a reader */
 #define FS_AHEAD_MAX   (16u << 20) /* read ahead of one file */
 #define FS_SEGMENT     (4u << 20)  /* of a file: where it lies is asked for at once */
 #define FS_SEGMENTS    4096        /* of which that is remembered */

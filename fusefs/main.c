@@ -29,6 +29,7 @@
 #include <unistd.h>
 
 #define WORK_BYTES (256ull << 20) /* besides the cache: descriptions of jobs, heads of files, messages */
+#define KEEP_BYTES (16u << 20)    /* of those, for what daemons send next */
 
 static const char usage[] =
 	"usage: ptc-fuse [options] DIR\n"
@@ -259,6 +260,7 @@ int main(int argc, char **argv)
 			fprintf(stderr, "ptc-fuse: %s\n", err.text);
 		return rc ? 1 : 0;
 	}
+	ptc_alloc_keep(KEEP_BYTES);
 	rc = start(&p, &err);
 	if (rc)
 		say_ready(&p.o, err.text);

@@ -11,18 +11,15 @@
 #include "base/log.h"
 
 #include <grpc/support/log.h>
-#include <malloc.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-/* More than the core holds for the streams of a switch: PTC_RPC_BULK_WINDOW for each. */
-#define MALLOC_KEEP_BYTES (64 << 20)
-#define TICK_EVERY_MS     200
-#define TICK_POLL_MS      10
-#define CORE_LOG_MAX      256 /* enough for the reason, short enough for an error line */
+#define TICK_EVERY_MS 200
+#define TICK_POLL_MS  10
+#define CORE_LOG_MAX  256 /* enough for the reason, short enough for an error line */
 
 #define RESOLVER    "GRPC_DNS_RESOLVER"
 #define BACKUP_POLL "GRPC_CLIENT_CHANNEL_BACKUP_POLL_INTERVAL_MS"
@@ -194,13 +191,6 @@ static void first_init(void)
 	tick.stop = false;
 	tick.cq = grpc_completion_queue_create_for_next(NULL);
 	ptc_require(ptc_rpc_thread_start(&tick.thread, "ptc-rpc-tick", tick_main, NULL, NULL) == 0);
-}
-
-void ptc_rpc_allocator_tune(void)
-{
-	mallopt(M_ARENA_MAX, 2); /* each may keep as much, and slices are freed by other threads than took them */
-	mallopt(M_MMAP_THRESHOLD, MALLOC_KEEP_BYTES / 2);
-	mallopt(M_TRIM_THRESHOLD, MALLOC_KEEP_BYTES);
 }
 
 /* ---- memory -------------------------------------------------------------------- */

@@ -45,10 +45,6 @@ void ptc_loop_stop(struct ptc_loop *loop);
 
 /* ---- library life ---------------------------------------------------- */
 void ptc_rpc_init(void); /* before any thread; do not fork afterwards; counted */
-/* For programs that move much: makes the process keep memory that messages were received in, some 64 MiB at most in each
- * of two arenas, instead of giving it back and having each page faulted in and cleared again (a third of a bulk stream's
- * CPU time). The whole process's malloc is affected, so a library does not call it. Before any thread. */
-void ptc_rpc_allocator_tune(void);
 /* After init, before servers and channels: all of them together buffer about this much at most. Near it the windows of
  * streams shrink; over it the core ends streams (PTC_ELIMIT) instead of growing. Channels with quiet_idle do not count:
  * the lease is kept whatever bulk streams do. */

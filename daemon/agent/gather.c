@@ -343,16 +343,17 @@ static int gather_init(struct gather *ga, uint64_t *ret_bytes, struct ptc_error 
 static int gather_memory(struct gather *ga, uint64_t length, uint64_t *ret_window, struct ptc_error *err)
 {
 	uint64_t window = PTC_MIN((ga->agent->gate.limit - GATHER_SCRATCH) / 2, (uint64_t)GATHER_WINDOW_MAX);
+	uint64_t scratch = PTC_MIN(length, (uint64_t)GATHER_SCRATCH);
 	int r;
 
 	window = PTC_MIN(window, length);
-	r = ptc_staging_new(&ga->agent->gate, (size_t)(2 * window + PTC_MIN(length, (uint64_t)GATHER_SCRATCH)), NULL,
-			    NULL, &ga->memory, err);
+	r = ptc_staging_new(&ga->agent->gate, (size_t)(PTC_MIN(2 * window, length) + scratch), NULL, NULL, &ga->memory,
+			    err);
 	if (r)
 		return r;
 	ga->windows[0].data = ga->memory->data;
 	ga->windows[1].data = ga->memory->data + window;
-	ga->scratch = ga->memory->data + 2 * window;
+	ga->scratch = ga->memory->data + PTC_MIN(2 * window, length);
 	*ret_window = window;
 	return 0;
 }

@@ -71,7 +71,7 @@ static int stream_rounds(const struct args *a, const struct measure_memory *m, s
 	struct measured tcp, bulk;
 	int rc;
 
-	ptc_rpc_allocator_tune();
+	ptc_alloc_keep(64 << 20); /* as ptcd does */
 	ptc_rpc_init();
 	rc = measure_rpc_new(a->transport, a->dir, m, a->streams, &rpc, err);
 	if (!rc) /* once unmeasured: windows open, memory is there */
