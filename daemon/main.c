@@ -38,10 +38,10 @@
 #define IDLE_MS           5000  /* with less than IDLE_CPU_MS of CPU time used, the daemon is idle */
 #define IDLE_CPU_MS       250
 #define KEEP_BYTES        (24u << 20) /* of anonymous memory in all: not worth giving back */
-#define MALLOC_KEEP_BYTES                                                                                              \
-	(64u << 20)       /* more than gRPC holds for the streams of a switch: PTC_RPC_BULK_WINDOW for each */
-#define FILES_MIN      64 /* fewer, and the gRPC core ends the process before anything can be said */
-#define DEFAULT_CONFIG "/etc/ptc/ptcd.yaml"
+/* More than gRPC holds for the streams of a switch: PTC_RPC_BULK_WINDOW for each. */
+#define MALLOC_KEEP_BYTES (64u << 20)
+#define FILES_MIN         64 /* fewer, and the gRPC core ends the process before anything can be said */
+#define DEFAULT_CONFIG    "/etc/ptc/ptcd.yaml"
 
 struct process {
 	struct ptc_daemon d;

@@ -29,7 +29,7 @@
 #include <unistd.h>
 
 #define WORK_BYTES (256ull << 20) /* besides the cache: descriptions of jobs, heads of files, messages */
-#define KEEP_BYTES (16u << 20)    /* of those, for what daemons send next */
+#define KEEP_BYTES (16u << 20) /* of freed memory, besides those, for what daemons send next: in each of two arenas */
 
 static const char usage[] =
 	"usage: ptc-fuse [options] DIR\n"

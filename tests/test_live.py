@@ -418,7 +418,7 @@ class Live(harness.Case):
             return [e["text"] for e in events if e["kind"] == kind]
 
         with self.cluster(nodes=2, devices=1, stall_after=f"{2 * PATIENCE}s") as c:
-            job = live.Job(c, self.dir)
+            job = live.Job(c, self.dir, mode="rebuild", build_sleep=3 * PATIENCE)
             job.run("dp=2")
             job.wait_step(3)
             rank = wait_for(lambda: next((r for r in job.status()["run"]["ranks"] if r["rank"] == 1 and r.get("steps_per_s")), None),

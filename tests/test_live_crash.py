@@ -307,7 +307,7 @@ class LiveCrash(harness.Case):
                 wait_for(lambda: not job.processes(), 20 * PATIENCE, "the end of every rank", 0.1)
                 return died
 
-            of_snapshots = ("etcd.intent.*", "etcd.clear.*", "etcd.commit1.*", "etcd.prune.*", "store.*", "agent.capture.*")
+            of_snapshots = ("etcd.intent.*", "etcd.blob.*", "etcd.clear.*", "etcd.commit1.*", "etcd.prune.*", "store.*", "agent.capture.*")
             for is_controller, point in plan: # one is due, or under way, at some halts and not at others
                 self.reach(point, lambda: attempt(is_controller, point), of_snapshots) # noqa: B023
             self.check_reached()

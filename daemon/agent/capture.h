@@ -57,8 +57,8 @@ struct ptc_capture {
 /* ---- capture_fill.c: tasks of a crew, whose arg is the capture. In order: what is all here, what is lent, what is merged here,
  * what is away. ---- */
 
-/* Copies what ranks here have of task i's extent, and compares what several have. It is filled then, and digested, unless ranks go
- * on first (req->release) or other nodes' parts are missing. */
+/* Copies what ranks here have of task i's extent, and compares what several have. It is filled then, and digested unless it is lent;
+ * neither where ranks go on first (req->release) or other nodes' parts are missing. */
 int ptc_capture_fill(void *arg, unsigned thread, size_t i, struct ptc_error *err);
 /* Task mark_from + i, whose bytes are all there: digested, filled. */
 int ptc_capture_mark(void *arg, unsigned thread, size_t i, struct ptc_error *err);

@@ -6,7 +6,6 @@
  * says), memory. */
 #include "daemon/agent/capture.h"
 
-#include "base/alloc.h"
 #include "base/check.h"
 #include "base/fault.h"
 #include "base/search.h"

@@ -4,7 +4,7 @@
  * them, one Fetch per node and window, this node's own part read directly.
  * The next window's fetches are opened before the current one is handed to
  * the sink, so that senders read and pack while the sink writes. Memory: two
- * windows and one scratch buffer, ticketed.
+ * windows, or one where that is all, and one scratch buffer, ticketed.
  * Failure modes: a node that fails is left out and the window done again with
  * other holders; when none is left, PTC_EPEER naming it and why; a range
  * outside the item (PTC_EINVAL); the sink's own code. */
@@ -352,7 +352,7 @@ static int gather_memory(struct gather *ga, uint64_t length, uint64_t *ret_windo
 	if (r)
 		return r;
 	ga->windows[0].data = ga->memory->data;
-	ga->windows[1].data = ga->memory->data + window;
+	ga->windows[1].data = ga->memory->data + window; /* has what is left of the range, if anything */
 	ga->scratch = ga->memory->data + PTC_MIN(2 * window, length);
 	*ret_window = window;
 	return 0;
