@@ -12,6 +12,7 @@
 #include "base/sys.h"
 #include "rpc/test_certs.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -101,6 +102,49 @@ static pid_t etcd_pid(const char *dir)
 	pid = (pid_t)atoi(text);
 	ptc_free(text);
 	return pid;
+}
+
+static bool thread_stopped(pid_t pid, const char *thread)
+{
+	char path[300], *text = NULL;
+	const char *state;
+	bool stopped;
+	size_t len;
+
+	snprintf(path, sizeof path, "/proc/%d/task/%s/stat", (int)pid, thread);
+	if (ptc_sys_read_file(path, 4096, &text, &len, NULL))
+		return true; /* it has ended */
+	state = strrchr(text, ')');
+	stopped = state && state[1] == ' ' && state[2] == 'T';
+	ptc_free(text);
+	return stopped;
+}
+
+static bool all_stopped(pid_t pid)
+{
+	char path[64];
+	struct dirent *e;
+	bool stopped = true;
+	DIR *d;
+
+	snprintf(path, sizeof path, "/proc/%d/task", (int)pid);
+	d = opendir(path);
+	assert_non_null(d);
+	while (stopped && (e = readdir(d)))
+		stopped = e->d_name[0] == '.' || thread_stopped(pid, e->d_name);
+	closedir(d);
+	return stopped;
+}
+
+/* kill() returns before the process's other threads have heard of it: on another processor one may still answer. */
+static void stop_etcd(void)
+{
+	pid_t pid = etcd_pid(fx.dir);
+
+	assert_int_equal(kill(pid, SIGSTOP), 0);
+	for (int i = 0; i < 10000 && !all_stopped(pid); i++)
+		sleep_ms(1);
+	assert_true(all_stopped(pid));
 }
 
 __attribute__((format(printf, 1, 2))) static int sh(const char *fmt, ...)
@@ -329,7 +373,7 @@ static void lost_answers_are_unknown_outcomes(void **state)
 	struct ptc_error err = PTC_ERROR_INIT;
 
 	OK(ptc_etcd_put(e, "/lost", "1", 1, 0, NULL, &ok_err));
-	kill(etcd_pid(fx.dir), SIGSTOP);
+	stop_etcd();
 	assert_int_equal(ptc_etcd_put(e, "/lost", "2", 1, 0, NULL, &err), PTC_ETIMEOUT);
 	assert_non_null(strstr(err.text, "outcome unknown"));
 	assert_int_equal(ptc_etcd_put(e, "/lost", "3", 1, 0, NULL, &err), PTC_ECOORD);
@@ -427,7 +471,7 @@ static void a_silent_etcd_loses_the_lease(void **state)
 	OK(ptc_etcd_lease_new(fx.e, 2, count_lost, &lost, &l, &ok_err));
 	sleep_ms(1000);
 	start = now_ms();
-	kill(etcd_pid(fx.dir), SIGSTOP);
+	stop_etcd();
 	assert_true(wait_count(&lost, 1, 4000));
 	kill(etcd_pid(fx.dir), SIGCONT);
 	assert_in_range(now_ms() - start, 1000, 2200); /* a TTL after the last keep-alive, not later */
