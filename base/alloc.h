@@ -29,9 +29,9 @@ int64_t ptc_alloc_live(void);   /* blocks allocated and not freed */
 void ptc_alloc_limit_set(uint64_t limit);
 uint64_t ptc_alloc_bytes(void); /* allocated and not freed */
 uint64_t ptc_alloc_peak(void);  /* the most there were */
-/* For programs that move much: the C library keeps freed memory, some `most` bytes (64 MiB at most) in each of two arenas, instead of giving it back
- * and having each page faulted in and cleared again (a third of a bulk stream's CPU time). The whole process's malloc is affected,
- * so a library does not call it. Before any thread. */
+/* For programs that move much: the C library keeps freed memory, some `most` bytes (64 MiB at most) in each of two arenas,
+ * instead of giving it back and having each page faulted in and cleared again (a third of a bulk stream's CPU time). The
+ * whole process's malloc is affected, so a library does not call it. Before any thread. */
 void ptc_alloc_keep(uint32_t most);
 /* Gives what the C library keeps of freed memory back to the system. Takes milliseconds; the next use faults it in. */
 void ptc_alloc_trim(void);

@@ -52,7 +52,7 @@ def same(a, b):
 class Crash(harness.Case):
     """Four daemons with a device each; n0 supervises etcd."""
 
-    tried, missed = 0, () # points
+    asked, tried, missed = 0, 0, () # points; tried: without those that chance has not brought
 
     # ---- a cluster whose daemons can be armed --------------------------------------------------
 
@@ -138,6 +138,7 @@ class Crash(harness.Case):
     def reach(self, point, attempt, by_chance=()):
         """Attempts until one says that the point was reached. by_chance: patterns of points that need not be, here; others
         are killed at elsewhere."""
+        self.asked += 1
         for _ in range(TRIES):
             if attempt():
                 self.tried += 1
@@ -150,6 +151,7 @@ class Crash(harness.Case):
     def check_reached(self):
         if LONG:
             self.assertEqual((), self.missed, "points that a clean run passes were not reached")
+            self.assertTrue(self.tried or not self.asked, "not one point was reached")
         self.assertLessEqual(len(self.missed) * 2, self.tried, f"most points that a clean run passes were not reached: {self.missed}")
 
     # ---- what must hold afterwards --------------------------------------------------------------

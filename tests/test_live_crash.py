@@ -33,7 +33,7 @@ class LiveCrash(harness.Case):
         "arm env up settle recover forget points passed sample reach check_reached quietly etcd kill_one while_running".split())
 
     measured = {}
-    tried, missed = 0, ()
+    asked, tried, missed = 0, 0, ()
 
     @contextlib.contextmanager
     def started(self, nodes=2, devices=2, config=A, start=True, lease_ttl="2s", **kw):

@@ -48,7 +48,7 @@ struct ptc_capture {
 	unsigned nhands;
 	uint64_t ticket;
 	bool broken; /* progress could not be sent */
-	_Atomic int64_t copied, compared;
+	_Atomic int64_t copied;
 	uint64_t *digests; /* of each need; complete when all extents have been through */
 	void *ranks;       /* encoded */
 	size_t ranks_len;

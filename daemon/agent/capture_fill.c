@@ -181,7 +181,6 @@ static int compare_parts(struct fill *f, const struct ptc_boxes *left, struct pt
 
 		r = ptc_placed_runs(&f->source->at, &f->box->box, &parts.v[i], compare_run, &x, err);
 		r = r ? r : compare_flush(&x, err);
-		atomic_fetch_add(&f->c->compared, ptc_box_volume(&parts.v[i]));
 	}
 	ptc_boxes_done(&parts);
 	return r;

@@ -3,8 +3,9 @@
  * is cut into windows; each window's boxes are covered by the nodes that hold
  * them, one Fetch per node and window, this node's own part read directly.
  * The next window's fetches are opened before the current one is handed to
- * the sink, so that senders read and pack while the sink writes. Memory: two
- * windows, or one where that is all, and one scratch buffer, ticketed.
+ * the sink, so that senders read and pack while the sink writes; what they send
+ * waits in the transport, and is taken once the sink is done. Memory: one
+ * window and one scratch buffer, ticketed.
  * Failure modes: a node that fails is left out and the window done again with
  * other holders; when none is left, PTC_EPEER naming it and why; a range
  * outside the item (PTC_EINVAL); the sink's own code. */
@@ -38,9 +39,8 @@ struct fetching {
 struct window {
 	struct gather *gather;
 	uint64_t off, len;
-	uint8_t *data;
 	struct ptc_boxes boxes;
-	int64_t *at; /* where each box begins in data */
+	int64_t *at; /* where each box begins in the gather's data */
 	struct part *parts;
 	size_t nparts;
 	struct fetching *fetches;
@@ -58,6 +58,7 @@ struct gather {
 	struct ptc_table *table; /* NULL: nothing of it here */
 	struct ptc_error why;    /* of the last node left out */
 	struct ptc_staging *memory;
+	uint8_t *data; /* of the window that is completed, until it is delivered */
 	uint8_t *scratch;
 	struct window windows[2];
 };
@@ -154,7 +155,7 @@ static int part_begin(void *arg, size_t i, struct ptc_fetch_dst *ret, struct ptc
 	const struct part *p = &w->parts[f->first + i];
 
 	ret->outer = w->boxes.v[p->box];
-	ret->iov[0].iov_base = w->data + w->at[p->box];
+	ret->iov[0].iov_base = w->gather->data + w->at[p->box];
 	ret->iov[0].iov_len = (size_t)ptc_box_volume(&ret->outer);
 	ret->niov = 1;
 	return 0;
@@ -235,7 +236,7 @@ static int window_start(struct window *w, uint64_t off, uint64_t len, struct ptc
 static int local_part(struct window *w, const struct part *p, struct ptc_error *err)
 {
 	struct gather *ga = w->gather;
-	uint8_t *base = w->data + w->at[p->box];
+	uint8_t *base = w->gather->data + w->at[p->box];
 	const struct ptc_box *outer = &w->boxes.v[p->box];
 	struct ptc_boxes pieces = { 0 };
 	struct ptc_runs runs;
@@ -304,7 +305,8 @@ static int window_deliver(const struct window *w, ptc_sink_fn sink, void *arg, s
 	int r = 0;
 
 	for (uint64_t at = 0; !r && at < w->len; at += PTC_BULK_MESSAGE_BYTES)
-		r = sink(arg, w->data + at, (size_t)PTC_MIN(w->len - at, (uint64_t)PTC_BULK_MESSAGE_BYTES), err);
+		r = sink(arg, w->gather->data + at, (size_t)PTC_MIN(w->len - at, (uint64_t)PTC_BULK_MESSAGE_BYTES),
+			 err);
 	return r;
 }
 
@@ -342,18 +344,16 @@ static int gather_init(struct gather *ga, uint64_t *ret_bytes, struct ptc_error 
 
 static int gather_memory(struct gather *ga, uint64_t length, uint64_t *ret_window, struct ptc_error *err)
 {
-	uint64_t window = PTC_MIN((ga->agent->gate.limit - GATHER_SCRATCH) / 2, (uint64_t)GATHER_WINDOW_MAX);
-	uint64_t scratch = PTC_MIN(length, (uint64_t)GATHER_SCRATCH);
-	int r;
+	/* with the scratch half of all at most: one client that reads slowly does not keep all others waiting */
+	uint64_t most = PTC_MIN(ga->agent->gate.limit / 2 - GATHER_SCRATCH, (uint64_t)GATHER_WINDOW_MAX);
+	uint64_t window = PTC_MIN(most, length);
+	int r = ptc_staging_new(&ga->agent->gate, (size_t)(window + PTC_MIN(length, (uint64_t)GATHER_SCRATCH)), NULL,
+				NULL, &ga->memory, err);
 
-	window = PTC_MIN(window, length);
-	r = ptc_staging_new(&ga->agent->gate, (size_t)(PTC_MIN(2 * window, length) + scratch), NULL, NULL, &ga->memory,
-			    err);
 	if (r)
 		return r;
-	ga->windows[0].data = ga->memory->data;
-	ga->windows[1].data = ga->memory->data + window; /* has what is left of the range, if anything */
-	ga->scratch = ga->memory->data + PTC_MIN(2 * window, length);
+	ga->data = ga->memory->data;
+	ga->scratch = ga->data + window;
 	*ret_window = window;
 	return 0;
 }

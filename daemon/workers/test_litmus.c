@@ -19,7 +19,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#define ARMS      1000000
+#define ARMS      300000
+#define ARMS_LONG 1000000 /* with PTC_TEST_LONG */
 #define SPINS     200
 #define LOST_NS   INT64_C(5000000000)
 #define LOADS_MAX 64
@@ -150,7 +151,7 @@ int main(int argc, char **argv)
 {
 	const char *env = getenv("PTC_SEED");
 	uint64_t seed = env ? strtoull(env, NULL, 10) : (uint64_t)ptc_sys_now_ns(), late = 0, lost = 0;
-	long arms = argc > 1 ? strtol(argv[1], NULL, 10) : ARMS;
+	long arms = argc > 1 ? strtol(argv[1], NULL, 10) : getenv("PTC_TEST_LONG") ? ARMS_LONG : ARMS;
 	struct worker k = { .page = &page, .phase = WORKER_RUNNING };
 	bool load = argc > 2 && strcmp(argv[2], "load") == 0;
 	long nloads = load ? PTC_MIN(2 * sysconf(_SC_NPROCESSORS_ONLN), LOADS_MAX) : 0;

@@ -670,6 +670,7 @@ static bool frees_behind_the_end(void)
  * written just then may be lost (free_reserved), so that is waited for. */
 static void its_log_cannot_reserve_room(void **state)
 {
+	const bool waits = !frees_behind_the_end();
 	char script[400];
 	struct ptc_process p;
 	uint64_t begin;
@@ -679,7 +680,7 @@ static void its_log_cannot_reserve_room(void **state)
 		 "exec 3>&1; reserve() { fallocate -n -l 64M /proc/self/fd/3 || return; i=%d; while [ $i -gt 0 ]; do "
 		 "[ $(stat -L -c %%b /proc/self/fd/3) -gt 8192 ] || return 0; sleep 0.01; i=$((i - 1)); done; "
 		 "return %d; }; reserve && seq 1 300000 && reserve && echo the end",
-		 frees_behind_the_end() ? 0 : 3000, !frees_behind_the_end());
+		 waits ? 3000 : 0, waits);
 	p = run(script);
 	assert_int_equal(status_of(&p), 0);
 	assert_true(room_of_log(&begin) <= 2 * (1 << 20) + 65536 + 8192);
