@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is counted in this process, wherever it happens; daemon/metrics.c shows it. Any thread; an addition is one relaxed atomic
+/* What is counted in this process, wherever it happens; daemon/metrics/metrics.c shows it. Any thread; an addition is one relaxed atomic
  * one. Nothing here can fail, and nothing decides anything. */
 #pragma once
 

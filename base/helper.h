@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where our own helper programs are (ptc-exec, ptc-fuse, ptc-source): nobody runs them by name, so they are in no PATH.
+/* Where our own helper programs are (ptc-copy, ptc-exec, ptc-fuse, ptc-source): nobody runs them by name, so they are in no PATH.
  *
  * Looked for, in this order: what the variable `env` names; beside this program; beside ptcd in a build tree; in libexec, as far
  * from this program as it is installed, wherever that tree has been moved; in libexec where it was to be installed.

@@ -40,16 +40,18 @@
 #define PTC_HUGE_PAGE_BYTES        (UINT64_C(2) << 20) /* of x86-64 and of arm64 with 4 KiB pages */
 #define PTC_BULK_MESSAGE_BYTES     (2u << 20)          /* what we send; see docs/benchmarking.md */
 #define PTC_MAX_USER_CALLS         24                  /* of those, of one user's clients */
-#define PTC_MAX_SERVER_CALLS       64                  /* concurrent server calls per daemon */
+#define PTC_MAX_SERVER_CALLS       64                  /* handlers of calls that run at once, of each server */
 
 #define PTC_CHUNK_BYTES      ((1u << 20) - 64) /* 256 pages, less LMDB's page header and what aligns them */
 #define PTC_BLOCK_BYTES      (64u << 10)       /* unit of the store's checksums */
 #define PTC_EXTENT_MAX_BYTES (8u << 20)        /* unit of transfer and of alias-or-copy */
 
-#define PTC_MAX_DATASETS     4096         /* registered; one answer lists them all */
-#define PTC_RECORD_MAX_BYTES 4096         /* the committed record in etcd */
-#define PTC_ETCD_VALUE_MAX   (512u << 10) /* one blob part; etcd's request limit is 1.5 MiB */
-#define PTC_ETCD_TXN_OPS_MAX 120          /* etcd's limit is 128 */
+#define PTC_MAX_DATASETS     4096                /* registered; one answer lists them all */
+#define PTC_RECORD_MAX_BYTES 4096                /* the committed record in etcd */
+#define PTC_ETCD_VALUE_MAX   (512u << 10)        /* one blob part; etcd's request limit is 1.5 MiB */
+#define PTC_EVENT_MAX_BYTES  2048                /* one event of a job, as JSON */
+#define PTC_ETCD_QUOTA       (UINT64_C(2) << 30) /* etcd's own default for its database */
+#define PTC_ETCD_TXN_OPS_MAX 120                 /* etcd's limit is 128 */
 
 #define PTC_MAX_HELD    256    /* snapshots that readers hold on one node; each keeps chunks from being freed */
 #define PTC_HOLDER_MAX  63     /* a holder's name */

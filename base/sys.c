@@ -304,3 +304,16 @@ int64_t ptc_sys_skip_zeros(int fd, int64_t from)
 				return at + i;
 	return at;
 }
+
+bool ptc_sys_file_changed(const char *path, struct stat *seen)
+{
+	struct stat now;
+	bool same;
+
+	if (stat(path, &now) != 0)
+		memset(&now, 0, sizeof now);
+	same = now.st_dev == seen->st_dev && now.st_ino == seen->st_ino && now.st_size == seen->st_size &&
+	       now.st_mtim.tv_sec == seen->st_mtim.tv_sec && now.st_mtim.tv_nsec == seen->st_mtim.tv_nsec;
+	*seen = now;
+	return !same;
+}

@@ -6,6 +6,7 @@
 
 #include "base/status.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
@@ -23,6 +24,9 @@ void ptc_sys_standard_fds(void);
 /* Whole file into memory, at most max bytes; NUL-terminated; ptc_free it. Regular files and a shell's <(pipes) only. */
 int ptc_sys_read_file(const char *path, size_t max, char **ret_data, size_t *ret_len, struct ptc_error *err);
 int ptc_sys_unlink(const char *path, const char *point, struct ptc_error *err); /* missing is fine */
+struct stat;
+/* Is the file another one, or written again, since *seen was filled? Fills it anew; all zero: there was none. */
+bool ptc_sys_file_changed(const char *path, struct stat *seen);
 /* Like mkdir -p. A folder that is made gets the mode whatever the umask, those above it 0755; mode 0: as the umask has it. */
 int ptc_sys_mkdirs(const char *path, mode_t mode, struct ptc_error *err);
 int ptc_sys_remove_tree(const char *path, const char *point,

@@ -2,7 +2,7 @@
 /* Happy path: the ranks' blobs are listed by name, then rank; each name is
  * looked at once, by its rule; where that changes what ranks are given, the
  * new bundle is written out rank by rank. Steps are blobs times their
- * logarithm, and ranks for each name that is replicated. Failure modes: see
+ * logarithm, and ranks for each name. Failure modes: see
  * blob_rules.h; nothing is left allocated by what failed. */
 #include "formats/blob_rules.h"
 
@@ -102,6 +102,11 @@ struct copy {
 	uint32_t to;
 	const struct ptc_state_blob *blob;
 };
+/* What ranks that differ in tp only have of a blob of scope PTC_STATE_TP. */
+struct tp_group {
+	const struct ptc_state_blob *blob; /* NULL: nothing */
+	bool differ;
+};
 struct carry {
 	const struct ptc_blobs_switch *sw;
 	struct one *v; /* by name, then scope, then rank */
@@ -113,18 +118,21 @@ struct carry {
 	struct copy *copies;  /* by name, then rank */
 	size_t ncopies;
 	uint64_t copies_bytes;
+	struct tp_group *groups; /* of the new configuration, for the name at hand */
+	size_t ngroups;
 	struct ptc_blobs_review *review;
 	struct said {
 		struct ptc_buf text;
 		const char *last;
 		size_t n;
-	} gone, without, replicated, reset; /* names */
+	} gone, without, replicated, reset, group; /* names */
 };
 
 static void carry_done(struct carry *c)
 {
-	struct said *said[] = { &c->gone, &c->without, &c->replicated, &c->reset };
+	struct said *said[] = { &c->gone, &c->without, &c->replicated, &c->reset, &c->group };
 
+	ptc_free(c->groups);
 	ptc_free(c->v);
 	ptc_free(c->mark);
 	ptc_free(c->names);
@@ -170,7 +178,9 @@ static int list(struct carry *c, struct ptc_error *err)
 	c->v = ptc_calloc(n + 1, sizeof *c->v);
 	c->mark = ptc_calloc(c->world, sizeof *c->mark);
 	c->names = ptc_calloc(c->world, sizeof *c->names);
-	if (!c->v || !c->mark || !c->names)
+	c->ngroups = c->world / c->sw->to->tp;
+	c->groups = ptc_calloc(c->ngroups, sizeof *c->groups);
+	if (!c->v || !c->mark || !c->names || !c->groups)
 		return nomem(err);
 	for (size_t i = 0; i < s->nranks; i++) {
 		const struct ptc_coords *at = &s->ranks[i].at;
@@ -271,11 +281,55 @@ static int replicate(struct carry *c, const struct group *g, struct ptc_error *e
 	return 0;
 }
 
+/* That of the new configuration with these coordinates; NULL: it has none. */
+static struct tp_group *group_at(const struct carry *c, const struct ptc_coords *at)
+{
+	const struct ptc_config *to = c->sw->to;
+
+	if (at->pp >= to->pp || at->dp >= to->dp || at->cp >= to->cp)
+		return NULL;
+	return &c->groups[((size_t)at->pp * to->dp + at->dp) * to->cp + at->cp];
+}
+
+/* As ptc_state_group_blob decides when ranks ask: who has none of its own has its group's, where that is one. What a rank
+ * that is gone had lives on in its group then. */
+static void share(struct carry *c, struct group *g)
+{
+	uint64_t before = c->review->group;
+
+	memset(c->groups, 0, c->ngroups * sizeof *c->groups);
+	for (size_t i = 0; i < g->n; i++) {
+		const struct ptc_state_blob *b = g->v[i].blob;
+		struct tp_group *t = group_at(c, &c->sw->state->ranks[g->v[i].rank].at);
+
+		if (t && !t->blob)
+			t->blob = b;
+		else if (t && (t->blob->len != b->len || (b->len && memcmp(t->blob->data, b->data, b->len))))
+			t->differ = true;
+	}
+	for (size_t i = 0; i < g->n; i++) {
+		const struct tp_group *t = group_at(c, &c->sw->state->ranks[g->v[i].rank].at);
+
+		g->gone -= g->v[i].gone && t && !t->differ;
+	}
+	for (uint32_t r = 0; r < c->world; r++) {
+		struct ptc_coords at = ptc_config_coords(c->sw->to, r);
+		const struct tp_group *t = group_at(c, &at);
+
+		if (c->mark[r] == g->number || !t->blob || t->differ)
+			continue;
+		c->mark[r] = g->number;
+		c->review->group++;
+		g->new_with += !has_place(c->sw->from, &at);
+	}
+	if (c->review->group > before)
+		say(&c->group, g->v[0].blob->name);
+}
+
 static void place(struct carry *c, const struct group *g)
 {
-	for (size_t i = 0; i < g->n; i++)
-		if (g->v[i].to < c->world)
-			c->names[g->v[i].to]++;
+	for (uint32_t r = 0; r < c->world; r++)
+		c->names[r] += c->mark[r] == g->number;
 	c->nnames++;
 	if (g->new_with < c->nnew)
 		say(&c->without, g->v[0].blob->name);
@@ -298,6 +352,8 @@ static int decide(struct carry *c, struct group *g, struct ptc_error *err)
 		if (g->v[i].to < c->world)
 			c->mark[g->v[i].to] = g->number;
 	}
+	if (first->scope == PTC_STATE_TP)
+		share(c, g);
 	if (fate == PTC_FATE_CARRY && (g->gone || g->new_with < c->nnew))
 		return no_place(c, g, err);
 	c->review->gone += g->gone;
@@ -425,6 +481,9 @@ static void put_review(struct carry *c, struct ptc_buf *b)
 	if (r->without)
 		ptc_buf_printf(b, "; %" PRIu32 " new rank%s %s none (%s)", r->without, plural(r->without),
 			       r->without == 1 ? "has" : "have", c->without.text.data);
+	if (r->group)
+		ptc_buf_printf(b, "; %" PRIu64 " per-rank blob%s %s the tensor-parallel group's (%s)", r->group,
+			       plural(r->group), r->group == 1 ? "is" : "are", c->group.text.data);
 	if (r->replicated)
 		ptc_buf_printf(b, "; %" PRIu64 " per-rank blob%s %s the lowest rank's (%s)", r->replicated,
 			       plural(r->replicated), r->replicated == 1 ? "is" : "are", c->replicated.text.data);
@@ -436,7 +495,7 @@ static void put_review(struct carry *c, struct ptc_buf *b)
 static bool said_failed(const struct carry *c)
 {
 	return ptc_buf_failed(&c->gone.text) || ptc_buf_failed(&c->without.text) ||
-	       ptc_buf_failed(&c->replicated.text) || ptc_buf_failed(&c->reset.text);
+	       ptc_buf_failed(&c->replicated.text) || ptc_buf_failed(&c->reset.text) || ptc_buf_failed(&c->group.text);
 }
 
 static int review(struct carry *c, struct ptc_error *err)

@@ -11,7 +11,8 @@
  *   refuse      no rank may give one
  *
  * A rank is gone when its coordinates exist in the old configuration and not in the new one, and new the other way round. A
- * job's blob (PTC_STATE_JOB) finds its place always: only reset and refuse are of it, too. Failure modes: PTC_ESTATE
+ * job's blob (PTC_STATE_JOB) finds its place always: only reset and refuse are of it, too. A blob of scope PTC_STATE_TP finds its place
+ * wherever its tensor-parallel group has one and all ranks of that have the same bytes; else it is as a rank's own. Failure modes: PTC_ESTATE
  * naming blob, rule and ranks; PTC_ELIMIT where replicas come to more than a bundle holds; PTC_ENOMEM. Pure. */
 #pragma once
 
@@ -43,6 +44,7 @@ struct ptc_blobs_review {
 	uint64_t gone;             /* per-rank blobs of ranks that are gone, and not carried */
 	uint32_t without;          /* new ranks that have none of some name which other ranks have one of */
 	uint64_t replicated;       /* per-rank blobs that are another rank's */
+	uint64_t group;            /* per-rank blobs that are those of ranks which differ in tp only (PTC_STATE_TP) */
 	uint64_t reset;            /* blobs, a job's too */
 	char text[PTC_BLOBS_TEXT]; /* all of it in one line; "": there is nothing to say */
 };

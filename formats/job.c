@@ -19,8 +19,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const job_keys[] = { "version", "name", "tensors", "fields",         "rules", "buffers", "gpus",
-					"run",     "mode", "copy",    "snapshot_every", "data",  "blobs",   "files" };
+static const char *const job_keys[] = { "version",        "name", "tensors", "fields", "rules",
+					"buffers",        "gpus", "run",     "mode",   "copy",
+					"snapshot_every", "seed", "data",    "blobs",  "files" };
 static const char *const tensor_keys[] = { "name", "dtype", "shape" };
 static const char *const from_keys[] = { "from" };
 static const char *const field_keys[] = { "dtype" };

@@ -75,6 +75,8 @@ struct ptc_job_desc {
 	enum ptc_job_mode mode;
 	bool fast_copy;
 	uint64_t snapshot_every; /* steps; 0: never */
+	bool has_seed;
+	uint64_t seed; /* of the job; where it has none, ptc_job_seed makes one of its uuid */
 	struct ptc_blob_rules blobs;
 	struct ptc_job_data *data; /* by name */
 	size_t ndata;
@@ -102,6 +104,8 @@ int ptc_job_resolve_run(struct ptc_job_desc *job, const char *cwd, char *const *
 /* Deterministic: equal descriptions give equal bytes. ptc_free it. */
 int ptc_job_to_json(const struct ptc_job_desc *job, char **ret_json, size_t *ret_len, struct ptc_error *err);
 void ptc_job_desc_done(struct ptc_job_desc *job);
+/* What random streams of the job are derived from (docs/job.md): its own seed, or the first 16 hexadecimal digits of its uuid. */
+uint64_t ptc_job_seed(const struct ptc_job_desc *job, const char *uuid);
 /* The table's configuration for n devices; NULL: the table has none. */
 const struct ptc_config *ptc_job_config_for(const struct ptc_job_desc *job, uint32_t n);
 /* deploy/rules/NAME.yaml as they were when this was built, in name order; ends with a NULL name. */

@@ -23,6 +23,7 @@ struct ptc_job_decoder {
 	size_t nparameters;
 	bool has_buffers; /* of the job itself, or of a rule set; the job's are decoded first, and win */
 	bool own_buffers;
+	bool in_set; /* what is decoded belongs to a named rule set */
 	struct ptc_error *err;
 };
 

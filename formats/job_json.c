@@ -66,7 +66,9 @@ static void put_split(struct ptc_buf *b, const struct ptc_split *s)
 		ptc_buf_printf(b, ",\"interleave\":%" PRId64, s->interleave);
 	if (s->npermute)
 		put_numbers(b, ",\"permute\":[", s->permute, s->npermute, "]");
-	if (s->unit > 1)
+	if (s->units)
+		put_numbers(b, ",\"unit\":[", s->units, s->nblocks, "]");
+	if (s->unit)
 		ptc_buf_printf(b, ",\"unit\":%" PRId64, s->unit);
 	if (s->pad_to)
 		ptc_buf_printf(b, ",\"pad_to\":%" PRId64, s->pad_to);
@@ -116,9 +118,13 @@ static void put_rule(struct ptc_buf *b, const struct ptc_rule *r)
 	ptc_json_put_string(b, r->match);
 	if (r->splits[0].axis != PTC_AXIS_NONE)
 		put_splits(b, r);
-	if (r->place == PTC_PLACE_LAYER) {
-		ptc_buf_puts(b, ",\"layer\":");
+	if (r->place == PTC_PLACE_LAYER && !r->layer) {
+		ptc_buf_printf(b, ",\"layer\":{\"at\":%" PRId64 "}", r->layer_offset);
+	} else if (r->place == PTC_PLACE_LAYER) {
+		ptc_buf_puts(b, r->layer_offset ? ",\"layer\":{\"match\":" : ",\"layer\":");
 		ptc_json_put_string(b, r->layer);
+		if (r->layer_offset)
+			ptc_buf_printf(b, ",\"offset\":%" PRId64 "}", r->layer_offset);
 	} else if (r->place != PTC_PLACE_ALL) {
 		ptc_buf_printf(b, ",\"layer\":\"%s\"", places[r->place]);
 	}
@@ -138,16 +144,34 @@ static void put_rule(struct ptc_buf *b, const struct ptc_rule *r)
 		ptc_buf_printf(b, ",\"state\":\"%s\"}", states[r->carry]);
 }
 
+static void put_groups(struct ptc_buf *b, const struct ptc_buffers *f, const char *comma)
+{
+	for (size_t i = 0; i < f->ngroups; i++) {
+		bool first = !i || f->groups[i].number != f->groups[i - 1].number;
+
+		if (i && first)
+			ptc_buf_puts(b, "]");
+		ptc_buf_printf(b, "%s%s", i ? "," : comma, i ? "" : "\"groups\":[");
+		ptc_buf_puts(b, first ? "[" : "");
+		ptc_json_put_string(b, f->groups[i].glob);
+	}
+	ptc_buf_puts(b, "]]");
+}
+
 static void put_buffers(struct ptc_buf *b, const struct ptc_buffers *f)
 {
 	const struct {
 		const char *key;
 		int64_t value;
-	} numbers[] = { { "align", f->align }, { "pad", f->pad }, { "range", f->range }, { "bucket", f->bucket } };
+	} numbers[] = { { "align", f->align },
+			{ "pad", f->pad },
+			{ "range", f->range },
+			{ "bucket", f->bucket },
+			{ "bucket_per_dp", f->bucket_per_dp } };
 	const char *comma = "";
 
 	if (!f->norder && !f->reverse && !f->by_layer && !f->first_only && !f->align && !f->pad && !f->range &&
-	    !f->bucket)
+	    !f->bucket && !f->bucket_per_dp && !f->ngroups)
 		return;
 	ptc_buf_puts(b, ",\"buffers\":{");
 	for (size_t i = 0; i < f->norder; i++) {
@@ -156,6 +180,10 @@ static void put_buffers(struct ptc_buf *b, const struct ptc_buffers *f)
 	}
 	ptc_buf_puts(b, f->norder ? "]" : "");
 	comma = f->norder ? "," : "";
+	if (f->ngroups) {
+		put_groups(b, f, comma);
+		comma = ",";
+	}
 	for (size_t i = 0; i < PTC_ARRAY_LEN(numbers); i++) {
 		if (!numbers[i].value)
 			continue;
@@ -252,6 +280,8 @@ static int put_run(struct ptc_buf *b, const struct ptc_job_desc *job, struct ptc
 		ptc_buf_puts(b, ",\"copy\":\"fast\"");
 	if (job->snapshot_every)
 		ptc_buf_printf(b, ",\"snapshot_every\":%" PRIu64, job->snapshot_every);
+	if (job->has_seed)
+		ptc_buf_printf(b, ",\"seed\":%" PRIu64, job->seed);
 	return 0;
 }
 

@@ -19,7 +19,9 @@
 #define RULES_FILE_MAX (1u << 20) /* a rule set is a few KiB */
 
 static const char *const set_keys[] = { "version", "parameters", "rules", "buffers" };
-static const char *const rule_keys[] = { "match", "split", "layer", "expert", "shard", "fields", "state" };
+static const char *const rule_keys[] = { "match",  "split", "layer", "expert", "shard",
+					 "fields", "state", "when",  "unless" };
+static const char *const layer_keys[] = { "match", "offset", "after", "at", "with" };
 static const char *const override_keys[] = { "split", "layer", "expert", "shard", "state" };
 static const char *const state_keys[] = { "derive", "replicate" };
 static const char *const primary_keys[] = { "tp", "dp", "cp" };
@@ -40,29 +42,94 @@ static char *own(const char *s)
 	return s ? ptc_strdup(s) : NULL;
 }
 
-static int decode_layer(struct ptc_job_decoder *d, const struct ptc_doc_node *node, struct ptc_rule *r)
+/* A pattern with one {}, for the whole name. */
+static int layer_pattern(struct ptc_job_decoder *d, const struct ptc_doc_node *node, const char **ret_text)
 {
 	const char *text = NULL, *mark;
 	int rc = ptc_doc_text(d->doc, node, "layer", &text, d->err);
 
 	if (rc)
 		return rc;
-	if (!strcmp(text, "first"))
-		r->place = PTC_PLACE_FIRST;
-	else if (!strcmp(text, "last"))
-		r->place = PTC_PLACE_LAST;
-	else if (!strcmp(text, "ends"))
-		r->place = PTC_PLACE_ENDS;
-	else
-		r->place = PTC_PLACE_LAYER;
-	if (r->place != PTC_PLACE_LAYER)
-		return 0;
 	mark = strstr(text, "{}");
 	if (!mark || strstr(mark + 2, "{}") || strlen(text) > PTC_TENSOR_NAME_MAX)
 		return ptc_doc_error(d->doc, node, d->err, PTC_EINVAL,
-				     "layer must be first, last, ends or a pattern with one {} where the layer's "
-				     "number stands, not \"%.80s\"",
+				     "layer must be first, last, ends or a pattern of the whole name with one {} where "
+				     "the layer's number stands, such as \"h.{}.*\", not \"%.80s\"",
 				     text);
+	*ret_text = text;
+	return 0;
+}
+
+/* 1 + the greatest number that the pattern finds in a name of the job's tensors. */
+static int count_layers(struct ptc_job_decoder *d, const struct ptc_doc_node *node, int64_t *ret_n)
+{
+	const struct ptc_spec *spec = &d->job->spec;
+	const char *pattern = NULL;
+	int64_t number, n = 0;
+	int rc = layer_pattern(d, node, &pattern);
+
+	for (size_t i = 0; i < spec->ntensors && !rc; i++)
+		if (ptc_layer_number(pattern, spec->tensors[i].name, &number) && number < PTC_MAX_TENSORS)
+			n = PTC_MAX(n, number + 1);
+	*ret_n = n;
+	return rc;
+}
+
+/* {match: PATTERN, offset: N}, {match: PATTERN, after: PATTERN}, {at: N} or {with: PATTERN}. */
+static int decode_layer_map(struct ptc_job_decoder *d, const struct ptc_doc_node *node, struct ptc_rule *r)
+{
+	const struct ptc_doc_node *match = ptc_doc_get(node, "match"), *at = ptc_doc_get(node, "at"),
+				  *with = ptc_doc_get(node, "with"), *offset = ptc_doc_get(node, "offset"),
+				  *after = ptc_doc_get(node, "after");
+	const char *text = NULL;
+	int rc = ptc_doc_check_map(d->doc, node, "layer", layer_keys, PTC_ARRAY_LEN(layer_keys), d->err);
+
+	if (rc)
+		return rc;
+	if (match ? at || with || (offset && after) : node->n != 1 || (!at && !with))
+		return ptc_doc_error(d->doc, node, d->err, PTC_EINVAL,
+				     "layer has \"match\" and one of \"offset\" and \"after\", or \"at\" or "
+				     "\"with\" alone");
+	r->place = PTC_PLACE_LAYER;
+	if (at || offset)
+		rc = ptc_doc_int(d->doc, at ? at : offset, at ? "at" : "offset", 0, PTC_MAX_TENSORS - 1,
+				 &r->layer_offset, d->err);
+	else if (after || with)
+		rc = count_layers(d, after ? after : with, &r->layer_offset);
+	if (with && r->layer_offset)
+		r->layer_offset--; /* the last of them */
+	if (rc || !match)
+		return rc;
+	rc = layer_pattern(d, match, &text);
+	if (rc)
+		return rc;
+	r->layer = ptc_strdup(text);
+	return r->layer ? 0 : no_memory(d);
+}
+
+static int decode_layer(struct ptc_job_decoder *d, const struct ptc_doc_node *node, struct ptc_rule *r)
+{
+	static const struct {
+		const char *word;
+		enum ptc_place place;
+	} words[] = { { "first", PTC_PLACE_FIRST }, { "last", PTC_PLACE_LAST }, { "ends", PTC_PLACE_ENDS } };
+	const char *text = NULL;
+	int rc;
+
+	if (node->kind == PTC_DOC_MAP)
+		return decode_layer_map(d, node, r);
+	rc = ptc_doc_text(d->doc, node, "layer", &text, d->err);
+	if (rc)
+		return rc;
+	for (size_t i = 0; i < PTC_ARRAY_LEN(words); i++)
+		if (!strcmp(text, words[i].word)) {
+			r->place = words[i].place;
+			return 0;
+		}
+	rc = layer_pattern(d, node, &text);
+	if (rc)
+		return rc;
+	r->place = PTC_PLACE_LAYER;
 	r->layer = ptc_strdup(text);
 	return r->layer ? 0 : no_memory(d);
 }
@@ -76,6 +143,7 @@ static int decode_place(struct ptc_job_decoder *d, const struct ptc_doc_node *no
 	if (!base)
 		return 0;
 	r->place = base->place;
+	r->layer_offset = base->layer_offset;
 	r->layer = own(base->layer);
 	return base->layer && !r->layer ? no_memory(d) : 0;
 }
@@ -240,6 +308,7 @@ static int push_rule(struct ptc_job_decoder *d, const struct ptc_doc_node *node,
 	}
 	*ret_rule = &spec->rules[spec->nrules++];
 	memset(*ret_rule, 0, sizeof(**ret_rule));
+	(*ret_rule)->of_set = d->in_set;
 	return 0;
 }
 
@@ -389,6 +458,7 @@ static int decode_rule_text(struct ptc_job_decoder *d, const struct ptc_doc_node
 		rc = decode_parameters(d, &doc, ptc_doc_get(doc.root, "parameters"), use);
 	d->doc = &doc;
 	d->rules_path = NULL; /* a rule set names no other */
+	d->in_set = true;
 	version = ptc_doc_get(doc.root, "version");
 	rules = ptc_doc_get(doc.root, "rules");
 	if (!rc && (!version || !rules))
@@ -404,6 +474,7 @@ static int decode_rule_text(struct ptc_job_decoder *d, const struct ptc_doc_node
 		rc = ptc_job_decode_buffers(d, ptc_doc_get(doc.root, "buffers"));
 	d->doc = outer;
 	d->rules_path = path;
+	d->in_set = false;
 	d->nparameters = 0;
 	ptc_doc_done(&doc);
 	return rc;
@@ -464,21 +535,62 @@ static bool names_set(const struct ptc_doc_node *n)
 	return n->kind == PTC_DOC_TEXT || (n->kind == PTC_DOC_MAP && ptc_doc_get(n, "use"));
 }
 
-/* A rule set's name, or a rule. */
+static int fits_tensor(struct ptc_job_decoder *d, const struct ptc_doc_node *node, const char *key, bool *found)
+{
+	const struct ptc_spec *spec = &d->job->spec;
+	const char *text = NULL;
+	int rc = ptc_doc_text(d->doc, node, key, &text, d->err);
+
+	if (rc)
+		return rc;
+	if (strlen(text) > PTC_TENSOR_NAME_MAX || !ptc_glob_valid(text))
+		return ptc_doc_error(d->doc, node, d->err, PTC_EINVAL, "%s is empty, too long or has an open [", key);
+	for (size_t i = 0; i < spec->ntensors && !*found; i++)
+		*found = ptc_glob_match(text, strlen(text), spec->tensors[i].name, strlen(spec->tensors[i].name));
+	return 0;
+}
+
+/* when and unless, a pattern or a list of them: does the job have a tensor whose name fits one? An absent key leaves *ret as
+ * it is. */
+static int has_tensor(struct ptc_job_decoder *d, const struct ptc_doc_node *node, bool *ret)
+{
+	bool list = node && node->kind == PTC_DOC_LIST, found = false;
+	int rc = 0;
+
+	if (!node)
+		return 0;
+	for (const struct ptc_doc_node *n = list ? node->first : node; n && !rc; n = list ? n->next : NULL)
+		rc = fits_tensor(d, n, node->key, &found);
+	*ret = found;
+	return rc;
+}
+
+/* A rule set's name, or a rule. One whose when or unless says that it is not for this job is decoded all the same, for
+ * the mistakes in it, and dropped: nothing below this file knows of conditions. */
 static int decode_list_entry(struct ptc_job_decoder *d, const struct ptc_doc_node *n)
 {
+	struct ptc_spec *spec = &d->job->spec;
+	size_t before = spec->nrules;
 	struct ptc_rule rule = { 0 }, *place = NULL;
+	bool when = true, unless = false;
 	int rc;
 
 	if (names_set(n))
 		return decode_rule_set(d, n);
 	rc = decode_rule_into(d, n, &rule);
 	if (!rc)
+		rc = has_tensor(d, ptc_doc_get(n, "when"), &when);
+	if (!rc)
+		rc = has_tensor(d, ptc_doc_get(n, "unless"), &unless);
+	if (!rc && when && !unless)
 		rc = push_rule(d, n, &place);
-	if (rc)
-		ptc_rule_done(&rule);
-	else
+	rule.of_set = d->in_set;
+	if (place)
 		*place = rule;
+	else
+		ptc_rule_done(&rule);
+	while (!rc && !place && spec->nrules > before)
+		ptc_rule_done(&spec->rules[--spec->nrules]);
 	return rc;
 }
 

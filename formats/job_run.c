@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What a live job runs: "run", "mode", "copy", "snapshot_every". Happy path:
+/* What a live job runs: "run", "mode", "copy", "snapshot_every", "seed". Happy path:
  * decode; where the description is submitted, resolve completes it with the
  * submitter's working directory and environment. Failure: file and line of
  * the key at fault; PTC_ELIMIT for what execve or etcd would not take. */
@@ -255,9 +255,9 @@ static int decode_mode(struct ptc_job_decoder *d, const struct ptc_doc_node *nod
 
 int ptc_job_decode_run(struct ptc_job_decoder *d, const struct ptc_doc_node *root)
 {
-	static const char *const live_keys[] = { "mode", "copy", "snapshot_every" };
+	static const char *const live_keys[] = { "mode", "copy", "snapshot_every", "seed" };
 	const struct ptc_doc_node *run = ptc_doc_get(root, "run"), *node[PTC_ARRAY_LEN(live_keys)];
-	int64_t every = 0;
+	int64_t every = 0, seed = 0;
 	size_t copy = 0;
 	int rc = run ? decode_run(d, run) : 0;
 
@@ -274,11 +274,33 @@ int ptc_job_decode_run(struct ptc_job_decoder *d, const struct ptc_doc_node *roo
 		rc = ptc_doc_word(d->doc, node[1], "copy", copies, PTC_ARRAY_LEN(copies), &copy, d->err);
 	if (!rc && node[2])
 		rc = ptc_doc_int(d->doc, node[2], "snapshot_every", 0, INT64_MAX, &every, d->err);
+	if (!rc && node[3])
+		rc = ptc_doc_int(d->doc, node[3], "seed", 0, INT64_MAX, &seed, d->err);
 	if (rc)
 		return rc;
 	d->job->fast_copy = copy == 1;
 	d->job->snapshot_every = (uint64_t)every;
+	d->job->has_seed = node[3] != NULL;
+	d->job->seed = (uint64_t)seed;
 	return 0;
+}
+
+uint64_t ptc_job_seed(const struct ptc_job_desc *job, const char *uuid)
+{
+	static const char hex[] = "0123456789abcdef";
+	uint64_t seed = 0;
+
+	if (job->has_seed)
+		return job->seed;
+	for (size_t digits = 0; *uuid && digits < 16; uuid++) {
+		const char *digit = strchr(hex, *uuid);
+
+		if (!digit)
+			continue; /* a dash */
+		seed = seed << 4 | (uint64_t)(digit - hex);
+		digits++;
+	}
+	return seed;
 }
 
 void ptc_job_run_done(struct ptc_job_run *run)

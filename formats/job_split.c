@@ -10,11 +10,12 @@
 
 #include <string.h>
 
-#define MAX_BLOCKS 4096 /* fused blocks of one tensor */
+#define MAX_BLOCKS 4096               /* fused blocks of one tensor */
+#define PAD_TO_MAX (INT64_C(1) << 32) /* elements: above any vocabulary; its product with a degree stays an int64 */
 
 static const char *const split_keys[] = { "axis", "dim", "kind", "blocks", "interleave", "permute", "unit", "pad_to" };
-static const char *const buffers_keys[] = { "order", "reverse", "unit",   "align",
-					    "pad",   "range",   "bucket", "bucket_stages" };
+static const char *const buffers_keys[] = { "order", "reverse", "unit",          "align",  "pad",
+					    "range", "bucket",  "bucket_stages", "groups", "bucket_per_dp" };
 static const char *const expert_keys[] = { "match", "order" };
 /* In the order of the enums of reshard/spec.h. */
 static const char *const axes[] = { "none", "tp", "ep", "etp", "dp", "cp" };
@@ -24,6 +25,18 @@ static const char *const shards[] = { "config", "none", "flat" };
 static int no_memory(struct ptc_job_decoder *d)
 {
 	return ptc_error_set(d->err, PTC_ENOMEM, "out of memory");
+}
+
+/* "$head": of the rule set that the node is in. */
+static int parameter(struct ptc_job_decoder *d, const struct ptc_doc_node *node, int64_t *value)
+{
+	for (size_t i = 0; i < d->nparameters; i++)
+		if (!strcmp(d->parameters[i].name, node->text + 1)) {
+			*value = d->parameters[i].value;
+			return 0;
+		}
+	return ptc_doc_error(d->doc, node, d->err, PTC_EINVAL, "\"%.64s\" is not a parameter of this rule set",
+			     node->text);
 }
 
 /* A list of whole numbers, at least min each, of its own. */
@@ -41,8 +54,9 @@ static int decode_numbers(struct ptc_job_decoder *d, const struct ptc_doc_node *
 		return no_memory(d);
 	*ret_v = v;
 	*ret_n = node->n;
-	for (const struct ptc_doc_node *n = node->first; n; n = n->next) {
-		int rc = ptc_doc_int(d->doc, n, what, min, INT64_MAX, &v[i++], d->err);
+	for (const struct ptc_doc_node *n = node->first; n; n = n->next, i++) {
+		bool named = n->kind == PTC_DOC_TEXT && n->text[0] == '$';
+		int rc = named ? parameter(d, n, &v[i]) : ptc_doc_int(d->doc, n, what, min, INT64_MAX, &v[i], d->err);
 
 		if (rc)
 			return rc;
@@ -68,18 +82,6 @@ static int decode_blocks(struct ptc_job_decoder *d, const struct ptc_doc_node *n
 	return decode_numbers(d, node, "blocks", MAX_BLOCKS, 1, &s->blocks, &s->nblocks);
 }
 
-/* "$head": of the rule set that the node is in. */
-static int parameter(struct ptc_job_decoder *d, const struct ptc_doc_node *node, int64_t *value)
-{
-	for (size_t i = 0; i < d->nparameters; i++)
-		if (!strcmp(d->parameters[i].name, node->text + 1)) {
-			*value = d->parameters[i].value;
-			return 0;
-		}
-	return ptc_doc_error(d->doc, node, d->err, PTC_EINVAL, "\"%.64s\" is not a parameter of this rule set",
-			     node->text);
-}
-
 /* An optional whole number; *value stays where the key is absent. */
 static int optional_int(struct ptc_job_decoder *d, const struct ptc_doc_node *map, const char *key, int64_t min,
 			int64_t max, int64_t *value)
@@ -94,22 +96,31 @@ static int optional_int(struct ptc_job_decoder *d, const struct ptc_doc_node *ma
 static int decode_numbers_of_split(struct ptc_job_decoder *d, const struct ptc_doc_node *node, struct ptc_split *s)
 {
 	const struct ptc_doc_node *blocks = ptc_doc_get(node, "blocks"), *permute = ptc_doc_get(node, "permute");
-	int64_t dim = 0, unit = 1;
+	const struct ptc_doc_node *unit = ptc_doc_get(node, "unit");
+	bool units = unit && unit->kind == PTC_DOC_LIST;
+	int64_t dim = 0;
+	size_t n = 0;
 	int rc;
 
 	rc = optional_int(d, node, "dim", 0, PTC_MAX_DIMS - 1, &dim);
+	if (!rc && !units)
+		rc = optional_int(d, node, "unit", 1, INT64_MAX, &s->unit);
+	if (!rc && units)
+		rc = decode_numbers(d, unit, "unit", MAX_BLOCKS, 1, &s->units, &n);
 	if (!rc)
-		rc = optional_int(d, node, "unit", 1, INT64_MAX, &unit);
-	if (!rc)
-		rc = optional_int(d, node, "pad_to", 1, INT64_MAX, &s->pad_to);
+		rc = optional_int(d, node, "pad_to", 1, PAD_TO_MAX, &s->pad_to);
 	if (!rc)
 		rc = optional_int(d, node, "interleave", 1, INT64_MAX, &s->interleave);
 	if (!rc && blocks)
 		rc = decode_blocks(d, blocks, s);
+	if (!rc && units && n != s->nblocks)
+		rc = ptc_doc_error(
+			d->doc, unit, d->err, PTC_EINVAL,
+			"unit is a list of %zu, but \"blocks\" has %zu: it is one number, or one for each block", n,
+			s->nblocks);
 	if (!rc && permute)
 		rc = decode_numbers(d, permute, "permute", PTC_MAX_PERMUTED, 0, &s->permute, &s->npermute);
 	s->dim = (uint32_t)dim;
-	s->unit = unit == 1 ? 0 : unit;
 	return rc;
 }
 
@@ -161,8 +172,12 @@ int ptc_job_decode_splits(struct ptc_job_decoder *d, const struct ptc_doc_node *
 	size_t i = 0;
 	int rc = 0;
 
-	if (node && node->kind != PTC_DOC_LIST)
-		return decode_split(d, node, &r->splits[0]);
+	if (node && node->kind != PTC_DOC_LIST) {
+		rc = decode_split(d, node, &r->splits[0]);
+		r->whole = r->splits[0].axis == PTC_AXIS_NONE;
+		return rc;
+	}
+	r->whole = !node && base && base->whole;
 	if (node && (!node->n || node->n > PTC_MAX_SPLITS))
 		return ptc_doc_error(d->doc, node, d->err, PTC_EINVAL,
 				     "split must be a map or a list of 1 to %d of them", PTC_MAX_SPLITS);
@@ -173,11 +188,16 @@ int ptc_job_decode_splits(struct ptc_job_decoder *d, const struct ptc_doc_node *
 	}
 	for (i = 0; !node && base && i < PTC_MAX_SPLITS && !rc; i++) {
 		struct ptc_split *s = &r->splits[i];
-		const int64_t *permute = base->splits[i].permute;
+		const int64_t *permute = base->splits[i].permute, *units = base->splits[i].units;
 
 		*s = base->splits[i];
 		s->permute = NULL; /* until it is our own */
+		s->units = NULL;
 		rc = copy_numbers(d, &s->blocks, s->nblocks);
+		if (!rc && units) {
+			s->units = units;
+			rc = copy_numbers(d, &s->units, s->nblocks);
+		}
 		if (!rc) {
 			s->permute = permute;
 			rc = copy_numbers(d, &s->permute, s->npermute);
@@ -275,6 +295,48 @@ static int decode_order(struct ptc_job_decoder *d, const struct ptc_doc_node *no
 	return 0;
 }
 
+/* One pattern of group `number`. */
+static int push_group(struct ptc_job_decoder *d, const struct ptc_doc_node *node, uint32_t number)
+{
+	struct ptc_buffers *b = &d->job->spec.buffers;
+	struct ptc_buffer_group *groups;
+	const char *text = NULL;
+	int rc = ptc_doc_text(d->doc, node, "a pattern", &text, d->err);
+
+	if (rc)
+		return rc;
+	if (b->ngroups == PTC_MAX_RULES)
+		return ptc_doc_error(d->doc, node, d->err, PTC_ELIMIT, "groups have more than %d patterns",
+				     PTC_MAX_RULES);
+	groups = ptc_reallocarray(b->groups, b->ngroups + 1, sizeof(*groups));
+	if (!groups)
+		return no_memory(d);
+	b->groups = groups;
+	groups[b->ngroups] = (struct ptc_buffer_group){ ptc_strdup(text), number };
+	return groups[b->ngroups++].glob ? 0 : no_memory(d);
+}
+
+/* A list with a pattern, or a list of patterns, for each group. */
+static int decode_groups(struct ptc_job_decoder *d, const struct ptc_doc_node *node)
+{
+	uint32_t number = 0;
+
+	if (node->kind != PTC_DOC_LIST || !node->n)
+		return ptc_doc_error(d->doc, node, d->err, PTC_EINVAL,
+				     "groups must be a list with a pattern, or a list of patterns, for each parameter "
+				     "group");
+	for (const struct ptc_doc_node *n = node->first; n; n = n->next, number++) {
+		bool list = n->kind == PTC_DOC_LIST;
+		int rc = list && !n->n ? ptc_doc_error(d->doc, n, d->err, PTC_EINVAL, "a group without patterns") : 0;
+
+		for (const struct ptc_doc_node *p = list ? n->first : n; p && !rc; p = list ? p->next : NULL)
+			rc = push_group(d, p, number);
+		if (rc)
+			return rc;
+	}
+	return 0;
+}
+
 static int optional_word(struct ptc_job_decoder *d, const struct ptc_doc_node *map, const char *key,
 			 const char *const *words, bool *value)
 {
@@ -292,6 +354,7 @@ int ptc_job_decode_buffers(struct ptc_job_decoder *d, const struct ptc_doc_node 
 	static const char *const flags[] = { "false", "true" }, *const units[] = { "all", "layer" },
 				 *const stages[] = { "all", "first" };
 	const struct ptc_doc_node *order = node ? ptc_doc_get(node, "order") : NULL;
+	const struct ptc_doc_node *groups = node ? ptc_doc_get(node, "groups") : NULL;
 	struct ptc_buffers *b = &d->job->spec.buffers;
 	int rc;
 
@@ -305,6 +368,8 @@ int ptc_job_decode_buffers(struct ptc_job_decoder *d, const struct ptc_doc_node 
 	d->has_buffers = true;
 	if (!rc && order)
 		rc = decode_order(d, order, b);
+	if (!rc && groups)
+		rc = decode_groups(d, groups);
 	if (!rc)
 		rc = optional_word(d, node, "reverse", flags, &b->reverse);
 	if (!rc)
@@ -319,6 +384,8 @@ int ptc_job_decode_buffers(struct ptc_job_decoder *d, const struct ptc_doc_node 
 		rc = optional_int(d, node, "range", 1, PTC_MAX_PADDING, &b->range);
 	if (!rc)
 		rc = optional_int(d, node, "bucket", 1, INT64_MAX, &b->bucket);
+	if (!rc)
+		rc = optional_int(d, node, "bucket_per_dp", 1, PTC_MAX_PADDING, &b->bucket_per_dp);
 	b->align = b->align == 1 ? 0 : b->align;
 	b->pad = b->pad == 1 ? 0 : b->pad;
 	b->range = b->range == 1 ? 0 : b->range;

@@ -194,6 +194,7 @@ bool ptc_ledger_tag(const char *tag, struct ptc_ledger_order *ret_order)
 	for (const char *p = tag; *p;) {
 		size_t n = strcspn(p, ",;"), key = strcspn(p, "=,;");
 
+		o.counted |= n == strlen("counted") && !strncmp(p, "counted", n);
 		if (key == 3 && n == key + sizeof o.mix && !strncmp(p, "mix", key))
 			memcpy(o.mix, p + key + 1, sizeof o.mix - 1);
 		for (size_t i = 0; i < PTC_ARRAY_LEN(known) && key < n; i++) {

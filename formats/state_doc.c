@@ -76,7 +76,7 @@ static int check_blobs(uint32_t rank, const struct ptc_state_blob *v, size_t n, 
 		return ptc_error_set(err, PTC_ELIMIT, "rank %u carries %zu blobs, at most %d", rank, n,
 				     PTC_STATE_BLOBS);
 	for (size_t i = 0; i < n; i++) {
-		if (!name_ok(v[i].name, false) || (v[i].scope != PTC_STATE_RANK && v[i].scope != PTC_STATE_JOB))
+		if (!name_ok(v[i].name, false) || v[i].scope < PTC_STATE_RANK || v[i].scope > PTC_STATE_TP)
 			return ptc_error_set(err, PTC_EINVAL,
 					     "rank %u carries a blob of scope %u whose name or scope is none", rank,
 					     v[i].scope);
@@ -105,7 +105,7 @@ static int copy_blobs(struct ptc_state_rank *r, const struct ptc_state_blob *v, 
 	if (!r->blobs)
 		return nomem(err);
 	for (size_t i = 0; i < n; i++)
-		if ((v[i].scope == PTC_STATE_RANK || r->rank == 0) && copy_blob(&v[i], &r->blobs[r->nblobs++]))
+		if ((v[i].scope != PTC_STATE_JOB || r->rank == 0) && copy_blob(&v[i], &r->blobs[r->nblobs++]))
 			return nomem(err);
 	if (r->nblobs > 1)
 		qsort(r->blobs, r->nblobs, sizeof *r->blobs, blob_compare);
@@ -242,9 +242,58 @@ int ptc_state_add(struct ptc_state *s, const struct ptc_config *config, uint32_t
 
 /* ---- what a rank is given ---- */
 
+static bool same_group(const struct ptc_coords *a, const struct ptc_coords *b)
+{
+	return a->pp == b->pp && a->dp == b->dp && a->cp == b->cp;
+}
+
 static bool same_place(const struct ptc_coords *a, const struct ptc_coords *b)
 {
-	return a->tp == b->tp && a->pp == b->pp && a->dp == b->dp && a->cp == b->cp;
+	return a->tp == b->tp && same_group(a, b);
+}
+
+static const struct ptc_state_blob *find_tp(const struct ptc_state_blob *v, size_t n, const char *name)
+{
+	for (size_t i = 0; i < n; i++)
+		if (v[i].scope == PTC_STATE_TP && !strcmp(v[i].name, name))
+			return &v[i];
+	return NULL;
+}
+
+const struct ptc_state_blob *ptc_state_group_blob(const struct ptc_state *s, const struct ptc_coords *at,
+						  const char *name)
+{
+	const struct ptc_state_blob *first = NULL;
+
+	for (size_t i = 0; i < s->nranks; i++) {
+		const struct ptc_state_rank *r = &s->ranks[i];
+		const struct ptc_state_blob *b = same_group(&r->at, at) ? find_tp(r->blobs, r->nblobs, name) : NULL;
+
+		if (!b)
+			continue;
+		first = first ? first : b;
+		if (b->len != first->len || (b->len && memcmp(b->data, first->data, b->len)))
+			return NULL;
+	}
+	return first;
+}
+
+/* Adds to the n blobs of v what the tensor-parallel group of `at` has and v has not; returns how many there are then. */
+static size_t add_group(const struct ptc_state *s, const struct ptc_coords *at, struct ptc_state_blob *v, size_t n)
+{
+	for (size_t i = 0; i < s->nranks; i++) {
+		const struct ptc_state_rank *r = &s->ranks[i];
+
+		for (size_t k = 0; same_group(&r->at, at) && k < r->nblobs; k++) {
+			const struct ptc_state_blob *b = NULL;
+
+			if (r->blobs[k].scope == PTC_STATE_TP && !find_tp(v, n, r->blobs[k].name))
+				b = ptc_state_group_blob(s, at, r->blobs[k].name);
+			if (b && n < 2 * PTC_STATE_BLOBS)
+				v[n++] = *b;
+		}
+	}
+	return n;
 }
 
 int ptc_state_blobs(const struct ptc_state *s, const struct ptc_coords *at, struct ptc_state_blob **ret_blobs,
@@ -265,7 +314,7 @@ int ptc_state_blobs(const struct ptc_state *s, const struct ptc_coords *at, stru
 				v[n++] = *b;
 		}
 	*ret_blobs = v;
-	*ret_n = n;
+	*ret_n = add_group(s, at, v, n);
 	return 0;
 }
 
@@ -320,12 +369,22 @@ static void put_cursors(struct ptc_buf *b, const struct ptc_state *s)
 	ptc_buf_puts(b, "]}");
 }
 
+/* What readers of version 1 know is written as that. */
+static bool has_groups(const struct ptc_state *s)
+{
+	for (size_t i = 0; i < s->nranks; i++)
+		for (size_t k = 0; k < s->ranks[i].nblobs; k++)
+			if (s->ranks[i].blobs[k].scope == PTC_STATE_TP)
+				return true;
+	return false;
+}
+
 int ptc_state_doc_encode(const struct ptc_state *s, char **ret_json, size_t *ret_len, struct ptc_error *err)
 {
 	struct ptc_buf b = PTC_BUF_INIT;
 	int rc = 0;
 
-	ptc_buf_printf(&b, "{\"version\":%d,\"ranks\":[", PTC_STATE_DOC_VERSION);
+	ptc_buf_printf(&b, "{\"version\":%d,\"ranks\":[", has_groups(s) ? PTC_STATE_DOC_VERSION : 1);
 	for (size_t i = 0; i < s->nranks && b.len <= PTC_STATE_DOC_MAX_BYTES; i++) {
 		if (i)
 			ptc_buf_puts(&b, ",");
@@ -409,7 +468,7 @@ static int read_blob(struct ptc_scan *s, struct ptc_state_rank *r)
 	rc = ptc_scan_text(s, "{\"name\":");
 	rc = rc ? rc : ptc_scan_string(s, PTC_STATE_NAME_MAX, &b->name);
 	rc = rc ? rc : ptc_scan_text(s, ",\"scope\":");
-	rc = rc ? rc : ptc_scan_number(s, 2, &scope);
+	rc = rc ? rc : ptc_scan_number(s, PTC_STATE_TP, &scope);
 	b->scope = (uint32_t)scope;
 	rc = rc ? rc : ptc_scan_text(s, ",\"data\":");
 	rc = rc ? rc : read_data(s, b);
@@ -479,16 +538,28 @@ static int read_cursor(struct ptc_scan *s, struct ptc_state *st)
 	return rc;
 }
 
+static int read_version(struct ptc_scan *s, uint64_t *ret_version)
+{
+	int rc = ptc_scan_text(s, "{\"version\":");
+
+	rc = rc ? rc : ptc_scan_number(s, UINT32_MAX, ret_version);
+	if (!rc && (*ret_version < 1 || *ret_version > PTC_STATE_DOC_VERSION))
+		rc = ptc_error_set(s->err, PTC_EVERSION, "%s: version %" PRIu64 "; this ptc reads versions 1 to %d",
+				   s->what, *ret_version, PTC_STATE_DOC_VERSION);
+	return rc;
+}
+
 int ptc_state_doc_decode(const void *data, size_t len, struct ptc_state *ret_state, struct ptc_error *err)
 {
 	struct ptc_scan s = { "state of ranks", data, data, (const char *)data + len, err };
 	struct ptc_state st = { 0 };
+	uint64_t version = 0;
 	int rc;
 
 	if (len > PTC_STATE_DOC_MAX_BYTES)
 		return ptc_error_set(err, PTC_ELIMIT, "state of ranks: a document of %zu bytes, at most %u", len,
 				     PTC_STATE_DOC_MAX_BYTES);
-	rc = ptc_scan_version(&s, PTC_STATE_DOC_VERSION);
+	rc = read_version(&s, &version);
 	rc = rc ? rc : ptc_scan_text(&s, ",\"ranks\":[");
 	for (bool list = !rc && !ptc_scan_is(&s, "]"); list && !rc;) {
 		rc = read_rank(&s, &st);
@@ -503,6 +574,9 @@ int ptc_state_doc_decode(const void *data, size_t len, struct ptc_state *ret_sta
 	}
 	rc = rc ? rc : ptc_scan_text(&s, "}");
 	rc = rc ? rc : ptc_scan_end(&s);
+	if (!rc && (version == 1) == has_groups(&st))
+		rc = ptc_scan_fail(&s, PTC_EINVAL, "version %" PRIu64 " %s blobs of scope %d", version,
+				   version == 1 ? "with" : "without", PTC_STATE_TP);
 	if (rc) {
 		ptc_state_done(&st);
 		return rc;

@@ -10,7 +10,9 @@
  * Ranks ascending, without those that have no blobs; blobs by name, then
  * scope; cursors by name. Scope 1 is a rank's own, restored where its
  * coordinates exist; 2 is the job's, of which rank 0's counts and only that is
- * kept. Ranks that set a cursor must agree: the first that does not is refused
+ * kept; 3 is a tensor-parallel group's: as 1, and a rank that has none is given
+ * that of the ranks which differ from it in tp only, where these are equal. A
+ * document with a blob of scope 3 is of version 2, any other of version 1. Ranks that set a cursor must agree: the first that does not is refused
  * (PTC_ESTATE naming cursor and ranks).
  * Only the canonical form is read, all of it bounded. Failure modes:
  * PTC_EINVAL saying where, PTC_ELIMIT, PTC_EVERSION, PTC_ENOMEM. Pure. */
@@ -20,14 +22,14 @@
 
 #include <stdbool.h>
 
-#define PTC_STATE_DOC_VERSION   1
+#define PTC_STATE_DOC_VERSION   2
 #define PTC_STATE_DOC_MAX_BYTES (64u << 20)
 #define PTC_STATE_BLOBS         64 /* of one rank; as in ptc.h, with the next three */
 #define PTC_STATE_BLOB_BYTES    (256u << 10)
 #define PTC_STATE_NAME_MAX      255 /* of a blob, a cursor, a cursor's tag */
 #define PTC_STATE_CURSORS       64
 
-enum ptc_state_scope { PTC_STATE_RANK = 1, PTC_STATE_JOB = 2 }; /* numbers of enum ptc_blob_scope in ptc.h */
+enum ptc_state_scope { PTC_STATE_RANK = 1, PTC_STATE_JOB = 2, PTC_STATE_TP = 3 }; /* enum ptc_blob_scope in ptc.h */
 
 struct ptc_state_blob {
 	char *name;
@@ -65,8 +67,12 @@ int ptc_state_put(struct ptc_state *s, uint32_t rank, const struct ptc_coords *a
  * was counted before, and that ranks only carried on, is replaced. */
 #define PTC_STATE_COUNTED ";counted"
 int ptc_state_count(struct ptc_state *s, const struct ptc_state_cursor *cursor, struct ptc_error *err);
-/* The blobs of the rank with these coordinates, and of the job, borrowed from s: what a rank there is given. The array
- * is ptc_free'd by the caller. */
+/* Of the ranks that differ from `at` in tp only and have the blob of this name and scope PTC_STATE_TP: the first one's, where all
+ * have the same bytes. NULL: none has one, or they differ. Borrowed from s. */
+const struct ptc_state_blob *ptc_state_group_blob(const struct ptc_state *s, const struct ptc_coords *at,
+						  const char *name);
+/* The blobs of the rank with these coordinates, of its tensor-parallel group where it has none of its own, and of the job, borrowed
+ * from s: what a rank there is given. The array is ptc_free'd by the caller. */
 int ptc_state_blobs(const struct ptc_state *s, const struct ptc_coords *at, struct ptc_state_blob **ret_blobs,
 		    size_t *ret_n, struct ptc_error *err);
 /* A state of nothing gives a document too. ptc_free it. */

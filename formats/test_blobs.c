@@ -120,6 +120,27 @@ static void refused(const char *rules, const char *from, const char *to, const c
 	assert_int_equal(ptc_alloc_live(), live);
 }
 
+/* As fill(), and `agree` and `apart` of scope PTC_STATE_TP: the first is the same in a tensor-parallel group, the second in none. */
+static void fill_groups(struct ptc_state *s, const char *config)
+{
+	struct ptc_config c = config_of(config);
+	uint32_t world = 0;
+
+	assert_int_equal(ptc_config_world(&c, &world, NULL), 0);
+	for (uint32_t r = 0; r < world; r++) {
+		struct ptc_coords at = ptc_config_coords(&c, r);
+		char same[64], own[16];
+		struct ptc_state_blob v[] = {
+			{ text_of("agree"), PTC_STATE_TP, same,
+			  (size_t)snprintf(same, sizeof same, "pp %u dp %u cp %u", at.pp, at.dp, at.cp) },
+			{ text_of("apart"), PTC_STATE_TP, own, (size_t)snprintf(own, sizeof own, "rank %u", r) },
+			{ text_of("rng"), PTC_STATE_RANK, own, 4 },
+		};
+
+		assert_int_equal(ptc_state_add(s, &c, r, v, 3, NULL, 0, NULL), 0);
+	}
+}
+
 /* What the rank with these coordinates is given of this name; "": nothing. */
 static const char *given(const struct ptc_state *s, struct ptc_coords at, const char *name)
 {
@@ -195,6 +216,64 @@ static void replicated(void **state)
 	try(&t, "rng=replicate", "dp=3", "dp=1");
 	assert_string_equal(t.review.text, "4 per-rank blobs of ranks that are gone (rng, seen) are not carried");
 	assert_false(t.changed);
+}
+
+static void said_of_groups(const char *rules, const char *from, const char *to, const char *text)
+{
+	struct ptc_state s = { 0 };
+	struct tried t;
+
+	fill_groups(&s, from);
+	try_on(&t, &s, rules, from, to);
+	assert_string_equal(t.rc ? t.err.text : t.review.text, text);
+	assert_int_equal(t.rc, strstr(text, "is to be carried") ? PTC_ESTATE : 0);
+	ptc_state_done(&t.state);
+	ptc_state_done(&s);
+}
+
+/* What a tensor-parallel group has in common is that of its new ranks too, and lives on in any of them. */
+static void groups(void **state)
+{
+	struct ptc_coords at = { .tp = 1 };
+	struct ptc_state s = { 0 };
+	struct tried t;
+
+	said_of_groups("", "tp=2,dp=2", "tp=2,dp=2,order=pp-dp-ep-cp-tp", "");
+	said_of_groups("", "tp=1", "tp=2", /* one rank's is nobody's apart */
+		       "1 new rank has none (rng); 2 per-rank blobs are the tensor-parallel group's (agree, apart)");
+	said_of_groups("", "tp=2", "tp=4",
+		       "2 new ranks have none (apart, rng); 2 per-rank blobs are the tensor-parallel group's (agree)");
+	said_of_groups("", "tp=2", "tp=1", "2 per-rank blobs of ranks that are gone (apart, rng) are not carried");
+	said_of_groups("", "tp=2,dp=2", "tp=1",
+		       "8 per-rank blobs of ranks that are gone (agree, apart, rng) are not carried");
+	said_of_groups("rng=reset apart=reset", "dp=2", "tp=2,dp=3",
+		       "2 new ranks have none (agree); 2 per-rank blobs are the tensor-parallel group's (agree); 4 "
+		       "blobs are reset "
+		       "(apart, rng)");
+	said_of_groups("agree=carry rng=reset apart=reset", "tp=2,pp=2", "tp=1,pp=2", "8 blobs are reset (apart, rng)");
+	said_of_groups(
+		"agree=carry", "tp=2,dp=2", "tp=2",
+		"blob \"agree\" is to be carried (rule \"agree\") and ranks 2, 3 that had one would be gone; choose a "
+		"configuration with the same coordinates, or another state in \"blobs\"");
+	said_of_groups("a*=carry", "tp=2", "tp=3",
+		       "blob \"apart\" is to be carried (rule \"a*\") and rank 2 of the new configuration would have "
+		       "none; choose a "
+		       "configuration with the same coordinates, or another state in \"blobs\"");
+	fill_groups(&s, "dp=2");
+	try_on(&t, &s, "*=replicate", "dp=2", "tp=2,dp=3");
+	assert_string_equal(t.review.text,
+			    "4 per-rank blobs are the tensor-parallel group's (agree, apart); 8 per-rank blobs are the "
+			    "lowest rank's (agree, apart, rng)");
+	assert_string_equal(given(&t.state, at, "agree"), "pp 0 dp 0 cp 0");
+	at.dp = 1;
+	assert_string_equal(given(&t.state, at, "agree"), "pp 0 dp 1 cp 0");
+	assert_string_equal(given(&s, at, "agree"), "pp 0 dp 1 cp 0"); /* also of a bundle that was left as it was */
+	assert_string_equal(given(&s, at, "rng"), "");
+	at.dp = 2;
+	assert_string_equal(given(&t.state, at, "agree"), "pp 0 dp 0 cp 0");
+	assert_string_equal(given(&s, at, "agree"), "");
+	ptc_state_done(&t.state);
+	ptc_state_done(&s);
 }
 
 /* A bundle whose ranks are those of more than one configuration: what had no place comes back, with its own. */
@@ -318,6 +397,42 @@ static void too_large(void **state)
 
 /* ---- random switches ---- */
 
+/* What ranks are given of their groups, and how many of them, by looking at coordinates alone. */
+static void check_groups(const struct tried *t, const struct ptc_state *s, const struct ptc_config *a,
+			 const struct ptc_config *b)
+{
+	const struct ptc_state *now = t->changed ? &t->state : s;
+	uint32_t world = 0, group = 0;
+	uint64_t gone = 0;
+
+	assert_int_equal(ptc_config_world(b, &world, NULL), 0);
+	for (uint32_t r = 0; r < world; r++) {
+		struct ptc_coords at = ptc_config_coords(b, r);
+		bool had = at.pp < a->pp && at.dp < a->dp && at.cp < a->cp, was = had && at.tp < a->tp;
+		char agree[64] = "", apart[64] = "";
+
+		if (had)
+			snprintf(agree, sizeof agree, "pp %u dp %u cp %u", at.pp, at.dp, at.cp);
+		if (had && (was || a->tp == 1)) {
+			struct ptc_coords from = { was ? at.tp : 0, at.pp, at.dp, at.cp };
+
+			snprintf(apart, sizeof apart, "rank %u", ptc_config_rank(a, &from));
+		}
+		assert_string_equal(given(now, at, "agree"), agree);
+		assert_string_equal(given(now, at, "apart"), apart);
+		group += had && !was ? 1 + (a->tp == 1) : 0;
+	}
+	assert_int_equal(ptc_config_world(a, &world, NULL), 0);
+	for (uint32_t r = 0; r < world; r++) {
+		struct ptc_coords at = ptc_config_coords(a, r);
+		bool goes = at.pp >= b->pp || at.dp >= b->dp || at.cp >= b->cp;
+
+		gone += goes + (goes || at.tp >= b->tp); /* agree; apart, which is reset of none */
+	}
+	assert_int_equal(t->review.group, group);
+	assert_int_equal(t->review.gone, gone);
+}
+
 static uint64_t seed = 1;
 
 static uint32_t below(uint32_t n)
@@ -360,7 +475,9 @@ static void check_one(const struct tried *t, const struct ptc_state *s, const st
 	assert_int_equal(t->review.reset, 1);
 }
 
-static void random_switches(void **state)
+static void switch_at_random(void (*give)(struct ptc_state *, const char *), const char *rules,
+			     void (*check)(const struct tried *, const struct ptc_state *, const struct ptc_config *,
+					   const struct ptc_config *))
 {
 	for (int i = 0; i < 500; i++) {
 		char from[64], to[64];
@@ -372,14 +489,24 @@ static void random_switches(void **state)
 		random_config(to, sizeof to);
 		a = config_of(from);
 		b = config_of(to);
-		fill(&s, from);
-		try_on(&t, &s, "rng=replicate sched=reset", from, to);
+		give(&s, from);
+		try_on(&t, &s, rules, from, to);
 		if (t.rc)
 			fail_msg("%s -> %s: %s", from, to, t.err.text);
-		check_one(&t, &s, &a, &b);
+		check(&t, &s, &a, &b);
 		ptc_state_done(&t.state);
 		ptc_state_done(&s);
 	}
+}
+
+static void random_switches(void **state)
+{
+	switch_at_random(fill, "rng=replicate sched=reset", check_one);
+}
+
+static void random_groups(void **state)
+{
+	switch_at_random(fill_groups, "rng=reset", check_groups);
 }
 
 static void out_of_memory(void **state)
@@ -419,6 +546,7 @@ int main(void)
 		cmocka_unit_test(reset),         cmocka_unit_test(refuse),
 		cmocka_unit_test(shadows),       cmocka_unit_test(long_names),
 		cmocka_unit_test(too_large),     cmocka_unit_test(random_switches),
+		cmocka_unit_test(groups),        cmocka_unit_test(random_groups),
 		cmocka_unit_test(out_of_memory),
 	};
 

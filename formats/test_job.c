@@ -98,7 +98,8 @@ static void test_canonical(void **state)
 		"],"
 		"\"fields\":{\"a\":{\"dtype\":\"same\"},\"b\":{\"dtype\":\"F16\"}},"
 		"\"rules\":[{\"match\":\"h.*\",\"layer\":\"first\",\"fields\":[\"b\"],\"state\":\"carry\"},"
-		"{\"match\":\"h.*\",\"split\":{\"axis\":\"tp\",\"dim\":1,\"kind\":\"balanced\"},\"layer\":\"h.{}.w\","
+		"{\"match\":\"h.*\",\"split\":{\"axis\":\"tp\",\"dim\":1,\"kind\":\"balanced\",\"unit\":1},\"layer\":"
+		"\"h.{}.w\","
 		"\"state\":\"carry\"}],\"gpus\":{\"2\":\"tp=2\",\"4\":\"tp=2,pp=2\"}}";
 	struct ptc_error err = PTC_ERROR_INIT;
 	struct ptc_job_desc job = { 0 }, again = { 0 };
@@ -373,6 +374,7 @@ static void test_run(void **state)
 			"mode: rebuild\n"
 			"copy: fast\n"
 			"snapshot_every: 100\n"
+			"seed: 9223372036854775807\n"
 			"gpus: {2: {dp: 2}}\n",
 		   &job, &err))
 		fail_msg("%s", err.text);
@@ -393,6 +395,8 @@ static void test_run(void **state)
 	assert_int_equal(job.mode, PTC_JOB_REBUILD);
 	assert_true(job.fast_copy);
 	assert_int_equal(job.snapshot_every, 100);
+	assert_true(job.has_seed);
+	assert_true(ptc_job_seed(&job, "00000000-0000-0000-0000-000000000001") == INT64_MAX);
 	assert_int_equal(job.spec.ntensors, 0); /* the ranks declare them */
 	assert_int_equal(job.spec.nrules, 0);
 	assert_int_equal(job.ngpus, 1);
@@ -406,6 +410,8 @@ static void test_run(void **state)
 	assert_int_equal(job.mode, PTC_JOB_RESTART);
 	assert_false(job.fast_copy);
 	assert_int_equal(job.snapshot_every, 0);
+	assert_false(job.has_seed);
+	assert_true(ptc_job_seed(&job, "01234567-89ab-4def-fedc-ba9876543210") == UINT64_C(0x0123456789ab4def));
 	assert_null(job.run.env);
 	ptc_job_desc_done(&job);
 }
@@ -438,7 +444,7 @@ static void test_run_canonical(void **state)
 		       "mode: restart\ncopy: lean\nsnapshot_every: 0\n",
 		  "{\"version\":1,\"name\":\"live\",\"run\":{\"argv\":[\"python3\",\"train.py\"],\"cwd\":\"/data\"}}");
 	canonical(
-		"version: 1\nname: live\nsnapshot_every: 7\ncopy: fast\nmode: rebuild\n"
+		"version: 1\nname: live\nseed: 0\nsnapshot_every: 7\ncopy: fast\nmode: rebuild\n"
 		"gpus: {2: dp=2}\n"
 		"run: {log_bytes: 1000MB, boundary_timeout: 90s, build_timeout: 1m, grace: 0, env: {Z: "
 		"\"q\\\"\\x1b\\n\", A: ü, AB: ''},\n"
@@ -447,7 +453,7 @@ static void test_run_canonical(void **state)
 		"\"run\":{\"argv\":[\"a b\",\"\",\"\\\\\"],\"cwd\":\"/\","
 		"\"env\":{\"A\":\"ü\",\"AB\":\"\",\"Z\":\"q\\\"\\u001b\\u000a\"},"
 		"\"grace\":\"0\",\"boundary_timeout\":\"90s\",\"build_timeout\":\"1m\",\"log_bytes\":\"1000000000B\"},"
-		"\"mode\":\"rebuild\",\"copy\":\"fast\",\"snapshot_every\":7}");
+		"\"mode\":\"rebuild\",\"copy\":\"fast\",\"snapshot_every\":7,\"seed\":0}");
 	canonical(LIVE "rules: [{match: 'bn.*', state: {replicate: {cp: 3}}}]\n",
 		  "{\"version\":1,\"name\":\"live\",\"rules\":[{\"match\":\"bn.*\",\"shard\":\"none\",\"state\":{"
 		  "\"replicate\":{"
@@ -586,6 +592,9 @@ static void test_run_refused(void **state)
 	refuse(LIVE "mode: rebild\n", PTC_EINVAL, "job.yaml:6: unknown mode \"rebild\"; did you mean \"rebuild\"?");
 	refuse(LIVE "copy: slow\n", PTC_EINVAL, "job.yaml:6: unknown copy \"slow\"");
 	refuse(LIVE "snapshot_every: 10m\n", PTC_EINVAL, "job.yaml:6: snapshot_every must be a whole number");
+	refuse(LIVE "seed: -1\n", PTC_EINVAL, "job.yaml:6: seed must be a whole number");
+	refuse(LIVE "seed: x\n", PTC_EINVAL, "job.yaml:6: seed must be a whole number");
+	refuse(HEAD RULES "seed: 3\n", PTC_EINVAL, "job.yaml:8: \"seed\" is for jobs that run");
 	refuse(HEAD RULES "mode: restart\n", PTC_EINVAL, "job.yaml:8: \"mode\" is for jobs that run something");
 	refuse(HEAD RULES "snapshot_every: 3\n", PTC_EINVAL, "job.yaml:8: \"snapshot_every\" is for jobs that run");
 	refuse(LIVE "rules: bert\n", PTC_EINVAL, "of a live job without \"tensors\"");
@@ -783,7 +792,8 @@ static void test_later_keys(void **state)
 		"0, "
 		"kind: ceil}], fields: {m: {shard: flat}}}\n"
 		"- {match: 'h.*', layer: 'h.{}.*', expert: {match: '*.e.{}', order: [1, 0]}, shard: {dim: 1}}\n"
-		"buffers: {order: ['h.{}.*', q], reverse: true, align: 4, pad: 1, bucket: 9, unit: layer}\n"
+		"buffers: {order: ['h.{}.*', q], reverse: true, align: 4, pad: 1, bucket: 9, unit: layer,\n"
+		"  groups: [q, ['h.1.*', 'h.*']], bucket_per_dp: 7}\n"
 		"gpus: {4: {dp: 4, ep: 2, zero: 3, shard: buffer, replicas: 2, vpp: 2, stages: [1, 0], experts: [1, "
 		"0]}}\n";
 	static const char want[] =
@@ -797,7 +807,9 @@ static void test_later_keys(void **state)
 		"\",\"layer\":"
 		"\"h.{}.*\",\"expert\":{\"match\":\"*.e.{}\",\"order\":[1,0]},\"shard\":{\"dim\":1},\"state\":"
 		"\"carry\"}],"
-		"\"buffers\":{\"order\":[\"h.{}.*\",\"q\"],\"align\":4,\"bucket\":9,\"reverse\":\"true\",\"unit\":"
+		"\"buffers\":{\"order\":[\"h.{}.*\",\"q\"],\"groups\":[[\"q\"],[\"h.1.*\",\"h.*\"]],\"align\":4,"
+		"\"bucket\":9,"
+		"\"bucket_per_dp\":7,\"reverse\":\"true\",\"unit\":"
 		"\"layer\"},"
 		"\"gpus\":{\"4\":\"dp=4,ep=2,zero=3,stages=1:0,vpp=2,replicas=2,shard=buffer,experts=1:0\"}}";
 	struct ptc_error err = PTC_ERROR_INIT;
@@ -818,6 +830,55 @@ static void test_later_keys(void **state)
 	ptc_job_desc_done(&job);
 }
 
+/* What depends on the job's tensors is settled when the job is read: the canonical form has what came out. */
+static void test_settled_rules(void **state)
+{
+#define SETTLED                                                                                                        \
+	"version: 1\nname: a\ntensors:\n"                                                                              \
+	"- {name: enc.0.w, dtype: F32, shape: [8]}\n- {name: enc.2.w, dtype: F32, shape: [8]}\n"                       \
+	"- {name: dec.1.w, dtype: F32, shape: [8]}\n- {name: norm, dtype: F32, shape: [8]}\nfields: {m: {}}\n"
+	static const struct {
+		const char *rules, *want;
+	} cases[] = {
+		{ "[{match: 'dec.*', layer: {match: 'dec.{}.*', after: 'enc.{}.*'}}]",
+		  "\"layer\":{\"match\":\"dec.{}.*\",\"offset\":3}" },
+		{ "[{match: 'dec.*', layer: {match: 'dec.{}.*', after: 'gone.{}.*'}}]", "\"layer\":\"dec.{}.*\"" },
+		{ "[{match: 'dec.*', layer: {match: 'dec.{}.*', offset: 4}}]",
+		  "\"layer\":{\"match\":\"dec.{}.*\",\"offset\":4}" },
+		{ "[{match: '*', layer: {with: 'enc.{}.*'}}]", "\"layer\":{\"at\":2}" },
+		{ "[{match: '*', layer: {with: 'gone.{}.*'}}]", "\"layer\":{\"at\":0}" },
+		{ "[{match: '*', layer: {at: 1}}]", "\"layer\":{\"at\":1}" },
+		{ "[{match: norm, layer: ends, unless: 'enc.*'}, {match: '*', layer: first, when: 'dec.?.w'}]",
+		  "\"rules\":[{\"match\":\"*\",\"layer\":\"first\",\"state\":\"carry\"}]" },
+		{ "[{match: x, when: nothing, fields: {m: {layer: last}}}, {match: '*', unless: nothing}]",
+		  "\"rules\":[{\"match\":\"*\",\"state\":\"carry\"}]" },
+		{ "[{match: '*', split: {axis: tp, dim: 0, unit: 1}}]", "\"unit\":1" },
+	};
+
+	for (size_t i = 0; i < PTC_ARRAY_LEN(cases); i++) {
+		char yaml[1024];
+		struct ptc_error err = PTC_ERROR_INIT;
+		struct ptc_job_desc job = { 0 };
+		char *json = NULL, *again = NULL;
+		size_t n = 0;
+
+		snprintf(yaml, sizeof yaml, SETTLED "rules: %s\n", cases[i].rules);
+		if (decode(yaml, &job, &err))
+			fail_msg("%s: %s", cases[i].rules, err.text);
+		assert_int_equal(ptc_job_to_json(&job, &json, &n, NULL), 0);
+		if (!strstr(json, cases[i].want))
+			fail_msg("%s: %s", cases[i].rules, json);
+		ptc_job_desc_done(&job);
+		assert_int_equal(ptc_job_from_json(json, n, &job, NULL), 0);
+		assert_int_equal(ptc_job_to_json(&job, &again, &n, NULL), 0);
+		assert_string_equal(json, again);
+		ptc_free(json);
+		ptc_free(again);
+		ptc_job_desc_done(&job);
+	}
+#undef SETTLED
+}
+
 static void test_later_keys_refused(void **state)
 {
 #define SPLIT(s) HEAD "rules: [{match: a, split: " s "}]"
@@ -834,7 +895,22 @@ static void test_later_keys_refused(void **state)
 	refuse(HEAD "rules: [{match: a, shard: dim}]", PTC_EINVAL, "shard");
 	refuse(HEAD "rules: [{match: a, shard: {}}]", PTC_EINVAL, "shard has no \"dim\"");
 	refuse(HEAD "rules: [bert]\nbuffers: {ordr: []}", PTC_EINVAL, "did you mean \"order\"");
-	refuse(HEAD "rules: [bert]\nbuffers: {order: ['a{}{}']}", PTC_EINVAL, "two {}");
+	refuse(HEAD "rules: [bert]\nbuffers: {order: ['a{}{}{}']}", PTC_EINVAL, "three {}");
+	refuse(HEAD "rules: [bert]\nbuffers: {groups: x}", PTC_EINVAL, "groups must be a list");
+	refuse(HEAD "rules: [bert]\nbuffers: {groups: [x, []]}", PTC_EINVAL, "a group without patterns");
+	refuse(HEAD "rules: [bert]\nbuffers: {groups: ['[x']}", PTC_EINVAL, "group 0");
+	refuse(HEAD "rules: [bert]\nbuffers: {bucket_per_dp: 0}", PTC_EINVAL, "bucket_per_dp");
+	refuse(HEAD "rules: [{match: a, layer: {}}]", PTC_EINVAL, "layer has \"match\"");
+	refuse(HEAD "rules: [{match: a, layer: {offset: 1}}]", PTC_EINVAL, "layer has \"match\"");
+	refuse(HEAD "rules: [{match: a, layer: {at: 1, match: 'a.{}'}}]", PTC_EINVAL, "layer has \"match\"");
+	refuse(HEAD "rules: [{match: a, layer: {match: 'a.{}', offset: 1, after: 'b.{}'}}]", PTC_EINVAL,
+	       "layer has \"match\"");
+	refuse(HEAD "rules: [{match: a, layer: {match: a, offset: 1}}]", PTC_EINVAL, "with one {} where");
+	refuse(HEAD "rules: [{match: a, layer: {match: 'a.{}', after: b}}]", PTC_EINVAL, "with one {} where");
+	refuse(HEAD "rules: [{match: a, layer: {match: 'a.{}', offset: -1}}]", PTC_EINVAL, "offset");
+	refuse(HEAD "rules: [{match: a, layer: {match: 'a.{}', ofset: 1}}]", PTC_EINVAL, "did you mean \"offset\"");
+	refuse(HEAD "rules: [{match: a, when: '[x'}]", PTC_EINVAL, "when is empty");
+	refuse(HEAD "rules: [{match: a, unless: ''}]", PTC_EINVAL, "unless");
 	refuse(HEAD "rules: [bert]\nbuffers: {align: 0}", PTC_EINVAL, "align");
 	refuse(HEAD "rules: [bert, {use: llama, head: 0}]", PTC_EINVAL, "head must be in 1..");
 	refuse(HEAD "rules: [bert, {use: [x]}]", PTC_EINVAL, "use");
@@ -972,19 +1048,33 @@ static void test_json_memory(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_full),          cmocka_unit_test(test_canonical),
-		cmocka_unit_test(test_keys),          cmocka_unit_test(test_values),
-		cmocka_unit_test(test_states),        cmocka_unit_test(test_state_max),
-		cmocka_unit_test(test_yaml_tricks),   cmocka_unit_test(test_json),
-		cmocka_unit_test(test_no_memory),     cmocka_unit_test(test_run),
-		cmocka_unit_test(test_run_canonical), cmocka_unit_test(test_run_refused),
-		cmocka_unit_test(test_data),          cmocka_unit_test(test_blobs),
-		cmocka_unit_test(test_run_bounds),    cmocka_unit_test(test_resolve_cwd),
-		cmocka_unit_test(test_resolve_env),   cmocka_unit_test(test_resolve_bounds),
-		cmocka_unit_test(test_run_no_memory), cmocka_unit_test(test_read),
-		cmocka_unit_test(test_rule_sets),     cmocka_unit_test(test_nearest),
-		cmocka_unit_test(test_later_keys),    cmocka_unit_test(test_later_keys_refused),
-		cmocka_unit_test(test_json_memory),   cmocka_unit_test(test_files),
+		cmocka_unit_test(test_full),
+		cmocka_unit_test(test_canonical),
+		cmocka_unit_test(test_keys),
+		cmocka_unit_test(test_values),
+		cmocka_unit_test(test_states),
+		cmocka_unit_test(test_state_max),
+		cmocka_unit_test(test_yaml_tricks),
+		cmocka_unit_test(test_json),
+		cmocka_unit_test(test_no_memory),
+		cmocka_unit_test(test_run),
+		cmocka_unit_test(test_run_canonical),
+		cmocka_unit_test(test_run_refused),
+		cmocka_unit_test(test_data),
+		cmocka_unit_test(test_blobs),
+		cmocka_unit_test(test_run_bounds),
+		cmocka_unit_test(test_resolve_cwd),
+		cmocka_unit_test(test_resolve_env),
+		cmocka_unit_test(test_resolve_bounds),
+		cmocka_unit_test(test_run_no_memory),
+		cmocka_unit_test(test_read),
+		cmocka_unit_test(test_rule_sets),
+		cmocka_unit_test(test_nearest),
+		cmocka_unit_test(test_later_keys),
+		cmocka_unit_test(test_settled_rules),
+		cmocka_unit_test(test_later_keys_refused),
+		cmocka_unit_test(test_json_memory),
+		cmocka_unit_test(test_files),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

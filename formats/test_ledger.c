@@ -132,7 +132,10 @@ static void tags(void **state)
 
 	for (size_t i = 0; i < PTC_ARRAY_LEN(bad); i++)
 		assert_false(ptc_ledger_tag(bad[i], &o));
+	assert_true(ptc_ledger_tag("n=5,seed=6;counter,recounted,counted=0", &o));
+	assert_false(o.counted);
 	assert_true(ptc_ledger_tag("n=5,seed=6,block=7,other=x;counted,batch=8,micro=9,by_length=1", &o));
+	assert_true(o.counted);
 	assert_true(o.n == 5 && o.seed == 6 && o.block == 7 && o.batch == 8 && o.micro == 9 && o.by_length);
 	assert_false(o.sequential || o.mix[0]);
 	assert_true(ptc_ledger_tag("mix=0123456789abcdef0123456789abcdef,seed=6;counted,batch=8,micro=9", &o));

@@ -262,9 +262,43 @@ static void state_document(void **state)
 	ptc_state_done(&again);
 }
 
+/* A blob of a tensor-parallel group: what an older ptc would misread has a version that it refuses. */
+static void state_of_group(void **state)
+{
+	struct ptc_config config = config_of("tp=2,dp=2");
+	struct ptc_coords here = { .tp = 5, .dp = 1 }, nowhere = { .tp = 1 };
+	struct ptc_state_blob b = blob("rng", PTC_STATE_TP, "abcd");
+	struct ptc_state s = { 0 }, again = { 0 };
+	struct ptc_state_blob *v = NULL;
+	char *json = NULL;
+	size_t len, n;
+
+	assert_int_equal(ptc_state_add(&s, &config, 3, &b, 1, NULL, 0, NULL), 0);
+	assert_int_equal(ptc_state_doc_encode(&s, &json, &len, NULL), 0);
+	assert_string_equal(json,
+			    "{\"version\":2,\"ranks\":[{\"rank\":3,\"tp\":1,\"pp\":0,\"dp\":1,\"cp\":0,\"blobs\":["
+			    "{\"name\":\"rng\",\"scope\":3,\"data\":\"YWJjZA==\"}]}],\"cursors\":[]}");
+	assert_int_equal(ptc_state_doc_decode(json, len, &again, NULL), 0);
+	assert_int_equal(ptc_state_blobs(&again, &here, &v, &n, NULL), 0);
+	assert_int_equal(n, 1);
+	assert_memory_equal(v[0].data, "abcd", v[0].len);
+	ptc_free(v);
+	assert_int_equal(ptc_state_blobs(&again, &nowhere, &v, &n, NULL), 0);
+	assert_int_equal(n, 0);
+	ptc_free(v);
+	ptc_state_done(&again);
+	json[strlen("{\"version\":")] = '1';
+	assert_int_equal(ptc_state_doc_decode(json, len, &again, NULL), PTC_EINVAL);
+	json[strlen("{\"version\":")] = '3';
+	assert_int_equal(ptc_state_doc_decode(json, len, &again, NULL), PTC_EVERSION);
+	ptc_free(json);
+	ptc_state_done(&s);
+}
+
 static void state_refused(void **state)
 {
 	static const char *const bad[] = {
+		"{\"version\":2,\"ranks\":[],\"cursors\":[]}",
 		"",
 		"{\"version\":1,\"ranks\":[],\"cursors\":[]}x",
 		"{\"version\":1,\"ranks\":[{\"rank\":1,\"tp\":0,\"pp\":0,\"dp\":0,\"cp\":0,\"blobs\":[]}],\"cursors\":["
@@ -352,10 +386,15 @@ static void utf8(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(layout_document),      cmocka_unit_test(layout_refused),
-		cmocka_unit_test(layout_out_of_memory), cmocka_unit_test(merge_out_of_memory),
-		cmocka_unit_test(state_document),       cmocka_unit_test(state_refused),
-		cmocka_unit_test(state_out_of_memory),  cmocka_unit_test(utf8),
+		cmocka_unit_test(layout_document),
+		cmocka_unit_test(layout_refused),
+		cmocka_unit_test(layout_out_of_memory),
+		cmocka_unit_test(merge_out_of_memory),
+		cmocka_unit_test(state_document),
+		cmocka_unit_test(state_of_group),
+		cmocka_unit_test(state_refused),
+		cmocka_unit_test(state_out_of_memory),
+		cmocka_unit_test(utf8),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

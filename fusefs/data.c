@@ -22,22 +22,6 @@
 #define SLOTS         "files"
 #define PATH_BYTES    768
 
-static bool parse(const char *name, const char *prefix, uint64_t *ret)
-{
-	size_t n = strlen(prefix);
-	uint64_t v = 0;
-
-	if (strncmp(name, prefix, n) != 0 || !name[n] || strlen(name + n) > 18 || (name[n] == '0' && name[n + 1]))
-		return false;
-	for (const char *p = name + n; *p; p++) {
-		if (*p < '0' || *p > '9')
-			return false;
-		v = v * 10 + (uint64_t)(*p - '0');
-	}
-	*ret = v;
-	return true;
-}
-
 bool fs_data_shown(const struct ptc_fs *fs, const struct ptc_fs_job *job)
 {
 	return fs->opts.source.data && (job->uid == geteuid() || (!geteuid() && fs->opts.source.samples));
@@ -76,7 +60,7 @@ static int get_part(struct ptc_fs *fs, const struct fs_node *dir, uint64_t gener
 		*ret = p;
 		return 0;
 	}
-	e = ask(fs, dir->job, &text, &root);
+	e = ask(fs, dir->uuid, &text, &root);
 	json_decref(root);
 	if (e)
 		return e;
@@ -126,7 +110,7 @@ static int find_dataset(struct ptc_fs *fs, const struct fs_node *dir, const char
 	json_t *root = NULL, *row;
 	bool found = false;
 	size_t i;
-	int e = ask(fs, dir->job, &text, &root);
+	int e = ask(fs, dir->uuid, &text, &root);
 
 	json_array_foreach(json_object_get(root, "data"), i, row) {
 		const char *its = json_string_value(json_object_get(row, "name"));
@@ -148,7 +132,7 @@ static int find_generation(struct ptc_fs *fs, const struct fs_node *dir, const c
 	char path[PATH_BYTES];
 	uint64_t generation;
 	struct fs_part *p = NULL;
-	int e = parse(name, "gen-", &generation) ? get_part(fs, dir, generation, &p) : ENOENT;
+	int e = fs_number_parse(name, "gen-", &generation) ? get_part(fs, dir, generation, &p) : ENOENT;
 
 	if (e)
 		return e;
@@ -201,12 +185,12 @@ static int place_below(const struct fs_node *dir, const char *name, struct fs_pl
 
 	*ret_kind = dir->kind == FS_DATAGEN ? FS_DP : dir->kind == FS_DP ? FS_EPOCH : FS_PART;
 	if (*ret_kind == FS_DP) {
-		if (!parse(name, "dp-", &v) || v >= at->part->batch.dp)
+		if (!fs_number_parse(name, "dp-", &v) || v >= at->part->batch.dp)
 			return ENOENT;
 		at->dp = (uint32_t)v;
 		return 0;
 	}
-	if (*ret_kind == FS_EPOCH && !parse(name, "epoch-", &at->epoch))
+	if (*ret_kind == FS_EPOCH && !fs_number_parse(name, "epoch-", &at->epoch))
 		return ENOENT;
 	if (!fs_part_epoch(at->part, at->epoch, &w))
 		return ENOENT;
@@ -291,7 +275,7 @@ static int list_asked(struct ptc_fs *fs, const struct fs_node *dir, struct fs_li
 	ptc_auto_free char *text = NULL;
 	json_t *root = NULL, *row;
 	size_t i;
-	int e = ask(fs, dir->job, &text, &root);
+	int e = ask(fs, dir->uuid, &text, &root);
 
 	if (!e && dir->kind == FS_DATASET)
 		list_generations(dir, root, l);

@@ -121,7 +121,7 @@ int ptc_fs_mount(struct ptc_fs *fs, const char *dir, struct ptc_error *err)
 	int fd, rc;
 
 	fs->dir = ptc_strdup(dir);
-	rc = fs->dir ? fs_mountpoint_open(dir, fs->opts.others, fs->opts.alone, &fd, err)
+	rc = fs->dir ? fs_mountpoint_open(dir, fs->opts.others, fs->opts.alone, fs->source, &fd, err)
 		     : ptc_error_set(err, PTC_ENOMEM, "out of memory");
 	if (rc) {
 		ptc_free(fs->dir);
@@ -133,11 +133,16 @@ int ptc_fs_mount(struct ptc_fs *fs, const char *dir, struct ptc_error *err)
 	snprintf(at, sizeof(at), "/dev/fd/%d", fd);
 	if (fuse_session_mount(fs->se, at)) {
 		close(fd);
-		ptc_fs_unmount(dir, NULL);
+		fs_mountpoint_close(dir, fs->source);
 		return ptc_error_set(err, PTC_EIO, "libfuse does not take the mount at %s", dir);
 	}
 	fs->fd = fd;
 	return 0;
+}
+
+bool ptc_fs_on_top(const struct ptc_fs *fs)
+{
+	return fs->dir && fs_mountpoint_on_top(fs->dir, fs->source);
 }
 
 static ssize_t io_writev(int fd, struct iovec *iov, int count, void *userdata)
@@ -249,7 +254,7 @@ int ptc_fs_run(struct ptc_fs *fs, struct ptc_error *err)
 	while (n)
 		pthread_join(takers[--n], NULL);
 	if (fs->dir)
-		ptc_fs_unmount(fs->dir, NULL);
+		fs_mountpoint_close(fs->dir, fs->source);
 	let_go(fs);
 	fs_crew_stop(fs);
 	return rc;

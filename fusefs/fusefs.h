@@ -36,13 +36,9 @@ int ptc_fs_serve_fd(struct ptc_fs *fs, int fd, struct ptc_error *err);
 int ptc_fs_run(struct ptc_fs *fs, struct ptc_error *err);
 void ptc_fs_stop(struct ptc_fs *fs);
 
-/* mountpoint.c: for whoever looks after a mount. */
-enum ptc_fs_mounted {
-	PTC_FS_NONE,  /* nothing is mounted there */
-	PTC_FS_LIVE,  /* ours, and somebody serves it */
-	PTC_FS_STALE, /* ours, but its process is gone */
-	PTC_FS_OTHER  /* something else */
-};
-enum ptc_fs_mounted ptc_fs_mounted(const char *dir);
-/* Detaches what is mounted at dir, if it is ours: at once, users or not. PTC_ENOTFOUND: nothing is. */
-int ptc_fs_unmount(const char *dir, struct ptc_error *err);
+/* False: it has been unmounted, and serves what was open then, or is below another mount. */
+bool ptc_fs_on_top(const struct ptc_fs *fs);
+
+/* mountpoint.c: detaches what is mounted at dir, if it is ours: at once, users or not. PTC_ENOTFOUND: nothing is. stale: only if
+ * nobody serves it any more, and nothing there is fine. */
+int ptc_fs_unmount(const char *dir, bool stale, struct ptc_error *err);

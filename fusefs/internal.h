@@ -17,30 +17,32 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#define FS_BLOCK       (128u << 10) /* unit of the cache: what the kernel reads ahead */
-#define FS_READ_MAX    (1u << 20)   /* most bytes of one request */
-#define FS_READ_SPAN   (FS_READ_MAX / FS_BLOCK + 1)
-#define FS_RUN_BLOCKS  32 /* blocks of one call to the source: 4 MiB; several are under way ahead of a reader */
-#define FS_AHEAD_MAX   (16u << 20) /* read ahead of one file */
-#define FS_SEGMENT     (4u << 20)  /* of a file: where it lies is asked for at once */
-#define FS_SEGMENTS    4096        /* of which that is remembered */
-#define FS_NEAR_BUFS   6           /* of FS_READ_MAX, kept for copying */
-#define FS_NODES_MAX   (1u << 22)  /* names the kernel may know at once */
-#define FS_HANDLES     16384       /* files and directories open at once */
-#define FS_OPS_MAX     1024        /* requests being worked at; the kernel sends fewer */
-#define FS_META_CREW   4
-#define FS_READ_CREW   3
-#define FS_FETCH_CREW  8
-#define FS_DATA_FETCH  4 /* of those, at most, that wait for samples: state must not wait for a dead disk */
-#define FS_TAKERS      2
-#define FS_HOLD_MS     30000 /* a lease on a snapshot that somebody has open; renewed at a third of it */
-#define FS_LINGER_MS   2000  /* and so long after the last close, for the next open */
-#define FS_FRESH_MS    20    /* the list of jobs is asked for again after this */
-#define FS_STALE_MS    1000  /* and after this, when the source did not answer: until then the old one has to do */
-#define FS_PATIENCE_MS 500   /* how long others wait beside somebody who waits for that answer */
-#define FS_NAME_MAX    255
-#define FS_FOREVER     (86400.0 * 365)
-#define FS_SNAP_S      1.0 /* how long the kernel may believe that a snapshot, or a generation of data, is still there */
+#define FS_BLOCK        (128u << 10) /* unit of the cache: what the kernel reads ahead */
+#define FS_READ_MAX     (1u << 20)   /* most bytes of one request */
+#define FS_READ_SPAN    (FS_READ_MAX / FS_BLOCK + 1)
+#define FS_RUN_BLOCKS   32 /* blocks of one call to the source: 4 MiB; several are under way ahead of a reader */
+#define FS_AHEAD_MAX    (16u << 20) /* read ahead of one file */
+#define FS_SEGMENT      (4u << 20)  /* of a file: where it lies is asked for at once */
+#define FS_SEGMENTS     4096        /* of which that is remembered */
+#define FS_NEAR_BUFS    6           /* of FS_READ_MAX, kept for copying */
+#define FS_NODES_MAX    (1u << 22)  /* names the kernel may know at once */
+#define FS_HANDLES      16384       /* files and directories open at once */
+#define FS_OPS_MAX      1024        /* requests being worked at; the kernel sends fewer */
+#define FS_META_CREW    4
+#define FS_READ_CREW    3
+#define FS_FETCH_CREW   8
+#define FS_DATA_FETCH   4 /* of those, at most, that wait for samples: state must not wait for a dead disk */
+#define FS_TAKERS       2
+#define FS_SOURCE_MAX   64    /* a mount's source, as mountinfo has it */
+#define FS_HOLD_MS      30000 /* a lease on a snapshot that somebody has open; renewed at a third of it */
+#define FS_LINGER_MS    2000  /* and so long after the last close, for the next open */
+#define FS_FRESH_MS     20    /* the list of jobs is asked for again after this */
+#define FS_STALE_MS     1000  /* and after this, when the source did not answer: until then the old one has to do */
+#define FS_PATIENCE_MS  500   /* how long others wait beside somebody who waits for that answer */
+#define FS_NAME_MAX     255
+#define FS_JOB_NAME_MAX (PTC_NAME_MAX + 11) /* with its owner: 4294967294:NAME */
+#define FS_FOREVER      (86400.0 * 365)
+#define FS_SNAP_S       1.0 /* how long the kernel may believe that a snapshot, or a generation of data, is still there */
 
 /* ---- what is served ---- */
 
@@ -152,6 +154,7 @@ enum fs_kind {
 	FS_LATEST,
 	FS_SNAP,
 	FS_TENSORS,
+	FS_GEN, /* what is of one generation of the snapshot: the ranks' */
 	FS_RANKS,
 	FS_FILE,
 	FS_DATA, /* this and what follows: below data/ */
@@ -175,7 +178,7 @@ struct fs_node {
 	char *link;                           /* FS_LATEST */
 	struct fs_snap *snap;                 /* FS_SNAP and below */
 	struct fs_file *file;                 /* FS_GENERATION, FS_FILE */
-	uint64_t generation;                  /* FS_RANKS */
+	uint64_t generation;                  /* FS_GEN, FS_RANKS; 0: the snapshot's in each */
 	struct fs_place at;                   /* FS_DATAGEN and below, as far as it is known there */
 	char data[PTC_FIELD_NAME_MAX + 1];    /* FS_DATASET and below */
 };
@@ -298,6 +301,7 @@ struct ptc_fs {
 	struct ptc_fs_opts opts;
 	struct fuse_session *se;
 	char *dir; /* mounted there; NULL: not */
+	char source[FS_SOURCE_MAX];
 	int fd, stop_fd;
 	int64_t start_s;
 	atomic_bool stopping;
@@ -343,7 +347,11 @@ struct fs_file *fs_file_new(struct ptc_state_file *sf, uint64_t id, uint64_t gen
  * found by everybody: whether he may enter it the kernel knows, who has all his groups. */
 int fs_job_find(struct ptc_fs *fs, const char *name, const char *uuid, uid_t uid, struct ptc_fs_job *ret);
 int fs_jobs_refresh(struct ptc_fs *fs, bool now); /* now: whatever is believed */
-double fs_jobs_believed_s(struct ptc_fs *fs);
+/* Whether a person means this job by that name: NAME or UID:NAME. */
+bool fs_job_named(const struct ptc_fs_job *j, const char *name);
+void fs_job_full_name(const struct ptc_fs_job *j, char ret[FS_JOB_NAME_MAX + 1]);
+bool fs_job_shares_name_locked(const struct ptc_fs *fs, const struct ptc_fs_job *job); /* another user's has the same */
+double fs_jobs_believed_s(struct ptc_fs *fs, const struct ptc_fs_job *job);
 bool fs_may_see(const struct ptc_fs *fs, uid_t uid, uid_t owner);
 /* The object of a job's snapshot, a reference; made if need be. NULL: out of memory. */
 struct fs_snap *fs_snap_get(struct ptc_fs *fs, const struct ptc_fs_job *job);
@@ -362,6 +370,8 @@ void fs_holds_tend(struct ptc_fs *fs);
 void fs_tensor_name(const char *tensor, const char *suffix, char *ret);
 /* "snap-<n>-step-<s>" */
 bool fs_snap_parse(const char *name, uint64_t *ret_number, uint64_t *ret_step);
+/* The number behind the prefix, written as we write it. */
+bool fs_number_parse(const char *name, const char *prefix, uint64_t *ret);
 void fs_snap_name(uint64_t number, uint64_t step, char ret[64]);
 /* Which items are the model and which the optimizer. */
 bool fs_is_optimizer(const struct ptc_spec *spec, uint32_t item);
@@ -495,5 +505,10 @@ void fs_near_sweep(struct ptc_fs *fs); /* forgets what nobody has read for long 
 extern const struct fuse_lowlevel_ops fs_ops;
 void fs_run_read(struct ptc_fs *fs, struct fs_op *op); /* through the cache; any thread */
 /* mountpoint.c */
-/* alone: whatever of ours is mounted there has no server any more. */
-int fs_mountpoint_open(const char *dir, bool others, bool alone, int *ret_fd, struct ptc_error *err);
+/* alone: whatever of ours is mounted there has no server any more. The mount is told from others by its source. */
+int fs_mountpoint_open(const char *dir, bool others, bool alone, char ret_source[FS_SOURCE_MAX], int *ret_fd,
+		       struct ptc_error *err);
+/* Detaches that mount. Another one at dir stays, and that one too while it is below another one. */
+void fs_mountpoint_close(const char *dir, const char *source);
+/* Whether whoever goes to dir comes to that mount. */
+bool fs_mountpoint_on_top(const char *dir, const char *source);

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Reading what somebody else has. Happy path: the bytes are copied out, and then the counts of those chunks they lie in are as they
- * were when we were told. Failure modes: a count has changed, a hole, a file that ends before: false, and the caller asks anew. It is
- * pread, not a mapping: a mapping would take a page of memory for every hole it is read through, and kill us where there is none. */
+/* Reading what somebody else has. Happy path: whole blocks are copied out and have the checksums that we were told, bytes of them go to
+ * the caller, and then the counts of those chunks they lie in are as they were. Failure modes: a bit that has flipped, a count that
+ * has changed, a hole, a file that ends before: false, and the caller asks anew, at last through the daemon, which says what is wrong. It
+ * is pread, not a mapping: a mapping would take a page of memory for every hole it is read through, and kill us where there is none. */
 #include "fusefs/lent.h"
 
 #include "base/alloc.h"
 #include "base/check.h"
+#include "base/digest.h"
+#include "base/limits.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -14,6 +17,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#define KEPT    4  /* blocks of which parts are read, for the next part: rows of two shards take turns */
 #define CHECKED 16 /* chunks whose counts are compared at the end; a span of another one compares the oldest first */
 
 /* Files in use: so that each is open once, and closed when nobody reads it any more. */
@@ -76,7 +80,8 @@ void ptc_fs_lent_unref(struct ptc_fs_lent *f)
 	ptc_free(f);
 }
 
-struct ptc_fs_spans *ptc_fs_spans_new(struct ptc_fs_lent *file, struct ptc_fs_span *v, size_t n)
+struct ptc_fs_spans *ptc_fs_spans_new(struct ptc_fs_lent *file, struct ptc_fs_span *v, size_t n,
+				      struct ptc_fs_chunk *chunks, size_t nchunks)
 {
 	struct ptc_fs_spans *s = ptc_calloc(1, sizeof(*s));
 	uint64_t *ends = ptc_calloc(PTC_MAX(n, (size_t)1), sizeof(*ends)), end = 0;
@@ -85,12 +90,20 @@ struct ptc_fs_spans *ptc_fs_spans_new(struct ptc_fs_lent *file, struct ptc_fs_sp
 		ptc_free(s);
 		ptc_free(ends);
 		ptc_free(v);
+		ptc_free(chunks);
 		ptc_fs_lent_unref(file);
 		return NULL;
 	}
 	for (size_t i = 0; i < n; i++)
 		ends[i] = end += v[i].bytes;
-	*s = (struct ptc_fs_spans){ .refs = 1, .file = file, .n = n, .bytes = end, .ends = ends, .v = v };
+	*s = (struct ptc_fs_spans){ .refs = 1,
+				    .file = file,
+				    .n = n,
+				    .bytes = end,
+				    .ends = ends,
+				    .v = v,
+				    .nchunks = nchunks,
+				    .chunks = chunks };
 	return s;
 }
 
@@ -115,6 +128,7 @@ void ptc_fs_spans_unref(struct ptc_fs_spans *s)
 	ptc_fs_lent_unref(s->file);
 	ptc_free(s->ends);
 	ptc_free(s->v);
+	ptc_free(s->chunks);
 	ptc_free(s);
 }
 
@@ -136,34 +150,87 @@ static bool read_all(int fd, void *buf, size_t len, uint64_t at)
 	return true;
 }
 
-struct checks {
-	const struct ptc_fs_span *v[CHECKED];
-	size_t n, next;
+/* One call's reading. */
+struct reading {
+	int fd;
+	const struct ptc_fs_chunk *checked[CHECKED];
+	size_t nchecked, next_checked;
+	struct kept {
+		uint64_t at;
+		uint8_t data[PTC_BLOCK_BYTES];
+	} * kept[KEPT];
+	size_t next_kept;
 };
 
 /* After the bytes were copied: the count is in memory before any byte that follows it, and read after them. */
-static bool unchanged(int fd, const struct ptc_fs_span *s)
+static bool unchanged(int fd, const struct ptc_fs_chunk *c)
 {
 	uint64_t use;
 
 	atomic_thread_fence(memory_order_seq_cst);
-	return read_all(fd, &use, sizeof(use), s->use_at) && use == s->use;
+	return read_all(fd, &use, sizeof(use), c->use_at) && use == c->use;
 }
 
-static bool check_later(struct checks *c, int fd, const struct ptc_fs_span *s)
+static bool check_later(struct reading *r, const struct ptc_fs_chunk *c)
 {
 	bool fine = true;
 
-	for (size_t i = 0; i < c->n; i++)
-		if (c->v[i]->use_at == s->use_at && c->v[i]->use == s->use)
+	for (size_t i = 0; i < r->nchecked; i++)
+		if (r->checked[i] == c)
 			return true;
-	if (c->n == CHECKED)
-		fine = unchanged(fd, c->v[c->next]);
+	if (r->nchecked == CHECKED)
+		fine = unchanged(r->fd, r->checked[r->next_checked]);
 	else
-		c->n++;
-	c->v[c->next++] = s;
-	c->next %= CHECKED;
+		r->nchecked++;
+	r->checked[r->next_checked++] = c;
+	r->next_checked %= CHECKED;
 	return fine;
+}
+
+/* A block of the chunk, whole, into len bytes of memory. */
+static bool read_block(const struct reading *r, const struct ptc_fs_chunk *c, uint64_t at, uint8_t *to, size_t len)
+{
+	return read_all(r->fd, to, len, at) && ptc_checksum(to, len) == c->sums[(at - c->at) / PTC_BLOCK_BYTES];
+}
+
+static const uint8_t *keep_block(struct reading *r, const struct ptc_fs_chunk *c, uint64_t at, size_t len)
+{
+	struct kept **k = &r->kept[r->next_kept];
+
+	for (size_t i = 0; i < KEPT; i++)
+		if (r->kept[i] && r->kept[i]->at == at)
+			return r->kept[i]->data;
+	*k = *k ? *k : ptc_malloc(sizeof(**k));
+	if (!*k)
+		return NULL;
+	(*k)->at = UINT64_MAX;
+	if (!read_block(r, c, at, (*k)->data, len))
+		return NULL;
+	(*k)->at = at;
+	r->next_kept = (r->next_kept + 1) % KEPT;
+	return (*k)->data;
+}
+
+/* Bytes of one chunk, at `at` of the file: blocks that are wanted whole go straight to their place. */
+static bool read_span(struct reading *r, const struct ptc_fs_chunk *c, uint64_t at, uint8_t *to, size_t len)
+{
+	while (len) {
+		uint64_t off = (at - c->at) / PTC_BLOCK_BYTES * PTC_BLOCK_BYTES, begin = c->at + off;
+		size_t block = (size_t)PTC_MIN((uint64_t)PTC_BLOCK_BYTES, PTC_CHUNK_BYTES - off);
+		size_t n = (size_t)PTC_MIN((uint64_t)len, begin + block - at);
+		const uint8_t *from = n < block ? keep_block(r, c, begin, block) : NULL;
+
+		if (n < block && !from)
+			return false;
+		if (from)
+			memcpy(to, from + (at - begin), n);
+		else if (!read_block(r, c, begin, to, block))
+			return false;
+		to += n;
+		at += n;
+		len -= n;
+	}
+	return true;
 }
 
 static size_t span_at(const struct ptc_fs_spans *s, uint64_t off)
@@ -181,27 +248,32 @@ static size_t span_at(const struct ptc_fs_spans *s, uint64_t off)
 	return lo;
 }
 
-bool ptc_fs_spans_read(const struct ptc_fs_spans *s, uint64_t off, void *buf, size_t len)
+static bool read_spans(struct reading *r, const struct ptc_fs_spans *s, uint64_t off, uint8_t *to, size_t len)
 {
-	struct checks c = { .n = 0 };
-	int fd = s->file ? s->file->fd : -1;
-	uint8_t *to = buf;
-
-	if (len > s->bytes || off > s->bytes - len)
-		return false;
 	for (size_t i = span_at(s, off); len; i++) {
 		const struct ptc_fs_span *v = &s->v[i];
+		const struct ptc_fs_chunk *c = &s->chunks[v->chunk];
 		uint64_t skip = off - (s->ends[i] - v->bytes);
 		size_t n = (size_t)PTC_MIN((uint64_t)len, v->bytes - skip);
 
-		if (!read_all(fd, to, n, v->at + skip) || !check_later(&c, fd, v))
+		if (!read_span(r, c, v->at + skip, to, n) || !check_later(r, c))
 			return false;
 		to += n;
 		off += n;
 		len -= n;
 	}
-	for (size_t i = 0; i < c.n; i++)
-		if (!unchanged(fd, c.v[i]))
+	for (size_t i = 0; i < r->nchecked; i++)
+		if (!unchanged(r->fd, r->checked[i]))
 			return false;
 	return true;
+}
+
+bool ptc_fs_spans_read(const struct ptc_fs_spans *s, uint64_t off, void *buf, size_t len)
+{
+	struct reading r = { .fd = s->file ? s->file->fd : -1 };
+	bool fine = len <= s->bytes && off <= s->bytes - len && read_spans(&r, s, off, buf, len);
+
+	for (size_t i = 0; i < KEPT; i++)
+		ptc_free(r.kept[i]);
+	return fine;
 }

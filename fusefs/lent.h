@@ -22,8 +22,13 @@ struct ptc_fs_lent *ptc_fs_lent_new(const char *uuid, int fd, uint64_t dev, uint
 void ptc_fs_lent_unref(struct ptc_fs_lent *f); /* NULL ok */
 
 struct ptc_fs_span {
-	uint64_t at, bytes;   /* of the file */
-	uint64_t use_at, use; /* what was read is right if these 8 bytes are then as they were */
+	uint64_t at, bytes;       /* of the file */
+	uint32_t chunk, reserved; /* which one it lies in, all of it */
+};
+struct ptc_fs_chunk { /* what was read is right if each block it was taken from has its checksum (proto/lend.h) ... */
+	uint64_t at;
+	uint64_t use_at, use; /* ... and these 8 bytes are then as they were */
+	uint64_t sums[16];
 };
 struct ptc_fs_spans {
 	unsigned refs; /* private */
@@ -32,10 +37,14 @@ struct ptc_fs_spans {
 	uint64_t bytes; /* of all */
 	uint64_t *ends; /* of each span, in what they are all together */
 	struct ptc_fs_span *v;
+	size_t nchunks;
+	struct ptc_fs_chunk *chunks;
 };
-/* Takes over the reference to file, and v (ptc_free), also when there is no memory (then NULL). */
-struct ptc_fs_spans *ptc_fs_spans_new(struct ptc_fs_lent *file, struct ptc_fs_span *v, size_t n);
+/* Takes over the reference to file, v and chunks (ptc_free), also when there is no memory (then NULL). */
+struct ptc_fs_spans *ptc_fs_spans_new(struct ptc_fs_lent *file, struct ptc_fs_span *v, size_t n,
+				      struct ptc_fs_chunk *chunks, size_t nchunks);
 void ptc_fs_spans_ref(struct ptc_fs_spans *s);
 void ptc_fs_spans_unref(struct ptc_fs_spans *s); /* NULL ok */
-/* Bytes [off, off + len) of what they are together. False: not they any more, or not to be had; buf has anything. */
+/* Bytes [off, off + len) of what they are together, each block verified as it was read. False: damaged, not they any more, or not to
+ * be had; buf has anything. */
 bool ptc_fs_spans_read(const struct ptc_fs_spans *s, uint64_t off, void *buf, size_t len);

@@ -58,7 +58,7 @@ struct process {
 	struct ptc_fs_admin *admin;
 	struct ptc_fs_source source;
 	struct ptc_fs *fs;
-	int lock_fd;
+	int lock_fd; /* the lingering thread's while it runs; -1: not held */
 };
 
 static struct ptc_fs *_Atomic serving; /* read by the handler and by linger_main */
@@ -190,7 +190,15 @@ static int start(struct process *p, struct ptc_error *err)
 	return rc ? rc : ptc_fs_mount(p->fs, p->o.dir, err);
 }
 
-/* Ends the process's service when the daemon is gone for good. */
+static void drop_lock(struct process *p)
+{
+	if (p->lock_fd >= 0)
+		close(p->lock_fd);
+	p->lock_fd = -1;
+}
+
+/* Ends the process's service when the daemon is gone for good. Unmounted by somebody, it goes on for those who have files open,
+ * and gives up the lock, so that ptcd starts another one. */
 static void *linger_main(void *arg)
 {
 	struct process *p = arg;
@@ -205,6 +213,8 @@ static void *linger_main(void *arg)
 		ptc_free(jobs);
 		if (ptc_sys_now_ns() - heard_ns > (int64_t)p->o.linger_ms * 1000000)
 			break;
+		if (!ptc_fs_on_top(p->fs))
+			drop_lock(p);
 		nanosleep(&(struct timespec){ .tv_sec = 1 }, NULL);
 		if (!serving)
 			return NULL;
@@ -254,8 +264,7 @@ int main(int argc, char **argv)
 	ptc_json_init();
 	signal(SIGPIPE, SIG_IGN);
 	if (p.o.unmount) {
-		if (!p.o.stale || ptc_fs_mounted(p.o.dir) == PTC_FS_STALE)
-			rc = ptc_fs_unmount(p.o.dir, &err);
+		rc = ptc_fs_unmount(p.o.dir, p.o.stale, &err);
 		if (rc)
 			fprintf(stderr, "ptc-fuse: %s\n", err.text);
 		return rc ? 1 : 0;
@@ -268,7 +277,6 @@ int main(int argc, char **argv)
 		rc = serve(&p, &err);
 	p.fs = ptc_fs_free(p.fs);
 	ptc_fs_admin_free(p.admin);
-	if (p.lock_fd >= 0)
-		close(p.lock_fd);
+	drop_lock(&p);
 	return rc ? 1 : 0;
 }

@@ -49,6 +49,22 @@ bool fs_snap_parse(const char *name, uint64_t *ret_number, uint64_t *ret_step)
 	return !strcmp(name, again);
 }
 
+bool fs_number_parse(const char *name, const char *prefix, uint64_t *ret)
+{
+	size_t n = strlen(prefix);
+	uint64_t v = 0;
+
+	if (strncmp(name, prefix, n) != 0 || !name[n] || strlen(name + n) > 18 || (name[n] == '0' && name[n + 1]))
+		return false;
+	for (const char *p = name + n; *p; p++) {
+		if (*p < '0' || *p > '9')
+			return false;
+		v = v * 10 + (uint64_t)(*p - '0');
+	}
+	*ret = v;
+	return true;
+}
+
 static int compare_tensor(const void *name, const void *t)
 {
 	return strcmp(name, ((const struct ptc_tensor *)t)->name);

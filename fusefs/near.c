@@ -3,8 +3,8 @@
  * segment of a file lies is asked for once and remembered; a read within such segments is copied and answered by the thread that
  * took it, which waits for nothing.
  * Failure modes: a segment that is not here, or in too many pieces, is read through the cache, and asked for again after a while;
- * what is remembered may be out of date, which copying finds out (a snapshot that was let go, a daemon that was killed): it is
- * forgotten and asked for anew, and then it is the daemon's word that counts. */
+ * what is remembered may be out of date, which copying finds out (a snapshot that was let go, a daemon that was killed), as it finds
+ * bytes that are damaged: it is forgotten and asked for anew, and then it is the daemon's word that counts. */
 #include "fusefs/internal.h"
 
 #include "base/alloc.h"
@@ -28,9 +28,15 @@ int fs_near_init(struct ptc_fs *fs, struct ptc_error *err)
 	return fs->near.v ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory for %d segments", FS_SEGMENTS);
 }
 
+/* In spans. */
+static size_t size_of(const struct ptc_fs_spans *s)
+{
+	return s ? s->n + s->nchunks * (sizeof(*s->chunks) / sizeof(*s->v) + 1) : 0;
+}
+
 static void forget_locked(struct ptc_fs *fs, struct fs_segment *s)
 {
-	fs->near.nspans -= s->spans ? s->spans->n : 0;
+	fs->near.nspans -= size_of(s->spans);
 	ptc_fs_spans_unref(s->spans);
 	*s = (struct fs_segment){ 0 };
 }
@@ -70,7 +76,7 @@ static void remember(struct ptc_fs *fs, uint64_t file, uint64_t index, uint64_t 
 
 	pthread_mutex_lock(&fs->lock);
 	forget_locked(fs, s);
-	while (spans && fs->near.nspans && fs->near.nspans + spans->n > SPANS_IN_ALL)
+	while (spans && fs->near.nspans && fs->near.nspans + size_of(spans) > SPANS_IN_ALL)
 		forget_locked(fs, &fs->near.v[fs->near.hand++ % FS_SEGMENTS]);
 	*s = (struct fs_segment){ .known = true,
 				  .file = file,
@@ -79,7 +85,7 @@ static void remember(struct ptc_fs *fs, uint64_t file, uint64_t index, uint64_t 
 				  .spans = spans,
 				  .until_ns = until_ns,
 				  .used_ns = ptc_sys_now_ns() };
-	fs->near.nspans += spans ? spans->n : 0;
+	fs->near.nspans += size_of(spans);
 	pthread_mutex_unlock(&fs->lock);
 }
 

@@ -179,12 +179,14 @@ int fs_jobs_refresh(struct ptc_fs *fs, bool now)
 }
 
 /* For how long the list of jobs is still believed here: the kernel may, too, and need not ask each time it walks a path. */
-double fs_jobs_believed_s(struct ptc_fs *fs)
+double fs_jobs_believed_s(struct ptc_fs *fs, const struct ptc_fs_job *job)
 {
 	int64_t left;
 
 	pthread_mutex_lock(&fs->lock);
-	left = fs->jobs_until_ns - ptc_sys_now_ns();
+	left = fs_job_shares_name_locked(fs, job)
+		       ? 0
+		       : fs->jobs_until_ns - ptc_sys_now_ns(); /* whose it is, each caller asks */
 	pthread_mutex_unlock(&fs->lock);
 	return (double)PTC_MAX(PTC_MIN(left, FS_FRESH_MS * MS), INT64_C(0)) / 1e9;
 }
@@ -196,24 +198,56 @@ static bool in_use_locked(struct ptc_fs *fs, const struct ptc_fs_job *job)
 	return fs_node_find_locked(fs, fs_identity(FS_JOB, job->uuid, 0, 0, "")) != NULL;
 }
 
+bool fs_job_named(const struct ptc_fs_job *j, const char *name)
+{
+	char full[FS_JOB_NAME_MAX + 1];
+
+	fs_job_full_name(j, full);
+	return !strcmp(j->name, name) || !strcmp(full, name);
+}
+
+void fs_job_full_name(const struct ptc_fs_job *j, char ret[FS_JOB_NAME_MAX + 1])
+{
+	snprintf(ret, FS_JOB_NAME_MAX + 1, "%u:%s", (unsigned)j->uid, j->name);
+}
+
+/* Several users may have jobs of one name: a caller's own comes first, then what he may see, then what is only not taken
+ * away from under another one. */
+static int rank_locked(struct ptc_fs *fs, const struct ptc_fs_job *j, uid_t uid)
+{
+	if (j->uid == uid)
+		return 4;
+	if (fs_may_see(fs, uid, j->uid))
+		return 3;
+	return j->shared ? 2 : in_use_locked(fs, j) ? 1 : 0;
+}
+
 int fs_job_find(struct ptc_fs *fs, const char *name, const char *uuid, uid_t uid, struct ptc_fs_job *ret)
 {
-	int rc = fs_jobs_refresh(fs, false);
-	bool found = false;
+	int rc = fs_jobs_refresh(fs, false), best = 0;
 
 	if (rc)
 		return EIO;
 	pthread_mutex_lock(&fs->lock);
-	for (size_t i = 0; i < fs->njobs && !found; i++) {
+	for (size_t i = 0; i < fs->njobs; i++) {
 		const struct ptc_fs_job *j = &fs->jobs[i];
+		int rank = (name ? fs_job_named(j, name) : !strcmp(j->uuid, uuid)) ? rank_locked(fs, j, uid) : 0;
 
-		found = (name ? !strcmp(j->name, name) : !strcmp(j->uuid, uuid)) &&
-			(fs_may_see(fs, uid, j->uid) || j->shared || in_use_locked(fs, j));
-		if (found)
+		if (rank > best) {
+			best = rank;
 			*ret = *j;
+		}
 	}
 	pthread_mutex_unlock(&fs->lock);
-	return found ? 0 : ENOENT;
+	return best ? 0 : ENOENT;
+}
+
+bool fs_job_shares_name_locked(const struct ptc_fs *fs, const struct ptc_fs_job *job)
+{
+	for (size_t i = 0; i < fs->njobs; i++)
+		if (strcmp(fs->jobs[i].uuid, job->uuid) != 0 && !strcmp(fs->jobs[i].name, job->name))
+			return true;
+	return false;
 }
 
 /* ---- snapshots ---- */
@@ -280,7 +314,7 @@ static int load(struct ptc_fs *fs, struct fs_snap *s, struct fs_view **ret)
 {
 	struct ptc_error err = PTC_ERROR_INIT;
 	struct fs_view *v = ptc_calloc(1, sizeof(*v));
-	int rc = v ? fs->opts.source.open(fs->opts.source.arg, s->job, &v->state, &err) : PTC_ENOMEM;
+	int rc = v ? fs->opts.source.open(fs->opts.source.arg, s->uuid, &v->state, &err) : PTC_ENOMEM;
 
 	if (rc) {
 		ptc_debug("fuse", "job %s: %s", s->job, err.text);

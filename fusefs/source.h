@@ -44,8 +44,8 @@ typedef int (*ptc_fs_data_fn)(void *arg, const void *data, size_t len, struct pt
 struct ptc_fs_source {
 	/* All jobs the source may see. *ret: ptc_free it. */
 	int (*jobs)(void *arg, struct ptc_fs_job **ret, size_t *ret_n, struct ptc_error *err);
-	/* What is committed of a job now. PTC_ENOTFOUND: no such job; PTC_ESTATE: no snapshot. */
-	int (*open)(void *arg, const char *job, struct ptc_fs_state **ret, struct ptc_error *err);
+	/* What is committed of a job (its uuid) now. PTC_ENOTFOUND: no such job; PTC_ESTATE: no snapshot. */
+	int (*open)(void *arg, const char *uuid, struct ptc_fs_state **ret, struct ptc_error *err);
 	void (*close)(void *arg, struct ptc_fs_state *state);
 	/* The state stays readable for ttl_ms more; 0: need not any longer. PTC_ESTATE: it is not there any more. */
 	int (*hold)(void *arg, const struct ptc_fs_state *state, uint32_t ttl_ms, struct ptc_error *err);
@@ -53,7 +53,7 @@ struct ptc_fs_source {
 		    ptc_fs_data_fn fn, void *fn_arg, struct ptc_error *err);
 	void *arg;
 	/* What the job consumes (docs/control.md, "job data"); ptc_free it. NULL: no data is shown. */
-	int (*data)(void *arg, const char *job, char **ret_json, struct ptc_error *err);
+	int (*data)(void *arg, const char *uuid, char **ret_json, struct ptc_error *err);
 	/* Where the bytes of ranges (none ranked) lie in a file of this node; a reference. PTC_ENOTFOUND, PTC_ELIMIT, PTC_ESTATE: they do
 	 * not, or not so that it would help. NULL: nothing does. */
 	int (*locate)(void *arg, const struct ptc_fs_state *state, const struct ptc_fs_range *ranges, size_t n,

@@ -25,6 +25,7 @@ struct ptc_fs_admin {
 };
 
 _Static_assert(sizeof(struct ptc_fs_span) == sizeof(struct ptc_admin_span), "spans are handed on as they come");
+_Static_assert(sizeof(struct ptc_fs_chunk) == sizeof(struct ptc_admin_chunk), "and so are chunks");
 
 struct state {
 	struct ptc_fs_state s; /* first: what callers see */
@@ -269,9 +270,11 @@ static int locate(void *arg, const struct ptc_fs_state *s, const struct ptc_fs_r
 	}
 	if (!file) {
 		ptc_free(spans.v);
+		ptc_free(spans.chunks);
 		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
 	}
-	*ret = ptc_fs_spans_new(file, (struct ptc_fs_span *)spans.v, spans.n);
+	*ret = ptc_fs_spans_new(file, (struct ptc_fs_span *)spans.v, spans.n, (struct ptc_fs_chunk *)spans.chunks,
+				spans.nchunks);
 	return *ret ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory");
 }
 

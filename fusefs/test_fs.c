@@ -180,16 +180,17 @@ static void test_times(void **state)
 {
 	struct fixture *f = *state;
 	struct peer *p = &f->p;
-	static const char *const paths[] = { "", "/model.safetensors", "/tensors/a.npy", "/ranks/0.safetensors",
+	static const char *const paths[] = { "", "/model.safetensors", "/tensors/a.npy", "/gen-%u/ranks/0.safetensors",
 					     "/tensors" };
 	struct fuse_attr attr;
-	char path[64];
+	char name[40], path[80];
 
 	for (unsigned snap = 1; snap <= 2; snap++) {
 		f->m.snapshot = f->m.generation = snap;
 		usleep(30 * 1000); /* longer than the list of jobs is believed */
 		for (size_t i = 0; i < PTC_ARRAY_LEN(paths); i++) {
-			snprintf(path, sizeof(path), "job/state/snap-%u-step-7%s", snap, paths[i]);
+			snprintf(name, sizeof(name), paths[i], snap);
+			snprintf(path, sizeof(path), "job/state/snap-%u-step-7%s", snap, name);
 			assert_int_not_equal(0, peer_walk(p, path, &attr));
 			assert_int_equal(1000 + snap, attr.mtime); /* 1000 s: when the job was made */
 			assert_int_equal(attr.mtime, attr.ctime);
@@ -218,8 +219,9 @@ static void test_believed(void **state)
 		     { "job/state", "latest", 0, 0 },
 		     { "job/state", "snap-1-step-7", 1, ever },
 		     { SNAP, "tensors", ever, ever },
-		     { SNAP, "ranks", 0, ever },
-		     { SNAP "/ranks", "1.safetensors", ever, ever },
+		     { SNAP, "gen-1", 1, ever },
+		     { SNAP "/gen-1", "ranks", ever, ever },
+		     { SNAP "/gen-1/ranks", "1.safetensors", ever, ever },
 		     { "data", "data", ever, ever },
 		     { "data/data", "text", 1, ever },
 		     { "data/data/text", "gen-1", 1, ever },
@@ -461,11 +463,16 @@ static void test_tree(void **state)
 {
 	struct fixture *f = *state;
 	struct peer *p = &f->p;
-	static const char *const there[] = { "job/generation.json",         "job/state/latest",
-					     SNAP "/optimizer.safetensors", SNAP "/tensors/a.npy",
-					     SNAP "/tensors/a:exp.npy",     SNAP "/tensors/b.npy",
-					     SNAP "/tensors/c%2Fd.npy",     SNAP "/ranks/0.safetensors",
-					     SNAP "/ranks/1.safetensors",   "empty/state" };
+	static const char *const there[] = { "job/generation.json",
+					     "job/state/latest",
+					     SNAP "/optimizer.safetensors",
+					     SNAP "/tensors/a.npy",
+					     SNAP "/tensors/a:exp.npy",
+					     SNAP "/tensors/b.npy",
+					     SNAP "/tensors/c%2Fd.npy",
+					     SNAP "/gen-1/ranks/0.safetensors",
+					     SNAP "/gen-1/ranks/1.safetensors",
+					     "empty/state" };
 	static const char *const missing[] = { "nojob",
 					       "job/nothing",
 					       "job/state/snap-1-step-8",
@@ -475,8 +482,14 @@ static void test_tree(void **state)
 					       SNAP "/tensors/a:exp",
 					       SNAP "/tensors/.npy",
 					       SNAP "/tensors/a:none.npy",
-					       SNAP "/ranks/2.safetensors",
-					       SNAP "/ranks/00.safetensors",
+					       SNAP "/gen-1/ranks/2.safetensors",
+					       SNAP "/gen-1/ranks/00.safetensors",
+					       SNAP "/gen-1/tensors",
+					       SNAP "/gen-1/model.safetensors",
+					       SNAP "/gen-01",
+					       SNAP "/gen-2",
+					       SNAP "/gen-0",
+					       SNAP "/ranks",
 					       "empty/generation.json",
 					       "empty/state/latest",
 					       "empty/state/snap-0-step-0" };
@@ -561,7 +574,7 @@ static void test_group(void **state)
 	struct fixture *f = *state;
 	struct peer *p = &f->p;
 	static const char *const files[] = { SNAP "/model.safetensors", SNAP "/tensors/b.npy", "job/generation.json" };
-	static const char *const dirs[] = { "job", "job/state", SNAP, SNAP "/ranks" };
+	static const char *const dirs[] = { "job", "job/state", SNAP, SNAP "/gen-1/ranks" };
 	struct fuse_attr attr;
 
 	assert_int_equal(0, listed_to(p, 1002, 500, 0));
@@ -689,10 +702,14 @@ static void test_replaced(void **state)
 	struct peer *p = &f->p;
 	struct fuse_attr was;
 	uint64_t node = peer_walk(p, SNAP "/model.safetensors", &was), fh = peer_open(p, node, false);
-	uint64_t rank = peer_walk(p, SNAP "/ranks/0.safetensors", &was), again;
+	uint64_t rank = peer_walk(p, SNAP "/gen-1/ranks/0.safetensors", &was), again;
+	uint64_t ranks = peer_walk(p, SNAP "/gen-1/ranks", NULL);
 
 	f->m.generation = 2; /* another configuration over the same snapshot */
-	assert_int_not_equal(rank, walk_until_other(p, SNAP "/ranks/0.safetensors", rank));
+	assert_int_not_equal(0, walk_until_other(p, SNAP "/gen-2/ranks/0.safetensors", rank));
+	assert_int_equal(0, peer_walk(p, SNAP "/gen-1/ranks/0.safetensors", NULL));
+	assert_int_equal(0, peer_open(p, ranks, true)); /* it does not look empty */
+	assert_int_equal(ENOENT, p->error);
 	assert_int_equal(0, peer_open(p, rank, false));
 	assert_int_equal(ESTALE, p->error);
 	assert_int_equal(node, peer_walk(p, SNAP "/model.safetensors", NULL));

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Reading what somebody else has (lent.h, near.c), who takes it back whenever he likes: no byte but the right ones is ever answered.
  * The lender is a memfd laid out as a job's chunk file, the kernel's side a socket (test_peer.h). */
+#include "base/digest.h"
+#include "base/limits.h"
 #include "fusefs/test_peer.h"
 
 #include <setjmp.h>
@@ -13,7 +15,8 @@
 
 #define PITCH  (1u << 20)
 #define HEAD   64 /* of a chunk; its count of uses are the last 8 bytes of it */
-#define CHUNK  (PITCH - HEAD)
+#define CHUNK  PTC_CHUNK_BYTES
+#define BLOCK  PTC_BLOCK_BYTES
 #define CHUNKS 16
 #define BASE   4 /* chunks that one item takes */
 #define SECOND INT64_C(1000000000)
@@ -23,6 +26,7 @@ static struct {
 	pthread_mutex_t lock;
 	int fd;
 	uint8_t *map;
+	uint64_t sums[CHUNKS][16];
 	unsigned turn;          /* items begin at chunk turn % CHUNKS */
 	_Atomic unsigned parts; /* spans are at most this long, 0: as they come */
 	_Atomic bool refuses;
@@ -59,8 +63,13 @@ static void fill(unsigned turn)
 			memcpy(lender.map + chunk_of(turn, 2 * i, off) * PITCH + HEAD + off % CHUNK,
 			       want + starts[i] + off, n);
 		}
+	for (uint64_t c = 0; c < CHUNKS; c++)
+		for (size_t i = 0; i * BLOCK < CHUNK; i++)
+			lender.sums[c][i] = ptc_checksum(lender.map + c * PITCH + HEAD + i * BLOCK,
+							 PTC_MIN((size_t)BLOCK, CHUNK - i * BLOCK));
 }
 
+/* All chunks are told of each time: chunk i is the i-th of them. */
 static int add_spans(const struct ptc_fs_range *r, struct ptc_fs_span *v, size_t max, size_t *n)
 {
 	for (uint64_t at = r->offset, end = r->offset + r->length, len; at < end; at += len) {
@@ -71,8 +80,7 @@ static int add_spans(const struct ptc_fs_range *r, struct ptc_fs_span *v, size_t
 			len = PTC_MIN(len, (uint64_t)lender.parts);
 		if (*n == max)
 			return PTC_ELIMIT;
-		v[(*n)++] = (struct ptc_fs_span){ chunk * PITCH + HEAD + at % CHUNK, len, chunk * PITCH + HEAD - 8,
-						  atomic_load(use_of(chunk)) };
+		v[(*n)++] = (struct ptc_fs_span){ chunk * PITCH + HEAD + at % CHUNK, len, (uint32_t)chunk, 0 };
 	}
 	return 0;
 }
@@ -82,23 +90,30 @@ static int locate(void *arg, const struct ptc_fs_state *state, const struct ptc_
 {
 	const size_t max = 8192;
 	struct ptc_fs_span *v = ptc_calloc(max, sizeof(*v));
+	struct ptc_fs_chunk *chunks = ptc_calloc(CHUNKS, sizeof(*chunks));
 	struct ptc_fs_lent *f = ptc_fs_lent_get(state->uuid);
 	size_t got = 0;
-	int rc = !v ? PTC_ENOMEM : lender.refuses ? PTC_ENOTFOUND : 0;
+	int rc = !v || !chunks ? PTC_ENOMEM : lender.refuses ? PTC_ENOTFOUND : 0;
 
 	lender.asked++;
 	pthread_mutex_lock(&lender.lock);
 	for (size_t i = 0; i < n && !rc; i++)
 		rc = add_spans(&ranges[i], v, max, &got);
+	for (uint64_t i = 0; i < CHUNKS && !rc; i++) {
+		chunks[i] =
+			(struct ptc_fs_chunk){ i * PITCH + HEAD, i * PITCH + HEAD - 8, atomic_load(use_of(i)), { 0 } };
+		memcpy(chunks[i].sums, lender.sums[i], sizeof(lender.sums[i]));
+	}
 	pthread_mutex_unlock(&lender.lock);
 	if (!f && !rc)
 		f = ptc_fs_lent_new(state->uuid, fcntl(lender.fd, F_DUPFD_CLOEXEC, 3), 0, 0);
 	if (rc || !f) {
 		ptc_fs_lent_unref(f);
 		ptc_free(v);
+		ptc_free(chunks);
 		return rc ? rc : PTC_ENOMEM;
 	}
-	*ret = ptc_fs_spans_new(f, v, got);
+	*ret = ptc_fs_spans_new(f, v, got, chunks, CHUNKS);
 	return *ret ? 0 : PTC_ENOMEM;
 }
 
@@ -289,6 +304,33 @@ static void copies_are_right_or_refused(void **state)
 	assert_true(refused >= 10);
 }
 
+/* A bit flips in what was lent and had been read: nobody gets its block from there again, whatever the read begins and ends with, but
+ * what lies beside it. */
+static void a_bit_flips(void **state)
+{
+	struct fixture *f = *state;
+	const uint64_t bad = BLOCK + 100; /* of a, in its first chunk */
+	int64_t begin = ptc_sys_now_ns();
+	unsigned seed = seed_new();
+	int reads;
+
+	for (int i = 0; i < 50; i++)
+		read_at_random(f, &seed);
+	lender.map[chunk_of(0, 0, bad) * PITCH + HEAD + bad] ^= 1;
+	for (uint64_t at = 0; at < 3 * BLOCK; at += 4096)
+		read_some(f, f->head + at, 4096); /* the source itself has it right */
+	read_some(f, f->head, 1u << 20);
+	read_some(f, f->head + BLOCK, BLOCK);
+	assert_true(f->m.reads > 0);
+	lender.map[chunk_of(0, 0, bad) * PITCH + HEAD + bad] ^= 1;
+	do { /* what was asked for ahead meanwhile may still come */
+		reads = f->m.reads;
+		for (uint64_t at = 0; at < DATA; at += 65536)
+			read_some(f, f->head + at, 8192);
+	} while (f->m.reads != reads && ptc_sys_now_ns() < begin + 60 * SECOND);
+	assert_int_equal(f->m.reads, reads);
+}
+
 /* A file that ends early. */
 static void cut_short(void **state)
 {
@@ -312,6 +354,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(taken_back, setup, teardown),
 		cmocka_unit_test_setup_teardown(taken_back_all_the_time, setup, teardown),
 		cmocka_unit_test_setup_teardown(copies_are_right_or_refused, setup, teardown),
+		cmocka_unit_test_setup_teardown(a_bit_flips, setup, teardown),
 		cmocka_unit_test_setup_teardown(cut_short, setup, teardown),
 	};
 

@@ -121,12 +121,12 @@ static inline int memory_open(void *arg, const char *job, struct ptc_fs_state **
 
 	if (rc)
 		return ptc_error_set(err, rc, "hung");
-	if (strcmp(job, "job"))
+	if (strcmp(job, m->uuid))
 		return ptc_error_set(err, PTC_ESTATE, "no snapshot");
 	s = ptc_calloc(1, sizeof(*s));
 	if (!s)
 		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
-	strcpy(s->job, job);
+	strcpy(s->job, "job");
 	strcpy(s->uuid, m->uuid);
 	s->generation = m->generation;
 	s->snapshot = m->snapshot;
@@ -191,7 +191,7 @@ static inline int memory_data(void *arg, const char *job, char **ret_json, struc
 
 	if (rc)
 		return ptc_error_set(err, rc, "hung");
-	if (strcmp(job, "data"))
+	if (strcmp(job, DATA_UUID))
 		return ptc_error_set(err, PTC_ESTATE, "no snapshot");
 	*ret_json = ptc_strdup(data_answer);
 	return *ret_json ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory");

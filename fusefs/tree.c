@@ -345,7 +345,7 @@ static int find_in_root(struct ptc_fs *fs, const struct fs_op *op, struct found 
 	if (!ret->node)
 		return ENOMEM;
 	ret->node->mtime_s = fs->start_s;
-	ret->entry_s = ret->attr_s = fs_jobs_believed_s(fs);
+	ret->entry_s = ret->attr_s = fs_jobs_believed_s(fs, &job);
 	return 0;
 }
 
@@ -459,20 +459,28 @@ static struct ptc_fs_job job_of(const struct fs_node *n)
 	return job;
 }
 
+/* What is below a generation's directory ends with the generation: the same path never leads to another one's. */
 static int make_directory(const struct fs_node *dir, const struct ptc_fs_state *s, const char *name, struct found *ret)
 {
-	bool ranks = !strcmp(name, "ranks");
-	enum fs_kind kind = ranks ? FS_RANKS : FS_TENSORS;
 	struct ptc_fs_job job = job_of(dir);
+	enum fs_kind kind = FS_TENSORS;
+	uint64_t generation = 0;
 
-	if ((ranks && !s->layout) || (!ranks && strcmp(name, "tensors")))
+	if (dir->kind == FS_SNAP && s->layout && fs_number_parse(name, "gen-", &generation))
+		kind = FS_GEN;
+	else if (dir->kind == FS_GEN && !strcmp(name, "ranks"))
+		kind = FS_RANKS;
+	else if (dir->kind != FS_SNAP || strcmp(name, "tensors"))
 		return ENOENT;
-	ret->node = fs_node_new(kind, &job, fs_identity(kind, s->uuid, s->snapshot, ranks ? s->generation : 0, ""));
+	generation = kind == FS_RANKS ? dir->generation : generation;
+	if (kind != FS_TENSORS && generation != s->generation)
+		return ENOENT;
+	ret->node = fs_node_new(kind, &job, fs_identity(kind, s->uuid, s->snapshot, generation, ""));
 	if (!ret->node)
 		return ENOMEM;
-	ret->node->generation = ranks ? s->generation : 0;
-	if (ranks) /* another configuration has other ranks over the same snapshot */
-		ret->entry_s = 0;
+	ret->node->generation = generation;
+	if (kind == FS_GEN)
+		ret->entry_s = FS_SNAP_S;
 	return 0;
 }
 
@@ -508,7 +516,7 @@ static int find_in_snap(struct ptc_fs *fs, const struct fs_op *op, const struct 
 	if (e)
 		return e;
 	ret->entry_s = ret->attr_s = FS_FOREVER;
-	e = dir->kind == FS_SNAP ? make_directory(dir, view->state, op->name, ret) : ENOENT;
+	e = make_directory(dir, view->state, op->name, ret);
 	if (e == ENOENT)
 		e = make_file(dir, view->state, op->name, ret);
 	if (!e)
@@ -532,6 +540,7 @@ static int find(struct ptc_fs *fs, const struct fs_op *op, const struct fs_node 
 		return find_in_state(fs, op, dir, ret);
 	case FS_SNAP:
 	case FS_TENSORS:
+	case FS_GEN:
 	case FS_RANKS:
 		return find_in_snap(fs, op, dir, ret);
 	case FS_DATA:
@@ -752,6 +761,16 @@ static bool listed(const struct ptc_fs *fs, const struct fs_op *op, const char *
 	return job->shared && (op->gid == job->gid || (groups && strstr(groups, gid)));
 }
 
+/* By its name where that leads the caller to it, else with its owner's number. */
+static void list_job_name(const struct ptc_fs *fs, uid_t uid, const struct ptc_fs_job *job, struct fs_listing *l)
+{
+	char full[FS_JOB_NAME_MAX + 1];
+	bool shares = job->uid != uid && fs_job_shares_name_locked(fs, job);
+
+	fs_job_full_name(job, full);
+	fs_list_add(l, shares ? full : job->name, fs_identity(FS_JOB, job->uuid, 0, 0, ""), S_IFDIR);
+}
+
 static int list_root(struct ptc_fs *fs, const struct fs_op *op, struct fs_listing *l)
 {
 	ptc_auto_free char *groups = op->uid && fs->opts.others ? groups_of(op->pid) : NULL;
@@ -761,7 +780,7 @@ static int list_root(struct ptc_fs *fs, const struct fs_op *op, struct fs_listin
 	pthread_mutex_lock(&fs->lock);
 	for (size_t i = 0; i < fs->njobs; i++)
 		if (listed(fs, op, groups, &fs->jobs[i]))
-			fs_list_add(l, fs->jobs[i].name, fs_identity(FS_JOB, fs->jobs[i].uuid, 0, 0, ""), S_IFDIR);
+			list_job_name(fs, op->uid, &fs->jobs[i], l);
 	pthread_mutex_unlock(&fs->lock);
 	return 0;
 }
@@ -807,19 +826,20 @@ static void list_state(const struct fs_node *dir, const struct ptc_fs_state *s, 
 		if (has_optimizer(spec))
 			list_file(l, dir, s, OPTIMIZER_NAME);
 		fs_list_add(l, "tensors", fs_identity(FS_TENSORS, s->uuid, s->snapshot, 0, ""), S_IFDIR);
-		if (s->layout)
-			fs_list_add(l, "ranks", fs_identity(FS_RANKS, s->uuid, s->snapshot, s->generation, ""),
-				    S_IFDIR);
 	}
+	if (dir->kind == FS_SNAP && s->layout) {
+		snprintf(name, sizeof(name), "gen-%" PRIu64, s->generation);
+		fs_list_add(l, name, fs_identity(FS_GEN, s->uuid, s->snapshot, s->generation, ""), S_IFDIR);
+	}
+	if (dir->kind == FS_GEN)
+		fs_list_add(l, "ranks", fs_identity(FS_RANKS, s->uuid, s->snapshot, s->generation, ""), S_IFDIR);
 	for (uint32_t i = 0; dir->kind == FS_TENSORS && i < ptc_spec_items(spec) && !l->failed; i++) {
 		if (ptc_dtype_bits(ptc_item_dtype(spec, i)) % 8)
 			continue; /* NumPy has no such elements */
 		fs_tensor_name(ptc_item_name(spec, i, text, sizeof(text)), ".npy", name);
 		list_file(l, dir, s, name);
 	}
-	for (uint32_t r = 0; dir->kind == FS_RANKS && s->layout && s->generation == dir->generation &&
-			     r < ptc_layout_world(s->layout) && !l->failed;
-	     r++) {
+	for (uint32_t r = 0; dir->kind == FS_RANKS && r < ptc_layout_world(s->layout) && !l->failed; r++) {
 		snprintf(name, sizeof(name), "%" PRIu32 ".safetensors", r);
 		list_file(l, dir, s, name);
 	}
@@ -832,11 +852,14 @@ static int list_snap(struct ptc_fs *fs, const struct fs_node *dir, struct fs_lis
 
 	if (e)
 		return e;
-	list_state(dir, view->state, l);
+	if (dir->generation && dir->generation != view->state->generation)
+		e = ENOENT; /* it has ended: an empty directory would be taken for one without ranks */
+	else
+		list_state(dir, view->state, l);
 	pthread_mutex_lock(&fs->lock);
 	fs_view_unref_locked(fs, view);
 	pthread_mutex_unlock(&fs->lock);
-	return 0;
+	return e;
 }
 
 static int list(struct ptc_fs *fs, const struct fs_op *op, const struct fs_node *dir, struct fs_listing *l)
@@ -855,6 +878,7 @@ static int list(struct ptc_fs *fs, const struct fs_op *op, const struct fs_node 
 		break;
 	case FS_SNAP:
 	case FS_TENSORS:
+	case FS_GEN:
 	case FS_RANKS:
 		e = list_snap(fs, dir, l);
 		break;

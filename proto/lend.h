@@ -5,20 +5,25 @@
  *
  * Who may: root, whoever ptcd runs as, and the job's owner, by SO_PEERCRED; to others the job does not exist. The file holds
  * bytes of that job only (of any generation). Needs libc only.
- * What was read is what was asked for if the 8 bytes at use_at are then still `use` (daemon/store/store.h, ptc_table_spans).
+ * What was read is what was asked for if every block that bytes were taken from has its checksum (base/digest.h, ptc_checksum), and the
+ * 8 bytes at use_at are then still `use`: daemon/store/store.h, ptc_table_spans. The daemon verifies nothing for the answer.
  *
  * Failure modes: a message that is none ends the connection; status is a code of base/status.h, 0 or less. Threads: none. */
 #pragma once
 
 #include <stdint.h>
 
-#define PTC_LEND_SUFFIX     ".lend"     /* of the control socket's path */
-#define PTC_LEND_MAGIC      0x3144454cu /* "LED1": another layout of these structs gets another one */
-#define PTC_LEND_DIMS       8
-#define PTC_LEND_RANGES_MAX 256
-#define PTC_LEND_SPANS_MAX  2048
-#define PTC_LEND_BYTES_MAX                                                                                             \
-	(16ull << 20) /* of one message's ranges: their blocks are verified while the next one waits */
+#define PTC_LEND_SUFFIX       ".lend"     /* of the control socket's path */
+#define PTC_LEND_MAGIC        0x3244454cu /* "LED2": another layout of these structs gets another one */
+#define PTC_LEND_DIMS         8
+#define PTC_LEND_RANGES_MAX   256
+#define PTC_LEND_SPANS_MAX    2048
+#define PTC_LEND_CHUNKS_MAX   256
+#define PTC_LEND_BYTES_MAX    (16ull << 20) /* of one message's ranges */
+/* A chunk's bytes follow each other in the file. A checksum is of this many of them, the last one of the rest. */
+#define PTC_LEND_CHUNK_BYTES  ((1u << 20) - 64)
+#define PTC_LEND_BLOCK_BYTES  (64u << 10)
+#define PTC_LEND_CHUNK_BLOCKS 16
 
 struct ptc_lend_range { /* of an item, row-major */
 	uint32_t item, ndim;
@@ -33,12 +38,19 @@ struct ptc_lend_request {
 	struct ptc_lend_range ranges[];
 };
 struct ptc_lend_span {
-	uint64_t at, bytes, use_at, use; /* of the file */
+	uint64_t at, bytes; /* of the file */
+	uint32_t chunk, reserved;
+};
+struct ptc_lend_chunk {
+	uint64_t at; /* of its first byte in the file */
+	uint64_t use_at, use;
+	uint64_t sums[PTC_LEND_CHUNK_BLOCKS];
 };
 struct ptc_lend_reply {
 	uint32_t magic;
 	int32_t status;
 	uint64_t dev, ino;
-	uint32_t nspans, reserved;
-	struct ptc_lend_span spans[]; /* of all ranges, in order */
+	uint32_t nspans, nchunks;
+	struct ptc_lend_span
+		spans[]; /* of all ranges, in order; struct ptc_lend_chunk chunks[nchunks] follow the last one */
 };

@@ -45,6 +45,7 @@
 #define PTC_LOCAL_FIELD_MAX     63
 #define PTC_LOCAL_BLOB_MAX      (256u << 10)
 #define PTC_LOCAL_BLOBS_MAX     64 /* names a rank sets */
+#define PTC_LOCAL_SCOPE_MAX     3  /* of a blob: enum ptc_blob_scope */
 #define PTC_LOCAL_CURSORS_MAX   64
 #define PTC_LOCAL_SHORT_MAX     255 /* names of blobs and cursors, tags, keys */
 #define PTC_LOCAL_MEET_MAX      4096
@@ -296,6 +297,7 @@ struct ptc_local_stopped {
 	uint64_t step;
 	bool finished, staged;
 	const char *refused; /* not "": the state must not be taken here, and why; the rank waits to go on */
+	bool later;          /* refused here, but a later boundary may do: the stop is to move */
 };
 struct ptc_local_meet {
 	uint64_t id;

@@ -324,7 +324,7 @@ bool ptc_local_get_blob(const void *data, size_t len, struct ptc_local_blob *ret
 	ret->name = ptc_local_get_text(&in, PTC_LOCAL_SHORT_MAX);
 	ret->scope = ptc_local_get_u8(&in);
 	ret->data = ptc_local_get_bytes(&in, PTC_LOCAL_BLOB_MAX, &ret->len);
-	return !in.bad && (ret->scope == 1 || ret->scope == 2) && !ptc_local_short_error(ret->name);
+	return !in.bad && ret->scope >= 1 && ret->scope <= PTC_LOCAL_SCOPE_MAX && !ptc_local_short_error(ret->name);
 }
 
 void ptc_local_put_cursor(struct ptc_local_out *o, const struct ptc_local_cursor *m)
@@ -350,6 +350,7 @@ void ptc_local_put_stopped(struct ptc_local_out *o, const struct ptc_local_stopp
 	ptc_local_put_u8(o, m->finished);
 	ptc_local_put_u8(o, m->staged);
 	ptc_local_put_text(o, m->refused);
+	ptc_local_put_u8(o, m->later);
 }
 
 bool ptc_local_get_stopped(const void *data, size_t len, struct ptc_local_stopped *ret)
@@ -360,6 +361,7 @@ bool ptc_local_get_stopped(const void *data, size_t len, struct ptc_local_stoppe
 	ret->finished = get_flag(&in);
 	ret->staged = get_flag(&in);
 	ret->refused = ptc_local_get_text(&in, PTC_LOCAL_SHORT_MAX);
+	ret->later = in.p < in.end && get_flag(&in); /* a libptc before ptc_stop_later does not say */
 	return !in.bad && ret->step <= PTC_LOCAL_STEP_MAX;
 }
 

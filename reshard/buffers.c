@@ -13,27 +13,48 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A tensor's place in the order: unit, group of patterns, number for {}, pattern, name. */
+/* A tensor's place in the order: unit, run of patterns with {}, number for it, run of patterns with a second {}, number
+ * for that, pattern, name. */
 struct slot {
-	int64_t unit, number;
-	uint32_t group, pattern, tensor;
+	int64_t unit, number[2];
+	uint32_t run[2], pattern, tensor;
 	const char *name;
+};
+
+/* What a walk asks of an item. */
+struct entry {
+	int64_t unit;
+	uint32_t item, ep; /* place on the ep axis; UINT32_MAX: every one */
+	enum ptc_dtype dtype;
+	bool expert, own; /* own: has a bucket of its own */
 };
 
 struct walk {
 	struct ptc_layout *l;
 	const uint32_t *order; /* tensors */
-	uint32_t *items;       /* of the stage at hand, in order */
+	int64_t *units;        /* per tensor: its parameter group and layer; what another one follows begins a bucket */
+	struct entry *items;   /* of the stage at hand, in order */
 	size_t nitems;
+	struct ptc_flat_at **part; /* those in the buffer at hand that no bucket has yet, in order */
+	size_t npart;
 	uint32_t chunk, pp;
 	struct ptc_error *err;
 };
+
+static size_t digits(const char *s)
+{
+	size_t n = 0;
+
+	while (s[n] >= '0' && s[n] <= '9')
+		n++;
+	return n;
+}
 
 /* Runs of digits compare as numbers. */
 static int natural(const char *a, const char *b)
 {
 	while (*a && *b) {
-		size_t na = strspn(a, "0123456789"), nb = strspn(b, "0123456789");
+		size_t na = digits(a), nb = digits(b);
 
 		if (na && nb) {
 			int c;
@@ -64,62 +85,87 @@ static int by_slot(const void *pa, const void *pb)
 
 	if (a->unit != b->unit)
 		return a->unit < b->unit ? -1 : 1;
-	if (a->group != b->group)
-		return a->group < b->group ? -1 : 1;
-	if (a->number != b->number)
-		return a->number < b->number ? -1 : 1;
+	for (int i = 0; i < 2; i++) {
+		if (a->run[i] != b->run[i])
+			return a->run[i] < b->run[i] ? -1 : 1;
+		if (a->number[i] != b->number[i])
+			return a->number[i] < b->number[i] ? -1 : 1;
+	}
 	if (a->pattern != b->pattern)
 		return a->pattern < b->pattern ? -1 : 1;
 	c = natural(a->name, b->name);
 	return c ? c : strcmp(a->name, b->name);
 }
 
-static void find_slot(const struct ptc_buffers *f, struct slot *s)
+static bool has_second_hole(const char *pattern)
 {
-	uint32_t group = 0;
+	const char *hole = strstr(pattern, "{}");
 
-	s->pattern = (uint32_t)f->norder;
-	for (uint32_t i = 0; i < f->norder; i++) {
-		const char *pattern = f->order[i];
-		bool layered = strstr(pattern, "{}");
-
-		/* neighbours with {} are one group: all of them for one number, then for the next */
-		group += i && !(layered && strstr(f->order[i - 1], "{}"));
-		if (layered ? ptc_layer_match(pattern, s->name, &s->number)
-			    : ptc_glob_match(pattern, strlen(pattern), s->name, strlen(s->name))) {
-			s->pattern = i;
-			break;
-		}
-	}
-	s->group = s->pattern < f->norder ? group : UINT32_MAX;
+	return hole && strstr(hole + 2, "{}");
 }
 
-/* Tensors in the order of buffers; NULL without memory. */
-static uint32_t *order_tensors(const struct ptc_layout *l)
+static void find_slot(const struct ptc_buffers *f, struct slot *s)
 {
-	const struct ptc_spec *spec = l->spec;
+	s->pattern = (uint32_t)f->norder;
+	for (uint32_t i = 0; i < f->norder; i++) {
+		const char *pattern = f->order[i], *before = i ? f->order[i - 1] : "";
+
+		/* neighbours with {} are one run: all of them for one number, then for the next */
+		s->run[0] += i && !(strstr(pattern, "{}") && strstr(before, "{}"));
+		s->run[1] += i && !(has_second_hole(pattern) && has_second_hole(before));
+		s->number[0] = 0;
+		s->number[1] = 0;
+		if (ptc_holes_match(pattern, s->name, s->number)) {
+			s->pattern = i;
+			return;
+		}
+	}
+	s->run[0] = UINT32_MAX;
+	s->run[1] = 0;
+	s->number[0] = 0;
+	s->number[1] = 0;
+}
+
+/* The parameter group, then the layer where each is a unit of its own: the parameter's, for all its fields. */
+static int64_t find_unit(const struct ptc_layout *l, uint32_t tensor)
+{
+	const struct ptc_buffers *f = &l->spec->buffers;
+	const struct ptc_layout_item *i = &l->items[tensor * (1 + l->spec->nfields)];
+	const char *name = l->spec->tensors[tensor].name;
+	int64_t group = f->ngroups ? f->groups[f->ngroups - 1].number + 1 : 0, layer = 0;
+
+	for (size_t k = f->ngroups; k-- > 0;)
+		if (ptc_glob_match(f->groups[k].glob, strlen(f->groups[k].glob), name, strlen(name)))
+			group = f->groups[k].number;
+	if (f->by_layer && i->rule && i->rule->place == PTC_PLACE_LAYER)
+		layer = 1 + (int64_t)i->layer;
+	return group * (1 + (int64_t)UINT32_MAX) + layer;
+}
+
+/* Fills w->order and w->units; false without memory. */
+static bool order_tensors(struct walk *w)
+{
+	const struct ptc_spec *spec = w->l->spec;
 	const struct ptc_buffers *f = &spec->buffers;
 	struct slot *v = ptc_calloc(spec->ntensors, sizeof *v);
 	uint32_t *order = ptc_calloc(spec->ntensors, sizeof *order);
 
-	for (uint32_t t = 0; v && order && t < spec->ntensors; t++) {
-		const struct ptc_layout_item *i = &l->items[t * (1 + spec->nfields)];
-		bool layered = i->rule && i->rule->place == PTC_PLACE_LAYER;
-
-		v[t] = (struct slot){ .tensor = t, .name = spec->tensors[t].name };
-		v[t].unit = f->by_layer && layered ? 1 + (int64_t)i->layer : 0;
+	w->order = order;
+	w->units = ptc_calloc(spec->ntensors, sizeof *w->units);
+	if (!v || !order || !w->units) {
+		ptc_free(v);
+		return false;
+	}
+	for (uint32_t t = 0; t < spec->ntensors; t++) {
+		w->units[t] = find_unit(w->l, t);
+		v[t] = (struct slot){ .tensor = t, .name = spec->tensors[t].name, .unit = w->units[t] };
 		find_slot(f, &v[t]);
 	}
-	if (v && order) {
-		qsort(v, spec->ntensors, sizeof *v, by_slot);
-		for (size_t i = 0; i < spec->ntensors; i++)
-			order[i] = v[f->reverse ? spec->ntensors - 1 - i : i].tensor;
-	} else {
-		ptc_free(order);
-		order = NULL;
-	}
+	qsort(v, spec->ntensors, sizeof *v, by_slot);
+	for (size_t i = 0; i < spec->ntensors; i++)
+		order[i] = v[f->reverse ? spec->ntensors - 1 - i : i].tensor;
 	ptc_free(v);
-	return order;
+	return true;
 }
 
 /* Is the item in this chunk's model part, on pipeline rank w->pp? */
@@ -148,10 +194,18 @@ static void list_items(struct walk *w, size_t field)
 
 	w->nitems = 0;
 	for (size_t i = 0; i < spec->ntensors; i++) {
-		uint32_t item = w->order[i] * (uint32_t)(1 + spec->nfields) + (uint32_t)field;
+		uint32_t tensor = w->order[i], item = tensor * (uint32_t)(1 + spec->nfields) + (uint32_t)field;
+		const struct ptc_layout_item *at = &w->l->items[item];
 
 		if (ptc_regions_in_buffer(w->l, item) && in_chunk(w, item))
-			w->items[w->nitems++] = item;
+			w->items[w->nitems++] = (struct entry){
+				.item = item,
+				.dtype = spec->tensors[tensor].dtype,
+				.expert = at->expert,
+				.own = w->l->config.pp > 1 && at->rule && at->rule->place == PTC_PLACE_ENDS,
+				.ep = at->rule && at->rule->expert ? at->ep : UINT32_MAX,
+				.unit = w->units[tensor],
+			};
 	}
 }
 
@@ -171,91 +225,75 @@ static bool round_up(int64_t v, int64_t step, int64_t *ret)
 	return !ptc_ckd_add(ret, v, v % step ? step - v % step : 0);
 }
 
-/* A bucket from `first` on, as it is filled. */
+/* A bucket from `start` on, as it is filled. */
 struct bucket {
 	int64_t start, pos; /* elements of the buffer */
 	int64_t unit;
-	size_t n; /* tensors in it */
 };
 
-static struct ptc_flat_at *slot_of(const struct walk *w, uint32_t item, const uint32_t at[PTC_WAYS])
-{
-	return &w->l->flats[w->l->items[item].flats + ptc_regions_flat_slot(w->l, item, at)];
-}
-
-/* The parameter's, for all its fields. */
-static int64_t unit_of(const struct walk *w, uint32_t item)
-{
-	const struct ptc_layout_item *i = &w->l->items[item - item % (1 + w->l->spec->nfields)];
-
-	return w->l->spec->buffers.by_layer && i->rule && i->rule->place == PTC_PLACE_LAYER ? 1 + (int64_t)i->layer : 0;
-}
-
-/* Is it in the walk over a dtype, and over tensors of experts or not, at these indices? */
-static bool takes_part(const struct walk *w, uint32_t item, enum ptc_dtype dtype, bool expert,
-		       const uint32_t at[PTC_WAYS])
-{
-	const struct ptc_tensor *t = &w->l->spec->tensors[item / (1 + w->l->spec->nfields)];
-
-	return t->dtype == dtype && ptc_regions_is_expert(w->l, item) == expert &&
-	       ptc_regions_is_at(w->l, item, w->pp, at[PTC_AXIS_EP]);
-}
-
-/* Ends the bucket: its tensors, the last b->n that took part before item `end`, learn where it begins and how long each
- * rank's range of it is. */
-static bool close_bucket(struct walk *w, struct bucket *b, size_t end, enum ptc_dtype dtype, bool expert,
-			 const uint32_t at[PTC_WAYS])
+/* Ends the bucket: its tensors, w->part, learn where it begins and how long each rank's range of it is. */
+static bool close_bucket(struct walk *w, struct bucket *b, bool expert)
 {
 	int64_t n = ptc_regions_zero_degree(w->l, expert), pad = PTC_MAX(w->l->spec->buffers.pad, 1), size, step;
 
-	if (!b->n)
+	if (!w->npart)
 		return true;
 	step = n * PTC_MAX(w->l->spec->buffers.range, 1);
 	if (ptc_ckd_mul(&step, step, pad / gcd(pad, step)) || !round_up(b->pos - b->start, step, &size))
 		return false;
-	for (size_t i = end; b->n && i-- > 0;) {
-		struct ptc_flat_at *f = slot_of(w, w->items[i], at);
-
-		if (!takes_part(w, w->items[i], dtype, expert, at))
-			continue;
-		f->first -= b->start;
-		f->range = size / n;
-		b->n--;
+	for (size_t i = 0; i < w->npart; i++) {
+		w->part[i]->first -= b->start;
+		w->part[i]->range = size / n;
 	}
+	w->npart = 0;
 	if (ptc_ckd_add(&b->start, b->start, size))
 		return false;
 	b->pos = b->start;
 	return true;
 }
 
+/* Elements after which a bucket ends; 0: at the end only. */
+static int64_t bucket_size(const struct walk *w)
+{
+	const struct ptc_buffers *f = &w->l->spec->buffers;
+
+	return f->bucket || f->bucket_per_dp ? PTC_MAX(f->bucket, f->bucket_per_dp * w->l->config.dp) : 0;
+}
+
+/* The next tensor of a bucket. */
+static bool add_tensor(struct walk *w, struct bucket *b, uint32_t item, const uint32_t at[PTC_WAYS])
+{
+	struct ptc_flat_at *f = &w->l->flats[w->l->items[item].flats + ptc_regions_flat_slot(w->l, item, at)];
+
+	if (!round_up(b->pos - b->start, PTC_MAX(w->l->spec->buffers.align, 1), &b->pos) ||
+	    ptc_ckd_add(&b->pos, b->pos, b->start))
+		return false;
+	f->first = b->pos;
+	w->part[w->npart++] = f;
+	return !ptc_ckd_add(&b->pos, b->pos, ptc_regions_elements(w->l, item, at));
+}
+
 /* One buffer: the items of the stage that take part. */
 static int fill_buffer(struct walk *w, enum ptc_dtype dtype, bool expert, const uint32_t at[PTC_WAYS])
 {
-	const struct ptc_buffers *f = &w->l->spec->buffers;
-	int64_t limit = f->first_only && w->chunk ? 0 : f->bucket;
+	int64_t limit = w->l->spec->buffers.first_only && w->chunk ? 0 : bucket_size(w);
 	struct bucket b = { 0 };
 	bool ok = true;
 
+	w->npart = 0;
 	for (size_t i = 0; i < w->nitems && ok; i++) {
-		uint32_t item = w->items[i];
-		int64_t unit = unit_of(w, item);
-		bool own = false;
+		const struct entry *e = &w->items[i];
 
-		if (!takes_part(w, item, dtype, expert, at))
+		if (e->dtype != dtype || e->expert != expert || (e->ep != UINT32_MAX && e->ep != at[PTC_AXIS_EP]))
 			continue;
-		own = w->l->config.pp > 1 && w->l->items[item].rule && w->l->items[item].rule->place == PTC_PLACE_ENDS;
-		if (own || unit != b.unit)
-			ok = close_bucket(w, &b, i, dtype, expert, at);
-		b.unit = unit;
-		ok = ok && round_up(b.pos - b.start, PTC_MAX(f->align, 1), &b.pos) &&
-		     !ptc_ckd_add(&b.pos, b.pos, b.start);
-		slot_of(w, item, at)->first = b.pos;
-		ok = ok && !ptc_ckd_add(&b.pos, b.pos, ptc_regions_elements(w->l, item, at));
-		b.n++;
-		if (ok && (own || (limit && b.pos - b.start >= limit)))
-			ok = close_bucket(w, &b, i + 1, dtype, expert, at);
+		if (e->own || e->unit != b.unit)
+			ok = close_bucket(w, &b, expert);
+		b.unit = e->unit;
+		ok = ok && add_tensor(w, &b, e->item, at);
+		if (ok && (e->own || (limit && b.pos - b.start >= limit)))
+			ok = close_bucket(w, &b, expert);
 	}
-	if (!ok || !close_bucket(w, &b, w->nitems, dtype, expert, at))
+	if (!ok || !close_bucket(w, &b, expert))
 		return ptc_error_set(w->err, PTC_ELAYOUT, "layout: a buffer of stage %u overflows 64 bits", w->chunk);
 	return 0;
 }
@@ -278,13 +316,12 @@ static int fill_stage(struct walk *w, enum ptc_dtype dtype, bool expert)
 
 static int fill_field(struct walk *w, size_t field)
 {
-	const struct ptc_spec *spec = w->l->spec;
 	uint64_t dtypes = 0;
 	int rc = 0;
 
 	list_items(w, field);
 	for (size_t i = 0; i < w->nitems; i++)
-		dtypes |= UINT64_C(1) << spec->tensors[w->items[i] / (1 + spec->nfields)].dtype;
+		dtypes |= UINT64_C(1) << w->items[i].dtype;
 	for (uint32_t d = 0; d < PTC_DTYPE_COUNT && !rc; d++)
 		for (int expert = 0; expert < 2 && !rc; expert++)
 			if (dtypes >> d & 1)
@@ -305,9 +342,9 @@ int ptc_buffers_prepare(struct ptc_layout *l, struct ptc_error *err)
 		n += ptc_regions_in_buffer(l, item) ? ptc_regions_flat_slots(l, item) : 0;
 	}
 	l->flats = ptc_calloc(n, sizeof *l->flats);
-	w.order = order_tensors(l);
 	w.items = ptc_calloc(l->spec->ntensors, sizeof *w.items);
-	if (!l->flats || !w.order || !w.items)
+	w.part = ptc_calloc(l->spec->ntensors, sizeof *w.part);
+	if (!l->flats || !w.items || !w.part || !order_tensors(&w))
 		rc = ptc_error_set(err, PTC_ENOMEM, "layout: out of memory");
 	for (w.chunk = 0; w.chunk < l->config.pp * PTC_MAX(l->config.vpp, 1u) && !rc; w.chunk++) {
 		w.pp = w.chunk % l->config.pp;
@@ -315,6 +352,8 @@ int ptc_buffers_prepare(struct ptc_layout *l, struct ptc_error *err)
 			rc = fill_field(&w, f);
 	}
 	ptc_free((void *)(uintptr_t)w.order);
+	ptc_free(w.units);
 	ptc_free(w.items);
+	ptc_free(w.part);
 	return rc;
 }

@@ -180,9 +180,11 @@ static int pad(struct ptc_cutter *b, const struct ptc_split *s, int64_t p, struc
 }
 
 /* The share [*off, *off + *len) of rank t of p; false when size does not divide. */
-static bool share(const struct ptc_split *s, int64_t size, int64_t p, int64_t t, int64_t *off, int64_t *len)
+static bool share(const struct ptc_split *s, size_t block, int64_t size, int64_t p, int64_t t, int64_t *off,
+		  int64_t *len)
 {
-	int64_t unit = PTC_MAX(s->unit, 1), units = size / unit, base, extra;
+	int64_t stated = s->units ? s->units[block] : s->unit, unit = PTC_MAX(stated, 1), units = size / unit, base,
+		extra;
 
 	switch (s->kind) {
 	case PTC_SPLIT_CEIL:
@@ -200,7 +202,7 @@ static bool share(const struct ptc_split *s, int64_t size, int64_t p, int64_t t,
 		if (units % p == 0) {
 			*len = units / p;
 			*off = t * *len;
-		} else if (s->unit && units < p && p % units == 0) {
+		} else if (stated && units && units < p && p % units == 0) {
 			*len = 1;
 			*off = t / (p / units);
 		} else {
@@ -215,9 +217,10 @@ static bool share(const struct ptc_split *s, int64_t size, int64_t p, int64_t t,
 static int split_error(struct ptc_cutter *b, const struct ptc_split *s, int64_t size, size_t block, int64_t p)
 {
 	char name[PTC_ITEM_NAME_SIZE], units[64] = "", blocks[64] = "";
+	int64_t unit = PTC_MAX(s->units ? s->units[block] : s->unit, 1);
 
-	if (s->unit > 1)
-		snprintf(units, sizeof units, ", %lld units of %lld", (long long)(size / s->unit), (long long)s->unit);
+	if (s->unit || s->units)
+		snprintf(units, sizeof units, ", %lld units of %lld", (long long)(size / unit), (long long)unit);
 	if (s->nblocks && !s->interleave)
 		snprintf(blocks, sizeof blocks, " block %zu", block);
 	return ptc_error_set(b->err, PTC_ELAYOUT, "tensor \"%s\": dim %u%s (%lld%s) is not divisible by %s %lld",
@@ -242,7 +245,7 @@ static int apply(struct ptc_cutter *b, const struct ptc_split *s, int64_t p, int
 
 		if (!size && d->len)
 			return blocks_error(b, s, d->len);
-		if (!share(s, size, p, t, &off, &len))
+		if (!share(s, i, size, p, t, &off, &len))
 			return split_error(b, s, size, i, p);
 		rc = slice(b, d, start + off, len, false);
 		start += size;
@@ -285,9 +288,9 @@ static int64_t left_over(const struct ptc_split *s, int64_t len, int64_t p, int6
 	if (s->pad_to)
 		return padded_size(s->pad_to, len, p, &part) ? part / p : 0;
 	if (s->interleave)
-		return share(s, len, p, t, &off, &part) ? part : 0;
+		return share(s, 0, len, p, t, &off, &part) ? part : 0;
 	for (size_t i = 0; i < PTC_MAX(s->nblocks, (size_t)1); i++)
-		if (share(s, block_size(s, i, len), p, t, &off, &part))
+		if (share(s, i, block_size(s, i, len), p, t, &off, &part))
 			sum += part;
 	return sum;
 }

@@ -56,6 +56,21 @@ static size_t match_one(const char *p, size_t n, char c)
 	return len && set_has(p, len, (unsigned char)c) ? len : 0;
 }
 
+/* Where after *at the rest of a pattern, behind a *, may begin to match; false: nowhere. */
+static bool next_start(const char *p, size_t n, const char *s, size_t ns, size_t *at)
+{
+	const char *found = NULL;
+
+	++*at;
+	if (!n || *p == '[' || *p == '?' || *p == '*')
+		return true;
+	if (*at < ns)
+		found = memchr(s + *at, *p, ns - *at);
+	if (found)
+		*at = (size_t)(found - s);
+	return found != NULL;
+}
+
 bool ptc_glob_match(const char *p, size_t np, const char *s, size_t ns)
 {
 	size_t pi = 0, si = 0, star = SIZE_MAX, star_si = 0, used;
@@ -70,9 +85,9 @@ bool ptc_glob_match(const char *p, size_t np, const char *s, size_t ns)
 		if (used) {
 			pi += used;
 			si++;
-		} else if (star != SIZE_MAX) {
+		} else if (star != SIZE_MAX && next_start(p + star, np - star, s, ns, &star_si)) {
 			pi = star;
-			si = ++star_si;
+			si = star_si;
 		} else {
 			return false;
 		}
@@ -80,6 +95,56 @@ bool ptc_glob_match(const char *p, size_t np, const char *s, size_t ns)
 	while (pi < np && p[pi] == '*')
 		pi++;
 	return pi == np;
+}
+
+/* Characters of the pattern's first token: a set, or one. */
+static size_t token_len(const char *p, size_t n)
+{
+	size_t len = *p == '[' ? set_len(p, n) : 1;
+
+	return len ? len : 1;
+}
+
+/* Does the token at o, of *ret_len characters, match all that the token t of another pattern does? */
+static bool token_contains(const char *o, size_t n, const char *t, size_t len, size_t *ret_len)
+{
+	if (!n || *o == '*')
+		return false;
+	*ret_len = token_len(o, n);
+	if (*o == '?')
+		return *t != '*';
+	if (*t == '*' || *t == '?')
+		return false;
+	for (int c = 1; c < 256; c++)
+		if (match_one(t, len, (char)c) && !match_one(o, n, (char)c))
+			return false;
+	return true;
+}
+
+bool ptc_glob_contains(const char *outer, const char *inner)
+{
+	size_t no = strlen(outer), ni = strlen(inner), o = 0, i = 0, star = SIZE_MAX, star_i = 0, used = 0;
+
+	while (i < ni) {
+		size_t len = token_len(inner + i, ni - i);
+
+		if (o < no && outer[o] == '*') {
+			star = ++o;
+			star_i = i;
+		} else if (o < no && token_contains(outer + o, no - o, inner + i, len, &used)) {
+			o += used;
+			i += len;
+		} else if (star != SIZE_MAX) {
+			o = star;
+			star_i += token_len(inner + star_i, ni - star_i);
+			i = star_i;
+		} else {
+			return false;
+		}
+	}
+	while (o < no && outer[o] == '*')
+		o++;
+	return o == no;
 }
 
 bool ptc_glob_valid(const char *p)
@@ -113,15 +178,14 @@ static bool parse_index(const char *s, size_t n, int64_t *ret)
 	return true;
 }
 
-bool ptc_layer_match(const char *pattern, const char *name, int64_t *ret_layer)
+bool ptc_holes_match(const char *pattern, const char *name, int64_t *ret_numbers)
 {
 	const char *hole = strstr(pattern, "{}");
-	size_t n = strlen(name), head, tail;
+	size_t n = strlen(name), head;
 
 	if (!hole)
-		return false;
+		return ptc_glob_match(pattern, strlen(pattern), name, n);
 	head = (size_t)(hole - pattern);
-	tail = strlen(hole + 2);
 	for (size_t i = 0; i < n;) {
 		size_t j = i;
 
@@ -131,9 +195,14 @@ bool ptc_layer_match(const char *pattern, const char *name, int64_t *ret_layer)
 			i++;
 			continue;
 		}
-		if (ptc_glob_match(pattern, head, name, i) && ptc_glob_match(hole + 2, tail, name + j, n - j))
-			return parse_index(name + i, j - i, ret_layer);
+		if (ptc_glob_match(pattern, head, name, i) && ptc_holes_match(hole + 2, name + j, ret_numbers + 1))
+			return parse_index(name + i, j - i, ret_numbers);
 		i = j;
 	}
 	return false;
+}
+
+bool ptc_layer_number(const char *pattern, const char *name, int64_t *ret_layer)
+{
+	return strstr(pattern, "{}") && ptc_holes_match(pattern, name, ret_layer);
 }

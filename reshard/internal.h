@@ -6,8 +6,9 @@
 
 #define PTC_ITEM_NAME_SIZE (PTC_TENSOR_NAME_MAX + PTC_FIELD_NAME_MAX + 2)
 
-/* pattern is a glob with one {} for a run of digits; false when the name does not fit. */
-bool ptc_layer_match(const char *pattern, const char *name, int64_t *ret_layer);
+/* pattern is a glob in which each {} stands for a run of digits; false when the name does not fit. *ret_numbers: one for each
+ * {}, undefined where it does not fit. */
+bool ptc_holes_match(const char *pattern, const char *name, int64_t *ret_numbers);
 
 /* What an item may be cut over: the axes of splits, the data-parallel group by zero and, in buffers, the stages that
  * have it, for a tensor on two lies elsewhere in the buffer of each. */
@@ -20,6 +21,10 @@ struct ptc_layout_item {
 	uint32_t stage;              /* pipeline rank */
 	size_t flats;                /* its first in the layout's flats, where in buffers */
 	uint32_t ep;                 /* place on the ep axis, for a rule with expert */
+	/* What follows from rule and configuration, asked for more often than it can be worked out (ptc_ways_settle). */
+	enum ptc_shard how;     /* ptc_regions_shard */
+	uint32_t how_dim, cuts; /* bits: ptc_regions_cuts */
+	bool expert;            /* ptc_rule_is_expert */
 };
 /* An item's local tensor in its bucket: its first element, and the elements of each rank's range of the bucket. */
 struct ptc_flat_at {
@@ -35,7 +40,10 @@ struct ptc_layout {
 	uint32_t world;
 	size_t nitems;
 	struct ptc_layout_item *items; /* NULL when declared */
-	struct ptc_flat_at *flats;     /* buffers.c; NULL without */
+	uint32_t (
+		*at)[2]
+		    [PTC_WAYS]; /* per rank: its index in each way, for dense and expert tensors; NULL when declared */
+	struct ptc_flat_at *flats; /* buffers.c; NULL without */
 	uint32_t ncells;
 	uint32_t *rank_cells; /* per rank: its cell; ranks that hold the same share one */
 	uint32_t *cell_ranks; /* per cell: the lowest of its ranks; NULL when declared */
@@ -99,8 +107,16 @@ int ptc_rule_fits(const struct ptc_spec *s, size_t item, const struct ptc_rule *
 		  int64_t *ret_expert, struct ptc_error *err);
 /* The number of the field that a rule derives from; 0: there is none of that name. */
 size_t ptc_rule_master(const struct ptc_spec *s, const struct ptc_rule *r);
+/* Does a split of the rule name the axis? NULL ok: no. */
+bool ptc_rule_names_axis(const struct ptc_rule *r, enum ptc_axis axis);
+/* Does its data-parallel group count by experts? NULL ok: no. */
+bool ptc_rule_is_expert(const struct ptc_rule *r);
 /* Both lay out a tensor alike, under any configuration. */
 bool ptc_rule_same_place(const struct ptc_rule *a, const struct ptc_rule *b);
+/* "[4096, 1024]" into buf; returns buf. */
+const char *ptc_shape_text(const struct ptc_tensor *t, char *buf, size_t size);
+/* Every name that the glob inner matches is matched by outer. false also where that cannot be seen from the two. */
+bool ptc_glob_contains(const char *outer, const char *inner);
 /* The rules of one tensor's items: ret[0] for the parameter, ret[f] for field f; NULL where none applies. */
 void ptc_spec_tensor_rules(const struct ptc_spec *s, size_t tensor, const struct ptc_rule *ret[1 + PTC_MAX_FIELDS]);
 

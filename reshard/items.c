@@ -72,21 +72,23 @@ static int find_rules(struct ptc_layout *l, int64_t *ret_layers, int64_t *expert
 {
 	const struct ptc_rule *rules[1 + PTC_MAX_FIELDS];
 	char name[PTC_ITEM_NAME_SIZE];
-	int64_t layers = 0, layer, expert;
+	int64_t layers = 0, layer = -1, expert = -1;
 
 	for (size_t item = 0; item < l->nitems; item++) {
 		size_t f = item % (1 + l->spec->nfields);
-		int rc;
+		int rc = 0;
 
 		if (f == 0)
 			ptc_spec_tensor_rules(l->spec, item / (1 + l->spec->nfields), rules);
-		rc = ptc_rule_fits(l->spec, item, rules[f], &layer, &expert, err);
+		if (f == 0 || rules[f] != rules[f - 1]) /* what fits the parameter fits its fields */
+			rc = ptc_rule_fits(l->spec, item, rules[f], &layer, &expert, err);
 		if (rc)
 			return rc;
 		if (rules[f] && rules[f]->carry == PTC_CARRY_REFUSE)
 			return ptc_error_set(err, PTC_ELAYOUT, "tensor \"%s\": rule \"%s\" refuses to lay it out",
 					     ptc_item_name(l->spec, item, name, sizeof name), rules[f]->match);
 		l->items[item].rule = rules[f];
+		ptc_ways_settle(l, (uint32_t)item);
 		l->items[item].layer = layer < 0 ? 0 : (uint32_t)layer;
 		l->items[item].ep = expert < 0 ? 0 : (uint32_t)expert;
 		layers = PTC_MAX(layers, layer + 1);

@@ -83,6 +83,7 @@ struct ptc_layout *ptc_layout_free(struct ptc_layout *l)
 	ptc_free(l->cell_ranks);
 	ptc_free(l->empty);
 	ptc_free(l->items);
+	ptc_free(l->at);
 	if (l->side)
 		ptc_side_done(l->side);
 	ptc_free(l->side);

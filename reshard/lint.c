@@ -76,6 +76,7 @@ static int fits_blocks(const struct ptc_split *p, const struct ptc_rule *r, int6
 	int64_t sum = 0, unit = PTC_MAX(p->unit, 1), pieces = PTC_MAX(p->interleave, 1);
 
 	for (size_t i = 0; i < p->nblocks; i++) {
+		unit = p->units ? p->units[i] : unit;
 		if (ptc_ckd_add(&sum, sum, p->blocks[i]))
 			sum = INT64_MAX;
 		if (!p->ratio && !p->interleave && p->blocks[i] % unit)
@@ -100,13 +101,15 @@ static int fits_blocks(const struct ptc_split *p, const struct ptc_rule *r, int6
 			err, PTC_ELAYOUT,
 			"tensor \"%s\": dim %u (%lld) is not divisible by %lld, the sum of its blocks' ratio", name,
 			p->dim, (long long)size, (long long)sum);
-	for (size_t i = 0; p->ratio && i < p->nblocks; i++)
+	for (size_t i = 0; p->ratio && i < p->nblocks; i++) {
+		unit = p->units ? p->units[i] : unit;
 		if (size / sum * p->blocks[i] % (p->interleave ? pieces : unit))
 			return ptc_error_set(err, PTC_ELAYOUT,
 					     "tensor \"%s\": dim %u: block %zu (%" PRId64
 					     ") is not a multiple of %s %" PRId64,
 					     name, p->dim, i, size / sum * p->blocks[i],
 					     p->interleave ? "interleave" : "unit", p->interleave ? pieces : unit);
+	}
 	return 0;
 }
 
@@ -159,10 +162,10 @@ static int fits_splits(const struct ptc_tensor *t, const struct ptc_rule *r, con
 static int fits_pattern(const char *pattern, const char *what, const struct ptc_tensor *t, const struct ptc_rule *r,
 			int64_t *ret, struct ptc_error *err)
 {
-	if (!ptc_layer_match(pattern, t->name, ret))
+	if (!ptc_layer_number(pattern, t->name, ret))
 		return ptc_error_set(err, PTC_ELAYOUT,
-				     "tensor \"%s\": %s pattern \"%s\" of rule \"%s\" does not fit its name", t->name,
-				     what, pattern, r->match);
+				     "tensor \"%s\": %s pattern \"%s\" of rule \"%s\" does not match the whole name",
+				     t->name, what, pattern, r->match);
 	if (*ret >= PTC_MAX_TENSORS)
 		return ptc_error_set(err, PTC_ELIMIT, "tensor \"%s\": %s %lld is above the limit of %u", t->name, what,
 				     (long long)*ret, PTC_MAX_TENSORS);
@@ -205,8 +208,12 @@ int ptc_rule_fits(const struct ptc_spec *s, size_t item, const struct ptc_rule *
 
 	if (r)
 		rc = fits_splits(t, r, ptc_item_name(s, item, name, sizeof name), err);
-	if (!rc && r && r->place == PTC_PLACE_LAYER)
-		rc = fits_pattern(r->layer, "layer", t, r, &layer, err);
+	if (!rc && r && r->place == PTC_PLACE_LAYER) {
+		layer = 0;
+		if (r->layer)
+			rc = fits_pattern(r->layer, "layer", t, r, &layer, err);
+		layer += r->layer_offset;
+	}
 	if (!rc && r && r->expert)
 		rc = fits_pattern(r->expert, "expert", t, r, &expert, err);
 	if (!rc && r && r->master && item % (1 + s->nfields) == 0)
@@ -346,9 +353,18 @@ static int check_split(const struct ptc_split *p, const struct ptc_rule *r, stru
 	if (p->unit < 0 || p->pad_to < 0 || p->interleave < 0)
 		return ptc_error_set(err, PTC_EINVAL, "rule \"%s\": unit, pad_to and interleave must not be negative",
 				     r->match);
-	if (p->pad_to && (p->nblocks || p->unit > 1))
+	if (p->pad_to && (p->nblocks || p->unit > 1)) /* unit 1 pads as none does */
 		return ptc_error_set(err, PTC_EINVAL, "rule \"%s\": pad_to cannot be combined with blocks or unit",
 				     r->match);
+	if (p->units && (!p->nblocks || p->unit || p->interleave || p->npermute))
+		return ptc_error_set(err, PTC_EINVAL,
+				     "rule \"%s\": a list of units has one for each of \"blocks\", which interleave "
+				     "and permute cannot reorder",
+				     r->match);
+	for (size_t i = 0; p->units && i < p->nblocks; i++)
+		if (p->units[i] < 1)
+			return ptc_error_set(err, PTC_EINVAL, "rule \"%s\": unit %zu (%lld) must be positive", r->match,
+					     i, (long long)p->units[i]);
 	if (!is_permutation(p->permute, p->npermute))
 		return ptc_error_set(err, PTC_EINVAL,
 				     "rule \"%s\": permute must have each number from 0 to %zu once (at most %d)",
@@ -389,16 +405,18 @@ static int check_splits(const struct ptc_rule *r, struct ptc_error *err)
 	return 0;
 }
 
-static bool has_one_hole(const char *pattern)
+static int count_holes(const char *pattern)
 {
-	const char *hole = strstr(pattern, "{}");
+	int n = 0;
 
-	return hole && !strstr(hole + 2, "{}");
+	for (const char *p = pattern; (p = strstr(p, "{}")); p += 2)
+		n++;
+	return n;
 }
 
 static int check_expert(const struct ptc_rule *r, struct ptc_error *err)
 {
-	if (r->expert && !has_one_hole(r->expert))
+	if (r->expert && count_holes(r->expert) != 1)
 		return ptc_error_set(err, PTC_EINVAL,
 				     "rule \"%s\": expert pattern \"%s\" needs exactly one {} for the expert's index",
 				     r->match, r->expert);
@@ -418,10 +436,13 @@ static int check_place(const struct ptc_rule *r, struct ptc_error *err)
 {
 	if ((uint32_t)r->place > PTC_PLACE_ENDS || (uint32_t)r->carry > PTC_CARRY_REFUSE)
 		return ptc_error_set(err, PTC_EINVAL, "rule \"%s\": unknown place or state", r->match);
-	if ((r->place == PTC_PLACE_LAYER) != (r->layer != NULL))
+	if (r->place != PTC_PLACE_LAYER && (r->layer || r->layer_offset))
 		return ptc_error_set(err, PTC_EINVAL, "rule \"%s\": a layer pattern goes with placement by layer",
 				     r->match);
-	if (r->layer && !has_one_hole(r->layer))
+	if (r->layer_offset < 0 || r->layer_offset >= PTC_MAX_TENSORS)
+		return ptc_error_set(err, PTC_ELIMIT, "rule \"%s\": layer offset %lld is not from 0 to %u", r->match,
+				     (long long)r->layer_offset, PTC_MAX_TENSORS - 1);
+	if (r->layer && count_holes(r->layer) != 1)
 		return ptc_error_set(err, PTC_EINVAL,
 				     "rule \"%s\": layer pattern \"%s\" needs exactly one {} for the layer index",
 				     r->match, r->layer);
@@ -477,13 +498,23 @@ static int check_rule_fields(const struct ptc_spec *s, const struct ptc_rule *r,
 
 static int check_buffers(const struct ptc_buffers *b, struct ptc_error *err)
 {
-	if (b->norder > PTC_MAX_RULES)
-		return ptc_error_set(err, PTC_ELIMIT, "buffers: more than %d patterns in order", PTC_MAX_RULES);
+	if (b->norder > PTC_MAX_RULES || b->ngroups > PTC_MAX_RULES)
+		return ptc_error_set(err, PTC_ELIMIT, "buffers: more than %d patterns in order or groups",
+				     PTC_MAX_RULES);
 	for (size_t i = 0; i < b->norder; i++)
 		if (!b->order[i] || strlen(b->order[i]) > PTC_TENSOR_NAME_MAX || !ptc_glob_valid(b->order[i]) ||
-		    (strstr(b->order[i], "{}") && !has_one_hole(b->order[i])))
+		    count_holes(b->order[i]) > 2)
 			return ptc_error_set(err, PTC_EINVAL,
-					     "buffers: pattern %zu is empty, too long, has an open [ or two {}", i);
+					     "buffers: pattern %zu is empty, too long, has an open [ or three {}", i);
+	for (size_t i = 0; i < b->ngroups; i++)
+		if (!b->groups[i].glob || strlen(b->groups[i].glob) > PTC_TENSOR_NAME_MAX ||
+		    !ptc_glob_valid(b->groups[i].glob))
+			return ptc_error_set(err, PTC_EINVAL,
+					     "buffers: a pattern of group %u is empty, too long or has an open [",
+					     b->groups[i].number);
+	if (b->bucket_per_dp < 0 || b->bucket_per_dp > PTC_MAX_PADDING)
+		return ptc_error_set(err, PTC_EINVAL, "buffers: bucket_per_dp is 1 to %lld elements",
+				     (long long)PTC_MAX_PADDING);
 	if (b->align < 0 || b->pad < 0 || b->range < 0 || b->range > PTC_MAX_PADDING || b->bucket < 0 ||
 	    b->align > PTC_MAX_PADDING || b->pad > PTC_MAX_PADDING)
 		return ptc_error_set(err, PTC_EINVAL,
@@ -584,7 +615,8 @@ int ptc_spec_lint(const struct ptc_spec *s, struct ptc_error *err)
 		for (size_t f = 0; f <= s->nfields && !rc; f++) {
 			if (rules[f])
 				won[rules[f] - s->rules] = true;
-			rc = ptc_rule_fits(s, t * (1 + s->nfields) + f, rules[f], &layer, &expert, err);
+			if (f == 0 || rules[f] != rules[f - 1]) /* what fits the parameter fits its fields */
+				rc = ptc_rule_fits(s, t * (1 + s->nfields) + f, rules[f], &layer, &expert, err);
 		}
 	}
 	return rc ? rc : check_shadowed(s, won, err);

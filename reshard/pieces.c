@@ -63,9 +63,14 @@ static int by_box(const void *pa, const void *pb)
 /* Equal boxes, one after the other, become a piece each. */
 static int collapse(struct ptc_pieces *p, const struct ptc_part_box *v, size_t n)
 {
-	uint32_t *parts = ptc_calloc(n, sizeof *parts);
-	int rc = parts ? 0 : PTC_ENOMEM;
+	uint32_t one, *list = n > 1 ? ptc_calloc(n, sizeof *list) : NULL, *parts = n > 1 ? list : &one;
+	int rc;
 
+	/* no more pieces than boxes; in buffers nearly all tensors have one box, and there are very many */
+	p->box = ptc_calloc(n, sizeof *p->box);
+	p->set = ptc_calloc(n, sizeof *p->set);
+	p->cap = n;
+	rc = parts && p->box && p->set ? 0 : PTC_ENOMEM;
 	for (size_t i = 0, k; i < n && !rc; i = k) {
 		uint32_t set, count = 0;
 
@@ -76,7 +81,7 @@ static int collapse(struct ptc_pieces *p, const struct ptc_part_box *v, size_t n
 		if (!rc)
 			rc = push(p, &v[i].box, set);
 	}
-	ptc_free(parts);
+	ptc_free(list);
 	return rc;
 }
 
@@ -105,11 +110,15 @@ static void sort_by(const struct ptc_pieces *p, uint32_t d, struct by_dim *v)
 /* Pieces in the order of the dim with most distinct offsets. */
 static int order(struct ptc_pieces *p)
 {
-	struct by_dim *v = ptc_calloc(p->n, sizeof *v);
 	struct ptc_pieces sorted = { .ndim = p->ndim };
+	struct by_dim *v;
 	size_t most = 0;
-	int rc = v ? 0 : PTC_ENOMEM;
+	int rc;
 
+	if (p->n < 2 && p->n == p->cap)
+		return 0;
+	v = ptc_calloc(p->n, sizeof *v);
+	rc = v ? 0 : PTC_ENOMEM;
 	for (uint32_t d = 0; d < p->ndim && !rc; d++) {
 		size_t distinct = 0;
 

@@ -63,5 +63,7 @@ int ptc_place_devices(const struct ptc_placer *p, uint32_t node, const uint32_t 
 		      int64_t *ret_cost);
 /* Fill p->where and p->gap. PTC_ENODEVICES: TP groups do not fit into racks. */
 int ptc_place_search(struct ptc_placer *p);
+/* Makes p->where, which costs *cost, cheaper where it can; never below bound. */
+int ptc_place_compact(struct ptc_placer *p, int64_t bound, int64_t *cost);
 /* Fill p->where by looking at every way: few blocks only. PTC_ENODEVICES: none meets the constraints. */
 int ptc_place_exact(struct ptc_placer *p);

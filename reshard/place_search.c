@@ -702,6 +702,8 @@ int ptc_place_search(struct ptc_placer *p)
 		rc = count_all(&k, &cost);
 	if (!rc)
 		rc = improve(&k, bound, &cost);
+	if (!rc)
+		rc = ptc_place_compact(p, bound, &cost);
 	p->gap = PTC_MAX(cost - bound, 0);
 	counters_done(&k);
 	return rc;

@@ -355,7 +355,7 @@ int ptc_regions_prepare(struct ptc_layout *l, struct ptc_error *err)
 
 	l->nitems = ptc_spec_items(l->spec);
 	l->items = ptc_calloc(l->nitems, sizeof *l->items);
-	if (!l->items)
+	if (!l->items || ptc_ways_ranks(l))
 		return ptc_error_set(err, PTC_ENOMEM, "layout: out of memory");
 	rc = ptc_items_place(l, err);
 	if (!rc)

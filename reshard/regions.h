@@ -12,9 +12,9 @@ static inline const struct ptc_tensor *ptc_layout_tensor(const struct ptc_layout
 }
 
 /* ---- ways.c ---- */
-bool ptc_rule_names_axis(const struct ptc_rule *r, enum ptc_axis axis);
-/* Does its data-parallel group count by experts? r may be NULL. */
-bool ptc_rule_is_expert(const struct ptc_rule *r);
+/* Fills what is kept of an item whose rule is known; before all that follows. */
+int ptc_ways_ranks(struct ptc_layout *l); /* and of the ranks; fails for memory only */
+void ptc_ways_settle(struct ptc_layout *l, uint32_t item);
 /* How zero cuts an item; CONFIG where the configuration's buffers do. */
 enum ptc_shard ptc_regions_shard(const struct ptc_layout *l, uint32_t item, uint32_t *ret_dim);
 /* A range of the flattened local tensor is kept. */

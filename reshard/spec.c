@@ -71,6 +71,7 @@ void ptc_rule_done(struct ptc_rule *r)
 	for (size_t i = 0; i < PTC_MAX_SPLITS; i++) {
 		free_const(r->splits[i].blocks);
 		free_const(r->splits[i].permute);
+		free_const(r->splits[i].units);
 	}
 	free_const(r->layer);
 	free_const(r->expert);
@@ -94,6 +95,9 @@ void ptc_spec_done(struct ptc_spec *spec)
 	for (size_t i = 0; spec->buffers.order && i < spec->buffers.norder; i++)
 		free_const(spec->buffers.order[i]);
 	free_const(spec->buffers.order);
+	for (size_t i = 0; spec->buffers.groups && i < spec->buffers.ngroups; i++)
+		free_const(spec->buffers.groups[i].glob);
+	ptc_free(spec->buffers.groups);
 	free_const(spec->name);
 	ptc_free(spec->tensors);
 	ptc_free(spec->fields);

@@ -72,8 +72,9 @@ struct ptc_split {
 	int64_t interleave; /* 0: no */
 	const int64_t *permute;
 	size_t npermute; /* none: as they are */
-	int64_t unit;    /* indivisible elements along dim (head size); 0: 1 */
-	int64_t pad_to;  /* 0: none; not together with blocks or unit */
+	int64_t unit; /* indivisible elements along dim (head size); 0: none is stated, elements are cut one by one */
+	const int64_t *units; /* of each block its own, instead of unit; nblocks of them, or NULL */
+	int64_t pad_to;       /* 0: none; not together with blocks or unit */
 };
 #define PTC_MAX_SPLITS 4
 
@@ -93,7 +94,9 @@ struct ptc_rule {
 	const char *match; /* glob over the parameter name: * (also across dots), ?, [..] */
 	struct ptc_split splits[PTC_MAX_SPLITS];
 	enum ptc_place place;
-	const char *layer; /* PLACE_LAYER: pattern with {} where the layer index stands, e.g. "h.{}.*" */
+	const char *
+		layer; /* PLACE_LAYER: pattern with {} where the layer's number stands, e.g. "h.{}.*"; NULL: number 0 */
+	int64_t layer_offset; /* added to that number (a decoder's layers come after the encoder's) */
 	const char
 		*expert; /* pattern with {} for the expert's index: the tensor lies on one rank of the ep axis only */
 	const int64_t *experts;
@@ -105,6 +108,8 @@ struct ptc_rule {
 	enum ptc_axis
 		primary; /* PTC_CARRY_REPLICATE of what running ranks declare: tp, dp or cp, see ptc_rule_is_primary; NONE: all agree */
 	uint32_t primary_at;
+	bool of_set; /* from a named rule set, which has rules for what a job may not have; known where the job is read only */
+	bool whole;         /* says that it splits nothing (axis none); nothing but a review asks */
 	const char *master; /* PTC_CARRY_DERIVE: the field; NULL, in jobs of earlier versions: carried */
 };
 
@@ -113,14 +118,23 @@ struct ptc_rule {
  * at the next multiple of align, counted from its bucket's begin. A bucket ends after the tensor with which it has at
  * least `bucket` elements, before and after a tensor that lies on both ends of a pipeline of 2 stages or more, where
  * by_layer and the layer changes, and at the end; its length is rounded up to a multiple of lcm(pad, range * n), n the ranks
- * of the group, of which each has one n-th. All zero: name order, one bucket. */
+ * of the group, of which each has one n-th. All zero: name order, one bucket. Parameter groups have buffers of their own,
+ * that is buckets: those of group 0 come first, tensors that fit no group last. */
+struct ptc_buffer_group {
+	const char *glob;
+	uint32_t number; /* of the group: ascending from 0, without gaps */
+};
 struct ptc_buffers {
 	const char **order; /* globs; a tensor comes at the first that fits its name, after all of them if none does. */
-	size_t norder;      /* Neighbours with {} take turns: all of them for number 0, then for number 1, ... */
-	bool reverse;       /* the order so made is turned round (Megatron: as in the backward pass) */
+	size_t norder; /* Neighbours with {} take turns: all of them for number 0, then for number 1, ...; neighbours */
+	/* with a second {} take turns by that within the first (a layer's experts) */
+	struct ptc_buffer_group *groups; /* a tensor is of the first whose glob fits its name */
+	size_t ngroups;                  /* globs */
+	bool reverse;                    /* the order so made is turned round (Megatron: as in the backward pass) */
 	bool by_layer;   /* tensors whose rule places them by layer first by that, after all others (FSDP1's units) */
 	bool first_only; /* `bucket` counts on the first stage only */
 	int64_t align, pad, range, bucket;
+	int64_t bucket_per_dp; /* a bucket ends no earlier than at so many elements times dp */
 };
 
 struct ptc_tensor {
@@ -184,6 +198,13 @@ int ptc_spec_lint(const struct ptc_spec *s, struct ptc_error *err);
  * match nothing, or leave it all to earlier ones (a note). One line each, borrowed for the call. */
 typedef void (*ptc_review_fn)(void *arg, bool wrong, const char *text);
 int ptc_spec_review(const struct ptc_spec *s, ptc_review_fn fn, void *arg, struct ptc_error *err);
+/* What configurations leave uncut that is probably not meant so: a degree that cuts nothing, large tensors whole on every
+ * rank, experts that the ep axis does not part. Without a configuration: what no degree of tp would cut. */
+struct ptc_config;
+int ptc_spec_review_cuts(const struct ptc_spec *s, const struct ptc_config *const *configs, size_t nconfigs,
+			 ptc_review_fn fn, void *arg, struct ptc_error *err);
 /* Glob: * any run (dots too), ? one character, [abc] [a-z] [!x]; no escapes. Time is pattern times text. */
 bool ptc_glob_valid(const char *pattern);
+/* pattern is a glob with one {} for a run of digits: *ret_number is that in the name. false when the name does not fit. */
+bool ptc_layer_number(const char *pattern, const char *name, int64_t *ret_number);
 bool ptc_glob_match(const char *pattern, size_t pattern_len, const char *text, size_t text_len);

@@ -154,10 +154,14 @@ static void lint_names_what_is_wrong(void **state)
 	expect_lint(&o.spec, PTC_EINVAL, "pad_to cannot be combined");
 	o.rule.splits[0].axis = PTC_AXIS_NONE;
 	expect_lint(&o.spec, PTC_EINVAL, "need an axis");
-	one_spec(&o)->rules->place = PTC_PLACE_LAYER;
+	one_spec(&o)->rules->layer = "h.{}.w";
 	expect_lint(&o.spec, PTC_EINVAL, "layer pattern");
+	o.rule.place = PTC_PLACE_LAYER;
+	o.rule.layer_offset = PTC_MAX_TENSORS;
+	expect_lint(&o.spec, PTC_ELIMIT, "layer offset");
+	o.rule.layer_offset = 0;
 	o.rule.layer = "g.{}.w";
-	expect_lint(&o.spec, PTC_ELAYOUT, "\"g.{}.w\" of rule \"h.*\" does not fit its name");
+	expect_lint(&o.spec, PTC_ELAYOUT, "\"g.{}.w\" of rule \"h.*\" does not match the whole name");
 	o.rule.layer = "h.*";
 	expect_lint(&o.spec, PTC_EINVAL, "exactly one {}");
 	one_spec(&o)->rules->match = "h.[0";

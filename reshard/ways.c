@@ -7,6 +7,8 @@
 #include "base/alloc.h"
 #include "base/check.h"
 
+#include <string.h>
+
 bool ptc_rule_names_axis(const struct ptc_rule *r, enum ptc_axis axis)
 {
 	for (size_t i = 0; r && i < PTC_MAX_SPLITS && r->splits[i].axis != PTC_AXIS_NONE; i++)
@@ -37,7 +39,7 @@ bool ptc_rule_is_expert(const struct ptc_rule *r)
 }
 
 /* How zero cuts an item; CONFIG where the configuration's buffers do. */
-enum ptc_shard ptc_regions_shard(const struct ptc_layout *l, uint32_t item, uint32_t *ret_dim)
+static enum ptc_shard find_shard(const struct ptc_layout *l, uint32_t item, uint32_t *ret_dim)
 {
 	const struct ptc_rule *r = l->items[item].rule;
 	bool field = item % (1 + l->spec->nfields) > 0;
@@ -53,6 +55,12 @@ enum ptc_shard ptc_regions_shard(const struct ptc_layout *l, uint32_t item, uint
 	else if (how == PTC_SHARD_DIM)
 		*ret_dim = r->shard_dim;
 	return how == PTC_SHARD_DIM && ptc_layout_tensor(l, item)->ndim == 0 ? PTC_SHARD_NONE : how;
+}
+
+enum ptc_shard ptc_regions_shard(const struct ptc_layout *l, uint32_t item, uint32_t *ret_dim)
+{
+	*ret_dim = l->items[item].how_dim;
+	return l->items[item].how;
 }
 
 bool ptc_regions_is_flat(const struct ptc_layout *l, uint32_t item)
@@ -72,7 +80,7 @@ bool ptc_regions_in_buffer(const struct ptc_layout *l, uint32_t item)
 
 bool ptc_regions_is_expert(const struct ptc_layout *l, uint32_t item)
 {
-	return ptc_rule_is_expert(l->items[item].rule);
+	return l->items[item].expert;
 }
 
 /* Of how many stages the item has a buffer. */
@@ -127,7 +135,7 @@ uint32_t ptc_regions_degree(const struct ptc_layout *l, const struct ptc_rule *r
 }
 
 /* A rank's index in each way, for tensors that are experts' or not; of BY_PLACE it is the pipeline rank. */
-void ptc_regions_indices(const struct ptc_layout *l, uint32_t rank, bool expert, uint32_t at[PTC_WAYS])
+static void find_indices(const struct ptc_layout *l, uint32_t rank, bool expert, uint32_t at[PTC_WAYS])
 {
 	const struct ptc_config *c = &l->config;
 	struct ptc_coords k = ptc_config_coords(c, rank);
@@ -144,8 +152,30 @@ void ptc_regions_indices(const struct ptc_layout *l, uint32_t rank, bool expert,
 	at[PTC_BY_ZERO] = (expert ? e.edp : ptc_config_zero_index(c, &k)) % (group / PTC_MAX(c->replicas, 1u));
 }
 
-/* Does what a rank has of the item depend on its index in this way? In buffers also on the axes that may cut others. */
+int ptc_ways_ranks(struct ptc_layout *l)
+{
+	l->at = ptc_calloc(l->world, sizeof *l->at);
+	if (!l->at)
+		return PTC_ENOMEM;
+	for (uint32_t rank = 0; rank < l->world; rank++) {
+		find_indices(l, rank, false, l->at[rank][0]);
+		find_indices(l, rank, true, l->at[rank][1]);
+	}
+	return 0;
+}
+
+void ptc_regions_indices(const struct ptc_layout *l, uint32_t rank, bool expert, uint32_t at[PTC_WAYS])
+{
+	memcpy(at, l->at[rank][expert], sizeof l->at[rank][expert]);
+}
+
 bool ptc_regions_cuts(const struct ptc_layout *l, uint32_t item, uint32_t way)
+{
+	return l->items[item].cuts >> way & 1;
+}
+
+/* Does what a rank has of the item depend on its index in this way? In buffers also on the axes that may cut others. */
+static bool find_cuts(const struct ptc_layout *l, uint32_t item, uint32_t way)
 {
 	const struct ptc_rule *r = l->items[item].rule;
 	uint32_t dim;
@@ -158,4 +188,14 @@ bool ptc_regions_cuts(const struct ptc_layout *l, uint32_t item, uint32_t way)
 		return ptc_rule_is_expert(r) ? way == PTC_AXIS_ETP || (way == PTC_AXIS_EP && !r->expert)
 					     : way == PTC_AXIS_TP;
 	return ptc_rule_names_axis(r, (enum ptc_axis)way);
+}
+
+void ptc_ways_settle(struct ptc_layout *l, uint32_t item)
+{
+	struct ptc_layout_item *i = &l->items[item];
+
+	i->expert = ptc_rule_is_expert(i->rule);
+	i->how = find_shard(l, item, &i->how_dim);
+	for (uint32_t way = PTC_AXIS_TP; way < PTC_WAYS; way++)
+		i->cuts |= (uint32_t)find_cuts(l, item, way) << way;
 }

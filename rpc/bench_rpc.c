@@ -113,7 +113,7 @@ int main(int argc, char **argv)
 	snprintf(key, sizeof key, "%s/n1.key", dir);
 	snprintf(sock, sizeof sock, "%s/s", dir);
 	test_ca(dir, "ca");
-	test_cert(dir, "ca", "n1", "URI:ptc://node/n1", 2);
+	test_cert(dir, "ca", "n1", "URI:ptc://node/n1,DNS:ptc-node", 2);
 	ptc_rpc_init();
 	if (ptc_rpc_server_new(&so, &srv, &err) ||
 	    ptc_rpc_server_method(srv, "/bench.Bulk/Fetch", ROLES, serve, NULL, &err) ||

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Whether certificate files will do, before anything listens or connects with them: at a handshake the same mistakes are a
- * closed connection and a number. The only place that looks into certificates with OpenSSL.
+ * closed connection and a number. What looks into certificates with OpenSSL is here, in trust.c and in probe.c.
  * Happy path: the three files are read, the key is the certificate's, the authority has signed it, its time and uses fit, it
- * carries the node's name. Failure modes: the first of these that does not hold, as what to do about it. */
-#include "rpc/rpc.h"
+ * carries the node's name and the members', and is not revoked. Failure modes: the first of these that does not hold, as what to do about it. */
+#include "rpc/internal.h"
 
 #include "base/cleanup.h"
 
@@ -172,6 +172,50 @@ static int names_of(X509 *cert, const char *want, bool *found, char *others, siz
 	return ours;
 }
 
+static bool has_dns(X509 *cert, const char *want)
+{
+	GENERAL_NAMES *names = X509_get_ext_d2i(cert, NID_subject_alt_name, NULL, NULL);
+	bool found = false;
+
+	for (int i = 0; i < sk_GENERAL_NAME_num(names) && !found; i++) {
+		const GENERAL_NAME *n = sk_GENERAL_NAME_value(names, i);
+
+		found = n->type == GEN_DNS && ASN1_STRING_length(n->d.dNSName) == (int)strlen(want) &&
+			memcmp(ASN1_STRING_get0_data(n->d.dNSName), want, strlen(want)) == 0;
+	}
+	GENERAL_NAMES_free(names);
+	return found;
+}
+
+static int check_member(X509 *cert, const struct ptc_rpc_tls *tls, const char *node, struct ptc_error *err)
+{
+	const char *member = tls->member ? tls->member : PTC_RPC_MEMBER;
+
+	if (has_dns(cert, member))
+		return 0;
+	return ptc_error_set(
+		err, PTC_EINVAL,
+		"%s lacks the DNS name %s, by which nodes of this cluster are known; have it signed anew with "
+		"subjectAltName=URI:ptc://node/%s,DNS:%s",
+		tls->cert_path, member, node, member);
+}
+
+static int check_revoked(X509 *cert, const struct ptc_rpc_tls *tls, struct ptc_error *err)
+{
+	X509_REVOKED *entry;
+	void *crl;
+	bool revoked;
+	int rc = ptc_rpc_crl_read(tls->crl_path, tls->ca_path, &crl, err);
+
+	if (rc)
+		return rc;
+	revoked = X509_CRL_get0_by_cert(crl, &entry, cert) == 1;
+	X509_CRL_free(crl);
+	return revoked ? ptc_error_set(err, PTC_EINVAL, "%s is revoked by %s; have a new one signed", tls->cert_path,
+				       tls->crl_path)
+		       : 0;
+}
+
 static int check_name(X509 *cert, const char *path, const char *node, struct ptc_error *err)
 {
 	char want[128], others[128];
@@ -218,7 +262,84 @@ int ptc_rpc_tls_check(const struct ptc_rpc_tls *tls, const char *node_or_null, c
 			rc = check_uses(f.cert, tls->cert_path, err);
 		if (rc == 0)
 			rc = check_name(f.cert, tls->cert_path, node_or_null, err);
+		if (rc == 0)
+			rc = check_member(f.cert, tls, node_or_null, err);
 	}
+	if (rc == 0 && tls->crl_path) {
+		*which = "crl";
+		rc = check_revoked(f.cert, tls, err);
+	}
+	files_done(&f);
+	return rc;
+}
+
+int ptc_rpc_tls_same_issuer(const char *cert_path, const char *other_path, bool *ret_same, struct ptc_error *err)
+{
+	struct files one = { 0 }, other = { 0 };
+	int rc = read_cert(cert_path, &one, err);
+
+	if (rc == 0)
+		rc = read_cert(other_path, &other, err);
+	if (rc == 0)
+		*ret_same = X509_NAME_cmp(X509_get_issuer_name(one.cert), X509_get_issuer_name(other.cert)) == 0;
+	files_done(&one);
+	files_done(&other);
+	return rc;
+}
+
+static int check_strange(const struct files *f, const struct ptc_rpc_tls *stranger, const struct ptc_rpc_tls *own,
+			 struct ptc_error *err)
+{
+	const char *member = own->member ? own->member : PTC_RPC_MEMBER;
+
+	if (X509_check_private_key(f->cert, f->key) != 1)
+		return ptc_error_set(err, PTC_EINVAL, "%s is not the key of %s", stranger->key_path,
+				     stranger->cert_path);
+	if (has_dns(f->cert, member))
+		return ptc_error_set(err, PTC_EINVAL, "%s carries the DNS name %s of members: it is no stranger's",
+				     stranger->cert_path, member);
+	if (X509_check_purpose(f->cert, X509_PURPOSE_SSL_CLIENT, 0) != 1)
+		return ptc_error_set(
+			err, PTC_EINVAL,
+			"%s may not be used by a client, so that it would be turned away for that alone; give it "
+			"the extended key usage clientAuth",
+			stranger->cert_path);
+	return 0;
+}
+
+int ptc_rpc_tls_check_stranger(const struct ptc_rpc_tls *stranger, const struct ptc_rpc_tls *own, struct ptc_error *err)
+{
+	const struct ptc_rpc_tls judged = { .ca_path = own->ca_path,
+					    .cert_path = stranger->cert_path,
+					    .crl_path = own->crl_path };
+	struct files f = { 0 }, mine = { 0 };
+	bool same = false;
+	int rc = read_ca(own->ca_path, &f, err);
+
+	if (rc == 0)
+		rc = read_cert(stranger->cert_path, &f, err);
+	if (rc == 0)
+		rc = read_key(stranger->key_path, &f, err);
+	if (rc == 0)
+		rc = check_strange(&f, stranger, own, err);
+	if (rc == 0)
+		rc = check_time(f.cert, stranger->cert_path, err);
+	if (rc == 0)
+		rc = ptc_rpc_tls_same_issuer(stranger->cert_path, own->cert_path, &same, err);
+	if (rc == 0 && !same)
+		rc = ptc_error_set(err, PTC_EINVAL,
+				   "%s is of another authority than %s; that it is turned away proves nothing",
+				   stranger->cert_path, own->cert_path);
+	if (rc == 0)
+		rc = read_cert(own->cert_path, &mine, err);
+	mine.ca = f.ca;
+	if (rc == 0 &&
+	    check_signature(&mine, own, NULL) == 0) /* else etcd's clients have another authority than etcd */
+		rc = check_signature(&f, &judged, err);
+	if (rc == 0 && judged.crl_path)
+		rc = check_revoked(f.cert, &judged, err);
+	mine.ca = NULL;
+	files_done(&mine);
 	files_done(&f);
 	return rc;
 }

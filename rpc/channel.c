@@ -11,10 +11,14 @@
 
 #include "base/alloc.h"
 #include "base/limits.h"
+#include "base/log.h"
+#include "base/sys.h"
 
 #include <grpc/support/string_util.h>
 #include <stdio.h>
 #include <string.h>
+
+#define OLD_NS (INT64_C(60) * 1000000000) /* longer than a connection takes to be made */
 
 /* ---- arguments --------------------------------------------------------------- */
 
@@ -36,10 +40,15 @@ void ptc_rpc_args_str(struct ptc_rpc_args *a, const char *key, char *value)
 	a->list[a->count - 1].value.string = value;
 }
 
+int ptc_rpc_keepalive(int keepalive_ms)
+{
+	return keepalive_ms > 0 ? PTC_MAX(keepalive_ms, PTC_RPC_KEEPALIVE_MIN_MS) : PTC_RPC_KEEPALIVE_MS;
+}
+
 void ptc_rpc_args_common(struct ptc_rpc_args *a, uint32_t max_message_bytes, int keepalive_ms, bool permit_idle)
 {
 	uint32_t max = max_message_bytes ? max_message_bytes : PTC_CONTROL_MESSAGE_MAX;
-	int ka = keepalive_ms > 0 ? PTC_MAX(keepalive_ms, PTC_RPC_KEEPALIVE_MIN_MS) : PTC_RPC_KEEPALIVE_MS;
+	int ka = ptc_rpc_keepalive(keepalive_ms);
 
 	a->count = 0;
 	ptc_rpc_args_int(a, GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, (int)PTC_MIN(max, (uint32_t)INT32_MAX));
@@ -113,31 +122,48 @@ static void channel_args(const struct ptc_rpc_channel_opts *opts, struct ptc_rpc
 		ptc_rpc_args_memory(a);
 }
 
+static int core_new(const struct ptc_rpc_channel_opts *opts, grpc_channel **ret_core, struct ptc_error *err)
+{
+	grpc_channel_credentials *creds;
+	struct ptc_rpc_args a;
+	grpc_channel_args args;
+	int rc = target_creds(opts, &creds, err);
+
+	if (rc)
+		return rc;
+	channel_args(opts, &a);
+	args = ptc_rpc_args_core(&a);
+	*ret_core = grpc_channel_create(opts->target, creds, &args);
+	grpc_channel_credentials_release(creds);
+	return 0;
+}
+
 int ptc_rpc_channel_new(const struct ptc_rpc_channel_opts *opts, struct ptc_rpc_channel **ret_channel,
 			struct ptc_error *err)
 {
-	grpc_channel_credentials *creds;
 	struct ptc_rpc_channel *ch;
-	struct ptc_rpc_args a;
-	grpc_channel_args args;
+	grpc_channel *core;
 	int rc;
 
 	if (strlen(opts->target) >= sizeof ch->target)
 		return ptc_error_set(err, PTC_ELIMIT, "target longer than %zu bytes", sizeof ch->target - 1);
-	rc = target_creds(opts, &creds, err);
-	if (rc)
-		return rc;
 	ch = ptc_calloc(1, sizeof *ch);
-	if (!ch) {
-		grpc_channel_credentials_release(creds);
+	if (!ch)
 		return ptc_error_set(err, PTC_ENOMEM, "out of memory for a channel to %s", opts->target);
+	ch->renewed = ptc_rpc_tls_renewals();
+	rc = core_new(opts, &core, err);
+	if (rc) {
+		ptc_free(ch);
+		return rc;
 	}
-	channel_args(opts, &a);
-	args = ptc_rpc_args_core(&a);
 	snprintf(ch->target, sizeof ch->target, "%s", opts->target);
+	snprintf(ch->expect_node, sizeof ch->expect_node, "%s", opts->expect_node ? opts->expect_node : "");
+	ch->opts = *opts;
+	ch->opts.target = ch->target;
+	ch->opts.expect_node = opts->expect_node ? ch->expect_node : NULL;
 	atomic_init(&ch->refs, 1);
-	ch->core = grpc_channel_create(opts->target, creds, &args);
-	grpc_channel_credentials_release(creds);
+	pthread_mutex_init(&ch->lock, NULL);
+	ch->core = core;
 	*ret_channel = ch;
 	return 0;
 }
@@ -152,14 +178,44 @@ struct ptc_rpc_channel *ptc_rpc_channel_free(struct ptc_rpc_channel *channel)
 {
 	if (channel && atomic_fetch_sub(&channel->refs, 1) == 1) {
 		grpc_channel_destroy(channel->core);
+		if (channel->old)
+			grpc_channel_destroy(channel->old);
+		pthread_mutex_destroy(&channel->lock);
 		ptc_free(channel);
 	}
 	return NULL;
 }
 
+/* After certificates were renewed: the next connection is another channel's. The one before stays for a while, for calls that have
+ * just been made and wait for its connection; those that have one keep it as long as they need it. */
+static void renew_locked(struct ptc_rpc_channel *ch)
+{
+	const unsigned now = ptc_rpc_tls_renewals();
+	const int64_t now_ns = ptc_sys_now_ns();
+	struct ptc_error err = PTC_ERROR_INIT;
+	grpc_channel *core;
+
+	if (ch->old && (ch->renewed != now || now_ns - ch->old_ns > OLD_NS)) {
+		grpc_channel_destroy(ch->old);
+		ch->old = NULL;
+	}
+	if (ch->renewed == now)
+		return;
+	ch->renewed = now;
+	if (core_new(&ch->opts, &core, &err) != 0) {
+		ptc_error_log("rpc", "peer %s is called with the certificate as it was: %s", ch->target, err.text);
+		return;
+	}
+	ch->old = ch->core;
+	ch->old_ns = now_ns;
+	ch->core = core;
+}
+
 void ptc_rpc_channel_retry(struct ptc_rpc_channel *channel)
 {
+	pthread_mutex_lock(&channel->lock);
 	grpc_channel_reset_connect_backoff(channel->core);
+	pthread_mutex_unlock(&channel->lock);
 }
 
 int ptc_rpc_channel_call(struct ptc_rpc_channel *ch, const char *method, grpc_completion_queue *cq, int timeout_ms,
@@ -173,7 +229,11 @@ int ptc_rpc_channel_call(struct ptc_rpc_channel *ch, const char *method, grpc_co
 	if (timeout_ms > 0)
 		until = gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_millis(timeout_ms, GPR_TIMESPAN));
 	name = grpc_slice_from_copied_string(method);
+	pthread_mutex_lock(&ch->lock);
+	if (ch->opts.renews && ch->opts.tls)
+		renew_locked(ch);
 	*ret_call = grpc_channel_create_call(ch->core, NULL, GRPC_PROPAGATE_DEFAULTS, cq, name, NULL, until, NULL);
+	pthread_mutex_unlock(&ch->lock);
 	grpc_slice_unref(name);
 	return 0;
 }

@@ -7,12 +7,14 @@
  * name from the URI names of the certificate, per call.
  * Failure modes: unreadable PEM (PTC_EIO, PTC_ENOTFOUND); a certificate with
  * no name of ours, or with two, is PTC_ROLE_NONE on a server and refused by a
- * client that expects a node. A key that does not fit its certificate shows at
+ * client that expects a node; so are a node's without the members' DNS name
+ * and a revoked one (trust.c). A key that does not fit its certificate shows at
  * listen time on a server and at the first call on a client. */
 #include "rpc/internal.h"
 
 #include "base/alloc.h"
 #include "base/limits.h"
+#include "base/log.h"
 #include "base/sys.h"
 
 #include <grpc/support/string_util.h>
@@ -117,28 +119,64 @@ static bool is_tls(const grpc_auth_context *ctx)
 		     strcmp(p->value, GRPC_TLS_TRANSPORT_SECURITY_TYPE) == 0);
 }
 
-void ptc_rpc_identity_from_call(grpc_call *call, bool *ret_tls, struct ptc_rpc_identity *ret_id)
+static void identity_from_context(const grpc_auth_context *ctx, struct ptc_rpc_identity *ret_id)
 {
-	grpc_auth_context *ctx = grpc_call_auth_context(call);
+	grpc_auth_property_iterator it = grpc_auth_context_find_properties_by_name(ctx, GRPC_PEER_URI_PROPERTY_NAME);
 	const char *uris[MAX_URIS];
 	const grpc_auth_property *p;
 	size_t n = 0;
 	bool odd = false;
 
-	*ret_id = (struct ptc_rpc_identity){ .role = PTC_ROLE_NONE };
-	*ret_tls = ctx && is_tls(ctx);
-	if (*ret_tls) {
-		grpc_auth_property_iterator it =
-			grpc_auth_context_find_properties_by_name(ctx, GRPC_PEER_URI_PROPERTY_NAME);
-
-		while ((p = grpc_auth_property_iterator_next(&it)) != NULL) {
-			odd |= n == MAX_URIS || strlen(p->value) != p->value_length;
-			if (n < MAX_URIS)
-				uris[n++] = p->value;
-		}
-		if (!odd)
-			ptc_rpc_identity_from_uris(uris, n, ret_id);
+	while ((p = grpc_auth_property_iterator_next(&it)) != NULL) {
+		odd |= n == MAX_URIS || strlen(p->value) != p->value_length;
+		if (n < MAX_URIS)
+			uris[n++] = p->value;
 	}
+	if (!odd)
+		ptc_rpc_identity_from_uris(uris, n, ret_id);
+}
+
+static bool is_member(const grpc_auth_context *ctx, const struct ptc_rpc_trust *trust)
+{
+	grpc_auth_property_iterator it = grpc_auth_context_find_properties_by_name(ctx, GRPC_PEER_DNS_PROPERTY_NAME);
+	const char *want = ptc_rpc_trust_member(trust);
+	const grpc_auth_property *p;
+
+	while ((p = grpc_auth_property_iterator_next(&it)) != NULL)
+		if (p->value_length == strlen(want) && memcmp(p->value, want, p->value_length) == 0)
+			return true;
+	return false;
+}
+
+static bool is_revoked(const grpc_auth_context *ctx, struct ptc_rpc_trust *trust)
+{
+	grpc_auth_property_iterator it =
+		grpc_auth_context_find_properties_by_name(ctx, GRPC_X509_PEM_CERT_PROPERTY_NAME);
+	const grpc_auth_property *p = grpc_auth_property_iterator_next(&it);
+
+	return ptc_rpc_trust_revoked(trust, p ? p->value : NULL, p ? p->value_length : 0);
+}
+
+void ptc_rpc_identity_from_call(grpc_call *call, struct ptc_rpc_trust *trust_or_null, bool *ret_tls,
+				struct ptc_rpc_identity *ret_id, const char **ret_why)
+{
+	grpc_auth_context *ctx = grpc_call_auth_context(call);
+	struct ptc_rpc_identity id = { .role = PTC_ROLE_NONE };
+
+	*ret_why = "its certificate names no ptc node or admin";
+	*ret_tls = ctx && is_tls(ctx) && trust_or_null;
+	if (*ret_tls)
+		identity_from_context(ctx, &id);
+	if (id.role == PTC_ROLE_NODE && !is_member(ctx, trust_or_null)) {
+		*ret_why =
+			"its certificate names a node, but lacks the DNS name of this cluster's members (tls.member)";
+		id.role = PTC_ROLE_NONE;
+	}
+	if (id.role != PTC_ROLE_NONE && is_revoked(ctx, trust_or_null)) {
+		*ret_why = "its certificate is revoked (tls.crl)";
+		id.role = PTC_ROLE_NONE;
+	}
+	*ret_id = id.role == PTC_ROLE_NONE ? (struct ptc_rpc_identity){ .role = PTC_ROLE_NONE } : id;
 	if (ctx)
 		grpc_auth_context_release(ctx);
 }
@@ -148,8 +186,22 @@ void ptc_rpc_identity_from_call(grpc_call *call, bool *ret_tls, struct ptc_rpc_i
 struct verifier {
 	grpc_tls_certificate_verifier_external external;
 	grpc_tls_certificate_verifier *host_name; /* the core's own host name check */
-	char expect_node[PTC_NAME_MAX + 1];       /* "": any node, or a matching host name */
+	struct ptc_rpc_trust *trust;
+	char expect_node[PTC_NAME_MAX + 1]; /* "": any node, or a matching host name */
 };
+
+/* What a node's certificate lacks to be taken for a member's; NULL: nothing. */
+static const char *lacks(const struct verifier *v, const grpc_tls_custom_verification_check_request *request)
+{
+	const char *want = ptc_rpc_trust_member(v->trust), *pem = request->peer_info.peer_cert;
+	bool member = false;
+
+	for (size_t i = 0; i < request->peer_info.san_names.dns_names_size; i++)
+		member = member || strcmp(request->peer_info.san_names.dns_names[i], want) == 0;
+	if (!member)
+		return "lacks the DNS name of this cluster's members";
+	return ptc_rpc_trust_revoked(v->trust, pem, pem ? strlen(pem) : 0) ? "is revoked" : NULL;
+}
 
 static int verify(void *user_data, grpc_tls_custom_verification_check_request *request,
 		  grpc_tls_on_custom_verification_check_done_cb callback, void *callback_arg,
@@ -157,21 +209,29 @@ static int verify(void *user_data, grpc_tls_custom_verification_check_request *r
 {
 	struct verifier *v = user_data;
 	struct ptc_rpc_identity id;
+	const char *why = NULL;
 	char text[256];
 
 	ptc_rpc_identity_from_uris((const char *const *)request->peer_info.san_names.uri_names,
 				   request->peer_info.san_names.uri_names_size, &id);
 	*sync_status = GRPC_STATUS_OK;
-	if (id.role == PTC_ROLE_NODE && (!*v->expect_node || strcmp(id.name, v->expect_node) == 0))
-		return 1;
+	if (id.role == PTC_ROLE_NODE && (!*v->expect_node || strcmp(id.name, v->expect_node) == 0)) {
+		why = lacks(v, request);
+		if (!why)
+			return 1;
+	}
 	if (!*v->expect_node && id.role == PTC_ROLE_NONE)
 		return grpc_tls_certificate_verifier_verify(v->host_name, request, callback, callback_arg, sync_status,
 							    sync_error_details);
-	snprintf(text, sizeof text, "its certificate is for %s%s%s, expected %s%s",
-		 id.role == PTC_ROLE_NODE    ? "node "
-		 : id.role == PTC_ROLE_ADMIN ? "admin "
-					     : "no ptc node",
-		 id.name, "", *v->expect_node ? "node " : "a node", v->expect_node);
+	if (why)
+		snprintf(text, sizeof text, "its certificate, of node %s, %s (%s)", id.name, why,
+			 ptc_rpc_trust_member(v->trust));
+	else
+		snprintf(text, sizeof text, "its certificate is for %s%s%s, expected %s%s",
+			 id.role == PTC_ROLE_NODE    ? "node "
+			 : id.role == PTC_ROLE_ADMIN ? "admin "
+						     : "no ptc node",
+			 id.name, "", *v->expect_node ? "node " : "a node", v->expect_node);
 	*sync_status = GRPC_STATUS_UNAUTHENTICATED;
 	*sync_error_details = gpr_strdup(text);
 	return 1;
@@ -188,18 +248,26 @@ static void verify_free(void *user_data)
 	struct verifier *v = user_data;
 
 	grpc_tls_certificate_verifier_release(v->host_name);
+	ptc_rpc_trust_free(v->trust);
 	ptc_free(v);
 }
 
-static int verifier_new(const char *expect_node, grpc_tls_certificate_verifier **ret, struct ptc_error *err)
+static int verifier_new(const struct ptc_rpc_tls *tls, const char *expect_node, grpc_tls_certificate_verifier **ret,
+			struct ptc_error *err)
 {
 	struct verifier *v;
+	int rc;
 
 	if (expect_node && !name_ok(expect_node))
 		return ptc_error_set(err, PTC_EINVAL, "\"%s\" is not a node name", expect_node);
 	v = ptc_calloc(1, sizeof *v);
 	if (!v)
 		return ptc_error_set(err, PTC_ENOMEM, "out of memory for a certificate check");
+	rc = ptc_rpc_trust_new(tls, &v->trust, err);
+	if (rc) {
+		ptc_free(v);
+		return rc;
+	}
 	if (expect_node)
 		snprintf(v->expect_node, sizeof v->expect_node, "%s", expect_node);
 	v->host_name = grpc_tls_certificate_verifier_host_name_create();
@@ -268,7 +336,7 @@ int ptc_rpc_creds_client(const struct ptc_rpc_tls *tls, const char *expect_node,
 
 	if (rc)
 		return rc;
-	rc = verifier_new(expect_node, &verifier, err);
+	rc = verifier_new(tls, expect_node, &verifier, err);
 	if (rc) {
 		pem_done(&pem);
 		return rc;
@@ -291,18 +359,90 @@ int ptc_rpc_creds_client(const struct ptc_rpc_tls *tls, const char *expect_node,
 	return 0;
 }
 
-int ptc_rpc_creds_server(const struct ptc_rpc_tls *tls, grpc_server_credentials **ret_creds, struct ptc_error *err)
+/* ---- renewed files ------------------------------------------------------------- */
+
+static atomic_uint renewals;
+
+void ptc_rpc_tls_renew(void)
 {
+	atomic_fetch_add(&renewals, 1);
+}
+
+unsigned ptc_rpc_tls_renewals(void)
+{
+	return atomic_load(&renewals);
+}
+
+struct ptc_rpc_renewal {
+	struct ptc_rpc_renewal *next; /* of the same server */
+	char *ca, *cert, *key;        /* paths */
+	bool first;
+	unsigned seen; /* the core's lock is held while it asks */
+};
+
+struct ptc_rpc_renewal *ptc_rpc_renewal_free(struct ptc_rpc_renewal *r)
+{
+	while (r) {
+		struct ptc_rpc_renewal *next = r->next;
+
+		ptc_free(r->ca);
+		ptc_free(r->cert);
+		ptc_free(r->key);
+		ptc_free(r);
+		r = next;
+	}
+	return NULL;
+}
+
+/* Asked by the core at each connection. */
+static grpc_ssl_certificate_config_reload_status fetch(void *user_data, grpc_ssl_server_certificate_config **ret_config)
+{
+	struct ptc_rpc_renewal *r = user_data;
+	const struct ptc_rpc_tls tls = { .ca_path = r->ca, .cert_path = r->cert, .key_path = r->key };
+	const unsigned now = ptc_rpc_tls_renewals();
+	struct ptc_error err = PTC_ERROR_INIT;
 	grpc_ssl_pem_key_cert_pair pair;
 	struct pem pem;
-	int rc = pem_load(tls, &pem, err);
+
+	if (!r->first && r->seen == now)
+		return GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_UNCHANGED;
+	r->first = false;
+	r->seen = now;
+	if (pem_load(&tls, &pem, &err) != 0) {
+		ptc_error_log("rpc", "connections are taken with the certificate as it was: %s", err.text);
+		return GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_FAIL;
+	}
+	pair = (grpc_ssl_pem_key_cert_pair){ .private_key = pem.key, .cert_chain = pem.cert };
+	*ret_config = grpc_ssl_server_certificate_config_create(pem.ca, &pair, 1);
+	pem_done(&pem);
+	return *ret_config ? GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_NEW : GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_FAIL;
+}
+
+int ptc_rpc_creds_server(const struct ptc_rpc_tls *tls, struct ptc_rpc_renewal **ret_renewal,
+			 grpc_server_credentials **ret_creds, struct ptc_error *err)
+{
+	struct ptc_rpc_renewal *r;
+	struct pem pem;
+	int rc = pem_load(tls, &pem, err); /* for its error: the core reads them when it listens */
 
 	if (rc)
 		return rc;
-	pair = (grpc_ssl_pem_key_cert_pair){ .private_key = pem.key, .cert_chain = pem.cert };
-	*ret_creds =
-		grpc_ssl_server_credentials_create_ex(pem.ca, &pair, 1,
-						      GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY, NULL);
 	pem_done(&pem);
+	r = ptc_calloc(1, sizeof *r);
+	if (r) {
+		r->ca = ptc_strdup(tls->ca_path);
+		r->cert = ptc_strdup(tls->cert_path);
+		r->key = ptc_strdup(tls->key_path);
+		r->first = true;
+	}
+	if (!r || !r->ca || !r->cert || !r->key) {
+		ptc_rpc_renewal_free(r);
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	}
+	*ret_creds = grpc_ssl_server_credentials_create_with_options(
+		grpc_ssl_server_credentials_create_options_using_config_fetcher(
+			GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY, fetch, r));
+	r->next = *ret_renewal;
+	*ret_renewal = r;
 	return 0;
 }

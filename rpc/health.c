@@ -7,16 +7,16 @@
  * change until the caller goes.
  * Failure modes: a malformed request (PTC_EINVAL), an unknown service
  * (PTC_ENOTFOUND for Check; Watch reports SERVICE_UNKNOWN, as the protocol
- * says), too many watchers, as each holds a thread (PTC_ELIMIT). */
+ * says). */
 #include "rpc/internal.h"
 
+#include "base/alloc.h"
 #include "base/sys.h"
 
 #include <string.h>
 
-#define REQUEST_MAX      512 /* bytes of a request */
-#define WATCH_PERIOD_MS  200 /* a change is reported within this */
-#define WATCHERS_DIVISOR 4   /* at most this part of the threads */
+#define REQUEST_MAX     512 /* bytes of a request */
+#define WATCH_PERIOD_MS 200 /* a change is reported within this */
 
 #define HEALTH_ROLES ((1u << PTC_ROLE_USER) | (1u << PTC_ROLE_NODE) | (1u << PTC_ROLE_ADMIN))
 
@@ -139,41 +139,51 @@ static int check(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
 	return reply(call, health, err);
 }
 
-static int watch_loop(struct ptc_rpc_server *srv, struct ptc_rpc_call *call, struct ptc_error *err)
-{
+struct watcher {
+	struct ptc_rpc_server *srv;
 	char service[REQUEST_MAX];
-	enum health last = 0;
-	int rc = request(call, service, err);
+	enum health last;
+};
 
-	while (!rc && !ptc_rpc_call_cancelled(call)) {
-		enum health now = health_of(srv, service);
+static int watch_step(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
+{
+	struct watcher *w = arg;
+	enum health now = health_of(w->srv, w->service);
+	int rc = 0;
 
-		if (now != last)
-			rc = reply(call, now, err);
-		last = now;
-		if (!rc)
-			ptc_rpc_cq_poll(call->cq, WATCH_PERIOD_MS);
-	}
-	return rc ? rc : ptc_error_set(err, PTC_ECANCELED, "health: watch ended");
+	if (now != w->last)
+		rc = reply(call, now, err);
+	w->last = now;
+	ptc_rpc_call_again(call, WATCH_PERIOD_MS);
+	return rc;
 }
 
 static int watch(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
 {
-	struct ptc_rpc_server *srv = arg;
-	int limit = PTC_MAX(1, srv->nworkers / WATCHERS_DIVISOR);
+	struct watcher *w = ptc_calloc(1, sizeof *w);
 	int rc;
 
-	if (atomic_fetch_add(&srv->watchers, 1) < limit)
-		rc = watch_loop(srv, call, err);
-	else
-		rc = ptc_error_set(err, PTC_ELIMIT, "health: more than %d watchers", limit);
-	atomic_fetch_sub(&srv->watchers, 1);
-	return rc;
+	if (!w)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	w->srv = arg;
+	rc = request(call, w->service, err);
+	if (rc) {
+		ptc_free(w);
+		return rc;
+	}
+	ptc_rpc_call_follow(call, 0, watch_step, w, ptc_free);
+	return 0;
 }
 
 int ptc_rpc_health_register(struct ptc_rpc_server *srv, struct ptc_error *err)
 {
-	int rc = ptc_rpc_server_method(srv, "/grpc.health.v1.Health/Check", HEALTH_ROLES, check, srv, err);
+	static const char one[] = "/grpc.health.v1.Health/Check", all[] = "/grpc.health.v1.Health/Watch";
+	int rc = ptc_rpc_server_method(srv, one, HEALTH_ROLES, check, srv, err);
 
-	return rc ? rc : ptc_rpc_server_method(srv, "/grpc.health.v1.Health/Watch", HEALTH_ROLES, watch, srv, err);
+	rc = rc ? rc : ptc_rpc_server_method(srv, all, HEALTH_ROLES, watch, srv, err);
+	if (rc)
+		return rc;
+	ptc_rpc_server_method_kind(srv, one, PTC_RPC_BRIEF);
+	ptc_rpc_server_method_kind(srv, all, PTC_RPC_BRIEF);
+	return 0;
 }

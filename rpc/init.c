@@ -112,8 +112,10 @@ bool ptc_rpc_slot_wait(grpc_completion_queue *cq, struct ptc_rpc_slot *slot)
 
 bool ptc_rpc_cq_poll(grpc_completion_queue *cq, int wait_ms)
 {
-	gpr_timespec until = gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_millis(wait_ms, GPR_TIMESPAN));
+	gpr_timespec until = gpr_inf_past(GPR_CLOCK_MONOTONIC); /* "now" is rounded up, and waits a millisecond */
 
+	if (wait_ms > 0)
+		until = gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_millis(wait_ms, GPR_TIMESPAN));
 	return cq_next(cq, until);
 }
 

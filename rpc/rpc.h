@@ -6,11 +6,12 @@
  * Bulk and other long calls are blocking and belong to the one thread that
  * uses them; each such call polls its own completion queue, so bytes go from
  * the socket to the caller's memory on one thread.
- * Server side: a bounded set of threads (max_calls, started on demand), each with its own
- * completion queue, takes one call at a time and runs the method's handler,
- * which reads, writes and blocks freely, and hands over to the loop with
- * ptc_loop_call() where control state is concerned. Calls beyond max_calls
- * wait in the transport.
+ * Server side: a bounded set of threads (max_calls, started on demand) runs the
+ * methods' handlers, which hand over to the loop with ptc_loop_call() where
+ * control state is concerned. A call has a completion queue of its own. Bulk
+ * handlers read, write and block freely, on one thread. Brief ones don't wait
+ * for their caller: a call that waits, for its request, its caller or its next
+ * step, has no thread. Users share the threads; some are left to root.
  *
  * Happy path: server_new, add_method..., listen..., start; channel_new, unary or stream.
  * Failure modes: peer gone (PTC_EPEER), deadline (PTC_ETIMEOUT), cancelled
@@ -58,19 +59,43 @@ struct ptc_rpc_tls {
 	const char *ca_path;
 	const char *cert_path;
 	const char *key_path;
+	const char *member;   /* DNS name that certificates of this cluster's nodes carry; NULL: PTC_RPC_MEMBER */
+	const char *crl_path; /* certificates that the authority has revoked; read again when it changes; NULL: none */
 };
+#define PTC_RPC_MEMBER "ptc-node"
+
+/* The files of certificates have been replaced: listeners read them at their next connection, channels that renew at their next
+ * call, for which they make a connection; calls under way go on where they are. What cannot be used is logged, and the old stays.
+ * Any thread. */
+void ptc_rpc_tls_renew(void);
 
 enum ptc_role {
 	PTC_ROLE_NONE,
 	PTC_ROLE_USER, /* a local uid, from SO_PEERCRED */
-	PTC_ROLE_NODE, /* certificate SAN URI "ptc://node/NAME", or the daemon's own uid on a peer socket, or --insecure-loopback */
+	PTC_ROLE_NODE, /* certificate SAN URI "ptc://node/NAME" and the DNS name of members, or the daemon's own uid on a peer socket, or --insecure-loopback */
 	PTC_ROLE_ADMIN, /* certificate SAN URI "ptc://admin/NAME"; acts as uid 0 on control calls */
 };
 
 /* Would these files do, now and here: can they be read, is the key the certificate's; and, with a node, has this authority signed
- * it, does it allow both ends of a connection, does it carry that node's name? Any thread; reads files. On failure *which is the one to mend: "ca", "cert" or "key". */
+ * it, does it allow both ends of a connection, does it carry that node's name and the members', is it not revoked? Any thread; reads files. On failure *which is the one to mend: "ca", "cert", "key" or "crl". */
 int ptc_rpc_tls_check(const struct ptc_rpc_tls *tls, const char *node_or_null, const char **which,
 		      struct ptc_error *err);
+
+/* One connection to HOST:PORT that says it wants HTTP/2 and shows this certificate (cert_path NULL: none). Blocking; the
+ * process ignores SIGPIPE. */
+enum ptc_rpc_probe {
+	PTC_RPC_PROBE_SILENT,  /* nobody there, or no answer in time */
+	PTC_RPC_PROBE_REFUSED, /* the handshake failed, or the connection ended after it */
+	PTC_RPC_PROBE_LET_IN,  /* the server went on to HTTP/2 */
+};
+int ptc_rpc_tls_probe(const char *address, const struct ptc_rpc_tls *tls, int timeout_ms,
+		      enum ptc_rpc_probe *ret_answer, struct ptc_error *err);
+/* Would a server that lets in `stranger` let in more than members? It is one who has all that `own`, shown to that server by
+ * us, has, but for the members' name: the authority, a key, time and uses that fit. */
+int ptc_rpc_tls_check_stranger(const struct ptc_rpc_tls *stranger, const struct ptc_rpc_tls *own,
+			       struct ptc_error *err);
+/* Were these two certificates issued in one name (by one authority, as far as that can be told)? */
+int ptc_rpc_tls_same_issuer(const char *cert_path, const char *other_path, bool *ret_same, struct ptc_error *err);
 
 struct ptc_rpc_identity {
 	enum ptc_role role;
@@ -87,9 +112,11 @@ struct ptc_rpc_channel_opts {
 	const char *target;            /* "host:port" or "unix:/path" */
 	const struct ptc_rpc_tls *tls; /* NULL only for unix targets or insecure */
 	bool insecure;                 /* plain TCP; refused unless host is loopback */
-	/* TLS: the peer's certificate must carry ptc://node/NAME. NULL: any node's, or one without any ptc name that
-	 * fits the target's host (etcd). Host names are not looked at otherwise. */
+	/* TLS: the peer's certificate must carry ptc://node/NAME and tls->member. NULL: any member's, or one without any
+	 * ptc name that fits the target's host (etcd). Host names are not looked at otherwise. */
 	const char *expect_node;
+	/* TLS: *tls outlives the channel; connections made after ptc_rpc_tls_renew() show what its files hold by then. */
+	bool renews;
 	bool bulk;                  /* own TCP connection (local subchannel pool), large windows and limits */
 	uint32_t max_message_bytes; /* 0: PTC_CONTROL_MESSAGE_MAX */
 	int keepalive_ms;           /* 0: 10 s; at least 500; a silent peer is dropped after twice that */
@@ -147,6 +174,8 @@ struct ptc_rpc_message;
 int ptc_rpc_stream_recv(struct ptc_rpc_stream *s, struct ptc_rpc_message **ret_msg, struct ptc_error *err);
 struct ptc_rpc_call;
 /* From now on recv gives up (PTC_ECANCELED) soon after that call is cancelled; on that call's thread. */
+/* From then on, a message or the end is there: recv does not wait. Does not wait itself. */
+bool ptc_rpc_stream_ready(struct ptc_rpc_stream *s);
 void ptc_rpc_stream_follow(struct ptc_rpc_stream *s, const struct ptc_rpc_call *call);
 /* Waits for the peer's status; messages not yet read are read and dropped (cancel first if there is no end). */
 int ptc_rpc_stream_finish(struct ptc_rpc_stream *s, struct ptc_error *err);
@@ -169,12 +198,13 @@ struct ptc_rpc_call; /* server side of one call; belongs to its handler's thread
 typedef int (*ptc_rpc_handler_fn)(void *arg, struct ptc_rpc_call *call, struct ptc_error *err);
 
 struct ptc_rpc_server_opts {
-	int max_calls;              /* threads; 0: PTC_MAX_SERVER_CALLS */
+	int max_calls;              /* handlers that run at once, each on a thread; 0: PTC_MAX_SERVER_CALLS */
 	uint32_t max_message_bytes; /* 0: PTC_CONTROL_MESSAGE_MAX */
 	int keepalive_ms;           /* 0: 10 s; at least 500 */
 	/* For servers that strangers may call: */
-	int max_calls_per_user; /* of one uid at once; root may have all but a few. 0: no bound */
-	int stall_ms;           /* a caller that takes nothing of what it asked for this long is cut off; 0: never */
+	/* Of one uid at once, those that wait included; users leave an eighth of all to root. 0: no bound. */
+	int max_calls_per_user;
+	int stall_ms; /* a caller that takes nothing of what it asked for this long is cut off; 0: never */
 };
 
 int ptc_rpc_server_new(const struct ptc_rpc_server_opts *opts, struct ptc_rpc_server **ret_server,
@@ -182,6 +212,13 @@ int ptc_rpc_server_new(const struct ptc_rpc_server_opts *opts, struct ptc_rpc_se
 /* Before start. roles: bit mask 1u << enum ptc_role of who may call; others get PTC_EPERM before the handler runs. */
 int ptc_rpc_server_method(struct ptc_rpc_server *srv, const char *method, unsigned roles, ptc_rpc_handler_fn fn,
 			  void *arg, struct ptc_error *err);
+enum ptc_rpc_kind {
+	PTC_RPC_THREAD, /* has a thread as long as it lasts; its sends wait for the caller */
+	PTC_RPC_BULK,   /* the same, but such calls leave threads to others, and users share what there is */
+	PTC_RPC_BRIEF,  /* its handler returns soon: its sends do not wait, and it may go on in steps */
+};
+/* Before start, after the method: what its calls are; PTC_RPC_THREAD otherwise. */
+void ptc_rpc_server_method_kind(struct ptc_rpc_server *srv, const char *method, enum ptc_rpc_kind kind);
 /* TCP with mutual TLS. address "host:port", port 0 picks one; *ret_port is the bound port. */
 int ptc_rpc_server_listen_tls(struct ptc_rpc_server *srv, const char *address, const struct ptc_rpc_tls *tls,
 			      int *ret_port, struct ptc_error *err);
@@ -198,11 +235,23 @@ int ptc_rpc_server_start(struct ptc_rpc_server *srv, struct ptc_error *err);
 /* After start, any thread: each method, how many calls of it have been served, and how many of these failed. */
 typedef void (*ptc_rpc_method_fn)(void *arg, const char *method, uint64_t calls, uint64_t errors);
 void ptc_rpc_server_methods(const struct ptc_rpc_server *srv, ptc_rpc_method_fn fn, void *arg);
+/* Any thread: how many calls have a thread now, and how many wait without one. */
+void ptc_rpc_server_load(const struct ptc_rpc_server *srv, int *ret_running, int *ret_waiting);
 /* grpc.health.v1.Health/Check and Watch are built in; service "" and each listed one follow this. */
 void ptc_rpc_server_serving(struct ptc_rpc_server *srv, bool serving);
 /* Stops accepting, gives calls grace_ms, cancels the rest, joins threads, removes socket files. Not on the loop thread
  * while handlers may be waiting for the loop (post ptc_loop_stop first). NULL ok. */
 struct ptc_rpc_server *ptc_rpc_server_free(struct ptc_rpc_server *srv, int grace_ms);
+
+/* Connections to the servers of this process. At these bounds new ones are refused, or the oldest of whoever has the most
+ * goes; a TCP connection is a stranger's until a call with a member's certificate came over it, and has 15 s for that. */
+struct ptc_rpc_connections {
+	uint32_t users, members, strangers, max_users, max_members, max_strangers;
+	uint64_t refused, shed,
+		expired; /* since the start: not let in; ended for others' sake; strangers out of time */
+	uint64_t bytes;  /* of memory that the connections take, about */
+};
+void ptc_rpc_connections(struct ptc_rpc_connections *ret); /* any thread */
 
 const struct ptc_rpc_identity *ptc_rpc_call_identity(const struct ptc_rpc_call *call);
 /* Request metadata value or NULL; borrowed for the call. */
@@ -211,5 +260,14 @@ int ptc_rpc_call_recv(struct ptc_rpc_call *call, struct ptc_rpc_message **ret_ms
 		      struct ptc_error *err); /* NULL message: client half-closed; PTC_ECANCELED if it was cut off */
 int ptc_rpc_call_send(struct ptc_rpc_call *call, const struct ptc_rpc_part *parts, size_t nparts,
 		      struct ptc_error *err);
+/* Of a brief method only. From its handler: when that has returned 0, step runs after `ms`; until then the call has no
+ * thread. release(arg) runs once, when the call is over, because its caller has gone or a step failed or asked for no
+ * other one. */
+typedef int (*ptc_rpc_step_fn)(void *arg, struct ptc_rpc_call *call, struct ptc_error *err);
+void ptc_rpc_call_follow(struct ptc_rpc_call *call, int ms, ptc_rpc_step_fn step, void *arg,
+			 void (*release)(void *arg));
+void ptc_rpc_call_again(struct ptc_rpc_call *call, int ms); /* from a step: another one, when what was sent has gone */
+/* Brief: the caller has yet to take what was sent; a step that has more to send comes again. */
+bool ptc_rpc_call_full(const struct ptc_rpc_call *call);
 bool ptc_rpc_call_cancelled(
 	const struct ptc_rpc_call *call); /* peer gone, deadline passed or server stopping; cheap, pollable */

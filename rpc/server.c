@@ -1,13 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The server: listeners, threads, shutdown.
- *
- * Each thread has its own completion queue, takes one call at a time and runs
- * its handler. Only IDLE_THREADS of them wait in the core at any time: a
- * thread that takes a call wakes or starts another, up to max_calls; the rest
- * sleep on a condition variable, because every thread that waits in the core
- * takes part in polling, and passing sockets around among many is slow.
- *
- *   parked --wake--> idle (waits in the core) --call--> busy --done--> parked or idle
+/* The server: methods, listeners, shutdown. schedule.c has its threads.
  *
  * Happy path: new, method..., listen..., start, free.
  * Failure modes: an address in use or an unusable certificate at listen time
@@ -25,12 +17,11 @@
 #include <stdio.h>
 #include <string.h>
 
-#define IDLE_THREADS         1     /* the next is woken as soon as this one has a call */
 #define HANDSHAKE_TIMEOUT_MS 10000 /* a connection that says nothing is dropped */
 #define MAX_SERVER_CALLS     4096  /* threads */
-#define ROOT_LEAVES          8     /* threads that root's own calls leave to others, where users are bounded */
+#define WAITING_MAX          448   /* calls that wait without a thread; 2 MiB of ours and 4 of the core's */
 
-static grpc_server *core_server_new(const struct ptc_rpc_server_opts *opts, int max_calls)
+static grpc_server *core_server_new(struct ptc_rpc_server *srv, const struct ptc_rpc_server_opts *opts, int max_calls)
 {
 	struct ptc_rpc_args a;
 	grpc_channel_args args;
@@ -40,8 +31,8 @@ static grpc_server *core_server_new(const struct ptc_rpc_server_opts *opts, int 
 	/* Else windows grow with what a connection carries, and what unread streams hold has no bound of its own. */
 	ptc_rpc_args_int(&a, GRPC_ARG_HTTP2_BDP_PROBE, 0);
 	ptc_rpc_args_memory(&a);
-	ptc_rpc_args_int(&a, GRPC_ARG_ALLOW_REUSEPORT, 0); /* a second daemon on the port is an error */
-	ptc_rpc_args_int(&a, GRPC_ARG_MAX_CONCURRENT_STREAMS, max_calls);
+	ptc_rpc_args_fronts(&a, srv->fd_handlers);
+	ptc_rpc_args_int(&a, GRPC_ARG_MAX_CONCURRENT_STREAMS, max_calls + WAITING_MAX);
 	ptc_rpc_args_int(&a, GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, HANDSHAKE_TIMEOUT_MS);
 	/* Callers choose their keepalive; they are ours, and too_many_pings would cut them off. */
 	ptc_rpc_args_int(&a, GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 100);
@@ -60,27 +51,32 @@ int ptc_rpc_server_new(const struct ptc_rpc_server_opts *opts, struct ptc_rpc_se
 	if (max_calls < 1 || max_calls > MAX_SERVER_CALLS)
 		return ptc_error_set(err, PTC_EINVAL, "max_calls %d is not in 1..%d", max_calls, MAX_SERVER_CALLS);
 	srv = ptc_calloc(1, sizeof *srv);
-	if (srv)
-		srv->workers = ptc_calloc((size_t)max_calls, sizeof *srv->workers);
-	if (!srv || !srv->workers) {
+	if (srv) {
+		srv->max_calls = max_calls;
+		srv->max_open = max_calls + WAITING_MAX;
+		srv->calls = ptc_calloc((size_t)srv->max_open, sizeof(struct ptc_rpc_call *));
+		srv->threads = ptc_calloc((size_t)max_calls + 1, sizeof *srv->threads);
+	}
+	if (!srv || !srv->calls || !srv->threads) {
+		if (srv) {
+			ptc_free(srv->calls);
+			ptc_free(srv->threads);
+		}
 		ptc_free(srv);
 		return ptc_error_set(err, PTC_ENOMEM, "out of memory for a server");
 	}
-	srv->nworkers = max_calls;
 	srv->max_calls_per_user = opts->max_calls_per_user;
 	srv->stall_ms = opts->stall_ms;
+	srv->keepalive_ms = ptc_rpc_keepalive(opts->keepalive_ms);
 	pthread_mutex_init(&srv->lock, NULL);
 	pthread_cond_init(&srv->wake, NULL);
-	srv->core = core_server_new(opts, max_calls);
+	pthread_cond_init(&srv->waiter_wake, NULL);
+	pthread_cond_init(&srv->quiet, NULL);
+	srv->core = core_server_new(srv, opts, max_calls);
 	srv->main_cq = grpc_completion_queue_create_for_next(NULL);
+	srv->accept_cq = grpc_completion_queue_create_for_next(NULL);
 	grpc_server_register_completion_queue(srv->core, srv->main_cq, NULL);
-	for (int i = 0; i < max_calls; i++) {
-		struct ptc_rpc_worker *w = &srv->workers[i];
-
-		w->srv = w->call.srv = srv;
-		w->call.cq = grpc_completion_queue_create_for_next(NULL);
-		grpc_server_register_completion_queue(srv->core, w->call.cq, NULL);
-	}
+	grpc_server_register_completion_queue(srv->core, srv->accept_cq, NULL);
 	rc = ptc_rpc_health_register(srv, err);
 	if (rc) {
 		ptc_rpc_server_free(srv, 0);
@@ -113,6 +109,13 @@ int ptc_rpc_server_method(struct ptc_rpc_server *srv, const char *method, unsign
 	return 0;
 }
 
+void ptc_rpc_server_method_kind(struct ptc_rpc_server *srv, const char *method, enum ptc_rpc_kind kind)
+{
+	for (size_t i = 0; i < srv->nmethods; i++)
+		if (strcmp(srv->methods[i].name, method) == 0)
+			srv->methods[i].kind = kind;
+}
+
 void ptc_rpc_server_methods(const struct ptc_rpc_server *srv, ptc_rpc_method_fn fn, void *arg)
 {
 	for (size_t i = 0; i < srv->nmethods; i++)
@@ -122,23 +125,6 @@ void ptc_rpc_server_methods(const struct ptc_rpc_server *srv, ptc_rpc_method_fn 
 
 /* ---- listeners ------------------------------------------------------------------ */
 
-static int listen_tcp(struct ptc_rpc_server *srv, const char *address, grpc_server_credentials *creds, int *ret_port,
-		      struct ptc_error *err)
-{
-	int port;
-
-	ptc_rpc_core_log_clear();
-	port = srv->started ? 0 : grpc_server_add_http2_port(srv->core, address, creds);
-	if (port <= 0)
-		return ptc_error_set(err, PTC_EIO, "cannot listen on %s: %s", address,
-				     srv->started          ? "the server has started"
-				     : *ptc_rpc_core_log() ? ptc_rpc_core_log()
-							   : "address in use, or certificate not usable");
-	if (ret_port)
-		*ret_port = port;
-	return 0;
-}
-
 int ptc_rpc_server_listen_tls(struct ptc_rpc_server *srv, const char *address, const struct ptc_rpc_tls *tls,
 			      int *ret_port, struct ptc_error *err)
 {
@@ -146,12 +132,21 @@ int ptc_rpc_server_listen_tls(struct ptc_rpc_server *srv, const char *address, c
 	bool loopback;
 	int rc = ptc_rpc_address_check(address, &loopback, err);
 
+	if (!rc && srv->trust)
+		rc = ptc_error_set(err, PTC_ESTATE, "%s: the server listens with TLS already", address);
 	if (!rc)
-		rc = ptc_rpc_creds_server(tls, &creds, err);
+		rc = ptc_rpc_creds_server(tls, &srv->renewals, &creds, err);
 	if (rc)
 		return rc;
-	rc = listen_tcp(srv, address, creds, ret_port, err);
+	rc = ptc_rpc_trust_new(tls, &srv->trust, err);
+	if (rc) {
+		grpc_server_credentials_release(creds);
+		return rc;
+	}
+	rc = ptc_rpc_front_listen(srv, address, creds, ret_port, err);
 	grpc_server_credentials_release(creds);
+	if (rc)
+		srv->trust = ptc_rpc_trust_free(srv->trust);
 	return rc;
 }
 
@@ -167,73 +162,14 @@ int ptc_rpc_server_listen_insecure(struct ptc_rpc_server *srv, const char *addre
 	if (!loopback)
 		return ptc_error_set(err, PTC_EPERM, "%s: plain TCP is allowed on loopback only", address);
 	creds = grpc_insecure_server_credentials_create();
-	rc = listen_tcp(srv, address, creds, ret_port, err);
+	rc = ptc_rpc_front_listen(srv, address, creds, ret_port, err);
 	grpc_server_credentials_release(creds);
 	if (!rc)
 		srv->insecure = true;
 	return rc;
 }
 
-/* ---- threads ---------------------------------------------------------------------- */
-
-static void *worker_main(void *arg);
-
-/* Wakes or starts a thread if too few wait for calls. */
-static void replenish_locked(struct ptc_rpc_server *srv, struct ptc_error *err)
-{
-	struct ptc_rpc_worker *w;
-
-	if (srv->stopping || srv->idle >= IDLE_THREADS)
-		return;
-	if (srv->parked > 0) {
-		pthread_cond_signal(&srv->wake);
-		return;
-	}
-	if (srv->running == srv->nworkers)
-		return;
-	w = &srv->workers[srv->running];
-	if (ptc_rpc_thread_start(&w->thread, "ptc-rpc-call", worker_main, w, err) != 0)
-		return;
-	w->started = true;
-	srv->running++;
-	srv->idle++; /* counted before it runs, so that two are not started for one */
-}
-
-/* Waits until this thread is needed; false: the server stops. */
-static bool park_locked(struct ptc_rpc_server *srv)
-{
-	while (!srv->stopping && srv->idle >= IDLE_THREADS) {
-		srv->parked++;
-		pthread_cond_wait(&srv->wake, &srv->lock);
-		srv->parked--;
-	}
-	srv->idle++;
-	return !srv->stopping;
-}
-
-static void *worker_main(void *arg)
-{
-	struct ptc_rpc_worker *w = arg;
-	struct ptc_rpc_server *srv = w->srv;
-	bool go_on = true;
-
-	while (go_on) {
-		bool accepted = ptc_rpc_call_accept(&w->call);
-
-		pthread_mutex_lock(&srv->lock);
-		srv->idle--;
-		if (accepted)
-			replenish_locked(srv, NULL);
-		pthread_mutex_unlock(&srv->lock);
-		if (!accepted)
-			return NULL;
-		ptc_rpc_call_serve(&w->call);
-		pthread_mutex_lock(&srv->lock);
-		go_on = park_locked(srv);
-		pthread_mutex_unlock(&srv->lock);
-	}
-	return NULL;
-}
+/* ---- start and stop ---------------------------------------------------------------- */
 
 int ptc_rpc_server_start(struct ptc_rpc_server *srv, struct ptc_error *err)
 {
@@ -243,11 +179,8 @@ int ptc_rpc_server_start(struct ptc_rpc_server *srv, struct ptc_error *err)
 		return ptc_error_set(err, PTC_ESTATE, "the server has started already");
 	srv->started = true;
 	grpc_server_start(srv->core);
-	pthread_mutex_lock(&srv->lock);
-	for (int i = 0; i < IDLE_THREADS; i++)
-		replenish_locked(srv, err);
-	rc = srv->running > 0 ? 0 : PTC_EIO;
-	pthread_mutex_unlock(&srv->lock);
+	rc = ptc_rpc_schedule_start(srv, err);
+	rc = rc ? rc : ptc_rpc_front_start(srv->fronts, err);
 	return rc ? rc : ptc_rpc_unix_start(srv->unix_listeners, err);
 }
 
@@ -256,48 +189,19 @@ void ptc_rpc_server_serving(struct ptc_rpc_server *srv, bool serving)
 	atomic_store(&srv->serving, serving);
 }
 
-bool ptc_rpc_server_admit(struct ptc_rpc_server *srv, struct ptc_rpc_call *call)
-{
-	uid_t uid = call->identity.uid;
-	int limit = uid ? srv->max_calls_per_user : srv->nworkers - ROOT_LEAVES, n = 0;
-
-	if (!srv->max_calls_per_user || call->identity.role != PTC_ROLE_USER)
-		return true;
-	pthread_mutex_lock(&srv->lock);
-	for (int i = 0; i < srv->nworkers; i++)
-		n += srv->workers[i].call.counted && srv->workers[i].call.identity.uid == uid;
-	call->counted = n < limit;
-	pthread_mutex_unlock(&srv->lock);
-	return call->counted;
-}
-
-void ptc_rpc_server_leave(struct ptc_rpc_server *srv, struct ptc_rpc_call *call)
-{
-	pthread_mutex_lock(&srv->lock);
-	call->counted = false;
-	pthread_mutex_unlock(&srv->lock);
-}
-
-/* ---- shutdown ----------------------------------------------------------------------- */
-
 static void stop(struct ptc_rpc_server *srv, int grace_ms)
 {
 	static char tag;
 	gpr_timespec until = gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_millis(grace_ms, GPR_TIMESPAN));
 
-	pthread_mutex_lock(&srv->lock);
-	srv->stopping = true;
-	pthread_cond_broadcast(&srv->wake);
-	pthread_mutex_unlock(&srv->lock);
+	ptc_rpc_schedule_stop(srv);
 	grpc_server_shutdown_and_notify(srv->core, srv->main_cq, &tag);
 	if (grpc_completion_queue_next(srv->main_cq, until, NULL).type != GRPC_OP_COMPLETE) {
 		atomic_store(&srv->cancelling, true);
 		grpc_server_cancel_all_calls(srv->core);
 		grpc_completion_queue_next(srv->main_cq, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL);
 	}
-	for (int i = 0; i < srv->nworkers; i++)
-		if (srv->workers[i].started)
-			pthread_join(srv->workers[i].thread, NULL);
+	ptc_rpc_schedule_join(srv);
 }
 
 struct ptc_rpc_server *ptc_rpc_server_free(struct ptc_rpc_server *srv, int grace_ms)
@@ -305,14 +209,23 @@ struct ptc_rpc_server *ptc_rpc_server_free(struct ptc_rpc_server *srv, int grace
 	if (!srv)
 		return NULL;
 	ptc_rpc_unix_free(srv->unix_listeners);
+	ptc_rpc_front_free(srv->fronts);
 	stop(srv, grace_ms);
 	grpc_server_destroy(srv->core);
 	ptc_rpc_cq_free(srv->main_cq);
-	for (int i = 0; i < srv->nworkers; i++)
-		ptc_rpc_cq_free(srv->workers[i].call.cq);
+	ptc_rpc_cq_free(srv->accept_cq);
+	for (int i = 0; i < srv->ncalls; i++) {
+		ptc_rpc_cq_free(srv->calls[i]->cq);
+		ptc_free(srv->calls[i]);
+	}
+	ptc_rpc_trust_free(srv->trust);
+	ptc_rpc_renewal_free(srv->renewals);
 	pthread_cond_destroy(&srv->wake);
+	pthread_cond_destroy(&srv->waiter_wake);
+	pthread_cond_destroy(&srv->quiet);
 	pthread_mutex_destroy(&srv->lock);
-	ptc_free(srv->workers);
+	ptc_free(srv->calls);
+	ptc_free(srv->threads);
 	ptc_free(srv);
 	return NULL;
 }

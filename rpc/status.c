@@ -119,10 +119,48 @@ static bool no_room(grpc_status_code code, const char *text)
 	       (strstr(text, "Buffers full") || strstr(text, "RST_STREAM with error code 11"));
 }
 
+/* "failed to connect to all addresses; last error: UNKNOWN: unix:/PATH: No such file or directory" and the like, as a
+ * person says it; *text then is the reason alone. false: it is not about connecting. */
+static bool not_reached(grpc_status_code code, const char **text, const char *target)
+{
+	static const char head[] = "failed to connect to all addresses; last error: ";
+	const char *at = code == GRPC_STATUS_UNAVAILABLE ? strstr(*text, head) : NULL, *p;
+
+	if (!at)
+		return false;
+	at += strlen(head);
+	p = strstr(at, ": "); /* the core's name of the status */
+	if (p && strspn(at, "ABCDEFGHIJKLMNOPQRSTUVWXYZ_") == (size_t)(p - at))
+		at = p + 2;
+	p = strstr(at, target);
+	if (p && strncmp(p + strlen(target), ": ", 2) == 0)
+		at = p + strlen(target) + 2;
+	*text = at;
+	return true;
+}
+
+static int connect_error(const char *reason, const char *target, struct ptc_error *err)
+{
+	bool local = strncmp(target, "unix:", 5) == 0;
+	const char *name = target + (local ? 5 : 0);
+
+	if (local && (strcmp(reason, "No such file or directory") == 0 || strcmp(reason, "Connection refused") == 0))
+		return ptc_error_set(err, PTC_EPEER, "nobody listens at %s (%s); is ptcd running?", name, reason);
+	if (local && strcmp(reason, "Permission denied") == 0)
+		return ptc_error_set(err, PTC_EPEER, "%s: permission denied; that socket is not for this user", name);
+	/* The kernel's queue of a listener that accepts nothing is full; the core then takes the socket for connected. */
+	if (local && (strstr(reason, "recvmsg:") || strstr(reason, "Socket closed") || strstr(reason, "unavailable")))
+		return ptc_error_set(err, PTC_EPEER,
+				     "%s: connection closed at once (%s): too many connections there; try again", name,
+				     reason);
+	return ptc_error_set(err, PTC_EPEER, "peer %s: cannot connect: %s", name, reason);
+}
+
 int ptc_rpc_status_from_core(grpc_status_code code, const grpc_metadata_array *trailing, grpc_slice details,
 			     const char *target, struct ptc_error *err)
 {
 	char text[PTC_ERROR_MAX];
+	const char *reason = text;
 	int rc;
 
 	if (code == GRPC_STATUS_OK)
@@ -130,6 +168,8 @@ int ptc_rpc_status_from_core(grpc_status_code code, const grpc_metadata_array *t
 	copy_line(text, sizeof text, details);
 	if (peer_code(trailing, &rc))
 		return ptc_error_set(err, rc, "%s", text);
+	if (not_reached(code, &reason, target))
+		return connect_error(reason, target, err);
 	if (no_room(code, text))
 		return ptc_error_set(err, PTC_ELIMIT,
 				     "peer %s: its memory for transfers is in use; try fewer at a time", target);

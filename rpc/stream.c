@@ -23,6 +23,8 @@ struct ptc_rpc_stream {
 	struct ptc_rpc_meta_list meta;
 	struct ptc_rpc_outcome out;
 	struct ptc_rpc_message msg;
+	grpc_byte_buffer *incoming;         /* output of the recv batch */
+	bool receiving;                     /* it was started, and not taken yet */
 	bool ended;                         /* recv brought the end */
 	const struct ptc_rpc_call *follows; /* NULL: nobody */
 };
@@ -134,21 +136,49 @@ static bool recv_wait(struct ptc_rpc_stream *s)
 	return ptc_rpc_slot_wait(s->cq, &s->recv);
 }
 
-static int recv_buffer(struct ptc_rpc_stream *s, grpc_byte_buffer **ret_buf, struct ptc_error *err)
+static grpc_call_error recv_start(struct ptc_rpc_stream *s)
 {
 	grpc_op op = { .op = GRPC_OP_RECV_MESSAGE };
-	grpc_byte_buffer *buf = NULL;
-	grpc_call_error e;
+	grpc_call_error e = GRPC_CALL_OK;
 
-	op.data.recv_message.recv_message = &buf;
+	if (s->receiving)
+		return e;
+	s->incoming = NULL;
+	op.data.recv_message.recv_message = &s->incoming;
 	e = ptc_rpc_slot_start(&s->recv, s->core, &op, 1);
+	s->receiving = e == GRPC_CALL_OK;
+	return e;
+}
+
+bool ptc_rpc_stream_ready(struct ptc_rpc_stream *s)
+{
+	struct ptc_rpc_slot *waited = s->ended ? &s->status : &s->recv;
+
+	if (!s->ended && recv_start(s) != GRPC_CALL_OK)
+		return true; /* recv says what is wrong */
+	while (waited->pending && ptc_rpc_cq_poll(s->cq, 0))
+		;
+	if (waited->pending)
+		return false;
+	/* The end is one with its status, which comes at the same time or a moment later. */
+	while (!s->ended && !s->incoming && s->status.pending && ptc_rpc_cq_poll(s->cq, 0))
+		;
+	return s->ended || s->incoming || !s->status.pending;
+}
+
+static int recv_buffer(struct ptc_rpc_stream *s, grpc_byte_buffer **ret_buf, struct ptc_error *err)
+{
+	grpc_call_error e = recv_start(s);
+
 	if (e != GRPC_CALL_OK)
 		return ptc_rpc_status_from_call_error(e, "receive", err);
-	if (!recv_wait(s) && buf) {
-		grpc_byte_buffer_destroy(buf);
-		buf = NULL;
+	if (!recv_wait(s) && s->incoming) {
+		grpc_byte_buffer_destroy(s->incoming);
+		s->incoming = NULL;
 	}
-	*ret_buf = buf;
+	s->receiving = false;
+	*ret_buf = s->incoming;
+	s->incoming = NULL;
 	return 0;
 }
 
@@ -204,11 +234,14 @@ struct ptc_rpc_stream *ptc_rpc_stream_free(struct ptc_rpc_stream *s)
 		return NULL;
 	ptc_rpc_message_done(&s->msg);
 	if (s->core) {
-		if (s->status.pending || s->initial.pending || s->open.pending)
+		if (s->status.pending || s->initial.pending || s->open.pending || s->recv.pending)
 			grpc_call_cancel(s->core, NULL);
 		ptc_rpc_slot_wait(s->cq, &s->open);
 		ptc_rpc_slot_wait(s->cq, &s->initial);
 		ptc_rpc_slot_wait(s->cq, &s->status);
+		ptc_rpc_slot_wait(s->cq, &s->recv);
+		if (s->incoming)
+			grpc_byte_buffer_destroy(s->incoming);
 		grpc_call_unref(s->core);
 	}
 	ptc_rpc_cq_free(s->cq);

@@ -27,6 +27,19 @@ static inline void test_ca(const char *dir, const char *name)
 		dir, name, name, name);
 }
 
+/* DIR/NAME.crl: the list, by CA, of certificates that it has revoked: WHICH, names between spaces, may be "". */
+static inline void test_crl(const char *dir, const char *ca, const char *name, const char *which)
+{
+	test_sh("cd '%s' && rm -f %s.index* && : >%s.index && "
+		"printf '[ca]\ndefault_ca=c\n[c]\ndatabase=%s.index\ndefault_md=sha256\ndefault_crl_days=2\n' >%s.cnf "
+		"&& "
+		"for c in %s; do openssl ca -config %s.cnf -cert %s.crt -keyfile %s.key -revoke $c.crt 2>/dev/null; "
+		"done && "
+		"openssl ca -config %s.cnf -cert %s.crt -keyfile %s.key -gencrl -out %s.new 2>/dev/null && mv %s.new "
+		"%s.crl",
+		dir, name, name, name, name, which, name, ca, ca, name, ca, ca, name, name, name);
+}
+
 /* DIR/NAME.crt and .key signed by CA. extra_san e.g. "URI:ptc://node/n1,DNS:localhost". days < 0: expired. */
 static inline void test_cert(const char *dir, const char *ca, const char *name, const char *san, int days)
 {

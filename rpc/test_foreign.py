@@ -39,7 +39,7 @@ class Foreign(unittest.TestCase):
     def setUpClass(cls):
         cls.dir = tempfile.mkdtemp(prefix="ptc-test-rpc-")
         cert(cls.dir, "ca", None)
-        cert(cls.dir, "n1", "URI:ptc://node/n1,DNS:localhost,IP:127.0.0.1")
+        cert(cls.dir, "n1", "URI:ptc://node/n1,DNS:ptc-node,DNS:localhost,IP:127.0.0.1")
         cert(cls.dir, "op", "URI:ptc://admin/op")
         cert(cls.dir, "nobody", "DNS:nobody")
         cls.peer = subprocess.Popen([PEER, "serve", cls.dir, "10000"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Who is who: unix sockets and certificates, and who is turned away. */
 #include "base/alloc.h"
+#include "base/check.h"
 #include "base/sys.h"
 #include "rpc/rpc.h"
 #include "rpc/test_certs.h"
@@ -210,8 +211,8 @@ static void unix_stale_live_and_other_files(void **state)
 	unlink(path);
 }
 
-/* More connections than one user may have at a time: the rest are closed, and
- * once the first are gone there is room again. */
+/* More connections than there may be at a time (a user has a quarter of them, root all): the rest are closed, and
+ * once the first are gone there is room again. test_rpc_bounds.c has other users. */
 static void unix_connections_are_bounded(void **state)
 {
 	struct ptc_rpc_server *srv = server();
@@ -219,18 +220,18 @@ static void unix_connections_are_bounded(void **state)
 	char target[160], text[160];
 	struct ptc_rpc_channel_opts co = { .target = target };
 	struct ptc_error err = PTC_ERROR_INIT;
-	int fd[300], rc = -1;
+	int fd[1100], rc = -1;
 
 	snprintf(addr.sun_path, sizeof addr.sun_path, "%s/many.sock", dir);
 	snprintf(target, sizeof target, "unix:%s", addr.sun_path);
 	assert_int_equal(ptc_rpc_server_listen_unix(srv, addr.sun_path, 0600, false, &err), 0);
 	assert_int_equal(ptc_rpc_server_start(srv, &err), 0);
-	for (int i = 0; i < 300; i++) {
+	for (size_t i = 0; i < PTC_ARRAY_LEN(fd); i++) {
 		fd[i] = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
 		assert_int_equal(connect(fd[i], (struct sockaddr *)&addr, sizeof addr), 0);
 	}
 	assert_int_equal(who(&co, text, &err), PTC_EPEER);
-	for (int i = 0; i < 300; i++)
+	for (size_t i = 0; i < PTC_ARRAY_LEN(fd); i++)
 		close(fd[i]);
 	for (int i = 0; i < 100 && rc; i++, usleep(20000))
 		rc = who(&co, text, &err);
@@ -256,6 +257,8 @@ static const struct tls_case tls_cases[] = {
 	{ "ca", "plain", "n1", NULL, PTC_EPERM, "names no ptc node" },
 	{ "ca", "both", "n1", NULL, PTC_EPERM, "names no ptc node" },
 	{ "ca", "badname", "n1", NULL, PTC_EPERM, "names no ptc node" },
+	{ "ca", "outsider", "n1", NULL, PTC_EPERM, "lacks the DNS name of this cluster's members" },
+	{ "ca", "similar", "n1", NULL, PTC_EPERM, "lacks the DNS name of this cluster's members" },
 	{ "ca", "expired", "n1", NULL, PTC_EPEER, NULL },
 	{ "ca", "stranger", "n1", NULL, PTC_EPEER, NULL }, /* the server does not know its CA */
 	{ "ca2", "n2", "n1", NULL, PTC_EPEER, NULL },      /* the client does not know the server's */
@@ -321,6 +324,8 @@ static void tls_servers(void **state)
 		{ "elsewhere", NULL, PTC_EPEER },
 		{ "op", NULL, PTC_EPEER },
 		{ "op", "op", PTC_EPEER },
+		{ "outsider", NULL, PTC_EPEER },
+		{ "outsider", "n5", PTC_EPEER },
 		{ "expired", NULL, PTC_EPEER },
 		{ "expired", "n4", PTC_EPEER },
 	};
@@ -339,6 +344,105 @@ static void tls_servers(void **state)
 		assert_int_equal(rc, cases[i].code);
 		ptc_rpc_server_free(srv, 0);
 	}
+}
+
+static int h_echo(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
+{
+	struct ptc_rpc_message *m;
+	struct ptc_rpc_part p = { .data = "echo", .len = 4 };
+	int rc = 0;
+
+	while (rc == 0 && (rc = ptc_rpc_call_recv(call, &m, err)) == 0 && m) {
+		ptc_rpc_message_done(m);
+		rc = ptc_rpc_call_send(call, &p, 1, err);
+	}
+	return rc;
+}
+
+static void become(const char *file, const char *name)
+{
+	test_sh("cd %s && cp %s.crt %s.crt && cp %s.key %s.key", dir, name, file, name, file);
+}
+
+static void one_echo(struct ptc_rpc_stream *s)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_rpc_part p = { .data = "x", .len = 1 };
+	struct ptc_rpc_message *m;
+
+	assert_int_equal(ptc_rpc_stream_send(s, &p, 1, &err), 0);
+	assert_int_equal(ptc_rpc_stream_recv(s, &m, &err), 0);
+	assert_non_null(m);
+	ptc_rpc_message_done(m);
+}
+
+/* Who the server says that the caller is; -: it is not reached. */
+static const char *seen(struct ptc_rpc_channel *ch, struct ptc_error *err)
+{
+	static char text[160];
+	void *reply;
+	size_t len;
+
+	snprintf(text, sizeof text, "-");
+	if (ptc_rpc_unary(ch, "/t.T/Who", "", 0, CALL_MS, NULL, 0, &reply, &len, err) == 0) {
+		snprintf(text, sizeof text, "%.*s", (int)len, (char *)reply);
+		ptc_free(reply);
+	}
+	return text;
+}
+
+/* Files are replaced under a server and its callers: each end shows the new one to connections made from then on, and a stream goes
+ * on. What cannot be used is not taken. */
+static void tls_files_are_renewed(void **state)
+{
+	struct ptc_rpc_server *srv = server();
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct paths server_paths, client_paths;
+	struct ptc_rpc_channel *a, *b;
+	struct ptc_rpc_stream *s;
+	char target[64];
+	int port;
+	struct ptc_rpc_channel_opts co = { .target = target, .expect_node = "n1", .renews = true };
+
+	become("srv", "n1");
+	become("cli", "n2");
+	assert_int_equal(ptc_rpc_server_method(srv, "/t.T/Echo", ALL_ROLES, h_echo, NULL, NULL), 0);
+	assert_int_equal(ptc_rpc_server_listen_tls(srv, "127.0.0.1:0", creds(&server_paths, "ca", "srv"), &port, &err),
+			 0);
+	assert_int_equal(ptc_rpc_server_start(srv, &err), 0);
+	snprintf(target, sizeof target, "127.0.0.1:%d", port);
+	co.tls = creds(&client_paths, "ca", "cli");
+	assert_int_equal(ptc_rpc_channel_new(&co, &a, &err), 0);
+	assert_string_equal(seen(a, &err), "2 0 0 n2");
+	assert_int_equal(ptc_rpc_stream_open(a, "/t.T/Echo", 0, NULL, 0, &s, &err), 0);
+	one_echo(s);
+
+	become("cli", "op");
+	assert_string_equal(seen(a, &err), "2 0 0 n2"); /* nobody has said so */
+	ptc_rpc_tls_renew();
+	assert_string_equal(seen(a, &err), "3 0 0 op");
+	one_echo(s);
+
+	become("srv", "n2");
+	ptc_rpc_tls_renew();
+	assert_string_equal(seen(a, &err), "-");
+	assert_non_null(strstr(err.text, "certificate is for node n2, expected node n1"));
+	co.expect_node = "n2";
+	assert_int_equal(ptc_rpc_channel_new(&co, &b, &err), 0);
+	assert_string_equal(seen(b, &err), "3 0 0 op");
+
+	become("srv", "junk");
+	become("cli", "junk");
+	ptc_rpc_tls_renew();
+	assert_string_equal(seen(b, &err), "3 0 0 op");
+	become("cli", "n1");
+	ptc_rpc_tls_renew(); /* a new connection, to a server that has nothing better than before */
+	assert_string_equal(seen(b, &err), "2 0 0 n1");
+	one_echo(s);
+	ptc_rpc_stream_free(s);
+	ptc_rpc_channel_free(a);
+	ptc_rpc_channel_free(b);
+	ptc_rpc_server_free(srv, 0);
 }
 
 static void tls_bad_files(void **state)
@@ -360,20 +464,208 @@ static void tls_bad_files(void **state)
 	ptc_rpc_server_free(srv, 0);
 }
 
+/* ---- revocation --------------------------------------------------------------------- */
+
+/* Sends one byte whenever it gets one. */
+static int h_answer(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
+{
+	struct ptc_rpc_message *m;
+	int rc = 0;
+
+	while (!rc && !(rc = ptc_rpc_call_recv(call, &m, err)) && m)
+		rc = ptc_rpc_call_send(call, &(struct ptc_rpc_part){ .data = "x", .len = 1 }, 1, err);
+	return rc;
+}
+
+static int echo(struct ptc_rpc_stream *s)
+{
+	struct ptc_rpc_message *m;
+	int rc = ptc_rpc_stream_send(s, &(struct ptc_rpc_part){ .data = "x", .len = 1 }, 1, NULL);
+
+	return rc ? rc : ptc_rpc_stream_recv(s, &m, NULL);
+}
+
+/* A file with a list takes effect while the server runs, on connections and calls that are open too; one that cannot be
+ * used changes nothing. */
+static void a_revoked_certificate_ends(void **state)
+{
+	struct ptc_rpc_server *srv = server();
+	char target[64], text[160], crl[160];
+	struct ptc_rpc_channel_opts co = { .target = target, .expect_node = "n1" };
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_rpc_channel *open;
+	struct ptc_rpc_stream *s;
+	struct paths p, q;
+	int port, rc = 0;
+
+	snprintf(crl, sizeof crl, "%s/list.crl", dir);
+	test_crl(dir, "ca", "list", "");
+	creds(&p, "ca", "n1")->crl_path = crl;
+	assert_int_equal(ptc_rpc_server_method(srv, "/t.T/Echo", ALL_ROLES, h_answer, NULL, NULL), 0);
+	assert_int_equal(ptc_rpc_server_listen_tls(srv, "127.0.0.1:0", &p.tls, &port, &err), 0);
+	assert_int_equal(ptc_rpc_server_start(srv, &err), 0);
+	snprintf(target, sizeof target, "127.0.0.1:%d", port);
+	co.tls = creds(&q, "ca", "n2");
+	assert_int_equal(ptc_rpc_channel_new(&co, &open, &err), 0);
+	assert_int_equal(ptc_rpc_stream_open(open, "/t.T/Echo", CALL_MS, NULL, 0, &s, &err), 0);
+	assert_int_equal(echo(s), 0);
+
+	test_sh("cd %s && cp list.crl good && echo junk >list.crl", dir);
+	usleep(1200000); /* the file is looked at once a second */
+	assert_int_equal(echo(s), 0);
+	assert_int_equal(who(&co, text, &err), 0);
+	test_crl(dir, "ca2", "list", "stranger"); /* of another authority */
+	assert_int_equal(who(&co, text, &err), 0);
+
+	test_crl(dir, "ca", "list", "plain n2");
+	for (int i = 0; i < 200 && rc == 0; i++, usleep(20000))
+		rc = who(&co, text, &err);
+	assert_int_equal(rc, PTC_EPERM);
+	assert_non_null(strstr(err.text, "is revoked"));
+	for (int i = 0; i < 3 && (rc = echo(s)) == 0; i++) /* what was on its way comes */
+		;
+	assert_int_not_equal(rc, 0);
+	ptc_rpc_stream_free(s);
+	ptc_rpc_channel_free(open);
+	co.tls = creds(&q, "ca", "op"); /* others go on */
+	assert_int_equal(who(&co, text, &err), 0);
+
+	creds(&q, "ca", "op")->crl_path = crl; /* a client does not call a revoked server */
+	test_crl(dir, "ca", "list", "n1");
+	assert_int_equal(who(&co, text, &err), PTC_EPEER);
+	assert_non_null(strstr(err.text, "is revoked"));
+	ptc_rpc_server_free(srv, 0);
+}
+
+static void lists_that_will_not_do(void **state)
+{
+	static const struct {
+		const char *make, *says;
+	} cases[] = {
+		{ "rm -f bad.crl", "bad.crl" },
+		{ ": >bad.crl", "holds no list" },
+		{ "cp ca.crt bad.crl", "holds no list" },
+		{ "cat one.crl one.crl >bad.crl", "more than one list" },
+		{ "cp other.crl bad.crl", "is not signed by the authority" },
+	};
+	struct paths p;
+	char crl[160];
+
+	test_crl(dir, "ca", "one", "op");
+	test_crl(dir, "ca2", "other", "");
+	snprintf(crl, sizeof crl, "%s/bad.crl", dir);
+	for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+		struct ptc_rpc_server *srv = server();
+		struct ptc_error err = PTC_ERROR_INIT;
+		const char *which = "";
+
+		test_sh("cd %s && %s", dir, cases[i].make);
+		creds(&p, "ca", "n1")->crl_path = crl;
+		assert_int_not_equal(ptc_rpc_tls_check(&p.tls, "n1", &which, &err), 0);
+		print_message("%s: %s\n", which, err.text);
+		assert_string_equal(which, "crl");
+		assert_non_null(strstr(err.text, cases[i].says));
+		assert_int_not_equal(ptc_rpc_server_listen_tls(srv, "127.0.0.1:0", &p.tls, NULL, &err), 0);
+		ptc_rpc_server_free(srv, 0);
+	}
+}
+
+/* ---- what a probe finds ------------------------------------------------------------- */
+
+static void probes_tell_who_is_let_in(void **state)
+{
+	char target[64];
+	struct ptc_rpc_server *srv = tls_server("n1", target);
+	struct ptc_rpc_tls none = { 0 };
+	struct ptc_error err = PTC_ERROR_INIT;
+	enum ptc_rpc_probe answer;
+	struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	socklen_t len = sizeof a;
+	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	struct paths p;
+
+	assert_int_equal(ptc_rpc_tls_probe(target, &none, CALL_MS, &answer, &err), 0);
+	assert_int_equal(answer, PTC_RPC_PROBE_REFUSED);
+	assert_int_equal(ptc_rpc_tls_probe(target, creds(&p, "ca2", "stranger"), CALL_MS, &answer, &err), 0);
+	assert_int_equal(answer, PTC_RPC_PROBE_REFUSED);
+	assert_int_equal(ptc_rpc_tls_probe(target, creds(&p, "ca", "plain"), CALL_MS, &answer, &err), 0);
+	assert_int_equal(answer, PTC_RPC_PROBE_LET_IN); /* and is told, of each call, that he is nobody */
+	assert_int_equal(ptc_rpc_tls_probe(target, creds(&p, "ca", "junk"), CALL_MS, &answer, &err), PTC_EINVAL);
+	ptc_rpc_server_free(srv, 0);
+	assert_int_equal(ptc_rpc_tls_probe(target, &none, CALL_MS, &answer, &err), 0);
+	assert_int_equal(answer, PTC_RPC_PROBE_SILENT);
+	/* one that takes connections and says nothing */
+	assert_int_equal(bind(fd, (struct sockaddr *)&a, sizeof a), 0);
+	assert_int_equal(listen(fd, 1), 0);
+	assert_int_equal(getsockname(fd, (struct sockaddr *)&a, &len), 0);
+	snprintf(target, sizeof target, "localhost:%d", ntohs(a.sin_port));
+	assert_int_equal(ptc_rpc_tls_probe(target, &none, 200, &answer, &err), 0);
+	assert_int_equal(answer, PTC_RPC_PROBE_SILENT);
+	close(fd);
+}
+
+static void strangers_that_prove_something(void **state)
+{
+	static const struct {
+		const char *name, *says;
+	} cases[] = {
+		{ "plain", NULL },
+		{ "op", NULL },
+		{ "outsider", NULL },
+		{ "n2", "carries the DNS name ptc-node of members" },
+		{ "expired", "carries the DNS name" },
+		{ "old", "expired" },
+		{ "stranger", "carries the DNS name" },
+		{ "foreigner", "of another authority" },
+		{ "forged", "forged.crt against" },
+		{ "server", "may not be used by a client" },
+		{ "missing", "missing.crt" },
+	};
+	struct paths own, p;
+
+	creds(&own, "ca", "n1");
+	for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+		struct ptc_error err = PTC_ERROR_INIT;
+		int rc = ptc_rpc_tls_check_stranger(creds(&p, "ca", cases[i].name), &own.tls, &err);
+
+		print_message("%s: %d %s\n", cases[i].name, rc, err.text);
+		assert_int_equal(rc == 0, cases[i].says == NULL);
+		if (cases[i].says)
+			assert_non_null(strstr(err.text, cases[i].says));
+	}
+}
+
 static void make_certs(void)
 {
 	test_ca(dir, "ca");
 	test_ca(dir, "ca2");
-	test_cert(dir, "ca", "n1", "URI:ptc://node/n1,DNS:localhost,IP:127.0.0.1", 2);
-	test_cert(dir, "ca", "n2", "URI:ptc://node/n2", 2);
+	test_cert(dir, "ca", "n1", "URI:ptc://node/n1,DNS:ptc-node,DNS:localhost,IP:127.0.0.1", 2);
+	test_cert(dir, "ca", "n2", "URI:ptc://node/n2,DNS:ptc-node", 2);
 	test_cert(dir, "ca", "op", "URI:ptc://admin/op,IP:127.0.0.1", 2);
 	test_cert(dir, "ca", "plain", "DNS:localhost", 2);
-	test_cert(dir, "ca", "both", "URI:ptc://node/n1,URI:ptc://admin/op", 2);
-	test_cert(dir, "ca", "badname", "URI:ptc://node/a/b", 2);
-	test_cert(dir, "ca", "expired", "URI:ptc://node/n4", -1);
-	test_cert(dir, "ca2", "stranger", "URI:ptc://node/n1", 2);
+	test_cert(dir, "ca", "both", "URI:ptc://node/n1,URI:ptc://admin/op,DNS:ptc-node", 2);
+	test_cert(dir, "ca", "badname", "URI:ptc://node/a/b,DNS:ptc-node", 2);
+	test_cert(dir, "ca", "expired", "URI:ptc://node/n4,DNS:ptc-node", -1);
+	test_cert(dir, "ca", "outsider", "URI:ptc://node/n5,DNS:localhost,IP:127.0.0.1", 2);
+	test_cert(dir, "ca", "similar",
+		  "URI:ptc://node/n5,DNS:*.ptc-node,DNS:ptc-node.example,DNS:PTC-NODE,URI:DNS:ptc-node", 2);
+	test_cert(dir, "ca2", "stranger", "URI:ptc://node/n1,DNS:ptc-node", 2);
 	test_cert(dir, "ca", "host", "IP:127.0.0.1", 2);
 	test_cert(dir, "ca", "elsewhere", "IP:127.0.0.2,DNS:example.org", 2);
+	test_cert(dir, "ca", "old", "DNS:old", -1);
+	test_cert(dir, "ca2", "foreigner", "DNS:foreigner", 2);
+	test_sh("cd %s && mkdir false", dir); /* an authority that only calls itself by that name */
+	test_sh("cd %s/false && openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj "
+		"'/CN=ca' "
+		"-keyout ../false-ca.key -out ../false-ca.crt 2>/dev/null",
+		dir);
+	test_cert(dir, "false-ca", "forged", "DNS:forged", 2);
+	test_cert(dir, "ca", "server", "DNS:server", 2);
+	test_sh("cd %s && printf 'subjectAltName=DNS:server\nextendedKeyUsage=serverAuth\n' >server.ext && openssl "
+		"x509 -req -in "
+		"server.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 2 -extfile server.ext -out server.crt "
+		"2>/dev/null",
+		dir);
 	test_sh("cd %s && echo junk | tee junk.crt >junk.key", dir);
 }
 
@@ -386,7 +678,12 @@ int main(int argc, char **argv)
 		cmocka_unit_test(unix_connections_are_bounded),
 		cmocka_unit_test(tls_callers),
 		cmocka_unit_test(tls_servers),
+		cmocka_unit_test(tls_files_are_renewed),
 		cmocka_unit_test(tls_bad_files),
+		cmocka_unit_test(a_revoked_certificate_ends),
+		cmocka_unit_test(lists_that_will_not_do),
+		cmocka_unit_test(probes_tell_who_is_let_in),
+		cmocka_unit_test(strangers_that_prove_something),
 	};
 	int failed;
 
@@ -395,6 +692,7 @@ int main(int argc, char **argv)
 	if (!realpath(argv[0], self) || !mkdtemp(dir))
 		return 1;
 	make_certs();
+	signal(SIGPIPE, SIG_IGN);
 	ptc_rpc_init();
 	failed = cmocka_run_group_tests(tests, NULL, NULL);
 	/* A channel whose handshake failed is taken apart by the core when its backoff ends. */

@@ -185,7 +185,7 @@ int main(int argc, char **argv)
 	snprintf(peer_path, sizeof peer_path, "%s", argv[1]);
 	bulk = ptc_calloc(1, PART);
 	test_ca(dir, "ca");
-	test_cert(dir, "ca", "n1", "URI:ptc://node/n1", 2);
+	test_cert(dir, "ca", "n1", "URI:ptc://node/n1,DNS:ptc-node", 2);
 	ptc_rpc_init();
 	failed = cmocka_run_group_tests(tests, NULL, NULL);
 	ptc_rpc_shutdown();

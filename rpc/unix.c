@@ -1,18 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Unix listeners with an identity. We accept ourselves, read SO_PEERCRED and
- * hand the connection to the core, which then names it "fd:N" on each call.
+ * hand the connection to the core, which then names it "fd:N" on each call;
+ * conns.c knows who N is.
  *
- * The descriptor's number is all a call tells us, and it is free for reuse as
- * soon as the core closes it, while calls of the old connection may still
- * wait. If another user's connection got the number, such a call would run
- * with that user's identity. So a number belongs to one identity for the life
- * of the process: accepted descriptors are moved (F_DUPFD) into a range of
- * their own, to a number nobody owns or that this identity owns already.
- *
- * Happy path: accept, identify, move, hand over.
+ * Happy path: accept, identify, take, hand over.
  * Failure modes: path too long, no socket there, or live (EINVAL, EEXIST);
  * for as_node a directory others can enter (PTC_EPERM); a caller who may not
- * connect, or with too many connections, is closed at once. */
+ * connect, or with too many connections, is closed at once; without
+ * descriptors callers wait, and the log says so. */
 #include "rpc/internal.h"
 
 #include "base/alloc.h"
@@ -21,22 +16,17 @@
 #include "base/sys.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <grpc/grpc_posix.h>
 #include <poll.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
-#define NUMBERS_MAX      4096 /* connections at a time, all users together */
-#define NUMBERS_PER_USER 256  /* so that one user cannot take them all */
-#define BACKLOG          128
+#define BACKLOG          4096      /* while it is full, callers are refused; whoever floods it must not manage that */
 #define ACCEPT_PAUSE_MS  100       /* after running out of descriptors */
 #define PEER_SEND_BUFFER (1 << 20) /* bulk; the kernel's 208 KiB wake the other end ten times for a message of 2 MiB */
 
@@ -52,123 +42,39 @@ struct ptc_rpc_unix {
 	pthread_t thread;
 };
 
-static struct {
-	pthread_mutex_t lock;
-	int base, count; /* count 0: not set up yet */
-	struct {
-		bool used;
-		struct ptc_rpc_identity id;
-	} owner[NUMBERS_MAX];
-} numbers = { .lock = PTHREAD_MUTEX_INITIALIZER };
-
-static void numbers_setup_locked(void)
-{
-	struct rlimit lim = { .rlim_cur = 1024 };
-
-	if (numbers.count > 0)
-		return;
-	getrlimit(RLIMIT_NOFILE, &lim);
-	lim.rlim_cur = PTC_MIN(lim.rlim_cur, (rlim_t)1 << 20);
-	numbers.base = (int)(lim.rlim_cur / 2);
-	numbers.count = PTC_MIN(NUMBERS_MAX, (int)lim.rlim_cur - numbers.base);
-}
-
-static bool same(const struct ptc_rpc_identity *a, const struct ptc_rpc_identity *b)
-{
-	return a->role == b->role && a->uid == b->uid && a->gid == b->gid;
-}
-
-static int owned_locked(uid_t uid)
-{
-	int n = 0;
-
-	for (int i = 0; i < numbers.count; i++)
-		n += numbers.owner[i].used && numbers.owner[i].id.uid == uid;
-	return n;
-}
-
-static bool claim_locked(int i, const struct ptc_rpc_identity *id)
-{
-	if (numbers.owner[i].used)
-		return same(&numbers.owner[i].id, id);
-	if (owned_locked(id->uid) >= NUMBERS_PER_USER)
-		return false;
-	numbers.owner[i].used = true;
-	numbers.owner[i].id = *id;
-	return true;
-}
-
-/* A duplicate of fd under a number of this identity; -1: none left. */
-static int number_move(int fd, const struct ptc_rpc_identity *id)
-{
-	int got = -1;
-
-	pthread_mutex_lock(&numbers.lock);
-	numbers_setup_locked();
-	for (int min = numbers.base; got < 0 && min < numbers.base + numbers.count;) {
-		int n = fcntl(fd, F_DUPFD_CLOEXEC, min);
-
-		if (n < 0)
-			break;
-		if (n < numbers.base + numbers.count && claim_locked(n - numbers.base, id))
-			got = n;
-		else
-			close(n);
-		min = n + 1;
-	}
-	pthread_mutex_unlock(&numbers.lock);
-	return got;
-}
-
-bool ptc_rpc_unix_identity(const char *peer, struct ptc_rpc_identity *ret_id)
-{
-	bool found = false;
-	char *end;
-	long n;
-
-	if (strncmp(peer, "fd:", 3) != 0)
-		return false;
-	n = strtol(peer + 3, &end, 10);
-	pthread_mutex_lock(&numbers.lock);
-	if (end != peer + 3 && *end == '\0' && n >= numbers.base && n < numbers.base + numbers.count &&
-	    numbers.owner[n - numbers.base].used) {
-		*ret_id = numbers.owner[n - numbers.base].id;
-		found = true;
-	}
-	pthread_mutex_unlock(&numbers.lock);
-	return found;
-}
-
 /* ---- accepting -------------------------------------------------------------------- */
 
-static bool identify(const struct ptc_rpc_unix *u, int fd, struct ptc_rpc_identity *ret_id)
+static bool identify(const struct ptc_rpc_unix *u, int fd, struct ptc_rpc_peer *ret)
 {
 	struct ucred cred;
 	socklen_t len = sizeof cred;
 
 	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) != 0)
 		return false;
-	*ret_id = (struct ptc_rpc_identity){ .role = PTC_ROLE_USER, .uid = cred.uid, .gid = cred.gid };
-	if (u->as_node)
-		*ret_id = (struct ptc_rpc_identity){ .role = PTC_ROLE_NODE };
+	*ret = (struct ptc_rpc_peer){ .kind = u->as_node ? PTC_RPC_PEER_NODE : PTC_RPC_PEER_USER };
+	ret->id = (struct ptc_rpc_identity){ .role = PTC_ROLE_NODE };
+	if (!u->as_node)
+		ret->id = (struct ptc_rpc_identity){ .role = PTC_ROLE_USER, .uid = cred.uid, .gid = cred.gid };
 	return !u->as_node || cred.uid == 0 || cred.uid == geteuid();
 }
 
 static void hand_over(struct ptc_rpc_unix *u, int fd)
 {
 	const int send_buffer = PEER_SEND_BUFFER;
-	struct ptc_rpc_identity id;
-	int n = -1;
+	struct ptc_rpc_peer peer;
+	int n;
 
-	if (identify(u, fd, &id))
-		n = number_move(fd, &id);
-	else
+	if (!identify(u, fd, &peer)) {
 		ptc_debug("rpc", "%s: refused a caller of another user", u->addr.sun_path);
-	close(fd);
-	if (n >= 0 && u->as_node) /* capped at net.core.wmem_max; what it is then does too */
+		close(fd);
+		return;
+	}
+	n = ptc_rpc_conn_take(fd, &peer);
+	if (n < 0)
+		return;
+	if (u->as_node) /* capped at net.core.wmem_max; what it is then does too */
 		(void)setsockopt(n, SOL_SOCKET, SO_SNDBUF, &send_buffer, sizeof send_buffer);
-	if (n >= 0)
-		grpc_server_add_channel_from_fd(u->core, n, u->creds);
+	grpc_server_add_channel_from_fd(u->core, n, u->creds);
 }
 
 static void *accept_main(void *arg)
@@ -188,8 +94,10 @@ static void *accept_main(void *arg)
 		fd = accept4(u->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
 		if (fd >= 0)
 			hand_over(u, fd);
-		else if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS)
-			poll(p, 1, ACCEPT_PAUSE_MS);
+		if (fd >= 0 || (errno != EMFILE && errno != ENFILE && errno != ENOMEM && errno != ENOBUFS))
+			continue;
+		ptc_rpc_conn_exhausted(u->addr.sun_path, errno);
+		poll(p, 1, ACCEPT_PAUSE_MS);
 	}
 }
 

@@ -3,11 +3,14 @@
  * tests/test_layout.py to compare with its oracle, and checks that digests of
  * the parts add up to that of the whole. Lines on standard input:
  *   spec JSON      a job description, for what follows; where it is refused, so is each configuration of it
+ *   job PATH       the same in a file, which may name rule sets
+ *   bucket N       overrides the buckets of that job's buffers: N elements, whatever dp is (0: no limit)
  *   config TEXT    answered on standard output, little-endian:
  *                  u32 status; if not 0, u32 length and the error's text; else
  *                  u32 world, u32 items, and per rank and item: i32 ndim (-1: the item is not on the rank), i64 dims,
  *                  and per element i64: its number in the global tensor, -1 padding, -2 in no region, -3 in two. */
 #include "base/alloc.h"
+#include "base/sys.h"
 #include "formats/job.h"
 #include "reshard/layout.h"
 
@@ -15,6 +18,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define JOB_FILE_MAX (64u << 20)
 
 static void put(const void *data, size_t n)
 {
@@ -163,6 +168,19 @@ static void put_layout(const struct ptc_spec *spec, const char *text)
 	ptc_layout_free(l);
 }
 
+static int read_job(const char *path, struct ptc_job_desc *job, struct ptc_error *err)
+{
+	const char *dir = getenv("PTC_RULES_DIR");
+	char *data = NULL;
+	size_t len = 0;
+	int rc = ptc_sys_read_file(path, JOB_FILE_MAX, &data, &len, err);
+
+	if (rc == 0)
+		rc = ptc_job_from_yaml(path, data, len, NULL, dir ? dir : "", job, err);
+	ptc_free(data);
+	return rc;
+}
+
 int main(void)
 {
 	struct ptc_error err = PTC_ERROR_INIT;
@@ -176,6 +194,12 @@ int main(void)
 		if (!strncmp(line, "spec ", 5)) {
 			ptc_job_desc_done(&job);
 			status = ptc_job_from_json(line + 5, strlen(line + 5), &job, &err);
+		} else if (!strncmp(line, "job ", 4)) {
+			ptc_job_desc_done(&job);
+			status = read_job(line + 4, &job, &err);
+		} else if (!strncmp(line, "bucket ", 7)) {
+			job.spec.buffers.bucket = strtoll(line + 7, NULL, 10);
+			job.spec.buffers.bucket_per_dp = 0;
 		} else if (!strncmp(line, "config ", 7)) {
 			if (status)
 				put_error(&err);
@@ -183,7 +207,8 @@ int main(void)
 				put_layout(&job.spec, line + 7);
 			fflush(stdout);
 		} else {
-			fprintf(stderr, "usage: layout-dump < LINES of \"spec JSON\" and \"config TEXT\"\n");
+			fprintf(stderr, "usage: layout-dump < LINES of \"spec JSON\", \"job PATH\", \"bucket N\" and "
+					"\"config TEXT\"\n");
 			return 2;
 		}
 	}

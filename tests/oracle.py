@@ -110,7 +110,7 @@ def block_sizes(split, size):
 
 def reordered(line, split, experts):
     """The indices of a dim in the order that the split cuts."""
-    unit, order = split.get("unit", 1), split.get("permute") or (experts if split["axis"] == "ep" else None)
+    unit, order = split.get("unit", 1) if not isinstance(split.get("unit"), list) else 1, split.get("permute") or (experts if split["axis"] == "ep" else None)
     if order:
         if len(line) != len(order) * unit:
             raise ValueError(f"{len(line)} elements, {len(order)} units of {unit} permuted")
@@ -127,17 +127,19 @@ def reordered(line, split, experts):
 
 def indices(size, split, t, ways, experts=None):
     """Indices along the split dim that rank t of the axis holds; None stands for a padding element."""
-    unit, kind, picked, start = split.get("unit", 1), split.get("kind", "even"), [], 0
+    kind, picked, start = split.get("kind", "even"), [], 0
     line = reordered(list(range(size)), split, experts)
     if "pad_to" in split:
         line += [None] * (-size % (split["pad_to"] * ways))
         piece = len(line) // ways
         return line[t * piece:(t + 1) * piece]
-    for block in [len(line)] if "interleave" in split else block_sizes(split, len(line)):
+    for i, block in enumerate([len(line)] if "interleave" in split else block_sizes(split, len(line))):
+        unit = split["unit"][i] if isinstance(split.get("unit"), list) and line else split.get("unit", 1)
+        unit = 1 if isinstance(unit, list) else unit
         if block % unit:
             raise ValueError(f"{block} is not in units of {unit}")
         units = block // unit
-        if kind == "even" and unit > 1 and 0 < units < ways and ways % units == 0:
+        if kind == "even" and "unit" in split and 0 < units < ways and ways % units == 0:
             mine = [t // (ways // units)] # fewer heads than ranks: several ranks hold the same one
         else:
             p = parts(units, ways, kind)
@@ -164,13 +166,26 @@ def splits_of(rule):
     return [s for s in (split if isinstance(split, list) else [split]) if s["axis"] != "none"]
 
 
-def pattern_number(pattern, name):
+def pattern_numbers(pattern, name):
+    """The numbers that stand for {}; None where the name does not fit."""
     m = re.fullmatch(re.escape(pattern).replace(r"\{\}", "([0-9]+)").replace(r"\*", ".*").replace(r"\?", "."), name)
-    return int(m.group(1))
+    return m and tuple(int(x) for x in m.groups())
+
+
+def pattern_number(pattern, name):
+    return pattern_numbers(pattern, name)[0]
+
+
+def by_layer(rule):
+    where = rule.get("layer", "")
+    return isinstance(where, dict) or "{}" in where
 
 
 def layer_of(rule, name):
-    return pattern_number(rule["layer"], name)
+    where = rule["layer"]
+    if isinstance(where, dict):
+        return where["at"] if "at" in where else pattern_number(where["match"], name) + where.get("offset", 0)
+    return pattern_number(where, name)
 
 
 def expert_of(rule, name):
@@ -200,7 +215,7 @@ def items(state):
 
 def layer_count(state, rules):
     indexed = [(rule_for(rules, n, f), n) for n, f in items(state)]
-    return max((layer_of(r, n) + 1 for r, n in indexed if "{}" in r.get("layer", "")), default=0)
+    return max((layer_of(r, n) + 1 for r, n in indexed if by_layer(r)), default=0)
 
 
 def expert_count(state, rules, rule):
@@ -211,9 +226,11 @@ def on_stage(rule, name, stage, config, layers):
     where = rule.get("layer")
     if where is None:
         return True
+    if by_layer(rule):
+        return stage == config.stage_of_layer(layer_of(rule, name), layers)
     last = config.n["pp"] - 1
     fixed = {"first": (0,), "last": (last,), "ends": (0, last)}
-    return stage in (fixed[where] if where in fixed else (config.stage_of_layer(layer_of(rule, name), layers),))
+    return stage in fixed[where]
 
 
 def on_expert_rank(rule, name, ep, config, experts):
@@ -254,15 +271,20 @@ def flat_range(size, ways, i):
 def buffer_order(state, rules, buffers):
     """Names in the order in which buffers hold them, each with its unit."""
     def key(name):
-        rule, group = rule_for(rules, name), 0
-        unit = 1 + layer_of(rule, name) if buffers.get("unit") == "layer" and "{}" in rule.get("layer", "") else 0
+        rule, runs = rule_for(rules, name), [0, 0]
+        groups = [g if isinstance(g, list) else [g] for g in buffers.get("groups", [])]
+        group = next((i for i, g in enumerate(groups) if any(fnmatch.fnmatchcase(name, p) for p in g)), len(groups))
+        unit = (group, 1 + layer_of(rule, name) if buffers.get("unit") == "layer" and by_layer(rule) else 0)
         natural = [int(x) if x.isdigit() else x for x in re.split("([0-9]+)", name)]
         patterns = buffers.get("order", [])
         for i, p in enumerate(patterns):
-            group += i > 0 and not ("{}" in p and "{}" in patterns[i - 1])
-            if fnmatch.fnmatchcase(name, p.replace("{}", "[0-9]*")):
-                return unit, group, pattern_number(p, name) if "{}" in p else 0, i, natural
-        return unit, len(patterns), 0, 0, natural
+            for holes in (1, 2):
+                runs[holes - 1] += i > 0 and not (p.count("{}") >= holes and patterns[i - 1].count("{}") >= holes)
+            numbers = pattern_numbers(p, name)
+            if numbers is not None:
+                first, second = (*numbers, 0, 0)[:2]
+                return unit, runs[0], first, runs[1], second, i, natural
+        return unit, len(patterns), 0, 0, 0, 0, natural
     keys = sorted((key(n), n) for n in state.tensors["param"])
     return [(n, k[0]) for k, n in (reversed(keys) if buffers.get("reverse") == "true" else keys)]
 
@@ -305,7 +327,7 @@ def buffer_owners(state, config, rules, buffers, c):
             return c["pp"]
         ends = 0 if c["pp"] == 0 else chunks - 1
         fixed = {"first": 0, "last": chunks - 1, "ends": ends}
-        return fixed[where] if where in fixed else config.chunk_of_layer(layer_of(rule, name), layers)
+        return config.chunk_of_layer(layer_of(rule, name), layers) if by_layer(rule) else fixed[where]
     for field in state.tensors:
         walks = {}
         for name, unit in buffer_order(state, rules, buffers):
@@ -320,7 +342,8 @@ def buffer_owners(state, config, rules, buffers, c):
             dtype = state.tensors["param"][name].dtype
             walks.setdefault((dtype, kind, chunk_of(rule, name)), []).append((name, size, unit, alone))
         for (_, kind, chunk), sizes in walks.items():
-            bucket = buffers.get("bucket") if chunk == 0 or buffers.get("bucket_stages") != "first" else None
+            bucket = max(buffers.get("bucket", 0), buffers.get("bucket_per_dp", 0) * n["dp"])
+            bucket = bucket if chunk == 0 or buffers.get("bucket_stages") != "first" else None
             for name, owners in buffer_walk(sizes, buffers, bucket, c[kind][1]).items():
                 out[name, field] = (owners, kind)
     return out

@@ -51,6 +51,7 @@ class BadInput(harness.Case):
             "tensor name too long": {**GOOD, "tensors": [{"name": "w" * 1024, "dtype": "F32", "shape": [4]}]},
             "missing file": {**GOOD, "tensors": {"from": "missing.safetensors"}},
             "split of a dim that is not there": {**GOOD, "rules": [{"match": "*", "split": {"axis": "tp", "dim": 5}}]},
+            "padding without end": {**GOOD, "rules": [{"match": "*", "split": {"axis": "tp", "dim": 0, "pad_to": (1 << 63) - 1}}]},
             "unknown axis": {**GOOD, "rules": [{"match": "*", "split": {"axis": "xp", "dim": 0}}]},
             "blocks that do not sum up": {**GOOD, "rules": [{"match": "*", "split": {"axis": "tp", "dim": 0,
                                                                                      "blocks": [1, 1]}}]},
@@ -244,7 +245,7 @@ class BadInput(harness.Case):
             job.check_whole(self)
             self.refused(c, *job.import_args("tp=2")) # it has its state now
             job.check_whole(self)
-            self.refused(c, "export", "again", "", codes=(2,), contains="TARGET is empty")
+            self.refused(c, "export", "again", "", codes=(2,), contains="argument 2 is empty")
             self.refused(c, "export", "again", "/dev/full", contains="/dev/full is not a directory, and a file")
             self.closed_streams(c, job)
             self.interrupted_resize(c, job)

@@ -49,7 +49,7 @@ class Blobs(harness.Case):
             job.wait_step(3)
             job.do("snapshot")
             text = "6 per-rank blobs of ranks that are gone (rng, seen, where) are not carried"
-            self.assertEqual({"gone": 6, "without": 0, "replicated": 0, "reset": 0, "text": text},
+            self.assertEqual({"gone": 6, "without": 0, "group": 0, "replicated": 0, "reset": 0, "text": text},
                              c.json("plan", job.name, "--config", "dp=2")["blobs"])
             self.assertIn(f"\n  blobs                  {text}\n", c.ptcctl("plan", job.name, "--config", "dp=2").stdout)
             self.check_said(c, job, job.resize("dp=2"), text)
@@ -92,7 +92,7 @@ class Blobs(harness.Case):
             last = job.wait_run("stopped")["step"]
             # stopped: what is carried is known, and no rank is asked
             r = c.ptcctl("run", job.name, "--config", "dp=4", "--wait", "--format", "json", timeout_s=60 * PATIENCE)
-            self.assertEqual({"gone": 2, "without": 3, "replicated": 3, "reset": 2}, self.numbers(json.loads(r.stdout)))
+            self.assertEqual({"gone": 2, "without": 3, "group": 0, "replicated": 3, "reset": 2}, self.numbers(json.loads(r.stdout)))
             self.assertEqual(["rng 1 0"] * 4, self.given(job, "rng"))
             self.assertEqual([None] * 4, self.given(job, "seen"))
             job.wait_step(last + 3)
@@ -108,6 +108,26 @@ class Blobs(harness.Case):
 
     def test_rules_rebuild(self):
         self.rules("rebuild")
+
+    def test_group(self):
+        """What a tensor-parallel group has is its new ranks' too, where its ranks have the same."""
+        with self.cluster(nodes=2, devices=2) as c:
+            job = self.job(c, "group", blobs="rng@tp")
+            job.run("dp=2")
+            job.wait_step(3)
+            summary = job.resize("tp=2,dp=2")
+            self.check_said(c, job, summary, "2 new ranks have none (where); 2 per-rank blobs are the tensor-parallel group's (rng@tp)")
+            self.assertEqual({"gone": 0, "without": 2, "group": 2, "replicated": 0, "reset": 0}, self.numbers(summary))
+            self.assertEqual(["rng@tp 1 0", "rng@tp 1 0", "rng@tp 1 1", "rng@tp 1 1"], self.given(job, "rng@tp"))
+            job.wait_step(summary["step"] + 3)
+            summary = job.resize("tp=1,dp=3")  # the group's lives on in its first rank
+            self.check_said(c, job, summary, "2 per-rank blobs of ranks that are gone (where) are not carried; 1 new rank has none "
+                            "(rng@tp, where)")
+            self.assertEqual(["rng@tp 1 0", "rng@tp 1 1", None], self.given(job, "rng@tp"))
+            job.wait_step(summary["step"] + 3)
+            job.resize("tp=2")
+            job.do("stop")
+            job.wait_run("stopped")
 
     def test_reset_same_generation(self):
         """A generation that is started again after a switch came to nothing has what it had: nothing is reset."""

@@ -89,8 +89,6 @@ class Nodes(harness.Case):
 
     def test_sigterm_is_clean(self):
         with self.cluster(nodes=2) as c:
-            c.nodes["n1"].signal(signal.SIGHUP) # as SIGTERM: its terminal is gone
-            c.nodes["n1"].wait_gone(15 * PATIENCE)
             for node in reversed(list(c.nodes.values())):
                 self.assertTrue(node.stop(timeout_s=15 * PATIENCE), f"{node.name} did not end by itself")
                 self.assertEqual(0, node.popen.returncode, node.log_tail())

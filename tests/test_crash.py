@@ -183,7 +183,7 @@ class Crash(harness.Case):
 
     def expected_keys(self, keys):
         """What the jobs, the nodes and the records account for."""
-        expected = {"/ptc/cluster"} | {k for k in keys if k.startswith(("/ptc/nodes/", "/ptc/nodes-drained/"))}
+        expected = {"/ptc/cluster", "/ptc/key"} | {k for k in keys if k.startswith(("/ptc/nodes/", "/ptc/nodes-drained/"))}
         for key in [k for k in keys if k.startswith("/ptc/names/")]:
             uuid = keys[key].decode()
             meta = json.loads(keys[f"/ptc/jobs/{uuid}/meta"])
@@ -191,11 +191,12 @@ class Crash(harness.Case):
             expected |= {key} | {k for k in keys if k.startswith(f"/ptc/events/{uuid}/")}
             expected |= {f"/ptc/jobs/{uuid}/{leaf}" for leaf in ("meta", "lock")}
             expected |= {f"/ptc/jobs/{uuid}/turn"} & set(keys)
+            expected.add(f"/ptc/users/{meta['uid']}/{uuid}")
             record = f"/ptc/jobs/{uuid}/record"
             if record in keys:
                 expected.add(record)
                 manifest_hash = json.loads(keys[record])["manifest"]
-                manifest = keys[f"/ptc/blobs/{uuid}/{manifest_hash}/000000"].decode()
+                manifest = next(v for k, v in keys.items() if k.startswith(f"/ptc/blobs/{uuid}/{manifest_hash}/000000")).decode()
                 hashes |= {manifest_hash} | set(h for h in self.blob_hashes(keys, uuid) if h in manifest)
             expected |= {k for k in keys if k.startswith(f"/ptc/blobs/{uuid}/") and k.split("/")[4] in hashes}
         return expected
@@ -242,7 +243,7 @@ class Crash(harness.Case):
 
         wait_for(empty, 20 * PATIENCE, "stores without the directories of deleted jobs", 0.1)
         self.check_nothing_leaked(c, {n: 0 for n in c.nodes})
-        self.assertEqual([], [k for k in self.etcd(c) if not k.startswith(("/ptc/cluster", "/ptc/nodes"))])
+        self.assertEqual([], [k for k in self.etcd(c) if not k.startswith(("/ptc/cluster", "/ptc/key", "/ptc/nodes"))])
 
     # ---- switches that are killed -----------------------------------------------------------------
 
@@ -920,11 +921,15 @@ class Crash(harness.Case):
             self.settle(c)
             job = self.start(c)
             job.imported(A, env=client)
-            self.assertNotEqual(0, job.create(check=False).returncode) # undone: the name is taken
+            self.arm(c.nodes["n0"], "etcd.job.before=fail")
+            other = self.start(c, "undone")
+            self.assertNotEqual(0, other.create(check=False).returncode) # undone: the job's own transaction fails
+            self.arm(c.nodes["n0"])
             job.resize(B)
             job.resize(A)
             c.ptcctl("export", job.name, self.path("x.safetensors"), env=client)
             c.ptcctl("export", job.name, "--ranks", self.path("ranks"), env=client)
+            c.ptcctl("report", job.name, "-o", self.path("report.html"), env=client)
             c.ptcctl("export", job.name, self.path("y.safetensors"), check=False,
                      env={**client, "PTC_FAULT": "export.rename.before=fail"})
             self.export_several(c, client)

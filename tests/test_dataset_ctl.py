@@ -40,7 +40,7 @@ class DatasetCtl(harness.Case):
                               "text": ("indexed", "int16", 0, 60)},
                              {n: (d["kind"], d["dtype"], d["record"], d["samples"]) for n, d in listed.items()})
             self.assertEqual((2, self.path("text"), os.getuid()), tuple(listed["text"][k] for k in ("documents", "path", "uid")))
-            lines = c.etcdctl("get", "/ptc/datasets/text").stdout.splitlines()
+            lines = c.etcdctl("get", f"/ptc/datasets/{os.getuid()}/text").stdout.splitlines()
             self.assertEqual(listed["text"], json.loads(lines[1]))
             for name, total in (("text", sum(s.nbytes for s in sequences)), ("flat", 142 * 14), ("rows", 120), ("files", 21)):
                 got = c.json("dataset", "check", name)
@@ -108,7 +108,7 @@ class DatasetCtl(harness.Case):
             self.fails(c, 1, "dataset s: .*s.idx has changed since it was added: it had", "dataset", "inspect", "s")
 
     def test_other_user(self):
-        """A dataset is its owner's and root's; to others it does not exist, and its name is taken."""
+        """A dataset is its owner's and root's; to others it does not exist, and its name is free."""
         if os.getuid() != 0:
             self.skipTest("needs root to be two users")
         os.mkdir(self.path("files"))
@@ -119,7 +119,10 @@ class DatasetCtl(harness.Case):
             c.ptcctl("dataset", "add", "mine", self.path("files"))
             self.assertEqual([], json.loads(c.ptcctl("dataset", "list", "--format", "json", prefix=other).stdout)["datasets"])
             self.fails(c, 1, 'dataset "mine" does not exist', "dataset", "remove", "mine", prefix=other)
-            self.fails(c, 1, "exists already", "dataset", "add", "mine", self.path("files"), prefix=other)
+            self.fails(c, 1, "exists already", "dataset", "add", "mine", self.path("files"))
+            c.ptcctl("dataset", "add", "mine", self.path("files"), prefix=other)
+            self.assertEqual([0, 65534], sorted(d["uid"] for d in c.json("dataset", "list")["datasets"]))
+            c.ptcctl("dataset", "remove", "mine", prefix=other)
             c.ptcctl("dataset", "add", "theirs", self.path("files"), prefix=other)
             listed = {d["name"]: d["uid"] for d in c.json("dataset", "list")["datasets"]}
             self.assertEqual({"mine": 0, "theirs": 65534}, listed)

@@ -163,6 +163,7 @@ class Fuse(harness.Case):
         self.assertEqual(expected, listed)
 
     def check_ranks(self, top, s, rules, config):
+        top, = (os.path.join(top, n) for n in os.listdir(top) if n.startswith("gen-"))
         self.assertEqual({f"{r}.safetensors" for r in range(config.world)}, set(os.listdir(os.path.join(top, "ranks"))))
         for rank in range(config.world):
             got = states.read_file(os.path.join(top, "ranks", f"{rank}.safetensors"))
@@ -198,7 +199,7 @@ class Fuse(harness.Case):
                                  [at[k] for k in ("generation", "snapshot", "step", "uuid", "config", "ranks")])
                 top = m.path("random", "state", f"snap-{at['snapshot']}-step-{at['step']}")
                 self.assertEqual(os.path.basename(top), os.readlink(m.path("random", "state", "latest")))
-                self.assertEqual({"model.safetensors", "optimizer.safetensors", "tensors", "ranks"}, set(os.listdir(top)))
+                self.assertEqual({"model.safetensors", "optimizer.safetensors", "tensors", f"gen-{at['generation']}"}, set(os.listdir(top)))
                 self.assertEqual(harness.sha256(job.files["param"]), harness.sha256(top + "/model.safetensors"))
                 self.check_optimizer(top, s)
                 self.check_tensors(top, s)
@@ -397,6 +398,100 @@ class Fuse(harness.Case):
         self.assertEqual((0, ""), (r.returncode, r.stdout))
         wait_for(lambda: not [p for p in c.processes() if "ptc-fuse" in open(f"/proc/{p}/comm").read()], 10 * PATIENCE,
                  "the end of ptc-fuse after umount")
+
+    def test_mounted_again(self):
+        """Unmounted and mounted again while somebody has a file open: the end of the first ptc-fuse, by itself once the file is
+        closed or by a signal before, leaves the second one's mount alone."""
+        with self.cluster(nodes=1, devices=1) as c:
+            job = self.big_job(c, mib=1, config="tp=1")
+            for ends_it in ("close", "signal"):
+                old = Mount(self, c)
+                held = os.open(old.path("big", "state", "latest", "model.safetensors"), os.O_RDONLY)
+                c.ptcctl("umount", old.dir)
+                new = Mount(self, c, directory=old.dir)
+                self.assertIsNone(old.process.poll(), "the first one serves the file that is open")
+                if ends_it == "signal":
+                    old.process.terminate()
+                    self.assertEqual(0, old.process.wait(10 * PATIENCE))
+                os.close(held)
+                self.assertEqual(0, old.process.wait(10 * PATIENCE))
+                self.assertEqual([new.dir], mounts(self.dir), f"after the {ends_it}")
+                self.assertEqual(harness.sha256(job.files["param"]), harness.sha256(new.path("big/state/latest/model.safetensors")))
+                new.stop()
+
+    @skip_unless_root
+    def test_covered(self):
+        """Something else is mounted on top: ptc-fuse ends without touching that, and what is below answers an error, not the disk."""
+        with self.cluster(nodes=1, devices=1) as c:
+            self.big_job(c, mib=1, config="tp=1")
+            m = Mount(self, c)
+            subprocess.run(["mount", "-t", "tmpfs", "none", m.dir], check=True)
+            try:
+                m.process.terminate()
+                self.assertEqual(0, m.process.wait(10 * PATIENCE))
+                self.assertEqual([m.dir, m.dir], mounts(self.dir))
+                self.assertEqual([], os.listdir(m.dir))
+                self.assertIn("not ours", c.ptcctl("umount", m.dir, check=False).stderr)
+            finally:
+                subprocess.run(["umount", m.dir], check=True)
+            self.assert_errno(errno.ENOTCONN, os.listdir, m.dir)
+            m.start()
+            self.assertEqual(["big"], os.listdir(m.dir))
+            m.stop()
+
+    @skip_unless_root
+    def test_unmounted_under_readers(self):
+        """fuse.dir unmounted by an administrator while a file is open: the files are back, and who had it open reads on."""
+        top = self.path("files")
+        self.addCleanup(LIBC.umount2, top.encode(), DETACH)
+        with self.cluster(nodes=1, devices=1, fuse={"n0": {"dir": top}}) as c:
+            node, job = c.nodes["n0"], self.big_job(c, mib=1, config="tp=1")
+            path = os.path.join(top, "big", "state", "latest", "model.safetensors")
+            with open(job.files["param"], "rb") as f:
+                want = f.read()
+            wait_for(lambda: self.readable(path, want), MOUNT_S, "the files")
+            served = self.fuse_pid(node)
+            with open(path, "rb") as held:
+                self.assertEqual(0, LIBC.umount2(top.encode(), DETACH))
+                wait_for(lambda: self.fuse_pid(node) not in (None, served), MOUNT_S, "another ptc-fuse")
+                wait_for(lambda: self.readable(path, want), MOUNT_S, "the files again")
+                self.assertEqual(want, held.read())
+            wait_for(lambda: not os.path.exists(f"/proc/{served}") or status_of(served) == "Z", MOUNT_S, "the end of the first one")
+            self.assertTrue(self.readable(path, want))
+            node.stop()
+            wait_for(lambda: self.fuse_ended(node), MOUNT_S, "its end")
+
+    def test_mounted_again_by_a_user(self):
+        """The same through fusermount3, which unmounts by path."""
+        script = """
+            as="setpriv --reuid=$5 --clear-groups" dir=$2 fuse=$6
+            begin() {
+                $as "$fuse" --socket "$PTC_SOCKET" "$dir" &
+                left=400
+                until $as test -e "$dir/theirs"; do test $((left -= 1)) -gt 0; sleep 0.05; done
+            }
+            for how in close TERM; do
+                begin; old=$!
+                $as tail -n 1 -f "$dir/theirs/state/latest/model.safetensors" > /dev/null & reader=$!
+                until ls -l /proc/$reader/fd | grep -q model; do sleep 0.05; done
+                $as "$3" umount "$dir"
+                begin; new=$!
+                test $how = close || kill -s $how $old
+                test $how = TERM || kill $reader
+                wait $old
+                $as cmp "$dir/theirs/state/latest/model.safetensors" "$4"
+                test $how = close || kill $reader
+                kill $new; wait $new
+                test -z "$(ls "$dir")"
+            done
+            """
+        with self.cluster(nodes=1, devices=1) as c:
+            job = Job(c, "theirs", self.state({"w": (30, 4)}, fields=()), self.path("theirs"), [{"match": "*"}])
+            other = ["setpriv", f"--reuid={OTHER_UID}", "--clear-groups"]
+            c.ptcctl("job", "create", "-f", job.yaml, prefix=other)
+            c.ptcctl(*job.import_args("tp=1"), prefix=other)
+            r = run_with_fuse_for_all(self, c, script, job.files["param"], str(OTHER_UID), harness.binary("daemon/ptc-fuse"))
+            self.assertEqual((0, ""), (r.returncode, r.stdout))
 
     def shared_job(self, c, name, group, prefix=()):
         os.makedirs(self.path(name))
@@ -737,7 +832,7 @@ print(f" {longest}")
                 want = f.read()
             before = json.load(open(m.path("big", "generation.json")))
             old = m.path("big", "state", os.readlink(m.path("big", "state", "latest")), "model.safetensors")
-            rank = m.path("big", "state", "latest", "ranks", "0.safetensors")
+            rank = os.path.join(os.path.dirname(old), f"gen-{before['generation']}", "ranks", "0.safetensors")
             want_rank = open(rank, "rb").read()
             fd = os.open(old, os.O_RDONLY | os.O_DIRECT)
             rank_fd = os.open(rank, os.O_RDONLY | os.O_DIRECT)
@@ -749,7 +844,11 @@ print(f" {longest}")
             self.assertEqual(want, self.read_direct(fd))
             self.assertEqual(want_rank, self.read_direct(rank_fd))
             self.assertEqual(want, open(m.path("big", "state", "latest", "model.safetensors"), "rb").read())
-            self.assertEqual({"0.safetensors", "1.safetensors"}, set(os.listdir(m.path("big", "state", "latest", "ranks"))))
+            ranks = m.path("big", "state", "latest", f"gen-{now['generation']}", "ranks")
+            self.assertEqual({"0.safetensors", "1.safetensors"}, set(os.listdir(ranks)))
+            # the path of the old generation's ranks leads to theirs, as long as it leads anywhere
+            self.assertEqual(want_rank, open(rank, "rb").read())
+            self.assertEqual({"0.safetensors", "1.safetensors"}, set(os.listdir(os.path.dirname(rank))))
             os.close(fd)
             os.close(rank_fd)
             job.resize("tp=2") # chunks that nobody refers to any more are given back by the next switch
@@ -907,20 +1006,21 @@ print(f" {longest}")
         c.ptcctl("export", "live", exported)
         want = {n: (t.dtype, t.shape, t.tobytes()) for n, t in states.read_file(exported).items()}
         top = m.path("live", "state", os.readlink(m.path("live", "state", "latest")))
-        self.assertEqual({"model.safetensors", "optimizer.safetensors", "tensors", "ranks"}, set(os.listdir(top)))
+        at = json.load(open(m.path("live", "generation.json")))
+        self.assertEqual({"model.safetensors", "optimizer.safetensors", "tensors", f"gen-{at['generation']}"}, set(os.listdir(top)))
         got = {f: {n: (t.dtype, t.shape, t.tobytes()) for n, t in states.read_file(f"{top}/{f}.safetensors").items()}
                for f in ("model", "optimizer")}
         self.assertEqual(want, {**got["model"], **got["optimizer"]})
         self.assertEqual({n for n in want if ":" in n}, set(got["optimizer"]))
         self.assertTrue(got["optimizer"] and got["model"])
-        at = json.load(open(m.path("live", "generation.json")))
         self.assertTrue(top.endswith(f"snap-{at['snapshot']}-step-{at['step']}"))
         # what each rank declared: its rows of every layer (tests/trainer.py), tp the fastest axis
-        self.assertEqual({f"{r}.safetensors" for r in range(4)}, set(os.listdir(top + "/ranks")))
+        gen = f"{top}/gen-{at['generation']}"
+        self.assertEqual({f"{r}.safetensors" for r in range(4)}, set(os.listdir(gen + "/ranks")))
         tp = int(at["config"].partition("tp=")[2].partition(",")[0])
         for r in range(4):
             first, n = trainer.rows_of(job.rows, tp, r % tp)
-            files = states.read_file(f"{top}/ranks/{r}.safetensors")
+            files = states.read_file(f"{gen}/ranks/{r}.safetensors")
             self.assertEqual(set(want), set(files))
             for l in range(job.layers):
                 for name, sign in ((f"layer.{l}.weight", 1), (f"layer.{l}.weight:m", -1)):

@@ -114,7 +114,7 @@ class GptLive(harness.Case):
             job.wait_step(at + 4, 120)
             job.do("stop")
             steps = job.wait_run("stopped")["step"]
-            proof = c.json("dataset", "proof", "gpt")["cursors"][0]
+            proof = c.json("dataset", "proof", "gpt", "--counted")["cursors"][0]
             mount.stop()
         self.assertEqual((True, steps * g, [2, 3, 2, 1, 4, 1]),
                          (proof["exactly_once"], proof["position"], [e["dp"] for e in proof["generations"]]))

@@ -4,6 +4,7 @@ certificates that will not do."""
 import os
 import re
 import subprocess
+import textwrap
 
 import harness
 import numpy as np
@@ -18,7 +19,7 @@ def run(*argv, **kw):
 def block(name):
     """The code after <!-- test: NAME -->."""
     with open(os.path.join(harness.ROOT, "docs", "install.md")) as f:
-        return re.search(rf"^<!-- test: {name} -->\n```\w+\n(.*?)^```$", f.read(), re.M | re.S)[1]
+        return textwrap.dedent(re.search(rf"^ *<!-- test: {name} -->\n *```\w+\n(.*?)^ *```$", f.read(), re.M | re.S)[1])
 
 
 class Install(harness.Case):
@@ -86,6 +87,11 @@ class Install(harness.Case):
         self.script("job", self.path("job"), **env)
         found = states.read_file(self.path("job", "out.safetensors"))
         self.assertEqual({"w": s.tensors["param"]["w"].tobytes()}, {n: t.tobytes() for n, t in found.items()})
+        self.script("revoke", self.path("ca"))
+        for node, says in (("n0", r"^$"), ("n1", r"tls.crl: \S+n1.crt is revoked by \S+crl.pem")):
+            with open(self.path(node, "ptcd.yaml")) as f, open(self.path("case.yaml"), "w") as t:
+                t.write(f.read().replace("tls: {", "tls: {crl: " + self.path("ca", "crl.pem") + ", "))
+            self.assertRegex(run(harness.program("ptcd"), "--check-config", "--config", self.path("case.yaml")).stdout, says)
 
     def test_certificates(self):
         """Each thing that can be wrong with them is one line that names key, file and remedy."""
@@ -105,11 +111,12 @@ class Install(harness.Case):
                     "-days", str(days), "-extfile", f"{ca}/{name}.ext", "-out", f"{ca}/{name}.crt")
             self.assertEqual(0, r.returncode, r.stdout)
 
-        both, uri = "extendedKeyUsage=serverAuth,clientAuth", "subjectAltName=URI:ptc://node/n0"
+        both, uri = "extendedKeyUsage=serverAuth,clientAuth", "subjectAltName=DNS:ptc-node,URI:ptc://node/n0"
         sign("old", -1, both, uri)
         sign("oneway", 1, "extendedKeyUsage=clientAuth", uri)
         sign("several", 1, both, uri + ",URI:ptc://node/n1")
         sign("nameless", 1, both, "subjectAltName=DNS:n0")
+        sign("outsider", 1, both, "subjectAltName=DNS:n0,DNS:ptc-node.example,URI:ptc://node/n0")
         run("openssl", "req", "-x509", "-new", "-key", f"{ca}/n1.key", "-days", "1", "-subj", "/CN=other", "-out", f"{ca}/other.crt")
         with open(f"{ca}/junk.crt", "w") as f:
             f.write("no certificate\n")
@@ -129,6 +136,7 @@ class Install(harness.Case):
                  (node("several"), "tls.cert: .*several.crt carries 2 names of ptc's"),
                  (node("n0").replace("n0.crt", "trailed.crt"), "tls.cert: .*trailed.crt holds a certificate that cannot be read"),
                  (node("nameless"), "tls.cert: .*nameless.crt carries no name of ptc's"),
+                 (node("outsider"), "tls.cert: .*outsider.crt lacks the DNS name ptc-node, .*subjectAltName=URI:ptc://node/n0,DNS:ptc-node"),
                  (node("alice"), "tls.cert: .*alice.crt carries ptc://admin/alice"))
         for text, says in cases:
             with open(self.path("case.yaml"), "w") as f:

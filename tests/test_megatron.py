@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Buffers that rules give against what Megatron's own distributed optimizer computes for the same parameters.
+"""The rule sets for Megatron against its own GPTModel, built for every rank; and buffers that rules give against what its
+distributed optimizer computes for the same parameters.
 
-Megatron's code makes the buffer and each rank's ranges of it, on the CPU; its process groups are only asked how many they
-are and which of them this one is.
+Megatron's code makes models, buffers and each rank's ranges of them, on the CPU; its process groups are only asked how many
+they are and which of them this one is.
 """
+import importlib.util
+import json
 import random
 import types
 import unittest
@@ -11,6 +14,7 @@ import warnings
 from unittest import mock
 
 import harness
+import megatron_model
 import numpy as np
 import state as states
 from harness import LONG
@@ -50,6 +54,70 @@ def megatron_ranges(shapes, dp, rank, bucket, busbw):
             for p, ranges in one["param_map"].items():
                 found[names[p]] = (ranges["param"].start, ranges["param"].end)
     return found
+
+
+BASE = {"num_layers": 4, "hidden_size": 32, "num_attention_heads": 4, "ffn_hidden_size": 64}
+LLAMA = BASE | {"num_query_groups": 2, "gated_linear_unit": True, "add_bias_linear": False, "normalization": "RMSNorm", "tied": False}
+MOE = {"num_moe_experts": 8, "moe_ffn_hidden_size": 16}
+MLA = {"multi_latent_attention": True, "q_lora_rank": 16, "kv_lora_rank": 8, "qk_head_dim": 8, "qk_pos_emb_head_dim": 4,
+       "v_head_dim": 8, "qk_layernorm": True}
+DEEPSEEK = LLAMA | MOE | MLA | {"num_query_groups": None, "moe_layer_freq": [0, 1, 1, 1], "moe_shared_expert_intermediate_size": 32,
+                                "moe_shared_expert_gate": True, "mtp_num_layers": 1}
+DENSE_AT, MOE_AT = ("tp=2,pp=2,dp=2", "tp=2,pp=2,vpp=2,cp=2"), ("tp=2,pp=2,dp=2,ep=2,etp=1", "tp=2,dp=4,ep=4,etp=1", "tp=2,pp=2,ep=2,dp=4,etp=2")
+# name: options of TransformerConfig (and of the model: tied, positions), configurations
+MODELS = {
+    "gpt, tied": (BASE | {"positions": "learned_absolute"}, DENSE_AT),
+    "gpt, untied": (BASE | {"tied": False, "add_qkv_bias": True}, DENSE_AT),
+    "llama": (LLAMA | {"qk_layernorm": True}, DENSE_AT),
+    "experts with biases": (BASE | MOE, MOE_AT[:2]),
+    "experts, gated": (LLAMA | MOE, MOE_AT),
+    "experts in one tensor": (BASE | MOE | {"add_bias_linear": False, "moe_grouped_gemm": True, "moe_use_legacy_grouped_gemm": True}, MOE_AT),
+    "experts in one tensor, gated": (LLAMA | MOE | {"moe_grouped_gemm": True, "moe_use_legacy_grouped_gemm": True}, MOE_AT[2:]),
+    "latent attention": (LLAMA | MLA | {"num_query_groups": None, "q_lora_rank": None}, DENSE_AT[:1]),
+    "deepseek": (DEEPSEEK, MOE_AT)}
+
+
+@unittest.skipUnless(importlib.util.find_spec("megatron"), "no Megatron: scripts/venv --torch")
+class Models(harness.Case):
+    """Each parameter of each rank of each model: is it there, which elements of the whole has it in which order, and
+    which of these does the rank's optimizer own, with one bucket and with small ones?"""
+
+    def job(self, gated, ranks):
+        shapes = {name: shape for held in ranks for name, shape, _, _ in held}
+        with open(self.path("job.yaml"), "w") as f:
+            json.dump({"version": 1, "name": "m", "rules": ["megatron_swiglu", "megatron_gpt"] if gated else "megatron_gpt",
+                       "tensors": [{"name": n, "dtype": "F32", "shape": list(s)} for n, s in shapes.items()]}, f)
+        return sorted(shapes, key=str.encode)
+
+    def compare(self, what, names, ranks, got, part):
+        """How many parameters of ranks there are; part: what of the elements should be there, by the last column."""
+        if isinstance(got, str):
+            self.fail(f"{what}: {got}")
+        wrong, pairs = [], 0
+        for rank, held in enumerate(ranks):
+            want = {name: elements[part(owned)] for name, _, elements, owned in held}
+            ours = {names[i]: a.reshape(-1) for (r, i), a in got.items() if r == rank}
+            wrong += [(rank, n) for n in want.keys() | ours.keys()
+                      if not np.array_equal(want.get(n, ()), ours.get(n, ())) or (n in want) != (n in ours)]
+            pairs += len(want)
+        self.assertEqual([], sorted(wrong), f"{what}: of {pairs}")
+        return pairs
+
+    def test_models(self):
+        pairs = 0
+        with Dump() as dump:
+            for model, (options, configs) in MODELS.items():
+                for config in configs:
+                    degrees = {k: int(v) for k, v in (d.split("=") for d in config.split(","))}
+                    ranks = megatron_model.all_ranks(options, degrees, (None, 2000))
+                    names, what = self.job(options.get("gated_linear_unit"), ranks), f"{model}, {config}"
+                    dump.job(self.path("job.yaml"), 0)
+                    pairs += self.compare(what, names, ranks, dump.layout(None, config), lambda owned: slice(None))
+                    for bucket in (None, 2000):
+                        dump.job(self.path("job.yaml"), bucket or 0)
+                        self.compare(f"{what}, bucket {bucket}", names, ranks, dump.layout(None, config + ",zero=3,shard=buffer"),
+                                     lambda owned: slice(*owned[bucket]))
+        print(pairs, "parameters of ranks compared")
 
 
 @unittest.skipUnless(LONG, "set PTC_TEST_LONG=1; Megatron takes its time to be imported")

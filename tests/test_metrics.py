@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """GET /metrics of real daemons, read by a parser of its own and compared with what ptcctl says, with the documented list and with
 the dashboard's queries; and what strangers may send there."""
+import contextlib
 import errno
 import json
 import math
 import os
 import re
+import shutil
 import socket
 import urllib.error
+import urllib.parse
 import urllib.request
 
 import harness
@@ -69,7 +72,7 @@ class Metrics(harness.Case):
         """Each node's configuration gets an address; {node: address}. The cluster is not up yet."""
         given = {name: f"127.0.0.1:{harness.clusters.free_port()}" for name in c.nodes}
         write = c.write_config
-        c.write_config = lambda node, **changes: write(node, **{"metrics": given[node.name], **more, **changes})
+        c.write_config = lambda node, **changes: write(node, **{"metrics": given[node.name], "metrics_jobs": "yes", **more, **changes})
         for node in c.nodes.values():
             c.write_config(node)
         return given
@@ -155,15 +158,15 @@ class Metrics(harness.Case):
         """Each job is shown once, by its controller, with what its record says."""
         for metric, key in (("ptc_job_generation", "generation"), ("ptc_job_snapshot", "snapshot"), ("ptc_job_step", "step")):
             for job, row in status.items():
-                shown = {n: at(s, metric, job=job) for n, (_, s) in scraped.items()}
+                shown = {n: at(s, metric, ptc_job=job, uid=str(os.getuid())) for n, (_, s) in scraped.items()}
                 self.assertEqual({n: row[key] if n == row["controller"] else None for n in scraped}, shown, (metric, job))
         everywhere = [s for _, s in scraped.values()]
         self.assertEqual(len(status), sum(total(s, "ptc_jobs") for s in everywhere))
-        self.assertEqual(1, sum(total(s, "ptc_job_running", job="live") for s in everywhere))
-        self.assertEqual(0, sum(total(s, "ptc_job_running", job="still") for s in everywhere))
-        self.assertEqual(2, sum(total(s, "ptc_job_local_ranks", job="live") for s in everywhere))
-        self.assertGreaterEqual(sum(total(s, "ptc_job_local_step", job="live") for s in everywhere), 5)
-        rate = sum(total(s, "ptc_job_local_steps_per_second", job="live") for s in everywhere)
+        self.assertEqual(1, sum(total(s, "ptc_job_running", ptc_job="live") for s in everywhere))
+        self.assertEqual(0, sum(total(s, "ptc_job_running", ptc_job="still") for s in everywhere))
+        self.assertEqual(2, sum(total(s, "ptc_job_local_ranks", ptc_job="live") for s in everywhere))
+        self.assertGreaterEqual(sum(total(s, "ptc_job_local_step", ptc_job="live") for s in everywhere), 5)
+        rate = sum(total(s, "ptc_job_local_steps_per_second", ptc_job="live") for s in everywhere)
         self.assertTrue(0 < rate < 100, rate) # it sleeps 10 ms a step
 
     def check_switches(self, scraped, summary, moved, status):
@@ -247,7 +250,7 @@ class Metrics(harness.Case):
                 s.close()
             types, samples = scrape(where)
             self.assertEqual(documented(), types)
-            self.assertEqual([], [n for n, l in samples if "job" in dict(l)])
+            self.assertEqual([], [n for n, l in samples if "ptc_job" in dict(l)])
 
     def test_config(self):
         """Off unless asked for; reachable from elsewhere only when that is said."""
@@ -290,9 +293,74 @@ class Metrics(harness.Case):
         self.assertEqual(len(cells), len(set(cells)), "panels overlap")
         self.assertEqual(len(board["panels"]), len({p["id"] for p in board["panels"]}))
 
+    @harness.unittest.skipUnless(shutil.which("promtool"), "needs Prometheus's promtool")
+    def test_alert_rules(self):
+        """Each alert fires when its test says so, and asks for documented series only."""
+        folder = os.path.join(harness.ROOT, "deploy", "prometheus")
+        r = harness.subprocess.run(["promtool", "test", "rules", "ptc.rules.test.yaml"], cwd=folder, text=True,
+                                   stdout=harness.subprocess.PIPE, stderr=harness.subprocess.STDOUT)
+        self.assertEqual(0, r.returncode, r.stdout)
+        with open(os.path.join(folder, "ptc.rules.yaml")) as f:
+            rules = re.findall(r"alert: (\w+)\n +expr: (.+)", f.read())
+        with open(os.path.join(folder, "ptc.rules.test.yaml")) as f:
+            fired = set(re.findall(r"alertname: (\w+)\n +exp_alerts:\n", f.read()))
+        self.assertEqual({name for name, _ in rules}, fired)
+        for _, query in rules:
+            if query != 'up{job="ptc"} == 0': # of Prometheus itself
+                self.check_query(query, documented())
+
+    @harness.unittest.skipUnless(shutil.which("prometheus"), "needs Prometheus")
+    def test_prometheus(self):
+        """A real Prometheus with its default settings: every query of the dashboard is answered, and jobs keep their names."""
+        with self.cluster(up=False, nodes=2, devices=1) as c:
+            where = self.addresses(c)
+            c.up(timeout_s=60 * PATIENCE)
+            s = states.State()
+            s.add(np.random.default_rng(self.seed), "w", "F32", (8, 8))
+            Job(c, "still", s, self.path("still"), [{"match": "*"}]).imported("dp=2")
+            with self.prometheus(list(where.values())) as ask:
+                wait_for(lambda: len(ask("ptc_job_generation")) == 1 and len(ask("up == 1")) == 2, 60 * PATIENCE, "scrapes")
+                labels = ask("ptc_job_generation")[0]["metric"]
+                self.assertEqual(("ptc", "still", None), (labels["job"], labels["ptc_job"], labels.get("exported_job")))
+                with open(os.path.join(harness.ROOT, "deploy", "grafana", "ptc.json")) as f:
+                    board = json.load(f)
+                for panel in board["panels"]:
+                    for target in panel.get("targets", []):
+                        query = re.sub(r"\$(ptc_job|instance)\b", ".*", target["expr"].replace("$__rate_interval", "5m"))
+                        ask(query) # raises where Prometheus does not understand it
+                self.assertEqual(["1"], [r["value"][1] for r in ask("sum(ptc_jobs)")])
+
+    @contextlib.contextmanager
+    def prometheus(self, addresses):
+        """Runs one that scrapes these; gives a function that sends a query and returns its result."""
+        port, config = harness.clusters.free_port(), self.path("prometheus.yml")
+        with open(config, "w") as f:
+            json.dump({"global": {"scrape_interval": "1s"}, "scrape_configs": [{"job_name": "ptc", "static_configs": [{"targets": addresses}]}],
+                       "rule_files": [os.path.join(harness.ROOT, "deploy", "prometheus", "ptc.rules.yaml")]}, f) # JSON is YAML
+
+        def ask(query):
+            url = f"http://127.0.0.1:{port}/api/v1/query?" + urllib.parse.urlencode({"query": query})
+            try:
+                with urllib.request.urlopen(url, timeout=20 * PATIENCE) as r:
+                    return json.load(r)["data"]["result"]
+            except urllib.error.HTTPError as e:
+                if e.code == 503:
+                    return [] # it is still starting
+                raise AssertionError(f"{query}: {e.read().decode()}") from e
+            except urllib.error.URLError:
+                return [] # it has not started yet
+
+        process = harness.subprocess.Popen(["prometheus", f"--config.file={config}", f"--storage.tsdb.path={self.path('tsdb')}",
+                                            f"--web.listen-address=127.0.0.1:{port}", "--log.level=error"])
+        try:
+            yield ask
+        finally:
+            process.kill()
+            process.wait()
+
     def check_query(self, query, known):
         """Every series in it is documented, with a type that fits how it is used."""
-        names = set(re.findall(r"\b(?:ptc|process)_\w+", query))
+        names = set(re.findall(r"\b(?:ptc|process)_\w+", query)) - {"ptc_job"} # a label
         self.assertTrue(names, query)
         for name in names:
             base = name if name in known else re.sub("_(bucket|sum|count)$", "", name)

@@ -90,7 +90,7 @@ class Partitions(harness.Case):
                 job.resize(config)
             job.wait_step(job.step() + 9)
             job.do("stop")
-            entries = {e["generation"]: e for e in c.json("dataset", "proof", job.name)["cursors"][0]["generations"]}
+            entries = {e["generation"]: e for e in c.json("dataset", "proof", job.name, "--counted")["cursors"][0]["generations"]}
             self.assertEqual([2, 3, 1, 5], [e["dp"] for e in entries.values()])
             self.assertEqual(sorted(f"gen-{x}" for x in entries), sorted(os.listdir(mount.path(job.name, "data", "data"))))
             self.assertEqual(len(entries) * [["data"]], [os.listdir(mount.path(job.name, "data"))] * len(entries))
@@ -153,7 +153,7 @@ class Partitions(harness.Case):
             job.do("snapshot")
             job.wait_step(job.step() + 3)
             job.do("stop")
-            got, _, cursor = proved(self, c, job)
+            got, _, cursor = proved(self, c, job, counted=True)
             self.assertEqual((got["step"] * g, [2, 3, 1, 2]), (cursor["position"], [e["dp"] for e in cursor["generations"]]))
             wrote = {}
             for name in sorted(os.listdir(job.logs)):

@@ -35,9 +35,10 @@ def said_by(case, c, job, *cursor, code=0):
     return got, [json.loads(line) for line in r.stdout.splitlines()]
 
 
-def proved(case, c, job, name="data"):
-    """The proof of the cursor that the ranks consume by, its lines and itself: right by the script and by the ranks' logs."""
-    got, lines = said_by(case, c, job, "--cursor", name)
+def proved(case, c, job, name="data", counted=False):
+    """The proof of the cursor that the ranks consume by, its lines and itself: right by the script and by the ranks' logs. counted:
+    the ranks set none."""
+    got, lines = said_by(case, c, job, "--cursor", name, *["--counted"] * counted)
     case.assertEqual("", ledger_check(got, lines, case.dir))
     wrote = {}
     for log in sorted(os.listdir(job.logs)):
@@ -52,7 +53,7 @@ def proved(case, c, job, name="data"):
         had = [ids for (g, s, _), ids in wrote.items() if (g, s) == (line["generation"], line["step"])]
         case.assertEqual(sorted(line["samples"]), sorted(sum(had, [])), line)
     cursor, = got["cursors"]
-    case.assertEqual((name, True), (cursor["cursor"], cursor["exactly_once"]))
+    case.assertEqual((name, "counts" if counted else "ranks", True), tuple(cursor[k] for k in ("cursor", "said_by", "exactly_once")))
     return got, lines, cursor
 
 
@@ -113,7 +114,7 @@ class Proof(harness.Case):
         """The script finds a proof that is not true, and lines of steps that are not."""
         for change in ({"seed": cursor["seed"] ^ 1}, {"samples": 38}, {"epochs_finished": cursor["epochs_finished"] + 1}):
             self.assertNotEqual("", ledger_check({**got, "cursors": [{**cursor, **change}]}, lines, self.dir), change)
-        at = self.random.randrange(len(lines))
+        at = self.random.choice([i for i, line in enumerate(lines) if line["samples"]]) # a rank may have had padding only
         line, one = lines[at], self.random.randrange(len(lines[at]["samples"]))
         samples = [(x + 1) % cursor["samples"] if i == one else x for i, x in enumerate(line["samples"])]
         for change in ({"samples": samples}, {"samples": line["samples"][:-1]}, {"step": 10**6}, {"cursor": "other"}):
@@ -167,10 +168,15 @@ class Proof(harness.Case):
         self.assertRegex(p.stdout, r"(?m)^dataset rows: weight 2, 7 samples, not shuffled: \d+ epochs finished, each sample once in each")
         self.assertRegex(p.stdout, r"(?m)^cursor held: 30 samples, seed 1$")
         for cursor, code in (("mixed", 0), ("held", 0), ("data", 1)):
-            self.assertEqual(code, c.ptcctl("dataset", "proof", job.name, "--cursor", cursor, check=False).returncode)
+            p = c.ptcctl("dataset", "proof", job.name, "--cursor", cursor, check=False)
+            self.assertEqual(1, p.returncode) # that no rank set a cursor shows nothing of what it had
+            if code == 0:
+                self.assertIn(f"cursor {cursor}: no rank said that it had the samples", p.stderr)
+            self.assertEqual(code, c.ptcctl("dataset", "proof", job.name, "--cursor", cursor, "--counted", check=False).returncode)
+        self.assertEqual(("counts", True), tuple(found["mixed"][k] for k in ("said_by", "compared")))
         # what the job pinned is known also when the dataset is not there any more
         c.ptcctl("dataset", "remove", "rows")
-        self.assertEqual(0, c.ptcctl("dataset", "proof", job.name, "--cursor", "mixed").returncode)
+        self.assertEqual(0, c.ptcctl("dataset", "proof", job.name, "--cursor", "mixed", "--counted").returncode)
 
     @unittest.skipUnless(LONG, "set PTC_TEST_LONG=1; PyTorch takes its time to be imported")
     @harness.needs(modules=("torch", "megatron"))
@@ -189,7 +195,7 @@ class Proof(harness.Case):
                 job.resize(config)
             job.wait_step(job.step() + 7)
             job.do("stop")
-            got, _, cursor = proved(self, c, job)
+            got, _, cursor = proved(self, c, job, counted=True)
         self.assertEqual((True, got["step"] * g, [2, 3, 1, 6]),
                          (cursor["sequential"], cursor["position"], [e["dp"] for e in cursor["generations"]]))
         self.assertGreater(cursor["epochs_finished"], 3)

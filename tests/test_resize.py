@@ -113,6 +113,33 @@ class Resize(harness.Case):
             self.assertEqual(10, c.json("verify", "masters")["digests_verified"])
             job.delete()
 
+    def test_verified_while_resized(self):
+        """verify sees one committed state or the next, never the halves of two: no false alarm, through any number of switches."""
+        s = states.State({})
+        s.add(self.rng(), "w", "F32", (4096, 4096))
+        rules = [{"match": "*", "split": {"axis": "tp", "dim": 0}}]
+        with self.cluster(nodes=2, devices=2) as c:
+            job = Job(c, "job", s, self.path("job"), rules)
+            job.imported("tp=2")
+            over, found = [], []
+
+            def verify(node):
+                while not over or not found:
+                    found.append(c.ptcctl("verify", "job", node=node, check=False))
+
+            with concurrent.futures.ThreadPoolExecutor() as pool:
+                readers = [pool.submit(verify, node) for node in c.nodes]
+                try:
+                    for i in range(24 if LONG else 8):
+                        job.resize(("tp=4", "tp=1", "dp=2", "tp=2")[i % 4])
+                finally:
+                    over.append(True)
+                for r in readers:
+                    r.result()
+            print(f"{len(found)} times verified", flush=True)
+            self.assertEqual([], [r.stderr for r in found if r.returncode])
+            self.assertNotIn('"verify"', c.ptcctl("events", "job", "--format", "json").stdout)
+
     def test_not_derivable(self):
         """A parameter that is not what its master makes is refused with the first element, at the import; nothing is changed."""
         s, rules = self.derived_state()

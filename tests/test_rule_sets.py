@@ -41,7 +41,7 @@ def mixtral(q=8, wide=512):
 def grouped(q=8, wide=256):
     h = 128 * q
     return llama(128, q, 2, 512) | {f"layers.{i}.moe.experts.{n}": s for i in range(4) for n, s in {
-        "w1": (8, wide, h), "w2": (8, h, wide), "w3": (8, wide, h), "gate_up_proj": (8, h, 2 * wide), "down_proj": (8, wide, h)}.items()}
+        "w1": (8, wide, h), "w2": (8, h, wide), "w3": (8, wide, h), "gate_up_proj": (8, 2 * wide, h), "down_proj": (8, h, wide)}.items()}
 
 
 def megatron(moe):
@@ -70,7 +70,7 @@ BERT = {"embeddings.word_embeddings.weight": (30522, 384), "embeddings.LayerNorm
 
 DENSE = ["tp=1", "tp=2", "tp=4,pp=2", "pp=4,dp=2,zero=1", "tp=2,dp=2,zero=3,shard=dim0,replicas=2", "tp=2,pp=2,dp=2,zero=1,shard=buffer",
          "tp=2,pp=2,vpp=2,dp=2,cp=2,zero=2"]
-MOE = [*DENSE, "tp=2,dp=4,ep=4,etp=2", "tp=2,pp=2,dp=4,ep=2,etp=2,zero=1,shard=buffer", "dp=8,ep=4,zero=3,shard=dim0",
+MOE = [*(f"{c},etp={c[3]}" for c in DENSE if c.startswith("tp=")), "pp=4,dp=2,zero=1,etp=2", "tp=2,dp=4,ep=4,etp=2", "tp=2,pp=2,dp=4,ep=2,etp=2,zero=1,shard=buffer", "dp=8,ep=4,zero=3,shard=dim0",
        "tp=2,cp=2,dp=2,ep=4,zero=1,order=tp-cp-ep-pp-dp"]
 
 
@@ -119,10 +119,10 @@ MIXTRAL_TABLE = ATTENTION | {
     "model.layers.*.block_sparse_moe.gate.weight": ("layer", WHOLE), "model.layers.*.experts.*.w1.weight": ("layer", ROWS),
     "model.layers.*.experts.*.w3.weight": ("layer", ROWS), "model.layers.*.experts.*.w2.weight": ("layer", COLUMNS)}
 # torchtitan's ExpertTensorParallel on [experts, rows, columns]: w1 and w3 Shard(1), w2 Shard(2). Hugging Face's gate_up_proj is
-# [experts, in, gate then up], packed_colwise, its down_proj [experts, middle, out].
+# [experts, gate then up, in], packed_colwise, its down_proj [experts, out, middle].
 GROUPED_TABLE = LLAMA_TABLE | {
     "layers.*.moe.experts.w1": ("layer", Cut(1)), "layers.*.moe.experts.w3": ("layer", Cut(1)), "layers.*.moe.experts.w2": ("layer", Cut(2)),
-    "layers.*.moe.experts.gate_up_proj": ("layer", Cut(2, blocks=2)), "layers.*.moe.experts.down_proj": ("layer", Cut(1))}
+    "layers.*.moe.experts.gate_up_proj": ("layer", Cut(1, blocks=2)), "layers.*.moe.experts.down_proj": ("layer", Cut(2))}
 BERT_TABLE = {
     "embeddings.word_embeddings.weight": ("first", ROWS), "embeddings.LayerNorm.weight": ("first", WHOLE),
     "pooler.dense.weight": ("last", WHOLE), "cls.predictions.bias": ("last", WHOLE),
@@ -136,7 +136,7 @@ def megatron_table(swiglu, moe):
     bias every rank has. A fused gate and up projection is cut in two, its bias too (MLP.sharded_state_dict)."""
     layer, fc1 = "decoder.layers.*.", Cut(0, blocks=2 if swiglu else 1)
     mlp = layer + ("mlp.experts.local_experts.*." if moe else "mlp.")
-    return {"embedding.word_embeddings.weight": ("ends", Cut(0, pad=128)), "embedding.position_embeddings.weight": ("first", WHOLE),
+    return {"embedding.word_embeddings.weight": ("first", Cut(0, pad=128)), "embedding.position_embeddings.weight": ("first", WHOLE),
             "decoder.final_layernorm.weight": ("last", WHOLE), "output_layer.weight": ("last", Cut(0, pad=128)),
             layer + "self_attention.linear_qkv.weight": ("layer", ROWS), layer + "self_attention.linear_qkv.bias": ("layer", ROWS),
             layer + "self_attention.linear_qkv.layer_norm_weight": ("layer", WHOLE),

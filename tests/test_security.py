@@ -223,7 +223,7 @@ class Security(harness.Case):
         return "OK", str(reply)
 
     OPEN = ("Nodes", "JobList", "DatasetList") # everybody's; each says nothing of others' jobs and data
-    MAKES = ("JobCreate", "DatasetAdd")        # names are one for all: a taken one is refused
+    MAKES = ("JobCreate", "DatasetAdd")        # names are each user's own: another's is not in the way, and not found out
     LAST = ("DatasetRemove", "JobDelete")
     LIVE = ("Logs", "DatasetRead")             # of a job that runs or ran: for their owner in test_live and test_sources
 
@@ -244,7 +244,7 @@ class Security(harness.Case):
                      "holder": "h", "ttl_ms": 1000, "source": "0" * 32, "samples": [0], "spec_json": spec, "json": json.dumps(data)}
             there, absent = ({**given, "job": n, "name": f"{n}-data", "dataset": f"{n}-data"} for n in ("secret", "absent"))
             calls = sorted((rpc for service, rpc in wire.METHODS if service == "Control"),
-                           key=lambda rpc: (rpc in self.LAST, rpc in self.MAKES))
+                           key=lambda rpc: (rpc in self.MAKES, rpc in self.LAST))
             for node in c.nodes.values():
                 with self.as_uid(STRANGER, node.socket) as peer:
                     for rpc in calls:
@@ -254,9 +254,11 @@ class Security(harness.Case):
                             self.assertEqual("OK", code, rpc)
                             self.assertNotIn("secret", said.replace(c.dir, ""), rpc)
                             continue
-                        self.assertIn(code, ("ALREADY_EXISTS",) if rpc in self.MAKES else ("NOT_FOUND", "PERMISSION_DENIED"), f"{rpc}: {said}")
+                        self.assertIn(code, ("OK",) if rpc in self.MAKES else ("NOT_FOUND", "PERMISSION_DENIED"), f"{rpc}: {said}")
                         if rpc not in self.MAKES:
                             self.assertEqual((code, said.replace("secret", "absent")), self.answer(peer, rpc, absent), rpc)
+                    for rpc in self.LAST: # what he has made
+                        self.assertEqual("OK", self.answer(peer, rpc, there)[0], rpc)
             self.assertEqual(before["generation"], job.generation())
             self.assertEqual([data], c.json("dataset", "list")["datasets"])
             job.check_whole(self)
@@ -370,13 +372,14 @@ for q in questions:
         except OSError:
             data, ancillary = b"", []
         if data:
-            said["status"], _, ino, n = struct.unpack_from("<4xiQQI", data)
-            spans = [struct.unpack_from("<4Q", data, 32 + 32 * i) for i in range(n)]
+            said["status"], _, ino, n, m = struct.unpack_from("<4xiQQII", data)
+            spans = [struct.unpack_from("<QQI4x", data, 32 + 24 * i) for i in range(n)]
+            chunks = [struct.unpack_from("<3Q", data, 32 + 24 * n + 152 * i) for i in range(m)]
         for _, _, sent in ancillary:
             fd = struct.unpack("<i", sent)[0]
             said["fd"] = True
             said["bytes"] = b"".join(os.pread(fd, span[1], span[0]) for span in spans).hex()
-            said["use"] = all(struct.unpack("<Q", os.pread(fd, 8, span[2]))[0] == span[3] for span in spans)
+            said["use"] = all(struct.unpack("<Q", os.pread(fd, 8, chunks[span[2]][1]))[0] == chunks[span[2]][2] for span in spans)
             said["written"] = []
             for name, change in (("write", lambda: os.pwrite(fd, b"x", 4096)), ("truncate", lambda: os.ftruncate(fd, 0)),
                                  ("reopen", lambda: os.close(os.open(f"/proc/self/fd/{fd}", os.O_RDWR))),
@@ -396,7 +399,7 @@ for q in questions:
         return [json.loads(line) for line in out.splitlines()]
 
     @staticmethod
-    def question(uuid, generation, snapshot, ranges, magic=0x3144454c, nranges=None):
+    def question(uuid, generation, snapshot, ranges, magic=0x3244454c, nranges=None):
         """ranges: (item, byte shape, offset, length)"""
         q = struct.pack("<II40s4Q", magic, len(ranges) if nranges is None else nranges, uuid.encode(), generation, snapshot, 0, 0)
         return q + b"".join(struct.pack("<II8qQQ", item, len(shape), *shape, *[0] * (8 - len(shape)), offset, length)

@@ -82,12 +82,13 @@ class Service(harness.Case):
             text = f.read()
         keys = set(re.findall(r"^(\w+):", text, re.M))
         self.assertLessEqual({"version", "node", "state_dir", "listen", "tls", "memory", "coordinator", "fuse"}, keys)
-        ca = run(os.path.join(harness.ROOT, "deploy", "make-test-ca"), self.path("ca"), "--nodes", "n0", "--admin", "me")
+        ca = run(os.path.join(harness.ROOT, "deploy", "make-test-ca"), self.path("ca"), "--nodes", "n0", "--admin", "me", "--stranger", "stranger")
         self.assertEqual(0, ca.returncode, ca.stdout)
         made = {os.path.splitext(f)[0]: f for f in os.listdir(self.path("ca")) if f.endswith(".crt")}
         changed = text.replace("/etc/ptc/tls/ca.crt", self.path("ca", made["ca"]))
         for kind in ("crt", "key"):
             changed = changed.replace(f"/etc/ptc/tls/node.{kind}", self.path("ca", f"n0.{kind}"))
+            changed = changed.replace(f"/etc/ptc/tls/stranger.{kind}", self.path("ca", f"stranger.{kind}"))
         for name, body, says in (("as-it-is", text, "tls.ca: cannot read /etc/ptc/tls/ca.crt"),
                                  ("changed", changed.replace("devices: auto", "devices: 2"), "")):
             if says and os.path.exists("/etc/ptc/tls/ca.crt"):
@@ -113,6 +114,8 @@ class Service(harness.Case):
             path = os.path.join(os.path.dirname(unit), target)
             with open(path, "w") as f:
                 f.write(f"[Unit]\nDescription={target}\nDefaultDependencies=no\n")
+        os.makedirs(os.path.join(root, "bin"), exist_ok=True)
+        shutil.copy("/bin/kill", os.path.join(root, "bin", "kill")) # ExecReload= names it
         r = run("systemd-analyze", "verify", "--man=no", f"--root={root}", "ptcd.service",
                 env={**os.environ, "SYSTEMD_UNIT_PATH": os.path.dirname(unit)[len(root):] + ":"})
         self.assertEqual((0, ""), (r.returncode, r.stdout.strip()))

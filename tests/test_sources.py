@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Datasets that lie on one node only, read by ranks of others: n1's daemon lives in a mount namespace of its own, in which alone
 the path leads to the files. What arrives elsewhere is compared with the files' bytes and the order's oracle."""
+import base64
 import contextlib
 import errno
+import json
 import mmap
 import os
 import re
@@ -23,6 +25,19 @@ from test_fuse import CAN_MOUNT, Mount
 
 SLOTS = test_partitions.SLOTS
 OTHER_UID = 65534
+
+
+def pinned_sources(c, job):
+    """{dataset: source} of the job's description, which is sealed in etcd (rpc/seal.h; GCM's first block of text is number 2)."""
+    kvs = json.loads(c.etcdctl("get", "--prefix", "/ptc/", "-w", "json").stdout)["kvs"]
+    keys = {base64.b64decode(kv["key"]).decode(): base64.b64decode(kv["value"]) for kv in kvs}
+    meta = next(m for m in (json.loads(v) for k, v in keys.items() if k.endswith("/meta")) if m["name"] == job.name)
+    sealed = b"".join(v for k, v in sorted(keys.items()) if k.startswith(f"/ptc/blobs/{meta['uuid']}/{meta['spec']}/"))
+    with open(os.path.join(c.nodes["n0"].dir, "state", "key")) as f:
+        key = f.read().split()[2]
+    text = subprocess.run(["openssl", "enc", "-d", "-aes-256-ctr", "-K", key, "-iv", sealed[16:28].hex() + "00000002"], input=sealed[28:-16],
+                          stdout=subprocess.PIPE, check=True).stdout.decode()
+    return dict(re.findall('"dataset": ?"([a-z0-9]+)"[^}]*?"source": ?"([0-9a-f]{32})"', text))
 
 
 @skip_unless_root
@@ -272,8 +287,8 @@ class Sources(harness.Case):
             self.start_alone(c)
             self.add(c, "flat", "--kind", "flat", "--dtype", "uint8", "--record", "4096", as_user=other)
             job = live.Job(c, self.dir, run={"data": {"flat": {"dataset": "flat"}}})
-            c.ptcctl("job", "create", "-f", job.yaml) # its description in etcd says which source it means
-            source = re.search('"source": ?"([0-9a-f]{32})"', c.etcdctl("get", "--prefix", "/ptc/").stdout)[1]
+            c.ptcctl("job", "create", "-f", job.yaml) # its description says which source it means
+            source, = pinned_sources(c, job).values()
             fields = {"dataset": "flat", "source": source, "samples": [3, 15], "offsets": [0, 4090], "lengths": [4096, 100]}
             for node in ("n0", "n1"):
                 for uid in (OTHER_UID, 0):
@@ -311,7 +326,7 @@ class Sources(harness.Case):
             self.add(c, "grown", "--kind", "files")
             job = live.Job(c, self.dir, run={"data": {"grown": {"dataset": "grown", "seed": 1, "global_batch": 1, "micro_batch": 1}}})
             c.ptcctl("job", "create", "-f", job.yaml)
-            source = re.search('"source": ?"([0-9a-f]{32})"', c.etcdctl("get", "--prefix", "/ptc/").stdout)[1]
+            source, = pinned_sources(c, job).values()
             what = {"dataset": "grown", "source": source, "samples": [0]}
             self.assertEqual(data[16384:32768], self.ask(c, 0, "n0", **what, offsets=[16384], lengths=[16384]).data)
             with open(self.path("real", "grown", "one"), "ab") as f:
@@ -330,7 +345,7 @@ class Sources(harness.Case):
                 self.add(c, name, "--kind", "flat", "--dtype", "uint8", "--record", "1000")
             job = live.Job(c, self.dir, run={"data": {"all": {"mix": [{"dataset": n} for n in contents]}}})
             c.ptcctl("job", "create", "-f", job.yaml)
-            pinned = dict(re.findall('"dataset": ?"(d[0-9]+)"[^}]*?"source": ?"([0-9a-f]{32})"', c.etcdctl("get", "--prefix", "/ptc/").stdout))
+            pinned = pinned_sources(c, job)
             self.assertEqual(set(contents), set(pinned))
             right = []
 
@@ -401,7 +416,7 @@ class Sources(harness.Case):
             self.add(c, "flat", "--kind", "flat", "--dtype", "uint8", "--record", "4096")
             job = live.Job(c, self.dir, run={"data": {"flat": {"dataset": "flat"}}})
             c.ptcctl("job", "create", "-f", job.yaml)
-            source = re.search('"source": ?"([0-9a-f]{32})"', c.etcdctl("get", "--prefix", "/ptc/").stdout)[1]
+            source, = pinned_sources(c, job).values()
             fields = {"dataset": "flat", "source": source, "samples": [9], "offsets": [0], "lengths": [4096]}
             self.assertIn("its source has not been opened in time", self.ask(c, 0, "n0", **fields))
             self.assertEqual(data[9], self.ask(c, 0, "n0", **fields).data)

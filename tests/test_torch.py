@@ -12,10 +12,12 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import types
 import unittest
 import warnings
 import weakref
+import zlib
 
 import harness  # first: it says where the others are
 import curve
@@ -154,9 +156,27 @@ class Torch(harness.Case):
 
     REFUSED = {
         "partial": "weight: placement Partial(sum) cannot be carried",
-        "extra state": "_extra_state: a module's extra state cannot be carried",
+        "extra state": "extra._extra_state.f: a object cannot be carried",
         "copy in state dict": "weight: the model's state dict has a copy there",
-        "unknown optimizer": "optimizer Rprop has no state yet",
+        "unknown optimizer": "optimizer SparseAdam has no state yet",
+        "lbfgs": "optimizer LBFGS: its state is lists of tensors",
+        "list in optimizer": "weight: optimizer state 'old' is a list, which cannot be carried",
+        "state of nobody": "optimizer AdamW: it has state for 'all', which is none of its parameters",
+        "state beside state": "its state dict has step beside state and param_groups",
+        "averaging": "optimizer PostLocalSGDOptimizer: its state dict has step beside",
+        "redundancy": "optimizer ZeroRedundancyOptimizer: its state_dict() cannot be had",
+        "two optimizers": "bias: two optimizers, or one and zero1=, have a state 'step' of it",
+        "unlike optimizers": "optimizer: number 1 of the list has other parameter groups or options than number 0",
+        "unlike schedulers": "scheduler: objects of the list have different states",
+        "no scheduler": "scheduler: a list_iterator has no state_dict()",
+        "no module": "model a: a dict is no torch.nn.Module",
+        "same names": "weight: two modules have a tensor of that name",
+        "taken name": "stateful scheduler: that name is taken",
+        "left out": "bias: the model's state dict leaves it out",
+        "fsdp1": "weight: the model's state dict has a copy there",
+        "power sgd": "DDP's communication hook powerSGD_hook has a PowerSGDState, which cannot be carried",
+        "subclass": "a Quantized cannot be carried, only plain tensors",
+        "lazy": "weight: it is not initialized; call the module once before attach",
         "no optimizer": "optim: a Linear is no torch.optim.Optimizer",
         "damped": "SGD with dampening",
         "foreign parameter": "optimizer AdamW: a parameter of shape (3, 2) is none of the model's",
@@ -167,11 +187,13 @@ class Torch(harness.Case):
         "name taken": "extra weight: the model's state dict has that name already",
         "group option": "a builtin_function_or_method cannot be carried",
         "numpy number": "numpy.float64 cannot be carried; make it a plain float",
-        "optimizer state": "weight: optimizer state 'step' is a int",
-        "state's shape": "weight: optimizer state 'row' has shape [1, 7], the parameter [3, 2]",
+        "optimizer state": "weight: optimizer state 'step' is a int64",
+        "state's shape": "tensor weight (row): a piece of 7 elements for the range 0..3 of 6",
         "scheduler": "scheduler.f.g: a object cannot be carried",
         "too large": "history: its state takes 300",
         "zero1 range": "for the range 0..9 of 6",
+        "zero1 name": "zero1 wieght: the model has no parameter of that name",
+        "master": "weight: two optimizers, or one and zero1=, have a state 'master' of it",
         "early loader": "dataset data: where it goes on is not known before gen.attach",
         "twice": "attached already",
     }
@@ -191,9 +213,15 @@ class Torch(harness.Case):
     def test_without_daemon(self):
         """What can be seen in one process, whose client is a stand-in; one test, as PyTorch is slow to import."""
         os.environ["PTC_LIBRARY"] = harness.binary("client/lib/libptc.so.1")
+        os.environ["PTC_SEED"] = "1"
         self.check_refused_before_declared()
         self.check_divided()
         self.check_external()
+        self.check_table()
+        self.check_gradients()
+        self.check_fsdp_gradients()
+        self.check_started()
+        self.check_program_changed()
 
     def check_refused_before_declared(self):
         """What the snapshot has for another program is refused while the generation before can still go on."""
@@ -234,6 +262,266 @@ class Torch(harness.Case):
             with self.assertRaisesRegex(error, re.escape(text)):
                 gen.attach(model=model, optim=torch.optim.AdamW(model.parameters()), data=sampler, **more)
             self.assertEqual(0, client.declared)
+
+    def check_table(self):
+        """docs/training-state.md names a test in each row, and every kind and refusal that is tested."""
+        import inspect
+        import torch_kinds
+        with open(os.path.join(harness.ROOT, "docs", "training-state.md"), encoding="utf-8") as f:
+            text = f.read()
+        kinds = {k for k, v in vars(torch_kinds).items() if inspect.isclass(v) and issubclass(v, torch_kinds.Kind)}
+        named = set(re.findall(r'"([^"]+)"', text))
+        for row in (line for line in text.splitlines() if line.startswith("|") and not line.startswith(("|---", "| State"))):
+            tests = row.split("|")[3]
+            for name in re.findall(r"`(\w+)`", tests):
+                self.assertTrue(hasattr(self, name) or name in kinds, row)
+            self.assertRegex(tests, r'[`"]\w', row)
+        self.assertEqual(set(self.REFUSED), named)
+        for kind in kinds - {"Kind", "Micro"}:
+            self.assertIn(f"`{kind}`", text)
+
+    def check_gradients(self):
+        """Which gradients are live, for each order of backward, step and zeroing."""
+        import torch
+        import torch_kinds
+        from ptc._gradients import Gradients
+
+        def live(kind, steps=12):
+            models = kind.model.values() if isinstance(kind.model, dict) else [kind.model]
+            named = [(f"{i}.{n}", p) for i, m in enumerate(models) for n, p in m.named_parameters()]
+            watch, out = Gradients(list(models), named, {}), []
+            for step in range(steps):
+                kind.step(step)
+                out.append(bool(watch.live()))
+            watch.close()
+            return out
+        micro = [step % 4 != 3 for step in range(12)]
+        for how, want in {"zeroes": micro, "zeroes late": micro, "zeroes in place": micro, "skips": [False] * 12,
+                          "skips, zeroes late": [False, True, True] + [False] + [True, True] + [False] + [True, True] + [False] + [True, True],
+                          "never steps": [True] * 12, "never zeroes": [False] + [True] * 11}.items():
+            with self.subTest(how):
+                self.assertEqual(want, live(torch_kinds.Micro(how)))
+        self.assertEqual([True, True] + [False] * 10, live(torch_kinds.Gan("Gan")))  # known after two boundaries
+        m = torch.nn.Linear(2, 2)  # a boundary between backward and step, and a gradient that Megatron keeps elsewhere
+        optim = torch.optim.SGD(m.parameters(), lr=0.1)
+        m.weight.main_grad = torch.zeros(2, 2)
+        watch = Gradients([m], list(m.named_parameters()), {})
+        for _ in range(5):
+            m(torch.ones(1, 2)).sum().backward()
+            self.assertEqual(["weight", "bias"], watch.live())
+            optim.step()
+            self.assertEqual([], watch.live())
+            optim.zero_grad()
+        m.weight.main_grad.add_(1)
+        self.assertEqual(["weight"], watch.live())
+        optim.step()
+        self.assertEqual([], watch.live())
+        m.weight.main_grad.add_(1)
+        watch.applied()
+        self.assertEqual([], watch.live())
+        watch.close()
+        self.assertEqual(0, len(sys.modules["torch.optim.optimizer"]._global_optimizer_post_hooks))
+
+    def check_fsdp_gradients(self):
+        """FSDP2 keeps gradients to itself until it reduces them."""
+        import torch
+        import torch.distributed as dist
+        from ptc._gradients import Gradients
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        try:
+            m = fully_shard(torch.nn.Linear(2, 3), mesh=init_device_mesh("cpu", (1,)))
+            optim = torch.optim.AdamW(m.parameters())
+            watch = Gradients([m], list(m.named_parameters()), {})
+            for _ in range(2):
+                for last in (False, True):
+                    m.set_requires_gradient_sync(last)
+                    m(torch.ones(1, 2)).sum().backward()
+                    self.assertEqual(2, len(watch.live()))
+                optim.step()
+                self.assertEqual([], watch.live())
+                optim.zero_grad()
+            watch.close()
+        finally:
+            dist.destroy_process_group()
+
+    def check_started(self):
+        """The state that PyTorch's optimizers make at their first step is there before, and is what they make."""
+        import torch
+        import torch_kinds
+        from ptc import _held
+        for name in torch_kinds.OPTIMIZERS:
+            for options in ({}, {"lr": torch.tensor(0.05)} if name in ("Adam", "AdamW") else {}, torch_kinds.OPTIMIZERS[name]):
+                kinds = [torch_kinds.OfTorch(f"{name}-StepLR") for _ in range(2)]
+                for kind in kinds:
+                    kind.optim, kind.sched = getattr(torch.optim, name)(kind.model.parameters(), **options), None
+                _held.start_optimizer(kinds[0].optim)
+                for step in range(3):
+                    self.assertEqual(kinds[1].step(step), kinds[0].step(step), f"{name} {options} step {step}")
+                for p, q in zip(*(k.model.parameters() for k in kinds)):
+                    a, b = kinds[0].optim.state[p], kinds[1].optim.state[q]
+                    self.assertEqual(list(b), list(a), name)
+                    for key, t in b.items():
+                        self.assertTrue((t.dtype, t.shape) == (a[key].dtype, a[key].shape) and torch.equal(t, a[key]), f"{name} {key}")
+
+    def check_program_changed(self):
+        """What a snapshot has of another program than this one, found before anything is declared; and ranks that are not alike."""
+        import ptc.torch
+        import torch
+        from torch import nn
+        from torch.distributed import HashStore
+        blobs, store = {}, HashStore()
+
+        class Amax(nn.Linear):
+            def __init__(self, value):
+                super().__init__(2, 2)
+                self.value = value
+
+            def get_extra_state(self):
+                return None if self.value is None else {"amax": self.value}
+
+            def set_extra_state(self, state):
+                self.value = None if state is None else state["amax"]
+
+        class Options:
+            def __init__(self, value):
+                self.value = value
+
+            def state_dict(self):
+                return {"v": self.value}
+
+            def load_state_dict(self, state):
+                self.value = state["v"]
+
+        def net(buffer=1.0, frozen=False, value=1.0):
+            m = nn.ModuleDict({"a": nn.Linear(2, 2), "b": Amax(value)})
+            m.register_buffer("table", torch.full((3,), buffer), persistent=False)
+            m["a"].requires_grad_(not frozen)
+            return m
+
+        def groups(m, order=1, kind=torch.optim.AdamW):
+            return kind([{"params": list(m["a"].parameters())}, {"params": list(m["b"].parameters()), "lr": 0.5}][::order])
+
+        def generation(rank=0, tp=1, dp=1):
+            client = types.SimpleNamespace(
+                blob_get=lambda name, scope=ptc.JOB: blobs.get(name) if scope == ptc.JOB else None, stop_holds=lambda: True,
+                blob_set=lambda name, data, scope=ptc.JOB: blobs.__setitem__(name, data) if rank == 0 and scope == ptc.JOB else None,
+                declare=lambda *_, **__: None, restore=lambda: False, on_stop=lambda fn: None)
+            gen = ptc.torch.Generation(client, types.SimpleNamespace(
+                has_state=bool(blobs), rank=rank, world=tp * dp, tp=tp, dp=dp, pp=1, cp=1, tp_rank=rank % tp, dp_rank=rank // tp,
+                pp_rank=0, cp_rank=0, start_step=8))
+            gen._store = store
+            return gen
+
+        def stop(step, models, tp=1, dp=1, sched=None, order=1, loaders=False, live=None):
+            """All ranks' stop, rank 0's last as it is the one that waits; or what a rank refuses. The others hear rank 0 first."""
+            gens = [generation(r, tp, dp) for r in range(tp * dp)]
+            for r, (gen, m) in enumerate(zip(gens, models)):
+                gen.attach(model=m, optim=groups(m, order), sched=sched and Options(sched[r]), data=Options(r) if loaders else ())
+                if r == live:
+                    m["a"](torch.ones(1, 2)).sum().backward()
+            threads, said = [], {}
+
+            def run(r):
+                try:
+                    gens[r]._at_stop(step)
+                except ptc.Error as e:
+                    said[r] = e
+            threads = [threading.Thread(target=run, args=(r,)) for r in range(tp * dp)]
+            for t in threads:
+                t.start()
+            for t in threads:
+                t.join()
+            for gen in gens:
+                gen._bound.close()
+            return said
+
+        def attach(model, tp=1, rank=0, **options):
+            gen, more = generation(rank, tp), {k: options.pop(k) for k in list(options) if k == "remade"}
+            gen.attach(model=model, optim=groups(model, **options), **more)
+            gen._bound.close()
+            return model
+
+        self.assertEqual({}, stop(1, [net(value=v) for v in (3.0, 3.0, 3.0, 3.0)], tp=2, dp=2))
+        self.assertEqual(3.0, attach(net())["b"].value)  # the same on all, so that it goes anywhere
+        attach(net(2.0), remade=["table"])
+        for text, call in (
+                ("parameter a.weight: trained in the snapshot, frozen here", lambda: attach(net(frozen=True))),
+                ("optimizer: the snapshot is of a AdamW, this is a Adam", lambda: attach(net(), kind=torch.optim.Adam)),
+                ("optimizer: parameter a.weight was in group 0 in the snapshot, and is in group 1 here", lambda: attach(net(), order=-1)),
+                ("buffer table is not persistent, and is made with other values", lambda: attach(net(2.0))),
+                ("b._extra_state: the snapshot has it, this model has not", lambda: attach(nn.ModuleDict(
+                    {"a": nn.Linear(2, 2), "b": nn.Linear(2, 2)}))),
+                ("model: the snapshot's description of it is of version 2", lambda: attach(net()))):
+            if "version" in text:
+                blobs["model/0"] = zlib.compress(zlib.decompress(blobs["model/0"]).replace(b'"version": 1', b'"version": 2'))
+            with self.assertRaisesRegex(ptc.Error, re.escape(text)):
+                call()
+        blobs.clear()
+        self.assertEqual({}, stop(2, [net(value=v) for v in (3.0, 4.0)], tp=2))  # its own for each tensor-parallel rank
+        self.assertEqual([3.0, 4.0], [attach(net(), tp=2, rank=r)["b"].value for r in range(2)])
+        with self.assertRaisesRegex(ptc.Error, "b._extra_state: the extra state differs between the snapshot's 2 tensor-parallel ranks"):
+            attach(net())
+        blobs.clear()
+        said = stop(3, [net(value=v) for v in (3.0, 4.0)], dp=2)
+        self.assertRegex(str(said[1]), "extra state: rank 1 has another one than its replica with dp_rank 0")
+        blobs.clear()
+        said = stop(4, [net(), net()], dp=2, sched=[1, 2])
+        self.assertRegex(str(said[1]), "scheduler: its state on rank 1 is not that on rank 0")
+        blobs.clear()
+        for r in range(2):  # nobody waits for the word of a rank that has put the stop off
+            said = stop(5 + r, [net(), net()], dp=2, loaders=True, live=r)
+            self.assertEqual({0: ptc.Later, 1: ptc.Later}, {k: type(e) for k, e in said.items()})
+        blobs.clear()
+        self.assertEqual({}, stop(8, [net(value=None)], sched=[1]))
+        gen = generation()
+        with self.assertRaisesRegex(ptc.Error, "^scheduler: the snapshot has its state, this program attaches no such object; "):
+            attach(net())
+        carried = net()
+        gen.attach(model=carried, optim=groups(carried), sched=Options(2))
+        gen._bound.close()
+        self.assertIsNone(carried["b"].value)  # an extra state of nothing is one, too
+        blobs.clear()
+        changing, gen = nn.Linear(2, 2), generation()
+        model = nn.ModuleDict({"a": changing, "b": nn.Linear(2, 2)})
+        optim = groups(model)
+        optim.state[changing.weight]["ema"] = 0
+        gen.attach(model=model, optim=optim)
+        optim.state[changing.weight]["ema"] = 0.25
+        with self.assertRaisesRegex(ptc.Error, r"a.weight \(ema\): it was declared as a number of type int64 and is 0.25 now"):
+            gen._at_stop(9)
+        gen._bound.close()
+        blobs.clear()
+        gen = generation(1, dp=2)
+        gen._client.stop_holds = lambda: False
+        with self.assertRaisesRegex(ptc.Later, "rank 0 was past step 9"):
+            gen._hear(9, "values", "rank 0")
+        live = net()
+        gen = generation()
+        gen.attach(model=live, optim=groups(live))
+        live["a"](torch.ones(1, 2)).sum().backward()
+        with self.assertRaisesRegex(ptc.Later, "gradients of a.weight and 1 more have been computed and not been applied"):
+            gen._at_stop(5)
+        gen._finishing = True  # then they are nobody's
+        gen._at_stop(5)
+        gen._bound.close()
+        blobs.clear()
+        made, gen = net(), generation()
+        gen.attach(model=made, optim=groups(made))
+        made.register_buffer("later", torch.zeros(1))
+        with self.assertRaisesRegex(ptc.Error, "tensor later: it was not there at attach, and would be lost"):
+            gen._at_stop(7)
+        gen._bound.close()
+        live.zero_grad()
+        piece = nn.Parameter(live["a"].weight.detach().flatten().clone())
+        gen = generation()
+        gen.attach(model=live["a"], optim=torch.optim.SGD([piece], lr=0.1), zero1={"weight": (0, 4, piece)})
+        with torch.no_grad():
+            piece[1] += 1
+        with self.assertRaisesRegex(ptc.Error, "zero1 weight: the piece differs from the parameter, whose copy it is"):
+            gen._at_stop(6)
+        gen._bound.close()
 
     def check_divided(self):
         """Batches by length and sequences by rule: each sample and token once, whoever computes it; what is refused."""
@@ -295,7 +583,7 @@ class Torch(harness.Case):
                 self.load_state_dict = lambda state: setattr(self, "state", state)
 
         def generation(rank, dp, tp=1):
-            client = types.SimpleNamespace(blob_get=blobs.get, blob_set=blobs.__setitem__)
+            client = types.SimpleNamespace(blob_get=blobs.get, blob_set=blobs.__setitem__, stop_holds=lambda: True)
             gen = ptc.torch.Generation(client, types.SimpleNamespace(has_state=True, rank=rank, dp=dp, dp_rank=rank // tp,
                                                                      tp_rank=rank % tp, pp_rank=0, cp_rank=0))
             gen._store = store
@@ -334,7 +622,7 @@ class Torch(harness.Case):
                 ("dataset loader: the snapshot has the state of a Loader under dp=2, this is dp=3, and what becomes of it only the "
                  "loader knows: keep dp=2, give External(transform=), or use gen.batch_sampler()", lambda: start(0, 3, scope="job")),
                 ("is of a loader with scope='job', this one has 'rank'", lambda: start(0, 2)),
-                ("no state of the loader of data-parallel rank 1 within 0.01 s", lambda: late._stop(gen, 7)),
+                ("dataset late: the loader of data-parallel rank 1 has not come to step 7 within 0.01 s", lambda: late._stop(gen, 7)),
                 ("the loader of data-parallel rank 1 has no state that can be carried", lambda: stop([1, object()], 2)),
                 ("loader.of: a object cannot be carried", lambda: stop([{"of": object()}], 1)),
                 ("the loaders' states take 5000014 bytes, at most 4194304", lambda: stop(["x" * 5000000], 1)),
@@ -408,9 +696,10 @@ class Torch(harness.Case):
 
     def test_carried(self):
         """Random states by coordinates, schedule, parameter groups, gradient scaler; each sample once, loaders reading ahead."""
+        import rng_oracle
         import torch_state
         with self.cluster(nodes=2, devices=2) as c:
-            job, at = Job(c, self.dir, "carry", warnings="default"), 0
+            job, at = Job(c, self.dir, "carry", warnings="default", run={"seed": 7}), 0
             job.run("dp=2")
             for config in ("dp=3", "dp=1", "dp=2"):
                 job.wait_step(at + 6)
@@ -424,6 +713,8 @@ class Torch(harness.Case):
         for runs, number in (((1, 2, 3, 4), 0), ((1, 2), 1), ((4,), 1), ((2,), 2)):
             lines = [line for g in runs for line in logged[g, number]]
             parts = torch_state.trainer(number)
+            if runs[0] > 1:  # new where it begins
+                rng_oracle.seed_all(7, lines[0]["step"], (0, 0, number, 0))
             for line, step in zip(lines, range(steps if number == 0 else len(lines))):
                 want = torch_state.train(line["step"], *parts)
                 carried = ("torch", "random", "numpy") if line["step"] == lines[0]["step"] + step else ()
@@ -460,6 +751,71 @@ class Torch(harness.Case):
                 lines = [*logged[1, dp_rank], *logged[2, dp_rank], *logged[3, 2 * dp_rank + tp_rank]]
                 self.assertEqual(list(range(steps)), [line["step"] for line in lines])
                 self.assertEqual(list(range(dp_rank, 6 * steps, 2)), [i for line in lines for i in line["ids"]])
+
+    # ---- every kind of state, and gradients
+
+    def test_kinds(self):
+        """Each kind of state that docs/training-state.md calls carried trains on as if it had never been stopped, to the last bit."""
+        import torch
+        import torch_kinds
+        with self.cluster(nodes=1, devices=2) as c:
+            job, at = Job(c, self.dir, "kinds"), 0
+            job.run("dp=1")
+            for config in ("dp=2", "dp=1"):
+                job.wait_step(at + 7)
+                at = job.resize(config)["step"]
+            job.wait_step(at + 7)
+            job.do("stop")
+            steps, logged = job.wait_run("stopped")["step"], job.logged()
+        self.assertEqual({(1, 0), (2, 0), (2, 1), (3, 0)}, set(logged))
+        torch.set_num_threads(1)
+        kinds = torch_kinds.make()
+        lines = {rank: {line["step"]: line["values"] for (_, r), log in logged.items() if r == rank for line in log} for rank in (0, 1)}
+        self.assertEqual(set(range(steps)), set(lines[0]))
+        for step in range(steps):
+            want = {name: kind.step(step) for name, kind in kinds.items()}
+            for rank in (0, 1):
+                self.assertEqual(want, lines[rank].get(step, want), f"rank {rank} step {step}")
+
+    def micro(self, c, how, **options):
+        job = Job(c, self.dir, "micro", **options)
+        with open(os.path.join(job.logs, "do"), "w") as f:
+            f.write(how)
+        return job
+
+    def test_gradients(self):
+        """A stop is where no gradient is lost, whenever it was wanted: the curve is that of a program that never stops."""
+        import torch
+        import torch_kinds
+        torch.set_num_threads(1)
+        with self.cluster(nodes=2, devices=1) as c:
+            job, at = self.micro(c, "all", run={"snapshot_every": 7}), 0
+            job.run("dp=2")
+            for config in ("dp=1", "dp=2"):
+                job.wait_step(at + 9)
+                at = job.resize(config)["step"]
+                self.assertEqual(0, at % 4)
+            job.wait_step(at + 9)
+            job.do("stop")
+            steps, logged = job.wait_run("stopped")["step"], job.logged()
+        plain = torch_kinds.micros("all", 0)
+        want = {step: {how: kind.step(step) for how, kind in plain.items()} for step in range(steps)}
+        for (g, rank), lines in logged.items():
+            for line in lines:
+                self.assertEqual(want[line["step"]], line["losses"], f"generation {g} rank {rank} step {line['step']}")
+
+    def test_gradients_refused(self):
+        """Where there is no boundary without live gradients, as ranks differ, the switch comes to nothing, says why, and training
+        goes on."""
+        with self.cluster(nodes=2, devices=1) as c:
+            job = self.micro(c, "ranks differ", sleep=0)
+            job.run("dp=2")
+            job.wait_step(9)
+            line = self.refused(c, "resize", job.name, "--config", "dp=1", "--wait", timeout_s=120 * PATIENCE,
+                             contains="the stop has moved on by 1024 boundaries")
+            self.assertRegex(line, r"rank [01]: gradients of ranks differ\.0\.weight and 3 more have been computed and not been applied")
+            job.wait_step(job.step() + 3)
+            self.assertEqual(1, job.status()["generation"])
 
     # ---- the GPT
 
@@ -502,6 +858,8 @@ class Package(harness.Case):
         self.assertEqual("3\n", run(sample, LD_LIBRARY_PATH=os.path.dirname(library)).stdout)
         missing = run(sample, PTC_LIBRARY="/nonexistent/libptc.so.1").stderr.splitlines()[-1]
         self.assertRegex(missing, r"^ptc\.Error: cannot load libptc from '/nonexistent/libptc.so.1' .*set PTC_LIBRARY to its file$")
+        other = run("import ptc; ptc.Client()", PTC_LIBRARY="libm.so.6").stderr.splitlines()[-1]
+        self.assertRegex(other, r"^ptc\.Error: the library 'libm.so.6' has no ptc_open\(\): it is not libptc, or older than this package; ")
         alone = run("import ptc; ptc.Client()", PTC_LIBRARY=library).stderr.splitlines()[-1]
         self.assertRegex(alone, r"^ptc\.Error: .*PTC_WORKER_SOCKET")
         self.assertRegex(run("import ptc.torch", PTC_LIBRARY=library).stderr.splitlines()[-1], "^ImportError: ptc.torch needs PyTorch")

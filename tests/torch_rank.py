@@ -18,7 +18,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
+from torch.distributed.algorithms.model_averaging import averagers
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.distributed.optim import PostLocalSGDOptimizer, ZeroRedundancyOptimizer
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
@@ -26,6 +29,7 @@ from torch.utils.data import DataLoader
 
 import ptc
 import ptc.torch
+import torch_kinds
 import torch_state
 from ptc import _held
 
@@ -223,16 +227,41 @@ def case_wrap(args, gen):
 
 class Extra(nn.Linear):
     def get_extra_state(self):
-        return {"amax": 1.0}
+        return {"f": object()}
 
     def set_extra_state(self, state):
         pass
+
+
+class Leaves(nn.Linear):
+    def __init__(self):
+        super().__init__(2, 3)
+        self._register_state_dict_hook(self.leave_out)
+
+    @staticmethod
+    def leave_out(module, state, prefix, _):
+        del state[f"{prefix}bias"]
+
+
+class Quantized(torch.Tensor):
+    pass
+
+
+class Averaging(torch.optim.AdamW):
+    def state_dict(self):
+        return {**super().state_dict(), "step": 3}
 
 
 class Copies(nn.Linear):
     def __init__(self):
         super().__init__(2, 2)
         self._register_state_dict_hook(lambda m, state, *_: state.update(weight=state["weight"] * 2))
+
+
+def odd_state(piece):
+    odd = torch.optim.AdamW([piece])
+    odd.state[piece] = {"row": torch.zeros(1, 7)}
+    return odd
 
 
 def refusals(gen):
@@ -244,9 +273,41 @@ def refusals(gen):
     p = linear()
     p.weight = nn.Parameter(DTensor.from_local(torch.zeros(3, 2), mesh, [Partial()]))
     yield "partial", dict(model=p)
-    yield "extra state", dict(model=Extra(2, 3))
+    yield "extra state", dict(model=nn.ModuleDict({"extra": Extra(2, 3)}))
     yield "copy in state dict", dict(model=Copies())
-    yield "unknown optimizer", dict(model=good, optim=torch.optim.Rprop(good.parameters()))
+    yield "unknown optimizer", dict(model=good, optim=torch.optim.SparseAdam(good.parameters()))
+    yield "lbfgs", dict(model=good, optim=torch.optim.LBFGS(good.parameters()))
+    odd = adam(good)
+    for q in good.parameters():
+        odd.state[q] = {"old": [torch.zeros(1)]}
+    yield "list in optimizer", dict(model=good, optim=odd)
+    odd = adam(good)
+    odd.state["all"] = {"k": 1}
+    yield "state of nobody", dict(model=good, optim=odd)
+    yield "state beside state", dict(model=good, optim=Averaging(good.parameters()))
+    averager = averagers.PeriodicModelAverager(period=4, warmup_steps=2)
+    yield "averaging", dict(model=good, optim=PostLocalSGDOptimizer(adam(good), averager))
+    yield "redundancy", dict(model=good, optim=ZeroRedundancyOptimizer(good.parameters(), torch.optim.AdamW, lr=0.1))
+    yield "two optimizers", dict(model=good, optim={"a": adam(good), "b": torch.optim.AdamW([good.bias])})
+    m = linear()
+    yield "unlike optimizers", dict(model=[nn.ModuleDict({"a": good}), nn.ModuleDict({"b": m})],
+                                    optim=[adam(good), torch.optim.AdamW(m.parameters(), lr=0.5)])
+    one, two = (torch.optim.lr_scheduler.StepLR(adam(good), 2) for _ in range(2))
+    two.last_epoch = 7
+    yield "unlike schedulers", dict(model=good, sched=[one, two])
+    yield "no scheduler", dict(model=good, sched=iter([]))
+    yield "no module", dict(model={"a": {}})
+    yield "same names", dict(model=[good, linear()])
+    yield "taken name", dict(model=good, stateful={"scheduler": torch.amp.GradScaler("cpu")})
+    yield "left out", dict(model=Leaves())
+    yield "fsdp1", dict(model=FullyShardedDataParallel(linear(), device_id=torch.device("cpu")))
+    m = DistributedDataParallel(linear())
+    m.register_comm_hook(powerSGD_hook.PowerSGDState(None), powerSGD_hook.powerSGD_hook)
+    yield "power sgd", dict(model=m)
+    m = linear()
+    m.register_buffer("q", torch.zeros(2).as_subclass(Quantized))
+    yield "subclass", dict(model=m)
+    yield "lazy", dict(model=nn.LazyLinear(3))
     yield "no optimizer", dict(model=good, optim=good)
     damped = torch.optim.SGD(good.parameters(), lr=0.1, momentum=0.9, dampening=0.5)
     yield "damped", dict(model=good, optim=damped)
@@ -268,22 +329,28 @@ def refusals(gen):
     yield "numpy number", dict(model=good, optim=odd)
     odd = adam(good)
     for q in good.parameters():
-        odd.state[q] = {"step": 3}
+        odd.state[q] = {"step": np.int64(3)}
     yield "optimizer state", dict(model=good, optim=odd)
-    odd = adam(good)
-    for q in good.parameters():
-        odd.state[q] = {"row": torch.zeros(1, 7)}
-    yield "state's shape", dict(model=good, optim=odd)
+    m = linear()
+    yield "state's shape", dict(zero1={"weight": (0, 3, piece := nn.Parameter(torch.zeros(3)))}, model=m, optim=odd_state(piece))
 
-    class Scheduler:
+    class Scheduler(torch.optim.lr_scheduler.LRScheduler):
+        def __init__(self):
+            pass
+
         def state_dict(self):
             return {"f": {"g": object()}}
     yield "scheduler", dict(model=good, sched=Scheduler())
 
-    class Large:
+    class Large(Scheduler):
         def state_dict(self):
             return {"text": "x" * 300000}
     yield "too large", dict(stateful={"history": Large()})
+    yield "zero1 name", dict(model=good, optim=adam(good), zero1={"wieght": (0, 6, good.weight)})
+    piece = nn.Parameter(torch.zeros(6, dtype=torch.float64))
+    odd = torch.optim.AdamW([piece])
+    odd.state[piece] = {"master": torch.zeros(6)}
+    yield "master", dict(model=good, optim=odd, zero1={"weight": (0, 6, piece)})
     yield "zero1 range", dict(model=good, optim=adam(good), zero1={"weight": (0, 9, good.weight)})
 
 
@@ -410,6 +477,37 @@ def case_stateful(args, gen):
             return
         time.sleep(args.sleep)
         log.write(step=step, ids=next(batches).tolist())
+    gen.finish(args.steps)
+
+
+# ---- every kind of state, and gradients ------------------------------------------------------------------------------------
+
+
+def case_kinds(args, gen):
+    dist.init_process_group("gloo")
+    kinds = torch_kinds.make(gen.dp, gen.dp_rank, gen.start_step)
+    gen.attach(**torch_kinds.attached(kinds))
+    log = Log(args, gen)
+    for step in range(gen.start_step, args.steps):
+        if gen.boundary(step):
+            return
+        time.sleep(args.sleep)
+        log.write(step=step, values={name: kind.step(step) for name, kind in kinds.items()})
+    gen.finish(args.steps)
+
+
+def case_micro(args, gen):
+    """Micro-steps, with a boundary before each. DIR/do says how."""
+    with open(os.path.join(args.log, "do")) as f:
+        kinds = torch_kinds.micros(f.read(), gen.rank)
+    gen.attach(model={how: k.model for how, k in kinds.items()}, optim={how: k.optim for how, k in kinds.items()},
+               stateful={f"{how} scaler": k.scaler for how, k in kinds.items()})
+    log = Log(args, gen)
+    for step in range(gen.start_step, args.steps):
+        if gen.boundary(step):
+            return
+        time.sleep(args.sleep)
+        log.write(step=step, losses={how: kind.step(step) for how, kind in kinds.items()})
     gen.finish(args.steps)
 
 

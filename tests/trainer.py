@@ -20,6 +20,7 @@ import importlib.metadata
 import importlib.util
 import itertools
 import json
+import mmap
 import os
 import time
 
@@ -64,6 +65,11 @@ class Rank:
                            self.amax.ctypes.data, tied=True)
             client.declare("amax.rows", "F16", [args.rows], [([first], [n], 0, None)] if n else [], self.amax_rows.ctypes.data,
                            tied=True)
+        if args.maps:
+            with open(args.maps, "rb") as f:
+                self.map = mmap.mmap(f.fileno(), 4096, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+            self.mapped = np.frombuffer(self.map, np.uint8) # of which nothing is ever read here
+            client.declare("mapped", "U8", [4096], [([0], [4096], 0, None)], self.mapped.ctypes.data, tied=True)
         if args.stat:
             client.declare("stat", "F64", [3], [([0], [3], 0, None)], self.stat.ctypes.data, tied=True)
 
@@ -137,10 +143,14 @@ class Rank:
         self.client.blob_set("job", f"step {step}".encode())
         for name, given in self.given.items():
             if given is None:
-                self.client.blob_set(name, f"{name} {self.gen.generation} {self.gen.rank}".encode(), ptc.RANK)
+                self.client.blob_set(name, f"{name} {self.gen.generation} {self.gen.rank}".encode(), self.scope(name))
+
+    @staticmethod
+    def scope(name):
+        return ptc.TP if name.endswith("@tp") else ptc.RANK
 
     def take_blobs(self):
-        found = {name: self.client.blob_get(name, ptc.RANK) for name in self.args.blobs}
+        found = {name: self.client.blob_get(name, self.scope(name)) for name in self.args.blobs}
         self.given = {name: data if data is None else data.decode() for name, data in found.items()}
         if self.given and self.args.log:
             path = os.path.join(self.args.log, f"g{self.gen.generation}-l{self.gen.launch}-r{self.gen.rank}.given")
@@ -231,7 +241,8 @@ def main():
     p.add_argument("--fail-generation", type=int, default=-1, help="fails in its first step")
     p.add_argument("--meet", type=int, default=0, help="1: before a rank declares, it has met all others")
     p.add_argument("--stat", type=int, default=0, help="1: with the tensor whose replicas differ")
-    p.add_argument("--blobs", type=lambda s: s.split(","), default=[], help="names of per-rank blobs")
+    p.add_argument("--maps", help="with a tensor that lies in a mapping of this file")
+    p.add_argument("--blobs", type=lambda s: s.split(","), default=[], help="names of per-rank blobs; NAME@tp: of the tensor-parallel group")
     p.add_argument("--amax", choices=sorted(SIZES), help="with tensors of which each rank has values of its own, `amax` of this dtype")
     p.add_argument("--refuse", help="stops are refused while this file exists")
     p.add_argument("--data", type=lambda s: [int(x) for x in s.split(",")], help="N,SEED,BATCH,MICRO: samples are consumed, and logged")

@@ -45,7 +45,10 @@ static int check_socket(const char *path, struct ptc_error *err)
 
 static int open_channels(const struct ptc_admin_opts *opts, struct ptc_admin *a, struct ptc_error *err)
 {
-	struct ptc_rpc_tls tls = { opts->ca_path, opts->cert_path, opts->key_path };
+	struct ptc_rpc_tls tls = { .ca_path = opts->ca_path,
+				   .cert_path = opts->cert_path,
+				   .key_path = opts->key_path,
+				   .member = opts->member };
 	ptc_auto_free char *unix_target = NULL;
 	struct ptc_rpc_channel_opts channel = { 0 };
 	const char *which;

@@ -314,6 +314,7 @@ int ptc_admin_export_info(struct ptc_admin *a, const char *job, struct ptc_admin
 	e.uuid = r->uuid;
 	e.step = r->step;
 	e.created_ms = r->created_ms;
+	e.as_of_ms = r->as_of_ms;
 	e.ranks_json = r->ranks_json;
 	e.declared = r->declared;
 	e.layout_json = r->layout_json.data;

@@ -21,9 +21,12 @@
 
 #define TIMEOUT_S 2
 #define AWAY_NS   INT64_C(1000000000)
-#define REPLY_MAX (sizeof(struct ptc_lend_reply) + PTC_LEND_SPANS_MAX * sizeof(struct ptc_lend_span))
+#define REPLY_MAX                                                                                                      \
+	(sizeof(struct ptc_lend_reply) + PTC_LEND_SPANS_MAX * sizeof(struct ptc_lend_span) +                           \
+	 PTC_LEND_CHUNKS_MAX * sizeof(struct ptc_lend_chunk))
 
 _Static_assert(sizeof(struct ptc_lend_span) == sizeof(struct ptc_admin_span), "spans are handed on as they come");
+_Static_assert(sizeof(struct ptc_lend_chunk) == sizeof(struct ptc_admin_chunk), "and so are chunks");
 _Static_assert(sizeof(struct ptc_lend_range) == sizeof(struct ptc_admin_piece), "pieces are sent as they are");
 
 /* Whoever owns the control socket must be who listens beside it: what he says goes into files. */
@@ -82,12 +85,32 @@ static ssize_t receive(int from, void *buf, size_t size, int *ret_fd)
 	return n;
 }
 
+static const struct ptc_lend_chunk *chunks_of(const struct ptc_lend_reply *r)
+{
+	return (const struct ptc_lend_chunk *)(r->spans + r->nspans);
+}
+
+static bool spans_fit(const struct ptc_lend_reply *r)
+{
+	for (uint32_t i = 0; i < r->nspans; i++) {
+		const struct ptc_lend_span *s = &r->spans[i];
+		uint64_t off = s->chunk < r->nchunks ? s->at - chunks_of(r)[s->chunk].at : PTC_LEND_CHUNK_BYTES;
+
+		if (off >= PTC_LEND_CHUNK_BYTES || !s->bytes || s->bytes > PTC_LEND_CHUNK_BYTES - off)
+			return false;
+	}
+	return true;
+}
+
 static bool is_reply(const struct ptc_lend_reply *r, ssize_t n, int fd, const struct ptc_lend_request *q)
 {
 	struct stat st;
 
 	if (n < (ssize_t)sizeof *r || r->magic != PTC_LEND_MAGIC || r->status > 0 || r->nspans > PTC_LEND_SPANS_MAX ||
-	    (size_t)n != sizeof *r + r->nspans * sizeof(struct ptc_lend_span))
+	    r->nchunks > PTC_LEND_CHUNKS_MAX ||
+	    (size_t)n !=
+		    sizeof *r + r->nspans * sizeof(struct ptc_lend_span) + r->nchunks * sizeof(struct ptc_lend_chunk) ||
+	    !spans_fit(r))
 		return false;
 	if (r->status)
 		return true;
@@ -140,12 +163,21 @@ static int ask_locked(struct ptc_admin *a, const struct ptc_lend_request *q, str
 static int more(struct ptc_admin_spans *s, const struct ptc_lend_reply *r)
 {
 	struct ptc_admin_span *v = ptc_reallocarray(s->v, PTC_MAX(s->n + r->nspans, (size_t)1), sizeof(*v));
+	struct ptc_admin_chunk *chunks;
 
 	if (!v)
 		return PTC_ENOMEM;
-	memcpy(v + s->n, r->spans, r->nspans * sizeof(*v));
 	s->v = v;
+	chunks = ptc_reallocarray(s->chunks, PTC_MAX(s->nchunks + r->nchunks, (size_t)1), sizeof(*chunks));
+	if (!chunks)
+		return PTC_ENOMEM;
+	s->chunks = chunks;
+	memcpy(v + s->n, r->spans, r->nspans * sizeof(*v));
+	memcpy(chunks + s->nchunks, chunks_of(r), r->nchunks * sizeof(*chunks));
+	for (uint32_t i = 0; i < r->nspans; i++)
+		v[s->n + i].chunk += (uint32_t)s->nchunks;
 	s->n += r->nspans;
+	s->nchunks += r->nchunks;
 	return 0;
 }
 
@@ -193,6 +225,7 @@ int ptc_admin_locate(struct ptc_admin *a, const struct ptc_admin_export *e, cons
 		if (s.fd >= 0)
 			close(s.fd);
 		ptc_free(s.v);
+		ptc_free(s.chunks);
 		return ptc_error_set(err, rc, "the daemon does not say where it lies");
 	}
 	*spans = s;

@@ -32,6 +32,7 @@ struct ptc_admin_opts {
 	const char *socket; /* path; used when server is NULL; NULL: PTC_ADMIN_DEFAULT_SOCKET */
 	const char *server; /* HOST:PORT, mutual TLS with the three files below */
 	const char *ca_path, *cert_path, *key_path;
+	const char *member;    /* with server: the DNS name in certificates of its cluster's nodes; NULL: "ptc-node" */
 	int timeout_ms;        /* of each call that is not a stream; 0: one minute */
 	int stream_timeout_ms; /* of each stream; 0: none */
 };
@@ -200,6 +201,7 @@ struct ptc_admin_export {
 	const char *uuid; /* "": an older daemon does not say; then reads are of whichever job has the name */
 	uint64_t step;
 	int64_t created_ms;      /* the job */
+	int64_t as_of_ms;        /* the coordinator is away, and answered last then; 0: it is there */
 	const char *ranks_json;  /* [{rank, node, device}] */
 	bool declared;           /* ranks declared what they hold: no layout follows from spec and config, but ... */
 	const void *layout_json; /* ... this is it (formats/layout_doc.h) */
@@ -257,12 +259,19 @@ struct ptc_admin_piece { /* bytes [offset, offset + length) of an item, row-majo
 	uint64_t offset, length;
 };
 struct ptc_admin_span {
-	uint64_t at, bytes;   /* of the file */
-	uint64_t use_at, use; /* what was read is right if the 8 bytes at use_at are then (a fence between) still use */
+	uint64_t at, bytes;       /* of the file */
+	uint32_t chunk, reserved; /* which one it lies in */
+};
+struct ptc_admin_chunk { /* what was read is right if each block it was taken from has its checksum (proto/lend.h) ... */
+	uint64_t at;
+	uint64_t use_at, use; /* ... and the 8 bytes at use_at are then (a fence between) still use */
+	uint64_t sums[16];
 };
 struct ptc_admin_spans {
 	struct ptc_admin_span *v; /* of all pieces, in order; ptc_admin_free it */
 	size_t n;
+	struct ptc_admin_chunk *chunks; /* ptc_admin_free it */
+	size_t nchunks;
 	uint64_t dev, ino; /* the file's. Before: of the one that the caller has open; 0: none */
 	int fd;            /* it, for reading only, the caller's; -1: he has it */
 };

@@ -11,10 +11,11 @@ static int run(struct ctl *c, struct ptc_error *err)
 
 const struct ctl_verb ctl_abort = {
 	.name = "abort",
-	.args = "JOB",
+	.args = "[JOB]",
 	.about = "End a switch or an import before its commit",
 	.help = "The job keeps the generation it has. After the second commit there is nothing to abort.\n",
 	.min_args = 1,
 	.max_args = 1,
+	.job_missing = ctl_job_missing,
 	.run = run,
 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* ptcctl completion SHELL: a script made from the table of verbs. A verb of two words ("job create") is completed word by
- * word. Nothing here asks a daemon. */
+ * word. Printing a script asks no daemon; the script does when it completes a job's or a node's name. */
 #include "client/ctl/verbs.h"
 
 #include <string.h>
@@ -47,6 +47,12 @@ static void put_quoted(const char *text)
 			putchar(*p);
 }
 
+/* The verb that lists the names of which the verb's first argument is one; NULL: it is none. */
+static const char *named(const struct ctl_verb *v)
+{
+	return !strcmp(v->args, "NODE") ? "nodes" : v->job_missing || !strcmp(v->args, "[JOB]") ? "job list" : NULL;
+}
+
 /* ---- bash --------------------------------------------------------------------- */
 
 static void bash_groups(void)
@@ -69,10 +75,12 @@ static void bash(void)
 {
 	puts("# source <(ptcctl completion bash)");
 	puts("_ptcctl() {");
-	puts("\tlocal cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} verb=${COMP_WORDS[1]} words "
+	puts("\tlocal cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} verb=${COMP_WORDS[1]} words names "
 	     "globals");
 	puts("\tcase $prev in");
 	puts("\t--format) COMPREPLY=($(compgen -W \"table json svg\" -- \"$cur\")); return ;;");
+	puts("\t--nodes) COMPREPLY=($(compgen -W \"$(ptcctl nodes --names 2>/dev/null)\" -- \"$cur\")); return ;;");
+	puts("\t--job) COMPREPLY=($(compgen -W \"$(ptcctl job list --names 2>/dev/null)\" -- \"$cur\")); return ;;");
 	puts("\t--socket|--ca|--cert|--key|--file) COMPREPLY=($(compgen -f -- \"$cur\")); return ;;");
 	puts("\tesac");
 	printf("\tif [ \"$COMP_CWORD\" -eq 1 ]; then COMPREPLY=($(compgen -W \"");
@@ -87,12 +95,17 @@ static void bash(void)
 	for (size_t i = 0; i < ctl_nverbs; i++) {
 		printf("\t\"%s\") words=\"", ctl_verbs[i]->name);
 		put_option_words(ctl_verbs[i]->options, ctl_verbs[i]->noptions);
-		puts("\" ;;");
+		printf("\"");
+		if (named(ctl_verbs[i]))
+			printf(" names=\"%s\"", named(ctl_verbs[i]));
+		puts(" ;;");
 	}
 	puts("\tesac");
 	puts("\tcase $cur in");
 	puts("\t-*) COMPREPLY=($(compgen -W \"$words $globals\" -- \"$cur\")) ;;");
-	puts("\t*) COMPREPLY=($(compgen -f -- \"$cur\")) ;;");
+	puts("\t*) [ -z \"$names\" ] || COMPREPLY=($(compgen -W \"$(ptcctl $names --names 2>/dev/null)\" -- "
+	     "\"$cur\"))");
+	puts("\t   [ -n \"$COMPREPLY\" ] || COMPREPLY=($(compgen -f -- \"$cur\")) ;;");
 	puts("\tesac\n}");
 	puts("complete -o filenames -F _ptcctl ptcctl");
 }
@@ -135,19 +148,22 @@ static void zsh_words(void)
 static void zsh(void)
 {
 	puts("#compdef ptcctl\n# in a folder of $fpath, as _ptcctl\n_ptcctl() {\n\tlocal verb=$words[2]\n\tlocal -a "
-	     "options");
+	     "options names");
 	zsh_words();
 	puts("\tcase $verb in");
 	for (size_t i = 0; i < ctl_nverbs; i++) {
 		printf("\t'%s') options=(", ctl_verbs[i]->name);
 		for (size_t j = 0; j < ctl_verbs[i]->noptions; j++)
 			zsh_option(&ctl_verbs[i]->options[j]);
+		if (named(ctl_verbs[i]))
+			printf("); names=($(ptcctl %s --names 2>/dev/null)", named(ctl_verbs[i]));
 		puts(") ;;");
 	}
 	printf("\tesac\n\t_arguments $options");
 	for (size_t i = 0; i < ctl_nglobals; i++)
 		zsh_option(&ctl_globals[i]);
-	puts(" '*:file:_files'\n}\n_ptcctl \"$@\"");
+	puts(" '*:name:_ptcctl_name'\n}\n_ptcctl_name() { (( $#names )) && compadd -- $names || _files }\n_ptcctl "
+	     "\"$@\"");
 }
 
 /* ---- fish ------------------------------------------------------------------------- */
@@ -188,6 +204,11 @@ static void fish(void)
 			put_quoted(v->about);
 			puts("'");
 		}
+		if (named(v))
+			printf("complete -c ptcctl -n '__fish_seen_subcommand_from %.*s%s%s' -a '(ptcctl %s --names "
+			       "2>/dev/null)'\n",
+			       (int)first_word(v), v->name, second ? "; and __fish_seen_subcommand_from" : "",
+			       second ? second : "", named(v));
 		for (size_t j = 0; j < v->noptions; j++)
 			fish_option(v, &v->options[j]);
 	}

@@ -41,7 +41,7 @@ static bool take_part(const json_t *row, struct ptc_job_part *part, struct ptc_m
 	return true;
 }
 
-static const json_t *parts_of(const json_t *data, const char *cursor)
+static const json_t *data_of(const json_t *data, const char *cursor)
 {
 	json_t *row;
 	size_t i;
@@ -50,7 +50,7 @@ static const json_t *parts_of(const json_t *data, const char *cursor)
 		const char *name = json_string_value(json_object_get(row, "name"));
 
 		if (name && strcmp(name, cursor) == 0)
-			return json_object_get(row, "parts");
+			return row;
 	}
 	return NULL;
 }
@@ -59,7 +59,7 @@ static bool mixed_order(struct ctl_consumed *c, const char *cursor, const json_t
 {
 	ptc_auto_free struct ptc_job_part *parts = ptc_calloc(PTC_MIX_MAX, sizeof *parts);
 	struct ptc_mix_part drawn[PTC_MIX_MAX];
-	const json_t *rows = parts_of(data, cursor);
+	const json_t *rows = json_object_get(data_of(data, cursor), "parts");
 	size_t i, n = json_array_size(rows);
 	json_t *row;
 	char mix[33];
@@ -75,6 +75,35 @@ static bool mixed_order(struct ctl_consumed *c, const char *cursor, const json_t
 	    strcmp(mix, c->how.mix) != 0)
 		return false;
 	return ptc_mix_init(&c->mix, drawn, (uint32_t)n, c->how.seed);
+}
+
+/* Of one dataset: of a mixture the tag's hash has been compared, but for the seed. */
+static bool same_dataset(const struct ptc_ledger_order *how, const json_t *parts)
+{
+	const json_t *part = json_array_get(parts, 0);
+	bool sequential = json_is_true(json_object_get(part, "sequential"));
+
+	return json_array_size(parts) == 1 && ptc_json_count(part, "samples") == how->n &&
+	       how->sequential == sequential && (sequential || ptc_json_count(part, "block") == how->block);
+}
+
+int ctl_consumed_compare(const struct ptc_ledger_entry *e, const struct ctl_consumed *c, const json_t *data,
+			 bool *ret_there, struct ptc_error *err)
+{
+	const json_t *row = data_of(data, e->cursor), *parts = json_object_get(row, "parts");
+	uint64_t seed = ptc_json_count(row, "seed"), n = 0;
+
+	*ret_there = row != NULL;
+	if (!row || (seed == c->how.seed && (c->how.mix[0] || same_dataset(&c->how, parts))))
+		return 0;
+	for (size_t i = 0; i < json_array_size(parts); i++)
+		n += ptc_json_count(json_array_get(parts, i), "samples");
+	return ptc_error_set(err, PTC_ECORRUPT,
+			     "cursor %s, generation %" PRIu64
+			     ": ranks consumed by \"%.100s\", the job's data has %" PRIu64
+			     " samples of %zu dataset%s, seed %" PRIu64 ", or shuffles them otherwise",
+			     e->cursor, e->generation, e->tag, n, json_array_size(parts),
+			     json_array_size(parts) == 1 ? "" : "s", seed);
 }
 
 int ctl_consumed_of(const struct ptc_ledger_entry *e, const json_t *data, struct ctl_consumed *ret,

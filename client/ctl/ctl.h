@@ -33,7 +33,10 @@ struct ctl_verb {
 	const struct ctl_option *options;
 	size_t noptions;
 	int min_args, max_args;
-	bool svg; /* --format may be svg, too */
+	bool svg;     /* --format may be svg, too */
+	bool deletes; /* removes a job's state, so that its name must be given */
+	/* args[0] is a JOB that may be left out (job_choice.c); returns whether the arguments leave it out. NULL: no JOB. */
+	bool (*job_missing)(const struct ctl *c);
 	int (*run)(struct ctl *c, struct ptc_error *err);
 };
 #define CTL_OPTIONS(o) .options = (o), .noptions = sizeof(o) / sizeof((o)[0])
@@ -48,9 +51,11 @@ struct ctl {
 	} given[CTL_MAX_OPTIONS];
 	size_t ngiven;
 	bool json, svg;
+	bool noted_as_of; /* events: once */
 	struct ptc_admin_opts opts;
 	struct ptc_admin *admin;
 	int output_errno; /* ctl_flush failed with it */
+	char *chosen;     /* the job that was not named on the command line; backs args[0] */
 };
 
 /* verbs.c */
@@ -75,7 +80,14 @@ int ctl_usage(struct ptc_error *err, const char *fmt, ...) __attribute__((format
 int ctl_duration(const char *label, const char *text, int *ret_ms, struct ptc_error *err);
 int ctl_number(const char *label, const char *text, uint64_t min, uint64_t max, uint64_t *ret, struct ptc_error *err);
 
-/* main.c */
+/* job_choice.c */
+/* Puts the job in front of the arguments where they leave it out. */
+int ctl_job_choose(struct ctl *c, struct ptc_error *err);
+/* Common values of ctl_verb.job_missing. */
+bool ctl_job_missing(const struct ctl *c);              /* fewer arguments than the verb needs */
+bool ctl_job_missing_without_file(const struct ctl *c); /* neither an argument nor --file */
+
+/* connect.c */
 /* Opens c->admin where it is not open yet. */
 int ctl_connect(struct ctl *c, struct ptc_error *err);
 /* From here on SIGINT, SIGTERM and SIGHUP only set what ctl_interrupted returns. */
@@ -131,8 +143,11 @@ struct ctl_column {
 	const char *in;   /* NULL, or the member that holds the object with the key */
 	const char *name; /* NULL: key */
 };
+int ctl_print_names(const char *json, const char *list, const char *key, struct ptc_error *err);
 int ctl_print_columns(const struct ctl *c, const char *json, const char *list, const struct ctl_column *columns,
 		      size_t n, struct ptc_error *err);
+/* On stderr, for a person, where as_of_ms is not 0: the coordinator is away, and what is shown is as of then. */
+void ctl_note_as_of(const struct ctl *c, int64_t as_of_ms);
 int ctl_print_plan(const struct ctl *c, const char *json, struct ptc_error *err);
 int ctl_print_summary(const struct ctl *c, const char *json, struct ptc_error *err);
 /* live.c: the jobs; of one, also what its ranks do. */

@@ -17,6 +17,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include <sys/stat.h>
 
 #define MAX_PROBLEMS     100 /* that are printed */
@@ -288,11 +289,12 @@ static int find(struct ctl *c, const char *name, bool here, struct ptc_dataset_d
 		rc = ptc_json_load("the daemon's answer", json, strlen(json), &root, err);
 	json_array_foreach(json_object_get(root, "datasets"), i, row) {
 		const char *its = json_string_value(json_object_get(row, "name"));
+		int fits = !its || strcmp(its, name) != 0 ? 0 : ptc_json_count(row, "uid") == geteuid() ? 2 : 1;
 
-		if (rc || found || !its || strcmp(its, name) != 0)
+		if (rc || fits <= found) /* root sees those of others, too: his own comes first */
 			continue;
 		rc = ptc_dataset_doc_from_json(row, ret_doc, err);
-		found = 1;
+		found = fits;
 	}
 	if (!rc && !found)
 		rc = ptc_error_set(err, PTC_ENOTFOUND, "dataset \"%.80s\" does not exist; see `ptcctl dataset list`",

@@ -71,6 +71,9 @@ static int on_event(void *arg, const char *text)
 	if (c->json || ptc_json_load("event", text, strlen(text), &event, NULL)) {
 		puts(text);
 	} else {
+		if (!c->noted_as_of)
+			ctl_note_as_of(c, (int64_t)ptc_json_count(event, "as_of_ms"));
+		c->noted_as_of = true;
 		put_event(event);
 	}
 	json_decref(event);
@@ -96,10 +99,11 @@ static int run(struct ctl *c, struct ptc_error *err)
 
 const struct ctl_verb ctl_events = {
 	.name = "events",
-	.args = "JOB",
+	.args = "[JOB]",
 	.about = "Show what happened to a job, one line per event",
 	CTL_OPTIONS(options),
 	.min_args = 1,
 	.max_args = 1,
+	.job_missing = ctl_job_missing,
 	.run = run,
 };

@@ -224,11 +224,14 @@ static int export(struct ctl_export *ex, struct ptc_error *err)
 /* For a program; a person sees that it has ended. */
 static int print_written(const struct ctl_export *ex, struct ptc_error *err)
 {
+	ptc_auto_free char *text = NULL;
 	json_t *doc = json_pack("{s:i, s:s, s:I, s:I, s:I, s:O}", "version", 1, "job", ex->job, "generation",
 				(json_int_t)ex->info.generation, "snapshot", (json_int_t)ex->info.snapshot, "step",
 				(json_int_t)ex->info.step, "files", ex->written);
-	ptc_auto_free char *text = doc ? ptc_json_text(doc) : NULL;
 
+	if (doc && ex->info.as_of_ms)
+		json_object_set_new(doc, "as_of_ms", json_integer((json_int_t)ex->info.as_of_ms));
+	text = doc ? ptc_json_text(doc) : NULL;
 	json_decref(doc);
 	return text ? ctl_print(ex->c, text, err) : ptc_error_set(err, PTC_ENOMEM, "out of memory");
 }
@@ -240,10 +243,9 @@ static int run(struct ctl *c, struct ptc_error *err)
 	size_t at = 0;
 	int rc;
 
-	if ((c->nargs == 2) == (ctl_option(c, "ranks") != NULL))
+	if ((c->nargs == 2) == (ctl_option(c, "ranks") != NULL) ||
+	    (c->chosen && c->nargs == 2 && !strcmp(c->args[0], c->args[1])))
 		return ctl_usage(err, "needs a TARGET or --ranks DIR, and not both");
-	if (c->nargs == 2 && !c->args[1][0])
-		return ctl_usage(err, "TARGET is empty");
 	while ((value = ctl_option_next(c, "field", &at)))
 		if (!strchr(value, '=') || value[0] == '=' || !strchr(value, '=')[1] || ctl_option(c, "ranks"))
 			return ctl_usage(err, "--field is NAME=PATH and goes with a TARGET, not \"%.80s\"", value);
@@ -252,6 +254,7 @@ static int run(struct ctl *c, struct ptc_error *err)
 		rc = ptc_admin_export_info(c->admin, ex.job, &ex.info, err);
 	if (rc)
 		return rc;
+	ctl_note_as_of(c, ex.info.as_of_ms);
 	ctl_catch_signals();
 	ex.written = json_array();
 	rc = ex.written ? export(&ex, err) : ptc_error_set(err, PTC_ENOMEM, "out of memory");
@@ -264,9 +267,15 @@ static int run(struct ctl *c, struct ptc_error *err)
 	return rc;
 }
 
+/* One argument is the TARGET, or the JOB beside --ranks. */
+static bool job_missing(const struct ctl *c)
+{
+	return c->nargs + (ctl_option(c, "ranks") != NULL) < 2;
+}
+
 const struct ctl_verb ctl_export = {
 	.name = "export",
-	.args = "JOB [TARGET]",
+	.args = "[JOB] [TARGET]",
 	.about = "Write a job's committed state as safetensors files",
 	.help = "TARGET is a directory for everything (model.safetensors, FIELD.safetensors, or the files it was "
 		"imported from),\n"
@@ -279,5 +288,6 @@ const struct ctl_verb ctl_export = {
 	CTL_OPTIONS(options),
 	.min_args = 1,
 	.max_args = 2,
+	.job_missing = job_missing,
 	.run = run,
 };

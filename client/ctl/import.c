@@ -342,7 +342,7 @@ static int run(struct ctl *c, struct ptc_error *err)
 
 const struct ctl_verb ctl_import = {
 	.name = "import",
-	.args = "JOB PATH",
+	.args = "[JOB] PATH",
 	.about = "Fill a job from safetensors files",
 	.help = "PATH is a .safetensors file or a directory with model.safetensors.index.json or model.safetensors. "
 		"Fields of the\n"
@@ -356,5 +356,6 @@ const struct ctl_verb ctl_import = {
 	CTL_OPTIONS(options),
 	.min_args = 2,
 	.max_args = 2,
+	.job_missing = ctl_job_missing,
 	.run = run,
 };

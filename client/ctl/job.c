@@ -4,6 +4,7 @@
 #include "client/ctl/verbs.h"
 
 #include "base/alloc.h"
+#include "base/check.h"
 #include "base/cleanup.h"
 #include "formats/job.h"
 #include "formats/json.h"
@@ -145,7 +146,18 @@ const struct ctl_verb ctl_job_delete = {
 	.about = "Delete a job and its state on every node",
 	.min_args = 1,
 	.max_args = 1,
+	.deletes = true,
+	.job_missing = ctl_job_missing,
 	.run = run_delete,
+};
+
+static const struct ctl_option list_options[] = {
+	{ "names", NULL, "only their names, one a line" },
+};
+
+static const struct ctl_column list_columns[] = {
+	{ "job", NULL, NULL },        { "uid", NULL, NULL },      { "state", "run", "run" }, { "phase", NULL, NULL },
+	{ "generation", NULL, NULL }, { "snapshot", NULL, NULL }, { "step", NULL, NULL },    { "uuid", NULL, NULL },
 };
 
 static int run_list(struct ctl *c, struct ptc_error *err)
@@ -156,7 +168,9 @@ static int run_list(struct ctl *c, struct ptc_error *err)
 	if (!rc)
 		rc = ptc_admin_job_list(c->admin, &json, err);
 	if (!rc)
-		rc = ctl_print(c, json, err);
+		rc = ctl_option(c, "names")
+			     ? ctl_print_names(json, "jobs", "job", err)
+			     : ctl_print_columns(c, json, "jobs", list_columns, PTC_ARRAY_LEN(list_columns), err);
 	ptc_admin_free(json);
 	return rc;
 }
@@ -165,5 +179,6 @@ const struct ctl_verb ctl_job_list = {
 	.name = "job list",
 	.args = "",
 	.about = "List the jobs you may see",
+	CTL_OPTIONS(list_options),
 	.run = run_list,
 };

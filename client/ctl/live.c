@@ -40,11 +40,11 @@ static void put_text(const char *text)
 static void put_pace(const json_t *run)
 {
 	const json_t *step = json_object_get(run, "step"), *rate = json_object_get(run, "steps_per_s"), *value;
-	const json_t *stalled = json_object_get(run, "stalled_s");
+	const json_t *stalled = json_object_get(run, "stalled_s"), *hangs = json_object_get(run, "hangs_s");
 	json_t *reports = json_object_get(run, "reports");
 	const char *name, *comma = "";
 
-	if (!json_is_integer(step) && !json_is_number(rate) && !json_object_size(reports))
+	if (!json_is_integer(step) && !json_is_number(rate) && !json_is_integer(hangs) && !json_object_size(reports))
 		return;
 	if (json_is_integer(step)) {
 		printf("step %" JSON_INTEGER_FORMAT, json_integer_value(step));
@@ -55,6 +55,10 @@ static void put_pace(const json_t *run)
 		comma = ", ";
 	} else if (json_is_number(rate)) {
 		printf("%s%.4g steps/s", comma, json_number_value(rate));
+		comma = ", ";
+	}
+	if (json_is_integer(hangs)) {
+		printf("%sa rank's memory hangs for %" JSON_INTEGER_FORMAT " s", comma, json_integer_value(hangs));
 		comma = ", ";
 	}
 	json_object_foreach(reports, name, value) {

@@ -120,7 +120,7 @@ static int run(struct ctl *c, struct ptc_error *err)
 
 const struct ctl_verb ctl_logs = {
 	.name = "logs",
-	.args = "JOB",
+	.args = "[JOB]",
 	.about = "Show what a job's ranks wrote to stdout and stderr",
 	.help = "Of a job that is not live: what its newest ranks wrote, also those of a start that failed. After a "
 		"resize\n"
@@ -128,5 +128,6 @@ const struct ctl_verb ctl_logs = {
 	CTL_OPTIONS(options),
 	.min_args = 1,
 	.max_args = 1,
+	.job_missing = ctl_job_missing,
 	.run = run,
 };

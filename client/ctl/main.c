@@ -3,6 +3,7 @@
  * on stderr, exit 1 (failed) or 2 (usage). */
 #include "client/ctl/ctl.h"
 
+#include "base/alloc.h"
 #include "base/fault.h"
 #include "base/sys.h"
 #include "formats/json.h"
@@ -12,63 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-static volatile sig_atomic_t interrupted;
-
-static void on_signal(int number)
-{
-	(void)number;
-	interrupted = 1;
-}
-
-/* What a shell or nohup had us ignore stays ignored. */
-static void handle_signal(int number, void (*handler)(int), int flags)
-{
-	struct sigaction sa = { .sa_handler = handler, .sa_flags = flags }, was;
-
-	if (!sigaction(number, NULL, &was) && was.sa_handler != SIG_IGN)
-		sigaction(number, &sa, NULL);
-}
-
-void ctl_catch_signals(void)
-{
-	handle_signal(SIGINT, on_signal, 0);
-	handle_signal(SIGTERM, on_signal, 0);
-	handle_signal(SIGHUP, on_signal, 0);
-}
-
-/* The signal has its default again, and ends us when this returns. */
-static void on_leave(int number)
-{
-	static const char text[] = "\nptcctl: interrupted; what was started goes on (ptcctl status, ptcctl abort)\n";
-	ssize_t n = write(STDERR_FILENO, text, sizeof(text) - 1);
-
-	(void)n;
-	raise(number);
-}
-
-void ctl_leave_on_signals(void)
-{
-	handle_signal(SIGINT, on_leave, (int)SA_RESETHAND);
-	handle_signal(SIGTERM, on_leave, (int)SA_RESETHAND);
-}
-
-bool ctl_interrupted(void)
-{
-	return interrupted;
-}
-
-bool ctl_flush(struct ctl *c)
-{
-	if (fflush(stdout))
-		c->output_errno = errno;
-	return c->output_errno || ctl_interrupted();
-}
-
-int ctl_connect(struct ctl *c, struct ptc_error *err)
-{
-	return c->admin ? 0 : ptc_admin_open(&c->opts, &c->admin, err);
-}
 
 /* One line whatever the text holds. */
 static void print_error(const struct ctl *c, const struct ptc_error *err)
@@ -96,6 +40,8 @@ static int run(struct ctl *c, int argc, char **argv, struct ptc_error *err)
 	else if (!c->verb)
 		printf("ptcctl %s\n", PTC_VERSION);
 	else
+		rc = ctl_job_choose(c, err);
+	if (!rc && !help && c->verb)
 		rc = c->verb->run(c, err);
 	if (c->output_errno)
 		return ptc_error_errno(err, c->output_errno, "writing the output");
@@ -116,6 +62,7 @@ int main(int argc, char **argv)
 	signal(SIGPIPE, SIG_IGN);
 	rc = run(&c, argc, argv, &err);
 	ptc_admin_close(c.admin);
+	ptc_free(c.chosen);
 	if (rc)
 		print_error(&c, &err);
 	return rc == CTL_USAGE ? 2 : rc ? 1 : 0;

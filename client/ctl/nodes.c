@@ -12,6 +12,10 @@ static const struct ctl_column columns[] = {
 	{ "address", NULL, NULL },
 };
 
+static const struct ctl_option options[] = {
+	{ "names", NULL, "only their names, one a line" },
+};
+
 static int run(struct ctl *c, struct ptc_error *err)
 {
 	char *json = NULL;
@@ -20,7 +24,8 @@ static int run(struct ctl *c, struct ptc_error *err)
 	if (!rc)
 		rc = ptc_admin_nodes(c->admin, &json, err);
 	if (!rc)
-		rc = ctl_print_columns(c, json, "nodes", columns, PTC_ARRAY_LEN(columns), err);
+		rc = ctl_option(c, "names") ? ctl_print_names(json, "nodes", "node", err)
+					    : ctl_print_columns(c, json, "nodes", columns, PTC_ARRAY_LEN(columns), err);
 	ptc_admin_free(json);
 	return rc;
 }
@@ -29,5 +34,6 @@ const struct ctl_verb ctl_nodes = {
 	.name = "nodes",
 	.args = "",
 	.about = "List the nodes, their devices and memory",
+	CTL_OPTIONS(options),
 	.run = run,
 };

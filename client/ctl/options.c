@@ -207,6 +207,9 @@ static int take_words(struct ctl *c, int argc, char **argv, int skip, struct ptc
 			rc = take_short(c, argc, argv, &i, err);
 		else if (skip)
 			skip--;
+		else if (!argv[i][0])
+			rc = ctl_usage(err, "argument %d is empty; it takes %s", c->nargs + 1,
+				       c->verb && c->verb->args[0] ? c->verb->args : "none");
 		else if (c->nargs < c->verb->max_args && c->nargs < CTL_MAX_ARGS)
 			c->args[c->nargs++] = argv[i];
 		else
@@ -226,6 +229,7 @@ static int apply_globals(struct ctl *c, struct ptc_error *err)
 	c->opts.ca_path = ctl_option(c, "ca");
 	c->opts.cert_path = ctl_option(c, "cert");
 	c->opts.key_path = ctl_option(c, "key");
+	c->opts.member = ctl_option(c, "member");
 	c->json = format && !strcmp(format, "json");
 	c->svg = format && c->verb->svg && !strcmp(format, "svg");
 	if (format && !c->json && !c->svg && strcmp(format, "table"))
@@ -268,7 +272,7 @@ int ctl_parse(struct ctl *c, int argc, char **argv, bool *ret_help, struct ptc_e
 		return 0;
 	if (!c->verb)
 		return unknown_verb(words, 0, err);
-	if (c->nargs < c->verb->min_args)
+	if (c->nargs + (c->verb->job_missing != NULL) < c->verb->min_args)
 		return ctl_usage(err, "needs %s; see ptcctl %s --help", c->verb->args, c->verb->name);
 	return apply_globals(c, err);
 }

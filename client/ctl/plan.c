@@ -136,14 +136,12 @@ static int run(struct ctl *c, struct ptc_error *err)
 		return offline(c, err);
 	if (stray(c))
 		return ctl_usage(err, "--%s needs -f FILE", stray(c));
-	if (!c->nargs)
-		return ctl_usage(err, "JOB is missing, or -f FILE with --from and --to");
 	return live(c, err);
 }
 
 const struct ctl_verb ctl_plan = {
 	.name = "plan",
-	.args = "JOB | -f FILE --from CONFIG --to CONFIG",
+	.args = "[JOB] | -f FILE --from CONFIG --to CONFIG",
 	.about = "Show what a resize would move, and whether it is possible",
 	.help = "For a job that runs also what happens to the process of each rank: restart (replaced by one started "
 		"ahead), "
@@ -155,6 +153,7 @@ const struct ctl_verb ctl_plan = {
 	CTL_OPTIONS(options),
 	.min_args = 0,
 	.max_args = 1,
+	.job_missing = ctl_job_missing_without_file,
 	.svg = true,
 	.run = run,
 };

@@ -128,6 +128,8 @@ int ctl_follow_end(struct ctl *c, struct ctl_follow *f, int rc, struct ptc_error
 		err->code = 0;
 		err->text[0] = '\0';
 		rc = 0;
+		if (c->chosen && !c->json)
+			printf("job %s: ", c->chosen);
 		puts(c->json ? "{\"accepted\":true}"
 			     : "accepted; it goes on without us (ptcctl status, ptcctl events)");
 	} else if (rc == PTC_ETIMEOUT) {

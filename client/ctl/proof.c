@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-/* ptcctl dataset proof: what a job's state has consumed, sample by sample, and that it was each once an epoch. The ledger
+/* ptcctl dataset proof: what a job's ranks said that they consumed, sample by sample, and that it was each once an epoch. The ledger
  * (formats/ledger.h) says which steps had which positions; which samples these are, and which rank had them, is computed
  * again (client/ctl/consumed.h) and counted. Where ranks divided by length, only they know which had which: by step then.
  *
  * Happy path: entries join up, every slot of every step is looked at, each finished epoch (of a mixture, of each dataset) is
  * counted in a bit per sample, or, of very many, by the inverse of the order. Failure modes: PTC_ECORRUPT when something was
- * missed, had twice, or does not join up; PTC_EINVAL where a cursor's tag does not say its order; the other cursors are gone
- * through all the same. Nothing to prove is an error too. */
+ * missed, had twice, does not join up, or was of another order than the job's data; PTC_EINVAL where a cursor's tag does not say
+ * its order; PTC_ESTATE where no rank said anything (ptcd counted steps, which shows nothing of what ranks had), but with --counted.
+ * The other cursors are gone through all the same. Nothing to prove is an error too. */
 #include "client/ctl/consumed.h"
 #include "client/ctl/verbs.h"
 
@@ -21,6 +22,7 @@
 static const struct ctl_option options[] = {
 	{ "cursor", "NAME", "only this one, where a job has several" },
 	{ "steps", "A-B", "print which samples each rank had in these steps, instead" },
+	{ "counted", NULL, "also take for had what no rank said it had and ptcd counted: global_batch a step" },
 };
 
 struct part {
@@ -37,6 +39,8 @@ struct proof {
 	uint64_t since, position; /* looked at so far */
 	json_t *problems;
 	uint64_t wrong;
+	bool counted;  /* of some steps no rank said that it had the samples */
+	bool compared; /* with the job's data */
 };
 
 static void wrong(struct proof *p, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
@@ -159,6 +163,7 @@ static int check_entry(struct proof *p, const struct ptc_ledger_entry *before, c
 		       struct ptc_error *err)
 {
 	const struct ptc_ledger_order was = p->at.how;
+	struct ptc_error why = PTC_ERROR_INIT;
 	int rc = ctl_consumed_of(e, p->data, &p->at, err);
 
 	if (!rc && !before)
@@ -166,6 +171,9 @@ static int check_entry(struct proof *p, const struct ptc_ledger_entry *before, c
 	if (rc)
 		return rc;
 	check_joins(p, before, &was, e);
+	p->counted |= p->at.how.counted;
+	if (ctl_consumed_compare(e, &p->at, p->data, &p->compared, &why))
+		wrong(p, "%s", why.text);
 	if (p->wrong)
 		return 0; /* what does not join up is not counted */
 	rc = check_division(p, e, &p->at.batch, err);
@@ -224,10 +232,11 @@ static json_t *proof_json(const struct proof *p, const json_t *all)
 	json_t *root = json_pack("{s:s}", "cursor", p->cursor);
 
 	json_object_update_new(root, p->at.how.mix[0] ? mixture_json(p) : part_json(p, 0));
-	json_object_update_new(root, json_pack("{s:I, s:I, s:I, s:b, s:O, s:o}", "seed", (json_int_t)p->at.how.seed,
-					       "since", (json_int_t)p->since, "position", (json_int_t)p->position,
-					       "exactly_once", (int)!p->wrong, "problems", p->problems, "generations",
-					       entries_json(p->cursor, all)));
+	json_object_update_new(root, json_pack("{s:I, s:I, s:I, s:s, s:b, s:b, s:O, s:o}", "seed",
+					       (json_int_t)p->at.how.seed, "since", (json_int_t)p->since, "position",
+					       (json_int_t)p->position, "said_by", p->counted ? "counts" : "ranks",
+					       "compared", (int)p->compared, "exactly_once", (int)!p->wrong, "problems",
+					       p->problems, "generations", entries_json(p->cursor, all)));
 	return root;
 }
 
@@ -288,6 +297,12 @@ static void print_proof(const struct proof *p)
 		printf("cursor %s: %" PRIu64 " samples, seed %" PRIu64 "%s\n", p->cursor, how->n, how->seed,
 		       shuffled(&p->at.mix.order[0]));
 	print_entries(p);
+	puts(p->counted
+		     ? "no rank said that it had these samples: ptcd counted global_batch a step, which shows how "
+		       "they are divided, not that they were read"
+		     : "each rank said at each snapshot how far it had come; that it read those samples is its word");
+	if (!p->compared)
+		printf("the job's description has no data: %s to compare this order with\n", p->cursor);
 	if (p->since)
 		printf("what came before position %" PRIu64 " is not recorded any more\n", p->since);
 	json_array_foreach(p->problems, i, line)
@@ -334,6 +349,12 @@ static int prove(const struct ctl *c, const struct ptc_ledger *ledger, const cha
 		print_proof(&p);
 	if (!rc && p.wrong)
 		rc = ptc_error_set(err, PTC_ECORRUPT, "%s", json_string_value(json_array_get(p.problems, 0)));
+	if (!rc && p.counted && !ctl_option(c, "counted"))
+		rc = ptc_error_set(
+			err, PTC_ESTATE,
+			"cursor %s: no rank said that it had the samples, so nothing is shown; --counted takes "
+			"ptcd's count of steps for it",
+			cursor);
 	for (size_t i = 0; i < PTC_MIX_MAX; i++)
 		ptc_free(p.part[i].seen);
 	json_decref(p.problems);
@@ -514,17 +535,23 @@ static int run(struct ctl *c, struct ptc_error *err)
 
 const struct ctl_verb ctl_dataset_proof = {
 	.name = "dataset proof",
-	.args = "JOB",
-	.about = "Show what a job's state has consumed, and that it was each sample once an epoch",
+	.args = "[JOB]",
+	.about = "Show what a job's ranks said they consumed, and that it was each sample once an epoch",
 	.help = "Of each generation: its steps, the positions of the order they consumed, and how ranks divided them. "
 		"Each finished\nepoch is counted sample by sample. Steps that were trained and lost again are in no "
 		"state, and not counted.\nWhere ranks divided by length (*), which rank had which sample is not "
 		"recorded, but which each "
 		"step had.\nOf a mixture each dataset's epochs are counted; its samples are numbered through, dataset "
-		"after dataset.\nA cursor whose tag does not say its order cannot be proved; the others are, and the "
+		"after dataset.\nWhat counts is what ranks say at each snapshot (cursors). Where no rank says "
+		"anything, ptcd "
+		"counts steps: that is\nshown, and the exit status is 1 without --counted. An order that is not the "
+		"job's "
+		"data: is refused.\nA cursor whose tag does not say its order cannot be proved; the others are, and "
+		"the "
 		"exit status is 1.\nWith --steps and --format json, a line for each rank of each step.\n",
 	CTL_OPTIONS(options),
 	.min_args = 1,
 	.max_args = 1,
+	.job_missing = ctl_job_missing,
 	.run = run,
 };

@@ -9,7 +9,9 @@
 #include "formats/json.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 static json_t *pick(const json_t *object, const struct ctl_column *columns, size_t n)
 {
@@ -25,6 +27,16 @@ static json_t *pick(const json_t *object, const struct ctl_column *columns, size
 	return row;
 }
 
+void ctl_note_as_of(const struct ctl *c, int64_t as_of_ms)
+{
+	time_t t = (time_t)(as_of_ms / 1000);
+	char text[32];
+	struct tm tm;
+
+	if (as_of_ms && !c->json && gmtime_r(&t, &tm) && strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &tm))
+		fprintf(stderr, "the coordinator (etcd) is away; this is as of %s, when it answered last\n", text);
+}
+
 int ctl_print_columns(const struct ctl *c, const char *json, const char *list, const struct ctl_column *columns,
 		      size_t n, struct ptc_error *err)
 {
@@ -38,6 +50,7 @@ int ctl_print_columns(const struct ctl *c, const char *json, const char *list, c
 	rc = ptc_json_load(list, json, strlen(json), &doc, err);
 	if (rc)
 		return rc;
+	ctl_note_as_of(c, (int64_t)ptc_json_count(doc, "as_of_ms"));
 	rows = json_array();
 	json_array_foreach(json_object_get(doc, list), i, item) {
 		json_array_append_new(rows, pick(item, columns, n));
@@ -50,6 +63,25 @@ int ctl_print_columns(const struct ctl *c, const char *json, const char *list, c
 	rc = ctl_print(c, text, err);
 	ptc_free(text);
 	return rc;
+}
+
+/* Names in document order, one a line: for scripts and completions. */
+int ctl_print_names(const char *json, const char *list, const char *key, struct ptc_error *err)
+{
+	json_t *doc, *item;
+	size_t i;
+	int rc = ptc_json_load(list, json, strlen(json), &doc, err);
+
+	if (rc)
+		return rc;
+	json_array_foreach(json_object_get(doc, list), i, item) {
+		const char *name = json_string_value(json_object_get(item, key));
+
+		if (name)
+			puts(name);
+	}
+	json_decref(doc);
+	return 0;
 }
 
 /* ---- plans and summaries ------------------------------------------------------------ */
@@ -290,6 +322,15 @@ static void put_summary(const json_t *doc)
 	put_pause(json_object_get(doc, "pause"));
 }
 
+static void put_verified(const struct ctl *c, const json_t *doc)
+{
+	char bytes[32];
+
+	printf("job %s: snapshot %" PRIu64 " verified: %" PRIu64 " digests, %s\n", c->args[0],
+	       ptc_json_count(doc, "snapshot"), ptc_json_count(doc, "digests_verified"),
+	       ctl_bytes(ptc_json_count(doc, "bytes"), bytes, sizeof bytes));
+}
+
 int ctl_print_summary(const struct ctl *c, const char *json, struct ptc_error *err)
 {
 	json_t *doc;
@@ -300,7 +341,13 @@ int ctl_print_summary(const struct ctl *c, const char *json, struct ptc_error *e
 	rc = load(json, &doc, err);
 	if (rc)
 		return rc;
-	if (!json_object_get(doc, "phases")) { /* of a drain or a verification: short as it is */
+	ctl_note_as_of(c, (int64_t)ptc_json_count(doc, "as_of_ms"));
+	if (json_is_integer(json_object_get(doc, "digests_verified")) && !json_object_get(doc, "phases")) {
+		put_verified(c, doc);
+		json_decref(doc);
+		return 0;
+	}
+	if (!json_object_get(doc, "phases")) { /* of a drain: short as it is */
 		json_decref(doc);
 		return ctl_print(c, json, err);
 	}

@@ -41,10 +41,11 @@ static int run(struct ctl *c, struct ptc_error *err)
 
 const struct ctl_verb ctl_resize = {
 	.name = "resize",
-	.args = "JOB",
+	.args = "[JOB]",
 	.about = "Move a job to another configuration",
 	CTL_OPTIONS(options),
 	.min_args = 1,
 	.max_args = 1,
+	.job_missing = ctl_job_missing,
 	.run = run,
 };

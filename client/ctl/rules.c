@@ -5,6 +5,7 @@
 #include "client/ctl/offline.h"
 #include "client/ctl/verbs.h"
 
+#include "base/alloc.h"
 #include "base/buf.h"
 #include "formats/json.h"
 
@@ -69,21 +70,46 @@ static int try_config(struct report *r, const struct ptc_spec *spec, const struc
 	return 0;
 }
 
+/* The configurations of the gpus table and those given. */
+struct tried {
+	const struct ptc_config **v;
+	struct ptc_config *given;
+	size_t n;
+};
+
+static int list_configs(const struct ctl *c, const struct ptc_job_desc *job, struct tried *ret, struct ptc_error *err)
+{
+	const char *text;
+	size_t at = 0, given = 0;
+	int rc = 0;
+
+	while (ctl_option_next(c, "config", &at))
+		given++;
+	ret->given = ptc_calloc(given, sizeof *ret->given);
+	ret->v = ptc_calloc(job->ngpus + given, sizeof *ret->v);
+	if (!ret->given || !ret->v)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	for (; ret->n < job->ngpus; ret->n++)
+		ret->v[ret->n] = &job->gpus[ret->n].config;
+	at = 0;
+	for (size_t i = 0; !rc && (text = ctl_option_next(c, "config", &at)); i++) {
+		rc = ptc_config_parse(text, &ret->given[i], err);
+		ret->v[ret->n++] = &ret->given[i];
+	}
+	return rc;
+}
+
 static int check_job(const struct ctl *c, struct report *r, const struct ptc_job_desc *job, struct ptc_error *err)
 {
-	const char *given;
-	size_t at = 0;
-	int rc = ptc_spec_review(&job->spec, found, r, err);
+	struct tried tried = { 0 };
+	int rc = list_configs(c, job, &tried, err);
 
-	for (size_t i = 0; i < job->ngpus && !rc; i++)
-		rc = try_config(r, &job->spec, &job->gpus[i].config);
-	while (!rc && (given = ctl_option_next(c, "config", &at))) {
-		struct ptc_config config;
-
-		rc = ptc_config_parse(given, &config, err);
-		if (!rc)
-			rc = try_config(r, &job->spec, &config);
-	}
+	rc = rc ? rc : ptc_spec_review(&job->spec, found, r, err);
+	rc = rc ? rc : ptc_spec_review_cuts(&job->spec, tried.v, tried.n, found, r, err);
+	for (size_t i = 0; i < tried.n && !rc; i++)
+		rc = try_config(r, &job->spec, tried.v[i]);
+	ptc_free(tried.v);
+	ptc_free(tried.given);
 	return rc == PTC_ENOMEM || r->failed ? ptc_error_set(err, PTC_ENOMEM, "out of memory") : rc;
 }
 

@@ -44,8 +44,7 @@ static int compare(struct ctl *c, const char *file, const char *job, const char 
 	int rc = get_job(c, job, &doc, &row, err);
 
 	if (rc == PTC_ENOTFOUND)
-		return ptc_error_set(err, PTC_EEXIST, "the name \"%s\" is taken by another user's job; choose another",
-				     job);
+		return ptc_error_set(err, PTC_ECONFLICT, "job \"%s\" is being made, or deleted; try again", job);
 	if (rc)
 		return rc;
 	ptc_content_hash(spec, len, ours);
@@ -158,7 +157,7 @@ static int run(struct ctl *c, struct ptc_error *err)
 
 const struct ctl_verb ctl_run = {
 	.name = "run",
-	.args = "-f FILE | JOB",
+	.args = "-f FILE | [JOB]",
 	.about = "Start a job's ranks: of a new job, or again",
 	.help = "A job that ran before goes on from its newest snapshot. Without --gpus or --config it runs as it did, "
 		"a new "
@@ -168,5 +167,6 @@ const struct ctl_verb ctl_run = {
 		"nothing (ptcctl stop does).\n",
 	CTL_OPTIONS(options),
 	.max_args = 1,
+	.job_missing = ctl_job_missing_without_file,
 	.run = run,
 };

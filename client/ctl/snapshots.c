@@ -25,9 +25,10 @@ static int run(struct ctl *c, struct ptc_error *err)
 
 const struct ctl_verb ctl_snapshots = {
 	.name = "snapshots",
-	.args = "JOB",
+	.args = "[JOB]",
 	.about = "List a job's snapshots",
 	.min_args = 1,
 	.max_args = 1,
+	.job_missing = ctl_job_missing,
 	.run = run,
 };

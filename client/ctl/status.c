@@ -41,6 +41,9 @@ static void put_warnings(const struct ctl *c, const char *json)
 	if (c->json || ptc_json_load("status", json, strlen(json), &doc, NULL) != 0)
 		return;
 	d = json_object_get(doc, "daemon");
+	if (json_is_true(json_object_get(d, "coordinator_full")))
+		puts("warning: etcd takes no writes: its database has come to its quota (\"etcd is full\" in "
+		     "docs/install.md)");
 	if (json_is_false(json_object_get(d, "coordinator_ok")))
 		puts("warning: the coordinator (etcd) is unreachable; what is shown may be old, nothing can be "
 		     "committed");

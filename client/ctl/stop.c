@@ -6,6 +6,7 @@
 
 static const struct ctl_option stop_options[] = {
 	{ "now", NULL, "without a boundary and a snapshot: what they did since the last one is lost" },
+	{ "wait", NULL, "as it does anyway: return when the ranks have ended" },
 };
 
 static int run_stop(struct ctl *c, struct ptc_error *err)
@@ -23,7 +24,7 @@ static int run_stop(struct ctl *c, struct ptc_error *err)
 
 const struct ctl_verb ctl_stop = {
 	.name = "stop",
-	.args = "JOB",
+	.args = "[JOB]",
 	.about = "Stop a job's ranks at a step boundary and keep its state",
 	.help = "Waits until they have ended. ptcctl run JOB starts them again from there, ptcctl resize moves the\n"
 		"state meanwhile.\n"
@@ -33,6 +34,7 @@ const struct ctl_verb ctl_stop = {
 	CTL_OPTIONS(stop_options),
 	.min_args = 1,
 	.max_args = 1,
+	.job_missing = ctl_job_missing,
 	.run = run_stop,
 };
 
@@ -55,11 +57,12 @@ static int run_snapshot(struct ctl *c, struct ptc_error *err)
 
 const struct ctl_verb ctl_snapshot = {
 	.name = "snapshot",
-	.args = "JOB",
+	.args = "[JOB]",
 	.about = "Take a snapshot of a job that runs; its ranks go on",
 	.help = "It replaces the one before it. The ranks wait while their bytes are copied.\n",
 	CTL_OPTIONS(snapshot_options),
 	.min_args = 1,
 	.max_args = 1,
+	.job_missing = ctl_job_missing,
 	.run = run_snapshot,
 };

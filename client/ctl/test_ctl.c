@@ -14,6 +14,7 @@ static void test_help(void **state)
 		{ "snapshot", NULL },   { "layout", NULL },       { "mount", NULL },      { "umount", NULL },
 		{ "rules", "lint" },    { "rules", "show" },      { "dataset", "add" },   { "dataset", "list" },
 		{ "dataset", "check" }, { "dataset", "inspect" }, { "dataset", "proof" }, { "dataset", "remove" },
+		{ "report", NULL },     { "top", NULL },
 	};
 
 	assert_int_equal(RUN("--help"), 0);
@@ -80,8 +81,10 @@ static void test_arguments(void **state)
 	one_line("ptcctl nodes: --socket needs a value", "");
 	assert_int_equal(RUN("nodes", "extra"), 2);
 	one_line("ptcctl nodes: one argument too many", "extra");
-	assert_int_equal(RUN("snapshots"), 2);
-	one_line("ptcctl snapshots: needs JOB", "");
+	assert_int_equal(RUN("status", ""), 2);
+	one_line("ptcctl status: argument 1 is empty; it takes [JOB]", "");
+	assert_int_equal(RUN("import"), 2);
+	one_line("ptcctl import: needs [JOB] PATH", "");
 	assert_int_equal(RUN("resize", "j", "--wait=yes"), 2);
 	one_line("ptcctl resize: --wait takes no value", "");
 	assert_int_equal(RUN("resize", "j"), 2);
@@ -98,14 +101,10 @@ static void test_arguments(void **state)
 	one_line("ptcctl import: --field is NAME=PATH", "");
 	assert_int_equal(RUN("import", "j", "p", "--streams", "0"), 2);
 	one_line("ptcctl import: --streams", "1..16");
-	assert_int_equal(RUN("export", "j"), 2);
-	one_line("ptcctl export: needs a TARGET or --ranks", "");
 	assert_int_equal(RUN("export", "j", "d", "--ranks", "e"), 2);
 	one_line("ptcctl export: needs a TARGET or --ranks", "");
 	assert_int_equal(RUN("events", "j", "--limit", "many"), 2);
 	one_line("ptcctl events: --limit is a number", "many");
-	assert_int_equal(RUN("run"), 2);
-	one_line("ptcctl run: needs --file FILE, or the JOB", "not both");
 	assert_int_equal(RUN("run", "j", "-f", "x.yaml"), 2);
 	one_line("ptcctl run: needs --file FILE, or the JOB", "not both");
 	assert_int_equal(RUN("run", "j", "k"), 2);
@@ -116,8 +115,6 @@ static void test_arguments(void **state)
 	one_line("ptcctl run: --gpus is a number", "0");
 	assert_int_equal(RUN("run", "-f"), 2);
 	one_line("ptcctl run: --file needs a value", "");
-	assert_int_equal(RUN("logs", "-f"), 2); /* follows, and takes no value: the job is missing */
-	one_line("ptcctl logs: needs JOB", "");
 	assert_int_equal(RUN("logs", "j", "--rank", "-1"), 2);
 	one_line("ptcctl logs: --rank is a number in 0..131071 or \"all\"", "-1");
 	assert_int_equal(RUN("logs", "j", "--rank", "131072"), 2);
@@ -127,10 +124,6 @@ static void test_arguments(void **state)
 	assert_int_equal(RUN("logs", "j", "--lines", "0"), 2);
 	one_line("ptcctl logs: --lines is a number", "0");
 	assert_int_equal(RUN("logs", "j", "--lines", "4294967296"), 2);
-	assert_int_equal(RUN("stop"), 2);
-	one_line("ptcctl stop: needs JOB", "");
-	assert_int_equal(RUN("stop", "j", "--wait"), 2); /* it always does */
-	one_line("ptcctl stop: unknown option \"--wait\"", "");
 	assert_int_equal(RUN("snapshot", "j", "k"), 2);
 	one_line("ptcctl snapshot: one argument too many", "k");
 	assert_int_equal(RUN("completion", "tcsh"), 2);
@@ -223,6 +216,26 @@ static void test_rules(void **state)
 	write_job(path, "[{match: 'h.*'}, {match: 'h.*.w', split: {axis: tp, dim: 0}}]", "{2: {tp: 2}}");
 	assert_int_equal(RUN("rules", "lint", "-f", path), 1);
 	assert_non_null(strstr(out, "tensor \"h.0.w\" [12, 4] is ambiguous: rule 0 (\"h.*\")"));
+	/* rules in their natural order, the special ones first and one for the rest last, are not ambiguous */
+	write_job(path, "[{match: '*.w', split: {axis: tp, dim: 0}}, {match: 'h.0.*', split: {axis: tp, dim: 1}}]",
+		  "{2: {tp: 2}}");
+	assert_int_equal(RUN("rules", "lint", "-f", path), 0);
+	assert_non_null(strstr(out, "nothing wrong"));
+	/* what is not cut, by name and bytes; not where that is said */
+	write_job(path, "[{match: '*'}]", "{2: {tp: 2}, 4: {tp: 1, dp: 2, pp: 2}}");
+	assert_int_equal(RUN("rules", "lint", "-f", path), 1);
+	assert_non_null(strstr(out, "error: tp=2: tp=2 cuts nothing: no rule that a tensor has names it; 2 ranks would "
+				    "each hold the same 320B"));
+	assert_non_null(strstr(out, "error: pp=2,dp=2: pp=2 places nothing"));
+	assert_non_null(strstr(out, "tensor \"h.0.w\" [12, 4], 192B, rule 0 (\"*\") leaves whole"));
+	write_job(path, "[{match: '*.w', split: {axis: tp, dim: 0}}, {match: '*', split: {axis: none}}]",
+		  "{2: {tp: 2}}");
+	assert_int_equal(RUN("rules", "lint", "-f", path), 0);
+	write_job(path, "[{match: '*.w', split: {axis: tp, dim: 0}}, {match: '*'}]",
+		  "{2: {tp: 2}, 4: {tp: 2, dp: 2, ep: 2}}");
+	assert_int_equal(RUN("rules", "lint", "-f", path), 1);
+	assert_non_null(strstr(out, "tensor \"h.0.k\" [8, 4], 128B, rule 1 (\"*\") leaves whole"));
+	assert_non_null(strstr(out, "dp=2,ep=2: ep=2 cuts nothing"));
 	/* blocks that leave elements out, or overlap */
 	write_job(path, "[{match: '*', split: {axis: tp, dim: 0, blocks: [4, 3]}}]", "{2: {tp: 2}}");
 	assert_int_equal(RUN("rules", "lint", "-f", path), 1);

@@ -387,7 +387,7 @@ static void test_run_existing(void **state)
 	one_line("ptcctl run: job \"live\" exists, and the daemon does not say how it is described", "");
 	g.status = NULL;
 	assert_int_equal(RUN("run", "-f", g.yaml), 1);
-	one_line("ptcctl run: the name \"live\" is taken by another user's job", "");
+	one_line("ptcctl run: job \"live\" is being made, or deleted; try again", "");
 	assert_int_equal(g.runs, runs); /* nothing of this started anything */
 	g.create = PTC_ENOSPC;
 	assert_int_equal(RUN("run", "-f", g.yaml), 1);

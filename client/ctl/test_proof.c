@@ -47,7 +47,10 @@ static void serve_entries(const char *entries)
 		 "\"name\":"
 		 "\"mixed\",\"seed\":5,\"parts\":[{\"dataset\":\"a\",\"weight\":1,\"block\":0,\"sequential\":false,"
 		 "\"samples\":4,\"pinned\":\"0123456789abcdef0123456789abcdef\"},{\"dataset\":\"b\",\"weight\":1,"
-		 "\"block\":2,\"sequential\":false,\"samples\":5,\"pinned\":\"00000000000000000000000000000001\"}]}]}",
+		 "\"block\":2,\"sequential\":false,\"samples\":5,\"pinned\":\"00000000000000000000000000000001\"}]},{"
+		 "\"name\":"
+		 "\"one\",\"seed\":5,\"parts\":[{\"dataset\":\"c\",\"weight\":1,\"block\":2,\"sequential\":false,"
+		 "\"samples\":6,\"pinned\":\"00000000000000000000000000000002\"}]}]}",
 		 entries);
 }
 
@@ -93,8 +96,10 @@ static void begins_late(void **state)
 		  entry("data", "n=10,seed=3;batch=4", 104, 110, 57, 81, 4));
 	assert_int_equal(RUN("dataset", "proof", "j", "--format", "json"), 0);
 	expect(out, "\"epochs_finished\":4,");
-	expect(out, "\"since\":37,\"position\":81,\"exactly_once\":true,\"problems\":[]");
+	expect(out, "\"since\":37,\"position\":81,\"said_by\":\"ranks\",\"compared\":false,\"exactly_once\":true,"
+		    "\"problems\":[]");
 	assert_int_equal(RUN("dataset", "proof", "j"), 0);
+	expect(out, "the job's description has no data: data to compare this order with\n");
 	expect(out, "what came before position 37 is not recorded any more\n"
 		    "4 epochs finished, each sample once in each; 1 of 10 samples of the next\n");
 	assert_int_equal(RUN("dataset", "proof", "j", "--steps", "99", "--format", "json"), 1);
@@ -114,13 +119,15 @@ static void mixture_begins_late(void **state)
 	char tag[128];
 
 	serve_entries(entry("mixed", mix_tag(tag, sizeof tag), 3, 8, 7, 32, 5));
-	assert_int_equal(RUN("dataset", "proof", "j", "--format", "json"), 0);
+	assert_int_equal(RUN("dataset", "proof", "j", "--counted", "--format", "json"), 0);
 	expect(out,
 	       "\"samples\":9,\"parts\":[{\"dataset\":\"a\",\"weight\":1,\"samples\":4,\"block\":0,\"sequential\":"
 	       "false,"
 	       "\"epochs_finished\":3},{\"dataset\":\"b\",\"weight\":1,\"samples\":5,\"block\":2,\"sequential\":false,"
-	       "\"epochs_finished\":2}],\"seed\":5,\"since\":7,\"position\":32,\"exactly_once\":true");
-	assert_int_equal(RUN("dataset", "proof", "j"), 0);
+	       "\"epochs_finished\":2}],\"seed\":5,\"since\":7,\"position\":32,\"said_by\":\"counts\",\"compared\":"
+	       "true,"
+	       "\"exactly_once\":true");
+	assert_int_equal(RUN("dataset", "proof", "j", "--counted"), 0);
 	expect(out,
 	       "dataset a: weight 1, 4 samples: 3 epochs finished, each sample once in each; 0 of 4 samples of the "
 	       "next\n"
@@ -171,6 +178,35 @@ static void does_not_join_up(void **state)
 	}
 }
 
+/* What nobody said is no proof; what the ranks said is none of another order than the job's. */
+static void shows_nothing(void **state)
+{
+	static const char *const other[] = { "n=9,seed=5", "n=4,seed=5" };
+	char tag[128];
+
+	serve_entries(entry("mixed", mix_tag(tag, sizeof tag), 3, 8, 7, 32, 5));
+	assert_int_equal(RUN("dataset", "proof", "j"), 1);
+	expect(out, "no rank said that it had these samples");
+	expect(errors, "ptcctl dataset proof: cursor mixed: no rank said that it had the samples, so nothing is shown");
+	memcpy(strstr(tag, "counted"), "another", strlen("another")); /* what follows ';' is the ranks' own word */
+	serve_entries(entry("mixed", tag, 3, 8, 7, 32, 5));
+	assert_int_equal(RUN("dataset", "proof", "j"), 0);
+	strchr(tag, ',')[6] = '6';
+	serve_entries(entry("mixed", tag, 3, 8, 7, 32, 5));
+	assert_int_equal(RUN("dataset", "proof", "j", "--counted"), 1);
+	expect(errors, "the job's data has 9 samples of 2 datasets, seed 5");
+	for (size_t i = 0; i < PTC_ARRAY_LEN(other); i++) {
+		serve_entries(entry("mixed", other[i], 0, 2, 0, 10, 5));
+		assert_int_equal(RUN("dataset", "proof", "j"), 1);
+		expect(errors, "ranks consumed by");
+		expect(errors, other[i]);
+	}
+	for (int good = 0; good < 2; good++) {
+		serve_entries(entry("one", good ? "n=6,seed=5,block=2" : "n=6,seed=5", 0, 2, 0, 10, 5));
+		assert_int_equal(RUN("dataset", "proof", "j"), !good);
+	}
+}
+
 /* Those that cannot be proved stand in nobody's way, and each is named. */
 static void others_go_on(void **state)
 {
@@ -196,9 +232,9 @@ static void others_go_on(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(begins_late),    cmocka_unit_test(mixture_begins_late),
-		cmocka_unit_test(other_mixtures), cmocka_unit_test(does_not_join_up),
-		cmocka_unit_test(others_go_on),
+		cmocka_unit_test(begins_late),      cmocka_unit_test(mixture_begins_late),
+		cmocka_unit_test(shows_nothing),    cmocka_unit_test(other_mixtures),
+		cmocka_unit_test(does_not_join_up), cmocka_unit_test(others_go_on),
 	};
 
 	return cmocka_run_group_tests(tests, setup, teardown);

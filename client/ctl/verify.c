@@ -16,9 +16,10 @@ static int run(struct ctl *c, struct ptc_error *err)
 
 const struct ctl_verb ctl_verify = {
 	.name = "verify",
-	.args = "JOB",
+	.args = "[JOB]",
 	.about = "Read every block on every node again and compare digests",
 	.min_args = 1,
 	.max_args = 1,
+	.job_missing = ctl_job_missing,
 	.run = run,
 };

@@ -122,7 +122,7 @@ int ptc_blob_set(ptc_client *c, const char *name, enum ptc_blob_scope scope, con
 
 	if (rc)
 		return rc;
-	if ((scope != PTC_BLOB_RANK && scope != PTC_BLOB_JOB) || (len && !data))
+	if (scope < PTC_BLOB_RANK || scope > PTC_BLOB_TP || (len && !data))
 		return ptc_client_fail(c, PTC_R_INVALID, "blob \"%s\": no such scope, or data is NULL", name);
 	if (len > PTC_BLOB_MAX)
 		return ptc_client_fail(c, PTC_R_LIMIT, "blob \"%s\" has %zu bytes, at most %u are allowed", name, len,

@@ -122,9 +122,11 @@ struct ptc_client {
 	struct get get;
 	uint64_t last_id;
 	uint64_t stop_step;
-	bool stop_finished, stop_staged;
+	bool stop_finished, stop_staged, stop_later;
 	char stop_refused[PTC_LOCAL_SHORT_MAX + 1]; /* "": not */
 	char why[PTC_LOCAL_SHORT_MAX + 1];          /* the caller's thread's own */
+	bool finishing;                             /* likewise: within ptc_finish */
+	bool later;                                 /* likewise: `why` says why a later boundary is wanted */
 	unsigned link;                              /* connections made */
 	struct staging offered; /* by ptcd on this connection, made ready by our thread; map NULL: none */
 	struct {                /* on this connection */

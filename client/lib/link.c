@@ -137,7 +137,7 @@ static bool next_stop_locked(ptc_client *c)
 		return true;
 	c->sent.stopped = true;
 	ptc_local_put_stopped(&c->out, &(struct ptc_local_stopped){ c->stop_step, c->stop_finished, c->stop_staged,
-								    c->stop_refused });
+								    c->stop_refused, c->stop_later });
 	c->out_type = PTC_LOCAL_STOPPED;
 	return true;
 }
@@ -231,7 +231,8 @@ static int open_socket(ptc_client *c)
 	return e ? e : fd;
 }
 
-/* So that a ptcd of our own user may read our memory where ptrace is restricted to parents. */
+/* So that what ptcd has started for our user (ptc-copy) may copy our memory where ptrace is restricted to parents: who is named, and his
+ * descendants. */
 static void allow_reading(int fd)
 {
 	struct ucred cred;

@@ -122,6 +122,8 @@ static int stop_here(ptc_client *c, uint64_t step, bool finishing)
 	int rc = 0;
 
 	snprintf(c->why, sizeof c->why, "the program's ptc_on_stop function does not say why");
+	c->later = false;
+	c->finishing = finishing;
 	refused = c->on_stop && c->on_stop(c->on_stop_arg, step) != 0;
 	if (refused && finishing)
 		return ptc_client_fail(c, PTC_R_REFUSED, "step %llu: the state cannot be taken: %s",
@@ -140,6 +142,7 @@ static int stop_here(ptc_client *c, uint64_t step, bool finishing)
 		c->stop_step = step;
 		c->stop_finished = finishing;
 		c->stop_staged = staged;
+		c->stop_later = refused && c->later;
 		snprintf(c->stop_refused, sizeof c->stop_refused, "%s", refused ? c->why : "");
 		c->sent.stopped = false;
 		c->phase = PHASE_STOPPED;
@@ -181,16 +184,38 @@ int ptc_on_stop(ptc_client *c, int (*fn)(void *arg, uint64_t step), void *arg)
 	return 0;
 }
 
-int ptc_stop_refuse(ptc_client *c, const char *why)
+static int stop_why(ptc_client *c, const char *call, const char *why, bool later)
 {
 	int rc = ptc_client_enter(c);
 
 	if (rc)
 		return rc;
 	if (!why || !*why)
-		return ptc_client_fail(c, PTC_R_INVALID, "ptc_stop_refuse: why is NULL or empty");
+		return ptc_client_fail(c, PTC_R_INVALID, "%s: why is NULL or empty", call);
 	snprintf(c->why, sizeof c->why, "%s", why);
+	c->later = later;
 	return 0;
+}
+
+int ptc_stop_refuse(ptc_client *c, const char *why)
+{
+	return stop_why(c, "ptc_stop_refuse", why, false);
+}
+
+int ptc_stop_later(ptc_client *c, const char *why)
+{
+	return stop_why(c, "ptc_stop_later", why, true);
+}
+
+int ptc_stop_holds(ptc_client *c)
+{
+	int rc = ptc_client_enter(c);
+
+	if (rc)
+		return rc;
+	if (!c->running)
+		return ptc_client_fail(c, PTC_R_INVALID, "ptc_stop_holds: no generation runs here");
+	return c->finishing || atomic_load(&c->page->stop) < c->next_step;
 }
 
 int ptc_boundary(ptc_client *c, uint64_t step)

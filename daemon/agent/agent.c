@@ -63,6 +63,9 @@ int ptc_agent_register(struct ptc_agent *agent, struct ptc_rpc_server *server, s
 		if (r)
 			return r;
 	}
+	/* Users make nodes do these; what a switch needs does not wait for them. */
+	ptc_rpc_server_method_kind(server, "/ptc.v1.Peer/Digest", PTC_RPC_BULK);
+	ptc_rpc_server_method_kind(server, "/ptc.v1.Peer/Log", PTC_RPC_BRIEF);
 	return 0;
 }
 

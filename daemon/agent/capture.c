@@ -90,7 +90,14 @@ static bool capture_stop(void *arg)
 {
 	struct ptc_capture *c = arg;
 
-	return c->broken || ptc_agent_op_stopped(&c->op);
+	if (c->broken || ptc_agent_op_stopped(&c->op))
+		atomic_store(&c->stopped, true);
+	return atomic_load(&c->stopped);
+}
+
+static bool capture_stopped(void *arg)
+{
+	return atomic_load(&((struct ptc_capture *)arg)->stopped);
 }
 
 static void capture_tick(void *arg)
@@ -195,28 +202,45 @@ static int reserve(struct ptc_capture *c, struct ptc_error *err)
 	return r ? r : reserve_parts(c, err);
 }
 
+static bool any_max(const struct ptc_seat_sources *s)
+{
+	for (size_t i = 0; i < s->n; i++)
+		if (s->v[i].max)
+			return true;
+	return false;
+}
+
 static int hands_make(struct ptc_capture *c, struct ptc_error *err)
 {
+	struct ptc_table *const tables[] = { c->table, c->parts };
 	unsigned n = ptc_crew_size();
 	int r;
 
 	c->nhands = (unsigned)PTC_MAX(PTC_MIN((size_t)n, c->missing.n), 1u);
-	r = ptc_pool_take(&c->agent->recv, (uint64_t)c->nhands * PTC_CAPTURE_COMPARE_BYTES, ptc_agent_op_stopped,
-			  &c->op, &c->ticket, err);
+	r = ptc_pool_take(&c->agent->recv, (uint64_t)c->nhands * PTC_CAPTURE_MAX_BYTES, ptc_agent_op_stopped, &c->op,
+			  &c->ticket, err);
 	if (r)
 		return r;
-	c->nhands = (unsigned)PTC_MAX(PTC_MIN(c->nhands, c->ticket / PTC_CAPTURE_COMPARE_BYTES), 1u);
+	c->nhands = (unsigned)PTC_MAX(PTC_MIN(c->nhands, c->ticket / PTC_CAPTURE_MAX_BYTES), 1u);
 	c->hands = ptc_calloc(c->nhands, sizeof(*c->hands));
-	for (unsigned i = 0; c->hands && i < c->nhands; i++)
-		if (!(c->hands[i].buffer = ptc_malloc(PTC_CAPTURE_COMPARE_BYTES)))
-			return ptc_error_set(err, PTC_ENOMEM, "no memory to compare replicas");
-	return c->hands ? 0 : ptc_error_set(err, PTC_ENOMEM, "no memory to take a snapshot");
+	if (!c->hands)
+		return ptc_error_set(err, PTC_ENOMEM, "no memory to take a snapshot");
+	if (!c->group.n)
+		return 0;
+	c->wait = (struct ptc_wait){ .cancelled = capture_stopped, .arg = c };
+	r = ptc_copying_open(&c->copying, &c->group.v[0], tables,
+			     any_max(&c->sources) ? (size_t)c->nhands * PTC_CAPTURE_MAX_BYTES : 0, &c->wait, err);
+	for (unsigned i = 0; !r && i < c->nhands; i++) {
+		if (c->copying.room)
+			c->hands[i].buffer = c->copying.room + (size_t)i * PTC_CAPTURE_MAX_BYTES;
+		c->hands[i].mover.copying = &c->copying.seats;
+	}
+	return r;
 }
 
 static void hands_done(struct ptc_capture *c)
 {
-	for (unsigned i = 0; c->hands && i < c->nhands; i++)
-		ptc_free(c->hands[i].buffer);
+	ptc_copying_close(&c->copying);
 	ptc_free(c->hands);
 	c->hands = NULL;
 	if (c->ticket)
@@ -312,9 +336,12 @@ static int copy(struct ptc_capture *c, bool released, struct ptc_error *err)
 static int take(struct ptc_capture *c, struct ptc_error *err)
 {
 	struct ptc_error ignored = PTC_ERROR_INIT;
-	bool early = c->req->release && all_staged(c);
+	bool early;
 	size_t away;
 	int r = seats_check(c, err);
+
+	c->staged = all_staged(c);
+	early = c->req->release && c->staged;
 
 	r = r ? r : sources_make(c, err);
 	r = r ? r : ptc_captured_encode(c, err);

@@ -3,22 +3,25 @@
  * capture_fill.c (an extent, from the memory of ranks) and captured.c (what can be answered again). */
 #pragma once
 
+#include "daemon/agent/copying.h"
 #include "daemon/agent/internal.h"
 
-#define PTC_CAPTURE_COMPARE_BYTES (256u << 10)
-#define PTC_CAPTURE_COMPARE_PARTS 1024
+#define PTC_CAPTURE_MAX_BYTES (256u << 10) /* of a replica, read beside what there is */
+#define PTC_CAPTURE_MAX_PARTS 1024
+/* Filled at once, and digested from the processor's cache then. Each costs a message to the process that copies and its answer. */
+#define PTC_CAPTURE_SLICE     (4 << 20)
 
-struct ptc_capture_differ {
+struct ptc_capture_part {
 	size_t off, len;
 	uint8_t *ours;
 };
 
-/* Of one thread: what is read of a replica, and the parts it must be equal to, or that become the greater of both. */
+/* Of one thread: what is read of a replica, and the parts that become the greater of both. */
 struct ptc_capture_hand {
 	struct ptc_mover mover;
 	uint8_t *buffer;
 	size_t used;
-	struct ptc_capture_differ parts[PTC_CAPTURE_COMPARE_PARTS];
+	struct ptc_capture_part parts[PTC_CAPTURE_MAX_PARTS];
 	size_t nparts;
 };
 
@@ -44,6 +47,10 @@ struct ptc_capture {
 	uint32_t *lent_extents;
 	size_t mark_from; /* of tasks */
 	uint64_t fetched;
+	struct ptc_copying copying;
+	struct ptc_wait wait; /* of copying */
+	atomic_bool stopped;  /* for the threads: the call's own thread has asked */
+	bool staged;          /* all that is to be read has been copied to memory of ours by the ranks themselves */
 	struct ptc_capture_hand *hands;
 	unsigned nhands;
 	uint64_t ticket;

@@ -20,6 +20,7 @@ struct fill {
 	const struct ptc_store_box *box; /* the extent's */
 	uint32_t extent;
 	bool own;                    /* there is more to come, from other nodes */
+	bool fresh;                  /* the process that copies has not mapped its memory */
 	const struct ptc_box *slice; /* of box, that is being filled */
 	struct iovec spans[PTC_EXTENT_SPANS];
 	int nspans;
@@ -66,61 +67,52 @@ static int differ(const struct fill *f, const struct ptc_box *part, struct ptc_e
 		item_name(f, name), rank_of(f, first), rank_of(f, f->source));
 }
 
-struct comparison {
-	struct fill *f;
-	const struct ptc_box *part;
-};
-
 /* Runs, and spans of extents, are of whole elements. */
-static int take_max(const struct comparison *x, const struct ptc_capture_differ *part, struct ptc_error *err)
+static int take_max(const struct fill *f, const struct ptc_capture_part *part, struct ptc_error *err)
 {
-	enum ptc_dtype dtype = ptc_item_dtype(x->f->c->g->spec, x->f->box->item);
+	enum ptc_dtype dtype = ptc_item_dtype(f->c->g->spec, f->box->item);
 	size_t size = ptc_dtype_bits(dtype) / 8;
 
 	if (ptc_fails(part->len % size == 0))
 		return ptc_error_set(err, PTC_EINTERNAL, "a run inside an element");
-	ptc_max_take(dtype, x->f->hand->buffer + part->off, part->len / size, part->ours);
+	ptc_max_take(dtype, f->hand->buffer + part->off, part->len / size, part->ours);
 	return 0;
 }
 
-/* What was read of a replica against what was copied, or into it. */
-static int compare_flush(const struct comparison *x, struct ptc_error *err)
+/* What was read of a replica into what was copied. */
+static int max_flush(const struct fill *f, struct ptc_error *err)
 {
-	struct ptc_capture_hand *h = x->f->hand;
+	struct ptc_capture_hand *h = f->hand;
 	int r = ptc_mover_flush(&h->mover, err);
 
 	for (size_t i = 0; !r && i < h->nparts; i++)
-		if (x->f->source->max)
-			r = take_max(x, &h->parts[i], err);
-		else if (memcmp(h->buffer + h->parts[i].off, h->parts[i].ours, h->parts[i].len))
-			r = differ(x->f, x->part, err);
+		r = take_max(f, &h->parts[i], err);
 	h->nparts = h->used = 0;
 	return r;
 }
 
-static int compare_run(void *arg, uint64_t address, int64_t off, int64_t len, struct ptc_error *err)
+static int max_run(void *arg, uint64_t address, int64_t off, int64_t len, struct ptc_error *err)
 {
-	const struct comparison *x = arg;
-	const struct fill *f = x->f;
+	const struct fill *f = arg;
 	struct ptc_capture_hand *h = f->hand;
 
 	for (int i = 0; i < f->nspans && len > 0; off -= (int64_t)f->spans[i++].iov_len) {
 		int64_t has = (int64_t)f->spans[i].iov_len;
 
 		while (off < has && len > 0) {
-			size_t now = (size_t)PTC_MIN(PTC_MIN(has - off, len),
-						     (int64_t)(PTC_CAPTURE_COMPARE_BYTES - h->used));
+			size_t now =
+				(size_t)PTC_MIN(PTC_MIN(has - off, len), (int64_t)(PTC_CAPTURE_MAX_BYTES - h->used));
 			struct iovec to = { h->buffer + h->used, now };
 			int r = ptc_mover_add(&h->mover, address, &to, 1, 0, (int64_t)now, err);
 
 			h->parts[h->nparts++] =
-				(struct ptc_capture_differ){ h->used, now, (uint8_t *)f->spans[i].iov_base + off };
+				(struct ptc_capture_part){ h->used, now, (uint8_t *)f->spans[i].iov_base + off };
 			h->used += now;
 			address += now;
 			off += (int64_t)now;
 			len -= (int64_t)now;
-			if (!r && (h->nparts == PTC_CAPTURE_COMPARE_PARTS || h->used == PTC_CAPTURE_COMPARE_BYTES))
-				r = compare_flush(x, err);
+			if (!r && (h->nparts == PTC_CAPTURE_MAX_PARTS || h->used == PTC_CAPTURE_MAX_BYTES))
+				r = max_flush(f, err);
 			if (r)
 				return r;
 		}
@@ -137,6 +129,7 @@ static int copy_parts(struct fill *f, struct ptc_boxes *left, struct ptc_error *
 	int r = 0;
 
 	f->hand->mover.seat = &f->c->group.v[f->source->seat];
+	f->hand->mover.fresh = f->fresh;
 	for (size_t i = 0; !r && i < left->n; i++) {
 		if (ptc_box_intersect(&left->v[i], &at->box, &cut)) {
 			r = ptc_placed_runs(at, &f->box->box, &cut, copy_run, f, err);
@@ -164,6 +157,23 @@ static int to_compare(const struct fill *f, const struct ptc_box *cut, const str
 	return r;
 }
 
+static int compare_part(struct fill *f, const struct ptc_box *part, struct ptc_error *err)
+{
+	const struct ptc_placed *at = &f->source->at;
+	struct ptc_mover *m = &f->hand->mover;
+	int r;
+
+	if (f->source->max) {
+		r = ptc_placed_runs(at, &f->box->box, part, max_run, f, err);
+		return r ? r : max_flush(f, err);
+	}
+	m->way = PTC_MOVER_COMPARE;
+	r = ptc_placed_runs(at, &f->box->box, part, copy_run, f, err);
+	r = r ? r : ptc_mover_flush(m, err);
+	m->way = PTC_MOVER_READ;
+	return r == PTC_EDIGEST ? differ(f, part, err) : r;
+}
+
 /* Compares what the source has of the extent and what was copied before, which is all but left. */
 static int compare_parts(struct fill *f, const struct ptc_boxes *left, struct ptc_error *err)
 {
@@ -176,12 +186,9 @@ static int compare_parts(struct fill *f, const struct ptc_boxes *left, struct pt
 	if (to_compare(f, &cut, left, &parts))
 		r = ptc_error_set(err, PTC_ENOMEM, "no memory to compare replicas");
 	f->hand->mover.seat = &f->c->group.v[f->source->seat];
-	for (size_t i = 0; !r && i < parts.n; i++) {
-		struct comparison x = { f, &parts.v[i] };
-
-		r = ptc_placed_runs(&f->source->at, &f->box->box, &parts.v[i], compare_run, &x, err);
-		r = r ? r : compare_flush(&x, err);
-	}
+	f->hand->mover.fresh = false;
+	for (size_t i = 0; !r && i < parts.n; i++)
+		r = compare_part(f, &parts.v[i], err);
 	ptc_boxes_done(&parts);
 	return r;
 }
@@ -231,7 +238,7 @@ static int each_slice(struct fill *f, bool copy, bool digest, struct ptc_error *
 	int64_t bytes = 0;
 	int r = 0;
 
-	if (ptc_box_chop(&f->box->box, PTC_DIGEST_SLICE, &slices))
+	if (ptc_box_chop(&f->box->box, PTC_CAPTURE_SLICE, &slices))
 		r = ptc_error_set(err, PTC_ENOMEM, "no memory to take a snapshot");
 	for (size_t i = 0; !r && i < slices.n; i++) {
 		f->slice = &slices.v[i];
@@ -257,6 +264,13 @@ static struct fill task_of(struct ptc_capture *c, size_t i)
 			      .own = k >= whole && k < whole + c->reduce.own.nboxes };
 }
 
+static bool extent_fresh(const struct fill *f)
+{
+	uint64_t process = atomic_load(&f->c->copying.seats.copier);
+
+	return !process || ptc_table_extent_fresh(f->table, f->extent, process);
+}
+
 int ptc_capture_fill(void *arg, unsigned thread, size_t i, struct ptc_error *err)
 {
 	struct ptc_capture *c = arg;
@@ -268,8 +282,12 @@ int ptc_capture_fill(void *arg, unsigned thread, size_t i, struct ptc_error *err
 					PTC_ARRAY_LEN(f.spans));
 	if (f.nspans < 0)
 		return ptc_error_set(err, f.nspans, "an extent that cannot be filled");
-	ptc_table_extent_map(f.table, f.extent);
+	if (c->staged) /* then it is us who write it */
+		ptc_table_extent_map(f.table, f.extent);
+	else
+		f.fresh = extent_fresh(&f);
 	f.hand->mover.nremote = f.hand->mover.nlocal = f.hand->mover.bytes = 0;
+	f.hand->mover.way = PTC_MOVER_READ;
 	f.hand->nparts = f.hand->used = 0;
 	r = each_slice(&f, true, !c->req->release && !f.own && f.table == c->table, err);
 	if (!r && ptc_fault("agent.capture.middle"))

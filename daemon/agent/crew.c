@@ -18,6 +18,7 @@ struct gang {
 		pthread_cond_t cond;
 		unsigned running;
 		int status;
+		size_t failed; /* the task it is of */
 		struct ptc_error err;
 	} shared;
 };
@@ -41,14 +42,15 @@ static void *member_main(void *arg)
 	const struct member *m = arg;
 	struct gang *g = m->gang;
 	struct ptc_error err = PTC_ERROR_INIT;
-	size_t i;
+	size_t i = 0;
 	int r = 0;
 
 	while (!r && !atomic_load(&g->stop) && (i = atomic_fetch_add(&g->next, 1)) < g->crew->ntasks)
 		r = g->crew->run(g->crew->arg, m->number, i, &err);
 	pthread_mutex_lock(&g->shared.lock);
-	if (r && !g->shared.status) {
+	if (r && (!g->shared.status || i < g->shared.failed)) {
 		g->shared.status = r;
+		g->shared.failed = i;
 		g->shared.err = err;
 		atomic_store(&g->stop, true);
 	}

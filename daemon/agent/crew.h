@@ -2,7 +2,7 @@
 /* A few threads that take numbered tasks in turn, while the caller waits,
  * tells somebody now and then, and asks whether to stop. The first failure
  * stops all. Happy path: 0 when every task was run. Failure modes: a task's
- * own error, PTC_ECANCELED when stop said so. */
+ * own error, of several the lowest task's, so that it is always the same; PTC_ECANCELED when stop said so. */
 #pragma once
 
 #include "base/status.h"

@@ -99,8 +99,12 @@ static int task_run(void *arg, unsigned thread, size_t i, struct ptc_error *err)
 	uint64_t digest;
 	int r = ptc_geometry_shape(d->job->g, item, &ndim, shape, err);
 
-	r = r ? r : ptc_table_digest(d->job->table, item, &t->box, ndim, shape, &digest, err);
-	if (!r)
+	if (r)
+		return r;
+	r = ptc_table_digest(d->job->table, item, &t->box, ndim, shape, &digest, err);
+	if (r)
+		ptc_geometry_name_error(d->job->g, err);
+	else
 		__atomic_xor_fetch(&d->job->digests[t->need], digest, __ATOMIC_RELAXED);
 	return r;
 }
@@ -222,11 +226,13 @@ static int verify(struct verify *v, const struct ptc_geometry *g, struct ptc_err
 	int r = ptc_geometry_node(g, v->op.agent->node, &self, err);
 
 	r = r ? r : ptc_layout_node_needs(g->layout, &g->allocation, self, &v->needs, err);
-	r = r ? r : ptc_table_open(v->op.agent->env.store, &key, &job.table, err);
+	r = r ? r : ptc_agent_table_open(v->op.agent, &key, &job.table, err);
 	if (r)
 		return r;
 	verify_tick(v);
 	r = ptc_table_scrub(job.table, &scrubbed, err);
+	if (r)
+		ptc_geometry_name_error(g, err);
 	job.needs = &v->needs;
 	job.digests = ptc_calloc(v->needs.n ? v->needs.n : 1, sizeof(*job.digests));
 	if (!r && !job.digests)

@@ -7,7 +7,7 @@
  * waits in the transport, and is taken once the sink is done. Memory: one
  * window and one scratch buffer, ticketed.
  * Failure modes: a node that fails is left out and the window done again with
- * other holders; when none is left, PTC_EPEER naming it and why; a range
+ * other holders; when none is left, PTC_EPEER naming it and why, or PTC_ECORRUPT where its bytes are damaged; a range
  * outside the item (PTC_EINVAL); the sink's own code. */
 #include "daemon/agent/internal.h"
 
@@ -107,7 +107,8 @@ static int box_cover(struct window *w, size_t box, struct ptc_error *err)
 				&uncovered, err);
 
 	if (!r && uncovered.n)
-		r = ptc_error_set(err, PTC_EPEER, "no node left that has all of \"%.400s\"%s%.400s",
+		r = ptc_error_set(err, ga->why.code == PTC_ECORRUPT ? PTC_ECORRUPT : PTC_EPEER,
+				  "no node left that has all of \"%.400s\"%s%.400s",
 				  ptc_geometry_item_name(ga->g, ga->item, name, sizeof(name)), ga->why.code ? ": " : "",
 				  ga->why.text);
 	v = r ? NULL : ptc_reallocarray(w->parts, w->nparts + parts.n, sizeof(*v));
@@ -187,7 +188,8 @@ static int node_failed(struct gather *ga, uint32_t node, int r, struct ptc_error
 	if (r == PTC_ENOMEM || r == PTC_EINTERNAL)
 		return ptc_error_set(err, r, "%s", why->text);
 	ga->usable[node] = false;
-	ptc_error_set(&ga->why, PTC_EPEER, "node %s: %.800s", ga->g->nodes[node], why->text);
+	ptc_geometry_name_error(ga->g, why);
+	ptc_error_set(&ga->why, r == PTC_ECORRUPT ? r : PTC_EPEER, "node %s: %.800s", ga->g->nodes[node], why->text);
 	return 0;
 }
 
@@ -488,6 +490,13 @@ static int rank_remote(struct ptc_rpc_stream *stream, uint64_t left, ptc_sink_fn
 	return r;
 }
 
+static int rank_damaged(const struct ptc_geometry *g, uint32_t node, struct ptc_error *err)
+{
+	ptc_geometry_name_error(g, err);
+	ptc_error_wrap(err, "node %s", g->nodes[node]);
+	return PTC_ECORRUPT;
+}
+
 int ptc_agent_gather_rank(struct ptc_agent *agent, const struct ptc_geometry *g, const struct Ptc__V1__SwitchInfo *info,
 			  const struct ptc_rank_range *range, ptc_sink_fn sink, void *arg, struct ptc_error *err)
 {
@@ -502,13 +511,17 @@ int ptc_agent_gather_rank(struct ptc_agent *agent, const struct ptc_geometry *g,
 	if (r)
 		return r;
 	node = g->allocation.ranks[range->rank].node;
-	if (!strcmp(g->nodes[node], agent->node))
-		return rank_local(agent, g, range, sink, arg, err);
+	if (!strcmp(g->nodes[node], agent->node)) {
+		r = rank_local(agent, g, range, sink, arg, err);
+		return r == PTC_ECORRUPT ? rank_damaged(g, node, err) : r;
+	}
 	r = agent->env.channel(agent->env.arg, g->nodes[node], g->addresses[node], true, 0, &channel, err);
 	r = r ? r : ptc_rpc_stream_open(channel, "/ptc.v1.Peer/FetchRank", 0, NULL, 0, &stream, err);
 	r = r ? r : rank_request(stream, info, range, err);
 	r = r ? r : rank_remote(stream, end - range->offset, sink, arg, err);
 	ptc_rpc_stream_free(stream);
+	if (r == PTC_ECORRUPT)
+		return rank_damaged(g, node, err);
 	if (r && r != PTC_ENOTFOUND)
 		ptc_error_wrap(err, "node %s", g->nodes[node]);
 	return r;

@@ -429,6 +429,21 @@ const char *ptc_geometry_item_name(const struct ptc_geometry *g, uint32_t item, 
 	return ptc_item_name(g->spec, item, buf, size);
 }
 
+int ptc_geometry_name_error(const struct ptc_geometry *g, struct ptc_error *err)
+{
+	char name[PTC_TENSOR_NAME_MAX + PTC_FIELD_NAME_MAX + 2], text[PTC_ERROR_MAX];
+	unsigned item;
+	int used = 0;
+
+	if (!err)
+		return PTC_EINTERNAL;
+	if (sscanf(err->text, "item %u%n", &item, &used) != 1 || item >= ptc_spec_items(g->spec))
+		return err->code;
+	snprintf(text, sizeof text, "%s", err->text + used);
+	return ptc_error_set(err, err->code, "tensor \"%.400s\"%.600s",
+			     ptc_geometry_item_name(g, item, name, sizeof name), text);
+}
+
 /* ---- cache ---- */
 
 static int cache_key(const Ptc__V1__SwitchInfo *info, const Ptc__V1__Generation *which, char ret_key[33],

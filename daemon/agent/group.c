@@ -39,6 +39,7 @@ void ptc_group_start_done(struct ptc_group_start *s, struct ptc_agent *agent)
 	ptc_free(s->ranks);
 	ptc_free(s->config);
 	ptc_free(s->config_text);
+	ptc_free(s->env);
 	*s = (struct ptc_group_start){ 0 };
 }
 
@@ -123,23 +124,41 @@ static int desc_fill(struct ptc_group_start *s, const Ptc__V1__SwitchInfo *info,
 	return 0;
 }
 
+/* The job's variables, and its seed for whatever has to be random in the same way on every node and after every start. */
+static int env_make(struct ptc_group_start *s, const struct ptc_job_desc *job, struct ptc_error *err)
+{
+	static const char name[] = "PTC_SEED=";
+	const size_t entries = job->run.nenv + 2, room = sizeof(name) + 20; /* digits of a uint64_t */
+	size_t n = 0;
+	char *seed;
+
+	s->env = ptc_calloc(1, entries * sizeof(*s->env) + room);
+	if (!s->env)
+		return ptc_error_set(err, PTC_ENOMEM, "no memory for %zu variables", job->run.nenv);
+	for (size_t i = 0; i < job->run.nenv; i++)
+		if (strncmp(job->run.env[i], name, strlen(name)) != 0)
+			s->env[n++] = job->run.env[i];
+	seed = (char *)(s->env + entries);
+	snprintf(seed, room, "%s%llu", name, (unsigned long long)ptc_job_seed(job, s->desc.key.uuid));
+	s->env[n] = seed;
+	s->desc.env = s->env;
+	return 0;
+}
+
 /* What job.yaml says of it. */
 static int run_read(struct ptc_group_start *s, const struct ptc_job_desc *job, struct ptc_error *err)
 {
-	static const char *const none[] = { NULL };
-
 	if (!job->has_run || !job->run.cwd)
 		return ptc_error_set(err, PTC_ESTATE, "job %s has no program to run: its job.yaml has no \"run\"",
 				     s->desc.job);
 	s->desc.argv = (const char *const *)job->run.argv;
-	s->desc.env = job->run.env ? (const char *const *)job->run.env : none;
 	s->desc.cwd = job->run.cwd;
 	s->desc.mode = job->mode == PTC_JOB_REBUILD ? PTC_MODE_REBUILD : PTC_MODE_RESTART;
 	s->desc.fast_copy = job->fast_copy;
 	s->desc.grace_ms = (uint32_t)PTC_MIN(job->run.grace_ms, (uint64_t)UINT32_MAX);
 	s->desc.log_bytes = job->run.log_bytes;
 	s->desc.snapshot_every = job->snapshot_every;
-	return 0;
+	return env_make(s, job, err);
 }
 
 static int start_fill(struct ptc_group_start *s, struct ptc_agent *agent, const Ptc__V1__SwitchInfo *info,

@@ -112,6 +112,8 @@ int ptc_geometry_shape(const struct ptc_geometry *g, uint32_t item, uint32_t *re
 		       struct ptc_error *err);
 struct ptc_table_key ptc_geometry_key(const struct ptc_geometry *g);
 const char *ptc_geometry_item_name(const struct ptc_geometry *g, uint32_t item, char *buf, size_t size);
+/* An error of the store begins with "item N": says the tensor's name instead. Returns err's code. */
+int ptc_geometry_name_error(const struct ptc_geometry *g, struct ptc_error *err);
 
 /* A cached geometry. */
 struct ptc_geometry_ref {
@@ -383,6 +385,7 @@ struct ptc_group_start {
 	struct ptc_group_rank *ranks;
 	struct ptc_config *config;
 	char *config_text;
+	const char **env; /* the job's, and its seed, whose text lies behind the list */
 	void *job_ref;
 };
 int ptc_group_start_make(struct ptc_agent *agent, const Ptc__V1__SwitchInfo *info, const Ptc__V1__Generation *which,

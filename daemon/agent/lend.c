@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Lends chunk files to readers on this node (proto/lend.h): one thread, which polls the listener and its connections and answers
  * one question at a time.
- * Happy path: who connects is known by SO_PEERCRED; a question names a table, sealed or held; its ranges become spans, verified
- * by the store, and go back with a descriptor for reading only.
+ * Happy path: who connects is known by SO_PEERCRED; a question names a table, sealed or held; its ranges become spans, which go
+ * back with the checksums of the chunks they lie in and a descriptor for reading only.
  * Failure modes: a job that is not the caller's, or bytes that are not here (PTC_ENOTFOUND), too many spans (PTC_ELIMIT): the
  * reader then reads as it would have without us. What is no question, or a caller that does not take its answer, ends the
  * connection; too many connections: the new one is closed. Nothing a reader does keeps anything here. */
@@ -30,9 +30,15 @@
 #define BACKLOG        64
 
 #define REQUEST_MAX (sizeof(struct ptc_lend_request) + PTC_LEND_RANGES_MAX * sizeof(struct ptc_lend_range))
-#define REPLY_MAX   (sizeof(struct ptc_lend_reply) + PTC_LEND_SPANS_MAX * sizeof(struct ptc_lend_span))
+#define REPLY_MAX                                                                                                      \
+	(sizeof(struct ptc_lend_reply) + PTC_LEND_SPANS_MAX * sizeof(struct ptc_lend_span) +                           \
+	 PTC_LEND_CHUNKS_MAX * sizeof(struct ptc_lend_chunk))
 
 _Static_assert(sizeof(struct ptc_lend_span) == sizeof(struct ptc_span), "spans go out as the store gives them");
+_Static_assert(sizeof(struct ptc_lend_chunk) == sizeof(struct ptc_span_chunk), "and so do chunks");
+_Static_assert(PTC_LEND_CHUNK_BYTES == PTC_CHUNK_BYTES && PTC_LEND_BLOCK_BYTES == PTC_BLOCK_BYTES &&
+		       PTC_LEND_CHUNK_BLOCKS == PTC_CHUNK_BLOCKS,
+	       "who reads knows where blocks lie");
 _Static_assert(PTC_LEND_DIMS == PTC_MAX_DIMS, "a range names every dim");
 
 struct ptc_lend {
@@ -45,7 +51,9 @@ struct ptc_lend {
 	struct pollfd polls[2 + CONNS]; /* stop, listener, connections */
 	uid_t uids[CONNS];
 	_Alignas(uint64_t) uint8_t in[REQUEST_MAX + 1]; /* a struct ptc_lend_request */
-	_Alignas(uint64_t) uint8_t out[REPLY_MAX];      /* a struct ptc_lend_reply */
+	struct ptc_lend_reply reply;                    /* the three are sent together, as far as they are used */
+	struct ptc_span spans[PTC_LEND_SPANS_MAX];
+	struct ptc_span_chunk chunks[PTC_LEND_CHUNKS_MAX];
 };
 
 /* ---- one question ---- */
@@ -65,18 +73,14 @@ static int range_boxes(const struct ptc_lend_range *r, uint64_t *bytes, struct p
 		       : 0;
 }
 
-static int range_spans(struct ptc_table *t, const struct ptc_lend_range *r, uint64_t *bytes, struct ptc_span *spans,
-		       size_t *n, struct ptc_error *err)
+static int range_spans(struct ptc_table *t, const struct ptc_lend_range *r, uint64_t *bytes, struct ptc_spans *spans,
+		       struct ptc_error *err)
 {
 	struct ptc_boxes boxes = { 0 };
 	int rc = range_boxes(r, bytes, &boxes, err);
 
-	for (size_t i = 0; !rc && i < boxes.n; i++) {
-		size_t more = 0;
-
-		rc = ptc_table_spans(t, r->item, &boxes.v[i], spans + *n, PTC_LEND_SPANS_MAX - *n, &more, err);
-		*n += more;
-	}
+	for (size_t i = 0; !rc && i < boxes.n; i++)
+		rc = ptc_table_spans(t, r->item, &boxes.v[i], spans, err);
 	ptc_boxes_done(&boxes);
 	return rc;
 }
@@ -103,11 +107,10 @@ static int file_of(struct ptc_table *t, struct ptc_lend_reply *reply, int *ret_f
 static int answer(struct ptc_lend *l, uid_t uid, int *ret_fd, struct ptc_error *err)
 {
 	const struct ptc_lend_request *q = (const void *)l->in;
-	struct ptc_lend_reply *reply = (void *)l->out;
+	struct ptc_spans spans = { l->spans, 0, PTC_LEND_SPANS_MAX, l->chunks, 0, PTC_LEND_CHUNKS_MAX };
 	struct ptc_table_key key = { .generation = q->generation, .snapshot = q->snapshot };
 	struct ptc_table *table;
 	uint64_t bytes = 0;
-	size_t n = 0;
 	uid_t owner;
 	int rc;
 
@@ -119,21 +122,24 @@ static int answer(struct ptc_lend *l, uid_t uid, int *ret_fd, struct ptc_error *
 	if (rc)
 		return rc;
 	for (uint32_t i = 0; !rc && i < q->nranges; i++)
-		rc = range_spans(table, &q->ranges[i], &bytes, (struct ptc_span *)reply->spans, &n, err);
-	rc = rc ? rc : file_of(table, reply, ret_fd, err);
+		rc = range_spans(table, &q->ranges[i], &bytes, &spans, err);
+	rc = rc ? rc : file_of(table, &l->reply, ret_fd, err);
 	ptc_table_unref(table);
-	reply->nspans = rc ? 0 : (uint32_t)n;
+	l->reply.nspans = rc ? 0 : (uint32_t)spans.n;
+	l->reply.nchunks = rc ? 0 : (uint32_t)spans.nchunks;
 	return rc;
 }
 
-static bool send_reply(struct ptc_lend_reply *reply, int conn, int fd)
+static bool send_reply(struct ptc_lend *l, int conn, int fd)
 {
-	struct iovec iov = { reply, sizeof *reply + reply->nspans * sizeof(struct ptc_lend_span) };
+	struct iovec iov[] = { { &l->reply, sizeof l->reply },
+			       { l->spans, l->reply.nspans * sizeof *l->spans },
+			       { l->chunks, l->reply.nchunks * sizeof *l->chunks } };
 	union {
 		struct cmsghdr align;
 		uint8_t bytes[CMSG_SPACE(sizeof fd)];
 	} control = { 0 };
-	struct msghdr msg = { .msg_iov = &iov, .msg_iovlen = 1 };
+	struct msghdr msg = { .msg_iov = iov, .msg_iovlen = PTC_ARRAY_LEN(iov) };
 	struct cmsghdr *c;
 
 	if (fd >= 0) {
@@ -145,7 +151,8 @@ static bool send_reply(struct ptc_lend_reply *reply, int conn, int fd)
 		c->cmsg_len = CMSG_LEN(sizeof fd);
 		memcpy(CMSG_DATA(c), &fd, sizeof fd);
 	}
-	return sendmsg(conn, &msg, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)iov.iov_len;
+	return sendmsg(conn, &msg, MSG_DONTWAIT | MSG_NOSIGNAL) ==
+	       (ssize_t)(iov[0].iov_len + iov[1].iov_len + iov[2].iov_len);
 }
 
 /* False: the connection is over. */
@@ -153,7 +160,7 @@ static bool serve(struct ptc_lend *l, int conn, uid_t uid)
 {
 	ssize_t len = recv(conn, l->in, sizeof l->in, MSG_DONTWAIT); /* descriptors that come with it are dropped */
 	const struct ptc_lend_request *q = (const void *)l->in;
-	struct ptc_lend_reply *reply = (void *)l->out;
+	struct ptc_lend_reply *reply = &l->reply;
 	struct ptc_error err = PTC_ERROR_INIT;
 	int fd = -1;
 	bool sent;
@@ -168,7 +175,7 @@ static bool serve(struct ptc_lend *l, int conn, uid_t uid)
 	reply->status = answer(l, uid, &fd, &err);
 	if (reply->status)
 		ptc_debug("agent", "not lent to uid %u: %s", (unsigned)uid, err.text);
-	sent = send_reply(reply, conn, reply->dev == q->dev && reply->ino == q->ino ? -1 : fd);
+	sent = send_reply(l, conn, reply->dev == q->dev && reply->ino == q->ino ? -1 : fd);
 	if (fd >= 0)
 		close(fd);
 	return sent;

@@ -47,7 +47,7 @@ static int live_reply(struct ptc_rpc_call *call, Ptc__V1__WorkersReply *reply, s
 static bool live_cancelled(void *arg)
 {
 	struct live *l = arg;
-	Ptc__V1__WorkersReply beat = PTC__V1__WORKERS_REPLY__INIT;
+	Ptc__V1__WorkersReply beat;
 	int64_t now = ptc_sys_now_ns();
 
 	if (ptc_agent_op_stopped(&l->op))
@@ -55,6 +55,7 @@ static bool live_cancelled(void *arg)
 	if (!l->beats || now - l->last_beat_ns < PTC_AGENT_BEAT_MS * INT64_C(1000000))
 		return false;
 	l->last_beat_ns = now;
+	ptc__v1__workers_reply__init(&beat);
 	return live_reply(l->call, &beat, NULL) != 0;
 }
 
@@ -116,11 +117,12 @@ static void arm_warm(struct live *l)
 
 int ptc_agent_on_arm(void *agent, struct ptc_rpc_call *call, struct ptc_error *err)
 {
-	Ptc__V1__WorkersReply reply = PTC__V1__WORKERS_REPLY__INIT;
+	Ptc__V1__WorkersReply reply;
 	bool passed = false;
 	struct live l;
 	int r = live_open(&l, agent, call, false, err);
 
+	ptc__v1__workers_reply__init(&reply);
 	if (!r)
 		arm_warm(&l);
 	r = r ? r : ptc_workers_arm(l.agent->env.workers, &l.key, l.req->stop, &passed, &reply.step, err);
@@ -160,11 +162,12 @@ static int no_longer(int r, const char *key, const struct ptc_wait *wait, struct
 
 int ptc_agent_on_start(void *agent, struct ptc_rpc_call *call, struct ptc_error *err)
 {
-	Ptc__V1__WorkersReply reply = PTC__V1__WORKERS_REPLY__INIT;
+	Ptc__V1__WorkersReply reply;
 	struct ptc_group_start s = { 0 };
 	struct live l;
 	int r = live_open(&l, agent, call, false, err);
 
+	ptc__v1__workers_reply__init(&reply);
 	if (!r)
 		r = ptc_group_start_make(agent, l.req->info, l.which, &s, err);
 	if (!r && s.desc.nranks) {
@@ -181,17 +184,22 @@ int ptc_agent_on_start(void *agent, struct ptc_rpc_call *call, struct ptc_error 
 
 int ptc_agent_on_stop(void *agent, struct ptc_rpc_call *call, struct ptc_error *err)
 {
-	Ptc__V1__WorkersReply reply = PTC__V1__WORKERS_REPLY__INIT;
+	Ptc__V1__WorkersReply reply;
+	char later[PTC_WORKERS_LATER_MAX] = "";
 	struct ptc_wait wait;
 	struct live l;
 	int r = live_open(&l, agent, call, true, err);
 
+	ptc__v1__workers_reply__init(&reply);
 	wait = live_wait(&l);
 	r = r ? r : job_timeout(&l, false, &wait.timeout_ms, err);
 	if (!r) {
-		r = ptc_workers_wait_stopped(l.agent->env.workers, &l.key, l.req->stop, &wait, err);
+		r = ptc_workers_wait_stopped(l.agent->env.workers, &l.key, l.req->stop, l.req->moves ? later : NULL,
+					     &wait, err);
 		r = no_longer(r, "boundary_timeout", &wait, err);
 		reply.step = l.req->stop;
+		reply.passed = *later != '\0';
+		reply.why = later;
 	}
 	reply.finished = true;
 	r = r ? r : live_reply(call, &reply, err);
@@ -200,10 +208,11 @@ int ptc_agent_on_stop(void *agent, struct ptc_rpc_call *call, struct ptc_error *
 
 int ptc_agent_on_end(void *agent, struct ptc_rpc_call *call, struct ptc_error *err)
 {
-	Ptc__V1__WorkersReply reply = PTC__V1__WORKERS_REPLY__INIT;
+	Ptc__V1__WorkersReply reply;
 	struct live l;
 	int r = live_open(&l, agent, call, true, err);
 
+	ptc__v1__workers_reply__init(&reply);
 	if (!r) {
 		struct ptc_wait wait = live_wait(&l);
 
@@ -349,7 +358,7 @@ static int build_ranks(struct live *l, const struct ptc_group_start *s, struct p
 
 int ptc_agent_on_build(void *agent, struct ptc_rpc_call *call, struct ptc_error *err)
 {
-	Ptc__V1__WorkersReply none = PTC__V1__WORKERS_REPLY__INIT;
+	Ptc__V1__WorkersReply none;
 	struct ptc_group_start s = { 0 };
 	struct live l;
 	int r = live_open(&l, agent, call, true, err);
@@ -359,6 +368,7 @@ int ptc_agent_on_build(void *agent, struct ptc_rpc_call *call, struct ptc_error 
 		r = build_ranks(&l, &s, err);
 		r = r ? r : build_reply(&l, &s, err);
 	} else if (!r) {
+		ptc__v1__workers_reply__init(&none);
 		none.finished = true;
 		r = live_reply(call, &none, err);
 	}

@@ -22,6 +22,7 @@
 struct log {
 	struct ptc_agent *agent;
 	struct ptc_rpc_call *call;
+	ProtobufCMessage *msg; /* req */
 	const Ptc__V1__LogRequest *req;
 	struct ptc_worker_log of;
 	int fd;
@@ -144,11 +145,12 @@ static int log_gap(struct log *l, struct ptc_error *err)
 	return log_put(l, text, (size_t)n, err);
 }
 
+/* As far as the caller takes it. */
 static int log_send(struct log *l, uint64_t until, struct ptc_error *err)
 {
 	int r = 0;
 
-	while (!r && (uint64_t)l->at < until) {
+	while (!r && (uint64_t)l->at < until && !ptc_rpc_call_full(l->call)) {
 		size_t want = (size_t)PTC_MIN(until - (uint64_t)l->at, (uint64_t)LOG_READ_BYTES);
 		ssize_t got = pread(l->fd, l->buffer, want, l->at);
 
@@ -172,50 +174,69 @@ static int log_send(struct log *l, uint64_t until, struct ptc_error *err)
 static int log_follow(struct log *l, struct ptc_error *err)
 {
 	struct stat st;
-	int r = 0;
+	int r;
 
-	while (!r && !ptc_rpc_call_cancelled(l->call)) {
-		/* asked first: after that nothing is written any more */
-		ptc_workers_log_look(l->agent->env.workers, l->req->uuid, &l->of);
-		if (!fstat(l->fd, &st) &&
-		    st.st_size < l->at) { /* its owner has cut it, as by "> log": all of it is new */
-			l->at = 0;
-			l->sent = false;
-		}
-		r = log_send(l, l->of.end, err);
-		if (l->of.over)
-			return r;
-		usleep(LOG_TICK_MS * 1000); /* a server thread: waiting is its job */
+	/* asked first: after that nothing is written any more */
+	ptc_workers_log_look(l->agent->env.workers, l->req->uuid, &l->of);
+	if (!fstat(l->fd, &st) && st.st_size < l->at) { /* its owner has cut it, as by "> log": all of it is new */
+		l->at = 0;
+		l->sent = false;
 	}
+	r = log_send(l, l->of.end, err);
+	if (r)
+		return r;
+	if (ptc_rpc_call_full(l->call))
+		ptc_rpc_call_again(l->call, 0);
+	else if (!l->of.over)
+		ptc_rpc_call_again(l->call, LOG_TICK_MS);
+	return 0;
+}
+
+static int log_step(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
+{
+	struct log *l = arg;
+	int r;
+
+	if (l->req->follow)
+		return log_follow(l, err);
+	r = log_send(l, (uint64_t)l->end, err);
+	if (!r && ptc_rpc_call_full(call))
+		ptc_rpc_call_again(call, 0);
 	return r;
 }
 
-static int log_serve(struct log *l, struct ptc_error *err)
+static void log_free(void *arg)
 {
-	int r = log_open(l, err);
+	struct log *l = arg;
 
-	if (!r && l->req->lines)
-		r = log_seek(l, l->req->lines, err);
-	if (r)
-		return r;
-	return l->req->follow ? log_follow(l, err) : log_send(l, (uint64_t)l->end, err);
+	if (l->fd >= 0)
+		close(l->fd);
+	ptc_free(l->buffer);
+	ptc_pb_free(l->msg);
+	ptc_free(l);
 }
 
 int ptc_agent_on_log(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
 {
-	ProtobufCMessage *msg = NULL;
-	struct log l = { .agent = arg, .call = call, .fd = -1 };
-	int r = ptc_agent_request(call, &ptc__v1__log_request__descriptor, &msg, err);
+	struct log *l = ptc_calloc(1, sizeof *l);
+	int r;
 
-	l.req = (const Ptc__V1__LogRequest *)msg;
-	r = r ? r : ptc_wire_version(l.req->version, err);
+	if (!l)
+		return ptc_error_set(err, PTC_ENOMEM, "no memory to read a log");
+	*l = (struct log){ .agent = arg, .call = call, .fd = -1 };
+	r = ptc_agent_request(call, &ptc__v1__log_request__descriptor, &l->msg, err);
+	l->req = (const Ptc__V1__LogRequest *)l->msg;
+	r = r ? r : ptc_wire_version(l->req->version, err);
 	r = r ? r : ptc_group_workers(arg, err);
-	if (!r && !(l.buffer = ptc_malloc(LOG_READ_BYTES)))
+	if (!r && !(l->buffer = ptc_malloc(LOG_READ_BYTES)))
 		r = ptc_error_set(err, PTC_ENOMEM, "no memory to read a log");
-	r = r ? r : log_serve(&l, err);
-	if (l.fd >= 0)
-		close(l.fd);
-	ptc_free(l.buffer);
-	ptc_pb_free(msg);
-	return r;
+	r = r ? r : log_open(l, err);
+	if (!r && l->req->lines)
+		r = log_seek(l, l->req->lines, err);
+	if (r) {
+		log_free(l);
+		return r;
+	}
+	ptc_rpc_call_follow(call, 0, log_step, l, log_free);
+	return 0;
 }

@@ -151,9 +151,12 @@ int ptc_mover_flush(struct ptc_mover *m, struct ptc_error *err)
 {
 	int r = 0;
 
-	if (m->bytes)
-		r = m->write ? ptc_seat_write(m->seat, m->remote, m->nremote, m->local, m->nlocal, err)
-			     : ptc_seat_read(m->seat, m->remote, m->nremote, m->local, m->nlocal, err);
+	if (m->bytes && m->way == PTC_MOVER_WRITE)
+		r = ptc_seat_write(m->seat, m->copying, m->remote, m->nremote, m->local, m->nlocal, err);
+	else if (m->bytes && m->way == PTC_MOVER_COMPARE)
+		r = ptc_seat_compare(m->seat, m->copying, m->remote, m->nremote, m->local, m->nlocal, err);
+	else if (m->bytes)
+		r = ptc_seat_read(m->seat, m->copying, m->remote, m->nremote, m->local, m->nlocal, m->fresh, err);
 	m->moved += r ? 0 : m->bytes;
 	m->nremote = m->nlocal = m->bytes = 0;
 	return r;

@@ -39,7 +39,9 @@ int ptc_placed_each_rows(const struct ptc_placed *p, const struct ptc_box *other
 /* Collects runs and copies them in large calls. */
 struct ptc_mover {
 	const struct ptc_seat_view *seat;
-	bool write; /* to the process */
+	struct ptc_seat_copying *copying;
+	enum { PTC_MOVER_READ, PTC_MOVER_WRITE, PTC_MOVER_COMPARE } way; /* from the process, to it, with it */
+	bool fresh; /* what is read goes to memory that the process which copies may not have mapped yet */
 	size_t nremote, nlocal, bytes;
 	size_t moved; /* in all */
 	struct iovec remote[PTC_MOVER_SPANS], local[PTC_MOVER_SPANS];

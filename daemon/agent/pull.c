@@ -497,6 +497,7 @@ static int batch_fetch(struct worker *w, unsigned lane, bool *ret_local, struct 
 static void batch_failed_locked(struct worker *w, int status, bool local, const struct ptc_error *err)
 {
 	struct pull *p = w->pull;
+	struct ptc_error why = *err;
 	const char *node = p->view.to->g.nodes[w->src];
 
 	if (p->shared.status || pull_stopped(p))
@@ -508,10 +509,11 @@ static void batch_failed_locked(struct worker *w, int status, bool local, const 
 	}
 	ptc_debug("agent", "pull from node %s failed: %s", node, err->text);
 	p->sources[w->src].failed = true;
+	ptc_geometry_name_error(&p->view.from->g, &why);
 	p->shared.failures++;
 	p->shared.lied = p->shared.lied || w->lied;
 	ptc_error_set(&p->shared.why, PTC_EPEER, "node %s: %.800s", node,
-		      w->stalled ? "no byte came for a minute" : err->text);
+		      w->stalled ? "no byte came for a minute" : why.text);
 }
 
 static void *pull_thread(void *arg)

@@ -5,6 +5,7 @@
  * by us, where it cannot) straight to where it has declared them. One copy of each byte is made. Failure modes: a block that does not
  * verify (PTC_ECORRUPT), bytes that are not here (PTC_ENOTFOUND), a rank that
  * dies meanwhile (whatever its memory says), cancellation. */
+#include "daemon/agent/copying.h"
 #include "daemon/agent/internal.h"
 
 #include "base/alloc.h"
@@ -37,6 +38,7 @@ struct restorer {
 	struct batch *batches;
 	size_t nbatches;
 	struct ptc_mover *movers; /* of each thread */
+	struct ptc_copying copying;
 	struct ptc_wait wait;
 	struct {
 		int fd; /* -1: none: we write it all */
@@ -159,7 +161,8 @@ static int task_write(struct restorer *x, unsigned thread, const struct task *t,
 	int r;
 
 	p.mover->seat = &x->job->group->v[t->source->seat];
-	p.mover->write = true;
+	p.mover->copying = &x->copying.seats;
+	p.mover->way = PTC_MOVER_WRITE;
 	p.mover->nremote = p.mover->nlocal = p.mover->bytes = 0;
 	r = ptc_table_each_extent(x->job->table, t->source->item, &t->box, write_part, &p, err);
 	return r ? r : ptc_mover_flush(p.mover, err);
@@ -259,6 +262,8 @@ static int task_failed(const struct restorer *x, const struct task *t, int r, st
 {
 	char name[PTC_TENSOR_NAME_MAX + 1];
 
+	if (r == PTC_ECORRUPT)
+		ptc_geometry_name_error(x->job->g, err);
 	if (r != PTC_ENOMEM)
 		ptc_error_wrap(err, "restoring \"%.300s\" on rank %u",
 			       ptc_geometry_item_name(x->job->g, t->source->item, name, sizeof(name)),
@@ -335,6 +340,17 @@ static int tasks_wait(struct restorer *x, struct ptc_error *err)
 	return r;
 }
 
+/* What is left has to be written. */
+static int tasks_write(struct restorer *x, struct ptc_error *err)
+{
+	struct ptc_table *const tables[] = { x->job->table, NULL };
+	int r = x->ntasks ? ptc_copying_open(&x->copying, &x->job->group->v[0], tables, 0, &x->wait, err) : 0;
+
+	r = r ? r : tasks_run(x, err);
+	ptc_copying_close(&x->copying);
+	return r;
+}
+
 /* First what ranks read, then what we have to write. */
 static int restore(struct restorer *x, struct ptc_error *err)
 {
@@ -352,7 +368,7 @@ static int restore(struct restorer *x, struct ptc_error *err)
 	if (x->file.fd >= 0)
 		close(x->file.fd);
 	x->file.fd = -1;
-	return r ? r : tasks_run(x, err);
+	return r ? r : tasks_write(x, err);
 }
 
 int ptc_restore_seats(const struct ptc_restore *job, struct ptc_error *err)

@@ -178,6 +178,8 @@ int ptc_fill_reserve(struct ptc_fill *f, struct ptc_agent *agent, const struct p
 	r = ptc_table_derive(table, src, v->fresh, v->need_boxes, v->nneed_boxes, false, &f->missing, &f->new_bytes,
 			     err);
 	ptc_table_unref(src);
+	if (r == PTC_ECORRUPT && v->from)
+		ptc_geometry_name_error(&v->from->g, err);
 	if (r)
 		return r;
 	leave_made_out(v, &f->missing);

@@ -464,7 +464,18 @@ static void test_memory(void **state)
 	world_down(&w);
 }
 
-/* A heap that is full refuses with the key to change, and nothing is lost or left. */
+static void heap_up(struct world *w, struct gen *now, struct gen *next, struct info *info)
+{
+	rng = seed + 9;
+	world_up(w, 2, true);
+	gen_make(now, 1, "tp=1", 1);
+	import(w, now, 0);
+	gen_make(next, 2, "tp=2", 2);
+	info_make(info, w, now, next);
+}
+
+/* A heap that is full refuses with the key to change, and nothing is lost or left. The allocation that fails may be one of
+ * the RPC layer's own that it can do without: then the node was prepared, and another one is tried in a world of its own. */
 static void test_heap(void **state)
 {
 	struct ptc_error err = PTC_ERROR_INIT;
@@ -475,20 +486,20 @@ static void test_heap(void **state)
 	struct info info;
 	int r = PTC_ENOMEM;
 
-	rng = seed + 9;
-	world_up(&w, 2, true);
-	gen_make(&now, 1, "tp=1", 1);
-	import(&w, &now, 0);
-	gen_make(&next, 2, "tp=2", 2);
-	info_make(&info, &w, &now, &next);
-	for (uint64_t k = 1; r && k < 5000; k += 3) {
+	heap_up(&w, &now, &next, &info);
+	for (uint64_t k = 1; (r || !refused) && k < 5000; k += 3) {
+		if (!r) {
+			world_down(&w);
+			heap_up(&w, &now, &next, &info);
+		}
 		ptc_alloc_fail_at(k);
 		r = do_prepare(&w, 1, &info, true, &reply, &err);
 		ptc_alloc_fail_at(0);
 		refused += r && strstr(err.text, "memory.work of 1234 bytes");
+		if (!r)
+			ptc_pb_free(&reply->base);
 	}
 	assert_int_equal(r, 0);
-	ptc_pb_free(&reply->base);
 	assert_true(refused > 0);
 	check_gather(&w, &now, 1);
 	world_down(&w);

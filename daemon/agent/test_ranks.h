@@ -204,7 +204,7 @@ int ptc_workers_arm(struct ptc_workers *w, const struct ptc_group_key *key, uint
 	return 0;
 }
 
-int ptc_workers_wait_stopped(struct ptc_workers *w, const struct ptc_group_key *key, uint64_t stop,
+int ptc_workers_wait_stopped(struct ptc_workers *w, const struct ptc_group_key *key, uint64_t stop, char *ret_later,
 			     const struct ptc_wait *wait, struct ptc_error *err)
 {
 	int64_t ms = 0;
@@ -308,10 +308,48 @@ static size_t iov_bytes(const struct iovec *v, size_t n)
 	return sum;
 }
 
-int ptc_seat_read(const struct ptc_seat_view *seat, const struct iovec *remote, size_t nremote,
-		  const struct iovec *local, size_t nlocal, struct ptc_error *err)
+void ptc_seat_kept_unref(struct ptc_seat_kept *k)
+{
+	if (k && atomic_fetch_sub(&k->refs, 1) == 1)
+		k->done(k);
+}
+
+int ptc_seat_copying_init(const struct ptc_seat_view *seat, struct ptc_seat_copying *c, struct ptc_error *err)
+{
+	atomic_store(&c->copier, 1);
+	return 0;
+}
+
+void ptc_seat_copying_done(const struct ptc_seat_view *seat, const struct ptc_seat_copying *c)
+{
+}
+
+/* The process that copies could reach all of it. */
+static void assert_given(const struct ptc_seat_copying *c, const struct iovec *local, size_t nlocal, bool write)
+{
+	const struct ptc_seat_memory *m = NULL;
+
+	for (size_t i = 0; i < nlocal; i++) {
+		const struct ptc_seat_memory *in = NULL;
+
+		for (size_t k = 0; k < 2; k++)
+			if (c->memory[k].fd >= 0 && (const uint8_t *)local[i].iov_base >= c->memory[k].base &&
+			    (const uint8_t *)local[i].iov_base + local[i].iov_len <=
+				    c->memory[k].base + c->memory[k].bytes)
+				in = &c->memory[k];
+		assert_non_null(in);
+		assert_true(write || in->writable);
+		assert_true(!m || in == m);
+		m = in;
+	}
+}
+
+int ptc_seat_read(const struct ptc_seat_view *seat, struct ptc_seat_copying *copying, const struct iovec *remote,
+		  size_t nremote, const struct iovec *local, size_t nlocal, bool fresh, struct ptc_error *err)
 {
 	size_t want = iov_bytes(remote, nremote);
+
+	assert_given(copying, local, nlocal, false);
 
 	assert_int_equal(want, iov_bytes(local, nlocal));
 	assert_true(nremote <= 1024 && nlocal <= 1024);
@@ -320,16 +358,38 @@ int ptc_seat_read(const struct ptc_seat_view *seat, const struct iovec *remote, 
 	return 0;
 }
 
-int ptc_seat_write(const struct ptc_seat_view *seat, const struct iovec *remote, size_t nremote,
-		   const struct iovec *local, size_t nlocal, struct ptc_error *err)
+int ptc_seat_write(const struct ptc_seat_view *seat, struct ptc_seat_copying *copying, const struct iovec *remote,
+		   size_t nremote, const struct iovec *local, size_t nlocal, struct ptc_error *err)
 {
 	size_t want = iov_bytes(remote, nremote);
+
+	assert_given(copying, local, nlocal, true);
 
 	assert_int_equal(want, iov_bytes(local, nlocal));
 	assert_true(nremote <= 1024 && nlocal <= 1024);
 	if (process_vm_writev(seat->pid, local, nlocal, remote, nremote, 0) != (ssize_t)want)
 		return ptc_error_set(err, PTC_ESTATE, "rank %u is gone", seat->rank.rank);
 	return 0;
+}
+
+int ptc_seat_compare(const struct ptc_seat_view *seat, struct ptc_seat_copying *copying, const struct iovec *remote,
+		     size_t nremote, const struct iovec *local, size_t nlocal, struct ptc_error *err)
+{
+	size_t want = iov_bytes(remote, nremote), at = 0;
+	uint8_t *seen = malloc(want + 1);
+	struct iovec to = { seen, want };
+	bool same = true;
+
+	assert_given(copying, local, nlocal, true);
+	assert_int_equal(want, iov_bytes(local, nlocal));
+	if (process_vm_readv(seat->pid, &to, 1, remote, nremote, 0) != (ssize_t)want) {
+		free(seen);
+		return ptc_error_set(err, PTC_ESTATE, "rank %u is gone", seat->rank.rank);
+	}
+	for (size_t i = 0; i < nlocal; at += local[i++].iov_len)
+		same = same && memcmp(seen + at, local[i].iov_base, local[i].iov_len) == 0;
+	free(seen);
+	return same ? 0 : ptc_error_set(err, PTC_EDIGEST, "bytes of rank %u are others", seat->rank.rank);
 }
 
 /* Every other rank can: what it would read of the file is written into it. */

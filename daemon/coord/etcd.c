@@ -36,6 +36,7 @@ static int endpoint_open(struct ptc_etcd_endpoint *ep, const char *target, const
 		.target = target,
 		.tls = local ? NULL : opts->tls,
 		.insecure = opts->insecure && !local && !opts->tls,
+		.renews = true,
 		.quiet_idle = true,
 	};
 
@@ -130,9 +131,16 @@ static int attempt(struct ptc_etcd *e, const struct attempt *a, size_t which, in
 	if (rc == 0) {
 		atomic_store(&e->preferred, which);
 		atomic_store(&e->healthy, true);
+		atomic_store(&e->answered_ms, ptc_sys_realtime_ms());
 	} else {
 		if (!refused(rc))
 			atomic_store(&e->healthy, false);
+		if (err &&
+		    strstr(err->text, "database space exceeded")) /* etcd's own words; of everybody's next write, too */
+			rc = ptc_error_set(
+				err, PTC_ENOSPC,
+				"it takes no writes: its database has come to its quota; see \"etcd is full\" in "
+				"docs/install.md");
 		ptc_error_wrap(err, "etcd at %s", e->ep[which].target);
 	}
 	return rc;
@@ -164,6 +172,12 @@ static int attempt_all(struct ptc_etcd *e, const struct attempt *a, int64_t dead
 			nanosleep(&pause, NULL);
 	}
 	return ptc_error_set(err, PTC_ECOORD, "%s", last.code ? last.text : "etcd: no time left to ask");
+}
+
+bool ptc_etcd_away(const struct ptc_etcd *e, int64_t *ret_answered_ms)
+{
+	*ret_answered_ms = atomic_load(&e->answered_ms);
+	return !atomic_load(&e->healthy);
 }
 
 int ptc_etcd_probe(struct ptc_etcd *e, int64_t deadline_ms, struct ptc_error *err)

@@ -21,7 +21,8 @@ struct ptc_etcd;
 struct ptc_etcd_opts {
 	const char *const *endpoints; /* "host:port" or "unix:/path" */
 	size_t nendpoints;
-	const struct ptc_rpc_tls *tls; /* NULL for unix endpoints or insecure loopback */
+	const struct ptc_rpc_tls *
+		tls; /* NULL for unix endpoints or insecure loopback; outlives the client, its files are read again after ptc_rpc_tls_renew */
 	bool insecure;
 	int timeout_ms; /* per operation; 0: 5000 */
 };
@@ -61,15 +62,30 @@ struct ptc_etcd_op {
 	size_t len;
 	int64_t lease; /* 0: none */
 	bool prefix;   /* delete: everything with this prefix */
+	const char
+		*until; /* delete: every key from `key` on that comes before this one; NULL: one key, or the prefix */
 };
 /* All compares hold: all ops happen, *ret_succeeded true; else nothing, false. *ret_revision: header revision.
  * Fault points "<point>.before" and "<point>.after" around it (point may be NULL: "etcd.txn"). */
 int ptc_etcd_txn(struct ptc_etcd *e, const struct ptc_etcd_compare *cmp, size_t ncmp, const struct ptc_etcd_op *ops,
 		 size_t nops, const char *point, bool *ret_succeeded, int64_t *ret_revision, struct ptc_error *err);
+int ptc_etcd_count(struct ptc_etcd *e, const char *prefix, size_t *ret_n, struct ptc_error *err);
 /* One Put without a compare, and one DeleteRange; through the same fault points. */
 int ptc_etcd_put(struct ptc_etcd *e, const char *key, const void *value, size_t len, int64_t lease, const char *point,
 		 struct ptc_error *err);
 int ptc_etcd_delete(struct ptc_etcd *e, const char *key, bool prefix, const char *point, struct ptc_error *err);
+
+/* The database's file at the endpoint that answers, what of it is in use (history included), and whether it takes no writes any
+ * more because it has come to its quota. */
+struct ptc_etcd_size {
+	uint64_t bytes, used;
+	int64_t revision;
+	bool full;
+};
+int ptc_etcd_size(struct ptc_etcd *e, struct ptc_etcd_size *ret_size, struct ptc_error *err);
+/* Any thread, at once: whether it did not answer when it was asked last (leases ask every third of their TTL), and when it did
+ * (realtime clock). */
+bool ptc_etcd_away(const struct ptc_etcd *e, int64_t *ret_answered_ms);
 
 /* A lease and its keep-alive thread. on_lost runs once, on that thread, when etcd says
  * the lease is gone or no keep-alive succeeded for a whole TTL. */
@@ -98,6 +114,8 @@ struct ptc_etcd_child_opts {
 	const struct ptc_rpc_tls *tls;
 	bool insecure;
 	const char *binary;    /* NULL: "etcd" in PATH */
+	uint64_t quota_bytes;  /* of its database: writes are refused beyond it; 0: PTC_ETCD_QUOTA */
+	int look_ms;           /* between looks at database and log; 0: 5000 */
 	uint64_t memory_bytes; /* its share: its garbage collector keeps to three quarters of it; 0: as it likes */
 };
 /* Starts it (or adopts / ends one left by a dead daemon on the same data_dir, known by pid file + start time)

@@ -9,7 +9,7 @@
  * runs in data_dir and its paths may not be longer than a socket's name allows.
  *
  * Happy path: no etcd is left from before; start one, wait until it answers a
- * linearizable read, watch it through a pidfd, start it again when it ends.
+ * linearizable read, watch it through a pidfd, start it again when it ends, look after its database (etcd_upkeep.c).
  * Failure modes: a live etcd left by a dead daemon (adopted if started the same
  * way and answering, else ended first; one that is just dying is waited for, as
  * it holds the data and the port until then); an etcd that answers, but slowly
@@ -23,6 +23,7 @@
 #include "base/buf.h"
 #include "base/check.h"
 #include "base/cleanup.h"
+#include "base/limits.h"
 #include "base/log.h"
 #include "base/sys.h"
 
@@ -48,11 +49,12 @@
 #define ASK_MIN_MS     200   /* how long the first question waits; each one that follows twice as long, up to ... */
 #define ASK_MAX_MS     5000 /* ... what later calls wait. No less: on a busy machine a read takes as long as an fsync */
 #define RESTART_MS     1000
+#define SOON_MS        1000
 #define TERM_MS        5000
-#define TICK_MS        5000         /* how often the log's size is looked at */
-#define LOG_MAX_BYTES  (4 << 20)    /* then it starts again from nothing */
-#define QUOTA_BYTES    "1073741824" /* we keep megabytes; etcd refuses writes beyond this instead of filling the disk */
-#define SNAPSHOT_COUNT "1000" /* etcd keeps that many entries in memory; its default of 100000 would be our blobs */
+#define CRL_TICK_MS    1000      /* how often the list of revoked certificates is looked at, where there is one */
+#define TICK_MS        5000      /* how often log and database are looked at */
+#define LOG_MAX_BYTES  (4 << 20) /* then it starts again from nothing */
+#define SNAPSHOT_COUNT "1000"    /* etcd keeps that many entries in memory; its default of 100000 would be our blobs */
 #define CLIENT_SOCKET  "client.sock:0"
 #define PEER_SOCKET    "peer.sock:0"
 #define MAX_ARGS       48
@@ -69,6 +71,10 @@ struct ptc_etcd_child {
 	char *args_text; /* argv, one a line: an orphan started otherwise is not adopted */
 	struct ptc_rpc_tls tls;
 	bool has_tls, insecure;
+	uint64_t quota_bytes;
+	int look_ms;
+	struct ptc_etcd *client; /* the thread's */
+	struct ptc_etcd_upkeep upkeep;
 	int lock_fd, stop_fd;
 	pthread_t thread;
 	bool running;
@@ -78,6 +84,7 @@ struct ptc_etcd_child {
 		int pidfd;
 		bool ours; /* else adopted: not to be waited for */
 	} proc;            /* under lock while the thread runs */
+	struct stat crl;   /* the list of revoked certificates as this etcd began with it */
 };
 
 static int64_t now_ms(void)
@@ -275,6 +282,8 @@ static int spawn(struct ptc_etcd_child *c, struct child_proc *ret_proc, struct p
 
 	if (!log)
 		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	if (c->tls.crl_path)
+		ptc_sys_file_changed(c->tls.crl_path, &c->crl);
 	e = remove_sockets(c, err);
 	if (e)
 		return e;
@@ -480,13 +489,36 @@ static void restart(struct ptc_etcd_child *c)
 		ptc_info("etcd", "started again in %s, pid %d", c->data_dir, (int)p.pid);
 }
 
+/* etcd reads the list at each handshake, and never again: a connection that was let in before is ended with etcd itself,
+ * which is back in a second or two. Leases go on where they were. */
+static void end_revoked(struct ptc_etcd_child *c)
+{
+	struct child_proc p;
+
+	if (!c->tls.crl_path || !c->proc.pid || !ptc_sys_file_changed(c->tls.crl_path, &c->crl))
+		return;
+	ptc_info("etcd",
+		 "%s is not what the local coordinator began with: it starts again, so that no connection of a "
+		 "revoked certificate goes on",
+		 c->tls.crl_path);
+	p = c->proc;
+	pthread_mutex_lock(&c->lock);
+	c->proc = (struct child_proc){ 0, -1, false };
+	pthread_mutex_unlock(&c->lock);
+	end_process(&p);
+}
+
 static void *supervise(void *arg)
 {
 	struct ptc_etcd_child *c = arg;
+	const int tick_ms = c->tls.crl_path ? PTC_MIN(c->look_ms, CRL_TICK_MS) : c->look_ms;
+	int idle_ms = 0; /* since the database was looked at */
+	bool soon = false;
 
 	for (;;) {
 		struct pollfd pfd[2] = { { c->stop_fd, POLLIN, 0 }, { c->proc.pid ? c->proc.pidfd : -1, POLLIN, 0 } };
-		int n = poll(pfd, 2, c->proc.pid ? TICK_MS : RESTART_MS);
+		const int wait_ms = c->proc.pid && !soon ? tick_ms : SOON_MS;
+		int n = poll(pfd, 2, wait_ms);
 
 		if (n > 0 && pfd[0].revents)
 			return NULL;
@@ -501,8 +533,14 @@ static void *supervise(void *arg)
 			if (stop_within(c, RESTART_MS))
 				return NULL;
 		}
-		if (!c->proc.pid)
+		end_revoked(c);
+		idle_ms = n == 0 ? idle_ms + wait_ms : 0;
+		if (!c->proc.pid) {
 			restart(c);
+		} else if (n == 0 && (soon || idle_ms >= c->look_ms)) {
+			soon = ptc_etcd_upkeep(c->client, &c->upkeep, c->quota_bytes);
+			idle_ms = 0;
+		}
 		bound_log(c);
 	}
 }
@@ -598,13 +636,21 @@ static int set_tcp(struct ptc_etcd_child *c, const struct ptc_etcd_child_opts *o
 /* Our copies: the files are named absolutely, as etcd runs elsewhere, and outlive opts. */
 static int copy_tls(struct ptc_etcd_child *c, struct ptc_error *err)
 {
-	const char **path[] = { &c->tls.ca_path, &c->tls.cert_path, &c->tls.key_path };
-	const char *given[] = { c->tls.ca_path, c->tls.cert_path, c->tls.key_path };
+	const char **path[] = { &c->tls.ca_path, &c->tls.cert_path, &c->tls.key_path, &c->tls.crl_path };
+	const char *given[] = { c->tls.ca_path, c->tls.cert_path, c->tls.key_path, c->tls.crl_path };
+	const char *name = c->tls.member ? c->tls.member : PTC_RPC_MEMBER;
 
 	c->tls = (struct ptc_rpc_tls){ 0 };
-	for (size_t i = 0; i < PTC_ARRAY_LEN(path) && c->has_tls; i++) {
+	if (!c->has_tls)
+		return 0;
+	c->tls.member = ptc_strdup(name);
+	if (!c->tls.member)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	for (size_t i = 0; i < PTC_ARRAY_LEN(path); i++) {
 		char full[PATH_BYTES];
 
+		if (!given[i] && path[i] == &c->tls.crl_path)
+			continue;
 		if (!given[i])
 			return ptc_error_set(err, PTC_EINVAL, "local coordinator: tls needs ca, cert and key");
 		if (!realpath(given[i], full))
@@ -620,6 +666,7 @@ static const char peer_url[] = "unix://" PEER_SOCKET, member[] = "ptc=unix://" P
 
 static int add_args(struct ptc_etcd_child *c, struct ptc_error *err)
 {
+	char quota[24];
 	const char *plain[] = { "etcd",
 				"--name",
 				"ptc",
@@ -641,21 +688,29 @@ static int add_args(struct ptc_etcd_child *c, struct ptc_error *err)
 				"--auto-compaction-retention",
 				"5m",
 				"--quota-backend-bytes",
-				QUOTA_BYTES,
+				quota,
 				"--snapshot-count",
 				SNAPSHOT_COUNT,
 				"--logger",
 				"zap",
 				"--log-outputs",
 				"stderr" };
-	const char *tls[] = { "--client-cert-auth", "--trusted-ca-file", c->tls.ca_path, "--cert-file",
-			      c->tls.cert_path,     "--key-file",        c->tls.key_path };
+	/* the authority signs others too: who lacks the members' name does not get through the handshake */
+	const char *tls[] = { "--client-cert-auth", "--trusted-ca-file",
+			      c->tls.ca_path,       "--cert-file",
+			      c->tls.cert_path,     "--key-file",
+			      c->tls.key_path,      "--client-cert-allowed-hostname",
+			      c->tls.member };
+	const char *crl[] = { "--client-crl-file", c->tls.crl_path };
 	struct ptc_buf text = PTC_BUF_INIT;
 
+	snprintf(quota, sizeof quota, "%" PRIu64, c->quota_bytes);
 	for (size_t i = 0; i < PTC_ARRAY_LEN(plain); i++)
 		c->argv[c->argc++] = ptc_strdup(plain[i]);
 	for (size_t i = 0; i < PTC_ARRAY_LEN(tls) && c->has_tls; i++)
 		c->argv[c->argc++] = ptc_strdup(tls[i]);
+	for (size_t i = 0; i < PTC_ARRAY_LEN(crl) && c->tls.crl_path; i++)
+		c->argv[c->argc++] = ptc_strdup(crl[i]);
 	ptc_buf_printf(&text, "%s\n", c->binary);
 	for (size_t i = 0; i < c->argc; i++)
 		ptc_buf_printf(&text, "%s\n", c->argv[i] ? c->argv[i] : "");
@@ -729,6 +784,9 @@ static int start_thread(struct ptc_etcd_child *c, struct ptc_error *err)
 	sigset_t all, old;
 	int e;
 
+	e = client_new(c, &c->client, err);
+	if (e)
+		return e;
 	c->stop_fd = eventfd(0, EFD_CLOEXEC);
 	if (c->stop_fd < 0)
 		return ptc_error_errno(err, errno, "eventfd");
@@ -750,6 +808,8 @@ int ptc_etcd_child_new(const struct ptc_etcd_child_opts *opts, struct ptc_etcd_c
 	if (!c)
 		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
 	c->lock_fd = c->stop_fd = c->proc.pidfd = -1;
+	c->quota_bytes = opts->quota_bytes ? opts->quota_bytes : PTC_ETCD_QUOTA;
+	c->look_ms = opts->look_ms ? opts->look_ms : TICK_MS;
 	pthread_mutex_init(&c->lock, NULL);
 	rc = configure(c, opts, err);
 	if (!rc) {
@@ -807,7 +867,7 @@ static void free_tls(struct ptc_rpc_tls *tls)
 	union {
 		const char *in;
 		char *out;
-	} path[] = { { tls->ca_path }, { tls->cert_path }, { tls->key_path } };
+	} path[] = { { tls->ca_path }, { tls->cert_path }, { tls->key_path }, { tls->crl_path }, { tls->member } };
 
 	for (size_t i = 0; i < PTC_ARRAY_LEN(path); i++)
 		ptc_free(path[i].out);
@@ -818,6 +878,7 @@ struct ptc_etcd_child *ptc_etcd_child_free(struct ptc_etcd_child *c)
 	if (!c)
 		return NULL;
 	stop_thread(c);
+	ptc_etcd_free(c->client);
 	if (c->proc.pid) {
 		ptc_auto_free char *path = in_dir(c, "etcd.pid");
 

@@ -35,8 +35,9 @@ struct ptc_etcd {
 	struct ptc_etcd_endpoint *ep;
 	size_t nep;
 	int timeout_ms;
-	atomic_size_t preferred; /* the endpoint that answered last */
-	atomic_bool healthy;     /* and nothing failed there since */
+	atomic_size_t preferred;     /* the endpoint that answered last */
+	atomic_bool healthy;         /* and nothing failed there since */
+	_Atomic int64_t answered_ms; /* the last time, by the realtime clock */
 	pthread_mutex_t lock;
 	struct ptc_etcd_task *tasks;
 };
@@ -80,6 +81,18 @@ static inline ProtobufCBinaryData ptc_etcd_bytes(const void *data, size_t len)
 
 	return (ProtobufCBinaryData){ len, p.out };
 }
+
+/* What the looks at a local etcd's database remember; zero at first. */
+struct ptc_etcd_upkeep {
+	int64_t seen;       /* the revision at the last look */
+	int64_t forgotten;  /* compacted up to here */
+	uint64_t used_then; /* bytes in use after that */
+	int nudges;         /* writes still to be made */
+	int64_t rewritten;  /* the revision when the file was last written anew */
+	char said[PTC_ERROR_MAX];
+};
+/* One look, and what follows from it; blocks as long as etcd takes. quota: its --quota-backend-bytes. True: look again soon. */
+bool ptc_etcd_upkeep(struct ptc_etcd *e, struct ptc_etcd_upkeep *u, uint64_t quota);
 
 int ptc_etcd_task_start(struct ptc_etcd_task *t, struct ptc_etcd *e, void (*run)(struct ptc_etcd_task *t),
 			struct ptc_error *err);

@@ -284,6 +284,29 @@ int ptc_etcd_get_keys(struct ptc_etcd *e, const char *prefix, struct ptc_etcd_kv
 	return get(e, prefix, true, true, 0, ret_kvs, err);
 }
 
+int ptc_etcd_count(struct ptc_etcd *e, const char *prefix, size_t *ret_n, struct ptc_error *err)
+{
+	Ptc__Etcd__RangeRequest req = PTC__ETCD__RANGE_REQUEST__INIT;
+	const Ptc__Etcd__RangeResponse *page;
+	ProtobufCMessage *reply;
+	int rc = check_key(prefix, err);
+
+	rc = rc ? rc : ptc_etcd_prefix_end(prefix, &req.range_end, err);
+	if (rc)
+		return rc;
+	req.key = ptc_etcd_bytes(prefix, strlen(prefix));
+	req.count_only = true;
+	rc = ptc_etcd_call(e, PTC_ETCD_REPEATABLE, "/etcdserverpb.KV/Range", &req.base,
+			   &ptc__etcd__range_response__descriptor, 0, &reply, err);
+	ptc_free(req.range_end.data);
+	if (rc)
+		return rc;
+	page = (const Ptc__Etcd__RangeResponse *)reply;
+	*ret_n = page->count > 0 ? (size_t)page->count : 0;
+	ptc_pb_free(reply);
+	return 0;
+}
+
 /* ---- writes --------------------------------------------------------------- */
 
 /* One RequestOp with the memory its parts need, so that a Txn is one array. */
@@ -307,6 +330,10 @@ static int fill_op(struct op_store *s, const struct ptc_etcd_op *op, struct ptc_
 		s->op.request_case = PTC__ETCD__REQUEST_OP__REQUEST_REQUEST_DELETE_RANGE;
 		s->op.request_delete_range = &s->del;
 		s->del.key = ptc_etcd_bytes(op->key, strlen(op->key));
+		if (op->until) {
+			s->del.range_end = ptc_etcd_bytes(ptc_strdup(op->until), strlen(op->until));
+			return s->del.range_end.data ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		}
 		return op->prefix ? ptc_etcd_prefix_end(op->key, &s->del.range_end, err) : 0;
 	}
 	if (op->len > PTC_ETCD_VALUE_MAX)

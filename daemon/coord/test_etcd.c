@@ -73,9 +73,10 @@ static struct ptc_etcd *client(const char *endpoint, const struct ptc_rpc_tls *t
 	return e;
 }
 
+/* Nobody looks at its database meanwhile: that would allocate in tests that count. */
 static void start_in(const char *name, struct fixture *f)
 {
-	struct ptc_etcd_child_opts opts = { .data_dir = f->dir, .client_url = "unix" };
+	struct ptc_etcd_child_opts opts = { .data_dir = f->dir, .client_url = "unix", .look_ms = 3600000 };
 
 	snprintf(f->dir, sizeof f->dir, "%s/%s", top, name);
 	OK(ptc_etcd_child_new(&opts, &f->child, &f->endpoint, &ok_err));
@@ -617,6 +618,86 @@ static void a_compacted_watch_lists_again(void **state)
 	ptc_etcd_watch_free(w);
 }
 
+/* ---- the database ----------------------------------------------------------------- */
+
+#define VALUE_BYTES (256 << 10)
+#define QUOTA_BYTES (64 << 20)
+
+/* One whose database is looked at often, and may be so large. */
+static void start_kept(const char *name, struct fixture *f)
+{
+	struct ptc_etcd_child_opts opts = {
+		.data_dir = f->dir, .client_url = "unix", .quota_bytes = QUOTA_BYTES, .look_ms = 50
+	};
+
+	snprintf(f->dir, sizeof f->dir, "%s/%s", top, name);
+	OK(ptc_etcd_child_new(&opts, &f->child, &f->endpoint, &ok_err));
+	f->e = client(f->endpoint, NULL, 0);
+}
+
+static struct ptc_etcd_size size_of(struct ptc_etcd *e)
+{
+	struct ptc_etcd_size s;
+
+	OK(ptc_etcd_size(e, &s, &ok_err));
+	assert_true(s.used <= s.bytes);
+	return s;
+}
+
+/* Ten times the quota goes through two keys; what is kept is two values. */
+static void a_database_is_kept_small(void **state)
+{
+	struct fixture f = { 0 };
+	char *value = ptc_calloc(1, VALUE_BYTES);
+	uint64_t most = 0;
+
+	assert_non_null(value);
+	start_kept("kept", &f);
+	for (int i = 0; i < QUOTA_BYTES / VALUE_BYTES * 3; i++) {
+		OK(ptc_etcd_put(f.e, i % 2 ? "/k/a" : "/k/b", value, VALUE_BYTES, 0, NULL, &ok_err));
+		most = PTC_MAX(most, size_of(f.e).bytes);
+		for (int n = 0; i % 32 == 0 && n < 400 && size_of(f.e).used > QUOTA_BYTES * 5 / 8; n++)
+			sleep_ms(50);
+	}
+	assert_in_range(most, 0, QUOTA_BYTES - 1);
+	for (int i = 0; i < 400 && size_of(f.e).bytes > QUOTA_BYTES / 2; i++)
+		sleep_ms(50);
+	assert_in_range(size_of(f.e).bytes, 0, QUOTA_BYTES / 2);
+	assert_true(exists(f.e, "/k/a") && exists(f.e, "/k/b"));
+	ptc_free(value);
+	stop(&f);
+}
+
+/* Filled while nobody looks after it: no write is taken, until somebody does. */
+static void a_full_database_takes_writes_again(void **state)
+{
+	struct ptc_etcd_child_opts opts = { .client_url = "unix", .quota_bytes = QUOTA_BYTES, .look_ms = 3600000 };
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct fixture f = { 0 };
+	char *value = ptc_calloc(1, VALUE_BYTES);
+	int rc = 0;
+
+	assert_non_null(value);
+	snprintf(f.dir, sizeof f.dir, "%s/full", top);
+	opts.data_dir = f.dir;
+	OK(ptc_etcd_child_new(&opts, &f.child, &f.endpoint, &ok_err));
+	f.e = client(f.endpoint, NULL, 0);
+	for (int i = 0; rc == 0 && i < QUOTA_BYTES / VALUE_BYTES * 2; i++)
+		rc = ptc_etcd_put(f.e, "/k/a", value, VALUE_BYTES, 0, NULL, &err);
+	assert_int_not_equal(rc, 0);
+	assert_true(size_of(f.e).full);
+	stop(&f);
+	start_kept("full", &f);
+	for (int i = 0; i < 400 && ptc_etcd_put(f.e, "/k/b", "x", 1, 0, NULL, NULL) != 0; i++)
+		sleep_ms(50);
+	OK(ptc_etcd_put(f.e, "/k/b", "y", 1, 0, NULL, &ok_err));
+	assert_false(size_of(f.e).full);
+	assert_in_range(size_of(f.e).bytes, 0, QUOTA_BYTES / 2);
+	assert_true(exists(f.e, "/k/a"));
+	ptc_free(value);
+	stop(&f);
+}
+
 static void freeing_the_client_stops_its_threads(void **state)
 {
 	static struct model m = { .lock = PTHREAD_MUTEX_INITIALIZER }; /* outlives a failed test, whose watch runs on */
@@ -712,7 +793,7 @@ static void bad_options_are_refused(void **state)
 		"echo '{\"level\":\"panic\",\"msg\":\"no WAL\",\"error\":\"no space\"}' >&2\n"
 		"printf 'panic: no WAL\\n\\ngoroutine 1 [running]:\\n\\tmain.go:28 +0x17\\n' >&2; exit 2\n";
 	char dir[128], open_dir[128], long_dir[256], panics[128];
-	struct ptc_rpc_tls tls = { "/nowhere/ca", "/nowhere/cert", "/nowhere/key" };
+	struct ptc_rpc_tls tls = { .ca_path = "/nowhere/ca", .cert_path = "/nowhere/cert", .key_path = "/nowhere/key" };
 	const struct {
 		struct ptc_etcd_child_opts opts;
 		int code;
@@ -984,13 +1065,13 @@ static void tls_is_mutual_and_replaces_a_unix_orphan(void **state)
 
 	test_ca(top, "ca");
 	test_ca(top, "other");
-	test_cert(top, "ca", "n0", "URI:ptc://node/n0,DNS:localhost,IP:127.0.0.1", 2);
-	test_cert(top, "other", "spy", "URI:ptc://node/n0,DNS:localhost,IP:127.0.0.1", 2);
+	test_cert(top, "ca", "n0", "URI:ptc://node/n0,DNS:ptc-node,DNS:localhost,IP:127.0.0.1", 2);
+	test_cert(top, "other", "spy", "URI:ptc://node/n0,DNS:ptc-node,DNS:localhost,IP:127.0.0.1", 2);
 	for (int i = 0; i < 6; i++)
 		snprintf(file[i], sizeof file[i], "%s/%s", top,
 			 (const char *[]){ "ca.crt", "n0.crt", "n0.key", "ca.crt", "spy.crt", "spy.key" }[i]);
-	good = (struct ptc_rpc_tls){ file[0], file[1], file[2] };
-	foreign = (struct ptc_rpc_tls){ file[3], file[4], file[5] };
+	good = (struct ptc_rpc_tls){ .ca_path = file[0], .cert_path = file[1], .key_path = file[2] };
+	foreign = (struct ptc_rpc_tls){ .ca_path = file[3], .cert_path = file[4], .key_path = file[5] };
 
 	snprintf(dir, sizeof dir, "%s/tls", top);
 	orphan = supervisor_dies(dir);
@@ -1027,6 +1108,81 @@ static void tls_is_mutual_and_replaces_a_unix_orphan(void **state)
 		assert_int_equal(ptc_etcd_child_new(&opts, &second, &unused, &err), PTC_ECOORD);
 		assert_non_null(strstr(err.text, "Address already in use"));
 	}
+	ptc_etcd_child_free(c);
+	ptc_free(endpoint);
+}
+
+/* Does etcd take a request that shows DIR/NAME's certificate? */
+static bool lets_in(const char *url, const char *name)
+{
+	return sh("ETCDCTL_API=3 etcdctl --dial-timeout=2s --command-timeout=2s --endpoints %s --cacert %s/ca.crt "
+		  "--cert "
+		  "%s/%s.crt --key %s/%s.key put /x y >/dev/null 2>&1",
+		  url, top, top, name, top, name) == 0;
+}
+
+static bool answers_https(const char *url, const char *name, const char *path)
+{
+	return sh("curl -s -m 2 -o /dev/null --cacert %s/ca.crt --cert %s/%s.crt --key %s/%s.key %s%s", top, top, name,
+		  top, name, url, path) == 0;
+}
+
+/* The authority signs others than nodes; and a node that is revoked is out at once, also with a connection it has. */
+static void members_alone_are_let_in(void **state)
+{
+	static const char *const strangers[] = { "admin", "nobody", "outsider", "self" }, *const paths[] = {
+		"/health", "/metrics", "/version"
+	};
+	char dir[128], ca[160], cert[160], key[160], crl[160], url[64], *endpoint = NULL;
+	struct ptc_rpc_tls tls = { .ca_path = ca, .cert_path = cert, .key_path = key, .crl_path = crl }, other;
+	struct ptc_etcd_child_opts opts = { .data_dir = dir, .client_url = url, .tls = &tls };
+	struct ptc_etcd_child *c = NULL;
+	struct ptc_etcd *mine, *theirs;
+	struct ptc_etcd_kvs kvs;
+	char second[2][160];
+	int rc = 0;
+
+	test_ca(top, "ca");
+	test_cert(top, "ca", "n0", "URI:ptc://node/n0,DNS:ptc-node,IP:127.0.0.1", 2);
+	test_cert(top, "ca", "n1", "URI:ptc://node/n1,DNS:ptc-node", 2);
+	test_cert(top, "ca", "admin", "URI:ptc://admin/a,DNS:localhost", 2);
+	test_cert(top, "ca", "nobody", "DNS:nobody", 2);
+	test_cert(top, "ca", "outsider", "URI:ptc://node/n1,DNS:ptc-node.example,DNS:xptc-node", 2);
+	test_ca(top, "self");
+	test_crl(top, "ca", "list", "");
+	snprintf(dir, sizeof dir, "%s/members", top);
+	snprintf(ca, sizeof ca, "%s/ca.crt", top);
+	snprintf(cert, sizeof cert, "%s/n0.crt", top);
+	snprintf(key, sizeof key, "%s/n0.key", top);
+	snprintf(crl, sizeof crl, "%s/list.crl", top);
+	snprintf(url, sizeof url, "https://127.0.0.1:%d", free_port());
+	OK(ptc_etcd_child_new(&opts, &c, &endpoint, &ok_err));
+	assert_true(lets_in(url, "n1"));
+	assert_true(answers_https(url, "n1", "/version"));
+	for (size_t i = 0; i < PTC_ARRAY_LEN(strangers); i++) {
+		assert_false(lets_in(url, strangers[i]));
+		for (size_t k = 0; k < PTC_ARRAY_LEN(paths); k++)
+			assert_false(answers_https(url, strangers[i], paths[k]));
+	}
+	mine = client(endpoint, &tls, 10000);
+	other = tls;
+	snprintf(second[0], sizeof second[0], "%s/n1.crt", top);
+	snprintf(second[1], sizeof second[1], "%s/n1.key", top);
+	other.cert_path = second[0];
+	other.key_path = second[1];
+	theirs = client(endpoint, &other, 1000);
+	OK(ptc_etcd_get(theirs, "/x", false, 0, &kvs, &ok_err));
+	ptc_etcd_kvs_done(&kvs);
+	test_crl(top, "ca", "list", "n1");
+	for (int i = 0; i < 100 && rc == 0; i++, sleep_ms(50))
+		if ((rc = ptc_etcd_get(theirs, "/x", false, 0, &kvs, NULL)) == 0)
+			ptc_etcd_kvs_done(&kvs);
+	assert_int_equal(rc, PTC_ECOORD);
+	OK(ptc_etcd_get(mine, "/x", false, 0, &kvs, &ok_err));
+	ptc_etcd_kvs_done(&kvs);
+	assert_false(lets_in(url, "n1"));
+	ptc_etcd_free(theirs);
+	ptc_etcd_free(mine);
 	ptc_etcd_child_free(c);
 	ptc_free(endpoint);
 }
@@ -1068,6 +1224,9 @@ static int teardown(void **state)
 	kill_leftovers();
 	while (waitpid(-1, NULL, WNOHANG) > 0)
 		;
+	/* a channel whose handshake failed is taken apart by the core when its backoff ends */
+	for (int i = 0; i < 500 && ptc_alloc_live() != live_before; i++)
+		sleep_ms(10);
 	if (ptc_alloc_live() != live_before) {
 		fprintf(stderr, "%" PRId64 " blocks leaked\n", ptc_alloc_live() - live_before);
 		rc = -1;
@@ -1095,6 +1254,8 @@ int main(int argc, char **argv)
 		cmocka_unit_test(a_watch_lists_then_follows),
 		cmocka_unit_test(a_compacted_watch_lists_again),
 		cmocka_unit_test(freeing_the_client_stops_its_threads),
+		cmocka_unit_test(a_database_is_kept_small),
+		cmocka_unit_test(a_full_database_takes_writes_again),
 		cmocka_unit_test(a_killed_etcd_is_started_again),
 		cmocka_unit_test(nothing_listens_on_tcp_and_nothing_leaks_in),
 		cmocka_unit_test(another_uid_is_refused),
@@ -1106,6 +1267,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(a_slow_etcd_is_waited_for),
 		cmocka_unit_test(a_dying_etcd_is_waited_for),
 		cmocka_unit_test(tls_is_mutual_and_replaces_a_unix_orphan),
+		cmocka_unit_test(members_alone_are_let_in),
 	};
 	int rc;
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The job core: what the controller of one job does next. Pure: no I/O, no
  * clock, no threads; a step allocates (room for more nodes) before it changes anything. ptc_job_step(job, event)
- * returns updates which the shell (daemon/controller.c, or the simulation) performs in the order given;
+ * returns updates which the shell (daemon/controller/controller.c, or the simulation) performs in the order given;
  * the outcome of each comes back as an event. Configurations, layouts and
  * bytes are the shell's; here are only numbers of nodes, generations and
  * snapshots.
@@ -56,7 +56,8 @@
  *   ARM      no rank goes past `stop`, or passed: some rank has published it or a later one (then each such rank is held at
  *            its next boundary at the latest). A rank that already waits at that very stop is armed, not passed; one that
  *            waits at an earlier one goes on to it. A rank that has published nothing counts as at start_step - 1
- *   STOP     one answer, when all ranks wait at `stop`. PTC_ESTATE when one is past it
+ *   STOP     one answer, when all ranks wait at `stop`. PTC_ESTATE when one is past it. passed: the state of one of them cannot be
+ *            taken there; once all nodes have answered, a new round arms the step after it, PTC_JOB_MOVES_MAX times at most
  *   CAPTURE  as SEAL, from ranks that wait at `stop` (else PTC_ESTATE). What is sealed already succeeds only if it was
  *            captured by this switch at this stop; else it is dropped and captured anew. A SNAPSHOT with run_to
  *            releases the ranks once copied
@@ -84,6 +85,8 @@
 
 #define PTC_JOB_TEXT_MAX 512
 #define PTC_JOB_NO_NODE  UINT32_MAX
+#define PTC_JOB_MOVES_MAX                                                                                              \
+	1024 /* boundaries a stop moves on, for ranks that ask for it: more micro-steps than a step is made of */
 
 enum ptc_job_phase {
 	PTC_JOB_NEW,
@@ -185,7 +188,8 @@ struct ptc_job_event {
 	const struct ptc_switch *request;
 	/* REPLY, NODE_UP, NODE_DOWN */
 	uint32_t node;
-	/* REPLY of ARM: some rank is at or past the stop; the greatest step any rank here has published */
+	/* REPLY of ARM: some rank is at or past the stop; the greatest step any rank here has published. REPLY of STOP: all wait, but
+	 * the state of one (text: which, why) cannot be taken there */
 	bool passed;
 	uint64_t step;
 	/* REPLY, TXN, TIMER, DIGESTS, AGREED, LAID: of the update answered. START: of the RELOAD answered, or 0 (first START, or a shell

@@ -31,10 +31,11 @@ struct ptc_job_arming {
 	uint64_t stop;     /* of the present round; with `done` the step the snapshot is of */
 	uint64_t greatest; /* step any node has told in this round */
 	uint32_t unarmed;  /* nodes that have not answered ARM for `stop` */
-	uint32_t rounds;
-	bool passed;   /* some node said so in this round */
-	bool stopping; /* a round ended without `passed`: STOP is under way */
-	bool done;     /* all ranks have answered from `stop`, in this tenure of the lock */
+	uint32_t rounds;   /* since the stop last moved because a rank asked for it */
+	uint32_t moves;    /* how often it did */
+	bool passed;       /* some node said so in this round */
+	bool stopping;     /* a round ended without `passed`: STOP is under way */
+	bool done;         /* all ranks have answered from `stop`, in this tenure of the lock */
 };
 
 struct ptc_job {
@@ -59,6 +60,8 @@ struct ptc_job {
 	struct ptc_job_arming arming;
 	uint32_t *from_buf, *to_buf;
 	uint32_t from_cap, to_cap;
+	struct ptc_job_reason
+		later;             /* status != 0: in this round a rank of that node has asked for the next boundary */
 	struct ptc_job_reason why; /* status != 0: the switch is to be aborted */
 	uint64_t told_id;          /* the last switch that got its DONE */
 

@@ -9,7 +9,8 @@
  *   down                  waited for; what it was asked is asked again when it is back
  *   restarted in ARMING   its ranks go on, its stop may not have been set: armed again before it may answer STOP
  *   restarted in STARTING, BUILDING   asked again: its processes may have gone with the machine
- *   passed again          a new round, later; max_attempts repetitions abort the switch */
+ *   passed again          a new round, later; max_attempts repetitions abort the switch
+ *   a rank asks for later a new round for the next step; PTC_JOB_MOVES_MAX of them abort the switch */
 #include "daemon/core/job_internal.h"
 
 #include "base/check.h"
@@ -187,19 +188,23 @@ void ptc_job_nodes_finish(struct ptc_job *job)
  *   round: ARM stop to all -- none passed --> STOP stop to all -- all wait --> the phase ends
  *     ^                          |                |
  *     +-- stop = max(p) + 1 -----+- some passed --+ (one that restarted and was armed again)
+ *     +-- stop + 1 --------------------------------- all wait, and the state of one cannot be taken there
  */
 
 static void arming_round(struct ptc_job *job, uint64_t stop)
 {
 	struct ptc_job_arming *a = &job->arming;
-	*a = (struct ptc_job_arming){ .stop = stop, .rounds = a->rounds + 1, .unarmed = job->cur.nfrom };
+	*a = (struct ptc_job_arming){
+		.stop = stop, .rounds = a->rounds + 1, .moves = a->moves, .unarmed = job->cur.nfrom
+	};
+	job->later.status = 0;
 	for (uint32_t k = 0; k < job->cur.nfrom; k++)
 		job->nodes[job->cur.from_nodes[k]].armed = false;
 }
 
 void ptc_job_arm(struct ptc_job *job)
 {
-	job->arming.rounds = 0;
+	job->arming.rounds = job->arming.moves = 0;
 	arming_round(job, job->cur.stop);
 	ptc_job_nodes_ask(job, true, false);
 }
@@ -239,6 +244,30 @@ static void arming_reply(struct ptc_job *job, struct ptc_job_node *n, const stru
 		a->stopping = true;
 		ptc_job_nodes_try(job);
 	}
+}
+
+/* All ranks wait at the stop, so none is ahead of another; where one's state cannot be taken there, all go on to the next step. */
+static void stop_reply(struct ptc_job *job, struct ptc_job_node *n, const struct ptc_job_event *ev)
+{
+	struct ptc_job_arming *a = &job->arming;
+	node_answered(job, n);
+	if (ev->passed)
+		ptc_job_reason_set(&job->later, PTC_ESTATE, ev->node, "%s", ev->text ? ev->text : "");
+	if (job->pending || !job->later.status)
+		return;
+	if (a->moves == PTC_JOB_MOVES_MAX || a->stop == UINT64_MAX) {
+		ptc_job_reason_set(&job->why, PTC_ESTATE, job->later.node,
+				   "the stop has moved on by %u boundaries, to step %llu, and there still %s", a->moves,
+				   (unsigned long long)a->stop, job->later.text);
+		ptc_job_switch_fail(job);
+		return;
+	}
+	a->moves++;
+	a->rounds = 0;
+	arming_round(job, a->stop + 1);
+	for (uint32_t k = 0; k < job->cur.nfrom; k++)
+		node_want(job, &job->nodes[job->cur.from_nodes[k]]);
+	ptc_job_nodes_try(job);
 }
 
 /* A new process of a node whose ranks others wait for. They go on if it was only ptcd that died; a stop may be forgotten, and with
@@ -296,6 +325,9 @@ static void reply_good(struct ptc_job *job, uint32_t i, int op, const struct ptc
 		break;
 	case PTC_OP_ARM:
 		arming_reply(job, n, ev);
+		break;
+	case PTC_OP_STOP:
+		stop_reply(job, n, ev);
 		break;
 	default:
 		node_answered(job, n);

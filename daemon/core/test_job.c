@@ -1035,6 +1035,53 @@ static void test_arming_is_bounded(void **state)
 	close_job(&f);
 }
 
+static void stop_reply(struct fix *f, uint32_t node, const char *later)
+{
+	const struct ptc_job_update *u = sent(f, node, PTC_OP_STOP);
+	assert_non_null(u);
+	f->answered = u->seq;
+	FEED(f, .kind = PTC_EV_REPLY, .node = node, .seq = u->seq, .passed = later != NULL, .text = later);
+}
+
+/* The state of a rank cannot be taken at the stop: once all wait, all go on by one step. Not for ever. */
+static void test_arming_moves(void **state)
+{
+	for (uint32_t moves = 0; moves <= PTC_JOB_MOVES_MAX + 1; moves += moves < 3 ? 1 : PTC_JOB_MOVES_MAX - 2) {
+		struct fix f;
+		open_switch(&f, &live, PTC_JOB_ARMING);
+		for (uint32_t k = 0; k <= moves && ptc_job_phase(f.job) == PTC_JOB_ARMING; k++) {
+			for (uint32_t i = 0; i <= 1; i++) {
+				assert_int_equal(sent(&f, i, PTC_OP_ARM)->stop, 40 + k);
+				arm_reply(&f, i, false, 39 + k);
+			}
+			if (k == 0) {
+				FEED(&f, .kind = PTC_EV_NODE_UP, .node = 1); /* armed again, at the same stop */
+				arm_reply(&f, 1, false, 39);
+			}
+			bool first = k < moves && k % 2 == 0, second = k < moves && !first;
+			uint64_t stop1 = sent(&f, 1, PTC_OP_STOP)->seq;
+			stop_reply(&f, 0, first ? "rank 0: early" : NULL);
+			assert_int_equal(sent(&f, 0, -1)->op, PTC_OP_STOP); /* not before all wait */
+			clear(&f);
+			FEED(&f, .kind = PTC_EV_REPLY, .node = 1, .seq = stop1, .passed = second,
+			     .text = second ? "rank 1: early" : NULL);
+		}
+		if (moves <= PTC_JOB_MOVES_MAX) {
+			assert_int_equal(ptc_job_phase(f.job), PTC_JOB_SEALING);
+			assert_int_equal(sent(&f, 0, PTC_OP_CAPTURE)->stop, 40 + moves);
+			drive(&f, PTC_JOB_COMMIT1);
+			assert_int_equal(last(&f, PTC_UP_TXN, -1)->step, 40 + moves);
+		} else {
+			drive(&f, PTC_JOB_IDLE);
+			expect_done(&f, live.id, PTC_ESTATE);
+			assert_string_equal(last(&f, PTC_UP_DONE, -1)->text,
+					    "the stop has moved on by 1024 boundaries, to step 1064, and there still "
+					    "rank 0: early");
+		}
+		close_job(&f);
+	}
+}
+
 /* A node whose process is another one is armed again before it may say that its ranks wait, and what it then says counts. */
 static void test_arming_restart(void **state)
 {
@@ -1368,6 +1415,7 @@ int main(void)
 		cmocka_unit_test(test_arming_not_begun),
 		cmocka_unit_test(test_arming_is_bounded),
 		cmocka_unit_test(test_arming_restart),
+		cmocka_unit_test(test_arming_moves),
 		cmocka_unit_test(test_build_restart),
 		cmocka_unit_test(test_live_abort_everywhere),
 		cmocka_unit_test(test_relaunch_once),

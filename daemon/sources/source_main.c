@@ -6,6 +6,7 @@
  * said in the answer, and the process ends. A source that is written while it is read is seen after each read, and nothing that
  * was read then is given. */
 #include "base/alloc.h"
+#include "base/become.h"
 #include "base/check.h"
 #include "base/cleanup.h"
 #include "base/sys.h"
@@ -15,15 +16,10 @@
 #include "proto/pb.h"
 #include "proto/samples.h"
 
-#include <errno.h>
 #include <fcntl.h>
-#include <grp.h>
-#include <pwd.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #define MEMORY_BYTES (PTC_SOURCE_NAMES_BYTES + (192u << 20)) /* names of a directory, where they begin, and answers */
@@ -35,26 +31,6 @@ static void die_first(void)
 
 	if (fd >= 0 && write(fd, "500", 3) != 3)
 		return; /* it lives as long as others */
-}
-
-static int become(uid_t uid, struct ptc_error *err)
-{
-	const struct passwd *pw = uid && geteuid() == 0 ? getpwuid(uid) : NULL;
-
-	if (geteuid() == 0 && uid) {
-		if (!pw)
-			return ptc_error_set(err, PTC_EINVAL, "there is no user with uid %u on this node",
-					     (unsigned)uid);
-		if (initgroups(pw->pw_name, pw->pw_gid) || setresgid(pw->pw_gid, pw->pw_gid, pw->pw_gid) ||
-		    setresuid(uid, uid, uid)) /* from here on he cannot trace us, nor read the environment */
-			return ptc_error_errno(err, errno, "cannot become user %u", (unsigned)uid);
-	}
-	if (geteuid() != uid)
-		return ptc_error_set(err, PTC_EPERM, "started as uid %u, for %u", (unsigned)geteuid(), (unsigned)uid);
-	setrlimit(RLIMIT_CORE, &(struct rlimit){ 0, 0 });
-	if (prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) || prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
-		return ptc_error_errno(err, errno, "prctl");
-	return 0;
 }
 
 /* ---- one request ---- */
@@ -177,7 +153,7 @@ int main(int argc, char **argv)
 	ptc_json_init();
 	ptc_alloc_limit_set(MEMORY_BYTES);
 	die_first();
-	rc = become((uid_t)strtoul(argv[1], NULL, 10), &err);
+	rc = ptc_become((uid_t)strtoul(argv[1], NULL, 10), &err);
 	rc = rc ? rc : open_source(&source, &err);
 	if (rc)
 		ptc_frame_send(PTC_SOURCE_FD, rc, err.text, strlen(err.text), PTC_FRAME_FOREVER, NULL);

@@ -21,6 +21,7 @@
 #include <linux/magic.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
@@ -170,7 +171,7 @@ void ptc_store_chunk_fresh(struct chunk *c)
 {
 	c->unfilled = 0;
 	c->used = 0;
-	c->verified = 0;
+	c->damaged = 0;
 	c->dirty = ALL_BLOCKS;
 	c->early = 0;
 	c->closed = c->claimed = c->saved = false;
@@ -285,6 +286,38 @@ static int open_env(struct job *j, const char *dir, off_t size, struct ptc_error
 	return rc;
 }
 
+/* LMDB's own, whatever has become of its name: what is opened anew has rights and locks of its own. */
+int ptc_store_chunks_reopen(const struct job *j, int flags)
+{
+	char path[64];
+
+	snprintf(path, sizeof path, "/proc/self/fd/%d", j->fd);
+	return open(path, flags | O_CLOEXEC);
+}
+
+/* Whether a process that an earlier life has given the file may still write to it (ptc_table_file_writable). One that is alive ends a
+ * moment after us, one that hangs in the kernel may take for ever. */
+static bool others_write(const struct job *j)
+{
+	int fd = ptc_store_chunks_reopen(j, O_RDWR);
+	bool others = fd < 0 || flock(fd, LOCK_EX | LOCK_NB) != 0;
+
+	if (fd >= 0)
+		close(fd);
+	return others;
+}
+
+static int no_others(struct job *j, struct ptc_error *err)
+{
+	if (!j->others || !(j->others = others_write(j)))
+		return 0;
+	return ptc_error_set(
+		err, PTC_ESTATE,
+		"job %s: a process (ptc-copy) of a ptcd that was killed still hangs in the memory of a rank, and may "
+		"write to this node's chunks of the job; none is given out until it has ended",
+		j->uuid);
+}
+
 int ptc_store_chunks_open(struct job *j, struct ptc_error *err)
 {
 	char *dir = ptc_store_job_dir(j);
@@ -301,6 +334,7 @@ int ptc_store_chunks_open(struct job *j, struct ptc_error *err)
 		ptc_store_chunks_close(j);
 		return rc;
 	}
+	j->others = others_write(j);
 	pthread_mutex_lock(&j->s->lock);
 	j->nwarm = j->nchunks;
 	j->s->nwarm += j->nchunks;
@@ -400,6 +434,7 @@ static int punch(struct job *j, struct chunk *c, struct ptc_error *err)
 	(void)ptc_fault("store.punch.before");
 	use_anew(c);
 	atomic_store(&c->mapped, false);
+	atomic_store(&c->mapped_by, 0);
 	pthread_mutex_lock(&j->s->huge.blocks);
 	if (fallocate(j->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)(off + j->page),
 		      CHUNK_SPAN - j->page) != 0)
@@ -626,7 +661,8 @@ int ptc_store_chunks_take(struct job *j, size_t n, struct chunk **ret_chunks, st
 	int rc;
 
 	ptc_store_huge_changed(j, n > j->nwarm);
-	rc = supply(j, n, err);
+	rc = no_others(j, err);
+	rc = rc ? rc : supply(j, n, err);
 	if (rc)
 		return rc;
 	pthread_mutex_lock(&j->s->lock);
@@ -691,7 +727,6 @@ void ptc_store_chunk_sum(struct chunk *c)
 	for (unsigned b = 0; b < CHUNK_BLOCKS; b++)
 		if (blocks & (1u << b))
 			sum_block(c, b);
-	atomic_fetch_or(&c->verified, c->dirty);
 	c->dirty = 0;
 	c->early = 0;
 }

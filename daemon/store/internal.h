@@ -36,7 +36,7 @@
 #define PART_BYTES      (256u << 10) /* a table's records are split into meta values of about this size */
 #define CUSHION_DEFAULT (64ull << 20)
 
-_Static_assert(CHUNK_BLOCKS == 16, "block masks are 16 bits wide");
+_Static_assert(CHUNK_BLOCKS == PTC_CHUNK_BLOCKS && CHUNK_BLOCKS == 16, "block masks are 16 bits wide");
 
 struct job;
 
@@ -44,17 +44,18 @@ struct chunk {
 	struct chunk *next; /* in the job's warm or cold list while free */
 	uint8_t *ptr;
 	uint64_t sum[CHUNK_BLOCKS];
-	uint32_t id;       /* its key; from 1 */
-	uint32_t refs;     /* tables in memory that list it; 0: free */
-	uint32_t stored;   /* tables in meta that list it */
-	uint32_t unfilled; /* extents in it still to be filled */
-	uint32_t used;     /* end of the last extent in it */
-	_Atomic uint16_t verified;
-	uint16_t dirty;         /* blocks to be summed */
-	_Atomic uint16_t early; /* of those: summed already, by whoever filled them; nobody writes there any more */
-	_Atomic bool mapped;    /* its pages are in our page table: asking again costs as much as copying it */
-	bool closed;            /* no further extent will be put into it */
-	bool claimed;           /* a thread is summing it */
+	uint32_t id;                /* its key; from 1 */
+	uint32_t refs;              /* tables in memory that list it; 0: free */
+	uint32_t stored;            /* tables in meta that list it */
+	uint32_t unfilled;          /* extents in it still to be filled */
+	uint32_t used;              /* end of the last extent in it */
+	_Atomic uint16_t damaged;   /* blocks that were found damaged and told of */
+	uint16_t dirty;             /* blocks to be summed */
+	_Atomic uint16_t early;     /* of those: summed already, by whoever filled them; nobody writes there any more */
+	_Atomic bool mapped;        /* its pages are in our page table: asking again costs as much as copying it */
+	_Atomic uint64_t mapped_by; /* ... and in that of this process, which fills it for us; 0: none */
+	bool closed;                /* no further extent will be put into it */
+	bool claimed;               /* a thread is summing it */
 	_Atomic bool summed;
 	bool saved; /* its sums are in meta */
 };
@@ -74,6 +75,7 @@ struct job {
 	int fd;             /* LMDB's, not ours to close */
 	bool volatile_fs;   /* tmpfs: nothing to msync */
 	bool deleted;       /* its blocks go with its last reference, whoever else has its file open */
+	bool others;        /* a process that an earlier life has let in may still write */
 	bool no_punch;      /* the file system cannot free blocks inside a file: free chunks stay warm */
 	unsigned page;      /* bytes */
 	uint64_t alloc_end; /* file offset up to which blocks exist */
@@ -98,7 +100,9 @@ struct ptc_store {
 	struct job *jobs;
 	uint64_t nused, nwarm, copied_bytes; /* chunks, over all jobs */
 	uint64_t outside;                    /* bytes of the ceiling that are no chunks'; grows under wlock */
-	struct {                             /* huge.c */
+	void (*damaged)(void *arg, const struct ptc_store_damage *d);
+	void *damaged_arg;
+	struct { /* huge.c */
 		pthread_t thread;
 		pthread_cond_t cond;    /* with lock */
 		bool runs, quit, never; /* never: the kernel does not know it; the thread's own */
@@ -150,6 +154,7 @@ int ptc_store_file_alloc(int fd, uint64_t off, uint64_t len, struct ptc_error *e
 int ptc_store_chunks_create(struct job *j, struct ptc_error *err);
 int ptc_store_chunks_open(struct job *j, struct ptc_error *err);
 void ptc_store_chunks_close(struct job *j);
+int ptc_store_chunks_reopen(const struct job *j, int flags);       /* a descriptor of its own; -1: errno */
 int ptc_store_chunks_settle(struct job *j, struct ptc_error *err); /* after the tables have been loaded */
 /* wlock held. How many chunks may have blocks. */
 uint64_t ptc_store_chunks_max(const struct ptc_store *s);
@@ -254,6 +259,9 @@ static inline uint32_t ptc_store_table_head(const struct ptc_table *t, uint32_t 
 {
 	return t->nheads ? t->heads[(item * 2654435761u) & (t->nheads - 1)] : 0;
 }
+
+/* damage.c: a block, of the chunk-th chunk of t, read for that piece; always PTC_ECORRUPT */
+int ptc_store_damage(const struct ptc_table *t, size_t piece, size_t chunk, unsigned block, struct ptc_error *err);
 
 /* read.c */
 /* Bytes of box out of sealed src, verified, into the extent at stream position pos of t. */

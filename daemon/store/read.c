@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reading: pieces, bytes, spans, digests, scrub.
  *
- * Happy path: the pieces of the item that intersect the box are found by the hash of the item; their blocks are verified
- * unless they were before; runs are copied, or digested in place.
+ * Happy path: the pieces of the item that intersect the box are found by the hash of the item. What is copied or digested is
+ * verified block by block, each right before its bytes are used, so that these come out of the processor's cache; what is
+ * handed out in place is verified before. Nothing is remembered of it: memory that was right once need not be right now.
  * Failure modes: a part that is not here is PTC_ENOTFOUND before anything is written; a block that does not match its
- * sum is PTC_ECORRUPT naming item, chunk and block. */
+ * sum is PTC_ECORRUPT naming item, rows, block and chunk, and is told to the store's owner once (damage.c). */
 #include "daemon/store/internal.h"
 
 #include "base/alloc.h"
 #include "base/check.h"
-#include "base/count.h"
 #include "base/digest.h"
 
 #include <errno.h>
@@ -17,37 +17,53 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <unistd.h>
 
-static int verify_block(struct chunk *c, unsigned b)
+/* Reads go up through the stream, so a block that holds several runs of a part is verified once for the part. */
+struct check {
+	const struct ptc_table *t;
+	size_t piece;
+	uint64_t begin, end; /* stream range of the block verified last; empty: none */
+};
+
+/* The block of stream position pos. A sealed table's blocks all have sums. */
+static int verify_block(struct check *k, uint64_t pos, struct ptc_error *err)
 {
-	size_t off = (size_t)b * PTC_BLOCK_BYTES;
+	struct chunk *c = k->t->chunks[ptc_store_chunk_of(pos)];
+	unsigned b = (unsigned)(pos % PTC_CHUNK_BYTES / PTC_BLOCK_BYTES);
+	size_t off = (size_t)b * PTC_BLOCK_BYTES, len = PTC_MIN(PTC_BLOCK_BYTES, PTC_CHUNK_BYTES - off);
 
-	if (ptc_checksum(c->ptr + off, PTC_MIN(PTC_BLOCK_BYTES, PTC_CHUNK_BYTES - off)) != c->sum[b]) {
-		ptc_count_add(PTC_COUNT_CHECKSUM_ERRORS, 1);
-		return PTC_ECORRUPT;
-	}
-	atomic_fetch_or_explicit(&c->verified, (uint16_t)(1u << b), memory_order_release);
+	if ((k->t->sealed || c->summed) && ptc_checksum(c->ptr + off, len) != c->sum[b])
+		return ptc_store_damage(k->t, k->piece, ptc_store_chunk_of(pos), b, err);
+	k->begin = pos - pos % PTC_CHUNK_BYTES + off;
+	k->end = k->begin + len;
 	return 0;
 }
 
-/* Every block that stream range [pos, end) touches; again: those verified before too. A sealed table's all have sums. */
-static int verify(const struct ptc_table *t, uint32_t item, uint64_t pos, uint64_t end, bool again,
-		  struct ptc_error *err)
+/* The bytes at pos, at most left of them, as far as their block goes, which is verified. */
+static int verified(struct check *k, uint64_t pos, int64_t left, const uint8_t **ret_p, int64_t *ret_n,
+		    struct ptc_error *err)
 {
-	while (pos < end) {
-		struct chunk *c = t->chunks[ptc_store_chunk_of(pos)];
-		uint64_t off = pos % PTC_CHUNK_BYTES, block = off / PTC_BLOCK_BYTES;
-		uint64_t next = PTC_MIN((block + 1) * PTC_BLOCK_BYTES, PTC_CHUNK_BYTES);
+	int64_t room;
+	int rc = pos >= k->begin && pos < k->end ? 0 : verify_block(k, pos, err);
 
-		if ((t->sealed || c->summed) &&
-		    (again || !(atomic_load_explicit(&c->verified, memory_order_acquire) >> block & 1)) &&
-		    verify_block(c, (unsigned)block))
-			return ptc_error_set(err, PTC_ECORRUPT,
-					     "item %u: block %u of chunk %u does not match its checksum", item,
-					     (unsigned)block, c->id);
-		pos += next - off;
-	}
+	if (rc)
+		return rc;
+	*ret_p = ptc_store_at(k->t, pos, &room);
+	*ret_n = PTC_MIN(left, (int64_t)(k->end - pos));
 	return 0;
+}
+
+/* Every block that stream range [pos, end) of piece i touches. */
+static int verify(const struct ptc_table *t, size_t i, uint64_t pos, uint64_t end, struct ptc_error *err)
+{
+	struct check k = { .t = t, .piece = i };
+	int rc = 0;
+
+	for (; !rc && pos < end; pos = k.end)
+		rc = verify_block(&k, pos, err);
+	return rc;
 }
 
 /* Stream range of the runs of cut in the extent of piece i, gaps included. */
@@ -89,7 +105,7 @@ static int check_read(const struct ptc_table *t, uint32_t item, const struct ptc
 	return 0;
 }
 
-/* Calls fn for each piece that has a part of box, its blocks verified. */
+/* Calls fn for each piece that has a part of box. */
 typedef int (*part_fn)(void *arg, const struct ptc_table *t, size_t i, const struct ptc_box *cut,
 		       struct ptc_error *err);
 
@@ -100,17 +116,13 @@ static int walk_parts(struct ptc_table *t, uint32_t item, const struct ptc_box *
 
 	for (uint32_t i = ptc_store_table_head(t, item); i && !rc; i = t->locs[i - 1].next) {
 		struct ptc_box cut;
-		uint64_t pos, end;
 
 		if (t->pieces[i - 1].item != item || t->pieces[i - 1].live.ndim != box->ndim ||
 		    !ptc_box_intersect(&t->pieces[i - 1].live, box, &cut))
 			continue;
 		if (!t->locs[i - 1].filled)
 			return ptc_error_set(err, PTC_ESTATE, "item %u: a part of this box is not filled yet", item);
-		reach(t, i - 1, &cut, &pos, &end);
-		rc = verify(t, item, pos, end, false, err);
-		if (!rc)
-			rc = fn(arg, t, i - 1, &cut, err);
+		rc = fn(arg, t, i - 1, &cut, err);
 	}
 	return rc;
 }
@@ -168,28 +180,34 @@ struct target {
 	const struct ptc_box *box;
 };
 
-static void copy_out(const struct ptc_table *t, uint64_t pos, uint8_t *dst, int64_t left)
+static int copy_out(struct check *k, uint64_t pos, uint8_t *dst, int64_t left, struct ptc_error *err)
 {
-	while (left > 0) {
-		int64_t room;
-		const uint8_t *from = ptc_store_at(t, pos, &room);
-		int64_t now = PTC_MIN(room, left);
+	const uint8_t *from;
+	int64_t n;
 
-		memcpy(dst, from, (size_t)now);
-		dst += now;
-		pos += (uint64_t)now;
-		left -= now;
+	while (left > 0) {
+		int rc = verified(k, pos, left, &from, &n, err);
+
+		if (rc)
+			return rc;
+		memcpy(dst, from, (size_t)n);
+		dst += n;
+		pos += (uint64_t)n;
+		left -= n;
 	}
+	return 0;
 }
 
 static int read_part(void *arg, const struct ptc_table *t, size_t i, const struct ptc_box *cut, struct ptc_error *err)
 {
 	const struct target *to = arg;
+	struct check k = { .t = t, .piece = i };
 	struct ptc_runs r;
+	int rc = 0;
 
-	for (ptc_runs_init(&r, &t->pieces[i].extent_box, to->box, cut); r.done < r.count; ptc_runs_next(&r))
-		copy_out(t, t->locs[i].pos + (uint64_t)r.a_off, to->dst + r.b_off, r.run_bytes);
-	return 0;
+	for (ptc_runs_init(&r, &t->pieces[i].extent_box, to->box, cut); !rc && r.done < r.count; ptc_runs_next(&r))
+		rc = copy_out(&k, t->locs[i].pos + (uint64_t)r.a_off, to->dst + r.b_off, r.run_bytes, err);
+	return rc;
 }
 
 int ptc_table_read(struct ptc_table *t, uint32_t item, const struct ptc_box *box, void *dst, struct ptc_error *err)
@@ -226,24 +244,26 @@ static int gather_part(void *arg, const struct ptc_table *src, size_t i, const s
 		       struct ptc_error *err)
 {
 	const struct gather *g = arg;
+	struct check k = { .t = src, .piece = i };
 	struct ptc_runs r;
+	int rc = 0;
 
-	for (ptc_runs_init(&r, &src->pieces[i].extent_box, g->box, cut); r.done < r.count; ptc_runs_next(&r)) {
+	for (ptc_runs_init(&r, &src->pieces[i].extent_box, g->box, cut); !rc && r.done < r.count; ptc_runs_next(&r)) {
 		uint64_t from = src->locs[i].pos + (uint64_t)r.a_off, to = g->pos + (uint64_t)r.b_off;
 		int64_t left = r.run_bytes;
 
-		while (left > 0) {
+		while (!rc && left > 0) {
 			int64_t room;
 			uint8_t *p = ptc_store_at(g->t, to, &room);
 			int64_t now = PTC_MIN(room, left);
 
-			copy_out(src, from, p, now);
+			rc = copy_out(&k, from, p, now, err);
 			from += (uint64_t)now;
 			to += (uint64_t)now;
 			left -= now;
 		}
 	}
-	return 0;
+	return rc;
 }
 
 int ptc_store_gather(struct ptc_table *src, uint32_t item, const struct ptc_box *box, struct ptc_table *t, uint64_t pos,
@@ -271,13 +291,16 @@ static int list_run(void *arg, const struct ptc_table *t, size_t i, const struct
 {
 	struct run_list *l = arg;
 	struct ptc_runs r;
+	uint64_t pos;
 
 	ptc_runs_init(&r, &t->pieces[i].extent_box, l->box, cut);
-	if (r.count != 1 || l->n == l->max)
-		l->strided = true;
-	else
-		l->v[l->n++] = (struct run){ r.b_off, r.run_bytes, t->locs[i].pos + (uint64_t)r.a_off };
-	return 0;
+	if (r.count != 1 || l->n == l->max) {
+		l->strided = true; /* it is read otherwise, and verified then */
+		return 0;
+	}
+	pos = t->locs[i].pos + (uint64_t)r.a_off;
+	l->v[l->n++] = (struct run){ r.b_off, r.run_bytes, pos };
+	return verify(t, i, pos, pos + (uint64_t)r.run_bytes, err);
 }
 
 static int by_off(const void *a, const void *b)
@@ -340,8 +363,13 @@ static int call_extent(void *arg, const struct ptc_table *t, size_t i, const str
 	int64_t left = ptc_box_volume(box);
 	uint64_t pos = t->locs[i].pos;
 	struct iovec spans[PTC_EXTENT_SPANS];
-	int n = 0;
+	uint64_t begin, end;
+	int n = 0, rc;
 
+	reach(t, i, cut, &begin, &end);
+	rc = verify(t, i, begin, end, err);
+	if (rc)
+		return rc;
 	while (left > 0) {
 		int64_t room;
 		uint8_t *p = ptc_store_at(t, pos, &room);
@@ -385,20 +413,23 @@ static uint64_t power(struct digest *d, uint64_t distance)
 	return d->cache[slot].power;
 }
 
-static uint64_t append_run(const struct ptc_table *t, uint64_t pos, int64_t left)
+static int append_run(struct check *k, uint64_t pos, int64_t left, uint64_t *ret_crc, struct ptc_error *err)
 {
+	const uint8_t *p;
 	uint64_t crc = 0;
+	int64_t n;
 
 	while (left > 0) {
-		int64_t room;
-		const uint8_t *p = ptc_store_at(t, pos, &room);
-		int64_t now = PTC_MIN(room, left);
+		int rc = verified(k, pos, left, &p, &n, err);
 
-		crc = ptc_digest_append(crc, p, (size_t)now);
-		pos += (uint64_t)now;
-		left -= now;
+		if (rc)
+			return rc;
+		crc = ptc_digest_append(crc, p, (size_t)n);
+		pos += (uint64_t)n;
+		left -= n;
 	}
-	return crc;
+	*ret_crc = crc;
+	return 0;
 }
 
 /* Horner: what came before moves up by the distance between the ends of two runs. */
@@ -406,17 +437,20 @@ static int digest_part(void *arg, const struct ptc_table *t, size_t i, const str
 {
 	struct digest *d = arg;
 	int64_t total = ptc_box_volume(&d->whole), end = 0;
-	uint64_t acc = 0;
+	struct check k = { .t = t, .piece = i };
+	uint64_t acc = 0, crc = 0;
 	struct ptc_runs r;
+	int rc = 0;
 
-	for (ptc_runs_init(&r, &t->pieces[i].extent_box, &d->whole, cut); r.done < r.count; ptc_runs_next(&r)) {
+	for (ptc_runs_init(&r, &t->pieces[i].extent_box, &d->whole, cut); !rc && r.done < r.count; ptc_runs_next(&r)) {
 		if (acc)
 			acc = ptc_digest_mul(acc, power(d, (uint64_t)(r.b_off + r.run_bytes - end)));
 		end = r.b_off + r.run_bytes;
-		acc ^= append_run(t, t->locs[i].pos + (uint64_t)r.a_off, r.run_bytes);
+		rc = append_run(&k, t->locs[i].pos + (uint64_t)r.a_off, r.run_bytes, &crc, err);
+		acc ^= crc;
 	}
 	d->sum ^= ptc_digest_shift(acc, (uint64_t)(total - end));
-	return 0;
+	return rc;
 }
 
 int ptc_table_digest(struct ptc_table *t, uint32_t item, const struct ptc_box *box, uint32_t ndim, const int64_t *shape,
@@ -457,38 +491,68 @@ int ptc_table_digest_extent(struct ptc_table *t, uint32_t extent, const struct p
 	return rc;
 }
 
+static int is_sealed(const struct ptc_table *t, struct ptc_error *err)
+{
+	return t->sealed ? 0 : ptc_error_set(err, PTC_ESTATE, "this state is not complete yet");
+}
+
 /* Where the file's beginning would be in memory. */
 static int file_base(const struct ptc_table *t, const uint8_t **ret_base, struct ptc_error *err)
 {
 	uint64_t page;
 	int rc;
 
-	if (!t->sealed || !t->nchunks)
-		return ptc_error_set(err, PTC_ESTATE, "this state is not complete yet, or empty");
+	if (!t->nchunks)
+		return ptc_error_set(err, PTC_ESTATE, "this state is empty");
 	rc = ptc_store_chunk_page(t->job, t->chunks[0], &page, err);
 	if (!rc)
 		*ret_base = t->chunks[0]->ptr - CHUNK_PAD - PAGE_HEADER - page; /* one mapping holds them all */
 	return rc;
 }
 
-int ptc_table_file(struct ptc_table *t, int *ret_fd, const uint8_t **ret_base, uint64_t *ret_bytes,
-		   struct ptc_error *err)
+static int open_file(struct ptc_table *t, int flags, int *ret_fd, const uint8_t **ret_base, uint64_t *ret_bytes,
+		     struct ptc_error *err)
 {
 	struct job *j = t->job;
-	const uint8_t *base;
-	char path[64];
+	const uint8_t *base = NULL;
 	int rc = file_base(t, &base, err), fd;
 
 	if (rc)
 		return rc;
-	/* LMDB's own, whatever has become of its name: what is opened anew has rights of its own. */
-	snprintf(path, sizeof path, "/proc/self/fd/%d", j->fd);
-	fd = open(path, O_RDONLY | O_CLOEXEC);
+	fd = ptc_store_chunks_reopen(j, flags);
 	if (fd < 0)
-		return ptc_error_errno(err, errno, "job %s: cannot open its chunks for reading", j->uuid);
+		return ptc_error_errno(err, errno, "job %s: cannot open its chunks", j->uuid);
 	*ret_fd = fd;
 	*ret_base = base;
 	*ret_bytes = j->map_bytes;
+	return 0;
+}
+
+int ptc_table_file(struct ptc_table *t, int *ret_fd, const uint8_t **ret_base, uint64_t *ret_bytes,
+		   struct ptc_error *err)
+{
+	int rc = is_sealed(t, err);
+
+	return rc ? rc : open_file(t, O_RDONLY, ret_fd, ret_base, ret_bytes, err);
+}
+
+/* The lock is the open file's, so it is there until the last process has closed and unmapped it. */
+int ptc_table_file_writable(struct ptc_table *t, int *ret_fd, const uint8_t **ret_base, uint64_t *ret_bytes,
+			    struct ptc_error *err)
+{
+	int fd = -1, rc;
+
+	pthread_rwlock_rdlock(&t->lock); /* its chunks' list may be growing */
+	rc = open_file(t, O_RDWR, &fd, ret_base, ret_bytes, err);
+	pthread_rwlock_unlock(&t->lock);
+	if (rc)
+		return rc;
+	if (flock(fd, LOCK_SH | LOCK_NB) != 0) {
+		rc = ptc_error_errno(err, errno, "job %s: cannot lock its chunks", t->job->uuid);
+		close(fd);
+		return rc;
+	}
+	*ret_fd = fd;
 	return 0;
 }
 
@@ -506,51 +570,67 @@ static int list_runs(void *arg, const struct ptc_table *t, size_t i, const struc
 	return 0;
 }
 
-static int span_add(struct ptc_span *spans, size_t max, size_t *n, const struct ptc_span *s, struct ptc_error *err)
+/* Neighbours in a box often lie in the chunk named last, or in one of a few that take turns. */
+static int span_chunk(struct ptc_spans *s, struct chunk *c, const uint8_t *base, uint32_t *ret, struct ptc_error *err)
 {
-	struct ptc_span *last = *n ? &spans[*n - 1] : NULL;
+	uint64_t at = (uint64_t)(c->ptr - base);
 
-	if (last && last->use_at == s->use_at && last->at + last->bytes == s->at) {
-		last->bytes += s->bytes;
-		return 0;
-	}
-	if (*n == max)
-		return ptc_error_set(err, PTC_ELIMIT, "a box of more than %zu spans", max);
-	spans[(*n)++] = *s;
+	for (size_t i = s->nchunks; i-- > 0;)
+		if (s->chunks[i].at == at) {
+			*ret = (uint32_t)i;
+			return 0;
+		}
+	if (s->nchunks == s->max_chunks)
+		return ptc_error_set(err, PTC_ELIMIT, "a box in more than %zu chunks", s->max_chunks);
+	*ret = (uint32_t)s->nchunks++;
+	s->chunks[*ret] =
+		(struct ptc_span_chunk){ .at = at, .use_at = at - sizeof(uint64_t), .use = ptc_store_chunk_use(c) };
+	memcpy(s->chunks[*ret].sums, c->sum, sizeof c->sum);
 	return 0;
 }
 
-static int span_run(const struct ptc_table *t, const struct run *r, const uint8_t *base, struct ptc_span *spans,
-		    size_t max, size_t *n, struct ptc_error *err)
+static int span_add(struct ptc_spans *s, const struct ptc_span *span, struct ptc_error *err)
+{
+	struct ptc_span *last = s->n ? &s->v[s->n - 1] : NULL;
+
+	if (last && last->chunk == span->chunk && last->at + last->bytes == span->at) {
+		last->bytes += span->bytes;
+		return 0;
+	}
+	if (s->n == s->max)
+		return ptc_error_set(err, PTC_ELIMIT, "a box of more than %zu spans", s->max);
+	s->v[s->n++] = *span;
+	return 0;
+}
+
+static int span_run(const struct ptc_table *t, const struct run *r, const uint8_t *base, struct ptc_spans *spans,
+		    struct ptc_error *err)
 {
 	uint64_t pos = r->pos;
 	int64_t left = r->bytes;
 	int rc = 0;
 
 	while (!rc && left > 0) {
-		struct chunk *c = t->chunks[ptc_store_chunk_of(pos)];
 		int64_t room;
 		const uint8_t *p = ptc_store_at(t, pos, &room);
-		struct ptc_span s = { .at = (uint64_t)(p - base),
-				      .bytes = (uint64_t)PTC_MIN(room, left),
-				      .use_at = (uint64_t)(c->ptr - base) - sizeof(uint64_t),
-				      .use = ptc_store_chunk_use(c) };
+		struct ptc_span s = { .at = (uint64_t)(p - base), .bytes = (uint64_t)PTC_MIN(room, left) };
 
-		rc = span_add(spans, max, n, &s, err);
+		rc = span_chunk(spans, t->chunks[ptc_store_chunk_of(pos)], base, &s.chunk, err);
+		rc = rc ? rc : span_add(spans, &s, err);
 		pos += s.bytes;
 		left -= (int64_t)s.bytes;
 	}
 	return rc;
 }
 
-int ptc_table_spans(struct ptc_table *t, uint32_t item, const struct ptc_box *box, struct ptc_span *spans, size_t max,
-		    size_t *ret_n, struct ptc_error *err)
+int ptc_table_spans(struct ptc_table *t, uint32_t item, const struct ptc_box *box, struct ptc_spans *spans,
+		    struct ptc_error *err)
 {
-	struct run_list l = { .box = box, .max = (int)PTC_MIN(max, (size_t)1 << 20) };
-	const uint8_t *base;
-	size_t n = 0;
-	int rc = file_base(t, &base, err);
+	struct run_list l = { .box = box, .max = (int)PTC_MIN(spans->max - spans->n, (size_t)1 << 20) };
+	const uint8_t *base = NULL;
+	int rc = is_sealed(t, err);
 
+	rc = rc ? rc : file_base(t, &base, err);
 	if (rc)
 		return rc;
 	if (!t->job->volatile_fs)
@@ -562,10 +642,8 @@ int ptc_table_spans(struct ptc_table *t, uint32_t item, const struct ptc_box *bo
 	if (!rc && l.n > 1)
 		qsort(l.v, (size_t)l.n, sizeof *l.v, by_off);
 	for (int i = 0; !rc && i < l.n; i++)
-		rc = span_run(t, &l.v[i], base, spans, max, &n, err);
+		rc = span_run(t, &l.v[i], base, spans, err);
 	ptc_free(l.v);
-	if (!rc)
-		*ret_n = n;
 	return rc;
 }
 
@@ -580,7 +658,7 @@ int ptc_table_scrub(struct ptc_table *t, int64_t *ret_bytes, struct ptc_error *e
 		int rc;
 
 		reach(t, i, &t->pieces[i].live, &pos, &end);
-		rc = verify(t, t->pieces[i].item, pos, end, true, err);
+		rc = verify(t, i, pos, end, err);
 		if (rc)
 			return rc;
 		bytes += (int64_t)(end - pos);

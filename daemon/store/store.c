@@ -266,6 +266,8 @@ int ptc_store_open(const struct ptc_store_opts *opts, struct ptc_store **ret_sto
 	s->lock_fd = s->chunk_lock_fd = -1;
 	s->ceiling = opts->chunk_ceiling;
 	s->cushion = opts->cushion_bytes;
+	s->damaged = opts->damaged;
+	s->damaged_arg = opts->damaged_arg;
 	pthread_mutex_init(&s->wlock, NULL);
 	pthread_mutex_init(&s->lock, NULL);
 	pthread_mutex_init(&s->huge.blocks, NULL);

@@ -18,7 +18,7 @@
  * meta commit). After a crash, table_begin on the same key finds the reservations and which extents were filled and
  * verified; the rest is filled again.
  * Failure modes: ceiling, map or disk full (PTC_ENOSPC; nothing changed); a block that does not match its checksum
- * (PTC_ECORRUPT naming item and chunk); meta naming a chunk store that is gone (PTC_ELOST, per job, others fine).
+ * (PTC_ECORRUPT naming item, rows and chunk); meta naming a chunk store that is gone (PTC_ELOST, per job, others fine).
  *
  * Threads: every function may be called from any thread unless it says otherwise; write transactions are serialised
  * inside, are short, and never wait for a network. Pointers into the map are valid while the table reference they came
@@ -38,6 +38,19 @@
 struct ptc_store;
 struct ptc_table; /* a counted reference to a table in memory */
 
+struct ptc_table_key {
+	char uuid[37];
+	uint64_t generation, snapshot;
+};
+
+/* A block that does not match its checksum. */
+struct ptc_store_damage {
+	struct ptc_table_key key; /* of a table that has it */
+	uint32_t item, chunk, block;
+	int64_t first, last; /* rows of the item that it has bytes of; of one dimension, bytes */
+	char text[120];      /* "rows 64 to 127: block 1 of chunk 3 ..." */
+};
+
 struct ptc_store_opts {
 	const char *meta_dir;   /* durable; 0700, made if missing */
 	const char *chunk_dir;  /* may be tmpfs or a disk; a directory per job inside, owned by the job's uid, 0700 */
@@ -45,6 +58,9 @@ struct ptc_store_opts {
 	/* What a job's free chunks may keep after ptc_store_keep; 0: the larger of 64 MiB and a tenth of what it uses. Where it is not 0
 	 * and chunks lie on tmpfs, they are put into huge pages when nothing has been done for a second. */
 	uint64_t cushion_bytes;
+	/* Any thread that reads; must not call the store. Once for each block, until its chunk is filled anew. NULL: nobody is told. */
+	void (*damaged)(void *arg, const struct ptc_store_damage *d);
+	void *damaged_arg;
 };
 int ptc_store_open(const struct ptc_store_opts *opts, struct ptc_store **ret_store, struct ptc_error *err);
 struct ptc_store *ptc_store_close(struct ptc_store *s); /* every reference released before; NULL ok */
@@ -84,11 +100,6 @@ int ptc_store_note_get(struct ptc_store *s, const char *uuid, const char *name, 
 /* Memory for so many new bytes of the job is there and mapped, if it can be, before they are needed: making it takes as long as
  * several copies of them. Reserves nothing: it is a free chunk's, and goes as those do. */
 int ptc_store_warm(struct ptc_store *s, const char *uuid, uint64_t bytes, struct ptc_error *err);
-
-struct ptc_table_key {
-	char uuid[37];
-	uint64_t generation, snapshot;
-};
 
 /* Opens the table under construction, or starts one. A sealed one with that key is returned as it is (ptc_table_sealed).
  */
@@ -140,6 +151,9 @@ int ptc_table_extent_iov(struct ptc_table *t, uint32_t extent, int64_t off, int6
 /* Before all of an unfilled extent is written: puts pages of ours that are not in our page table yet into it, all at once, which costs
  * half of what a fault for each does. Cheap when they are. */
 void ptc_table_extent_map(struct ptc_table *t, uint32_t extent);
+/* Before all of an unfilled extent is written by the process of that number (not 0): whether pages of it may not be in its page table
+ * yet. Then it is taken that they are from now on. */
+bool ptc_table_extent_fresh(struct ptc_table *t, uint32_t extent, uint64_t process);
 /* Bytes [off, off + len) of an unfilled extent are there, in the processor's cache if just written, and will not be written again: the
  * checksums of the blocks that lie wholly in them are made now, at half of what they cost later. May be left out, and called again with
  * a longer range. An extent that ptc_table_reserve hands out again starts over. */
@@ -152,6 +166,8 @@ int ptc_table_filled(struct ptc_table *t, uint32_t extent, struct ptc_error *err
 /* Records in meta what was filled since the last time, so that it survives a kill -9. ptc_table_filled does it by itself
  * about every 256 MiB; what was not recorded is filled again after a crash. */
 int ptc_table_flush(struct ptc_table *t, struct ptc_error *err);
+/* Of the chunks it has; 0: none, as one of no bytes. */
+uint64_t ptc_table_bytes(struct ptc_table *t);
 /* Every extent, for imports that fill by ptc_table_write. */
 int ptc_table_filled_all(struct ptc_table *t, struct ptc_error *err);
 /* Makes it durable (msync checked, checksums in meta, one commit). PTC_ESTATE naming an item if an extent is unfilled. */
@@ -167,8 +183,9 @@ int ptc_table_pieces(struct ptc_table *t, uint32_t item, const struct ptc_box *b
 /* All pieces of the table (sorted by item). Borrowed while the reference is held. */
 const struct ptc_piece *ptc_table_all_pieces(struct ptc_table *t, size_t *ret_n);
 
-/* Reads box (sealed table), row-major compact, into dst. Blocks are verified at their first read after open, fill or receive.
- * PTC_ENOTFOUND when a part of box is not here. */
+/* What every function below hands out, copies or digests of a sealed table is verified each time, block by block; where it is copied or
+ * digested, right before. PTC_ENOTFOUND when a part of box is not here. Errors about an item begin with "item N". */
+/* Reads box, row-major compact, into dst. */
 int ptc_table_read(struct ptc_table *t, uint32_t item, const struct ptc_box *box, void *dst, struct ptc_error *err);
 /* The same while a table is being filled, of what is filled already; PTC_ESTATE where a part is not. Blocks are verified that have
  * sums: those of chunks that are still written to have none yet. */
@@ -190,15 +207,35 @@ int ptc_table_each_extent(struct ptc_table *t, uint32_t item, const struct ptc_b
  * span of it at p lies p - *ret_base bytes from the file's beginning. */
 int ptc_table_file(struct ptc_table *t, int *ret_fd, const uint8_t **ret_base, uint64_t *ret_bytes,
 		   struct ptc_error *err);
-/* Where box's bytes (sealed table) lie in that file, in box's row-major order, their blocks verified: for another process of this
- * node, which may read them there at any time, also when the reference to t is gone. If it then finds `use` in the 8 bytes at
- * use_at, it has read box's bytes; else the chunk is somebody else's now (or was once in between). PTC_ELIMIT: more than max;
- * PTC_ESTATE: the file is not in memory, where reading it waits for nothing; PTC_ENOTFOUND: a part of box is not here. */
+/* The same of a table that is being filled, opened for writing too, for a process that fills extents for us (ptc_table_extent_iov) and has
+ * only that. The caller closes it once the process has it. As long as any process has it, a store that is opened on these chunks gives out none
+ * of the job's (PTC_ESTATE): a process that outlives us may still write to what we had given out. */
+int ptc_table_file_writable(struct ptc_table *t, int *ret_fd, const uint8_t **ret_base, uint64_t *ret_bytes,
+			    struct ptc_error *err);
+/* Where box's bytes (sealed table) lie in that file, in box's row-major order: for another process of this node, which may read them
+ * there at any time, also when the reference to t is gone. It has read box's bytes if every block that it took them from has its
+ * checksum, and it then finds `use` in the 8 bytes at use_at; else the bytes are damaged, or the chunk is somebody else's now (or was
+ * once in between). Nothing is verified here. PTC_ELIMIT: more than max or max_chunks; PTC_ESTATE: the file is not in memory, where
+ * reading it waits for nothing; PTC_ENOTFOUND: a part of box is not here. */
+#define PTC_CHUNK_BLOCKS 16
 struct ptc_span {
-	uint64_t at, bytes, use_at, use;
+	uint64_t at, bytes;
+	uint32_t chunk, reserved; /* which of the chunks it lies in */
 };
-int ptc_table_spans(struct ptc_table *t, uint32_t item, const struct ptc_box *box, struct ptc_span *spans, size_t max,
-		    size_t *ret_n, struct ptc_error *err);
+struct ptc_span_chunk {
+	uint64_t
+		at; /* of its first byte; its blocks of PTC_BLOCK_BYTES follow, the last one is what is left of PTC_CHUNK_BYTES */
+	uint64_t use_at, use;
+	uint64_t sums[PTC_CHUNK_BLOCKS];
+};
+struct ptc_spans { /* the caller's memory, to which is added */
+	struct ptc_span *v;
+	size_t n, max;
+	struct ptc_span_chunk *chunks;
+	size_t nchunks, max_chunks;
+};
+int ptc_table_spans(struct ptc_table *t, uint32_t item, const struct ptc_box *box, struct ptc_spans *spans,
+		    struct ptc_error *err);
 /* Digest contribution of box (see base/digest.h) for a tensor of that byte shape; reads in place. */
 int ptc_table_digest(struct ptc_table *t, uint32_t item, const struct ptc_box *box, uint32_t ndim, const int64_t *shape,
 		     uint64_t *ret_digest, struct ptc_error *err);

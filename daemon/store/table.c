@@ -566,6 +566,31 @@ void ptc_table_extent_map(struct ptc_table *t, uint32_t extent)
 	pthread_rwlock_unlock(&t->lock);
 }
 
+bool ptc_table_extent_fresh(struct ptc_table *t, uint32_t extent, uint64_t process)
+{
+	bool fresh = false;
+
+	pthread_rwlock_rdlock(&t->lock);
+	if (!t->sealed && extent < t->n) {
+		uint64_t pos = t->locs[extent].pos, end = pos + (uint64_t)ptc_box_volume(&t->pieces[extent].extent_box);
+
+		for (size_t c = ptc_store_chunk_of(pos); c <= ptc_store_chunk_of(end - 1); c++)
+			fresh |= atomic_exchange(&t->chunks[c]->mapped_by, process) != process;
+	}
+	pthread_rwlock_unlock(&t->lock);
+	return fresh;
+}
+
+uint64_t ptc_table_bytes(struct ptc_table *t)
+{
+	uint64_t bytes;
+
+	pthread_rwlock_rdlock(&t->lock);
+	bytes = (uint64_t)t->nchunks * PTC_CHUNK_BYTES;
+	pthread_rwlock_unlock(&t->lock);
+	return bytes;
+}
+
 static void scatter(const struct ptc_table *t, size_t i, const struct ptc_box *src_box, const uint8_t *src,
 		    const struct ptc_box *cut)
 {

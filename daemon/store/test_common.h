@@ -65,6 +65,27 @@ static inline void place_remove(struct place *p)
 	place_track(p, true);
 }
 
+/* One bit of JOB_A's chunks, where these bytes are first found. */
+static inline void flip_bit(const struct place *p, const uint8_t *near, size_t n)
+{
+	char path[160];
+	uint8_t *data;
+	size_t len, got;
+	FILE *f;
+
+	snprintf(path, sizeof path, "%s/%s/data.mdb", p->chunks, JOB_A);
+	f = fopen(path, "r+");
+	data = malloc(16u << 20);
+	len = fread(data, 1, 16u << 20, f);
+	for (got = 0; got + n <= len && memcmp(data + got, near, n) != 0;)
+		got++;
+	assert_true(got + n <= len);
+	fseek(f, (long)got, SEEK_SET);
+	fputc(data[got] ^ 4, f);
+	fclose(f);
+	free(data);
+}
+
 static inline const char *fast_base(void)
 {
 	return access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp";

@@ -7,6 +7,7 @@
 #include <dirent.h>
 #include <pthread.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 
 #define MIB (1 << 20)
 
@@ -387,26 +388,6 @@ static void ceiling_is_hard_and_changes_nothing(void **state)
 	place_remove(&p);
 }
 
-static void flip_bit(const struct place *p, const uint8_t *near, size_t n)
-{
-	char path[160];
-	uint8_t *data;
-	size_t len, got;
-	FILE *f;
-
-	snprintf(path, sizeof path, "%s/%s/data.mdb", p->chunks, JOB_A);
-	f = fopen(path, "r+");
-	data = malloc(16 * MIB);
-	len = fread(data, 1, 16 * MIB, f);
-	for (got = 0; got + n <= len && memcmp(data + got, near, n) != 0;)
-		got++;
-	assert_true(got + n <= len);
-	fseek(f, (long)got, SEEK_SET);
-	fputc(data[got] ^ 4, f);
-	fclose(f);
-	free(data);
-}
-
 /* What a table that is being filled has: taken over, or filled just now. The old blocks have sums, and these count. */
 static void what_is_filled_can_be_read(void **state)
 {
@@ -462,6 +443,81 @@ static void what_is_filled_can_be_read(void **state)
 	free(buf);
 }
 
+struct told {
+	struct ptc_store_damage last;
+	int n;
+};
+
+static void told(void *arg, const struct ptc_store_damage *d)
+{
+	struct told *t = arg;
+
+	t->last = *d;
+	t->n++;
+}
+
+static int take_extent(void *arg, const struct ptc_box *extent_box, const struct ptc_box *part,
+		       const struct iovec *spans, int nspans, struct ptc_error *err)
+{
+	return 0;
+}
+
+/* After all of it was verified, by each way to read; the bit put right, all is well. */
+static void a_bit_flips_later(void **state)
+{
+	const int64_t shape[] = { 2000, 1024 };
+	struct ptc_store_box need = { 3, BOX2(0, 0, 2000, 1024) };
+	uint8_t *x = tensor(2000, 1024, 5), *buf = malloc(2000 * 1024);
+	struct ptc_table_key k = key_of(JOB_A, 1, 1), k2 = key_of(JOB_A, 2, 1);
+	struct ptc_store_box left = { 3, BOX2(0, 0, 2000, 100) };
+	struct ptc_store_opts opts = { .chunk_ceiling = 64 * MIB, .damaged = told };
+	struct ptc_error why = PTC_ERROR_INIT;
+	struct ptc_store_boxes m;
+	struct ptc_table *t, *d;
+	struct iovec iov[8];
+	struct ptc_store *s;
+	struct told seen = { 0 };
+	uint64_t digest;
+	struct place p;
+	int64_t bytes;
+	int n;
+
+	place_make(&p, fast_base());
+	opts.meta_dir = p.meta;
+	opts.chunk_dir = p.chunks;
+	opts.damaged_arg = &seen;
+	ok(ptc_store_open(&opts, &s, err));
+	ok(ptc_store_job_create(s, JOB_A, getuid(), err));
+	make_table(s, &k, &need, 1, x, shape);
+	ok(ptc_table_open(s, &k, &t, err));
+	for (int round = 0; round < 3; round++) {
+		int want = round == 1 ? PTC_ECORRUPT : 0;
+
+		assert_int_equal(ptc_table_read(t, 3, &need.box, buf, &why), want);
+		assert_int_equal(ptc_table_read_iov(t, 3, &need.box, iov, 8, &n, &why), want);
+		assert_int_equal(ptc_table_each_extent(t, 3, &need.box, take_extent, NULL, &why), want);
+		assert_int_equal(ptc_table_digest(t, 3, &need.box, 2, shape, &digest, &why), want);
+		assert_int_equal(ptc_table_scrub(t, &bytes, &why), want);
+		ok(ptc_table_begin(s, &k2, &d, err));
+		assert_int_equal(ptc_table_derive(d, t, NULL, &left, 1, false, &m, &bytes, &why), want);
+		if (!want)
+			ptc_store_boxes_done(&m);
+		ptc_table_unref(d);
+		ok(ptc_store_keep(s, JOB_A, &k, 1, err));
+		flip_bit(&p, x + 1500 * 1024, 64); /* of a file that is mapped */
+		x[1500 * 1024] ^= 4;               /* so that the next one finds it */
+	}
+	assert_int_equal(seen.n, 1);
+	assert_int_equal(seen.last.item, 3);
+	assert_true(seen.last.first <= 1500 && seen.last.last >= 1500 && seen.last.last - seen.last.first <= 64);
+	assert_int_equal(seen.last.key.generation, 1);
+	ptc_table_unref(t);
+	ptc_store_close(s);
+	place_remove(&p);
+	free(x);
+	free(buf);
+}
+
 static void a_flipped_bit_is_named(void **state)
 {
 	const int64_t shape[] = { 2000, 1024 };
@@ -486,7 +542,7 @@ static void a_flipped_bit_is_named(void **state)
 	ok(ptc_table_open(s, &k, &t, err));
 	ok(ptc_table_read(t, 3, &top, buf, err));
 	assert_int_equal(ptc_table_read(t, 3, &bad, buf, &why), PTC_ECORRUPT);
-	assert_non_null(strstr(why.text, "item 3"));
+	assert_non_null(strstr(why.text, "item 3, rows 14"));
 	assert_non_null(strstr(why.text, "chunk 2"));
 	assert_int_equal(ptc_table_scrub(t, &n, &why), PTC_ECORRUPT);
 	ok(ptc_table_begin(s, &k2, &d, err));
@@ -626,6 +682,75 @@ static void descriptors_are_close_on_exec(void **state)
 	}
 	closedir(d);
 	assert_true(seen >= 5);
+	ptc_store_close(s);
+	place_remove(&p);
+}
+
+/* A process of its own that has the chunks to write to, and nothing else of ours. */
+static pid_t writer_begin(int fd, int *ret_end)
+{
+	int fds[2], ready[2];
+	pid_t pid;
+	char c;
+
+	assert_true(pipe2(fds, O_CLOEXEC) == 0 && pipe2(ready, O_CLOEXEC) == 0);
+	pid = fork();
+	if (pid == 0) {
+		dup2(fd, 100);
+		dup2(fds[0], 101);
+		close_range(3, 99, 0);
+		close_range(102, ~0u, 0);
+		_exit(read(101, &c, 1) != 0);
+	}
+	close(fds[0]);
+	close(ready[1]);
+	assert_int_equal(read(ready[0], &c, 1), 0); /* it has closed all else */
+	close(ready[0]);
+	*ret_end = fds[1];
+	return pid;
+}
+
+/* Chunks that a process may still write to, for a ptcd that was killed, are given to nobody until that process has ended. */
+static void a_writer_that_outlives_us_is_waited_for(void **state)
+{
+	struct ptc_table_key key = key_of(JOB_A, 1, 1), other = key_of(JOB_B, 1, 1);
+	struct ptc_store_box box = { 0, BOX1(0, 1000) };
+	struct ptc_error error = PTC_ERROR_INIT;
+	struct ptc_table *t;
+	const uint8_t *base;
+	struct ptc_store *s;
+	uint64_t bytes;
+	struct place p;
+	uint32_t extent;
+	pid_t writer;
+	int fd, end;
+
+	(void)state;
+	place_make(&p, fast_base());
+	s = store_open(&p, 64 << 20);
+	ok(ptc_store_job_create(s, JOB_A, getuid(), err));
+	ok(ptc_store_job_create(s, JOB_B, getuid(), err));
+	ok(ptc_table_begin(s, &key, &t, err));
+	assert_int_equal(ptc_table_file_writable(t, &fd, &base, &bytes, &error), PTC_ESTATE); /* it has no bytes yet */
+	ok(ptc_table_reserve(t, &box, 1, &extent, err));
+	ok(ptc_table_file_writable(t, &fd, &base, &bytes, err));
+	writer = writer_begin(fd, &end);
+	close(fd);
+	ptc_table_unref(t);
+	ptc_store_close(s);
+
+	s = store_open(&p, 64 << 20);
+	ok(ptc_table_begin(s, &other, &t, err));
+	ok(ptc_table_reserve(t, &box, 1, &extent, err)); /* of another job */
+	ptc_table_unref(t);
+	key.snapshot = 2;
+	ok(ptc_table_begin(s, &key, &t, err));
+	assert_int_equal(ptc_table_reserve(t, &box, 1, &extent, &error), PTC_ESTATE);
+	assert_non_null(strstr(error.text, "still hangs"));
+	close(end);
+	assert_int_equal(waitpid(writer, NULL, 0), writer);
+	ok(ptc_table_reserve(t, &box, 1, &extent, err));
+	ptc_table_unref(t);
 	ptc_store_close(s);
 	place_remove(&p);
 }
@@ -1103,9 +1228,11 @@ int main(void)
 		cmocka_unit_test(ceiling_is_hard_and_changes_nothing),
 		cmocka_unit_test(what_is_filled_can_be_read),
 		cmocka_unit_test(a_flipped_bit_is_named),
+		cmocka_unit_test(a_bit_flips_later),
 		cmocka_unit_test(a_lost_job_harms_no_other),
 		cmocka_unit_test(references_outlive_the_registry),
 		cmocka_unit_test(descriptors_are_close_on_exec),
+		cmocka_unit_test(a_writer_that_outlives_us_is_waited_for),
 		cmocka_unit_test(a_table_of_100000_pieces),
 		cmocka_unit_test(threads_fill_and_read),
 		cmocka_unit_test(every_allocation_may_fail),

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Bytes read in the chunk file by somebody who only knows what ptc_table_spans has said: they are the table's, or a count of uses
- * has changed. Random boxes out of random tables, which are dropped, replaced, reopened and deleted under the reader. */
+ * has changed; a bit that was flipped is found by the checksum of its block. Random boxes out of random tables, which are dropped, replaced, reopened and deleted under the reader. */
 #include "base/check.h"
+#include "base/digest.h"
 #include "daemon/store/test_common.h"
 
 #include <stdatomic.h>
@@ -19,7 +20,8 @@ static const int64_t shape[] = { ROWS, COLS };
 struct lent {
 	struct ptc_box box;
 	struct ptc_span v[MAX];
-	size_t n;
+	struct ptc_span_chunk chunks[64];
+	size_t n, nchunks;
 };
 
 static uint8_t *tensor(unsigned seed)
@@ -63,11 +65,14 @@ static struct ptc_box box_random(unsigned *seed)
 static void lend(struct ptc_store *s, const struct ptc_table_key *k, struct lent *l, int *fd)
 {
 	const uint8_t *base;
+	struct ptc_spans spans = { l->v, 0, MAX, l->chunks, 0, 64 };
 	struct ptc_table *t;
 	uint64_t bytes;
 
 	ok(ptc_table_open(s, k, &t, err));
-	ok(ptc_table_spans(t, 3, &l->box, l->v, MAX, &l->n, err));
+	ok(ptc_table_spans(t, 3, &l->box, &spans, err));
+	l->n = spans.n;
+	l->nchunks = spans.nchunks;
 	if (fd)
 		ok(ptc_table_file(t, fd, &base, &bytes, err));
 	ptc_table_unref(t);
@@ -77,6 +82,7 @@ static void lend(struct ptc_store *s, const struct ptc_table_key *k, struct lent
 static size_t expect_right_or_refused(const struct lent *l, int fd, const uint8_t *x)
 {
 	uint8_t *want = malloc((size_t)volume(&l->box)), *got = malloc((size_t)volume(&l->box));
+	const struct ptc_span_chunk *c;
 	uint64_t at = 0, use;
 	size_t same = 0;
 
@@ -84,8 +90,9 @@ static size_t expect_right_or_refused(const struct lent *l, int fd, const uint8_
 	for (size_t i = 0; i < l->n; at += l->v[i++].bytes) {
 		assert_int_equal(pread(fd, got + at, l->v[i].bytes, (off_t)l->v[i].at), l->v[i].bytes);
 		atomic_thread_fence(memory_order_seq_cst);
-		assert_int_equal(pread(fd, &use, sizeof use, (off_t)l->v[i].use_at), sizeof use);
-		if (use != l->v[i].use)
+		c = &l->chunks[l->v[i].chunk];
+		assert_int_equal(pread(fd, &use, sizeof use, (off_t)c->use_at), sizeof use);
+		if (use != c->use)
 			continue;
 		assert_memory_equal(got + at, want + at, l->v[i].bytes);
 		same++;
@@ -94,6 +101,49 @@ static size_t expect_right_or_refused(const struct lent *l, int fd, const uint8_
 	free(want);
 	free(got);
 	return same;
+}
+
+/* How many blocks of the chunks do not have their checksums. */
+static int damaged_blocks(const struct lent *l, int fd)
+{
+	uint8_t *buf = malloc(PTC_BLOCK_BYTES);
+	int n = 0;
+
+	for (size_t i = 0; i < l->nchunks; i++)
+		for (uint64_t b = 0; b < PTC_CHUNK_BLOCKS; b++) {
+			uint64_t off = b * PTC_BLOCK_BYTES,
+				 len = PTC_MIN((uint64_t)PTC_BLOCK_BYTES, PTC_CHUNK_BYTES - off);
+
+			assert_int_equal(pread(fd, buf, len, (off_t)(l->chunks[i].at + off)), len);
+			n += ptc_checksum(buf, len) != l->chunks[i].sums[b];
+		}
+	free(buf);
+	return n;
+}
+
+static void a_flipped_bit_is_seen(void **state)
+{
+	struct ptc_table_key k = key_of(JOB_A, 1, 1);
+	struct lent l = { .box = BOX2(0, 0, ROWS, COLS) };
+	uint8_t *x = tensor(11), byte;
+	struct ptc_store *s;
+	struct place p;
+	int fd;
+
+	place_make(&p, fast_base());
+	s = store_open(&p, 24 * MIB);
+	ok(ptc_store_job_create(s, JOB_A, getuid(), err));
+	make(s, &k, x);
+	lend(s, &k, &l, &fd);
+	assert_int_equal(damaged_blocks(&l, fd), 0);
+	flip_bit(&p, x + 1000 * COLS, 64);
+	assert_int_equal(damaged_blocks(&l, fd), 1);
+	lend(s, &k, &l, NULL); /* that nothing is verified where it is lent is the reader's to know */
+	assert_int_equal(pread(fd, &byte, 1, (off_t)l.v[0].at), 1);
+	close(fd);
+	ptc_store_close(s);
+	place_remove(&p);
+	free(x);
 }
 
 static void right_or_refused(void **state)
@@ -159,11 +209,13 @@ static void refusals(void **state)
 	struct ptc_box all = BOX2(0, 0, ROWS, COLS), beyond = BOX2(0, 0, ROWS + 1, COLS);
 	uint8_t *x = tensor(7);
 	struct ptc_span v[8];
+	struct ptc_span_chunk c[8];
+	struct ptc_spans few = { v, 0, 8, c, 0, 8 }, one = { v, 0, 8, c, 0, 1 };
+	struct ptc_box rows = BOX2(0, 0, ROWS, COLS / 2);
 	struct ptc_table *t;
 	struct ptc_store *s;
 	struct place p;
 	uid_t uid = 0;
-	size_t n;
 
 	place_make(&p, fast_base());
 	s = store_open(&p, 24 * MIB);
@@ -173,9 +225,13 @@ static void refusals(void **state)
 	assert_int_equal(uid, getuid());
 	make(s, &k, x);
 	ok(ptc_table_open(s, &k, &t, err));
-	assert_int_equal(ptc_table_spans(t, 3, &all, v, 8, &n, NULL), PTC_ELIMIT);
-	assert_int_equal(ptc_table_spans(t, 3, &beyond, v, 8, &n, NULL), PTC_ENOTFOUND);
-	assert_int_equal(ptc_table_spans(t, 4, &all, v, 8, &n, NULL), PTC_ENOTFOUND);
+	assert_int_equal(ptc_table_spans(t, 3, &all, &few, NULL), PTC_ELIMIT);
+	few.n = few.nchunks = 0;
+	assert_int_equal(ptc_table_spans(t, 3, &rows, &few, NULL), 0);
+	assert_int_equal(ptc_table_spans(t, 3, &rows, &one, NULL), PTC_ELIMIT);
+	few.n = few.nchunks = 0;
+	assert_int_equal(ptc_table_spans(t, 3, &beyond, &few, NULL), PTC_ENOTFOUND);
+	assert_int_equal(ptc_table_spans(t, 4, &all, &few, NULL), PTC_ENOTFOUND);
 	ptc_table_unref(t);
 	ptc_store_close(s);
 	place_remove(&p);
@@ -185,7 +241,7 @@ static void refusals(void **state)
 	make(s, &k, x);
 	ok(ptc_table_open(s, &k, &t, err));
 	all = BOX2(0, 0, 1, 8);
-	assert_int_equal(ptc_table_spans(t, 3, &all, v, 8, &n, NULL), PTC_ESTATE);
+	assert_int_equal(ptc_table_spans(t, 3, &all, &few, NULL), PTC_ESTATE);
 	ptc_table_unref(t);
 	ptc_store_close(s);
 	place_remove(&p);
@@ -197,6 +253,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(right_or_refused),
+		cmocka_unit_test(a_flipped_bit_is_seen),
 		cmocka_unit_test(refusals),
 	};
 

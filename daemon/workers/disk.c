@@ -28,7 +28,7 @@
 #define ORPHAN_GRACE_MS 5000
 #define FILE_HEAD       12           /* magic and version */
 #define STRING_MAX      (256u << 10) /* an argument or environment variable */
-#define STRINGS_MAX     4096
+#define STRINGS_MAX     4097         /* as many as a job may have, and its seed */
 
 /* ---- description ------------------------------------------------------------- */
 

@@ -40,6 +40,7 @@
 #include <string.h>
 #include <sys/inotify.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -213,6 +214,20 @@ static void redirect(const struct helper *h)
 		not_begun(h, PTC_EIO, "cannot redirect", "standard input and output", errno);
 }
 
+/* ptcd raised its own; a program that uses select(2) relies on the usual limit. */
+static void restore_files(void)
+{
+	const char *was = getenv("PTC_FILES");
+	struct rlimit l;
+	char *end;
+	unsigned long long n = was ? strtoull(was, &end, 10) : 0;
+
+	if (n && !*end && getrlimit(RLIMIT_NOFILE, &l) == 0 && n < l.rlim_cur) {
+		l.rlim_cur = (rlim_t)n;
+		(void)setrlimit(RLIMIT_NOFILE, &l);
+	}
+}
+
 __attribute__((noreturn)) static void program(struct helper *h, int with_helper)
 {
 	sigset_t none, all;
@@ -224,6 +239,7 @@ __attribute__((noreturn)) static void program(struct helper *h, int with_helper)
 		_exit(NOT_BEGUN); /* the helper was killed, and nobody would know of us */
 	umask(022);
 	reset_oom_score();
+	restore_files();
 	reset_signals();
 	redirect(h);
 	become_user(h);

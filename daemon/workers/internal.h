@@ -11,6 +11,7 @@
  * by saying the same things again. */
 #pragma once
 
+#include "daemon/workers/copier.h"
 #include "daemon/workers/process.h"
 #include "daemon/workers/spawn.h"
 #include "daemon/workers/workers.h"
@@ -121,6 +122,7 @@ struct worker {
 	bool ran;                                    /* has had a generation */
 	bool stale;                                  /* claims a generation that it was not given */
 	bool exit_wanted;
+	bool said_hangs;
 	int64_t term_ns, kill_ns; /* when to signal; 0: not, or done */
 	struct declared *declared;
 	struct carry *carry;
@@ -128,6 +130,7 @@ struct worker {
 	uint64_t stop_step;
 	bool finished, staged;
 	char refused[PTC_LOCAL_SHORT_MAX + 1]; /* why the state must not be taken at the stop; "": it may */
+	bool later;                            /* refused at this boundary only: the stop is to move to the next */
 	bool carries;                          /* takes blobs and cursors before its generation */
 	bool go, restored;                     /* ptc_seat_go was called, and with what */
 	struct carry *restore;
@@ -215,6 +218,7 @@ struct ptc_workers {
 	struct conn *conns;
 	struct news_item *news, **news_end;
 	size_t ntasks;
+	struct ptc_copiers copiers; /* has a lock of its own */
 };
 
 /* workers.c */
@@ -344,6 +348,7 @@ size_t ptc_meets_decode(struct group *g, const uint8_t *data, size_t len);
 /* news.c */
 void ptc_group_news_locked(struct ptc_workers *w, struct group *g);
 void ptc_group_stalled_locked(struct ptc_workers *w, struct group *g, int64_t now_ns);
+void ptc_group_hangs_locked(struct ptc_workers *w, struct group *g);
 /* k NULL: it has none any more. what NULL: it has exited. */
 void ptc_group_failed_locked(struct ptc_workers *w, struct group *g, const struct worker *k, size_t seat,
 			     const char *what);

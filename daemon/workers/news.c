@@ -165,6 +165,30 @@ void ptc_group_stalled_locked(struct ptc_workers *w, struct group *g, int64_t no
 	g->said_stalled = say_locked(w, g, PTC_NEWS_STALLED, k->rank, k->seen_step, 0, text);
 }
 
+void ptc_group_hangs_locked(struct ptc_workers *w, struct group *g)
+{
+	for (size_t i = 0; i < g->desc.nranks; i++) {
+		struct worker *k = g->seats[i].worker;
+		pid_t copier = 0;
+		char text[256];
+		bool hangs = k && ptc_copiers_hung_ns(&w->copiers, g->job->uuid, k->pid, &copier);
+
+		if (!k || hangs == k->said_hangs)
+			continue;
+		if (hangs)
+			snprintf(text, sizeof text,
+				 "rank %u (pid %d): its memory does not answer; process %d, which copied it, hangs "
+				 "there "
+				 "and cannot be ended",
+				 k->rank, (int)k->pid, (int)copier);
+		else
+			snprintf(text, sizeof text, "rank %u (pid %d): what hung in its memory has ended", k->rank,
+				 (int)k->pid);
+		if (say_locked(w, g, hangs ? PTC_NEWS_HANGS : PTC_NEWS_ANSWERS, k->rank, 0, 0, text))
+			k->said_hangs = hangs;
+	}
+}
+
 void ptc_workers_retell(struct ptc_workers *w, const struct ptc_group_key *key)
 {
 	struct group *g;

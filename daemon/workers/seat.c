@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Ranks' memory. Happy path: a view holds references to what its rank has declared and carries; reads and writes go straight to
- * the process's memory (lean), or reads to the staging memory that the rank filled when it stopped (fast). Failure modes: an
+ * the process's memory, by a process of the job's user (lean; copier.h), or reads to the staging memory that the rank filled when it stopped (fast). Failure modes: an
  * address that was not declared (EINTERNAL: the caller's mistake), memory that is not there any more (ESTATE naming the
  * tensor: asking again would not bring it back), a process that has died (ESTATE), before or while it was read. */
+#include "daemon/workers/copier.h"
 #include "daemon/workers/internal.h"
 
 #include "base/alloc.h"
@@ -16,10 +17,9 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
-#define IOV_BATCH                                                                                                      \
-	512 /* of at most IOV_MAX (1024): the kernel copies up to 8 on its stack, the rest by one allocation */
 /* Sparse memory in staging would take more than it saves. */
 #define STAGING_SLACK (64u << 20)
 
@@ -353,25 +353,80 @@ static int check_iov(const struct view *v, const struct iovec *remote, size_t nr
 	return 0;
 }
 
+static int moved_wrong(const struct view *v, uint64_t address, int e, bool writing, struct ptc_error *err)
+{
+	const char *name = ptc_declared_tensor_at(v->declared, address);
+	uint32_t rank = v->group->seats[v->seat].rank.rank;
+
+	if (e == ESRCH || dead(v))
+		return died(v, err);
+	if (e == EPERM)
+		return ptc_error_set(
+			err, PTC_EPERM,
+			"rank %u (pid %d): the kernel does not let its user at its memory; is it another user's "
+			"program by "
+			"now, or set undumpable, or kernel.yama.ptrace_scope 2 or 3 (then use copy: fast)?",
+			rank, (int)v->pid);
+	if (e == EFAULT)
+		return ptc_error_set(
+			err, PTC_ESTATE,
+			"tensor \"%.200s\" of rank %u (pid %d): the memory it was declared in, at 0x%llx, is not there "
+			"any more; it has to stay until its generation has ended",
+			name ? name : "?", rank, (int)v->pid, (unsigned long long)address);
+	return ptc_error_errno(err, e, "tensor \"%.200s\" of rank %u (pid %d): cannot %s its memory at 0x%llx",
+			       name ? name : "?", rank, (int)v->pid, writing ? "write" : "read",
+			       (unsigned long long)address);
+}
+
+/* Where the byte lies that follows `bytes` of them. */
+static uint64_t address_after(const struct iovec *there, size_t n, uint64_t bytes)
+{
+	for (size_t i = 0; i < n; i++) {
+		if (bytes < there[i].iov_len)
+			return (uint64_t)(uintptr_t)there[i].iov_base + bytes;
+		bytes -= there[i].iov_len;
+	}
+	return n ? (uint64_t)(uintptr_t)there[0].iov_base : 0;
+}
+
+static int differs(const struct view *v, struct ptc_error *err)
+{
+	return ptc_error_set(err, PTC_EDIGEST, "bytes of rank %u are others", v->group->seats[v->seat].rank.rank);
+}
+
+static int transfer(const struct view *v, struct ptc_copy_call *call, struct ptc_error *err)
+{
+	const char *name;
+	uint64_t moved = 0;
+	int e = 0, rc;
+
+	if (dead(v))
+		return died(v, err);
+	call->uuid = v->group->job->uuid;
+	call->uid = v->group->job->uid;
+	call->pid = v->pid;
+	rc = ptc_copiers_call(&v->w->copiers, call, &e, &moved, err);
+	name = ptc_declared_tensor_at(v->declared, address_after(call->there, call->nthere, moved));
+	if (rc == PTC_ESTATE || rc == PTC_EIO)
+		return ptc_error_wrap(err, "tensor \"%.200s\" of rank %u (pid %d)", name ? name : "?",
+				      v->group->seats[v->seat].rank.rank, (int)v->pid);
+	if (rc)
+		return rc;
+	if (e == PTC_COPY_DIFFERS)
+		return differs(v, err);
+	if (e)
+		return moved_wrong(v, address_after(call->there, call->nthere, moved), e, call->op == PTC_COPY_WRITE,
+				   err);
+	/* Another process could have had its number for a moment. */
+	return dead(v) ? died(v, err) : 0;
+}
+
 /* A place in a list of pieces. */
 struct cursor {
 	const struct iovec *v;
 	size_t n, i;
 	size_t done; /* of v[i] */
 };
-
-static size_t cursor_batch(const struct cursor *c, struct iovec *out)
-{
-	size_t n = 0;
-
-	for (size_t i = c->i; i < c->n && n < IOV_BATCH; i++) {
-		size_t skip = i == c->i ? c->done : 0;
-
-		if (c->v[i].iov_len > skip)
-			out[n++] = (struct iovec){ (char *)c->v[i].iov_base + skip, c->v[i].iov_len - skip };
-	}
-	return n;
-}
 
 static void cursor_advance(struct cursor *c, size_t bytes)
 {
@@ -388,78 +443,29 @@ static void cursor_advance(struct cursor *c, size_t bytes)
 	}
 }
 
-static int transfer_failed(const struct view *v, const struct cursor *there, int e, bool writing, struct ptc_error *err)
+/* Copies, or compares: false: they differ. */
+static bool take_staged(const struct view *v, const struct ptc_copy_call *call)
 {
-	const char *name = NULL;
-	uint64_t address = 0;
+	struct cursor there = { .v = call->there, .n = call->nthere }, here = { .v = call->here, .n = call->nhere };
 
-	if (e == ESRCH || dead(v))
-		return died(v, err);
-	if (there->i < there->n) {
-		address = (uint64_t)(uintptr_t)there->v[there->i].iov_base + there->done;
-		name = ptc_declared_tensor_at(v->declared, address);
-	}
-	if (e == EPERM)
-		return ptc_error_set(
-			err, PTC_EPERM,
-			"rank %u (pid %d): the kernel does not let us at its memory; is it of another user, or set "
-			"undumpable?",
-			v->group->seats[v->seat].rank.rank, (int)v->pid);
-	if (e == EFAULT)
-		return ptc_error_set(
-			err, PTC_ESTATE,
-			"tensor \"%.200s\" of rank %u (pid %d): the memory it was declared in, at 0x%llx, is not there "
-			"any more; it has to stay until its generation has ended",
-			name ? name : "?", v->group->seats[v->seat].rank.rank, (int)v->pid,
-			(unsigned long long)address);
-	return ptc_error_errno(err, e, "tensor \"%.200s\" of rank %u (pid %d): cannot %s its memory at 0x%llx",
-			       name ? name : "?", v->group->seats[v->seat].rank.rank, (int)v->pid,
-			       writing ? "write" : "read", (unsigned long long)address);
-}
-
-static int transfer(const struct view *v, const struct iovec *remote, size_t nremote, const struct iovec *local,
-		    size_t nlocal, bool writing, struct ptc_error *err)
-{
-	struct cursor there = { .v = remote, .n = nremote }, here = { .v = local, .n = nlocal };
-	struct iovec there_iov[IOV_BATCH], here_iov[IOV_BATCH];
-
-	if (dead(v))
-		return died(v, err);
-	for (;;) {
-		size_t nthere = cursor_batch(&there, there_iov), nhere = cursor_batch(&here, here_iov);
-		ssize_t n;
-
-		if (!nthere || !nhere)
-			break;
-		n = writing ? process_vm_writev(v->pid, here_iov, nhere, there_iov, nthere, 0)
-			    : process_vm_readv(v->pid, here_iov, nhere, there_iov, nthere, 0);
-		if (n <= 0)
-			return transfer_failed(v, &there, n ? errno : EIO, writing, err);
-		cursor_advance(&there, (size_t)n);
-		cursor_advance(&here, (size_t)n);
-	}
-	/* Another process could have had its number for a moment. */
-	return dead(v) ? died(v, err) : 0;
-}
-
-static void read_staged(const struct view *v, const struct iovec *remote, size_t nremote, const struct iovec *local,
-			size_t nlocal)
-{
-	struct cursor there = { .v = remote, .n = nremote }, here = { .v = local, .n = nlocal };
-
-	while (there.i < nremote && here.i < nlocal) {
-		uint64_t address = (uint64_t)(uintptr_t)remote[there.i].iov_base + there.done;
-		size_t n = PTC_MIN(remote[there.i].iov_len - there.done, local[here.i].iov_len - here.done);
+	while (there.i < call->nthere && here.i < call->nhere) {
+		uint64_t address = (uint64_t)(uintptr_t)there.v[there.i].iov_base + there.done;
+		size_t n = PTC_MIN(there.v[there.i].iov_len - there.done, here.v[here.i].iov_len - here.done);
 
 		if (n) {
 			const struct ptc_local_span *s = ptc_declared_span(v->declared, address, n);
+			const uint8_t *from = v->staging->map + s->offset + (address - s->address);
+			char *to = (char *)here.v[here.i].iov_base + here.done;
 
-			memcpy((char *)local[here.i].iov_base + here.done,
-			       v->staging->map + s->offset + (address - s->address), n);
+			if (call->op == PTC_COPY_READ)
+				memcpy(to, from, n);
+			else if (memcmp(to, from, n) != 0)
+				return false;
 		}
 		cursor_advance(&there, n);
 		cursor_advance(&here, n);
 	}
+	return true;
 }
 
 /* The rank does not run: what is read is of one step. */
@@ -476,30 +482,88 @@ static int check_held(const struct view *v, struct ptc_error *err)
 			     v->group->seats[v->seat].rank.rank);
 }
 
-int ptc_seat_read(const struct ptc_seat_view *seat, const struct iovec *remote, size_t nremote,
-		  const struct iovec *local, size_t nlocal, struct ptc_error *err)
+static int memory_init(struct ptc_seat_memory *m, struct ptc_error *err)
 {
-	const struct view *v = seat->opaque;
-	int rc = check_iov(v, remote, nremote, local, nlocal, err);
+	struct stat st;
 
-	if (!rc && v->staging) {
-		read_staged(v, remote, nremote, local, nlocal);
+	if (m->fd < 0)
 		return 0;
-	}
-	if (!rc)
-		rc = check_held(v, err);
-	return rc ? rc : transfer(v, remote, nremote, local, nlocal, false, err);
+	if (fstat(m->fd, &st) != 0)
+		return ptc_error_errno(err, errno, "memory for copies");
+	m->dev = st.st_dev;
+	m->ino = st.st_ino;
+	return 0;
 }
 
-int ptc_seat_write(const struct ptc_seat_view *seat, const struct iovec *remote, size_t nremote,
-		   const struct iovec *local, size_t nlocal, struct ptc_error *err)
+int ptc_seat_copying_init(const struct ptc_seat_view *seat, struct ptc_seat_copying *c, struct ptc_error *err)
 {
 	const struct view *v = seat->opaque;
-	int rc = check_iov(v, remote, nremote, local, nlocal, err);
+	int rc = memory_init(&c->memory[0], err);
 
+	rc = rc ? rc : memory_init(&c->memory[1], err);
+	atomic_store(&c->copier, ptc_copiers_number(&v->w->copiers, v->group->job->uuid));
+	return rc;
+}
+
+void ptc_seat_copying_done(const struct ptc_seat_view *seat, const struct ptc_seat_copying *c)
+{
+	const struct view *v = seat->opaque;
+
+	for (size_t i = 0; i < PTC_ARRAY_LEN(c->memory); i++)
+		if (c->memory[i].fd >= 0 && c->memory[i].once)
+			ptc_copiers_forget(&v->w->copiers, v->group->job->uuid, &c->memory[i]);
+}
+
+static int seat_copy(const struct ptc_seat_view *seat, struct ptc_copy_call *call, struct ptc_error *err)
+{
+	const struct view *v = seat->opaque;
+	int rc = check_iov(v, call->there, call->nthere, call->here, call->nhere, err);
+
+	if (!rc && v->staging && call->op != PTC_COPY_WRITE)
+		return take_staged(v, call) ? 0 : differs(v, err);
 	if (!rc)
 		rc = check_held(v, err);
-	return rc ? rc : transfer(v, remote, nremote, local, nlocal, true, err);
+	return rc ? rc : transfer(v, call, err);
+}
+
+int ptc_seat_read(const struct ptc_seat_view *seat, struct ptc_seat_copying *copying, const struct iovec *remote,
+		  size_t nremote, const struct iovec *local, size_t nlocal, bool fresh, struct ptc_error *err)
+{
+	struct ptc_copy_call call = { .op = PTC_COPY_READ,
+				      .fresh = fresh,
+				      .there = remote,
+				      .here = local,
+				      .nthere = nremote,
+				      .nhere = nlocal,
+				      .copying = copying };
+
+	return seat_copy(seat, &call, err);
+}
+
+int ptc_seat_write(const struct ptc_seat_view *seat, struct ptc_seat_copying *copying, const struct iovec *remote,
+		   size_t nremote, const struct iovec *local, size_t nlocal, struct ptc_error *err)
+{
+	struct ptc_copy_call call = { .op = PTC_COPY_WRITE,
+				      .there = remote,
+				      .here = local,
+				      .nthere = nremote,
+				      .nhere = nlocal,
+				      .copying = copying };
+
+	return seat_copy(seat, &call, err);
+}
+
+int ptc_seat_compare(const struct ptc_seat_view *seat, struct ptc_seat_copying *copying, const struct iovec *remote,
+		     size_t nremote, const struct iovec *local, size_t nlocal, struct ptc_error *err)
+{
+	struct ptc_copy_call call = { .op = PTC_COPY_COMPARE,
+				      .there = remote,
+				      .here = local,
+				      .nthere = nremote,
+				      .nhere = nlocal,
+				      .copying = copying };
+
+	return seat_copy(seat, &call, err);
 }
 
 /* ---- read by the rank ------------------------------------------------------------------- */

@@ -682,6 +682,7 @@ static bool on_stopped(struct ptc_workers *w, struct worker *k, const struct ptc
 	k->finished = s.finished;
 	k->staged = s.staged && k->staging;
 	snprintf(k->refused, sizeof k->refused, "%s", s.refused);
+	k->later = *s.refused && s.later && !s.finished;
 	ptc_worker_advance_locked(w, k);
 	if (k->phase == WORKER_STOPPED)
 		ptc_group_news_locked(w, k->group);

@@ -63,11 +63,12 @@ static void put_label(struct ptc_buf *b, const struct ptc_process_label *l)
 		ptc_buf_printf(b, ", \"world\": %u, \"since_ms\": %lld", l->world, (long long)l->since_ms);
 }
 
-static void put_seat(struct ptc_buf *b, const struct ptc_workers *w, const struct group *g, size_t i)
+static void put_seat(struct ptc_buf *b, struct ptc_workers *w, const struct group *g, size_t i)
 {
 	const struct worker *k = g->seats[i].worker;
 	enum ptc_seat_state state = ptc_group_seat_state(g, i);
-	int64_t stalled;
+	int64_t stalled, hung;
+	pid_t copier;
 	uint64_t step;
 
 	ptc_buf_printf(b, "{\"rank\": %u, \"generation\": %llu, \"launch\": %llu, \"state\": \"%s\", \"pid\": %d, ",
@@ -84,6 +85,8 @@ static void put_seat(struct ptc_buf *b, const struct ptc_workers *w, const struc
 		ptc_buf_puts(b, "\"step_seconds\": null, ");
 	if (k && (stalled = ptc_worker_stalled_ns(w, k, ptc_sys_now_ns())))
 		ptc_buf_printf(b, "\"stalled_s\": %lld, ", (long long)(stalled / 1000000000));
+	if (k && (hung = ptc_copiers_hung_ns(&w->copiers, g->job->uuid, k->pid, &copier)))
+		ptc_buf_printf(b, "\"hangs_s\": %lld, ", (long long)(hung / 1000000000));
 	ptc_buf_puts(b, "\"reports\": {");
 	if (k && k->page)
 		put_reports(b, k->page);

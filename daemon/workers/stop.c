@@ -2,7 +2,7 @@
 /* Stopping ranks at a step. Happy path: arm exchanges each rank's stop word and then reads its step; a rank publishes its step and
  * then reads the stop, so either it waits at the stop or we see that it has passed. Failure modes: a rank that has exited or
  * finished before the stop (ESTATE), that is held at another step or refuses to
- * have its state taken (ESTATE), that does not come (ETIMEOUT naming it and how long it
+ * have its state taken (ESTATE), whose state can be taken at a later boundary only (told, so that the stop moves), that does not come (ETIMEOUT naming it and how long it
  * has been silent). docs/model has the handshake as a model; test_litmus.c runs it. */
 #include "daemon/workers/internal.h"
 
@@ -173,7 +173,7 @@ static void describe_late(struct ptc_buf *b, const struct group *g, size_t i, in
 }
 
 /* 1: all wait there; 0: not yet. */
-static int stopped_locked(struct ptc_workers *w, struct group *g, uint64_t stop, struct ptc_buf *who,
+static int stopped_locked(struct ptc_workers *w, struct group *g, uint64_t stop, char *ret_later, struct ptc_buf *who,
 			  struct ptc_error *err)
 {
 	int64_t now = ptc_sys_now_ns();
@@ -188,6 +188,10 @@ static int stopped_locked(struct ptc_workers *w, struct group *g, uint64_t stop,
 			return ptc_error_set(err, PTC_ESTATE, "rank %u %s step %llu, not at %llu",
 					     g->seats[i].rank.rank, k->finished ? "has finished at" : "is held at",
 					     (unsigned long long)k->stop_step, (unsigned long long)stop);
+		if (k && k->phase == WORKER_STOPPED && k->later && ret_later) {
+			snprintf(ret_later, PTC_WORKERS_LATER_MAX, "rank %u: %s", g->seats[i].rank.rank, k->refused);
+			continue;
+		}
 		if (k && k->phase == WORKER_STOPPED && *k->refused)
 			return ptc_error_set(err, PTC_ESTATE, "rank %u refuses at step %llu: %s", g->seats[i].rank.rank,
 					     (unsigned long long)stop, k->refused);
@@ -199,7 +203,7 @@ static int stopped_locked(struct ptc_workers *w, struct group *g, uint64_t stop,
 	return rc ? rc : all;
 }
 
-int ptc_workers_wait_stopped(struct ptc_workers *w, const struct ptc_group_key *key, uint64_t stop,
+int ptc_workers_wait_stopped(struct ptc_workers *w, const struct ptc_group_key *key, uint64_t stop, char *ret_later,
 			     const struct ptc_wait *wait, struct ptc_error *err)
 {
 	int64_t deadline = ptc_workers_deadline(wait);
@@ -212,7 +216,9 @@ int ptc_workers_wait_stopped(struct ptc_workers *w, const struct ptc_group_key *
 		do {
 			struct ptc_buf who = PTC_BUF_INIT;
 
-			rc = stopped_locked(w, g, stop, &who, err);
+			if (ret_later)
+				*ret_later = '\0';
+			rc = stopped_locked(w, g, stop, ret_later, &who, err);
 			if (!rc) {
 				rc = ptc_workers_pause_locked(w, wait, deadline, err);
 				if (rc)

@@ -206,6 +206,11 @@ static int refuse(void *arg, uint64_t step)
 	IS(ptc_stop_refuse(c, NULL), PTC_R_INVALID, "NULL");
 	IS(ptc_stop_refuse(c, ""), PTC_R_INVALID, "empty");
 	IS(ptc_stop_refuse(c, why), 0, NULL);
+	IS(ptc_stop_later(c, NULL), PTC_R_INVALID, "NULL");
+	IS(ptc_stop_later(c, ""), PTC_R_INVALID, "empty");
+	IS(ptc_stop_holds(c), 1, NULL);
+	if (step == 4)
+		IS(ptc_stop_later(c, why), 0, NULL); /* there is no later one */
 	memcpy(why, "not now", 8);
 	if (step == 3)
 		IS(ptc_stop_refuse(c, why), 0, NULL);
@@ -237,6 +242,7 @@ int test_rank_misuse(void)
 	IS(ptc_next(NULL, &gen), PTC_R_INVALID, "NULL");
 	IS(ptc_restore(NULL), PTC_R_INVALID, "NULL");
 	IS(ptc_stop_refuse(NULL, "x"), PTC_R_INVALID, "NULL");
+	IS(ptc_stop_holds(NULL), PTC_R_INVALID, "NULL");
 	IS(ptc_open(NULL, NULL), PTC_R_INVALID, "NULL");
 	ptc_update_begin(NULL);
 	ptc_close(NULL);

@@ -29,6 +29,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -184,6 +187,17 @@ static void rank_closes(struct rank *r, uint64_t step)
 	_exit(42);
 }
 
+/* The state of rank 1 can be taken at every third step only. */
+static int rank_later(void *arg, uint64_t step)
+{
+	struct rank *r = arg;
+
+	if (r->gen.rank != 1 || step % 3 == 0)
+		return 0;
+	rank_check(ptc_stop_later(r->c, "in between") == 0, r->c, "later");
+	return 1;
+}
+
 /* 1: the generation has ended */
 static void rank_train(struct rank *r, const char *how, uint64_t last)
 {
@@ -204,7 +218,7 @@ static void rank_train(struct rank *r, const char *how, uint64_t last)
 			fflush(stdout);
 			_exit(9);
 		}
-		if (r->page && step == 2 && r->gen.rank == 1)
+		if (strcmp(how, "unmaps") == 0 && step == 2 && r->gen.rank == 1)
 			rank_check(munmap(r->page, PAGE) == 0, NULL, "munmap");
 		if (strcmp(how, "closes") == 0 && step == 5)
 			rank_closes(r, step);
@@ -216,6 +230,42 @@ static void rank_train(struct rank *r, const char *how, uint64_t last)
 			pause();
 		rank_update(r);
 	}
+}
+
+static void *flicker(void *page)
+{
+	for (;;) {
+		munmap(page, PAGE);
+		nap_us(20);
+		mmap(page, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+		nap_us(20);
+	}
+	return NULL;
+}
+
+/* A page that comes and goes. */
+static void rank_flickers(struct rank *r)
+{
+	pthread_t thread;
+
+	r->page = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	rank_check(r->page != MAP_FAILED && pthread_create(&thread, NULL, flicker, r->page) == 0, NULL, "mmap");
+}
+
+/* A page of a file on a file system that hangs; of rank 0 only, as far as its ranks can tell before they are told: of the first. */
+static void rank_maps(struct rank *r)
+{
+	char path[256];
+	int fd;
+
+	snprintf(path, sizeof path, "%s/fs/w", getenv("PTC_TEST_DIR"));
+	fd = strcmp(getenv("RANK"), "0") ? memfd_create("w", MFD_CLOEXEC) : open(path, O_RDWR | O_CLOEXEC);
+	rank_check(fd >= 0, NULL, "open");
+	if (strcmp(getenv("RANK"), "0"))
+		rank_check(ftruncate(fd, PAGE) == 0, NULL, "truncate");
+	r->page = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, 0);
+	rank_check(r->page != MAP_FAILED, NULL, "mmap");
+	close(fd);
 }
 
 static int rank_main(int argc, char **argv)
@@ -233,6 +283,8 @@ static int rank_main(int argc, char **argv)
 		return test_rank_raw();
 	if (strcmp(how, "misuse") == 0)
 		return test_rank_misuse();
+	if (strcmp(how, "turns") == 0)
+		return test_rank_turns();
 	rank_check(ptc_open(NULL, &r.c) == 0, NULL, "open");
 	if (strcmp(how, "deaf") == 0)
 		signal(SIGTERM, SIG_IGN);
@@ -244,6 +296,10 @@ static int rank_main(int argc, char **argv)
 		r.page = mmap(NULL, PAGE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 		rank_check(r.page != MAP_FAILED, NULL, "mmap");
 	}
+	if (strcmp(how, "flickers") == 0)
+		rank_flickers(&r);
+	if (strcmp(how, "maps") == 0)
+		rank_maps(&r);
 	r.gen.size = sizeof r.gen;
 	while ((rc = ptc_next(r.c, &r.gen)) == 1) {
 		rank_meet(&r);
@@ -259,6 +315,8 @@ static int rank_main(int argc, char **argv)
 		printf("generation %llu step %llu\n", (unsigned long long)r.gen.generation,
 		       (unsigned long long)r.gen.start_step);
 		fflush(stdout);
+		if (strcmp(how, "later") == 0)
+			rank_check(ptc_on_stop(r.c, rank_later, &r) == 0, r.c, "on_stop");
 		rank_train(&r, how, last);
 	}
 	rank_check(rc == 0, r.c, "next");
@@ -280,7 +338,7 @@ static struct {
 	pthread_mutex_t lock;
 	struct ptc_worker_news news[NEWS_MAX];
 	size_t nnews;
-	int64_t live, stall_ms;
+	int64_t live, stall_ms, copy_ms;
 } t = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
 static char self[256];
@@ -329,7 +387,7 @@ static void ok(int rc, const struct ptc_error *err)
 static void up(void)
 {
 	struct ptc_workers_env env = {
-		.node = "n0", .dir = t.dir, .cgroup = "", .stall_ms = t.stall_ms, .news = on_news
+		.node = "n0", .dir = t.dir, .cgroup = "", .stall_ms = t.stall_ms, .copy_ms = t.copy_ms, .news = on_news
 	};
 	struct ptc_error err = PTC_ERROR_INIT;
 
@@ -410,7 +468,7 @@ static int teardown(void **state)
 struct group {
 	struct ptc_group_desc desc;
 	struct ptc_group_rank ranks[8];
-	const char *argv[6], *env[2];
+	const char *argv[6], *env[3];
 };
 
 static struct group *group(unsigned world, uint64_t generation, enum ptc_worker_mode mode, const char *how,
@@ -454,6 +512,80 @@ struct state {
 	bool blobs;
 };
 
+/* Memory that a process which copies can be given, for an operation of its own. */
+struct room {
+	struct ptc_seat_copying copying;
+	uint8_t *map;
+	size_t bytes;
+};
+
+static void room_open(struct room *r, const struct ptc_seat_view *v, size_t bytes)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	int fd = memfd_create("room", MFD_CLOEXEC);
+
+	*r = (struct room){ .bytes = bytes };
+	assert_true(fd >= 0 && ftruncate(fd, (off_t)bytes) == 0);
+	r->map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	assert_true(r->map != MAP_FAILED);
+	r->copying.memory[0] =
+		(struct ptc_seat_memory){ .fd = fd, .writable = true, .once = true, .base = r->map, .bytes = bytes };
+	r->copying.memory[1].fd = -1;
+	ok(ptc_seat_copying_init(v, &r->copying, &err), &err);
+}
+
+static void room_close(struct room *r, const struct ptc_seat_view *v)
+{
+	ptc_seat_copying_done(v, &r->copying);
+	munmap(r->map, r->bytes);
+	close(r->copying.memory[0].fd);
+}
+
+static size_t bytes_of(const struct iovec *v, size_t n)
+{
+	size_t sum = 0;
+
+	for (size_t i = 0; i < n; i++)
+		sum += v[i].iov_len;
+	return sum;
+}
+
+/* Through such memory, where ours may be any. */
+static int seat_io(const struct ptc_seat_view *v, const struct iovec *remote, size_t nremote, const struct iovec *local,
+		   size_t nlocal, bool writing, struct ptc_error *err)
+{
+	struct iovec in[64];
+	struct room r;
+	uint8_t *at;
+	int rc;
+
+	assert_true(nlocal <= 64);
+	room_open(&r, v, bytes_of(local, nlocal) + 1);
+	at = r.map;
+	for (size_t i = 0; i < nlocal; at += local[i++].iov_len) {
+		in[i] = (struct iovec){ at, local[i].iov_len };
+		memcpy(at, local[i].iov_base, local[i].iov_len);
+	}
+	rc = writing ? ptc_seat_write(v, &r.copying, remote, nremote, in, nlocal, err)
+		     : ptc_seat_read(v, &r.copying, remote, nremote, in, nlocal, true, err);
+	for (size_t i = 0; i < nlocal; i++)
+		memcpy(local[i].iov_base, in[i].iov_base, local[i].iov_len);
+	room_close(&r, v);
+	return rc;
+}
+
+static int seat_read(const struct ptc_seat_view *v, const struct iovec *remote, size_t nremote,
+		     const struct iovec *local, size_t nlocal, struct ptc_error *err)
+{
+	return seat_io(v, remote, nremote, local, nlocal, false, err);
+}
+
+static int seat_write(const struct ptc_seat_view *v, const struct iovec *remote, size_t nremote,
+		      const struct iovec *local, size_t nlocal, struct ptc_error *err)
+{
+	return seat_io(v, remote, nremote, local, nlocal, true, err);
+}
+
 static void touch(const struct ptc_seat_view *v, struct state *s, bool writing)
 {
 	struct ptc_error err = PTC_ERROR_INIT;
@@ -485,7 +617,7 @@ static void touch(const struct ptc_seat_view *v, struct state *s, bool writing)
 	}
 	for (size_t i = 0; i < n; i++)
 		local[i].iov_len = remote[i].iov_len;
-	ok(writing ? ptc_seat_write(v, remote, n, local, n, &err) : ptc_seat_read(v, remote, n, local, n, &err), &err);
+	ok(writing ? seat_write(v, remote, n, local, n, &err) : seat_read(v, remote, n, local, n, &err), &err);
 }
 
 /* What `touch` writes, read by the rank out of a file: all that it has declared, m by its rows at once. */
@@ -640,7 +772,7 @@ static uint64_t stop(const struct group *g, uint64_t at)
 		ok(ptc_workers_arm(t.w, &g->desc.key, at, &passed, &step, &err), &err);
 		assert_false(passed);
 	}
-	ok(ptc_workers_wait_stopped(t.w, &g->desc.key, at, WAIT, &err), &err);
+	ok(ptc_workers_wait_stopped(t.w, &g->desc.key, at, NULL, WAIT, &err), &err);
 	return at;
 }
 
@@ -748,6 +880,47 @@ static void test_life_fast(void **state)
 	life(PTC_MODE_REBUILD, true);
 }
 
+/* A stop at which the state of one rank cannot be taken moves on for all, by as many boundaries as it takes. */
+static void test_life_later(void **state)
+{
+	struct group *g = group(2, 1, PTC_MODE_REBUILD, "later", NULL);
+	char later[PTC_WORKERS_LATER_MAX];
+	struct ptc_error err = PTC_ERROR_INIT;
+	uint64_t at, first, step;
+	struct state s;
+	bool passed;
+
+	(void)state;
+	launch(g, NULL, 0);
+	for (int moves = 0; moves < 6;) {
+		ok(ptc_workers_arm(t.w, &g->desc.key, 1, &passed, &step, &err), &err);
+		for (first = at = passed ? step + 1 : 1;; at++, moves++) {
+			ok(ptc_workers_arm(t.w, &g->desc.key, at, &passed, &step, &err), &err);
+			assert_false(passed);
+			ok(ptc_workers_wait_stopped(t.w, &g->desc.key, at, later, WAIT, &err), &err);
+			if (!*later)
+				break;
+			assert_string_equal(later, "rank 1: in between");
+			assert_true(at % 3 != 0 && at < first + 2);
+		}
+		assert_int_equal(at % 3, 0);
+		read_state(g, PTC_SEAT_STOPPED, &s);
+		check_state(&s, at);
+		release(g);
+	}
+	ok(ptc_workers_arm(t.w, &g->desc.key, 1, &passed, &step, &err), &err);
+	at = step + 1;
+	ok(ptc_workers_arm(t.w, &g->desc.key, at, &passed, &step, &err), &err);
+	if (at % 3 == 0)
+		at = stop(g, at) + 1;
+	ok(ptc_workers_arm(t.w, &g->desc.key, at, &passed, &step, &err), &err);
+	assert_false(passed);
+	/* of a controller that does not move stops */
+	assert_int_equal(ptc_workers_wait_stopped(t.w, &g->desc.key, at, NULL, WAIT, &err), PTC_ESTATE);
+	assert_non_null(strstr(err.text, "rank 1 refuses at step"));
+	assert_non_null(strstr(err.text, ": in between"));
+}
+
 /* What was copied when the rank stopped is read while it trains on; at its next stop it waits for the reader. */
 static void test_copied(void **state)
 {
@@ -774,12 +947,12 @@ static void test_copied(void **state)
 	assert_true(v[0].copied);
 	release(g);
 	ok(ptc_workers_arm(t.w, &g->desc.key, at + 20, &passed, &step, &err), &err);
-	assert_int_equal(ptc_workers_wait_stopped(t.w, &g->desc.key, at + 20, &little, &err), PTC_ETIMEOUT);
+	assert_int_equal(ptc_workers_wait_stopped(t.w, &g->desc.key, at + 20, NULL, &little, &err), PTC_ETIMEOUT);
 	memset(&s, 0, sizeof s);
 	touch(&v[0], &s, false);
 	check_state(&s, at);
 	ptc_workers_seats_done(t.w, v, n);
-	ok(ptc_workers_wait_stopped(t.w, &g->desc.key, at + 20, WAIT, &err), &err);
+	ok(ptc_workers_wait_stopped(t.w, &g->desc.key, at + 20, NULL, WAIT, &err), &err);
 	read_state(g, PTC_SEAT_STOPPED, &s);
 	check_state(&s, at + 20);
 }
@@ -1048,7 +1221,7 @@ static void test_finish(void **state)
 	assert_int_equal(news.step, 6);
 	/* a stop that comes too late */
 	ok(ptc_workers_arm(t.w, &g->desc.key, 50, &passed, &step, &err), &err);
-	assert_int_equal(ptc_workers_wait_stopped(t.w, &g->desc.key, 50, WAIT, &err), PTC_ESTATE);
+	assert_int_equal(ptc_workers_wait_stopped(t.w, &g->desc.key, 50, NULL, WAIT, &err), PTC_ESTATE);
 	assert_non_null(strstr(err.text, "finished"));
 	/* Given up: they wait on, because nothing has been committed yet, and that is said again. */
 	forget_news();
@@ -1109,7 +1282,7 @@ static void test_hang(void **state)
 	(void)state;
 	launch(g, NULL, 0);
 	ok(ptc_workers_arm(t.w, &g->desc.key, 1000, &passed, &step, &err), &err);
-	assert_int_equal(ptc_workers_wait_stopped(t.w, &g->desc.key, 1000, &little, &err), PTC_ETIMEOUT);
+	assert_int_equal(ptc_workers_wait_stopped(t.w, &g->desc.key, 1000, NULL, &little, &err), PTC_ETIMEOUT);
 	assert_non_null(strstr(err.text, "rank 0"));
 	assert_non_null(strstr(err.text, "step"));
 	g->desc.grace_ms = 200;
@@ -1274,8 +1447,8 @@ static void test_stolen_token(void **state)
 		char buf[4] = { 0 };
 		struct iovec here = { buf, 4 };
 
-		assert_int_equal(ptc_seat_read(&v[0], &there, 1, &here, 1, &err), PTC_ESTATE);
-		assert_int_equal(ptc_seat_write(&v[0], &there, 1, &here, 1, &err), PTC_ESTATE);
+		assert_int_equal(seat_read(&v[0], &there, 1, &here, 1, &err), PTC_ESTATE);
+		assert_int_equal(seat_write(&v[0], &there, 1, &here, 1, &err), PTC_ESTATE);
 		assert_int_equal(ptc_seat_go(&v[0], false, NULL, 0, NULL, 0, &err), PTC_ESTATE);
 	}
 	ptc_workers_seats_done(t.w, v, n);
@@ -1296,25 +1469,25 @@ static void test_memory_is_guarded(void **state)
 	launch(g, NULL, 0);
 	ok(ptc_workers_seats(t.w, &g->desc.key, &v, &n, &err), &err);
 	there = (struct iovec){ (void *)(uintptr_t)v[0].tensors[1].regions[0].address, 8 };
-	assert_int_equal(ptc_seat_read(&v[0], &there, 1, &here, 1, &err), PTC_ESTATE);
+	assert_int_equal(seat_read(&v[0], &there, 1, &here, 1, &err), PTC_ESTATE);
 	ptc_workers_seats_done(t.w, v, n);
 	stop(g, 3);
 	ok(ptc_workers_seats(t.w, &g->desc.key, &v, &n, &err), &err);
-	ok(ptc_seat_read(&v[0], &there, 1, &here, 1, &err), &err);
+	ok(seat_read(&v[0], &there, 1, &here, 1, &err), &err);
 	/* the end of the last row of m: what follows is the rank's own */
 	there.iov_base = (void *)(uintptr_t)(v[0].tensors[0].regions[0].address +
 					     (MROWS - 1) * sizeof(float[2 * MCOLS]) + (MCOLS / 2 - 1) * sizeof(float));
 	there.iov_len = here.iov_len = 4;
-	ok(ptc_seat_read(&v[0], &there, 1, &here, 1, &err), &err);
+	ok(seat_read(&v[0], &there, 1, &here, 1, &err), &err);
 	there.iov_len = here.iov_len = 8;
-	assert_int_equal(ptc_seat_read(&v[0], &there, 1, &here, 1, &err), PTC_EINTERNAL);
-	assert_int_equal(ptc_seat_write(&v[0], &there, 1, &here, 1, &err), PTC_EINTERNAL);
+	assert_int_equal(seat_read(&v[0], &there, 1, &here, 1, &err), PTC_EINTERNAL);
+	assert_int_equal(seat_write(&v[0], &there, 1, &here, 1, &err), PTC_EINTERNAL);
 	here.iov_len = 4;
 	there.iov_base = (char *)there.iov_base + 4;
 	there.iov_len = 4;
-	assert_int_equal(ptc_seat_read(&v[0], &there, 1, &here, 1, &err), PTC_EINTERNAL);
+	assert_int_equal(seat_read(&v[0], &there, 1, &here, 1, &err), PTC_EINTERNAL);
 	there.iov_len = 0;
-	assert_int_equal(ptc_seat_read(&v[0], &there, 1, &here, 1, &err), PTC_EINTERNAL); /* of unequal length */
+	assert_int_equal(seat_read(&v[0], &there, 1, &here, 1, &err), PTC_EINTERNAL); /* of unequal length */
 	ptc_workers_seats_done(t.w, v, n);
 }
 
@@ -1339,7 +1512,7 @@ static void test_memory_is_gone(void **state)
 			if (strcmp(v[i].tensors[k].name, "p") == 0)
 				there.iov_base = (void *)(uintptr_t)v[i].tensors[k].regions[0].address;
 		assert_non_null(there.iov_base);
-		assert_int_equal(ptc_seat_read(&v[i], &there, 1, &here, 1, &err), i == 1 ? PTC_ESTATE : 0);
+		assert_int_equal(seat_read(&v[i], &there, 1, &here, 1, &err), i == 1 ? PTC_ESTATE : 0);
 		assert_int_equal(strncmp(err.text, "tensor \"p\" of rank 1 ", i == 1 ? 21 : 0), 0);
 	}
 	ptc_workers_seats_done(t.w, v, n);
@@ -1375,6 +1548,374 @@ static void test_memory_is_read_only(void **state)
 	assert_int_equal(t.nnews, 0);
 }
 
+static void copy_program(const char *to, mode_t mode)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	char *data;
+	size_t len;
+
+	ok(ptc_sys_read_file(self, 1 << 30, &data, &len, &err), &err);
+	ok(ptc_sys_write_file(to, data, len, mode, "test", &err), &err);
+	assert_int_equal(chmod(to, mode), 0); /* the umask, and what a write takes away */
+	ptc_free(data);
+}
+
+static void touch_file(const char *name)
+{
+	char path[128];
+	int fd;
+
+	snprintf(path, sizeof path, "%s/%s", t.dir, name);
+	fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
+	assert_true(fd >= 0);
+	close(fd);
+}
+
+static void wait_for_file(const char *name)
+{
+	char path[128];
+
+	snprintf(path, sizeof path, "%s/%s", t.dir, name);
+	for (int i = 0; i < 30000 && access(path, F_OK) != 0; i++)
+		nap_us(1000);
+	assert_int_equal(access(path, F_OK), 0);
+}
+
+/* A rank of user nobody that will be root's program. false: there is no such thing here. */
+static bool launch_turning(struct group **ret, bool running)
+{
+	static char env[96];
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct group *g = group(1, 1, PTC_MODE_RESTART, "turns", NULL);
+	struct statvfs fs;
+	char path[128];
+
+	if (geteuid() != 0 || statvfs(t.dir, &fs) != 0 || fs.f_flag & ST_NOSUID)
+		return false;
+	assert_int_equal(chmod(t.dir, 0711), 0);
+	snprintf(path, sizeof path, "%s/victim", t.dir);
+	copy_program(path, 04755);
+	snprintf(env, sizeof env, "PTC_TEST_DIR=%s", t.dir);
+	g->env[1] = env;
+	g->desc.uid = 65534;
+	ok(ptc_workers_start(t.w, &g->desc, WAIT, &err), &err);
+	ok(ptc_workers_build(t.w, &g->desc, 0, false, NULL, WAIT, &err), &err);
+	if (running) {
+		go(g, NULL, 0);
+		stop(g, 3);
+	}
+	*ret = g;
+	return true;
+}
+
+static char victims_first_byte(pid_t pid)
+{
+	char c = 0;
+	struct iovec here = { &c, 1 }, there = { (void *)(uintptr_t)TEST_TURN_ADDRESS, 1 };
+
+	assert_int_equal(process_vm_readv(pid, &here, 1, &there, 1, 0), 1);
+	return c;
+}
+
+/* A rank whose process has become another user's program, while a child of its keeps the connection: nothing of that program's
+ * memory is read into the job, and nothing of the job written into it. */
+static void turned(bool writing)
+{
+	static char bytes[TEST_TURN_BYTES];
+	struct iovec here = { bytes, sizeof bytes }, there = { (void *)(uintptr_t)TEST_TURN_ADDRESS, sizeof bytes };
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_seat_view *v;
+	struct group *g = NULL;
+	size_t n;
+	int rc;
+
+	if (!launch_turning(&g, !writing))
+		skip();
+	memset(bytes, 'x', sizeof bytes);
+	ok(ptc_workers_seats(t.w, &g->desc.key, &v, &n, &err), &err);
+	touch_file("turn");
+	wait_for_file("turned");
+	rc = writing ? seat_write(&v[0], &there, 1, &here, 1, &err) : seat_read(&v[0], &there, 1, &here, 1, &err);
+	assert_int_equal(bytes[0], 'x');
+	assert_int_equal(victims_first_byte(v[0].pid), 's');
+	assert_int_equal(rc, PTC_EPERM);
+	assert_non_null(strstr(err.text, "rank 0 (pid "));
+	ptc_workers_seats_done(t.w, v, n);
+}
+
+static void test_turned_is_not_read(void **state)
+{
+	(void)state;
+	turned(false);
+}
+
+static void test_turned_is_not_written(void **state)
+{
+	(void)state;
+	turned(true);
+}
+
+/* ---- copiers that die or hang ---- */
+
+/* Where the tensor "p" of a seat lies. */
+static struct iovec page_of(const struct ptc_seat_view *v)
+{
+	struct iovec at = { NULL, 8 };
+
+	for (size_t i = 0; i < v->ntensors; i++)
+		if (strcmp(v->tensors[i].name, "p") == 0)
+			at.iov_base = (void *)(uintptr_t)v->tensors[i].regions[0].address;
+	assert_non_null(at.iov_base);
+	return at;
+}
+
+/* Each process that copies is killed in the middle of its second copy: all is read and written all the same. */
+static void test_copier_is_killed(void **state)
+{
+	struct group *g = group(2, 1, PTC_MODE_RESTART, "", NULL);
+	struct state s;
+	uint64_t at;
+
+	(void)state;
+	assert_int_equal(setenv("PTC_FAULT", "copy.middle@2", 1), 0);
+	launch(g, NULL, 0);
+	at = stop(g, 5);
+	for (int i = 0; i < 5; i++) {
+		read_state(g, PTC_SEAT_STOPPED, &s);
+		check_state(&s, at);
+	}
+	end(g);
+	g = group(4, 2, PTC_MODE_RESTART, "", NULL);
+	launch(g, &s, at);
+	at = stop(g, at + 3);
+	read_state(g, PTC_SEAT_STOPPED, &s);
+	check_state(&s, at);
+	unsetenv("PTC_FAULT");
+}
+
+/* One that is killed in each of its copies: said in one line. */
+static void test_copier_is_always_killed(void **state)
+{
+	struct group *g = group(1, 1, PTC_MODE_RESTART, "", NULL);
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_seat_view *v;
+	struct iovec there, here = { (char[8]){ 0 }, 8 };
+	struct state s;
+	uint64_t at;
+	size_t n;
+
+	(void)state;
+	launch(g, NULL, 0);
+	at = stop(g, 5);
+	ok(ptc_workers_seats(t.w, &g->desc.key, &v, &n, &err), &err);
+	there = (struct iovec){ (void *)(uintptr_t)v[0].tensors[0].regions[0].address, 8 };
+	assert_int_equal(setenv("PTC_FAULT", "copy.middle", 1), 0);
+	assert_int_equal(seat_read(&v[0], &there, 1, &here, 1, &err), PTC_EIO);
+	assert_non_null(strstr(err.text, "of rank 0 (pid "));
+	assert_non_null(strstr(err.text, "was ended 5 times"));
+	unsetenv("PTC_FAULT");
+	read_state(g, PTC_SEAT_STOPPED, &s);
+	check_state(&s, at);
+	ptc_workers_seats_done(t.w, v, n);
+}
+
+/* Memory that comes and goes while it is copied: the copy is made, or said to be impossible. */
+static void test_memory_flickers(void **state)
+{
+	struct group *g = group(1, 1, PTC_MODE_RESTART, "flickers", NULL);
+	struct ptc_error err = PTC_ERROR_INIT;
+	unsigned done = 0, refused = 0;
+	struct ptc_seat_view *v;
+	struct iovec there, here;
+	struct room r;
+	size_t n;
+
+	(void)state;
+	launch(g, NULL, 0);
+	stop(g, 3);
+	ok(ptc_workers_seats(t.w, &g->desc.key, &v, &n, &err), &err);
+	there = page_of(&v[0]);
+	room_open(&r, &v[0], 8);
+	here = (struct iovec){ r.map, 8 };
+	for (int i = 0; i < 100000 && (i < 1000 || !done || !refused); i++) {
+		int rc = ptc_seat_read(&v[0], &r.copying, &there, 1, &here, 1, false, &err);
+
+		assert_true(rc == 0 || rc == PTC_ESTATE);
+		done += rc == 0;
+		refused += rc != 0;
+	}
+	assert_true(done && refused);
+	room_close(&r, &v[0]);
+	ptc_workers_seats_done(t.w, v, n);
+}
+
+static struct {
+	pid_t pid;
+	int input;
+} hungfs;
+
+static void hungfs_end(void)
+{
+	if (!hungfs.pid)
+		return;
+	close(hungfs.input);
+	while (waitpid(hungfs.pid, NULL, 0) < 0 && errno == EINTR)
+		;
+	hungfs.pid = 0;
+}
+
+static bool hungfs_begin(void)
+{
+	char dir[96], file[112];
+	int fds[2], status;
+
+	snprintf(dir, sizeof dir, "%s/fs", t.dir);
+	snprintf(file, sizeof file, "%s/fs/w", t.dir);
+	assert_true(mkdir(dir, 0755) == 0 && pipe2(fds, O_CLOEXEC) == 0);
+	hungfs.input = fds[1];
+	hungfs.pid = fork();
+	if (hungfs.pid == 0) {
+		dup2(fds[0], 0);
+		execl(self, self, "--hungfs", dir, NULL);
+		_exit(1);
+	}
+	close(fds[0]);
+	while (access(file, F_OK) != 0) {
+		if (waitpid(hungfs.pid, &status, WNOHANG) == hungfs.pid) {
+			hungfs.pid = 0;
+			close(hungfs.input);
+			return false;
+		}
+		nap_us(1000);
+	}
+	return true;
+}
+
+static int setup_hang(void **state)
+{
+	t.copy_ms = 300;
+	return setup(state);
+}
+
+static int teardown_hang(void **state)
+{
+	t.copy_ms = 0;
+	hungfs_end();
+	return teardown(state);
+}
+
+static atomic_bool let_go;
+
+static void on_let_go(struct ptc_seat_kept *k)
+{
+	(void)k;
+	atomic_store(&let_go, true);
+}
+
+struct hang {
+	struct group *g;
+	struct ptc_seat_view *v;
+	size_t n;
+	struct room room;
+	struct ptc_seat_kept kept;
+	struct iovec there, here;
+};
+
+/* Two ranks that have stopped; the first one's "p" lies where nothing answers. false: no such file system can be mounted. */
+static bool hang_begin(struct hang *h)
+{
+	static char env[96];
+	struct ptc_error err = PTC_ERROR_INIT;
+
+	if (!hungfs_begin())
+		return false;
+	h->g = group(2, 1, PTC_MODE_RESTART, "maps", NULL);
+	snprintf(env, sizeof env, "PTC_TEST_DIR=%s", t.dir);
+	h->g->env[1] = env;
+	launch(h->g, NULL, 0);
+	stop(h->g, 3);
+	ok(ptc_workers_seats(t.w, &h->g->desc.key, &h->v, &h->n, &err), &err);
+	room_open(&h->room, &h->v[0], 8);
+	atomic_store(&let_go, false);
+	h->kept = (struct ptc_seat_kept){ .done = on_let_go };
+	atomic_store(&h->kept.refs, 1);
+	h->room.copying.kept = &h->kept;
+	h->there = page_of(&h->v[0]);
+	h->here = (struct iovec){ h->room.map, 8 };
+	return true;
+}
+
+static void hang_end(struct hang *h)
+{
+	room_close(&h->room, &h->v[0]);
+	ptc_seat_kept_unref(&h->kept);
+	ptc_workers_seats_done(t.w, h->v, h->n);
+}
+
+static bool says_hangs(void)
+{
+	char *json = NULL;
+	bool yes;
+
+	assert_int_equal(ptc_workers_json(t.w, UUID, &json, NULL), 0);
+	yes = strstr(json, "\"hangs_s\": ") != NULL;
+	ptc_free(json);
+	return yes;
+}
+
+/* Memory on a file system that hangs: found out in time and said by name, not tried again, others' is copied, the ranks end; what it
+ * may still be copied to is kept until the kernel lets go. */
+static void test_memory_hangs(void **state)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_worker_news news;
+	struct iovec there;
+	struct hang h;
+
+	(void)state;
+	if (!hang_begin(&h))
+		skip();
+	assert_int_equal(ptc_seat_read(&h.v[0], &h.room.copying, &h.there, 1, &h.here, 1, false, &err), PTC_ESTATE);
+	assert_non_null(strstr(err.text, "tensor \"p\" of rank 0 (pid "));
+	assert_non_null(strstr(err.text, "has not answered for 0.3 s"));
+	assert_int_equal(ptc_seat_read(&h.v[0], &h.room.copying, &h.there, 1, &h.here, 1, false, &err), PTC_ESTATE);
+	assert_non_null(strstr(err.text, "still hangs"));
+	assert_true(says_hangs());
+	assert_true(has_news(PTC_NEWS_HANGS, &news));
+	assert_non_null(strstr(news.text, "rank 0 (pid "));
+	there = page_of(&h.v[1]);
+	ok(ptc_seat_read(&h.v[1], &h.room.copying, &there, 1, &h.here, 1, false, &err), &err);
+	hang_end(&h);
+	end(h.g);
+	assert_false(atomic_load(&let_go));
+	hungfs_end();
+	for (int i = 0; i < 30000 && !atomic_load(&let_go); i++)
+		nap_us(1000);
+	assert_true(atomic_load(&let_go));
+}
+
+/* The same with a caller that gives up, and a daemon that ends meanwhile. */
+static void test_memory_hangs_and_ptcd_ends(void **state)
+{
+	struct ptc_wait wait = { .cancelled = always };
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct hang h;
+
+	(void)state;
+	if (!hang_begin(&h))
+		skip();
+	h.room.copying.wait = &wait;
+	assert_int_equal(ptc_seat_read(&h.v[0], &h.room.copying, &h.there, 1, &h.here, 1, false, &err), PTC_ECANCELED);
+	h.room.copying.wait = NULL;
+	assert_int_equal(ptc_seat_read(&h.v[0], &h.room.copying, &h.there, 1, &h.here, 1, false, &err), PTC_ESTATE);
+	hang_end(&h);
+	assert_false(atomic_load(&let_go));
+	t.w = ptc_workers_free(t.w);
+	assert_true(atomic_load(&let_go));
+	up();
+	end(h.g);
+}
+
 static void test_text_as_one_line(void **state)
 {
 	static const struct {
@@ -1403,6 +1944,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test_setup_teardown(test_life_restart, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_life_rebuild, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_life_fast, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_life_later, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_life_slow_exit, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_copied, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_restarted_while_running, setup, teardown),
@@ -1427,10 +1969,21 @@ int main(int argc, char **argv)
 		cmocka_unit_test_setup_teardown(test_memory_is_guarded, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_memory_is_gone, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_memory_is_read_only, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_copier_is_killed, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_copier_is_always_killed, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_memory_flickers, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_memory_hangs, setup_hang, teardown_hang),
+		cmocka_unit_test_setup_teardown(test_memory_hangs_and_ptcd_ends, setup_hang, teardown_hang),
+		cmocka_unit_test_setup_teardown(test_turned_is_not_read, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_turned_is_not_written, setup, teardown),
 	};
 
 	if (argc > 1 && strcmp(argv[1], "--rank") == 0)
 		return rank_main(argc, argv);
+	if (argc > 2 && strcmp(argv[1], "--hungfs") == 0)
+		return test_hungfs(argv[2]);
+	if (argc > 2 && strcmp(argv[1], "--victim") == 0)
+		return test_victim(argv[2]);
 	if (readlink("/proc/self/exe", self, sizeof self - 1) < 0)
 		return 1;
 	signal(SIGPIPE, SIG_IGN);

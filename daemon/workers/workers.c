@@ -274,29 +274,45 @@ static void times_locked(struct ptc_workers *w, int64_t now_ns)
 			ptc_meet_expire_locked(k, now_ns);
 		}
 	for (struct job *j = w->jobs; j; j = j->next)
-		for (struct group *g = j->groups; g; g = g->next)
+		for (struct group *g = j->groups; g; g = g->next) {
 			ptc_group_stalled_locked(w, g, now_ns);
+			ptc_group_hangs_locked(w, g);
+		}
 	ptc_workers_signals_locked(w, now_ns);
 	close_broken_locked(w, now_ns);
 	ptc_workers_forgotten_locked(w);
+}
+
+/* Whether ranks of the job are here, whose memory may be copied. */
+static bool copier_wanted(void *workers, const char *uuid)
+{
+	const struct job *job = ptc_workers_job_locked(workers, uuid);
+
+	for (const struct worker *k = job ? job->workers : NULL; k; k = k->next)
+		if (!k->ended)
+			return true;
+	return false;
 }
 
 static void *loop(void *workers)
 {
 	struct ptc_workers *w = workers;
 	struct polled p = { 0 };
+	bool copiers = false;
 
 	pthread_mutex_lock(&w->lock);
 	while (!w->quit) {
-		int timeout = w->jobs || w->conns ? WORKERS_SAMPLE_MS : -1;
+		int timeout = w->jobs || w->conns || copiers ? WORKERS_SAMPLE_MS : -1;
 
 		polled_fill_locked(w, &p);
 		pthread_mutex_unlock(&w->lock);
+		copiers = ptc_copiers_look(&w->copiers);
 		if (poll(p.fds, p.n, timeout) < 0)
 			p.n = 0;
 		pthread_mutex_lock(&w->lock);
 		handle_locked(w, &p);
 		times_locked(w, ptc_sys_now_ns());
+		ptc_copiers_end(&w->copiers, copier_wanted, w);
 		pthread_cond_broadcast(&w->changed);
 	}
 	pthread_mutex_unlock(&w->lock);
@@ -358,6 +374,7 @@ static int init(struct ptc_workers *w, const struct ptc_workers_env *env, struct
 	w->env = *env;
 	w->news_end = &w->news;
 	snprintf(w->node, sizeof w->node, "%s", env->node);
+	ptc_copiers_init(&w->copiers, env->copy_ms);
 	pthread_mutex_init(&w->lock, NULL);
 	pthread_condattr_init(&attr);
 	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
@@ -435,6 +452,7 @@ struct ptc_workers *ptc_workers_free(struct ptc_workers *w)
 		w->news = n->next;
 		ptc_free(n);
 	}
+	ptc_copiers_done(&w->copiers);
 	if (w->wake >= 0)
 		close(w->wake);
 	pthread_cond_destroy(&w->changed);

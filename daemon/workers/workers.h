@@ -31,6 +31,7 @@
 #include "base/status.h"
 #include "reshard/spec.h"
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -86,6 +87,8 @@ enum ptc_worker_news_kind {
 	PTC_NEWS_NOT_STARTED,
 	PTC_NEWS_STALLED, /* the step has not moved for stall_ms; nothing is done about it ... */
 	PTC_NEWS_MOVES,   /* ... and moves again */
+	PTC_NEWS_HANGS,   /* a copy of the rank's memory has not answered, and its process cannot be ended ... */
+	PTC_NEWS_ANSWERS, /* ... and has ended */
 };
 /* What the controller has to hear of; from a thread of ptc_workers, in order per group, repeated after a restart of ptcd. */
 struct ptc_worker_news {
@@ -94,8 +97,7 @@ struct ptc_worker_news {
 	uint32_t rank;
 	uint64_t step;
 	int exit_status; /* as of wait(2) */
-	char text
-		[1024]; /* one line, then the end of the log, for FAILED and NOT_STARTED; one line for STALLED and MOVES */
+	char text[1024]; /* one line; for FAILED and NOT_STARTED then the end of the log; "" for FINISHED and DUE */
 };
 /* Such a text as one line: what happened, and the log's last line, which for most languages is the error. Returns buf. */
 const char *ptc_worker_text_line(const char *text, char *buf, size_t size);
@@ -106,6 +108,7 @@ struct ptc_workers_env {
 		dir; /* 0711: a folder per job inside, its owner's: socket, logs; ours: what is needed to find processes again */
 	const char *cgroup; /* where groups' cgroups are made; NULL: found from /proc/self/cgroup, or none */
 	int64_t stall_ms;   /* STALLED is said after this long, and not before 30 times what a step took; 0: never */
+	int64_t copy_ms;    /* a copy of at most 16 MiB that has not answered for so long hangs; 0: 30 s */
 	void (*news)(void *arg, const struct ptc_worker_news *news);
 	/* Bytes for a rank's staging memory (copy: fast) are taken, or given back; false: there is no room, its copies are lean then.
 	 * take may block, give is called under a lock. NULL: there always is room. */
@@ -135,8 +138,12 @@ int ptc_workers_start(struct ptc_workers *w, const struct ptc_group_desc *desc, 
  * each such rank is held at its next boundary at the latest. Ranks that wait at an earlier stop go on to this one. */
 int ptc_workers_arm(struct ptc_workers *w, const struct ptc_group_key *key, uint64_t stop, bool *ret_passed,
 		    uint64_t *ret_step, struct ptc_error *err);
-int ptc_workers_wait_stopped(struct ptc_workers *w, const struct ptc_group_key *key, uint64_t stop,
+/* Waits until every rank of the group waits at `stop`. A rank whose state cannot be taken there, but at a later boundary, is no
+ * failure: ret_later, of PTC_WORKERS_LATER_MAX bytes, says which rank and why; "" when there is none. With ret_later NULL such a
+ * rank is one that refuses. */
+int ptc_workers_wait_stopped(struct ptc_workers *w, const struct ptc_group_key *key, uint64_t stop, char *ret_later,
 			     const struct ptc_wait *wait, struct ptc_error *err);
+#define PTC_WORKERS_LATER_MAX 320 /* a rank's number and what libptc sends as the reason */
 /* Ranks of the group that wait at a stop go on (0); ranks that run are left alone, and their stop is cleared. Finished ranks stay: the
  * end of the job (drop) or of the generation (end) lets them return from ptc_finish. */
 int ptc_workers_release(struct ptc_workers *w, const struct ptc_group_key *key, struct ptc_error *err);
@@ -221,11 +228,46 @@ struct ptc_seat_view {
 int ptc_workers_seats(struct ptc_workers *w, const struct ptc_group_key *key, struct ptc_seat_view **ret_seats,
 		      size_t *ret_n, struct ptc_error *err);
 void ptc_workers_seats_done(struct ptc_workers *w, struct ptc_seat_view *seats, size_t n);
-/* Copies from or to the process's memory (addresses of its declared regions only; a STOPPED or DECLARED seat). Counts of bytes must be equal. */
-int ptc_seat_read(const struct ptc_seat_view *seat, const struct iovec *remote, size_t nremote,
-		  const struct iovec *local, size_t nlocal, struct ptc_error *err);
-int ptc_seat_write(const struct ptc_seat_view *seat, const struct iovec *remote, size_t nremote,
-		   const struct iovec *local, size_t nlocal, struct ptc_error *err);
+/* Copies from or to the process's memory (addresses of its declared regions only; a STOPPED or DECLARED seat). A process of the job's user
+ * makes the copy (copier.h), so that the kernel refuses it when the rank's process has become another user's program: PTC_EPERM.
+ * Memory that does not answer: PTC_ESTATE naming tensor and rank. Counts of bytes must be equal, spans at most PTC_SEAT_SPANS_MAX on either
+ * side, and those here all in one of the two memories of `copying`. */
+#define PTC_SEAT_SPANS_MAX 1024
+/* A file of which [0, bytes) is mapped here at base. */
+struct ptc_seat_memory {
+	int fd; /* -1: none */
+	bool writable;
+	bool once; /* of this operation only: the process that copies gives it up with ptc_seat_copying_done */
+	const uint8_t *base;
+	uint64_t bytes;
+	uint64_t dev, ino; /* as ptc_seat_copying_init finds them */
+};
+/* Stays as long as a copier that hangs may write to the memory it stands for: the caller's, in one of its own structs, with one
+ * reference of the caller's. done is called without a lock, on any thread. */
+struct ptc_seat_kept {
+	_Atomic unsigned refs;
+	void (*done)(struct ptc_seat_kept *k);
+};
+void ptc_seat_kept_unref(struct ptc_seat_kept *k); /* NULL: fine */
+/* What the copies of one operation share; used by any number of threads. */
+struct ptc_seat_copying {
+	struct ptc_seat_memory memory[2];
+	const struct ptc_wait *wait; /* `cancelled` is asked from threads that copy; NULL: never */
+	struct ptc_seat_kept *kept;  /* NULL: nothing has to be kept */
+	_Atomic uint64_t copier;     /* number of the process that copied last, never used twice; 0: none runs */
+};
+/* Fills in dev, ino and copier. seat: any of those that will be copied. PTC_EIO: the descriptors are of no use. */
+int ptc_seat_copying_init(const struct ptc_seat_view *seat, struct ptc_seat_copying *c, struct ptc_error *err);
+/* After the last copy. The descriptors are the caller's. */
+void ptc_seat_copying_done(const struct ptc_seat_view *seat, const struct ptc_seat_copying *c);
+/* fresh: our side's memory is likely not to be mapped in the process that copies yet. */
+int ptc_seat_read(const struct ptc_seat_view *seat, struct ptc_seat_copying *copying, const struct iovec *remote,
+		  size_t nremote, const struct iovec *local, size_t nlocal, bool fresh, struct ptc_error *err);
+int ptc_seat_write(const struct ptc_seat_view *seat, struct ptc_seat_copying *copying, const struct iovec *remote,
+		   size_t nremote, const struct iovec *local, size_t nlocal, struct ptc_error *err);
+/* As a read, but only looks whether the bytes here are the same: PTC_EDIGEST if not. */
+int ptc_seat_compare(const struct ptc_seat_view *seat, struct ptc_seat_copying *copying, const struct iovec *remote,
+		     size_t nremote, const struct iovec *local, size_t nlocal, struct ptc_error *err);
 /* Has the rank read bytes of a file to its declared memory itself: that does not cost the kernel a look-up for each page, and a
  * processor of its own does it. fd: open for reading only; borrowed. Returns when the rank has been told; waits first while it has
  * much to do. ptc_seat_filled waits until it has done all it was told, also for callers before who gave up. Either may return
@@ -256,7 +298,7 @@ int ptc_workers_meet_put(struct ptc_workers *w, const struct ptc_group_key *key,
 int ptc_workers_meet_get(struct ptc_workers *w, const struct ptc_group_key *key, const char *name, void *buffer,
 			 size_t capacity, size_t *ret_len, const struct ptc_wait *wait, struct ptc_error *err);
 
-/* For status: JSON array of this job's seats here: [{rank, generation, launch, state, pid, step, whole, step_seconds, stalled_s, reports: {loss: ..}, cgroup, log}];
+/* For status: JSON array of this job's seats here: [{rank, generation, launch, state, pid, step, whole, step_seconds, stalled_s, hangs_s, reports: {loss: ..}, cgroup, log}];
  * after them what has a log and no seat any more, [{rank, generation, launch, state}]. Where it is known, each has `world` and `since_ms`, when
  * its process became that rank. ptc_free it. */
 int ptc_workers_json(struct ptc_workers *w, const char *uuid, char **ret_json, struct ptc_error *err);

@@ -5,7 +5,8 @@ set(CPACK_DEB_COMPONENT_INSTALL ON)
 set(CPACK_COMPONENTS_ALL ptc libptc libptc-dev ptc-python)
 set(CPACK_PACKAGE_NAME ptc)
 set(CPACK_PACKAGE_VERSION ${PROJECT_VERSION})
-set(CPACK_PACKAGE_CONTACT "the authors of ptc <ptc@localhost>")
+set(PTC_MAINTAINER "the authors of ptc <ptc@localhost>" CACHE STRING "name and address in the packages, of whoever builds and answers for them")
+set(CPACK_PACKAGE_CONTACT "${PTC_MAINTAINER}")
 set(CPACK_PACKAGING_INSTALL_PREFIX ${CMAKE_INSTALL_PREFIX})
 set(CPACK_STRIP_FILES ON)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
@@ -30,6 +31,7 @@ set(CPACK_DEBIAN_LIBPTC_PACKAGE_NAME libptc1)
 set(CPACK_COMPONENT_LIBPTC_DESCRIPTION "what a training process says to ptcd
  The C library that trainers link or load; it needs libc only.")
 set(CPACK_DEBIAN_LIBPTC_PACKAGE_SECTION libs)
+set(CPACK_DEBIAN_LIBPTC_PACKAGE_CONTROL_EXTRA ${scripts}/libptc/triggers)
 
 set(CPACK_DEBIAN_LIBPTC-DEV_PACKAGE_NAME libptc-dev)
 set(CPACK_COMPONENT_LIBPTC-DEV_DESCRIPTION "header and link files of libptc
@@ -50,7 +52,7 @@ include(CPack)
 # Every package says under which terms, and what changed.
 find_program(gzip gzip)
 file(WRITE ${CMAKE_CURRENT_BINARY_DIR}/changelog "ptc (${PROJECT_VERSION}) bookworm; urgency=medium\n\n  * Version ${PROJECT_VERSION}.\n\n"
-	" -- the authors of ptc <ptc@localhost>  Thu, 01 Jan 2026 00:00:00 +0000\n")
+	" -- ${PTC_MAINTAINER}  Thu, 01 Jan 2026 00:00:00 +0000\n")
 if(gzip)
 	execute_process(COMMAND ${gzip} -9nkf changelog WORKING_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR} COMMAND_ERROR_IS_FATAL ANY)
 endif()

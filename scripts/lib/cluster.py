@@ -23,6 +23,7 @@ import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 MARK = "PTC_LOCAL_CLUSTER"
+MEMBER = "ptc-node" # the DNS name in certificates of nodes: tls.member, in make-test-ca and ptcd by default
 SOCKET_PATH_MAX = 107
 
 
@@ -135,6 +136,13 @@ def cgroups_of(jobs):
     """Directories of the cgroups of these jobs' ranks that are there."""
     parent = cgroup_parent()
     return sorted(path for job in jobs for path in glob.glob(f"{parent}/ptc-{job}-*")) if parent else []
+
+
+def answers(port):
+    """Does somebody listen there?"""
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+        return True
+    return False
 
 
 def wait_for(condition, timeout_s, what, every_s=0.05):
@@ -318,7 +326,8 @@ class Cluster:
     def _write(self):
         if self.options["transport"] == "tls":
             subprocess.run([os.path.join(ROOT, "deploy", "make-test-ca"), os.path.join(self.dir, "ca"), "--nodes",
-                            ",".join([*self.nodes, *[m["name"] for m in self.options["members"]]]), "--admin", "admin"],
+                            ",".join([*self.nodes, *[m["name"] for m in self.options["members"]]]), "--admin", "admin",
+                            "--stranger", "stranger"],
                            check=True, stdin=subprocess.DEVNULL)
         os.makedirs(self.options["chunk_root"], mode=0o755, exist_ok=True)
         for m in self.options["members"]:
@@ -356,12 +365,15 @@ class Cluster:
              "devices": int(o["devices"]), "memory": {"ceiling": o["ceiling"], "staging": o["staging"], "spare": o["spare"]}}
         if "lease_ttl" in o:
             c["lease_ttl"] = o["lease_ttl"]
-        if "stall_after" in o:
-            c["stall_after"] = o["stall_after"]
+        for key in ("stall_after", "copy_timeout"):
+            if key in o:
+                c[key] = o[key]
         if node.name in o.get("fuse", {}):
             c["fuse"] = o["fuse"][node.name]
         if node.name in o.get("racks", {}):
             c["rack"] = o["racks"][node.name]
+        if "quota" in o:
+            c["quota"] = o["quota"]
         if "sources" in o:
             c["sources"] = o["sources"]
         tls = {"tls": self.tls(node.name)} if transport == "tls" else {}
@@ -373,6 +385,8 @@ class Cluster:
             c["local_coordinator"] = {"data_dir": f"{node.dir}/etcd", "listen": url}
         else:
             c["coordinator"] = {"endpoints": self.endpoints(), **tls}
+            if tls:
+                c["coordinator"]["stranger"] = {k: self.tls("stranger")[k] for k in ("cert", "key")}
         return c
 
     def write_config(self, node, **changes):
@@ -386,7 +400,7 @@ class Cluster:
     def environment(self, extra=None):
         return {**os.environ, MARK: self.options["id"], **(extra or {})}
 
-    def _start_member(self, i):
+    def _start_member(self, i, without=()):
         m, scheme = self.options["members"][i], "https" if self.options["transport"] == "tls" else "http"
         d = os.path.join(self.dir, m["name"])
         argv = ["etcd", "--name", m["name"], "--data-dir", os.path.join(d, "data"), "--log-outputs", "stderr", "--logger",
@@ -400,9 +414,11 @@ class Cluster:
                      f"{scheme}://127.0.0.1:{port}"]
         if scheme == "https":
             t = self.tls(m["name"])
-            argv += ["--client-cert-auth", "--peer-client-cert-auth", "--trusted-ca-file", t["ca"], "--cert-file", t["cert"],
-                     "--key-file", t["key"], "--peer-trusted-ca-file", t["ca"], "--peer-cert-file", t["cert"],
-                     "--peer-key-file", t["key"]]
+            argv += [flag for flag in (
+                "--client-cert-auth", f"--trusted-ca-file={t['ca']}", f"--cert-file={t['cert']}", f"--key-file={t['key']}",
+                f"--client-cert-allowed-hostname={MEMBER}", "--peer-client-cert-auth", f"--peer-trusted-ca-file={t['ca']}",
+                f"--peer-cert-file={t['cert']}", f"--peer-key-file={t['key']}", f"--peer-cert-allowed-hostname={MEMBER}")
+                if flag.partition("=")[0] not in without]
         self.members[i].start(argv, self.environment(), d)
 
     def etcd_urls(self):
@@ -419,6 +435,13 @@ class Cluster:
         env = {**self.environment(), "ETCDCTL_API": "3"}
         return subprocess.run([*argv, *args], env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                               stderr=subprocess.PIPE, text=True, timeout=timeout_s, check=False)
+
+    def restart_member(self, i, without=()):
+        """A member of the etcd cluster again, without some of its flags."""
+        self.members[i].stop()
+        self._start_member(i, without)
+        port = self.options["members"][i]["client"]
+        wait_for(lambda: answers(port), 30, f"etcd{i} to listen", 0.1)
 
     def start_members(self):
         for i in range(len(self.members)):

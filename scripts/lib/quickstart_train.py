@@ -13,12 +13,14 @@ import tempfile
 import time
 
 import curve
+import picture
 from cluster import ROOT, Cluster, ClusterError, cgroups_of, end_on_signals, wait_for
 
 JOB = "gpt"
 GPT = os.path.join(ROOT, "examples", "gpt")
 GPUS = {8: "tp=2,pp=2,dp=2", 4: "tp=4", 6: "tp=2,dp=3"}
 ORDER = [8, 4, 6, 8]
+PICTURE = os.path.join(ROOT, "build", "quickstart.html")
 TOLERANCE = {"float32": 2e-6, "float64": 1e-12}
 
 
@@ -91,7 +93,7 @@ class Show:
         last = 0
         for gpus in ORDER[1:]:
             self.wait_step(last + 11)
-            r = self.ptcctl("resize", JOB, "--gpus", str(gpus), "--wait", "--format", "json")
+            r = self.ptcctl("resize", "--gpus", str(gpus), "--wait", "--format", "json")
             s = json.loads(r.stdout)
             if "pause" not in s:
                 raise ClusterError(f"the training was over before it was resized to {gpus}: it needs more --steps")
@@ -104,21 +106,11 @@ class Show:
         wait_for(lambda: not cgroups_of(jobs), 60, "the end of every rank", 0.1)
 
     def table(self):
-        say("\nEach switch (MB between and within nodes beside the least that any placement needs; pause in ms):")
-        head = ("from", "to", "step", "between", "bound", "within", "digests", "stop", "copy", "commit", "end", "build", "move",
-                "restore", "first step", "pause")
-        rows = []
+        say("\nEach switch:")
         for s in self.summaries:
-            t, p = s["plan"]["totals"], s["pause"]
-            bound = t["bound_any_mapping"]
-            rows.append((s["from"], s["to"], str(s["step"]), f"{t['between_nodes'] / 1e6:.1f}",
-                         ("" if t["bound_exact"] else "≥ ") + f"{bound / 1e6:.1f}", f"{t['within_node'] / 1e6:.1f}",
-                         str(s["digests_verified"]),
-                         *(f"{p[k + '_ms']:.0f}" for k in ("stop", "copy", "commit", "end", "build", "move", "restore",
-                                                                  "first_step", "total"))))
-        widths = [max(len(r[i]) for r in [head, *rows]) for i in range(len(head))]
-        for r in [head, *rows]:
-            say("  " + "  ".join(v.ljust(w) if i < 2 else v.rjust(w) for i, (v, w) in enumerate(zip(r, widths))))
+            t = s["plan"]["totals"]
+            say(f"  {s['from']:>14} -> {s['to']:<14} step {s['step']:<4} {t['between_nodes'] / 1e6:7.1f} MB between nodes (least possible: "
+                f"{'' if t['bound_exact'] else '>= '}{t['bound_any_mapping'] / 1e6:.1f}), paused {s['pause']['total_ms'] / 1000:.2f} s")
 
     def losses(self):
         reference, found = curve.read(self.reference), curve.read(self.log)
@@ -126,10 +118,6 @@ class Show:
             worst = curve.difference(reference, found)
         except ValueError as e:
             raise ClusterError(f"beside the uninterrupted run: {e}") from e
-        say("\nLoss beside the uninterrupted run:")
-        for step in range(self.o.steps):
-            ours, theirs = found[step]["loss"], reference[step]["loss"]
-            say(f"  step {step:4}  {ours:.12f}  {theirs:.12f}  {abs(ours - theirs) / abs(theirs):.1e} apart")
         if worst > TOLERANCE[self.o.dtype]:
             raise ClusterError(f"losses are {worst:.1e} apart; rounding explains {TOLERANCE[self.o.dtype]:g}")
         check_samples(found, self.o.steps, self.o.records, self.o.global_batch)
@@ -140,6 +128,9 @@ class Show:
             f"sample once an epoch ({self.o.steps * self.o.global_batch / self.o.records:.1f} epochs)")
         say(f"losses at most {worst:.1e} apart, where {TOLERANCE[self.o.dtype]:g} is rounding ({self.o.dtype}); the loss fell from {first:.3f} "
             f"to {last:.3f}")
+        with open(PICTURE, "w", encoding="utf-8") as f:
+            f.write(picture.page(reference, found, self.summaries, TOLERANCE[self.o.dtype]))
+        say(f"loss curves and pauses as a picture: {PICTURE}")
 
 
 def main():

@@ -66,7 +66,8 @@ struct ptc_open_options {
 	uint32_t timeout_ms; /* 0: 30000 */
 };
 
-/* options NULL: all from the environment. PTC_R_LOST when there is no ptcd (text says which variable or socket). */
+/* options NULL: all from the environment. The job's name is in $PTC_JOB there, and its seed, a decimal number, in $PTC_SEED: what a program
+ * derives from it is the same wherever and whenever a rank is started (docs/job.md, Random streams). PTC_R_LOST when there is no ptcd (text says which variable or socket). */
 PTC_API int ptc_open(const struct ptc_open_options *options, ptc_client **ret_client);
 /* NULL ok. Without ptc_finish before it the rank counts as gone. Always returns NULL. */
 PTC_API ptc_client *ptc_close(ptc_client *c);
@@ -133,7 +134,11 @@ PTC_API int ptc_tensor_declare(ptc_client *c, const struct ptc_tensor_desc *desc
 enum ptc_blob_scope {
 	PTC_BLOB_RANK = 1, /* restored on the rank with the same coordinates, where these still exist */
 	PTC_BLOB_JOB = 2,  /* one for all; rank 0's counts */
-};                         /* "blobs" of job.yaml may say otherwise, by name (docs/job.md) */
+	/* As PTC_BLOB_RANK, and a rank that has none is given that of the ranks whose coordinates differ from its own in tp only,
+	 * where these have equal bytes: what has to be the same throughout a tensor-parallel group, such as the random state
+	 * that residual dropout draws from. */
+	PTC_BLOB_TP = 3,
+}; /* "blobs" of job.yaml may say otherwise, by name (docs/job.md) */
 #define PTC_BLOB_MAX (256u << 10)
 /* What a snapshot is to carry beside tensors; set it before each boundary at which it has changed. At most 64 names. */
 PTC_API int ptc_blob_set(ptc_client *c, const char *name, enum ptc_blob_scope scope, const void *data, size_t len);
@@ -158,13 +163,20 @@ PTC_API int ptc_restore(ptc_client *c);
 /* ---- training -------------------------------------------------------------------- */
 
 /* fn runs in the thread of ptc_boundary or ptc_finish when that is about to wait, before the state is taken: the place to
- * set blobs and cursors without doing so at each step. It may call ptc_blob_set, ptc_cursor_set and ptc_stop_refuse
- * only. Where it returns nonzero the state must not be taken: whoever asked for it is told that this rank refused, the switch comes to
+ * set blobs and cursors without doing so at each step. It may call ptc_blob_set, ptc_cursor_set, ptc_stop_refuse,
+ * ptc_stop_later and ptc_stop_holds only. Where it returns nonzero the state must not be taken: whoever asked for it is told that this rank refused, the switch comes to
  * nothing, and ptc_boundary returns 0 as if it had not been asked; ptc_finish returns PTC_R_REFUSED at once. NULL: none. Lasts
  * until the next ptc_next. */
 PTC_API int ptc_on_stop(ptc_client *c, int (*fn)(void *arg, uint64_t step), void *arg);
 /* From that function, before it returns nonzero: why, in a line; what is beyond 255 bytes is cut off. */
 PTC_API int ptc_stop_refuse(ptc_client *c, const char *why);
+/* From that function, before it returns nonzero: the state cannot be taken at this boundary, but at a later one, for example while
+ * gradients of several micro-steps add up. The stop moves to the next boundary, on every rank. After 1024 such moves in a row
+ * whoever asked for the state is told the rank and `why`. ptc_finish has no later boundary: there it is a refusal. */
+PTC_API int ptc_stop_later(ptc_client *c, const char *why);
+/* From that function: 1 while the stop is still at this step; 0 once it has moved on because another rank was past it, which may
+ * therefore never come here: whoever waits for another rank in that function asks, and returns nonzero then. Within ptc_finish 1. */
+PTC_API int ptc_stop_holds(ptc_client *c);
 
 /* The declared state is whole after `step` steps. 0: go on. 1: the generation has ended here; nothing declared may be used as
  * state any more; call ptc_next. Tens of nanoseconds when nothing is pending; else blocks while the state is taken. Steps

@@ -12,12 +12,12 @@ import ctypes
 import operator
 import os
 
-__all__ = ["Client", "Error", "Generation", "Sampling", "Balance", "sequence_slices", "library", "RANK",
-           "JOB"]
+__all__ = ["Client", "Error", "Later", "Generation", "Sampling", "Balance", "sequence_slices", "library", "RANK",
+           "JOB", "TP"]
 
 DIMS_MAX = 8
 BLOB_MAX = 256 << 10
-RANK, JOB = 1, 2  # scopes of blobs
+RANK, JOB, TP = 1, 2, 3  # scopes of blobs
 TIED = 1
 
 
@@ -27,6 +27,13 @@ class Error(RuntimeError):
     def __init__(self, code, text):
         super().__init__(text)
         self.code = code
+
+
+class Later(Error):
+    """Raised by the function given to Client.on_stop(): the state cannot be taken at this boundary, but at a later one."""
+
+    def __init__(self, text):
+        super().__init__(-2, text)
 
 
 class _Generation(ctypes.Structure):
@@ -83,6 +90,8 @@ def library():
             ("ptc_restore", ctypes.c_int, [p]),
             ("ptc_on_stop", ctypes.c_int, [p, _STOP, p]),
             ("ptc_stop_refuse", ctypes.c_int, [p, ctypes.c_char_p]),
+            ("ptc_stop_later", ctypes.c_int, [p, ctypes.c_char_p]),
+            ("ptc_stop_holds", ctypes.c_int, [p]),
             ("ptc_boundary", ctypes.c_int, [p, u64]),
             ("ptc_update_begin", None, [p]),
             ("ptc_finish", ctypes.c_int, [p, u64]),
@@ -92,7 +101,11 @@ def library():
                                                ctypes.POINTER(ctypes.c_float)]),
             ("ptc_balance_step", ctypes.c_int, [p, ctypes.POINTER(u64), u64, u64, ctypes.POINTER(u64), p]),
             ("ptc_sequence_slice", ctypes.c_int, [u64, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_int, p])):
-        f = getattr(lib, name)
+        try:
+            f = getattr(lib, name)
+        except AttributeError:
+            raise Error(-7, f"the library {path!r} has no {name}(): it is not libptc, or older than this package; install the libptc "
+                            f"of the same version, or set PTC_LIBRARY to its file") from None
         f.restype, f.argtypes = result, arguments
     _library = lib
     return lib
@@ -184,19 +197,24 @@ class Client:
     def on_stop(self, fn):
         """fn(step) runs in the calling thread when a boundary is about to wait: the place to set blobs and cursors. Where it
         raises an Error, the state is not taken, whoever wanted it is told why, and boundary() returns False as if nothing
-        had been wanted; finish() raises it. Any other exception comes out of boundary() and finish()."""
+        had been wanted; finish() raises it. Later moves the stop to the next boundary of all ranks. Any other exception comes out of boundary() and finish()."""
 
         def call(_, step):
             try:
                 fn(step)
             except BaseException as e:  # must not cross C
                 self._raise_in_stop = e
-                self._lib.ptc_stop_refuse(self._c, (str(e) or type(e).__name__).encode())
+                say = self._lib.ptc_stop_later if isinstance(e, Later) else self._lib.ptc_stop_refuse
+                say(self._c, (str(e) or type(e).__name__).encode())
                 return 1
             return 0
 
         self._keep = _STOP(call)
         self._check(self._lib.ptc_on_stop(self._c, self._keep, None))
+
+    def stop_holds(self):
+        """Within that function: False once the stop has moved on, because another rank was past it, which may never come here."""
+        return self._check(self._lib.ptc_stop_holds(self._c)) == 1
 
     def _stopped(self, rc, goes_on=False):
         e, self._raise_in_stop = self._raise_in_stop, None

@@ -5,6 +5,7 @@ Happy path: collect() gives a list of Held, one per (name, field). Failure: ptc.
 why; nothing has been declared then.
 """
 import copy
+import inspect
 import itertools
 
 import torch
@@ -191,23 +192,75 @@ def clean_name(model, name):
     return ".".join(out)
 
 
-def of_model(model, tied, extra):
-    """{name: Held} of what its state dict has, and of `extra`."""
-    state = dict(get_model_state_dict(model)) if model is not None and model.state_dict() else {}
-    live = set()
-    if model is not None:
-        live = {_local(t).untyped_storage().data_ptr() for t in itertools.chain(model.parameters(), model.buffers())
-                if t.layout == torch.strided}
-    held = {}
-    for name, value in state.items():
-        if name.split(".")[-1] == "_extra_state":
-            refuse(f"{name}: a module's extra state cannot be carried: it is made anew at each call, in a form of its own")
+def modules_of(model):
+    """[(what its names begin with, module)] of attach(model=): one, parts of one model, or models by name."""
+    if isinstance(model, dict):
+        found = [(f"{name}.", m) for name, m in model.items()]
+    else:
+        found = [("", m) for m in (model if isinstance(model, (list, tuple)) else () if model is None else (model,))]
+    for prefix, m in found:
+        if not isinstance(m, torch.nn.Module):
+            refuse(f"model {prefix[:-1]}: a {type(m).__name__} is no torch.nn.Module".replace(" :", ":"))
+    return found
+
+
+def has_extra_state(module):
+    return type(module).get_extra_state is not torch.nn.Module.get_extra_state
+
+
+def extra_states(modules):
+    """{name in the state dict: module} of those that have a state in a form of their own."""
+    found = {}
+    for prefix, model in modules:
+        for path, module in model.named_modules():
+            if has_extra_state(module):
+                clean = clean_name(model, path) if path else ""
+                found[f"{prefix}{clean}{'.' if clean else ''}_extra_state"] = module
+    return found
+
+
+def of_module(model, prefix, tied, extra_states=(), given=()):
+    """{name: Held} of what its state dict has."""
+    for name, t in itertools.chain(model.named_parameters(), model.named_buffers()):
+        if torch.nn.parameter.is_lazy(t):
+            refuse(f"{prefix}{name}: it is not initialized; call the module once before attach")
+    state, held = dict(get_model_state_dict(model)) if model.state_dict() else {}, {}
+    tensors = [_local(t) for t in itertools.chain(model.parameters(), model.buffers())]
+    live = {t.untyped_storage().data_ptr() for t in tensors if t.layout == torch.strided}
+    for key, value in state.items():
+        name = prefix + key
+        if name in extra_states:
+            continue
         if not isinstance(value, torch.Tensor):
             refuse(f"{name}: the model's state dict has a {type(value).__name__} there, which cannot be carried")
         held[name] = Held(name, None, value, name in tied)
         if held[name].local.numel() and held[name].local.untyped_storage().data_ptr() not in live:
             refuse(f"{name}: the model's state dict has a copy there, not a parameter or buffer (a hook makes it?), so that "
                    f"nothing could be restored into it")
+    _all_there(model, prefix, held, given)
+    return held
+
+
+def _all_there(model, prefix, held, given):
+    """A hook may leave something out of the state dict. given: what is carried all the same."""
+    there = {t.untyped_storage().data_ptr() for t in itertools.chain((h.local for h in held.values()), map(_local, given))}
+    outside = {id(m._buffers[key]) for m in model.modules() for key in m._non_persistent_buffers_set}
+    for name, t in itertools.chain(model.named_parameters(), model.named_buffers()):
+        if id(t) not in outside and _local(t).numel() and _local(t).untyped_storage().data_ptr() not in there:
+            refuse(f"{prefix}{clean_name(model, name)}: the model's state dict leaves it out (a hook?), so that it would be lost; "
+                   f"pass it in extra=, by a name of its own")
+
+
+def of_model(model, tied, extra):
+    """{name: Held} of what the modules' state dicts have, and of `extra`. model: as for attach()."""
+    modules, held = modules_of(model), {}
+    states, given = extra_states(modules), [t for t in extra.values() if isinstance(t, torch.Tensor)]
+    for prefix, module in modules:
+        for name, h in of_module(module, prefix, tied, states, given).items():
+            if name in held and held[name].place() != h.place():
+                refuse(f"{name}: two modules have a tensor of that name; parts of one model have different names, and models go "
+                       f"into a dict, each by a name of its own")
+            held[name] = h
     for name, value in extra.items():
         if name in held:
             refuse(f"extra {name}: the model's state dict has that name already")
@@ -217,29 +270,20 @@ def of_model(model, tied, extra):
     return held
 
 
-def not_persistent(model):
+def not_persistent(modules):
     """{name: buffer} of what no state dict has."""
     found = {}
-    for path, module in model.named_modules() if model is not None else ():
-        for key in module._non_persistent_buffers_set:
-            b = module._buffers.get(key)
-            if b is not None:
-                found[clean_name(model, f"{path}.{key}" if path else key)] = _local(b.detach())
+    for i, (prefix, model) in enumerate(modules):
+        for path, module in model.named_modules():
+            for key in module._non_persistent_buffers_set:
+                b = module._buffers.get(key)
+                if b is not None:
+                    name = prefix + clean_name(model, f"{path}.{key}" if path else key)
+                    found[f"{name} (of part {i})" if name in found else name] = _local(b.detach())
     return found
 
 
 # ---- optimizers ----------------------------------------------------------------------------------------------------------
-
-
-def _start_adam(optim, group, p):
-    state, fused = optim.state[p], bool(group.get("fused"))
-    wide = torch.get_default_dtype() == torch.float64 and not fused
-    state["step"] = torch.zeros((), dtype=torch.float64 if wide else torch.float32,
-                                device=p.device if group.get("capturable") or fused else "cpu")
-    state["exp_avg"] = torch.zeros_like(p, memory_format=torch.preserve_format)
-    state["exp_avg_sq"] = torch.zeros_like(p, memory_format=torch.preserve_format)
-    if group["amsgrad"]:
-        state["max_exp_avg_sq"] = torch.zeros_like(p, memory_format=torch.preserve_format)
 
 
 def _start_sgd(optim, group, p):
@@ -249,37 +293,117 @@ def _start_sgd(optim, group, p):
         optim.state[p]["momentum_buffer"] = torch.zeros_like(p, memory_format=torch.preserve_format)
 
 
+def _start_torch(optim, group, p):
+    """PyTorch's own optimizers make a parameter's state when they first see its gradient; nothing is stepped."""
+    lists = [[] for _ in list(inspect.signature(type(optim)._init_group).parameters)[2:]]
+    was, p.grad = p.grad, torch.zeros_like(p, memory_format=torch.preserve_format)
+    try:
+        optim._init_group({**group, "params": [p]}, *lists)
+    finally:
+        p.grad = was
+
+
 # State that an optimizer makes at its first step has to be there when the snapshot is restored into it.
-_STARTS = {torch.optim.Adam: _start_adam, torch.optim.AdamW: _start_adam, torch.optim.SGD: _start_sgd}
+def _start_of(optim):
+    kind = type(optim)
+    if kind is torch.optim.SGD:
+        return _start_sgd
+    known = kind.__module__.startswith("torch.optim") and hasattr(kind, "_init_group")
+    return _start_torch if known and kind is not torch.optim.SparseAdam else None
+
+
+def optimizers_of(optim):
+    """{blob: [optimizer]} of attach(optim=): one, those of parts of one model, or several by name."""
+    if isinstance(optim, dict):
+        return {f"optimizer/{name}": list(o) if isinstance(o, (list, tuple)) else [o] for name, o in optim.items()}
+    return {"optimizer": list(optim) if isinstance(optim, (list, tuple)) else [optim]} if optim is not None else {}
+
+
+def _plain_state(optim):
+    """A wrapper around an optimizer may have more than what optimizers have."""
+    try:
+        more = sorted(map(str, set(optim.state_dict()) - {"state", "param_groups"}))
+    except Exception as e:
+        refuse(f"optimizer {type(optim).__name__}: its state_dict() cannot be had ({str(e).splitlines()[0]}); attach an optimizer that "
+               f"keeps its state in `state`, with zero1= where each rank works on a part")
+    if more:
+        refuse(f"optimizer {type(optim).__name__}: its state dict has {', '.join(more)} beside state and param_groups, which cannot "
+               f"be carried; attach the optimizer in it, and give the rest in stateful=")
 
 
 def start_optimizer(optim):
     if not isinstance(optim, torch.optim.Optimizer):
         refuse(f"optim: a {type(optim).__name__} is no torch.optim.Optimizer")
+    if type(optim).state_dict is not torch.optim.Optimizer.state_dict:
+        _plain_state(optim)
+    if isinstance(optim, torch.optim.LBFGS):
+        refuse("optimizer LBFGS: its state is lists of tensors, which cannot be carried")
+    start = _start_of(optim)
     for group in optim.param_groups:
         for p in group["params"]:
             if optim.state.get(p):
                 continue
-            start = _STARTS.get(type(optim))
             if start is None:
                 refuse(f"optimizer {type(optim).__name__} has no state yet, and what it makes at its first step is not "
-                       f"known; take one step before attach (Adam, AdamW and SGD need none)")
+                       f"known; take one step before attach (PyTorch's own need none, but SparseAdam)")
             with torch.no_grad():
                 start(optim, group, p)
 
 
-def _parameter_names(model, zero1):
-    """id of a parameter -> its names; tied ones have several."""
-    names = {id(piece): [name] for name, (_, _, piece) in zero1.items()}
-    if model is not None:
+def parameter_names(modules, zero1, extra):
+    """{id: names} of what optimizers work on; tied parameters have several."""
+    names = {}
+    for prefix, model in modules:
         for name, p in model.named_parameters(remove_duplicate=False):
-            clean = clean_name(model, name)
+            clean = prefix + clean_name(model, name)
             if clean not in names.setdefault(id(p), []):
                 names[id(p)].append(clean)
+    for name, t in extra.items():
+        names.setdefault(id(t), []).append(name)
+    same = {name: them for them in names.values() for name in them}
+    for name, (_, _, piece) in zero1.items():
+        names[id(piece)] = same.get(name, [name])
     return names
 
 
-def _of_field(whole, piece_range, field, value):
+def of_pieces(held, names, zero1):
+    """(masters, copies) of zero1=. A piece of another dtype than its parameter has more in it, and is state of its own: a field
+    `master`. One of the same dtype is the parameter's range once more: either that memory itself, or a copy, [(Held of the
+    parameter, range, piece)], which is neither declared nor needed."""
+    masters, copies = {}, []
+    for name, (start, stop, piece) in zero1.items():
+        whole = held.get(name)
+        if whole is None:
+            refuse(f"zero1 {name}: the model has no parameter of that name")
+        own = whole.range("master", piece, start, stop)
+        if own.dtype != whole.dtype:
+            masters.update({n: held[n].range("master", piece, start, stop) for n in names[id(piece)] if n in held})
+        elif not (whole.local.is_contiguous() and
+                  own.local.data_ptr() == whole.local.data_ptr() + start * whole.local.element_size()) and stop > start:
+            copies.append((whole, slice(start, stop), own.local))
+    return masters, copies
+
+
+def _number(numbers, whole, field, value):
+    """A Python number as a scalar tensor, which is told at each stop."""
+    numbers.setdefault((whole.name, field), torch.tensor(value, dtype={bool: torch.bool, int: torch.int64}.get(type(value), torch.float64)))
+    h = Held(whole.name, field, numbers[whole.name, field], whole.tied)
+    return h
+
+
+def set_number(h, number, value):
+    """Tells a stop what an optimizer's number is now. A tensor keeps the kind of number that it was declared with."""
+    kind = {bool: torch.bool, int: torch.int64}.get(type(value), torch.float64)
+    fits = number.dtype == kind or (number.dtype, kind) == (torch.float64, torch.int64)
+    if not fits or type(value) not in (bool, int, float) or (kind == torch.int64 and not -2**63 <= value < 2**63):
+        refuse(f"{h}: it was declared as a number of type {str(number.dtype)[6:]} and is {value!r} now, which would not be carried whole; "
+               f"begin it as a number of the kind that it becomes, such as 0.0")
+    number.fill_(value)
+
+
+def _of_field(whole, piece_range, field, value, numbers):
+    if type(value) in (bool, int, float):
+        return _number(numbers, whole, field, value)
     if not isinstance(value, torch.Tensor):
         refuse(f"{whole.name}: optimizer state {field!r} is a {type(value).__name__}, which cannot be carried")
     if value.dim() == 0:
@@ -289,21 +413,29 @@ def _of_field(whole, piece_range, field, value):
     if not isinstance(value, DTensor) and list(value.shape) == list(whole.local.shape):
         return whole.like(field, value)
     h = Held(whole.name, field, value, whole.tied)
-    if h.shape != whole.shape:
-        refuse(f"{whole.name}: optimizer state {field!r} has shape {h.shape}, the parameter {whole.shape}")
+    if h.shape != whole.shape and whole.shape != list(whole.local.shape) and not isinstance(value, DTensor):
+        refuse(f"{whole.name}: optimizer state {field!r} has shape {h.shape}, this rank's part of the parameter "
+               f"{list(whole.local.shape)}: which part of a whole that is cannot be told")
     return h
 
 
-def of_optimizer(optim, model, held, zero1):
-    """[Held] of the optimizer's state, under the names of the parameters it belongs to."""
-    names, found = _parameter_names(model, zero1), []
+def of_optimizer(optim, names, held, zero1, numbers):
+    """{(name, field): (Held, state, key)} of the optimizer's state, under the names of the parameters it belongs to."""
+    found, known, ranges = {}, set(), {id(piece): (start, stop) for start, stop, piece in zero1.values()}
     for group in optim.param_groups:
         for p in group["params"]:
             mine = [n for n in names.get(id(p), ()) if n in held]
             if not mine:
                 refuse(f"optimizer {type(optim).__name__}: a parameter of shape {tuple(p.shape)} is none of the "
-                       f"model's; give it by name in zero1=, or leave it out")
+                       f"model's; give it by name in zero1= or extra=, or leave it out")
+            known.add(id(p))
             for name in mine:
-                for field, value in optim.state[p].items():
-                    found.append(_of_field(held[name], zero1[name][:2] if name in zero1 else None, field, value))
+                for field, value in optim.state.get(p, {}).items():
+                    if value is not None:
+                        found[name, str(field)] = (_of_field(held[name], ranges.get(id(p)), str(field), value, numbers),
+                                                   optim.state[p], field)
+    for key, state in optim.state.items():
+        if id(key) not in known and state:
+            what = f"a {type(key).__name__}" if isinstance(key, torch.Tensor) else repr(key)
+            refuse(f"optimizer {type(optim).__name__}: it has state for {what}, which is none of its parameters, and would be lost")
     return found

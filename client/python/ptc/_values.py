@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Python values as JSON without loss, and the random states of a process. What cannot be carried is refused by name."""
+"""Python values as JSON without loss. What cannot be carried is refused by name."""
 import base64
 import collections
 import json
-import random
 import sys
 
 import torch
@@ -71,33 +70,3 @@ def dumps(what, value, arrays=False):
 
 def loads(data):
     return _decode(json.loads(data))
-
-
-# ---- random states -------------------------------------------------------------------------------------------------------
-
-
-def random_states():
-    """{name: bytes} of every generator of the process that is carried: PyTorch's on the CPU, Python's, NumPy's global one."""
-    out = {"rng": torch.get_rng_state().numpy().tobytes(), "rng-python": dumps("random", random.getstate())}
-    if "numpy" in sys.modules:
-        kind, key, *rest = sys.modules["numpy"].random.get_state()
-        if kind != "MT19937":
-            refuse(f"numpy.random: a global generator of kind {kind} cannot be carried")
-        key = base64.b64encode(key.tobytes()).decode()
-        out["rng-numpy"] = json.dumps([key, *[x.item() if hasattr(x, "item") else x for x in rest]]).encode()
-    return out
-
-
-def set_random_states(get):
-    """get(name) -> bytes or None. Without one, a generator keeps the state that the program has given it."""
-    state = get("rng")
-    if state is not None:
-        torch.set_rng_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
-    state = get("rng-python")
-    if state is not None:
-        random.setstate(loads(state))
-    state = get("rng-numpy")
-    if state is not None:
-        import numpy
-        key, *rest = json.loads(state)
-        numpy.random.set_state(("MT19937", numpy.frombuffer(base64.b64decode(key), dtype=numpy.uint32), *rest))

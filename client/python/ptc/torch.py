@@ -26,12 +26,14 @@ is refused at the stop: the switch comes to nothing and training goes on; at fin
 the with block ends the process, and with it the job, its traceback in the log. Needs PyTorch 2.7 or later.
 """
 import contextlib
-import datetime
 import functools
 import gc
 import hashlib
+import json
 import os
 import socket
+import time
+import zlib
 
 import ptc
 
@@ -41,10 +43,12 @@ try:
 except ImportError as e:
     raise ImportError("ptc.torch needs PyTorch 2.7 or later") from e
 
-from ptc import _held, _values
+from ptc import _rng, _values
+from ptc._attached import Attached
 from ptc._held import refuse
+from ptc._rng import AGREE, DIFFER
 
-__all__ = ["generations", "Generation", "BatchSampler", "External", "sequence_part"]
+__all__ = ["generations", "Generation", "BatchSampler", "External", "sequence_part", "AGREE", "DIFFER"]
 
 _STALE = -9
 
@@ -89,7 +93,8 @@ class Generation:
         self._client, self._info = client, info
         self._store, self._bound = None, None
         self._outside, self._data = {}, []
-        self._ended = False
+        self._ended = self._finishing = False
+        self._told = []  # keys in the store of the last stop
 
     # -- process groups
 
@@ -139,6 +144,8 @@ class Generation:
         stale = isinstance(value, ptc.Error) and value.code == _STALE  # it came to nothing: there will be another
         if kind is not None and not stale:
             return False
+        if self._bound is not None:
+            self._bound.close()
         self._bound, self._outside, self._data = None, {}, []
         if dist.is_initialized():
             dist.destroy_process_group()
@@ -151,15 +158,22 @@ class Generation:
 
     # -- state
 
-    def attach(self, model=None, optim=None, sched=None, data=(), zero1=None, tied=(), extra=None, stateful=None):
+    def attach(self, model=None, optim=None, sched=None, data=(), zero1=None, tied=(), extra=None, stateful=None, remade=(), rng=None):
         """Declares what is to be carried, restores it where there is a snapshot, and returns True then.
 
-        model: a module (of a pipeline stage, with the whole model's names). optim: one optimizer over its parameters;
-        zero1: {name: (start, stop, piece)} where it works on `piece` instead, the elements start..stop of that flattened local
-        parameter. sched: an object with state_dict(). data: a BatchSampler, an External loader, or several; what else has
+        model: a module (of a pipeline stage, with the whole model's names), a list of a model's parts, or a dict of models by name.
+        optim, sched: one, a list of those of a model's parts, which have the same options, or a dict of several by name. An optimizer
+        of torch.optim; a scheduler is anything with state_dict() and load_state_dict().
+        zero1: {name: (start, stop, piece)} where an optimizer works on `piece` instead, the elements start..stop of that flattened local
+        parameter. A piece of another dtype, such as an fp32 master of a bf16 parameter, is carried as the parameter's field `master`.
+        data: a BatchSampler, an External loader, or several; what else has
         state_dict() and load_state_dict() is taken as External(it). tied: names that several
         pipeline stages hold on purpose. extra: {name: tensor} beyond the model's state dict. stateful: {name: object} whose
-        state_dict() is the same on every rank, such as a GradScaler.
+        state_dict() is the same on every rank, such as a GradScaler. remade: names of buffers outside the state dict which each
+        generation makes with other values, on purpose. docs/training-state.md says of each kind of state what becomes of it.
+        rng: {name: generator} beyond the random streams that are carried anyhow (docs/job.md, Random streams), or (generator, rule);
+        {name: rule} for one of those; {name: None} for one that is not carried. Rules: AGREE, within tensor-parallel groups; DIFFER,
+        by rank. Generators: torch.Generator, random.Random, NumPy's, a tracker as Megatron's.
         """
         if self._bound is not None:
             raise ptc.Error(-1, "attach: this generation is attached already; give everything in one call")
@@ -167,14 +181,12 @@ class Generation:
         for name in {d.name for d in self._data}:
             if sum(d.name == name for d in self._data) > 1:
                 refuse(f"dataset {name}: two samplers or loaders of that name; give them different ones in name=")
-        zero1 = zero1 or {}
-        self._bound = dict(model=model, optim=optim, zero1=zero1, tied=tuple(tied), extra=extra or {},
-                           values={**(stateful or {}), **({"scheduler": sched} if sched is not None else {})})
+        bound = Attached(model, optim, sched, zero1, tied, extra, stateful, remade)
+        self._bound = bound
         try:
-            if optim is not None:
-                _held.start_optimizer(optim)
-            self._declared = self._collect()
-            self._job_values()  # what a stop would refuse
+            self._rng = _rng.Streams(self, rng)
+            self._declared = bound.collect()
+            bound.values(), bound.about(True, {})  # what a stop would refuse
             self._same_groups()
             for sampler in self._data:
                 sampler._agree(self)
@@ -185,86 +197,54 @@ class Generation:
         for h in self._declared:
             h.declare(self._client)
         restored = self._client.restore()
-        for name, (start, stop, piece) in zero1.items() if restored else ():  # the optimizer works on it, not on the parameter
-            with torch.no_grad():
-                piece.copy_(self._whole[name].local.flatten()[start:stop])
+        if restored:
+            bound.restored()
         if restored and not found:
             self._load()  # a ptcd of before it was said in advance
-        self._outside = self._hashes()
+        self._outside = bound.buffers()
+        if self.world > 1:
+            self.store  # connected now, not at the stop
+        bound.watch()
         self._client.on_stop(self._at_stop)
-        if optim is not None:
-            optim.register_step_pre_hook(lambda *_: self._client.update_begin())
+        for o in [o for optims in bound.optimizers.values() for o in optims]:
+            o.register_step_pre_hook(lambda *_: self._client.update_begin())
         return restored
-
-    def _collect(self):
-        b = self._bound
-        held = _held.of_model(b["model"], b["tied"], b["extra"])
-        self._whole = held
-        fields = [] if b["optim"] is None else _held.of_optimizer(b["optim"], b["model"], held, b["zero1"])
-        return [*held.values(), *fields]
-
-    def _groups(self):
-        optim = self._bound["optim"]
-        return None if optim is None else [{k: v for k, v in g.items() if k != "params"} for g in optim.param_groups]
 
     def _same_groups(self):
         """Options of parameter groups are carried from rank 0, so every pipeline stage must have the same groups."""
-        if self.pp == 1 or self._bound["optim"] is None:
+        if self.pp == 1 or not self._bound.optimizers:
             return
-        mine = hashlib.sha256(_values.dumps("optimizer", self._groups())).digest()
+        mine = hashlib.sha256(b"".join(data for name, data in sorted(self._bound.values().items())
+                                       if name in self._bound.optimizers)).digest()
         if self.rank == 0:
             self._client.meet_put("groups", mine)
         elif self._client.meet_get("groups") != mine:
             refuse(f"optimizer: the parameter groups of pipeline stage {self.pp_rank} have other options than those of stage 0; "
                    f"give every stage the same groups in the same order, empty ones too")
 
-    def _job_values(self):
-        """{blob: bytes} of what is the same on every rank."""
-        out = {name: _values.dumps(name, thing.state_dict()) for name, thing in self._bound["values"].items()}
-        if self._bound["optim"] is not None:
-            out["optimizer"] = _values.dumps("optimizer", self._groups())
-        for name, data in out.items():
-            if len(data) > ptc.BLOB_MAX:
-                refuse(f"{name}: its state takes {len(data)} bytes, at most {ptc.BLOB_MAX} can be carried")
-        return out
-
     def _load(self):
         """What the snapshot has beside tensors, before anything is declared: what does not fit is refused while the generation
         before can still go on. Returns whether there was anything."""
         client, b = self._client, self._bound
-        saved = client.blob_get("optimizer")
-        found = saved is not None
-        if saved is not None and b["optim"] is not None:
-            saved, groups = _values.loads(saved), b["optim"].param_groups
-            if len(saved) != len(groups):
-                refuse(f"optimizer: the snapshot has {len(saved)} parameter groups, this one {len(groups)}")
-            for group, values in zip(groups, saved):
-                group.update(values)
-        for name, thing in b["values"].items():
-            saved = client.blob_get(name)
-            if saved is not None:
-                found = True
-                thing.load_state_dict(_values.loads(saved))
-        # coordinates that did not exist before keep the state they were seeded with
-        _values.set_random_states(lambda name: client.blob_get(name, ptc.RANK))
+        found = b.load(client.blob_get)
+        about = _blobs_get(client, "model")
+        if about is not None:
+            found = True
+            b.load_about(zlib.decompress(about), self)
         for sampler in self._data:
             found = sampler._start(self) or found
+        self._rng.load()  # last: what is loaded before may draw
         return found
 
-    def _hashes(self):
-        """Of buffers that no state dict has: fine as long as nobody changes them."""
-        return {name: hashlib.blake2b(memoryview(b.contiguous().flatten().view(torch.uint8).numpy()), digest_size=16).digest()
-                for name, b in _held.not_persistent(self._bound["model"]).items() if b.device.type == "cpu" and b.numel()}
-
     def _check_outside(self):
-        now = self._hashes()
+        now = self._bound.buffers()
         for name in {**self._outside, **now}:
             if now.get(name) != self._outside.get(name):
                 refuse(f"buffer {name} is not persistent, and has changed since attach: it would be lost; register it as "
                        f"persistent, or pass it in extra=")
 
     def _check_places(self):
-        now = {(h.name, h.field): h.place() for h in self._collect()}
+        now = {(h.name, h.field): h.place() for h in self._bound.collect()}
         for h in self._declared:
             if now.pop((h.name, h.field), None) != h.place():
                 refuse(f"tensor {h}: it is not where it was at attach: something has put another tensor in its place; change "
@@ -272,34 +252,135 @@ class Generation:
         for name, field in now:
             refuse(f"tensor {name}{f' ({field})' if field else ''}: it was not there at attach, and would be lost")
 
-    def _at_stop(self, step):
-        for d in self._data:
-            d._before_stop(self, step)
-        self._check_outside()
-        self._check_places()
-        for name, data in self._job_values().items():
+    # -- at a stop, what ranks tell each other through the store
+
+    def _stop_key(self, step, key):
+        """A stop that was put off at the last step says nothing about the end there."""
+        return f"ptc/{'finish' if self._finishing else 'stop'}/{step}/{key}"
+
+    def _tell(self, step, key, value):
+        self.store.set(self._stop_key(step, key), value)
+        self._told.append(self._stop_key(step, key))
+
+    def _hear(self, step, key, who, timeout_s=300):
+        """What another rank tells at this stop. It may never come here, if it was past this step: then the stop has moved on."""
+        key, nap, deadline = self._stop_key(step, key), 0.0005, time.monotonic() + timeout_s
+        try:
+            while not self.store.check([key]):
+                if not self._client.stop_holds():
+                    raise ptc.Later(f"{who} was past step {step}")
+                if time.monotonic() > deadline and not self._finishing:
+                    refuse(f"{who} has not come to step {step} within {timeout_s} s")
+                time.sleep(nap)
+                nap = min(2 * nap, 0.05)
+            value = self.store.get(key)
+        except ptc.Error:
+            raise
+        except RuntimeError as e:
+            refuse(f"{who} cannot be reached: {str(e).splitlines()[0] if str(e) else type(e).__name__}")
+        if value == b"-":
+            raise ptc.Later(f"{who} says that its state cannot be taken at step {step}")
+        return value
+
+    def _leads(self):
+        return self.dp_rank == self.cp_rank == 0
+
+    def _tell_nothing(self, step):
+        """Ranks that wait for this one's word are not to wait for nothing."""
+        with contextlib.suppress(RuntimeError):  # of a store that is gone; what went wrong is known
+            if self.world > 1 and self.rank == 0:
+                self._tell(step, "values", b"-")
+            if self.world > 1 and self._leads():
+                self._tell(step, f"model/{self.pp_rank}/{self.tp_rank}", b"-")
+            for d in self._data:
+                d._stop_not(self, step)
+
+    def _agree(self, step, values):
+        """Blobs of the job are those of rank 0, so that other ranks must not have other ones."""
+        mine = {name: hashlib.sha256(data).hexdigest() for name, data in values.items()}
+        if self.rank == 0:
+            self._tell(step, "values", json.dumps(mine).encode())
+            return
+        theirs = json.loads(self._hear(step, "values", "rank 0"))
+        for name in sorted(set(mine) | set(theirs)):
+            if mine.get(name) != theirs.get(name):
+                refuse(f"{name}: its state on rank {self.rank} is not that on rank 0, which is the one that counts; make it the same "
+                       f"on every rank")
+
+    def _gather(self, step, about):
+        """{(pp_rank, tp_rank): what the leader there says of its part of the model} on rank 0; others look whether it is what they say."""
+        key = f"model/{self.pp_rank}/{self.tp_rank}"
+        if self._leads():
+            self._tell(step, key, zlib.compress(about))
+        elif self._bound.states:
+            theirs = json.loads(zlib.decompress(self._hear(step, key, "the rank that leads this one's replicas")))
+            if dict(theirs["dict"])["extra"] != dict(json.loads(about)["dict"])["extra"]:
+                refuse(f"extra state: rank {self.rank} has another one than its replica with dp_rank 0, which is the one that counts")
+        if self.rank:
+            return None
+        return {(p, t): zlib.decompress(self._hear(step, f"model/{p}/{t}", f"the first rank of pp_rank {p}, tp_rank {t}"))
+                for p in range(self.pp) for t in range(self.tp)}
+
+    def _beside(self, step):
+        """What is carried beside tensors, random states and datasets; ranks that are not alike refuse."""
+        b = self._bound
+        values = b.values()
+        about = b.about(self.tp_rank == 0, self._outside) if self._leads() or b.states else None
+        parts = {(0, 0): about}
+        if self.world > 1:
+            parts = self._gather(step, about)
+            self._agree(step, values)
+        for name, data in values.items():
             self._client.blob_set(name, data)
-        for name, data in _values.random_states().items():
-            self._client.blob_set(name, data, ptc.RANK)
+        if parts is not None:
+            _blobs_set(self._client, "model", zlib.compress(b.merge(parts, self.tp)))
+
+    def _at_stop(self, step):
+        b = self._bound
+        while self._told:  # at an earlier stop, which nobody is at any more
+            self.store.delete_key(self._told.pop())
+        try:
+            live = b.gradients.live() if not self._finishing else ()
+            if live:
+                raise ptc.Later(f"gradients of {live[0]}{f' and {len(live) - 1} more' if len(live) > 1 else ''} have been computed and not "
+                                f"been applied, and would be lost; call boundary() where an optimizer has stepped")
+            for d in self._data:
+                d._before_stop(self, step)
+            self._check_outside()
+            self._check_places()
+            b.before_stop()
+            self._beside(step)
+        except BaseException:
+            self._tell_nothing(step)
+            raise
         for d in self._data:
             d._stop(self, step)
+        self._rng.save()  # last: what has been saved before may have drawn
 
     # -- training
 
     def boundary(self, step):
         """State is whole after `step` steps. True: the generation has ended here; leave the with block."""
-        if step == self.start_step + 1:
-            self._check_outside()  # after one step, rather than at a switch after a thousand
+        if step == self.start_step + 1:  # after one step, rather than at a switch after a thousand
+            self._check_outside()
+            self._bound.check_copies()
         self._ended = self._client.boundary(step)
         return self._ended
 
     def update_begin(self):
-        """Before the first in-place change of what was attached in a step. The optimizer's step() does it by itself."""
+        """Before the first in-place change of what was attached in a step. The optimizer's step() does it by itself. Where no
+        optimizer is attached, gradients that are there now count as applied."""
+        if self._bound is not None and self._bound.gradients is not None and not self._bound.optimizers:
+            self._bound.gradients.applied()
         self._client.update_begin()
 
     def finish(self, step):
         """Training is over. True: the process is needed in another generation after all."""
-        again = self._client.finish(step)
+        self._finishing = True  # gradients that are left over now are nobody's
+        try:
+            again = self._client.finish(step)
+        finally:
+            self._finishing = False
         self._ended = True
         return again
 
@@ -319,6 +400,21 @@ class Generation:
     def sequence_part(self, tensor, dim=1, zigzag=True, pad=None):
         """What this context-parallel rank has of sequences that lie along `dim`: see sequence_part()."""
         return sequence_part(tensor, self.cp, self.cp_rank, dim, zigzag, pad)
+
+
+def _blobs_set(client, name, data):
+    """More than a blob holds, in several."""
+    parts = [data[i:i + ptc.BLOB_MAX] for i in range(0, len(data), ptc.BLOB_MAX)]
+    if len(parts) > External.PARTS_MAX:
+        refuse(f"{name}: its description takes {len(data)} bytes, at most {External.PARTS_MAX * ptc.BLOB_MAX} can be carried")
+    for i, part in enumerate(parts):
+        client.blob_set(f"{name}/{i}", part)
+    client.blob_set(name, str(len(parts)).encode())
+
+
+def _blobs_get(client, name):
+    n = client.blob_get(name)
+    return None if n is None else b"".join(client.blob_get(f"{name}/{i}") for i in range(int(n)))
 
 
 class BatchSampler:
@@ -366,6 +462,9 @@ class BatchSampler:
             refuse(f"dataset {self.name}: rank {gen.rank} has other lengths or another cost than rank 0; give all ranks the same")
 
     def _before_stop(self, gen, step):
+        pass
+
+    def _stop_not(self, gen, step):
         pass
 
     def _stop(self, gen, step):
@@ -450,7 +549,7 @@ class External:
         if scope not in ("rank", "job"):
             refuse(f"dataset {name}: scope is \"rank\" or \"job\", not {scope!r}")
         self.loader, self.name, self.scope, self.transform = loader, name, scope, transform
-        self._mine = None
+        self._mine, self._bad = None, False
 
     @staticmethod
     def of(data):
@@ -466,12 +565,10 @@ class External:
         """Whether this rank's loader counts."""
         return gen.rank == 0 or (self._gathers(gen) and gen.tp_rank == gen.pp_rank == gen.cp_rank == 0)
 
-    def _key(self, step, dp_rank):
-        return f"ptc/loader/{self.name}/{step}/{dp_rank}"
+    def _key(self, dp_rank):
+        return f"loader/{self.name}/{dp_rank}"
 
     def _start(self, gen):
-        if self._gathers(gen) and self._leads(gen):
-            gen.store  # connected now, not at the stop
         head = gen._client.blob_get(f"loader/{self.name}") if gen.has_state else None
         if head is None:
             return False
@@ -496,25 +593,27 @@ class External:
         """Each rank's state is on its way to rank 0 before anything can be refused, which would leave that waiting."""
         if not self._leads(gen):
             return
+        self._bad = False
         try:
             self._mine = _values.dumps(f"dataset {self.name}", self.loader.state_dict(), True)
         except BaseException:
+            self._bad = True
             if gen.rank:
-                gen.store.set(self._key(step, gen.dp_rank), b"-")
+                gen._tell(step, self._key(gen.dp_rank), b"!")
             raise
         if gen.rank:
-            gen.store.set(self._key(step, gen.dp_rank), self._mine)
+            gen._tell(step, self._key(gen.dp_rank), self._mine)
+
+    def _stop_not(self, gen, step):
+        """This rank's state is not taken at this step."""
+        if self._gathers(gen) and self._leads(gen) and gen.rank and not self._bad:
+            gen._tell(step, self._key(gen.dp_rank), b"-")
 
     def _states(self, gen, step):
         states = [self._mine]
         for d in range(1, gen.dp) if self._gathers(gen) else ():
-            try:
-                gen.store.wait([self._key(step, d)], datetime.timedelta(seconds=self.TIMEOUT_S))
-            except RuntimeError as e:
-                refuse(f"dataset {self.name}: no state of the loader of data-parallel rank {d} within {self.TIMEOUT_S} s ({e})")
-            states.append(gen.store.get(self._key(step, d)))
-            gen.store.delete_key(self._key(step, d))
-            if states[-1] == b"-":
+            states.append(gen._hear(step, self._key(d), f"dataset {self.name}: the loader of data-parallel rank {d}", self.TIMEOUT_S))
+            if states[-1] == b"!":
                 refuse(f"dataset {self.name}: the loader of data-parallel rank {d} has no state that can be carried")
         return states
 

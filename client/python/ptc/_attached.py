@@ -1,0 +1,282 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a program has given to Generation.attach(): modules, optimizers, schedulers and other objects, and what a snapshot has of them
+beside tensors.
+
+Happy path: Attached(...) -> collect() -> load() before anything is declared -> declare -> restored(); at each stop before_stop(),
+values() and about(). Failure: ptc.Error that names what cannot be carried, or what the snapshot has otherwise.
+
+A snapshot has one blob for each optimizer's options, scheduler and object, those of rank 0; and `model`, what a leader of each pipeline
+stage and tensor-parallel rank (the one with dp_rank and cp_rank 0) knows: which parameters are trained and in which group of which
+optimizer, digests of the buffers that no state dict has, and extra states.
+"""
+import hashlib
+import json
+
+import torch
+
+import ptc
+from ptc import _held, _values
+from ptc._gradients import Gradients
+from ptc._held import refuse
+
+_RESERVED = ("optimizer", "scheduler", "model", "rng", "loader", "ptc")
+
+
+def _several(things):
+    return list(things) if isinstance(things, (list, tuple)) else [things]
+
+
+def _objects(sched, stateful):
+    """{blob: [object]}; those of one list have the same state, as the schedulers of one model's parts."""
+    found = {}
+    if isinstance(sched, dict):
+        found.update({f"scheduler/{name}": _several(s) for name, s in sched.items()})
+    elif sched is not None:
+        found["scheduler"] = _several(sched)
+    for name, thing in (stateful or {}).items():
+        if name.split("/")[0] in _RESERVED or name.startswith("rng"):
+            refuse(f"stateful {name}: that name is taken for what ptc carries itself; give it another one")
+        found[name] = [thing]
+    for name, them in found.items():
+        for thing in them:
+            for method in ("state_dict", "load_state_dict"):
+                if not callable(getattr(thing, method, None)):
+                    refuse(f"{name}: a {type(thing).__name__} has no {method}(), so that it cannot be carried")
+    return found
+
+
+def _digest(t):
+    return hashlib.blake2b(memoryview(t.contiguous().flatten().view(torch.uint8).numpy()), digest_size=16).hexdigest()
+
+
+class Attached:
+    def __init__(self, model, optim, sched, zero1, tied, extra, stateful, remade):
+        self.modules, self.optimizers = _held.modules_of(model), _held.optimizers_of(optim)
+        self.objects = _objects(sched, stateful)
+        self.zero1, self.tied, self.extra, self.remade = zero1 or {}, tuple(tied), extra or {}, tuple(remade)
+        self._model, self._numbers, self._fields, self._copies = model, {}, {}, []
+        self.states = _held.extra_states(self.modules)
+        for optims in self.optimizers.values():
+            for o in optims:
+                _held.start_optimizer(o)
+        _no_comm_state(self.modules)
+        self.gradients = None
+
+    # -- tensors
+
+    def collect(self):
+        """[Held] of everything that is declared."""
+        whole = _held.of_model(self._model, self.tied, self.extra)
+        self.names = _held.parameter_names(self.modules, self.zero1, self.extra)
+        masters, self._copies = _held.of_pieces(whole, self.names, self.zero1)
+        fields = {(name, "master"): (h, None, None) for name, h in masters.items()}
+        for name, optims in self.optimizers.items():
+            for o in optims:
+                for key, value in _held.of_optimizer(o, self.names, whole, self.zero1, self._numbers).items():
+                    if key in fields:
+                        refuse(f"{key[0]}: two optimizers, or one and zero1=, have a state {key[1]!r} of it")
+                    fields[key] = value
+        self._fields = fields
+        return [*whole.values(), *(h for h, _, _ in fields.values())]
+
+    def watch(self):
+        """Gradients, from now on."""
+        named = [(prefix + _held.clean_name(m, n), p) for prefix, m in self.modules for n, p in m.named_parameters()]
+        named += [(f"zero1 {name}", piece) for name, (_, _, piece) in self.zero1.items()]
+        by_name, applies = dict(named), {}
+        for name, (_, _, piece) in self.zero1.items():
+            applies[id(piece)] = [piece, *([by_name[name]] if name in by_name else [])]
+        self.gradients = Gradients([m for _, m in self.modules], named, applies)
+
+    def close(self):
+        if self.gradients is not None:
+            self.gradients.close()
+
+    def restored(self):
+        """The declared memory has the snapshot's bytes."""
+        with torch.no_grad():
+            for whole, where, piece in self._copies:
+                piece.copy_(whole.local.flatten()[where].view_as(piece))
+        for (h, state, key) in self._fields.values():
+            number = self._numbers.get((h.name, h.field))
+            if number is not None:
+                state[key] = type(state[key])(number.item())
+
+    def before_stop(self):
+        for (h, state, key) in self._fields.values():
+            number = self._numbers.get((h.name, h.field))
+            if number is not None:
+                _held.set_number(h, number, state[key])
+        self.check_copies()
+
+    def check_copies(self):
+        for whole, where, piece in self._copies:
+            mine = whole.local.flatten()[where].contiguous().view(torch.uint8)
+            if not torch.equal(mine, piece.flatten().view(torch.uint8)):
+                refuse(f"zero1 {whole.name}: the piece differs from the parameter, whose copy it is, so that one of the two would be "
+                       f"lost; gather parameters before boundary(), or make pieces of a wider dtype")
+
+    # -- what is the same on every rank
+
+    def options(self, name):
+        first, *others = [[{k: v for k, v in g.items() if k not in ("params", "param_names")} for g in o.param_groups]
+                          for o in self.optimizers[name]]
+        data = _values.dumps(name, first)
+        for i, options in enumerate(others):
+            if _values.dumps(name, options) != data:
+                refuse(f"{name}: number {i + 1} of the list has other parameter groups or options than number 0; optimizers that "
+                       f"differ go into a dict, each by a name of its own")
+        return first
+
+    def values(self):
+        """{blob: bytes}."""
+        out = {}
+        for name, optims in self.optimizers.items():
+            if optims:
+                kind = type(optims[0]).__name__
+                out[name] = _values.dumps(name, {"class": kind, "groups": self.options(name)})
+        for name, them in self.objects.items():
+            states = [_values.dumps(name, thing.state_dict()) for thing in them]
+            if any(s != states[0] for s in states):
+                refuse(f"{name}: objects of the list have different states; those that differ go into a dict, each by a name of "
+                       f"its own")
+            out.update({name: s for s in states[:1]})
+        for name, data in out.items():
+            if len(data) > ptc.BLOB_MAX:
+                refuse(f"{name}: its state takes {len(data)} bytes, at most {ptc.BLOB_MAX} can be carried")
+        return out
+
+    def load(self, get):
+        """get(blob) -> bytes or None. Whether there was anything."""
+        found = False
+        for name, optims in self.optimizers.items():
+            saved = get(name)
+            if saved is not None:
+                found = True
+                for o in optims:
+                    _load_options(name, o, _values.loads(saved))
+        for name, them in self.objects.items():
+            saved = get(name)
+            if saved is not None:
+                found = True
+                for thing in them:
+                    thing.load_state_dict(_values.loads(saved))
+        return found
+
+    # -- what belongs to parts of the model
+
+    def buffers(self):
+        """{name: [dtype, shape, digest]} of buffers that no state dict has: fine as long as nobody changes them."""
+        return {name: [str(b.dtype), list(b.shape), _digest(b)] for name, b in _held.not_persistent(self.modules).items()
+                if b.device.type == "cpu" and b.numel()}
+
+    def _parameters(self):
+        """{name: [trained, {optimizer: group}]}"""
+        found = {}
+        for prefix, model in self.modules:
+            for name, p in model.named_parameters():
+                found[prefix + _held.clean_name(model, name)] = [p.requires_grad, {}]
+        for kind, optims in self.optimizers.items():
+            for o in optims:
+                for i, group in enumerate(o.param_groups):
+                    for p in group["params"]:
+                        for name in self.names.get(id(p), ()):
+                            found.setdefault(name, [p.requires_grad, {}])[1][kind] = i
+        return found
+
+    def about(self, leads, buffers):
+        """What this rank knows of its part of the model, as bytes. leads: it is tensor-parallel rank 0, whose word on parameters counts."""
+        out = {"extra": {name: module.get_extra_state() for name, module in self.states.items()}}
+        if leads:
+            out.update(parameters=self._parameters(), buffers=buffers)
+            out["pieces"] = {"zero1": bool(self.zero1)}  # of which no rank has all
+            out["objects"] = {name: True for name in self.objects}
+        return _values.dumps("model", out, True)
+
+    @staticmethod
+    def merge(parts, tp):
+        """What a snapshot has, of {(pp_rank, tp_rank): about()}."""
+        whole = {"version": 1, "tp": tp, "parameters": {}, "buffers": {}, "pieces": {}, "extra": {}, "objects": {}}
+        for (_, tp_rank), data in sorted(parts.items()):
+            for kind, them in json.loads(data)["dict"]:
+                for name, value in them["dict"]:
+                    if kind == "extra":
+                        whole[kind].setdefault(name, {})[str(tp_rank)] = value
+                    else:
+                        whole[kind].setdefault(name, value)
+        for states in whole["extra"].values():
+            if len(states) == tp and all(s == states["0"] for s in states.values()):
+                for t in range(1, tp):
+                    del states[str(t)]
+        return json.dumps(whole).encode()
+
+    def load_about(self, data, gen):
+        """What the snapshot has for another model, or has to be loaded into this one."""
+        whole = json.loads(data)
+        if whole["version"] != 1:
+            refuse(f"model: the snapshot's description of it is of version {whole['version']}, this is version 1 of ptc.torch")
+        for name in sorted(set(whole["objects"]) ^ set(self.objects)):
+            refuse(f"{name}: {'the snapshot has its state, this program attaches no such object' if name in whole['objects'] else 'this program attaches it, the snapshot has no state of it'}; "
+                   f"give the same objects by the same names as before")
+        was = {name: _values._decode(value) for name, value in whole["parameters"].items()}
+        for name, (trained, groups) in self._parameters().items():
+            old_trained, old_groups = was.get(name, (trained, groups))
+            if trained != old_trained:
+                refuse(f"parameter {name}: {'frozen' if trained else 'trained'} in the snapshot, {'trained' if trained else 'frozen'} "
+                       f"here; set its requires_grad before attach as it was after step {gen.start_step}")
+            both = set(groups) & set(old_groups) if self.zero1 or whole["pieces"].get("zero1") else set(groups) | set(old_groups)
+            for kind in sorted(both):
+                if groups.get(kind) != old_groups.get(kind):
+                    refuse(f"{kind}: parameter {name} was in {_group(old_groups, kind)} in the snapshot, and is in {_group(groups, kind)} "
+                           f"here; build the groups as they were after step {gen.start_step}")
+        if gen.tp_rank == gen.cp_rank == gen.dp_rank == 0:
+            self._same_buffers({name: _values._decode(value) for name, value in whole["buffers"].items()})
+        self._load_extra(whole, gen)
+
+    def _same_buffers(self, was):
+        for name, (dtype, shape, digest) in self.buffers().items():
+            old = was.get(name)
+            if old and name not in self.remade and old[:2] == [dtype, shape] and old[2] != digest:
+                refuse(f"buffer {name} is not persistent, and is made with other values than in the generation of the snapshot; register "
+                       f"it as persistent, pass it in extra=, or name it in remade= where that is meant")
+
+    def _load_extra(self, whole, gen):
+        for name in sorted(set(whole["extra"]) ^ set(self.states)) if gen.pp == 1 else sorted(set(self.states) - set(whole["extra"])):
+            refuse(f"{name}: {'the snapshot has it, this model has not' if name in whole['extra'] else 'the snapshot has none'}")
+        for name, module in self.states.items():
+            states = whole["extra"][name]
+            if len(states) > 1 and whole["tp"] != gen.tp:
+                refuse(f"{name}: the extra state differs between the snapshot's {whole['tp']} tensor-parallel ranks, this is "
+                       f"tp={gen.tp}, and only the module knows how to divide it: keep tp={whole['tp']}")
+            rank = str(gen.tp_rank) if str(gen.tp_rank) in states else "0"
+            if rank not in states:
+                refuse(f"{name}: the snapshot has no extra state of tensor-parallel rank {gen.tp_rank}")
+            module.set_extra_state(_values._decode(states[rank]))
+
+
+def _group(groups, kind):
+    return f"group {groups[kind]}" if kind in groups else "no group"
+
+
+def _load_options(name, optim, saved):
+    if isinstance(saved, dict):
+        if saved["class"] != type(optim).__name__:
+            refuse(f"{name}: the snapshot is of a {saved['class']}, this is a {type(optim).__name__}")
+        saved = saved["groups"]
+    groups = optim.param_groups
+    if len(saved) != len(groups):
+        refuse(f"{name}: the snapshot has {len(saved)} parameter groups, this one {len(groups)}")
+    for group, values in zip(groups, saved):
+        group.update(values)
+
+
+def _no_comm_state(modules):
+    """PowerSGD keeps what it has not sent yet, as others do that compress gradients."""
+    for prefix, model in modules:
+        for path, module in model.named_modules():
+            hooks = getattr(module, "_comm_hooks", ()) if isinstance(module, _held.DistributedDataParallel) else ()
+            for hook, state in hooks:
+                if state is not None and not isinstance(state, torch.distributed.ProcessGroup):
+                    what = f"DDP's communication hook {getattr(hook, '__name__', hook)}"
+                    refuse(f"module {prefix}{path or type(model).__name__}: {what} has a {type(state).__name__}, which cannot be "
+                           f"carried; use one without a state")

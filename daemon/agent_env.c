@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The agent's questions about documents, answered from the caches.
+ * Failure modes: those of daemon/documents/documents.h. */
+#include "daemon/ptcd.h"
+
+static int layout_get(void *arg, const char *uuid, const char *hash, const struct ptc_spec **ret_spec,
+		      const struct ptc_layout **ret_layout, void **ret_ref, struct ptc_error *err)
+{
+	struct ptc_daemon *d = arg;
+	const struct ptc_declared *declared;
+	int rc = ptc_layouts_get(d->docs.layouts, uuid, hash, &declared, ret_layout, ret_ref, err);
+
+	if (rc == 0)
+		*ret_spec = &declared->spec;
+	return rc;
+}
+
+static void layout_release(void *arg, void *ref)
+{
+	(void)arg;
+	ptc_layouts_release(ref);
+}
+
+static int job_get(void *arg, const char *uuid, const char *spec_hash, const struct ptc_job_desc **ret_job,
+		   void **ret_ref, struct ptc_error *err)
+{
+	struct ptc_daemon *d = arg;
+
+	return ptc_specs_get(d->docs.specs, uuid, spec_hash, ret_job, ret_ref, err);
+}
+
+static void job_release(void *arg, void *ref)
+{
+	(void)arg;
+	ptc_specs_release(ref);
+}
+
+static int blob_get(void *arg, const char *uuid, const char *hash, char **ret_data, size_t *ret_len,
+		    struct ptc_error *err)
+{
+	struct ptc_daemon *d = arg;
+
+	return ptc_document_get(d->docs.kept, uuid, hash, PTC_SPEC_MAX_BYTES, ret_data, ret_len, err);
+}
+
+void ptc_layouts_agent_env(struct ptc_agent_env *env)
+{
+	env->layout_get = layout_get;
+	env->layout_release = layout_release;
+	env->job_get = job_get;
+	env->job_release = job_release;
+	env->blob_get = blob_get;
+}

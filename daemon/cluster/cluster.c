@@ -1,0 +1,939 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/cluster/cluster.h"
+
+#include "base/alloc.h"
+#include "base/buf.h"
+#include "base/check.h"
+#include "base/cleanup.h"
+#include "base/digest.h"
+#include "base/log.h"
+#include "base/sys.h"
+#include "formats/json.h"
+
+#include <inttypes.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#define CLUSTER_KEY    "/ptc/cluster"
+#define NODES_PREFIX   "/ptc/nodes"
+#define JOBS_PREFIX    "/ptc/jobs/"
+#define WORKER_LEAF    "worker/"
+#define LEASE_RETRY_US 500000
+#define SHOWN_JOBS     3 /* in a message */
+
+struct task {
+	void (*work)(void *arg, struct ptc_etcd *etcd);
+	void (*done)(void *arg);
+	void *arg;
+	struct task *next;
+};
+
+struct ptc_cluster {
+	struct ptc_cluster_opts opts;
+	struct ptc_etcd *etcd;
+	struct ptc_etcd_watch *watch_nodes, *watch_jobs;
+	char *state_dir;
+	char *id; /* the value of /ptc/cluster that our state belongs to; from start on */
+	/* loop */
+	struct ptc_node **nodes;
+	size_t nnodes;
+	struct ptc_job_view **jobs;
+	size_t njobs;
+	bool nodes_synced, jobs_synced;
+	uint64_t epoch;
+	/* coordination thread */
+	pthread_t thread;
+	bool started;
+	struct ptc_etcd_lease *lease;
+	struct {
+		pthread_mutex_t lock;
+		pthread_cond_t wake;
+		struct task *head, **tail;
+		struct task *orphans; /* worked on, but the loop had stopped: _free tells them */
+		bool stop;
+		bool lease_wanted;
+	} shared;
+	atomic_int_least64_t lease_id;
+	struct {
+		atomic_uint_fast64_t bytes, used;
+		atomic_bool full;
+	} database;
+};
+
+/* ---- coordination thread -------------------------------------------------- */
+
+static int node_key(const struct ptc_cluster *c, char *key, size_t size)
+{
+	return snprintf(key, size, NODES_PREFIX "/%s", c->opts.node.name);
+}
+
+/* Runs on the lease's thread: ask the coordination thread for another one. */
+static void lease_gone(void *arg)
+{
+	struct ptc_cluster *c = arg;
+
+	atomic_store(&c->lease_id, 0);
+	pthread_mutex_lock(&c->shared.lock);
+	c->shared.lease_wanted = true;
+	pthread_cond_signal(&c->shared.wake);
+	pthread_mutex_unlock(&c->shared.lock);
+}
+
+static void tell_lease_lost(void *arg)
+{
+	struct ptc_cluster *c = arg;
+
+	c->opts.on_lease(c->opts.arg, false);
+}
+
+static void tell_lease_have(void *arg)
+{
+	struct ptc_cluster *c = arg;
+
+	c->opts.on_lease(c->opts.arg, true);
+}
+
+/* Removes what an earlier life of this node left; refuses somebody else's. */
+static int clear_old_key(struct ptc_cluster *c, const char *key, struct ptc_error *err)
+{
+	struct ptc_etcd_kvs kvs = { 0 };
+	struct ptc_node_doc old;
+	int rc = ptc_etcd_get(c->etcd, key, false, 1, &kvs, err);
+
+	if (rc || kvs.n == 0)
+		goto out;
+	if (ptc_node_doc_decode(kvs.kv[0].value, kvs.kv[0].len, &old, NULL) == 0 &&
+	    strcmp(old.store_id, c->opts.node.store_id) != 0) {
+		rc = ptc_error_set(err, PTC_EEXIST,
+				   "node name \"%s\" is in use by the daemon at %s; give this one another name",
+				   c->opts.node.name, old.address);
+		goto out;
+	}
+	rc = kvs.kv[0].lease ? ptc_etcd_revoke(c->etcd, kvs.kv[0].lease, err)
+			     : ptc_etcd_delete(c->etcd, key, false, "etcd.node", err);
+	if (rc == PTC_ENOTFOUND)
+		rc = 0;
+out:
+	ptc_etcd_kvs_done(&kvs);
+	return rc;
+}
+
+int ptc_cluster_check(struct ptc_cluster *c, struct ptc_error *err)
+{
+	struct ptc_etcd_kvs kvs = { 0 };
+	int rc = ptc_etcd_get(c->etcd, CLUSTER_KEY, false, 1, &kvs, err);
+
+	if (rc == 0 && (kvs.n == 0 || strcmp(c->id, kvs.kv[0].value) != 0))
+		rc = ptc_error_set(
+			err, PTC_ESTATE,
+			"%s/cluster names another cluster than etcd's " CLUSTER_KEY "; refusing to touch its "
+			"state (wrong endpoints, or etcd lost its data: restore it, or empty the state directory)",
+			c->state_dir);
+	ptc_etcd_kvs_done(&kvs);
+	return rc;
+}
+
+static int take_lease(struct ptc_cluster *c, struct ptc_error *err)
+{
+	char key[128], *json;
+	bool ok = false;
+	int rc;
+
+	node_key(c, key, sizeof key);
+	c->lease = ptc_etcd_lease_free(c->lease, false);
+	rc = ptc_cluster_check(c, err); /* etcd may have lost its data while we ran */
+	if (rc == 0)
+		rc = clear_old_key(c, key, err);
+	if (rc)
+		return rc;
+	rc = ptc_etcd_lease_new(c->etcd, c->opts.lease_ttl_s, lease_gone, c, &c->lease, err);
+	if (rc)
+		return rc;
+	json = ptc_node_doc_encode(&c->opts.node);
+	if (!json)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory for the node document");
+	rc = ptc_etcd_txn(c->etcd, &(struct ptc_etcd_compare){ key, PTC_ETCD_CREATE_REV, 0 }, 1,
+			  &(struct ptc_etcd_op){ .key = key,
+						 .value = json,
+						 .len = strlen(json),
+						 .lease = ptc_etcd_lease_id(c->lease) },
+			  1, "etcd.node", &ok, NULL, err);
+	ptc_free(json);
+	if (rc == 0 && !ok)
+		rc = ptc_error_set(err, PTC_ECONFLICT, "node key %s appeared while we took it", key);
+	if (rc == 0)
+		atomic_store(&c->lease_id, ptc_etcd_lease_id(c->lease));
+	return rc;
+}
+
+static void retake_lease(struct ptc_cluster *c)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+
+	ptc_loop_post(c->opts.loop, tell_lease_lost, c);
+	if (take_lease(c, &err) == 0) {
+		ptc_info("etcd", "lease taken again");
+		ptc_loop_post(c->opts.loop, tell_lease_have, c);
+		return;
+	}
+	ptc_warn("etcd", "no lease: %s", err.text);
+	usleep(LEASE_RETRY_US); /* our own thread; nothing else can be done without a lease */
+	lease_gone(c);
+}
+
+/* After the loop has stopped the news waits for ptc_cluster_free, which runs on the loop's thread. */
+static void task_tell(struct ptc_cluster *c, struct task *t)
+{
+	if (t->done && ptc_loop_post(c->opts.loop, t->done, t->arg) != 0) {
+		pthread_mutex_lock(&c->shared.lock);
+		t->next = c->shared.orphans;
+		c->shared.orphans = t;
+		pthread_mutex_unlock(&c->shared.lock);
+		return;
+	}
+	ptc_free(t);
+}
+
+static void *coord_main(void *arg)
+{
+	struct ptc_cluster *c = arg;
+
+	pthread_mutex_lock(&c->shared.lock);
+	for (;;) {
+		struct task *t = c->shared.head;
+		bool lease = c->shared.lease_wanted;
+
+		if (lease && !c->shared.stop) {
+			c->shared.lease_wanted = false;
+			pthread_mutex_unlock(&c->shared.lock);
+			retake_lease(c);
+			pthread_mutex_lock(&c->shared.lock);
+			t = c->shared.head;
+		}
+		if (t) {
+			c->shared.head = t->next;
+			if (!t->next)
+				c->shared.tail = &c->shared.head;
+			pthread_mutex_unlock(&c->shared.lock);
+			t->work(t->arg, c->etcd);
+			task_tell(c, t);
+			pthread_mutex_lock(&c->shared.lock);
+			continue;
+		}
+		if (c->shared.stop)
+			break;
+		if (!c->shared.lease_wanted)
+			pthread_cond_wait(&c->shared.wake, &c->shared.lock);
+	}
+	pthread_mutex_unlock(&c->shared.lock);
+	return NULL;
+}
+
+int ptc_cluster_run(struct ptc_cluster *c, void (*work)(void *arg, struct ptc_etcd *etcd), void (*done)(void *arg),
+		    void *arg)
+{
+	struct task *t = ptc_malloc(sizeof *t);
+
+	if (!t)
+		return PTC_ENOMEM;
+	*t = (struct task){ work, done, arg, NULL };
+	pthread_mutex_lock(&c->shared.lock);
+	*c->shared.tail = t;
+	c->shared.tail = &t->next;
+	pthread_cond_signal(&c->shared.wake);
+	pthread_mutex_unlock(&c->shared.lock);
+	return 0;
+}
+
+/* ---- mirror: nodes ---------------------------------------------------------- */
+
+size_t ptc_cluster_nnodes(const struct ptc_cluster *c)
+{
+	return c->nnodes;
+}
+
+struct ptc_node *ptc_cluster_node(struct ptc_cluster *c, uint32_t index)
+{
+	return c->nodes[index];
+}
+
+bool ptc_cluster_find_node(struct ptc_cluster *c, const char *name, uint32_t *ret_index)
+{
+	for (size_t i = 0; i < c->nnodes; i++)
+		if (strcmp(c->nodes[i]->doc.name, name) == 0) {
+			*ret_index = (uint32_t)i;
+			return true;
+		}
+	return false;
+}
+
+int ptc_cluster_intern_node(struct ptc_cluster *c, const char *name, uint32_t *ret_index)
+{
+	struct ptc_node **nodes, *n;
+
+	if (ptc_cluster_find_node(c, name, ret_index))
+		return 0;
+	if (c->nnodes == PTC_MAX_NODES)
+		return PTC_ELIMIT;
+	nodes = ptc_reallocarray(c->nodes, c->nnodes + 1, sizeof *nodes);
+	if (!nodes)
+		return PTC_ENOMEM;
+	c->nodes = nodes;
+	n = ptc_calloc(1, sizeof *n);
+	if (!n)
+		return PTC_ENOMEM;
+	snprintf(n->doc.name, sizeof n->doc.name, "%s", name);
+	c->nodes[c->nnodes] = n;
+	*ret_index = (uint32_t)c->nnodes++;
+	return 0;
+}
+
+/* Coordination thread: with a key that is not there, or not with our lease, nobody would ever see us again. */
+static void look_for_own_key(void *arg, struct ptc_etcd *e)
+{
+	struct ptc_cluster *c = arg;
+	struct ptc_etcd_kvs kvs = { 0 };
+	struct ptc_node_doc doc;
+	int64_t lease = atomic_load(&c->lease_id);
+	char key[128];
+
+	node_key(c, key, sizeof key);
+	if (lease && ptc_etcd_get(e, key, false, 1, &kvs, NULL) == 0 &&
+	    (kvs.n == 0 || kvs.kv[0].lease != lease ||
+	     ptc_node_doc_decode(kvs.kv[0].value, kvs.kv[0].len, &doc, NULL) != 0)) {
+		ptc_warn("etcd", "%s is gone or not what this daemon wrote; it is written again", key);
+		lease_gone(c);
+	}
+	ptc_etcd_kvs_done(&kvs);
+}
+
+/* A change of our own key may be of our making: what holds now is looked up. */
+static void own_key_changed(struct ptc_cluster *c, const char *name)
+{
+	if (strcmp(name, c->opts.node.name) == 0)
+		ptc_cluster_run(c, look_for_own_key, NULL, c); /* no memory: at the next change */
+}
+
+static void node_put(struct ptc_cluster *c, const struct ptc_etcd_kv *kv)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_node_doc doc;
+	uint32_t i;
+
+	if (ptc_node_doc_decode(kv->value, kv->len, &doc, &err) != 0 || ptc_cluster_intern_node(c, doc.name, &i) != 0) {
+		ptc_warn("etcd", "%s ignored: %s", kv->key, err.text);
+		own_key_changed(c, kv->key + strlen(NODES_PREFIX "/"));
+		return;
+	}
+	if (c->nodes[i]->create_revision != kv->create_revision)
+		c->opts.on_node_up(c->opts.arg, doc.name);
+	c->nodes[i]->doc = doc;
+	c->nodes[i]->up = c->nodes[i]->seen = true;
+	c->nodes[i]->create_revision = kv->create_revision;
+	c->nodes[i]->lease = kv->lease;
+}
+
+static void node_event(struct ptc_cluster *c, enum ptc_watch_kind kind, const struct ptc_etcd_kv *kv)
+{
+	const char *drained = NODES_PREFIX "-drained/", *plain = NODES_PREFIX "/";
+	uint32_t i;
+
+	if (strncmp(kv->key, drained, strlen(drained)) == 0) {
+		if (ptc_cluster_intern_node(c, kv->key + strlen(drained), &i) == 0)
+			c->nodes[i]->drained = c->nodes[i]->seen_drained = kind == PTC_WATCH_PUT;
+	} else if (strncmp(kv->key, plain, strlen(plain)) == 0) {
+		if (kind == PTC_WATCH_PUT)
+			node_put(c, kv);
+		else if (ptc_cluster_find_node(c, kv->key + strlen(plain), &i))
+			c->nodes[i]->up = false;
+		if (kind == PTC_WATCH_DELETE)
+			own_key_changed(c, kv->key + strlen(plain));
+	}
+}
+
+/* ---- mirror: jobs ------------------------------------------------------------ */
+
+size_t ptc_cluster_njobs(const struct ptc_cluster *c)
+{
+	return c->njobs;
+}
+
+struct ptc_job_view *ptc_cluster_job(struct ptc_cluster *c, size_t index)
+{
+	return c->jobs[index];
+}
+
+/* "1000:train"; names have no colon. */
+static bool is_qualified(const struct ptc_job_view *j, const char *ref)
+{
+	char full[PTC_NAME_MAX + 16];
+
+	snprintf(full, sizeof full, "%u:%s", (unsigned)j->meta.uid, j->meta.name);
+	return strcmp(full, ref) == 0;
+}
+
+static int several(const struct ptc_cluster *c, const char *name, struct ptc_error *err)
+{
+	char list[256] = "";
+	size_t n = 0, len = 0;
+
+	for (size_t i = 0; i < c->njobs; i++)
+		if (c->jobs[i]->has_meta && strcmp(c->jobs[i]->meta.name, name) == 0 && n++ < SHOWN_JOBS)
+			len += (size_t)snprintf(list + len, sizeof list - len, "%s%u:%s", n > 1 ? ", " : "",
+						(unsigned)c->jobs[i]->meta.uid, name);
+	return ptc_error_set(err, PTC_EINVAL, "%zu users have a job \"%s\"; write whose is meant: %s%s", n, name, list,
+			     n > SHOWN_JOBS ? ", ..." : "");
+}
+
+int ptc_cluster_find_job(struct ptc_cluster *c, const char *ref, uid_t uid, struct ptc_job_view **ret_job,
+			 struct ptc_error *err)
+{
+	struct ptc_job_view *own = NULL, *other = NULL;
+	size_t others = 0;
+
+	for (size_t i = 0; i < c->njobs; i++) {
+		struct ptc_job_view *j = c->jobs[i];
+
+		if (!j->has_meta || (uid != 0 && j->meta.uid != uid))
+			continue;
+		if (strcmp(j->uuid, ref) == 0 || is_qualified(j, ref)) {
+			*ret_job = j;
+			return 0;
+		}
+		if (strcmp(j->meta.name, ref) != 0)
+			continue;
+		if (j->meta.uid == uid) {
+			own = j;
+		} else {
+			other = j;
+			others++;
+		}
+	}
+	if (!own && others > 1)
+		return several(c, ref, err);
+	if (!own && !other)
+		return PTC_ENOTFOUND;
+	*ret_job = own ? own : other;
+	return 0;
+}
+
+struct ptc_job_view *ptc_cluster_find_uuid(struct ptc_cluster *c, const char *uuid)
+{
+	for (size_t i = 0; i < c->njobs; i++)
+		if (strcmp(c->jobs[i]->uuid, uuid) == 0)
+			return c->jobs[i];
+	return NULL;
+}
+
+static struct ptc_job_view *intern_job(struct ptc_cluster *c, const char *uuid)
+{
+	struct ptc_job_view *j = ptc_cluster_find_uuid(c, uuid);
+	struct ptc_job_view **jobs;
+
+	if (j)
+		return j;
+	jobs = ptc_reallocarray(c->jobs, c->njobs + 1, sizeof *jobs);
+	if (!jobs)
+		return NULL;
+	c->jobs = jobs;
+	j = ptc_calloc(1, sizeof *j);
+	if (!j)
+		return NULL;
+	snprintf(j->uuid, sizeof j->uuid, "%s", uuid);
+	c->jobs[c->njobs++] = j;
+	return j;
+}
+
+static void lock_put(struct ptc_job_view *j, const struct ptc_etcd_kv *kv)
+{
+	const char *node = NULL;
+	json_t *root;
+
+	if (ptc_json_load("lock", kv->value, kv->len, &root, NULL) != 0)
+		return;
+	if (json_unpack(root, "{s:s}", "node", &node) == 0) {
+		snprintf(j->lock_node, sizeof j->lock_node, "%s", node);
+		j->lock_revision = kv->create_revision;
+		j->has_lock = j->seen.lock = true;
+	}
+	json_decref(root);
+}
+
+static struct ptc_worker_view *find_worker(struct ptc_job_view *j, const char *node)
+{
+	for (size_t i = 0; i < j->nworkers; i++)
+		if (strcmp(j->workers[i].node, node) == 0)
+			return &j->workers[i];
+	return NULL;
+}
+
+static int worker_put(struct ptc_job_view *j, const char *node, const struct ptc_etcd_kv *kv, struct ptc_error *err)
+{
+	struct ptc_worker_view *w = find_worker(j, node), *list;
+	struct ptc_worker_doc doc;
+	int rc = ptc_worker_doc_decode(kv->value, kv->len, &doc, err);
+
+	if (rc)
+		return rc;
+	if (!w) {
+		if (j->nworkers == PTC_MAX_NODES || strlen(node) > PTC_NAME_MAX)
+			return ptc_error_set(err, PTC_ELIMIT, "too many nodes, or too long a name");
+		list = ptc_reallocarray(j->workers, j->nworkers + 1, sizeof *list);
+		if (!list)
+			return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		j->workers = list;
+		w = &list[j->nworkers++];
+		snprintf(w->node, sizeof w->node, "%s", node);
+	}
+	w->doc = doc;
+	w->seen = true;
+	return 0;
+}
+
+static void worker_delete(struct ptc_job_view *j, struct ptc_worker_view *w)
+{
+	if (w)
+		*w = j->workers[--j->nworkers];
+}
+
+static void job_put(struct ptc_job_view *j, const char *leaf, const struct ptc_etcd_kv *kv)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	int rc = 0;
+
+	if (strcmp(leaf, "meta") == 0) {
+		rc = ptc_meta_doc_decode(kv->value, kv->len, &j->meta, &err);
+		j->has_meta = j->seen.meta = rc == 0;
+	} else if (strcmp(leaf, "record") == 0) {
+		rc = ptc_record_doc_decode(kv->value, kv->len, &j->record, &err);
+		j->has_record = rc == 0;
+		j->bad_record = rc != 0;
+		j->seen.record = true;
+		j->record_revision = kv->mod_revision;
+	} else if (strcmp(leaf, "intent") == 0) {
+		rc = ptc_intent_doc_decode(kv->value, kv->len, &j->intent, &err);
+		j->has_intent = j->seen.intent = rc == 0;
+	} else if (strcmp(leaf, "lock") == 0) {
+		lock_put(j, kv);
+	} else if (strncmp(leaf, WORKER_LEAF, strlen(WORKER_LEAF)) == 0) {
+		rc = worker_put(j, leaf + strlen(WORKER_LEAF), kv, &err);
+	}
+	if (rc)
+		ptc_warn("etcd", "%s ignored: %s", kv->key, err.text);
+}
+
+static void job_delete(struct ptc_job_view *j, const char *leaf)
+{
+	if (strcmp(leaf, "meta") == 0)
+		j->has_meta = false;
+	else if (strcmp(leaf, "record") == 0)
+		j->has_record = j->bad_record = false;
+	else if (strcmp(leaf, "intent") == 0)
+		j->has_intent = false;
+	else if (strcmp(leaf, "lock") == 0)
+		j->has_lock = false;
+	else if (strncmp(leaf, WORKER_LEAF, strlen(WORKER_LEAF)) == 0)
+		worker_delete(j, find_worker(j, leaf + strlen(WORKER_LEAF)));
+}
+
+static struct ptc_job_view *job_event(struct ptc_cluster *c, enum ptc_watch_kind kind, const struct ptc_etcd_kv *kv)
+{
+	const char *rest = kv->key + strlen(JOBS_PREFIX);
+	const char *slash = strchr(rest, '/');
+	char uuid[PTC_UUID_TEXT];
+	struct ptc_job_view *j;
+
+	if (!slash || slash - rest != PTC_UUID_TEXT - 1)
+		return NULL;
+	memcpy(uuid, rest, PTC_UUID_TEXT - 1);
+	uuid[PTC_UUID_TEXT - 1] = '\0';
+	j = intern_job(c, uuid);
+	if (!j)
+		return NULL;
+	if (kind == PTC_WATCH_PUT)
+		job_put(j, slash + 1, kv);
+	else
+		job_delete(j, slash + 1);
+	return j;
+}
+
+/* ---- watches ------------------------------------------------------------------- */
+
+struct change {
+	struct ptc_cluster *c;
+	enum ptc_watch_kind kind;
+	bool jobs;
+	struct ptc_etcd_kv kv;
+};
+
+/* A listing begins, and may take as long as etcd is away: what we knew stays until it is complete. */
+static void reset(struct ptc_cluster *c, bool jobs)
+{
+	for (size_t i = 0; jobs && i < c->njobs; i++) {
+		memset(&c->jobs[i]->seen, 0, sizeof c->jobs[i]->seen);
+		for (size_t k = 0; k < c->jobs[i]->nworkers; k++)
+			c->jobs[i]->workers[k].seen = false;
+	}
+	for (size_t i = 0; !jobs && i < c->nnodes; i++)
+		c->nodes[i]->seen = c->nodes[i]->seen_drained = false;
+	if (jobs)
+		c->jobs_synced = false;
+	else
+		c->nodes_synced = false;
+}
+
+/* Whatever was not in the listing was deleted while we did not look. */
+static void synced(struct ptc_cluster *c, bool jobs)
+{
+	for (size_t i = 0; !jobs && i < c->nnodes; i++) {
+		struct ptc_node *n = c->nodes[i];
+
+		n->up = n->up && n->seen;
+		n->drained = n->drained && n->seen_drained;
+		if (!n->up)
+			own_key_changed(c, n->doc.name);
+	}
+	for (size_t i = 0; jobs && i < c->njobs; i++) {
+		struct ptc_job_view *j = c->jobs[i];
+
+		j->has_meta = j->has_meta && j->seen.meta;
+		j->has_record = j->has_record && j->seen.record;
+		j->bad_record = j->bad_record && j->seen.record;
+		j->has_intent = j->has_intent && j->seen.intent;
+		j->has_lock = j->has_lock && j->seen.lock;
+		for (size_t k = j->nworkers; k-- > 0;)
+			if (!j->workers[k].seen)
+				worker_delete(j, &j->workers[k]);
+	}
+	if (jobs)
+		c->jobs_synced = true;
+	else
+		c->nodes_synced = true;
+	if (c->jobs_synced && c->nodes_synced)
+		c->opts.on_synced(c->opts.arg);
+}
+
+static void apply(void *arg)
+{
+	struct change *ch = arg;
+	struct ptc_cluster *c = ch->c;
+
+	c->epoch += !ch->jobs;
+	if (ch->kind == PTC_WATCH_RESET) {
+		reset(c, ch->jobs);
+	} else if (ch->kind == PTC_WATCH_SYNCED) {
+		synced(c, ch->jobs);
+	} else if (ch->jobs) {
+		struct ptc_job_view *j = job_event(c, ch->kind, &ch->kv);
+
+		if (j && c->jobs_synced && c->nodes_synced)
+			c->opts.on_change(c->opts.arg, j);
+	} else {
+		node_event(c, ch->kind, &ch->kv);
+		if (c->jobs_synced && c->nodes_synced)
+			c->opts.on_change(c->opts.arg, NULL);
+	}
+	ptc_free(ch->kv.key);
+	ptc_free(ch->kv.value);
+	ptc_free(ch);
+}
+
+static void watched(struct ptc_cluster *c, bool jobs, enum ptc_watch_kind kind, const struct ptc_etcd_kv *kv)
+{
+	struct change *ch = ptc_calloc(1, sizeof *ch);
+
+	ptc_require(ch); /* a mirror with a hole would be silently wrong */
+	ch->c = c;
+	ch->kind = kind;
+	ch->jobs = jobs;
+	if (kv && (kind == PTC_WATCH_PUT || kind == PTC_WATCH_DELETE)) {
+		ch->kv = *kv;
+		ch->kv.key = ptc_strdup(kv->key);
+		ch->kv.value = ptc_strndup(kv->value ? kv->value : "", kv->len);
+		ptc_require(ch->kv.key && ch->kv.value);
+	}
+	if (ptc_loop_post(c->opts.loop, apply, ch) != 0) {
+		ptc_free(ch->kv.key);
+		ptc_free(ch->kv.value);
+		ptc_free(ch);
+	}
+}
+
+static void watched_nodes(void *arg, enum ptc_watch_kind kind, const struct ptc_etcd_kv *kv)
+{
+	watched(arg, false, kind, kv);
+}
+
+static void watched_jobs(void *arg, enum ptc_watch_kind kind, const struct ptc_etcd_kv *kv)
+{
+	watched(arg, true, kind, kv);
+}
+
+/* ---- life ------------------------------------------------------------------------ */
+
+/* Our state directory belongs to one cluster; etcd with another (or a wiped one) must not make us delete state. */
+static int learn_cluster_id(struct ptc_cluster *c, struct ptc_error *err)
+{
+	ptc_auto_free char *path = ptc_asprintf("%s/cluster", c->state_dir), *json = NULL;
+	char uuid[PTC_UUID_TEXT];
+	struct ptc_etcd_kvs kvs = { 0 };
+	bool ok;
+	int rc = path ? ptc_sys_read_file(path, 4096, &c->id, NULL, err)
+		      : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+
+	if (rc != PTC_ENOTFOUND) /* a file we cannot read may name another cluster */
+		return rc ? rc : ptc_cluster_check(c, err);
+	rc = ptc_sys_uuid(uuid, err);
+	if (rc)
+		return rc;
+	json = ptc_asprintf("{\"version\":1,\"id\":\"%s\"}", uuid);
+	if (!json)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	rc = ptc_etcd_txn(c->etcd, &(struct ptc_etcd_compare){ CLUSTER_KEY, PTC_ETCD_CREATE_REV, 0 }, 1,
+			  &(struct ptc_etcd_op){ .key = CLUSTER_KEY, .value = json, .len = strlen(json) }, 1,
+			  "etcd.cluster", &ok, NULL, err);
+	if (rc == 0)
+		rc = ptc_etcd_get(c->etcd, CLUSTER_KEY, false, 1, &kvs, err);
+	if (rc == 0 && kvs.n == 0)
+		rc = ptc_error_set(err, PTC_ESTATE, "etcd has no " CLUSTER_KEY " though it was just written");
+	if (rc == 0)
+		rc = ptc_sys_write_file(path, kvs.kv[0].value, kvs.kv[0].len, 0600, "cluster.write", err);
+	if (rc == 0) {
+		c->id = ptc_strdup(kvs.kv[0].value);
+		rc = c->id ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	}
+	ptc_etcd_kvs_done(&kvs);
+	return rc;
+}
+
+int ptc_cluster_new(const struct ptc_cluster_opts *opts, struct ptc_cluster **ret_cluster, struct ptc_error *err)
+{
+	struct ptc_cluster *c = ptc_calloc(1, sizeof *c);
+	int rc;
+
+	if (!c)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	c->opts = *opts;
+	c->state_dir = ptc_strdup(opts->state_dir);
+	pthread_mutex_init(&c->shared.lock, NULL);
+	pthread_cond_init(&c->shared.wake, NULL);
+	c->shared.tail = &c->shared.head;
+	rc = c->state_dir ? ptc_etcd_new(&opts->etcd, &c->etcd, err) : PTC_ENOMEM;
+	if (rc) {
+		ptc_cluster_free(c);
+		return rc;
+	}
+	*ret_cluster = c;
+	return 0;
+}
+
+int ptc_cluster_start(struct ptc_cluster *c, struct ptc_error *err)
+{
+	int rc = learn_cluster_id(c, err);
+
+	if (rc == 0)
+		rc = take_lease(c, err);
+	if (rc == 0)
+		rc = ptc_etcd_watch_new(c->etcd, NODES_PREFIX, watched_nodes, c, &c->watch_nodes, err);
+	if (rc == 0)
+		rc = ptc_etcd_watch_new(c->etcd, JOBS_PREFIX, watched_jobs, c, &c->watch_jobs, err);
+	if (rc == 0 && pthread_create(&c->thread, NULL, coord_main, c) != 0)
+		rc = ptc_error_set(err, PTC_ENOMEM, "cannot start the coordination thread");
+	c->started = rc == 0;
+	return rc;
+}
+
+struct ptc_cluster *ptc_cluster_free(struct ptc_cluster *c)
+{
+	if (!c)
+		return NULL;
+	c->watch_nodes = ptc_etcd_watch_free(c->watch_nodes);
+	c->watch_jobs = ptc_etcd_watch_free(c->watch_jobs);
+	if (c->started) {
+		pthread_mutex_lock(&c->shared.lock);
+		c->shared.stop = true;
+		pthread_cond_signal(&c->shared.wake);
+		pthread_mutex_unlock(&c->shared.lock);
+		pthread_join(c->thread, NULL);
+	}
+	while (c->shared.orphans) {
+		struct task *t = c->shared.orphans;
+
+		c->shared.orphans = t->next;
+		t->done(t->arg);
+		ptc_free(t);
+	}
+	c->lease = ptc_etcd_lease_free(c->lease, true);
+	c->etcd = ptc_etcd_free(c->etcd);
+	for (size_t i = 0; i < c->nnodes; i++)
+		ptc_free(c->nodes[i]);
+	for (size_t i = 0; i < c->njobs; i++) {
+		ptc_free(c->jobs[i]->workers);
+		ptc_free(c->jobs[i]);
+	}
+	ptc_free(c->nodes);
+	ptc_free(c->jobs);
+	ptc_free(c->state_dir);
+	ptc_free(c->id);
+	pthread_cond_destroy(&c->shared.wake);
+	pthread_mutex_destroy(&c->shared.lock);
+	ptc_free(c);
+	return NULL;
+}
+
+struct ptc_etcd *ptc_cluster_etcd(struct ptc_cluster *c)
+{
+	return c->etcd;
+}
+
+struct ptc_loop *ptc_cluster_loop(const struct ptc_cluster *c)
+{
+	return c->opts.loop;
+}
+
+const struct ptc_cluster_quota *ptc_cluster_quota(const struct ptc_cluster *c)
+{
+	return &c->opts.quota;
+}
+
+int64_t ptc_cluster_lease(struct ptc_cluster *c)
+{
+	return atomic_load(&c->lease_id);
+}
+
+uint64_t ptc_cluster_epoch(const struct ptc_cluster *c)
+{
+	return c->epoch;
+}
+
+const char *ptc_cluster_self(const struct ptc_cluster *c)
+{
+	return c->opts.node.name;
+}
+
+const char *ptc_cluster_boot_id(const struct ptc_cluster *c)
+{
+	return c->opts.node.boot_id;
+}
+
+bool ptc_cluster_synced(const struct ptc_cluster *c)
+{
+	return c->nodes_synced && c->jobs_synced;
+}
+
+/* ---- the database ------------------------------------------------------------------ */
+
+static void look_work(void *arg, struct ptc_etcd *e)
+{
+	struct ptc_cluster *c = arg;
+	struct ptc_etcd_size s;
+
+	if (ptc_etcd_size(e, &s, NULL) != 0)
+		return;
+	atomic_store(&c->database.bytes, s.bytes);
+	atomic_store(&c->database.used, s.used);
+	if (atomic_exchange(&c->database.full, s.full) == s.full)
+		return;
+	if (s.full)
+		ptc_error_log(
+			"etcd",
+			"its database has come to its quota: nothing can be committed until it is smaller and its "
+			"alarm disarmed (\"etcd is full\" in docs/install.md)");
+	else
+		ptc_info("etcd", "its database takes writes again");
+}
+
+void ptc_cluster_look(struct ptc_cluster *c)
+{
+	ptc_cluster_run(c, look_work, NULL, c); /* no memory: the next time */
+}
+
+struct ptc_cluster_database ptc_cluster_database(struct ptc_cluster *c)
+{
+	return (struct ptc_cluster_database){ .bytes = atomic_load(&c->database.bytes),
+					      .used = atomic_load(&c->database.used),
+					      .full = atomic_load(&c->database.full) };
+}
+
+/* ---- blobs ------------------------------------------------------------------------- */
+
+#define PART_DIGITS 6
+
+/* The last member says how long the value is, so that a listing of keys alone tells what a job takes (quota.c). Earlier
+ * daemons left that out: the same part may be there under both names. */
+static void part_key(const char *uuid, const char *hash, size_t part, size_t len, char ret_key[PTC_BLOB_KEY])
+{
+	snprintf(ret_key, PTC_BLOB_KEY, "/ptc/blobs/%s/%s/%06zu-%zu", uuid, hash, part, len);
+}
+
+bool ptc_blob_op(const char *uuid, const void *data, size_t len, char ret_hash[PTC_HASH_HEX],
+		 char ret_key[PTC_BLOB_KEY], struct ptc_etcd_op *ret_op)
+{
+	if (len > PTC_ETCD_VALUE_MAX)
+		return false;
+	ptc_content_hash(data, len, ret_hash);
+	part_key(uuid, ret_hash, 0, len, ret_key);
+	*ret_op = (struct ptc_etcd_op){ .key = ret_key, .value = data, .len = len };
+	return true;
+}
+
+int ptc_blob_put(struct ptc_etcd *e, const char *uuid, const struct ptc_etcd_compare *guard, const void *data,
+		 size_t len, char ret_hash[PTC_HASH_HEX], struct ptc_error *err)
+{
+	char hash[PTC_HASH_HEX], key[PTC_BLOB_KEY];
+	const char *p = data;
+	size_t part = 0;
+	bool ok = false;
+
+	ptc_content_hash(data, len, hash);
+	do {
+		size_t n = PTC_MIN(len - part * PTC_ETCD_VALUE_MAX, (size_t)PTC_ETCD_VALUE_MAX);
+		int rc;
+
+		part_key(uuid, hash, part, n, key);
+		rc = ptc_etcd_txn(e, guard, 1,
+				  &(struct ptc_etcd_op){ .key = key, .value = p + part * PTC_ETCD_VALUE_MAX, .len = n },
+				  1, "etcd.blob", &ok, NULL, err);
+		if (rc == 0 && !ok)
+			rc = ptc_error_set(err, PTC_EFENCED, "%s is not what it was any more; nothing was written",
+					   guard->key);
+		if (rc)
+			return rc;
+		part++;
+	} while (part * PTC_ETCD_VALUE_MAX < len);
+	memcpy(ret_hash, hash, sizeof hash);
+	return 0;
+}
+
+int ptc_blob_get(struct ptc_etcd *e, const char *uuid, const char *hash, size_t max, char **ret_data, size_t *ret_len,
+		 struct ptc_error *err)
+{
+	struct ptc_etcd_kvs kvs = { 0 };
+	struct ptc_buf buf = PTC_BUF_INIT;
+	char key[160], found[PTC_HASH_HEX] = "";
+	int rc;
+
+	snprintf(key, sizeof key, "/ptc/blobs/%s/%s/", uuid, hash);
+	rc = ptc_etcd_get(e, key, true, 2 * (max / PTC_ETCD_VALUE_MAX) + 2, &kvs, err);
+	if (rc)
+		return rc;
+	for (size_t i = 0; i < kvs.n; i++)
+		if (i == 0 || strncmp(kvs.kv[i].key, kvs.kv[i - 1].key, strlen(key) + PART_DIGITS) != 0)
+			ptc_buf_append(&buf, kvs.kv[i].value, kvs.kv[i].len);
+	ptc_buf_append(&buf, "", 0);
+	ptc_etcd_kvs_done(&kvs);
+	if (!ptc_buf_failed(&buf))
+		ptc_content_hash(buf.data, buf.len, found);
+	if (strcmp(found, hash) != 0) {
+		rc = ptc_error_set(err, ptc_buf_failed(&buf) ? PTC_ENOMEM : PTC_ENOTFOUND,
+				   "blob %s of job %s is missing or damaged in etcd", hash, uuid);
+		ptc_buf_done(&buf);
+		return rc;
+	}
+	*ret_data = ptc_buf_steal(&buf, ret_len);
+	return 0;
+}

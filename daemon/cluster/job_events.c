@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The event log of a job: one line a decision, in etcd, so that it outlives
+ * every daemon. A failed append is logged and forgotten: events explain, they
+ * decide nothing. The oldest are dropped, now and then, by an append. What this daemon wrote, or read when it began to
+ * keep a job's documents, it also remembers, RING lines at most, for whoever asks while the coordinator is away. */
+#include "daemon/cluster/job_events.h"
+
+#include "base/alloc.h"
+#include "base/log.h"
+#include "base/sys.h"
+#include "formats/json.h"
+
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define KEEP_EVENTS 1000
+#define PRUNE_EVERY 20
+#define SLOTS       256
+#define RING        4096 /* of a few hundred bytes, 5 KiB at most */
+
+struct line {
+	char uuid[PTC_UUID_TEXT];
+	uint64_t number;
+	char *json;
+};
+
+static atomic_uint_fast64_t last_number;
+static struct {
+	pthread_mutex_t lock;
+	struct line v[RING];
+	size_t next;
+} ring = { .lock = PTHREAD_MUTEX_INITIALIZER };
+
+/* Increasing within a daemon, and across daemons as far as clocks agree. */
+static uint64_t next_number(void)
+{
+	uint64_t now = (uint64_t)ptc_sys_realtime_ms() * 1000;
+	uint64_t last = atomic_load(&last_number), next;
+
+	do {
+		next = now > last ? now : last + 1;
+	} while (!atomic_compare_exchange_weak(&last_number, &last, next));
+	return next;
+}
+
+/* ---- remembered ---- */
+
+static void remember(const char *uuid, uint64_t number, const char *json, size_t len)
+{
+	char *copy = ptc_strndup(json, len);
+	struct line *l;
+
+	if (!copy)
+		return;
+	pthread_mutex_lock(&ring.lock);
+	l = &ring.v[ring.next++ % RING];
+	ptc_free(l->json);
+	*l = (struct line){ .number = number, .json = copy };
+	snprintf(l->uuid, sizeof l->uuid, "%s", uuid);
+	pthread_mutex_unlock(&ring.lock);
+}
+
+void ptc_events_free(void)
+{
+	for (size_t i = 0; i < RING; i++) {
+		ptc_free(ring.v[i].json);
+		ring.v[i] = (struct line){ .number = 0 };
+	}
+}
+
+void ptc_events_remember(struct ptc_etcd *etcd, const char *uuid)
+{
+	struct ptc_etcd_kvs kvs = { 0 };
+	char prefix[96];
+
+	snprintf(prefix, sizeof prefix, "/ptc/events/%s/", uuid);
+	if (ptc_etcd_get(etcd, prefix, true, 0, &kvs, NULL) != 0)
+		return;
+	for (size_t i = kvs.n > KEEP_EVENTS ? kvs.n - KEEP_EVENTS : 0; i < kvs.n; i++)
+		remember(uuid, strtoull(kvs.kv[i].key + strlen(prefix), NULL, 10), kvs.kv[i].value, kvs.kv[i].len);
+	ptc_etcd_kvs_done(&kvs);
+}
+
+int ptc_events_add(json_t *to, uint64_t number, const char *json, size_t len)
+{
+	json_t *ev = NULL;
+
+	if (ptc_json_load("event", json, len, &ev, NULL) != 0)
+		return 0;
+	json_object_set_new(ev, "number", json_integer((json_int_t)number));
+	return json_array_append_new(to, ev) ? PTC_ENOMEM : 0;
+}
+
+int ptc_events_remembered(const char *uuid, json_t *to)
+{
+	struct line *found = ptc_calloc(RING, sizeof *found);
+	size_t n = 0;
+	int rc = found ? 0 : PTC_ENOMEM;
+
+	pthread_mutex_lock(&ring.lock); /* for copying only: the loop waits for it when it writes an event */
+	for (size_t i = 0; rc == 0 && i < RING; i++) {
+		if (!ring.v[i].json || strcmp(ring.v[i].uuid, uuid) != 0)
+			continue;
+		found[n] = (struct line){ .number = ring.v[i].number, .json = ptc_strdup(ring.v[i].json) };
+		rc = found[n++].json ? 0 : PTC_ENOMEM;
+	}
+	pthread_mutex_unlock(&ring.lock);
+	for (size_t i = 0; i < n; i++) {
+		rc = rc ? rc : ptc_events_add(to, found[i].number, found[i].json, strlen(found[i].json));
+		ptc_free(found[i].json);
+	}
+	ptc_free(found);
+	return rc;
+}
+
+/* ---- written ---- */
+
+/* Whether a job's log is to be cut, in memory of the coordination thread: at its first event here, and whenever twenty have come
+ * since. Jobs that share a slot are due each time, so that none of them is left out. */
+static bool due(const char *uuid)
+{
+	static struct {
+		char uuid[PTC_UUID_TEXT];
+		unsigned n;
+	} slots[SLOTS];
+	size_t at = 0;
+
+	for (const char *p = uuid; *p; p++)
+		at = at * 31 + (unsigned char)*p;
+	at %= SLOTS;
+	if (strcmp(slots[at].uuid, uuid) == 0 && ++slots[at].n < PRUNE_EVERY)
+		return false;
+	snprintf(slots[at].uuid, sizeof slots[at].uuid, "%s", uuid);
+	slots[at].n = 0;
+	return true;
+}
+
+/* With the event that comes: in the same revision. */
+static void prune(struct ptc_etcd *etcd, const char *uuid, struct ptc_etcd_kvs *kvs, struct ptc_etcd_op *op)
+{
+	char prefix[96];
+
+	snprintf(prefix, sizeof prefix, "/ptc/events/%s/", uuid);
+	if (!due(uuid) || ptc_etcd_get_keys(etcd, prefix, kvs, NULL) != 0 || kvs->n <= KEEP_EVENTS)
+		return;
+	*op = (struct ptc_etcd_op){ .key = kvs->kv[0].key, .until = kvs->kv[kvs->n - KEEP_EVENTS].key };
+}
+
+static void append(void *arg, struct ptc_etcd *etcd)
+{
+	struct ptc_etcd_op ops[2] = { { 0 } };
+	struct ptc_etcd_kvs kvs = { 0 };
+	struct line *l = arg;
+	struct ptc_error err = PTC_ERROR_INIT;
+	char key[128], meta[96];
+	bool ok;
+
+	snprintf(key, sizeof key, "/ptc/events/%s/%020" PRIu64, l->uuid, l->number);
+	snprintf(meta, sizeof meta, "/ptc/jobs/%s/meta", l->uuid);
+	/* only while the job exists: an event of a deleted one would stay for ever */
+	ops[0] = (struct ptc_etcd_op){ .key = key, .value = l->json, .len = strlen(l->json) };
+	prune(etcd, l->uuid, &kvs, &ops[1]);
+	if (ptc_etcd_txn(etcd, &(struct ptc_etcd_compare){ meta, PTC_ETCD_VERSION, 1 }, 1, ops, ops[1].key ? 2 : 1,
+			 "etcd.event", &ok, NULL, &err) != 0)
+		ptc_warn("event", "not recorded: %s (%s)", l->json, err.text);
+	ptc_etcd_kvs_done(&kvs);
+	ptc_free(l->json);
+	ptc_free(l);
+}
+
+/* Never longer than PTC_EVENT_MAX_BYTES: control characters of a rank's log take six bytes each. Takes of_switch. */
+static char *encode(struct ptc_cluster *c, const char *kind, json_t *of_switch, const char *whole)
+{
+	const json_int_t now = (json_int_t)ptc_sys_realtime_ms();
+	char text[PTC_ERROR_MAX], *json = NULL;
+
+	snprintf(text, sizeof text, "%s", whole);
+	for (size_t len = strlen(text);; len /= 2) {
+		json_t *root;
+
+		while (len > 0 && ((unsigned char)text[len] & 0xc0) == 0x80) /* not in the middle of a character */
+			len--;
+		text[len] = '\0';
+		root = json_pack("{s:i, s:I, s:s, s:s, s:s, s:O*}", "version", PTC_DOC_VERSION, "time_ms", now, "node",
+				 ptc_cluster_self(c), "kind", kind, "text", text, "switch", of_switch);
+		json = root ? ptc_json_text(root) : NULL;
+		json_decref(root);
+		if (!json || len == 0 || strlen(json) <= PTC_EVENT_MAX_BYTES)
+			break;
+		ptc_free(json);
+	}
+	json_decref(of_switch);
+	return json;
+}
+
+static void post(struct ptc_cluster *c, const char *uuid, const char *kind, json_t *of_switch, const char *text)
+{
+	struct line *l = ptc_calloc(1, sizeof *l);
+
+	ptc_info("event", "job=%s %s: %s", uuid, kind, text);
+	if (!l) {
+		json_decref(of_switch);
+		return;
+	}
+	snprintf(l->uuid, sizeof l->uuid, "%s", uuid);
+	l->json = encode(c, kind, of_switch, text);
+	l->number = next_number();
+	if (l->json)
+		remember(uuid, l->number, l->json, strlen(l->json));
+	if (!l->json || ptc_cluster_run(c, append, NULL, l) != 0) {
+		ptc_free(l->json);
+		ptc_free(l);
+	}
+}
+
+void ptc_event(struct ptc_cluster *c, const char *uuid, const char *kind, const char *fmt, ...)
+{
+	char text[PTC_ERROR_MAX];
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(text, sizeof text, fmt, ap);
+	va_end(ap);
+	post(c, uuid, kind, NULL, text);
+}
+
+void ptc_event_with(struct ptc_cluster *c, const char *uuid, const char *kind, json_t *of_switch, const char *fmt, ...)
+{
+	char text[PTC_ERROR_MAX];
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(text, sizeof text, fmt, ap);
+	va_end(ap);
+	post(c, uuid, kind, of_switch, text);
+}

@@ -1,0 +1,276 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The documents in etcd: what is encoded is decoded again, what is damaged in
+ * any way is refused or harmless, and what was allocated is freed (the
+ * sanitizers see to the rest). */
+#include "daemon/cluster/records.h"
+
+#include "base/alloc.h"
+#include "formats/json.h"
+
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <setjmp.h>
+
+#include <cmocka.h>
+
+#define HASH "0123456789abcdef0123456789abcdef"
+#define UUID "01234567-89ab-cdef-0123-456789abcdef"
+
+enum kind {
+	NODE,
+	META,
+	RECORD,
+	INTENT,
+	GENERATION,
+	MANIFEST,
+	WORKER,
+	RUNNING,
+	SNAPSHOT,
+	DECLARED,
+	LIVE,
+	SHARED,
+	KINDS
+};
+
+/* Decodes as that kind and encodes again: NULL when it is refused. */
+static char *again(enum kind kind, const char *json, size_t len, struct ptc_error *err)
+{
+	union {
+		struct ptc_node_doc node;
+		struct ptc_meta_doc meta;
+		struct ptc_record_doc record;
+		struct ptc_intent_doc intent;
+		struct ptc_generation_doc generation;
+		struct ptc_manifest_doc manifest;
+		struct ptc_worker_doc worker;
+	} d;
+	char *text = NULL;
+
+	memset(&d, 0xa5, sizeof d);
+	if (kind == NODE && ptc_node_doc_decode(json, len, &d.node, err) == 0)
+		text = ptc_node_doc_encode(&d.node);
+	else if ((kind == META || kind == SHARED) && ptc_meta_doc_decode(json, len, &d.meta, err) == 0)
+		text = ptc_meta_doc_encode(&d.meta);
+	else if (kind == WORKER && ptc_worker_doc_decode(json, len, &d.worker, err) == 0)
+		text = ptc_worker_doc_encode(&d.worker);
+	else if ((kind == RECORD || kind == RUNNING) && ptc_record_doc_decode(json, len, &d.record, err) == 0)
+		text = ptc_record_doc_encode(&d.record);
+	else if ((kind == INTENT || kind == SNAPSHOT) && ptc_intent_doc_decode(json, len, &d.intent, err) == 0)
+		text = ptc_intent_doc_encode(&d.intent);
+	if ((kind == GENERATION || kind == DECLARED) && ptc_generation_doc_decode(json, len, &d.generation, err) == 0) {
+		text = ptc_generation_doc_encode(&d.generation);
+		ptc_generation_doc_done(&d.generation);
+	}
+	if ((kind == MANIFEST || kind == LIVE) && ptc_manifest_doc_decode(json, len, &d.manifest, err) == 0) {
+		text = ptc_manifest_doc_encode(&d.manifest);
+		ptc_manifest_doc_done(&d.manifest);
+	}
+	return text;
+}
+
+static const char *const good[KINDS] = {
+	[NODE] = "{\"version\":1,\"node\":\"n0\",\"address\":\"unix:/a\",\"devices\":2,\"ceiling_bytes\":1048576,"
+		 "\"store_id\":\"" UUID "\",\"boot_id\":\"" UUID "\",\"rack\":\"\",\"insecure\":false,\"pid\":12}",
+	[META] = "{\"version\":1,\"uuid\":\"" UUID "\",\"name\":\"job\",\"uid\":4294967294,\"spec\":\"" HASH
+		 "\",\"created_ms\":17}",
+	[SHARED] = "{\"version\":1,\"uuid\":\"" UUID "\",\"name\":\"job\",\"uid\":7,\"spec\":\"" HASH
+		   "\",\"created_ms\":17,\"files_group\":0}",
+	[RECORD] =
+		"{\"version\":1,\"generation\":3,\"snapshot\":4,\"step\":5,\"manifest\":\"" HASH "\",\"cursors\":{}}",
+	[INTENT] =
+		"{\"version\":1,\"id\":9007199254740991,\"kind\":\"import\",\"from_generation\":0,\"from_snapshot\":0,"
+		"\"to_generation\":1,\"to_snapshot\":1,\"generation\":\"" HASH "\",\"started_ms\":1}",
+	[GENERATION] = "{\"version\":1,\"config\":\"tp=2\",\"nodes\":[\"n0\",\"n1\"],\"ranks\":[[0,0],[1,63]]}",
+	[MANIFEST] =
+		"{\"version\":1,\"generation\":1,\"snapshot\":2,\"step\":0,\"spec\":\"" HASH "\",\"layout\":\"" HASH
+		"\",\"digests\":\"0123456789abcdefffffffffffffffff\",\"files\":[{\"field\":\"param\","
+		"\"name\":\"m.safetensors\",\"header\":\"" HASH "\",\"items\":[0,1]}]}",
+	[WORKER] = "{\"version\":1,\"generation\":2,\"launch\":77,\"state\":\"failed\",\"rank\":3,\"step\":9,"
+		   "\"exit\":256,\"text\":\"rank 3 exited with 1\"}",
+	[RUNNING] = "{\"version\":1,\"generation\":3,\"snapshot\":0,\"step\":0,\"manifest\":\"" HASH
+		    "\",\"cursors\":{},\"run\":\"live\",\"launch\":12}",
+	[SNAPSHOT] = "{\"version\":1,\"id\":5,\"kind\":\"snapshot\",\"from_generation\":1,\"from_snapshot\":0,"
+		     "\"to_generation\":1,\"to_snapshot\":1,\"generation\":\"" HASH "\",\"started_ms\":1,"
+		     "\"run\":{\"from\":true,\"to\":false,\"end\":\"done\",\"stop\":40}}",
+	[DECLARED] = "{\"version\":1,\"config\":\"tp=2\",\"nodes\":[\"n0\",\"n1\"],\"ranks\":[[0,0],[1,63]],"
+		     "\"layout\":\"" HASH "\"}",
+	[LIVE] =
+		"{\"version\":1,\"generation\":1,\"snapshot\":2,\"step\":7,\"spec\":\"" HASH "\",\"layout\":\"" HASH
+		"\",\"digests\":\"0123456789abcdef\",\"files\":[],\"ledger\":{\"forgotten\":3,\"entries\":[{\"cursor\":"
+		"\"data\",\"generation\":2,\"steps\":[4,9],\"positions\":[40,90],\"dp\":3,\"micro_batch\":5,"
+		"\"global_batch\":10,\"tag\":\"n=20,seed=1\"}]},\"state\":\"" HASH "\",\"layouts\":[[\"tp=2\",\"" HASH
+		"\"],[\"dp=4\",\"" HASH "\"]]}",
+};
+
+static void test_round_trip(void **state)
+{
+	(void)state;
+	for (int k = 0; k < KINDS; k++) {
+		struct ptc_error err = PTC_ERROR_INIT;
+		char *text = again(k, good[k], strlen(good[k]), &err);
+
+		if (!text)
+			fail_msg("kind %d: %s", k, err.text);
+		assert_string_equal(text, good[k]);
+		ptc_free(text);
+	}
+}
+
+/* Each line: which document, what of it is replaced, and by what. */
+static const struct {
+	enum kind kind;
+	const char *what, *with;
+} bad[] = {
+	{ NODE, "\"n0\"", "null" },
+	{ NODE, "\"devices\":2", "\"devices\":-1" },
+	{ NODE, "\"devices\":2", "\"devices\":65" },
+	{ NODE, "\"devices\":2", "\"devices\":2.5" },
+	{ NODE, "\"ceiling_bytes\":1048576", "\"ceiling_bytes\":-1" },
+	{ NODE, "\"n0\"", "\"n234567890123456789012345678901234567890123456789012345678901234567890\"" },
+	{ META, "4294967294", "-1" },
+	{ META, "4294967294", "4294967296" },
+	{ META, "4294967294", "\"0\"" },
+	{ META, HASH, HASH "0" },
+	{ SHARED, "group\":0", "group\":-1" },
+	{ SHARED, "group\":0", "group\":4294967296" },
+	{ SHARED, "group\":0", "group\":\"staff\"" },
+	{ META, "\"uuid\":\"", "\"uuid\":\"0" },
+	{ RECORD, "\"generation\":3", "\"generation\":0" },
+	{ RECORD, "\"generation\":3", "\"generation\":-3" },
+	{ RECORD, "\"generation\":3", "\"generation\":99999999999999999999" },
+	{ RECORD, "\"snapshot\":4", "\"snapshot\":0" },
+	{ RECORD, "\"step\":5", "\"step\":-5" },
+	{ RECORD, ",\"manifest\":\"" HASH "\"", "" },
+	{ RECORD, "\"version\":1", "\"version\":3" },
+	{ RECORD, "\"version\":1", "\"version\":-1" },
+	{ RECORD, "\"version\":1", "\"version\":\"1\"" },
+	{ RECORD, "{\"version\":1,", "{" },
+	{ INTENT, "import", "rollback" },
+	{ INTENT, "9007199254740991", "0" },
+	{ INTENT, "9007199254740991", "-1" },
+	{ INTENT, "\"to_generation\":1", "\"to_generation\":0" },
+	{ INTENT, "\"from_snapshot\":0", "\"from_snapshot\":-1" },
+	{ GENERATION, "[1,63]", "[2,0]" },
+	{ GENERATION, "[1,63]", "[-1,0]" },
+	{ GENERATION, "[1,63]", "[1,64]" },
+	{ GENERATION, "[1,63]", "[1,-1]" },
+	{ GENERATION, "[1,63]", "[1]" },
+	{ GENERATION, "[1,63]", "[1,0,0]" },
+	{ GENERATION, "[1,63]", "null" },
+	{ GENERATION, "\"n1\"", "7" },
+	{ GENERATION, "[\"n0\",\"n1\"]", "{}" },
+	{ GENERATION, "\"tp=2\"", "null" },
+	{ LIVE, "\"forgotten\":3", "\"forgotten\":-3" },
+	{ LIVE, "\"steps\":[4,9]", "\"steps\":[4]" },
+	{ LIVE, "\"steps\":[4,9]", "\"steps\":[-4,9]" },
+	{ LIVE, "\"dp\":3", "\"dp\":4294967296" },
+	{ LIVE, "\"generation\":2,", "\"generation\":0," },
+	{ LIVE, "\"tag\":\"n=20,seed=1\"", "\"tag\":7" },
+	{ MANIFEST, "\"generation\":1", "\"generation\":0" },
+	{ MANIFEST, "\"snapshot\":2", "\"snapshot\":-2" },
+	{ MANIFEST, "0123456789abcdefffffffffffffffff", "0123456789abcdef0" },
+	{ MANIFEST, "0123456789abcdefffffffffffffffff", "0x23456789abcdef0123456789abcdef" },
+	{ MANIFEST, "0123456789abcdefffffffffffffffff", " -23456789abcdef0123456789abcdef" },
+	{ MANIFEST, "[0,1]", "[-1]" },
+	{ MANIFEST, "[0,1]", "[4294967296]" },
+	{ MANIFEST, "[0,1]", "[\"0\"]" },
+	{ MANIFEST, "[0,1]", "0" },
+	{ MANIFEST, "\"param\"", "null" },
+	{ MANIFEST, "\"files\":[{", "\"files\":[7,{" },
+};
+
+static void test_wrong_members(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+		const char *from = good[bad[i].kind], *at = strstr(from, bad[i].what);
+		struct ptc_error err = PTC_ERROR_INIT;
+		char json[2048], *text;
+		int n;
+
+		assert_non_null(at);
+		n = snprintf(json, sizeof json, "%.*s%s%s", (int)(at - from), from, bad[i].with,
+			     at + strlen(bad[i].what));
+		text = again(bad[i].kind, json, (size_t)n, &err);
+		if (text)
+			fail_msg("accepted: %s", json);
+		assert_true(err.code == PTC_EINVAL || err.code == PTC_EVERSION);
+		assert_null(strchr(err.text, '\n'));
+	}
+}
+
+/* Cut at every byte: refused. */
+static void test_cut(void **state)
+{
+	(void)state;
+	for (int k = 0; k < KINDS; k++)
+		for (size_t len = 0; len < strlen(good[k]); len++) {
+			char *exact = malloc(len ? len : 1), *text; /* the sanitizer watches its end */
+
+			assert_non_null(exact);
+			memcpy(exact, good[k], len);
+			text = again(k, exact, len, NULL);
+			free(exact);
+			assert_null(text);
+		}
+}
+
+/* Random damage, given to every decoder: refused, or what is encoded again is decoded to the same. */
+static void test_damage(void **state)
+{
+	static const char pool[] = "{}[]\",:0123456789-.eE \\u\xff\x01truefalsn";
+	unsigned seed =
+		getenv("PTC_TEST_SEED") ? (unsigned)strtoul(getenv("PTC_TEST_SEED"), NULL, 10) : (unsigned)time(NULL);
+
+	(void)state;
+	printf("seed %u (repeat with PTC_TEST_SEED=%u)\n", seed, seed);
+	srand(seed);
+	for (int round = 0; round < 20000; round++) {
+		const char *from = good[rand() % KINDS];
+		char json[2048], *text;
+		size_t len = strlen(from);
+		int k = rand() % KINDS;
+
+		memcpy(json, from, len);
+		for (int n = 1 + rand() % 4; n; n--)
+			json[(size_t)rand() % len] = pool[(size_t)rand() % (sizeof pool - 1)];
+		text = again(k, json, len, NULL);
+		if (text) {
+			char *twice = again(k, text, strlen(text), NULL);
+
+			assert_non_null(twice);
+			assert_string_equal(text, twice);
+			ptc_free(twice);
+		}
+		ptc_free(text);
+	}
+}
+
+static void test_depth_and_size(void **state)
+{
+	size_t len = 1u << 20;
+	char *deep = malloc(len);
+
+	(void)state;
+	assert_non_null(deep);
+	memset(deep, '[', len);
+	for (int k = 0; k < KINDS; k++)
+		assert_null(again(k, deep, len, NULL));
+	free(deep);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_round_trip), cmocka_unit_test(test_wrong_members),  cmocka_unit_test(test_cut),
+		cmocka_unit_test(test_damage),     cmocka_unit_test(test_depth_and_size),
+	};
+
+	ptc_json_init();
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

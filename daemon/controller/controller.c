@@ -1,0 +1,704 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The shell around the job core: one controller per job whose lock this
+ * daemon holds. Feeds it what happens (mirror changes, answers, requests) and
+ * performs its updates. Decides nothing itself.
+ *
+ * Happy path: the lock key appears with our name -> a controller, which loads
+ * record and intent and starts the core; requests come through submit; DONE
+ * tells whoever waits. Failure modes: the lock goes away (the core stops, the
+ * controller is dropped; answers still under way are ignored). */
+#include "daemon/controller/internal.h"
+
+#include "base/alloc.h"
+#include "base/check.h"
+#include "base/log.h"
+#include "base/sys.h"
+#include "daemon/controller/tally.h"
+#include "formats/json.h"
+#include "rpc/pbcall.h"
+
+#include "ptc.pb-c.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <uv.h>
+
+#define YIELD_NS             500000000 /* a request that waits tries again well within */
+#define NEWS_RETRY_NS        5000000000
+#define LOCK_TICKS_PER_PLACE 2 /* of 200 ms: how long daemon i waits before it tries for a free lock */
+
+/* ---- life --------------------------------------------------------------------- */
+
+struct ptc_controller *ptc_controller_ref(struct ptc_controller *ctl)
+{
+	ctl->refs++;
+	return ctl;
+}
+
+void ptc_pull_result_done(struct ptc_pull_result *r)
+{
+	ptc_free(r->need_index);
+	ptc_free(r->digests);
+	if (r->capture)
+		ptc_pb_free(&r->capture->base);
+	if (r->layout)
+		ptc_pb_free(&r->layout->base);
+	memset(r, 0, sizeof *r);
+}
+
+void ptc_pull_results_done(struct ptc_controller *ctl)
+{
+	for (size_t i = 0; i < ctl->npulls; i++)
+		ptc_pull_result_done(&ctl->pulls[i]);
+	ptc_free(ctl->pulls);
+	ctl->pulls = NULL;
+	ctl->npulls = 0;
+}
+
+static void files_done(struct ptc_controller *ctl)
+{
+	struct ptc_manifest_doc m = { .files = ctl->files, .nfiles = ctl->nfiles };
+
+	ptc_manifest_doc_done(&m);
+	ctl->files = NULL;
+	ctl->nfiles = 0;
+}
+
+/* Everything that belongs to one switch. */
+static void switch_done(struct ptc_controller *ctl)
+{
+	ptc_watcher_unref(ctl->watcher);
+	ptc_watcher_unref(ctl->fill_watcher);
+	ctl->watcher = ctl->fill_watcher = NULL;
+	ptc_free(ctl->plan_json);
+	ptc_free(ctl->from_config);
+	ptc_free(ctl->expected);
+	ptc_free(ctl->digests);
+	ctl->plan_json = ctl->from_config = NULL;
+	ctl->expected = ctl->digests = NULL;
+	ctl->nexpected = ctl->ndigests = 0;
+	ctl->state_hash[0] = '\0';
+	memset(&ctl->bundle, 0, sizeof ctl->bundle);
+	ptc_ledger_done(&ctl->cursors);
+	ctl->captured_bytes = 0;
+	files_done(ctl);
+	ptc_pull_results_done(ctl);
+}
+
+static void timer_closed(uv_handle_t *h)
+{
+	ptc_free(h);
+}
+
+void ptc_controller_unref(struct ptc_controller *ctl)
+{
+	if (--ctl->refs)
+		return;
+	switch_done(ctl);
+	ptc_view_done(&ctl->view);
+	ptc_job_free(ctl->core);
+	ptc_free(ctl->known);
+	uv_close((uv_handle_t *)ctl->timer, timer_closed);
+	uv_close((uv_handle_t *)ctl->retry, timer_closed);
+	ptc_free(ctl);
+}
+
+/* May free ctl: the daemon's list held a reference. */
+static void drop(struct ptc_controller *ctl)
+{
+	struct ptc_controllers *all = ctl->all;
+
+	if (ctl->gone)
+		return;
+	ctl->gone = true;
+	uv_timer_stop(ctl->timer);
+	uv_timer_stop(ctl->retry);
+	ptc_controller_cancel(ctl, 0);
+	ptc_watcher_finish(ctl->watcher, PTC_EFENCED, "another daemon took over the job; `ptcctl status` follows it",
+			   NULL);
+	ptc_watcher_finish(ctl->fill_watcher, PTC_EFENCED, "another daemon took over the job", NULL);
+	for (size_t i = 0; i < all->n; i++)
+		if (all->list[i] == ctl) {
+			all->list[i] = all->list[--all->n];
+			break;
+		}
+	ptc_controller_unref(ctl);
+}
+
+/* The core stops first, which may drop the controller already. */
+static void lose(struct ptc_controller *ctl)
+{
+	ptc_controller_ref(ctl);
+	ptc_controller_step(ctl, &(struct ptc_job_event){ .kind = PTC_EV_LOCK_LOST });
+	drop(ctl);
+	ptc_controller_unref(ctl);
+}
+
+struct ptc_controller *ptc_controller_find(struct ptc_controllers *all, const char *uuid)
+{
+	for (size_t i = 0; i < all->n; i++)
+		if (strcmp(all->list[i]->uuid, uuid) == 0)
+			return all->list[i];
+	return NULL;
+}
+
+/* May free ctl. */
+static void tell_nodes(struct ptc_controller *ctl)
+{
+	struct ptc_cluster *c = ctl->all->cluster;
+	size_t n = ptc_cluster_nnodes(c);
+
+	if (n > ctl->nknown) {
+		void *known = ptc_reallocarray(ctl->known, n, sizeof *ctl->known);
+
+		ptc_require(known);
+		ctl->known = known;
+		memset(ctl->known + ctl->nknown, 0, (n - ctl->nknown) * sizeof *ctl->known);
+		ctl->nknown = n;
+	}
+	ptc_controller_ref(ctl);
+	for (uint32_t i = 0; i < n && !ctl->gone; i++) {
+		const struct ptc_node *node = ptc_cluster_node(c, i);
+		bool same = node->up == ctl->known[i].up && node->create_revision == ctl->known[i].revision;
+		bool was_up = ctl->known[i].up;
+
+		if (same || (!node->up && !was_up))
+			continue;
+		ctl->known[i].up = node->up;
+		ctl->known[i].revision = node->create_revision;
+		if (was_up)
+			ptc_controller_step(ctl, &(struct ptc_job_event){ .kind = PTC_EV_NODE_DOWN, .node = i });
+		if (node->up && !ctl->gone)
+			ptc_controller_step(ctl, &(struct ptc_job_event){ .kind = PTC_EV_NODE_UP, .node = i });
+	}
+	ptc_controller_unref(ctl);
+}
+
+static void create(struct ptc_controllers *all, struct ptc_job_view *job)
+{
+	struct ptc_controller **list = ptc_reallocarray(all->list, all->n + 1, sizeof *list);
+	struct ptc_controller *ctl = ptc_calloc(1, sizeof *ctl);
+
+	ptc_require(list && ctl);
+	all->list = list;
+	ctl->all = all;
+	ctl->refs = 1;
+	ctl->meta = job->meta;
+	ctl->view.meta = job->meta;
+	ctl->fence = job->lock_revision;
+	memcpy(ctl->uuid, job->uuid, sizeof ctl->uuid);
+	ctl->timer = ptc_calloc(1, sizeof *ctl->timer);
+	ctl->retry = ptc_calloc(1, sizeof *ctl->retry);
+	ptc_require(ctl->timer && ctl->retry && ptc_job_new(&(struct ptc_job_opts){ 0 }, &ctl->core, NULL) == 0);
+	uv_timer_init(uv_default_loop(), ctl->timer);
+	uv_timer_init(uv_default_loop(), ctl->retry);
+	ctl->timer->data = ctl->retry->data = ctl;
+	list[all->n++] = ctl;
+	ptc_info("job", "job=%s controlling it, fence=%lld", job->meta.name, (long long)ctl->fence);
+	tell_nodes(ctl);
+	ptc_controller_load(ctl, 0);
+}
+
+/* ---- the mirror -------------------------------------------------------------------- */
+
+void ptc_controllers_changed(struct ptc_controllers *all, struct ptc_job_view *job)
+{
+	struct ptc_controller *ctl;
+	bool ours;
+
+	if (!job) {
+		for (size_t i = all->n; i-- > 0;)
+			if (i < all->n)
+				tell_nodes(all->list[i]);
+		return;
+	}
+	ctl = ptc_controller_find(all, job->uuid);
+	ours = job->has_meta && job->has_lock && strcmp(job->lock_node, all->node) == 0;
+	if (ctl && (!ours || ctl->fence != job->lock_revision)) {
+		lose(ctl);
+		ctl = NULL;
+	}
+	if (!ctl && ours && ptc_cluster_lease(all->cluster) && !atomic_load(all->stopping))
+		create(all, job);
+	else if (ctl)
+		ptc_controller_news(ctl);
+}
+
+bool ptc_controllers_next(const struct ptc_controllers *all, size_t *at, const char **ret_uuid,
+			  enum ptc_job_phase *ret_phase)
+{
+	while (*at < all->n) {
+		const struct ptc_controller *ctl = all->list[(*at)++];
+
+		if (ctl->gone)
+			continue;
+		*ret_uuid = ctl->uuid;
+		*ret_phase = ptc_job_phase(ctl->core);
+		return true;
+	}
+	return false;
+}
+
+void ptc_controllers_tidy(struct ptc_controllers *all)
+{
+	if (!all->reconciled)
+		ptc_tidy_store(all);
+	for (size_t i = 0; i < all->n; i++)
+		if (all->list[i]->untidy)
+			ptc_controller_tidy(all->list[i]);
+}
+
+void ptc_controllers_lost(struct ptc_controllers *all)
+{
+	while (all->n)
+		lose(all->list[0]);
+}
+
+void ptc_controllers_free(struct ptc_controllers *all)
+{
+	ptc_controllers_lost(all);
+	ptc_free(all->list);
+	all->list = NULL;
+}
+
+/* Daemons try for a free lock one after the other, in an order that differs by job. */
+static unsigned place(struct ptc_controllers *all, const char *uuid)
+{
+	unsigned before = 0, mine = 0;
+
+	for (const char *p = all->node; *p; p++)
+		mine = mine * 31 + (unsigned char)*p + (unsigned char)uuid[0];
+	for (uint32_t i = 0; i < ptc_cluster_nnodes(all->cluster); i++) {
+		const struct ptc_node *n = ptc_cluster_node(all->cluster, i);
+		unsigned other = 0;
+
+		for (const char *p = n->doc.name; *p; p++)
+			other = other * 31 + (unsigned char)*p + (unsigned char)uuid[0];
+		before += n->up && other < mine;
+	}
+	return before;
+}
+
+struct lock_try {
+	char key[96], node[PTC_NAME_MAX + 1];
+	int64_t lease;
+};
+
+static void lock_work(void *arg, struct ptc_etcd *e)
+{
+	struct lock_try *t = arg;
+	char value[PTC_NAME_MAX + 64], meta[96];
+	struct ptc_etcd_compare cmp[2] = { { t->key, PTC_ETCD_CREATE_REV, 0 } };
+	struct ptc_etcd_kvs kvs = { 0 };
+	bool ok;
+
+	/* the job must still exist, or a lock would outlive it */
+	snprintf(meta, sizeof meta, "%.*s/meta", (int)(strlen(t->key) - strlen("/lock")), t->key);
+	if (ptc_etcd_get(e, meta, false, 1, &kvs, NULL) == 0 && kvs.n == 1) {
+		cmp[1] = (struct ptc_etcd_compare){ meta, PTC_ETCD_CREATE_REV, kvs.kv[0].create_revision };
+		snprintf(value, sizeof value, "{\"version\":1,\"node\":\"%s\"}", t->node);
+		ptc_etcd_txn(e, cmp, 2,
+			     &(struct ptc_etcd_op){
+				     .key = t->key, .value = value, .len = strlen(value), .lease = t->lease },
+			     1, "etcd.lock", &ok, NULL, NULL);
+	}
+	ptc_etcd_kvs_done(&kvs);
+	ptc_free(t); /* the watch tells who got it */
+}
+
+void ptc_controllers_tick(struct ptc_controllers *all)
+{
+	int64_t lease = ptc_cluster_lease(all->cluster);
+
+	for (size_t i = 0; i < all->n; i++)
+		if (all->list[i]->running) /* bytes move */
+			ptc_controller_progress(all->list[i]);
+	for (size_t i = all->n; i-- > 0;)
+		if (i < all->n)
+			ptc_controller_news(all->list[i]);
+	for (size_t i = 0; lease && ptc_cluster_synced(all->cluster) && i < ptc_cluster_njobs(all->cluster); i++) {
+		struct ptc_job_view *j = ptc_cluster_job(all->cluster, i);
+		unsigned due;
+		struct lock_try *t;
+
+		if (!j->has_meta || j->has_lock) {
+			j->ticks_unlocked = 0;
+			continue;
+		}
+		due = 1 + LOCK_TICKS_PER_PLACE * place(all, j->uuid);
+		if (++j->ticks_unlocked % (due + 10) != due) /* tried again after two seconds more */
+			continue;
+		t = ptc_calloc(1, sizeof *t);
+		if (!t)
+			return;
+		snprintf(t->key, sizeof t->key, "/ptc/jobs/%s/lock", j->uuid);
+		snprintf(t->node, sizeof t->node, "%s", all->node);
+		t->lease = lease;
+		if (ptc_cluster_run(all->cluster, lock_work, NULL, t) != 0)
+			ptc_free(t);
+	}
+}
+
+/* ---- requests ------------------------------------------------------------------------ */
+
+bool ptc_controller_idle(const struct ptc_controller *ctl)
+{
+	return ptc_job_phase(ctl->core) == PTC_JOB_IDLE;
+}
+
+bool ptc_controller_passing(struct ptc_controller *ctl)
+{
+	switch (ptc_job_phase(ctl->core)) {
+	case PTC_JOB_IDLE:
+		return false;
+	case PTC_JOB_NEW:
+	case PTC_JOB_RELOADING:
+	case PTC_JOB_FINISHING:
+		return true;
+	default:
+		if (ctl->intent.kind != PTC_SWITCH_SNAPSHOT || !ctl->intent.run_to)
+			return false;
+		ctl->yield_until_ns = ptc_sys_now_ns() + YIELD_NS;
+		return true;
+	}
+}
+
+void ptc_controller_tidy(struct ptc_controller *ctl)
+{
+	if (ptc_controller_idle(ctl))
+		ptc_tidy_blobs(ctl);
+}
+
+int64_t ptc_controller_fence(const struct ptc_controller *ctl)
+{
+	return ctl->fence;
+}
+
+void ptc_controller_status(const struct ptc_controller *ctl, const char **ret_phase, uint64_t *ret_done,
+			   uint64_t *ret_total)
+{
+	*ret_phase = ptc_job_phase_name(ptc_job_phase(ctl->core));
+	ptc_controller_bytes(ctl, ret_done, ret_total);
+}
+
+uint32_t *ptc_controller_numbers(struct ptc_controller *ctl, const struct ptc_generation_doc *g)
+{
+	uint32_t *v = ptc_calloc(g->nnodes, sizeof *v);
+
+	for (size_t i = 0; v && i < g->nnodes; i++)
+		if (ptc_cluster_intern_node(ctl->all->cluster, g->nodes[i], &v[i]) != 0) {
+			ptc_free(v);
+			return NULL;
+		}
+	return v;
+}
+
+static int check_base(struct ptc_controller *ctl, const struct ptc_switch_request *r, struct ptc_error *err)
+{
+	uint64_t generation = ctl->has_record ? ctl->record.generation : 0;
+	uint64_t snapshot = ctl->has_record ? ctl->record.snapshot : 0;
+
+	if (!ptc_controller_idle(ctl))
+		return ptc_error_set(err, PTC_ESTATE, "job %s is busy (%s); wait for it or `ptcctl abort %s`",
+				     ctl->meta.name, ptc_job_phase_name(ptc_job_phase(ctl->core)), ctl->meta.name);
+	if (generation != r->base_generation || snapshot != r->base_snapshot)
+		return ptc_error_set(err, PTC_ECONFLICT, "job %s changed while the switch was planned; try again",
+				     ctl->meta.name);
+	if (r->kind == PTC_SWITCH_IMPORT && generation)
+		return ptc_error_set(err, PTC_ESTATE, "job %s has state already; delete it and create it again",
+				     ctl->meta.name);
+	if (r->kind != PTC_SWITCH_HALT && r->run_from != (ctl->has_record && ctl->record.run == PTC_RUN_LIVE))
+		return ptc_error_set(err, PTC_ECONFLICT, "job %s %s meanwhile; try again", ctl->meta.name,
+				     r->run_from ? "has ended" : "was started");
+	return 0;
+}
+
+const struct ptc_generation_doc *ptc_controller_current(const struct ptc_controller *ctl)
+{
+	bool rolled = ctl->view.to.world && ctl->record.generation == ctl->intent.to_generation;
+
+	return rolled ? &ctl->view.to : &ctl->view.from;
+}
+
+/* What a switch of this kind goes to; see struct ptc_switch. */
+static void intent_target(struct ptc_intent_doc *in, const struct ptc_switch_request *r)
+{
+	bool nothing = r->run_to && !r->run_from && r->base_snapshot == 0;
+
+	in->to_generation = r->base_generation;
+	in->to_snapshot = r->base_snapshot;
+	if (r->kind == PTC_SWITCH_HALT)
+		return;
+	in->to_snapshot = nothing ? 0 : r->base_snapshot + 1;
+	if (r->kind != PTC_SWITCH_SNAPSHOT)
+		in->to_generation = r->base_generation + 1;
+}
+
+static void set_intent(struct ptc_controller *ctl, const struct ptc_switch_request *r)
+{
+	ctl->intent = (struct ptc_intent_doc){
+		.id = r->id,
+		.kind = r->kind,
+		.from_generation = r->base_generation,
+		.from_snapshot = r->base_snapshot,
+		.started_ms = ptc_sys_realtime_ms(),
+		.run_from = r->run_from,
+		.run_to = r->run_to,
+		.end = r->end,
+		.stop = r->stop,
+	};
+	intent_target(&ctl->intent, r);
+	ctl->nphases = 0;
+	ctl->plan_hash[0] = '\0';
+}
+
+static void step_switch(struct ptc_controller *ctl, uint32_t *from, uint32_t *to)
+{
+	struct ptc_switch sw = {
+		.id = ctl->intent.id,
+		.kind = ctl->intent.kind,
+		.from_generation = ctl->intent.from_generation,
+		.from_snapshot = ctl->intent.from_snapshot,
+		.to_generation = ctl->intent.to_generation,
+		.to_snapshot = ctl->intent.to_snapshot,
+		.from_nodes = from,
+		.nfrom = (uint32_t)ctl->view.from.nnodes,
+		.to_nodes = to,
+		.nto = (uint32_t)ctl->view.to.nnodes,
+		.run_from = ctl->intent.run_from,
+		.run_to = ctl->intent.run_to,
+		.stop = ctl->intent.stop,
+	};
+
+	ptc_controller_step(ctl, &(struct ptc_job_event){ .kind = PTC_EV_SWITCH, .request = &sw });
+}
+
+int ptc_controller_submit(struct ptc_controller *ctl, struct ptc_switch_request *r, struct ptc_error *err)
+{
+	uint32_t *from, *to;
+	int rc = check_base(ctl, r, err);
+
+	if (rc)
+		return rc;
+	ptc_generation_doc_done(&ctl->view.to);
+	ctl->view.to = r->to;
+	memset(&r->to, 0, sizeof r->to);
+	from = ptc_controller_numbers(ctl, &ctl->view.from);
+	to = ptc_controller_numbers(ctl, &ctl->view.to);
+	if (!from || !to || ptc_view_nodes(&ctl->view) != 0) {
+		ptc_free(from);
+		ptc_free(to);
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	}
+	switch_done(ctl);
+	ctl->watcher = r->watcher;
+	ctl->plan_json = r->plan_json;
+	r->watcher = NULL;
+	r->plan_json = NULL;
+	ctl->from_config = ptc_strdup(ctl->view.from.config ? ctl->view.from.config : "");
+	set_intent(ctl, r);
+	if (ctl->view.to.config)
+		ptc_event(ctl->all->cluster, ctl->uuid, "switch", "%s %s -> %s requested", ptc_switch_name(ctl),
+			  ctl->view.from.config ? ctl->view.from.config : "nothing", ctl->view.to.config);
+	step_switch(ctl, from, to);
+	ptc_free(from);
+	ptc_free(to);
+	return 0;
+}
+
+int ptc_controller_filled(struct ptc_controller *ctl, uint64_t id, uint64_t *expected, size_t nexpected,
+			  struct ptc_file_doc *files, size_t nfiles, struct ptc_watcher *watcher, struct ptc_error *err)
+{
+	if (ctl->intent.id != id || ctl->intent.kind != PTC_SWITCH_IMPORT ||
+	    ptc_job_phase(ctl->core) != PTC_JOB_FILLING || ctl->fill_watcher)
+		return ptc_error_set(
+			err, PTC_ESTATE,
+			"import %llu of job %s is not open any more (aborted, or the controller changed); import again",
+			(unsigned long long)id, ctl->meta.name);
+	ctl->expected = expected;
+	ctl->nexpected = nexpected;
+	ctl->files = files;
+	ctl->nfiles = nfiles;
+	ctl->fill_watcher = watcher;
+	ptc_controller_step(ctl, &(struct ptc_job_event){ .kind = PTC_EV_FILLED });
+	return 0;
+}
+
+int ptc_controller_abort(struct ptc_controller *ctl, uint64_t id, const char *why, struct ptc_error *err)
+{
+	enum ptc_job_phase phase = ptc_job_phase(ctl->core);
+
+	if (phase == PTC_JOB_IDLE || phase == PTC_JOB_NEW || phase == PTC_JOB_FINISHING || (id && id != ctl->intent.id))
+		return ptc_error_set(err, PTC_ESTATE, "job %s has no switch under way that could be aborted",
+				     ctl->meta.name);
+	ptc_controller_step(ctl, &(struct ptc_job_event){ .kind = PTC_EV_ABORT, .status = PTC_ECANCELED, .text = why });
+	return 0;
+}
+
+void ptc_controller_abandon(struct ptc_controller *ctl, uint64_t id)
+{
+	if (ctl->intent.id == id && !ctl->fill_watcher && !ptc_controller_idle(ctl))
+		ptc_controller_abort(ctl, id, "the import's client went away", NULL);
+}
+
+/* ---- updates ------------------------------------------------------------------------------ */
+
+/* After the second commit the new generation is the current one. */
+static void roll(struct ptc_controller *ctl)
+{
+	ptc_generation_doc_done(&ctl->view.from);
+	ctl->view.from = ctl->view.to;
+	memset(&ctl->view.to, 0, sizeof ctl->view.to);
+	ptc_require(ptc_view_nodes(&ctl->view) == 0);
+}
+
+static void committed(struct ptc_controller *ctl)
+{
+	if (ctl->view.to.world) {
+		ptc_event_with(ctl->all->cluster, ctl->uuid, "committed", ptc_switch_brief(ctl),
+			       "generation %llu, snapshot %llu, step %llu: %s",
+			       (unsigned long long)ctl->intent.to_generation,
+			       (unsigned long long)ctl->intent.to_snapshot, (unsigned long long)ctl->record.step,
+			       ptc_switch_to_config(ctl));
+		if (ctl->bundle.review.text[0])
+			ptc_event(ctl->all->cluster, ctl->uuid, "blobs", "generation %llu: %s",
+				  (unsigned long long)ctl->intent.to_generation, ctl->bundle.review.text);
+		roll(ctl);
+	} else {
+		ptc_event_with(ctl->all->cluster, ctl->uuid, "committed", ptc_switch_brief(ctl),
+			       "%s: snapshot %llu, step %llu", ptc_switch_name(ctl),
+			       (unsigned long long)ctl->record.snapshot, (unsigned long long)ctl->record.step);
+	}
+}
+
+struct ptc_switch_tally ptc_switch_tally;
+
+static void count(const struct ptc_controller *ctl, bool was_committed)
+{
+	struct ptc_switch_tally *t = &ptc_switch_tally;
+	const int64_t now = ptc_sys_now_ns();
+	json_t *plan = NULL;
+
+	for (size_t i = 0; i < ctl->npulls; i++) {
+		t->between_bytes += ctl->pulls[i].wire_bytes;
+		t->within_bytes += ctl->pulls[i].copied_bytes;
+	}
+	t->ended[ctl->intent.kind][was_committed]++;
+	t->captured_bytes += ctl->captured_bytes;
+	if (was_committed && ctl->intent.kind == PTC_SWITCH_RESIZE && ctl->intent.from_snapshot && ctl->plan_json &&
+	    ptc_json_load("plan", ctl->plan_json, strlen(ctl->plan_json), &plan, NULL) == 0)
+		t->bound_bytes += (uint64_t)json_integer_value(
+			json_object_get(json_object_get(plan, "totals"), "bound_any_mapping"));
+	json_decref(plan);
+	for (size_t i = 0; i < ctl->nphases; i++)
+		ptc_histogram_add(&t->phases[ctl->phases[i].phase],
+				  (i + 1 < ctl->nphases ? ctl->phases[i + 1].at_ns : now) - ctl->phases[i].at_ns);
+}
+
+static void done(struct ptc_controller *ctl, const struct ptc_job_update *up)
+{
+	char *text = NULL, why[1024];
+
+	if (up->switch_id != ctl->intent.id)
+		return; /* refused before it began; submit has said so */
+	snprintf(why, sizeof why, "%s%s%s", up->text, up->status == PTC_ECOORD && ctl->etcd_said[0] ? ": " : "",
+		 up->status == PTC_ECOORD ? ctl->etcd_said : "");
+	count(ctl, up->status == 0);
+	if (up->status == 0) {
+		text = ptc_switch_summary(ctl);
+		committed(ctl);
+	} else {
+		ptc_event(ctl->all->cluster, ctl->uuid, "aborted", "%s: %s", ptc_status_name(up->status), why);
+		ptc_generation_doc_done(&ctl->view.to);
+		ctl->news_after_ns = ptc_sys_now_ns() + NEWS_RETRY_NS;
+	}
+	ptc_watcher_finish(ctl->watcher, up->status, why, text);
+	ptc_watcher_finish(ctl->fill_watcher, up->status, why, text);
+	ptc_free(text);
+	switch_done(ctl);
+	ptc_controller_tidy(ctl);
+}
+
+void ptc_controller_progress(struct ptc_controller *ctl)
+{
+	const char *phase;
+	uint64_t bytes, total;
+
+	ptc_controller_status(ctl, &phase, &bytes, &total);
+	ptc_watcher_progress(ctl->watcher, phase, bytes, total, ctl->etcd_said);
+	ptc_watcher_progress(ctl->fill_watcher, phase, bytes, total, ctl->etcd_said);
+}
+
+static void phase_changed(struct ptc_controller *ctl, enum ptc_job_phase phase)
+{
+	if (ctl->nphases < PTC_PHASES_KEPT) {
+		ctl->phases[ctl->nphases].phase = phase;
+		ctl->phases[ctl->nphases++].at_ns = ptc_sys_now_ns();
+	}
+	ptc_debug("job", "job=%s phase %s", ctl->meta.name, ptc_job_phase_name(phase));
+	ptc_controller_progress(ctl);
+}
+
+static void timer_fired(uv_timer_t *timer)
+{
+	struct ptc_controller *ctl = timer->data;
+
+	ptc_controller_step(ctl, &(struct ptc_job_event){ .kind = PTC_EV_TIMER, .seq = ctl->timer_seq });
+}
+
+static void perform(struct ptc_controller *ctl, const struct ptc_job_update *up)
+{
+	switch (up->kind) {
+	case PTC_UP_SEND:
+		if (up->op == PTC_OP_CAPTURE)
+			ctl->capture_step = up->stop;
+		ptc_controller_send(ctl, up);
+		break;
+	case PTC_UP_TXN:
+		ptc_controller_txn(ctl, up);
+		break;
+	case PTC_UP_CHECK_DIGESTS:
+		ptc_controller_check_digests(ctl, up->seq);
+		break;
+	case PTC_UP_AGREE:
+		ptc_controller_agree(ctl, up->seq);
+		break;
+	case PTC_UP_LAY:
+		ptc_controller_lay(ctl, up->seq);
+		break;
+	case PTC_UP_RELOAD:
+		ptc_controller_load(ctl, up->seq);
+		break;
+	case PTC_UP_DONE:
+		done(ctl, up);
+		break;
+	case PTC_UP_PHASE:
+		phase_changed(ctl, up->phase);
+		break;
+	case PTC_UP_SET_TIMER:
+		ctl->timer_seq = up->seq;
+		uv_timer_start(ctl->timer, timer_fired, up->timer_ms, 0);
+		break;
+	case PTC_UP_CANCEL:
+		ptc_controller_cancel(ctl, up->seq);
+		break;
+	case PTC_UP_STOPPED:
+		ctl->stopped = true;
+		break;
+	}
+}
+
+void ptc_controller_step(struct ptc_controller *ctl, const struct ptc_job_event *event)
+{
+	struct ptc_job_updates ups;
+
+	if (ctl->gone)
+		return;
+	ptc_require(ptc_job_step(ctl->core, event, &ups) == 0);
+	ptc_controller_ref(ctl);
+	for (size_t i = 0; i < ups.n; i++)
+		perform(ctl, &ups.v[i]);
+	if (ctl->stopped)
+		drop(ctl);
+	ptc_controller_unref(ctl);
+}

@@ -1,0 +1,547 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a controller does for jobs whose ranks run: agrees on what was
+ * captured, merges what was declared, and acts on what nodes tell.
+ *
+ * Happy path: AGREE compares the replicas' digests and cursors of all nodes
+ * and writes the bundle of blobs; LAY merges the declarations of all ranks,
+ * compares them with what the old generation held and writes the layout
+ * document and the generation that names it; news of a node (a rank failed, all
+ * have finished, a snapshot is due) becomes a switch when none is under way.
+ * Both tasks run on the coordination thread with copies of all they need.
+ * Failure modes: replicas that differ (PTC_EDIGEST naming tensor and ranks),
+ * declarations that contradict each other, the old generation or a rule (PTC_ELAYOUT),
+ * etcd away (PTC_ECOORD): the switch aborts; nothing was committed by it. */
+#include "daemon/controller/internal.h"
+
+#include "base/alloc.h"
+#include "base/buf.h"
+#include "base/check.h"
+#include "base/digest.h"
+#include "base/log.h"
+#include "base/sys.h"
+#include "formats/job.h"
+#include "formats/layout_doc.h"
+#include "formats/state_doc.h"
+#include "proto/pb.h"
+
+#include "ptc.pb-c.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+/* A view of one generation, as `to`, that owns what it names. */
+static void view_of(const struct ptc_controller *ctl, const struct ptc_generation_doc *g, uint64_t generation,
+		    uint64_t snapshot, struct ptc_view *ret_view)
+{
+	*ret_view = (struct ptc_view){ .meta = ctl->meta, .to_generation = generation, .to_snapshot = snapshot };
+	ptc_require(ptc_generation_doc_copy(g, &ret_view->to) == 0 && ptc_view_nodes(ret_view) == 0);
+}
+
+/* ---- AGREE --------------------------------------------------------------------- */
+
+struct agree {
+	struct ptc_controller *ctl;
+	uint64_t seq;
+	int64_t fence;
+	struct ptc_view view; /* the captured generation, as `to` */
+	struct ptc_merge merge;
+	Ptc__V1__PullReply **captures;
+	size_t ncaptures;
+	uint64_t *items;
+	size_t nitems;
+	char state_hash[PTC_HASH_HEX];
+	char *to_config;           /* where the switch goes; NULL: it is a snapshot */
+	struct ptc_bundle bundle;  /* of the ranks there */
+	uint64_t old_step, step;   /* of the snapshot before, of this one */
+	struct ptc_ledger ledger;  /* of the snapshot before */
+	struct ptc_ledger cursors; /* of this one */
+	int status;
+	struct ptc_error err;
+};
+
+static void agree_free(struct agree *a)
+{
+	for (size_t i = 0; i < a->ncaptures; i++)
+		ptc_pb_free(&a->captures[i]->base);
+	ptc_free(a->captures);
+	ptc_merge_done(&a->merge);
+	ptc_view_done(&a->view);
+	ptc_free(a->items);
+	ptc_free(a->to_config);
+	ptc_ledger_done(&a->cursors);
+	ptc_ledger_done(&a->ledger);
+	ptc_controller_unref(a->ctl);
+	ptc_free(a);
+}
+
+/* What the position of data means, as ptc.torch's sampler says it where there is one dataset. */
+static int data_tag(const struct ptc_job_data *data, uint64_t batch, uint64_t micro, char *tag, size_t size,
+		    struct ptc_error *err)
+{
+	const struct ptc_job_part *part = &data->parts[0];
+	char how[48] = "", mix[33] = "";
+
+	if (ptc_job_data_mix(data, mix))
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	if (part->sequential)
+		snprintf(how, sizeof how, ",sequential=1");
+	else if (part->block)
+		snprintf(how, sizeof how, ",block=%" PRIu64, part->block);
+	if (data->nparts > 1)
+		snprintf(tag, size, "mix=%s,seed=%" PRIu64 PTC_STATE_COUNTED ",batch=%" PRIu64 ",micro=%" PRIu64, mix,
+			 data->seed, batch, micro);
+	else
+		snprintf(tag, size,
+			 "n=%" PRIu64 ",seed=%" PRIu64 "%s" PTC_STATE_COUNTED ",batch=%" PRIu64 ",micro=%" PRIu64,
+			 part->samples, data->seed, how, batch, micro);
+	return 0;
+}
+
+/* Data whose cursor no rank sets advances by its batch with each step. */
+static int count_data(struct agree *a, const struct ptc_config *config, struct ptc_state *s)
+{
+	const struct ptc_job_desc *desc;
+	void *ref;
+	int rc =
+		ptc_specs_get(a->ctl->all->docs.specs, a->view.meta.uuid, a->view.meta.spec_hash, &desc, &ref, &a->err);
+
+	if (rc)
+		return rc;
+	for (size_t i = 0; rc == 0 && i < desc->ndata; i++) {
+		const struct ptc_job_data *data = &desc->data[i];
+		uint64_t batch = config->global_batch ? config->global_batch : data->global_batch;
+		uint64_t micro = config->micro_batch ? config->micro_batch : data->micro_batch;
+		char tag[PTC_STATE_NAME_MAX + 1];
+
+		rc = data_tag(data, batch, micro, tag, sizeof tag, &a->err);
+		if (!rc && batch && micro)
+			rc = ptc_state_count(s,
+					     &(struct ptc_state_cursor){
+						     .name = desc->data[i].name,
+						     .tag = tag,
+						     .position = ptc_ledger_position(&a->ledger, data->name,
+										     a->old_step, a->step, batch) },
+					     &a->err);
+	}
+	ptc_specs_release(ref);
+	return rc;
+}
+
+/* All that ranks gave, as the job's rules let them. */
+static int collect_state(struct agree *a, struct ptc_state *s)
+{
+	struct ptc_config config;
+	int rc = ptc_config_parse(a->view.to.config, &config, &a->err);
+
+	for (size_t i = 0; rc == 0 && i < a->ncaptures; i++)
+		for (size_t k = 0; rc == 0 && k < a->captures[i]->n_ranks; k++)
+			rc = ptc_agent_state_add(s, &config, a->captures[i]->ranks[k], &a->err);
+	if (rc == 0)
+		rc = ptc_bundle_check(&a->ctl->all->docs, &a->view.meta, s, &a->err);
+	return rc ? rc : count_data(a, &config, s);
+}
+
+/* Before the first commit: where a switch cannot carry what it has to, the ranks go on. */
+static int carry_state(struct agree *a, const struct ptc_state *s, struct ptc_etcd *e)
+{
+	struct ptc_bundle_ask ask = { .docs = &a->ctl->all->docs,
+				      .meta = &a->view.meta,
+				      .from = a->view.to.config,
+				      .to = a->to_config,
+				      .hash = "",
+				      .fence = a->fence };
+
+	return a->to_config ? ptc_bundle_carry(&ask, s, e, &a->bundle, &a->err) : 0;
+}
+
+static int write_state(struct agree *a, struct ptc_etcd *e)
+{
+	struct ptc_state s = { 0 };
+	char *json = NULL;
+	size_t len;
+	int rc = collect_state(a, &s);
+
+	if (rc == 0)
+		rc = carry_state(a, &s, e);
+	for (size_t i = 0; rc == 0 && i < s.ncursors; i++)
+		rc = ptc_ledger_note(&a->cursors, &(struct ptc_ledger_entry){ .cursor = s.cursors[i].name,
+									      .tag = s.cursors[i].tag,
+									      .end = s.cursors[i].position });
+	if (rc == 0)
+		rc = ptc_state_doc_encode(&s, &json, &len, &a->err);
+	if (rc == 0)
+		rc = ptc_quota_document(a->ctl->all->cluster, a->view.meta.uid, len,
+					"what the ranks carry beside tensors", &a->err);
+	if (rc == 0)
+		rc = ptc_controller_put_blob(a->view.meta.uuid, a->fence, e, json, len, a->state_hash, &a->err);
+	ptc_free(json);
+	ptc_state_done(&s);
+	return rc;
+}
+
+static void agree_work(void *arg, struct ptc_etcd *e)
+{
+	struct ptc_geometry g;
+	struct agree *a = arg;
+
+	a->status = ptc_view_geometry(a->ctl->all->agent, &a->view, true, &g, &a->err);
+	if (a->status)
+		return;
+	a->status = ptc_merge_digests(&a->merge, &g, NULL, 0, &a->items, &a->nitems, &a->err);
+	ptc_geometry_done(&g);
+	if (a->status == 0)
+		a->status = write_state(a, e);
+}
+
+static void agree_done(void *arg)
+{
+	struct agree *a = arg;
+	struct ptc_controller *ctl = a->ctl;
+
+	if (!ctl->gone) {
+		if (a->status == 0) {
+			ptc_free(ctl->digests);
+			ctl->digests = a->items;
+			ctl->ndigests = a->nitems;
+			a->items = NULL;
+			ptc_ledger_done(&ctl->cursors);
+			ctl->cursors = a->cursors;
+			a->cursors = (struct ptc_ledger){ 0 };
+			memcpy(ctl->state_hash, a->state_hash, sizeof ctl->state_hash);
+			ctl->bundle = a->bundle;
+		}
+		ptc_controller_step(ctl, &(struct ptc_job_event){ .kind = PTC_EV_AGREED,
+								  .seq = a->seq,
+								  .status = a->status,
+								  .text = a->err.text });
+	}
+	agree_free(a);
+}
+
+void ptc_controller_agree(struct ptc_controller *ctl, uint64_t seq)
+{
+	struct agree *a = ptc_calloc(1, sizeof *a);
+
+	ptc_require(a);
+	a->ctl = ptc_controller_ref(ctl);
+	a->seq = seq;
+	a->fence = ctl->fence;
+	a->step = ctl->capture_step;
+	a->old_step = ctl->view.manifest.step;
+	ptc_require(ptc_ledger_copy(&ctl->view.manifest.ledger, &a->ledger) == 0);
+	if (ctl->view.to.world)
+		ptc_require((a->to_config = ptc_strdup(ctl->view.to.config)) != NULL);
+	view_of(ctl, &ctl->view.from, ctl->intent.from_generation, ctl->intent.to_snapshot, &a->view);
+	ptc_merge_take(&a->merge, ctl);
+	a->captures = ptc_calloc(ctl->npulls, sizeof *a->captures);
+	ptc_require(a->captures);
+	for (size_t i = 0; i < ctl->npulls; i++) {
+		ctl->captured_bytes += ctl->pulls[i].verified_bytes;
+		if (ctl->pulls[i].capture)
+			a->captures[a->ncaptures++] = ctl->pulls[i].capture;
+		ctl->pulls[i].capture = NULL;
+	}
+	ptc_pull_results_done(ctl); /* what comes next are other answers */
+	ptc_require(ptc_cluster_run(ctl->all->cluster, agree_work, agree_done, a) == 0);
+}
+
+/* ---- LAY ------------------------------------------------------------------------- */
+
+struct lay {
+	struct ptc_controller *ctl;
+	uint64_t seq;
+	int64_t fence;
+	struct ptc_view view; /* from: the old generation, with its state; to: the new one */
+	Ptc__V1__WorkersReply **replies;
+	size_t nreplies;
+	char layout_hash[PTC_HASH_HEX], generation_hash[PTC_HASH_HEX];
+	struct ptc_plan_pool *pool; /* borrows view */
+	char *plan_json;
+	int status;
+	struct ptc_error err;
+};
+
+static void lay_free(struct lay *l)
+{
+	for (size_t i = 0; i < l->nreplies; i++)
+		ptc_pb_free(&l->replies[i]->base);
+	ptc_free(l->replies);
+	ptc_free(l->plan_json);
+	ptc_plan_pool_free(l->pool);
+	ptc_view_done(&l->view);
+	ptc_controller_unref(l->ctl);
+	ptc_free(l);
+}
+
+static int merge_layout(struct lay *l, struct ptc_declared *ret_declared)
+{
+	struct ptc_declared_merge *m = NULL;
+	struct ptc_config config;
+	int rc = ptc_config_parse(l->view.to.config, &config, &l->err);
+
+	if (rc == 0)
+		rc = ptc_declared_merge_new(&config, &m, &l->err);
+	for (size_t i = 0; rc == 0 && i < l->nreplies; i++)
+		for (size_t k = 0; rc == 0 && k < l->replies[i]->n_ranks; k++)
+			rc = ptc_agent_declared_add(m, l->replies[i]->ranks[k], &l->err);
+	if (rc == 0)
+		rc = ptc_declared_merge_finish(m, ret_declared, &l->err);
+	ptc_declared_merge_free(m);
+	return rc;
+}
+
+/* What a rule takes the greatest of has one. */
+static int check_max(struct lay *l, const struct ptc_spec *rules, const struct ptc_spec *now)
+{
+	int rc = 0;
+
+	for (size_t i = 0; rc == 0 && rules->nrules && i < now->ntensors; i++)
+		rc = ptc_rule_check_max(ptc_spec_rule_named(rules, now->tensors[i].name), now->tensors[i].name,
+					now->tensors[i].dtype, &l->err);
+	return rc;
+}
+
+/* With what the job's description says: rules, and of a job that was imported its tensors. */
+static int compare_described(struct lay *l, const struct ptc_declared *now)
+{
+	bool imported = l->view.to_snapshot && !l->view.from.layout_hash[0];
+	const struct ptc_job_desc *desc;
+	void *ref;
+	int rc =
+		ptc_specs_get(l->ctl->all->docs.specs, l->view.meta.uuid, l->view.meta.spec_hash, &desc, &ref, &l->err);
+
+	if (rc)
+		return rc;
+	if (imported)
+		rc = ptc_declared_same(&desc->spec, &now->spec, "the job's ranks", &l->err);
+	rc = rc ? rc : check_max(l, &desc->spec, &now->spec);
+	ptc_specs_release(ref);
+	return rc;
+}
+
+/* State can only go on into the same tensors. */
+static int compare(struct lay *l, const struct ptc_declared *now)
+{
+	const struct ptc_declared *before;
+	const struct ptc_layout *layout;
+	char text[PTC_ERROR_MAX];
+	void *ref;
+	int rc = compare_described(l, now);
+
+	if (rc || l->view.to_snapshot == 0 || !l->view.from.layout_hash[0])
+		return rc;
+	rc = ptc_layouts_get(l->ctl->all->docs.layouts, l->view.meta.uuid, l->view.from.layout_hash, &before, &layout,
+			     &ref, &l->err);
+	if (rc)
+		return rc;
+	snprintf(text, sizeof text, "configuration %.200s", l->view.to.config);
+	rc = ptc_declared_same(&before->spec, &now->spec, text, &l->err);
+	ptc_layouts_release(ref);
+	return rc;
+}
+
+static int write_layout(struct lay *l, const struct ptc_declared *d, struct ptc_etcd *e)
+{
+	char *json = NULL;
+	size_t len;
+	int rc = ptc_layout_doc_encode(d, &json, &len, &l->err);
+
+	if (rc == 0)
+		rc = ptc_quota_document(l->ctl->all->cluster, l->view.meta.uid, len, "what the ranks declared",
+					&l->err);
+	if (rc == 0)
+		rc = ptc_controller_put_blob(l->view.meta.uuid, l->fence, e, json, len, l->layout_hash, &l->err);
+	ptc_free(json);
+	if (rc)
+		return rc;
+	memcpy(l->view.to.layout_hash, l->layout_hash, sizeof l->layout_hash);
+	json = ptc_generation_doc_encode(&l->view.to);
+	if (!json)
+		return ptc_error_set(&l->err, PTC_ENOMEM, "out of memory for the generation");
+	rc = ptc_controller_put_blob(l->view.meta.uuid, l->fence, e, json, strlen(json), l->generation_hash, &l->err);
+	ptc_free(json);
+	return rc;
+}
+
+static void lay_work(void *arg, struct ptc_etcd *e)
+{
+	struct ptc_declared declared = { 0 };
+	struct lay *l = arg;
+
+	l->status = merge_layout(l, &declared);
+	if (l->status)
+		return;
+	l->status = compare(l, &declared);
+	if (l->status == 0)
+		l->status = write_layout(l, &declared, e);
+	ptc_declared_done(&declared);
+	if (l->status == 0)
+		l->status = ptc_plan_laid(l->pool, &l->view, &l->plan_json, &l->err);
+}
+
+static void lay_done(void *arg)
+{
+	struct lay *l = arg;
+	struct ptc_controller *ctl = l->ctl;
+
+	if (!ctl->gone) {
+		if (l->status == 0) {
+			memcpy(ctl->view.to.layout_hash, l->layout_hash, sizeof l->layout_hash);
+			memcpy(ctl->intent.generation_hash, l->generation_hash, sizeof l->generation_hash);
+			ptc_free(ctl->plan_json);
+			ctl->plan_json = l->plan_json;
+			l->plan_json = NULL;
+		}
+		ptc_controller_step(ctl, &(struct ptc_job_event){ .kind = PTC_EV_LAID,
+								  .seq = l->seq,
+								  .status = l->status,
+								  .text = l->err.text });
+	}
+	lay_free(l);
+}
+
+void ptc_controller_lay(struct ptc_controller *ctl, uint64_t seq)
+{
+	struct lay *l = ptc_calloc(1, sizeof *l);
+
+	ptc_require(l);
+	l->ctl = ptc_controller_ref(ctl);
+	l->seq = seq;
+	l->fence = ctl->fence;
+	l->view = (struct ptc_view){ .meta = ctl->meta,
+				     .to_generation = ctl->intent.to_generation,
+				     .to_snapshot = ctl->intent.to_snapshot };
+	ptc_require(ptc_generation_doc_copy(&ctl->view.to, &l->view.to) == 0);
+	if (ctl->intent.to_snapshot) { /* else nothing is moved, and nothing has to be the same */
+		l->view.from_generation = ctl->intent.from_generation;
+		l->view.from_snapshot = ctl->intent.to_snapshot;
+		ptc_require(ptc_generation_doc_copy(&ctl->view.from, &l->view.from) == 0);
+	}
+	ptc_require(ptc_view_nodes(&l->view) == 0);
+	l->pool = ptc_plan_pool_new(ctl->all, &l->view);
+	ptc_require(l->pool);
+	l->replies = ptc_calloc(ctl->npulls, sizeof *l->replies);
+	ptc_require(l->replies);
+	for (size_t i = 0; i < ctl->npulls; i++) {
+		if (ctl->pulls[i].layout)
+			l->replies[l->nreplies++] = ctl->pulls[i].layout;
+		ctl->pulls[i].layout = NULL;
+	}
+	ptc_pull_results_done(ctl);
+	ptc_require(ptc_cluster_run(ctl->all->cluster, lay_work, lay_done, l) == 0);
+}
+
+/* ---- news -------------------------------------------------------------------------- */
+
+static bool is_current(const struct ptc_controller *ctl, const struct ptc_worker_doc *w)
+{
+	return w->generation == ctl->record.generation && w->launch == ctl->record.launch;
+}
+
+/* The most important thing told: a failure, then the end, then the latest snapshot due. */
+static const struct ptc_worker_view *newest(const struct ptc_controller *ctl, const struct ptc_job_view *j)
+{
+	const struct ptc_worker_view *best = NULL;
+
+	for (size_t i = 0; i < j->nworkers; i++) {
+		const struct ptc_worker_view *w = &j->workers[i];
+
+		if (!is_current(ctl, &w->doc) ||
+		    (w->doc.state == PTC_WORKER_DUE && ctl->record.snapshot && w->doc.step <= ctl->record.step))
+			continue;
+		if (!best || w->doc.state < best->doc.state ||
+		    (w->doc.state == best->doc.state && w->doc.step > best->doc.step))
+			best = w;
+	}
+	return best;
+}
+
+/* Whether the switch under way waits, or may wait, for ranks of this launch: others do for one that has failed, and STOP and BUILD
+ * have no deadline of ours. Where a node is asked for the failed rank itself (CAPTURE), its answer says so. */
+static bool awaited(const struct ptc_controller *ctl, const struct ptc_worker_doc *w)
+{
+	const struct ptc_intent_doc *in = &ctl->intent;
+
+	switch (ptc_job_phase(ctl->core)) {
+	case PTC_JOB_STARTING:
+		return (in->run_from && is_current(ctl, w)) ||
+		       (w->generation == in->to_generation && w->launch == in->id);
+	case PTC_JOB_ARMING:
+		return in->run_from && is_current(ctl, w);
+	case PTC_JOB_BUILDING:
+	case PTC_JOB_LAYING:
+	case PTC_JOB_PREPARING:
+	case PTC_JOB_FILLING:
+	case PTC_JOB_DIGESTING:
+		return in->run_to && w->generation == in->to_generation && w->launch == in->id;
+	default:
+		return false;
+	}
+}
+
+/* A rank that has failed ends the switch; if it was one of those that train, HALT follows. */
+static void abort_for_failed(struct ptc_controller *ctl, const struct ptc_job_view *j)
+{
+	char text[PTC_JOB_TEXT_MAX], line[PTC_JOB_TEXT_MAX - PTC_NAME_MAX - 16];
+
+	for (size_t i = 0; i < j->nworkers; i++) {
+		const struct ptc_worker_view *w = &j->workers[i];
+
+		if (w->doc.state != PTC_WORKER_FAILED || !awaited(ctl, &w->doc))
+			continue;
+		if (!is_current(ctl, &w->doc)) /* nothing else will tell */
+			ptc_event(ctl->all->cluster, ctl->uuid, "failed", "node %s: %s", w->node, w->doc.text);
+		snprintf(text, sizeof text, "node %s: %s", w->node,
+			 ptc_worker_text_line(w->doc.text, line, sizeof line));
+		ptc_controller_step(ctl, &(struct ptc_job_event){
+						 .kind = PTC_EV_ABORT, .status = PTC_ESTATE, .text = text });
+		return;
+	}
+}
+
+/* After a switch that came to nothing. A failed rank has made it so perhaps: only a halt that failed itself is waited after.
+ * Or a request waits for its turn, which snapshots in close order would not leave it. The tick comes back to it. */
+static bool too_early(const struct ptc_controller *ctl, const struct ptc_worker_view *w)
+{
+	/* Ranks wait at a due step, so another one than that which failed is not put off. */
+	if (w->doc.state == PTC_WORKER_DUE)
+		return ptc_sys_now_ns() < ctl->yield_until_ns ||
+		       (w->doc.launch == ctl->due_launch && w->doc.step == ctl->due_step &&
+			ptc_sys_now_ns() < ctl->news_after_ns);
+	return (w->doc.state != PTC_WORKER_FAILED || ctl->intent.kind == PTC_SWITCH_HALT) &&
+	       ptc_sys_now_ns() < ctl->news_after_ns;
+}
+
+void ptc_controller_news(struct ptc_controller *ctl)
+{
+	struct ptc_job_view *j = ptc_cluster_find_uuid(ctl->all->cluster, ctl->uuid);
+	struct ptc_switch_request r = { .kind = PTC_SWITCH_SNAPSHOT, .run_from = true };
+	struct ptc_error err = PTC_ERROR_INIT;
+	const struct ptc_worker_view *w;
+
+	if (j && !ptc_controller_idle(ctl))
+		abort_for_failed(ctl, j);
+	if (!j || !ptc_controller_idle(ctl) || !ctl->has_record || ctl->record.run != PTC_RUN_LIVE)
+		return;
+	w = newest(ctl, j);
+	if (!w || too_early(ctl, w))
+		return;
+	ptc_sys_random(&r.id, sizeof r.id, NULL);
+	r.id = (r.id & PTC_ID_MASK) | 1;
+	r.base_generation = ctl->record.generation;
+	r.base_snapshot = ctl->record.snapshot;
+	r.stop = w->doc.step;
+	r.run_to = w->doc.state == PTC_WORKER_DUE;
+	r.end = w->doc.state == PTC_WORKER_FINISHED ? PTC_RUN_DONE : PTC_RUN_FAILED;
+	if (r.run_to) {
+		ctl->due_launch = w->doc.launch;
+		ctl->due_step = w->doc.step;
+	}
+	if (w->doc.state == PTC_WORKER_FAILED) {
+		r.kind = PTC_SWITCH_HALT;
+		ptc_event(ctl->all->cluster, ctl->uuid, "failed", "node %s: %s", w->node, w->doc.text);
+	}
+	if (ptc_controller_submit(ctl, &r, &err) != 0)
+		ptc_warn("job", "job=%s %s", ctl->meta.name, err.text);
+}

@@ -1,0 +1,814 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The controller's durable steps. Each is a task of its own that carries
+ * copies of all it needs to the coordination thread and its outcome back.
+ *
+ * Happy path: blobs that are too long for it first (content-addressed, so
+ * writing them twice is harmless), then one Txn, with the others, that compares the lock's create_revision (we are
+ * still the controller), the record's mod_revision (nobody else committed)
+ * and, for the second commit, the keys of the nodes that hold the new
+ * generation. Failure modes: a compare failed (CONFLICT), or we can't know
+ * (UNKNOWN: the core reloads what is written down). */
+#include "daemon/controller/internal.h"
+
+#include "base/alloc.h"
+#include "base/check.h"
+#include "base/log.h"
+#include "base/sys.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <uv.h>
+
+#define FIXED_COMPARES    4   /* lock, record, intent, turn */
+#define MAX_NODE_COMPARES 100 /* leaves room for those in one Txn */
+#define RELOAD_RETRY_MS   500
+
+struct txn {
+	struct ptc_controller *ctl;
+	uint64_t seq;
+	enum ptc_job_txn kind;
+	char uuid[PTC_UUID_TEXT];
+	int64_t fence, record_revision, intent_revision, turn_revision;
+	struct ptc_intent_doc intent;
+	struct ptc_record_doc record;
+	struct ptc_manifest_doc manifest; /* shares nothing with the controller */
+	char *generation_json;
+	bool relaunch;
+	/* INTENT of a job whose ranks do not run: what they carry is known */
+	struct ptc_meta_doc meta;
+	char state_hash[PTC_HASH_HEX], *from_config, *to_config;
+	struct ptc_bundle bundle;
+	struct {
+		char key[128];
+		int64_t revision;
+	} * nodes;
+	size_t nnodes;
+	/* outcome */
+	enum ptc_txn_outcome outcome;
+	int64_t revision;
+	char said[256];
+};
+
+static void txn_free(struct txn *t)
+{
+	ptc_manifest_doc_done(&t->manifest);
+	ptc_free(t->generation_json);
+	ptc_free(t->from_config);
+	ptc_free(t->to_config);
+	ptc_free(t->nodes);
+	ptc_controller_unref(t->ctl);
+	ptc_free(t);
+}
+
+/* ---- on the coordination thread ------------------------------------------------- */
+
+int ptc_controller_put_blob(const char *uuid, int64_t fence, struct ptc_etcd *e, const char *data, size_t len,
+			    char ret_hash[PTC_HASH_HEX], struct ptc_error *err)
+{
+	char lock[96];
+
+	snprintf(lock, sizeof lock, "/ptc/jobs/%s/lock", uuid);
+	return ptc_blob_put(e, uuid, &(struct ptc_etcd_compare){ lock, PTC_ETCD_CREATE_REV, fence }, data, len,
+			    ret_hash, err);
+}
+
+/* A document that a transaction is about to name: part of that transaction, or, too long for it, written before. */
+struct named {
+	char *json, key[PTC_BLOB_KEY];
+	struct ptc_etcd_op op; /* without key: it is written already */
+};
+
+static int name_blob(struct txn *t, struct ptc_etcd *e, struct named *n, char ret_hash[PTC_HASH_HEX],
+		     struct ptc_error *err)
+{
+	const size_t len = strlen(n->json);
+
+	n->op = (struct ptc_etcd_op){ 0 };
+	if (ptc_blob_op(t->uuid, n->json, len, ret_hash, n->key, &n->op))
+		return 0;
+	return ptc_controller_put_blob(t->uuid, t->fence, e, n->json, len, ret_hash, err);
+}
+
+static int run_txn(struct txn *t, struct ptc_etcd *e, const struct ptc_etcd_op *ops, size_t nops, const char *point,
+		   struct ptc_error *err)
+{
+	struct ptc_etcd_compare cmp[MAX_NODE_COMPARES + FIXED_COMPARES];
+	char lock[96], record[96], intent[96], turn[96];
+	bool ok = false;
+	size_t n = 0;
+	int rc;
+
+	snprintf(lock, sizeof lock, "/ptc/jobs/%s/lock", t->uuid);
+	snprintf(record, sizeof record, "/ptc/jobs/%s/record", t->uuid);
+	snprintf(intent, sizeof intent, "/ptc/jobs/%s/intent", t->uuid);
+	snprintf(turn, sizeof turn, "/ptc/jobs/%s/turn", t->uuid);
+	cmp[n++] = (struct ptc_etcd_compare){ lock, PTC_ETCD_CREATE_REV, t->fence };
+	cmp[n++] = (struct ptc_etcd_compare){ record, PTC_ETCD_MOD_REV, t->record_revision };
+	cmp[n++] = (struct ptc_etcd_compare){ intent, PTC_ETCD_MOD_REV, t->intent_revision };
+	cmp[n++] = (struct ptc_etcd_compare){ turn, PTC_ETCD_MOD_REV, t->turn_revision };
+	for (size_t i = 0; i < t->nnodes; i++)
+		cmp[n++] = (struct ptc_etcd_compare){ t->nodes[i].key, PTC_ETCD_CREATE_REV, t->nodes[i].revision };
+	rc = ptc_etcd_txn(e, cmp, n, ops, nops, point, &ok, &t->revision, err);
+	t->outcome = rc ? PTC_TXN_UNKNOWN : ok ? PTC_TXN_OK : PTC_TXN_CONFLICT;
+	return rc;
+}
+
+static int carry_bundle(struct txn *t, struct ptc_etcd *e, struct ptc_error *err)
+{
+	struct ptc_bundle_ask ask = { .docs = &t->ctl->all->docs,
+				      .meta = &t->meta,
+				      .from = t->from_config,
+				      .to = t->to_config,
+				      .hash = t->state_hash,
+				      .fence = t->fence };
+
+	return ptc_bundle_carry(&ask, NULL, e, &t->bundle, err);
+}
+
+static int do_intent(struct txn *t, struct ptc_etcd *e, struct ptc_error *err)
+{
+	struct named generation = { .json = t->generation_json };
+	struct ptc_etcd_op ops[2] = { { 0 } };
+	char key[96], *json;
+	size_t n = 0;
+	int rc = generation.json ? name_blob(t, e, &generation, t->intent.generation_hash, err) : 0;
+
+	if (rc == 0 && t->to_config)
+		rc = carry_bundle(t, e, err);
+	if (rc)
+		return rc;
+	json = ptc_intent_doc_encode(&t->intent);
+	if (!json)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory for the intent");
+	snprintf(key, sizeof key, "/ptc/jobs/%s/intent", t->uuid);
+	ops[n++] = (struct ptc_etcd_op){ .key = key, .value = json, .len = strlen(json) };
+	if (generation.op.key)
+		ops[n++] = generation.op;
+	rc = run_txn(t, e, ops, n, "etcd.intent", err);
+	ptc_free(json);
+	return rc;
+}
+
+/* A commit: the record, its manifest if that is new, and what else the kind of it does. */
+static int put_record(struct txn *t, struct ptc_etcd *e, const struct ptc_etcd_op *manifest, bool unintend,
+		      const char *point, struct ptc_error *err)
+{
+	struct ptc_etcd_op ops[3] = { { 0 } };
+	char record[96], intent[96], *json = ptc_record_doc_encode(&t->record);
+	size_t n = 0;
+	int rc;
+
+	if (!json)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory for the record");
+	ptc_require(strlen(json) <= PTC_RECORD_MAX_BYTES);
+	snprintf(record, sizeof record, "/ptc/jobs/%s/record", t->uuid);
+	snprintf(intent, sizeof intent, "/ptc/jobs/%s/intent", t->uuid);
+	ops[n++] = (struct ptc_etcd_op){ .key = record, .value = json, .len = strlen(json) };
+	if (unintend)
+		ops[n++] = (struct ptc_etcd_op){ .key = intent };
+	if (manifest && manifest->key)
+		ops[n++] = *manifest;
+	rc = run_txn(t, e, ops, n, point, err);
+	ptc_free(json);
+	return rc;
+}
+
+static int do_commit(struct txn *t, struct ptc_etcd *e, struct ptc_error *err)
+{
+	bool first = t->kind == PTC_TXN_COMMIT1;
+	struct named manifest = { .json = ptc_manifest_doc_encode(&t->manifest) };
+	int rc;
+
+	if (!manifest.json)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory for the manifest");
+	rc = name_blob(t, e, &manifest, t->record.manifest_hash, err);
+	if (rc == 0)
+		rc = put_record(t, e, &manifest.op, !first || t->intent.kind == PTC_SWITCH_SNAPSHOT,
+				first ? "etcd.commit1" : "etcd.commit2", err);
+	ptc_free(manifest.json);
+	return rc;
+}
+
+/* Moves the turn on as well: an INTENT or COMMIT still on its way fails from here on. */
+static int do_clear(struct txn *t, struct ptc_etcd *e, struct ptc_error *err)
+{
+	char intent[96], turn[96], record[96], value[64], *json = NULL;
+	struct ptc_etcd_op ops[3] = { { 0 } };
+	size_t n = 2;
+	int rc;
+
+	snprintf(intent, sizeof intent, "/ptc/jobs/%s/intent", t->uuid);
+	snprintf(turn, sizeof turn, "/ptc/jobs/%s/turn", t->uuid);
+	snprintf(record, sizeof record, "/ptc/jobs/%s/record", t->uuid);
+	snprintf(value, sizeof value, "{\"version\":1,\"cleared\":%llu}", (unsigned long long)t->intent.id);
+	ops[0] = (struct ptc_etcd_op){ .key = intent };
+	ops[1] = (struct ptc_etcd_op){ .key = turn, .value = value, .len = strlen(value) };
+	if (t->relaunch) {
+		json = ptc_record_doc_encode(&t->record);
+		if (!json)
+			return ptc_error_set(err, PTC_ENOMEM, "out of memory for the record");
+		ops[n++] = (struct ptc_etcd_op){ .key = record, .value = json, .len = strlen(json) };
+	}
+	rc = run_txn(t, e, ops, n, "etcd.clear", err);
+	ptc_free(json);
+	return rc;
+}
+
+static void txn_work(void *arg, struct ptc_etcd *e)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct txn *t = arg;
+	int rc;
+
+	t->outcome = PTC_TXN_UNKNOWN;
+	if (t->kind == PTC_TXN_INTENT)
+		rc = do_intent(t, e, &err);
+	else if (t->kind == PTC_TXN_CLEAR)
+		rc = do_clear(t, e, &err);
+	else if (t->kind == PTC_TXN_HALT)
+		rc = put_record(t, e, NULL, false, "etcd.halt", &err);
+	else
+		rc = do_commit(t, e, &err);
+	if (rc) {
+		ptc_warn("job", "job=%s etcd: %s", t->uuid, err.text);
+		snprintf(t->said, sizeof t->said, "%.255s", err.text);
+	}
+}
+
+/* ---- back on the loop --------------------------------------------------------------- */
+
+static void adopt_record(struct ptc_controller *ctl, const struct txn *t)
+{
+	ctl->has_record = true;
+	ctl->record = t->record;
+	ctl->record_revision = t->revision;
+	ctl->view.from_generation = t->record.generation;
+	ctl->view.from_snapshot = t->record.snapshot;
+	ctl->view.from_launch = t->record.launch;
+}
+
+static void adopt(struct ptc_controller *ctl, struct txn *t)
+{
+	if (t->kind == PTC_TXN_INTENT) {
+		ctl->intent = t->intent;
+		ctl->intent_revision = t->revision;
+		ctl->bundle = t->bundle;
+		return;
+	}
+	if (t->kind == PTC_TXN_CLEAR) {
+		ctl->intent_revision = 0;
+		ctl->turn_revision = t->revision;
+		if (t->relaunch)
+			adopt_record(ctl, t);
+		return;
+	}
+	if (t->kind == PTC_TXN_COMMIT2 || t->intent.kind == PTC_SWITCH_SNAPSHOT)
+		ctl->intent_revision = 0;
+	adopt_record(ctl, t);
+	if (t->kind == PTC_TXN_HALT)
+		return;
+	ptc_manifest_doc_done(&ctl->view.manifest);
+	ctl->view.manifest = t->manifest;
+	memset(&t->manifest, 0, sizeof t->manifest);
+}
+
+static void txn_done(void *arg)
+{
+	struct txn *t = arg;
+	struct ptc_job_event ev = { .kind = PTC_EV_TXN, .seq = t->seq, .outcome = t->outcome };
+
+	if (!t->ctl->gone) {
+		if (t->outcome == PTC_TXN_OK)
+			adopt(t->ctl, t);
+		memcpy(t->ctl->etcd_said, t->said, sizeof t->said);
+		ptc_controller_step(t->ctl, &ev);
+	}
+	txn_free(t);
+}
+
+static int copy_files(const struct ptc_file_doc *src, size_t n, struct ptc_manifest_doc *m)
+{
+	m->files = ptc_calloc(n, sizeof *m->files);
+	if (!m->files)
+		return PTC_ENOMEM;
+	for (; m->nfiles < n; m->nfiles++) {
+		struct ptc_file_doc *f = &m->files[m->nfiles];
+		const struct ptc_file_doc *s = &src[m->nfiles];
+
+		*f = *s;
+		f->field = ptc_strdup(s->field);
+		f->name = ptc_strdup(s->name);
+		f->items = ptc_reallocarray(NULL, s->nitems, sizeof *f->items);
+		if (!f->field || !f->name || !f->items) {
+			m->nfiles++;
+			return PTC_ENOMEM;
+		}
+		memcpy(f->items, s->items, s->nitems * sizeof *f->items);
+	}
+	return 0;
+}
+
+static int copy_layouts(const struct ptc_manifest_doc *old, struct ptc_manifest_doc *m)
+{
+	int rc = 0;
+
+	for (size_t i = 0; rc == 0 && i < old->nlayouts; i++)
+		rc = ptc_manifest_layout_add(m, old->layouts[i].config, old->layouts[i].layout_hash);
+	return rc;
+}
+
+/* What the old snapshot had consumed and, when ranks were captured, what they have since. */
+static int make_ledger(struct ptc_controller *ctl, bool captured, struct ptc_manifest_doc *m)
+{
+	const struct ptc_manifest_doc *old = &ctl->view.manifest;
+	struct ptc_config config = { 0 };
+	int rc = ptc_ledger_copy(&old->ledger, &m->ledger);
+
+	if (rc || !captured)
+		return rc;
+	rc = ptc_config_parse(ctl->view.from.config, &config, NULL);
+	for (size_t i = 0; rc == 0 && i < ctl->cursors.n; i++) {
+		struct ptc_ledger_entry e = ctl->cursors.v[i];
+		struct ptc_ledger_order order = { 0 };
+
+		ptc_ledger_tag(e.tag, &order); /* a tag that says nothing is one, too */
+		e.generation = m->generation;
+		e.first_step = old->step;
+		e.end_step = m->step;
+		e.dp = config.dp;
+		e.micro = order.micro ? order.micro : config.micro_batch;
+		e.batch = order.batch ? order.batch : config.global_batch;
+		rc = ptc_ledger_note(&m->ledger, &e);
+	}
+	return rc;
+}
+
+/* The manifest of the commit. Digests are those just compared: of the new generation (second commit), or of what was
+ * captured from ranks (first); else they are what they were. */
+static int make_manifest(struct ptc_controller *ctl, struct txn *t, uint64_t step)
+{
+	const struct ptc_manifest_doc *old = &ctl->view.manifest;
+	const struct ptc_generation_doc *to = &ctl->view.to;
+	bool second = t->kind == PTC_TXN_COMMIT2, captured = !second && ctl->intent.run_from;
+	bool import = ctl->intent.kind == PTC_SWITCH_IMPORT;
+	const uint64_t *digests = second || captured ? ctl->digests : old->digests;
+	size_t n = second || captured ? ctl->ndigests : old->ndigests;
+	struct ptc_manifest_doc *m = &t->manifest;
+	int rc;
+
+	m->generation = t->record.generation;
+	m->snapshot = t->record.snapshot;
+	m->step = t->record.step = captured ? step : ctl->intent.to_snapshot ? old->step : 0;
+	memcpy(m->spec_hash, ctl->meta.spec_hash, sizeof m->spec_hash);
+	memcpy(m->generation_hash, second ? ctl->intent.generation_hash : old->generation_hash,
+	       sizeof m->generation_hash);
+	memcpy(m->state_hash,
+	       captured                        ? ctl->state_hash
+	       : second && ctl->bundle.hash[0] ? ctl->bundle.hash
+					       : old->state_hash,
+	       sizeof m->state_hash);
+	m->digests = ptc_reallocarray(NULL, n, sizeof *m->digests);
+	if (!m->digests)
+		return PTC_ENOMEM;
+	if (n)
+		memcpy(m->digests, digests, n * sizeof *m->digests);
+	m->ndigests = n;
+	rc = make_ledger(ctl, captured, m);
+	if (rc == 0)
+		rc = copy_layouts(old, m);
+	if (rc == 0 && second && to->layout_hash[0])
+		rc = ptc_manifest_layout_add(m, to->config, to->layout_hash);
+	if (rc)
+		return rc;
+	return import ? copy_files(ctl->files, ctl->nfiles, m) : copy_files(old->files, old->nfiles, m);
+}
+
+/* What the record will say of generation, snapshot and ranks. */
+static void make_record(struct ptc_controller *ctl, struct txn *t)
+{
+	const struct ptc_intent_doc *in = &ctl->intent;
+	struct ptc_record_doc *r = &t->record;
+
+	*r = ctl->record;
+	if (t->kind == PTC_TXN_COMMIT1) {
+		r->generation = in->from_generation;
+		r->snapshot = in->to_snapshot;
+		if (in->kind == PTC_SWITCH_SNAPSHOT && !in->run_to)
+			r->run = in->end;
+	} else if (t->kind == PTC_TXN_COMMIT2) {
+		r->generation = in->to_generation;
+		r->snapshot = in->to_snapshot;
+		if (in->run_to)
+			r->run = PTC_RUN_LIVE;
+		if (in->run_to)
+			r->launch = in->id;
+	} else if (t->kind == PTC_TXN_HALT) {
+		r->run = in->end;
+	} else if (t->relaunch) {
+		ptc_sys_random(&r->launch, sizeof r->launch, NULL);
+		r->launch = (r->launch & PTC_ID_MASK) | 1;
+	}
+}
+
+/* Nodes that hold the new generation must be the ones that answered. */
+static int make_compares(struct ptc_controller *ctl, struct txn *t)
+{
+	const struct ptc_generation_doc *g = &ctl->view.to;
+
+	t->nodes = ptc_calloc(MAX_NODE_COMPARES, sizeof *t->nodes);
+	if (!t->nodes)
+		return PTC_ENOMEM;
+	for (size_t i = 0; i < g->nnodes && t->nnodes < MAX_NODE_COMPARES; i++) {
+		uint32_t n;
+
+		if (!ptc_cluster_find_node(ctl->all->cluster, g->nodes[i], &n))
+			continue;
+		snprintf(t->nodes[t->nnodes].key, sizeof t->nodes[0].key, "/ptc/nodes/%s", g->nodes[i]);
+		t->nodes[t->nnodes++].revision = n < ctl->nknown ? ctl->known[n].revision : 0;
+	}
+	return 0;
+}
+
+/* Where ranks run, AGREE sees to it. */
+static int make_bundle(struct ptc_controller *ctl, struct txn *t)
+{
+	if (ctl->intent.run_from || !ctl->intent.to_snapshot || !ctl->view.from.config)
+		return 0;
+	t->meta = ctl->meta;
+	memcpy(t->state_hash, ctl->view.manifest.state_hash, sizeof t->state_hash);
+	t->from_config = ptc_strdup(ctl->view.from.config);
+	t->to_config = ptc_strdup(ctl->view.to.config);
+	return t->from_config && t->to_config ? 0 : PTC_ENOMEM;
+}
+
+static int txn_fill(struct ptc_controller *ctl, struct txn *t, const struct ptc_job_update *up)
+{
+	int rc = 0;
+
+	t->relaunch = t->kind == PTC_TXN_CLEAR && up->relaunch;
+	make_record(ctl, t);
+	if (t->kind == PTC_TXN_INTENT && ctl->view.to.world) {
+		t->generation_json = ptc_generation_doc_encode(&ctl->view.to);
+		rc = t->generation_json ? make_bundle(ctl, t) : PTC_ENOMEM;
+	} else if (t->kind == PTC_TXN_COMMIT1 || t->kind == PTC_TXN_COMMIT2) {
+		rc = make_manifest(ctl, t, up->step);
+	}
+	if (rc == 0 && t->kind == PTC_TXN_COMMIT2)
+		rc = make_compares(ctl, t);
+	return rc;
+}
+
+void ptc_controller_txn(struct ptc_controller *ctl, const struct ptc_job_update *up)
+{
+	struct txn *t = ptc_calloc(1, sizeof *t);
+
+	ptc_require(t); /* a lost step of the protocol would stop the job for good; a restart resumes it */
+	t->ctl = ptc_controller_ref(ctl);
+	t->seq = up->seq;
+	t->kind = up->txn;
+	memcpy(t->uuid, ctl->uuid, sizeof t->uuid);
+	t->fence = ctl->fence;
+	t->record_revision = ctl->record_revision;
+	t->intent_revision = ctl->intent_revision;
+	t->turn_revision = ctl->turn_revision;
+	t->intent = ctl->intent;
+	ptc_require(txn_fill(ctl, t, up) == 0);
+	ptc_require(ptc_cluster_run(ctl->all->cluster, txn_work, txn_done, t) == 0);
+}
+
+/* ---- digests ----------------------------------------------------------------------------- */
+
+struct check {
+	struct ptc_controller *ctl;
+	uint64_t seq;
+	struct ptc_view view; /* a copy: to generation only */
+	struct ptc_merge merge;
+	uint64_t *items, *expected;
+	size_t nitems, nexpected;
+	bool import; /* expected is what the client sent, of every item; else the snapshot's */
+	int status;
+	struct ptc_error err;
+};
+
+static void check_free(struct check *c)
+{
+	ptc_merge_done(&c->merge);
+	ptc_view_done(&c->view);
+	ptc_free(c->items);
+	ptc_free(c->expected);
+	ptc_controller_unref(c->ctl);
+	ptc_free(c);
+}
+
+void ptc_merge_done(struct ptc_merge *m)
+{
+	for (size_t i = 0; i < m->nanswers; i++) {
+		ptc_free(m->answers[i].need_index);
+		ptc_free(m->answers[i].digests);
+	}
+	ptc_free(m->answers);
+	memset(m, 0, sizeof *m);
+}
+
+/* The digests are needed once; the counts of bytes stay for the summary. */
+void ptc_merge_take(struct ptc_merge *m, struct ptc_controller *ctl)
+{
+	m->answers = ptc_calloc(ctl->npulls, sizeof *m->answers);
+	ptc_require(m->answers);
+	for (; m->nanswers < ctl->npulls; m->nanswers++) {
+		struct ptc_pull_result *p = &ctl->pulls[m->nanswers];
+		struct answer *a = &m->answers[m->nanswers];
+
+		snprintf(a->node, sizeof a->node, "%s", ptc_cluster_node(ctl->all->cluster, p->node)->doc.name);
+		a->need_index = p->need_index;
+		a->digests = p->digests;
+		a->n = p->n;
+		p->need_index = NULL;
+		p->digests = NULL;
+		p->n = 0;
+	}
+}
+
+int ptc_merge_digests(const struct ptc_merge *m, const struct ptc_geometry *g, const uint64_t *expected,
+		      size_t nexpected, uint64_t **ret_items, size_t *ret_nitems, struct ptc_error *err)
+{
+	size_t nitems = ptc_spec_items(g->spec);
+	uint64_t *items = ptc_calloc(nitems, sizeof *items);
+	struct ptc_digests *d = NULL;
+	int rc = items ? ptc_digests_new(g, &d, err) : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+
+	for (size_t i = 0; rc == 0 && i < m->nanswers; i++) {
+		const struct answer *a = &m->answers[i];
+
+		for (size_t n = 0; rc == 0 && n < g->nnodes; n++)
+			if (strcmp(g->nodes[n], a->node) == 0)
+				rc = ptc_digests_add(d, (uint32_t)n, a->need_index, a->digests, a->n, err);
+	}
+	if (rc == 0 && expected && nexpected != nitems)
+		rc = ptc_error_set(err, PTC_EDIGEST, "%zu digests to compare with, the spec has %zu items", nexpected,
+				   nitems);
+	if (rc == 0)
+		rc = ptc_digests_merge(d, expected, items, err);
+	ptc_digests_free(d);
+	if (rc) {
+		ptc_free(items);
+		return rc;
+	}
+	*ret_items = items;
+	*ret_nitems = nitems;
+	return 0;
+}
+
+/* What rules reset is not the snapshot's any more: it is zeros, whose digest is 0. */
+static void expect_resets(struct check *c, const struct ptc_geometry *g)
+{
+	for (size_t i = 0; !c->import && i < PTC_MIN(c->nexpected, ptc_spec_items(g->spec)); i++)
+		if (ptc_layout_resets(g->layout, (uint32_t)i))
+			c->expected[i] = 0;
+}
+
+static void check_work(void *arg, struct ptc_etcd *e)
+{
+	struct ptc_geometry g;
+	struct check *c = arg;
+
+	(void)e;
+	c->status = ptc_view_geometry(c->ctl->all->agent, &c->view, true, &g, &c->err);
+	if (c->status)
+		return;
+	expect_resets(c, &g);
+	c->status = ptc_merge_digests(&c->merge, &g, c->expected, c->nexpected, &c->items, &c->nitems, &c->err);
+	ptc_geometry_done(&g);
+}
+
+static void check_done(void *arg)
+{
+	struct check *c = arg;
+	struct ptc_controller *ctl = c->ctl;
+	struct ptc_job_event ev = { .kind = PTC_EV_DIGESTS, .seq = c->seq, .status = c->status, .text = c->err.text };
+
+	if (!ctl->gone) {
+		if (c->status == 0) {
+			ptc_free(ctl->digests);
+			ctl->digests = c->items;
+			ctl->ndigests = c->nitems;
+			c->items = NULL;
+		}
+		ptc_controller_step(ctl, &ev);
+	}
+	check_free(c);
+}
+
+void ptc_controller_check_digests(struct ptc_controller *ctl, uint64_t seq)
+{
+	bool import = ctl->intent.kind == PTC_SWITCH_IMPORT;
+	const uint64_t *expected = import ? ctl->expected : ctl->view.manifest.digests;
+	size_t n = import ? ctl->nexpected : ctl->view.manifest.ndigests;
+	struct check *c = ptc_calloc(1, sizeof *c);
+
+	ptc_require(c);
+	c->ctl = ptc_controller_ref(ctl);
+	c->seq = seq;
+	c->import = import;
+	c->view.meta = ctl->meta;
+	c->view.to_generation = ctl->intent.to_generation;
+	c->view.to_snapshot = ctl->intent.to_snapshot;
+	c->view.to_launch = ctl->intent.run_to ? ctl->intent.id : 0;
+	c->expected = ptc_reallocarray(NULL, n, sizeof *c->expected);
+	ptc_require(c->expected && ptc_generation_doc_copy(&ctl->view.to, &c->view.to) == 0 &&
+		    ptc_view_nodes(&c->view) == 0);
+	memcpy(c->expected, expected, n * sizeof *c->expected);
+	c->nexpected = n;
+	ptc_merge_take(&c->merge, ctl);
+	ptc_require(ptc_cluster_run(ctl->all->cluster, check_work, check_done, c) == 0);
+}
+
+/* ---- load ---------------------------------------------------------------------------------- */
+
+struct load {
+	struct ptc_controller *ctl;
+	uint64_t seq; /* of the RELOAD it answers; 0: the first */
+	int64_t fence;
+	int status; /* PTC_EFENCED: the lock is not ours */
+	struct ptc_error err;
+	bool has_record, has_intent;
+	struct ptc_record_doc record;
+	int64_t record_revision, intent_revision, turn_revision;
+	struct ptc_intent_doc intent;
+	struct ptc_view view;
+	struct ptc_bundle bundle;
+};
+
+static int load_keys(struct load *l, struct ptc_etcd_kvs *kvs)
+{
+	bool locked = false;
+	int rc = 0;
+
+	for (size_t i = 0; rc == 0 && i < kvs->n; i++) {
+		const struct ptc_etcd_kv *kv = &kvs->kv[i];
+		const char *leaf = strrchr(kv->key, '/') + 1;
+
+		if (strcmp(leaf, "lock") == 0) {
+			locked = kv->create_revision == l->fence;
+		} else if (strcmp(leaf, "record") == 0) {
+			rc = ptc_record_doc_decode(kv->value, kv->len, &l->record, &l->err);
+			l->record_revision = kv->mod_revision;
+			l->has_record = true;
+		} else if (strcmp(leaf, "intent") == 0) {
+			rc = ptc_intent_doc_decode(kv->value, kv->len, &l->intent, &l->err);
+			l->intent_revision = kv->mod_revision;
+			l->has_intent = true;
+		} else if (strcmp(leaf, "turn") == 0) {
+			l->turn_revision = kv->mod_revision;
+		}
+	}
+	if (rc == 0 && !locked)
+		rc = ptc_error_set(&l->err, PTC_EFENCED, "the job's lock is not ours any more");
+	return rc;
+}
+
+/* Of a switch that is past the point where it was made first, or has no such point: made again, for it is not written down
+ * where it lies. */
+static int load_bundle(struct load *l, struct ptc_etcd *e)
+{
+	struct ptc_bundle_ask ask = { .docs = &l->ctl->all->docs,
+				      .meta = &l->ctl->meta,
+				      .from = l->view.from.config,
+				      .to = l->view.to.config,
+				      .hash = l->view.manifest.state_hash,
+				      .fence = l->fence };
+
+	if (!l->has_record || !l->has_intent || !l->view.to.world ||
+	    (l->intent.run_from && l->record.snapshot != l->intent.to_snapshot))
+		return 0;
+	return ptc_bundle_carry(&ask, NULL, e, &l->bundle, &l->err);
+}
+
+static void load_work(void *arg, struct ptc_etcd *e)
+{
+	struct load *l = arg;
+	struct ptc_etcd_kvs kvs = { 0 };
+	char prefix[96];
+
+	snprintf(prefix, sizeof prefix, "/ptc/jobs/%s/", l->ctl->uuid);
+	l->status = ptc_etcd_get(e, prefix, true, 64, &kvs, &l->err);
+	if (l->status == 0)
+		l->status = load_keys(l, &kvs);
+	ptc_etcd_kvs_done(&kvs);
+	if (l->status == 0)
+		l->status = ptc_view_load(l->ctl->all->docs.kept, &l->ctl->meta, l->has_record ? &l->record : NULL,
+					  l->has_intent ? &l->intent : NULL, &l->view, &l->err);
+	if (l->status == 0)
+		l->status = load_bundle(l, e);
+	if (l->status && l->status != PTC_EFENCED)
+		ptc_warn("job", "job=%s cannot read its record, trying again: %s", l->ctl->uuid, l->err.text);
+}
+
+static void retry_fired(uv_timer_t *timer)
+{
+	struct ptc_controller *ctl = timer->data;
+
+	ptc_controller_load(ctl, ctl->retry_seq);
+}
+
+static void start_core(struct ptc_controller *ctl, struct load *l)
+{
+	struct ptc_switch intent = { 0 };
+	struct ptc_job_event ev = { .kind = PTC_EV_START, .seq = l->seq, .fence = ctl->fence };
+	uint32_t *from = ptc_controller_numbers(ctl, &ctl->view.from), *to = NULL;
+
+	ptc_require(from);
+
+	ev.halted = l->has_record && ctl->intent.kind == PTC_SWITCH_HALT && l->record.run == ctl->intent.end;
+	if (l->has_record) {
+		ev.generation = l->record.generation;
+		ev.snapshot = l->record.snapshot;
+		ev.record_nodes = from;
+		ev.nrecord_nodes = (uint32_t)ctl->view.from.nnodes;
+	}
+	if (l->has_intent) {
+		to = ptc_controller_numbers(ctl, &ctl->view.to);
+		ptc_require(to);
+		intent = (struct ptc_switch){
+			.id = l->intent.id,
+			.kind = l->intent.kind,
+			.from_generation = l->intent.from_generation,
+			.from_snapshot = l->intent.from_snapshot,
+			.to_generation = l->intent.to_generation,
+			.to_snapshot = l->intent.to_snapshot,
+			.from_nodes = from,
+			.nfrom = (uint32_t)ctl->view.from.nnodes,
+			.to_nodes = to,
+			.nto = (uint32_t)ctl->view.to.nnodes,
+			.run_from = l->intent.run_from,
+			.run_to = l->intent.run_to,
+			.stop = l->intent.stop,
+		};
+		ev.intent = &intent;
+	}
+	ptc_controller_step(ctl, &ev);
+	if (!ctl->gone)
+		ptc_controller_tidy(ctl); /* an earlier controller may not have come to it */
+	ptc_free(from);
+	ptc_free(to);
+}
+
+/* A re-read found no intent while our switch is under way: not written, or committed. What it goes to is known only
+ * here; and when it is committed, `from` stays what it came from until DONE rolls on. */
+static void keep_switch(struct ptc_controller *ctl, struct load *l)
+{
+	struct ptc_generation_doc from = l->view.from;
+
+	if (l->has_intent || !ptc_job_switch(ctl->core))
+		return;
+	l->view.to = ctl->view.to;
+	memset(&ctl->view.to, 0, sizeof ctl->view.to);
+	if (l->has_record && l->record.generation == ctl->intent.to_generation) {
+		l->view.from = ctl->view.from;
+		ctl->view.from = from;
+	}
+	ptc_require(ptc_view_nodes(&l->view) == 0);
+}
+
+static void load_done(void *arg)
+{
+	struct load *l = arg;
+	struct ptc_controller *ctl = l->ctl;
+
+	if (ctl->gone) {
+		ptc_view_done(&l->view);
+	} else if (l->status == PTC_EFENCED) {
+		ptc_controller_step(ctl, &(struct ptc_job_event){ .kind = PTC_EV_LOCK_LOST });
+	} else if (l->status) { /* by a timer: the coordination thread serves the other jobs meanwhile */
+		ctl->retry_seq = l->seq;
+		uv_timer_start(ctl->retry, retry_fired, RELOAD_RETRY_MS, 0);
+	} else {
+		keep_switch(ctl, l);
+		ptc_view_done(&ctl->view);
+		ctl->view = l->view;
+		ctl->plan_hash[0] = '\0';
+		ctl->has_record = l->has_record;
+		ctl->record = l->record;
+		ctl->record_revision = l->record_revision;
+		ctl->intent_revision = l->intent_revision;
+		ctl->turn_revision = l->turn_revision;
+		if (l->has_intent) {
+			ctl->intent = l->intent;
+			ctl->bundle = l->bundle;
+		}
+		start_core(ctl, l);
+	}
+	ptc_controller_unref(ctl);
+	ptc_free(l);
+}
+
+void ptc_controller_load(struct ptc_controller *ctl, uint64_t seq)
+{
+	struct load *l = ptc_calloc(1, sizeof *l);
+
+	ptc_require(l);
+	l->ctl = ptc_controller_ref(ctl);
+	l->seq = seq;
+	l->fence = ctl->fence;
+	ptc_require(ptc_cluster_run(ctl->all->cluster, load_work, load_done, l) == 0);
+}

@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a committed switch came to (docs/control.md): the summary for whoever
+ * waits for it, and a brief form that its event keeps. Loop thread.
+ *
+ * Happy path: both are made once, when the core says that the switch is done.
+ * Failure modes: out of memory (NULL; the switch is committed all the same). */
+#include "daemon/controller/internal.h"
+
+#include "base/alloc.h"
+#include "base/buf.h"
+#include "base/check.h"
+#include "base/sys.h"
+#include "formats/json.h"
+
+#include <string.h>
+
+#define BRIEF_NODES_MAX 64 /* of larger switches the brief names the first; an event should stay below 16 KiB */
+
+/* The switch under way, in a word. */
+const char *ptc_switch_name(const struct ptc_controller *ctl)
+{
+	const struct ptc_intent_doc *in = &ctl->intent;
+
+	switch (in->kind) {
+	case PTC_SWITCH_IMPORT:
+		return "import";
+	case PTC_SWITCH_SNAPSHOT:
+		return in->run_to ? "snapshot" : in->end == PTC_RUN_DONE ? "finish" : "stop";
+	case PTC_SWITCH_HALT:
+		return "halt";
+	default:
+		return in->run_to && !in->run_from ? "run" : "resize";
+	}
+}
+
+static json_t *phases_json(struct ptc_controller *ctl)
+{
+	json_t *list = json_array();
+	int64_t now = ptc_sys_now_ns();
+
+	for (size_t i = 0; i < ctl->nphases; i++) {
+		int64_t until = i + 1 < ctl->nphases ? ctl->phases[i + 1].at_ns : now;
+
+		if (ctl->phases[i].phase != PTC_JOB_IDLE)
+			json_array_append_new(list,
+					      json_pack("{s:s, s:f}", "phase", ptc_job_phase_name(ctl->phases[i].phase),
+							"ms", (double)(until - ctl->phases[i].at_ns) / 1e6));
+	}
+	return list;
+}
+
+/* Of the switch that has just been committed; a RELOAD may have made `to` the view's `from`. */
+const char *ptc_switch_to_config(const struct ptc_controller *ctl)
+{
+	const char *config = ctl->view.to.config ? ctl->view.to.config : ctl->view.from.config;
+
+	return config ? config : "";
+}
+
+static double phase_ms(const struct ptc_controller *ctl, enum ptc_job_phase first, enum ptc_job_phase last)
+{
+	int64_t now = ptc_sys_now_ns(), sum = 0;
+
+	for (size_t i = 0; i < ctl->nphases; i++)
+		if (ctl->phases[i].phase >= first && ctl->phases[i].phase <= last)
+			sum += (i + 1 < ctl->nphases ? ctl->phases[i + 1].at_ns : now) - ctl->phases[i].at_ns;
+	return (double)sum / 1e6;
+}
+
+/* How long ranks stood still, and for what. Arming counts: ranks wait for the last of them to come to the stop. */
+static json_t *pause_json(struct ptc_controller *ctl)
+{
+	double stop = phase_ms(ctl, PTC_JOB_ARMING, PTC_JOB_ARMING);
+	double copy = phase_ms(ctl, PTC_JOB_SEALING, PTC_JOB_AGREEING);
+	double commit =
+		phase_ms(ctl, PTC_JOB_COMMIT1, PTC_JOB_COMMIT1) + phase_ms(ctl, PTC_JOB_COMMIT2, PTC_JOB_COMMIT2);
+	double end = phase_ms(ctl, PTC_JOB_ENDING, PTC_JOB_ENDING);
+	double build = phase_ms(ctl, PTC_JOB_BUILDING, PTC_JOB_LAYING);
+	double move = phase_ms(ctl, PTC_JOB_PREPARING, PTC_JOB_DIGESTING);
+	double restore = phase_ms(ctl, PTC_JOB_FINISHING, PTC_JOB_FINISHING);
+
+	return json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "total_ms",
+			 stop + copy + commit + end + build + move + restore, "stop_ms", stop, "copy_ms", copy,
+			 "commit_ms", commit, "end_ms", end, "build_ms", build, "move_ms", move, "restore_ms", restore);
+}
+
+char *ptc_switch_summary(struct ptc_controller *ctl)
+{
+	uint64_t wire = 0, copied = 0, verified = ctl->captured_bytes;
+	json_t *plan = NULL, *root;
+	char *text;
+
+	for (size_t i = 0; i < ctl->npulls; i++) {
+		wire += ctl->pulls[i].wire_bytes;
+		copied += ctl->pulls[i].copied_bytes;
+		verified += ctl->pulls[i].verified_bytes;
+	}
+	if (ctl->plan_json)
+		ptc_json_load("plan", ctl->plan_json, strlen(ctl->plan_json), &plan, NULL);
+	root = json_pack("{s:i, s:s, s:s, s:I, s:I, s:I, s:s, s:s, s:o, s:I, s:I, s:I, s:I, s:s, s:f, s:o}", "version",
+			 1, "job", ctl->meta.name, "kind", ptc_switch_name(ctl), "generation",
+			 (json_int_t)ctl->intent.to_generation, "snapshot", (json_int_t)ctl->intent.to_snapshot, "step",
+			 (json_int_t)ctl->record.step, "from", ctl->from_config ? ctl->from_config : "", "to",
+			 ptc_switch_to_config(ctl), "phases", phases_json(ctl), "received_bytes", (json_int_t)wire,
+			 "copied_bytes", (json_int_t)copied, "verified_bytes", (json_int_t)verified, "digests_verified",
+			 (json_int_t)ctl->ndigests, "preserved", "bytes", "seconds",
+			 ctl->nphases ? (double)(ptc_sys_now_ns() - ctl->phases[0].at_ns) / 1e9 : 0.0, "plan",
+			 plan ? plan : json_null());
+	if (root && ctl->bundle.review.text[0])
+		json_object_set_new(root, "blobs", ptc_bundle_json(&ctl->bundle.review));
+	if (root && ctl->intent.run_from) {
+		json_object_set_new(root, "captured_bytes", json_integer((json_int_t)ctl->captured_bytes));
+		json_object_set_new(root, "pause", pause_json(ctl));
+	}
+	text = root ? ptc_json_text(root) : NULL;
+	json_decref(root);
+	return text;
+}
+
+/* ---- the brief form ------------------------------------------------------------------- */
+
+/* Ranks of one node as "0-3,8"; NULL: out of memory. */
+static char *ranks_of(const struct ptc_generation_doc *g, uint32_t node)
+{
+	struct ptc_buf b = PTC_BUF_INIT;
+
+	for (uint32_t r = 0; r < g->world; r++) {
+		uint32_t first = r;
+
+		if (g->rank_node[r] != node)
+			continue;
+		while (r + 1 < g->world && g->rank_node[r + 1] == node)
+			r++;
+		ptc_buf_printf(&b, first == r ? "%s%u" : "%s%u-%u", b.len ? "," : "", first, r);
+	}
+	return ptc_buf_steal(&b, NULL);
+}
+
+/* [{node, ranks}] of a generation. */
+static json_t *placement(const struct ptc_generation_doc *g)
+{
+	json_t *list = json_array();
+
+	for (uint32_t n = 0; n < g->nnodes && n < BRIEF_NODES_MAX; n++) {
+		char *ranks = ranks_of(g, n);
+
+		if (ranks)
+			json_array_append_new(list, json_pack("{s:s, s:s}", "node", g->nodes[n], "ranks", ranks));
+		ptc_free(ranks);
+	}
+	return list;
+}
+
+/* [{node, in_bytes, out_bytes}] of the nodes between which bytes moved. */
+static json_t *moved(const json_t *plan)
+{
+	json_t *list = json_array(), *node;
+	size_t i;
+
+	json_array_foreach(json_object_get(plan, "nodes"), i, node) {
+		if (!ptc_json_count(node, "in_bytes") && !ptc_json_count(node, "out_bytes"))
+			continue;
+		if (json_array_size(list) == BRIEF_NODES_MAX)
+			break;
+		json_array_append_new(list, json_pack("{s:O, s:O, s:O}", "node", json_object_get(node, "node"),
+						      "in_bytes", json_object_get(node, "in_bytes"), "out_bytes",
+						      json_object_get(node, "out_bytes")));
+	}
+	return list;
+}
+
+json_t *ptc_switch_brief(struct ptc_controller *ctl)
+{
+	static const char *const kept[] = { "kind",           "generation", "snapshot",       "step",
+					    "from",           "to",         "received_bytes", "copied_bytes",
+					    "captured_bytes", "seconds",    "pause",          "digests_verified" };
+	char *text = ptc_switch_summary(ctl);
+	json_t *summary = NULL, *brief = json_object(), *plan;
+
+	if (text)
+		ptc_json_load("summary", text, strlen(text), &summary, NULL);
+	ptc_free(text);
+	for (size_t i = 0; i < PTC_ARRAY_LEN(kept); i++)
+		if (json_object_get(summary, kept[i]))
+			json_object_set(brief, kept[i], json_object_get(summary, kept[i]));
+	plan = json_object_get(summary, "plan");
+	if (json_is_object(json_object_get(plan, "totals"))) {
+		json_object_set(brief, "totals", json_object_get(plan, "totals"));
+		json_object_set_new(brief, "nodes", moved(plan));
+	}
+	if (ctl->view.from.world)
+		json_object_set_new(brief, "before", placement(&ctl->view.from));
+	if (ctl->view.to.world)
+		json_object_set_new(brief, "after", placement(&ctl->view.to));
+	json_decref(summary);
+	return brief;
+}

@@ -1,0 +1,721 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Happy path: a request becomes a configuration (given, from the job's table,
+ * or the default), the live devices it may use are listed, reshard/ places the
+ * ranks and counts what moves. Failure modes: more devices asked for than are
+ * known (PTC_ENODEVICES: only a scheduler grants nodes), a rule that does not
+ * fit (PTC_ELAYOUT naming the tensor), bytes without a live source (PTC_ELOST).
+ * A job whose ranks declare their tensors is placed by the layout they had under that configuration before; the first
+ * time there is none, and ranks stay where they are, if TP groups are kept together there as well as anywhere.
+ * TP groups stay in one rack where they fit; where they do not, racks are no matter: a job that goes on is worth more. */
+#include "base/alloc.h"
+#include "base/check.h"
+#include "base/cleanup.h"
+#include "daemon/controller/controller.h"
+#include "formats/json.h"
+
+#include <stdio.h>
+#include <string.h>
+
+void ptc_planned_done(struct ptc_planned *p)
+{
+	ptc_generation_doc_done(&p->to);
+	ptc_free(p->json);
+	memset(p, 0, sizeof *p);
+}
+
+/* ---- which configuration -------------------------------------------------------- */
+
+/* No --config and nothing in the table: keep tp and pp when they divide n, else dp alone. */
+static int default_config(const char *current, uint32_t gpus, struct ptc_config *ret_config, struct ptc_error *err)
+{
+	struct ptc_config c;
+	char text[32];
+	int rc;
+
+	if (current && ptc_config_parse(current, &c, NULL) == 0 && c.tp * c.pp * c.cp != 0 &&
+	    gpus % (c.tp * c.pp * c.cp) == 0) {
+		c.dp = gpus / (c.tp * c.pp * c.cp);
+		*ret_config = c;
+		return 0;
+	}
+	snprintf(text, sizeof text, "dp=%u", gpus);
+	rc = ptc_config_parse(text, ret_config, err);
+	return rc;
+}
+
+/* Nothing asked for: as it was, or, for a job that has nothing yet, the largest of its table that these devices can have. Bytes
+ * alone need no more than one rank, which keeps them once; a program is not started where nobody said how. */
+static int same_config(const struct ptc_job_desc *desc, const char *current, const struct ptc_plan_request *req,
+		       size_t ndevices, struct ptc_config *ret_config, struct ptc_error *err)
+{
+	if (current)
+		return ptc_config_parse(current, ret_config, err);
+	for (size_t i = desc->ngpus; i-- > 0;)
+		if (desc->gpus[i].n <= ndevices) {
+			*ret_config = desc->gpus[i].config;
+			return 0;
+		}
+	if (req->or_one)
+		return ptc_config_parse("tp=1", ret_config, err);
+	return ptc_error_set(err, PTC_EINVAL, "neither a configuration nor a number of gpus is given");
+}
+
+static int choose_config(const struct ptc_job_desc *desc, const char *current, const struct ptc_plan_request *req,
+			 size_t ndevices, struct ptc_config *ret_config, struct ptc_error *err)
+{
+	const struct ptc_config *known;
+	uint32_t world;
+	int rc;
+
+	if (req->config && req->config[0]) {
+		rc = ptc_config_parse(req->config, ret_config, err);
+		if (rc == 0)
+			rc = ptc_config_world(ret_config, &world, err);
+		if (rc == 0 && req->gpus && world != req->gpus)
+			rc = ptc_error_set(err, PTC_EINVAL, "--config %s needs %u devices, --gpus says %u", req->config,
+					   world, req->gpus);
+		return rc;
+	}
+	if (req->gpus == 0)
+		return req->or_same ? same_config(desc, current, req, ndevices, ret_config, err)
+				    : ptc_error_set(err, PTC_EINVAL,
+						    "neither a configuration nor a number of gpus is given");
+	known = ptc_job_config_for(desc, req->gpus);
+	if (known) {
+		*ret_config = *known;
+		return 0;
+	}
+	return default_config(current, req->gpus, ret_config, err);
+}
+
+/* ---- which devices ---------------------------------------------------------------- */
+
+struct pool {
+	struct ptc_controllers *all;
+	const struct ptc_plan_request *req; /* NULL: any node */
+	char **names;                       /* plan node number -> name; the view's nodes come first */
+	size_t nnames;
+	bool *usable;       /* as a source */
+	uint64_t *ceilings; /* of chunks; 0: not known, the node is down */
+	uint32_t *rack_of;  /* of those that are up: its rack's number */
+	const char **racks; /* their names, of documents; "" of nodes that name none is one like others */
+	size_t nracks;
+	struct ptc_device *devices;
+	size_t ndevices;
+	const struct ptc_view *v;
+	int rc;
+};
+
+static bool wanted(const struct pool *p, const char *name)
+{
+	if (!p->req)
+		return true;
+	for (size_t i = 0; i < p->req->nnodes; i++)
+		if (strcmp(p->req->nodes[i], name) == 0)
+			return true;
+	return p->req->nnodes == 0;
+}
+
+static uint32_t pool_name(struct pool *p, const char *name)
+{
+	for (size_t i = 0; i < p->nnames; i++)
+		if (strcmp(p->names[i], name) == 0)
+			return (uint32_t)i;
+	p->names[p->nnames] = ptc_strdup(name);
+	if (!p->names[p->nnames])
+		p->rc = PTC_ENOMEM;
+	return (uint32_t)p->nnames++;
+}
+
+static uint32_t pool_rack(struct pool *p, const char *name)
+{
+	for (size_t i = 0; i < p->nracks; i++)
+		if (strcmp(p->racks[i], name) == 0)
+			return (uint32_t)i;
+	p->racks[p->nracks] = name;
+	return (uint32_t)p->nracks++;
+}
+
+/* Loop thread. */
+static void collect(void *arg)
+{
+	struct pool *p = arg;
+	struct ptc_cluster *c = p->all->cluster;
+	size_t most = ptc_cluster_nnodes(c) + p->v->nnodes, devices = 0;
+
+	for (uint32_t i = 0; i < ptc_cluster_nnodes(c); i++)
+		devices += ptc_cluster_node(c, i)->doc.devices;
+	p->names = ptc_calloc(most, sizeof *p->names);
+	p->usable = ptc_calloc(most, sizeof *p->usable);
+	p->ceilings = ptc_calloc(most, sizeof *p->ceilings);
+	p->rack_of = ptc_calloc(most, sizeof *p->rack_of);
+	p->racks = ptc_calloc(most, sizeof *p->racks);
+	p->devices = ptc_calloc(devices, sizeof *p->devices);
+	if (!p->names || !p->usable || !p->ceilings || !p->rack_of || !p->racks || !p->devices) {
+		p->rc = PTC_ENOMEM;
+		return;
+	}
+	for (size_t i = 0; i < p->v->nnodes; i++)
+		pool_name(p, p->v->nodes[i]);
+	for (uint32_t i = 0; i < ptc_cluster_nnodes(c); i++) {
+		const struct ptc_node *n = ptc_cluster_node(c, i);
+		uint32_t number;
+
+		if (!n->up || p->rc)
+			continue;
+		number = pool_name(p, n->doc.name);
+		p->usable[number] = true;
+		p->ceilings[number] = n->doc.ceiling_bytes;
+		p->rack_of[number] = pool_rack(p, n->doc.rack);
+		if (n->drained || !wanted(p, n->doc.name))
+			continue;
+		for (uint32_t k = 0; k < n->doc.devices; k++)
+			p->devices[p->ndevices++] = (struct ptc_device){ number, k };
+	}
+	ptc_free(p->racks); /* what it points to is the loop's */
+	p->racks = NULL;
+}
+
+static void pool_done(struct pool *p)
+{
+	for (size_t i = 0; i < p->nnames; i++)
+		ptc_free(p->names[i]);
+	ptc_free(p->names);
+	ptc_free(p->usable);
+	ptc_free(p->ceilings);
+	ptc_free(p->rack_of);
+	ptc_free(p->racks);
+	ptc_free(p->devices);
+}
+
+static int check_known(const struct pool *p, struct ptc_error *err)
+{
+	for (size_t i = 0; i < p->req->nnodes; i++) {
+		bool found = false;
+
+		for (size_t k = 0; k < p->nnames && !found; k++)
+			found = strcmp(p->names[k], p->req->nodes[i]) == 0 && p->usable[k];
+		if (!found)
+			return ptc_error_set(err, PTC_ENOTFOUND,
+					     "node \"%s\" is not known or is down; see `ptcctl nodes`",
+					     p->req->nodes[i]);
+	}
+	return 0;
+}
+
+/* ---- the plan ------------------------------------------------------------------------ */
+
+struct layouts {
+	const struct ptc_spec *spec;
+	const struct ptc_layout *from, *to; /* to NULL: what the ranks will hold is not known yet */
+	struct ptc_layout *own_from, *own_to;
+	void *from_ref, *to_ref;
+	struct ptc_allocation from_alloc, to_alloc;
+	struct ptc_plan *plan;
+	struct ptc_plan *need; /* the same layout brought to empty nodes: in_bytes is what each node will hold */
+	struct ptc_groups groups;
+	int64_t bound; /* no allocation needs fewer bytes between nodes */
+	bool exact;
+};
+
+static void layouts_done(struct layouts *l)
+{
+	ptc_layout_free(l->own_from);
+	ptc_layout_free(l->own_to);
+	ptc_layouts_release(l->from_ref);
+	ptc_layouts_release(l->to_ref);
+	ptc_allocation_done(&l->from_alloc);
+	ptc_allocation_done(&l->to_alloc);
+	ptc_plan_free(l->plan);
+	ptc_plan_free(l->need);
+}
+
+/* Laid out by what ranks have declared, or by the job's rules. */
+static int one_layout(struct ptc_controllers *all, const struct ptc_view *v, const struct ptc_job_desc *desc,
+		      const char *layout_hash, const char *config, const struct ptc_spec **ret_spec,
+		      const struct ptc_layout **ret_layout, struct ptc_layout **ret_own, void **ret_ref,
+		      struct ptc_error *err)
+{
+	const struct ptc_declared *declared;
+	struct ptc_config c;
+	int rc;
+
+	if (layout_hash[0]) {
+		rc = ptc_layouts_get(all->docs.layouts, v->meta.uuid, layout_hash, &declared, ret_layout, ret_ref, err);
+		if (rc == 0)
+			*ret_spec = &declared->spec;
+		return rc;
+	}
+	rc = ptc_config_parse(config, &c, err);
+	if (rc == 0)
+		rc = ptc_layout_new(&desc->spec, &c, ret_own, err);
+	if (rc == 0) {
+		*ret_layout = *ret_own;
+		*ret_spec = &desc->spec;
+	}
+	return rc;
+}
+
+/* The layout that holds state now, if any does, and where its ranks are. */
+static int from_layout(struct ptc_controllers *all, const struct ptc_view *v, const struct ptc_job_desc *desc,
+		       struct layouts *l, struct ptc_error *err)
+{
+	if (!v->from_generation)
+		return 0;
+	if (ptc_view_allocation(v, &v->from, &l->from_alloc) != 0)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	/* live ranks hold state before their first snapshot, and have declared what */
+	if (!v->from_snapshot && !v->from.layout_hash[0])
+		return 0;
+	return one_layout(all, v, desc, v->from.layout_hash, v->from.config, &l->spec, &l->from, &l->own_from,
+			  &l->from_ref, err);
+}
+
+static bool device_free(const struct pool *p, const bool *used, struct ptc_device want, size_t *ret)
+{
+	for (size_t i = 0; i < p->ndevices; i++)
+		if (!used[i] && p->devices[i].node == want.node && p->devices[i].index == want.index) {
+			*ret = i;
+			return true;
+		}
+	return false;
+}
+
+/* Without a layout nothing says which mapping moves least: ranks stay where a rank of that number is, others take the
+ * devices in node order. */
+static int stay(const struct pool *p, const struct ptc_allocation *from, uint32_t world, struct ptc_allocation *ret,
+		struct ptc_error *err)
+{
+	struct ptc_device *ranks = ptc_calloc(world, sizeof *ranks);
+	ptc_auto_free bool *used = ptc_calloc(p->ndevices, sizeof *used), *placed = ptc_calloc(world, sizeof *placed);
+	size_t at = 0;
+
+	if (!ranks || !used || !placed) {
+		ptc_free(ranks);
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	}
+	for (uint32_t r = 0; r < world && r < from->world; r++)
+		if (device_free(p, used, from->ranks[r], &at)) {
+			ranks[r] = p->devices[at];
+			used[at] = placed[r] = true;
+		}
+	at = 0;
+	for (uint32_t r = 0; r < world; r++) {
+		if (placed[r])
+			continue;
+		while (used[at])
+			at++;
+		ranks[r] = p->devices[at];
+		used[at] = true;
+	}
+	*ret = (struct ptc_allocation){ ranks, world };
+	return 0;
+}
+
+/* What may be used, and is to be kept together. */
+static struct ptc_place_opts place_opts(const struct pool *p)
+{
+	return (struct ptc_place_opts){ .devices = p->devices,
+					.ndevices = p->ndevices,
+					.nnodes = (uint32_t)p->nnames,
+					.usable = p->usable,
+					.racks = p->nracks > 1 ? p->rack_of : NULL };
+}
+
+/* Within racks, if that is possible. */
+static int place_ranks(const struct pool *p, const struct ptc_change *change, const struct ptc_allocation *from,
+		       struct ptc_allocation *ret, int64_t *ret_gap, struct ptc_error *err)
+{
+	struct ptc_place_opts opts = place_opts(p);
+	int rc = opts.racks ? ptc_change_place(change, from, &opts, ret, ret_gap, NULL) : PTC_ENODEVICES;
+
+	if (rc == PTC_ENODEVICES || rc == PTC_ELIMIT) {
+		opts.racks = NULL;
+		rc = ptc_change_place(change, from, &opts, ret, ret_gap, err);
+	} else if (rc) {
+		ptc_error_set(err, rc, "out of memory");
+	}
+	return rc;
+}
+
+static int count_groups(const struct pool *p, const struct ptc_config *c, const struct ptc_allocation *a,
+			struct ptc_groups *ret, struct ptc_error *err)
+{
+	struct ptc_place_opts opts = place_opts(p);
+
+	return ptc_place_groups(c, a, &opts, ret, err);
+}
+
+/* As for a job without state: TP groups are kept together, and nothing else counts. */
+static int place_empty(const struct pool *p, const struct ptc_config *c, struct ptc_allocation *ret,
+		       struct ptc_error *err)
+{
+	static const struct ptc_spec nothing = { .name = "nothing" };
+	struct ptc_layout *layout = NULL;
+	struct ptc_change *change = NULL;
+	int64_t gap;
+	int rc = ptc_layout_new(&nothing, c, &layout, err);
+
+	if (rc == 0)
+		rc = ptc_change_new(NULL, layout, &change, err);
+	if (rc == 0)
+		rc = place_ranks(p, change, NULL, ret, &gap, err);
+	ptc_change_free(change);
+	ptc_layout_free(layout);
+	return rc;
+}
+
+/* Ranks stay, unless fewer TP groups are split, or across racks, when they do not. */
+static int place_unknown(const struct pool *p, const struct ptc_config *c, uint32_t world, struct layouts *l,
+			 struct ptc_error *err)
+{
+	struct ptc_allocation anew = { 0 };
+	struct ptc_groups other;
+	int rc = stay(p, &l->from_alloc, world, &l->to_alloc, err);
+
+	if (rc == 0)
+		rc = count_groups(p, c, &l->to_alloc, &l->groups, err);
+	if (rc || (!l->groups.split && !l->groups.across))
+		return rc;
+	rc = place_empty(p, c, &anew, err);
+	if (rc == 0)
+		rc = count_groups(p, c, &anew, &other, err);
+	if (rc == 0 &&
+	    (other.across < l->groups.across || (other.across == l->groups.across && other.split < l->groups.split))) {
+		struct ptc_allocation old = l->to_alloc;
+
+		l->to_alloc = anew;
+		l->groups = other;
+		anew = old;
+	}
+	ptc_allocation_done(&anew);
+	return rc;
+}
+
+/* The plan between two layouts, without a list of its moves. */
+static int sum_moves(const struct pool *p, const struct ptc_change *change, const struct layouts *l, const bool *usable,
+		     struct ptc_plan **ret, struct ptc_error *err)
+{
+	static const struct ptc_plan_opts count_only;
+
+	return ptc_plan_stream(change, &l->from_alloc, &l->to_alloc, (uint32_t)p->nnames, usable, &count_only, ret,
+			       err);
+}
+
+static int count_moves(const struct pool *p, const struct ptc_change *change, struct layouts *l, struct ptc_error *err)
+{
+	struct ptc_change *alone = NULL;
+	int rc = sum_moves(p, change, l, p->usable, &l->plan, err);
+
+	if (rc == PTC_ELOST && l->from) /* the plan knows nodes by number only */
+		rc = ptc_lost_error(p->v, l->spec, l->from, &l->from_alloc, (uint32_t)p->nnames, p->usable, p->names,
+				    err);
+	if (rc == 0)
+		rc = ptc_change_new(NULL, l->to, &alone, err);
+	if (rc == 0)
+		rc = sum_moves(p, alone, l, NULL, &l->need, err);
+	ptc_change_free(alone);
+	return rc;
+}
+
+/* Places and counts; with l->to_alloc given, only counts. */
+static int place(const struct pool *p, struct layouts *l, struct ptc_error *err)
+{
+	struct ptc_change *change;
+	bool placed = l->to_alloc.ranks != NULL;
+	int64_t gap = 0;
+	int rc = ptc_change_new(l->from, l->to, &change, err);
+
+	if (rc)
+		return rc;
+	if (!placed)
+		rc = place_ranks(p, change, &l->from_alloc, &l->to_alloc, &gap, err);
+	if (rc == 0)
+		rc = count_groups(p, ptc_layout_config(l->to), &l->to_alloc, &l->groups, err);
+	if (rc == 0)
+		rc = count_moves(p, change, l, err);
+	if (rc == 0 && !placed) {
+		l->bound = l->plan->between_nodes - gap;
+		l->exact = gap == 0;
+	}
+	ptc_change_free(change);
+	return rc;
+}
+
+static int make_layouts(struct ptc_controllers *all, const struct ptc_job_desc *desc, const struct ptc_view *v,
+			const struct ptc_config *config, const struct pool *p, struct layouts *l, char **ret_known,
+			struct ptc_error *err)
+{
+	ptc_auto_free char *text = ptc_malloc(PTC_CONFIG_TEXT_MAX);
+	bool declared = desc->spec.ntensors == 0;
+	const char *known = NULL;
+	uint32_t world;
+	int rc = ptc_config_world(config, &world, err);
+
+	if (rc == 0 && world > p->ndevices) /* before a layout is made, which for many ranks is large */
+		rc = ptc_error_set(
+			err, PTC_ENODEVICES,
+			"%u devices are needed, %zu are known, up and not drained; add nodes first (`ptcctl nodes`)",
+			world, p->ndevices);
+	if (rc == 0 && (!text || ptc_config_format(config, text, PTC_CONFIG_TEXT_MAX) != 0))
+		rc = ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	if (rc == 0)
+		rc = from_layout(all, v, desc, l, err);
+	if (rc)
+		return rc;
+	if (declared)
+		known = ptc_manifest_layout_find(&v->manifest, text);
+	if (declared && !known)
+		return place_unknown(p, config, world, l, err);
+	rc = one_layout(all, v, desc, known ? known : "", text, &l->spec, &l->to, &l->own_to, &l->to_ref, err);
+	if (rc == 0 && known && !(*ret_known = ptc_strdup(known)))
+		rc = ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	return rc ? rc : place(p, l, err);
+}
+
+/* Names only nodes that ranks use, in order of first use. */
+static int make_doc(const struct pool *p, const struct ptc_config *config, const struct ptc_allocation *a,
+		    struct ptc_generation_doc *ret_doc, struct ptc_error *err)
+{
+	struct ptc_generation_doc g = { 0 };
+	ptc_auto_free uint32_t *number = ptc_malloc(p->nnames * sizeof *number);
+	ptc_auto_free char *text = ptc_malloc(PTC_CONFIG_TEXT_MAX);
+
+	g.nodes = ptc_calloc(p->nnames, sizeof *g.nodes);
+	g.rank_node = ptc_calloc(a->world, sizeof *g.rank_node);
+	g.rank_device = ptc_calloc(a->world, sizeof *g.rank_device);
+	if (!number || !text || !g.nodes || !g.rank_node || !g.rank_device)
+		goto nomem;
+	memset(number, 0xff, p->nnames * sizeof *number);
+	if (ptc_config_format(config, text, PTC_CONFIG_TEXT_MAX) != 0 || !(g.config = ptc_strdup(text)))
+		goto nomem;
+	g.world = a->world;
+	for (uint32_t r = 0; r < a->world; r++) {
+		uint32_t n = a->ranks[r].node;
+
+		if (number[n] == UINT32_MAX) {
+			number[n] = (uint32_t)g.nnodes;
+			g.nodes[g.nnodes] = ptc_strdup(p->names[n]);
+			if (!g.nodes[g.nnodes++])
+				goto nomem;
+		}
+		g.rank_node[r] = number[n];
+		g.rank_device[r] = a->ranks[r].index;
+	}
+	*ret_doc = g;
+	return 0;
+nomem:
+	ptc_generation_doc_done(&g);
+	return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+}
+
+static json_t *node_rows(const struct pool *p, const struct layouts *l)
+{
+	const struct ptc_plan *plan = l->plan;
+	json_t *rows = json_array();
+
+	for (size_t i = 0; plan && i < p->nnames; i++)
+		if (plan->in_bytes[i] || plan->out_bytes[i] || l->need->in_bytes[i])
+			json_array_append_new(rows, json_pack("{s:s, s:I, s:I, s:I, s:I}", "node", p->names[i],
+							      "in_bytes", (json_int_t)plan->in_bytes[i], "out_bytes",
+							      (json_int_t)plan->out_bytes[i], "held_bytes",
+							      (json_int_t)l->need->in_bytes[i], "ceiling_bytes",
+							      (json_int_t)p->ceilings[i]));
+	return rows;
+}
+
+/* Nothing, while what the ranks will hold is not known. */
+static json_t *totals(const struct layouts *l)
+{
+	const struct ptc_plan *plan = l->plan;
+
+	if (!plan)
+		return json_null();
+	return json_pack("{s:I, s:I, s:I, s:I, s:I, s:b, s:I, s:I, s:I}", "in_place", (json_int_t)plan->in_place,
+			 "within_node", (json_int_t)plan->within_node, "between_nodes", (json_int_t)plan->between_nodes,
+			 "bound_this_mapping", (json_int_t)plan->bound_mapping, "bound_any_mapping",
+			 (json_int_t)l->bound, "bound_exact", (int)l->exact, "gap",
+			 (json_int_t)(plan->between_nodes - l->bound), "reset", (json_int_t)plan->reset, "derived",
+			 (json_int_t)plan->derived);
+}
+
+static json_t *groups(const struct layouts *l)
+{
+	return json_pack("{s:I, s:I, s:I}", "count", (json_int_t)l->groups.n, "split", (json_int_t)l->groups.split,
+			 "across_racks", (json_int_t)l->groups.across);
+}
+
+/* What happens to the process of a rank that is to run there; NULL: the job has none. desc NULL: not asked for. */
+static const char *rank_mode(const struct ptc_job_desc *desc, const struct ptc_view *v, const char *node,
+			     uint32_t device)
+{
+	if (!desc || !desc->has_run)
+		return NULL;
+	for (uint32_t r = 0; v->from_launch && r < v->from.world; r++)
+		if (v->from.rank_device[r] == device && strcmp(v->from.nodes[v->from.rank_node[r]], node) == 0)
+			return desc->mode == PTC_JOB_REBUILD ? "rebuild" : "restart";
+	return "start";
+}
+
+/* blobs: what becomes of ranks' blobs; NULL: not asked for. */
+static char *plan_json(const struct pool *p, const struct ptc_view *v, const struct ptc_job_desc *desc,
+		       const struct ptc_generation_doc *to, const struct layouts *l,
+		       const struct ptc_blobs_review *blobs)
+{
+	json_t *ranks = json_array(), *root;
+	char *text;
+
+	for (uint32_t r = 0; r < to->world; r++) {
+		const char *node = to->nodes[to->rank_node[r]], *mode = rank_mode(desc, v, node, to->rank_device[r]);
+		json_t *row = json_pack("{s:I, s:s, s:I}", "rank", (json_int_t)r, "node", node, "device",
+					(json_int_t)to->rank_device[r]);
+
+		if (mode)
+			json_object_set_new(row, "mode", json_string(mode));
+		json_array_append_new(ranks, row);
+	}
+	root = json_pack("{s:i, s:s, s:s, s:s, s:o, s:o, s:o, s:o}", "version", 1, "job", v->meta.name, "from",
+			 v->from.config ? v->from.config : "", "to", to->config, "ranks", ranks, "nodes",
+			 node_rows(p, l), "groups", groups(l), "totals", totals(l));
+	if (root && blobs && blobs->text[0])
+		json_object_set_new(root, "blobs", ptc_bundle_json(blobs));
+	text = root ? ptc_json_text(root) : NULL;
+	json_decref(root);
+	return text;
+}
+
+/* By what the last snapshot carries, which is what ranks will give again, if not with more beside it: a rank keeps its
+ * blobs for as long as its generation lives. */
+static int plan_bundle(struct ptc_controllers *all, const struct ptc_view *v, const struct ptc_generation_doc *to,
+		       struct ptc_bundle *ret, struct ptc_error *err)
+{
+	struct ptc_bundle_ask ask = { .docs = &all->docs,
+				      .meta = &v->meta,
+				      .from = v->from.config,
+				      .to = to->config,
+				      .hash = v->manifest.state_hash };
+
+	return v->from.config && v->manifest.state_hash[0] ? ptc_bundle_carry(&ask, NULL, NULL, ret, err) : 0;
+}
+
+static int collect_pool(struct ptc_controllers *all, struct pool *p, struct ptc_error *err)
+{
+	int rc = ptc_loop_call(all->loop, collect, p);
+
+	if (rc == 0 && p->rc)
+		rc = ptc_error_set(err, p->rc, "out of memory");
+	return rc ? rc : check_known(p, err);
+}
+
+int ptc_plan_switch(struct ptc_controllers *all, const struct ptc_view *v, const struct ptc_plan_request *req,
+		    struct ptc_planned *ret_planned, struct ptc_error *err)
+{
+	struct pool p = { .all = all, .req = req, .v = v };
+	struct ptc_planned planned = { 0 };
+	struct layouts l = { 0 };
+	struct ptc_bundle bundle = { 0 };
+	const struct ptc_job_desc *desc;
+	ptc_auto_free char *known = NULL;
+	struct ptc_config config;
+	void *ref = NULL;
+	int rc = req->nnodes > PTC_MAX_NODES
+			 ? ptc_error_set(err, PTC_ELIMIT, "%zu nodes are named; at most %u exist", req->nnodes,
+					 PTC_MAX_NODES)
+			 : ptc_specs_get(all->docs.specs, v->meta.uuid, v->meta.spec_hash, &desc, &ref, err);
+
+	if (rc == 0)
+		rc = collect_pool(all, &p, err);
+	if (rc == 0)
+		rc = choose_config(desc, v->from.config, req, p.ndevices, &config, err);
+	if (rc == 0)
+		rc = make_layouts(all, desc, v, &config, &p, &l, &known, err);
+	if (rc == 0)
+		rc = make_doc(&p, &config, &l.to_alloc, &planned.to, err);
+	if (rc == 0)
+		rc = plan_bundle(all, v, &planned.to, &bundle, err);
+	if (rc == 0) {
+		if (known)
+			memcpy(planned.to.layout_hash, known, strlen(known) + 1);
+		planned.json = plan_json(&p, v, desc, &planned.to, &l, &bundle.review);
+		rc = planned.json ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	}
+	layouts_done(&l);
+	pool_done(&p);
+	ptc_specs_release(ref);
+	if (rc) {
+		ptc_planned_done(&planned);
+		return rc;
+	}
+	*ret_planned = planned;
+	return 0;
+}
+
+/* The best that these devices allow, beside what the mapping chosen before the layout was known comes to. */
+static int laid(const struct pool *p, struct layouts *l, struct ptc_error *err)
+{
+	struct layouts best = { .spec = l->spec, .from = l->from, .to = l->to, .from_alloc = l->from_alloc };
+	int rc = place(p, l, err);
+
+	if (rc)
+		return rc;
+	rc = place(p, &best, err);
+	l->bound = best.bound;
+	l->exact = best.exact;
+	ptc_allocation_done(&best.to_alloc);
+	ptc_plan_free(best.plan);
+	ptc_plan_free(best.need);
+	return rc;
+}
+
+struct ptc_plan_pool {
+	struct pool pool;
+};
+
+struct ptc_plan_pool *ptc_plan_pool_new(struct ptc_controllers *all, const struct ptc_view *v)
+{
+	struct ptc_plan_pool *p = ptc_calloc(1, sizeof *p);
+
+	if (!p)
+		return NULL;
+	p->pool = (struct pool){ .all = all, .v = v };
+	collect(&p->pool);
+	return p->pool.rc ? ptc_plan_pool_free(p) : p;
+}
+
+struct ptc_plan_pool *ptc_plan_pool_free(struct ptc_plan_pool *p)
+{
+	if (p)
+		pool_done(&p->pool);
+	ptc_free(p);
+	return NULL;
+}
+
+int ptc_plan_laid(const struct ptc_plan_pool *pool, const struct ptc_view *v, char **ret_json, struct ptc_error *err)
+{
+	const struct pool *p = &pool->pool;
+	const struct ptc_job_desc *desc = NULL;
+	struct layouts l = { 0 };
+	void *ref = NULL;
+	int rc = 0;
+
+	if (v->from_snapshot && !v->from.layout_hash[0]) /* it was imported: by rules */
+		rc = ptc_specs_get(p->all->docs.specs, v->meta.uuid, v->meta.spec_hash, &desc, &ref, err);
+	if (rc)
+		return rc;
+	rc = from_layout(p->all, v, desc, &l, err);
+	if (rc == 0)
+		rc = one_layout(p->all, v, NULL, v->to.layout_hash, v->to.config, &l.spec, &l.to, &l.own_to, &l.to_ref,
+				err);
+	if (rc == 0 && ptc_view_allocation(v, &v->to, &l.to_alloc) != 0)
+		rc = ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	if (rc == 0)
+		rc = laid(p, &l, err);
+	if (rc == 0) {
+		*ret_json = plan_json(p, v, NULL, &v->to, &l, NULL);
+		rc = *ret_json ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	}
+	layouts_done(&l);
+	if (desc)
+		ptc_specs_release(ref);
+	return rc;
+}

@@ -1,0 +1,303 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What is left when a daemon dies between two steps, and its removal.
+ *
+ * Three things can be left: chunks and ranks' folders of a job that was deleted while we did not
+ * look (ptc_tidy_store asks etcd about every job in our store and every folder, at start and
+ * after each re-listing, until each got an answer); blobs of a job whose
+ * creation never came to its transaction (they are announced by a key under
+ * /ptc/creating/, and whoever sees the creator's life end removes both); blobs
+ * of switches that were aborted or superseded (ptc_tidy_blobs, whenever a
+ * controller comes to rest).
+ * Failure modes: etcd unreachable, or without its data (asked again; all->reconciled and
+ * ctl->untidy remember it); a controller that is none any more (every
+ * removal is a transaction that compares its lock). */
+#include "base/alloc.h"
+#include "base/check.h"
+#include "base/log.h"
+#include "daemon/controller/internal.h"
+#include "formats/json.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define CREATING_PREFIX "/ptc/creating/"
+
+/* ---- chunks -------------------------------------------------------------------- */
+
+struct orphan {
+	struct ptc_controllers *all;
+	char uuid[PTC_UUID_TEXT];
+	bool unknown; /* no answer, or no success: ask again */
+};
+
+/* Coordination thread: a job that etcd does not know (asked again, now) has been deleted; so are its bytes here. */
+static void drop_orphan(void *arg, struct ptc_etcd *e)
+{
+	struct orphan *o = arg;
+	struct ptc_etcd_kvs kvs = { 0 };
+	struct ptc_error err = PTC_ERROR_INIT;
+	char key[96];
+	int rc;
+
+	snprintf(key, sizeof key, "/ptc/jobs/%s/meta", o->uuid);
+	rc = ptc_etcd_get(e, key, false, 1, &kvs, &err);
+	if (rc == 0 && kvs.n == 0)
+		rc = ptc_cluster_check(o->all->cluster, &err); /* one that lost its data knows no job */
+	if (rc == 0 && kvs.n == 0) {
+		ptc_workers_forget(o->all->workers, o->uuid);
+		rc = ptc_store_job_delete(o->all->store, o->uuid, &err);
+		if (rc == 0)
+			ptc_info("store", "job=%s was deleted; its bytes are gone from this node", o->uuid);
+	}
+	if (rc)
+		ptc_warn("store", "job=%s cannot be looked for or removed, trying again: %s", o->uuid, err.text);
+	o->unknown = rc != 0;
+	ptc_etcd_kvs_done(&kvs);
+}
+
+static void orphan_dropped(void *arg)
+{
+	struct orphan *o = arg;
+
+	if (o->unknown)
+		o->all->reconciled = false;
+	ptc_free(o);
+}
+
+void ptc_tidy_job(struct ptc_controllers *all, const char *uuid)
+{
+	struct orphan *o = ptc_calloc(1, sizeof *o);
+
+	if (!o) {
+		all->reconciled = false;
+		return;
+	}
+	o->all = all;
+	snprintf(o->uuid, sizeof o->uuid, "%s", uuid);
+	if (ptc_cluster_run(all->cluster, drop_orphan, orphan_dropped, o) != 0) {
+		ptc_free(o);
+		all->reconciled = false;
+	}
+}
+
+static void found_job(void *arg, const char *uuid, uid_t uid, bool lost)
+{
+	struct ptc_controllers *all = arg;
+	struct ptc_job_view *j = ptc_cluster_find_uuid(all->cluster, uuid);
+
+	(void)uid;
+	if (lost)
+		ptc_error_log("store",
+			      "job=%s: its chunks are gone from this node; what it held is lost unless replicated",
+			      uuid);
+	if (!j || !j->has_meta)
+		ptc_tidy_job(all, uuid);
+}
+
+static void found_folder(void *arg, const char *uuid)
+{
+	found_job(arg, uuid, 0, false);
+}
+
+void ptc_tidy_store(struct ptc_controllers *all)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+
+	all->reconciled = true;
+	ptc_workers_jobs(all->workers, found_folder, all);
+	if (ptc_store_jobs(all->store, found_job, all, &err) == 0)
+		return;
+	ptc_warn("store", "cannot list jobs: %s", err.text);
+	all->reconciled = false;
+}
+
+/* ---- jobs that were being created ------------------------------------------------ */
+
+void ptc_creation_key(const char *uuid, char ret_key[PTC_CREATION_KEY])
+{
+	snprintf(ret_key, PTC_CREATION_KEY, CREATING_PREFIX "%s", uuid);
+}
+
+int ptc_creation_begin(struct ptc_controllers *all, const char *uuid, uid_t uid, size_t bytes, struct ptc_error *err)
+{
+	char key[PTC_CREATION_KEY], user[PTC_USER_KEY], size[64], *value;
+	struct ptc_etcd_op ops[2] = { { .key = key }, { .key = user, .value = size } };
+	bool ok;
+	int rc;
+
+	ptc_creation_key(uuid, key);
+	ptc_quota_key(uid, uuid, user);
+	value = ptc_asprintf("{\"version\":1,\"node\":\"%s\",\"boot_id\":\"%s\",\"uid\":%u}", all->node,
+			     ptc_cluster_boot_id(all->cluster), (unsigned)uid);
+	if (!value)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	ops[0].value = value;
+	ops[0].len = strlen(value);
+	ops[1].len = (size_t)snprintf(size, sizeof size, "{\"version\":1,\"bytes\":%zu}", bytes);
+	rc = ptc_etcd_txn(ptc_cluster_etcd(all->cluster), NULL, 0, ops, 2, "etcd.creating", &ok, NULL, err);
+	ptc_free(value);
+	return rc;
+}
+
+int ptc_creation_undo(struct ptc_etcd *e, const char *uuid, uid_t uid, struct ptc_error *err)
+{
+	char key[PTC_CREATION_KEY], blobs[96], user[PTC_USER_KEY];
+	struct ptc_etcd_op ops[3] = { { .key = key }, { .key = blobs, .prefix = true }, { .key = user } };
+	bool ok;
+
+	ptc_quota_key(uid, uuid, user);
+	ptc_creation_key(uuid, key);
+	snprintf(blobs, sizeof blobs, "/ptc/blobs/%s/", uuid);
+	/* the job's own transaction removes the key: then these blobs are in use */
+	return ptc_etcd_txn(e, &(struct ptc_etcd_compare){ key, PTC_ETCD_VERSION, 1 }, 1, ops, 3, "etcd.uncreate", &ok,
+			    NULL, err);
+}
+
+/* Whether the daemon that announced it still lives the same life. *ret_uid: for whom it was made. */
+static bool creator_alive(struct ptc_etcd *e, const struct ptc_etcd_kv *kv, uid_t *ret_uid)
+{
+	struct ptc_etcd_kvs kvs = { 0 };
+	const char *node, *boot;
+	struct ptc_node_doc doc;
+	char key[PTC_NAME_MAX + 32];
+	bool alive = true;
+	json_t *root;
+
+	if (ptc_json_load("creation", kv->value, kv->len, &root, NULL) != 0)
+		return true; /* of a version we do not speak: not ours to judge */
+	*ret_uid = (uid_t)json_integer_value(json_object_get(root, "uid"));
+	if (json_unpack(root, "{s:s, s:s}", "node", &node, "boot_id", &boot) == 0) {
+		snprintf(key, sizeof key, "/ptc/nodes/%s", node);
+		if (ptc_etcd_get(e, key, false, 1, &kvs, NULL) == 0)
+			alive = kvs.n == 1 && ptc_node_doc_decode(kvs.kv[0].value, kvs.kv[0].len, &doc, NULL) == 0 &&
+				strcmp(doc.boot_id, boot) == 0;
+		ptc_etcd_kvs_done(&kvs);
+	}
+	json_decref(root);
+	return alive;
+}
+
+static void creations_work(void *arg, struct ptc_etcd *e)
+{
+	struct ptc_etcd_kvs kvs = { 0 };
+
+	(void)arg;
+	if (ptc_etcd_get(e, CREATING_PREFIX, true, 0, &kvs, NULL) != 0)
+		return;
+	for (size_t i = 0; i < kvs.n; i++) {
+		uid_t uid = 0;
+
+		if (!creator_alive(e, &kvs.kv[i], &uid))
+			ptc_creation_undo(e, kvs.kv[i].key + strlen(CREATING_PREFIX), uid, NULL);
+	}
+	ptc_etcd_kvs_done(&kvs);
+}
+
+void ptc_tidy_creations(struct ptc_controllers *all)
+{
+	ptc_cluster_run(all->cluster, creations_work, NULL, NULL); /* no memory: at the next change of the nodes */
+}
+
+/* ---- blobs -------------------------------------------------------------------------- */
+
+struct prune {
+	struct ptc_controller *ctl;
+	bool failed;
+	char uuid[PTC_UUID_TEXT];
+	int64_t fence;
+	char keep[4][PTC_HASH_HEX];
+	char **more; /* headers of imported files, layouts of configurations */
+	size_t nmore;
+};
+
+static void prune_free(struct prune *p)
+{
+	for (size_t i = 0; i < p->nmore; i++)
+		ptc_free(p->more[i]);
+	ptc_free(p->more);
+	ptc_controller_unref(p->ctl);
+	ptc_free(p);
+}
+
+static bool is_kept(const struct prune *p, const char *key)
+{
+	for (size_t i = 0; i < PTC_ARRAY_LEN(p->keep); i++)
+		if (p->keep[i][0] && strstr(key, p->keep[i]))
+			return true;
+	for (size_t i = 0; i < p->nmore; i++)
+		if (strstr(key, p->more[i]))
+			return true;
+	return false;
+}
+
+/* All of them in one revision, or a hundred at a time. */
+static void prune_work(void *arg, struct ptc_etcd *e)
+{
+	struct ptc_etcd_op ops[PTC_ETCD_TXN_OPS_MAX];
+	struct ptc_etcd_kvs kvs = { 0 };
+	struct prune *p = arg;
+	char prefix[96], lock[96];
+	size_t n = 0;
+	bool ok = true;
+	int rc;
+
+	snprintf(prefix, sizeof prefix, "/ptc/blobs/%s/", p->uuid);
+	snprintf(lock, sizeof lock, "/ptc/jobs/%s/lock", p->uuid);
+	rc = ptc_etcd_get_keys(e, prefix, &kvs, NULL);
+	for (size_t i = 0; rc == 0 && ok && i < kvs.n; i++) {
+		if (!is_kept(p, kvs.kv[i].key))
+			ops[n++] = (struct ptc_etcd_op){ .key = kvs.kv[i].key };
+		if (n == 0 || (n < PTC_ETCD_TXN_OPS_MAX && i + 1 < kvs.n))
+			continue;
+		rc = ptc_etcd_txn(e, &(struct ptc_etcd_compare){ lock, PTC_ETCD_CREATE_REV, p->fence }, 1, ops, n,
+				  "etcd.prune", &ok, NULL, NULL);
+		n = 0;
+	}
+	ptc_etcd_kvs_done(&kvs);
+	p->failed = rc != 0;
+}
+
+static void pruned(void *arg)
+{
+	struct prune *p = arg;
+
+	p->ctl->untidy |= p->failed;
+	prune_free(p);
+}
+
+static bool keep_more(struct prune *p, const struct ptc_manifest_doc *m)
+{
+	p->more = ptc_calloc(m->nfiles + m->nlayouts, sizeof *p->more);
+	for (size_t i = 0; p->more && i < m->nfiles + m->nlayouts; i++) {
+		const char *hash = i < m->nfiles ? m->files[i].header_hash : m->layouts[i - m->nfiles].layout_hash;
+
+		p->more[i] = ptc_strdup(hash);
+		if (!p->more[i])
+			return false;
+		p->nmore++;
+	}
+	return p->more != NULL;
+}
+
+void ptc_tidy_blobs(struct ptc_controller *ctl)
+{
+	const struct ptc_manifest_doc *m = &ctl->view.manifest;
+	struct prune *p = ptc_calloc(1, sizeof *p);
+
+	ctl->untidy = !p;
+	if (!p)
+		return;
+	p->ctl = ptc_controller_ref(ctl);
+	memcpy(p->uuid, ctl->uuid, sizeof p->uuid);
+	p->fence = ctl->fence;
+	memcpy(p->keep[0], ctl->meta.spec_hash, PTC_HASH_HEX);
+	if (ctl->has_record) {
+		memcpy(p->keep[1], ctl->record.manifest_hash, PTC_HASH_HEX);
+		memcpy(p->keep[2], m->generation_hash, PTC_HASH_HEX);
+		memcpy(p->keep[3], m->state_hash, PTC_HASH_HEX);
+	}
+	if (!keep_more(p, m) || ptc_cluster_run(ctl->all->cluster, prune_work, pruned, p) != 0) {
+		ctl->untidy = true;
+		prune_free(p);
+	}
+}

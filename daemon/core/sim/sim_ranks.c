@@ -1,0 +1,422 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What trains on the nodes of the simulation: one rank a node, a process of its own.
+ *
+ * A rank at boundary(step) publishes the step, reads its stop, and waits there or goes into the step; the step is over for it
+ * once every rank of its launch has gone into it. So ranks are at most one step apart, and one that is gone or waits holds
+ * up all others. Each step adds a number to every value that depends on item, generation and launch: values of another
+ * step, or of another launch's step, are told apart.
+ *
+ * What is checked here: a rank of the record's launch has the values of the record's snapshot plus its own steps, always; no
+ * rank builds for a switch that goes on while one of an earlier generation runs or waits; ranks of one launch are never
+ * further apart than that; in the end exactly the record's ranks run, and go on. */
+#include "daemon/core/sim/internal.h"
+
+#include "base/check.h"
+
+#include <string.h>
+
+uint64_t sim_item_value(uint32_t item, uint64_t id, uint64_t grown)
+{
+	return sim_content(item, id) + grown * (0x9E3779B97F4A7C15ull * (item + 1));
+}
+
+uint64_t sim_weight(uint64_t gen, uint64_t launch)
+{
+	return (gen * 0xD1B54A32D192ED03ull ^ launch * 0x8CB92BA72F3D8DD7ull) | 1;
+}
+
+static struct proc *proc_find(struct node *n, uint64_t gen, uint64_t launch)
+{
+	for (uint32_t k = 0; k < MAX_PROCS; k++) {
+		struct proc *p = &n->procs[k];
+		if (p->state != PROC_NONE && p->gen == gen && p->launch == launch)
+			return p;
+	}
+	return NULL;
+}
+
+static struct proc *proc_add(struct sim *s, struct node *n, uint64_t gen, uint64_t launch)
+{
+	struct proc *p = n->procs;
+	while (p < n->procs + MAX_PROCS && p->state != PROC_NONE)
+		p++;
+	if (p == n->procs + MAX_PROCS) {
+		sim_bad(s, "node %d hoards processes", (int)(n - s->nodes));
+		p = n->procs;
+	}
+	*p = (struct proc){ .state = PROC_WAITING, .gen = gen, .launch = launch };
+	return p;
+}
+
+static bool proc_trains(const struct proc *p)
+{
+	return p->state == PROC_RUN || p->state == PROC_STOPPED;
+}
+
+/* It waited at a boundary. */
+static void proc_go_on(struct proc *p)
+{
+	if (p->state == PROC_STOPPED) {
+		p->state = PROC_RUN;
+		p->in_step = true;
+	}
+}
+
+/* ---- operations ------------------------------------------------------------------ */
+
+int sim_op_start(struct sim *s, uint32_t i)
+{
+	struct node *n = &s->nodes[i];
+	const struct sw *w = &n->req.sw;
+	if (!proc_find(n, w->to_gen, w->to_launch))
+		proc_add(s, n, w->to_gen, w->to_launch);
+	return 0;
+}
+
+/* The rank of the old generation, if it can still be stopped. */
+static struct proc *old_rank(struct node *n)
+{
+	struct proc *p = proc_find(n, n->req.sw.from_gen, n->req.sw.from_launch);
+	return p && proc_trains(p) ? p : NULL;
+}
+
+int sim_op_arm(struct sim *s, uint32_t i, bool *ret_passed, uint64_t *ret_step)
+{
+	struct node *n = &s->nodes[i];
+	struct proc *p = old_rank(n);
+	uint64_t stop = n->req.stop;
+	if (!p)
+		return PTC_ESTATE;
+	bool waits_there = p->state == PROC_STOPPED && p->step == stop;
+	*ret_passed = p->pub >= (int64_t)stop && !waits_there;
+	*ret_step = p->pub > 0 ? (uint64_t)p->pub : 0;
+	if (*ret_passed && p->state == PROC_STOPPED && sim_chance(s, 50))
+		return 0; /* may stay where it is */
+	p->has_stop = true;
+	p->stop = *ret_passed ? (uint64_t)p->pub + 1 : stop;
+	if (p->step < p->stop)
+		proc_go_on(p);
+	return 0;
+}
+
+int sim_op_stop(struct sim *s, uint32_t i)
+{
+	struct node *n = &s->nodes[i];
+	const struct proc *p = old_rank(n);
+	if (s->o.bug == SIM_BUG_EARLY_STOP)
+		return 0;
+	if (!p || p->pub > (int64_t)n->req.stop)
+		return PTC_ESTATE;
+	return p->state == PROC_STOPPED && p->step == n->req.stop ? 0 : 1;
+}
+
+/* The stopped rank's bytes are copied, the rank goes on if it may, and then the table is sealed. */
+int sim_op_capture(struct sim *s, uint32_t i)
+{
+	struct node *n = &s->nodes[i];
+	const struct sw *w = &n->req.sw;
+	uint64_t stop = n->req.stop;
+	struct proc *p = old_rank(n);
+	struct table *t = sim_table_find(n, w->from_gen, w->to_snap);
+	if (t && t->sealed && s->o.bug != SIM_BUG_OLD_CAPTURE && (t->cap_id != w->id || t->cap_stop != stop)) {
+		sim_table_drop(n, (uint32_t)(t - n->tables));
+		t = NULL;
+	}
+	if (t && t->sealed)
+		return 0;
+	if (t && n->copied_id == w->id && n->copied_stop == stop) {
+		t->sealed = t->durable = true;
+		return 0;
+	}
+	if (!p || ((p->state != PROC_STOPPED || p->step != stop) && s->o.bug != SIM_BUG_EARLY_STOP))
+		return PTC_ESTATE;
+	if (n->disk_full)
+		return PTC_ENOSPC;
+	if (!t)
+		t = sim_table_add(s, n, w->from_gen, w->to_snap);
+	t->has = sim_layout_needs(p->nodes, p->n, p->layout, i);
+	memcpy(t->val, p->val, sizeof(t->val));
+	t->cap_id = n->copied_id = w->id;
+	t->cap_stop = n->copied_stop = stop;
+	if (w->kind == PTC_SWITCH_SNAPSHOT && w->run_to) {
+		p->has_stop = false;
+		proc_go_on(p);
+	}
+	return 1;
+}
+
+int sim_op_end(struct sim *s, uint32_t i)
+{
+	struct node *n = &s->nodes[i];
+	const struct sw *w = &n->req.sw;
+	for (uint32_t k = 0; k < MAX_PROCS; k++) {
+		struct proc *p = &n->procs[k];
+		if (p->state == PROC_NONE || p->gen != w->from_gen)
+			continue;
+		if (sim_chance(s, 60))
+			return 1; /* it takes its time */
+		p->state = PROC_NONE;
+	}
+	for (uint32_t k = n->ntables; k-- > 0;) {
+		if (n->tables[k].snap < w->to_snap)
+			sim_table_drop(n, k);
+	}
+	return 0;
+}
+
+/* On this node nobody trains; elsewhere nobody either, unless the switch was given up already: then what builds here, out of
+ * everybody's reach, is ended by the FINISH that waits for this node, and never runs. */
+static void check_nobody_trains(struct sim *s, uint32_t here, const struct sw *w)
+{
+	bool given_up = !s->etcd.intent_mod || s->etcd.intent.id != w->id;
+	for (uint32_t i = 0; i < SIM_NODES; i++) {
+		for (uint32_t k = 0; k < MAX_PROCS; k++) {
+			const struct proc *p = &s->nodes[i].procs[k];
+			if (proc_trains(p) && (i == here || !given_up))
+				sim_bad(s, "a rank of generation %llu builds while node %u has one of %llu",
+					(unsigned long long)w->to_gen, i, (unsigned long long)p->gen);
+		}
+	}
+}
+
+int sim_op_build(struct sim *s, uint32_t i)
+{
+	struct node *n = &s->nodes[i];
+	const struct sw *w = &n->req.sw;
+	struct proc *p = proc_find(n, w->to_gen, w->to_launch);
+	if (!p || p->state == PROC_FAILED)
+		return PTC_ESTATE;
+	if (p->state != PROC_WAITING)
+		return 0;
+	check_nobody_trains(s, i, w);
+	p->building = true;
+	for (uint32_t k = 0; k < w->nto; k++) { /* they meet */
+		const struct proc *q = proc_find(&s->nodes[w->to[k]], w->to_gen, w->to_launch);
+		if (!q || !q->building || q->state == PROC_FAILED)
+			return 1;
+	}
+	if (sim_chance(s, 60))
+		return 1;
+	p->state = PROC_BUILT;
+	p->n = w->nto;
+	memcpy(p->nodes, w->to, sizeof(p->nodes));
+	p->layout = w->to_layout;
+	return 0;
+}
+
+/* ---- FINISH: as the record says ------------------------------------------------------ */
+
+static void proc_let_go(struct sim *s, uint32_t i, struct proc *p)
+{
+	struct node *n = &s->nodes[i];
+	const struct record *r = &n->req.rec;
+	const struct table *t = r->snap ? sim_table_find(n, r->gen, r->snap) : NULL;
+	p->n = r->n;
+	memcpy(p->nodes, r->nodes, sizeof(p->nodes));
+	p->layout = r->layout;
+	for (uint32_t k = 0; k < ITEMS; k++)
+		p->val[k] = t ? t->val[k] : sim_content(k, INIT_ID);
+	p->step = r->step;
+	p->pub = (int64_t)r->step - 1;
+	p->in_step = p->has_stop = p->diverged = false;
+	p->state = PROC_RUN;
+	n->let_gen = r->gen;
+	n->let_launch = r->launch;
+}
+
+void sim_ranks_finish(struct sim *s, uint32_t i)
+{
+	struct node *n = &s->nodes[i];
+	const struct record *r = &n->req.rec;
+	bool live = n->req.has_keep && r->run == RUN_LIVE, any = s->o.bug == SIM_BUG_FINISH_ANY_LAUNCH, there = false;
+	for (uint32_t k = 0; k < MAX_PROCS; k++) {
+		struct proc *p = &n->procs[k];
+		if (p->state == PROC_NONE)
+			continue;
+		if (!live || p->gen != r->gen || (p->launch != r->launch && !any)) {
+			p->state = PROC_NONE;
+			continue;
+		}
+		there = true;
+		if (p->state == PROC_WAITING || p->state == PROC_BUILT)
+			proc_let_go(s, i, p);
+		p->has_stop = false;
+		proc_go_on(p);
+	}
+	if (!live || there)
+		return;
+	struct proc *p = proc_add(s, n, r->gen, r->launch);
+	if (n->let_gen == r->gen && n->let_launch == r->launch && s->o.bug != SIM_BUG_START_LOST)
+		p->state = PROC_FAILED; /* the others have gone on without it */
+	else
+		proc_let_go(s, i, p);
+}
+
+/* ---- training --------------------------------------------------------------------------- */
+
+static bool all_in_step(struct sim *s, const struct proc *p)
+{
+	for (uint32_t k = 0; k < p->n; k++) {
+		const struct proc *q = proc_find(&s->nodes[p->nodes[k]], p->gen, p->launch);
+		if (q && proc_trains(q) && q->step > p->step + 1) /* its peers have done this step without it */
+			sim_bad(s, "a rank of %llu.%llu trains step %llu, another is at %llu",
+				(unsigned long long)p->gen, (unsigned long long)p->launch, (unsigned long long)p->step,
+				(unsigned long long)q->step);
+		if (!q || !proc_trains(q) || (q->step <= p->step && !(q->step == p->step && q->in_step)))
+			return false;
+	}
+	return true;
+}
+
+static void check_values(struct sim *s, uint32_t i, const struct proc *p)
+{
+	const struct record *r = &s->etcd.rec;
+	if (r->run != RUN_LIVE || p->gen != r->gen || p->launch != r->launch || p->diverged)
+		return;
+	if (p->step < r->step) {
+		sim_bad(s, "node %u trains step %llu, behind the record's %llu", i, (unsigned long long)p->step,
+			(unsigned long long)r->step);
+		return;
+	}
+	uint64_t grown = r->grown + (p->step - r->step) * sim_weight(p->gen, p->launch);
+	uint32_t needs = sim_layout_needs(p->nodes, p->n, p->layout, i);
+	for (uint32_t k = 0; k < ITEMS; k++) {
+		if (needs >> k & 1 && p->val[k] != sim_item_value(k, r->content, grown))
+			sim_bad(s, "node %u item %u: not the record's state %llu steps on", i, k,
+				(unsigned long long)(p->step - r->step));
+	}
+}
+
+static void proc_train(struct sim *s, uint32_t i, struct proc *p)
+{
+	if (!p->in_step) {
+		p->pub = (int64_t)p->step;
+		if (p->has_stop && p->step >= p->stop)
+			p->state = PROC_STOPPED;
+		else
+			p->in_step = true;
+	} else if (all_in_step(s, p)) {
+		uint64_t by = sim_weight(p->gen, p->launch);
+		for (uint32_t k = 0; k < ITEMS; k++)
+			p->val[k] += sim_item_value(k, 0, by) - sim_item_value(k, 0, 0);
+		p->step++;
+		p->in_step = false;
+	}
+	check_values(s, i, p);
+}
+
+void sim_ranks_train(struct sim *s, uint32_t i)
+{
+	for (uint32_t k = 0; k < MAX_PROCS; k++) {
+		if (s->nodes[i].procs[k].state == PROC_RUN)
+			proc_train(s, i, &s->nodes[i].procs[k]);
+	}
+	sim_post(s, 10 + sim_below(s, 30), EV_TRAIN, (int)i);
+}
+
+/* The key says what is so now: one about ranks that have been ended would count against the next attempt, whose launch
+ * may have the same number. */
+void sim_ranks_report(struct sim *s, uint32_t i)
+{
+	s->etcd.failed[i].gen = s->etcd.failed[i].launch = 0;
+	for (uint32_t k = 0; k < MAX_PROCS; k++) {
+		const struct proc *p = &s->nodes[i].procs[k];
+		if (p->state != PROC_FAILED)
+			continue;
+		s->etcd.failed[i].gen = p->gen;
+		s->etcd.failed[i].launch = p->launch;
+	}
+}
+
+/* ptcd is another process: a stop that was set may be forgotten; who waits goes on waiting. */
+void sim_ranks_restarted(struct sim *s, uint32_t i)
+{
+	for (uint32_t k = 0; k < MAX_PROCS; k++) {
+		if (s->o.live && sim_chance(s, 30))
+			s->nodes[i].procs[k].has_stop = false;
+	}
+}
+
+void sim_ranks_lose(struct sim *s, uint32_t i)
+{
+	memset(s->nodes[i].procs, 0, sizeof(s->nodes[i].procs));
+}
+
+static struct proc *some_proc(struct sim *s, uint32_t i)
+{
+	struct proc *p = &s->nodes[i].procs[sim_below(s, MAX_PROCS)];
+	for (uint32_t k = 0; k < MAX_PROCS && p->state == PROC_NONE; k++)
+		p = &s->nodes[i].procs[k];
+	return p->state == PROC_NONE ? NULL : p;
+}
+
+void sim_ranks_kill(struct sim *s, uint32_t i)
+{
+	struct proc *p = some_proc(s, i);
+	if (!p)
+		return;
+	sim_say(s, "node %u: rank of %llu.%llu at step %llu fails", i, (unsigned long long)p->gen,
+		(unsigned long long)p->launch, (unsigned long long)p->step);
+	p->state = PROC_FAILED;
+}
+
+/* One value goes wrong; where it is replicated, that can be seen. The rank fails for it before long. */
+void sim_ranks_diverge(struct sim *s, uint32_t i)
+{
+	struct proc *p = some_proc(s, i);
+	if (!p || !proc_trains(p) || !(p->layout & 1) || p->n < 2)
+		return;
+	uint32_t needs = sim_layout_needs(p->nodes, p->n, p->layout, i);
+	if (!needs)
+		return;
+	sim_say(s, "node %u: a value goes wrong", i);
+	p->val[__builtin_ctz(needs)] ^= sim_rnd(s) | 1;
+	p->diverged = true;
+	sim_post(s, 100 + sim_below(s, 2000), EV_DOOM, (int)i);
+}
+
+void sim_ranks_doom(struct sim *s, uint32_t i)
+{
+	for (uint32_t k = 0; k < MAX_PROCS; k++) {
+		struct proc *p = &s->nodes[i].procs[k];
+		if (p->state != PROC_NONE && p->diverged)
+			p->state = PROC_FAILED;
+	}
+}
+
+/* ---- the end ------------------------------------------------------------------------------ */
+
+const char *sim_ranks_not_quiet(const struct sim *s)
+{
+	const struct record *r = &s->etcd.rec;
+	for (uint32_t i = 0; i < SIM_NODES; i++) {
+		uint32_t here = 0, member = 0;
+		for (uint32_t k = 0; k < r->n && r->run == RUN_LIVE; k++)
+			member += r->nodes[k] == i;
+		for (uint32_t k = 0; k < MAX_PROCS; k++) {
+			const struct proc *p = &s->nodes[i].procs[k];
+			if (p->state == PROC_NONE)
+				continue;
+			here++;
+			if (p->gen != r->gen || p->launch != r->launch)
+				return "a process of another launch is left";
+			if (p->state != PROC_RUN)
+				return "a rank does not run";
+		}
+		if (here != member)
+			return here < member ? "a rank is missing" : "a node that is out has a rank";
+	}
+	return NULL;
+}
+
+uint64_t sim_ranks_steps(const struct sim *s)
+{
+	uint64_t least = UINT64_MAX;
+	for (uint32_t i = 0; i < SIM_NODES; i++) {
+		for (uint32_t k = 0; k < MAX_PROCS; k++) {
+			if (s->nodes[i].procs[k].state != PROC_NONE && s->nodes[i].procs[k].step < least)
+				least = s->nodes[i].procs[k].step;
+		}
+	}
+	return least;
+}

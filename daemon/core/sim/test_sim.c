@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The simulation: one crash at every step of a reference run, then thousands of random ones, then seeded bugs that it
+ * has to find. PTC_TEST_SEED=N (with PTC_TEST_KIND=live) replays one seed with a trace; PTC_TEST_LONG=1
+ * runs two hundred times as many. */
+#include "daemon/core/sim/sim.h"
+
+#include "base/check.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static const uint64_t first_seed = 1;
+
+static uint64_t scale(void)
+{
+	const char *v = getenv("PTC_TEST_LONG");
+	return v && strcmp(v, "1") == 0 ? 80 : 1;
+}
+
+/* Runs again with a trace what failed. */
+static void explain(struct sim_opts o, const struct sim_result *r)
+{
+	struct sim_result again;
+	printf("seed %llu step %llu victim %u %s restart %u: %s\n", (unsigned long long)o.seed,
+	       (unsigned long long)o.step, o.victim, o.after ? "after" : "before", o.restart_ms, r->why);
+	o.trace = true;
+	sim_run(&o, &again);
+	fail_msg("%s", r->why);
+}
+
+/* before: also with the fault before the update, not only after it. */
+static void crash_at_every_step(struct sim_opts ref, unsigned victims, bool before)
+{
+	struct sim_result r;
+	sim_run(&ref, &r);
+	if (!r.ok)
+		explain(ref, &r);
+	uint64_t steps = r.steps, runs = 0;
+	assert_true(steps > 80);
+	for (uint64_t step = 1; step <= steps; step++) {
+		for (unsigned victim = 0; victim < victims; victim++) {
+			for (int after = !before; after < 2; after++, runs++) {
+				struct sim_opts o = ref;
+				o.step = step;
+				o.victim = victim;
+				o.after = after;
+				sim_run(&o, &r);
+				if (!r.ok)
+					explain(o, &r);
+			}
+		}
+	}
+	printf("seed %llu: %llu steps, %llu runs\n", (unsigned long long)ref.seed, (unsigned long long)steps,
+	       (unsigned long long)runs);
+}
+
+static void test_crash_quick_restart(void **state)
+{
+	for (uint64_t i = 0; i < PTC_MIN(scale(), 10); i++)
+		crash_at_every_step((struct sim_opts){ .seed = first_seed + i, .restart_ms = 60 }, SIM_VICTIM_STATE,
+				    true);
+}
+
+static void test_crash_slow_restart(void **state)
+{
+	for (uint64_t i = 0; i < PTC_MIN(scale(), 10); i++)
+		crash_at_every_step((struct sim_opts){ .seed = first_seed + i, .restart_ms = 2500 }, SIM_VICTIM_STATE,
+				    true);
+}
+
+/* Longer away than the switch waits. */
+static void test_crash_gives_up(void **state)
+{
+	crash_at_every_step((struct sim_opts){ .seed = first_seed, .restart_ms = 6000 }, SIM_VICTIM_STATE, true);
+}
+
+static void run_random(bool live, uint64_t n)
+{
+	struct sim_result r, sum = { 0 };
+	const char *one = getenv("PTC_TEST_SEED");
+	uint64_t from = one ? strtoull(one, NULL, 0) : first_seed;
+	n = one ? 1 : n * scale();
+	for (uint64_t seed = from; seed < from + n; seed++) {
+		struct sim_opts o = { .seed = seed, .live = live, .faults = true, .trace = one != NULL };
+		sim_run(&o, &r);
+		if (!r.ok)
+			explain(o, &r);
+		sum.commits += r.commits;
+		sum.aborts += r.aborts;
+		sum.conflicts += r.conflicts;
+		sum.unknowns += r.unknowns;
+		sum.relaunches += r.relaunches;
+		sum.disagreed += r.disagreed;
+		sum.events += r.events;
+	}
+	printf("%llu seeds from %llu: %llu events, %u commits, %u aborts, %u conflicts, %u unknown outcomes, %u "
+	       "launches "
+	       "anew, %u captures that differed\n",
+	       (unsigned long long)n, (unsigned long long)from, (unsigned long long)sum.events, sum.commits, sum.aborts,
+	       sum.conflicts, sum.unknowns, sum.relaunches, sum.disagreed);
+	if (one)
+		return;
+	/* the run has to have met what it is for */
+	assert_true(sum.commits > n && sum.aborts > n / 2 && sum.conflicts > n / 10 && sum.unknowns > n / 2);
+	assert_true(!live || (sum.relaunches > n / 20 && sum.disagreed > n / 300));
+}
+
+static void test_random(void **state)
+{
+	run_random(false, 1000);
+}
+
+static void test_live_random(void **state)
+{
+	run_random(true, 1000);
+}
+
+static void test_live_crash(void **state)
+{
+	static const struct {
+		uint32_t restart_ms;
+		bool before;
+	} rows[] = { { 60, true }, { 2500, false }, { 6000, false } };
+	for (size_t i = 0; i < PTC_ARRAY_LEN(rows); i++) {
+		struct sim_opts o = { .seed = first_seed, .live = true, .restart_ms = rows[i].restart_ms };
+		crash_at_every_step(o, SIM_VICTIM_COUNT, rows[i].before);
+	}
+}
+
+static void test_replay(void **state)
+{
+	for (uint64_t seed = first_seed; seed < first_seed + 40; seed++) {
+		struct sim_opts o = { .seed = seed, .faults = true, .live = seed & 1 };
+		struct sim_result a, b, c;
+		sim_run(&o, &a);
+		sim_run(&o, &b);
+		assert_true(a.hash == b.hash && a.events == b.events && a.time_ms == b.time_ms);
+		o.seed += 1000000;
+		sim_run(&o, &c);
+		assert_true(a.hash != c.hash);
+	}
+}
+
+/* The checker can fail: each seeded bug is found within so many seeds. */
+static void test_finds_bugs(void **state)
+{
+	static const char *const names[SIM_BUG_COUNT] = {
+		[SIM_BUG_NO_AGREE] = "no agree",
+		[SIM_BUG_ONE_ROUND] = "one round",
+		[SIM_BUG_EARLY_STOP] = "early stop",
+		[SIM_BUG_OLD_CAPTURE] = "old capture",
+		[SIM_BUG_EARLY_BUILD] = "early build",
+		[SIM_BUG_NO_RELAUNCH] = "no relaunch",
+		[SIM_BUG_FINISH_ANY_LAUNCH] = "any launch",
+		[SIM_BUG_START_LOST] = "start lost",
+		[SIM_BUG_EARLY_COMMIT] = "early commit",
+		[SIM_BUG_GUESS_UNKNOWN] = "guess unknown",
+		[SIM_BUG_SKIP_FINISH] = "skip finish",
+		[SIM_BUG_OLD_LIFE] = "old life",
+		[SIM_BUG_NO_FENCE] = "no fence",
+		[SIM_BUG_NO_SEQ] = "no seq",
+		[SIM_BUG_NO_COMPARE] = "no compare",
+		[SIM_BUG_NO_TOUCH] = "no touch",
+		[SIM_BUG_UNSYNCED_SEAL] = "unsynced seal",
+	};
+	int missed = 0;
+	for (int bug = SIM_BUG_NONE + 1; bug < SIM_BUG_COUNT; bug++) {
+		struct sim_result r = { .ok = true };
+		uint64_t seed = first_seed;
+		for (; seed < first_seed + 3000; seed++) {
+			struct sim_opts o = { .seed = seed, .faults = true, .bug = (enum sim_bug)bug };
+			o.live = bug >= SIM_BUG_NO_AGREE;
+			sim_run(&o, &r);
+			if (!r.ok)
+				break;
+		}
+		printf("%-14s %s (seed %llu): %s\n", names[bug], r.ok ? "MISSED" : "found", (unsigned long long)seed,
+		       r.why);
+		missed += r.ok;
+	}
+	assert_int_equal(missed, 0);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_crash_quick_restart),
+		cmocka_unit_test(test_crash_slow_restart),
+		cmocka_unit_test(test_crash_gives_up),
+		cmocka_unit_test(test_random),
+		cmocka_unit_test(test_live_crash),
+		cmocka_unit_test(test_live_random),
+		cmocka_unit_test(test_replay),
+		cmocka_unit_test(test_finds_bugs),
+	};
+	const struct CMUnitTest state_only[] = { cmocka_unit_test(test_random) };
+	const struct CMUnitTest live[] = { cmocka_unit_test(test_live_random) };
+	const char *kind = getenv("PTC_TEST_KIND");
+	if (getenv("PTC_TEST_SEED"))
+		return kind && strcmp(kind, "live") == 0 ? cmocka_run_group_tests(live, NULL, NULL)
+							 : cmocka_run_group_tests(state_only, NULL, NULL);
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

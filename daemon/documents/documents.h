@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Documents of jobs that etcd holds and that daemons read: specs, layouts, what ranks carry beside tensors, and the
+ * generations of a switch. Parsed ones are cached by their hash, counted, and shared by every reader.
+ * Threads: any but the loop, unless a function says otherwise; they block (etcd).
+ * Failure modes: etcd away (PTC_ECOORD), a document that does not decode (its code, naming the hash), memory. */
+#pragma once
+
+#include "daemon/agent/agent.h"
+#include "daemon/cluster/channels.h"
+#include "daemon/cluster/cluster.h"
+#include "formats/job.h"
+#include "formats/json.h"
+#include "formats/state_doc.h"
+
+struct ptc_kept;
+struct ptc_specs;
+struct ptc_layouts;
+struct ptc_vault;
+
+/* The caches, and the cluster that they read from. Borrowed by the rooms that read documents. */
+struct ptc_documents {
+	struct ptc_cluster *cluster;
+	struct ptc_kept *kept;
+	struct ptc_specs *specs;
+	struct ptc_layouts *layouts;
+	struct ptc_vault *vault;
+};
+
+/* ---- vault.c: what jobs' descriptions in etcd are sealed with ---------------- */
+#define PTC_SEALED_SPEC_MAX_BYTES (PTC_SPEC_MAX_BYTES + 64u)
+struct ptc_vault_opts { /* borrowed, all of it */
+	struct ptc_cluster *cluster;
+	struct ptc_channels *channels;
+	const char *node, *state_dir;
+};
+/* Reads the node's copy of the cluster's key, if it has one. */
+int ptc_vault_new(const struct ptc_vault_opts *opts, struct ptc_vault **ret_vault, struct ptc_error *err);
+struct ptc_vault *ptc_vault_free(struct ptc_vault *v); /* NULL ok */
+/* Any thread but the loop, blocking: sees to it that this node has the cluster's key; makes it where there is none yet.
+ * PTC_ECOORD: etcd, or every node that has it, is away; it is tried again when the key is needed. */
+int ptc_vault_join(struct ptc_vault *v, struct ptc_error *err);
+/* Same; a job's description, as etcd is to have it, and back. ptc_free *ret_data. What older versions wrote is not sealed. */
+int ptc_vault_seal(struct ptc_vault *v, const char *uuid, const char *json, size_t len, char **ret_data,
+		   size_t *ret_len, struct ptc_error *err);
+int ptc_vault_open(struct ptc_vault *v, const char *uuid, char *data, size_t len, char **ret_json, size_t *ret_len,
+		   struct ptc_error *err); /* takes data over, also on failure */
+int ptc_vault_register(struct ptc_vault *v, struct ptc_rpc_server *peers, struct ptc_error *err);
+
+/* ---- kept.c: committed documents, for when the coordinator is away ---------- */
+struct ptc_kept *ptc_kept_new(struct ptc_cluster *c, struct ptc_store *store); /* NULL: out of memory */
+struct ptc_kept *ptc_kept_free(struct ptc_kept *k);
+void ptc_kept_tick(struct ptc_kept *k);   /* [loop] */
+size_t ptc_kept_jobs(struct ptc_kept *k); /* of how many jobs, but for those that are too large; any thread */
+/* A blob of a job (ptc_free it): kept here, or read from etcd. Blocking; any thread but the loop. */
+int ptc_document_get(struct ptc_kept *k, const char *uuid, const char *hash, size_t max, char **ret_data,
+		     size_t *ret_len, struct ptc_error *err);
+
+/* ---- specs.c: parsed specs by hash ----------------------------------------- */
+int ptc_specs_new(struct ptc_kept *k, struct ptc_vault *v, struct ptc_specs **ret_specs, struct ptc_error *err);
+struct ptc_specs *ptc_specs_free(struct ptc_specs *s);
+/* Blocking (etcd on a miss); any thread. ref is released with ptc_specs_release. */
+int ptc_specs_get(struct ptc_specs *s, const char *uuid, const char *hash, const struct ptc_job_desc **ret_desc,
+		  void **ret_ref, struct ptc_error *err);
+void ptc_specs_release(void *ref);
+/* The hash of the description's canonical JSON. hash, everywhere else, is that of the sealed one in etcd. */
+const char *ptc_specs_plain_hash(const void *ref);
+/* The canonical JSON itself. Blocking; any thread. ptc_free *ret_json. */
+int ptc_specs_read(const struct ptc_documents *docs, const char *uuid, const char *hash, char **ret_json,
+		   size_t *ret_len, struct ptc_error *err);
+
+/* ---- layouts.c: layouts that ranks have declared, by hash --------------------- */
+int ptc_layouts_new(struct ptc_kept *k, struct ptc_layouts **ret_layouts, struct ptc_error *err);
+struct ptc_layouts *ptc_layouts_free(struct ptc_layouts *l); /* NULL ok */
+/* Blocking (etcd on a miss); any thread. ref is released with ptc_layouts_release. */
+int ptc_layouts_get(struct ptc_layouts *l, const char *uuid, const char *hash, const struct ptc_declared **ret_declared,
+		    const struct ptc_layout **ret_layout, void **ret_ref, struct ptc_error *err);
+void ptc_layouts_release(void *ref);
+
+/* ---- bundle.c: what ranks carry beside tensors, in a switch (formats/state_doc.h) ---- */
+/* Whether the job's rules let ranks give all of it. Blocking; any thread but the loop. */
+int ptc_bundle_check(const struct ptc_documents *docs, const struct ptc_meta_doc *meta, const struct ptc_state *state,
+		     struct ptc_error *err);
+struct ptc_bundle_ask {
+	const struct ptc_documents *docs;
+	const struct ptc_meta_doc *meta;
+	const char *from, *to; /* configurations */
+	const char *hash;      /* of the snapshot's bundle; "": it has none */
+	int64_t fence;
+};
+struct ptc_bundle {
+	char hash[PTC_HASH_HEX]; /* of what ranks of the new generation are given; "": the snapshot's */
+	struct ptc_blobs_review review;
+};
+/* What a switch makes of a bundle, by the job's rules. state NULL: it is read. e NULL: nothing is written, and no hash
+ * known; else it is while the lock of that fence is held. Blocking; any thread but the loop. */
+int ptc_bundle_carry(const struct ptc_bundle_ask *ask, const struct ptc_state *state, struct ptc_etcd *e,
+		     struct ptc_bundle *ret, struct ptc_error *err);
+/* As summaries and plans have it (docs/control.md); NULL: there is nothing to say. */
+json_t *ptc_bundle_json(const struct ptc_blobs_review *r);
+
+/* ---- view.c: one generation or switch of a job, ready to be sent or read ------ */
+/* Everything a peer must know about a job's generations; owns its memory. */
+struct ptc_view {
+	struct ptc_meta_doc meta;
+	int64_t fence;
+	uint64_t seq; /* of the request this becomes; 0: not ordered */
+	uint64_t switch_id;
+	uint64_t from_generation, from_snapshot, to_generation, to_snapshot; /* 0: absent */
+	uint64_t from_launch, to_launch;                                     /* of their ranks; 0: none run */
+	struct ptc_generation_doc from, to;
+	struct ptc_manifest_doc manifest; /* of from */
+	/* every node either uses, in order of first use; addresses "" while down */
+	char **nodes, **addresses;
+	bool *down;
+	size_t nnodes;
+};
+void ptc_view_done(struct ptc_view *v);
+/* Loads the documents named by record and intent (either may be NULL). Blocking; any thread but the loop. */
+int ptc_view_load(struct ptc_kept *k, const struct ptc_meta_doc *meta, const struct ptc_record_doc *record,
+		  const struct ptc_intent_doc *intent, struct ptc_view *ret_view, struct ptc_error *err);
+/* Collects v->nodes from the generations. 0 or PTC_ENOMEM. */
+int ptc_view_nodes(struct ptc_view *v);
+/* [loop] Fills addresses and down from the mirror. */
+int ptc_view_locate(struct ptc_view *v, struct ptc_cluster *c);
+/* Builds the message; parts borrow from v, arrays are released by _done. */
+struct ptc_info {
+	struct Ptc__V1__SwitchInfo *pb;
+	void *memory;
+};
+int ptc_view_info(const struct ptc_view *v, struct ptc_info *ret_info, struct ptc_error *err);
+void ptc_info_done(struct ptc_info *info);
+/* Geometry of the view's from or to generation; blocking. */
+int ptc_view_geometry(struct ptc_agent *agent, const struct ptc_view *v, bool to, struct ptc_geometry *ret_geometry,
+		      struct ptc_error *err);
+/* Allocation of a generation document with node numbers of v->nodes. */
+int ptc_view_allocation(const struct ptc_view *v, const struct ptc_generation_doc *g, struct ptc_allocation *ret_alloc);

@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The file system of this node's jobs, where the configuration names a
+ * directory: looks after a ptc-fuse process, on a thread of its own. It is not
+ * our child in spirit: it outlives us, so that what reads its files goes on
+ * while ptcd is restarted, and is found again by its lock.
+ * Happy path: nobody has the lock, ptc-fuse is started; it dies, another one
+ * is. Failure modes: it cannot mount (said once, tried again after a while); one
+ * that serves another directory, or while none is configured any more, is
+ * ended. Nothing here touches the mount itself. */
+#include "base/alloc.h"
+#include "base/cleanup.h"
+#include "base/log.h"
+#include "base/sys.h"
+#include "base/units.h"
+#include "daemon/ptcd.h"
+#include "fusefs/launch.h"
+
+#include <pthread.h>
+#include <errno.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define LOOK_S    1
+#define RETRY_S   30 /* after a failure */
+#define MOUNT_MS  15000
+#define LINGER    "5m" /* how long it serves without us: a restart takes seconds */
+#define DIR_BYTES 4097
+
+struct ptc_mount {
+	const struct ptc_daemon_config *config;
+	char *lock_path;
+	pthread_t thread;
+	pthread_mutex_t lock;
+	pthread_cond_t cond;
+	bool stopping;
+	pid_t child; /* [thread] the one we started; 0: none */
+	char said[PTC_ERROR_MAX];
+};
+
+/* A directory that is there already is fine, also one that cannot be looked at: a mount whose server is gone. */
+static void make_directory(const char *dir)
+{
+	struct stat st;
+
+	if (stat(dir, &st) && errno == ENOENT)
+		ptc_sys_mkdirs(dir, 0755, NULL);
+}
+
+static int start(struct ptc_mount *m, struct ptc_error *err)
+{
+	const struct ptc_daemon_config *c = m->config;
+	char cache[PTC_UNITS_MAX], timeout[PTC_UNITS_MAX];
+	const char *args[] = { "--socket",   c->control_socket, "--lock",
+			       m->lock_path, "--cache",         cache,
+			       "--timeout",  timeout,           "--linger",
+			       LINGER,       c->fuse.dir,       geteuid() == 0 ? "--others" : NULL,
+			       NULL };
+
+	ptc_units_print_bytes(c->fuse.cache, cache);
+	ptc_units_print_ms(c->fuse.timeout_ms, timeout);
+	make_directory(c->fuse.dir);
+	return ptc_fuse_launch(args, false, MOUNT_MS, &m->child, err);
+}
+
+/* False: try again later rather than soon. */
+static bool look_after(struct ptc_mount *m)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	const char *want = m->config->fuse.dir;
+	char dir[DIR_BYTES];
+	pid_t pid;
+
+	if (m->child && waitpid(m->child, NULL, WNOHANG))
+		m->child = 0;
+	if (ptc_fuse_lock_held(m->lock_path, &pid, dir, sizeof(dir))) {
+		if (pid > 0 && dir[0] && (!want || strcmp(dir, want)))
+			kill(pid, SIGTERM); /* it has the lock, so it is this one */
+		return true;
+	}
+	if (!want)
+		return true;
+	if (!start(m, &err)) {
+		ptc_info("fuse", "jobs' files are at %s (process %d)", want, (int)m->child);
+		m->said[0] = '\0';
+		return true;
+	}
+	if (strcmp(m->said, err.text))
+		ptc_warn("fuse", "no files at %s: %s", want, err.text);
+	memcpy(m->said, err.text, sizeof(m->said));
+	return false;
+}
+
+static void *mount_main(void *arg)
+{
+	struct ptc_mount *m = arg;
+
+	pthread_mutex_lock(&m->lock);
+	while (!m->stopping) {
+		struct timespec until;
+		bool soon;
+
+		pthread_mutex_unlock(&m->lock);
+		soon = look_after(m);
+		clock_gettime(CLOCK_MONOTONIC, &until); /* an administrator may set the other one */
+		until.tv_sec += soon ? LOOK_S : RETRY_S;
+		pthread_mutex_lock(&m->lock);
+		if (!m->stopping)
+			pthread_cond_clockwait(&m->cond, &m->lock, CLOCK_MONOTONIC, &until);
+	}
+	pthread_mutex_unlock(&m->lock);
+	return NULL;
+}
+
+int ptc_mount_start(const struct ptc_daemon_config *config, struct ptc_mount **ret_mount, struct ptc_error *err)
+{
+	struct ptc_mount *m = ptc_calloc(1, sizeof(*m));
+	int e;
+
+	if (m)
+		m->lock_path = ptc_asprintf("%s/fuse.lock", config->run_dir);
+	if (!m || !m->lock_path) {
+		ptc_free(m);
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	}
+	m->config = config;
+	pthread_mutex_init(&m->lock, NULL);
+	pthread_cond_init(&m->cond, NULL);
+	e = pthread_create(&m->thread, NULL, mount_main, m);
+	if (e) {
+		ptc_free(m->lock_path);
+		ptc_free(m);
+		return ptc_error_errno(err, e, "cannot start a thread");
+	}
+	*ret_mount = m;
+	return 0;
+}
+
+struct ptc_mount *ptc_mount_stop(struct ptc_mount *m)
+{
+	if (!m)
+		return NULL;
+	pthread_mutex_lock(&m->lock);
+	m->stopping = true;
+	pthread_cond_signal(&m->cond);
+	pthread_mutex_unlock(&m->lock);
+	pthread_join(m->thread, NULL);
+	pthread_cond_destroy(&m->cond);
+	pthread_mutex_destroy(&m->lock);
+	ptc_free(m->lock_path);
+	ptc_free(m);
+	return NULL;
+}

@@ -1,0 +1,292 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The ranks on this node and the rest of the cluster.
+ *
+ * Happy path: what a node's ranks have come to is written under the job's
+ * keys, where its controller sees it whoever that is; keys that ranks meet by
+ * are asked for at the daemon of rank 0's node.
+ * Failure modes: etcd away (the news waits and is written when it answers; a
+ * restarted daemon tells it again), a job that is gone (its news is dropped),
+ * rank 0's daemon away (asked again until the caller's time is over), a
+ * run_dir that is not the one ranks were started with (ptcd does not start). */
+#include "daemon/ptcd.h"
+
+#include "base/alloc.h"
+#include "base/check.h"
+#include "base/cleanup.h"
+#include "base/log.h"
+#include "base/sys.h"
+#include "rpc/pbcall.h"
+#include "daemon/store/store.h"
+
+#include "ptc.pb-c.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define NEWS_RETRY_US  500000
+#define MEET_POLL_US   100000
+#define MEET_CALL_MS   2000 /* of one question; the caller's wait may be longer */
+#define MEET_ANSWER_MS 10000
+
+/* ---- news ------------------------------------------------------------------------ */
+
+struct news {
+	struct ptc_daemon *d;
+	struct ptc_worker_news news;
+	bool again;
+};
+
+/* Compares the job's meta, or what a deleted job's last rank has to say would stay for ever. */
+static int put_news(struct news *n, struct ptc_etcd *e, struct ptc_error *err)
+{
+	static const enum ptc_worker_state states[] = { [PTC_NEWS_FAILED] = PTC_WORKER_FAILED,
+							[PTC_NEWS_FINISHED] = PTC_WORKER_FINISHED,
+							[PTC_NEWS_DUE] = PTC_WORKER_DUE };
+	struct ptc_worker_doc doc = { .generation = n->news.key.generation,
+				      .launch = n->news.key.launch,
+				      .state = states[n->news.kind],
+				      .rank = n->news.rank,
+				      .step = n->news.step,
+				      .exit_status = n->news.exit_status };
+	char key[160], meta[96], *json;
+	struct ptc_etcd_compare cmp = { meta, PTC_ETCD_VERSION, 1 };
+	bool ok;
+	int rc;
+
+	memcpy(doc.text, n->news.text, sizeof doc.text);
+	json = ptc_worker_doc_encode(&doc);
+	if (!json)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	snprintf(meta, sizeof meta, "/ptc/jobs/%s/meta", n->news.key.uuid);
+	snprintf(key, sizeof key, "/ptc/jobs/%s/worker/%s", n->news.key.uuid, n->d->config.node);
+	rc = ptc_etcd_txn(e, &cmp, 1, &(struct ptc_etcd_op){ .key = key, .value = json, .len = strlen(json) }, 1,
+			  "etcd.news", &ok, NULL, err);
+	ptc_free(json);
+	return rc;
+}
+
+static void news_work(void *arg, struct ptc_etcd *e)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct news *n = arg;
+
+	n->again = put_news(n, e, &err) != 0;
+	if (!n->again)
+		return;
+	ptc_warn("worker", "job=%s cannot tell what its ranks have come to, trying again: %s", n->news.key.uuid,
+		 err.text);
+	usleep(NEWS_RETRY_US); /* the coordination thread, which can do nothing else without etcd either */
+}
+
+static void news_done(void *arg)
+{
+	struct news *n = arg;
+
+	if (n->again && !atomic_load(&n->d->stopping) && ptc_cluster_run(n->d->cluster, news_work, news_done, n) == 0)
+		return;
+	ptc_free(n);
+}
+
+void ptc_live_news(void *arg, const struct ptc_worker_news *news)
+{
+	struct ptc_daemon *d = arg;
+	struct news *n;
+
+	if (news->kind == PTC_NEWS_STALLED ||
+	    news->kind == PTC_NEWS_MOVES) { /* for people: what to do is theirs to say */
+		ptc_event(d->cluster, news->key.uuid, news->kind == PTC_NEWS_MOVES ? "moves" : "stalled", "node %s: %s",
+			  d->config.node, news->text);
+		return;
+	}
+	if (news->kind == PTC_NEWS_HANGS || news->kind == PTC_NEWS_ANSWERS) {
+		ptc_event(d->cluster, news->key.uuid, news->kind == PTC_NEWS_HANGS ? "hangs" : "answers", "node %s: %s",
+			  d->config.node, news->text);
+		return;
+	}
+	if (news->kind == PTC_NEWS_NOT_STARTED) { /* the switch hears of it as the answer to its call */
+		ptc_event(d->cluster, news->key.uuid, "failed", "node %s: %s", d->config.node, news->text);
+		return;
+	}
+	n = ptc_calloc(1, sizeof *n);
+
+	ptc_require(n); /* a failure that nobody hears of would hang the job */
+	n->d = d;
+	n->news = *news;
+	if (ptc_cluster_run(d->cluster, news_work, news_done, n) != 0)
+		ptc_free(n);
+}
+
+/* ---- meeting ---------------------------------------------------------------------- */
+
+static bool given_up(const struct ptc_wait *wait, int64_t waited_ms)
+{
+	if (!wait)
+		return false;
+	return (wait->cancelled && wait->cancelled(wait->arg)) || (wait->timeout_ms && waited_ms >= wait->timeout_ms);
+}
+
+static int meet_call(struct ptc_daemon *d, const struct ptc_group_key *key, const char *node, const char *address,
+		     Ptc__V1__MeetRequest *req, Ptc__V1__MeetReply **ret_reply, struct ptc_error *err)
+{
+	struct ptc_rpc_channel *channel;
+	ProtobufCMessage *reply = NULL;
+	int rc = ptc_channels_get(d->channels, node, address, false, 0, &channel, err);
+
+	req->version = PTC_WIRE_VERSION;
+	req->uuid = (char *)(uintptr_t)key->uuid; /* packing only reads */
+	req->generation = key->generation;
+	req->launch = key->launch;
+	req->timeout_ms = MEET_CALL_MS;
+	if (rc == 0)
+		rc = ptc_pb_unary(channel, "/ptc.v1.Peer/Meet", &req->base, MEET_ANSWER_MS, NULL, 0,
+				  &ptc__v1__meet_reply__descriptor, &reply, err);
+	if (rc == 0)
+		*ret_reply = (Ptc__V1__MeetReply *)reply;
+	return rc;
+}
+
+static bool meet_again(int rc)
+{
+	return rc == PTC_ETIMEOUT || rc == PTC_EPEER || rc == PTC_ENOTFOUND;
+}
+
+static int meet_get(void *arg, const struct ptc_group_key *key, const char *node, const char *address, const char *name,
+		    void *buffer, size_t capacity, size_t *ret_len, const struct ptc_wait *wait, struct ptc_error *err)
+{
+	Ptc__V1__MeetRequest req = PTC__V1__MEET_REQUEST__INIT;
+	int64_t waited = 0;
+
+	req.key = (char *)(uintptr_t)name;
+	for (;;) {
+		Ptc__V1__MeetReply *reply;
+		int rc = meet_call(arg, key, node, address, &req, &reply, err);
+
+		if (rc == 0) {
+			*ret_len = reply->value.len;
+			if (reply->value.len <= capacity)
+				memcpy(buffer, reply->value.data, reply->value.len);
+			else
+				rc = ptc_error_set(err, PTC_ELIMIT, "the value of \"%s\" has %zu bytes", name,
+						   reply->value.len);
+			ptc_pb_free(&reply->base);
+			return rc;
+		}
+		waited += rc == PTC_ETIMEOUT ? MEET_CALL_MS : MEET_POLL_US / 1000;
+		if (!meet_again(rc) || given_up(wait, waited))
+			return rc;
+		usleep(MEET_POLL_US); /* a thread of the workers: waiting is its job */
+	}
+}
+
+static int meet_put(void *arg, const struct ptc_group_key *key, const char *node, const char *address, const char *name,
+		    const void *value, size_t len, const struct ptc_wait *wait, struct ptc_error *err)
+{
+	Ptc__V1__MeetRequest req = PTC__V1__MEET_REQUEST__INIT;
+	Ptc__V1__MeetReply *reply;
+	int64_t waited = 0;
+	int rc;
+
+	req.key = (char *)(uintptr_t)name;
+	req.value.data = (uint8_t *)(uintptr_t)value;
+	req.value.len = len;
+	req.put = true;
+	while ((rc = meet_call(arg, key, node, address, &req, &reply, err)) != 0) { /* twice is as once */
+		waited += MEET_POLL_US / 1000;
+		if (!meet_again(rc) || given_up(wait, waited))
+			return rc;
+		usleep(MEET_POLL_US); /* a thread of the workers: waiting is its job */
+	}
+	ptc_pb_free(&reply->base);
+	return 0;
+}
+
+/* ---- staging memory ----------------------------------------------------------------- */
+
+static bool staging_take(void *arg, const char *job, uint64_t bytes)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_daemon *d = arg;
+
+	if (ptc_store_outside_take(d->store, bytes, &err) == 0)
+		return true;
+	ptc_warn("worker", "job=%s copy: fast has no room within memory.ceiling here, so a rank's copies are lean: %s",
+		 job, err.text);
+	return false;
+}
+
+static void staging_give(void *arg, uint64_t bytes)
+{
+	struct ptc_daemon *d = arg;
+
+	ptc_store_outside_give(d->store, bytes);
+}
+
+/* ---- life --------------------------------------------------------------------------- */
+
+static bool same_folder(const char *a, const char *b)
+{
+	struct stat x, y;
+
+	return strcmp(a, b) == 0 ||
+	       (stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino);
+}
+
+/* Ranks are found again below run_dir only, so one that has been changed must not leave some behind, unlisted and training. */
+static int left_nothing(const struct ptc_daemon_config *c, const char *was, struct ptc_error *err)
+{
+	ptc_auto_free char *dir = ptc_asprintf("%s/workers", was);
+	pid_t pid = 0;
+	int rc = dir ? ptc_workers_running(dir, &pid, err) : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+
+	if (rc || !pid)
+		return rc;
+	return ptc_error_set(
+		err, PTC_ESTATE,
+		"run_dir: is %s, but ranks that ptcd has started with %s still run (pid %d, for one) and would be "
+		"lost sight of; start it with that, or stop their jobs first",
+		c->run_dir, was, (int)pid);
+}
+
+/* state_dir/run-dir has the run_dir of the life before. */
+static int check_run_dir(const struct ptc_daemon_config *c, struct ptc_error *err)
+{
+	ptc_auto_free char *path = ptc_asprintf("%s/run-dir", c->state_dir);
+	ptc_auto_free char *was = NULL;
+	int rc = path ? ptc_sys_read_file(path, PATH_MAX, &was, NULL, err)
+		      : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+
+	if (rc == 0 && strcmp(was, c->run_dir) == 0)
+		return 0;
+	if (rc == 0 && !same_folder(was, c->run_dir))
+		rc = left_nothing(c, was, err);
+	if (rc && rc != PTC_ENOTFOUND)
+		return rc;
+	return ptc_sys_write_file(path, c->run_dir, strlen(c->run_dir), 0600, "live.run-dir", err);
+}
+
+int ptc_live_start(struct ptc_daemon *d, struct ptc_error *err)
+{
+	ptc_auto_free char *dir = ptc_asprintf("%s/workers", d->config.run_dir);
+	struct ptc_workers_env env = { .node = d->config.node,
+				       .dir = dir,
+				       .stall_ms = (int64_t)d->config.stall_after_ms,
+				       .copy_ms = (int64_t)d->config.copy_timeout_ms,
+				       .news = ptc_live_news,
+				       .staging_take = staging_take,
+				       .staging_give = staging_give,
+				       .meet_get = meet_get,
+				       .meet_put = meet_put,
+				       .arg = d };
+
+	int rc = dir ? check_run_dir(&d->config, err) : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+
+	return rc ? rc : ptc_workers_new(&env, &d->workers, err);
+}
+
+void ptc_live_stop(struct ptc_daemon *d)
+{
+	d->workers = ptc_workers_free(d->workers);
+}

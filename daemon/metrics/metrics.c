@@ -1,0 +1,813 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The table of metrics, where each comes from, and the scrape.
+ *
+ * Labels are names of jobs this daemon controls or runs ranks of (at most JOBS_MAX of each; the rest is counted), and words
+ * that are in this program: the number of series is bounded. Each job is shown by the one daemon that controls it, so sums
+ * over nodes are right. Failure modes: metrics.h. */
+#include "daemon/metrics/metrics.h"
+
+#include "base/alloc.h"
+#include "base/check.h"
+#include "base/cleanup.h"
+#include "base/count.h"
+#include "base/sys.h"
+#include "daemon/controller/controller.h"
+#include "daemon/controller/tally.h"
+#include "daemon/metrics/metrics_http.h"
+#include "fusefs/launch.h"
+
+#include <dirent.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
+#include <uv.h>
+
+#define JOBS_MAX  200
+#define BODY_MAX  (4u << 20)
+#define PATH_SIZE 4096
+
+/* ---- what one scrape reads off the loop -------------------------------------------- */
+
+/* A job with ranks on this node. */
+struct local_job {
+	char uuid[PTC_UUID_TEXT], name[PTC_NAME_MAX + 1];
+	uid_t uid;
+	uint64_t ranks, step; /* step: the least of those that have one */
+	bool stepped;
+	double step_seconds; /* of the slowest; 0: not known */
+};
+
+struct sample {
+	struct ptc_store_stats store;
+	struct local_job jobs[JOBS_MAX];
+	size_t njobs;
+	bool fuse;
+	struct rusage usage;
+	uint64_t resident, virtual, fds, fds_max, threads;
+	struct ptc_rpc_connections connections;
+	double start_time;
+};
+
+struct ptc_metrics {
+	struct ptc_metrics_opts o;
+	struct ptc_http *http;
+	uv_work_t work;
+	bool working;
+	struct sample sample;
+};
+
+static void read_ranks(struct ptc_workers *w, struct local_job *j)
+{
+	ptc_auto_free char *text = NULL;
+	json_t *rows = NULL, *row;
+	size_t i;
+
+	if (ptc_workers_json(w, j->uuid, &text, NULL) != 0 ||
+	    ptc_json_load("ranks", text, strlen(text), &rows, NULL) != 0)
+		return;
+	json_array_foreach(rows, i, row) {
+		const json_t *step = json_object_get(row, "step"), *pid = json_object_get(row, "pid");
+
+		j->ranks += json_integer_value(pid) > 0;
+		j->step_seconds = PTC_MAX(j->step_seconds, json_number_value(json_object_get(row, "step_seconds")));
+		if (!json_is_integer(step))
+			continue;
+		j->step = j->stepped ? PTC_MIN(j->step, (uint64_t)json_integer_value(step))
+				     : (uint64_t)json_integer_value(step);
+		j->stepped = true;
+	}
+	json_decref(rows);
+}
+
+static uint64_t count_fds(void)
+{
+	DIR *d = opendir("/proc/self/fd");
+	uint64_t n = 0;
+
+	while (d && readdir(d))
+		n++;
+	if (d)
+		closedir(d);
+	return n > 3 ? n - 3 : 0; /* ".", ".." and the folder's own */
+}
+
+/* Field numbers of proc(5), from 1; the program's name, field 2, may hold spaces. */
+static void read_stat(struct sample *s)
+{
+	ptc_auto_free char *text = NULL;
+	unsigned long long threads = 0, start = 0, size = 0, pages = 0;
+	struct timespec boot, now;
+	const char *at;
+	size_t len;
+
+	if (ptc_sys_read_file("/proc/self/stat", 4096, &text, &len, NULL) != 0)
+		return;
+	at = strrchr(text, ')');
+	if (!at ||
+	    sscanf(at + 1,
+		   " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %llu %*d %llu %llu %llu",
+		   &threads, &start, &size, &pages) != 4)
+		return;
+	clock_gettime(CLOCK_BOOTTIME, &boot);
+	clock_gettime(CLOCK_REALTIME, &now);
+	s->threads = threads;
+	s->virtual = size;
+	s->resident = pages * (uint64_t)sysconf(_SC_PAGESIZE);
+	s->start_time = (double)(now.tv_sec - boot.tv_sec) + (double)start / (double)sysconf(_SC_CLK_TCK);
+}
+
+static void read_process(struct sample *s)
+{
+	struct rlimit limit;
+
+	getrusage(RUSAGE_SELF, &s->usage);
+	s->fds = count_fds();
+	s->fds_max = getrlimit(RLIMIT_NOFILE, &limit) == 0 ? limit.rlim_cur : 0;
+	read_stat(s);
+}
+
+static void gather(uv_work_t *work)
+{
+	struct ptc_metrics *m = work->data;
+	struct sample *s = &m->sample;
+	char lock[PATH_SIZE], dir[PATH_SIZE];
+	pid_t pid;
+
+	ptc_store_stats(m->o.store, &s->store);
+	snprintf(lock, sizeof lock, "%s/fuse.lock", m->o.config->run_dir);
+	s->fuse = ptc_fuse_lock_held(lock, &pid, dir, sizeof dir);
+	for (size_t i = 0; i < s->njobs; i++)
+		read_ranks(m->o.workers, &s->jobs[i]);
+	read_process(s);
+	ptc_rpc_connections(&s->connections);
+}
+
+/* ---- writing ------------------------------------------------------------------------- */
+
+struct metric;
+struct out {
+	struct ptc_metrics *m;
+	const struct metric *metric;
+	struct ptc_buf *b;
+};
+
+struct metric {
+	const char *name, *type, *labels, *help;
+	void (*write)(struct out *o);
+};
+
+static void label_value(struct out *o, const char *value)
+{
+	for (const char *p = value; *p; p++) {
+		if (*p == '\\' || *p == '"')
+			ptc_buf_puts(o->b, "\\");
+		if (*p == '\n')
+			ptc_buf_puts(o->b, "\\n");
+		else
+			ptc_buf_append(o->b, p, 1);
+	}
+}
+
+struct label {
+	const char *name, *value;
+};
+
+static void head(struct out *o, const char *suffix, const struct label *labels, size_t n)
+{
+	ptc_buf_printf(o->b, "%s%s", o->metric->name, suffix);
+	for (size_t i = 0; i < n; i++) {
+		ptc_buf_printf(o->b, "%s%s=\"", i ? "," : "{", labels[i].name);
+		label_value(o, labels[i].value);
+		ptc_buf_puts(o->b, "\"");
+	}
+	ptc_buf_puts(o->b, n ? "} " : " ");
+}
+
+static void number(struct out *o, uint64_t value)
+{
+	head(o, "", NULL, 0);
+	ptc_buf_printf(o->b, "%" PRIu64 "\n", value);
+}
+
+static void real(struct out *o, double value)
+{
+	head(o, "", NULL, 0);
+	ptc_buf_printf(o->b, "%.9g\n", value);
+}
+
+static void labelled(struct out *o, const struct label *labels, size_t n, uint64_t value)
+{
+	head(o, "", labels, n);
+	ptc_buf_printf(o->b, "%" PRIu64 "\n", value);
+}
+
+/* Users may have jobs of one name. */
+static void job_labels(struct label labels[2], char uid[16], const char *job, uid_t owner)
+{
+	snprintf(uid, 16, "%u", (unsigned)owner);
+	labels[0] = (struct label){ "ptc_job", job };
+	labels[1] = (struct label){ "uid", uid };
+}
+
+static void of_job(struct out *o, const char *job, uid_t owner, uint64_t value)
+{
+	struct label labels[2];
+	char uid[16];
+
+	job_labels(labels, uid, job, owner);
+	labelled(o, labels, 2, value);
+}
+
+/* label.name NULL: none. */
+static void histogram(struct out *o, struct label label, struct ptc_histogram *h)
+{
+	struct label labels[2] = { label };
+	const size_t n = label.name ? 1 : 0;
+	uint64_t sum = 0;
+
+	for (size_t i = 0; i <= PTC_HISTOGRAM_BOUNDS; i++) {
+		char le[32] = "+Inf";
+
+		if (i < PTC_HISTOGRAM_BOUNDS)
+			snprintf(le, sizeof le, "%g", ptc_histogram_bounds[i]);
+		sum += atomic_load_explicit(&h->buckets[i], memory_order_relaxed);
+		labels[n] = (struct label){ "le", le };
+		head(o, "_bucket", labels, n + 1);
+		ptc_buf_printf(o->b, "%" PRIu64 "\n", sum);
+	}
+	head(o, "_sum", labels, n);
+	ptc_buf_printf(o->b, "%.9g\n", (double)atomic_load_explicit(&h->sum_ns, memory_order_relaxed) / 1e9);
+	head(o, "_count", labels, n);
+	ptc_buf_printf(o->b, "%" PRIu64 "\n", sum);
+}
+
+/* ---- each metric ------------------------------------------------------------------------ */
+
+static void w_build(struct out *o)
+{
+	const struct label labels[] = { { "version", PTC_VERSION }, { "node", o->m->o.config->node } };
+
+	labelled(o, labels, 2, 1);
+}
+
+static void w_coordinator(struct out *o)
+{
+	number(o, ptc_cluster_lease(o->m->o.cluster) != 0);
+}
+
+static void w_epoch(struct out *o)
+{
+	number(o, ptc_cluster_epoch(o->m->o.cluster));
+}
+
+static void w_nodes(struct out *o)
+{
+	static const char *const states[] = { "up", "drained", "down" };
+	struct ptc_cluster *c = o->m->o.cluster;
+	uint64_t n[3] = { 0 };
+
+	for (uint32_t i = 0; i < ptc_cluster_nnodes(c); i++) {
+		const struct ptc_node *node = ptc_cluster_node(c, i);
+
+		n[!node->up ? 2 : node->drained ? 1 : 0]++;
+	}
+	for (size_t i = 0; i < PTC_ARRAY_LEN(n); i++)
+		labelled(o, &(struct label){ "state", states[i] }, 1, n[i]);
+}
+
+static void w_jobs(struct out *o)
+{
+	uint64_t n[PTC_JOB_PHASE_COUNT] = { 0 };
+	enum ptc_job_phase phase;
+	const char *uuid;
+	size_t at = 0;
+
+	while (ptc_controllers_next(o->m->o.controllers, &at, &uuid, &phase))
+		n[phase]++;
+	for (int i = 0; i < PTC_JOB_PHASE_COUNT; i++)
+		labelled(o, &(struct label){ "phase", ptc_job_phase_name((enum ptc_job_phase)i) }, 1, n[i]);
+}
+
+static void w_jobs_unlisted(struct out *o)
+{
+	size_t n = o->m->o.controllers->n, shown = o->m->o.config->metrics_jobs ? JOBS_MAX : 0;
+
+	number(o, n > shown ? n - shown : 0);
+}
+
+/* One of the record's numbers of each job that is shown. */
+static void each_record(struct out *o, uint64_t (*value)(const struct ptc_record_doc *r))
+{
+	enum ptc_job_phase phase;
+	const char *uuid;
+	size_t at = 0, shown = 0;
+
+	while (o->m->o.config->metrics_jobs && shown++ < JOBS_MAX &&
+	       ptc_controllers_next(o->m->o.controllers, &at, &uuid, &phase)) {
+		const struct ptc_job_view *j = ptc_cluster_find_uuid(o->m->o.cluster, uuid);
+
+		if (j && j->has_record)
+			of_job(o, j->meta.name, j->meta.uid, value(&j->record));
+	}
+}
+
+static uint64_t generation_of(const struct ptc_record_doc *r)
+{
+	return r->generation;
+}
+
+static uint64_t step_of(const struct ptc_record_doc *r)
+{
+	return r->step;
+}
+
+static uint64_t snapshot_of(const struct ptc_record_doc *r)
+{
+	return r->snapshot;
+}
+
+static uint64_t running_of(const struct ptc_record_doc *r)
+{
+	return r->run == PTC_RUN_LIVE;
+}
+
+static void w_job_generation(struct out *o)
+{
+	each_record(o, generation_of);
+}
+
+static void w_job_step(struct out *o)
+{
+	each_record(o, step_of);
+}
+
+static void w_job_snapshot(struct out *o)
+{
+	each_record(o, snapshot_of);
+}
+
+static void w_job_running(struct out *o)
+{
+	each_record(o, running_of);
+}
+
+static void w_local_ranks(struct out *o)
+{
+	const struct sample *s = &o->m->sample;
+
+	for (size_t i = 0; i < s->njobs; i++)
+		if (s->jobs[i].ranks)
+			of_job(o, s->jobs[i].name, s->jobs[i].uid, s->jobs[i].ranks);
+}
+
+static void w_local_step(struct out *o)
+{
+	const struct sample *s = &o->m->sample;
+
+	for (size_t i = 0; i < s->njobs; i++)
+		if (s->jobs[i].stepped)
+			of_job(o, s->jobs[i].name, s->jobs[i].uid, s->jobs[i].step);
+}
+
+static void w_local_rate(struct out *o)
+{
+	const struct sample *s = &o->m->sample;
+
+	struct label labels[2];
+	char uid[16];
+
+	for (size_t i = 0; i < s->njobs; i++)
+		if (s->jobs[i].step_seconds > 0) {
+			job_labels(labels, uid, s->jobs[i].name, s->jobs[i].uid);
+			head(o, "", labels, 2);
+			ptc_buf_printf(o->b, "%.9g\n", 1 / s->jobs[i].step_seconds);
+		}
+}
+
+static void w_switches(struct out *o)
+{
+	static const char *const kinds[PTC_SWITCH_KINDS] = { "resize", "import", "snapshot", "halt" };
+	static const char *const outcomes[] = { "aborted", "committed" };
+
+	for (size_t k = 0; k < PTC_SWITCH_KINDS; k++)
+		for (size_t c = 0; c < 2; c++)
+			labelled(o, (struct label[]){ { "kind", kinds[k] }, { "outcome", outcomes[c] } }, 2,
+				 ptc_switch_tally.ended[k][c]);
+}
+
+static void w_phases(struct out *o)
+{
+	for (int i = 0; i < PTC_JOB_PHASE_COUNT; i++)
+		if (i != PTC_JOB_IDLE && i != PTC_JOB_NEW && i != PTC_JOB_STOPPED)
+			histogram(o, (struct label){ "phase", ptc_job_phase_name((enum ptc_job_phase)i) },
+				  &ptc_switch_tally.phases[i]);
+}
+
+static void w_between(struct out *o)
+{
+	number(o, ptc_switch_tally.between_bytes);
+}
+
+static void w_within(struct out *o)
+{
+	number(o, ptc_switch_tally.within_bytes);
+}
+
+static void w_captured(struct out *o)
+{
+	number(o, ptc_switch_tally.captured_bytes);
+}
+
+static void w_bound(struct out *o)
+{
+	number(o, ptc_switch_tally.bound_bytes);
+}
+
+static void w_store_limit(struct out *o)
+{
+	number(o, o->m->sample.store.ceiling);
+}
+
+static void w_store_used(struct out *o)
+{
+	number(o, o->m->sample.store.used_bytes);
+}
+
+static void w_store_file(struct out *o)
+{
+	number(o, o->m->sample.store.file_bytes);
+}
+
+static void w_store_chunks(struct out *o)
+{
+	labelled(o, &(struct label){ "state", "used" }, 1, o->m->sample.store.chunks_used);
+	labelled(o, &(struct label){ "state", "free" }, 1, o->m->sample.store.chunks_free);
+}
+
+static void w_store_lost(struct out *o)
+{
+	number(o, o->m->sample.store.lost_jobs);
+}
+
+static void w_checksums(struct out *o)
+{
+	number(o, ptc_count_get(PTC_COUNT_CHECKSUM_ERRORS));
+}
+
+static void w_ceiling(struct out *o)
+{
+	number(o, o->m->o.memory->ceiling);
+}
+
+static void w_share(struct out *o)
+{
+	const struct ptc_memory *m = o->m->o.memory;
+	const struct {
+		const char *name;
+		uint64_t bytes;
+	} shares[] = { { "staging", m->staging }, { "work", m->work },     { "transport", m->transport },
+		       { "etcd", m->etcd },       { "tables", m->tables }, { "chunks", m->chunks } };
+
+	for (size_t i = 0; i < PTC_ARRAY_LEN(shares); i++)
+		labelled(o, &(struct label){ "share", shares[i].name }, 1, shares[i].bytes);
+}
+
+static void w_heap(struct out *o)
+{
+	number(o, ptc_alloc_bytes());
+}
+
+static void w_heap_peak(struct out *o)
+{
+	number(o, ptc_alloc_peak());
+}
+
+static void w_heap_limit(struct out *o)
+{
+	number(o, ptc_memory_heap(o->m->o.memory));
+}
+
+struct rpc_out {
+	struct out *o;
+	const char *listener;
+	bool errors;
+};
+
+static void rpc_row(void *arg, const char *method, uint64_t calls, uint64_t errors)
+{
+	const struct rpc_out *r = arg;
+
+	labelled(r->o, (struct label[]){ { "listener", r->listener }, { "method", method + 1 } }, 2,
+		 r->errors ? errors : calls);
+}
+
+static void rpc(struct out *o, bool errors)
+{
+	ptc_rpc_server_methods(o->m->o.control, rpc_row, &(struct rpc_out){ o, "control", errors });
+	ptc_rpc_server_methods(o->m->o.peers, rpc_row, &(struct rpc_out){ o, "peers", errors });
+}
+
+static void w_rpc_calls(struct out *o)
+{
+	rpc(o, false);
+}
+
+static void w_rpc_errors(struct out *o)
+{
+	rpc(o, true);
+}
+
+static void w_database(struct out *o)
+{
+	number(o, ptc_cluster_database(o->m->o.cluster).bytes);
+}
+
+static void w_database_used(struct out *o)
+{
+	number(o, ptc_cluster_database(o->m->o.cluster).used);
+}
+
+static void w_database_limit(struct out *o)
+{
+	number(o, ptc_cluster_quota(o->m->o.cluster)->etcd);
+}
+
+static void w_database_full(struct out *o)
+{
+	number(o, ptc_cluster_database(o->m->o.cluster).full);
+}
+
+static void w_rpc_open(struct out *o)
+{
+	const struct ptc_rpc_server *servers[] = { o->m->o.control, o->m->o.peers };
+	static const char *const names[] = { "control", "peers" };
+
+	for (size_t i = 0; i < PTC_ARRAY_LEN(names); i++) {
+		int running, waiting;
+
+		ptc_rpc_server_load(servers[i], &running, &waiting);
+		labelled(o, (struct label[]){ { "listener", names[i] }, { "state", "running" } }, 2, (uint64_t)running);
+		labelled(o, (struct label[]){ { "listener", names[i] }, { "state", "waiting" } }, 2, (uint64_t)waiting);
+	}
+}
+
+static void w_connections(struct out *o)
+{
+	const struct ptc_rpc_connections *c = &o->m->sample.connections;
+
+	labelled(o, &(struct label){ "of", "users" }, 1, c->users);
+	labelled(o, &(struct label){ "of", "nodes" }, 1, c->members);
+	labelled(o, &(struct label){ "of", "strangers" }, 1, c->strangers);
+}
+
+static void w_connections_max(struct out *o)
+{
+	const struct ptc_rpc_connections *c = &o->m->sample.connections;
+
+	labelled(o, &(struct label){ "of", "users" }, 1, c->max_users);
+	labelled(o, &(struct label){ "of", "nodes" }, 1, c->max_members);
+	labelled(o, &(struct label){ "of", "strangers" }, 1, c->max_strangers);
+}
+
+static void w_connections_ended(struct out *o)
+{
+	const struct ptc_rpc_connections *c = &o->m->sample.connections;
+
+	labelled(o, &(struct label){ "why", "refused" }, 1, c->refused);
+	labelled(o, &(struct label){ "why", "replaced" }, 1, c->shed);
+	labelled(o, &(struct label){ "why", "late" }, 1, c->expired);
+}
+
+static void w_connection_bytes(struct out *o)
+{
+	number(o, o->m->sample.connections.bytes);
+}
+
+static void w_etcd(struct out *o)
+{
+	histogram(o, (struct label){ NULL, NULL }, &ptc_etcd_times);
+}
+
+static void w_etcd_errors(struct out *o)
+{
+	number(o, ptc_count_get(PTC_COUNT_ETCD_ERRORS));
+}
+
+static void w_fuse(struct out *o)
+{
+	number(o, o->m->sample.fuse);
+}
+
+static void w_cpu(struct out *o)
+{
+	const struct rusage *u = &o->m->sample.usage;
+
+	real(o, (double)(u->ru_utime.tv_sec + u->ru_stime.tv_sec) +
+			(double)(u->ru_utime.tv_usec + u->ru_stime.tv_usec) / 1e6);
+}
+
+static void w_resident(struct out *o)
+{
+	number(o, o->m->sample.resident);
+}
+
+static void w_virtual(struct out *o)
+{
+	number(o, o->m->sample.virtual);
+}
+
+static void w_fds(struct out *o)
+{
+	number(o, o->m->sample.fds);
+}
+
+static void w_fds_max(struct out *o)
+{
+	number(o, o->m->sample.fds_max);
+}
+
+static void w_threads(struct out *o)
+{
+	number(o, o->m->sample.threads);
+}
+
+static void w_start(struct out *o)
+{
+	head(o, "", NULL, 0);
+	ptc_buf_printf(o->b, "%.3f\n", o->m->sample.start_time);
+}
+
+/* ---- the table ---------------------------------------------------------------------------- */
+
+static const struct metric metrics[] = {
+	{ "ptc_build_info", "gauge", "version, node", "1; what runs here.", w_build },
+	{ "ptc_coordinator_up", "gauge", "", "1 while this node holds its lease in etcd, else 0.", w_coordinator },
+	{ "ptc_cluster_epoch", "gauge", "", "Grows with every change of a node, as this daemon sees it.", w_epoch },
+	{ "ptc_nodes", "gauge", "state", "Nodes this daemon knows: up, drained (up, to be left empty), down.",
+	  w_nodes },
+	{ "ptc_jobs", "gauge", "phase", "Jobs this daemon controls; each job is controlled by one daemon.", w_jobs },
+	{ "ptc_jobs_unlisted", "gauge", "", "Of these, jobs that have no series of their own.", w_jobs_unlisted },
+	{ "ptc_job_generation", "gauge", "ptc_job, uid", "Committed generation of a job this daemon controls.",
+	  w_job_generation },
+	{ "ptc_job_step", "gauge", "ptc_job, uid", "Step of the committed snapshot.", w_job_step },
+	{ "ptc_job_snapshot", "gauge", "ptc_job, uid", "Number of the committed snapshot.", w_job_snapshot },
+	{ "ptc_job_running", "gauge", "ptc_job, uid", "1 while its ranks run, else 0.", w_job_running },
+	{ "ptc_job_local_ranks", "gauge", "ptc_job, uid", "Processes of a job's ranks on this node.", w_local_ranks },
+	{ "ptc_job_local_step", "gauge", "ptc_job, uid", "Step of the slowest of them.", w_local_step },
+	{ "ptc_job_local_steps_per_second", "gauge", "ptc_job, uid", "Rate of the slowest of them.", w_local_rate },
+	{ "ptc_switches_total", "counter", "kind, outcome", "Switches that began and ended under this controller.",
+	  w_switches },
+	{ "ptc_switch_phase_seconds", "histogram", "phase", "Time such a switch spent in each phase.", w_phases },
+	{ "ptc_switch_between_bytes_total", "counter", "", "Bytes that entered nodes in switches.", w_between },
+	{ "ptc_switch_within_bytes_total", "counter", "", "Bytes copied within nodes in switches.", w_within },
+	{ "ptc_switch_captured_bytes_total", "counter", "", "Bytes copied out of ranks in switches.", w_captured },
+	{ "ptc_switch_bound_bytes_total", "counter", "", "The least that could have entered nodes in the resizes.",
+	  w_bound },
+	{ "ptc_store_limit_bytes", "gauge", "", "What chunks may use on this node.", w_store_limit },
+	{ "ptc_store_used_bytes", "gauge", "", "Chunks in use.", w_store_used },
+	{ "ptc_store_reserved_bytes", "gauge", "", "Blocks of the chunk files: used, and kept for reuse.",
+	  w_store_file },
+	{ "ptc_store_chunks", "gauge", "state", "Chunks in use, and free ones whose memory is kept.", w_store_chunks },
+	{ "ptc_store_lost_jobs", "gauge", "", "Jobs whose chunks are gone from this node.", w_store_lost },
+	{ "ptc_store_checksum_errors_total", "counter", "", "Blocks that did not match their checksum when read.",
+	  w_checksums },
+	{ "ptc_memory_ceiling_bytes", "gauge", "", "memory.ceiling.", w_ceiling },
+	{ "ptc_memory_share_bytes", "gauge", "share", "What it is divided into (docs/memory.md).", w_share },
+	{ "ptc_heap_bytes", "gauge", "", "Memory of the program itself: specs, layouts, plans, staging.", w_heap },
+	{ "ptc_heap_peak_bytes", "gauge", "", "The most that was.", w_heap_peak },
+	{ "ptc_heap_limit_bytes", "gauge", "", "The most it may be.", w_heap_limit },
+	{ "ptc_rpc_calls_total", "counter", "listener, method", "Calls served: of ptcctl and of other daemons.",
+	  w_rpc_calls },
+	{ "ptc_rpc_errors_total", "counter", "listener, method", "Of these, calls that were answered with an error.",
+	  w_rpc_errors },
+	{ "ptc_rpc_open_calls", "gauge", "listener, state",
+	  "Calls that have a thread, and calls that wait without one.", w_rpc_open },
+	{ "ptc_connections", "gauge", "of",
+	  "Connections of local users, of other nodes, and those without a certificate yet.", w_connections },
+	{ "ptc_connections_max", "gauge", "of", "The most there may be.", w_connections_max },
+	{ "ptc_connections_ended_total", "counter", "why",
+	  "Refused for want of room, ended to make room for others, and ended as no certificate came in time.",
+	  w_connections_ended },
+	{ "ptc_connection_bytes", "gauge", "", "Memory that connections take, about; part of the transport's share.",
+	  w_connection_bytes },
+	{ "ptc_etcd_request_seconds", "histogram", "", "Requests to etcd that were answered.", w_etcd },
+	{ "ptc_etcd_errors_total", "counter", "", "Requests to etcd that were not.", w_etcd_errors },
+	{ "ptc_etcd_database_bytes", "gauge", "", "The file of etcd's database, at the member that answers.",
+	  w_database },
+	{ "ptc_etcd_database_used_bytes", "gauge", "", "What of it is in use, history included.", w_database_used },
+	{ "ptc_etcd_database_limit_bytes", "gauge", "", "quota.etcd: above three quarters of it no job is created.",
+	  w_database_limit },
+	{ "ptc_etcd_database_full", "gauge", "", "1 while etcd takes no writes because of it, else 0.",
+	  w_database_full },
+	{ "ptc_fuse_mounts", "gauge", "", "1 while fuse.dir is served, else 0.", w_fuse },
+	{ "process_cpu_seconds_total", "counter", "", "CPU time of this process.", w_cpu },
+	{ "process_resident_memory_bytes", "gauge", "", "Its memory in RAM, mapped chunks included.", w_resident },
+	{ "process_virtual_memory_bytes", "gauge", "", "Its address space.", w_virtual },
+	{ "process_open_fds", "gauge", "", "Its open descriptors.", w_fds },
+	{ "process_max_fds", "gauge", "", "The most it may have.", w_fds_max },
+	{ "process_threads", "gauge", "", "Its threads.", w_threads },
+	{ "process_start_time_seconds", "gauge", "", "When it was started, since 1970.", w_start },
+};
+
+void ptc_metrics_list(FILE *out)
+{
+	for (size_t i = 0; i < PTC_ARRAY_LEN(metrics); i++)
+		fprintf(out, "| `%s` | %s | %s | %s |\n", metrics[i].name, metrics[i].type, metrics[i].labels,
+			metrics[i].help);
+}
+
+static void write_all(struct ptc_metrics *m, struct ptc_buf *b)
+{
+	for (size_t i = 0; i < PTC_ARRAY_LEN(metrics); i++) {
+		struct out o = { m, &metrics[i], b };
+
+		ptc_buf_printf(b, "# HELP %s %s\n# TYPE %s %s\n", metrics[i].name, metrics[i].help, metrics[i].name,
+			       metrics[i].type);
+		metrics[i].write(&o);
+	}
+}
+
+/* ---- a scrape ------------------------------------------------------------------------------- */
+
+static void gathered(uv_work_t *work, int status)
+{
+	struct ptc_metrics *m = work->data;
+	struct ptc_buf b = PTC_BUF_INIT;
+	bool fine;
+
+	m->working = false;
+	write_all(m, &b);
+	fine = status == 0 && !ptc_buf_failed(&b) && b.len <= BODY_MAX;
+	if (m->http)
+		ptc_http_answer(m->http, fine ? b.data : NULL, b.len);
+	ptc_buf_done(&b);
+}
+
+/* The jobs whose ranks may be here: which really are, the thread finds out. */
+static void list_jobs(struct ptc_metrics *m)
+{
+	struct sample *s = &m->sample;
+
+	for (size_t i = 0; m->o.config->metrics_jobs && i < ptc_cluster_njobs(m->o.cluster) && s->njobs < JOBS_MAX;
+	     i++) {
+		const struct ptc_job_view *j = ptc_cluster_job(m->o.cluster, i);
+		struct local_job *to = &s->jobs[s->njobs];
+
+		if (!j->has_meta || !j->has_record || j->record.run == PTC_RUN_NONE)
+			continue;
+		snprintf(to->uuid, sizeof to->uuid, "%s", j->uuid);
+		snprintf(to->name, sizeof to->name, "%s", j->meta.name);
+		to->uid = j->meta.uid;
+		s->njobs++;
+	}
+}
+
+static void asked(void *arg)
+{
+	struct ptc_metrics *m = arg;
+
+	if (m->working)
+		return; /* the answer goes to everybody who waits by then */
+	memset(&m->sample, 0, sizeof m->sample);
+	list_jobs(m);
+	m->work.data = m;
+	m->working = uv_queue_work(m->o.uv, &m->work, gather, gathered) == 0;
+	if (!m->working)
+		ptc_http_answer(m->http, NULL, 0);
+}
+
+int ptc_metrics_start(const struct ptc_metrics_opts *opts, struct ptc_metrics **ret_metrics, struct ptc_error *err)
+{
+	struct ptc_metrics *m;
+	int rc;
+
+	*ret_metrics = NULL;
+	if (!opts->config->metrics)
+		return 0;
+	m = ptc_calloc(1, sizeof *m);
+	if (!m)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	m->o = *opts;
+	rc = ptc_http_new(opts->uv, opts->config->metrics, asked, m, &m->http, err);
+	if (rc) {
+		ptc_free(m);
+		return rc;
+	}
+	*ret_metrics = m;
+	return 0;
+}
+
+struct ptc_metrics *ptc_metrics_stop(struct ptc_metrics *m)
+{
+	if (!m)
+		return NULL;
+	m->http = ptc_http_free(m->http);
+	while (m->working)
+		uv_run(m->o.uv, UV_RUN_ONCE);
+	ptc_free(m);
+	return NULL;
+}

@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Glue of ptcd: the ranks on this node, the mount of jobs' files, and the agent's questions. */
+#pragma once
+
+#include "daemon/api/daemon.h"
+#include "daemon/cluster/job_events.h"
+
+/* ---- local_ranks.c: the ranks on this node ---------------------------------------------- */
+int ptc_live_start(struct ptc_daemon *d, struct ptc_error *err); /* d->workers; takes up processes of an earlier life */
+void ptc_live_stop(struct ptc_daemon *d);                        /* processes go on */
+/* Any thread: tells the job's controller, through etcd; again until etcd has it or the job is gone. */
+void ptc_live_news(void *arg, const struct ptc_worker_news *news);
+
+/* ---- files_mount.c: jobs' state as files -------------------------------------------------- */
+struct ptc_mount;
+/* config is borrowed. */
+int ptc_mount_start(const struct ptc_daemon_config *config, struct ptc_mount **ret_mount, struct ptc_error *err);
+struct ptc_mount *ptc_mount_stop(struct ptc_mount *m); /* the files stay; NULL ok */
+
+/* ---- agent_env.c -------------------------------------------------------------------------- */
+/* Puts the callbacks layout_get, layout_release, job_get, job_release and blob_get into env, whose arg is d. */
+void ptc_layouts_agent_env(struct ptc_agent_env *env);
+
+/* ---- reload.c: SIGHUP --------------------------------------------------------------------- */
+struct uv_loop_s;
+struct ptc_reload;
+struct ptc_reload *ptc_reload_new(struct uv_loop_s *uv, const struct ptc_daemon *d,
+				  const char *file);      /* NULL: no memory */
+void ptc_reload(struct ptc_reload *r);                    /* [loop]; returns at once */
+struct ptc_reload *ptc_reload_free(struct ptc_reload *r); /* after the loop has ended; NULL ok */
+/* ---- damage.c: blocks that do not match their checksums ------------------------------------ */
+/* Any thread; arg: the daemon. What struct ptc_store_opts calls. */
+void ptc_damaged(void *arg, const struct ptc_store_damage *what);

@@ -1,0 +1,753 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ptcd: one per node.
+ *
+ * Happy path: options and configuration, store, local etcd (coordinator:
+ * local), listeners, lease and mirror, agent, controllers; READY=1 to systemd;
+ * the loop until SIGTERM or SIGINT; then everything in reverse. SIGHUP reads
+ * again what can be (reload.c), and ends nothing, from the first line on.
+ * Failure modes: anything that fails before READY is one line on stderr and
+ * exit status 1 (2 for usage); a store of another cluster is refused; after
+ * READY errors belong to the job or the call they hit. kill -9 at any point
+ * is a case like any other: what is durable is in etcd and in the store. */
+#include "base/alloc.h"
+#include "base/check.h"
+#include "base/cleanup.h"
+#include "base/fault.h"
+#include "base/log.h"
+#include "base/sys.h"
+#include "daemon/ptcd.h"
+#include "daemon/metrics/metrics.h"
+#include "daemon/notify.h"
+#include "daemon/samples/peer_samples.h"
+#include "formats/json.h"
+#include "fusefs/launch.h"
+
+#include <getopt.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+#include <uv.h>
+
+#define TICK_MS           200
+#define LOOK_TICKS        25 /* between looks at etcd's database */
+#define CONNECTION_TICKS  5  /* between counts of connections, for their memory */
+#define TIDY_TICKS        10 /* between attempts to remove what could not be removed */
+#define SHUTDOWN_GRACE_MS 1000
+#define STALL_MS          60000 /* an export whose reader has stopped gives its memory to the next */
+#define IDLE_MS           5000  /* with less than IDLE_CPU_MS of CPU time used, the daemon is idle */
+#define IDLE_CPU_MS       250
+#define KEEP_BYTES        (24u << 20) /* of anonymous memory in all: not worth giving back */
+/* More than gRPC holds for the streams of a switch: PTC_RPC_BULK_WINDOW for each. */
+#define MALLOC_KEEP_BYTES (64u << 20)
+#define FILES_MIN         64    /* fewer, and the gRPC core ends the process before anything can be said */
+#define FILES_WANTED      16384 /* a quarter of these are the connections that other nodes may have, rpc/conns.c */
+#define FILES_MAX         (1u << 20)
+#define DEFAULT_CONFIG    "/etc/ptc/ptcd.yaml"
+
+struct process {
+	struct ptc_daemon d;
+	struct ptc_memory memory;
+	struct {
+		unsigned ticks;
+		clock_t cpu;
+	} idle;
+	struct ptc_buf memory_json;
+	struct ptc_etcd_child *etcd;
+	struct ptc_mount *mount;
+	struct ptc_metrics *metrics;
+	char *etcd_endpoint;
+	struct ptc_rpc_tls etcd_tls;
+	struct ptc_rpc_server *control, *peers;
+	struct ptc_lend *lend;
+	uv_loop_t *uv;
+	uv_signal_t term, interrupt, hangup;
+	struct ptc_reload *reload;
+	uv_timer_t tick;
+	bool synced;
+	unsigned ticks;
+};
+
+struct options {
+	const char *config;
+	bool insecure, check, dump, man, unmount, list;
+};
+
+static const char usage[] =
+	"usage: ptcd [--config FILE] [--insecure-loopback]\n"
+	"       ptcd --check-config | --dump-config | --man-config | --list-metrics | --unmount-stale | --version | "
+	"--help\n"
+	"\n"
+	"  --config FILE         configuration (default " DEFAULT_CONFIG ")\n"
+	"  --check-config        read and check the configuration, print nothing when it is fine\n"
+	"  --dump-config         print the configuration with every default filled in\n"
+	"  --man-config          print the keys of the configuration as a man page section\n"
+	"  --list-metrics        print what is served at the address metrics, as the rows of a Markdown table\n"
+	"  --unmount-stale       detach what is mounted at fuse.dir if nobody serves it any more\n"
+	"  --insecure-loopback   plain TCP on loopback addresses, for benchmarks only\n"
+	"\n"
+	"exit status: 0 done, 1 failed, 2 usage\n";
+
+static int parse_options(int argc, char **argv, struct options *o)
+{
+	static const struct option longs[] = {
+		{ "config", required_argument, NULL, 'c' }, { "insecure-loopback", no_argument, NULL, 'i' },
+		{ "check-config", no_argument, NULL, 'k' }, { "dump-config", no_argument, NULL, 'd' },
+		{ "man-config", no_argument, NULL, 'm' },   { "unmount-stale", no_argument, NULL, 'u' },
+		{ "list-metrics", no_argument, NULL, 'l' }, { "version", no_argument, NULL, 'v' },
+		{ "help", no_argument, NULL, 'h' },         { NULL, 0, NULL, 0 },
+	};
+	int c;
+
+	*o = (struct options){ .config = DEFAULT_CONFIG };
+	while ((c = getopt_long(argc, argv, "c:h", longs, NULL)) != -1) {
+		if (c == 'c') {
+			o->config = optarg;
+		} else if (c == 'i') {
+			o->insecure = true;
+		} else if (c == 'k') {
+			o->check = true;
+		} else if (c == 'd') {
+			o->dump = true;
+		} else if (c == 'm') {
+			o->man = true;
+		} else if (c == 'u') {
+			o->unmount = true;
+		} else if (c == 'l') {
+			o->list = true;
+		} else if (c == 'v') {
+			puts("ptcd " PTC_VERSION);
+			exit(0);
+		} else {
+			fputs(usage, c == 'h' ? stdout : stderr);
+			exit(c == 'h' ? 0 : 2);
+		}
+	}
+	if (optind < argc) {
+		fprintf(stderr, "ptcd: unexpected argument \"%s\"; see ptcd --help\n", argv[optind]);
+		return PTC_EINVAL;
+	}
+	return 0;
+}
+
+/* ---- what the mirror tells ------------------------------------------------------------ */
+
+static void on_change(void *arg, struct ptc_job_view *job)
+{
+	struct process *p = arg;
+
+	if (job && !job->has_meta)
+		ptc_tidy_job(&p->d.controllers, job->uuid);
+	if (!job)
+		ptc_tidy_creations(&p->d.controllers);
+	ptc_controllers_changed(&p->d.controllers, job);
+}
+
+static void on_synced(void *arg)
+{
+	struct process *p = arg;
+
+	ptc_tidy_store(&p->d.controllers);
+	ptc_tidy_creations(&p->d.controllers);
+	for (size_t i = 0; i < ptc_cluster_njobs(p->d.cluster); i++)
+		ptc_controllers_changed(&p->d.controllers, ptc_cluster_job(p->d.cluster, i));
+	ptc_controllers_changed(&p->d.controllers, NULL);
+	if (!p->synced) {
+		p->synced = true;
+		ptc_rpc_server_serving(p->control, true);
+		ptc_rpc_server_serving(p->peers, true);
+		ptc_notify("READY=1");
+		ptc_info("ptcd", "node=%s ready, listening on %s", p->d.config.node, p->d.config.advertise);
+	}
+}
+
+static void on_lease(void *arg, bool have)
+{
+	struct process *p = arg;
+
+	if (have)
+		return;
+	ptc_warn("etcd", "node=%s lost its lease; it controls nothing until it has one again", p->d.config.node);
+	ptc_controllers_lost(&p->d.controllers);
+}
+
+static uint64_t anonymous_bytes(void)
+{
+	unsigned long long size, resident, shared;
+	FILE *f = fopen("/proc/self/statm", "re");
+	bool known = f && fscanf(f, "%llu %llu %llu", &size, &resident, &shared) == 3;
+
+	if (f)
+		fclose(f);
+	return known && resident > shared ? (resident - shared) * (uint64_t)sysconf(_SC_PAGESIZE) : 0;
+}
+
+/* The allocator keeps what transfers have used, for the next one (ptc_alloc_keep). A daemon that has done
+ * nothing for a while gives it back. */
+static void give_back(struct process *p)
+{
+	clock_t cpu = clock();
+	bool idle = cpu - p->idle.cpu < (clock_t)CLOCKS_PER_SEC * IDLE_CPU_MS / 1000;
+
+	p->idle.cpu = cpu;
+	if (idle && anonymous_bytes() > KEEP_BYTES)
+		ptc_alloc_trim();
+}
+
+/* What connections take is not in the core's own count, but in the transport's share all the same. */
+static void count_connections(const struct process *p)
+{
+	struct ptc_rpc_connections c;
+	uint64_t most = p->memory.transport - p->memory.transport / 4; /* streams need some of it */
+
+	ptc_rpc_connections(&c);
+	ptc_rpc_memory_limit_set(ptc_memory_wire(&p->memory) - PTC_MIN(c.bytes, most));
+}
+
+static void on_tick(uv_timer_t *timer)
+{
+	struct process *p = timer->data;
+
+	ptc_notify_watchdog();
+	if (++p->idle.ticks % (IDLE_MS / TICK_MS) == 0)
+		give_back(p);
+	ptc_controllers_tick(&p->d.controllers);
+	ptc_kept_tick(p->d.docs.kept);
+	ptc_holds_expire(p->d.holds);
+	ptc_agent_holds_expire(p->d.agent);
+	ptc_samples_expire(p->d.samples);
+	if (p->ticks % LOOK_TICKS == 0)
+		ptc_cluster_look(p->d.cluster);
+	if (p->idle.ticks % CONNECTION_TICKS == 0)
+		count_connections(p);
+	if (++p->ticks % TIDY_TICKS || !ptc_cluster_synced(p->d.cluster))
+		return;
+	ptc_controllers_tidy(&p->d.controllers);
+}
+
+/* A life of a node that we have not seen: connections that failed to reach the one before may try at once. */
+static void on_node_up(void *arg, const char *node)
+{
+	struct process *p = arg;
+
+	ptc_channels_retry(p->d.channels, node);
+}
+
+static void on_signal(uv_signal_t *handle, int signum)
+{
+	struct process *p = handle->data;
+
+	ptc_info("ptcd", "signal %d: stopping", signum);
+	ptc_notify("STOPPING=1");
+	uv_stop(p->uv);
+}
+
+static void on_hangup(uv_signal_t *handle, int signum)
+{
+	struct process *p = handle->data;
+
+	(void)signum;
+	ptc_reload(p->reload);
+}
+
+/* Until the loop runs. Not SIG_IGN, which what we start would inherit. */
+static void disregard(int signum)
+{
+	(void)signum;
+}
+
+/* ---- the agent's questions ---------------------------------------------------------------- */
+
+static int spec_get(void *arg, const char *uuid, const char *hash, const struct ptc_spec **ret_spec, void **ret_ref,
+		    struct ptc_error *err)
+{
+	struct ptc_daemon *d = arg;
+	const struct ptc_job_desc *desc;
+	int rc = ptc_specs_get(d->docs.specs, uuid, hash, &desc, ret_ref, err);
+
+	if (rc)
+		return rc;
+	*ret_spec = &desc->spec;
+	return 0;
+}
+
+static void spec_release(void *arg, void *ref)
+{
+	(void)arg;
+	ptc_specs_release(ref);
+}
+
+static int channel(void *arg, const char *node, const char *address, bool bulk, unsigned lane,
+		   struct ptc_rpc_channel **ret_channel, struct ptc_error *err)
+{
+	struct ptc_daemon *d = arg;
+
+	return ptc_channels_get(d->channels, node, address, bulk, lane, ret_channel, err);
+}
+
+/* ---- start ------------------------------------------------------------------------------------ */
+
+static int start_store(struct process *p, struct ptc_error *err)
+{
+	struct ptc_daemon_config *c = &p->d.config;
+	ptc_auto_free char *meta = ptc_asprintf("%s/meta", c->state_dir);
+	struct ptc_store_opts opts = { .meta_dir = meta,
+				       .chunk_dir = c->chunk_dir,
+				       .chunk_ceiling = p->memory.chunks,
+				       .cushion_bytes = c->memory.spare,
+				       .damaged = ptc_damaged,
+				       .damaged_arg = &p->d };
+	int rc;
+
+	if (!meta)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	rc = ptc_sys_mkdirs(c->state_dir, 0700, err);
+	if (rc == 0)
+		rc = ptc_sys_mkdirs(c->run_dir, 0755, err);
+	return rc ? rc : ptc_store_open(&opts, &p->d.store, err);
+}
+
+static int start_local_etcd(struct process *p, struct ptc_error *err)
+{
+	struct ptc_daemon_config *c = &p->d.config;
+	struct ptc_etcd_child_opts opts = { .data_dir = c->local_coordinator.data_dir,
+					    .client_url = c->local_coordinator.listen,
+					    .tls = p->d.tls_or_null,
+					    .insecure = p->d.insecure,
+					    .quota_bytes = c->quota.etcd,
+					    .memory_bytes = p->memory.etcd };
+
+	if (!c->coordinator.local)
+		return 0;
+	return ptc_etcd_child_new(&opts, &p->etcd, &p->etcd_endpoint, err);
+}
+
+static int listen_peers(struct process *p, struct ptc_error *err)
+{
+	const char *listen = p->d.config.listen;
+	int port;
+
+	if (strncmp(listen, "unix:", 5) == 0)
+		return ptc_rpc_server_listen_unix(p->peers, listen + 5, 0600, true, err);
+	if (p->d.insecure) {
+		ptc_warn("rpc", "--insecure-loopback: peers are not authenticated; for benchmarks only");
+		return ptc_rpc_server_listen_insecure(p->peers, listen, &port, err);
+	}
+	return ptc_rpc_server_listen_tls(p->peers, listen, &p->d.tls, &port, err);
+}
+
+/* Readers get along without. */
+static void start_lending(struct process *p)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+
+	if (ptc_lend_new(p->d.agent, p->d.config.control_socket, &p->lend, &err))
+		ptc_warn("agent", "chunk files are not lent to readers: %s", err.text);
+}
+
+static int start_servers(struct process *p, struct ptc_error *err)
+{
+	struct ptc_daemon *d = &p->d;
+	struct ptc_rpc_server_opts strangers = { .max_calls_per_user = PTC_MAX_USER_CALLS, .stall_ms = STALL_MS };
+	int rc = ptc_rpc_server_new(&strangers, &p->control, err);
+
+	if (rc == 0)
+		rc = ptc_rpc_server_new(&(struct ptc_rpc_server_opts){ 0 }, &p->peers, err);
+	if (rc == 0)
+		rc = ptc_control_register(d, p->control, err);
+	if (rc == 0)
+		rc = ptc_control_register(d, p->peers, err);
+	if (rc == 0)
+		rc = ptc_agent_register(d->agent, p->peers, err);
+	if (rc == 0)
+		rc = ptc_vault_register(d->docs.vault, p->peers, err);
+	if (rc == 0)
+		rc = ptc_rpc_server_listen_unix(p->control, d->config.control_socket, 0666, false, err);
+	if (rc == 0)
+		rc = listen_peers(p, err);
+	if (rc == 0)
+		rc = ptc_rpc_server_start(p->peers, err);
+	if (rc == 0)
+		rc = ptc_rpc_server_start(p->control, err);
+	if (rc == 0)
+		start_lending(p);
+	return rc;
+}
+
+/* Other nodes are asked for the key that descriptions are sealed with. */
+static int open_documents(struct ptc_daemon *d, struct ptc_error *err)
+{
+	struct ptc_vault_opts vault = { .cluster = d->cluster,
+					.node = d->config.node,
+					.state_dir = d->config.state_dir };
+	int rc = ptc_channels_new(d->insecure ? NULL : &d->tls, &d->channels, err);
+
+	vault.channels = d->channels;
+	d->docs.cluster = d->cluster;
+	if (rc == 0)
+		rc = ptc_vault_new(&vault, &d->docs.vault, err);
+	d->docs.kept = ptc_kept_new(d->cluster, d->store);
+	if (rc == 0 && !d->docs.kept)
+		rc = ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	if (rc == 0)
+		rc = ptc_specs_new(d->docs.kept, d->docs.vault, &d->docs.specs, err);
+	return rc ? rc : ptc_layouts_new(d->docs.kept, &d->docs.layouts, err);
+}
+
+static int start_agent(struct process *p, struct ptc_error *err)
+{
+	struct ptc_daemon *d = &p->d;
+	struct ptc_agent_env env = {
+		.store = d->store,
+		.node = d->config.node,
+		.staging_bytes = p->memory.staging,
+		.memory_json = p->memory_json.data,
+		.work_bytes = p->memory.work,
+		.spec_get = spec_get,
+		.spec_release = spec_release,
+		.channel = channel,
+		.news = ptc_live_news,
+		.arg = d,
+	};
+	int rc = open_documents(d, err);
+
+	if (rc == 0)
+		rc = ptc_live_start(d, err);
+	ptc_layouts_agent_env(&env);
+	env.workers = d->workers;
+
+	d->read_views = ptc_read_views_new();
+	d->holds = ptc_holds_new();
+	d->samples = ptc_samples_new(&(struct ptc_samples_opts){ &d->config, d->loop, d->cluster, d->channels });
+	if (rc == 0 && (!d->read_views || !d->holds || !d->samples))
+		rc = ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	if (rc == 0)
+		rc = ptc_rpc_client_new(d->loop, &d->client, err);
+	if (rc == 0)
+		rc = ptc_agent_new(&env, &d->agent, err);
+	d->controllers = (struct ptc_controllers){
+		.node = d->config.node,
+		.loop = d->loop,
+		.cluster = d->cluster,
+		.client = d->client,
+		.channels = d->channels,
+		.docs = d->docs,
+		.agent = d->agent,
+		.store = d->store,
+		.workers = d->workers,
+		.stopping = &d->stopping,
+	};
+	return rc;
+}
+
+static int new_cluster(struct process *p, struct ptc_error *err)
+{
+	struct ptc_daemon_config *c = &p->d.config;
+	const char *const local[] = { p->etcd_endpoint };
+	struct ptc_cluster_opts opts = {
+		.loop = p->d.loop,
+		.etcd = { .endpoints = c->coordinator.local ? local : (const char *const *)c->coordinator.endpoints.v,
+			  .nendpoints = c->coordinator.local ? 1 : c->coordinator.endpoints.n,
+			  .tls = p->etcd_tls.ca_path && !p->d.insecure ? &p->etcd_tls : NULL,
+			  .insecure = p->d.insecure },
+		.state_dir = c->state_dir,
+		.lease_ttl_s = (int)(c->lease_ttl_ms / 1000),
+		.quota = { c->quota.jobs, c->quota.documents, c->quota.etcd },
+		.on_change = on_change,
+		.on_synced = on_synced,
+		.on_lease = on_lease,
+		.on_node_up = on_node_up,
+		.arg = p,
+	};
+	struct ptc_node_doc *n = &opts.node;
+	int rc = ptc_sys_uuid(n->boot_id, err);
+
+	if (rc)
+		return rc;
+	snprintf(n->name, sizeof n->name, "%s", c->node);
+	snprintf(n->address, sizeof n->address, "%s", c->advertise);
+	snprintf(n->store_id, sizeof n->store_id, "%s", ptc_store_id(p->d.store));
+	snprintf(n->rack, sizeof n->rack, "%s", c->rack ? c->rack : "");
+	n->devices = (uint32_t)c->devices;
+	n->ceiling_bytes = p->memory.chunks;
+	n->insecure = p->d.insecure;
+	n->pid = getpid();
+	return ptc_cluster_new(&opts, &p->d.cluster, err);
+}
+
+static int start_metrics(struct process *p, struct ptc_error *err)
+{
+	const struct ptc_metrics_opts opts = {
+		.config = &p->d.config,
+		.cluster = p->d.cluster,
+		.store = p->d.store,
+		.workers = p->d.workers,
+		.controllers = &p->d.controllers,
+		.uv = p->uv,
+		.memory = &p->memory,
+		.control = p->control,
+		.peers = p->peers,
+	};
+
+	return ptc_metrics_start(&opts, &p->metrics, err);
+}
+
+static void watch_signal(struct process *p, uv_signal_t *handle, uv_signal_cb fn, int signum)
+{
+	uv_signal_init(p->uv, handle);
+	handle->data = p;
+	uv_signal_start(handle, fn, signum);
+}
+
+/* Without the key a node serves all but descriptions of jobs; it asks again when it needs one. */
+static int join_vault(struct process *p, struct ptc_error *err)
+{
+	int rc = ptc_vault_join(p->d.docs.vault, err);
+
+	if (rc != PTC_ECOORD)
+		return rc;
+	ptc_warn("vault", "%s", err->text);
+	return 0;
+}
+
+static int start(struct process *p, struct ptc_error *err)
+{
+	int rc = start_store(p, err);
+
+	if (rc == 0)
+		rc = ptc_daemon_config_check_strangers(&p->d.config, err);
+	if (rc == 0)
+		rc = start_local_etcd(p, err);
+	if (rc == 0)
+		rc = ptc_loop_new(p->uv, &p->d.loop, err);
+	if (rc == 0)
+		rc = new_cluster(p, err);
+	if (rc == 0)
+		rc = start_agent(p, err);
+	if (rc == 0)
+		rc = start_servers(p, err);
+	if (rc == 0)
+		rc = ptc_cluster_start(p->d.cluster, err);
+	if (rc == 0)
+		rc = join_vault(p, err);
+	if (rc == 0)
+		rc = ptc_mount_start(&p->d.config, &p->mount, err);
+	if (rc == 0)
+		rc = start_metrics(p, err);
+	if (rc)
+		return rc;
+	watch_signal(p, &p->term, on_signal, SIGTERM);
+	watch_signal(p, &p->interrupt, on_signal, SIGINT);
+	watch_signal(p, &p->hangup, on_hangup, SIGHUP);
+	uv_timer_init(p->uv, &p->tick);
+	p->tick.data = p;
+	return uv_timer_start(&p->tick, on_tick, TICK_MS, TICK_MS) == 0
+		       ? 0
+		       : ptc_error_set(err, PTC_EINTERNAL, "cannot start the loop's timer");
+}
+
+/* ---- stop --------------------------------------------------------------------------------------- */
+
+static void close_handle(uv_handle_t *h, void *arg)
+{
+	(void)arg;
+	if (!uv_is_closing(h))
+		uv_close(h, NULL);
+}
+
+/* In reverse; works on what start managed to make. */
+static void stop(struct process *p)
+{
+	struct ptc_daemon *d = &p->d;
+
+	atomic_store(&d->stopping, true);
+	p->metrics = ptc_metrics_stop(p->metrics);
+	p->mount = ptc_mount_stop(p->mount);
+	ptc_controllers_free(&d->controllers);
+	ptc_pulls_wait();
+	if (d->loop)
+		ptc_loop_stop(d->loop); /* server threads waiting for the loop get PTC_ECANCELED */
+	p->lend = ptc_lend_free(p->lend);
+	p->control = ptc_rpc_server_free(p->control, SHUTDOWN_GRACE_MS);
+	p->peers = ptc_rpc_server_free(p->peers, SHUTDOWN_GRACE_MS);
+	d->samples = ptc_samples_free(d->samples);
+	d->client = ptc_rpc_client_free(d->client);
+	d->cluster = ptc_cluster_free(d->cluster);
+	d->holds = ptc_holds_free(d->holds);
+	d->read_views = ptc_read_views_free(d->read_views); /* geometries belong to the agent */
+	d->agent = ptc_agent_free(d->agent);
+	ptc_live_stop(d);
+	d->docs.layouts = ptc_layouts_free(d->docs.layouts);
+	d->channels = ptc_channels_free(d->channels);
+	d->docs.specs = ptc_specs_free(d->docs.specs);
+	d->docs.vault = ptc_vault_free(d->docs.vault);
+	d->docs.kept = ptc_kept_free(d->docs.kept);
+	ptc_events_free();
+	d->loop = ptc_loop_free(d->loop);
+	uv_walk(p->uv, close_handle, NULL);
+	uv_run(p->uv, UV_RUN_DEFAULT);
+	uv_loop_close(p->uv);
+	p->reload = ptc_reload_free(p->reload);
+	p->etcd = ptc_etcd_child_free(p->etcd);
+	ptc_free(p->etcd_endpoint);
+	d->store = ptc_store_close(d->store);
+	ptc_buf_done(&p->memory_json);
+	ptc_daemon_config_done(&d->config);
+}
+
+/* As many descriptors as we may have. What we start for others is to have what we had: ptc-exec reads PTC_FILES. */
+static int raise_files(struct ptc_error *err)
+{
+	struct rlimit l;
+	char was[24];
+
+	if (getrlimit(RLIMIT_NOFILE, &l) != 0)
+		return 0;
+	if (l.rlim_max < FILES_MIN)
+		return ptc_error_set(err, PTC_ELIMIT,
+				     "this process may open %llu files; ptcd needs at least %d (ulimit -n)",
+				     (unsigned long long)l.rlim_max, FILES_MIN);
+	snprintf(was, sizeof was, "%llu", (unsigned long long)l.rlim_cur);
+	l.rlim_cur = PTC_MIN(l.rlim_max, FILES_MAX);
+	if (setrlimit(RLIMIT_NOFILE, &l) != 0)
+		return ptc_error_errno(err, errno, "cannot raise the limit of open files to %llu",
+				       (unsigned long long)l.rlim_cur);
+	return setenv("PTC_FILES", was, 1) == 0 ? 0 : ptc_error_errno(err, errno, "setenv");
+}
+
+/* With fewer descriptors there is room for fewer callers. */
+static void say_files(void)
+{
+	struct ptc_rpc_connections c;
+	struct rlimit l;
+
+	ptc_rpc_connections(&c);
+	if (getrlimit(RLIMIT_NOFILE, &l) == 0 && l.rlim_cur < FILES_WANTED)
+		ptc_warn("ptcd",
+			 "this process may open %llu files: room for %u connections of users and %u of nodes; %d lift "
+			 "that (LimitNOFILE, ulimit -Hn)",
+			 (unsigned long long)l.rlim_cur, c.max_users, c.max_members, FILES_WANTED);
+}
+
+static int read_config(const struct options *o, struct process *p, struct ptc_error *err)
+{
+	struct ptc_daemon_config *c = &p->d.config;
+	int rc = ptc_daemon_config_load(o->config, c, err);
+
+	if (rc)
+		return rc;
+	c->insecure_loopback = p->d.insecure = o->insecure;
+	rc = ptc_daemon_config_check(c, err);
+	if (!rc && !o->insecure)
+		rc = ptc_daemon_config_check_certificates(c, err);
+	if (rc)
+		return rc;
+	rc = o->check || o->dump || o->unmount ? 0 : raise_files(err);
+	if (rc)
+		return rc;
+	ptc_daemon_config_memory(c, &p->memory, NULL);
+	ptc_memory_json(&p->memory, &p->memory_json);
+	if (ptc_buf_failed(&p->memory_json))
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	ptc_log_level_set(c->log);
+	if (ptc_daemon_tls_rpc(&c->tls, &p->d.tls) && !o->insecure)
+		p->d.tls_or_null = &p->d.tls;
+	ptc_daemon_tls_rpc(c->coordinator.local ? &c->tls : &c->coordinator.tls, &p->etcd_tls);
+	return 0;
+}
+
+/* One line, whatever the configuration's text holds. */
+static void print_error(struct ptc_error *err)
+{
+	for (char *c = err->text; *c; c++)
+		if ((unsigned char)*c < 0x20 || *c == 0x7f)
+			*c = ' ';
+	fprintf(stderr, "ptcd: %s\n", err->text);
+}
+
+static int dump_config(const struct ptc_daemon_config *c, struct ptc_error *err)
+{
+	struct ptc_buf b = PTC_BUF_INIT;
+	bool failed;
+
+	ptc_daemon_config_dump(c, &b);
+	failed = ptc_buf_failed(&b);
+	if (!failed)
+		fwrite(b.data, 1, b.len, stdout);
+	ptc_buf_done(&b);
+	if (failed)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	return fflush(stdout) == 0 ? 0 : ptc_error_errno(err, errno, "writing the configuration");
+}
+
+/* For the unit, after us. */
+static int unmount_stale(const struct ptc_daemon_config *c, struct ptc_error *err)
+{
+	const char *args[] = { "--unmount", "--stale", c->fuse.dir, NULL };
+
+	return c->fuse.dir ? ptc_fuse_exec(args, err) : 0;
+}
+
+/* Options that end here. */
+static int only_config(const struct options *o, struct process *p, int rc, struct ptc_error *err)
+{
+	if (!rc && o->dump)
+		rc = dump_config(&p->d.config, err);
+	if (!rc && o->unmount)
+		rc = unmount_stale(&p->d.config, err);
+	if (rc)
+		print_error(err);
+	ptc_buf_done(&p->memory_json);
+	ptc_daemon_config_done(&p->d.config);
+	return rc ? 1 : 0;
+}
+
+int main(int argc, char **argv)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	static struct process p; /* zero, and out of the stack of threads */
+	struct options o;
+	int rc;
+
+	ptc_sys_standard_fds();
+	if (parse_options(argc, argv, &o) != 0)
+		return 2;
+	if (o.man || o.list) {
+		if (o.man)
+			ptc_daemon_config_print_man(stdout);
+		else
+			ptc_metrics_list(stdout);
+		return 0;
+	}
+	umask(077);
+	signal(SIGPIPE, SIG_IGN);
+	signal(SIGHUP, disregard);
+	ptc_fault_init();
+	ptc_json_init();
+	rc = read_config(&o, &p, &err);
+	if (rc || o.check || o.dump || o.unmount)
+		return only_config(&o, &p, rc, &err);
+	p.uv = uv_default_loop();
+	p.reload = ptc_reload_new(p.uv, &p.d, o.config);
+	if (!p.reload) {
+		ptc_error_set(&err, PTC_ENOMEM, "out of memory");
+		return only_config(&o, &p, PTC_ENOMEM, &err);
+	}
+	ptc_alloc_keep(MALLOC_KEEP_BYTES);
+	ptc_alloc_limit_set(ptc_memory_heap(&p.memory));
+	ptc_rpc_init();
+	ptc_rpc_memory_limit_set(ptc_memory_wire(&p.memory));
+	say_files();
+	rc = start(&p, &err);
+	if (rc == 0)
+		uv_run(p.uv, UV_RUN_DEFAULT);
+	else
+		print_error(&err);
+	stop(&p);
+	ptc_rpc_shutdown();
+	return rc ? 1 : 0;
+}

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An attacker, for test_bounds.py: takes what it can of a daemon as another user, says what it has, and keeps it until
+its standard input ends.
+
+    hostile.py UID unix PATH N            connections that say nothing
+    hostile.py UID tcp PORT N             the same, without a certificate
+    hostile.py UID follow PATH N JOB      calls that last: events of JOB, followed
+    hostile.py UID silent PATH N          calls whose request never comes
+"""
+import os
+import socket
+import sys
+import threading
+import time
+
+CALM_S = 0.3 # nothing was refused for so long: the calls that are left last
+
+
+def connections(kind, to, n):
+    held = []
+    for _ in range(n):
+        s = socket.socket(socket.AF_UNIX if kind == "unix" else socket.AF_INET)
+        try:
+            s.connect(to if kind == "unix" else ("127.0.0.1", int(to)))
+            held.append(s)
+        except OSError:
+            s.close()
+    return held
+
+
+def drain(call):
+    import grpc
+    try:
+        for _ in call:
+            pass
+    except grpc.RpcError:
+        pass
+
+
+def calls(kind, path, n, job):
+    """Some on each of several connections, as one alone has a bound of its own."""
+    import wire
+    never, out = threading.Event(), []
+
+    def request():
+        never.wait()
+        yield b""
+
+    for i in range(n):
+        if i % 20 == 0:
+            p = wire.Peer(f"unix:{path}", timeout_s=600)
+        if kind == "follow":
+            c = p.start("Control", "Events", wire.message("EventsRequest", job=job, follow=True))
+            threading.Thread(target=drain, args=(c,), daemon=True).start()
+        else:
+            c = p.channel.stream_stream("/ptc.v1.Control/Nodes")(request(), timeout=600)
+        out.append(c)
+    before, since = -1, time.monotonic()
+    while time.monotonic() - since < CALM_S:
+        done = sum(c.done() for c in out)
+        if done != before:
+            before, since = done, time.monotonic()
+        time.sleep(0.02)
+    return [c for c in out if not c.done()], [c for c in out if c.done()]
+
+
+def main():
+    uid, kind, to, n = int(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4])
+    if kind in ("follow", "silent"):
+        import grpc # noqa: F401, while it may still be read
+        import wire # noqa: F401
+    os.setgroups([])
+    os.setgid(uid)
+    os.setuid(uid)
+    if kind in ("unix", "tcp"):
+        held = connections(kind, to, n)
+        print(len(held), 0, flush=True)
+    else:
+        held, refused = calls(kind, to, n, sys.argv[5] if len(sys.argv) > 5 else "")
+        words = {c.details() for c in refused}
+        print(len(held), len(refused), *sorted(words), flush=True)
+    sys.stdin.read()
+    os._exit(0) # threads of calls that never end
+
+
+main()

@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What users and strangers can take of a daemon: connections, calls, descriptors. While they take all that they get, its
+control API answers within a second, root and other users alike; what they don't get is refused in one line."""
+import contextlib
+import os
+import subprocess
+import sys
+import threading
+import time
+import unittest
+
+import harness
+import numpy as np
+import state as states
+import wire
+from harness import PATIENCE, ROOT, SANITIZED, Job, needs, skip_unless_root
+
+UID = 54500 # the first attacker's; nobody has these
+HONEST = 54999
+BOUND_S = 1.0 * PATIENCE
+RULES = [{"match": "*", "split": {"axis": "tp", "dim": 0}}]
+
+
+class Clock(threading.Thread):
+    """Asks all the time, and remembers how long the slowest answer took."""
+
+    def __init__(self, target):
+        import grpc # noqa: F401, takes a second the first time
+        super().__init__(daemon=True)
+        self.target, self.worst, self.asked, self.failed, self.ended = target, 0.0, 0, None, threading.Event()
+
+    def run(self):
+        try:
+            while not self.ended.wait(0.02):
+                began = time.monotonic()
+                with wire.Peer(self.target, timeout_s=20 * PATIENCE) as p: # a connection of its own each time
+                    p.call("Control", "Nodes")
+                self.worst = max(self.worst, time.monotonic() - began)
+                self.asked += 1
+        except Exception as e: # noqa: BLE001, told by the test
+            self.failed = e
+
+    def __enter__(self):
+        self.start()
+        return self
+
+    def __exit__(self, *unused):
+        self.ended.set()
+        self.join()
+
+
+class TestBounds(harness.Case):
+    def attacker(self, stack, uid, *args):
+        """Says (held, refused, words)."""
+        p = subprocess.Popen([sys.executable, os.path.join(ROOT, "tests", "hostile.py"), str(uid), *map(str, args)],
+                             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        stack.callback(p.stdout.close)
+        stack.callback(p.wait)
+        stack.callback(p.stdin.close)
+        return p
+
+    def said(self, p):
+        held, refused, *words = p.stdout.readline().split(maxsplit=2)
+        return int(held), int(refused), "".join(words)
+
+    def honest(self, c):
+        began = time.monotonic()
+        c.ptcctl("nodes", prefix=("setpriv", f"--reuid={HONEST}", f"--regid={HONEST}", "--clear-groups"),
+                 timeout_s=20 * PATIENCE)
+        return time.monotonic() - began
+
+    def check(self, clock, least=3):
+        self.assertIsNone(clock.failed)
+        self.assertGreaterEqual(clock.asked, least)
+        print(f"slowest of {clock.asked} answers {clock.worst * 1e3:.0f} ms", file=sys.stderr)
+        self.assertLess(clock.worst, BOUND_S)
+
+    @skip_unless_root
+    def test_connections_of_many_users(self):
+        """More users than there are connections for, who come and go; then some who stay."""
+        with self.cluster(nodes=1, devices=1) as c, contextlib.ExitStack() as stack:
+            socket = c.nodes["n0"].socket
+            with Clock(f"unix:{socket}") as clock:
+                for first in range(0, 24, 8):
+                    with contextlib.ExitStack() as wave:
+                        for p in [self.attacker(wave, UID + first + i, "unix", socket, 300) for i in range(8)]:
+                            self.assertGreater(self.said(p)[0], 0)
+                    self.honest(c)
+                for p in [self.attacker(stack, UID + 100 + i, "unix", socket, 300) for i in range(6)]:
+                    self.said(p)
+                self.honest(c)
+            self.check(clock)
+
+    @skip_unless_root
+    @needs(modules=("grpc",))
+    def test_users_who_follow(self):
+        """Three users with all the streams that they get, and three whose requests never come."""
+        with self.cluster(nodes=1, devices=1) as c, contextlib.ExitStack() as stack:
+            socket = c.nodes["n0"].socket
+            for i in range(3):
+                job = self.job(c, f"h{i}")
+                os.chmod(job.dir, 0o755)
+                job.create(prefix=("setpriv", f"--reuid={UID + i}", f"--regid={UID + i}", "--clear-groups"))
+            with Clock(f"unix:{socket}") as clock:
+                attackers = [self.attacker(stack, UID + i, "follow", socket, 80, f"h{i}") for i in range(3)]
+                attackers += [self.attacker(stack, UID + 10 + i, "silent", socket, 80) for i in range(3)]
+                for p in attackers:
+                    held, refused, words = self.said(p)
+                    self.assertEqual(24, held)
+                    self.assertEqual(56, refused)
+                    self.assertIn("too many calls of user", words)
+                self.assertLess(self.honest(c), 10 * PATIENCE)
+                asked = clock.asked
+                self.wait_until(lambda: clock.failed or clock.asked >= asked + 10)
+            self.check(clock)
+
+    @skip_unless_root
+    def test_strangers_without_a_certificate(self):
+        """Connections by the thousand to the port of peers: few are kept, and a node that comes back is let in."""
+        with self.cluster(nodes=2, devices=1, transport="tls") as c, contextlib.ExitStack() as stack:
+            node = c.nodes["n0"]
+            port = c.options["ports"]["n0"]
+            before = self.resident(node.pid())
+            with Clock(f"unix:{node.socket}") as clock:
+                for p in [self.attacker(stack, UID + i, "tcp", port, 2500) for i in range(2)]:
+                    self.assertEqual(2500, self.said(p)[0])
+                c.nodes["n1"].kill()
+                c.restart("n1")
+                c.ptcctl("job", "list", node="n1")
+            self.check(clock)
+            grown = self.resident(node.pid()) - before
+            print(f"{grown >> 20} MiB more", file=sys.stderr)
+            self.assertLess(grown, (512 if SANITIZED else 64) << 20) # a sanitizer keeps what is freed, up to 256 MiB
+            self.assertLess(len(os.listdir(f"/proc/{node.pid()}/fd")), 600)
+
+    def test_few_descriptors(self):
+        """The soft limit is raised to the hard one, what does not fit is said, and who reaches nobody is told so."""
+        with self.cluster(nodes=1, devices=1) as c:
+            node = c.nodes["n0"]
+            c.restart("n0", prefix=("prlimit", "--nofile=256:2048", "--"))
+            with open(f"/proc/{node.pid()}/limits") as f:
+                self.assertIn(["2048", "2048"], [line.split()[3:5] for line in f if line.startswith("Max open files")])
+            c.ptcctl("nodes")
+            with open(os.path.join(node.dir, "ptcd.log")) as f:
+                self.assertIn("this process may open 2048 files: room for 512 connections of users", f.read())
+            node.kill()
+            self.refused(c, "nodes", contains="nobody listens at")
+            self.refused(c, "--socket", self.path("none"), "nodes", contains="is ptcd running?")
+
+    def resident(self, pid):
+        with open(f"/proc/{pid}/statm") as f:
+            return int(f.read().split()[1]) * os.sysconf("SC_PAGESIZE")
+
+    def wait_until(self, condition):
+        harness.wait_for(condition, 60 * PATIENCE, "answers", 0.02)
+
+    def job(self, c, name):
+        s = states.State()
+        s.add(np.random.default_rng(self.seed), "w", "F32", (64, 16))
+        return Job(c, name, s, self.path(name), RULES)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What etcd is kept from: one user who fills it, and the daemons themselves over thousands of switches.
+
+Real daemons and etcd. The database's figures are etcd's own (`etcdctl endpoint status`).
+"""
+import json
+import subprocess
+import tempfile
+import threading
+import time
+import unittest
+
+import harness
+import numpy as np
+import state as states
+from harness import LONG, PATIENCE, Job, skip_unless_root, wait_for
+
+OTHER_UID = 65534
+OTHER = ["setpriv", f"--reuid={OTHER_UID}", "--clear-groups"]
+RULES = [{"match": "*", "split": {"axis": "tp", "dim": 0}}]
+MiB = 1 << 20
+
+
+def database(c):
+    """etcd's file, what of it is in use, and its revision."""
+    s = json.loads(c.etcdctl("endpoint", "status", "-w", "json").stdout)[0]["Status"]
+    return s["dbSize"], s["dbSizeInUse"], s["header"]["revision"]
+
+
+class Quota(harness.Case):
+    def description(self, name, tensors=1):
+        """A job.yaml that names so many tensors; 5,000 are about 400 KB in etcd."""
+        path = self.path(f"{name}.yaml")
+        with open(path, "w") as f:
+            json.dump({"version": 1, "name": name, "rules": RULES,
+                       "tensors": [{"name": f"a.tensor.of.a.name.as.long.as.usual.{i}", "dtype": "F32", "shape": [8, 8]}
+                                   for i in range(tensors)]}, f)
+        return path
+
+    def create(self, c, name, tensors=1, prefix=OTHER, node="n0", **kw):
+        return c.ptcctl("job", "create", "-f", self.description(name, tensors), prefix=prefix, node=node, **kw)
+
+    def refused_job(self, c, name, contains, tensors=1, prefix=OTHER):
+        line = self.refused(c, "job", "create", "-f", self.description(name, tensors), prefix=prefix, contains=contains)
+        self.assertNotIn(name, [j["job"] for j in c.json("job", "list")["jobs"]])
+        return line
+
+    def small_job(self, c, name, config="tp=1"):
+        s = states.State()
+        for i in range(4):
+            s.add(np.random.default_rng(self.seed + i), f"w.{i}", "F32", (64, 8))
+        job = Job(c, name, s, self.path(name), RULES)
+        job.imported(config)
+        return job
+
+    @skip_unless_root
+    def test_jobs(self):
+        """So many jobs of one user and no more, also of those that come at once at several daemons; root has no bound."""
+        with self.cluster(nodes=2, devices=1, quota={"jobs": 4}) as c:
+            results = []
+            threads = [threading.Thread(target=lambda i=i: results.append(
+                self.create(c, f"at-once-{i}", node=f"n{i % 2}", check=False).returncode)) for i in range(8)]
+            for t in threads:
+                t.start()
+            for t in threads:
+                t.join()
+            there = [j["job"] for j in c.json("job", "list")["jobs"]]
+            self.assertEqual(sorted([0] * len(there) + [1] * (8 - len(there))), sorted(results))
+            self.assertLessEqual(len(there), 4)
+            for i in range(len(there), 4): # of those that see each other, all may be refused
+                self.create(c, f"after-{i}")
+            self.refused_job(c, "fifth", "has 4 jobs, and may have 4 (quota.jobs)")
+            self.create(c, "of-root", prefix=())
+            name = c.json("job", "list", prefix=OTHER)["jobs"][0]["job"]
+            c.ptcctl("job", "delete", name, prefix=OTHER)
+            self.create(c, "fifth")
+            for j in c.json("job", "list")["jobs"]:
+                c.ptcctl("job", "delete", j["job"])
+            self.assertEqual("", c.etcdctl("get", "--prefix", "--keys-only", "/ptc/users/").stdout.strip())
+
+    @skip_unless_root
+    def test_documents(self):
+        """A user creates large jobs until he is refused, again and again, and deletes them; meanwhile others create, resize and ask.
+        Then etcd's database is as small as before."""
+        with self.cluster(nodes=2, devices=2, quota={"documents": "1MiB", "etcd": "64MiB"}) as c:
+            job, stop, waits = self.small_job(c, "of-root"), threading.Event(), []
+            before = database(c)
+
+            def ask():
+                while not stop.is_set():
+                    began = time.monotonic()
+                    c.ptcctl("status", "of-root", node="n1")
+                    waits.append(time.monotonic() - began)
+
+            asking = threading.Thread(target=ask)
+            asking.start()
+            try:
+                for turn in range(20 if LONG else 2):
+                    for i in range(2):
+                        self.create(c, f"large-{i}", 5000)
+                    line = self.refused_job(c, "large-2", "(quota.documents)", 5000)
+                    self.assertIn("may take 1.00 MiB", line)
+                    self.assertLess(database(c)[0], 48 * MiB)
+                    job.resize(["tp=2", "tp=1"][turn % 2])
+                    self.small_job(c, f"other-{turn}")
+                    for i in range(2):
+                        c.ptcctl("job", "delete", f"large-{i}", prefix=OTHER)
+            finally:
+                stop.set()
+                asking.join()
+            waits.sort()
+            print(f"{len(waits)} questions, answered within {waits[len(waits) // 2]:.3f} s, the slowest {waits[-1]:.3f} s", flush=True)
+            self.assertLess(waits[len(waits) * 9 // 10], 1 * PATIENCE)
+            self.assertLess(waits[-1], 5 * PATIENCE)
+            kept = json.loads(c.etcdctl("get", "--prefix", "/ptc/blobs/", "-w", "json").stdout)["kvs"]
+            self.assertLess(sum(len(kv.get("value", "")) for kv in kept), 64 << 10)
+            self.assertLess(database(c)[0], before[0] + 48 * MiB)
+            job.check_whole(self)
+
+    def fill(self, c, until):
+        """Live values of somebody else's, nearly half a MiB each, until the database is so large, or takes no more."""
+        with tempfile.NamedTemporaryFile("w", dir=self.dir) as f:
+            f.write("x" * (MiB // 2 - 4096))
+            f.flush()
+            i = done = 0
+            while done == 0 and database(c)[0] < until:
+                with open(f.name) as value:
+                    done = subprocess.run(["etcdctl", "--endpoints", ",".join(c.etcd_urls()), "put", f"junk/{i}"], stdin=value,
+                                          env={**c.environment(), "ETCDCTL_API": "3"}, stdout=subprocess.DEVNULL,
+                                          stderr=subprocess.DEVNULL, check=False).returncode
+                i += 1
+
+    def test_room_for_commits(self):
+        """Above three quarters of etcd's quota no job is created, but those there are go on; with less in it, all is well again."""
+        with self.cluster(nodes=2, devices=2, quota={"etcd": "32MiB"}) as c:
+            job = self.small_job(c, "there-is")
+            self.fill(c, 27 * MiB)
+            self.refused_job(c, "new", "of quota.etcd 32.0 MiB", prefix=())
+            job.resize("tp=2")
+            job.check_whole(self)
+            wait_for(lambda: c.json("status")["daemon"]["coordinator_bytes"] > 24 * MiB, 30 * PATIENCE, "its size in status", 0.2)
+            self.assertEqual(0, c.etcdctl("del", "--prefix", "junk/").returncode)
+            wait_for(lambda: self.create(c, "new", prefix=(), check=False).returncode == 0, 60 * PATIENCE, "room for a job", 0.5)
+            self.assertLess(database(c)[0], 16 * MiB)
+
+    def test_full(self):
+        """etcd at its quota takes no writes: jobs say so; what was deleted is given back by ptcd, without a person."""
+        with self.cluster(nodes=1, devices=2, quota={"etcd": "32MiB"}) as c:
+            job = self.small_job(c, "there-is")
+            self.fill(c, 64 * MiB)
+            self.refused_job(c, "new", "etcd takes no writes: its database has come to its quota", prefix=())
+            self.assertEqual(0, c.etcdctl("del", "--prefix", "junk/").returncode)
+            wait_for(lambda: self.create(c, "new", prefix=(), check=False).returncode == 0, 60 * PATIENCE, "writes again", 0.5)
+            job.resize("tp=2")
+            job.check_whole(self)
+            self.assertEqual("", c.etcdctl("alarm", "list").stdout.strip())
+
+    def test_soak(self):
+        """Switch after switch: so many revisions each, and a database that does not grow with their number (2,000 with PTC_TEST_LONG)."""
+        switches, configs = (2000 if LONG else 40), ["tp=2", "tp=4", "tp=1", "dp=2"]
+        with self.cluster(nodes=2, devices=2) as c:
+            job = self.small_job(c, "soak")
+            wait_for(lambda: job.resize("dp=2") and True, 60, "a first switch")
+            began, most = database(c), 0
+            for i in range(switches):
+                job.resize(configs[i % 4])
+                most = max(most, database(c)[0]) if i % 10 == 0 else most
+            ended = database(c)
+            most = max(most, ended[0])
+            print(f"{switches} switches: {(ended[2] - began[2]) / switches:.2f} revisions each; database {began[0] >> 10} KiB at first, "
+                  f"{most >> 10} KiB at most, {ended[0] >> 10} KiB at last, {ended[1] >> 10} KiB of it in use", flush=True)
+            self.assertLess(ended[2] - began[2], 7 * switches)
+            # three times what a thousand revisions and as many events take
+            self.assertLess(most, min(12 * MiB, began[0] + switches * 16384 + MiB))
+            events = c.etcdctl("get", "--prefix", "--keys-only", "/ptc/events/").stdout.split()
+            self.assertLessEqual(len(events), 1020 + 40)
+            job.check_whole(self)
+
+
+if __name__ == "__main__":
+    unittest.main()
