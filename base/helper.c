@@ -22,19 +22,11 @@ static void own_folder(char *ret_dir, size_t size)
 		*slash = '\0';
 }
 
-int ptc_helper_find(const char *name, const char *env, char ret_path[PTC_HELPER_PATH], struct ptc_error *err)
+bool ptc_helper_beside(const char *name, char ret_path[PTC_HELPER_PATH])
 {
 	static const char *const beside[] = { "", "/../daemon", PTC_LIBEXEC_FROM_BIN };
-	const char *told = getenv(env);
 	char own[PTC_HELPER_PATH / 2], path[PTC_HELPER_PATH];
 
-	if (told && *told) {
-		snprintf(path, sizeof path, "%s", told);
-		if (access(path, X_OK) != 0)
-			return ptc_error_errno(err, errno, "%s: cannot run %s", env, path);
-		memcpy(ret_path, path, sizeof path);
-		return 0;
-	}
 	own_folder(own, sizeof own);
 	for (size_t i = 0; i <= PTC_ARRAY_LEN(beside); i++) {
 		if (i < PTC_ARRAY_LEN(beside))
@@ -43,9 +35,27 @@ int ptc_helper_find(const char *name, const char *env, char ret_path[PTC_HELPER_
 			snprintf(path, sizeof path, "%s/%s", PTC_LIBEXEC_INSTALLED, name);
 		if (access(path, X_OK) == 0) {
 			memcpy(ret_path, path, sizeof path);
-			return 0;
+			return true;
 		}
 	}
-	return ptc_error_set(err, PTC_ENOTFOUND, "no %s beside this program and none at %s: install it, or set %s",
-			     name, path, env);
+	return false;
+}
+
+int ptc_helper_find(const char *name, const char *env, char ret_path[PTC_HELPER_PATH], struct ptc_error *err)
+{
+	const char *told = getenv(env);
+	char path[PTC_HELPER_PATH];
+
+	if (told && *told) {
+		snprintf(path, sizeof path, "%s", told);
+		if (access(path, X_OK) != 0)
+			return ptc_error_errno(err, errno, "%s: cannot run %s", env, path);
+		memcpy(ret_path, path, sizeof path);
+		return 0;
+	}
+	if (ptc_helper_beside(name, ret_path))
+		return 0;
+	return ptc_error_set(err, PTC_ENOTFOUND,
+			     "no %s beside this program and none at " PTC_LIBEXEC_INSTALLED ": install it, or set %s",
+			     name, env);
 }

@@ -8,6 +8,10 @@
 
 #include "base/status.h"
 
+#include <stdbool.h>
+
 #define PTC_HELPER_PATH 4096
 
+/* Whether one of these places but the variable has a program called that; a program that others may have in PATH as well. */
+bool ptc_helper_beside(const char *name, char ret_path[PTC_HELPER_PATH]);
 int ptc_helper_find(const char *name, const char *env, char ret_path[PTC_HELPER_PATH], struct ptc_error *err);

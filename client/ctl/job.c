@@ -122,9 +122,8 @@ const struct ctl_verb ctl_job_create = {
 	.args = "-f FILE",
 	.about = "Create a job from a description",
 	.help = "It has no state until something is imported or, with run: in the description, its ranks are started "
-		"(ptcctl run).\nNamed rule sets are looked for in $PTC_RULES_DIR, in the installed ones, in "
-		"deploy/rules "
-		"above this\nprogram, and among those built in (ptcctl rules show).\n",
+		"(ptcctl run).\nNamed rule sets are looked for in $PTC_RULES_DIR, in those installed with this "
+		"program, in deploy/rules\nabove it, and among those built in (ptcctl rules show).\n",
 	CTL_OPTIONS(create_options),
 	.run = run_create,
 };

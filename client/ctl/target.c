@@ -4,6 +4,7 @@
 #include "client/ctl/ctl.h"
 
 #include "base/alloc.h"
+#include "base/cleanup.h"
 #include "base/limits.h"
 #include "reshard/config.h"
 
@@ -11,8 +12,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#define RULES_DIR  "deploy/rules"
-#define MAX_PARENT 6 /* directories above the program that are searched */
+#define SOURCE_RULES "deploy/rules" /* in a tree with the source */
+#define MAX_PARENT   6              /* directories above the program that are searched */
 
 /* "a,b" into a list; the names are cut out of target->names. */
 static int split_nodes(struct ctl_target *target, const char *text, struct ptc_error *err)
@@ -75,8 +76,8 @@ void ctl_target_done(struct ctl_target *target)
 	memset(target, 0, sizeof(*target));
 }
 
-/* deploy/rules above the running program, as in a build tree; ptc_free it; NULL: there is none. */
-static char *source_rules(void)
+/* `dir` as seen from the folder of the running program, or with `above` from one of those above it; ptc_free it; NULL: there is none. */
+static char *own_rules(const char *dir, int above)
 {
 	char exe[4096];
 	ssize_t n = readlink("/proc/self/exe", exe, sizeof(exe) - 1);
@@ -84,13 +85,13 @@ static char *source_rules(void)
 	if (n <= 0)
 		return NULL;
 	exe[n] = '\0';
-	for (int i = 0; i < MAX_PARENT; i++) {
+	for (int i = 0; i <= above; i++) {
 		char *slash = strrchr(exe, '/'), *path;
 
 		if (!slash || slash == exe)
 			return NULL;
 		*slash = '\0';
-		path = ptc_asprintf("%s/" RULES_DIR, exe);
+		path = ptc_asprintf("%s/%s", exe, dir);
 		if (path && !access(path, R_OK | X_OK))
 			return path;
 		ptc_free(path);
@@ -101,10 +102,9 @@ static char *source_rules(void)
 char *ctl_rules_path(void)
 {
 	const char *env = getenv("PTC_RULES_DIR");
-	char *source = source_rules(), *path;
+	ptc_auto_free char *installed = own_rules(PTC_RULES_FROM_BIN, 0); /* the tree may have been moved */
+	ptc_auto_free char *source = own_rules(SOURCE_RULES, MAX_PARENT - 1);
 
-	path = ptc_asprintf("%s%s%s%s%s", env ? env : "", env ? ":" : "", PTC_RULES_INSTALL_DIR, source ? ":" : "",
-			    source ? source : "");
-	ptc_free(source);
-	return path;
+	return ptc_asprintf("%s%s%s%s%s", env ? env : "", env ? ":" : "", installed ? installed : PTC_RULES_INSTALL_DIR,
+			    source ? ":" : "", source ? source : "");
 }

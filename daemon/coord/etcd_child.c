@@ -23,6 +23,7 @@
 #include "base/buf.h"
 #include "base/check.h"
 #include "base/cleanup.h"
+#include "base/helper.h"
 #include "base/limits.h"
 #include "base/log.h"
 #include "base/sys.h"
@@ -550,6 +551,7 @@ static void *supervise(void *arg)
 static int find_binary(const char *name, char **ret_path, struct ptc_error *err)
 {
 	const char *path = getenv("PATH");
+	char beside[PTC_HELPER_PATH];
 	ptc_auto_free char *dirs = NULL;
 	char *save = NULL;
 
@@ -559,6 +561,10 @@ static int find_binary(const char *name, char **ret_path, struct ptc_error *err)
 		if (!realpath(name, full) || access(full, X_OK) != 0)
 			return ptc_error_errno(err, errno, "coordinator: cannot run %s", name);
 		*ret_path = ptc_strdup(full);
+		return *ret_path ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	}
+	if (ptc_helper_beside(name, beside)) { /* one that was brought along */
+		*ret_path = ptc_strdup(beside);
 		return *ret_path ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory");
 	}
 	dirs = ptc_strdup(path ? path : "/usr/local/bin:/usr/bin:/bin");

@@ -237,7 +237,7 @@ class Node(Process):
         argv = [program(self.cluster.options["build"], "ptcd"), "--config", self.config]
         if self.cluster.options["transport"] == "insecure":
             argv.append("--insecure-loopback")
-        self.start(argv, self.cluster.environment(env), self.dir, prefix)
+        self.start(argv, self.cluster.environment(env), self.dir, (*self.cluster.options.get("run_by", ()), *prefix))
 
     def kill(self):
         self.signal(signal.SIGKILL)
@@ -280,7 +280,7 @@ class Cluster:
     @classmethod
     def create(cls, directory, **options):
         """Writes everything a cluster needs; starts nothing. Options: see DEFAULTS; store is "tmpfs", "disk" (inside
-        the directory) or a directory."""
+        the directory) or a directory; run_by is what our programs are run by, e.g. another root file system's chroot."""
         o = {**DEFAULTS, **options}
         directory = os.path.abspath(directory)
         if os.path.exists(os.path.join(directory, "cluster.json")):
@@ -465,7 +465,7 @@ class Cluster:
 
     def ptcctl(self, *args, node="n0", check=True, timeout_s=120, env=None, prefix=(), **kwargs):
         """Runs ptcctl against one node's daemon. check: ClusterError with its message when it fails."""
-        argv = [*prefix, program(self.options["build"], "ptcctl"), *args]
+        argv = [*self.options.get("run_by", ()), *prefix, program(self.options["build"], "ptcctl"), *args]
         kwargs.setdefault("stderr", subprocess.PIPE)
         r = subprocess.run(argv, env=self.environment({"PTC_SOCKET": self.nodes[node].socket, **(env or {})}),
                            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, timeout=timeout_s, check=False,

@@ -2,7 +2,8 @@
 """libptc for Python: the calls of ptc/ptc.h, checked, with exceptions.
 
 Needs libptc.so.1 and nothing else. It is looked for in $PTC_LIBRARY (a file),
-then where the dynamic linker looks. Threads: one thread at a time per Client;
+then in the tree that this package is installed in, then where the dynamic
+linker looks. Threads: one thread at a time per Client;
 calls that block release the interpreter lock.
 
 Happy path: Client() -> next() -> declare() ... -> restore() -> boundary()
@@ -63,12 +64,18 @@ _STOP = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_uint64)
 _library = None
 
 
+def _installed():
+    """libptc as it lies beside lib/python3/dist-packages/ptc, else a name for the dynamic linker."""
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), *[os.pardir] * 3, "libptc.so.1")
+    return os.path.normpath(path) if os.path.exists(path) else "libptc.so.1"
+
+
 def library():
     """The loaded libptc, with its prototypes."""
     global _library
     if _library is not None:
         return _library
-    path = os.environ.get("PTC_LIBRARY", "libptc.so.1")
+    path = os.environ.get("PTC_LIBRARY") or _installed()
     try:
         lib = ctypes.CDLL(path)
     except OSError as e:
