@@ -115,7 +115,7 @@ class Service(harness.Case):
             with open(path, "w") as f:
                 f.write(f"[Unit]\nDescription={target}\nDefaultDependencies=no\n")
         os.makedirs(os.path.join(root, "bin"), exist_ok=True)
-        shutil.copy("/bin/kill", os.path.join(root, "bin", "kill")) # ExecReload= names it
+        shutil.copy("/bin/sh", os.path.join(root, "bin", "sh")) # ExecReload= names it
         r = run("systemd-analyze", "verify", "--man=no", f"--root={root}", "ptcd.service",
                 env={**os.environ, "SYSTEMD_UNIT_PATH": os.path.dirname(unit)[len(root):] + ":"})
         self.assertEqual((0, ""), (r.returncode, r.stdout.strip()))

@@ -12,14 +12,15 @@ set(CPACK_STRIP_FILES ON)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
 set(CPACK_DEBIAN_PACKAGE_GENERATE_SHLIBS ON)
+set(CPACK_DEBIAN_PACKAGE_GENERATE_SHLIBS_POLICY ">=") # a program that was linked with this version runs with later ones
 set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION ON)
 set(CPACK_DEBIAN_COMPRESSION_TYPE xz)
 set(scripts ${CMAKE_SOURCE_DIR}/deploy/debian)
 
 set(CPACK_DEBIAN_PTC_PACKAGE_NAME ptc)
 set(CPACK_COMPONENT_PTC_DESCRIPTION "state of training jobs, apart from the processes that train
- ptcd holds the state of jobs on this node, moves it when the parallel
- configuration changes, and starts the ranks; ptcctl asks any of them.")
+ptcd holds the state of jobs on this node, moves it when the parallel
+configuration changes, and starts the ranks; ptcctl asks any of them.")
 set(CPACK_DEBIAN_PTC_PACKAGE_SECTION admin)
 set(CPACK_DEBIAN_PTC_PACKAGE_DEPENDS
 	"systemd | systemd-standalone-sysusers | systemd-sysusers, systemd | systemd-standalone-tmpfiles | systemd-tmpfiles")
@@ -29,20 +30,20 @@ set(CPACK_DEBIAN_PTC_PACKAGE_CONTROL_EXTRA ${scripts}/ptc/postinst ${scripts}/pt
 
 set(CPACK_DEBIAN_LIBPTC_PACKAGE_NAME libptc1)
 set(CPACK_COMPONENT_LIBPTC_DESCRIPTION "what a training process says to ptcd
- The C library that trainers link or load; it needs libc only.")
+The C library that trainers link or load; it needs libc only.")
 set(CPACK_DEBIAN_LIBPTC_PACKAGE_SECTION libs)
 set(CPACK_DEBIAN_LIBPTC_PACKAGE_CONTROL_EXTRA ${scripts}/libptc/triggers)
 
 set(CPACK_DEBIAN_LIBPTC-DEV_PACKAGE_NAME libptc-dev)
 set(CPACK_COMPONENT_LIBPTC-DEV_DESCRIPTION "header and link files of libptc
- With a static library, a pkg-config file and a CMake package.")
+With a static library, a pkg-config file and a CMake package.")
 set(CPACK_DEBIAN_LIBPTC-DEV_PACKAGE_SECTION libdevel)
 set(CPACK_DEBIAN_LIBPTC-DEV_PACKAGE_DEPENDS "libptc1 (= ${PROJECT_VERSION})")
 
 set(CPACK_DEBIAN_PTC-PYTHON_PACKAGE_NAME ptc-python)
 set(CPACK_COMPONENT_PTC-PYTHON_DESCRIPTION "Python package over libptc
- Training jobs whose parallelism changes while they run. PyTorch is not
- needed to import it, only by its part for PyTorch.")
+Training jobs whose parallelism changes while they run. PyTorch is not
+needed to import it, only by its part for PyTorch.")
 set(CPACK_DEBIAN_PTC-PYTHON_PACKAGE_ARCHITECTURE all)
 set(CPACK_DEBIAN_PTC-PYTHON_PACKAGE_SECTION python)
 set(CPACK_DEBIAN_PTC-PYTHON_PACKAGE_DEPENDS "python3 (>= 3.9), libptc1 (= ${PROJECT_VERSION})")
@@ -66,3 +67,4 @@ foreach(pair "ptc ptc" "libptc libptc1" "libptc-dev libptc-dev" "ptc-python ptc-
 		install(FILES ${CMAKE_CURRENT_BINARY_DIR}/changelog.gz DESTINATION ${doc} COMPONENT ${component})
 	endif()
 endforeach()
+install(FILES debian/libptc/lintian-overrides DESTINATION ${CMAKE_INSTALL_DATAROOTDIR}/lintian/overrides RENAME libptc1 COMPONENT libptc)
