@@ -164,6 +164,15 @@ def needs(*programs, modules=()):
     return decorate
 
 
+def labels(*names):
+    """What ctest calls a case, or every case of a class, beside its module's labels; tests/CMakeLists.txt reads the line.
+    "repeats": what other cases show, again at random, in bulk, at one more point or against the clock. Without sanitizers it always
+    runs, with AddressSanitizer only in scripts/test --full. "threads": what TSan looks at in scripts/test --full."""
+    if not set(names) <= {"repeats", "threads"}:
+        raise ValueError(f"no such label: {names}")
+    return lambda case: case
+
+
 def sha256(path):
     h = hashlib.sha256()
     with open(path, "rb") as f:

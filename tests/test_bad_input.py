@@ -33,6 +33,7 @@ class BadInput(harness.Case):
             keys.update((k, v) for k, v in zip(lines[::2], lines[1::2]) if not k.endswith("/turn"))
         return keys, c.ptcctl("job", "list").stdout
 
+    @harness.labels("repeats")
     def test_job_files(self):
         bad = {
             "not yaml": "version: [1", "empty": "", "a list": "- 1", "no version": {**GOOD, "version": None},

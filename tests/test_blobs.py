@@ -64,6 +64,7 @@ class Blobs(harness.Case):
             job.do("stop")
             job.wait_run("stopped")
 
+    @harness.labels("repeats")
     def test_no_rule_restart(self):
         self.no_rule("restart")
 
@@ -103,6 +104,7 @@ class Blobs(harness.Case):
     def numbers(summary):
         return {k: v for k, v in summary["blobs"].items() if k != "text"}
 
+    @harness.labels("repeats")
     def test_rules_restart(self):
         self.rules("restart")
 
@@ -129,6 +131,7 @@ class Blobs(harness.Case):
             job.do("stop")
             job.wait_run("stopped")
 
+    @harness.labels("repeats")
     def test_reset_same_generation(self):
         """A generation that is started again after a switch came to nothing has what it had: nothing is reset."""
         with self.cluster(nodes=1, devices=2) as c:
@@ -174,9 +177,11 @@ class Blobs(harness.Case):
             job.do("stop")
             job.wait_run("stopped")
 
+    @harness.labels("repeats")
     def test_carry_restart(self):
         self.carry("restart")
 
+    @harness.labels("repeats")
     def test_carry_rebuild(self):
         self.carry("rebuild")
 

@@ -16,7 +16,9 @@ import state as states
 from harness import PATIENCE, ROOT, Job, wait_for
 
 
+@harness.labels("threads")
 class Nodes(harness.Case):
+    @harness.labels("repeats")
     def test_each_transport(self):
         for options in ({"transport": "tls"}, {"transport": "unix"}, {"transport": "insecure"},
                         {"transport": "tls", "coordinator": "etcd-cluster"}):

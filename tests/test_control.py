@@ -18,6 +18,7 @@ from harness import PATIENCE, Job, wait_for
 RULES = [{"match": "*", "split": {"axis": "tp", "dim": 0, "kind": "balanced"}}]
 
 
+@harness.labels("threads")
 class Control(harness.Case):
     def job(self, c, name="j", tensors=4, shape=(64, 32)):
         s = states.State()
@@ -310,6 +311,7 @@ class Control(harness.Case):
 
     # ---- daemons stopped in the middle ------------------------------------------------------------------------------
 
+    @harness.labels("repeats")
     def test_stop_at_any_time(self):
         """SIGTERM to every daemon in turn while a job is created, imported, resized, exported: a clean end, each time."""
         with self.cluster(nodes=2, devices=2) as c:
@@ -352,6 +354,7 @@ class Control(harness.Case):
         job.check_whole(self, node=node)
         job.export(self.path(f"ranks-{node}"), ranks=True, node=node)
 
+    @harness.labels("repeats")
     def test_no_coordinator(self):
         """While etcd does not answer each call ends within a bound: what changes something with one line that blames etcd, not the
         caller; what reads committed state as ever, and with the time as of which it is."""
@@ -413,6 +416,7 @@ class Control(harness.Case):
             self.assertEqual("tp=1", job.status()["config"])
             job.check_whole(self)
 
+    @harness.labels("repeats")
     def test_unknown_outcomes(self):
         """A transaction whose answer is lost: the switch goes on from what is written down, and so do the next ones."""
         for point in ("etcd.intent", "etcd.commit1", "etcd.commit2", "etcd.clear"):

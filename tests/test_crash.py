@@ -346,6 +346,7 @@ class Crash(harness.Case):
         job.delete()
         self.assert_empty(c)
 
+    @harness.labels("repeats")
     def test_points_in_a_switch(self):
         """Controller, member (source and destination at once) and the node of etcd, at the points each passes."""
         with self.crash_cluster() as c:
@@ -433,6 +434,7 @@ class Crash(harness.Case):
         died = self.while_running(c, abort, c.nodes[victim or caller])
         return r[0].returncode == 0, died
 
+    @harness.labels("repeats")
     def test_abort_in_each_phase(self):
         """Until the second commit an abort ends in the old generation; from it on it is refused or comes too late."""
         with self.crash_cluster() as c:
@@ -459,6 +461,7 @@ class Crash(harness.Case):
             self.assertGreaterEqual(seen[True, False], 5, seen)
             self.finish(c, job)
 
+    @harness.labels("repeats")
     def test_kills_in_an_abort(self):
         """Controller and member, at the points an abort passes."""
         with self.crash_cluster() as c:
@@ -487,6 +490,7 @@ class Crash(harness.Case):
 
     # ---- another controller ---------------------------------------------------------------------------
 
+    @harness.labels("repeats")
     def test_another_controller_goes_on(self):
         """The controller's daemon dies and stays dead; the next one finishes the switch, from before the first commit,
         between the commits and after the second."""
@@ -523,6 +527,7 @@ class Crash(harness.Case):
                 here, there = there, here
             self.finish(c, job)
 
+    @harness.labels("repeats")
     def test_takeover_is_killed(self):
         """Whoever reaches for the dead controller's lock dies over it, in the middle of a switch."""
         with self.crash_cluster() as c:
@@ -544,6 +549,7 @@ class Crash(harness.Case):
 
     # ---- import, delete, drain ---------------------------------------------------------------------------
 
+    @harness.labels("repeats")
     def test_points_of_import_and_delete(self):
         """A job's whole life: created, imported, deleted, with kills of the controller (the gateway as well) and of a
         member."""
@@ -643,6 +649,7 @@ class Crash(harness.Case):
             job.check_whole(self)
             self.finish(c, job)
 
+    @harness.labels("repeats")
     def test_jobs_deleted_while_a_node_is_away(self):
         """Its chunks go when it comes back; and when it was only cut off from etcd, when it sees etcd again."""
         with self.crash_cluster(nodes=3) as c:
@@ -665,6 +672,7 @@ class Crash(harness.Case):
             self.recover(c)
             self.assert_empty(c)
 
+    @harness.labels("repeats")
     def test_drain_is_killed(self):
         """The daemon that was asked, which controls the job, at the points a drain passes; asked again it is done."""
         with self.crash_cluster() as c:
@@ -698,6 +706,7 @@ class Crash(harness.Case):
 
     # ---- start and stop -------------------------------------------------------------------------------------
 
+    @harness.labels("repeats")
     def test_points_of_start_and_stop(self):
         """The first start of a node (its cluster id, etcd's arguments), every other one, and SIGTERM."""
         with self.crash_cluster(nodes=2) as c:
@@ -782,6 +791,7 @@ class Crash(harness.Case):
                 if f.read().strip() == "etcd":
                     os.kill(pid, signal.SIGKILL)
 
+    @harness.labels("repeats")
     def test_random_times(self):
         """Any daemon or etcd, at any time, in switches, aborts, and jobs that come and go."""
         kills = 200 if LONG else 10 if SANITIZED else 15
@@ -827,6 +837,7 @@ class Crash(harness.Case):
             wait_for(lambda: other.delete(check=False, node=caller).returncode == 0, 30 * PATIENCE, "the delete", 0.2)
         return self.check(c, job, (self.here, self.there), node=caller, used=self.used)
 
+    @harness.labels("repeats")
     def test_all_at_once(self):
         """Power goes: every daemon and etcd."""
         with self.crash_cluster() as c:
@@ -907,6 +918,7 @@ class Crash(harness.Case):
         c.ptcctl("job", "delete", job.name)
         wait_for(lambda: not job.processes(), 30 * PATIENCE, "the end of every rank", 0.1)
 
+    @harness.labels("repeats")
     def test_every_point_is_reached(self):
         """Each point named in the source is passed by what the other tests kill in the middle of."""
         out = subprocess.run([os.path.join(ROOT, "scripts", "check"), "--list-points"], stdout=subprocess.PIPE, text=True,

@@ -95,6 +95,7 @@ class CTrainer(harness.Case):
             # A reference that is wrong from the first step on, by less than anybody would see: found.
             self.assertGreater(len(differences(job.lines(), job.reference(rate=0.05 * (1 + 1e-7)))), job.steps / 2)
 
+    @harness.labels("threads")
     def test_finishes(self):
         with self.cluster(nodes=2, devices=2) as c:
             job = Trainer(c, self.dir, "restart", steps=60, sleep_ms=0)
@@ -102,6 +103,7 @@ class CTrainer(harness.Case):
             self.assertEqual(60, job.wait_run("done")["step"])
             self.assertEqual([], differences(job.lines(), job.reference()))
 
+    @harness.labels("threads")
     def test_log_is_bounded(self):
         """What ranks write is kept up to log_bytes, the newest of it, whole lines for who asks."""
         with self.cluster(nodes=1, devices=1) as c:
@@ -118,6 +120,7 @@ class CTrainer(harness.Case):
             self.assertEqual(5, len(lines))
 
     @harness.skip_unless_root
+    @harness.labels("threads")
     def test_somebody_elses(self):
         """Ranks are processes of the job's owner, in his groups, and find their daemon; his job is his to resize."""
         uid = 65534 # nobody, who is in the user database, of the group of the same number
@@ -143,12 +146,15 @@ class CTrainer(harness.Case):
             job.steps = job.wait_run("stopped")["step"]
             self.assertEqual([], differences(job.lines(), job.reference()))
 
+    @harness.labels("threads")
     def test_resizes_restart(self):
         self.resizes("restart")
 
+    @harness.labels("threads")
     def test_resizes_rebuild(self):
         self.resizes("rebuild")
 
+    @harness.labels("repeats")
     def test_fifty_switches(self):
         """Nothing grows from the fifth on: memory, descriptors, processes, files."""
         switches = 50 if LONG or not harness.SANITIZED else 15

@@ -83,6 +83,7 @@ class Damage(harness.Case):
             job.resize("tp=1", extra=("--nodes", "n1"))
             job.check_whole(self)
 
+    @harness.labels("repeats")
     def test_another_copy(self):
         """Where another node has the same bytes, a whole export takes its; a rank's file is that rank's, so it is refused."""
         with self.cluster(nodes=2, devices=1) as c:
@@ -96,6 +97,7 @@ class Damage(harness.Case):
             self.refused(c, "verify", "j", contains='"a"')
 
     @unittest.skipUnless(CAN_MOUNT, "FUSE cannot be mounted here")
+    @harness.labels("repeats")
     def test_files(self):
         """Files of every kind, at the node that has the bytes and at one that has not, of a mount that had read them and of a new
         one: EIO for the damaged block, right bytes beside it."""

@@ -60,6 +60,7 @@ class Dataset(harness.Case):
         rng = np.random.default_rng(self.rng.getrandbits(32))
         return [rng.integers(0, 100, self.rng.choice((0, 1, 2, rng.integers(0, 60)))).astype(dtype) for _ in range(n)]
 
+    @harness.labels("repeats")
     def test_indexed(self):
         """All dtypes, empty sequences, documents of several, gaps, modes."""
         for case in range(CASES // 10):
@@ -204,6 +205,7 @@ class Dataset(harness.Case):
             f.truncate(os.path.getsize(f.name) - 1)
         self.refused(EINVAL, "takes 176 bytes with the header; it has 175", "npy", f.name)
 
+    @harness.labels("repeats")
     def test_npy_damaged(self):
         """NumPy takes what we take, and it is the same array."""
         taken = 0

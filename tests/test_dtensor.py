@@ -33,6 +33,7 @@ def chunk_sizes(size, ways):
 
 
 @unittest.skipUnless(TORCH, "no PyTorch: scripts/venv --torch")
+@harness.labels("repeats")
 class DTensor(harness.Case):
     AXES = ("dp", "cp", "tp") # mesh dims, slowest first, as the default rank order has them
 

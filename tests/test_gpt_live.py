@@ -24,6 +24,7 @@ long = unittest.skipUnless(harness.LONG, "takes minutes: PTC_TEST_LONG")
 
 
 @unittest.skipUnless(HAS_TORCH, "no PyTorch: scripts/venv --torch")
+@harness.labels("repeats")
 class GptLive(harness.Case):
     def job(self, c, mode, *options, name="gpt", **run):
         self.out = self.path(f"{name}-out")

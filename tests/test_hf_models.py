@@ -89,6 +89,7 @@ def stages_of(name, names, numbers, layers):
 
 
 @unittest.skipUnless(importlib.util.find_spec("transformers"), "no transformers: scripts/venv --torch")
+@harness.labels("repeats")
 class HuggingFace(harness.Case):
     def job(self, rules, shapes):
         with open(self.path("job.yaml"), "w") as f:

@@ -89,6 +89,7 @@ def expected(state, rules, config, buffers=None):
     return out
 
 
+@harness.labels("repeats")
 class Layout(harness.Case):
     def check(self, got, want, what):
         if want is None:

@@ -70,6 +70,7 @@ class Live(harness.Case):
             job.check_state(self, 1200, self.path("c"))
             self.check_steps(job, 1200)
 
+    @harness.labels("repeats")
     def test_racks(self):
         """Nobody has said yet what ranks will hold: TP groups are together in a rack all the same; and they are when that is known."""
         with self.cluster(nodes=4, devices=1, racks={"n0": "a", "n2": "a", "n1": "b", "n3": "b"}) as c:
@@ -139,10 +140,12 @@ class Live(harness.Case):
             self.assertGreater(len({row["amax"].tobytes() for row in alive}), len(alive) // 2, "ranks had values of their own")
             self.check_steps(job, last["step"])
 
+    @harness.labels("repeats")
     def test_max_restart(self):
         """Of what ranks have each their own the greatest goes on, whoever had it, in whole tensors and in cut ones."""
         self.maxima()
 
+    @harness.labels("repeats")
     def test_max_rebuild(self):
         self.maxima(mode="rebuild", run={"copy": "fast"})
 
@@ -245,6 +248,7 @@ class Live(harness.Case):
             c.restart("n1")
             self.assertIn("no such optimizer", c.ptcctl("logs", job.name, "--rank", "1").stdout)
 
+    @harness.labels("repeats")
     def test_copy_fast_memory(self):
         """The shared memory of copy: fast counts against the ceiling, and goes with its ranks; where it has no room, copies are lean."""
         def outside(c):
@@ -339,6 +343,7 @@ class Live(harness.Case):
             job.check_state(self, last, self.path("end"))
             self.check_steps(job, last)
 
+    @harness.labels("repeats")
     def test_refused_build_restart(self):
         self.refused_build("restart")
 
@@ -399,18 +404,23 @@ class Live(harness.Case):
                 self.assertEqual(0, follower.wait(30 * PATIENCE))
             self.check_followed(job)
 
+    @harness.labels("repeats")
     def test_logs_follow_missed_restart(self):
         self.follows_missed("restart")
 
+    @harness.labels("repeats")
     def test_logs_follow_missed_rebuild(self):
         self.follows_missed("rebuild")
 
+    @harness.labels("repeats")
     def test_logs_follow_restart(self):
         self.follows("restart")
 
+    @harness.labels("repeats")
     def test_logs_follow_rebuild(self):
         self.follows("rebuild")
 
+    @harness.labels("repeats")
     def test_stalled(self):
         """A rank that hangs while nobody waits for it is named in an event and in status; when it goes on, that is said, too."""
         def said(c, job, kind):

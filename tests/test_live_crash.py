@@ -187,21 +187,25 @@ class LiveCrash(harness.Case):
             self.told(c, job, "resize", job.name, "--config", there, "--wait", node=node)
         return act
 
+    @harness.labels("repeats")
     def test_points_in_resize_rebuild(self):
         with self.started(mode="rebuild") as (c, job):
             self.kill_at_points(c, job, self.resize_there(c, job), 3, 3)
             self.check_end(c, job)
 
+    @harness.labels("repeats")
     def test_points_in_resize_restart(self):
         with self.started() as (c, job):
             self.kill_at_points(c, job, self.resize_there(c, job), 3, 3)
             self.check_end(c, job)
 
+    @harness.labels("repeats")
     def test_points_in_snapshot(self):
         with self.started() as (c, job):
             self.kill_at_points(c, job, lambda node: self.told(c, job, "snapshot", job.name, "--wait", node=node), 3, 3)
             self.check_end(c, job)
 
+    @harness.labels("repeats")
     def test_points_in_max(self):
         """The daemon that merges what ranks have each their own of dies, or one that lends to it: it is the greatest all the same."""
         with self.started(amax="F32", run={"rules": [{"match": "amax*", "state": "max"}]}) as (c, job):
@@ -215,6 +219,7 @@ class LiveCrash(harness.Case):
             self.check_end(c, job)
             self.assertGreater(job.check_amax(self), 4)
 
+    @harness.labels("repeats")
     def test_points_in_first_run(self):
         """Whatever dies while a job first starts: it runs, or does not and can be run again."""
         with self.started(start=False, sleep=0.01) as (c, job):
@@ -282,6 +287,7 @@ class LiveCrash(harness.Case):
 
         return wait_for(look, 60 * PATIENCE, "a failed job", 0.05)
 
+    @harness.labels("repeats")
     def test_points_in_halt(self):
         """A rank dies; then a daemon, while the job is brought to a stop. It is failed, its snapshot whole, and runs again."""
         with self.started(run={"snapshot_every": 20}) as (c, job):
@@ -322,6 +328,7 @@ class LiveCrash(harness.Case):
 
     # ---- daemons that come back late ------------------------------------------------------------------
 
+    @harness.labels("repeats")
     def test_restarted_while_ranks_stand(self):
         """Daemons die while ranks are stopped at a boundary, and while new ones build and meet."""
         with self.started(mode="rebuild", build_sleep=1.5, end_sleep=1, meet=1) as (c, job):
@@ -354,6 +361,7 @@ class LiveCrash(harness.Case):
                 self.assertEqual(sorted(before.values()), sorted(self.pids(job).values()), "processes that rebuild stay")
             self.check_end(c, job)
 
+    @harness.labels("repeats")
     def test_coordinator_away(self):
         """etcd stands still for ten seconds; training does not; what was asked meanwhile is done or refused, not half."""
         with self.started() as (c, job):
@@ -382,6 +390,7 @@ class LiveCrash(harness.Case):
 
     # ---- ranks that die or hang -----------------------------------------------------------------------
 
+    @harness.labels("repeats")
     def test_rank_killed(self):
         """In each phase: of those that train, the job fails with its state kept; of those to come, it goes on as before."""
         with self.started(start_sleep=0.5, build_sleep=0.5) as (c, job):
@@ -423,6 +432,7 @@ class LiveCrash(harness.Case):
             job.do("stop")
             job.check_state(self, job.wait_run("stopped")["step"], self.path("end"))
 
+    @harness.labels("repeats")
     def test_hang(self):
         """A rank that does not come to its boundary: a person ends the switch, or boundary_timeout does; then all go on."""
         with self.started() as (c, job):
@@ -471,6 +481,7 @@ class LiveCrash(harness.Case):
             self.assertEqual(pids, self.pids(job))
             self.check_end(c, job)
 
+    @harness.labels("repeats")
     def test_build_timeout(self):
         """New ranks that hang as they start, or as they build: the switch ends with a line that names them, and training goes on."""
         with self.started(start=False, start_sleep=0.5, build_sleep=0.5, grace="1s") as (c, job):
@@ -593,6 +604,7 @@ class LiveCrash(harness.Case):
             wait_for(lambda: job.status()["snapshot"] > snapshot, 20 * PATIENCE, "a snapshot that is made")
             self.check_end(c, job)
 
+    @harness.labels("repeats")
     def test_asked_between_snapshots(self):
         """A snapshot after every step keeps the job nearly always busy: whoever asks for something is let in all the same."""
         with self.started(run={"snapshot_every": 1}) as (c, job):
@@ -604,6 +616,7 @@ class LiveCrash(harness.Case):
             job.do("stop")
             job.check_state(self, job.wait_run("stopped")["step"], self.path("end"))
 
+    @harness.labels("repeats")
     def test_drain(self):
         with self.started(nodes=3, devices=2) as (c, job):
             node = sorted({r["node"] for r in job.status()["ranks"]})[-1]
@@ -622,6 +635,7 @@ class LiveCrash(harness.Case):
 
         wait_for(gone, 30 * PATIENCE, "the delete", 0.2)
 
+    @harness.labels("repeats")
     def test_delete(self):
         """Leaves nothing; also where a daemon was down when it was deleted, or is killed in the middle of removing it."""
         with self.started() as (c, job):
@@ -687,6 +701,7 @@ for what, act in (("socket", lambda: socket.socket(socket.AF_UNIX, socket.SOCK_S
 
     # ---- at any time -----------------------------------------------------------------------------------------
 
+    @harness.labels("repeats")
     def test_random_times(self):
         """Any daemon or etcd, at any time: training, resizes, snapshots, aborts. Each step had the samples that it has in
         an undisturbed run, each sample once, whoever computed them, and the proof says which."""
@@ -766,10 +781,12 @@ for what, act in (("socket", lambda: socket.socket(socket.AF_UNIX, socket.SOCK_S
         """Heaps breathe, AddressSanitizer's more; nothing that is counted does."""
         return (24 << 10 if harness.SANITIZED else 4096) if "KiB" in what else 2 if "threads" in what or "fds" in what else 2 if what == "chunks" else 0
 
+    @harness.labels("repeats")
     def test_many_switches_rebuild(self):
         self.many_switches("rebuild", 50 if LONG else 20)
 
     @unittest.skipUnless(LONG, "set PTC_TEST_LONG=1")
+    @harness.labels("repeats")
     def test_many_switches_restart(self):
         self.many_switches("restart", 20)
 

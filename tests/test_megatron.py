@@ -78,6 +78,7 @@ MODELS = {
 
 
 @unittest.skipUnless(importlib.util.find_spec("megatron"), "no Megatron: scripts/venv --torch")
+@harness.labels("repeats")
 class Models(harness.Case):
     """Each parameter of each rank of each model: is it there, which elements of the whole has it in which order, and
     which of these does the rank's optimizer own, with one bucket and with small ones?"""
@@ -121,6 +122,7 @@ class Models(harness.Case):
 
 
 @unittest.skipUnless(LONG, "set PTC_TEST_LONG=1; Megatron takes its time to be imported")
+@harness.labels("repeats")
 class Megatron(harness.Case):
     @harness.needs(modules=("torch", "megatron"))
     def test_distributed_optimizer(self):

@@ -72,6 +72,7 @@ def anonymous(pid):
     return 0
 
 
+@harness.labels("repeats")
 class Memory(harness.Case):
     def state(self, mib):
         """`mib` MiB in all, in 16 layers, parameters and one field of the same size."""

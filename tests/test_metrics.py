@@ -197,6 +197,7 @@ class Metrics(harness.Case):
             started = os.stat(f"/proc/{row['pid']}").st_mtime
             self.assertAlmostEqual(started, at(samples, "process_start_time_seconds"), delta=120)
 
+    @harness.labels("repeats")
     def test_strangers(self):
         """What is no request, too long, too slow or too many is refused in bounded memory; the next scrape is as good as ever."""
         with self.cluster(up=False, nodes=1, devices=1) as c:
@@ -252,6 +253,7 @@ class Metrics(harness.Case):
             self.assertEqual(documented(), types)
             self.assertEqual([], [n for n, l in samples if "ptc_job" in dict(l)])
 
+    @harness.labels("repeats")
     def test_config(self):
         """Off unless asked for; reachable from elsewhere only when that is said."""
         with self.cluster(up=False, nodes=1, devices=1) as c:
@@ -272,6 +274,7 @@ class Metrics(harness.Case):
             with open(node.config) as f:
                 self.assertNotIn("metrics", f.read())
 
+    @harness.labels("repeats")
     def test_list(self):
         """What is documented is the program's table; the dashboard asks for nothing else."""
         r = harness.subprocess.run([harness.program("ptcd"), "--list-metrics"], stdout=harness.subprocess.PIPE, text=True, check=True)

@@ -12,6 +12,7 @@ from harness import LONG, SANITIZED
 CASES = 3000 if LONG else 100 if SANITIZED else 300
 
 
+@harness.labels("repeats")
 class Order(harness.Case):
     def dump(self, lines):
         out = subprocess.run([harness.binary("tests/order-dump")], text=True, check=True, stdout=subprocess.PIPE,

@@ -74,6 +74,7 @@ class Partitions(harness.Case):
             at, step = at + g, step + 1
         return found
 
+    @harness.labels("repeats")
     def test_resizes(self):
         """The ranks' own logs, through dp 2, 3, 1 and 5, are what the partitions of each generation hold."""
         n, g = 70, 10
@@ -127,9 +128,11 @@ class Partitions(harness.Case):
                         self.assertEqual(wrote[generation, step, rank], [i for i, w in consumed[step] if w], f"step {step}")
             mount.stop()
 
+    @harness.labels("repeats")
     def test_ranks_read_files(self):
         self.ranks_read({"text": 50}, {"dataset": "text"}, [(50, 1, True, 0)])
 
+    @harness.labels("repeats")
     def test_ranks_read_a_mixture(self):
         self.ranks_read({"text": 50, "code": 9}, {"mix": [{"dataset": "code", "weight": 2, "block": 4},
                                                           {"dataset": "text", "weight": 3}]}, [(9, 2, True, 4), (50, 3, True, 0)])
@@ -172,6 +175,7 @@ class Partitions(harness.Case):
                                      sorted(i for x in had for i in x["samples"]), f"step {step}")
             mount.stop()
 
+    @harness.labels("repeats")
     def test_mixture(self):
         """Sources of several kinds by weight, shuffled within blocks and not at all, before there is any snapshot."""
         flat = np.arange(900, dtype="uint16")
@@ -403,6 +407,7 @@ class Partitions(harness.Case):
                         self.assertEqual(contents[i], f.read(), name)
             mount.stop()
 
+    @harness.labels("repeats")
     def test_pinned(self):
         """A job keeps to the dataset it was created with, whatever gets its name later."""
         for name in ("a", "b"):

@@ -19,6 +19,7 @@ def state_of(shapes, fields=(), dtype="F32"):
     return numbered(s)
 
 
+@harness.labels("repeats")
 class Peers(harness.Case):
     def layout(self, dump, state, rules, config, buffers=None):
         """Ours, checked against the oracle."""

@@ -17,6 +17,7 @@ import picture  # noqa: E402
 STEPS, TOLERANCE = 60, 1e-12
 
 
+@harness.labels("repeats")
 class Picture(harness.Case):
     def page(self):
         """A run like the quickstart's: (page, switches)."""

@@ -59,6 +59,7 @@ def proved(case, c, job, name="data", counted=False):
 
 class Proof(harness.Case):
 
+    @harness.labels("repeats")
     def test_resizes(self):
         """dp up, down, to a prime, to 1; a rank that fails and steps that are trained again; stopped and run again."""
         n, batch = 37, 10
@@ -123,6 +124,7 @@ class Proof(harness.Case):
         self.assertNotEqual("", ledger_check(got, lines[:at] + lines[at + 1:], self.dir))
         self.assertEqual("", ledger_check(got, lines, self.dir))
 
+    @harness.labels("repeats")
     def test_several(self):
         """A mixture, one dataset, and a cursor whose tag says no order, which does not keep the others from being proved."""
         sizes = {"flat": 30, "rows": 7, "more": 11}

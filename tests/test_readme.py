@@ -21,6 +21,7 @@ def blocks(path, heading=None, language=""):
     return re.findall(rf"^```{language}\n(.*?)^```$", text, re.S | re.M)
 
 
+@harness.labels("repeats")
 class Readme(harness.Case):
     def shell(self, lines, cwd, **env):
         r = subprocess.run(["bash", "-euo", "pipefail", "-c", lines], cwd=cwd, env={**os.environ, **env}, text=True,

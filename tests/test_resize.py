@@ -246,9 +246,11 @@ class Resize(harness.Case):
             wait_for(within, 10 * PATIENCE, "the stores", 0.1)
         self.assertEqual([], left, config)
 
+    @harness.labels("threads")
     def test_random_unix(self):
         self.walk(4 if SANITIZED else 10, tiny=2000 if LONG else 60, transport="unix")
 
+    @harness.labels("repeats")
     def test_thousands_of_tiny_tensors(self):
         rng, (heads, _) = self.rng(), states.VARIANTS[0]
         s, rules = states.random_state(rng, heads, 500 if SANITIZED else 3000, fields=()), states.rules(heads)
@@ -259,12 +261,15 @@ class Resize(harness.Case):
             job.check_ranks(self, oracle.Config("tp=4,pp=2"), rules)
             job.check_whole(self)
 
+    @harness.labels("repeats")
     def test_random_tls(self):
         self.walk(30 if LONG else 4, tiny=2000 if LONG else 50, transport="tls")
 
+    @harness.labels("repeats")
     def test_random_etcd_cluster(self):
         self.walk(10 if LONG else 4, tiny=50, transport="tls", coordinator="etcd-cluster")
 
+    @harness.labels("repeats")
     def test_disk(self):
         self.walk(3, tiny=50, store="disk")
 
@@ -314,6 +319,7 @@ class Resize(harness.Case):
             self.assertRegex(line, r"16|device")
             job.check_whole(self)
 
+    @harness.labels("repeats")
     def test_import_without_a_configuration(self):
         """The largest entry of the job's table that the devices there are can have; else one rank, which has everything once."""
         s, rules = states.State(), [{"match": "*", "split": {"axis": "tp", "dim": 0}}]
@@ -349,6 +355,7 @@ class Resize(harness.Case):
         self.assertEqual(0, p.wait(60 * PATIENCE), seen)
         return seen.decode()
 
+    @harness.labels("repeats")
     def test_progress_on_a_terminal(self):
         """While bytes move, how many of how many, at which rate, and how long still, in one line that is rewritten. (The
         destination sleeps when some have come.)"""
@@ -386,6 +393,7 @@ class Resize(harness.Case):
             self.assertEqual(before, self.written(c))
             self.assertEqual(1, job.generation())
 
+    @harness.labels("repeats")
     def test_large_tensor(self):
         """One tensor of 1 GiB through ten random configurations (256 MiB through three by default), and what the sockets
         carried against what the plan says."""

@@ -23,6 +23,7 @@ SEED = 7
 
 
 @unittest.skipUnless(HAS_TORCH, "no PyTorch: scripts/venv --torch")
+@harness.labels("repeats")
 class Rng(harness.Case):
     def job(self, c, case, mode="rebuild", run=None, **options):
         argv = ["rng_rank.py", case, "--log", os.path.join(self.dir, "steps")]

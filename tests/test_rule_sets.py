@@ -279,10 +279,12 @@ class RuleSets(harness.Case):
         self.assertEqual(set(), unused, rules)
         return tensors
 
+    @harness.labels("repeats")
     def test_cuts(self):
         """Every element of every tensor of every set, at tp=2, pp=2."""
         print(sum(self.check_set(rules, shapes, table) for rules, shapes, table in SETS), "tensors of ranks compared")
 
+    @harness.labels("repeats")
     def test_expert_cuts(self):
         n = 0
         for one in EXPERT_SETS:
@@ -290,6 +292,7 @@ class RuleSets(harness.Case):
         print(n, "tensors of ranks compared")
 
     @unittest.skipUnless(importlib.util.find_spec("torch"), "no PyTorch: scripts/venv --torch")
+    @harness.labels("repeats")
     def test_parallelize_module(self):
         """The boxes that PyTorch gives modules of these names, by the plans of Hugging Face and torchtitan."""
         importlib.import_module("torch.distributed.tensor.parallel") # so that the children need not

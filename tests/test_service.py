@@ -52,6 +52,7 @@ class Service(harness.Case):
         self.assertEqual(0, r.returncode, r.stdout)
         return top
 
+    @harness.labels("repeats")
     def test_installed(self):
         """Moved after installation: a job runs by its own ptc-exec, libptc and Python package, its files by its own ptc-fuse."""
         top = self.path("moved here")
@@ -76,6 +77,7 @@ class Service(harness.Case):
             job.do("stop")
             job.check_state(self, job.wait_run("stopped")["step"], self.path("out"))
 
+    @harness.labels("repeats")
     def test_example_config(self):
         """The example is complete: it fails only for what must be changed, and loads once that is."""
         with open(os.path.join(harness.ROOT, "deploy", "systemd", "ptcd.yaml")) as f:
@@ -99,6 +101,7 @@ class Service(harness.Case):
             self.assertEqual(1 if says else 0, r.returncode, r.stdout)
             self.assertIn(says, r.stdout)
 
+    @harness.labels("repeats")
     def test_unit(self):
         """systemd accepts unit, sysusers and tmpfiles as installed; nothing in the unit reaches ranks."""
         if not shutil.which("systemd-analyze"):
@@ -135,6 +138,7 @@ class Service(harness.Case):
                 env={**os.environ, "SYSTEMD_UNIT_PATH": os.path.dirname(unit)[len(root):] + ":"})
         self.assertIn("KillModus", r.stdout)
 
+    @harness.labels("repeats")
     def test_tables(self):
         """sysusers.d and tmpfiles.d make what they say."""
         missing = [p for p in ("systemd-sysusers", "systemd-tmpfiles") if not shutil.which(p)]
@@ -159,6 +163,7 @@ class Service(harness.Case):
         verbs = out.partition("\nverbs:\n")[2].partition("\n\n")[0].split("\n") if not verb else []
         return re.findall(r"^  (?:-\w, )?--([a-z-]+)", out, re.M), [re.match(r"  (\S+(?: \S+)?)  ", v).group(1) for v in verbs]
 
+    @harness.labels("repeats")
     def test_man_pages(self):
         """Every verb, option and key is on its page, and man finds nothing wrong with the pages."""
         pages = os.path.join(harness.BUILD, "deploy", "man")
@@ -202,6 +207,7 @@ class Service(harness.Case):
         self.assertEqual(0, r.returncode, r.stdout)
         return set(r.stdout.split())
 
+    @harness.labels("repeats")
     def test_completions(self):
         """bash offers every verb and each verb's options; the other shells, where they are, can read theirs."""
         globals_, verbs = self.help_of()
@@ -222,6 +228,7 @@ class Service(harness.Case):
                 for option in self.help_of(*verb.split())[0]:
                     self.assertRegex(text, rf"(--|-l ){option}\b")
 
+    @harness.labels("repeats")
     def test_restart(self):
         """What systemd does at "systemctl restart ptcd", by the unit's own lines: SIGTERM to ptcd alone, ExecStopPost, ExecStartPre,
         ptcd again. No rank ends, no step is lost, jobs' files stay where they are; the watchdog is answered all the time."""

@@ -87,6 +87,7 @@ class Job(live.Job):
 
 
 @unittest.skipUnless(HAS_TORCH, "no PyTorch: scripts/venv --torch")
+@harness.labels("repeats")
 class Torch(harness.Case):
     def layouts(self, case, configs, nodes=2, devices=2, **options):
         """Runs on each configuration in turn; the state at each switch is exact."""
@@ -840,6 +841,7 @@ class Torch(harness.Case):
         self.assertGreater(damaged, 2e-6)
 
 
+@harness.labels("repeats")
 class Package(harness.Case):
     def test_install(self):
         """As a user installs it: no compiler, no dependency; what is missing is said in a line."""

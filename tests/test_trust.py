@@ -122,6 +122,7 @@ class Trust(harness.Case):
         with self.cluster(nodes=2, transport="tls") as c:
             self.check_etcd(c, {"client": [c.options["etcd_port"]], "peer": []})
 
+    @harness.labels("repeats")
     def test_strangers_do_not_reach_an_etcd_cluster(self):
         """As docs/install.md says to start its members; and no daemon starts while one of them lets strangers in."""
         with self.cluster(nodes=2, transport="tls", coordinator="etcd-cluster") as c:
