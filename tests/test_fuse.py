@@ -1024,7 +1024,7 @@ print(f" {longest}")
             self.assertEqual(set(want), set(files))
             for l in range(job.layers):
                 for name, sign in ((f"layer.{l}.weight", 1), (f"layer.{l}.weight:m", -1)):
-                    rows = trainer.layer(job.rows, l, at["step"], sign)[first:first + n]
+                    rows = live.layer(job.rows, l, at["step"], sign)[first:first + n]
                     self.assertEqual((n, 6), files[name].shape)
                     self.assertEqual(rows.tobytes(), files[name].tobytes(), f"rank {r}, {name}")
         ranks = tempfile.mkdtemp(dir=self.dir)

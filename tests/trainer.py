@@ -14,25 +14,29 @@ With --amax there are `amax`, whole on each rank, and `amax.rows`, rows split ov
 random ones of its number and the step, with zeros of both signs and a NaN. What a rank is given and what it stops with goes to a
 file beside its steps.
 With --log each rank appends a JSON line per step. Ranks do not wait for each other: how far they are apart is theirs.
+Tests start thousands of these: what takes long to import (NumPy: three quarters of a start) is imported where it is needed.
 """
 import argparse
-import importlib.metadata
-import importlib.util
+import array
+import ctypes
 import itertools
 import json
 import mmap
 import os
 import time
 
-import numpy as np
 import ptc
 
 SIZES = {"F32": 4, "C64": 8}
 
 
-def layer(rows, l, step, sign=1):
-    i, j = np.meshgrid(np.arange(rows), np.arange(6), indexing="ij")
-    return sign * (1000.0 * l + 10.0 * i + j + step)
+def layer(l, first, n, sign):
+    """Rows first to first + n of a layer before the first step."""
+    return array.array("d", (sign * (1000.0 * l + 10.0 * i + j) for i in range(first, first + n) for j in range(6)))
+
+
+def address(values):
+    return values.buffer_info()[0]
 
 
 def rows_of(rows, tp, rank):
@@ -50,14 +54,15 @@ class Rank:
             if l % gen.pp != gen.pp_rank:
                 continue
             for field, sign in ((None, 1), ("m", -1)):
-                a = layer(args.rows, l, 0, sign)[first:first + n].copy()
+                a = layer(l, first, n, sign)
                 self.arrays.append((a, sign))
                 client.declare(f"layer.{l}.weight", "F64", [args.rows, 6], [([first, 0], [n, 6], 0, None)] if n else [],
-                               a.ctypes.data, field)
-        self.steps = np.zeros((), dtype=np.int64)
-        client.declare("steps", "I64", [], [([], [], 0, None)], self.steps.ctypes.data, tied=True)
-        self.stat = np.zeros(3)
+                               address(a), field)
+        self.steps = array.array("q", [0])
+        client.declare("steps", "I64", [], [([], [], 0, None)], address(self.steps), tied=True)
+        self.stat = array.array("d", [0.0] * 3)
         if args.amax:
+            import numpy as np
             self.rows = (first, n)
             self.amax, self.amax_rows = np.zeros(6, np.float32), np.zeros(n, np.float16)
             self.measure(0)
@@ -68,13 +73,14 @@ class Rank:
         if args.maps:
             with open(args.maps, "rb") as f:
                 self.map = mmap.mmap(f.fileno(), 4096, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
-            self.mapped = np.frombuffer(self.map, np.uint8) # of which nothing is ever read here
-            client.declare("mapped", "U8", [4096], [([0], [4096], 0, None)], self.mapped.ctypes.data, tied=True)
+            self.mapped = ctypes.c_char.from_buffer(self.map) # of which nothing is ever read here
+            client.declare("mapped", "U8", [4096], [([0], [4096], 0, None)], ctypes.addressof(self.mapped), tied=True)
         if args.stat:
-            client.declare("stat", "F64", [3], [([0], [3], 0, None)], self.stat.ctypes.data, tied=True)
+            client.declare("stat", "F64", [3], [([0], [3], 0, None)], address(self.stat), tied=True)
 
     def measure(self, step):
         """What a rank finds in a step, which no other does."""
+        import numpy as np
         rng = np.random.default_rng([step, self.gen.rank])
         self.amax[:] = rng.standard_normal(6)
         self.amax[4:] = 0.0 if self.gen.rank else -0.0, np.nan if self.gen.rank == 1 else 1.0
@@ -89,6 +95,7 @@ class Rank:
 
     def from_files(self, step):
         """What this rank consumes in a step, as it finds it in data/ of a mount: slots of this step, without padding."""
+        import numpy as np
         base = f"{self.args.files}/gen-{self.gen.generation}/dp-{self.gen.dp_rank}"
         deadline = time.monotonic() + 20  # the daemon there may learn of the generation a moment after we did
         while not os.path.isdir(base) and time.monotonic() < deadline:
@@ -105,6 +112,8 @@ class Rank:
 
     def from_megatron(self):
         """The same, as Megatron's own sampler hands it out from the number of consumed samples that the cursor says."""
+        import importlib.metadata # here, for it takes a quarter of a rank's start
+        import importlib.util
         path, = (f.locate() for f in importlib.metadata.files("megatron-bridge") if f.match("megatron/bridge/data/samplers.py"))
         spec = importlib.util.spec_from_file_location("samplers", path) # its package wants to be more than that
         samplers = importlib.util.module_from_spec(spec)
@@ -160,9 +169,9 @@ class Rank:
 
     def check_restored(self):
         step = self.gen.start_step
-        assert int(self.steps) == step, (int(self.steps), step)
+        assert self.steps[0] == step, (self.steps[0], step)
         self.log_amax("restored", step)
-        assert not self.args.stat or (self.stat == step).all(), self.stat  # what dp rank 0 had
+        assert not self.args.stat or all(x == step for x in self.stat), self.stat  # what dp rank 0 had
         if self.args.imported and step == 0:  # tensors only
             assert self.client.cursor_get("data") is None and self.client.blob_get("job") is None
             return
@@ -180,11 +189,12 @@ class Rank:
     def update(self):
         self.client.update_begin()
         for a, sign in self.arrays:
-            a += sign
-        self.steps += 1
-        self.stat += 1 + self.gen.dp_rank
+            a[:] = array.array("d", [x + sign for x in a]) # in place: as many as there were
+        self.steps[0] += 1
+        for i in range(len(self.stat)):
+            self.stat[i] += 1 + self.gen.dp_rank
         if self.args.amax:
-            self.measure(int(self.steps))
+            self.measure(self.steps[0])
 
 
 def run(args, client, gen):
