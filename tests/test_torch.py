@@ -223,6 +223,8 @@ class Torch(harness.Case):
         self.check_table()
         self.check_gradients()
         self.check_alone()
+        if LONG:
+            self.check_compiled()
         self.check_fsdp_gradients()
         self.check_started()
         self.check_program_changed()
@@ -403,6 +405,26 @@ class Torch(harness.Case):
                 told.append(boundary())
             self.assertEqual(want, told)
             watch.close()
+
+    def check_compiled(self):
+        """A compiled step of an optimizer is noted, and what notes it is not compiled with it."""
+        import torch
+        import torch._dynamo
+        from ptc._gradients import Gradients
+        m = torch.nn.Linear(2, 2)
+        optim = torch.optim.AdamW(m.parameters())
+        watch, told = Gradients([("", m)], list(m.named_parameters()), {}, [optim]), []
+        torch._dynamo.utils.counters.clear()
+        step = torch.compile(lambda: optim.step(), backend="eager")
+        for _ in range(6):
+            optim.zero_grad()
+            m(torch.ones(1, 2)).sum().backward()
+            step()
+            watch.boundary()
+            told.append(len(watch.live()[0]))
+        self.assertEqual([2, 2, 0, 0, 0, 0], told)
+        self.assertNotIn("item", str(torch._dynamo.utils.counters["graph_break"]))
+        watch.close()
 
     def check_alone(self):
         """A parameter that no optimizer has is named, and what to do."""

@@ -17,6 +17,7 @@ things show that:
   something else by the next one.
 """
 import contextlib
+import sys
 import weakref
 
 import torch
@@ -239,7 +240,10 @@ class Gradients:
         self._at = self._busy = 0  # boundaries; how many had a step after the one before
         self._stepped_at = -1      # the last boundary with a step after it
         self._asked, self._alone = False, []
-        self._handle = register_optimizer_step_post_hook(self._stepped)
+        hook = self._stepped
+        if "torch._dynamo" in sys.modules:  # a compiled step would trace it, for nothing
+            hook = torch.compiler.disable(hook)
+        self._handle = register_optimizer_step_post_hook(hook)
 
     def _targets(self, p):
         """Whose gradients an optimizer applies that works on p."""
