@@ -222,6 +222,7 @@ class Torch(harness.Case):
         self.check_external()
         self.check_table()
         self.check_gradients()
+        self.check_any_order()
         self.check_alone()
         if LONG:
             self.check_compiled()
@@ -405,6 +406,34 @@ class Torch(harness.Case):
                 told.append(boundary())
             self.assertEqual(want, told)
             watch.close()
+
+    def check_any_order(self):
+        """Programs that repeat any order of setting to None, zeroing in place, backward, step and boundary, after
+        any other: nothing that a later step applies is called dead."""
+        import torch
+        from ptc._gradients import Gradients
+        told = 0
+        for _ in range(20000 if LONG else 1000):
+            cycle = self.random.choices("NZAASBB", k=self.random.randint(2, 8))
+            events = self.random.choices("NZASB", k=self.random.randint(0, 5)) + 9 * cycle
+            p, seldom = torch.nn.Parameter(torch.zeros(1)), self.random.random()
+            optim, watch = torch.optim.SGD([p], lr=0.1), Gradients([], [("p", p)], {})
+            for i, event in enumerate(events):
+                if event == "A":
+                    (p * 1.0).sum().backward()
+                elif event == "S":
+                    optim.step()
+                elif event == "B":
+                    watch.boundary()
+                    if self.random.random() < seldom or watch.live()[0]:
+                        continue
+                    told += 1
+                    live = p.grad is not None and p.grad.any() and next(filter("NZS".count, events[i + 1:]), "") == "S"
+                    self.assertFalse(live, f"{''.join(events)} at {i}")
+                else:
+                    optim.zero_grad(set_to_none=event == "N")
+            watch.close()
+        self.assertGreater(told, 100)
 
     def check_compiled(self):
         """A compiled step of an optimizer is noted, and what notes it is not compiled with it."""
