@@ -322,11 +322,11 @@ class Torch(harness.Case):
         self.assertEqual([True] * 12, live(gan))
         self.assertEqual([False] * 12, live(gan, dropped=["d.0", "d.2", "g"]))
         self.check_learned_anew()
+        self.check_kept_elsewhere()
         self.assertEqual(0, len(sys.modules["torch.optim.optimizer"]._global_optimizer_post_hooks))
 
     def check_learned_anew(self):
-        """Boundaries between backward and step; gradients that Megatron keeps elsewhere, and masters', which are overwritten; what
-        a program was seen to do does not count for ever."""
+        """Boundaries between backward and step; what a program was seen to do does not count for ever."""
         import torch
         from ptc._gradients import Gradients
 
@@ -364,6 +364,19 @@ class Torch(harness.Case):
         self.assertEqual([both] * 3 + [[]] * 5 + [None] + [both] * 3, told)
         watch.close()
 
+    def check_kept_elsewhere(self):
+        """Gradients that Megatron keeps elsewhere, and masters', which are overwritten."""
+        import torch
+        from ptc._gradients import Gradients
+
+        def backward():
+            m(torch.ones(1, 2)).sum().backward()
+
+        def boundary():
+            watch.boundary()
+            return [n for n, _ in m.named_parameters() if n in watch.live()[0]]
+        m, both = torch.nn.Linear(2, 2), ["weight", "bias"]
+
         def into_main(p):
             p.main_grad.add_(p.grad)
             p.grad = None
@@ -371,7 +384,6 @@ class Torch(harness.Case):
         for p in m.parameters():
             p.main_grad = torch.zeros_like(p)
             p.register_post_accumulate_grad_hook(into_main)
-        optim.zero_grad()
         inner = torch.optim.SGD(masters, lr=0.1)
         watch = Gradients([("", m)], list(m.named_parameters()), {})
         told = []
