@@ -6,6 +6,7 @@ import contextlib
 import difflib
 import functools
 import glob
+import importlib.metadata
 import importlib.util
 import json
 import os
@@ -27,6 +28,7 @@ import order_oracle
 from harness import LONG, PATIENCE, wait_for
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
+VERSION = tuple(map(int, importlib.metadata.version("torch").split(".")[:2])) if HAS_TORCH else ()
 
 
 class Job(live.Job):
@@ -172,6 +174,7 @@ class Torch(harness.Case):
         "no scheduler": "scheduler: a list_iterator has no state_dict()",
         "no module": "model a: a dict is no torch.nn.Module",
         "same names": "weight: two modules have a tensor of that name",
+        "dropped name": "dropped wieght: no parameter has this name",
         "taken name": "stateful scheduler: that name is taken",
         "left out": "bias: the model's state dict leaves it out",
         "fsdp1": "weight: the model's state dict has a copy there",
@@ -220,6 +223,10 @@ class Torch(harness.Case):
         self.check_external()
         self.check_table()
         self.check_gradients()
+        self.check_any_order()
+        self.check_alone()
+        if LONG:
+            self.check_compiled()
         self.check_fsdp_gradients()
         self.check_started()
         self.check_program_changed()
@@ -253,7 +260,7 @@ class Torch(harness.Case):
         model = torch.nn.Linear(2, 3)
         for error, text, samples, more, blobs in (
                 (ptc.Error, "this is n=21,seed=0", 21, {}, {}),
-                (ptc.Error, "the snapshot has 2 parameter groups, this one 1", 20, {},
+                (ptc.Error, "the snapshot has 2 parameter groups, this one 1; build the groups as they were after step 10", 20, {},
                  {"optimizer": b'{"list": [{"dict": []}, {"dict": []}]}'}),
                 (ValueError, "n=7", 20, dict(stateful={"picky": Picky()}), {"picky": b'{"dict": [["n", 7]]}'})):
             client = Client()
@@ -281,47 +288,246 @@ class Torch(harness.Case):
         for kind in kinds - {"Kind", "Micro"}:
             self.assertIn(f"`{kind}`", text)
 
+    def live(self, kind, steps=12, **more):
+        """At which boundaries a stop would lose gradients; it is wanted at each."""
+        from ptc._gradients import Gradients
+        models = kind.model if isinstance(kind.model, dict) else {"": kind.model}
+        named = [(f"{i}.{n}".lstrip("."), p) for i, m in models.items() for n, p in m.named_parameters()]
+        watch, out = Gradients(list(models.items()), named, {}, **more), []
+        for step in range(steps):
+            kind.step(step)
+            watch.boundary()
+            out.append(bool(watch.live()[0]))
+        watch.close()
+        return out
+
     def check_gradients(self):
-        """Which gradients are live, for each order of backward, step and zeroing."""
+        """Which gradients are live, for each order of backward, step and zeroing: unless they were shown to be dead."""
         import torch
         import torch_kinds
         from ptc._gradients import Gradients
-
-        def live(kind, steps=12):
-            models = kind.model.values() if isinstance(kind.model, dict) else [kind.model]
-            named = [(f"{i}.{n}", p) for i, m in enumerate(models) for n, p in m.named_parameters()]
-            watch, out = Gradients(list(models), named, {}), []
-            for step in range(steps):
-                kind.step(step)
-                out.append(bool(watch.live()))
-            watch.close()
-            return out
-        micro = [step % 4 != 3 for step in range(12)]
-        for how, want in {"zeroes": micro, "zeroes late": micro, "zeroes in place": micro, "skips": [False] * 12,
-                          "skips, zeroes late": [False, True, True] + [False] + [True, True] + [False] + [True, True] + [False] + [True, True],
-                          "never steps": [True] * 12, "never zeroes": [False] + [True] * 11}.items():
+        from torch_kinds import Gan
+        live, micro = self.live, [step % 4 != 3 for step in range(12)]
+        for how, want in {"zeroes": micro, "zeroes late": [True] * 11 + micro[11:], "zeroes in place": micro, "skips": [False] * 12,
+                          "skips, zeroes late": [True] * 6 + [False] * 6,  # dropped in step after step
+                          "never steps": [True] * 12, "never zeroes": [True] * 12}.items():
             with self.subTest(how):
                 self.assertEqual(want, live(torch_kinds.Micro(how)))
-        self.assertEqual([True, True] + [False] * 10, live(torch_kinds.Gan("Gan")))  # known after two boundaries
-        m = torch.nn.Linear(2, 2)  # a boundary between backward and step, and a gradient that Megatron keeps elsewhere
-        optim = torch.optim.SGD(m.parameters(), lr=0.1)
-        m.weight.main_grad = torch.zeros(2, 2)
-        watch = Gradients([m], list(m.named_parameters()), {})
-        for _ in range(5):
-            m(torch.ones(1, 2)).sum().backward()
-            self.assertEqual(["weight", "bias"], watch.live())
-            optim.step()
-            self.assertEqual([], watch.live())
-            optim.zero_grad()
-        m.weight.main_grad.add_(1)
-        self.assertEqual(["weight"], watch.live())
-        optim.step()
-        self.assertEqual([], watch.live())
-        m.weight.main_grad.add_(1)
-        watch.applied()
-        self.assertEqual([], watch.live())
-        watch.close()
+        late = [True] * 11 + [step % 4 != 3 for step in range(11, 24)]  # what zeroes in place is watched for two times
+        self.assertEqual(late, live(torch_kinds.Micro("zeroes late in place"), 24))
+        for gan, moves in ((Gan("Gan", 1), 2), (Gan("Gan"), 4), (Gan("Gan", 3), 6), (Gan("Gan", 1, False), 3), (Gan("Gan", 3, False), 9),
+                           (Gan("Gan", 1, True, True), 3), (Gan("Gan", 3, True, True), 9)):
+            with self.subTest(f"{vars(gan)}"):
+                self.assertEqual([True] * moves + [False] * (20 - moves), live(gan, 20))
+        gan = Gan("Gan", 100)  # whose discriminator is hardly ever trained
+        self.assertEqual([True] * 12, live(gan))
+        self.assertEqual([False] * 12, live(gan, dropped=["d.0", "d.2", "g"]))
+        self.check_learned_anew()
+        self.check_kept_elsewhere()
         self.assertEqual(0, len(sys.modules["torch.optim.optimizer"]._global_optimizer_post_hooks))
+
+    def check_learned_anew(self):
+        """Boundaries between backward and step; what a program was seen to do does not count for ever."""
+        import torch
+        from ptc._gradients import Gradients
+
+        def backward():
+            m(torch.ones(1, 2)).sum().backward()
+
+        def boundary(ask=True):
+            watch.boundary()
+            return [n for n, _ in m.named_parameters() if n in watch.live()[0]] if ask else None
+        m = torch.nn.Linear(2, 2)
+        optim, both = torch.optim.SGD(m.parameters(), lr=0.1), ["weight", "bias"]
+        watch = Gradients([("", m)], list(m.named_parameters()), {})
+        for step in range(6):
+            backward()
+            self.assertEqual(both, boundary())
+            optim.step()
+            self.assertEqual([] if step > 1 else both, boundary())
+            optim.zero_grad()
+        backward()
+        optim.step()
+        backward()  # as a GAN's generator does
+        self.assertEqual([], boundary())
+        optim.step()
+        self.assertEqual(both, boundary())  # it does add to what was applied
+        watch.close()
+
+        watch = Gradients([("", m)], list(m.named_parameters()), {})
+        told = []
+        for step in range(12):
+            optim.zero_grad(set_to_none=False)
+            backward()
+            optim.step()
+            backward()
+            told.append(boundary(step != 8))
+        self.assertEqual([both] * 3 + [[]] * 5 + [None] + [both] * 3, told)
+        watch.close()
+
+    def check_kept_elsewhere(self):
+        """Gradients that Megatron keeps elsewhere, and masters', which are overwritten."""
+        import torch
+        from ptc._gradients import Gradients
+
+        def backward():
+            m(torch.ones(1, 2)).sum().backward()
+
+        def boundary():
+            watch.boundary()
+            return [n for n, _ in m.named_parameters() if n in watch.live()[0]]
+        m, both = torch.nn.Linear(2, 2), ["weight", "bias"]
+
+        def into_main(p):
+            p.main_grad.add_(p.grad)
+            p.grad = None
+        masters = [p.detach().clone() for p in m.parameters()]
+        for p in m.parameters():
+            p.main_grad = torch.zeros_like(p)
+            p.register_post_accumulate_grad_hook(into_main)
+        inner = torch.optim.SGD(masters, lr=0.1)
+        watch = Gradients([("", m)], list(m.named_parameters()), {})
+        told = []
+        for step in range(5):
+            for p in m.parameters():
+                p.main_grad.zero_()
+            backward()
+            told.append(boundary())
+            backward()
+            for p, q in zip(masters, m.parameters()):
+                p.grad = q.main_grad.clone()
+            inner.step()
+            told.append(boundary())
+        self.assertEqual([both] * 5 + [[], both] * 2 + [[]], told)
+        watch.close()
+
+        for piece, want in ((False, [both] * 5 + [[], both] * 2 + [[]]), (True, [both, []] * 5)):
+            m = torch.nn.Linear(2, 2)
+            masters = {n: torch.nn.Parameter(p.detach().double()) for n, p in m.named_parameters()}
+            watch, told = Gradients([("", m)], list(masters.items()), {id(q): [q] for q in masters.values()} if piece else {}), []
+            inner = torch.optim.SGD(masters.values(), lr=0.1)
+            for step in range(5):
+                backward()
+                for n, p in m.named_parameters():
+                    if step:
+                        masters[n].grad.copy_(p.grad)
+                    else:
+                        masters[n].grad = p.grad.double()
+                told.append(boundary())
+                inner.step()
+                m.zero_grad()
+                told.append(boundary())
+            self.assertEqual(want, told)
+            watch.close()
+
+    def check_any_order(self):
+        """Programs that repeat any order of setting to None, zeroing in place, backward, step and boundary, after
+        any other: nothing that a later step applies is called dead."""
+        import torch
+        from ptc._gradients import Gradients
+        told = 0
+        for _ in range(20000 if LONG else 1000):
+            cycle = self.random.choices("NZAASBB", k=self.random.randint(2, 8))
+            events = self.random.choices("NZASB", k=self.random.randint(0, 5)) + 9 * cycle
+            p, seldom = torch.nn.Parameter(torch.zeros(1)), self.random.random()
+            optim, watch = torch.optim.SGD([p], lr=0.1), Gradients([], [("p", p)], {})
+            for i, event in enumerate(events):
+                if event == "A":
+                    (p * 1.0).sum().backward()
+                elif event == "S":
+                    optim.step()
+                elif event == "B":
+                    watch.boundary()
+                    if self.random.random() < seldom or watch.live()[0]:
+                        continue
+                    told += 1
+                    live = p.grad is not None and p.grad.any() and next(filter("NZS".count, events[i + 1:]), "") == "S"
+                    self.assertFalse(live, f"{''.join(events)} at {i}")
+                else:
+                    optim.zero_grad(set_to_none=event == "N")
+            watch.close()
+        self.assertGreater(told, 100)
+
+    def check_compiled(self):
+        """A compiled step of an optimizer is noted, and what notes it is not compiled with it."""
+        import torch
+        import torch._dynamo
+        from ptc._gradients import Gradients
+        m = torch.nn.Linear(2, 2)
+        optim = torch.optim.AdamW(m.parameters())
+        watch, told = Gradients([("", m)], list(m.named_parameters()), {}, [optim]), []
+        torch._dynamo.utils.counters.clear()
+        step = torch.compile(lambda: optim.step(), backend="eager")
+        for _ in range(6):
+            optim.zero_grad()
+            m(torch.ones(1, 2)).sum().backward()
+            step()
+            watch.boundary()
+            told.append(len(watch.live()[0]))
+        self.assertEqual([2, 2, 0, 0, 0, 0], told)
+        self.assertNotIn("item", str(torch._dynamo.utils.counters["graph_break"]))
+        watch.close()
+
+    def check_alone(self):
+        """A parameter that no optimizer has is named, and what to do."""
+        import ptc
+        import torch
+        from ptc import _attached
+
+        def attached(dropped=()):
+            m = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
+            optim = torch.optim.AdamW(m[0].parameters())
+            b = _attached.Attached(m, optim, None, None, (), None, None, (), dropped)
+            b.collect()
+            b.check_dropped()
+            b.watch()
+            self.addCleanup(b.close)
+            return m, optim, b
+
+        def said(zero):
+            """What each stop says: nothing, or the first letter of the error."""
+            out = []
+            for _ in range(20):
+                zero()
+                m(torch.ones(1, 2)).sum().backward()
+                optim.step()
+                b.gradients.boundary()
+                try:
+                    b.check_gradients()
+                    out.append("")
+                except ptc.Error as e:
+                    out.append(type(e).__name__[0])
+                    if _ > 1 and zero == optim.zero_grad:
+                        self.assertRegex(str(e), r"parameter 1\.weight and 1 more is in no optimizer, and has a gradient that nothing "
+                                                 r"applies .*: freeze it \(requires_grad_\(False\)\), give it to an optimizer, zero")
+            return "".join(out)
+        m, optim, b = attached()
+        self.assertEqual("L" * 16 + "E" * 4, said(optim.zero_grad))
+        m, optim, b = attached()
+        self.assertEqual("LLL", said(lambda: m.zero_grad()))  # the whole model's are zeroed
+        m, optim, b = attached()
+        self.assertEqual("LLL", said(lambda: m.zero_grad(set_to_none=False)))
+        masters = [p.detach().double() for p in m.parameters()]  # which two micro-steps' gradients are copied into
+        b = _attached.Attached(m, torch.optim.SGD(masters, lr=0.1), None, None, (), {f"m{i}": p for i, p in enumerate(masters)}, None, ())
+        b.collect()
+        b.watch()
+        told = []
+        for step in range(12):
+            if step % 2 == 0:
+                m.zero_grad()
+            m(torch.ones(1, 2)).sum().backward()
+            if step % 2:
+                for p, q in zip(m.parameters(), masters):
+                    q.grad = p.grad.double()
+                b.optimizers["optimizer"][0].step()
+            b.gradients.boundary()
+            told.append(bool(b.gradients.live()[0]))
+        self.assertEqual([True] * 5 + [False, True] * 3 + [False], told)
+        b.close()
+        m, optim, b = attached(["1"])
+        self.assertEqual("LL", said(optim.zero_grad))
+        with self.assertRaisesRegex(ptc.Error, "dropped 2: no parameter has this name, or one that begins with 2"):
+            attached("2")
 
     def check_fsdp_gradients(self):
         """FSDP2 keeps gradients to itself until it reduces them."""
@@ -332,18 +538,28 @@ class Torch(harness.Case):
         from torch.distributed.fsdp import fully_shard
         dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
         try:
-            m = fully_shard(torch.nn.Linear(2, 3), mesh=init_device_mesh("cpu", (1,)))
-            optim = torch.optim.AdamW(m.parameters())
-            watch = Gradients([m], list(m.named_parameters()), {})
-            for _ in range(2):
-                for last in (False, True):
-                    m.set_requires_gradient_sync(last)
-                    m(torch.ones(1, 2)).sum().backward()
-                    self.assertEqual(2, len(watch.live()))
-                optim.step()
-                self.assertEqual([], watch.live())
-                optim.zero_grad()
-            watch.close()
+            for how in ("end", "start", "never", "drop"):
+                m = fully_shard(torch.nn.Linear(2, 3), mesh=init_device_mesh("cpu", (1,)))
+                optim = torch.optim.AdamW(m.parameters())
+                watch, told = Gradients([("", m)], list(m.named_parameters()), {}), []
+                for step in range(5):
+                    if how in ("start", "drop"):
+                        optim.zero_grad()
+                    for last in (False, True):
+                        m.set_requires_gradient_sync(last)
+                        m(torch.ones(1, 2)).sum().backward()
+                        watch.boundary()
+                        told.append(len(watch.live()[0]))
+                    optim.step()
+                    if how == "end":
+                        optim.zero_grad()
+                    elif how == "drop":
+                        m(torch.ones(1, 2)).sum().backward()
+                    watch.boundary()
+                    told.append(len(watch.live()[0]))
+                late, end = 2 if how == "end" else 8, 2 if how == "never" else 0
+                self.assertEqual([end if i % 3 == 2 and i >= late else 2 for i in range(15)], told, how)
+                watch.close()
         finally:
             dist.destroy_process_group()
 
@@ -408,7 +624,7 @@ class Torch(harness.Case):
             client = types.SimpleNamespace(
                 blob_get=lambda name, scope=ptc.JOB: blobs.get(name) if scope == ptc.JOB else None, stop_holds=lambda: True,
                 blob_set=lambda name, data, scope=ptc.JOB: blobs.__setitem__(name, data) if rank == 0 and scope == ptc.JOB else None,
-                declare=lambda *_, **__: None, restore=lambda: False, on_stop=lambda fn: None)
+                declare=lambda *_, **__: None, restore=lambda: False, on_stop=lambda fn: None, update_begin=lambda: None)
             gen = ptc.torch.Generation(client, types.SimpleNamespace(
                 has_state=bool(blobs), rank=rank, world=tp * dp, tp=tp, dp=dp, pp=1, cp=1, tp_rank=rank % tp, dp_rank=rank // tp,
                 pp_rank=0, cp_rank=0, start_step=8))
@@ -511,7 +727,19 @@ class Torch(harness.Case):
         made, gen = net(), generation()
         gen.attach(model=made, optim=groups(made))
         made.register_buffer("later", torch.zeros(1))
-        with self.assertRaisesRegex(ptc.Error, "tensor later: it was not there at attach, and would be lost"):
+        with self.assertRaisesRegex(ptc.Error, "tensor later: it was not there at attach, and would be lost; make it before attach"):
+            gen._at_stop(7)
+        gen._bound.close()
+        blobs.clear()
+        grown, gen = net(), generation()
+        optim = torch.optim.AdamW(grown["a"].parameters())
+        gen.attach(model=grown, optim=optim)
+        optim.add_param_group({"params": list(grown["b"].parameters())})
+        grown["b"](torch.ones(1, 2)).sum().backward()
+        optim.step()
+        grown.zero_grad()
+        with self.assertRaisesRegex(ptc.Error, r"tensor b.weight \(\w+\): it was not there at attach, and would be lost; give the parameter to "
+                                               "the optimizer before attach, frozen as long as it is not trained"):
             gen._at_stop(7)
         gen._bound.close()
         live.zero_grad()

@@ -2,12 +2,14 @@
 """One small training for each kind of state that a PyTorch program may have (docs/training-state.md): all of them at once in the ranks
 of a job (torch_rank.py), and, by the same code, in one process that is never stopped. Each step of each gives a number that depends on
 everything before it."""
+import contextlib
 import inspect
 import itertools
+import warnings
 
 import torch
 from torch import nn
-from torch.nn.utils import parametrizations
+from torch.nn.utils import parametrizations, prune
 from torch.optim import lr_scheduler
 from torch.optim.swa_utils import SWALR, AveragedModel, get_ema_multi_avg_fn
 
@@ -124,6 +126,43 @@ class Numbers(Kind):
         return Counting(list(self.model.parameters()))
 
 
+class Flags(Kind):
+    """A fused optimizer whose learning rate is a tensor, and one that goes by lists, each for a part of the model."""
+
+    def optimizer(self):
+        return {"fused": torch.optim.AdamW(self.model[0].parameters(), lr=torch.tensor(0.05), fused=True),
+                "foreach": torch.optim.Adam(self.model[2].parameters(), lr=0.05, foreach=True, maximize=True)}
+
+    def schedule(self):
+        return lr_scheduler.ExponentialLR(self.optim["fused"], 0.9)
+
+    def step(self, step):
+        loss = self.loss(step)
+        loss.backward()
+        for o in self.optim.values():
+            o.step()
+            o.zero_grad()
+        self.sched.step()
+        return loss.item()
+
+
+class Sparse(Kind):
+    """Sparse gradients, whose optimizer has taken a step before it is attached."""
+
+    def __init__(self, name):
+        super().__init__(name)
+        super().step(-1)
+
+    def make(self):
+        return net(self.name, nn.Embedding(5, 3, sparse=True), nn.Flatten())
+
+    def optimizer(self):
+        return torch.optim.SparseAdam(self.model.parameters(), lr=0.05)
+
+    def loss(self, step):
+        return (self.model(torch.tensor([[step % 5, step % 3]])) - 0.5).square().mean()
+
+
 class InBackward(Kind):
     """An optimizer for each parameter, which steps as soon as there is a gradient."""
 
@@ -162,17 +201,17 @@ class Tied(Kind):
 
 
 class Frozen(Kind):
-    """A part that is frozen, but given to the optimizer, and trained from step 9 on."""
-    START = 0
+    """A part that is frozen, but given to the optimizer, and trained from step 9 on; another is frozen in every other step."""
 
     def make(self):
         m = super().make()
-        m[0].requires_grad_(self.START >= 9)
+        m[0].requires_grad_(False)
         return m
 
     def step(self, step):
         if step == 9:
             self.model[0].requires_grad_(True)
+        self.model[2].bias.requires_grad_(step % 2 > 0)
         return super().step(step)
 
 
@@ -183,6 +222,54 @@ class WeightNorm(Kind):
         torch.manual_seed(5)
         parametrizations.spectral_norm(m[2])
         return m
+
+
+class Strided(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.turned = nn.Parameter(torch.zeros(4, 3).t())
+        self.image = nn.Conv2d(2, 3, 2).to(memory_format=torch.channels_last)
+        self.scale, self.nothing = nn.Parameter(torch.zeros(())), nn.Parameter(torch.zeros(0, 2))
+        self.phase = nn.Parameter(torch.zeros(3, 2, dtype=torch.complex64))
+
+    def forward(self, x):
+        y = self.image(x[:, :2, None, None].expand(6, 2, 2, 2)).flatten(1) + nn.functional.linear(x, self.turned) * self.scale
+        return (y.to(torch.complex64) @ self.phase).real
+
+
+class Reparametrized(Kind):
+    """By hooks, as before there were parametrizations, and with a part of the weights pruned; after tensors that lie otherwise than row
+    by row, a scalar, an empty one and complex numbers."""
+
+    def make(self):
+        m = net(self.name, Strided(), nn.Linear(2, 4), nn.Linear(4, 3), nn.Linear(3, 2))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            nn.utils.weight_norm(m[1])
+        torch.manual_seed(6)
+        nn.utils.spectral_norm(m[2])
+        prune.l1_unstructured(m[3], "weight", 2)
+        return m
+
+
+class NoSync(Kind):
+    """DDP, whose gradients are parts of its buckets, reduced in every other step; zeroed at the start."""
+
+    def __init__(self, name):
+        super().__init__(name)
+        if torch.distributed.is_initialized():
+            self.model = nn.parallel.DistributedDataParallel(self.model, gradient_as_bucket_view=True)
+
+    def step(self, step):
+        if step % 2 == 0:
+            self.optim.zero_grad(set_to_none=step % 4 > 0)
+        alone = step % 2 == 0 and torch.distributed.is_initialized()
+        with self.model.no_sync() if alone else contextlib.nullcontext():
+            loss = self.loss(step)
+            loss.backward()
+        if step % 2:
+            self.optim.step()
+        return loss.item()
 
 
 class Amax(nn.Linear):
@@ -266,27 +353,61 @@ class Bare(Kind):
         return (self.model(x) * self.scale - y).square().mean()
 
 
-class Gan(Kind):
-    """The loss of one model leaves gradients in the other, which are zeroed unapplied."""
+class OwnMasters(Kind):
+    """The program keeps fp32 masters of a bf16 model, and copies what two micro-steps have added up."""
 
     def __init__(self, name):
         super().__init__(name)
+        self.model = self.model.to(torch.bfloat16)
+        self.masters = [p.detach().float() for p in self.model.parameters()]
+        self.optim = torch.optim.AdamW(self.masters, lr=0.02)
+        self.extra = {f"{name}.{n} master": m for (n, _), m in zip(self.model.named_parameters(), self.masters)}
+
+    def step(self, step):
+        x, y = data(self.name, step)
+        loss = (self.model(x.to(torch.bfloat16)).float() - y).square().mean()
+        loss.backward()
+        if step % 2:
+            for p, m in zip(self.model.parameters(), self.masters):
+                m.grad = p.grad.float()
+            self.optim.step()
+            with torch.no_grad():
+                for p, m in zip(self.model.parameters(), self.masters):
+                    p.copy_(m)
+            self.model.zero_grad()
+        return loss.item()
+
+
+class Gan(Kind):
+    """The loss of one model leaves gradients in the other, which are zeroed unapplied, in each `every`-th step only."""
+
+    def __init__(self, name, every=2, to_none=True, twice=False):
+        super().__init__(name)
+        self.every, self.to_none, self.twice = every, to_none, twice
         self.model = {"d": net("d", nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 1)), "g": net("g", nn.Linear(4, 3))}
         self.optim = {k: torch.optim.Adam(m.parameters(), lr=0.02) for k, m in self.model.items()}
 
+    def zero(self, which):
+        self.optim[which].zero_grad(set_to_none=self.to_none)
+
     def step(self, step):
         d, g, (x, _) = self.model["d"], self.model["g"], data(self.name, step)
-        d.zero_grad()
-        real = d(x[:, :3]).exp().mean()
-        real.backward()
-        fake = d(g(x).detach()).square().mean()
-        fake.backward()
-        self.optim["d"].step()
-        g.zero_grad()
+        out = 0.0
+        if step % self.every == 0:
+            self.zero("d")
+            real = d(x[:, :3]).exp().mean()
+            real.backward()
+            fake = d(g(x).detach()).square().mean()
+            fake.backward()
+            self.optim["d"].step()
+            out = real.item() + fake.item()
+            if self.twice:
+                self.zero("d")
+        self.zero("g")
         loss = -d(g(x)).mean()
         loss.backward()
         self.optim["g"].step()
-        return real.item() + fake.item() + loss.item()
+        return out + loss.item()
 
 
 class Scaled(Kind):
@@ -380,14 +501,14 @@ class Micro(Kind):
     def step(self, step):
         how, n = self.how, {"skips": 1, "skips, zeroes late": 1, "never zeroes": 1}.get(self.how, 4)
         at = step + (self.rank if how == "ranks differ" else 0)
-        if how in ("zeroes late", "skips, zeroes late") and at % n == 0:
-            self.optim.zero_grad()
+        if how.split(", ")[-1] in ("zeroes late", "zeroes late in place") and at % n == 0:
+            self.optim.zero_grad(set_to_none=not how.endswith("in place"))
         loss = self.loss(step)
         self.scaler.scale(loss * (float("inf") if how.startswith("skips") and step % 3 else 1.0)).backward()
         if at % n == n - 1 and how != "never steps":
             self.scaler.step(self.optim)
             self.scaler.update()
-            if how not in ("zeroes late", "skips, zeroes late", "never zeroes"):
+            if "late" not in how and how != "never zeroes":
                 self.optim.zero_grad(set_to_none=how != "zeroes in place")
         return loss.item()
 
@@ -396,9 +517,9 @@ def micros(how, rank):
     return {h: Micro(h, rank) for h in (("zeroes", "zeroes late", "zeroes in place", "skips") if how == "all" else (how,))}
 
 
-def make(dp=None, dp_rank=None, start=0):
+def make(dp=None, dp_rank=None):
     """{name: Kind}."""
-    Pieces.DP, Pieces.DP_RANK, Frozen.START = dp, dp_rank, start
+    Pieces.DP, Pieces.DP_RANK = dp, dp_rank
     names = [f"{o}-{s}" for o, s in zip(itertools.cycle(OPTIMIZERS), SCHEDULES)]
     made = [OfTorch(n) for n in names]
     kinds = [k for k in globals().values() if inspect.isclass(k) and issubclass(k, Kind) and k not in (Kind, OfTorch, Micro)]

@@ -298,6 +298,7 @@ def refusals(gen):
     yield "no scheduler", dict(model=good, sched=iter([]))
     yield "no module", dict(model={"a": {}})
     yield "same names", dict(model=[good, linear()])
+    yield "dropped name", dict(model=good, dropped="wieght")
     yield "taken name", dict(model=good, stateful={"scheduler": torch.amp.GradScaler("cpu")})
     yield "left out", dict(model=Leaves())
     yield "fsdp1", dict(model=FullyShardedDataParallel(linear(), device_id=torch.device("cpu")))
@@ -485,7 +486,7 @@ def case_stateful(args, gen):
 
 def case_kinds(args, gen):
     dist.init_process_group("gloo")
-    kinds = torch_kinds.make(gen.dp, gen.dp_rank, gen.start_step)
+    kinds = torch_kinds.make(gen.dp, gen.dp_rank)
     gen.attach(**torch_kinds.attached(kinds))
     log = Log(args, gen)
     for step in range(gen.start_step, args.steps):

@@ -199,6 +199,9 @@ class Sharded:
     ranges = None
 
     def __init__(self, model, mesh):
+        if not hasattr(FSDPModule, "set_force_sum_reduction_for_comms"):
+            raise SystemExit("this PyTorch's FSDP2 needs what NCCL alone has, and does not run on CPUs: "
+                             "use a newer one than 2.7")
         for layer in model.layers.values():
             fully_shard(layer, mesh=mesh["dp"])
         fully_shard(model, mesh=mesh["dp"])

@@ -13,6 +13,7 @@ import hashlib
 import json
 
 import torch
+import torch.optim.swa_utils
 
 import ptc
 from ptc import _held, _values
@@ -45,21 +46,30 @@ def _objects(sched, stateful):
     return found
 
 
+def _state_of(thing):
+    state = thing.state_dict()
+    if isinstance(thing, torch.optim.swa_utils.SWALR):  # PyTorch 2.7 has a function in it
+        state = {k: v for k, v in state.items() if k != "anneal_func"}
+    return state
+
+
 def _digest(t):
     return hashlib.blake2b(memoryview(t.contiguous().flatten().view(torch.uint8).numpy()), digest_size=16).hexdigest()
 
 
 class Attached:
-    def __init__(self, model, optim, sched, zero1, tied, extra, stateful, remade):
+    def __init__(self, model, optim, sched, zero1, tied, extra, stateful, remade, dropped=()):
         self.modules, self.optimizers = _held.modules_of(model), _held.optimizers_of(optim)
         self.objects = _objects(sched, stateful)
         self.zero1, self.tied, self.extra, self.remade = zero1 or {}, tuple(tied), extra or {}, tuple(remade)
         self._model, self._numbers, self._fields, self._copies = model, {}, {}, []
+        self._began = {name: p.requires_grad for name, p in self._with_gradients()}
         self.states = _held.extra_states(self.modules)
         for optims in self.optimizers.values():
             for o in optims:
                 _held.start_optimizer(o)
         _no_comm_state(self.modules)
+        self._dropped = (dropped,) if isinstance(dropped, str) else tuple(dropped)
         self.gradients = None
 
     # -- tensors
@@ -79,14 +89,41 @@ class Attached:
         self._fields = fields
         return [*whole.values(), *(h for h, _, _ in fields.values())]
 
+    def _with_gradients(self):
+        """[(name, parameter)]"""
+        extra = [(name, t) for name, t in self.extra.items() if isinstance(t, torch.Tensor)]
+        return self._parameters_of() + [(n, t) for n, t in extra if t.is_leaf and t.is_floating_point()]
+
+    def check_dropped(self):
+        names = [name for name, _ in self._with_gradients()]
+        for d in self._dropped:
+            if not any(name == d or name.startswith(f"{d}.") for name in names):
+                refuse(f"dropped {d}: no parameter has this name, or one that begins with {d}.")
+
     def watch(self):
         """Gradients, from now on."""
-        named = [(prefix + _held.clean_name(m, n), p) for prefix, m in self.modules for n, p in m.named_parameters()]
-        named += [(f"zero1 {name}", piece) for name, (_, _, piece) in self.zero1.items()]
-        by_name, applies = dict(named), {}
+        named, applies = self._with_gradients(), {}
+        by_name = dict(named)
         for name, (_, _, piece) in self.zero1.items():
             applies[id(piece)] = [piece, *([by_name[name]] if name in by_name else [])]
-        self.gradients = Gradients([m for _, m in self.modules], named, applies)
+            named.append((name, piece))
+        optims = [o for them in self.optimizers.values() for o in them]
+        self.gradients = Gradients(self.modules, named, applies, optims, self._dropped)
+
+    def check_gradients(self):
+        """At a stop: raises Later where it would lose some."""
+        live, alone, never = self.gradients.live()
+        of = lambda names: names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "")
+        if alone and (never or len(alone) == len(live)):
+            text = (f"parameter {of(never or alone)} is in no optimizer, and has a gradient that nothing "
+                    f"applies and that would be lost: freeze it (requires_grad_(False)), give it to an "
+                    f"optimizer, zero its gradient before boundary(), or name it in attach(dropped=) where it "
+                    f"is nobody's")
+            raise ptc.Error(-2, text) if never else ptc.Later(text)
+        if live:
+            raise ptc.Later(f"gradients of {of(live)} have been computed and not been applied, and would be "
+                            f"lost; call boundary() where an optimizer has stepped, or name them in "
+                            f"attach(dropped=) where they are never applied")
 
     def close(self):
         if self.gradients is not None:
@@ -136,7 +173,7 @@ class Attached:
                 kind = type(optims[0]).__name__
                 out[name] = _values.dumps(name, {"class": kind, "groups": self.options(name)})
         for name, them in self.objects.items():
-            states = [_values.dumps(name, thing.state_dict()) for thing in them]
+            states = [_values.dumps(name, _state_of(thing)) for thing in them]
             if any(s != states[0] for s in states):
                 refuse(f"{name}: objects of the list have different states; those that differ go into a dict, each by a name of "
                        f"its own")
@@ -146,15 +183,15 @@ class Attached:
                 refuse(f"{name}: its state takes {len(data)} bytes, at most {ptc.BLOB_MAX} can be carried")
         return out
 
-    def load(self, get):
-        """get(blob) -> bytes or None. Whether there was anything."""
+    def load(self, get, step):
+        """get(blob) -> bytes or None, of the snapshot after `step` steps. Whether there was any."""
         found = False
         for name, optims in self.optimizers.items():
             saved = get(name)
             if saved is not None:
                 found = True
                 for o in optims:
-                    _load_options(name, o, _values.loads(saved))
+                    _load_options(name, o, _values.loads(saved), step)
         for name, them in self.objects.items():
             saved = get(name)
             if saved is not None:
@@ -170,12 +207,13 @@ class Attached:
         return {name: [str(b.dtype), list(b.shape), _digest(b)] for name, b in _held.not_persistent(self.modules).items()
                 if b.device.type == "cpu" and b.numel()}
 
+    def _parameters_of(self):
+        return [(prefix + _held.clean_name(model, name), p) for prefix, model in self.modules
+                for name, p in model.named_parameters(remove_duplicate=False)]
+
     def _parameters(self):
         """{name: [trained, {optimizer: group}]}"""
-        found = {}
-        for prefix, model in self.modules:
-            for name, p in model.named_parameters():
-                found[prefix + _held.clean_name(model, name)] = [p.requires_grad, {}]
+        found = {name: [p.requires_grad, {}] for name, p in self._parameters_of()}
         for kind, optims in self.optimizers.items():
             for o in optims:
                 for i, group in enumerate(o.param_groups):
@@ -188,7 +226,7 @@ class Attached:
         """What this rank knows of its part of the model, as bytes. leads: it is tensor-parallel rank 0, whose word on parameters counts."""
         out = {"extra": {name: module.get_extra_state() for name, module in self.states.items()}}
         if leads:
-            out.update(parameters=self._parameters(), buffers=buffers)
+            out.update(parameters=self._parameters(), buffers=buffers, began=self._began)
             out["pieces"] = {"zero1": bool(self.zero1)}  # of which no rank has all
             out["objects"] = {name: True for name in self.objects}
         return _values.dumps("model", out, True)
@@ -196,7 +234,8 @@ class Attached:
     @staticmethod
     def merge(parts, tp):
         """What a snapshot has, of {(pp_rank, tp_rank): about()}."""
-        whole = {"version": 1, "tp": tp, "parameters": {}, "buffers": {}, "pieces": {}, "extra": {}, "objects": {}}
+        kinds = ("parameters", "began", "buffers", "pieces", "extra", "objects")
+        whole = {"version": 1, "tp": tp, **{kind: {} for kind in kinds}}
         for (_, tp_rank), data in sorted(parts.items()):
             for kind, them in json.loads(data)["dict"]:
                 for name, value in them["dict"]:
@@ -221,7 +260,8 @@ class Attached:
         was = {name: _values._decode(value) for name, value in whole["parameters"].items()}
         for name, (trained, groups) in self._parameters().items():
             old_trained, old_groups = was.get(name, (trained, groups))
-            if trained != old_trained:
+            toggled = self._began.get(name) == whole.get("began", {}).get(name, "")  # in training
+            if trained != old_trained and not toggled:
                 refuse(f"parameter {name}: {'frozen' if trained else 'trained'} in the snapshot, {'trained' if trained else 'frozen'} "
                        f"here; set its requires_grad before attach as it was after step {gen.start_step}")
             both = set(groups) & set(old_groups) if self.zero1 or whole["pieces"].get("zero1") else set(groups) | set(old_groups)
@@ -232,6 +272,8 @@ class Attached:
         if gen.tp_rank == gen.cp_rank == gen.dp_rank == 0:
             self._same_buffers({name: _values._decode(value) for name, value in whole["buffers"].items()})
         self._load_extra(whole, gen)
+        for name, p in self._with_gradients():
+            p.requires_grad_(was.get(name, (p.requires_grad, {}))[0])
 
     def _same_buffers(self, was):
         for name, (dtype, shape, digest) in self.buffers().items():
@@ -258,14 +300,15 @@ def _group(groups, kind):
     return f"group {groups[kind]}" if kind in groups else "no group"
 
 
-def _load_options(name, optim, saved):
+def _load_options(name, optim, saved, step):
     if isinstance(saved, dict):
         if saved["class"] != type(optim).__name__:
             refuse(f"{name}: the snapshot is of a {saved['class']}, this is a {type(optim).__name__}")
         saved = saved["groups"]
     groups = optim.param_groups
     if len(saved) != len(groups):
-        refuse(f"{name}: the snapshot has {len(saved)} parameter groups, this one {len(groups)}")
+        refuse(f"{name}: the snapshot has {len(saved)} parameter groups, this one {len(groups)}; "
+               f"build the groups as they were after step {step}, also those that were added in training")
     for group, values in zip(groups, saved):
         group.update(values)
 

@@ -1,16 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradients that are live: computed, and neither applied by an optimizer nor zeroed since. Snapshots have no gradients, so a stop
-that finds live ones moves on to a later boundary.
+"""Gradients that are live: computed, and neither applied by an optimizer nor zeroed since. Snapshots
+have no gradients, so a stop that finds live ones moves on to a later boundary.
 
-Happy path: after each step of an optimizer Gradients notes which gradients it has applied, without reading them; at a stop live()
-names the parameters whose gradients are others now, and not zero. Failure modes: none; what cannot be told counts as live.
+Happy path: each step of an optimizer notes which tensors it has applied, without reading them;
+boundary() counts; at a stop live() names the parameters whose gradients would be lost. Failure
+modes: none; a gradient counts as live until it is shown to be dead.
 
-Gradients that were applied are dead, although a program that zeroes at the start of a step still has them. Gradients that a program
-drops unapplied are dead too: the loss of a GAN's generator makes some for the discriminator. A stop that meets such gradients
-watches what becomes of them, and takes them for dead when they were zeroed unapplied after two boundaries in a row. Micro-steps
-cannot look like that: of two in a row, the second adds to the first.
+Gradients may be there at a boundary and be dead: a program that zeroes at the start of a step still
+has those that were applied, and the loss of a GAN's generator leaves some in the discriminator. Two
+things show that:
+- Steps. A tensor that an optimizer has applied before a boundary is never applied after it, if each
+  step so far had other tensors than the one before: what was set to None is made anew. Whatever is
+  added to such a tensor is lost by the program itself.
+- A stop that moves on watches what becomes of gradients (_Watch), for programs that zero in place,
+  or leave gradients after zeroing. What was seen is forgotten with the stop: the program may do
+  something else by the next one.
 """
 import contextlib
+import sys
 import weakref
 
 import torch
@@ -21,7 +28,11 @@ try:
 except ImportError as e:
     raise ImportError("ptc.torch needs PyTorch 2.7 or later") from e
 
-_DROPPED = 2
+# How often something has to be seen. Once may be chance: DDP makes its buckets, and gradients in them,
+# anew after its first step.
+_SHOWN = 2
+# Boundaries with steps before them after which a parameter that no optimizer has is refused.
+_ALONE = 16
 
 
 def _nonzero(g):
@@ -37,155 +48,305 @@ def _nonzero(g):
 
 
 def _version(g):
-    """Grows with each change in place; tensors of inference mode have none, and are told apart by identity alone."""
+    """Grows with each change in place; tensors of inference mode have none."""
     return 0 if g.is_inference() else g._version
 
 
-def _is(mark, g):
-    """mark: (weak reference, version). While a reference is kept, weakref.ref() gives the same one for the same tensor."""
-    return mark[0] is weakref.ref(g) and mark[1] == _version(g)
+def _made_anew(g):
+    """Whether it is another tensor than before because that one was set to None: with create_graph=True,
+    and of sparse ones, sums are other tensors too."""
+    return not g.requires_grad and g.layout == torch.strided
 
 
 class _Slot:
-    """Where gradients of a parameter add up, and what the program was seen to do with them."""
+    """Where gradients of a parameter add up, and what steps have shown of them."""
 
     def __init__(self, name, tensor, attribute):
         self.name, self.tensor, self.attribute = name, tensor, attribute
-        self.kept = False  # applied gradients were not zeroed before more was added
-        self.dropped = 0   # boundaries in a row after which unapplied ones were zeroed
-        self._once = self._hook = self._seen = self._steps = None
+        self.applied = self.version = None  # of the gradient at the last step; a weak reference
+        self.at = 0          # boundaries before that step
+        self.anew = 0        # steps that had another tensor than the one before the last boundary
+        self.again = False   # a step had the same
+        self.watch = None
+        self.piece = False   # of zero1=: its gradient is made from the parameter's
 
     def gradient(self):
         return getattr(self.tensor, self.attribute, None)
 
-    def before_more(self, fn):
-        """fn() runs once, before the next backward adds to the gradient."""
-        if self.attribute != "grad" or not self.tensor.requires_grad or not self.tensor.is_leaf:
-            return None
+    def stepped(self, at):
+        """A step of an optimizer has just applied what there is. at: boundaries so far."""
+        g = self.gradient()
+        if self.watch is not None:
+            self.watch.stepped(g)
+        if g is None:
+            return
+        ref = weakref.ref(g)  # while a reference is kept, this is the same one for the same tensor
+        if self.applied is not None and self.at != at:
+            if ref is self.applied or not _made_anew(g):
+                self.again = True
+            else:
+                self.anew += 1
+        self.applied, self.version, self.at = ref, _version(g), at
 
-        def call(_):
-            hook.remove()
-            fn()
-        hook = self.tensor.register_hook(call)
-        return hook
+    def spent(self, g):
+        """No later step applies this tensor, or what is in it."""
+        if self.piece and self.unchanged(g):
+            return True
+        return self.anew >= _SHOWN and not self.again and weakref.ref(g) is self.applied
 
-    def watch_applied(self, mark):
-        """Is what was applied zeroed before more is added?"""
-        def look():
-            g = self.gradient()
-            self.kept = g is not None and _is(mark, g) and _nonzero(g)
-        self._once = self.before_more(look)
+    def unchanged(self, g):
+        return weakref.ref(g) is self.applied and _version(g) == self.version
 
-    def watch(self, steps):
-        """What becomes of the gradient that is there? steps(): another object after each step of an optimizer that applies it."""
-        self._seen, self._steps = weakref.ref(self.gradient()), (steps, steps())
-        self._hook = self.before_more(lambda: self._told(self.gradient() is not None and _nonzero(self.gradient())))
 
-    def settle(self):
-        """No backward has come since, or none that hooks see (FSDP's): where there is another gradient, that one was zeroed."""
-        if self._seen is not None:
-            if self._hook is not None:
-                self._hook.remove()
-            g = self.gradient()
-            self._told(g is not None and weakref.ref(g) is self._seen)
+class _Watch:
+    """What becomes of a slot's gradient, as seen before each backward that adds to it, while a stop
+    moves on."""
 
-    def _told(self, more):
-        steps, was = self._steps
-        self.dropped = 0 if more or steps() != was else self.dropped + 1
-        self._hook = self._seen = self._steps = None
+    def __init__(self, slot, begun):
+        self.slot, self.begun, self.zeroings = slot, begun, 0
+        self._seen = self._hook = None
+
+    def _listen(self):
+        t = self.slot.tensor
+        if self._hook is not None or not t.requires_grad or not t.is_leaf:
+            return
+        if not isinstance(self.slot.gradient(), DTensor):  # backward adds to others than FSDP2's
+            self._hook = t.register_hook(self._before_more)
+
+    def _before_more(self, _):
+        self._look(self.slot.gradient())
+        self._more()
+
+    def _another(self, g):
+        """Without a hook: has it been set to None since it was looked at?"""
+        if self._hook is not None or self._seen is None:
+            return False
+        return weakref.ref(g) is not self._seen and _made_anew(g)
+
+    def _look(self, g):
+        """Whether there is any."""
+        there = g is not None and _nonzero(g)
+        if not there or self._another(g):
+            self.zeroings += 1
+            self._zeroed()
+        self._seen = None if g is None else weakref.ref(g)
+        return there
+
+    def dead(self, g):
+        """At a boundary."""
+        self._listen()
+        return not self._look(g) or self._is_dead(g)
 
     def close(self):
-        for hook in filter(None, (self._once, self._hook)):
-            hook.remove()
+        if self._hook is not None:
+            self._hook.remove()
+
+
+class _OfOptimizer(_Watch):
+    """Are the gradients that are there at boundaries zeroed before the next step, or applied by it?
+    Boundaries before the first zeroing after a step (False) and those after it (True) are two kinds."""
+
+    def __init__(self, slot, begun):
+        super().__init__(slot, begun)
+        self._kind = None  # not known yet
+        self._waiting, self._dropping, self._applied = set(), set(), set()
+        self._drops = {None: 0, False: 0, True: 0}
+        self._steps = self._backwards = self._written = 0
+
+    def _more(self):
+        self._backwards += 1
+
+    def _zeroed(self):
+        self._dropping |= self._waiting
+        self._waiting = set()
+        self._kind = True
+
+    def stepped(self, g):
+        self._look(g)
+        whole = self._hook is not None and self._steps > 0  # since the step before
+        added = self._backwards > 0 or g is None or self.slot.unchanged(g)
+        overwritten = whole and not added
+        self._written = self._written + 1 if overwritten else 0
+        self._applied |= self._waiting
+        for kind in self._dropping:
+            self._drops[kind] += 1
+        self._waiting, self._dropping = set(), set()
+        self._kind, self._backwards, self._steps = False, 0, self._steps + 1
+
+    def _is_dead(self, g):
+        kind = self._kind
+        self._waiting.add(kind)
+        if kind is not None and self._drops[kind] >= _SHOWN and kind not in self._applied:
+            return True
+        # a master's: no backward reaches it, and the program overwrites it
+        return self._written >= _SHOWN and self.slot.unchanged(g)
+
+
+class _OfNone(_Watch):
+    """No optimizer has the parameter, but the program may copy its gradient into a master's. Is a gradient
+    that was there when optimizers stepped zeroed before anything is added to it, and before optimizers
+    step that have not stepped since the last zeroing?"""
+
+    def __init__(self, slot, begun):
+        super().__init__(slot, begun)
+        self._since = set()   # optimizers that have stepped since the last zeroing
+        self._after = False   # one since the last backward
+        self._waiting = None  # those of _since, at a boundary after one
+        self._drops = 0
+
+    def _more(self):
+        self._drops = self._drops if self._waiting is None else 0
+        self._after, self._waiting = False, None
+
+    def _zeroed(self):
+        self._drops += self._waiting is not None
+        self._since, self._waiting = set(), None
+
+    def stepped(self, _):
+        pass
+
+    def other(self, optim):
+        if self._waiting is not None and optim not in self._waiting:
+            self._drops, self._waiting = 0, None
+        self._since.add(optim)
+        self._after = True
+
+    def _is_dead(self, _):
+        self._waiting = set(self._since) if self._after else None
+        return self._after and self._drops >= _SHOWN
 
 
 class Gradients:
-    """named: [(name, parameter)]; applies: {id of a tensor that an optimizer works on: the parameters whose gradients it has}, where
-    these are others. Watches until close()."""
+    """modules: [(what names begin with, module)]; named: [(name, parameter)]; applies: {id of a tensor
+    that an optimizer works on: the parameters whose gradients it has}, where these are others; optims:
+    those that are attached; dropped: names, or what they begin with, of parameters whose gradients are
+    nobody's at a boundary. Watches until close()."""
 
-    def __init__(self, modules, named, applies):
-        self._modules, self._applies = modules, applies
-        self._slots = {}
+    def __init__(self, modules, named, applies, optims=(), dropped=()):
+        self._modules, self._optims, self._applies = modules, optims, applies
+        self._dropped = tuple(dropped)
+        slots = {}
         for name, p in named:
             for attribute in ("grad", "main_grad"):  # Megatron adds up in the second
                 if attribute == "grad" or hasattr(p, attribute):
-                    self._slots.setdefault((id(p), attribute), _Slot(name, p, attribute))
-        self._main = [s.tensor for s in self._slots.values() if s.attribute == "main_grad"]
-        # optimizer: (how many steps, gradients at the last one: [(parameter, weak reference, version)], main_grads likewise)
-        self._applied = weakref.WeakKeyDictionary()
-        self._handle = register_optimizer_step_post_hook(self._stepped)
+                    slots.setdefault((id(p), attribute), _Slot(name, p, attribute))
+        self._slots = list(slots.values())
+        self._main = [s for s in self._slots if s.attribute == "main_grad"]
+        own = {id(s.tensor): s for s in self._slots if s.attribute == "grad"}
+        self._of = {i: [own[id(q)] for q in self._targets(s.tensor) if id(q) in own]
+                    for i, s in own.items()}
+        for slot in self._slots:
+            slot.piece = id(slot.tensor) in applies
+        self._at = self._busy = 0  # boundaries; how many had a step after the one before
+        self._stepped_at = -1      # the last boundary with a step after it
+        self._asked, self._alone = False, []
+        hook = self._stepped
+        if "torch._dynamo" in sys.modules:  # a compiled step would trace it, for nothing
+            hook = torch.compiler.disable(hook)
+        self._handle = register_optimizer_step_post_hook(hook)
+
+    def _targets(self, p):
+        """Whose gradients an optimizer applies that works on p."""
+        return self._applies.get(id(p), (p,))
 
     def close(self):
         self._handle.remove()
-        for slot in self._slots.values():
-            slot.close()
+        self._forget()
+
+    def _forget(self):
+        for slot in self._slots:
+            if slot.watch is not None:
+                slot.watch.close()
+                slot.watch = None
+        self._alone = []
 
     # -- what has been applied
 
+    def boundary(self):
+        """At each boundary, before a stop there."""
+        if not self._asked:
+            self._forget()
+        self._asked = False
+        self._at += 1
+
     def _stepped(self, optim, *_):
         """After each step of any optimizer in this process, so it does no more than it must."""
-        params = [p for group in optim.param_groups for p in group["params"]]
-        if self._applies:
-            params = [q for p in params for q in self._applies.get(id(p), (p,))]
-        marks = [(p, weakref.ref(g), _version(g)) for p in params if (g := p.grad) is not None]
-        self._note(optim, marks)
+        for group in optim.param_groups:
+            for p in group["params"]:
+                for slot in self._of.get(id(p), ()):
+                    slot.stepped(self._at)
+        self._step_noted(self._main, id(optim))
 
-    def _note(self, optim, marks):
-        steps, _, main = self._applied.get(optim, (0, (), ()))
-        if self._main:
-            main = [(p, weakref.ref(p.main_grad), _version(p.main_grad)) for p in self._main if p.main_grad is not None]
-        self._applied[optim] = (steps + 1, marks, main)
-        if steps:
-            return
-        for key, mark in self._marks(optim):  # the first: does the program zero what was applied at all?
-            if key in self._slots:
-                self._slots[key].watch_applied(mark)
-
-    def _marks(self, optim):
-        _, marks, main = self._applied[optim]
-        for attribute, them in (("grad", marks), ("main_grad", main)):
-            for p, gradient, version in them:
-                yield (id(p), attribute), (gradient, version)
+    def _step_noted(self, slots, optim):
+        for slot in slots:
+            slot.stepped(self._at)
+        for watch in self._alone:
+            watch.other(optim)
+        if self._stepped_at != self._at:
+            self._stepped_at, self._busy = self._at, self._busy + 1
 
     def applied(self):
         """The program says that it applies what there is, by itself."""
-        params = {id(s.tensor): s.tensor for s in self._slots.values()}.values()
-        self._note(self, [(p, weakref.ref(p.grad), _version(p.grad)) for p in params if p.grad is not None])
+        self._step_noted(self._slots, None)
 
     # -- what is live
 
     def live(self):
-        """Names of the parameters whose gradients a stop would lose."""
-        marks, owners, found = {}, {}, []
-        for optim in list(self._applied):
-            for key, mark in self._marks(optim):
-                marks.setdefault(key, []).append(mark)
-                owners.setdefault(key, []).append(weakref.ref(optim))
-        for key, slot in self._slots.items():
-            slot.settle()
+        """(names of the parameters whose gradients a stop would lose; those of them that no optimizer has;
+        those of these that nothing zeroes)"""
+        self._asked = True
+        groups = [group for o in self._optims for group in o.param_groups]
+        have = {id(q) for group in groups for p in group["params"] for q in self._targets(p)}
+        live, alone, never = [], [], []
+        for slot in self._slots:
             g = slot.gradient()
-            if g is None:
+            if slot.watch is None and not self._is_there(slot, g):
                 continue
-            applied = any(_is(m, g) for m in marks.get(key, ()))
-            if (applied and not slot.kept) or not _nonzero(g):
-                slot.dropped = 0 if applied else slot.dropped
+            mine = self._is_alone(slot, have)
+            watch = self._watch(slot, _OfNone if mine else _OfOptimizer)
+            if watch.dead(g) or slot.spent(g):
                 continue
-            if slot.dropped < _DROPPED or applied:
-                found.append(slot.name)
-            if not applied:
-                slot.watch(lambda optims=owners.get(key, ()): [self._applied.get(o(), (0,))[0] for o in optims])
-        return found + self._hidden()
+            live.append(slot.name)
+            if mine:
+                alone.append(slot.name)
+            if mine and not watch.zeroings and self._busy - watch.begun >= _ALONE:
+                never.append(slot.name)
+        return live + [name for name in self._hidden() if name not in live], alone, never
+
+    def _is_there(self, slot, g):
+        """Whether there is something to be watched."""
+        return not (g is None or slot.spent(g) or self._is_dropped(slot.name)) and _nonzero(g)
+
+    @staticmethod
+    def _is_alone(slot, have):
+        """Whether there are optimizers, none of which has it, and none of others has applied it."""
+        if not have or slot.attribute != "grad":
+            return False
+        return id(slot.tensor) not in have and slot.applied is None
+
+    def _watch(self, slot, kind):
+        if not isinstance(slot.watch, kind):
+            if slot.watch is not None:  # an optimizer has it now
+                slot.watch.close()
+                self._alone = [w for w in self._alone if w is not slot.watch]
+            slot.watch = kind(slot, self._busy)
+            if kind is _OfNone:
+                self._alone.append(slot.watch)
+        return slot.watch
+
+    def _is_dropped(self, name):
+        return any(name == d or name.startswith(f"{d}.") for d in self._dropped)
 
     def _hidden(self):
         """FSDP2 keeps to itself what it has not reduced yet (set_requires_gradient_sync, set_requires_all_reduce)."""
         found = []
-        for module in self._modules:
+        for prefix, module in self._modules:
             for m in module.modules():
                 with contextlib.suppress(AttributeError):
                     state = m._get_fsdp_state()
                     for group in filter(None, getattr(state, "_fsdp_param_groups", None) or [state._fsdp_param_group]):
-                        found += _of_fsdp(group)
-        return found
+                        found += [prefix + name for name in _of_fsdp(group)]
+        return [name for name in found if not self._is_dropped(name)]
 
 
 def _of_fsdp(group):

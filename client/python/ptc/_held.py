@@ -224,6 +224,8 @@ def of_module(model, prefix, tied, extra_states=(), given=()):
     for name, t in itertools.chain(model.named_parameters(), model.named_buffers()):
         if torch.nn.parameter.is_lazy(t):
             refuse(f"{prefix}{name}: it is not initialized; call the module once before attach")
+        if t.is_meta:  # PyTorch 2.7's state dicts leave these out
+            refuse(f"tensor {prefix}{name}: it is on meta; only host memory is carried so far")
     state, held = dict(get_model_state_dict(model)) if model.state_dict() else {}, {}
     tensors = [_local(t) for t in itertools.chain(model.parameters(), model.buffers())]
     live = {t.untyped_storage().data_ptr() for t in tensors if t.layout == torch.strided}

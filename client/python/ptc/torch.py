@@ -158,7 +158,8 @@ class Generation:
 
     # -- state
 
-    def attach(self, model=None, optim=None, sched=None, data=(), zero1=None, tied=(), extra=None, stateful=None, remade=(), rng=None):
+    def attach(self, model=None, optim=None, sched=None, data=(), zero1=None, tied=(), extra=None, stateful=None, remade=(),
+               rng=None, dropped=()):
         """Declares what is to be carried, restores it where there is a snapshot, and returns True then.
 
         model: a module (of a pipeline stage, with the whole model's names), a list of a model's parts, or a dict of models by name.
@@ -171,6 +172,9 @@ class Generation:
         pipeline stages hold on purpose. extra: {name: tensor} beyond the model's state dict. stateful: {name: object} whose
         state_dict() is the same on every rank, such as a GradScaler. remade: names of buffers outside the state dict which each
         generation makes with other values, on purpose. docs/training-state.md says of each kind of state what becomes of it.
+        dropped: names of parameters, or what their names begin with ("d" of "d.0.weight"), whose gradients
+        are never applied once a boundary has come, such as those that a GAN's generator leaves in the
+        discriminator; a stop does not wait for these.
         rng: {name: generator} beyond the random streams that are carried anyhow (docs/job.md, Random streams), or (generator, rule);
         {name: rule} for one of those; {name: None} for one that is not carried. Rules: AGREE, within tensor-parallel groups; DIFFER,
         by rank. Generators: torch.Generator, random.Random, NumPy's, a tracker as Megatron's.
@@ -181,11 +185,12 @@ class Generation:
         for name in {d.name for d in self._data}:
             if sum(d.name == name for d in self._data) > 1:
                 refuse(f"dataset {name}: two samplers or loaders of that name; give them different ones in name=")
-        bound = Attached(model, optim, sched, zero1, tied, extra, stateful, remade)
+        bound = Attached(model, optim, sched, zero1, tied, extra, stateful, remade, dropped)
         self._bound = bound
         try:
             self._rng = _rng.Streams(self, rng)
             self._declared = bound.collect()
+            bound.check_dropped()
             bound.values(), bound.about(True, {})  # what a stop would refuse
             self._same_groups()
             for sampler in self._data:
@@ -226,7 +231,7 @@ class Generation:
         """What the snapshot has beside tensors, before anything is declared: what does not fit is refused while the generation
         before can still go on. Returns whether there was anything."""
         client, b = self._client, self._bound
-        found = b.load(client.blob_get)
+        found = b.load(client.blob_get, self.start_step)
         about = _blobs_get(client, "model")
         if about is not None:
             found = True
@@ -250,7 +255,10 @@ class Generation:
                 refuse(f"tensor {h}: it is not where it was at attach: something has put another tensor in its place; change "
                        f"tensors in place")
         for name, field in now:
-            refuse(f"tensor {name}{f' ({field})' if field else ''}: it was not there at attach, and would be lost")
+            advice = ("give the parameter to the optimizer before attach, frozen as long as it is not trained"
+                      if field else "make it before attach")
+            refuse(f"tensor {name}{f' ({field})' if field else ''}: it was not there at attach, and would be "
+                   f"lost; {advice}")
 
     # -- at a stop, what ranks tell each other through the store
 
@@ -340,10 +348,8 @@ class Generation:
         while self._told:  # at an earlier stop, which nobody is at any more
             self.store.delete_key(self._told.pop())
         try:
-            live = b.gradients.live() if not self._finishing else ()
-            if live:
-                raise ptc.Later(f"gradients of {live[0]}{f' and {len(live) - 1} more' if len(live) > 1 else ''} have been computed and not "
-                                f"been applied, and would be lost; call boundary() where an optimizer has stepped")
+            if not self._finishing:
+                b.check_gradients()
             for d in self._data:
                 d._before_stop(self, step)
             self._check_outside()
@@ -364,6 +370,8 @@ class Generation:
         if step == self.start_step + 1:  # after one step, rather than at a switch after a thousand
             self._check_outside()
             self._bound.check_copies()
+        if self._bound is not None:
+            self._bound.gradients.boundary()
         self._ended = self._client.boundary(step)
         return self._ended
 
