@@ -88,7 +88,7 @@ void ptc_gpu_child_kill(const struct ptc_gpu_child *child)
 	syscall(SYS_pidfd_send_signal, child->pidfd, SIGKILL, NULL, 0);
 }
 
-bool ptc_gpu_child_ended(struct ptc_gpu_child *child, int timeout_ms, char *text, size_t size)
+bool ptc_gpu_child_ended(const struct ptc_gpu_child *child, int timeout_ms, char *text, size_t size)
 {
 	struct pollfd p = { .fd = child->pidfd, .events = POLLIN };
 	int64_t until = ptc_sys_now_ns() + (int64_t)timeout_ms * 1000000;
@@ -102,8 +102,6 @@ bool ptc_gpu_child_ended(struct ptc_gpu_child *child, int timeout_ms, char *text
 		snprintf(text, size, "was killed by signal %d", WTERMSIG(status));
 	else
 		snprintf(text, size, "ended with status %d", WEXITSTATUS(status));
-	close(child->pidfd);
-	child->pidfd = -1;
 	return true;
 }
 
@@ -154,10 +152,9 @@ int ptc_gpu_child_list(const char *path, int timeout_ms, size_t max, char **ret,
 	close(fds[0]);
 	if (rc)
 		ptc_gpu_child_kill(&child);
-	if (!ptc_gpu_child_ended(&child, 1000, text, sizeof text)) {
+	if (!ptc_gpu_child_ended(&child, 1000, text, sizeof text))
 		ptc_gpu_child_kill(&child);
-		close(child.pidfd);
-	}
+	close(child.pidfd);
 	if (rc == 0 && strcmp(text, "ended with status 0") != 0)
 		rc = ptc_error_set(err, PTC_EIO, "ptc-gpu --list %s", text);
 	if (rc == 0) {

@@ -114,8 +114,7 @@ static void finish(struct ptc_gpu_client *c)
 	while (c->calls)
 		pthread_cond_wait(&c->changed, &c->lock);
 	close(c->child.socket);
-	if (c->child.pidfd >= 0)
-		close(c->child.pidfd);
+	close(c->child.pidfd);
 	c->state = NONE;
 	c->poisoned = false;
 	c->why[0] = '\0';
@@ -237,8 +236,8 @@ static int start_reader_locked(struct ptc_gpu_client *c, struct ptc_error *err)
 	if (e == 0)
 		return 0;
 	ptc_gpu_child_kill(&c->child);
-	if (!ptc_gpu_child_ended(&c->child, GONE_MS, how, sizeof how))
-		close(c->child.pidfd);
+	(void)ptc_gpu_child_ended(&c->child, GONE_MS, how, sizeof how);
+	close(c->child.pidfd);
 	close(c->child.socket);
 	c->state = NONE;
 	return ptc_error_errno(err, e, "start a thread for ptc-gpu");

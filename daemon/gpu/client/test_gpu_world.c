@@ -33,20 +33,25 @@ static int before(const char *text, const char *part)
 }
 
 /* What a sanitizer says of a process that we start goes into the folder, where world_end looks for it. */
+static void sanitizer_log(const char *variable, const char *dir)
+{
+	const char *options = getenv(variable) ? getenv(variable) : "";
+	char all[1024];
+
+	snprintf(all, sizeof all, "%.*s:log_path=%s/sanitizer", before(options, ":log_path="), options, dir);
+	setenv(variable, all, 1);
+}
+
 struct world *world_begin(const struct ptc_gpu_client_config *config)
 {
 	struct ptc_gpu_client_config usual = { .pinned_max = 64 << 20, .hang_ms = 60000 };
 	struct world *w = calloc(1, sizeof *w);
-	const char *options;
-	char log[512];
 
 	snprintf(w->dir, sizeof w->dir, "/tmp/ptc-gpu-XXXXXX");
 	assert_non_null(mkdtemp(w->dir));
 	setenv("PTC_FAKE_GPU", w->dir, 1);
-	options = getenv("ASAN_OPTIONS");
-	snprintf(log, sizeof log, "%.*s:log_path=%s/sanitizer", options ? before(options, ":log_path=") : 0,
-		 options ? options : "", w->dir);
-	setenv("ASAN_OPTIONS", log, 1);
+	sanitizer_log("ASAN_OPTIONS", w->dir);
+	sanitizer_log("TSAN_OPTIONS", w->dir);
 	w->chunks_fd = -1;
 	assert_int_equal(ptc_gpu_client_new(config ? config : &usual, &w->c, &w->err), 0);
 	return w;
