@@ -368,9 +368,20 @@ static void test_cache(void **state)
 	gpu_pid(w, &s);
 	assert_int_equal(s.allocations | s.mapped_bytes, 0);
 
+	/* Another one of the same size, while the first is bound. */
+	ok(w, world_bind(w, r, address, &e, &a));
+	again = rank_alloc(r, RANK_PLAIN, MIB, 0, 3);
+	f = rank_export(r, again, 1000);
+	ok(w, world_bind(w, r, again, &f, &b));
+	assert_int_not_equal(a.number, b.number);
+	ok(w, copy(w, PTC_GPU_OUT, b, world_flat(0, 0, MIB)));
+	assert_true(is_seed(w->chunks, 0, MIB, 3));
+	ok(w, ptc_gpu_client_close(w->c, a, &w->o, &w->err));
+	ok(w, ptc_gpu_client_close(w->c, b, &w->o, &w->err));
+	rank_free(r, again);
+
 	rank_free(r, address);
-	again = rank_alloc(r, RANK_PLAIN, MIB, 0, 2);
-	assert_int_equal(again, address); /* the system gives the same addresses again */
+	again = rank_alloc(r, RANK_PLAIN, MIB, 0, 2); /* at the same address, as a rule */
 	f = rank_export(r, again, 1000);
 	assert_int_not_equal(f.buffer, e.buffer);
 	ok(w, world_bind(w, r, again, &f, &b));
@@ -378,8 +389,8 @@ static void test_cache(void **state)
 	assert_true(is_seed(w->chunks, 0, MIB, 2));
 	ptc_gpu_client_free(w->c);
 	w->c = NULL;
-	assert_int_equal(world_reported(w, pid, "call cuIpcOpenMemHandle"), 2);
-	assert_int_equal(world_reported(w, pid, "call cuIpcCloseMemHandle"), 2);
+	assert_int_equal(world_reported(w, pid, "call cuIpcOpenMemHandle"), 4);
+	assert_int_equal(world_reported(w, pid, "call cuIpcCloseMemHandle"), 4);
 	world_end(w);
 }
 
@@ -643,8 +654,10 @@ static void test_killed(void **state)
 	uint64_t bytes = 24 * MIB, address = rank_alloc(r, RANK_PLAIN, bytes, 0, 1);
 	struct ptc_gpu_export e = rank_export(r, address, bytes);
 	struct background b = { .w = w, .bytes = bytes };
+	struct ptc_gpu_part p = world_flat(0, 0, 1);
 	struct ptc_gpu_ref host;
 	struct ptc_gpu_stats s;
+	uint64_t digest;
 	pid_t pid;
 
 	world_faults(w, "cuMemcpyDtoHAsync 6 block once\n");
@@ -667,6 +680,8 @@ static void test_killed(void **state)
 	host = w->host;
 	works_again(w, r, address, bytes);
 	assert_int_equal(copy(w, PTC_GPU_OUT, b.m, world_flat(0, 4096, 1)), PTC_ESTATE);
+	says(w, "bind it again");
+	assert_int_equal(ptc_gpu_client_digest(w->c, b.m, &p, 1, &digest, &w->o, &w->err), PTC_ESTATE);
 	says(w, "bind it again");
 	ok(w, ptc_gpu_client_close(w->c, b.m, &w->o, &w->err));
 	ok(w, ptc_gpu_client_unmap_host(w->c, host, &w->o, &w->err));
