@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ptc-gpu's work: requests of one socket (gpu_wire.h), a thread for each device they name. gpu_serve.c reads requests, keeps
- * host maps and sends answers; gpu_worker.c has a device's thread, and the allocations mapped on it.
+/* ptc-gpu's work: requests of one socket (gpu_wire.h), a thread for each device they name. gpu_serve.c reads requests and makes
+ * host maps; gpu_worker.c has a device's thread, and the allocations mapped on it; gpu_server.c has what both use.
  *
  * Locks: `hosts_lock` guards host maps, each worker's `lock` its queue. A worker's allocations are its thread's alone. */
 #pragma once
@@ -77,7 +77,7 @@ struct ptc_gpu_server {
 /* Serves until the socket is closed. Returns 0, or a status with err. */
 int ptc_gpu_serve(int socket, uint64_t pinned_max, struct ptc_error *err);
 
-/* ---- between the two files ---- */
+/* ---- between the files ---- */
 
 void ptc_gpu_server_answer(struct ptc_gpu_server *s, const struct ptc_gpu_answer *a);
 /* Fills in an answer from a failure and sends it. */
