@@ -27,6 +27,7 @@
 
 #define HANG_MS_DEFAULT  30000
 #define GONE_MS          2000 /* a process that was killed and has not ended by then hangs in the driver */
+#define LEFT_MAX         4    /* such processes; with so many the node needs help, not one more */
 #define STARTS_MAX       5    /* in STARTS_MS; more are refused: each costs a driver's start and would fail again */
 #define STARTS_MS        60000
 #define LIST_MAX         (256 << 10)
@@ -52,7 +53,11 @@ struct ptc_gpu_client {
 	pthread_cond_t changed;
 	enum state state;
 	uint32_t life;
-	uint32_t left_behind; /* the last one that could not be ended */
+	struct left {
+		uint32_t life;
+		struct ptc_gpu_child child;
+	} left[LEFT_MAX]; /* that could not be ended */
+	unsigned nleft;
 	struct ptc_gpu_child child;
 	pthread_t reader;
 	bool reader_made;           /* to be joined */
@@ -65,6 +70,32 @@ struct ptc_gpu_client {
 	unsigned calls; /* from the waiter's entry until its caller has left */
 	int64_t starts[STARTS_MAX];
 };
+
+/* ---- processes that are left behind ---- */
+
+/* Forgets those that have ended at last. */
+static void reap_locked(struct ptc_gpu_client *c)
+{
+	char how[64];
+
+	for (unsigned i = 0; i < c->nleft;) {
+		if (!ptc_gpu_child_ended(&c->left[i].child, 0, how, sizeof how)) {
+			i++;
+			continue;
+		}
+		close(c->left[i].child.pidfd);
+		c->left[i] = c->left[--c->nleft];
+	}
+}
+
+static bool left_locked(struct ptc_gpu_client *c, uint32_t life)
+{
+	reap_locked(c);
+	for (unsigned i = 0; i < c->nleft; i++)
+		if (c->left[i].life == life)
+			return true;
+	return false;
+}
 
 /* ---- the reading thread ---- */
 
@@ -96,8 +127,6 @@ static void finish(struct ptc_gpu_client *c)
 	gone = ptc_gpu_child_ended(&c->child, GONE_MS, how, sizeof how);
 	pthread_mutex_lock(&c->lock);
 	c->state = ENDING;
-	if (!gone)
-		c->left_behind = c->life;
 	if (gone && c->why[0])
 		snprintf(how, sizeof how, "was ended");
 	ptc_error_set(&c->ended, PTC_EIO, "ptc-gpu (process %d) %s%s%s", (int)c->child.pid, how, c->why[0] ? ": " : "",
@@ -114,7 +143,10 @@ static void finish(struct ptc_gpu_client *c)
 	while (c->calls)
 		pthread_cond_wait(&c->changed, &c->lock);
 	close(c->child.socket);
-	close(c->child.pidfd);
+	if (gone)
+		close(c->child.pidfd);
+	else
+		c->left[c->nleft++] = (struct left){ c->life, c->child };
 	c->state = NONE;
 	c->poisoned = false;
 	c->why[0] = '\0';
@@ -215,6 +247,10 @@ static int may_start_locked(struct ptc_gpu_client *c, struct ptc_error *err)
 {
 	int64_t now = ptc_sys_now_ns(), oldest = c->starts[c->life % STARTS_MAX];
 
+	reap_locked(c);
+	if (c->nleft == LEFT_MAX)
+		return ptc_error_set(err, PTC_ESTATE, "%d ptc-gpu processes hang in the driver; reboot the node",
+				     LEFT_MAX);
 	if (oldest == 0 || now - oldest >= (int64_t)STARTS_MS * 1000000) {
 		c->starts[c->life % STARTS_MAX] = now;
 		return 0;
@@ -382,7 +418,7 @@ static int end(struct ptc_gpu_client *c, struct call *k, struct ptc_gpu_ref ref,
 	if (there(c, ref))
 		return rc;
 	pthread_mutex_lock(&c->lock);
-	left_behind = ref.life && ref.life == c->left_behind;
+	left_behind = left_locked(c, ref.life);
 	pthread_mutex_unlock(&c->lock);
 	if (!left_behind)
 		return 0;
@@ -597,6 +633,9 @@ struct ptc_gpu_client *ptc_gpu_client_free(struct ptc_gpu_client *c)
 	pthread_mutex_unlock(&c->lock);
 	if (c->reader_made)
 		pthread_join(c->reader, NULL);
+	reap_locked(c);
+	for (unsigned i = 0; i < c->nleft; i++)
+		close(c->left[i].child.pidfd);
 	pthread_cond_destroy(&c->changed);
 	pthread_mutex_destroy(&c->send_lock);
 	pthread_mutex_destroy(&c->lock);

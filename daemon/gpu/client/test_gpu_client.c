@@ -8,6 +8,7 @@
 #include "base/log.h"
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -17,6 +18,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -693,7 +696,7 @@ static void test_killed(void **state)
 /* A process that does not answer is killed, and the caller told. */
 static void test_hangs(void **state)
 {
-	struct ptc_gpu_client_config config = { .pinned_max = 64 * MIB, .hang_ms = 3000 };
+	struct ptc_gpu_client_config config = { .pinned_max = 64 * MIB, .hang_ms = 6000 };
 	struct world *w = world_begin(&config);
 	struct test_rank *r = world_rank(w, 0);
 	uint64_t address = rank_alloc(r, RANK_PLAIN, MIB, 0, 1);
@@ -708,6 +711,83 @@ static void test_hangs(void **state)
 	says(w, "it did not answer to \"copy out\"");
 	assert_false(w->o.unsafe);
 	works_again(w, r, address, MIB);
+	world_end(w);
+}
+
+/* Of daemon/workers/test_hungfs.c: mounts a file system whose only file, "w" of so many bytes, hangs whoever reads it. */
+int test_hungfs(const char *dir);
+#define HUNG_BYTES 65536
+
+/* A file system that hangs, below the world's folder, and its only file. -1: none can be mounted here. */
+static int hang_begin(struct world *w, pid_t *ret_pid, int *ret_input)
+{
+	char dir[96], file[112], own[512] = "";
+	int fds[2], status;
+
+	snprintf(dir, sizeof dir, "%s/fs", w->dir);
+	snprintf(file, sizeof file, "%s/fs/w", w->dir);
+	assert_true(readlink("/proc/self/exe", own, sizeof own - 1) > 0);
+	assert_true(mkdir(dir, 0755) == 0 && pipe2(fds, O_CLOEXEC) == 0);
+	*ret_input = fds[1];
+	*ret_pid = fork();
+	if (*ret_pid == 0) {
+		dup2(fds[0], 0);
+		execl(own, own, "--hungfs", dir, NULL);
+		_exit(1);
+	}
+	close(fds[0]);
+	while (access(file, F_OK) != 0) {
+		if (waitpid(*ret_pid, &status, WNOHANG) == *ret_pid) {
+			close(*ret_input);
+			rmdir(dir);
+			return -1;
+		}
+		usleep(1000);
+	}
+	return open(file, O_RDWR | O_CLOEXEC);
+}
+
+/* ptc-gpu waits in the kernel, where no signal reaches it: the caller is told in time that it may still write, and keeps its memory.
+ * What a rank has bound stays bound. The next process works. */
+static void test_cannot_be_ended(void **state)
+{
+	struct ptc_gpu_client_config config = { .pinned_max = 64 * MIB, .hang_ms = 6000 };
+	struct world *w = world_begin(&config);
+	struct test_rank *r = world_rank(w, 0);
+	uint64_t address = rank_alloc(r, RANK_PLAIN, HUNG_BYTES, 0, 1);
+	struct ptc_gpu_export e = rank_export(r, address, HUNG_BYTES);
+	struct ptc_gpu_ref m, host;
+	pid_t pid, fs;
+	char dir[96];
+	int input, fd = hang_begin(w, &fs, &input);
+
+	if (fd < 0) {
+		world_end(w);
+		skip();
+	}
+	ok(w, ptc_gpu_client_map_host(w->c, fd, HUNG_BYTES, NULL, &host, &w->o, &w->err));
+	close(fd);
+	world_chunks(w, 2 * MIB, false);
+	seal(w);
+	ok(w, world_bind(w, r, address, &e, &m));
+	pid = gpu_pid(w, NULL);
+	w->host = host;
+	assert_int_equal(copy(w, PTC_GPU_OUT, m, world_flat(0, 0, HUNG_BYTES)), PTC_EIO);
+	assert_true(w->o.unsafe);
+	says(w, "does not end: it hangs in the driver: it did not answer to \"copy out\"");
+	assert_int_equal(ptc_gpu_client_close(w->c, m, &w->o, &w->err), PTC_ETIMEOUT);
+	assert_true(w->o.unsafe);
+	says(w, "may have the memory mapped; keep it");
+	works_again(w, r, address, HUNG_BYTES);
+	assert_int_not_equal(gpu_pid(w, NULL), pid);
+
+	close(input); /* the file system goes, and the process with it */
+	assert_int_equal(waitpid(fs, NULL, 0), fs);
+	while (ptc_gpu_client_close(w->c, m, &w->o, &w->err) == PTC_ETIMEOUT)
+		usleep(1000);
+	assert_false(w->o.unsafe);
+	snprintf(dir, sizeof dir, "%s/fs", w->dir);
+	assert_int_equal(rmdir(dir), 0);
 	world_end(w);
 }
 
@@ -1085,22 +1165,37 @@ static void test_no_driver(void **state)
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_ring),         cmocka_unit_test(test_pinned),
-		cmocka_unit_test(test_boxes_ring),   cmocka_unit_test(test_boxes_pinned),
-		cmocka_unit_test(test_boxes_pitch),  cmocka_unit_test(test_long_rows),
-		cmocka_unit_test(test_vmm),          cmocka_unit_test(test_vmm_misuse),
-		cmocka_unit_test(test_cache),        cmocka_unit_test(test_trainer_path),
-		cmocka_unit_test(test_bad_requests), cmocka_unit_test(test_marks),
-		cmocka_unit_test(test_mark_moves),   cmocka_unit_test(test_rank_dead),
-		cmocka_unit_test(test_killed),       cmocka_unit_test(test_hangs),
-		cmocka_unit_test(test_failures),     cmocka_unit_test(test_lost),
-		cmocka_unit_test(test_torture),      cmocka_unit_test(test_budget),
-		cmocka_unit_test(test_cycles),       cmocka_unit_test(test_threads),
-		cmocka_unit_test(test_ends_at_once), cmocka_unit_test(test_no_driver),
+		cmocka_unit_test(test_ring),
+		cmocka_unit_test(test_pinned),
+		cmocka_unit_test(test_boxes_ring),
+		cmocka_unit_test(test_boxes_pinned),
+		cmocka_unit_test(test_boxes_pitch),
+		cmocka_unit_test(test_long_rows),
+		cmocka_unit_test(test_vmm),
+		cmocka_unit_test(test_vmm_misuse),
+		cmocka_unit_test(test_cache),
+		cmocka_unit_test(test_trainer_path),
+		cmocka_unit_test(test_bad_requests),
+		cmocka_unit_test(test_marks),
+		cmocka_unit_test(test_mark_moves),
+		cmocka_unit_test(test_rank_dead),
+		cmocka_unit_test(test_killed),
+		cmocka_unit_test(test_hangs),
+		cmocka_unit_test(test_cannot_be_ended),
+		cmocka_unit_test(test_failures),
+		cmocka_unit_test(test_lost),
+		cmocka_unit_test(test_torture),
+		cmocka_unit_test(test_budget),
+		cmocka_unit_test(test_cycles),
+		cmocka_unit_test(test_threads),
+		cmocka_unit_test(test_ends_at_once),
+		cmocka_unit_test(test_no_driver),
 	};
 
 	if (argc == 3 && strcmp(argv[1], "--rank") == 0)
 		return test_rank_main(atoi(argv[2]));
+	if (argc == 3 && strcmp(argv[1], "--hungfs") == 0)
+		return test_hungfs(argv[2]);
 	if (argc == 2)
 		cmocka_set_test_filter(argv[1]);
 	return cmocka_run_group_tests(tests, NULL, NULL);
