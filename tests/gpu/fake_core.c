@@ -174,7 +174,7 @@ EXPORT CUresult cuDriverGetVersion(int *version);
 CUresult cuDriverGetVersion(int *version)
 {
 	*version = fake.version;
-	return CUDA_SUCCESS;
+	return fake.version ? CUDA_SUCCESS : CUDA_ERROR_STUB_LIBRARY;
 }
 
 CUresult cuInit(unsigned flags)

@@ -10,7 +10,7 @@
  *                             once (removes the file); or "block": the call waits until DIR/unblock exists, and makes DIR/blocked
  *   DIR/lost-N                device N is lost
  *   DIR/report-PID            written at exit: what was called, what is left, what was wrong
- * PTC_FAKE_GPU_DEVICES=N      default 2            PTC_FAKE_GPU_VERSION=V   default 13000
+ * PTC_FAKE_GPU_DEVICES=N      default 2            PTC_FAKE_GPU_VERSION=V   default 13000; 0: a toolkit's stub
  * PTC_FAKE_GPU_MEMORY=BYTES   of a device for one process; default 256 MiB
  * PTC_FAKE_GPU_SOUND          set: this process is spared by DIR/faults
  * PTC_FAKE_GPU_PITCH=BYTES    the longest pitch of a strided copy

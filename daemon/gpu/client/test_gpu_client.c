@@ -1158,6 +1158,7 @@ static void test_no_driver(void **state)
 {
 	no_driver("LD_LIBRARY_PATH", "/nonexistent", PTC_ENODEVICES, "no NVIDIA driver on this node");
 	no_driver("PTC_FAKE_GPU_VERSION", "11040", PTC_EVERSION, "supports CUDA 11.4; install one that supports 12.0");
+	no_driver("PTC_FAKE_GPU_VERSION", "0", PTC_ENODEVICES, "is a toolkit's stub; install the NVIDIA driver");
 	no_driver("PTC_FAKE_GPU_WITHOUT", "cuMemMap", PTC_EVERSION, "has no cuMemMap of CUDA 10.2");
 	no_driver("CUDA_VISIBLE_DEVICES", "-1", PTC_ENODEVICES, "the driver shows no device");
 }
