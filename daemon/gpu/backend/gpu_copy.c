@@ -1,0 +1,311 @@
+// SPDX-License-Identifier: Apache-2.0
+/* The driver's backend: copies and digests.
+ *
+ * A part is cut into tiles. Happy path, host memory not pinned: each tile goes through a slot of the ring, packed there; while
+ * the host empties (or fills) one slot the device works on the others. Pinned host memory: each tile is one strided copy
+ * between both sides, and the call waits once. A digest reads tiles out through the ring.
+ * Failure modes: a copy that the device does not do. What was queued is waited for before the call returns, so nothing is
+ * written to host memory after it; if even that fails the failure is sticky and the process ends. */
+#include "base/check.h"
+#include "base/digest.h"
+#include "base/fault.h"
+#include "daemon/gpu/backend/gpu_internal.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+/* A piece of a part that one call of the driver can copy. */
+struct tile {
+	uint64_t device_at, other_at;
+	uint64_t width, height, depth;
+	uint64_t after; /* digest: the tensor's bytes after the tile's last byte */
+};
+
+/* Where the next tile of a part begins. */
+struct cutter {
+	struct ptc_gpu_part part;
+	uint64_t tile_max, max_pitch;
+	bool other_strided; /* the driver sees the other side's strides too: they bind it as the device's do */
+	uint64_t x, y, z;
+};
+
+/* Rows that follow each other without a gap on both sides are one row. */
+static struct ptc_gpu_part merged(struct ptc_gpu_part p)
+{
+	if (p.height > 1 && p.device_row == p.width && p.other_row == p.width) {
+		p.width *= p.height;
+		p.height = 1;
+	}
+	if (p.height == 1 && p.depth > 1) {
+		p.height = p.depth;
+		p.depth = 1;
+		p.device_row = p.device_slice;
+		p.other_row = p.other_slice;
+		return merged(p);
+	}
+	return p;
+}
+
+/* CUDA steps from slice to slice in whole rows. */
+static bool slices_fit(const struct cutter *c)
+{
+	const struct ptc_gpu_part *p = &c->part;
+
+	return p->device_slice % p->device_row == 0 && (!c->other_strided || p->other_slice % p->other_row == 0);
+}
+
+static bool rows_fit(const struct cutter *c)
+{
+	return c->part.device_row <= c->max_pitch && (!c->other_strided || c->part.other_row <= c->max_pitch);
+}
+
+static struct tile tile_at(const struct cutter *c, uint64_t width, uint64_t height, uint64_t depth)
+{
+	const struct ptc_gpu_part *p = &c->part;
+
+	return (struct tile){
+		.device_at = p->device_at + c->z * p->device_slice + c->y * p->device_row + c->x,
+		.other_at = p->other_at + c->z * p->other_slice + c->y * p->other_row + c->x,
+		.width = width,
+		.height = height,
+		.depth = depth,
+		.after = p->other_at + (p->depth - c->z - depth) * p->other_slice +
+			 (p->height - c->y - height) * p->other_row + (p->width - c->x - width),
+	};
+}
+
+/* The next tile of at most tile_max bytes; false after the last one. */
+static bool next_tile(struct cutter *c, struct tile *ret)
+{
+	const struct ptc_gpu_part *p = &c->part;
+	uint64_t rows, slices;
+
+	if (c->z == p->depth)
+		return false;
+	if (p->width > c->tile_max) {
+		*ret = tile_at(c, PTC_MIN(c->tile_max, p->width - c->x), 1, 1);
+		c->x += ret->width;
+		if (c->x < p->width)
+			return true;
+		c->x = 0;
+		c->y++;
+	} else {
+		rows = rows_fit(c) ? PTC_MIN(c->tile_max / p->width, p->height - c->y) : 1;
+		slices = 1;
+		if (c->y == 0 && rows == p->height && p->depth > 1 && slices_fit(c))
+			slices = PTC_MIN(PTC_MAX(c->tile_max / p->width / rows, 1), p->depth - c->z);
+		*ret = tile_at(c, p->width, rows, slices);
+		c->y += rows;
+		if (slices > 1) {
+			c->y = 0;
+			c->z += slices;
+		}
+	}
+	if (c->y == p->height) {
+		c->y = 0;
+		c->z++;
+	}
+	return true;
+}
+
+/* One copy of the driver between the device and host memory whose rows and slices lie row and slice bytes apart. */
+static CUresult copy_tile(struct ptc_gpu *g, const struct ptc_gpu_memory *m, const struct ptc_gpu_part *p,
+			  const struct tile *t, enum ptc_gpu_direction direction, unsigned char *host, uint64_t row,
+			  uint64_t slice)
+{
+	CUdeviceptr device = m->base + t->device_at;
+	uint64_t device_row = t->height > 1 || t->depth > 1 ? p->device_row : t->width;
+	uint64_t device_height = t->depth > 1 ? p->device_slice / p->device_row : t->height;
+	uint64_t host_height = t->depth > 1 ? slice / row : t->height;
+	CUDA_MEMCPY3D c = { .WidthInBytes = t->width, .Height = t->height, .Depth = t->depth };
+
+	if (t->height == 1 && t->depth == 1)
+		return direction == PTC_GPU_OUT ? g->cu->cuMemcpyDtoHAsync(host, device, t->width, g->stream)
+						: g->cu->cuMemcpyHtoDAsync(device, host, t->width, g->stream);
+	if (direction == PTC_GPU_OUT) {
+		c.srcMemoryType = CU_MEMORYTYPE_DEVICE;
+		c.srcDevice = device;
+		c.srcPitch = device_row;
+		c.srcHeight = device_height;
+		c.dstMemoryType = CU_MEMORYTYPE_HOST;
+		c.dstHost = host;
+		c.dstPitch = row;
+		c.dstHeight = host_height;
+	} else {
+		c.srcMemoryType = CU_MEMORYTYPE_HOST;
+		c.srcHost = host;
+		c.srcPitch = row;
+		c.srcHeight = host_height;
+		c.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+		c.dstDevice = device;
+		c.dstPitch = device_row;
+		c.dstHeight = device_height;
+	}
+	return g->cu->cuMemcpy3DAsync(&c, g->stream);
+}
+
+/* Between a slot, where a tile lies packed, and host memory. */
+static void move_rows(const struct ptc_gpu_part *p, const struct tile *t, enum ptc_gpu_direction direction,
+		      unsigned char *slot, unsigned char *host)
+{
+	for (uint64_t z = 0; z < t->depth; z++)
+		for (uint64_t y = 0; y < t->height; y++) {
+			unsigned char *at = host + t->other_at + z * p->other_slice + y * p->other_row;
+
+			if (direction == PTC_GPU_OUT)
+				memcpy(at, slot, t->width);
+			else
+				memcpy(slot, at, t->width);
+			slot += t->width;
+		}
+}
+
+/* What a packed tile contributes to its tensor's digest: Horner's rule over rows, then over slices. */
+static uint64_t tile_digest(const struct ptc_gpu_part *p, const struct tile *t, const unsigned char *slot)
+{
+	uint64_t row = ptc_digest_xpow(p->other_row), slice = ptc_digest_xpow(p->other_slice), all = 0;
+
+	for (uint64_t z = 0; z < t->depth; z++) {
+		uint64_t sum = 0;
+
+		for (uint64_t y = 0; y < t->height; y++) {
+			sum = (y ? ptc_digest_mul(sum, row) : 0) ^ ptc_digest_run(slot, t->width);
+			slot += t->width;
+		}
+		all = (z ? ptc_digest_mul(all, slice) : 0) ^ sum;
+	}
+	return ptc_digest_shift(all, t->after);
+}
+
+/* Tiles under way in the ring, oldest first. */
+struct ring_run {
+	struct ptc_gpu *g;
+	struct ptc_gpu_memory *m;
+	enum ptc_gpu_direction direction;
+	unsigned char *host; /* NULL: digest */
+	uint64_t digest;
+	uint64_t issued, finished; /* tiles */
+	struct tile tiles[PTC_GPU_SLOTS];
+	struct ptc_gpu_part parts[PTC_GPU_SLOTS];
+};
+
+/* Waits for the oldest tile; what came out of the device is passed on. */
+static int finish_tile(struct ring_run *r, struct ptc_gpu_failure *f)
+{
+	unsigned i = (unsigned)(r->finished++ % PTC_GPU_SLOTS);
+	struct ptc_gpu_slot *slot = &r->g->ring[i];
+	int rc = ptc_gpu_check(r->g, r->g->cu->cuEventSynchronize(slot->done), f, "device %s: copy", r->g->uuid);
+
+	if (rc || r->direction == PTC_GPU_IN)
+		return rc;
+	if (r->host)
+		move_rows(&r->parts[i], &r->tiles[i], PTC_GPU_OUT, slot->bytes, r->host);
+	else
+		r->digest ^= tile_digest(&r->parts[i], &r->tiles[i], slot->bytes);
+	return 0;
+}
+
+static int issue_tile(struct ring_run *r, const struct ptc_gpu_part *p, const struct tile *t, struct ptc_gpu_failure *f)
+{
+	unsigned i = (unsigned)(r->issued % PTC_GPU_SLOTS);
+	struct ptc_gpu_slot *slot = &r->g->ring[i];
+	int rc;
+
+	if (r->issued - r->finished == PTC_GPU_SLOTS) {
+		rc = finish_tile(r, f);
+		if (rc)
+			return rc;
+	}
+	if (r->direction == PTC_GPU_IN)
+		move_rows(p, t, PTC_GPU_IN, slot->bytes, r->host);
+	rc = ptc_gpu_check(r->g, copy_tile(r->g, r->m, p, t, r->direction, slot->bytes, t->width, t->width * t->height),
+			   f, "device %s: copy %" PRIu64 " bytes", r->g->uuid, t->width * t->height * t->depth);
+	if (rc == 0)
+		rc = ptc_gpu_check(r->g, r->g->cu->cuEventRecord(slot->done, r->g->stream), f,
+				   "device %s: record an event", r->g->uuid);
+	if (rc)
+		return rc;
+	r->tiles[i] = *t;
+	r->parts[i] = *p;
+	r->issued++;
+	return 0;
+}
+
+/* Nothing of ours may be under way when host memory is given back. If that cannot be known the process has to end. */
+static int drain(struct ptc_gpu *g, int rc, struct ptc_gpu_failure *f)
+{
+	CUresult result = g->cu->cuStreamSynchronize(g->stream);
+
+	if (rc == 0)
+		rc = ptc_gpu_check(g, result, f, "device %s: copy", g->uuid);
+	if (result != CUDA_SUCCESS)
+		f->fault.sticky = true;
+	return rc;
+}
+
+static int through_ring(struct ring_run *r, const struct ptc_gpu_part *parts, size_t nparts, struct ptc_gpu_failure *f)
+{
+	int rc = 0;
+
+	for (size_t i = 0; i < nparts && rc == 0; i++) {
+		struct cutter c = { .part = merged(parts[i]),
+				    .tile_max = PTC_GPU_SLOT_BYTES,
+				    .max_pitch = r->g->max_pitch };
+		struct tile t;
+
+		while (rc == 0 && next_tile(&c, &t)) {
+			rc = issue_tile(r, &c.part, &t, f);
+			if (rc == 0 && r->issued > 1 && ptc_fault("gpu.copy.middle"))
+				rc = ptc_gpu_fail(f, PTC_EIO, PTC_GPU_BLAME_REQUEST, "a test's failure");
+		}
+	}
+	while (rc == 0 && r->finished < r->issued)
+		rc = finish_tile(r, f);
+	return rc ? drain(r->g, rc, f) : 0;
+}
+
+static int straight(struct ptc_gpu *g, struct ptc_gpu_memory *m, enum ptc_gpu_direction direction, unsigned char *host,
+		    const struct ptc_gpu_part *parts, size_t nparts, struct ptc_gpu_failure *f)
+{
+	int rc = 0;
+
+	for (size_t i = 0; i < nparts && rc == 0; i++) {
+		struct cutter c = { .part = merged(parts[i]),
+				    .tile_max = UINT64_MAX,
+				    .max_pitch = g->max_pitch,
+				    .other_strided = true };
+		struct tile t;
+
+		while (rc == 0 && next_tile(&c, &t)) {
+			uint64_t row = t.height > 1 || t.depth > 1 ? c.part.other_row : t.width;
+
+			rc = ptc_gpu_check(
+				g, copy_tile(g, m, &c.part, &t, direction, host + t.other_at, row, c.part.other_slice),
+				f, "device %s: copy %" PRIu64 " bytes", g->uuid, t.width * t.height * t.depth);
+		}
+	}
+	return drain(g, rc, f);
+}
+
+int ptc_gpu_cuda_copy(struct ptc_gpu *g, struct ptc_gpu_memory *m, enum ptc_gpu_direction direction,
+		      const struct ptc_gpu_host *host, const struct ptc_gpu_part *parts, size_t nparts,
+		      struct ptc_gpu_failure *f)
+{
+	struct ring_run r = { .g = g, .m = m, .direction = direction, .host = host->base };
+
+	if (host->pinned)
+		return straight(g, m, direction, host->base, parts, nparts, f);
+	return through_ring(&r, parts, nparts, f);
+}
+
+int ptc_gpu_cuda_digest(struct ptc_gpu *g, struct ptc_gpu_memory *m, const struct ptc_gpu_part *parts, size_t nparts,
+			uint64_t *ret_digest, struct ptc_gpu_failure *f)
+{
+	struct ring_run r = { .g = g, .m = m, .direction = PTC_GPU_OUT };
+	int rc = through_ring(&r, parts, nparts, f);
+
+	if (rc)
+		return rc;
+	*ret_digest = r.digest;
+	return 0;
+}

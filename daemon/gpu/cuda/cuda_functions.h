@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The functions of the CUDA driver that we call: one list. cuda_driver.h makes the table of pointers of it, cuda_driver.c
+ * resolves it, the fake driver under tests/ implements it, test_cuda_abi.c checks it against a toolkit's headers.
+ *
+ * X(name, version, parameters): version is the CUDA version (1000 * major + 10 * minor) in which this form of the
+ * function appeared. cuGetProcAddress gives the newest form that is not newer, so it is exactly the one declared here,
+ * whatever suffix the driver's symbol has. All of them return CUresult. */
+#pragma once
+
+/* What ptc-gpu calls, and what a process that owns device memory calls to describe it (gpu_export.h). */
+#define PTC_CUDA_FUNCTIONS(X)                                                                                          \
+	X(cuInit, 2000, (unsigned flags))                                                                              \
+	X(cuGetErrorName, 6000, (CUresult error, const char **name))                                                   \
+	X(cuDeviceGetCount, 2000, (int *count))                                                                        \
+	X(cuDeviceGet, 2000, (CUdevice * device, int ordinal))                                                         \
+	X(cuDeviceGetUuid, 11040, (CUuuid * uuid, CUdevice device))                                                    \
+	X(cuDeviceGetAttribute, 2000, (int *value, CUdevice_attribute attribute, CUdevice device))                     \
+	X(cuDevicePrimaryCtxRetain, 7000, (CUcontext * context, CUdevice device))                                      \
+	X(cuDevicePrimaryCtxRelease, 11000, (CUdevice device))                                                         \
+	X(cuCtxSetCurrent, 4000, (CUcontext context))                                                                  \
+	X(cuCtxGetId, 12000, (CUcontext context, unsigned long long *id))                                              \
+	X(cuMemGetAddressRange, 3020, (CUdeviceptr * base, size_t * size, CUdeviceptr address))                        \
+	X(cuMemHostAlloc, 2020, (void **p, size_t size, unsigned flags))                                               \
+	X(cuMemFreeHost, 2000, (void *p))                                                                              \
+	X(cuMemHostRegister, 6050, (void *p, size_t size, unsigned flags))                                             \
+	X(cuMemHostUnregister, 4000, (void *p))                                                                        \
+	X(cuMemHostGetDevicePointer, 3020, (CUdeviceptr * address, void *p, unsigned flags))                           \
+	X(cuPointerGetAttributes, 7000,                                                                                \
+	  (unsigned count, CUpointer_attribute *attributes, void **data, CUdeviceptr address))                         \
+	X(cuIpcGetMemHandle, 4010, (CUipcMemHandle * handle, CUdeviceptr address))                                     \
+	X(cuIpcOpenMemHandle, 11000, (CUdeviceptr * address, CUipcMemHandle handle, unsigned flags))                   \
+	X(cuIpcCloseMemHandle, 4010, (CUdeviceptr address))                                                            \
+	X(cuMemRetainAllocationHandle, 11000, (CUmemGenericAllocationHandle * handle, void *address))                  \
+	X(cuMemExportToShareableHandle, 10020,                                                                         \
+	  (void *shareable, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type,                       \
+	   unsigned long long flags))                                                                                  \
+	X(cuMemImportFromShareableHandle, 10020,                                                                       \
+	  (CUmemGenericAllocationHandle * handle, void *shareable, CUmemAllocationHandleType type))                    \
+	X(cuMemRelease, 10020, (CUmemGenericAllocationHandle handle))                                                  \
+	X(cuMemAddressReserve, 10020,                                                                                  \
+	  (CUdeviceptr * address, size_t size, size_t alignment, CUdeviceptr hint, unsigned long long flags))          \
+	X(cuMemAddressFree, 10020, (CUdeviceptr address, size_t size))                                                 \
+	X(cuMemMap, 10020,                                                                                             \
+	  (CUdeviceptr address, size_t size, size_t offset, CUmemGenericAllocationHandle handle,                       \
+	   unsigned long long flags))                                                                                  \
+	X(cuMemUnmap, 10020, (CUdeviceptr address, size_t size))                                                       \
+	X(cuMemSetAccess, 10020, (CUdeviceptr address, size_t size, const CUmemAccessDesc *access, size_t count))      \
+	X(cuMemcpyDtoHAsync, 3020, (void *to, CUdeviceptr from, size_t size, CUstream stream))                         \
+	X(cuMemcpyHtoDAsync, 3020, (CUdeviceptr to, const void *from, size_t size, CUstream stream))                   \
+	X(cuMemcpy3DAsync, 3020, (const CUDA_MEMCPY3D *copy, CUstream stream))                                         \
+	X(cuStreamCreateWithPriority, 5050, (CUstream * stream, unsigned flags, int priority))                         \
+	X(cuStreamDestroy, 4000, (CUstream stream))                                                                    \
+	X(cuStreamSynchronize, 2000, (CUstream stream))                                                                \
+	X(cuStreamWriteValue64, 11070, (CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned flags))       \
+	X(cuEventCreate, 2000, (CUevent * event, unsigned flags))                                                      \
+	X(cuEventDestroy, 4000, (CUevent event))                                                                       \
+	X(cuEventRecord, 2000, (CUevent event, CUstream stream))                                                       \
+	X(cuEventSynchronize, 2000, (CUevent event))
+
+/* What only the trainers of our tests call. */
+#define PTC_CUDA_TRAINER_FUNCTIONS(X)                                                                                  \
+	X(cuMemAlloc, 3020, (CUdeviceptr * address, size_t size))                                                      \
+	X(cuMemFree, 3020, (CUdeviceptr address))                                                                      \
+	X(cuMemAllocAsync, 11020, (CUdeviceptr * address, size_t size, CUstream stream))                               \
+	X(cuMemFreeAsync, 11020, (CUdeviceptr address, CUstream stream))                                               \
+	X(cuMemCreate, 10020,                                                                                          \
+	  (CUmemGenericAllocationHandle * handle, size_t size, const CUmemAllocationProp *prop,                        \
+	   unsigned long long flags))                                                                                  \
+	X(cuStreamQuery, 2000, (CUstream stream))

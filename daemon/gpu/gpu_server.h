@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ptc-gpu's work: requests of one socket (gpu_wire.h), a thread for each device they name. gpu_serve.c reads requests and makes
+ * host maps; gpu_worker.c has a device's thread, and the allocations mapped on it; gpu_server.c has what both use.
+ *
+ * Locks: `hosts_lock` guards host maps, each worker's `lock` its queue. A worker's allocations are its thread's alone. */
+#pragma once
+
+#include "daemon/gpu/gpu_wire.h"
+
+#include <pthread.h>
+
+struct ptc_gpu_server;
+
+/* A host map. While a request uses it (uses > 0) it stays. */
+struct ptc_gpu_host_map {
+	unsigned char *base; /* NULL: free */
+	uint64_t bytes;
+	unsigned uses;
+	bool ready;      /* it may be named */
+	bool pinned;     /* page-locked, counted */
+	unsigned worker; /* of a pinned one: whose device locked it */
+};
+
+/* A request on its way to a worker. */
+struct ptc_gpu_job {
+	struct ptc_gpu_job *next;
+	struct ptc_gpu_head head;
+	struct ptc_gpu_part *parts;
+	int fds[PTC_GPU_FDS_MAX];
+	unsigned nfds;
+	struct ptc_gpu_host_map *host, *guard; /* used, or NULL */
+	struct ptc_gpu_forgetting *forgetting;
+};
+
+/* A FORGET that every worker has to do; the last one answers. */
+struct ptc_gpu_forgetting {
+	_Atomic unsigned left;
+	_Atomic uint64_t closed;
+};
+
+/* An allocation that is mapped, for all who have bound it. */
+struct ptc_gpu_entry {
+	unsigned users; /* 0: free */
+	struct ptc_gpu_export e;
+	struct ptc_gpu_memory *memory;
+	uint64_t missing; /* VMM: handles that have not come yet */
+};
+
+struct ptc_gpu_worker {
+	struct ptc_gpu_server *server;
+	unsigned index;
+	pthread_t thread;
+	char uuid[PTC_GPU_UUID_SIZE];
+	pthread_mutex_t lock;
+	pthread_cond_t changed;
+	struct ptc_gpu_job *first, **last;
+	unsigned queued;
+	bool stop;
+	_Atomic uint64_t mapped_bytes, allocations;
+	/* its thread's */
+	struct ptc_gpu *gpu;           /* NULL: not attached yet */
+	struct ptc_gpu_failure broken; /* sticky: what every later request is answered */
+	struct ptc_gpu_entry *entries;
+	uint32_t nentries;
+};
+
+struct ptc_gpu_server {
+	int socket;
+	const struct ptc_gpu_ops *ops;
+	struct ptc_gpu_budget budget;
+	pthread_mutex_t send_lock, hosts_lock;
+	struct ptc_gpu_host_map hosts[PTC_GPU_HOSTS_MAX];
+	struct ptc_gpu_worker *workers[PTC_GPU_ATTACHED_MAX];
+	unsigned nworkers; /* the reading thread's */
+};
+
+/* Serves until the socket is closed. Returns 0, or a status with err. */
+int ptc_gpu_serve(int socket, uint64_t pinned_max, struct ptc_error *err);
+
+/* ---- between the files ---- */
+
+void ptc_gpu_server_answer(struct ptc_gpu_server *s, const struct ptc_gpu_answer *a);
+/* Fills in an answer from a failure and sends it. */
+void ptc_gpu_server_refuse(struct ptc_gpu_server *s, uint64_t id, const struct ptc_gpu_failure *f);
+void ptc_gpu_server_job_free(struct ptc_gpu_server *s, struct ptc_gpu_job *j);
+void ptc_gpu_server_host_ready(struct ptc_gpu_server *s, struct ptc_gpu_host_map *h);
+/* Ends a host map; its number is free then. */
+void ptc_gpu_server_host_free(struct ptc_gpu_server *s, struct ptc_gpu_host_map *h);
+
+int ptc_gpu_worker_new(struct ptc_gpu_server *s, unsigned index, const char *uuid, struct ptc_gpu_worker **ret,
+		       struct ptc_error *err);
+/* Waits while the queue is full. Takes the job. */
+void ptc_gpu_worker_push(struct ptc_gpu_worker *w, struct ptc_gpu_job *j);
+/* Drops what is queued, lets the request under way end, detaches. */
+struct ptc_gpu_worker *ptc_gpu_worker_free(struct ptc_gpu_worker *w);

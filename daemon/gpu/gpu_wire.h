@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What ptcd and its ptc-gpu say to each other: SOCK_SEQPACKET, one socket, each message one packet.
+ *
+ *   ptc-gpu --serve --pinned BYTES      the socket is descriptor PTC_GPU_FD; it ends when the socket is closed
+ *
+ * ptc-gpu sends an answer with id 0 when it is ready. A request is a head and then its parts; descriptors come along. Every
+ * request gets one answer, in any order between devices and in order for each device. Bytes that are copied never go through
+ * the socket. At most PTC_GPU_REQUESTS_MAX requests are read ahead; a further one waits in the socket.
+ *
+ *   MAP_HOST    the file that comes along becomes a host map of `bytes`; pinned for `bind.uuid` with PTC_GPU_PIN. -> host
+ *   UNMAP_HOST  host. Refused while a request uses it.
+ *   BIND        bind: map a rank's allocation, or count one more user of it where it is mapped. -> memory; missing handles
+ *   HANDLES     memory: the next descriptors of a VMM allocation, at most PTC_GPU_FDS_MAX. -> missing handles
+ *   COPY_OUT    memory, host, parts; with PTC_GPU_GUARD the word at guard_at of guard_host has guard_value before and after
+ *   COPY_IN     memory, host, parts
+ *   DIGEST      memory, parts. -> value
+ *   CLOSE       memory: one user less; answered when it is unmapped if that was the last, so the rank may free it
+ *   FORGET      bind.pid, bind.process_start: unmaps all of a process that has ended. -> how many allocations
+ *   STATS       -> value: mapped bytes; more: pinned bytes; count: allocations
+ *
+ * Both ends are of one package; another version is refused. Numbers from the socket are checked before use. */
+#pragma once
+
+#include "daemon/gpu/backend/gpu_ops.h"
+
+#define PTC_GPU_VERSION      1u
+#define PTC_GPU_FD           3
+#define PTC_GPU_REQUESTS_MAX 256 /* queued for a device */
+#define PTC_GPU_PARTS_MAX    512 /* 36 KiB: well below a socket's buffer */
+#define PTC_GPU_HOSTS_MAX    64
+#define PTC_GPU_MEMORY_MAX   4096 /* allocations mapped on a device */
+#define PTC_GPU_ATTACHED_MAX 32   /* devices */
+#define PTC_GPU_TEXT_MAX     512
+
+enum ptc_gpu_op {
+	PTC_GPU_MAP_HOST = 1,
+	PTC_GPU_UNMAP_HOST,
+	PTC_GPU_BIND,
+	PTC_GPU_HANDLES,
+	PTC_GPU_COPY_OUT,
+	PTC_GPU_COPY_IN,
+	PTC_GPU_DIGEST,
+	PTC_GPU_CLOSE,
+	PTC_GPU_FORGET,
+	PTC_GPU_STATS,
+};
+
+#define PTC_GPU_PIN   1u
+#define PTC_GPU_GUARD 2u
+
+struct ptc_gpu_head {
+	uint32_t version, op;
+	uint64_t id; /* the caller's, not 0 */
+	uint32_t flags, nparts;
+	uint32_t memory, host; /* numbers from answers */
+	uint64_t bytes;
+	uint64_t guard_at, guard_value; /* 8 bytes, aligned */
+	uint32_t guard_host, reserved;
+	struct ptc_gpu_export bind;
+};
+
+struct ptc_gpu_request {
+	struct ptc_gpu_head head;
+	struct ptc_gpu_part parts[PTC_GPU_PARTS_MAX];
+};
+
+struct ptc_gpu_answer {
+	uint32_t version;
+	int32_t status; /* enum ptc_status */
+	uint64_t id;
+	uint32_t blame;  /* enum ptc_gpu_blame */
+	uint32_t sticky; /* ptc-gpu is of no more use: replace it */
+	uint32_t ref;    /* a host map or an allocation */
+	uint32_t count;
+	uint64_t value, more;
+	char text[PTC_GPU_TEXT_MAX];
+};
+
+/* Receives one message of at most max bytes and its descriptors. Returns its length; 0: the other end has closed; negative:
+ * PTC_EPEER, also for one that was cut short. Descriptors are close-on-exec and the caller's. */
+long ptc_gpu_receive(int socket, void *ret, size_t max, int ret_fds[PTC_GPU_FDS_MAX], unsigned *ret_nfds);
+/* Sends one message: a head, and a body of body_size bytes or none. PTC_EPEER when the other end is gone. */
+int ptc_gpu_send(int socket, const void *head, size_t head_size, const void *body, size_t body_size, const int *fds,
+		 unsigned nfds);
+/* Whether a request of `size` bytes with nfds descriptors is well-formed by itself. */
+int ptc_gpu_request_check(const struct ptc_gpu_request *q, size_t size, unsigned nfds, struct ptc_error *err);
+/* Whether a box lies in device memory of device_bytes and, if host_bytes is not UINT64_MAX, in host memory of that size. */
+int ptc_gpu_part_check(const struct ptc_gpu_part *p, uint64_t device_bytes, uint64_t host_bytes, struct ptc_error *err);

@@ -1,0 +1,440 @@
+// SPDX-License-Identifier: Apache-2.0
+/* A device's thread. Happy path: takes requests in order, attaches the device at the first that needs it, does each and
+ * answers. Failure modes: a request that fails is answered with why and who is to blame. After a sticky failure every later
+ * request is answered with it: the context is of no more use, and ptcd replaces this process. */
+#include "base/alloc.h"
+#include "base/check.h"
+#include "daemon/gpu/gpu_server.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+static int attach(struct ptc_gpu_worker *w, struct ptc_gpu_failure *f)
+{
+	return w->gpu ? 0 : w->server->ops->attach(w->uuid, &w->server->budget, &w->gpu, f);
+}
+
+static int fail(struct ptc_gpu_failure *f, enum ptc_gpu_blame blame, int status)
+{
+	f->fault = (struct ptc_cuda_fault){ status, blame, false };
+	return status;
+}
+
+/* ---- allocations ---- */
+
+static bool same(const struct ptc_gpu_export *a, const struct ptc_gpu_export *b)
+{
+	return a->pid == b->pid && a->process_start == b->process_start && a->context == b->context &&
+	       a->buffer == b->buffer && a->path == b->path && a->bytes == b->bytes;
+}
+
+static struct ptc_gpu_entry *find(struct ptc_gpu_worker *w, const struct ptc_gpu_export *e)
+{
+	for (uint32_t i = 0; i < w->nentries; i++)
+		if (w->entries[i].users && same(&w->entries[i].e, e))
+			return &w->entries[i];
+	return NULL;
+}
+
+static int free_entry(struct ptc_gpu_worker *w, struct ptc_gpu_entry **ret, struct ptc_gpu_failure *f)
+{
+	struct ptc_gpu_entry *grown;
+	uint32_t n = w->nentries ? 2 * w->nentries : 16;
+
+	for (uint32_t i = 0; i < w->nentries; i++)
+		if (!w->entries[i].users) {
+			*ret = &w->entries[i];
+			return 0;
+		}
+	if (n > PTC_GPU_MEMORY_MAX)
+		return ptc_gpu_fail(f, PTC_ELIMIT, PTC_GPU_BLAME_REQUEST,
+				    "device %s: %d allocations are mapped; close some", w->uuid, PTC_GPU_MEMORY_MAX);
+	grown = ptc_reallocarray(w->entries, n, sizeof *grown);
+	if (!grown)
+		return ptc_gpu_fail(f, PTC_ENOMEM, PTC_GPU_BLAME_REQUEST, "out of memory");
+	memset(grown + w->nentries, 0, (n - w->nentries) * sizeof *grown);
+	*ret = &grown[w->nentries];
+	w->entries = grown;
+	w->nentries = n;
+	return 0;
+}
+
+static int unmap(struct ptc_gpu_worker *w, struct ptc_gpu_entry *m, struct ptc_gpu_failure *f)
+{
+	int rc = w->server->ops->unmap(w->gpu, m->memory, f);
+
+	atomic_fetch_sub(&w->mapped_bytes, m->e.bytes);
+	atomic_fetch_sub(&w->allocations, 1);
+	*m = (struct ptc_gpu_entry){ 0 };
+	return rc;
+}
+
+/* The allocation of a request; NULL and a failure when its number is none. */
+static struct ptc_gpu_entry *entry_of(struct ptc_gpu_worker *w, const struct ptc_gpu_head *h, struct ptc_gpu_failure *f)
+{
+	uint32_t i = (h->memory - 1) % PTC_GPU_MEMORY_MAX;
+
+	if (i < w->nentries && w->entries[i].users)
+		return &w->entries[i];
+	ptc_gpu_fail(f, PTC_ENOTFOUND, PTC_GPU_BLAME_REQUEST, "no allocation %" PRIu32 " is mapped", h->memory);
+	return NULL;
+}
+
+static void name(const struct ptc_gpu_worker *w, const struct ptc_gpu_entry *m, struct ptc_gpu_answer *a)
+{
+	a->ref = w->index * PTC_GPU_MEMORY_MAX + (uint32_t)(m - w->entries) + 1;
+	a->count = (uint32_t)m->missing;
+	a->value = m->e.bytes;
+}
+
+/* Its process lives, so that the memory is still what was bound. */
+static int owner_lives(const struct ptc_gpu_export *e, const char *when, struct ptc_gpu_failure *f)
+{
+	uint64_t start;
+
+	if (ptc_gpu_process_start(e->pid, &start, NULL) == 0 && start == e->process_start)
+		return 0;
+	return ptc_gpu_fail(f, PTC_ELOST, PTC_GPU_BLAME_RANK,
+			    "process %" PRIu32 " has ended %s; its memory on device %s counts as lost", e->pid, when,
+			    e->uuid);
+}
+
+/* ---- requests ---- */
+
+static int do_bind(struct ptc_gpu_worker *w, struct ptc_gpu_job *j, struct ptc_gpu_answer *a, struct ptc_gpu_failure *f)
+{
+	const struct ptc_gpu_export *e = &j->head.bind;
+	struct ptc_gpu_entry *m = find(w, e);
+	int rc;
+
+	if (m && m->missing)
+		return ptc_gpu_fail(f, PTC_ESTATE, PTC_GPU_BLAME_REQUEST,
+				    "this memory of process %" PRIu32 " is being bound by another request", e->pid);
+	if (m) {
+		m->users++;
+		name(w, m, a);
+		a->more = 1;
+		return 0;
+	}
+	rc = attach(w, f);
+	if (rc == 0)
+		rc = owner_lives(e, "before its memory was mapped", f);
+	if (rc == 0)
+		rc = free_entry(w, &m, f);
+	if (rc == 0)
+		rc = w->server->ops->map(w->gpu, e, &m->memory, f);
+	if (rc)
+		return rc;
+	m->e = *e;
+	m->users = 1;
+	m->missing = e->path == PTC_GPU_PATH_VMM ? e->handles : 0;
+	atomic_fetch_add(&w->mapped_bytes, e->bytes);
+	atomic_fetch_add(&w->allocations, 1);
+	name(w, m, a);
+	return 0;
+}
+
+static int do_handles(struct ptc_gpu_worker *w, struct ptc_gpu_job *j, struct ptc_gpu_answer *a,
+		      struct ptc_gpu_failure *f)
+{
+	struct ptc_gpu_entry *m = entry_of(w, &j->head, f);
+	struct ptc_gpu_failure ignored;
+	int rc;
+
+	if (!m)
+		return f->fault.status;
+	rc = w->server->ops->map_handles(w->gpu, m->memory, j->fds, j->nfds, f);
+	if (rc) {
+		if (m->missing) /* else: a descriptor too many for memory that others use */
+			(void)unmap(w, m, &ignored);
+		return rc;
+	}
+	m->missing -= j->nfds;
+	name(w, m, a);
+	return 0;
+}
+
+/* The guard word has the value that the caller expects. */
+static int guarded(const struct ptc_gpu_job *j, const char *when, struct ptc_gpu_failure *f)
+{
+	uint64_t value;
+
+	if (!j->guard)
+		return 0;
+	value = atomic_load((_Atomic uint64_t *)(void *)(j->guard->base + j->head.guard_at));
+	if (value == j->head.guard_value)
+		return 0;
+	return ptc_gpu_fail(f, PTC_ECONFLICT, PTC_GPU_BLAME_REQUEST,
+			    "the rank's mark was %" PRIu64 " %s the copy, not %" PRIu64
+			    ": what was copied is discarded",
+			    value, when, j->head.guard_value);
+}
+
+static int check_parts(const struct ptc_gpu_job *j, const struct ptc_gpu_entry *m, struct ptc_gpu_failure *f)
+{
+	uint64_t host_bytes = j->host ? j->host->bytes : UINT64_MAX;
+	int rc = 0;
+
+	if (m->missing)
+		return ptc_gpu_fail(f, PTC_ESTATE, PTC_GPU_BLAME_REQUEST, "%" PRIu64 " handles have not come yet",
+				    m->missing);
+	for (uint32_t i = 0; i < j->head.nparts && rc == 0; i++)
+		rc = ptc_gpu_part_check(&j->parts[i], m->e.bytes, host_bytes, &f->err);
+	return rc ? fail(f, PTC_GPU_BLAME_REQUEST, rc) : 0;
+}
+
+static int do_copy(struct ptc_gpu_worker *w, struct ptc_gpu_job *j, struct ptc_gpu_answer *a, struct ptc_gpu_failure *f)
+{
+	const struct ptc_gpu_ops *ops = w->server->ops;
+	struct ptc_gpu_entry *m = entry_of(w, &j->head, f);
+	struct ptc_gpu_host host = { 0 };
+	int rc;
+
+	if (!m)
+		return f->fault.status;
+	rc = check_parts(j, m, f);
+	if (rc == 0)
+		rc = owner_lives(&m->e, "before the copy", f);
+	if (rc == 0)
+		rc = guarded(j, "before", f);
+	if (rc)
+		return rc;
+	if (j->head.op == PTC_GPU_DIGEST) {
+		rc = ops->digest(w->gpu, m->memory, j->parts, j->head.nparts, &a->value, f);
+	} else {
+		host = (struct ptc_gpu_host){ j->host->base, j->host->pinned };
+		rc = ops->copy(w->gpu, m->memory, j->head.op == PTC_GPU_COPY_OUT ? PTC_GPU_OUT : PTC_GPU_IN, &host,
+			       j->parts, j->head.nparts, f);
+	}
+	if (rc == 0)
+		rc = owner_lives(&m->e, "during the copy", f);
+	return rc ? rc : guarded(j, "after", f);
+}
+
+static int do_close(struct ptc_gpu_worker *w, struct ptc_gpu_job *j, struct ptc_gpu_answer *a,
+		    struct ptc_gpu_failure *f)
+{
+	struct ptc_gpu_entry *m = entry_of(w, &j->head, f);
+
+	if (!m)
+		return f->fault.status;
+	a->count = --m->users;
+	if (m->users)
+		return 0;
+	return unmap(w, m, f);
+}
+
+/* Of a process that has ended: whatever the driver says of each, all of it goes. */
+static void do_forget(struct ptc_gpu_worker *w, struct ptc_gpu_job *j)
+{
+	struct ptc_gpu_answer a = { .version = PTC_GPU_VERSION, .id = j->head.id };
+	struct ptc_gpu_forgetting *all = j->forgetting;
+	struct ptc_gpu_failure ignored;
+
+	for (uint32_t i = 0; i < w->nentries; i++) {
+		const struct ptc_gpu_export *e = &w->entries[i].e;
+
+		if (!w->entries[i].users || e->pid != j->head.bind.pid ||
+		    e->process_start != j->head.bind.process_start)
+			continue;
+		(void)unmap(w, &w->entries[i], &ignored);
+		atomic_fetch_add(&all->closed, 1);
+	}
+	if (atomic_fetch_sub(&all->left, 1) != 1)
+		return;
+	a.value = atomic_load(&all->closed);
+	ptc_gpu_server_answer(w->server, &a);
+	ptc_free(all);
+}
+
+static int do_pin(struct ptc_gpu_worker *w, struct ptc_gpu_job *j, struct ptc_gpu_answer *a, struct ptc_gpu_failure *f)
+{
+	struct ptc_gpu_server *s = w->server;
+	int rc = attach(w, f);
+
+	if (rc == 0) {
+		rc = ptc_gpu_budget_take(&s->budget, j->host->bytes, &f->err);
+		if (rc)
+			fail(f, PTC_GPU_BLAME_REQUEST, rc);
+	}
+	if (rc == 0) {
+		rc = s->ops->pin(w->gpu, j->host->base, j->host->bytes, f);
+		if (rc)
+			ptc_gpu_budget_give(&s->budget, j->host->bytes);
+	}
+	if (rc) {
+		ptc_gpu_server_host_free(s, j->host);
+		j->host = NULL;
+		return rc;
+	}
+	j->host->pinned = true; /* nobody else has its number yet */
+	ptc_gpu_server_host_ready(s, j->host);
+	a->ref = (uint32_t)(j->host - s->hosts) + 1;
+	return 0;
+}
+
+static int do_unpin(struct ptc_gpu_worker *w, struct ptc_gpu_job *j, struct ptc_gpu_failure *f)
+{
+	int rc = w->server->ops->unpin(w->gpu, j->host->base, f);
+
+	ptc_gpu_budget_give(&w->server->budget, j->host->bytes);
+	ptc_gpu_server_host_free(w->server, j->host);
+	j->host = NULL;
+	return rc;
+}
+
+static int dispatch(struct ptc_gpu_worker *w, struct ptc_gpu_job *j, struct ptc_gpu_answer *a,
+		    struct ptc_gpu_failure *f)
+{
+	switch ((enum ptc_gpu_op)j->head.op) {
+	case PTC_GPU_MAP_HOST:
+		return do_pin(w, j, a, f);
+	case PTC_GPU_UNMAP_HOST:
+		return do_unpin(w, j, f);
+	case PTC_GPU_BIND:
+		return do_bind(w, j, a, f);
+	case PTC_GPU_HANDLES:
+		return do_handles(w, j, a, f);
+	case PTC_GPU_COPY_OUT:
+	case PTC_GPU_COPY_IN:
+	case PTC_GPU_DIGEST:
+		return do_copy(w, j, a, f);
+	case PTC_GPU_CLOSE:
+		return do_close(w, j, a, f);
+	case PTC_GPU_FORGET:
+	case PTC_GPU_STATS:
+		break;
+	}
+	return ptc_gpu_fail(f, PTC_EINTERNAL, PTC_GPU_BLAME_REQUEST, "a request of kind %" PRIu32, j->head.op);
+}
+
+static void run(struct ptc_gpu_worker *w, struct ptc_gpu_job *j)
+{
+	struct ptc_gpu_answer a = { .version = PTC_GPU_VERSION, .id = j->head.id };
+	struct ptc_gpu_failure f = { .err = PTC_ERROR_INIT };
+	int rc;
+
+	if (j->head.op == PTC_GPU_FORGET) {
+		do_forget(w, j);
+		goto out;
+	}
+	if (w->broken.fault.sticky) {
+		ptc_gpu_server_refuse(w->server, j->head.id, &w->broken);
+		goto out;
+	}
+	rc = dispatch(w, j, &a, &f);
+	if (rc && f.fault.sticky)
+		w->broken = f;
+	/* Before the answer: a caller that hears of the end may unmap what the request used. */
+	ptc_gpu_server_job_free(w->server, j);
+	if (rc)
+		ptc_gpu_server_refuse(w->server, a.id, &f);
+	else
+		ptc_gpu_server_answer(w->server, &a);
+	return;
+out:
+	ptc_gpu_server_job_free(w->server, j);
+}
+
+/* ---- the thread ---- */
+
+static struct ptc_gpu_job *take(struct ptc_gpu_worker *w)
+{
+	struct ptc_gpu_job *j = NULL;
+
+	pthread_mutex_lock(&w->lock);
+	while (!w->first && !w->stop)
+		pthread_cond_wait(&w->changed, &w->lock);
+	if (!w->stop) {
+		j = w->first;
+		w->first = j->next;
+		if (!w->first)
+			w->last = &w->first;
+		w->queued--;
+		pthread_cond_broadcast(&w->changed);
+	}
+	pthread_mutex_unlock(&w->lock);
+	return j;
+}
+
+static void *loop(void *arg)
+{
+	struct ptc_gpu_worker *w = arg;
+	struct ptc_gpu_server *s = w->server;
+	struct ptc_gpu_failure ignored;
+	struct ptc_gpu_job *j;
+
+	while ((j = take(w)))
+		run(w, j);
+	if (!w->gpu)
+		return NULL;
+	pthread_mutex_lock(&s->hosts_lock);
+	for (unsigned i = 0; i < PTC_GPU_HOSTS_MAX; i++)
+		if (s->hosts[i].base && s->hosts[i].pinned && s->hosts[i].worker == w->index)
+			(void)s->ops->unpin(w->gpu, s->hosts[i].base, &ignored);
+	pthread_mutex_unlock(&s->hosts_lock);
+	s->ops->detach(w->gpu);
+	return NULL;
+}
+
+int ptc_gpu_worker_new(struct ptc_gpu_server *s, unsigned index, const char *uuid, struct ptc_gpu_worker **ret,
+		       struct ptc_error *err)
+{
+	struct ptc_gpu_worker *w = ptc_calloc(1, sizeof *w);
+	int rc;
+
+	if (!w)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	w->server = s;
+	w->index = index;
+	w->last = &w->first;
+	snprintf(w->uuid, sizeof w->uuid, "%s", uuid);
+	pthread_mutex_init(&w->lock, NULL);
+	pthread_cond_init(&w->changed, NULL);
+	rc = pthread_create(&w->thread, NULL, loop, w);
+	if (rc) {
+		ptc_free(w);
+		return ptc_error_errno(err, rc, "start a thread for device %s", uuid);
+	}
+	*ret = w;
+	return 0;
+}
+
+void ptc_gpu_worker_push(struct ptc_gpu_worker *w, struct ptc_gpu_job *j)
+{
+	j->next = NULL;
+	pthread_mutex_lock(&w->lock);
+	while (w->queued == PTC_GPU_REQUESTS_MAX)
+		pthread_cond_wait(&w->changed, &w->lock);
+	*w->last = j;
+	w->last = &j->next;
+	w->queued++;
+	pthread_cond_broadcast(&w->changed);
+	pthread_mutex_unlock(&w->lock);
+}
+
+struct ptc_gpu_worker *ptc_gpu_worker_free(struct ptc_gpu_worker *w)
+{
+	if (!w)
+		return NULL;
+	pthread_mutex_lock(&w->lock);
+	w->stop = true;
+	pthread_cond_broadcast(&w->changed);
+	pthread_mutex_unlock(&w->lock);
+	pthread_join(w->thread, NULL);
+	while (w->first) {
+		struct ptc_gpu_job *j = w->first;
+
+		w->first = j->next;
+		if (j->forgetting && atomic_fetch_sub(&j->forgetting->left, 1) == 1)
+			ptc_free(j->forgetting);
+		ptc_gpu_server_job_free(w->server, j);
+	}
+	ptc_free(w->entries);
+	pthread_cond_destroy(&w->changed);
+	pthread_mutex_destroy(&w->lock);
+	ptc_free(w);
+	return NULL;
+}

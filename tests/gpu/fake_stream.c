@@ -1,0 +1,295 @@
+// SPDX-License-Identifier: Apache-2.0
+/* The fake driver: streams, events and copies (fake_cuda.h). What a stream is told is put into its queue and done when somebody
+ * synchronizes with it, or by one step when somebody asks how far it is. Memory is checked again when the work is done. */
+#include "tests/gpu/fake_cuda.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum work { COPY, MARK, EVENT };
+
+struct job {
+	struct job *next;
+	enum work work;
+	CUDA_MEMCPY3D copy;
+	CUdeviceptr word;
+	uint64_t value;
+	CUevent event;
+};
+
+struct CUstream_st {
+	struct CUstream_st *next; /* of all: what a program does not destroy is in the report, and no leak of ours */
+	CUcontext context;
+	struct job *first, **last;
+};
+
+struct CUevent_st {
+	struct CUevent_st *next;
+	CUcontext context;
+	CUstream pending; /* where its record has not been reached */
+};
+
+static CUstream streams;
+static CUevent events;
+
+static CUresult own(CUcontext context, const char *what)
+{
+	if (context == fake_current())
+		return CUDA_SUCCESS;
+	return fake_wrong(CUDA_ERROR_INVALID_HANDLE, "%s of another context", what);
+}
+
+static size_t span(size_t width, size_t height, size_t depth, size_t pitch, size_t rows)
+{
+	return (depth - 1) * pitch * rows + (height - 1) * pitch + width;
+}
+
+static CUresult side_check(CUmemorytype type, CUdeviceptr device, const void *host, size_t size, const char *when)
+{
+	if (type == CU_MEMORYTYPE_DEVICE)
+		return fake_device_check(device, size, when);
+	if (!fake_pinned(host, size))
+		fake.pageable++;
+	return CUDA_SUCCESS;
+}
+
+static CUresult copy_check(const CUDA_MEMCPY3D *c, const char *when)
+{
+	size_t from = span(c->WidthInBytes, c->Height, c->Depth, c->srcPitch, c->srcHeight);
+	size_t to = span(c->WidthInBytes, c->Height, c->Depth, c->dstPitch, c->dstHeight);
+	const char *pitch = getenv("PTC_FAKE_GPU_PITCH");
+	CUresult result;
+
+	if (c->Height > 1 && (c->srcPitch < c->WidthInBytes || c->dstPitch < c->WidthInBytes))
+		return fake_wrong(CUDA_ERROR_INVALID_VALUE, "%s: rows overlap", when);
+	if (pitch && c->Height * c->Depth > 1 &&
+	    (c->srcPitch > (size_t)atol(pitch) || c->dstPitch > (size_t)atol(pitch)))
+		return fake_wrong(CUDA_ERROR_INVALID_VALUE, "%s: a pitch beyond the device's", when);
+	if (c->Depth > 1 && (c->srcHeight < c->Height || c->dstHeight < c->Height))
+		return fake_wrong(CUDA_ERROR_INVALID_VALUE, "%s: slices overlap", when);
+	result = side_check(c->srcMemoryType, c->srcDevice, c->srcHost, from, when);
+	return result ? result : side_check(c->dstMemoryType, c->dstDevice, c->dstHost, to, when);
+}
+
+static CUresult do_copy(const CUDA_MEMCPY3D *c)
+{
+	const char *from =
+		c->srcMemoryType == CU_MEMORYTYPE_DEVICE ? (const char *)(uintptr_t)c->srcDevice : c->srcHost;
+	char *to = c->dstMemoryType == CU_MEMORYTYPE_DEVICE ? (char *)(uintptr_t)c->dstDevice : c->dstHost;
+	CUresult result = copy_check(c, "a queued copy");
+
+	for (size_t z = 0; result == CUDA_SUCCESS && z < c->Depth; z++)
+		for (size_t y = 0; y < c->Height; y++)
+			memcpy(to + z * c->dstPitch * c->dstHeight + y * c->dstPitch,
+			       from + z * c->srcPitch * c->srcHeight + y * c->srcPitch, c->WidthInBytes);
+	return result;
+}
+
+static void push(CUstream stream, struct job job)
+{
+	struct job *j = malloc(sizeof *j);
+
+	if (!j)
+		abort();
+	*j = job;
+	j->next = NULL;
+	*stream->last = j;
+	stream->last = &j->next;
+}
+
+/* Does the oldest work. */
+static CUresult step(CUstream stream)
+{
+	struct job *j = stream->first;
+	CUresult result = CUDA_SUCCESS;
+
+	stream->first = j->next;
+	if (!stream->first)
+		stream->last = &stream->first;
+	if (j->work == COPY)
+		result = do_copy(&j->copy);
+	else if (j->work == MARK)
+		__atomic_store_n((uint64_t *)(uintptr_t)j->word, j->value, __ATOMIC_SEQ_CST);
+	else if (j->event->pending == stream)
+		j->event->pending = NULL;
+	free(j);
+	return result;
+}
+
+static CUresult run(CUstream stream)
+{
+	CUresult first = CUDA_SUCCESS;
+
+	while (stream->first) {
+		CUresult result = step(stream);
+
+		first = first ? first : result;
+	}
+	return first;
+}
+
+CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned flags, int priority)
+{
+	ENTER(cuStreamCreateWithPriority, true);
+	*stream = calloc(1, sizeof **stream);
+	if (!*stream)
+		abort();
+	(*stream)->context = fake_current();
+	(*stream)->last = &(*stream)->first;
+	(*stream)->next = streams;
+	streams = *stream;
+	fake.streams++;
+	LEAVE(CUDA_SUCCESS);
+}
+
+CUresult cuStreamDestroy(CUstream stream)
+{
+	ENTER(cuStreamDestroy, true);
+	if (own(stream->context, "a stream"))
+		LEAVE(CUDA_ERROR_INVALID_HANDLE);
+	run(stream);
+	for (CUstream *at = &streams; *at; at = &(*at)->next)
+		if (*at == stream) {
+			*at = stream->next;
+			break;
+		}
+	free(stream);
+	fake.streams--;
+	LEAVE(CUDA_SUCCESS);
+}
+
+CUresult cuStreamSynchronize(CUstream stream)
+{
+	CUresult result;
+
+	ENTER(cuStreamSynchronize, true);
+	result = own(stream->context, "a stream");
+	LEAVE(result ? result : run(stream));
+}
+
+CUresult cuStreamQuery(CUstream stream)
+{
+	CUresult result = CUDA_SUCCESS;
+
+	ENTER(cuStreamQuery, true);
+	if (stream->first)
+		result = step(stream);
+	LEAVE(result ? result : stream->first ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS);
+}
+
+CUresult cuStreamWriteValue64(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned flags)
+{
+	ENTER(cuStreamWriteValue64, true);
+	if (!fake_pinned((void *)(uintptr_t)address, sizeof value) &&
+	    fake_device_check(address, sizeof value, "cuStreamWriteValue64"))
+		LEAVE(CUDA_ERROR_INVALID_VALUE);
+	push(stream, (struct job){ .work = MARK, .word = address, .value = value });
+	LEAVE(CUDA_SUCCESS);
+}
+
+CUresult cuEventCreate(CUevent *event, unsigned flags)
+{
+	ENTER(cuEventCreate, true);
+	*event = calloc(1, sizeof **event);
+	if (!*event)
+		abort();
+	(*event)->context = fake_current();
+	(*event)->next = events;
+	events = *event;
+	fake.events++;
+	LEAVE(CUDA_SUCCESS);
+}
+
+CUresult cuEventDestroy(CUevent event)
+{
+	ENTER(cuEventDestroy, true);
+	if (event->pending)
+		run(event->pending);
+	for (CUevent *at = &events; *at; at = &(*at)->next)
+		if (*at == event) {
+			*at = event->next;
+			break;
+		}
+	free(event);
+	fake.events--;
+	LEAVE(CUDA_SUCCESS);
+}
+
+CUresult cuEventRecord(CUevent event, CUstream stream)
+{
+	ENTER(cuEventRecord, true);
+	if (own(stream->context, "a stream") || own(event->context, "an event"))
+		LEAVE(CUDA_ERROR_INVALID_HANDLE);
+	event->pending = stream;
+	push(stream, (struct job){ .work = EVENT, .event = event });
+	LEAVE(CUDA_SUCCESS);
+}
+
+CUresult cuEventSynchronize(CUevent event)
+{
+	CUresult first = CUDA_SUCCESS;
+
+	ENTER(cuEventSynchronize, true);
+	while (event->pending) {
+		CUresult result = step(event->pending);
+
+		first = first ? first : result;
+	}
+	LEAVE(first);
+}
+
+CUresult cuMemcpy3DAsync(const CUDA_MEMCPY3D *copy, CUstream stream)
+{
+	CUresult result;
+
+	ENTER(cuMemcpy3DAsync, true);
+	result = own(stream->context, "a stream");
+	if (result == CUDA_SUCCESS)
+		result = copy_check(copy, "cuMemcpy3DAsync");
+	if (result == CUDA_SUCCESS)
+		push(stream, (struct job){ .work = COPY, .copy = *copy });
+	LEAVE(result);
+}
+
+static CUDA_MEMCPY3D flat(size_t size)
+{
+	return (CUDA_MEMCPY3D){ .srcPitch = size,
+				.srcHeight = 1,
+				.dstPitch = size,
+				.dstHeight = 1,
+				.WidthInBytes = size,
+				.Height = 1,
+				.Depth = 1 };
+}
+
+CUresult cuMemcpyDtoHAsync(void *to, CUdeviceptr from, size_t size, CUstream stream)
+{
+	CUDA_MEMCPY3D c = flat(size);
+	CUresult result;
+
+	ENTER(cuMemcpyDtoHAsync, true);
+	c.srcMemoryType = CU_MEMORYTYPE_DEVICE;
+	c.srcDevice = from;
+	c.dstMemoryType = CU_MEMORYTYPE_HOST;
+	c.dstHost = to;
+	result = copy_check(&c, "cuMemcpyDtoHAsync");
+	if (result == CUDA_SUCCESS)
+		push(stream, (struct job){ .work = COPY, .copy = c });
+	LEAVE(result);
+}
+
+CUresult cuMemcpyHtoDAsync(CUdeviceptr to, const void *from, size_t size, CUstream stream)
+{
+	CUDA_MEMCPY3D c = flat(size);
+	CUresult result;
+
+	ENTER(cuMemcpyHtoDAsync, true);
+	c.srcMemoryType = CU_MEMORYTYPE_HOST;
+	c.srcHost = from;
+	c.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+	c.dstDevice = to;
+	result = copy_check(&c, "cuMemcpyHtoDAsync");
+	if (result == CUDA_SUCCESS)
+		push(stream, (struct job){ .work = COPY, .copy = c });
+	LEAVE(result);
+}
