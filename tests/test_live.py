@@ -5,6 +5,7 @@ import json
 import os
 import re
 import signal
+import subprocess
 import unittest.mock
 
 import cluster as clusters
@@ -69,6 +70,27 @@ class Live(harness.Case):
             self.assertEqual(1200, done["step"])
             job.check_state(self, 1200, self.path("c"))
             self.check_steps(job, 1200)
+
+    def test_node_that_is_waited_for(self):
+        """A node goes down while a switch needs it: the progress says which and for how long, the end what to do."""
+        with self.cluster(nodes=2, devices=2) as c:
+            job = live.Job(c, self.dir, start_sleep=8)
+            job.run("tp=2")
+            job.wait_step(3)
+            argv = [harness.program("ptcctl"), "resize", job.name, "--config", "tp=4", "--wait"]
+            controller = job.status()["controller"]
+            other = "n1" if controller == "n0" else "n0"
+            ptcctl = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                      env=c.environment({"PTC_SOCKET": c.nodes[controller].socket}))
+            wait_for(lambda: job.status(node=controller)["phase"] == "starting", 30 * PATIENCE, "new ranks started", 0.02)
+            c.nodes[other].kill()
+            out, err = ptcctl.communicate(timeout=120 * PATIENCE)
+            self.assertEqual((1, ""), (ptcctl.returncode, out))
+            self.assertRegex(err, rf"waits for node {other}, down for \d+ s")
+            self.assertRegex(err, rf"node {other} has been down for 30 s, and the switch needs it: start ptcd there")
+            self.assertNotIn("30000", err)
+            c.restart(other)
+            job.do("stop")
 
     def test_racks(self):
         """Nobody has said yet what ranks will hold: TP groups are together in a rack all the same; and they are when that is known."""

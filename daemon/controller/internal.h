@@ -75,6 +75,7 @@ struct ptc_controller {
 	struct {
 		bool up;
 		int64_t revision;
+		int64_t down_ns; /* since when it is down, as far as we know; 0: it is up */
 	} * known;
 	size_t nknown;
 	struct uv_timer_s *timer;
@@ -102,6 +103,14 @@ const char *ptc_switch_name(const struct ptc_controller *ctl);      /* "resize",
 const char *ptc_switch_to_config(const struct ptc_controller *ctl); /* "" where there is none */
 char *ptc_switch_summary(struct ptc_controller *ctl);               /* ptc_free it; NULL: out of memory */
 json_t *ptc_switch_brief(struct ptc_controller *ctl);               /* for its event */
+
+/* waits.c: the nodes that the switch under way waits for, and for how long. */
+void ptc_controller_saw_node(struct ptc_controller *ctl, uint32_t node, bool up);
+/* For its progress: in buf, or what etcd said last ("": nothing is waited for). */
+const char *ptc_controller_waits_text(const struct ptc_controller *ctl, char *buf, size_t size);
+/* For its end: up->node stayed down for up->waited_ms. */
+void ptc_controller_waited_text(const struct ptc_controller *ctl, const struct ptc_job_update *up, char *buf,
+				size_t size);
 
 /* controller_send.c */
 void ptc_controller_send(struct ptc_controller *ctl, const struct ptc_job_update *up);
