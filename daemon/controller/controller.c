@@ -117,6 +117,7 @@ static void drop(struct ptc_controller *ctl)
 	ptc_watcher_finish(ctl->watcher, PTC_EFENCED, "another daemon took over the job; `ptcctl status` follows it",
 			   NULL);
 	ptc_watcher_finish(ctl->fill_watcher, PTC_EFENCED, "another daemon took over the job", NULL);
+	ptc_ending_lost(ctl);
 	for (size_t i = 0; i < all->n; i++)
 		if (all->list[i] == ctl) {
 			all->list[i] = all->list[--all->n];
@@ -622,10 +623,15 @@ static void done(struct ptc_controller *ctl, const struct ptc_job_update *up)
 	} else {
 		ptc_event(ctl->all->cluster, ctl->uuid, "aborted", "%s: %s", ptc_status_name(up->status), why);
 		ptc_generation_doc_done(&ctl->view.to);
-		ctl->news_after_ns = ptc_sys_now_ns() + NEWS_RETRY_NS;
+		if (up->status == PTC_EFINISHED)
+			ptc_ending_begins(ctl, why);
+		else
+			ctl->news_after_ns = ptc_sys_now_ns() + NEWS_RETRY_NS;
 	}
 	ptc_watcher_finish(ctl->watcher, up->status, why, text);
 	ptc_watcher_finish(ctl->fill_watcher, up->status, why, text);
+	if (up->status == 0)
+		ptc_ending_over(ctl, text);
 	ptc_free(text);
 	switch_done(ctl);
 	ptc_controller_tidy(ctl);
