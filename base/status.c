@@ -19,6 +19,7 @@ static const struct {
 	{ PTC_EVERSION, "version" },
 	{ PTC_EPERM, "permission" },
 	{ PTC_ESTATE, "state" },
+	{ PTC_EFINISHED, "finished" },
 	{ PTC_ELAYOUT, "layout" },
 	{ PTC_EDIGEST, "digest" },
 	{ PTC_ENOSPC, "no-space" },

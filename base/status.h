@@ -24,6 +24,7 @@ enum ptc_status {
 	PTC_EVERSION = -105,  /* a message or record of a version we do not speak */
 	PTC_EPERM = -106,     /* the caller may not do this */
 	PTC_ESTATE = -107,    /* not possible in the current state (job busy, no data) */
+	PTC_EFINISHED = -108, /* too late: a rank has finished before the step where it was to stop */
 	/* tensor: layouts and plans */
 	PTC_ELAYOUT = -201, /* a rule does not fit a shape or a configuration */
 	PTC_EDIGEST = -202, /* bytes differ from what was committed */

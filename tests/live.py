@@ -71,6 +71,10 @@ class Job:
         kw.setdefault("timeout_s", 120 * PATIENCE)
         return self.c.ptcctl(verb, self.name, *(["--wait"] if verb == "snapshot" else []), **kw)
 
+    def let_go(self, rank=None):
+        """Ranks, or one of them, that wait behind --hold-at."""
+        open(os.path.join(self.logs, "go" if rank is None else f"go-{rank}"), "w").close()
+
     def status(self, **kw):
         return self.c.json("status", self.name, **kw)["jobs"][0]
 

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Jobs whose ranks run: every byte of what is captured, moved and restored is compared with a formula, by the rank that
 is restored itself and by export."""
+import concurrent.futures
 import json
 import os
 import re
 import signal
+import subprocess
 import unittest.mock
 
 import cluster as clusters
@@ -69,6 +71,66 @@ class Live(harness.Case):
             self.assertEqual(1200, done["step"])
             job.check_state(self, 1200, self.path("c"))
             self.check_steps(job, 1200)
+
+    def finished(self, r):
+        self.assertEqual((0, ""), (r.returncode, r.stderr))
+        return r.stdout
+
+    def test_finish_before_the_stop(self):
+        """What waits for a stop after the last step is told that the job has finished, and which snapshot has its state."""
+        for verb, more in (("resize", ["--config", "tp=2", "--wait"]), ("snapshot", ["--wait"]), ("stop", [])):
+            with self.subTest(verb), self.cluster(nodes=2, devices=2) as c:
+                job = live.Job(c, self.path(verb), steps=12, hold_at=12)
+                job.run("dp=2,tp=2")
+                job.wait_step(12)  # the last boundary is behind them, the end is not
+                with concurrent.futures.ThreadPoolExecutor() as pool:
+                    asked = pool.submit(c.ptcctl, verb, job.name, *more, check=False, timeout_s=60 * PATIENCE)
+                    wait_for(lambda: job.status()["phase"] == "arming", 30 * PATIENCE, "a stop that is waited for", 0.02)
+                    job.let_go()
+                    out = self.finished(asked.result())
+                done = job.wait_run("done")
+                self.assertIn(f"job {job.name} has finished at step 12; its state is in snapshot {done['snapshot']}", out)
+                self.assertEqual(12, done["step"])
+                job.check_state(self, 12, self.path(f"{verb}-state"))
+
+    def test_rank_that_finishes_early(self):
+        """One node or two: the job ends when all have finished, with the last step that all had, and says so."""
+        for nodes in (1, 2):
+            with self.subTest(nodes=nodes), self.cluster(nodes=nodes, devices=2 // nodes) as c:
+                job = live.Job(c, self.path(f"early{nodes}"), steps=40, early=25, sleep=0.01, hold_at=20, run={"snapshot_every": 10})
+                job.run("dp=2")
+                job.wait_step(20)
+                job.let_go(1)  # rank 1 is past rank 0's end when that comes there
+                wait_for(lambda: any(rank == 1 and 29 in steps for (_, _, rank), steps in job.steps_logged().items()),
+                         30 * PATIENCE, "rank 1 past the other's end", 0.02)
+                job.let_go()
+                done = job.wait_run("done")
+                self.assertEqual(20, done["step"])
+                job.check_state(self, 20, self.path(f"state{nodes}"))
+                lines = [e["text"] for e in [json.loads(x) for x in c.ptcctl("events", job.name, "--format", "json").stdout.splitlines()] if e["kind"] == "finished"]
+                self.assertEqual(1, len(lines), lines)
+                self.assertRegex(lines[0], r"different steps.*rank 0.* 25.*rank 1.* 40")
+
+    def test_node_that_is_waited_for(self):
+        """A node goes down while a switch needs it: the progress says which and for how long, the end what to do."""
+        with self.cluster(nodes=2, devices=2) as c:
+            job = live.Job(c, self.dir, start_sleep=8)
+            job.run("tp=2")
+            job.wait_step(3)
+            argv = [harness.program("ptcctl"), "resize", job.name, "--config", "tp=4", "--wait"]
+            controller = job.status()["controller"]
+            other = "n1" if controller == "n0" else "n0"
+            ptcctl = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                      env=c.environment({"PTC_SOCKET": c.nodes[controller].socket}))
+            wait_for(lambda: job.status(node=controller)["phase"] == "starting", 30 * PATIENCE, "new ranks started", 0.02)
+            c.nodes[other].kill()
+            out, err = ptcctl.communicate(timeout=120 * PATIENCE)
+            self.assertEqual((1, ""), (ptcctl.returncode, out))
+            self.assertRegex(err, rf"waits for node {other}, down for \d+ s")
+            self.assertRegex(err, rf"node {other} has been down for 30 s, and the switch needs it: start ptcd there")
+            self.assertNotIn("30000", err)
+            c.restart(other)
+            job.do("stop")
 
     @harness.labels("repeats")
     def test_racks(self):

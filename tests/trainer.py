@@ -3,12 +3,14 @@
 """A rank whose state after s steps is a closed formula, so that a test knows every byte without training.
 
   trainer.py --rows R --layers L [--steps N] [--sleep S] [--build-sleep S] [--start-sleep S] [--end-sleep S] [--meet 1] [--log DIR]
-             [--fail-at STEP --fail-rank R] [--raise-in start|build] [--data N,SEED,BATCH,MICRO [--by-length DP | --megatron 1]]
+             [--fail-at STEP --fail-rank R] [--early STEP] [--hold-at STEP] [--raise-in start|build] [--data N,SEED,BATCH,MICRO [--by-length DP | --megatron 1]]
              [--stat 1] [--blobs NAME,..] [--amax DTYPE]
 
 Layer l is a matrix of R x 6 doubles, rows split over tp (the first ranks have more), on pipeline stage l % pp, replicated over dp;
 element (i, j) is 1000 l + 10 i + j + s after s steps. Its field `m` is the same, negative. A scalar `steps` is s everywhere.
 With --stat there is a tensor `stat`, too, whose elements grow by 1 + dp rank with each step: replicas differ.
+With --early rank 0 finishes at that step, before the others.
+With --hold-at ranks wait behind that boundary until there is a file `go`, or `go-RANK`, in the directory of logs.
 With --blobs each rank writes down what it is given of these per-rank blobs, carries that on, and sets its own of those that it was not given.
 With --amax there are `amax`, whole on each rank, and `amax.rows`, rows split over tp, of which each rank has values of its own:
 random ones of its number and the step, with zeros of both signs and a NaN. What a rank is given and what it stops with goes to a
@@ -215,7 +217,9 @@ def run(args, client, gen):
     while True:
         if client.boundary(step):
             return
-        if step == args.steps:
+        while step == args.hold_at and not any(os.path.exists(os.path.join(args.log, f"go{who}")) for who in ("", f"-{gen.rank}")):
+            time.sleep(0.002)
+        if step == (args.early if args.early >= 0 and gen.rank == 0 else args.steps):
             client.finish(step)
             return
         if log:
@@ -247,6 +251,8 @@ def main():
     p.add_argument("--raise-generation", type=int, default=-1, help="as it builds this one")
     p.add_argument("--imported", type=int, default=0, help="1: what is restored at step 0 was imported")
     p.add_argument("--fail-at", type=int, default=-1)
+    p.add_argument("--hold-at", type=int, default=-1)
+    p.add_argument("--early", type=int, default=-1, help="where rank 0 finishes, before the others")
     p.add_argument("--fail-rank", type=int, default=0)
     p.add_argument("--fail-generation", type=int, default=-1, help="fails in its first step")
     p.add_argument("--meet", type=int, default=0, help="1: before a rank declares, it has met all others")

@@ -24,6 +24,7 @@ static const struct {
 	{ "filling", "bytes move" },
 	{ "digesting", "digests of all nodes are compared" },
 	{ "commit2", "the new generation is committed" },
+	{ "ending-job", "a rank has finished; the job ends once all have" },
 	{ "finishing", "ranks are restored and go on, old memory is freed" },
 	{ "aborting", "back to what is committed" },
 };

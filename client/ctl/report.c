@@ -280,12 +280,31 @@ static void put_pause(const json_t *pause)
 	}
 }
 
+/* "has finished at step 12; its state is in snapshot 2": instead of what was asked for, which came too late. */
+static void put_end(const json_t *doc)
+{
+	uint64_t snapshot = ptc_json_count(doc, "snapshot"), step = ptc_json_count(doc, "step");
+
+	if (json_object_get(doc, "captured_bytes") && ptc_json_count(doc, "captured_bytes"))
+		printf("has finished at step %" PRIu64 "; its state is in snapshot %" PRIu64 "\n", step, snapshot);
+	else if (snapshot)
+		printf("has finished, its ranks at different steps (`ptcctl events`); its state is in snapshot %" PRIu64
+		       ", of step %" PRIu64 "\n",
+		       snapshot, step);
+	else
+		puts("has finished, its ranks at different steps (`ptcctl events`); it has no snapshot");
+}
+
 /* "job gpt, resize: tp=2 -> tp=4, generation 3, snapshot 4, step 120, in 1.5 s" */
 static void put_title(const json_t *doc, const char *kind)
 {
 	const json_t *step = json_object_get(doc, "step");
 
-	printf("job %s: ", string(doc, "job"));
+	printf("job %s%s ", string(doc, "job"), strcmp(kind, "finish") ? ":" : "");
+	if (!strcmp(kind, "finish")) {
+		put_end(doc);
+		return;
+	}
 	if (!strcmp(kind, "snapshot") || !strcmp(kind, "stop"))
 		printf("%s at %s", kind, string(doc, "from"));
 	else

@@ -131,8 +131,10 @@ int ptc_control_find_controlled(struct ptc_daemon *d, const struct ptc_rpc_call 
 		usleep(CONTROLLER_POLL_MS * 1000); /* a server thread: waiting is its job */
 	}
 	return ptc_error_set(err, PTC_ESTATE,
-			     "no daemon controls job \"%s\" right now (coordinator unreachable?); see `ptcctl status`",
-			     name);
+			     "no daemon has taken control of job \"%s\" in %d s%s%s; ask again, see `ptcctl nodes`",
+			     name, CONTROLLER_WAIT_MS / 1000,
+			     ptc_control_as_of(d) ? ": the coordinator does not answer node " : "",
+			     ptc_control_as_of(d) ? d->config.node : "");
 }
 
 int ptc_control_forward_open(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_rpc_call *call,

@@ -117,6 +117,7 @@ static void drop(struct ptc_controller *ctl)
 	ptc_watcher_finish(ctl->watcher, PTC_EFENCED, "another daemon took over the job; `ptcctl status` follows it",
 			   NULL);
 	ptc_watcher_finish(ctl->fill_watcher, PTC_EFENCED, "another daemon took over the job", NULL);
+	ptc_ending_lost(ctl);
 	for (size_t i = 0; i < all->n; i++)
 		if (all->list[i] == ctl) {
 			all->list[i] = all->list[--all->n];
@@ -162,6 +163,7 @@ static void tell_nodes(struct ptc_controller *ctl)
 		bool same = node->up == ctl->known[i].up && node->create_revision == ctl->known[i].revision;
 		bool was_up = ctl->known[i].up;
 
+		ptc_controller_saw_node(ctl, i, node->up);
 		if (same || (!node->up && !was_up))
 			continue;
 		ctl->known[i].up = node->up;
@@ -306,12 +308,21 @@ static void lock_work(void *arg, struct ptc_etcd *e)
 	ptc_free(t); /* the watch tells who got it */
 }
 
+/* For a node that is down: its progress says for how long. */
+static bool waits(const struct ptc_controller *ctl)
+{
+	for (uint32_t i = 0; i < ctl->nknown; i++)
+		if (ptc_job_awaits_down(ctl->core, i))
+			return true;
+	return false;
+}
+
 void ptc_controllers_tick(struct ptc_controllers *all)
 {
 	int64_t lease = ptc_cluster_lease(all->cluster);
 
 	for (size_t i = 0; i < all->n; i++)
-		if (all->list[i]->running) /* bytes move */
+		if (all->list[i]->running || waits(all->list[i])) /* bytes move, or seconds are counted */
 			ptc_controller_progress(all->list[i]);
 	for (size_t i = all->n; i-- > 0;)
 		if (i < all->n)
@@ -603,6 +614,8 @@ static void done(struct ptc_controller *ctl, const struct ptc_job_update *up)
 		return; /* refused before it began; submit has said so */
 	snprintf(why, sizeof why, "%s%s%s", up->text, up->status == PTC_ECOORD && ctl->etcd_said[0] ? ": " : "",
 		 up->status == PTC_ECOORD ? ctl->etcd_said : "");
+	if (up->waited_ms)
+		ptc_controller_waited_text(ctl, up, why, sizeof why);
 	count(ctl, up->status == 0);
 	if (up->status == 0) {
 		text = ptc_switch_summary(ctl);
@@ -610,10 +623,15 @@ static void done(struct ptc_controller *ctl, const struct ptc_job_update *up)
 	} else {
 		ptc_event(ctl->all->cluster, ctl->uuid, "aborted", "%s: %s", ptc_status_name(up->status), why);
 		ptc_generation_doc_done(&ctl->view.to);
-		ctl->news_after_ns = ptc_sys_now_ns() + NEWS_RETRY_NS;
+		if (up->status == PTC_EFINISHED)
+			ptc_ending_begins(ctl, why);
+		else
+			ctl->news_after_ns = ptc_sys_now_ns() + NEWS_RETRY_NS;
 	}
 	ptc_watcher_finish(ctl->watcher, up->status, why, text);
 	ptc_watcher_finish(ctl->fill_watcher, up->status, why, text);
+	if (up->status == 0)
+		ptc_ending_over(ctl, text);
 	ptc_free(text);
 	switch_done(ctl);
 	ptc_controller_tidy(ctl);
@@ -621,12 +639,14 @@ static void done(struct ptc_controller *ctl, const struct ptc_job_update *up)
 
 void ptc_controller_progress(struct ptc_controller *ctl)
 {
-	const char *phase;
+	const char *phase, *text;
 	uint64_t bytes, total;
+	char waits[512];
 
 	ptc_controller_status(ctl, &phase, &bytes, &total);
-	ptc_watcher_progress(ctl->watcher, phase, bytes, total, ctl->etcd_said);
-	ptc_watcher_progress(ctl->fill_watcher, phase, bytes, total, ctl->etcd_said);
+	text = ptc_controller_waits_text(ctl, waits, sizeof waits);
+	ptc_watcher_progress(ctl->watcher, phase, bytes, total, text);
+	ptc_watcher_progress(ctl->fill_watcher, phase, bytes, total, text);
 }
 
 static void phase_changed(struct ptc_controller *ctl, enum ptc_job_phase phase)

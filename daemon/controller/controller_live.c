@@ -447,7 +447,7 @@ static const struct ptc_worker_view *newest(const struct ptc_controller *ctl, co
 	for (size_t i = 0; i < j->nworkers; i++) {
 		const struct ptc_worker_view *w = &j->workers[i];
 
-		if (!is_current(ctl, &w->doc) ||
+		if (!is_current(ctl, &w->doc) || ptc_ending_ignores(ctl, j, &w->doc) ||
 		    (w->doc.state == PTC_WORKER_DUE && ctl->record.snapshot && w->doc.step <= ctl->record.step))
 			continue;
 		if (!best || w->doc.state < best->doc.state ||
@@ -533,7 +533,11 @@ void ptc_controller_news(struct ptc_controller *ctl)
 	r.base_snapshot = ctl->record.snapshot;
 	r.stop = w->doc.step;
 	r.run_to = w->doc.state == PTC_WORKER_DUE;
-	r.end = w->doc.state == PTC_WORKER_FINISHED ? PTC_RUN_DONE : PTC_RUN_FAILED;
+	r.end = PTC_RUN_FAILED;
+	if (ptc_ending_asks(ctl, j, &w->doc, &r)) {
+		r.watcher = ctl->heir;
+		ctl->heir = NULL;
+	}
 	if (r.run_to) {
 		ctl->due_launch = w->doc.launch;
 		ctl->due_step = w->doc.step;
@@ -542,6 +546,9 @@ void ptc_controller_news(struct ptc_controller *ctl)
 		r.kind = PTC_SWITCH_HALT;
 		ptc_event(ctl->all->cluster, ctl->uuid, "failed", "node %s: %s", w->node, w->doc.text);
 	}
-	if (ptc_controller_submit(ctl, &r, &err) != 0)
-		ptc_warn("job", "job=%s %s", ctl->meta.name, err.text);
+	if (ptc_controller_submit(ctl, &r, &err) == 0)
+		return;
+	ptc_warn("job", "job=%s %s", ctl->meta.name, err.text);
+	if (r.watcher)
+		ctl->heir = r.watcher;
 }

@@ -64,6 +64,12 @@ struct ptc_controller {
 	uint64_t captured_bytes;       /* from ranks, in all */
 	char etcd_said[256];           /* why the last transaction failed; "": it did not */
 	int64_t news_after_ns;         /* what follows from the nodes' news is not tried again before */
+	/* a rank has finished before a step where a switch was to stop it */
+	struct {
+		uint64_t launch, due; /* which ranks; snapshots due at that step or before cannot be had any more */
+		bool tried;           /* to end the job at one step of all ranks: it ends when all have finished */
+	} over;
+	struct ptc_watcher *heir;      /* of a switch that ended so: it hears how the job ends */
 	uint64_t due_launch, due_step; /* of the last snapshot that was due and begun */
 	int64_t yield_until_ns; /* no snapshot that is due begins before: somebody waits for the last one's end */
 	struct {
@@ -75,6 +81,7 @@ struct ptc_controller {
 	struct {
 		bool up;
 		int64_t revision;
+		int64_t down_ns; /* since when it is down, as far as we know; 0: it is up */
 	} * known;
 	size_t nknown;
 	struct uv_timer_s *timer;
@@ -97,11 +104,32 @@ const struct ptc_generation_doc *ptc_controller_current(const struct ptc_control
 /* tidy.c: removes the job's blobs that neither its meta nor its record names. Only while no switch is under way. */
 void ptc_tidy_blobs(struct ptc_controller *ctl);
 
+/* ending.c: how a job ends whose ranks finish. */
+/* The switch under way ended because a rank had finished: whoever waits for it waits for the job's end. why: one line. */
+void ptc_ending_begins(struct ptc_controller *ctl, const char *why);
+/* After a switch that is committed: the job has ended, one way or another, or goes on. */
+void ptc_ending_over(struct ptc_controller *ctl, const char *summary);
+/* The lock is lost: nobody here can say how the job ends. */
+void ptc_ending_lost(struct ptc_controller *ctl);
+/* What the worker's news is for, now: a switch to submit (kind and end are set), or nothing. */
+bool ptc_ending_asks(struct ptc_controller *ctl, const struct ptc_job_view *j, const struct ptc_worker_doc *w,
+		     struct ptc_switch_request *r);
+/* Nothing follows from this news (any more). */
+bool ptc_ending_ignores(const struct ptc_controller *ctl, const struct ptc_job_view *j, const struct ptc_worker_doc *w);
+
 /* summary.c: of the switch that has just been committed, before the view is rolled on. */
 const char *ptc_switch_name(const struct ptc_controller *ctl);      /* "resize", "snapshot", ... */
 const char *ptc_switch_to_config(const struct ptc_controller *ctl); /* "" where there is none */
 char *ptc_switch_summary(struct ptc_controller *ctl);               /* ptc_free it; NULL: out of memory */
 json_t *ptc_switch_brief(struct ptc_controller *ctl);               /* for its event */
+
+/* waits.c: the nodes that the switch under way waits for, and for how long. */
+void ptc_controller_saw_node(struct ptc_controller *ctl, uint32_t node, bool up);
+/* For its progress: in buf, or what etcd said last ("": nothing is waited for). */
+const char *ptc_controller_waits_text(const struct ptc_controller *ctl, char *buf, size_t size);
+/* For its end: up->node stayed down for up->waited_ms. */
+void ptc_controller_waited_text(const struct ptc_controller *ctl, const struct ptc_job_update *up, char *buf,
+				size_t size);
 
 /* controller_send.c */
 void ptc_controller_send(struct ptc_controller *ctl, const struct ptc_job_update *up);

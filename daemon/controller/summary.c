@@ -27,7 +27,7 @@ const char *ptc_switch_name(const struct ptc_controller *ctl)
 	case PTC_SWITCH_SNAPSHOT:
 		return in->run_to ? "snapshot" : in->end == PTC_RUN_DONE ? "finish" : "stop";
 	case PTC_SWITCH_HALT:
-		return "halt";
+		return in->end == PTC_RUN_DONE ? "finish" : "halt";
 	default:
 		return in->run_to && !in->run_from ? "run" : "resize";
 	}

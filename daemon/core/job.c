@@ -182,6 +182,7 @@ void ptc_job_push_done(struct ptc_job *job, uint64_t id, const struct ptc_job_re
 	u->switch_id = id;
 	u->status = r->status;
 	u->node = r->node;
+	u->waited_ms = r->waited_ms;
 	snprintf(u->text, sizeof(u->text), "%s", r->text);
 }
 
@@ -452,6 +453,7 @@ static void on_lock_lost(struct ptc_job *job)
 	ptc_job_move(job, PTC_JOB_STOPPED);
 	if (job->has_switch) {
 		job->why.status = 0;
+		job->why.waited_ms = 0;
 		ptc_job_reason_set(&job->why, PTC_EFENCED, PTC_JOB_NO_NODE, "this node is no longer the controller; %s",
 				   job->intent_held ? "the next one goes on with the switch"
 						    : "ask again there if the record does not say so already");

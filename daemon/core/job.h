@@ -228,6 +228,7 @@ struct ptc_job_update {
 	enum ptc_job_phase phase;
 	uint32_t timer_ms;
 	int status;
+	uint32_t waited_ms; /* DONE, not 0: the switch ended because `node` stayed down for so long */
 	char text[PTC_JOB_TEXT_MAX];
 };
 /* Valid until the next step. */
@@ -247,5 +248,7 @@ struct ptc_job *ptc_job_free(struct ptc_job *job);
  * A SWITCH while one is running is answered by DONE with PTC_ESTATE and the new id. */
 int ptc_job_step(struct ptc_job *job, const struct ptc_job_event *event, struct ptc_job_updates *ret_updates);
 enum ptc_job_phase ptc_job_phase(const struct ptc_job *job);
+/* That node is down, and the switch cannot go on without it. Any number is allowed. */
+bool ptc_job_awaits_down(const struct ptc_job *job, uint32_t node);
 /* The running switch or NULL; borrowed until the next step. */
 const struct ptc_switch *ptc_job_switch(const struct ptc_job *job);

@@ -23,6 +23,7 @@ struct ptc_job_node {
 struct ptc_job_reason {
 	int status;
 	uint32_t node;
+	uint32_t waited_ms; /* not 0: the node is down, and was waited for that long */
 	char text[PTC_JOB_TEXT_MAX];
 };
 

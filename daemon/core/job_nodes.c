@@ -150,6 +150,12 @@ static bool node_awaited(const struct ptc_job *job, const struct ptc_job_node *n
 	       (job->phase == PTC_JOB_FILLING && n->from && job->cur.kind == PTC_SWITCH_RESIZE && job->pending > 0);
 }
 
+bool ptc_job_awaits_down(const struct ptc_job *job, uint32_t node)
+{
+	return job->has_switch && !ptc_job_may_finish(job) && node < job->nnodes && !job->nodes[node].up &&
+	       node_awaited(job, &job->nodes[node]);
+}
+
 void ptc_job_nodes_ask(struct ptc_job *job, bool from, bool to)
 {
 	ptc_require(job->pending == 0);
@@ -429,7 +435,9 @@ void ptc_job_node_tick(struct ptc_job *job, uint32_t i)
 	ptc_job_want_tick(job);
 	if (++n->down_ticks < job->wait_ticks)
 		return;
-	ptc_job_reason_set(&job->why, PTC_EPEER, i, "down for more than %u ms",
-			   (unsigned)(job->tick_ms * job->wait_ticks));
+	if (!job->why.status) {
+		job->why.waited_ms = job->tick_ms * job->wait_ticks;
+		ptc_job_reason_set(&job->why, PTC_EPEER, i, "down for more than %u ms", job->why.waited_ms);
+	}
 	ptc_job_switch_fail(job);
 }

@@ -634,7 +634,10 @@ static void test_node_wait(void **state)
 {
 	struct fix f;
 	open_switch(&f, &resize, PTC_JOB_PREPARING);
+	assert_false(ptc_job_awaits_down(f.job, 2));
 	FEED(&f, .kind = PTC_EV_NODE_DOWN, .node = 2);
+	assert_true(ptc_job_awaits_down(f.job, 2));
+	assert_false(ptc_job_awaits_down(f.job, 0) || ptc_job_awaits_down(f.job, 100));
 	for (int i = 0; i < 4; i++)
 		tick(&f); /* 1000 ms in ticks of 200 */
 	assert_int_equal(ptc_job_phase(f.job), PTC_JOB_PREPARING);
@@ -657,6 +660,7 @@ static void test_node_gone(void **state)
 	drive(&f, PTC_JOB_IDLE); /* which does not wait for it */
 	expect_done(&f, resize.id, PTC_EPEER);
 	assert_int_equal(last(&f, PTC_UP_DONE, -1)->node, 2);
+	assert_int_equal(last(&f, PTC_UP_DONE, -1)->waited_ms, 1000);
 	/* it comes back with what it had: told to drop it; and no switch starts on it before that */
 	clear(&f);
 	FEED(&f, .kind = PTC_EV_NODE_UP, .node = 2);

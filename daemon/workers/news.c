@@ -109,26 +109,63 @@ int ptc_group_not_started_locked(struct ptc_workers *w, struct group *g, const s
 	return ptc_error_set(err, PTC_ESTATE, "%s", ptc_worker_text_line(text, line, sizeof line));
 }
 
-void ptc_group_news_locked(struct ptc_workers *w, struct group *g)
-{
-	bool finished = true;
-	uint64_t step = 0;
+/* Where ranks wait that have finished, and those that have not. */
+struct ends {
+	size_t finished, held;
+	uint64_t finished_step, held_step; /* the greatest */
+	bool uneven;                       /* ranks have finished at different steps */
+	bool apart;                        /* ranks that have not are held at different steps */
+};
 
-	if (!g || !g->built || g->ending || g->said_failed)
-		return;
+/* false: some rank goes on. */
+static bool all_wait(const struct group *g, struct ends *ret_ends)
+{
+	struct ends e = { 0 };
+
 	for (size_t i = 0; i < g->desc.nranks; i++) {
 		const struct worker *k = g->seats[i].worker;
 
-		if (!k || k->phase != WORKER_STOPPED || (i && k->stop_step != step))
-			return;
-		step = k->stop_step;
-		finished = finished && k->finished;
+		if (!k || k->phase != WORKER_STOPPED)
+			return false;
+		if (k->finished) {
+			e.uneven |= e.finished++ && k->stop_step != e.finished_step;
+			e.finished_step = PTC_MAX(e.finished_step, k->stop_step);
+		} else {
+			e.apart |= e.held++ && k->stop_step != e.held_step;
+			e.held_step = PTC_MAX(e.held_step, k->stop_step);
+		}
 	}
-	if (finished && !g->said_finished)
-		g->said_finished = say_locked(w, g, PTC_NEWS_FINISHED, g->seats[0].rank.rank, step, 0, "");
-	else if (!finished && !g->said_due && g->armed == PTC_LOCAL_NO_STOP && g->desc.snapshot_every &&
-		 step % g->desc.snapshot_every == 0)
-		g->said_due = say_locked(w, g, PTC_NEWS_DUE, g->seats[0].rank.rank, step, 0, "");
+	*ret_ends = e;
+	return true;
+}
+
+/* "rank 0 at step 25, rank 1 at step 40" */
+static void list_ends(const struct group *g, char *buf, size_t size)
+{
+	size_t len = 0;
+
+	for (size_t i = 0; i < g->desc.nranks && len + 64 < size; i++)
+		len += (size_t)snprintf(buf + len, size - len, "%srank %u at step %llu", i ? ", " : "",
+					g->seats[i].rank.rank, (unsigned long long)g->seats[i].worker->stop_step);
+}
+
+/* Ranks that are held for a snapshot that is due are told of also where another has finished before that step: the controller
+ * finds that it cannot be had, and lets them go on. */
+void ptc_group_news_locked(struct ptc_workers *w, struct group *g)
+{
+	char text[sizeof((struct ptc_worker_news *)0)->text] = "";
+	uint64_t every = g ? g->desc.snapshot_every : 0;
+	struct ends e;
+
+	if (!g || !g->built || g->ending || g->said_failed || !all_wait(g, &e))
+		return;
+	if (!e.held && e.uneven)
+		list_ends(g, text, sizeof text);
+	if (!e.held && !g->said_finished)
+		g->said_finished = say_locked(w, g, PTC_NEWS_FINISHED, g->seats[0].rank.rank, e.finished_step, 0, text);
+	else if (e.held && !e.apart && !g->said_due && g->armed == PTC_LOCAL_NO_STOP && every &&
+		 e.held_step % every == 0)
+		g->said_due = say_locked(w, g, PTC_NEWS_DUE, g->seats[0].rank.rank, e.held_step, 0, "");
 }
 
 /* Of those that stand, the one that is furthest behind: others may only wait for it. */

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Stopping ranks at a step. Happy path: arm exchanges each rank's stop word and then reads its step; a rank publishes its step and
  * then reads the stop, so either it waits at the stop or we see that it has passed. Failure modes: a rank that has exited or
- * finished before the stop (ESTATE), that is held at another step or refuses to
+ * (ESTATE) or finished (EFINISHED) before the stop, that is held at another step or refuses to
  * have its state taken (ESTATE), whose state can be taken at a later boundary only (told, so that the stop moves), that does not come (ETIMEOUT naming it and how long it
  * has been silent). docs/model has the handshake as a model; test_litmus.c runs it. */
 #include "daemon/workers/internal.h"
@@ -185,8 +185,9 @@ static int stopped_locked(struct ptc_workers *w, struct group *g, uint64_t stop,
 		const struct worker *k = g->seats[i].worker;
 
 		if (k && k->phase == WORKER_STOPPED && k->stop_step != stop)
-			return ptc_error_set(err, PTC_ESTATE, "rank %u %s step %llu, not at %llu",
-					     g->seats[i].rank.rank, k->finished ? "has finished at" : "is held at",
+			return ptc_error_set(err, k->finished ? PTC_EFINISHED : PTC_ESTATE,
+					     "rank %u %s step %llu, not at %llu", g->seats[i].rank.rank,
+					     k->finished ? "has finished at" : "is held at",
 					     (unsigned long long)k->stop_step, (unsigned long long)stop);
 		if (k && k->phase == WORKER_STOPPED && k->later && ret_later) {
 			snprintf(ret_later, PTC_WORKERS_LATER_MAX, "rank %u: %s", g->seats[i].rank.rank, k->refused);

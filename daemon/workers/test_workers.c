@@ -1221,7 +1221,7 @@ static void test_finish(void **state)
 	assert_int_equal(news.step, 6);
 	/* a stop that comes too late */
 	ok(ptc_workers_arm(t.w, &g->desc.key, 50, &passed, &step, &err), &err);
-	assert_int_equal(ptc_workers_wait_stopped(t.w, &g->desc.key, 50, NULL, WAIT, &err), PTC_ESTATE);
+	assert_int_equal(ptc_workers_wait_stopped(t.w, &g->desc.key, 50, NULL, WAIT, &err), PTC_EFINISHED);
 	assert_non_null(strstr(err.text, "finished"));
 	/* Given up: they wait on, because nothing has been committed yet, and that is said again. */
 	forget_news();

@@ -97,7 +97,9 @@ struct ptc_worker_news {
 	uint32_t rank;
 	uint64_t step;
 	int exit_status; /* as of wait(2) */
-	char text[1024]; /* one line; for FAILED and NOT_STARTED then the end of the log; "" for FINISHED and DUE */
+	char text
+		[1024]; /* one line; for FAILED and NOT_STARTED then the end of the log; "" for DUE. FINISHED: "", or who
+			  * finished where, if ranks here did at different steps, the greatest of which is `step` */
 };
 /* Such a text as one line: what happened, and the log's last line, which for most languages is the error. Returns buf. */
 const char *ptc_worker_text_line(const char *text, char *buf, size_t size);
