@@ -2,6 +2,9 @@
 """What planner/ must reach on published measurements (tests/planner_replay.py; docs/planner.md has the figures), and
 where it must not. Without the data these are skipped."""
 import json
+import os
+import subprocess
+import tempfile
 import unittest
 
 import planner_replay as replay
@@ -65,6 +68,111 @@ class Replay(unittest.TestCase):
         self.assertEqual([], found["ran_refused"])
         self.assertGreater(found["out_of_memory"], 0)
         self.assertEqual([], found["out_of_memory_taken"])
+
+
+JOB = """model: {layers: 40, hidden: 6144, heads: 48, vocab: 51200, seq: 2048, bias: true, positions: true,
+        dropout: true, tied: true, flash: false}
+space: {global_batch: 1024, micro_batch: [1, 2, 4, 8], recompute: [full], zero: [0, 1], uneven: true}
+"""
+PROFILE = """devices_per_node: 8
+devices: [{name: A100-80GB, nodes: 32, price_hour: 2}]
+links: {intra_bytes_s: 2e11, node_bytes_s: 8e10}
+"""
+
+
+class Advise(unittest.TestCase):
+    """ptcctl advise, offline."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+        self.write("job.yaml", JOB)
+        self.write("profile.yaml", PROFILE)
+
+    def write(self, name, text):
+        with open(os.path.join(self.folder, name), "w", encoding="utf-8") as f:
+            f.write(text)
+
+    def run_it(self, *args, expect=0):
+        build = os.environ.get("PTC_BUILD", os.path.join(replay.ROOT, "build", "release"))
+        r = subprocess.run([os.path.join(os.path.abspath(build), "client", "ptcctl"), "advise", "-f", "job.yaml", "--profile",
+                            "profile.yaml", *args], cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                           check=False)
+        self.assertEqual(expect, r.returncode, r.stdout + r.stderr)
+        if expect:
+            self.assertEqual(("", 1), (r.stdout, r.stderr.count("\n")), r.stderr)
+            return r.stderr.strip()
+        return r.stdout
+
+    def candidates(self, *args):
+        return json.loads(self.run_it("--format", "json", *args))
+
+    def test_candidates(self):
+        found = self.candidates("--gpus", "61")
+        rows = found["candidates"]
+        self.assertFalse(found["calibrated"])
+        self.assertEqual(sorted(r["step_s"] for r in rows), [r["step_s"] for r in rows])
+        for r in rows:
+            self.assertLessEqual(r["devices"], 61)
+            self.assertLessEqual(r["memory_bytes"], 80e9)
+            self.assertAlmostEqual(r["step_s"], sum(r["parts_s"].values()), delta=1e-6 * r["step_s"])
+            self.assertAlmostEqual(1024 / r["step_s"], r["samples_s"], delta=1e-6 * r["samples_s"])
+        self.assertIn(rows[0]["config"], found["why"])
+        text = self.run_it("--gpus", "61")
+        self.assertTrue(text.startswith("uncalibrated: "))
+        self.assertIn(rows[0]["config"] + " ", text)
+
+    def test_a_range_never_gets_slower(self):
+        counts = json.loads(self.run_it("--gpus", "8-64", "--format", "json"))["counts"]
+        self.assertEqual(list(range(8, 65)), [c["gpus"] for c in counts])
+        steps = [c.get("step_s", float("inf")) for c in counts]
+        self.assertEqual(sorted(steps, reverse=True), steps)
+        self.assertTrue(any(c["devices"] < c["gpus"] for c in counts if "devices" in c))
+        self.assertEqual(counts[-1]["config"], self.candidates("--gpus", "64")["candidates"][0]["config"])
+
+    def test_measured_steps_are_believed(self):
+        plain = self.candidates("--gpus", "64")["candidates"][0]
+        measured = "tp=8,pp=1,dp=8,micro_batch=4,global_batch=1024"
+        self.write("profile.yaml", PROFILE + f'measured:\n- {{config: "{measured},zero=1,recompute=full", step_s: 20.0}}\n'
+                   '- {config: "tp=2,pp=1,dp=32,zero=1,micro_batch=8,global_batch=1024,recompute=full", step_s: 45.0}\n')
+        found = self.candidates("--gpus", "64")
+        self.assertTrue(found["calibrated"])
+        self.assertTrue(plain["config"].startswith("tp=2,pp=1,dp=32"))
+        self.assertTrue(found["candidates"][0]["config"].startswith("tp=8,"), found["why"])
+        measured = [r for r in found["candidates"] if r["config"].startswith("tp=8,pp=1,dp=8,zero=1,micro_batch=4,")]
+        self.assertAlmostEqual(20.0, measured[0]["step_s"], delta=2.0)
+        self.assertLess(measured[0]["error"], plain["error"])
+
+    def test_what_runs_stays_if_the_pause_does_not_pay(self):
+        best = self.candidates("--gpus", "64")["candidates"][1]["config"]
+        now = ("--gpus", "64", "--now", best)
+        self.assertFalse(self.candidates(*now, "--pause", "1s", "--horizon", "600m")["candidates"][0]["runs_now"])
+        self.assertTrue(self.candidates(*now, "--pause", "500s")["candidates"][0]["runs_now"])
+
+    def test_a_config_json(self):
+        self.write("config.json", json.dumps({
+            "model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
+            "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256, "max_position_embeddings": 131072,
+            "rope_theta": 500000.0, "tie_word_embeddings": False, "pad_token_id": None}, indent=1))
+        self.write("job.yaml", "model: {config: config.json, seq: 8192}\nspace: {global_batch: 128, zero: [1, 3]}\n")
+        self.assertTrue(self.candidates("--gpus", "16")["candidates"])
+
+    def test_bad_input_is_one_line(self):
+        self.assertIn('--gpus is a number in 1..131072, not "0"', self.run_it("--gpus", "0", expect=2))
+        self.assertIn("the profile has 256 devices", self.run_it("--gpus", "257", expect=1))
+        self.assertIn("the range is empty", self.run_it("--gpus", "9-3", expect=2))
+        self.assertIn("nothing fits on 1 devices of 80.0 GB", self.run_it("--gpus", "1", expect=1))
+        self.assertIn("tp=5 does not divide 48 heads", self.run_it("--gpus", "8", "--now", "tp=5", expect=1))
+        self.write("profile.yaml", PROFILE.replace("8e10", "-1"))
+        self.assertIn("profile.yaml:3: node_bytes_s must be in", self.run_it("--gpus", "8", expect=1))
+        self.write("profile.yaml", PROFILE.replace("links", "linsk"))
+        self.assertIn('did you mean "links"?', self.run_it("--gpus", "8", expect=1))
+        self.write("profile.yaml", PROFILE)
+        self.write("job.yaml", JOB.replace("heads: 48", "heads: 48, kv_heads: 7"))
+        self.assertIn("kv_heads is 7", self.run_it("--gpus", "8", expect=1))
+        self.write("job.yaml", JOB.split("space:")[0])
+        self.assertIn("has no space:", self.run_it("--gpus", "8", expect=1))
 
 
 if __name__ == "__main__":

@@ -1,27 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Coefficients, then a Gaussian process over what they leave: configurations within about one
- * doubling of each other err alike. Its three numbers are fixed, not fitted: how far errors reach,
- * how large they are, how much two measurements of one configuration differ. */
+ * doubling of each other err alike. How far errors reach and how much two measurements of one
+ * configuration differ is fixed; how large errors are is what the coefficients leave, at least 8 %. */
 #include "planner/fit/coefs.h"
 #include "planner/fit/solve.h"
 
 #include "base/alloc.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define FEATURES 8
 #define REACH    0.7  /* doublings */
-#define SIZE     0.08 /* of an error, relative */
+#define SIZE     0.08 /* of an error, relative, at least; else as large as the coefficients leave it */
 #define NOISE    0.08 /* of a measurement, relative; clusters' runs differ by as much */
 
 struct ptc_calibration {
 	struct ptc_coefs coefs;
 	size_t n;
-	double *x;      /* n rows of FEATURES */
-	double *factor; /* n by n: Cholesky's of the covariance */
-	double *weight; /* n: the covariance's inverse times the errors */
-	double spread;  /* of the errors that are left; at least NOISE */
+	struct ptc_cand *cands; /* n: what was measured */
+	double *x;              /* n rows of FEATURES */
+	double *factor;         /* n by n: Cholesky's of the covariance */
+	double *weight;         /* n: the covariance's inverse times the errors */
+	double size;            /* of errors */
+	double spread;          /* of the errors that are left; at least NOISE */
 };
 
 static void features(const struct ptc_work *w, const struct ptc_cand *c, double *x)
@@ -44,7 +47,7 @@ static double alike(const double *a, const double *b)
 
 	for (int i = 0; i < FEATURES; i++)
 		d += (a[i] - b[i]) * (a[i] - b[i]);
-	return SIZE * SIZE * exp(-d / (2 * REACH * REACH));
+	return exp(-d / (2 * REACH * REACH));
 }
 
 static int check_rows(const struct ptc_fit_row *rows, size_t n, struct ptc_error *err)
@@ -71,7 +74,24 @@ static void covariance(struct ptc_calibration *cal)
 	for (size_t i = 0; i < cal->n; i++)
 		for (size_t j = 0; j <= i; j++)
 			cal->factor[i * cal->n + j] =
-				alike(cal->x + i * FEATURES, cal->x + j * FEATURES) + (i == j ? NOISE * NOISE : 0);
+				cal->size * cal->size * alike(cal->x + i * FEATURES, cal->x + j * FEATURES) +
+				(i == j ? NOISE * NOISE : 0);
+}
+
+static int ascending(const void *a, const void *b)
+{
+	double x = *(const double *)a, y = *(const double *)b;
+
+	return x < y ? -1 : x > y;
+}
+
+/* A standard deviation by the median, which single rows that are far off do not move. `sorted` is room for n. */
+static double size_of(const double *left, size_t n, double *sorted)
+{
+	for (size_t i = 0; i < n; i++)
+		sorted[i] = fabs(left[i]);
+	qsort(sorted, n, sizeof *sorted, ascending);
+	return fmax(SIZE, 1.4826 * sorted[n / 2]);
 }
 
 /* What the neighbours do not explain of each row when it is left out: its weight over the diagonal of
@@ -103,8 +123,10 @@ static int fit(const struct ptc_fit_row *rows, const struct ptc_coefs *prior, st
 	ptc_fit_coefs(rows, cal->n, prior, cal->weight, &cal->coefs);
 	for (size_t i = 0; i < cal->n; i++) {
 		features(rows[i].work, &rows[i].cand, cal->x + i * FEATURES);
+		cal->cands[i] = rows[i].cand;
 		cal->weight[i] = -cal->weight[i]; /* log(measured / predicted) */
 	}
+	cal->size = size_of(cal->weight, cal->n, column);
 	covariance(cal);
 	ptc_cholesky(cal->factor, cal->n); /* the noise keeps it positive definite */
 	ptc_cholesky_forward(cal->factor, cal->n, cal->weight);
@@ -128,11 +150,12 @@ int ptc_calibration_new(const struct ptc_fit_row *rows, size_t n, const struct p
 	if (!cal)
 		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
 	cal->n = n;
+	cal->cands = ptc_calloc(n, sizeof *cal->cands);
 	cal->x = ptc_calloc(n * FEATURES, sizeof *cal->x);
 	cal->factor = ptc_calloc(n * n, sizeof *cal->factor);
 	cal->weight = ptc_calloc(n, sizeof *cal->weight);
-	rc = cal->x && cal->factor && cal->weight ? fit(rows, prior ? prior : &start, cal, err)
-						  : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	rc = cal->cands && cal->x && cal->factor && cal->weight ? fit(rows, prior ? prior : &start, cal, err)
+								: ptc_error_set(err, PTC_ENOMEM, "out of memory");
 	if (rc) {
 		ptc_calibration_free(cal);
 		return rc;
@@ -145,6 +168,7 @@ struct ptc_calibration *ptc_calibration_free(struct ptc_calibration *cal)
 {
 	if (!cal)
 		return NULL;
+	ptc_free(cal->cands);
 	ptc_free(cal->x);
 	ptc_free(cal->factor);
 	ptc_free(cal->weight);
@@ -166,11 +190,26 @@ double ptc_calibration_factor(const struct ptc_calibration *cal, const struct pt
 	for (size_t i = 0; i < cal->n; i++) {
 		double k = alike(x, cal->x + i * FEATURES);
 
-		mean += k * cal->weight[i];
-		near = fmax(near, k / (SIZE * SIZE));
+		mean += cal->size * cal->size * k * cal->weight[i];
+		near = fmax(near, k);
 	}
 	/* Beside a measured configuration its noise, far from all of them what the rows showed, doubled:
 	 * nothing says that the model errs there as it does here. */
-	*ret_sd = NOISE * near + 2 * cal->spread * (1 - near);
+	*ret_sd = fmin(PTC_UNCALIBRATED_SD, NOISE * near + 2 * cal->spread * (1 - near));
 	return exp(mean);
+}
+
+size_t ptc_calibration_measured(const struct ptc_calibration *cal, const struct ptc_work *w, struct ptc_cand *ret,
+				size_t max)
+{
+	size_t found = 0;
+
+	for (size_t i = 0; i < cal->n && found < max; i++) {
+		double x[FEATURES];
+
+		features(w, &cal->cands[i], x); /* equal to the row's only if batch, hidden size and layers are */
+		if (!memcmp(x, cal->x + i * FEATURES, sizeof x))
+			ret[found++] = cal->cands[i];
+	}
+	return found;
 }

@@ -28,6 +28,10 @@ const struct ptc_coefs *ptc_calibration_coefs(const struct ptc_calibration *cal)
 double ptc_calibration_factor(const struct ptc_calibration *cal, const struct ptc_work *w, const struct ptc_cand *c,
 			      double *ret_sd);
 
+/* The measured candidates of the work's own job (same model size and batch); at most max. Returns how many. */
+size_t ptc_calibration_measured(const struct ptc_calibration *cal, const struct ptc_work *w, struct ptc_cand *ret,
+				size_t max);
+
 /* What is said of a prediction without any calibration: a factor of about two either way is common. */
 #define PTC_UNCALIBRATED_SD 0.5
 

@@ -2,7 +2,9 @@
 /* Degrees to and from struct ptc_config. Fails on a candidate that cannot be. */
 #include "planner/search/as_config.h"
 
+#include "base/alloc.h"
 #include "base/check.h"
+#include "base/cleanup.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -51,4 +53,53 @@ void ptc_cand_from_config(const struct ptc_config *c, struct ptc_cand *ret)
 				  .vpp = c->vpp ? c->vpp : 1,
 				  .micro_batch = c->micro_batch ? c->micro_batch : 1,
 				  .zero = (uint8_t)c->zero };
+}
+
+static const char *const recomputes[] = { "none", "selective", "full" }; /* enum ptc_recompute */
+
+/* Takes "recompute=WORD" out of the text. */
+static int take_recompute(char *text, uint8_t *ret, struct ptc_error *err)
+{
+	char *at = strstr(text, "recompute="), *value;
+	size_t n;
+
+	*ret = PTC_RECOMPUTE_NONE;
+	if (!at || (at > text && at[-1] != ','))
+		return 0;
+	value = at + strlen("recompute=");
+	n = strcspn(value, ",");
+	for (uint8_t i = 0; i < PTC_ARRAY_LEN(recomputes); i++)
+		if (strlen(recomputes[i]) == n && !memcmp(value, recomputes[i], n)) {
+			char *end = value + n;
+
+			*ret = i;
+			if (*end) /* the comma after it, else the one before */
+				memmove(at, end + 1, strlen(end + 1) + 1);
+			else
+				at[at > text ? -1 : 0] = '\0';
+			return 0;
+		}
+	return ptc_error_set(err, PTC_EINVAL, "configuration: recompute is none, selective or full, not \"%.*s\"",
+			     (int)n, value);
+}
+
+int ptc_cand_parse(const char *text, struct ptc_cand *ret, struct ptc_config *ret_config, struct ptc_error *err)
+{
+	ptc_auto_free char *left = ptc_strdup(text);
+	ptc_auto_free struct ptc_config *config = ptc_calloc(1, sizeof *config);
+	uint8_t recompute;
+	int rc;
+
+	if (!left || !config)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	rc = take_recompute(left, &recompute, err);
+	if (!rc)
+		rc = ptc_config_parse(left, config, err);
+	if (rc)
+		return rc;
+	ptc_cand_from_config(config, ret);
+	ret->recompute = recompute;
+	if (ret_config)
+		*ret_config = *config;
+	return 0;
 }

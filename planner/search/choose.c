@@ -122,6 +122,8 @@ static void explain(const struct ptc_choose_rules *r, const struct ptc_ranked *v
 		return;
 	if (x->stays)
 		snprintf(why + at, PTC_WHY_MAX - at, "; it runs, and no switch pays its pause back");
+	else if (!r->price)
+		snprintf(why + at, PTC_WHY_MAX - at, "; what a switch costs is not counted");
 	else if (r->now && isfinite(x->break_even_s))
 		snprintf(why + at, PTC_WHY_MAX - at, "; %.3g GB move, a pause of %.3g s is paid back after %.3g s",
 			 x->price.bytes / 1e9, x->price.down_s, x->break_even_s);

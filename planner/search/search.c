@@ -63,6 +63,8 @@ static void insert(struct keeper *k, const struct ptc_choice *new)
 				return;
 			end = i; /* its place is taken */
 		}
+	if (end == k->n && k->n == k->keep && ptc_choice_compare(&k->best[k->n - 1], new) <= 0)
+		return;
 	if (end == k->n && k->n < k->keep)
 		k->n++;
 	else if (end == k->n)
@@ -123,6 +125,24 @@ static void correct(const struct ptc_work *w, const struct ptc_calibration *cal,
 	}
 }
 
+/* What was measured takes part as it was measured, also where another micro-batch of the same layout looked better before. */
+static void add_measured(const struct ptc_work *w, const struct ptc_space *space, uint32_t devices,
+			 const struct ptc_calibration *cal, struct keeper *k)
+{
+	struct ptc_cand measured[PTC_SEARCH_KEEP];
+	size_t n = ptc_calibration_measured(cal, w, measured, PTC_SEARCH_KEEP);
+
+	for (size_t i = 0; i < n; i++) {
+		struct ptc_choice c = { .cand = measured[i] };
+
+		if (ptc_estimate(w, &c.cand, &c.est, NULL) || !ptc_space_has(w, space, devices, &c.cand) ||
+		    c.est.memory_bytes > k->memory)
+			continue;
+		c.est.step_s *= ptc_calibration_factor(cal, w, &c.cand, &c.sd);
+		insert(k, &c);
+	}
+}
+
 int ptc_search(const struct ptc_work *w, const struct ptc_space *space, const struct ptc_search_limits *limits,
 	       const struct ptc_calibration *cal, struct ptc_choice *ret, size_t *ret_n, struct ptc_error *err)
 {
@@ -151,6 +171,8 @@ int ptc_search(const struct ptc_work *w, const struct ptc_space *space, const st
 	if (!k.n)
 		return none(&k, limits->devices, err);
 	correct(&work, cal, &k);
+	if (cal)
+		add_measured(&work, space, limits->devices, cal, &k);
 	*ret_n = PTC_MIN(k.n, (size_t)limits->keep);
 	memcpy(ret, k.best, *ret_n * sizeof *ret);
 	return 0;

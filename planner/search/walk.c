@@ -184,6 +184,26 @@ int ptc_walk_all(struct ptc_walk *walk)
 	return rc;
 }
 
+static bool has(const struct ptc_degrees *d, uint32_t v, bool absent)
+{
+	for (uint32_t i = 0; i < d->n; i++)
+		if (d->v[i] == v)
+			return true;
+	return !d->n && absent;
+}
+
+bool ptc_space_has(const struct ptc_work *w, const struct ptc_space *s, uint32_t devices, const struct ptc_cand *c)
+{
+	uint64_t once = (uint64_t)c->micro_batch * c->dp;
+
+	return ptc_cand_devices(c) <= devices && (s->tp_across_nodes || c->tp <= w->cluster->per_node) &&
+	       has(&s->tp, c->tp, true) && has(&s->pp, c->pp, true) && has(&s->dp, c->dp, true) &&
+	       has(&s->cp, c->cp, c->cp == 1) && has(&s->ep, c->ep, c->ep == 1) && has(&s->etp, c->etp, c->etp == 1) &&
+	       has(&s->vpp, c->vpp, c->vpp == 1) && has(&s->micro_batch, c->micro_batch, true) &&
+	       ((s->zero ? s->zero : 1) >> c->zero & 1) && ((s->recompute ? s->recompute : 1) >> c->recompute & 1) &&
+	       once < (uint64_t)w->global_batch + c->micro_batch && !(s->exact_batch && w->global_batch % once);
+}
+
 static int check_axis(const char *name, const struct ptc_degrees *d, struct ptc_error *err)
 {
 	if (d->n > PTC_DEGREES_MAX)

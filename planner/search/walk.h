@@ -18,5 +18,7 @@ struct ptc_walk {
 };
 /* Stops at, and returns, what is not 0 from visit. */
 int ptc_walk_all(struct ptc_walk *walk);
+/* Would the walk visit it? Of a candidate that ptc_cand_check accepts. */
+bool ptc_space_has(const struct ptc_work *w, const struct ptc_space *s, uint32_t devices, const struct ptc_cand *c);
 int ptc_space_check(const struct ptc_work *w, const struct ptc_space *s, struct ptc_error *err);
 double ptc_least_memory(const struct ptc_work *w); /* of a device's kinds */
