@@ -365,16 +365,21 @@ def veto(planner, data):
 def formulas(planner, data):
     out = {"sc21_sizes": [], "korthikanti": [], "llama3_70b_gflop_token": None}
     for r in [r for r in data if r["id"].startswith("sc21-t1")]:
-        g = planner.ask([case_of(r, model_of(r))])["cases"][0]
+        case = case_of(r, model_of(r))
+        case["config"] = {}  # sizes alone
+        g = planner.ask([case])["cases"][0]
         printed = r["model"]["params_b"]
         digits = len(repr(float(printed)).split(".")[1]) if printed < 1000 else 1
         out["sc21_sizes"].append((r["id"], printed, round(g["params_sc21"] / 1e9, digits)))
     for r in [r for r in data if r["id"].startswith("korth-f1")]:
         # Figure 1's "selective" is with sequence parallelism (34 sbh / t), its "none" without.
         selective = r["recompute"] != "none"
-        g = planner.ask([case_of(r, model_of(r), {"sequence_parallel": selective})])["cases"][0]
+        case = case_of(r, model_of(r), {"sequence_parallel": selective})
+        case["config"].update(pp=1, vpp=1)  # of one layer
+        g = planner.ask([case])["cases"][0]
         printed = float(r["memory_what"].rsplit(" ", 1)[1])
-        layers = r["model"]["layers"] / r["pp"] * min(r["pp"], r["global_batch"])
+        vpp, pp = r["vpp"] or 1, r["pp"] or 1
+        layers = r["model"]["layers"] * (1 + (pp - 1) / (pp * vpp) if vpp > 1 else 1)
         out["korthikanti"].append((r["id"], printed, g["layer_activations"] * layers / 2**30))
     llama = {"layers": 80, "hidden": 8192, "heads": 64, "kv_heads": 8, "ffn": 28672, "vocab": 128256, "seq": 8192, **LLAMA}
     row = {"gpu_type": "H100", "gpus": 64, "gpus_per_node": 8, "global_batch": 64, "step_time_s": 1, "memory_gb": None,

@@ -111,8 +111,10 @@ struct search {
 	const struct ptc_cand *c;
 	const struct ptc_mapping_traffic *t;
 	uint32_t world, nblocks;
-	uint32_t *order; /* of blocks */
-	uint32_t *all;   /* devices in that order: ranks, then idle ones */
+	const uint32_t *start; /* nblocks + 1: first device of each block; they lie in order */
+	const double *fast;    /* nblocks * nblocks: the fastest link between two blocks */
+	uint32_t *order;       /* of blocks */
+	uint32_t *all;         /* devices in that order: ranks, then idle ones */
 	uint32_t *best;
 	double seconds; /* of best */
 };
@@ -122,9 +124,8 @@ static void lay_out(struct search *s)
 	uint32_t at = 0;
 
 	for (uint32_t i = 0; i < s->nblocks; i++)
-		for (uint32_t d = 0; d < s->m->n; d++)
-			if ((s->m->block ? s->m->block[d] : d) == s->order[i])
-				s->all[at++] = d;
+		for (uint32_t d = s->start[s->order[i]]; d < s->start[s->order[i] + 1]; d++)
+			s->all[at++] = d;
 }
 
 static void consider(struct search *s)
@@ -187,16 +188,10 @@ static void improve(struct search *s, uint32_t *v, uint32_t n, bool blocks, uint
 	}
 }
 
-/* Each block in turn starts an order that goes on with the block best connected to the last one. */
+/* Some blocks start an order that goes on with the block best connected to the last one. */
 static double between(const struct search *s, uint32_t a, uint32_t b)
 {
-	double best = 0;
-
-	for (uint32_t i = 0; i < s->m->n; i++)
-		for (uint32_t j = 0; s->m->block && i < s->m->n && j < s->m->n; j++)
-			if (s->m->block[i] == a && s->m->block[j] == b)
-				best = PTC_MAX(best, link_of(s->m, i, j));
-	return s->m->block ? best : link_of(s->m, a, b);
+	return s->fast[(size_t)a * s->nblocks + b];
 }
 
 static void chain(struct search *s, uint32_t start)
@@ -271,25 +266,47 @@ static int check(const struct ptc_link_matrix *m, const struct ptc_cand *c, uint
 	return 0;
 }
 
+static void read_blocks(const struct ptc_link_matrix *m, uint32_t nblocks, uint32_t *start, double *fast)
+{
+	for (uint32_t d = 0; d < m->n; d++)
+		start[(m->block ? m->block[d] : d) + 1] = d + 1;
+	for (uint32_t a = 0; a < m->n; a++)
+		for (uint32_t b = 0; b < m->n; b++) {
+			double *at =
+				&fast[(size_t)(m->block ? m->block[a] : a) * nblocks + (m->block ? m->block[b] : b)];
+
+			if (a != b)
+				*at = PTC_MAX(*at, link_of(m, a, b));
+		}
+}
+
 int ptc_mapping_find(const struct ptc_link_matrix *m, const struct ptc_cand *c, const struct ptc_mapping_traffic *t,
 		     uint32_t *device, struct ptc_mapping *ret, struct ptc_error *err)
 {
 	struct search s = { .m = m, .c = c, .t = t, .world = ptc_cand_devices(c), .seconds = INFINITY };
-	double least = 0;
+	uint32_t *numbers;
+	double *fast, least = 0;
 	int rc = check(m, c, &s.nblocks, err);
 
 	if (rc)
 		return rc;
-	s.order = ptc_calloc(3 * (size_t)m->n, sizeof *s.order);
-	if (!s.order || bound(m, c, t, &least)) {
-		ptc_free(s.order);
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory for the links of %u devices", m->n);
+	numbers = ptc_calloc(4 * (size_t)m->n + 1, sizeof *numbers);
+	fast = ptc_calloc((size_t)s.nblocks * s.nblocks, sizeof *fast);
+	if (!numbers || !fast || bound(m, c, t, &least)) {
+		rc = ptc_error_set(err, PTC_ENOMEM, "out of memory for the links of %u devices", m->n);
+		goto done;
 	}
+	s.order = numbers;
 	s.all = s.order + m->n;
 	s.best = s.all + m->n;
+	read_blocks(m, s.nblocks, s.best + m->n, fast);
+	s.start = s.best + m->n;
+	s.fast = fast;
 	search(&s);
 	memcpy(device, s.best, s.world * sizeof *device);
 	*ret = (struct ptc_mapping){ s.seconds, least, s.nblocks <= PTC_MAPPING_EXACT && s.nblocks == m->n };
-	ptc_free(s.order);
-	return 0;
+done:
+	ptc_free(numbers);
+	ptc_free(fast);
+	return rc;
 }
