@@ -233,6 +233,29 @@ def multi_node(planner, data, seeds=24):
     return out
 
 
+def idle_devices(planner, data, seeds=5):
+    """Complete tables of (dp, pp) on one slow network: for every n the choice among all that take at most n devices."""
+    out = {}
+    rows = [r for r in data if r["id"].startswith("parcae-") and model_of(r) and r["step_time_s"]]
+    for name in sorted({r["model"]["name"] for r in rows}):
+        table = [r for r in rows if r["model"]["name"] == name]
+        cases = [case_of(r, model_of(r), {"weight": 2, "grad": 2, "optim": 12}) for r in table]
+        regrets, idle, all_devices = [], [], []
+        for seed in range(seeds):
+            got = planner.ask(cases, train=split(len(table), 1 / 3, seed))["cases"]
+            for n in range(min(r["gpus"] for r in table), max(r["gpus"] for r in table) + 1):
+                fit = [i for i, r in enumerate(table) if r["gpus"] <= n]
+                best = min(table[i]["step_time_s"] for i in fit)
+                chosen = min(fit, key=lambda i: (got[i].get("step", math.inf), table[i]["gpus"], i))
+                most = max(fit, key=lambda i: (table[i]["gpus"], table[i]["dp"]))
+                regrets.append(table[chosen]["step_time_s"] / best - 1)
+                all_devices.append(table[most]["step_time_s"] / best - 1)
+                idle.append(table[chosen]["gpus"] < n)
+        out[name] = {"rows": len(table), "choices": len(regrets), "regret": mean(regrets), "regret_se": error_bar(regrets),
+                     "regret_max": max(regrets), "left_idle": mean(idle), "always_the_most_devices": mean(all_devices)}
+    return out
+
+
 # ---- memory ----
 
 LLAMA = {"glu": True, "no_bias": True, "rope": True, "no_dropout": True, "flash": True}
@@ -392,7 +415,7 @@ def formulas(planner, data):
 
 def figures(planner, data):
     return {"formulas": formulas(planner, data), "single node": single_node(planner, data),
-            "multi node": multi_node(planner, data), "peaks of memory": peaks(planner, data), "veto": veto(planner, data)}
+            "multi node": multi_node(planner, data), "idle devices": idle_devices(planner, data), "peaks of memory": peaks(planner, data), "veto": veto(planner, data)}
 
 
 def show(name, value, depth=0):

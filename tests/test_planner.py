@@ -57,6 +57,14 @@ class Replay(unittest.TestCase):
         self.assertLessEqual(out["regret"], 0.05 + out["regret_se"])
         self.assertLessEqual(out["mape"], 0.08 + out["mape_se"])
 
+    def test_idle_devices(self):
+        found = replay.idle_devices(self.planner, self.data)
+        self.assertIn("GPT 6.7B", found)
+        for name, table in found.items():
+            self.assertLess(table["regret"], table["always_the_most_devices"], name)
+            self.assertGreater(table["left_idle"], 0, name)
+        self.assertLessEqual(found["GPT 6.7B"]["regret"], 0.05)
+
     def test_peaks_of_memory(self):
         found = replay.peaks(self.planner, self.data)
         self.assertGreater(found["all"]["rows"], 50)
