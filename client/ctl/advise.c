@@ -51,7 +51,7 @@ static int read_hf(const char *file, const char *config, uint32_t seq, struct pt
 
 	if (rc)
 		return rc;
-	rc = ptc_plan_hf_read(&doc, seq, ret, err);
+	rc = ptc_plan_hf_read(&doc, doc.root, seq, ret, err);
 	ptc_doc_done(&doc);
 	return rc;
 }
@@ -68,7 +68,7 @@ static int read_model(const char *file, const struct ptc_doc *doc, struct ptc_mo
 		return ptc_error_set(err, PTC_EINVAL,
 				     "%s has no model:; without it only measured configurations are known", file);
 	config = ptc_doc_get(node, "config");
-	if (!config)
+	if (!config || config->kind == PTC_DOC_MAP)
 		return ptc_plan_model_read(doc, node, ret, err);
 	rc = ptc_doc_check_map(doc, node, "model", keys, PTC_ARRAY_LEN(keys), err);
 	if (!rc)

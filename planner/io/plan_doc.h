@@ -9,11 +9,12 @@
 #include "planner/fit/fit.h"
 #include "planner/search/search.h"
 
-/* `model:`. The result is checked. */
+/* `model:`, or `model: {config: {...}, seq: S}` with what a config.json says. The result is checked. */
 int ptc_plan_model_read(const struct ptc_doc *doc, const struct ptc_doc_node *node, struct ptc_model *ret,
 			struct ptc_error *err);
 /* config.json of Hugging Face's transformers; seq 0: its longest. PTC_EINVAL on a model_type that is not known. */
-int ptc_plan_hf_read(const struct ptc_doc *doc, uint32_t seq, struct ptc_model *ret, struct ptc_error *err);
+int ptc_plan_hf_read(const struct ptc_doc *doc, const struct ptc_doc_node *node, uint32_t seq, struct ptc_model *ret,
+		     struct ptc_error *err);
 
 /* `space:`: the axes, and what else the program fixes, into the work. Sets global_batch, uneven, sequence_parallel, schedule,
  * reduce_bytes and memory of ret_work; nothing else. */

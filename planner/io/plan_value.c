@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Numbers, counts and flags. An absent key is its default; a wrong value is an error with file and line. */
+/* Numbers (quoted ones, too, as a job's canonical form has them), counts and flags. An absent key is its default; a wrong value is an error with file and line. */
 #include "planner/io/plan_value.h"
 
 #include <math.h>
@@ -10,7 +10,7 @@ int ptc_plan_number(const struct ptc_doc *doc, const struct ptc_doc_node *map, c
 		    double absent, double *ret, struct ptc_error *err)
 {
 	const struct ptc_doc_node *node = ptc_doc_get(map, key);
-	const char *text = node && node->kind == PTC_DOC_TEXT && node->plain ? node->text : "";
+	const char *text = node && node->kind == PTC_DOC_TEXT ? node->text : "";
 	char *end;
 	double v = strtod(text, &end);
 

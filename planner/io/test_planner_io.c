@@ -66,12 +66,31 @@ static void test_config_json(void **state)
 		struct ptc_doc doc = doc_of(models[i].text);
 		struct ptc_error err = PTC_ERROR_INIT;
 
-		if (ptc_plan_hf_read(&doc, 0, &model, &err))
+		if (ptc_plan_hf_read(&doc, doc.root, 0, &model, &err))
 			fail_msg("%s", err.text);
 		/* As these models are published. */
 		assert_true(fabs(ptc_model_params(&model) / 1e9 / models[i].billions - 1) < 1e-5);
 		ptc_doc_done(&doc);
 	}
+}
+
+/* As a job's description carries it: JSON, with what is no whole number as a string. */
+static void test_from_a_job(void **state)
+{
+	static const char text[] =
+		"{\"config\":{\"model_type\":\"llama\",\"hidden_size\":4096,\"num_hidden_layers\":32,"
+		"\"num_attention_heads\":32,\"num_key_value_heads\":8,\"intermediate_size\":14336,"
+		"\"vocab_size\":128256,\"rope_theta\":\"500000.0\",\"tie_word_embeddings\":\"false\","
+		"\"head_dim\":\"null\"},\"seq\":4096}";
+	struct ptc_doc doc;
+	struct ptc_error err = PTC_ERROR_INIT;
+
+	assert_int_equal(ptc_doc_from_json("job", text, strlen(text), &doc, &err), 0);
+	if (ptc_plan_model_read(&doc, doc.root, &model, &err))
+		fail_msg("%s", err.text);
+	assert_int_equal(model.seq, 4096);
+	assert_true(fabs(ptc_model_params(&model) / 8.030261248e9 - 1) < 1e-5);
+	ptc_doc_done(&doc);
 }
 
 static void test_experts_after_dense(void **state)
@@ -116,7 +135,7 @@ static void test_bad_models(void **state)
 		struct ptc_doc doc = doc_of("{\"model_type\":\"resnet\",\"hidden_size\":3}");
 		struct ptc_error err = PTC_ERROR_INIT;
 
-		expect_line(ptc_plan_hf_read(&doc, 0, &model, &err), &err,
+		expect_line(ptc_plan_hf_read(&doc, doc.root, 0, &model, &err), &err,
 			    "file:1: model_type \"resnet\" is not known; describe the model with \"model:\"");
 		ptc_doc_done(&doc);
 	}
@@ -248,6 +267,7 @@ int main(void)
 		cmocka_unit_test(test_model),
 		cmocka_unit_test(test_config_json),
 		cmocka_unit_test(test_experts_after_dense),
+		cmocka_unit_test(test_from_a_job),
 		cmocka_unit_test(test_bad_models),
 		cmocka_unit_test(test_profile),
 		cmocka_unit_test(test_bad_profiles),
