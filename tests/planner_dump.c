@@ -4,7 +4,8 @@
  *   {"cases": [case, ...], "train": [index, ...], "peaks": [index, ...], "prior": [11 numbers]}
  * and a case {"model": {...}, "cluster": {...}, "config": {...}, "rules": {...}, "batch": G,
  * "step": seconds, "peak": bytes}. With "train" the coefficients are fitted to these cases' steps
- * first, with "peaks" the memory rules to these cases' peaks. A wrong request ends the program. */
+ * first, with "peaks" the memory rules to these cases' peaks. A case that cannot be is answered
+ * {"error": text}; a wrong request ends the program. */
 #include "base/alloc.h"
 #include "formats/json.h"
 #include "planner/fit/fit.h"
@@ -21,6 +22,7 @@ struct one {
 	struct ptc_cand cand;
 	uint32_t stages[PTC_MODEL_MAX_LAYERS];
 	double step, peak;
+	struct ptc_error bad; /* the case cannot be */
 };
 
 static _Noreturn void die(const char *what)
@@ -105,7 +107,6 @@ static void read_config(const json_t *o, struct one *c)
 static void read_case(const json_t *o, struct one *c)
 {
 	const json_t *rules = json_object_get(o, "rules");
-	struct ptc_error err = PTC_ERROR_INIT;
 
 	read_model(json_object_get(o, "model"), &c->model);
 	read_cluster(json_object_get(o, "cluster"), &c->cluster);
@@ -125,8 +126,8 @@ static void read_case(const json_t *o, struct one *c)
 	c->step = number(o, "step", 0);
 	c->peak = number(o, "peak", 0);
 	read_config(json_object_get(o, "config"), c);
-	if (ptc_model_check(&c->model, &err) || ptc_cluster_profile_check(&c->cluster, &err))
-		die(err.text);
+	if (!ptc_model_check(&c->model, &c->bad))
+		ptc_cluster_profile_check(&c->cluster, &c->bad);
 }
 
 static struct ptc_calibration *train(const json_t *request, const struct one *cases, size_t n)
@@ -143,7 +144,7 @@ static struct ptc_calibration *train(const json_t *request, const struct one *ca
 	for (size_t i = 0; i < json_array_size(list); i++) {
 		size_t at = (size_t)json_integer_value(json_array_get(list, i));
 
-		if (at >= n)
+		if (at >= n || cases[at].bad.code)
 			die("no such case");
 		rows[i] = (struct ptc_fit_row){ &cases[at].work, cases[at].cand, cases[at].step };
 	}
@@ -163,7 +164,7 @@ static void fit_peaks(const json_t *request, struct one *cases, size_t n)
 	for (size_t i = 0; i < json_array_size(list); i++) {
 		size_t at = (size_t)json_integer_value(json_array_get(list, i));
 
-		if (at >= n)
+		if (at >= n || cases[at].bad.code)
 			die("no such case");
 		rows[i] = (struct ptc_peak_row){ &cases[at].work, cases[at].cand, cases[at].peak };
 	}
@@ -184,6 +185,8 @@ static json_t *answer_one(struct one *c, const struct ptc_calibration *cal)
 	double sd = PTC_UNCALIBRATED_SD, factor = 1;
 	json_t *o;
 
+	if (c->bad.code)
+		return json_pack("{s:s}", "error", c->bad.text);
 	if (cal)
 		c->work.coefs = *ptc_calibration_coefs(cal);
 	if (ptc_estimate(&c->work, &c->cand, &e, &err))

@@ -169,16 +169,22 @@ def trial(planner, rows, cases, train, test, seen=None):
     return {**ranking(rows, steps, seen or test), "mape": mape(rows, steps, test), "within_sd": len(inside) / len(test)}
 
 
-def vtrain(data, kind):
-    rows = [r for r in data if r["id"].startswith("vtrain-" + kind)]
-    cases = [case_of(r, model_of(r, flash=False)) for r in rows]
-    for c in cases:
-        c["rules"] = {"weight": 2, "grad": 2, "optim": 16}
-    return rows, cases
+def possible(planner, rows, rules):
+    """Rows that say enough and can be, with their cases."""
+    needed = ("step_time_s", "gpus", "tp", "pp", "dp", "micro_batch", "global_batch")
+    pairs = [(r, case_of(r, model_of(r), rules)) for r in rows if all(r[k] for k in needed)]
+    pairs = [(r, c) for r, c in pairs if c]
+    got = planner.ask([c for _, c in pairs])["cases"] if pairs else []
+    pairs = [pair for pair, g in zip(pairs, got) if "error" not in g]
+    return [r for r, _ in pairs], [c for _, c in pairs]
+
+
+def vtrain(planner, data, kind):
+    return possible(planner, [r for r in data if r["id"].startswith("vtrain-" + kind)], {"weight": 2, "grad": 2, "optim": 16})
 
 
 def single_node(planner, data, seeds=5):
-    rows, cases = vtrain(data, "single")
+    rows, cases = vtrain(planner, data, "single")
     if not rows:
         return {}
     trials = []
@@ -210,7 +216,7 @@ def leave_one_out(planner, rows, cases, key, label):
 
 
 def multi_node(planner, data, seeds=24):
-    rows, cases = vtrain(data, "multi")
+    rows, cases = vtrain(planner, data, "multi")
     if not rows:
         return {}
     every = list(range(len(rows)))
@@ -225,7 +231,7 @@ def multi_node(planner, data, seeds=24):
     out.update(leave_one_out(planner, rows, cases, lambda r: (r["model"]["name"], r["gpus"], r["global_batch"]),
                              "leave one group out"))
     out.update(leave_one_out(planner, rows, cases, lambda r: r["model"]["name"], "leave one model out"))
-    single, more = vtrain(data, "single")
+    single, more = vtrain(planner, data, "single")
     if single:
         got = planner.ask(cases + more, train=list(range(len(rows), len(rows) + len(single))))["cases"]
         steps = [g["step"] for g in got[:len(rows)]]
@@ -236,9 +242,11 @@ def multi_node(planner, data, seeds=24):
 def idle_devices(planner, data, seeds=5):
     """Complete tables of (dp, pp) on one slow network: for every n the choice among all that take at most n devices."""
     out = {}
-    rows = [r for r in data if r["id"].startswith("parcae-") and model_of(r) and r["step_time_s"]]
+    rows, _ = possible(planner, [r for r in data if r["id"].startswith("parcae-")], {"weight": 2, "grad": 2, "optim": 12})
     for name in sorted({r["model"]["name"] for r in rows}):
         table = [r for r in rows if r["model"]["name"] == name]
+        if len(table) < 2 * GROUP_MIN:
+            continue
         cases = [case_of(r, model_of(r), {"weight": 2, "grad": 2, "optim": 12}) for r in table]
         regrets, idle, all_devices = [], [], []
         for seed in range(seeds):
@@ -363,6 +371,7 @@ def refusals(planner, data, kinds):
             continue
         measured = [memory_case(r) for r in data if program_of(r) == program and r["memory_gb"] and r["kind"] == "both"]
         measured = [c for c in measured if c]
+        measured = [c for c, g in zip(measured, planner.ask(measured)["cases"]) if "error" not in g] if measured else []
         train = split(len(measured), 1 / 3, 0) if len(measured) >= 6 else []
         got = planner.ask(measured + [c for _, c in pairs], peaks=train)["cases"][len(measured):]
         for (r, c), g in zip(pairs, got):
