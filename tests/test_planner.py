@@ -158,6 +158,28 @@ class Advise(unittest.TestCase):
         self.assertFalse(self.candidates(*now, "--pause", "1s", "--horizon", "600m")["candidates"][0]["runs_now"])
         self.assertTrue(self.candidates(*now, "--pause", "500s")["candidates"][0]["runs_now"])
 
+    def test_bytes_of_a_switch_are_those_of_plan(self):
+        h, layers = 256, 8
+        tensors = [(f"h.{i}.attn.qkv.weight", [3 * h, h]) for i in range(layers)] + [(f"h.{i}.mlp.up.weight", [4 * h, h])
+                                                                                    for i in range(layers)]
+        self.write("job.yaml", "version: 1\nname: tiny\ntensors:\n" +
+                   "".join(f"  - {{name: {n}, dtype: F32, shape: {s}}}\n" for n, s in tensors) +
+                   'rules: [{match: "*", split: {axis: tp, dim: 0}, layer: "h.{}.*"}]\n'
+                   f"model: {{layers: {layers}, hidden: {h}, heads: 8, vocab: 1000, seq: 128}}\n"
+                   "space: {global_batch: 64, micro_batch: [1]}\n")
+        self.write("profile.yaml", PROFILE.replace("nodes: 32", "nodes: 2"))
+        now = "tp=2,pp=2,dp=2,micro_batch=1"
+        rows = self.candidates("--gpus", "16", "--now", now, "--pause", "1s", "--horizon", "100h")["candidates"]
+        moving = [r for r in rows if not r["runs_now"]]
+        self.assertTrue(any(r["moved_bytes"] for r in moving))
+        build = os.environ.get("PTC_BUILD", os.path.join(replay.ROOT, "build", "release"))
+        for r in moving[:4]:
+            plan = json.loads(subprocess.run(
+                [os.path.join(os.path.abspath(build), "client", "ptcctl"), "plan", "-f", "job.yaml", "--nodes", "2", "--from", now,
+                 "--to", r["config"], "--format", "json"], cwd=self.folder, stdout=subprocess.PIPE, check=True).stdout)
+            self.assertEqual(plan["totals"]["between_nodes"], r["moved_bytes"], r["config"])
+            self.assertGreaterEqual(r["pause_s"], 1)
+
     def test_a_config_json(self):
         self.write("config.json", json.dumps({
             "model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,

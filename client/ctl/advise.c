@@ -25,7 +25,7 @@ static const struct ctl_option options[] = {
 	{ "profile", "FILE", "devices, links and measured steps (docs/planner.md)" },
 	{ "allreduce", "FILE", "also Galvatron's allreduce_bandwidth_*.json, for all of the profile's devices" },
 	{ "now", "CONFIG", "what runs, if it can go on; with recompute=none|selective|full among its keys" },
-	{ "pause", "DURATION", "with --now: how long a switch stops the job (default 30s); plan says it exactly" },
+	{ "pause", "DURATION", "with --now: how long a switch stops the job besides moving its state (default 30s)" },
 	{ "horizon", "DURATION", "until the number of devices changes again (default 10m)" },
 	{ "objective", "throughput|money", "what is best (default throughput)" },
 };
@@ -89,6 +89,7 @@ static int read_job(const struct ctl *c, struct ctl_advice *a, struct ptc_error 
 	if (rc)
 		return rc;
 	space = ptc_doc_get(doc.root, "space");
+	a->has_state = ptc_doc_get(doc.root, "tensors") != NULL;
 	rc = read_model(file, &doc, &a->model, err);
 	if (!rc)
 		rc = space ? ptc_plan_space_read(&doc, space, &a->space, &a->work, err)
@@ -237,6 +238,7 @@ static int for_one(const struct ctl *c, const struct ctl_advice *a, struct ptc_e
 	struct ptc_choose_rules rules = { 0 };
 	struct ptc_choice now = { 0 };
 	struct pause pause = { 0 };
+	struct ctl_pricer *pricer = NULL;
 	char why[PTC_WHY_MAX];
 	size_t n = 0;
 	int rc;
@@ -246,12 +248,18 @@ static int for_one(const struct ctl *c, const struct ctl_advice *a, struct ptc_e
 	rc = take_rules(c, a, &now, &pause, &rules, err);
 	if (!rc)
 		rc = ptc_search(&a->work, &a->space, &limits, a->cal, v, &n, err);
+	if (!rc && rules.now && a->has_state) {
+		rc = ctl_pricer_new(c, a, &now.cand, pause.seconds, &pricer, err);
+		rules.price = ctl_price_exactly;
+		rules.arg = pricer;
+	}
 	if (!rc && rules.now && ptc_cand_devices(&now.cand) > a->last)
 		rules.now = NULL; /* it must leave */
 	if (!rc)
 		rc = ptc_choose(v, n, &rules, ranked, &n, why, err);
 	if (!rc)
 		ctl_advice_candidates(c, a, ranked, PTC_MIN(n, (size_t)SHOWN), why);
+	ctl_pricer_free(pricer);
 	return rc;
 }
 
@@ -300,7 +308,8 @@ const struct ctl_verb ctl_advise = {
 	.about = "Show which configurations are the fastest that fit on so many devices",
 	.help = "Step times are predicted (docs/planner.md): by the steps that the profile has measured, else "
 		"uncalibrated, and "
-		"then\noff by half or more. Devices may stay idle where that is faster.\n",
+		"then\noff by half or more. What a switch from --now moves is exact where FILE describes the tensors, "
+		"else not counted. Devices may stay idle where that is faster.\n",
 	CTL_OPTIONS(options),
 	.min_args = 0,
 	.max_args = 0,

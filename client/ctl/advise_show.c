@@ -30,6 +30,8 @@ static void put_row(const struct ctl_advice *a, const struct ptc_ranked *r)
 	ptc_cand_format(&r->choice.cand, text);
 	printf("%-60s %7u %9.3f s %4.0f %% %9.1f %8.1f GB", text, ptc_cand_devices(&r->choice.cand), e->step_s,
 	       100 * r->choice.sd, samples_s(a, e->step_s), e->memory_bytes / 1e9);
+	if (r->price.bytes > 0)
+		printf("  %.3g GB move", r->price.bytes / 1e9);
 	if (r->stays)
 		puts("  runs now");
 	else if (isfinite(r->break_even_s) && r->break_even_s > 0)
@@ -54,6 +56,8 @@ static void put_json_row(const struct ctl_advice *a, const struct ptc_ranked *r)
 	       "\"optimizer\":%.9g,\"fixed\":%.9g},",
 	       e->compute_s, e->tp_s, e->cp_s, e->ep_s, e->pp_s, e->bubble_s, e->dp_s, e->optimizer_s, e->fixed_s);
 	printf("\"pause_s\":%.9g,\"runs_now\":%s", r->price.down_s, r->stays ? "true" : "false");
+	if (a->has_state)
+		printf(",\"moved_bytes\":%.0f", r->price.bytes);
 	if (isfinite(r->break_even_s))
 		printf(",\"break_even_s\":%.9g", r->break_even_s);
 	printf("}");
