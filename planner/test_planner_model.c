@@ -312,6 +312,18 @@ static void test_calibration_recovers(void **state)
 				rows[n++] = (struct ptc_fit_row){ &w, c, e.step_s };
 			}
 	assert_int_equal(ptc_calibration_new(rows, n, NULL, &cal, &err), 0);
+	for (int rc = PTC_ENOMEM, at = 1; rc; at++) { /* each allocation fails in turn */
+		struct ptc_calibration *again;
+		int64_t before = ptc_alloc_live();
+
+		ptc_alloc_fail_at((uint64_t)at);
+		rc = ptc_calibration_new(rows, n, NULL, &again, &err);
+		ptc_alloc_fail_at(0);
+		if (!rc)
+			ptc_calibration_free(again);
+		assert_true(!rc || rc == PTC_ENOMEM);
+		assert_int_equal(ptc_alloc_live(), before);
+	}
 	w.coefs = *ptc_calibration_coefs(cal);
 	for (size_t i = 0; i < n; i++) {
 		struct ptc_estimate e;

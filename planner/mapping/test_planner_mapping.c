@@ -273,12 +273,36 @@ static void test_bad_matrix(void **state)
 	assert_string_equal(err.text, "8 ranks on 4 devices");
 }
 
+/* Each allocation fails in turn: one error, nothing leaks. */
+static void test_no_memory(void **state)
+{
+	int64_t live = ptc_alloc_live();
+	int rc = PTC_ENOMEM;
+
+	random_links(8);
+	for (uint64_t at = 1; rc; at++) {
+		struct ptc_link_matrix m = { 8, links, NULL };
+		struct ptc_cand c = { 2, 1, 2, 2, 1, 1, 1, 1, 0, 0 };
+		struct ptc_mapping_traffic t = { 100, 0, 10, 1 };
+		struct ptc_mapping got;
+		struct ptc_error err = PTC_ERROR_INIT;
+		uint32_t device[8];
+
+		ptc_alloc_fail_at(at);
+		rc = ptc_mapping_find(&m, &c, &t, device, &got, &err);
+		ptc_alloc_fail_at(0);
+		assert_true(!rc || err.code == PTC_ENOMEM);
+		assert_int_equal(ptc_alloc_live(), live);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_every_permutation), cmocka_unit_test(test_slow_link),
 		cmocka_unit_test(test_slow_node),         cmocka_unit_test(test_many_blocks),
 		cmocka_unit_test(test_two_halves),        cmocka_unit_test(test_bad_matrix),
+		cmocka_unit_test(test_no_memory),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
