@@ -3,7 +3,7 @@
 #include "planner/cost/step.h"
 #include "planner/fit/fit.h"
 #include "planner/search/as_config.h"
-#include "planner/search/search.h"
+#include "planner/search/fastest.h"
 
 #include "base/alloc.h"
 #include "base/check.h"

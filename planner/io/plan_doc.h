@@ -7,7 +7,7 @@
 
 #include "formats/doc.h"
 #include "planner/fit/fit.h"
-#include "planner/search/search.h"
+#include "planner/search/fastest.h"
 
 /* `model:`, or `model: {config: {...}, seq: S}` with what a config.json says. The result is checked. */
 int ptc_plan_model_read(const struct ptc_doc *doc, const struct ptc_doc_node *node, struct ptc_model *ret,

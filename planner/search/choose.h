@@ -4,7 +4,7 @@
  * Pure, deterministic; any thread. */
 #pragma once
 
-#include "planner/search/search.h"
+#include "planner/search/fastest.h"
 
 #define PTC_CHOOSE_HORIZON_S 600 /* until the next change, where nothing else is known */
 #define PTC_CHOOSE_WITHIN    0.10

@@ -2,7 +2,7 @@
 /* The search against trying everything: an oracle that calls ptc_estimate for each combination of
  * degrees, in plain loops, and knows nothing of bounds. Frontiers the same way. PTC_SEED=n
  * PTC_CASES=1 repeats the case that a failure prints. */
-#include "planner/search/search.h"
+#include "planner/search/fastest.h"
 
 #include "base/alloc.h"
 #include "base/check.h"

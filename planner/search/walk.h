@@ -3,7 +3,7 @@
 #pragma once
 
 #include "planner/cost/stages.h"
-#include "planner/search/search.h"
+#include "planner/search/fastest.h"
 
 struct ptc_walk {
 	const struct ptc_work *work;

@@ -4,7 +4,7 @@
  * devices. Fails with one line where a search does. */
 #include "base/alloc.h"
 #include "planner/mapping/mapping.h"
-#include "planner/search/search.h"
+#include "planner/search/fastest.h"
 
 #include <math.h>
 #include <stdio.h>
