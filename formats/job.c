@@ -19,9 +19,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const job_keys[] = { "version",        "name", "tensors", "fields", "rules",
-					"buffers",        "gpus", "run",     "mode",   "copy",
-					"snapshot_every", "seed", "data",    "blobs",  "files" };
+static const char *const job_keys[] = { "version", "name",  "tensors", "fields", "rules",          "buffers",
+					"gpus",    "run",   "mode",    "copy",   "snapshot_every", "seed",
+					"data",    "blobs", "files",   "model",  "space" };
 static const char *const tensor_keys[] = { "name", "dtype", "shape" };
 static const char *const from_keys[] = { "from" };
 static const char *const field_keys[] = { "dtype" };
@@ -363,6 +363,8 @@ static int decode_job(struct ptc_job_decoder *d)
 		rc = ptc_job_decode_data(d, root);
 	if (!rc)
 		rc = ptc_job_decode_blobs(d, root);
+	if (!rc)
+		rc = ptc_job_decode_planning(d, root);
 	gpus = ptc_doc_get(root, "gpus");
 	if (!rc && gpus)
 		rc = ptc_job_decode_gpus(d, gpus);
@@ -439,6 +441,8 @@ void ptc_job_desc_done(struct ptc_job_desc *job)
 	ptc_job_data_done(job);
 	ptc_blob_rules_done(&job->blobs);
 	ptc_free(job->gpus);
+	ptc_free(job->model);
+	ptc_free(job->space);
 	ptc_free(job->source);
 	memset(job, 0, sizeof(*job));
 }

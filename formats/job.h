@@ -81,6 +81,7 @@ struct ptc_job_desc {
 	struct ptc_job_data *data; /* by name */
 	size_t ndata;
 	struct ptc_job_files files;
+	char *model, *space; /* for planner/io, JSON; NULL: not described */
 	char *source; /* path of tensors.from (a file or directory that could be opened), NULL: none. Not in the JSON */
 };
 

@@ -332,6 +332,7 @@ static int put_job(struct ptc_buf *b, const struct ptc_job_desc *job, struct ptc
 	ptc_job_put_data(b, job);
 	ptc_job_put_blobs(b, job);
 	put_files(b, &job->files);
+	ptc_job_put_planning(b, job);
 	ptc_buf_puts(b, "}");
 	if (ptc_buf_failed(b))
 		return ptc_error_set(err, PTC_ENOMEM, "out of memory");

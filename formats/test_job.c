@@ -560,6 +560,37 @@ static void test_files(void **state)
 	refuse(LIVE "files: {group: \"a:b\"}\n", PTC_EINVAL, "\"a:b\" cannot be the name of a group");
 }
 
+/* What the planner is told is carried, in a form that comes back the same. */
+static void test_planning(void **state)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_job_desc job = { 0 }, again = { 0 };
+	char *json = NULL, *other = NULL;
+	size_t len = 0;
+	int rc = decode(HEAD "rules: [{match: '*'}]\n"
+			     "model: {layers: 2, hidden: 64, glu: true}\n"
+			     "space: {global_batch: 8, tp: [1, 2], memory: {reserve_bytes: 4e9}}\n",
+			&job, &err);
+
+	if (rc)
+		fail_msg("%s", err.text);
+	assert_string_equal(job.model, "{\"layers\":2,\"hidden\":64,\"glu\":\"true\"}");
+	assert_string_equal(job.space, "{\"global_batch\":8,\"tp\":[1,2],\"memory\":{\"reserve_bytes\":\"4e9\"}}");
+	assert_int_equal(ptc_job_to_json(&job, &json, &len, &err), 0);
+	assert_int_equal(ptc_job_from_json(json, len, &again, &err), 0);
+	assert_string_equal(job.model, again.model);
+	assert_string_equal(job.space, again.space);
+	assert_int_equal(ptc_job_to_json(&again, &other, &len, &err), 0);
+	assert_string_equal(json, other);
+	ptc_free(json);
+	ptc_free(other);
+	ptc_job_desc_done(&job);
+	ptc_job_desc_done(&again);
+	refuse(HEAD "rules: [{match: '*'}]\nmodel: [1]\n", PTC_EINVAL, "job.yaml:8: model is not a map");
+	refuse(HEAD "rules: [{match: '*'}]\nmodel: {config: a.json}\n", PTC_EINVAL,
+	       "job.yaml:8: no file may be named here; write the model out");
+}
+
 static void test_run_refused(void **state)
 {
 	refuse(LIVE "  agv: [a]\n", PTC_EINVAL, "job.yaml:6: unknown key \"agv\" in run; did you mean \"argv\"?");
@@ -1075,6 +1106,7 @@ int main(void)
 		cmocka_unit_test(test_later_keys_refused),
 		cmocka_unit_test(test_json_memory),
 		cmocka_unit_test(test_files),
+		cmocka_unit_test(test_planning),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -56,6 +56,12 @@ class Smoke(unittest.TestCase):
             self.assertEqual(r["moves"], r["moves_between"] + r["moves_within"])
             self.assertEqual((7, True), (r["seed"], r["within_limits"]))
 
+    def test_planner(self):
+        found = {(r["what"], r["devices"]): r for r in self.results("planner", "--scale", "small", "--rounds", "2")}
+        self.assertEqual({(w, 64) for w in ("search, dense", "search, experts", "frontier, dense", "look-ups, dense", "mapping")},
+                         set(found))
+        self.assertIn("tp=", found["search, dense", 64]["answer"])
+
     def test_scale_over_its_limits(self):
         """It reports what it found, says which case took too much, and fails."""
         r = bench("scale", "--scale", "small", "--rounds", "1", "--limit-s", "1e-9", "--format", "json", fails=True)

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+/* A step's time from a pipeline's sums: (m - 1) micro-batches of the busiest device, one pass
+ * through all, what crosses stages, gradients, the optimizer. Cannot fail. */
+#include "planner/cost/stages.h"
+
+#include "base/check.h"
+
+#include <math.h>
+
+/* Galvatron's measured slowdown of computing beside communication: 1.1256. */
+#define OVERLAP_COST 0.1256
+
+uint32_t ptc_cost_micro_batches(const struct ptc_work *w, const struct ptc_cand *c)
+{
+	uint64_t once = (uint64_t)c->micro_batch * c->dp;
+
+	return (uint32_t)((w->global_batch + once - 1) / once);
+}
+
+static double ring_seconds(const struct ptc_work *w, uint32_t size, uint32_t stride, double bytes)
+{
+	struct ptc_ring r = ptc_cluster_ring(w->cluster, size, stride);
+	const double *v = w->coefs.v;
+
+	if (size < 2)
+		return 0;
+	return (double)(size - 1) / size * bytes / (r.bytes_s * v[r.crosses ? PTC_COEF_NODE : PTC_COEF_INTRA]);
+}
+
+/* Handing activations on, and gradients back, for one micro-batch at one boundary. Across nodes each
+ * rank of tp sends its share (scatter-gather), so that a node sends per_node/tp tensors. */
+static double boundary_seconds(const struct ptc_work *w, const struct ptc_cand *c, const struct ptc_pipe *p)
+{
+	const struct ptc_cluster_profile *n = w->cluster;
+	const double *v = w->coefs.v;
+
+	if (c->pp == 1)
+		return 0;
+	if (ptc_cand_devices(c) <= n->per_node)
+		return 2 * (p->boundary_bytes / (n->intra_bytes_s * v[PTC_COEF_INTRA]) +
+			    n->intra_latency_s * v[PTC_COEF_INTRA_LATENCY]);
+	return 2 *
+	       (p->boundary_bytes * PTC_MAX(1.0, (double)n->per_node / c->tp) / (n->node_bytes_s * v[PTC_COEF_NODE]) +
+		n->node_latency_s * v[PTC_COEF_NODE_LATENCY]);
+}
+
+/* Seconds that gathering parameters and scattering gradients of ZeRO-3 takes for one micro-batch. */
+static double gather_seconds(const struct ptc_work *w, const struct ptc_cand *c, const struct ptc_pipe *p)
+{
+	uint32_t edp = c->tp * c->cp * c->dp / (c->ep * c->etp);
+	double moved = 2 * w->memory.weight_bytes + w->reduce_bytes;
+
+	return ring_seconds(w, c->dp * c->cp, c->tp, moved * p->dense_max) +
+	       ring_seconds(w, edp, c->ep * c->etp, moved * p->expert_max);
+}
+
+static double gradient_seconds(const struct ptc_work *w, const struct ptc_cand *c, const struct ptc_pipe *p)
+{
+	uint32_t edp = c->tp * c->cp * c->dp / (c->ep * c->etp);
+
+	return ring_seconds(w, c->dp * c->cp, c->tp, 2 * w->reduce_bytes * p->dense_max) +
+	       ring_seconds(w, edp, c->ep * c->etp, 2 * w->reduce_bytes * p->expert_max);
+}
+
+static double optimizer_seconds(const struct ptc_work *w, const struct ptc_cand *c, const struct ptc_pipe *p)
+{
+	double d = c->dp * c->cp, edp = c->tp * c->cp * c->dp / (double)(c->ep * c->etp), hbm = INFINITY;
+	double params = c->zero ? p->dense_max / d + p->expert_max / edp : p->dense_max + p->expert_max;
+	const struct ptc_memory_rules *b = &w->memory;
+
+	for (uint32_t i = 0; i < w->cluster->nkinds; i++)
+		hbm = PTC_MIN(hbm, w->cluster->kinds[i].hbm_bytes_s);
+	return w->coefs.v[PTC_COEF_OPTIMIZER] * params * (b->weight_bytes + b->grad_bytes + b->optim_bytes) / hbm;
+}
+
+/* Share of a pass through the pipeline that is waited for besides the busiest device's own work. */
+static double bubble_share(const struct ptc_work *w, const struct ptc_cand *c)
+{
+	if (w->schedule == PTC_SCHEDULE_ZB1P)
+		return 1.0 / 3;
+	return 1.0 / c->vpp;
+}
+
+void ptc_cost_time(const struct ptc_work *w, const struct ptc_cand *c, const struct ptc_pipe *p,
+		   struct ptc_estimate *ret)
+{
+	double m = ptc_cost_micro_batches(w, c), busiest = p->busiest_s, dp = w->coefs.v[PTC_COEF_DP];
+	double hop = boundary_seconds(w, c, p);
+
+	ret->micro_batches = (uint32_t)m;
+	ret->compute_s = m * p->compute_s;
+	ret->tp_s = m * p->tp_s;
+	ret->cp_s = m * p->cp_s;
+	ret->ep_s = m * p->ep_s;
+	ret->pp_s = (m - 1) * c->vpp * hop + (c->pp - 1) * hop;
+	ret->bubble_s = (p->all_s - busiest) * bubble_share(w, c);
+	ret->dp_s = 0;
+	if (c->zero == 3) { /* beside the computing of each micro-batch, as far as there is some */
+		double g = gather_seconds(w, c, p);
+
+		ret->dp_s = m * (PTC_MAX(0.0, g - busiest) + OVERLAP_COST * PTC_MIN(g, busiest)) * PTC_MIN(1.0, dp);
+	} else {
+		ret->dp_s = dp * gradient_seconds(w, c, p);
+	}
+	ret->optimizer_s = optimizer_seconds(w, c, p);
+	ret->fixed_s = w->coefs.v[PTC_COEF_FIXED];
+	ret->step_s = m * busiest + ret->pp_s + ret->bubble_s + ret->dp_s + ret->optimizer_s + ret->fixed_s;
+}

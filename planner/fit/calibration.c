@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Coefficients, then a Gaussian process over what they leave: configurations within about one
+ * doubling of each other err alike. How far errors reach and how much two measurements of one
+ * configuration differ is fixed; how large errors are is what the coefficients leave, at least 8 %. */
+#include "planner/fit/coefs.h"
+#include "planner/fit/solve.h"
+
+#include "base/alloc.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define FEATURES 8
+#define REACH    0.7  /* doublings */
+#define SIZE     0.08 /* of an error, relative, at least; else as large as the coefficients leave it */
+#define NOISE    0.08 /* of a measurement, relative; clusters' runs differ by as much */
+
+struct ptc_calibration {
+	struct ptc_coefs coefs;
+	size_t n;
+	struct ptc_cand *cands; /* n: what was measured */
+	double *x;              /* n rows of FEATURES */
+	double *factor;         /* n by n: Cholesky's of the covariance */
+	double *weight;         /* n: the covariance's inverse times the errors */
+	double size;            /* of errors */
+	double spread;          /* of the errors that are left; at least NOISE */
+};
+
+static void features(const struct ptc_work *w, const struct ptc_cand *c, double *x)
+{
+	const struct ptc_model *m = w->model;
+
+	x[0] = log2(c->tp);
+	x[1] = log2(c->pp);
+	x[2] = log2((double)c->dp * c->cp);
+	x[3] = log2(c->micro_batch);
+	x[4] = log2(w->global_batch) / 2;
+	x[5] = log2(m->hidden);
+	x[6] = log2((double)m->layers * m->seq);
+	x[7] = c->recompute + 2.0 * c->zero + log2(c->vpp) + log2(c->ep);
+}
+
+static double alike(const double *a, const double *b)
+{
+	double d = 0;
+
+	for (int i = 0; i < FEATURES; i++)
+		d += (a[i] - b[i]) * (a[i] - b[i]);
+	return exp(-d / (2 * REACH * REACH));
+}
+
+static int check_rows(const struct ptc_fit_row *rows, size_t n, struct ptc_error *err)
+{
+	if (!rows || !n)
+		return ptc_error_set(err, PTC_EINVAL, "calibration: no measured step");
+	if (n > PTC_FIT_MAX_ROWS)
+		return ptc_error_set(err, PTC_ELIMIT, "calibration: more than %d measured steps", PTC_FIT_MAX_ROWS);
+	for (size_t i = 0; i < n; i++) {
+		struct ptc_estimate e;
+		int rc = ptc_estimate(rows[i].work, &rows[i].cand, &e, err);
+
+		if (rc)
+			return ptc_error_wrap(err, "calibration: measured step %zu", i);
+		if (!isfinite(rows[i].step_s) || rows[i].step_s <= 0)
+			return ptc_error_set(err, PTC_EINVAL, "calibration: measured step %zu is not a positive time",
+					     i);
+	}
+	return 0;
+}
+
+/* A row that is off by more than three times the size of errors counts as noisier, by the square: published tables
+ * have rows that took twice as long as their neighbours, which say nothing of these. */
+static double noise_of(const struct ptc_calibration *cal, size_t i)
+{
+	double off = fabs(cal->weight[i]) / (3 * cal->size);
+
+	return NOISE * fmax(1, off * off);
+}
+
+/* From the errors, which stand in weight. */
+static void covariance(struct ptc_calibration *cal)
+{
+	for (size_t i = 0; i < cal->n; i++)
+		for (size_t j = 0; j <= i; j++)
+			cal->factor[i * cal->n + j] =
+				cal->size * cal->size * alike(cal->x + i * FEATURES, cal->x + j * FEATURES) +
+				(i == j ? noise_of(cal, i) * noise_of(cal, i) : 0);
+}
+
+static int ascending(const void *a, const void *b)
+{
+	double x = *(const double *)a, y = *(const double *)b;
+
+	return x < y ? -1 : x > y;
+}
+
+/* A standard deviation by the median, which single rows that are far off do not move. `sorted` is room for n. */
+static double size_of(const double *left, size_t n, double *sorted)
+{
+	for (size_t i = 0; i < n; i++)
+		sorted[i] = fabs(left[i]);
+	qsort(sorted, n, sizeof *sorted, ascending);
+	return fmax(SIZE, 1.4826 * sorted[n / 2]);
+}
+
+/* What the neighbours do not explain of each row when it is left out: its weight over the diagonal of
+ * the inverse. Their spread is the honest error where there are no neighbours. */
+static double left_out_spread(const struct ptc_calibration *cal, double *column)
+{
+	double sum = 0;
+
+	for (size_t i = 0; i < cal->n; i++) {
+		double inverse = 0;
+
+		memset(column, 0, cal->n * sizeof *column);
+		column[i] = 1;
+		ptc_cholesky_forward(cal->factor, cal->n, column);
+		for (size_t k = i; k < cal->n; k++)
+			inverse += column[k] * column[k];
+		sum += cal->weight[i] * cal->weight[i] / (inverse * inverse);
+	}
+	return sqrt(sum / (double)cal->n);
+}
+
+static int fit(const struct ptc_fit_row *rows, const struct ptc_coefs *prior, struct ptc_calibration *cal,
+	       struct ptc_error *err)
+{
+	double *column = ptc_calloc(cal->n, sizeof *column);
+
+	if (!column)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	ptc_fit_coefs(rows, cal->n, prior, cal->weight, &cal->coefs);
+	for (size_t i = 0; i < cal->n; i++) {
+		features(rows[i].work, &rows[i].cand, cal->x + i * FEATURES);
+		cal->cands[i] = rows[i].cand;
+		cal->weight[i] = -cal->weight[i]; /* log(measured / predicted) */
+	}
+	cal->size = size_of(cal->weight, cal->n, column);
+	covariance(cal);
+	ptc_cholesky(cal->factor, cal->n); /* the noise keeps it positive definite */
+	ptc_cholesky_forward(cal->factor, cal->n, cal->weight);
+	ptc_cholesky_back(cal->factor, cal->n, cal->weight);
+	cal->spread = fmax(NOISE, left_out_spread(cal, column));
+	ptc_free(column);
+	return 0;
+}
+
+int ptc_calibration_new(const struct ptc_fit_row *rows, size_t n, const struct ptc_coefs *prior,
+			struct ptc_calibration **ret, struct ptc_error *err)
+{
+	struct ptc_calibration *cal;
+	struct ptc_coefs start;
+	int rc = check_rows(rows, n, err);
+
+	if (rc)
+		return rc;
+	ptc_coefs_default(&start);
+	cal = ptc_calloc(1, sizeof *cal);
+	if (!cal)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	cal->n = n;
+	cal->cands = ptc_calloc(n, sizeof *cal->cands);
+	cal->x = ptc_calloc(n * FEATURES, sizeof *cal->x);
+	cal->factor = ptc_calloc(n * n, sizeof *cal->factor);
+	cal->weight = ptc_calloc(n, sizeof *cal->weight);
+	rc = cal->cands && cal->x && cal->factor && cal->weight ? fit(rows, prior ? prior : &start, cal, err)
+								: ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	if (rc) {
+		ptc_calibration_free(cal);
+		return rc;
+	}
+	*ret = cal;
+	return 0;
+}
+
+struct ptc_calibration *ptc_calibration_free(struct ptc_calibration *cal)
+{
+	if (!cal)
+		return NULL;
+	ptc_free(cal->cands);
+	ptc_free(cal->x);
+	ptc_free(cal->factor);
+	ptc_free(cal->weight);
+	ptc_free(cal);
+	return NULL;
+}
+
+const struct ptc_coefs *ptc_calibration_coefs(const struct ptc_calibration *cal)
+{
+	return &cal->coefs;
+}
+
+double ptc_calibration_factor(const struct ptc_calibration *cal, const struct ptc_work *w, const struct ptc_cand *c,
+			      double *ret_sd)
+{
+	double x[FEATURES], mean = 0, near = 0;
+
+	features(w, c, x);
+	for (size_t i = 0; i < cal->n; i++) {
+		double k = alike(x, cal->x + i * FEATURES);
+
+		mean += cal->size * cal->size * k * cal->weight[i];
+		near = fmax(near, k);
+	}
+	/* Beside a measured configuration its noise, far from all of them what the rows showed, doubled:
+	 * nothing says that the model errs there as it does here. */
+	*ret_sd = fmin(PTC_UNCALIBRATED_SD, NOISE * near + 2 * cal->spread * (1 - near));
+	return exp(mean);
+}
+
+size_t ptc_calibration_measured(const struct ptc_calibration *cal, const struct ptc_work *w, struct ptc_cand *ret,
+				size_t max)
+{
+	size_t found = 0;
+
+	for (size_t i = 0; i < cal->n && found < max; i++) {
+		double x[FEATURES];
+
+		features(w, &cal->cands[i], x); /* equal to the row's only if batch, hidden size and layers are */
+		if (!memcmp(x, cal->x + i * FEATURES, sizeof x))
+			ret[found++] = cal->cands[i];
+	}
+	return found;
+}

@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Descriptions and profiles as the planner's structs: `model:` and `space:` of a job's file, a Hugging Face config.json, a
+ * profile of a cluster, Galvatron's hardware profiles. Documents are the caller's, made by ptc_doc_from_yaml, which reads
+ * JSON as well and takes numbers with a point; results hold no pointer into them. Every error is one line with file, line,
+ * what, and what may be. Keys: docs/planner.md, "Files". */
+#pragma once
+
+#include "formats/doc.h"
+#include "planner/fit/fit.h"
+#include "planner/search/fastest.h"
+
+/* `model:`, or `model: {config: {...}, seq: S}` with what a config.json says. The result is checked. */
+int ptc_plan_model_read(const struct ptc_doc *doc, const struct ptc_doc_node *node, struct ptc_model *ret,
+			struct ptc_error *err);
+/* config.json of Hugging Face's transformers; seq 0: its longest. PTC_EINVAL on a model_type that is not known. */
+int ptc_plan_hf_read(const struct ptc_doc *doc, const struct ptc_doc_node *node, uint32_t seq, struct ptc_model *ret,
+		     struct ptc_error *err);
+
+/* `space:`: the axes, and what else the program fixes, into the work. Sets global_batch, uneven, sequence_parallel, schedule,
+ * reduce_bytes and memory of ret_work; nothing else. */
+int ptc_plan_space_read(const struct ptc_doc *doc, const struct ptc_doc_node *node, struct ptc_space *ret,
+			struct ptc_work *ret_work, struct ptc_error *err);
+
+/* A step or a peak that was measured. */
+struct ptc_plan_measured {
+	struct ptc_cand cand;
+	uint32_t global_batch;
+	double step_s, peak_bytes; /* 0: not measured */
+};
+#define PTC_PLAN_MAX_MEASURED PTC_FIT_MAX_ROWS
+struct ptc_plan_profile {
+	struct ptc_cluster_profile cluster;
+	struct ptc_plan_measured *measured; /* ptc_plan_profile_done */
+	size_t nmeasured;
+};
+int ptc_plan_profile_read(const struct ptc_doc *doc, struct ptc_plan_profile *ret, struct ptc_error *err);
+void ptc_plan_profile_done(struct ptc_plan_profile *p);
+/* Galvatron's allreduce_bandwidth_*.json, GB/s, of all c's devices: adds its groups to c. */
+int ptc_plan_galvatron_read(const struct ptc_doc *doc, struct ptc_cluster_profile *c, struct ptc_error *err);

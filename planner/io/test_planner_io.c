@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Descriptions and profiles: what is read, and the one line that is said of each wrong one. */
+#include "planner/io/plan_doc.h"
+
+#include "base/alloc.h"
+#include "base/check.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static struct ptc_model model;
+
+/* JSON files, too, are read as the YAML that they are: with numbers that have a point. */
+static struct ptc_doc doc_of(const char *text)
+{
+	struct ptc_doc doc;
+	struct ptc_error err = PTC_ERROR_INIT;
+
+	if (ptc_doc_from_yaml("file", text, strlen(text), &doc, &err))
+		fail_msg("%s", err.text);
+	return doc;
+}
+
+static void expect_line(int rc, const struct ptc_error *err, const char *want)
+{
+	assert_int_not_equal(rc, 0);
+	assert_string_equal(err->text, want);
+}
+
+static void test_model(void **state)
+{
+	struct ptc_doc doc = doc_of("layers: 80\nhidden: 8192\nheads: 64\nkv_heads: 8\nffn: 28672\nvocab: 128256\n"
+				    "seq: 8192\nglu: true\n");
+
+	assert_int_equal(ptc_plan_model_read(&doc, doc.root, &model, NULL), 0);
+	assert_true(fabs(ptc_model_flops_token(&model) / 1e9 - 449.2) < 0.05);
+	assert_true(fabs(ptc_model_params(&model) / 1e9 - 70.55) < 0.01);
+	ptc_doc_done(&doc);
+}
+
+static void test_config_json(void **state)
+{
+	static const char llama[] = "{\"model_type\":\"llama\",\"hidden_size\":4096,\"num_hidden_layers\":32,"
+				    "\"num_attention_heads\":32,\"num_key_value_heads\":8,\"intermediate_size\":14336,"
+				    "\"vocab_size\":128256,\"max_position_embeddings\":8192,\"rope_theta\":500000.0,"
+				    "\"tie_word_embeddings\":false,\"architectures\":[\"LlamaForCausalLM\"]}";
+	static const char gpt2[] =
+		"{\"model_type\":\"gpt2\",\"n_embd\":768,\"n_layer\":12,\"n_head\":12,\"n_inner\":null,"
+		"\"vocab_size\":50257,\"n_positions\":1024}";
+	static const char mixtral[] =
+		"{\"model_type\":\"mixtral\",\"hidden_size\":4096,\"num_hidden_layers\":32,"
+		"\"num_attention_heads\":32,\"num_key_value_heads\":8,\"intermediate_size\":14336,"
+		"\"vocab_size\":32000,\"max_position_embeddings\":32768,\"num_local_experts\":8,"
+		"\"num_experts_per_tok\":2}";
+	const struct {
+		const char *text;
+		double billions;
+	} models[] = { { llama, 8.030261248 }, { gpt2, 0.124439808 }, { mixtral, 46.70279 } };
+
+	for (size_t i = 0; i < PTC_ARRAY_LEN(models); i++) {
+		struct ptc_doc doc = doc_of(models[i].text);
+		struct ptc_error err = PTC_ERROR_INIT;
+
+		if (ptc_plan_hf_read(&doc, doc.root, 0, &model, &err))
+			fail_msg("%s", err.text);
+		/* As these models are published. */
+		assert_true(fabs(ptc_model_params(&model) / 1e9 / models[i].billions - 1) < 1e-5);
+		ptc_doc_done(&doc);
+	}
+}
+
+/* As a job's description carries it: JSON, with what is no whole number as a string. */
+static void test_from_a_job(void **state)
+{
+	static const char text[] =
+		"{\"config\":{\"model_type\":\"llama\",\"hidden_size\":4096,\"num_hidden_layers\":32,"
+		"\"num_attention_heads\":32,\"num_key_value_heads\":8,\"intermediate_size\":14336,"
+		"\"vocab_size\":128256,\"rope_theta\":\"500000.0\",\"tie_word_embeddings\":\"false\","
+		"\"head_dim\":\"null\"},\"seq\":4096}";
+	struct ptc_doc doc;
+	struct ptc_error err = PTC_ERROR_INIT;
+
+	assert_int_equal(ptc_doc_from_json("job", text, strlen(text), &doc, &err), 0);
+	if (ptc_plan_model_read(&doc, doc.root, &model, &err))
+		fail_msg("%s", err.text);
+	assert_int_equal(model.seq, 4096);
+	assert_true(fabs(ptc_model_params(&model) / 8.030261248e9 - 1) < 1e-5);
+	ptc_doc_done(&doc);
+}
+
+static void test_experts_after_dense(void **state)
+{
+	struct ptc_doc doc =
+		doc_of("layers: 6\nhidden: 64\nheads: 4\nffn: 256\nvocab: 100\nseq: 32\nglu: true\nexperts: 8\n"
+		       "topk: 2\nexpert_ffn: 32\nshared_ffn: 16\ndense_layers: 2\n");
+
+	assert_int_equal(ptc_plan_model_read(&doc, doc.root, &model, NULL), 0);
+	assert_int_equal(model.nkinds, 2);
+	for (uint32_t i = 0; i < 6; i++)
+		assert_int_equal(model.kinds[model.kind[i]].experts, i < 2 ? 0 : 8);
+	assert_int_equal(model.kinds[0].ffn, 256);
+	assert_int_equal(model.kinds[1].ffn, 16);
+	ptc_doc_done(&doc);
+}
+
+static void test_bad_models(void **state)
+{
+	static const struct {
+		const char *text, *line;
+	} bad[] = {
+		{ "layers: 0\nhidden: 64\nheads: 4\nseq: 8\n", "file:1: layers must be in 1..1024, not 0" },
+		{ "hidden: 64\nheads: 4\nseq: 8\n", "file:1: model needs layers, hidden, heads and seq" },
+		{ "layers: 2\nhiden: 64\n", "file:2: unknown key \"hiden\" in model; did you mean \"hidden\"?" },
+		{ "layers: 2\nhidden: 64\nheads: 4\nseq: 8\nkv_heads: 3\n",
+		  "file:1: model: kv_heads is 3; it must divide heads" },
+		{ "layers: 2\nhidden: -3\nheads: 4\nseq: 8\n", "file:2: hidden must be a whole number, not \"-3\"" },
+		{ "layers: 2\nhidden: 64\nheads: 4\nseq: 8\nglu: maybe\n", "file:5: glu must be true or false" },
+		{ "layers: 2\nhidden: 64\nheads: 4\nseq: 8\nexperts: 4\n",
+		  "file:1: model: topk is 0; it must be in 1..experts" },
+	};
+
+	for (size_t i = 0; i < PTC_ARRAY_LEN(bad); i++) {
+		struct ptc_doc doc = doc_of(bad[i].text);
+		struct ptc_error err = PTC_ERROR_INIT;
+
+		expect_line(ptc_plan_model_read(&doc, doc.root, &model, &err), &err, bad[i].line);
+		ptc_doc_done(&doc);
+	}
+	{
+		struct ptc_doc doc = doc_of("{\"model_type\":\"resnet\",\"hidden_size\":3}");
+		struct ptc_error err = PTC_ERROR_INIT;
+
+		expect_line(ptc_plan_hf_read(&doc, doc.root, 0, &model, &err), &err,
+			    "file:1: model_type \"resnet\" is not known; describe the model with \"model:\"");
+		ptc_doc_done(&doc);
+	}
+}
+
+#define CLUSTER "devices_per_node: 8\ndevices: [{name: A100-80GB, nodes: 2, price_hour: 1.5}]\n"
+#define LINKS   "links: {intra_bytes_s: 2.0e11, node_bytes_s: 8e10}\n"
+
+static void test_profile(void **state)
+{
+	int64_t live = ptc_alloc_live();
+	struct ptc_doc doc = doc_of(
+		CLUSTER LINKS "groups: [{size: 8, stride: 2, bytes_s: 2.08e10}]\n"
+			      "measured:\n- {config: \"tp=2,pp=2,dp=4,micro_batch=2,global_batch=64,recompute=full\", "
+			      "step_s: 1.25, peak_bytes: 3e10}\n");
+	struct ptc_plan_profile p;
+	struct ptc_error err = PTC_ERROR_INIT;
+
+	if (ptc_plan_profile_read(&doc, &p, &err))
+		fail_msg("%s", err.text);
+	assert_int_equal(ptc_cluster_profile_devices(&p.cluster), 16);
+	assert_true(p.cluster.kinds[0].flops == 312e12 && p.cluster.kinds[0].price_hour == 1.5);
+	assert_true(p.cluster.node_bytes_s == 8e10 && p.cluster.groups[0].bytes_s == 2.08e10);
+	assert_int_equal(p.nmeasured, 1);
+	assert_int_equal(p.measured[0].cand.dp, 4);
+	assert_int_equal(p.measured[0].cand.recompute, PTC_RECOMPUTE_FULL);
+	assert_true(p.measured[0].step_s == 1.25 && p.measured[0].peak_bytes == 3e10);
+	ptc_plan_profile_done(&p);
+	ptc_doc_done(&doc);
+	assert_int_equal(ptc_alloc_live(), live);
+}
+
+static void test_bad_profiles(void **state)
+{
+	static const struct {
+		const char *text, *line;
+	} bad[] = {
+		{ CLUSTER, "file:1: the profile has no links; measure them" },
+		{ CLUSTER "links: {intra_bytes_s: -5, node_bytes_s: 8e10}\n",
+		  "file:3: intra_bytes_s must be in 1..1e+15, not -5" },
+		{ CLUSTER "links: {intra_bytes_s: 2e11}\n",
+		  "file:1: profile: the bandwidth between nodes is missing or not positive" },
+		{ CLUSTER "links: {intra_bytes_s: fast}\n", "file:3: intra_bytes_s must be a number" },
+		{ CLUSTER LINKS "groups: [{size: 8, stride: 2}]\n",
+		  "file:1: profile: the link of 8 devices, 2 apart, is negative or missing" },
+		{ "devices: [{name: Z9}]\n" LINKS,
+		  "file:1: profile: the flops of device Z9 must be a positive number" },
+		{ LINKS, "file:1: profile: 0 kinds of devices; it must be in 1..8" },
+		{ CLUSTER LINKS "measured: [{config: \"tp=2\"}]\n", "file:4: a measured config says its global_batch" },
+		{ CLUSTER LINKS "measured: [{config: \"tp=0,global_batch=3\", step_s: 1}]\n",
+		  "file:4: configuration: a degree is 0" },
+		{ CLUSTER LINKS "measured: [{config: \"tp=2,recompute=all,global_batch=3\", step_s: 1}]\n",
+		  "file:4: configuration: recompute is none, selective or full, not \"all\"" },
+	};
+
+	for (size_t i = 0; i < PTC_ARRAY_LEN(bad); i++) {
+		int64_t live = ptc_alloc_live();
+		struct ptc_doc doc = doc_of(bad[i].text);
+		struct ptc_plan_profile p;
+		struct ptc_error err = PTC_ERROR_INIT;
+
+		expect_line(ptc_plan_profile_read(&doc, &p, &err), &err, bad[i].line);
+		ptc_doc_done(&doc);
+		assert_int_equal(ptc_alloc_live(), live);
+	}
+}
+
+/* Galvatron's file for two nodes of eight: 7.5 times between neighbours and strided groups of 8. */
+static void test_galvatron(void **state)
+{
+	struct ptc_doc doc = doc_of("{\"allreduce_size_16_consec_1\":44.682,\"allreduce_size_8_consec_1\":155.658,"
+				    "\"allreduce_size_8_consec_0\":20.7724,\"allreduce_size_4_consec_0\":16.22,"
+				    "\"allreduce_size_2_consec_0\":8.13007}");
+	struct ptc_cluster_profile c = { .per_node = 8, .nkinds = 1 };
+	struct ptc_error err = PTC_ERROR_INIT;
+
+	ptc_device_kind_known("A100-40GB", &c.kinds[0]);
+	c.kinds[0].nodes = 2;
+	c.intra_bytes_s = 155e9;
+	c.node_bytes_s = 44.682e9;
+	assert_int_equal(ptc_plan_galvatron_read(&doc, &c, &err), 0);
+	assert_int_equal(c.ngroups, 5);
+	assert_true(fabs(ptc_cluster_ring(&c, 8, 1).bytes_s / ptc_cluster_ring(&c, 8, 2).bytes_s - 7.4935) < 1e-3);
+	assert_true(ptc_cluster_ring(&c, 2, 8).bytes_s == 8.13007e9);
+	ptc_doc_done(&doc);
+	doc = doc_of("{\"allreduce_size_3_consec_1\":44.682}");
+	expect_line(ptc_plan_galvatron_read(&doc, &c, &err), &err,
+		    "file:1: a group of 3 does not divide the profile's 16 devices");
+	ptc_doc_done(&doc);
+	doc = doc_of("{\"allreduce_size_8_consec_1\":-1}");
+	expect_line(ptc_plan_galvatron_read(&doc, &c, &err), &err,
+		    "file:1: allreduce_size_8_consec_1 must be in 1e-06..1e+06, not -1");
+	ptc_doc_done(&doc);
+}
+
+static void test_space(void **state)
+{
+	struct ptc_doc doc =
+		doc_of("global_batch: 512\ntp: [1, 2, 8]\nzero: [0, 1, 3]\nrecompute: [none, full]\nuneven: true\n"
+		       "schedule: zb1p\nmemory: {grad_bytes: 2, reserve_bytes: 4e9}\n");
+	struct ptc_space s = { 0 };
+	struct ptc_work w = { 0 };
+	struct ptc_error err = PTC_ERROR_INIT;
+
+	if (ptc_plan_space_read(&doc, doc.root, &s, &w, &err))
+		fail_msg("%s", err.text);
+	assert_int_equal(w.global_batch, 512);
+	assert_true(s.tp.n == 3 && s.tp.v[2] == 8 && !s.pp.n);
+	assert_int_equal(s.zero, 1 | 2 | 8);
+	assert_int_equal(s.recompute, 1 | 4);
+	assert_true(w.uneven && w.schedule == PTC_SCHEDULE_ZB1P && w.memory.grad_bytes == 2 &&
+		    w.memory.optim_bytes == 12);
+	ptc_doc_done(&doc);
+	doc = doc_of("global_batch: 512\ntp: [2, 1]\n");
+	expect_line(ptc_plan_space_read(&doc, doc.root, &s, &w, &err), &err, "file:2: values of tp are to ascend");
+	ptc_doc_done(&doc);
+	doc = doc_of("tp: [1]\n");
+	expect_line(ptc_plan_space_read(&doc, doc.root, &s, &w, &err), &err, "file:1: space needs global_batch");
+	ptc_doc_done(&doc);
+	doc = doc_of("global_batch: 0\n");
+	expect_line(ptc_plan_space_read(&doc, doc.root, &s, &w, &err), &err,
+		    "file:1: global_batch must be in 1..16777216, not 0");
+	ptc_doc_done(&doc);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_model),
+		cmocka_unit_test(test_config_json),
+		cmocka_unit_test(test_experts_after_dense),
+		cmocka_unit_test(test_from_a_job),
+		cmocka_unit_test(test_bad_models),
+		cmocka_unit_test(test_profile),
+		cmocka_unit_test(test_bad_profiles),
+		cmocka_unit_test(test_galvatron),
+		cmocka_unit_test(test_space),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Sizes and work of a model, counted from its matrices. Fails only in ptc_model_check, on numbers
+ * that cannot be; every other function takes a checked model. */
+#include "planner/model.h"
+
+#include <string.h>
+
+#define MAX_DIM (1u << 20) /* hidden, ffn, seq, vocab: a product of three stays exact in a double */
+
+void ptc_model_gpt(struct ptc_model *ret, uint32_t layers, uint32_t hidden, uint32_t heads, uint32_t ffn,
+		   uint32_t vocab, uint32_t seq)
+{
+	memset(ret, 0, sizeof *ret);
+	ret->hidden = hidden;
+	ret->vocab = vocab;
+	ret->seq = seq;
+	ret->layers = layers;
+	ret->nkinds = 1;
+	ret->kinds[0] = (struct ptc_layer_kind){
+		.heads = heads, .kv_heads = heads, .head_dim = heads ? hidden / heads : 0, .ffn = ffn
+	};
+	ret->tied = ret->positions = ret->bias = ret->dropout = true;
+}
+
+static int bad(struct ptc_error *err, const char *what, uint32_t value, const char *may)
+{
+	return ptc_error_set(err, PTC_EINVAL, "model: %s is %u; %s", what, value, may);
+}
+
+static int check_attention(const struct ptc_layer_kind *k, struct ptc_error *err)
+{
+	if (!k->heads)
+		return k->kv_heads || k->head_dim || k->cross
+			       ? bad(err, "heads", 0, "a layer without attention has no kv_heads, no head_dim")
+			       : 0;
+	if (k->heads > MAX_DIM)
+		return bad(err, "heads", k->heads, "at most 1048576");
+	if (!k->kv_heads || k->kv_heads > k->heads || k->heads % k->kv_heads)
+		return bad(err, "kv_heads", k->kv_heads, "it must divide heads");
+	if (!k->head_dim || k->head_dim > MAX_DIM)
+		return bad(err, "head_dim", k->head_dim, "it must be in 1..1048576");
+	return 0;
+}
+
+static int check_kind(const struct ptc_layer_kind *k, struct ptc_error *err)
+{
+	int rc = check_attention(k, err);
+
+	if (rc)
+		return rc;
+	if (k->ffn > MAX_DIM)
+		return bad(err, "ffn", k->ffn, "at most 1048576");
+	if (k->seq > (1u << 24))
+		return bad(err, "seq of a layer", k->seq, "at most 16777216");
+	if (!k->experts)
+		return k->topk || k->expert_ffn ? bad(err, "experts", 0, "a layer with topk or expert_ffn has experts")
+						: 0;
+	if (k->experts > 4096)
+		return bad(err, "experts", k->experts, "at most 4096");
+	if (!k->topk || k->topk > k->experts)
+		return bad(err, "topk", k->topk, "it must be in 1..experts");
+	if (!k->expert_ffn || k->expert_ffn > MAX_DIM)
+		return bad(err, "expert_ffn", k->expert_ffn, "it must be in 1..1048576");
+	return 0;
+}
+
+int ptc_model_check(const struct ptc_model *m, struct ptc_error *err)
+{
+	if (!m->layers || m->layers > PTC_MODEL_MAX_LAYERS)
+		return bad(err, "layers", m->layers, "it must be in 1..1024");
+	if (!m->hidden || m->hidden > MAX_DIM)
+		return bad(err, "hidden", m->hidden, "it must be in 1..1048576");
+	if (m->vocab > (1u << 24))
+		return bad(err, "vocab", m->vocab, "at most 16777216");
+	if (!m->seq || m->seq > (1u << 24))
+		return bad(err, "seq", m->seq, "it must be in 1..16777216");
+	if (!m->nkinds || m->nkinds > PTC_MODEL_MAX_KINDS)
+		return bad(err, "the number of kinds of layers", m->nkinds, "it must be in 1..8");
+	for (uint32_t i = 0; i < m->layers; i++)
+		if (m->kind[i] >= m->nkinds)
+			return bad(err, "a layer's kind", m->kind[i], "it must be one of those described");
+	for (uint32_t i = 0; i < m->nkinds; i++) {
+		int rc = check_kind(&m->kinds[i], err);
+
+		if (rc)
+			return rc;
+	}
+	return 0;
+}
+
+static double attention_matrices(const struct ptc_model *m, const struct ptc_layer_kind *k)
+{
+	double h = m->hidden, q = (double)k->heads * k->head_dim, kv = (double)k->kv_heads * k->head_dim;
+
+	return h * (2 * q + 2 * kv) * (k->cross ? 2 : 1);
+}
+
+static double ffn_matrices(const struct ptc_layer_kind *k)
+{
+	return k->glu ? 3 : 2;
+}
+
+struct ptc_layer_params ptc_layer_params(const struct ptc_model *m, const struct ptc_layer_kind *k)
+{
+	struct ptc_layer_params p = { attention_matrices(m, k), 0 };
+	double h = m->hidden, norms = !!k->heads + k->cross + (k->ffn || k->experts);
+
+	p.dense += ffn_matrices(k) * h * k->ffn + norms * h * (m->bias ? 2 : 1) + h * k->experts;
+	p.expert = k->experts * ffn_matrices(k) * h * k->expert_ffn;
+	if (m->bias) {
+		double q = (double)k->heads * k->head_dim, kv = (double)k->kv_heads * k->head_dim;
+
+		p.dense += (q + 2 * kv + (k->heads ? h : 0)) * (k->cross ? 2 : 1);
+		p.dense += k->ffn ? (ffn_matrices(k) - 1) * k->ffn + h : 0;
+		p.expert += k->experts * ((ffn_matrices(k) - 1) * k->expert_ffn + h);
+	}
+	return p;
+}
+
+double ptc_layer_multiplied(const struct ptc_model *m, const struct ptc_layer_kind *k)
+{
+	double h = m->hidden, mats = ffn_matrices(k);
+
+	return attention_matrices(m, k) + mats * h * k->ffn + mats * h * k->expert_ffn * k->topk + h * k->experts;
+}
+
+double ptc_model_embedding(const struct ptc_model *m)
+{
+	return ((double)m->vocab + (m->positions ? m->seq : 0)) * m->hidden;
+}
+
+double ptc_model_head(const struct ptc_model *m)
+{
+	return m->tied ? 0 : (double)m->vocab * m->hidden;
+}
+
+double ptc_model_params(const struct ptc_model *m)
+{
+	double sum = ptc_model_embedding(m) + ptc_model_head(m) + (double)m->hidden * (m->bias ? 2 : 1);
+
+	for (uint32_t i = 0; i < m->layers; i++) {
+		struct ptc_layer_params p = ptc_layer_params(m, &m->kinds[m->kind[i]]);
+
+		sum += p.dense + p.expert;
+	}
+	return sum;
+}
+
+double ptc_model_params_sc21(const struct ptc_model *m)
+{
+	double L = m->layers, h = m->hidden, V = m->vocab, s = m->seq;
+
+	return 12 * L * h * h * (1 + 13 / (12 * h) + (V + s) / (12 * L * h));
+}
+
+double ptc_layer_attention_flops(const struct ptc_model *m, const struct ptc_layer_kind *k)
+{
+	double s = ptc_layer_seq(m, k);
+
+	return 4 * s * s * k->heads * k->head_dim * (k->cross ? 2 : 1);
+}
+
+double ptc_model_flops_token(const struct ptc_model *m)
+{
+	double sum = 6 * (double)m->vocab * m->hidden;
+
+	for (uint32_t i = 0; i < m->layers; i++) {
+		const struct ptc_layer_kind *k = &m->kinds[m->kind[i]];
+		double s = ptc_layer_seq(m, k), share = s / m->seq;
+
+		sum += 6 * ptc_layer_multiplied(m, k) * share;
+		sum += 3 * ptc_layer_attention_flops(m, k) / 2 / m->seq;
+	}
+	return sum;
+}

@@ -1,0 +1,373 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Formulas against numbers that their papers print, and inputs that cannot be. */
+#include "planner/cost/step.h"
+#include "planner/fit/fit.h"
+#include "planner/search/as_config.h"
+#include "planner/search/fastest.h"
+
+#include "base/alloc.h"
+#include "base/check.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static struct ptc_model model;
+static struct ptc_cluster_profile cluster;
+
+static struct ptc_work work_of(uint32_t batch)
+{
+	struct ptc_work w = { .model = &model, .cluster = &cluster, .global_batch = batch, .reduce_bytes = 2 };
+
+	ptc_coefs_default(&w.coefs);
+	ptc_memory_rules_default(&w.memory);
+	memset(&cluster, 0, sizeof cluster);
+	cluster.per_node = 8;
+	cluster.nkinds = 1;
+	ptc_device_kind_known("A100-80GB", &cluster.kinds[0]);
+	cluster.kinds[0].nodes = 128;
+	cluster.intra_bytes_s = 200e9;
+	cluster.node_bytes_s = 80e9;
+	cluster.intra_latency_s = 2e-5;
+	cluster.node_latency_s = 5e-5;
+	return w;
+}
+
+/* SC'21, Table 1: printed in billions. */
+static void test_sc21_sizes(void **state)
+{
+	static const struct {
+		uint32_t layers, hidden, heads;
+		double printed, digit;
+	} rows[] = { { 24, 2304, 24, 1.7, 0.1 },      { 30, 3072, 32, 3.6, 0.1 },     { 36, 4096, 32, 7.5, 0.1 },
+		     { 40, 6144, 48, 18.4, 0.1 },     { 48, 8192, 64, 39.1, 0.1 },    { 60, 10240, 80, 76.1, 0.1 },
+		     { 80, 12288, 96, 145.6, 0.1 },   { 96, 16384, 128, 310.1, 0.1 }, { 105, 20480, 128, 529.6, 0.1 },
+		     { 128, 25600, 160, 1008.0, 0.1 } };
+
+	for (size_t i = 0; i < PTC_ARRAY_LEN(rows); i++) {
+		double p, counted;
+
+		ptc_model_gpt(&model, rows[i].layers, rows[i].hidden, rows[i].heads, 4 * rows[i].hidden, 51200, 2048);
+		assert_int_equal(ptc_model_check(&model, NULL), 0);
+		p = ptc_model_params_sc21(&model) / 1e9;
+		counted = ptc_model_params(&model) / 1e9;
+		assert_true(round(p / rows[i].digit) == round(rows[i].printed / rows[i].digit));
+		/* Counted from matrices: the formula leaves out the last norm, 2h. */
+		assert_true(fabs(counted - p - 2e-9 * rows[i].hidden) < 1e-9);
+	}
+}
+
+static void test_llama_flops(void **state)
+{
+	ptc_model_gpt(&model, 80, 8192, 64, 28672, 128256, 8192);
+	model.kinds[0].kv_heads = 8;
+	model.kinds[0].glu = true;
+	model.tied = model.positions = model.bias = model.dropout = false;
+	assert_true(fabs(ptc_model_flops_token(&model) / 1e9 - 449.2) < 0.05);
+}
+
+/* Korthikanti et al., Figure 1: GiB of activations on the first stage, 22B and 1T. */
+static void test_korthikanti(void **state)
+{
+	static const struct {
+		uint32_t layers, hidden, heads, tp, held, batch; /* held: layers' worth on the first stage */
+		double none, selective;                          /* the latter with sequence parallelism */
+	} rows[] = { { 48, 6144, 64, 8, 48, 4, 59.25, 9.5625 }, { 128, 25600, 160, 8, 128, 1, 131.25, 26.5625 } };
+
+	for (size_t i = 0; i < PTC_ARRAY_LEN(rows); i++) {
+		const struct ptc_layer_kind *k = &model.kinds[0];
+		double sbh, full, none, selective;
+
+		ptc_model_gpt(&model, rows[i].layers, rows[i].hidden, rows[i].heads, 4 * rows[i].hidden, 51200, 2048);
+		sbh = 2048.0 * rows[i].batch * rows[i].hidden;
+		none = ptc_layer_activations(&model, k, 8, 1, rows[i].batch, false, PTC_RECOMPUTE_NONE);
+		selective = ptc_layer_activations(&model, k, 8, 1, rows[i].batch, true, PTC_RECOMPUTE_SELECTIVE);
+		full = ptc_layer_activations(&model, k, 8, 1, rows[i].batch, false, PTC_RECOMPUTE_FULL);
+		assert_true(fabs(none * rows[i].held / 0x1p30 - rows[i].none) < 1e-6);
+		assert_true(fabs(selective * rows[i].held / 0x1p30 - rows[i].selective) < 1e-6);
+		assert_true(full == 2 * sbh);
+	}
+}
+
+/* Interleaving holds 1 + (p - 1)/(p v) times the layers of the first device, whatever the schedule's length. */
+static void test_interleaved_activations(void **state)
+{
+	struct ptc_work w = work_of(64);
+	struct ptc_cand c = { 1, 1, 1, 4, 1, 1, 1, 1, 0, PTC_RECOMPUTE_FULL };
+	struct ptc_estimate plain, twice;
+
+	ptc_model_gpt(&model, 32, 1024, 16, 4096, 1, 1024);
+	w.memory.logit_bytes = 0;
+	w.memory.weight_bytes = w.memory.grad_bytes = w.memory.optim_bytes = 0;
+	w.memory.reserve_bytes = 0;
+	assert_int_equal(ptc_estimate(&w, &c, &plain, NULL), 0);
+	c.vpp = 2;
+	assert_int_equal(ptc_estimate(&w, &c, &twice, NULL), 0);
+	{
+		double layer = 2.0 * 1024 * 1024;
+		double work = ptc_layer_activations(&model, &model.kinds[0], 1, 1, 1, false, PTC_RECOMPUTE_NONE);
+
+		assert_true(fabs(plain.activation_bytes - (32 * layer + work)) < 1);
+		assert_true(fabs(twice.activation_bytes - (32 * layer * (1 + 3.0 / 8) + work)) < 1);
+	}
+	assert_true(twice.bubble_s == plain.bubble_s / 2);
+}
+
+/* The bubble is (p - 1)/m of the busiest device's work where stages are equal. */
+static void test_bubble(void **state)
+{
+	struct ptc_work w = work_of(16);
+	struct ptc_cand c = { 1, 1, 1, 4, 1, 1, 1, 1, 0, 0 };
+	struct ptc_estimate e;
+
+	ptc_model_gpt(&model, 32, 1024, 16, 4096, 0, 1024);
+	assert_int_equal(ptc_estimate(&w, &c, &e, NULL), 0);
+	assert_true(fabs(e.bubble_s / (e.compute_s + e.tp_s) - 3.0 / 16) < 1e-9);
+	w.schedule = PTC_SCHEDULE_ZB1P;
+	assert_int_equal(ptc_estimate(&w, &c, &e, NULL), 0);
+	assert_true(fabs(e.bubble_s / (e.compute_s + e.tp_s) - 1.0 / 16) < 1e-9);
+}
+
+static void test_zero_cuts_states(void **state)
+{
+	struct ptc_work w = work_of(64);
+	struct ptc_cand c = { 1, 1, 8, 1, 1, 1, 1, 1, 0, PTC_RECOMPUTE_FULL };
+	struct ptc_estimate e;
+	double p;
+
+	ptc_model_gpt(&model, 24, 2048, 16, 8192, 50257, 1024);
+	p = ptc_model_params(&model) - 2 * 2048; /* the last norm is not counted on a device */
+	assert_int_equal(ptc_estimate(&w, &c, &e, NULL), 0);
+	assert_true(fabs(e.state_bytes / (18 * p) - 1) < 1e-9);
+	c.zero = 1; /* Megatron's 6 + 12/dp */
+	assert_int_equal(ptc_estimate(&w, &c, &e, NULL), 0);
+	assert_true(fabs(e.state_bytes / ((6 + 12.0 / 8) * p) - 1) < 1e-9);
+	c.zero = 3;
+	assert_int_equal(ptc_estimate(&w, &c, &e, NULL), 0);
+	assert_true(e.state_bytes > 18 * p / 8 && e.state_bytes < 18 * p / 8 * 1.2);
+}
+
+/* Uneven stages: the last, which has the head, gets fewer layers, and no other cut has a faster slowest stage. */
+static void test_uneven_stages(void **state)
+{
+	struct ptc_work w = work_of(64);
+	struct ptc_cand c = { 1, 1, 1, 3, 1, 1, 1, 2, 0, 0 };
+	struct ptc_estimate cut, other;
+	uint32_t layers[3];
+
+	ptc_model_gpt(&model, 13, 2048, 16, 8192, 200000, 1024);
+	w.uneven = true;
+	assert_int_equal(ptc_stage_layers(&w, &c, layers, NULL), 0);
+	assert_int_equal(layers[0] + layers[1] + layers[2], 13);
+	assert_true(layers[2] < layers[1]);
+	assert_int_equal(ptc_estimate(&w, &c, &cut, NULL), 0);
+	for (uint32_t a = 1; a <= 11; a++)
+		for (uint32_t b = 1; a + b <= 12; b++) {
+			uint32_t given[3] = { a, b, 13 - a - b };
+
+			w.stages = given;
+			w.nstages = 3;
+			assert_int_equal(ptc_estimate(&w, &c, &other, NULL), 0);
+			assert_true(cut.compute_s <= other.compute_s * (1 + 1e-9));
+		}
+}
+
+/* Galvatron's file for two nodes of eight: groups of neighbours against strided ones. */
+static void test_measured_groups(void **state)
+{
+	struct ptc_work w = work_of(64);
+	struct ptc_cand near = { 1, 1, 8, 2, 1, 1, 1, 1, 0, 0 };
+
+	cluster.kinds[0].nodes = 2;
+	cluster.groups[0] = (struct ptc_measured_group){ 8, 1, 155.658e9 };
+	cluster.groups[1] = (struct ptc_measured_group){ 8, 2, 20.7724e9 };
+	cluster.ngroups = 2;
+	assert_int_equal(ptc_cluster_profile_check(&cluster, NULL), 0);
+	ptc_model_gpt(&model, 24, 2048, 16, 8192, 50257, 1024);
+	w.coefs.v[PTC_COEF_NODE] = w.coefs.v[PTC_COEF_INTRA] = 1;
+	{
+		struct ptc_cand far = { 2, 1, 8, 1, 1, 1, 1, 1, 0, 0 };
+		struct ptc_estimate a, b;
+		double params[2];
+
+		assert_int_equal(ptc_estimate(&w, &near, &a, NULL), 0);
+		assert_int_equal(ptc_estimate(&w, &far, &b, NULL), 0);
+		/* Per parameter that is reduced, the strided group takes 7.49 times as long. */
+		params[0] = (a.state_bytes) / 18;
+		params[1] = (b.state_bytes) / 18;
+		assert_true(fabs(b.dp_s / params[1] / (a.dp_s / params[0]) - 155.658 / 20.7724) < 1e-6);
+	}
+}
+
+static void expect_line(int rc, const struct ptc_error *err, const char *has)
+{
+	assert_int_not_equal(rc, 0);
+	assert_non_null(strstr(err->text, has));
+	assert_null(strchr(err->text, '\n'));
+}
+
+static void test_bad_models(void **state)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+
+	ptc_model_gpt(&model, 0, 64, 4, 256, 100, 128);
+	expect_line(ptc_model_check(&model, &err), &err, "layers is 0");
+	ptc_model_gpt(&model, 4, 0, 4, 256, 100, 128);
+	expect_line(ptc_model_check(&model, &err), &err, "hidden is 0");
+	ptc_model_gpt(&model, 4, 64, 4, 256, 100, 0);
+	expect_line(ptc_model_check(&model, &err), &err, "seq is 0");
+	ptc_model_gpt(&model, 4, 64, 4, 256, 100, 128);
+	model.kinds[0].kv_heads = 3;
+	expect_line(ptc_model_check(&model, &err), &err, "kv_heads is 3");
+	ptc_model_gpt(&model, 4, 64, 4, 256, 100, 128);
+	model.kinds[0].experts = 4;
+	expect_line(ptc_model_check(&model, &err), &err, "topk is 0");
+	model.kinds[0].topk = 5;
+	expect_line(ptc_model_check(&model, &err), &err, "topk is 5");
+	model.kind[2] = 1;
+	expect_line(ptc_model_check(&model, &err), &err, "kind is 1");
+}
+
+static void test_bad_profiles(void **state)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_work w = work_of(8);
+
+	(void)w;
+	cluster.node_bytes_s = -1;
+	expect_line(ptc_cluster_profile_check(&cluster, &err), &err, "between nodes");
+	work_of(8);
+	cluster.intra_bytes_s = NAN;
+	expect_line(ptc_cluster_profile_check(&cluster, &err), &err, "within a node");
+	work_of(8);
+	cluster.kinds[0].memory_bytes = 0;
+	expect_line(ptc_cluster_profile_check(&cluster, &err), &err, "memory of device A100-80GB");
+	work_of(8);
+	cluster.groups[cluster.ngroups++] = (struct ptc_measured_group){ 8, 1, -3 };
+	expect_line(ptc_cluster_profile_check(&cluster, &err), &err, "8 devices, 1 apart");
+	work_of(8);
+	cluster.per_node = 0;
+	expect_line(ptc_cluster_profile_check(&cluster, &err), &err, "0 devices per node");
+}
+
+static void test_bad_requests(void **state)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_work w = work_of(64);
+	struct ptc_space space = { .zero = 1 };
+	struct ptc_search_limits limits = { .devices = 0, .keep = 4 };
+	struct ptc_choice v[4];
+	struct ptc_estimate e;
+	struct ptc_calibration *cal;
+	size_t n;
+
+	ptc_model_gpt(&model, 24, 2048, 16, 8192, 50257, 1024);
+	expect_line(ptc_search(&w, &space, &limits, NULL, v, &n, &err), &err, "0 devices");
+	limits.devices = 1025;
+	expect_line(ptc_search(&w, &space, &limits, NULL, v, &n, &err), &err,
+		    "1025 devices are asked for; the profile has 1024");
+	limits.devices = 8;
+	limits.memory_bytes = 1e9;
+	expect_line(ptc_search(&w, &space, &limits, NULL, v, &n, &err), &err, "nothing fits on 8 devices of 1.0 GB");
+	expect_line(ptc_estimate(&w, &(struct ptc_cand){ 3, 1, 1, 1, 1, 1, 1, 1, 0, 0 }, &e, &err), &err, "tp=3");
+	expect_line(ptc_estimate(&w, &(struct ptc_cand){ 1, 1, 1, 25, 1, 1, 1, 1, 0, 0 }, &e, &err), &err,
+		    "more stages");
+	expect_line(ptc_estimate(&w, &(struct ptc_cand){ 1, 1, 0, 1, 1, 1, 1, 1, 0, 0 }, &e, &err), &err, "degree");
+	expect_line(ptc_calibration_new(NULL, 0, NULL, &cal, &err), &err, "no measured step");
+	{
+		struct ptc_fit_row row = { &w, { 1, 1, 8, 1, 1, 1, 1, 1, 0, 0 }, -1 };
+
+		expect_line(ptc_calibration_new(&row, 1, NULL, &cal, &err), &err, "step 0 is not a positive time");
+	}
+	w.global_batch = 0;
+	limits.memory_bytes = 0;
+	expect_line(ptc_search(&w, &space, &limits, NULL, v, &n, &err), &err, "global batch is 0");
+}
+
+/* Steps made by a model with other coefficients: calibration finds the times again, and nothing leaks. */
+static void test_calibration_recovers(void **state)
+{
+	int64_t live = ptc_alloc_live();
+	struct ptc_work w = work_of(64), truth = w;
+	struct ptc_fit_row rows[24];
+	struct ptc_calibration *cal;
+	struct ptc_error err = PTC_ERROR_INIT;
+	size_t n = 0;
+
+	ptc_model_gpt(&model, 24, 2048, 16, 8192, 50257, 1024);
+	truth.coefs.v[PTC_COEF_GEMM] = 0.4;
+	truth.coefs.v[PTC_COEF_LAUNCH] = 2e-3;
+	truth.coefs.v[PTC_COEF_INTRA] = 0.5;
+	for (uint32_t tp = 1; tp <= 4; tp *= 2)
+		for (uint32_t pp = 1; pp <= 4; pp *= 2)
+			for (uint32_t mb = 1; mb <= 2; mb *= 2) {
+				struct ptc_cand c = { tp, 1, 16 / tp / pp, pp, 1, 1, 1, mb, 0, 0 };
+				struct ptc_estimate e;
+
+				assert_int_equal(ptc_estimate(&truth, &c, &e, &err), 0);
+				rows[n++] = (struct ptc_fit_row){ &w, c, e.step_s };
+			}
+	assert_int_equal(ptc_calibration_new(rows, n, NULL, &cal, &err), 0);
+	for (int rc = PTC_ENOMEM, at = 1; rc; at++) { /* each allocation fails in turn */
+		struct ptc_calibration *again;
+		int64_t before = ptc_alloc_live();
+
+		ptc_alloc_fail_at((uint64_t)at);
+		rc = ptc_calibration_new(rows, n, NULL, &again, &err);
+		ptc_alloc_fail_at(0);
+		if (!rc)
+			ptc_calibration_free(again);
+		assert_true(!rc || rc == PTC_ENOMEM);
+		assert_int_equal(ptc_alloc_live(), before);
+	}
+	w.coefs = *ptc_calibration_coefs(cal);
+	for (size_t i = 0; i < n; i++) {
+		struct ptc_estimate e;
+		double sd, factor = ptc_calibration_factor(cal, &w, &rows[i].cand, &sd);
+
+		assert_int_equal(ptc_estimate(&w, &rows[i].cand, &e, &err), 0);
+		assert_true(fabs(e.step_s * factor / rows[i].step_s - 1) < 0.03);
+		assert_true(sd < 0.15);
+	}
+	ptc_calibration_free(cal);
+	assert_int_equal(ptc_alloc_live(), live);
+}
+
+static void test_as_config(void **state)
+{
+	struct ptc_work w = work_of(64);
+	struct ptc_cand c = { 2, 1, 3, 5, 1, 1, 1, 2, 1, 0 }, back;
+	static struct ptc_config config;
+	struct ptc_error err = PTC_ERROR_INIT;
+	char text[PTC_CONFIG_TEXT_MAX];
+
+	ptc_model_gpt(&model, 24, 2048, 16, 8192, 50257, 1024);
+	assert_int_equal(ptc_cand_config(&w, &c, &config, &err), 0);
+	assert_int_equal(ptc_config_format(&config, text, sizeof text), 0);
+	assert_string_equal(text, "tp=2,pp=5,dp=3,zero=1,micro_batch=2,global_batch=64");
+	w.uneven = true;
+	model.vocab = 200000; /* the head weighs as much as some layers */
+	assert_int_equal(ptc_cand_config(&w, &c, &config, &err), 0);
+	assert_int_equal(config.nstages, 5);
+	ptc_cand_from_config(&config, &back);
+	assert_int_equal(ptc_cand_compare(&c, &back), 0);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_sc21_sizes),    cmocka_unit_test(test_llama_flops),
+		cmocka_unit_test(test_korthikanti),   cmocka_unit_test(test_interleaved_activations),
+		cmocka_unit_test(test_bubble),        cmocka_unit_test(test_zero_cuts_states),
+		cmocka_unit_test(test_uneven_stages), cmocka_unit_test(test_measured_groups),
+		cmocka_unit_test(test_bad_models),    cmocka_unit_test(test_bad_profiles),
+		cmocka_unit_test(test_bad_requests),  cmocka_unit_test(test_calibration_recovers),
+		cmocka_unit_test(test_as_config),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What planner/ must reach on published measurements (tests/planner_replay.py; docs/planner.md has the figures), and
+where it must not. Without the data these are skipped."""
+import json
+import os
+import subprocess
+import tempfile
+import unittest
+
+import planner_replay as replay
+
+
+class Replay(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        path = replay.default_data()
+        if not path:
+            raise unittest.SkipTest("no published measurements: set PTC_PLANNER_DATA")
+        with open(path, encoding="utf-8") as f:
+            cls.data = json.load(f)
+        cls.planner = replay.Planner(replay.default_dump())
+
+    @classmethod
+    def tearDownClass(cls):
+        if hasattr(cls, "planner"):
+            cls.planner.close()
+
+    def test_formulas(self):
+        found = replay.formulas(self.planner, self.data)
+        self.assertTrue(found["sc21_sizes"] and found["korthikanti"])
+        for name, printed, computed in found["sc21_sizes"]:
+            self.assertEqual(printed, computed, name)
+        for name, printed, computed in found["korthikanti"]:
+            self.assertAlmostEqual(printed, computed, delta=1e-6 * printed, msg=name)
+        self.assertEqual("449.2", f"{found['llama3_70b_gflop_token']:.1f}")
+
+    def test_single_node(self):
+        found = replay.single_node(self.planner, self.data)
+        third = found["calibrated on a third of the rows, tested on the rest"]
+        self.assertGreater(third["groups"], 20)
+        self.assertLessEqual(third["regret"], 0.06)
+        self.assertGreaterEqual(third["top3"], 0.75)
+        self.assertLess(third["mape"], found["uncalibrated"]["mape"])
+        for baseline in ("median_choice", "greedy"):
+            self.assertLess(third["regret"], third[baseline])
+        # One standard deviation holds two thirds of the errors, or more.
+        self.assertGreaterEqual(third["within_sd"], 0.65)
+
+    def test_multi_node(self):
+        found = replay.multi_node(self.planner, self.data)
+        half = found["calibrated on half of the rows, error on the rest, ranked all"]
+        self.assertLessEqual(half["regret"], 0.05)
+        self.assertLessEqual(half["mape"], 0.08)
+        self.assertLess(half["regret"], half["median_choice"])
+        self.assertLess(half["regret"], half["greedy"])
+        out = found["leave one group out"]
+        self.assertLessEqual(out["regret"], 0.05 + out["regret_se"])
+        self.assertLessEqual(out["mape"], 0.08 + out["mape_se"])
+
+    def test_idle_devices(self):
+        found = replay.idle_devices(self.planner, self.data)
+        self.assertIn("GPT 6.7B", found)
+        for name, table in found.items():
+            self.assertLess(table["regret"], table["always_the_most_devices"], name)
+            self.assertGreater(table["left_idle"], 0, name)
+        self.assertLessEqual(found["GPT 6.7B"]["regret"], 0.05)
+
+    def test_peaks_of_memory(self):
+        found = replay.peaks(self.planner, self.data)
+        self.assertGreater(found["all"]["rows"], 50)
+        self.assertLessEqual(found["all"]["median_error_fitted_on_a_third"], 0.10)
+
+    def test_veto(self):
+        found = replay.veto(self.planner, self.data)
+        self.assertGreater(found["ran"], 200)
+        self.assertEqual([], found["ran_refused"])
+        self.assertGreater(found["out_of_memory"], 0)
+        self.assertEqual([], found["out_of_memory_taken"])
+
+
+JOB = """model: {layers: 40, hidden: 6144, heads: 48, vocab: 51200, seq: 2048, bias: true, positions: true,
+        dropout: true, tied: true, flash: false}
+space: {global_batch: 1024, micro_batch: [1, 2, 4, 8], recompute: [full], zero: [0, 1], uneven: true}
+"""
+PROFILE = """devices_per_node: 8
+devices: [{name: A100-80GB, nodes: 32, price_hour: 2}]
+links: {intra_bytes_s: 2e11, node_bytes_s: 8e10}
+"""
+
+
+class Advise(unittest.TestCase):
+    """ptcctl advise, offline."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+        self.write("job.yaml", JOB)
+        self.write("profile.yaml", PROFILE)
+
+    def write(self, name, text):
+        with open(os.path.join(self.folder, name), "w", encoding="utf-8") as f:
+            f.write(text)
+
+    def run_it(self, *args, expect=0):
+        build = os.environ.get("PTC_BUILD", os.path.join(replay.ROOT, "build", "release"))
+        r = subprocess.run([os.path.join(os.path.abspath(build), "client", "ptcctl"), "advise", "-f", "job.yaml", "--profile",
+                            "profile.yaml", *args], cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                           check=False)
+        self.assertEqual(expect, r.returncode, r.stdout + r.stderr)
+        if expect:
+            self.assertEqual(("", 1), (r.stdout, r.stderr.count("\n")), r.stderr)
+            return r.stderr.strip()
+        return r.stdout
+
+    def candidates(self, *args):
+        return json.loads(self.run_it("--format", "json", *args))
+
+    def test_candidates(self):
+        found = self.candidates("--gpus", "61")
+        rows = found["candidates"]
+        self.assertFalse(found["calibrated"])
+        self.assertEqual(sorted(r["step_s"] for r in rows), [r["step_s"] for r in rows])
+        for r in rows:
+            self.assertLessEqual(r["devices"], 61)
+            self.assertLessEqual(r["memory_bytes"], 80e9)
+            self.assertAlmostEqual(r["step_s"], sum(r["parts_s"].values()), delta=1e-6 * r["step_s"])
+            self.assertAlmostEqual(1024 / r["step_s"], r["samples_s"], delta=1e-6 * r["samples_s"])
+        self.assertIn(rows[0]["config"], found["why"])
+        text = self.run_it("--gpus", "61")
+        self.assertTrue(text.startswith("uncalibrated: "))
+        self.assertIn(rows[0]["config"] + " ", text)
+
+    def test_a_range_never_gets_slower(self):
+        counts = json.loads(self.run_it("--gpus", "8-64", "--format", "json"))["counts"]
+        self.assertEqual(list(range(8, 65)), [c["gpus"] for c in counts])
+        steps = [c.get("step_s", float("inf")) for c in counts]
+        self.assertEqual(sorted(steps, reverse=True), steps)
+        self.assertTrue(any(c["devices"] < c["gpus"] for c in counts if "devices" in c))
+        self.assertEqual(counts[-1]["config"], self.candidates("--gpus", "64")["candidates"][0]["config"])
+
+    def test_measured_steps_are_believed(self):
+        plain = self.candidates("--gpus", "64")["candidates"][0]
+        measured = "tp=8,pp=1,dp=8,micro_batch=4,global_batch=1024"
+        self.write("profile.yaml", PROFILE + f'measured:\n- {{config: "{measured},zero=1,recompute=full", step_s: 20.0}}\n'
+                   '- {config: "tp=2,pp=1,dp=32,zero=1,micro_batch=8,global_batch=1024,recompute=full", step_s: 45.0}\n')
+        found = self.candidates("--gpus", "64")
+        self.assertTrue(found["calibrated"])
+        self.assertTrue(plain["config"].startswith("tp=2,pp=1,dp=32"))
+        self.assertTrue(found["candidates"][0]["config"].startswith("tp=8,"), found["why"])
+        measured = [r for r in found["candidates"] if r["config"].startswith("tp=8,pp=1,dp=8,zero=1,micro_batch=4,")]
+        self.assertAlmostEqual(20.0, measured[0]["step_s"], delta=2.0)
+        self.assertLess(measured[0]["error"], plain["error"])
+
+    def test_what_runs_stays_if_the_pause_does_not_pay(self):
+        best = self.candidates("--gpus", "64")["candidates"][1]["config"]
+        now = ("--gpus", "64", "--now", best)
+        self.assertFalse(self.candidates(*now, "--pause", "1s", "--horizon", "600m")["candidates"][0]["runs_now"])
+        self.assertTrue(self.candidates(*now, "--pause", "500s")["candidates"][0]["runs_now"])
+
+    def test_bytes_of_a_switch_are_those_of_plan(self):
+        h, layers = 256, 8
+        tensors = [(f"h.{i}.attn.qkv.weight", [3 * h, h]) for i in range(layers)] + [(f"h.{i}.mlp.up.weight", [4 * h, h])
+                                                                                    for i in range(layers)]
+        self.write("job.yaml", "version: 1\nname: tiny\ntensors:\n" +
+                   "".join(f"  - {{name: {n}, dtype: F32, shape: {s}}}\n" for n, s in tensors) +
+                   'rules: [{match: "*", split: {axis: tp, dim: 0}, layer: "h.{}.*"}]\n'
+                   f"model: {{layers: {layers}, hidden: {h}, heads: 8, vocab: 1000, seq: 128}}\n"
+                   "space: {global_batch: 64, micro_batch: [1]}\n")
+        self.write("profile.yaml", PROFILE.replace("nodes: 32", "nodes: 2"))
+        now = "tp=2,pp=2,dp=2,micro_batch=1"
+        rows = self.candidates("--gpus", "16", "--now", now, "--pause", "1s", "--horizon", "100h")["candidates"]
+        moving = [r for r in rows if not r["runs_now"]]
+        self.assertTrue(any(r["moved_bytes"] for r in moving))
+        build = os.environ.get("PTC_BUILD", os.path.join(replay.ROOT, "build", "release"))
+        for r in moving[:4]:
+            plan = json.loads(subprocess.run(
+                [os.path.join(os.path.abspath(build), "client", "ptcctl"), "plan", "-f", "job.yaml", "--nodes", "2", "--from", now,
+                 "--to", r["config"], "--format", "json"], cwd=self.folder, stdout=subprocess.PIPE, check=True).stdout)
+            self.assertEqual(plan["totals"]["between_nodes"], r["moved_bytes"], r["config"])
+            self.assertGreaterEqual(r["pause_s"], 1)
+
+    def test_a_config_json(self):
+        self.write("config.json", json.dumps({
+            "model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
+            "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256, "max_position_embeddings": 131072,
+            "rope_theta": 500000.0, "tie_word_embeddings": False, "pad_token_id": None}, indent=1))
+        self.write("job.yaml", "model: {config: config.json, seq: 8192}\nspace: {global_batch: 128, zero: [1, 3]}\n")
+        self.assertTrue(self.candidates("--gpus", "16")["candidates"])
+
+    def test_bad_input_is_one_line(self):
+        self.assertIn('--gpus is a number in 1..131072, not "0"', self.run_it("--gpus", "0", expect=2))
+        self.assertIn("the profile has 256 devices", self.run_it("--gpus", "257", expect=1))
+        self.assertIn("the range is empty", self.run_it("--gpus", "9-3", expect=2))
+        self.assertIn("nothing fits on 1 devices of 80.0 GB", self.run_it("--gpus", "1", expect=1))
+        self.assertIn("tp=5 does not divide 48 heads", self.run_it("--gpus", "8", "--now", "tp=5", expect=1))
+        self.write("profile.yaml", PROFILE.replace("8e10", "-1"))
+        self.assertIn("profile.yaml:3: node_bytes_s must be in", self.run_it("--gpus", "8", expect=1))
+        self.write("profile.yaml", PROFILE.replace("links", "linsk"))
+        self.assertIn('did you mean "links"?', self.run_it("--gpus", "8", expect=1))
+        self.write("profile.yaml", PROFILE)
+        self.write("job.yaml", JOB.replace("heads: 48", "heads: 48, kv_heads: 7"))
+        self.assertIn("kv_heads is 7", self.run_it("--gpus", "8", expect=1))
+        self.write("job.yaml", JOB.split("space:")[0])
+        self.assertIn("has no space:", self.run_it("--gpus", "8", expect=1))
+
+
+if __name__ == "__main__":
+    unittest.main()
