@@ -14,8 +14,8 @@
 #include "base/check.h"
 #include "base/cleanup.h"
 #include "base/log.h"
-#include "base/sys.h"
-#include "rpc/pbcall.h"
+#include "base/sys/sys.h"
+#include "rpc/pb/pbcall.h"
 #include "daemon/store/store.h"
 
 #include "ptc.pb-c.h"

@@ -19,11 +19,12 @@
 #include "base/status.h"
 #include "daemon/store/store.h"
 #include "daemon/workers/workers.h"
-#include "formats/job.h"
-#include "formats/state_doc.h"
-#include "reshard/declared.h"
-#include "reshard/plan.h"
-#include "rpc/rpc.h"
+#include "formats/job/job.h"
+#include "formats/state/state_doc.h"
+#include "reshard/layout/declared.h"
+#include "reshard/plan/plan.h"
+#include "rpc/client/client.h"
+#include "rpc/server/server.h"
 
 #include <stdatomic.h>
 
@@ -59,7 +60,7 @@ struct ptc_agent_env {
 	int (*spec_get)(void *arg, const char *uuid, const char *hash, const struct ptc_spec **ret_spec, void **ret_ref,
 			struct ptc_error *err);
 	void (*spec_release)(void *arg, void *ref);
-	/* Likewise a layout document with the spec it describes (formats/layout_doc.h). NULL: no declared layouts here. */
+	/* Likewise a layout document with the spec it describes (formats/state/layout_doc.h). NULL: no declared layouts here. */
 	int (*layout_get)(void *arg, const char *uuid, const char *hash, const struct ptc_spec **ret_spec,
 			  const struct ptc_layout **ret_layout, void **ret_ref, struct ptc_error *err);
 	void (*layout_release)(void *arg, void *ref);

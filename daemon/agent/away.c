@@ -14,7 +14,7 @@
 
 #include "base/alloc.h"
 #include "base/check.h"
-#include "base/sys.h"
+#include "base/sys/sys.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -20,7 +20,7 @@
 
 #include "base/alloc.h"
 #include "base/check.h"
-#include "base/fault.h"
+#include "base/sys/fault.h"
 
 #include <stdlib.h>
 #include <string.h>

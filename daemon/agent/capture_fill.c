@@ -7,9 +7,9 @@
 #include "daemon/agent/capture.h"
 
 #include "base/check.h"
-#include "base/fault.h"
-#include "base/search.h"
-#include "reshard/max.h"
+#include "base/sys/fault.h"
+#include "base/number/search.h"
+#include "reshard/values/max.h"
 
 #include <string.h>
 

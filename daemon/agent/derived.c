@@ -10,7 +10,7 @@
 
 #include "base/alloc.h"
 #include "base/check.h"
-#include "reshard/derive.h"
+#include "reshard/values/derive.h"
 
 #include <inttypes.h>
 #include <stdio.h>

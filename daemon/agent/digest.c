@@ -9,7 +9,7 @@
 
 #include "base/alloc.h"
 #include "base/check.h"
-#include "base/search.h"
+#include "base/number/search.h"
 
 #include <string.h>
 

@@ -8,7 +8,7 @@
 
 #include "base/alloc.h"
 #include "base/check.h"
-#include "base/fault.h"
+#include "base/sys/fault.h"
 
 #include <string.h>
 

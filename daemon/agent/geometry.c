@@ -11,7 +11,7 @@
 #include "base/alloc.h"
 #include "base/buf.h"
 #include "base/check.h"
-#include "base/digest.h"
+#include "base/number/digest.h"
 #include "base/limits.h"
 
 #include <stdio.h>

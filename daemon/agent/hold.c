@@ -10,7 +10,7 @@
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/limits.h"
-#include "base/sys.h"
+#include "base/sys/sys.h"
 
 #include <stdio.h>
 #include <string.h>

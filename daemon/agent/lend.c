@@ -12,7 +12,7 @@
 #include "base/check.h"
 #include "base/cleanup.h"
 #include "base/log.h"
-#include "base/sys.h"
+#include "base/sys/sys.h"
 #include "proto/lend.h"
 
 #include <errno.h>

@@ -4,7 +4,7 @@
 #pragma once
 
 #include "daemon/workers/workers.h"
-#include "reshard/spec.h"
+#include "reshard/spec/spec.h"
 
 #include <sys/uio.h>
 

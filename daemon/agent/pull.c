@@ -17,7 +17,7 @@
 #include "base/check.h"
 #include "base/cleanup.h"
 #include "base/log.h"
-#include "base/sys.h"
+#include "base/sys/sys.h"
 
 #include <stdlib.h>
 #include <string.h>

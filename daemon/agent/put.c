@@ -9,7 +9,7 @@
 
 #include "base/alloc.h"
 #include "base/check.h"
-#include "base/fault.h"
+#include "base/sys/fault.h"
 #include "base/limits.h"
 
 #include <string.h>

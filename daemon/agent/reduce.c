@@ -6,7 +6,7 @@
  * when it has been through, the others fetch what it made as they fetch any
  * replica that counts (away.c). So a part crosses the network twice, and n
  * nodes make 2n requests. As no order and no repetition changes a bit
- * (reshard/max.h), whoever is asked again gives the same.
+ * (reshard/values/max.h), whoever is asked again gives the same.
  * The merging node fills extents of the snapshot, which others do not see before they are
  * marked filled. What the others lend lies in a table of its own, for the same
  * place of the snapshot is where they put what was merged; it is sealed, so
@@ -16,8 +16,8 @@
 
 #include "base/alloc.h"
 #include "base/check.h"
-#include "base/digest.h"
-#include "reshard/max.h"
+#include "base/number/digest.h"
+#include "reshard/values/max.h"
 
 #include <inttypes.h>
 #include <stdio.h>

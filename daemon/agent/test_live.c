@@ -8,7 +8,7 @@
  * PTC_SEED and PTC_CASES override; the seed is printed. */
 #include "daemon/agent/test_ranks.h"
 
-#include "formats/layout_doc.h"
+#include "formats/state/layout_doc.h"
 
 #define ELEMENTS 6000
 

@@ -2,7 +2,7 @@
 /* Bulk heads: what we write we read, what is cut or changed is refused or
  * stays inside the message; boxes and versions from the wire. PTC_SEED
  * overrides the seed of the random part; it is printed. */
-#include "base/sys.h"
+#include "base/sys/sys.h"
 #include "daemon/agent/wire.h"
 
 #include <setjmp.h>

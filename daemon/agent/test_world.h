@@ -8,10 +8,11 @@
 #include "base/alloc.h"
 #include "base/buf.h"
 #include "base/check.h"
-#include "base/digest.h"
-#include "base/sys.h"
+#include "base/number/digest.h"
+#include "base/sys/sys.h"
 #include "daemon/agent/agent.h"
 #include "proto/pb.h"
+#include "reshard/spec/lint.h"
 #include "proto/ptc.pb-c.h"
 
 #include <pthread.h>

@@ -9,8 +9,9 @@
 #pragma once
 
 #include "base/status.h"
-#include "reshard/box.h"
-#include "rpc/rpc.h"
+#include "reshard/box/box.h"
+#include "rpc/client/client.h"
+#include "rpc/server/server.h"
 
 #include <protobuf-c/protobuf-c.h>
 

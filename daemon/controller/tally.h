@@ -3,7 +3,7 @@
  * them; both on the loop thread. Counted whether or not anything is served. */
 #pragma once
 
-#include "base/count.h"
+#include "base/number/count.h"
 #include "daemon/core/job.h"
 
 #define PTC_SWITCH_KINDS 4

@@ -25,7 +25,7 @@
 #include "base/cleanup.h"
 #include "base/limits.h"
 #include "base/log.h"
-#include "base/sys.h"
+#include "base/sys/sys.h"
 
 #include <errno.h>
 #include <fcntl.h>

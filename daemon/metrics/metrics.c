@@ -9,12 +9,12 @@
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/cleanup.h"
-#include "base/count.h"
-#include "base/sys.h"
+#include "base/number/count.h"
+#include "base/sys/sys.h"
 #include "daemon/controller/controller.h"
 #include "daemon/controller/tally.h"
 #include "daemon/metrics/metrics_http.h"
-#include "fusefs/launch.h"
+#include "fusefs/launch/launch.h"
 
 #include <dirent.h>
 #include <inttypes.h>

@@ -12,9 +12,9 @@
 
 #include "base/alloc.h"
 #include "base/check.h"
-#include "base/digest.h"
-#include "base/fault.h"
-#include "base/sys.h"
+#include "base/number/digest.h"
+#include "base/sys/fault.h"
+#include "base/sys/sys.h"
 
 #include <errno.h>
 #include <fcntl.h>

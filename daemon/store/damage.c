@@ -5,7 +5,7 @@
 #include "daemon/store/internal.h"
 
 #include "base/check.h"
-#include "base/count.h"
+#include "base/number/count.h"
 
 #include <inttypes.h>
 #include <stdio.h>

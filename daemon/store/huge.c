@@ -10,7 +10,7 @@
 #include "daemon/store/internal.h"
 
 #include "base/limits.h"
-#include "base/sys.h"
+#include "base/sys/sys.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -8,7 +8,7 @@
 #include "daemon/store/internal.h"
 
 #include "base/check.h"
-#include "base/fault.h"
+#include "base/sys/fault.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -12,9 +12,9 @@
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/cleanup.h"
-#include "base/fault.h"
+#include "base/sys/fault.h"
 #include "base/log.h"
-#include "base/sys.h"
+#include "base/sys/sys.h"
 
 #include <ctype.h>
 #include <errno.h>

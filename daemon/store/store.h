@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The node's store: bytes of tensors, in LMDB. Nothing outside daemon/store
  * includes <lmdb.h>. Knows no dtype, rank or rule: items are numbers, boxes
- * are byte boxes (reshard/box.h).
+ * are byte boxes (reshard/box/box.h).
  *
  * Terms
  *   chunk    PTC_CHUNK_BYTES of an LMDB value in the job's `chunks` environment; its pages never move while it lives.
@@ -27,7 +27,7 @@
 
 #include "base/limits.h"
 #include "base/status.h"
-#include "reshard/box.h"
+#include "reshard/box/box.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -236,7 +236,7 @@ struct ptc_spans { /* the caller's memory, to which is added */
 };
 int ptc_table_spans(struct ptc_table *t, uint32_t item, const struct ptc_box *box, struct ptc_spans *spans,
 		    struct ptc_error *err);
-/* Digest contribution of box (see base/digest.h) for a tensor of that byte shape; reads in place. */
+/* Digest contribution of box (see base/number/digest.h) for a tensor of that byte shape; reads in place. */
 int ptc_table_digest(struct ptc_table *t, uint32_t item, const struct ptc_box *box, uint32_t ndim, const int64_t *shape,
 		     uint64_t *ret_digest, struct ptc_error *err);
 /* The same of a part of an extent whose bytes are there but which need not be filled or sealed: while they are still in the

@@ -3,8 +3,8 @@
 #pragma once
 
 #include "base/alloc.h"
-#include "base/digest.h"
-#include "base/sys.h"
+#include "base/number/digest.h"
+#include "base/sys/sys.h"
 #include "daemon/store/store.h"
 
 #include <setjmp.h>

@@ -4,8 +4,8 @@
 #include "daemon/workers/spawn.h"
 
 #include "base/cleanup.h"
-#include "base/fault.h"
-#include "base/sys.h"
+#include "base/sys/fault.h"
+#include "base/sys/sys.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -6,10 +6,10 @@
  * memory that does not answer, such as a mapping of a dead file system: the thread hangs, and the process may outlive its SIGKILL
  * until the kernel lets go. So ptcd takes it that memory which was named in an unanswered request is written to until the
  * process has ended. */
-#include "base/become.h"
+#include "base/sys/become.h"
 #include "base/check.h"
-#include "base/fault.h"
-#include "base/sys.h"
+#include "base/sys/fault.h"
+#include "base/sys/sys.h"
 #include "daemon/workers/copy.h"
 
 #include <errno.h>

@@ -9,7 +9,7 @@
 #include "base/buf.h"
 #include "base/check.h"
 #include "base/log.h"
-#include "base/sys.h"
+#include "base/sys/sys.h"
 
 #include <dirent.h>
 #include <signal.h>

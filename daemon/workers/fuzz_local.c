@@ -6,7 +6,7 @@
 
 #include "base/alloc.h"
 #include "base/check.h"
-#include "base/digest.h"
+#include "base/number/digest.h"
 
 #include <string.h>
 

@@ -10,7 +10,7 @@
 #include "base/check.h"
 #include "base/cleanup.h"
 #include "base/log.h"
-#include "base/sys.h"
+#include "base/sys/sys.h"
 
 #include <signal.h>
 #include <stdio.h>

@@ -15,7 +15,9 @@
 #include "daemon/workers/process.h"
 #include "daemon/workers/spawn.h"
 #include "daemon/workers/workers.h"
-#include "proto/local.h"
+#include "proto/local_messages.h"
+#include "proto/local_page.h"
+#include "proto/local_rules.h"
 
 #include <pthread.h>
 #include <stdatomic.h>

@@ -5,7 +5,7 @@
 #include "daemon/workers/internal.h"
 
 #include "base/alloc.h"
-#include "base/sys.h"
+#include "base/sys/sys.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -11,7 +11,7 @@
 #include "daemon/workers/internal.h"
 
 #include "base/check.h"
-#include "base/sys.h"
+#include "base/sys/sys.h"
 
 #include <sched.h>
 #include <stdio.h>

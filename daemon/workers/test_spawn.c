@@ -7,8 +7,8 @@
 #include "daemon/workers/spawn.h"
 
 #include "base/alloc.h"
-#include "base/fault.h"
-#include "base/sys.h"
+#include "base/sys/fault.h"
+#include "base/sys/sys.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

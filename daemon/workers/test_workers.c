@@ -6,13 +6,15 @@
  * bytes between; "s" F64 scalar, on every rank. Element i of each is begin(i) + step. */
 #include "daemon/workers/test_rank.h"
 #include "daemon/workers/workers.h"
-#include "proto/local.h"
+#include "proto/local_messages.h"
+#include "proto/local_page.h"
+#include "proto/local_rules.h"
 #include "ptc/ptc.h"
 
 #include "base/alloc.h"
 #include "base/check.h"
-#include "base/fault.h"
-#include "base/sys.h"
+#include "base/sys/fault.h"
+#include "base/sys/sys.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

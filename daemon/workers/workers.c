@@ -8,7 +8,7 @@
 #include "base/check.h"
 #include "base/cleanup.h"
 #include "base/log.h"
-#include "base/sys.h"
+#include "base/sys/sys.h"
 
 #include <errno.h>
 #include <poll.h>

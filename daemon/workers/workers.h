@@ -29,7 +29,7 @@
 #pragma once
 
 #include "base/status.h"
-#include "reshard/spec.h"
+#include "reshard/spec/spec.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>

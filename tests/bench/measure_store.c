@@ -10,7 +10,7 @@
 #include "base/cleanup.h"
 #include "base/check.h"
 #include "base/limits.h"
-#include "base/sys.h"
+#include "base/sys/sys.h"
 #include "daemon/store/store.h"
 
 #include <stdio.h>
