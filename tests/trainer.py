@@ -193,7 +193,7 @@ def run(args, client, gen):
     time.sleep(args.build_sleep)
     for r in range(gen.world) if args.meet else ():
         assert client.meet_get(f"at/{r}", 60000) == f"{r} of {gen.generation}".encode()
-    if args.raise_in == "build" or gen.generation == args.raise_generation:
+    if args.raise_in == "build" and gen.rank == 1 or gen.generation == args.raise_generation:
         raise ValueError("no such optimizer")
     rank = Rank(args, client, gen)
     if client.restore():
@@ -233,7 +233,7 @@ def main():
     p.add_argument("--start-sleep", type=float, default=0, help="before it asks for its first generation")
     p.add_argument("--end-sleep", type=float, default=0, help="when a generation has ended")
     p.add_argument("--log")
-    p.add_argument("--raise-in", choices=["start", "build"], help="before it asks for a generation, or as it builds one")
+    p.add_argument("--raise-in", choices=["start", "build"], help="on node n1 before it asks for a generation, or rank 1 as it builds one")
     p.add_argument("--raise-generation", type=int, default=-1, help="as it builds this one")
     p.add_argument("--imported", type=int, default=0, help="1: what is restored at step 0 was imported")
     p.add_argument("--fail-at", type=int, default=-1)
@@ -251,7 +251,7 @@ def main():
     p.add_argument("--megatron", type=int, default=0, help="1: with --data: samples are those of Megatron's sampler, and no cursor is set")
     args = p.parse_args()
     time.sleep(args.start_sleep)
-    if args.raise_in == "start":
+    if args.raise_in == "start" and "/n1/" in os.environ["PTC_WORKER_SOCKET"]: # a process that waits has no rank yet
         raise ValueError("no such optimizer")
     client = ptc.Client()
     while (gen := client.next()) is not None:
