@@ -9,6 +9,9 @@
  * rank 0's daemon away (asked again until the caller's time is over), a
  * run_dir that is not the one ranks were started with (ptcd does not start). */
 #include "daemon/ptcd.h"
+#include "daemon/workers/group/rank_groups.h"
+#include "daemon/workers/session/rank_meet.h"
+#include "daemon/workers/workers.h"
 
 #include "base/alloc.h"
 #include "base/check.h"

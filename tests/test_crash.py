@@ -883,7 +883,7 @@ class Crash(harness.Case):
     def live_jobs(self, c, client):
         """One whose ranks run, are moved and stop, and one whose rank gives up. What the machine at hand has no occasion
         for (cgroups that can or cannot be had), the processes' own test passes."""
-        r = subprocess.run([harness.binary("daemon/workers/test_spawn")], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        r = subprocess.run([harness.binary("daemon/workers/process/test_spawn")], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                            env={**os.environ, **client, "PTC_EXEC": harness.binary("daemon/ptc-exec")})
         self.assertEqual(0, r.returncode, r.stdout)
         os.makedirs(self.path("live"))

@@ -18,7 +18,7 @@
 
 #include "base/status.h"
 #include "daemon/store/store.h"
-#include "daemon/workers/workers.h"
+#include "daemon/workers/types/worker_news.h"
 #include "formats/job/job.h"
 #include "formats/state/state_doc.h"
 #include "reshard/layout/declared.h"

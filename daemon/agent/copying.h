@@ -5,7 +5,7 @@
  * keeps the tables of the operation beyond close, so that their chunks are nobody else's until it has ended. */
 #pragma once
 
-#include "daemon/workers/workers.h"
+#include "daemon/workers/group/rank_seats.h"
 
 struct ptc_table;
 

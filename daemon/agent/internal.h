@@ -12,6 +12,10 @@
 #include "daemon/agent/placed.h"
 #include "daemon/agent/ticket.h"
 #include "daemon/agent/wire.h"
+#include "daemon/workers/group/rank_groups.h"
+#include "daemon/workers/group/rank_seats.h"
+#include "daemon/workers/group/rank_status.h"
+#include "daemon/workers/session/rank_meet.h"
 #include "proto/pb.h"
 #include "proto/ptc.pb-c.h"
 

@@ -3,7 +3,7 @@
  * extents of the store. Pure but for ptc_mover, which calls the process. */
 #pragma once
 
-#include "daemon/workers/workers.h"
+#include "daemon/workers/group/rank_seats.h"
 #include "reshard/spec/spec.h"
 
 #include <sys/uio.h>

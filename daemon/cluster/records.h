@@ -12,7 +12,7 @@
  *   /ptc/jobs/UUID/record             the one committed thing, at most 4 KiB
  *   /ptc/jobs/UUID/intent             the switch under way
  *   /ptc/jobs/UUID/turn               moved on by every abort, so that what was on its way before it fails
- *   /ptc/jobs/UUID/worker/NODE        what a node's ranks have come to (daemon/workers/workers.h, news); read after the
+ *   /ptc/jobs/UUID/worker/NODE        what a node's ranks have come to (daemon/workers/types/worker_news.h); read after the
  *                                     keys above, which sort before it
  *   /ptc/datasets/NAME                a registered dataset (formats/dataset/dataset_doc.h)
  *   /ptc/upkeep                       {version}: written by a local etcd's supervisor (daemon/coord/etcd_upkeep.c)

@@ -11,7 +11,7 @@
 #include "daemon/core/job.h"
 #include "daemon/documents/documents.h"
 #include "daemon/store/store.h"
-#include "daemon/workers/workers.h"
+#include "daemon/workers/types/worker_news.h"
 
 #include <stdatomic.h>
 

@@ -15,6 +15,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "daemon/controller/internal.h"
+#include "daemon/workers/group/rank_groups.h"
 #include "formats/json.h"
 
 #include <stdio.h>

@@ -14,6 +14,7 @@
 #include "daemon/controller/controller.h"
 #include "daemon/controller/tally.h"
 #include "daemon/metrics/metrics_http.h"
+#include "daemon/workers/group/rank_status.h"
 #include "fusefs/launch/launch.h"
 
 #include <dirent.h>
