@@ -10,6 +10,9 @@
  * READY errors belong to the job or the call they hit. kill -9 at any point
  * is a case like any other: what is durable is in etcd and in the store. */
 #include "base/alloc.h"
+#include "daemon/agent/agent.h"
+#include "daemon/agent/tables/local_reads.h"
+#include "daemon/agent/tables/tables.h"
 #include "base/check.h"
 #include "base/cleanup.h"
 #include "base/sys/fault.h"

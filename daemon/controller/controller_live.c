@@ -12,6 +12,7 @@
  * declarations that contradict each other, the old generation or a rule (PTC_ELAYOUT),
  * etcd away (PTC_ECOORD): the switch aborts; nothing was committed by it. */
 #include "daemon/controller/internal.h"
+#include "daemon/agent/geometry/rank_reports.h"
 
 #include "base/alloc.h"
 #include "base/buf.h"

@@ -9,6 +9,7 @@
  * generation. Failure modes: a compare failed (CONFLICT), or we can't know
  * (UNKNOWN: the core reloads what is written down). */
 #include "daemon/controller/internal.h"
+#include "daemon/agent/geometry/digest_merge.h"
 
 #include "base/alloc.h"
 #include "base/check.h"

@@ -5,14 +5,16 @@
  * Failure modes: etcd away (PTC_ECOORD), a document that does not decode (its code, naming the hash), memory. */
 #pragma once
 
-#include "daemon/agent/agent.h"
+#include "daemon/agent/geometry/geometry.h"
 #include "daemon/cluster/channels.h"
 #include "daemon/cluster/cluster.h"
 #include "formats/job/job.h"
 #include "formats/json.h"
 #include "formats/state/state_doc.h"
+#include "reshard/layout/declared.h"
 
 struct ptc_kept;
+struct ptc_rpc_server;
 struct ptc_specs;
 struct ptc_layouts;
 struct ptc_vault;

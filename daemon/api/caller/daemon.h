@@ -7,6 +7,7 @@
 
 #include "daemon/config/daemon_config.h"
 #include "daemon/controller/controller.h"
+#include "rpc/server/server.h"
 
 struct ptc_read_views;
 struct ptc_holds;

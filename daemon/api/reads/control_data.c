@@ -14,13 +14,15 @@
 #include "base/check.h"
 #include "base/number/digest.h"
 #include "base/log.h"
-#include "daemon/agent/wire.h"
+#include "daemon/agent/calls/wire.h"
 #include "daemon/api/queries/queries.h"
 #include "daemon/api/reads/reads.h"
 #include "daemon/api/switches/switches.h"
 #include "daemon/cluster/job_events.h"
 #include "daemon/cluster/quota.h"
 #include "formats/state/layout_doc.h"
+#include "daemon/agent/gateway/gateway.h"
+#include "reshard/layout/declared.h"
 
 #include <stdio.h>
 #include <string.h>

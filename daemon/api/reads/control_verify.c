@@ -10,6 +10,7 @@
 #include "base/sys/sys.h"
 #include "daemon/api/reads/reads.h"
 #include "daemon/cluster/job_events.h"
+#include "daemon/agent/geometry/digest_merge.h"
 
 #include <stdio.h>
 #include <string.h>

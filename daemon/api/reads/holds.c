@@ -9,8 +9,9 @@
  * daemon dies (the other nodes' leases end). */
 #include "base/alloc.h"
 #include "base/sys/sys.h"
-#include "daemon/agent/crew.h"
+#include "daemon/agent/calls/crew.h"
 #include "daemon/api/reads/reads.h"
+#include "daemon/agent/tables/tables.h"
 
 #include <pthread.h>
 #include <stdio.h>
