@@ -3,6 +3,7 @@
 #pragma once
 
 #include "daemon/api/caller/daemon.h"
+#include "daemon/store/store.h"
 #include "daemon/api/control.h"
 #include "daemon/api/reads/reads.h"
 #include "daemon/cluster/job_events.h"

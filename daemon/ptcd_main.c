@@ -10,6 +10,7 @@
  * READY errors belong to the job or the call they hit. kill -9 at any point
  * is a case like any other: what is durable is in etcd and in the store. */
 #include "base/alloc.h"
+#include "daemon/store/store.h"
 #include "daemon/agent/agent.h"
 #include "daemon/agent/tables/local_reads.h"
 #include "daemon/agent/tables/tables.h"

@@ -7,6 +7,7 @@
  * attempt before, memory, ranks that have to be started again.
  * PTC_SEED and PTC_CASES override; the seed is printed. */
 #include "daemon/agent/test_ranks.h"
+#include "daemon/store/store.h"
 #include "daemon/workers/types/worker_news.h"
 
 #include "formats/state/layout_doc.h"

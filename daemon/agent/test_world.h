@@ -6,6 +6,7 @@
 #pragma once
 
 #include "base/alloc.h"
+#include "daemon/store/store.h"
 #include "base/buf.h"
 #include "base/check.h"
 #include "base/number/digest.h"

@@ -27,7 +27,7 @@
 
 #include "base/limits.h"
 #include "base/status.h"
-#include "daemon/core/job.h"
+#include "daemon/core/job_switch.h"
 #include "formats/dataset/ledger.h"
 
 #include <stdbool.h>

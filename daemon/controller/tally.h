@@ -4,7 +4,7 @@
 #pragma once
 
 #include "base/number/count.h"
-#include "daemon/core/job.h"
+#include "daemon/core/job_switch.h"
 
 #define PTC_SWITCH_KINDS 4
 

@@ -12,6 +12,7 @@
  * ctl->untidy remember it); a controller that is none any more (every
  * removal is a transaction that compares its lock). */
 #include "base/alloc.h"
+#include "daemon/store/store.h"
 #include "base/check.h"
 #include "base/log.h"
 #include "daemon/controller/internal.h"

@@ -5,6 +5,7 @@
  * that are in this program: the number of series is bounded. Each job is shown by the one daemon that controls it, so sums
  * over nodes are right. Failure modes: metrics.h. */
 #include "daemon/metrics/metrics.h"
+#include "daemon/store/store.h"
 #include "rpc/server/server.h"
 
 #include "base/alloc.h"

@@ -3,7 +3,7 @@
  * has changed; a bit that was flipped is found by the checksum of its block. Random boxes out of random tables, which are dropped, replaced, reopened and deleted under the reader. */
 #include "base/check.h"
 #include "base/number/digest.h"
-#include "daemon/store/test_common.h"
+#include "daemon/store/test_store_place.h"
 
 #include <stdatomic.h>
 #include <sys/stat.h>

@@ -3,9 +3,9 @@
 #pragma once
 
 #include "daemon/agent/calls/agent_env.h"
+#include "daemon/store/store_key.h"
 #include "daemon/agent/calls/agent_limits.h"
 #include "daemon/agent/calls/ticket.h"
-#include "daemon/store/store.h"
 
 #include <pthread.h>
 #include <stdatomic.h>

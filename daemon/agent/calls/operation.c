@@ -3,6 +3,8 @@
  * than one seen (PTC_EFENCED, checked before and after waiting), the caller
  * gone while waiting (PTC_ECANCELED). */
 #include "daemon/agent/calls/operation.h"
+#include "daemon/store/store.h"
+#include "daemon/store/store_table.h"
 #include "daemon/agent/calls/wire.h"
 
 #include "base/alloc.h"

@@ -17,6 +17,8 @@
  * believed when a note in the store says that it was made for this very request;
  * else it is made anew. */
 #include "daemon/agent/calls/crew.h"
+#include "daemon/store/store.h"
+#include "daemon/store/store_table.h"
 #include "daemon/agent/capture/capture.h"
 #include "daemon/agent/capture/internal.h"
 #include "daemon/agent/tables/node_digest.h"

@@ -5,6 +5,8 @@
  * Failure modes: replicas that differ (PTC_EDIGEST naming tensor and ranks), a rank that dies meanwhile (whatever its memory
  * says), memory. */
 #include "daemon/agent/capture/internal.h"
+#include "daemon/store/store_table.h"
+#include "daemon/store/store_read.h"
 #include "daemon/agent/tables/node_digest.h"
 
 #include "base/check.h"

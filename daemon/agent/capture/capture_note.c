@@ -4,6 +4,7 @@
  * that was started anew. It is written before the seal, so that a sealed table always has its own.
  * Failure modes: no note, or one of another request (PTC_ENOTFOUND); the store's; memory. */
 #include "daemon/agent/capture/internal.h"
+#include "daemon/store/store.h"
 
 #include "base/alloc.h"
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "daemon/agent/calls/operation.h"
+#include "daemon/store/store_key.h"
 #include "daemon/agent/geometry/geometry.h"
 #include "daemon/agent/memory/copying.h"
 #include "daemon/agent/memory/placed.h"

@@ -10,6 +10,8 @@
  * other holders; when none is left, PTC_EPEER naming it and why, or PTC_ECORRUPT where its bytes are damaged; a range
  * outside the item (PTC_EINVAL); the sink's own code. */
 #include "daemon/agent/calls/agent_state.h"
+#include "daemon/store/store_table.h"
+#include "daemon/store/store_read.h"
 #include "daemon/agent/calls/wire.h"
 #include "daemon/agent/gateway/gateway.h"
 #include "daemon/agent/tables/rank_tensor.h"

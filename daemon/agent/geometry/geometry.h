@@ -4,8 +4,8 @@
 #pragma once
 
 #include "base/status.h"
+#include "daemon/store/store_key.h"
 #include "daemon/agent/calls/agent_env.h"
-#include "daemon/store/store.h"
 #include "reshard/box/box.h"
 #include "reshard/layout/layout.h"
 #include "reshard/spec/config.h"

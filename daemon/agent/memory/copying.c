@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /* See copying.h. */
 #include "daemon/agent/memory/copying.h"
+#include "daemon/store/store_table.h"
+#include "daemon/store/store_read.h"
 
 #include "base/alloc.h"
 #include "base/check.h"
-#include "daemon/store/store.h"
 
 #include <errno.h>
 #include <sys/mman.h>

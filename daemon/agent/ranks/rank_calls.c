@@ -6,6 +6,7 @@
  * deadline, and dropping the call ends the wait.
  * Failure modes: no ranks run here (PTC_ESTATE), whatever ptc_workers says. */
 #include "daemon/agent/calls/wire.h"
+#include "daemon/store/store.h"
 #include "daemon/agent/ranks/internal.h"
 #include "daemon/agent/tables/tables.h"
 #include "daemon/workers/group/rank_status.h"

@@ -13,6 +13,8 @@
  * than the generation's layout, a rank that dies, ranks that have gone with the
  * machine after they went on (news naming one). */
 #include "daemon/agent/ranks/internal.h"
+#include "daemon/store/store.h"
+#include "daemon/store/store_table.h"
 #include "daemon/workers/types/worker_news.h"
 
 #include "base/alloc.h"

@@ -6,6 +6,7 @@
  * verify (PTC_ECORRUPT), bytes that are not here (PTC_ENOTFOUND), a rank that
  * dies meanwhile (whatever its memory says), cancellation. */
 #include "daemon/agent/calls/crew.h"
+#include "daemon/store/store_read.h"
 #include "daemon/agent/memory/copying.h"
 #include "daemon/agent/ranks/internal.h"
 

@@ -7,6 +7,8 @@
  * Failure modes: an imported parameter that is no such rounding (PTC_EINVAL
  * naming tensor and element), a master that is not here, memory. */
 #include "daemon/agent/switch/internal.h"
+#include "daemon/store/store_table.h"
+#include "daemon/store/store_read.h"
 
 #include "base/alloc.h"
 #include "base/check.h"

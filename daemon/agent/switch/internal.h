@@ -3,6 +3,7 @@
 #pragma once
 
 #include "daemon/agent/calls/operation.h"
+#include "daemon/store/store_key.h"
 #include "daemon/agent/geometry/geometry.h"
 #include "daemon/agent/switch/switch.h"
 #include "reshard/plan/plan.h"

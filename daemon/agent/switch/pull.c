@@ -12,6 +12,9 @@
  * The caller gone, a Finish, a newer controller: PTC_ECANCELED; what is
  * filled stays. Our own store or memory failing ends the call with its code. */
 #include "daemon/agent/switch/internal.h"
+#include "daemon/store/store.h"
+#include "daemon/store/store_table.h"
+#include "daemon/store/store_read.h"
 #include "daemon/agent/tables/node_digest.h"
 #include "daemon/agent/transfer/fetch.h"
 #include "daemon/agent/calls/wire.h"

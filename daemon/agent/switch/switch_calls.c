@@ -8,6 +8,9 @@
  * (PTC_ENOTFOUND from Seal). A node that lost its old table derives from
  * nothing and pulls everything. */
 #include "daemon/agent/calls/wire.h"
+#include "daemon/store/store.h"
+#include "daemon/store/store_table.h"
+#include "daemon/store/store_read.h"
 #include "daemon/agent/ranks/ranks.h"
 #include "daemon/agent/switch/internal.h"
 #include "daemon/agent/tables/tables.h"

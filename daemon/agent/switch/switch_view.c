@@ -3,6 +3,8 @@
  * allocations; what is missing gets extents. Failure modes: memory (PTC_ENOSPC before anything changed), layouts that do not
  * describe the same tensors (PTC_ELAYOUT). */
 #include "daemon/agent/switch/internal.h"
+#include "daemon/store/store.h"
+#include "daemon/store/store_table.h"
 #include "reshard/layout/declared.h"
 
 #include "base/alloc.h"

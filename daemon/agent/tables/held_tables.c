@@ -6,6 +6,7 @@
  * (PTC_ELIMIT), a holder that is gone (its lease ends by itself). After a
  * restart of the daemon nothing is held: what was dropped before is gone. */
 #include "daemon/agent/calls/operation.h"
+#include "daemon/store/store_table.h"
 #include "daemon/agent/calls/wire.h"
 #include "daemon/agent/tables/tables.h"
 

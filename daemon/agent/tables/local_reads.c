@@ -7,6 +7,9 @@
  * reader then reads as it would have without us. What is no question, or a caller that does not take its answer, ends the
  * connection; too many connections: the new one is closed. Nothing a reader does keeps anything here. */
 #include "daemon/agent/calls/agent_state.h"
+#include "daemon/store/store.h"
+#include "daemon/store/store_table.h"
+#include "daemon/store/store_read.h"
 #include "daemon/agent/tables/local_reads.h"
 #include "daemon/agent/tables/tables.h"
 

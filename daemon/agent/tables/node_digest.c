@@ -5,6 +5,8 @@
  * (PTC_ECORRUPT from the store), a box that is not here, cancellation. The
  * first failure stops all threads. */
 #include "daemon/agent/calls/crew.h"
+#include "daemon/store/store_table.h"
+#include "daemon/store/store_read.h"
 #include "daemon/agent/calls/operation.h"
 #include "daemon/agent/calls/wire.h"
 #include "daemon/agent/tables/node_digest.h"

@@ -6,6 +6,8 @@
  * Failure modes: the rank has nothing of the item or bytes are not here
  * (PTC_ENOTFOUND), strides that do not fall on bytes (PTC_ELAYOUT). */
 #include "daemon/agent/calls/operation.h"
+#include "daemon/store/store_table.h"
+#include "daemon/store/store_read.h"
 #include "daemon/agent/calls/wire.h"
 #include "daemon/agent/tables/rank_tensor.h"
 #include "daemon/agent/tables/tables.h"

@@ -4,7 +4,7 @@
 #pragma once
 
 #include "daemon/agent/calls/agent_env.h"
-#include "daemon/store/store.h"
+#include "daemon/store/store_key.h"
 #include "rpc/server/server.h"
 
 struct Ptc__V1__TableKey;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "daemon/agent/calls/agent_env.h"
+#include "daemon/store/store_key.h"
 #include "daemon/agent/geometry/geometry.h"
 #include "reshard/box/lists.h"
 #include "rpc/client/client.h"

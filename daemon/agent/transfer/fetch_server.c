@@ -9,6 +9,8 @@
  * block that does not verify (PTC_ECORRUPT), the caller gone (PTC_ECANCELED).
  * On any of them every reference and ticket is given back. */
 #include "daemon/agent/calls/operation.h"
+#include "daemon/store/store_table.h"
+#include "daemon/store/store_read.h"
 #include "daemon/agent/calls/wire.h"
 #include "daemon/agent/tables/tables.h"
 #include "daemon/agent/transfer/fetch.h"

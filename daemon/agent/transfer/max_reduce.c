@@ -13,6 +13,8 @@
  * that a merging node whose daemon was killed finds it again.
  * Failure modes: those of fetching (remote_primary.c), memory. */
 #include "daemon/agent/transfer/max_reduce.h"
+#include "daemon/store/store_table.h"
+#include "daemon/store/store_read.h"
 #include "daemon/agent/tables/tables.h"
 
 #include "base/alloc.h"

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "daemon/agent/transfer/remote_primary.h"
+#include "daemon/store/store_key.h"
 
 struct ptc_reduce_ask {
 	uint32_t node, own; /* own: index into own.v */

@@ -11,6 +11,7 @@
  * until the operation is stopped (the controller does, when the source fails)
  * or for AWAY_WAIT_MS (PTC_EPEER naming the node and why); memory. */
 #include "daemon/agent/calls/agent_state.h"
+#include "daemon/store/store_table.h"
 #include "daemon/agent/transfer/fetch.h"
 #include "daemon/agent/transfer/max_reduce.h"
 #include "daemon/agent/transfer/remote_primary.h"

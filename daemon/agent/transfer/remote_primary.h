@@ -3,6 +3,7 @@
 #pragma once
 
 #include "daemon/agent/calls/ticket.h"
+#include "daemon/store/store_key.h"
 #include "daemon/agent/geometry/geometry.h"
 
 struct ptc_away {

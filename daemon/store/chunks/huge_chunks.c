@@ -7,7 +7,7 @@
  * Happy path: a thread goes through the files once after chunks have been made; each range that has all its blocks is collapsed
  * and mapped anew. Failure modes: none that anybody sees: a range that cannot stays as it is; a kernel that does not know the request
  * (before 6.1) is not asked again. */
-#include "daemon/store/internal.h"
+#include "daemon/store/chunks/chunk.h"
 
 #include "base/limits.h"
 #include "base/sys/sys.h"

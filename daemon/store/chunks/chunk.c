@@ -8,7 +8,8 @@
  * blocks follow what is used.
  * Failure modes: ceiling, map or file system full is PTC_ENOSPC with nothing changed; a directory that is missing or
  * carries another store's id is PTC_ELOST; an environment whose values are not where they can be is PTC_ECORRUPT. */
-#include "daemon/store/internal.h"
+#include "daemon/store/chunks/chunk.h"
+#include "daemon/store/chunks/lmdb_env.h"
 
 #include "base/alloc.h"
 #include "base/check.h"

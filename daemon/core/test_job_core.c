@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The core, step by step, with the answers written by hand. What interleavings do to it is test_sim.c's part. */
-#include "daemon/core/job.h"
+#include "daemon/core/job_core.h"
 
 #include "base/alloc.h"
 #include "base/check.h"

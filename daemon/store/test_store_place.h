@@ -6,6 +6,8 @@
 #include "base/number/digest.h"
 #include "base/sys/sys.h"
 #include "daemon/store/store.h"
+#include "daemon/store/store_read.h"
+#include "daemon/store/store_table.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

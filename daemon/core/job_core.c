@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The job core: see job.h for the protocol and for what it asks of shell, nodes and etcd. job_nodes.c has what nodes are
+/* The job core: see job_core.h for the protocol and for what it asks of shell, nodes and etcd. job_nodes.c has what nodes are
  * asked, job_start.c which phases a switch has and where one found written down goes on.
  *
  * Happy path: START, IDLE, SWITCH; CHECKING cleans the nodes that take part and asks for a dry run; INTENT makes the
