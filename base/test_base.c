@@ -2,10 +2,10 @@
 #include "base/alloc.h"
 #include "base/buf.h"
 #include "base/check.h"
-#include "base/digest.h"
-#include "base/search.h"
+#include "base/number/digest.h"
+#include "base/number/search.h"
 #include "base/status.h"
-#include "base/sys.h"
+#include "base/sys/sys.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

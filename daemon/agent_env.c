@@ -2,6 +2,7 @@
 /* The agent's questions about documents, answered from the caches.
  * Failure modes: those of daemon/documents/documents.h. */
 #include "daemon/ptcd.h"
+#include "daemon/agent/calls/agent_env.h"
 
 static int layout_get(void *arg, const char *uuid, const char *hash, const struct ptc_spec **ret_spec,
 		      const struct ptc_layout **ret_layout, void **ret_ref, struct ptc_error *err)

@@ -4,6 +4,7 @@
  * Failure modes: a job or generation that is gone, documents that cannot be had: the item goes by its number. Out of memory: a line
  * in the log. Whoever read the block is refused in any case. */
 #include "daemon/ptcd.h"
+#include "daemon/store/store.h"
 
 #include "base/alloc.h"
 #include "base/log.h"

@@ -10,10 +10,10 @@
 #include "base/alloc.h"
 #include "base/cleanup.h"
 #include "base/log.h"
-#include "base/sys.h"
-#include "base/units.h"
+#include "base/sys/sys.h"
+#include "base/number/units.h"
 #include "daemon/ptcd.h"
-#include "fusefs/launch.h"
+#include "fusefs/launch/launch.h"
 
 #include <pthread.h>
 #include <errno.h>

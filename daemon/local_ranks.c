@@ -9,13 +9,16 @@
  * rank 0's daemon away (asked again until the caller's time is over), a
  * run_dir that is not the one ranks were started with (ptcd does not start). */
 #include "daemon/ptcd.h"
+#include "daemon/workers/group/rank_groups.h"
+#include "daemon/workers/session/rank_meet.h"
+#include "daemon/workers/workers.h"
 
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/cleanup.h"
 #include "base/log.h"
-#include "base/sys.h"
-#include "rpc/pbcall.h"
+#include "base/sys/sys.h"
+#include "rpc/pb/pbcall.h"
 #include "daemon/store/store.h"
 
 #include "ptc.pb-c.h"

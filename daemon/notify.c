@@ -2,7 +2,7 @@
 #include "daemon/notify.h"
 
 #include "base/log.h"
-#include "base/sys.h"
+#include "base/sys/sys.h"
 
 #include <errno.h>
 #include <stddef.h>

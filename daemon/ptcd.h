@@ -2,7 +2,10 @@
 /* Glue of ptcd: the ranks on this node, the mount of jobs' files, and the agent's questions. */
 #pragma once
 
-#include "daemon/api/daemon.h"
+#include "daemon/api/caller/daemon.h"
+#include "daemon/store/store.h"
+#include "daemon/api/control.h"
+#include "daemon/api/reads/reads.h"
 #include "daemon/cluster/job_events.h"
 
 /* ---- local_ranks.c: the ranks on this node ---------------------------------------------- */

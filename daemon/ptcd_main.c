@@ -10,17 +10,21 @@
  * READY errors belong to the job or the call they hit. kill -9 at any point
  * is a case like any other: what is durable is in etcd and in the store. */
 #include "base/alloc.h"
+#include "daemon/store/store.h"
+#include "daemon/agent/agent.h"
+#include "daemon/agent/tables/local_reads.h"
+#include "daemon/agent/tables/tables.h"
 #include "base/check.h"
 #include "base/cleanup.h"
-#include "base/fault.h"
+#include "base/sys/fault.h"
 #include "base/log.h"
-#include "base/sys.h"
+#include "base/sys/sys.h"
 #include "daemon/ptcd.h"
 #include "daemon/metrics/metrics.h"
 #include "daemon/notify.h"
 #include "daemon/samples/peer_samples.h"
 #include "formats/json.h"
-#include "fusefs/launch.h"
+#include "fusefs/launch/launch.h"
 
 #include <getopt.h>
 #include <signal.h>
@@ -45,7 +49,7 @@
 /* More than gRPC holds for the streams of a switch: PTC_RPC_BULK_WINDOW for each. */
 #define MALLOC_KEEP_BYTES (64u << 20)
 #define FILES_MIN         64    /* fewer, and the gRPC core ends the process before anything can be said */
-#define FILES_WANTED      16384 /* a quarter of these are the connections that other nodes may have, rpc/conns.c */
+#define FILES_WANTED      16384 /* a quarter of these are the connections that other nodes may have, rpc/server/conns.c */
 #define FILES_MAX         (1u << 20)
 #define DEFAULT_CONFIG    "/etc/ptc/ptcd.yaml"
 

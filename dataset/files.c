@@ -9,7 +9,7 @@
 
 #include "base/alloc.h"
 #include "base/check.h"
-#include "base/digest.h"
+#include "base/number/digest.h"
 
 #include <dirent.h>
 #include <errno.h>

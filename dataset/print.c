@@ -7,7 +7,7 @@
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/cleanup.h"
-#include "base/digest.h"
+#include "base/number/digest.h"
 
 #include <inttypes.h>
 #include <string.h>

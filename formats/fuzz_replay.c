@@ -3,7 +3,7 @@
  * every prefix of each, so that a corpus is worth more than its files. Exit 1
  * when a directory can't be read or holds nothing. */
 #include "base/cleanup.h"
-#include "base/sys.h"
+#include "base/sys/sys.h"
 
 #include <dirent.h>
 #include <stdio.h>

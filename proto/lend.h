@@ -5,7 +5,7 @@
  *
  * Who may: root, whoever ptcd runs as, and the job's owner, by SO_PEERCRED; to others the job does not exist. The file holds
  * bytes of that job only (of any generation). Needs libc only.
- * What was read is what was asked for if every block that bytes were taken from has its checksum (base/digest.h, ptc_checksum), and the
+ * What was read is what was asked for if every block that bytes were taken from has its checksum (base/number/digest.h, ptc_checksum), and the
  * 8 bytes at use_at are then still `use`: daemon/store/store.h, ptc_table_spans. The daemon verifies nothing for the answer.
  *
  * Failure modes: a message that is none ends the connection; status is a code of base/status.h, 0 or less. Threads: none. */

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Messages of the local connection to bytes and back. Failure modes: writing remembers that memory ran out; reading remembers
  * that the bytes were none of ours, and answers zeros and empty strings from then on. */
-#include "proto/local.h"
+#include "proto/local_messages.h"
+
+#include "proto/local_page.h"
+#include "proto/local_rules.h"
 
 #include <string.h>
 

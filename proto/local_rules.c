@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* What may be declared. Failure modes: each check answers with a phrase that fits after "tensor NAME: ". */
-#include "proto/local.h"
+#include "proto/local_rules.h"
 
 #include <stdlib.h>
 #include <string.h>

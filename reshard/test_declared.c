@@ -5,8 +5,8 @@
  * PTC_SEED and PTC_CASES override; a failure prints the case. */
 #include "base/alloc.h"
 #include "base/limits.h"
-#include "reshard/declared.h"
-#include "reshard/plan.h"
+#include "reshard/layout/declared.h"
+#include "reshard/place/place.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -3,8 +3,8 @@
  * about boxes: shards of stated sizes, which ranks declare, and slices. Where
  * each comes from stands with it; nothing but the numbers is theirs. */
 #include "base/alloc.h"
-#include "reshard/declared.h"
-#include "reshard/plan.h"
+#include "reshard/layout/declared.h"
+#include "reshard/place/place.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

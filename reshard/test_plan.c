@@ -3,7 +3,7 @@
  * cost nothing, states that do not go together, who sends how much and when,
  * and every allocation failing in turn. */
 #include "base/alloc.h"
-#include "reshard/plan.h"
+#include "reshard/place/place.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

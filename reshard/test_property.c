@@ -4,7 +4,8 @@
  * of each rank's buffer. The oracle uses only the spec and arithmetic of its
  * own, no box. PTC_SEED and PTC_CASES override; a failure prints the case. */
 #include "base/alloc.h"
-#include "reshard/plan.h"
+#include "reshard/place/place.h"
+#include "reshard/spec/lint.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -758,7 +759,7 @@ static int64_t lack(const struct bitmap *need, const struct bitmap *have)
 	return sum;
 }
 
-/* The block size as plan.h says: the largest divisor of tp of which all blocks fit whole on nodes. */
+/* The block size as place.h says: the largest divisor of tp of which all blocks fit whole on nodes. */
 static uint32_t brute_block(const struct brute *b, uint32_t tp)
 {
 	for (uint32_t d = tp; d > 1; d--) {

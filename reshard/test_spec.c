@@ -3,8 +3,11 @@
  * plan balance, scale, and every allocation failing in turn. */
 #include "base/alloc.h"
 #include "base/check.h"
-#include "reshard/derive.h"
-#include "reshard/internal.h"
+#include "reshard/layout/holdings.h"
+#include "reshard/place/place.h"
+#include "reshard/spec/glob.h"
+#include "reshard/spec/lint.h"
+#include "reshard/values/derive.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

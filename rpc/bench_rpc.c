@@ -3,8 +3,9 @@
  * seconds per GB, both ends in this process. Usage: bench_rpc [GiB]. */
 #include "base/alloc.h"
 #include "base/limits.h"
-#include "base/sys.h"
-#include "rpc/rpc.h"
+#include "base/sys/sys.h"
+#include "rpc/client/client.h"
+#include "rpc/server/server.h"
 #include "rpc/test_certs.h"
 
 #include <stdatomic.h>

@@ -3,8 +3,9 @@
  * shutdown under load, and what a bad peer can do. */
 #include "base/alloc.h"
 #include "base/limits.h"
-#include "base/sys.h"
-#include "rpc/rpc.h"
+#include "base/sys/sys.h"
+#include "rpc/client/client.h"
+#include "rpc/server/server.h"
 
 #include <arpa/inet.h>
 #include <dirent.h>

@@ -3,8 +3,9 @@
  * each a process of its own; else they are ours, and what needs several users is left out. */
 #include "base/alloc.h"
 #include "base/check.h"
-#include "base/sys.h"
-#include "rpc/rpc.h"
+#include "base/sys/sys.h"
+#include "rpc/client/client.h"
+#include "rpc/server/server.h"
 #include "rpc/test_certs.h"
 
 #include <errno.h>

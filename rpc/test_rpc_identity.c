@@ -2,8 +2,9 @@
 /* Who is who: unix sockets and certificates, and who is turned away. */
 #include "base/alloc.h"
 #include "base/check.h"
-#include "base/sys.h"
-#include "rpc/rpc.h"
+#include "base/sys/sys.h"
+#include "rpc/client/client.h"
+#include "rpc/server/server.h"
 #include "rpc/test_certs.h"
 
 #include <errno.h>

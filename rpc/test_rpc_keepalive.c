@@ -3,8 +3,9 @@
  * answers) is given up after twice the keepalive time, on both sides, and
  * memory lent to a send comes back. An idle connection is kept. */
 #include "base/alloc.h"
-#include "base/sys.h"
-#include "rpc/rpc.h"
+#include "base/sys/sys.h"
+#include "rpc/client/client.h"
+#include "rpc/server/server.h"
 #include "rpc/test_certs.h"
 
 #include <setjmp.h>

@@ -2,8 +2,9 @@
 /* The loop bridge and asynchronous calls. */
 #include "base/alloc.h"
 #include "base/check.h"
-#include "base/sys.h"
-#include "rpc/rpc.h"
+#include "base/sys/sys.h"
+#include "rpc/client/client.h"
+#include "rpc/server/server.h"
 
 #include <pthread.h>
 #include <setjmp.h>

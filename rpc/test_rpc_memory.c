@@ -3,8 +3,9 @@
  * together take little more than it, without one each takes its (small) window. The senders' bytes are one static block, so what
  * grows is what the core buffers. Afterwards a call goes through as ever. */
 #include "base/alloc.h"
-#include "base/sys.h"
-#include "rpc/rpc.h"
+#include "base/sys/sys.h"
+#include "rpc/client/client.h"
+#include "rpc/server/server.h"
 
 #include <pthread.h>
 #include <setjmp.h>

@@ -10,9 +10,9 @@
  *                  u32 world, u32 items, and per rank and item: i32 ndim (-1: the item is not on the rank), i64 dims,
  *                  and per element i64: its number in the global tensor, -1 padding, -2 in no region, -3 in two. */
 #include "base/alloc.h"
-#include "base/sys.h"
-#include "formats/job.h"
-#include "reshard/layout.h"
+#include "base/sys/sys.h"
+#include "formats/job/job.h"
+#include "reshard/layout/layout.h"
 
 #include <inttypes.h>
 #include <stdio.h>

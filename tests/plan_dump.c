@@ -9,8 +9,8 @@
  * "totals": [kept, in_place, within, between], "reset": bytes, "derived": bytes, "nodes": [[in, out, within, peak], ...],
  * "moves": [[kind, item, src node, src rank, dst rank, [offset], [extent]], ...]} in elements. */
 #include "base/alloc.h"
-#include "formats/job.h"
-#include "reshard/plan.h"
+#include "formats/job/job.h"
+#include "reshard/place/place.h"
 
 #include <inttypes.h>
 #include <stdio.h>

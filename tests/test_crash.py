@@ -894,7 +894,7 @@ class Crash(harness.Case):
     def live_jobs(self, c, client):
         """One whose ranks run, are moved and stop, and one whose rank gives up. What the machine at hand has no occasion
         for (cgroups that can or cannot be had), the processes' own test passes."""
-        r = subprocess.run([harness.binary("daemon/workers/test_spawn")], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        r = subprocess.run([harness.binary("daemon/workers/process/test_spawn")], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                            env={**os.environ, **client, "PTC_EXEC": harness.binary("daemon/ptc-exec")})
         self.assertEqual(0, r.returncode, r.stdout)
         os.makedirs(self.path("live"))
@@ -968,6 +968,7 @@ class Crash(harness.Case):
             wait_for(lambda: job.delete(check=False).returncode == 0, 20 * PATIENCE, "the delete", 0.2)
             self.assert_empty(c)
             c.stop()
+            named -= {"gpu.copy.middle"} # of ptc-gpu, which no daemon starts yet
             missing = sorted(named - set(open(seen).read().split()))
             self.maxDiff = None
         self.assertEqual([], missing, "no scenario reaches these fault points")

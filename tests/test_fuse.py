@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The file system: what ordinary tools read below a mount, who may, and what happens while things go away.
 
-Real daemons, a real mount. Without /dev/fuse, or where nothing can be mounted, these are skipped; fusefs/test_fs.c and
+Real daemons, a real mount. Without /dev/fuse, or where nothing can be mounted, these are skipped; fusefs/serve/test_fs.c and
 its fuzz target go through the same requests over a socket.
 """
 import contextlib

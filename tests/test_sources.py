@@ -28,7 +28,7 @@ OTHER_UID = 65534
 
 
 def pinned_sources(c, job):
-    """{dataset: source} of the job's description, which is sealed in etcd (rpc/seal.h; GCM's first block of text is number 2)."""
+    """{dataset: source} of the job's description, which is sealed in etcd (rpc/trust/seal.h; GCM's first block of text is number 2)."""
     kvs = json.loads(c.etcdctl("get", "--prefix", "/ptc/", "-w", "json").stdout)["kvs"]
     keys = {base64.b64decode(kv["key"]).decode(): base64.b64decode(kv["value"]) for kv in kvs}
     meta = next(m for m in (json.loads(v) for k, v in keys.items() if k.endswith("/meta")) if m["name"] == job.name)

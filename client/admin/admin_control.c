@@ -4,7 +4,7 @@
 #include "client/admin/internal.h"
 
 #include "base/alloc.h"
-#include "proto/samples.h"
+#include "proto/sample_rules.h"
 
 #include <string.h>
 

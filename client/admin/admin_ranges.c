@@ -6,7 +6,7 @@
  * Failure: what a read fails with. A daemon that has too many calls of this
  * user open refuses one more; then fewer are begun ahead and the range is
  * asked for again, for some seconds. */
-#include "client/admin/ptcadmin.h"
+#include "client/admin/ptcadmin_state.h"
 
 #include <inttypes.h>
 #include <time.h>

@@ -3,8 +3,9 @@
 #pragma once
 
 #include "client/admin/ptcadmin.h"
+#include "client/admin/ptcadmin_state.h"
 #include "ptc.pb-c.h"
-#include "rpc/rpc.h"
+#include "rpc/client/client.h"
 
 #include <pthread.h>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* ptcctl(1) from the table of verbs: ptcctl help --man. */
-#include "client/ctl/ctl.h"
+#include "client/ctl/verbs.h"
 
 /* Text of ours as roff: no escapes, no requests, and dashes that can be copied into a shell. */
 static void put(const char *text, FILE *out)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Runs the ptcctl binary: arguments, help, exit codes, one line per error.
  * No daemon is running; where one is needed its absence is the error. */
-#include "client/ctl/test_common.h"
+#include "client/ctl/test_control_server.h"
 
 static void test_help(void **state)
 {

@@ -2,9 +2,9 @@
 /* ptcctl dataset proof against a server in this process whose ledgers begin late, do not join up, name another mixture than the
  * job has, or change their order: what a real job takes five hundred generations for, or never does. What it makes of real
  * ones is in tests/test_proof.py. */
-#include "base/sys.h"
-#include "client/ctl/test_common.h"
-#include "formats/job.h"
+#include "base/sys/sys.h"
+#include "client/ctl/test_control_server.h"
+#include "formats/job/job.h"
 
 static struct {
 	char dir[64], socket[128];

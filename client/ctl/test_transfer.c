@@ -2,12 +2,12 @@
 /* ptcctl and libptcadmin against a server in this process that keeps items in
  * memory: import, export, digests, progress, documents, errors. The server
  * decodes with protobuf-c and computes digests over whole items. */
-#include "base/digest.h"
-#include "base/sys.h"
-#include "client/admin/ptcadmin.h"
-#include "client/ctl/test_common.h"
-#include "formats/job.h"
-#include "formats/safetensors.h"
+#include "base/number/digest.h"
+#include "base/sys/sys.h"
+#include "client/admin/ptcadmin_state.h"
+#include "client/ctl/test_control_server.h"
+#include "formats/job/job.h"
+#include "formats/tensors/safetensors.h"
 
 #include <stdatomic.h>
 

@@ -2,6 +2,12 @@
 /* The table of verbs, and the help made from it. */
 #include "client/ctl/verbs.h"
 
+#include "client/ctl/datasets/datasets.h"
+#include "client/ctl/files/files.h"
+#include "client/ctl/jobs/jobs.h"
+#include "client/ctl/plans/plans.h"
+#include "client/ctl/watch/watch.h"
+
 #include <string.h>
 
 const struct ctl_option ctl_globals[] = {

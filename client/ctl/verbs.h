@@ -1,11 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The verbs, one per file. */
+/* The table of verbs, and what is made from it: parsing, help, the manual. */
 #pragma once
 
-#include "client/ctl/ctl.h"
+#include "client/ctl/line/ctl.h"
 
-extern const struct ctl_verb ctl_nodes, ctl_status, ctl_job_create, ctl_job_delete, ctl_job_list, ctl_import,
-	ctl_export, ctl_layout, ctl_plan, ctl_rules_lint, ctl_rules_show, ctl_resize, ctl_drain, ctl_abort,
-	ctl_snapshots, ctl_verify, ctl_events, ctl_version, ctl_completion, ctl_help, ctl_run, ctl_stop, ctl_snapshot,
-	ctl_logs, ctl_mount, ctl_umount, ctl_dataset_add, ctl_dataset_list, ctl_dataset_check, ctl_dataset_remove,
-	ctl_dataset_inspect, ctl_dataset_proof, ctl_report, ctl_top, ctl_advise;
+extern const struct ctl_verb ctl_version, ctl_completion, ctl_help;
+
+extern const struct ctl_verb *const ctl_verbs[];
+extern const size_t ctl_nverbs;
+extern const struct ctl_option ctl_globals[];
+extern const size_t ctl_nglobals;
+void ctl_help_all(FILE *out);
+void ctl_help_verb(const struct ctl_verb *verb, FILE *out);
+
+/* man.c: ptcctl(1). */
+void ctl_man(FILE *out);
+
+/* parse.c */
+/* Finds the verb and takes the rest apart. *ret_help: --help was given. CTL_USAGE with err filled. */
+int ctl_parse(struct ctl *c, int argc, char **argv, bool *ret_help, struct ptc_error *err);

@@ -2,7 +2,7 @@
 /* Opening, closing, generations. Happy path: open starts our thread, which shakes hands with ptcd; next waits until that thread
  * was given a generation. Failure modes: no ptcd within the time allowed (LOST, naming socket and variable), a token
  * that names no seat (REFUSED), calls out of order (INVALID). */
-#include "client/lib/internal.h"
+#include "client/lib/link.h"
 
 #include <errno.h>
 #include <signal.h>

@@ -4,7 +4,7 @@
  * faster than another process can write them; then ptcd hears that it is done. Failure modes: what cannot be read or
  * written is said, and ptcd writes it itself or names what is wrong with that memory; what is of another generation is not
  * done. */
-#include "client/lib/internal.h"
+#include "client/lib/link.h"
 
 #include <errno.h>
 #include <linux/magic.h>

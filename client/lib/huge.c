@@ -4,7 +4,7 @@
  * looked up each 4 KiB). The bytes stay what and where they are. Failure modes: none that anybody sees: memory that
  * cannot (pinned, shared, too little left, a limit reached) stays as it is; a kernel that does not know the request (before
  * 6.1) is not asked again; $PTC_HUGE_PAGES=0 turns it off. */
-#include "client/lib/internal.h"
+#include "client/lib/link.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -9,7 +9,8 @@
  */
 #pragma once
 
-#include "proto/local.h"
+#include "proto/local_page.h"
+#include "proto/local_rules.h"
 #include "ptc/ptc.h"
 
 #include <pthread.h>
@@ -189,12 +190,3 @@ struct cursor *ptc_client_cursor(struct carry *k, const char *name);
 /* Of `got`, what the program has not set is what the next snapshot carries. */
 void ptc_client_carry_on_locked(ptc_client *c);
 void ptc_client_carry_clear(struct carry *k);
-void *ptc_client_link(void *client); /* our thread */
-/* fill.c; our thread. Does what a FILL says; false: it is none. */
-bool ptc_client_fill(ptc_client *c, const struct ptc_local_message *m);
-void ptc_client_fill_done(ptc_client *c);
-uint8_t *ptc_client_map(int fd, uint64_t bytes, int prot);
-bool ptc_client_filled(ptc_client *c); /* true: `out` has what is to be said of it */
-/* huge.c; our thread. true: there may be more to do. */
-void ptc_client_huge_init(ptc_client *c);
-bool ptc_client_huge_step(ptc_client *c);

@@ -3,7 +3,7 @@
  * be said, and act on what comes. Failure modes: a lost connection, or bytes that are none of ours, is made anew with growing
  * pauses for as long as the process lives, and everything is said again; REFUSED, another version, or a job whose folder has
  * been gone for a while is final (`fatal`): every call says so, and a running rank is led into it at its next boundary. */
-#include "client/lib/internal.h"
+#include "client/lib/link.h"
 
 #include <errno.h>
 #include <fcntl.h>

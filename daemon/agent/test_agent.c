@@ -4,7 +4,10 @@
  * that was cancelled or whose daemon was restarted; replicas; refusals.
  * PTC_SEED and PTC_CASES override; the seed is printed. */
 #include "daemon/agent/test_world.h"
-#include "daemon/agent/wire.h"
+#include "daemon/store/store.h"
+#include "daemon/store/store_table.h"
+#include "reshard/plan/plan.h"
+#include "daemon/agent/calls/wire.h"
 
 #include <sys/stat.h>
 

@@ -7,7 +7,10 @@
 #pragma once
 
 #include "daemon/agent/test_world.h"
-#include "daemon/workers/workers.h"
+#include "daemon/workers/group/rank_groups.h"
+#include "daemon/workers/group/rank_seats.h"
+#include "daemon/workers/group/rank_status.h"
+#include "daemon/workers/session/rank_meet.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -133,7 +136,7 @@ static void seats_drop(struct ptc_workers *w, const char *uuid, const struct ptc
 	w->n = n;
 }
 
-/* ---- daemon/workers/workers.h ---- */
+/* ---- daemon/workers ---- */
 
 int ptc_workers_start(struct ptc_workers *w, const struct ptc_group_desc *desc, const struct ptc_wait *wait,
 		      struct ptc_error *err)

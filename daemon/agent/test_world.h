@@ -6,12 +6,22 @@
 #pragma once
 
 #include "base/alloc.h"
+#include "daemon/store/store.h"
 #include "base/buf.h"
 #include "base/check.h"
-#include "base/digest.h"
-#include "base/sys.h"
+#include "base/number/digest.h"
+#include "base/sys/sys.h"
 #include "daemon/agent/agent.h"
+#include "rpc/client/client.h"
+#include "formats/job/job.h"
+#include "daemon/agent/gateway/gateway.h"
+#include "daemon/agent/geometry/digest_merge.h"
+#include "daemon/agent/geometry/geometry.h"
+#include "daemon/agent/geometry/rank_reports.h"
+#include "daemon/agent/tables/local_reads.h"
+#include "daemon/agent/tables/tables.h"
 #include "proto/pb.h"
+#include "reshard/spec/lint.h"
 #include "proto/ptc.pb-c.h"
 
 #include <pthread.h>

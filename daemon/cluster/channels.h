@@ -3,7 +3,7 @@
  * Failure modes: the node is down, or its certificate is not its own (PTC_EPEER); out of memory. */
 #pragma once
 
-#include "rpc/rpc.h"
+#include "rpc/client/client.h"
 
 struct ptc_channels;
 

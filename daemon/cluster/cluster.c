@@ -5,9 +5,9 @@
 #include "base/buf.h"
 #include "base/check.h"
 #include "base/cleanup.h"
-#include "base/digest.h"
+#include "base/number/digest.h"
 #include "base/log.h"
-#include "base/sys.h"
+#include "base/sys/sys.h"
 #include "formats/json.h"
 
 #include <inttypes.h>

@@ -17,7 +17,7 @@
 
 #include "daemon/coord/etcd.h"
 #include "daemon/cluster/records.h"
-#include "rpc/rpc.h"
+#include "rpc/client/client.h"
 
 #define PTC_BLOB_KEY 160 /* bytes of a key of a part of a blob */
 

@@ -7,7 +7,7 @@
 
 #include "base/alloc.h"
 #include "base/log.h"
-#include "base/sys.h"
+#include "base/sys/sys.h"
 #include "formats/json.h"
 
 #include <inttypes.h>

@@ -4,7 +4,7 @@
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/limits.h"
-#include "base/units.h"
+#include "base/number/units.h"
 #include "daemon/cluster/cluster.h"
 #include "formats/json.h"
 

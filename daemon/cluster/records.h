@@ -12,9 +12,9 @@
  *   /ptc/jobs/UUID/record             the one committed thing, at most 4 KiB
  *   /ptc/jobs/UUID/intent             the switch under way
  *   /ptc/jobs/UUID/turn               moved on by every abort, so that what was on its way before it fails
- *   /ptc/jobs/UUID/worker/NODE        what a node's ranks have come to (daemon/workers/workers.h, news); read after the
+ *   /ptc/jobs/UUID/worker/NODE        what a node's ranks have come to (daemon/workers/types/worker_news.h); read after the
  *                                     keys above, which sort before it
- *   /ptc/datasets/NAME                a registered dataset (formats/dataset_doc.h)
+ *   /ptc/datasets/NAME                a registered dataset (formats/dataset/dataset_doc.h)
  *   /ptc/upkeep                       {version}: written by a local etcd's supervisor (daemon/coord/etcd_upkeep.c)
  *   /ptc/creating/UUID                {version, node, boot_id, uid}: a job whose spec is being written; gone when it exists
  *   /ptc/users/UID/UUID               {version, bytes}: a job of that user, and how long its spec is (daemon/cluster/quota.h)
@@ -27,8 +27,8 @@
 
 #include "base/limits.h"
 #include "base/status.h"
-#include "daemon/core/job.h"
-#include "formats/ledger.h"
+#include "daemon/core/job_switch.h"
+#include "formats/dataset/ledger.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -107,7 +107,7 @@ struct ptc_generation_doc {
 	uint32_t *rank_node, *rank_device;
 	uint32_t world;
 	char layout_hash
-		[PTC_HASH_HEX]; /* blob: what the ranks declared (formats/layout_doc.h); "": laid out by rules */
+		[PTC_HASH_HEX]; /* blob: what the ranks declared (formats/state/layout_doc.h); "": laid out by rules */
 };
 char *ptc_generation_doc_encode(const struct ptc_generation_doc *d);
 int ptc_generation_doc_decode(const char *json, size_t len, struct ptc_generation_doc *ret_doc, struct ptc_error *err);
@@ -139,7 +139,7 @@ struct ptc_manifest_doc {
 	size_t ndigests; /* per item */
 	struct ptc_file_doc *files;
 	size_t nfiles;
-	char state_hash[PTC_HASH_HEX]; /* blob: the ranks' blobs and cursors (formats/state_doc.h); "": none */
+	char state_hash[PTC_HASH_HEX]; /* blob: the ranks' blobs and cursors (formats/state/state_doc.h); "": none */
 	struct ptc_known_layout *layouts;
 	size_t nlayouts; /* oldest first */
 	struct ptc_ledger ledger;

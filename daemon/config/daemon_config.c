@@ -13,8 +13,8 @@
 #include "base/check.h"
 #include "base/cleanup.h"
 #include "base/limits.h"
-#include "base/sys.h"
-#include "base/units.h"
+#include "base/sys/sys.h"
+#include "base/number/units.h"
 
 #include <ctype.h>
 #include <inttypes.h>

@@ -13,7 +13,7 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "daemon/config/memory.h"
-#include "rpc/rpc.h"
+#include "rpc/trust/tls.h"
 
 #include <stdbool.h>
 #include <stddef.h>

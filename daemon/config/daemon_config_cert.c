@@ -9,7 +9,7 @@
  * tried, and said to be so. */
 #include "daemon/config/internal.h"
 
-#include "base/sys.h"
+#include "base/sys/sys.h"
 
 #include <string.h>
 #include <time.h>

@@ -25,7 +25,7 @@
 #define QUOTA_ETCD_MIN      (UINT64_C(32) << 20)
 #define QUOTA_ETCD_MAX      (UINT64_C(8) << 30)
 #define STAGING_MIN         (2ull * PTC_EXTENT_MAX_BYTES) /* one extent coming in, one going out */
-#define FUSE_CACHE_MIN      (8ull << 20)                  /* fusefs/fusefs.h */
+#define FUSE_CACHE_MIN      (8ull << 20)                  /* fusefs/serve/fusefs.h */
 #define FUSE_TIMEOUT_MAX    600000
 #define SOURCES_CACHE_MIN   (16ull << 20) /* daemon/sources/cache.h */
 #define LEASE_TTL_MAX       600000

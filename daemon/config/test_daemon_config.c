@@ -3,7 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/check.h"
-#include "base/sys.h"
+#include "base/sys/sys.h"
 
 #include <fcntl.h>
 #include <setjmp.h>

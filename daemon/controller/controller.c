@@ -12,10 +12,10 @@
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/log.h"
-#include "base/sys.h"
+#include "base/sys/sys.h"
 #include "daemon/controller/tally.h"
 #include "formats/json.h"
-#include "rpc/pbcall.h"
+#include "rpc/pb/pbcall.h"
 
 #include "ptc.pb-c.h"
 

@@ -4,14 +4,13 @@
  *
  * Happy path: a lock key with our name appears, a controller loads the job's record, requests come through
  * ptc_controller_submit, and the watcher of each is finished.
- * Failure modes: the lock is lost (another daemon goes on), etcd away, nodes that do not answer: daemon/core/job.h. */
+ * Failure modes: the lock is lost (another daemon goes on), etcd away, nodes that do not answer: daemon/core/job_core.h. */
 #pragma once
 
 #include "daemon/cluster/channels.h"
-#include "daemon/core/job.h"
+#include "daemon/core/job_core.h"
 #include "daemon/documents/documents.h"
-#include "daemon/store/store.h"
-#include "daemon/workers/workers.h"
+#include "daemon/workers/types/worker_news.h"
 
 #include <stdatomic.h>
 

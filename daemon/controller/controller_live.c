@@ -12,16 +12,17 @@
  * declarations that contradict each other, the old generation or a rule (PTC_ELAYOUT),
  * etcd away (PTC_ECOORD): the switch aborts; nothing was committed by it. */
 #include "daemon/controller/internal.h"
+#include "daemon/agent/geometry/rank_reports.h"
 
 #include "base/alloc.h"
 #include "base/buf.h"
 #include "base/check.h"
-#include "base/digest.h"
+#include "base/number/digest.h"
 #include "base/log.h"
-#include "base/sys.h"
-#include "formats/job.h"
-#include "formats/layout_doc.h"
-#include "formats/state_doc.h"
+#include "base/sys/sys.h"
+#include "formats/job/job.h"
+#include "formats/state/layout_doc.h"
+#include "formats/state/state_doc.h"
 #include "proto/pb.h"
 
 #include "ptc.pb-c.h"

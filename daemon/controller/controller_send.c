@@ -15,7 +15,7 @@
 #include "base/check.h"
 #include "base/limits.h"
 #include "base/log.h"
-#include "rpc/pbcall.h"
+#include "rpc/pb/pbcall.h"
 
 #include "ptc.pb-c.h"
 

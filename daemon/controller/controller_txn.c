@@ -9,11 +9,12 @@
  * generation. Failure modes: a compare failed (CONFLICT), or we can't know
  * (UNKNOWN: the core reloads what is written down). */
 #include "daemon/controller/internal.h"
+#include "daemon/agent/geometry/digest_merge.h"
 
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/log.h"
-#include "base/sys.h"
+#include "base/sys/sys.h"
 
 #include <stdio.h>
 #include <string.h>

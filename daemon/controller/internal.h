@@ -7,7 +7,7 @@
 #include "daemon/cluster/job_events.h"
 #include "daemon/cluster/quota.h"
 #include "daemon/controller/controller.h"
-#include "daemon/core/job.h"
+#include "daemon/core/job_core.h"
 
 #define PTC_PHASES_KEPT 24
 

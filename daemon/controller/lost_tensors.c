@@ -9,7 +9,7 @@
 #include "base/check.h"
 #include "base/cleanup.h"
 #include "daemon/controller/controller.h"
-#include "rpc/pbcall.h"
+#include "rpc/pb/pbcall.h"
 #include "formats/json.h"
 
 #include "ptc.pb-c.h"

@@ -9,7 +9,7 @@
 #include "base/alloc.h"
 #include "base/buf.h"
 #include "base/check.h"
-#include "base/sys.h"
+#include "base/sys/sys.h"
 #include "formats/json.h"
 
 #include <string.h>

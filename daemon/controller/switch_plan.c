@@ -12,6 +12,7 @@
 #include "base/cleanup.h"
 #include "daemon/controller/controller.h"
 #include "formats/json.h"
+#include "reshard/place/place.h"
 
 #include <stdio.h>
 #include <string.h>

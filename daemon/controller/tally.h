@@ -3,8 +3,8 @@
  * them; both on the loop thread. Counted whether or not anything is served. */
 #pragma once
 
-#include "base/count.h"
-#include "daemon/core/job.h"
+#include "base/number/count.h"
+#include "daemon/core/job_switch.h"
 
 #define PTC_SWITCH_KINDS 4
 

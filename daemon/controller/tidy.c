@@ -12,9 +12,11 @@
  * ctl->untidy remember it); a controller that is none any more (every
  * removal is a transaction that compares its lock). */
 #include "base/alloc.h"
+#include "daemon/store/store.h"
 #include "base/check.h"
 #include "base/log.h"
 #include "daemon/controller/internal.h"
+#include "daemon/workers/group/rank_groups.h"
 #include "formats/json.h"
 
 #include <stdio.h>

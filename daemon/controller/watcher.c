@@ -4,9 +4,9 @@
  * daemon stops. */
 #include "base/alloc.h"
 #include "base/check.h"
-#include "base/sys.h"
+#include "base/sys/sys.h"
 #include "daemon/controller/controller.h"
-#include "rpc/pbcall.h"
+#include "rpc/pb/pbcall.h"
 
 #include "ptc.pb-c.h"
 

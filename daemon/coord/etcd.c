@@ -13,8 +13,8 @@
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/cleanup.h"
-#include "base/count.h"
-#include "base/sys.h"
+#include "base/number/count.h"
+#include "base/sys/sys.h"
 
 #include <signal.h>
 #include <string.h>

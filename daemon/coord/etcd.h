@@ -10,7 +10,7 @@
 #pragma once
 
 #include "base/status.h"
-#include "rpc/rpc.h"
+#include "rpc/client/client.h"
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -23,10 +23,10 @@
 #include "base/buf.h"
 #include "base/check.h"
 #include "base/cleanup.h"
-#include "base/helper.h"
+#include "base/sys/helper.h"
 #include "base/limits.h"
 #include "base/log.h"
-#include "base/sys.h"
+#include "base/sys/sys.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -12,7 +12,7 @@
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/cleanup.h"
-#include "base/fault.h"
+#include "base/sys/fault.h"
 #include "base/limits.h"
 
 #include <inttypes.h>

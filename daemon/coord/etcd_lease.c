@@ -12,8 +12,8 @@
 
 #include "base/alloc.h"
 #include "base/check.h"
-#include "base/fault.h"
-#include "base/sys.h"
+#include "base/sys/fault.h"
+#include "base/sys/sys.h"
 
 #include <inttypes.h>
 

@@ -7,9 +7,10 @@
 
 #include "base/alloc.h"
 #include "base/check.h"
-#include "base/fault.h"
+#include "base/sys/fault.h"
 #include "base/limits.h"
-#include "base/sys.h"
+#include "base/sys/sys.h"
+#include "rpc/server/server.h"
 #include "rpc/test_certs.h"
 
 #include <dirent.h>

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the files of the job core share: job.c (states, moves, events), job_nodes.c (what nodes are asked), job_start.c (switches
+/* What the files of the job core share: job_core.c (states, moves, events), job_nodes.c (what nodes are asked), job_start.c (switches
  * and what is written down). Nobody else includes it. Nothing here fails: room was reserved before. */
 #pragma once
 
-#include "daemon/core/job.h"
+#include "daemon/core/job_core.h"
 
 struct ptc_job_node {
 	uint64_t seq;        /* of the request not answered yet; 0: none */
@@ -76,7 +76,7 @@ struct ptc_job {
 	size_t nupdates, updates_cap;
 };
 
-/* ---- job.c ------------------------------------------------------------------ */
+/* ---- job_core.c ------------------------------------------------------------------ */
 
 struct ptc_job_update *ptc_job_push(struct ptc_job *job, enum ptc_job_update_kind kind);
 void ptc_job_want_tick(struct ptc_job *job);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the nodes of a job are asked, and what their answers and their coming and going mean. See job.c for the whole.
+/* What the nodes of a job are asked, and what their answers and their coming and going mean. See job_core.c for the whole.
  *
  * Happy path: ask marks the nodes a phase needs; each is sent its operation, one at a time; the last answer ends the phase.
  *

@@ -9,7 +9,7 @@
 #include "daemon/documents/documents.h"
 
 #include "base/alloc.h"
-#include "formats/job.h"
+#include "formats/job/job.h"
 #include "formats/json.h"
 
 #include <stdio.h>

@@ -5,14 +5,16 @@
  * Failure modes: etcd away (PTC_ECOORD), a document that does not decode (its code, naming the hash), memory. */
 #pragma once
 
-#include "daemon/agent/agent.h"
+#include "daemon/agent/geometry/geometry.h"
 #include "daemon/cluster/channels.h"
 #include "daemon/cluster/cluster.h"
-#include "formats/job.h"
+#include "formats/job/job.h"
 #include "formats/json.h"
-#include "formats/state_doc.h"
+#include "formats/state/state_doc.h"
+#include "reshard/layout/declared.h"
 
 struct ptc_kept;
+struct ptc_rpc_server;
 struct ptc_specs;
 struct ptc_layouts;
 struct ptc_vault;
@@ -76,7 +78,7 @@ int ptc_layouts_get(struct ptc_layouts *l, const char *uuid, const char *hash, c
 		    const struct ptc_layout **ret_layout, void **ret_ref, struct ptc_error *err);
 void ptc_layouts_release(void *ref);
 
-/* ---- bundle.c: what ranks carry beside tensors, in a switch (formats/state_doc.h) ---- */
+/* ---- bundle.c: what ranks carry beside tensors, in a switch (formats/state/state_doc.h) ---- */
 /* Whether the job's rules let ranks give all of it. Blocking; any thread but the loop. */
 int ptc_bundle_check(const struct ptc_documents *docs, const struct ptc_meta_doc *meta, const struct ptc_state *state,
 		     struct ptc_error *err);

@@ -6,11 +6,12 @@
  * kept any more; one that alone is larger is never, which is logged); the daemon restarts (all is read again: it starts with
  * etcd only). A node without state of the job keeps nothing of it, and says so when it is asked. */
 #include "daemon/cluster/job_events.h"
+#include "daemon/store/store.h"
 #include "daemon/documents/documents.h"
 
 #include "base/alloc.h"
 #include "base/log.h"
-#include "base/sys.h"
+#include "base/sys/sys.h"
 
 #include <pthread.h>
 #include <string.h>

@@ -8,7 +8,7 @@
 
 #include "base/alloc.h"
 #include "base/check.h"
-#include "formats/layout_doc.h"
+#include "formats/state/layout_doc.h"
 
 #include <pthread.h>
 #include <stdio.h>

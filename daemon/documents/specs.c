@@ -5,7 +5,7 @@
 #include "daemon/documents/documents.h"
 
 #include "base/alloc.h"
-#include "base/digest.h"
+#include "base/number/digest.h"
 
 #include <pthread.h>
 #include <stdio.h>

@@ -12,10 +12,10 @@
 #include "base/alloc.h"
 #include "base/cleanup.h"
 #include "base/log.h"
-#include "base/sys.h"
+#include "base/sys/sys.h"
 #include "daemon/documents/documents.h"
-#include "rpc/pbcall.h"
-#include "rpc/seal.h"
+#include "rpc/pb/pbcall.h"
+#include "rpc/trust/seal.h"
 
 #include "ptc.pb-c.h"
 

@@ -7,9 +7,9 @@
  *
  * Failure modes: wrong arguments, exit 2; what fails otherwise is one line on stderr, exit 1. */
 #include "base/alloc.h"
-#include "base/fault.h"
+#include "base/sys/fault.h"
 #include "base/log.h"
-#include "base/sys.h"
+#include "base/sys/sys.h"
 #include "daemon/gpu/gpu_devices.h"
 #include "daemon/gpu/gpu_server.h"
 

@@ -5,16 +5,19 @@
  * that are in this program: the number of series is bounded. Each job is shown by the one daemon that controls it, so sums
  * over nodes are right. Failure modes: metrics.h. */
 #include "daemon/metrics/metrics.h"
+#include "daemon/store/store.h"
+#include "rpc/server/server.h"
 
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/cleanup.h"
-#include "base/count.h"
-#include "base/sys.h"
+#include "base/number/count.h"
+#include "base/sys/sys.h"
 #include "daemon/controller/controller.h"
 #include "daemon/controller/tally.h"
 #include "daemon/metrics/metrics_http.h"
-#include "fusefs/launch.h"
+#include "daemon/workers/group/rank_status.h"
+#include "fusefs/launch/launch.h"
 
 #include <dirent.h>
 #include <inttypes.h>

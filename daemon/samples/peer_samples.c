@@ -5,8 +5,8 @@
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/log.h"
-#include "base/sys.h"
-#include "rpc/pbcall.h"
+#include "base/sys/sys.h"
+#include "rpc/pb/pbcall.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -16,7 +16,7 @@
 #include "daemon/config/daemon_config.h"
 #include "daemon/sources/cache.h"
 #include "daemon/sources/sources.h"
-#include "proto/samples.h"
+#include "proto/sample_rules.h"
 
 #include <pthread.h>
 

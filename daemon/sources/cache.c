@@ -9,9 +9,9 @@
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/cleanup.h"
-#include "base/digest.h"
+#include "base/number/digest.h"
 #include "base/log.h"
-#include "base/sys.h"
+#include "base/sys/sys.h"
 
 #include <errno.h>
 #include <fcntl.h>

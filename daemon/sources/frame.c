@@ -4,7 +4,7 @@
 
 #include "base/alloc.h"
 #include "base/check.h"
-#include "base/sys.h"
+#include "base/sys/sys.h"
 
 #include <errno.h>
 #include <poll.h>

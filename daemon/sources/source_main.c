@@ -6,15 +6,15 @@
  * said in the answer, and the process ends. A source that is written while it is read is seen after each read, and nothing that
  * was read then is given. */
 #include "base/alloc.h"
-#include "base/become.h"
+#include "base/sys/become.h"
 #include "base/check.h"
 #include "base/cleanup.h"
-#include "base/sys.h"
+#include "base/sys/sys.h"
 #include "daemon/sources/frame.h"
-#include "formats/dataset_doc.h"
+#include "formats/dataset/dataset_doc.h"
 #include "formats/json.h"
 #include "proto/pb.h"
-#include "proto/samples.h"
+#include "proto/sample_rules.h"
 
 #include <fcntl.h>
 #include <stdio.h>

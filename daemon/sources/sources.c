@@ -8,11 +8,11 @@
 
 #include "base/alloc.h"
 #include "base/check.h"
-#include "base/helper.h"
+#include "base/sys/helper.h"
 #include "base/log.h"
-#include "base/sys.h"
+#include "base/sys/sys.h"
 #include "daemon/sources/frame.h"
-#include "proto/samples.h"
+#include "proto/sample_rules.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -8,7 +8,7 @@
  * until it has ended, so that there are never more than PTC_SOURCES_MAX; PTC_ELIMIT: too many ask, or all processes hang; later may be better. */
 #pragma once
 
-#include "formats/dataset_doc.h"
+#include "formats/dataset/dataset_doc.h"
 
 #define PTC_SOURCES_MAX 16 /* processes */
 

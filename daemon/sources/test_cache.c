@@ -4,7 +4,7 @@
 #include "daemon/sources/cache.h"
 
 #include "base/alloc.h"
-#include "base/sys.h"
+#include "base/sys/sys.h"
 
 #include <fcntl.h>
 #include <setjmp.h>

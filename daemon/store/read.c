@@ -10,7 +10,7 @@
 
 #include "base/alloc.h"
 #include "base/check.h"
-#include "base/digest.h"
+#include "base/number/digest.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -19,8 +19,8 @@
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/cleanup.h"
-#include "base/digest.h"
-#include "base/sys.h"
+#include "base/number/digest.h"
+#include "base/sys/sys.h"
 
 #include <string.h>
 

@@ -12,9 +12,9 @@
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/cleanup.h"
-#include "base/fault.h"
+#include "base/sys/fault.h"
 #include "base/log.h"
-#include "base/sys.h"
+#include "base/sys/sys.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -35,26 +35,6 @@ static int check_uuid(const char *uuid, struct ptc_error *err)
 		if (!isxdigit((unsigned char)uuid[i]) && uuid[i] != '-')
 			n = 0;
 	return n == STORE_UUID_LEN ? 0 : ptc_error_set(err, PTC_EINVAL, "\"%.64s\" is not a job uuid", uuid);
-}
-
-char *ptc_store_job_dir(const struct job *j)
-{
-	return ptc_asprintf("%s/%s", j->s->chunk_dir, j->uuid);
-}
-
-struct job *ptc_store_job_find_locked(struct ptc_store *s, const char *uuid)
-{
-	for (struct job *j = s->jobs; j; j = j->next)
-		if (strcmp(j->uuid, uuid) == 0)
-			return j;
-	return NULL;
-}
-
-int ptc_store_job_usable(const struct job *j, const char *uuid, struct ptc_error *err)
-{
-	if (!j)
-		return ptc_error_set(err, PTC_ENOTFOUND, "job %.36s has no state here", uuid);
-	return j->bad ? ptc_error_set(err, j->bad, "job %s: %s", j->uuid, j->why) : 0;
 }
 
 static struct job *job_find(struct ptc_store *s, const char *uuid)
@@ -80,19 +60,6 @@ static struct job *job_new(struct ptc_store *s, const char *uuid, uid_t uid, int
 	j->fd = -1;
 	memcpy(j->uuid, uuid, STORE_UUID_LEN);
 	return j;
-}
-
-void ptc_store_job_free(struct job *j)
-{
-	if (!j)
-		return;
-	ptc_store_chunks_close(j);
-	ptc_free(j);
-}
-
-struct job *ptc_store_job_unref_locked(struct job *j)
-{
-	return --j->refs == 0 ? j : NULL;
 }
 
 static void job_register(struct job *j)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/store/internal.h"
-#include "daemon/store/test_common.h"
+#include "daemon/store/test_store_place.h"
 
 #include <errno.h>
 #include <fcntl.h>

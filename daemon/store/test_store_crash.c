@@ -2,8 +2,8 @@
 /* A child runs a scenario and is killed at every passing of every fault point; after each death the store is opened,
  * what it says is complete is compared with what it must be, blocks are counted, and the scenario is run to its end
  * on what was left. The same again with each point made to fail instead. */
-#include "base/fault.h"
-#include "daemon/store/test_common.h"
+#include "base/sys/fault.h"
+#include "daemon/store/test_store_place.h"
 
 #include <sys/stat.h>
 #include <sys/wait.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A small tmpfs that fills up: reserving fails cleanly, nothing is lost, and the store goes on once there is room. */
-#include "daemon/store/test_common.h"
+#include "daemon/store/test_store_place.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -8,7 +8,7 @@
  * otherwise as they were, which is what file systems with a journal do once a file in the directory was synced.
  * Everything happens on tmpfs, which is taken for a disk here. */
 #include "base/check.h"
-#include "daemon/store/test_common.h"
+#include "daemon/store/test_store_place.h"
 
 #include <dirent.h>
 #include <fcntl.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Random tensors, random needs, chains of tables derived from each other, with restarts in between; the oracle is one
  * byte per element saying whether the node has it, and the tensors themselves. */
-#include "daemon/store/test_common.h"
+#include "daemon/store/test_store_place.h"
 
 #include <time.h>
 

@@ -2,8 +2,8 @@
 /* Bytes read in the chunk file by somebody who only knows what ptc_table_spans has said: they are the table's, or a count of uses
  * has changed; a bit that was flipped is found by the checksum of its block. Random boxes out of random tables, which are dropped, replaced, reopened and deleted under the reader. */
 #include "base/check.h"
-#include "base/digest.h"
-#include "daemon/store/test_common.h"
+#include "base/number/digest.h"
+#include "daemon/store/test_store_place.h"
 
 #include <stdatomic.h>
 #include <sys/stat.h>

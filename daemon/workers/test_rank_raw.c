@@ -2,7 +2,9 @@
 /* A rank that speaks the local protocol by hand, and wrongly: each mistake on a connection of its own, and after each of them
  * ptcd must still take a good one. */
 #include "daemon/workers/test_rank.h"
-#include "proto/local.h"
+#include "proto/local_messages.h"
+#include "proto/local_page.h"
+#include "proto/local_rules.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -5,14 +5,20 @@
  * What a rank trains: "w" F64 [64], split over ranks along dim 0; "m" F32 [4][16], split by columns, in a buffer with other
  * bytes between; "s" F64 scalar, on every rank. Element i of each is begin(i) + step. */
 #include "daemon/workers/test_rank.h"
+#include "daemon/workers/group/rank_groups.h"
+#include "daemon/workers/group/rank_seats.h"
+#include "daemon/workers/group/rank_status.h"
+#include "daemon/workers/session/rank_meet.h"
 #include "daemon/workers/workers.h"
-#include "proto/local.h"
+#include "proto/local_messages.h"
+#include "proto/local_page.h"
+#include "proto/local_rules.h"
 #include "ptc/ptc.h"
 
 #include "base/alloc.h"
 #include "base/check.h"
-#include "base/fault.h"
-#include "base/sys.h"
+#include "base/sys/fault.h"
+#include "base/sys/sys.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

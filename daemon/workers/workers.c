@@ -2,13 +2,19 @@
 /* Life of the module and its loop: sockets, connections, ended processes, times. Happy path: poll, act under the lock, signal
  * `changed`. Failure modes: an accept or a poll that fails is tried again at the next round; memory that runs out closes the
  * connection it was for, which its rank makes anew. */
-#include "daemon/workers/internal.h"
+#include "daemon/workers/group/worker_jobs.h"
+#include "daemon/workers/session/rank_conn.h"
+#include "daemon/workers/session/session.h"
+#include "daemon/workers/state/group_find.h"
+#include "daemon/workers/state/rank_news.h"
+#include "daemon/workers/state/workers_sync.h"
+#include "daemon/workers/workers.h"
 
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/cleanup.h"
 #include "base/log.h"
-#include "base/sys.h"
+#include "base/sys/sys.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -20,133 +26,6 @@
 #include <unistd.h>
 
 #define POLLED_MAX (1u << 16)
-
-void ptc_workers_wake(struct ptc_workers *w)
-{
-	uint64_t one = 1;
-	ssize_t n = write(w->wake, &one, sizeof one);
-
-	(void)n;
-}
-
-void ptc_workers_changed_locked(struct ptc_workers *w)
-{
-	pthread_cond_broadcast(&w->changed);
-	ptc_workers_wake(w);
-}
-
-int64_t ptc_workers_deadline(const struct ptc_wait *wait)
-{
-	return wait && wait->timeout_ms ? ptc_sys_now_ns() + wait->timeout_ms * 1000000 : 0;
-}
-
-int ptc_workers_pause_locked(struct ptc_workers *w, const struct ptc_wait *wait, int64_t deadline_ns,
-			     struct ptc_error *err)
-{
-	int64_t now = ptc_sys_now_ns(), until = now + 100000000;
-	struct timespec ts;
-
-	if (w->quit || (wait && wait->cancelled && wait->cancelled(wait->arg)))
-		return ptc_error_set(err, PTC_ECANCELED, "cancelled");
-	if (deadline_ns && now >= deadline_ns)
-		return ptc_error_set(err, PTC_ETIMEOUT, "not in time");
-	if (deadline_ns)
-		until = PTC_MIN(until, deadline_ns);
-	ts = (struct timespec){ .tv_sec = until / 1000000000, .tv_nsec = until % 1000000000 };
-	pthread_cond_timedwait(&w->changed, &w->lock, &ts);
-	return 0;
-}
-
-struct job *ptc_workers_job_locked(struct ptc_workers *w, const char *uuid)
-{
-	for (struct job *j = w->jobs; j; j = j->next)
-		if (strcmp(j->uuid, uuid) == 0)
-			return j;
-	return NULL;
-}
-
-static bool uuid_ok(const char *uuid)
-{
-	return strlen(uuid) == 36 && strspn(uuid, "0123456789abcdef-") == 36;
-}
-
-static int job_dirs(struct job *job, struct ptc_error *err)
-{
-	ptc_auto_free char *groups = ptc_asprintf("%s/groups", job->dir);
-	ptc_auto_free char *processes = ptc_asprintf("%s/processes", job->dir);
-	int rc;
-
-	if (!groups || !processes)
-		return ptc_grow_failed(err);
-	rc = ptc_sys_mkdirs(job->dir, 0711, err);
-	if (!rc)
-		rc = ptc_sys_mkdirs(groups, 0700, err);
-	if (!rc)
-		rc = ptc_sys_mkdirs(processes, 0700, err);
-	return rc;
-}
-
-int ptc_workers_job_make_locked(struct ptc_workers *w, const char *uuid, uid_t uid, struct job **ret,
-				struct ptc_error *err)
-{
-	struct job *job = ptc_workers_job_locked(w, uuid);
-	int rc;
-
-	if (job && job->uid != uid)
-		return ptc_error_set(err, PTC_EPERM, "job %s belongs to user %u, not to %u", uuid, job->uid, uid);
-	if (job) {
-		*ret = job;
-		return 0;
-	}
-	if (!uuid_ok(uuid))
-		return ptc_error_set(err, PTC_EINVAL, "\"%.36s\" is no uuid", uuid);
-	if (w->njobs == WORKERS_JOBS_MAX)
-		return ptc_error_set(err, PTC_ELIMIT, "more than %d jobs with ranks on this node", WORKERS_JOBS_MAX);
-	job = ptc_calloc(1, sizeof *job);
-	if (!job)
-		return ptc_grow_failed(err);
-	job->listen = -1;
-	job->uid = uid;
-	memcpy(job->uuid, uuid, 37);
-	job->dir = ptc_asprintf("%s/%s", w->dir, uuid);
-	job->socket = ptc_asprintf("%s/%s/s", w->dir, uuid);
-	rc = job->dir && job->socket ? job_dirs(job, err) : ptc_grow_failed(err);
-	if (!rc)
-		rc = ptc_conn_listen(job, err);
-	if (rc) {
-		ptc_workers_job_free(job);
-		return rc;
-	}
-	job->next = w->jobs;
-	w->jobs = job;
-	w->njobs++;
-	*ret = job;
-	return 0;
-}
-
-void ptc_workers_job_free(struct job *job)
-{
-	if (!job)
-		return;
-	while (job->workers) {
-		struct worker *k = job->workers;
-
-		ptc_worker_detach_locked(k);
-		ptc_worker_remove_locked(k);
-	}
-	while (job->groups) {
-		struct group *g = job->groups;
-
-		job->groups = g->next;
-		g->job = NULL;
-		ptc_group_unref_locked(g);
-	}
-	if (job->listen >= 0)
-		close(job->listen);
-	ptc_free(job->dir);
-	ptc_free(job->socket);
-	ptc_free(job);
-}
 
 /* ---- loop -------------------------------------------------------------------- */
 
@@ -320,49 +199,6 @@ static void *loop(void *workers)
 	ptc_free(p.what);
 	ptc_free(p.kind);
 	return NULL;
-}
-
-/* ---- tasks -------------------------------------------------------------------- */
-
-struct task {
-	struct ptc_workers *w;
-	void (*fn)(struct ptc_workers *w, void *arg);
-	void *arg;
-};
-
-static void *run_task(void *arg)
-{
-	struct task t = *(struct task *)arg;
-
-	ptc_free(arg);
-	t.fn(t.w, t.arg);
-	pthread_mutex_lock(&t.w->lock);
-	t.w->ntasks--;
-	pthread_cond_broadcast(&t.w->changed);
-	pthread_mutex_unlock(&t.w->lock);
-	return NULL;
-}
-
-bool ptc_workers_task_locked(struct ptc_workers *w, void (*fn)(struct ptc_workers *w, void *arg), void *arg)
-{
-	struct task *t = w->ntasks < WORKERS_TASKS_MAX && !w->quit ? ptc_malloc(sizeof *t) : NULL;
-	pthread_attr_t attr;
-	pthread_t thread;
-	int e;
-
-	if (!t)
-		return false;
-	*t = (struct task){ w, fn, arg };
-	pthread_attr_init(&attr);
-	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-	e = pthread_create(&thread, &attr, run_task, t);
-	pthread_attr_destroy(&attr);
-	if (e) {
-		ptc_free(t);
-		return false;
-	}
-	w->ntasks++;
-	return true;
 }
 
 /* ---- life --------------------------------------------------------------------- */

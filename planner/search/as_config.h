@@ -3,7 +3,7 @@
 #pragma once
 
 #include "planner/cost/step.h"
-#include "reshard/config.h"
+#include "reshard/spec/config.h"
 
 /* Stages are listed where they are not the default. */
 int ptc_cand_config(const struct ptc_work *w, const struct ptc_cand *c, struct ptc_config *ret, struct ptc_error *err);

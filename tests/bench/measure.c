@@ -15,7 +15,8 @@
 
 #include "base/alloc.h"
 #include "base/check.h"
-#include "rpc/rpc.h"
+#include "rpc/client/client.h"
+#include "rpc/server/server.h"
 
 #include <stdbool.h>
 #include <stdio.h>

@@ -7,7 +7,7 @@
 
 #include "base/alloc.h"
 #include "base/check.h"
-#include "base/sys.h"
+#include "base/sys/sys.h"
 
 #include <arpa/inet.h>
 #include <errno.h>

@@ -9,7 +9,8 @@
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/limits.h"
-#include "rpc/rpc.h"
+#include "rpc/client/client.h"
+#include "rpc/server/server.h"
 
 #include <pthread.h>
 #include <stdio.h>

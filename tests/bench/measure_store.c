@@ -5,13 +5,15 @@
  * ways and drops it, so that the next round gets its chunks again. The first round's chunks are new.
  * Failure modes: whatever the store reports; bytes that differ are PTC_ECORRUPT. */
 #include "tests/bench/measure.h"
+#include "daemon/store/store.h"
+#include "daemon/store/store_table.h"
+#include "daemon/store/store_read.h"
 
 #include "base/alloc.h"
 #include "base/cleanup.h"
 #include "base/check.h"
 #include "base/limits.h"
-#include "base/sys.h"
-#include "daemon/store/store.h"
+#include "base/sys/sys.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -4,7 +4,7 @@
 
   peers.py --gib G --dir TMPFS [--rounds N] [--systems dcp,gloo,safetensors]
 
-The state is that of state.py, except that a fused qkv is cut as one block. Prints one JSON document: seconds of every round,
+The state is that of bench_state.py, except that a fused qkv is cut as one block. Prints one JSON document: seconds of every round,
 the first of which is the first call in a process. Every destination tensor is compared with what it must be, between rounds.
   dcp          torch.distributed.checkpoint: save, then load into the new shards
   safetensors  each process writes its shards; the new ones read what they need with get_slice
@@ -27,7 +27,7 @@ warnings.filterwarnings("ignore")
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 
-import state  # noqa: E402
+import bench_state as state  # noqa: E402
 
 TP, PP, DP = 2, 2, 2
 WORLD, NEW = TP * PP * DP, 4

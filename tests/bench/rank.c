@@ -3,7 +3,7 @@
  *
  *   ptc-bench-rank --hidden H --layers L --rows R --log DIR [--sleep MICROSECONDS] [--spin N] [--huge 1]
  *
- * Its tensors are those of state.py: BF16 parameters, F32 exp_avg and exp_avg_sq, cut by tp and pp, replicated over dp. Element i of
+ * Its tensors are those of bench_state.py: BF16 parameters, F32 exp_avg and exp_avg_sq, cut by tp and pp, replicated over dp. Element i of
  * a tensor is a number made of i and the tensor's name, so that what was restored is checked, every byte, by the rank itself.
  *
  * Happy path: at each stop it measures how long ptc_boundary kept it, then copies the same bytes with memcpy to memory that is

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 
-import state
+import bench_state as state
 from cluster import Cluster, ClusterError, MARK, wait_for
 
 MIB, GIB = 1 << 20, 1 << 30

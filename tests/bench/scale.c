@@ -6,7 +6,7 @@
  *   KIND RANK NAME FIELD SRC_RANK NDIM (OFF EXT)...      in bytes along the last dim
  */
 #include "base/alloc.h"
-#include "reshard/plan.h"
+#include "reshard/place/place.h"
 
 #include <getopt.h>
 #include <inttypes.h>

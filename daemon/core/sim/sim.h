@@ -2,7 +2,7 @@
 /* A whole cluster in one function: real job cores, a model of everything they talk to, and a checker. */
 #pragma once
 
-#include "daemon/core/job.h"
+#include "daemon/core/job_core.h"
 
 #define SIM_NODES 4
 #define SIM_CTLS  3

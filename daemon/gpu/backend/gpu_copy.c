@@ -7,8 +7,8 @@
  * Failure modes: a copy that the device does not do. What was queued is waited for before the call returns, so nothing is
  * written to host memory after it; if even that fails the failure is sticky and the process ends. */
 #include "base/check.h"
-#include "base/digest.h"
-#include "base/fault.h"
+#include "base/number/digest.h"
+#include "base/sys/fault.h"
 #include "daemon/gpu/backend/gpu_internal.h"
 
 #include <inttypes.h>

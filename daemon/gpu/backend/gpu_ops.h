@@ -66,7 +66,7 @@ struct ptc_gpu_ops {
 	int (*copy)(struct ptc_gpu *g, struct ptc_gpu_memory *m, enum ptc_gpu_direction direction,
 		    const struct ptc_gpu_host *host, const struct ptc_gpu_part *parts, size_t nparts,
 		    struct ptc_gpu_failure *f);
-	/* XOR of what the parts contribute to their tensor's digest (base/digest.h). */
+	/* XOR of what the parts contribute to their tensor's digest (base/number/digest.h). */
 	int (*digest)(struct ptc_gpu *g, struct ptc_gpu_memory *m, const struct ptc_gpu_part *parts, size_t nparts,
 		      uint64_t *ret_digest, struct ptc_gpu_failure *f);
 };

@@ -6,7 +6,7 @@
 #include "base/alloc.h"
 #include "base/buf.h"
 #include "base/cleanup.h"
-#include "base/sys.h"
+#include "base/sys/sys.h"
 #include "daemon/gpu/gpu_wire.h"
 
 #include <errno.h>

@@ -13,9 +13,9 @@
 
 #include "base/alloc.h"
 #include "base/check.h"
-#include "base/helper.h"
+#include "base/sys/helper.h"
 #include "base/log.h"
-#include "base/sys.h"
+#include "base/sys/sys.h"
 #include "daemon/gpu/client/gpu_child.h"
 
 #include <inttypes.h>

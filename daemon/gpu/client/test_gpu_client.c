@@ -4,7 +4,7 @@
 
 #include "base/alloc.h"
 #include "base/check.h"
-#include "base/digest.h"
+#include "base/number/digest.h"
 #include "base/log.h"
 
 #include <dirent.h>

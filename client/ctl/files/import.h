@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Inside ptcctl import: the files that were read and what is sent of them. */
+#pragma once
+
+#include "client/admin/ptcadmin_state.h"
+#include "client/ctl/line/ctl.h"
+#include "formats/job/job.h"
+#include "formats/tensors/safetensors.h"
+
+struct ctl_import {
+	struct ctl *c;
+	const char *job;
+	struct ptc_job_desc desc;
+	struct ptc_st_set *sets; /* one per field, 0 the parameters */
+	size_t nsets;
+	struct ctl_import_part {
+		const struct ptc_st_file *file;
+		const struct ptc_st_tensor *tensor;
+		uint32_t item;
+	} * parts; /* in the order of the bytes in the files */
+	size_t nparts;
+	uint64_t *digests; /* per item */
+	uint64_t total_bytes;
+	bool committing; /* ImportCommit was sent */
+};
+
+/* Streams every part to the daemon over nstreams streams and fills digests. */
+int ctl_import_send(struct ctl_import *im, uint64_t import_id, unsigned nstreams, struct ptc_error *err);

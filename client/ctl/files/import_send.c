@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+/* The bytes of an import: a few threads, each with a stream and one buffer,
+ * take tensors from a shared list, read them in windows, digest and send them.
+ * So memory is streams times one window, whatever the files' size. Failure:
+ * the first thread to fail keeps its error, the others stop at their next
+ * window; an interrupt counts as a failure. */
+#include "client/ctl/files/import.h"
+
+#include "base/alloc.h"
+#include "base/check.h"
+#include "base/number/digest.h"
+#include "client/ctl/show/show.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <time.h>
+#include <unistd.h>
+
+#define MAX_STREAMS 16
+#define SHOW_MS     200
+
+struct sender {
+	struct ctl_import *im;
+	uint64_t import_id;
+	atomic_size_t next;
+	_Atomic uint64_t bytes;
+	atomic_bool stop;
+	atomic_uint running;
+	pthread_mutex_t lock; /* of rc and err */
+	int rc;
+	struct ptc_error err;
+};
+
+/* One thread's descriptor and buffer. */
+struct reader {
+	const struct ptc_st_file *file;
+	int fd;
+	char *buf;
+};
+
+static int open_file(struct reader *r, const struct ptc_st_file *file, struct ptc_error *err)
+{
+	int rc;
+
+	if (r->file == file)
+		return 0;
+	if (r->fd >= 0)
+		close(r->fd);
+	r->file = NULL;
+	r->fd = -1;
+	rc = ptc_st_reopen(file->path, &file->st, &r->fd, err);
+	if (!rc)
+		r->file = file;
+	return rc;
+}
+
+static int read_window(const struct reader *r, int64_t offset, size_t len, struct ptc_error *err)
+{
+	for (size_t done = 0; done < len;) {
+		ssize_t n = pread(r->fd, r->buf + done, len - done, (off_t)(offset + (int64_t)done));
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0)
+			return ptc_error_errno(err, errno, "%s", r->file->path);
+		if (!n)
+			return ptc_error_set(err, PTC_EINVAL, "%s became shorter while it was read", r->file->path);
+		done += (size_t)n;
+	}
+	return 0;
+}
+
+static int send_part(struct sender *s, struct reader *r, struct ptc_admin_stream *stream,
+		     const struct ctl_import_part *part, struct ptc_error *err)
+{
+	int64_t at = part->file->st.data_start + part->tensor->begin, size = part->tensor->end - part->tensor->begin;
+	uint64_t digest = 0;
+	int rc = open_file(r, part->file, err);
+
+	for (int64_t done = 0; done < size && !rc;) {
+		size_t n = (size_t)PTC_MIN(size - done, (int64_t)PTC_ADMIN_CHUNK_BYTES);
+
+		if (atomic_load(&s->stop))
+			return ptc_error_set(err, PTC_ECANCELED, "stopped");
+		rc = read_window(r, at + done, n, err);
+		if (rc)
+			break;
+		digest = ptc_digest_append(digest, r->buf, n);
+		rc = ptc_admin_import_send(stream, part->item, (uint64_t)done, r->buf, n, err);
+		done += (int64_t)n;
+		atomic_fetch_add(&s->bytes, n);
+	}
+	rc = rc ? rc : ptc_st_unchanged(r->fd, r->file->path, &r->file->st, err);
+	if (!rc)
+		s->im->digests[part->item] = digest;
+	return rc;
+}
+
+static int send_parts(struct sender *s, struct reader *r, struct ptc_error *err)
+{
+	struct ptc_admin_stream *stream = NULL;
+	uint64_t bytes = 0;
+	int rc = ptc_admin_import_open(s->im->c->admin, s->im->job, s->import_id, &stream, err);
+
+	while (!rc) {
+		size_t i = atomic_fetch_add(&s->next, 1);
+
+		if (i >= s->im->nparts)
+			break;
+		rc = send_part(s, r, stream, &s->im->parts[i], err);
+	}
+	if (!rc)
+		rc = ptc_admin_import_finish(stream, &bytes, err);
+	ptc_admin_import_close(stream);
+	return rc;
+}
+
+static void *sender_thread(void *arg)
+{
+	struct sender *s = arg;
+	struct reader r = { .fd = -1, .buf = ptc_malloc(PTC_ADMIN_CHUNK_BYTES) };
+	struct ptc_error err = PTC_ERROR_INIT;
+	int rc = r.buf ? send_parts(s, &r, &err) : ptc_error_set(&err, PTC_ENOMEM, "out of memory");
+
+	if (r.fd >= 0)
+		close(r.fd);
+	ptc_free(r.buf);
+	if (rc) {
+		pthread_mutex_lock(&s->lock);
+		if (!s->rc) {
+			s->rc = rc;
+			s->err = err;
+		}
+		pthread_mutex_unlock(&s->lock);
+		atomic_store(&s->stop, true);
+	}
+	atomic_fetch_sub(&s->running, 1);
+	return NULL;
+}
+
+/* Shows progress until every thread has ended. */
+static void watch(struct sender *s)
+{
+	const struct timespec pause = { 0, SHOW_MS / 4 * 1000000L };
+	struct ctl_progress progress;
+	bool interrupted = false;
+
+	ctl_progress_init(&progress);
+	while (atomic_load(&s->running)) {
+		if (ctl_interrupted() && !interrupted) {
+			interrupted = true;
+			pthread_mutex_lock(&s->lock);
+			if (!s->rc)
+				s->rc = ptc_error_set(&s->err, PTC_ECANCELED, "interrupted");
+			pthread_mutex_unlock(&s->lock);
+			atomic_store(&s->stop, true);
+		}
+		ctl_progress_show(&progress, "importing", atomic_load(&s->bytes), s->im->total_bytes, NULL);
+		nanosleep(&pause, NULL);
+	}
+	ctl_progress_end(&progress);
+}
+
+int ctl_import_send(struct ctl_import *im, uint64_t import_id, unsigned nstreams, struct ptc_error *err)
+{
+	struct sender s = { .im = im, .import_id = import_id, .lock = PTHREAD_MUTEX_INITIALIZER };
+	pthread_t threads[MAX_STREAMS];
+	unsigned n = 0;
+
+	nstreams = PTC_MAX(1u, PTC_MIN(nstreams, (unsigned)MAX_STREAMS));
+	for (; n < nstreams; n++) {
+		int e;
+
+		atomic_fetch_add(&s.running, 1);
+		e = pthread_create(&threads[n], NULL, sender_thread, &s);
+		if (!e)
+			continue;
+		atomic_fetch_sub(&s.running, 1);
+		if (!n)
+			return ptc_error_errno(err, e, "cannot start a thread");
+		break;
+	}
+	watch(&s);
+	for (unsigned i = 0; i < n; i++)
+		pthread_join(threads[i], NULL);
+	if (s.rc && err)
+		*err = s.err;
+	return s.rc;
+}

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+/* ptcctl mount and umount: one's jobs as files, by a ptc-fuse of one's own; no
+ * privileges needed but fusermount3's. Failure: what ptc-fuse says. */
+#include "client/ctl/files/files.h"
+
+#include "base/cleanup.h"
+#include "fusefs/launch/launch.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MOUNT_MS 15000
+
+static const struct ctl_option mount_options[] = {
+	{ "cache", "SIZE", "content kept in memory (default 64MiB)" },
+	{ "read-timeout", "DURATION", "a read fails after this long without an answer (default 30s)" },
+	{ "others", NULL, "other users may come, and see their own jobs (root only)" },
+	{ "foreground", NULL, "stay, and serve until interrupted" },
+};
+
+/* An absolute path without looking at the directory itself, which may be a mount that nobody serves. */
+static int absolute(const char *dir, char ret[PATH_MAX], struct ptc_error *err)
+{
+	ptc_auto_free char *copy = ptc_strdup(dir);
+	char parent[PATH_MAX];
+	size_t n = strlen(dir);
+	char *slash;
+
+	while (copy && n > 1 && copy[n - 1] == '/')
+		copy[--n] = '\0';
+	slash = copy ? strrchr(copy, '/') : NULL;
+	if (!copy)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	if (!slash || !strcmp(slash + 1, ".") || !strcmp(slash + 1, "..") || !slash[1]) {
+		if (slash || !strcmp(copy, ".") || !strcmp(copy, ".."))
+			return realpath(copy, ret) ? 0 : ptc_error_errno(err, errno, "%s", dir);
+		slash = copy - 1; /* a name here */
+	}
+	if (slash >= copy)
+		*slash = '\0';
+	if (!realpath(slash < copy ? "." : slash == copy ? "/" : copy, parent))
+		return ptc_error_errno(err, errno, "%s", dir);
+	n = (size_t)snprintf(ret, PATH_MAX, "%s/%s", parent[1] ? parent : "", slash + 1);
+	return n < PATH_MAX ? 0 : ptc_error_set(err, PTC_ELIMIT, "%s: too long", dir);
+}
+
+static int run_mount(struct ctl *c, struct ptc_error *err)
+{
+	const char *cache = ctl_option(c, "cache"), *timeout = ctl_option(c, "read-timeout");
+	const char *args[12];
+	char dir[PATH_MAX];
+	pid_t pid;
+	size_t n = 0;
+	int rc;
+
+	if (c->opts.server)
+		return ctl_usage(err, "a mount asks the daemon of this node: give --socket, not --server");
+	rc = absolute(c->args[0], dir, err);
+	if (rc)
+		return rc;
+	args[n++] = "--socket";
+	args[n++] = c->opts.socket ? c->opts.socket : PTC_ADMIN_DEFAULT_SOCKET;
+	if (cache) {
+		args[n++] = "--cache";
+		args[n++] = cache;
+	}
+	if (timeout) {
+		args[n++] = "--timeout";
+		args[n++] = timeout;
+	}
+	if (ctl_option(c, "others"))
+		args[n++] = "--others";
+	args[n++] = dir;
+	args[n] = NULL;
+	if (ctl_option(c, "foreground"))
+		return ptc_fuse_exec(args, err);
+	return ptc_fuse_launch(args, true, MOUNT_MS, &pid, err);
+}
+
+static int run_umount(struct ctl *c, struct ptc_error *err)
+{
+	const char *args[] = { "--unmount", NULL, NULL };
+	char dir[PATH_MAX];
+	int rc = absolute(c->args[0], dir, err);
+
+	args[1] = dir;
+	return rc ? rc : ptc_fuse_exec(args, err);
+}
+
+const struct ctl_verb ctl_mount = {
+	.name = "mount",
+	.args = "DIR",
+	.about = "Show your jobs' state as files at a directory",
+	.help = "DIR/JOB/state/latest/model.safetensors is the whole model, assembled as it is read; beside it are "
+		"the optimizer's\n"
+		"state, every tensor as .npy, and what each rank holds (docs/files.md). Nothing can be written. "
+		"`ptcctl umount`\n"
+		"ends it; a file that is open keeps its snapshot.\n",
+	CTL_OPTIONS(mount_options),
+	.min_args = 1,
+	.max_args = 1,
+	.run = run_mount,
+};
+
+const struct ctl_verb ctl_umount = {
+	.name = "umount",
+	.args = "DIR",
+	.about = "End what `ptcctl mount` began, whoever still reads there",
+	.min_args = 1,
+	.max_args = 1,
+	.run = run_umount,
+};

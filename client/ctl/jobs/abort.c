@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+/* ptcctl abort. */
+#include "client/ctl/jobs/jobs.h"
+
+static int run(struct ctl *c, struct ptc_error *err)
+{
+	int rc = ctl_connect(c, err);
+
+	return rc ? rc : ptc_admin_abort(c->admin, c->args[0], 0, err);
+}
+
+const struct ctl_verb ctl_abort = {
+	.name = "abort",
+	.args = "[JOB]",
+	.about = "End a switch or an import before its commit",
+	.help = "The job keeps the generation it has. After the second commit there is nothing to abort.\n",
+	.min_args = 1,
+	.max_args = 1,
+	.job_missing = ctl_job_missing,
+	.run = run,
+};

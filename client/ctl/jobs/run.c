@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+/* ptcctl run. With a description the job is created first, or, where it
+ * exists, compared; then its ranks are started. --follow shows what they write
+ * until they have ended, and fails when the job did. Failure: PTC_EEXIST for a
+ * job of another description; a job that was created and could not be started
+ * stays, and the error says so. */
+#include "client/ctl/jobs/jobs.h"
+
+#include "base/alloc.h"
+#include "base/cleanup.h"
+#include "base/number/digest.h"
+#include "client/ctl/show/show.h"
+#include "formats/json.h"
+
+#include <string.h>
+
+static const struct ctl_option options[] = {
+	{ "file", "FILE", "the job's description (docs/job.md); creates the job if it does not exist", 'f' },
+	CTL_TARGET_OPTIONS,
+	{ "wait", NULL, "until the ranks train, and print the summary" },
+	{ "follow", NULL, "then show what all ranks write until the job has ended; exit 1 if it failed" },
+};
+
+/* The one job in a status document, borrowed from *ret_doc. */
+static int get_job(struct ctl *c, const char *job, json_t **ret_doc, const json_t **ret_row, struct ptc_error *err)
+{
+	ptc_auto_free char *text = NULL;
+	int rc = ptc_admin_status(c->admin, job, &text, err);
+
+	if (!rc)
+		rc = ptc_json_load("the daemon's answer", text, strlen(text), ret_doc, err);
+	if (!rc)
+		*ret_row = json_array_get(json_object_get(*ret_doc, "jobs"), 0);
+	return rc;
+}
+
+/* A job of that name exists: it has to be the one the file describes. */
+static int compare(struct ctl *c, const char *file, const char *job, const char *spec, size_t len,
+		   struct ptc_error *err)
+{
+	json_t *doc = NULL;
+	const json_t *row = NULL;
+	const char *theirs;
+	char ours[33];
+	int rc = get_job(c, job, &doc, &row, err);
+
+	if (rc == PTC_ENOTFOUND)
+		return ptc_error_set(err, PTC_ECONFLICT, "job \"%s\" is being made, or deleted; try again", job);
+	if (rc)
+		return rc;
+	ptc_content_hash(spec, len, ours);
+	theirs = json_string_value(json_object_get(row, "spec_hash"));
+	if (!theirs)
+		rc = ptc_error_set(err, PTC_EVERSION,
+				   "job \"%s\" exists, and the daemon does not say how it is described; "
+				   "leave out --file to run it",
+				   job);
+	else if (strcmp(theirs, ours) != 0)
+		rc = ptc_error_set(
+			err, PTC_EEXIST,
+			"job \"%s\" exists with another description than %s; run it as it is (ptcctl run %s), "
+			"or delete it first (ptcctl job delete %s)",
+			job, file, job, job);
+	json_decref(doc);
+	return rc;
+}
+
+/* The job of the file exists afterwards. */
+static int create(struct ctl *c, const char *file, char **ret_job, bool *ret_created, struct ptc_error *err)
+{
+	ptc_auto_free char *spec = NULL, *uuid = NULL, *json = NULL;
+	char *job = NULL;
+	size_t len = 0;
+	int rc = ctl_job_read(c, file, &job, &spec, &len, err);
+
+	if (!rc)
+		rc = ctl_connect(c, err);
+	if (!rc)
+		rc = ptc_admin_job_create(c->admin, spec, len, &uuid, &json, err);
+	*ret_created = !rc;
+	if (rc == PTC_EEXIST)
+		rc = compare(c, file, job, spec, len, err);
+	if (rc) {
+		ptc_free(job);
+		return rc;
+	}
+	*ret_job = job;
+	return 0;
+}
+
+/* How the job ended, in one line and our status. */
+static int put_end(struct ctl *c, const char *job, struct ptc_error *err)
+{
+	const json_t *row = NULL, *run;
+	const char *state, *text;
+	json_t *doc = NULL;
+	int rc = get_job(c, job, &doc, &row, err);
+
+	if (rc)
+		return rc;
+	run = json_object_get(row, "run");
+	state = json_string_value(json_object_get(run, "state"));
+	text = json_string_value(json_object_get(run, "text"));
+	if (state && !strcmp(state, "failed"))
+		rc = ptc_error_set(err, PTC_ESTATE, "job %s failed: %s", job,
+				   text && *text ? text : "see ptcctl events");
+	else if (!c->json)
+		printf("job %s: %s, snapshot of step %" JSON_INTEGER_FORMAT "\n", job, state ? state : "ended",
+		       json_integer_value(json_object_get(row, "step")));
+	json_decref(doc);
+	return rc;
+}
+
+static int start(struct ctl *c, const struct ctl_target *target, bool created, struct ptc_error *err)
+{
+	const struct ptc_admin_logs what = { .job = target->t.job, .all = true, .follow = true };
+	bool follow = ctl_option(c, "follow") != NULL;
+	struct ctl_follow f = { .detach = !follow && !ctl_option(c, "wait") };
+	int rc;
+
+	ctl_progress_init(&f.progress);
+	ctl_leave_on_signals();
+	rc = ptc_admin_run(c->admin, &target->t, ctl_follow_fn, &f, err);
+	rc = ctl_follow_end(c, &f, rc, err);
+	if (rc && created)
+		ptc_error_wrap(err, "job %s was created but not started", target->t.job);
+	if (rc || !follow)
+		return rc;
+	fflush(stdout);
+	rc = ctl_logs_show(c, &what, err);
+	return rc ? rc : put_end(c, target->t.job, err);
+}
+
+static int run(struct ctl *c, struct ptc_error *err)
+{
+	const char *file = ctl_option(c, "file");
+	struct ctl_target target = { 0 };
+	ptc_auto_free char *named = NULL;
+	bool created = false;
+	int rc;
+
+	if ((file != NULL) == (c->nargs == 1))
+		return ctl_usage(err, "needs --file FILE, or the JOB that is to run again, and not both");
+	rc = ctl_target_get(c, c->args[0], &target, err);
+	if (rc)
+		return rc;
+	rc = file ? create(c, file, &named, &created, err) : ctl_connect(c, err);
+	if (!rc && named)
+		target.t.job = named;
+	if (created && !c->json)
+		printf("job %s created\n", target.t.job);
+	fflush(stdout);
+	if (!rc)
+		rc = start(c, &target, created, err);
+	ctl_target_done(&target);
+	return rc;
+}
+
+const struct ctl_verb ctl_run = {
+	.name = "run",
+	.args = "-f FILE | [JOB]",
+	.about = "Start a job's ranks: of a new job, or again",
+	.help = "A job that ran before goes on from its newest snapshot. Without --gpus or --config it runs as it did, "
+		"a new "
+		"one as\n"
+		"the largest entry of its table that the devices suffice for. The job does not depend on us: leaving "
+		"--follow stops\n"
+		"nothing (ptcctl stop does).\n",
+	CTL_OPTIONS(options),
+	.max_args = 1,
+	.job_missing = ctl_job_missing_without_file,
+	.run = run,
+};

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+/* ptcctl stop and snapshot: both make a snapshot of a live job at a step
+ * boundary; after stop there are no ranks. stop --now ends them wherever they
+ * are. None depends on us once it has been accepted. */
+#include "client/ctl/jobs/jobs.h"
+#include "client/ctl/show/show.h"
+
+static const struct ctl_option stop_options[] = {
+	{ "now", NULL, "without a boundary and a snapshot: what they did since the last one is lost" },
+	{ "wait", NULL, "as it does anyway: return when the ranks have ended" },
+};
+
+static int run_stop(struct ctl *c, struct ptc_error *err)
+{
+	struct ctl_follow follow = { 0 };
+	int rc = ctl_connect(c, err);
+
+	if (rc)
+		return rc;
+	ctl_progress_init(&follow.progress);
+	ctl_leave_on_signals();
+	rc = ptc_admin_stop(c->admin, c->args[0], ctl_option(c, "now") != NULL, ctl_follow_fn, &follow, err);
+	return ctl_follow_end(c, &follow, rc, err);
+}
+
+const struct ctl_verb ctl_stop = {
+	.name = "stop",
+	.args = "[JOB]",
+	.about = "Stop a job's ranks at a step boundary and keep its state",
+	.help = "Waits until they have ended. ptcctl run JOB starts them again from there, ptcctl resize moves the\n"
+		"state meanwhile.\n"
+		"--now is for ranks that hang, or whose state is refused: they are told to exit, and killed once the "
+		"job's\n"
+		"`grace` is over. A switch under way is aborted first.\n",
+	CTL_OPTIONS(stop_options),
+	.min_args = 1,
+	.max_args = 1,
+	.job_missing = ctl_job_missing,
+	.run = run_stop,
+};
+
+static const struct ctl_option snapshot_options[] = {
+	{ "wait", NULL, "until it is committed, and print its summary" },
+};
+
+static int run_snapshot(struct ctl *c, struct ptc_error *err)
+{
+	struct ctl_follow follow = { .detach = !ctl_option(c, "wait") };
+	int rc = ctl_connect(c, err);
+
+	if (rc)
+		return rc;
+	ctl_progress_init(&follow.progress);
+	ctl_leave_on_signals();
+	rc = ptc_admin_snapshot(c->admin, c->args[0], ctl_follow_fn, &follow, err);
+	return ctl_follow_end(c, &follow, rc, err);
+}
+
+const struct ctl_verb ctl_snapshot = {
+	.name = "snapshot",
+	.args = "[JOB]",
+	.about = "Take a snapshot of a job that runs; its ranks go on",
+	.help = "It replaces the one before it. The ranks wait while their bytes are copied.\n",
+	CTL_OPTIONS(snapshot_options),
+	.min_args = 1,
+	.max_args = 1,
+	.job_missing = ctl_job_missing,
+	.run = run_snapshot,
+};

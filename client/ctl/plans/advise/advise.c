@@ -1,0 +1,317 @@
+// SPDX-License-Identifier: Apache-2.0
+/* ptcctl advise: which configuration for so many devices. Happy path: the job's file says what is trained and what the program
+ * can take (`model:`, `space:`), the profile what there is and what was measured; no daemon is asked. Failure: CTL_USAGE for
+ * options, else what reading and searching says, one line. */
+#include "client/ctl/plans/advise/advise.h"
+#include "client/ctl/plans/plans.h"
+
+#include "base/alloc.h"
+#include "base/check.h"
+#include "base/cleanup.h"
+#include "base/limits.h"
+#include "base/sys/sys.h"
+#include "planner/search/as_config.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define FILE_MAX (16u << 20)
+#define SHOWN    10
+
+static const struct ctl_option options[] = {
+	{ "file", "FILE", "the job's description, with model: and space: (docs/planner.md); no daemon is asked", 'f' },
+	{ "gpus", "N|A-B", "number of devices, or each number in a range" },
+	{ "profile", "FILE", "devices, links and measured steps (docs/planner.md)" },
+	{ "allreduce", "FILE", "also Galvatron's allreduce_bandwidth_*.json, for all of the profile's devices" },
+	{ "now", "CONFIG", "what runs, if it can go on; with recompute=none|selective|full among its keys" },
+	{ "pause", "DURATION", "with --now: how long a switch stops the job besides moving its state (default 30s)" },
+	{ "horizon", "DURATION", "until the number of devices changes again (default 10m)" },
+	{ "objective", "throughput|money", "what is best (default throughput)" },
+};
+
+static int read_doc(const char *path, struct ptc_doc *ret, struct ptc_error *err)
+{
+	ptc_auto_free char *text = NULL;
+	size_t len = 0;
+	int rc = ptc_sys_read_file(path, FILE_MAX, &text, &len, err);
+
+	return rc ? rc : ptc_doc_from_yaml(path, text, len, ret, err);
+}
+
+/* `model: {config: FILE, seq: S}`: a config.json, beside the job's file if not absolute. */
+static int read_hf(const char *file, const char *config, uint32_t seq, struct ptc_model *ret, struct ptc_error *err)
+{
+	const char *slash = strrchr(file, '/');
+	ptc_auto_free char *path = config[0] == '/' || !slash
+					   ? ptc_strdup(config)
+					   : ptc_asprintf("%.*s/%s", (int)(slash - file), file, config);
+	struct ptc_doc doc;
+	int rc = path ? read_doc(path, &doc, err) : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+
+	if (rc)
+		return rc;
+	rc = ptc_plan_hf_read(&doc, doc.root, seq, ret, err);
+	ptc_doc_done(&doc);
+	return rc;
+}
+
+static int read_model(const char *file, const struct ptc_doc *doc, struct ptc_model *ret, struct ptc_error *err)
+{
+	static const char *const keys[] = { "config", "seq" };
+	const struct ptc_doc_node *node = ptc_doc_get(doc->root, "model"), *config, *seq;
+	const char *text = NULL;
+	int64_t n = 0;
+	int rc;
+
+	if (!node)
+		return ptc_error_set(err, PTC_EINVAL,
+				     "%s has no model:; without it only measured configurations are known", file);
+	config = ptc_doc_get(node, "config");
+	if (!config || config->kind == PTC_DOC_MAP)
+		return ptc_plan_model_read(doc, node, ret, err);
+	rc = ptc_doc_check_map(doc, node, "model", keys, PTC_ARRAY_LEN(keys), err);
+	if (!rc)
+		rc = ptc_doc_text(doc, config, "config", &text, err);
+	seq = ptc_doc_get(node, "seq");
+	if (!rc && seq)
+		rc = ptc_doc_int(doc, seq, "seq", 1, 1 << 24, &n, err);
+	return rc ? rc : read_hf(file, text, (uint32_t)n, ret, err);
+}
+
+static int read_job(const struct ctl *c, struct ctl_advice *a, struct ptc_error *err)
+{
+	const char *file = ctl_option(c, "file");
+	const struct ptc_doc_node *space;
+	struct ptc_doc doc;
+	int rc = read_doc(file, &doc, err);
+
+	if (rc)
+		return rc;
+	space = ptc_doc_get(doc.root, "space");
+	a->has_state = ptc_doc_get(doc.root, "tensors") != NULL;
+	rc = read_model(file, &doc, &a->model, err);
+	if (!rc)
+		rc = space ? ptc_plan_space_read(&doc, space, &a->space, &a->work, err)
+			   : ptc_error_set(err, PTC_EINVAL, "%s has no space:; it says at least the global_batch",
+					   file);
+	ptc_doc_done(&doc);
+	return rc;
+}
+
+static int read_profile(const struct ctl *c, struct ctl_advice *a, struct ptc_error *err)
+{
+	const char *allreduce = ctl_option(c, "allreduce");
+	struct ptc_doc doc;
+	int rc = read_doc(ctl_option(c, "profile"), &doc, err);
+
+	if (rc)
+		return rc;
+	rc = ptc_plan_profile_read(&doc, &a->profile, err);
+	ptc_doc_done(&doc);
+	if (rc || !allreduce)
+		return rc;
+	rc = read_doc(allreduce, &doc, err);
+	if (rc)
+		return rc;
+	rc = ptc_plan_galvatron_read(&doc, &a->profile.cluster, err);
+	ptc_doc_done(&doc);
+	return rc;
+}
+
+/* Measured steps of this job's batch, and peaks, correct the model. */
+static int calibrate(struct ctl_advice *a, struct ptc_error *err)
+{
+	size_t n = a->profile.nmeasured;
+	ptc_auto_free struct ptc_fit_row *steps = ptc_calloc(n + 1, sizeof *steps);
+	ptc_auto_free struct ptc_peak_row *peaks = ptc_calloc(n + 1, sizeof *peaks);
+	int rc = 0;
+
+	if (!steps || !peaks)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	for (size_t i = 0; i < n; i++) {
+		const struct ptc_plan_measured *m = &a->profile.measured[i];
+
+		if (m->global_batch != a->work.global_batch)
+			continue;
+		if (m->step_s > 0)
+			steps[a->nsteps++] = (struct ptc_fit_row){ &a->work, m->cand, m->step_s };
+		if (m->peak_bytes > 0)
+			peaks[a->npeaks++] = (struct ptc_peak_row){ &a->work, m->cand, m->peak_bytes };
+	}
+	if (a->npeaks) {
+		struct ptc_memory_rules rules = a->work.memory;
+
+		rc = ptc_fit_peaks(peaks, a->npeaks, &rules, err);
+		a->work.memory = rules;
+	}
+	if (!rc && a->nsteps)
+		rc = ptc_calibration_new(steps, a->nsteps, NULL, &a->cal, err);
+	if (a->cal)
+		a->work.coefs = *ptc_calibration_coefs(a->cal);
+	return rc;
+}
+
+static int take_range(const struct ctl *c, struct ctl_advice *a, struct ptc_error *err)
+{
+	const char *text = ctl_option(c, "gpus"), *dash = text ? strchr(text, '-') : NULL;
+	ptc_auto_free char *first = text ? ptc_strndup(text, dash ? (size_t)(dash - text) : strlen(text)) : NULL;
+	uint32_t have = ptc_cluster_profile_devices(&a->profile.cluster);
+	uint64_t from = 0, to;
+	int rc = first ? ctl_number("--gpus", first, 1, PTC_MAX_RANKS, &from, err)
+		       : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+
+	to = from;
+	if (!rc && dash)
+		rc = ctl_number("--gpus", dash + 1, 1, PTC_MAX_RANKS, &to, err);
+	if (rc)
+		return rc;
+	if (to < from)
+		return ctl_usage(err, "--gpus %s: the range is empty", text);
+	if (to > have)
+		return ptc_error_set(err, PTC_ENODEVICES, "--gpus %s: the profile has %u devices", text, have);
+	a->first = (uint32_t)from;
+	a->last = (uint32_t)to;
+	return 0;
+}
+
+struct pause {
+	double seconds;
+};
+
+static int price(void *arg, const struct ptc_cand *to, struct ptc_switch_price *ret)
+{
+	*ret = (struct ptc_switch_price){ .down_s = ((const struct pause *)arg)->seconds };
+	return 0;
+}
+
+static int seconds_of(const struct ctl *c, const char *name, double absent, double *ret, struct ptc_error *err)
+{
+	const char *text = ctl_option(c, name);
+	int ms = 0, rc = text ? ctl_duration(name, text, &ms, err) : 0;
+
+	*ret = text ? ms / 1000.0 : absent;
+	return rc;
+}
+
+/* --now as a choice, with what it takes. */
+static int read_now(const struct ctl *c, const struct ctl_advice *a, struct ptc_choice *ret, struct ptc_error *err)
+{
+	int rc = ptc_cand_parse(ctl_option(c, "now"), &ret->cand, NULL, err);
+
+	if (rc)
+		return rc;
+	rc = ptc_estimate(&a->work, &ret->cand, &ret->est, err);
+	ret->sd = PTC_UNCALIBRATED_SD;
+	if (!rc && a->cal)
+		ret->est.step_s *= ptc_calibration_factor(a->cal, &a->work, &ret->cand, &ret->sd);
+	return rc;
+}
+
+static int take_rules(const struct ctl *c, const struct ctl_advice *a, struct ptc_choice *now, struct pause *pause,
+		      struct ptc_choose_rules *rules, struct ptc_error *err)
+{
+	const char *objective = ctl_option(c, "objective");
+	int rc = seconds_of(c, "pause", 30, &pause->seconds, err);
+
+	if (!rc)
+		rc = seconds_of(c, "horizon", PTC_CHOOSE_HORIZON_S, &rules->horizon_s, err);
+	if (!rc && objective && strcmp(objective, "throughput") && strcmp(objective, "money"))
+		rc = ctl_usage(err, "--objective is throughput or money, not \"%.40s\"", objective);
+	rules->objective = objective && !strcmp(objective, "money") ? PTC_FOR_MONEY : PTC_FOR_THROUGHPUT;
+	rules->price_hour = a->profile.cluster.kinds[0].price_hour;
+	if (rules->objective == PTC_FOR_MONEY && !rc && !(rules->price_hour > 0))
+		rc = ptc_error_set(err, PTC_EINVAL, "--objective money: the profile has no price_hour");
+	if (rc || !ctl_option(c, "now"))
+		return rc;
+	rules->price = price;
+	rules->arg = pause;
+	rules->now = now;
+	return read_now(c, a, now, err);
+}
+
+static int for_one(const struct ctl *c, const struct ctl_advice *a, struct ptc_error *err)
+{
+	struct ptc_search_limits limits = { .devices = a->last, .keep = PTC_SEARCH_KEEP };
+	ptc_auto_free struct ptc_choice *v = ptc_calloc(PTC_SEARCH_KEEP, sizeof *v);
+	ptc_auto_free struct ptc_ranked *ranked = ptc_calloc(PTC_SEARCH_KEEP + 1, sizeof *ranked);
+	struct ptc_choose_rules rules = { 0 };
+	struct ptc_choice now = { 0 };
+	struct pause pause = { 0 };
+	struct ctl_pricer *pricer = NULL;
+	char why[PTC_WHY_MAX];
+	size_t n = 0;
+	int rc;
+
+	if (!v || !ranked)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	rc = take_rules(c, a, &now, &pause, &rules, err);
+	if (!rc)
+		rc = ptc_search(&a->work, &a->space, &limits, a->cal, v, &n, err);
+	if (!rc && rules.now && a->has_state) {
+		rc = ctl_pricer_new(c, a, &now.cand, pause.seconds, &pricer, err);
+		rules.price = ctl_price_exactly;
+		rules.arg = pricer;
+	}
+	if (!rc && rules.now && ptc_cand_devices(&now.cand) > a->last)
+		rules.now = NULL; /* it must leave */
+	if (!rc)
+		rc = ptc_choose(v, n, &rules, ranked, &n, why, err);
+	if (!rc)
+		ctl_advice_candidates(c, a, ranked, PTC_MIN(n, (size_t)SHOWN), why);
+	ctl_pricer_free(pricer);
+	return rc;
+}
+
+static int for_range(const struct ctl *c, const struct ctl_advice *a, struct ptc_error *err)
+{
+	struct ptc_frontier *f = NULL;
+	int rc = ptc_frontier_new(&a->work, &a->space, a->last, &f, err);
+
+	if (rc)
+		return rc;
+	ctl_advice_counts_begin(c, a);
+	for (uint32_t n = a->first; n <= a->last; n++)
+		ctl_advice_count(c, a, n, ptc_frontier_best(f, n, INFINITY));
+	ctl_advice_counts_end(c);
+	ptc_frontier_free(f);
+	return 0;
+}
+
+static int run(struct ctl *c, struct ptc_error *err)
+{
+	static struct ctl_advice a; /* one thread; too large for a stack */
+	int rc;
+
+	if (!ctl_option(c, "file") || !ctl_option(c, "profile") || !ctl_option(c, "gpus"))
+		return ctl_usage(err, "-f FILE, --profile FILE and --gpus N are needed");
+	a.work.model = &a.model;
+	a.work.cluster = &a.profile.cluster;
+	ptc_coefs_default(&a.work.coefs);
+	rc = read_job(c, &a, err);
+	if (!rc)
+		rc = read_profile(c, &a, err);
+	if (!rc)
+		rc = take_range(c, &a, err);
+	if (!rc)
+		rc = calibrate(&a, err);
+	if (!rc)
+		rc = a.first == a.last ? for_one(c, &a, err) : for_range(c, &a, err);
+	ptc_calibration_free(a.cal);
+	ptc_plan_profile_done(&a.profile);
+	return rc;
+}
+
+const struct ctl_verb ctl_advise = {
+	.name = "advise",
+	.args = "-f FILE --profile FILE --gpus N|A-B",
+	.about = "Show which configurations are the fastest that fit on so many devices",
+	.help = "Step times are predicted (docs/planner.md): by the steps that the profile has measured, else "
+		"uncalibrated, and "
+		"then\noff by half or more. What a switch from --now moves is exact where FILE describes the tensors, "
+		"else not counted. Devices may stay idle where that is faster.\n",
+	CTL_OPTIONS(options),
+	.min_args = 0,
+	.max_args = 0,
+	.run = run,
+};

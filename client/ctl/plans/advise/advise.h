@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Of `ptcctl advise`: what it has read, and how it shows what it found. */
+#pragma once
+
+#include "client/ctl/line/ctl.h"
+#include "planner/io/plan_doc.h"
+#include "planner/search/choose.h"
+
+struct ctl_advice {
+	struct ptc_model model;
+	struct ptc_plan_profile profile;
+	struct ptc_space space;
+	struct ptc_work work;        /* points to the two above */
+	struct ptc_calibration *cal; /* NULL: no measured step */
+	size_t nsteps, npeaks;       /* measured, of this global batch */
+	uint32_t first, last;        /* numbers of devices */
+	bool has_state;              /* the file describes tensors: what a switch moves is exact */
+};
+/* advise_price.c: from `now`, on devices in order. arg of ctl_price_exactly, a ptc_switch_price_fn. */
+struct ctl_pricer;
+int ctl_pricer_new(const struct ctl *c, const struct ctl_advice *a, const struct ptc_cand *now, double pause_s,
+		   struct ctl_pricer **ret, struct ptc_error *err);
+struct ctl_pricer *ctl_pricer_free(struct ctl_pricer *p);
+int ctl_price_exactly(void *arg, const struct ptc_cand *to, struct ptc_switch_price *ret);
+
+/* For advice->last devices; n of v, and the sentence why the first one is first. */
+void ctl_advice_candidates(const struct ctl *c, const struct ctl_advice *a, const struct ptc_ranked *v, size_t n,
+			   const char *why);
+/* Begins, continues and ends a listing by number of devices; p NULL: nothing fits. */
+void ctl_advice_counts_begin(const struct ctl *c, const struct ctl_advice *a);
+void ctl_advice_count(const struct ctl *c, const struct ctl_advice *a, uint32_t n, const struct ptc_frontier_point *p);
+void ctl_advice_counts_end(const struct ctl *c);

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Advice as a table or as JSON. Cannot fail. */
+#include "client/ctl/plans/advise/advise.h"
+
+#include "base/check.h"
+
+#include <math.h>
+#include <string.h>
+
+static void put_calibration(const struct ctl_advice *a)
+{
+	if (a->cal)
+		printf("calibrated by %zu measured step%s and %zu measured peak%s\n", a->nsteps,
+		       a->nsteps == 1 ? "" : "s", a->npeaks, a->npeaks == 1 ? "" : "s");
+	else
+		puts("uncalibrated: the profile has no measured step of this batch; step times may be off by half or "
+		     "more");
+}
+
+static double samples_s(const struct ctl_advice *a, double step_s)
+{
+	return a->work.global_batch / step_s;
+}
+
+static void put_row(const struct ctl_advice *a, const struct ptc_ranked *r)
+{
+	const struct ptc_estimate *e = &r->choice.est;
+	char text[PTC_CAND_TEXT_MAX];
+
+	ptc_cand_format(&r->choice.cand, text);
+	printf("%-60s %7u %9.3f s %4.0f %% %9.1f %8.1f GB", text, ptc_cand_devices(&r->choice.cand), e->step_s,
+	       100 * r->choice.sd, samples_s(a, e->step_s), e->memory_bytes / 1e9);
+	if (r->price.bytes > 0)
+		printf("  %.3g GB move", r->price.bytes / 1e9);
+	if (r->stays)
+		puts("  runs now");
+	else if (isfinite(r->break_even_s) && r->break_even_s > 0)
+		printf("  paid back after %.0f s\n", r->break_even_s);
+	else
+		puts("");
+}
+
+static void put_json_row(const struct ctl_advice *a, const struct ptc_ranked *r)
+{
+	const struct ptc_estimate *e = &r->choice.est;
+	char text[PTC_CAND_TEXT_MAX];
+
+	ptc_cand_format(&r->choice.cand, text);
+	printf("{\"config\":\"%s\",\"devices\":%u,\"step_s\":%.9g,\"error\":%.4g,\"samples_s\":%.9g,\"memory_bytes\":%."
+	       "0f,"
+	       "\"state_bytes\":%.0f,\"activation_bytes\":%.0f,\"micro_batches\":%u,",
+	       text, ptc_cand_devices(&r->choice.cand), e->step_s, r->choice.sd, samples_s(a, e->step_s),
+	       e->memory_bytes, e->state_bytes, e->activation_bytes, e->micro_batches);
+	printf("\"parts_s\":{\"compute\":%.9g,\"tp\":%.9g,\"cp\":%.9g,\"ep\":%.9g,\"pp\":%.9g,\"bubble\":%.9g,\"dp\":%."
+	       "9g,"
+	       "\"optimizer\":%.9g,\"fixed\":%.9g},",
+	       e->compute_s, e->tp_s, e->cp_s, e->ep_s, e->pp_s, e->bubble_s, e->dp_s, e->optimizer_s, e->fixed_s);
+	printf("\"pause_s\":%.9g,\"runs_now\":%s", r->price.down_s, r->stays ? "true" : "false");
+	if (a->has_state)
+		printf(",\"moved_bytes\":%.0f", r->price.bytes);
+	if (isfinite(r->break_even_s))
+		printf(",\"break_even_s\":%.9g", r->break_even_s);
+	printf("}");
+}
+
+void ctl_advice_candidates(const struct ctl *c, const struct ctl_advice *a, const struct ptc_ranked *v, size_t n,
+			   const char *why)
+{
+	if (c->json) {
+		printf("{\"version\":1,\"gpus\":%u,\"calibrated\":%s,\"why\":\"%s\",\"candidates\":[", a->last,
+		       a->cal ? "true" : "false", why);
+		for (size_t i = 0; i < n; i++) {
+			fputs(i ? ",\n" : "\n", stdout);
+			put_json_row(a, &v[i]);
+		}
+		puts("]}");
+		return;
+	}
+	put_calibration(a);
+	printf("%-60s %7s %11s %6s %9s %11s\n", "CONFIGURATION", "DEVICES", "STEP", "ERROR", "SAMPLES/S", "MEMORY");
+	for (size_t i = 0; i < n; i++)
+		put_row(a, &v[i]);
+	puts(why);
+}
+
+void ctl_advice_counts_begin(const struct ctl *c, const struct ctl_advice *a)
+{
+	if (c->json) {
+		printf("{\"version\":1,\"calibrated\":%s,\"counts\":[", a->cal ? "true" : "false");
+		return;
+	}
+	put_calibration(a);
+	printf("%7s %-60s %7s %11s %9s %11s\n", "GPUS", "CONFIGURATION", "USED", "STEP", "SAMPLES/S", "MEMORY");
+}
+
+void ctl_advice_count(const struct ctl *c, const struct ctl_advice *a, uint32_t n, const struct ptc_frontier_point *p)
+{
+	char text[PTC_CAND_TEXT_MAX] = "";
+
+	if (p)
+		ptc_cand_format(&p->cand, text);
+	if (c->json) {
+		printf("%s{\"gpus\":%u", n > a->first ? ",\n" : "\n", n);
+		if (p)
+			printf(",\"config\":\"%s\",\"devices\":%u,\"step_s\":%.9g,\"memory_bytes\":%.0f", text,
+			       ptc_cand_devices(&p->cand), p->step_s, p->memory_bytes);
+		printf("}");
+		return;
+	}
+	if (!p) {
+		printf("%7u nothing fits\n", n);
+		return;
+	}
+	printf("%7u %-60s %7u %9.3f s %9.1f %8.1f GB\n", n, text, ptc_cand_devices(&p->cand), p->step_s,
+	       samples_s(a, p->step_s), p->memory_bytes / 1e9);
+}
+
+void ctl_advice_counts_end(const struct ctl *c)
+{
+	if (c->json)
+		puts("]}");
+}

@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+/* The cluster and the layouts that options describe. Happy path: the job is
+ * read, nodes are numbered from 0, devices of a node too; the old ranks lie on
+ * devices in order. Failure: CTL_USAGE for an option that makes no sense,
+ * else what reading and laying out says. */
+#include "client/ctl/plans/offline.h"
+
+#include "base/alloc.h"
+#include "base/buf.h"
+#include "base/check.h"
+#include "base/cleanup.h"
+#include "formats/json.h"
+#include "reshard/spec/lint.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+const char *ctl_field_name(const struct ptc_spec *s, uint32_t item)
+{
+	size_t f = item % (1 + s->nfields);
+
+	return f ? s->fields[f - 1].name : "param";
+}
+
+void ctl_put_numbers(const int64_t *v, uint32_t n)
+{
+	putchar('[');
+	for (uint32_t i = 0; i < n; i++)
+		printf("%s%" PRId64, i ? "," : "", v[i]);
+	putchar(']');
+}
+
+static int quote_names(struct ctl_offline *o, struct ptc_error *err)
+{
+	const struct ptc_spec *s = &o->job.spec;
+
+	o->names = ptc_calloc(s->ntensors, sizeof(*o->names));
+	if (!o->names)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	for (size_t i = 0; i < s->ntensors; i++) {
+		struct ptc_buf b = { 0 };
+
+		ptc_json_put_string(&b, s->tensors[i].name);
+		o->names[i] = ptc_buf_steal(&b, NULL);
+		if (!o->names[i])
+			return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	}
+	return 0;
+}
+
+static int read_job(const char *file, const char *rules, struct ptc_job_desc *ret, struct ptc_error *err)
+{
+	int rc = ptc_job_read(file, rules, ret, err);
+
+	if (!rc && !ret->spec.ntensors)
+		rc = ptc_error_set(err, PTC_ELAYOUT,
+				   "%s: no tensors; those of a live job are known once its ranks have declared them",
+				   file);
+	return rc ? rc : ptc_spec_lint(&ret->spec, err);
+}
+
+int ctl_offline_open(const struct ctl *c, struct ctl_offline *ret, struct ptc_error *err)
+{
+	ptc_auto_free char *rules = ctl_rules_path();
+	const char *file = ctl_option(c, "file"), *after = ctl_option(c, "to-file");
+	struct ctl_offline o = { .other = after != NULL };
+	int rc;
+
+	if (!file)
+		return ctl_usage(err, "-f FILE is missing: the job's description");
+	if (!rules)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	rc = read_job(file, rules, &o.job, err);
+	if (!rc && after)
+		rc = read_job(after, rules, &o.after, err);
+	if (!rc)
+		rc = quote_names(&o, err);
+	if (rc)
+		ctl_offline_done(&o);
+	else
+		*ret = o;
+	return rc;
+}
+
+void ctl_offline_done(struct ctl_offline *o)
+{
+	for (size_t i = 0; o->names && i < o->job.spec.ntensors; i++)
+		ptc_free(o->names[i]);
+	ptc_free(o->names);
+	ptc_free(o->cluster.devices);
+	ptc_free(o->cluster.usable);
+	ptc_free(o->cluster.pinned);
+	ptc_free(o->cluster.racks);
+	ptc_job_desc_done(&o->job);
+	ptc_job_desc_done(&o->after);
+	memset(o, 0, sizeof(*o));
+}
+
+/* ---- the cluster ---- */
+
+/* One of "0,2/1,5": a node, or one of its devices. */
+static int next_place(const struct ctl_cluster *k, const char *label, bool devices, const char **at, uint64_t *ret_node,
+		      uint64_t *ret_device, struct ptc_error *err)
+{
+	char *end;
+
+	*ret_device = UINT64_MAX;
+	*ret_node = strtoull(*at, &end, 10);
+	if (end == *at || *ret_node >= k->nodes)
+		return ctl_usage(err, "--%s: \"%.40s\" begins with no number of one of the %u nodes", label, *at,
+				 k->nodes);
+	if (devices && *end == '/') {
+		*at = end + 1;
+		*ret_device = strtoull(*at, &end, 10);
+		if (end == *at || *ret_device >= k->per_node)
+			return ctl_usage(err, "--%s: \"%.40s\" begins with no number of one of the %u devices", label,
+					 *at, k->per_node);
+	}
+	if (*end && *end != ',')
+		return ctl_usage(err, "--%s: \"%.40s\" is not a list of %s", label, end,
+				 devices ? "NODE or NODE/DEVICE" : "nodes");
+	*at = *end ? end + 1 : end;
+	return 0;
+}
+
+/* Marks devices[i] out for what an option lists, and what else that means. */
+static int apply_list(const struct ctl *c, struct ctl_cluster *k, const char *label, bool *out, bool *nodes, bool value,
+		      struct ptc_error *err)
+{
+	const char *text = ctl_option(c, label);
+	bool failed = !strcmp(label, "failed");
+	uint64_t node, device;
+
+	while (text && *text) {
+		int rc = next_place(k, label, failed, &text, &node, &device, err);
+
+		if (rc)
+			return rc;
+		if (nodes && device == UINT64_MAX)
+			nodes[node] = value;
+		for (uint32_t d = 0; out && d < k->per_node; d++)
+			if (device == UINT64_MAX || device == d)
+				out[node * k->per_node + d] = true;
+	}
+	return 0;
+}
+
+static int apply_options(const struct ctl *c, struct ctl_cluster *k, bool *out, struct ptc_error *err)
+{
+	const char *rack = ctl_option(c, "nodes-per-rack");
+	uint64_t per_rack = 0;
+	int rc = apply_list(c, k, "drain", out, NULL, true, err);
+
+	if (!rc)
+		rc = apply_list(c, k, "failed", out, k->usable, false, err);
+	if (!rc)
+		rc = apply_list(c, k, "pin", NULL, k->pinned, true, err);
+	if (!rc && rack)
+		rc = ctl_number("--nodes-per-rack", rack, 1, PTC_MAX_NODES, &per_rack, err);
+	if (rc || !rack)
+		return rc;
+	k->racks = ptc_calloc(k->nodes, sizeof(*k->racks));
+	for (uint32_t n = 0; k->racks && n < k->nodes; n++)
+		k->racks[n] = n / (uint32_t)per_rack;
+	return k->racks ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+}
+
+int ctl_offline_cluster(const struct ctl *c, uint32_t need, struct ctl_offline *o, struct ptc_error *err)
+{
+	const char *nodes = ctl_option(c, "nodes"), *per_node = ctl_option(c, "devices-per-node");
+	struct ctl_cluster *k = &o->cluster;
+	ptc_auto_free bool *out = NULL;
+	uint64_t n = 0, m = 8;
+	size_t all;
+	int rc = 0;
+
+	if (per_node)
+		rc = ctl_number("--devices-per-node", per_node, 1, PTC_MAX_DEVICES_PER_NODE, &m, err);
+	n = (need + m - 1) / m;
+	if (!rc && nodes)
+		rc = ctl_number("--nodes", nodes, 1, PTC_MAX_NODES, &n, err);
+	if (rc)
+		return rc;
+	k->nodes = (uint32_t)n;
+	k->per_node = (uint32_t)m;
+	all = (size_t)n * m;
+	k->devices = ptc_calloc(all, sizeof(*k->devices));
+	k->usable = ptc_calloc(n, sizeof(*k->usable));
+	k->pinned = ptc_calloc(n, sizeof(*k->pinned));
+	out = ptc_calloc(all, sizeof(*out));
+	if (!k->devices || !k->usable || !k->pinned || !out)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	memset(k->usable, 1, n * sizeof(*k->usable));
+	rc = apply_options(c, k, out, err);
+	for (size_t i = 0; i < all; i++)
+		if (!out[i])
+			k->devices[k->ndevices++] = (struct ptc_device){ (uint32_t)(i / m), (uint32_t)(i % m) };
+	return rc;
+}
+
+/* ---- layouts ---- */
+
+int ctl_offline_layout(const struct ptc_spec *s, const char *what, const char *config, struct ptc_layout **ret,
+		       struct ptc_error *err)
+{
+	struct ptc_config parsed;
+	int rc;
+
+	if (ptc_config_parse(config, &parsed, err)) {
+		ptc_error_wrap(err, "%s", what);
+		return CTL_USAGE;
+	}
+	rc = ptc_layout_new(s, &parsed, ret, err);
+	if (rc)
+		ptc_error_wrap(err, "%s %s", what, config);
+	return rc;
+}
+
+int ctl_offline_in_order(const struct ctl_offline *o, const struct ptc_layout *l, struct ptc_allocation *ret,
+			 struct ptc_error *err)
+{
+	const struct ctl_cluster *k = &o->cluster;
+	uint32_t world = ptc_layout_world(l);
+	struct ptc_device *ranks;
+
+	if (world > (uint64_t)k->nodes * k->per_node)
+		return ptc_error_set(err, PTC_ENODEVICES, "%u ranks need %u devices; %u nodes of %u have %llu", world,
+				     world, k->nodes, k->per_node, (unsigned long long)k->nodes * k->per_node);
+	ranks = ptc_calloc(world, sizeof(*ranks));
+	if (!ranks)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	for (uint32_t r = 0; r < world; r++)
+		ranks[r] = (struct ptc_device){ r / k->per_node, r % k->per_node };
+	*ret = (struct ptc_allocation){ ranks, world };
+	return 0;
+}
+
+int ctl_switch_plan(const struct ctl_switch *s, ptc_move_fn fn, void *arg, bool keep, struct ptc_plan **ret_plan,
+		    struct ptc_error *err)
+{
+	struct ptc_plan_opts opts = { .fn = fn, .arg = arg, .keep = keep };
+	int rc = ptc_plan_stream(s->change, &s->was, &s->now, s->o->cluster.nodes, s->o->cluster.usable, &opts,
+				 ret_plan, err);
+
+	if (rc)
+		return rc;
+	(*ret_plan)->bound_any = (*ret_plan)->between_nodes - s->gap;
+	(*ret_plan)->bound_any_exact = s->gap == 0;
+	return 0;
+}

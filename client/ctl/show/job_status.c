@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+/* ptcctl status as a person reads it: a line per job, and of one job what its
+ * ranks do. Failure: PTC_EPEER for a document that is not JSON, PTC_ENOMEM. */
+#include "client/ctl/show/show.h"
+
+#include "base/alloc.h"
+#include "base/check.h"
+#include "formats/json.h"
+
+#include <string.h>
+
+static const struct ctl_column job_columns[] = {
+	{ "job", NULL, NULL },
+	{ "state", "run", "run" },
+	{ "phase", NULL, NULL },
+	{ "generation", NULL, NULL },
+	{ "snapshot", NULL, NULL },
+	{ "step", NULL, NULL },
+	{ "config", NULL, NULL },
+	{ "state_bytes", NULL, NULL },
+	{ "bytes_done", NULL, "moved_bytes" },
+	{ "bytes_total", NULL, "of_bytes" },
+	{ "controller", NULL, NULL },
+};
+
+static const struct ctl_column rank_columns[] = {
+	{ "rank", NULL, NULL },       { "node", NULL, NULL },        { "device", NULL, NULL },
+	{ "pid", NULL, NULL },        { "state", NULL, NULL },       { "step", NULL, NULL },
+	{ "generation", NULL, NULL }, { "steps_per_s", NULL, NULL }, { "reports", NULL, NULL },
+};
+
+/* Control characters would let a program write on our terminal. */
+static void put_text(const char *text)
+{
+	for (; *text; text++)
+		putchar((unsigned char)*text < 0x20 || *text == 0x7f ? '?' : *text);
+}
+
+/* "step 130, 12.5 steps/s, loss 3.21432", "step 130, has not moved for 612 s, loss 3.21432": what there is of it. */
+static void put_pace(const json_t *run)
+{
+	const json_t *step = json_object_get(run, "step"), *rate = json_object_get(run, "steps_per_s"), *value;
+	const json_t *stalled = json_object_get(run, "stalled_s"), *hangs = json_object_get(run, "hangs_s");
+	json_t *reports = json_object_get(run, "reports");
+	const char *name, *comma = "";
+
+	if (!json_is_integer(step) && !json_is_number(rate) && !json_is_integer(hangs) && !json_object_size(reports))
+		return;
+	if (json_is_integer(step)) {
+		printf("step %" JSON_INTEGER_FORMAT, json_integer_value(step));
+		comma = ", ";
+	}
+	if (json_is_integer(stalled)) {
+		printf("%shas not moved for %" JSON_INTEGER_FORMAT " s", comma, json_integer_value(stalled));
+		comma = ", ";
+	} else if (json_is_number(rate)) {
+		printf("%s%.4g steps/s", comma, json_number_value(rate));
+		comma = ", ";
+	}
+	if (json_is_integer(hangs)) {
+		printf("%sa rank's memory hangs for %" JSON_INTEGER_FORMAT " s", comma, json_integer_value(hangs));
+		comma = ", ";
+	}
+	json_object_foreach(reports, name, value) {
+		if (!json_is_number(value))
+			continue;
+		fputs(comma, stdout);
+		put_text(name);
+		printf(" %.6g", json_number_value(value));
+		comma = ", ";
+	}
+	putchar('\n');
+}
+
+static int put_run(const struct ctl *c, json_t *run, struct ptc_error *err)
+{
+	const char *state = json_string_value(json_object_get(run, "state"));
+	const char *text = json_string_value(json_object_get(run, "text"));
+	const char *isolation = json_string_value(json_object_get(run, "isolation"));
+	char *rows;
+	int rc = 0;
+
+	if (!state || !strcmp(state, "none"))
+		return 0;
+	fputs("\nrun: ", stdout);
+	put_text(state);
+	printf(", launch %" JSON_INTEGER_FORMAT, json_integer_value(json_object_get(run, "launch")));
+	if (isolation) {
+		fputs(", ranks kept together by ", stdout);
+		put_text(isolation);
+	}
+	putchar('\n');
+	if (text && *text) {
+		put_text(text);
+		putchar('\n');
+	}
+	put_pace(run);
+	if (!json_array_size(json_object_get(run, "ranks")))
+		return 0;
+	putchar('\n');
+	rows = ptc_json_text(run);
+	if (!rows)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	rc = ctl_print_columns(c, rows, "ranks", rank_columns, PTC_ARRAY_LEN(rank_columns), err);
+	ptc_free(rows);
+	return rc;
+}
+
+int ctl_print_status(const struct ctl *c, const char *json, bool one, struct ptc_error *err)
+{
+	json_t *doc = NULL;
+	int rc = ctl_print_columns(c, json, "jobs", job_columns, PTC_ARRAY_LEN(job_columns), err);
+
+	if (rc || !one || c->json)
+		return rc;
+	rc = ptc_json_load("status", json, strlen(json), &doc, err);
+	if (!rc)
+		rc = put_run(c, json_object_get(json_array_get(json_object_get(doc, "jobs"), 0), "run"), err);
+	json_decref(doc);
+	return rc;
+}

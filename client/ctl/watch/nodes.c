@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+/* ptcctl nodes: prints the daemon's document; as a table, what a person looks for first. */
+#include "client/ctl/watch/watch.h"
+
+#include "base/check.h"
+#include "client/ctl/show/show.h"
+
+static const struct ctl_column columns[] = {
+	{ "node", NULL, NULL },          { "state", NULL, NULL },
+	{ "devices", NULL, NULL },       { "used_bytes", "store", NULL },
+	{ "ceiling_bytes", NULL, NULL }, { "peak_bytes", "staging", "staging_peak_bytes" },
+	{ "insecure", NULL, NULL },      { "rack", NULL, NULL },
+	{ "address", NULL, NULL },
+};
+
+static const struct ctl_option options[] = {
+	{ "names", NULL, "only their names, one a line" },
+};
+
+static int run(struct ctl *c, struct ptc_error *err)
+{
+	char *json = NULL;
+	int rc = ctl_connect(c, err);
+
+	if (!rc)
+		rc = ptc_admin_nodes(c->admin, &json, err);
+	if (!rc)
+		rc = ctl_option(c, "names") ? ctl_print_names(json, "nodes", "node", err)
+					    : ctl_print_columns(c, json, "nodes", columns, PTC_ARRAY_LEN(columns), err);
+	ptc_admin_free(json);
+	return rc;
+}
+
+const struct ctl_verb ctl_nodes = {
+	.name = "nodes",
+	.args = "",
+	.about = "List the nodes, their devices and memory",
+	CTL_OPTIONS(options),
+	.run = run,
+};

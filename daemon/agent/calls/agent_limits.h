@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Sizes, counts and times of the agent, each with its reason. */
+#pragma once
+
+#include "base/limits.h"
+
+#define PTC_AGENT_STAGING_MIN     (16u << 20)
+#define PTC_AGENT_RECV_TICKET     (2u * PTC_BULK_MESSAGE_BYTES)
+#define PTC_AGENT_PUSH_BYTES      (16u << 20) /* copies on their way to other nodes; of the transport's share */
+#define PTC_AGENT_PULL_THREADS    8
+#define PTC_AGENT_LANES           2
+#define PTC_AGENT_REQUEST_BYTES   (64 << 20) /* of one Fetch by Pull: small enough to share sources between threads */
+#define PTC_AGENT_REQUEST_BOXES   16384
+#define PTC_AGENT_DIGEST_THREADS  2
+#define PTC_AGENT_TICK_MS         200
+#define PTC_AGENT_STALL_MS        60000 /* a stream without a byte for so long is given up */
+#define PTC_AGENT_CONTROL_TIMEOUT 60000
+#define PTC_AGENT_GEOMETRIES      8     /* kept between calls */
+#define PTC_AGENT_BEAT_MS         1000  /* a call about ranks that goes on says so this often */
+#define PTC_AGENT_MEETS           16    /* of those that wait for a key; others are told to ask again */
+#define PTC_AGENT_MEET_MS         5000  /* and no longer than this */
+#define PTC_AGENT_FINISH_MS       15000 /* see ptc_agent_env.finish_wait_ms */

@@ -1,0 +1,263 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Requests, replies, and whose turn it is. Happy path: a handler enters its job, works, leaves. Failure modes: a fence lower
+ * than one seen (PTC_EFENCED, checked before and after waiting), the caller
+ * gone while waiting (PTC_ECANCELED). */
+#include "daemon/agent/calls/operation.h"
+#include "daemon/store/store.h"
+#include "daemon/store/store_table.h"
+#include "daemon/agent/calls/wire.h"
+
+#include "base/alloc.h"
+#include "base/cleanup.h"
+
+#include <stdio.h>
+#include <string.h>
+
+int ptc_agent_request(struct ptc_rpc_call *call, const ProtobufCMessageDescriptor *type, ProtobufCMessage **ret,
+		      struct ptc_error *err)
+{
+	struct ptc_rpc_message *msg;
+	int r = ptc_rpc_call_recv(call, &msg, err);
+
+	if (r)
+		return r;
+	if (!msg)
+		return ptc_error_set(err, PTC_EINVAL, "a call without a request");
+	r = ptc_wire_decode(msg, type, ret, err);
+	ptc_rpc_message_done(msg);
+	return r;
+}
+
+int ptc_agent_reply(struct ptc_rpc_call *call, const ProtobufCMessage *msg, struct ptc_error *err)
+{
+	ptc_auto_free void *data = NULL;
+	struct ptc_rpc_part part = { 0 };
+	int r = ptc_pb_encode(msg, &data, &part.len, err);
+
+	if (r)
+		return r;
+	part.data = data;
+	return ptc_rpc_call_send(call, &part, 1, err);
+}
+
+bool ptc_agent_op_stopped(void *arg)
+{
+	struct ptc_agent_op *op = arg;
+
+	return (op->call && ptc_rpc_call_cancelled(op->call)) || (op->job && atomic_load(&op->job->cancel));
+}
+
+static struct ptc_agent_job *job_find_locked(struct ptc_agent *agent, const char *uuid)
+{
+	struct ptc_agent_job *job = agent->shared.jobs;
+
+	while (job && strcmp(job->uuid, uuid))
+		job = job->next;
+	return job;
+}
+
+static struct ptc_agent_job *job_ref_locked(struct ptc_agent *agent, const char *uuid)
+{
+	struct ptc_agent_job *job = job_find_locked(agent, uuid);
+
+	if (!job) {
+		job = ptc_calloc(1, sizeof(*job));
+		if (!job)
+			return NULL;
+		snprintf(job->uuid, sizeof job->uuid, "%s", uuid);
+		job->next = agent->shared.jobs;
+		agent->shared.jobs = job;
+	}
+	job->refs++;
+	return job;
+}
+
+static void job_unref_locked(struct ptc_agent *agent, struct ptc_agent_job *job)
+{
+	struct ptc_agent_job **at = &agent->shared.jobs;
+
+	/* one that was sent ordered requests is kept: it knows which came last */
+	if (--job->refs || job->prepared || job->seen_seq)
+		return;
+	while (*at != job)
+		at = &(*at)->next;
+	*at = job->next;
+	ptc_free(job);
+}
+
+/* True when a later request of the job came first. */
+static bool overtaken_locked(const struct ptc_agent_job *job, int64_t fence, uint64_t seq)
+{
+	return fence < job->seen_fence || (fence == job->seen_fence && seq && seq < job->seen_seq);
+}
+
+static int refuse_overtaken(const struct ptc_agent_job *job, uint64_t seq, struct ptc_error *err)
+{
+	return ptc_error_set(err, PTC_EFENCED, "request %llu of job %s was overtaken by request %llu",
+			     (unsigned long long)seq, job->uuid, (unsigned long long)job->seen_seq);
+}
+
+/* Remembers the request's place in the order. *ret_newer: it comes after all before it. */
+static int note_locked(struct ptc_agent_job *job, int64_t fence, uint64_t seq, bool *ret_newer, struct ptc_error *err)
+{
+	if (overtaken_locked(job, fence, seq))
+		return refuse_overtaken(job, seq, err);
+	*ret_newer = fence > job->seen_fence || seq > job->seen_seq;
+	if (*ret_newer) {
+		job->seen_fence = fence;
+		job->seen_seq = seq;
+	}
+	return 0;
+}
+
+static int wait_turn_locked(struct ptc_agent_op *op, int64_t fence, uint64_t seq, bool cancel_running,
+			    struct ptc_error *err)
+{
+	struct ptc_agent *agent = op->agent;
+	struct ptc_agent_job *job = op->job;
+
+	while (job->busy || job->writers) {
+		if (job->busy && cancel_running)
+			atomic_store(&job->cancel, true);
+		if (op->call && ptc_rpc_call_cancelled(op->call))
+			return ptc_error_set(err, PTC_ECANCELED, "cancelled while job %s was busy", job->uuid);
+		ptc_cond_wait_ms(&agent->shared.cond, &agent->shared.lock, 100);
+		if (overtaken_locked(job, fence, seq))
+			return refuse_overtaken(job, seq, err);
+	}
+	job->busy = true;
+	atomic_store(&job->cancel, false);
+	return 0;
+}
+
+static void job_drop(struct ptc_agent_op *op)
+{
+	pthread_mutex_lock(&op->agent->shared.lock);
+	job_unref_locked(op->agent, op->job);
+	pthread_mutex_unlock(&op->agent->shared.lock);
+}
+
+int ptc_agent_enter(struct ptc_agent *agent, const struct ptc_rpc_call *call, const char *uuid, int64_t fence,
+		    uint64_t seq, bool cancel_running, struct ptc_agent_op *ret_op, struct ptc_error *err)
+{
+	struct ptc_agent_op op = { agent, NULL, call };
+	bool newer = false;
+	int r;
+
+	pthread_mutex_lock(&agent->shared.lock);
+	op.job = job_ref_locked(agent, uuid);
+	r = op.job ? note_locked(op.job, fence, seq, &newer, err)
+		   : ptc_error_set(err, PTC_ENOMEM, "no memory for job %s", uuid);
+	pthread_mutex_unlock(&agent->shared.lock);
+	if (!op.job)
+		return r;
+	r = r ? r : ptc_store_fence(agent->env.store, uuid, fence, err);
+	if (!r) {
+		pthread_mutex_lock(&agent->shared.lock);
+		r = wait_turn_locked(&op, fence, seq, cancel_running || newer, err);
+		pthread_mutex_unlock(&agent->shared.lock);
+	}
+	if (r) {
+		job_drop(&op);
+		return r;
+	}
+	r = ptc_store_fence(agent->env.store, uuid, fence, err);
+	if (r) {
+		ptc_agent_leave(&op);
+		return r;
+	}
+	*ret_op = op;
+	return 0;
+}
+
+void ptc_agent_leave(struct ptc_agent_op *op)
+{
+	if (!op->job)
+		return;
+	pthread_mutex_lock(&op->agent->shared.lock);
+	op->job->busy = false;
+	job_unref_locked(op->agent, op->job);
+	op->job = NULL;
+	pthread_cond_broadcast(&op->agent->shared.cond);
+	pthread_mutex_unlock(&op->agent->shared.lock);
+}
+
+/* ---- writers ---- */
+
+static int writer_enter(struct ptc_agent *agent, struct ptc_agent_job *job, uint64_t import_id, struct ptc_error *err)
+{
+	int r = 0;
+
+	pthread_mutex_lock(&agent->shared.lock);
+	if (!job->prepared || job->switch_id != import_id)
+		r = ptc_error_set(err, PTC_ESTATE, "import %llu of job %s is not open on node %s",
+				  (unsigned long long)import_id, job->uuid, agent->node);
+	else if (job->busy)
+		r = ptc_error_set(err, PTC_ESTATE, "import %llu of job %s is being committed or aborted on node %s",
+				  (unsigned long long)import_id, job->uuid, agent->node);
+	else
+		job->writers++;
+	pthread_mutex_unlock(&agent->shared.lock);
+	return r;
+}
+
+static void writer_leave(struct ptc_agent *agent, struct ptc_agent_job *job)
+{
+	pthread_mutex_lock(&agent->shared.lock);
+	if (!--job->writers)
+		pthread_cond_broadcast(&agent->shared.cond);
+	pthread_mutex_unlock(&agent->shared.lock);
+}
+
+int ptc_put_target_open(struct ptc_agent *agent, const char *uuid, uint64_t import_id, struct ptc_put_target *ret,
+			struct ptc_error *err)
+{
+	struct ptc_put_target t = { .agent = agent, .import_id = import_id };
+	int r;
+
+	pthread_mutex_lock(&agent->shared.lock);
+	t.job = job_find_locked(agent, uuid);
+	if (t.job)
+		t.job->refs++;
+	pthread_mutex_unlock(&agent->shared.lock);
+	if (!t.job)
+		return ptc_error_set(err, PTC_ESTATE, "no import of job %.36s is open on node %s", uuid, agent->node);
+	r = writer_enter(agent, t.job, import_id, err);
+	if (!r) {
+		r = ptc_table_begin(agent->env.store, &t.job->key, &t.table, err);
+		writer_leave(agent, t.job);
+	}
+	if (r) {
+		ptc_put_target_close(&t);
+		return r;
+	}
+	*ret = t;
+	return 0;
+}
+
+int ptc_put_target_write(struct ptc_put_target *t, uint32_t item, const struct ptc_box *box, const void *data,
+			 struct ptc_error *err)
+{
+	int r = writer_enter(t->agent, t->job, t->import_id, err);
+
+	if (r)
+		return r;
+	if (ptc_table_sealed(t->table))
+		r = ptc_error_set(err, PTC_ESTATE, "import %llu of job %s is already sealed on node %s",
+				  (unsigned long long)t->import_id, t->job->uuid, t->agent->node);
+	else
+		r = ptc_table_write(t->table, item, box, data, err);
+	writer_leave(t->agent, t->job);
+	return r;
+}
+
+void ptc_put_target_close(struct ptc_put_target *t)
+{
+	t->table = ptc_table_unref(t->table);
+	if (!t->job)
+		return;
+	pthread_mutex_lock(&t->agent->shared.lock);
+	job_unref_locked(t->agent, t->job);
+	pthread_mutex_unlock(&t->agent->shared.lock);
+	t->job = NULL;
+}

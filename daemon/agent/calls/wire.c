@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Happy path: a head of a few bytes, then payload. Failure modes: bytes that
+ * do not parse, a head over its limit, lengths that do not add up (all
+ * PTC_EPEER), a version we do not speak (PTC_EVERSION). Nothing is read past
+ * the message, whatever its numbers say. */
+#include "daemon/agent/calls/wire.h"
+
+#include "base/alloc.h"
+#include "base/check.h"
+#include "base/cleanup.h"
+#include "proto/pb.h"
+#include "proto/ptc.pb-c.h"
+
+#include <string.h>
+
+int ptc_wire_version(uint32_t version, struct ptc_error *err)
+{
+	if (version && version + 1 >= PTC_WIRE_VERSION && version <= PTC_WIRE_VERSION + 1)
+		return 0;
+	return ptc_error_set(err, PTC_EVERSION, "a message of version %u; this daemon speaks %d to %d", version,
+			     PTC_WIRE_VERSION - 1, PTC_WIRE_VERSION + 1);
+}
+
+int ptc_wire_box(const int64_t *off, size_t noff, const int64_t *ext, size_t next, struct ptc_box *ret_box,
+		 struct ptc_error *err)
+{
+	struct ptc_box box = { .ndim = (uint32_t)noff };
+	int64_t volume = 1, end;
+
+	if (!noff || noff > PTC_MAX_DIMS || noff != next)
+		return ptc_error_set(err, PTC_EINVAL, "a box of %zu offsets and %zu extents", noff, next);
+	for (size_t d = 0; d < noff; d++) {
+		if (off[d] < 0 || ext[d] <= 0 || ptc_ckd_add(&end, off[d], ext[d]) ||
+		    ptc_ckd_mul(&volume, volume, ext[d]))
+			return ptc_error_set(err, PTC_EINVAL, "a box with offset %lld and extent %lld in dim %zu",
+					     (long long)off[d], (long long)ext[d], d);
+		box.off[d] = off[d];
+		box.ext[d] = ext[d];
+	}
+	*ret_box = box;
+	return 0;
+}
+
+size_t ptc_wire_put_data_tag(uint8_t *head, size_t len, uint64_t payload)
+{
+	head[len++] = (15 << 3) | 2;
+	for (; payload >= 0x80; payload >>= 7)
+		head[len++] = (uint8_t)(payload | 0x80);
+	head[len++] = (uint8_t)payload;
+	return len;
+}
+
+size_t ptc_wire_data_head(uint8_t *head, uint64_t payload)
+{
+	head[0] = 1 << 3;
+	head[1] = PTC_WIRE_VERSION;
+	return ptc_wire_put_data_tag(head, 2, payload);
+}
+
+struct head {
+	struct ptc_wire_source *src;
+	uint8_t *bytes;
+	size_t len;
+};
+
+static bool head_bytes(struct head *h, size_t n)
+{
+	if (n > h->src->left || n > PTC_WIRE_HEAD_MAX - h->len || h->src->read(h->src->arg, h->bytes + h->len, n) != n)
+		return false;
+	h->src->left -= n;
+	h->len += n;
+	return true;
+}
+
+static bool head_varint(struct head *h, uint64_t *ret)
+{
+	uint64_t v = 0;
+
+	for (unsigned shift = 0; shift < 64; shift += 7) {
+		if (!head_bytes(h, 1))
+			return false;
+		v |= (uint64_t)(h->bytes[h->len - 1] & 0x7f) << shift;
+		if (!(h->bytes[h->len - 1] & 0x80)) {
+			*ret = v;
+			return true;
+		}
+	}
+	return false;
+}
+
+/* Reads past the value of a field that is not the payload. */
+static bool head_skip(struct head *h, unsigned type)
+{
+	uint64_t n;
+
+	switch (type) {
+	case 0:
+		return head_varint(h, &n);
+	case 1:
+		return head_bytes(h, 8);
+	case 2:
+		return head_varint(h, &n) && n <= PTC_WIRE_HEAD_MAX && head_bytes(h, (size_t)n);
+	case 5:
+		return head_bytes(h, 4);
+	default:
+		return false;
+	}
+}
+
+int ptc_wire_head_read(struct ptc_wire_source *src, uint8_t head[PTC_WIRE_HEAD_MAX], size_t *ret_head_len,
+		       uint64_t *ret_payload, struct ptc_error *err)
+{
+	struct head h = { src, head, 0 };
+	uint64_t tag, payload = 0;
+	size_t end = 0;
+
+	for (; src->left; end = h.len) {
+		if (!head_varint(&h, &tag))
+			goto malformed;
+		if (tag == ((15 << 3) | 2)) {
+			if (!head_varint(&h, &payload) || payload != src->left)
+				goto malformed;
+			break;
+		}
+		if (!(tag >> 3) || !head_skip(&h, tag & 7))
+			goto malformed;
+	}
+	*ret_head_len = end;
+	*ret_payload = payload;
+	return 0;
+malformed:
+	return ptc_error_set(err, PTC_EPEER, "a bulk message that is malformed: its lengths do not add up");
+}
+
+static size_t message_read(void *arg, void *dst, size_t len)
+{
+	return ptc_rpc_message_read(arg, dst, len);
+}
+
+int ptc_wire_message_head(struct ptc_rpc_message *msg, uint8_t head[PTC_WIRE_HEAD_MAX], size_t *ret_head_len,
+			  uint64_t *ret_payload, struct ptc_error *err)
+{
+	struct ptc_wire_source src = { message_read, msg, ptc_rpc_message_len(msg) };
+
+	return ptc_wire_head_read(&src, head, ret_head_len, ret_payload, err);
+}
+
+int ptc_wire_data_open(struct ptc_rpc_message *msg, uint64_t *ret_payload, struct ptc_error *err)
+{
+	uint8_t head[PTC_WIRE_HEAD_MAX];
+	Ptc__V1__Data *data;
+	uint32_t version;
+	size_t len;
+	int r = ptc_wire_message_head(msg, head, &len, ret_payload, err);
+
+	if (r)
+		return r;
+	data = ptc__v1__data__unpack(&ptc_pb_allocator, len, head);
+	if (!data)
+		return ptc_error_set(err, PTC_EPEER, "a data message whose head does not parse");
+	version = data->version;
+	ptc__v1__data__free_unpacked(data, &ptc_pb_allocator);
+	return ptc_wire_version(version, err);
+}
+
+int ptc_wire_decode(struct ptc_rpc_message *msg, const ProtobufCMessageDescriptor *type, ProtobufCMessage **ret,
+		    struct ptc_error *err)
+{
+	size_t len = ptc_rpc_message_len(msg);
+	ptc_auto_free void *bytes = ptc_malloc(len ? len : 1);
+
+	if (!bytes)
+		return ptc_error_set(err, PTC_ENOMEM, "no memory for a message of %zu bytes", len);
+	if (ptc_rpc_message_read(msg, bytes, len) != len)
+		return ptc_error_set(err, PTC_EPEER, "a message shorter than it said");
+	return ptc_pb_decode(type, bytes, len, ret, err);
+}

@@ -1,0 +1,309 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* An extent of a snapshot, from the memory of ranks that wait. Happy path: slice by slice, straight from the memory of the lowest
+ * rank that has it, compared with what other ranks here hold of the same bytes (but for replicas that do not count by a rule,
+ * where one that does is here), digested while it is in the caches. Where by a rule the greatest counts it is taken of all of them.
+ * Failure modes: replicas that differ (PTC_EDIGEST naming tensor and ranks), a rank that dies meanwhile (whatever its memory
+ * says), memory. */
+#include "daemon/agent/capture/internal.h"
+#include "daemon/store/store_table.h"
+#include "daemon/store/store_read.h"
+#include "daemon/agent/tables/node_digest.h"
+
+#include "base/check.h"
+#include "base/sys/fault.h"
+#include "base/number/search.h"
+#include "reshard/values/max.h"
+
+#include <string.h>
+
+struct fill {
+	struct ptc_capture *c;
+	struct ptc_capture_hand *hand;
+	struct ptc_table *table;
+	const struct ptc_store_box *box; /* the extent's */
+	uint32_t extent;
+	bool own;                    /* there is more to come, from other nodes */
+	bool fresh;                  /* the process that copies has not mapped its memory */
+	const struct ptc_box *slice; /* of box, that is being filled */
+	struct iovec spans[PTC_EXTENT_SPANS];
+	int nspans;
+	const struct ptc_seat_source *source;
+	struct ptc_boxes
+		primary; /* parts of the slice that sources have given which count; complete when secondary ones come */
+};
+
+static const char *item_name(const struct fill *f, char name[PTC_TENSOR_NAME_MAX + 1])
+{
+	return ptc_geometry_item_name(f->c->g, f->box->item, name, PTC_TENSOR_NAME_MAX + 1);
+}
+
+static uint32_t rank_of(const struct fill *f, const struct ptc_seat_source *s)
+{
+	return f->c->group.v[s->seat].rank.rank;
+}
+
+static int copy_run(void *arg, uint64_t address, int64_t off, int64_t len, struct ptc_error *err)
+{
+	struct fill *f = arg;
+
+	return ptc_mover_add(&f->hand->mover, address, f->spans, f->nspans, off, len, err);
+}
+
+static size_t first_source(const struct ptc_seat_sources *s, uint32_t item)
+{
+	return PTC_SEARCH(struct ptc_seat_source, item, s->v, s->n, item);
+}
+
+/* The source of the bytes of part: the first that has any of it. */
+static int differ(const struct fill *f, const struct ptc_box *part, struct ptc_error *err)
+{
+	const struct ptc_seat_source *first = &f->c->sources.v[first_source(&f->c->sources, f->box->item)];
+	char name[PTC_TENSOR_NAME_MAX + 1];
+	struct ptc_box common;
+
+	while (first < f->source && !ptc_box_intersect(&first->at.box, part, &common))
+		first++;
+	return ptc_error_set(
+		err, PTC_EDIGEST,
+		"tensor \"%.600s\": ranks %u and %u hold the same part of it with different bytes; replicas "
+		"must be equal",
+		item_name(f, name), rank_of(f, first), rank_of(f, f->source));
+}
+
+/* Runs, and spans of extents, are of whole elements. */
+static int take_max(const struct fill *f, const struct ptc_capture_part *part, struct ptc_error *err)
+{
+	enum ptc_dtype dtype = ptc_item_dtype(f->c->g->spec, f->box->item);
+	size_t size = ptc_dtype_bits(dtype) / 8;
+
+	if (ptc_fails(part->len % size == 0))
+		return ptc_error_set(err, PTC_EINTERNAL, "a run inside an element");
+	ptc_max_take(dtype, f->hand->buffer + part->off, part->len / size, part->ours);
+	return 0;
+}
+
+/* What was read of a replica into what was copied. */
+static int max_flush(const struct fill *f, struct ptc_error *err)
+{
+	struct ptc_capture_hand *h = f->hand;
+	int r = ptc_mover_flush(&h->mover, err);
+
+	for (size_t i = 0; !r && i < h->nparts; i++)
+		r = take_max(f, &h->parts[i], err);
+	h->nparts = h->used = 0;
+	return r;
+}
+
+static int max_run(void *arg, uint64_t address, int64_t off, int64_t len, struct ptc_error *err)
+{
+	const struct fill *f = arg;
+	struct ptc_capture_hand *h = f->hand;
+
+	for (int i = 0; i < f->nspans && len > 0; off -= (int64_t)f->spans[i++].iov_len) {
+		int64_t has = (int64_t)f->spans[i].iov_len;
+
+		while (off < has && len > 0) {
+			size_t now =
+				(size_t)PTC_MIN(PTC_MIN(has - off, len), (int64_t)(PTC_CAPTURE_MAX_BYTES - h->used));
+			struct iovec to = { h->buffer + h->used, now };
+			int r = ptc_mover_add(&h->mover, address, &to, 1, 0, (int64_t)now, err);
+
+			h->parts[h->nparts++] =
+				(struct ptc_capture_part){ h->used, now, (uint8_t *)f->spans[i].iov_base + off };
+			h->used += now;
+			address += now;
+			off += (int64_t)now;
+			len -= (int64_t)now;
+			if (!r && (h->nparts == PTC_CAPTURE_MAX_PARTS || h->used == PTC_CAPTURE_MAX_BYTES))
+				r = max_flush(f, err);
+			if (r)
+				return r;
+		}
+	}
+	return 0;
+}
+
+/* Copies the parts of left that the source has, and takes them away from left. */
+static int copy_parts(struct fill *f, struct ptc_boxes *left, struct ptc_error *err)
+{
+	const struct ptc_placed *at = &f->source->at;
+	struct ptc_boxes rest = { 0 };
+	struct ptc_box cut;
+	int r = 0;
+
+	f->hand->mover.seat = &f->c->group.v[f->source->seat];
+	f->hand->mover.fresh = f->fresh;
+	for (size_t i = 0; !r && i < left->n; i++) {
+		if (ptc_box_intersect(&left->v[i], &at->box, &cut)) {
+			r = ptc_placed_runs(at, &f->box->box, &cut, copy_run, f, err);
+			atomic_fetch_add(&f->c->copied, ptc_box_volume(&cut));
+		}
+		if (!r && ptc_box_subtract(&left->v[i], &at->box, &rest))
+			r = ptc_error_set(err, PTC_ENOMEM, "no memory to take a snapshot");
+	}
+	r = r ? r : ptc_mover_flush(&f->hand->mover, err);
+	ptc_boxes_done(left);
+	*left = rest;
+	return r;
+}
+
+/* What of cut was copied before and must be what the source has: of a secondary one only what no primary has given. */
+static int to_compare(const struct fill *f, const struct ptc_box *cut, const struct ptc_boxes *left,
+		      struct ptc_boxes *out)
+{
+	struct ptc_boxes some = { 0 };
+	int r = ptc_boxes_missing(cut, left->v, left->n, f->source->secondary ? &some : out);
+
+	for (size_t i = 0; !r && i < some.n; i++)
+		r = ptc_boxes_missing(&some.v[i], f->primary.v, f->primary.n, out);
+	ptc_boxes_done(&some);
+	return r;
+}
+
+static int compare_part(struct fill *f, const struct ptc_box *part, struct ptc_error *err)
+{
+	const struct ptc_placed *at = &f->source->at;
+	struct ptc_mover *m = &f->hand->mover;
+	int r;
+
+	if (f->source->max) {
+		r = ptc_placed_runs(at, &f->box->box, part, max_run, f, err);
+		return r ? r : max_flush(f, err);
+	}
+	m->way = PTC_MOVER_COMPARE;
+	r = ptc_placed_runs(at, &f->box->box, part, copy_run, f, err);
+	r = r ? r : ptc_mover_flush(m, err);
+	m->way = PTC_MOVER_READ;
+	return r == PTC_EDIGEST ? differ(f, part, err) : r;
+}
+
+/* Compares what the source has of the extent and what was copied before, which is all but left. */
+static int compare_parts(struct fill *f, const struct ptc_boxes *left, struct ptc_error *err)
+{
+	struct ptc_boxes parts = { 0 };
+	struct ptc_box cut;
+	int r = 0;
+
+	if (!ptc_box_intersect(f->slice, &f->source->at.box, &cut))
+		return 0;
+	if (to_compare(f, &cut, left, &parts))
+		r = ptc_error_set(err, PTC_ENOMEM, "no memory to compare replicas");
+	f->hand->mover.seat = &f->c->group.v[f->source->seat];
+	f->hand->mover.fresh = false;
+	for (size_t i = 0; !r && i < parts.n; i++)
+		r = compare_part(f, &parts.v[i], err);
+	ptc_boxes_done(&parts);
+	return r;
+}
+
+static int fill_sources(struct fill *f, struct ptc_error *err)
+{
+	const struct ptc_seat_sources *s = &f->c->sources;
+	struct ptc_boxes left = { 0 };
+	char name[PTC_TENSOR_NAME_MAX + 1];
+	int r = ptc_boxes_push(&left, f->slice);
+
+	f->source = NULL;
+
+	if (r)
+		r = ptc_error_set(err, PTC_ENOMEM, "no memory to take a snapshot");
+	for (size_t i = first_source(s, f->box->item); !r && i < s->n && s->v[i].item == f->box->item; i++) {
+		if (s->v[i].secondary && !(f->source && f->source->secondary) &&
+		    ptc_boxes_missing(f->slice, left.v, left.n, &f->primary)) {
+			r = ptc_error_set(err, PTC_ENOMEM, "no memory to compare replicas");
+			break;
+		}
+		f->source = &s->v[i];
+		r = compare_parts(f, &left, err);
+		r = r || !left.n ? r : copy_parts(f, &left, err);
+	}
+	if (!r && left.n)
+		r = ptc_error_set(err, PTC_EINTERNAL,
+				  "tensor \"%.600s\": no rank here holds a part that this node needs",
+				  item_name(f, name));
+	ptc_boxes_done(&left);
+	ptc_boxes_done(&f->primary);
+	return r;
+}
+
+/* bytes: of the extent, up to the end of the slice. */
+static int digest_slice(const struct fill *f, int64_t bytes, struct ptc_error *err)
+{
+	const struct ptc_digest_fill d = { f->c->table, f->c->g, &f->c->needs, f->c->digests }; /* nothing of parts */
+
+	ptc_table_extent_ready(f->c->table, f->extent, 0, bytes);
+	return ptc_digest_part(&d, f->extent, f->box->item, f->slice, err);
+}
+
+static int each_slice(struct fill *f, bool copy, bool digest, struct ptc_error *err)
+{
+	struct ptc_boxes slices = { 0 };
+	int64_t bytes = 0;
+	int r = 0;
+
+	if (ptc_box_chop(&f->box->box, PTC_CAPTURE_SLICE, &slices))
+		r = ptc_error_set(err, PTC_ENOMEM, "no memory to take a snapshot");
+	for (size_t i = 0; !r && i < slices.n; i++) {
+		f->slice = &slices.v[i];
+		bytes += ptc_box_volume(f->slice);
+		r = copy ? fill_sources(f, err) : 0;
+		r = r || !digest ? r : digest_slice(f, bytes, err);
+	}
+	ptc_boxes_done(&slices);
+	return r;
+}
+
+static struct fill task_of(struct ptc_capture *c, size_t i)
+{
+	size_t whole = c->missing.n - c->reduce.own.nboxes - c->away.nboxes, k = i - PTC_MIN(i, whole);
+
+	if (i >= whole && k < c->lent.n)
+		return (struct fill){ .c = c, .table = c->parts, .box = &c->lent.v[k], .extent = c->lent_extents[k] };
+	k = i < whole ? i : i - c->lent.n;
+	return (struct fill){ .c = c,
+			      .table = c->table,
+			      .box = &c->missing.v[k],
+			      .extent = c->extents[k],
+			      .own = k >= whole && k < whole + c->reduce.own.nboxes };
+}
+
+static bool extent_fresh(const struct fill *f)
+{
+	uint64_t process = atomic_load(&f->c->copying.seats.copier);
+
+	return !process || ptc_table_extent_fresh(f->table, f->extent, process);
+}
+
+int ptc_capture_fill(void *arg, unsigned thread, size_t i, struct ptc_error *err)
+{
+	struct ptc_capture *c = arg;
+	struct fill f = task_of(c, i);
+	int r;
+
+	f.hand = &c->hands[thread];
+	f.nspans = ptc_table_extent_iov(f.table, f.extent, 0, ptc_box_volume(&f.box->box), f.spans,
+					PTC_ARRAY_LEN(f.spans));
+	if (f.nspans < 0)
+		return ptc_error_set(err, f.nspans, "an extent that cannot be filled");
+	if (c->staged) /* then it is us who write it */
+		ptc_table_extent_map(f.table, f.extent);
+	else
+		f.fresh = extent_fresh(&f);
+	f.hand->mover.nremote = f.hand->mover.nlocal = f.hand->mover.bytes = 0;
+	f.hand->mover.way = PTC_MOVER_READ;
+	f.hand->nparts = f.hand->used = 0;
+	r = each_slice(&f, true, !c->req->release && !f.own && f.table == c->table, err);
+	if (!r && ptc_fault("agent.capture.middle"))
+		r = ptc_error_set(err, PTC_EIO, "injected failure in the middle of a snapshot");
+	/* Ranks that wait for the end of the copy are not kept waiting for digests and checksums. */
+	return r || c->req->release || f.own ? r : ptc_table_filled(f.table, f.extent, err);
+}
+
+int ptc_capture_mark(void *arg, unsigned thread, size_t i, struct ptc_error *err)
+{
+	struct ptc_capture *c = arg;
+	struct fill f = task_of(c, c->mark_from + i);
+	int r = f.table == c->table ? each_slice(&f, false, true, err) : 0;
+
+	return r ? r : ptc_table_filled(f.table, f.extent, err);
+}

@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What was captured, for whoever asks again. Happy path: a note in the store says for which request the snapshot's table was
+ * made, and what the ranks carried beside tensors; so the answer can be given again after the ranks went on, and by a daemon
+ * that was started anew. It is written before the seal, so that a sealed table always has its own.
+ * Failure modes: no note, or one of another request (PTC_ENOTFOUND); the store's; memory. */
+#include "daemon/agent/capture/internal.h"
+#include "daemon/store/store.h"
+
+#include "base/alloc.h"
+
+#include <string.h>
+
+#define NOTE      "capture"
+#define NOTE_HEAD (4 * sizeof(uint64_t))
+
+static void note_head(const struct ptc_capture *c, uint64_t head[4])
+{
+	head[0] = c->req->info->id;
+	head[1] = c->req->step;
+	head[2] = c->key.generation;
+	head[3] = c->key.snapshot;
+}
+
+int ptc_captured_write(const struct ptc_capture *c, struct ptc_error *err)
+{
+	uint8_t *note = ptc_malloc(NOTE_HEAD + c->ranks_len);
+	uint64_t head[4];
+	int r;
+
+	if (!note)
+		return ptc_error_set(err, PTC_ENOMEM, "no memory for the state of ranks");
+	note_head(c, head);
+	memcpy(note, head, NOTE_HEAD);
+	memcpy(note + NOTE_HEAD, c->ranks, c->ranks_len);
+	r = ptc_store_note_put(c->agent->env.store, c->key.uuid, NOTE, note, NOTE_HEAD + c->ranks_len, err);
+	ptc_free(note);
+	return r;
+}
+
+int ptc_captured_read(struct ptc_capture *c, struct ptc_error *err)
+{
+	uint64_t head[4];
+	uint8_t *note;
+	size_t len;
+	int r = ptc_store_note_get(c->agent->env.store, c->key.uuid, NOTE, (void **)&note, &len, err);
+
+	if (r)
+		return r;
+	note_head(c, head);
+	if (len < NOTE_HEAD || memcmp(note, head, NOTE_HEAD) != 0) {
+		ptc_free(note);
+		return ptc_error_set(err, PTC_ENOTFOUND, "the last capture was another one");
+	}
+	memmove(note, note + NOTE_HEAD, len - NOTE_HEAD);
+	c->ranks = note;
+	c->ranks_len = len - NOTE_HEAD;
+	return 0;
+}
+
+/* ---- what ranks carry beside tensors ---- */
+
+struct carried {
+	Ptc__V1__PullReply reply;
+	Ptc__V1__RankState *ranks, **rank_list;
+	Ptc__V1__Blob *blobs, **blob_list;
+	Ptc__V1__Cursor *cursors, **cursor_list;
+};
+
+static void carried_done(struct carried *s)
+{
+	ptc_free(s->ranks);
+	ptc_free(s->rank_list);
+	ptc_free(s->blobs);
+	ptc_free(s->blob_list);
+	ptc_free(s->cursors);
+	ptc_free(s->cursor_list);
+}
+
+static int carried_alloc(struct carried *s, const struct ptc_group *g, struct ptc_error *err)
+{
+	size_t blobs = 1, cursors = 1, n = g->n ? g->n : 1;
+
+	for (size_t i = 0; i < g->n; i++) {
+		blobs += g->v[i].nblobs;
+		cursors += g->v[i].ncursors;
+	}
+	s->ranks = ptc_calloc(n, sizeof(*s->ranks));
+	s->rank_list = ptc_calloc(n, sizeof(*s->rank_list));
+	s->blobs = ptc_calloc(blobs, sizeof(*s->blobs));
+	s->blob_list = ptc_calloc(blobs, sizeof(*s->blob_list));
+	s->cursors = ptc_calloc(cursors, sizeof(*s->cursors));
+	s->cursor_list = ptc_calloc(cursors, sizeof(*s->cursor_list));
+	if (!s->ranks || !s->rank_list || !s->blobs || !s->blob_list || !s->cursors || !s->cursor_list)
+		return ptc_error_set(err, PTC_ENOMEM, "no memory for the state of %zu ranks", g->n);
+	return 0;
+}
+
+static void carried_fill(struct carried *s, const struct ptc_group *g)
+{
+	size_t nb = 0, nc = 0;
+
+	ptc__v1__pull_reply__init(&s->reply);
+	s->reply.ranks = s->rank_list;
+	s->reply.n_ranks = g->n;
+	for (size_t i = 0; i < g->n; i++) {
+		const struct ptc_seat_view *seat = &g->v[i];
+		Ptc__V1__RankState *to = s->rank_list[i] = &s->ranks[i];
+
+		ptc__v1__rank_state__init(to);
+		to->rank = seat->rank.rank;
+		to->blobs = s->blob_list + nb;
+		to->n_blobs = seat->nblobs;
+		to->cursors = s->cursor_list + nc;
+		to->n_cursors = seat->ncursors;
+		for (size_t k = 0; k < seat->nblobs; k++, nb++) {
+			ptc__v1__blob__init(s->blob_list[nb] = &s->blobs[nb]);
+			s->blobs[nb].name = seat->blobs[k].name;
+			s->blobs[nb].scope = (uint32_t)seat->blobs[k].scope;
+			s->blobs[nb].data = (ProtobufCBinaryData){ seat->blobs[k].len, seat->blobs[k].data };
+		}
+		for (size_t k = 0; k < seat->ncursors; k++, nc++) {
+			ptc__v1__cursor__init(s->cursor_list[nc] = &s->cursors[nc]);
+			s->cursors[nc].name = seat->cursors[k].name;
+			s->cursors[nc].position = seat->cursors[k].position;
+			s->cursors[nc].tag = seat->cursors[k].tag;
+		}
+	}
+}
+
+int ptc_captured_encode(struct ptc_capture *c, struct ptc_error *err)
+{
+	struct carried s = { 0 };
+	int r = carried_alloc(&s, &c->group, err);
+
+	if (!r) {
+		carried_fill(&s, &c->group);
+		r = ptc_pb_encode(&s.reply.base, &c->ranks, &c->ranks_len, err);
+	}
+	carried_done(&s);
+	return r;
+}

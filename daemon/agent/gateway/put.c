@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Put: boxes of an import pushed by a gateway. Happy path: each message's box
+ * goes from the socket through a ticketed buffer into the reserved extents.
+ * Failure modes: no such import open here, or it is being committed
+ * (PTC_ESTATE), numbers that do not fit or a payload that is not the box's
+ * size (PTC_EPEER, PTC_EINVAL; nothing is written), a message that changes
+ * job or import in mid-stream (PTC_EINVAL). */
+#include "daemon/agent/calls/operation.h"
+#include "daemon/agent/calls/wire.h"
+#include "daemon/agent/gateway/gateway.h"
+
+#include "base/alloc.h"
+#include "base/check.h"
+#include "base/sys/fault.h"
+#include "base/limits.h"
+
+#include <string.h>
+
+struct put {
+	struct ptc_agent *agent;
+	struct ptc_agent_op op;
+	struct ptc_put_target target;
+	bool open;
+	uint64_t bytes;
+};
+
+static int target_check(struct put *p, const Ptc__V1__PutChunk *chunk, struct ptc_error *err)
+{
+	int r;
+
+	if (p->open) {
+		if (chunk->import_id != p->target.import_id || strcmp(chunk->uuid, p->target.job->uuid))
+			return ptc_error_set(err, PTC_EINVAL, "a put stream that changes its import");
+		return 0;
+	}
+	r = ptc_put_target_open(p->agent, chunk->uuid, chunk->import_id, &p->target, err);
+	p->open = !r;
+	return r;
+}
+
+static int payload_write(struct put *p, struct ptc_rpc_message *msg, uint32_t item, const struct ptc_box *box,
+			 struct ptc_error *err)
+{
+	size_t len = (size_t)ptc_box_volume(box);
+	struct ptc_staging *s;
+	int r = ptc_staging_new(&p->agent->recv, len, ptc_agent_op_stopped, &p->op, &s, err);
+
+	if (r)
+		return r;
+	if (ptc_rpc_message_read(msg, s->data, len) != len)
+		r = ptc_error_set(err, PTC_EPEER, "a put message shorter than it said");
+	r = r ? r : ptc_put_target_write(&p->target, item, box, s->data, err);
+	ptc_staging_release(s);
+	if (!r && ptc_fault("agent.put.middle"))
+		r = ptc_error_set(err, PTC_EIO, "fault agent.put.middle");
+	p->bytes += r ? 0 : len;
+	return r;
+}
+
+static int chunk_take(struct put *p, struct ptc_rpc_message *msg, struct ptc_error *err)
+{
+	uint8_t head[PTC_WIRE_HEAD_MAX];
+	Ptc__V1__PutChunk *chunk;
+	struct ptc_box box;
+	uint64_t payload;
+	size_t len;
+	int r = ptc_wire_message_head(msg, head, &len, &payload, err);
+
+	if (r)
+		return r;
+	chunk = ptc__v1__put_chunk__unpack(&ptc_pb_allocator, len, head);
+	if (!chunk)
+		return ptc_error_set(err, PTC_EPEER, "a put message whose head does not parse");
+	r = ptc_wire_version(chunk->version, err);
+	r = r ? r : ptc_wire_box(chunk->offset, chunk->n_offset, chunk->extent, chunk->n_extent, &box, err);
+	r = r ? r : target_check(p, chunk, err);
+	if (!r && (payload != (uint64_t)ptc_box_volume(&box) || payload > PTC_BULK_MESSAGE_MAX))
+		r = ptc_error_set(err, PTC_EPEER, "%llu bytes for a box of %lld", (unsigned long long)payload,
+				  (long long)ptc_box_volume(&box));
+	r = r ? r : payload_write(p, msg, chunk->item, &box, err);
+	ptc__v1__put_chunk__free_unpacked(chunk, &ptc_pb_allocator);
+	return r;
+}
+
+int ptc_agent_on_put(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
+{
+	Ptc__V1__PutReply reply = PTC__V1__PUT_REPLY__INIT;
+	struct put p = { .agent = arg, .op = { arg, NULL, call } };
+	struct ptc_rpc_message *msg;
+	int r;
+
+	while (!(r = ptc_rpc_call_recv(call, &msg, err)) && msg) {
+		r = chunk_take(&p, msg, err);
+		ptc_rpc_message_done(msg);
+		if (r)
+			break;
+	}
+	if (p.open)
+		ptc_put_target_close(&p.target);
+	reply.version = PTC_WIRE_VERSION;
+	reply.bytes = p.bytes;
+	return r ? r : ptc_agent_reply(call, &reply.base, err);
+}

@@ -1,0 +1,270 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Merging every node's digests into one per item. Happy path: each node's
+ * needs are known from the geometry, its digests come by position; equal
+ * boxes of several nodes must agree; of each item, boxes that are pairwise
+ * disjoint and add up to the whole are XORed. Failure modes: replicas that
+ * differ or an item that is not what was expected (PTC_EDIGEST naming tensor
+ * and nodes), a node or box that did not report (PTC_ESTATE), positions out
+ * of range or given twice (PTC_EPEER). */
+#include "daemon/agent/geometry/digest_merge.h"
+
+#include "base/alloc.h"
+#include "base/check.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct node_digests {
+	struct ptc_needs needs;
+	uint64_t *digest;
+	bool *have;
+};
+
+struct ptc_digests {
+	const struct ptc_geometry *g;
+	struct node_digests *nodes;
+};
+
+struct entry {
+	uint32_t item, node;
+	const struct ptc_box *box;
+	uint64_t digest;
+};
+
+static int node_init(struct node_digests *n, const struct ptc_geometry *g, uint32_t node, struct ptc_error *err)
+{
+	int r = ptc_layout_node_needs(g->layout, &g->allocation, node, &n->needs, err);
+
+	if (r)
+		return r;
+	n->digest = ptc_calloc(n->needs.n ? n->needs.n : 1, sizeof(*n->digest));
+	n->have = ptc_calloc(n->needs.n ? n->needs.n : 1, sizeof(*n->have));
+	if (!n->digest || !n->have)
+		return ptc_error_set(err, PTC_ENOMEM, "no memory for %zu digests", n->needs.n);
+	return 0;
+}
+
+int ptc_digests_new(const struct ptc_geometry *g, struct ptc_digests **ret_digests, struct ptc_error *err)
+{
+	struct ptc_digests *d = ptc_calloc(1, sizeof(*d));
+	int r = 0;
+
+	if (!d)
+		return ptc_error_set(err, PTC_ENOMEM, "no memory for digests");
+	d->g = g;
+	d->nodes = ptc_calloc(g->nnodes, sizeof(*d->nodes));
+	if (!d->nodes)
+		r = ptc_error_set(err, PTC_ENOMEM, "no memory for digests");
+	for (uint32_t i = 0; !r && i < g->nnodes; i++)
+		r = node_init(&d->nodes[i], g, i, err);
+	if (r) {
+		ptc_digests_free(d);
+		return r;
+	}
+	*ret_digests = d;
+	return 0;
+}
+
+struct ptc_digests *ptc_digests_free(struct ptc_digests *d)
+{
+	if (!d)
+		return NULL;
+	for (size_t i = 0; d->nodes && i < d->g->nnodes; i++) {
+		ptc_needs_done(&d->nodes[i].needs);
+		ptc_free(d->nodes[i].digest);
+		ptc_free(d->nodes[i].have);
+	}
+	ptc_free(d->nodes);
+	ptc_free(d);
+	return NULL;
+}
+
+int ptc_digests_add(struct ptc_digests *d, uint32_t node, const uint32_t *need_index, const uint64_t *digests, size_t n,
+		    struct ptc_error *err)
+{
+	struct node_digests *nd;
+
+	if (node >= d->g->nnodes)
+		return ptc_error_set(err, PTC_EINVAL, "digests of node number %u of %zu", node, d->g->nnodes);
+	nd = &d->nodes[node];
+	for (size_t i = 0; i < n; i++)
+		if (need_index[i] >= nd->needs.n)
+			return ptc_error_set(err, PTC_EPEER, "node %s sent a digest of box %u of %zu",
+					     d->g->nodes[node], need_index[i], nd->needs.n);
+	for (size_t i = 0; i < n; i++) {
+		uint32_t at = need_index[i];
+
+		if (nd->have[at] && nd->digest[at] != digests[i])
+			return ptc_error_set(err, PTC_EPEER, "node %s sent two digests of box %u", d->g->nodes[node],
+					     at);
+		nd->have[at] = true;
+		nd->digest[at] = digests[i];
+	}
+	return 0;
+}
+
+/* ---- merging ---- */
+
+/* By item, then where the box begins in dim 0, then the rest of it, then node. */
+static int entry_compare(const void *a, const void *b)
+{
+	const struct entry *x = a, *y = b;
+
+	if (x->item != y->item)
+		return x->item < y->item ? -1 : 1;
+	for (uint32_t d = 0; d < x->box->ndim && d < y->box->ndim; d++)
+		if (x->box->off[d] != y->box->off[d])
+			return x->box->off[d] < y->box->off[d] ? -1 : 1;
+	for (uint32_t d = 0; d < x->box->ndim && d < y->box->ndim; d++)
+		if (x->box->ext[d] != y->box->ext[d])
+			return x->box->ext[d] < y->box->ext[d] ? -1 : 1;
+	return x->node < y->node ? -1 : x->node > y->node;
+}
+
+static int node_entries(const struct ptc_digests *d, uint32_t node, struct entry *v, size_t *n, struct ptc_error *err)
+{
+	const struct node_digests *nd = &d->nodes[node];
+
+	for (size_t i = 0; i < nd->needs.n; i++) {
+		if (ptc_box_empty(&nd->needs.v[i].box))
+			continue;
+		if (!nd->have[i]) {
+			char name[PTC_TENSOR_NAME_MAX + PTC_FIELD_NAME_MAX + 2];
+
+			ptc_geometry_item_name(d->g, nd->needs.v[i].item, name, sizeof(name));
+			return ptc_error_set(err, PTC_ESTATE, "node %s sent no digest of its part of \"%.600s\"",
+					     d->g->nodes[node], name);
+		}
+		v[(*n)++] = (struct entry){ nd->needs.v[i].item, node, &nd->needs.v[i].box, nd->digest[i] };
+	}
+	return 0;
+}
+
+static int entries_make(const struct ptc_digests *d, struct entry **ret, size_t *ret_n, struct ptc_error *err)
+{
+	struct entry *v;
+	size_t n = 0;
+	int r = 0;
+
+	for (size_t i = 0; i < d->g->nnodes; i++)
+		n += d->nodes[i].needs.n;
+	v = ptc_reallocarray(NULL, n ? n : 1, sizeof(*v));
+	if (!v)
+		return ptc_error_set(err, PTC_ENOMEM, "no memory for %zu digests", n);
+	n = 0;
+	for (uint32_t i = 0; !r && i < d->g->nnodes; i++)
+		r = node_entries(d, i, v, &n, err);
+	if (r) {
+		ptc_free(v);
+		return r;
+	}
+	qsort(v, n, sizeof(*v), entry_compare);
+	*ret = v;
+	*ret_n = n;
+	return 0;
+}
+
+/* Leaves one of each set of equal boxes; all of a set must agree. */
+static int replicas_agree(const struct ptc_digests *d, struct entry *v, size_t *n, struct ptc_error *err)
+{
+	size_t kept = 0;
+
+	for (size_t i = 0; i < *n; i++) {
+		const struct entry *e = &v[i], *o = kept ? &v[kept - 1] : NULL;
+
+		if (o && o->item == e->item && ptc_box_equal(o->box, e->box)) {
+			char name[PTC_TENSOR_NAME_MAX + PTC_FIELD_NAME_MAX + 2];
+
+			if (o->digest == e->digest)
+				continue;
+			ptc_geometry_item_name(d->g, e->item, name, sizeof(name));
+			return ptc_error_set(err, PTC_EDIGEST,
+					     "replicas of \"%.600s\" differ: %016llx on node %s, "
+					     "%016llx on node %s",
+					     name, (unsigned long long)o->digest, d->g->nodes[o->node],
+					     (unsigned long long)e->digest, d->g->nodes[e->node]);
+		}
+		v[kept++] = *e;
+	}
+	*n = kept;
+	return 0;
+}
+
+/* v is sorted by the begin of dim 0, so only those beginning before the end of one can meet it. A box that meets one
+ * chosen before is left out (another cut of the same bytes); then the rest must still be everything. */
+static int item_merge(const struct ptc_digests *d, uint32_t item, const struct entry *v, size_t n, bool *chosen,
+		      uint64_t *ret, struct ptc_error *err)
+{
+	int64_t bytes = 0, whole = ptc_item_bytes(d->g->spec, item);
+	uint64_t digest = 0;
+	char name[PTC_TENSOR_NAME_MAX + PTC_FIELD_NAME_MAX + 2];
+	struct ptc_box cut;
+
+	memset(chosen, true, n);
+	for (size_t i = 0; i < n; i++) {
+		if (!chosen[i])
+			continue;
+		digest ^= v[i].digest;
+		bytes += ptc_box_volume(v[i].box);
+		for (size_t k = i + 1; k < n && v[k].box->off[0] < v[i].box->off[0] + v[i].box->ext[0]; k++)
+			if (chosen[k] && ptc_box_intersect(v[i].box, v[k].box, &cut))
+				chosen[k] = false;
+	}
+	if (bytes != whole)
+		return ptc_error_set(err, PTC_ESTATE, "the digests of \"%.600s\" are of %lld of its %lld bytes",
+				     ptc_geometry_item_name(d->g, item, name, sizeof(name)), (long long)bytes,
+				     (long long)whole);
+	*ret = digest;
+	return 0;
+}
+
+static int items_merge(const struct ptc_digests *d, const struct entry *v, size_t n, uint64_t *items,
+		       struct ptc_error *err)
+{
+	size_t nitems = ptc_spec_items(d->g->spec), at = 0;
+	bool *chosen = ptc_calloc(n ? n : 1, sizeof(*chosen));
+	int r = chosen ? 0 : ptc_error_set(err, PTC_ENOMEM, "no memory for %zu digests", n);
+
+	for (uint32_t item = 0; !r && item < nitems; item++) {
+		size_t end = at;
+
+		while (end < n && v[end].item == item)
+			end++;
+		r = item_merge(d, item, v + at, end - at, chosen, &items[item], err);
+		at = end;
+	}
+	ptc_free(chosen);
+	return r;
+}
+
+static int items_expected(const struct ptc_digests *d, const uint64_t *items, const uint64_t *expected,
+			  struct ptc_error *err)
+{
+	char name[PTC_TENSOR_NAME_MAX + PTC_FIELD_NAME_MAX + 2];
+
+	for (uint32_t i = 0; i < ptc_spec_items(d->g->spec); i++)
+		if (items[i] != expected[i])
+			return ptc_error_set(err, PTC_EDIGEST, "\"%.600s\" has digest %016llx instead of %016llx",
+					     ptc_geometry_item_name(d->g, i, name, sizeof(name)),
+					     (unsigned long long)items[i], (unsigned long long)expected[i]);
+	return 0;
+}
+
+int ptc_digests_merge(struct ptc_digests *d, const uint64_t *expected, uint64_t *ret_items, struct ptc_error *err)
+{
+	size_t nitems = ptc_spec_items(d->g->spec), n = 0;
+	uint64_t *items = ptc_calloc(nitems ? nitems : 1, sizeof(*items));
+	struct entry *v = NULL;
+	int r = items ? 0 : ptc_error_set(err, PTC_ENOMEM, "no memory for %zu digests", nitems);
+
+	r = r ? r : entries_make(d, &v, &n, err);
+	r = r ? r : replicas_agree(d, v, &n, err);
+	r = r ? r : items_merge(d, v, n, items, err);
+	if (!r && expected)
+		r = items_expected(d, items, expected, err);
+	if (!r)
+		memcpy(ret_items, items, nitems * sizeof(*items));
+	ptc_free(items);
+	ptc_free(v);
+	return r;
+}

@@ -1,0 +1,462 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The peer calls about ranks of this node: thin layers over ptc_workers.
+ * Those that change something are ordered like all others of a job, and a
+ * later one ends the wait of an earlier one. Those that wait long are streams
+ * that send an empty message about every second: so neither side needs a
+ * deadline, and dropping the call ends the wait.
+ * Failure modes: no ranks run here (PTC_ESTATE), whatever ptc_workers says. */
+#include "daemon/agent/calls/wire.h"
+#include "daemon/store/store.h"
+#include "daemon/agent/ranks/internal.h"
+#include "daemon/agent/tables/tables.h"
+#include "daemon/workers/group/rank_status.h"
+#include "daemon/workers/session/rank_meet.h"
+#include "formats/job/job.h"
+
+#include "base/alloc.h"
+#include "base/check.h"
+#include "base/cleanup.h"
+#include "base/sys/sys.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define WARM_MS    2000 /* other nodes' ranks may be waiting at the stop already */
+#define WARM_BYTES (256 << 20)
+
+/* ---- what they have in common ---- */
+
+struct live {
+	struct ptc_agent *agent;
+	struct ptc_agent_op op;
+	struct ptc_rpc_call *call;
+	ProtobufCMessage *msg;
+	const Ptc__V1__WorkersRequest *req;
+	const Ptc__V1__Generation *which;
+	struct ptc_group_key key;
+	bool beats; /* a stream */
+	int64_t last_beat_ns;
+};
+
+static int live_reply(struct ptc_rpc_call *call, Ptc__V1__WorkersReply *reply, struct ptc_error *err)
+{
+	reply->version = PTC_WIRE_VERSION;
+	return ptc_agent_reply(call, &reply->base, err);
+}
+
+/* A ptc_wait's question, asked often enough to be the clock of heartbeats as well. */
+static bool live_cancelled(void *arg)
+{
+	struct live *l = arg;
+	Ptc__V1__WorkersReply beat;
+	int64_t now = ptc_sys_now_ns();
+
+	if (ptc_agent_op_stopped(&l->op))
+		return true;
+	if (!l->beats || now - l->last_beat_ns < PTC_AGENT_BEAT_MS * INT64_C(1000000))
+		return false;
+	l->last_beat_ns = now;
+	ptc__v1__workers_reply__init(&beat);
+	return live_reply(l->call, &beat, NULL) != 0;
+}
+
+static struct ptc_wait live_wait(struct live *l)
+{
+	return (struct ptc_wait){ .cancelled = live_cancelled, .arg = l };
+}
+
+static int live_open(struct live *l, void *agent, struct ptc_rpc_call *call, bool beats, struct ptc_error *err)
+{
+	int r;
+
+	*l = (struct live){ .agent = agent, .call = call, .beats = beats, .last_beat_ns = ptc_sys_now_ns() };
+	r = ptc_agent_request(call, &ptc__v1__workers_request__descriptor, &l->msg, err);
+	l->req = (const Ptc__V1__WorkersRequest *)l->msg;
+	r = r ? r : ptc_switch_info_check(l->req->version, l->req->info, err);
+	r = r ? r : ptc_group_workers(agent, err);
+	if (r)
+		return r;
+	l->which = l->req->from ? l->req->info->from : l->req->info->to;
+	if (!l->which || !l->which->number)
+		return ptc_error_set(err, PTC_EINVAL, "no generation is named");
+	ptc_group_key_of(l->req->info, l->which, &l->key);
+	r = ptc_store_job_create(l->agent->env.store, l->req->info->uuid, l->req->info->uid, err);
+	return r ? r
+		 : ptc_agent_enter(agent, call, l->req->info->uuid, l->req->info->fence, l->req->info->seq, false,
+				   &l->op, err);
+}
+
+static int live_close(struct live *l, int r)
+{
+	ptc_agent_leave(&l->op);
+	ptc_pb_free(l->msg);
+	return r;
+}
+
+/* ---- Arm, Start, Stop, End ---- */
+
+/* The snapshot will need memory. Making it takes as long as several copies of it, so it is made while ranks still run; what cannot be is not
+ * missed before the snapshot itself asks for it. */
+static void arm_warm(struct live *l)
+{
+	int64_t until = ptc_sys_now_ns() + WARM_MS * INT64_C(1000000), have = 0;
+	struct ptc_geometry_ref *ref = NULL;
+	struct ptc_needs needs = { 0 };
+	struct ptc_error ignored = PTC_ERROR_INIT;
+	uint32_t self;
+	int r = ptc_geometry_get(l->agent, l->req->info, l->which, &ref, &ignored);
+
+	r = r ? r : ptc_geometry_node(&ref->g, l->agent->node, &self, &ignored);
+	r = r ? r : ptc_layout_node_needs(ref->g.layout, &ref->g.allocation, self, &needs, &ignored);
+	while (!r && have < needs.bytes && ptc_sys_now_ns() < until && !live_cancelled(l)) {
+		have = PTC_MIN(have + WARM_BYTES, needs.bytes);
+		r = ptc_store_warm(l->agent->env.store, l->req->info->uuid, (uint64_t)have, &ignored);
+	}
+	ptc_needs_done(&needs);
+	ptc_geometry_put(l->agent, ref);
+}
+
+int ptc_agent_on_arm(void *agent, struct ptc_rpc_call *call, struct ptc_error *err)
+{
+	Ptc__V1__WorkersReply reply;
+	bool passed = false;
+	struct live l;
+	int r = live_open(&l, agent, call, false, err);
+
+	ptc__v1__workers_reply__init(&reply);
+	if (!r)
+		arm_warm(&l);
+	r = r ? r : ptc_workers_arm(l.agent->env.workers, &l.key, l.req->stop, &passed, &reply.step, err);
+	reply.passed = passed;
+	r = r ? r : live_reply(call, &reply, err);
+	return live_close(&l, r);
+}
+
+/* How long the job says to wait for ranks to get to a boundary, or to be built. */
+static int job_timeout(struct live *l, bool build, int64_t *ret_ms, struct ptc_error *err)
+{
+	const struct ptc_agent_env *env = &l->agent->env;
+	const struct ptc_job_desc *job;
+	void *ref;
+	int r;
+
+	if (!env->job_get)
+		return ptc_error_set(err, PTC_ESTATE, "node %s does not know how jobs are run", l->agent->node);
+	r = env->job_get(env->arg, l->req->info->uuid, l->req->info->spec_hash, &job, &ref, err);
+	if (r)
+		return r;
+	*ret_ms = (int64_t)(build ? job->run.build_timeout_ms : job->run.boundary_timeout_ms);
+	env->job_release(env->arg, ref);
+	return 0;
+}
+
+/* Asking again would only wait as long again. */
+static int no_longer(int r, const char *key, const struct ptc_wait *wait, struct ptc_error *err)
+{
+	struct ptc_error late = *err;
+
+	if (r != PTC_ETIMEOUT)
+		return r;
+	return ptc_error_set(err, PTC_ESTATE, "%s of %lld s is over %.900s", key, (long long)(wait->timeout_ms / 1000),
+			     late.text);
+}
+
+int ptc_agent_on_start(void *agent, struct ptc_rpc_call *call, struct ptc_error *err)
+{
+	Ptc__V1__WorkersReply reply;
+	struct ptc_group_start s = { 0 };
+	struct live l;
+	int r = live_open(&l, agent, call, false, err);
+
+	ptc__v1__workers_reply__init(&reply);
+	if (!r)
+		r = ptc_group_start_make(agent, l.req->info, l.which, &s, err);
+	if (!r && s.desc.nranks) {
+		struct ptc_wait wait = live_wait(&l);
+
+		r = job_timeout(&l, true, &wait.timeout_ms, err);
+		r = r ? r : ptc_workers_start(l.agent->env.workers, &s.desc, &wait, err);
+		r = no_longer(r, "build_timeout", &wait, err);
+	}
+	ptc_group_start_done(&s, agent);
+	r = r ? r : live_reply(call, &reply, err);
+	return live_close(&l, r);
+}
+
+int ptc_agent_on_stop(void *agent, struct ptc_rpc_call *call, struct ptc_error *err)
+{
+	Ptc__V1__WorkersReply reply;
+	char later[PTC_WORKERS_LATER_MAX] = "";
+	struct ptc_wait wait;
+	struct live l;
+	int r = live_open(&l, agent, call, true, err);
+
+	ptc__v1__workers_reply__init(&reply);
+	wait = live_wait(&l);
+	r = r ? r : job_timeout(&l, false, &wait.timeout_ms, err);
+	if (!r) {
+		r = ptc_workers_wait_stopped(l.agent->env.workers, &l.key, l.req->stop, l.req->moves ? later : NULL,
+					     &wait, err);
+		r = no_longer(r, "boundary_timeout", &wait, err);
+		reply.step = l.req->stop;
+		reply.passed = *later != '\0';
+		reply.why = later;
+	}
+	reply.finished = true;
+	r = r ? r : live_reply(call, &reply, err);
+	return live_close(&l, r);
+}
+
+int ptc_agent_on_end(void *agent, struct ptc_rpc_call *call, struct ptc_error *err)
+{
+	Ptc__V1__WorkersReply reply;
+	struct live l;
+	int r = live_open(&l, agent, call, true, err);
+
+	ptc__v1__workers_reply__init(&reply);
+	if (!r) {
+		struct ptc_wait wait = live_wait(&l);
+
+		r = ptc_workers_end(l.agent->env.workers, &l.key, &wait, err);
+		if (r == PTC_ENOTFOUND) /* nothing of it is here, so it is over */
+			r = 0;
+	}
+	if (!r && l.req->n_keep)
+		r = ptc_agent_tables_drop_old(agent, l.req->info->uuid, l.req->keep, l.req->n_keep, err);
+	reply.finished = true;
+	r = r ? r : live_reply(call, &reply, err);
+	return live_close(&l, r);
+}
+
+/* ---- Build ---- */
+
+struct declarations {
+	Ptc__V1__WorkersReply reply;
+	Ptc__V1__RankLayout *ranks, **rank_list;
+	Ptc__V1__RankTensor *tensors, **tensor_list;
+	int64_t *numbers;
+};
+
+static void declarations_done(struct declarations *d)
+{
+	ptc_free(d->ranks);
+	ptc_free(d->rank_list);
+	ptc_free(d->tensors);
+	ptc_free(d->tensor_list);
+	ptc_free(d->numbers);
+}
+
+/* Offsets and extents from *at on; a scalar's box counts as one dim. */
+static void put_boxes(const struct ptc_seat_tensor *t, Ptc__V1__RankTensor *to, int64_t **at)
+{
+	size_t ndim = t->ndim ? t->ndim : 1, n = ndim * t->nregions;
+
+	to->n_offsets = to->n_extents = n;
+	to->offsets = *at;
+	to->extents = *at + n;
+	*at += 2 * n;
+	for (size_t i = 0; i < t->nregions; i++) {
+		const struct ptc_box *b = &t->regions[i].box;
+
+		for (size_t k = 0; k < ndim; k++) {
+			to->offsets[i * ndim + k] = t->ndim ? b->off[k] : 0;
+			to->extents[i * ndim + k] = t->ndim ? b->ext[k] : 1;
+		}
+	}
+}
+
+static int declarations_alloc(struct declarations *d, const struct ptc_group *g, struct ptc_error *err)
+{
+	size_t tensors = 0, numbers = 0;
+
+	for (size_t i = 0; i < g->n; i++) {
+		tensors += g->v[i].ntensors;
+		for (size_t k = 0; k < g->v[i].ntensors; k++)
+			numbers += 2 * PTC_MAX(g->v[i].tensors[k].ndim, 1u) * g->v[i].tensors[k].nregions;
+	}
+	d->ranks = ptc_calloc(g->n ? g->n : 1, sizeof(*d->ranks));
+	d->rank_list = ptc_calloc(g->n ? g->n : 1, sizeof(*d->rank_list));
+	d->tensors = ptc_calloc(tensors ? tensors : 1, sizeof(*d->tensors));
+	d->tensor_list = ptc_calloc(tensors ? tensors : 1, sizeof(*d->tensor_list));
+	d->numbers = ptc_calloc(numbers ? numbers : 1, sizeof(*d->numbers));
+	if (!d->ranks || !d->rank_list || !d->tensors || !d->tensor_list || !d->numbers)
+		return ptc_error_set(err, PTC_ENOMEM, "no memory for the declarations of %zu ranks", g->n);
+	return 0;
+}
+
+static int declarations_make(struct declarations *d, const struct ptc_group *g, struct ptc_error *err)
+{
+	int64_t *at;
+	size_t n = 0;
+	int r = declarations_alloc(d, g, err);
+
+	ptc__v1__workers_reply__init(&d->reply);
+	if (r)
+		return r;
+	at = d->numbers;
+	d->reply.ranks = d->rank_list;
+	d->reply.n_ranks = g->n;
+	for (size_t i = 0; i < g->n; i++) {
+		const struct ptc_seat_view *seat = &g->v[i];
+		Ptc__V1__RankLayout *to = d->rank_list[i] = &d->ranks[i];
+
+		ptc__v1__rank_layout__init(to);
+		to->rank = seat->rank.rank;
+		to->tensors = d->tensor_list + n;
+		to->n_tensors = seat->ntensors;
+		for (size_t k = 0; k < seat->ntensors; k++, n++) {
+			const struct ptc_seat_tensor *t = &seat->tensors[k];
+			Ptc__V1__RankTensor *pb = d->tensor_list[n] = &d->tensors[n];
+
+			ptc__v1__rank_tensor__init(pb);
+			pb->name = t->name;
+			pb->dtype = (char *)(uintptr_t)ptc_dtype_name(t->dtype);
+			pb->shape = (int64_t *)(uintptr_t)t->shape;
+			pb->n_shape = t->ndim;
+			pb->tied = t->tied;
+			put_boxes(t, pb, &at);
+		}
+	}
+	return 0;
+}
+
+static int build_reply(struct live *l, const struct ptc_group_start *s, struct ptc_error *err)
+{
+	struct declarations d = { 0 };
+	struct ptc_group group = { 0 };
+	uint32_t self;
+	int r = ptc_geometry_node(&s->place, l->agent->node, &self, err);
+
+	r = r ? r : ptc_group_open(l->agent, &s->place.allocation, self, &l->key, &group, err);
+	for (size_t i = 0; !r && i < group.n; i++)
+		if (group.v[i].state == PTC_SEAT_EXITED)
+			r = ptc_error_set(err, PTC_ESTATE, "rank %u exited after it had declared its tensors",
+					  group.v[i].rank.rank);
+	r = r ? r : declarations_make(&d, &group, err);
+	d.reply.finished = true;
+	r = r ? r : live_reply(l->call, &d.reply, err);
+	declarations_done(&d);
+	ptc_group_close(&group);
+	return r;
+}
+
+static int build_ranks(struct live *l, const struct ptc_group_start *s, struct ptc_error *err)
+{
+	const Ptc__V1__WorkersRequest *req = l->req;
+	struct ptc_wait wait = live_wait(l);
+	struct ptc_carried carried;
+	int r = ptc_carried_read(l->agent, l->key.uuid, req->state_hash, &s->desc, &carried, err);
+
+	r = r ? r : job_timeout(l, true, &wait.timeout_ms, err);
+	if (!r) {
+		r = ptc_workers_build(l->agent->env.workers, &s->desc, req->start_step, req->has_state, carried.of,
+				      &wait, err);
+		r = no_longer(r, "build_timeout", &wait, err);
+	}
+	ptc_carried_done(&carried);
+	return r;
+}
+
+int ptc_agent_on_build(void *agent, struct ptc_rpc_call *call, struct ptc_error *err)
+{
+	Ptc__V1__WorkersReply none;
+	struct ptc_group_start s = { 0 };
+	struct live l;
+	int r = live_open(&l, agent, call, true, err);
+
+	r = r ? r : ptc_group_start_make(agent, l.req->info, l.which, &s, err);
+	if (!r && s.desc.nranks) {
+		r = build_ranks(&l, &s, err);
+		r = r ? r : build_reply(&l, &s, err);
+	} else if (!r) {
+		ptc__v1__workers_reply__init(&none);
+		none.finished = true;
+		r = live_reply(call, &none, err);
+	}
+	ptc_group_start_done(&s, agent);
+	return live_close(&l, r);
+}
+
+/* ---- Meet ---- */
+
+static bool call_gone(void *call)
+{
+	return ptc_rpc_call_cancelled(call);
+}
+
+static int meet_get(struct ptc_agent *agent, struct ptc_rpc_call *call, const struct ptc_group_key *key,
+		    const Ptc__V1__MeetRequest *req, struct ptc_error *err)
+{
+	Ptc__V1__MeetReply reply = PTC__V1__MEET_REPLY__INIT;
+	uint8_t value[4096];
+	struct ptc_wait wait = { .cancelled = call_gone, .arg = call };
+	bool many = atomic_fetch_add(&agent->meets, 1) >= PTC_AGENT_MEETS;
+	int r;
+
+	/* A waiting call is a thread of the server: when many wait, the rest is told to ask again. */
+	wait.timeout_ms = many ? 1 : PTC_MAX(PTC_MIN(req->timeout_ms, (uint32_t)PTC_AGENT_MEET_MS), 1u);
+	r = ptc_workers_meet_get(agent->env.workers, key, req->key, value, sizeof(value), &reply.value.len, &wait, err);
+	atomic_fetch_sub(&agent->meets, 1);
+	if (many && r == PTC_ETIMEOUT) /* it was not waited for */
+		r = ptc_error_set(err, PTC_ENOTFOUND, "key \"%s\" is not there yet", req->key);
+	reply.version = PTC_WIRE_VERSION;
+	reply.value.data = value;
+	return r ? r : ptc_agent_reply(call, &reply.base, err);
+}
+
+int ptc_agent_on_meet(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
+{
+	Ptc__V1__MeetReply reply = PTC__V1__MEET_REPLY__INIT;
+	struct ptc_agent *agent = arg;
+	ProtobufCMessage *msg = NULL;
+	int r = ptc_agent_request(call, &ptc__v1__meet_request__descriptor, &msg, err);
+	const Ptc__V1__MeetRequest *req = (const Ptc__V1__MeetRequest *)msg;
+	struct ptc_group_key key = { 0 };
+
+	r = r ? r : ptc_wire_version(req->version, err);
+	if (!r && (strlen(req->uuid) != 36 || !req->key[0] || strlen(req->key) > 255 || req->value.len > 4096))
+		r = ptc_error_set(err, PTC_EINVAL, "a meeting of a job, with a key or a value, that is none");
+	r = r ? r : ptc_group_workers(agent, err);
+	if (!r) {
+		key.generation = req->generation;
+		key.launch = req->launch;
+		snprintf(key.uuid, sizeof(key.uuid), "%s", req->uuid);
+	}
+	reply.version = PTC_WIRE_VERSION;
+	if (!r && req->put) {
+		r = ptc_workers_meet_put(agent->env.workers, &key, req->key, req->value.data, req->value.len, err);
+		r = r ? r : ptc_agent_reply(call, &reply.base, err);
+	} else if (!r) {
+		r = meet_get(agent, call, &key, req, err);
+	}
+	ptc_pb_free(msg);
+	return r;
+}
+
+/* ---- Ranks ---- */
+
+int ptc_agent_on_ranks(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
+{
+	Ptc__V1__Document reply;
+	struct ptc_agent *agent = arg;
+	ProtobufCMessage *msg = NULL;
+	char *json = NULL;
+	int r = ptc_agent_request(call, &ptc__v1__job_request__descriptor, &msg, err);
+	const Ptc__V1__JobRequest *req = (const Ptc__V1__JobRequest *)msg;
+
+	r = r ? r : ptc_wire_version(req->version, err);
+	r = r ? r : ptc_group_workers(agent, err);
+	r = r ? r : ptc_workers_json(agent->env.workers, req->job, &json, err);
+	ptc__v1__document__init(&reply);
+	reply.version = PTC_WIRE_VERSION;
+	reply.json = json;
+	r = r ? r : ptc_agent_reply(call, &reply.base, err);
+	ptc_free(json);
+	ptc_pb_free(msg);
+	return r;
+}

@@ -1,0 +1,390 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A snapshot's bytes into ranks that have declared. Happy path: each declared
+ * region is cut into tasks, a rank's tasks make batches, and a few threads take batches of all ranks in turn; a task's bytes are
+ * verified in the store's extents, and read from there by the rank (or written
+ * by us, where it cannot) straight to where it has declared them. One copy of each byte is made. Failure modes: a block that does not
+ * verify (PTC_ECORRUPT), bytes that are not here (PTC_ENOTFOUND), a rank that
+ * dies meanwhile (whatever its memory says), cancellation. */
+#include "daemon/agent/calls/crew.h"
+#include "daemon/store/store_read.h"
+#include "daemon/agent/memory/copying.h"
+#include "daemon/agent/ranks/internal.h"
+
+#include "base/alloc.h"
+#include "base/check.h"
+#include "base/sys/fault.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define BATCH_BYTES (16 << 20) /* a message to the rank, or several; each costs an answer and two wake-ups */
+
+struct task {
+	const struct ptc_seat_source *source;
+	struct ptc_box box;
+};
+
+/* Tasks of one seat that follow each other. */
+struct batch {
+	size_t first, n;
+	size_t turn; /* the how manieth of its seat */
+};
+
+struct restorer {
+	const struct ptc_restore *job;
+	struct ptc_seat_sources sources;
+	struct task *tasks; /* by seat */
+	size_t ntasks, cap;
+	struct batch *batches;
+	size_t nbatches;
+	struct ptc_mover *movers; /* of each thread */
+	struct ptc_copying copying;
+	struct ptc_wait wait;
+	struct {
+		int fd; /* -1: none: we write it all */
+		const uint8_t *base;
+		uint64_t bytes;
+	} file;
+	struct ptc_seat_filling *fillings; /* of each seat */
+	atomic_bool refused;               /* something cannot be said to a rank: we write it all */
+	atomic_bool stopped;               /* for the threads: the caller's question is its own thread's */
+};
+
+static int task_push(struct restorer *x, const struct ptc_seat_source *source, const struct ptc_box *box)
+{
+	if (x->ntasks == x->cap) {
+		size_t cap = x->cap ? 2 * x->cap : 64;
+		struct task *v = ptc_reallocarray(x->tasks, cap, sizeof(*v));
+
+		if (!v)
+			return PTC_ENOMEM;
+		x->tasks = v;
+		x->cap = cap;
+	}
+	x->tasks[x->ntasks++] = (struct task){ source, *box };
+	return 0;
+}
+
+static int tasks_make(struct restorer *x, struct ptc_error *err)
+{
+	int r = 0;
+
+	for (size_t i = 0; !r && i < x->sources.n; i++) {
+		const struct ptc_seat_source *s = &x->sources.v[i];
+		struct ptc_boxes cut = { 0 };
+
+		if (x->job->group->v[s->seat].state != PTC_SEAT_DECLARED)
+			continue;
+		r = ptc_box_chop(&s->at.box, BATCH_BYTES, &cut);
+		for (size_t k = 0; !r && k < cut.n; k++)
+			r = task_push(x, s, &cut.v[k]);
+		ptc_boxes_done(&cut);
+	}
+	return r ? ptc_error_set(err, PTC_ENOMEM, "no memory to restore %zu regions", x->sources.n) : 0;
+}
+
+static int by_seat(const void *a, const void *b)
+{
+	const struct task *x = a, *y = b;
+
+	if (x->source->seat != y->source->seat)
+		return x->source->seat < y->source->seat ? -1 : 1;
+	return x->source < y->source ? -1 : x->source > y->source;
+}
+
+static int by_turn(const void *a, const void *b)
+{
+	const struct batch *x = a, *y = b;
+
+	if (x->turn != y->turn)
+		return x->turn < y->turn ? -1 : 1;
+	return x->first < y->first ? -1 : 1;
+}
+
+/* All ranks get theirs at the same time: those that read are as many processes that do. */
+static int batches_make(struct restorer *x, struct ptc_error *err)
+{
+	struct batch *b = NULL;
+	int64_t bytes = 0;
+
+	qsort(x->tasks, x->ntasks, sizeof(*x->tasks), by_seat);
+	ptc_free(x->batches);
+	x->nbatches = 0;
+	x->batches = ptc_reallocarray(NULL, x->ntasks, sizeof(*x->batches));
+	if (!x->batches)
+		return ptc_error_set(err, PTC_ENOMEM, "no memory to restore %zu regions", x->ntasks);
+	for (size_t i = 0; i < x->ntasks; i++) {
+		bool same = b && x->tasks[b->first].source->seat == x->tasks[i].source->seat;
+		int64_t more = ptc_box_volume(&x->tasks[i].box);
+
+		if (!same || bytes + more > BATCH_BYTES) {
+			size_t turn = same ? b->turn + 1 : 0;
+
+			b = &x->batches[x->nbatches++];
+			*b = (struct batch){ .first = i, .turn = turn };
+			bytes = 0;
+		}
+		b->n++;
+		bytes += more;
+	}
+	qsort(x->batches, x->nbatches, sizeof(*x->batches), by_turn);
+	return 0;
+}
+
+struct part {
+	struct ptc_mover *mover;
+	const struct task *task;
+	const struct iovec *spans;
+	int nspans;
+};
+
+static int write_run(void *arg, uint64_t address, int64_t off, int64_t len, struct ptc_error *err)
+{
+	const struct part *p = arg;
+
+	return ptc_mover_add(p->mover, address, p->spans, p->nspans, off, len, err);
+}
+
+static int write_part(void *arg, const struct ptc_box *extent_box, const struct ptc_box *cut, const struct iovec *spans,
+		      int nspans, struct ptc_error *err)
+{
+	struct part *p = arg;
+
+	p->spans = spans;
+	p->nspans = nspans;
+	return ptc_placed_runs(&p->task->source->at, extent_box, cut, write_run, p, err);
+}
+
+static int task_write(struct restorer *x, unsigned thread, const struct task *t, struct ptc_error *err)
+{
+	struct part p = { .mover = &x->movers[thread], .task = t };
+	int r;
+
+	p.mover->seat = &x->job->group->v[t->source->seat];
+	p.mover->copying = &x->copying.seats;
+	p.mover->way = PTC_MOVER_WRITE;
+	p.mover->nremote = p.mover->nlocal = p.mover->bytes = 0;
+	r = ptc_table_each_extent(x->job->table, t->source->item, &t->box, write_part, &p, err);
+	return r ? r : ptc_mover_flush(p.mover, err);
+}
+
+/* ---- read by the rank ---- */
+
+struct reading {
+	struct restorer *x;
+	const struct task *task;
+	const struct iovec *spans;
+	int nspans;
+	bool refused; /* it cannot be said so */
+	size_t n;
+	struct ptc_seat_rows rows[PTC_SEAT_ROWS_MAX];
+};
+
+static int reading_flush(struct reading *f, struct ptc_error *err)
+{
+	uint32_t seat = f->task->source->seat;
+	size_t n = f->n;
+
+	f->n = 0;
+	return n ? ptc_seat_fill(&f->x->job->group->v[seat], &f->x->fillings[seat], f->x->file.fd, f->rows, n,
+				 &f->x->wait, err)
+		 : 0;
+}
+
+/* n rows that lie in one span: from is the first one's memory here. */
+static int reading_add(struct reading *f, const struct ptc_placed_rows *rows, int64_t n, int64_t len,
+		       const uint8_t *from, struct ptc_error *err)
+{
+	uint64_t off = (uint64_t)(from - f->x->file.base);
+	int r = f->n == PTC_SEAT_ROWS_MAX ? reading_flush(f, err) : 0;
+
+	if (rows->there < 0 || rows->here < 0 || from < f->x->file.base || off >= f->x->file.bytes)
+		f->refused = true;
+	if (r || f->refused)
+		return r;
+	f->rows[f->n++] =
+		(struct ptc_seat_rows){ rows->address,       off, (uint64_t)len, (uint64_t)n, (uint64_t)rows->there,
+					(uint64_t)rows->here };
+	return 0;
+}
+
+/* Chunks of an extent follow each other in its spans, not in the file: rows are told apart by the span they lie in, and one that
+ * crosses spans in pieces. */
+static int read_rows(void *arg, const struct ptc_placed_rows *all, struct ptc_error *err)
+{
+	struct ptc_placed_rows left = *all;
+	struct reading *f = arg;
+	int r = 0;
+
+	for (int i = 0, begin = 0; !r && i < f->nspans && left.n; begin += (int)f->spans[i++].iov_len) {
+		int64_t end = begin + (int64_t)f->spans[i].iov_len, n, now;
+
+		while (!r && left.n && left.off < end) {
+			const uint8_t *from = (const uint8_t *)f->spans[i].iov_base + (left.off - begin);
+
+			now = PTC_MIN(left.len, end - left.off);
+			n = now < all->len ? 1
+			    : left.here    ? PTC_MIN(left.n, (end - left.off - now) / left.here + 1)
+					   : left.n;
+			r = reading_add(f, &left, n, now, from, err);
+			if (now < left.len) { /* its rest is in the next span */
+				left.address += (uint64_t)now;
+				left.off += now;
+				left.len -= now;
+				break;
+			}
+			left.n -= n;
+			left.address += (uint64_t)(left.there * n) - (uint64_t)(all->len - left.len);
+			left.off += left.here * n - (all->len - left.len);
+			left.len = all->len;
+		}
+	}
+	return r || !left.n ? r : ptc_error_set(err, PTC_EINTERNAL, "a run beyond its extent");
+}
+
+static int read_part(void *arg, const struct ptc_box *extent_box, const struct ptc_box *cut, const struct iovec *spans,
+		     int nspans, struct ptc_error *err)
+{
+	struct reading *f = arg;
+
+	f->spans = spans;
+	f->nspans = nspans;
+	return ptc_placed_each_rows(&f->task->source->at, extent_box, cut, read_rows, f, err);
+}
+
+static int task_read(struct reading *f, const struct task *t, struct ptc_error *err)
+{
+	f->task = t;
+	return ptc_table_each_extent(f->x->job->table, t->source->item, &t->box, read_part, f, err);
+}
+
+static int task_failed(const struct restorer *x, const struct task *t, int r, struct ptc_error *err)
+{
+	char name[PTC_TENSOR_NAME_MAX + 1];
+
+	if (r == PTC_ECORRUPT)
+		ptc_geometry_name_error(x->job->g, err);
+	if (r != PTC_ENOMEM)
+		ptc_error_wrap(err, "restoring \"%.300s\" on rank %u",
+			       ptc_geometry_item_name(x->job->g, t->source->item, name, sizeof(name)),
+			       x->job->group->v[t->source->seat].rank.rank);
+	return r;
+}
+
+static int batch_run(void *arg, unsigned thread, size_t i, struct ptc_error *err)
+{
+	struct restorer *x = arg;
+	const struct batch *b = &x->batches[i];
+	const struct task *t = &x->tasks[b->first], *end = t + b->n;
+	struct reading *f = x->file.fd >= 0 ? ptc_malloc(sizeof(*f)) : NULL;
+	int r = 0;
+
+	if (x->file.fd >= 0 && !f)
+		return ptc_error_set(err, PTC_ENOMEM, "no memory to restore ranks");
+	if (f)
+		*f = (struct reading){ .x = x, .task = t };
+	for (; !r && t < end; t++) {
+		r = f ? task_read(f, t, err) : task_write(x, thread, t, err);
+		if (!r && ptc_fault("agent.restore.middle"))
+			r = ptc_error_set(err, PTC_EIO, "injected failure in the middle of a restore");
+		r = r ? task_failed(x, t, r, err) : 0;
+	}
+	if (f && !r && !f->refused && (r = reading_flush(f, err)))
+		r = task_failed(x, f->task, r, err);
+	if (f && f->refused)
+		atomic_store(&x->refused, true);
+	ptc_free(f);
+	return r;
+}
+
+static bool restore_stop(void *arg)
+{
+	struct restorer *x = arg;
+
+	if (x->job->stop && x->job->stop(x->job->arg))
+		atomic_store(&x->stopped, true);
+	return atomic_load(&x->stopped);
+}
+
+static bool restore_stopped(void *arg)
+{
+	return atomic_load(&((struct restorer *)arg)->stopped);
+}
+
+static int tasks_run(struct restorer *x, struct ptc_error *err)
+{
+	struct ptc_crew crew = {
+		.threads = ptc_crew_size(), .run = batch_run, .stop = restore_stop, .arg = x, .what = "restoring ranks"
+	};
+	int r = x->ntasks ? batches_make(x, err) : 0;
+
+	crew.ntasks = x->nbatches;
+	return r || !x->ntasks ? r : ptc_crew_run(&crew, err);
+}
+
+/* All ranks have done what they were told. What is left in tasks is theirs that did not. */
+static int tasks_wait(struct restorer *x, struct ptc_error *err)
+{
+	struct ptc_wait wait = { .cancelled = restore_stop, .arg = x };
+	const struct ptc_group *g = x->job->group;
+	size_t n = 0;
+	int r = 0;
+
+	for (size_t i = 0; !r && i < g->n; i++)
+		if (g->v[i].state == PTC_SEAT_DECLARED)
+			r = ptc_seat_filled(&g->v[i], &x->fillings[i], &wait, err);
+	for (size_t i = 0; !r && i < x->ntasks; i++)
+		if (x->file.fd < 0 || atomic_load(&x->refused) || x->fillings[x->tasks[i].source->seat].failed)
+			x->tasks[n++] = x->tasks[i];
+	x->ntasks = n;
+	return r;
+}
+
+/* What is left has to be written. */
+static int tasks_write(struct restorer *x, struct ptc_error *err)
+{
+	struct ptc_table *const tables[] = { x->job->table, NULL };
+	int r = x->ntasks ? ptc_copying_open(&x->copying, &x->job->group->v[0], tables, 0, &x->wait, err) : 0;
+
+	r = r ? r : tasks_run(x, err);
+	ptc_copying_close(&x->copying);
+	return r;
+}
+
+/* First what ranks read, then what we have to write. */
+static int restore(struct restorer *x, struct ptc_error *err)
+{
+	int r = 0;
+
+	x->movers = ptc_calloc(ptc_crew_size(), sizeof(*x->movers));
+	x->fillings = ptc_calloc(x->job->group->n, sizeof(*x->fillings));
+	if (!x->movers || !x->fillings)
+		return ptc_error_set(err, PTC_ENOMEM, "no memory to restore ranks");
+	if (ptc_table_file(x->job->table, &x->file.fd, &x->file.base, &x->file.bytes, NULL))
+		x->file.fd = -1; /* then we write it all */
+	if (x->file.fd >= 0)
+		r = tasks_run(x, err);
+	r = r ? r : tasks_wait(x, err);
+	if (x->file.fd >= 0)
+		close(x->file.fd);
+	x->file.fd = -1;
+	return r ? r : tasks_write(x, err);
+}
+
+int ptc_restore_seats(const struct ptc_restore *job, struct ptc_error *err)
+{
+	struct restorer x = { .job = job, .file.fd = -1, .wait = { .cancelled = restore_stopped, .arg = &x } };
+	int r = ptc_seat_sources_make(job->g, job->group, &x.sources, err);
+
+	r = r ? r : tasks_make(&x, err);
+	if (!r && x.ntasks)
+		r = restore(&x, err);
+	ptc_free(x.batches);
+	ptc_free(x.movers);
+	ptc_free(x.fillings);
+	ptc_free(x.tasks);
+	ptc_seat_sources_done(&x.sources);
+	return r;
+}

@@ -1,0 +1,335 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Seal, Prepare, Finish, Stat: the parts of a switch that move nothing over
+ * the network. Happy path: Seal aliases a table under the next snapshot;
+ * Prepare derives the new table from it and reserves chunks for the rest;
+ * Finish drops what is no longer named. Each may be repeated.
+ * Failure modes: memory (PTC_ENOSPC in Prepare, also in its dry run, before
+ * anything moved), a stale controller (PTC_EFENCED), a table that is not here
+ * (PTC_ENOTFOUND from Seal). A node that lost its old table derives from
+ * nothing and pulls everything. */
+#include "daemon/agent/calls/wire.h"
+#include "daemon/store/store.h"
+#include "daemon/store/store_table.h"
+#include "daemon/store/store_read.h"
+#include "daemon/agent/ranks/ranks.h"
+#include "daemon/agent/switch/internal.h"
+#include "daemon/agent/tables/tables.h"
+
+#include "base/alloc.h"
+#include "base/buf.h"
+#include "base/check.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- Prepare ---- */
+
+struct prepared {
+	int64_t missing_bytes, new_bytes, copied_bytes;
+};
+
+static int prepare_dry(struct ptc_agent *agent, const struct ptc_switch_view *v, const struct ptc_table_key *key,
+		       struct prepared *ret, struct ptc_error *err)
+{
+	struct ptc_store_boxes missing = { 0 };
+	struct ptc_table *table = NULL, *src = NULL;
+	bool before = false;
+	int r = ptc_agent_table_there(agent, key, &before, err);
+
+	r = r ? r : ptc_table_begin(agent->env.store, key, &table, err);
+	if (!r && !ptc_table_sealed(table)) {
+		r = ptc_switch_source_open(agent, v, &src, err);
+		r = r ? r
+		      : ptc_table_derive(table, src, v->fresh, v->need_boxes, v->nneed_boxes, true, &missing,
+					 &ret->new_bytes, err);
+		ptc_switch_leave_made_out(v, &missing);
+		ret->missing_bytes = missing.bytes;
+	}
+	ptc_store_boxes_done(&missing);
+	ptc_table_unref(src);
+	ptc_table_unref(table);
+	if (table && !before) {
+		int forget =
+			ptc_agent_table_drop(agent, key, r ? NULL : err); /* it leaves nothing that was not there */
+
+		r = r ? r : forget;
+	}
+	return r ? r : ptc_agent_memory_check(agent, ret->new_bytes, err);
+}
+
+static int prepare_real(struct ptc_agent *agent, const struct ptc_switch_view *v, const struct ptc_table_key *key,
+			struct prepared *ret, struct ptc_error *err)
+{
+	struct ptc_fill fill = { 0 };
+	struct ptc_table *table;
+	int r = ptc_table_begin(agent->env.store, key, &table, err);
+
+	if (r)
+		return r;
+	if (!ptc_table_sealed(table))
+		r = ptc_fill_reserve(&fill, agent, v, table, err);
+	if (!r) {
+		ret->missing_bytes = fill.missing.bytes;
+		ret->copied_bytes = fill.copied_bytes;
+		ret->new_bytes = fill.new_bytes;
+	}
+	ptc_fill_done(&fill);
+	ptc_table_unref(table);
+	return r;
+}
+
+static void job_prepared(struct ptc_agent_op *op, uint64_t id, const struct ptc_table_key *key, int64_t copied_bytes)
+{
+	struct ptc_agent_job *job = op->job;
+
+	pthread_mutex_lock(&op->agent->shared.lock);
+	if (!job->prepared || job->switch_id != id)
+		job->copied_bytes = 0;
+	job->prepared = true;
+	job->switch_id = id;
+	job->key = *key;
+	job->copied_bytes += copied_bytes;
+	pthread_mutex_unlock(&op->agent->shared.lock);
+}
+
+static int prepare(struct ptc_agent_op *op, const Ptc__V1__PrepareRequest *req, struct ptc_rpc_call *call,
+		   struct ptc_error *err)
+{
+	Ptc__V1__PrepareReply reply;
+	struct ptc_agent *agent = op->agent;
+	struct ptc_switch_view view;
+	struct ptc_plan *plan = NULL;
+	struct prepared done = { 0 };
+	struct ptc_table_key key;
+	char hash[33] = "";
+	int r = ptc_switch_view_init(&view, agent, req->info, err);
+
+	if (r)
+		return r;
+	key = ptc_geometry_key(&view.to->g);
+	r = ptc_switch_plan(&view, &plan, err);
+	if (!r) {
+		ptc_plan_hash(plan, hash);
+		r = req->dry_run ? prepare_dry(agent, &view, &key, &done, err)
+				 : prepare_real(agent, &view, &key, &done, err);
+	}
+	if (!r && !req->dry_run)
+		job_prepared(op, req->info->id, &key, done.copied_bytes);
+	ptc__v1__prepare_reply__init(&reply);
+	reply.version = PTC_WIRE_VERSION;
+	reply.plan_hash = hash;
+	reply.new_bytes = (uint64_t)done.new_bytes;
+	reply.missing_bytes = (uint64_t)done.missing_bytes;
+	reply.needs_bytes = (uint64_t)view.needs.bytes;
+	ptc_plan_free(plan);
+	ptc_switch_view_done(&view, agent);
+	return r ? r : ptc_agent_reply(call, &reply.base, err);
+}
+
+int ptc_agent_on_prepare(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
+{
+	struct ptc_agent *agent = arg;
+	struct ptc_agent_op op = { 0 };
+	ProtobufCMessage *msg = NULL;
+	int r = ptc_agent_request(call, &ptc__v1__prepare_request__descriptor, &msg, err);
+	const Ptc__V1__PrepareRequest *req = (const Ptc__V1__PrepareRequest *)msg;
+
+	r = r ? r : ptc_switch_info_check(req->version, req->info, err);
+	r = r ? r : ptc_store_job_create(agent->env.store, req->info->uuid, req->info->uid, err);
+	r = r ? r : ptc_agent_enter(agent, call, req->info->uuid, req->info->fence, req->info->seq, false, &op, err);
+	if (!r) {
+		r = prepare(&op, req, call, err);
+		if (r == PTC_ENOMEM && agent->env.work_bytes)
+			ptc_error_wrap(err, "node %s: this job needs more than the memory.work of %llu bytes, raise it",
+				       agent->node, (unsigned long long)agent->env.work_bytes);
+		ptc_agent_leave(&op);
+	}
+	ptc_pb_free(msg);
+	return r;
+}
+
+/* ---- Seal ---- */
+
+static int table_bytes(struct ptc_agent *agent, const struct ptc_table_key *key, uint64_t *ret, struct ptc_error *err)
+{
+	struct ptc_table *table;
+	const struct ptc_piece *pieces;
+	size_t n;
+	int r = ptc_table_open(agent->env.store, key, &table, err);
+
+	if (r)
+		return r;
+	pieces = ptc_table_all_pieces(table, &n);
+	*ret = 0;
+	for (size_t i = 0; i < n; i++)
+		*ret += (uint64_t)ptc_box_volume(&pieces[i].live);
+	ptc_table_unref(table);
+	return 0;
+}
+
+static int seal(struct ptc_agent *agent, const Ptc__V1__SealRequest *req, struct ptc_rpc_call *call,
+		struct ptc_error *err)
+{
+	Ptc__V1__SealReply reply = PTC__V1__SEAL_REPLY__INIT;
+	struct ptc_table_key from = { .generation = req->from->generation, .snapshot = req->from->snapshot };
+	struct ptc_table_key to = { .generation = req->to->generation, .snapshot = req->to->snapshot };
+	int r;
+
+	snprintf(from.uuid, sizeof from.uuid, "%s", req->info->uuid);
+	snprintf(to.uuid, sizeof to.uuid, "%s", req->info->uuid);
+	r = ptc_table_alias(agent->env.store, &from, &to, err);
+	r = r ? r : table_bytes(agent, &to, &reply.bytes, err);
+	reply.version = PTC_WIRE_VERSION;
+	return r ? r : ptc_agent_reply(call, &reply.base, err);
+}
+
+int ptc_agent_on_seal(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
+{
+	struct ptc_agent *agent = arg;
+	struct ptc_agent_op op = { 0 };
+	ProtobufCMessage *msg = NULL;
+	int r = ptc_agent_request(call, &ptc__v1__seal_request__descriptor, &msg, err);
+	const Ptc__V1__SealRequest *req = (const Ptc__V1__SealRequest *)msg;
+
+	r = r ? r : ptc_switch_info_check(req->version, req->info, err);
+	if (!r && (!req->from || !req->to))
+		r = ptc_error_set(err, PTC_EINVAL, "a seal that names no table");
+	r = r ? r : ptc_agent_enter(agent, call, req->info->uuid, req->info->fence, req->info->seq, false, &op, err);
+	if (!r) {
+		r = seal(agent, req, call, err);
+		ptc_agent_leave(&op);
+	}
+	ptc_pb_free(msg);
+	return r;
+}
+
+/* ---- Finish ---- */
+
+#define FINISH_MAX_KEEP 4096
+
+static int finish(struct ptc_agent *agent, const Ptc__V1__FinishRequest *req, struct ptc_error *err)
+{
+	struct ptc_table_key *keep;
+	int r;
+
+	if (req->delete_job)
+		return ptc_store_job_delete(agent->env.store, req->uuid, err);
+	keep = ptc_calloc(req->n_keep ? req->n_keep : 1, sizeof(*keep));
+	if (!keep)
+		return ptc_error_set(err, PTC_ENOMEM, "no memory for %zu table keys", req->n_keep);
+	for (size_t i = 0; i < req->n_keep; i++) {
+		snprintf(keep[i].uuid, sizeof keep[i].uuid, "%s", req->uuid);
+		keep[i].generation = req->keep[i]->generation;
+		keep[i].snapshot = req->keep[i]->snapshot;
+	}
+	r = ptc_store_keep(agent->env.store, req->uuid, keep, req->n_keep, err);
+	ptc_free(keep);
+	return r;
+}
+
+/* Whether the job's table under construction is dropped by this, and with it the right to write to it. */
+static void finish_prepared(struct ptc_agent_op *op)
+{
+	pthread_mutex_lock(&op->agent->shared.lock);
+	op->job->prepared = false;
+	pthread_mutex_unlock(&op->agent->shared.lock);
+}
+
+static int finish_check(const Ptc__V1__FinishRequest *req, struct ptc_error *err)
+{
+	int r = ptc_wire_version(req->version, err);
+
+	if (r)
+		return r;
+	if (strlen(req->uuid) != 36 || strspn(req->uuid, "0123456789abcdef-") != 36)
+		return ptc_error_set(err, PTC_EINVAL, "a job identifier that is none: \"%.40s\"", req->uuid);
+	if (req->live && req->delete_job)
+		return ptc_error_set(err, PTC_EINVAL, "a deleted job whose ranks are to run");
+	if (req->live) {
+		r = ptc_switch_info_check(req->version, req->info, err);
+		if (!r && (!req->info->from || !req->info->from->number || strcmp(req->info->uuid, req->uuid)))
+			r = ptc_error_set(err, PTC_EINVAL, "job %s is to run, but not which generation", req->uuid);
+		if (r)
+			return r;
+	}
+	if (req->n_keep > FINISH_MAX_KEEP)
+		return ptc_error_set(err, PTC_ELIMIT, "%zu tables to keep; at most %d", req->n_keep, FINISH_MAX_KEEP);
+	return 0;
+}
+
+int ptc_agent_on_finish(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
+{
+	Ptc__V1__FinishReply reply = PTC__V1__FINISH_REPLY__INIT;
+	struct ptc_error why = PTC_ERROR_INIT;
+	struct ptc_agent *agent = arg;
+	struct ptc_agent_op op = { 0 };
+	ProtobufCMessage *msg = NULL;
+	int r = ptc_agent_request(call, &ptc__v1__finish_request__descriptor, &msg, err);
+	const Ptc__V1__FinishRequest *req = (const Ptc__V1__FinishRequest *)msg;
+
+	r = r ? r : finish_check(req, err);
+	if (r)
+		goto out;
+	if (req->live) /* ranks may be started where nothing was before */
+		r = ptc_store_job_create(agent->env.store, req->uuid, req->info->uid, &why);
+	r = r ? r : ptc_agent_enter(agent, call, req->uuid, req->fence, req->seq, true, &op, &why);
+	if (!r) {
+		finish_prepared(&op);
+		r = finish(agent, req, &why);
+		ptc_agent_leave(&op);
+	}
+	if (!r || r == PTC_ENOTFOUND) {
+		int settled = ptc_settle(agent, req, &why);
+
+		r = settled ? settled : r;
+	}
+	if (r && r != PTC_ENOTFOUND) /* a job never seen here has nothing to drop */
+		ptc_error_set(err, r, "%s", why.text);
+	else
+		r = 0;
+	reply.version = PTC_WIRE_VERSION;
+	r = r ? r : ptc_agent_reply(call, &reply.base, err);
+out:
+	ptc_pb_free(msg);
+	return r;
+}
+
+/* ---- Stat ---- */
+
+int ptc_agent_on_stat(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
+{
+	Ptc__V1__Document reply;
+	struct ptc_buf json = PTC_BUF_INIT;
+	struct ptc_agent *agent = arg;
+	struct ptc_store_stats s;
+	uint64_t staging_peak;
+	ProtobufCMessage *msg = NULL;
+	int r = ptc_agent_request(call, &ptc__v1__list_request__descriptor, &msg, err);
+
+	r = r ? r : ptc_wire_version(((const Ptc__V1__ListRequest *)msg)->version, err);
+	ptc_pb_free(msg);
+	if (r)
+		return r;
+	ptc_store_stats(agent->env.store, &s);
+	staging_peak = ptc_pool_peak(&agent->send) + ptc_pool_peak(&agent->recv) + ptc_pool_peak(&agent->gate);
+	ptc_buf_printf(
+		&json,
+		"{\"version\":1,\"node\":\"%s\",\"store\":{\"ceiling_bytes\":%llu,\"used_bytes\":%llu,"
+		"\"file_bytes\":%llu,\"chunks_used\":%llu,\"chunks_free\":%llu,\"copied_bytes\":%llu,"
+		"\"lost_jobs\":%llu,\"outside_bytes\":%llu},\"staging\":{\"ceiling_bytes\":%llu,\"peak_bytes\":%llu},"
+		"\"memory\":%s,\"heap\":{\"used_bytes\":%llu,\"peak_bytes\":%llu}}",
+		agent->node, (unsigned long long)s.ceiling, (unsigned long long)s.used_bytes,
+		(unsigned long long)s.file_bytes, (unsigned long long)s.chunks_used, (unsigned long long)s.chunks_free,
+		(unsigned long long)s.copied_bytes, (unsigned long long)s.lost_jobs,
+		(unsigned long long)s.outside_bytes, (unsigned long long)agent->env.staging_bytes,
+		(unsigned long long)staging_peak, agent->env.memory_json ? agent->env.memory_json : "{}",
+		(unsigned long long)ptc_alloc_bytes(), (unsigned long long)ptc_alloc_peak());
+	ptc__v1__document__init(&reply);
+	reply.version = PTC_WIRE_VERSION;
+	reply.json = json.data;
+	r = ptc_buf_failed(&json) ? ptc_error_set(err, PTC_ENOMEM, "no memory for the statistics")
+				  : ptc_agent_reply(call, &reply.base, err);
+	ptc_buf_done(&json);
+	return r;
+}

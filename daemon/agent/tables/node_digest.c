@@ -1,0 +1,267 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Digests of what this node holds, and the Digest call. Happy path: boxes are
+ * cut into tasks that a few threads take in turn; digests are linear, so the
+ * parts of a box XOR together. Failure modes: a block that does not verify
+ * (PTC_ECORRUPT from the store), a box that is not here, cancellation. The
+ * first failure stops all threads. */
+#include "daemon/agent/calls/crew.h"
+#include "daemon/store/store_table.h"
+#include "daemon/store/store_read.h"
+#include "daemon/agent/calls/operation.h"
+#include "daemon/agent/calls/wire.h"
+#include "daemon/agent/tables/node_digest.h"
+#include "daemon/agent/tables/tables.h"
+
+#include "base/alloc.h"
+#include "base/check.h"
+#include "base/number/search.h"
+
+#include <string.h>
+
+#define DIGEST_TASK_BYTES (16 << 20)
+
+struct task {
+	size_t need;
+	struct ptc_box box;
+};
+
+struct digester {
+	const struct ptc_digest_job *job;
+	struct task *tasks;
+	size_t ntasks, cap;
+};
+
+static int task_push(struct digester *d, size_t need, const struct ptc_box *box)
+{
+	if (d->ntasks == d->cap) {
+		size_t cap = d->cap ? 2 * d->cap : 64;
+		struct task *v = ptc_reallocarray(d->tasks, cap, sizeof(*v));
+
+		if (!v)
+			return PTC_ENOMEM;
+		d->tasks = v;
+		d->cap = cap;
+	}
+	d->tasks[d->ntasks++] = (struct task){ need, *box };
+	return 0;
+}
+
+static int tasks_of(struct digester *d, size_t need, const struct ptc_box *box)
+{
+	struct ptc_boxes cut = { 0 };
+	int r = ptc_box_chop(box, DIGEST_TASK_BYTES, &cut);
+
+	for (size_t k = 0; !r && k < cut.n; k++)
+		r = task_push(d, need, &cut.v[k]);
+	ptc_boxes_done(&cut);
+	return r;
+}
+
+/* What is not done of the box: of all that is done of its item, *at is the first or lies before it. */
+static int tasks_rest(struct digester *d, size_t need, size_t *at)
+{
+	const struct ptc_digest_job *job = d->job;
+	const struct ptc_need *n = &job->needs->v[need];
+	struct ptc_boxes rest = { 0 }, next = { 0 };
+	struct ptc_box common;
+	int r = ptc_boxes_push(&rest, &n->box);
+
+	while (*at < job->ndone && job->done[*at].item < n->item)
+		(*at)++;
+	for (size_t k = *at; !r && k < job->ndone && job->done[k].item == n->item; k++) {
+		if (!ptc_box_intersect(&n->box, &job->done[k].box, &common))
+			continue;
+		for (size_t i = 0; !r && i < rest.n; i++)
+			r = ptc_box_subtract(&rest.v[i], &job->done[k].box, &next);
+		ptc_boxes_done(&rest);
+		rest = next;
+		next = (struct ptc_boxes){ 0 };
+	}
+	for (size_t i = 0; !r && i < rest.n; i++)
+		r = tasks_of(d, need, &rest.v[i]);
+	ptc_boxes_done(&rest);
+	return r;
+}
+
+static int tasks_make(struct digester *d, struct ptc_error *err)
+{
+	const struct ptc_needs *needs = d->job->needs;
+	size_t at = 0;
+	int r = 0;
+
+	for (size_t i = 0; !r && i < needs->n; i++)
+		if (!ptc_box_empty(&needs->v[i].box))
+			r = d->job->ndone ? tasks_rest(d, i, &at) : tasks_of(d, i, &needs->v[i].box);
+	return r ? ptc_error_set(err, PTC_ENOMEM, "no memory to digest %zu boxes", needs->n) : 0;
+}
+
+static int task_run(void *arg, unsigned thread, size_t i, struct ptc_error *err)
+{
+	struct digester *d = arg;
+	const struct task *t = &d->tasks[i];
+	uint32_t item = d->job->needs->v[t->need].item, ndim;
+	int64_t shape[PTC_MAX_DIMS];
+	uint64_t digest;
+	int r = ptc_geometry_shape(d->job->g, item, &ndim, shape, err);
+
+	if (r)
+		return r;
+	r = ptc_table_digest(d->job->table, item, &t->box, ndim, shape, &digest, err);
+	if (r)
+		ptc_geometry_name_error(d->job->g, err);
+	else
+		__atomic_xor_fetch(&d->job->digests[t->need], digest, __ATOMIC_RELAXED);
+	return r;
+}
+
+static bool digest_stop(void *arg)
+{
+	const struct ptc_digest_job *job = ((struct digester *)arg)->job;
+
+	return job->stop && job->stop(job->arg);
+}
+
+static void digest_tick(void *arg)
+{
+	const struct ptc_digest_job *job = ((struct digester *)arg)->job;
+
+	if (job->tick)
+		job->tick(job->arg);
+}
+
+int ptc_digest_needs(const struct ptc_digest_job *job, struct ptc_error *err)
+{
+	struct digester d = { .job = job };
+	int r = tasks_make(&d, err);
+	struct ptc_crew crew = { .ntasks = d.ntasks,
+				 .threads = PTC_AGENT_DIGEST_THREADS,
+				 .run = task_run,
+				 .stop = digest_stop,
+				 .tick = digest_tick,
+				 .arg = &d,
+				 .what = "digesting" };
+
+	if (!job->ndone)
+		memset(job->digests, 0, job->needs->n * sizeof(*job->digests));
+	r = r ? r : ptc_crew_run(&crew, err);
+	ptc_free(d.tasks);
+	return r;
+}
+
+/* ---- of what is being filled ---- */
+
+static size_t first_need(const struct ptc_needs *needs, uint32_t item)
+{
+	return PTC_SEARCH(struct ptc_need, item, needs->v, needs->n, item);
+}
+
+int ptc_digest_part(const struct ptc_digest_fill *f, uint32_t extent, uint32_t item, const struct ptc_box *part,
+		    struct ptc_error *err)
+{
+	uint32_t ndim;
+	int64_t shape[PTC_MAX_DIMS];
+	struct ptc_box cut;
+	uint64_t digest;
+	int r = ptc_geometry_shape(f->g, item, &ndim, shape, err);
+
+	for (size_t i = first_need(f->needs, item); !r && i < f->needs->n && f->needs->v[i].item == item; i++) {
+		if (!ptc_box_intersect(&f->needs->v[i].box, part, &cut))
+			continue;
+		r = ptc_table_digest_extent(f->table, extent, &cut, ndim, shape, &digest, err);
+		if (!r)
+			__atomic_xor_fetch(&f->digests[i], digest, __ATOMIC_RELAXED);
+	}
+	return r;
+}
+
+/* ---- the Digest call ---- */
+
+struct verify {
+	struct ptc_agent_op op;
+	struct ptc_rpc_call *call;
+	struct ptc_needs needs;
+	bool broken; /* progress could not be sent */
+};
+
+static bool verify_stop(void *arg)
+{
+	struct verify *v = arg;
+
+	return v->broken || ptc_agent_op_stopped(&v->op);
+}
+
+static void verify_tick(void *arg)
+{
+	struct verify *v = arg;
+	Ptc__V1__PullReply reply = PTC__V1__PULL_REPLY__INIT;
+
+	reply.version = PTC_WIRE_VERSION;
+	reply.bytes_total = (uint64_t)v->needs.bytes;
+	v->broken = ptc_agent_reply(v->call, &reply.base, NULL) != 0;
+}
+
+static int verify_reply(struct verify *v, const uint64_t *digests, int64_t scrubbed, struct ptc_error *err)
+{
+	Ptc__V1__PullReply reply = PTC__V1__PULL_REPLY__INIT;
+	uint32_t *index = ptc_reallocarray(NULL, v->needs.n ? v->needs.n : 1, sizeof(*index));
+	int r;
+
+	if (!index)
+		return ptc_error_set(err, PTC_ENOMEM, "no memory for %zu digests", v->needs.n);
+	for (size_t i = 0; i < v->needs.n; i++)
+		index[i] = (uint32_t)i;
+	reply.version = PTC_WIRE_VERSION;
+	reply.finished = true;
+	reply.bytes_done = reply.bytes_total = (uint64_t)v->needs.bytes;
+	reply.verified_bytes = (uint64_t)scrubbed;
+	reply.n_need_index = reply.n_digests = v->needs.n;
+	reply.need_index = index;
+	reply.digests = (uint64_t *)(uintptr_t)digests;
+	r = ptc_agent_reply(v->call, &reply.base, err);
+	ptc_free(index);
+	return r;
+}
+
+static int verify(struct verify *v, const struct ptc_geometry *g, struct ptc_error *err)
+{
+	struct ptc_table_key key = ptc_geometry_key(g);
+	struct ptc_digest_job job = { .g = g, .stop = verify_stop, .tick = verify_tick, .arg = v };
+	uint32_t self;
+	int64_t scrubbed = 0;
+	int r = ptc_geometry_node(g, v->op.agent->node, &self, err);
+
+	r = r ? r : ptc_layout_node_needs(g->layout, &g->allocation, self, &v->needs, err);
+	r = r ? r : ptc_agent_table_open(v->op.agent, &key, &job.table, err);
+	if (r)
+		return r;
+	verify_tick(v);
+	r = ptc_table_scrub(job.table, &scrubbed, err);
+	if (r)
+		ptc_geometry_name_error(g, err);
+	job.needs = &v->needs;
+	job.digests = ptc_calloc(v->needs.n ? v->needs.n : 1, sizeof(*job.digests));
+	if (!r && !job.digests)
+		r = ptc_error_set(err, PTC_ENOMEM, "no memory for %zu digests", v->needs.n);
+	r = r ? r : ptc_digest_needs(&job, err);
+	r = r ? r : verify_reply(v, job.digests, scrubbed, err);
+	ptc_free(job.digests);
+	ptc_table_unref(job.table);
+	return r;
+}
+
+int ptc_agent_on_digest(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
+{
+	struct verify v = { .op = { arg, NULL, call }, .call = call };
+	struct ptc_geometry_ref *ref = NULL;
+	ProtobufCMessage *msg = NULL;
+	int r = ptc_agent_request(call, &ptc__v1__digest_request__descriptor, &msg, err);
+	const Ptc__V1__DigestRequest *req = (const Ptc__V1__DigestRequest *)msg;
+
+	r = r ? r : ptc_switch_info_check(req->version, req->info, err);
+	r = r ? r : ptc_geometry_get(arg, req->info, req->info->from, &ref, err);
+	r = r ? r : verify(&v, &ref->g, err);
+	ptc_needs_done(&v.needs);
+	ptc_geometry_put(arg, ref);
+	ptc_pb_free(msg);
+	return r;
+}

@@ -1,0 +1,263 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A rank's local tensor of an item, from this node's table. Happy path: a
+ * window of the rank's buffer is zeroed, then each region's bytes that fall
+ * into it are read and put where the region's strides say; regions are halved
+ * until a part lies inside the window and fits the scratch memory.
+ * Failure modes: the rank has nothing of the item or bytes are not here
+ * (PTC_ENOTFOUND), strides that do not fall on bytes (PTC_ELAYOUT). */
+#include "daemon/agent/calls/operation.h"
+#include "daemon/store/store_table.h"
+#include "daemon/store/store_read.h"
+#include "daemon/agent/calls/wire.h"
+#include "daemon/agent/tables/rank_tensor.h"
+#include "daemon/agent/tables/tables.h"
+
+#include "base/check.h"
+
+#include <string.h>
+
+int ptc_rank_tensor_init(struct ptc_rank_tensor *t, const struct ptc_geometry *g, struct ptc_table *table,
+			 uint32_t rank, uint32_t item, struct ptc_error *err)
+{
+	struct ptc_local_shape shape;
+	uint64_t bits;
+
+	if (rank >= g->allocation.world)
+		return ptc_error_set(err, PTC_EINVAL, "rank %u of %u", rank, g->allocation.world);
+	if (item >= ptc_spec_items(g->spec))
+		return ptc_error_set(err, PTC_EINVAL, "item %u of %zu", item, ptc_spec_items(g->spec));
+	if (!ptc_layout_local_shape(g->layout, rank, item, &shape))
+		return ptc_error_set(err, PTC_ENOTFOUND, "rank %u has nothing of item %u", rank, item);
+	bits = ptc_dtype_bits(ptc_item_dtype(g->spec, item));
+	for (uint32_t d = 0; d < shape.ndim; d++)
+		if (ptc_ckd_mul(&bits, bits, (uint64_t)shape.shape[d]))
+			return ptc_error_set(err, PTC_ELAYOUT, "item %u is too large on rank %u", item, rank);
+	if (bits % 8)
+		return ptc_error_set(err, PTC_ELAYOUT, "item %u is no whole number of bytes on rank %u", item, rank);
+	*t = (struct ptc_rank_tensor){ g, table, rank, item, bits / 8 };
+	return 0;
+}
+
+int ptc_rank_range_end(const struct ptc_rank_tensor *t, const struct ptc_rank_range *range, uint64_t *ret_end,
+		       struct ptc_error *err)
+{
+	if (range->offset > t->bytes || range->length > t->bytes - range->offset)
+		return ptc_error_set(err, PTC_EINVAL, "%llu bytes from %llu of rank %u, item %u, which has %llu",
+				     (unsigned long long)range->length, (unsigned long long)range->offset, t->rank,
+				     t->item, (unsigned long long)t->bytes);
+	*ret_end = range->length ? range->offset + range->length : t->bytes;
+	return 0;
+}
+
+struct window {
+	const struct ptc_rank_tensor *t;
+	int64_t from, to; /* bytes of the rank's buffer */
+	uint8_t *dst;
+	void *scratch;
+	/* of the current region */
+	struct ptc_box region; /* bytes */
+	int64_t base, stride[PTC_MAX_DIMS];
+};
+
+/* Where a sub-box of the region begins and ends in the rank's buffer. */
+static void span_of(const struct window *w, const struct ptc_box *box, int64_t *ret_lo, int64_t *ret_hi)
+{
+	int64_t lo = w->base, hi;
+
+	for (uint32_t d = 0; d < box->ndim; d++)
+		lo += (box->off[d] - w->region.off[d]) * w->stride[d];
+	hi = lo + 1;
+	for (uint32_t d = 0; d < box->ndim; d++)
+		hi += (box->ext[d] - 1) * w->stride[d];
+	*ret_lo = lo;
+	*ret_hi = hi;
+}
+
+static bool is_compact(const struct window *w, const struct ptc_box *box)
+{
+	int64_t step = 1;
+
+	for (uint32_t d = box->ndim; d-- > 0; step *= box->ext[d])
+		if (box->ext[d] > 1 && w->stride[d] != step)
+			return false;
+	return true;
+}
+
+/* Row by row from compact memory to the strides of the rank's buffer. */
+static void scatter(const struct window *w, const struct ptc_box *box, const uint8_t *from, int64_t lo)
+{
+	uint32_t last = box->ndim - 1;
+	int64_t idx[PTC_MAX_DIMS] = { 0 }, row = box->ext[last];
+	int64_t rows = ptc_box_volume(box) / row;
+
+	for (int64_t i = 0; i < rows; i++) {
+		int64_t at = lo - w->from;
+
+		for (uint32_t d = 0; d < last; d++)
+			at += idx[d] * w->stride[d];
+		memcpy(w->dst + at, from + i * row, (size_t)row);
+		for (uint32_t d = last; d-- > 0;) {
+			if (++idx[d] < box->ext[d])
+				break;
+			idx[d] = 0;
+		}
+	}
+}
+
+static int place_whole(const struct window *w, const struct ptc_box *box, int64_t lo, struct ptc_error *err)
+{
+	int r;
+
+	if (is_compact(w, box))
+		return ptc_table_read(w->t->table, w->t->item, box, w->dst + (lo - w->from), err);
+	r = ptc_table_read(w->t->table, w->t->item, box, w->scratch, err);
+	if (!r)
+		scatter(w, box, w->scratch, lo);
+	return r;
+}
+
+static int place(const struct window *w, const struct ptc_box *box, struct ptc_error *err)
+{
+	struct ptc_box half = *box;
+	int64_t lo, hi;
+	uint32_t d = 0;
+	int r;
+
+	span_of(w, box, &lo, &hi);
+	if (hi <= w->from || lo >= w->to)
+		return 0;
+	if (lo >= w->from && hi <= w->to && ptc_box_volume(box) <= PTC_RANK_SCRATCH)
+		return place_whole(w, box, lo, err);
+	while (d + 1 < box->ndim && box->ext[d] == 1)
+		d++;
+	half.ext[d] = box->ext[d] / 2;
+	r = place(w, &half, err);
+	half.off[d] += half.ext[d];
+	half.ext[d] = box->ext[d] - half.ext[d];
+	return r ? r : place(w, &half, err);
+}
+
+static int region_bytes(struct window *w, const struct ptc_region *region, struct ptc_error *err)
+{
+	const struct ptc_spec *spec = w->t->g->spec;
+	int64_t bits = ptc_dtype_bits(ptc_item_dtype(spec, w->t->item)), base;
+	uint32_t last;
+	int r = ptc_item_byte_box(spec, w->t->item, &region->box, &w->region, err);
+
+	if (r)
+		return r;
+	last = w->region.ndim - 1;
+	base = region->buf_off * bits;
+	if (last < region->box.ndim && region->box.ext[region->box.ndim - 1] > 1 &&
+	    region->buf_stride[region->box.ndim - 1] != 1)
+		base = 1; /* elements apart from each other: no byte runs */
+	for (uint32_t d = 0; d < last; d++) {
+		if (region->buf_stride[d] * bits % 8)
+			base = 1;
+		w->stride[d] = region->buf_stride[d] * bits / 8;
+	}
+	w->stride[last] = 1;
+	w->base = base / 8;
+	if (base % 8)
+		return ptc_error_set(err, PTC_ELAYOUT, "item %u on rank %u does not lie on whole bytes", w->t->item,
+				     w->t->rank);
+	return 0;
+}
+
+int ptc_rank_tensor_read(const struct ptc_rank_tensor *t, uint64_t off, size_t len, void *dst, void *scratch,
+			 struct ptc_error *err)
+{
+	struct ptc_rank_layout l;
+	struct window w = { .t = t, .dst = dst, .scratch = scratch };
+	int r;
+
+	if (ptc_fails(off <= t->bytes && len <= t->bytes - off))
+		return ptc_error_set(err, PTC_EINTERNAL, "a window outside a rank's tensor");
+	w.from = (int64_t)off;
+	w.to = (int64_t)(off + len);
+	memset(dst, 0, len);
+	r = ptc_layout_rank_item(t->g->layout, t->rank, t->item, &l, err);
+	if (r)
+		return r;
+	for (size_t i = 0; !r && i < l.nregions; i++) {
+		if (l.regions[i].padding || ptc_box_empty(&l.regions[i].box))
+			continue;
+		r = region_bytes(&w, &l.regions[i], err);
+		r = r ? r : place(&w, &w.region, err);
+	}
+	ptc_rank_layout_done(&l);
+	return r;
+}
+
+/* ---- FetchRank ---- */
+
+static int send_window(struct ptc_agent_op *op, struct ptc_rpc_call *call, const struct ptc_rank_tensor *t,
+		       uint64_t off, size_t len, struct ptc_error *err)
+{
+	struct ptc_rpc_part parts[2];
+	struct ptc_staging *s;
+	uint8_t head[16];
+	int r = ptc_staging_new(&op->agent->send, len + PTC_RANK_SCRATCH, ptc_agent_op_stopped, op, &s, err);
+
+	if (r)
+		return r;
+	r = ptc_rank_tensor_read(t, off, len, s->data, s->data + len, err);
+	if (r) {
+		ptc_staging_release(s);
+		return r;
+	}
+	parts[0] = (struct ptc_rpc_part){ .data = head, .len = ptc_wire_data_head(head, len) };
+	parts[1] = (struct ptc_rpc_part){ s->data, len, ptc_staging_release, s };
+	return ptc_rpc_call_send(call, parts, 2, err);
+}
+
+static int serve(struct ptc_agent *agent, struct ptc_rpc_call *call, const struct ptc_geometry *g,
+		 const struct ptc_rank_range *range, struct ptc_error *err)
+{
+	uint64_t end;
+	struct ptc_table_key key = ptc_geometry_key(g);
+	struct ptc_agent_op op = { agent, NULL, call };
+	struct ptc_rank_tensor t;
+	struct ptc_table *table;
+	int r = ptc_agent_table_open(agent, &key, &table, err);
+
+	if (r)
+		return r;
+	r = ptc_rank_tensor_init(&t, g, table, range->rank, range->item, err);
+	r = r ? r : ptc_rank_range_end(&t, range, &end, err);
+	for (uint64_t off = range->offset; !r && off < end; off += PTC_BULK_MESSAGE_BYTES)
+		r = send_window(&op, call, &t, off, (size_t)PTC_MIN(end - off, (uint64_t)PTC_BULK_MESSAGE_BYTES), err);
+	ptc_table_unref(table);
+	return r;
+}
+
+static int rank_is_here(struct ptc_agent *agent, const struct ptc_geometry *g, uint32_t rank, struct ptc_error *err)
+{
+	uint32_t self;
+	int r = ptc_geometry_node(g, agent->node, &self, err);
+
+	if (!r && (rank >= g->allocation.world || g->allocation.ranks[rank].node != self))
+		r = ptc_error_set(err, PTC_EINVAL, "rank %u is not on node %s", rank, agent->node);
+	return r;
+}
+
+int ptc_agent_on_fetch_rank(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
+{
+	struct ptc_agent *agent = arg;
+	struct ptc_geometry_ref *ref = NULL;
+	ProtobufCMessage *msg = NULL;
+	int r = ptc_agent_request(call, &ptc__v1__fetch_rank_request__descriptor, &msg, err);
+	const Ptc__V1__FetchRankRequest *req = (const Ptc__V1__FetchRankRequest *)msg;
+
+	r = r ? r : ptc_switch_info_check(req->version, req->info, err);
+	r = r ? r : ptc_geometry_get(agent, req->info, req->info->from, &ref, err);
+	r = r ? r : rank_is_here(agent, &ref->g, req->rank, err);
+	if (!r) {
+		const struct ptc_rank_range range = { req->rank, req->item, req->offset, req->length };
+
+		r = serve(agent, call, &ref->g, &range, err);
+	}
+	ptc_geometry_put(agent, ref);
+	ptc_pb_free(msg);
+	return r;
+}

@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A rank's local tensor, put together from the table of its node; the FetchRank call. Failure modes: rank_tensor.c. */
+#pragma once
+
+#include "daemon/agent/geometry/geometry.h"
+#include "rpc/server/server.h"
+
+/* Bytes of a rank's local tensor of an item. length 0: to the end. */
+struct ptc_rank_range {
+	uint32_t rank, item;
+	uint64_t offset, length;
+};
+/* Total bytes of the local tensor; PTC_ENOTFOUND if the rank has none of item. */
+struct ptc_rank_tensor {
+	const struct ptc_geometry *g;
+	struct ptc_table *table;
+	uint32_t rank, item;
+	uint64_t bytes;
+};
+int ptc_rank_tensor_init(struct ptc_rank_tensor *t, const struct ptc_geometry *g, struct ptc_table *table,
+			 uint32_t rank, uint32_t item, struct ptc_error *err);
+/* Where the range ends; PTC_EINVAL when it does not lie inside. */
+int ptc_rank_range_end(const struct ptc_rank_tensor *t, const struct ptc_rank_range *range, uint64_t *ret_end,
+		       struct ptc_error *err);
+/* Bytes [off, off+len) into dst, padding as zeros; scratch of PTC_RANK_SCRATCH bytes. */
+#define PTC_RANK_SCRATCH (1u << 20)
+int ptc_rank_tensor_read(const struct ptc_rank_tensor *t, uint64_t off, size_t len, void *dst, void *scratch,
+			 struct ptc_error *err);
+int ptc_agent_on_fetch_rank(void *agent, struct ptc_rpc_call *call, struct ptc_error *err);

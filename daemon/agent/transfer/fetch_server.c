@@ -1,0 +1,244 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Fetch: bytes of boxes out of a sealed table, or what is filled of one that
+ * is asked for before it is. Happy path: each box is cut
+ * into messages of about PTC_BULK_MESSAGE_BYTES; long contiguous runs go as
+ * references into the store's map (the slice's release drops a table
+ * reference), the rest is packed into ticketed staging. The store verifies
+ * block checksums as it hands bytes out.
+ * Failure modes: a table or part of a box that is not here (PTC_ENOTFOUND), a
+ * block that does not verify (PTC_ECORRUPT), the caller gone (PTC_ECANCELED).
+ * On any of them every reference and ticket is given back. */
+#include "daemon/agent/calls/operation.h"
+#include "daemon/store/store_table.h"
+#include "daemon/store/store_read.h"
+#include "daemon/agent/calls/wire.h"
+#include "daemon/agent/tables/tables.h"
+#include "daemon/agent/transfer/fetch.h"
+
+#include "base/alloc.h"
+#include "base/check.h"
+#include "base/limits.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define FETCH_PARTS       512
+#define FETCH_SPANS       16
+#define FETCH_ALIAS_BYTES (16u << 10) /* shorter boxes are cheaper packed */
+
+struct out {
+	struct ptc_agent *agent;
+	struct ptc_agent_op op;
+	struct ptc_rpc_call *call;
+	struct ptc_table *table;
+	bool begun;                  /* the table may not be sealed */
+	struct ptc_staging *staging; /* one reference is ours */
+	struct ptc_rpc_part parts[FETCH_PARTS + 1];
+	size_t nparts; /* from 1 on; 0 is the head */
+	size_t payload;
+	uint64_t left; /* of the whole request, not yet in a message */
+};
+
+static void release_table(void *table)
+{
+	ptc_table_unref(table);
+}
+
+static void out_reset(struct out *o)
+{
+	ptc_staging_release(o->staging);
+	o->staging = NULL;
+	o->nparts = 0;
+	o->payload = 0;
+}
+
+static int out_flush(struct out *o, struct ptc_error *err)
+{
+	uint8_t head[16];
+	int r;
+
+	if (!o->nparts)
+		return 0;
+	o->parts[0] = (struct ptc_rpc_part){ .data = head, .len = ptc_wire_data_head(head, o->payload) };
+	r = ptc_rpc_call_send(o->call, o->parts, o->nparts + 1, err);
+	out_reset(o);
+	return r;
+}
+
+/* Gives back what was collected and never sent. */
+static void out_drop(struct out *o)
+{
+	for (size_t i = 1; i <= o->nparts; i++)
+		o->parts[i].release(o->parts[i].arg);
+	out_reset(o);
+}
+
+static int out_alias(struct out *o, uint32_t item, const struct ptc_box *box, bool *ret_done, struct ptc_error *err)
+{
+	struct iovec iov[FETCH_SPANS];
+	int n = 0, r = ptc_table_read_iov(o->table, item, box, iov, FETCH_SPANS, &n, err);
+
+	*ret_done = !r && n > 0;
+	for (int i = 0; !r && i < n; i++) {
+		o->parts[++o->nparts] = (struct ptc_rpc_part){ iov[i].iov_base, iov[i].iov_len, release_table,
+							       ptc_table_ref(o->table) };
+		o->payload += iov[i].iov_len;
+	}
+	return r;
+}
+
+static int out_pack(struct out *o, uint32_t item, const struct ptc_box *box, size_t len, struct ptc_error *err)
+{
+	struct ptc_staging *s = o->staging;
+	struct ptc_rpc_part *last = &o->parts[o->nparts];
+	unsigned char *to;
+	int r;
+
+	if (!s) {
+		size_t size = PTC_BULK_MESSAGE_BYTES - o->payload;
+
+		r = ptc_staging_new(&o->agent->send, (size_t)PTC_MIN((uint64_t)size, o->left), ptc_agent_op_stopped,
+				    &o->op, &s, err);
+		if (r)
+			return r;
+		o->staging = s;
+	}
+	to = s->data + s->used;
+	r = o->begun ? ptc_table_read_filled(o->table, item, box, to, err)
+		     : ptc_table_read(o->table, item, box, to, err);
+	if (r)
+		return r;
+	s->used += len;
+	o->payload += len;
+	if (o->nparts && last->arg == s) {
+		last->len += len;
+		return 0;
+	}
+	ptc_staging_ref(s);
+	o->parts[++o->nparts] = (struct ptc_rpc_part){ to, len, ptc_staging_release, s };
+	return 0;
+}
+
+static int out_box(struct out *o, uint32_t item, const struct ptc_box *box, struct ptc_error *err)
+{
+	size_t len = (size_t)ptc_box_volume(box);
+	bool done = false;
+	int r = 0;
+
+	if (o->payload + len > PTC_BULK_MESSAGE_BYTES || o->nparts + FETCH_SPANS > FETCH_PARTS)
+		r = out_flush(o, err);
+	if (!r && len >= FETCH_ALIAS_BYTES && !o->begun)
+		r = out_alias(o, item, box, &done, err);
+	if (!r && !done)
+		r = out_pack(o, item, box, len, err);
+	o->left -= len;
+	if (!r && ptc_agent_op_stopped(&o->op))
+		r = ptc_error_set(err, PTC_ECANCELED, "the caller of a fetch went away");
+	return r;
+}
+
+static int out_chopped(struct out *o, uint32_t item, const struct ptc_box *box, struct ptc_error *err)
+{
+	struct ptc_boxes cut = { 0 };
+	int r = 0;
+
+	if (ptc_box_volume(box) <= PTC_BULK_MESSAGE_BYTES)
+		return out_box(o, item, box, err);
+	if (ptc_box_chop(box, PTC_BULK_MESSAGE_BYTES, &cut))
+		r = ptc_error_set(err, PTC_ENOMEM, "no memory to cut a box");
+	for (size_t i = 0; !r && i < cut.n; i++)
+		r = out_box(o, item, &cut.v[i], err);
+	ptc_boxes_done(&cut);
+	return r;
+}
+
+/* A box nobody has is refused before it is cut into pieces. */
+static int box_here(struct out *o, uint32_t item, const struct ptc_box *box, struct ptc_error *err)
+{
+	struct ptc_piece *pieces = NULL;
+	struct ptc_box cut;
+	int64_t here = 0;
+	size_t n = 0;
+	int r = ptc_table_pieces(o->table, item, box, &pieces, &n, err);
+
+	for (size_t i = 0; !r && i < n; i++)
+		if (pieces[i].live.ndim == box->ndim && ptc_box_intersect(&pieces[i].live, box, &cut))
+			here += ptc_box_volume(&cut);
+	ptc_free(pieces);
+	if (!r && here != ptc_box_volume(box))
+		r = ptc_error_set(err, PTC_ENOTFOUND, "node %s has %lld of %lld bytes asked of item %u", o->agent->node,
+				  (long long)here, (long long)ptc_box_volume(box), item);
+	return r;
+}
+
+static int boxes_check(struct out *o, const Ptc__V1__FetchRequest *req, struct ptc_box *boxes, struct ptc_error *err)
+{
+	for (size_t i = 0; i < req->n_boxes; i++) {
+		const Ptc__V1__Box *b = req->boxes[i];
+		int r = ptc_wire_box(b->offset, b->n_offset, b->extent, b->n_extent, &boxes[i], err);
+
+		r = r ? r : box_here(o, b->item, &boxes[i], err);
+		if (r)
+			return r;
+		if (ptc_ckd_add(&o->left, o->left, (uint64_t)ptc_box_volume(&boxes[i])))
+			return ptc_error_set(err, PTC_EINVAL, "a fetch of too many bytes");
+	}
+	return 0;
+}
+
+static int serve(struct out *o, const Ptc__V1__FetchRequest *req, struct ptc_error *err)
+{
+	struct ptc_box *boxes = ptc_reallocarray(NULL, req->n_boxes ? req->n_boxes : 1, sizeof(*boxes));
+	int r = boxes ? boxes_check(o, req, boxes, err)
+		      : ptc_error_set(err, PTC_ENOMEM, "no memory for %zu boxes", req->n_boxes);
+
+	for (size_t i = 0; !r && i < req->n_boxes; i++)
+		r = out_chopped(o, req->boxes[i]->item, &boxes[i], err);
+	r = r ? r : out_flush(o, err);
+	if (r)
+		out_drop(o);
+	ptc_free(boxes);
+	return r;
+}
+
+static int fetch(struct ptc_agent *agent, struct ptc_rpc_call *call, const Ptc__V1__FetchRequest *req,
+		 struct ptc_error *err)
+{
+	struct ptc_table_key key = { .generation = req->generation, .snapshot = req->snapshot };
+	struct out *o;
+	int r = ptc_wire_version(req->version, err);
+
+	if (r)
+		return r;
+	if (strlen(req->uuid) != 36)
+		return ptc_error_set(err, PTC_EINVAL, "a job identifier that is none: \"%.40s\"", req->uuid);
+	if (req->n_boxes > PTC_MAX_BOXES)
+		return ptc_error_set(err, PTC_ELIMIT, "%zu boxes in one fetch; at most %u", req->n_boxes,
+				     PTC_MAX_BOXES);
+	o = ptc_calloc(1, sizeof(*o));
+	if (!o)
+		return ptc_error_set(err, PTC_ENOMEM, "no memory for a fetch");
+	o->agent = agent;
+	o->call = call;
+	o->op = (struct ptc_agent_op){ agent, NULL, call };
+	snprintf(key.uuid, sizeof key.uuid, "%s", req->uuid);
+	o->begun = req->begun;
+	r = req->begun ? ptc_table_find(agent->env.store, &key, &o->table, err)
+		       : ptc_agent_table_open(agent, &key, &o->table, err);
+	if (!r) {
+		r = serve(o, req, err);
+		ptc_table_unref(o->table);
+	}
+	ptc_free(o);
+	return r;
+}
+
+int ptc_agent_on_fetch(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
+{
+	ProtobufCMessage *msg = NULL;
+	int r = ptc_agent_request(call, &ptc__v1__fetch_request__descriptor, &msg, err);
+
+	r = r ? r : fetch(arg, call, (const Ptc__V1__FetchRequest *)msg, err);
+	ptc_pb_free(msg);
+	return r;
+}

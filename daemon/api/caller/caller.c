@@ -1,0 +1,384 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Who calls, which job a call means, and forwarding.
+ *
+ * Happy path: any daemon takes a call; what only the controller can do is
+ * relayed to it with the caller's uid. Failure modes: a job of somebody else
+ * (told it does not exist), no controller within ten seconds (PTC_ESTATE), the
+ * controller's daemon gone in the middle (PTC_EPEER; the switch goes on under
+ * the next one). */
+#include "daemon/api/caller/caller.h"
+
+#include "base/alloc.h"
+#include "base/check.h"
+#include "base/sys/sys.h"
+#include "formats/json.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define CONTROLLER_WAIT_MS 10000
+#define CONTROLLER_POLL_MS 50
+#define REF_SHOWN          80 /* of how a caller names a job */
+#define MIRROR_LAG_MS      2000
+#define MIRROR_WAIT_MS     5000 /* for the first reading of all keys after a start */
+
+/* What is not a number is nobody, never root. */
+static uid_t parse_uid(const char *text)
+{
+	unsigned long uid;
+	char *end;
+
+	if (text[0] < '0' || text[0] > '9')
+		return (uid_t)-1;
+	errno = 0;
+	uid = strtoul(text, &end, 10);
+	return errno || *end || uid >= (uid_t)-1 ? (uid_t)-1 : (uid_t)uid;
+}
+
+uid_t ptc_control_uid(const struct ptc_rpc_call *call)
+{
+	const struct ptc_rpc_identity *id = ptc_rpc_call_identity(call);
+	const char *on_behalf;
+
+	if (id->role == PTC_ROLE_USER)
+		return id->uid;
+	if (id->role == PTC_ROLE_ADMIN)
+		return 0;
+	on_behalf = id->role == PTC_ROLE_NODE ? ptc_rpc_call_meta(call, "ptc-uid") : NULL;
+	return on_behalf ? parse_uid(on_behalf) : (uid_t)-1;
+}
+
+struct find {
+	struct ptc_daemon *d;
+	const char *name;
+	uid_t uid;
+	struct ptc_target target;
+	bool found, synced;
+	struct ptc_error several; /* code 0: there are not */
+};
+
+static void find_on_loop(void *arg)
+{
+	struct find *f = arg;
+	struct ptc_job_view *j;
+	struct ptc_target *t = &f->target;
+	uint32_t node;
+
+	memset(t, 0, sizeof *t);
+	f->synced = ptc_cluster_synced(f->d->cluster);
+	if (ptc_cluster_find_job(f->d->cluster, f->name, f->uid, &j, &f->several) != 0)
+		return;
+	f->found = true;
+	t->epoch = ptc_cluster_epoch(f->d->cluster);
+	t->meta = j->meta;
+	t->has_record = j->has_record;
+	t->bad_record = j->bad_record;
+	t->has_intent = j->has_intent;
+	t->record = j->record;
+	t->intent = j->intent;
+	if (!j->has_lock || !ptc_cluster_find_node(f->d->cluster, j->lock_node, &node) ||
+	    !ptc_cluster_node(f->d->cluster, node)->up)
+		return;
+	t->has_lock = true;
+	memcpy(t->controller, j->lock_node, sizeof t->controller);
+	memcpy(t->address, ptc_cluster_node(f->d->cluster, node)->doc.address, sizeof t->address);
+	t->ours = ptc_controller_find(&f->d->controllers, j->uuid) != NULL;
+}
+
+int ptc_control_find(struct ptc_daemon *d, const struct ptc_rpc_call *call, const char *name,
+		     struct ptc_target *ret_target, struct ptc_error *err)
+{
+	struct find f = { .d = d, .name = name, .uid = ptc_control_uid(call) };
+	int rc = ptc_loop_call(d->loop, find_on_loop, &f);
+
+	for (int waited = 0;
+	     rc == 0 && !f.found && !f.synced && waited < MIRROR_WAIT_MS && !ptc_rpc_call_cancelled(call);
+	     waited += CONTROLLER_POLL_MS) {
+		usleep(CONTROLLER_POLL_MS * 1000); /* a server thread: waiting is its job */
+		rc = ptc_loop_call(d->loop, find_on_loop, &f);
+	}
+	if (rc)
+		return ptc_error_set(err, rc, "the daemon is stopping");
+	if (!f.found && f.several.code)
+		return ptc_error_set(err, f.several.code, "%s", f.several.text);
+	if (!f.found && (!f.synced || ptc_cluster_lease(d->cluster) == 0))
+		return ptc_error_set(
+			err, PTC_ECOORD,
+			"the coordinator is unreachable, has lost its data, or this daemon is still reading its keys; "
+			"whether job \"%.*s\" exists is not known here",
+			REF_SHOWN, name);
+	if (!f.found)
+		return ptc_error_set(err, PTC_ENOTFOUND, "job \"%.*s\" does not exist; see `ptcctl job list`",
+				     REF_SHOWN, name);
+	*ret_target = f.target;
+	return 0;
+}
+
+int ptc_control_find_controlled(struct ptc_daemon *d, const struct ptc_rpc_call *call, const char *name,
+				struct ptc_target *ret_target, struct ptc_error *err)
+{
+	for (int waited = 0; waited < CONTROLLER_WAIT_MS && !ptc_rpc_call_cancelled(call);
+	     waited += CONTROLLER_POLL_MS) {
+		int rc = ptc_control_find(d, call, name, ret_target, err);
+
+		if (rc)
+			return rc;
+		if (ret_target->has_lock && (ret_target->ours || strcmp(ret_target->controller, d->config.node) != 0))
+			return 0;
+		usleep(CONTROLLER_POLL_MS * 1000); /* a server thread: waiting is its job */
+	}
+	return ptc_error_set(err, PTC_ESTATE,
+			     "no daemon has taken control of job \"%s\" in %d s%s%s; ask again, see `ptcctl nodes`",
+			     name, CONTROLLER_WAIT_MS / 1000,
+			     ptc_control_as_of(d) ? ": the coordinator does not answer node " : "",
+			     ptc_control_as_of(d) ? d->config.node : "");
+}
+
+int ptc_control_forward_open(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_rpc_call *call,
+			     const char *method, const ProtobufCMessage *request, int timeout_ms,
+			     struct ptc_rpc_stream **ret_stream, struct ptc_error *err)
+{
+	struct ptc_rpc_channel *channel;
+	struct ptc_rpc_stream *s = NULL;
+	char uid[16];
+	void *data = NULL;
+	size_t len;
+	int rc = ptc_channels_get(d->channels, t->controller, t->address, false, 0, &channel, err);
+
+	if (ptc_rpc_call_meta(call, "ptc-forwarded"))
+		return ptc_error_set(err, PTC_ESTATE, "job \"%s\" is changing controllers; try again", t->meta.name);
+	snprintf(uid, sizeof uid, "%u", (unsigned)ptc_control_uid(call));
+	if (rc == 0)
+		rc = ptc_pb_encode(request, &data, &len, err);
+	if (rc == 0)
+		rc = ptc_rpc_stream_open(channel, method, timeout_ms,
+					 (struct ptc_rpc_meta[]){ { "ptc-uid", uid }, { "ptc-forwarded", "1" } }, 2, &s,
+					 err);
+	if (rc == 0)
+		ptc_rpc_stream_follow(s, call);
+	if (rc == 0)
+		rc = ptc_rpc_stream_send(s, &(struct ptc_rpc_part){ .data = data, .len = len }, 1, err);
+	if (rc == 0)
+		rc = ptc_rpc_stream_half_close(s, err);
+	ptc_free(data);
+	if (rc) {
+		ptc_rpc_stream_free(s);
+		return rc;
+	}
+	*ret_stream = s;
+	return 0;
+}
+
+static int relay_message(struct ptc_rpc_call *call, struct ptc_rpc_message *m, struct ptc_error *err)
+{
+	size_t n = ptc_rpc_message_len(m);
+	void *data = ptc_malloc(n);
+	int rc;
+
+	if (!data)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	ptc_rpc_message_read(m, data, n);
+	rc = ptc_rpc_call_send(call, &(struct ptc_rpc_part){ .data = data, .len = n }, 1, err);
+	ptc_free(data);
+	return rc;
+}
+
+struct relay {
+	struct ptc_rpc_stream *s;
+	int64_t heard_ns;
+};
+
+static void relay_free(void *arg)
+{
+	struct relay *r = arg;
+
+	ptc_rpc_stream_free(r->s);
+	ptc_free(r);
+}
+
+static int relay_step(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
+{
+	struct relay *r = arg;
+	struct ptc_rpc_message *m;
+	int rc;
+
+	while (!ptc_rpc_call_full(call) && ptc_rpc_stream_ready(r->s)) {
+		rc = ptc_rpc_stream_recv(r->s, &m, err);
+		if (rc)
+			return rc;
+		if (!m)
+			return ptc_rpc_stream_finish(r->s, err);
+		rc = relay_message(call, m, err);
+		ptc_rpc_message_done(m);
+		if (rc)
+			return rc;
+		r->heard_ns = ptc_sys_now_ns();
+	}
+	ptc_rpc_call_again(call, ptc_rpc_call_full(call) ? 0 : ptc_wait_ms(r->heard_ns));
+	return 0;
+}
+
+int ptc_control_forward(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_rpc_call *call, const char *method,
+			const ProtobufCMessage *request, struct ptc_error *err)
+{
+	struct relay *r = ptc_calloc(1, sizeof *r);
+	int rc = r ? ptc_control_forward_open(d, t, call, method, request, 0, &r->s, err)
+		   : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+
+	if (rc) {
+		ptc_free(r);
+		return rc;
+	}
+	ptc_rpc_stream_follow(r->s, NULL); /* the steps look */
+	r->heard_ns = ptc_sys_now_ns();
+	ptc_rpc_call_follow(call, 0, relay_step, r, relay_free);
+	return 0;
+}
+
+int ptc_control_forward_now(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_rpc_call *call,
+			    const char *method, const ProtobufCMessage *request, int timeout_ms, struct ptc_error *err)
+{
+	struct ptc_rpc_message *m;
+	struct ptc_rpc_stream *s;
+	int rc = ptc_control_forward_open(d, t, call, method, request, timeout_ms, &s, err);
+
+	if (rc)
+		return rc;
+	while (rc == 0 && (rc = ptc_rpc_stream_recv(s, &m, err)) == 0 && m) {
+		rc = relay_message(call, m, err);
+		ptc_rpc_message_done(m);
+	}
+	if (rc == 0)
+		rc = ptc_rpc_stream_finish(s, err);
+	ptc_rpc_stream_free(s);
+	return rc;
+}
+
+struct locate {
+	struct ptc_daemon *d;
+	struct ptc_view *v;
+	int rc;
+};
+
+static void locate_on_loop(void *arg)
+{
+	struct locate *l = arg;
+
+	l->rc = ptc_view_locate(l->v, l->d->cluster);
+}
+
+struct refresh {
+	struct ptc_daemon *d;
+	struct ptc_target *t;
+	bool gone;
+};
+
+static void refresh_on_loop(void *arg)
+{
+	struct refresh *r = arg;
+	const struct ptc_job_view *j = ptc_cluster_find_uuid(r->d->cluster, r->t->meta.uuid);
+
+	r->gone = !j || !j->has_meta;
+	if (r->gone)
+		return;
+	r->t->has_record = j->has_record;
+	r->t->has_intent = j->has_intent;
+	r->t->record = j->record;
+	r->t->intent = j->intent;
+}
+
+/* The documents that our mirror names may just have been replaced, and the mirror be a moment behind. */
+static int load_view(struct ptc_daemon *d, struct ptc_target *t, bool with_intent, struct ptc_view *ret_view,
+		     struct ptc_error *err)
+{
+	struct refresh r = { d, t, false };
+	int rc = PTC_ENOTFOUND;
+
+	for (int ms = 0; rc == PTC_ENOTFOUND && ms < MIRROR_LAG_MS; ms += CONTROLLER_POLL_MS) {
+		if (ms)
+			usleep(CONTROLLER_POLL_MS * 1000); /* a server thread: waiting is its job */
+		if (ms && ptc_loop_call(d->loop, refresh_on_loop, &r) != 0)
+			return ptc_error_set(err, PTC_ECANCELED, "the daemon is stopping");
+		if (r.gone)
+			return ptc_error_set(err, PTC_ENOTFOUND, "job \"%s\" was deleted meanwhile", t->meta.name);
+		rc = ptc_view_load(d->docs.kept, &t->meta, t->has_record ? &t->record : NULL,
+				   with_intent && t->has_intent ? &t->intent : NULL, ret_view, err);
+	}
+	return rc;
+}
+
+int ptc_control_view(struct ptc_daemon *d, struct ptc_target *t, bool with_intent, bool need_record,
+		     struct ptc_view *ret_view, struct ptc_error *err)
+{
+	struct locate l = { .d = d, .v = ret_view };
+	int rc;
+
+	if (t->bad_record)
+		return ptc_error_set(err, PTC_ESTATE,
+				     "what etcd has as /ptc/jobs/%s/record of job \"%s\" cannot be read: a newer ptcd "
+				     "wrote it, or somebody else did; its state is kept until that is put right",
+				     t->meta.uuid, t->meta.name);
+	if (need_record && !t->has_record)
+		return ptc_error_set(err, PTC_ESTATE,
+				     "job \"%s\" has no state yet; `ptcctl import %s PATH`, or `ptcctl run %s`, first",
+				     t->meta.name, t->meta.name, t->meta.name);
+	rc = load_view(d, t, with_intent, ret_view, err);
+	if (rc)
+		return rc;
+	rc = ptc_loop_call(d->loop, locate_on_loop, &l);
+	if (rc || l.rc) {
+		ptc_view_done(ret_view);
+		return ptc_error_set(err, rc ? rc : l.rc, "cannot locate the nodes of job \"%s\"", t->meta.name);
+	}
+	return 0;
+}
+
+int64_t ptc_control_as_of(struct ptc_daemon *d)
+{
+	int64_t answered_ms;
+	bool away = ptc_etcd_away(ptc_cluster_etcd(d->cluster), &answered_ms);
+
+	return away || ptc_cluster_lease(d->cluster) == 0 ? answered_ms : 0;
+}
+
+json_t *ptc_control_dated(struct ptc_daemon *d, json_t *root)
+{
+	int64_t as_of_ms = ptc_control_as_of(d);
+
+	if (root && as_of_ms)
+		json_object_set_new(root, "as_of_ms", json_integer((json_int_t)as_of_ms));
+	return root;
+}
+
+int ptc_control_need_snapshot(const struct ptc_target *t, struct ptc_error *err)
+{
+	if (!t->has_record || t->record.snapshot)
+		return 0; /* no record: ptc_control_view says so */
+	return ptc_error_set(err, PTC_ESTATE, "job \"%s\" has no snapshot yet; `ptcctl snapshot %s` makes one",
+			     t->meta.name, t->meta.name);
+}
+
+int ptc_control_send_text(struct ptc_rpc_call *call, const char *json, struct ptc_error *err)
+{
+	Ptc__V1__Document doc = PTC__V1__DOCUMENT__INIT;
+
+	doc.version = PTC_WIRE_VERSION;
+	doc.json = (char *)(uintptr_t)json; /* packing only reads */
+	return ptc_pb_call_send(call, &doc.base, err);
+}
+
+int ptc_control_send_json(struct ptc_rpc_call *call, json_t *root, struct ptc_error *err)
+{
+	char *text = root ? ptc_json_text(root) : NULL;
+	int rc;
+
+	json_decref(root);
+	if (!text)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	rc = ptc_control_send_text(call, text, err);
+	ptc_free(text);
+	return rc;
+}

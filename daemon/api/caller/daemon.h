@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* All parts of a running ptcd, as the control API and main reach them. Who owns what:
+ *   loop thread     cluster mirror, controllers, everything marked [loop]
+ *   any thread      documents and channels (their own locks), store, agent
+ * Server threads reach [loop] state through ptc_loop_call. */
+#pragma once
+
+#include "daemon/config/daemon_config.h"
+#include "daemon/controller/controller.h"
+#include "rpc/server/server.h"
+
+struct ptc_read_views;
+struct ptc_holds;
+struct ptc_samples;
+
+#define PTC_CONTROL_METHODS 32
+
+struct ptc_control_method {
+	struct ptc_daemon *d;
+	ptc_rpc_handler_fn fn;
+};
+
+struct ptc_daemon {
+	struct ptc_daemon_config config;
+	bool insecure;
+	struct ptc_rpc_tls tls;
+	const struct ptc_rpc_tls *tls_or_null; /* NULL where neither listener nor peers use TLS */
+	struct ptc_loop *loop;
+	struct ptc_store *store;
+	struct ptc_agent *agent;
+	struct ptc_cluster *cluster;
+	struct ptc_rpc_client *client;
+	struct ptc_documents docs;
+	struct ptc_workers *workers;
+	struct ptc_channels *channels;
+	struct ptc_controllers controllers;
+	struct ptc_read_views *read_views;
+	struct ptc_holds *holds;
+	struct ptc_samples *samples;
+	atomic_bool stopping;
+	struct ptc_control_method control[PTC_CONTROL_METHODS];
+};

@@ -1,0 +1,365 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The questions: nodes, jobs, status, snapshots. The JSON they
+ * answer with is documented in docs/control.md. None changes anything. */
+#include "base/alloc.h"
+#include "base/check.h"
+#include "daemon/api/queries/queries.h"
+#include "daemon/api/switches/switches.h"
+#include "formats/json.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define STAT_TIMEOUT_MS 1000
+#define FORWARD_MS      5000 /* a controller that is stopped holds a thread of ours for so long */
+
+/* ---- nodes ------------------------------------------------------------------- */
+
+struct node_rows {
+	struct ptc_daemon *d;
+	json_t *rows;
+};
+
+static void list_nodes(void *arg)
+{
+	struct node_rows *r = arg;
+
+	for (uint32_t i = 0; i < ptc_cluster_nnodes(r->d->cluster); i++) {
+		const struct ptc_node *n = ptc_cluster_node(r->d->cluster, i);
+
+		json_array_append_new(r->rows,
+				      json_pack("{s:s, s:s, s:s, s:b, s:I, s:I, s:s, s:b, s:I}", "node", n->doc.name,
+						"state", n->up ? n->drained ? "drained" : "up" : "down", "address",
+						n->doc.address, "drained", (int)n->drained, "devices",
+						(json_int_t)n->doc.devices, "ceiling_bytes",
+						(json_int_t)n->doc.ceiling_bytes, "rack", n->doc.rack, "insecure",
+						(int)n->doc.insecure, "pid", (json_int_t)n->doc.pid));
+	}
+}
+
+/* Asks the node itself for what only it knows; a node that does not answer keeps nulls. */
+static void add_stat(struct ptc_daemon *d, json_t *row)
+{
+	const char *name = json_string_value(json_object_get(row, "node"));
+	const char *address = json_string_value(json_object_get(row, "address"));
+	Ptc__V1__ListRequest req = PTC__V1__LIST_REQUEST__INIT;
+	struct ptc_rpc_channel *channel;
+	ProtobufCMessage *reply = NULL;
+	json_t *stat = NULL;
+
+	req.version = PTC_WIRE_VERSION;
+	if (strcmp(json_string_value(json_object_get(row, "state")), "down") == 0)
+		return;
+	if (ptc_channels_get(d->channels, name, address, false, 0, &channel, NULL) == 0 &&
+	    ptc_pb_unary(channel, "/ptc.v1.Peer/Stat", &req.base, STAT_TIMEOUT_MS, NULL, 0,
+			 &ptc__v1__document__descriptor, &reply, NULL) == 0) {
+		const char *json = ((Ptc__V1__Document *)reply)->json;
+
+		if (ptc_json_load("stat", json, strlen(json), &stat, NULL) == 0)
+			json_object_update_missing(row, stat);
+		json_decref(stat);
+	}
+	ptc_pb_free(reply);
+}
+
+PTC_CONTROL_HANDLER(ptc_control_nodes)
+{
+	struct ptc_daemon *d = arg;
+	struct node_rows r = { .d = d, .rows = json_array() };
+	ProtobufCMessage *req;
+	json_t *row;
+	size_t i;
+	int rc = ptc_pb_call_recv(call, &ptc__v1__list_request__descriptor, &req, err);
+
+	if (rc == 0) {
+		ptc_pb_free(req);
+		rc = ptc_loop_call(d->loop, list_nodes, &r);
+	}
+	if (rc) {
+		json_decref(r.rows);
+		return rc;
+	}
+	json_array_foreach(r.rows, i, row)
+		add_stat(d, row);
+	return ptc_control_send_json(call, ptc_control_dated(d, json_pack("{s:i, s:o}", "version", 1, "nodes", r.rows)),
+				     err);
+}
+
+/* ---- jobs and status ------------------------------------------------------------ */
+
+struct job_rows {
+	struct ptc_daemon *d;
+	uid_t uid;
+	const char *only; /* NULL: all */
+	json_t *rows;
+};
+
+static json_t *job_row(struct ptc_daemon *d, const struct ptc_job_view *j)
+{
+	struct ptc_controller *ctl = ptc_controller_find(&d->controllers, j->uuid);
+	const char *phase = j->has_intent ? "switching" : j->has_record ? "idle" : "empty";
+	uint64_t done = 0, total = 0;
+	json_t *row;
+
+	if (ctl)
+		ptc_controller_status(ctl, &phase, &done, &total);
+	if (j->bad_record)
+		phase = "unreadable";
+	row = json_pack("{s:s, s:s, s:I, s:s, s:s, s:b, s:I, s:I, s:I, s:I, s:I}", "job", j->meta.name, "uuid", j->uuid,
+			"uid", (json_int_t)j->meta.uid, "controller", j->has_lock ? j->lock_node : "", "phase", phase,
+			"has_state", (int)(j->has_record && j->record.snapshot), "generation",
+			(json_int_t)(j->has_record ? j->record.generation : 0), "snapshot",
+			(json_int_t)(j->has_record ? j->record.snapshot : 0), "step",
+			(json_int_t)(j->has_record ? j->record.step : 0), "bytes_done", (json_int_t)done, "bytes_total",
+			(json_int_t)total);
+	if (j->meta.shared)
+		json_object_set_new(row, "files_group", json_integer((json_int_t)j->meta.gid));
+	json_object_set_new(row, "run",
+			    json_pack("{s:s, s:I}", "state", ptc_run_name(j->has_record ? j->record.run : PTC_RUN_NONE),
+				      "launch", (json_int_t)(j->has_record ? j->record.launch : 0)));
+	return row;
+}
+
+static void list_jobs(void *arg)
+{
+	struct job_rows *r = arg;
+
+	for (size_t i = 0; i < ptc_cluster_njobs(r->d->cluster); i++) {
+		struct ptc_job_view *j = ptc_cluster_job(r->d->cluster, i);
+
+		if (j->has_meta && (r->uid == 0 || r->uid == j->meta.uid) &&
+		    (!r->only || strcmp(r->only, j->uuid) == 0))
+			json_array_append_new(r->rows, job_row(r->d, j));
+	}
+}
+
+PTC_CONTROL_HANDLER(ptc_control_job_list)
+{
+	struct ptc_daemon *d = arg;
+	struct job_rows r = { .d = d, .uid = ptc_control_uid(call), .rows = json_array() };
+	ProtobufCMessage *req;
+	int rc = ptc_pb_call_recv(call, &ptc__v1__list_request__descriptor, &req, err);
+
+	if (rc == 0) {
+		ptc_pb_free(req);
+		rc = ptc_loop_call(d->loop, list_jobs, &r);
+	}
+	if (rc) {
+		json_decref(r.rows);
+		return rc;
+	}
+	return ptc_control_send_json(call, ptc_control_dated(d, json_pack("{s:i, s:o}", "version", 1, "jobs", r.rows)),
+				     err);
+}
+
+static json_t *where_rows(const struct ptc_view *v)
+{
+	json_t *ranks = json_array();
+
+	for (uint32_t r = 0; r < v->from.world; r++)
+		json_array_append_new(ranks, json_pack("{s:I, s:s, s:I}", "rank", (json_int_t)r, "node",
+						       v->from.nodes[v->from.rank_node[r]], "device",
+						       (json_int_t)v->from.rank_device[r]));
+	return ranks;
+}
+
+char *ptc_control_ranks_json(const struct ptc_view *v)
+{
+	json_t *rows = where_rows(v);
+	char *text = rows ? ptc_json_text(rows) : NULL;
+
+	json_decref(rows);
+	return text;
+}
+
+struct current {
+	struct ptc_daemon *d;
+	const struct ptc_target *t;
+	bool yes;
+};
+
+static void current_on_loop(void *arg)
+{
+	struct current *c = arg;
+	const struct ptc_job_view *j = ptc_cluster_find_uuid(c->d->cluster, c->t->meta.uuid);
+
+	c->yes = j && j->has_record && !j->has_intent && j->record.generation == c->t->record.generation &&
+		 j->record.snapshot == c->t->record.snapshot;
+}
+
+/* Nothing while a switch is under way: its tables come and go, and its end says what became of it. */
+static int add_lost(struct ptc_daemon *d, const struct ptc_target *t, const struct ptc_view *v,
+		    const struct ptc_spec *spec, json_t *row, struct ptc_error *err)
+{
+	struct current c = { d, t, false };
+	json_t *lost = NULL;
+	int rc = t->has_intent || !t->record.snapshot ? 0 : ptc_lost_find(&d->controllers, v, spec, &lost, err);
+
+	if (rc == 0 && lost && ptc_loop_call(d->loop, current_on_loop, &c) == 0 && c.yes)
+		json_object_set(row, "lost", lost);
+	json_decref(lost);
+	return rc;
+}
+
+static void add_sizes(json_t *row, const struct ptc_spec *spec)
+{
+	int64_t bytes = 0;
+
+	for (size_t i = 0; i < ptc_spec_items(spec); i++)
+		bytes += ptc_item_bytes(spec, i);
+	json_object_set_new(row, "state_bytes", json_integer(bytes));
+	json_object_set_new(row, "tensors", json_integer((json_int_t)spec->ntensors));
+	json_object_set_new(row, "items", json_integer((json_int_t)ptc_spec_items(spec)));
+}
+
+/* Not where the description cannot be read now: that is nobody's question here. */
+static void add_spec_hash(struct ptc_daemon *d, const struct ptc_target *t, json_t *row)
+{
+	const struct ptc_job_desc *desc;
+	void *ref;
+
+	if (ptc_specs_get(d->docs.specs, t->meta.uuid, t->meta.spec_hash, &desc, &ref, NULL) != 0)
+		return;
+	json_object_set_new(row, "spec_hash", json_string(ptc_specs_plain_hash(ref)));
+	ptc_specs_release(ref);
+}
+
+/* Configuration, ranks and size of one job, from its documents, and what its ranks do. */
+static int add_details(struct ptc_daemon *d, struct ptc_target *t, json_t *row, struct ptc_error *err)
+{
+	const struct ptc_declared *declared;
+	const struct ptc_layout *layout;
+	const struct ptc_job_desc *desc;
+	struct ptc_view v;
+	void *ref;
+	int rc;
+
+	if (!t->has_record)
+		return 0;
+	rc = ptc_control_view(d, t, false, false, &v, err);
+	if (rc)
+		return rc;
+	json_object_set_new(row, "config", json_string(v.from.config));
+	json_object_set_new(row, "ranks", where_rows(&v));
+	if (v.from.layout_hash[0]) {
+		rc = ptc_layouts_get(d->docs.layouts, t->meta.uuid, v.from.layout_hash, &declared, &layout, &ref, err);
+		if (rc == 0) {
+			add_sizes(row, &declared->spec);
+			rc = add_lost(d, t, &v, &declared->spec, row, err);
+			ptc_layouts_release(ref);
+		}
+	} else {
+		rc = ptc_specs_get(d->docs.specs, t->meta.uuid, t->meta.spec_hash, &desc, &ref, err);
+		if (rc == 0) {
+			add_sizes(row, &desc->spec);
+			rc = add_lost(d, t, &v, &desc->spec, row, err);
+			ptc_specs_release(ref);
+		}
+	}
+	if (rc == 0 && t->record.run != PTC_RUN_NONE)
+		json_object_set_new(row, "run", ptc_control_run_json(d, t, &v));
+	ptc_view_done(&v);
+	return rc;
+}
+
+static json_t *daemon_row(struct ptc_daemon *d)
+{
+	const struct ptc_cluster_database db = ptc_cluster_database(d->cluster);
+
+	return json_pack("{s:s, s:s, s:b, s:b, s:I, s:I, s:I, s:b, s:I}", "node", d->config.node, "version",
+			 PTC_VERSION, "coordinator_ok", (int)(ptc_cluster_lease(d->cluster) != 0), "insecure",
+			 (int)d->insecure, "coordinator_bytes", (json_int_t)db.bytes, "coordinator_used_bytes",
+			 (json_int_t)db.used, "coordinator_limit_bytes", (json_int_t)d->config.quota.etcd,
+			 "coordinator_full", (int)db.full, "kept_jobs", (json_int_t)ptc_kept_jobs(d->docs.kept));
+}
+
+static int one_status(struct ptc_daemon *d, struct ptc_rpc_call *call, const char *name, const ProtobufCMessage *req,
+		      struct ptc_error *err)
+{
+	struct ptc_target t;
+	struct job_rows r = { .d = d, .uid = ptc_control_uid(call), .only = t.meta.uuid };
+	int rc = ptc_control_find(d, call, name, &t, err);
+
+	if (rc)
+		return rc;
+	if (t.has_lock && !t.ours && strcmp(t.controller, d->config.node) != 0 &&
+	    !ptc_rpc_call_meta(call, "ptc-forwarded")) {
+		rc = ptc_control_forward_now(d, &t, call, "/ptc.v1.Control/Status", req, FORWARD_MS, err);
+		if (rc != PTC_EPEER && rc != PTC_ETIMEOUT)
+			return rc; /* else it does not answer: what we know ourselves is better than nothing */
+	}
+	r.rows = json_array();
+	rc = ptc_loop_call(d->loop, list_jobs, &r);
+	if (rc == 0 && json_array_size(r.rows) == 1)
+		rc = add_details(d, &t, json_array_get(r.rows, 0), err);
+	if (rc) {
+		json_decref(r.rows);
+		return rc;
+	}
+	add_spec_hash(d, &t, json_array_get(r.rows, 0));
+	return ptc_control_send_json(call,
+				     ptc_control_dated(d, json_pack("{s:i, s:o, s:o}", "version", 1, "daemon",
+								    daemon_row(d), "jobs", r.rows)),
+				     err);
+}
+
+PTC_CONTROL_HANDLER(ptc_control_status)
+{
+	struct ptc_daemon *d = arg;
+	struct job_rows r = { .d = d, .uid = ptc_control_uid(call) };
+	ProtobufCMessage *req;
+	int rc = ptc_pb_call_recv(call, &ptc__v1__job_request__descriptor, &req, err);
+
+	if (rc)
+		return rc;
+	if (((Ptc__V1__JobRequest *)req)->job[0]) {
+		rc = one_status(d, call, ((Ptc__V1__JobRequest *)req)->job, req, err);
+		ptc_pb_free(req);
+		return rc;
+	}
+	ptc_pb_free(req);
+	r.rows = json_array();
+	rc = ptc_loop_call(d->loop, list_jobs, &r);
+	if (rc) {
+		json_decref(r.rows);
+		return rc;
+	}
+	return ptc_control_send_json(call,
+				     ptc_control_dated(d, json_pack("{s:i, s:o, s:o}", "version", 1, "daemon",
+								    daemon_row(d), "jobs", r.rows)),
+				     err);
+}
+
+PTC_CONTROL_HANDLER(ptc_control_snapshots)
+{
+	struct ptc_daemon *d = arg;
+	struct ptc_target t;
+	ProtobufCMessage *req;
+	json_t *row, *rows;
+	int rc = ptc_pb_call_recv(call, &ptc__v1__job_request__descriptor, &req, err);
+
+	if (rc)
+		return rc;
+	rc = ptc_control_find(d, call, ((Ptc__V1__JobRequest *)req)->job, &t, err);
+	ptc_pb_free(req);
+	if (rc)
+		return rc;
+	rows = json_array();
+	if (t.has_record) {
+		row = json_pack("{s:I, s:I, s:I, s:s, s:s}", "snapshot", (json_int_t)t.record.snapshot, "generation",
+				(json_int_t)t.record.generation, "step", (json_int_t)t.record.step, "manifest",
+				t.record.manifest_hash, "state", "committed");
+		rc = row ? add_details(d, &t, row, err) : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		json_array_append_new(rows, row);
+	}
+	if (rc) {
+		json_decref(rows);
+		return rc;
+	}
+	return ptc_control_send_json(call,
+				     ptc_control_dated(d, json_pack("{s:i, s:s, s:o}", "version", 1, "job", t.meta.name,
+								    "snapshots", rows)),
+				     err);
+}

@@ -1,0 +1,788 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Import and export as the gateway sees them: the daemon the client talks to.
+ *
+ * Happy path of import: ImportBegin (on the controller) reserves memory on
+ * every node; ImportData streams scatter the bytes from here to the nodes;
+ * ImportCommit (on the controller) seals, compares digests with what the
+ * client read, and commits. Export reads the committed generation from
+ * wherever its bytes are. Failure modes: the client goes away in the middle of
+ * its data (the import is aborted, nothing is left), bytes that are not what
+ * the client read (PTC_EDIGEST naming the tensor), a generation that was
+ * replaced while it was exported (PTC_ESTATE: export again). */
+#include "base/alloc.h"
+#include "base/sys/sys.h"
+#include "base/check.h"
+#include "base/number/digest.h"
+#include "base/log.h"
+#include "daemon/agent/calls/wire.h"
+#include "daemon/api/queries/queries.h"
+#include "daemon/api/reads/reads.h"
+#include "daemon/api/switches/switches.h"
+#include "daemon/cluster/job_events.h"
+#include "daemon/cluster/quota.h"
+#include "formats/state/layout_doc.h"
+#include "daemon/agent/gateway/gateway.h"
+#include "reshard/layout/declared.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#define HEADERS_MAX_BYTES (16u << 20)
+#define FILE_NAME_MAX     255
+#define INTENT_WAIT_MS    5000
+#define POLL_MS           20
+
+/* ---- ImportBegin -----------------------------------------------------------------
+ * After its answer the call stays open until the import has ended: its end is how the controller learns that the client,
+ * or the daemon in between, is gone. Nobody else would notice one that dies before or after its data. */
+
+struct abandon {
+	struct ptc_daemon *d;
+	const char *uuid;
+	uint64_t id;
+};
+
+static void abandon_on_loop(void *arg)
+{
+	struct abandon *a = arg;
+	struct ptc_controller *ctl = ptc_controller_find(&a->d->controllers, a->uuid);
+
+	if (ctl)
+		ptc_controller_abandon(ctl, a->id);
+}
+
+static int begin_reply(struct ptc_daemon *d, struct ptc_rpc_call *call, const struct ptc_target *t, uint64_t id,
+		       struct ptc_error *err)
+{
+	Ptc__V1__ImportBeginReply reply = PTC__V1__IMPORT_BEGIN_REPLY__INIT;
+	size_t len = 0;
+	char *json = NULL;
+	int rc = ptc_specs_read(&d->docs, t->meta.uuid, t->meta.spec_hash, &json, &len, err);
+
+	if (rc)
+		return rc;
+	reply.version = PTC_WIRE_VERSION;
+	reply.import_id = id;
+	reply.spec_json.data = (uint8_t *)json;
+	reply.spec_json.len = len;
+	rc = ptc_pb_call_send(call, &reply.base, err);
+	ptc_free(json);
+	return rc;
+}
+
+/* An import that is open: its call lasts until it ends, and abandons it when it ends before. */
+struct opened {
+	struct ptc_daemon *d;
+	struct ptc_target t;
+	struct abandon a;
+	struct ptc_watcher *w;    /* here; or: */
+	struct ptc_rpc_stream *s; /* at the controller's; cancelled when we go away before the import has ended */
+	bool started, replied, seen, ended;
+	int64_t since_ns;
+};
+
+static void opened_free(void *arg)
+{
+	struct opened *o = arg;
+
+	if (o->w && o->started && !o->ended)
+		ptc_loop_call(o->d->loop, abandon_on_loop, &o->a);
+	ptc_watcher_unref(o->w);
+	ptc_rpc_stream_free(o->s);
+	ptc_free(o);
+}
+
+static struct opened *opened_new(struct ptc_daemon *d, const struct ptc_target *t)
+{
+	struct opened *o = ptc_calloc(1, sizeof *o);
+
+	if (!o)
+		return NULL;
+	o->d = d;
+	o->t = *t;
+	o->a = (struct abandon){ d, o->t.meta.uuid, ptc_control_new_id() };
+	o->since_ns = ptc_sys_now_ns();
+	return o;
+}
+
+static int here_step(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
+{
+	struct opened *o = arg;
+	bool there;
+	int rc = ptc_watcher_look(o->w, o->replied ? NULL : ptc_job_phase_name(PTC_JOB_FILLING), &there, err);
+
+	if (rc == 0 && there && o->replied) {
+		o->ended = true;
+		return 0;
+	}
+	if (rc == 0 && there) {
+		rc = begin_reply(o->d, call, &o->t, o->a.id, err);
+		o->replied = true;
+		o->since_ns = ptc_sys_now_ns();
+	}
+	ptc_rpc_call_again(call, ptc_wait_ms(o->since_ns));
+	return rc;
+}
+
+static int begin_here(struct ptc_daemon *d, struct ptc_rpc_call *call, const Ptc__V1__ImportBeginRequest *req,
+		      const struct ptc_target *t, struct ptc_error *err)
+{
+	struct ptc_plan_request pr = {
+		.config = req->config,
+		.gpus = req->gpus,
+		.or_same = true,
+		.or_one = true,
+		.nodes = req->nodes,
+		.nnodes = req->n_nodes,
+	};
+	struct opened *o = opened_new(d, t);
+	int rc;
+
+	if (o)
+		o->w = ptc_watcher_new(o->a.id);
+	rc = o && o->w ? ptc_control_start_switch(d, call, req->job,
+						  &(struct ptc_control_ask){ .kind = PTC_SWITCH_IMPORT }, &pr, o->w,
+						  o->a.id, err)
+		       : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	if (rc) {
+		if (o)
+			opened_free(o);
+		return rc;
+	}
+	o->started = true;
+	ptc_rpc_call_follow(call, 0, here_step, o, opened_free);
+	return 0;
+}
+
+/* Our mirror shows the import a moment after it began, and then until it has ended. */
+static bool import_open(struct ptc_daemon *d, struct ptc_rpc_call *call, const char *job, uint64_t id, bool *seen)
+{
+	struct ptc_error ignored = PTC_ERROR_INIT;
+	struct ptc_target t;
+	bool open = ptc_control_find(d, call, job, &t, &ignored) == 0 && t.has_intent && t.intent.id == id;
+
+	*seen |= open;
+	return open || !*seen;
+}
+
+static int relay_reply(struct opened *o, struct ptc_rpc_call *call, struct ptc_error *err)
+{
+	Ptc__V1__ImportBeginReply *reply;
+	struct ptc_rpc_message *m = NULL;
+	int rc = ptc_rpc_stream_recv(o->s, &m, err);
+
+	if (rc == 0 && !m)
+		rc = ptc_error_set(err, PTC_EPEER, "the controller ended the call without an answer");
+	if (rc == 0)
+		rc = ptc_pb_message(m, &ptc__v1__import_begin_reply__descriptor, (ProtobufCMessage **)&reply, err);
+	ptc_rpc_message_done(m);
+	if (rc)
+		return rc;
+	o->a.id = reply->import_id;
+	o->replied = true;
+	o->since_ns = ptc_sys_now_ns();
+	rc = ptc_pb_call_send(call, &reply->base, err);
+	ptc_pb_free(&reply->base);
+	return rc;
+}
+
+static int there_step(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
+{
+	struct opened *o = arg;
+	bool late;
+	int rc = 0;
+
+	if (!o->replied) {
+		if (ptc_rpc_stream_ready(o->s))
+			rc = relay_reply(o, call, err);
+		ptc_rpc_call_again(call, ptc_wait_ms(o->since_ns));
+		return rc;
+	}
+	late = ptc_sys_now_ns() - o->since_ns > INTENT_WAIT_MS * INT64_C(1000000);
+	if (!import_open(o->d, call, o->t.meta.name, o->a.id, &o->seen) || (!o->seen && late))
+		return 0; /* late: over before we saw it */
+	ptc_rpc_call_again(call, POLL_MS);
+	return 0;
+}
+
+/* The daemon in between. */
+static int begin_there(struct ptc_daemon *d, struct ptc_rpc_call *call, const Ptc__V1__ImportBeginRequest *req,
+		       const struct ptc_target *t, struct ptc_error *err)
+{
+	struct opened *o = opened_new(d, t);
+	int rc = o ? ptc_control_forward_open(d, t, call, "/ptc.v1.Control/ImportBegin", &req->base, 0, &o->s, err)
+		   : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+
+	if (rc) {
+		ptc_free(o);
+		return rc;
+	}
+	ptc_rpc_stream_follow(o->s, NULL);
+	ptc_rpc_call_follow(call, 0, there_step, o, opened_free);
+	return 0;
+}
+
+PTC_CONTROL_HANDLER(ptc_control_import_begin)
+{
+	struct ptc_daemon *d = arg;
+	Ptc__V1__ImportBeginRequest *req;
+	struct ptc_target t;
+	int rc = ptc_pb_call_recv(call, &ptc__v1__import_begin_request__descriptor, (ProtobufCMessage **)&req, err);
+
+	if (rc)
+		return rc;
+	rc = ptc_control_find_controlled(d, call, req->job, &t, err);
+	if (rc == 0)
+		rc = t.ours ? begin_here(d, call, req, &t, err) : begin_there(d, call, req, &t, err);
+	ptc_pb_free(&req->base);
+	return rc;
+}
+
+/* ---- ImportData --------------------------------------------------------------------- */
+
+struct import {
+	struct ptc_daemon *d;
+	struct ptc_rpc_call *call;
+	struct ptc_target target;
+	char job[PTC_NAME_MAX + 16]; /* as the client names it */
+	uint64_t id;
+	struct ptc_geometry geometry;
+	bool have_geometry;
+	struct ptc_scatter *scatter;
+	uint64_t bytes;
+};
+
+/* The intent is committed when ImportBegin returns; our mirror may be a moment behind. */
+static int find_import(struct import *im, const char *job, uint64_t id, struct ptc_error *err)
+{
+	struct ptc_view v;
+	int rc = 0;
+
+	for (int ms = 0; ms < INTENT_WAIT_MS; ms += POLL_MS) {
+		rc = ptc_control_find(im->d, im->call, job, &im->target, err);
+		if (rc || (im->target.has_intent && im->target.intent.id == id))
+			break;
+		usleep(POLL_MS * 1000); /* a server thread: waiting is its job */
+	}
+	if (rc)
+		return rc;
+	if (!im->target.has_intent || im->target.intent.id != id || im->target.intent.kind != PTC_SWITCH_IMPORT)
+		return ptc_error_set(err, PTC_ESTATE, "import %llu of job %s is not open (aborted?); import again",
+				     (unsigned long long)id, job);
+	rc = ptc_control_view(im->d, &im->target, true, false, &v, err);
+	if (rc)
+		return rc;
+	rc = v.switch_id == id ? ptc_view_geometry(im->d->agent, &v, true, &im->geometry, err)
+			       : ptc_error_set(err, PTC_ESTATE, "import %llu of job %s was aborted; import again",
+					       (unsigned long long)id, job);
+	ptc_view_done(&v);
+	if (rc)
+		return rc;
+	im->have_geometry = true;
+	im->id = id;
+	snprintf(im->job, sizeof im->job, "%s", job);
+	return ptc_scatter_new(im->d->agent, &im->geometry, im->target.meta.uuid, id, &im->scatter, err);
+}
+
+static int import_message(struct import *im, struct ptc_rpc_message *m, struct ptc_error *err)
+{
+	Ptc__V1__ImportChunk *c;
+	int rc = ptc_pb_request(m, &ptc__v1__import_chunk__descriptor, (ProtobufCMessage **)&c, err);
+
+	if (rc)
+		return rc;
+	rc = ptc_pb_version(c->version, err);
+	if (rc == 0 && !im->scatter)
+		rc = find_import(im, c->job, c->import_id, err);
+	if (rc == 0 && (c->import_id != im->id || strcmp(c->job, im->job) != 0))
+		rc = ptc_error_set(err, PTC_EINVAL, "one import stream carries one import");
+	if (rc == 0 && c->data.len > PTC_BULK_MESSAGE_BYTES)
+		rc = ptc_error_set(err, PTC_ELIMIT, "import message of %zu bytes; at most %u", c->data.len,
+				   PTC_BULK_MESSAGE_BYTES);
+	if (rc == 0 && c->data.len)
+		rc = ptc_scatter_write(im->scatter, c->item, c->offset, c->data.data, c->data.len, err);
+	im->bytes += c->data.len;
+	ptc_pb_free(&c->base);
+	return rc;
+}
+
+/* The data stream broke: nobody will finish this import, so the controller is told. */
+static void give_up(struct import *im, const char *why)
+{
+	Ptc__V1__AbortRequest req = PTC__V1__ABORT_REQUEST__INIT;
+	struct ptc_rpc_channel *channel;
+	char uid[16];
+
+	if (!im->id)
+		return;
+	ptc_event(im->d->cluster, im->target.meta.uuid, "import", "data stream ended early: %s", why);
+	if (!im->target.has_lock ||
+	    ptc_channels_get(im->d->channels, im->target.controller, im->target.address, false, 0, &channel, NULL) != 0)
+		return;
+	snprintf(uid, sizeof uid, "%u", (unsigned)im->target.meta.uid);
+	req.version = PTC_WIRE_VERSION;
+	req.job = im->target.meta.uuid;
+	req.id = im->id;
+	ptc_pb_unary(channel, "/ptc.v1.Control/Abort", &req.base, INTENT_WAIT_MS,
+		     &(struct ptc_rpc_meta){ "ptc-uid", uid }, 1, NULL, NULL, NULL);
+}
+
+static int import_run(struct import *im, struct ptc_error *err)
+{
+	struct ptc_rpc_message *m;
+	int rc;
+
+	while ((rc = ptc_rpc_call_recv(im->call, &m, err)) == 0 && m) {
+		rc = import_message(im, m, err);
+		ptc_rpc_message_done(m);
+		if (rc)
+			return rc;
+	}
+	if (rc == 0 && ptc_rpc_call_cancelled(im->call))
+		rc = ptc_error_set(err, PTC_ECANCELED, "the client went away");
+	if (rc == 0 && im->scatter)
+		rc = ptc_scatter_finish(im->scatter, err);
+	return rc;
+}
+
+PTC_CONTROL_HANDLER(ptc_control_import_data)
+{
+	struct import im = { .d = arg, .call = call };
+	Ptc__V1__ImportDataReply reply = PTC__V1__IMPORT_DATA_REPLY__INIT;
+	struct ptc_error own = PTC_ERROR_INIT;
+	int rc = import_run(&im, &own);
+
+	ptc_scatter_free(im.scatter);
+	if (im.have_geometry)
+		ptc_geometry_done(&im.geometry);
+	if (rc) {
+		give_up(&im, own.text);
+		return ptc_error_set(err, rc, "%s", own.text);
+	}
+	reply.version = PTC_WIRE_VERSION;
+	reply.bytes = im.bytes;
+	return ptc_pb_call_send(call, &reply.base, err);
+}
+
+/* ---- ImportCommit --------------------------------------------------------------------- */
+
+struct commit {
+	struct ptc_daemon *d;
+	const char *uuid;
+	uint64_t id;
+	uint64_t *expected;
+	size_t nexpected;
+	struct ptc_file_doc *files;
+	size_t nfiles;
+	struct ptc_watcher *watcher;
+	struct ptc_error *err;
+	int rc;
+};
+
+static void commit_on_loop(void *arg)
+{
+	struct commit *c = arg;
+	struct ptc_controller *ctl = ptc_controller_find(&c->d->controllers, c->uuid);
+
+	c->rc = ctl ? ptc_controller_filled(ctl, c->id, c->expected, c->nexpected, c->files, c->nfiles, c->watcher,
+					    c->err)
+		    : ptc_error_set(c->err, PTC_ESTATE, "this daemon does not control the job any more; import again");
+	if (c->rc && ctl)
+		ptc_controller_tidy(ctl);
+}
+
+/* What is kept goes into the manifest, which every daemon reads: only what describes this job's tensors may. */
+static int check_file(const struct ptc_spec *spec, const Ptc__V1__ImportedFile *f, bool *seen, struct ptc_error *err)
+{
+	size_t items = ptc_spec_items(spec), field = 0;
+
+	while (field < spec->nfields && strcmp(f->field, spec->fields[field].name) != 0)
+		field++;
+	if (field == spec->nfields && strcmp(f->field, "param") != 0)
+		return ptc_error_set(err, PTC_EINVAL, "imported file of field \"%.63s\", which the job has not",
+				     f->field);
+	if (!f->name[0] || strlen(f->name) > FILE_NAME_MAX || strchr(f->name, '/'))
+		return ptc_error_set(err, PTC_EINVAL, "imported file with the name \"%.100s\"", f->name);
+	if (f->header.len < 8)
+		return ptc_error_set(err, PTC_EINVAL, "file %s: header of %zu bytes", f->name, f->header.len);
+	for (size_t i = 0; i < f->n_items; i++) {
+		if (f->items[i] >= items || seen[f->items[i]])
+			return ptc_error_set(err, PTC_EINVAL, "file %s: item %u is not one of %zu, or is there twice",
+					     f->name, f->items[i], items);
+		seen[f->items[i]] = true;
+	}
+	return 0;
+}
+
+/* A file name may be any bytes; JSON may not. Such a file is exported with a header of ours. */
+static bool keepable(const Ptc__V1__ImportedFile *f)
+{
+	json_t *name = json_string(f->name);
+
+	json_decref(name);
+	return name != NULL;
+}
+
+static int check_commit(struct ptc_daemon *d, const struct ptc_meta_doc *meta, const Ptc__V1__ImportCommitRequest *req,
+			struct ptc_error *err)
+{
+	const struct ptc_job_desc *desc;
+	size_t items;
+	bool *seen;
+	void *ref;
+	int rc = ptc_specs_get(d->docs.specs, meta->uuid, meta->spec_hash, &desc, &ref, err);
+
+	if (rc)
+		return rc;
+	items = ptc_spec_items(&desc->spec);
+	seen = ptc_calloc(items, sizeof *seen);
+	if (!seen)
+		rc = ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	if (rc == 0 && req->n_digests != items)
+		rc = ptc_error_set(err, PTC_EINVAL, "%zu digests to compare with, the job has %zu items",
+				   req->n_digests, items);
+	if (rc == 0 && req->n_files > PTC_MAX(items, 1))
+		rc = ptc_error_set(err, PTC_EINVAL, "%zu imported files, the job has %zu items", req->n_files, items);
+	for (size_t i = 0; rc == 0 && i < req->n_files; i++)
+		rc = check_file(&desc->spec, req->files[i], seen, err);
+	ptc_free(seen);
+	ptc_specs_release(ref);
+	return rc;
+}
+
+static int keep_header(struct ptc_daemon *d, const char *uuid, const Ptc__V1__ImportedFile *f, struct ptc_file_doc *doc,
+		       struct ptc_error *err)
+{
+	char meta[96];
+
+	doc->field = ptc_strdup(f->field);
+	doc->name = ptc_strdup(f->name);
+	doc->items = ptc_reallocarray(NULL, f->n_items, sizeof *doc->items);
+	if (!doc->field || !doc->name || !doc->items)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	for (size_t i = 0; i < f->n_items; i++)
+		doc->items[i] = f->items[i];
+	doc->nitems = f->n_items;
+	snprintf(meta, sizeof meta, "/ptc/jobs/%s/meta", uuid);
+	/* meta is written once; the first 8 bytes only count the rest */
+	return ptc_blob_put(ptc_cluster_etcd(d->cluster), uuid, &(struct ptc_etcd_compare){ meta, PTC_ETCD_VERSION, 1 },
+			    f->header.data + 8, f->header.len - 8, doc->header_hash, err);
+}
+
+/* Of headers, which are kept for exports that have the same. */
+static size_t header_bytes(const Ptc__V1__ImportCommitRequest *req)
+{
+	size_t total = 0;
+
+	for (size_t i = 0; i < req->n_files; i++)
+		total += req->files[i]->header.len;
+	return total <= HEADERS_MAX_BYTES ? total : 0;
+}
+
+static int commit_fill(struct commit *c, const Ptc__V1__ImportCommitRequest *req, struct ptc_error *err)
+{
+	int rc = 0;
+
+	c->expected = ptc_reallocarray(NULL, req->n_digests, sizeof *c->expected);
+	c->files = ptc_calloc(req->n_files, sizeof *c->files);
+	if (!c->expected || !c->files)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	for (size_t i = 0; i < req->n_digests; i++)
+		c->expected[i] = req->digests[i];
+	c->nexpected = req->n_digests;
+	for (size_t i = 0; header_bytes(req) && rc == 0 && i < req->n_files; i++)
+		if (keepable(req->files[i]))
+			rc = keep_header(c->d, c->uuid, req->files[i], &c->files[c->nfiles++], err);
+	return rc;
+}
+
+static int commit_here(struct ptc_daemon *d, struct ptc_rpc_call *call, const Ptc__V1__ImportCommitRequest *req,
+		       const struct ptc_target *t, struct ptc_error *err)
+{
+	struct commit c = { .d = d, .uuid = t->meta.uuid, .id = req->import_id, .err = err };
+	struct ptc_watcher *w = ptc_watcher_new(req->import_id);
+	struct ptc_manifest_doc leftovers = { 0 };
+	int rc = w ? check_commit(d, &t->meta, req, err) : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+
+	if (rc == 0)
+		rc = ptc_quota_document(d->cluster, t->meta.uid, header_bytes(req), "the headers of the imported files",
+					err);
+	if (rc == 0)
+		rc = commit_fill(&c, req, err);
+	if (rc == 0) {
+		c.watcher = ptc_watcher_ref(w);
+		rc = ptc_loop_call(d->loop, commit_on_loop, &c);
+		rc = rc ? ptc_error_set(err, rc, "the daemon is stopping") : c.rc;
+	}
+	if (rc) {
+		leftovers.files = c.files;
+		leftovers.nfiles = c.nfiles;
+		leftovers.digests = c.expected;
+		ptc_manifest_doc_done(&leftovers);
+		ptc_watcher_unref(c.watcher);
+	} else {
+		rc = ptc_watcher_stream(w, call, NULL, NULL, NULL, err);
+	}
+	ptc_watcher_unref(w);
+	return rc;
+}
+
+PTC_CONTROL_HANDLER(ptc_control_import_commit)
+{
+	struct ptc_daemon *d = arg;
+	Ptc__V1__ImportCommitRequest *req;
+	struct ptc_target t;
+	int rc = ptc_pb_call_recv(call, &ptc__v1__import_commit_request__descriptor, (ProtobufCMessage **)&req, err);
+
+	if (rc)
+		return rc;
+	rc = ptc_control_find_controlled(d, call, req->job, &t, err);
+	if (rc == 0)
+		rc = t.ours ? commit_here(d, call, req, &t, err)
+			    : ptc_control_forward(d, &t, call, "/ptc.v1.Control/ImportCommit", &req->base, err);
+	ptc_pb_free(&req->base);
+	return rc;
+}
+
+/* ---- export ------------------------------------------------------------------------------ */
+
+static int load_header(struct ptc_daemon *d, const char *uuid, const struct ptc_file_doc *doc, Ptc__V1__ImportedFile *f,
+		       struct ptc_error *err)
+{
+	size_t len;
+	char *json;
+	int rc = ptc_document_get(d->docs.kept, uuid, doc->header_hash, HEADERS_MAX_BYTES, &json, &len, err);
+
+	if (rc)
+		return rc;
+	ptc__v1__imported_file__init(f);
+	f->field = doc->field;
+	f->name = doc->name;
+	f->items = doc->items;
+	f->n_items = doc->nitems;
+	f->header.data = ptc_malloc(len + 8);
+	if (!f->header.data) {
+		ptc_free(json);
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	}
+	for (int i = 0; i < 8; i++)
+		f->header.data[i] = (uint8_t)((uint64_t)len >> (8 * i));
+	memcpy(f->header.data + 8, json, len);
+	f->header.len = len + 8;
+	ptc_free(json);
+	return 0;
+}
+
+/* What an export is of: the job's own description, or, where ranks have declared their tensors, these. */
+static int export_spec(struct ptc_daemon *d, const struct ptc_view *v, char **ret_json, size_t *ret_len,
+		       struct ptc_error *err)
+{
+	const struct ptc_declared *declared;
+	const struct ptc_layout *layout;
+	struct ptc_rule any = { .match = "*" }; /* a description has rules; whoever exports needs none */
+	struct ptc_job_desc desc = { 0 };
+	void *ref;
+	int rc;
+
+	if (!v->from.layout_hash[0])
+		return ptc_specs_read(&d->docs, v->meta.uuid, v->meta.spec_hash, ret_json, ret_len, err);
+	rc = ptc_layouts_get(d->docs.layouts, v->meta.uuid, v->from.layout_hash, &declared, &layout, &ref, err);
+	if (rc)
+		return rc;
+	desc.spec = declared->spec; /* borrowed */
+	desc.spec.name = v->meta.name;
+	desc.spec.rules = &any;
+	desc.spec.nrules = 1;
+	rc = ptc_job_to_json(&desc, ret_json, ret_len, err);
+	ptc_layouts_release(ref);
+	return rc;
+}
+
+/* What an export says of the generation's ranks. */
+struct export_ranks {
+	char *json, *layout;
+	size_t layout_len;
+};
+
+static int export_ranks(struct ptc_daemon *d, const struct ptc_view *v, struct export_ranks *ret, struct ptc_error *err)
+{
+	ret->json = ptc_control_ranks_json(v);
+	if (!ret->json)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	if (!v->from.layout_hash[0])
+		return 0;
+	return ptc_document_get(d->docs.kept, v->meta.uuid, v->from.layout_hash, PTC_LAYOUT_DOC_MAX_BYTES, &ret->layout,
+				&ret->layout_len, err);
+}
+
+static void export_reply(Ptc__V1__ExportInfoReply *reply, const struct ptc_view *v, uint64_t step, int64_t as_of_ms,
+			 const struct export_ranks *ranks)
+{
+	reply->version = PTC_WIRE_VERSION;
+	reply->generation = v->from_generation;
+	reply->snapshot = v->from_snapshot;
+	reply->config = v->from.config;
+	reply->uuid = (char *)(uintptr_t)v->meta.uuid; /* packing only reads */
+	reply->step = step;
+	reply->created_ms = v->meta.created_ms;
+	reply->as_of_ms = as_of_ms;
+	reply->declared = v->from.layout_hash[0] != '\0';
+	reply->ranks_json = ranks->json;
+	reply->layout_json.data = (uint8_t *)ranks->layout;
+	reply->layout_json.len = ranks->layout_len;
+	reply->n_digests = v->manifest.ndigests;
+	reply->digests = v->manifest.digests;
+}
+
+static int send_export_info(struct ptc_daemon *d, struct ptc_rpc_call *call, const struct ptc_view *v, uint64_t step,
+			    struct ptc_error *err)
+{
+	Ptc__V1__ExportInfoReply reply = PTC__V1__EXPORT_INFO_REPLY__INIT;
+	const struct ptc_manifest_doc *m = &v->manifest;
+	Ptc__V1__ImportedFile *files = ptc_calloc(m->nfiles, sizeof *files);
+	Ptc__V1__ImportedFile **list = ptc_calloc(m->nfiles, sizeof *list);
+	struct export_ranks ranks = { 0 };
+	char *json = NULL;
+	size_t len = 0;
+	int rc = files && list ? export_spec(d, v, &json, &len, err) : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+
+	for (size_t i = 0; rc == 0 && i < m->nfiles; i++) {
+		rc = load_header(d, v->meta.uuid, &m->files[i], &files[i], err);
+		list[i] = &files[i];
+	}
+	if (rc == 0)
+		rc = export_ranks(d, v, &ranks, err);
+	if (rc == 0) {
+		export_reply(&reply, v, step, ptc_control_as_of(d), &ranks);
+		reply.spec_json.data = (uint8_t *)json;
+		reply.spec_json.len = len;
+		reply.n_files = m->nfiles;
+		reply.files = list;
+		rc = ptc_pb_call_send(call, &reply.base, err);
+	}
+	for (size_t i = 0; files && i < m->nfiles; i++)
+		ptc_free(files[i].header.data);
+	ptc_free(files);
+	ptc_free(list);
+	ptc_free(json);
+	ptc_free(ranks.json);
+	ptc_free(ranks.layout);
+	return rc;
+}
+
+PTC_CONTROL_HANDLER(ptc_control_export_info)
+{
+	struct ptc_daemon *d = arg;
+	Ptc__V1__ExportInfoRequest *req;
+	struct ptc_target t;
+	struct ptc_view v;
+	int rc = ptc_pb_call_recv(call, &ptc__v1__export_info_request__descriptor, (ProtobufCMessage **)&req, err);
+
+	if (rc)
+		return rc;
+	rc = ptc_control_find(d, call, req->job, &t, err);
+	ptc_pb_free(&req->base);
+	if (rc == 0)
+		rc = ptc_control_need_snapshot(&t, err);
+	if (rc == 0)
+		rc = ptc_control_view(d, &t, false, true, &v, err);
+	if (rc)
+		return rc;
+	rc = send_export_info(d, call, &v, t.record.step, err);
+	ptc_view_done(&v);
+	return rc;
+}
+
+/* Spans go out as the payload of a Data message whose head is written by hand: copied once, into the transport. */
+static int send_span(void *arg, const void *data, size_t len, struct ptc_error *err)
+{
+	uint8_t head[PTC_WIRE_HEAD_MAX];
+	struct ptc_rpc_part parts[] = {
+		{ .data = head, .len = ptc_wire_data_head(head, len) },
+		{ .data = data, .len = len },
+	};
+
+	return ptc_rpc_call_send(arg, parts, PTC_ARRAY_LEN(parts), err);
+}
+
+static int moved_on(const char *job, uint64_t now, uint64_t was, struct ptc_error *err)
+{
+	return ptc_error_set(err, PTC_ESTATE,
+			     "job %s is being switched: generation %llu was read, now it is at %llu; export again", job,
+			     (unsigned long long)was, (unsigned long long)now);
+}
+
+/* The generation that the client's ExportInfo named, or an error that says it is gone. */
+int ptc_control_read_view(struct ptc_daemon *d, struct ptc_rpc_call *call, const char *job, const char *uuid,
+			  uint64_t generation, uint64_t snapshot, struct ptc_read_view **ret_view,
+			  struct ptc_error *err)
+{
+	struct ptc_target t;
+	int rc = ptc_control_find(d, call, job, &t, err);
+
+	if (rc)
+		return rc;
+	if (uuid[0] && strcmp(uuid, t.meta.uuid) != 0)
+		return ptc_error_set(err, PTC_ESTATE, "job \"%s\" is another one now", job);
+	if (!t.has_record)
+		return ptc_error_set(err, PTC_ESTATE, "job \"%s\" has no state", job);
+	if (t.record.generation != generation || t.record.snapshot != snapshot)
+		return ptc_holds_view(d->holds, t.meta.uuid, generation, snapshot, ret_view)
+			       ? 0
+			       : moved_on(job, t.record.generation, generation, err);
+	rc = ptc_read_view_get(d, &t, ret_view, err);
+	if (rc == 0 &&
+	    ((*ret_view)->view.from_generation != generation || (*ret_view)->view.from_snapshot != snapshot)) {
+		struct ptc_read_view *newer = *ret_view;
+
+		if (!ptc_holds_view(d->holds, t.meta.uuid, generation, snapshot, ret_view))
+			rc = moved_on(job, newer->view.from_generation, generation, err);
+		ptc_read_view_put(newer);
+	}
+	return rc;
+}
+
+PTC_CONTROL_HANDLER(ptc_control_read)
+{
+	struct ptc_daemon *d = arg;
+	Ptc__V1__ReadRequest *req;
+	struct ptc_read_view *v;
+	int rc = ptc_pb_call_recv(call, &ptc__v1__read_request__descriptor, (ProtobufCMessage **)&req, err);
+
+	if (rc)
+		return rc;
+	rc = ptc_control_read_view(d, call, req->job, req->uuid, req->generation, req->snapshot, &v, err);
+	if (rc == 0) {
+		rc = ptc_agent_gather(d->agent, &v->geometry, v->view.meta.uuid, req->item, req->offset, req->length,
+				      send_span, call, err);
+		ptc_read_view_put(v);
+	}
+	ptc_pb_free(&req->base);
+	return rc;
+}
+
+PTC_CONTROL_HANDLER(ptc_control_read_rank)
+{
+	struct ptc_daemon *d = arg;
+	Ptc__V1__ReadRankRequest *req;
+	struct ptc_read_view *v;
+	struct ptc_rank_range range;
+	struct ptc_info info;
+	int rc = ptc_pb_call_recv(call, &ptc__v1__read_rank_request__descriptor, (ProtobufCMessage **)&req, err);
+
+	if (rc)
+		return rc;
+	range = (struct ptc_rank_range){ req->rank, req->item, req->offset, req->length };
+	rc = ptc_control_read_view(d, call, req->job, req->uuid, req->generation, req->snapshot, &v, err);
+	if (rc == 0) {
+		rc = ptc_view_info(&v->view, &info, err);
+		if (rc == 0) {
+			rc = ptc_agent_gather_rank(d->agent, &v->geometry, info.pb, &range, send_span, call, err);
+			ptc_info_done(&info);
+		}
+		ptc_read_view_put(v);
+	}
+	ptc_pb_free(&req->base);
+	return rc;
+}

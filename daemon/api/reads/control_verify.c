@@ -1,0 +1,250 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* verify: every block and digest of a job's committed state, on every node that has part of it.
+ *
+ * Happy path: the tables are held on all nodes, so that a switch that commits meanwhile drops none of them; one node after the other
+ * reads its part; replicas are compared, and each tensor's digest with the manifest's. Failure modes: the job moved on before its
+ * tables were held (begun again with what it has now, a few times); a node that is away, damage, digests that differ: the
+ * error names them, and is written as an event. Whoever asks goes away: the holds end by themselves. */
+#include "base/alloc.h"
+#include "base/check.h"
+#include "base/sys/sys.h"
+#include "daemon/api/reads/reads.h"
+#include "daemon/cluster/job_events.h"
+#include "daemon/agent/geometry/digest_merge.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define ATTEMPTS 5
+#define RENEW_NS (INT64_C(1000000) * PTC_HOLD_MAX_MS / 4)
+
+struct verify {
+	struct ptc_daemon *d;
+	struct ptc_rpc_call *call;
+	struct ptc_read_view *view;
+	struct ptc_digests *digests;
+	uint64_t bytes; /* of the nodes done so far */
+	char holder[37];
+	int64_t held_ns;
+};
+
+/* Renewed from time to time: reading may take longer than a hold lasts. */
+static int hold_again(struct verify *v, struct ptc_error *err)
+{
+	int64_t now = ptc_sys_now_ns();
+	unsigned held;
+	int rc;
+
+	if (v->held_ns && now < v->held_ns + RENEW_NS)
+		return 0;
+	rc = ptc_holds_nodes(v->d, v->view, v->holder, PTC_HOLD_MAX_MS, &held, err);
+	v->held_ns = now;
+	return rc;
+}
+
+static int send_progress(struct verify *v, uint64_t done, uint64_t total, const char *node, struct ptc_error *err)
+{
+	Ptc__V1__Progress p = PTC__V1__PROGRESS__INIT;
+	char phase[] = "verifying", text[PTC_NAME_MAX + 1];
+
+	snprintf(text, sizeof text, "%s", node);
+	p.version = PTC_WIRE_VERSION;
+	p.phase = phase;
+	p.text = text;
+	p.bytes_done = v->bytes + done;
+	p.bytes_total = v->bytes + total;
+	return ptc_pb_call_send(v->call, &p.base, err);
+}
+
+static int verify_reply(struct verify *v, struct ptc_rpc_message *m, uint32_t node, const char *name, bool *ret_done,
+			struct ptc_error *err)
+{
+	Ptc__V1__PullReply *r;
+	int rc = ptc_pb_message(m, &ptc__v1__pull_reply__descriptor, (ProtobufCMessage **)&r, err);
+
+	if (rc)
+		return rc;
+	if (r->finished && r->n_need_index != r->n_digests)
+		rc = ptc_error_set(err, PTC_EPEER, "node %s: malformed digests", name);
+	else if (r->finished)
+		rc = ptc_digests_add(v->digests, node, r->need_index, r->digests, r->n_digests, err);
+	else
+		rc = send_progress(v, r->bytes_done, r->bytes_total, name, err);
+	if (rc == 0)
+		rc = hold_again(v, err);
+	if (r->finished)
+		v->bytes += r->verified_bytes;
+	*ret_done = r->finished;
+	ptc_pb_free(&r->base);
+	return rc;
+}
+
+static int verify_node(struct verify *v, const struct ptc_info *info, uint32_t node, struct ptc_error *err)
+{
+	Ptc__V1__DigestRequest req = PTC__V1__DIGEST_REQUEST__INIT;
+	const char *name = info->pb->nodes[node];
+	struct ptc_rpc_channel *channel;
+	struct ptc_rpc_stream *s = NULL;
+	bool done = false;
+	void *data = NULL;
+	size_t len = 0;
+	int rc = ptc_channels_get(v->d->channels, name, info->pb->addresses[node], false, 0, &channel, err);
+
+	req.version = PTC_WIRE_VERSION;
+	req.info = info->pb;
+	if (rc == 0)
+		rc = ptc_pb_encode(&req.base, &data, &len, err);
+	if (rc == 0)
+		rc = ptc_rpc_stream_open(channel, "/ptc.v1.Peer/Digest", 0, NULL, 0, &s, err);
+	if (rc == 0)
+		ptc_rpc_stream_follow(s, v->call);
+	if (rc == 0)
+		rc = ptc_rpc_stream_send(s, &(struct ptc_rpc_part){ .data = data, .len = len }, 1, err);
+	if (rc == 0)
+		rc = ptc_rpc_stream_half_close(s, err);
+	ptc_free(data);
+	while (rc == 0 && !done) {
+		struct ptc_rpc_message *m;
+
+		rc = ptc_rpc_stream_recv(s, &m, err);
+		if (rc == 0 && !m) {
+			rc = ptc_rpc_stream_finish(s, err);
+			if (rc == 0)
+				rc = ptc_error_set(err, PTC_EPEER, "no digests");
+		}
+		if (rc)
+			break;
+		rc = verify_reply(v, m, node, name, &done, err);
+		ptc_rpc_message_done(m);
+	}
+	ptc_rpc_stream_free(s);
+	if (rc)
+		ptc_error_wrap(err, "node %s", name);
+	return rc;
+}
+
+static int verify_nodes(struct verify *v, struct ptc_error *err)
+{
+	const struct ptc_view *view = &v->view->view;
+	struct ptc_info info;
+	int rc = ptc_view_info(view, &info, err);
+
+	if (rc)
+		return rc;
+	for (uint32_t n = 0; rc == 0 && n < view->nnodes; n++)
+		rc = verify_node(v, &info, n, err);
+	ptc_info_done(&info);
+	return rc;
+}
+
+static int verify_all(struct verify *v, struct ptc_error *err)
+{
+	const struct ptc_manifest_doc *m = &v->view->view.manifest;
+	const struct ptc_geometry *g = &v->view->geometry;
+	uint64_t *items = ptc_calloc(m->ndigests + 1, sizeof *items);
+	int rc = items ? ptc_digests_new(g, &v->digests, err) : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+
+	rc = rc ? rc : verify_nodes(v, err);
+	if (rc == 0 && ptc_spec_items(g->spec) != m->ndigests)
+		rc = ptc_error_set(err, PTC_ECORRUPT, "the manifest has %zu digests for %zu items", m->ndigests,
+				   ptc_spec_items(g->spec));
+	rc = rc ? rc : ptc_digests_merge(v->digests, m->digests, items, err);
+	ptc_free(items);
+	v->digests = ptc_digests_free(v->digests);
+	return rc;
+}
+
+static int verify_held(struct verify *v, struct ptc_error *err)
+{
+	unsigned held;
+	int rc;
+
+	v->bytes = 0;
+	v->held_ns = 0;
+	rc = ptc_sys_uuid(v->holder, err);
+	rc = rc ? rc : hold_again(v, err);
+	if (rc)
+		return rc;
+	rc = verify_all(v, err);
+	ptc_holds_nodes(v->d, v->view, v->holder, 0, &held, NULL);
+	return rc;
+}
+
+/* What is damaged is damaged, whatever the job has moved on to. */
+static bool moved_on(struct verify *v, const char *job, int rc)
+{
+	struct ptc_error ignored = PTC_ERROR_INIT;
+	struct ptc_target now;
+
+	return rc != PTC_ECORRUPT && rc != PTC_EDIGEST && ptc_control_find(v->d, v->call, job, &now, &ignored) == 0 &&
+	       now.has_record &&
+	       (now.record.generation != v->view->view.from_generation ||
+		now.record.snapshot != v->view->view.from_snapshot);
+}
+
+/* v->view is to be put, where it is not NULL. */
+static int verify_job(struct verify *v, const char *job, struct ptc_error *err)
+{
+	struct ptc_target t;
+	bool moving = true;
+	int rc = 0;
+
+	for (int i = 0; moving && i < ATTEMPTS; i++) {
+		if (v->view)
+			ptc_read_view_put(v->view);
+		v->view = NULL;
+		rc = ptc_control_find(v->d, v->call, job, &t, err);
+		rc = rc ? rc : ptc_read_view_get(v->d, &t, &v->view, err);
+		if (rc)
+			return rc;
+		rc = verify_held(v, err);
+		moving = rc && moved_on(v, job, rc);
+	}
+	if (moving)
+		return ptc_error_set(err, PTC_ESTATE, "job \"%s\" is being switched again and again; verify it later",
+				     job);
+	if (rc && rc != PTC_ECANCELED)
+		ptc_event(v->d->cluster, v->view->view.meta.uuid, "verify", "failed: %s", err ? err->text : "");
+	return rc;
+}
+
+static int send_end(struct verify *v, struct ptc_error *err)
+{
+	const struct ptc_view *view = &v->view->view;
+	Ptc__V1__Progress p = PTC__V1__PROGRESS__INIT;
+	char phase[] = "done";
+	json_t *root =
+		ptc_control_dated(v->d, json_pack("{s:i, s:I, s:I, s:I}", "version", 1, "snapshot",
+						  (json_int_t)view->from_snapshot, "digests_verified",
+						  (json_int_t)view->manifest.ndigests, "bytes", (json_int_t)v->bytes));
+	char *text = root ? ptc_json_text(root) : NULL;
+	int rc;
+
+	json_decref(root);
+	if (!text)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	p.version = PTC_WIRE_VERSION;
+	p.phase = phase;
+	p.bytes_done = p.bytes_total = v->bytes;
+	p.finished = true;
+	p.summary = text;
+	rc = ptc_pb_call_send(v->call, &p.base, err);
+	ptc_free(text);
+	return rc;
+}
+
+PTC_CONTROL_HANDLER(ptc_control_verify)
+{
+	struct verify v = { .d = arg, .call = call };
+	ProtobufCMessage *req;
+	int rc = ptc_pb_call_recv(call, &ptc__v1__job_request__descriptor, &req, err);
+
+	if (rc)
+		return rc;
+	rc = verify_job(&v, ((Ptc__V1__JobRequest *)req)->job, err);
+	rc = rc ? rc : send_end(&v, err);
+	if (v.view)
+		ptc_read_view_put(v.view);
+	ptc_pb_free(req);
+	return rc;
+}

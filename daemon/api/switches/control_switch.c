@@ -1,0 +1,841 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The commands: create and delete a job, plan, resize, drain, abort.
+ *
+ * Happy path of resize: the controller's daemon plans on a server thread,
+ * hands the switch to the loop, and streams its progress; the switch belongs
+ * to the controller, so a client that goes away changes nothing. Failure
+ * modes: not feasible (refused before anything starts), busy (PTC_ESTATE). */
+#include "base/alloc.h"
+#include "base/check.h"
+#include "base/cleanup.h"
+#include "base/sys/sys.h"
+#include "daemon/api/switches/switches.h"
+#include "daemon/cluster/job_events.h"
+#include "daemon/cluster/quota.h"
+#include "formats/json.h"
+#include "formats/names.h"
+#include "reshard/spec/lint.h"
+
+#include <grp.h>
+#include <pwd.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#define MIRROR_WAIT_MS 5000
+#define BUSY_WAIT_MS   30000
+#define POLL_MS        20
+#define USER_BYTES     65536 /* of an entry of the user database */
+#define GROUPS         65536 /* NGROUPS_MAX */
+
+/* ---- create and delete --------------------------------------------------------- */
+
+static int name_taken(const struct ptc_meta_doc *m, struct ptc_error *err)
+{
+	return ptc_error_set(err, PTC_EEXIST, "a job named \"%s\" exists already; choose another name", m->name);
+}
+
+struct taken {
+	struct ptc_daemon *d;
+	const struct ptc_meta_doc *m;
+	bool yes;
+};
+
+static void look_for_name(void *arg)
+{
+	struct taken *t = arg;
+
+	for (size_t i = 0; i < ptc_cluster_njobs(t->d->cluster); i++) {
+		const struct ptc_job_view *j = ptc_cluster_job(t->d->cluster, i);
+
+		t->yes = t->yes || (j->has_meta && j->meta.uid == t->m->uid && strcmp(j->meta.name, t->m->name) == 0);
+	}
+}
+
+/* What versions wrote that had one space of names for everybody: /ptc/names/JOB. The job is known, its key is not looked for. */
+static int check_older_name(struct ptc_daemon *d, const struct ptc_meta_doc *m, struct ptc_error *err)
+{
+	struct taken t = { .d = d, .m = m };
+
+	if (ptc_loop_call(d->loop, look_for_name, &t) != 0)
+		return ptc_error_set(err, PTC_ECANCELED, "the daemon is stopping");
+	return t.yes ? name_taken(m, err) : 0;
+}
+
+/* Names, spec and lock appear in one transaction; the creator is the first controller. */
+static int put_job(struct ptc_daemon *d, const struct ptc_meta_doc *m, struct ptc_error *err)
+{
+	char name_key[96], meta_key[96], lock_key[96], creation[PTC_CREATION_KEY], lock[PTC_NAME_MAX + 64];
+	ptc_auto_free char *meta = ptc_meta_doc_encode(m);
+	struct ptc_etcd_compare cmp[2] = { { name_key, PTC_ETCD_CREATE_REV, 0 }, { creation, PTC_ETCD_VERSION, 1 } };
+	struct ptc_etcd_op ops[4] = { { 0 } };
+	struct ptc_etcd_kvs kvs = { 0 };
+	int64_t lease = ptc_cluster_lease(d->cluster);
+	bool ok = false;
+	int rc;
+
+	if (!meta)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	if (!lease) /* a lock without one would never end */
+		return ptc_error_set(err, PTC_ECOORD, "the coordinator is unreachable; nothing was created");
+	snprintf(name_key, sizeof name_key, "/ptc/names/%u/%s", (unsigned)m->uid, m->name);
+	snprintf(meta_key, sizeof meta_key, "/ptc/jobs/%s/meta", m->uuid);
+	snprintf(lock_key, sizeof lock_key, "/ptc/jobs/%s/lock", m->uuid);
+	ptc_creation_key(m->uuid, creation);
+	snprintf(lock, sizeof lock, "{\"version\":1,\"node\":\"%s\"}", d->config.node);
+	ops[0] = (struct ptc_etcd_op){ .key = name_key, .value = m->uuid, .len = strlen(m->uuid) };
+	ops[1] = (struct ptc_etcd_op){ .key = meta_key, .value = meta, .len = strlen(meta) };
+	ops[2] = (struct ptc_etcd_op){ .key = lock_key, .value = lock, .len = strlen(lock), .lease = lease };
+	ops[3] = (struct ptc_etcd_op){ .key = creation };
+	rc = ptc_etcd_txn(ptc_cluster_etcd(d->cluster), cmp, 2, ops, 4, "etcd.job", &ok, NULL, err);
+	if (rc || ok)
+		return rc;
+	rc = ptc_etcd_get(ptc_cluster_etcd(d->cluster), name_key, false, 1, &kvs, err);
+	if (rc == 0)
+		rc = kvs.n ? name_taken(m, err)
+			   : ptc_error_set(err, PTC_ECONFLICT, "job %s was not created; try again", m->name);
+	ptc_etcd_kvs_done(&kvs);
+	return rc;
+}
+
+/* Spec, then job. Whatever of it fails is undone; an outcome that is not known is left to the undo's compare. */
+static int write_job(struct ptc_daemon *d, const struct ptc_job_desc *desc, struct ptc_meta_doc *m,
+		     struct ptc_error *err)
+{
+	struct ptc_etcd *e = ptc_cluster_etcd(d->cluster);
+	char creation[PTC_CREATION_KEY], *json, *sealed;
+	size_t len;
+	int rc = ptc_job_to_json(desc, &json, &len, err);
+
+	if (rc)
+		return rc;
+	rc = ptc_vault_seal(d->docs.vault, m->uuid, json, len, &sealed, &len, err);
+	ptc_free(json);
+	if (rc)
+		return rc;
+	ptc_creation_key(m->uuid, creation);
+	rc = ptc_quota_room(d->cluster, len, err);
+	if (rc) {
+		ptc_free(sealed);
+		return rc;
+	}
+	rc = ptc_creation_begin(&d->controllers, m->uuid, m->uid, len, err);
+	if (rc == 0)
+		rc = ptc_quota_job(d->cluster, m->uid, err);
+	if (rc == 0)
+		rc = ptc_blob_put(e, m->uuid, &(struct ptc_etcd_compare){ creation, PTC_ETCD_VERSION, 1 }, sealed, len,
+				  m->spec_hash, err);
+	ptc_free(sealed);
+	if (rc == 0)
+		rc = put_job(d, m, err);
+	if (rc)
+		ptc_creation_undo(e, m->uuid, m->uid, NULL);
+	return rc;
+}
+
+/* Each configuration of the job's table is laid out now, so that one that does not fit is refused before it is needed. */
+static int table_json(const struct ptc_job_desc *desc, json_t *rows, struct ptc_error *err)
+{
+	for (size_t i = 0; i < desc->ngpus; i++) {
+		char config[256] = "";
+		struct ptc_layout *l = NULL;
+		int64_t most = 0; /* a node needs that for each of its devices, less what its ranks have in common */
+		int rc = ptc_layout_new(&desc->spec, &desc->gpus[i].config, &l, err);
+
+		if (!rc)
+			rc = ptc_layout_rank_bytes(l, &most, err);
+		ptc_layout_free(l);
+		ptc_config_format(&desc->gpus[i].config, config, sizeof config);
+		if (rc) {
+			ptc_error_wrap(err, "gpus %u (%s)", desc->gpus[i].n, config);
+			return rc;
+		}
+		json_array_append_new(rows, json_pack("{s:I, s:s, s:I}", "gpus", (json_int_t)desc->gpus[i].n, "config",
+						      config, "device_bytes", (json_int_t)most));
+	}
+	return 0;
+}
+
+static int create_json(const struct ptc_job_desc *desc, const char *uuid, char **ret_json, struct ptc_error *err)
+{
+	json_t *sizes = json_array(), *root;
+	int64_t bytes = 0;
+	int rc = table_json(desc, sizes, err);
+
+	if (rc) {
+		json_decref(sizes);
+		return rc;
+	}
+	for (size_t i = 0; i < ptc_spec_items(&desc->spec); i++)
+		bytes += ptc_item_bytes(&desc->spec, i);
+	root = json_pack("{s:i, s:s, s:s, s:I, s:I, s:o}", "version", 1, "job", desc->spec.name, "uuid", uuid,
+			 "tensors", (json_int_t)desc->spec.ntensors, "state_bytes", (json_int_t)bytes, "gpus", sizes);
+	*ret_json = root ? ptc_json_text(root) : NULL;
+	json_decref(root);
+	return *ret_json ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+}
+
+static int wait_mirror(struct ptc_daemon *d, struct ptc_rpc_call *call, const char *name, struct ptc_error *err)
+{
+	struct ptc_target t;
+	int rc = PTC_ENOTFOUND;
+
+	for (int ms = 0; ms < MIRROR_WAIT_MS && rc == PTC_ENOTFOUND; ms += POLL_MS) {
+		rc = ptc_control_find(d, call, name, &t, err);
+		if (rc)
+			usleep(POLL_MS * 1000); /* a server thread: waiting is its job */
+	}
+	return rc;
+}
+
+static bool is_member(uid_t uid, gid_t gid)
+{
+	struct passwd pw, *found = NULL;
+	char *buf = ptc_malloc(USER_BYTES);
+	gid_t *groups = ptc_calloc(GROUPS, sizeof *groups);
+	int n = GROUPS;
+	bool yes = false;
+
+	if (buf && groups && !getpwuid_r(uid, &pw, buf, USER_BYTES, &found) && found &&
+	    getgrouplist(pw.pw_name, pw.pw_gid, groups, &n) >= 0)
+		for (int i = 0; i < n && !yes; i++)
+			yes = groups[i] == gid;
+	ptc_free(groups);
+	ptc_free(buf);
+	return yes;
+}
+
+/* As with chgrp: who is in a group may give it what is his, root any. */
+static int check_group(const struct ptc_rpc_call *call, const struct ptc_job_files *files, struct ptc_error *err)
+{
+	const struct ptc_rpc_identity *id = ptc_rpc_call_identity(call);
+	uid_t uid = ptc_control_uid(call);
+
+	if (!files->shared)
+		return 0;
+	if (files->group[0])
+		return ptc_error_set(
+			err, PTC_EINVAL,
+			"files: group \"%.80s\" is a name; a description has the number, which is looked up "
+			"where the job is created",
+			files->group);
+	if (uid == 0 || (id->role == PTC_ROLE_USER && id->gid == files->gid) || is_member(uid, files->gid))
+		return 0;
+	return ptc_error_set(err, PTC_EPERM, "files: uid %u is not in group %u; name a group of your own, or ask root",
+			     (unsigned)uid, (unsigned)files->gid);
+}
+
+static int create_job(struct ptc_daemon *d, struct ptc_rpc_call *call, const struct ptc_job_desc *desc,
+		      struct ptc_error *err)
+{
+	Ptc__V1__JobCreateReply reply = PTC__V1__JOB_CREATE_REPLY__INIT;
+	struct ptc_meta_doc m = { .uid = ptc_control_uid(call),
+				  .shared = desc->files.shared,
+				  .gid = desc->files.gid,
+				  .created_ms = ptc_sys_realtime_ms() };
+	char *json = NULL;
+	int rc = ptc_name_check_job(desc->spec.name, err);
+
+	if (rc == 0 && !ptc_cluster_lease(d->cluster))
+		rc = ptc_error_set(err, PTC_ECOORD, "the coordinator is unreachable; nothing was created");
+	if (rc == 0)
+		rc = ptc_sys_uuid(m.uuid, err);
+	snprintf(m.name, sizeof m.name, "%s", desc->spec.name);
+	if (rc == 0)
+		rc = create_json(desc, m.uuid, &json, err);
+	if (rc == 0)
+		rc = check_older_name(d, &m, err);
+	if (rc == 0)
+		rc = write_job(d, desc, &m, err);
+	if (rc) {
+		ptc_free(json);
+		return rc;
+	}
+	rc = wait_mirror(d, call, m.uuid, err);
+	reply.version = PTC_WIRE_VERSION;
+	reply.uuid = m.uuid;
+	reply.json = json;
+	if (rc == 0)
+		rc = ptc_pb_call_send(call, &reply.base, err);
+	ptc_free(json);
+	if (rc == 0)
+		ptc_event(d->cluster, m.uuid, "created", "job %s, %zu tensors, %zu fields, uid %u", m.name,
+			  desc->spec.ntensors, desc->spec.nfields, (unsigned)m.uid);
+	return rc;
+}
+
+PTC_CONTROL_HANDLER(ptc_control_job_create)
+{
+	struct ptc_daemon *d = arg;
+	Ptc__V1__JobCreateRequest *req;
+	struct ptc_job_desc desc;
+	int rc = ptc_pb_call_recv(call, &ptc__v1__job_create_request__descriptor, (ProtobufCMessage **)&req, err);
+
+	if (rc)
+		return rc;
+	rc = req->spec_json.len ? ptc_job_from_json(req->spec_json.data, req->spec_json.len, &desc, err)
+				: ptc_error_set(err, PTC_EINVAL, "the request has no spec");
+	ptc_pb_free(&req->base);
+	if (rc)
+		return rc;
+	rc = ptc_spec_lint(&desc.spec, err);
+	if (rc == 0)
+		rc = ptc_job_check_states(&desc, err);
+	if (rc == 0)
+		rc = check_group(call, &desc.files, err);
+	if (rc == 0)
+		rc = create_job(d, call, &desc, err);
+	ptc_job_desc_done(&desc);
+	return rc;
+}
+
+struct idle_check {
+	struct ptc_daemon *d;
+	const char *uuid;
+	bool ours, idle;
+	int64_t fence;
+};
+
+static void check_idle(void *arg)
+{
+	struct idle_check *c = arg;
+	struct ptc_controller *ctl = ptc_controller_find(&c->d->controllers, c->uuid);
+
+	c->ours = ctl != NULL;
+	c->idle = ctl && ptc_controller_idle(ctl);
+	c->fence = ctl ? ptc_controller_fence(ctl) : 0;
+}
+
+/* One transaction makes the job disappear; every daemon then drops its bytes. */
+static int delete_keys(struct ptc_daemon *d, const struct ptc_meta_doc *m, int64_t fence, struct ptc_error *err)
+{
+	struct ptc_etcd *e = ptc_cluster_etcd(d->cluster);
+	char jobs[96], name[96], older[96], lock[96], blobs[96], events[96], user[PTC_USER_KEY];
+	struct ptc_etcd_op ops[6] = { { 0 } };
+	struct ptc_etcd_kvs kvs = { 0 };
+	bool ok = false, has_older;
+	int rc;
+
+	snprintf(jobs, sizeof jobs, "/ptc/jobs/%s/", m->uuid);
+	snprintf(lock, sizeof lock, "/ptc/jobs/%s/lock", m->uuid);
+	snprintf(name, sizeof name, "/ptc/names/%u/%s", (unsigned)m->uid, m->name);
+	snprintf(older, sizeof older, "/ptc/names/%s", m->name); /* see check_older_name */
+	snprintf(blobs, sizeof blobs, "/ptc/blobs/%s/", m->uuid);
+	snprintf(events, sizeof events, "/ptc/events/%s/", m->uuid);
+	ops[0] = (struct ptc_etcd_op){ .key = name };
+	ops[1] = (struct ptc_etcd_op){ .key = jobs, .prefix = true };
+	ops[2] = (struct ptc_etcd_op){ .key = blobs, .prefix = true };
+	ops[3] = (struct ptc_etcd_op){ .key = events, .prefix = true };
+	ptc_quota_key(m->uid, m->uuid, user);
+	ops[4] = (struct ptc_etcd_op){ .key = user };
+	ops[5] = (struct ptc_etcd_op){ .key = older };
+	rc = ptc_etcd_get(e, older, false, 1, &kvs, err);
+	if (rc)
+		return rc;
+	has_older = kvs.n && strcmp(kvs.kv[0].value, m->uuid) == 0;
+	ptc_etcd_kvs_done(&kvs);
+	rc = ptc_etcd_txn(e, &(struct ptc_etcd_compare){ lock, PTC_ETCD_CREATE_REV, fence }, 1, ops, has_older ? 6 : 5,
+			  "etcd.unjob", &ok, NULL, err);
+	if (rc == 0 && !ok)
+		rc = ptc_error_set(err, PTC_ECONFLICT, "job %s changed controllers meanwhile; try again", m->name);
+	return rc;
+}
+
+PTC_CONTROL_HANDLER(ptc_control_job_delete)
+{
+	struct ptc_daemon *d = arg;
+	Ptc__V1__Ack ack = PTC__V1__ACK__INIT;
+	struct idle_check c = { .d = d };
+	Ptc__V1__JobRequest *req;
+	struct ptc_target t;
+	int rc = ptc_pb_call_recv(call, &ptc__v1__job_request__descriptor, (ProtobufCMessage **)&req, err);
+
+	if (rc)
+		return rc;
+	rc = ptc_control_find_controlled(d, call, req->job, &t, err);
+	if (rc == 0 && !t.ours) {
+		rc = ptc_control_forward(d, &t, call, "/ptc.v1.Control/JobDelete", &req->base, err);
+		ptc_pb_free(&req->base);
+		return rc;
+	}
+	ptc_pb_free(&req->base);
+	if (rc)
+		return rc;
+	c.uuid = t.meta.uuid;
+	if (t.has_record && t.record.run == PTC_RUN_LIVE)
+		return ptc_error_set(err, PTC_ESTATE, "job %s runs; `ptcctl stop %s` first", t.meta.name, t.meta.name);
+	for (int ms = 0; ms < BUSY_WAIT_MS && rc == 0 && !c.idle; ms += POLL_MS) {
+		rc = ptc_loop_call(d->loop, check_idle, &c);
+		if (rc == 0 && !c.idle && t.has_intent)
+			return ptc_error_set(err, PTC_ESTATE, "job %s is switching; wait, or `ptcctl abort %s` first",
+					     t.meta.name, t.meta.name);
+		if (!c.idle)
+			usleep(POLL_MS * 1000); /* a server thread: waiting is its job */
+	}
+	if (rc == 0 && !c.idle)
+		rc = ptc_error_set(err, PTC_ESTATE, "job %s is busy; try again", t.meta.name);
+	if (rc == 0)
+		rc = delete_keys(d, &t.meta, c.fence, err);
+	ack.version = PTC_WIRE_VERSION;
+	return rc ? rc : ptc_pb_call_send(call, &ack.base, err);
+}
+
+/* ---- plan and resize -------------------------------------------------------------- */
+
+static struct ptc_plan_request plan_request(const Ptc__V1__ResizeRequest *req)
+{
+	return (struct ptc_plan_request){
+		.config = req->config, .gpus = req->gpus, .nodes = req->nodes, .nnodes = req->n_nodes
+	};
+}
+
+PTC_CONTROL_HANDLER(ptc_control_plan)
+{
+	struct ptc_daemon *d = arg;
+	struct ptc_planned planned;
+	Ptc__V1__ResizeRequest *req;
+	struct ptc_plan_request pr;
+	struct ptc_target t;
+	struct ptc_view v;
+	int rc = ptc_pb_call_recv(call, &ptc__v1__resize_request__descriptor, (ProtobufCMessage **)&req, err);
+
+	if (rc)
+		return rc;
+	pr = plan_request(req);
+	rc = ptc_control_find(d, call, req->job, &t, err);
+	if (rc == 0)
+		rc = ptc_control_view(d, &t, false, false, &v, err);
+	if (rc == 0) {
+		rc = ptc_plan_switch(&d->controllers, &v, &pr, &planned, err);
+		if (rc == 0) {
+			rc = ptc_control_send_text(call, planned.json, err);
+			ptc_planned_done(&planned);
+		}
+		ptc_view_done(&v);
+	}
+	ptc_pb_free(&req->base);
+	return rc;
+}
+
+struct submit {
+	struct ptc_daemon *d;
+	const char *uuid;
+	struct ptc_switch_request *request;
+	struct ptc_error *err;
+	bool passing; /* what keeps the job busy ends by itself, soon */
+	int rc;
+};
+
+static void submit_on_loop(void *arg)
+{
+	struct submit *s = arg;
+	struct ptc_controller *ctl = ptc_controller_find(&s->d->controllers, s->uuid);
+
+	if (!ctl) {
+		s->rc = ptc_error_set(s->err, PTC_ESTATE, "this daemon does not control the job any more; try again");
+		return;
+	}
+	s->passing = ptc_controller_passing(ctl);
+	if (s->request->kind == PTC_SWITCH_HALT && !ptc_controller_idle(ctl)) { /* what hangs is ended first */
+		ptc_controller_abort(ctl, 0, "the job is stopped now", NULL);
+		s->passing = true;
+	}
+	s->rc = ptc_controller_submit(ctl, s->request, s->err);
+}
+
+uint64_t ptc_control_new_id(void)
+{
+	uint64_t id = 0;
+
+	ptc_sys_random(&id, sizeof id, NULL);
+	return (id & PTC_ID_MASK) | 1;
+}
+
+static int hand_over(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_switch_request *r, bool *ret_again,
+		     struct ptc_error *err)
+{
+	struct submit s = { .d = d, .uuid = t->meta.uuid, .request = r, .err = err };
+	int rc = ptc_loop_call(d->loop, submit_on_loop, &s);
+
+	rc = rc ? ptc_error_set(err, rc, "the daemon is stopping") : s.rc;
+	/* a conflict: the mirror that the plan was made from was behind the record */
+	*ret_again = (rc == PTC_ESTATE && s.passing) || rc == PTC_ECONFLICT;
+	return rc;
+}
+
+/* What this job's state allows. */
+static int check_ask(const struct ptc_target *t, const struct ptc_control_ask *ask, struct ptc_error *err)
+{
+	bool live = t->has_record && t->record.run == PTC_RUN_LIVE;
+
+	if (ask->start && live)
+		return ptc_error_set(err, PTC_ESTATE, "job %s runs already; see `ptcctl status %s`", t->meta.name,
+				     t->meta.name);
+	if (ask->kind == PTC_SWITCH_RESIZE && !ask->start && !live && t->has_record && !t->record.snapshot)
+		return ptc_error_set(err, PTC_ESTATE,
+				     "job %s ended before its first snapshot; `ptcctl run %s` starts it again",
+				     t->meta.name, t->meta.name);
+	if ((ask->kind == PTC_SWITCH_SNAPSHOT || ask->kind == PTC_SWITCH_HALT) && !live)
+		return ptc_error_set(err, PTC_ESTATE,
+				     "job %s does not run (%s); its state is as `ptcctl snapshots %s` says",
+				     t->meta.name, t->has_record ? ptc_run_name(t->record.run) : "no state yet",
+				     t->meta.name);
+	return 0;
+}
+
+/* Nothing says what ranks hold under a configuration that they never had. */
+static int check_layout(const struct ptc_target *t, const struct ptc_view *v, const struct ptc_switch_request *r,
+			struct ptc_error *err)
+{
+	if (r->kind != PTC_SWITCH_RESIZE || r->run_to || !v->from.layout_hash[0] || r->to.layout_hash[0])
+		return 0;
+	return ptc_error_set(
+		err, PTC_ESTATE,
+		"job %s does not run, and what its ranks hold under %s is known only once they have; `ptcctl run "
+		"%s --config %s` takes it there",
+		t->meta.name, r->to.config, t->meta.name, r->to.config);
+}
+
+/* One try: plan for what is committed now, hand over. Again, when the job was only tidying up after a
+ * switch or making a snapshot, or the plan was made for an older record. */
+static int try_switch(struct ptc_daemon *d, struct ptc_target *t, const struct ptc_control_ask *ask,
+		      const struct ptc_plan_request *pr, struct ptc_watcher *w, uint64_t id, bool *ret_again,
+		      struct ptc_error *err)
+{
+	bool live = t->has_record && t->record.run == PTC_RUN_LIVE, resize = ask->kind == PTC_SWITCH_RESIZE;
+	struct ptc_switch_request r = { .kind = ask->kind,
+					.id = id,
+					.run_from = live,
+					.run_to = ask->start || (live && !ask->stop),
+					.end = PTC_RUN_STOPPED };
+	struct ptc_planned planned = { 0 };
+	struct ptc_view v;
+	int rc = check_ask(t, ask, err);
+
+	if (rc == 0)
+		rc = ptc_control_view(d, t, false, resize && !ask->start, &v, err);
+	if (rc)
+		return rc;
+	if (resize || ask->kind == PTC_SWITCH_IMPORT)
+		rc = ptc_plan_switch(&d->controllers, &v, pr, &planned, err);
+	r.to = planned.to;
+	r.plan_json = planned.json;
+	r.base_generation = v.from_generation;
+	r.base_snapshot = v.from_snapshot;
+	if (rc == 0)
+		rc = check_layout(t, &v, &r, err);
+	if (rc == 0) {
+		r.watcher = ptc_watcher_ref(w);
+		rc = hand_over(d, t, &r, ret_again, err);
+		ptc_watcher_unref(r.watcher);
+	}
+	ptc_generation_doc_done(&r.to);
+	ptc_free(r.plan_json);
+	ptc_view_done(&v);
+	return rc;
+}
+
+int ptc_control_start_switch(struct ptc_daemon *d, struct ptc_rpc_call *call, const char *job,
+			     const struct ptc_control_ask *ask, const struct ptc_plan_request *pr,
+			     struct ptc_watcher *w, uint64_t id, struct ptc_error *err)
+{
+	int rc = PTC_ESTATE;
+	bool again = true;
+
+	for (int ms = 0; ms < BUSY_WAIT_MS && again && !ptc_rpc_call_cancelled(call); ms += POLL_MS) {
+		struct ptc_target t;
+
+		again = false;
+		rc = ptc_control_find(d, call, job, &t, err);
+		if (rc == 0)
+			rc = try_switch(d, &t, ask, pr, w, id, &again, err);
+		if (again)
+			usleep(POLL_MS * 1000); /* a server thread: waiting is its job */
+	}
+	return rc;
+}
+
+PTC_CONTROL_HANDLER(ptc_control_resize)
+{
+	struct ptc_daemon *d = arg;
+	Ptc__V1__ResizeRequest *req;
+	struct ptc_plan_request pr;
+	struct ptc_watcher *w;
+	struct ptc_target t;
+	uint64_t id = ptc_control_new_id();
+	int rc = ptc_pb_call_recv(call, &ptc__v1__resize_request__descriptor, (ProtobufCMessage **)&req, err);
+
+	if (rc)
+		return rc;
+	pr = plan_request(req);
+	rc = ptc_control_find_controlled(d, call, req->job, &t, err);
+	if (rc == 0 && !t.ours) {
+		rc = ptc_control_forward(d, &t, call, "/ptc.v1.Control/Resize", &req->base, err);
+	} else if (rc == 0) {
+		w = ptc_watcher_new(id);
+		rc = w ? ptc_control_start_switch(d, call, req->job,
+						  &(struct ptc_control_ask){ .kind = PTC_SWITCH_RESIZE }, &pr, w, id,
+						  err)
+		       : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		if (rc == 0)
+			rc = ptc_control_stream(d, &t, w, call, err);
+		ptc_watcher_unref(w);
+	}
+	ptc_pb_free(&req->base);
+	return rc;
+}
+
+/* ---- drain ------------------------------------------------------------------------- */
+
+struct drain_list {
+	struct ptc_daemon *d;
+	const char *node, *only;
+	uid_t uid;
+	bool known;
+	char (*jobs)[PTC_UUID_TEXT];
+	size_t n;
+};
+
+static void list_drained(void *arg)
+{
+	struct drain_list *l = arg;
+	size_t njobs = ptc_cluster_njobs(l->d->cluster);
+	struct ptc_job_view *only = NULL;
+	uint32_t node;
+
+	ptc_cluster_find_job(l->d->cluster, l->only, l->uid, &only, NULL);
+	l->known = ptc_cluster_find_node(l->d->cluster, l->node, &node);
+	l->jobs = ptc_calloc(njobs, sizeof *l->jobs);
+	for (size_t i = 0; l->jobs && i < njobs; i++) {
+		const struct ptc_job_view *j = ptc_cluster_job(l->d->cluster, i);
+
+		if (j->has_meta && j->has_record && (l->uid == 0 || l->uid == j->meta.uid) &&
+		    (!l->only[0] || (only && strcmp(only->uuid, j->uuid) == 0)))
+			memcpy(l->jobs[l->n++], j->uuid, sizeof l->jobs[0]);
+	}
+}
+
+/* Every node a job may use once `node` is left out. */
+struct other_nodes {
+	struct ptc_daemon *d;
+	const char *leave;
+	char **names;
+	size_t n;
+};
+
+static void list_others(void *arg)
+{
+	struct other_nodes *o = arg;
+	size_t total = ptc_cluster_nnodes(o->d->cluster);
+
+	o->names = ptc_calloc(total, sizeof *o->names);
+	for (uint32_t i = 0; o->names && i < total; i++) {
+		const struct ptc_node *n = ptc_cluster_node(o->d->cluster, i);
+
+		if (n->up && !n->drained && strcmp(n->doc.name, o->leave) != 0)
+			o->names[o->n++] = ptc_strdup(n->doc.name);
+	}
+}
+
+static bool uses(const struct ptc_view *v, const char *node)
+{
+	for (size_t i = 0; i < v->from.nnodes; i++)
+		if (strcmp(v->from.nodes[i], node) == 0)
+			return true;
+	return false;
+}
+
+/* Relays the controller's progress, as long as somebody listens; its final message is swallowed, the drain has its own. */
+static int relay_resize(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_rpc_call *call,
+			Ptc__V1__ResizeRequest *req, struct ptc_error *err)
+{
+	struct ptc_rpc_channel *channel;
+	struct ptc_rpc_stream *s = NULL;
+	struct ptc_rpc_message *m = NULL;
+	bool gone = false;
+	char uid[16];
+	void *data = NULL;
+	size_t len = 0;
+	int rc = ptc_channels_get(d->channels, t->controller, t->address, false, 0, &channel, err);
+
+	snprintf(uid, sizeof uid, "%u", (unsigned)ptc_control_uid(call));
+	if (rc == 0)
+		rc = ptc_pb_encode(&req->base, &data, &len, err);
+	if (rc == 0)
+		rc = ptc_rpc_stream_open(channel, "/ptc.v1.Control/Resize", 0, &(struct ptc_rpc_meta){ "ptc-uid", uid },
+					 1, &s, err);
+	if (rc == 0)
+		ptc_rpc_stream_follow(s, call);
+	if (rc == 0)
+		rc = ptc_rpc_stream_send(s, &(struct ptc_rpc_part){ .data = data, .len = len }, 1, err);
+	if (rc == 0)
+		rc = ptc_rpc_stream_half_close(s, err);
+	ptc_free(data);
+	while (rc == 0 && (rc = ptc_rpc_stream_recv(s, &m, err)) == 0 && m) {
+		Ptc__V1__Progress *p = NULL;
+
+		rc = ptc_pb_message(m, &ptc__v1__progress__descriptor, (ProtobufCMessage **)&p, err);
+		ptc_rpc_message_done(m);
+		if (rc == 0 && !p->finished && !gone) /* a client that goes away changes nothing */
+			gone = ptc_pb_call_send(call, &p->base, NULL) != 0;
+		if (p)
+			ptc_pb_free(&p->base);
+	}
+	if (rc == 0)
+		rc = ptc_rpc_stream_finish(s, err);
+	ptc_rpc_stream_free(s);
+	return rc;
+}
+
+/* Moves one job off the node, keeping its configuration. *ret_moved stays false when it has nothing there. */
+static int drain_job(struct ptc_daemon *d, struct ptc_rpc_call *call, const char *job, const char *node,
+		     bool *ret_moved, struct ptc_error *err)
+{
+	Ptc__V1__ResizeRequest req = PTC__V1__RESIZE_REQUEST__INIT;
+	struct other_nodes o = { .d = d, .leave = node };
+	struct ptc_target t;
+	struct ptc_view v;
+	int rc = ptc_control_find_controlled(d, call, job, &t, err);
+
+	if (rc == 0)
+		rc = ptc_control_view(d, &t, false, true, &v, err);
+	if (rc)
+		return rc;
+	if (uses(&v, node)) {
+		rc = ptc_loop_call(d->loop, list_others, &o);
+		req.version = PTC_WIRE_VERSION;
+		req.job = t.meta.uuid;
+		req.config = v.from.config;
+		req.nodes = o.names;
+		req.n_nodes = o.n;
+		if (rc == 0 && o.n == 0)
+			rc = ptc_error_set(err, PTC_ENODEVICES, "no other node is up");
+		if (rc == 0)
+			rc = relay_resize(d, &t, call, &req, err);
+		if (rc)
+			ptc_error_wrap(err, "job %s cannot leave node %s", t.meta.name, node);
+		*ret_moved = rc == 0;
+		for (size_t i = 0; i < o.n; i++)
+			ptc_free(o.names[i]);
+		ptc_free(o.names);
+	}
+	ptc_view_done(&v);
+	return rc;
+}
+
+/* Only root closes a node for new ranks; an owner moves his own jobs. */
+static int mark_drained(struct ptc_daemon *d, const char *node, struct ptc_error *err)
+{
+	static const char value[] = "{\"version\":1}";
+	char key[PTC_NAME_MAX + 32];
+
+	snprintf(key, sizeof key, "/ptc/nodes-drained/%s", node);
+	return ptc_etcd_put(ptc_cluster_etcd(d->cluster), key, value, strlen(value), 0, "etcd.drain", err);
+}
+
+static int unmark_drained(struct ptc_daemon *d, const char *node, struct ptc_error *err)
+{
+	char key[PTC_NAME_MAX + 32];
+
+	snprintf(key, sizeof key, "/ptc/nodes-drained/%s", node);
+	return ptc_etcd_delete(ptc_cluster_etcd(d->cluster), key, false, "etcd.drain", err);
+}
+
+static int drain_all(struct ptc_daemon *d, struct ptc_rpc_call *call, const Ptc__V1__DrainRequest *req,
+		     size_t *ret_moved, struct ptc_error *err)
+{
+	struct drain_list l = { .d = d, .node = req->node, .only = req->job, .uid = ptc_control_uid(call) };
+	int rc = ptc_loop_call(d->loop, list_drained, &l);
+
+	if (rc == 0 && !l.known)
+		rc = ptc_error_set(err, PTC_ENOTFOUND, "node \"%s\" is not known; see `ptcctl nodes`", req->node);
+	if (rc == 0 && req->job[0] && l.n == 0)
+		rc = ptc_error_set(err, PTC_ENOTFOUND, "job \"%s\" does not exist or has no state", req->job);
+	if (rc == 0 && req->undo)
+		rc = l.uid == 0 ? unmark_drained(d, req->node, err)
+				: ptc_error_set(err, PTC_EPERM, "only root may open a node again");
+	else if (rc == 0 && l.uid == 0 && !req->job[0])
+		rc = mark_drained(d, req->node, err);
+	for (size_t i = 0; rc == 0 && !req->undo && i < l.n; i++) {
+		bool moved = false;
+
+		rc = drain_job(d, call, l.jobs[i], req->node, &moved, err);
+		*ret_moved += moved;
+	}
+	ptc_free(l.jobs);
+	return rc;
+}
+
+PTC_CONTROL_HANDLER(ptc_control_drain)
+{
+	Ptc__V1__Progress p = PTC__V1__PROGRESS__INIT;
+	Ptc__V1__DrainRequest *req;
+	char phase[] = "done", text[PTC_NAME_MAX + 128];
+	bool closed = false;
+	size_t moved = 0;
+	int rc = ptc_pb_call_recv(call, &ptc__v1__drain_request__descriptor, (ProtobufCMessage **)&req, err);
+
+	if (rc)
+		return rc;
+	rc = ptc_name_check_job(req->node, err);
+	if (rc == 0)
+		rc = drain_all(arg, call, req, &moved, err);
+	closed = ptc_control_uid(call) == 0 && !req->job[0] && !req->undo;
+	snprintf(text, sizeof text, "{\"version\":1,\"node\":\"%s\",\"jobs_moved\":%zu,\"closed\":%s}",
+		 rc ? "" : req->node, moved, closed ? "true" : "false");
+	ptc_pb_free(&req->base);
+	if (rc)
+		return rc;
+	p.version = PTC_WIRE_VERSION;
+	p.phase = phase;
+	p.finished = true;
+	p.summary = text;
+	return ptc_pb_call_send(call, &p.base, err);
+}
+
+/* ---- abort --------------------------------------------------------------------------- */
+
+struct abort_ask {
+	struct ptc_daemon *d;
+	const char *uuid;
+	uint64_t id;
+	const char *why;
+	struct ptc_error *err;
+	int rc;
+};
+
+static void abort_on_loop(void *arg)
+{
+	struct abort_ask *a = arg;
+	struct ptc_controller *ctl = ptc_controller_find(&a->d->controllers, a->uuid);
+
+	a->rc = ctl ? ptc_controller_abort(ctl, a->id, a->why, a->err)
+		    : ptc_error_set(a->err, PTC_ESTATE, "this daemon does not control the job any more; try again");
+}
+
+PTC_CONTROL_HANDLER(ptc_control_abort)
+{
+	struct ptc_daemon *d = arg;
+	Ptc__V1__Ack ack = PTC__V1__ACK__INIT;
+	struct abort_ask a = { .d = d, .why = "aborted by request", .err = err };
+	Ptc__V1__AbortRequest *req;
+	struct ptc_target t;
+	int rc = ptc_pb_call_recv(call, &ptc__v1__abort_request__descriptor, (ProtobufCMessage **)&req, err);
+
+	if (rc)
+		return rc;
+	rc = ptc_control_find_controlled(d, call, req->job, &t, err);
+	if (rc == 0 && !t.ours) {
+		rc = ptc_control_forward(d, &t, call, "/ptc.v1.Control/Abort", &req->base, err);
+	} else if (rc == 0) {
+		a.uuid = t.meta.uuid;
+		a.id = req->id;
+		rc = ptc_loop_call(d->loop, abort_on_loop, &a);
+		rc = rc ? ptc_error_set(err, rc, "the daemon is stopping") : a.rc;
+		ack.version = PTC_WIRE_VERSION;
+		if (rc == 0)
+			rc = ptc_pb_call_send(call, &ack.base, err);
+	}
+	ptc_pb_free(&req->base);
+	return rc;
+}

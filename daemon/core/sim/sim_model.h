@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the simulation models: etcd and what it holds, nodes with their tables and ranks, controllers, and what they send each other.
+ * sim.c and sim_ranks.c own all of it. */
+#pragma once
+
+#include "daemon/core/sim/sim.h"
+
+#define ITEMS       10
+#define MAX_TABLES  8
+#define MAX_ASKED   512
+#define TTL_MS      1000
+#define RPC_MS      800
+#define TXN_MS      500
+#define FAULTS_MS   25000  /* random faults end here */
+#define LIMIT_MS    400000 /* by then it has to be quiet */
+#define WANT_COMMIT 3      /* without random faults: import, two resizes */
+#define MAX_PROCS   4
+#define INIT_ID     7 /* content of a program's own initial values */
+
+enum run { RUN_NONE, RUN_LIVE, RUN_STOPPED, RUN_FAILED };
+
+struct sw { /* a switch as the intent and the requests carry it */
+	uint64_t id;
+	int kind;
+	uint64_t from_gen, from_snap, to_gen, to_snap;
+	uint32_t nfrom, nto, from[SIM_NODES], to[SIM_NODES];
+	uint32_t from_layout, to_layout;
+	bool run_from, run_to;
+	uint64_t stop, from_launch, to_launch;
+	enum run run; /* HALT, and SNAPSHOT without run_to: what the record says then */
+};
+struct record {
+	uint64_t gen, snap, content; /* content: id of the switch that captured it */
+	uint64_t grown;              /* what training has added since `content`, see item_value */
+	uint64_t step, launch, by;
+	enum run run;
+	uint32_t n, nodes[SIM_NODES], layout;
+	uint64_t mod;
+};
+struct etcd {
+	uint64_t rev;
+	int lock_ctl;
+	uint32_t lock_inc;
+	uint64_t lock_rev, lock_until; /* rev 0: free */
+	struct record rec;
+	struct sw intent;
+	uint64_t intent_mod; /* 0: none */
+	uint64_t key[SIM_NODES], key_until[SIM_NODES];
+	struct {
+		uint64_t gen, launch; /* whose rank here has ended badly */
+	} failed[SIM_NODES];
+};
+struct table {
+	uint64_t gen, snap;
+	bool sealed, durable;
+	uint32_t has;
+	uint64_t val[ITEMS];
+	uint64_t cap_id, cap_stop; /* captured by that switch, at that stop */
+};
+struct req { /* controller to node */
+	int ctl;
+	uint32_t ctl_inc, node, node_inc;
+	uint64_t fence, seq;
+	enum ptc_job_op op;
+	bool has_keep, cancel;
+	uint64_t keep_gen, keep_snap;
+	uint64_t stop;
+	struct sw sw;
+	struct record rec; /* FINISH: to be made so */
+};
+/* The rank on a node. Outlives the node's ptcd, not the machine. */
+struct proc {
+	enum { PROC_NONE, PROC_WAITING, PROC_BUILT, PROC_RUN, PROC_STOPPED, PROC_FAILED } state;
+	uint64_t gen, launch;
+	uint64_t step; /* its values are whole after so many */
+	int64_t pub;   /* greatest step published; before the first boundary one less than that */
+	bool building; /* has its generation and waits for its peers */
+	bool in_step;  /* has left boundary(step) */
+	bool has_stop, diverged;
+	uint64_t stop;
+	uint32_t n, nodes[SIM_NODES], layout; /* those it trains with */
+	uint64_t val[ITEMS];
+};
+struct node {
+	bool up, disk_full;
+	uint32_t inc;
+	/* durable */
+	uint64_t fence;
+	struct table tables[MAX_TABLES];
+	uint32_t ntables;
+	uint64_t let_gen, let_launch; /* greatest launch whose rank was let go here */
+	struct proc procs[MAX_PROCS];
+	/* in memory */
+	uint64_t seq, prepared_id;
+	uint64_t copied_id, copied_stop; /* an unsealed capture is whole */
+	bool running;
+	uint64_t token;
+	struct req req;
+};
+struct asked {
+	uint64_t id;
+	bool told;
+};
+struct txn { /* controller to etcd, with what it compares */
+	enum ptc_job_txn kind;
+	uint64_t seq, lock_rev, rec_mod, intent_mod, key[SIM_NODES];
+	uint64_t step;
+	bool relaunch;
+	struct sw sw;
+};
+struct ctl {
+	bool alive;
+	uint32_t inc;
+	struct ptc_job *job;
+	uint64_t fence;        /* the lock's create_revision, 0: not held as far as we know */
+	bool reading;          /* a read is under way */
+	uint64_t reload;       /* for this RELOAD; 0: the first START */
+	uint64_t answered_txn; /* its outcome was told, or given up on */
+	struct record rec;
+	uint64_t intent_mod;
+	struct sw sw;
+	uint64_t sent[SIM_NODES];         /* what it was asked last */
+	uint64_t seen[SIM_NODES];         /* keys of nodes as told to the core */
+	uint64_t answered[SIM_NODES];     /* key of the node when it answered PULL */
+	struct table captured[SIM_NODES]; /* what it said to have captured */
+	struct asked asked[MAX_ASKED];
+	uint32_t nasked;
+};

@@ -1,0 +1,733 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The chunks environment of one job: LMDB values of CHUNK_VALUE bytes under ids from 1, and key 0, which says whose it is.
+ *
+ * Happy path: take() hands out free chunks, those with touched pages first, and makes new ones in one short
+ * transaction after the file's blocks have been reserved. A chunk is never deleted: when nothing refers to it, it is
+ * free, with its blocks (warm) until trim() punches them out of the file (cold), all but the page that holds LMDB's
+ * header. So a value's pages never move, LMDB's free list never has to find 256 neighbouring pages, and the file's
+ * blocks follow what is used.
+ * Failure modes: ceiling, map or file system full is PTC_ENOSPC with nothing changed; a directory that is missing or
+ * carries another store's id is PTC_ELOST; an environment whose values are not where they can be is PTC_ECORRUPT. */
+#include "daemon/store/chunks/chunk.h"
+#include "daemon/store/chunks/lmdb_env.h"
+
+#include "base/alloc.h"
+#include "base/check.h"
+#include "base/number/digest.h"
+#include "base/sys/fault.h"
+#include "base/sys/sys.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#define NEW_BATCH   4096u /* chunks made by one transaction */
+#define NEW_STEP    8u    /* the file grows by this many chunks at least, where the ceiling allows */
+#define SLACK_PAGES 64u   /* LMDB's own pages per transaction, beside one leaf page per 64 chunks */
+
+/* LMDB 0.9's page header, the 16 bytes before a value. Only used to learn, and always checked against the file, where
+ * in the file a chunk lies. */
+struct page_header {
+	uint64_t pgno;
+	uint16_t pad, flags;
+	uint32_t pages;
+};
+#define P_OVERFLOW 0x04
+
+struct identity {
+	char magic[8];
+	uint32_t version, reserved;
+	char store_id[STORE_UUID_LEN], job[STORE_UUID_LEN];
+};
+static const char magic[8] = "ptcchunk";
+
+static MDB_val key_of(size_t *id)
+{
+	MDB_val v = { sizeof *id, id };
+
+	return v;
+}
+
+static uint64_t map_size(const struct job *j)
+{
+	uint64_t chunks = j->s->ceiling / PTC_CHUNK_BYTES + NEW_STEP;
+
+	return (chunks * CHUNK_SPAN + chunks / 16 * 4096 + (16 << 20)) & ~UINT64_C(0xffff);
+}
+
+/* Blocks for everything the next transaction can touch: it may write any page up to the end and pages for n chunks. */
+static int grow_file(struct job *j, size_t n, struct ptc_error *err)
+{
+	uint64_t pages = n * (CHUNK_SPAN / j->page) + SLACK_PAGES + n / 64, end;
+	MDB_envinfo info;
+	int rc;
+
+	mdb_env_info(j->env, &info);
+	end = (info.me_last_pgno + 1 + pages) * j->page;
+	if (end > j->map_bytes)
+		return ptc_error_set(err, PTC_ENOSPC, "chunk map of job %s is full (%llu bytes)", j->uuid,
+				     (unsigned long long)j->map_bytes);
+	if (end <= j->alloc_end)
+		return 0;
+	rc = ptc_store_file_alloc(j->fd, j->alloc_end, end - j->alloc_end, err);
+	if (!rc)
+		j->alloc_end = end;
+	return rc;
+}
+
+static int attach(struct job *j, struct ptc_error *err)
+{
+	struct statfs fs;
+	MDB_envinfo info;
+	MDB_stat st;
+	int rc = mdb_env_get_fd(j->env, &j->fd);
+
+	if (rc)
+		return ptc_store_lmdb_error(err, rc, "chunks of job %s", j->uuid);
+	if (fstatfs(j->fd, &fs) != 0)
+		return ptc_error_errno(err, errno, "chunks of job %s", j->uuid);
+	j->volatile_fs = fs.f_type == TMPFS_MAGIC || fs.f_type == RAMFS_MAGIC;
+	mdb_env_stat(j->env, &st);
+	j->page = st.ms_psize;
+	mdb_env_info(j->env, &info);
+	j->map_bytes = info.me_mapsize;
+	j->alloc_end = (info.me_last_pgno + 1) * j->page;
+	return 0;
+}
+
+static int write_identity(struct job *j, struct ptc_error *err)
+{
+	struct identity id = { .version = RECORD_VERSION };
+	size_t zero = 0;
+	MDB_val k = key_of(&zero), v = { sizeof id, &id };
+	MDB_txn *txn;
+	int rc = grow_file(j, 0, err);
+
+	memcpy(id.magic, magic, sizeof magic);
+	memcpy(id.store_id, j->s->id, STORE_UUID_LEN);
+	memcpy(id.job, j->uuid, STORE_UUID_LEN);
+	if (!rc)
+		rc = ptc_store_begin(j->env, true, &txn, err);
+	if (rc)
+		return rc;
+	rc = mdb_put(txn, j->dbi, &k, &v, 0);
+	if (rc) {
+		mdb_txn_abort(txn);
+		return ptc_store_lmdb_error(err, rc, "cannot mark the chunks of job %s", j->uuid);
+	}
+	return ptc_store_commit(txn, STORE_CHUNKS, err);
+}
+
+static int make_dir(struct job *j, const char *dir, struct ptc_error *err)
+{
+	int fd, rc;
+
+	rc = ptc_sys_remove_tree(dir, "store.job.remove",
+				 err); /* what an older store or a crash left under this name */
+	if (rc)
+		return rc;
+	if (mkdir(dir, 0700) != 0)
+		return ptc_error_errno(err, errno, "cannot create %s", dir);
+	if (geteuid() == 0 && chown(dir, j->uid, (gid_t)-1) != 0)
+		return ptc_error_errno(err, errno, "cannot give %s to uid %u", dir, (unsigned)j->uid);
+	fd = open(j->s->chunk_dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (ptc_fault("store.dir.before"))
+		rc = ptc_error_set(err, PTC_EIO, "cannot sync %s: fault injected", j->s->chunk_dir);
+	else if (fd < 0 || fsync(fd) != 0)
+		rc = ptc_error_errno(err, errno, "cannot sync %s", j->s->chunk_dir);
+	(void)ptc_fault("store.dir.after");
+	if (fd >= 0)
+		close(fd);
+	return rc;
+}
+
+int ptc_store_chunks_create(struct job *j, struct ptc_error *err)
+{
+	char *dir = ptc_store_job_dir(j);
+	int rc;
+
+	if (!dir)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	rc = make_dir(j, dir, err);
+	if (!rc)
+		rc = ptc_store_env_open(dir, STORE_CHUNKS, map_size(j), &j->env, &j->dbi, err);
+	if (!rc)
+		rc = attach(j, err);
+	if (!rc)
+		rc = write_identity(j, err);
+	ptc_free(dir);
+	if (rc)
+		ptc_store_chunks_close(j);
+	return rc;
+}
+
+void ptc_store_chunk_fresh(struct chunk *c)
+{
+	c->unfilled = 0;
+	c->used = 0;
+	c->damaged = 0;
+	c->dirty = ALL_BLOCKS;
+	c->early = 0;
+	c->closed = c->claimed = c->saved = false;
+	atomic_store(&c->summed, false);
+}
+
+static int add_chunk(struct job *j, void *ptr, struct ptc_error *err)
+{
+	struct chunk *c;
+
+	if (j->nchunks == j->cap) {
+		size_t cap = j->cap ? j->cap * 2 : 64;
+		struct chunk **v = ptc_reallocarray(j->chunks, cap, sizeof(struct chunk *));
+
+		if (!v)
+			return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		j->chunks = v;
+		j->cap = cap;
+	}
+	c = ptc_calloc(1, sizeof *c);
+	if (!c)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	c->ptr = (uint8_t *)ptr + CHUNK_PAD;
+	j->chunks[j->nchunks++] = c;
+	c->id = (uint32_t)j->nchunks;
+	ptc_store_chunk_fresh(c);
+	return 0;
+}
+
+static int check_identity(struct job *j, MDB_cursor *cur, struct ptc_error *err)
+{
+	struct identity id;
+	MDB_val k, v;
+	int rc = mdb_cursor_get(cur, &k, &v, MDB_FIRST);
+
+	if (rc == 0 && k.mv_size == sizeof(size_t) && v.mv_size == sizeof id) {
+		memcpy(&id, v.mv_data, sizeof id);
+		if (memcmp(id.magic, magic, sizeof magic) == 0 && id.version != RECORD_VERSION)
+			return ptc_error_set(err, PTC_EVERSION, "chunks of version %u", id.version);
+		if (memcmp(id.magic, magic, sizeof magic) == 0 && memcmp(id.store_id, j->s->id, STORE_UUID_LEN) == 0 &&
+		    memcmp(id.job, j->uuid, STORE_UUID_LEN) == 0)
+			return 0;
+	}
+	if (rc && rc != MDB_NOTFOUND)
+		return ptc_store_lmdb_error(err, rc, "cannot read its identity");
+	return ptc_error_set(err, PTC_ELOST, "they are not those this store made");
+}
+
+/* Every value must be one of ours, in order, where LMDB's layout says it can be. */
+static int load_chunks(struct job *j, MDB_cursor *cur, struct ptc_error *err)
+{
+	MDB_val k, v;
+	size_t id;
+	int rc;
+
+	while ((rc = mdb_cursor_get(cur, &k, &v, MDB_NEXT)) == 0) {
+		if (k.mv_size != sizeof id)
+			break;
+		memcpy(&id, k.mv_data, sizeof id);
+		if (id != j->nchunks + 1 || v.mv_size != CHUNK_VALUE ||
+		    ((uintptr_t)v.mv_data - PAGE_HEADER) % j->page != 0)
+			break;
+		rc = add_chunk(j, v.mv_data, err);
+		if (rc)
+			return rc;
+	}
+	if (rc == MDB_NOTFOUND)
+		return 0;
+	return rc ? ptc_store_lmdb_error(err, rc, "cannot list chunks")
+		  : ptc_error_set(err, PTC_ECORRUPT, "chunk %zu is not where it should be", j->nchunks + 1);
+}
+
+/* LMDB extends a file that was cut short with zeros; look at the length before it does. */
+static int check_file(const char *dir, off_t *ret_size, struct ptc_error *err)
+{
+	struct stat st;
+	char path[4096];
+
+	if (lstat(dir, &st) != 0 || !S_ISDIR(st.st_mode))
+		return ptc_error_set(err, PTC_ELOST, "directory %s is gone", dir);
+	snprintf(path, sizeof path, "%s/data.mdb", dir);
+	if (lstat(path, &st) != 0 || !S_ISREG(st.st_mode) || st.st_size == 0)
+		return ptc_error_set(err, PTC_ELOST, "file %s is gone", path);
+	*ret_size = st.st_size;
+	return 0;
+}
+
+static int open_env(struct job *j, const char *dir, off_t size, struct ptc_error *err)
+{
+	MDB_cursor *cur = NULL;
+	MDB_txn *txn;
+	int rc = ptc_store_env_open(dir, STORE_CHUNKS, map_size(j), &j->env, &j->dbi, err);
+
+	if (!rc)
+		rc = attach(j, err);
+	if (!rc && (uint64_t)size < j->alloc_end)
+		rc = ptc_error_set(err, PTC_ELOST, "%s/data.mdb was cut short", dir);
+	if (!rc)
+		rc = ptc_store_begin(j->env, false, &txn, err);
+	if (rc)
+		return rc;
+	rc = mdb_cursor_open(txn, j->dbi, &cur);
+	if (rc)
+		rc = ptc_store_lmdb_error(err, rc, "cannot list chunks");
+	if (!rc)
+		rc = check_identity(j, cur, err);
+	if (!rc)
+		rc = load_chunks(j, cur, err);
+	if (cur)
+		mdb_cursor_close(cur);
+	mdb_txn_abort(txn);
+	return rc;
+}
+
+/* LMDB's own, whatever has become of its name: what is opened anew has rights and locks of its own. */
+int ptc_store_chunks_reopen(const struct job *j, int flags)
+{
+	char path[64];
+
+	snprintf(path, sizeof path, "/proc/self/fd/%d", j->fd);
+	return open(path, flags | O_CLOEXEC);
+}
+
+/* Whether a process that an earlier life has given the file may still write to it (ptc_table_file_writable). One that is alive ends a
+ * moment after us, one that hangs in the kernel may take for ever. */
+static bool others_write(const struct job *j)
+{
+	int fd = ptc_store_chunks_reopen(j, O_RDWR);
+	bool others = fd < 0 || flock(fd, LOCK_EX | LOCK_NB) != 0;
+
+	if (fd >= 0)
+		close(fd);
+	return others;
+}
+
+static int no_others(struct job *j, struct ptc_error *err)
+{
+	if (!j->others || !(j->others = others_write(j)))
+		return 0;
+	return ptc_error_set(
+		err, PTC_ESTATE,
+		"job %s: a process (ptc-copy) of a ptcd that was killed still hangs in the memory of a rank, and may "
+		"write to this node's chunks of the job; none is given out until it has ended",
+		j->uuid);
+}
+
+int ptc_store_chunks_open(struct job *j, struct ptc_error *err)
+{
+	char *dir = ptc_store_job_dir(j);
+	off_t size;
+	int rc;
+
+	if (!dir)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	rc = check_file(dir, &size, err);
+	if (!rc)
+		rc = open_env(j, dir, size, err);
+	ptc_free(dir);
+	if (rc) {
+		ptc_store_chunks_close(j);
+		return rc;
+	}
+	j->others = others_write(j);
+	pthread_mutex_lock(&j->s->lock);
+	j->nwarm = j->nchunks;
+	j->s->nwarm += j->nchunks;
+	pthread_mutex_unlock(&j->s->lock);
+	return 0;
+}
+
+static _Atomic uint64_t *use_of(struct chunk *c)
+{
+	return (void *)(c->ptr - sizeof(uint64_t));
+}
+
+/* Its bytes are about to become others'. Readers of the file (ptc_table_spans) look at the count after they have copied: the new
+ * one is seen before any new byte is. It lies in the file, so it holds for readers that a ptcd before us has let in, too. */
+static void use_anew(struct chunk *c)
+{
+	atomic_fetch_add(use_of(c), 1);
+	atomic_thread_fence(memory_order_seq_cst);
+}
+
+void ptc_store_chunks_close(struct job *j)
+{
+	pthread_mutex_lock(&j->s->lock);
+	j->s->nused -= j->nused;
+	j->s->nwarm -= j->nwarm;
+	pthread_mutex_unlock(&j->s->lock);
+	for (size_t i = 0; j->env && j->deleted && i < j->nchunks; i++)
+		use_anew(
+			j->chunks
+				[i]); /* a punch leaves out for a while what somebody is just reading, counts among it */
+	for (size_t i = 0; i < j->nchunks; i++)
+		ptc_free(j->chunks[i]);
+	ptc_free(j->chunks);
+	if (j->env && j->deleted) /* a reader that has the file open keeps no memory by it, and finds no count */
+		(void)fallocate(j->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, (off_t)j->map_bytes);
+	if (j->env)
+		mdb_env_close(j->env);
+	j->env = NULL;
+	j->chunks = NULL;
+	j->warm = j->cold = NULL;
+	j->nchunks = j->cap = j->nwarm = j->nused = 0;
+}
+
+void ptc_store_chunk_put_locked(struct job *j, struct chunk *c)
+{
+	if (--c->refs > 0)
+		return;
+	c->next = j->warm;
+	j->warm = c;
+	j->nwarm++;
+	j->s->nwarm++;
+	j->nused--;
+	j->s->nused--;
+}
+
+void ptc_store_chunk_use_locked(struct job *j, struct chunk *c)
+{
+	if (c->refs++ > 0)
+		return;
+	j->nused++;
+	j->s->nused++;
+	j->nwarm--;
+	j->s->nwarm--;
+}
+
+uint64_t ptc_store_chunk_use(struct chunk *c)
+{
+	uint64_t none = 0; /* of a store from before chunks were counted */
+
+	atomic_compare_exchange_strong(use_of(c), &none, 1);
+	return atomic_load(use_of(c));
+}
+
+/* Proven by its page header being there in both views. */
+int ptc_store_chunk_page(const struct job *j, const struct chunk *c, uint64_t *ret_off, struct ptc_error *err)
+{
+	struct page_header mem, file;
+	uint64_t off;
+
+	memcpy(&mem, c->ptr - CHUNK_PAD - sizeof mem, sizeof mem);
+	off = mem.pgno * j->page;
+	if (mem.pgno > j->map_bytes / j->page || !(mem.flags & P_OVERFLOW) || mem.pages != CHUNK_SPAN / j->page ||
+	    pread(j->fd, &file, sizeof file, (off_t)off) != (ssize_t)sizeof file ||
+	    memcmp(&mem, &file, sizeof mem) != 0)
+		return ptc_error_set(err, PTC_ECORRUPT, "job %s: chunk %u has a bad page header", j->uuid, c->id);
+	*ret_off = off;
+	return 0;
+}
+
+static int punch(struct job *j, struct chunk *c, struct ptc_error *err)
+{
+	uint64_t off;
+	int rc = ptc_store_chunk_page(j, c, &off, err), e = 0;
+
+	if (rc)
+		return rc;
+	(void)ptc_fault("store.punch.before");
+	use_anew(c);
+	atomic_store(&c->mapped, false);
+	atomic_store(&c->mapped_by, 0);
+	pthread_mutex_lock(&j->s->huge.blocks);
+	if (fallocate(j->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)(off + j->page),
+		      CHUNK_SPAN - j->page) != 0)
+		e = errno;
+	pthread_mutex_unlock(&j->s->huge.blocks);
+	if (e) {
+		j->no_punch = e == EOPNOTSUPP || e == ENOSYS;
+		return ptc_error_errno(err, e, "job %s: cannot free chunk %u", j->uuid, c->id);
+	}
+	(void)ptc_fault("store.punch.after");
+	return 0;
+}
+
+static struct chunk *pop(struct job *j, struct chunk **list)
+{
+	struct chunk *c;
+
+	pthread_mutex_lock(&j->s->lock);
+	c = *list;
+	if (c)
+		*list = c->next;
+	pthread_mutex_unlock(&j->s->lock);
+	return c;
+}
+
+static void push(struct job *j, struct chunk **list, struct chunk *c)
+{
+	pthread_mutex_lock(&j->s->lock);
+	c->next = *list;
+	*list = c;
+	pthread_mutex_unlock(&j->s->lock);
+}
+
+static void count_warm(struct job *j, int64_t delta)
+{
+	pthread_mutex_lock(&j->s->lock);
+	j->nwarm += (size_t)delta;
+	j->s->nwarm += (uint64_t)delta;
+	pthread_mutex_unlock(&j->s->lock);
+}
+
+int ptc_store_chunks_trim(struct job *j, size_t leave, struct ptc_error *err)
+{
+	while (j->nwarm > leave && !j->no_punch) {
+		struct chunk *c = pop(j, &j->warm);
+		int rc;
+
+		if (!c)
+			return 0;
+		rc = punch(j, c, err);
+		push(j, rc ? &j->warm : &j->cold, c);
+		if (rc)
+			return j->no_punch ? 0 : rc;
+		count_warm(j, -1);
+	}
+	return 0;
+}
+
+/* What tables refer to is known now: the rest is free. Which of that still has blocks is not, so none will. */
+int ptc_store_chunks_settle(struct job *j, struct ptc_error *err)
+{
+	uint64_t off;
+	int rc = 0;
+
+	for (size_t i = j->nchunks; i-- > 0;) {
+		struct chunk *c = j->chunks[i];
+
+		if (c->refs == 0) {
+			c->next = j->warm;
+			j->warm = c;
+		} else if (c->unfilled > 0) { /* a power cut may have undone the reservation of its blocks */
+			rc = ptc_store_chunk_page(j, c, &off, err);
+			if (!rc)
+				rc = ptc_store_file_alloc(j->fd, off + j->page, CHUNK_SPAN - j->page, err);
+			if (rc)
+				return rc;
+		}
+	}
+	/* Blocks reserved for chunks that a crash kept from being made. */
+	if (fallocate(j->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)j->alloc_end,
+		      (off_t)(j->map_bytes - j->alloc_end)) != 0 &&
+	    errno != EOPNOTSUPP && errno != ENOSYS)
+		return ptc_error_errno(err, errno, "cannot free what a crash reserved");
+	return ptc_store_chunks_trim(j, 0, err);
+}
+
+uint64_t ptc_store_chunks_max(const struct ptc_store *s)
+{
+	return (s->ceiling - PTC_MIN(s->ceiling, s->outside)) / PTC_CHUNK_BYTES;
+}
+
+void ptc_store_chunks_yield(struct ptc_store *s, const struct job *but, uint64_t max)
+{
+	for (struct job *o = s->jobs; o && s->nused + s->nwarm > max; o = o->next) {
+		uint64_t over = s->nused + s->nwarm - max;
+
+		if (o != but && o->env)
+			(void)ptc_store_chunks_trim(o, o->nwarm > over ? o->nwarm - over : 0, NULL);
+	}
+}
+
+/* Room under the ceiling for n more chunks with blocks; other jobs' free ones go first. */
+static int make_room(struct job *j, size_t n, struct ptc_error *err)
+{
+	struct ptc_store *s = j->s;
+	uint64_t max = ptc_store_chunks_max(s);
+
+	ptc_store_chunks_yield(s, j, max - PTC_MIN(max, n));
+	if (s->nused + s->nwarm + n <= max)
+		return 0;
+	return ptc_error_set(err, PTC_ENOSPC,
+			     "store is full: %llu of %llu chunks in use, %zu more needed (ceiling %llu bytes)",
+			     (unsigned long long)s->nused, (unsigned long long)max, n + j->nwarm,
+			     (unsigned long long)s->ceiling);
+}
+
+static int put_values(struct job *j, MDB_txn *txn, size_t n, void **ptrs)
+{
+	for (size_t i = 0; i < n; i++) {
+		size_t id = j->nchunks + 1 + i;
+		MDB_val k = key_of(&id), v = { CHUNK_VALUE, NULL };
+		int rc = mdb_put(txn, j->dbi, &k, &v, MDB_RESERVE | MDB_NOOVERWRITE | MDB_APPEND);
+
+		if (rc)
+			return rc;
+		ptrs[i] = v.mv_data;
+	}
+	return 0;
+}
+
+/* Adds n chunks as free ones with blocks. The memory that describes them is allocated before the commit. */
+static int make_new(struct job *j, size_t n, struct ptc_error *err)
+{
+	void **ptrs = ptc_malloc(n * sizeof *ptrs);
+	size_t before = j->nchunks;
+	MDB_txn *txn;
+	int rc = ptrs ? grow_file(j, n, err) : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+
+	if (!rc)
+		rc = ptc_store_begin(j->env, true, &txn, err);
+	if (rc) {
+		ptc_free(ptrs);
+		return rc;
+	}
+	rc = put_values(j, txn, n, ptrs);
+	if (rc)
+		rc = ptc_store_lmdb_error(err, rc, "cannot reserve %zu chunks for job %s", n, j->uuid);
+	for (size_t i = 0; i < n && !rc; i++)
+		rc = add_chunk(j, ptrs[i], err);
+	if (rc)
+		mdb_txn_abort(txn);
+	else
+		rc = ptc_store_commit(txn, STORE_CHUNKS, err);
+	ptc_free(ptrs);
+	while (rc && j->nchunks > before)
+		ptc_free(j->chunks[--j->nchunks]);
+	for (size_t i = j->nchunks; i-- > before;)
+		push(j, &j->warm, j->chunks[i]);
+	count_warm(j, (int64_t)(j->nchunks - before));
+	return rc;
+}
+
+static int warm_up(struct job *j, struct ptc_error *err)
+{
+	struct chunk *c = pop(j, &j->cold);
+	uint64_t off;
+	int rc = ptc_store_chunk_page(j, c, &off, err);
+
+	if (!rc)
+		rc = ptc_store_file_alloc(j->fd, off + j->page, CHUNK_SPAN - j->page, err);
+	push(j, rc ? &j->cold : &j->warm, c);
+	if (!rc)
+		count_warm(j, 1);
+	return rc;
+}
+
+static int supply_more(struct job *j, size_t n, struct ptc_error *err)
+{
+	uint64_t max = ptc_store_chunks_max(j->s);
+
+	while (j->nwarm < n && j->cold) {
+		int rc = warm_up(j, err);
+
+		if (rc)
+			return rc;
+	}
+	while (j->nwarm < n) {
+		size_t need = PTC_MIN(n - j->nwarm, NEW_BATCH);
+		uint64_t room = max - PTC_MIN(max, j->s->nused + j->s->nwarm);
+		size_t step = PTC_MAX(need, (size_t)PTC_MIN((need + NEW_STEP - 1) / NEW_STEP * NEW_STEP, room));
+		int rc = make_new(j, step, err);
+
+		if (rc == PTC_ENOSPC && step > need)
+			rc = make_new(j, need, err);
+		if (rc)
+			return rc;
+	}
+	return 0;
+}
+
+/* At least n free chunks with blocks. */
+static int supply(struct job *j, size_t n, struct ptc_error *err)
+{
+	int rc = n > j->nwarm ? make_room(j, n - j->nwarm, err) : 0;
+	bool trimmed = false;
+
+	if (rc)
+		return rc;
+	rc = supply_more(j, n, err);
+	if (rc != PTC_ENOSPC)
+		return rc;
+	/* The file system is fuller than our ceiling says: what other jobs keep warm is worth less than this. */
+	for (struct job *o = j->s->jobs; o; o = o->next) {
+		if (o == j || !o->env || o->nwarm == 0)
+			continue;
+		trimmed = true;
+		(void)ptc_store_chunks_trim(o, 0, NULL);
+	}
+	return trimmed ? supply_more(j, n, err) : rc;
+}
+
+int ptc_store_chunks_take(struct job *j, size_t n, struct chunk **ret_chunks, struct ptc_error *err)
+{
+	int rc;
+
+	ptc_store_huge_changed(j, n > j->nwarm);
+	rc = no_others(j, err);
+	rc = rc ? rc : supply(j, n, err);
+	if (rc)
+		return rc;
+	pthread_mutex_lock(&j->s->lock);
+	for (size_t i = 0; i < n; i++) {
+		struct chunk *c = j->warm;
+
+		j->warm = c->next;
+		ptc_store_chunk_fresh(c);
+		ptc_store_chunk_use_locked(j, c);
+		ret_chunks[i] = c;
+	}
+	pthread_mutex_unlock(&j->s->lock);
+	for (size_t i = 0; i < n; i++) /* its page may have to come from a disk */
+		use_anew(ret_chunks[i]);
+	return 0;
+}
+
+/* Kernels before 5.14 do not know the request, and take a fault for each page. */
+void ptc_store_chunk_map(struct chunk *c)
+{
+	if (atomic_exchange(&c->mapped, true))
+		return;
+#ifdef MADV_POPULATE_WRITE
+	(void)madvise(c->ptr - CHUNK_PAD - PAGE_HEADER, CHUNK_SPAN, MADV_POPULATE_WRITE);
+#endif
+}
+
+int ptc_store_chunks_warm(struct job *j, size_t n, struct ptc_error *err)
+{
+	size_t i = 0;
+	int rc;
+
+	if (n <= j->nwarm)
+		return 0;
+	ptc_store_huge_changed(j, true);
+	rc = supply(j, n, err);
+	for (struct chunk *c = j->warm; !rc && c && i < n; c = c->next, i++)
+		ptc_store_chunk_map(c);
+	return rc;
+}
+
+static void sum_block(struct chunk *c, unsigned b)
+{
+	size_t off = (size_t)b * PTC_BLOCK_BYTES;
+
+	c->sum[b] = ptc_checksum(c->ptr + off, PTC_MIN(PTC_BLOCK_BYTES, PTC_CHUNK_BYTES - off));
+}
+
+void ptc_store_chunk_sum_early(struct chunk *c, uint16_t blocks)
+{
+	blocks &= (uint16_t)~atomic_load_explicit(&c->early, memory_order_relaxed);
+	for (unsigned b = 0; b < CHUNK_BLOCKS; b++)
+		if (blocks & (1u << b))
+			sum_block(c, b);
+	atomic_fetch_or(&c->early, blocks);
+}
+
+void ptc_store_chunk_sum(struct chunk *c)
+{
+	uint16_t blocks = (uint16_t)(c->dirty & ~atomic_load(&c->early));
+
+	for (unsigned b = 0; b < CHUNK_BLOCKS; b++)
+		if (blocks & (1u << b))
+			sum_block(c, b);
+	c->dirty = 0;
+	c->early = 0;
+}

@@ -1,0 +1,194 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Chunks in huge pages. What lies in small ones is looked up, mapped and copied 4 KiB at a time: a rank reads its state out of them
+ * at half of memcpy's rate, out of huge ones at all of it. On tmpfs the kernel is asked, 2 MiB of a file at a time, while nothing
+ * else has been done for a while; the bytes stay what and where they are. Only where the store keeps free chunks (cushion_bytes): else they
+ * would be given back before it pays.
+ *
+ * Happy path: a thread goes through the files once after chunks have been made; each range that has all its blocks is collapsed
+ * and mapped anew. Failure modes: none that anybody sees: a range that cannot stays as it is; a kernel that does not know the request
+ * (before 6.1) is not asked again. */
+#include "daemon/store/chunks/chunk.h"
+
+#include "base/limits.h"
+#include "base/sys/sys.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25
+#endif
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+#define QUIET_NS INT64_C(1000000000)
+#define TICK_NS  200000000
+#define PAGE_MIN 4096
+
+void ptc_store_huge_changed(struct job *j, bool chunks)
+{
+	atomic_store(&j->s->huge.busy_ns, ptc_sys_now_ns());
+	if (chunks && j->s->huge.runs && j->volatile_fs) {
+		j->huge_todo = true;
+		j->huge_at = 0;
+	}
+}
+
+struct range {
+	struct job *job; /* one reference is ours */
+	uint64_t off;
+	uint8_t *memory; /* ours of it */
+	int fd;
+};
+
+/* What has holes would grow. */
+static bool has_all_blocks(void *map)
+{
+	unsigned char present[PTC_HUGE_PAGE_BYTES / PAGE_MIN];
+	size_t n = PTC_HUGE_PAGE_BYTES / (size_t)sysconf(_SC_PAGESIZE);
+
+	if (mincore(map, PTC_HUGE_PAGE_BYTES, present) != 0)
+		return false;
+	for (size_t i = 0; i < n; i++)
+		if (!(present[i] & 1))
+			return false;
+	return true;
+}
+
+/* Where the address says so too, as the kernel wants it; LMDB's own mapping begins anywhere. */
+static int collapse(int fd, uint64_t off)
+{
+	char *room = mmap(NULL, 2 * PTC_HUGE_PAGE_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), *at, *map;
+	int e = 0;
+
+	if (room == MAP_FAILED)
+		return errno;
+	at = room + (PTC_HUGE_PAGE_BYTES - (uintptr_t)room % PTC_HUGE_PAGE_BYTES) % PTC_HUGE_PAGE_BYTES;
+	map = mmap(at, PTC_HUGE_PAGE_BYTES, PROT_READ, MAP_SHARED | MAP_FIXED, fd, (off_t)off);
+	if (map == MAP_FAILED)
+		e = errno;
+	else if (!has_all_blocks(map))
+		e = EAGAIN;
+	else if (madvise(map, PTC_HUGE_PAGE_BYTES, MADV_COLLAPSE) != 0)
+		e = errno;
+	munmap(room, 2 * PTC_HUGE_PAGE_BYTES);
+	return e;
+}
+
+/* The next range of a job; wlock held. */
+static bool range_take(struct ptc_store *s, struct range *r)
+{
+	struct job *j = s->jobs;
+	uint64_t page;
+	char path[64];
+
+	while (j && (!j->huge_todo || j->bad || !j->env))
+		j = j->next;
+	if (!j)
+		return false;
+	*r = (struct range){ .job = j, .off = j->huge_at, .fd = -1 };
+	j->huge_at += PTC_HUGE_PAGE_BYTES;
+	snprintf(path, sizeof path, "/proc/self/fd/%d", j->fd); /* for reading only */
+	if (j->huge_at <= j->alloc_end && j->nchunks && !ptc_store_chunk_page(j, j->chunks[0], &page, NULL))
+		r->fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (r->fd < 0) {
+		j->huge_todo = false;
+		return false;
+	}
+	r->memory = j->chunks[0]->ptr - CHUNK_PAD - PAGE_HEADER - page + r->off;
+	pthread_mutex_lock(&s->lock);
+	j->refs++;
+	pthread_mutex_unlock(&s->lock);
+	return true;
+}
+
+static void range_done(struct ptc_store *s, struct range *r)
+{
+	struct job *unused;
+
+	close(r->fd);
+	pthread_mutex_lock(&s->lock);
+	unused = ptc_store_job_unref_locked(r->job);
+	pthread_mutex_unlock(&s->lock);
+	ptc_store_job_free(unused);
+}
+
+/* false: there is nothing to do, or somebody else has something to do. Nobody waits for it but who gives blocks back. */
+static bool step(struct ptc_store *s)
+{
+	struct range r;
+	bool found;
+	int e;
+
+	if (ptc_sys_now_ns() - atomic_load(&s->huge.busy_ns) < QUIET_NS || pthread_mutex_trylock(&s->wlock) != 0)
+		return false;
+	found = range_take(s, &r);
+	pthread_mutex_unlock(&s->wlock);
+	if (!found)
+		return false;
+	pthread_mutex_lock(&s->huge.blocks);
+	e = collapse(r.fd, r.off);
+	pthread_mutex_unlock(&s->huge.blocks);
+	if (e == EINVAL || e == ENOSYS)
+		s->huge.never = true;
+	/* Small pages have gone from our page table; the next switch shall not be the one to find out. */
+	if (!e) {
+		(void)madvise(r.memory, PTC_HUGE_PAGE_BYTES, MADV_POPULATE_WRITE);
+		atomic_fetch_add(&s->huge.bytes, PTC_HUGE_PAGE_BYTES);
+	}
+	range_done(s, &r);
+	return !s->huge.never;
+}
+
+static void *huge_main(void *store)
+{
+	struct ptc_store *s = store;
+	bool quit = false;
+
+	while (!quit) {
+		bool more = step(s);
+		struct timespec until;
+
+		clock_gettime(CLOCK_MONOTONIC, &until);
+		until.tv_nsec += TICK_NS;
+		until.tv_sec += until.tv_nsec / 1000000000;
+		until.tv_nsec %= 1000000000;
+		pthread_mutex_lock(&s->lock);
+		if (!more && !s->huge.quit)
+			pthread_cond_timedwait(&s->huge.cond, &s->lock, &until);
+		quit = s->huge.quit || s->huge.never;
+		pthread_mutex_unlock(&s->lock);
+	}
+	return NULL;
+}
+
+void ptc_store_huge_begin(struct ptc_store *s)
+{
+	pthread_condattr_t attr;
+
+	if (!s->cushion)
+		return;
+	pthread_condattr_init(&attr);
+	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+	pthread_cond_init(&s->huge.cond, &attr);
+	pthread_condattr_destroy(&attr);
+	s->huge.runs = pthread_create(&s->huge.thread, NULL, huge_main, s) == 0;
+	if (!s->huge.runs)
+		pthread_cond_destroy(&s->huge.cond);
+}
+
+void ptc_store_huge_end(struct ptc_store *s)
+{
+	if (!s->huge.runs)
+		return;
+	pthread_mutex_lock(&s->lock);
+	s->huge.quit = true;
+	pthread_cond_signal(&s->huge.cond);
+	pthread_mutex_unlock(&s->lock);
+	pthread_join(s->huge.thread, NULL);
+	pthread_cond_destroy(&s->huge.cond);
+}

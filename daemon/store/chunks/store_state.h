@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The store, its jobs and their chunks, for the rooms of daemon/store alone.
+ *
+ * Locks, outermost first:
+ *   store.wlock   one mutator at a time: everything that writes a transaction, allocates chunks or changes the registry
+ *   table.lock    read: its arrays are looked at or its bytes filled; write: its arrays grow or are replaced
+ *   store.lock    counts, lists, chunk states; held for moments, never across a system call that waits */
+#pragma once
+
+#include "base/limits.h"
+#include "base/status.h"
+
+#include <lmdb.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+struct ptc_store_damage;
+struct ptc_table;
+
+#define CHUNK_BLOCKS ((PTC_CHUNK_BYTES + PTC_BLOCK_BYTES - 1) / PTC_BLOCK_BYTES)
+/* An LMDB value of whole pages with LMDB's page header. Its first bytes are left out, so that a chunk's lie on cache lines, as do
+ * extents in it: the kernel copies between processes half as fast again when both sides are. The last of those left out count the
+ * chunk's uses (ptc_store_chunk_use): they are in the one page of it that is never punched. */
+#define PAGE_HEADER  16
+#define CHUNK_PAD    48
+#define CHUNK_VALUE  (PTC_CHUNK_BYTES + CHUNK_PAD)
+#define CHUNK_SPAN   (CHUNK_VALUE + PAGE_HEADER)
+#define ALL_BLOCKS   ((uint16_t)0xffff)
+#define EXTENT_ALIGN 64u
+#define FLUSH_CHUNKS                                                                                                   \
+	256u /* chunks summed but not in meta before a fill records them: at most this much is filled again */
+#define RECORD_VERSION  2
+#define STORE_UUID_LEN  36
+#define KEY_MAX_BYTES   64
+#define PART_BYTES      (256u << 10) /* a table's records are split into meta values of about this size */
+#define CUSHION_DEFAULT (64ull << 20)
+
+_Static_assert(CHUNK_BLOCKS == 16, "block masks are 16 bits wide");
+
+struct job;
+
+struct chunk {
+	struct chunk *next; /* in the job's warm or cold list while free */
+	uint8_t *ptr;
+	uint64_t sum[CHUNK_BLOCKS];
+	uint32_t id;                /* its key; from 1 */
+	uint32_t refs;              /* tables in memory that list it; 0: free */
+	uint32_t stored;            /* tables in meta that list it */
+	uint32_t unfilled;          /* extents in it still to be filled */
+	uint32_t used;              /* end of the last extent in it */
+	_Atomic uint16_t damaged;   /* blocks that were found damaged and told of */
+	uint16_t dirty;             /* blocks to be summed */
+	_Atomic uint16_t early;     /* of those: summed already, by whoever filled them; nobody writes there any more */
+	_Atomic bool mapped;        /* its pages are in our page table: asking again costs as much as copying it */
+	_Atomic uint64_t mapped_by; /* ... and in that of this process, which fills it for us; 0: none */
+	bool closed;                /* no further extent will be put into it */
+	bool claimed;               /* a thread is summing it */
+	_Atomic bool summed;
+	bool saved; /* its sums are in meta */
+};
+
+struct job {
+	struct job *next;
+	struct ptc_store *s;
+	char uuid[STORE_UUID_LEN + 1];
+	uid_t uid;
+	int64_t fence;
+	int bad; /* 0, or why nothing of it can be used: PTC_ELOST, PTC_ECORRUPT, PTC_EVERSION, PTC_EIO */
+	char why[256];
+	unsigned refs; /* registry and tables in memory */
+
+	MDB_env *env;
+	MDB_dbi dbi;
+	int fd;             /* LMDB's, not ours to close */
+	bool volatile_fs;   /* tmpfs: nothing to msync */
+	bool deleted;       /* its blocks go with its last reference, whoever else has its file open */
+	bool others;        /* a process that an earlier life has let in may still write */
+	bool no_punch;      /* the file system cannot free blocks inside a file: free chunks stay warm */
+	unsigned page;      /* bytes */
+	uint64_t alloc_end; /* file offset up to which blocks exist */
+	uint64_t map_bytes;
+	struct chunk **chunks; /* by id - 1 */
+	size_t nchunks, cap;
+	struct chunk *warm, *cold; /* free: with blocks, without */
+	size_t nwarm, nused;
+	struct ptc_table *tables; /* registered */
+	bool huge_todo;           /* wlock, as is: */
+	uint64_t huge_at;         /* file offset up to which huge_chunks.c has been through it */
+};
+
+struct ptc_store {
+	char id[STORE_UUID_LEN + 1];
+	char *meta_dir, *chunk_dir;
+	uint64_t ceiling, cushion;
+	int lock_fd, chunk_lock_fd;
+	MDB_env *meta;
+	MDB_dbi dbi;
+	pthread_mutex_t wlock, lock;
+	struct job *jobs;
+	uint64_t nused, nwarm, copied_bytes; /* chunks, over all jobs */
+	uint64_t outside;                    /* bytes of the ceiling that are no chunks'; grows under wlock */
+	void (*damaged)(void *arg, const struct ptc_store_damage *d);
+	void *damaged_arg;
+	struct { /* huge_chunks.c */
+		pthread_t thread;
+		pthread_cond_t cond;    /* with lock */
+		bool runs, quit, never; /* never: the kernel does not know it; the thread's own */
+		pthread_mutex_t
+			blocks; /* taken to give blocks back, and while a range is believed to have all of its */
+		_Atomic int64_t busy_ns;
+		_Atomic uint64_t bytes;
+	} huge;
+};
+
+/* store_jobs.c */
+struct job *ptc_store_job_find_locked(struct ptc_store *s, const char *uuid);
+int ptc_store_job_usable(const struct job *j, const char *uuid, struct ptc_error *err);
+struct job *ptc_store_job_unref_locked(struct job *j); /* returns it when the caller must free it, unlocked */
+void ptc_store_job_free(struct job *j);
+char *ptc_store_job_dir(const struct job *j);

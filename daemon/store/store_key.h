@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Names in the store: a table's key, a box of an item, a list of boxes. Plain data; a list is the caller's. */
+#pragma once
+
+#include "reshard/box/box.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct ptc_store;
+struct ptc_table; /* a counted reference to a table in memory */
+
+struct ptc_table_key {
+	char uuid[37];
+	uint64_t generation, snapshot;
+};
+
+struct ptc_store_box {
+	uint32_t item;
+	struct ptc_box box;
+};
+struct ptc_store_boxes {
+	struct ptc_store_box *v;
+	size_t n;
+	int64_t bytes;
+};
+void ptc_store_boxes_done(struct ptc_store_boxes *b);

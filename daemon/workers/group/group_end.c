@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Ending generations and processes. Happy path: ranks are told; with rebuild they come back to ptc_next, with restart they exit.
+ * Failure modes: who does not come gets SIGTERM after half of the grace time and SIGKILL after all of it. That goes on without
+ * the caller, too; and a ptcd that starts anew finds `ending` in the group's file. */
+#include "daemon/workers/group/internal.h"
+#include "daemon/workers/process/process.h"
+#include "daemon/workers/session/rank_conn.h"
+
+#include "base/alloc.h"
+#include "base/buf.h"
+#include "base/check.h"
+#include "base/log.h"
+#include "base/sys/sys.h"
+
+#include <dirent.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+#define KILL_AGAIN_NS INT64_C(1000000000)
+
+/* true: every seat's process has exited or left for ptc_next. */
+static bool over_locked(struct group *g)
+{
+	bool over = true;
+
+	for (size_t i = 0; i < g->desc.nranks; i++) {
+		struct worker *k = g->seats[i].worker;
+
+		if (k && k->ended)
+			ptc_worker_detach_locked(k);
+		else if (k)
+			over = false;
+	}
+	return over;
+}
+
+static void end_worker_locked(struct ptc_workers *w, struct group *g, struct worker *k)
+{
+	uint32_t grace = ptc_group_grace_ms(g);
+	int64_t now = ptc_sys_now_ns();
+
+	if (g->desc.mode == PTC_MODE_RESTART || g->dropping) {
+		ptc_worker_want_exit_locked(w, k, grace);
+		return;
+	}
+	if (k->phase == WORKER_WAITING) { /* seated, but never told */
+		ptc_worker_detach_locked(k);
+		return;
+	}
+	k->term_ns = now + (int64_t)grace * 500000;
+	k->kill_ns = now + (int64_t)grace * 1000000;
+	if (k->page)
+		atomic_exchange(&k->page->stop, 0);
+	ptc_worker_advance_locked(w, k);
+}
+
+void ptc_group_end_again_locked(struct ptc_workers *w, struct group *g)
+{
+	for (size_t i = 0; i < g->desc.nranks && g->ending; i++)
+		if (g->seats[i].worker && !g->seats[i].worker->ended)
+			end_worker_locked(w, g, g->seats[i].worker);
+}
+
+void ptc_group_end_locked(struct ptc_workers *w, struct group *g, bool dropping)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+
+	if (g->ending && (g->dropping || !dropping))
+		return;
+	g->ending = true;
+	g->dropping |= dropping;
+	if (ptc_group_save(g, &err)) /* then a ptcd that starts anew waits to be told again */
+		ptc_warn("workers", "job %s: %s", g->desc.job, err.text);
+	for (size_t i = 0; i < g->desc.nranks; i++)
+		if (g->seats[i].worker)
+			end_worker_locked(w, g, g->seats[i].worker);
+	ptc_workers_changed_locked(w);
+}
+
+static void describe(const struct group *g, struct ptc_buf *b)
+{
+	for (size_t i = 0; i < g->desc.nranks && b->len < 300; i++)
+		if (g->seats[i].worker)
+			ptc_buf_printf(b, "%srank %u (pid %d)", b->len ? ", " : "", g->seats[i].rank.rank,
+				       (int)g->seats[i].worker->process.pid);
+}
+
+int ptc_workers_end(struct ptc_workers *w, const struct ptc_group_key *key, const struct ptc_wait *wait,
+		    struct ptc_error *err)
+{
+	int64_t deadline = ptc_workers_deadline(wait);
+	struct group *g;
+	int rc = 0;
+
+	pthread_mutex_lock(&w->lock);
+	g = ptc_group_find_locked(w, key);
+	if (g) {
+		ptc_group_ref(g);
+		ptc_group_end_locked(w, g, false);
+		while (!rc && !over_locked(g)) {
+			rc = ptc_workers_pause_locked(w, wait, deadline, err);
+			if (rc) {
+				struct ptc_buf who = PTC_BUF_INIT;
+
+				describe(g, &who);
+				ptc_error_wrap(err, "waiting for ranks to end: %s", who.data ? who.data : "");
+				ptc_buf_done(&who);
+			}
+		}
+		if (!rc)
+			ptc_group_remove_locked(w, g);
+		ptc_group_unref_locked(g);
+	}
+	pthread_mutex_unlock(&w->lock);
+	return rc;
+}
+
+void ptc_workers_drop(struct ptc_workers *w, const char *uuid, const struct ptc_group_key *keep)
+{
+	struct job *job;
+	size_t spare = 0;
+
+	pthread_mutex_lock(&w->lock);
+	job = ptc_workers_job_locked(w, uuid);
+	for (struct group *g = job ? job->groups : NULL; g; g = g->next) {
+		if (!keep || !ptc_group_is(g, keep->generation, keep->launch)) {
+			ptc_group_end_locked(w, g, true);
+			continue;
+		}
+		/* Free processes that it will want when it is built. */
+		for (size_t i = 0; i < g->desc.nranks && !g->built && g->desc.mode == PTC_MODE_REBUILD; i++)
+			spare += !g->seats[i].worker;
+	}
+	for (struct worker *k = job ? job->workers : NULL; k; k = k->next) {
+		if (k->ended || k->group)
+			continue;
+		if (spare)
+			spare--;
+		else
+			ptc_worker_want_exit_locked(w, k, WORKERS_GRACE_MS);
+	}
+	pthread_mutex_unlock(&w->lock);
+}
+
+/* ---- deleted jobs -------------------------------------------------------------- */
+
+void ptc_workers_forget(struct ptc_workers *w, const char *uuid)
+{
+	struct job *job;
+
+	ptc_workers_drop(w, uuid, NULL);
+	pthread_mutex_lock(&w->lock);
+	job = ptc_workers_job_locked(w, uuid);
+	if (job)
+		job->forgotten = true;
+	ptc_workers_wake(w);
+	pthread_mutex_unlock(&w->lock);
+}
+
+void ptc_workers_jobs(struct ptc_workers *w, void (*fn)(void *arg, const char *uuid), void *arg)
+{
+	pthread_mutex_lock(&w->lock);
+	for (const struct job *j = w->jobs; j; j = j->next)
+		if (!j->forgotten)
+			fn(arg, j->uuid);
+	pthread_mutex_unlock(&w->lock);
+}
+
+struct folder {
+	char dir[PTC_EXEC_PATH_MAX];
+};
+
+/* What is left of processes that have ended, cgroups too; then the folder. */
+static void remove_folder(struct ptc_workers *w, void *arg)
+{
+	struct folder *f = arg;
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_process p;
+	struct dirent *entry;
+	char path[PTC_EXEC_PATH_MAX * 2];
+	DIR *d;
+
+	(void)w;
+	snprintf(path, sizeof path, "%s/processes", f->dir);
+	d = opendir(path);
+	while (d && (entry = readdir(d))) {
+		snprintf(path, sizeof path, "%s/processes/%.64s", f->dir, entry->d_name);
+		if (entry->d_name[0] != '.' && ptc_process_adopt(path, &p, NULL) == 0)
+			ptc_process_remove(&p, false);
+	}
+	if (d)
+		closedir(d);
+	if (ptc_sys_remove_tree(f->dir, "workers.job-gone", &err)) /* tried again after the next start */
+		ptc_warn("workers", "%s", err.text);
+	ptc_free(f);
+}
+
+/* Nothing of it runs, connects or is looked at any more. */
+static bool all_over(struct ptc_workers *w, const struct job *job)
+{
+	if (job->held || job->groups)
+		return false;
+	for (const struct worker *k = job->workers; k; k = k->next)
+		if (!k->ended)
+			return false;
+	for (const struct conn *c = w->conns; c; c = c->next)
+		if (c->job == job)
+			return false;
+	return true;
+}
+
+void ptc_workers_forgotten_locked(struct ptc_workers *w)
+{
+	for (struct job **at = &w->jobs; *at;) {
+		struct job *job = *at;
+		struct folder *f;
+
+		if (!job->forgotten || !all_over(w, job) || !(f = ptc_calloc(1, sizeof *f))) {
+			at = &job->next;
+			continue;
+		}
+		snprintf(f->dir, sizeof f->dir, "%s", job->dir);
+		if (!ptc_workers_task_locked(w, remove_folder, f)) {
+			ptc_free(f);
+			return;
+		}
+		*at = job->next;
+		w->njobs--;
+		ptc_workers_job_free(job);
+		ptc_workers_changed_locked(w);
+	}
+}
+
+static void signal_worker(struct worker *k, int sig)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+
+	if (ptc_process_signal(&k->process, sig, &err))
+		ptc_warn("workers", "job %s: process %d: %s", k->job->uuid, (int)k->process.pid, err.text);
+}
+
+void ptc_workers_signals_locked(struct ptc_workers *w, int64_t now_ns)
+{
+	for (struct job *job = w->jobs; job; job = job->next) {
+		struct group *next;
+
+		for (struct worker *k = job->workers; k; k = k->next) {
+			if (k->ended || k->spawning || k->reaping)
+				continue;
+			if (k->term_ns && now_ns >= k->term_ns) {
+				signal_worker(k, SIGTERM);
+				k->term_ns = 0;
+			}
+			if (k->kill_ns && now_ns >= k->kill_ns) {
+				signal_worker(k, SIGKILL);
+				k->kill_ns = now_ns + KILL_AGAIN_NS;
+			}
+		}
+		for (struct group *g = job->groups; g; g = next) {
+			next = g->next;
+			if (g->dropping && g->refs == 1 && over_locked(g))
+				ptc_group_remove_locked(w, g);
+		}
+	}
+}

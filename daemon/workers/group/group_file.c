@@ -1,0 +1,495 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Groups on disk, and taking up again what an earlier ptcd has started. A group's file (JOB/groups/GENERATION-LAUNCH) has the
+ * description it was started with, whether it was built, and which process folder is which rank: written before a process
+ * of it starts, and before ranks are told their generation. Happy path: write a temporary file, rename it. At start: read each
+ * job's groups, adopt the processes, listen; they connect by themselves. Failure modes: a file that does not verify is
+ * logged and left out, and its processes are ended as nobody's; a crash between file and process leaves a seat without
+ * one, which the next start fills. */
+#include "daemon/workers/process/cgroup.h"
+#include "daemon/workers/group/internal.h"
+
+#include "base/alloc.h"
+#include "base/check.h"
+#include "base/cleanup.h"
+#include "base/number/digest.h"
+#include "base/log.h"
+#include "base/sys/sys.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define FILE_MAGIC      UINT64_C(0x3150554f52474350) /* "PCGROUP1" */
+#define FILE_VERSION    2u
+#define ORPHAN_GRACE_MS 5000
+#define FILE_HEAD       12           /* magic and version */
+#define STRING_MAX      (256u << 10) /* an argument or environment variable */
+#define STRINGS_MAX     4097         /* as many as a job may have, and its seed */
+
+/* ---- description ------------------------------------------------------------- */
+
+static void put_list(struct ptc_local_out *o, const char *const *list)
+{
+	uint32_t n = 0;
+
+	while (list && list[n])
+		n++;
+	ptc_local_put_u32(o, n);
+	for (uint32_t i = 0; i < n; i++)
+		ptc_local_put_text(o, list[i]);
+}
+
+static void put_rank(struct ptc_local_out *o, const struct ptc_group_rank *r)
+{
+	const uint32_t v[] = { r->rank, r->local_rank, r->device, r->tp, r->pp, r->dp, r->cp };
+
+	for (size_t i = 0; i < PTC_ARRAY_LEN(v); i++)
+		ptc_local_put_u32(o, v[i]);
+}
+
+static void get_rank(struct ptc_local_in *in, struct ptc_group_rank *r)
+{
+	uint32_t *const v[] = { &r->rank, &r->local_rank, &r->device, &r->tp, &r->pp, &r->dp, &r->cp };
+
+	for (size_t i = 0; i < PTC_ARRAY_LEN(v); i++)
+		*v[i] = ptc_local_get_u32(in);
+}
+
+static void put_desc(struct ptc_local_out *o, const struct ptc_group_desc *d)
+{
+	ptc_local_put_text(o, d->key.uuid);
+	ptc_local_put_u64(o, d->key.generation);
+	ptc_local_put_u64(o, d->key.launch);
+	ptc_local_put_text(o, d->job);
+	ptc_local_put_u32(o, d->uid);
+	ptc_local_put_u8(o, d->mode == PTC_MODE_REBUILD);
+	ptc_local_put_u8(o, d->fast_copy);
+	ptc_local_put_u64(o, d->snapshot_every);
+	ptc_local_put_u32(o, d->grace_ms);
+	ptc_local_put_u64(o, d->log_bytes);
+	ptc_local_put_text(o, d->cwd ? d->cwd : "/");
+	ptc_local_put_text(o, d->config ? d->config : "");
+	for (int i = 0; i < 6; i++)
+		ptc_local_put_u32(o, d->degrees[i]);
+	ptc_local_put_u32(o, d->zero);
+	ptc_local_put_u32(o, d->micro_batch);
+	ptc_local_put_u32(o, d->global_batch);
+	ptc_local_put_u32(o, d->world);
+	ptc_local_put_u32(o, d->node_rank);
+	ptc_local_put_u32(o, d->nodes);
+	ptc_local_put_text(o, d->rank0_node);
+	ptc_local_put_text(o, d->rank0_address);
+	put_list(o, d->argv);
+	put_list(o, d->env);
+	ptc_local_put_u32(o, (uint32_t)d->nranks);
+	for (size_t i = 0; i < d->nranks; i++)
+		put_rank(o, &d->ranks[i]);
+}
+
+static const char **get_list(struct ptc_local_in *in)
+{
+	uint32_t n = ptc_local_get_u32(in);
+	const char **list;
+
+	if (in->bad || n > STRINGS_MAX || !(list = ptc_calloc(n + 1, sizeof *list))) {
+		in->bad = true;
+		return NULL;
+	}
+	for (uint32_t i = 0; i < n; i++)
+		list[i] = ptc_local_get_text(in, STRING_MAX);
+	return list;
+}
+
+static void get_ranks(struct ptc_local_in *in, struct group *g)
+{
+	uint32_t n = ptc_local_get_u32(in);
+
+	if (in->bad || !n || n > WORKERS_PROCESSES_MAX / 2) {
+		in->bad = true;
+		return;
+	}
+	g->ranks = ptc_calloc(n, sizeof *g->ranks);
+	g->seats = ptc_calloc(n, sizeof *g->seats);
+	if (!g->ranks || !g->seats) {
+		in->bad = true;
+		return;
+	}
+	for (uint32_t i = 0; i < n; i++) {
+		get_rank(in, &g->ranks[i]);
+		g->seats[i].rank = g->ranks[i];
+	}
+	g->desc.ranks = g->ranks;
+	g->desc.nranks = n;
+}
+
+static void get_desc(struct ptc_local_in *in, struct group *g)
+{
+	struct ptc_group_desc *d = &g->desc;
+
+	snprintf(d->key.uuid, sizeof d->key.uuid, "%s", ptc_local_get_text(in, 36));
+	d->key.generation = ptc_local_get_u64(in);
+	d->key.launch = ptc_local_get_u64(in);
+	d->job = ptc_local_get_text(in, PTC_LOCAL_SHORT_MAX);
+	d->uid = ptc_local_get_u32(in);
+	d->mode = ptc_local_get_u8(in) ? PTC_MODE_REBUILD : PTC_MODE_RESTART;
+	d->fast_copy = ptc_local_get_u8(in);
+	d->snapshot_every = ptc_local_get_u64(in);
+	d->grace_ms = ptc_local_get_u32(in);
+	d->log_bytes = ptc_local_get_u64(in);
+	d->cwd = ptc_local_get_text(in, STRING_MAX);
+	d->config = ptc_local_get_text(in, PTC_LOCAL_CONFIG_MAX);
+	for (int i = 0; i < 6; i++)
+		d->degrees[i] = ptc_local_get_u32(in);
+	d->zero = ptc_local_get_u32(in);
+	d->micro_batch = ptc_local_get_u32(in);
+	d->global_batch = ptc_local_get_u32(in);
+	d->world = ptc_local_get_u32(in);
+	d->node_rank = ptc_local_get_u32(in);
+	d->nodes = ptc_local_get_u32(in);
+	snprintf(d->rank0_node, sizeof d->rank0_node, "%s", ptc_local_get_text(in, sizeof d->rank0_node - 1));
+	snprintf(d->rank0_address, sizeof d->rank0_address, "%s", ptc_local_get_text(in, sizeof d->rank0_address - 1));
+	g->argv = get_list(in);
+	g->env = get_list(in);
+	d->argv = g->argv;
+	d->env = g->env;
+	get_ranks(in, g);
+}
+
+/* Takes bytes; the description begins after `skip` of them. */
+static int from_bytes(uint8_t *bytes, size_t len, size_t skip, struct ptc_local_in *in, struct group **ret,
+		      struct ptc_error *err)
+{
+	struct group *g = ptc_calloc(1, sizeof *g);
+
+	if (!g) {
+		ptc_free(bytes);
+		return ptc_grow_failed(err);
+	}
+	g->refs = 1;
+	g->bytes = bytes;
+	g->armed = PTC_LOCAL_NO_STOP;
+	*in = (struct ptc_local_in){ .p = bytes + skip, .end = bytes + len };
+	get_desc(in, g);
+	if (in->bad || !g->desc.argv[0]) {
+		ptc_group_free(g);
+		return ptc_error_set(err, PTC_EINVAL, "the description of a group of ranks is not valid, or too large");
+	}
+	*ret = g;
+	return 0;
+}
+
+int ptc_group_new(const struct ptc_group_desc *desc, struct group **ret, struct ptc_error *err)
+{
+	struct ptc_local_out out = { .grow = ptc_realloc };
+	struct ptc_local_in in;
+
+	put_desc(&out, desc);
+	if (out.failed) {
+		ptc_free(out.data);
+		return ptc_grow_failed(err);
+	}
+	return from_bytes(out.data, out.len, 0, &in, ret, err);
+}
+
+/* ---- files ------------------------------------------------------------------- */
+
+static char *group_path(const struct group *g)
+{
+	return ptc_asprintf("%s/groups/%llu-%llu", g->job->dir, (unsigned long long)g->desc.key.generation,
+			    (unsigned long long)g->desc.key.launch);
+}
+
+int ptc_group_save(const struct group *g, struct ptc_error *err)
+{
+	struct ptc_local_out out = { .grow = ptc_realloc };
+	ptc_auto_free char *path = group_path(g);
+	int rc;
+
+	ptc_local_put_u64(&out, FILE_MAGIC);
+	ptc_local_put_u32(&out, FILE_VERSION);
+	put_desc(&out, &g->desc);
+	ptc_local_put_u8(&out, g->built);
+	ptc_local_put_u8(&out, g->ending);
+	ptc_local_put_u8(&out, g->dropping);
+	ptc_local_put_u64(&out, g->start_step);
+	ptc_local_put_u8(&out, g->has_state);
+	for (size_t i = 0; i < g->desc.nranks; i++)
+		ptc_local_put_u32(&out, g->seats[i].number);
+	if (!out.failed)
+		ptc_local_put_u64(&out, ptc_checksum(out.data, out.len));
+	if (!path || out.failed)
+		rc = ptc_grow_failed(err);
+	else
+		rc = ptc_sys_write_file(path, out.data, out.len, 0600, "workers.group", err);
+	ptc_free(out.data);
+	return rc;
+}
+
+void ptc_group_unsave(const struct group *g)
+{
+	ptc_auto_free char *path = group_path(g);
+	struct ptc_error err = PTC_ERROR_INIT;
+
+	ptc_meets_unsave(g); /* first: without its group nobody would look for it */
+	if (path && ptc_sys_unlink(path, "workers.group-gone", &err))
+		ptc_warn("workers", "%s", err.text); /* found again at the next start, and dropped then */
+}
+
+int ptc_group_load(const void *data, size_t len, struct group **ret, struct ptc_error *err)
+{
+	struct ptc_local_in in = { .p = data, .end = (const uint8_t *)data + len };
+	uint64_t magic = ptc_local_get_u64(&in), sum;
+	uint32_t version = ptc_local_get_u32(&in);
+	struct group *g = NULL;
+	uint8_t *copy;
+	int rc;
+
+	if (in.bad || magic != FILE_MAGIC || len < FILE_HEAD + sizeof sum)
+		return ptc_error_set(err, PTC_ECORRUPT, "not a group's file");
+	if (version != FILE_VERSION)
+		return ptc_error_set(err, PTC_EVERSION, "a group's file of version %u; this ptcd knows %u", version,
+				     FILE_VERSION);
+	memcpy(&sum, (const uint8_t *)data + len - sizeof sum, sizeof sum);
+	if (sum != ptc_checksum(data, len - sizeof sum))
+		return ptc_error_set(err, PTC_ECORRUPT, "the checksum differs");
+	copy = ptc_malloc(len);
+	if (!copy)
+		return ptc_grow_failed(err);
+	memcpy(copy, data, len);
+	rc = from_bytes(copy, len - sizeof sum, FILE_HEAD, &in, &g, err);
+	if (rc)
+		return rc;
+	g->started = true;
+	g->built = ptc_local_get_u8(&in);
+	g->ending = ptc_local_get_u8(&in);
+	g->dropping = ptc_local_get_u8(&in);
+	g->start_step = ptc_local_get_u64(&in);
+	g->has_state = ptc_local_get_u8(&in);
+	for (size_t i = 0; i < g->desc.nranks; i++)
+		g->seats[i].number = ptc_local_get_u32(&in);
+	if (in.bad) {
+		ptc_group_free(g);
+		return ptc_error_set(err, PTC_ECORRUPT, "a group's file that ends early");
+	}
+	*ret = g;
+	return 0;
+}
+
+/* ---- at start ----------------------------------------------------------------- */
+
+typedef int (*each_fn)(struct ptc_workers *w, const char *path, const char *name, void *arg, struct ptc_error *err);
+
+static int each(struct ptc_workers *w, const char *dir, each_fn fn, void *arg, struct ptc_error *err)
+{
+	DIR *d = opendir(dir);
+	struct dirent *entry;
+	int rc = 0;
+
+	if (!d)
+		return errno == ENOENT || errno == ENOTDIR ? 0 : ptc_error_errno(err, errno, "cannot read %s", dir);
+	while (!rc && (entry = readdir(d))) {
+		ptc_auto_free char *path = NULL;
+
+		if (entry->d_name[0] == '.')
+			continue;
+		path = ptc_asprintf("%s/%s", dir, entry->d_name);
+		rc = path ? fn(w, path, entry->d_name, arg, err) : ptc_grow_failed(err);
+	}
+	closedir(d);
+	return rc;
+}
+
+static int load_group(struct ptc_workers *w, const char *path, const char *name, void *arg, struct ptc_error *err)
+{
+	struct ptc_error why = PTC_ERROR_INIT;
+	ptc_auto_free char *data = NULL;
+	struct group *g, **list = arg;
+	size_t len;
+	int rc;
+
+	(void)w;
+	if (strstr(name, ".tmp"))
+		return ptc_sys_unlink(path, "workers.group-gone", err);
+	if (strstr(name, PTC_MEETS))
+		return 0; /* read with its group */
+	rc = ptc_sys_read_file(path, WORKERS_FILE_MAX, &data, &len, &why);
+	if (!rc)
+		rc = ptc_group_load(data, len, &g, &why);
+	if (rc == PTC_ENOMEM)
+		return ptc_grow_failed(err);
+	if (rc) {
+		ptc_warn("workers", "%s: %s; its processes are ended", path, why.text);
+		return 0;
+	}
+	g->next = *list;
+	*list = g;
+	return 0;
+}
+
+static int adopt_process(struct ptc_workers *w, const char *path, const char *name, void *arg, struct ptc_error *err)
+{
+	struct ptc_error why = PTC_ERROR_INIT;
+	struct ptc_process p;
+	struct job *job = arg;
+	unsigned number = (unsigned)strtoul(name, NULL, 10);
+	struct worker *k;
+	int rc;
+
+	(void)w;
+	if (!number)
+		return 0;
+	if (number > job->last_number)
+		job->last_number = number;
+	rc = ptc_process_adopt(path, &p, &why);
+	if (rc) {
+		ptc_debug("workers", "%s: %s", path, why.text);
+		/* Began nothing: a crash before the program ran. */
+		return rc == PTC_ENOTFOUND ? ptc_sys_remove_tree(path, "workers.process-gone", err) : 0;
+	}
+	k = ptc_worker_new_locked(job, number);
+	if (!k) {
+		ptc_process_done(&p);
+		return ptc_grow_failed(err);
+	}
+	k->process = p;
+	ptc_process_label_read(path, &k->label);
+	k->ended = p.pidfd < 0;
+	if (k->ended)
+		k->status_known = ptc_process_status(&k->process, &k->status);
+	if (k->ended && *k->process.cgroup)
+		(void)ptc_cgroup_remove(k->process.cgroup, WORKERS_CGROUP_MS, NULL);
+	return 0;
+}
+
+static void seat_workers(struct job *job)
+{
+	for (struct group *g = job->groups; g; g = g->next)
+		for (size_t i = 0; i < g->desc.nranks; i++)
+			for (struct worker *k = g->seats[i].number ? job->workers : NULL; k; k = k->next) {
+				if (k->number != g->seats[i].number || k->group)
+					continue;
+				k->group = g;
+				k->seat = i;
+				k->ran = g->built;
+				if (!k->label.launch) /* of a ptcd that wrote none */
+					k->label = ptc_group_label(g, i);
+				g->seats[i].worker = k;
+			}
+}
+
+static void free_list(struct group *g)
+{
+	while (g) {
+		struct group *next = g->next;
+
+		ptc_group_free(g);
+		g = next;
+	}
+}
+
+/* Ranks that were lost while nobody watched. */
+static void report_lost(struct ptc_workers *w, struct group *g)
+{
+	for (size_t i = 0; i < g->desc.nranks; i++) {
+		const struct worker *k = g->seats[i].worker;
+
+		if (k && k->ended) {
+			g->seats[i].exited = true;
+			g->seats[i].exit_status = k->status;
+		}
+		if (g->built && !g->ending && (!k || k->ended))
+			ptc_group_failed_locked(w, g, k, i, k ? NULL : "its process is not known any more");
+	}
+}
+
+static uid_t owner_of(const char *path)
+{
+	ptc_auto_free char *socket = ptc_asprintf("%s/s", path);
+	struct stat st;
+
+	return socket && stat(socket, &st) == 0 ? st.st_uid : geteuid();
+}
+
+static int adopt_job(struct ptc_workers *w, const char *path, const char *name, void *arg, struct ptc_error *err)
+{
+	ptc_auto_free char *groups = ptc_asprintf("%s/groups", path);
+	ptc_auto_free char *processes = ptc_asprintf("%s/processes", path);
+	struct group *list = NULL;
+	struct stat st;
+	struct job *job;
+	int rc;
+
+	(void)arg;
+	if (!groups || !processes)
+		return ptc_grow_failed(err);
+	if (strlen(name) != 36 || stat(path, &st) != 0 || !S_ISDIR(st.st_mode))
+		return 0;
+	rc = each(w, groups, load_group, &list, err);
+	if (!rc)
+		rc = ptc_workers_job_make_locked(w, name, list ? list->desc.uid : owner_of(path), &job, err);
+	if (rc) {
+		free_list(list);
+		return rc;
+	}
+	job->groups = list;
+	for (struct group *g = list; g; g = g->next) {
+		g->job = job;
+		job->held++;
+		ptc_meets_load(g);
+	}
+	rc = each(w, processes, adopt_process, job, err);
+	seat_workers(job);
+	for (struct group *g = list; g && !rc; g = g->next) {
+		report_lost(w, g);
+		ptc_group_end_again_locked(w, g);
+	}
+	/* Without any group, what they are for is not known any more. */
+	for (struct worker *k = list ? NULL : job->workers; k; k = k->next)
+		ptc_worker_want_exit_locked(w, k, ORPHAN_GRACE_MS);
+	return rc;
+}
+
+int ptc_workers_adopt(struct ptc_workers *w, struct ptc_error *err)
+{
+	return each(w, w->dir, adopt_job, NULL, err);
+}
+
+/* ---- another ptcd's folder ------------------------------------------------------ */
+
+static int first_running(struct ptc_workers *w, const char *path, const char *name, void *arg, struct ptc_error *err)
+{
+	struct ptc_process p;
+	pid_t *pid = arg;
+
+	(void)w;
+	(void)name;
+	(void)err;
+	if (*pid || ptc_process_adopt(path, &p, NULL) != 0)
+		return 0; /* began nothing */
+	if (p.pidfd >= 0)
+		*pid = p.pid;
+	ptc_process_done(&p);
+	return 0;
+}
+
+static int running_of_job(struct ptc_workers *w, const char *path, const char *name, void *arg, struct ptc_error *err)
+{
+	ptc_auto_free char *processes = ptc_asprintf("%s/processes", path);
+
+	(void)name;
+	return processes ? each(w, processes, first_running, arg, err) : ptc_grow_failed(err);
+}
+
+int ptc_workers_running(const char *dir, pid_t *ret_pid, struct ptc_error *err)
+{
+	pid_t pid = 0;
+	int rc = each(NULL, dir, running_of_job, &pid, err);
+
+	if (!rc)
+		*ret_pid = pid;
+	return rc;
+}

@@ -1,0 +1,679 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Groups: starting processes for them, giving them their generation. Happy path: start spawns what is missing and waits until all
+ * have asked for a generation; build names each a seat, writes that down, tells them, and waits for their declarations. Failure
+ * modes: a process that ends meanwhile (ESTATE with rank, status, end of log), a declaration that is refused (ELAYOUT),
+ * time (ETIMEOUT naming the ranks that are late). Both may be called again and go on from what there is. */
+#include "daemon/workers/group/internal.h"
+
+#include "base/alloc.h"
+#include "base/buf.h"
+#include "base/check.h"
+#include "base/cleanup.h"
+#include "base/log.h"
+#include "base/sys/sys.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#define SPAWN_KILL_MS 5000
+
+void ptc_group_remove_locked(struct ptc_workers *w, struct group *g)
+{
+	struct group **at = &g->job->groups;
+
+	if (g->removed)
+		return;
+	for (size_t i = 0; i < g->desc.nranks; i++)
+		if (g->seats[i].worker)
+			ptc_worker_detach_locked(g->seats[i].worker);
+	while (*at != g)
+		at = &(*at)->next;
+	*at = g->next;
+	g->removed = true;
+	ptc_group_unsave(g);
+	ptc_group_unref_locked(g);
+	ptc_workers_changed_locked(w);
+}
+
+int ptc_group_dead_locked(struct ptc_workers *w, struct group *g, struct ptc_error *err)
+{
+	for (size_t i = 0; i < g->desc.nranks; i++) {
+		const struct worker *k = g->seats[i].worker;
+
+		if (k && ptc_worker_gone(k))
+			return ptc_group_not_started_locked(w, g, k, g->seats[i].rank.rank, err);
+		if (g->seats[i].exited)
+			return ptc_error_set(err, PTC_ESTATE, "rank %u has exited", g->seats[i].rank.rank);
+	}
+	return 0;
+}
+
+int ptc_group_settle_locked(struct ptc_workers *w, struct group *g, struct ptc_error *err)
+{
+	struct ptc_wait wait = { .timeout_ms = WORKERS_SETTLE_MS };
+	int64_t deadline = ptc_workers_deadline(&wait);
+
+	for (;;) {
+		const struct worker *late = NULL;
+		int rc;
+
+		for (size_t i = 0; i < g->desc.nranks && g->built; i++) {
+			const struct worker *k = g->seats[i].worker;
+
+			if (k && !k->ended && !k->left && k->ran &&
+			    ((k->phase < WORKER_BUILDING && !k->conn) || k->phase < k->resumes))
+				late = k;
+		}
+		if (!late)
+			return 0;
+		rc = ptc_workers_pause_locked(w, &wait, deadline, err);
+		if (rc)
+			return ptc_error_wrap(err, "rank %u (pid %d) has not connected anew",
+					      g->seats[late->seat].rank.rank, (int)late->process.pid);
+	}
+}
+
+/* ---- processes ------------------------------------------------------------------ */
+
+/* Ours come last and win; what the description has of the same name is left out. */
+static bool ours(const char *entry)
+{
+	static const char *const names[] = {
+		"PTC_WORKER_SOCKET=", "PTC_WORKER_TOKEN=", "PTC_JOB=",          "RANK=",
+		"WORLD_SIZE=",        "LOCAL_RANK=",       "LOCAL_WORLD_SIZE=", "NODE_RANK="
+	};
+
+	for (size_t i = 0; i < PTC_ARRAY_LEN(names); i++)
+		if (strncmp(entry, names[i], strlen(names[i])) == 0)
+			return true;
+	return false;
+}
+
+static const char **environment(const struct group *g, const struct seat *seat, const char *token, struct ptc_buf *text)
+{
+	const struct ptc_group_desc *d = &g->desc;
+	const char **list, *p;
+	size_t n = 0, at = 0;
+
+	ptc_buf_printf(text, "PTC_WORKER_SOCKET=%s%cPTC_WORKER_TOKEN=%s%cPTC_JOB=%s%c", g->job->socket, 0, token, 0,
+		       d->job, 0);
+	/* With rebuild a process may be any rank, and another one later: it asks ptc_next. */
+	if (seat)
+		ptc_buf_printf(text, "RANK=%u%cWORLD_SIZE=%u%cLOCAL_RANK=%u%cLOCAL_WORLD_SIZE=%zu%cNODE_RANK=%u%c",
+			       seat->rank.rank, 0, d->world, 0, seat->rank.local_rank, 0, d->nranks, 0, d->node_rank,
+			       0);
+	while (d->env[n])
+		n++;
+	list = ptc_buf_failed(text) ? NULL : ptc_calloc(n + 16, sizeof *list);
+	if (!list)
+		return NULL;
+	for (size_t i = 0; i < n; i++)
+		if (!ours(d->env[i]))
+			list[at++] = d->env[i];
+	for (p = text->data; p < text->data + text->len; p += strlen(p) + 1)
+		list[at++] = p;
+	return list;
+}
+
+static int make_token(char ret[PTC_LOCAL_TOKEN + 1], struct ptc_error *err)
+{
+	uint8_t b[PTC_LOCAL_TOKEN / 2];
+	int rc = ptc_sys_random(b, sizeof b, err);
+
+	for (size_t i = 0; !rc && i < sizeof b; i++)
+		snprintf(ret + 2 * i, 3, "%02x", b[i]);
+	return rc;
+}
+
+/* Lets go of the lock meanwhile: it may take as long as a file system does to find the working directory. k is in its job; it may
+ * connect before we know its pid, and is sent away to try again (session.c). */
+static int spawn_unlocked(struct ptc_workers *w, const struct group *g, const struct seat *seat, struct worker *k,
+			  struct ptc_error *err)
+{
+	char token[PTC_LOCAL_TOKEN + 1] = "", cgroup_name[96];
+	struct ptc_process process = { .pidfd = -1 };
+	struct ptc_buf text = PTC_BUF_INIT;
+	ptc_auto_free char *dir = ptc_asprintf("%s/processes/%u", g->job->dir, k->number);
+	const uint64_t log_bytes = g->desc.log_bytes ? g->desc.log_bytes : WORKERS_LOG_BYTES;
+	const char **env = NULL;
+	int rc = make_token(token, err);
+
+	if (!rc) {
+		env = environment(g, seat, token, &text);
+		rc = env && dir ? 0 : ptc_grow_failed(err);
+	}
+	snprintf(cgroup_name, sizeof cgroup_name, "ptc-%.36s-%u", g->job->uuid, k->number);
+	memcpy(k->process.token, token, sizeof token);
+	k->spawning = true;
+	pthread_mutex_unlock(&w->lock);
+	if (!rc)
+		rc = ptc_process_spawn(&(struct ptc_spawn){ .dir = dir,
+							    .argv = g->desc.argv,
+							    .env = env,
+							    .cwd = g->desc.cwd,
+							    .uid = g->desc.uid,
+							    .token = token,
+							    .cgroup = *w->cgroup ? w->cgroup : NULL,
+							    .cgroup_name = cgroup_name,
+							    .log_bytes = log_bytes },
+				       &process, err);
+	/* Too late to be told of, but it may run. */
+	if (rc && dir && ptc_process_adopt(dir, &process, NULL) == 0) {
+		ptc_process_signal(&process, SIGKILL, NULL);
+		ptc_process_wait(&process, SPAWN_KILL_MS);
+		ptc_process_remove(&process, false);
+		ptc_process_done(&process);
+	}
+	pthread_mutex_lock(&w->lock);
+	k->spawning = false;
+	if (!rc)
+		k->process = process;
+	if (!rc && process.pidfd < 0)
+		ptc_worker_exited_locked(w, k); /* already */
+	ptc_free(env);
+	ptc_buf_done(&text);
+	return rc;
+}
+
+static void remove_task(struct ptc_workers *w, void *arg)
+{
+	(void)w;
+	ptc_process_remove(arg, false);
+	ptc_free(arg);
+}
+
+/* Of a process that has ended. It may wait for its helper, so not here. */
+static void remove_files_locked(struct ptc_workers *w, const struct ptc_process *p)
+{
+	struct ptc_process *copy = ptc_malloc(sizeof *copy);
+
+	if (!copy)
+		return; /* found and removed after the next start */
+	*copy = *p;
+	if (!ptc_workers_task_locked(w, remove_task, copy))
+		ptc_free(copy);
+}
+
+struct ptc_process_label ptc_group_label(const struct group *g, size_t seat)
+{
+	return (struct ptc_process_label){ .rank = g->seats[seat].rank.rank,
+					   .world = g->desc.world,
+					   .generation = g->desc.key.generation,
+					   .launch = g->desc.key.launch,
+					   .since_ms = ptc_sys_realtime_ms() };
+}
+
+static void remember_label(struct worker *k)
+{
+	if (k->nbefore == WORKERS_LABELS)
+		memmove(k->before, k->before + 1, (--k->nbefore) * sizeof k->before[0]);
+	k->before[k->nbefore++] = k->label;
+}
+
+/* Whose log it is from now on; a process that was a rank before has told of that in it. */
+static void label_locked(const struct group *g, size_t seat, struct worker *k)
+{
+	struct ptc_process_label label = ptc_group_label(g, seat);
+	ptc_auto_free char *path = ptc_asprintf("%s/log", k->process.dir);
+	struct stat st;
+
+	if (k->label.launch == label.launch)
+		label.begin = k->label.begin;
+	else if (k->label.launch && path && stat(path, &st) == 0)
+		label.begin = (uint64_t)st.st_size;
+	if (k->label.launch && k->label.launch != label.launch)
+		remember_label(k);
+	k->label = label;
+	if (!ptc_process_label_write(k->process.dir, &label))
+		ptc_debug("workers", "%s: whose log it is could not be written down", k->process.dir);
+}
+
+/* Oldest ended processes that nobody refers to; their logs with them. */
+static void forget_old_locked(struct ptc_workers *w, struct job *job)
+{
+	size_t ended = 0;
+
+	for (const struct worker *k = job->workers; k; k = k->next)
+		ended += k->ended && !k->group;
+	while (ended > WORKERS_LOGS_KEPT) {
+		struct worker *oldest = NULL;
+
+		for (struct worker *k = job->workers; k; k = k->next)
+			if (k->ended && !k->group && (!oldest || k->number < oldest->number))
+				oldest = k;
+		remove_files_locked(w, &oldest->process);
+		ptc_worker_remove_locked(oldest);
+		ended--;
+	}
+}
+
+/* named: its process is that rank from the beginning; else any may get the seat, and this one only gets its log's name. */
+static int spawn_one_locked(struct ptc_workers *w, struct group *g, size_t seat, bool named, struct ptc_error *err)
+{
+	struct job *job = g->job;
+	struct worker *k;
+	int rc = 0;
+
+	forget_old_locked(w, job);
+	if (job->nworkers >= WORKERS_PROCESSES_MAX)
+		return ptc_error_set(err, PTC_ELIMIT, "job %s: more than %d processes on this node", job->uuid,
+				     WORKERS_PROCESSES_MAX);
+	k = ptc_worker_new_locked(job, job->last_number + 1);
+	if (!k)
+		return ptc_grow_failed(err);
+	job->last_number++;
+	k->spawned_generation = g->desc.key.generation;
+	k->spawned_launch = g->desc.key.launch;
+	if (named) {
+		g->seats[seat].number = k->number;
+		rc = ptc_group_save(g, err);
+	}
+	if (!rc)
+		rc = spawn_unlocked(w, g, named ? &g->seats[seat] : NULL, k, err);
+	if (rc) {
+		ptc_worker_remove_locked(k);
+		return rc;
+	}
+	label_locked(g, seat, k);
+	if (g->ending || g->removed) {
+		ptc_worker_want_exit_locked(w, k, ptc_group_grace_ms(g));
+		return ptc_error_set(err, PTC_ESTATE, "the generation was ended while its processes were started");
+	}
+	if (named) {
+		k->group = g;
+		k->seat = seat;
+		g->seats[seat].worker = k;
+	}
+	ptc_workers_wake(w);
+	return 0;
+}
+
+static bool spawned_for(const struct worker *k, const struct group *g)
+{
+	return ptc_group_is(g, k->spawned_generation, k->spawned_launch);
+}
+
+static bool usable(const struct worker *k)
+{
+	return !k->ended && !k->left && !k->exit_wanted;
+}
+
+/* Processes that are or will be free for g. */
+static size_t count_free(const struct group *g)
+{
+	size_t n = 0;
+
+	for (const struct worker *k = g->job->workers; k; k = k->next)
+		n += usable(k) && (!k->group || (k->group != g && k->group->desc.mode == PTC_MODE_REBUILD));
+	return n;
+}
+
+static size_t count_unseated(const struct group *g)
+{
+	size_t n = 0;
+
+	for (size_t i = 0; i < g->desc.nranks; i++)
+		n += !g->seats[i].worker;
+	return n;
+}
+
+/* What exited before it ran is replaced. */
+static void clear_dead_locked(struct group *g)
+{
+	for (size_t i = 0; i < g->desc.nranks && !g->built; i++) {
+		struct seat *s = &g->seats[i];
+
+		if (s->worker && !usable(s->worker))
+			ptc_worker_detach_locked(s->worker);
+		s->exited = false;
+	}
+	for (struct worker *k = g->job->workers; k; k = k->next)
+		if (spawned_for(k, g) && k->ended)
+			k->spawned_generation = 0;
+}
+
+static int spawn_missing_locked(struct ptc_workers *w, struct group *g, struct ptc_error *err)
+{
+	int rc = 0;
+
+	clear_dead_locked(g);
+	if (g->desc.mode == PTC_MODE_REBUILD) {
+		size_t have = count_free(g), need = count_unseated(g);
+
+		for (; !rc && have < need; have++)
+			rc = spawn_one_locked(w, g, have, false, err);
+		return rc;
+	}
+	for (size_t i = 0; !rc && i < g->desc.nranks; i++)
+		if (!g->seats[i].worker)
+			rc = spawn_one_locked(w, g, i, true, err);
+	return rc;
+}
+
+int ptc_group_spawn_locked(struct ptc_workers *w, struct group *g, struct ptc_error *err)
+{
+	int rc = 0;
+
+	while (g->spawning && !rc)
+		rc = ptc_workers_pause_locked(w, NULL, 0, err);
+	if (rc)
+		return rc;
+	g->spawning = true;
+	rc = spawn_missing_locked(w, g, err);
+	g->spawning = false;
+	ptc_workers_changed_locked(w);
+	return rc;
+}
+
+/* ---- start ---------------------------------------------------------------------- */
+
+static int check_desc(const struct ptc_group_desc *d, struct ptc_error *err)
+{
+	if (!d->nranks || d->nranks > WORKERS_PROCESSES_MAX / 2)
+		return ptc_error_set(err, PTC_ELIMIT, "%zu ranks on one node; 1 to %d are possible", d->nranks,
+				     WORKERS_PROCESSES_MAX / 2);
+	if (!d->argv || !d->argv[0] || !d->env)
+		return ptc_error_set(err, PTC_EINVAL, "job %s has no command to run", d->job);
+	for (size_t i = 0; i < d->nranks; i++)
+		for (size_t j = i + 1; j < d->nranks; j++)
+			if (d->ranks[i].rank == d->ranks[j].rank)
+				return ptc_error_set(err, PTC_EINVAL, "rank %u is named twice", d->ranks[i].rank);
+	return 0;
+}
+
+static int find_or_make_locked(struct ptc_workers *w, const struct ptc_group_desc *desc, struct group **ret,
+			       struct ptc_error *err)
+{
+	struct group *g;
+	struct job *job;
+	int rc = check_desc(desc, err);
+
+	if (!rc)
+		rc = ptc_workers_job_make_locked(w, desc->key.uuid, desc->uid, &job, err);
+	if (rc)
+		return rc;
+	g = ptc_group_find_in(job, &desc->key);
+	if (g && g->ending)
+		return ptc_error_set(err, PTC_ESTATE, "generation %llu, launch %llu has ended here; use another launch",
+				     (unsigned long long)desc->key.generation, (unsigned long long)desc->key.launch);
+	if (!g) {
+		rc = ptc_group_new(desc, &g, err);
+		if (rc)
+			return rc;
+		g->job = job;
+		job->held++;
+		rc = ptc_group_save(g, err);
+		if (rc) {
+			ptc_group_free(g);
+			return rc;
+		}
+		g->next = job->groups;
+		job->groups = g;
+	}
+	*ret = g;
+	return 0;
+}
+
+/* It waits; or it is of a group that runs, and will. */
+static bool present(const struct worker *k)
+{
+	return k->phase == WORKER_WAITING || (k->phase > WORKER_WAITING && k->group && k->group->built) ||
+	       (k->phase == WORKER_ENDING && k->ran && k->conn);
+}
+
+/* Appends a rank to what is late. */
+static void late(struct ptc_buf *b, const struct worker *k, uint32_t rank, bool named)
+{
+	if (b->len > 300)
+		return;
+	ptc_buf_printf(b, "%s", b->len ? ", " : "");
+	if (named)
+		ptc_buf_printf(b, "rank %u ", rank);
+	ptc_buf_printf(b, "(pid %d)", k ? (int)k->process.pid : 0);
+}
+
+/* 1: all are there; 0: not yet; or an error. */
+static int started_locked(struct ptc_workers *w, struct group *g, struct ptc_buf *who, struct ptc_error *err)
+{
+	bool all = true;
+	size_t have = 0;
+
+	if (g->desc.mode == PTC_MODE_RESTART) {
+		int rc = ptc_group_dead_locked(w, g, err);
+
+		for (size_t i = 0; i < g->desc.nranks && !rc; i++)
+			if (!g->seats[i].worker || !present(g->seats[i].worker)) {
+				late(who, g->seats[i].worker, g->seats[i].rank.rank, true);
+				all = false;
+			}
+		return rc ? rc : all;
+	}
+	for (const struct worker *k = g->job->workers; k; k = k->next) {
+		if (spawned_for(k, g) && ptc_worker_gone(k))
+			return ptc_group_not_started_locked(w, g, k, UINT32_MAX, err);
+		if (!usable(k) || (k->group && k->group != g && k->group->desc.mode != PTC_MODE_REBUILD))
+			continue;
+		if (present(k))
+			have++;
+		else
+			late(who, k, 0, false);
+	}
+	return have >= g->desc.nranks;
+}
+
+static int wait_started_locked(struct ptc_workers *w, struct group *g, const struct ptc_wait *wait,
+			       struct ptc_error *err)
+{
+	int64_t deadline = ptc_workers_deadline(wait);
+
+	for (;;) {
+		struct ptc_buf who = PTC_BUF_INIT;
+		int rc = g->removed ? ptc_group_missing(&g->desc.key, err) : started_locked(w, g, &who, err);
+
+		if (!rc) {
+			rc = ptc_workers_pause_locked(w, wait, deadline, err);
+			if (rc)
+				ptc_error_wrap(err, "waiting for processes to come to ptc_next: %s",
+					       who.data ? who.data : "");
+		}
+		ptc_buf_done(&who);
+		if (rc)
+			return rc < 0 ? rc : 0;
+	}
+}
+
+/* Of a death that the call had no time to tell, news are made now. */
+static void no_more_waited_locked(struct ptc_workers *w, struct group *g)
+{
+	g->waited--;
+	if (g->waited || !g->built || g->ending || g->removed || g->said_not_started)
+		return;
+	for (size_t i = 0; i < g->desc.nranks; i++)
+		if (g->seats[i].worker && g->seats[i].worker->ended)
+			ptc_group_failed_locked(w, g, g->seats[i].worker, i, NULL);
+}
+
+int ptc_workers_start(struct ptc_workers *w, const struct ptc_group_desc *desc, const struct ptc_wait *wait,
+		      struct ptc_error *err)
+{
+	struct group *g;
+	int rc;
+
+	pthread_mutex_lock(&w->lock);
+	rc = find_or_make_locked(w, desc, &g, err);
+	if (!rc) {
+		ptc_group_ref(g);
+		if (!g->built)
+			rc = ptc_group_spawn_locked(w, g, err);
+		if (!rc) {
+			g->waited++;
+			rc = wait_started_locked(w, g, wait, err);
+			no_more_waited_locked(w, g);
+		}
+		g->started = true;
+		ptc_group_unref_locked(g);
+	}
+	pthread_mutex_unlock(&w->lock);
+	return rc;
+}
+
+/* ---- build ---------------------------------------------------------------------- */
+
+static struct worker *free_worker(const struct group *g, uint32_t device)
+{
+	struct worker *any = NULL;
+
+	for (struct worker *k = g->job->workers; k; k = k->next) {
+		if (!usable(k) || k->group || k->phase != WORKER_WAITING)
+			continue;
+		if (k->device == device && k->ran)
+			return k; /* it has that device's context already */
+		if (!any || (any->ran && !k->ran))
+			any = k;
+	}
+	return any;
+}
+
+/* rebuild: waiting processes take the seats. 1: all seats have one; 0: some process is not there yet. */
+static int seat_locked(struct group *g)
+{
+	for (size_t i = 0; i < g->desc.nranks; i++) {
+		struct seat *s = &g->seats[i];
+		struct worker *k = s->worker ? s->worker : free_worker(g, s->rank.device);
+
+		if (!k)
+			return 0;
+		k->group = g;
+		k->seat = i;
+		s->worker = k;
+		s->number = k->number;
+		label_locked(g, i, k);
+	}
+	return 1;
+}
+
+static void unseat_locked(struct group *g)
+{
+	for (size_t i = 0; i < g->desc.nranks; i++)
+		if (g->seats[i].worker)
+			ptc_worker_detach_locked(g->seats[i].worker);
+}
+
+static int tell_locked(struct ptc_workers *w, struct group *g, uint64_t start_step, bool has_state,
+		       struct ptc_error *err)
+{
+	int rc;
+
+	g->built = true;
+	g->start_step = start_step;
+	g->has_state = has_state;
+	rc = ptc_group_save(g, err);
+	if (rc) {
+		g->built = false;
+		if (g->desc.mode == PTC_MODE_REBUILD)
+			unseat_locked(g);
+		return rc;
+	}
+	for (size_t i = 0; i < g->desc.nranks; i++)
+		ptc_worker_advance_locked(w, g->seats[i].worker);
+	return 0;
+}
+
+/* Kept for ranks that are not told yet, also where an earlier ptcd has built the group: it has known. */
+static int give_locked(struct ptc_workers *w, struct group *g, const struct ptc_seat_carried *carried,
+		       struct ptc_error *err)
+{
+	int rc = 0;
+
+	if (g->given)
+		return 0;
+	if (carried && !g->carried)
+		g->carried = ptc_calloc(g->desc.nranks, sizeof g->carried[0]);
+	if (carried && !g->carried)
+		return ptc_grow_failed(err);
+	for (size_t i = 0; !rc && carried && i < g->desc.nranks; i++)
+		if (!g->carried[i])
+			rc = ptc_carry_make(&carried[i], &g->carried[i], err);
+	g->given = !rc;
+	for (size_t i = 0; !rc && g->built && i < g->desc.nranks; i++)
+		if (g->seats[i].worker)
+			ptc_worker_advance_locked(w, g->seats[i].worker);
+	return rc;
+}
+
+/* Waits until every seat has a waiting process and tells them. */
+static int assign_locked(struct ptc_workers *w, struct group *g, uint64_t start_step, bool has_state,
+			 const struct ptc_wait *wait, int64_t deadline, struct ptc_error *err)
+{
+	int rc = g->built ? 0 : ptc_group_spawn_locked(w, g, err);
+
+	while (!rc && !g->built) {
+		struct ptc_buf who = PTC_BUF_INIT;
+
+		rc = g->removed ? ptc_group_missing(&g->desc.key, err) : started_locked(w, g, &who, err);
+		ptc_buf_done(&who);
+		if (rc < 0)
+			return rc;
+		if (rc == 1 && (g->desc.mode == PTC_MODE_RESTART || seat_locked(g)))
+			return tell_locked(w, g, start_step, has_state, err);
+		rc = ptc_workers_pause_locked(w, wait, deadline, err);
+		if (rc)
+			ptc_error_wrap(err, "waiting for processes of the generation before to come to ptc_next");
+	}
+	return rc;
+}
+
+static int declared_locked(struct ptc_workers *w, struct group *g, struct ptc_buf *who, struct ptc_error *err)
+{
+	bool all = true;
+	int rc;
+
+	if (g->removed || g->ending)
+		return ptc_error_set(err, PTC_ESTATE, "the generation was ended while its ranks built");
+	if (*g->refused)
+		return ptc_error_set(err, PTC_ELAYOUT, "%s", g->refused);
+	rc = ptc_group_dead_locked(w, g, err);
+	for (size_t i = 0; i < g->desc.nranks && !rc; i++)
+		if (!g->seats[i].worker || g->seats[i].worker->phase < WORKER_DECLARED) {
+			late(who, g->seats[i].worker, g->seats[i].rank.rank, true);
+			all = false;
+		}
+	return rc ? rc : all;
+}
+
+int ptc_workers_build(struct ptc_workers *w, const struct ptc_group_desc *desc, uint64_t start_step, bool has_state,
+		      const struct ptc_seat_carried *carried, const struct ptc_wait *wait, struct ptc_error *err)
+{
+	int64_t deadline = ptc_workers_deadline(wait);
+	struct group *g;
+	int rc;
+
+	if (start_step > PTC_LOCAL_STEP_MAX)
+		return ptc_error_set(err, PTC_EINVAL, "step %llu is too large", (unsigned long long)start_step);
+	pthread_mutex_lock(&w->lock);
+	rc = find_or_make_locked(w, desc, &g, err);
+	if (!rc) {
+		ptc_group_ref(g);
+		g->waited++;
+		rc = give_locked(w, g, has_state ? carried : NULL, err);
+		rc = rc ? rc : assign_locked(w, g, start_step, has_state, wait, deadline, err);
+		while (!rc) {
+			struct ptc_buf who = PTC_BUF_INIT;
+
+			rc = declared_locked(w, g, &who, err);
+			if (!rc) {
+				rc = ptc_workers_pause_locked(w, wait, deadline, err);
+				if (rc)
+					ptc_error_wrap(err, "waiting for ranks to build and declare: %s",
+						       who.data ? who.data : "");
+			}
+			ptc_buf_done(&who);
+		}
+		no_more_waited_locked(w, g);
+		ptc_group_unref_locked(g);
+	}
+	pthread_mutex_unlock(&w->lock);
+	return rc < 0 ? rc : 0;
+}

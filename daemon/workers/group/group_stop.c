@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Stopping ranks at a step. Happy path: arm exchanges each rank's stop word and then reads its step; a rank publishes its step and
+ * then reads the stop, so either it waits at the stop or we see that it has passed. Failure modes: a rank that has exited or
+ * (ESTATE) or finished (EFINISHED) before the stop, that is held at another step or refuses to
+ * have its state taken (ESTATE), whose state can be taken at a later boundary only (told, so that the stop moves), that does not come (ETIMEOUT naming it and how long it
+ * has been silent). docs/model has the handshake as a model; test_litmus.c runs it. */
+#include "daemon/workers/group/internal.h"
+
+#include "base/alloc.h"
+#include "base/buf.h"
+#include "base/check.h"
+#include "base/sys/sys.h"
+
+#include <stdio.h>
+
+#define ARM_TRIES 1000 /* of a rank that writes the page as it likes */
+
+static struct worker *runner(const struct group *g, size_t i)
+{
+	struct worker *k = g->seats[i].worker;
+
+	return k && !k->ended && k->page ? k : NULL;
+}
+
+/* It is held at `step` by the stop it saw: it has said so, or will. */
+static bool held(const struct worker *k, uint64_t old_stop, uint64_t step)
+{
+	return (k->phase == WORKER_STOPPED && k->stop_step == step) || old_stop <= step;
+}
+
+bool ptc_worker_arm(struct worker *k, uint64_t stop, bool *ret_published, uint64_t *ret_step)
+{
+	uint64_t old = ptc_local_arm(k->page, stop, ret_published, ret_step);
+
+	if (!*ret_published || *ret_step < stop)
+		return false;
+	if (*ret_step == stop && held(k, old, stop))
+		return false;
+	/* It is past: the next boundary it comes to, at the latest, holds it. Only a rank that takes our stops back runs on; it is left
+	 * to the next round, and rounds are counted. */
+	for (int i = 0; i < ARM_TRIES && *ret_published && *ret_step < PTC_LOCAL_STEP_MAX; i++) {
+		uint64_t next = *ret_step + 1;
+
+		old = ptc_local_arm(k->page, next, ret_published, ret_step);
+		if (*ret_step < next || old <= *ret_step)
+			break;
+	}
+	return true;
+}
+
+static uint64_t next_due(const struct group *g, uint64_t step)
+{
+	uint64_t every = g->desc.snapshot_every;
+
+	return every && step < PTC_LOCAL_STEP_MAX - every ? (step / every + 1) * every : PTC_LOCAL_NO_STOP;
+}
+
+uint64_t ptc_group_first_stop(const struct group *g)
+{
+	return g->armed != PTC_LOCAL_NO_STOP ? g->armed : next_due(g, g->start_step);
+}
+
+/* Every rank gets the stop of the next snapshot that is due, the same one; none if none ever is. Ranks that wait at an
+ * earlier one go on. */
+void ptc_group_prearm_locked(struct group *g)
+{
+	uint64_t due = next_due(g, g->start_step);
+	bool again = true;
+
+	while (again) {
+		again = false;
+		for (size_t i = 0; i < g->desc.nranks; i++) {
+			struct worker *k = runner(g, i);
+			bool published = false;
+			uint64_t step = 0;
+
+			if (!k || k->finished || k->phase > WORKER_STOPPED || k->phase < WORKER_DECLARED)
+				continue;
+			ptc_local_arm(k->page, due, &published, &step);
+			if (due == PTC_LOCAL_NO_STOP || !published || step < due)
+				continue;
+			due = next_due(g, step); /* missed here, so it is left out everywhere */
+			again = true;
+			break;
+		}
+	}
+	g->said_due = false;
+}
+
+static int find_locked(struct ptc_workers *w, const struct ptc_group_key *key, struct group **ret,
+		       struct ptc_error *err)
+{
+	struct group *g = ptc_group_find_locked(w, key);
+
+	if (!g)
+		return ptc_group_missing(key, err);
+	*ret = ptc_group_ref(g);
+	return 0;
+}
+
+static void advance_all(struct ptc_workers *w, struct group *g)
+{
+	for (size_t i = 0; i < g->desc.nranks; i++)
+		if (g->seats[i].worker)
+			ptc_worker_advance_locked(w, g->seats[i].worker);
+}
+
+static int arm_locked(struct ptc_workers *w, struct group *g, uint64_t stop, bool *ret_passed, uint64_t *ret_step,
+		      struct ptc_error *err)
+{
+	uint64_t greatest = 0;
+	bool passed = false;
+	int rc = ptc_group_settle_locked(w, g, err);
+
+	if (!rc)
+		rc = ptc_group_dead_locked(w, g, err);
+	if (!rc && (g->ending || !g->built))
+		rc = ptc_error_set(err, PTC_ESTATE, "the generation does not run here");
+	for (size_t i = 0; i < g->desc.nranks && !rc; i++)
+		if (!runner(g, i))
+			rc = ptc_error_set(err, PTC_ESTATE, "rank %u has no process", g->seats[i].rank.rank);
+	if (rc)
+		return rc;
+	g->armed = stop;
+	for (size_t i = 0; i < g->desc.nranks; i++) {
+		struct worker *k = runner(g, i);
+		bool published = false;
+		uint64_t step = 0;
+
+		if (k)
+			passed |= ptc_worker_arm(k, stop, &published, &step);
+		if (published)
+			greatest = PTC_MAX(greatest, step);
+	}
+	advance_all(w, g);
+	*ret_passed = passed;
+	*ret_step = greatest;
+	return 0;
+}
+
+int ptc_workers_arm(struct ptc_workers *w, const struct ptc_group_key *key, uint64_t stop, bool *ret_passed,
+		    uint64_t *ret_step, struct ptc_error *err)
+{
+	struct group *g = NULL;
+	int rc;
+
+	if (stop > PTC_LOCAL_STEP_MAX)
+		return ptc_error_set(err, PTC_EINVAL, "step %llu is too large to stop at", (unsigned long long)stop);
+	pthread_mutex_lock(&w->lock);
+	rc = find_locked(w, key, &g, err);
+	if (!rc) {
+		rc = arm_locked(w, g, stop, ret_passed, ret_step, err);
+		ptc_group_unref_locked(g);
+	}
+	pthread_mutex_unlock(&w->lock);
+	return rc;
+}
+
+static void describe_late(struct ptc_buf *b, const struct group *g, size_t i, int64_t now_ns)
+{
+	const struct worker *k = g->seats[i].worker;
+	uint64_t step;
+
+	if (b->len > 400)
+		return;
+	ptc_buf_printf(b, "%srank %u (pid %d)", b->len ? ", " : "", g->seats[i].rank.rank, k ? (int)k->pid : 0);
+	if (k && k->page && ptc_local_step(k->page, &step))
+		ptc_buf_printf(b, " at step %llu", (unsigned long long)step);
+	else
+		ptc_buf_puts(b, " before its first boundary");
+	if (k && k->seen)
+		ptc_buf_printf(b, ", no boundary for %.1f s", (double)(now_ns - k->seen_ns) * 1e-9);
+}
+
+/* 1: all wait there; 0: not yet. */
+static int stopped_locked(struct ptc_workers *w, struct group *g, uint64_t stop, char *ret_later, struct ptc_buf *who,
+			  struct ptc_error *err)
+{
+	int64_t now = ptc_sys_now_ns();
+	bool all = true;
+	int rc = g->removed || g->ending ? ptc_error_set(err, PTC_ESTATE, "the generation was ended")
+					 : ptc_group_dead_locked(w, g, err);
+
+	for (size_t i = 0; i < g->desc.nranks && !rc; i++) {
+		const struct worker *k = g->seats[i].worker;
+
+		if (k && k->phase == WORKER_STOPPED && k->stop_step != stop)
+			return ptc_error_set(err, k->finished ? PTC_EFINISHED : PTC_ESTATE,
+					     "rank %u %s step %llu, not at %llu", g->seats[i].rank.rank,
+					     k->finished ? "has finished at" : "is held at",
+					     (unsigned long long)k->stop_step, (unsigned long long)stop);
+		if (k && k->phase == WORKER_STOPPED && k->later && ret_later) {
+			snprintf(ret_later, PTC_WORKERS_LATER_MAX, "rank %u: %s", g->seats[i].rank.rank, k->refused);
+			continue;
+		}
+		if (k && k->phase == WORKER_STOPPED && *k->refused)
+			return ptc_error_set(err, PTC_ESTATE, "rank %u refuses at step %llu: %s", g->seats[i].rank.rank,
+					     (unsigned long long)stop, k->refused);
+		if (k && k->phase == WORKER_STOPPED)
+			continue;
+		describe_late(who, g, i, now);
+		all = false;
+	}
+	return rc ? rc : all;
+}
+
+int ptc_workers_wait_stopped(struct ptc_workers *w, const struct ptc_group_key *key, uint64_t stop, char *ret_later,
+			     const struct ptc_wait *wait, struct ptc_error *err)
+{
+	int64_t deadline = ptc_workers_deadline(wait);
+	struct group *g = NULL;
+	int rc;
+
+	pthread_mutex_lock(&w->lock);
+	rc = find_locked(w, key, &g, err);
+	if (!rc) {
+		do {
+			struct ptc_buf who = PTC_BUF_INIT;
+
+			if (ret_later)
+				*ret_later = '\0';
+			rc = stopped_locked(w, g, stop, ret_later, &who, err);
+			if (!rc) {
+				rc = ptc_workers_pause_locked(w, wait, deadline, err);
+				if (rc)
+					ptc_error_wrap(err, "waiting for ranks to stop at step %llu: %s",
+						       (unsigned long long)stop, who.data ? who.data : "");
+			}
+			ptc_buf_done(&who);
+		} while (!rc);
+		ptc_group_unref_locked(g);
+	}
+	pthread_mutex_unlock(&w->lock);
+	return rc < 0 ? rc : 0;
+}
+
+int ptc_workers_release(struct ptc_workers *w, const struct ptc_group_key *key, struct ptc_error *err)
+{
+	struct group *g = NULL;
+	int rc;
+
+	pthread_mutex_lock(&w->lock);
+	rc = find_locked(w, key, &g, err);
+	if (!rc) {
+		rc = ptc_group_settle_locked(w, g, err);
+		if (!rc && !g->ending) {
+			g->armed = PTC_LOCAL_NO_STOP;
+			g->said_finished = false;
+			ptc_group_prearm_locked(g);
+			advance_all(w, g);
+			ptc_group_news_locked(w, g);
+		}
+		ptc_group_unref_locked(g);
+	}
+	pthread_mutex_unlock(&w->lock);
+	return rc;
+}
+
+void ptc_workers_retell(struct ptc_workers *w, const struct ptc_group_key *key)
+{
+	struct group *g;
+
+	pthread_mutex_lock(&w->lock);
+	g = ptc_group_find_locked(w, key);
+	if (g && g->built && !g->ending) {
+		g->said_failed = g->said_finished = g->said_due = false;
+		for (size_t i = 0; i < g->desc.nranks; i++) {
+			const struct worker *k = g->seats[i].worker;
+
+			if (g->seats[i].exited || (k && k->ended))
+				ptc_group_failed_locked(w, g, k, i, k ? NULL : "its process has ended");
+		}
+		ptc_group_news_locked(w, g);
+	}
+	pthread_mutex_unlock(&w->lock);
+}

@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What ptcd and its helper ptc-exec agree on: the request, the files of a
+ * process's folder, and who holds the folder's lock.
+ *
+ * Descriptors of a helper as it starts: the request (a memfd: it may hold
+ * secrets, which an argument list shows to everyone), the pipe for one line of
+ * error, the folder, locked with flock. The lock belongs to the open folder
+ * and is the helper's as long as it lives, so that others can tell "not yet
+ * written" from "never will be".
+ *
+ * Internal to daemon/workers, its rooms. */
+#pragma once
+
+#include "base/status.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#define PTC_EXEC_REQUEST_FD 3
+#define PTC_EXEC_ERROR_FD   4
+#define PTC_EXEC_DIR_FD     5
+
+#define PTC_EXEC_VERSION     1
+#define PTC_EXEC_REQUEST_MAX (1u << 20) /* bytes; half of what execve takes by default */
+#define PTC_EXEC_PATH_MAX    256        /* as in struct ptc_process */
+#define PTC_EXEC_STRINGS_MAX 16384      /* arguments and variables */
+
+/* Followed by NUL-terminated strings: token, parent cgroup, its name, cwd, argc arguments, envc variables. */
+struct ptc_exec_request {
+	uint32_t version, bytes; /* bytes: of the strings */
+	uint32_t argc, envc;
+	uint32_t uid, unused;
+	uint64_t log_bytes;
+};
+
+/* The file `process`. */
+struct ptc_process_record {
+	pid_t pid, helper;
+	uint64_t start_time;
+	char boot[37], token[33];
+};
+
+/* Where dir is "" the files are in the working directory. */
+int ptc_process_record_write(const char *dir, const struct ptc_process_record *r, struct ptc_error *err);
+int ptc_process_record_read(const char *dir, struct ptc_process_record *ret_record, struct ptc_error *err);
+int ptc_process_exit_write(const char *dir, int status, struct ptc_error *err);
+bool ptc_process_exit_read(const char *dir, int *ret_status);
+
+/* The file `cgroup`, written before the cgroup is made, so that it is found whoever is killed; not synced, as it means nothing
+ * after a reboot. Read: "" if there is none, or it is from before the last boot. */
+bool ptc_process_cgroup_write(const char *cgroup); /* in the working directory */
+void ptc_process_cgroup_read(const char *dir, char ret_cgroup[PTC_EXEC_PATH_MAX]);
+
+/* The file `rank`: which rank of which launch its log tells of. Ours (ptcd's), not the helper's; not synced, for a log without it is
+ * only harder to find. */
+struct ptc_process_label {
+	uint32_t rank, world;
+	uint64_t generation, launch; /* launch 0: not known */
+	uint64_t begin;              /* where in the log that launch begins: a process may go through several */
+	int64_t since_ms;            /* realtime */
+};
+bool ptc_process_label_write(const char *dir, const struct ptc_process_label *l);
+bool ptc_process_label_read(const char *dir, struct ptc_process_label *ret_label);
+
+struct ptc_process_stat {
+	char name[17], state;
+	pid_t parent;
+	uint64_t start_time;
+};
+/* false: there is no such process. */
+bool ptc_process_stat(pid_t pid, struct ptc_process_stat *ret_stat);
+int ptc_process_boot_id(char ret_boot[37], struct ptc_error *err);

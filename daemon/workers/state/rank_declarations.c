@@ -1,0 +1,426 @@
+// SPDX-License-Identifier: Apache-2.0
+/* What ranks declare and carry, checked: every byte of it comes from a program. Happy path: tensors are added one by one, then put
+ * into name order; all their memory becomes spans in address order, by which later reads and writes are checked. Failure modes:
+ * ELAYOUT naming the tensor, ELIMIT when it takes more memory than one rank may have here. */
+#include "daemon/workers/state/rank_declarations.h"
+#include "daemon/workers/state/workers_sync.h"
+
+#include "base/alloc.h"
+#include "base/check.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct declared *ptc_declared_new(void)
+{
+	struct declared *d = ptc_calloc(1, sizeof *d);
+
+	if (d)
+		d->refs = 1;
+	return d;
+}
+
+struct declared *ptc_declared_unref(struct declared *d)
+{
+	if (!d || --d->refs)
+		return NULL;
+	for (size_t i = 0; i < d->ntensors; i++) {
+		ptc_free(d->tensors[i].name);
+		ptc_free(d->tensors[i].regions);
+	}
+	ptc_free(d->tensors);
+	ptc_free(d->spans);
+	ptc_free(d);
+	return NULL;
+}
+
+static int refuse(const struct ptc_local_tensor *t, const char *what, struct ptc_error *err)
+{
+	return ptc_error_set(err, PTC_ELAYOUT, "tensor \"%.200s%s%s\": %s", t->name, *t->field ? ":" : "", t->field,
+			     what);
+}
+
+static int check(const struct ptc_local_tensor *t, uint32_t bytes, struct ptc_error *err)
+{
+	const char *what = ptc_local_name_error(t->name);
+
+	if (!what && *t->field)
+		what = ptc_local_field_error(t->field);
+	if (!what && !bytes)
+		what = "an unknown dtype";
+	if (!what)
+		what = ptc_local_shape_error(t->ndim, t->shape, bytes);
+	if (!what && !t->ndim && t->nboxes > 1)
+		what = "a scalar with more than one box";
+	return what ? refuse(t, what, err) : 0;
+}
+
+static int take_boxes(struct ptc_local_tensor *t, uint32_t bytes, struct ptc_local_box *boxes, struct ptc_error *err)
+{
+	size_t a, b;
+
+	for (uint32_t i = 0; i < t->nboxes; i++) {
+		const char *what = "boxes that end early";
+
+		if (ptc_local_get_box(t, &boxes[i]))
+			what = ptc_local_box_error(t->ndim, t->shape, bytes, &boxes[i]);
+		if (what)
+			return refuse(t, what, err);
+	}
+	if (!ptc_local_boxes_disjoint(t->ndim, boxes, t->nboxes, &a, &b))
+		return refuse(t, "two boxes that overlap", err);
+	return 0;
+}
+
+static void fill_region(struct ptc_seat_region *r, const struct ptc_local_box *b, uint32_t ndim, uint32_t bytes)
+{
+	int64_t step = bytes;
+
+	r->address = b->address;
+	r->box.ndim = ndim;
+	memcpy(r->box.off, b->offset, sizeof b->offset);
+	memcpy(r->box.ext, b->extent, sizeof b->extent);
+	/* Of a dim of one element any stride is right; this one keeps rows contiguous. */
+	for (uint32_t d = ndim; d-- > 0;) {
+		r->stride[d] = b->extent[d] > 1 ? b->stride[d] : step;
+		if (ptc_ckd_mul(&step, r->stride[d], b->extent[d]))
+			step = r->stride[d]; /* a dim further out has one element, and any stride will do */
+	}
+}
+
+static int append(struct declared *d, struct ptc_local_tensor *t, uint32_t bytes, const struct ptc_local_box *boxes,
+		  struct ptc_error *err)
+{
+	struct ptc_seat_tensor *s;
+
+	if (d->ntensors == d->cap) {
+		size_t cap = d->cap ? d->cap * 2 : 64;
+		struct ptc_seat_tensor *p = ptc_reallocarray(d->tensors, cap, sizeof *p);
+
+		if (!p)
+			return ptc_grow_failed(err);
+		d->tensors = p;
+		d->cap = cap;
+	}
+	s = &d->tensors[d->ntensors];
+	*s = (struct ptc_seat_tensor){ .ndim = t->ndim, .tied = t->flags & 1, .nregions = t->nboxes };
+	if (!ptc_dtype_parse(t->dtype, &s->dtype))
+		return refuse(t, "an unknown dtype", err);
+	memcpy(s->shape, t->shape, sizeof t->shape);
+	s->name = *t->field ? ptc_asprintf("%s:%s", t->name, t->field) : ptc_strdup(t->name);
+	s->regions = t->nboxes ? ptc_calloc(t->nboxes, sizeof *s->regions) : NULL;
+	if (!s->name || (t->nboxes && !s->regions)) {
+		ptc_free(s->name);
+		ptc_free(s->regions);
+		return ptc_grow_failed(err);
+	}
+	for (uint32_t i = 0; i < t->nboxes; i++)
+		fill_region(&s->regions[i], &boxes[i], t->ndim, bytes);
+	d->ntensors++;
+	d->nregions += t->nboxes;
+	return 0;
+}
+
+int ptc_declared_add(struct declared *d, struct ptc_local_tensor *t, struct ptc_error *err)
+{
+	uint32_t bytes = ptc_local_dtype_bytes(t->dtype);
+	struct ptc_local_box *boxes;
+	int rc = check(t, bytes, err);
+
+	if (rc)
+		return rc;
+	d->memory += sizeof(struct ptc_seat_tensor) * 2 + strlen(t->name) + strlen(t->field) + 34 +
+		     t->nboxes * (sizeof(struct ptc_seat_region) + 2 * sizeof(struct ptc_local_span));
+	if (d->ntensors == PTC_LOCAL_TENSORS_MAX || d->nregions + t->nboxes > PTC_LOCAL_REGIONS_MAX ||
+	    d->memory > WORKERS_DECLARED_MAX)
+		return ptc_error_set(err, PTC_ELIMIT,
+				     "tensor \"%.200s\": a rank declares more than %u tensors or boxes", t->name,
+				     PTC_LOCAL_TENSORS_MAX);
+	boxes = ptc_calloc(t->nboxes ? t->nboxes : 1, sizeof *boxes);
+	if (!boxes)
+		return ptc_grow_failed(err);
+	rc = take_boxes(t, bytes, boxes, err);
+	if (!rc)
+		rc = append(d, t, bytes, boxes, err);
+	ptc_free(boxes);
+	return rc;
+}
+
+/* ---- spans -------------------------------------------------------------------------- */
+
+static int by_name(const void *a, const void *b)
+{
+	return strcmp(((const struct ptc_seat_tensor *)a)->name, ((const struct ptc_seat_tensor *)b)->name);
+}
+
+static int by_address(const void *a, const void *b)
+{
+	const struct ptc_local_span *x = a, *y = b;
+
+	return x->address < y->address ? -1 : x->address > y->address;
+}
+
+static uint32_t element_bytes(const struct ptc_seat_tensor *t)
+{
+	return ptc_dtype_bits(t->dtype) / 8;
+}
+
+static struct ptc_local_span span_of(const struct ptc_seat_tensor *t, const struct ptc_seat_region *r)
+{
+	uint64_t bytes = element_bytes(t);
+
+	for (uint32_t d = 0; d < t->ndim; d++)
+		bytes += (uint64_t)(r->box.ext[d] - 1) * (uint64_t)r->stride[d];
+	return (struct ptc_local_span){ .address = r->address, .bytes = bytes };
+}
+
+/* Overlapping and adjacent ones become one; each begins at a multiple of 64 in staging. */
+static void merge_spans(struct declared *d)
+{
+	size_t n = 0;
+
+	for (size_t i = 0; i < d->nspans; i++) {
+		struct ptc_local_span *s = &d->spans[i], *last = n ? &d->spans[n - 1] : NULL;
+
+		if (last && s->address <= last->address + last->bytes) {
+			uint64_t end = PTC_MAX(last->address + last->bytes, s->address + s->bytes);
+
+			last->bytes = end - last->address;
+		} else {
+			d->spans[n++] = *s;
+		}
+	}
+	d->nspans = n;
+	for (size_t i = 0; i < n; i++) {
+		d->spans[i].offset = d->span_bytes;
+		d->span_bytes += (d->spans[i].bytes + 63) / 64 * 64;
+	}
+}
+
+int ptc_declared_finish(struct declared *d, struct ptc_error *err)
+{
+	if (d->ntensors)
+		qsort(d->tensors, d->ntensors, sizeof d->tensors[0], by_name);
+	for (size_t i = 1; i < d->ntensors; i++)
+		if (strcmp(d->tensors[i - 1].name, d->tensors[i].name) == 0)
+			return ptc_error_set(err, PTC_ELAYOUT, "tensor \"%.200s\": declared twice", d->tensors[i].name);
+	d->spans = ptc_calloc(d->nregions ? d->nregions : 1, sizeof d->spans[0]);
+	if (!d->spans)
+		return ptc_grow_failed(err);
+	for (size_t i = 0; i < d->ntensors; i++)
+		for (size_t j = 0; j < d->tensors[i].nregions; j++) {
+			const struct ptc_seat_tensor *t = &d->tensors[i];
+
+			d->spans[d->nspans++] = span_of(t, &t->regions[j]);
+			d->bytes += (uint64_t)ptc_box_volume(&t->regions[j].box) * element_bytes(t);
+		}
+	if (d->nspans)
+		qsort(d->spans, d->nspans, sizeof d->spans[0], by_address);
+	merge_spans(d);
+	return 0;
+}
+
+const struct ptc_local_span *ptc_declared_span(const struct declared *d, uint64_t address, uint64_t len)
+{
+	size_t low = 0, high = d->nspans;
+
+	while (low < high) {
+		size_t mid = low + (high - low) / 2;
+		const struct ptc_local_span *s = &d->spans[mid];
+
+		if (address < s->address)
+			high = mid;
+		else if (address - s->address >= s->bytes)
+			low = mid + 1;
+		else
+			return len <= s->bytes - (address - s->address) ? s : NULL;
+	}
+	return NULL;
+}
+
+const char *ptc_declared_tensor_at(const struct declared *d, uint64_t address)
+{
+	for (size_t i = 0; i < d->ntensors; i++)
+		for (size_t j = 0; j < d->tensors[i].nregions; j++) {
+			struct ptc_local_span s = span_of(&d->tensors[i], &d->tensors[i].regions[j]);
+
+			if (address >= s.address && address - s.address < s.bytes)
+				return d->tensors[i].name;
+		}
+	return NULL;
+}
+
+/* ---- blobs and cursors ---------------------------------------------------------------- */
+
+struct carry *ptc_carry_new(void)
+{
+	struct carry *k = ptc_calloc(1, sizeof *k);
+
+	if (k)
+		k->refs = 1;
+	return k;
+}
+
+struct carry *ptc_carry_ref(struct carry *k)
+{
+	if (k)
+		k->refs++;
+	return k;
+}
+
+struct carry *ptc_carry_unref(struct carry *k)
+{
+	if (!k || --k->refs)
+		return NULL;
+	for (size_t i = 0; i < k->nblobs; i++) {
+		ptc_free(k->blobs[i].name);
+		ptc_free(k->blobs[i].data);
+	}
+	for (size_t i = 0; i < k->ncursors; i++) {
+		ptc_free(k->cursors[i].name);
+		ptc_free(k->cursors[i].tag);
+	}
+	ptc_free(k->blobs);
+	ptc_free(k->cursors);
+	ptc_free(k);
+	return NULL;
+}
+
+static void *copy_of(const void *data, size_t len)
+{
+	void *p = ptc_malloc(len ? len : 1);
+
+	if (p && len)
+		memcpy(p, data, len);
+	return p;
+}
+
+static int add_blob(struct carry *k, const struct ptc_local_blob *b)
+{
+	struct ptc_seat_blob *p, copy = {
+		.name = ptc_strdup(b->name), .scope = b->scope, .data = copy_of(b->data, b->len), .len = b->len
+	};
+	size_t i = 0;
+
+	while (i < k->nblobs && (k->blobs[i].scope != b->scope || strcmp(k->blobs[i].name, b->name) != 0))
+		i++;
+	p = i < PTC_LOCAL_BLOBS_MAX ? k->blobs : NULL;
+	if (i == k->nblobs && i < PTC_LOCAL_BLOBS_MAX)
+		p = ptc_reallocarray(k->blobs, i + 1, sizeof *p);
+	if (!p || !copy.name || !copy.data) {
+		ptc_free(copy.name);
+		ptc_free(copy.data);
+		return i == PTC_LOCAL_BLOBS_MAX ? PTC_ELIMIT : PTC_ENOMEM;
+	}
+	k->blobs = p;
+	if (i < k->nblobs) {
+		ptc_free(p[i].name);
+		ptc_free(p[i].data);
+	} else {
+		k->nblobs++;
+	}
+	p[i] = copy;
+	return 0;
+}
+
+static int add_cursor(struct carry *k, const struct ptc_local_cursor *c)
+{
+	struct ptc_seat_cursor *p,
+		copy = { .name = ptc_strdup(c->name), .tag = ptc_strdup(c->tag), .position = c->position };
+	size_t i = 0;
+
+	while (i < k->ncursors && strcmp(k->cursors[i].name, c->name) != 0)
+		i++;
+	p = i < PTC_LOCAL_CURSORS_MAX ? k->cursors : NULL;
+	if (i == k->ncursors && i < PTC_LOCAL_CURSORS_MAX)
+		p = ptc_reallocarray(k->cursors, i + 1, sizeof *p);
+	if (!p || !copy.name || !copy.tag) {
+		ptc_free(copy.name);
+		ptc_free(copy.tag);
+		return i == PTC_LOCAL_CURSORS_MAX ? PTC_ELIMIT : PTC_ENOMEM;
+	}
+	k->cursors = p;
+	if (i < k->ncursors) {
+		ptc_free(p[i].name);
+		ptc_free(p[i].tag);
+	} else {
+		k->ncursors++;
+	}
+	p[i] = copy;
+	return 0;
+}
+
+/* One that nobody else refers to. */
+static int own(struct carry **k)
+{
+	struct carry *copy;
+	int rc = 0;
+
+	if (*k && (*k)->refs == 1)
+		return 0;
+	copy = ptc_carry_new();
+	if (!copy)
+		return PTC_ENOMEM;
+	for (size_t i = 0; !rc && *k && i < (*k)->nblobs; i++) {
+		const struct ptc_seat_blob *b = &(*k)->blobs[i];
+
+		rc = add_blob(copy, &(struct ptc_local_blob){ b->name, (uint8_t)b->scope, b->data, b->len });
+	}
+	for (size_t i = 0; !rc && *k && i < (*k)->ncursors; i++) {
+		const struct ptc_seat_cursor *c = &(*k)->cursors[i];
+
+		rc = add_cursor(copy, &(struct ptc_local_cursor){ c->name, c->tag, c->position });
+	}
+	if (rc) {
+		ptc_carry_unref(copy);
+		return rc;
+	}
+	ptc_carry_unref(*k);
+	*k = copy;
+	return 0;
+}
+
+int ptc_carry_set_blob(struct carry **k, const struct ptc_local_blob *b)
+{
+	int rc = own(k);
+
+	return rc ? rc : add_blob(*k, b);
+}
+
+int ptc_carry_set_cursor(struct carry **k, const struct ptc_local_cursor *c)
+{
+	int rc = own(k);
+
+	return rc ? rc : add_cursor(*k, c);
+}
+
+int ptc_carry_make(const struct ptc_seat_carried *of, struct carry **ret, struct ptc_error *err)
+{
+	struct carry *k = ptc_carry_new();
+	int rc = k ? 0 : PTC_ENOMEM;
+
+	for (size_t i = 0; !rc && i < of->nblobs; i++) {
+		const struct ptc_seat_blob *b = &of->blobs[i];
+
+		rc = b->len > PTC_LOCAL_BLOB_MAX || strlen(b->name) > PTC_LOCAL_SHORT_MAX
+			     ? PTC_ELIMIT
+			     : ptc_carry_set_blob(&k, &(struct ptc_local_blob){ b->name, (uint8_t)b->scope, b->data,
+										b->len });
+	}
+	for (size_t i = 0; !rc && i < of->ncursors; i++) {
+		const struct ptc_seat_cursor *c = &of->cursors[i];
+
+		rc = strlen(c->name) > PTC_LOCAL_SHORT_MAX || strlen(c->tag) > PTC_LOCAL_SHORT_MAX
+			     ? PTC_ELIMIT
+			     : ptc_carry_set_cursor(&k, &(struct ptc_local_cursor){ c->name, c->tag, c->position });
+	}
+	if (rc) {
+		ptc_carry_unref(k);
+		return ptc_error_set(err, rc,
+				     rc == PTC_ELIMIT ? "more blobs or cursors, or longer ones, than a rank takes"
+						      : "out of memory");
+	}
+	*ret = k;
+	return 0;
+}

@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What ranks declare and carry: checked when it comes in, immutable and counted once it is whole. Failure modes:
+ * rank_declarations.c. */
+#pragma once
+
+#include "daemon/workers/state/worker_state.h"
+
+/* Reference counts are guarded by the module's lock. */
+struct declared *ptc_declared_new(void);
+struct declared *ptc_declared_unref(struct declared *d);
+int ptc_declared_add(struct declared *d, struct ptc_local_tensor *t, struct ptc_error *err);
+/* After the last: sorts, refuses doubles, finds spans. */
+int ptc_declared_finish(struct declared *d, struct ptc_error *err);
+/* NULL: [address, address + len) is not all declared. */
+const struct ptc_local_span *ptc_declared_span(const struct declared *d, uint64_t address, uint64_t len);
+const char *ptc_declared_tensor_at(const struct declared *d, uint64_t address);
+struct carry *ptc_carry_new(void);
+struct carry *ptc_carry_ref(struct carry *k); /* NULL: NULL */
+struct carry *ptc_carry_unref(struct carry *k);
+int ptc_carry_make(const struct ptc_seat_carried *of, struct carry **ret, struct ptc_error *err);
+/* *k gets the blob or cursor; copied first when it is referred to elsewhere. */
+int ptc_carry_set_blob(struct carry **k, const struct ptc_local_blob *b);
+int ptc_carry_set_cursor(struct carry **k, const struct ptc_local_cursor *c);

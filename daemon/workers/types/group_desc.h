@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which ranks: the ranks of one (job, generation, launch) on a node are a group, named by its key and described by its
+ * description. Plain data, no functions; whoever makes it owns it. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+struct ptc_wait {
+	bool (*cancelled)(void *arg); /* asked at least every 100 ms; NULL: never */
+	void *arg;
+	int64_t timeout_ms; /* 0: none */
+};
+
+struct ptc_group_key {
+	char uuid[37];
+	uint64_t generation, launch;
+};
+
+enum ptc_worker_mode { PTC_MODE_RESTART, PTC_MODE_REBUILD };
+
+struct ptc_group_rank {
+	uint32_t rank, local_rank, device;
+	uint32_t tp, pp, dp, cp; /* coordinates */
+};
+
+/* Everything a process needs to be started and to be told its generation. Borrowed during the call. */
+struct ptc_group_desc {
+	struct ptc_group_key key;
+	const char *job;
+	uid_t uid; /* the job's owner: processes run as this user, with its groups */
+	enum ptc_worker_mode mode;
+	bool fast_copy;                       /* copy: fast */
+	uint64_t snapshot_every;              /* 0: never */
+	uint32_t grace_ms;                    /* between asking to exit and SIGKILL */
+	uint64_t log_bytes;                   /* of one rank's output, the newest; 0: 64 MiB */
+	const char *const *argv, *const *env; /* NULL-terminated; env has NAME=VALUE */
+	const char *cwd;
+	const char *config;  /* canonical text */
+	uint32_t degrees[6]; /* tp pp dp cp ep etp */
+	uint32_t zero, micro_batch, global_batch;
+	uint32_t world, node_rank, nodes;
+	const struct ptc_group_rank *ranks; /* of this node */
+	size_t nranks;
+	char rank0_node[64], rank0_address[256]; /* who holds what ranks meet by */
+};

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+/* What a job consumes: "data". Happy path: a map of cursor names, each with one dataset or a mix of several. Whoever submits the
+ * job looks datasets up and pins what they are (`source`); a description that comes as JSON has that. Failure: file and
+ * line of the key at fault. */
+#include "formats/job/job_decode.h"
+
+#include "base/alloc.h"
+#include "base/buf.h"
+#include "base/check.h"
+#include "base/number/digest.h"
+#include "base/limits.h"
+#include "formats/json.h"
+#include "formats/names.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define PART_KEYS "dataset", "source", "samples", "shuffle", "block"
+static const char *const one_keys[] = { PART_KEYS, "seed", "global_batch", "micro_batch" };
+static const char *const mix_keys[] = { "mix", "seed", "global_batch", "micro_batch" };
+static const char *const part_keys[] = { PART_KEYS, "weight" };
+static const char *const words[] = { "false", "true" };
+
+static int get_number(struct ptc_job_decoder *d, const struct ptc_doc_node *map, const char *key, int64_t min,
+		      int64_t max, int64_t *value)
+{
+	const struct ptc_doc_node *node = ptc_doc_get(map, key);
+
+	return node ? ptc_doc_int(d->doc, node, key, min, max, value, d->err) : 0;
+}
+
+/* The name of a dataset, and, once it has been looked up, what it is. */
+static int get_names(struct ptc_job_decoder *d, const struct ptc_doc_node *map, struct ptc_job_part *part)
+{
+	const struct ptc_doc_node *dataset = ptc_doc_get(map, "dataset"), *source = ptc_doc_get(map, "source");
+	const char *text = NULL, *hash = "";
+	int rc = dataset ? ptc_doc_text(d->doc, dataset, "dataset", &text, d->err)
+			 : ptc_doc_error(d->doc, map, d->err, PTC_EINVAL, "data names no \"dataset\"");
+
+	if (!rc && ptc_name_check_job(text, NULL))
+		rc = ptc_doc_error(d->doc, dataset, d->err, PTC_EINVAL, "\"%.80s\" cannot be the name of a dataset",
+				   text);
+	if (!rc && source)
+		rc = ptc_doc_text(d->doc, source, "source", &hash, d->err);
+	if (!rc && source && (strlen(hash) != 32 || strspn(hash, "0123456789abcdef") != 32))
+		rc = ptc_doc_error(d->doc, source, d->err, PTC_EINVAL,
+				   "source is 32 hex digits; leave it out to take the dataset as it is now");
+	if (rc)
+		return rc;
+	snprintf(part->dataset, sizeof part->dataset, "%s", text);
+	snprintf(part->source, sizeof part->source, "%s", hash);
+	return 0;
+}
+
+static int get_part(struct ptc_job_decoder *d, const struct ptc_doc_node *map, struct ptc_job_part *part)
+{
+	const struct ptc_doc_node *shuffle = ptc_doc_get(map, "shuffle");
+	int64_t block = 0, weight = 1, samples = 0;
+	size_t word = 1;
+	int rc = get_names(d, map, part);
+
+	if (!rc && shuffle)
+		rc = ptc_doc_word(d->doc, shuffle, "shuffle", words, PTC_ARRAY_LEN(words), &word, d->err);
+	if (!rc)
+		rc = get_number(d, map, "block", 1, INT64_MAX, &block);
+	if (!rc)
+		rc = get_number(d, map, "weight", 1, PTC_JOB_MAX_WEIGHT, &weight);
+	if (!rc && !word && block)
+		rc = ptc_doc_error(d->doc, map, d->err, PTC_EINVAL, "block says how to shuffle, and shuffle is false");
+	if (!rc)
+		rc = get_number(d, map, "samples", 1, INT64_MAX, &samples);
+	part->samples = (uint64_t)samples;
+	part->sequential = !word;
+	part->block = (uint64_t)block;
+	part->weight = (uint32_t)weight;
+	return rc;
+}
+
+static int get_mix(struct ptc_job_decoder *d, const struct ptc_doc_node *mix, struct ptc_job_data *data)
+{
+	if (mix->kind != PTC_DOC_LIST || mix->n < 2 || mix->n > PTC_JOB_MAX_PARTS)
+		return ptc_doc_error(d->doc, mix, d->err, PTC_EINVAL, "mix is a list of 2 to %d datasets",
+				     PTC_JOB_MAX_PARTS);
+	for (const struct ptc_doc_node *n = mix->first; n; n = n->next) {
+		int rc =
+			ptc_doc_check_map(d->doc, n, "a dataset of a mix", part_keys, PTC_ARRAY_LEN(part_keys), d->err);
+
+		if (!rc)
+			rc = get_part(d, n, &data->parts[data->nparts++]);
+		if (rc)
+			return rc;
+	}
+	return 0;
+}
+
+static int get_data(struct ptc_job_decoder *d, const struct ptc_doc_node *map, struct ptc_job_data *data)
+{
+	const struct ptc_doc_node *mix = map->kind == PTC_DOC_MAP ? ptc_doc_get(map, "mix") : NULL;
+	int64_t seed = 0, global = 0, micro = 0;
+	int rc = ptc_doc_check_map(d->doc, map, "data", mix ? mix_keys : one_keys,
+				   mix ? PTC_ARRAY_LEN(mix_keys) : PTC_ARRAY_LEN(one_keys), d->err);
+
+	if (!rc && ptc_name_check_field(map->key, NULL))
+		rc = ptc_doc_error(d->doc, map, d->err, PTC_EINVAL, "\"%.80s\" cannot be a name of data", map->key);
+	if (rc)
+		return rc;
+	snprintf(data->name, sizeof data->name, "%s", map->key);
+	data->parts = ptc_calloc(mix ? PTC_MAX(mix->n, 1) : 1, sizeof *data->parts);
+	if (!data->parts)
+		return ptc_error_set(d->err, PTC_ENOMEM, "out of memory");
+	if (mix)
+		rc = get_mix(d, mix, data);
+	else
+		rc = get_part(d, map, &data->parts[data->nparts++]);
+	rc = rc ? rc : get_number(d, map, "seed", 0, INT64_MAX, &seed);
+	rc = rc ? rc : get_number(d, map, "global_batch", 1, UINT32_MAX, &global);
+	rc = rc ? rc : get_number(d, map, "micro_batch", 1, UINT32_MAX, &micro);
+	data->seed = (uint64_t)seed;
+	data->global_batch = (uint32_t)global;
+	data->micro_batch = (uint32_t)micro;
+	return rc;
+}
+
+static int compare(const void *pa, const void *pb)
+{
+	const struct ptc_job_data *a = pa, *b = pb;
+
+	return strcmp(a->name, b->name);
+}
+
+int ptc_job_decode_data(struct ptc_job_decoder *d, const struct ptc_doc_node *root)
+{
+	const struct ptc_doc_node *map = ptc_doc_get(root, "data");
+
+	if (!map)
+		return 0;
+	if (map->kind != PTC_DOC_MAP || !map->n || map->n > PTC_JOB_MAX_DATA)
+		return ptc_doc_error(d->doc, map, d->err, PTC_EINVAL, "data is a map of 1 to %d names",
+				     PTC_JOB_MAX_DATA);
+	d->job->data = ptc_calloc(map->n, sizeof *d->job->data);
+	if (!d->job->data)
+		return ptc_error_set(d->err, PTC_ENOMEM, "out of memory");
+	for (const struct ptc_doc_node *n = map->first; n; n = n->next) {
+		int rc = get_data(d, n, &d->job->data[d->job->ndata++]);
+
+		if (rc)
+			return rc;
+	}
+	qsort(d->job->data, d->job->ndata, sizeof *d->job->data, compare);
+	return 0;
+}
+
+void ptc_job_data_done(struct ptc_job_desc *job)
+{
+	for (size_t i = 0; i < job->ndata; i++)
+		ptc_free(job->data[i].parts);
+	ptc_free(job->data);
+}
+
+int ptc_job_data_mix(const struct ptc_job_data *data, char ret_hex[33])
+{
+	struct ptc_buf b = PTC_BUF_INIT;
+	int rc;
+
+	for (uint32_t i = 0; i < data->nparts; i++)
+		ptc_buf_printf(&b, "%s %u %" PRIu64 " %d\n", data->parts[i].source, data->parts[i].weight,
+			       data->parts[i].block, (int)data->parts[i].sequential);
+	rc = ptc_buf_failed(&b) ? PTC_ENOMEM : 0;
+	if (!rc)
+		ptc_content_hash(b.data ? b.data : "", b.len, ret_hex);
+	ptc_buf_done(&b);
+	return rc;
+}
+
+/* ---- writing ---- */
+
+static void put_part(struct ptc_buf *b, const struct ptc_job_part *p, bool weighed)
+{
+	ptc_buf_printf(b, "\"dataset\":\"%s\"", p->dataset);
+	if (p->source[0])
+		ptc_buf_printf(b, ",\"source\":\"%s\"", p->source);
+	if (p->samples)
+		ptc_buf_printf(b, ",\"samples\":%" PRIu64, p->samples);
+	if (p->sequential)
+		ptc_buf_puts(b, ",\"shuffle\":\"false\"");
+	if (p->block)
+		ptc_buf_printf(b, ",\"block\":%" PRIu64, p->block);
+	if (weighed)
+		ptc_buf_printf(b, ",\"weight\":%" PRIu32, p->weight);
+}
+
+void ptc_job_put_data(struct ptc_buf *b, const struct ptc_job_desc *job)
+{
+	for (size_t i = 0; i < job->ndata; i++) {
+		const struct ptc_job_data *data = &job->data[i];
+
+		ptc_buf_puts(b, i ? "," : ",\"data\":{");
+		ptc_json_put_string(b, data->name);
+		ptc_buf_puts(b, ":{");
+		if (data->nparts == 1)
+			put_part(b, &data->parts[0], false);
+		for (uint32_t k = 0; data->nparts > 1 && k < data->nparts; k++) {
+			ptc_buf_puts(b, k ? "},{" : "\"mix\":[{");
+			put_part(b, &data->parts[k], true);
+		}
+		ptc_buf_printf(b, "%s,\"seed\":%" PRIu64, data->nparts > 1 ? "}]" : "", data->seed);
+		if (data->global_batch)
+			ptc_buf_printf(b, ",\"global_batch\":%" PRIu32, data->global_batch);
+		if (data->micro_batch)
+			ptc_buf_printf(b, ",\"micro_batch\":%" PRIu32, data->micro_batch);
+		ptc_buf_puts(b, "}");
+	}
+	if (job->ndata)
+		ptc_buf_puts(b, "}");
+}

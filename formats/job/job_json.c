@@ -1,0 +1,354 @@
+// SPDX-License-Identifier: Apache-2.0
+/* The canonical JSON of a job description. Happy path: fixed key order,
+ * defaults left out, no white space, so equal descriptions are equal bytes.
+ * Failure: PTC_ENOMEM, or PTC_ELIMIT above PTC_SPEC_MAX_BYTES. */
+#include "formats/job/job_decode.h"
+
+#include "base/alloc.h"
+#include "base/buf.h"
+#include "base/check.h"
+#include "base/number/units.h"
+#include "formats/json.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+/* In the order of the enums of reshard/spec/rule.h. */
+static const char *const axes[] = { "none", "tp", "ep", "etp", "dp", "cp" };
+static const char *const kinds[] = { "even", "ceil", "balanced" };
+static const char *const states[] = { "carry", "max", "replicate", "derive", "reset", "refuse" };
+
+static void put_tensors(struct ptc_buf *b, const struct ptc_spec *spec)
+{
+	ptc_buf_puts(b, ",\"tensors\":[");
+	for (size_t i = 0; i < spec->ntensors; i++) {
+		const struct ptc_tensor *t = &spec->tensors[i];
+
+		ptc_buf_puts(b, i ? ",{\"name\":" : "{\"name\":");
+		ptc_json_put_string(b, t->name);
+		ptc_buf_printf(b, ",\"dtype\":\"%s\",\"shape\":[", ptc_dtype_name(t->dtype));
+		for (uint32_t d = 0; d < t->ndim; d++)
+			ptc_buf_printf(b, "%s%" PRId64, d ? "," : "", t->shape[d]);
+		ptc_buf_puts(b, "]}");
+	}
+	ptc_buf_puts(b, "]");
+}
+
+static void put_fields(struct ptc_buf *b, const struct ptc_spec *spec)
+{
+	ptc_buf_puts(b, ",\"fields\":{");
+	for (size_t i = 0; i < spec->nfields; i++) {
+		const struct ptc_field *f = &spec->fields[i];
+
+		ptc_buf_printf(b, "%s\"%s\":{\"dtype\":\"%s\"}", i ? "," : "", f->name,
+			       f->same_dtype ? "same" : ptc_dtype_name(f->dtype));
+	}
+	ptc_buf_puts(b, "}");
+}
+
+static void put_numbers(struct ptc_buf *b, const char *open, const int64_t *v, size_t n, const char *close)
+{
+	ptc_buf_puts(b, open);
+	for (size_t i = 0; i < n; i++)
+		ptc_buf_printf(b, "%s%" PRId64, i ? "," : "", v[i]);
+	ptc_buf_puts(b, close);
+}
+
+static void put_split(struct ptc_buf *b, const struct ptc_split *s)
+{
+	ptc_buf_printf(b, "{\"axis\":\"%s\",\"dim\":%" PRIu32 ",\"kind\":\"%s\"", axes[s->axis], s->dim,
+		       kinds[s->kind]);
+	if (s->nblocks && s->ratio)
+		put_numbers(b, ",\"blocks\":{\"ratio\":[", s->blocks, s->nblocks, "]}");
+	else if (s->nblocks)
+		put_numbers(b, ",\"blocks\":[", s->blocks, s->nblocks, "]");
+	if (s->interleave)
+		ptc_buf_printf(b, ",\"interleave\":%" PRId64, s->interleave);
+	if (s->npermute)
+		put_numbers(b, ",\"permute\":[", s->permute, s->npermute, "]");
+	if (s->units)
+		put_numbers(b, ",\"unit\":[", s->units, s->nblocks, "]");
+	if (s->unit)
+		ptc_buf_printf(b, ",\"unit\":%" PRId64, s->unit);
+	if (s->pad_to)
+		ptc_buf_printf(b, ",\"pad_to\":%" PRId64, s->pad_to);
+	ptc_buf_puts(b, "}");
+}
+
+/* One as a map, several as a list of them. */
+static void put_splits(struct ptc_buf *b, const struct ptc_rule *r)
+{
+	bool list = r->splits[1].axis != PTC_AXIS_NONE;
+
+	ptc_buf_puts(b, list ? ",\"split\":[" : ",\"split\":");
+	for (size_t i = 0; i < PTC_MAX_SPLITS && r->splits[i].axis != PTC_AXIS_NONE; i++) {
+		if (i)
+			ptc_buf_puts(b, ",");
+		put_split(b, &r->splits[i]);
+	}
+	ptc_buf_puts(b, list ? "]" : "");
+}
+
+static void put_expert(struct ptc_buf *b, const struct ptc_rule *r)
+{
+	ptc_buf_puts(b, r->nexperts ? ",\"expert\":{\"match\":" : ",\"expert\":");
+	ptc_json_put_string(b, r->expert);
+	if (r->nexperts)
+		put_numbers(b, ",\"order\":[", r->experts, r->nexperts, "]}");
+}
+
+/* "a,b" as ["a","b"]; field names need no escapes. */
+static void put_field_list(struct ptc_buf *b, const char *fields)
+{
+	ptc_buf_puts(b, ",\"fields\":[");
+	for (const char *p = fields; *p;) {
+		size_t n = strcspn(p, ",");
+
+		ptc_buf_printf(b, "%s\"%.*s\"", p == fields ? "" : ",", (int)n, p);
+		p += n + (p[n] == ',');
+	}
+	ptc_buf_puts(b, "]");
+}
+
+static void put_rule(struct ptc_buf *b, const struct ptc_rule *r)
+{
+	static const char *const places[] = { NULL, NULL, "first", "last", "ends" };
+
+	ptc_buf_puts(b, "{\"match\":");
+	ptc_json_put_string(b, r->match);
+	if (r->splits[0].axis != PTC_AXIS_NONE)
+		put_splits(b, r);
+	if (r->place == PTC_PLACE_LAYER && !r->layer) {
+		ptc_buf_printf(b, ",\"layer\":{\"at\":%" PRId64 "}", r->layer_offset);
+	} else if (r->place == PTC_PLACE_LAYER) {
+		ptc_buf_puts(b, r->layer_offset ? ",\"layer\":{\"match\":" : ",\"layer\":");
+		ptc_json_put_string(b, r->layer);
+		if (r->layer_offset)
+			ptc_buf_printf(b, ",\"offset\":%" PRId64 "}", r->layer_offset);
+	} else if (r->place != PTC_PLACE_ALL) {
+		ptc_buf_printf(b, ",\"layer\":\"%s\"", places[r->place]);
+	}
+	if (r->expert)
+		put_expert(b, r);
+	if (r->shard == PTC_SHARD_DIM)
+		ptc_buf_printf(b, ",\"shard\":{\"dim\":%" PRIu32 "}", r->shard_dim);
+	else if (r->shard != PTC_SHARD_CONFIG)
+		ptc_buf_printf(b, ",\"shard\":\"%s\"", r->shard == PTC_SHARD_NONE ? "none" : "flat");
+	if (r->fields)
+		put_field_list(b, r->fields);
+	if (r->primary != PTC_AXIS_NONE)
+		ptc_buf_printf(b, ",\"state\":{\"replicate\":{\"%s\":%" PRIu32 "}}}", axes[r->primary], r->primary_at);
+	else if (r->master)
+		ptc_buf_printf(b, ",\"state\":{\"derive\":\"%s\"}}", r->master);
+	else
+		ptc_buf_printf(b, ",\"state\":\"%s\"}", states[r->carry]);
+}
+
+static void put_groups(struct ptc_buf *b, const struct ptc_buffers *f, const char *comma)
+{
+	for (size_t i = 0; i < f->ngroups; i++) {
+		bool first = !i || f->groups[i].number != f->groups[i - 1].number;
+
+		if (i && first)
+			ptc_buf_puts(b, "]");
+		ptc_buf_printf(b, "%s%s", i ? "," : comma, i ? "" : "\"groups\":[");
+		ptc_buf_puts(b, first ? "[" : "");
+		ptc_json_put_string(b, f->groups[i].glob);
+	}
+	ptc_buf_puts(b, "]]");
+}
+
+static void put_buffers(struct ptc_buf *b, const struct ptc_buffers *f)
+{
+	const struct {
+		const char *key;
+		int64_t value;
+	} numbers[] = { { "align", f->align },
+			{ "pad", f->pad },
+			{ "range", f->range },
+			{ "bucket", f->bucket },
+			{ "bucket_per_dp", f->bucket_per_dp } };
+	const char *comma = "";
+
+	if (!f->norder && !f->reverse && !f->by_layer && !f->first_only && !f->align && !f->pad && !f->range &&
+	    !f->bucket && !f->bucket_per_dp && !f->ngroups)
+		return;
+	ptc_buf_puts(b, ",\"buffers\":{");
+	for (size_t i = 0; i < f->norder; i++) {
+		ptc_buf_puts(b, i ? "," : "\"order\":[");
+		ptc_json_put_string(b, f->order[i]);
+	}
+	ptc_buf_puts(b, f->norder ? "]" : "");
+	comma = f->norder ? "," : "";
+	if (f->ngroups) {
+		put_groups(b, f, comma);
+		comma = ",";
+	}
+	for (size_t i = 0; i < PTC_ARRAY_LEN(numbers); i++) {
+		if (!numbers[i].value)
+			continue;
+		ptc_buf_printf(b, "%s\"%s\":%" PRId64, comma, numbers[i].key, numbers[i].value);
+		comma = ",";
+	}
+	if (f->reverse)
+		ptc_buf_printf(b, "%s\"reverse\":\"true\"", comma);
+	comma = f->reverse ? "," : comma;
+	if (f->by_layer)
+		ptc_buf_printf(b, "%s\"unit\":\"layer\"", comma);
+	comma = f->by_layer ? "," : comma;
+	if (f->first_only)
+		ptc_buf_printf(b, "%s\"bucket_stages\":\"first\"", comma);
+	ptc_buf_puts(b, "}");
+}
+
+static int put_gpus(struct ptc_buf *b, const struct ptc_job_desc *job, struct ptc_error *err)
+{
+	char *text = ptc_malloc(PTC_CONFIG_TEXT_MAX);
+	int rc = text ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+
+	ptc_buf_puts(b, ",\"gpus\":{");
+	for (size_t i = 0; i < job->ngpus && !rc; i++) {
+		if (ptc_config_format(&job->gpus[i].config, text, PTC_CONFIG_TEXT_MAX) < 0)
+			rc = ptc_error_set(err, PTC_ELIMIT, "the configuration for %" PRIu32 " devices is too long",
+					   job->gpus[i].n);
+		else
+			ptc_buf_printf(b, "%s\"%" PRIu32 "\":\"%s\"", i ? "," : "", job->gpus[i].n, text);
+	}
+	ptc_buf_puts(b, "}");
+	ptc_free(text);
+	return rc;
+}
+
+static void put_strings(struct ptc_buf *b, char *const *list, size_t n)
+{
+	for (size_t i = 0; i < n; i++) {
+		if (i)
+			ptc_buf_puts(b, ",");
+		ptc_json_put_string(b, list[i]);
+	}
+}
+
+/* Each variable is cut at its '=' for the moment of writing it, in a copy. */
+static int put_env(struct ptc_buf *b, const struct ptc_job_run *run, struct ptc_error *err)
+{
+	ptc_buf_puts(b, ",\"env\":{");
+	for (size_t i = 0; i < run->nenv; i++) {
+		char *name = ptc_strdup(run->env[i]), *value = name ? strchr(name, '=') : NULL;
+
+		if (!value) {
+			ptc_free(name);
+			return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		}
+		*value++ = '\0';
+		if (i)
+			ptc_buf_puts(b, ",");
+		ptc_json_put_string(b, name);
+		ptc_buf_puts(b, ":");
+		ptc_json_put_string(b, value);
+		ptc_free(name);
+	}
+	ptc_buf_puts(b, "}");
+	return 0;
+}
+
+static int put_run(struct ptc_buf *b, const struct ptc_job_desc *job, struct ptc_error *err)
+{
+	const struct ptc_job_run *run = &job->run;
+	char text[PTC_UNITS_MAX];
+
+	ptc_buf_puts(b, ",\"run\":{\"argv\":[");
+	put_strings(b, run->argv, run->argc);
+	ptc_buf_puts(b, "]");
+	if (run->cwd) {
+		ptc_buf_puts(b, ",\"cwd\":");
+		ptc_json_put_string(b, run->cwd);
+	}
+	if (run->nenv && put_env(b, run, err))
+		return PTC_ENOMEM;
+	if (run->grace_ms != PTC_RUN_GRACE_MS)
+		ptc_buf_printf(b, ",\"grace\":\"%s\"", ptc_units_print_ms(run->grace_ms, text));
+	if (run->boundary_timeout_ms != PTC_RUN_BOUNDARY_MS)
+		ptc_buf_printf(b, ",\"boundary_timeout\":\"%s\"", ptc_units_print_ms(run->boundary_timeout_ms, text));
+	if (run->build_timeout_ms != PTC_RUN_BOUNDARY_MS)
+		ptc_buf_printf(b, ",\"build_timeout\":\"%s\"", ptc_units_print_ms(run->build_timeout_ms, text));
+	if (run->log_bytes != PTC_RUN_LOG_BYTES)
+		ptc_buf_printf(b, ",\"log_bytes\":\"%s\"", ptc_units_print_bytes(run->log_bytes, text));
+	ptc_buf_puts(b, "}");
+	if (job->mode == PTC_JOB_REBUILD)
+		ptc_buf_puts(b, ",\"mode\":\"rebuild\"");
+	if (job->fast_copy)
+		ptc_buf_puts(b, ",\"copy\":\"fast\"");
+	if (job->snapshot_every)
+		ptc_buf_printf(b, ",\"snapshot_every\":%" PRIu64, job->snapshot_every);
+	if (job->has_seed)
+		ptc_buf_printf(b, ",\"seed\":%" PRIu64, job->seed);
+	return 0;
+}
+
+static void put_rules(struct ptc_buf *b, const struct ptc_spec *spec)
+{
+	ptc_buf_puts(b, ",\"rules\":[");
+	for (size_t i = 0; i < spec->nrules; i++) {
+		if (i)
+			ptc_buf_puts(b, ",");
+		put_rule(b, &spec->rules[i]);
+	}
+	ptc_buf_puts(b, "]");
+}
+
+static void put_files(struct ptc_buf *b, const struct ptc_job_files *files)
+{
+	if (!files->shared)
+		return;
+	ptc_buf_puts(b, ",\"files\":{\"group\":");
+	if (files->group[0])
+		ptc_json_put_string(b, files->group);
+	else
+		ptc_buf_printf(b, "%" PRIu32, (uint32_t)files->gid);
+	ptc_buf_puts(b, "}");
+}
+
+static int put_job(struct ptc_buf *b, const struct ptc_job_desc *job, struct ptc_error *err)
+{
+	const struct ptc_spec *spec = &job->spec;
+	int rc = 0;
+
+	ptc_buf_printf(b, "{\"version\":%d,\"name\":\"%s\"", PTC_JOB_VERSION, spec->name);
+	if (spec->ntensors || !job->has_run) {
+		put_tensors(b, spec);
+		if (spec->nfields)
+			put_fields(b, spec);
+		put_rules(b, spec);
+		put_buffers(b, &spec->buffers);
+	} else if (spec->nrules) {
+		put_rules(b, spec);
+	}
+	if (job->ngpus)
+		rc = put_gpus(b, job, err);
+	if (!rc && job->has_run)
+		rc = put_run(b, job, err);
+	if (rc)
+		return rc;
+	ptc_job_put_data(b, job);
+	ptc_job_put_blobs(b, job);
+	put_files(b, &job->files);
+	ptc_job_put_planning(b, job);
+	ptc_buf_puts(b, "}");
+	if (ptc_buf_failed(b))
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	if (b->len > PTC_SPEC_MAX_BYTES)
+		return ptc_error_set(err, PTC_ELIMIT, "the job's description has %zu bytes, at most %u are allowed",
+				     b->len, PTC_SPEC_MAX_BYTES);
+	return 0;
+}
+
+int ptc_job_to_json(const struct ptc_job_desc *job, char **ret_json, size_t *ret_len, struct ptc_error *err)
+{
+	struct ptc_buf b = PTC_BUF_INIT;
+	int rc = put_job(&b, job, err);
+
+	if (!rc)
+		*ret_json = ptc_buf_steal(&b, ret_len);
+	ptc_buf_done(&b);
+	return rc;
+}

@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The layout document: what running ranks have declared (reshard/layout/declared.h),
+ * as canonical JSON that a generation names by its content hash.
+ *
+ *   {"version":1,"config":"tp=2,dp=2",
+ *    "tensors":[["w","F32",[8,4]],["step","F32",[]]],
+ *    "classes":[[1,[0,0,0,4,4]],[1,[0,4,0,4,4]]],
+ *    "ranks":[0,[2,1]]}
+ *
+ * A class lists parts in tensor order: a number alone is a tensor held whole;
+ * [tensor, offsets.., extents.., offsets.., ...] its boxes, [tensor] none of
+ * them. In ranks, [n, class] stands for n ranks in a row, n above 1.
+ * Only the canonical form is read: equal documents are equal bytes, and what
+ * is read is written again as it was. Everything is bounded, and checked as
+ * ptc_declared_check does. Failure modes: PTC_EINVAL saying where, PTC_ELIMIT,
+ * PTC_EVERSION, PTC_ELAYOUT, PTC_ENOMEM. Pure; any thread. */
+#pragma once
+
+#include "reshard/layout/declared.h"
+
+#define PTC_LAYOUT_DOC_VERSION   1
+#define PTC_LAYOUT_DOC_MAX_BYTES PTC_SPEC_MAX_BYTES
+
+/* Deterministic; ptc_free it. */
+int ptc_layout_doc_encode(const struct ptc_declared *d, char **ret_json, size_t *ret_len, struct ptc_error *err);
+int ptc_layout_doc_decode(const void *data, size_t len, struct ptc_declared *ret_declared, struct ptc_error *err);

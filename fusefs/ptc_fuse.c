@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: Apache-2.0
+/* ptc-fuse: serves the file system of a daemon's jobs at a directory. Started
+ * by ptcd (fuse.dir), by `ptcctl mount`, or by hand.
+ * Happy path: takes the lock, mounts, writes a newline to --ready-fd, serves
+ * until SIGTERM or until it is unmounted. Failure modes: one line to
+ * --ready-fd, or on standard error, and exit status 1 (2: usage). A daemon that
+ * is away makes reads fail; away for longer than --linger, it ends. */
+#include "base/alloc.h"
+#include "base/cleanup.h"
+#include "base/sys/fault.h"
+#include "base/log.h"
+#include "base/sys/sys.h"
+#include "base/number/units.h"
+#include "formats/json.h"
+#include "fusefs/mount/mountpoint.h"
+#include "fusefs/serve/fusefs.h"
+#include "fusefs/source/source_admin.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <getopt.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <time.h>
+#include <unistd.h>
+
+#define WORK_BYTES (256ull << 20) /* besides the cache: descriptions of jobs, heads of files, messages */
+#define KEEP_BYTES (16u << 20) /* of freed memory, besides those, for what daemons send next: in each of two arenas */
+
+static const char usage[] =
+	"usage: ptc-fuse [options] DIR\n"
+	"\n"
+	"  --socket PATH      the daemon's socket (default $PTC_SOCKET, else " PTC_ADMIN_DEFAULT_SOCKET ")\n"
+	"  --cache BYTES      content kept in memory (default 64MiB)\n"
+	"  --timeout TIME     a request is answered within it, by an error at last (default 30s)\n"
+	"  --others           other users may come, and see their own jobs (root only)\n"
+	"  --lock FILE        only one process holds it; another one ends at once\n"
+	"  --linger TIME      end once the daemon has not answered for so long (default: never)\n"
+	"  --unmount          instead: detach what is mounted at DIR, if it is ours\n"
+	"  --stale            with --unmount: only if nobody serves it any more\n"
+	"  --ready-fd N       where to say that it is mounted, or why not\n"
+	"\n"
+	"exit status: 0 done, 1 failed, 2 usage\n";
+
+struct options {
+	const char *dir, *socket, *lock;
+	uint64_t cache_bytes, timeout_ms, linger_ms;
+	bool others, unmount, stale;
+	int ready_fd;
+};
+
+struct process {
+	struct options o;
+	struct ptc_fs_admin *admin;
+	struct ptc_fs_source source;
+	struct ptc_fs *fs;
+	int lock_fd; /* the lingering thread's while it runs; -1: not held */
+};
+
+static struct ptc_fs *_Atomic serving; /* read by the handler and by linger_main */
+
+static void on_signal(int signum)
+{
+	struct ptc_fs *fs = serving;
+
+	(void)signum;
+	if (fs)
+		ptc_fs_stop(fs);
+}
+
+static int option_value(int c, struct options *o, struct ptc_error *err)
+{
+	switch (c) {
+	case 's':
+		o->socket = optarg;
+		return 0;
+	case 'o':
+		o->others = true;
+		return 0;
+	case 'u':
+		o->unmount = true;
+		return 0;
+	case 'S':
+		o->stale = true;
+		return 0;
+	case 'L':
+		o->lock = optarg;
+		return 0;
+	case 'c':
+		return ptc_units_parse_bytes(optarg, &o->cache_bytes, err);
+	case 't':
+		return ptc_units_parse_ms(optarg, &o->timeout_ms, err);
+	case 'g':
+		return ptc_units_parse_ms(optarg, &o->linger_ms, err);
+	case 'r':
+		o->ready_fd = atoi(optarg);
+		return 0;
+	case 'h':
+		fputs(usage, stdout);
+		exit(0);
+	case 'v':
+		puts("ptc-fuse " PTC_VERSION);
+		exit(0);
+	default:
+		return PTC_EINVAL;
+	}
+}
+
+static int parse(int argc, char **argv, struct options *o, struct ptc_error *err)
+{
+	static const struct option longs[] = {
+		{ "socket", required_argument, NULL, 's' },   { "cache", required_argument, NULL, 'c' },
+		{ "timeout", required_argument, NULL, 't' },  { "others", no_argument, NULL, 'o' },
+		{ "lock", required_argument, NULL, 'L' },     { "linger", required_argument, NULL, 'g' },
+		{ "ready-fd", required_argument, NULL, 'r' }, { "unmount", no_argument, NULL, 'u' },
+		{ "stale", no_argument, NULL, 'S' },          { "help", no_argument, NULL, 'h' },
+		{ "version", no_argument, NULL, 'v' },        { NULL, 0, NULL, 0 },
+	};
+	int c, rc;
+
+	*o = (struct options){
+		.socket = getenv("PTC_SOCKET"), .cache_bytes = 64u << 20, .timeout_ms = 30000, .ready_fd = -1
+	};
+	while ((c = getopt_long(argc, argv, "h", longs, NULL)) != -1) {
+		rc = option_value(c, o, err);
+		if (rc)
+			return rc;
+	}
+	if (argc - optind != 1)
+		return PTC_EINVAL;
+	o->dir = argv[optind];
+	if (o->dir[0] != '/')
+		return ptc_error_set(err, PTC_EINVAL, "DIR must be an absolute path, not \"%.200s\"", o->dir);
+	if (o->timeout_ms < 1000 || o->timeout_ms > 600000)
+		return ptc_error_set(err, PTC_EINVAL, "--timeout must lie between 1s and 600s");
+	if (o->others && geteuid() != 0)
+		return ptc_error_set(err, PTC_EPERM, "--others needs root");
+	return 0;
+}
+
+/* An empty line: mounted. */
+static void say_ready(const struct options *o, const char *text)
+{
+	if (o->ready_fd < 0) {
+		if (text[0])
+			fprintf(stderr, "ptc-fuse: %s\n", text);
+		return;
+	}
+	dprintf(o->ready_fd, "%s\n", text);
+	close(o->ready_fd);
+}
+
+static int take_lock(struct process *p, struct ptc_error *err)
+{
+	if (!p->o.lock)
+		return 0;
+	p->lock_fd = open(p->o.lock, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+	if (p->lock_fd < 0)
+		return ptc_error_errno(err, errno, "%s", p->o.lock);
+	if (!flock(p->lock_fd, LOCK_EX | LOCK_NB)) {
+		/* who has it and where he serves, for ptcd */
+		if (ftruncate(p->lock_fd, 0) || dprintf(p->lock_fd, "%d %s\n", (int)getpid(), p->o.dir) < 0)
+			return ptc_error_errno(err, errno, "%s", p->o.lock);
+		return 0;
+	}
+	return ptc_error_set(err, PTC_EEXIST, "another ptc-fuse has %s", p->o.lock);
+}
+
+static int start(struct process *p, struct ptc_error *err)
+{
+	struct ptc_admin_opts admin = { .socket = p->o.socket,
+					.timeout_ms = (int)p->o.timeout_ms / 2,
+					.stream_timeout_ms = (int)p->o.timeout_ms };
+	struct ptc_fs_opts opts = { .cache_bytes = p->o.cache_bytes,
+				    .timeout_ms = (uint32_t)p->o.timeout_ms,
+				    .alone = p->o.lock != NULL,
+				    .others = p->o.others };
+	int rc = take_lock(p, err);
+
+	ptc_alloc_limit_set(p->o.cache_bytes + WORK_BYTES);
+	rc = rc ? rc : ptc_fs_admin_new(&admin, &p->admin, err);
+	if (rc)
+		return rc;
+	p->source = opts.source = ptc_fs_admin_source(p->admin);
+	rc = ptc_fs_new(&opts, &p->fs, err);
+	return rc ? rc : ptc_fs_mount(p->fs, p->o.dir, err);
+}
+
+static void drop_lock(struct process *p)
+{
+	if (p->lock_fd >= 0)
+		close(p->lock_fd);
+	p->lock_fd = -1;
+}
+
+/* Ends the process's service when the daemon is gone for good. Unmounted by somebody, it goes on for those who have files open,
+ * and gives up the lock, so that ptcd starts another one. */
+static void *linger_main(void *arg)
+{
+	struct process *p = arg;
+	int64_t heard_ns = ptc_sys_now_ns();
+
+	for (;;) {
+		struct ptc_fs_job *jobs = NULL;
+		size_t n;
+
+		if (!p->source.jobs(p->source.arg, &jobs, &n, NULL))
+			heard_ns = ptc_sys_now_ns();
+		ptc_free(jobs);
+		if (ptc_sys_now_ns() - heard_ns > (int64_t)p->o.linger_ms * 1000000)
+			break;
+		if (!ptc_fs_on_top(p->fs))
+			drop_lock(p);
+		nanosleep(&(struct timespec){ .tv_sec = 1 }, NULL);
+		if (!serving)
+			return NULL;
+	}
+	ptc_info("fuse", "the daemon has not answered for %" PRIu64 " ms: ending", p->o.linger_ms);
+	ptc_fs_stop(p->fs);
+	return NULL;
+}
+
+static int serve(struct process *p, struct ptc_error *err)
+{
+	struct sigaction sa = { .sa_handler = on_signal };
+	pthread_t lingerer;
+	bool lingers = false;
+	int rc;
+
+	serving = p->fs;
+	sigaction(SIGTERM, &sa, NULL);
+	sigaction(SIGINT, &sa, NULL);
+	sigaction(SIGHUP, &sa, NULL);
+	say_ready(&p->o, "");
+	if (p->o.linger_ms)
+		lingers = !pthread_create(&lingerer, NULL, linger_main, p);
+	rc = ptc_fs_run(p->fs, err);
+	serving = NULL;
+	if (lingers)
+		pthread_join(lingerer, NULL);
+	return rc;
+}
+
+int main(int argc, char **argv)
+{
+	struct process p = { .lock_fd = -1 };
+	struct ptc_error err = PTC_ERROR_INIT;
+	int rc;
+
+	ptc_sys_standard_fds();
+	rc = parse(argc, argv, &p.o, &err);
+	if (rc) {
+		if (err.text[0])
+			fprintf(stderr, "ptc-fuse: %s\n", err.text);
+		else
+			fputs(usage, stderr);
+		return 2;
+	}
+	ptc_fault_init();
+	ptc_json_init();
+	signal(SIGPIPE, SIG_IGN);
+	if (p.o.unmount) {
+		rc = ptc_fs_unmount(p.o.dir, p.o.stale, &err);
+		if (rc)
+			fprintf(stderr, "ptc-fuse: %s\n", err.text);
+		return rc ? 1 : 0;
+	}
+	ptc_alloc_keep(KEEP_BYTES);
+	rc = start(&p, &err);
+	if (rc)
+		say_ready(&p.o, err.text);
+	else
+		rc = serve(&p, &err);
+	p.fs = ptc_fs_free(p.fs);
+	ptc_fs_admin_free(p.admin);
+	drop_lock(&p);
+	return rc ? 1 : 0;
+}

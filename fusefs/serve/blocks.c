@@ -1,0 +1,625 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Content: a bounded cache of blocks, filled by a few threads that ask the
+ * source for runs of them. Happy path: a read pins its blocks, those that are
+ * missing are asked for, and it is answered when the last is there; a reader
+ * that goes on in order has the next megabytes asked for ahead.
+ * No deadlock for memory: a read pins all of its blocks or none, and then
+ * holds them only until the source has answered, which is bounded; reads
+ * without room wait in order. Failure modes: the source fails (the blocks not
+ * filled are forgotten, their readers get its error); a block that is pinned
+ * by a call of which nobody wants the result any more stays until that ends. */
+#include "fusefs/serve/internal.h"
+
+#include "base/alloc.h"
+#include "base/check.h"
+#include "base/cleanup.h"
+#include "base/log.h"
+#include "base/sys/sys.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/uio.h>
+
+static struct fs_block **bucket(struct fs_cache *c, uint64_t file, uint64_t index)
+{
+	return &c->buckets[((file ^ index * UINT64_C(0x9e3779b97f4a7c15)) >> 16) % c->nbuckets];
+}
+
+static struct fs_block *find_locked(struct fs_cache *c, uint64_t file, uint64_t index)
+{
+	struct fs_block *b = *bucket(c, file, index);
+
+	while (b && (b->file != file || b->index != index))
+		b = b->hash;
+	return b;
+}
+
+static void unhash_locked(struct fs_cache *c, struct fs_block *b)
+{
+	struct fs_block **at = bucket(c, b->file, b->index);
+
+	while (*at != b)
+		at = &(*at)->hash;
+	*at = b->hash;
+}
+
+static void lru_remove(struct fs_cache *c, struct fs_block *b)
+{
+	b->prev->next = b->next;
+	b->next->prev = b->prev;
+	c->nlru--;
+}
+
+/* at: before this one; &c->lru: as the most recently used. */
+static void lru_insert(struct fs_cache *c, struct fs_block *at, struct fs_block *b)
+{
+	b->next = at;
+	b->prev = at->prev;
+	b->prev->next = b;
+	at->prev = b;
+	c->nlru++;
+}
+
+int fs_cache_init(struct ptc_fs *fs, uint64_t bytes, struct ptc_error *err)
+{
+	struct fs_cache *c = &fs->cache;
+
+	c->n = bytes / FS_BLOCK;
+	c->nbuckets = c->n * 2 + 1;
+	c->blocks = ptc_calloc(c->n, sizeof(*c->blocks));
+	c->buckets = ptc_calloc(c->nbuckets, sizeof(*c->buckets));
+	c->lru.prev = c->lru.next = &c->lru;
+	c->starved_tail = &c->starved;
+	c->fetches_tail = &c->fetches;
+	if (!c->blocks || !c->buckets)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory for a cache of %zu blocks", c->n);
+	for (size_t i = 0; i < c->n; i++)
+		lru_insert(c, &c->lru, &c->blocks[i]);
+	return 0;
+}
+
+static void fetch_free_locked(struct ptc_fs *fs, struct fs_fetch *f)
+{
+	fs_file_unref_locked(fs, f->file);
+	fs_view_unref_locked(fs, f->view);
+	ptc_free(f);
+}
+
+void fs_cache_done(struct ptc_fs *fs)
+{
+	struct fs_cache *c = &fs->cache;
+
+	for (size_t i = 0; c->blocks && i < c->n; i++)
+		ptc_free(c->blocks[i].data);
+	ptc_free(c->blocks);
+	ptc_free(c->buckets);
+}
+
+/* ---- blocks ---- */
+
+static void pin_locked(struct fs_cache *c, struct fs_block *b)
+{
+	if (!b->pins++)
+		lru_remove(c, b);
+}
+
+static void unpin_locked(struct ptc_fs *fs, struct fs_block *b)
+{
+	struct fs_cache *c = &fs->cache;
+
+	if (--b->pins)
+		return;
+	lru_insert(c, b->state == FS_FREE ? c->lru.next : &c->lru, b);
+}
+
+void fs_cache_unpin_locked(struct ptc_fs *fs, struct fs_block *const *blocks, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		unpin_locked(fs, blocks[i]);
+	if (fs->cache.starved)
+		fs_cache_kick_locked(fs);
+}
+
+/* An unpinned block for that content, pinned once, being loaded; NULL: there is no memory. */
+static struct fs_block *take_locked(struct fs_cache *c, const struct fs_file *file, uint64_t index)
+{
+	struct fs_block *b = c->lru.next;
+	uint64_t left = file->size - index * FS_BLOCK;
+
+	if (b == &c->lru)
+		return NULL;
+	if (!b->data)
+		b->data = ptc_malloc(FS_BLOCK);
+	if (!b->data)
+		return NULL;
+	if (b->state != FS_FREE)
+		unhash_locked(c, b);
+	pin_locked(c, b);
+	b->state = FS_LOADING;
+	b->file = file->id;
+	b->index = index;
+	b->len = (size_t)PTC_MIN(left, (uint64_t)FS_BLOCK);
+	b->waits = NULL;
+	b->hash = *bucket(c, b->file, b->index);
+	*bucket(c, b->file, b->index) = b;
+	return b;
+}
+
+bool fs_cache_ready_locked(struct ptc_fs *fs, uint64_t file, uint64_t first, size_t n, struct fs_block **ret)
+{
+	struct fs_cache *c = &fs->cache;
+
+	for (size_t i = 0; i < n; i++) {
+		ret[i] = find_locked(c, file, first + i);
+		if (!ret[i] || ret[i]->state != FS_READY)
+			return false;
+	}
+	for (size_t i = 0; i < n; i++)
+		pin_locked(c, ret[i]);
+	return true;
+}
+
+static void fetch_queue_locked(struct ptc_fs *fs, struct fs_fetch *f)
+{
+	f->next = NULL;
+	*fs->cache.fetches_tail = f;
+	fs->cache.fetches_tail = &f->next;
+	pthread_cond_signal(&fs->cache.fetch_cond);
+}
+
+/* A block that is being loaded goes to the call after its predecessor, or to a new one. False: out of memory. */
+static bool fetch_add_locked(struct ptc_fs *fs, struct fs_fetch **at, struct fs_file *file, struct fs_view *view,
+			     struct fs_block *b)
+{
+	struct fs_fetch *f = *at;
+
+	if (f && (f->n == FS_RUN_BLOCKS || f->first + f->n != b->index)) {
+		fetch_queue_locked(fs, f);
+		f = NULL;
+	}
+	if (!f) {
+		f = ptc_calloc(1, sizeof(*f));
+		if (f) {
+			f->file = fs_file_ref_locked(file);
+			f->view = fs_view_ref_locked(view);
+			f->first = b->index;
+		}
+	}
+	*at = f;
+	if (f)
+		f->blocks[f->n++] = b;
+	return f != NULL;
+}
+
+/* What was taken for a call that could not be made. */
+static void give_back_locked(struct ptc_fs *fs, struct fs_block *b)
+{
+	unhash_locked(&fs->cache, b);
+	b->state = FS_FREE;
+	unpin_locked(fs, b);
+}
+
+static size_t missing_locked(struct fs_cache *c, const struct fs_op *op)
+{
+	size_t n = 0;
+
+	for (size_t i = 0; i < op->nblocks; i++) {
+		struct fs_block *b = find_locked(c, op->file->id, op->first + i);
+
+		n += !b || !b->pins; /* those there, too: once pinned they are not in the list any more */
+	}
+	return n;
+}
+
+static void wait_for_locked(struct fs_op *op, size_t i)
+{
+	struct fs_wait *w = &op->waits[i];
+
+	w->op = op;
+	w->next = op->blocks[i]->waits;
+	op->blocks[i]->waits = w;
+	op->waiting++;
+	op->refs++;
+}
+
+void fs_cache_begin_locked(struct ptc_fs *fs, struct fs_op *op)
+{
+	struct fs_cache *c = &fs->cache;
+	struct fs_fetch *f = NULL;
+	size_t i;
+
+	if (missing_locked(c, op) > c->nlru) {
+		op->queued = NULL;
+		op->refs++;
+		*c->starved_tail = op;
+		c->starved_tail = &op->queued;
+		return;
+	}
+	/* first what is there, so that making room for the rest does not take it away */
+	for (i = 0; i < op->nblocks; i++) {
+		op->blocks[i] = find_locked(c, op->file->id, op->first + i);
+		if (op->blocks[i])
+			pin_locked(c, op->blocks[i]);
+	}
+	for (i = 0; i < op->nblocks; i++) {
+		struct fs_block *b = op->blocks[i];
+
+		if (!b) {
+			b = take_locked(c, op->file, op->first + i);
+			if (!b || !fetch_add_locked(fs, &f, op->file, op->view, b)) {
+				if (b)
+					give_back_locked(fs, b);
+				op->error = ENOMEM;
+				continue;
+			}
+			b->pins++; /* the call's own */
+			op->blocks[i] = b;
+		}
+		if (b->state == FS_LOADING)
+			wait_for_locked(op, i);
+	}
+	if (f)
+		fetch_queue_locked(fs, f);
+}
+
+void fs_cache_ahead_locked(struct ptc_fs *fs, struct fs_file *file, struct fs_view *view, uint64_t first, uint64_t n)
+{
+	struct fs_cache *c = &fs->cache;
+	uint64_t blocks = (file->size + FS_BLOCK - 1) / FS_BLOCK;
+	struct fs_fetch *f = NULL;
+
+	for (uint64_t i = first; i < first + n && i < blocks; i++) {
+		struct fs_block *b;
+
+		if (c->starved || c->nlru < c->n / 2)
+			break;
+		if (find_locked(c, file->id, i))
+			continue;
+		b = take_locked(c, file, i);
+		if (!b)
+			break;
+		if (!fetch_add_locked(fs, &f, file, view, b)) {
+			give_back_locked(fs, b);
+			break;
+		}
+	}
+	if (f)
+		fetch_queue_locked(fs, f);
+}
+
+/* ---- in vain ---- */
+
+void fs_vain_note_locked(struct ptc_fs *fs, const struct fs_op *op)
+{
+	struct fs_vain *v = &fs->cache.vain[fs->cache.next_vain++ % FS_VAIN];
+
+	*v = (struct fs_vain){ op->file->id, op->first, op->nblocks,
+			       ptc_sys_now_ns() + (int64_t)FS_STALE_MS * 1000000 };
+}
+
+bool fs_vain_locked(const struct ptc_fs *fs, uint64_t file, uint64_t first, uint64_t n)
+{
+	int64_t now = ptc_sys_now_ns();
+
+	for (size_t i = 0; i < FS_VAIN; i++) {
+		const struct fs_vain *v = &fs->cache.vain[i];
+
+		if (v->file == file && v->until_ns > now && first < v->first + v->n && v->first < first + n)
+			return true;
+	}
+	return false;
+}
+
+/* ---- answering ---- */
+
+void fs_read_reply(fuse_req_t req, struct fs_block *const *blocks, uint64_t first, uint64_t off, size_t size)
+{
+	struct iovec iov[FS_READ_SPAN];
+	int n = 0;
+
+	while (size) {
+		uint64_t index = off / FS_BLOCK;
+		size_t skip = (size_t)(off % FS_BLOCK), len = PTC_MIN(size, FS_BLOCK - skip);
+
+		iov[n++] = (struct iovec){ blocks[index - first]->data + skip, len };
+		off += len;
+		size -= len;
+	}
+	fuse_reply_iov(req, iov, n);
+}
+
+/* The op's last block came, or its first failed. Lock not held; consumes the reference of one wait. */
+void fs_read_done(struct ptc_fs *fs, struct fs_op *op)
+{
+	bool ours = fs_op_claim(fs, op);
+	struct fs_block *pinned[FS_READ_SPAN];
+	size_t n = 0;
+
+	if (ours && op->error)
+		fuse_reply_err(op->req, op->error);
+	else if (ours)
+		fs_read_reply(op->req, op->blocks, op->first, op->off, op->size);
+	for (size_t i = 0; i < op->nblocks; i++)
+		if (op->blocks[i])
+			pinned[n++] = op->blocks[i];
+	pthread_mutex_lock(&fs->lock);
+	op->nblocks = 0;
+	fs_cache_unpin_locked(fs, pinned, n);
+	fs_op_unref_locked(fs, op); /* the list's, given up with the answer */
+	pthread_mutex_unlock(&fs->lock);
+}
+
+/* The block is full, or (error) will not be. Returns ops that nothing is missing of, chained. */
+static struct fs_op *settle_locked(struct ptc_fs *fs, struct fs_block *b, int error)
+{
+	struct fs_op *done = NULL;
+
+	if (error) {
+		unhash_locked(&fs->cache, b);
+		b->state = FS_FREE;
+	} else {
+		b->state = FS_READY;
+	}
+	for (struct fs_wait *w = b->waits; w; w = w->next) {
+		struct fs_op *op = w->op;
+
+		op->error = op->error ? op->error : error;
+		op->refs--; /* its waits; the list's reference is left, and goes to fs_read_done */
+		if (!--op->waiting) {
+			op->queued = done;
+			done = op;
+		}
+	}
+	b->waits = NULL;
+	unpin_locked(fs, b);
+	return done;
+}
+
+static void settle(struct ptc_fs *fs, struct fs_block *b, int error)
+{
+	struct fs_op *done, *next;
+
+	pthread_mutex_lock(&fs->lock);
+	done = settle_locked(fs, b, error);
+	if (fs->cache.starved)
+		fs_cache_kick_locked(fs);
+	pthread_mutex_unlock(&fs->lock);
+	for (; done; done = next) {
+		next = done->queued;
+		fs_read_done(fs, done);
+	}
+}
+
+/* There may be room for those that wait for it. One whose blocks are all there by now goes through the queue of the workers: it is
+ * answered without the lock. */
+void fs_cache_kick_locked(struct ptc_fs *fs)
+{
+	struct fs_cache *c = &fs->cache;
+
+	while (c->starved) {
+		struct fs_op *op = c->starved;
+
+		if (!op->answered && missing_locked(c, op) > c->nlru)
+			return;
+		c->starved = op->queued;
+		if (!c->starved)
+			c->starved_tail = &c->starved;
+		op->refs--;
+		if (op->answered) {
+			fs_op_unref_locked(fs, op);
+			continue;
+		}
+		op->queued = NULL;
+		*fs->meta.tail = op;
+		fs->meta.tail = &op->queued;
+		pthread_cond_signal(&fs->meta.cond);
+		return; /* the next when this one has taken its room */
+	}
+}
+
+/* ---- filling ---- */
+
+struct filling {
+	struct ptc_fs *fs;
+	struct fs_fetch *f;
+	uint64_t at, end; /* of the file: the next byte, the last of the run */
+	size_t settled;   /* blocks of it that are full */
+};
+
+static int fill(void *arg, const void *data, size_t len, struct ptc_error *err)
+{
+	struct filling *w = arg;
+	const uint8_t *from = data;
+
+	if (len > w->end - w->at)
+		return ptc_error_set(err, PTC_EPEER, "the source gave more than it was asked for");
+	while (len) {
+		size_t i = (size_t)(w->at / FS_BLOCK - w->f->first), skip = (size_t)(w->at % FS_BLOCK);
+		struct fs_block *b = w->f->blocks[i];
+		size_t part = PTC_MIN(len, b->len - skip);
+
+		memcpy(b->data + skip, from, part);
+		w->at += part;
+		from += part;
+		len -= part;
+		if (skip + part == b->len) {
+			w->settled = i + 1;
+			settle(w->fs, b, 0);
+		}
+	}
+	return atomic_load(&w->fs->stopping) ? ptc_error_set(err, PTC_ECANCELED, "the file system is stopping") : 0;
+}
+
+/* Index of the item that byte off of the file lies in. */
+static size_t item_at(const struct fs_file *file, uint64_t off)
+{
+	size_t lo = 0, hi = file->sf.n;
+
+	while (hi - lo > 1) {
+		size_t mid = lo + (hi - lo) / 2;
+
+		if (file->start[mid] <= off)
+			lo = mid;
+		else
+			hi = mid;
+	}
+	while (lo < file->sf.n && file->start[lo + 1] <= off)
+		lo++; /* empty ones */
+	return lo;
+}
+
+int fs_ranges_of(const struct fs_file *file, uint64_t off, uint64_t end, struct ptc_fs_range **ret, size_t *ret_n)
+{
+	size_t first = item_at(file, off), n = 0;
+	struct ptc_fs_range *v;
+
+	while (first + n < file->sf.n && file->start[first + n] < end)
+		n++;
+	v = ptc_calloc(PTC_MAX(n, (size_t)1), sizeof(*v));
+	if (!v)
+		return PTC_ENOMEM;
+	*ret_n = 0;
+	for (size_t i = first; i < first + n; i++) {
+		uint64_t from = PTC_MAX(off, file->start[i]), to = PTC_MIN(end, file->start[i + 1]);
+
+		if (from < to)
+			v[(*ret_n)++] = (struct ptc_fs_range){ file->sf.ranked, file->sf.rank, file->sf.items[i],
+							       from - file->start[i], to - from };
+	}
+	*ret = v;
+	return 0;
+}
+
+static void say(const struct fs_fetch *f, const struct ptc_error *err)
+{
+	if (f->view)
+		ptc_warn("fuse", "job %s, snapshot %llu: cannot read: %s", f->view->state->job,
+			 (unsigned long long)f->view->state->snapshot, err->text);
+	else
+		ptc_warn("fuse", "data %s gen-%llu: %s", f->file->at.part->name,
+			 (unsigned long long)f->file->at.part->generation, err->text);
+}
+
+/* Samples that lie elsewhere. */
+static int fill_from_part(struct filling *w, struct ptc_error *err)
+{
+	const struct fs_place *at = &w->f->file->at;
+	ptc_auto_free char *buf = ptc_malloc(FS_READ_MAX);
+	int rc = buf ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+
+	while (!rc && w->at < w->end) {
+		uint64_t off = w->at;
+		size_t n = (size_t)PTC_MIN(w->end - off, (uint64_t)FS_READ_MAX);
+
+		rc = fs_part_read(at, off, buf, n, err);
+		if (!rc)
+			rc = fill(w, buf, n, err);
+		if (!rc)
+			fs_part_read_ahead(at, off, n);
+	}
+	return rc;
+}
+
+static void fetch_run(struct ptc_fs *fs, struct fs_fetch *f)
+{
+	const struct fs_file *file = f->file;
+	struct filling w = { .fs = fs, .f = f, .at = f->first * FS_BLOCK };
+	ptc_auto_free struct ptc_fs_range *ranges = NULL;
+	struct ptc_error err = PTC_ERROR_INIT;
+	size_t n = 0;
+	int rc = 0;
+
+	w.end = PTC_MIN((f->first + f->n) * FS_BLOCK, file->size);
+	if (file->at.part)
+		rc = fill_from_part(&w, &err);
+	else if (w.at < file->sf.head_len)
+		rc = fill(&w, (const uint8_t *)file->sf.head + w.at,
+			  (size_t)(PTC_MIN(w.end, (uint64_t)file->sf.head_len) - w.at), &err);
+	if (!rc && w.at < w.end)
+		rc = fs_ranges_of(file, w.at, w.end, &ranges, &n);
+	if (!rc && n)
+		rc = fs->opts.source.read(fs->opts.source.arg, f->view->state, ranges, n, fill, &w, &err);
+	if (!rc && w.at != w.end)
+		rc = ptc_error_set(&err, PTC_EPEER, "the source gave less than it was asked for");
+	if (rc && rc != PTC_ECANCELED)
+		say(f, &err);
+	for (size_t i = w.settled; i < f->n; i++)
+		settle(fs, f->blocks[i], rc == PTC_ENOMEM ? ENOMEM : EIO);
+}
+
+/* The oldest, but for samples while enough of them are waited for: who does looks again when he has his. */
+static struct fs_fetch *fetch_next_locked(struct fs_cache *c)
+{
+	struct fs_fetch **at = &c->fetches, *f;
+
+	while (*at && (*at)->file->at.part && c->data_fetches >= FS_DATA_FETCH)
+		at = &(*at)->next;
+	f = *at;
+	if (!f)
+		return NULL;
+	*at = f->next;
+	if (!f->next)
+		c->fetches_tail = at;
+	return f;
+}
+
+void *fs_fetch_main(void *arg)
+{
+	struct ptc_fs *fs = arg;
+	struct fs_cache *c = &fs->cache;
+
+	pthread_mutex_lock(&fs->lock);
+	while (!atomic_load(&fs->stopping)) {
+		struct fs_fetch *f = fetch_next_locked(c);
+		bool data = f && f->file->at.part;
+
+		if (!f) {
+			pthread_cond_wait(&c->fetch_cond, &fs->lock);
+			continue;
+		}
+		c->data_fetches += data;
+		pthread_mutex_unlock(&fs->lock);
+		fetch_run(fs, f);
+		pthread_mutex_lock(&fs->lock);
+		c->data_fetches -= data;
+		fetch_free_locked(fs, f);
+	}
+	pthread_mutex_unlock(&fs->lock);
+	return NULL;
+}
+
+static void drain(struct ptc_fs *fs, struct fs_queue *q)
+{
+	struct fs_op *op;
+
+	while ((op = q->head)) {
+		q->head = op->queued;
+		fs_op_fail(fs, op, EIO);
+	}
+	q->tail = &q->head;
+}
+
+/* After the threads have ended: whoever waits is answered. */
+void fs_cache_drain(struct ptc_fs *fs)
+{
+	struct fs_cache *c = &fs->cache;
+	struct fs_fetch *f;
+	struct fs_op *op;
+
+	while ((f = c->fetches)) {
+		c->fetches = f->next;
+		for (size_t i = 0; i < f->n; i++)
+			settle(fs, f->blocks[i], EIO);
+		pthread_mutex_lock(&fs->lock);
+		fetch_free_locked(fs, f);
+		pthread_mutex_unlock(&fs->lock);
+	}
+	while ((op = c->starved)) {
+		c->starved = op->queued;
+		op->refs--;
+		fs_op_fail(fs, op, EIO);
+	}
+	c->starved_tail = &c->starved;
+	drain(fs, &fs->meta);
+	drain(fs, &fs->reads);
+}

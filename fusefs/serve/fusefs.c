@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: Apache-2.0
+/* The life of a file system. libfuse's own loops do not end when they are told
+ * to while nothing comes (before 3.18), so the threads that take requests wait
+ * for the descriptor and for a second one, by which stop wakes them.
+ * Stopping: no request is taken any more, the descriptor is closed, by which
+ * the kernel ends what waits for an answer, and the mount is detached; readers
+ * get ENOTCONN and nothing waits for them. */
+#include "fusefs/serve/internal.h"
+
+#include "base/alloc.h"
+#include "base/check.h"
+#include "base/log.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+static void cond_init(pthread_cond_t *cond)
+{
+	pthread_condattr_t attr;
+
+	pthread_condattr_init(&attr);
+	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+	ptc_require(!pthread_cond_init(cond, &attr));
+	pthread_condattr_destroy(&attr);
+}
+
+static int session_new(struct ptc_fs *fs, struct ptc_error *err)
+{
+	char name[] = "ptc", flag[] = "-o", options[64];
+	char *argv[] = { name, flag, options, NULL };
+	struct fuse_args args = FUSE_ARGS_INIT(3, argv);
+
+	snprintf(options, sizeof(options), "max_read=%u", FS_READ_MAX);
+	fs->se = fuse_session_new(&args, &fs_ops, sizeof(fs_ops), fs);
+	fuse_opt_free_args(&args);
+	return fs->se ? 0 : ptc_error_set(err, PTC_EIO, "libfuse does not start");
+}
+
+int ptc_fs_new(const struct ptc_fs_opts *opts, struct ptc_fs **ret_fs, struct ptc_error *err)
+{
+	struct ptc_fs *fs;
+	int rc;
+
+	if (opts->cache_bytes < PTC_FS_CACHE_MIN || opts->timeout_ms < 100)
+		return ptc_error_set(err, PTC_EINVAL, "a file system needs at least %uMiB of cache and 100ms of time",
+				     PTC_FS_CACHE_MIN >> 20);
+	fs = ptc_calloc(1, sizeof(*fs));
+	if (!fs)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	fs->opts = *opts;
+	fs->fd = -1;
+	fs->start_s = time(NULL);
+	fs->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	fs->meta.tail = &fs->meta.head;
+	fs->reads.tail = &fs->reads.head;
+	ptc_require(!pthread_mutex_init(&fs->lock, NULL));
+	cond_init(&fs->loaded);
+	cond_init(&fs->meta.cond);
+	cond_init(&fs->reads.cond);
+	cond_init(&fs->clock_cond);
+	cond_init(&fs->tend_cond);
+	cond_init(&fs->cache.fetch_cond);
+	rc = fs->stop_fd < 0 ? ptc_error_errno(err, errno, "eventfd") : fs_cache_init(fs, opts->cache_bytes, err);
+	rc = rc ? rc : fs_near_init(fs, err);
+	rc = rc ? rc : fs_node_init(fs, err);
+	rc = rc ? rc : session_new(fs, err);
+	if (rc) {
+		ptc_fs_free(fs);
+		return rc;
+	}
+	*ret_fs = fs;
+	return 0;
+}
+
+static void release_everything(struct ptc_fs *fs)
+{
+	for (uint32_t i = 0; i < FS_HANDLES; i++)
+		if (fs->handles[i].used)
+			fs_handle_close_locked(fs, (uint64_t)fs->handles[i].turn << 32 | (i + 1));
+	fs_nodes_free(fs);
+}
+
+struct ptc_fs *ptc_fs_free(struct ptc_fs *fs)
+{
+	if (!fs)
+		return NULL;
+	fs_crew_stop(fs);
+	if (fs->cache.blocks && fs->nodes) {
+		release_everything(fs);
+		fs_holds_tend(fs);
+	}
+	fs_cache_done(fs);
+	fs_near_done(fs);
+	if (fs->se)
+		fuse_session_destroy(fs->se);
+	ptc_free(fs->jobs);
+	ptc_free(fs->dir);
+	if (fs->stop_fd >= 0)
+		close(fs->stop_fd);
+	pthread_cond_destroy(&fs->loaded);
+	pthread_cond_destroy(&fs->meta.cond);
+	pthread_cond_destroy(&fs->reads.cond);
+	pthread_cond_destroy(&fs->clock_cond);
+	pthread_cond_destroy(&fs->tend_cond);
+	pthread_cond_destroy(&fs->cache.fetch_cond);
+	pthread_mutex_destroy(&fs->lock);
+	ptc_free(fs);
+	return NULL;
+}
+
+int ptc_fs_mount(struct ptc_fs *fs, const char *dir, struct ptc_error *err)
+{
+	char at[32];
+	int fd, rc;
+
+	fs->dir = ptc_strdup(dir);
+	rc = fs->dir ? fs_mountpoint_open(dir, fs->opts.others, fs->opts.alone, fs->source, &fd, err)
+		     : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	if (rc) {
+		ptc_free(fs->dir);
+		fs->dir = NULL;
+		return rc;
+	}
+	fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
+	fcntl(fd, F_SETFD, FD_CLOEXEC);
+	snprintf(at, sizeof(at), "/dev/fd/%d", fd);
+	if (fuse_session_mount(fs->se, at)) {
+		close(fd);
+		fs_mountpoint_close(dir, fs->source);
+		return ptc_error_set(err, PTC_EIO, "libfuse does not take the mount at %s", dir);
+	}
+	fs->fd = fd;
+	return 0;
+}
+
+bool ptc_fs_on_top(const struct ptc_fs *fs)
+{
+	return fs->dir && fs_mountpoint_on_top(fs->dir, fs->source);
+}
+
+static ssize_t io_writev(int fd, struct iovec *iov, int count, void *userdata)
+{
+	ssize_t n = writev(fd, iov, count);
+
+	(void)userdata;
+	return n;
+}
+
+static ssize_t io_read(int fd, void *buf, size_t len, void *userdata)
+{
+	ssize_t n = read(fd, buf, len);
+
+	(void)userdata;
+	return n;
+}
+
+int ptc_fs_serve_fd(struct ptc_fs *fs, int fd, struct ptc_error *err)
+{
+	static const struct fuse_custom_io io = { .writev = io_writev, .read = io_read };
+	int own = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+
+	if (own < 0 || fuse_session_custom_io(fs->se, &io, own))
+		return ptc_error_errno(err, errno, "cannot serve a descriptor");
+	fcntl(own, F_SETFL, fcntl(own, F_GETFL) | O_NONBLOCK);
+	fs->fd = own;
+	return 0;
+}
+
+/* ---- taking requests ---- */
+
+/* A set of its own for each thread: a request wakes one of them, where poll() would wake all, and all but one in vain. */
+static int wait_set(const struct ptc_fs *fs)
+{
+	struct epoll_event request = { .events = EPOLLIN | EPOLLEXCLUSIVE, .data.fd = fs->fd },
+			   stop = { .events = EPOLLIN, .data.fd = fs->stop_fd };
+	int set = epoll_create1(EPOLL_CLOEXEC);
+
+	if (set < 0)
+		return -1;
+	if (epoll_ctl(set, EPOLL_CTL_ADD, fs->fd, &request) || epoll_ctl(set, EPOLL_CTL_ADD, fs->stop_fd, &stop)) {
+		close(set);
+		return -1;
+	}
+	return set;
+}
+
+static void *take_main(void *arg)
+{
+	struct ptc_fs *fs = arg;
+	struct fuse_buf buf = { 0 };
+	struct epoll_event e;
+	int set = wait_set(fs);
+
+	if (set < 0)
+		ptc_error_log("fuse", "cannot wait for requests: %s", strerror(errno));
+	while (set >= 0 && !fuse_session_exited(fs->se)) {
+		int n = epoll_wait(set, &e, 1, -1);
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0 || e.data.fd == fs->stop_fd)
+			break;
+		n = fuse_session_receive_buf(fs->se, &buf);
+		if (n == -EINTR || n == -EAGAIN)
+			continue;
+		if (n <= 0) /* 0 and -ENODEV: unmounted */
+			break;
+		fuse_session_process_buf(fs->se, &buf);
+	}
+	if (set >= 0)
+		close(set);
+	fuse_session_exit(fs->se);
+	ptc_fs_stop(fs); /* the others, too */
+	free(buf.mem);
+	return NULL;
+}
+
+/* Whoever waits in the kernel goes on at once, whatever our threads wait for: nothing is behind the descriptor any more. What they
+ * still answer goes nowhere. */
+static void let_go(struct ptc_fs *fs)
+{
+	int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+
+	if (fs->fd >= 0 && null >= 0)
+		dup3(null, fs->fd, O_CLOEXEC);
+	if (null >= 0)
+		close(null);
+}
+
+int ptc_fs_run(struct ptc_fs *fs, struct ptc_error *err)
+{
+	pthread_t takers[FS_TAKERS - 1];
+	int n = 0, rc = fs_crew_start(fs, err);
+
+	while (!rc && n < FS_TAKERS - 1) {
+		int e = pthread_create(&takers[n], NULL, take_main, fs);
+
+		if (e)
+			rc = ptc_error_errno(err, e, "cannot start a thread");
+		else
+			n++;
+	}
+	if (!rc)
+		take_main(fs);
+	else
+		ptc_fs_stop(fs);
+	while (n)
+		pthread_join(takers[--n], NULL);
+	if (fs->dir)
+		fs_mountpoint_close(fs->dir, fs->source);
+	let_go(fs);
+	fs_crew_stop(fs);
+	return rc;
+}
+
+void ptc_fs_stop(struct ptc_fs *fs)
+{
+	static const uint64_t one = 1;
+	ssize_t ignored = write(fs->stop_fd, &one, sizeof(one));
+
+	(void)ignored;
+}

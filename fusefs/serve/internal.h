@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Inside fusefs/serve. One lock, fs->lock, guards everything that is shared; it is
+ * never held while the source is asked, while a request is answered, or while
+ * libfuse is called. Functions that need it end in _locked. */
+#pragma once
+
+#include "fusefs/mount/mountpoint.h"
+#include "fusefs/serve/requests.h"
+
+#include <stdatomic.h>
+
+struct ptc_fs {
+	struct ptc_fs_opts opts;
+	struct fuse_session *se;
+	char *dir; /* mounted there; NULL: not */
+	char source[FS_SOURCE_MAX];
+	int fd, stop_fd;
+	int64_t start_s;
+	atomic_bool stopping;
+	pthread_mutex_t lock;
+	pthread_cond_t loaded; /* some snap's loading has ended */
+	struct ptc_fs_job *jobs;
+	size_t njobs;
+	int64_t jobs_until_ns; /* believed until then */
+	int64_t jobs_asked_ns; /* somebody has been asking since; 0: nobody */
+	bool jobs_known;
+	struct fs_snap *snaps;
+	struct fs_part *parts;
+	struct fs_view *over; /* to be given up at the source, then freed */
+	struct fs_node **nodes;
+	size_t nnodes, nbuckets;
+	struct fs_handle handles[FS_HANDLES];
+	uint32_t next_handle; /* where to look for a free one */
+	struct fs_op *ops, *ops_last;
+	size_t nops;
+	uint64_t op_number;
+	struct fs_queue meta,
+		reads; /* reads: what is below data/, whose sources may be slow: other names must not wait for them */
+	struct fs_cache cache;
+	struct fs_near near;
+	pthread_cond_t clock_cond, tend_cond; /* an interrupt, or the end */
+	pthread_t threads[FS_META_CREW + FS_READ_CREW + FS_FETCH_CREW + 2];
+	size_t nthreads;
+};

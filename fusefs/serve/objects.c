@@ -1,0 +1,531 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Jobs, snapshots and how their bytes are read. Happy path: a snapshot's
+ * object lives while the kernel knows a name of it or a file of it is open; it
+ * is read through a view, the newest generation that has it; while files are
+ * open the view is held, so that no switch takes it away.
+ * Failure modes: the source does not answer (what was known of jobs has to do
+ * for a second; a view cannot be had: EIO), a snapshot that was replaced
+ * (ESTALE, upon which the kernel looks its path up again). */
+#include "fusefs/serve/internal.h"
+
+#include "base/alloc.h"
+#include "base/check.h"
+#include "base/log.h"
+#include "base/sys/sys.h"
+
+#include <errno.h>
+#include <string.h>
+
+#define MS INT64_C(1000000)
+
+int fs_errno(int rc)
+{
+	switch (rc) {
+	case 0:
+		return 0;
+	case PTC_ENOTFOUND:
+		return ENOENT;
+	case PTC_ESTATE:
+		return ESTALE;
+	case PTC_ENOMEM:
+		return ENOMEM;
+	case PTC_EPERM:
+		return EACCES;
+	default:
+		return EIO;
+	}
+}
+
+/* ---- counting ---- */
+
+struct fs_view *fs_view_ref_locked(struct fs_view *v)
+{
+	if (v)
+		v->refs++;
+	return v;
+}
+
+void fs_view_unref_locked(struct ptc_fs *fs, struct fs_view *v)
+{
+	if (!v || --v->refs)
+		return;
+	if (v->held) { /* the source is told first, by fs_holds_tend */
+		v->over = fs->over;
+		fs->over = v;
+		return;
+	}
+	fs->opts.source.close(fs->opts.source.arg, v->state);
+	ptc_free(v);
+}
+
+struct fs_snap *fs_snap_ref_locked(struct fs_snap *s)
+{
+	if (s)
+		s->refs++;
+	return s;
+}
+
+void fs_snap_unref_locked(struct ptc_fs *fs, struct fs_snap *s)
+{
+	struct fs_snap **at = &fs->snaps;
+
+	if (!s || --s->refs)
+		return;
+	while (*at != s)
+		at = &(*at)->next;
+	*at = s->next;
+	fs_view_unref_locked(fs, s->view);
+	ptc_free(s);
+}
+
+struct fs_file *fs_file_ref_locked(struct fs_file *f)
+{
+	if (f)
+		f->refs++;
+	return f;
+}
+
+void fs_file_unref_locked(struct ptc_fs *fs, struct fs_file *f)
+{
+	if (!f || --f->refs)
+		return;
+	fs_part_unref_locked(fs, f->at.part);
+	ptc_state_file_done(&f->sf);
+	ptc_free(f->start);
+	ptc_free(f);
+}
+
+struct fs_file *fs_file_of_place_locked(const struct fs_place *at, uint64_t id)
+{
+	struct fs_file *f = ptc_calloc(1, sizeof(*f));
+
+	if (!f)
+		return NULL;
+	f->refs = 1;
+	f->id = id;
+	f->size = at->size;
+	f->at = *at;
+	at->part->refs++;
+	return f;
+}
+
+struct fs_file *fs_file_new(struct ptc_state_file *sf, uint64_t id, uint64_t generation)
+{
+	struct fs_file *f = ptc_calloc(1, sizeof(*f));
+	uint64_t *start = ptc_calloc(sf->n + 1, sizeof(*start));
+	uint64_t at = sf->head_len;
+
+	if (!f || !start) {
+		ptc_free(f);
+		ptc_free(start);
+		ptc_state_file_done(sf);
+		return NULL;
+	}
+	for (size_t i = 0; i < sf->n; i++) {
+		start[i] = at;
+		at += sf->bytes[i];
+	}
+	start[sf->n] = at;
+	*f = (struct fs_file){ .refs = 1, .id = id, .generation = generation, .sf = *sf, .start = start, .size = at };
+	*sf = (struct ptc_state_file){ 0 };
+	return f;
+}
+
+/* ---- jobs ---- */
+
+bool fs_may_see(const struct ptc_fs *fs, uid_t uid, uid_t owner)
+{
+	return !fs->opts.others || uid == 0 || uid == owner; /* to a mount of one's own nobody else comes */
+}
+
+/* What is known will do: it is fresh, or somebody has been waiting for an answer for a while and we need not, too. */
+static bool jobs_will_do_locked(const struct ptc_fs *fs, int64_t now_ns)
+{
+	return fs->jobs_known &&
+	       (now_ns < fs->jobs_until_ns || (fs->jobs_asked_ns && now_ns > fs->jobs_asked_ns + FS_PATIENCE_MS * MS));
+}
+
+int fs_jobs_refresh(struct ptc_fs *fs, bool now)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_fs_job *jobs = NULL;
+	int64_t asked = ptc_sys_now_ns();
+	size_t n = 0;
+	bool known;
+	int rc;
+
+	pthread_mutex_lock(&fs->lock);
+	known = !now && jobs_will_do_locked(fs, asked);
+	if (!known && !fs->jobs_asked_ns)
+		fs->jobs_asked_ns = asked;
+	pthread_mutex_unlock(&fs->lock);
+	if (known)
+		return 0;
+	rc = fs->opts.source.jobs(fs->opts.source.arg, &jobs, &n, &err);
+	pthread_mutex_lock(&fs->lock);
+	if (!rc) {
+		ptc_free(fs->jobs);
+		fs->jobs = jobs;
+		fs->njobs = n;
+		fs->jobs_known = true;
+	}
+	fs->jobs_asked_ns = 0;
+	fs->jobs_until_ns = ptc_sys_now_ns() + (rc ? FS_STALE_MS : FS_FRESH_MS) * MS;
+	rc = rc && fs->jobs_known && !now ? 0 : rc;
+	pthread_mutex_unlock(&fs->lock);
+	if (rc)
+		ptc_debug("fuse", "jobs: %s", err.text);
+	return rc;
+}
+
+/* For how long the list of jobs is still believed here: the kernel may, too, and need not ask each time it walks a path. */
+double fs_jobs_believed_s(struct ptc_fs *fs, const struct ptc_fs_job *job)
+{
+	int64_t left;
+
+	pthread_mutex_lock(&fs->lock);
+	left = fs_job_shares_name_locked(fs, job)
+		       ? 0
+		       : fs->jobs_until_ns - ptc_sys_now_ns(); /* whose it is, each caller asks */
+	pthread_mutex_unlock(&fs->lock);
+	return (double)PTC_MAX(PTC_MIN(left, FS_FRESH_MS * MS), INT64_C(0)) / 1e9;
+}
+
+/* The kernel knows its directory: somebody who may see it is there. To answer another one's lookup with ENOENT would take the
+ * directory away from under him (his getcwd fails); its mode lets nobody else in. */
+static bool in_use_locked(struct ptc_fs *fs, const struct ptc_fs_job *job)
+{
+	return fs_node_find_locked(fs, fs_identity(FS_JOB, job->uuid, 0, 0, "")) != NULL;
+}
+
+bool fs_job_named(const struct ptc_fs_job *j, const char *name)
+{
+	char full[FS_JOB_NAME_MAX + 1];
+
+	fs_job_full_name(j, full);
+	return !strcmp(j->name, name) || !strcmp(full, name);
+}
+
+void fs_job_full_name(const struct ptc_fs_job *j, char ret[FS_JOB_NAME_MAX + 1])
+{
+	snprintf(ret, FS_JOB_NAME_MAX + 1, "%u:%s", (unsigned)j->uid, j->name);
+}
+
+/* Several users may have jobs of one name: a caller's own comes first, then what he may see, then what is only not taken
+ * away from under another one. */
+static int rank_locked(struct ptc_fs *fs, const struct ptc_fs_job *j, uid_t uid)
+{
+	if (j->uid == uid)
+		return 4;
+	if (fs_may_see(fs, uid, j->uid))
+		return 3;
+	return j->shared ? 2 : in_use_locked(fs, j) ? 1 : 0;
+}
+
+int fs_job_find(struct ptc_fs *fs, const char *name, const char *uuid, uid_t uid, struct ptc_fs_job *ret)
+{
+	int rc = fs_jobs_refresh(fs, false), best = 0;
+
+	if (rc)
+		return EIO;
+	pthread_mutex_lock(&fs->lock);
+	for (size_t i = 0; i < fs->njobs; i++) {
+		const struct ptc_fs_job *j = &fs->jobs[i];
+		int rank = (name ? fs_job_named(j, name) : !strcmp(j->uuid, uuid)) ? rank_locked(fs, j, uid) : 0;
+
+		if (rank > best) {
+			best = rank;
+			*ret = *j;
+		}
+	}
+	pthread_mutex_unlock(&fs->lock);
+	return best ? 0 : ENOENT;
+}
+
+bool fs_job_shares_name_locked(const struct ptc_fs *fs, const struct ptc_fs_job *job)
+{
+	for (size_t i = 0; i < fs->njobs; i++)
+		if (strcmp(fs->jobs[i].uuid, job->uuid) != 0 && !strcmp(fs->jobs[i].name, job->name))
+			return true;
+	return false;
+}
+
+/* ---- snapshots ---- */
+
+static struct fs_snap *find_locked(struct ptc_fs *fs, const char *uuid, uint64_t number, uint64_t step)
+{
+	struct fs_snap *s = fs->snaps;
+
+	while (s && (s->number != number || s->step != step || strcmp(s->uuid, uuid)))
+		s = s->next;
+	return s;
+}
+
+struct fs_snap *fs_snap_find(struct ptc_fs *fs, const char *uuid, uint64_t number, uint64_t step)
+{
+	int64_t now = ptc_sys_now_ns();
+	struct fs_snap *s;
+
+	pthread_mutex_lock(&fs->lock);
+	s = find_locked(fs, uuid, number, step);
+	if (s && (!s->view || s->view->held_until_ns < now))
+		s = NULL;
+	fs_snap_ref_locked(s);
+	pthread_mutex_unlock(&fs->lock);
+	return s;
+}
+
+struct fs_snap *fs_snap_get(struct ptc_fs *fs, const struct ptc_fs_job *job)
+{
+	struct fs_snap *s;
+
+	pthread_mutex_lock(&fs->lock);
+	s = find_locked(fs, job->uuid, job->snapshot, job->step);
+	if (s) {
+		s->refs++;
+	} else {
+		s = ptc_calloc(1, sizeof(*s));
+		if (s) {
+			s->refs = 1;
+			memcpy(s->job, job->name, sizeof(s->job));
+			memcpy(s->uuid, job->uuid, sizeof(s->uuid));
+			s->uid = job->uid;
+			s->number = job->snapshot;
+			s->step = job->step;
+			s->next = fs->snaps;
+			fs->snaps = s;
+		}
+	}
+	pthread_mutex_unlock(&fs->lock);
+	return s;
+}
+
+/* Still read as it is now: no newer generation of the job has the same snapshot. */
+static bool current_locked(const struct ptc_fs *fs, const struct fs_snap *s)
+{
+	for (size_t i = 0; i < fs->njobs; i++)
+		if (!strcmp(fs->jobs[i].uuid, s->uuid))
+			return fs->jobs[i].snapshot != s->number ||
+			       fs->jobs[i].generation == s->view->state->generation;
+	return true;
+}
+
+static int load(struct ptc_fs *fs, struct fs_snap *s, struct fs_view **ret)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct fs_view *v = ptc_calloc(1, sizeof(*v));
+	int rc = v ? fs->opts.source.open(fs->opts.source.arg, s->uuid, &v->state, &err) : PTC_ENOMEM;
+
+	if (rc) {
+		ptc_debug("fuse", "job %s: %s", s->job, err.text);
+		ptc_free(v);
+		return rc == PTC_ENOTFOUND ? ESTALE : fs_errno(rc);
+	}
+	if (strcmp(v->state->uuid, s->uuid) || v->state->snapshot != s->number) {
+		fs->opts.source.close(fs->opts.source.arg, v->state);
+		ptc_free(v);
+		return ESTALE;
+	}
+	v->refs = 1;
+	*ret = v;
+	return 0;
+}
+
+int fs_snap_view(struct ptc_fs *fs, struct fs_snap *s, bool anew, struct fs_view **ret)
+{
+	struct fs_view *v = NULL;
+	int rc = 0;
+
+	pthread_mutex_lock(&fs->lock);
+	while (s->loading)
+		pthread_cond_wait(&fs->loaded, &fs->lock);
+	if (!s->view || anew || !current_locked(fs, s)) {
+		s->loading = true;
+		pthread_mutex_unlock(&fs->lock);
+		rc = load(fs, s, &v);
+		pthread_mutex_lock(&fs->lock);
+		s->loading = false;
+		pthread_cond_broadcast(&fs->loaded);
+		if (!rc && s->view && v->state->generation == s->view->state->generation) {
+			fs_view_unref_locked(fs, v); /* nothing new: what is held stays held */
+		} else if (!rc) {
+			fs_view_unref_locked(fs, s->view);
+			s->view = v;
+		} else if (s->view && !anew && (rc != ESTALE || s->view->held_until_ns > ptc_sys_now_ns())) {
+			rc = 0; /* what we know of it is still so */
+		}
+	}
+	if (!rc)
+		*ret = fs_view_ref_locked(s->view);
+	pthread_mutex_unlock(&fs->lock);
+	return rc;
+}
+
+/* ---- holding ---- */
+
+static int hold(struct ptc_fs *fs, struct fs_view *v, uint32_t ttl_ms)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	int64_t asked = ptc_sys_now_ns();
+	int rc = fs->opts.source.hold(fs->opts.source.arg, v->state, ttl_ms, &err);
+
+	if (rc)
+		ptc_debug("fuse", "job %s, snapshot %llu: %s", v->state->job, (unsigned long long)v->state->snapshot,
+			  err.text);
+	pthread_mutex_lock(&fs->lock);
+	if (!rc) {
+		v->held_until_ns = asked + ttl_ms * MS;
+		v->held = ttl_ms > 0;
+	}
+	pthread_mutex_unlock(&fs->lock);
+	return rc;
+}
+
+/* Held for some time to come, and counted as open. */
+static int view_open(struct ptc_fs *fs, struct fs_view *v)
+{
+	bool fresh;
+	int rc = 0;
+
+	pthread_mutex_lock(&fs->lock);
+	v->opens++;
+	fresh = v->held_until_ns > ptc_sys_now_ns() + FS_HOLD_MS / 3 * MS;
+	pthread_mutex_unlock(&fs->lock);
+	if (!fresh)
+		rc = hold(fs, v, FS_HOLD_MS);
+	if (rc) {
+		pthread_mutex_lock(&fs->lock);
+		v->opens--;
+		pthread_mutex_unlock(&fs->lock);
+	}
+	return rc;
+}
+
+int fs_snap_open(struct ptc_fs *fs, struct fs_snap *s, uint64_t generation, struct fs_view **ret)
+{
+	struct fs_view *v;
+	int rc = 0;
+
+	for (int attempt = 0; attempt < 3; attempt++) {
+		int e;
+
+		if (attempt && fs_jobs_refresh(fs, true))
+			return EIO;
+		e = fs_snap_view(fs, s, attempt > 0, &v);
+		if (e)
+			return e;
+		rc = generation && v->state->generation != generation ? PTC_ESTATE : view_open(fs, v);
+		if (!rc) {
+			*ret = v;
+			return 0;
+		}
+		pthread_mutex_lock(&fs->lock);
+		fs_view_unref_locked(fs, v);
+		pthread_mutex_unlock(&fs->lock);
+		if (rc != PTC_ESTATE || generation)
+			break;
+	}
+	return fs_errno(rc);
+}
+
+void fs_view_close_locked(struct ptc_fs *fs, struct fs_view *v)
+{
+	if (!v)
+		return;
+	if (!--v->opens)
+		v->closed_ns = ptc_sys_now_ns();
+	fs_view_unref_locked(fs, v);
+}
+
+/* The next view to be asked about, with a reference; *ret_ttl_ms what to ask for. */
+static struct fs_view *due_locked(struct ptc_fs *fs, uint32_t *ret_ttl_ms)
+{
+	int64_t now = ptc_sys_now_ns();
+	struct fs_view *over = fs->over;
+
+	if (over) {
+		fs->over = over->over;
+		over->held = false;
+		*ret_ttl_ms = 0;
+		return fs_view_ref_locked(over);
+	}
+	for (size_t i = 0; i < FS_HANDLES; i++) {
+		struct fs_view *v = fs->handles[i].used ? fs->handles[i].view : NULL;
+
+		if (v && v->held && v->held_until_ns < now + FS_HOLD_MS / 3 * 2 * MS) {
+			v->held_until_ns =
+				now + FS_HOLD_MS / 3 * 2 * MS + 1; /* not again at once, whatever comes of it */
+			*ret_ttl_ms = FS_HOLD_MS;
+			return fs_view_ref_locked(v);
+		}
+	}
+	for (struct fs_snap *s = fs->snaps; s; s = s->next) {
+		struct fs_view *v = s->view;
+
+		if (v && v->held && !v->opens && now > v->closed_ns + FS_LINGER_MS * MS) {
+			v->held = false;
+			v->held_until_ns = 0;
+			*ret_ttl_ms = 0;
+			return fs_view_ref_locked(v);
+		}
+	}
+	return NULL;
+}
+
+/* No job has it any more, nobody reads it. */
+static bool gone_locked(const struct ptc_fs *fs, const struct fs_snap *s)
+{
+	if (!fs->jobs_known || s->loading || !s->view || s->view->opens || s->view->held)
+		return false;
+	for (size_t i = 0; i < fs->njobs; i++)
+		if (!strcmp(fs->jobs[i].uuid, s->uuid))
+			return fs->jobs[i].snapshot != s->number;
+	return true;
+}
+
+/* The kernel may know names of a snapshot long after it was replaced. What their files are made of (heads of large models) need
+ * not stay: nothing can be opened any more, and if the job goes back to that snapshot, the next lookup makes it anew. */
+static void strip(struct ptc_fs *fs)
+{
+	pthread_mutex_lock(&fs->lock);
+	for (struct fs_snap *s = fs->snaps; s; s = s->next) {
+		if (!gone_locked(fs, s))
+			continue;
+		fs_view_unref_locked(fs, s->view);
+		s->view = NULL;
+		fs_nodes_strip_locked(fs, s);
+	}
+	pthread_mutex_unlock(&fs->lock);
+}
+
+void fs_holds_tend(struct ptc_fs *fs)
+{
+	struct fs_view *v;
+	uint32_t ttl_ms;
+
+	do {
+		pthread_mutex_lock(&fs->lock);
+		v = due_locked(fs, &ttl_ms);
+		pthread_mutex_unlock(&fs->lock);
+		if (!v)
+			break;
+		hold(fs, v, ttl_ms);
+		pthread_mutex_lock(&fs->lock);
+		fs_view_unref_locked(fs, v);
+		pthread_mutex_unlock(&fs->lock);
+	} while (true);
+	strip(fs);
+}
+
+void fs_part_unref_locked(struct ptc_fs *fs, struct fs_part *p)
+{
+	struct fs_part **at = &fs->parts;
+
+	if (!p || --p->refs)
+		return;
+	while (*at && *at != p)
+		at = &(*at)->next;
+	if (*at)
+		*at = p->next;
+	fs_part_free(p);
+}

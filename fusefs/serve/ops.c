@@ -1,0 +1,546 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Requests as libfuse hands them over, on the threads that take them, which
+ * never wait: what is known is answered here, the rest goes to workers. All
+ * that would change something is EROFS. */
+#include "fusefs/serve/internal.h"
+
+#include "base/alloc.h"
+#include "base/check.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/statvfs.h>
+
+static void on_init(void *userdata, struct fuse_conn_info *conn)
+{
+	conn->max_read = FS_READ_MAX;
+	conn->max_background = 64;
+	conn->congestion_threshold = 48;
+	conn->want &=
+		~(unsigned)(FUSE_CAP_SPLICE_READ | FUSE_CAP_SPLICE_WRITE | FUSE_CAP_SPLICE_MOVE | FUSE_CAP_READDIRPLUS |
+			    FUSE_CAP_READDIRPLUS_AUTO | FUSE_CAP_AUTO_INVAL_DATA | FUSE_CAP_IOCTL_DIR);
+	conn->want |= conn->capable & (unsigned)(FUSE_CAP_ASYNC_READ | FUSE_CAP_PARALLEL_DIROPS);
+}
+
+static enum fs_kind kind_of(struct ptc_fs *fs, fuse_ino_t ino)
+{
+	const struct fs_node *n;
+	enum fs_kind kind;
+
+	pthread_mutex_lock(&fs->lock);
+	n = fs_node_find_locked(fs, ino);
+	kind = n ? n->kind : FS_ROOT;
+	pthread_mutex_unlock(&fs->lock);
+	return kind;
+}
+
+static void to_worker(fuse_req_t req, fuse_ino_t ino, const char *name, const struct fuse_file_info *fi,
+		      void (*run)(struct ptc_fs *fs, struct fs_op *op))
+{
+	struct ptc_fs *fs = fuse_req_userdata(req);
+	struct fs_op *op = fs_op_new(fs, req, ino, name, fi);
+
+	if (!op)
+		return;
+	op->run = run;
+	if (fs_op_start(fs, op))
+		fs_op_queue(fs, kind_of(fs, ino) >= FS_DATA ? &fs->reads : &fs->meta,
+			    op); /* data may be on a dead disk */
+}
+
+static void on_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
+{
+	to_worker(req, parent, name, NULL, fs_run_lookup);
+}
+
+static void forget(struct ptc_fs *fs, uint64_t ino, uint64_t n)
+{
+	pthread_mutex_lock(&fs->lock);
+	fs_node_forget_locked(fs, ino, n);
+	pthread_mutex_unlock(&fs->lock);
+}
+
+static void on_forget(fuse_req_t req, fuse_ino_t ino, uint64_t n)
+{
+	forget(fuse_req_userdata(req), ino, n);
+	fuse_reply_none(req);
+}
+
+static void on_forget_multi(fuse_req_t req, size_t count, struct fuse_forget_data *forgets)
+{
+	for (size_t i = 0; i < count; i++)
+		forget(fuse_req_userdata(req), forgets[i].ino, forgets[i].nlookup);
+	fuse_reply_none(req);
+}
+
+/* What never changes about it: what a snapshot or a job's data has, and the root, which every path begins at. */
+static bool settled(const struct fs_node *n)
+{
+	return n->snap || n->kind == FS_ROOT || n->kind == FS_STATE || n->kind >= FS_DATA;
+}
+
+static void on_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
+{
+	struct ptc_fs *fs = fuse_req_userdata(req);
+	const struct fs_node *n;
+	double keep = 0;
+	struct stat st;
+
+	pthread_mutex_lock(&fs->lock);
+	n = fs_node_find_locked(fs, ino);
+	if (n) {
+		fs_node_stat(fs, n, &st);
+		keep = settled(n) ? FS_FOREVER : 0;
+	}
+	pthread_mutex_unlock(&fs->lock);
+	if (n)
+		fuse_reply_attr(req, &st, keep);
+	else
+		fuse_reply_err(req, ESTALE);
+}
+
+static void on_readlink(fuse_req_t req, fuse_ino_t ino)
+{
+	struct ptc_fs *fs = fuse_req_userdata(req);
+	const struct fs_node *n;
+	char link[FS_NAME_MAX + 1] = "";
+
+	pthread_mutex_lock(&fs->lock);
+	n = fs_node_find_locked(fs, ino);
+	if (n && n->link)
+		snprintf(link, sizeof(link), "%s", n->link);
+	pthread_mutex_unlock(&fs->lock);
+	if (link[0])
+		fuse_reply_readlink(req, link);
+	else
+		fuse_reply_err(req, EINVAL);
+}
+
+/* What lies in a dataset is opened here: nobody is asked for it, and loaders open a file for each sample. */
+static void on_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
+{
+	struct ptc_fs *fs = fuse_req_userdata(req);
+	struct fs_op *op;
+
+	if ((fi->flags & O_ACCMODE) != O_RDONLY) {
+		fuse_reply_err(req, EROFS);
+	} else if (kind_of(fs, ino) == FS_PART) {
+		op = fs_op_new(fs, req, ino, NULL, fi);
+		if (op && fs_op_start(fs, op))
+			fs_run_open(fs, op);
+	} else {
+		to_worker(req, ino, NULL, fi, fs_run_open);
+	}
+}
+
+static void on_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
+{
+	struct ptc_fs *fs = fuse_req_userdata(req);
+
+	pthread_mutex_lock(&fs->lock);
+	fs_handle_close_locked(fs, fi->fh);
+	pthread_mutex_unlock(&fs->lock);
+	fuse_reply_err(req, 0);
+}
+
+static void on_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
+{
+	to_worker(req, ino, NULL, fi, fs_run_opendir);
+}
+
+/* Entry i of an open directory; false: there are no more. */
+static bool entry_of(const struct fs_handle *h, uint64_t i, char ret_name[FS_NAME_MAX + 1], struct stat *ret)
+{
+	uint64_t ino;
+
+	*ret = (struct stat){ .st_mode = S_IFREG };
+	if (i < h->nlist) {
+		snprintf(ret_name, FS_NAME_MAX + 1, "%s", h->list[i].name);
+		ret->st_ino = h->list[i].ino;
+		ret->st_mode = h->list[i].type;
+		return true;
+	}
+	if (!h->at.part || !fs_data_slot(&h->at, i - h->nlist, ret_name, &ino))
+		return false;
+	ret->st_ino = ino;
+	return true;
+}
+
+static void on_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi)
+{
+	struct ptc_fs *fs = fuse_req_userdata(req);
+	size_t used = 0, room = PTC_MIN(size, (size_t)FS_READ_MAX);
+	const struct fs_handle *h;
+	char *buf = ptc_malloc(PTC_MAX(room, (size_t)1)), name[FS_NAME_MAX + 1];
+	struct stat st;
+	int e = buf ? 0 : ENOMEM;
+
+	pthread_mutex_lock(&fs->lock);
+	h = fs_handle_get_locked(fs, fi->fh);
+	if (!e && (!h || !h->list || off < 0))
+		e = EBADF;
+	for (uint64_t i = (uint64_t)off; !e && entry_of(h, i, name, &st); i++) {
+		size_t n = fuse_add_direntry(req, buf + used, room - used, name, &st, (off_t)i + 1);
+
+		if (n > room - used)
+			break;
+		used += n;
+	}
+	pthread_mutex_unlock(&fs->lock);
+	if (e)
+		fuse_reply_err(req, e);
+	else
+		fuse_reply_buf(req, buf, used);
+	ptc_free(buf);
+}
+
+/* ---- reading ---- */
+
+struct reading {
+	struct fs_file *file;
+	struct fs_view *view;
+	uint64_t off, first;
+	size_t size, nblocks;
+};
+
+static bool in_order(const struct fs_handle *h, uint64_t off, uint64_t end)
+{
+	return off <= h->next_off + FS_READ_MAX && end + FS_READ_MAX >= h->next_off && (off || h->next_off);
+}
+
+/* In order so far? Then more is asked for ahead, in large pieces. */
+static void ahead_locked(struct ptc_fs *fs, struct fs_handle *h, const struct reading *r)
+{
+	uint64_t end = r->off + r->size, want;
+
+	if (!in_order(h, r->off, end)) {
+		h->window = 0;
+		h->next_off = end;
+		h->ahead_to = 0;
+		return;
+	}
+	h->window = PTC_MIN(PTC_MAX(h->window * 2, (uint64_t)FS_READ_MAX), (uint64_t)FS_AHEAD_MAX);
+	h->window = PTC_MIN(h->window, fs->cache.n * FS_BLOCK / 4);
+	if (h->at.part) /* the daemon reads ahead; this only makes calls larger, and more than one at once */
+		h->window = PTC_MIN(h->window, (uint64_t)4 * FS_READ_MAX);
+	h->next_off = PTC_MAX(h->next_off, end);
+	want = (end + h->window + FS_BLOCK - 1) / FS_BLOCK;
+	h->ahead_to = PTC_MAX(h->ahead_to, (end + FS_BLOCK - 1) / FS_BLOCK);
+	if (want < h->ahead_to + h->window / 2 / FS_BLOCK)
+		return;
+	fs_cache_ahead_locked(fs, h->file, h->view, h->ahead_to, want - h->ahead_to);
+	h->ahead_to = want;
+}
+
+void fs_run_read(struct ptc_fs *fs, struct fs_op *op)
+{
+	bool done;
+
+	pthread_mutex_lock(&fs->lock);
+	op->refs++;
+	fs_cache_begin_locked(fs, op);
+	done = !op->waiting && (op->blocks[0] || op->error); /* else it waits, for blocks or for room */
+	op->refs--;
+	pthread_mutex_unlock(&fs->lock);
+	if (done)
+		fs_read_done(fs, op);
+}
+
+static void reading_done(struct ptc_fs *fs, const struct reading *r)
+{
+	pthread_mutex_lock(&fs->lock);
+	fs_file_unref_locked(fs, r->file);
+	fs_view_unref_locked(fs, r->view);
+	pthread_mutex_unlock(&fs->lock);
+}
+
+/* far: it is known that it has to come through the cache. */
+static void read_slowly(struct ptc_fs *fs, fuse_req_t req, fuse_ino_t ino, const struct reading *r, bool far)
+{
+	struct fs_op *op = fs_op_new(fs, req, ino, NULL, NULL);
+
+	if (!op) {
+		reading_done(fs, r);
+		return;
+	}
+	op->run = far ? fs_run_read : fs_run_near;
+	op->file = r->file;
+	op->view = r->view;
+	op->off = r->off;
+	op->size = r->size;
+	op->first = r->first;
+	op->nblocks = r->nblocks;
+	if (!fs_op_start(fs, op))
+		return;
+	if (far)
+		fs_run_read(fs, op);
+	else
+		fs_op_queue(fs, &fs->meta, op);
+}
+
+static void read_near(struct ptc_fs *fs, fuse_req_t req, fuse_ino_t ino, const struct reading *r,
+		      struct fs_near_spans *spans)
+{
+	uint8_t *buf = fs_near_buf(fs);
+	bool fine = buf && fs_near_copy(fs, r->file, spans, r->off, r->size, buf);
+
+	fs_near_put(spans);
+	if (fine)
+		fuse_reply_buf(req, (const char *)buf, r->size);
+	fs_near_buf_put(fs, buf);
+	if (fine)
+		reading_done(fs, r);
+	else
+		read_slowly(fs, req, ino, r, false);
+}
+
+/* What is to be read, from where. 0, or an error; size 0: nothing. */
+static int reading_of(struct ptc_fs *fs, const struct fs_handle *h, size_t size, off_t off, struct reading *ret)
+{
+	if (!h || !h->file)
+		return EBADF;
+	if (off < 0)
+		return EINVAL;
+	*ret = (struct reading){ .file = h->file, .view = h->view, .off = (uint64_t)off };
+	if (ret->off >= h->file->size)
+		return 0;
+	ret->size = (size_t)PTC_MIN(PTC_MIN(size, (size_t)FS_READ_MAX), h->file->size - ret->off);
+	ret->first = ret->off / FS_BLOCK;
+	ret->nblocks = (size_t)((ret->off + ret->size - 1) / FS_BLOCK - ret->first + 1);
+	return 0;
+}
+
+/* Samples that lie elsewhere go through the cache where they are read in order: few large calls. Others are not worth a block each. */
+static bool through_cache_locked(struct fs_handle *h, uint64_t off, size_t size)
+{
+	bool yes = h->file && h->next_off && off < h->at.size && in_order(h, off, off + size);
+
+	if (!yes)
+		h->next_off = off + size;
+	return yes;
+}
+
+/* Of a dataset's part? Then a worker reads it. */
+static bool read_part(struct ptc_fs *fs, fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, uint64_t fh)
+{
+	struct fs_handle *h, at = { 0 };
+	struct fs_op *op;
+
+	pthread_mutex_lock(&fs->lock);
+	h = fs_handle_get_locked(fs, fh);
+	if (h && h->at.part && (off < 0 || !through_cache_locked(h, (uint64_t)off, size))) {
+		at = *h;
+		h->at.part->refs++;
+	}
+	pthread_mutex_unlock(&fs->lock);
+	if (!at.at.part)
+		return false;
+	if (off < 0 || (uint64_t)off >= at.at.size)
+		op = (off < 0 ? fuse_reply_err(req, EINVAL) : fuse_reply_buf(req, NULL, 0), NULL);
+	else
+		op = fs_op_new(fs, req, ino, NULL, NULL);
+	if (!op) {
+		pthread_mutex_lock(&fs->lock);
+		fs_part_unref_locked(fs, at.at.part);
+		pthread_mutex_unlock(&fs->lock);
+		return true;
+	}
+	op->run = fs_run_part_read;
+	op->at = at.at;
+	op->off = (uint64_t)off;
+	op->size = (size_t)PTC_MIN(PTC_MIN(size, (size_t)FS_READ_MAX), at.at.size - op->off);
+	if (fs_op_start(fs, op))
+		fs_op_queue(fs, &fs->reads, op);
+	return true;
+}
+
+/* How a read is answered, decided with the lock held. */
+enum how { HOW_ERROR, HOW_HEAD, HOW_NEAR, HOW_READY, HOW_ASK, HOW_FETCH };
+struct answer {
+	enum how how;
+	int error;
+	struct fs_block *blocks[FS_READ_SPAN]; /* HOW_READY: pinned */
+	struct fs_near_spans spans;            /* HOW_NEAR */
+};
+
+/* References to file and view are r's but with HOW_ERROR and HOW_READY. */
+static void decide_locked(struct ptc_fs *fs, struct fs_handle *h, struct reading *r, struct answer *a)
+{
+	enum fs_near_state near = FS_FAR;
+
+	a->how = HOW_ERROR; /* error 0: nothing to read */
+	if (a->error || !r->size)
+		return;
+	if (r->off + r->size <= r->file->sf.head_len)
+		a->how = HOW_HEAD;
+	else if (r->view)
+		near = fs_near_find_locked(fs, r->file, r->view, r->off, r->size, &a->spans);
+	if (a->how != HOW_HEAD) {
+		a->how = near == FS_NEAR                                                           ? HOW_NEAR
+			 : fs_cache_ready_locked(fs, r->file->id, r->first, r->nblocks, a->blocks) ? HOW_READY
+			 : fs_vain_locked(fs, r->file->id, r->first, r->nblocks)                   ? HOW_ERROR
+			 : near == FS_UNKNOWN                                                      ? HOW_ASK
+												   : HOW_FETCH;
+		a->error = a->how == HOW_ERROR ? EIO : 0;
+	}
+	if (a->how != HOW_READY && a->how != HOW_ERROR) {
+		fs_file_ref_locked(r->file);
+		if (r->view)
+			fs_view_ref_locked(r->view);
+	}
+	if ((r->view || r->file->at.part) && (a->how == HOW_READY || a->how == HOW_FETCH)) /* what is near needs none */
+		ahead_locked(fs, h, r);
+}
+
+static void on_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi)
+{
+	struct ptc_fs *fs = fuse_req_userdata(req);
+	struct reading r = { 0 };
+	struct fs_handle *h;
+	struct answer a;
+
+	if (read_part(fs, req, ino, size, off, fi->fh))
+		return;
+	pthread_mutex_lock(&fs->lock);
+	h = fs_handle_get_locked(fs, fi->fh);
+	a.error = reading_of(fs, h, size, off, &r);
+	decide_locked(fs, h, &r, &a);
+	pthread_mutex_unlock(&fs->lock);
+	switch (a.how) {
+	case HOW_ERROR:
+		if (a.error)
+			fuse_reply_err(req, a.error);
+		else
+			fuse_reply_buf(req, NULL, 0);
+		break;
+	case HOW_HEAD:
+		fuse_reply_buf(req, (const char *)r.file->sf.head + r.off, r.size);
+		reading_done(fs, &r);
+		break;
+	case HOW_NEAR:
+		read_near(fs, req, ino, &r, &a.spans);
+		break;
+	case HOW_READY:
+		fs_read_reply(req, a.blocks, r.first, r.off, r.size);
+		pthread_mutex_lock(&fs->lock);
+		fs_cache_unpin_locked(fs, a.blocks, r.nblocks);
+		pthread_mutex_unlock(&fs->lock);
+		break;
+	case HOW_ASK:
+	case HOW_FETCH:
+		read_slowly(fs, req, ino, &r, a.how == HOW_FETCH);
+		break;
+	}
+}
+
+static void on_statfs(fuse_req_t req, fuse_ino_t ino)
+{
+	struct ptc_fs *fs = fuse_req_userdata(req);
+	struct statvfs st = { .f_bsize = FS_READ_MAX, .f_frsize = 4096, .f_namemax = FS_NAME_MAX };
+
+	pthread_mutex_lock(&fs->lock);
+	st.f_files = fs->nnodes;
+	for (const struct fs_snap *s = fs->snaps; s; s = s->next) {
+		const struct ptc_spec *spec = s->view ? s->view->state->set.spec : NULL;
+		uint64_t bytes = 0;
+
+		for (size_t i = 0; spec && i < ptc_spec_items(spec); i++)
+			bytes += (uint64_t)ptc_item_bytes(spec, i);
+		st.f_blocks += (bytes + 4095) / 4096;
+	}
+	pthread_mutex_unlock(&fs->lock);
+	fuse_reply_statfs(req, &st);
+}
+
+/* ---- what would change something ---- */
+
+static void on_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *attr, int to_set, struct fuse_file_info *fi)
+{
+	fuse_reply_err(req, EROFS);
+}
+
+static void on_mknod(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode, dev_t rdev)
+{
+	fuse_reply_err(req, EROFS);
+}
+
+static void on_mkdir(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode)
+{
+	fuse_reply_err(req, EROFS);
+}
+
+static void on_remove(fuse_req_t req, fuse_ino_t parent, const char *name)
+{
+	fuse_reply_err(req, EROFS);
+}
+
+static void on_symlink(fuse_req_t req, const char *link, fuse_ino_t parent, const char *name)
+{
+	fuse_reply_err(req, EROFS);
+}
+
+static void on_rename(fuse_req_t req, fuse_ino_t parent, const char *name, fuse_ino_t newparent, const char *newname,
+		      unsigned flags)
+{
+	fuse_reply_err(req, EROFS);
+}
+
+static void on_link(fuse_req_t req, fuse_ino_t ino, fuse_ino_t newparent, const char *newname)
+{
+	fuse_reply_err(req, EROFS);
+}
+
+static void on_write(fuse_req_t req, fuse_ino_t ino, const char *buf, size_t size, off_t off, struct fuse_file_info *fi)
+{
+	fuse_reply_err(req, EROFS);
+}
+
+static void on_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode, struct fuse_file_info *fi)
+{
+	fuse_reply_err(req, EROFS);
+}
+
+static void on_setxattr(fuse_req_t req, fuse_ino_t ino, const char *name, const char *value, size_t size, int flags)
+{
+	fuse_reply_err(req, EROFS);
+}
+
+static void on_removexattr(fuse_req_t req, fuse_ino_t ino, const char *name)
+{
+	fuse_reply_err(req, EROFS);
+}
+
+static void on_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t off, off_t len, struct fuse_file_info *fi)
+{
+	fuse_reply_err(req, EROFS);
+}
+
+const struct fuse_lowlevel_ops fs_ops = {
+	.init = on_init,
+	.lookup = on_lookup,
+	.forget = on_forget,
+	.forget_multi = on_forget_multi,
+	.getattr = on_getattr,
+	.readlink = on_readlink,
+	.open = on_open,
+	.read = on_read,
+	.release = on_release,
+	.opendir = on_opendir,
+	.readdir = on_readdir,
+	.releasedir = on_release,
+	.statfs = on_statfs,
+	.setattr = on_setattr,
+	.mknod = on_mknod,
+	.mkdir = on_mkdir,
+	.unlink = on_remove,
+	.rmdir = on_remove,
+	.symlink = on_symlink,
+	.rename = on_rename,
+	.link = on_link,
+	.write = on_write,
+	.create = on_create,
+	.setxattr = on_setxattr,
+	.removexattr = on_removexattr,
+	.fallocate = on_fallocate,
+};

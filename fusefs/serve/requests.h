@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Requests under way, and what answers reads: the cache of blocks, and memory
+ * of this node. All of it belongs to the file system and is guarded by its lock.
+ * Functions that need the lock end in _locked, all others must be called
+ * without it. Every request is answered once, by whoever claims it. */
+#pragma once
+
+#define FUSE_USE_VERSION 312
+#include "fusefs/serve/objects.h"
+
+#include <fuse3/fuse_lowlevel.h>
+
+#define FS_BLOCK      (128u << 10) /* unit of the cache: what the kernel reads ahead */
+#define FS_READ_SPAN  (FS_READ_MAX / FS_BLOCK + 1)
+#define FS_RUN_BLOCKS 32          /* blocks of one call to the source: 4 MiB; several are under way ahead of a reader */
+#define FS_AHEAD_MAX  (16u << 20) /* read ahead of one file */
+#define FS_SEGMENT    (4u << 20)  /* of a file: where it lies is asked for at once */
+#define FS_SEGMENTS   4096        /* of which that is remembered */
+#define FS_NEAR_BUFS  6           /* of FS_READ_MAX, kept for copying */
+#define FS_OPS_MAX    1024        /* requests being worked at; the kernel sends fewer */
+#define FS_META_CREW  4
+#define FS_READ_CREW  3
+#define FS_FETCH_CREW 8
+#define FS_DATA_FETCH 4 /* of those, at most, that wait for samples: state must not wait for a dead disk */
+#define FS_TAKERS     2
+
+struct fs_block;
+struct fs_wait {
+	struct fs_wait *next;
+	struct fs_op *op;
+};
+struct fs_op {
+	struct fs_op *prev, *next; /* all of them, oldest first */
+	struct fs_op *queued;      /* next in a queue */
+	uint64_t number;
+	fuse_req_t req;
+	int64_t deadline_ns;
+	unsigned refs;
+	bool starting, interrupted, answered;
+	void (*run)(struct ptc_fs *fs, struct fs_op *op); /* on a worker of the meta crew */
+	fuse_ino_t ino;
+	uid_t uid; /* who asks */
+	gid_t gid;
+	pid_t pid;
+	char *name;
+	struct fuse_file_info fi;
+	/* a read */
+	struct fs_file *file;
+	struct fs_view *view;
+	struct fs_place at; /* instead of file and view */
+	uint64_t off;
+	size_t size;
+	uint64_t first; /* block */
+	size_t nblocks;
+	struct fs_block *blocks[FS_READ_SPAN];
+	struct fs_wait waits[FS_READ_SPAN];
+	size_t waiting;
+	int error;
+};
+struct fs_queue {
+	struct fs_op *head, **tail;
+	pthread_cond_t cond;
+};
+
+/* ---- the cache ---- */
+enum fs_block_state { FS_FREE, FS_LOADING, FS_READY };
+struct fs_block {
+	struct fs_block *hash, *prev, *next; /* prev, next: free, or least recently used first */
+	uint64_t file, index;
+	uint8_t *data;
+	size_t len;
+	unsigned pins; /* requests that copy from it, and the call that fills it */
+	enum fs_block_state state;
+	struct fs_wait *waits;
+};
+struct fs_fetch {
+	struct fs_fetch *next;
+	struct fs_file *file;
+	struct fs_view *view;
+	uint64_t first;
+	size_t n;
+	struct fs_block *blocks[FS_RUN_BLOCKS];
+};
+/* Blocks that a request has just waited for in vain. The kernel, whose read ahead failed, asks for the page itself once more:
+ * that must not take the time limit again. */
+#define FS_VAIN 32
+struct fs_vain {
+	uint64_t file, first, n;
+	int64_t until_ns;
+};
+struct fs_cache {
+	struct fs_vain vain[FS_VAIN];
+	size_t next_vain;
+	struct fs_block *blocks;
+	size_t n, nbuckets;
+	struct fs_block **buckets;
+	struct fs_block lru; /* ring: least recently used first; unpinned blocks that are free or ready */
+	size_t nlru;
+	struct fs_op *starved, **starved_tail;
+	struct fs_fetch *fetches, **fetches_tail;
+	unsigned data_fetches; /* under way */
+	pthread_cond_t fetch_cond;
+};
+
+/* Where in this node's memory a part of a file lies. */
+struct fs_segment {
+	uint64_t file, index, generation;
+	struct ptc_fs_spans *spans; /* NULL: not here, until then, through that generation */
+	int64_t until_ns, used_ns;
+	bool known;
+};
+struct fs_near {
+	struct fs_segment *v;
+	size_t nspans, hand;
+	void *bufs[FS_NEAR_BUFS];
+	size_t nbufs;
+};
+struct fs_near_spans { /* references, of a read */
+	uint64_t first;
+	struct ptc_fs_spans *v[2];
+};
+enum fs_near_state { FS_NEAR, FS_UNKNOWN, FS_FAR };
+
+/* op.c */
+/* Answers in the caller's place when there are too many: then NULL. */
+struct fs_op *fs_op_new(struct ptc_fs *fs, fuse_req_t req, fuse_ino_t ino, const char *name,
+			const struct fuse_file_info *fi);
+/* From now on it can be interrupted; false: it was already, and is answered. Lock not held. */
+bool fs_op_start(struct ptc_fs *fs, struct fs_op *op);
+void fs_op_queue(struct ptc_fs *fs, struct fs_queue *q, struct fs_op *op);
+/* True: the caller answers it, now. */
+bool fs_op_claim(struct ptc_fs *fs, struct fs_op *op);
+bool fs_op_claim_locked(struct ptc_fs *fs, struct fs_op *op);
+void fs_op_unref_locked(struct ptc_fs *fs, struct fs_op *op);
+void fs_op_fail(struct ptc_fs *fs, struct fs_op *op,
+		int error); /* answers, unless somebody did, and drops the reference */
+int fs_crew_start(struct ptc_fs *fs, struct ptc_error *err);
+void fs_crew_stop(struct ptc_fs *fs);
+
+/* blocks.c */
+int fs_cache_init(struct ptc_fs *fs, uint64_t bytes, struct ptc_error *err);
+void fs_cache_done(struct ptc_fs *fs);
+/* Pins the op's blocks and asks for those that are missing. Starved: later. */
+void fs_cache_begin_locked(struct ptc_fs *fs, struct fs_op *op);
+/* Pins the blocks of a read when all are there; false: nothing was pinned. */
+bool fs_cache_ready_locked(struct ptc_fs *fs, uint64_t file, uint64_t first, size_t n, struct fs_block **ret);
+void fs_cache_unpin_locked(struct ptc_fs *fs, struct fs_block *const *blocks, size_t n);
+/* The blocks from first on that are not there, at most n of them; no more than memory nobody uses has room for. */
+void fs_cache_ahead_locked(struct ptc_fs *fs, struct fs_file *file, struct fs_view *view, uint64_t first, uint64_t n);
+void *fs_fetch_main(void *fs);
+void fs_cache_kick_locked(struct ptc_fs *fs); /* there may be room for a read that waits for it */
+void fs_cache_drain(struct ptc_fs *fs);       /* once the threads have ended */
+/* Nothing is missing of the read any more: answers it. Consumes a reference. */
+void fs_read_done(struct ptc_fs *fs, struct fs_op *op);
+/* A read has waited for them until its deadline; was that so a moment ago? */
+void fs_vain_note_locked(struct ptc_fs *fs, const struct fs_op *op);
+bool fs_vain_locked(const struct ptc_fs *fs, uint64_t file, uint64_t first, uint64_t n);
+/* Answers a read out of its blocks. */
+void fs_read_reply(fuse_req_t req, struct fs_block *const *blocks, uint64_t first, uint64_t off, size_t size);
+
+/* The ranges of items that make up bytes [off, end) of the file, which begin behind its head. 0 or PTC_ENOMEM; ptc_free them. */
+int fs_ranges_of(const struct fs_file *file, uint64_t off, uint64_t end, struct ptc_fs_range **ret, size_t *ret_n);
+
+/* near.c */
+int fs_near_init(struct ptc_fs *fs, struct ptc_error *err);
+void fs_near_done(struct ptc_fs *fs);
+/* Where the read's bytes lie; with FS_NEAR *ret is to be put. FS_UNKNOWN: has to be asked for, by fs_run_near. */
+enum fs_near_state fs_near_find_locked(struct ptc_fs *fs, const struct fs_file *file, const struct fs_view *view,
+				       uint64_t off, size_t size, struct fs_near_spans *ret);
+void fs_near_put(struct fs_near_spans *spans);
+/* FS_READ_MAX bytes; NULL: out of memory. */
+void *fs_near_buf(struct ptc_fs *fs);
+void fs_near_buf_put(struct ptc_fs *fs, void *buf);
+/* False: they are not there any more, which is remembered. */
+bool fs_near_copy(struct ptc_fs *fs, const struct fs_file *file, const struct fs_near_spans *spans, uint64_t off,
+		  size_t size, uint8_t *buf);
+void fs_run_near(struct ptc_fs *fs, struct fs_op *op);
+void fs_near_sweep(struct ptc_fs *fs); /* forgets what nobody has read for long */
+
+/* ops.c */
+extern const struct fuse_lowlevel_ops fs_ops;
+void fs_run_read(struct ptc_fs *fs, struct fs_op *op); /* through the cache; any thread */

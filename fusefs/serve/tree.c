@@ -1,0 +1,938 @@
+// SPDX-License-Identifier: Apache-2.0
+/* The tree: names to nodes, what a directory lists, what opening a file
+ * takes. A node's number is a hash of what it is (job uuid, snapshot, file), so
+ * a name that is used again for something else is another node. Happy path:
+ * lookup finds or makes the node and answers how long its name may be believed.
+ * Failure modes: names that are not there (ENOENT), a source that does not
+ * answer (EIO), two things with one hash (EIO, never the other's bytes). */
+#include "fusefs/serve/internal.h"
+
+#include "base/alloc.h"
+#include "base/check.h"
+#include "base/cleanup.h"
+#include "base/number/digest.h"
+#include "base/sys/sys.h"
+#include "formats/json.h"
+#include "formats/tensors/safetensors.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#define GENERATION_JSON "generation.json"
+#define OPTIMIZER_NAME  "optimizer.safetensors"
+#define STATUS_BYTES    (1u << 20) /* of /proc/PID/status: room for 65536 groups */
+
+/* ---- nodes ---- */
+
+uint64_t fs_identity(enum fs_kind kind, const char *uuid, uint64_t number, uint64_t generation, const char *name)
+{
+	char text[512];
+	uint64_t id;
+
+	snprintf(text, sizeof(text), "%d/%s/%" PRIu64 "/%" PRIu64 "/%s", (int)kind, uuid, number, generation, name);
+	id = ptc_checksum(text, strlen(text));
+	return id > FUSE_ROOT_ID ? id : id + 2;
+}
+
+static struct fs_node **bucket(struct ptc_fs *fs, uint64_t id)
+{
+	return &fs->nodes[id & (fs->nbuckets - 1)];
+}
+
+struct fs_node *fs_node_find_locked(struct ptc_fs *fs, uint64_t id)
+{
+	struct fs_node *n = *bucket(fs, id);
+
+	while (n && n->id != id)
+		n = n->next;
+	return n;
+}
+
+static void node_free_locked(struct ptc_fs *fs, struct fs_node *n)
+{
+	fs_snap_unref_locked(fs, n->snap);
+	fs_file_unref_locked(fs, n->file);
+	fs_part_unref_locked(fs, n->at.part);
+	ptc_free(n->link);
+	ptc_free(n);
+}
+
+void fs_node_forget_locked(struct ptc_fs *fs, uint64_t id, uint64_t count)
+{
+	struct fs_node **at = bucket(fs, id), *n;
+
+	while (*at && (*at)->id != id)
+		at = &(*at)->next;
+	n = *at;
+	if (!n || n->kind == FS_ROOT)
+		return;
+	n->nlookup -= PTC_MIN(n->nlookup, count);
+	if (n->nlookup)
+		return;
+	*at = n->next;
+	fs->nnodes--;
+	node_free_locked(fs, n);
+}
+
+static void grow_locked(struct ptc_fs *fs)
+{
+	size_t was = fs->nbuckets;
+	struct fs_node **old = fs->nodes, **bigger = ptc_calloc(was * 2, sizeof(*bigger));
+
+	if (!bigger)
+		return;
+	fs->nodes = bigger;
+	fs->nbuckets = was * 2;
+	for (size_t i = 0; i < was; i++)
+		for (struct fs_node *n = old[i], *next; n; n = next) {
+			next = n->next;
+			n->next = *bucket(fs, n->id);
+			*bucket(fs, n->id) = n;
+		}
+	ptc_free(old);
+}
+
+static bool same_node(const struct fs_node *a, const struct fs_node *b)
+{
+	return a->kind == b->kind && !strcmp(a->uuid, b->uuid) &&
+	       (a->snap ? a->snap->number : 0) == (b->snap ? b->snap->number : 0) &&
+	       (a->file ? a->file->id : 0) == (b->file ? b->file->id : 0) && !strcmp(a->data, b->data) &&
+	       (a->at.part ? a->at.part->generation : 0) == (b->at.part ? b->at.part->generation : 0) &&
+	       a->at.dp == b->at.dp && a->at.epoch == b->at.epoch && a->at.which == b->at.which &&
+	       a->at.slot == b->at.slot;
+}
+
+static bool stripped(const struct fs_file *f)
+{
+	return f && !f->start;
+}
+
+/* Takes fresh over: it is put in, or given up for the one that is there. Counts one lookup. */
+static int node_put(struct ptc_fs *fs, struct fs_node *fresh, uint64_t *ret_id, struct stat *ret_stat)
+{
+	struct fs_node *n;
+	int e = 0;
+
+	pthread_mutex_lock(&fs->lock);
+	n = fs_node_find_locked(fs, fresh->id);
+	if ((n && !same_node(n, fresh)) || (!n && fs->nnodes >= FS_NODES_MAX))
+		e = n ? EIO : ENFILE;
+	if (!n && !e) {
+		if (fs->nnodes >= fs->nbuckets)
+			grow_locked(fs);
+		n = fresh;
+		n->next = *bucket(fs, n->id);
+		*bucket(fs, n->id) = n;
+		fs->nnodes++;
+		fresh = NULL;
+	}
+	if (!e) {
+		if (fresh && stripped(n->file)) {
+			struct fs_file *old = n->file;
+
+			n->file = fresh->file;
+			fresh->file = old;
+		}
+		n->nlookup++;
+		*ret_id = n->id;
+		fs_node_stat(fs, n, ret_stat);
+	}
+	if (fresh)
+		node_free_locked(fs, fresh);
+	pthread_mutex_unlock(&fs->lock);
+	return e;
+}
+
+int fs_node_init(struct ptc_fs *fs, struct ptc_error *err)
+{
+	struct fs_node *root = ptc_calloc(1, sizeof(*root));
+
+	fs->nbuckets = 1024;
+	fs->nodes = ptc_calloc(fs->nbuckets, sizeof(*fs->nodes));
+	if (!root || !fs->nodes) {
+		ptc_free(root);
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	}
+	root->id = FUSE_ROOT_ID;
+	root->kind = FS_ROOT;
+	root->mtime_s = fs->start_s;
+	*bucket(fs, root->id) = root;
+	fs->nnodes = 1;
+	return 0;
+}
+
+void fs_nodes_free(struct ptc_fs *fs)
+{
+	for (size_t i = 0; fs->nodes && i < fs->nbuckets; i++)
+		for (struct fs_node *n = fs->nodes[i], *next; n; n = next) {
+			next = n->next;
+			node_free_locked(fs, n);
+		}
+	ptc_free(fs->nodes);
+}
+
+void fs_nodes_strip_locked(struct ptc_fs *fs, const struct fs_snap *s)
+{
+	for (size_t i = 0; i < fs->nbuckets; i++)
+		for (struct fs_node *n = fs->nodes[i]; n; n = n->next)
+			if (n->snap == s && n->file && n->file->refs == 1) {
+				ptc_state_file_done(&n->file->sf);
+				ptc_free(n->file->start);
+				n->file->start = NULL;
+			}
+}
+
+void fs_node_stat(const struct ptc_fs *fs, const struct fs_node *n, struct stat *ret)
+{
+	bool open = n->kind == FS_ROOT;
+	mode_t group = n->shared ? 050 : 0;
+
+	*ret = (struct stat){ .st_ino = n->id, .st_nlink = 1, .st_blksize = FS_READ_MAX, .st_uid = n->uid };
+	ret->st_mtime = ret->st_ctime = ret->st_atime = n->mtime_s;
+	if (n->kind == FS_LATEST) {
+		ret->st_mode = S_IFLNK | 0777;
+		ret->st_size = (off_t)strlen(n->link);
+	} else if (n->file) {
+		ret->st_mode = S_IFREG | 0400 | (group & 040);
+		ret->st_size = (off_t)n->file->size;
+		ret->st_blocks = (blkcnt_t)((n->file->size + 511) / 512);
+	} else if (n->kind == FS_PART) {
+		ret->st_mode = S_IFREG | 0400 | (group & 040);
+		ret->st_size = (off_t)n->at.size;
+		ret->st_blocks = (blkcnt_t)((n->at.size + 511) / 512);
+	} else {
+		ret->st_mode = S_IFDIR | (open && fs->opts.others ? 0555 : 0500 | group);
+		ret->st_nlink = 2;
+	}
+	if (open && !fs->opts.others)
+		ret->st_uid = geteuid();
+	ret->st_gid = n->shared ? n->gid : n->uid == geteuid() ? getegid() : 0;
+}
+
+/* ---- what nodes are made of ---- */
+
+struct fs_node *fs_node_new(enum fs_kind kind, const struct ptc_fs_job *job, uint64_t id)
+{
+	struct fs_node *n = ptc_calloc(1, sizeof(*n));
+
+	if (!n)
+		return NULL;
+	n->kind = kind;
+	n->id = id;
+	n->uid = job->uid;
+	n->shared = job->shared;
+	n->gid = job->gid;
+	memcpy(n->uuid, job->uuid, sizeof(n->uuid));
+	memcpy(n->job, job->name, sizeof(n->job));
+	return n;
+}
+
+/* A time that is the same on every node and after every start, and another one for each snapshot, for tools that compare times. */
+static int64_t time_of(const struct ptc_fs_state *s)
+{
+	return s->created_ms / 1000 + (int64_t)s->snapshot;
+}
+
+static int generation_file(const struct ptc_fs_state *s, struct ptc_state_file *ret)
+{
+	struct ptc_buf b = PTC_BUF_INIT;
+
+	ptc_buf_puts(&b, "{\"version\": 1, \"job\": ");
+	ptc_json_put_string(&b, s->job);
+	ptc_buf_printf(&b,
+		       ", \"uuid\": \"%s\", \"generation\": %" PRIu64 ", \"snapshot\": %" PRIu64 ", \"step\": %" PRIu64
+		       ", \"config\": ",
+		       s->uuid, s->generation, s->snapshot, s->step);
+	ptc_json_put_string(&b, s->config);
+	ptc_buf_printf(&b, ", \"ranks\": %s}\n", s->ranks_json[0] ? s->ranks_json : "[]");
+	*ret = (struct ptc_state_file){ 0 };
+	ret->head = ptc_buf_steal(&b, &ret->head_len);
+	ptc_buf_done(&b);
+	return ret->head ? 0 : PTC_ENOMEM;
+}
+
+static int items_file(const struct ptc_spec *spec, bool optimizer, struct ptc_state_file *ret, struct ptc_error *err)
+{
+	size_t n = ptc_spec_items(spec), k = 0;
+	ptc_auto_free uint32_t *items = ptc_calloc(PTC_MAX(n, (size_t)1), sizeof(*items));
+
+	if (!items)
+		return PTC_ENOMEM;
+	for (uint32_t i = 0; i < n; i++)
+		if (fs_is_optimizer(spec, i) == optimizer)
+			items[k++] = i;
+	return ptc_state_file_items(spec, items, k, ret, err);
+}
+
+/* Tensors that are another one's field, which ranks declare so. */
+static bool declared_fields(const struct ptc_spec *spec)
+{
+	for (size_t t = 0; t < spec->ntensors; t++)
+		if (fs_is_optimizer(spec, (uint32_t)(t * (1 + spec->nfields))))
+			return true;
+	return false;
+}
+
+static bool has_optimizer(const struct ptc_spec *spec)
+{
+	return spec->nfields || declared_fields(spec);
+}
+
+/* Which file of a snapshot's directory has that name: its bytes. ENOENT: none. */
+static int content(const struct fs_node *dir, const struct ptc_fs_state *s, const char *name,
+		   struct ptc_state_file *ret)
+{
+	const struct ptc_spec *spec = s->set.spec;
+	uint32_t number;
+	int rc = PTC_ENOTFOUND;
+
+	if (dir->kind == FS_TENSORS && fs_tensor_find(spec, name, &number))
+		rc = ptc_state_file_npy(spec, number, ret, NULL);
+	else if (dir->kind == FS_RANKS && s->layout && s->generation == dir->generation &&
+		 fs_rank_parse(name, ptc_layout_world(s->layout), &number))
+		rc = ptc_state_file_rank_all(s->layout, spec, number, ret, NULL);
+	else if (dir->kind == FS_SNAP && !strcmp(name, PTC_ST_MODEL_NAME) && declared_fields(spec))
+		rc = items_file(spec, false, ret, NULL);
+	else if (dir->kind == FS_SNAP && !strcmp(name, PTC_ST_MODEL_NAME))
+		rc = ptc_state_file_field(&s->set, 0, ret, NULL);
+	else if (dir->kind == FS_SNAP && !strcmp(name, OPTIMIZER_NAME) && has_optimizer(spec))
+		rc = items_file(spec, true, ret, NULL);
+	return rc == PTC_ELAYOUT ? ENOENT : fs_errno(rc);
+}
+
+/* ---- lookup ---- */
+
+struct found {
+	struct fs_node *node;
+	double entry_s, attr_s;
+};
+
+/* What the parent of a request is, copied, with a reference to its snapshot. */
+static int parent_of(struct ptc_fs *fs, fuse_ino_t ino, struct fs_node *ret)
+{
+	const struct fs_node *n;
+
+	pthread_mutex_lock(&fs->lock);
+	n = fs_node_find_locked(fs, ino);
+	if (n) {
+		*ret = *n;
+		fs_snap_ref_locked(n->snap);
+		if (n->at.part)
+			n->at.part->refs++;
+	}
+	pthread_mutex_unlock(&fs->lock);
+	return n ? 0 : ESTALE;
+}
+
+static void parent_done(struct ptc_fs *fs, struct fs_node *n)
+{
+	pthread_mutex_lock(&fs->lock);
+	fs_snap_unref_locked(fs, n->snap);
+	fs_part_unref_locked(fs, n->at.part);
+	pthread_mutex_unlock(&fs->lock);
+}
+
+static int find_in_root(struct ptc_fs *fs, const struct fs_op *op, struct found *ret)
+{
+	struct ptc_fs_job job;
+	int e = fs_job_find(fs, op->name, NULL, op->uid, &job);
+
+	if (e)
+		return e;
+	ret->node = fs_node_new(FS_JOB, &job, fs_identity(FS_JOB, job.uuid, 0, 0, ""));
+	if (!ret->node)
+		return ENOMEM;
+	ret->node->mtime_s = fs->start_s;
+	ret->entry_s = ret->attr_s = fs_jobs_believed_s(fs, &job);
+	return 0;
+}
+
+/* generation.json: its number is that of what it says, so each content is an inode of its own. */
+static int find_generation(struct ptc_fs *fs, const struct ptc_fs_job *job, struct found *ret)
+{
+	struct fs_snap *snap = job->snapshot ? fs_snap_get(fs, job) : NULL;
+	struct ptc_state_file sf;
+	struct fs_view *view = NULL;
+	int e = !job->snapshot ? ENOENT : snap ? fs_snap_view(fs, snap, false, &view) : ENOMEM;
+
+	if (!e) {
+		const struct ptc_fs_state *s = view->state;
+		uint64_t id = fs_identity(FS_GENERATION, s->uuid, s->snapshot, s->generation, "");
+
+		e = fs_errno(generation_file(s, &sf));
+		ret->node = e ? NULL : fs_node_new(FS_GENERATION, job, id);
+		if (ret->node) {
+			ret->node->mtime_s = time_of(s);
+			ret->node->file = fs_file_new(&sf, id, s->generation);
+		} else if (!e) {
+			ptc_state_file_done(&sf);
+		}
+		if (!e && (!ret->node || !ret->node->file))
+			e = ENOMEM;
+	}
+	pthread_mutex_lock(&fs->lock);
+	fs_view_unref_locked(fs, view);
+	fs_snap_unref_locked(fs, snap);
+	pthread_mutex_unlock(&fs->lock);
+	return e == ESTALE ? ENOENT : e;
+}
+
+static int find_in_job(struct ptc_fs *fs, const struct fs_op *op, const struct fs_node *dir, struct found *ret)
+{
+	struct ptc_fs_job job;
+	int e = fs_job_find(fs, NULL, dir->uuid, op->uid, &job);
+
+	if (e)
+		return e;
+	if (!strcmp(op->name, GENERATION_JSON))
+		return find_generation(fs, &job, ret);
+	ret->entry_s = ret->attr_s = FS_FOREVER; /* of this job, whose own name is asked for each time */
+	if (!strcmp(op->name, "data") && fs_data_shown(fs, &job))
+		return fs_data_find(fs, dir, op->name, &ret->node);
+	if (strcmp(op->name, "state"))
+		return ENOENT;
+	ret->node = fs_node_new(FS_STATE, &job, fs_identity(FS_STATE, job.uuid, 0, 0, ""));
+	if (!ret->node)
+		return ENOMEM;
+	ret->node->mtime_s = dir->mtime_s;
+	return 0;
+}
+
+static int find_latest(struct ptc_fs *fs, const struct ptc_fs_job *job, struct found *ret)
+{
+	char name[64];
+
+	if (!job->snapshot)
+		return ENOENT;
+	fs_snap_name(job->snapshot, job->step, name);
+	ret->node = fs_node_new(FS_LATEST, job, fs_identity(FS_LATEST, job->uuid, job->snapshot, 0, name));
+	if (!ret->node)
+		return ENOMEM;
+	ret->node->mtime_s = fs->start_s;
+	ret->node->link = ptc_strdup(name);
+	return ret->node->link ? 0 : ENOMEM;
+}
+
+static int find_in_state(struct ptc_fs *fs, const struct fs_op *op, const struct fs_node *dir, struct found *ret)
+{
+	struct ptc_fs_job job;
+	uint64_t number, step;
+	struct fs_snap *snap;
+	struct fs_view *view;
+	int e = fs_job_find(fs, NULL, dir->uuid, op->uid, &job);
+
+	if (e)
+		return e;
+	if (!strcmp(op->name, "latest"))
+		return find_latest(fs, &job, ret);
+	if (!fs_snap_parse(op->name, &number, &step))
+		return ENOENT;
+	snap = number && job.snapshot == number && job.step == step ? fs_snap_get(fs, &job)
+								    : fs_snap_find(fs, job.uuid, number, step);
+	if (!snap)
+		return ENOENT;
+	e = fs_snap_view(fs, snap, false, &view);
+	ret->node = e ? NULL : fs_node_new(FS_SNAP, &job, fs_identity(FS_SNAP, job.uuid, number, 0, op->name));
+	if (ret->node) {
+		ret->node->snap = snap;
+		ret->node->mtime_s = time_of(view->state);
+		ret->entry_s = FS_SNAP_S;
+		ret->attr_s = FS_FOREVER;
+	}
+	pthread_mutex_lock(&fs->lock);
+	if (!e)
+		fs_view_unref_locked(fs, view);
+	if (!ret->node)
+		fs_snap_unref_locked(fs, snap);
+	pthread_mutex_unlock(&fs->lock);
+	return e ? (e == ESTALE ? ENOENT : e) : ret->node ? 0 : ENOMEM;
+}
+
+static struct ptc_fs_job job_of(const struct fs_node *n)
+{
+	struct ptc_fs_job job = { .uid = n->uid, .shared = n->shared, .gid = n->gid };
+
+	memcpy(job.name, n->job, sizeof(job.name));
+	memcpy(job.uuid, n->uuid, sizeof(job.uuid));
+	return job;
+}
+
+/* What is below a generation's directory ends with the generation: the same path never leads to another one's. */
+static int make_directory(const struct fs_node *dir, const struct ptc_fs_state *s, const char *name, struct found *ret)
+{
+	struct ptc_fs_job job = job_of(dir);
+	enum fs_kind kind = FS_TENSORS;
+	uint64_t generation = 0;
+
+	if (dir->kind == FS_SNAP && s->layout && fs_number_parse(name, "gen-", &generation))
+		kind = FS_GEN;
+	else if (dir->kind == FS_GEN && !strcmp(name, "ranks"))
+		kind = FS_RANKS;
+	else if (dir->kind != FS_SNAP || strcmp(name, "tensors"))
+		return ENOENT;
+	generation = kind == FS_RANKS ? dir->generation : generation;
+	if (kind != FS_TENSORS && generation != s->generation)
+		return ENOENT;
+	ret->node = fs_node_new(kind, &job, fs_identity(kind, s->uuid, s->snapshot, generation, ""));
+	if (!ret->node)
+		return ENOMEM;
+	ret->node->generation = generation;
+	if (kind == FS_GEN)
+		ret->entry_s = FS_SNAP_S;
+	return 0;
+}
+
+static int make_file(const struct fs_node *dir, const struct ptc_fs_state *s, const char *name, struct found *ret)
+{
+	struct ptc_fs_job job = job_of(dir);
+	char path[FS_NAME_MAX + 32];
+	struct ptc_state_file sf;
+	uint64_t id;
+	int e = content(dir, s, name, &sf);
+
+	if (e)
+		return e;
+	snprintf(path, sizeof(path), "%d/%s", (int)dir->kind, name);
+	id = fs_identity(FS_FILE, s->uuid, s->snapshot, dir->generation, path);
+	ret->node = fs_node_new(FS_FILE, &job, id);
+	if (!ret->node) {
+		ptc_state_file_done(&sf);
+		return ENOMEM;
+	}
+	ret->node->file = fs_file_new(&sf, id, dir->generation);
+	return ret->node->file ? 0 : ENOMEM;
+}
+
+static int find_in_snap(struct ptc_fs *fs, const struct fs_op *op, const struct fs_node *dir, struct found *ret)
+{
+	struct fs_view *view;
+	int e;
+
+	if (strlen(op->name) > FS_NAME_MAX)
+		return ENAMETOOLONG;
+	e = fs_snap_view(fs, dir->snap, false, &view);
+	if (e)
+		return e;
+	ret->entry_s = ret->attr_s = FS_FOREVER;
+	e = make_directory(dir, view->state, op->name, ret);
+	if (e == ENOENT)
+		e = make_file(dir, view->state, op->name, ret);
+	if (!e)
+		ret->node->mtime_s = time_of(view->state);
+	pthread_mutex_lock(&fs->lock);
+	if (!e)
+		ret->node->snap = fs_snap_ref_locked(dir->snap);
+	fs_view_unref_locked(fs, view);
+	pthread_mutex_unlock(&fs->lock);
+	return e;
+}
+
+static int find(struct ptc_fs *fs, const struct fs_op *op, const struct fs_node *dir, struct found *ret)
+{
+	switch (dir->kind) {
+	case FS_ROOT:
+		return find_in_root(fs, op, ret);
+	case FS_JOB:
+		return find_in_job(fs, op, dir, ret);
+	case FS_STATE:
+		return find_in_state(fs, op, dir, ret);
+	case FS_SNAP:
+	case FS_TENSORS:
+	case FS_GEN:
+	case FS_RANKS:
+		return find_in_snap(fs, op, dir, ret);
+	case FS_DATA:
+	case FS_DATASET:
+	case FS_DATAGEN:
+	case FS_DP:
+	case FS_EPOCH:
+	case FS_SLOTS:
+		/* What a generation consumes is settled when it begins. A loader that opens a file for each sample walks all of this each
+		 * time: the daemon must not be asked for it. */
+		ret->attr_s = FS_FOREVER;
+		ret->entry_s = dir->at.part ? FS_FOREVER : FS_SNAP_S;
+		return fs_data_find(fs, dir, op->name, &ret->node);
+	default:
+		return ENOTDIR;
+	}
+}
+
+void fs_run_lookup(struct ptc_fs *fs, struct fs_op *op)
+{
+	struct fuse_entry_param entry = { 0 };
+	struct found found = { 0 };
+	struct fs_node dir;
+	uint64_t id = 0;
+	int e = parent_of(fs, op->ino, &dir);
+
+	if (!e) {
+		e = find(fs, op, &dir, &found);
+		parent_done(fs, &dir);
+	}
+	if (e && found.node) {
+		pthread_mutex_lock(&fs->lock);
+		node_free_locked(fs, found.node);
+		pthread_mutex_unlock(&fs->lock);
+	}
+	e = e ? e : node_put(fs, found.node, &id, &entry.attr);
+	if (e) {
+		fs_op_fail(fs, op, e);
+		return;
+	}
+	entry.ino = id;
+	entry.entry_timeout = found.entry_s;
+	entry.attr_timeout = found.attr_s;
+	if (!fs_op_claim(fs, op) || fuse_reply_entry(op->req, &entry)) {
+		pthread_mutex_lock(&fs->lock);
+		fs_node_forget_locked(fs, id, 1); /* the kernel does not know of it */
+		pthread_mutex_unlock(&fs->lock);
+	}
+	pthread_mutex_lock(&fs->lock);
+	fs_op_unref_locked(fs, op);
+	pthread_mutex_unlock(&fs->lock);
+}
+
+/* ---- handles ---- */
+
+uint64_t fs_handle_new_locked(struct ptc_fs *fs, struct fs_handle **ret)
+{
+	for (uint32_t n = 0; n < FS_HANDLES; n++) {
+		uint32_t i = fs->next_handle++ % FS_HANDLES;
+		struct fs_handle *h = &fs->handles[i];
+
+		if (h->used)
+			continue;
+		*h = (struct fs_handle){ .used = true, .turn = h->turn + 1 };
+		*ret = h;
+		return (uint64_t)h->turn << 32 | (i + 1);
+	}
+	return 0;
+}
+
+struct fs_handle *fs_handle_get_locked(struct ptc_fs *fs, uint64_t fh)
+{
+	uint32_t i = (uint32_t)fh - 1;
+
+	return i < FS_HANDLES && fs->handles[i].used && fs->handles[i].turn == fh >> 32 ? &fs->handles[i] : NULL;
+}
+
+void fs_list_free(struct fs_dirent *list, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		ptc_free(list[i].name);
+	ptc_free(list);
+}
+
+void fs_handle_close_locked(struct ptc_fs *fs, uint64_t fh)
+{
+	struct fs_handle *h = fs_handle_get_locked(fs, fh);
+
+	if (!h)
+		return;
+	fs_view_close_locked(fs, h->view);
+	fs_snap_unref_locked(fs, h->snap);
+	fs_file_unref_locked(fs, h->file);
+	fs_part_unref_locked(fs, h->at.part);
+	fs_list_free(h->list, h->nlist);
+	*h = (struct fs_handle){ .turn = h->turn };
+}
+
+/* ---- open ---- */
+
+/* What a node is the name of: its file and snapshot, or its part of a dataset; references. */
+static int opened_of(struct ptc_fs *fs, fuse_ino_t ino, struct fs_file **ret_file, struct fs_snap **ret_snap,
+		     struct fs_place *ret_at)
+{
+	const struct fs_node *n;
+	int e = 0;
+
+	pthread_mutex_lock(&fs->lock);
+	n = fs_node_find_locked(fs, ino);
+	e = !n || stripped(n->file) ? ESTALE : !n->file && n->kind != FS_PART ? EISDIR : 0;
+	if (!e && n->kind == FS_PART) {
+		*ret_at = n->at;
+		n->at.part->refs++;
+	} else if (!e) {
+		*ret_file = fs_file_ref_locked(n->file);
+		*ret_snap = fs_snap_ref_locked(n->snap);
+	}
+	pthread_mutex_unlock(&fs->lock);
+	return e;
+}
+
+void fs_run_open(struct ptc_fs *fs, struct fs_op *op)
+{
+	struct fs_handle *h = NULL;
+	struct fs_file *file = NULL;
+	struct fs_snap *snap = NULL;
+	struct fs_view *view = NULL;
+	struct fs_place at = { 0 };
+	uint64_t fh = 0;
+	int e = opened_of(fs, op->ino, &file, &snap, &at);
+
+	if (!e && snap)
+		e = fs_snap_open(fs, snap, file->generation, &view);
+	pthread_mutex_lock(&fs->lock);
+	if (!e) {
+		fh = fs_handle_new_locked(fs, &h);
+		e = fh ? 0 : ENFILE;
+	}
+	if (!e && at.part && at.part->elsewhere && at.which == FS_PART_BIN)
+		file = fs_file_of_place_locked(&at, op->ino); /* without one it is read piece by piece */
+	if (!e) {
+		h->file = file;
+		h->snap = snap;
+		h->view = view;
+		h->at = at;
+	} else {
+		fs_part_unref_locked(fs, at.part);
+		fs_view_close_locked(fs, view);
+		fs_file_unref_locked(fs, file);
+		fs_snap_unref_locked(fs, snap);
+	}
+	pthread_mutex_unlock(&fs->lock);
+	if (e) {
+		fs_op_fail(fs, op, e);
+		return;
+	}
+	op->fi.fh = fh;
+	op->fi.keep_cache = 1;
+	if (!fs_op_claim(fs, op) || fuse_reply_open(op->req, &op->fi)) {
+		pthread_mutex_lock(&fs->lock);
+		fs_handle_close_locked(fs, fh);
+		pthread_mutex_unlock(&fs->lock);
+	}
+	pthread_mutex_lock(&fs->lock);
+	fs_op_unref_locked(fs, op);
+	pthread_mutex_unlock(&fs->lock);
+}
+
+/* ---- directories ---- */
+
+void fs_list_add(struct fs_listing *l, const char *name, uint64_t ino, mode_t type)
+{
+	struct fs_dirent *bigger = l->v;
+
+	if (l->n == l->cap) {
+		bigger = ptc_reallocarray(l->v, l->cap ? l->cap * 2 : 16, sizeof(*l->v));
+		l->cap = bigger ? (l->cap ? l->cap * 2 : 16) : l->cap;
+	}
+	if (!bigger) {
+		l->failed = true;
+		return;
+	}
+	l->v = bigger;
+	l->v[l->n] = (struct fs_dirent){ ptc_strdup(name), ino, type };
+	if (l->v[l->n].name)
+		l->n++;
+	else
+		l->failed = true;
+}
+
+/* His supplementary groups, as /proc has them while he waits for the answer: " 4 20 27 "; a request brings only the first one. NULL:
+ * not known (he is in another pid namespace); ptc_free it. Decides which names are listed, never what may be read. */
+static char *groups_of(pid_t pid)
+{
+	ptc_auto_free char *status = NULL;
+	char path[32], *at, *groups = NULL;
+	size_t len;
+
+	snprintf(path, sizeof(path), "/proc/%d/status", (int)pid);
+	if (pid <= 0 || ptc_sys_read_file(path, STATUS_BYTES, &status, &len, NULL))
+		return NULL;
+	at = strstr(status, "\nGroups:");
+	if (at) {
+		at += strlen("\nGroups:");
+		at[strcspn(at, "\n")] = '\0';
+		groups = ptc_asprintf(" %s ", at + strspn(at, "\t"));
+	}
+	return groups;
+}
+
+static bool listed(const struct ptc_fs *fs, const struct fs_op *op, const char *groups, const struct ptc_fs_job *job)
+{
+	char gid[16];
+
+	if (fs_may_see(fs, op->uid, job->uid))
+		return true;
+	snprintf(gid, sizeof(gid), " %u ", (unsigned)job->gid);
+	return job->shared && (op->gid == job->gid || (groups && strstr(groups, gid)));
+}
+
+/* By its name where that leads the caller to it, else with its owner's number. */
+static void list_job_name(const struct ptc_fs *fs, uid_t uid, const struct ptc_fs_job *job, struct fs_listing *l)
+{
+	char full[FS_JOB_NAME_MAX + 1];
+	bool shares = job->uid != uid && fs_job_shares_name_locked(fs, job);
+
+	fs_job_full_name(job, full);
+	fs_list_add(l, shares ? full : job->name, fs_identity(FS_JOB, job->uuid, 0, 0, ""), S_IFDIR);
+}
+
+static int list_root(struct ptc_fs *fs, const struct fs_op *op, struct fs_listing *l)
+{
+	ptc_auto_free char *groups = op->uid && fs->opts.others ? groups_of(op->pid) : NULL;
+
+	if (fs_jobs_refresh(fs, false))
+		return EIO;
+	pthread_mutex_lock(&fs->lock);
+	for (size_t i = 0; i < fs->njobs; i++)
+		if (listed(fs, op, groups, &fs->jobs[i]))
+			list_job_name(fs, op->uid, &fs->jobs[i], l);
+	pthread_mutex_unlock(&fs->lock);
+	return 0;
+}
+
+static int list_job(struct ptc_fs *fs, uid_t uid, const struct fs_node *dir, struct fs_listing *l)
+{
+	struct ptc_fs_job job;
+	char name[64];
+	int e = fs_job_find(fs, NULL, dir->uuid, uid, &job);
+
+	if (e)
+		return e;
+	fs_snap_name(job.snapshot, job.step, name);
+	if (dir->kind == FS_JOB) {
+		if (job.snapshot)
+			fs_list_add(l, GENERATION_JSON,
+				    fs_identity(FS_GENERATION, job.uuid, job.snapshot, job.generation, ""), S_IFREG);
+		if (fs_data_shown(fs, &job))
+			fs_list_add(l, "data", fs_identity(FS_DATA, job.uuid, 0, 0, ""), S_IFDIR);
+		fs_list_add(l, "state", fs_identity(FS_STATE, job.uuid, 0, 0, ""), S_IFDIR);
+	} else if (job.snapshot) {
+		fs_list_add(l, name, fs_identity(FS_SNAP, job.uuid, job.snapshot, 0, name), S_IFDIR);
+		fs_list_add(l, "latest", fs_identity(FS_LATEST, job.uuid, job.snapshot, 0, name), S_IFLNK);
+	}
+	return 0;
+}
+
+static void list_file(struct fs_listing *l, const struct fs_node *dir, const struct ptc_fs_state *s, const char *name)
+{
+	char path[FS_NAME_MAX + 32];
+
+	snprintf(path, sizeof(path), "%d/%s", (int)dir->kind, name);
+	fs_list_add(l, name, fs_identity(FS_FILE, s->uuid, s->snapshot, dir->generation, path), S_IFREG);
+}
+
+static void list_state(const struct fs_node *dir, const struct ptc_fs_state *s, struct fs_listing *l)
+{
+	const struct ptc_spec *spec = s->set.spec;
+	char text[PTC_TENSOR_NAME_MAX + PTC_FIELD_NAME_MAX + 2], name[FS_NAME_MAX + 1];
+
+	if (dir->kind == FS_SNAP) {
+		list_file(l, dir, s, PTC_ST_MODEL_NAME);
+		if (has_optimizer(spec))
+			list_file(l, dir, s, OPTIMIZER_NAME);
+		fs_list_add(l, "tensors", fs_identity(FS_TENSORS, s->uuid, s->snapshot, 0, ""), S_IFDIR);
+	}
+	if (dir->kind == FS_SNAP && s->layout) {
+		snprintf(name, sizeof(name), "gen-%" PRIu64, s->generation);
+		fs_list_add(l, name, fs_identity(FS_GEN, s->uuid, s->snapshot, s->generation, ""), S_IFDIR);
+	}
+	if (dir->kind == FS_GEN)
+		fs_list_add(l, "ranks", fs_identity(FS_RANKS, s->uuid, s->snapshot, s->generation, ""), S_IFDIR);
+	for (uint32_t i = 0; dir->kind == FS_TENSORS && i < ptc_spec_items(spec) && !l->failed; i++) {
+		if (ptc_dtype_bits(ptc_item_dtype(spec, i)) % 8)
+			continue; /* NumPy has no such elements */
+		fs_tensor_name(ptc_item_name(spec, i, text, sizeof(text)), ".npy", name);
+		list_file(l, dir, s, name);
+	}
+	for (uint32_t r = 0; dir->kind == FS_RANKS && r < ptc_layout_world(s->layout) && !l->failed; r++) {
+		snprintf(name, sizeof(name), "%" PRIu32 ".safetensors", r);
+		list_file(l, dir, s, name);
+	}
+}
+
+static int list_snap(struct ptc_fs *fs, const struct fs_node *dir, struct fs_listing *l)
+{
+	struct fs_view *view;
+	int e = fs_snap_view(fs, dir->snap, false, &view);
+
+	if (e)
+		return e;
+	if (dir->generation && dir->generation != view->state->generation)
+		e = ENOENT; /* it has ended: an empty directory would be taken for one without ranks */
+	else
+		list_state(dir, view->state, l);
+	pthread_mutex_lock(&fs->lock);
+	fs_view_unref_locked(fs, view);
+	pthread_mutex_unlock(&fs->lock);
+	return e;
+}
+
+static int list(struct ptc_fs *fs, const struct fs_op *op, const struct fs_node *dir, struct fs_listing *l)
+{
+	int e;
+
+	fs_list_add(l, ".", dir->id, S_IFDIR);
+	fs_list_add(l, "..", FUSE_ROOT_ID, S_IFDIR);
+	switch (dir->kind) {
+	case FS_ROOT:
+		e = list_root(fs, op, l);
+		break;
+	case FS_JOB:
+	case FS_STATE:
+		e = list_job(fs, op->uid, dir, l);
+		break;
+	case FS_SNAP:
+	case FS_TENSORS:
+	case FS_GEN:
+	case FS_RANKS:
+		e = list_snap(fs, dir, l);
+		break;
+	case FS_DATA:
+	case FS_DATASET:
+	case FS_DATAGEN:
+	case FS_DP:
+	case FS_EPOCH:
+	case FS_SLOTS:
+		e = fs_data_list(fs, dir, l);
+		break;
+	default:
+		e = ENOTDIR;
+		break;
+	}
+	return e ? e : l->failed ? ENOMEM : 0;
+}
+
+void fs_run_opendir(struct ptc_fs *fs, struct fs_op *op)
+{
+	struct fs_handle *h = NULL;
+	struct fs_listing l = { 0 };
+	struct fs_node dir;
+	uint64_t fh = 0;
+	int e = parent_of(fs, op->ino, &dir);
+
+	if (!e) {
+		e = list(fs, op, &dir, &l);
+		pthread_mutex_lock(&fs->lock);
+		fh = e ? 0 : fs_handle_new_locked(fs, &h);
+		if (fh) {
+			h->list = l.v;
+			h->nlist = l.n;
+		}
+		if (fh && dir.kind == FS_SLOTS) {
+			h->at = dir.at;
+			h->at.part->refs++;
+		}
+		pthread_mutex_unlock(&fs->lock);
+		parent_done(fs, &dir);
+		e = e ? e : fh ? 0 : ENFILE;
+	}
+	if (e) {
+		fs_list_free(l.v, l.n);
+		fs_op_fail(fs, op, e);
+		return;
+	}
+	op->fi.fh = fh;
+	if (!fs_op_claim(fs, op) || fuse_reply_open(op->req, &op->fi)) {
+		pthread_mutex_lock(&fs->lock);
+		fs_handle_close_locked(fs, fh);
+		pthread_mutex_unlock(&fs->lock);
+	}
+	pthread_mutex_lock(&fs->lock);
+	fs_op_unref_locked(fs, op);
+	pthread_mutex_unlock(&fs->lock);
+}

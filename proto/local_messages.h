@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The messages between a rank and its node's ptcd, encoded and decoded. Strings and bytes of what was decoded are
+ * borrowed from the message. Encoding fails for memory only, which stays noted in the output; every decoder takes any
+ * bytes and answers false for what is not a message. Any thread. Needs libc only. */
+#pragma once
+
+#include "proto/local.h"
+
+struct ptc_local_out {
+	ptc_local_realloc grow;
+	uint8_t *data; /* the caller frees it */
+	size_t len, cap;
+	bool failed; /* out of memory; sticky */
+};
+struct ptc_local_in {
+	const uint8_t *p, *end;
+	bool bad; /* sticky */
+};
+void ptc_local_put_u8(struct ptc_local_out *o, uint8_t v);
+void ptc_local_put_u32(struct ptc_local_out *o, uint32_t v);
+void ptc_local_put_u64(struct ptc_local_out *o, uint64_t v);
+void ptc_local_put_bytes(struct ptc_local_out *o, const void *data, size_t len);
+void ptc_local_put_text(struct ptc_local_out *o, const char *s);
+uint8_t ptc_local_get_u8(struct ptc_local_in *in);
+uint32_t ptc_local_get_u32(struct ptc_local_in *in);
+uint64_t ptc_local_get_u64(struct ptc_local_in *in);
+const void *ptc_local_get_bytes(struct ptc_local_in *in, size_t max, size_t *ret_len);
+/* NUL-terminated, without a NUL in it, of at most max bytes; borrowed. "" when bad. */
+const char *ptc_local_get_text(struct ptc_local_in *in, size_t max);
+
+/* Where a rank is when it connects; what it says then leads there again. */
+enum ptc_local_standing {
+	PTC_LOCAL_NOWHERE, /* in no generation */
+	PTC_LOCAL_BUILDS,
+	PTC_LOCAL_HAS_DECLARED,
+	PTC_LOCAL_RUNS,
+	PTC_LOCAL_IS_STOPPED,
+};
+
+/* What a rank can beside what every rank can: bits of a HELLO. */
+#define PTC_LOCAL_CAN_FILL  1u
+#define PTC_LOCAL_CAN_CARRY 2u /* take BLOBs and CURSORs before GENERATION too, not only before RESTORED */
+
+/* Strings and bytes of what was decoded are borrowed from the message. */
+struct ptc_local_hello {
+	uint32_t protocol_min, protocol_max;
+	uint64_t pid;
+	const char *token, *version;
+	uint8_t standing; /* enum ptc_local_standing */
+	uint64_t generation, launch;
+	uint32_t rank;
+	uint32_t features; /* 0 from a libptc that does not say */
+};
+struct ptc_local_welcome {
+	uint32_t protocol;
+	uint64_t pid;
+	const char *version;
+};
+/* REFUSED, DECLINED */
+struct ptc_local_refusal {
+	int32_t code; /* enum ptc_result */
+	const char *text;
+};
+struct ptc_local_generation {
+	uint64_t generation, launch, start_step;
+	bool has_state;
+	uint32_t rank, world, local_rank, local_world, node_rank, nodes, device;
+	uint32_t degrees[6], coordinates[4]; /* tp pp dp cp ep etp; tp pp dp cp */
+	uint32_t zero, micro_batch, global_batch;
+	const char *config, *job;
+};
+struct ptc_local_box {
+	int64_t offset[PTC_LOCAL_DIMS], extent[PTC_LOCAL_DIMS]; /* elements */
+	uint64_t address;
+	int64_t stride[PTC_LOCAL_DIMS]; /* bytes, of every dim with more than one element */
+};
+struct ptc_local_tensor {
+	const char *name, *field, *dtype; /* field "": the parameter itself */
+	uint32_t ndim, flags;
+	int64_t shape[PTC_LOCAL_DIMS];
+	uint32_t nboxes;
+	struct ptc_local_in boxes; /* for ptc_local_get_box, nboxes times */
+};
+struct ptc_local_blob {
+	const char *name;
+	uint8_t scope;
+	const void *data;
+	size_t len;
+};
+struct ptc_local_cursor {
+	const char *name, *tag;
+	uint64_t position;
+};
+struct ptc_local_stopped {
+	uint64_t step;
+	bool finished, staged;
+	const char *refused; /* not "": the state must not be taken here, and why; the rank waits to go on */
+	bool later;          /* refused here, but a later boundary may do: the stop is to move */
+};
+struct ptc_local_meet {
+	uint64_t id;
+	int32_t code; /* of a reply */
+	const char *key, *text;
+	const void *value;
+	size_t len;
+	uint32_t timeout_ms; /* of a get */
+};
+struct ptc_local_restored {
+	bool restored;
+	uint64_t step;
+};
+/* Where a rank's declared memory lies in the staging memory: spans in address order, each at `offset`. */
+struct ptc_local_span {
+	uint64_t address, bytes, offset;
+};
+struct ptc_local_staging {
+	uint64_t bytes;
+	uint32_t nspans;
+	struct ptc_local_in spans;
+};
+
+/* A rank that waits to be restored reads bytes of the file that came with the message to where it has declared them. It
+ * does what it is told in order, so what is FILLED says is true of all FILLs before it on this connection. */
+struct ptc_local_rows {
+	uint64_t address, offset; /* of the first row, in the rank's memory and in the file */
+	uint64_t bytes, count;    /* of one row, of rows */
+	uint64_t address_step, offset_step;
+};
+struct ptc_local_fill {
+	uint64_t generation, launch, id; /* id: from 1, one more each time */
+	uint32_t nrows;
+	struct ptc_local_in rows;
+};
+struct ptc_local_filled {
+	uint64_t id;     /* of the last one done */
+	uint64_t failed; /* of one that was not done since the last FILLED; 0: none */
+	int32_t code;    /* why: errno */
+};
+
+void ptc_local_put_hello(struct ptc_local_out *o, const struct ptc_local_hello *m);
+bool ptc_local_get_hello(const void *data, size_t len, struct ptc_local_hello *ret);
+void ptc_local_put_welcome(struct ptc_local_out *o, const struct ptc_local_welcome *m);
+bool ptc_local_get_welcome(const void *data, size_t len, struct ptc_local_welcome *ret);
+void ptc_local_put_refusal(struct ptc_local_out *o, int32_t code, const char *text);
+bool ptc_local_get_refusal(const void *data, size_t len, struct ptc_local_refusal *ret);
+void ptc_local_put_generation(struct ptc_local_out *o, const struct ptc_local_generation *m);
+bool ptc_local_get_generation(const void *data, size_t len, struct ptc_local_generation *ret);
+void ptc_local_put_tensor(struct ptc_local_out *o, const struct ptc_local_tensor *m, const struct ptc_local_box *boxes);
+bool ptc_local_get_tensor(const void *data, size_t len, struct ptc_local_tensor *ret);
+bool ptc_local_get_box(struct ptc_local_tensor *t, struct ptc_local_box *ret);
+void ptc_local_put_blob(struct ptc_local_out *o, const struct ptc_local_blob *m);
+bool ptc_local_get_blob(const void *data, size_t len, struct ptc_local_blob *ret);
+void ptc_local_put_cursor(struct ptc_local_out *o, const struct ptc_local_cursor *m);
+bool ptc_local_get_cursor(const void *data, size_t len, struct ptc_local_cursor *ret);
+void ptc_local_put_stopped(struct ptc_local_out *o, const struct ptc_local_stopped *m);
+bool ptc_local_get_stopped(const void *data, size_t len, struct ptc_local_stopped *ret);
+/* MEET_PUT, MEET_GET and MEET_REPLY are the same; unused members are 0 or "". */
+void ptc_local_put_meet(struct ptc_local_out *o, const struct ptc_local_meet *m);
+bool ptc_local_get_meet(const void *data, size_t len, struct ptc_local_meet *ret);
+void ptc_local_put_restored(struct ptc_local_out *o, const struct ptc_local_restored *m);
+bool ptc_local_get_restored(const void *data, size_t len, struct ptc_local_restored *ret);
+void ptc_local_put_staging(struct ptc_local_out *o, uint64_t bytes, const struct ptc_local_span *spans,
+			   uint32_t nspans);
+bool ptc_local_get_staging(const void *data, size_t len, struct ptc_local_staging *ret);
+bool ptc_local_get_span(struct ptc_local_staging *s, struct ptc_local_span *ret);
+void ptc_local_put_fill(struct ptc_local_out *o, const struct ptc_local_fill *m, const struct ptc_local_rows *rows);
+bool ptc_local_get_fill(const void *data, size_t len, struct ptc_local_fill *ret);
+bool ptc_local_get_rows(struct ptc_local_fill *f, struct ptc_local_rows *ret);
+void ptc_local_put_filled(struct ptc_local_out *o, const struct ptc_local_filled *m);
+bool ptc_local_get_filled(const void *data, size_t len, struct ptc_local_filled *ret);
+void ptc_local_put_ended(struct ptc_local_out *o, uint64_t generation, uint64_t launch);
+bool ptc_local_get_ended(const void *data, size_t len, uint64_t *ret_generation, uint64_t *ret_launch);
+/* DECLARED: whether it runs already. GO, FINISHED: the step. One number. */
+void ptc_local_put_number(struct ptc_local_out *o, uint64_t v);
+bool ptc_local_get_number(const void *data, size_t len, uint64_t *ret);

@@ -1,0 +1,262 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The container of a layout: made of rules, regions are computed for whoever
+ * asks (regions.c); made of declarations, each class's are kept (declared.c).
+ * Failure modes: those of the rules, limits, memory; nothing is returned then. */
+#include "reshard/layout/internal.h"
+#include "reshard/spec/lint.h"
+
+#include "base/alloc.h"
+#include "base/check.h"
+#include "base/number/search.h"
+
+#include <string.h>
+
+static int nomem(struct ptc_error *err)
+{
+	return ptc_error_set(err, PTC_ENOMEM, "layout: out of memory");
+}
+
+void ptc_rank_layout_done(struct ptc_rank_layout *r)
+{
+	ptc_free(r->regions);
+	*r = (struct ptc_rank_layout){ 0 };
+}
+
+int ptc_layout_settle(struct ptc_layout *l, struct ptc_error *err)
+{
+	struct ptc_side *side;
+	int rc;
+
+	if (l->items && !l->flats) /* rules without buffers give equal or disjoint boxes */
+		return 0;
+	side = ptc_calloc(1, sizeof *side);
+	if (!side)
+		return nomem(err);
+	rc = ptc_side_init(side, l, l->spec, err);
+	if (!rc && (side->cut || l->items)) { /* of buffers it is large, and plans want it too */
+		l->side = side;
+		return 0;
+	}
+	ptc_side_done(side);
+	ptc_free(side);
+	return rc;
+}
+
+int ptc_layout_new(const struct ptc_spec *spec, const struct ptc_config *config, struct ptc_layout **ret_layout,
+		   struct ptc_error *err)
+{
+	struct ptc_layout *l;
+	uint32_t world;
+	int rc = ptc_config_world(config, &world, err);
+
+	if (rc)
+		return rc;
+	rc = ptc_spec_check(spec, err);
+	if (rc)
+		return rc;
+	l = ptc_calloc(1, sizeof *l);
+	if (!l)
+		return nomem(err);
+	l->spec = spec;
+	l->config = *config;
+	l->world = world;
+	rc = ptc_regions_prepare(l, err);
+	if (!rc)
+		rc = ptc_layout_settle(l, err);
+	if (rc)
+		ptc_layout_free(l);
+	else
+		*ret_layout = l;
+	return rc;
+}
+
+struct ptc_layout *ptc_layout_free(struct ptc_layout *l)
+{
+	if (!l)
+		return NULL;
+	for (uint32_t c = 0; l->cells && c < l->ncells; c++)
+		ptc_free(l->cells[c].regions);
+	for (uint32_t c = 0; l->empty && c < l->ncells; c++)
+		ptc_free(l->empty[c].items);
+	ptc_free(l->cells);
+	ptc_free(l->rank_cells);
+	ptc_free(l->cell_ranks);
+	ptc_free(l->empty);
+	ptc_free(l->items);
+	ptc_free(l->at);
+	if (l->side)
+		ptc_side_done(l->side);
+	ptc_free(l->side);
+	ptc_free(l->flats);
+	ptc_free(l);
+	return NULL;
+}
+
+bool ptc_layout_resets(const struct ptc_layout *l, uint32_t item)
+{
+	const struct ptc_rule *rule = l->items ? l->items[item].rule : NULL;
+
+	return rule && rule->carry == PTC_CARRY_RESET;
+}
+
+bool ptc_layout_master(const struct ptc_layout *l, uint32_t item, uint32_t *ret_master)
+{
+	const struct ptc_rule *rule = l->items ? l->items[item].rule : NULL;
+
+	if (!rule || !rule->master || item % (1 + l->spec->nfields))
+		return false;
+	*ret_master = item + (uint32_t)ptc_rule_master(l->spec, rule);
+	return true;
+}
+
+/* Where in a buffer an item lies depends on what else is in it: the parameters' need not have what the masters' has. */
+static bool same_flats(const struct ptc_layout *l, uint32_t a, uint32_t b)
+{
+	uint32_t n = ptc_regions_in_buffer(l, a) ? ptc_regions_flat_slots(l, a) : 0;
+
+	if (!n || !ptc_regions_in_buffer(l, b))
+		return !n && !ptc_regions_in_buffer(l, b);
+	return n == ptc_regions_flat_slots(l, b) &&
+	       !memcmp(&l->flats[l->items[a].flats], &l->flats[l->items[b].flats], n * sizeof *l->flats);
+}
+
+bool ptc_layout_derives(const struct ptc_layout *l, uint32_t item)
+{
+	uint32_t master;
+
+	if (!ptc_layout_master(l, item, &master)) /* placed alike: lint saw to it */
+		return false;
+	return ptc_regions_degree(l, l->items[item].rule, PTC_BY_ZERO) == 1 ||
+	       (ptc_regions_cuts(l, item, PTC_BY_ZERO) == ptc_regions_cuts(l, master, PTC_BY_ZERO) &&
+		same_flats(l, item, master));
+}
+
+int ptc_layout_master_box(const struct ptc_layout *l, uint32_t item, const struct ptc_box *bytes,
+			  struct ptc_box *ret_master, struct ptc_error *err)
+{
+	struct ptc_box elements;
+	uint32_t master;
+
+	if (ptc_fails(ptc_layout_master(l, item, &master)))
+		return ptc_error_set(err, PTC_EINTERNAL, "item %u is derived from nothing", item);
+	ptc_item_elements(l->spec, item, bytes, &elements);
+	return ptc_item_byte_box(l->spec, master, &elements, ret_master, err);
+}
+
+uint32_t ptc_layout_world(const struct ptc_layout *l)
+{
+	return l->world;
+}
+
+const struct ptc_spec *ptc_layout_spec(const struct ptc_layout *l)
+{
+	return l->spec;
+}
+
+const struct ptc_config *ptc_layout_config(const struct ptc_layout *l)
+{
+	return &l->config;
+}
+
+const struct ptc_side *ptc_layout_side(const struct ptc_layout *l)
+{
+	return l->side;
+}
+
+uint32_t ptc_layout_ncells(const struct ptc_layout *l)
+{
+	return l->ncells;
+}
+
+uint32_t ptc_layout_cell(const struct ptc_layout *l, uint32_t rank)
+{
+	return l->rank_cells[rank];
+}
+
+static int copy_regions(const struct ptc_region *v, size_t n, struct ptc_rank_layout *ret, struct ptc_error *err)
+{
+	struct ptc_region *copy = ptc_calloc(n, sizeof *copy);
+
+	if (!copy)
+		return nomem(err);
+	if (n)
+		memcpy(copy, v, n * sizeof *v);
+	*ret = (struct ptc_rank_layout){ copy, n };
+	return 0;
+}
+
+int ptc_layout_rank(const struct ptc_layout *l, uint32_t rank, struct ptc_rank_layout *ret, struct ptc_error *err)
+{
+	const struct ptc_rank_layout *cell;
+
+	if (l->items)
+		return ptc_regions_of_rank(l, rank, ret, err);
+	cell = &l->cells[l->rank_cells[rank]];
+	return copy_regions(cell->regions, cell->nregions, ret, err);
+}
+
+int ptc_layout_rank_item(const struct ptc_layout *l, uint32_t rank, uint32_t item, struct ptc_rank_layout *ret,
+			 struct ptc_error *err)
+{
+	const struct ptc_rank_layout *cell;
+	size_t lo, end;
+	uint32_t part;
+
+	if (l->items) {
+		if (ptc_regions_part(l, item, rank, &part))
+			return ptc_regions_of_part(l, item, part, ret, err);
+		return copy_regions(NULL, 0, ret, err);
+	}
+	cell = &l->cells[l->rank_cells[rank]];
+	lo = PTC_SEARCH(struct ptc_region, item, cell->regions, cell->nregions, item);
+	for (end = lo; end < cell->nregions && cell->regions[end].item == item;)
+		end++;
+	return copy_regions(cell->regions + lo, end - lo, ret, err);
+}
+
+int ptc_layout_rank_bytes(const struct ptc_layout *l, int64_t *ret_most, struct ptc_error *err)
+{
+	int64_t *bytes = ptc_calloc(l->world, sizeof *bytes), most = 0;
+	struct ptc_side side;
+	int rc = bytes ? ptc_side_init(&side, l, l->spec, err) : nomem(err);
+
+	if (rc) {
+		ptc_free(bytes);
+		return rc;
+	}
+	for (uint32_t s = 0; s < side.sets.n; s++)
+		for (size_t i = side.sets.first[s]; i < side.sets.first[s + 1]; i++)
+			bytes[side.sets.v[i]] += side.held[s];
+	for (uint32_t r = 0; r < l->world; r++)
+		most = PTC_MAX(most, bytes[r]);
+	ptc_side_done(&side);
+	ptc_free(bytes);
+	*ret_most = most;
+	return 0;
+}
+
+bool ptc_layout_local_shape(const struct ptc_layout *l, uint32_t rank, uint32_t item, struct ptc_local_shape *ret)
+{
+	return l->items ? ptc_regions_local_shape(l, rank, item, ret) : ptc_declared_local_shape(l, rank, item, ret);
+}
+
+void ptc_item_elements(const struct ptc_spec *s, uint32_t item, const struct ptc_box *bytes, struct ptc_box *ret)
+{
+	int64_t bits = ptc_dtype_bits(ptc_item_dtype(s, item));
+
+	*ret = *bytes;
+	if (s->tensors[item / (1 + s->nfields)].ndim == 0) {
+		ret->ndim = 0;
+		return;
+	}
+	ret->off[ret->ndim - 1] = ret->off[ret->ndim - 1] * 8 / bits;
+	ret->ext[ret->ndim - 1] = ret->ext[ret->ndim - 1] * 8 / bits;
+}
+
+void ptc_allocation_done(struct ptc_allocation *a)
+{
+	if (!a)
+		return;
+	ptc_free(a->ranks);
+	*a = (struct ptc_allocation){ 0 };
+}

@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a rank holds of an item: boxes of its index space, and where they lie in
+ * the rank's own buffer. Pure data; whoever fills it says who frees it. */
+#pragma once
+
+#include "reshard/spec/spec.h"
+
+/* A box of an item on a rank and where it lies in the rank's own dense buffer for that item. */
+struct ptc_region {
+	uint32_t item;
+	bool padding;                     /* zeros, outside the logical shape; never stored or moved */
+	struct ptc_box box;               /* elements, global index space */
+	int64_t buf_off;                  /* elements, into the rank's local tensor of local_shape */
+	int64_t buf_stride[PTC_MAX_DIMS]; /* elements */
+};
+struct ptc_rank_layout {
+	struct ptc_region *regions;
+	size_t nregions;
+}; /* by item, then row-major */
+/* Local tensor of an item on a rank, with a 0 in its shape where the rank's part is empty; a scalar has ndim 0. */
+struct ptc_local_shape {
+	uint32_t item;
+	uint32_t ndim;
+	int64_t shape[PTC_MAX_DIMS];
+};

@@ -1,0 +1,351 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Channels, what every call on one needs, and unary calls.
+ *
+ * Happy path: channel_new connects lazily; a unary call is one batch of all
+ * six operations on a queue of its own, so the caller's thread moves the bytes.
+ * Failure modes: an unreachable peer fails the call at once (PTC_EPEER with
+ * the target's name; the next call after a short backoff tries again); a
+ * deadline (PTC_ETIMEOUT) covers connecting too; plain TCP off loopback and
+ * TCP without TLS are refused when the channel is made (PTC_EPERM). */
+#include "rpc/client/internal.h"
+
+#include "base/alloc.h"
+#include "base/limits.h"
+#include "base/log.h"
+#include "base/sys/sys.h"
+#include "rpc/trust/creds.h"
+
+#include <grpc/support/string_util.h>
+#include <stdio.h>
+#include <string.h>
+
+#define OLD_NS (INT64_C(60) * 1000000000) /* longer than a connection takes to be made */
+
+/* ---- channels ---------------------------------------------------------------- */
+
+static int target_creds(const struct ptc_rpc_channel_opts *opts, grpc_channel_credentials **ret_creds,
+			struct ptc_error *err)
+{
+	bool loopback = false;
+	int rc;
+
+	if (strncmp(opts->target, "unix:/", 6) == 0) {
+		*ret_creds = grpc_insecure_credentials_create();
+		return 0;
+	}
+	rc = ptc_rpc_address_check(opts->target, &loopback, err);
+	if (rc)
+		return rc;
+	if (!opts->insecure && !opts->tls)
+		return ptc_error_set(err, PTC_EPERM, "peer %s: TCP needs TLS credentials", opts->target);
+	if (!opts->insecure)
+		return ptc_rpc_creds_client(opts->tls, opts->expect_node, ret_creds, err);
+	if (!loopback)
+		return ptc_error_set(err, PTC_EPERM, "peer %s: plain TCP is allowed on loopback only", opts->target);
+	*ret_creds = grpc_insecure_credentials_create();
+	return 0;
+}
+
+static void channel_args(const struct ptc_rpc_channel_opts *opts, struct ptc_rpc_args *a)
+{
+	static char localhost[] = "localhost";
+
+	ptc_rpc_args_common(a, opts->max_message_bytes, opts->keepalive_ms, !opts->quiet_idle);
+	ptc_rpc_args_int(a, GRPC_ARG_ENABLE_RETRIES, 0); /* would hold on to sent messages */
+	ptc_rpc_args_int(a, GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+	ptc_rpc_args_int(a, GRPC_ARG_SERVICE_CONFIG_DISABLE_RESOLUTION, 1);
+	/* A peer that restarts is found again quickly; a lost one costs a SYN every 2 s. */
+	ptc_rpc_args_int(a, GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
+	ptc_rpc_args_int(a, GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 5000); /* which is the connect timeout */
+	ptc_rpc_args_int(a, GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2000);
+	if (strncmp(opts->target, "unix:", 5) == 0)
+		ptc_rpc_args_str(a, GRPC_ARG_DEFAULT_AUTHORITY, localhost);
+	/* Credentials differ per channel, so a shared connection would only surprise. */
+	ptc_rpc_args_int(a, GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+	if (opts->bulk)
+		ptc_rpc_args_bulk(a, PTC_RPC_BULK_WINDOW);
+	if (!opts->quiet_idle)
+		ptc_rpc_args_memory(a);
+}
+
+static int core_new(const struct ptc_rpc_channel_opts *opts, grpc_channel **ret_core, struct ptc_error *err)
+{
+	grpc_channel_credentials *creds;
+	struct ptc_rpc_args a;
+	grpc_channel_args args;
+	int rc = target_creds(opts, &creds, err);
+
+	if (rc)
+		return rc;
+	channel_args(opts, &a);
+	args = ptc_rpc_args_core(&a);
+	*ret_core = grpc_channel_create(opts->target, creds, &args);
+	grpc_channel_credentials_release(creds);
+	return 0;
+}
+
+int ptc_rpc_channel_new(const struct ptc_rpc_channel_opts *opts, struct ptc_rpc_channel **ret_channel,
+			struct ptc_error *err)
+{
+	struct ptc_rpc_channel *ch;
+	grpc_channel *core;
+	int rc;
+
+	if (strlen(opts->target) >= sizeof ch->target)
+		return ptc_error_set(err, PTC_ELIMIT, "target longer than %zu bytes", sizeof ch->target - 1);
+	ch = ptc_calloc(1, sizeof *ch);
+	if (!ch)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory for a channel to %s", opts->target);
+	ch->renewed = ptc_rpc_tls_renewals();
+	rc = core_new(opts, &core, err);
+	if (rc) {
+		ptc_free(ch);
+		return rc;
+	}
+	snprintf(ch->target, sizeof ch->target, "%s", opts->target);
+	snprintf(ch->expect_node, sizeof ch->expect_node, "%s", opts->expect_node ? opts->expect_node : "");
+	ch->opts = *opts;
+	ch->opts.target = ch->target;
+	ch->opts.expect_node = opts->expect_node ? ch->expect_node : NULL;
+	atomic_init(&ch->refs, 1);
+	pthread_mutex_init(&ch->lock, NULL);
+	ch->core = core;
+	*ret_channel = ch;
+	return 0;
+}
+
+struct ptc_rpc_channel *ptc_rpc_channel_ref(struct ptc_rpc_channel *ch)
+{
+	atomic_fetch_add(&ch->refs, 1);
+	return ch;
+}
+
+struct ptc_rpc_channel *ptc_rpc_channel_free(struct ptc_rpc_channel *channel)
+{
+	if (channel && atomic_fetch_sub(&channel->refs, 1) == 1) {
+		grpc_channel_destroy(channel->core);
+		if (channel->old)
+			grpc_channel_destroy(channel->old);
+		pthread_mutex_destroy(&channel->lock);
+		ptc_free(channel);
+	}
+	return NULL;
+}
+
+/* After certificates were renewed: the next connection is another channel's. The one before stays for a while, for calls that have
+ * just been made and wait for its connection; those that have one keep it as long as they need it. */
+static void renew_locked(struct ptc_rpc_channel *ch)
+{
+	const unsigned now = ptc_rpc_tls_renewals();
+	const int64_t now_ns = ptc_sys_now_ns();
+	struct ptc_error err = PTC_ERROR_INIT;
+	grpc_channel *core;
+
+	if (ch->old && (ch->renewed != now || now_ns - ch->old_ns > OLD_NS)) {
+		grpc_channel_destroy(ch->old);
+		ch->old = NULL;
+	}
+	if (ch->renewed == now)
+		return;
+	ch->renewed = now;
+	if (core_new(&ch->opts, &core, &err) != 0) {
+		ptc_error_log("rpc", "peer %s is called with the certificate as it was: %s", ch->target, err.text);
+		return;
+	}
+	ch->old = ch->core;
+	ch->old_ns = now_ns;
+	ch->core = core;
+}
+
+void ptc_rpc_channel_retry(struct ptc_rpc_channel *channel)
+{
+	pthread_mutex_lock(&channel->lock);
+	grpc_channel_reset_connect_backoff(channel->core);
+	pthread_mutex_unlock(&channel->lock);
+}
+
+int ptc_rpc_channel_call(struct ptc_rpc_channel *ch, const char *method, grpc_completion_queue *cq, int timeout_ms,
+			 grpc_call **ret_call, struct ptc_error *err)
+{
+	gpr_timespec until = gpr_inf_future(GPR_CLOCK_MONOTONIC);
+	grpc_slice name;
+
+	if (method[0] != '/' || strlen(method) >= PTC_RPC_METHOD_NAME_MAX)
+		return ptc_error_set(err, PTC_EINVAL, "\"%s\" is not a method name", method);
+	if (timeout_ms > 0)
+		until = gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_millis(timeout_ms, GPR_TIMESPAN));
+	name = grpc_slice_from_copied_string(method);
+	pthread_mutex_lock(&ch->lock);
+	if (ch->opts.renews && ch->opts.tls)
+		renew_locked(ch);
+	*ret_call = grpc_channel_create_call(ch->core, NULL, GRPC_PROPAGATE_DEFAULTS, cq, name, NULL, until, NULL);
+	pthread_mutex_unlock(&ch->lock);
+	grpc_slice_unref(name);
+	return 0;
+}
+
+/* ---- metadata, outcome ---------------------------------------------------------- */
+
+int ptc_rpc_meta_pack(struct ptc_rpc_meta_list *l, const struct ptc_rpc_meta *meta, size_t nmeta, struct ptc_error *err)
+{
+	l->count = 0;
+	if (nmeta > PTC_RPC_META_MAX)
+		return ptc_error_set(err, PTC_ELIMIT, "%zu metadata entries: at most %d", nmeta, PTC_RPC_META_MAX);
+	for (size_t i = 0; i < nmeta; i++)
+		l->list[l->count++] = (grpc_metadata){ .key = grpc_slice_from_copied_string(meta[i].key),
+						       .value = grpc_slice_from_copied_string(meta[i].value) };
+	return 0;
+}
+
+void ptc_rpc_meta_done(struct ptc_rpc_meta_list *l)
+{
+	for (size_t i = 0; i < l->count; i++) {
+		grpc_slice_unref(l->list[i].key);
+		grpc_slice_unref(l->list[i].value);
+	}
+	l->count = 0;
+}
+
+void ptc_rpc_outcome_init(struct ptc_rpc_outcome *o)
+{
+	grpc_metadata_array_init(&o->initial);
+	grpc_metadata_array_init(&o->trailing);
+	o->code = GRPC_STATUS_UNKNOWN;
+	o->details = grpc_empty_slice();
+}
+
+void ptc_rpc_outcome_done(struct ptc_rpc_outcome *o)
+{
+	grpc_metadata_array_destroy(&o->initial);
+	grpc_metadata_array_destroy(&o->trailing);
+	grpc_slice_unref(o->details);
+	o->details = grpc_empty_slice();
+}
+
+grpc_op ptc_rpc_outcome_status_op(struct ptc_rpc_outcome *o)
+{
+	return (grpc_op){ .op = GRPC_OP_RECV_STATUS_ON_CLIENT,
+			  .data.recv_status_on_client = { .trailing_metadata = &o->trailing,
+							  .status = &o->code,
+							  .status_details = &o->details } };
+}
+
+grpc_op ptc_rpc_outcome_initial_op(struct ptc_rpc_outcome *o)
+{
+	return (grpc_op){ .op = GRPC_OP_RECV_INITIAL_METADATA,
+			  .data.recv_initial_metadata.recv_initial_metadata = &o->initial };
+}
+
+/* ---- unary -------------------------------------------------------------------------- */
+
+static grpc_call_error unary_batch(struct ptc_rpc_unary_call *u, void *tag)
+{
+	grpc_op ops[] = {
+		{ .op = GRPC_OP_SEND_INITIAL_METADATA,
+		  .data.send_initial_metadata = { .count = u->meta.count, .metadata = u->meta.list } },
+		{ .op = GRPC_OP_SEND_MESSAGE, .data.send_message.send_message = u->request },
+		{ .op = GRPC_OP_SEND_CLOSE_FROM_CLIENT },
+		ptc_rpc_outcome_initial_op(&u->out),
+		{ .op = GRPC_OP_RECV_MESSAGE, .data.recv_message.recv_message = &u->reply },
+		ptc_rpc_outcome_status_op(&u->out),
+	};
+
+	return grpc_call_start_batch(u->core, ops, PTC_ARRAY_LEN(ops), tag, NULL);
+}
+
+int ptc_rpc_unary_start(struct ptc_rpc_unary_call *u, struct ptc_rpc_channel *ch, const struct ptc_rpc_unary_args *args,
+			grpc_completion_queue *cq, void *tag, struct ptc_error *err)
+{
+	struct ptc_rpc_part part = { .data = args->request, .len = args->len };
+	grpc_call_error e;
+	int rc;
+
+	memset(u, 0, sizeof *u);
+	ptc_rpc_outcome_init(&u->out);
+	u->ch = ptc_rpc_channel_ref(ch);
+	rc = args->timeout_ms > 0 ? 0 : ptc_error_set(err, PTC_EINVAL, "%s: a call needs a timeout", args->method);
+	if (!rc)
+		rc = ptc_rpc_meta_pack(&u->meta, args->meta, args->nmeta, err);
+	if (!rc)
+		rc = ptc_rpc_channel_call(ch, args->method, cq, args->timeout_ms, &u->core, err);
+	if (!rc)
+		rc = ptc_rpc_parts_pack(&part, 1, &u->request, err);
+	if (!rc) {
+		e = unary_batch(u, tag);
+		rc = e == GRPC_CALL_OK ? 0 : ptc_rpc_status_from_call_error(e, args->method, err);
+	}
+	if (rc)
+		ptc_rpc_unary_done(u);
+	return rc;
+}
+
+static int flatten(grpc_byte_buffer *buf, void **ret_data, size_t *ret_len, struct ptc_error *err)
+{
+	struct ptc_rpc_message m = { 0 };
+	int rc = ptc_rpc_message_init(&m, buf, err);
+	void *data;
+
+	if (rc)
+		return rc;
+	data = ptc_malloc(m.len ? m.len : 1);
+	if (!data) {
+		ptc_rpc_message_done(&m);
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory for a reply of %zu bytes", m.len);
+	}
+	*ret_len = ptc_rpc_message_read(&m, data, m.len);
+	*ret_data = data;
+	ptc_rpc_message_done(&m);
+	return 0;
+}
+
+int ptc_rpc_unary_result(struct ptc_rpc_unary_call *u, void **ret_reply, size_t *ret_len, struct ptc_error *err)
+{
+	grpc_byte_buffer *reply = u->reply;
+	int rc = ptc_rpc_status_from_core(u->out.code, &u->out.trailing, u->out.details, u->ch->target, err);
+
+	if (rc)
+		return rc;
+	if (!reply)
+		return ptc_error_set(err, PTC_EPEER, "peer %s: success without a reply", u->ch->target);
+	u->reply = NULL;
+	return flatten(reply, ret_reply, ret_len, err);
+}
+
+void ptc_rpc_unary_done(struct ptc_rpc_unary_call *u)
+{
+	if (u->request)
+		grpc_byte_buffer_destroy(u->request);
+	if (u->reply)
+		grpc_byte_buffer_destroy(u->reply);
+	ptc_rpc_meta_done(&u->meta);
+	ptc_rpc_outcome_done(&u->out);
+	if (u->core)
+		grpc_call_unref(u->core);
+	u->ch = ptc_rpc_channel_free(u->ch);
+	u->request = u->reply = NULL;
+	u->core = NULL;
+}
+
+int ptc_rpc_unary(struct ptc_rpc_channel *channel, const char *method, const void *request, size_t request_len,
+		  int timeout_ms, const struct ptc_rpc_meta *meta, size_t nmeta, void **ret_reply, size_t *ret_len,
+		  struct ptc_error *err)
+{
+	struct ptc_rpc_unary_args args = { .method = method,
+					   .request = request,
+					   .len = request_len,
+					   .timeout_ms = timeout_ms,
+					   .meta = meta,
+					   .nmeta = nmeta };
+	grpc_completion_queue *cq = grpc_completion_queue_create_for_next(NULL);
+	struct ptc_rpc_slot slot = { .pending = true };
+	struct ptc_rpc_unary_call u;
+	int rc = ptc_rpc_unary_start(&u, channel, &args, cq, &slot, err);
+
+	if (!rc) {
+		ptc_rpc_slot_wait(cq, &slot);
+		rc = ptc_rpc_unary_result(&u, ret_reply, ret_len, err);
+		ptc_rpc_unary_done(&u);
+	}
+	ptc_rpc_cq_free(cq);
+	return rc;
+}

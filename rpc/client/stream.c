@@ -1,0 +1,255 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Blocking client streams: one call, one completion queue, one thread.
+ *
+ * Happy path: open starts the three batches that stay pending as long as the
+ * call does (send initial metadata, receive initial metadata, receive status);
+ * send and recv are one batch each, waited for on the caller's thread.
+ * Failure modes: when a send fails or a recv brings nothing, the peer's status
+ * is there or about to be; it is waited for and returned by the same call, so
+ * that no caller takes a broken stream for an ended one. */
+#include "rpc/client/internal.h"
+
+#include "rpc/server/server.h"
+
+#include "base/alloc.h"
+
+#include <string.h>
+
+#define FOLLOW_POLL_MS 100 /* how often a stream looks at the call it follows */
+
+struct ptc_rpc_stream {
+	struct ptc_rpc_channel *ch;
+	grpc_completion_queue *cq;
+	grpc_call *core;
+	struct ptc_rpc_slot open, initial, status, send, recv;
+	struct ptc_rpc_meta_list meta;
+	struct ptc_rpc_outcome out;
+	struct ptc_rpc_message msg;
+	grpc_byte_buffer *incoming;         /* output of the recv batch */
+	bool receiving;                     /* it was started, and not taken yet */
+	bool ended;                         /* recv brought the end */
+	const struct ptc_rpc_call *follows; /* NULL: nobody */
+};
+
+static grpc_call_error start_lasting(struct ptc_rpc_stream *s)
+{
+	grpc_op open = { .op = GRPC_OP_SEND_INITIAL_METADATA,
+			 .data.send_initial_metadata = { .count = s->meta.count, .metadata = s->meta.list } };
+	grpc_op initial = ptc_rpc_outcome_initial_op(&s->out);
+	grpc_op status = ptc_rpc_outcome_status_op(&s->out);
+	grpc_call_error e = ptc_rpc_slot_start(&s->open, s->core, &open, 1);
+
+	if (e == GRPC_CALL_OK)
+		e = ptc_rpc_slot_start(&s->initial, s->core, &initial, 1);
+	if (e == GRPC_CALL_OK)
+		e = ptc_rpc_slot_start(&s->status, s->core, &status, 1);
+	return e;
+}
+
+int ptc_rpc_stream_open(struct ptc_rpc_channel *channel, const char *method, int timeout_ms,
+			const struct ptc_rpc_meta *meta, size_t nmeta, struct ptc_rpc_stream **ret_stream,
+			struct ptc_error *err)
+{
+	struct ptc_rpc_stream *s = ptc_calloc(1, sizeof *s);
+	int rc;
+
+	if (!s)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory for a stream");
+	ptc_rpc_outcome_init(&s->out);
+	s->ch = ptc_rpc_channel_ref(channel);
+	s->cq = grpc_completion_queue_create_for_next(NULL);
+	rc = ptc_rpc_meta_pack(&s->meta, meta, nmeta, err);
+	if (!rc)
+		rc = ptc_rpc_channel_call(channel, method, s->cq, timeout_ms, &s->core, err);
+	if (!rc) {
+		grpc_call_error e = start_lasting(s);
+
+		if (e != GRPC_CALL_OK)
+			rc = ptc_rpc_status_from_call_error(e, method, err);
+	}
+	if (rc) {
+		ptc_rpc_stream_free(s);
+		return rc;
+	}
+	*ret_stream = s;
+	return 0;
+}
+
+static int status_of(struct ptc_rpc_stream *s, struct ptc_error *err)
+{
+	ptc_rpc_slot_wait(s->cq, &s->status);
+	return ptc_rpc_status_from_core(s->out.code, &s->out.trailing, s->out.details, s->ch->target, err);
+}
+
+static int send_failed(struct ptc_rpc_stream *s, struct ptc_error *err)
+{
+	int rc = status_of(s, err);
+
+	return rc ? rc
+		  : ptc_error_set(err, PTC_EPEER, "peer %s: ended the call before reading all of it", s->ch->target);
+}
+
+int ptc_rpc_stream_send(struct ptc_rpc_stream *s, const struct ptc_rpc_part *parts, size_t nparts,
+			struct ptc_error *err)
+{
+	grpc_byte_buffer *buf;
+	grpc_call_error e;
+	int rc = ptc_rpc_parts_pack(parts, nparts, &buf, err);
+	grpc_op op = { .op = GRPC_OP_SEND_MESSAGE };
+
+	if (rc)
+		return rc;
+	op.data.send_message.send_message = buf;
+	e = ptc_rpc_slot_start(&s->send, s->core, &op, 1);
+	if (e == GRPC_CALL_OK && !ptc_rpc_slot_wait(s->cq, &s->send))
+		rc = send_failed(s, err);
+	grpc_byte_buffer_destroy(buf);
+	return e == GRPC_CALL_OK ? rc : ptc_rpc_status_from_call_error(e, "send", err);
+}
+
+int ptc_rpc_stream_half_close(struct ptc_rpc_stream *s, struct ptc_error *err)
+{
+	grpc_op op = { .op = GRPC_OP_SEND_CLOSE_FROM_CLIENT };
+	grpc_call_error e = ptc_rpc_slot_start(&s->send, s->core, &op, 1);
+
+	if (e != GRPC_CALL_OK)
+		return ptc_rpc_status_from_call_error(e, "half-close", err);
+	if (ptc_rpc_slot_wait(s->cq, &s->send))
+		return 0;
+	/* A peer that has already ended the call with success needs no more from us. */
+	return status_of(s, err);
+}
+
+void ptc_rpc_stream_follow(struct ptc_rpc_stream *s, const struct ptc_rpc_call *call)
+{
+	s->follows = call;
+}
+
+/* For the message, or the end of whoever it is for. */
+static bool recv_wait(struct ptc_rpc_stream *s)
+{
+	while (s->follows && s->recv.pending) {
+		ptc_rpc_cq_poll(s->cq, FOLLOW_POLL_MS);
+		if (s->recv.pending && ptc_rpc_call_cancelled(s->follows)) {
+			ptc_rpc_stream_cancel(s);
+			break;
+		}
+	}
+	return ptc_rpc_slot_wait(s->cq, &s->recv);
+}
+
+static grpc_call_error recv_start(struct ptc_rpc_stream *s)
+{
+	grpc_op op = { .op = GRPC_OP_RECV_MESSAGE };
+	grpc_call_error e = GRPC_CALL_OK;
+
+	if (s->receiving)
+		return e;
+	s->incoming = NULL;
+	op.data.recv_message.recv_message = &s->incoming;
+	e = ptc_rpc_slot_start(&s->recv, s->core, &op, 1);
+	s->receiving = e == GRPC_CALL_OK;
+	return e;
+}
+
+bool ptc_rpc_stream_ready(struct ptc_rpc_stream *s)
+{
+	struct ptc_rpc_slot *waited = s->ended ? &s->status : &s->recv;
+
+	if (!s->ended && recv_start(s) != GRPC_CALL_OK)
+		return true; /* recv says what is wrong */
+	while (waited->pending && ptc_rpc_cq_poll(s->cq, 0))
+		;
+	if (waited->pending)
+		return false;
+	/* The end is one with its status, which comes at the same time or a moment later. */
+	while (!s->ended && !s->incoming && s->status.pending && ptc_rpc_cq_poll(s->cq, 0))
+		;
+	return s->ended || s->incoming || !s->status.pending;
+}
+
+static int recv_buffer(struct ptc_rpc_stream *s, grpc_byte_buffer **ret_buf, struct ptc_error *err)
+{
+	grpc_call_error e = recv_start(s);
+
+	if (e != GRPC_CALL_OK)
+		return ptc_rpc_status_from_call_error(e, "receive", err);
+	if (!recv_wait(s) && s->incoming) {
+		grpc_byte_buffer_destroy(s->incoming);
+		s->incoming = NULL;
+	}
+	s->receiving = false;
+	*ret_buf = s->incoming;
+	s->incoming = NULL;
+	return 0;
+}
+
+int ptc_rpc_stream_recv(struct ptc_rpc_stream *s, struct ptc_rpc_message **ret_msg, struct ptc_error *err)
+{
+	grpc_byte_buffer *buf = NULL;
+	int rc;
+
+	ptc_rpc_message_done(&s->msg);
+	if (!s->ended) {
+		rc = recv_buffer(s, &buf, err);
+		if (rc)
+			return rc;
+		s->ended = buf == NULL;
+	}
+	if (!buf) {
+		rc = status_of(s, err);
+		if (!rc)
+			*ret_msg = NULL;
+		return rc;
+	}
+	rc = ptc_rpc_message_init(&s->msg, buf, err);
+	if (!rc)
+		*ret_msg = &s->msg;
+	return rc;
+}
+
+int ptc_rpc_stream_finish(struct ptc_rpc_stream *s, struct ptc_error *err)
+{
+	/* The status comes after the last message, so unread ones are read and dropped. */
+	ptc_rpc_message_done(&s->msg);
+	while (!s->ended) {
+		grpc_byte_buffer *buf = NULL;
+		int rc = recv_buffer(s, &buf, err);
+
+		if (rc)
+			return rc;
+		s->ended = buf == NULL;
+		if (buf)
+			grpc_byte_buffer_destroy(buf);
+	}
+	return status_of(s, err);
+}
+
+void ptc_rpc_stream_cancel(struct ptc_rpc_stream *s)
+{
+	grpc_call_cancel(s->core, NULL);
+}
+
+struct ptc_rpc_stream *ptc_rpc_stream_free(struct ptc_rpc_stream *s)
+{
+	if (!s)
+		return NULL;
+	ptc_rpc_message_done(&s->msg);
+	if (s->core) {
+		if (s->status.pending || s->initial.pending || s->open.pending || s->recv.pending)
+			grpc_call_cancel(s->core, NULL);
+		ptc_rpc_slot_wait(s->cq, &s->open);
+		ptc_rpc_slot_wait(s->cq, &s->initial);
+		ptc_rpc_slot_wait(s->cq, &s->status);
+		ptc_rpc_slot_wait(s->cq, &s->recv);
+		if (s->incoming)
+			grpc_byte_buffer_destroy(s->incoming);
+		grpc_call_unref(s->core);
+	}
+	ptc_rpc_cq_free(s->cq);
+	ptc_rpc_meta_done(&s->meta);
+	ptc_rpc_outcome_done(&s->out);
+	ptc_rpc_channel_free(s->ch);
+	ptc_free(s);
+	return NULL;
+}

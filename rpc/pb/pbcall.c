@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "rpc/pb/pbcall.h"
+
+#include "base/alloc.h"
+#include "base/limits.h"
+
+int ptc_pb_version(uint32_t version, struct ptc_error *err)
+{
+	if (!version || version > PTC_WIRE_VERSION + 1)
+		return ptc_error_set(err, PTC_EVERSION, "message of protocol version %u; this daemon speaks %d",
+				     version, PTC_WIRE_VERSION);
+	return 0;
+}
+
+int ptc_pb_call_send(struct ptc_rpc_call *call, const ProtobufCMessage *msg, struct ptc_error *err)
+{
+	void *data;
+	size_t len;
+	int rc = ptc_pb_encode(msg, &data, &len, err);
+
+	if (rc)
+		return rc;
+	rc = ptc_rpc_call_send(call, &(struct ptc_rpc_part){ .data = data, .len = len }, 1, err);
+	ptc_free(data);
+	return rc;
+}
+
+static int decode(struct ptc_rpc_message *m, const ProtobufCMessageDescriptor *type, size_t max_fields,
+		  ProtobufCMessage **ret_msg, struct ptc_error *err)
+{
+	size_t fields;
+	size_t len = ptc_rpc_message_len(m);
+	void *data = ptc_malloc(len);
+	int rc;
+
+	if (!data)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory for a message of %zu bytes", len);
+	ptc_rpc_message_read(m, data, len);
+	fields = max_fields ? ptc_pb_fields(type, data, len) : 0;
+	if (fields > max_fields && fields != SIZE_MAX)
+		rc = ptc_error_set(err, PTC_ELIMIT, "%s with %zu fields; at most %zu are read", type->short_name,
+				   fields, max_fields);
+	else
+		rc = ptc_pb_decode(type, data, len, ret_msg, err);
+	ptc_free(data);
+	return rc;
+}
+
+int ptc_pb_message(struct ptc_rpc_message *m, const ProtobufCMessageDescriptor *type, ProtobufCMessage **ret_msg,
+		   struct ptc_error *err)
+{
+	return decode(m, type, 0, ret_msg, err);
+}
+
+int ptc_pb_request(struct ptc_rpc_message *m, const ProtobufCMessageDescriptor *type, ProtobufCMessage **ret_msg,
+		   struct ptc_error *err)
+{
+	int rc = decode(m, type, PTC_CONTROL_FIELDS_MAX, ret_msg, err);
+
+	return rc == PTC_EPEER ? ptc_error_set(err, PTC_EINVAL, "request does not parse as %s", type->name) : rc;
+}
+
+int ptc_pb_call_recv(struct ptc_rpc_call *call, const ProtobufCMessageDescriptor *type, ProtobufCMessage **ret_msg,
+		     struct ptc_error *err)
+{
+	struct ptc_rpc_message *m = NULL;
+	ProtobufCMessage *msg = NULL;
+	const ProtobufCFieldDescriptor *version;
+	int rc = ptc_rpc_call_recv(call, &m, err);
+
+	if (rc)
+		return rc;
+	if (!m)
+		return ptc_error_set(err, PTC_EINVAL, "no request message");
+	rc = ptc_pb_request(m, type, &msg, err);
+	ptc_rpc_message_done(m);
+	if (rc)
+		return rc;
+	version = protobuf_c_message_descriptor_get_field_by_name(type, "version");
+	if (version)
+		rc = ptc_pb_version(*(const uint32_t *)(const void *)((const char *)msg + version->offset), err);
+	if (rc) {
+		ptc_pb_free(msg);
+		return rc;
+	}
+	*ret_msg = msg;
+	return 0;
+}
+
+int ptc_pb_unary(struct ptc_rpc_channel *channel, const char *method, const ProtobufCMessage *request, int timeout_ms,
+		 const struct ptc_rpc_meta *meta, size_t nmeta, const ProtobufCMessageDescriptor *type,
+		 ProtobufCMessage **ret_reply, struct ptc_error *err)
+{
+	void *data, *reply;
+	size_t len, reply_len;
+	int rc = ptc_pb_encode(request, &data, &len, err);
+
+	if (rc)
+		return rc;
+	rc = ptc_rpc_unary(channel, method, data, len, timeout_ms, meta, nmeta, &reply, &reply_len, err);
+	ptc_free(data);
+	if (rc)
+		return rc;
+	if (ret_reply)
+		rc = ptc_pb_decode(type, reply, reply_len, ret_reply, err);
+	ptc_free(reply);
+	return rc;
+}

@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Protobuf messages over rpc/: one message in, one out. Blocking; not on the loop. */
+#pragma once
+
+#include "proto/pb.h"
+#include "rpc/client/client.h"
+#include "rpc/server/server.h"
+
+int ptc_pb_call_send(struct ptc_rpc_call *call, const ProtobufCMessage *msg, struct ptc_error *err);
+/* The next request message; PTC_EINVAL when the client sent none. version (field 1 of every ptc message) is checked. */
+int ptc_pb_call_recv(struct ptc_rpc_call *call, const ProtobufCMessageDescriptor *type, ProtobufCMessage **ret_msg,
+		     struct ptc_error *err);
+/* A message a client sent: PTC_EINVAL when it does not parse, PTC_ELIMIT when it has more fields than any needs. */
+int ptc_pb_request(struct ptc_rpc_message *m, const ProtobufCMessageDescriptor *type, ProtobufCMessage **ret_msg,
+		   struct ptc_error *err);
+/* A received message as protobuf; m stays the caller's. */
+int ptc_pb_message(struct ptc_rpc_message *m, const ProtobufCMessageDescriptor *type, ProtobufCMessage **ret_msg,
+		   struct ptc_error *err);
+/* A unary call; ret_reply may be NULL. */
+int ptc_pb_unary(struct ptc_rpc_channel *channel, const char *method, const ProtobufCMessage *request, int timeout_ms,
+		 const struct ptc_rpc_meta *meta, size_t nmeta, const ProtobufCMessageDescriptor *type,
+		 ProtobufCMessage **ret_reply, struct ptc_error *err);
+/* PTC_EVERSION unless we speak it. */
+int ptc_pb_version(uint32_t version, struct ptc_error *err);
+#define PTC_WIRE_VERSION 1

@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Between the files of rpc/server: servers, calls, connections. */
+#pragma once
+
+#include "rpc/internal.h"
+#include "rpc/server/server.h"
+#include "rpc/trust/creds.h"
+
+#include <netinet/in.h>
+
+struct ptc_rpc_method {
+	char name[PTC_RPC_METHOD_NAME_MAX];
+	unsigned roles;
+	enum ptc_rpc_kind kind;
+	ptc_rpc_handler_fn fn;
+	void *arg;
+	atomic_uint_least64_t calls, errors; /* for ptc_rpc_server_methods */
+};
+
+enum ptc_rpc_call_state {
+	PTC_RPC_FREE,
+	PTC_RPC_ACCEPTING, /* with the thread that waits in the core */
+	PTC_RPC_READY,     /* has something to do and waits for a thread */
+	PTC_RPC_RUNNING,   /* has one */
+	PTC_RPC_WAITING,   /* for its caller or its time, without a thread */
+	PTC_RPC_LOOKED,    /* the waiter looks whether it is ready */
+};
+
+/* How far it has come. */
+enum ptc_rpc_call_phase {
+	PTC_RPC_REQUEST, /* its first message is to come */
+	PTC_RPC_HANDLER, /* its handler is to run */
+	PTC_RPC_STEPS,   /* its step is to run at due_ns */
+	PTC_RPC_DRAIN,   /* what it sent is to go */
+	PTC_RPC_STATUS,  /* its status is to go, then its end to come */
+};
+
+struct ptc_rpc_out {
+	struct ptc_rpc_out *next;
+	grpc_byte_buffer *buf;
+	size_t len;
+};
+
+/* One call on the server; storage is reused. It belongs to whoever has it: a thread, or the waiter. */
+struct ptc_rpc_call {
+	struct ptc_rpc_server *srv;
+	grpc_completion_queue *cq;
+	grpc_call *core;
+	grpc_call_details details;
+	grpc_metadata_array metadata;
+	char **meta_text; /* NUL-terminated copies handed out by ptc_rpc_call_meta */
+	size_t nmeta_text;
+	struct ptc_rpc_slot accept, recv, send, close;
+	grpc_byte_buffer *incoming; /* output of the recv batch */
+	bool recv_started;          /* ahead of ptc_rpc_call_recv */
+	int cancelled;              /* output of the close batch */
+	bool initial_sent, status_sent;
+	int64_t polled_ns;
+	struct ptc_rpc_message msg;
+	struct ptc_rpc_identity identity;
+	const char *stranger; /* why the caller is nobody */
+	unsigned epoch;       /* of the server's trust when the caller was identified */
+	char peer[PTC_RPC_ADDRESS_MAX];
+
+	struct ptc_rpc_method *method; /* NULL: no such */
+	enum ptc_rpc_kind kind;
+	enum ptc_rpc_call_phase phase;
+	bool refused; /* its handler never ran */
+	int rc;       /* its status, with err's text */
+	struct ptc_error err;
+	struct ptc_rpc_out *out, *sending; /* brief: what is sent next, and now */
+	atomic_size_t out_bytes;
+	int64_t sent_ns; /* when `sending` or the status was given to the core */
+	ptc_rpc_step_fn step;
+	void *step_arg;
+	void (*step_release)(void *arg);
+	bool again; /* the step asked for another one */
+	int64_t due_ns;
+
+	/* guarded by the server's lock */
+	enum ptc_rpc_call_state state;
+	bool counted; /* against its user's bound */
+	uint64_t turn;
+	int64_t waiting_ns, look_ns;
+};
+
+struct ptc_rpc_unix;  /* a unix listener, rpc/server/unix.c */
+struct ptc_rpc_front; /* a TCP listener, rpc/server/front.c */
+
+struct ptc_rpc_server {
+	grpc_server *core;
+	grpc_completion_queue *main_cq; /* for the shutdown's tag */
+	bool started;
+	struct ptc_rpc_method methods[PTC_RPC_METHODS_MAX];
+	size_t nmethods;
+	struct ptc_rpc_unix *unix_listeners;
+	struct ptc_rpc_trust *trust; /* of the TLS listener; NULL: there is none */
+	struct ptc_rpc_front *fronts;
+	int nfronts;
+	struct ptc_rpc_fd_handler
+		*fd_handlers[PTC_RPC_FRONTS_MAX]; /* the core's; it writes them when a front is added */
+	bool insecure;
+	struct ptc_rpc_renewal *renewals; /* of its TLS listeners */
+	atomic_bool serving;
+	atomic_bool cancelling; /* the grace time is over */
+	int max_calls, max_open, max_calls_per_user, stall_ms, keepalive_ms;
+	grpc_completion_queue *accept_cq;
+
+	pthread_mutex_t lock; /* below */
+	pthread_cond_t wake, waiter_wake, quiet;
+	pthread_t *threads, waiter;
+	int nthreads, idle, running, busy; /* busy: calls that are not free, nor being accepted */
+	struct ptc_rpc_call **calls;       /* room for max_open */
+	int ncalls;
+	uint64_t turn;
+	bool waiter_started, accepting, stopping, over;
+	bool unlooked; /* a call waits since the waiter began its round */
+};
+
+/* rpc/server/call.c */
+bool ptc_rpc_call_accept(struct ptc_rpc_call *call); /* blocks; false: the server stops */
+/* Who calls what; does not block. It is ready for _run then, unless _refuse comes first. */
+void ptc_rpc_call_begin(struct ptc_rpc_call *call);
+void ptc_rpc_call_refuse(struct ptc_rpc_call *call, int rc);
+/* Goes on as far as it can. true: over, and taken apart; else it waits, and _look tells when to run it again. */
+bool ptc_rpc_call_run(struct ptc_rpc_call *call);
+bool ptc_rpc_call_look(struct ptc_rpc_call *call, int64_t now_ns);
+
+/* rpc/server/schedule.c */
+int ptc_rpc_schedule_start(struct ptc_rpc_server *srv, struct ptc_error *err);
+void ptc_rpc_schedule_stop(struct ptc_rpc_server *srv); /* before the core's shutdown: no more calls are accepted */
+/* May so many bytes more wait for this call's user? */
+bool ptc_rpc_schedule_room(struct ptc_rpc_call *call, size_t len);
+void ptc_rpc_schedule_join(struct ptc_rpc_server *srv); /* when all calls can end */
+
+/* ---- connections ---------------------------------------------------------- */
+
+enum ptc_rpc_peer_kind {
+	PTC_RPC_PEER_USER, /* unix, a local user */
+	PTC_RPC_PEER_NODE, /* unix, a peer socket */
+	PTC_RPC_PEER_TCP,
+};
+
+struct ptc_rpc_peer {
+	enum ptc_rpc_peer_kind kind;
+	struct ptc_rpc_identity id; /* unix */
+	struct in6_addr host;       /* TCP; IPv4 as mapped */
+	uint16_t port;
+};
+
+/* rpc/server/conns.c; any thread. */
+/* A duplicate of fd under a number that stands for this peer as long as it is open; -1: refused. Closes fd. */
+int ptc_rpc_conn_take(int fd, const struct ptc_rpc_peer *peer);
+/* peer "fd:N" as the core gives it; false: not one of ours. */
+bool ptc_rpc_conn_identity(const char *peer, struct ptc_rpc_identity *ret_id);
+/* A call of a member came over the TCP connection of this peer, as the core names it. */
+void ptc_rpc_conn_known(const char *peer);
+void ptc_rpc_conn_expire(void); /* shuts down strangers that have had their time */
+/* accept(2) at `what` failed for want of descriptors or memory. */
+void ptc_rpc_conn_exhausted(const char *what, int errnum);
+void ptc_rpc_v4_mapped(const struct in_addr *v4, struct in6_addr *ret);
+
+/* rpc/server/unix.c */
+int ptc_rpc_unix_start(struct ptc_rpc_unix *list, struct ptc_error *err);
+struct ptc_rpc_unix *ptc_rpc_unix_free(struct ptc_rpc_unix *list); /* stops accepting, removes the files */
+
+/* rpc/server/front.c */
+struct ptc_rpc_fd_handler;
+void ptc_rpc_args_fronts(struct ptc_rpc_args *a, struct ptc_rpc_fd_handler *handlers[PTC_RPC_FRONTS_MAX]);
+int ptc_rpc_front_listen(struct ptc_rpc_server *srv, const char *address, grpc_server_credentials *creds, int *ret_port,
+			 struct ptc_error *err);
+int ptc_rpc_front_start(struct ptc_rpc_front *list, struct ptc_error *err);
+struct ptc_rpc_front *ptc_rpc_front_free(struct ptc_rpc_front *list); /* stops accepting */
+
+/* rpc/server/health.c */
+int ptc_rpc_health_register(struct ptc_rpc_server *srv, struct ptc_error *err);

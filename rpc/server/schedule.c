@@ -1,0 +1,366 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which call runs on which thread, and who may have how many.
+ *
+ *   free -> accepting -> ready <-> running <-> waiting (<-> looked at) ; running -> free
+ *
+ * One thread at a time waits in the core for the next call. When one comes, another takes its place, and it goes on with
+ * the call: every thread that waits in the core takes part in polling, and passing sockets around among many is slow. At
+ * most max_calls threads run calls, and there is one more than that, so calls are always accepted, and a caller who is
+ * to be preferred is known at once. A call that waits for its caller or its time has no thread: the waiter looks at it,
+ * soon at first and then less and less often, and makes it ready. All of this is in one lock; scans are of some hundred
+ * entries.
+ *
+ * Who may run: where users are bounded (max_calls_per_user), an eighth of the threads is left to root and an eighth to
+ * users; a user has an eighth for brief calls; bulk calls have five eighths, a user as many as max_calls_per_user while
+ * half of these are free, then a few. Among calls that may run, root's and nodes' come first, then the oldest.
+ *
+ * Who may come: of what there is room for, users have five eighths, root a quarter; a user has max_calls_per_user.
+ *
+ * Failure modes: no thread can be started (calls wait longer; at start PTC_EIO); more calls than there is room for: a
+ * user's are refused (PTC_ELIMIT) before they take the room that is kept for others; others wait in the core. */
+#include "rpc/server/internal.h"
+
+#include "base/alloc.h"
+#include "base/sys/sys.h"
+
+#include <string.h>
+#include <time.h>
+
+#define ROOT_PART      8 /* this part of threads and of room is root's and nodes' */
+#define BULK_FEW       4 /* bulk calls of one user when bulk threads are scarce */
+#define WAITER_IDLE_MS 1000
+#define OUT_USER_MAX   (16u << 20) /* large replies that wait to be read; or one, however large */
+#define OUT_MAX        (64u << 20) /* of all users */
+
+/* ---- who may run --------------------------------------------------------------------- */
+
+static bool is_user(const struct ptc_rpc_call *call)
+{
+	return call->srv->max_calls_per_user && call->identity.role == PTC_ROLE_USER && call->identity.uid != 0;
+}
+
+static int part(int of)
+{
+	return of >= ROOT_PART ? of / ROOT_PART : of > 1;
+}
+
+struct load {
+	int users, bulk, mine, mine_bulk;
+};
+
+static struct load load_locked(const struct ptc_rpc_call *call)
+{
+	const struct ptc_rpc_server *srv = call->srv;
+	struct load l = { 0 };
+
+	for (int i = 0; i < srv->ncalls; i++) {
+		const struct ptc_rpc_call *c = srv->calls[i];
+		bool bulk;
+
+		if (c->state != PTC_RPC_RUNNING)
+			continue;
+		bulk = c->kind == PTC_RPC_BULK;
+		l.users += is_user(c);
+		l.bulk += bulk;
+		if (c->identity.role != call->identity.role || c->identity.uid != call->identity.uid)
+			continue;
+		l.mine += !bulk;
+		l.mine_bulk += bulk;
+	}
+	return l;
+}
+
+static bool may_run_locked(const struct ptc_rpc_call *call)
+{
+	const struct ptc_rpc_server *srv = call->srv;
+	int n = srv->max_calls, most = PTC_MAX(1, n * 5 / 8), scarce = PTC_MIN(BULK_FEW, srv->max_calls_per_user);
+	struct load l = load_locked(call);
+
+	if (srv->running >= n)
+		return false;
+	if (call->kind == PTC_RPC_BULK && l.bulk >= most)
+		return false;
+	if (call->refused || !srv->max_calls_per_user)
+		return true;
+	if (!is_user(call))
+		return call->identity.role != PTC_ROLE_USER || l.mine + l.mine_bulk < n - part(n);
+	if (l.users >= n - part(n))
+		return false;
+	if (call->kind == PTC_RPC_BULK)
+		return l.mine_bulk < (l.bulk * 2 < most ? srv->max_calls_per_user : scarce);
+	return l.mine < PTC_MAX(2, part(n));
+}
+
+static struct ptc_rpc_call *ready_locked(struct ptc_rpc_server *srv)
+{
+	struct ptc_rpc_call *best = NULL;
+
+	if (srv->running >= srv->max_calls)
+		return NULL;
+	for (int i = 0; i < srv->ncalls; i++) {
+		struct ptc_rpc_call *c = srv->calls[i];
+
+		if (c->state != PTC_RPC_READY)
+			continue;
+		if (best && (is_user(c) != is_user(best) ? is_user(c) : c->turn > best->turn))
+			continue;
+		if (may_run_locked(c))
+			best = c;
+	}
+	return best;
+}
+
+/* ---- who may come ------------------------------------------------------------------------ */
+
+static void admit_locked(struct ptc_rpc_call *call)
+{
+	struct ptc_rpc_server *srv = call->srv;
+	int all = 0, mine = 0, most = srv->max_open * (is_user(call) ? 5 : 2) / 8;
+
+	if (call->refused || !srv->max_calls_per_user || call->identity.role != PTC_ROLE_USER)
+		return;
+	for (int i = 0; i < srv->ncalls; i++) {
+		const struct ptc_rpc_call *c = srv->calls[i];
+
+		if (!c->counted || is_user(c) != is_user(call))
+			continue;
+		all++;
+		mine += c->identity.uid == call->identity.uid;
+	}
+	call->counted = all < most && (!is_user(call) || mine < srv->max_calls_per_user);
+	if (call->counted)
+		return;
+	ptc_error_set(&call->err, PTC_ELIMIT,
+		      all < most ? "too many calls of user %u at once; end some first"
+				 : "too many calls at once, those of user %u included; try again",
+		      (unsigned)call->identity.uid);
+	ptc_rpc_call_refuse(call, PTC_ELIMIT);
+}
+
+bool ptc_rpc_schedule_room(struct ptc_rpc_call *call, size_t len)
+{
+	struct ptc_rpc_server *srv = call->srv;
+	size_t all = 0, mine = 0;
+
+	if (!is_user(call))
+		return true;
+	pthread_mutex_lock(&srv->lock);
+	for (int i = 0; i < srv->ncalls; i++) {
+		struct ptc_rpc_call *c = srv->calls[i];
+		size_t waits = c->counted && is_user(c) ? atomic_load(&c->out_bytes) : 0;
+
+		all += waits;
+		mine += c->counted && c->identity.uid == call->identity.uid ? waits : 0;
+	}
+	pthread_mutex_unlock(&srv->lock);
+	return (!mine || mine + len <= OUT_USER_MAX) && (!all || all + len <= OUT_MAX);
+}
+
+/* ---- threads -------------------------------------------------------------------------------- */
+
+static void *worker_main(void *arg);
+
+/* Wakes or starts a thread, as there is something to do. */
+static void wake_locked(struct ptc_rpc_server *srv, struct ptc_error *err)
+{
+	if (srv->idle > 0) {
+		pthread_cond_signal(&srv->wake);
+		return;
+	}
+	if (srv->nthreads <= srv->max_calls &&
+	    ptc_rpc_thread_start(&srv->threads[srv->nthreads], "ptc-rpc-call", worker_main, srv, err) == 0)
+		srv->nthreads++;
+}
+
+static struct ptc_rpc_call *free_locked(struct ptc_rpc_server *srv)
+{
+	struct ptc_rpc_call *call;
+
+	for (int i = 0; i < srv->ncalls; i++)
+		if (srv->calls[i]->state == PTC_RPC_FREE)
+			return srv->calls[i];
+	if (srv->ncalls == srv->max_open)
+		return NULL;
+	call = ptc_calloc(1, sizeof *call);
+	if (!call)
+		return NULL;
+	call->srv = srv;
+	call->cq = grpc_completion_queue_create_for_next(NULL);
+	srv->calls[srv->ncalls++] = call;
+	return call;
+}
+
+static void free_call_locked(struct ptc_rpc_call *call)
+{
+	struct ptc_rpc_server *srv = call->srv;
+
+	*call = (struct ptc_rpc_call){ .srv = srv, .cq = call->cq };
+	if (--srv->busy == 0)
+		pthread_cond_broadcast(&srv->quiet);
+}
+
+static void run_locked(struct ptc_rpc_call *call)
+{
+	struct ptc_rpc_server *srv = call->srv;
+	bool over;
+
+	call->state = PTC_RPC_RUNNING;
+	srv->running++;
+	/* Two that were woken one after the other may have been one thread: whatever is left to do has one of its own. */
+	if ((!srv->accepting && !srv->stopping) || ready_locked(srv))
+		wake_locked(srv, NULL);
+	pthread_mutex_unlock(&srv->lock);
+	over = ptc_rpc_call_run(call);
+	pthread_mutex_lock(&srv->lock);
+	srv->running--;
+	if (over) {
+		free_call_locked(call);
+		return;
+	}
+	call->state = PTC_RPC_WAITING;
+	call->waiting_ns = call->look_ns = ptc_sys_now_ns();
+	srv->unlooked = true;
+	pthread_cond_signal(&srv->waiter_wake);
+}
+
+static void accept_locked(struct ptc_rpc_server *srv, struct ptc_rpc_call *call)
+{
+	bool accepted;
+
+	srv->accepting = true;
+	call->state = PTC_RPC_ACCEPTING;
+	pthread_mutex_unlock(&srv->lock);
+	accepted = ptc_rpc_call_accept(call);
+	pthread_mutex_lock(&srv->lock);
+	srv->accepting = false;
+	if (!accepted) {
+		call->state = PTC_RPC_FREE;
+		srv->stopping = true; /* the core says so first */
+		return;
+	}
+	srv->busy++;
+	wake_locked(srv, NULL); /* to take this one's place */
+	pthread_mutex_unlock(&srv->lock);
+	ptc_rpc_call_begin(call);
+	pthread_mutex_lock(&srv->lock);
+	admit_locked(call);
+	call->turn = ++srv->turn;
+	call->state = PTC_RPC_READY;
+}
+
+static void *worker_main(void *arg)
+{
+	struct ptc_rpc_server *srv = arg;
+	struct ptc_rpc_call *call;
+
+	pthread_mutex_lock(&srv->lock);
+	while (!srv->over) {
+		if ((call = ready_locked(srv))) {
+			run_locked(call);
+		} else if (!srv->accepting && !srv->stopping && (call = free_locked(srv))) {
+			accept_locked(srv, call);
+		} else {
+			srv->idle++;
+			pthread_cond_wait(&srv->wake, &srv->lock);
+			srv->idle--;
+		}
+	}
+	pthread_mutex_unlock(&srv->lock);
+	return NULL;
+}
+
+/* Looks at those whose time it is; when the next one's comes. */
+static int64_t look_locked(struct ptc_rpc_server *srv)
+{
+	int64_t now = ptc_sys_now_ns(), next = now + WAITER_IDLE_MS * INT64_C(1000000);
+
+	for (int i = 0; i < srv->ncalls; i++) {
+		struct ptc_rpc_call *c = srv->calls[i];
+		bool ready;
+
+		if (c->state != PTC_RPC_WAITING)
+			continue;
+		if (c->look_ns <= now) {
+			c->state = PTC_RPC_LOOKED;
+			pthread_mutex_unlock(&srv->lock);
+			ready = ptc_rpc_call_look(c, now);
+			pthread_mutex_lock(&srv->lock);
+			c->state = ready ? PTC_RPC_READY : PTC_RPC_WAITING;
+			c->turn = ready ? ++srv->turn : c->turn;
+			if (ready)
+				wake_locked(srv, NULL);
+		}
+		if (c->state == PTC_RPC_WAITING)
+			next = PTC_MIN(next, c->look_ns);
+	}
+	return next;
+}
+
+static void *waiter_main(void *arg)
+{
+	struct ptc_rpc_server *srv = arg;
+
+	pthread_mutex_lock(&srv->lock);
+	while (!srv->over) {
+		struct timespec until;
+		int64_t next;
+
+		srv->unlooked = false;
+		next = look_locked(srv);
+		until = (struct timespec){ .tv_sec = next / 1000000000, .tv_nsec = next % 1000000000 };
+		if (!srv->over && !srv->unlooked)
+			pthread_cond_clockwait(&srv->waiter_wake, &srv->lock, CLOCK_MONOTONIC, &until);
+	}
+	pthread_mutex_unlock(&srv->lock);
+	return NULL;
+}
+
+void ptc_rpc_server_load(const struct ptc_rpc_server *srv, int *ret_running, int *ret_waiting)
+{
+	/* const is the interface's promise; the lock is ours */
+	union {
+		const struct ptc_rpc_server *in;
+		struct ptc_rpc_server *out;
+	} s = { .in = srv };
+
+	pthread_mutex_lock(&s.out->lock);
+	*ret_running = srv->running;
+	*ret_waiting = srv->busy - srv->running;
+	pthread_mutex_unlock(&s.out->lock);
+}
+
+int ptc_rpc_schedule_start(struct ptc_rpc_server *srv, struct ptc_error *err)
+{
+	int rc = ptc_rpc_thread_start(&srv->waiter, "ptc-rpc-wait", waiter_main, srv, err);
+
+	if (rc)
+		return rc;
+	pthread_mutex_lock(&srv->lock);
+	srv->waiter_started = true;
+	wake_locked(srv, err);
+	rc = srv->nthreads > 0 ? 0 : PTC_EIO;
+	pthread_mutex_unlock(&srv->lock);
+	return rc;
+}
+
+void ptc_rpc_schedule_stop(struct ptc_rpc_server *srv)
+{
+	pthread_mutex_lock(&srv->lock);
+	srv->stopping = true;
+	pthread_mutex_unlock(&srv->lock);
+}
+
+void ptc_rpc_schedule_join(struct ptc_rpc_server *srv)
+{
+	pthread_mutex_lock(&srv->lock);
+	while (srv->busy > 0 && srv->nthreads > 0)
+		pthread_cond_wait(&srv->quiet, &srv->lock);
+	srv->over = true;
+	pthread_cond_broadcast(&srv->wake);
+	pthread_cond_broadcast(&srv->waiter_wake);
+	pthread_mutex_unlock(&srv->lock);
+	for (int i = 0; i < srv->nthreads; i++)
+		pthread_join(srv->threads[i], NULL);
+	if (srv->waiter_started)
+		pthread_join(srv->waiter, NULL);
+}
