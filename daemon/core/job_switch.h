@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A switch of a job in numbers: its phases, kinds and nodes, what nodes and etcd are asked for it. Plain data; what it all means and who
- * owes what is said in job_core.h. */
+/* A switch of a job in numbers: its phases, kinds and nodes, what nodes and etcd are asked for it.
+ * Plain data; what it all means and who owes what is said in job_core.h. */
 #pragma once
 
 #include <stdbool.h>

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reading tables: pieces, bytes, places in the chunk file, digests. Terms, failure modes and threads: store.h. */
+/* Reading tables: pieces, bytes, places in the chunk file, digests. Terms, failure modes and
+ * threads: store.h. */
 #pragma once
 
 #include "base/limits.h"

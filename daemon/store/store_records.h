@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Records in meta: the store's id, jobs, notes, tables. Each function is one commit or one read. Failure modes: record.c. */
+/* Records in meta: the store's id, jobs, notes, tables. Each function is one commit or one read.
+ * Failure modes: record.c. */
 #pragma once
 
 #include "base/buf.h"

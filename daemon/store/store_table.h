@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tables of a node's store while they are made: begun, derived from an older one, reserved, filled, sealed. Terms, the happy path of
- * new bytes, failure modes and threads: store.h. A reference is the caller's until ptc_table_unref. */
+/* Tables of a node's store while they are made: begun, derived from an older one, reserved, filled,
+ * sealed. Terms, the happy path of new bytes, failure modes and threads: store.h. A reference is
+ * the caller's until ptc_table_unref. */
 #pragma once
 
 #include "base/status.h"

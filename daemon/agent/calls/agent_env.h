@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the agent is given by ptcd: the store, the ranks, and whom it asks for documents and channels. The owner keeps it until
- * the agent is freed. Callbacks are called from any thread and may block. */
+/* What the agent is given by ptcd: the store, the ranks, and whom it asks for documents and
+ * channels. The owner keeps it until the agent is freed. Callbacks are called from any thread and
+ * may block. */
 #pragma once
 
 #include "base/status.h"

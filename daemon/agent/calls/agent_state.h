@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The agent as its own rooms see it; nobody else does. agent.c makes and frees it. `shared` is guarded by its lock, held for moments. */
+/* The agent as its own rooms see it; nobody else does. agent.c makes and frees it. `shared` is
+ * guarded by its lock, held for moments. */
 #pragma once
 
 #include "daemon/agent/calls/agent_env.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Requests, replies, and whose turn it is. Happy path: a handler enters its job, works, leaves. Failure modes: a fence lower
- * than one seen (PTC_EFENCED, checked before and after waiting), the caller
- * gone while waiting (PTC_ECANCELED). */
+/* Requests, replies, and whose turn it is. Happy path: a handler enters its job, works, leaves.
+ * Failure modes: a fence lower than one seen (PTC_EFENCED, checked before and after waiting), the
+ * caller gone while waiting (PTC_ECANCELED). */
 #include "daemon/agent/calls/operation.h"
 #include "daemon/store/store.h"
 #include "daemon/store/store_table.h"

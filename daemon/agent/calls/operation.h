@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What every peer call begins and ends with: its request and reply, and whose turn it is.
  *
- * Operations that change a job's tables (Seal, Prepare, Pull, Finish) run one
- * at a time per job: ptc_agent_enter/leave. A newer fencing token, or Finish,
- * cancels what runs. Put streams are writers: they may be several, but none
- * beside an operation.
+ * Operations that change a job's tables (Seal, Prepare, Pull, Finish) run one at a time per job:
+ * ptc_agent_enter/leave. A newer fencing token, or Finish, cancels what runs. Put streams are
+ * writers: they may be several, but none beside an operation.
  *
  * Threads: the handler's own. Failure modes: operation.c. */
 #pragma once

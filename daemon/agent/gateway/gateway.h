@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The node a client talks to: gather (export) and scatter (import), and Put, by which the bytes of an import arrive. Failure modes:
- * gather.c, scatter.c, put.c. */
+/* The node a client talks to: gather (export) and scatter (import), and Put, by which the bytes of
+ * an import arrive. Failure modes: gather.c, scatter.c, put.c. */
 #pragma once
 
 #include "daemon/agent/geometry/geometry.h"

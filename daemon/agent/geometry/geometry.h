@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Spec, layout and allocation of one generation, out of its document and the wire; who holds what under it; a cache of them.
- * Any thread; made once, then only read. Failure modes: geometry.c. */
+/* Spec, layout and allocation of one generation, out of its document and the wire; who holds what
+ * under it; a cache of them. Any thread; made once, then only read. Failure modes: geometry.c. */
 #pragma once
 
 #include "base/status.h"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What ranks of other nodes say, at the controller: out of the wire into what is merged. Every number from the wire is checked. */
+/* What ranks of other nodes say, at the controller: out of the wire into what is merged. Every
+ * number from the wire is checked. */
 #pragma once
 
 #include "base/status.h"

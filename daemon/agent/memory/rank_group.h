@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A generation's ranks on this node: how they are started, their seats, and where their declared memory lies. Failure modes:
- * rank_group.c. */
+/* A generation's ranks on this node: how they are started, their seats, and where their declared
+ * memory lies. Failure modes: rank_group.c. */
 #pragma once
 
 #include "daemon/agent/geometry/geometry.h"

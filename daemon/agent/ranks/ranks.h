@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Calls of the controller about ranks on this node, and what Finish says of them. Failure modes: rank_calls.c, rank_log.c, reconcile.c. */
+/* Calls of the controller about ranks on this node, and what Finish says of them. Failure modes:
+ * rank_calls.c, rank_log.c, reconcile.c. */
 #pragma once
 
 #include "daemon/agent/calls/agent_env.h"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What Prepare and Pull share: a switch as this node sees it, what is still missing, and whom a pull asks. */
+/* What Prepare and Pull share: a switch as this node sees it, what is still missing, and whom a
+ * pull asks. */
 #pragma once
 
 #include "daemon/agent/calls/operation.h"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Digests of what a node holds, of whole tables or of extents while they are filled; the Digest call. Failure modes: node_digest.c. */
+/* Digests of what a node holds, of whole tables or of extents while they are filled; the Digest
+ * call. Failure modes: node_digest.c. */
 #pragma once
 
 #include "daemon/agent/calls/ticket.h"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A rank's local tensor, put together from the table of its node; the FetchRank call. Failure modes: rank_tensor.c. */
+/* A rank's local tensor, put together from the table of its node; the FetchRank call. Failure
+ * modes: rank_tensor.c. */
 #pragma once
 
 #include "daemon/agent/geometry/geometry.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tables of this node's store as calls of other nodes meet them: found also when only a reader still holds them, dropped by name or
- * by age, and whether there is memory for more. Any thread. */
+/* Tables of this node's store as calls of other nodes meet them: found also when only a reader
+ * still holds them, dropped by name or by age, and whether there is memory for more. Any thread. */
 #pragma once
 
 #include "daemon/agent/calls/agent_env.h"
@@ -35,5 +35,6 @@ int ptc_agent_parts_drop(struct ptc_agent *agent, const char *uuid, struct ptc_e
 /* Drops the job's tables that are older than the newest of keep and not in it, and those of parts. */
 int ptc_agent_tables_drop_old(struct ptc_agent *agent, const char *uuid, struct Ptc__V1__TableKey *const *keep,
 			      size_t nkeep, struct ptc_error *err);
-/* Of a table of parts (transfer/max_reduce.h). No record names it: Finish drops it, as does what comes after all nodes have answered. */
+/* Of a table of parts (transfer/max_reduce.h). No record names it: Finish drops it, as does what
+ * comes after all nodes have answered. */
 #define PTC_PARTS_SNAPSHOT (1ull << 63)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Fetch: boxes of a table of another node, straight into memory of ours; and which node gives which box. A fetch is one thread's.
- * Failure modes: fetch.c, fetch_server.c. */
+/* Fetch: boxes of a table of another node, straight into memory of ours; and which node gives which
+ * box. A fetch is one thread's. Failure modes: fetch.c, fetch_server.c. */
 #pragma once
 
 #include "daemon/agent/calls/agent_env.h"

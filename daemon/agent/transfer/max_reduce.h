@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Replicas of which the greatest counts: merging what several nodes have. Failure modes: max_reduce.c. */
+/* Replicas of which the greatest counts: merging what several nodes have. Failure modes:
+ * max_reduce.c. */
 #pragma once
 
 #include "daemon/agent/transfer/remote_primary.h"
@@ -23,6 +24,7 @@ void ptc_reduce_done(struct ptc_reduce *r); /* one of zeros is fine */
  * table is where own goes, its geometry's snapshot that of the parts, its extents own's. */
 int ptc_reduce_merge(const struct ptc_reduce *r, const struct ptc_away_fetch *fetch, const struct ptc_store_box *boxes,
 		     uint64_t *ret_bytes, struct ptc_error *err);
-/* The table of what a node lends to whoever merges: of one request, so that what an earlier attempt has left is never taken for it. */
+/* The table of what a node lends to whoever merges: of one request, so that what an earlier attempt
+ * has left is never taken for it. */
 struct ptc_table_key ptc_reduce_key(const struct ptc_table_key *table, uint64_t switch_id, uint64_t launch,
 				    uint64_t step);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Replicas that count and are on other nodes: which, and fetching them. Failure modes: remote_primary.c. */
+/* Replicas that count and are on other nodes: which, and fetching them. Failure modes:
+ * remote_primary.c. */
 #pragma once
 
 #include "daemon/agent/calls/ticket.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the simulation models: etcd and what it holds, nodes with their tables and ranks, controllers, and what they send each other.
- * sim.c and sim_ranks.c own all of it. */
+/* What the simulation models: etcd and what it holds, nodes with their tables and ranks,
+ * controllers, and what they send each other. sim.c and sim_ranks.c own all of it. */
 #pragma once
 
 #include "daemon/core/sim/sim.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The chunks environment of one job: taking, freeing and summing chunks, giving their blocks back, huge pages. Failure modes: chunk.c,
- * huge_chunks.c. */
+/* The chunks environment of one job: taking, freeing and summing chunks, giving their blocks back,
+ * huge pages. Failure modes: chunk.c, huge_chunks.c. */
 #pragma once
 
 #include "daemon/store/chunks/store_state.h"

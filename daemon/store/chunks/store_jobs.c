@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Jobs of the store in memory. Happy path: found by uuid; freed, with its chunks' environment, with the last reference. Failure
- * modes: a job that is not here, or that cannot be used: its code and why. */
+/* Jobs of the store in memory. Happy path: found by uuid; freed, with its chunks' environment, with
+ * the last reference. Failure modes: a job that is not here, or that cannot be used: its code and
+ * why. */
 #include "daemon/store/chunks/chunk.h"
 
 #include "base/alloc.h"

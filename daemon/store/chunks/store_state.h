@@ -4,7 +4,8 @@
  * Locks, outermost first:
  *   store.wlock   one mutator at a time: everything that writes a transaction, allocates chunks or changes the registry
  *   table.lock    read: its arrays are looked at or its bytes filled; write: its arrays grow or are replaced
- *   store.lock    counts, lists, chunk states; held for moments, never across a system call that waits */
+ *   store.lock    counts, lists, chunk states; held for moments, never across a system call that waits
+ */
 #pragma once
 
 #include "base/limits.h"

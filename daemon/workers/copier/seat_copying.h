@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory of ptcd that ranks' memory is copied to and from, as the process that copies sees it (copier.h): which memory, and who has to be
- * told when a copy that hung has ended. The caller owns all of it; any number of threads may share one ptc_seat_copying. */
+/* Memory of ptcd that ranks' memory is copied to and from, as the process that copies sees it
+ * (copier.h): which memory, and who has to be told when a copy that hung has ended. The caller owns
+ * all of it; any number of threads may share one ptc_seat_copying. */
 #pragma once
 
 #include "daemon/workers/types/group_desc.h"

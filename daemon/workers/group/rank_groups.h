@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Groups of ranks, from start to end: what a switch has done with the ranks on this node.
  *
- * Happy path, by call: start -> (training goes on) -> arm, arm, wait_stopped -> seats read by the agent -> end -> build ->
- * seats restored by the agent -> go.
- * Failure modes: a rank that exits (PTC_ESTATE naming rank, status and the end of its log), that never comes to a boundary
- * (the caller's wait ends: PTC_ETIMEOUT naming ranks), that declares nonsense (PTC_ELAYOUT naming tensor).
+ * Happy path, by call: start -> (training goes on) -> arm, arm, wait_stopped -> seats read by the
+ * agent -> end -> build -> seats restored by the agent -> go. Failure modes: a rank that exits
+ * (PTC_ESTATE naming rank, status and the end of its log), that never comes to a boundary (the
+ * caller's wait ends: PTC_ETIMEOUT naming ranks), that declares nonsense (PTC_ELAYOUT naming
+ * tensor).
  *
  * Threads: every function may be called from any thread. Waiting ones take a `struct ptc_wait`. */
 #pragma once

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ranks' memory and state, seat by seat: what the agent reads at a stop and restores before ranks go on.
+/* Ranks' memory and state, seat by seat: what the agent reads at a stop and restores before ranks
+ * go on.
  *
- * Threads: every function may be called from any thread. Seats are borrowed between ptc_workers_seats and ptc_workers_seats_done; while
- * they are, the group stays, though a process may still die. Failure modes: rank_seats.c. */
+ * Threads: every function may be called from any thread. Seats are borrowed between
+ * ptc_workers_seats and ptc_workers_seats_done; while they are, the group stays, though a process
+ * may still die. Failure modes: rank_seats.c. */
 #pragma once
 
 #include "daemon/workers/copier/seat_copying.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A job's folder, socket, processes and groups on this node: made with its first group, freed once nothing of it is left. The rest is
- * what the loop (workers.c) does with them from time to time. */
+/* A job's folder, socket, processes and groups on this node: made with its first group, freed once
+ * nothing of it is left. The rest is what the loop (workers.c) does with them from time to time. */
 #pragma once
 
 #include "daemon/workers/state/worker_state.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A rank's connection: a socket, and what is queued to be sent on it. Guarded by the room's lock (worker_state.h). A connection is
- * in ptc_workers.conns until the loop closes it. */
+/* A rank's connection: a socket, and what is queued to be sent on it. Guarded by the room's lock
+ * (worker_state.h). A connection is in ptc_workers.conns until the loop closes it. */
 #pragma once
 
 #include "daemon/workers/state/worker_state.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Keys by which the ranks of a group find each other (rendezvous). The daemon of rank 0's node keeps them; other nodes ask it.
- * Any thread. Failure modes: rank_meet.c. */
+/* Keys by which the ranks of a group find each other (rendezvous). The daemon of rank 0's node
+ * keeps them; other nodes ask it. Any thread. Failure modes: rank_meet.c. */
 #pragma once
 
 #include "daemon/workers/types/group_desc.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Processes of ranks as workers: their life, what they say and what they are told next. The loop and the groups call this. Failure modes:
- * session.c. */
+/* Processes of ranks as workers: their life, what they say and what they are told next. The loop
+ * and the groups call this. Failure modes: session.c. */
 #pragma once
 
 #include "daemon/workers/state/worker_state.h"

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Staging memory (copy: fast). Happy path: a rank that has declared gets memory of ours, all its pages made, and copies its state into it
- * when it stops. Failure modes: no room or too sparse: it gets none, and its copies are lean. */
+/* Staging memory (copy: fast). Happy path: a rank that has declared gets memory of ours, all its
+ * pages made, and copies its state into it when it stops. Failure modes: no room or too sparse: it
+ * gets none, and its copies are lean. */
 #include "daemon/workers/session/internal.h"
 
 #include "base/alloc.h"

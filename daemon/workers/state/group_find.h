@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Finding jobs and groups, and the life of a group in memory: counted, freed with its last reference. Nothing here fails but by
- * not finding. */
+/* Finding jobs and groups, and the life of a group in memory: counted, freed with its last
+ * reference. Nothing here fails but by not finding. */
 #pragma once
 
 #include "daemon/workers/state/worker_state.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What ranks declare and carry: checked when it comes in, immutable and counted once it is whole. Failure modes:
- * rank_declarations.c. */
+/* What ranks declare and carry: checked when it comes in, immutable and counted once it is whole.
+ * Failure modes: rank_declarations.c. */
 #pragma once
 
 #include "daemon/workers/state/worker_state.h"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Queues news of ranks for the controller (types/worker_news.h) whenever a condition for one has come true; each is said once. */
+/* Queues news of ranks for the controller (types/worker_news.h) whenever a condition for one has
+ * come true; each is said once. */
 #pragma once
 
 #include "daemon/workers/state/worker_state.h"

@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The state of the ranks room, shared by its rooms state, session, group and its floor, and by nobody else. One lock guards
- * everything here; one thread polls (workers.c); `changed` is signalled whenever something a caller may wait for has changed.
- * Functions that end in _locked want the lock.
+/* The state of the ranks room, shared by its rooms state, session, group and its floor, and by
+ * nobody else. One lock guards everything here; one thread polls (workers.c); `changed` is
+ * signalled whenever something a caller may wait for has changed. Functions that end in _locked
+ * want the lock.
  *
  *   job      a job's socket, processes and groups on this node
  *   worker   a process: its token, its connection, its shared page, what it has declared
  *   group    see workers.h; its seats point to workers
  *
- * A worker's phase is what it has said last; what it is told next follows from the phase and from what its group is to do, in
- * one place (session.c, ptc_worker_advance_locked). So a worker that connects anew, to us or to a later ptcd, comes to the same point
- * by saying the same things again. */
+ * A worker's phase is what it has said last; what it is told next follows from the phase and from
+ * what its group is to do, in one place (session.c, ptc_worker_advance_locked). So a worker that
+ * connects anew, to us or to a later ptcd, comes to the same point by saying the same things again.
+ */
 #pragma once
 
 #include "daemon/workers/copier/copier.h"

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Waiting, waking and tasks. Happy path: a caller waits for `changed` in short turns and asks each time whether to give up; a task runs
- * on a detached thread, and the room stays until it has returned. Failure modes: cancelled, not in time; a task that cannot be
- * started is not run, and the caller does without. */
+/* Waiting, waking and tasks. Happy path: a caller waits for `changed` in short turns and asks each
+ * time whether to give up; a task runs on a detached thread, and the room stays until it has
+ * returned. Failure modes: cancelled, not in time; a task that cannot be started is not run, and
+ * the caller does without. */
 #include "daemon/workers/state/workers_sync.h"
 
 #include "base/alloc.h"

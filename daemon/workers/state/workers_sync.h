@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Waiting for changes, waking the loop, and tasks on threads of their own. A wait fails when its caller is cancelled or its time is
- * over; a task when there are too many, or no thread. */
+/* Waiting for changes, waking the loop, and tasks on threads of their own. A wait fails when its
+ * caller is cancelled or its time is over; a task when there are too many, or no thread. */
 #pragma once
 
 #include "daemon/workers/state/worker_state.h"

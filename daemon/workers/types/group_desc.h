@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which ranks: the ranks of one (job, generation, launch) on a node are a group, named by its key and described by its
- * description. Plain data, no functions; whoever makes it owns it. */
+/* Which ranks: the ranks of one (job, generation, launch) on a node are a group, named by its key
+ * and described by its description. Plain data, no functions; whoever makes it owns it. */
 #pragma once
 
 #include <stdbool.h>

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A seat, one rank of a group, as it is seen from outside: its state, what its process has declared and what it carries. Plain data;
- * a view is borrowed between ptc_workers_seats and ptc_workers_seats_done (rank_seats.h).
+/* A seat, one rank of a group, as it is seen from outside: its state, what its process has declared
+ * and what it carries. Plain data; a view is borrowed between ptc_workers_seats and
+ * ptc_workers_seats_done (rank_seats.h).
  *
  * A seat's states:
  *
@@ -10,9 +11,8 @@
  *      |                +------------ ENDING (told that its generation is over) <----------------------+
  *      +-> any -> EXITED
  *
- * A process of mode `rebuild` that has ended its generation waits again and takes any seat of the next group; in mode `restart`
- * it is told to exit.
- */
+ * A process of mode `rebuild` that has ended its generation waits again and takes any seat of the
+ * next group; in mode `restart` it is told to exit. */
 #pragma once
 
 #include "daemon/workers/types/group_desc.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The text of news in one line. Happy path: what happened, and the last line of the log after it. No failure modes: a text that is
- * too long is cut. */
+/* The text of news in one line. Happy path: what happened, and the last line of the log after it.
+ * No failure modes: a text that is too long is cut. */
 #include "daemon/workers/types/worker_news.h"
 
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Events of ranks for the job's controller. ptcd's ranks room makes them, in order per group; whoever gets one copies what
- * outlives the call. No failure modes. */
+/* Events of ranks for the job's controller. ptcd's ranks room makes them, in order per group;
+ * whoever gets one copies what outlives the call. No failure modes. */
 #pragma once
 
 #include "daemon/workers/types/group_desc.h"

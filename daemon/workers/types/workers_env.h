@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the ranks room is given by ptcd: where it keeps its files, and whom it calls. The owner keeps it until the room is freed.
- * Callbacks come from threads of the room, without its lock unless one says otherwise. */
+/* What the ranks room is given by ptcd: where it keeps its files, and whom it calls. The owner
+ * keeps it until the room is freed. Callbacks come from threads of the room, without its lock
+ * unless one says otherwise. */
 #pragma once
 
 #include "daemon/workers/types/worker_news.h"
