@@ -3,6 +3,7 @@
 
 Real daemons and etcd. The database's figures are etcd's own (`etcdctl endpoint status`).
 """
+import itertools
 import json
 import subprocess
 import tempfile
@@ -117,34 +118,35 @@ class Quota(harness.Case):
             self.assertLess(database(c)[0], before[0] + 48 * MiB)
             job.check_whole(self)
 
-    def fill(self, c, until):
-        """Live values of somebody else's, nearly half a MiB each, until the database is so large, or takes no more."""
+    def fill(self, c, until, keys=None, of=0):
+        """Live values of somebody else's, nearly half a MiB each, until the database is so large (of=1: what is used of it), or takes no more."""
+        keys = keys or itertools.count()
         with tempfile.NamedTemporaryFile("w", dir=self.dir) as f:
             f.write("x" * (MiB // 2 - 4096))
             f.flush()
-            i = done = 0
-            while done == 0 and database(c)[0] < until:
+            done = 0
+            while done == 0 and database(c)[of] < until:
                 with open(f.name) as value:
-                    done = subprocess.run(["etcdctl", "--endpoints", ",".join(c.etcd_urls()), "put", f"junk/{i}"], stdin=value,
+                    done = subprocess.run(["etcdctl", "--endpoints", ",".join(c.etcd_urls()), "put", f"junk/{next(keys)}"], stdin=value,
                                           env={**c.environment(), "ETCDCTL_API": "3"}, stdout=subprocess.DEVNULL,
                                           stderr=subprocess.DEVNULL, check=False).returncode
-                i += 1
 
     def test_room_for_commits(self):
         """Above three quarters of etcd's quota no job is created, but those there are go on; with less in it, all is well again."""
-        with self.cluster(nodes=2, devices=2, quota={"etcd": "32MiB"}) as c:
+        with self.cluster(nodes=2, devices=2, quota={"etcd": "64MiB"}) as c:
             job = self.small_job(c, "there-is")
+
+            keys = itertools.count() # never one twice: what replaces a value leaves free pages behind
 
             def filled():
                 """ptcd writes the file anew when a quarter of it is free pages: then it is smaller, and there is room for more."""
-                self.fill(c, 27 * MiB)
-                size, used, _ = database(c)
-                return size - used < size // 4
+                self.fill(c, 52 * MiB, keys, of=1)
+                return database(c)[1] > 50 * MiB
             wait_for(filled, 30 * PATIENCE, "a database that stays as large as it is", 0.2)
-            self.refused_job(c, "new", "of quota.etcd 32.0 MiB", prefix=())
+            self.refused_job(c, "new", "of quota.etcd 64.0 MiB", prefix=())
             job.resize("tp=2")
             job.check_whole(self)
-            wait_for(lambda: c.json("status")["daemon"]["coordinator_bytes"] > 24 * MiB, 30 * PATIENCE, "its size in status", 0.2)
+            wait_for(lambda: c.json("status")["daemon"]["coordinator_bytes"] > 48 * MiB, 30 * PATIENCE, "its size in status", 0.2)
             self.assertEqual(0, c.etcdctl("del", "--prefix", "junk/").returncode)
             wait_for(lambda: self.create(c, "new", prefix=(), check=False).returncode == 0, 60 * PATIENCE, "room for a job", 0.5)
             self.assertLess(database(c)[0], 16 * MiB)
