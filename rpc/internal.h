@@ -117,6 +117,9 @@ void ptc_rpc_identity_from_uris(const char *const *uris, size_t nuris, struct pt
 void ptc_rpc_identity_from_call(grpc_call *call, struct ptc_rpc_trust *trust_or_null, bool *ret_tls,
 				struct ptc_rpc_identity *ret_id, const char **ret_why);
 
+/* The peer of a call that we have made: on the list now. */
+bool ptc_rpc_peer_revoked(grpc_call *call, struct ptc_rpc_trust *trust);
+
 /* ---- trust.c: whose certificates count ------------------------------------ */
 
 int ptc_rpc_trust_new(const struct ptc_rpc_tls *tls, struct ptc_rpc_trust **ret_trust, struct ptc_error *err);
@@ -153,6 +156,8 @@ struct ptc_rpc_channel {
 	grpc_channel *old; /* what core was before certificates were renewed; NULL: none */
 	int64_t old_ns;    /* since when */
 	unsigned renewed;
+	struct ptc_rpc_trust *trust;      /* NULL: no list of revoked certificates */
+	unsigned listed;                  /* its epoch when core was made */
 	struct ptc_rpc_channel_opts opts; /* its strings are ours, its tls the caller's */
 	atomic_int refs;
 	char target[PTC_RPC_ADDRESS_MAX], expect_node[PTC_NAME_MAX + 1];
