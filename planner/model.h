@@ -33,6 +33,7 @@ struct ptc_model {
 	bool bias;      /* of matrices; and norms have one */
 	bool dropout;   /* masks are kept for the backward pass */
 	bool flash;     /* attention keeps no scores and skips the masked half */
+	bool eager_glu; /* no fused kernel: the gate's activation is kept beside gate, up and product */
 };
 
 /* A GPT of equal layers as in SC'21: biases, learned positions, dropout, tied head, full scores. */

@@ -117,6 +117,34 @@ static void test_interleaved_activations(void **state)
 	assert_true(twice.bubble_s == plain.bubble_s / 2);
 }
 
+/* The peak is what is needed and the allocator's share of activations; of a pipeline's devices the largest. A measured
+ * peak has that share in it. */
+static void test_peak_and_need(void **state)
+{
+	struct ptc_work w = work_of(64);
+	struct ptc_cand c = { 2, 1, 2, 4, 1, 1, 1, 2, 1, PTC_RECOMPUTE_NONE };
+	struct ptc_estimate e, lean;
+	struct ptc_peak_row row = { &w, c, 30e9 };
+	double device[4], most = 0;
+
+	ptc_model_gpt(&model, 32, 2048, 16, 8192, 50257, 1024);
+	assert_int_equal(ptc_estimate(&w, &c, &e, NULL), 0);
+	assert_true(fabs(e.memory_bytes - e.state_bytes - e.activation_bytes - PTC_MEMORY_RESERVE) < 1);
+	assert_true(fabs(e.peak_bytes - e.memory_bytes - 0.15 * e.activation_bytes) < 1);
+	assert_int_equal(ptc_pipe_memory(&w, &c, device, NULL), 0);
+	for (int i = 0; i < 4; i++)
+		most = PTC_MAX(most, device[i]);
+	assert_true(most == e.peak_bytes && device[3] < device[0]);
+	model.kinds[0].glu = true;
+	assert_int_equal(ptc_estimate(&w, &c, &lean, NULL), 0);
+	model.eager_glu = true; /* one 2-byte tensor more of each layer's ffn */
+	assert_int_equal(ptc_estimate(&w, &c, &e, NULL), 0);
+	assert_true(fabs(e.activation_bytes - lean.activation_bytes - 4 * 8 * 2.0 * 2 * 1024 * 8192 / 2) < 1);
+	assert_int_equal(ptc_fit_peaks(&row, 1, &w.memory, NULL), 0);
+	assert_int_equal(ptc_estimate(&w, &c, &e, NULL), 0);
+	assert_true(w.memory.waste == 0 && e.peak_bytes == e.memory_bytes);
+}
+
 /* The bubble is (p - 1)/m of the busiest device's work where stages are equal. */
 static void test_bubble(void **state)
 {
@@ -360,12 +388,19 @@ static void test_as_config(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_sc21_sizes),    cmocka_unit_test(test_llama_flops),
-		cmocka_unit_test(test_korthikanti),   cmocka_unit_test(test_interleaved_activations),
-		cmocka_unit_test(test_bubble),        cmocka_unit_test(test_zero_cuts_states),
-		cmocka_unit_test(test_uneven_stages), cmocka_unit_test(test_measured_groups),
-		cmocka_unit_test(test_bad_models),    cmocka_unit_test(test_bad_profiles),
-		cmocka_unit_test(test_bad_requests),  cmocka_unit_test(test_calibration_recovers),
+		cmocka_unit_test(test_sc21_sizes),
+		cmocka_unit_test(test_llama_flops),
+		cmocka_unit_test(test_korthikanti),
+		cmocka_unit_test(test_interleaved_activations),
+		cmocka_unit_test(test_bubble),
+		cmocka_unit_test(test_zero_cuts_states),
+		cmocka_unit_test(test_peak_and_need),
+		cmocka_unit_test(test_uneven_stages),
+		cmocka_unit_test(test_measured_groups),
+		cmocka_unit_test(test_bad_models),
+		cmocka_unit_test(test_bad_profiles),
+		cmocka_unit_test(test_bad_requests),
+		cmocka_unit_test(test_calibration_recovers),
 		cmocka_unit_test(test_as_config),
 	};
 

@@ -59,6 +59,7 @@ static void read_model(const json_t *o, struct ptc_model *m)
 	m->bias = !flag(o, "no_bias");
 	m->dropout = !flag(o, "no_dropout");
 	m->flash = flag(o, "flash");
+	m->eager_glu = flag(o, "eager_glu");
 	k->kv_heads = count(o, "kv_heads", k->heads);
 	k->head_dim = count(o, "head_dim", k->head_dim);
 	k->glu = flag(o, "glu");
@@ -118,6 +119,7 @@ static void read_case(const json_t *o, struct one *c)
 	c->work.memory.grad_bytes = number(rules, "grad", c->work.memory.grad_bytes);
 	c->work.memory.optim_bytes = number(rules, "optim", c->work.memory.optim_bytes);
 	c->work.memory.logit_bytes = number(rules, "logit", c->work.memory.logit_bytes);
+	c->work.memory.waste = number(rules, "waste", c->work.memory.waste);
 	c->work.memory.reserve_bytes = number(rules, "reserve", c->work.memory.reserve_bytes);
 	c->work.reduce_bytes = number(rules, "reduce", 2);
 	c->work.sequence_parallel = flag(rules, "sequence_parallel");
@@ -182,7 +184,7 @@ static json_t *answer_one(struct one *c, const struct ptc_calibration *cal)
 {
 	struct ptc_error err = PTC_ERROR_INIT;
 	struct ptc_estimate e;
-	double sd = PTC_UNCALIBRATED_SD, factor = 1;
+	double sd = PTC_UNCALIBRATED_SD, factor = 1, devices[PTC_MODEL_MAX_LAYERS];
 	json_t *o;
 
 	if (c->bad.code)
@@ -193,13 +195,16 @@ static json_t *answer_one(struct one *c, const struct ptc_calibration *cal)
 		return json_pack("{s:s}", "error", err.text);
 	if (cal)
 		factor = ptc_calibration_factor(cal, &c->work, &c->cand, &sd);
-	o = json_pack("{s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f}", "model_step", e.step_s, "step", e.step_s * factor, "sd", sd,
-		      "memory", e.memory_bytes, "states", e.state_bytes, "activations", e.activation_bytes, "params",
-		      ptc_model_params(&c->model), "params_sc21", ptc_model_params_sc21(&c->model));
+	o = json_pack("{s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f}", "model_step", e.step_s, "step", e.step_s * factor, "sd",
+		      sd, "memory", e.memory_bytes, "peak", e.peak_bytes, "states", e.state_bytes, "activations",
+		      e.activation_bytes, "params", ptc_model_params(&c->model), "params_sc21",
+		      ptc_model_params_sc21(&c->model));
 	json_object_set_new(o, "layer_activations",
 			    json_real(ptc_layer_activations(&c->model, &c->model.kinds[0], c->cand.tp, c->cand.cp,
 							    c->cand.micro_batch, c->work.sequence_parallel,
 							    c->cand.recompute)));
+	if (!ptc_pipe_memory(&c->work, &c->cand, devices, NULL))
+		json_object_set_new(o, "last_peak", json_real(devices[c->cand.pp - 1]));
 	json_object_set_new(o, "flops_token", json_real(ptc_model_flops_token(&c->model)));
 	return o;
 }

@@ -68,7 +68,10 @@ class Replay(unittest.TestCase):
     def test_peaks_of_memory(self):
         found = replay.peaks(self.planner, self.data)
         self.assertGreater(found["all"]["rows"], 50)
-        self.assertLessEqual(found["all"]["median_error_fitted_on_a_third"], 0.10)
+        self.assertLessEqual(found["all"]["median_error"], 0.10)
+        self.assertLessEqual(found["all"]["median_error_fitted_on_a_third"], 0.05)
+        left_out = replay.waste_left_out(self.planner, self.data)
+        self.assertLessEqual(left_out["all"]["median_error"], 0.10)
 
     def test_veto(self):
         found = replay.veto(self.planner, self.data)

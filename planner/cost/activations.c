@@ -34,7 +34,7 @@ static void ffn_terms(const struct ptc_model *m, const struct ptc_layer_kind *k,
 	if (!width)
 		return;
 	t->everywhere += tokens * h * (2 + 2 + (m->dropout ? 1 : 0));
-	t->cut += tokens * 2 * width * (k->glu ? 3 : 2);
+	t->cut += tokens * 2 * width * (k->glu ? m->eager_glu ? 4 : 3 : 2);
 	if (k->experts) /* tokens as they reach the experts, and come back */
 		t->cut += tokens * 2 * h * 2 * k->topk;
 }

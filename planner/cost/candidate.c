@@ -19,7 +19,7 @@ void ptc_coefs_default(struct ptc_coefs *ret)
 
 void ptc_memory_rules_default(struct ptc_memory_rules *ret)
 {
-	*ret = (struct ptc_memory_rules){ 2, 4, 12, 10, 1, 2e9 };
+	*ret = (struct ptc_memory_rules){ 2, 4, 12, 10, 1, PTC_MEMORY_RESERVE, PTC_MEMORY_WASTE };
 }
 
 static const char *const recomputes[] = { "none", "selective", "full" };
@@ -120,6 +120,21 @@ int ptc_estimate(const struct ptc_work *w, const struct ptc_cand *c, struct ptc_
 	memset(ret, 0, sizeof *ret);
 	ptc_cost_time(w, c, &pipe, ret);
 	ptc_cost_memory(w, c, &pipe, ret);
+	return 0;
+}
+
+int ptc_pipe_memory(const struct ptc_work *w, const struct ptc_cand *c, double *ret, struct ptc_error *err)
+{
+	struct ptc_layers layers;
+	struct ptc_pipe pipe;
+	int rc = ptc_cand_check(w, c, err);
+
+	if (rc)
+		return rc;
+	ptc_cost_layers(w, c, &layers);
+	ptc_cost_pipe(w, c, &layers, &pipe);
+	for (uint32_t i = 0; i < c->pp; i++)
+		ret[i] = ptc_cost_device_memory(w, c, &pipe, i);
 	return 0;
 }
 

@@ -50,6 +50,8 @@ void ptc_cost_time(const struct ptc_work *w, const struct ptc_cand *c, const str
 /* Fills memory. */
 void ptc_cost_memory(const struct ptc_work *w, const struct ptc_cand *c, const struct ptc_pipe *p,
 		     struct ptc_estimate *ret);
+/* Peak bytes of device i of the pipeline. */
+double ptc_cost_device_memory(const struct ptc_work *w, const struct ptc_cand *c, const struct ptc_pipe *p, uint32_t i);
 /* Micro-batches whose activations device i holds at once, in units of the device's layers. */
 double ptc_cost_in_flight(const struct ptc_work *w, const struct ptc_cand *c, uint32_t device);
 uint32_t ptc_cost_micro_batches(const struct ptc_work *w, const struct ptc_cand *c);

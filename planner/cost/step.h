@@ -56,9 +56,13 @@ struct ptc_memory_rules {
 	double weight_bytes, grad_bytes, optim_bytes; /* of one parameter, unsharded */
 	double logit_bytes;                           /* of one logit: copies that live at once */
 	double activations;                           /* times the formulas' activations */
-	double reserve_bytes;                         /* context, communicators, fragments: each device */
+	double reserve_bytes;                         /* of each device: context, communicators, buckets of gradients */
+	double waste; /* share of the activations that the allocator holds besides; it gives that back when memory is short */
 };
-/* bf16 weights, fp32 gradients, master weights and Adam's moments: 2 + 4 + 12 bytes; 2 GB besides. */
+/* bf16 weights, fp32 gradients, master weights and Adam's moments: 2 + 4 + 12 bytes; PTC_MEMORY_RESERVE
+ * besides, PTC_MEMORY_WASTE of activations on top of a peak. */
+#define PTC_MEMORY_RESERVE 2e9
+#define PTC_MEMORY_WASTE   0.15
 void ptc_memory_rules_default(struct ptc_memory_rules *ret);
 
 struct ptc_work {
@@ -80,13 +84,16 @@ struct ptc_estimate {
 	/* Of step_s: the busiest device's computing and its traffic, what it waits for in the pipeline,
 	 * and what ends the step. */
 	double compute_s, tp_s, cp_s, ep_s, pp_s, bubble_s, dp_s, optimizer_s, fixed_s;
-	double memory_bytes;                  /* of the fullest device, reserve included */
+	double memory_bytes;                  /* that the fullest device needs, reserve included */
+	double peak_bytes;                    /* and what its driver shows at most: with the allocator's waste */
 	double state_bytes, activation_bytes; /* of that device */
 	uint32_t fullest_stage, micro_batches;
 };
 
 /* PTC_EINVAL: the candidate cannot be (tp does not divide heads, more stages than layers ...). */
 int ptc_estimate(const struct ptc_work *w, const struct ptc_cand *c, struct ptc_estimate *ret, struct ptc_error *err);
+/* Peak of each device along the pipeline, bytes: pp values into ret; the largest is the estimate's. */
+int ptc_pipe_memory(const struct ptc_work *w, const struct ptc_cand *c, double *ret, struct ptc_error *err);
 /* Layers of each of pp * vpp stages as the estimate cuts them; ret has room for as many. */
 int ptc_stage_layers(const struct ptc_work *w, const struct ptc_cand *c, uint32_t *ret, struct ptc_error *err);
 /* Activation bytes of one layer for one micro-batch on one device (Korthikanti et al.). */

@@ -39,7 +39,8 @@ static int finish(const struct ptc_doc *doc, const struct ptc_doc_node *node, ui
 static const char *const model_keys[] = { "layers",     "hidden",     "heads",        "kv_heads",     "head_dim",
 					  "ffn",        "vocab",      "seq",          "experts",      "topk",
 					  "expert_ffn", "shared_ffn", "dense_layers", "expert_every", "glu",
-					  "tied",       "positions",  "bias",         "dropout",      "flash" };
+					  "tied",       "positions",  "bias",         "dropout",      "flash",
+					  "eager_glu" };
 
 static int read_flags(const struct ptc_doc *doc, const struct ptc_doc_node *node, struct ptc_model *m,
 		      struct ptc_error *err)
@@ -50,7 +51,8 @@ static int read_flags(const struct ptc_doc *doc, const struct ptc_doc_node *node
 		bool *ret;
 	} flags[] = { { "glu", false, &m->kinds[0].glu },    { "tied", false, &m->tied },
 		      { "positions", false, &m->positions }, { "bias", false, &m->bias },
-		      { "dropout", false, &m->dropout },     { "flash", true, &m->flash } };
+		      { "dropout", false, &m->dropout },     { "flash", true, &m->flash },
+		      { "eager_glu", false, &m->eager_glu } };
 	int rc = 0;
 
 	for (size_t i = 0; i < PTC_ARRAY_LEN(flags) && !rc; i++)

@@ -69,12 +69,12 @@ static int read_bits(const struct ptc_doc *doc, const struct ptc_doc_node *map, 
 static int read_memory(const struct ptc_doc *doc, const struct ptc_doc_node *map, struct ptc_work *w,
 		       struct ptc_error *err)
 {
-	static const char *const known[] = { "weight_bytes", "grad_bytes",    "optim_bytes", "logit_bytes",
-					     "activations",  "reserve_bytes", "reduce_bytes" };
+	static const char *const known[] = { "weight_bytes", "grad_bytes",    "optim_bytes",  "logit_bytes",
+					     "activations",  "reserve_bytes", "reduce_bytes", "waste" };
 	const struct ptc_doc_node *node = ptc_doc_get(map, "memory");
 	double *const to[] = { &w->memory.weight_bytes, &w->memory.grad_bytes,  &w->memory.optim_bytes,
 			       &w->memory.logit_bytes,  &w->memory.activations, &w->memory.reserve_bytes,
-			       &w->reduce_bytes };
+			       &w->reduce_bytes,        &w->memory.waste };
 	int rc = node ? ptc_doc_check_map(doc, node, "memory", known, PTC_ARRAY_LEN(known), err) : 0;
 
 	ptc_memory_rules_default(&w->memory);
