@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* What planner/ says of published cases, for tests/planner_replay.py: one JSON request a line on
  * standard input, one answer a line on standard output. A request is
- *   {"cases": [case, ...], "train": [index, ...], "peaks": [index, ...], "prior": [11 numbers]}
+ *   {"cases": [case, ...], "train": [index, ...], "peaks": [index, ...], "prior": [11 numbers], "settings": [reach, size, noise, prior]}
  * and a case {"model": {...}, "cluster": {...}, "config": {...}, "rules": {...}, "batch": G,
  * "step": seconds, "peak": bytes}. With "train" the coefficients are fitted to these cases' steps
  * first, with "peaks" the memory rules to these cases' peaks. A case that cannot be is answered
@@ -135,6 +135,9 @@ static void read_case(const json_t *o, struct one *c)
 static struct ptc_calibration *train(const json_t *request, const struct one *cases, size_t n)
 {
 	const json_t *list = json_object_get(request, "train"), *prior = json_object_get(request, "prior");
+	const json_t *settings = json_object_get(request, "settings");
+	struct ptc_fit_settings set = PTC_FIT_SETTINGS;
+	double *const to[] = { &set.reach, &set.size, &set.noise, &set.prior };
 	struct ptc_fit_row *rows = ptc_calloc(json_array_size(list) + 1, sizeof *rows);
 	struct ptc_calibration *cal = NULL;
 	struct ptc_error err = PTC_ERROR_INIT;
@@ -143,6 +146,8 @@ static struct ptc_calibration *train(const json_t *request, const struct one *ca
 	ptc_coefs_default(&start);
 	for (size_t i = 0; i < json_array_size(prior) && i < PTC_COEFS; i++)
 		start.v[i] = json_number_value(json_array_get(prior, i));
+	for (size_t i = 0; i < json_array_size(settings) && i < 4; i++)
+		*to[i] = json_number_value(json_array_get(settings, i));
 	for (size_t i = 0; i < json_array_size(list); i++) {
 		size_t at = (size_t)json_integer_value(json_array_get(list, i));
 
@@ -150,7 +155,7 @@ static struct ptc_calibration *train(const json_t *request, const struct one *ca
 			die("no such case");
 		rows[i] = (struct ptc_fit_row){ &cases[at].work, cases[at].cand, cases[at].step };
 	}
-	if (json_array_size(list) && ptc_calibration_new(rows, json_array_size(list), &start, &cal, &err))
+	if (json_array_size(list) && ptc_calibration_new_set(rows, json_array_size(list), &start, &set, &cal, &err))
 		die(err.text);
 	ptc_free(rows);
 	return cal;

@@ -3,6 +3,7 @@
 where it must not. Without the data these are skipped."""
 import json
 import os
+import re
 import subprocess
 import tempfile
 import unittest
@@ -190,6 +191,62 @@ class Advise(unittest.TestCase):
             "rope_theta": 500000.0, "tie_word_embeddings": False, "pad_token_id": None}, indent=1))
         self.write("job.yaml", "model: {config: config.json, seq: 8192}\nspace: {global_batch: 128, zero: [1, 3]}\n")
         self.assertTrue(self.candidates("--gpus", "16")["candidates"])
+
+    def test_devices_of_two_kinds(self):
+        self.write("job.yaml", JOB.replace("uneven: true", "uneven: true, uneven_batch: true, dp: [1, 2, 4], pp: [4, 8]"))
+        self.write("profile.yaml", PROFILE.replace("{name: A100-80GB, nodes: 32, price_hour: 2}",
+                                                   "{name: H100-80GB, nodes: 2, price_hour: 5}, {name: A100-80GB, nodes: 2, price_hour: 2}"))
+        both = self.candidates("--gpus", "32")["candidates"]
+        self.assertRegex(both[0]["on"], r"^(stages|replicas) 1-\d+ on .*(A100|H100)-80GB.*, \d+-\d+ on .*(H100|A100)-80GB")
+        for kind in ("H100-80GB, nodes: 2, price_hour: 5", "A100-80GB, nodes: 2, price_hour: 2"):
+            self.write("profile.yaml", PROFILE.replace("A100-80GB, nodes: 32, price_hour: 2", kind))
+            self.assertGreater(self.candidates("--gpus", "16")["candidates"][0]["step_s"], both[0]["step_s"])
+
+    def test_the_least_money(self):
+        self.write("profile.yaml", PROFILE.replace("{name: A100-80GB, nodes: 32, price_hour: 2}",
+                                                   "{name: H100-80GB, nodes: 8, price_hour: 5}, {name: A100-80GB, nodes: 8, price_hour: 2}"))
+        fast = self.candidates("--gpus", "64")["candidates"]
+        cheap = self.candidates("--gpus", "64", "--objective", "money")["candidates"]
+        self.assertLess(cheap[0]["money_step"], fast[0]["money_step"])
+        self.assertEqual(sorted(r["money_step"] for r in cheap), [r["money_step"] for r in cheap])
+        for r in fast + cheap:  # none is both faster and cheaper
+            self.assertTrue(r["money_step"] >= cheap[0]["money_step"])
+            self.assertTrue(r["step_s"] > cheap[0]["step_s"] or r["money_step"] > cheap[0]["money_step"] or r == cheap[0])
+        self.write("profile.yaml", PROFILE.replace(", price_hour: 2", ""))
+        self.assertIn("device A100-80GB has no price_hour", self.run_it("--gpus", "64", "--objective", "money", expect=1))
+        self.assertIn("--objective is throughput, money or state-bytes", self.run_it("--gpus", "8", "--objective", "speed", expect=2))
+        self.assertIn("bytes are known where", self.run_it("--gpus", "8", "--objective", "state-bytes", expect=1))
+
+    def test_the_file_of_devices(self):
+        """deploy/devices.yaml agrees with what is built in; its other peaks are used."""
+        path = os.path.join(os.path.abspath(replay.ROOT), "deploy", "devices.yaml")
+        with open(path, encoding="utf-8") as f:
+            names = re.findall(r"name: ([\w-]+),", f.read())
+        self.assertGreater(len(names), 10)
+        for name in names:
+            self.write("profile.yaml", PROFILE.replace("A100-80GB", name).replace("price_hour: 2", "memory_bytes: 8e10, price_hour: 1"))
+            self.assertEqual(self.run_it("--gpus", "64"), self.run_it("--gpus", "64", "--devices", path), name)
+        self.write("profile.yaml", PROFILE.replace("A100-80GB", "H100-80GB").replace("price_hour: 2", ""))
+        plain = self.candidates("--gpus", "64", "--devices", path)["candidates"][0]
+        self.write("job.yaml", JOB.replace("uneven: true", "uneven: true, dtype: fp8"))
+        fp8 = self.candidates("--gpus", "64", "--devices", path)["candidates"][0]
+        self.assertLess(fp8["parts_s"]["compute"], plain["parts_s"]["compute"])
+        self.assertIn("only the 16-bit peak", self.run_it("--gpus", "64", expect=1))
+
+    def test_bytes_as_objective(self):
+        h, layers = 256, 8
+        self.write("job.yaml", "version: 1\nname: tiny\ntensors:\n" +
+                   "".join(f"  - {{name: h.{i}.up.weight, dtype: F32, shape: [{4 * h}, {h}]}}\n" for i in range(layers)) +
+                   'rules: [{match: "*", split: {axis: tp, dim: 0}, layer: "h.{}.*"}]\n'
+                   f"model: {{layers: {layers}, hidden: {h}, heads: 8, vocab: 1000, seq: 128}}\n"
+                   "space: {global_batch: 64, micro_batch: [1]}\n")
+        self.write("profile.yaml", PROFILE.replace("nodes: 32", "nodes: 3"))
+        now = ("--gpus", "16", "--now", "tp=2,pp=3,dp=4,micro_batch=1")  # of 24 devices: it cannot stay
+        rows = self.candidates(*now, "--objective", "state-bytes")["candidates"]
+        self.assertEqual(sorted(r["moved_bytes"] for r in rows), [r["moved_bytes"] for r in rows])
+        self.assertFalse(any(r["runs_now"] for r in rows))
+        best = min(r["step_s"] for r in self.candidates(*now)["candidates"])
+        self.assertLessEqual(rows[0]["step_s"], 1.1 * best * (1 + 1e-9))
 
     def test_bad_input_is_one_line(self):
         self.assertIn('--gpus is a number in 1..131072, not "0"', self.run_it("--gpus", "0", expect=2))

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Candidates: whether they can be, as text, and their estimate as a whole. */
-#include "planner/cost/stages.h"
+#include "planner/cost/on_kinds.h"
 
 #include "base/check.h"
 
@@ -115,9 +115,11 @@ int ptc_estimate(const struct ptc_work *w, const struct ptc_cand *c, struct ptc_
 
 	if (rc)
 		return rc;
+	memset(ret, 0, sizeof *ret);
+	if (w->cluster->nkinds > 1)
+		return ptc_placer_estimate(w, c, ret, err);
 	ptc_cost_layers(w, c, &layers);
 	ptc_cost_pipe(w, c, &layers, &pipe);
-	memset(ret, 0, sizeof *ret);
 	ptc_cost_time(w, c, &pipe, ret);
 	ptc_cost_memory(w, c, &pipe, ret);
 	return 0;
@@ -133,8 +135,12 @@ int ptc_pipe_memory(const struct ptc_work *w, const struct ptc_cand *c, double *
 		return rc;
 	ptc_cost_layers(w, c, &layers);
 	ptc_cost_pipe(w, c, &layers, &pipe);
-	for (uint32_t i = 0; i < c->pp; i++)
-		ret[i] = ptc_cost_device_memory(w, c, &pipe, i);
+	for (uint32_t i = 0; i < c->pp; i++) {
+		struct ptc_estimate one = { 0 };
+
+		ptc_cost_device_memory(w, c, &pipe, i, &one);
+		ret[i] = one.peak_bytes;
+	}
 	return 0;
 }
 

@@ -66,14 +66,14 @@ static struct ptc_stage_point device_point(const struct ptc_work *w, const struc
 					 p->working[i], i };
 }
 
-double ptc_cost_device_memory(const struct ptc_work *w, const struct ptc_cand *c, const struct ptc_pipe *p, uint32_t i)
+void ptc_cost_device_memory(const struct ptc_work *w, const struct ptc_cand *c, const struct ptc_pipe *p, uint32_t i,
+			    struct ptc_estimate *ret)
 {
 	struct fullest f = shares(w, c, p);
 	struct ptc_stage_point s = device_point(w, c, p, i);
-	struct ptc_estimate one = { 0 };
 
-	consider(w, &f, &s, &one);
-	return one.peak_bytes;
+	ret->memory_bytes = ret->peak_bytes = 0;
+	consider(w, &f, &s, ret);
 }
 
 void ptc_cost_memory(const struct ptc_work *w, const struct ptc_cand *c, const struct ptc_pipe *p,

@@ -145,6 +145,7 @@ void ptc_cost_layers(const struct ptc_work *w, const struct ptc_cand *c, struct 
 	double logits = tokens * m->vocab / c->tp;
 
 	memset(ret, 0, sizeof *ret);
+	ret->hbm = x.hbm;
 	for (uint32_t i = 0; i < m->nkinds; i++) {
 		const struct ptc_layer_kind *k = &m->kinds[i];
 		double t = (double)c->micro_batch * ptc_layer_seq(m, k) / c->cp;

@@ -73,13 +73,25 @@ struct ptc_work {
 	uint32_t global_batch;
 	double reduce_bytes; /* of one gradient on the wire (2 for bf16) */
 	enum ptc_schedule schedule;
+	enum ptc_math dtype;    /* for who reads the cluster: whose peaks its kinds have */
+	bool uneven_batch;      /* replicas on faster devices may take more micro-batches */
 	bool sequence_parallel; /* norms and dropout are cut over tp, too */
 	bool uneven;            /* stages are cut by time; else the first ones get the extra layer */
 	const uint32_t *stages; /* NULL, or layers of each of pp * vpp stages, given */
 	uint32_t nstages;
 };
 
+/* Which kinds of devices a candidate takes, of a cluster that has several: one, or two, of which the first
+ * stages or the first replicas are of kind[0]. A stage of a replica is of one kind. Zeroes: the only one. */
+struct ptc_on_kinds {
+	uint8_t kind[2];
+	bool by_data;              /* replicas differ; else stages */
+	uint32_t first;            /* stages or replicas of kind[0]; 0: all */
+	uint32_t micro_batches[2]; /* of a replica of each; by_data only */
+};
+
 struct ptc_estimate {
+	struct ptc_on_kinds place;
 	double step_s;
 	/* Of step_s: the busiest device's computing and its traffic, what it waits for in the pipeline,
 	 * and what ends the step. */

@@ -12,9 +12,6 @@
 #include <string.h>
 
 #define FEATURES 8
-#define REACH    0.7  /* doublings */
-#define SIZE     0.08 /* of an error, relative, at least; else as large as the coefficients leave it */
-#define NOISE    0.08 /* of a measurement, relative; clusters' runs differ by as much */
 
 struct ptc_calibration {
 	struct ptc_coefs coefs;
@@ -24,7 +21,8 @@ struct ptc_calibration {
 	double *factor;         /* n by n: Cholesky's of the covariance */
 	double *weight;         /* n: the covariance's inverse times the errors */
 	double size;            /* of errors */
-	double spread;          /* of the errors that are left; at least NOISE */
+	double spread;          /* of the errors that are left; at least the noise */
+	struct ptc_fit_settings set;
 };
 
 static void features(const struct ptc_work *w, const struct ptc_cand *c, double *x)
@@ -41,13 +39,13 @@ static void features(const struct ptc_work *w, const struct ptc_cand *c, double 
 	x[7] = c->recompute + 2.0 * c->zero + log2(c->vpp) + log2(c->ep);
 }
 
-static double alike(const double *a, const double *b)
+static double alike(const struct ptc_calibration *cal, const double *a, const double *b)
 {
 	double d = 0;
 
 	for (int i = 0; i < FEATURES; i++)
 		d += (a[i] - b[i]) * (a[i] - b[i]);
-	return exp(-d / (2 * REACH * REACH));
+	return exp(-d / (2 * cal->set.reach * cal->set.reach));
 }
 
 static int check_rows(const struct ptc_fit_row *rows, size_t n, struct ptc_error *err)
@@ -75,7 +73,7 @@ static double noise_of(const struct ptc_calibration *cal, size_t i)
 {
 	double off = fabs(cal->weight[i]) / (3 * cal->size);
 
-	return NOISE * fmax(1, off * off);
+	return cal->set.noise * fmax(1, off * off);
 }
 
 /* From the errors, which stand in weight. */
@@ -84,7 +82,7 @@ static void covariance(struct ptc_calibration *cal)
 	for (size_t i = 0; i < cal->n; i++)
 		for (size_t j = 0; j <= i; j++)
 			cal->factor[i * cal->n + j] =
-				cal->size * cal->size * alike(cal->x + i * FEATURES, cal->x + j * FEATURES) +
+				cal->size * cal->size * alike(cal, cal->x + i * FEATURES, cal->x + j * FEATURES) +
 				(i == j ? noise_of(cal, i) * noise_of(cal, i) : 0);
 }
 
@@ -96,12 +94,12 @@ static int ascending(const void *a, const void *b)
 }
 
 /* A standard deviation by the median, which single rows that are far off do not move. `sorted` is room for n. */
-static double size_of(const double *left, size_t n, double *sorted)
+static double size_of(const double *left, size_t n, double least, double *sorted)
 {
 	for (size_t i = 0; i < n; i++)
 		sorted[i] = fabs(left[i]);
 	qsort(sorted, n, sizeof *sorted, ascending);
-	return fmax(SIZE, 1.4826 * sorted[n / 2]);
+	return fmax(least, 1.4826 * sorted[n / 2]);
 }
 
 /* What the neighbours do not explain of each row when it is left out: its weight over the diagonal of
@@ -130,24 +128,32 @@ static int fit(const struct ptc_fit_row *rows, const struct ptc_coefs *prior, st
 
 	if (!column)
 		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
-	ptc_fit_coefs(rows, cal->n, prior, cal->weight, &cal->coefs);
+	ptc_fit_coefs(rows, cal->n, prior, cal->set.prior, cal->weight, &cal->coefs);
 	for (size_t i = 0; i < cal->n; i++) {
 		features(rows[i].work, &rows[i].cand, cal->x + i * FEATURES);
 		cal->cands[i] = rows[i].cand;
 		cal->weight[i] = -cal->weight[i]; /* log(measured / predicted) */
 	}
-	cal->size = size_of(cal->weight, cal->n, column);
+	cal->size = size_of(cal->weight, cal->n, cal->set.size, column);
 	covariance(cal);
 	ptc_cholesky(cal->factor, cal->n); /* the noise keeps it positive definite */
 	ptc_cholesky_forward(cal->factor, cal->n, cal->weight);
 	ptc_cholesky_back(cal->factor, cal->n, cal->weight);
-	cal->spread = fmax(NOISE, left_out_spread(cal, column));
+	cal->spread = fmax(cal->set.noise, left_out_spread(cal, column));
 	ptc_free(column);
 	return 0;
 }
 
 int ptc_calibration_new(const struct ptc_fit_row *rows, size_t n, const struct ptc_coefs *prior,
 			struct ptc_calibration **ret, struct ptc_error *err)
+{
+	static const struct ptc_fit_settings set = PTC_FIT_SETTINGS;
+
+	return ptc_calibration_new_set(rows, n, prior, &set, ret, err);
+}
+
+int ptc_calibration_new_set(const struct ptc_fit_row *rows, size_t n, const struct ptc_coefs *prior,
+			    const struct ptc_fit_settings *set, struct ptc_calibration **ret, struct ptc_error *err)
 {
 	struct ptc_calibration *cal;
 	struct ptc_coefs start;
@@ -160,6 +166,7 @@ int ptc_calibration_new(const struct ptc_fit_row *rows, size_t n, const struct p
 	if (!cal)
 		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
 	cal->n = n;
+	cal->set = *set;
 	cal->cands = ptc_calloc(n, sizeof *cal->cands);
 	cal->x = ptc_calloc(n * FEATURES, sizeof *cal->x);
 	cal->factor = ptc_calloc(n * n, sizeof *cal->factor);
@@ -198,14 +205,14 @@ double ptc_calibration_factor(const struct ptc_calibration *cal, const struct pt
 
 	features(w, c, x);
 	for (size_t i = 0; i < cal->n; i++) {
-		double k = alike(x, cal->x + i * FEATURES);
+		double k = alike(cal, x, cal->x + i * FEATURES);
 
 		mean += cal->size * cal->size * k * cal->weight[i];
 		near = fmax(near, k);
 	}
 	/* Beside a measured configuration its noise, far from all of them what the rows showed, doubled:
 	 * nothing says that the model errs there as it does here. */
-	*ret_sd = fmin(PTC_UNCALIBRATED_SD, NOISE * near + 2 * cal->spread * (1 - near));
+	*ret_sd = fmin(PTC_UNCALIBRATED_SD, cal->set.noise * near + 2 * cal->spread * (1 - near));
 	return exp(mean);
 }
 

@@ -13,7 +13,8 @@ static const char *const keys[] = { "global_batch", "tp",        "cp",
 				    "pp",           "vpp",       "micro_batch",
 				    "zero",         "recompute", "tp_across_nodes",
 				    "exact_batch",  "uneven",    "sequence_parallel",
-				    "schedule",     "memory" };
+				    "schedule",     "memory",    "uneven_batch",
+				    "dtype" };
 static const char *const recomputes[] = { "none", "selective", "full" }; /* enum ptc_recompute */
 static const char *const schedules[] = { "1f1b", "gpipe", "zb1p" };      /* enum ptc_schedule */
 
@@ -87,8 +88,8 @@ static int read_memory(const struct ptc_doc *doc, const struct ptc_doc_node *map
 static int read_program(const struct ptc_doc *doc, const struct ptc_doc_node *node, struct ptc_space *s,
 			struct ptc_work *w, struct ptc_error *err)
 {
-	const struct ptc_doc_node *schedule = ptc_doc_get(node, "schedule");
-	size_t word = 0;
+	const struct ptc_doc_node *schedule = ptc_doc_get(node, "schedule"), *dtype = ptc_doc_get(node, "dtype");
+	size_t word = 0, type = 0;
 	int rc = ptc_plan_flag(doc, node, "tp_across_nodes", false, &s->tp_across_nodes, err);
 
 	if (!rc)
@@ -100,6 +101,14 @@ static int read_program(const struct ptc_doc *doc, const struct ptc_doc_node *no
 	if (!rc && schedule)
 		rc = ptc_doc_word(doc, schedule, "schedule", schedules, PTC_ARRAY_LEN(schedules), &word, err);
 	w->schedule = (enum ptc_schedule)word;
+	if (!rc && dtype)
+		rc = ptc_doc_word(doc, dtype, "dtype", ptc_math_names, PTC_MATHS, &type, err);
+	w->dtype = (enum ptc_math)type;
+	if (!rc)
+		rc = ptc_plan_flag(doc, node, "uneven_batch", false, &w->uneven_batch, err);
+	if (!rc && w->uneven_batch && s->exact_batch)
+		rc = ptc_doc_error(doc, ptc_doc_get(node, "uneven_batch"), err, PTC_EINVAL,
+				   "uneven_batch leaves slots of the batch empty, which exact_batch forbids");
 	return rc ? rc : read_memory(doc, node, w, err);
 }
 

@@ -203,6 +203,71 @@ static void test_bad_profiles(void **state)
 	}
 }
 
+#define DEVICES                                                                                                        \
+	"devices: [{name: Big, flops: {bf16: 4e14, fp8: 8e14}, hbm_bytes_s: 2e12, memory_bytes: 9e10, price_hour: 3}," \
+	" {name: A100-80GB, flops: {fp16: 3e14}, hbm_bytes_s: 2e12, memory_bytes: 8e10, price_hour: 2}]\n"
+
+static void test_devices(void **state)
+{
+	static struct ptc_plan_devices all;
+	struct ptc_doc doc = doc_of(DEVICES), profile = doc_of("devices: [{name: big, nodes: 2}]\n" LINKS);
+	struct ptc_plan_profile p;
+	struct ptc_device_kind k;
+	struct ptc_error err = PTC_ERROR_INIT;
+
+	if (ptc_plan_devices_read(&doc, &all, &err))
+		fail_msg("%s", err.text);
+	assert_int_equal(ptc_plan_device_find(&all, "nvidia-a100-80gb", PTC_MATH_16BIT, &k, &err), 0);
+	assert_true(k.flops == 3e14 && k.price_hour == 2);
+	expect_line(ptc_plan_device_find(&all, "A100-80GB", PTC_MATH_BF16, &k, &err), &err,
+		    "device A100-80GB computes no bf16");
+	assert_int_equal(ptc_plan_device_find(&all, "H100-80GB", PTC_MATH_BF16, &k, NULL), PTC_ENOTFOUND);
+	assert_int_equal(ptc_plan_profile_read_with(&profile, &all, PTC_MATH_FP8, &p, &err), 0);
+	assert_true(p.cluster.kinds[0].flops == 8e14 && p.cluster.kinds[0].nodes == 2 &&
+		    p.cluster.kinds[0].price_hour == 3);
+	ptc_plan_profile_done(&p);
+	ptc_doc_done(&profile);
+	profile =
+		doc_of("devices: [{name: H100-80GB, nodes: 2}]\n" LINKS); /* built in, of which the file says nothing */
+	expect_line(ptc_plan_profile_read_with(&profile, &all, PTC_MATH_FP8, &p, &err), &err,
+		    "file:1: only the 16-bit peak of device H100-80GB is known here; give a file of devices");
+	assert_int_equal(ptc_plan_profile_read_with(&profile, &all, PTC_MATH_BF16, &p, &err), 0);
+	assert_true(p.cluster.kinds[0].flops == 989e12);
+	ptc_plan_profile_done(&p);
+	ptc_doc_done(&profile);
+	ptc_doc_done(&doc);
+}
+
+static void test_bad_devices(void **state)
+{
+	static struct ptc_plan_devices all;
+	static const struct {
+		const char *text, *line;
+	} bad[] = {
+		{ "devices: 3\n", "file:1: devices must be a list of at most 256" },
+		{ "version: 1\n", "file:1: devices must be a list of at most 256" },
+		{ "devices: [{flops: {bf16: 1e12}}]\n", "file:1: a device without a name" },
+		{ "devices: [{name: X}]\n", "file:1: device X has no flops" },
+		{ "devices: [{name: X, flops: {bf16: nan}}]\n", "file:1: bf16 must be a number" },
+		{ "devices: [{name: X, flops: {bf16: 1e12}, memory_bytes: 1e9}]\n",
+		  "file:1: device X needs hbm_bytes_s and memory_bytes" },
+		{ "devices: [{name: X, flops: {bf16: 1e12}, hbm_bytes_s: -1}]\n",
+		  "file:1: hbm_bytes_s must be in 1..1e+18, not -1" },
+		{ "devices:\n- {name: X, flops: {fp16: 1e12}, hbm_bytes_s: 1e12, memory_bytes: 1e9}\n- {name: x}\n",
+		  "file:3: device x stands twice" },
+		{ "devices: [{name: X, flops: {bf17: 1e12}}]\n",
+		  "file:1: unknown key \"bf17\" in flops; did you mean \"bf16\"?" },
+	};
+
+	for (size_t i = 0; i < PTC_ARRAY_LEN(bad); i++) {
+		struct ptc_doc doc = doc_of(bad[i].text);
+		struct ptc_error err = PTC_ERROR_INIT;
+
+		expect_line(ptc_plan_devices_read(&doc, &all, &err), &err, bad[i].line);
+		ptc_doc_done(&doc);
+	}
+}
+
 /* Galvatron's file for two nodes of eight: 7.5 times between neighbours and strided groups of 8. */
 static void test_galvatron(void **state)
 {
@@ -271,6 +336,8 @@ int main(void)
 		cmocka_unit_test(test_bad_models),
 		cmocka_unit_test(test_profile),
 		cmocka_unit_test(test_bad_profiles),
+		cmocka_unit_test(test_devices),
+		cmocka_unit_test(test_bad_devices),
 		cmocka_unit_test(test_galvatron),
 		cmocka_unit_test(test_space),
 	};

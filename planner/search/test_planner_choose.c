@@ -5,6 +5,7 @@
 #include "planner/search/choose.h"
 
 #include "base/check.h"
+#include "planner/test_planner_rng.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -114,24 +115,14 @@ static void test_peak_of_the_switch(void **state)
 #define N_MIN      10
 #define N_MAX      32
 
-static uint64_t rng;
-static uint32_t rnd(uint32_t n)
-{
-	rng ^= rng << 13;
-	rng ^= rng >> 7;
-	rng ^= rng << 17;
-	return (uint32_t)((rng >> 11) % n);
-}
-
 static uint32_t trace[INTERVALS];
 
 /* A change every four minutes on average, of one to four devices either way. */
 static void make_trace(uint64_t number)
 {
-	const char *s = getenv("PTC_SEED");
 	uint32_t n = 24;
 
-	rng = ((s ? strtoull(s, NULL, 0) : 42) + number) * 0x9E3779B97F4A7C15u + 1;
+	rng_begin(seed_of(number));
 	for (int i = 0; i < INTERVALS; i++) {
 		if (!rnd(4)) {
 			int32_t next = (int32_t)n + (rnd(2) ? 1 : -1) * (int32_t)(1 + rnd(4));
@@ -306,5 +297,6 @@ int main(void)
 		cmocka_unit_test(test_trace),
 	};
 
+	print_message("PTC_SEED=%llu\n", (unsigned long long)seed_of(0));
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,6 +6,7 @@
 
 #include "base/alloc.h"
 #include "base/check.h"
+#include "planner/test_planner_rng.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -17,29 +18,6 @@
 #include <cmocka.h>
 
 #define CASES 600
-
-static uint64_t rng;
-static uint32_t rnd(uint32_t n)
-{
-	rng ^= rng << 13;
-	rng ^= rng >> 7;
-	rng ^= rng << 17;
-	return (uint32_t)((rng >> 11) % n);
-}
-
-static uint64_t seed_of(uint64_t n)
-{
-	const char *s = getenv("PTC_SEED");
-
-	return (s ? strtoull(s, NULL, 0) : 20250311) + n;
-}
-
-static uint64_t cases(void)
-{
-	const char *s = getenv("PTC_CASES");
-
-	return s ? strtoull(s, NULL, 0) : CASES;
-}
 
 struct instance {
 	struct ptc_model model;
@@ -78,7 +56,7 @@ static void random_model(struct ptc_model *m)
 
 static void random_instance(struct instance *x, uint64_t seed)
 {
-	rng = seed * 0x9E3779B97F4A7C15u + 1;
+	rng_begin(seed);
 	memset(x, 0, sizeof *x);
 	random_model(&x->model);
 	x->devices = 1 + rnd(16);
@@ -190,7 +168,7 @@ static void test_exhaustive(void **state)
 	static struct instance x;
 	uint64_t fitting = 0, vetoed = 0;
 
-	for (uint64_t n = 0; n < cases(); n++) {
+	for (uint64_t n = 0; n < cases(CASES); n++) {
 		struct best b = { .memory = 0 };
 		struct ptc_choice got[8];
 		size_t ngot = 0;
@@ -220,7 +198,7 @@ static void test_exhaustive(void **state)
 		fitting += b.some;
 		vetoed += !b.some;
 	}
-	if (cases() == CASES) { /* both outcomes were met */
+	if (cases(CASES) == CASES) { /* both outcomes were met */
 		assert_true(fitting > CASES / 2);
 		assert_true(vetoed > CASES / 50);
 	}
@@ -271,7 +249,7 @@ static void test_frontier(void **state)
 	static struct points all;
 	int64_t live = ptc_alloc_live();
 
-	for (uint64_t n = 0; n < PTC_MIN(cases(), 60); n++) {
+	for (uint64_t n = 0; n < cases(60); n++) {
 		struct ptc_frontier *f;
 		struct ptc_error err = PTC_ERROR_INIT;
 		double slower = INFINITY;
@@ -327,5 +305,6 @@ int main(void)
 		cmocka_unit_test(test_no_memory),
 	};
 
+	print_message("PTC_SEED=%llu\n", (unsigned long long)seed_of(0));
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
