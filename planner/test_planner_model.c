@@ -365,6 +365,38 @@ static void test_calibration_recovers(void **state)
 	assert_int_equal(ptc_alloc_live(), live);
 }
 
+/* Kinds of layers recompute for themselves: computing and activations lie between those of all and of none, and the text is
+ * read back. */
+static void test_recompute_by_kind(void **state)
+{
+	struct ptc_work w = work_of(64);
+	struct ptc_cand c = { 1, 1, 8, 1, 1, 1, 1, 1, 0, PTC_RECOMPUTE_NONE }, back;
+	struct ptc_estimate none, half, all;
+	struct ptc_error err = PTC_ERROR_INIT;
+	char text[PTC_CAND_TEXT_MAX];
+
+	ptc_model_gpt(&model, 24, 2048, 16, 8192, 50257, 1024);
+	model.nkinds = 2;
+	model.kinds[1] = model.kinds[0];
+	model.kinds[1].ffn *= 4;
+	for (uint32_t i = 0; i < 24; i += 2)
+		model.kind[i] = 1;
+	assert_int_equal(ptc_estimate(&w, &c, &none, NULL), 0);
+	c.recompute_others = PTC_RECOMPUTE_FULL + 1;
+	assert_int_equal(ptc_estimate(&w, &c, &half, NULL), 0);
+	ptc_cand_format(&c, text);
+	assert_string_equal(text, "tp=1,pp=1,dp=8,micro_batch=1,recompute=none/full");
+	assert_int_equal(ptc_cand_parse(text, &back, NULL, &err), 0);
+	assert_int_equal(ptc_cand_compare(&c, &back), 0);
+	c.recompute = PTC_RECOMPUTE_FULL;
+	expect_line(ptc_estimate(&w, &c, &all, &err), &err, "recompute says of kind 2 of layers what");
+	c.recompute_others = 0;
+	assert_int_equal(ptc_estimate(&w, &c, &all, NULL), 0);
+	assert_true(none.activation_bytes > half.activation_bytes && half.activation_bytes > all.activation_bytes);
+	assert_true(none.compute_s < half.compute_s && half.compute_s < all.compute_s);
+	expect_line(ptc_cand_parse("tp=1,recompute=none/some", &back, NULL, &err), &err, "not \"some\"");
+}
+
 static void test_as_config(void **state)
 {
 	struct ptc_work w = work_of(64);
@@ -388,19 +420,13 @@ static void test_as_config(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_sc21_sizes),
-		cmocka_unit_test(test_llama_flops),
-		cmocka_unit_test(test_korthikanti),
-		cmocka_unit_test(test_interleaved_activations),
-		cmocka_unit_test(test_bubble),
-		cmocka_unit_test(test_zero_cuts_states),
-		cmocka_unit_test(test_peak_and_need),
-		cmocka_unit_test(test_uneven_stages),
-		cmocka_unit_test(test_measured_groups),
-		cmocka_unit_test(test_bad_models),
-		cmocka_unit_test(test_bad_profiles),
-		cmocka_unit_test(test_bad_requests),
-		cmocka_unit_test(test_calibration_recovers),
+		cmocka_unit_test(test_sc21_sizes),    cmocka_unit_test(test_llama_flops),
+		cmocka_unit_test(test_korthikanti),   cmocka_unit_test(test_interleaved_activations),
+		cmocka_unit_test(test_bubble),        cmocka_unit_test(test_zero_cuts_states),
+		cmocka_unit_test(test_peak_and_need), cmocka_unit_test(test_recompute_by_kind),
+		cmocka_unit_test(test_uneven_stages), cmocka_unit_test(test_measured_groups),
+		cmocka_unit_test(test_bad_models),    cmocka_unit_test(test_bad_profiles),
+		cmocka_unit_test(test_bad_requests),  cmocka_unit_test(test_calibration_recovers),
 		cmocka_unit_test(test_as_config),
 	};
 

@@ -4,6 +4,9 @@
 
   tests/planner_replay.py [FILE] [--dump PROGRAM] [--json]
 
+Rows that cannot be are named on standard error, one line each, and left out; exit 2: no such file. A figure that a file has no
+rows for is not shown.
+
 FILE is a JSON array of measured rows (fields: docs/planner.md, "The replay"); default: planner_dev.json in
 shared/data beside the checkout, or $PTC_PLANNER_DATA. Splits are random with fixed seeds and stated with each
 figure. The figures are this script's own; predictions are the library's.
@@ -30,6 +33,83 @@ def default_data():
 
 def default_dump():
     return os.path.join(os.environ.get("PTC_BUILD", os.path.join(ROOT, "build", "release")), "tests", "planner-dump")
+
+
+# Of a row, what is read here: whole numbers, numbers (both positive, or null: not known), and texts. An absent field is null.
+COUNTS = ("gpus", "gpus_per_node", "dp", "tp", "pp", "vpp", "cp", "ep", "etp", "micro_batch", "global_batch")
+NUMBERS = ("step_time_s", "memory_gb")
+TEXTS = ("evidence", "gpu_type", "precision", "recompute", "memory_what", "trust", "note")
+OTHERS = ("seq_parallel", "zero_stage", "derived")
+DIMS = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq")
+HUGE = 1e15
+
+
+def number_of(value, whole):
+    """What is wrong with a value that is to be a positive number; None: nothing."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        return f"is {value!r}, not a number"
+    if not 0 < value <= HUGE:
+        return f"is {value!r}; it must be above 0 and at most {HUGE:g}"
+    if whole and value != int(value):
+        return f"is {value!r}, not a whole number"
+    return None
+
+
+def row_error(row):
+    """What is wrong with a row; None: nothing."""
+    if not isinstance(row, dict):
+        return f"is {type(row).__name__}, not an object"
+    for key in ("id", "kind"):
+        if not isinstance(row.get(key), str) or not row[key]:
+            return f"has no {key}"
+    model = row.get("model")
+    if not isinstance(model, dict) or not isinstance(model.get("name"), str):
+        return "has no model with a name"
+    checks = [(k, row.get(k), k in COUNTS) for k in COUNTS + NUMBERS] + [("model." + k, model.get(k), True) for k in DIMS]
+    moe = model.get("moe")
+    if moe is not None:
+        if not isinstance(moe, dict):
+            return "model.moe is no object"
+        checks += [("model.moe." + k, moe.get(k), True) for k in ("experts", "topk", "moe_ffn")]
+    for key, value, whole in checks:
+        wrong = None if value is None else number_of(value, whole)
+        if wrong:
+            return f"{key} {wrong}"
+    for key in TEXTS:
+        if not isinstance(row.get(key), (str, type(None))):
+            return f"{key} is {row[key]!r}, not a text"
+    derived = row.get("derived")
+    if derived is not None and (not isinstance(derived, dict) or (derived.get("step_time_s") is not None and
+                                                                  number_of(derived["step_time_s"], False))):
+        return "derived is no object with a positive step_time_s"
+    if isinstance(row.get("zero_stage"), (list, dict)) or row.get("zero_stage") not in (None, 0, 1, 2, 3):
+        return f"zero_stage is {row['zero_stage']!r}; it is 0, 1, 2 or 3"
+    return None
+
+
+def load(path):
+    """Rows of a file and what is wrong with others, one line each. ValueError: not such a file."""
+    try:
+        with open(path, encoding="utf-8") as f:
+            data = json.load(f)
+    except OSError as e:
+        raise ValueError(f"{path}: {e.strerror}") from e
+    except ValueError as e:
+        raise ValueError(f"{path}: not JSON: {e}") from e
+    if not isinstance(data, list):
+        raise ValueError(f"{path}: not a JSON array of rows")
+    rows, wrong, seen = [], [], set()
+    for i, row in enumerate(data):
+        why = row_error(row)
+        if not why and row["id"] in seen:
+            why = "stands twice"
+        name = row["id"] if isinstance(row, dict) and isinstance(row.get("id"), str) else "?"
+        if why:
+            wrong.append(f"{path}: row {i + 1} ({name}) {why}; it is left out")
+            continue
+        seen.add(row["id"])
+        rows.append({**dict.fromkeys(COUNTS + NUMBERS + TEXTS + OTHERS), **row})
+    return rows, wrong
 
 
 class Planner:
@@ -155,9 +235,10 @@ def mape(rows, steps, indices):
 
 
 def averaged(trials):
-    """Means over seeds; _sd is the spread between seeds."""
-    out = {k: mean([t[k] for t in trials]) for k in trials[0]}
-    out.update({k + "_sd": statistics.pstdev([t[k] for t in trials]) for k in ("regret", "mape")})
+    """Means over seeds, of what each has; _sd is the spread between seeds."""
+    known = {k: [t[k] for t in trials if t[k] == t[k] and t[k] != math.inf] for k in trials[0]}
+    out = {k: mean(v) for k, v in known.items()}
+    out.update({k + "_sd": statistics.pstdev(known[k]) if known[k] else math.nan for k in ("regret", "mape")})
     return out
 
 
@@ -165,7 +246,7 @@ def trial(planner, rows, cases, train, test, seen=None):
     """Calibrated on train. Ranked are all rows of `test`'s groups, or of seen's."""
     got = planner.ask(cases, train=train)["cases"]
     steps = [g.get("step", float("inf")) for g in got]
-    inside = [i for i in test if abs(math.log(rows[i]["step_time_s"] / steps[i])) <= got[i]["sd"]]
+    inside = [i for i in test if steps[i] < math.inf and abs(math.log(rows[i]["step_time_s"] / steps[i])) <= got[i]["sd"]]
     return {**ranking(rows, steps, seen or test), "mape": mape(rows, steps, test), "within_sd": len(inside) / len(test)}
 
 
@@ -185,7 +266,7 @@ def vtrain(planner, data, kind):
 
 def single_node(planner, data, seeds=5):
     rows, cases = vtrain(planner, data, "single")
-    if not rows:
+    if len(rows) < 3 * GROUP_MIN:
         return {}
     trials = []
     for seed in range(seeds):
@@ -217,7 +298,7 @@ def leave_one_out(planner, rows, cases, key, label):
 
 def multi_node(planner, data, seeds=24):
     rows, cases = vtrain(planner, data, "multi")
-    if not rows:
+    if len(rows) < 3 * GROUP_MIN:
         return {}
     every = list(range(len(rows)))
     out = {"calibrated on all rows of the cluster, in sample": trial(planner, rows, cases, every, every)}
@@ -236,6 +317,23 @@ def multi_node(planner, data, seeds=24):
         got = planner.ask(cases + more, train=list(range(len(rows), len(rows) + len(single))))["cases"]
         steps = [g["step"] for g in got[:len(rows)]]
         out["calibrated on single nodes only"] = {**ranking(rows, steps, every), "mape": mape(rows, steps, every)}
+    return out
+
+
+def other_clusters(planner, data, seeds=12):
+    """Every other source with measured steps of what it ran: half of its rows calibrate, errors are of the other half."""
+    out = {}
+    for source in sorted({r["id"].split("-")[0] for r in data} - {"vtrain", "mcore"}):
+        rows, cases = possible(planner, [r for r in data if r["id"].split("-")[0] == source],
+                               {k: v for k, v in PROGRAMS.get(source, ({}, {}))[1].items() if k in ("weight", "grad", "optim")})
+        if len(rows) < 3 * GROUP_MIN or not groups_of(rows, range(len(rows))):
+            continue
+        trials = []
+        for seed in range(seeds):
+            train = split(len(rows), 0.5, seed)
+            test = [i for i in range(len(rows)) if i not in set(train)]
+            trials.append(trial(planner, rows, cases, train, test, seen=list(range(len(rows)))))
+        out[source] = {"rows": len(rows), **averaged(trials)}
     return out
 
 
@@ -484,9 +582,20 @@ def formulas(planner, data):
 # ---- report ----
 
 def figures(planner, data):
-    return {"formulas": formulas(planner, data), "single node": single_node(planner, data),
-            "multi node": multi_node(planner, data), "idle devices": idle_devices(planner, data), "peaks of memory": peaks(planner, data),
+    return {"rows": len(data), "formulas": formulas(planner, data), "single node": single_node(planner, data),
+            "multi node": multi_node(planner, data), "other clusters, half of the rows": other_clusters(planner, data),
+            "idle devices": idle_devices(planner, data),
+            "peaks of memory": peaks(planner, data),
             "allocator's share chosen on other programs": waste_left_out(planner, data), "veto": veto(planner, data)}
+
+
+def without_nan(value):
+    """A figure that no row decides is null."""
+    if isinstance(value, dict):
+        return {k: without_nan(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [without_nan(v) for v in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def show(name, value, depth=0):
@@ -520,10 +629,17 @@ def main():
     if not path:
         print("planner_replay.py: no data; give a file", file=sys.stderr)
         return 2
-    with open(path, encoding="utf-8") as f:
-        data = json.load(f)
+    try:
+        data, wrong = load(path)
+        if not os.access(dump, os.X_OK):
+            raise ValueError(f"{dump}: no such program; build planner-dump, or name one with --dump")
+    except ValueError as e:
+        print(f"planner_replay.py: {e}", file=sys.stderr)
+        return 2
+    for line in wrong:
+        print(f"planner_replay.py: {line}", file=sys.stderr)
     planner = Planner(dump)
-    result = figures(planner, data)
+    result = without_nan({**figures(planner, data), "rows left out": len(wrong)})
     planner.close()
     if as_json:
         print(json.dumps(result, indent=1))

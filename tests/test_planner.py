@@ -3,8 +3,10 @@
 where it must not. Without the data these are skipped."""
 import json
 import os
+import random
 import re
 import subprocess
+import sys
 import tempfile
 import unittest
 
@@ -17,8 +19,9 @@ class Replay(unittest.TestCase):
         path = replay.default_data()
         if not path:
             raise unittest.SkipTest("no published measurements: set PTC_PLANNER_DATA")
-        with open(path, encoding="utf-8") as f:
-            cls.data = json.load(f)
+        cls.data, wrong = replay.load(path)
+        if wrong:
+            raise AssertionError(wrong[0])
         cls.planner = replay.Planner(replay.default_dump())
 
     @classmethod
@@ -80,6 +83,75 @@ class Replay(unittest.TestCase):
         self.assertEqual([], found["ran_refused"])
         self.assertGreater(found["out_of_memory"], 0)
         self.assertEqual([], found["out_of_memory_taken"])
+
+
+class AnotherFile(unittest.TestCase):
+    """The replay of any file of the format: figures without a manual step, a line for each row that cannot be."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.path = os.path.join(folder.name, "rows.json")
+
+    def replay(self, rows, expect=0):
+        with open(self.path, "w", encoding="utf-8") as f:
+            f.write(rows if isinstance(rows, str) else json.dumps(rows))
+        r = subprocess.run([sys.executable, os.path.join(replay.ROOT, "tests", "planner_replay.py"), self.path, "--json", "--dump",
+                            replay.default_dump()], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
+        self.assertEqual(expect, r.returncode, r.stderr)
+        return (json.loads(r.stdout) if r.stdout else None), r.stderr.splitlines()
+
+    @staticmethod
+    def rows(seed):
+        """Steps that only work and a pipeline's bubble decide."""
+        draw, rows = random.Random(seed), []
+        for layers in (12, 24):
+            for tp, pp, mbs in [(t, p, m) for t in (1, 2, 4) for p in (1, 2) for m in (1, 2)]:
+                dp, batch = 8 // (tp * pp), 32
+                step = 0.02 * layers * batch / 8 * (1 + (pp - 1) * mbs * dp / batch) * (1 + 0.05 * tp) * draw.uniform(0.97, 1.03)
+                rows.append({"id": f"vtrain-single-{len(rows)}", "kind": "throughput", "gpu_type": "A100-80GB", "gpus": 8,
+                             "gpus_per_node": 8, "tp": tp, "pp": pp, "dp": dp, "micro_batch": mbs, "global_batch": batch,
+                             "recompute": "full", "step_time_s": step,
+                             "model": {"name": f"L{layers}", "layers": layers, "hidden": 1024, "heads": 16, "seq": 1024, "vocab": 50257}})
+        return rows
+
+    def test_figures(self):
+        seed = random.randrange(1 << 32)
+        found, lines = self.replay(self.rows(seed))
+        self.assertEqual([], lines)
+        self.assertEqual((24, 0), (found["rows"], found["rows left out"]))
+        third = found["single node"]["calibrated on a third of the rows, tested on the rest"]
+        self.assertLess(third["mape"], 0.25, f"seed {seed}")
+        self.assertGreater(found["single node"]["leave one model out"]["mape"], 0)
+        self.assertEqual({}, found["multi node"])
+        self.assertIsNone(found["peaks of memory"]["all"]["median_error"])
+
+    def test_nothing_to_show(self):
+        for rows in ([], self.rows(1)[:1]):
+            found, lines = self.replay(rows)
+            self.assertEqual(([], {}), (lines, found["single node"]))
+
+    def test_bad_rows(self):
+        rows = self.rows(2)
+        bad = {0: ("step_time_s", -3, "step_time_s is -3; it must be above 0"), 1: ("tp", 2.5, "tp is 2.5, not a whole number"),
+               2: ("gpus", float("nan"), "gpus is nan, not a number"), 3: ("model", None, "has no model with a name"),
+               4: ("id", rows[5]["id"], "stands twice"), 6: ("memory_gb", 1e300, "memory_gb is 1e+300; it must be above 0 and at most"),
+               7: ("zero_stage", 9, "zero_stage is 9; it is 0, 1, 2 or 3"), 8: ("kind", None, "has no kind"),
+               9: ("pp", "two", "pp is 'two', not a number"), 10: ("gpu_type", [], "gpu_type is [], not a text")}
+        for i, (key, value, _) in bad.items():
+            rows[i][key] = value
+        rows.append("text")
+        found, lines = self.replay(rows)
+        self.assertEqual((14, 11), (found["rows"], found["rows left out"]))
+        self.assertEqual(11, len(lines))
+        for i, (_, _, text) in bad.items():
+            at = 5 if i == 4 else i  # of two of one name the second
+            self.assertTrue(any(f"row {at + 1} (" in line and text in line for line in lines), (i, text, lines))
+        self.assertIn("row 25 (?) is str, not an object", lines[-1])
+
+    def test_no_such_file(self):
+        self.assertIn("not JSON", self.replay("[1,", expect=2)[1][0])
+        self.assertIn("not a JSON array of rows", self.replay("{}", expect=2)[1][0])
 
 
 JOB = """model: {layers: 40, hidden: 6144, heads: 48, vocab: 51200, seq: 2048, bias: true, positions: true,

@@ -41,8 +41,10 @@ void ptc_cand_format(const struct ptc_cand *c, char buf[PTC_CAND_TEXT_MAX])
 	if (c->zero)
 		n += (size_t)snprintf(buf + n, PTC_CAND_TEXT_MAX - n, ",zero=%u", c->zero);
 	n += (size_t)snprintf(buf + n, PTC_CAND_TEXT_MAX - n, ",micro_batch=%u", c->micro_batch);
-	if (c->recompute && n < PTC_CAND_TEXT_MAX)
-		snprintf(buf + n, PTC_CAND_TEXT_MAX - n, ",recompute=%s", recomputes[c->recompute]);
+	if ((c->recompute || c->recompute_others) && n < PTC_CAND_TEXT_MAX)
+		n += (size_t)snprintf(buf + n, PTC_CAND_TEXT_MAX - n, ",recompute=%s", recomputes[c->recompute]);
+	for (uint32_t k = 1; c->recompute_others >> (2 * (k - 1)) && n < PTC_CAND_TEXT_MAX; k++)
+		n += (size_t)snprintf(buf + n, PTC_CAND_TEXT_MAX - n, "/%s", recomputes[ptc_cand_recompute(c, k)]);
 }
 
 static int check_layers(const struct ptc_work *w, const struct ptc_cand *c, struct ptc_error *err)
@@ -52,6 +54,9 @@ static int check_layers(const struct ptc_work *w, const struct ptc_cand *c, stru
 
 		if (k->heads % c->tp)
 			return ptc_error_set(err, PTC_EINVAL, "tp=%u does not divide %u heads", c->tp, k->heads);
+		if (k->ssm_inner % c->tp)
+			return ptc_error_set(err, PTC_EINVAL, "tp=%u does not divide the state space's width %u", c->tp,
+					     k->ssm_inner);
 		if (k->ffn % c->tp)
 			return ptc_error_set(err, PTC_EINVAL, "tp=%u does not divide ffn %u", c->tp, k->ffn);
 		if (ptc_layer_seq(w->model, k) % c->cp)
@@ -96,6 +101,16 @@ int ptc_cand_check(const struct ptc_work *w, const struct ptc_cand *c, struct pt
 	for (size_t i = 0; i < 4; i++)
 		if ((world *= v[i]) > (1u << 20))
 			return ptc_error_set(err, PTC_EINVAL, "a configuration takes more than 1048576 devices");
+	for (uint32_t k = 1; k < PTC_MODEL_MAX_KINDS; k++) {
+		if (!(c->recompute_others >> (2 * (k - 1)) & 3))
+			continue;
+		if (k >= w->model->nkinds)
+			return ptc_error_set(err, PTC_EINVAL, "recompute names %u kinds of layers; the model has %u",
+					     k + 1, w->model->nkinds);
+		if (ptc_cand_recompute(c, k) == c->recompute)
+			return ptc_error_set(err, PTC_EINVAL,
+					     "recompute says of kind %u of layers what it says of the first", k + 1);
+	}
 	if (c->zero > 3 || c->recompute > PTC_RECOMPUTE_FULL)
 		return ptc_error_set(err, PTC_EINVAL, "zero=%u or recompute=%u is unknown", c->zero, c->recompute);
 	if (!w->global_batch)

@@ -304,7 +304,8 @@ static void try_replicas(struct best *b, uint8_t x, uint8_t y)
 static bool same_layers(const struct ptc_cand *a, const struct ptc_cand *b)
 {
 	return a->tp == b->tp && a->cp == b->cp && a->ep == b->ep && a->etp == b->etp &&
-	       a->micro_batch == b->micro_batch && a->recompute == b->recompute;
+	       a->micro_batch == b->micro_batch && a->recompute == b->recompute &&
+	       a->recompute_others == b->recompute_others;
 }
 
 static void prepare(struct ptc_placer *p, const struct ptc_cand *c)

@@ -19,14 +19,24 @@ enum ptc_schedule {
 /* A configuration as the search sees it; rank order tp-cp-ep-dp-pp. All degrees are at least 1. */
 struct ptc_cand {
 	uint32_t tp, cp, dp, pp, ep, etp, vpp, micro_batch;
-	uint8_t zero, recompute; /* 0..3; enum ptc_recompute */
+	uint8_t zero, recompute; /* 0..3; enum ptc_recompute, of the first kind of layers */
+	/* Two bits for each kind of layers after the first: 0: as the first, else enum ptc_recompute + 1, but never what
+	 * the first has. */
+	uint16_t recompute_others;
 };
+static inline enum ptc_recompute ptc_cand_recompute(const struct ptc_cand *c, uint32_t kind)
+{
+	unsigned own = kind ? c->recompute_others >> (2 * (kind - 1)) & 3 : 0;
+
+	return (enum ptc_recompute)(own ? own - 1 : c->recompute);
+}
 static inline uint32_t ptc_cand_devices(const struct ptc_cand *c)
 {
 	return c->tp * c->cp * c->dp * c->pp;
 }
 #define PTC_CAND_TEXT_MAX 192
-/* "tp=8,pp=2,dp=4,zero=1,micro_batch=2,recompute=full": a configuration's text, then what it lacks. */
+/* "tp=8,pp=2,dp=4,zero=1,micro_batch=2,recompute=full": a configuration's text, then what it lacks; "recompute=none/full":
+ * of the first and the second kind of layers. */
 void ptc_cand_format(const struct ptc_cand *c, char buf[PTC_CAND_TEXT_MAX]);
 
 /* What multiplies the model's terms. Each is a physical quantity; fit/fit.h finds them. */

@@ -20,10 +20,21 @@ struct ptc_calibration {
 	double *x;              /* n rows of FEATURES */
 	double *factor;         /* n by n: Cholesky's of the covariance */
 	double *weight;         /* n: the covariance's inverse times the errors */
-	double size;            /* of errors */
+	double usual;           /* of the coefficients' errors; at least the noise */
+	double size;            /* of errors, as they are thought to be alike */
 	double spread;          /* of the errors that are left; at least the noise */
 	struct ptc_fit_settings set;
 };
+
+/* Of all layers, by their number. */
+static double recomputed(const struct ptc_model *m, const struct ptc_cand *c)
+{
+	uint32_t sum = 0;
+
+	for (uint32_t i = 0; i < m->layers && c->recompute_others; i++)
+		sum += ptc_cand_recompute(c, m->kind[i]);
+	return c->recompute_others ? (double)sum / m->layers : c->recompute;
+}
 
 static void features(const struct ptc_work *w, const struct ptc_cand *c, double *x)
 {
@@ -36,7 +47,7 @@ static void features(const struct ptc_work *w, const struct ptc_cand *c, double 
 	x[4] = log2(w->global_batch) / 2;
 	x[5] = log2(m->hidden);
 	x[6] = log2((double)m->layers * m->seq);
-	x[7] = c->recompute + 2.0 * c->zero + log2(c->vpp) + log2(c->ep);
+	x[7] = recomputed(m, c) + 2.0 * c->zero + log2(c->vpp) + log2(c->ep);
 }
 
 static double alike(const struct ptc_calibration *cal, const double *a, const double *b)
@@ -67,11 +78,11 @@ static int check_rows(const struct ptc_fit_row *rows, size_t n, struct ptc_error
 	return 0;
 }
 
-/* A row that is off by more than three times the size of errors counts as noisier, by the square: published tables
+/* A row that is off by more than three times what is usual counts as noisier, by the square: published tables
  * have rows that took twice as long as their neighbours, which say nothing of these. */
 static double noise_of(const struct ptc_calibration *cal, size_t i)
 {
-	double off = fabs(cal->weight[i]) / (3 * cal->size);
+	double off = fabs(cal->weight[i]) / (3 * cal->usual);
 
 	return cal->set.noise * fmax(1, off * off);
 }
@@ -134,7 +145,8 @@ static int fit(const struct ptc_fit_row *rows, const struct ptc_coefs *prior, st
 		cal->cands[i] = rows[i].cand;
 		cal->weight[i] = -cal->weight[i]; /* log(measured / predicted) */
 	}
-	cal->size = size_of(cal->weight, cal->n, cal->set.size, column);
+	cal->usual = size_of(cal->weight, cal->n, cal->set.noise, column);
+	cal->size = fmax(cal->set.size, cal->usual);
 	covariance(cal);
 	ptc_cholesky(cal->factor, cal->n); /* the noise keeps it positive definite */
 	ptc_cholesky_forward(cal->factor, cal->n, cal->weight);

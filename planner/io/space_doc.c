@@ -8,13 +8,26 @@
 
 #include <string.h>
 
-static const char *const keys[] = { "global_batch", "tp",        "cp",
-				    "ep",           "etp",       "dp",
-				    "pp",           "vpp",       "micro_batch",
-				    "zero",         "recompute", "tp_across_nodes",
-				    "exact_batch",  "uneven",    "sequence_parallel",
-				    "schedule",     "memory",    "uneven_batch",
-				    "dtype" };
+static const char *const keys[] = { "global_batch",
+				    "tp",
+				    "cp",
+				    "ep",
+				    "etp",
+				    "dp",
+				    "pp",
+				    "vpp",
+				    "micro_batch",
+				    "zero",
+				    "recompute",
+				    "tp_across_nodes",
+				    "exact_batch",
+				    "uneven",
+				    "sequence_parallel",
+				    "schedule",
+				    "memory",
+				    "uneven_batch",
+				    "dtype",
+				    "recompute_by_kind" };
 static const char *const recomputes[] = { "none", "selective", "full" }; /* enum ptc_recompute */
 static const char *const schedules[] = { "1f1b", "gpipe", "zb1p" };      /* enum ptc_schedule */
 
@@ -94,6 +107,8 @@ static int read_program(const struct ptc_doc *doc, const struct ptc_doc_node *no
 
 	if (!rc)
 		rc = ptc_plan_flag(doc, node, "exact_batch", false, &s->exact_batch, err);
+	if (!rc)
+		rc = ptc_plan_flag(doc, node, "recompute_by_kind", false, &s->recompute_by_kind, err);
 	if (!rc)
 		rc = ptc_plan_flag(doc, node, "uneven", false, &w->uneven, err);
 	if (!rc)

@@ -39,6 +39,7 @@ int ptc_cand_compare(const struct ptc_cand *a, const struct ptc_cand *b)
 	COMPARE(a->dp, b->dp);
 	COMPARE(a->zero, b->zero);
 	COMPARE(a->recompute, b->recompute);
+	COMPARE(a->recompute_others, b->recompute_others);
 	COMPARE(a->micro_batch, b->micro_batch);
 	return 0;
 }
@@ -69,6 +70,7 @@ static bool lie_the_same(const struct ptc_cand *a, const struct ptc_cand *b)
 
 	x.micro_batch = b->micro_batch;
 	x.recompute = b->recompute;
+	x.recompute_others = b->recompute_others;
 	return !ptc_cand_compare(&x, b);
 }
 

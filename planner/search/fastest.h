@@ -21,6 +21,7 @@ struct ptc_space {
 	struct ptc_degrees vpp;         /* 1 */
 	struct ptc_degrees micro_batch; /* powers of two */
 	uint8_t zero, recompute;        /* bit z: zero=z may be; bit r: enum ptc_recompute. 0: what bit 0 says */
+	bool recompute_by_kind;         /* kinds of layers may differ in what they recompute */
 	bool tp_across_nodes;           /* tp may be larger than a node */
 	bool exact_batch;               /* only where dp times micro-batch divides the global batch */
 };

@@ -85,6 +85,7 @@ static void random_instance(struct instance *x, uint64_t seed)
 	random_degrees(&x->space.micro_batch, 8);
 	x->space.zero = 1 | (uint8_t)rnd(16);
 	x->space.recompute = 1 | (uint8_t)rnd(8);
+	x->space.recompute_by_kind = rnd(2);
 	x->space.tp_across_nodes = rnd(2);
 	x->space.exact_batch = rnd(2);
 	/* From too little for anything to more than anything takes. */
@@ -108,7 +109,8 @@ static bool allowed(const struct instance *x, const struct ptc_cand *c)
 		return false;
 	if (!in(&s->vpp, c->vpp) || !in(&s->cp, c->cp) || !in(&s->ep, c->ep) || !in(&s->etp, c->etp))
 		return false;
-	if (!in(&s->micro_batch, c->micro_batch) || !(s->zero & 1 << c->zero) || !(s->recompute & 1 << c->recompute))
+	if (!in(&s->micro_batch, c->micro_batch) || !(s->zero & 1 << c->zero) || !(s->recompute & 1 << c->recompute) ||
+	    (c->recompute_others && !(s->recompute & 1 << (c->recompute_others - 1))))
 		return false;
 	if (once >= x->work.global_batch + c->micro_batch || (s->exact_batch && x->work.global_batch % once))
 		return false;
@@ -122,12 +124,14 @@ static void try_rest(const struct instance *x, struct ptc_cand c, each_fn fn, vo
 {
 	for (c.micro_batch = 1; c.micro_batch <= 8; c.micro_batch++)
 		for (c.recompute = 0; c.recompute < 3; c.recompute++)
-			for (c.zero = 0; c.zero < 4; c.zero++) {
-				struct ptc_choice new = { .cand = c };
+			for (c.recompute_others = 0; c.recompute_others <= (x->space.recompute_by_kind ? 3 : 0);
+			     c.recompute_others++)
+				for (c.zero = 0; c.zero < 4; c.zero++) {
+					struct ptc_choice new = { .cand = c };
 
-				if (allowed(x, &c) && !ptc_estimate(&x->work, &c, &new.est, NULL))
-					fn(arg, &new);
-			}
+					if (allowed(x, &c) && !ptc_estimate(&x->work, &c, &new.est, NULL))
+						fn(arg, &new);
+				}
 }
 
 static void try_all(const struct instance *x, each_fn fn, void *arg)
