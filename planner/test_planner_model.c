@@ -397,6 +397,31 @@ static void test_recompute_by_kind(void **state)
 	expect_line(ptc_cand_parse("tp=1,recompute=none/some", &back, NULL, &err), &err, "not \"some\"");
 }
 
+/* A machine that is twenty times slower than any that the model knows: two measured steps say so of all configurations. */
+static void test_calibration_of_another_machine(void **state)
+{
+	struct ptc_work w = work_of(64);
+	struct ptc_fit_row rows[2] = { { &w, { 1, 1, 8, 1, 1, 1, 1, 1, 0, 0 }, 0 },
+				       { &w, { 2, 1, 2, 2, 1, 1, 1, 2, 0, 0 }, 0 } };
+	struct ptc_cand far = { 4, 1, 1, 8, 1, 1, 1, 4, 0, 0 };
+	struct ptc_calibration *cal;
+	struct ptc_estimate e;
+	double truth, sd;
+
+	ptc_model_gpt(&model, 24, 2048, 16, 8192, 50257, 1024);
+	assert_int_equal(ptc_estimate(&w, &far, &e, NULL), 0);
+	truth = 20 * e.step_s;
+	for (int i = 0; i < 2; i++) {
+		assert_int_equal(ptc_estimate(&w, &rows[i].cand, &e, NULL), 0);
+		rows[i].step_s = 20 * e.step_s;
+	}
+	assert_int_equal(ptc_calibration_new(rows, 2, NULL, &cal, NULL), 0);
+	w.coefs = *ptc_calibration_coefs(cal);
+	assert_int_equal(ptc_estimate(&w, &far, &e, NULL), 0);
+	assert_true(fabs(e.step_s * ptc_calibration_factor(cal, &w, &far, &sd) / truth - 1) < 0.01);
+	ptc_calibration_free(cal);
+}
+
 static void test_as_config(void **state)
 {
 	struct ptc_work w = work_of(64);
@@ -420,13 +445,21 @@ static void test_as_config(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_sc21_sizes),    cmocka_unit_test(test_llama_flops),
-		cmocka_unit_test(test_korthikanti),   cmocka_unit_test(test_interleaved_activations),
-		cmocka_unit_test(test_bubble),        cmocka_unit_test(test_zero_cuts_states),
-		cmocka_unit_test(test_peak_and_need), cmocka_unit_test(test_recompute_by_kind),
-		cmocka_unit_test(test_uneven_stages), cmocka_unit_test(test_measured_groups),
-		cmocka_unit_test(test_bad_models),    cmocka_unit_test(test_bad_profiles),
-		cmocka_unit_test(test_bad_requests),  cmocka_unit_test(test_calibration_recovers),
+		cmocka_unit_test(test_sc21_sizes),
+		cmocka_unit_test(test_llama_flops),
+		cmocka_unit_test(test_korthikanti),
+		cmocka_unit_test(test_interleaved_activations),
+		cmocka_unit_test(test_bubble),
+		cmocka_unit_test(test_zero_cuts_states),
+		cmocka_unit_test(test_peak_and_need),
+		cmocka_unit_test(test_recompute_by_kind),
+		cmocka_unit_test(test_calibration_of_another_machine),
+		cmocka_unit_test(test_uneven_stages),
+		cmocka_unit_test(test_measured_groups),
+		cmocka_unit_test(test_bad_models),
+		cmocka_unit_test(test_bad_profiles),
+		cmocka_unit_test(test_bad_requests),
+		cmocka_unit_test(test_calibration_recovers),
 		cmocka_unit_test(test_as_config),
 	};
 

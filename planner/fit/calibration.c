@@ -6,6 +6,7 @@
 #include "planner/fit/solve.h"
 
 #include "base/alloc.h"
+#include "base/cleanup.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -20,6 +21,7 @@ struct ptc_calibration {
 	double *x;              /* n rows of FEATURES */
 	double *factor;         /* n by n: Cholesky's of the covariance */
 	double *weight;         /* n: the covariance's inverse times the errors */
+	double common;          /* error of all rows, the median: another machine or program than the prior's */
 	double usual;           /* of the coefficients' errors; at least the noise */
 	double size;            /* of errors, as they are thought to be alike */
 	double spread;          /* of the errors that are left; at least the noise */
@@ -104,6 +106,19 @@ static int ascending(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
+/* Takes the median out of the errors: a common factor says nothing of one configuration against another. */
+static double centre(double *left, size_t n, double *sorted)
+{
+	double median;
+
+	memcpy(sorted, left, n * sizeof *left);
+	qsort(sorted, n, sizeof *sorted, ascending);
+	median = (sorted[n / 2] + sorted[(n - 1) / 2]) / 2;
+	for (size_t i = 0; i < n; i++)
+		left[i] -= median;
+	return median;
+}
+
 /* A standard deviation by the median, which single rows that are far off do not move. `sorted` is room for n. */
 static double size_of(const double *left, size_t n, double least, double *sorted)
 {
@@ -132,19 +147,40 @@ static double left_out_spread(const struct ptc_calibration *cal, double *column)
 	return sqrt(sum / (double)cal->n);
 }
 
-static int fit(const struct ptc_fit_row *rows, const struct ptc_coefs *prior, struct ptc_calibration *cal,
+/* Where all steps are off by more than a factor of two, the machine is none that the prior is of: coefficients are fitted to
+ * steps without that factor. Returns its logarithm, or 0; the rows are the caller's to change. */
+static double take_out_factor(struct ptc_fit_row *rows, const struct ptc_coefs *prior, size_t n, double *left,
+			      double *sorted)
+{
+	double off;
+
+	ptc_fit_residuals(rows, n, prior, left);
+	off = -centre(left, n, sorted);
+	if (fabs(off) < log(2))
+		return 0;
+	for (size_t i = 0; i < n; i++)
+		rows[i].step_s *= exp(-off);
+	return off;
+}
+
+static int fit(const struct ptc_fit_row *given, const struct ptc_coefs *prior, struct ptc_calibration *cal,
 	       struct ptc_error *err)
 {
-	double *column = ptc_calloc(cal->n, sizeof *column);
+	ptc_auto_free struct ptc_fit_row *rows = ptc_calloc(cal->n, sizeof *rows);
+	ptc_auto_free double *column = ptc_calloc(cal->n, sizeof *column);
+	double off;
 
-	if (!column)
+	if (!rows || !column)
 		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	memcpy(rows, given, cal->n * sizeof *rows);
+	off = take_out_factor(rows, prior, cal->n, cal->weight, column);
 	ptc_fit_coefs(rows, cal->n, prior, cal->set.prior, cal->weight, &cal->coefs);
 	for (size_t i = 0; i < cal->n; i++) {
 		features(rows[i].work, &rows[i].cand, cal->x + i * FEATURES);
 		cal->cands[i] = rows[i].cand;
 		cal->weight[i] = -cal->weight[i]; /* log(measured / predicted) */
 	}
+	cal->common = off + centre(cal->weight, cal->n, column);
 	cal->usual = size_of(cal->weight, cal->n, cal->set.noise, column);
 	cal->size = fmax(cal->set.size, cal->usual);
 	covariance(cal);
@@ -152,7 +188,6 @@ static int fit(const struct ptc_fit_row *rows, const struct ptc_coefs *prior, st
 	ptc_cholesky_forward(cal->factor, cal->n, cal->weight);
 	ptc_cholesky_back(cal->factor, cal->n, cal->weight);
 	cal->spread = fmax(cal->set.noise, left_out_spread(cal, column));
-	ptc_free(column);
 	return 0;
 }
 
@@ -213,7 +248,7 @@ const struct ptc_coefs *ptc_calibration_coefs(const struct ptc_calibration *cal)
 double ptc_calibration_factor(const struct ptc_calibration *cal, const struct ptc_work *w, const struct ptc_cand *c,
 			      double *ret_sd)
 {
-	double x[FEATURES], mean = 0, near = 0;
+	double x[FEATURES], mean = cal->common, near = 0;
 
 	features(w, c, x);
 	for (size_t i = 0; i < cal->n; i++) {

@@ -16,7 +16,7 @@ struct ptc_fit_row {
 	double step_s;
 };
 
-/* How measured steps are believed; chosen as docs/planner.md says. */
+/* How measured steps are believed; chosen by tests/planner_settings.py (docs/planner.md). */
 struct ptc_fit_settings {
 	double reach; /* doublings of a degree over which errors are alike */
 	double size;  /* of an error that the coefficients leave, relative, at least */
@@ -25,7 +25,7 @@ struct ptc_fit_settings {
 };
 #define PTC_FIT_SETTINGS                                                                                               \
 	{                                                                                                              \
-		0.7, 0.08, 0.08, 0.02                                                                                  \
+		0.7, 0.25, 0.12, 0.1                                                                                   \
 	}
 
 struct ptc_calibration;
