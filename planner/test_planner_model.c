@@ -2,6 +2,7 @@
 /* Formulas against numbers that their papers print, and inputs that cannot be. */
 #include "planner/cost/step.h"
 #include "planner/fit/fit.h"
+#include "planner/infer.h"
 #include "planner/search/as_config.h"
 #include "planner/search/fastest.h"
 
@@ -12,6 +13,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -422,6 +424,80 @@ static void test_calibration_of_another_machine(void **state)
 	ptc_calibration_free(cal);
 }
 
+struct tensors {
+	struct ptc_tensor v[64];
+	char names[64][64];
+	size_t n;
+};
+
+static void tensor(struct tensors *t, int64_t a, int64_t b, int64_t c, const char *name)
+{
+	struct ptc_tensor *x = &t->v[t->n];
+
+	snprintf(t->names[t->n], sizeof t->names[0], "%s", name);
+	*x = (struct ptc_tensor){ .name = t->names[t->n++], .ndim = c ? 3 : b ? 2 : 1, .shape = { a, b, c } };
+}
+
+/* Llama's names with grouped keys, one layer of three with experts: as many parameters as the shapes have. */
+static void test_inferred_from_tensors(void **state)
+{
+	static const char *const parts[] = { "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj",
+					     "self_attn.o_proj" };
+	static struct tensors t;
+	struct ptc_infer_given given = { .seq = 512 };
+	struct ptc_error err = PTC_ERROR_INIT;
+	char name[64], what[PTC_INFER_TEXT_MAX];
+	double all = 0;
+
+	for (int l = 0; l < 3; l++) {
+		for (int p = 0; p < 4; p++) {
+			snprintf(name, sizeof name, "model.layers.%d.%s.weight", l, parts[p]);
+			tensor(&t, p == 1 || p == 2 ? 512 : 2048, 2048, 0, name);
+		}
+		for (int p = 0; l < 2 && p < 3; p++) {
+			snprintf(name, sizeof name, "model.layers.%d.mlp.%s_proj.weight", l,
+				 p ? p == 1 ? "up" : "down" : "gate");
+			tensor(&t, p == 2 ? 2048 : 5632, p == 2 ? 5632 : 2048, 0, name);
+		}
+		snprintf(name, sizeof name, "model.layers.%d.input_layernorm.weight", l);
+		tensor(&t, 2048, 0, 0, name);
+		snprintf(name, sizeof name, "model.layers.%d.post_attention_layernorm.weight", l);
+		tensor(&t, 2048, 0, 0, name);
+	}
+	for (int p = 0; p < 3; p++) {
+		snprintf(name, sizeof name, "model.layers.2.mlp.experts.%s_proj", p ? p == 1 ? "up" : "down" : "gate");
+		tensor(&t, 8, p == 2 ? 768 : 2048, p == 2 ? 2048 : 768, name);
+	}
+	tensor(&t, 8, 2048, 0, "model.layers.2.mlp.router.weight");
+	tensor(&t, 32000, 2048, 0, "model.embed_tokens.weight");
+	tensor(&t, 32000, 2048, 0, "lm_head.weight");
+	tensor(&t, 2048, 0, 0, "model.norm.weight");
+	for (size_t i = 0; i < t.n; i++)
+		all += (double)t.v[i].shape[0] * (t.v[i].shape[1] ? (double)t.v[i].shape[1] : 1) *
+		       (t.v[i].shape[2] ? (double)t.v[i].shape[2] : 1);
+	if (ptc_model_infer(t.v, t.n, &given, &model, what, &err))
+		fail_msg("%s", err.text);
+	if (fabs(ptc_model_params(&model) / all - 1) > 1e-4)
+		fail_msg("%s, not %.9g", what, all);
+	assert_int_equal(model.nkinds, 2);
+	assert_int_equal(model.kinds[0].heads, 16);
+	assert_int_equal(model.kinds[0].kv_heads, 4);
+	assert_true(model.kinds[0].glu && !model.tied && !model.bias && !model.positions);
+	assert_int_equal(model.kinds[1].experts, 8);
+	assert_non_null(strstr(what, "the width taken as usual"));
+	given.heads = 32;
+	assert_int_equal(ptc_model_infer(t.v, t.n, &given, &model, what, &err), 0);
+	assert_int_equal(model.kinds[0].head_dim, 64);
+	assert_null(strstr(what, "width taken"));
+	t.v[0].name = "model.layers.7.self_attn.q_proj.weight";
+	expect_line(ptc_model_infer(t.v, t.n, &given, &model, what, &err), &err, "no tensor is of layer 3 of 8");
+	t.v[0].name = t.names[0];
+	t.v[4].shape[0] = INT64_C(1) << 50; /* of the feed-forward part */
+	expect_line(ptc_model_infer(t.v, t.n, &given, &model, what, &err), &err,
+		    "look like no transformer (model: ffn is");
+	expect_line(ptc_model_infer(t.v + t.n - 2, 1, &given, &model, what, &err), &err, "look like no transformer");
+}
+
 static void test_as_config(void **state)
 {
 	struct ptc_work w = work_of(64);
@@ -453,6 +529,7 @@ int main(void)
 		cmocka_unit_test(test_zero_cuts_states),
 		cmocka_unit_test(test_peak_and_need),
 		cmocka_unit_test(test_recompute_by_kind),
+		cmocka_unit_test(test_inferred_from_tensors),
 		cmocka_unit_test(test_calibration_of_another_machine),
 		cmocka_unit_test(test_uneven_stages),
 		cmocka_unit_test(test_measured_groups),

@@ -324,6 +324,40 @@ class Advise(unittest.TestCase):
         best = min(r["step_s"] for r in self.candidates(*now)["candidates"])
         self.assertLessEqual(rows[0]["step_s"], 1.1 * best * (1 + 1e-9))
 
+    def test_model_inferred_from_tensors(self):
+        h, layers = 2048, 8
+        tensors = [("embed.weight", [32000, h]), ("lm_head.weight", [32000, h])]
+        for i in range(layers):
+            tensors += [(f"layers.{i}.attn.{p}_proj.weight", [h, h]) for p in "qkvo"]
+            tensors += [(f"layers.{i}.mlp.gate_proj.weight", [8192, h]), (f"layers.{i}.mlp.up_proj.weight", [8192, h]),
+                        (f"layers.{i}.mlp.down_proj.weight", [h, 8192])]
+        job = ("version: 1\nname: tiny\ntensors:\n" + "".join(f"  - {{name: {n}, dtype: F32, shape: {s}}}\n" for n, s in tensors) +
+               'rules: [{match: "*"}]\nmodel: MODEL\nspace: {global_batch: 64, micro_batch: [1]}\n')
+        self.write("job.yaml", job.replace("MODEL", "{seq: 1024, heads: 16}"))
+        inferred = self.candidates("--gpus", "16")
+        self.assertIn("8 layers of 1 kind, hidden 2048, 16 heads of 128, ffn 8192, vocab 32000", inferred["inferred"])
+        self.write("job.yaml", job.replace("MODEL", "{layers: 8, hidden: 2048, heads: 16, ffn: 8192, vocab: 32000, seq: 1024, glu: true}"))
+        told = self.candidates("--gpus", "16")
+        self.assertEqual("", told["inferred"])
+        self.assertEqual(told["candidates"], inferred["candidates"])
+        self.write("job.yaml", job.replace("layers.", "blocks.x").replace("MODEL", "{seq: 1024}"))
+        self.assertIn("look like no transformer", self.run_it("--gpus", "16", expect=1))
+
+    def test_without_a_model_what_was_measured(self):
+        self.write("job.yaml", "space: {global_batch: 64}\n")
+        self.assertIn("has no model:", self.run_it("--gpus", "16", expect=1))
+        self.write("profile.yaml", PROFILE + 'measured:\n- {config: "tp=2,pp=1,dp=4,micro_batch=1,global_batch=64", step_s: 8}\n'
+                   '- {config: "tp=1,pp=2,dp=8,micro_batch=1,global_batch=64", step_s: 5}\n'
+                   '- {config: "tp=1,pp=1,dp=8,micro_batch=1,global_batch=32", step_s: 1}\n')
+        rows = json.loads(self.run_it("--gpus", "16", "--format", "json"))["candidates"]
+        self.assertEqual([("tp=2,pp=1,dp=8,micro_batch=1", 4.0, False), ("tp=1,pp=2,dp=8,micro_batch=1", 5.0, True)],
+                         [(r["config"], r["step_s"], r["measured"]) for r in rows[:2]])
+        self.assertTrue(all(r["devices"] <= 16 for r in rows))
+        self.assertIn("dp scaled", self.run_it("--gpus", "16"))
+        self.write("config.json", '{"model_type": "resnet"}')
+        self.write("job.yaml", "model: {config: config.json, seq: 8}\nspace: {global_batch: 64}\n")
+        self.assertIn('model_type "resnet" is not known', self.run_it("--gpus", "16"))
+
     def test_bad_input_is_one_line(self):
         self.assertIn('--gpus is a number in 1..131072, not "0"', self.run_it("--gpus", "0", expect=2))
         self.assertIn("the profile has 256 devices", self.run_it("--gpus", "257", expect=1))

@@ -92,7 +92,7 @@ static int hf_family(struct hf *h)
 			h->family = i;
 			return 0;
 		}
-	return ptc_doc_error(h->doc, node ? node : h->root, h->err, PTC_EINVAL,
+	return ptc_doc_error(h->doc, node ? node : h->root, h->err, PTC_ENOTFOUND,
 			     "model_type \"%.60s\" is not known; describe the model with \"model:\"",
 			     node ? node->text : "");
 }

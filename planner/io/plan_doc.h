@@ -14,7 +14,7 @@ extern const char *const ptc_math_names[PTC_MATHS];
 /* `model:`, or `model: {config: {...}, seq: S}` with what a config.json says. The result is checked. */
 int ptc_plan_model_read(const struct ptc_doc *doc, const struct ptc_doc_node *node, struct ptc_model *ret,
 			struct ptc_error *err);
-/* config.json of Hugging Face's transformers; seq 0: its longest. PTC_EINVAL on a model_type that is not known. */
+/* config.json of Hugging Face's transformers; seq 0: its longest. PTC_ENOTFOUND on a model_type that is not known. */
 int ptc_plan_hf_read(const struct ptc_doc *doc, const struct ptc_doc_node *node, uint32_t seq, struct ptc_model *ret,
 		     struct ptc_error *err);
 

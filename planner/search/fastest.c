@@ -98,10 +98,11 @@ static void insert(struct keeper *k, const struct ptc_choice *new)
 /* What the last of those kept comes to: seconds, or money. */
 static double worst_kept(const struct keeper *k)
 {
-	const struct ptc_choice *last = &k->best[k->n - 1];
+	const struct ptc_choice *last;
 
-	if (k->n < k->keep)
+	if (!k->n || k->n < k->keep)
 		return INFINITY;
+	last = &k->best[k->n - 1];
 	return k->cheapest ? last->price_hour * last->est.step_s : last->est.step_s;
 }
 

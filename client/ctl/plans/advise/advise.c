@@ -3,6 +3,7 @@
  * can take (`model:`, `space:`), the profile what there is and what was measured; no daemon is asked. Failure: CTL_USAGE for
  * options, else what reading and searching says, one line. */
 #include "client/ctl/plans/advise/advise.h"
+#include "client/ctl/plans/offline.h"
 #include "client/ctl/plans/plans.h"
 
 #include "base/alloc.h"
@@ -69,7 +70,7 @@ static int read_model(const char *file, const struct ptc_doc *doc, struct ptc_mo
 	int rc;
 
 	if (!node)
-		return ptc_error_set(err, PTC_EINVAL,
+		return ptc_error_set(err, PTC_ENOTFOUND,
 				     "%s has no model:; without it only measured configurations are known", file);
 	config = ptc_doc_get(node, "config");
 	if (!config || config->kind == PTC_DOC_MAP)
@@ -83,6 +84,37 @@ static int read_model(const char *file, const struct ptc_doc *doc, struct ptc_mo
 	return rc ? rc : read_hf(file, text, (uint32_t)n, ret, err);
 }
 
+/* `model: {seq: S}`, also with heads and topk: the rest is to be inferred. */
+static bool to_infer(const struct ptc_doc_node *node)
+{
+	return node && node->kind == PTC_DOC_MAP && !ptc_doc_get(node, "config") && !ptc_doc_get(node, "layers") &&
+	       ptc_doc_get(node, "seq");
+}
+
+static int infer_model(const struct ctl *c, struct ctl_advice *a, const struct ptc_doc *doc, struct ptc_error *err)
+{
+	static const char *const keys[] = { "seq", "heads", "topk" };
+	const struct ptc_doc_node *node = ptc_doc_get(doc->root, "model");
+	struct ptc_infer_given given = { 0 };
+	uint32_t *const to[] = { &given.seq, &given.heads, &given.topk };
+	struct ctl_offline o = { 0 };
+	int rc = ptc_doc_check_map(doc, node, "model", keys, PTC_ARRAY_LEN(keys), err);
+
+	for (size_t i = 0; i < PTC_ARRAY_LEN(keys) && !rc; i++) {
+		const struct ptc_doc_node *value = ptc_doc_get(node, keys[i]);
+		int64_t n = 0;
+
+		rc = value ? ptc_doc_int(doc, value, keys[i], 1, 1 << 24, &n, err) : 0;
+		*to[i] = (uint32_t)n;
+	}
+	if (!rc)
+		rc = ctl_offline_open(c, &o, err);
+	if (!rc)
+		rc = ptc_model_infer(o.job.spec.tensors, o.job.spec.ntensors, &given, &a->model, a->inferred, err);
+	ctl_offline_done(&o);
+	return rc;
+}
+
 static int read_job(const struct ctl *c, struct ctl_advice *a, struct ptc_error *err)
 {
 	const char *file = ctl_option(c, "file");
@@ -94,7 +126,14 @@ static int read_job(const struct ctl *c, struct ctl_advice *a, struct ptc_error 
 		return rc;
 	space = ptc_doc_get(doc.root, "space");
 	a->has_state = ptc_doc_get(doc.root, "tensors") != NULL;
-	rc = read_model(file, &doc, &a->model, err);
+	if (a->has_state && to_infer(ptc_doc_get(doc.root, "model")))
+		rc = infer_model(c, a, &doc, err);
+	else
+		rc = read_model(file, &doc, &a->model, &a->no_model);
+	if (rc && rc != PTC_ENOTFOUND && a->no_model.code)
+		rc = ptc_error_set(err, rc, "%s", a->no_model.text);
+	else if (rc == PTC_ENOTFOUND)
+		rc = 0; /* what was measured remains */
 	if (!rc)
 		rc = space ? ptc_plan_space_read(&doc, space, &a->space, &a->work, err)
 			   : ptc_error_set(err, PTC_EINVAL, "%s has no space:; it says at least the global_batch",
@@ -349,9 +388,11 @@ static int run(struct ctl *c, struct ptc_error *err)
 		rc = read_profile(c, &a, err);
 	if (!rc)
 		rc = take_range(c, &a, err);
-	if (!rc)
+	if (!rc && a.no_model.code)
+		rc = ctl_advise_measured(c, &a, a.no_model.text, err);
+	else if (!rc)
 		rc = calibrate(&a, err);
-	if (!rc)
+	if (!rc && !a.no_model.code)
 		rc = a.first == a.last ? for_one(c, &a, err) : for_range(c, &a, err);
 	ptc_calibration_free(a.cal);
 	ptc_plan_profile_done(&a.profile);

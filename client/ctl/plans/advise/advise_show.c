@@ -10,6 +10,8 @@
 
 static void put_calibration(const struct ctl_advice *a)
 {
+	if (a->inferred[0])
+		printf("model inferred from the tensors: %s\n", a->inferred);
 	if (a->cal)
 		printf("calibrated by %zu measured step%s and %zu measured peak%s\n", a->nsteps,
 		       a->nsteps == 1 ? "" : "s", a->npeaks, a->npeaks == 1 ? "" : "s");
@@ -86,8 +88,9 @@ void ctl_advice_candidates(const struct ctl *c, const struct ctl_advice *a, cons
 			   const char *why)
 {
 	if (c->json) {
-		printf("{\"version\":1,\"gpus\":%u,\"calibrated\":%s,\"why\":\"%s\",\"candidates\":[", a->last,
-		       a->cal ? "true" : "false", why);
+		printf("{\"version\":1,\"gpus\":%u,\"calibrated\":%s,\"inferred\":\"%s\",\"why\":\"%s\",\"candidates\":"
+		       "[",
+		       a->last, a->cal ? "true" : "false", a->inferred, why);
 		for (size_t i = 0; i < n; i++) {
 			fputs(i ? ",\n" : "\n", stdout);
 			put_json_row(a, &v[i]);
