@@ -197,6 +197,9 @@ static void create(struct ptc_controllers *all, struct ptc_job_view *job)
 	ctl->timer->data = ctl->retry->data = ctl;
 	list[all->n++] = ctl;
 	ptc_info("job", "job=%s controlling it, fence=%lld", job->meta.name, (long long)ctl->fence);
+	if (job->has_record || job->has_intent) /* else it has just been created, here */
+		ptc_event(all->cluster, ctl->uuid, "takeover", "node %s controls the job now%s", all->node,
+			  job->has_intent ? ", and goes on with the switch under way" : "");
 	tell_nodes(ctl);
 	ptc_controller_load(ctl, 0);
 }
@@ -621,7 +624,11 @@ static void done(struct ptc_controller *ctl, const struct ptc_job_update *up)
 		text = ptc_switch_summary(ctl);
 		committed(ctl);
 	} else {
-		ptc_event(ctl->all->cluster, ctl->uuid, "aborted", "%s: %s", ptc_status_name(up->status), why);
+		if (up->status != PTC_EFENCED) /* else it is the next controller's to say */
+			ptc_event_with(ctl->all->cluster, ctl->uuid, "aborted",
+				       json_pack("{s:I, s:i, s:s}", "id", (json_int_t)up->switch_id, "status",
+						 up->status, "why", why),
+				       "%s: %s", ptc_status_name(up->status), why);
 		ptc_generation_doc_done(&ctl->view.to);
 		if (up->status == PTC_EFINISHED)
 			ptc_ending_begins(ctl, why);

@@ -570,7 +570,7 @@ PTC_CONTROL_HANDLER(ptc_control_resize)
 	pr = plan_request(req);
 	rc = ptc_control_find_controlled(d, call, req->job, &t, err);
 	if (rc == 0 && !t.ours) {
-		rc = ptc_control_forward(d, &t, call, "/ptc.v1.Control/Resize", &req->base, err);
+		rc = ptc_control_forward_switch(d, &t, call, "/ptc.v1.Control/Resize", &req->base, err);
 	} else if (rc == 0) {
 		w = ptc_watcher_new(id);
 		rc = w ? ptc_control_start_switch(d, call, req->job,
