@@ -107,11 +107,53 @@ class Live(harness.Case):
                 done = job.wait_run("done")
                 self.assertEqual(20, done["step"])
                 job.check_state(self, 20, self.path(f"state{nodes}"))
-                lines = [e["text"] for e in [json.loads(x) for x in c.ptcctl("events", job.name, "--format", "json").stdout.splitlines()] if e["kind"] == "finished"]
+                lines = [e["text"] for e in self.events(c, job, "finished")]
                 self.assertEqual(1, len(lines), lines)
                 self.assertIn("different steps", lines[0])
                 for rank, step in ((0, 25), (1, 40)):
                     self.assertRegex(lines[0], rf"rank {rank}\b[^;)]* step {step}\b" if nodes == 2 else rf"rank {rank}\b.* {step}\b")
+
+    def events(self, c, job, *kinds):
+        lines = map(json.loads, c.ptcctl("events", job.name, "--format", "json").stdout.splitlines())
+        return [e for e in lines if e["kind"] in kinds]
+
+    def test_preserved(self):
+        """The summary says what goes on as before; of a drain its event does, beside those of the drain."""
+        with self.cluster(nodes=3, devices=1) as c:
+            job = live.Job(c, self.path("blobs"), "blobs", blobs="mine")
+            job.run("tp=2")
+            job.wait_step(3)
+            self.assertEqual("statistical", job.resize("tp=3")["preserved"], "a rank without a blob of its own")
+            job.do("stop")
+            plain = live.Job(c, self.path("plain"), "plain")
+            plain.run("dp=2")
+            plain.wait_step(3)
+            self.assertEqual("native", plain.resize("dp=2,zero=1")["preserved"])
+            c.ptcctl("job", "delete", job.name)
+            c.ptcctl("drain", plain.status()["ranks"][0]["node"], "--wait", timeout_s=60 * PATIENCE)
+            self.assertEqual(["drain", "drained"], [e["kind"] for e in self.events(c, plain, "drain", "drained")])
+            self.assertEqual("bytes", self.events(c, plain, "committed")[-1]["switch"]["preserved"])
+            plain.do("stop")
+
+    def test_events_of_nodes(self):
+        """A node with ranks is lost and comes back; or the controller is, and another takes over."""
+        with self.cluster(nodes=3, devices=1) as c:
+            job = live.Job(c, self.dir)
+            job.run("tp=3")
+            job.wait_step(3)
+            job.do("snapshot")
+            kinds = "node_lost", "node_back", "takeover"
+            for wanted in (["node_lost", "node_back"], ["takeover", "node_back"]):
+                before = len(self.events(c, job, *kinds))
+                controller = job.status()["controller"]
+                victim = controller if "takeover" in wanted else next(n for n in ("n1", "n2") if n != controller)
+                if victim == "n0":  # etcd's, whose end is another test's
+                    continue
+                c.nodes[victim].kill()
+                wait_for(lambda: len(self.events(c, job, *kinds)) > before, 30 * PATIENCE, wanted[0], 0.1)
+                c.restart(victim)
+                wait_for(lambda: [e["kind"] for e in self.events(c, job, *kinds)[before:]] == wanted, 30 * PATIENCE, str(wanted), 0.1)
+            job.do("stop")
 
     def test_node_that_is_waited_for(self):
         """A node goes down while a switch needs it: the progress says which and for how long, the end what to do."""

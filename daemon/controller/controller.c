@@ -163,11 +163,15 @@ static void tell_nodes(struct ptc_controller *ctl)
 		bool same = node->up == ctl->known[i].up && node->create_revision == ctl->known[i].revision;
 		bool was_up = ctl->known[i].up;
 
+		int64_t since = ctl->known[i].down_ns;
+
 		ptc_controller_saw_node(ctl, i, node->up);
 		if (same || (!node->up && !was_up))
 			continue;
 		ctl->known[i].up = node->up;
 		ctl->known[i].revision = node->create_revision;
+		if (was_up != node->up && (was_up || since))
+			ptc_controller_tell_node(ctl, i, node->up, since);
 		if (was_up)
 			ptc_controller_step(ctl, &(struct ptc_job_event){ .kind = PTC_EV_NODE_DOWN, .node = i });
 		if (node->up && !ctl->gone)

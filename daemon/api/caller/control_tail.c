@@ -172,8 +172,8 @@ static int send_summary(struct ptc_tail *tail, struct ptc_rpc_call *call, const 
 						       (json_int_t)tail->record.generation, "snapshot",
 						       (json_int_t)tail->record.snapshot, "step",
 						       (json_int_t)tail->record.step, "id", (json_int_t)tail->id));
-	json_object_update_new(root, json_pack("{s:i, s:s, s:[], s:s, s:b}", "version", 1, "job", tail->meta.name,
-					       "phases", "preserved", "bytes", "taken_over", 1));
+	json_object_update_new(root, json_pack("{s:i, s:s, s:[], s:b}", "version", 1, "job", tail->meta.name, "phases",
+					       "taken_over", 1));
 	text = root ? ptc_json_text(root) : NULL;
 	json_decref(root);
 	if (!text)

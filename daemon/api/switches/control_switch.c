@@ -687,6 +687,21 @@ static int relay_resize(struct ptc_daemon *d, const struct ptc_target *t, struct
 	return rc;
 }
 
+/* Between the two events that say so. */
+static int leave(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_rpc_call *call,
+		 Ptc__V1__ResizeRequest *req, const char *node, struct ptc_error *err)
+{
+	int rc;
+
+	ptc_event(d->cluster, t->meta.uuid, "drain", "node %s is drained: the job leaves it", node);
+	rc = relay_resize(d, t, call, req, err);
+	if (rc == 0)
+		ptc_event(d->cluster, t->meta.uuid, "drained", "the job has left node %s", node);
+	else
+		ptc_event(d->cluster, t->meta.uuid, "drained", "the job has not left node %s: %s", node, err->text);
+	return rc;
+}
+
 /* Moves one job off the node, keeping its configuration. *ret_moved stays false when it has nothing there. */
 static int drain_job(struct ptc_daemon *d, struct ptc_rpc_call *call, const char *job, const char *node,
 		     bool *ret_moved, struct ptc_error *err)
@@ -711,7 +726,7 @@ static int drain_job(struct ptc_daemon *d, struct ptc_rpc_call *call, const char
 		if (rc == 0 && o.n == 0)
 			rc = ptc_error_set(err, PTC_ENODEVICES, "no other node is up");
 		if (rc == 0)
-			rc = relay_resize(d, &t, call, &req, err);
+			rc = leave(d, &t, call, &req, node, err);
 		if (rc)
 			ptc_error_wrap(err, "job %s cannot leave node %s", t.meta.name, node);
 		*ret_moved = rc == 0;
