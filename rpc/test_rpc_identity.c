@@ -538,6 +538,51 @@ static void a_revoked_certificate_ends(void **state)
 	ptc_rpc_server_free(srv, 0);
 }
 
+/* The other direction: a node whose certificate is revoked while we are connected to it is called no more, and what is open to it
+ * ends; the node itself knows nothing of the list. */
+static void an_open_channel_ends(void **state)
+{
+	struct ptc_rpc_server *srv = server();
+	char target[64], crl[160];
+	struct ptc_rpc_channel_opts co = { .target = target, .expect_node = "n1", .renews = true };
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_rpc_channel *ch;
+	struct ptc_rpc_stream *s;
+	struct paths p, q;
+	void *reply;
+	size_t len;
+	int port, rc = 0;
+
+	(void)state;
+	snprintf(crl, sizeof crl, "%s/out.crl", dir);
+	test_crl(dir, "ca", "out", "");
+	assert_int_equal(ptc_rpc_server_method(srv, "/t.T/Echo", ALL_ROLES, h_answer, NULL, NULL), 0);
+	assert_int_equal(ptc_rpc_server_listen_tls(srv, "127.0.0.1:0", creds(&p, "ca", "n1"), &port, &err), 0);
+	assert_int_equal(ptc_rpc_server_start(srv, &err), 0);
+	snprintf(target, sizeof target, "127.0.0.1:%d", port);
+	co.tls = creds(&q, "ca", "n2");
+	q.tls.crl_path = crl;
+	assert_int_equal(ptc_rpc_channel_new(&co, &ch, &err), 0);
+	assert_int_equal(ptc_rpc_stream_open(ch, "/t.T/Echo", CALL_MS, NULL, 0, &s, &err), 0);
+	assert_int_equal(echo(s), 0);
+
+	test_crl(dir, "ca", "out", "n2"); /* somebody else: all goes on */
+	for (int i = 0; i < 80; i++, usleep(20000))
+		assert_int_equal(echo(s), 0);
+
+	test_crl(dir, "ca", "out", "n1");
+	for (int i = 0; i < 200 && rc == 0; i++, usleep(20000))
+		rc = echo(s);
+	assert_int_equal(rc, PTC_EPEER);
+	assert_int_equal(ptc_rpc_stream_finish(s, &err), PTC_EPEER);
+	assert_non_null(strstr(err.text, "certificate is revoked"));
+	ptc_rpc_stream_free(s);
+	assert_int_equal(ptc_rpc_unary(ch, "/t.T/Who", NULL, 0, CALL_MS, NULL, 0, &reply, &len, &err), PTC_EPEER);
+	assert_non_null(strstr(err.text, "is revoked"));
+	ptc_rpc_channel_free(ch);
+	ptc_rpc_server_free(srv, 0);
+}
+
 static void lists_that_will_not_do(void **state)
 {
 	static const struct {
@@ -682,6 +727,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(tls_files_are_renewed),
 		cmocka_unit_test(tls_bad_files),
 		cmocka_unit_test(a_revoked_certificate_ends),
+		cmocka_unit_test(an_open_channel_ends),
 		cmocka_unit_test(lists_that_will_not_do),
 		cmocka_unit_test(probes_tell_who_is_let_in),
 		cmocka_unit_test(strangers_that_prove_something),

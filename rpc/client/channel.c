@@ -84,6 +84,19 @@ static int core_new(const struct ptc_rpc_channel_opts *opts, grpc_channel **ret_
 	return 0;
 }
 
+/* Where revoked certificates are listed: what is open to a peer ends when it is. */
+static int trust_new(struct ptc_rpc_channel *ch, const struct ptc_rpc_channel_opts *opts, struct ptc_error *err)
+{
+	int rc;
+
+	if (opts->insecure || !opts->tls || !opts->tls->crl_path || strncmp(opts->target, "unix:", 5) == 0)
+		return 0;
+	rc = ptc_rpc_trust_new(opts->tls, &ch->trust, err);
+	if (!rc)
+		ch->listed = ptc_rpc_trust_epoch(ch->trust);
+	return rc;
+}
+
 int ptc_rpc_channel_new(const struct ptc_rpc_channel_opts *opts, struct ptc_rpc_channel **ret_channel,
 			struct ptc_error *err)
 {
@@ -97,8 +110,11 @@ int ptc_rpc_channel_new(const struct ptc_rpc_channel_opts *opts, struct ptc_rpc_
 	if (!ch)
 		return ptc_error_set(err, PTC_ENOMEM, "out of memory for a channel to %s", opts->target);
 	ch->renewed = ptc_rpc_tls_renewals();
-	rc = core_new(opts, &core, err);
+	rc = trust_new(ch, opts, err);
+	if (!rc)
+		rc = core_new(opts, &core, err);
 	if (rc) {
+		ptc_rpc_trust_free(ch->trust);
 		ptc_free(ch);
 		return rc;
 	}
@@ -126,28 +142,31 @@ struct ptc_rpc_channel *ptc_rpc_channel_free(struct ptc_rpc_channel *channel)
 		grpc_channel_destroy(channel->core);
 		if (channel->old)
 			grpc_channel_destroy(channel->old);
+		ptc_rpc_trust_free(channel->trust);
 		pthread_mutex_destroy(&channel->lock);
 		ptc_free(channel);
 	}
 	return NULL;
 }
 
-/* After certificates were renewed: the next connection is another channel's. The one before stays for a while, for calls that have
+/* After certificates were renewed, or others revoked: the next connection is another channel's. The one before stays for a while, for calls that have
  * just been made and wait for its connection; those that have one keep it as long as they need it. */
 static void renew_locked(struct ptc_rpc_channel *ch)
 {
-	const unsigned now = ptc_rpc_tls_renewals();
+	const unsigned now = ptc_rpc_tls_renewals(), listed = ch->trust ? ptc_rpc_trust_epoch(ch->trust) : 0;
 	const int64_t now_ns = ptc_sys_now_ns();
+	const bool same = ch->renewed == now && ch->listed == listed;
 	struct ptc_error err = PTC_ERROR_INIT;
 	grpc_channel *core;
 
-	if (ch->old && (ch->renewed != now || now_ns - ch->old_ns > OLD_NS)) {
+	if (ch->old && (!same || now_ns - ch->old_ns > OLD_NS)) {
 		grpc_channel_destroy(ch->old);
 		ch->old = NULL;
 	}
-	if (ch->renewed == now)
+	if (same)
 		return;
 	ch->renewed = now;
+	ch->listed = listed;
 	if (core_new(&ch->opts, &core, &err) != 0) {
 		ptc_error_log("rpc", "peer %s is called with the certificate as it was: %s", ch->target, err.text);
 		return;

@@ -6,11 +6,13 @@
 #include "rpc/internal.h"
 
 struct ptc_rpc_channel {
-	pthread_mutex_t lock; /* core, old, renewed */
+	pthread_mutex_t lock; /* core, old, renewed, listed */
 	grpc_channel *core;
 	grpc_channel *old; /* what core was before certificates were renewed; NULL: none */
 	int64_t old_ns;    /* since when */
 	unsigned renewed;
+	struct ptc_rpc_trust *trust;      /* NULL: no list of revoked certificates */
+	unsigned listed;                  /* its epoch when core was made */
 	struct ptc_rpc_channel_opts opts; /* its strings are ours, its tls the caller's */
 	atomic_int refs;
 	char target[PTC_RPC_ADDRESS_MAX], expect_node[PTC_NAME_MAX + 1];

@@ -9,9 +9,9 @@
  * that no caller takes a broken stream for an ended one. */
 #include "rpc/client/internal.h"
 
-#include "rpc/server/server.h"
-
 #include "base/alloc.h"
+#include "rpc/server/server.h"
+#include "rpc/trust/creds.h"
 
 #include <string.h>
 
@@ -29,6 +29,8 @@ struct ptc_rpc_stream {
 	bool receiving;                     /* it was started, and not taken yet */
 	bool ended;                         /* recv brought the end */
 	const struct ptc_rpc_call *follows; /* NULL: nobody */
+	unsigned listed;                    /* the channel's list of revoked certificates, as looked at last */
+	bool revoked;                       /* the peer's is on it: the call was cancelled */
 };
 
 static grpc_call_error start_lasting(struct ptc_rpc_stream *s)
@@ -57,6 +59,7 @@ int ptc_rpc_stream_open(struct ptc_rpc_channel *channel, const char *method, int
 		return ptc_error_set(err, PTC_ENOMEM, "out of memory for a stream");
 	ptc_rpc_outcome_init(&s->out);
 	s->ch = ptc_rpc_channel_ref(channel);
+	s->listed = channel->trust ? ptc_rpc_trust_epoch(channel->trust) : 0;
 	s->cq = grpc_completion_queue_create_for_next(NULL);
 	rc = ptc_rpc_meta_pack(&s->meta, meta, nmeta, err);
 	if (!rc)
@@ -75,9 +78,26 @@ int ptc_rpc_stream_open(struct ptc_rpc_channel *channel, const char *method, int
 	return 0;
 }
 
+/* A peer whose certificate is revoked while a call to it goes on is neither told more nor heard. */
+static bool disowned(struct ptc_rpc_stream *s)
+{
+	unsigned listed = s->ch->trust ? ptc_rpc_trust_epoch(s->ch->trust) : 0;
+
+	if (listed == s->listed)
+		return s->revoked;
+	s->listed = listed;
+	if (!s->revoked && ptc_rpc_peer_revoked(s->core, s->ch->trust)) {
+		s->revoked = true;
+		grpc_call_cancel(s->core, NULL);
+	}
+	return s->revoked;
+}
+
 static int status_of(struct ptc_rpc_stream *s, struct ptc_error *err)
 {
 	ptc_rpc_slot_wait(s->cq, &s->status);
+	if (s->revoked)
+		return ptc_error_set(err, PTC_EPEER, "peer %s: its certificate is revoked (tls.crl)", s->ch->target);
 	return ptc_rpc_status_from_core(s->out.code, &s->out.trailing, s->out.details, s->ch->target, err);
 }
 
@@ -99,6 +119,7 @@ int ptc_rpc_stream_send(struct ptc_rpc_stream *s, const struct ptc_rpc_part *par
 
 	if (rc)
 		return rc;
+	disowned(s); /* then the batch fails, and the status says why */
 	op.data.send_message.send_message = buf;
 	e = ptc_rpc_slot_start(&s->send, s->core, &op, 1);
 	if (e == GRPC_CALL_OK && !ptc_rpc_slot_wait(s->cq, &s->send))
@@ -130,7 +151,7 @@ static bool recv_wait(struct ptc_rpc_stream *s)
 {
 	while (s->follows && s->recv.pending) {
 		ptc_rpc_cq_poll(s->cq, FOLLOW_POLL_MS);
-		if (s->recv.pending && ptc_rpc_call_cancelled(s->follows)) {
+		if (s->recv.pending && (disowned(s) || ptc_rpc_call_cancelled(s->follows))) {
 			ptc_rpc_stream_cancel(s);
 			break;
 		}
@@ -158,6 +179,7 @@ bool ptc_rpc_stream_ready(struct ptc_rpc_stream *s)
 
 	if (!s->ended && recv_start(s) != GRPC_CALL_OK)
 		return true; /* recv says what is wrong */
+	disowned(s);
 	while (waited->pending && ptc_rpc_cq_poll(s->cq, 0))
 		;
 	if (waited->pending)
@@ -174,7 +196,8 @@ static int recv_buffer(struct ptc_rpc_stream *s, grpc_byte_buffer **ret_buf, str
 
 	if (e != GRPC_CALL_OK)
 		return ptc_rpc_status_from_call_error(e, "receive", err);
-	if (!recv_wait(s) && s->incoming) {
+	disowned(s);
+	if ((!recv_wait(s) || disowned(s)) && s->incoming) {
 		grpc_byte_buffer_destroy(s->incoming);
 		s->incoming = NULL;
 	}
