@@ -11,7 +11,6 @@
 
 #include "base/alloc.h"
 #include "rpc/server/server.h"
-#include "rpc/trust/creds.h"
 
 #include <string.h>
 
@@ -29,7 +28,7 @@ struct ptc_rpc_stream {
 	bool receiving;                     /* it was started, and not taken yet */
 	bool ended;                         /* recv brought the end */
 	const struct ptc_rpc_call *follows; /* NULL: nobody */
-	unsigned listed;                    /* the channel's list of revoked certificates, as looked at last */
+	unsigned listed;                    /* the list of revoked certificates, as looked at last */
 	bool revoked;                       /* the peer's is on it: the call was cancelled */
 };
 
@@ -59,11 +58,10 @@ int ptc_rpc_stream_open(struct ptc_rpc_channel *channel, const char *method, int
 		return ptc_error_set(err, PTC_ENOMEM, "out of memory for a stream");
 	ptc_rpc_outcome_init(&s->out);
 	s->ch = ptc_rpc_channel_ref(channel);
-	s->listed = channel->trust ? ptc_rpc_trust_epoch(channel->trust) : 0;
 	s->cq = grpc_completion_queue_create_for_next(NULL);
 	rc = ptc_rpc_meta_pack(&s->meta, meta, nmeta, err);
 	if (!rc)
-		rc = ptc_rpc_channel_call(channel, method, s->cq, timeout_ms, &s->core, err);
+		rc = ptc_rpc_channel_call(channel, method, s->cq, timeout_ms, &s->core, &s->listed, err);
 	if (!rc) {
 		grpc_call_error e = start_lasting(s);
 
@@ -78,15 +76,11 @@ int ptc_rpc_stream_open(struct ptc_rpc_channel *channel, const char *method, int
 	return 0;
 }
 
-/* A peer whose certificate is revoked while a call to it goes on is neither told more nor heard. */
+/* A peer whose certificate is revoked while a call to it goes on is neither told more nor heard. Before there is a connection
+ * nobody is known, and the list in force by then decides. */
 static bool disowned(struct ptc_rpc_stream *s)
 {
-	unsigned listed = s->ch->trust ? ptc_rpc_trust_epoch(s->ch->trust) : 0;
-
-	if (listed == s->listed)
-		return s->revoked;
-	s->listed = listed;
-	if (!s->revoked && ptc_rpc_peer_revoked(s->core, s->ch->trust)) {
+	if (!s->revoked && !s->open.pending && ptc_rpc_channel_disowns(s->ch, s->core, &s->listed)) {
 		s->revoked = true;
 		grpc_call_cancel(s->core, NULL);
 	}
@@ -97,7 +91,7 @@ static int status_of(struct ptc_rpc_stream *s, struct ptc_error *err)
 {
 	ptc_rpc_slot_wait(s->cq, &s->status);
 	if (s->revoked)
-		return ptc_error_set(err, PTC_EPEER, "peer %s: its certificate is revoked (tls.crl)", s->ch->target);
+		return ptc_rpc_channel_disowned(s->ch, err);
 	return ptc_rpc_status_from_core(s->out.code, &s->out.trailing, s->out.details, s->ch->target, err);
 }
 
