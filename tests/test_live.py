@@ -134,6 +134,24 @@ class Live(harness.Case):
             self.assertEqual("bytes", self.events(c, plain, "committed")[-1]["switch"]["preserved"])
             plain.do("stop")
 
+    def test_drain_that_is_not_waited_for(self):
+        """ptcctl is killed while the job leaves: the job goes on leaving, and no event says that it stays."""
+        with self.cluster(nodes=3, devices=1) as c:
+            job = live.Job(c, self.dir, start_sleep=4)
+            job.run("dp=2")
+            job.wait_step(3)
+            node = job.status()["ranks"][0]["node"]
+            ptcctl = subprocess.Popen([harness.program("ptcctl"), "drain", node, "--wait"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                      stderr=subprocess.DEVNULL, env=c.environment({"PTC_SOCKET": c.nodes["n0"].socket}))
+            wait_for(lambda: job.status()["phase"] == "starting", 30 * PATIENCE, "new ranks started", 0.02)
+            ptcctl.kill()
+            ptcctl.wait()
+            wait_for(lambda: self.events(c, job, "drained"), 30 * PATIENCE, "the drain's end", 0.05)
+            self.assertIn("did not wait for the job to leave it", self.events(c, job, "drained")[0]["text"])
+            wait_for(lambda: self.events(c, job, "committed")[-1]["switch"]["generation"] == 2, 60 * PATIENCE, "the job to leave", 0.1)
+            self.assertNotIn(node, [r["node"] for r in job.status()["ranks"]])
+            job.do("stop")
+
     def test_events_of_nodes(self):
         """A node with ranks is lost and comes back; or the controller is, and another takes over."""
         with self.cluster(nodes=3, devices=1) as c:

@@ -697,6 +697,11 @@ static int leave(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_rp
 	rc = relay_resize(d, t, call, req, err);
 	if (rc == 0)
 		ptc_event(d->cluster, t->meta.uuid, "drained", "the job has left node %s", node);
+	else if (ptc_rpc_call_cancelled(call))
+		ptc_event(
+			d->cluster, t->meta.uuid, "drained",
+			"whoever drained node %s did not wait for the job to leave it; a switch that has begun goes on",
+			node);
 	else
 		ptc_event(d->cluster, t->meta.uuid, "drained", "the job has not left node %s: %s", node, err->text);
 	return rc;
