@@ -168,13 +168,17 @@ char *ptc_record_doc_encode(const struct ptc_record_doc *d)
 		json_decref(root);
 		return NULL;
 	}
+	if (root && d->switch_id && json_object_set_new(root, "switch", json_integer((json_int_t)d->switch_id))) {
+		json_decref(root);
+		return NULL;
+	}
 	return dump(root);
 }
 
 int ptc_record_doc_decode(const char *json, size_t len, struct ptc_record_doc *ret_doc, struct ptc_error *err)
 {
 	struct ptc_record_doc d = { 0 };
-	json_int_t generation = 0, snapshot = 0, step = 0, incarnation = 0;
+	json_int_t generation = 0, snapshot = 0, step = 0, incarnation = 0, switch_id = 0;
 	const char *manifest = NULL, *run = runs[PTC_RUN_NONE];
 	int number = 0;
 	json_t *root;
@@ -182,9 +186,10 @@ int ptc_record_doc_decode(const char *json, size_t len, struct ptc_record_doc *r
 
 	if (rc)
 		return rc;
-	if (json_unpack(root, "{s:I, s:I, s:I, s:s, s?s, s?I}", "generation", &generation, "snapshot", &snapshot,
-			"step", &step, "manifest", &manifest, "run", &run, "incarnation", &incarnation) != 0 ||
-	    generation < 1 || snapshot < 0 || step < 0 || incarnation < 0 ||
+	if (json_unpack(root, "{s:I, s:I, s:I, s:s, s?s, s?I, s?I}", "generation", &generation, "snapshot", &snapshot,
+			"step", &step, "manifest", &manifest, "run", &run, "incarnation", &incarnation, "switch",
+			&switch_id) != 0 ||
+	    generation < 1 || snapshot < 0 || step < 0 || incarnation < 0 || switch_id < 0 ||
 	    !name_find(runs, PTC_RUN_COUNT, run, &number) || (snapshot == 0 && number == PTC_RUN_NONE) ||
 	    !take(d.manifest_hash, sizeof d.manifest_hash, manifest))
 		return malformed("record", root, err);
@@ -193,6 +198,7 @@ int ptc_record_doc_decode(const char *json, size_t len, struct ptc_record_doc *r
 	d.step = (uint64_t)step;
 	d.run = (enum ptc_run)number;
 	d.incarnation = (uint64_t)incarnation;
+	d.switch_id = (uint64_t)switch_id;
 	json_decref(root);
 	*ret_doc = d;
 	return 0;

@@ -82,6 +82,7 @@ struct ptc_record_doc {
 	char manifest_hash[PTC_HASH_HEX];
 	enum ptc_run run;
 	uint64_t incarnation; /* of the generation's ranks; 0: there are none */
+	uint64_t switch_id;   /* that was committed last; 0: by a version that did not say */
 };
 char *ptc_record_doc_encode(const struct ptc_record_doc *d);
 int ptc_record_doc_decode(const char *json, size_t len, struct ptc_record_doc *ret_doc, struct ptc_error *err);

@@ -5,6 +5,7 @@
 #include "daemon/cluster/records.h"
 
 #include "base/alloc.h"
+#include "base/test_seed.h"
 #include "formats/json.h"
 
 #include <stdarg.h>
@@ -224,12 +225,8 @@ static void test_cut(void **state)
 static void test_damage(void **state)
 {
 	static const char pool[] = "{}[]\",:0123456789-.eE \\u\xff\x01truefalsn";
-	unsigned seed =
-		getenv("PTC_TEST_SEED") ? (unsigned)strtoul(getenv("PTC_TEST_SEED"), NULL, 10) : (unsigned)time(NULL);
-
 	(void)state;
-	printf("seed %u (repeat with PTC_TEST_SEED=%u)\n", seed, seed);
-	srand(seed);
+	srand((unsigned)ptc_test_seed());
 	for (int round = 0; round < 20000; round++) {
 		const char *from = good[rand() % KINDS];
 		char json[2048], *text;

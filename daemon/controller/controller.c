@@ -163,11 +163,15 @@ static void tell_nodes(struct ptc_controller *ctl)
 		bool same = node->up == ctl->known[i].up && node->create_revision == ctl->known[i].revision;
 		bool was_up = ctl->known[i].up;
 
+		int64_t since = ctl->known[i].down_ns;
+
 		ptc_controller_saw_node(ctl, i, node->up);
 		if (same || (!node->up && !was_up))
 			continue;
 		ctl->known[i].up = node->up;
 		ctl->known[i].revision = node->create_revision;
+		if (was_up != node->up && (was_up || since))
+			ptc_controller_tell_node(ctl, i, node->up, since);
 		if (was_up)
 			ptc_controller_step(ctl, &(struct ptc_job_event){ .kind = PTC_EV_NODE_DOWN, .node = i });
 		if (node->up && !ctl->gone)
@@ -197,6 +201,9 @@ static void create(struct ptc_controllers *all, struct ptc_job_view *job)
 	ctl->timer->data = ctl->retry->data = ctl;
 	list[all->n++] = ctl;
 	ptc_info("job", "job=%s controlling it, fence=%lld", job->meta.name, (long long)ctl->fence);
+	if (job->has_record || job->has_intent) /* else it has just been created, here */
+		ptc_event(all->cluster, ctl->uuid, "takeover", "node %s controls the job now%s", all->node,
+			  job->has_intent ? ", and goes on with the switch under way" : "");
 	tell_nodes(ctl);
 	ptc_controller_load(ctl, 0);
 }
@@ -621,7 +628,11 @@ static void done(struct ptc_controller *ctl, const struct ptc_job_update *up)
 		text = ptc_switch_summary(ctl);
 		committed(ctl);
 	} else {
-		ptc_event(ctl->all->cluster, ctl->uuid, "aborted", "%s: %s", ptc_status_name(up->status), why);
+		if (up->status != PTC_EFENCED) /* else it is the next controller's to say */
+			ptc_event_with(ctl->all->cluster, ctl->uuid, "aborted",
+				       json_pack("{s:I, s:i, s:s}", "id", (json_int_t)up->switch_id, "status",
+						 up->status, "why", why),
+				       "%s: %s", ptc_status_name(up->status), why);
 		ptc_generation_doc_done(&ctl->view.to);
 		if (up->status == PTC_EFINISHED)
 			ptc_ending_begins(ctl, why);

@@ -48,10 +48,17 @@ void ptc_watcher_finish(struct ptc_watcher *w, int status, const char *text, con
  * it cannot be told yet. */
 typedef int (*ptc_amend_fn)(void *arg, struct ptc_rpc_call *call, const char *summary, bool *later, char **ret_summary,
 			    struct ptc_error *err);
+/* Each may be NULL. */
+struct ptc_watch_ops {
+	ptc_amend_fn amend;
+	/* The lock was lost (PTC_EFENCED): each of the call's steps from then on. */
+	int (*lost)(void *arg, struct ptc_rpc_call *call, uint64_t switch_id, struct ptc_error *err);
+	void (*release)(void *arg); /* once, also when ptc_watcher_stream fails */
+};
 /* From a handler: from now on the call sends Progress messages until the switch ends, with its status, or the client
- * goes. amend and release may be NULL; release(arg) runs once, also when this fails. */
-int ptc_watcher_stream(struct ptc_watcher *w, struct ptc_rpc_call *call, ptc_amend_fn amend, void *arg,
-		       void (*release)(void *arg), struct ptc_error *err);
+ * goes. */
+int ptc_watcher_stream(struct ptc_watcher *w, struct ptc_rpc_call *call, const struct ptc_watch_ops *ops, void *arg,
+		       struct ptc_error *err);
 /* Is the switch in that phase (its error if it ended before), or, with phase NULL, has it ended? Does not wait. */
 int ptc_watcher_look(struct ptc_watcher *w, const char *phase, bool *ret_there, struct ptc_error *err);
 /* For steps: how long to wait when nothing has happened since then. */

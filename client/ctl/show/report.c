@@ -335,8 +335,10 @@ static void put_summary(const json_t *doc)
 	} else if (!json_object_get(doc, "captured_bytes")) {
 		put_bytes("stored", ptc_json_count(doc, "verified_bytes"), "over all nodes");
 	}
-	printf("  %-22s %12" PRIu64 "  preserved: %s\n", "digests verified", ptc_json_count(doc, "digests_verified"),
-	       string(doc, "preserved"));
+	printf("  %-22s %12" PRIu64, "digests verified", ptc_json_count(doc, "digests_verified"));
+	if (json_object_get(doc, "preserved"))
+		printf("  preserved: %s", string(doc, "preserved"));
+	putchar('\n');
 	put_blobs(doc);
 	put_phases(doc);
 	put_pause(json_object_get(doc, "pause"));

@@ -522,7 +522,7 @@ static int commit_here(struct ptc_daemon *d, struct ptc_rpc_call *call, const Pt
 		ptc_manifest_doc_done(&leftovers);
 		ptc_watcher_unref(c.watcher);
 	} else {
-		rc = ptc_watcher_stream(w, call, NULL, NULL, NULL, err);
+		rc = ptc_watcher_stream(w, call, &(struct ptc_watch_ops){ 0 }, NULL, err);
 	}
 	ptc_watcher_unref(w);
 	return rc;
