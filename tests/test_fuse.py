@@ -34,6 +34,7 @@ from harness import LONG, PATIENCE, Job, skip_unless_root, wait_for
 OTHER_UID = 65534
 MEMBER_UID = 65532
 MOUNT_S = 10 * PATIENCE
+CONFIG = '{"model_type": "llama", "note": "käse"}\n'
 LIBC = ctypes.CDLL(None, use_errno=True)
 DETACH = 2
 
@@ -1057,7 +1058,7 @@ print(f" {longest}")
     def test_live_job(self):
         """Ranks that train: the model and what belongs to the optimizer, a snapshot that is held while newer ones are made."""
         with self.cluster(nodes=2, devices=2) as c:
-            job = live.Job(c, self.dir, steps=1_000_000, sleep=0.005)
+            job = live.Job(c, self.dir, steps=1_000_000, sleep=0.005, run={"files": {"carry": {"config.json": CONFIG}}})
             job.run("tp=2,dp=2")
             m = Mount(self, c, node="n1")
             self.assertEqual([], os.listdir(m.path("live", "state")))
@@ -1081,7 +1082,9 @@ print(f" {longest}")
         want = {n: (t.dtype, t.shape, t.tobytes()) for n, t in states.read_file(exported).items()}
         top = m.path("live", "state", os.readlink(m.path("live", "state", "latest")))
         at = json.load(open(m.path("live", "generation.json")))
-        self.assertEqual({"model.safetensors", "optimizer.safetensors", "tensors", f"gen-{at['generation']}"}, set(os.listdir(top)))
+        self.assertEqual({"model.safetensors", "optimizer.safetensors", "config.json", "tensors", f"gen-{at['generation']}"}, set(os.listdir(top)))
+        with open(f"{top}/config.json") as f:
+            self.assertEqual(CONFIG, f.read())
         got = {f: {n: (t.dtype, t.shape, t.tobytes()) for n, t in states.read_file(f"{top}/{f}.safetensors").items()}
                for f in ("model", "optimizer")}
         self.assertEqual(want, {**got["model"], **got["optimizer"]})

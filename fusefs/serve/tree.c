@@ -289,6 +289,18 @@ static bool has_optimizer(const struct ptc_spec *spec)
 	return spec->nfields || declared_fields(spec);
 }
 
+/* A file that the job carries, whole as its head. */
+static int carried_file(const struct ptc_fs_state *s, const char *name, struct ptc_state_file *ret)
+{
+	for (size_t i = 0; i < s->ncarried; i++)
+		if (!strcmp(s->carried[i].name, name)) {
+			*ret = (struct ptc_state_file){ .head = ptc_strdup(s->carried[i].text) };
+			ret->head_len = strlen(s->carried[i].text);
+			return ret->head ? 0 : PTC_ENOMEM;
+		}
+	return PTC_ENOTFOUND;
+}
+
 /* Which file of a snapshot's directory has that name: its bytes. ENOENT: none. */
 static int content(const struct fs_node *dir, const struct ptc_fs_state *s, const char *name,
 		   struct ptc_state_file *ret)
@@ -308,6 +320,8 @@ static int content(const struct fs_node *dir, const struct ptc_fs_state *s, cons
 		rc = ptc_state_file_field(&s->set, 0, ret, NULL);
 	else if (dir->kind == FS_SNAP && !strcmp(name, OPTIMIZER_NAME) && has_optimizer(spec))
 		rc = items_file(spec, true, ret, NULL);
+	else if (dir->kind == FS_SNAP)
+		rc = carried_file(s, name, ret);
 	return rc == PTC_ELAYOUT ? ENOENT : fs_errno(rc);
 }
 
@@ -876,6 +890,8 @@ static void list_state(const struct fs_node *dir, const struct ptc_fs_state *s, 
 		list_file(l, dir, s, PTC_ST_MODEL_NAME);
 		if (has_optimizer(spec))
 			list_file(l, dir, s, OPTIMIZER_NAME);
+		for (size_t i = 0; i < s->ncarried; i++)
+			list_file(l, dir, s, s->carried[i].name);
 		fs_list_add(l, "tensors", fs_identity(FS_TENSORS, s->uuid, s->snapshot, 0, ""), S_IFDIR);
 	}
 	if (dir->kind == FS_SNAP && s->layout) {

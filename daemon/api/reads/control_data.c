@@ -580,22 +580,30 @@ static int export_spec(struct ptc_daemon *d, const struct ptc_view *v, char **re
 {
 	const struct ptc_declared *declared;
 	const struct ptc_layout *layout;
+	const struct ptc_job_desc *job;
 	struct ptc_rule any = { .match = "*" }; /* a description has rules; whoever exports needs none */
 	struct ptc_job_desc desc = { 0 };
-	void *ref;
+	void *ref, *job_ref;
 	int rc;
 
 	if (!v->from.layout_hash[0])
 		return ptc_specs_read(&d->docs, v->meta.uuid, v->meta.spec_hash, ret_json, ret_len, err);
-	rc = ptc_layouts_get(d->docs.layouts, v->meta.uuid, v->from.layout_hash, &declared, &layout, &ref, err);
+	rc = ptc_specs_get(d->docs.specs, v->meta.uuid, v->meta.spec_hash, &job, &job_ref, err);
 	if (rc)
 		return rc;
-	desc.spec = declared->spec; /* borrowed */
+	rc = ptc_layouts_get(d->docs.layouts, v->meta.uuid, v->from.layout_hash, &declared, &layout, &ref, err);
+	if (rc) {
+		ptc_specs_release(job_ref);
+		return rc;
+	}
+	desc.spec = declared->spec; /* borrowed, as is: */
+	desc.files = job->files;
 	desc.spec.name = v->meta.name;
 	desc.spec.rules = &any;
 	desc.spec.nrules = 1;
 	rc = ptc_job_to_json(&desc, ret_json, ret_len, err);
 	ptc_layouts_release(ref);
+	ptc_specs_release(job_ref);
 	return rc;
 }
 
