@@ -100,7 +100,7 @@ struct ptc_admin_range {
 	uint32_t rank, item;
 	uint64_t offset, length;
 };
-/* The bytes of all of them, none ranked, none empty, at most 16384 and 1 MiB together, with one call; for ptc_admin_read_take.
+/* The bytes of all of them, none ranked, none empty, at most 8192 and 1 MiB together, with one call; for ptc_admin_read_take.
  * PTC_EVERSION: the daemon is older than that call. */
 int ptc_admin_read_many_begin(struct ptc_admin *a, const char *job, const struct ptc_admin_export *e,
 			      const struct ptc_admin_range *ranges, size_t n, struct ptc_admin_reading **ret_reading,

@@ -152,6 +152,12 @@ static int box_cover(struct window *w, size_t box, struct ptc_error *err)
 	return r;
 }
 
+/* Those that are ticketed for many ranges: most are whole items, of one box. */
+static size_t many_boxes(size_t ranges)
+{
+	return 2 * ranges + 64;
+}
+
 /* The boxes of all ranges, and whose they are. */
 static int boxes_of_many(struct window *w, struct ptc_error *err)
 {
@@ -169,6 +175,9 @@ static int boxes_of_many(struct window *w, struct ptc_error *err)
 			return r;
 		if (ptc_box_from_range(ndim, shape, (int64_t)range->offset, (int64_t)range->length, &w->boxes))
 			return ptc_error_set(err, PTC_ENOMEM, "no memory to cut a range");
+		if (w->boxes.n > many_boxes(ga->nmany))
+			return ptc_error_set(err, PTC_ELIMIT, "%zu ranges of one call fall into more than %zu boxes",
+					     ga->nmany, many_boxes(ga->nmany));
 		if (w->boxes.n > cap) {
 			uint32_t *bigger = ptc_reallocarray(w->items, PTC_MAX(cap * 2, w->boxes.n), sizeof(*bigger));
 
@@ -415,8 +424,9 @@ static int gather_memory(struct gather *ga, uint64_t length, uint64_t *ret_windo
 	/* with the scratch half of all at most: one client that reads slowly does not keep all others waiting */
 	uint64_t most = PTC_MIN(ga->agent->gate.limit / 2 - GATHER_SCRATCH, (uint64_t)GATHER_WINDOW_MAX);
 	uint64_t window = PTC_MIN(most, length);
-	int r = ptc_staging_new(&ga->agent->gate, (size_t)(window + PTC_MIN(length, (uint64_t)GATHER_SCRATCH)), NULL,
-				NULL, &ga->memory, err);
+	size_t boxes = ga->many ? many_boxes(ga->nmany) * (sizeof(struct ptc_box) + sizeof(struct part)) : 0;
+	int r = ptc_staging_new(&ga->agent->gate, (size_t)(window + PTC_MIN(length, (uint64_t)GATHER_SCRATCH)) + boxes,
+				NULL, NULL, &ga->memory, err);
 
 	if (r)
 		return r;
