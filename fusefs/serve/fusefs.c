@@ -12,6 +12,7 @@
 #include "base/log.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <fcntl.h>
 #include <linux/fuse.h>
 #include <stdio.h>
@@ -21,6 +22,8 @@
 #include <sys/eventfd.h>
 #include <time.h>
 #include <unistd.h>
+
+#define SHORT_READ (64u << 10)
 
 static void cond_init(pthread_cond_t *cond)
 {
@@ -193,14 +196,27 @@ static int wait_set(const struct ptc_fs *fs)
 	return set;
 }
 
-/* A request that is answered in a few microseconds: another thread need not be woken for what comes next. */
-static bool is_short(const struct fuse_buf *buf)
+static bool is_waiting(int fd)
+{
+	struct pollfd p = { .fd = fd, .events = POLLIN };
+
+	return poll(&p, 1, 0) == 1;
+}
+
+/* A request that is answered in a few microseconds: another thread need not be woken for what comes next. A small read is one while
+ * nothing else waits. */
+static bool is_short(const struct ptc_fs *fs, const struct fuse_buf *buf)
 {
 	struct fuse_in_header h;
+	struct fuse_read_in in;
 
 	if (buf->size < sizeof(h))
 		return true;
 	memcpy(&h, buf->mem, sizeof(h));
+	if (h.opcode == FUSE_READ && buf->size >= sizeof(h) + sizeof(in)) {
+		memcpy(&in, (const uint8_t *)buf->mem + sizeof(h), sizeof(in));
+		return in.size <= SHORT_READ && !is_waiting(fs->fd);
+	}
 	return h.opcode == FUSE_OPEN || h.opcode == FUSE_RELEASE || h.opcode == FUSE_FORGET ||
 	       h.opcode == FUSE_BATCH_FORGET || h.opcode == FUSE_GETATTR;
 }
@@ -237,7 +253,7 @@ static void *take_main(void *arg)
 		ptc_error_log("fuse", "cannot wait for requests: %s", strerror(errno));
 	pthread_mutex_lock(&fs->turn);
 	while (set >= 0 && take(fs, set, &buf)) {
-		bool brief = is_short(&buf);
+		bool brief = is_short(fs, &buf);
 
 		if (!brief)
 			pthread_mutex_unlock(&fs->turn);
