@@ -402,6 +402,7 @@ class Fuse(harness.Case):
                 at = f.read().index(needle[:16])
                 f.seek(at)
                 f.write(bytes([needle[0] ^ 1]))
+            self.refused(c, "export", "small", self.path("refused"), contains='no node left that has all of "t.')
             m = Mount(self, c, "--timeout", "5s")
             right, refused = self.read_small(m.path("small", "state", "latest", "tensors"), want)
             print(f"{right} right, {refused} refused", flush=True)
