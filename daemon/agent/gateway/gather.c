@@ -7,7 +7,7 @@
  * waits in the transport, and is taken once the sink is done. Many small ranges are one window: a node is asked once for
  * all that it has of them. Memory: one window and one scratch buffer, ticketed.
  * Failure modes: a node that fails is left out and the window done again with
- * other holders; when none is left, PTC_EPEER naming it and why, or PTC_ECORRUPT where its bytes are damaged; a range
+ * other replicas; when none is left, PTC_EPEER naming it and why, or PTC_ECORRUPT where its bytes are damaged; a range
  * outside the item (PTC_EINVAL); the sink's own code. */
 #include "daemon/agent/calls/agent_state.h"
 #include "daemon/store/store_table.h"
@@ -118,16 +118,16 @@ static int box_cover(struct window *w, size_t box, struct ptc_error *err)
 	struct ptc_parts parts = { 0 };
 	struct ptc_boxes uncovered = { 0 };
 	struct part *v;
-	const struct ptc_holder *holders;
-	size_t nholders;
+	const struct ptc_replica *replicas;
+	size_t nreplicas;
 	char name[PTC_TENSOR_NAME_MAX + PTC_FIELD_NAME_MAX + 2];
-	int r = ptc_geometry_holders(ga->g, item_of(w, box), &holders, &nholders, err);
+	int r = ptc_geometry_replicas(ga->g, item_of(w, box), &replicas, &nreplicas, err);
 
 	if (!r) {
-		uint32_t turn = (uint32_t)(w->off / GATHER_WINDOW_MAX % (nholders ? nholders : 1));
+		uint32_t turn = (uint32_t)(w->off / GATHER_WINDOW_MAX % (nreplicas ? nreplicas : 1));
 
-		r = ptc_parts_cover(&w->boxes.v[box], holders, nholders, ga->usable, ga->self, turn, &parts, &uncovered,
-				    err);
+		r = ptc_parts_cover(&w->boxes.v[box], replicas, nreplicas, ga->usable, ga->self, turn, &parts,
+				    &uncovered, err);
 	}
 	if (!r && uncovered.n)
 		r = ptc_error_set(err, ga->why.code == PTC_ECORRUPT ? PTC_ECORRUPT : PTC_EPEER,
