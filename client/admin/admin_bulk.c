@@ -469,6 +469,43 @@ int ptc_admin_read_rank_begin(struct ptc_admin *a, const char *job, const struct
 	return 0;
 }
 
+int ptc_admin_read_many_begin(struct ptc_admin *a, const char *job, const struct ptc_admin_export *e,
+			      const struct ptc_admin_range *ranges, size_t n, struct ptc_admin_reading **ret_reading,
+			      struct ptc_error *err)
+{
+	ptc_auto_free uint32_t *items = ptc_calloc(n, sizeof(*items));
+	ptc_auto_free uint64_t *offsets = ptc_calloc(n, sizeof(*offsets)), *lengths = ptc_calloc(n, sizeof(*lengths));
+	Ptc__V1__ReadManyRequest request;
+	uint64_t bytes = 0;
+	int rc;
+
+	if (!items || !offsets || !lengths)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	for (size_t i = 0; i < n; i++) {
+		items[i] = ranges[i].item;
+		offsets[i] = ranges[i].offset;
+		lengths[i] = ranges[i].length;
+		bytes += ranges[i].length;
+	}
+	ptc__v1__read_many_request__init(&request);
+	request.version = PTC_ADMIN_VERSION;
+	request.job = ptc_admin_borrow(job);
+	request.generation = e->generation;
+	request.snapshot = e->snapshot;
+	request.uuid = ptc_admin_borrow(e->uuid);
+	request.items = items;
+	request.offsets = offsets;
+	request.lengths = lengths;
+	request.n_items = request.n_offsets = request.n_lengths = n;
+	rc = reading_new(a, SERVICE "ReadMany", &request.base, ret_reading, err);
+	if (rc)
+		return rc;
+	(*ret_reading)->item = ranges[0].item;
+	(*ret_reading)->sized = true;
+	(*ret_reading)->length = bytes;
+	return 0;
+}
+
 int ptc_admin_read_take(struct ptc_admin_reading *r, ptc_admin_data_fn fn, void *arg, struct ptc_error *err)
 {
 	struct ptc_rpc_message *msg = NULL;

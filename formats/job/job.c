@@ -26,7 +26,7 @@ static const char *const job_keys[] = { "version", "name",  "tensors", "fields",
 static const char *const tensor_keys[] = { "name", "dtype", "shape" };
 static const char *const from_keys[] = { "from" };
 static const char *const field_keys[] = { "dtype" };
-static const char *const files_keys[] = { "group" };
+static const char *const files_keys[] = { "group", "carry" };
 
 static int no_memory(struct ptc_job_decoder *d)
 {
@@ -331,12 +331,18 @@ static int decode_group(struct ptc_job_decoder *d, const struct ptc_doc_node *no
 
 static int decode_files(struct ptc_job_decoder *d, const struct ptc_doc_node *node)
 {
-	const struct ptc_doc_node *group = NULL;
+	const struct ptc_doc_node *group, *carry;
 	int rc = ptc_doc_check_map(d->doc, node, "files", files_keys, PTC_ARRAY_LEN(files_keys), d->err);
 
-	if (!rc)
-		rc = require_key(d, node, "files", "group", &group);
-	return rc ? rc : decode_group(d, group);
+	if (rc)
+		return rc;
+	group = ptc_doc_get(node, "group");
+	carry = ptc_doc_get(node, "carry");
+	if (!group && !carry)
+		return ptc_doc_error(d->doc, node, d->err, PTC_EINVAL, "files has no \"group\" and no \"carry\"");
+	if (group)
+		rc = decode_group(d, group);
+	return rc || !carry ? rc : ptc_job_decode_carried(d, carry);
 }
 
 static int check_states(struct ptc_job_decoder *d)
@@ -441,6 +447,7 @@ void ptc_job_desc_done(struct ptc_job_desc *job)
 	ptc_job_run_done(&job->run);
 	ptc_job_data_done(job);
 	ptc_blob_rules_done(&job->blobs);
+	ptc_job_carried_done(&job->files);
 	ptc_free(job->gpus);
 	ptc_free(job->model);
 	ptc_free(job->space);

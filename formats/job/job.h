@@ -60,11 +60,19 @@ struct ptc_job_data {
 /* Names a mixture, as the cursor's tag does: of which datasets, how weighed and in which orders. PTC_ENOMEM or 0. */
 int ptc_job_data_mix(const struct ptc_job_data *data, char ret_hex[33]);
 /* Who else may read the job's files (docs/files.md). */
-#define PTC_JOB_GROUP_MAX 255
+#define PTC_JOB_GROUP_MAX     255
+#define PTC_JOB_MAX_CARRIED   16
+#define PTC_JOB_CARRIED_NAME  127
+#define PTC_JOB_CARRIED_BYTES (256u << 10) /* of all together: they are a part of the description */
+struct ptc_job_carried {
+	char *name, *text; /* UTF-8 */
+};
 struct ptc_job_files {
 	bool shared; /* with members of the group: */
 	gid_t gid;
 	char group[PTC_JOB_GROUP_MAX + 1]; /* its name, not looked up yet; "": gid is it */
+	struct ptc_job_carried *carried;   /* files that each snapshot's directory has beside the state, by name */
+	size_t ncarried;
 };
 struct ptc_job_desc {
 	struct ptc_spec spec;      /* without tensors and rules where a live job's ranks declare them */

@@ -298,13 +298,18 @@ static void put_rules(struct ptc_buf *b, const struct ptc_spec *spec)
 
 static void put_files(struct ptc_buf *b, const struct ptc_job_files *files)
 {
-	if (!files->shared)
+	if (!files->shared && !files->ncarried)
 		return;
-	ptc_buf_puts(b, ",\"files\":{\"group\":");
-	if (files->group[0])
+	ptc_buf_puts(b, ",\"files\":{");
+	if (files->shared)
+		ptc_buf_puts(b, "\"group\":");
+	if (files->shared && files->group[0])
 		ptc_json_put_string(b, files->group);
-	else
+	else if (files->shared)
 		ptc_buf_printf(b, "%" PRIu32, (uint32_t)files->gid);
+	if (files->shared && files->ncarried)
+		ptc_buf_puts(b, ",");
+	ptc_job_put_carried(b, files);
 	ptc_buf_puts(b, "}");
 }
 

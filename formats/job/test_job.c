@@ -551,6 +551,16 @@ static void test_files(void **state)
 	canonical(LIVE "files: {group: domain users}\n", want);
 	snprintf(want, sizeof want, "%s,\"files\":{\"group\":\"100\"}}", run); /* a name, said so */
 	canonical(LIVE "files: {group: \"100\"}\n", want);
+	snprintf(want, sizeof want, "%s,\"files\":{\"carry\":{\"a.json\":\"{\\\"b\\\": 1}\\u000a\",\"z\":\"\"}}}", run);
+	canonical(LIVE "files: {carry: {z: '', a.json: \"{\\\"b\\\": 1}\\n\"}}\n", want);
+	snprintf(want, sizeof want, "%s,\"files\":{\"group\":7,\"carry\":{\"a\":\"b\"}}}", run);
+	canonical(LIVE "files: {group: 7, carry: {a: b}}\n", want);
+	refuse(LIVE "files: {carry: {}}\n", PTC_EINVAL, "job.yaml:6: carry has 0 files");
+	refuse(LIVE "files: {carry: x}\n", PTC_EINVAL, "job.yaml:6: carry is a list of paths");
+	refuse(LIVE "files: {carry: {a: [b]}}\n", PTC_EINVAL, "\"a\" is no text");
+	refuse(LIVE "files: {carry: {gen-1: b}}\n", PTC_EINVAL, "under another one");
+	refuse(LIVE "files: {carry: {a/b: c}}\n", PTC_EINVAL, "cannot be the name of a carried file");
+	refuse(LIVE "files: {carry: [a]}\n", PTC_EINVAL, "no file may be named here");
 	refuse(LIVE "files: staff\n", PTC_EINVAL, "job.yaml:6: files is not a map");
 	refuse(LIVE "files: {}\n", PTC_EINVAL, "job.yaml:6: files has no \"group\"");
 	refuse(LIVE "files: {user: x}\n", PTC_EINVAL, "unknown key \"user\" in files");

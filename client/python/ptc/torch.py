@@ -32,6 +32,7 @@ import hashlib
 import json
 import os
 import socket
+import sys
 import time
 import zlib
 
@@ -71,6 +72,8 @@ def _forget_meshes():
             cache.cache_clear()
     if hasattr(torch._C, "_clear_DTensor_sharding_propagator_cache"):
         torch._C._clear_DTensor_sharding_propagator_cache()
+    if "torch.distributed.tensor" not in sys.modules:
+        return  # nobody has used it
     with contextlib.suppress(ImportError, AttributeError):  # not in older versions
         from torch.distributed.tensor import debug
         debug._clear_sharding_prop_cache()
