@@ -347,7 +347,9 @@ static enum heard hear(struct ptc_copiers *cs, const struct copier *c, int fd, c
 	}
 	memset(r, 0, sizeof *r);
 	n = recv(fd, r, sizeof *r - 1, 0);
-	return n >= (ssize_t)sizeof r->a && r->a.version == PTC_COPY_VERSION ? HEARD : HEARD_END;
+	return n >= (ssize_t)sizeof r->a && ptc_version_reads(r->a.version, PTC_COPY_OLDEST, PTC_COPY_VERSION)
+		       ? HEARD
+		       : HEARD_END;
 }
 
 static int start(struct ptc_copiers *cs, struct copier *c, const struct ptc_copy_call *call, struct ptc_error *err)
