@@ -30,7 +30,7 @@
  * Failure modes: every decoder takes any bytes and answers false for what is not a message. Threads: none of its own. */
 #pragma once
 
-#include "base/versions.h"
+#include "base/number/versions.h"
 
 #include <stdbool.h>
 #include <stddef.h>

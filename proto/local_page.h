@@ -5,7 +5,7 @@
  * blocks or fails. Needs libc only. */
 #pragma once
 
-#include "base/versions.h"
+#include "base/number/versions.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>

@@ -21,7 +21,7 @@
  * Both ends may be of two packages while one is replaced by the other: versions next to each other are taken. Numbers from the socket are checked before use. */
 #pragma once
 
-#include "base/versions.h"
+#include "base/number/versions.h"
 #include "daemon/gpu/backend/gpu_ops.h"
 
 #define PTC_GPU_VERSION      PTC_VERSION_NUMBER(1u)

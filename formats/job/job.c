@@ -53,7 +53,8 @@ static int require_key(struct ptc_job_decoder *d, const struct ptc_doc_node *map
 	return ptc_doc_error(d->doc, map, d->err, PTC_EINVAL, "%s has no \"%s\"", object, key);
 }
 
-static int decode_version(struct ptc_job_decoder *d, const struct ptc_doc_node *root)
+/* *ret_later: it is a later ptc's. */
+static int decode_version(struct ptc_job_decoder *d, const struct ptc_doc_node *root, bool *ret_later)
 {
 	const struct ptc_doc_node *node = NULL;
 	int64_t version = 0;
@@ -61,10 +62,28 @@ static int decode_version(struct ptc_job_decoder *d, const struct ptc_doc_node *
 
 	if (!rc)
 		rc = ptc_doc_int(d->doc, node, "version", 0, INT64_MAX, &version, d->err);
-	if (!rc && version != PTC_JOB_VERSION)
-		rc = ptc_doc_error(d->doc, node, d->err, PTC_EVERSION, "version %" PRId64 " is not supported, %d is",
-				   version, PTC_JOB_VERSION);
+	if (!rc && !ptc_version_reads((uint64_t)version, PTC_JOB_OLDEST, PTC_JOB_VERSION - (d->yaml ? 1 : 0)))
+		rc = ptc_doc_error(d->doc, node, d->err, PTC_EVERSION,
+				   "version %" PRId64
+				   " is not supported, %d to %d are: use the ptc that it was written for",
+				   version, PTC_JOB_OLDEST, PTC_JOB_VERSION + (d->yaml ? 0 : 1));
+	*ret_later = version > PTC_JOB_VERSION;
 	return rc;
+}
+
+/* A later ptc's own text: keys that we do not know are passed over, and what must not be it names. Keys inside of others
+ * are never passed over. */
+static int check_later(struct ptc_job_decoder *d, const struct ptc_doc_node *root)
+{
+	const struct ptc_doc_node *needs = ptc_doc_get(root, "needs"), *first = needs ? needs->first : NULL;
+
+	if (!needs || (needs->kind == PTC_DOC_LIST && !first))
+		return 0;
+	return ptc_doc_error(d->doc, needs, d->err, PTC_EVERSION,
+			     "the job needs \"%.64s\", which this ptc " PTC_VERSION
+			     " does not know: use the ptc that it was "
+			     "written for",
+			     first && first->text ? first->text : "?");
 }
 
 static int decode_name(struct ptc_job_decoder *d, const struct ptc_doc_node *root)
@@ -347,12 +366,15 @@ static int check_states(struct ptc_job_decoder *d)
 static int decode_job(struct ptc_job_decoder *d)
 {
 	const struct ptc_doc_node *root = d->doc->root, *gpus, *files;
+	bool later = false;
 	int rc;
 
 	if (root->kind != PTC_DOC_MAP)
 		return ptc_doc_error(d->doc, root, d->err, PTC_EINVAL, "the job is not a map");
-	rc = decode_version(d, root); /* first: another version has other keys */
-	if (!rc)
+	rc = decode_version(d, root, &later); /* first: another version has other keys */
+	if (!rc && later)
+		rc = check_later(d, root);
+	else if (!rc)
 		rc = ptc_doc_check_map(d->doc, root, "the job", job_keys, PTC_ARRAY_LEN(job_keys), d->err);
 	if (!rc)
 		rc = decode_name(d, root);

@@ -161,7 +161,7 @@ int ptc_agent_on_hold(void *arg, struct ptc_rpc_call *call, struct ptc_error *er
 	int r = ptc_agent_request(call, &ptc__v1__hold_request__descriptor, &msg, err);
 	const Ptc__V1__HoldRequest *req = (const Ptc__V1__HoldRequest *)msg;
 
-	r = r ? r : ptc_wire_version(req->version, err);
+	r = r ? r : ptc_pb_version(req->version, err);
 	if (!r && strlen(req->uuid) != sizeof(key.uuid) - 1)
 		r = ptc_error_set(err, PTC_EINVAL, "a job identifier that is none: \"%.40s\"", req->uuid);
 	if (!r) {

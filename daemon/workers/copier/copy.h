@@ -11,7 +11,7 @@
  * replaced by the other: versions next to each other are taken, others refused. */
 #pragma once
 
-#include "base/versions.h"
+#include "base/number/versions.h"
 
 #include <stdint.h>
 

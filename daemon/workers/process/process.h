@@ -12,7 +12,7 @@
 #pragma once
 
 #include "base/status.h"
-#include "base/versions.h"
+#include "base/number/versions.h"
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -22,6 +22,25 @@
 /* The addition of a raised build: a number that says what it is where bytes are looked at. */
 #define PTC_VERSION_ADDED UINT64_C(0x5a4e455854564552) /* "REVTXENZ" */
 
+/* What nodes share, the documents in etcd, has one version for the whole cluster beside each format's own. A node announces
+ * the newest it writes (daemon/cluster), and all write the lowest that any announces: so one that goes back still reads. */
+#define PTC_DOC_VERSION PTC_VERSION_NUMBER(1)
+#define PTC_DOC_OLDEST  1
+
+/* The lowest that a member announces; at first ours, for a program that is in no cluster. */
+void ptc_version_members_set(uint32_t lowest);
+uint32_t ptc_version_members(void);
+/* The version to write a document in, whose format's newest version came with version `since` of the cluster's documents. */
+static inline uint32_t ptc_version_write(uint32_t newest, uint32_t since)
+{
+	return ptc_version_members() >= since ? newest : newest - 1;
+}
+/* Whether a raised build writes its addition now. */
+static inline bool ptc_version_adds(void)
+{
+	return PTC_VERSION_RAISED && ptc_version_members() >= PTC_DOC_VERSION;
+}
+
 static inline bool ptc_version_reads(uint64_t version, uint64_t oldest, uint64_t ours)
 {
 	return version >= oldest && version <= ours + 1;
