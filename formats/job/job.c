@@ -67,7 +67,7 @@ static int decode_version(struct ptc_job_decoder *d, const struct ptc_doc_node *
 				   "version %" PRId64
 				   " is not supported, %d to %d are: use the ptc that it was written for",
 				   version, PTC_JOB_OLDEST, PTC_JOB_VERSION + (d->yaml ? 0 : 1));
-	*ret_later = version > PTC_JOB_VERSION;
+	*ret_later = PTC_VERSION_LATER(version, PTC_JOB_VERSION);
 	return rc;
 }
 

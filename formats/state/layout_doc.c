@@ -380,7 +380,7 @@ static int read_ranks(struct reader *r)
 	if (!rc && at != d->world)
 		rc = ptc_scan_fail(&r->s, PTC_EINVAL, "%llu ranks of %u", (unsigned long long)at, d->world);
 	rc = rc ? rc : ptc_scan_text(&r->s, "]");
-	return rc ? rc : ptc_scan_close(&r->s, r->version > PTC_LAYOUT_DOC_VERSION);
+	return rc ? rc : ptc_scan_close(&r->s, PTC_VERSION_LATER(r->version, PTC_LAYOUT_DOC_VERSION));
 }
 
 int ptc_layout_doc_decode(const void *data, size_t len, struct ptc_declared *ret_declared, struct ptc_error *err)

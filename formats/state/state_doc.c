@@ -569,7 +569,7 @@ int ptc_state_doc_decode(const void *data, size_t len, struct ptc_state *ret_sta
 		list = !rc && ptc_scan_is(&s, ",");
 		rc = rc || list ? rc : ptc_scan_text(&s, "]");
 	}
-	rc = rc ? rc : ptc_scan_close(&s, version > PTC_STATE_DOC_VERSION);
+	rc = rc ? rc : ptc_scan_close(&s, PTC_VERSION_LATER(version, PTC_STATE_DOC_VERSION));
 	if (!rc && version <= GROUPS_SINCE && (version < GROUPS_SINCE) == has_groups(&st))
 		rc = ptc_scan_fail(&s, PTC_EINVAL, "version %" PRIu64 " %s blobs of scope %d", version,
 				   version == 1 ? "with" : "without", PTC_STATE_TP);
