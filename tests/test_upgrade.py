@@ -17,16 +17,16 @@ from harness import LONG, PATIENCE, Job, wait_for
 from test_ctrainer import BATCH, Trainer, differences
 
 NEXT = os.path.abspath(os.environ.get("PTC_NEXT_BUILD", os.path.join(harness.ROOT, "build", "next")))
+ASKED = LONG or "PTC_NEXT_BUILD" in os.environ  # else it may be of a tree that has changed since
 CONFIGS = ("tp=2,dp=2", "tp=4", "dp=4")
 ADDED = str(0x5a4e455854564552)  # what the next version writes that nobody knows
 
 
 def needs_next(test):
-    there = os.path.exists(os.path.join(NEXT, "daemon", "ptcd")) and not harness.SANITIZED
-    text = f"no build of the next version in {NEXT}: cmake -B {NEXT} -DPTC_NEXT_VERSION=ON -DPTC_TESTS=OFF, then build it"
-    if there or harness.SANITIZED or not LONG:
-        return unittest.skipUnless(there, text)(test)
-    return lambda self: self.fail(text)
+    text = f"no build of the next version in {NEXT}: cmake --preset next && cmake --build build/next, then PTC_NEXT_BUILD=build/next"
+    if harness.SANITIZED or not ASKED:
+        return unittest.skip("only with PTC_TEST_LONG or PTC_NEXT_BUILD, and without sanitizers")(test)
+    return test if os.path.exists(os.path.join(NEXT, "daemon", "ptcd")) else lambda self: self.fail(text)
 
 
 class Ridge(Trainer):
@@ -122,18 +122,18 @@ class Upgrade(harness.Case):
             job = Ridge(c, self.path("now"), "now", harness.BUILD, "rebuild")
             ahead = Ridge(c, self.path("ahead"), "ahead", NEXT, "rebuild") # its libptc is newer than any daemon at first
             state = Job(c, "state", s, self.path("state"), [{"match": "h.*", "split": {"axis": "tp", "dim": 0}}])
-            job.run(f"tp=2,dp=2,{BATCH}")
-            ahead.run(f"tp=2,dp=2,{BATCH}")
-            state.imported("tp=2,dp=2")
-            for j in (job, ahead):
+            anew = Ridge(c, self.path("anew"), "anew", harness.BUILD, "restart") # new processes at each switch
+            for j in (job, ahead, anew):
+                j.run(f"tp=2,dp=2,{BATCH}")
                 j.wait_step(5)
+            state.imported("tp=2,dp=2")
             pids = {j: j.pids() for j in (job, ahead)}
             for build in (NEXT, None):
                 order = list(c.nodes) if build else list(reversed(c.nodes))
                 for name in order:
                     self.replace(c, name, build)
                     last = name == order[-1]
-                    self.mixed(c, (job, ahead), state, both=not last)
+                    self.mixed(c, (job, ahead, anew), state, both=not last)
                     self.assertEqual(pids, {j: j.pids() for j in (job, ahead)}, f"ranks, after {name} was replaced")
                     with self.by(c, NEXT): # ptcctl and ptcd of either version
                         self.assertEqual(4, len(c.json("nodes", node=order[0])["nodes"]))
@@ -149,7 +149,7 @@ class Upgrade(harness.Case):
             made.resize("dp=2")
             made.check_whole(self)
             c.ptcctl("verify", made.name)
-            for j in (job, ahead):
+            for j in (job, ahead, anew):
                 j.do("stop")
                 j.steps = j.wait_run("stopped")["step"]
                 self.assertEqual([], differences(j.lines(), j.reference()), j.name)

@@ -17,9 +17,9 @@
 #else
 #define PTC_VERSION_RAISED 0
 #endif
-#define PTC_VERSION_NUMBER(n) ((n) + PTC_VERSION_RAISED)
+#define PTC_VERSION_NUMBER(n)            ((n) + PTC_VERSION_RAISED)
 /* Whether a reader whose newest version is `ours` meets members that it does not know: those of a raised build neither it knows. */
-#define PTC_VERSION_LATER(version, ours) ((version) > (ours) - PTC_VERSION_RAISED)
+#define PTC_VERSION_LATER(version, ours) ((version) > (ours)-PTC_VERSION_RAISED)
 
 /* The addition of a raised build: a number that says what it is where bytes are looked at. */
 #define PTC_VERSION_ADDED UINT64_C(0x5a4e455854564552) /* "REVTXENZ" */

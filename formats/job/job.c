@@ -56,17 +56,18 @@ static int require_key(struct ptc_job_decoder *d, const struct ptc_doc_node *map
 /* *ret_later: it is a later ptc's. */
 static int decode_version(struct ptc_job_decoder *d, const struct ptc_doc_node *root, bool *ret_later)
 {
+	const int64_t newest = PTC_JOB_VERSION + (d->yaml ? 0 : 1); /* a person's is read to the letter */
 	const struct ptc_doc_node *node = NULL;
 	int64_t version = 0;
 	int rc = require_key(d, root, "the job", "version", &node);
 
 	if (!rc)
 		rc = ptc_doc_int(d->doc, node, "version", 0, INT64_MAX, &version, d->err);
-	if (!rc && !ptc_version_reads((uint64_t)version, PTC_JOB_OLDEST, PTC_JOB_VERSION - (d->yaml ? 1 : 0)))
+	if (!rc && (version < PTC_JOB_OLDEST || version > newest))
 		rc = ptc_doc_error(d->doc, node, d->err, PTC_EVERSION,
-				   "version %" PRId64
-				   " is not supported, %d to %d are: use the ptc that it was written for",
-				   version, PTC_JOB_OLDEST, PTC_JOB_VERSION + (d->yaml ? 0 : 1));
+				   "version %" PRId64 " is not supported, %d to %" PRId64
+				   " are: use the ptc that it was written for",
+				   version, PTC_JOB_OLDEST, newest);
 	*ret_later = PTC_VERSION_LATER(version, PTC_JOB_VERSION);
 	return rc;
 }
