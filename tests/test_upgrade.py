@@ -8,6 +8,7 @@ unknown in every message, record and document. `scripts/test --full` builds it i
 import contextlib
 import json
 import os
+import subprocess
 import unittest
 
 import harness
@@ -49,9 +50,10 @@ class Ridge(Trainer):
 
 
 class Upgrade(harness.Case):
-    def document(self, c, job, kind):
-        """What etcd has of a job, as text."""
-        return c.etcdctl("get", "--print-value-only", f"/ptc/jobs/{job.status()['uuid']}/{kind}").stdout
+    def document(self, c, uuid, kind):
+        """(version, whether it has what the next version adds) of a document of a job."""
+        text = c.etcdctl("get", "--print-value-only", f"/ptc/jobs/{uuid}/{kind}").stdout
+        return json.loads(text)["version"], ADDED in text
 
     @contextlib.contextmanager
     def by(self, c, build):
@@ -124,7 +126,8 @@ class Upgrade(harness.Case):
             state = Job(c, "state", s, self.path("state"), [{"match": "h.*", "split": {"axis": "tp", "dim": 0}}])
             anew = Ridge(c, self.path("anew"), "anew", harness.BUILD, "restart") # new processes at each switch
             for j in (job, ahead, anew):
-                j.run(f"tp=2,dp=2,{BATCH}")
+                with self.by(c, NEXT if j is ahead else harness.BUILD): # described by a ptcctl of the next version
+                    j.run(f"tp=2,dp=2,{BATCH}")
                 j.wait_step(5)
             state.imported("tp=2,dp=2")
             pids = {j: j.pids() for j in (job, ahead)}
@@ -138,9 +141,9 @@ class Upgrade(harness.Case):
                     with self.by(c, NEXT): # ptcctl and ptcd of either version
                         self.assertEqual(4, len(c.json("nodes", node=order[0])["nodes"]))
                         job.do("snapshot")
-                    record = json.loads(self.document(c, job, "record"))
+                        state.check_whole(self, node=order[0])
                     raised = build is NEXT and last
-                    self.assertEqual((2, True) if raised else (1, False), (record["version"], ADDED in json.dumps(record)),
+                    self.assertEqual((2, True) if raised else (1, False), self.document(c, job.status()["uuid"], "record"),
                                      "all write what the oldest member reads")
                     if raised:
                         made = Job(c, "made", s, self.path("made"), [{"match": "h.*", "split": {"axis": "tp", "dim": 1}}])
@@ -153,6 +156,49 @@ class Upgrade(harness.Case):
                 j.do("stop")
                 j.steps = j.wait_run("stopped")["step"]
                 self.assertEqual([], differences(j.lines(), j.reference()), j.name)
+
+    @needs_next
+    @harness.labels("repeats")
+    def test_switch_goes_on(self):
+        """A switch that daemons of one version have begun when they die, those of the other find, and end or undo; ranks train on."""
+        with self.cluster(nodes=2, devices=2, coordinator="etcd-cluster", transport="tls") as c:
+            job = Ridge(c, self.path("now"), "now", harness.BUILD, "rebuild")
+            job.run(f"tp=2,dp=2,{BATCH}")
+            pids, uuid, self.turn = job.pids(), job.status()["uuid"], 0
+            for first, then in ((None, NEXT), (NEXT, None)):
+                for point in ("etcd.intent.after", "etcd.commit1.after", "etcd.commit2.before"):
+                    with self.subTest(point, first=first or "this", then=then or "this"):
+                        self.die_at(c, job, first, point)
+                        if point == "etcd.commit1.after":
+                            self.assertEqual((2, True) if first else (1, False), self.document(c, uuid, "intent"))
+                        for node in c.nodes.values():
+                            node.build = then
+                            c.start_node(node)
+                        c.wait_nodes(list(c.nodes), 60 * PATIENCE)
+                        job.wait_step(job.wait_run("live")["step"] + 5)
+                        self.assertEqual(pids, job.pids())
+                        self.turn += 1
+                        self.switch(job)
+            job.do("stop")
+            job.steps = job.wait_run("stopped")["step"]
+            self.assertEqual([], differences(job.lines(), job.reference()))
+
+    def die_at(self, c, job, build, point):
+        """All daemons die, of that build, in a switch of this job whose controller is at that point."""
+        for node in c.nodes.values():
+            node.stop()
+            node.build = build
+            c.start_node(node, {"PTC_FAULT": point})
+        c.wait_nodes(list(c.nodes), 60 * PATIENCE)
+        job.wait_step(job.wait_run("live")["step"] + 5)
+        config = next(x for x in CONFIGS if not job.status()["config"].startswith(x))
+        argv = [harness.program("ptcctl"), "resize", job.name, "--config", f"{config},{BATCH}", "--wait"]
+        with subprocess.Popen(argv, env=c.environment({"PTC_SOCKET": c.nodes["n0"].socket}), stdin=subprocess.DEVNULL,
+                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as ptcctl:
+            wait_for(lambda: not all(n.pid() for n in c.nodes.values()), 60 * PATIENCE, f"a daemon to die at {point}", 0.005)
+            for node in c.nodes.values():
+                node.kill()
+            ptcctl.kill()
 
     def test_too_far(self):
         """A daemon joins no cluster with a member that is further away than one version, and says what to do."""
