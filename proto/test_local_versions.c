@@ -31,7 +31,7 @@ AGAIN(generation, ptc_local_generation)
 AGAIN(blob, ptc_local_blob)
 AGAIN(cursor, ptc_local_cursor)
 AGAIN(stopped, ptc_local_stopped)
-AGAIN(meet, ptc_local_meet)
+AGAIN(rendezvous, ptc_local_rendezvous)
 AGAIN(restored, ptc_local_restored)
 AGAIN(filled, ptc_local_filled)
 
@@ -47,11 +47,11 @@ static bool again_refusal(const void *data, size_t len, struct ptc_local_out *o)
 
 static bool again_ended(const void *data, size_t len, struct ptc_local_out *o)
 {
-	uint64_t generation, launch;
+	uint64_t generation, incarnation;
 
-	if (!ptc_local_get_ended(data, len, &generation, &launch))
+	if (!ptc_local_get_ended(data, len, &generation, &incarnation))
 		return false;
-	ptc_local_put_ended(o, generation, launch);
+	ptc_local_put_ended(o, generation, incarnation);
 	return true;
 }
 
@@ -120,9 +120,9 @@ static struct ptc_local_out some(unsigned which)
 								   .pid = 3,
 								   .token = "t",
 								   .version = "v",
-								   .standing = PTC_LOCAL_RUNS,
+								   .resume_phase = PTC_LOCAL_RUNS,
 								   .generation = 4,
-								   .launch = 5,
+								   .incarnation = 5,
 								   .rank = 6,
 								   .features = PTC_LOCAL_CAN_FILL });
 	else if (which == 1)
@@ -130,7 +130,7 @@ static struct ptc_local_out some(unsigned which)
 	else if (which == 2)
 		ptc_local_put_generation(
 			&o, &(struct ptc_local_generation){
-				    .generation = 1, .launch = 2, .world = 4, .config = "tp=2,dp=2", .job = "j" });
+				    .generation = 1, .incarnation = 2, .world = 4, .config = "tp=2,dp=2", .job = "j" });
 	else if (which == 3)
 		ptc_local_put_blob(&o, &(struct ptc_local_blob){ "b", 1, "bytes", 5 });
 	else if (which == 4)
@@ -139,8 +139,8 @@ static struct ptc_local_out some(unsigned which)
 		ptc_local_put_stopped(&o,
 				      &(struct ptc_local_stopped){ .step = 8, .refused = "not now", .later = true });
 	else if (which == 6)
-		ptc_local_put_meet(&o,
-				   &(struct ptc_local_meet){ .id = 1, .key = "k", .text = "", .value = "v", .len = 1 });
+		ptc_local_put_rendezvous(&o, &(struct ptc_local_rendezvous){
+						     .id = 1, .key = "k", .text = "", .value = "v", .len = 1 });
 	else if (which == 7)
 		ptc_local_put_restored(&o, &(struct ptc_local_restored){ true, 9 });
 	else if (which == 8)
@@ -160,14 +160,15 @@ static struct ptc_local_out some(unsigned which)
 	else if (which == 13)
 		ptc_local_put_staging(&o, 12, spans, 2);
 	else
-		ptc_local_put_fill(&o, &(struct ptc_local_fill){ .generation = 1, .launch = 2, .id = 3, .nrows = 1 },
+		ptc_local_put_fill(&o,
+				   &(struct ptc_local_fill){ .generation = 1, .incarnation = 2, .id = 3, .nrows = 1 },
 				   rows);
 	return o;
 }
 
-static const again_fn all[] = { again_hello,   again_welcome, again_generation, again_blob,    again_cursor,
-				again_stopped, again_meet,    again_restored,   again_filled,  again_refusal,
-				again_ended,   again_number,  again_tensor,     again_staging, again_fill };
+static const again_fn all[] = { again_hello,   again_welcome,    again_generation, again_blob,    again_cursor,
+				again_stopped, again_rendezvous, again_restored,   again_filled,  again_refusal,
+				again_ended,   again_number,     again_tensor,     again_staging, again_fill };
 
 static void test_fields_of_a_later_version(void **state)
 {
