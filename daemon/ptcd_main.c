@@ -480,6 +480,8 @@ static int new_cluster(struct process *p, struct ptc_error *err)
 	n->ceiling_bytes = p->memory.chunks;
 	n->insecure = p->d.insecure;
 	n->pid = getpid();
+	n->documents_oldest = PTC_DOC_OLDEST;
+	n->documents = PTC_DOC_VERSION;
 	return ptc_cluster_new(&opts, &p->d.cluster, err);
 }
 

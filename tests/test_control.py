@@ -118,7 +118,7 @@ class Control(harness.Case):
                         if version == 2:
                             self.assertNotIn("version", said[1] if said[0] != "OK" else "", (service, rpc))
                         else:
-                            self.assertRegex(said[1], rf"version {version}; this daemon speaks", (service, rpc, said))
+                            self.assertRegex(said[1], rf"version {version}; this ptc [0-9.]+ speaks 1 to 2: upgrade", (service, rpc, said))
                             self.assertNotEqual("OK", said[0], (service, rpc))
 
     def test_requests(self):

@@ -150,10 +150,10 @@ int ptc_admin_import_send(struct ptc_admin_stream *s, uint32_t item, uint64_t of
 	chunk.import_id = s->import_id;
 	chunk.item = item;
 	chunk.offset = offset;
-	n = protobuf_c_message_get_packed_size(&chunk.base);
-	if (n > sizeof(header) - 2 * 10)
+	n = ptc_pb_added(header);
+	if (n + protobuf_c_message_get_packed_size(&chunk.base) > sizeof(header) - 2 * 10)
 		return ptc_error_set(err, PTC_EINVAL, "the job's name is too long");
-	protobuf_c_message_pack(&chunk.base, header);
+	n += protobuf_c_message_pack(&chunk.base, header + n);
 	n += put_varint(header + n, DATA_TAG);
 	n += put_varint(header + n, len);
 	parts[0].len = n;
@@ -388,10 +388,11 @@ static int deliver(struct ptc_rpc_message *msg, void **buf, size_t *cap, uint64_
 	data = find_data(*buf, len, &data_len, &version);
 	if (!data)
 		return ptc_error_set(err, PTC_EPEER, "the daemon's reply does not decode (Data)");
-	if (version < 1 || version > PTC_ADMIN_VERSION + 1)
+	if (!ptc_version_reads(version, PTC_WIRE_OLDEST, PTC_ADMIN_VERSION))
 		return ptc_error_set(err, PTC_EVERSION,
-				     "the daemon speaks protocol version %" PRIu64 ", this program %d", version,
-				     PTC_ADMIN_VERSION);
+				     "the daemon speaks protocol version %" PRIu64
+				     ", this program %d to %d: use the ptcctl of the daemon's package",
+				     version, PTC_WIRE_OLDEST, PTC_ADMIN_VERSION + 1);
 	*got += data_len;
 	return data_len ? fn(arg, data, data_len, err) : 0;
 }

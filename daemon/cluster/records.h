@@ -22,10 +22,11 @@
  *   /ptc/events/UUID/NUMBER           event log, oldest dropped
  *
  * Encoders return ptc_free-able JSON text or NULL when out of memory;
- * decoders check every member and refuse versions they do not speak. */
+ * decoders check every member that they know, pass over others, and refuse versions that are not next to ours. */
 #pragma once
 
 #include "base/limits.h"
+#include "base/number/versions.h"
 #include "base/status.h"
 #include "daemon/core/job_switch.h"
 #include "formats/dataset/ledger.h"
@@ -35,9 +36,8 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#define PTC_DOC_VERSION 1
-#define PTC_HASH_HEX    33
-#define PTC_UUID_TEXT   37
+#define PTC_HASH_HEX  33
+#define PTC_UUID_TEXT 37
 
 struct ptc_node_doc {
 	char name[PTC_NAME_MAX + 1];
@@ -49,9 +49,12 @@ struct ptc_node_doc {
 	char rack[PTC_NAME_MAX + 1];
 	bool insecure;
 	int pid;
+	uint32_t documents_oldest, documents; /* versions of documents: the oldest it reads, the newest it writes */
 };
 char *ptc_node_doc_encode(const struct ptc_node_doc *d);
 int ptc_node_doc_decode(const char *json, size_t len, struct ptc_node_doc *ret_doc, struct ptc_error *err);
+/* PTC_EVERSION, and what to do, where its version is not next to ours. */
+int ptc_node_doc_near(const struct ptc_node_doc *d, struct ptc_error *err);
 
 struct ptc_meta_doc {
 	char uuid[PTC_UUID_TEXT];
