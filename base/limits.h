@@ -44,7 +44,9 @@
 
 #define PTC_CHUNK_BYTES      ((1u << 20) - 64) /* 256 pages, less LMDB's page header and what aligns them */
 #define PTC_BLOCK_BYTES      (64u << 10)       /* unit of the store's checksums */
-#define PTC_EXTENT_MAX_BYTES (8u << 20)        /* unit of transfer and of alias-or-copy */
+#define PTC_READ_MANY_BYTES  (1u << 20)        /* of all ranges of one ReadMany */
+#define PTC_READ_MANY_RANGES 8192
+#define PTC_EXTENT_MAX_BYTES (8u << 20) /* unit of transfer and of alias-or-copy */
 
 #define PTC_MAX_DATASETS     4096                /* registered; one answer lists them all */
 #define PTC_RECORD_MAX_BYTES 4096                /* the committed record in etcd */
@@ -53,6 +55,6 @@
 #define PTC_ETCD_QUOTA       (UINT64_C(2) << 30) /* etcd's own default for its database */
 #define PTC_ETCD_TXN_OPS_MAX 120                 /* etcd's limit is 128 */
 
-#define PTC_MAX_HELD    256    /* snapshots that readers hold on one node; each keeps chunks from being freed */
-#define PTC_HOLDER_MAX  63     /* a holder's name */
-#define PTC_HOLD_MAX_MS 120000 /* one lease; a holder that dies keeps memory for so long */
+#define PTC_MAX_PINS       256    /* snapshots that readers hold on one node; each keeps chunks from being freed */
+#define PTC_PIN_READER_MAX 63     /* a reader's name */
+#define PTC_PIN_MAX_MS     120000 /* one lease; a reader that dies keeps memory for so long */

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Clusters of several kinds of devices: placements against an oracle that computes each one's step time from single layers
- * and from estimates of single kinds, and tries every share of the batch; the search against trying every candidate. PTC_SEED=n
+ * and from estimates of single kinds, and tries every share of the batch; the search against trying every candidate. PTC_TEST_SEED=n
  * PTC_CASES=1 repeats the case that a failure prints. */
 #include "planner/cost/on_kinds.h"
 #include "planner/search/fastest.h"
@@ -204,7 +204,7 @@ static void test_placements(void **state)
 			e.step_s *= ptc_placed_price(&cluster, &c, &e.place);
 		none += isinf(want);
 		if (isinf(want) != isinf(full) || (!isinf(want) && fabs(e.step_s / want - 1) > 1e-9))
-			fail_msg("PTC_SEED=%llu PTC_CASES=1: a step of %.9g s (or money), the oracle says %.9g",
+			fail_msg("PTC_TEST_SEED=%llu PTC_CASES=1: a step of %.9g s (or money), the oracle says %.9g",
 				 (unsigned long long)seed_of(n), isinf(full) ? INFINITY : e.step_s, want);
 		by_data += !isinf(full) && e.place.by_data;
 		by_stage += !isinf(full) && e.place.first && !e.place.by_data;
@@ -239,7 +239,7 @@ static void test_cut_by_speed(void **state)
 				w.nstages = 3;
 				ptc_cost_pipe_mixed(&w, &c, on, which, &given);
 				if (cut.busiest_s > given.busiest_s * (1 + 1e-9))
-					fail_msg("PTC_SEED=%llu PTC_CASES=1: %u,%u layers are better",
+					fail_msg("PTC_TEST_SEED=%llu PTC_CASES=1: %u,%u layers are better",
 						 (unsigned long long)seed_of(n), a, b);
 			}
 	}
@@ -326,7 +326,7 @@ static void test_search_of_kinds(void **state)
 				ptc_cand_format(&got[0].cand, is);
 			if (want.some)
 				ptc_cand_format(&want.c.cand, best);
-			fail_msg("PTC_SEED=%llu PTC_CASES=1: found %s, the best is %s; %s",
+			fail_msg("PTC_TEST_SEED=%llu PTC_CASES=1: found %s, the best is %s; %s",
 				 (unsigned long long)seed_of(n), is, best, err.text);
 		}
 		found += !rc;
@@ -375,6 +375,5 @@ int main(void)
 		cmocka_unit_test(test_layers_by_speed),
 	};
 
-	print_message("PTC_SEED=%llu\n", (unsigned long long)seed_of(0));
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Of the planner's property tests: one generator, its seed and the number of cases. PTC_SEED=n PTC_CASES=1 repeats the case
+/* Of the planner's property tests: one generator, its seed and the number of cases. PTC_TEST_SEED=n PTC_CASES=1 repeats the case
  * whose seed a failure prints. Include after cmocka.h's own needs; one thread. */
 #pragma once
 
 #include "base/check.h"
+#include "base/test_seed.h"
 
 #include <stdint.h>
 #include <stdlib.h>
@@ -21,9 +22,7 @@ static inline uint32_t rnd(uint32_t n)
 /* Of the n-th case. */
 static inline uint64_t seed_of(uint64_t n)
 {
-	const char *s = getenv("PTC_SEED");
-
-	return (s ? strtoull(s, NULL, 0) : 20250311) + n;
+	return ptc_test_seed() + n;
 }
 
 /* The generator starts anew. */

@@ -141,6 +141,16 @@ static struct ptc_local_in reader(const void *data, size_t len)
 	return (struct ptc_local_in){ .p = data, .end = (const uint8_t *)data + len };
 }
 
+/* At the end of every message: where a later version adds its fields. */
+static void put_added(struct ptc_local_out *o)
+{
+#if PTC_VERSION_RAISED
+	ptc_local_put_u64(o, PTC_VERSION_ADDED);
+#else
+	(void)o;
+#endif
+}
+
 void ptc_local_put_hello(struct ptc_local_out *o, const struct ptc_local_hello *m)
 {
 	ptc_local_put_u32(o, m->protocol_min);
@@ -148,11 +158,12 @@ void ptc_local_put_hello(struct ptc_local_out *o, const struct ptc_local_hello *
 	ptc_local_put_u64(o, m->pid);
 	ptc_local_put_text(o, m->token);
 	ptc_local_put_text(o, m->version);
-	ptc_local_put_u8(o, m->standing);
+	ptc_local_put_u8(o, m->resume_phase);
 	ptc_local_put_u64(o, m->generation);
-	ptc_local_put_u64(o, m->launch);
+	ptc_local_put_u64(o, m->incarnation);
 	ptc_local_put_u32(o, m->rank);
 	ptc_local_put_u32(o, m->features);
+	put_added(o);
 }
 
 bool ptc_local_get_hello(const void *data, size_t len, struct ptc_local_hello *ret)
@@ -164,12 +175,12 @@ bool ptc_local_get_hello(const void *data, size_t len, struct ptc_local_hello *r
 	ret->pid = ptc_local_get_u64(&in);
 	ret->token = ptc_local_get_text(&in, PTC_LOCAL_TOKEN);
 	ret->version = ptc_local_get_text(&in, PTC_LOCAL_SHORT_MAX);
-	ret->standing = ptc_local_get_u8(&in);
+	ret->resume_phase = ptc_local_get_u8(&in);
 	ret->generation = ptc_local_get_u64(&in);
-	ret->launch = ptc_local_get_u64(&in);
+	ret->incarnation = ptc_local_get_u64(&in);
 	ret->rank = ptc_local_get_u32(&in);
 	ret->features = in.p < in.end ? ptc_local_get_u32(&in) : 0; /* of a libptc before there were any */
-	return !in.bad && ret->standing <= PTC_LOCAL_IS_STOPPED;
+	return !in.bad && ret->resume_phase <= PTC_LOCAL_IS_STOPPED;
 }
 
 void ptc_local_put_welcome(struct ptc_local_out *o, const struct ptc_local_welcome *m)
@@ -177,6 +188,7 @@ void ptc_local_put_welcome(struct ptc_local_out *o, const struct ptc_local_welco
 	ptc_local_put_u32(o, m->protocol);
 	ptc_local_put_u64(o, m->pid);
 	ptc_local_put_text(o, m->version);
+	put_added(o);
 }
 
 bool ptc_local_get_welcome(const void *data, size_t len, struct ptc_local_welcome *ret)
@@ -193,6 +205,7 @@ void ptc_local_put_refusal(struct ptc_local_out *o, int32_t code, const char *te
 {
 	ptc_local_put_u32(o, (uint32_t)code);
 	ptc_local_put_text(o, text);
+	put_added(o);
 }
 
 bool ptc_local_get_refusal(const void *data, size_t len, struct ptc_local_refusal *ret)
@@ -207,7 +220,7 @@ bool ptc_local_get_refusal(const void *data, size_t len, struct ptc_local_refusa
 void ptc_local_put_generation(struct ptc_local_out *o, const struct ptc_local_generation *m)
 {
 	ptc_local_put_u64(o, m->generation);
-	ptc_local_put_u64(o, m->launch);
+	ptc_local_put_u64(o, m->incarnation);
 	ptc_local_put_u64(o, m->start_step);
 	ptc_local_put_u8(o, m->has_state);
 	ptc_local_put_u32(o, m->rank);
@@ -226,6 +239,7 @@ void ptc_local_put_generation(struct ptc_local_out *o, const struct ptc_local_ge
 	ptc_local_put_u32(o, m->global_batch);
 	ptc_local_put_text(o, m->config);
 	ptc_local_put_text(o, m->job);
+	put_added(o);
 }
 
 bool ptc_local_get_generation(const void *data, size_t len, struct ptc_local_generation *ret)
@@ -233,7 +247,7 @@ bool ptc_local_get_generation(const void *data, size_t len, struct ptc_local_gen
 	struct ptc_local_in in = reader(data, len);
 
 	ret->generation = ptc_local_get_u64(&in);
-	ret->launch = ptc_local_get_u64(&in);
+	ret->incarnation = ptc_local_get_u64(&in);
 	ret->start_step = ptc_local_get_u64(&in);
 	ret->has_state = get_flag(&in);
 	ret->rank = ptc_local_get_u32(&in);
@@ -282,6 +296,7 @@ void ptc_local_put_tensor(struct ptc_local_out *o, const struct ptc_local_tensor
 		put_i64s(o, boxes[i].stride, m->ndim);
 		ptc_local_put_u64(o, boxes[i].address);
 	}
+	put_added(o);
 }
 
 bool ptc_local_get_tensor(const void *data, size_t len, struct ptc_local_tensor *ret)
@@ -318,6 +333,7 @@ void ptc_local_put_blob(struct ptc_local_out *o, const struct ptc_local_blob *m)
 	ptc_local_put_text(o, m->name);
 	ptc_local_put_u8(o, m->scope);
 	ptc_local_put_bytes(o, m->data, m->len);
+	put_added(o);
 }
 
 bool ptc_local_get_blob(const void *data, size_t len, struct ptc_local_blob *ret)
@@ -335,6 +351,7 @@ void ptc_local_put_cursor(struct ptc_local_out *o, const struct ptc_local_cursor
 	ptc_local_put_text(o, m->name);
 	ptc_local_put_text(o, m->tag);
 	ptc_local_put_u64(o, m->position);
+	put_added(o);
 }
 
 bool ptc_local_get_cursor(const void *data, size_t len, struct ptc_local_cursor *ret)
@@ -354,6 +371,7 @@ void ptc_local_put_stopped(struct ptc_local_out *o, const struct ptc_local_stopp
 	ptc_local_put_u8(o, m->staged);
 	ptc_local_put_text(o, m->refused);
 	ptc_local_put_u8(o, m->later);
+	put_added(o);
 }
 
 bool ptc_local_get_stopped(const void *data, size_t len, struct ptc_local_stopped *ret)
@@ -368,7 +386,7 @@ bool ptc_local_get_stopped(const void *data, size_t len, struct ptc_local_stoppe
 	return !in.bad && ret->step <= PTC_LOCAL_STEP_MAX;
 }
 
-void ptc_local_put_meet(struct ptc_local_out *o, const struct ptc_local_meet *m)
+void ptc_local_put_rendezvous(struct ptc_local_out *o, const struct ptc_local_rendezvous *m)
 {
 	ptc_local_put_u64(o, m->id);
 	ptc_local_put_u32(o, (uint32_t)m->code);
@@ -376,9 +394,10 @@ void ptc_local_put_meet(struct ptc_local_out *o, const struct ptc_local_meet *m)
 	ptc_local_put_text(o, m->text ? m->text : "");
 	ptc_local_put_bytes(o, m->value, m->len);
 	ptc_local_put_u32(o, m->timeout_ms);
+	put_added(o);
 }
 
-bool ptc_local_get_meet(const void *data, size_t len, struct ptc_local_meet *ret)
+bool ptc_local_get_rendezvous(const void *data, size_t len, struct ptc_local_rendezvous *ret)
 {
 	struct ptc_local_in in = reader(data, len);
 
@@ -386,7 +405,7 @@ bool ptc_local_get_meet(const void *data, size_t len, struct ptc_local_meet *ret
 	ret->code = (int32_t)ptc_local_get_u32(&in);
 	ret->key = ptc_local_get_text(&in, PTC_LOCAL_SHORT_MAX);
 	ret->text = ptc_local_get_text(&in, PTC_LOCAL_TEXT_MAX);
-	ret->value = ptc_local_get_bytes(&in, PTC_LOCAL_MEET_MAX, &ret->len);
+	ret->value = ptc_local_get_bytes(&in, PTC_LOCAL_RENDEZVOUS_MAX, &ret->len);
 	ret->timeout_ms = ptc_local_get_u32(&in);
 	return !in.bad;
 }
@@ -395,6 +414,7 @@ void ptc_local_put_restored(struct ptc_local_out *o, const struct ptc_local_rest
 {
 	ptc_local_put_u8(o, m->restored);
 	ptc_local_put_u64(o, m->step);
+	put_added(o);
 }
 
 bool ptc_local_get_restored(const void *data, size_t len, struct ptc_local_restored *ret)
@@ -415,6 +435,7 @@ void ptc_local_put_staging(struct ptc_local_out *o, uint64_t bytes, const struct
 		ptc_local_put_u64(o, spans[i].bytes);
 		ptc_local_put_u64(o, spans[i].offset);
 	}
+	put_added(o);
 }
 
 bool ptc_local_get_staging(const void *data, size_t len, struct ptc_local_staging *ret)
@@ -438,7 +459,7 @@ bool ptc_local_get_span(struct ptc_local_staging *s, struct ptc_local_span *ret)
 void ptc_local_put_fill(struct ptc_local_out *o, const struct ptc_local_fill *m, const struct ptc_local_rows *rows)
 {
 	ptc_local_put_u64(o, m->generation);
-	ptc_local_put_u64(o, m->launch);
+	ptc_local_put_u64(o, m->incarnation);
 	ptc_local_put_u64(o, m->id);
 	ptc_local_put_u32(o, m->nrows);
 	for (uint32_t i = 0; i < m->nrows; i++) {
@@ -449,6 +470,7 @@ void ptc_local_put_fill(struct ptc_local_out *o, const struct ptc_local_fill *m,
 		ptc_local_put_u64(o, rows[i].address_step);
 		ptc_local_put_u64(o, rows[i].offset_step);
 	}
+	put_added(o);
 }
 
 bool ptc_local_get_fill(const void *data, size_t len, struct ptc_local_fill *ret)
@@ -456,7 +478,7 @@ bool ptc_local_get_fill(const void *data, size_t len, struct ptc_local_fill *ret
 	struct ptc_local_in in = reader(data, len);
 
 	ret->generation = ptc_local_get_u64(&in);
-	ret->launch = ptc_local_get_u64(&in);
+	ret->incarnation = ptc_local_get_u64(&in);
 	ret->id = ptc_local_get_u64(&in);
 	ret->nrows = ptc_local_get_u32(&in);
 	ret->rows = in;
@@ -489,6 +511,7 @@ void ptc_local_put_filled(struct ptc_local_out *o, const struct ptc_local_filled
 	ptc_local_put_u64(o, m->id);
 	ptc_local_put_u64(o, m->failed);
 	ptc_local_put_u32(o, (uint32_t)m->code);
+	put_added(o);
 }
 
 bool ptc_local_get_filled(const void *data, size_t len, struct ptc_local_filled *ret)
@@ -501,24 +524,26 @@ bool ptc_local_get_filled(const void *data, size_t len, struct ptc_local_filled 
 	return !in.bad;
 }
 
-void ptc_local_put_ended(struct ptc_local_out *o, uint64_t generation, uint64_t launch)
+void ptc_local_put_ended(struct ptc_local_out *o, uint64_t generation, uint64_t incarnation)
 {
 	ptc_local_put_u64(o, generation);
-	ptc_local_put_u64(o, launch);
+	ptc_local_put_u64(o, incarnation);
+	put_added(o);
 }
 
-bool ptc_local_get_ended(const void *data, size_t len, uint64_t *ret_generation, uint64_t *ret_launch)
+bool ptc_local_get_ended(const void *data, size_t len, uint64_t *ret_generation, uint64_t *ret_incarnation)
 {
 	struct ptc_local_in in = reader(data, len);
 
 	*ret_generation = ptc_local_get_u64(&in);
-	*ret_launch = ptc_local_get_u64(&in);
+	*ret_incarnation = ptc_local_get_u64(&in);
 	return !in.bad;
 }
 
 void ptc_local_put_number(struct ptc_local_out *o, uint64_t v)
 {
 	ptc_local_put_u64(o, v);
+	put_added(o);
 }
 
 bool ptc_local_get_number(const void *data, size_t len, uint64_t *ret)

@@ -118,7 +118,7 @@ class Control(harness.Case):
                         if version == 2:
                             self.assertNotIn("version", said[1] if said[0] != "OK" else "", (service, rpc))
                         else:
-                            self.assertRegex(said[1], rf"version {version}; this daemon speaks", (service, rpc, said))
+                            self.assertRegex(said[1], rf"version {version}; this ptc [0-9.]+ speaks 1 to 2: upgrade", (service, rpc, said))
                             self.assertNotEqual("OK", said[0], (service, rpc))
 
     def test_requests(self):
@@ -148,6 +148,12 @@ class Control(harness.Case):
                 for offset, length in ((2**64 - 1, 10), (10, 2**64 - 5), (8193, 0), (0, 8193)):
                     self.error(peer, "Read", job="j", generation=1, snapshot=1, item=0, offset=offset, length=length)
                 self.error(peer, "Read", job="j", generation=9, snapshot=9, item=0, length=1)
+                for items, offsets, lengths in (([0], [0], []), ([0], [], [1]), ([4], [0], [1]), ([0, 2**32 - 1], [0, 0], [1, 1]),
+                                                ([0], [2**64 - 1], [10]), ([0], [10], [2**64 - 5]), ([0, 0], [0, 0], [2**63, 2**63]),
+                                                ([0] * 8193, [0] * 8193, [1] * 8193), ([0] * 200, [0] * 200, [8192] * 200),
+                                                ([0] * 1_000_000, [], [])):
+                    self.error(peer, "ReadMany", job="j", generation=1, snapshot=1, items=items, offsets=offsets, lengths=lengths)
+                self.error(peer, "ReadMany", job="j", generation=9, snapshot=9, items=[0], offsets=[0], lengths=[1])
                 for raw in (b"\xff" * 10, b"\x08\x01\x12\xff\xff\xff\xff\x0f", b"\x08\x63"):
                     for rpc in ("Status", "Resize", "Drain", "ImportCommit", "JobCreate", "Events", "ReadRank"):
                         self.assertNotEqual("UNAVAILABLE", self.error(peer, rpc, raw)[0])
@@ -346,7 +352,7 @@ class Control(harness.Case):
         for verb in ("status", "snapshots", "verify"):
             got = c.json(verb, "j", node=node)
             self.assertLess(abs(got["as_of_ms"] - stopped_ms), 30000 * PATIENCE, verb)
-            self.assertIn("the coordinator (etcd) is away; this is as of 20", c.ptcctl(verb, "j", node=node).stderr, verb)
+            self.assertIn("the coordinator (etcd) is unreachable; this is as of 20", c.ptcctl(verb, "j", node=node).stderr, verb)
         self.assertEqual(["tp=2"], [j["config"] for j in c.json("status", "j", node=node)["jobs"]])
         got = self.events(c, node)
         self.assertEqual(["created", "switch", "committed"], [e["kind"] for e in got][:3], got)

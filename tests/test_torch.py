@@ -214,6 +214,20 @@ class Torch(harness.Case):
             self.assertNotIn("\n", said[name], name)
 
     @unittest.skipIf(harness.SANITIZED, "this process is not started for a sanitized library")
+    def test_import(self):
+        """What a rank imports before it knows what it is: DTensor and checkpoints, a second of CPU, wait until a model is attached."""
+        program = ("import sys, ptc.torch\n"
+                   "heavy = ('torch.distributed.tensor', 'torch.distributed.checkpoint', 'sympy')\n"
+                   "print([m for m in sys.modules if m.startswith(heavy)])\n"
+                   "import torch\n"
+                   "held = ptc._held.of_model(torch.nn.Linear(3, 2), (), {})\n"
+                   "print(sorted(held), all(m in sys.modules for m in heavy[:2]))\n")
+        env = {**os.environ, "PYTHONPATH": os.path.join(harness.ROOT, "client", "python"),
+               "PTC_LIBRARY": harness.binary("client/lib/libptc.so.1")}
+        out = subprocess.run([sys.executable, "-W", "ignore", "-c", program], env=env, stdout=subprocess.PIPE, text=True, check=True).stdout
+        self.assertEqual(["[]", "['bias', 'weight'] True"], out.splitlines())
+
+    @unittest.skipIf(harness.SANITIZED, "this process is not started for a sanitized library")
     def test_without_daemon(self):
         """What can be seen in one process, whose client is a stand-in; one test, as PyTorch is slow to import."""
         os.environ["PTC_LIBRARY"] = harness.binary("client/lib/libptc.so.1")
@@ -761,8 +775,8 @@ class Torch(harness.Case):
         met = {}
 
         def generation(rank):
-            client = types.SimpleNamespace(cursor_get=lambda _: (position, f"n={n},seed=3"), meet_put=met.__setitem__,
-                                           meet_get=met.__getitem__)
+            client = types.SimpleNamespace(cursor_get=lambda _: (position, f"n={n},seed=3"), rendezvous_put=met.__setitem__,
+                                           rendezvous_get=met.__getitem__)
             return ptc.torch.Generation(client, types.SimpleNamespace(has_state=True, rank=rank, world=dp, dp=dp, dp_rank=rank,
                                                                       cp=dp, cp_rank=rank, start_step=5))
         ids = [order_oracle.at(n, 3, *divmod(p, n)) for p in range(position + g, position + 2 * g)]  # of step 6

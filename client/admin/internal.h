@@ -4,12 +4,13 @@
 
 #include "client/admin/ptcadmin.h"
 #include "client/admin/ptcadmin_state.h"
+#include "proto/pb.h"
 #include "ptc.pb-c.h"
 #include "rpc/client/client.h"
 
 #include <pthread.h>
 
-#define PTC_ADMIN_VERSION 1 /* of the protocol */
+#define PTC_ADMIN_VERSION PTC_WIRE_VERSION
 
 struct ptc_admin {
 	struct ptc_rpc_channel *control, *bulk;
@@ -19,7 +20,7 @@ struct ptc_admin {
 		char *control; /* the daemon's socket, beside which the other one is; NULL: it is on another node */
 		int fd;        /* -1: not connected */
 		int64_t not_before; /* to be tried */
-	} lend;                     /* admin_lend.c */
+	} direct_read;              /* admin_direct_read.c */
 };
 
 /* A string for a message that only reads it; NULL becomes "". */

@@ -60,7 +60,7 @@ struct ptc_admin_export {
 	const char *uuid; /* "": an older daemon does not say; then reads are of whichever job has the name */
 	uint64_t step;
 	int64_t created_ms;      /* the job */
-	int64_t as_of_ms;        /* the coordinator is away, and answered last then; 0: it is there */
+	int64_t as_of_ms;        /* the coordinator is unreachable, and answered last then; 0: it is there */
 	const char *ranks_json;  /* [{rank, node, device}] */
 	bool declared;           /* ranks declared what they hold: no layout follows from spec and config, but ... */
 	const void *layout_json; /* ... this is it (formats/state/layout_doc.h) */
@@ -94,12 +94,17 @@ int ptc_admin_read_take(struct ptc_admin_reading *r, ptc_admin_data_fn fn, void 
 /* Cancels what was not taken; NULL is fine. Before ptc_admin_close. */
 struct ptc_admin_reading *ptc_admin_read_end(struct ptc_admin_reading *r);
 
-/* Several ranges one after the other, small ones asked for ahead. */
+/* Several ranges one after the other, small ones asked for ahead, and many of them with one call. */
 struct ptc_admin_range {
 	bool ranked;
 	uint32_t rank, item;
 	uint64_t offset, length;
 };
+/* The bytes of all of them, none ranked, none empty, at most 8192 and 1 MiB together, with one call; for ptc_admin_read_take.
+ * PTC_EVERSION: the daemon is older than that call. */
+int ptc_admin_read_many_begin(struct ptc_admin *a, const char *job, const struct ptc_admin_export *e,
+			      const struct ptc_admin_range *ranges, size_t n, struct ptc_admin_reading **ret_reading,
+			      struct ptc_error *err);
 struct ptc_admin_ranges_fn {
 	int (*data)(void *arg, size_t range, const void *data, size_t len, struct ptc_error *err);
 	int (*end)(void *arg, size_t range, struct ptc_error *err); /* all of its bytes have come; may be NULL */
@@ -121,7 +126,7 @@ struct ptc_admin_span {
 	uint64_t at, bytes;       /* of the file */
 	uint32_t chunk, reserved; /* which one it lies in */
 };
-struct ptc_admin_chunk { /* what was read is right if each block it was taken from has its checksum (proto/lend.h) ... */
+struct ptc_admin_chunk { /* what was read is right if each block it was taken from has its checksum (proto/direct_read.h) ... */
 	uint64_t at;
 	uint64_t use_at, use; /* ... and the 8 bytes at use_at are then (a fence between) still use */
 	uint64_t sums[16];
@@ -139,10 +144,10 @@ struct ptc_admin_spans {
 int ptc_admin_locate(struct ptc_admin *a, const struct ptc_admin_export *e, const struct ptc_admin_piece *pieces,
 		     size_t n, struct ptc_admin_spans *spans, struct ptc_error *err);
 
-/* What e describes stays readable for ttl_ms more (at most two minutes), whatever becomes of the job; 0 gives it up. holder: a
+/* What e describes stays readable for ttl_ms more (at most two minutes), whatever becomes of the job; 0 gives it up. reader: a
  * random name of the caller. PTC_ESTATE: the job has moved on. */
-int ptc_admin_hold(struct ptc_admin *a, const char *job, const struct ptc_admin_export *e, const char *holder,
-		   uint32_t ttl_ms, struct ptc_error *err);
+int ptc_admin_pin(struct ptc_admin *a, const char *job, const struct ptc_admin_export *e, const char *reader,
+		  uint32_t ttl_ms, struct ptc_error *err);
 
 #ifdef __cplusplus
 }

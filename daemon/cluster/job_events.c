@@ -2,7 +2,7 @@
 /* The event log of a job: one line a decision, in etcd, so that it outlives
  * every daemon. A failed append is logged and forgotten: events explain, they
  * decide nothing. The oldest are dropped, now and then, by an append. What this daemon wrote, or read when it began to
- * keep a job's documents, it also remembers, RING lines at most, for whoever asks while the coordinator is away. */
+ * keep a job's documents, it also remembers, RING lines at most, for whoever asks while the coordinator is unreachable. */
 #include "daemon/cluster/job_events.h"
 
 #include "base/alloc.h"
@@ -186,7 +186,8 @@ static char *encode(struct ptc_cluster *c, const char *kind, json_t *of_switch, 
 		while (len > 0 && ((unsigned char)text[len] & 0xc0) == 0x80) /* not in the middle of a character */
 			len--;
 		text[len] = '\0';
-		root = json_pack("{s:i, s:I, s:s, s:s, s:s, s:O*}", "version", PTC_DOC_VERSION, "time_ms", now, "node",
+		root = json_pack("{s:i, s:I, s:s, s:s, s:s, s:O*}", "version",
+				 (int)ptc_version_write(PTC_DOC_VERSION, PTC_DOC_VERSION), "time_ms", now, "node",
 				 ptc_cluster_self(c), "kind", kind, "text", text, "switch", of_switch);
 		json = root ? ptc_json_text(root) : NULL;
 		json_decref(root);

@@ -49,7 +49,7 @@ void fs_view_unref_locked(struct ptc_fs *fs, struct fs_view *v)
 {
 	if (!v || --v->refs)
 		return;
-	if (v->held) { /* the source is told first, by fs_holds_tend */
+	if (v->pinned) { /* the source is told first, by fs_pins_tend */
 		v->over = fs->over;
 		fs->over = v;
 		return;
@@ -75,6 +75,7 @@ void fs_snap_unref_locked(struct ptc_fs *fs, struct fs_snap *s)
 		at = &(*at)->next;
 	*at = s->next;
 	fs_view_unref_locked(fs, s->view);
+	fs_file_unref_locked(fs, s->pack);
 	ptc_free(s);
 }
 
@@ -90,6 +91,7 @@ void fs_file_unref_locked(struct ptc_fs *fs, struct fs_file *f)
 	if (!f || --f->refs)
 		return;
 	fs_part_unref_locked(fs, f->at.part);
+	fs_file_unref_locked(fs, f->pack);
 	ptc_state_file_done(&f->sf);
 	ptc_free(f->start);
 	ptc_free(f);
@@ -129,6 +131,39 @@ struct fs_file *fs_file_new(struct ptc_state_file *sf, uint64_t id, uint64_t gen
 	*f = (struct fs_file){ .refs = 1, .id = id, .generation = generation, .sf = *sf, .start = start, .size = at };
 	*sf = (struct ptc_state_file){ 0 };
 	return f;
+}
+
+static size_t index_in(const struct ptc_state_file *sf, uint32_t item)
+{
+	size_t lo = 0, hi = sf->n;
+
+	while (lo < hi) {
+		size_t mid = lo + (hi - lo) / 2;
+
+		if (sf->items[mid] < item)
+			lo = mid + 1;
+		else
+			hi = mid;
+	}
+	return lo;
+}
+
+void fs_file_pack_locked(struct fs_snap *s, const struct ptc_spec *spec, struct fs_file *f)
+{
+	struct ptc_state_file sf;
+	size_t i;
+
+	if (f->sf.n != 1 || !f->sf.bytes[0] || f->sf.bytes[0] > FS_SMALL)
+		return;
+	if (!s->pack && !ptc_state_file_small(spec, FS_SMALL, &sf, NULL))
+		s->pack = fs_file_new(&sf, fs_identity(FS_TENSORS, s->uuid, s->number, 0, "bytes"), 0);
+	if (!s->pack)
+		return; /* it is read by itself */
+	i = index_in(&s->pack->sf, f->sf.items[0]);
+	if (i == s->pack->sf.n || s->pack->sf.items[i] != f->sf.items[0])
+		return;
+	f->pack = fs_file_ref_locked(s->pack);
+	f->pack_at = s->pack->start[i];
 }
 
 /* ---- jobs ---- */
@@ -268,7 +303,7 @@ struct fs_snap *fs_snap_find(struct ptc_fs *fs, const char *uuid, uint64_t numbe
 
 	pthread_mutex_lock(&fs->lock);
 	s = find_locked(fs, uuid, number, step);
-	if (s && (!s->view || s->view->held_until_ns < now))
+	if (s && (!s->view || s->view->pinned_until_ns < now))
 		s = NULL;
 	fs_snap_ref_locked(s);
 	pthread_mutex_unlock(&fs->lock);
@@ -308,6 +343,11 @@ static bool current_locked(const struct ptc_fs *fs, const struct fs_snap *s)
 			return fs->jobs[i].snapshot != s->number ||
 			       fs->jobs[i].generation == s->view->state->generation;
 	return true;
+}
+
+struct fs_view *fs_snap_view_known_locked(const struct ptc_fs *fs, struct fs_snap *s)
+{
+	return s->view && !s->loading && current_locked(fs, s) ? fs_view_ref_locked(s->view) : NULL;
 }
 
 static int load(struct ptc_fs *fs, struct fs_snap *s, struct fs_view **ret)
@@ -351,7 +391,7 @@ int fs_snap_view(struct ptc_fs *fs, struct fs_snap *s, bool anew, struct fs_view
 		} else if (!rc) {
 			fs_view_unref_locked(fs, s->view);
 			s->view = v;
-		} else if (s->view && !anew && (rc != ESTALE || s->view->held_until_ns > ptc_sys_now_ns())) {
+		} else if (s->view && !anew && (rc != ESTALE || s->view->pinned_until_ns > ptc_sys_now_ns())) {
 			rc = 0; /* what we know of it is still so */
 		}
 	}
@@ -363,22 +403,39 @@ int fs_snap_view(struct ptc_fs *fs, struct fs_snap *s, bool anew, struct fs_view
 
 /* ---- holding ---- */
 
-static int hold(struct ptc_fs *fs, struct fs_view *v, uint32_t ttl_ms)
+static int pin_view(struct ptc_fs *fs, struct fs_view *v, uint32_t ttl_ms)
 {
 	struct ptc_error err = PTC_ERROR_INIT;
 	int64_t asked = ptc_sys_now_ns();
-	int rc = fs->opts.source.hold(fs->opts.source.arg, v->state, ttl_ms, &err);
+	int rc = fs->opts.source.pin(fs->opts.source.arg, v->state, ttl_ms, &err);
 
 	if (rc)
 		ptc_debug("fuse", "job %s, snapshot %llu: %s", v->state->job, (unsigned long long)v->state->snapshot,
 			  err.text);
 	pthread_mutex_lock(&fs->lock);
 	if (!rc) {
-		v->held_until_ns = asked + ttl_ms * MS;
-		v->held = ttl_ms > 0;
+		v->pinned_until_ns = asked + ttl_ms * MS;
+		v->pinned = ttl_ms > 0;
 	}
 	pthread_mutex_unlock(&fs->lock);
 	return rc;
+}
+
+static bool held_for_long(const struct fs_view *v)
+{
+	return v->pinned_until_ns > ptc_sys_now_ns() + FS_PIN_MS / 3 * MS;
+}
+
+struct fs_view *fs_snap_open_known_locked(const struct ptc_fs *fs, struct fs_snap *s, uint64_t generation)
+{
+	struct fs_view *v = s->view;
+
+	if (!v || !held_for_long(v) || (generation && v->state->generation != generation))
+		return NULL;
+	v = fs_snap_view_known_locked(fs, s);
+	if (v)
+		v->opens++;
+	return v;
 }
 
 /* Held for some time to come, and counted as open. */
@@ -389,10 +446,10 @@ static int view_open(struct ptc_fs *fs, struct fs_view *v)
 
 	pthread_mutex_lock(&fs->lock);
 	v->opens++;
-	fresh = v->held_until_ns > ptc_sys_now_ns() + FS_HOLD_MS / 3 * MS;
+	fresh = held_for_long(v);
 	pthread_mutex_unlock(&fs->lock);
 	if (!fresh)
-		rc = hold(fs, v, FS_HOLD_MS);
+		rc = pin_view(fs, v, FS_PIN_MS);
 	if (rc) {
 		pthread_mutex_lock(&fs->lock);
 		v->opens--;
@@ -445,26 +502,26 @@ static struct fs_view *due_locked(struct ptc_fs *fs, uint32_t *ret_ttl_ms)
 
 	if (over) {
 		fs->over = over->over;
-		over->held = false;
+		over->pinned = false;
 		*ret_ttl_ms = 0;
 		return fs_view_ref_locked(over);
 	}
 	for (size_t i = 0; i < FS_HANDLES; i++) {
 		struct fs_view *v = fs->handles[i].used ? fs->handles[i].view : NULL;
 
-		if (v && v->held && v->held_until_ns < now + FS_HOLD_MS / 3 * 2 * MS) {
-			v->held_until_ns =
-				now + FS_HOLD_MS / 3 * 2 * MS + 1; /* not again at once, whatever comes of it */
-			*ret_ttl_ms = FS_HOLD_MS;
+		if (v && v->pinned && v->pinned_until_ns < now + FS_PIN_MS / 3 * 2 * MS) {
+			v->pinned_until_ns =
+				now + FS_PIN_MS / 3 * 2 * MS + 1; /* not again at once, whatever comes of it */
+			*ret_ttl_ms = FS_PIN_MS;
 			return fs_view_ref_locked(v);
 		}
 	}
 	for (struct fs_snap *s = fs->snaps; s; s = s->next) {
 		struct fs_view *v = s->view;
 
-		if (v && v->held && !v->opens && now > v->closed_ns + FS_LINGER_MS * MS) {
-			v->held = false;
-			v->held_until_ns = 0;
+		if (v && v->pinned && !v->opens && now > v->closed_ns + FS_LINGER_MS * MS) {
+			v->pinned = false;
+			v->pinned_until_ns = 0;
 			*ret_ttl_ms = 0;
 			return fs_view_ref_locked(v);
 		}
@@ -475,7 +532,7 @@ static struct fs_view *due_locked(struct ptc_fs *fs, uint32_t *ret_ttl_ms)
 /* No job has it any more, nobody reads it. */
 static bool gone_locked(const struct ptc_fs *fs, const struct fs_snap *s)
 {
-	if (!fs->jobs_known || s->loading || !s->view || s->view->opens || s->view->held)
+	if (!fs->jobs_known || s->loading || !s->view || s->view->opens || s->view->pinned)
 		return false;
 	for (size_t i = 0; i < fs->njobs; i++)
 		if (!strcmp(fs->jobs[i].uuid, s->uuid))
@@ -494,11 +551,13 @@ static void strip(struct ptc_fs *fs)
 		fs_view_unref_locked(fs, s->view);
 		s->view = NULL;
 		fs_nodes_strip_locked(fs, s);
+		fs_file_unref_locked(fs, s->pack);
+		s->pack = NULL;
 	}
 	pthread_mutex_unlock(&fs->lock);
 }
 
-void fs_holds_tend(struct ptc_fs *fs)
+void fs_pins_tend(struct ptc_fs *fs)
 {
 	struct fs_view *v;
 	uint32_t ttl_ms;
@@ -509,7 +568,7 @@ void fs_holds_tend(struct ptc_fs *fs)
 		pthread_mutex_unlock(&fs->lock);
 		if (!v)
 			break;
-		hold(fs, v, ttl_ms);
+		pin_view(fs, v, ttl_ms);
 		pthread_mutex_lock(&fs->lock);
 		fs_view_unref_locked(fs, v);
 		pthread_mutex_unlock(&fs->lock);

@@ -11,6 +11,7 @@
 #include "fusefs/serve/internal.h"
 
 #include "base/alloc.h"
+#include "base/check.h"
 #include "base/sys/sys.h"
 
 #include <errno.h>
@@ -26,6 +27,7 @@ void fs_op_unref_locked(struct ptc_fs *fs, struct fs_op *op)
 	if (--op->refs)
 		return;
 	fs_file_unref_locked(fs, op->file);
+	fs_file_unref_locked(fs, op->small);
 	fs_view_unref_locked(fs, op->view);
 	fs_part_unref_locked(fs, op->at.part);
 	ptc_free(op->name);
@@ -205,12 +207,25 @@ static struct fs_op *over_locked(struct ptc_fs *fs, bool all, int *ret_error)
 			continue;
 		*ret_error = op->interrupted ? EINTR : EIO;
 		if (!op->interrupted && op->file)
-			fs_vain_note_locked(fs, op);
+			fs_timed_out_note_locked(fs, op);
 		fs_op_claim_locked(fs, op);
 		op->refs++;
 		return op;
 	}
 	return NULL;
+}
+
+/* Reads that have waited long enough for a block of many tensors, of which some may be on a node that hangs. */
+static void part_from_packs(struct ptc_fs *fs)
+{
+	int64_t patience_ns = (int64_t)PTC_MIN((uint32_t)FS_PACK_MS, fs->opts.timeout_ms / 3) * 1000000;
+	int64_t late_ns = ptc_sys_now_ns() + (int64_t)fs->opts.timeout_ms * 1000000 - patience_ns;
+
+	pthread_mutex_lock(&fs->lock);
+	for (struct fs_op *op = fs->ops; op && op->deadline_ns <= late_ns; op = op->next)
+		if (op->small && !op->starting && fs_cache_leave_locked(fs, op))
+			fs_read_apart_locked(fs, op);
+	pthread_mutex_unlock(&fs->lock);
 }
 
 static void answer_over(struct ptc_fs *fs, bool all)
@@ -250,6 +265,7 @@ static void *clock_main(void *arg)
 
 	while (!atomic_load(&fs->stopping)) {
 		rest(fs, &fs->clock_cond, CLOCK_MS);
+		part_from_packs(fs);
 		answer_over(fs, false);
 	}
 	answer_over(fs, true);
@@ -262,8 +278,8 @@ static void *tend_main(void *arg)
 	struct ptc_fs *fs = arg;
 
 	while (!atomic_load(&fs->stopping)) {
-		fs_holds_tend(fs);
-		fs_near_sweep(fs);
+		fs_pins_tend(fs);
+		fs_direct_sweep(fs);
 		rest(fs, &fs->tend_cond, TEND_MS);
 	}
 	return NULL;
@@ -279,21 +295,21 @@ static int spawn(struct ptc_fs *fs, void *(*body)(void *), struct ptc_error *err
 	return 0;
 }
 
-int fs_crew_start(struct ptc_fs *fs, struct ptc_error *err)
+int fs_task_pool_start(struct ptc_fs *fs, struct ptc_error *err)
 {
 	int rc = spawn(fs, clock_main, err);
 
 	rc = rc ? rc : spawn(fs, tend_main, err);
-	for (int i = 0; !rc && i < FS_META_CREW; i++)
+	for (int i = 0; !rc && i < FS_META_TASK_POOL; i++)
 		rc = spawn(fs, meta_main, err);
-	for (int i = 0; !rc && i < FS_READ_CREW; i++)
+	for (int i = 0; !rc && i < FS_READ_TASK_POOL; i++)
 		rc = spawn(fs, reads_main, err);
-	for (int i = 0; !rc && i < FS_FETCH_CREW; i++)
+	for (int i = 0; !rc && i < FS_FETCH_TASK_POOL; i++)
 		rc = spawn(fs, fs_fetch_main, err);
 	return rc;
 }
 
-void fs_crew_stop(struct ptc_fs *fs)
+void fs_task_pool_stop(struct ptc_fs *fs)
 {
 	atomic_store(&fs->stopping, true);
 	pthread_mutex_lock(&fs->lock);
@@ -306,5 +322,5 @@ void fs_crew_stop(struct ptc_fs *fs)
 	while (fs->nthreads)
 		pthread_join(fs->threads[--fs->nthreads], NULL);
 	fs_cache_drain(fs);
-	fs_holds_tend(fs);
+	fs_pins_tend(fs);
 }

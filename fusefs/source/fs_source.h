@@ -7,8 +7,9 @@
 
 #include "base/limits.h"
 #include "client/admin/ptcadmin.h"
+#include "formats/job/job.h"
 #include "formats/state/state_files.h"
-#include "fusefs/source/lent.h"
+#include "fusefs/source/chunk_file.h"
 
 #include <sys/types.h>
 
@@ -28,11 +29,13 @@ struct ptc_fs_state {
 	char job[PTC_NAME_MAX + 1];
 	char uuid[37];
 	uint64_t generation, snapshot, step;
-	int64_t created_ms;        /* the job */
-	const char *config;        /* "tp=2,pp=1" */
-	const char *ranks_json;    /* [{rank, node, device}] */
-	struct ptc_state_set set;  /* spec and imported headers */
-	struct ptc_layout *layout; /* NULL: not known; then there are no files of ranks */
+	int64_t created_ms;                    /* the job */
+	const char *config;                    /* "tp=2,pp=1" */
+	const char *ranks_json;                /* [{rank, node, device}] */
+	struct ptc_state_set set;              /* spec and imported headers */
+	struct ptc_layout *layout;             /* NULL: not known; then there are no files of ranks */
+	const struct ptc_job_carried *carried; /* files beside it */
+	size_t ncarried;
 };
 
 struct ptc_fs_range { /* of an item, or of a rank's local tensor of it */
@@ -50,7 +53,7 @@ struct ptc_fs_source {
 	int (*open)(void *arg, const char *uuid, struct ptc_fs_state **ret, struct ptc_error *err);
 	void (*close)(void *arg, struct ptc_fs_state *state);
 	/* The state stays readable for ttl_ms more; 0: need not any longer. PTC_ESTATE: it is not there any more. */
-	int (*hold)(void *arg, const struct ptc_fs_state *state, uint32_t ttl_ms, struct ptc_error *err);
+	int (*pin)(void *arg, const struct ptc_fs_state *state, uint32_t ttl_ms, struct ptc_error *err);
 	int (*read)(void *arg, const struct ptc_fs_state *state, const struct ptc_fs_range *ranges, size_t n,
 		    ptc_fs_data_fn fn, void *fn_arg, struct ptc_error *err);
 	void *arg;

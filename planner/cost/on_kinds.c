@@ -260,16 +260,24 @@ static void try_all_stages(struct best *b, uint8_t x, uint8_t y)
 	}
 }
 
+/* The busiest device's seconds at least, whatever the cut: of one stage a device the best cut's, else the mean. */
+static double least_busy(const struct best *b, uint8_t x)
+{
+	const struct ptc_pipe *p = &b->p->pipe[x];
+
+	return b->c->vpp > 1 ? p->all_s / b->c->pp : p->busiest_s;
+}
+
 /* Of so many replicas on x, by what they would do at best. */
 static bool replicas_too_slow(const struct best *b, uint8_t x, uint8_t y, uint32_t first)
 {
 	const struct ptc_placer *p = b->p;
-	double m = ptc_cost_micro_batches(&p->work, b->c), slower = PTC_MAX(p->pipe[x].busiest_s, p->pipe[y].busiest_s);
+	double m = ptc_cost_micro_batches(&p->work, b->c), slower = PTC_MAX(least_busy(b, x), least_busy(b, y));
 	double all = (double)p->work.global_batch / b->c->micro_batch;
 
 	if (!p->work.uneven_batch || b->c->vpp > 1)
 		return too_slow(b, m * slower);
-	return too_slow(b, all / (first / p->pipe[x].busiest_s + (b->c->dp - first) / p->pipe[y].busiest_s));
+	return too_slow(b, all / (first / least_busy(b, x) + (b->c->dp - first) / least_busy(b, y)));
 }
 
 /* Replicas of both kinds hold the same layers in their stages: cut as the slower kind wants it. */

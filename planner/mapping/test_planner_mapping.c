@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Mappings against every permutation of up to 8 devices, whose cost this file computes by itself from
- * coordinates; slow links; blocks; the bound. PTC_SEED=n repeats. */
+ * coordinates; slow links; blocks; the bound. PTC_TEST_SEED=n repeats. */
 #include "planner/mapping/mapping.h"
 
 #include "base/alloc.h"
@@ -290,6 +290,5 @@ int main(void)
 		cmocka_unit_test(test_no_memory),
 	};
 
-	print_message("PTC_SEED=%llu\n", (unsigned long long)seed_of(0));
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -124,7 +124,8 @@ static double fill_memory(struct keeper *k, const struct ptc_work *w, const stru
 {
 	if (k->placer) {
 		k->placer->slowest_s = slowest_kept(k, c);
-		return est->step_s > k->placer->slowest_s ? INFINITY : ptc_placer_best(k->placer, c, est);
+		return c->vpp == 1 && est->step_s > k->placer->slowest_s ? INFINITY
+									 : ptc_placer_best(k->placer, c, est);
 	}
 	ptc_cost_memory(w, c, p, est);
 	return est->memory_bytes <= k->memory ? 1 : PTC_MAX(1 + 1e-9, est->memory_bytes / k->memory);
@@ -227,7 +228,8 @@ static void seed(const struct ptc_work *w, const struct ptc_space *space, uint32
 					.fullest = INFINITY,
 					.enough = INFINITY,
 					.cluster = one->cluster };
-		struct ptc_walk walk = { one, space, PTC_MIN(devices, k->placer->room[i]), INFINITY, visit, &alone };
+		struct ptc_walk walk = { one,   space, PTC_MIN(devices, k->placer->room[i]), INFINITY, false,
+					 visit, &alone };
 
 		ptc_walk_all(&walk);
 		if (!k->cheapest || one->cluster->kinds[0].price_hour > 0)
@@ -239,7 +241,7 @@ static void walk_all(const struct ptc_work *w, const struct ptc_space *space, ui
 {
 	struct ptc_cluster_profile best = at_best(w->cluster);
 	struct ptc_work bound = *w;
-	struct ptc_walk walk = { &bound, space, devices, INFINITY, visit, k };
+	struct ptc_walk walk = { &bound, space, devices, INFINITY, k->placer != NULL, visit, k };
 
 	bound.cluster = &best;
 	if (k->placer)

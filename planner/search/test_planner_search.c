@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* The search against trying everything: an oracle that calls ptc_estimate for each combination of
- * degrees, in plain loops, and knows nothing of bounds. Frontiers the same way. PTC_SEED=n
+ * degrees, in plain loops, and knows nothing of bounds. Frontiers the same way. PTC_TEST_SEED=n
  * PTC_CASES=1 repeats the case that a failure prints. */
 #include "planner/search/fastest.h"
 
@@ -194,7 +194,7 @@ static void test_exhaustive(void **state)
 				ptc_cand_format(&got[0].cand, is);
 			if (b.some)
 				ptc_cand_format(&b.c.cand, want);
-			fail_msg("PTC_SEED=%llu PTC_CASES=1: found %s, the best is %s; %s",
+			fail_msg("PTC_TEST_SEED=%llu PTC_CASES=1: found %s, the best is %s; %s",
 				 (unsigned long long)seed_of(n), is, want, err.text);
 		}
 		for (size_t i = 1; i < ngot; i++)
@@ -309,6 +309,5 @@ int main(void)
 		cmocka_unit_test(test_no_memory),
 	};
 
-	print_message("PTC_SEED=%llu\n", (unsigned long long)seed_of(0));
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

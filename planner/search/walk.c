@@ -37,7 +37,8 @@ struct walker {
 /* The least a step takes with this pipeline and so many micro-batches; a hair less, for rounding. */
 static double least_step(const struct walker *k, const struct ptc_cand *c)
 {
-	double s = ptc_cost_micro_batches(k->w, c) * k->pipe.busiest_s + k->w->coefs.v[PTC_COEF_FIXED];
+	double busiest = k->walk->bound && c->vpp > 1 ? k->pipe.all_s / c->pp : k->pipe.busiest_s;
+	double s = ptc_cost_micro_batches(k->w, c) * busiest + k->w->coefs.v[PTC_COEF_FIXED];
 
 	return s * (1 - 1e-12);
 }
@@ -66,7 +67,7 @@ static int walk_zero(struct walker *k, struct ptc_cand *c)
 		if (!(k->zero & 1 << c->zero) || (alone && k->zero & ((1 << c->zero) - 1)))
 			continue;
 		ptc_cost_time(k->w, c, &k->pipe, &est);
-		if (est.step_s <= k->walk->slowest_s)
+		if (est.step_s <= k->walk->slowest_s || (k->walk->bound && c->vpp > 1))
 			rc = k->walk->visit(k->walk, c, &k->pipe, &est);
 	}
 	return rc;

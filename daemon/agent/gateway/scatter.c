@@ -91,6 +91,7 @@ static size_t chunk_head(const struct ptc_scatter *s, uint32_t item, const struc
 			 uint8_t head[PTC_WIRE_HEAD_MAX])
 {
 	Ptc__V1__PutChunk chunk;
+	size_t n;
 
 	ptc__v1__put_chunk__init(&chunk);
 	chunk.version = PTC_WIRE_VERSION;
@@ -100,8 +101,10 @@ static size_t chunk_head(const struct ptc_scatter *s, uint32_t item, const struc
 	chunk.n_offset = chunk.n_extent = box->ndim;
 	chunk.offset = (int64_t *)(uintptr_t)box->off;
 	chunk.extent = (int64_t *)(uintptr_t)box->ext;
-	ptc_require(ptc__v1__put_chunk__get_packed_size(&chunk) + 12 <= PTC_WIRE_HEAD_MAX);
-	return ptc_wire_put_data_tag(head, ptc__v1__put_chunk__pack(&chunk, head), payload);
+	n = ptc_pb_added(head);
+	ptc_require(n + ptc__v1__put_chunk__get_packed_size(&chunk) + 12 <= PTC_WIRE_HEAD_MAX);
+	n += ptc__v1__put_chunk__pack(&chunk, head + n);
+	return ptc_wire_put_data_tag(head, n, payload);
 }
 
 /* data: box's bytes, compact. */
@@ -193,14 +196,14 @@ static int cut_give(struct ptc_scatter *s, uint32_t node, const struct range *ra
 
 static int range_give(struct ptc_scatter *s, const struct range *range, struct ptc_error *err)
 {
-	const struct ptc_holder *holders;
+	const struct ptc_replica *replicas;
 	struct ptc_box cut;
 	size_t n;
-	int r = ptc_geometry_holders(s->to, range->item, &holders, &n, err);
+	int r = ptc_geometry_replicas(s->to, range->item, &replicas, &n, err);
 
 	for (size_t i = 0; !r && i < n; i++)
-		if (ptc_box_intersect(&holders[i].box, &range->box, &cut))
-			r = cut_give(s, holders[i].node, range, &cut, err);
+		if (ptc_box_intersect(&replicas[i].box, &range->box, &cut))
+			r = cut_give(s, replicas[i].node, range, &cut, err);
 	return r;
 }
 

@@ -238,7 +238,7 @@ static void finish_prepared(struct ptc_agent_op *op)
 
 static int finish_check(const Ptc__V1__FinishRequest *req, struct ptc_error *err)
 {
-	int r = ptc_wire_version(req->version, err);
+	int r = ptc_pb_version(req->version, err);
 
 	if (r)
 		return r;
@@ -280,9 +280,9 @@ int ptc_agent_on_finish(void *arg, struct ptc_rpc_call *call, struct ptc_error *
 		ptc_agent_leave(&op);
 	}
 	if (!r || r == PTC_ENOTFOUND) {
-		int settled = ptc_settle(agent, req, &why);
+		int reconciled = ptc_reconcile(agent, req, &why);
 
-		r = settled ? settled : r;
+		r = reconciled ? reconciled : r;
 	}
 	if (r && r != PTC_ENOTFOUND) /* a job never seen here has nothing to drop */
 		ptc_error_set(err, r, "%s", why.text);
@@ -307,7 +307,7 @@ int ptc_agent_on_stat(void *arg, struct ptc_rpc_call *call, struct ptc_error *er
 	ProtobufCMessage *msg = NULL;
 	int r = ptc_agent_request(call, &ptc__v1__list_request__descriptor, &msg, err);
 
-	r = r ? r : ptc_wire_version(((const Ptc__V1__ListRequest *)msg)->version, err);
+	r = r ? r : ptc_pb_version(((const Ptc__V1__ListRequest *)msg)->version, err);
 	ptc_pb_free(msg);
 	if (r)
 		return r;

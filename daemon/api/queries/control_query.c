@@ -30,12 +30,13 @@ static void list_nodes(void *arg)
 		const struct ptc_node *n = ptc_cluster_node(r->d->cluster, i);
 
 		json_array_append_new(r->rows,
-				      json_pack("{s:s, s:s, s:s, s:b, s:I, s:I, s:s, s:b, s:I}", "node", n->doc.name,
-						"state", n->up ? n->drained ? "drained" : "up" : "down", "address",
-						n->doc.address, "drained", (int)n->drained, "devices",
+				      json_pack("{s:s, s:s, s:s, s:b, s:I, s:I, s:s, s:b, s:I, s:I}", "node",
+						n->doc.name, "state", n->up ? n->drained ? "drained" : "up" : "down",
+						"address", n->doc.address, "drained", (int)n->drained, "devices",
 						(json_int_t)n->doc.devices, "ceiling_bytes",
 						(json_int_t)n->doc.ceiling_bytes, "rack", n->doc.rack, "insecure",
-						(int)n->doc.insecure, "pid", (json_int_t)n->doc.pid));
+						(int)n->doc.insecure, "pid", (json_int_t)n->doc.pid, "documents",
+						(json_int_t)n->doc.documents));
 	}
 }
 
@@ -118,7 +119,7 @@ static json_t *job_row(struct ptc_daemon *d, const struct ptc_job_view *j)
 		json_object_set_new(row, "files_group", json_integer((json_int_t)j->meta.gid));
 	json_object_set_new(row, "run",
 			    json_pack("{s:s, s:I}", "state", ptc_run_name(j->has_record ? j->record.run : PTC_RUN_NONE),
-				      "launch", (json_int_t)(j->has_record ? j->record.launch : 0)));
+				      "incarnation", (json_int_t)(j->has_record ? j->record.incarnation : 0)));
 	return row;
 }
 

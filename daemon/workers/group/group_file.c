@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Groups on disk, and taking up again what an earlier ptcd has started. A group's file (JOB/groups/GENERATION-LAUNCH) has the
+/* Groups on disk, and taking up again what an earlier ptcd has started. A group's file (JOB/groups/GENERATION-INCARNATION) has the
  * description it was started with, whether it was built, and which process folder is which rank: written before a process
  * of it starts, and before ranks are told their generation. Happy path: write a temporary file, rename it. At start: read each
- * job's groups, adopt the processes, listen; they connect by themselves. Failure modes: a file that does not verify is
- * logged and left out, and its processes are ended as nobody's; a crash between file and process leaves a seat without
+ * job's groups, adopt the processes, listen; they connect by themselves. What a later version has added behind the numbers of
+ * processes is passed over. Failure modes: a file of a version that is not read refuses the start (PTC_EVERSION); one that does
+ * not verify is logged and left out, and its processes are ended as nobody's; a crash between file and process leaves a slot without
  * one, which the next start fills. */
 #include "daemon/workers/process/cgroup.h"
 #include "daemon/workers/group/internal.h"
@@ -24,7 +25,8 @@
 #include <unistd.h>
 
 #define FILE_MAGIC      UINT64_C(0x3150554f52474350) /* "PCGROUP1" */
-#define FILE_VERSION    2u
+#define FILE_VERSION    PTC_VERSION_NUMBER(2u)
+#define FILE_OLDEST     2u
 #define ORPHAN_GRACE_MS 5000
 #define FILE_HEAD       12           /* magic and version */
 #define STRING_MAX      (256u << 10) /* an argument or environment variable */
@@ -63,7 +65,7 @@ static void put_desc(struct ptc_local_out *o, const struct ptc_group_desc *d)
 {
 	ptc_local_put_text(o, d->key.uuid);
 	ptc_local_put_u64(o, d->key.generation);
-	ptc_local_put_u64(o, d->key.launch);
+	ptc_local_put_u64(o, d->key.incarnation);
 	ptc_local_put_text(o, d->job);
 	ptc_local_put_u32(o, d->uid);
 	ptc_local_put_u8(o, d->mode == PTC_MODE_REBUILD);
@@ -113,14 +115,14 @@ static void get_ranks(struct ptc_local_in *in, struct group *g)
 		return;
 	}
 	g->ranks = ptc_calloc(n, sizeof *g->ranks);
-	g->seats = ptc_calloc(n, sizeof *g->seats);
-	if (!g->ranks || !g->seats) {
+	g->slots = ptc_calloc(n, sizeof *g->slots);
+	if (!g->ranks || !g->slots) {
 		in->bad = true;
 		return;
 	}
 	for (uint32_t i = 0; i < n; i++) {
 		get_rank(in, &g->ranks[i]);
-		g->seats[i].rank = g->ranks[i];
+		g->slots[i].rank = g->ranks[i];
 	}
 	g->desc.ranks = g->ranks;
 	g->desc.nranks = n;
@@ -132,7 +134,7 @@ static void get_desc(struct ptc_local_in *in, struct group *g)
 
 	snprintf(d->key.uuid, sizeof d->key.uuid, "%s", ptc_local_get_text(in, 36));
 	d->key.generation = ptc_local_get_u64(in);
-	d->key.launch = ptc_local_get_u64(in);
+	d->key.incarnation = ptc_local_get_u64(in);
 	d->job = ptc_local_get_text(in, PTC_LOCAL_SHORT_MAX);
 	d->uid = ptc_local_get_u32(in);
 	d->mode = ptc_local_get_u8(in) ? PTC_MODE_REBUILD : PTC_MODE_RESTART;
@@ -200,7 +202,7 @@ int ptc_group_new(const struct ptc_group_desc *desc, struct group **ret, struct 
 static char *group_path(const struct group *g)
 {
 	return ptc_asprintf("%s/groups/%llu-%llu", g->job->dir, (unsigned long long)g->desc.key.generation,
-			    (unsigned long long)g->desc.key.launch);
+			    (unsigned long long)g->desc.key.incarnation);
 }
 
 int ptc_group_save(const struct group *g, struct ptc_error *err)
@@ -218,7 +220,10 @@ int ptc_group_save(const struct group *g, struct ptc_error *err)
 	ptc_local_put_u64(&out, g->start_step);
 	ptc_local_put_u8(&out, g->has_state);
 	for (size_t i = 0; i < g->desc.nranks; i++)
-		ptc_local_put_u32(&out, g->seats[i].number);
+		ptc_local_put_u32(&out, g->slots[i].number);
+#if PTC_VERSION_RAISED
+	ptc_local_put_u64(&out, PTC_VERSION_ADDED);
+#endif
 	if (!out.failed)
 		ptc_local_put_u64(&out, ptc_checksum(out.data, out.len));
 	if (!path || out.failed)
@@ -234,7 +239,7 @@ void ptc_group_unsave(const struct group *g)
 	ptc_auto_free char *path = group_path(g);
 	struct ptc_error err = PTC_ERROR_INIT;
 
-	ptc_meets_unsave(g); /* first: without its group nobody would look for it */
+	ptc_rendezvous_unsave(g); /* first: without its group nobody would look for it */
 	if (path && ptc_sys_unlink(path, "workers.group-gone", &err))
 		ptc_warn("workers", "%s", err.text); /* found again at the next start, and dropped then */
 }
@@ -250,9 +255,9 @@ int ptc_group_load(const void *data, size_t len, struct group **ret, struct ptc_
 
 	if (in.bad || magic != FILE_MAGIC || len < FILE_HEAD + sizeof sum)
 		return ptc_error_set(err, PTC_ECORRUPT, "not a group's file");
-	if (version != FILE_VERSION)
-		return ptc_error_set(err, PTC_EVERSION, "a group's file of version %u; this ptcd knows %u", version,
-				     FILE_VERSION);
+	if (!ptc_version_reads(version, FILE_OLDEST, FILE_VERSION))
+		return ptc_error_set(err, PTC_EVERSION, "a group's file of version %u; this ptcd reads %u to %u",
+				     version, FILE_OLDEST, FILE_VERSION + 1);
 	memcpy(&sum, (const uint8_t *)data + len - sizeof sum, sizeof sum);
 	if (sum != ptc_checksum(data, len - sizeof sum))
 		return ptc_error_set(err, PTC_ECORRUPT, "the checksum differs");
@@ -270,7 +275,7 @@ int ptc_group_load(const void *data, size_t len, struct group **ret, struct ptc_
 	g->start_step = ptc_local_get_u64(&in);
 	g->has_state = ptc_local_get_u8(&in);
 	for (size_t i = 0; i < g->desc.nranks; i++)
-		g->seats[i].number = ptc_local_get_u32(&in);
+		g->slots[i].number = ptc_local_get_u32(&in);
 	if (in.bad) {
 		ptc_group_free(g);
 		return ptc_error_set(err, PTC_ECORRUPT, "a group's file that ends early");
@@ -314,13 +319,18 @@ static int load_group(struct ptc_workers *w, const char *path, const char *name,
 	(void)w;
 	if (strstr(name, ".tmp"))
 		return ptc_sys_unlink(path, "workers.group-gone", err);
-	if (strstr(name, PTC_MEETS))
+	if (strstr(name, PTC_RENDEZVOUS))
 		return 0; /* read with its group */
 	rc = ptc_sys_read_file(path, WORKERS_FILE_MAX, &data, &len, &why);
 	if (!rc)
 		rc = ptc_group_load(data, len, &g, &why);
 	if (rc == PTC_ENOMEM)
 		return ptc_grow_failed(err);
+	if (rc == PTC_EVERSION) /* of an upgrade, or back from one: the ranks are whole, and are not ours to end */
+		return ptc_error_set(err, rc,
+				     "%s: %s; its ranks still run: start a ptcd next to the one that wrote it, or stop "
+				     "the job with that one first",
+				     path, why.text);
 	if (rc) {
 		ptc_warn("workers", "%s: %s; its processes are ended", path, why.text);
 		return 0;
@@ -365,19 +375,19 @@ static int adopt_process(struct ptc_workers *w, const char *path, const char *na
 	return 0;
 }
 
-static void seat_workers(struct job *job)
+static void slot_workers(struct job *job)
 {
 	for (struct group *g = job->groups; g; g = g->next)
 		for (size_t i = 0; i < g->desc.nranks; i++)
-			for (struct worker *k = g->seats[i].number ? job->workers : NULL; k; k = k->next) {
-				if (k->number != g->seats[i].number || k->group)
+			for (struct worker *k = g->slots[i].number ? job->workers : NULL; k; k = k->next) {
+				if (k->number != g->slots[i].number || k->group)
 					continue;
 				k->group = g;
-				k->seat = i;
+				k->slot = i;
 				k->ran = g->built;
-				if (!k->label.launch) /* of a ptcd that wrote none */
+				if (!k->label.incarnation) /* of a ptcd that wrote none */
 					k->label = ptc_group_label(g, i);
-				g->seats[i].worker = k;
+				g->slots[i].worker = k;
 			}
 }
 
@@ -395,11 +405,11 @@ static void free_list(struct group *g)
 static void report_lost(struct ptc_workers *w, struct group *g)
 {
 	for (size_t i = 0; i < g->desc.nranks; i++) {
-		const struct worker *k = g->seats[i].worker;
+		const struct worker *k = g->slots[i].worker;
 
 		if (k && k->ended) {
-			g->seats[i].exited = true;
-			g->seats[i].exit_status = k->status;
+			g->slots[i].exited = true;
+			g->slots[i].exit_status = k->status;
 		}
 		if (g->built && !g->ending && (!k || k->ended))
 			ptc_group_failed_locked(w, g, k, i, k ? NULL : "its process is not known any more");
@@ -439,10 +449,10 @@ static int adopt_job(struct ptc_workers *w, const char *path, const char *name, 
 	for (struct group *g = list; g; g = g->next) {
 		g->job = job;
 		job->held++;
-		ptc_meets_load(g);
+		ptc_rendezvous_load(g);
 	}
 	rc = each(w, processes, adopt_process, job, err);
-	seat_workers(job);
+	slot_workers(job);
 	for (struct group *g = list; g && !rc; g = g->next) {
 		report_lost(w, g);
 		ptc_group_end_again_locked(w, g);

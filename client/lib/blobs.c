@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Blobs and cursors. Happy path: what is set is kept here and said at the next stop, if it has changed. What was restored and is
+ * not set anew is carried on. Failure modes: too many names, too long a value: LIMIT. */
+#include "client/lib/internal.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+void ptc_client_rank_state_clear(struct rank_state *k)
+{
+	for (size_t i = 0; i < k->nblobs; i++)
+		free(k->blobs[i].data);
+	k->nblobs = k->ncursors = 0;
+}
+
+static struct blob *find_blob(struct rank_state *k, const char *name, enum ptc_blob_scope scope)
+{
+	for (size_t i = 0; i < k->nblobs; i++)
+		if (k->blobs[i].scope == scope && strcmp(k->blobs[i].name, name) == 0)
+			return &k->blobs[i];
+	return NULL;
+}
+
+static struct cursor *find_cursor(struct rank_state *k, const char *name)
+{
+	for (size_t i = 0; i < k->ncursors; i++)
+		if (strcmp(k->cursors[i].name, name) == 0)
+			return &k->cursors[i];
+	return NULL;
+}
+
+/* Found or made; NULL when there are too many. */
+struct blob *ptc_client_blob(struct rank_state *k, const char *name, enum ptc_blob_scope scope)
+{
+	struct blob *b = find_blob(k, name, scope);
+
+	if (b || k->nblobs == PTC_LOCAL_BLOBS_MAX)
+		return b;
+	b = &k->blobs[k->nblobs++];
+	*b = (struct blob){ .scope = scope };
+	snprintf(b->name, sizeof b->name, "%s", name);
+	return b;
+}
+
+struct cursor *ptc_client_cursor(struct rank_state *k, const char *name)
+{
+	struct cursor *s = find_cursor(k, name);
+
+	if (s || k->ncursors == PTC_LOCAL_CURSORS_MAX)
+		return s;
+	s = &k->cursors[k->ncursors++];
+	*s = (struct cursor){ 0 };
+	snprintf(s->name, sizeof s->name, "%s", name);
+	return s;
+}
+
+/* ptcd has it already from the snapshot, so it is not dirty. */
+void ptc_client_rank_state_on_locked(ptc_client *c)
+{
+	for (size_t i = 0; i < c->got->nblobs; i++) {
+		const struct blob *from = &c->got->blobs[i];
+		struct blob *to;
+		void *copy;
+
+		if (find_blob(c->set, from->name, from->scope))
+			continue;
+		copy = malloc(from->len ? from->len : 1);
+		to = copy ? ptc_client_blob(c->set, from->name, from->scope) : NULL;
+		if (!to) {
+			free(copy);
+			continue; /* ptcd still has it; only a restart of both would miss it */
+		}
+		if (from->len)
+			memcpy(copy, from->data, from->len);
+		to->data = copy;
+		to->len = from->len;
+	}
+	for (size_t i = 0; i < c->got->ncursors; i++) {
+		const struct cursor *from = &c->got->cursors[i];
+		struct cursor *to;
+
+		if (find_cursor(c->set, from->name))
+			continue;
+		to = ptc_client_cursor(c->set, from->name);
+		if (to)
+			*to = *from;
+	}
+}
+
+static int check_name(ptc_client *c, const char *what, const char *name)
+{
+	const char *wrong = name ? ptc_local_short_error(name) : "the name is NULL";
+	int rc = ptc_client_enter(c);
+
+	if (rc)
+		return rc;
+	return wrong ? ptc_client_fail(c, PTC_R_INVALID, "%s: %s", what, wrong) : 0;
+}
+
+static bool has_generation(const ptc_client *c)
+{
+	return c->phase >= PHASE_BUILDING && c->phase <= PHASE_STOPPED;
+}
+
+static int check_generation_locked(ptc_client *c, const char *call)
+{
+	int rc = ptc_client_fatal_locked(c);
+
+	if (!rc && c->ended)
+		rc = ptc_client_fail(c, PTC_R_STALE, "%s: the generation has ended; call ptc_next", call);
+	else if (!rc && !has_generation(c))
+		rc = ptc_client_fail(c, PTC_R_INVALID, "%s: there is no generation; call ptc_next first", call);
+	return rc;
+}
+
+int ptc_blob_set(ptc_client *c, const char *name, enum ptc_blob_scope scope, const void *data, size_t len)
+{
+	int rc = check_name(c, "ptc_blob_set", name);
+	struct blob *b;
+	void *copy;
+
+	if (rc)
+		return rc;
+	if (scope < PTC_BLOB_RANK || scope > PTC_BLOB_TP || (len && !data))
+		return ptc_client_fail(c, PTC_R_INVALID, "blob \"%s\": no such scope, or data is NULL", name);
+	if (len > PTC_BLOB_MAX)
+		return ptc_client_fail(c, PTC_R_LIMIT, "blob \"%s\" has %zu bytes, at most %u are allowed", name, len,
+				       PTC_BLOB_MAX);
+	copy = malloc(len ? len : 1);
+	if (!copy)
+		return ptc_client_fail(c, PTC_R_MEMORY, "blob \"%s\": out of memory", name);
+	if (len)
+		memcpy(copy, data, len);
+	pthread_mutex_lock(&c->lock);
+	rc = check_generation_locked(c, "ptc_blob_set");
+	b = rc ? NULL : ptc_client_blob(c->set, name, scope);
+	if (b) {
+		void *old = b->data;
+
+		b->data = copy;
+		b->len = len;
+		b->dirty = true;
+		copy = old;
+	} else if (!rc) {
+		rc = ptc_client_fail(c, PTC_R_LIMIT, "blob \"%s\": more than %d names", name, PTC_LOCAL_BLOBS_MAX);
+	}
+	pthread_mutex_unlock(&c->lock);
+	free(copy);
+	return rc;
+}
+
+int ptc_blob_get(ptc_client *c, const char *name, enum ptc_blob_scope scope, void *buffer, size_t capacity,
+		 size_t *ret_len)
+{
+	int rc = check_name(c, "ptc_blob_get", name);
+	struct blob *b;
+
+	if (rc)
+		return rc;
+	if (!ret_len || (capacity && !buffer))
+		return ptc_client_fail(c, PTC_R_INVALID, "blob \"%s\": ret_len or buffer is NULL", name);
+	pthread_mutex_lock(&c->lock);
+	rc = check_generation_locked(c, "ptc_blob_get");
+	b = rc ? NULL : find_blob(c->got, name, scope);
+	if (b) {
+		*ret_len = b->len;
+		if (b->len > capacity) {
+			rc = ptc_client_fail(c, PTC_R_LIMIT, "blob \"%s\" has %zu bytes, the buffer %zu", name, b->len,
+					     capacity);
+		} else {
+			if (b->len)
+				memcpy(buffer, b->data, b->len);
+			rc = 1;
+		}
+	}
+	pthread_mutex_unlock(&c->lock);
+	return rc;
+}
+
+int ptc_cursor_set(ptc_client *c, const char *name, uint64_t position, const char *tag)
+{
+	int rc = check_name(c, "ptc_cursor_set", name);
+	struct cursor *s;
+
+	if (rc)
+		return rc;
+	if (tag && strlen(tag) > PTC_LOCAL_SHORT_MAX)
+		return ptc_client_fail(c, PTC_R_LIMIT, "cursor \"%s\": the tag is longer than %d bytes", name,
+				       PTC_LOCAL_SHORT_MAX);
+	pthread_mutex_lock(&c->lock);
+	rc = check_generation_locked(c, "ptc_cursor_set");
+	s = rc ? NULL : ptc_client_cursor(c->set, name);
+	if (s) {
+		s->position = position;
+		snprintf(s->tag, sizeof s->tag, "%s", tag ? tag : "");
+		s->dirty = true;
+	} else if (!rc) {
+		rc = ptc_client_fail(c, PTC_R_LIMIT, "cursor \"%s\": more than %d names", name, PTC_LOCAL_CURSORS_MAX);
+	}
+	pthread_mutex_unlock(&c->lock);
+	return rc;
+}
+
+int ptc_cursor_get(ptc_client *c, const char *name, uint64_t *ret_position, char *tag_buffer, size_t tag_capacity)
+{
+	int rc = check_name(c, "ptc_cursor_get", name);
+	struct cursor *s;
+
+	if (rc)
+		return rc;
+	if (!ret_position)
+		return ptc_client_fail(c, PTC_R_INVALID, "cursor \"%s\": ret_position is NULL", name);
+	pthread_mutex_lock(&c->lock);
+	rc = check_generation_locked(c, "ptc_cursor_get");
+	s = rc ? NULL : find_cursor(c->got, name);
+	if (s && tag_buffer && strlen(s->tag) >= tag_capacity) {
+		rc = ptc_client_fail(c, PTC_R_LIMIT, "cursor \"%s\": its tag does not fit %zu bytes", name,
+				     tag_capacity);
+	} else if (s) {
+		*ret_position = s->position;
+		if (tag_buffer)
+			memcpy(tag_buffer, s->tag, strlen(s->tag) + 1);
+		rc = 1;
+	}
+	pthread_mutex_unlock(&c->lock);
+	return rc;
+}

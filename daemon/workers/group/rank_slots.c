@@ -1,0 +1,562 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Ranks' memory. Happy path: a view holds references to what its rank has declared and carries; reads and writes go straight to
+ * the process's memory, by a process of the job's user (lean; copier.h), or reads to the staging memory that the rank filled when it stopped (fast). Failure modes: an
+ * address that was not declared (EINTERNAL: the caller's mistake), memory that is not there any more (ESTATE naming the
+ * tensor: asking again would not bring it back), a process that has died (ESTATE), before or while it was read. */
+#include "daemon/workers/copier/copier.h"
+#include "daemon/workers/group/internal.h"
+#include "daemon/workers/group/rank_slots.h"
+#include "daemon/workers/session/rank_conn.h"
+
+#include "base/alloc.h"
+#include "base/check.h"
+#include "base/limits.h"
+#include "base/log.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+struct view {
+	struct ptc_workers *w;
+	struct group *group;
+	struct declared *declared;
+	struct rank_state *rank_state;
+	struct staging *staging; /* what was staged when the view was made; NULL: nothing */
+	size_t slot;
+	unsigned number; /* of the worker */
+	pid_t pid;
+	int pidfd;
+};
+
+/* ---- views -------------------------------------------------------------------------- */
+
+static void view_done_locked(struct view *v)
+{
+	if (!v)
+		return;
+	if (v->staging) {
+		struct worker *k = ptc_worker_find_locked(v->w, v->group->job->uuid, v->number);
+		uint32_t reading = PTC_LOCAL_STAGE_READING;
+
+		if (k && k->page && --v->staging->readers == 0)
+			atomic_compare_exchange_strong(&k->page->staging, &reading, PTC_LOCAL_STAGE_FREE);
+	}
+	ptc_staging_unref(v->staging);
+	ptc_declared_unref(v->declared);
+	ptc_rank_state_unref(v->rank_state);
+	if (v->pidfd >= 0)
+		close(v->pidfd);
+	ptc_group_unref_locked(v->group);
+	ptc_free(v);
+}
+
+/* The rank may go on as soon as it is told; it does not touch staging memory that is being read. */
+static void view_staging(struct view *v, struct worker *k)
+{
+	uint32_t is_free = PTC_LOCAL_STAGE_FREE;
+
+	if (k->phase != WORKER_STOPPED || !k->staged || !k->staging || !k->page)
+		return;
+	if (!atomic_compare_exchange_strong(&k->page->staging, &is_free, PTC_LOCAL_STAGE_READING) &&
+	    is_free != PTC_LOCAL_STAGE_READING)
+		return;
+	v->staging = k->staging;
+	k->staging->refs++;
+	k->staging->readers++;
+}
+
+static struct view *view_new_locked(struct ptc_workers *w, struct group *g, size_t i)
+{
+	struct view *v = ptc_calloc(1, sizeof *v);
+	struct worker *k = g->slots[i].worker;
+
+	if (!v)
+		return NULL;
+	v->w = w;
+	v->group = ptc_group_ref(g);
+	v->slot = i;
+	v->pidfd = -1;
+	if (!k || k->ended)
+		return v;
+	v->number = k->number;
+	v->pid = k->pid;
+	v->pidfd = k->pidfd >= 0 ? fcntl(k->pidfd, F_DUPFD_CLOEXEC, 0) : -1;
+	if (k->phase >= WORKER_DECLARED && k->phase <= WORKER_STOPPED && k->declared) {
+		v->declared = k->declared;
+		v->declared->refs++;
+		v->rank_state = ptc_rank_state_ref(k->rank_state);
+		view_staging(v, k);
+	}
+	return v;
+}
+
+static void fill_view_locked(struct ptc_slot_view *s, struct view *v)
+{
+	const struct worker *k = v->group->slots[v->slot].worker;
+	uint64_t step;
+
+	*s = (struct ptc_slot_view){ .rank = v->group->slots[v->slot].rank,
+				     .state = ptc_group_slot_state(v->group, v->slot),
+				     .pid = v->pid,
+				     .copied = v->staging,
+				     .opaque = v };
+	s->staged = v->staging != NULL;
+	if (v->declared) {
+		s->tensors = v->declared->tensors;
+		s->ntensors = v->declared->ntensors;
+	}
+	if (v->rank_state) {
+		s->blobs = v->rank_state->blobs;
+		s->nblobs = v->rank_state->nblobs;
+		s->cursors = v->rank_state->cursors;
+		s->ncursors = v->rank_state->ncursors;
+	}
+	if (k && k->phase == WORKER_STOPPED)
+		s->step = k->stop_step;
+	else if (k && k->page && ptc_local_step(k->page, &step))
+		s->step = step;
+}
+
+int ptc_workers_slots(struct ptc_workers *w, const struct ptc_group_key *key, struct ptc_slot_view **ret_slots,
+		      size_t *ret_n, struct ptc_error *err)
+{
+	struct ptc_slot_view *slots = NULL;
+	struct group *g;
+	size_t n = 0;
+	int rc;
+
+	pthread_mutex_lock(&w->lock);
+	g = ptc_group_find_locked(w, key);
+	rc = g ? 0 : ptc_group_missing(key, err);
+	if (!rc) {
+		ptc_group_ref(g);
+		rc = ptc_group_wait_connected_locked(w, g, err);
+		slots = rc ? NULL : ptc_calloc(g->desc.nranks, sizeof *slots);
+		for (; slots && n < g->desc.nranks; n++) {
+			struct view *v = view_new_locked(w, g, n);
+
+			if (!v)
+				break;
+			fill_view_locked(&slots[n], v);
+		}
+		if (!rc && n < g->desc.nranks)
+			rc = ptc_grow_failed(err);
+		ptc_group_unref_locked(g);
+	}
+	pthread_mutex_unlock(&w->lock);
+	if (rc) {
+		ptc_workers_slots_done(w, slots, n);
+		return rc;
+	}
+	*ret_slots = slots;
+	*ret_n = n;
+	return 0;
+}
+
+void ptc_workers_slots_done(struct ptc_workers *w, struct ptc_slot_view *slots, size_t n)
+{
+	if (!slots)
+		return;
+	pthread_mutex_lock(&w->lock);
+	for (size_t i = 0; i < n; i++)
+		view_done_locked(slots[i].opaque);
+	pthread_mutex_unlock(&w->lock);
+	ptc_free(slots);
+}
+
+/* ---- copying ------------------------------------------------------------------------- */
+
+static bool dead(const struct view *v)
+{
+	struct pollfd p = { .fd = v->pidfd, .events = POLLIN };
+
+	return v->pidfd < 0 || poll(&p, 1, 0) != 0;
+}
+
+static int died(const struct view *v, struct ptc_error *err)
+{
+	return ptc_error_set(err, PTC_ESTATE, "rank %u (pid %d) has died", v->group->slots[v->slot].rank.rank,
+			     (int)v->pid);
+}
+
+/* Only what is declared, and as much on both sides. */
+static int check_iov(const struct view *v, const struct iovec *remote, size_t nremote, const struct iovec *local,
+		     size_t nlocal, struct ptc_error *err)
+{
+	uint64_t there = 0, here = 0;
+
+	if (!v->declared)
+		return ptc_error_set(err, PTC_ESTATE, "rank %u has declared nothing",
+				     v->group->slots[v->slot].rank.rank);
+	for (size_t i = 0; i < nremote; i++) {
+		uint64_t address = (uint64_t)(uintptr_t)remote[i].iov_base;
+
+		if (remote[i].iov_len && !ptc_declared_span(v->declared, address, remote[i].iov_len))
+			return ptc_error_set(err, PTC_EINTERNAL,
+					     "rank %u: %zu bytes at 0x%llx are not memory it has declared",
+					     v->group->slots[v->slot].rank.rank, remote[i].iov_len,
+					     (unsigned long long)address);
+		there += remote[i].iov_len;
+	}
+	for (size_t i = 0; i < nlocal; i++)
+		here += local[i].iov_len;
+	if (there != here)
+		return ptc_error_set(err, PTC_EINTERNAL, "%llu bytes there, %llu here", (unsigned long long)there,
+				     (unsigned long long)here);
+	return 0;
+}
+
+static int moved_wrong(const struct view *v, uint64_t address, int e, bool writing, struct ptc_error *err)
+{
+	const char *name = ptc_declared_tensor_at(v->declared, address);
+	uint32_t rank = v->group->slots[v->slot].rank.rank;
+
+	if (e == ESRCH || dead(v))
+		return died(v, err);
+	if (e == EPERM)
+		return ptc_error_set(
+			err, PTC_EPERM,
+			"rank %u (pid %d): the kernel does not let its user at its memory; is it another user's "
+			"program by "
+			"now, or set undumpable, or kernel.yama.ptrace_scope 2 or 3 (then use copy: fast)?",
+			rank, (int)v->pid);
+	if (e == EFAULT)
+		return ptc_error_set(
+			err, PTC_ESTATE,
+			"tensor \"%.200s\" of rank %u (pid %d): the memory it was declared in, at 0x%llx, is not there "
+			"any more; it has to stay until its generation has ended",
+			name ? name : "?", rank, (int)v->pid, (unsigned long long)address);
+	return ptc_error_errno(err, e, "tensor \"%.200s\" of rank %u (pid %d): cannot %s its memory at 0x%llx",
+			       name ? name : "?", rank, (int)v->pid, writing ? "write" : "read",
+			       (unsigned long long)address);
+}
+
+/* Where the byte lies that follows `bytes` of them. */
+static uint64_t address_after(const struct iovec *there, size_t n, uint64_t bytes)
+{
+	for (size_t i = 0; i < n; i++) {
+		if (bytes < there[i].iov_len)
+			return (uint64_t)(uintptr_t)there[i].iov_base + bytes;
+		bytes -= there[i].iov_len;
+	}
+	return n ? (uint64_t)(uintptr_t)there[0].iov_base : 0;
+}
+
+static int differs(const struct view *v, struct ptc_error *err)
+{
+	return ptc_error_set(err, PTC_EDIGEST, "bytes of rank %u are others", v->group->slots[v->slot].rank.rank);
+}
+
+static int transfer(const struct view *v, struct ptc_copy_call *call, struct ptc_error *err)
+{
+	const char *name;
+	uint64_t moved = 0;
+	int e = 0, rc;
+
+	if (dead(v))
+		return died(v, err);
+	call->uuid = v->group->job->uuid;
+	call->uid = v->group->job->uid;
+	call->pid = v->pid;
+	rc = ptc_copiers_call(&v->w->copiers, call, &e, &moved, err);
+	name = ptc_declared_tensor_at(v->declared, address_after(call->there, call->nthere, moved));
+	if (rc == PTC_ESTATE || rc == PTC_EIO)
+		return ptc_error_wrap(err, "tensor \"%.200s\" of rank %u (pid %d)", name ? name : "?",
+				      v->group->slots[v->slot].rank.rank, (int)v->pid);
+	if (rc)
+		return rc;
+	if (e == PTC_COPY_DIFFERS)
+		return differs(v, err);
+	if (e)
+		return moved_wrong(v, address_after(call->there, call->nthere, moved), e, call->op == PTC_COPY_WRITE,
+				   err);
+	/* Another process could have had its number for a moment. */
+	return dead(v) ? died(v, err) : 0;
+}
+
+/* A place in a list of pieces. */
+struct cursor {
+	const struct iovec *v;
+	size_t n, i;
+	size_t done; /* of v[i] */
+};
+
+static void cursor_advance(struct cursor *c, size_t bytes)
+{
+	while (c->i < c->n) {
+		size_t left = c->v[c->i].iov_len - c->done;
+
+		if (bytes < left) {
+			c->done += bytes;
+			return;
+		}
+		bytes -= left;
+		c->done = 0;
+		c->i++;
+	}
+}
+
+/* Copies, or compares: false: they differ. */
+static bool take_staged(const struct view *v, const struct ptc_copy_call *call)
+{
+	struct cursor there = { .v = call->there, .n = call->nthere }, here = { .v = call->here, .n = call->nhere };
+
+	while (there.i < call->nthere && here.i < call->nhere) {
+		uint64_t address = (uint64_t)(uintptr_t)there.v[there.i].iov_base + there.done;
+		size_t n = PTC_MIN(there.v[there.i].iov_len - there.done, here.v[here.i].iov_len - here.done);
+
+		if (n) {
+			const struct ptc_local_span *s = ptc_declared_span(v->declared, address, n);
+			const uint8_t *from = v->staging->map + s->offset + (address - s->address);
+			char *to = (char *)here.v[here.i].iov_base + here.done;
+
+			if (call->op == PTC_COPY_READ)
+				memcpy(to, from, n);
+			else if (memcmp(to, from, n) != 0)
+				return false;
+		}
+		cursor_advance(&there, n);
+		cursor_advance(&here, n);
+	}
+	return true;
+}
+
+/* The rank does not run: what is read is of one step. */
+static int check_held(const struct view *v, struct ptc_error *err)
+{
+	enum ptc_slot_state state;
+
+	pthread_mutex_lock(&v->w->lock);
+	state = ptc_group_slot_state(v->group, v->slot);
+	pthread_mutex_unlock(&v->w->lock);
+	if (state == PTC_SLOT_STOPPED || state == PTC_SLOT_DECLARED)
+		return 0;
+	return ptc_error_set(err, PTC_ESTATE, "rank %u neither waits to be restored nor is it stopped",
+			     v->group->slots[v->slot].rank.rank);
+}
+
+static int memory_init(struct ptc_slot_memory *m, struct ptc_error *err)
+{
+	struct stat st;
+
+	if (m->fd < 0)
+		return 0;
+	if (fstat(m->fd, &st) != 0)
+		return ptc_error_errno(err, errno, "memory for copies");
+	m->dev = st.st_dev;
+	m->ino = st.st_ino;
+	return 0;
+}
+
+int ptc_slot_copying_init(const struct ptc_slot_view *slot, struct ptc_slot_copying *c, struct ptc_error *err)
+{
+	const struct view *v = slot->opaque;
+	int rc = memory_init(&c->memory[0], err);
+
+	rc = rc ? rc : memory_init(&c->memory[1], err);
+	atomic_store(&c->copier, ptc_copiers_number(&v->w->copiers, v->group->job->uuid));
+	return rc;
+}
+
+void ptc_slot_copying_done(const struct ptc_slot_view *slot, const struct ptc_slot_copying *c)
+{
+	const struct view *v = slot->opaque;
+
+	for (size_t i = 0; i < PTC_ARRAY_LEN(c->memory); i++)
+		if (c->memory[i].fd >= 0 && c->memory[i].once)
+			ptc_copiers_forget(&v->w->copiers, v->group->job->uuid, &c->memory[i]);
+}
+
+static int slot_copy(const struct ptc_slot_view *slot, struct ptc_copy_call *call, struct ptc_error *err)
+{
+	const struct view *v = slot->opaque;
+	int rc = check_iov(v, call->there, call->nthere, call->here, call->nhere, err);
+
+	if (!rc && v->staging && call->op != PTC_COPY_WRITE)
+		return take_staged(v, call) ? 0 : differs(v, err);
+	if (!rc)
+		rc = check_held(v, err);
+	return rc ? rc : transfer(v, call, err);
+}
+
+int ptc_slot_read(const struct ptc_slot_view *slot, struct ptc_slot_copying *copying, const struct iovec *remote,
+		  size_t nremote, const struct iovec *local, size_t nlocal, bool fresh, struct ptc_error *err)
+{
+	struct ptc_copy_call call = { .op = PTC_COPY_READ,
+				      .fresh = fresh,
+				      .there = remote,
+				      .here = local,
+				      .nthere = nremote,
+				      .nhere = nlocal,
+				      .copying = copying };
+
+	return slot_copy(slot, &call, err);
+}
+
+int ptc_slot_write(const struct ptc_slot_view *slot, struct ptc_slot_copying *copying, const struct iovec *remote,
+		   size_t nremote, const struct iovec *local, size_t nlocal, struct ptc_error *err)
+{
+	struct ptc_copy_call call = { .op = PTC_COPY_WRITE,
+				      .there = remote,
+				      .here = local,
+				      .nthere = nremote,
+				      .nhere = nlocal,
+				      .copying = copying };
+
+	return slot_copy(slot, &call, err);
+}
+
+int ptc_slot_compare(const struct ptc_slot_view *slot, struct ptc_slot_copying *copying, const struct iovec *remote,
+		     size_t nremote, const struct iovec *local, size_t nlocal, struct ptc_error *err)
+{
+	struct ptc_copy_call call = { .op = PTC_COPY_COMPARE,
+				      .there = remote,
+				      .here = local,
+				      .nthere = nremote,
+				      .nhere = nlocal,
+				      .copying = copying };
+
+	return slot_copy(slot, &call, err);
+}
+
+/* ---- read by the rank ------------------------------------------------------------------- */
+
+_Static_assert(PTC_SLOT_ROWS_MAX == PTC_LOCAL_ROWS_MAX, "what the agent may say, a message can");
+
+static int check_rows(const struct view *v, const struct ptc_slot_rows *rows, size_t n, struct ptc_error *err)
+{
+	if (!v->declared)
+		return ptc_error_set(err, PTC_ESTATE, "rank %u has declared nothing",
+				     v->group->slots[v->slot].rank.rank);
+	for (size_t i = 0; i < n; i++) {
+		uint64_t reach, bytes;
+
+		if (!rows[i].count || ptc_ckd_mul(&reach, rows[i].count - 1, rows[i].address_step) ||
+		    ptc_ckd_add(&bytes, reach, rows[i].bytes) ||
+		    !ptc_declared_span(v->declared, rows[i].address, bytes))
+			return ptc_error_set(err, PTC_EINTERNAL,
+					     "rank %u: rows at 0x%llx are not memory it has declared",
+					     v->group->slots[v->slot].rank.rank, (unsigned long long)rows[i].address);
+	}
+	return 0;
+}
+
+#define FILLS_AHEAD 16
+
+static struct worker *fill_worker_locked(const struct view *v)
+{
+	struct worker *k = ptc_worker_find_locked(v->w, v->group->job->uuid, v->number);
+
+	return k && !k->ended ? k : NULL;
+}
+
+/* Waits until at most `ahead` of what it was told is left to be done. NULL: it has gone. One that comes back on another connection
+ * has none of it to do any more. */
+static int fill_wait_locked(const struct view *v, uint64_t ahead, const struct ptc_wait *wait, struct worker **ret,
+			    struct ptc_error *err)
+{
+	int rc = 0;
+
+	while (!rc && (*ret = fill_worker_locked(v)) && (*ret)->fill.sent - (*ret)->fill.done > ahead)
+		rc = ptc_workers_pause_locked(v->w, wait, 0, err);
+	return rc;
+}
+
+static bool fill_send_locked(const struct view *v, struct worker *k, int fd, const struct ptc_slot_rows *rows, size_t n)
+{
+	struct ptc_local_rows said[PTC_LOCAL_ROWS_MAX];
+	struct ptc_local_fill m = {
+		.generation = k->generation, .incarnation = k->incarnation, .id = k->fill.sent + 1, .nrows = (uint32_t)n
+	};
+	struct ptc_local_out out = { .grow = ptc_realloc };
+	int ours = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+
+	if (ours < 0)
+		return false;
+	k->fill.sent++;
+	for (size_t i = 0; i < n; i++)
+		said[i] = (struct ptc_local_rows){ rows[i].address, rows[i].offset,       rows[i].bytes,
+						   rows[i].count,   rows[i].address_step, rows[i].offset_step };
+	ptc_local_put_fill(&out, &m, said);
+	ptc_conn_send_locked(k->conn, PTC_LOCAL_FILL, &out, ours);
+	ptc_free(out.data);
+	if (k->conn->out || k->conn->broken)
+		ptc_workers_wake(v->w);
+	return true;
+}
+
+int ptc_slot_fill(const struct ptc_slot_view *slot, struct ptc_slot_filling *f, int fd,
+		  const struct ptc_slot_rows *rows, size_t n, const struct ptc_wait *wait, struct ptc_error *err)
+{
+	const struct view *v = slot->opaque;
+	struct worker *k;
+	int rc = n > PTC_SLOT_ROWS_MAX ? ptc_error_set(err, PTC_EINTERNAL, "%zu rows in one fill", n)
+				       : check_rows(v, rows, n, err);
+
+	rc = rc ? rc : check_held(v, err);
+	if (rc)
+		return rc;
+	pthread_mutex_lock(&v->w->lock);
+	rc = fill_wait_locked(v, FILLS_AHEAD - 1, wait, &k, err);
+	if (!rc && !f->failed) {
+		bool able = k && k->fill.can && k->conn && !k->conn->closing && k->phase == WORKER_DECLARED &&
+			    (!f->session || f->session == k->fill.session);
+
+		f->session = k ? k->fill.session : 0;
+		f->failed = !able || !fill_send_locked(v, k, fd, rows, n);
+	}
+	pthread_mutex_unlock(&v->w->lock);
+	return rc;
+}
+
+int ptc_slot_filled(const struct ptc_slot_view *slot, struct ptc_slot_filling *f, const struct ptc_wait *wait,
+		    struct ptc_error *err)
+{
+	const struct view *v = slot->opaque;
+	struct worker *k;
+	int rc;
+
+	pthread_mutex_lock(&v->w->lock);
+	rc = fill_wait_locked(v, 0, wait, &k, err);
+	if (!rc && f->session && (!k || k->fill.session != f->session || k->fill.failed))
+		f->failed = true;
+	pthread_mutex_unlock(&v->w->lock);
+	return rc;
+}
+
+/* ---- go ------------------------------------------------------------------------------- */
+
+int ptc_slot_go(const struct ptc_slot_view *slot, bool restored, const struct ptc_slot_blob *blobs, size_t nblobs,
+		const struct ptc_slot_cursor *cursors, size_t ncursors, struct ptc_error *err)
+{
+	const struct view *v = slot->opaque;
+	struct rank_state *rank_state = NULL;
+	struct worker *k;
+	const struct ptc_rank_state of = { blobs, cursors, nblobs, ncursors };
+	int rc = ptc_rank_state_make(&of, &rank_state, err);
+
+	if (rc)
+		return rc;
+	pthread_mutex_lock(&v->w->lock);
+	k = v->group->slots[v->slot].worker;
+	if (!k || k->number != v->number || v->group->ending || k->phase != WORKER_DECLARED || !k->page) {
+		ptc_rank_state_unref(rank_state);
+		rc = ptc_error_set(err, PTC_ESTATE, "rank %u does not wait to be restored",
+				   v->group->slots[v->slot].rank.rank);
+	} else {
+		ptc_rank_state_unref(k->restore);
+		k->restore = rank_state;
+		k->restored = restored;
+		k->go = true;
+		atomic_exchange(&k->page->stop, ptc_group_first_stop(v->group));
+		ptc_worker_advance_locked(v->w, k);
+	}
+	pthread_mutex_unlock(&v->w->lock);
+	return rc;
+}

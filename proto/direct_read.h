@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a reader of a job's files (ptc-fuse) asks the ptcd of its own node, over a SOCK_SEQPACKET unix socket beside the control
+ * socket: where in the job's chunk file bytes of items lie, and a descriptor of that file for reading only, with which it then
+ * reads them itself. One message asks, one answers, in turn; both ends are of one machine, so numbers are in its byte order.
+ *
+ * Who may: root, whoever ptcd runs as, and the job's owner, by SO_PEERCRED; to others the job does not exist. The file holds
+ * bytes of that job only (of any generation). Needs libc only.
+ * What was read is what was asked for if every block that bytes were taken from has its checksum (base/number/digest.h, ptc_checksum), and the
+ * 8 bytes at use_at are then still `use`: daemon/store/store.h, ptc_table_spans. The daemon verifies nothing for the answer.
+ *
+ * Failure modes: a message that is none ends the connection; status is a code of base/status.h, 0 or less. Threads: none. */
+#pragma once
+
+#include <stdint.h>
+
+#define PTC_DIRECT_READ_SUFFIX       ".direct"   /* of the control socket's path */
+#define PTC_DIRECT_READ_MAGIC        0x3244454cu /* "LED2": another layout of these structs gets another one */
+#define PTC_DIRECT_READ_DIMS         8
+#define PTC_DIRECT_READ_RANGES_MAX   256
+#define PTC_DIRECT_READ_SPANS_MAX    2048
+#define PTC_DIRECT_READ_CHUNKS_MAX   256
+#define PTC_DIRECT_READ_BYTES_MAX    (16ull << 20) /* of one message's ranges */
+/* A chunk's bytes follow each other in the file. A checksum is of this many of them, the last one of the rest. */
+#define PTC_DIRECT_READ_CHUNK_BYTES  ((1u << 20) - 64)
+#define PTC_DIRECT_READ_BLOCK_BYTES  (64u << 10)
+#define PTC_DIRECT_READ_CHUNK_BLOCKS 16
+
+struct ptc_direct_read_range { /* of an item, row-major */
+	uint32_t item, ndim;
+	int64_t shape[PTC_DIRECT_READ_DIMS]; /* the last dim in bytes */
+	uint64_t offset, length;             /* length > 0 */
+};
+struct ptc_direct_read_request {
+	uint32_t magic, nranges;
+	char uuid[40]; /* of the job; NUL-terminated */
+	uint64_t generation, snapshot;
+	uint64_t dev, ino; /* of the file that the asker has; else a descriptor comes with the answer */
+	struct ptc_direct_read_range ranges[];
+};
+struct ptc_direct_read_span {
+	uint64_t at, bytes; /* of the file */
+	uint32_t chunk, reserved;
+};
+struct ptc_direct_read_chunk {
+	uint64_t at; /* of its first byte in the file */
+	uint64_t use_at, use;
+	uint64_t sums[PTC_DIRECT_READ_CHUNK_BLOCKS];
+};
+struct ptc_direct_read_reply {
+	uint32_t magic;
+	int32_t status;
+	uint64_t dev, ino;
+	uint32_t nspans, nchunks;
+	struct ptc_direct_read_span
+		spans[]; /* of all ranges, in order; struct ptc_direct_read_chunk chunks[nchunks] follow the last one */
+};
