@@ -605,6 +605,33 @@ class Crash(harness.Case):
                     c.ptcctl("dataset", "remove", "tokens")
             self.assert_empty(c)
 
+    def test_creating_fails(self):
+        """Each thing that creating a job asks of etcd fails in turn, before it is done or after: one line says so, or the job is there;
+        the daemon lives, nothing else is left, and the next job is created."""
+        with self.crash_cluster(nodes=1) as c:
+            self.up(c)
+            node, job = c.nodes["n0"], self.start(c)
+            found = self.points(c, job.create)["n0"]
+            job.delete()
+            found = [p for p in found if p.startswith("etcd.") and p.endswith((".before", ".after"))]
+            self.assertLessEqual({"etcd.creating.before", "etcd.blob.before", "etcd.job.before"}, set(found))
+            pid = node.pid()
+            for point in found:
+                self.forget(node)
+                self.arm(node, f"{point}=fail")
+                r = job.create(check=False, timeout_s=60 * PATIENCE)
+                self.assertEqual(pid, node.pid(), f"the daemon died at {point}")
+                self.assertIn(point, self.passed(node))
+                self.arm(node)
+                if r.returncode:
+                    self.assertRegex(r.stderr, r"^ptcctl job create: [^\n]+\n$", point)
+                if job.name in c.ptcctl("job", "list").stdout:
+                    wait_for(lambda: job.delete(check=False).returncode == 0, 20 * PATIENCE, "the delete", 0.1)
+                self.check_nothing_leaked(c)
+                job.create()
+                job.delete()
+            self.assert_empty(c)
+
     def end_life(self, c, job):
         """Whatever the kill left of the job: empty or whole, then gone."""
         if job.name not in c.ptcctl("job", "list").stdout:
