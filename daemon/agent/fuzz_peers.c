@@ -63,6 +63,12 @@ static void down(void)
 	workers = ptc_workers_free(workers);
 }
 
+static void end(void)
+{
+	down();
+	ptc_rpc_shutdown();
+}
+
 static void up(void)
 {
 	down();
@@ -146,7 +152,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len)
 
 	if (!workers) {
 		ptc_rpc_init();
-		ptc_require(setenv("TMPDIR", "/dev/shm", 1) == 0 && atexit(down) == 0); /* worlds come and go */
+		ptc_require(setenv("TMPDIR", "/dev/shm", 1) == 0 && atexit(end) == 0); /* worlds come and go */
 		up();
 	}
 	for (int i = 0; i < CALLS && len >= 3; i++) {
