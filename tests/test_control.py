@@ -346,7 +346,7 @@ class Control(harness.Case):
         for verb in ("status", "snapshots", "verify"):
             got = c.json(verb, "j", node=node)
             self.assertLess(abs(got["as_of_ms"] - stopped_ms), 30000 * PATIENCE, verb)
-            self.assertIn("the coordinator (etcd) is away; this is as of 20", c.ptcctl(verb, "j", node=node).stderr, verb)
+            self.assertIn("the coordinator (etcd) is unreachable; this is as of 20", c.ptcctl(verb, "j", node=node).stderr, verb)
         self.assertEqual(["tp=2"], [j["config"] for j in c.json("status", "j", node=node)["jobs"]])
         got = self.events(c, node)
         self.assertEqual(["created", "switch", "committed"], [e["kind"] for e in got][:3], got)
@@ -401,7 +401,7 @@ class Control(harness.Case):
             job.check_whole(self)
 
     def test_events_of_nodes_that_do_not_answer(self):
-        """While etcd is away the job's nodes are asked for its events, one after the other: those that do not answer take two seconds
+        """While etcd is unreachable the job's nodes are asked for its events, one after the other: those that do not answer take two seconds
         of whoever asks, all of them together, and he is told what the node at hand remembers."""
         with self.cluster(nodes=6, devices=1) as c:
             job = self.job(c)

@@ -22,7 +22,7 @@ static const struct {
 	{ "Seal", true },       { "Prepare", true }, { "Pull", true },  { "Put", true },     { "Finish", true },
 	{ "Fetch", false },     { "Digest", false }, { "Stat", false }, { "Capture", true }, { "Start", true },
 	{ "FetchRank", false }, { "Arm", true },     { "Stop", true },  { "End", true },     { "Build", true },
-	{ "Meet", false },      { "Ranks", false },  { "Log", false },  { "Hold", false },
+	{ "Meet", false },      { "Ranks", false },  { "Log", false },  { "Pin", false },
 };
 
 static struct world *w;

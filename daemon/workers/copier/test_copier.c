@@ -92,9 +92,9 @@ struct caller {
 	unsigned number, done, refused, wrong, failed;
 };
 
-static void call(struct caller *c, const uint8_t *base, const struct ptc_seat_memory *memory)
+static void call(struct caller *c, const uint8_t *base, const struct ptc_slot_memory *memory)
 {
-	struct ptc_seat_copying copying = { .memory = { *memory, { .fd = -1 } } };
+	struct ptc_slot_copying copying = { .memory = { *memory, { .fd = -1 } } };
 	struct iovec there = { (void *)(uintptr_t)memory->bytes, 8 }, here = { (void *)(uintptr_t)base, 8 };
 	struct ptc_copy_call q = { .uuid = "u",
 				   .uid = getuid(),
@@ -125,7 +125,7 @@ static void *caller_main(void *arg)
 
 	for (unsigned i = 0; fd >= 0 && i < CALLS; i++) {
 		unsigned which = (i * 7 + c->number * 5) % MEMORIES;
-		struct ptc_seat_memory m = {
+		struct ptc_slot_memory m = {
 			.fd = fd, .base = base, .bytes = (which + 1) * PAGE, .dev = 1, .ino = which + 1
 		};
 
