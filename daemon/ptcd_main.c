@@ -64,6 +64,7 @@ struct process {
 	struct ptc_etcd_child *etcd;
 	struct ptc_mount *mount;
 	struct ptc_metrics *metrics;
+	struct ptc_planning *planning;
 	char *etcd_endpoint;
 	struct ptc_rpc_tls etcd_tls;
 	struct ptc_rpc_server *control, *peers;
@@ -433,6 +434,8 @@ static int start_agent(struct process *p, struct ptc_error *err)
 		rc = ptc_rpc_client_new(d->loop, &d->client, err);
 	if (rc == 0)
 		rc = ptc_agent_new(&env, &d->agent, err);
+	if (rc == 0)
+		rc = ptc_planning_new(d->cluster, &p->planning, err);
 	d->controllers = (struct ptc_controllers){
 		.node = d->config.node,
 		.loop = d->loop,
@@ -443,6 +446,7 @@ static int start_agent(struct process *p, struct ptc_error *err)
 		.agent = d->agent,
 		.store = d->store,
 		.workers = d->workers,
+		.planning = p->planning,
 		.stopping = &d->stopping,
 	};
 	return rc;
@@ -578,6 +582,7 @@ static void stop(struct process *p)
 	p->lend = ptc_lend_free(p->lend);
 	p->control = ptc_rpc_server_free(p->control, SHUTDOWN_GRACE_MS);
 	p->peers = ptc_rpc_server_free(p->peers, SHUTDOWN_GRACE_MS);
+	p->planning = ptc_planning_free(p->planning);
 	d->samples = ptc_samples_free(d->samples);
 	d->client = ptc_rpc_client_free(d->client);
 	d->cluster = ptc_cluster_free(d->cluster);

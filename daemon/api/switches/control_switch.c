@@ -225,6 +225,27 @@ static int check_group(const struct ptc_rpc_call *call, const struct ptc_job_fil
 			     (unsigned)uid, (unsigned)files->gid);
 }
 
+struct shape_ask {
+	struct ptc_daemon *d;
+	struct ptc_planning_shape shape;
+};
+
+static void look_at_shape(void *arg)
+{
+	struct shape_ask *a = arg;
+
+	a->shape = ptc_planning_shape(a->d->cluster);
+}
+
+/* After the answer: who resizes next finds what was computed. */
+static void plan_ahead(struct ptc_daemon *d, const struct ptc_meta_doc *m, const struct ptc_job_desc *desc)
+{
+	struct shape_ask a = { .d = d };
+
+	if (desc->model && ptc_loop_call(d->loop, look_at_shape, &a) == 0)
+		ptc_planning_prepare(d->controllers.planning, m->uuid, m->spec_hash, desc, a.shape);
+}
+
 static int create_job(struct ptc_daemon *d, struct ptc_rpc_call *call, const struct ptc_job_desc *desc,
 		      struct ptc_error *err)
 {
@@ -261,6 +282,8 @@ static int create_job(struct ptc_daemon *d, struct ptc_rpc_call *call, const str
 	if (rc == 0)
 		ptc_event(d->cluster, m.uuid, "created", "job %s, %zu tensors, %zu fields, uid %u", m.name,
 			  desc->spec.ntensors, desc->spec.nfields, (unsigned)m.uid);
+	if (rc == 0)
+		plan_ahead(d, &m, desc);
 	return rc;
 }
 
@@ -281,6 +304,8 @@ PTC_CONTROL_HANDLER(ptc_control_job_create)
 	rc = ptc_spec_lint(&desc.spec, err);
 	if (rc == 0)
 		rc = ptc_job_check_states(&desc, err);
+	if (rc == 0)
+		rc = ptc_planning_check(&desc, err);
 	if (rc == 0)
 		rc = check_group(call, &desc.files, err);
 	if (rc == 0)
@@ -524,6 +549,9 @@ static int try_switch(struct ptc_daemon *d, struct ptc_target *t, const struct p
 	r.base_snapshot = v.from_snapshot;
 	if (rc == 0)
 		rc = check_layout(t, &v, &r, err);
+	if (rc == 0 && planned.stays && !ask->start)
+		rc = ptc_error_set(err, PTC_ESTATE, "job %s stays as it is (--config moves it all the same): %s",
+				   t->meta.name, planned.why);
 	if (rc == 0) {
 		r.watcher = ptc_watcher_ref(w);
 		rc = hand_over(d, t, &r, ret_again, err);

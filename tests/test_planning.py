@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The planner in the daemon: which configuration a number of devices becomes, who else has a say, and what is said of it."""
+import json
+import os
+
+import harness
+import numpy as np
+import state
+from test_ctrainer import Trainer, differences
+
+MODEL = {"layers": 1, "hidden": 6144, "heads": 48, "vocab": 51200, "seq": 2048}
+SPACE = {"global_batch": 24, "tp": [1, 2, 3, 6], "pp": [1], "micro_batch": [4]}
+BATCH = "global_batch=24,micro_batch=4"
+GB = 10**9
+
+
+class Planned(Trainer):
+    """The C trainer with a description of a model, whatever it trains in truth."""
+
+    def __init__(self, c, directory, mode="restart", sleep_ms=2, **keys):
+        super().__init__(c, directory, mode, 1 << 40, sleep_ms)
+        with open(self.yaml, encoding="utf-8") as f:
+            spec = json.load(f)
+        spec.update({key: value for key, value in {"model": MODEL, "space": SPACE, **keys}.items() if value is not None})
+        with open(self.yaml, "w", encoding="utf-8") as f:
+            json.dump(spec, f)
+
+    def reference(self, **options):
+        return super().reference(**{"micro-batch": 4, **options})
+
+    def plan(self, *args):
+        return self.c.json("resize", self.name, "--dry-run", *args)
+
+    def go(self, *args):
+        return json.loads(self.c.ptcctl("resize", self.name, *args, "--wait", "--format", "json",
+                                        timeout_s=120 * harness.PATIENCE).stdout)
+
+
+def degrees(config):
+    out = {"tp": 1, "dp": 1, "pp": 1}
+    out.update((key, int(value)) for key, value in (pair.split("=") for pair in config.split(",")) if value.isdigit())
+    return out
+
+
+class Planning(harness.Case):
+    def test_resize_without_a_table(self):
+        """The planner chooses, says why, and the job trains on with every byte that it had."""
+        with self.cluster(nodes=2, devices=4) as c:
+            job = Planned(c, self.dir)
+            job.run(f"tp=2,dp=2,{BATCH}")
+            job.wait_step(20)
+            plan = job.plan("--gpus", "6")
+            choice = plan["choice"]
+            self.assertEqual("planner", choice["by"])
+            self.assertFalse(choice["profiled"])
+            self.assertEqual(plan["to"], choice["config"])
+            of = degrees(choice["config"])
+            self.assertIn(of["tp"], SPACE["tp"])
+            self.assertEqual((1, 4, 24), (of["pp"], of["micro_batch"], of["global_batch"]))
+            self.assertLessEqual(of["tp"] * of["dp"], 6)
+            self.assertGreater(choice["step_s"], 0)
+            self.assertGreater(choice["pause_s"], 0)
+            self.assertIn("step times are uncalibrated", choice["why"])
+            self.assertIn("device memory is not compared", choice["why"])
+            self.assertFalse(choice["moved_exact"], "ranks never had this configuration")
+            self.assertLessEqual(choice["moved_bytes_least"], choice["moved_bytes"])
+            text = c.ptcctl("resize", job.name, "--gpus", "6", "--dry-run").stdout
+            self.assertIn(choice["why"], text)
+            self.assertIn("uncalibrated", text)
+            done = job.go("--gpus", "6")
+            self.assertEqual(choice["config"], done["to"])
+            self.assertEqual("planner", done["plan"]["choice"]["by"])
+            self.assertLessEqual(done["received_bytes"], choice["moved_bytes"])
+            self.assertGreaterEqual(done["received_bytes"], choice["moved_bytes_least"])
+            job.wait_step(done["step"] + 20)
+            back = job.plan("--gpus", "4")["choice"]
+            self.assertEqual("planner", back["by"])
+            job.do("stop")
+            job.steps = job.wait_run("stopped")["step"]
+            self.assertEqual([], differences(job.lines(), job.reference()))
+
+    def test_who_has_a_say(self):
+        with self.cluster(nodes=2, devices=4) as c:
+            job = Planned(c, self.dir, gpus={"6": f"tp=6,{BATCH}"})
+            job.run(f"tp=2,dp=2,{BATCH}")
+            job.wait_step(5)
+            self.assertEqual("table", job.plan("--gpus", "6")["choice"]["by"])
+            self.assertEqual(6, degrees(job.plan("--gpus", "6")["to"])["tp"])
+            self.assertEqual("planner", job.plan("--gpus", "8")["choice"]["by"])
+            given = job.plan("--config", f"tp=1,dp=5,{BATCH}")
+            self.assertNotIn("choice", given)
+            self.assertEqual(5, degrees(given["to"])["dp"])
+            line = self.refused(c, "resize", job.name, "--gpus", "9")
+            self.assertIn("9 devices are asked for, 8 are known", line)
+            # What runs is as good as anything that four devices can have: nothing is stopped for that.
+            best = job.go("--gpus", "8")
+            line = self.refused(c, "resize", job.name, "--gpus", "8")
+            self.assertIn("stays as it is", line)
+            self.assertEqual(best["to"], job.plan("--gpus", "8")["to"])
+            self.assertEqual(best["generation"], job.status()["generation"])
+
+    def test_without_a_model(self):
+        """As ever: tp and pp are kept, dp is scaled."""
+        with self.cluster(nodes=2, devices=4) as c:
+            job = Planned(c, self.dir, model=None)
+            job.run(f"tp=2,dp=2,{BATCH}")
+            plan = job.plan("--gpus", "6")
+            self.assertEqual({"by": "scaling of dp"}, plan["choice"])
+            self.assertEqual((2, 3), (degrees(plan["to"])["tp"], degrees(plan["to"])["dp"]))
+
+    def test_without_a_space(self):
+        """Degrees that the job is known to take, and dp."""
+        with self.cluster(nodes=2, devices=4) as c:
+            job = Planned(c, self.dir, space=None, gpus={"3": f"tp=3,{BATCH}"})
+            job.run(f"tp=2,dp=2,{BATCH}")
+            choice = job.plan("--gpus", "6")["choice"]
+            self.assertEqual("planner", choice["by"])
+            self.assertIn(degrees(choice["config"])["tp"], (2, 3))
+
+    def test_state_only_job(self):
+        """What a switch moves is known exactly, and what is predicted then moves."""
+        rules = [{"match": "*.qkv", "split": {"axis": "tp", "dim": 0}}, {"match": "*.out", "split": {"axis": "tp", "dim": 1}},
+                 {"match": "*"}]
+        held, rng = state.State(), np.random.default_rng(self.seed)
+        for l in range(4):
+            for name, shape in ((f"h.{l}.qkv", [96, 32]), (f"h.{l}.out", [32, 96]), (f"h.{l}.norm", [32])):
+                held.add(rng, name, "F32", shape)
+        with self.cluster(nodes=3, devices=2) as c:
+            job = harness.Job(c, "gpt", held, self.path("gpt"), rules)
+            with open(job.yaml, encoding="utf-8") as f:
+                spec = json.load(f)
+            with open(job.yaml, "w", encoding="utf-8") as f:
+                json.dump({**spec, "model": {**MODEL, "layers": 4}, "space": SPACE}, f)
+            job.imported(f"tp=2,{BATCH}")
+            choice = c.json("resize", "gpt", "--gpus", "6", "--dry-run")["choice"]
+            self.assertTrue(choice["moved_exact"])
+            done = json.loads(c.ptcctl("resize", "gpt", "--gpus", "6", "--wait", "--format", "json").stdout)
+            self.assertEqual(choice["config"], done["to"])
+            self.assertEqual(choice["moved_bytes"], done["received_bytes"])
+            self.assertGreater(done["received_bytes"], 0)
+            job.check_whole(self)
+
+    def test_bad_descriptions(self):
+        with self.cluster(nodes=1, devices=1) as c:
+            for keys, text in (({"model": {**MODEL, "kv_heads": 7}}, "kv_heads is 7"),
+                               ({"model": {**MODEL, "layers": 0}}, "layers"),
+                               ({"space": {**SPACE, "tp": [2, 1]}}, "values of tp are to ascend"),
+                               ({"space": {"tp": [1]}}, "space needs global_batch")):
+                directory = self.path(f"bad{len(os.listdir(self.dir))}")
+                os.makedirs(directory)
+                self.refused(c, "job", "create", "-f", Planned(c, directory, **keys).yaml, contains=text)
+            self.assertEqual([], c.json("status")["jobs"])
+
+
+if __name__ == "__main__":
+    harness.unittest.main()
