@@ -2,6 +2,7 @@
 """The planner in the daemon: which configuration a number of devices becomes, who else has a say, and what is said of it."""
 import json
 import os
+from xml.etree import ElementTree
 
 import harness
 import numpy as np
@@ -11,7 +12,6 @@ from test_ctrainer import Trainer, differences
 MODEL = {"layers": 1, "hidden": 6144, "heads": 48, "vocab": 51200, "seq": 2048}
 SPACE = {"global_batch": 24, "tp": [1, 2, 3, 6], "pp": [1], "micro_batch": [4]}
 BATCH = "global_batch=24,micro_batch=4"
-GB = 10**9
 
 
 class Planned(Trainer):
@@ -24,6 +24,11 @@ class Planned(Trainer):
         spec.update({key: value for key, value in {"model": MODEL, "space": SPACE, **keys}.items() if value is not None})
         with open(self.yaml, "w", encoding="utf-8") as f:
             json.dump(spec, f)
+
+        self.name = keys.get("name", self.name)
+
+    def create(self):
+        return self.c.ptcctl("job", "create", "-f", self.yaml)
 
     def reference(self, **options):
         return super().reference(**{"micro-batch": 4, **options})
@@ -139,6 +144,47 @@ class Planning(harness.Case):
             self.assertEqual(choice["moved_bytes"], done["received_bytes"])
             self.assertGreater(done["received_bytes"], 0)
             job.check_whole(self)
+
+    def test_advise(self):
+        with self.cluster(nodes=2, devices=4) as c:
+            job = Planned(c, self.dir)
+            job.run(f"tp=2,dp=2,{BATCH}")
+            job.wait_step(5)
+            said = c.json("advise", job.name, "--gpus", "8")
+            rows = said["candidates"]
+            self.assertEqual((job.name, False, False, 600), (said["job"], said["calibrated"], said["profiled"], said["horizon_s"]))
+            self.assertEqual(rows[0]["config"], job.plan("--gpus", "8")["to"])
+            for row in rows:
+                self.assertLessEqual(row["devices"], 8)
+                self.assertAlmostEqual(row["step_s"], sum(row["parts_s"].values()), delta=1e-9)
+                self.assertAlmostEqual(24 / row["step_s"], row["samples_s"], delta=1e-6)
+            # Each row's worth by the formula, not by ours.
+            worth = [(600 - (0 if r["runs_now"] else r["pause_s"])) / r["step_s"] for r in rows]
+            self.assertEqual(sorted(worth, reverse=True), worth)
+            table = c.ptcctl("advise", job.name, "--gpus", "8").stdout
+            self.assertTrue(table.startswith("uncalibrated"), table)
+            self.assertEqual([r["config"] for r in rows],
+                             [line.split()[0] for line in table.splitlines() if "global_batch=24 " in line])
+            self.assertTrue(table.rstrip().endswith(said["why"]), table)
+            # A horizon that no pause pays back in: what runs stays.
+            soon = c.json("advise", job.name, "--gpus", "8", "--horizon", "11s")
+            self.assertTrue(soon["candidates"][0]["runs_now"], soon["why"])
+            counts = c.json("advise", job.name, "--gpus", "1-8")["counts"]
+            self.assertEqual(list(range(1, 9)), [row["gpus"] for row in counts])
+            steps = [row["step_s"] for row in counts]
+            self.assertEqual(sorted(steps, reverse=True), steps)
+            for args in (("8",), ("1-8",)):
+                picture = ElementTree.fromstring(c.ptcctl("advise", job.name, "--gpus", *args, "--format", "svg").stdout)
+                self.assertIn(rows[0]["config"], " ".join(picture.itertext()))
+            self.refused(c, "advise", job.name, "--gpus", "0", codes=(2,), contains='--gpus is a number in 1..')
+            self.refused(c, "advise", job.name, "--gpus", "5-3", codes=(2,), contains="the range is empty")
+            self.refused(c, "advise", job.name, "--gpus", "9", contains="9 devices are asked for, 8 are known")
+            self.refused(c, "advise", job.name, "--gpus", "8", "--objective", "joy", contains='not "joy"')
+            self.refused(c, "advise", job.name, "--gpus", "8", "--pause", "3s", codes=(2,), contains="--pause needs -f FILE")
+            os.makedirs(self.path("plain"))
+            plain = Planned(c, self.path("plain"), model=None, name="plain")
+            plain.create()
+            self.refused(c, "advise", "plain", "--gpus", "8", contains="has no model:")
 
     def test_bad_descriptions(self):
         with self.cluster(nodes=1, devices=1) as c:
