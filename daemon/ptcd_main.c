@@ -452,6 +452,20 @@ static int start_agent(struct process *p, struct ptc_error *err)
 	return rc;
 }
 
+/* Once the mirror is filled, which it reads. */
+static int start_measuring(struct process *p, struct ptc_error *err)
+{
+	struct ptc_daemon *d = &p->d;
+	const struct ptc_measuring_opts opts = { .planning = p->planning,
+						 .docs = &d->docs,
+						 .loop = d->loop,
+						 .channels = d->channels,
+						 .runs = ptc_controllers_runs,
+						 .arg = &d->controllers };
+
+	return ptc_measuring_new(&opts, &d->controllers.measuring, err);
+}
+
 static int new_cluster(struct process *p, struct ptc_error *err)
 {
 	struct ptc_daemon_config *c = &p->d.config;
@@ -543,6 +557,8 @@ static int start(struct process *p, struct ptc_error *err)
 	if (rc == 0)
 		rc = join_vault(p, err);
 	if (rc == 0)
+		rc = start_measuring(p, err);
+	if (rc == 0)
 		rc = ptc_mount_start(&p->d.config, &p->mount, err);
 	if (rc == 0)
 		rc = start_metrics(p, err);
@@ -579,6 +595,7 @@ static void stop(struct process *p)
 	ptc_pulls_wait();
 	if (d->loop)
 		ptc_loop_stop(d->loop); /* server threads waiting for the loop get PTC_ECANCELED */
+	d->controllers.measuring = ptc_measuring_free(d->controllers.measuring);
 	p->lend = ptc_lend_free(p->lend);
 	p->control = ptc_rpc_server_free(p->control, SHUTDOWN_GRACE_MS);
 	p->peers = ptc_rpc_server_free(p->peers, SHUTDOWN_GRACE_MS);

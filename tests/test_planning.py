@@ -17,10 +17,11 @@ BATCH = "global_batch=24,micro_batch=4"
 class Planned(Trainer):
     """The C trainer with a description of a model, whatever it trains in truth."""
 
-    def __init__(self, c, directory, mode="restart", sleep_ms=2, **keys):
+    def __init__(self, c, directory, mode="restart", sleep_ms=2, work_ms=0, **keys):
         super().__init__(c, directory, mode, 1 << 40, sleep_ms)
         with open(self.yaml, encoding="utf-8") as f:
             spec = json.load(f)
+        spec["run"]["argv"] += ["--work-ms", str(work_ms)]
         spec.update({key: value for key, value in {"model": MODEL, "space": SPACE, **keys}.items() if value is not None})
         with open(self.yaml, "w", encoding="utf-8") as f:
             json.dump(spec, f)
@@ -185,6 +186,60 @@ class Planning(harness.Case):
             plain = Planned(c, self.path("plain"), model=None, name="plain")
             plain.create()
             self.refused(c, "advise", "plain", "--gpus", "8", contains="has no model:")
+
+    def measured(self, job, config):
+        """Waits until a configuration has been measured; its step time."""
+        def row():
+            rows = self.c_json(job, "--gpus", "1")["measured"]
+            return next((r["step_s"] for r in rows if r["config"].startswith(config)), None)
+        return harness.wait_for(row, 60 * harness.PATIENCE, f"steps of {config} measured", 0.2)
+
+    @staticmethod
+    def c_json(job, *args):
+        return job.c.json("advise", job.name, *args)
+
+    @harness.labels("repeats")
+    def test_measured_steps(self):
+        """Steps of what has run calibrate; the choice for six devices is the best of all that six devices can have, measured;
+        after each switch what was predicted stands beside what came. The trainer's time is that of a program whose tensor
+        parallel ranks share the work of a micro-batch."""
+        batch = "micro_batch=7,global_batch=24"
+        with self.cluster(nodes=2, devices=4) as c:
+            job = Planned(c, self.dir, sleep_ms=0, work_ms=90, space={**SPACE, "micro_batch": [7]},
+                          model={"layers": 1, "hidden": 3072, "heads": 48, "seq": 8192})  # computes much, has few gradients
+            job.run(f"dp=2,{batch}")
+            first = self.measured(job, "dp=2,")
+            self.assertAlmostEqual(0.18, first, delta=0.18 * 0.3 * harness.PATIENCE)
+            job.go("--config", f"tp=2,dp=2,{batch}")
+            second = self.measured(job, "tp=2,dp=2,")
+            self.assertLess(second, first)
+            said = self.c_json(job, "--gpus", "6")
+            self.assertEqual((True, 2), (said["calibrated"], said["measured_steps"]))
+            self.assertNotIn("uncalibrated", said["why"])
+            now = [r for r in self.c_json(job, "--gpus", "4")["candidates"] if r["runs_now"]][0]
+            self.assertAlmostEqual(second, now["step_s"], delta=0.1 * second)
+            self.assertLess(now["error"], 0.2)
+            chosen = job.go("--gpus", "6")["to"]
+            steps = {chosen: self.measured(job, chosen)}
+            for config in ("tp=6", "tp=3,dp=2", "tp=2,dp=3", "dp=6"):
+                if not chosen.startswith(config):
+                    job.go("--config", f"{config},{batch}")
+                    steps[config] = self.measured(job, config + ",")
+            print(f"chosen {chosen}: {steps}", flush=True)
+            self.assertGreater(max(steps.values()), 1.2 * min(steps.values()), "the configurations differ")
+            self.assertLessEqual(steps[chosen], 1.1 * min(steps.values()))
+            events = [json.loads(e) for e in c.ptcctl("events", job.name, "--format", "json").stdout.splitlines()]
+            events = [e for e in events if e["kind"] == "measured"]
+            self.assertEqual(2 + len(steps), len(events))
+            of = next(e["text"] for e in events if e["text"].startswith(chosen))
+            self.assertRegex(of, r"a step takes [0-9.]+ s, predicted [0-9.]+ s \+- \d+ % \(off by [+-]\d+ %\); the pause took [0-9.]+ s, "
+                                 r"predicted [0-9.]+ s; memory of a device: predicted [0-9.]+ GB, none was reported")
+            # A daemon that has just started knows what was measured.
+            for name in c.nodes:
+                c.nodes[name].kill()
+                c.restart(name)
+            self.assertEqual(2 + len(steps), self.c_json(job, "--gpus", "6")["measured_steps"])
+            job.do("stop")
 
     def test_bad_descriptions(self):
         with self.cluster(nodes=1, devices=1) as c:

@@ -10,7 +10,7 @@
 #include "daemon/cluster/channels.h"
 #include "daemon/core/job_core.h"
 #include "daemon/documents/documents.h"
-#include "daemon/planning/planning.h"
+#include "daemon/planning/measuring.h"
 #include "daemon/workers/types/worker_news.h"
 
 #include <stdatomic.h>
@@ -29,6 +29,7 @@ struct ptc_controllers {
 	struct ptc_store *store;
 	struct ptc_workers *workers;
 	struct ptc_planning *planning; /* NULL: jobs are scaled over dp */
+	struct ptc_measuring *measuring;
 	const atomic_bool *stopping;
 	struct ptc_controller **list; /* [loop] one for each job whose lock we hold */
 	size_t n;
@@ -73,6 +74,8 @@ void ptc_pulls_wait(void);
 /* [loop] The controlled jobs, one for each call; *at begins as 0. False: no more. */
 bool ptc_controllers_next(const struct ptc_controllers *all, size_t *at, const char **ret_uuid,
 			  enum ptc_job_phase *ret_phase);
+/* [loop] A ptc_measuring_opts.runs; arg: struct ptc_controllers. */
+size_t ptc_controllers_runs(void *arg, struct ptc_measuring_run *ret, size_t max);
 /* [loop] From time to time: removes again whatever could not be removed before. */
 void ptc_controllers_tidy(struct ptc_controllers *all);
 struct ptc_controller *ptc_controller_find(struct ptc_controllers *all, const char *uuid);

@@ -96,6 +96,22 @@ static json_t *row(struct pricer *p, const struct ptc_ranked *r)
 	return o;
 }
 
+/* What has been measured of the job. */
+static json_t *measured(struct ptc_planning *p, const char *uuid)
+{
+	struct ptc_measured_doc *d = ptc_calloc(1, sizeof *d);
+	json_t *rows = json_array();
+
+	if (d)
+		ptc_free(ptc_planning_measured(p, uuid, d));
+	for (size_t i = 0; d && i < d->nrows; i++)
+		json_array_append_new(rows, json_pack("{s:s, s:f, s:I, s:I}", "config", d->rows[i].config, "step_s",
+						      d->rows[i].step_s, "steps", (json_int_t)d->rows[i].steps,
+						      "time_ms", (json_int_t)d->rows[i].time_ms));
+	ptc_free(d);
+	return rows;
+}
+
 static json_t *head(const struct ptc_job_work *w, const struct ptc_planning_ask *ask)
 {
 	return json_pack("{s:i, s:I, s:b, s:I, s:b, s:f}", "version", 1, "gpus", (json_int_t)ask->gpus, "calibrated",
@@ -221,6 +237,8 @@ int ptc_planning_choose(struct ptc_planning *p, const struct ptc_planning_ask *a
 		rc = ptc_planning_work(p, ask, &w, err);
 	if (rc == 0)
 		rc = choose(ask, w, a, err);
+	if (rc == 0)
+		json_object_set_new(a->json, "measured", measured(p, ask->uuid));
 	ptc_planning_work_release(p, w);
 	if (rc == 0)
 		*ret = *a;
