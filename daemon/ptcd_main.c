@@ -22,6 +22,7 @@
 #include "daemon/ptcd.h"
 #include "daemon/metrics/metrics.h"
 #include "daemon/notify.h"
+#include "daemon/planning/links/links.h"
 #include "daemon/samples/peer_samples.h"
 #include "formats/json.h"
 #include "fusefs/launch/launch.h"
@@ -370,6 +371,8 @@ static int start_servers(struct process *p, struct ptc_error *err)
 		rc = ptc_agent_register(d->agent, p->peers, err);
 	if (rc == 0)
 		rc = ptc_vault_register(d->docs.vault, p->peers, err);
+	if (rc == 0)
+		rc = ptc_links_register(p->peers, d->channels, err);
 	if (rc == 0)
 		rc = ptc_rpc_server_listen_unix(p->control, d->config.control_socket, 0666, false, err);
 	if (rc == 0)

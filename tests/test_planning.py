@@ -2,6 +2,9 @@
 """The planner in the daemon: which configuration a number of devices becomes, who else has a say, and what is said of it."""
 import json
 import os
+import socket
+import threading
+import time
 from xml.etree import ElementTree
 
 import harness
@@ -42,6 +45,53 @@ class Planned(Trainer):
                                         timeout_s=120 * harness.PATIENCE).stdout)
 
 
+class SlowDoor:
+    """Stands in front of a daemon's peer socket, and lets bytes that come from it through at a rate, of all connections together."""
+
+    def __init__(self, address, behind, bytes_s):
+        self.behind, self.bytes_s, self.next, self.lock = behind, bytes_s, 0.0, threading.Lock()
+        self.listener = socket.socket(socket.AF_UNIX)
+        self.listener.bind(address)
+        self.listener.listen(64)
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        while True:
+            try:
+                outer = self.listener.accept()[0]
+            except OSError:
+                return
+            inner = socket.socket(socket.AF_UNIX)
+            try:
+                inner.connect(self.behind)
+            except OSError:
+                outer.close()
+                continue
+            threading.Thread(target=self.carry, args=(outer, inner, False), daemon=True).start()
+            threading.Thread(target=self.carry, args=(inner, outer, True), daemon=True).start()
+
+    def carry(self, source, sink, slowly):
+        try:
+            while data := source.recv(1 << 16):
+                if slowly and self.bytes_s:
+                    with self.lock:
+                        now = time.monotonic()
+                        self.next = max(self.next, now) + len(data) / self.bytes_s
+                        wait = self.next - now
+                    time.sleep(wait)
+                sink.sendall(data)
+        except OSError:
+            pass
+        for s in (source, sink):
+            try:
+                s.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+
+    def close(self):
+        self.listener.close()
+
+
 def degrees(config):
     out = {"tp": 1, "dp": 1, "pp": 1}
     out.update((key, int(value)) for key, value in (pair.split("=") for pair in config.split(",")) if value.isdigit())
@@ -67,7 +117,7 @@ class Planning(harness.Case):
             self.assertGreater(choice["step_s"], 0)
             self.assertGreater(choice["pause_s"], 0)
             self.assertIn("step times are uncalibrated", choice["why"])
-            self.assertIn("device memory is not compared", choice["why"])
+            self.assertIn("their memory is not compared", choice["why"])
             self.assertFalse(choice["moved_exact"], "ranks never had this configuration")
             self.assertLessEqual(choice["moved_bytes_least"], choice["moved_bytes"])
             text = c.ptcctl("resize", job.name, "--gpus", "6", "--dry-run").stdout
@@ -240,6 +290,83 @@ class Planning(harness.Case):
                 c.restart(name)
             self.assertEqual(2 + len(steps), self.c_json(job, "--gpus", "6")["measured_steps"])
             job.do("stop")
+
+    def test_profile(self):
+        """Links are measured over the daemons' own connections; a node behind a slow one is done without, and the job that is
+        resized goes on without it. What changes is said."""
+        rate = 20e6
+        model = {"layers": 4, "hidden": 512, "heads": 8, "seq": 32768}  # computes for long, and has few gradients
+        with self.cluster(nodes=4, devices=2) as c:
+            door, node = self.path("door"), c.nodes["n3"]
+            slow = SlowDoor(door, c.config(node)["listen"].removeprefix("unix:"), rate)
+            self.addCleanup(slow.close)
+            node.kill()
+            c.write_config(node, advertise=f"unix:{door}")
+            node.run()
+            harness.wait_for(lambda: f"unix:{door}" in [n["address"] for n in c.json("nodes")["nodes"] if n["state"] == "up"],
+                             30 * harness.PATIENCE, "n3 behind its door")
+            job = Planned(c, self.dir, model=model, space={**SPACE, "tp": [1, 2], "micro_batch": [1]})
+            job.run("tp=2,micro_batch=1,global_batch=24")
+            job.wait_step(5)
+            self.assertEqual((None, []), tuple(c.json("profile", "--show")[key] for key in ("profile", "pairs")))
+            self.assertIn("links measured: never", c.ptcctl("profile", "--show").stdout)
+            before = self.c_json(job, "--gpus", "8")
+            self.assertFalse(before["links_known"])
+            self.assertEqual(8, before["candidates"][0]["devices"], before["why"])
+            pairs = {(p["from"], p["to"]): p for p in c.json("profile", timeout_s=120 * harness.PATIENCE)["pairs"]}
+            self.assertEqual({(a, b) for a in c.nodes for b in c.nodes if a != b}, set(pairs))
+            for (a, _), p in pairs.items():
+                if a == "n3":
+                    self.assertLess(p["bytes_s"], 3 * rate, p)
+                else:
+                    self.assertGreater(p["bytes_s"], 4 * rate, p)
+            after = self.c_json(job, "--gpus", "8")
+            self.assertTrue(after["links_known"])
+            self.assertLessEqual(after["candidates"][0]["devices"], 6)
+            self.assertIn("without n3, whose links are slow", after["why"])
+            done = job.go("--gpus", "8")
+            self.assertNotIn("n3", {r["node"] for r in job.status()["run"]["ranks"]})
+            self.assertEqual(after["candidates"][0]["config"], done["to"])
+            job.wait_step(done["step"] + 10)
+            # The same link again, without the door's rate.
+            slow.bytes_s = 0
+            changed = c.json("profile", timeout_s=120 * harness.PATIENCE)["changed"]
+            self.assertLessEqual({("n3", other) for other in ("n0", "n1", "n2")}, {(p["from"], p["to"]) for p in changed})
+            self.assertRegex(c.ptcctl("events", job.name).stdout, r"links .*links have changed, most of all from n3 to n")
+            self.assertNotIn("without n3", self.c_json(job, "--gpus", "8")["why"])
+            job.do("stop")
+
+    def test_profile_of_devices(self):
+        good = "devices_per_node: 2\ndevices: [{name: H100-80GB, nodes: 2}]\nlinks: {intra_bytes_s: 4e11, node_bytes_s: 5e10}\n"
+        path = self.path("profile.yaml")
+
+        def put(text, **kw):
+            with open(path, "w", encoding="utf-8") as f:
+                f.write(text)
+            return c.ptcctl("profile", "-f", path, **kw)
+
+        with self.cluster(nodes=2, devices=2) as c:
+            job = Planned(c, self.dir)
+            job.create()
+            for text, says in ((good.replace("5e10", "-1"), "profile:3: node_bytes_s must be in"),
+                               (good.replace("nodes: 2", "nodes: 0"), "profile:2: nodes"),
+                               (good.replace("links", "linsk"), 'did you mean "links"?')):
+                with open(path, "w", encoding="utf-8") as f:
+                    f.write(text)
+                self.refused(c, "profile", "-f", path, contains=says)
+            self.assertIsNone(c.json("profile", "--show")["profile"])
+            put(good)
+            self.assertEqual(good, c.json("profile", "--show")["profile"])
+            said = self.c_json(job, "--gpus", "4")
+            self.assertTrue(said["profiled"] and said["links_known"])
+            self.assertNotIn("memory is not compared", said["why"])
+            put(good.replace("nodes: 2", "nodes: 2, memory_bytes: 4e9"))
+            self.refused(c, "advise", job.name, "--gpus", "4", contains="nothing fits on 4 devices of 4.0 GB")
+            self.refused(c, "profile", "-f", path, "--show", codes=(2,), contains="exclude each other")
+            if os.geteuid() == 0:
+                nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--"]
+                self.refused(c, "profile", prefix=nobody, contains="only root may measure links")
+                self.assertIn("H100", c.ptcctl("profile", "--show", prefix=nobody).stdout)
 
     def test_bad_descriptions(self):
         with self.cluster(nodes=1, devices=1) as c:

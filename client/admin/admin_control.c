@@ -113,6 +113,17 @@ int ptc_admin_advise(struct ptc_admin *a, const struct ptc_admin_target *target,
 	return call_document(a, SERVICE "Advise", &request.base, ret_json, err);
 }
 
+int ptc_admin_profile(struct ptc_admin *a, const char *action, const char *text, char **ret_json, struct ptc_error *err)
+{
+	Ptc__V1__ProfileRequest request;
+
+	ptc__v1__profile_request__init(&request);
+	request.version = PTC_ADMIN_VERSION;
+	request.action = ptc_admin_borrow(action);
+	request.text = ptc_admin_borrow(text);
+	return call_document(a, SERVICE "Profile", &request.base, ret_json, err);
+}
+
 int ptc_admin_job_create(struct ptc_admin *a, const void *spec, size_t len, char **ret_uuid, char **ret_json,
 			 struct ptc_error *err)
 {

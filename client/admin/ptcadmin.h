@@ -107,6 +107,9 @@ struct ptc_admin_advice {
 };
 int ptc_admin_advise(struct ptc_admin *a, const struct ptc_admin_target *target, const struct ptc_admin_advice *ask,
 		     char **ret_json, struct ptc_error *err);
+/* The cluster's profile. action: show, measure, or set, with text, as a file has it. */
+int ptc_admin_profile(struct ptc_admin *a, const char *action, const char *text, char **ret_json,
+		      struct ptc_error *err);
 int ptc_admin_plan(struct ptc_admin *a, const struct ptc_admin_target *target, char **ret_json, struct ptc_error *err);
 
 /* ---- long work ---------------------------------------------------------------- */

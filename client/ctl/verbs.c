@@ -38,6 +38,7 @@ const struct ctl_verb *const ctl_verbs[] = {
 	&ctl_layout,
 	&ctl_plan,
 	&ctl_advise,
+	&ctl_profile,
 	&ctl_rules_lint,
 	&ctl_rules_show,
 	&ctl_resize,

@@ -152,7 +152,7 @@ struct ptc_planned {
 	struct ptc_generation_doc to;
 	char *json; /* documented in docs/control.md */
 	bool stays; /* the planner finds that no switch pays; `to` is what is now */
-	char why[PTC_WHY_MAX + 128];
+	char why[PTC_WHY_MAX + 256];
 };
 void ptc_planned_done(struct ptc_planned *p);
 /* Blocking; not on the loop. v has from (or generation 0). */

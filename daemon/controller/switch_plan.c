@@ -455,6 +455,8 @@ struct pricer {
 	const struct ptc_job_desc *desc;
 	const struct pool *p;
 	struct layouts now; /* what holds the state, once for all candidates */
+	struct ptc_planning_shape shape;
+	bool *now_leaves;
 };
 
 /* The layout of a configuration that differs from this one in its batch at most: a price needs no more. */
@@ -511,6 +513,22 @@ static int fits_stores(const struct pool *p, const struct layouts *l)
 	return 0;
 }
 
+/* The devices of nodes that are not left; devices of *ret are the caller's. */
+static int pool_without(const struct pool *p, const bool *leave, struct pool *ret)
+{
+	struct pool q = *p;
+
+	q.devices = ptc_calloc(p->ndevices + 1, sizeof *q.devices);
+	q.ndevices = 0;
+	if (!q.devices)
+		return PTC_ENOMEM;
+	for (size_t i = 0; i < p->ndevices; i++)
+		if (!leave || !leave[p->devices[i].node])
+			q.devices[q.ndevices++] = p->devices[i];
+	*ret = q;
+	return 0;
+}
+
 static int price_layout(const struct pricer *pr, const struct ptc_config *to, const char *known, struct layouts *l,
 			const struct ptc_planning_links *links, struct ptc_planning_moves *ret)
 {
@@ -534,28 +552,36 @@ static int price_layout(const struct pricer *pr, const struct ptc_config *to, co
 	return rc;
 }
 
-static int price_config(void *arg, const struct ptc_config *to, const struct ptc_planning_links *links,
-			struct ptc_planning_moves *ret)
+static int price_config(void *arg, const struct ptc_config *to, const bool *leave,
+			const struct ptc_planning_links *links, struct ptc_planning_moves *ret)
 {
-	struct pricer *pr = arg;
-	struct layouts l = { .spec = pr->now.spec, .from = pr->now.from, .from_alloc = pr->now.from_alloc };
+	const struct pricer *all = arg;
+	struct pricer pr = *all;
+	struct layouts l = { .spec = pr.now.spec, .from = pr.now.from, .from_alloc = pr.now.from_alloc };
+	struct pool left;
 	const char *known = NULL;
 	uint32_t world;
 	int rc = ptc_config_world(to, &world, NULL);
 
-	if (rc == 0 && pr->desc->spec.ntensors == 0)
-		rc = known_layout(&pr->v->manifest, to, &known);
+	if (rc == 0 && pr.desc->spec.ntensors == 0)
+		rc = known_layout(&pr.v->manifest, to, &known);
+	if (rc == 0)
+		rc = pool_without(all->p, leave, &left);
 	if (rc)
 		return rc;
-	if (known || pr->desc->spec.ntensors) {
-		rc = price_layout(pr, to, known, &l, links, ret);
+	pr.p = &left;
+	if (world > left.ndevices) {
+		rc = PTC_ENODEVICES;
+	} else if (known || pr.desc->spec.ntensors) {
+		rc = price_layout(&pr, to, known, &l, links, ret);
 	} else {
-		rc = place_unknown(pr->p, to, world, &l, NULL);
+		rc = place_unknown(&left, to, world, &l, NULL);
 		if (rc == 0)
-			estimate_moves(pr, to, &l.to_alloc, links, ret);
+			estimate_moves(&pr, to, &l.to_alloc, links, ret);
 	}
-	l.from_alloc = (struct ptc_allocation){ 0 }; /* pr's */
+	l.from_alloc = (struct ptc_allocation){ 0 }; /* the caller's */
 	layouts_done(&l);
+	ptc_free(left.devices);
 	return rc;
 }
 
@@ -571,15 +597,31 @@ static bool ranks_may_stay(const struct pool *p, const struct ptc_allocation *fr
 	return yes;
 }
 
+/* In the order of the pool's nodes. */
 static int shape_of(const struct pool *p, struct ptc_planning_shape *ret)
 {
-	ptc_auto_free uint32_t *counts = ptc_calloc(p->nnames + 1, sizeof *counts);
+	ret->nodes = ptc_calloc(p->nnames + 1, sizeof *ret->nodes);
+	if (!ret->nodes)
+		return PTC_ENOMEM;
+	ret->nnodes = p->nnames;
+	for (size_t i = 0; i < p->nnames; i++)
+		snprintf(ret->nodes[i].name, sizeof ret->nodes[i].name, "%s", p->names[i]);
+	for (size_t i = 0; i < p->ndevices; i++)
+		ret->nodes[p->devices[i].node].devices++;
+	ptc_planning_shape_sum(ret);
+	return 0;
+}
 
-	for (size_t i = 0; counts && i < p->ndevices; i++)
-		counts[p->devices[i].node]++;
-	if (counts)
-		*ret = ptc_planning_shape_of(counts, p->nnames);
-	return counts ? 0 : PTC_ENOMEM;
+/* Of each node, whether no rank is there; NULL: none runs, or memory is short. */
+static bool *nodes_left(const struct pool *p, const struct ptc_allocation *from)
+{
+	bool *leave = from->world ? ptc_calloc(p->nnames + 1, sizeof *leave) : NULL;
+
+	for (size_t i = 0; leave && i < p->nnames; i++)
+		leave[i] = true;
+	for (uint32_t r = 0; leave && r < from->world; r++)
+		leave[from->ranks[r].node] = false;
+	return leave;
 }
 
 /* What is asked of the planner, of a job on the devices of a pool. done: pricer_done. */
@@ -598,15 +640,18 @@ static int planner_ask(struct pricer *pr, const struct ptc_plan_request *req, st
 					.arg = pr };
 	int rc = from_layout(pr->all, pr->v, pr->desc, &pr->now, err);
 
-	if (rc == 0 && shape_of(pr->p, &ask.shape) != 0)
+	if (rc == 0 && shape_of(pr->p, &pr->shape) != 0)
 		rc = ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	pr->now_leaves = rc ? NULL : nodes_left(pr->p, &pr->now.from_alloc);
+	ask.shape = pr->shape;
+	ask.now_leaves = pr->now_leaves;
 	ask.may_stay = rc == 0 && !req->or_same && ranks_may_stay(pr->p, &pr->now.from_alloc);
 	*ret = ask;
 	return rc;
 }
 
 static int by_planner(struct pricer *pr, const struct ptc_plan_request *req, struct ptc_config *ret_config,
-		      struct ptc_planned *ret, json_t **ret_choice, struct ptc_error *err)
+		      struct ptc_planned *ret, json_t **ret_choice, bool **ret_leave, struct ptc_error *err)
 {
 	struct ptc_planning_ask ask;
 	ptc_auto_free struct ptc_planning_answer *a = ptc_calloc(1, sizeof *a);
@@ -627,12 +672,28 @@ static int by_planner(struct pricer *pr, const struct ptc_plan_request *req, str
 	json_object_set(*ret_choice, "calibrated", json_object_get(a->json, "calibrated"));
 	json_object_set(*ret_choice, "profiled", json_object_get(a->json, "profiled"));
 	json_decref(a->json);
+	*ret_leave = a->leave;
 	return 0;
 }
 
 static void pricer_done(struct pricer *pr)
 {
 	layouts_done(&pr->now);
+	ptc_planning_shape_done(&pr->shape);
+	ptc_free(pr->now_leaves);
+}
+
+/* The planner does without these. */
+static int leave_nodes(struct pool *p, const bool *leave, struct ptc_error *err)
+{
+	struct pool left;
+
+	if (pool_without(p, leave, &left) != 0)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	ptc_free(p->devices);
+	p->devices = left.devices;
+	p->ndevices = left.ndevices;
+	return 0;
 }
 
 static int given_config(const struct ptc_plan_request *req, struct ptc_config *ret_config, struct ptc_error *err)
@@ -648,12 +709,13 @@ static int given_config(const struct ptc_plan_request *req, struct ptc_config *r
 	return rc;
 }
 
-/* *ret_choice: who chose, and why; NULL where nobody had to. A job without a model is scaled over dp, as is one that has
+/* *ret_choice: who chose, and why; NULL where nobody had to. The pool loses nodes that the planner does without. A job without a model is scaled over dp, as is one that has
  * never said its batch. */
 static int choose_config(struct ptc_controllers *all, const struct ptc_view *v, const struct ptc_job_desc *desc,
-			 const struct pool *p, const struct ptc_plan_request *req, struct ptc_config *ret_config,
+			 struct pool *p, const struct ptc_plan_request *req, struct ptc_config *ret_config,
 			 struct ptc_planned *ret, json_t **ret_choice, struct ptc_error *err)
 {
+	bool *leave = NULL;
 	struct pricer pr = { .all = all, .v = v, .desc = desc, .p = p };
 	const struct ptc_config *known = req->gpus ? ptc_job_config_for(desc, req->gpus) : NULL;
 	const char *by = "table";
@@ -669,8 +731,11 @@ static int choose_config(struct ptc_controllers *all, const struct ptc_view *v, 
 		*ret_config = *known;
 		rc = 0;
 	} else if (desc->model && all->planning) {
-		rc = by_planner(&pr, req, ret_config, ret, ret_choice, err);
+		rc = by_planner(&pr, req, ret_config, ret, ret_choice, &leave, err);
 		pricer_done(&pr);
+		if (rc == 0 && leave)
+			rc = leave_nodes(p, leave, err);
+		ptc_free(leave);
 		if (rc != PTC_ENOTFOUND)
 			return rc;
 	}
@@ -882,6 +947,7 @@ int ptc_plan_advise(struct ptc_controllers *all, const struct ptc_view *v, const
 		rc = ptc_planning_range(all->planning, &ask, first, ret_json, err);
 	else if (rc == 0 && (rc = ptc_planning_choose(all->planning, &ask, a, err)) == 0)
 		*ret_json = a->json;
+	ptc_free(a ? a->leave : NULL);
 	pricer_done(&pr);
 	pool_done(&p);
 	ptc_specs_release(ref);

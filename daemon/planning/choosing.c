@@ -21,16 +21,27 @@ struct priced {
 };
 struct pricer {
 	const struct ptc_planning_ask *ask;
-	const struct ptc_job_work *work;
+	struct ptc_job_work *work;
 	struct ptc_config manner;
-	struct ptc_config config; /* of the candidate at hand */
+	struct ptc_config config;          /* of the candidate at hand */
+	const struct ptc_job_found *found; /* what is ranked, for its sets */
+	size_t nfound;
 	struct priced v[PRICED_MAX + 1];
 	size_t n;
 };
 
-static struct ptc_planning_links links_of(const struct ptc_job_work *w)
+/* A candidate's nodes; what is not one of those found may be anywhere. */
+static unsigned set_of(const struct pricer *p, const struct ptc_cand *c)
 {
-	const struct ptc_cluster_profile *c = &w->profile.cluster;
+	for (size_t i = 0; i < p->nfound; i++)
+		if (!ptc_cand_compare(&p->found[i].choice.cand, c))
+			return p->found[i].set;
+	return 0;
+}
+
+static struct ptc_planning_links links_of(const struct ptc_job_set *s)
+{
+	const struct ptc_cluster_profile *c = &s->cluster;
 
 	return (struct ptc_planning_links){ c->node_bytes_s, c->intra_bytes_s * c->per_node };
 }
@@ -38,12 +49,13 @@ static struct ptc_planning_links links_of(const struct ptc_job_work *w)
 static int price(void *arg, const struct ptc_cand *to, struct ptc_switch_price *ret)
 {
 	struct pricer *p = arg;
-	struct ptc_planning_links links = links_of(p->work);
+	const struct ptc_job_set *set = &p->work->sets[set_of(p, to)];
+	struct ptc_planning_links links = links_of(set);
 	struct ptc_planning_moves moves = { .exact = true };
 	int rc = ptc_job_work_config(p->work, &p->manner, to, &p->config, NULL);
 
 	if (rc == 0 && p->ask->price)
-		rc = p->ask->price(p->ask->arg, &p->config, &links, &moves);
+		rc = p->ask->price(p->ask->arg, &p->config, set->leave, &links, &moves);
 	if (rc)
 		return rc;
 	if (p->n < PTC_ARRAY_LEN(p->v))
@@ -114,9 +126,10 @@ static json_t *measured(struct ptc_planning *p, const char *uuid)
 
 static json_t *head(const struct ptc_job_work *w, const struct ptc_planning_ask *ask)
 {
-	return json_pack("{s:i, s:I, s:b, s:I, s:b, s:f}", "version", 1, "gpus", (json_int_t)ask->gpus, "calibrated",
-			 (int)(w->cal != NULL), "measured_steps", (json_int_t)w->nsteps, "profiled", (int)!w->assumed,
-			 "horizon_s", ask->horizon_s > 0 ? ask->horizon_s : w->horizon_s);
+	return json_pack("{s:i, s:I, s:b, s:I, s:b, s:b, s:f}", "version", 1, "gpus", (json_int_t)ask->gpus,
+			 "calibrated", (int)(w->cal != NULL), "measured_steps", (json_int_t)w->nsteps, "profiled",
+			 (int)!w->assumed, "links_known", (int)w->linked, "horizon_s",
+			 ask->horizon_s > 0 ? ask->horizon_s : w->horizon_s);
 }
 
 /* ---- choosing ---- */
@@ -136,17 +149,56 @@ static struct ptc_choose_rules rules_of(const struct ptc_planning_ask *ask, cons
 static bool can_stay(const struct ptc_planning_ask *ask, struct pricer *p, struct ptc_choice *ret)
 {
 	return ask->may_stay && ask->now && ptc_config_parse(ask->now, &p->config, NULL) == 0 &&
-	       ptc_job_work_predict(p->work, &p->config, ret, NULL) == 0 && ptc_cand_devices(&ret->cand) <= ask->gpus;
+	       ptc_job_work_predict(p->work, &p->config, ask->now_leaves, ret, NULL) == 0 &&
+	       ptc_cand_devices(&ret->cand) <= ask->gpus;
 }
 
-static void explain(const struct ptc_job_work *w, const struct pricer *p, const struct ptc_ranked *first,
+/* "; without n3, whose links are slow" */
+static void name_left(const struct ptc_planning_ask *ask, const bool *leave, char *buf, size_t size)
+{
+	size_t at = 0, left = 0;
+
+	buf[0] = '\0';
+	for (size_t i = 0; leave && i < ask->shape.nnodes; i++) {
+		if (!leave[i] || !ask->shape.nodes[i].devices)
+			continue;
+		if (left++ < 3 && at < size)
+			at += (size_t)snprintf(buf + at, size - at, "%s%s", left > 1 ? ", " : "; without ",
+					       ask->shape.nodes[i].name);
+	}
+	if (left > 3 && at < size)
+		at += (size_t)snprintf(buf + at, size - at, " and %zu more", left - 3);
+	if (left && at < size)
+		snprintf(buf + at, size - at, ", whose links are slow");
+}
+
+static void explain(const struct ptc_planning_ask *ask, const struct pricer *p, const struct ptc_ranked *first,
 		    const char *why, struct ptc_planning_answer *ret)
 {
+	const struct ptc_job_work *w = p->work;
 	const struct ptc_planning_moves *m = moves_of(p, &first->choice.cand);
+	char left[160];
 
-	snprintf(ret->why, sizeof ret->why, "%s%s%s%s", why, m && !m->exact ? "; bytes are estimated" : "",
+	name_left(ask, ret->leave, left, sizeof left);
+	snprintf(ret->why, sizeof ret->why, "%s%s%s%s%s", why, left, m && !m->exact ? "; bytes are estimated" : "",
 		 w->cal ? "" : "; step times are uncalibrated",
-		 w->assumed ? "; without a profile of the cluster device memory is not compared" : "");
+		 w->assumed ? "; without a profile of the devices their memory is not compared" : "");
+}
+
+/* Of the chosen candidate's set. */
+static int keep_leave(const struct ptc_planning_ask *ask, const struct pricer *p, const struct ptc_ranked *first,
+		      bool **ret, struct ptc_error *err)
+{
+	const struct ptc_job_set *s = &p->work->sets[set_of(p, &first->choice.cand)];
+
+	*ret = NULL;
+	if (first->stays || s == &p->work->sets[0])
+		return 0;
+	*ret = ptc_calloc(ask->shape.nnodes + 1, sizeof **ret);
+	if (!*ret)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	memcpy(*ret, s->leave, ask->shape.nnodes * sizeof **ret);
+	return 0;
 }
 
 static int answer(const struct ptc_planning_ask *ask, struct pricer *p, const struct ptc_ranked *v, size_t n,
@@ -156,17 +208,20 @@ static int answer(const struct ptc_planning_ask *ask, struct pricer *p, const st
 	int rc = v[0].stays ? ptc_config_parse(ask->now, &ret->config, err)
 			    : ptc_job_work_config(p->work, &p->manner, &v[0].choice.cand, &ret->config, err);
 
+	if (rc == 0)
+		rc = keep_leave(ask, p, &v[0], &ret->leave, err);
 	if (rc) {
 		json_decref(rows);
 		return rc;
 	}
 	ret->stays = v[0].stays;
-	explain(p->work, p, &v[0], why, ret);
+	explain(ask, p, &v[0], why, ret);
 	for (size_t i = 0; i < n; i++)
 		json_array_append_new(rows, row(p, &v[i]));
 	ret->json = head(p->work, ask);
 	if (!ret->json) {
 		json_decref(rows);
+		ptc_free(ret->leave);
 		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
 	}
 	json_object_set_new(ret->json, "why", json_string(ret->why));
@@ -174,7 +229,7 @@ static int answer(const struct ptc_planning_ask *ask, struct pricer *p, const st
 	return 0;
 }
 
-static int new_pricer(const struct ptc_planning_ask *ask, const struct ptc_job_work *w, struct pricer **ret,
+static int new_pricer(const struct ptc_planning_ask *ask, struct ptc_job_work *w, struct pricer **ret,
 		      struct ptc_error *err)
 {
 	struct ptc_job_work_opts opts = { .desc = ask->desc, .now = ask->now };
@@ -194,23 +249,28 @@ static int new_pricer(const struct ptc_planning_ask *ask, const struct ptc_job_w
 static int choose(const struct ptc_planning_ask *ask, struct ptc_job_work *w, struct ptc_planning_answer *ret,
 		  struct ptc_error *err)
 {
-	ptc_auto_free struct ptc_choice *v = ptc_calloc(PTC_WORK_KEEP, sizeof *v);
-	ptc_auto_free struct ptc_ranked *ranked = ptc_calloc(PTC_WORK_KEEP + 1, sizeof *ranked);
+	ptc_auto_free struct ptc_job_found *found = ptc_calloc(PTC_WORK_KEEP, sizeof *found);
+	ptc_auto_free struct ptc_ranked *ranked = ptc_calloc(PRICED_MAX + 1, sizeof *ranked);
 	ptc_auto_free struct pricer *p = NULL;
+	struct ptc_choice v[PRICED_MAX], now;
 	struct ptc_choose_rules rules;
-	struct ptc_choice now;
 	char why[PTC_WHY_MAX];
 	size_t n = 0;
-	int rc = v && ranked ? new_pricer(ask, w, &p, err) : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	int rc = found && ranked ? new_pricer(ask, w, &p, err) : ptc_error_set(err, PTC_ENOMEM, "out of memory");
 
 	if (rc == 0)
-		rc = ptc_job_work_search(w, ask->gpus, v, &n, err);
+		rc = ptc_job_work_search(w, ask->gpus, found, &n, err);
 	if (rc)
 		return rc;
+	n = PTC_MIN(n, (size_t)PRICED_MAX);
+	for (size_t i = 0; i < n; i++)
+		v[i] = found[i].choice;
+	p->found = found;
+	p->nfound = n;
 	rules = rules_of(ask, w, p);
 	if (can_stay(ask, p, &now))
 		rules.now = &now;
-	rc = ptc_choose(v, PTC_MIN(n, (size_t)PRICED_MAX), &rules, ranked, &n, why, err);
+	rc = ptc_choose(v, n, &rules, ranked, &n, why, err);
 	return rc ? rc : answer(ask, p, ranked, n, why, ret, err);
 }
 
@@ -248,17 +308,19 @@ int ptc_planning_choose(struct ptc_planning *p, const struct ptc_planning_ask *a
 
 /* ---- ranges ---- */
 
-static json_t *count_row(struct pricer *p, uint32_t n, const struct ptc_frontier_point *at)
+static json_t *count_row(struct pricer *p, uint32_t n)
 {
 	ptc_auto_free char *text = ptc_malloc(PTC_CONFIG_TEXT_MAX);
 	json_t *o = json_pack("{s:I}", "gpus", (json_int_t)n);
+	struct ptc_job_found found = { 0 };
+	const struct ptc_frontier_point *at = ptc_job_work_best(p->work, n, &found.set);
+	const struct ptc_planning_moves *m;
 	struct ptc_switch_price sp;
 	struct ptc_choice c;
-	const struct ptc_planning_moves *m;
 
 	if (!o || !at || !text || ptc_job_work_config(p->work, &p->manner, &at->cand, &p->config, NULL) != 0 ||
 	    ptc_config_format(&p->config, text, PTC_CONFIG_TEXT_MAX) != 0 ||
-	    ptc_job_work_predict(p->work, &p->config, &c, NULL) != 0)
+	    ptc_job_work_predict(p->work, &p->config, NULL, &c, NULL) != 0)
 		return o;
 	json_object_set_new(o, "config", json_string(text));
 	json_object_set_new(o, "devices", json_integer((json_int_t)ptc_cand_devices(&at->cand)));
@@ -266,11 +328,11 @@ static json_t *count_row(struct pricer *p, uint32_t n, const struct ptc_frontier
 	json_object_set_new(o, "error", json_real(c.sd));
 	json_object_set_new(o, "samples_s", json_real(p->work->work.global_batch / at->step_s));
 	json_object_set_new(o, "memory_bytes", json_real(at->memory_bytes));
+	found.choice.cand = at->cand;
+	p->found = &found;
+	p->nfound = 1;
 	p->n = 0;
-	if (!p->ask->price || price(p, &at->cand, &sp) != 0)
-		return o;
-	m = moves_of(p, &at->cand);
-	if (!m)
+	if (!p->ask->price || price(p, &at->cand, &sp) != 0 || !(m = moves_of(p, &at->cand)))
 		return o;
 	json_object_set_new(o, "pause_s", json_real(sp.down_s));
 	json_object_set_new(o, "moved_bytes", json_real(m->bytes));
@@ -282,17 +344,14 @@ static int range(const struct ptc_planning_ask *ask, struct ptc_job_work *w, uin
 		 struct ptc_error *err)
 {
 	ptc_auto_free struct pricer *p = NULL;
-	const struct ptc_frontier *f = NULL;
 	json_t *rows, *root;
 	int rc = new_pricer(ask, w, &p, err);
 
-	if (rc == 0)
-		rc = ptc_job_work_frontier(w, ask->shape.devices, &f, err);
 	if (rc)
 		return rc;
 	rows = json_array();
 	for (uint32_t n = first; n <= ask->gpus; n++)
-		json_array_append_new(rows, count_row(p, n, ptc_frontier_best(f, n, INFINITY)));
+		json_array_append_new(rows, count_row(p, n));
 	root = head(w, ask);
 	if (!root) {
 		json_decref(rows);

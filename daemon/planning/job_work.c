@@ -9,24 +9,25 @@
 #include "base/cleanup.h"
 #include "planner/search/as_config.h"
 
+#include <math.h>
 #include <pthread.h>
 #include <string.h>
 
 #define REMEMBERED   64 /* numbers of devices */
 #define PAUSE_LIVE_S 10 /* starting ranks and meeting, where no switch was measured */
 #define MEMORY_NONE  1e15
+#define LINKED_NODES 512 /* more are one set: a matrix of them takes too long to look through */
+#define FASTER       1.2 /* times as fast: worth leaving a node */
 
 struct found {
 	uint32_t devices; /* 0: free */
 	size_t n;
-	struct ptc_choice v[PTC_WORK_KEEP];
+	struct ptc_job_found v[PTC_WORK_KEEP];
 };
 struct ptc_job_work_memory {
 	pthread_mutex_t lock;
 	struct found found[REMEMBERED];
 	size_t next;
-	struct ptc_frontier *frontier; /* of frontier_devices */
-	uint32_t frontier_devices;
 };
 
 /* ---- the cluster ---- */
@@ -40,6 +41,12 @@ static void assume(struct ptc_cluster_profile *c)
 					   .node_latency_s = 5e-5 };
 	ptc_require(ptc_device_kind_known("A100-80GB", &c->kinds[0]));
 	c->kinds[0].memory_bytes = MEMORY_NONE;
+}
+
+static void on_devices(struct ptc_cluster_profile *c, uint32_t devices)
+{
+	if (c->nkinds == 1)
+		c->kinds[0].nodes = PTC_MAX(1u, (devices + c->per_node - 1) / c->per_node);
 }
 
 static int read_profile(const struct ptc_job_work_opts *o, struct ptc_job_work *w, struct ptc_error *err)
@@ -60,10 +67,72 @@ static int read_profile(const struct ptc_job_work_opts *o, struct ptc_job_work *
 	}
 	if (rc)
 		return rc;
-	c->per_node = PTC_MAX(1u, o->shape.per_node);
-	if (c->nkinds == 1)
-		c->kinds[0].nodes = PTC_MAX(1u, (o->shape.devices + c->per_node - 1) / c->per_node);
+	c->per_node = PTC_MAX(1u, o->shape->per_node);
+	on_devices(c, o->shape->devices);
 	return ptc_cluster_profile_check(c, err);
+}
+
+/* What was measured between the nodes; the middle one of all links is what steps were measured by. */
+static int read_links(const struct ptc_job_work_opts *o, struct ptc_job_work *w, struct ptc_error *err)
+{
+	ptc_auto_free const char **names = ptc_calloc(o->shape->nnodes + 1, sizeof *names);
+	double middle;
+
+	if (!names)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	w->linked = !w->assumed;
+	for (size_t i = 0; i < o->shape->nnodes; i++)
+		names[i] = o->shape->nodes[i].name;
+	if (!o->pairs || o->shape->nnodes > LINKED_NODES)
+		return 0;
+	w->links = ptc_link_sets_new(o->pairs, names, o->shape->nnodes);
+	if (!w->links)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	middle = ptc_link_sets_median(w->links);
+	if (middle > 0)
+		w->profile.cluster.node_bytes_s = middle;
+	w->linked |= middle > 0;
+	return 0;
+}
+
+/* The work of a set, after calibration. False: it has no devices, or is hardly faster than the one before. */
+static bool add_set(const struct ptc_job_work_opts *o, struct ptc_job_work *w, const bool *leave)
+{
+	struct ptc_job_set *s = &w->sets[w->nsets];
+	double slowest = w->links ? ptc_link_sets_slowest(w->links, leave) : 0;
+	size_t n = o->shape->nnodes;
+
+	*s = (struct ptc_job_set){ .cluster = w->profile.cluster, .work = w->work };
+	for (size_t i = 0; i < n; i++)
+		s->devices += leave[i] ? 0 : o->shape->nodes[i].devices;
+	if (slowest > 0)
+		s->cluster.node_bytes_s = slowest;
+	if (!s->devices || (w->nsets && slowest > 0 && slowest < FASTER * s[-1].cluster.node_bytes_s))
+		return false;
+	on_devices(&s->cluster, s->devices);
+	s->leave = ptc_calloc(n + 1, sizeof *s->leave);
+	if (!s->leave)
+		return false;
+	memcpy(s->leave, leave, n * sizeof *leave);
+	s->work.cluster = &s->cluster;
+	w->nsets++;
+	return true;
+}
+
+/* All nodes; then without those whose links are the slowest, as long as that makes links faster. */
+static int make_sets(const struct ptc_job_work_opts *o, struct ptc_job_work *w, struct ptc_error *err)
+{
+	ptc_auto_free bool *leave = ptc_calloc(o->shape->nnodes + 1, sizeof *leave);
+
+	if (!leave || !add_set(o, w, leave))
+		return ptc_error_set(err, leave && !o->shape->devices ? PTC_ENODEVICES : PTC_ENOMEM,
+				     "no device may be used, or memory is short");
+	for (size_t i = 1; w->links && i < o->shape->nnodes && w->nsets < PTC_WORK_SETS; i++)
+		if (!ptc_link_sets_leave(w->links, leave))
+			break;
+		else
+			add_set(o, w, leave);
+	return 0;
 }
 
 /* ---- what was measured ---- */
@@ -166,7 +235,11 @@ static int fill(const struct ptc_job_work_opts *o, struct ptc_job_work *w, struc
 	if (rc == 0)
 		rc = read_profile(o, w, err);
 	if (rc == 0)
+		rc = read_links(o, w, err);
+	if (rc == 0)
 		rc = calibrate(o, w, err);
+	if (rc == 0)
+		rc = make_sets(o, w, err);
 	w->horizon_s = between > 0 ? between : PTC_CHOOSE_HORIZON_S;
 	w->pause_s = o->measured ? ptc_measured_pause_s(o->measured, PAUSE_LIVE_S) : PAUSE_LIVE_S;
 	return rc;
@@ -201,7 +274,11 @@ struct ptc_job_work *ptc_job_work_free(struct ptc_job_work *w)
 {
 	if (!w)
 		return NULL;
-	ptc_frontier_free(w->memory->frontier);
+	for (unsigned i = 0; i < w->nsets; i++) {
+		ptc_frontier_free(w->sets[i].frontier);
+		ptc_free(w->sets[i].leave);
+	}
+	ptc_link_sets_free(w->links);
 	ptc_calibration_free(w->cal);
 	ptc_plan_profile_done(&w->profile);
 	pthread_mutex_destroy(&w->memory->lock);
@@ -212,7 +289,7 @@ struct ptc_job_work *ptc_job_work_free(struct ptc_job_work *w)
 
 /* ---- questions ---- */
 
-static bool remembered(struct ptc_job_work_memory *m, uint32_t n, struct ptc_choice *ret, size_t *ret_n)
+static bool remembered(struct ptc_job_work_memory *m, uint32_t n, struct ptc_job_found *ret, size_t *ret_n)
 {
 	bool yes = false;
 
@@ -227,7 +304,7 @@ static bool remembered(struct ptc_job_work_memory *m, uint32_t n, struct ptc_cho
 	return yes;
 }
 
-static void remember(struct ptc_job_work_memory *m, uint32_t n, const struct ptc_choice *v, size_t count)
+static void remember(struct ptc_job_work_memory *m, uint32_t n, const struct ptc_job_found *v, size_t count)
 {
 	struct found *f;
 
@@ -239,39 +316,82 @@ static void remember(struct ptc_job_work_memory *m, uint32_t n, const struct ptc
 	pthread_mutex_unlock(&m->lock);
 }
 
-int ptc_job_work_search(struct ptc_job_work *w, uint32_t n, struct ptc_choice *ret, size_t *ret_n,
-			struct ptc_error *err)
+/* Sorted into what is there; of a candidate that is there already the faster one stays. */
+static void insert(struct ptc_job_found *v, size_t *n, const struct ptc_choice *c, unsigned set)
 {
-	struct ptc_search_limits limits = { .devices = n, .keep = PTC_WORK_KEEP };
-	int rc;
+	size_t at = *n;
 
-	if (remembered(w->memory, n, ret, ret_n))
-		return 0;
-	rc = ptc_search(&w->work, &w->space, &limits, w->cal, ret, ret_n, err);
-	if (rc == 0)
-		remember(w->memory, n, ret, *ret_n);
-	return rc;
+	for (size_t i = 0; i < *n; i++)
+		if (!ptc_cand_compare(&v[i].choice.cand, &c->cand)) {
+			if (v[i].choice.est.step_s <= c->est.step_s)
+				return;
+			memmove(&v[i], &v[i + 1], (*n - i - 1) * sizeof *v);
+			at = --*n;
+			break;
+		}
+	while (at > 0 && ptc_choice_compare(c, &v[at - 1].choice) < 0)
+		at--;
+	if (at == PTC_WORK_KEEP)
+		return;
+	*n = PTC_MIN(*n + 1, (size_t)PTC_WORK_KEEP);
+	memmove(&v[at + 1], &v[at], (*n - at - 1) * sizeof *v);
+	v[at] = (struct ptc_job_found){ *c, set };
 }
 
-/* One is made per work: a work is of one number of devices that there are. */
-int ptc_job_work_frontier(struct ptc_job_work *w, uint32_t devices, const struct ptc_frontier **ret,
-			  struct ptc_error *err)
+int ptc_job_work_search(struct ptc_job_work *w, uint32_t n, struct ptc_job_found *ret, size_t *ret_n,
+			struct ptc_error *err)
 {
-	struct ptc_job_work_memory *m = w->memory;
-	int rc = 0;
+	ptc_auto_free struct ptc_choice *v = ptc_calloc(PTC_WORK_KEEP, sizeof *v);
+	size_t all = 0;
+	int rc = v ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory");
 
-	pthread_mutex_lock(&m->lock);
-	if (!m->frontier) {
-		m->frontier_devices = devices;
-		rc = ptc_frontier_new(&w->work, &w->space, devices, &m->frontier, err);
+	if (rc == 0 && remembered(w->memory, n, ret, ret_n))
+		return 0;
+	for (unsigned i = 0; rc == 0 && i < w->nsets; i++) {
+		const struct ptc_job_set *s = &w->sets[i];
+		struct ptc_search_limits limits = { .devices = PTC_MIN(n, s->devices), .keep = PTC_WORK_KEEP };
+		size_t found = 0;
+
+		rc = ptc_search(&s->work, &w->space, &limits, w->cal, v, &found, all ? NULL : err);
+		if (rc == PTC_ENODEVICES && (all || i + 1 < w->nsets))
+			rc = 0; /* another set may be large enough, or was */
+		for (size_t k = 0; rc == 0 && k < found; k++)
+			insert(ret, &all, &v[k], i);
 	}
-	if (rc == 0 && devices > m->frontier_devices)
-		rc = ptc_error_set(err, PTC_ENODEVICES, "%u devices are asked for, %u are known", devices,
-				   m->frontier_devices);
-	if (rc == 0 && ret)
-		*ret = m->frontier;
-	pthread_mutex_unlock(&m->lock);
-	return rc;
+	if (rc == 0 && !all)
+		rc = PTC_ENODEVICES; /* the search has said why */
+	if (rc)
+		return rc;
+	*ret_n = all;
+	remember(w->memory, n, ret, all);
+	return 0;
+}
+
+static struct ptc_frontier *frontier_of(struct ptc_job_work *w, struct ptc_job_set *s)
+{
+	pthread_mutex_lock(&w->memory->lock);
+	if (!s->frontier)
+		ptc_frontier_new(&s->work, &w->space, s->devices, &s->frontier, NULL);
+	pthread_mutex_unlock(&w->memory->lock);
+	return s->frontier;
+}
+
+const struct ptc_frontier_point *ptc_job_work_best(struct ptc_job_work *w, uint32_t n, unsigned *ret_set)
+{
+	const struct ptc_frontier_point *best = NULL;
+
+	for (unsigned i = 0; i < w->nsets; i++) {
+		const struct ptc_frontier *f = frontier_of(w, &w->sets[i]);
+		const struct ptc_frontier_point *p =
+			f ? ptc_frontier_best(f, PTC_MIN(n, w->sets[i].devices), INFINITY) : NULL;
+
+		if (!p || (best && best->step_s <= p->step_s))
+			continue;
+		best = p;
+		if (ret_set)
+			*ret_set = i;
+	}
+	return best;
 }
 
 int ptc_job_work_config(const struct ptc_job_work *w, const struct ptc_config *manner, const struct ptc_cand *c,
@@ -291,18 +411,27 @@ int ptc_job_work_config(const struct ptc_job_work *w, const struct ptc_config *m
 	return ptc_config_world(ret, &world, err);
 }
 
-int ptc_job_work_predict(const struct ptc_job_work *w, const struct ptc_config *config, struct ptc_choice *ret,
-			 struct ptc_error *err)
+int ptc_job_work_predict(const struct ptc_job_work *w, const struct ptc_config *config, const bool *leave,
+			 struct ptc_choice *ret, struct ptc_error *err)
 {
+	ptc_auto_free struct ptc_cluster_profile *cluster = ptc_malloc(sizeof *cluster);
+	struct ptc_work work = w->work;
+	double slowest = leave && w->links ? ptc_link_sets_slowest(w->links, leave) : 0;
 	int rc;
 
+	if (!cluster)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	*cluster = w->profile.cluster;
+	if (slowest > 0)
+		cluster->node_bytes_s = slowest;
+	work.cluster = cluster;
 	*ret = (struct ptc_choice){ .sd = PTC_UNCALIBRATED_SD };
 	ptc_cand_from_config(config, &ret->cand);
 	if (!config->micro_batch && w->space.micro_batch.n == 1)
 		ret->cand.micro_batch = w->space.micro_batch.v[0];
 	ret->cand.recompute = only_mode(w);
-	rc = ptc_estimate(&w->work, &ret->cand, &ret->est, err);
+	rc = ptc_estimate(&work, &ret->cand, &ret->est, err);
 	if (rc == 0 && w->cal)
-		ret->est.step_s *= ptc_calibration_factor(w->cal, &w->work, &ret->cand, &ret->sd);
+		ret->est.step_s *= ptc_calibration_factor(w->cal, &work, &ret->cand, &ret->sd);
 	return rc;
 }

@@ -191,7 +191,7 @@ static bool predict(struct ptc_measuring *m, const struct watched *w, struct ptc
 	yes = config && ptc_config_parse(r->config, config, NULL) == 0 &&
 	      ptc_specs_get(m->opts.docs->specs, r->uuid, r->spec_hash, &ask.desc, &ref, NULL) == 0 &&
 	      ptc_planning_work(m->opts.planning, &ask, &work, NULL) == 0 &&
-	      ptc_job_work_predict(work, config, ret, NULL) == 0;
+	      ptc_job_work_predict(work, config, NULL, ret, NULL) == 0;
 	ptc_planning_work_release(m->opts.planning, work);
 	ptc_specs_release(ref);
 	ptc_free(config);
@@ -369,6 +369,7 @@ static void list_runs(void *arg)
 	struct ptc_measuring *m = arg;
 
 	m->nfound = m->opts.runs(m->opts.arg, m->found, RUNS);
+	ptc_planning_shape_done(&m->shape);
 	m->shape = ptc_planning_shape(m->opts.docs->cluster);
 }
 
@@ -490,6 +491,7 @@ struct ptc_measuring *ptc_measuring_free(struct ptc_measuring *m)
 		watched_done(&m->w[i]);
 	for (size_t i = 0; i < m->nnotes; i++)
 		ptc_free(m->notes[i].summary);
+	ptc_planning_shape_done(&m->shape);
 	pthread_cond_destroy(&m->wake);
 	pthread_mutex_destroy(&m->lock);
 	ptc_free(m);

@@ -5,6 +5,7 @@
 #include "daemon/planning/remembered.h"
 
 #include "base/alloc.h"
+#include "base/buf.h"
 #include "base/check.h"
 #include "base/number/digest.h"
 
@@ -60,6 +61,11 @@ struct ptc_planning *ptc_planning_free(struct ptc_planning *p)
 	return NULL;
 }
 
+struct ptc_etcd *ptc_planning_etcd(struct ptc_planning *p)
+{
+	return ptc_cluster_etcd(p->cluster);
+}
+
 /* ---- documents ---- */
 
 static void replace(char **where, const char *with)
@@ -101,18 +107,6 @@ char *ptc_planning_profile(struct ptc_planning *p)
 	copy = copy_profile(p, fresh, read);
 	ptc_free(fresh);
 	return copy;
-}
-
-/* The profile's own part of the document, as text. */
-static char *profile_text(const char *doc)
-{
-	json_t *root = NULL;
-	char *text = NULL;
-
-	if (doc && ptc_json_load("the cluster's profile", doc, strlen(doc), &root, NULL) == 0)
-		text = ptc_json_text(json_object_get(root, "profile"));
-	json_decref(root);
-	return text;
 }
 
 /* Takes fresh. */
@@ -185,15 +179,17 @@ static struct kept *oldest_locked(struct ptc_planning *p)
 static void key_of(const struct ptc_planning_ask *ask, const char *profile, const char *measured, char *key,
 		   size_t size)
 {
-	char hash[PTC_HASH_HEX] = "", *all;
+	struct ptc_buf b = PTC_BUF_INIT;
+	char hash[PTC_HASH_HEX] = "";
 
+	for (size_t i = 0; i < ask->shape.nnodes; i++)
+		ptc_buf_printf(&b, "%s %u/", ask->shape.nodes[i].name, ask->shape.nodes[i].devices);
 	/* with a space, what runs now changes nothing */
-	all = ptc_asprintf("%u/%u/%s/%s/%s", ask->shape.per_node, ask->shape.devices,
-			   ask->now && !ask->desc->space ? ask->now : "", profile ? profile : "",
-			   measured ? measured : "");
-	if (all)
-		ptc_content_hash(all, strlen(all), hash);
-	ptc_free(all);
+	ptc_buf_printf(&b, "%s/%s/%s", ask->now && !ask->desc->space ? ask->now : "", profile ? profile : "",
+		       measured ? measured : "");
+	if (!ptc_buf_failed(&b))
+		ptc_content_hash(b.data, b.len, hash);
+	ptc_buf_done(&b);
 	snprintf(key, size, "%s/%s/%s", ask->uuid, ask->spec_hash, hash);
 }
 
@@ -234,29 +230,28 @@ int ptc_planning_work(struct ptc_planning *p, const struct ptc_planning_ask *ask
 		      struct ptc_error *err)
 {
 	char key[sizeof((struct kept *)NULL)->key];
-	char *doc = ptc_planning_profile(p), *profile = profile_text(doc), *json;
+	char *doc = ptc_planning_profile(p), *json = NULL;
 	struct ptc_measured_doc *measured = ptc_calloc(1, sizeof *measured);
+	json_t *profile = NULL;
 	struct ptc_job_work_opts opts = {
-		.desc = ask->desc, .now = ask->now, .profile = profile, .measured = measured, .shape = ask->shape
+		.desc = ask->desc, .now = ask->now, .measured = measured, .shape = &ask->shape
 	};
-	int rc = 0;
+	int rc = measured ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory");
 
-	if (!measured) {
-		ptc_free(profile);
-		ptc_free(doc);
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
-	}
-	json = ptc_planning_measured(p, ask->uuid, measured);
-	key_of(ask, profile, json, key, sizeof key);
-	*ret = take(p, key);
-	if (!*ret) {
-		rc = ptc_job_work_new(&opts, ret, err);
-		if (rc == 0)
+	if (rc == 0 && doc)
+		rc = ptc_json_load("the cluster's profile", doc, strlen(doc), &profile, err);
+	if (rc == 0) {
+		opts.profile = json_string_value(json_object_get(profile, "profile"));
+		opts.pairs = json_object_get(profile, "pairs");
+		json = ptc_planning_measured(p, ask->uuid, measured);
+		key_of(ask, doc, json, key, sizeof key);
+		*ret = take(p, key);
+		if (!*ret && (rc = ptc_job_work_new(&opts, ret, err)) == 0)
 			keep(p, key, *ret);
 	}
+	json_decref(profile);
 	ptc_free(json);
 	ptc_free(measured);
-	ptc_free(profile);
 	ptc_free(doc);
 	return rc;
 }
@@ -307,51 +302,55 @@ int ptc_planning_check(const struct ptc_job_desc *desc, struct ptc_error *err)
 	return rc ? rc : check_text("space", desc->space, false, err);
 }
 
-struct ptc_planning_shape ptc_planning_shape_of(const uint32_t *counts, size_t n)
+void ptc_planning_shape_sum(struct ptc_planning_shape *s)
 {
 	size_t nodes[PTC_MAX_DEVICES_PER_NODE + 1] = { 0 };
-	struct ptc_planning_shape s = { 0 };
 
-	for (size_t i = 0; i < n; i++) {
-		s.devices += counts[i];
-		nodes[PTC_MIN(counts[i], (uint32_t)PTC_MAX_DEVICES_PER_NODE)]++;
+	s->devices = s->per_node = 0;
+	for (size_t i = 0; i < s->nnodes; i++) {
+		s->devices += s->nodes[i].devices;
+		nodes[PTC_MIN(s->nodes[i].devices, (uint32_t)PTC_MAX_DEVICES_PER_NODE)]++;
 	}
 	for (uint32_t k = 1; k <= PTC_MAX_DEVICES_PER_NODE; k++)
-		if (nodes[k] && nodes[k] >= nodes[s.per_node] * (s.per_node != 0))
-			s.per_node = k;
-	return s;
+		if (nodes[k] && (!s->per_node || nodes[k] >= nodes[s->per_node]))
+			s->per_node = k;
 }
 
 struct ptc_planning_shape ptc_planning_shape(struct ptc_cluster *c)
 {
-	size_t n = ptc_cluster_nnodes(c), up = 0;
-	uint32_t *counts = ptc_calloc(n + 1, sizeof *counts);
-	struct ptc_planning_shape s = { 0 };
+	size_t n = ptc_cluster_nnodes(c);
+	struct ptc_planning_shape s = { .nodes = ptc_calloc(n + 1, sizeof *s.nodes) };
 
-	for (uint32_t i = 0; counts && i < n; i++) {
+	for (uint32_t i = 0; s.nodes && i < n; i++) {
 		const struct ptc_node *node = ptc_cluster_node(c, i);
 
-		if (node->up && !node->drained)
-			counts[up++] = node->doc.devices;
+		if (!node->up || node->drained)
+			continue;
+		s.nodes[s.nnodes].devices = node->doc.devices;
+		snprintf(s.nodes[s.nnodes++].name, sizeof s.nodes->name, "%s", node->doc.name);
 	}
-	if (counts)
-		s = ptc_planning_shape_of(counts, up);
-	ptc_free(counts);
+	ptc_planning_shape_sum(&s);
 	return s;
 }
 
-void ptc_planning_prepare(struct ptc_planning *p, const char *uuid, const char *spec_hash,
-			  const struct ptc_job_desc *desc, struct ptc_planning_shape shape)
+void ptc_planning_shape_done(struct ptc_planning_shape *s)
 {
-	struct ptc_planning_ask ask = { .uuid = uuid, .spec_hash = spec_hash, .desc = desc, .shape = shape };
-	struct ptc_choice *v = ptc_calloc(PTC_WORK_KEEP, sizeof *v);
+	ptc_free(s->nodes);
+	memset(s, 0, sizeof *s);
+}
+
+void ptc_planning_prepare(struct ptc_planning *p, const char *uuid, const char *spec_hash,
+			  const struct ptc_job_desc *desc, const struct ptc_planning_shape *shape)
+{
+	struct ptc_planning_ask ask = { .uuid = uuid, .spec_hash = spec_hash, .desc = desc, .shape = *shape };
+	struct ptc_job_found *v = ptc_calloc(PTC_WORK_KEEP, sizeof *v);
 	struct ptc_job_work *w = NULL;
 	size_t found;
 
-	if (v && shape.devices && desc->model && ptc_planning_work(p, &ask, &w, NULL) == 0) {
-		for (uint32_t n = 1; n <= PTC_MIN(shape.devices, (uint32_t)WARM_DEVICES); n++)
+	if (v && shape->devices && desc->model && ptc_planning_work(p, &ask, &w, NULL) == 0) {
+		for (uint32_t n = 1; n <= PTC_MIN(shape->devices, (uint32_t)WARM_DEVICES); n++)
 			ptc_job_work_search(w, n, v, &found, NULL);
-		ptc_job_work_frontier(w, shape.devices, NULL, NULL);
+		ptc_job_work_best(w, 1, NULL);
 		ptc_planning_work_release(p, w);
 	}
 	ptc_free(v);

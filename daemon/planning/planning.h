@@ -18,15 +18,22 @@ struct ptc_planning;
 int ptc_planning_new(struct ptc_cluster *cluster, struct ptc_planning **ret_planning, struct ptc_error *err);
 struct ptc_planning *ptc_planning_free(struct ptc_planning *p); /* NULL ok */
 
-/* What a job's devices are: nodes of per_node each. */
-struct ptc_planning_shape {
-	uint32_t per_node; /* of most nodes */
-	uint32_t devices;  /* that may be used */
+/* What a job's devices are. A shape is freed with ptc_planning_shape_done. */
+struct ptc_planning_node {
+	char name[PTC_NAME_MAX + 1];
+	uint32_t devices; /* that may be used */
 };
-/* [loop] Of all nodes that are up and not drained. */
+struct ptc_planning_shape {
+	struct ptc_planning_node *nodes;
+	size_t nnodes;
+	uint32_t per_node; /* devices of most nodes that have any */
+	uint32_t devices;  /* of all */
+};
+/* [loop] Of all nodes that are up and not drained. Empty where memory is short. */
 struct ptc_planning_shape ptc_planning_shape(struct ptc_cluster *c);
-/* counts: devices of each of n nodes. */
-struct ptc_planning_shape ptc_planning_shape_of(const uint32_t *counts, size_t n);
+/* Fills in the sums. */
+void ptc_planning_shape_sum(struct ptc_planning_shape *s);
+void ptc_planning_shape_done(struct ptc_planning_shape *s);
 
 /* Bytes per second: of a node's network each way, and within a node, all its devices together. */
 struct ptc_planning_links {
@@ -38,16 +45,18 @@ struct ptc_planning_moves {
 	double seconds;            /* of moving `bytes` */
 	bool exact;
 };
-/* 0, or an error: the configuration cannot be reached and is left out. */
-typedef int (*ptc_planning_price_fn)(void *arg, const struct ptc_config *to, const struct ptc_planning_links *links,
-				     struct ptc_planning_moves *ret);
+/* leave: of each node of the shape, whether it is not to be used; NULL: all may be. 0, or an error: the configuration cannot
+ * be reached and is left out. */
+typedef int (*ptc_planning_price_fn)(void *arg, const struct ptc_config *to, const bool *leave,
+				     const struct ptc_planning_links *links, struct ptc_planning_moves *ret);
 
 struct ptc_planning_ask {
 	const char *uuid, *spec_hash; /* of the job */
 	const struct ptc_job_desc *desc;
-	const char *now; /* the configuration that holds the state; NULL: none does */
-	bool may_stay;   /* where it is now it may go on */
-	bool live;       /* ranks are to run afterwards: starting them counts */
+	const char *now;        /* the configuration that holds the state; NULL: none does */
+	bool may_stay;          /* where it is now it may go on */
+	bool live;              /* ranks are to run afterwards: starting them counts */
+	const bool *now_leaves; /* nodes of the shape that it does not use now; NULL: not known */
 	struct ptc_planning_shape shape;
 	uint32_t gpus;    /* at most so many devices, 1..shape.devices */
 	double horizon_s; /* 0: the job's mean time between changes */
@@ -58,7 +67,8 @@ struct ptc_planning_ask {
 struct ptc_planning_answer {
 	struct ptc_config config;
 	bool stays; /* it is what is now, and no switch pays */
-	char why[PTC_WHY_MAX + 128];
+	char why[PTC_WHY_MAX + 256];
+	bool *leave;  /* of each node of the shape, whether it is not to be used; NULL: all may be. ptc_free it */
 	json_t *json; /* docs/control.md, "advice"; json_decref it */
 };
 /* The choice of planner/ alone; who else has a say (--config, the job's table) is ptc_plan_switch's business. */
@@ -72,4 +82,10 @@ int ptc_planning_range(struct ptc_planning *p, const struct ptc_planning_ask *as
 int ptc_planning_check(const struct ptc_job_desc *desc, struct ptc_error *err);
 /* Computes ahead what later calls look up. Failures are left to those. */
 void ptc_planning_prepare(struct ptc_planning *p, const char *uuid, const char *spec_hash,
-			  const struct ptc_job_desc *desc, struct ptc_planning_shape shape);
+			  const struct ptc_job_desc *desc, const struct ptc_planning_shape *shape);
+
+/* The cluster's profile (docs/control.md, "profile"). show: null where there is none. put replaces what is not NULL: the profile
+ * as a file has it, checked; pairs, of ptc_links_measure. *ret_changed: links that differ from what they were. */
+int ptc_planning_profile_show(struct ptc_planning *p, json_t **ret_doc, struct ptc_error *err);
+int ptc_planning_profile_put(struct ptc_planning *p, const char *profile, const json_t *pairs, json_t **ret_doc,
+			     json_t **ret_changed, struct ptc_error *err);

@@ -243,7 +243,8 @@ static void plan_ahead(struct ptc_daemon *d, const struct ptc_meta_doc *m, const
 	struct shape_ask a = { .d = d };
 
 	if (desc->model && ptc_loop_call(d->loop, look_at_shape, &a) == 0)
-		ptc_planning_prepare(d->controllers.planning, m->uuid, m->spec_hash, desc, a.shape);
+		ptc_planning_prepare(d->controllers.planning, m->uuid, m->spec_hash, desc, &a.shape);
+	ptc_planning_shape_done(&a.shape);
 }
 
 static int create_job(struct ptc_daemon *d, struct ptc_rpc_call *call, const struct ptc_job_desc *desc,

@@ -35,7 +35,9 @@ static void put_head(const json_t *doc)
 	else
 		puts("uncalibrated: no step of this job's batch was measured; step times may be off by half or more");
 	if (!json_is_true(json_object_get(doc, "profiled")))
-		puts("the cluster has no profile (`ptcctl profile`): links are assumed, device memory is not compared");
+		printf("devices are assumed, their memory is not compared (`ptcctl profile -f FILE`)%s\n",
+		       json_is_true(json_object_get(doc, "links_known")) ? ""
+									 : "; links are assumed (`ptcctl profile`)");
 }
 
 static void put_row(const json_t *r)
