@@ -305,7 +305,7 @@ class Planning(harness.Case):
             node.run()
             harness.wait_for(lambda: f"unix:{door}" in [n["address"] for n in c.json("nodes")["nodes"] if n["state"] == "up"],
                              30 * harness.PATIENCE, "n3 behind its door")
-            job = Planned(c, self.dir, model=model, space={**SPACE, "tp": [1, 2], "micro_batch": [1]})
+            job = Planned(c, self.dir, model=model, space={**SPACE, "tp": [1, 2], "micro_batch": [1]}, work_ms=50)
             job.run("tp=2,micro_batch=1,global_batch=24")
             job.wait_step(5)
             self.assertEqual((None, []), tuple(c.json("profile", "--show")[key] for key in ("profile", "pairs")))
