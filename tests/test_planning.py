@@ -305,7 +305,8 @@ class Planning(harness.Case):
             node.run()
             harness.wait_for(lambda: f"unix:{door}" in [n["address"] for n in c.json("nodes")["nodes"] if n["state"] == "up"],
                              30 * harness.PATIENCE, "n3 behind its door")
-            job = Planned(c, self.dir, model=model, space={**SPACE, "tp": [1, 2], "micro_batch": [1]}, work_ms=50)
+            job = Planned(c, self.dir, model=model, space={**SPACE, "tp": [1, 2], "micro_batch": [1]}, work_ms=50,
+                          on_link_change="replan")
             job.run("tp=2,micro_batch=1,global_batch=24")
             job.wait_step(5)
             self.assertEqual((None, []), tuple(c.json("profile", "--show")[key] for key in ("profile", "pairs")))
@@ -334,6 +335,15 @@ class Planning(harness.Case):
             self.assertLessEqual({("n3", other) for other in ("n0", "n1", "n2")}, {(p["from"], p["to"]) for p in changed})
             self.assertRegex(c.ptcctl("events", job.name).stdout, r"links .*links have changed, most of all from n3 to n")
             self.assertNotIn("without n3", self.c_json(job, "--gpus", "8")["why"])
+            # What runs goes on where no switch pays, and the planner was asked: as many devices as before do not run faster.
+            self.assertRegex(c.ptcctl("events", job.name).stdout, r"links .*no new plan: .*stays as it is")
+            # The door narrows again, of a node that the job is moved to: it leaves that node by itself.
+            moved = job.go("--config", done["to"], "--nodes", "n1,n2,n3")
+            slow.bytes_s = rate
+            c.json("profile", timeout_s=120 * harness.PATIENCE)
+            harness.wait_for(lambda: (lambda s: s["generation"] > moved["generation"] and s["phase"] == "idle")(job.status()),
+                             60 * harness.PATIENCE, "a new plan")
+            self.assertNotIn("n3", {r["node"] for r in job.status()["run"]["ranks"]})
             job.do("stop")
 
     def test_profile_of_devices(self):

@@ -246,14 +246,43 @@ static int new_pricer(const struct ptc_planning_ask *ask, struct ptc_job_work *w
 	return 0;
 }
 
+/* The configuration that runs is among those found, on other nodes than now: to leave a slow link it need not be another. */
+static bool runs_elsewhere(const struct pricer *p, const struct ptc_choice *now)
+{
+	const struct ptc_planning_ask *ask = p->ask;
+	const struct ptc_job_set *s = &p->work->sets[set_of(p, &now->cand)];
+
+	for (size_t i = 0; ask->now_leaves && i < ask->shape.nnodes; i++)
+		if (s->leave[i] && !ask->now_leaves[i])
+			return true;
+	return false;
+}
+
+static int rank(struct pricer *p, const struct ptc_choice *v, size_t n, struct ptc_ranked *ranked, size_t *ret_n,
+		char why[PTC_WHY_MAX], struct ptc_error *err)
+{
+	struct ptc_choose_rules rules = rules_of(p->ask, p->work, p);
+	struct ptc_choice now;
+	bool stays = can_stay(p->ask, p, &now);
+	int rc;
+
+	if (stays && !runs_elsewhere(p, &now))
+		rules.now = &now;
+	rc = ptc_choose(v, n, &rules, ranked, ret_n, why, err);
+	if (!stays || rules.now || (rc == 0 && ranked[0].steps > rules.horizon_s / now.est.step_s))
+		return rc;
+	rules.now = &now; /* moving does not pay */
+	p->n = 0;
+	return ptc_choose(v, n, &rules, ranked, ret_n, why, err);
+}
+
 static int choose(const struct ptc_planning_ask *ask, struct ptc_job_work *w, struct ptc_planning_answer *ret,
 		  struct ptc_error *err)
 {
 	ptc_auto_free struct ptc_job_found *found = ptc_calloc(PTC_WORK_KEEP, sizeof *found);
 	ptc_auto_free struct ptc_ranked *ranked = ptc_calloc(PRICED_MAX + 1, sizeof *ranked);
 	ptc_auto_free struct pricer *p = NULL;
-	struct ptc_choice v[PRICED_MAX], now;
-	struct ptc_choose_rules rules;
+	struct ptc_choice v[PRICED_MAX];
 	char why[PTC_WHY_MAX];
 	size_t n = 0;
 	int rc = found && ranked ? new_pricer(ask, w, &p, err) : ptc_error_set(err, PTC_ENOMEM, "out of memory");
@@ -267,10 +296,7 @@ static int choose(const struct ptc_planning_ask *ask, struct ptc_job_work *w, st
 		v[i] = found[i].choice;
 	p->found = found;
 	p->nfound = n;
-	rules = rules_of(ask, w, p);
-	if (can_stay(ask, p, &now))
-		rules.now = &now;
-	rc = ptc_choose(v, n, &rules, ranked, &n, why, err);
+	rc = rank(p, v, n, ranked, &n, why, err);
 	return rc ? rc : answer(ask, p, ranked, n, why, ret, err);
 }
 
