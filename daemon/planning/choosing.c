@@ -339,26 +339,27 @@ static json_t *count_row(struct pricer *p, uint32_t n)
 	ptc_auto_free char *text = ptc_malloc(PTC_CONFIG_TEXT_MAX);
 	json_t *o = json_pack("{s:I}", "gpus", (json_int_t)n);
 	struct ptc_job_found found = { 0 };
-	const struct ptc_frontier_point *at = ptc_job_work_best(p->work, n, &found.set);
+	struct ptc_frontier_point at;
 	const struct ptc_planning_moves *m;
 	struct ptc_switch_price sp;
 	struct ptc_choice c;
 
-	if (!o || !at || !text || ptc_job_work_config(p->work, &p->manner, &at->cand, &p->config, NULL) != 0 ||
+	if (!o || !text || !ptc_job_work_best(p->work, n, &at, &found.set) ||
+	    ptc_job_work_config(p->work, &p->manner, &at.cand, &p->config, NULL) != 0 ||
 	    ptc_config_format(&p->config, text, PTC_CONFIG_TEXT_MAX) != 0 ||
 	    ptc_job_work_predict(p->work, &p->config, NULL, &c, NULL) != 0)
 		return o;
 	json_object_set_new(o, "config", json_string(text));
-	json_object_set_new(o, "devices", json_integer((json_int_t)ptc_cand_devices(&at->cand)));
-	json_object_set_new(o, "step_s", json_real(at->step_s));
+	json_object_set_new(o, "devices", json_integer((json_int_t)ptc_cand_devices(&at.cand)));
+	json_object_set_new(o, "step_s", json_real(at.step_s));
 	json_object_set_new(o, "error", json_real(c.sd));
-	json_object_set_new(o, "samples_s", json_real(p->work->work.global_batch / at->step_s));
-	json_object_set_new(o, "memory_bytes", json_real(at->memory_bytes));
-	found.choice.cand = at->cand;
+	json_object_set_new(o, "samples_s", json_real(p->work->work.global_batch / at.step_s));
+	json_object_set_new(o, "memory_bytes", json_real(at.memory_bytes));
+	found.choice.cand = at.cand;
 	p->found = &found;
 	p->nfound = 1;
 	p->n = 0;
-	if (!p->ask->price || price(p, &at->cand, &sp) != 0 || !(m = moves_of(p, &at->cand)))
+	if (!p->ask->price || price(p, &at.cand, &sp) != 0 || !(m = moves_of(p, &at.cand)))
 		return o;
 	json_object_set_new(o, "pause_s", json_real(sp.down_s));
 	json_object_set_new(o, "moved_bytes", json_real(m->bytes));

@@ -369,17 +369,34 @@ int ptc_job_work_search(struct ptc_job_work *w, uint32_t n, struct ptc_job_found
 
 static struct ptc_frontier *frontier_of(struct ptc_job_work *w, struct ptc_job_set *s)
 {
+	uint32_t devices = PTC_MIN(s->devices, (uint32_t)PTC_WORK_FRONTIER);
+
 	pthread_mutex_lock(&w->memory->lock);
 	if (!s->frontier)
-		ptc_frontier_new(&s->work, &w->space, s->devices, &s->frontier, NULL);
+		ptc_frontier_new(&s->work, &w->space, devices, &s->frontier, NULL);
 	pthread_mutex_unlock(&w->memory->lock);
 	return s->frontier;
 }
 
-const struct ptc_frontier_point *ptc_job_work_best(struct ptc_job_work *w, uint32_t n, unsigned *ret_set)
+static bool best_by_search(struct ptc_job_work *w, uint32_t n, struct ptc_frontier_point *ret, unsigned *ret_set)
+{
+	ptc_auto_free struct ptc_job_found *v = ptc_calloc(PTC_WORK_KEEP, sizeof *v);
+	size_t found = 0;
+
+	if (!v || ptc_job_work_search(w, n, v, &found, NULL) != 0)
+		return false;
+	*ret = (struct ptc_frontier_point){ v[0].choice.cand, v[0].choice.est.step_s, v[0].choice.est.memory_bytes };
+	if (ret_set)
+		*ret_set = v[0].set;
+	return true;
+}
+
+bool ptc_job_work_best(struct ptc_job_work *w, uint32_t n, struct ptc_frontier_point *ret, unsigned *ret_set)
 {
 	const struct ptc_frontier_point *best = NULL;
 
+	if (n > PTC_WORK_FRONTIER)
+		return best_by_search(w, n, ret, ret_set);
 	for (unsigned i = 0; i < w->nsets; i++) {
 		const struct ptc_frontier *f = frontier_of(w, &w->sets[i]);
 		const struct ptc_frontier_point *p =
@@ -391,7 +408,9 @@ const struct ptc_frontier_point *ptc_job_work_best(struct ptc_job_work *w, uint3
 		if (ret_set)
 			*ret_set = i;
 	}
-	return best;
+	if (best)
+		*ret = *best;
+	return best != NULL;
 }
 
 int ptc_job_work_config(const struct ptc_job_work *w, const struct ptc_config *manner, const struct ptc_cand *c,

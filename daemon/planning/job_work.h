@@ -10,7 +10,8 @@
 
 #define PTC_WORK_KEEP 16 /* candidates remembered for a number of devices */
 
-#define PTC_WORK_SETS 4 /* of nodes that are looked at: all, and without the slowest links */
+#define PTC_WORK_FRONTIER 2048 /* a frontier of more devices takes megabytes */
+#define PTC_WORK_SETS     4    /* of nodes that are looked at: all, and without the slowest links */
 
 /* Nodes that may be used, and what links between them allow. */
 struct ptc_job_set {
@@ -56,9 +57,9 @@ struct ptc_job_work *ptc_job_work_free(struct ptc_job_work *w); /* NULL ok */
 /* The best few for at most n devices, remembered: best first, at most PTC_WORK_KEEP into ret. Any thread. */
 int ptc_job_work_search(struct ptc_job_work *w, uint32_t n, struct ptc_job_found *ret, size_t *ret_n,
 			struct ptc_error *err);
-/* The fastest for at most n devices, by the sets' frontiers, which are made once; NULL: nothing fits, or memory is short.
- * *ret_set (may be NULL): of which set it is. Owned by w. */
-const struct ptc_frontier_point *ptc_job_work_best(struct ptc_job_work *w, uint32_t n, unsigned *ret_set);
+/* The fastest for at most n devices, by the sets' frontiers, which are made once, for more than PTC_WORK_FRONTIER by searching.
+ * False: nothing fits, or memory is short. *ret_set (may be NULL): of which set it is. */
+bool ptc_job_work_best(struct ptc_job_work *w, uint32_t n, struct ptc_frontier_point *ret, unsigned *ret_set);
 /* What this job calls a candidate. manner: one of its configurations, whose rank order is kept, and which says whether
  * configurations of this job have a batch in them at all. */
 int ptc_job_work_config(const struct ptc_job_work *w, const struct ptc_config *manner, const struct ptc_cand *c,

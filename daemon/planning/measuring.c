@@ -23,6 +23,7 @@
 
 #define RUNS       128 /* jobs that one daemon measures */
 #define NOTES      64
+#define CREATED    16 /* jobs made since the last look; of more the planner computes when it is asked */
 #define TICK_MS    1000
 #define SLOW_NS    INT64_C(10000000000) /* between looks at what is measured */
 #define ANSWER_MS  1000
@@ -56,9 +57,13 @@ struct ptc_measuring {
 	pthread_t thread;
 	pthread_mutex_t lock;
 	pthread_cond_t wake;
-	bool stop;
+	atomic_bool stop;
 	struct note notes[NOTES];
 	size_t nnotes;
+	struct created {
+		char uuid[PTC_UUID_TEXT], spec_hash[PTC_HASH_HEX];
+	} created[CREATED]; /* to be prepared */
+	size_t ncreated;
 	/* the thread's own */
 	struct watched w[RUNS];
 	size_t n;
@@ -362,6 +367,44 @@ void ptc_measuring_switched(struct ptc_measuring *m, const char *uuid, uint64_t 
 	pthread_mutex_unlock(&m->lock);
 }
 
+/* ---- jobs that are new ---- */
+
+void ptc_measuring_created(struct ptc_measuring *m, const char *uuid, const char *spec_hash)
+{
+	if (!m)
+		return;
+	pthread_mutex_lock(&m->lock);
+	if (m->ncreated < CREATED) {
+		struct created *c = &m->created[m->ncreated++];
+
+		snprintf(c->uuid, sizeof c->uuid, "%s", uuid);
+		snprintf(c->spec_hash, sizeof c->spec_hash, "%s", spec_hash);
+	}
+	pthread_mutex_unlock(&m->lock);
+}
+
+static void prepare(struct ptc_measuring *m)
+{
+	struct created created[CREATED];
+	size_t n;
+
+	pthread_mutex_lock(&m->lock);
+	n = m->ncreated;
+	memcpy(created, m->created, n * sizeof *created);
+	m->ncreated = 0;
+	pthread_mutex_unlock(&m->lock);
+	for (size_t i = 0; i < n && !atomic_load(&m->stop); i++) {
+		const struct ptc_job_desc *desc;
+		void *ref;
+
+		if (ptc_specs_get(m->opts.docs->specs, created[i].uuid, created[i].spec_hash, &desc, &ref, NULL) != 0)
+			continue;
+		ptc_planning_prepare(m->opts.planning, created[i].uuid, created[i].spec_hash, desc, &m->shape,
+				     &m->stop);
+		ptc_specs_release(ref);
+	}
+}
+
 /* ---- the thread ---- */
 
 static void list_runs(void *arg)
@@ -432,6 +475,7 @@ static void tick(struct ptc_measuring *m)
 	take_notes(m);
 	for (size_t i = 0; i < m->n; i++)
 		look(m, &m->w[i]);
+	prepare(m);
 }
 
 static void *measure(void *arg)
@@ -439,13 +483,13 @@ static void *measure(void *arg)
 	struct ptc_measuring *m = arg;
 
 	pthread_mutex_lock(&m->lock);
-	while (!m->stop) {
+	while (!atomic_load(&m->stop)) {
 		struct timespec until;
 
 		clock_gettime(CLOCK_MONOTONIC, &until);
 		until.tv_sec += TICK_MS / 1000;
 		pthread_cond_timedwait(&m->wake, &m->lock, &until);
-		if (m->stop)
+		if (atomic_load(&m->stop))
 			break;
 		pthread_mutex_unlock(&m->lock);
 		tick(m);
@@ -483,7 +527,7 @@ struct ptc_measuring *ptc_measuring_free(struct ptc_measuring *m)
 	if (!m)
 		return NULL;
 	pthread_mutex_lock(&m->lock);
-	m->stop = true;
+	atomic_store(&m->stop, true);
 	pthread_cond_signal(&m->wake);
 	pthread_mutex_unlock(&m->lock);
 	pthread_join(m->thread, NULL);

@@ -29,6 +29,8 @@ struct ptc_measuring;
 int ptc_measuring_new(const struct ptc_measuring_opts *opts, struct ptc_measuring **ret, struct ptc_error *err);
 /* Joins the thread; after the loop has been stopped. NULL ok. */
 struct ptc_measuring *ptc_measuring_free(struct ptc_measuring *m);
+/* Any thread: a job has been made; what will be asked of the planner is computed ahead. NULL ok. */
+void ptc_measuring_created(struct ptc_measuring *m, const char *uuid, const char *spec_hash);
 /* [loop] A switch to a generation whose ranks run has been committed; summary: of the switch (docs/control.md), copied.
  * NULL ok. */
 void ptc_measuring_switched(struct ptc_measuring *m, const char *uuid, uint64_t generation, const char *summary);

@@ -13,7 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define WORKS        16
+#define WORKS        8
 #define WARM_DEVICES 64 /* numbers of devices that are searched ahead */
 
 struct kept {
@@ -77,10 +77,15 @@ static void replace(char **where, const char *with)
 /* NULL: there is none. PTC_ECOORD: etcd is away. */
 static int get(struct ptc_planning *p, const char *key, char **ret, struct ptc_error *err)
 {
+	struct ptc_etcd *etcd = ptc_cluster_etcd(p->cluster);
 	struct ptc_etcd_kvs kvs = { 0 };
-	int rc = ptc_etcd_get(ptc_cluster_etcd(p->cluster), key, false, 1, &kvs, err);
+	int64_t answered_ms;
+	int rc;
 
 	*ret = NULL;
+	if (ptc_etcd_away(etcd, &answered_ms)) /* nobody waits for it to be away once more */
+		return ptc_error_set(err, PTC_ECOORD, "the coordinator is unreachable");
+	rc = ptc_etcd_get(etcd, key, false, 1, &kvs, err);
 	if (rc == 0 && kvs.n && !(*ret = ptc_strndup(kvs.kv[0].value, kvs.kv[0].len)))
 		rc = ptc_error_set(err, PTC_ENOMEM, "out of memory");
 	ptc_etcd_kvs_done(&kvs);
@@ -340,17 +345,19 @@ void ptc_planning_shape_done(struct ptc_planning_shape *s)
 }
 
 void ptc_planning_prepare(struct ptc_planning *p, const char *uuid, const char *spec_hash,
-			  const struct ptc_job_desc *desc, const struct ptc_planning_shape *shape)
+			  const struct ptc_job_desc *desc, const struct ptc_planning_shape *shape,
+			  const atomic_bool *stop)
 {
 	struct ptc_planning_ask ask = { .uuid = uuid, .spec_hash = spec_hash, .desc = desc, .shape = *shape };
 	struct ptc_job_found *v = ptc_calloc(PTC_WORK_KEEP, sizeof *v);
+	struct ptc_frontier_point best;
 	struct ptc_job_work *w = NULL;
 	size_t found;
 
 	if (v && shape->devices && desc->model && ptc_planning_work(p, &ask, &w, NULL) == 0) {
-		for (uint32_t n = 1; n <= PTC_MIN(shape->devices, (uint32_t)WARM_DEVICES); n++)
+		ptc_job_work_best(w, 1, &best, NULL);
+		for (uint32_t n = 1; n <= PTC_MIN(shape->devices, (uint32_t)WARM_DEVICES) && !atomic_load(stop); n++)
 			ptc_job_work_search(w, n, v, &found, NULL);
-		ptc_job_work_best(w, 1, NULL);
 		ptc_planning_work_release(p, w);
 	}
 	ptc_free(v);

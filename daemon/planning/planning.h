@@ -14,6 +14,8 @@
 #include "formats/json.h"
 #include "planner/search/choose.h"
 
+#include <stdatomic.h>
+
 struct ptc_planning;
 int ptc_planning_new(struct ptc_cluster *cluster, struct ptc_planning **ret_planning, struct ptc_error *err);
 struct ptc_planning *ptc_planning_free(struct ptc_planning *p); /* NULL ok */
@@ -80,9 +82,10 @@ int ptc_planning_range(struct ptc_planning *p, const struct ptc_planning_ask *as
 
 /* Whether `model:` and `space:` of a description, as far as it has them, can be. Pure. */
 int ptc_planning_check(const struct ptc_job_desc *desc, struct ptc_error *err);
-/* Computes ahead what later calls look up. Failures are left to those. */
+/* Computes ahead what later calls look up, until *stop. Failures are left to those. */
 void ptc_planning_prepare(struct ptc_planning *p, const char *uuid, const char *spec_hash,
-			  const struct ptc_job_desc *desc, const struct ptc_planning_shape *shape);
+			  const struct ptc_job_desc *desc, const struct ptc_planning_shape *shape,
+			  const atomic_bool *stop);
 
 /* The cluster's profile (docs/control.md, "profile"). show: null where there is none. put replaces what is not NULL: the profile
  * as a file has it, checked; pairs, of ptc_links_measure. *ret_changed: links that differ from what they were. */

@@ -225,28 +225,6 @@ static int check_group(const struct ptc_rpc_call *call, const struct ptc_job_fil
 			     (unsigned)uid, (unsigned)files->gid);
 }
 
-struct shape_ask {
-	struct ptc_daemon *d;
-	struct ptc_planning_shape shape;
-};
-
-static void look_at_shape(void *arg)
-{
-	struct shape_ask *a = arg;
-
-	a->shape = ptc_planning_shape(a->d->cluster);
-}
-
-/* After the answer: who resizes next finds what was computed. */
-static void plan_ahead(struct ptc_daemon *d, const struct ptc_meta_doc *m, const struct ptc_job_desc *desc)
-{
-	struct shape_ask a = { .d = d };
-
-	if (desc->model && ptc_loop_call(d->loop, look_at_shape, &a) == 0)
-		ptc_planning_prepare(d->controllers.planning, m->uuid, m->spec_hash, desc, &a.shape);
-	ptc_planning_shape_done(&a.shape);
-}
-
 static int create_job(struct ptc_daemon *d, struct ptc_rpc_call *call, const struct ptc_job_desc *desc,
 		      struct ptc_error *err)
 {
@@ -283,8 +261,8 @@ static int create_job(struct ptc_daemon *d, struct ptc_rpc_call *call, const str
 	if (rc == 0)
 		ptc_event(d->cluster, m.uuid, "created", "job %s, %zu tensors, %zu fields, uid %u", m.name,
 			  desc->spec.ntensors, desc->spec.nfields, (unsigned)m.uid);
-	if (rc == 0)
-		plan_ahead(d, &m, desc);
+	if (rc == 0 && desc->model)
+		ptc_measuring_created(d->controllers.measuring, m.uuid, m.spec_hash);
 	return rc;
 }
 

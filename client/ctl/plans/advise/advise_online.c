@@ -82,7 +82,7 @@ static int put_table(const char *json, struct ptc_error *err)
 		estimated |= json_is_false(json_object_get(row, "moved_exact"));
 	}
 	if (estimated)
-		puts("?: the most it can be; ranks have never had that configuration (`ptcctl probe` lays it out)");
+		puts("?: the most it can be; ranks have never had that configuration");
 	if (!range)
 		puts(text(doc, "why"));
 	json_decref(doc);
