@@ -173,6 +173,22 @@ class Planning(harness.Case):
             self.assertEqual("planner", choice["by"])
             self.assertIn(degrees(choice["config"])["tp"], (2, 3))
 
+    def test_first_run(self):
+        """Nothing has run and nothing is held: the planner says where to begin; stopped, and run again with more."""
+        with self.cluster(nodes=2, devices=4) as c:
+            job = Planned(c, self.dir)
+            c.ptcctl("run", "-f", job.yaml, "--gpus", "4", "--wait", timeout_s=120 * harness.PATIENCE)
+            first = job.status()["run"]
+            self.assertLessEqual(len(first["ranks"]), 4)
+            job.wait_step(10)
+            job.do("stop")
+            c.ptcctl("run", job.name, "--gpus", "6", "--wait", timeout_s=120 * harness.PATIENCE)
+            self.assertLessEqual(len(job.status()["run"]["ranks"]), 6)
+            job.wait_step(20)
+            job.do("stop")
+            job.steps = job.wait_run("stopped")["step"]
+            self.assertEqual([], differences(job.lines(), job.reference()))
+
     def test_state_only_job(self):
         """What a switch moves is known exactly, and what is predicted then moves."""
         rules = [{"match": "*.qkv", "split": {"axis": "tp", "dim": 0}}, {"match": "*.out", "split": {"axis": "tp", "dim": 1}},
