@@ -31,6 +31,9 @@ class Planned(Trainer):
 
         self.name = keys.get("name", self.name)
 
+    def wait_idle(self):
+        harness.wait_for(lambda: self.status()["phase"] == "idle", 60 * harness.PATIENCE, "the job to be idle")
+
     def create(self):
         return self.c.ptcctl("job", "create", "-f", self.yaml)
 
@@ -351,8 +354,11 @@ class Planning(harness.Case):
             self.assertLessEqual({("n3", other) for other in ("n0", "n1", "n2")}, {(p["from"], p["to"]) for p in changed})
             self.assertRegex(c.ptcctl("events", job.name).stdout, r"links .*links have changed, most of all from n3 to n")
             self.assertNotIn("without n3", self.c_json(job, "--gpus", "8")["why"])
-            # What runs goes on where no switch pays, and the planner was asked: as many devices as before do not run faster.
-            self.assertRegex(c.ptcctl("events", job.name).stdout, r"links .*no new plan: .*stays as it is")
+            # The planner was asked: either no switch pays, or, as other links are never measured the same twice, one does.
+            asked = [e["text"] for e in map(json.loads, c.ptcctl("events", job.name, "--format", "json").stdout.splitlines())]
+            asked = asked[next(i for i, text in enumerate(asked) if "most of all from n3" in text) + 1:]
+            self.assertTrue(any("no new plan: " in text and "stays as it is" in text or "requested" in text for text in asked), asked)
+            job.wait_idle()
             # The door narrows again, of a node that the job is moved to: it leaves that node by itself.
             moved = job.go("--config", done["to"], "--nodes", "n1,n2,n3")
             slow.bytes_s = rate

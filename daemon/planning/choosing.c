@@ -5,6 +5,7 @@
 #include "daemon/planning/remembered.h"
 
 #include "base/alloc.h"
+#include "base/buf.h"
 #include "base/check.h"
 #include "base/cleanup.h"
 
@@ -12,6 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#define NAMED      3 /* nodes in the sentence that says why */
 #define PRICED_MAX 8 /* laying out a large model takes tens of milliseconds */
 
 /* What pricing leaves beside what planner/ takes of it. */
@@ -154,22 +156,17 @@ static bool can_stay(const struct ptc_planning_ask *ask, struct pricer *p, struc
 }
 
 /* "; without n3, whose links are slow" */
-static void name_left(const struct ptc_planning_ask *ask, const bool *leave, char *buf, size_t size)
+static void name_left(const struct ptc_planning_ask *ask, const bool *leave, struct ptc_buf *b)
 {
-	size_t at = 0, left = 0;
+	size_t left = 0;
 
-	buf[0] = '\0';
-	for (size_t i = 0; leave && i < ask->shape.nnodes; i++) {
-		if (!leave[i] || !ask->shape.nodes[i].devices)
-			continue;
-		if (left++ < 3 && at < size)
-			at += (size_t)snprintf(buf + at, size - at, "%s%s", left > 1 ? ", " : "; without ",
-					       ask->shape.nodes[i].name);
-	}
-	if (left > 3 && at < size)
-		at += (size_t)snprintf(buf + at, size - at, " and %zu more", left - 3);
-	if (left && at < size)
-		snprintf(buf + at, size - at, ", whose links are slow");
+	for (size_t i = 0; leave && i < ask->shape.nnodes; i++)
+		if (leave[i] && ask->shape.nodes[i].devices && left++ < NAMED)
+			ptc_buf_printf(b, "%s%s", left > 1 ? ", " : "; without ", ask->shape.nodes[i].name);
+	if (left > NAMED)
+		ptc_buf_printf(b, " and %zu more", left - NAMED);
+	if (left)
+		ptc_buf_puts(b, ", whose links are slow");
 }
 
 static void explain(const struct ptc_planning_ask *ask, const struct pricer *p, const struct ptc_ranked *first,
@@ -177,12 +174,18 @@ static void explain(const struct ptc_planning_ask *ask, const struct pricer *p, 
 {
 	const struct ptc_job_work *w = p->work;
 	const struct ptc_planning_moves *m = moves_of(p, &first->choice.cand);
-	char left[160];
+	struct ptc_buf b = PTC_BUF_INIT;
 
-	name_left(ask, ret->leave, left, sizeof left);
-	snprintf(ret->why, sizeof ret->why, "%s%s%s%s%s", why, left, m && !m->exact ? "; bytes are estimated" : "",
-		 w->cal ? "" : "; step times are uncalibrated",
-		 w->assumed ? "; without a profile of the devices their memory is not compared" : "");
+	ptc_buf_puts(&b, why);
+	name_left(ask, ret->leave, &b);
+	if (m && !m->exact)
+		ptc_buf_puts(&b, "; bytes are estimated");
+	if (!w->cal)
+		ptc_buf_puts(&b, "; step times are uncalibrated");
+	if (w->assumed)
+		ptc_buf_puts(&b, "; without a profile of the devices their memory is not compared");
+	snprintf(ret->why, sizeof ret->why, "%s", ptc_buf_failed(&b) ? why : b.data);
+	ptc_buf_done(&b);
 }
 
 /* Of the chosen candidate's set. */
