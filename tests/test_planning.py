@@ -310,11 +310,12 @@ class Planning(harness.Case):
             self.assertEqual(2 + len(steps), self.c_json(job, "--gpus", "6")["measured_steps"])
             job.do("stop")
 
+    @harness.labels("repeats")
     def test_profile(self):
         """Links are measured over the daemons' own connections; a node behind a slow one is done without, and the job that is
         resized goes on without it. What changes is said."""
-        rate = 20e6
-        model = {"layers": 4, "hidden": 512, "heads": 8, "seq": 32768}  # computes for long, and has few gradients
+        rate = 2e6
+        model = {"layers": 4, "hidden": 64, "heads": 8, "seq": 65536}  # computes for long, and has few gradients
         with self.cluster(nodes=4, devices=2) as c:
             door, node = self.path("door"), c.nodes["n3"]
             slow = SlowDoor(door, c.config(node)["listen"].removeprefix("unix:"), rate)
@@ -337,9 +338,9 @@ class Planning(harness.Case):
             self.assertEqual({(a, b) for a in c.nodes for b in c.nodes if a != b}, set(pairs))
             for (a, _), p in pairs.items():
                 if a == "n3":
-                    self.assertLess(p["bytes_s"], 3 * rate, p)
-                else:
-                    self.assertGreater(p["bytes_s"], 4 * rate, p)
+                    self.assertLess(p["bytes_s"], 4 * rate, p)
+                else: # a busy machine
+                    self.assertGreater(p["bytes_s"], 5 * rate, p)
             after = self.c_json(job, "--gpus", "8")
             self.assertTrue(after["links_known"])
             self.assertLessEqual(after["candidates"][0]["devices"], 6)

@@ -24,7 +24,7 @@
 #define STREAM_MS   3000
 #define MEASURE_MS  5000
 #define STREAM_MAX  (UINT64_C(16) << 30) /* more than any link brings in that time */
-#define PIECE_BYTES (256u << 10)         /* a slow link brings some in that time, too */
+#define PIECE_BYTES (128u << 10)         /* a slow link brings some in that time, too */
 #define SLOW_NS     INT64_C(2000000000)  /* a link that has brought nothing by then is none */
 
 /* ---- the sender ---- */
