@@ -190,7 +190,7 @@ class Crash(harness.Case):
             hashes = {meta["spec"]}
             expected |= {key} | {k for k in keys if k.startswith(f"/ptc/events/{uuid}/")}
             expected |= {f"/ptc/jobs/{uuid}/{leaf}" for leaf in ("meta", "lock")}
-            expected |= {f"/ptc/jobs/{uuid}/turn"} & set(keys)
+            expected |= {f"/ptc/jobs/{uuid}/barrier"} & set(keys)
             expected.add(f"/ptc/users/{meta['uid']}/{uuid}")
             record = f"/ptc/jobs/{uuid}/record"
             if record in keys:
@@ -233,7 +233,12 @@ class Crash(harness.Case):
         self.assertEqual(len(c.nodes) + 1, len(c.processes()), "processes: the daemons and one etcd")
 
     def chunks(self, c, node="n0"):
-        return {n["node"]: n["store"]["chunks_used"] for n in c.json("nodes", node=node)["nodes"]}
+        """Of each node; one that has just lost its lease is waited for."""
+        def told():
+            nodes = c.json("nodes", node=node)["nodes"]
+            return all("store" in n for n in nodes) and {n["node"]: n["store"]["chunks_used"] for n in nodes}
+
+        return wait_for(told, 10 * PATIENCE, "every node to tell of its store", 0.05)
 
     def assert_empty(self, c):
         """No job is left, so the stores hold nothing and etcd only the nodes."""

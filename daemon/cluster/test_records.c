@@ -5,6 +5,7 @@
 #include "daemon/cluster/records.h"
 
 #include "base/alloc.h"
+#include "base/test_seed.h"
 #include "formats/json.h"
 
 #include <stdarg.h>
@@ -90,10 +91,10 @@ static const char *const good[KINDS] = {
 		"{\"version\":1,\"generation\":1,\"snapshot\":2,\"step\":0,\"spec\":\"" HASH "\",\"layout\":\"" HASH
 		"\",\"digests\":\"0123456789abcdefffffffffffffffff\",\"files\":[{\"field\":\"param\","
 		"\"name\":\"m.safetensors\",\"header\":\"" HASH "\",\"items\":[0,1]}]}",
-	[WORKER] = "{\"version\":1,\"generation\":2,\"launch\":77,\"state\":\"failed\",\"rank\":3,\"step\":9,"
+	[WORKER] = "{\"version\":1,\"generation\":2,\"incarnation\":77,\"state\":\"failed\",\"rank\":3,\"step\":9,"
 		   "\"exit\":256,\"text\":\"rank 3 exited with 1\"}",
 	[RUNNING] = "{\"version\":1,\"generation\":3,\"snapshot\":0,\"step\":0,\"manifest\":\"" HASH
-		    "\",\"cursors\":{},\"run\":\"live\",\"launch\":12}",
+		    "\",\"cursors\":{},\"run\":\"live\",\"incarnation\":12}",
 	[SNAPSHOT] = "{\"version\":1,\"id\":5,\"kind\":\"snapshot\",\"from_generation\":1,\"from_snapshot\":0,"
 		     "\"to_generation\":1,\"to_snapshot\":1,\"generation\":\"" HASH "\",\"started_ms\":1,"
 		     "\"run\":{\"from\":true,\"to\":false,\"end\":\"done\",\"stop\":40}}",
@@ -224,12 +225,8 @@ static void test_cut(void **state)
 static void test_damage(void **state)
 {
 	static const char pool[] = "{}[]\",:0123456789-.eE \\u\xff\x01truefalsn";
-	unsigned seed =
-		getenv("PTC_TEST_SEED") ? (unsigned)strtoul(getenv("PTC_TEST_SEED"), NULL, 10) : (unsigned)time(NULL);
-
 	(void)state;
-	printf("seed %u (repeat with PTC_TEST_SEED=%u)\n", seed, seed);
-	srand(seed);
+	srand((unsigned)ptc_test_seed());
 	for (int round = 0; round < 20000; round++) {
 		const char *from = good[rand() % KINDS];
 		char json[2048], *text;

@@ -4,14 +4,14 @@
  *
  * Happy path: a lock key with our name appears, a controller loads the job's record, requests come through
  * ptc_controller_submit, and the watcher of each is finished.
- * Failure modes: the lock is lost (another daemon goes on), etcd away, nodes that do not answer: daemon/core/job_core.h. */
+ * Failure modes: the lock is lost (another daemon goes on), etcd unreachable, nodes that do not answer: daemon/core/job_core.h. */
 #pragma once
 
 #include "daemon/cluster/channels.h"
 #include "daemon/core/job_core.h"
 #include "daemon/documents/documents.h"
 #include "daemon/planning/measuring.h"
-#include "daemon/workers/types/worker_news.h"
+#include "daemon/workers/types/worker_event.h"
 
 #include <stdatomic.h>
 
@@ -51,10 +51,17 @@ void ptc_watcher_finish(struct ptc_watcher *w, int status, const char *text, con
  * it cannot be told yet. */
 typedef int (*ptc_amend_fn)(void *arg, struct ptc_rpc_call *call, const char *summary, bool *later, char **ret_summary,
 			    struct ptc_error *err);
+/* Each may be NULL. */
+struct ptc_watch_ops {
+	ptc_amend_fn amend;
+	/* The lock was lost (PTC_EFENCED): each of the call's steps from then on. */
+	int (*lost)(void *arg, struct ptc_rpc_call *call, uint64_t switch_id, struct ptc_error *err);
+	void (*release)(void *arg); /* once, also when ptc_watcher_stream fails */
+};
 /* From a handler: from now on the call sends Progress messages until the switch ends, with its status, or the client
- * goes. amend and release may be NULL; release(arg) runs once, also when this fails. */
-int ptc_watcher_stream(struct ptc_watcher *w, struct ptc_rpc_call *call, ptc_amend_fn amend, void *arg,
-		       void (*release)(void *arg), struct ptc_error *err);
+ * goes. */
+int ptc_watcher_stream(struct ptc_watcher *w, struct ptc_rpc_call *call, const struct ptc_watch_ops *ops, void *arg,
+		       struct ptc_error *err);
 /* Is the switch in that phase (its error if it ended before), or, with phase NULL, has it ended? Does not wait. */
 int ptc_watcher_look(struct ptc_watcher *w, const char *phase, bool *ret_there, struct ptc_error *err);
 /* For steps: how long to wait when nothing has happened since then. */
@@ -104,7 +111,7 @@ void ptc_controller_abandon(struct ptc_controller *ctl, uint64_t id);
 /* [loop] Blobs were written that nothing may name: they are removed now, or at the end of the switch under way. */
 void ptc_controller_tidy(struct ptc_controller *ctl);
 /* [loop] What nodes have told of the job's ranks: submits what follows from it, when nothing is under way. */
-void ptc_controller_news(struct ptc_controller *ctl);
+void ptc_controller_event(struct ptc_controller *ctl);
 bool ptc_controller_idle(const struct ptc_controller *ctl);
 /* [loop] What keeps it busy ends soon and by itself: tidying up, or a snapshot. Whoever asks is let in before the next one. */
 bool ptc_controller_passing(struct ptc_controller *ctl);
@@ -171,5 +178,5 @@ struct ptc_plan_pool *ptc_plan_pool_new(struct ptc_controllers *all,
 struct ptc_plan_pool *ptc_plan_pool_free(struct ptc_plan_pool *p); /* NULL ok */
 /* Blocking; any thread but the loop. v is the one the pool was made with. planned: the plan before, whose choice is kept;
  * NULL: there is none. */
-int ptc_plan_laid(const struct ptc_plan_pool *pool, const struct ptc_view *v, const char *planned, char **ret_json,
-		  struct ptc_error *err);
+int ptc_plan_of_layout(const struct ptc_plan_pool *pool, const struct ptc_view *v, const char *planned, char **ret_json,
+		       struct ptc_error *err);

@@ -89,14 +89,14 @@ void ptc_watcher_finish(struct ptc_watcher *w, int status, const char *text, con
 }
 
 /* What to send, copied out of the lock. */
-struct news {
+struct update {
 	char phase[32], text[512];
 	uint64_t done, total, version;
 	bool finished;
 	int status;
 };
 
-static void take_news(struct ptc_watcher *w, struct news *n)
+static void take_update(struct ptc_watcher *w, struct update *n)
 {
 	pthread_mutex_lock(&w->lock);
 	memcpy(n->phase, w->shared.phase, sizeof n->phase);
@@ -109,8 +109,8 @@ static void take_news(struct ptc_watcher *w, struct news *n)
 	pthread_mutex_unlock(&w->lock);
 }
 
-static int send_news(struct ptc_watcher *w, const struct news *n, const char *summary, struct ptc_rpc_call *call,
-		     struct ptc_error *err)
+static int send_update(struct ptc_watcher *w, const struct update *n, const char *summary, struct ptc_rpc_call *call,
+		       struct ptc_error *err)
 {
 	Ptc__V1__Progress p = PTC__V1__PROGRESS__INIT;
 	char phase[32], text[512], empty[] = "", ended[] = "done";
@@ -123,6 +123,7 @@ static int send_news(struct ptc_watcher *w, const struct news *n, const char *su
 	p.bytes_done = n->done;
 	p.bytes_total = n->total;
 	p.finished = n->finished;
+	p.switch_id = w->switch_id;
 	if (!summary && n->finished)
 		summary = w->shared.summary; /* written once, before finished */
 	p.summary = summary ? (char *)(uintptr_t)summary : empty;
@@ -131,9 +132,9 @@ static int send_news(struct ptc_watcher *w, const struct news *n, const char *su
 
 int ptc_watcher_look(struct ptc_watcher *w, const char *phase, bool *ret_there, struct ptc_error *err)
 {
-	struct news n = { 0 };
+	struct update n = { 0 };
 
-	take_news(w, &n);
+	take_update(w, &n);
 	*ret_there = !phase && n.finished;
 	if (n.finished && phase)
 		return ptc_error_set(err, n.status ? n.status : PTC_ESTATE, "%s", n.text);
@@ -147,17 +148,16 @@ struct stream {
 	struct ptc_watcher *w;
 	uint64_t sent;
 	int64_t sent_ns;
-	ptc_amend_fn amend;
+	struct ptc_watch_ops ops;
 	void *arg;
-	void (*release)(void *arg);
 };
 
 static void stream_release(void *arg)
 {
 	struct stream *s = arg;
 
-	if (s->release)
-		s->release(s->arg);
+	if (s->ops.release)
+		s->ops.release(s->arg);
 	ptc_watcher_unref(s->w);
 	ptc_free(s);
 }
@@ -173,23 +173,25 @@ static int stream_step(void *arg, struct ptc_rpc_call *call, struct ptc_error *e
 {
 	struct stream *s = arg;
 	char *summary = NULL;
-	struct news n = { 0 };
+	struct update n = { 0 };
 	int rc = 0;
 
-	take_news(s->w, &n);
+	take_update(s->w, &n);
+	if (n.finished && n.status == PTC_EFENCED && s->ops.lost)
+		return s->ops.lost(s->arg, call, s->w->switch_id, err);
 	if (n.finished && n.status)
 		return ptc_error_set(err, n.status, "%s", n.text);
-	if (n.finished && s->amend && s->w->shared.summary) {
+	if (n.finished && s->ops.amend && s->w->shared.summary) {
 		bool later = false;
 
-		rc = s->amend(s->arg, call, s->w->shared.summary, &later, &summary, err);
+		rc = s->ops.amend(s->arg, call, s->w->shared.summary, &later, &summary, err);
 		if (!rc && later) {
 			ptc_rpc_call_again(call, AMEND_MS);
 			return 0;
 		}
 	}
 	if (!rc && n.version != s->sent) {
-		rc = send_news(s->w, &n, summary, call, err);
+		rc = send_update(s->w, &n, summary, call, err);
 		s->sent = n.version;
 		s->sent_ns = ptc_sys_now_ns();
 	}
@@ -199,17 +201,17 @@ static int stream_step(void *arg, struct ptc_rpc_call *call, struct ptc_error *e
 	return rc;
 }
 
-int ptc_watcher_stream(struct ptc_watcher *w, struct ptc_rpc_call *call, ptc_amend_fn amend, void *arg,
-		       void (*release)(void *arg), struct ptc_error *err)
+int ptc_watcher_stream(struct ptc_watcher *w, struct ptc_rpc_call *call, const struct ptc_watch_ops *ops, void *arg,
+		       struct ptc_error *err)
 {
 	struct stream *s = ptc_calloc(1, sizeof *s);
 
 	if (!s) {
-		if (release)
-			release(arg);
+		if (ops->release)
+			ops->release(arg);
 		return ptc_error_set(err, PTC_ENOMEM, "out of memory; the switch goes on");
 	}
-	*s = (struct stream){ ptc_watcher_ref(w), 0, ptc_sys_now_ns(), amend, arg, release };
+	*s = (struct stream){ ptc_watcher_ref(w), 0, ptc_sys_now_ns(), *ops, arg };
 	ptc_rpc_call_follow(call, 0, stream_step, s, stream_release);
 	return 0;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The cluster's profile in etcd: what a person has put in as a file, and links that were measured, each with its date. Happy
- * path: read, one part replaced, written back. Failure: a profile that cannot be, named by its line; etcd away. */
+ * path: read, one part replaced, written back. Failure: a profile that cannot be, named by its line; etcd unreachable. */
 #include "daemon/planning/remembered.h"
 
 #include "base/alloc.h"

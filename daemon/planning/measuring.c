@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Happy path: a run appears with a new launch; after its first steps windows of steps are timed, each from one change of the
- * step to another; the median of the last few is the configuration's step time. The first window of a launch is compared
+/* Happy path: a run appears with a new incarnation; after its first steps windows of steps are timed, each from one change of the
+ * step to another; the median of the last few is the configuration's step time. The first window of an incarnation is compared
  * with what was predicted, in an event. Failure: a rank that does not answer is asked again; what cannot be written is
  * written with the next window. */
 #include "daemon/planning/measuring.h"
@@ -27,7 +27,7 @@
 #define TICK_MS    1000
 #define SLOW_NS    INT64_C(10000000000) /* between looks at what is measured */
 #define ANSWER_MS  1000
-#define WARM_STEPS 3 /* a launch's first steps allocate, compile, fill caches */
+#define WARM_STEPS 3 /* an incarnation's first steps allocate, compile, fill caches */
 #define MANY_STEPS 20
 #define WINDOW_NS  INT64_C(2000000000) /* of many steps */
 #define FEW_STEPS  3
@@ -105,7 +105,8 @@ static bool least_step(const json_t *rows, const struct ptc_measuring_run *r, ui
 	json_array_foreach(rows, i, row) {
 		double bytes = json_number_value(json_object_get(json_object_get(row, "reports"), "peak_bytes"));
 
-		if (ptc_json_count(row, "generation") != r->generation || ptc_json_count(row, "launch") != r->launch ||
+		if (ptc_json_count(row, "generation") != r->generation ||
+		    ptc_json_count(row, "incarnation") != r->incarnation ||
 		    !json_is_integer(json_object_get(row, "step")))
 			continue;
 		*ret_step = any ? PTC_MIN(*ret_step, ptc_json_count(row, "step")) : ptc_json_count(row, "step");
@@ -233,7 +234,7 @@ static void tell(struct ptc_measuring *m, struct watched *w, double step_s, cons
 	ptc_event(m->opts.docs->cluster, w->run.uuid, "measured", "%s", text);
 }
 
-/* A row of the document; the first of a launch is an event, too. */
+/* A row of the document; the first of an incarnation is an event, too. */
 static void write_step(struct ptc_measuring *m, struct watched *w, double step_s)
 {
 	struct ptc_measured_row row = {
@@ -439,7 +440,7 @@ static void watch(struct ptc_measuring *m, struct ptc_measuring_run *r)
 {
 	struct watched *w = find(m, r->uuid);
 
-	if (w && w->run.launch == r->launch && w->run.generation == r->generation) {
+	if (w && w->run.incarnation == r->incarnation && w->run.generation == r->generation) {
 		ptc_free(w->run.config);
 		w->run = *r; /* its fence and address may be others */
 		w->listed = true;

@@ -2,7 +2,7 @@
 /* Measures the steps of jobs that this daemon controls and that have a `model:`, keeps them in the job's measured document,
  * and says after each switch what was predicted and what came. One thread of its own, which asks the node of each job's
  * first rank for its step: every second until a configuration is measured, then every ten.
- * Failure modes: etcd or a node away: it is tried again; a job that changes controllers: the next one measures anew. */
+ * Failure modes: etcd or a node unreachable: it is tried again; a job that changes controllers: the next one measures anew. */
 #pragma once
 
 #include "daemon/documents/documents.h"
@@ -12,7 +12,7 @@
 struct ptc_measuring_run {
 	char uuid[PTC_UUID_TEXT], spec_hash[PTC_HASH_HEX];
 	int64_t fence; /* of its lock, which we hold */
-	uint64_t generation, launch;
+	uint64_t generation, incarnation;
 	char *config; /* ptc_free it */
 	char node[PTC_NAME_MAX + 1], address[256];
 };

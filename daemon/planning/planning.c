@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the daemon remembers for planning: the last works, by job and by what they were made of. Happy path: profile and
- * measured steps are read from etcd, and a work made of the same is there. While etcd is away the documents that were read
+ * measured steps are read from etcd, and a work made of the same is there. While etcd is unreachable the documents that were read
  * last stand in. */
 #include "daemon/planning/remembered.h"
 
@@ -74,7 +74,7 @@ static void replace(char **where, const char *with)
 	*where = with ? ptc_strdup(with) : NULL;
 }
 
-/* NULL: there is none. PTC_ECOORD: etcd is away. */
+/* NULL: there is none. PTC_ECOORD: etcd is unreachable. */
 static int get(struct ptc_planning *p, const char *key, char **ret, struct ptc_error *err)
 {
 	struct ptc_etcd *etcd = ptc_cluster_etcd(p->cluster);
@@ -83,7 +83,7 @@ static int get(struct ptc_planning *p, const char *key, char **ret, struct ptc_e
 	int rc;
 
 	*ret = NULL;
-	if (ptc_etcd_away(etcd, &answered_ms)) /* nobody waits for it to be away once more */
+	if (ptc_etcd_unreachable(etcd, &answered_ms)) /* nobody waits for it to be away once more */
 		return ptc_error_set(err, PTC_ECOORD, "the coordinator is unreachable");
 	rc = ptc_etcd_get(etcd, key, false, 1, &kvs, err);
 	if (rc == 0 && kvs.n && !(*ret = ptc_strndup(kvs.kv[0].value, kvs.kv[0].len)))

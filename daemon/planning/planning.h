@@ -5,7 +5,7 @@
  * Threads: any but the loop and the coordination thread, unless a function says otherwise; functions read etcd and compute,
  * for up to a second. One struct ptc_planning per daemon; its owner frees it after all callers are gone.
  * Failure modes: PTC_ENOTFOUND (the job has no `model:`, or nothing says its global batch: there is nothing to plan with),
- * PTC_EINVAL (a description or a profile that cannot be), PTC_ENODEVICES (nothing fits). While etcd is away the last
+ * PTC_EINVAL (a description or a profile that cannot be), PTC_ENODEVICES (nothing fits). While etcd is unreachable the last
  * profile and measurements that were read are used. */
 #pragma once
 

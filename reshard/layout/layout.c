@@ -22,7 +22,7 @@ void ptc_rank_layout_done(struct ptc_rank_layout *r)
 	*r = (struct ptc_rank_layout){ 0 };
 }
 
-int ptc_layout_settle(struct ptc_layout *l, struct ptc_error *err)
+int ptc_layout_finalize(struct ptc_layout *l, struct ptc_error *err)
 {
 	struct ptc_side *side;
 	int rc;
@@ -62,7 +62,7 @@ int ptc_layout_new(const struct ptc_spec *spec, const struct ptc_config *config,
 	l->world = world;
 	rc = ptc_regions_prepare(l, err);
 	if (!rc)
-		rc = ptc_layout_settle(l, err);
+		rc = ptc_layout_finalize(l, err);
 	if (rc)
 		ptc_layout_free(l);
 	else
@@ -198,14 +198,22 @@ int ptc_layout_rank(const struct ptc_layout *l, uint32_t rank, struct ptc_rank_l
 int ptc_layout_rank_item(const struct ptc_layout *l, uint32_t rank, uint32_t item, struct ptc_rank_layout *ret,
 			 struct ptc_error *err)
 {
+	struct ptc_cutter cutter = { .l = l, .err = err };
 	const struct ptc_rank_layout *cell;
 	size_t lo, end;
 	uint32_t part;
+	int rc;
 
 	if (l->items) {
-		if (ptc_regions_part(l, item, rank, &part))
-			return ptc_regions_of_part(l, item, part, ret, err);
-		return copy_regions(NULL, 0, ret, err);
+		if (!ptc_regions_part(l, item, rank, &part))
+			return copy_regions(NULL, 0, ret, err);
+		rc = ptc_cutter_part(&cutter, item, part);
+		ptc_cutter_done(&cutter);
+		if (rc)
+			ptc_free(cutter.regions);
+		else
+			*ret = (struct ptc_rank_layout){ .regions = cutter.regions, .nregions = cutter.n };
+		return rc;
 	}
 	cell = &l->cells[l->rank_cells[rank]];
 	lo = PTC_SEARCH(struct ptc_region, item, cell->regions, cell->nregions, item);

@@ -19,13 +19,14 @@ static const struct {
 	{ "commit1", "the snapshot is committed" },
 	{ "ending", "old ranks tear down" },
 	{ "building", "new ranks build their model" },
-	{ "laying", "the new layout is compared with the old one" },
+	{ "layout", "the new layout is compared with the old one" },
 	{ "preparing", "memory is reserved, what stays is linked" },
 	{ "filling", "bytes move" },
 	{ "digesting", "digests of all nodes are compared" },
 	{ "commit2", "the new generation is committed" },
 	{ "ending-job", "a rank has finished; the job ends once all have" },
 	{ "finishing", "ranks are restored and go on, old memory is freed" },
+	{ "taken-over", "its controller is gone, another node carries it on" },
 	{ "aborting", "back to what is committed" },
 };
 

@@ -34,7 +34,8 @@ void ctl_note_as_of(const struct ctl *c, int64_t as_of_ms)
 	struct tm tm;
 
 	if (as_of_ms && !c->json && gmtime_r(&t, &tm) && strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &tm))
-		fprintf(stderr, "the coordinator (etcd) is away; this is as of %s, when it answered last\n", text);
+		fprintf(stderr, "the coordinator (etcd) is unreachable; this is as of %s, when it answered last\n",
+			text);
 }
 
 int ctl_print_columns(const struct ctl *c, const char *json, const char *list, const struct ctl_column *columns,
@@ -361,8 +362,10 @@ static void put_summary(const json_t *doc)
 	} else if (!json_object_get(doc, "captured_bytes")) {
 		put_bytes("stored", ptc_json_count(doc, "verified_bytes"), "over all nodes");
 	}
-	printf("  %-22s %12" PRIu64 "  preserved: %s\n", "digests verified", ptc_json_count(doc, "digests_verified"),
-	       string(doc, "preserved"));
+	printf("  %-22s %12" PRIu64, "digests verified", ptc_json_count(doc, "digests_verified"));
+	if (json_object_get(doc, "preserved"))
+		printf("  preserved: %s", string(doc, "preserved"));
+	putchar('\n');
 	put_blobs(doc);
 	put_phases(doc);
 	put_pause(json_object_get(doc, "pause"));

@@ -23,7 +23,7 @@ struct ctl_column {
 int ctl_print_names(const char *json, const char *list, const char *key, struct ptc_error *err);
 int ctl_print_columns(const struct ctl *c, const char *json, const char *list, const struct ctl_column *columns,
 		      size_t n, struct ptc_error *err);
-/* On stderr, for a person, where as_of_ms is not 0: the coordinator is away, and what is shown is as of then. */
+/* On stderr, for a person, where as_of_ms is not 0: the coordinator is unreachable, and what is shown is as of then. */
 void ctl_note_as_of(const struct ctl *c, int64_t as_of_ms);
 int ctl_print_plan(const struct ctl *c, const char *json, struct ptc_error *err);
 int ctl_print_summary(const struct ctl *c, const char *json, struct ptc_error *err);
@@ -32,15 +32,15 @@ int ctl_print_status(const struct ctl *c, const char *json, bool one, struct ptc
 /* "1.5 GiB"; returns buf. */
 const char *ctl_bytes(uint64_t bytes, char *buf, size_t size);
 
-/* progress.c: on stderr; one line that changes on a terminal, else, for what takes longer than a moment, a line per phase
- * and every few seconds. */
+/* progress.c: on stderr; one line that changes on a terminal, else nothing or, where that is wanted, a line per phase and every
+ * few seconds. */
 struct ctl_progress {
 	bool terminal, open; /* open: the terminal's line has text */
-	int64_t start_ns;
 	char phase[32];
 	int64_t phase_start_ns, shown_ns;
 	uint64_t phase_first, shown_bytes;
 };
+void ctl_progress_want_lines(void); /* for all that is shown from now on */
 void ctl_progress_init(struct ctl_progress *p);
 void ctl_progress_show(struct ctl_progress *p, const char *phase, uint64_t done, uint64_t total, const char *text);
 void ctl_progress_end(struct ctl_progress *p);

@@ -59,7 +59,7 @@ static json_t *find_row(json_t *rows, uint32_t rank, const struct ptc_record_doc
 	json_array_foreach(rows, i, row) {
 		if (row_int(row, "rank") == (json_int_t)rank &&
 		    row_int(row, "generation") == (json_int_t)r->generation &&
-		    row_int(row, "launch") == (json_int_t)r->launch)
+		    row_int(row, "incarnation") == (json_int_t)r->incarnation)
 			return row;
 	}
 	return NULL;
@@ -150,7 +150,7 @@ static void find_failure(void *arg)
 		const struct ptc_worker_doc *w = &j->workers[i].doc;
 
 		/* not its generation: a resize of a job that has failed makes another one, which has not run */
-		if (w->state == PTC_WORKER_FAILED && w->launch == f->t->record.launch)
+		if (w->state == PTC_WORKER_FAILED && w->incarnation == f->t->record.incarnation)
 			snprintf(f->text, sizeof f->text, "node %s: %s", j->workers[i].node,
 				 ptc_worker_text_line(w->text, line, sizeof line));
 	}
@@ -158,8 +158,8 @@ static void find_failure(void *arg)
 
 json_t *ptc_control_run_json(struct ptc_daemon *d, const struct ptc_target *t, const struct ptc_view *v)
 {
-	json_t *run =
-		json_pack("{s:s, s:I}", "state", ptc_run_name(t->record.run), "launch", (json_int_t)t->record.launch);
+	json_t *run = json_pack("{s:s, s:I}", "state", ptc_run_name(t->record.run), "incarnation",
+				(json_int_t)t->record.incarnation);
 	struct failure f = { .d = d, .t = t };
 	json_t *ranks;
 
@@ -184,6 +184,7 @@ struct first_step {
 	struct ptc_view v;
 	bool viewed;
 	int64_t began_ns;
+	struct ptc_tail *tail; /* the controller has gone */
 };
 
 static bool all_stepped(const struct first_step *f, const struct ptc_target *t, const struct ptc_view *v,
@@ -209,7 +210,7 @@ static bool look_again(struct first_step *f)
 
 	if (ptc_control_find(f->d, f->call, f->t.meta.uuid, &now, NULL) != 0 || !now.has_record)
 		return false;
-	if (f->viewed && now.record.launch != f->t.record.launch)
+	if (f->viewed && now.record.incarnation != f->t.record.incarnation)
 		return false;
 	if (now.record.run == PTC_RUN_FAILED) {
 		f->failed = (struct failure){ .d = f->d, .t = &now, .text = "see `ptcctl events`" };
@@ -276,12 +277,22 @@ static int with_first_step(void *arg, struct ptc_rpc_call *call, const char *sum
 			     f->failed.text);
 }
 
+/* We are not the controller any more. */
+static int follow_on(void *arg, struct ptc_rpc_call *call, uint64_t id, struct ptc_error *err)
+{
+	struct first_step *f = arg;
+	int rc = f->tail ? 0 : ptc_tail_new(f->d, &f->t, id, &f->tail, err);
+
+	return rc ? rc : ptc_tail_step(f->tail, call, err);
+}
+
 static void first_step_free(void *arg)
 {
 	struct first_step *f = arg;
 
 	if (f->viewed)
 		ptc_view_done(&f->v);
+	ptc_tail_free(f->tail);
 	json_decref(f->root);
 	ptc_free(f);
 }
@@ -295,7 +306,8 @@ int ptc_control_stream(struct ptc_daemon *d, const struct ptc_target *t, struct 
 		return ptc_error_set(err, PTC_ENOMEM, "out of memory; the switch goes on");
 	f->d = d;
 	f->t = *t;
-	return ptc_watcher_stream(w, call, with_first_step, f, first_step_free, err);
+	return ptc_watcher_stream(w, call, &(struct ptc_watch_ops){ with_first_step, follow_on, first_step_free }, f,
+				  err);
 }
 
 /* ---- run, stop, snapshot -------------------------------------------------------------- */
@@ -359,7 +371,7 @@ PTC_CONTROL_HANDLER(ptc_control_run)
 	};
 	rc = ptc_control_find_controlled(d, call, req->job, &t, err);
 	if (rc == 0 && !t.ours) {
-		rc = ptc_control_forward(d, &t, call, "/ptc.v1.Control/Run", &req->base, err);
+		rc = ptc_control_forward_switch(d, &t, call, "/ptc.v1.Control/Run", &req->base, err);
 	} else if (rc == 0) {
 		rc = check_runnable(d, &t, err);
 		if (rc == 0)
@@ -383,7 +395,7 @@ static int end_or_go_on(struct ptc_daemon *d, struct ptc_rpc_call *call, const c
 	if (rc)
 		return rc;
 	return t.ours ? switch_and_stream(d, call, &t, ask, &pr, err)
-		      : ptc_control_forward(d, &t, call, method, req, err);
+		      : ptc_control_forward_switch(d, &t, call, method, req, err);
 }
 
 PTC_CONTROL_HANDLER(ptc_control_stop)
