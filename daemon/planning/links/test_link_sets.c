@@ -15,23 +15,23 @@
 
 #define NODES 7
 
-static void every_pair_meets_once(void **state)
+static void every_pair_has_its_round(void **state)
 {
 	for (size_t n = 2; n <= 34; n += 2) {
-		static size_t met[34][34];
+		static size_t seen[34][34];
 
-		memset(met, 0, sizeof met);
+		memset(seen, 0, sizeof seen);
 		for (size_t r = 0; r + 1 < n; r++)
 			for (size_t i = 0; i < n; i++) {
 				size_t k = ptc_link_opponent(n, r, i);
 
 				assert_true(k < n && k != i);
 				assert_int_equal(i, ptc_link_opponent(n, r, k)); /* pairs are disjoint */
-				met[i][k]++;
+				seen[i][k]++;
 			}
 		for (size_t i = 0; i < n; i++)
 			for (size_t k = 0; k < n; k++)
-				assert_int_equal(i != k, met[i][k]);
+				assert_int_equal(i != k, seen[i][k]);
 	}
 }
 
@@ -136,7 +136,7 @@ static void changes_beyond_a_quarter(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(every_pair_meets_once),
+		cmocka_unit_test(every_pair_has_its_round),
 		cmocka_unit_test(a_slow_node_is_left),
 		cmocka_unit_test(what_is_not_known_decides_nothing),
 		cmocka_unit_test(changes_beyond_a_quarter),
