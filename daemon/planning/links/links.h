@@ -22,7 +22,7 @@ struct ptc_link_node {
 #define PTC_LINK_PAIRS  4096 /* about; 100 bytes each in one value of etcd's */
 int ptc_links_measure(struct ptc_channels *channels, const struct ptc_link_node *nodes, size_t n, json_t **ret_pairs,
 		      struct ptc_error *err);
-/* of the i-th node in a round of n (even) nodes; each has each once in n - 1 rounds. */
+/* The partner of the i-th node in a round of n (even) nodes; each has each once in n - 1 rounds. */
 size_t ptc_link_opponent(size_t n, size_t round, size_t i);
 
 /* Pairs whose bandwidth differs from what it was by more than a quarter: [{from, to, was, is}]. */
