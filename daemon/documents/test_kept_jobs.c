@@ -3,7 +3,7 @@
 #include "daemon/documents/kept_jobs.h"
 
 #include "base/alloc.h"
-#include "base/sys/sys.h"
+#include "base/test_seed.h"
 
 #include <pthread.h>
 #include <setjmp.h>
@@ -124,8 +124,7 @@ static void those_that_are_gone(void **state)
 /* In the order of their last change, each has its documents if they fit beside those of all that are newer and have theirs. */
 static void against_a_model(void **state)
 {
-	const char *given = getenv("PTC_SEED");
-	unsigned seed = given ? (unsigned)strtoul(given, NULL, 10) : (unsigned)ptc_sys_now_ns();
+	unsigned seed = (unsigned)ptc_test_seed();
 	uint64_t live = ptc_alloc_live();
 	struct {
 		int64_t revision;
@@ -135,7 +134,6 @@ static void against_a_model(void **state)
 	} model[JOBS] = { { 0 } };
 	struct ptc_kept_jobs k;
 
-	print_message("seed %u (repeat with PTC_SEED=%u)\n", seed, seed);
 	srand(seed);
 	ptc_kept_jobs_init(&k, MAX_BYTES);
 	for (unsigned long now = 1; now <= 2000; now++) {
