@@ -406,6 +406,31 @@ class Control(harness.Case):
                      60 * PATIENCE, "a resize after etcd answers again", 0.5)
             job.check_whole(self)
 
+    def test_events_of_nodes_that_do_not_answer(self):
+        """While etcd is unreachable the job's nodes are asked for its events, one after the other: those that do not answer take two seconds
+        of whoever asks, all of them together, and he is told what the node at hand remembers."""
+        with self.cluster(nodes=6, devices=1) as c:
+            job = self.job(c)
+            job.imported("tp=6")
+            job.resize("tp=3,pp=2")
+            wait_for(lambda: c.json("status")["daemon"]["kept_jobs"], 10 * PATIENCE, "kept documents")
+            etcd, others = self.etcd_pid(c), [n for name, n in c.nodes.items() if name != "n0"]
+            os.kill(etcd, signal.SIGSTOP)
+            try:
+                wait_for(lambda: not c.json("status")["daemon"]["coordinator_ok"], 60 * PATIENCE, "the lease to run out", 0.2)
+                for node in others:
+                    node.signal(signal.SIGSTOP)
+                began = time.monotonic()
+                told = [json.loads(line) for line in c.ptcctl("events", "j", "--format", "json").stdout.splitlines()]
+                took_s = time.monotonic() - began
+            finally:
+                for node in others:
+                    node.signal(signal.SIGCONT)
+                os.kill(etcd, signal.SIGCONT)
+            self.assertLessEqual({"created", "committed"}, {e["kind"] for e in told})
+            self.assertLess(took_s, 2 + 3 * PATIENCE)  # two seconds each would be ten
+            c.wait_nodes(list(c.nodes), 60 * PATIENCE)
+
     def test_etcd_without_space(self):
         """Who waits for a switch is told what etcd says; with space again it goes on."""
         import grpc

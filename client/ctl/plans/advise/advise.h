@@ -28,6 +28,10 @@ int ctl_price_exactly(void *arg, const struct ptc_cand *to, struct ptc_switch_pr
 
 /* Without a model: what was measured, and with other dp. why: there is none. */
 int ctl_advise_measured(const struct ctl *c, const struct ctl_advice *a, const char *why, struct ptc_error *err);
+/* advise_online.c: of a job that a daemon has. */
+int ctl_advise_online(struct ctl *c, struct ptc_error *err);
+/* advise_svg.c: what a daemon has said (docs/control.md, "advice") as a picture. */
+int ctl_advice_svg(const char *json, struct ptc_error *err);
 
 /* For advice->last devices; n of v, and the sentence why the first one is first. */
 void ctl_advice_candidates(const struct ctl *c, const struct ctl_advice *a, const struct ptc_ranked *v, size_t n,
