@@ -27,6 +27,8 @@
 #include <stdint.h>
 
 #define FAKE_DEVICES_MAX 8
+/* An image of kernels for the fake driver alone: where nvcc makes none, tests give ptc-gpu a file with this text. */
+#define FAKE_IMAGE       "kernels of the fake driver\n"
 #define FAKE_GRANULARITY ((size_t)64 << 10) /* of cuMemCreate */
 
 #define FAKE_PROTOTYPE(name, version, parameters) CUresult name parameters;
@@ -76,7 +78,7 @@ struct fake {
 	size_t used[FAKE_DEVICES_MAX], memory;
 	unsigned long long next_id;
 	unsigned calls[FN_COUNT];
-	unsigned handles, reservations, streams, events, pageable;
+	unsigned handles, reservations, streams, events, modules, pageable;
 	unsigned nwrong;
 	char wrong[4096];
 };
@@ -95,6 +97,11 @@ void fake_range_remove(struct fake_range *r);
 /* All bytes are memory of a device that may be used now; `when` says who asks. */
 CUresult fake_device_check(CUdeviceptr at, size_t size, const char *when);
 bool fake_pinned(const void *p, size_t size);
+
+/* A kernel's launch, put into a stream's queue, and its work. The queue owns it. */
+struct fake_launch;
+CUresult fake_stream_launch(CUstream stream, struct fake_launch *launch);
+CUresult fake_launch_do(struct fake_launch *launch);
 
 /* CUDA functions with a lock around them: ENTER(cuMemAlloc); ... LEAVE(result); */
 #define ENTER(name, context)                                                                                           \

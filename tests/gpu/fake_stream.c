@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum work { COPY, MARK, EVENT };
+enum work { COPY, MARK, EVENT, FILL, KERNEL };
 
 struct job {
 	struct job *next;
@@ -15,6 +15,8 @@ struct job {
 	CUdeviceptr word;
 	uint64_t value;
 	CUevent event;
+	size_t size; /* FILL: of value at word */
+	struct fake_launch *launch;
 };
 
 struct CUstream_st {
@@ -110,7 +112,11 @@ static CUresult step(CUstream stream)
 		result = do_copy(&j->copy);
 	else if (j->work == MARK)
 		__atomic_store_n((uint64_t *)(uintptr_t)j->word, j->value, __ATOMIC_SEQ_CST);
-	else if (j->event->pending == stream)
+	else if (j->work == FILL && !(result = fake_device_check(j->word, j->size, "a queued cuMemsetD8Async")))
+		memset((void *)(uintptr_t)j->word, (int)j->value, j->size);
+	else if (j->work == KERNEL)
+		result = fake_launch_do(j->launch);
+	else if (j->work == EVENT && j->event->pending == stream)
 		j->event->pending = NULL;
 	free(j);
 	return result;
@@ -126,6 +132,26 @@ static CUresult run(CUstream stream)
 		first = first ? first : result;
 	}
 	return first;
+}
+
+CUresult fake_stream_launch(CUstream stream, struct fake_launch *launch)
+{
+	CUresult result = own(stream->context, "a stream");
+
+	if (result == CUDA_SUCCESS)
+		push(stream, (struct job){ .work = KERNEL, .launch = launch });
+	return result;
+}
+
+CUresult cuMemsetD8Async(CUdeviceptr address, unsigned char value, size_t size, CUstream stream)
+{
+	CUresult result;
+
+	ENTER(cuMemsetD8Async, true);
+	result = fake_device_check(address, size, "cuMemsetD8Async");
+	if (result == CUDA_SUCCESS)
+		push(stream, (struct job){ .work = FILL, .word = address, .value = value, .size = size });
+	LEAVE(result);
 }
 
 CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned flags, int priority)
