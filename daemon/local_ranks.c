@@ -9,6 +9,7 @@
  * rank 0's daemon away (asked again until the caller's time is over), a
  * run_dir that is not the one ranks were started with (ptcd does not start). */
 #include "daemon/ptcd.h"
+#include "daemon/gpu/node/node_devices.h"
 #include "daemon/workers/group/rank_groups.h"
 #include "daemon/workers/session/rank_meet.h"
 #include "daemon/workers/workers.h"
@@ -275,6 +276,7 @@ int ptc_live_start(struct ptc_daemon *d, struct ptc_error *err)
 	ptc_auto_free char *dir = ptc_asprintf("%s/workers", d->config.run_dir);
 	struct ptc_workers_env env = { .node = d->config.node,
 				       .dir = dir,
+				       .device_ids = ptc_node_devices_ids(d->config.found),
 				       .stall_ms = (int64_t)d->config.stall_after_ms,
 				       .copy_ms = (int64_t)d->config.copy_timeout_ms,
 				       .news = ptc_live_news,

@@ -157,6 +157,21 @@ int ptc_workers_json(struct ptc_workers *w, const char *uuid, char **ret_json, s
 	return 0;
 }
 
+void ptc_workers_each_rank(struct ptc_workers *w,
+			   void (*fn)(void *arg, uint32_t device, const char *job, uint32_t rank, int pid), void *arg)
+{
+	pthread_mutex_lock(&w->lock);
+	for (const struct job *job = w->jobs; job; job = job->next)
+		for (const struct group *g = job->groups; g; g = g->next)
+			for (size_t i = 0; i < g->desc.nranks; i++) {
+				const struct worker *k = g->seats[i].worker;
+
+				if (k && !k->ended)
+					fn(arg, g->ranks[i].device, g->desc.job, g->ranks[i].rank, (int)k->process.pid);
+			}
+	pthread_mutex_unlock(&w->lock);
+}
+
 /* The i-th of a process's launches, the last first, and where it ends in its log. NULL: it is not known to have had so many. */
 static const struct ptc_process_label *label_at(const struct worker *k, unsigned i, uint64_t *ret_end)
 {
