@@ -30,10 +30,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define NEWS_RETRY_US  500000
-#define MEET_POLL_US   100000
-#define MEET_CALL_MS   2000 /* of one question; the caller's wait may be longer */
-#define MEET_ANSWER_MS 10000
+#define PINNED_PER_DEVICE ((uint64_t)16 << 20) /* ptc-gpu's ring for each */
+#define NEWS_RETRY_US     500000
+#define MEET_POLL_US      100000
+#define MEET_CALL_MS      2000 /* of one question; the caller's wait may be longer */
+#define MEET_ANSWER_MS    10000
 
 /* ---- news ------------------------------------------------------------------------ */
 
@@ -277,6 +278,7 @@ int ptc_live_start(struct ptc_daemon *d, struct ptc_error *err)
 	struct ptc_workers_env env = { .node = d->config.node,
 				       .dir = dir,
 				       .device_ids = ptc_node_devices_ids(d->config.found),
+				       .pinned_bytes = d->config.devices * PINNED_PER_DEVICE,
 				       .stall_ms = (int64_t)d->config.stall_after_ms,
 				       .copy_ms = (int64_t)d->config.copy_timeout_ms,
 				       .news = ptc_live_news,

@@ -107,6 +107,7 @@ void ptc_client_forget_locked(ptc_client *c)
 		free(c->puts[i].value);
 	free(c->tensors);
 	free(c->puts);
+	ptc_device_clear(&c->devices);
 	c->tensors = NULL;
 	c->puts = NULL;
 	c->ntensors = c->tensors_cap = c->nregions = c->nputs = c->puts_cap = 0;

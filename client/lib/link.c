@@ -98,6 +98,14 @@ static bool next_declaration_locked(ptc_client *c)
 		c->out_type = PTC_LOCAL_TENSOR;
 		return true;
 	}
+	if (c->sent.devices < c->devices.n) {
+		const struct device_memory *d = &c->devices.v[c->sent.devices++];
+
+		ptc_local_put_device(&c->out, &(struct ptc_local_device){ d->address, d->bytes, d->context_id,
+									  d->buffer, d->uuid, d->why, d->ipc });
+		c->out_type = PTC_LOCAL_DEVICE;
+		return true;
+	}
 	c->sent.declared = true;
 	ptc_local_put_number(&c->out, c->phase > PHASE_RESTORING);
 	c->out_type = PTC_LOCAL_DECLARED;

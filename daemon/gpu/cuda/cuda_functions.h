@@ -66,6 +66,15 @@
 	   unsigned block_z, unsigned shared_bytes, CUstream stream, void **parameters, void **extra))                 \
 	X(cuEventSynchronize, 2000, (CUevent event))
 
+/* What libptc calls in a trainer's process, and nobody else does. It has its own few lines to find them (client/lib/device). */
+#define PTC_CUDA_CLIENT_FUNCTIONS(X)                                                                                   \
+	X(cuCtxGetCurrent, 4000, (CUcontext * context))                                                                \
+	X(cuCtxPushCurrent, 4000, (CUcontext context))                                                                 \
+	X(cuCtxPopCurrent, 4000, (CUcontext * context))                                                                \
+	X(cuCtxSynchronize, 2000, (void))                                                                              \
+	X(cuMemcpyDtoH, 3020, (void *to, CUdeviceptr from, size_t size))                                               \
+	X(cuMemcpyHtoD, 3020, (CUdeviceptr to, const void *from, size_t size))
+
 /* What only the trainers of our tests call. */
 #define PTC_CUDA_TRAINER_FUNCTIONS(X)                                                                                  \
 	X(cuMemAllocAsync, 11020, (CUdeviceptr * address, size_t size, CUstream stream))                               \
