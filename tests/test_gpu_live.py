@@ -9,6 +9,7 @@ import re
 import shutil
 import signal
 import subprocess
+import unittest.mock
 
 import harness
 import live
@@ -162,3 +163,49 @@ class GpuLive(harness.Case):
             job.check_state(self, kept, self.path("end"))
         left = [re.findall(r"^left (ipc|context|stream|event|module) ([1-9]\d*)$", text, re.M) for _, text in self.reports()]
         self.assertEqual([], [x for x in left if x])
+
+
+@harness.needs(modules=("torch",))
+class GpuTorch(harness.Case):
+    """What ptc.torch makes of CUDA tensors, as far as that goes without a device: their memory stays the host's, their device is said
+    to be another."""
+
+    def test_tensors(self):
+        import torch
+        from ptc import Error, _attached, _held, _values
+
+        class Client:
+            def declare(self, *args):
+                self.args = args
+
+        def on(name):
+            return unittest.mock.patch.object(torch.Tensor, "device", property(lambda _: torch.device(name)), create=True)
+
+        t, client = torch.arange(12.0).reshape(3, 4).t(), Client()
+        for name, device in (("cuda:1", True), ("cpu", False)):
+            with on(name):
+                held = _held.Held("w", "exp_avg", t)
+                held.like("exp_avg_sq", t).declare(client)
+                self.assertEqual(client.args, ("w", "F32", [4, 3], [([0, 0], [4, 3], 0, [4, 16])], t.data_ptr(), "exp_avg_sq", False, device))
+                held.range("master", torch.arange(5.0), 2, 7).declare(client)
+                self.assertEqual(client.args[-1], device)
+                carried = _values.loads(_values.dumps("loader", {"seen": t}, True))["seen"]
+                self.assertEqual(_attached._digest(t), _attached._digest(t.clone()))
+            self.assertTrue(torch.equal(carried, t))
+        with on("xpu:0"), self.assertRaisesRegex(Error, r"tensor w \(exp_avg\): it is on xpu:0; only memory of the host and of CUDA"):
+            _held.Held("w", "exp_avg", t)
+
+    def test_buffers(self):
+        """Buffers that no state dict has are compared wherever they are, so a device's are not passed over."""
+        import torch
+        from ptc import _held, _attached
+
+        class Model(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.register_buffer("mask", torch.ones(3), persistent=False)
+
+        a = _attached.Attached.__new__(_attached.Attached)
+        a.modules = _held.modules_of(Model())
+        with unittest.mock.patch.object(torch.Tensor, "device", property(lambda _: torch.device("cuda:0")), create=True):
+            self.assertEqual(["mask"], list(a.buffers()))

@@ -85,7 +85,7 @@ static const char *desc_error(const struct ptc_tensor_desc *desc)
 		what = "shape or boxes are NULL";
 	if (!what)
 		what = ptc_local_shape_error(desc->ndim, desc->shape, bytes);
-	if (!what && (desc->flags & ~(uint32_t)PTC_TENSOR_TIED))
+	if (!what && (desc->flags & ~(uint32_t)(PTC_TENSOR_TIED | PTC_TENSOR_DEVICE)))
 		what = "unknown flags";
 	if (!what && desc->nboxes > PTC_LOCAL_BOXES_MAX)
 		what = "more than 1024 boxes";
@@ -95,7 +95,7 @@ static const char *desc_error(const struct ptc_tensor_desc *desc)
 }
 
 /* Where its boxes lie; the caller's thread has the context current that they belong to. */
-static int find_devices(ptc_client *c, const struct tensor *t, struct device_list *ret)
+static int find_devices(ptc_client *c, const struct tensor *t, bool sure, struct device_list *ret)
 {
 	for (uint32_t i = 0; i < t->nboxes; i++) {
 		struct device_memory m;
@@ -108,6 +108,11 @@ static int find_devices(ptc_client *c, const struct tensor *t, struct device_lis
 		if (is < 0)
 			return ptc_client_fail(c, PTC_R_INVALID, "tensor \"%.200s\": memory on a device at 0x%llx: %s",
 					       t->name, (unsigned long long)low, why);
+		if (!is && sure)
+			return ptc_client_fail(c, PTC_R_INVALID,
+					       "tensor \"%.200s\": 0x%llx is said to be device memory, but the CUDA driver "
+					       "does not know it on this thread; is its device the current one?",
+					       t->name, (unsigned long long)low);
 		if (is && !ptc_device_add(ret, &m))
 			return ptc_client_fail(
 				c, PTC_R_LIMIT,
@@ -140,7 +145,7 @@ static int build(ptc_client *c, const struct ptc_tensor_desc *desc, struct tenso
 	memcpy(t->dtype, desc->dtype, strlen(desc->dtype) + 1);
 	t->element_bytes = ptc_local_dtype_bytes(desc->dtype);
 	t->ndim = desc->ndim;
-	t->flags = desc->flags;
+	t->flags = desc->flags & PTC_TENSOR_TIED;
 	if (t->ndim)
 		memcpy(t->shape, desc->shape, t->ndim * sizeof t->shape[0]);
 	what = take_boxes(desc, t);
@@ -227,7 +232,7 @@ int ptc_tensor_declare(ptc_client *c, const struct ptc_tensor_desc *desc)
 	if (what)
 		return ptc_client_fail(c, PTC_R_INVALID, "tensor \"%.200s\": %s", desc->name, what);
 	rc = build(c, desc, &t);
-	rc = rc ? rc : find_devices(c, &t, &devices);
+	rc = rc ? rc : find_devices(c, &t, desc->flags & PTC_TENSOR_DEVICE, &devices);
 	if (!rc) {
 		pthread_mutex_lock(&c->lock);
 		rc = check_building(c, "ptc_tensor_declare");

@@ -138,7 +138,8 @@ static void declare(ptc_client *c, const char *name, const char *field, const in
 				     .shape = shape,
 				     .boxes = box,
 				     .nboxes = box->extent[0] && box->extent[1],
-				     .data = (void *)(uintptr_t)data };
+				     .data = (void *)(uintptr_t)data,
+				     .flags = PTC_TENSOR_DEVICE };
 
 	check(c, ptc_tensor_declare(c, &t), "declare");
 }
@@ -167,6 +168,10 @@ static void declare_all(ptc_client *c, struct rank *r)
 	}
 	declare(c, "cols", NULL, wide, &cols, r->memory + r->cols_at * sizeof(double));
 	check(c, ptc_tensor_declare(c, &steps), "declare");
+	/* Host memory that is said to be a device's would fail at the stop. */
+	steps.name = "wrong";
+	steps.flags = PTC_TENSOR_DEVICE;
+	ptc_require(ptc_tensor_declare(c, &steps) == PTC_R_INVALID && strstr(ptc_error_text(c), "does not know it"));
 }
 
 /* Where nothing is declared both have what was there before. */
