@@ -109,10 +109,11 @@ static int find_devices(ptc_client *c, const struct tensor *t, bool sure, struct
 			return ptc_client_fail(c, PTC_R_INVALID, "tensor \"%.200s\": memory on a device at 0x%llx: %s",
 					       t->name, (unsigned long long)low, why);
 		if (!is && sure)
-			return ptc_client_fail(c, PTC_R_INVALID,
-					       "tensor \"%.200s\": 0x%llx is said to be device memory, but the CUDA driver "
-					       "does not know it on this thread; is its device the current one?",
-					       t->name, (unsigned long long)low);
+			return ptc_client_fail(
+				c, PTC_R_INVALID,
+				"tensor \"%.200s\": 0x%llx is said to be device memory, but the CUDA driver "
+				"does not know it on this thread; is its device the current one?",
+				t->name, (unsigned long long)low);
 		if (is && !ptc_device_add(ret, &m))
 			return ptc_client_fail(
 				c, PTC_R_LIMIT,
