@@ -21,9 +21,9 @@ TRAINER = harness.binary("tests/gpu/gpu_trainer")
 
 
 class GpuJob(live.Job):
-    def __init__(self, c, directory, gpu, mode="rebuild", rows=37, layers=3, memory="plain", env=None, **run):
+    def __init__(self, c, directory, gpu, mode="rebuild", rows=37, layers=3, memory="plain", env=None, argv=(), **run):
         self.c, self.name, self.dir, self.rows, self.layers, self.apart = c, "gpu", directory, rows, layers, set()
-        argv = [TRAINER, "--rows", str(rows), "--layers", str(layers), "--memory", memory]
+        argv = [TRAINER, "--rows", str(rows), "--layers", str(layers), "--memory", memory, *argv]
         env = {"LD_LIBRARY_PATH": FAKE, "PTC_FAKE_GPU": gpu, "PTC_FAKE_GPU_APART": "1", "PTC_FAKE_GPU_SOUND": "1",
                **harness.sanitizer_env(), **(env or {})}
         spec = {"version": 1, "name": self.name, "mode": mode, "run": {"argv": argv, "env": env, "grace": "30s"}, **run}
@@ -81,11 +81,11 @@ class GpuLive(harness.Case):
             f.write("".join(rule + "\n" for rule in rules))
 
     def resizes(self, c, by, why="", **options):
-        """tp=2, tp=1, tp=2: at each stop and after each restore the bytes are right; who copied is what status says."""
+        """tp=2, tp=1, dp=2, tp=2, where replicas are compared, too: at each stop and after each restore the bytes are right; who copied is what status says."""
         job = GpuJob(c, self.dir, self.gpu, **options)
         job.run("tp=2")
         at = 0
-        for config in ("tp=1", "tp=2"):
+        for config in ("tp=1", "dp=2", "tp=2"):
             job.wait_step(at + 10)
             said = {r: s["device_memory"] for r, s in job.ranks().items()}
             self.assertEqual({by}, {s["copied_by"] for s in said.values()}, said)
@@ -110,6 +110,25 @@ class GpuLive(harness.Case):
         with self.gpus() as c:
             self.resizes(c, "rank", "stream-ordered pool", memory="pool")
         self.assertEqual([], self.calls("cuIpcOpenMemHandle"))
+
+    def test_copy_fast(self):
+        """copy: fast: ranks copy to staging memory themselves, go on, and are restored by ptc-gpu."""
+        with self.gpus() as c:
+            self.resizes(c, "ptc-gpu", copy="fast")
+        # Of the ranks, each stop; and none by ptc-gpu, whose copies out go through streams.
+        self.assertTrue(self.calls("cuMemcpyDtoH"))
+        self.assertEqual([], self.calls("cuMemcpyDtoHAsync"))
+
+    def test_replicas_differ(self):
+        """Replicas on devices whose bytes differ are found when the state is taken, and the ranks named."""
+        with self.gpus() as c:
+            self.may_leave = True  # its ranks are killed at the end
+            job = GpuJob(c, self.dir, self.gpu, argv=["--differ-at", "20"])
+            job.run("dp=2")
+            job.wait_step(25)
+            r = job.resize("tp=2", check=False)
+            self.assertRegex(r.stderr, r"(?s)layer\.0\.weight.*rank")
+            job.wait_step(job.step() + 5)
 
     def test_no_handles(self):
         """A driver that gives no IPC handle to ranks, or none that ptc-gpu may open: the ranks copy."""

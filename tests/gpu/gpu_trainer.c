@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 /* A trainer whose state lies in device memory of the fake driver, and is a closed formula as tests/trainer.py's is.
  *
- *   gpu_trainer --rows R --layers L --sleep-ms MS --memory plain|pool [--steps N]
+ *   gpu_trainer --rows R --layers L --sleep-ms MS --memory plain|pool [--steps N] [--differ-at STEP]
  *
  * Layer l is a matrix of R x 6 doubles, rows split over tp; element (i, j) is 1000 l + 10 i + j + s after s steps, its field `m` the
  * negative of that. `cols` is R x 64 doubles, i + j / 64 + s, columns split over tp, each row followed by a gap. `steps`, in host memory, is s.
  * What is on the device is written in stream order, late: whoever takes it has to wait for the device. What a rank is restored
- * with is compared with the formula; a difference ends it. */
+ * with is compared with the formula; a difference ends it. With --differ-at the second replica has another first element from there on. */
 #include "base/check.h"
 #include "daemon/gpu/cuda/cuda_driver.h"
 #include "ptc/ptc.h"
@@ -32,8 +32,9 @@ static const struct ptc_cuda *cu;
 static struct {
 	uint64_t rows, layers, sleep_ms;
 	int64_t steps; /* -1: for ever */
+	int64_t differ_at;
 	bool pool;
-} args = { 13, 4, 2, -1, false };
+} args = { 13, 4, 2, -1, INT64_MAX, false };
 
 /* A rank of a generation. */
 struct rank {
@@ -89,6 +90,8 @@ static void write_state(struct rank *r)
 {
 	wait_for_device(r);
 	compute(r, r->step, r->wanted);
+	if (r->step >= args.differ_at && r->gen.dp_rank == 1)
+		r->wanted[layer_at(r, 0, 0)] += 0.5;
 	ptc_require(!cu->cuMemcpyHtoDAsync(r->memory, r->wanted, r->bytes, r->stream));
 }
 
@@ -247,6 +250,8 @@ static bool parse(int argc, char **argv)
 			args.sleep_ms = n;
 		else if (strcmp(argv[i], "--steps") == 0)
 			args.steps = (int64_t)n;
+		else if (strcmp(argv[i], "--differ-at") == 0)
+			args.differ_at = (int64_t)n;
 		else if (strcmp(argv[i], "--memory") == 0)
 			args.pool = strcmp(argv[i + 1], "pool") == 0;
 		else
