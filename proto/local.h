@@ -57,6 +57,7 @@
 #define PTC_LOCAL_SPANS_MAX     (1u << 14)
 #define PTC_LOCAL_ROWS_MAX      1024       /* of one FILL */
 #define PTC_LOCAL_DEVICES_MAX   (1u << 16) /* DEVICE messages of a rank */
+#define PTC_LOCAL_HANDLES_MAX   4096       /* of them, those that come with a descriptor */
 #define PTC_LOCAL_UUID_MAX      47
 #define PTC_LOCAL_IPC_BYTES     64
 #define PTC_LOCAL_WHY_MAX       95

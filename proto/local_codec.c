@@ -510,6 +510,7 @@ void ptc_local_put_device(struct ptc_local_out *o, const struct ptc_local_device
 	ptc_local_put_text(o, m->uuid);
 	ptc_local_put_text(o, m->why);
 	ptc_local_put_bytes(o, m->ipc, PTC_LOCAL_IPC_BYTES);
+	ptc_local_put_u8(o, m->descriptor);
 }
 
 bool ptc_local_get_device(const void *data, size_t len, struct ptc_local_device *ret)
@@ -524,6 +525,7 @@ bool ptc_local_get_device(const void *data, size_t len, struct ptc_local_device 
 	ret->uuid = ptc_local_get_text(&in, PTC_LOCAL_UUID_MAX);
 	ret->why = ptc_local_get_text(&in, PTC_LOCAL_WHY_MAX);
 	ret->ipc = ptc_local_get_bytes(&in, PTC_LOCAL_IPC_BYTES, &ipc);
+	ret->descriptor = ptc_local_get_u8(&in);
 	return !in.bad && ipc == PTC_LOCAL_IPC_BYTES && ret->bytes && ret->address <= UINT64_MAX - ret->bytes;
 }
 

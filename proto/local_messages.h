@@ -119,14 +119,15 @@ struct ptc_local_staging {
 	struct ptc_local_in spans;
 };
 
-/* Declared memory that lies on a device: an allocation that another process can map by its IPC handle, or a range that only the
- * rank can copy. */
+/* Declared memory that lies on a device: an allocation that another process can map by its IPC handle, or by the descriptor that
+ * came with the message, or a range that only the rank can copy. */
 struct ptc_local_device {
 	uint64_t address, bytes;  /* in the rank's address space */
 	uint64_t context, buffer; /* the driver's numbers: with process and device, which allocation this is */
 	const char *uuid;         /* of the device, "GPU-..." */
 	const char *why;          /* "": it can be mapped; else why only the rank can copy it */
 	const void *ipc;          /* PTC_LOCAL_IPC_BYTES */
+	uint8_t descriptor;       /* 1: it comes along */
 };
 
 /* A rank that waits to be restored reads bytes of the file that came with the message to where it has declared them. It

@@ -105,6 +105,16 @@ class GpuLive(harness.Case):
             self.assertEqual(1, len(self.calls("cuIpcOpenMemHandle")))
             self.assertEqual(1, len(self.calls("cuLaunchKernel")))
 
+    def test_resizes_handles(self):
+        """Memory of cuMemMap, several handles: ptc-gpu maps each by its descriptor; where there are none the ranks copy."""
+        with self.gpus() as c:
+            self.resizes(c, "ptc-gpu", rows=700, memory="vmm")
+        self.assertTrue(max(self.calls("cuMemImportFromShareableHandle")) > 8)
+        self.assertEqual([], self.calls("cuIpcOpenMemHandle"))
+        with self.gpus() as c:
+            self.resizes(c, "rank", "cannot be shared by descriptors", rows=700, memory="vmm", env={"PTC_FAKE_GPU_NO_FDS": "1"})
+        self.assertEqual([], self.calls("cuMemImportFromShareableHandle"))
+
     def test_resizes_by_rank(self):
         """Memory of a pool cannot be shared: the ranks copy it themselves, and ptc-gpu maps nothing."""
         with self.gpus() as c:

@@ -153,7 +153,8 @@ struct ptc_client {
 	uint16_t out_type;
 	size_t out_offset;
 	bool out_busy;
-	struct { /* fill.c: on this connection */
+	int out_fd; /* goes with it, ours; -1: none */
+	struct {    /* fill.c: on this connection */
 		uint64_t id, failed;
 		int code;
 		bool unsaid;

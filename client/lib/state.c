@@ -98,13 +98,12 @@ static const char *desc_error(const struct ptc_tensor_desc *desc)
 static int find_devices(ptc_client *c, const struct tensor *t, bool sure, struct device_list *ret)
 {
 	for (uint32_t i = 0; i < t->nboxes; i++) {
-		struct device_memory m;
 		uint64_t low, high;
 		char why[256];
 		int is;
 
 		ptc_local_box_span(t->ndim, t->element_bytes, &t->boxes[i], &low, &high);
-		is = ptc_device_find(low, high, &m, why, sizeof why);
+		is = ptc_device_find(low, high, ret, why, sizeof why);
 		if (is < 0)
 			return ptc_client_fail(c, PTC_R_INVALID, "tensor \"%.200s\": memory on a device at 0x%llx: %s",
 					       t->name, (unsigned long long)low, why);
@@ -114,11 +113,6 @@ static int find_devices(ptc_client *c, const struct tensor *t, bool sure, struct
 				"tensor \"%.200s\": 0x%llx is said to be device memory, but the CUDA driver "
 				"does not know it on this thread; is its device the current one?",
 				t->name, (unsigned long long)low);
-		if (is && !ptc_device_add(ret, &m))
-			return ptc_client_fail(
-				c, PTC_R_LIMIT,
-				"tensor \"%.200s\": out of memory, or more than %u allocations on devices", t->name,
-				PTC_LOCAL_DEVICES_MAX);
 	}
 	return 0;
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* A trainer whose state lies in device memory of the fake driver, and is a closed formula as tests/trainer.py's is.
  *
- *   gpu_trainer --rows R --layers L --sleep-ms MS --memory plain|pool [--steps N] [--differ-at STEP]
+ *   gpu_trainer --rows R --layers L --sleep-ms MS --memory plain|vmm|pool [--steps N] [--differ-at STEP]
  *
  * Layer l is a matrix of R x 6 doubles, rows split over tp; element (i, j) is 1000 l + 10 i + j + s after s steps, its field `m` the
  * negative of that. `cols` is R x 64 doubles, i + j / 64 + s, columns split over tp, each row followed by a gap. `steps`, in host memory, is s.
@@ -33,8 +33,8 @@ static struct {
 	uint64_t rows, layers, sleep_ms;
 	int64_t steps; /* -1: for ever */
 	int64_t differ_at;
-	bool pool;
-} args = { 13, 4, 2, -1, INT64_MAX, false };
+	bool pool, vmm;
+} args = { 13, 4, 2, -1, INT64_MAX, false, false };
 
 /* A rank of a generation. */
 struct rank {
@@ -95,6 +95,34 @@ static void write_state(struct rank *r)
 	ptc_require(!cu->cuMemcpyHtoDAsync(r->memory, r->wanted, r->bytes, r->stream));
 }
 
+#define HANDLE_BYTES ((size_t)64 << 10) /* the fake driver's smallest */
+
+/* As PyTorch's expandable segments: many handles side by side. */
+static CUresult map_handles(struct rank *r)
+{
+	CUmemAllocationProp prop = { .type = CU_MEM_ALLOCATION_TYPE_PINNED,
+				     .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+				     .location = { CU_MEM_LOCATION_TYPE_DEVICE, r->device } };
+	CUmemAccessDesc access = { prop.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE };
+
+	r->bytes = (r->bytes + HANDLE_BYTES - 1) / HANDLE_BYTES * HANDLE_BYTES;
+	ptc_require(!cu->cuMemAddressReserve(&r->memory, r->bytes, 0, 0, 0));
+	for (size_t at = 0; at < r->bytes; at += HANDLE_BYTES) {
+		CUmemGenericAllocationHandle handle;
+
+		ptc_require(!more.cuMemCreate(&handle, HANDLE_BYTES, &prop, 0));
+		ptc_require(!cu->cuMemMap(r->memory + at, HANDLE_BYTES, 0, handle, 0) && !cu->cuMemRelease(handle));
+	}
+	return cu->cuMemSetAccess(r->memory, r->bytes, &access, 1);
+}
+
+static CUresult unmap_handles(struct rank *r)
+{
+	for (size_t at = 0; at < r->bytes; at += HANDLE_BYTES)
+		ptc_require(!cu->cuMemUnmap(r->memory + at, HANDLE_BYTES));
+	return cu->cuMemAddressFree(r->memory, r->bytes);
+}
+
 static void begin(struct rank *r)
 {
 	CUcontext context;
@@ -107,8 +135,9 @@ static void begin(struct rank *r)
 	r->layer_doubles = r->n * 6 + 5; /* nothing is aligned to more than an element */
 	r->cols_at = layer_at(r, args.layers, 0);
 	r->bytes = (r->cols_at + args.rows * (r->n_c + GAP)) * sizeof(double);
-	ptc_require(!(args.pool ? more.cuMemAllocAsync(&r->memory, r->bytes, r->stream)
-				: cu->cuMemAlloc(&r->memory, r->bytes)));
+	ptc_require(!(args.pool  ? more.cuMemAllocAsync(&r->memory, r->bytes, r->stream)
+		      : args.vmm ? map_handles(r)
+				 : cu->cuMemAlloc(&r->memory, r->bytes)));
 	ptc_require(!cu->cuMemHostAlloc((void **)&r->wanted, r->bytes, 0));
 	memset(r->wanted, 0, r->bytes);
 	write_state(r);
@@ -117,7 +146,9 @@ static void begin(struct rank *r)
 static void end(struct rank *r)
 {
 	wait_for_device(r);
-	ptc_require(!(args.pool ? more.cuMemFreeAsync(r->memory, r->stream) : cu->cuMemFree(r->memory)));
+	ptc_require(!(args.pool  ? more.cuMemFreeAsync(r->memory, r->stream)
+		      : args.vmm ? unmap_handles(r)
+				 : cu->cuMemFree(r->memory)));
 	ptc_require(!cu->cuMemFreeHost(r->wanted) && !cu->cuStreamDestroy(r->stream));
 	ptc_require(!cu->cuCtxSetCurrent(NULL) && !cu->cuDevicePrimaryCtxRelease(r->device));
 }
@@ -253,7 +284,7 @@ static bool parse(int argc, char **argv)
 		else if (strcmp(argv[i], "--differ-at") == 0)
 			args.differ_at = (int64_t)n;
 		else if (strcmp(argv[i], "--memory") == 0)
-			args.pool = strcmp(argv[i + 1], "pool") == 0;
+			args.pool = strcmp(argv[i + 1], "pool") == 0, args.vmm = strcmp(argv[i + 1], "vmm") == 0;
 		else
 			return false;
 	}

@@ -19,6 +19,11 @@
 	X(cuCtxGetId, 12000, (CUcontext context, unsigned long long *id))                                              \
 	X(cuMemGetAddressRange, 3020, (CUdeviceptr * base, size_t * size, CUdeviceptr address))                        \
 	X(cuIpcGetMemHandle, 4010, (CUipcMemHandle * handle, CUdeviceptr address))                                     \
+	X(cuMemRetainAllocationHandle, 11000, (CUmemGenericAllocationHandle * handle, void *address))                  \
+	X(cuMemExportToShareableHandle, 10020,                                                                         \
+	  (void *shareable, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type,                       \
+	   unsigned long long flags))                                                                                  \
+	X(cuMemRelease, 10020, (CUmemGenericAllocationHandle handle))                                                  \
 	X(cuPointerGetAttributes, 7000,                                                                                \
 	  (unsigned count, CUpointer_attribute *attributes, void **data, CUdeviceptr address))
 
@@ -86,20 +91,22 @@ struct pointer {
 	CUcontext context;
 	void *pool;
 	unsigned type, managed, ordinal, ipc;
-	unsigned long long buffer;
+	unsigned long long buffer, handle_types;
 	size_t mapping_bytes;
+	CUdeviceptr mapping_base;
 };
 
 static CUresult ask(CUdeviceptr address, struct pointer *p)
 {
 	CUpointer_attribute names[] = {
-		CU_POINTER_ATTRIBUTE_CONTEXT,        CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE,
-		CU_POINTER_ATTRIBUTE_MEMORY_TYPE,    CU_POINTER_ATTRIBUTE_IS_MANAGED,
-		CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
-		CU_POINTER_ATTRIBUTE_BUFFER_ID,      CU_POINTER_ATTRIBUTE_MAPPING_SIZE
+		CU_POINTER_ATTRIBUTE_CONTEXT,           CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE,
+		CU_POINTER_ATTRIBUTE_MEMORY_TYPE,       CU_POINTER_ATTRIBUTE_IS_MANAGED,
+		CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,    CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
+		CU_POINTER_ATTRIBUTE_BUFFER_ID,         CU_POINTER_ATTRIBUTE_MAPPING_SIZE,
+		CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR, CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES
 	};
-	void *values[] = { &p->context, &p->pool, &p->type,   &p->managed,
-			   &p->ordinal, &p->ipc,  &p->buffer, &p->mapping_bytes };
+	void *values[] = { &p->context, &p->pool,   &p->type,          &p->managed,      &p->ordinal,
+			   &p->ipc,     &p->buffer, &p->mapping_bytes, &p->mapping_base, &p->handle_types };
 
 	memset(p, 0, sizeof *p);
 	return cu.cuPointerGetAttributes(sizeof names / sizeof names[0], names, values, address);
@@ -153,7 +160,59 @@ static int share(struct device_memory *m, uint64_t low, uint64_t high, char *why
 	return 0;
 }
 
-int ptc_device_find(uint64_t low, uint64_t high, struct device_memory *ret, char *why, size_t why_size)
+/* Each handle under the range is memory of its own. */
+static int share_handles(struct device_memory *m, uint64_t low, uint64_t high, struct device_list *ret, char *why,
+			 size_t why_size)
+{
+	struct device_list found = { 0 };
+	struct pointer p;
+	uint64_t at = low;
+	bool all = true, room = true;
+
+	while (all && room && at < high) {
+		if (ask(at, &p) != CUDA_SUCCESS || !p.mapping_bytes ||
+		    !(p.handle_types & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)) {
+			all = false;
+			break;
+		}
+		m->address = p.mapping_base;
+		m->bytes = p.mapping_bytes;
+		m->buffer = p.buffer;
+		m->descriptor = true;
+		room = found.n < PTC_LOCAL_HANDLES_MAX && ptc_device_add(&found, m);
+		at = p.mapping_base + p.mapping_bytes;
+	}
+	all = all && room;
+	for (size_t i = 0; all && i < found.n; i++)
+		room = room && ptc_device_add(ret, &found.v[i]);
+	ptc_device_clear(&found);
+	if (all && room)
+		return 1;
+	m->descriptor = false;
+	by_rank(m, low, high, "memory of cuMemMap whose handles cannot be shared by descriptors, or too many");
+	snprintf(why, why_size, "out of memory");
+	return ptc_device_add(ret, m) ? 1 : -1;
+}
+
+int ptc_device_export(const struct device_memory *m)
+{
+	CUmemGenericAllocationHandle handle;
+	CUcontext before;
+	int fd = -1;
+
+	if (cu.cuCtxPushCurrent(m->context) != CUDA_SUCCESS)
+		return -1;
+	if (cu.cuMemRetainAllocationHandle(&handle, (void *)(uintptr_t)m->address) == CUDA_SUCCESS) {
+		if (cu.cuMemExportToShareableHandle(&fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0) !=
+		    CUDA_SUCCESS)
+			fd = -1;
+		cu.cuMemRelease(handle);
+	}
+	cu.cuCtxPopCurrent(&before);
+	return fd;
+}
+
+int ptc_device_find(uint64_t low, uint64_t high, struct device_list *ret, char *why, size_t why_size)
 {
 	struct device_memory m = { 0 };
 	unsigned long long id = 0;
@@ -176,14 +235,12 @@ int ptc_device_find(uint64_t low, uint64_t high, struct device_memory *ret, char
 		by_rank(&m, low, high, "memory of a stream-ordered pool cannot be shared by handle");
 	else if (!rc && p.ipc)
 		rc = share(&m, low, high, why, why_size);
+	else if (!rc && p.mapping_bytes)
+		return share_handles(&m, low, high, ret, why, why_size);
 	else if (!rc)
-		by_rank(&m, low, high,
-			p.mapping_bytes ? "memory mapped by cuMemMap (expandable segments) is copied by its own process"
-					: "the driver offers no handle for this memory");
-	if (rc)
-		return rc;
-	*ret = m;
-	return 1;
+		by_rank(&m, low, high, "the driver offers no handle for this memory");
+	snprintf(why, rc ? 0 : why_size, "out of memory");
+	return rc ? rc : ptc_device_add(ret, &m) ? 1 : -1;
 }
 
 /* ---- copies ---- */
@@ -272,6 +329,21 @@ const struct device_memory *ptc_device_at(const struct device_list *l, uint64_t 
 	return i && address - l->v[i - 1].address < l->v[i - 1].bytes ? &l->v[i - 1] : NULL;
 }
 
+/* Overlapping ranges that only the rank can copy are one, or a look-up by address could miss one that reaches over others. */
+static bool joined(struct device_list *l, size_t i)
+{
+	struct device_memory *a = &l->v[i], *b = &l->v[i + 1];
+	uint64_t end = b->address + b->bytes;
+
+	if (!a->why[0] || !b->why[0] || a->context != b->context || b->address - a->address >= a->bytes)
+		return false;
+	if (end > a->address + a->bytes)
+		a->bytes = end - a->address;
+	memmove(b, b + 1, (l->n - i - 2) * sizeof *b);
+	l->n--;
+	return true;
+}
+
 bool ptc_device_add(struct device_list *l, const struct device_memory *m)
 {
 	size_t i = place(l, m->address);
@@ -290,6 +362,10 @@ bool ptc_device_add(struct device_list *l, const struct device_memory *m)
 	memmove(&l->v[i + 1], &l->v[i], (l->n - i) * sizeof *l->v);
 	l->v[i] = *m;
 	l->n++;
+	while (i && joined(l, i - 1))
+		i--;
+	while (i + 1 < l->n && joined(l, i))
+		;
 	return true;
 }
 

@@ -17,6 +17,7 @@ struct device_memory {
 	uint64_t context_id, buffer;
 	char uuid[PTC_LOCAL_UUID_MAX + 1], why[PTC_LOCAL_WHY_MAX + 1];
 	uint8_t ipc[PTC_LOCAL_IPC_BYTES];
+	bool descriptor; /* a handle of cuMemMap, shared by ptc_device_export */
 };
 
 /* By address. */
@@ -25,8 +26,10 @@ struct device_list {
 	size_t n, cap;
 };
 
-/* 1: [low, high) is device memory, *ret describes it; 0: it is not; -1: the driver says `why`. */
-int ptc_device_find(uint64_t low, uint64_t high, struct device_memory *ret, char *why, size_t why_size);
+/* 1: [low, high) is device memory, and what it lies in is in the list; 0: it is not; -1: the driver says `why`, or no memory. */
+int ptc_device_find(uint64_t low, uint64_t high, struct device_list *ret, char *why, size_t why_size);
+/* A descriptor of it, the caller's; -1: the driver gives none. */
+int ptc_device_export(const struct device_memory *m);
 /* 0, or -1 and `why`. All work of the program on that device has been done then. */
 int ptc_device_settle(const struct device_memory *m, char *why, size_t why_size);
 int ptc_device_read(const struct device_memory *m, void *to, uint64_t from, uint64_t bytes);
@@ -34,6 +37,7 @@ int ptc_device_write(const struct device_memory *m, uint64_t to, const void *fro
 
 /* What holds `address`; NULL: none does. */
 const struct device_memory *ptc_device_at(const struct device_list *l, uint64_t address);
-/* false: no memory, or too many. What is there already is not added twice. */
+/* false: no memory, or too many. What is there already is not added twice; what only the rank can copy
+ * becomes one where it overlaps. */
 bool ptc_device_add(struct device_list *l, const struct device_memory *m);
 void ptc_device_clear(struct device_list *l);

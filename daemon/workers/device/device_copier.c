@@ -22,6 +22,7 @@
 struct ptc_device_copier {
 	uint64_t pinned_bytes;
 	int64_t hang_ms;
+	pthread_mutex_t try_lock; /* two that map the same handle at once would refuse each other */
 	pthread_mutex_t lock;
 	struct ptc_gpu_client *client; /* NULL: not wanted yet; under lock */
 };
@@ -49,6 +50,7 @@ int ptc_device_copier_new(uint64_t pinned_bytes, int64_t hang_ms, struct ptc_dev
 	d->pinned_bytes = pinned_bytes ? pinned_bytes : PINNED_BYTES;
 	d->hang_ms = hang_ms ? hang_ms : HANG_MS;
 	pthread_mutex_init(&d->lock, NULL);
+	pthread_mutex_init(&d->try_lock, NULL);
 	*ret = d;
 	return 0;
 }
@@ -59,6 +61,7 @@ struct ptc_device_copier *ptc_device_copier_free(struct ptc_device_copier *d)
 		return NULL;
 	ptc_gpu_client_free(d->client);
 	pthread_mutex_destroy(&d->lock);
+	pthread_mutex_destroy(&d->try_lock);
 	ptc_free(d);
 	return NULL;
 }
@@ -88,13 +91,20 @@ static int bind_range(struct ptc_gpu_client *client, const struct ptc_device_ran
 		.buffer = r->buffer,
 		.bytes = r->bytes
 	};
-	uint32_t missing;
+	uint32_t missing = 0;
 	int rc = ptc_gpu_process_start(e.pid, &e.process_start, err);
+
+	if (r->fd >= 0) {
+		e.path = PTC_GPU_PATH_VMM;
+		e.handles = 1;
+		e.handle_bytes = r->bytes;
+	}
 
 	_Static_assert(sizeof e.uuid == sizeof r->uuid && sizeof e.ipc == sizeof r->ipc, "as gpu_export.h has them");
 	memcpy(e.uuid, r->uuid, sizeof e.uuid);
 	memcpy(e.ipc, r->ipc, sizeof e.ipc);
-	return rc ? rc : ptc_gpu_client_bind(client, &e, ret, &missing, o, err);
+	rc = rc ? rc : ptc_gpu_client_bind(client, &e, ret, &missing, o, err);
+	return rc || !missing ? rc : ptc_gpu_client_handles(client, *ret, &r->fd, 1, &missing, o, err);
 }
 
 int ptc_device_try(struct ptc_device_copier *d, const struct ptc_device_range *r, pid_t pid, struct ptc_error *err)
@@ -104,8 +114,11 @@ int ptc_device_try(struct ptc_device_copier *d, const struct ptc_device_range *r
 	struct ptc_gpu_ref ref;
 	int rc = client_of(d, &client, err);
 
+	pthread_mutex_lock(&d->try_lock);
 	rc = rc ? rc : bind_range(client, r, pid, &ref, &o, err);
-	return rc ? rc : ptc_gpu_client_close(client, ref, &o, err);
+	rc = rc ? rc : ptc_gpu_client_close(client, ref, &o, err);
+	pthread_mutex_unlock(&d->try_lock);
+	return rc;
 }
 
 static int copying_of(struct ptc_device_copier *d, struct ptc_seat_copying *c, struct ptc_device_copying **ret,

@@ -24,6 +24,7 @@ struct ptc_device_range {
 	uint64_t context, buffer;
 	char uuid[48], why[96]; /* why: not "" where only the rank can copy it */
 	uint8_t ipc[64];
+	int fd; /* of its handle; -1: it is mapped by ipc */
 };
 
 int ptc_device_copier_new(uint64_t pinned_bytes, int64_t hang_ms, struct ptc_device_copier **ret,

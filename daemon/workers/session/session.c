@@ -626,7 +626,7 @@ static bool on_device(struct worker *k, const struct ptc_local_message *m)
 
 	if (k->phase != WORKER_BUILDING || !k->declared || !ptc_local_get_device(m->data, m->len, &d))
 		return false;
-	if (ptc_declared_add_device(k->declared, &d, &err))
+	if (ptc_declared_add_device(k->declared, &d, m->fd, &err))
 		decline(k, &err);
 	return true;
 }

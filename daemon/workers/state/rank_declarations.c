@@ -8,9 +8,11 @@
 #include "base/alloc.h"
 #include "base/check.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 struct declared *ptc_declared_new(void)
 {
@@ -31,6 +33,9 @@ struct declared *ptc_declared_unref(struct declared *d)
 	}
 	ptc_free(d->tensors);
 	ptc_free(d->spans);
+	for (size_t i = 0; i < d->ndevices; i++)
+		if (d->devices[i].fd >= 0)
+			close(d->devices[i].fd);
 	ptc_free(d->devices);
 	ptc_free(d);
 	return NULL;
@@ -150,7 +155,7 @@ int ptc_declared_add(struct declared *d, struct ptc_local_tensor *t, struct ptc_
 
 /* ---- devices ------------------------------------------------------------------------ */
 
-int ptc_declared_add_device(struct declared *d, const struct ptc_local_device *m, struct ptc_error *err)
+int ptc_declared_add_device(struct declared *d, const struct ptc_local_device *m, int fd, struct ptc_error *err)
 {
 	struct ptc_device_range *r;
 
@@ -167,10 +172,18 @@ int ptc_declared_add_device(struct declared *d, const struct ptc_local_device *m
 		d->devices_cap = cap;
 	}
 	r = &d->devices[d->ndevices++];
-	*r = (struct ptc_device_range){ m->address, m->bytes, m->context, m->buffer, "", "", { 0 } };
+	*r = (struct ptc_device_range){ m->address, m->bytes, m->context, m->buffer, "", "", { 0 }, -1 };
 	snprintf(r->uuid, sizeof r->uuid, "%s", m->uuid);
 	snprintf(r->why, sizeof r->why, "%s", m->why);
 	memcpy(r->ipc, m->ipc, sizeof r->ipc);
+	if (!m->descriptor || m->why[0])
+		return 0;
+	if (d->nhandles < PTC_LOCAL_HANDLES_MAX && fd >= 0)
+		r->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+	d->nhandles += r->fd >= 0;
+	if (r->fd < 0)
+		snprintf(r->why, sizeof r->why, "more than %d handles of cuMemMap, or too many files are open",
+			 PTC_LOCAL_HANDLES_MAX);
 	return 0;
 }
 

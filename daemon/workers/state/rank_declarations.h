@@ -8,8 +8,8 @@
 /* Reference counts are guarded by the module's lock. */
 struct declared *ptc_declared_new(void);
 struct declared *ptc_declared_unref(struct declared *d);
-/* Once all are added, by ptc_declared_finish, they are in address order. PTC_ELIMIT: too many. */
-int ptc_declared_add_device(struct declared *d, const struct ptc_local_device *m, struct ptc_error *err);
+/* fd: of its handle, or -1; the caller's. Once all are added, by ptc_declared_finish, they are in address order. PTC_ELIMIT: too many. */
+int ptc_declared_add_device(struct declared *d, const struct ptc_local_device *m, int fd, struct ptc_error *err);
 int ptc_declared_add(struct declared *d, struct ptc_local_tensor *t, struct ptc_error *err);
 /* After the last: sorts, refuses doubles, finds spans. */
 int ptc_declared_finish(struct declared *d, struct ptc_error *err);

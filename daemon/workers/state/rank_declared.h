@@ -29,7 +29,7 @@ struct declared {
 	uint64_t memory;                  /* bytes this struct takes */
 	uint64_t bytes, span_bytes;       /* of declared tensors; of spans */
 	struct ptc_device_range *devices; /* by address */
-	size_t ndevices, devices_cap;
+	size_t ndevices, devices_cap, nhandles;
 	enum device_path path; /* under the lock */
 	char device_why[256];  /* of DEVICE_BY_RANK */
 };
