@@ -121,7 +121,7 @@ int ptc_device_try(struct ptc_device_copier *d, const struct ptc_device_range *r
 	return rc;
 }
 
-static int copying_of(struct ptc_device_copier *d, struct ptc_seat_copying *c, struct ptc_device_copying **ret,
+static int copying_of(struct ptc_device_copier *d, struct ptc_slot_copying *c, struct ptc_device_copying **ret,
 		      struct ptc_error *err)
 {
 	pthread_mutex_lock(&d->lock);
@@ -136,7 +136,7 @@ static int copying_of(struct ptc_device_copier *d, struct ptc_seat_copying *c, s
 }
 
 /* The map of one of the operation's memories. */
-static int host_ref(struct ptc_gpu_client *client, struct ptc_device_copying *x, const struct ptc_seat_copying *c,
+static int host_ref(struct ptc_gpu_client *client, struct ptc_device_copying *x, const struct ptc_slot_copying *c,
 		    size_t i, struct ptc_gpu_ref *ret, struct ptc_gpu_outcome *o, struct ptc_error *err)
 {
 	int rc = 0;
@@ -201,7 +201,7 @@ static void forget(struct ptc_gpu_client *client, struct ptc_device_copying *x)
 	pthread_mutex_unlock(&x->lock);
 }
 
-void ptc_device_copying_done(struct ptc_device_copier *d, struct ptc_seat_copying *c)
+void ptc_device_copying_done(struct ptc_device_copier *d, struct ptc_slot_copying *c)
 {
 	struct ptc_device_copying *x = c->device;
 	struct ptc_gpu_outcome o;
@@ -261,7 +261,7 @@ struct call {
 	struct ptc_device_copier *d;
 	struct ptc_gpu_client *client;
 	struct ptc_device_copying *x;
-	struct ptc_seat_copying *c;
+	struct ptc_slot_copying *c;
 	enum ptc_gpu_direction direction;
 	pid_t pid;
 };
@@ -297,11 +297,11 @@ static int copy_batch(const struct call *k, const struct batch *b, struct ptc_er
 	return rc;
 }
 
-static int memory_of(const struct ptc_seat_copying *c, const uint8_t *here, uint64_t bytes, size_t *ret,
+static int memory_of(const struct ptc_slot_copying *c, const uint8_t *here, uint64_t bytes, size_t *ret,
 		     struct ptc_error *err)
 {
 	for (size_t i = 0; i < PTC_ARRAY_LEN(c->memory); i++) {
-		const struct ptc_seat_memory *m = &c->memory[i];
+		const struct ptc_slot_memory *m = &c->memory[i];
 
 		if (m->fd >= 0 && here >= m->base && (uint64_t)(here - m->base) <= m->bytes &&
 		    bytes <= m->bytes - (uint64_t)(here - m->base)) {
@@ -341,7 +341,7 @@ static int copy_all(const struct call *k, const struct ptc_device_piece *pieces,
 /* ---- comparing ---- */
 
 /* Reads to room beside the operation's memory, and compares there. */
-static int compare_some(struct call *k, struct ptc_seat_copying *room, const struct ptc_device_piece *piece,
+static int compare_some(struct call *k, struct ptc_slot_copying *room, const struct ptc_device_piece *piece,
 			bool *ret_differs, struct ptc_error *err)
 {
 	uint8_t *to = (uint8_t *)(uintptr_t)room->memory[0].base;
@@ -357,12 +357,12 @@ static int compare_some(struct call *k, struct ptc_seat_copying *room, const str
 	return rc;
 }
 
-static int open_room(struct ptc_seat_copying *room, struct ptc_error *err)
+static int open_room(struct ptc_slot_copying *room, struct ptc_error *err)
 {
-	struct ptc_seat_memory *m = &room->memory[0];
+	struct ptc_slot_memory *m = &room->memory[0];
 	void *base = MAP_FAILED;
 
-	*room = (struct ptc_seat_copying){ .memory = { { .fd = memfd_create("ptc-compare", MFD_CLOEXEC) },
+	*room = (struct ptc_slot_copying){ .memory = { { .fd = memfd_create("ptc-compare", MFD_CLOEXEC) },
 						       { .fd = -1 } } };
 	if (m->fd >= 0 && ftruncate(m->fd, (off_t)ROOM_BYTES) == 0)
 		base = mmap(NULL, ROOM_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, m->fd, 0);
@@ -381,7 +381,7 @@ static int open_room(struct ptc_seat_copying *room, struct ptc_error *err)
 static int compare(struct call *k, const struct ptc_device_piece *pieces, size_t n, bool *ret_differs,
 		   struct ptc_error *err)
 {
-	struct ptc_seat_copying room;
+	struct ptc_slot_copying room;
 	int rc = open_room(&room, err);
 
 	if (rc)
@@ -396,7 +396,7 @@ static int compare(struct call *k, const struct ptc_device_piece *pieces, size_t
 	return rc;
 }
 
-int ptc_device_copy(struct ptc_device_copier *d, struct ptc_seat_copying *c, enum ptc_copy_op op, pid_t pid,
+int ptc_device_copy(struct ptc_device_copier *d, struct ptc_slot_copying *c, enum ptc_copy_op op, pid_t pid,
 		    const struct ptc_device_piece *pieces, size_t n, bool *ret_differs, struct ptc_error *err)
 {
 	struct call k = { .d = d, .c = c, .direction = op == PTC_COPY_WRITE ? PTC_GPU_IN : PTC_GPU_OUT, .pid = pid };

@@ -11,7 +11,7 @@
 
 #include "base/status.h"
 #include "daemon/workers/copier/copy.h"
-#include "daemon/workers/copier/seat_copying.h"
+#include "daemon/workers/copier/slot_copying.h"
 
 #include <sys/types.h>
 
@@ -38,11 +38,11 @@ int ptc_device_try(struct ptc_device_copier *d, const struct ptc_device_range *r
 struct ptc_device_piece {
 	const struct ptc_device_range *range;
 	uint64_t address;
-	uint8_t *here; /* in one of the two memories of the ptc_seat_copying */
+	uint8_t *here; /* in one of the two memories of the ptc_slot_copying */
 	uint64_t bytes;
 };
 /* *ret_differs, of a COMPARE: the bytes are others. A failed READ has left any bytes. */
-int ptc_device_copy(struct ptc_device_copier *d, struct ptc_seat_copying *c, enum ptc_copy_op op, pid_t pid,
+int ptc_device_copy(struct ptc_device_copier *d, struct ptc_slot_copying *c, enum ptc_copy_op op, pid_t pid,
 		    const struct ptc_device_piece *pieces, size_t n, bool *ret_differs, struct ptc_error *err);
 /* After the operation's last copy. */
-void ptc_device_copying_done(struct ptc_device_copier *d, struct ptc_seat_copying *c);
+void ptc_device_copying_done(struct ptc_device_copier *d, struct ptc_slot_copying *c);

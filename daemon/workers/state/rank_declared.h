@@ -4,14 +4,14 @@
 #pragma once
 
 #include "daemon/workers/device/device_copier.h"
-#include "daemon/workers/types/rank_seat.h"
+#include "daemon/workers/types/rank_slot.h"
 #include "proto/local_messages.h"
 
 /* Shared by a worker and the views of it. Immutable but for the worker's own while nobody else refers to it. */
-struct carry {
+struct rank_state {
 	int refs;
-	struct ptc_seat_blob *blobs;
-	struct ptc_seat_cursor *cursors;
+	struct ptc_slot_blob *blobs;
+	struct ptc_slot_cursor *cursors;
 	size_t nblobs, ncursors;
 };
 /* Who copies what lies on devices. */
@@ -23,7 +23,7 @@ enum device_path {
 };
 struct declared {
 	int refs;
-	struct ptc_seat_tensor *tensors;
+	struct ptc_slot_tensor *tensors;
 	size_t ntensors, cap, nregions, nspans;
 	struct ptc_local_span *spans;     /* all declared memory, in address order; offset: where in staging */
 	uint64_t memory;                  /* bytes this struct takes */
