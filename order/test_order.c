@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The order is a permutation with an inverse at every size, the job's position runs through it, and every way to divide
  * a global batch hands out each of its samples once. By brute force; that the numbers are those of docs/order.md is
- * tested from Python (tests/test_order.py). Seed: PTC_SEED, printed on failure. */
+ * tested from Python (tests/test_order.py). Seed: drawn, printed; PTC_TEST_SEED repeats it. */
 #include "order/order.h"
 
 #include <setjmp.h>
@@ -9,6 +9,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
+#include <time.h>
 
 #include <cmocka.h>
 
@@ -22,13 +24,26 @@ static uint64_t rnd(uint64_t n) /* 0..n-1 */
 	return (rng * UINT64_C(0x2545F4914F6CDD1D) >> 1) % n;
 }
 
+/* As base/test_seed.h does it, which this folder may not include. */
+static uint64_t drawn_seed(void)
+{
+	static uint64_t seed;
+	const char *given = getenv("PTC_TEST_SEED"), *run = getenv("PTC_TEST_SEEDS");
+	uint32_t drawn = (uint32_t)time(NULL);
+
+	if (seed)
+		return seed;
+	if (getrandom(&drawn, sizeof drawn, 0) != (ssize_t)sizeof drawn)
+		drawn ^= (uint32_t)clock();
+	seed = given ? strtoull(given, NULL, 0) : run ? strtoull(run, NULL, 0) : drawn;
+	print_message("seed %llu (repeat with PTC_TEST_SEED=%llu)\n", (unsigned long long)seed,
+		      (unsigned long long)seed);
+	return seed;
+}
+
 static void seed_begin(uint64_t n)
 {
-	const char *s = getenv("PTC_SEED");
-	uint64_t seed = s ? strtoull(s, NULL, 0) : 20240607;
-
-	rng = seed * UINT64_C(0x9E3779B97F4A7C15) + n * 7919 + 1;
-	print_message("PTC_SEED=%llu\n", (unsigned long long)seed);
+	rng = drawn_seed() * UINT64_C(0x9E3779B97F4A7C15) + n * 7919 + 1;
 }
 
 static struct ptc_order make(uint64_t n, uint64_t seed)

@@ -2,9 +2,10 @@
 /* Declared layouts against brute force over elements: what is refused, what
  * each rank and node holds, plans between two of them. The oracle counts how
  * often each rank holds each element and knows no class and no box algebra.
- * PTC_SEED and PTC_CASES override; a failure prints the case. */
+ * PTC_TEST_SEED and PTC_CASES override; a failure prints the case. */
 #include "base/alloc.h"
 #include "base/limits.h"
+#include "base/test_seed.h"
 #include "reshard/layout/declared.h"
 #include "reshard/place/place.h"
 
@@ -48,9 +49,7 @@ static uint64_t cases(uint64_t n)
 
 static void seed_case(uint64_t n)
 {
-	const char *s = getenv("PTC_SEED");
-
-	case_seed = (s ? strtoull(s, NULL, 0) : 1) + n;
+	case_seed = ptc_test_seed() + n;
 	rng = case_seed * 0x9E3779B97F4A7C15u | 1;
 	for (int i = 0; i < 4; i++)
 		rnd(2);

@@ -2,8 +2,9 @@
 /* Layouts, plans and placements of small random states against an oracle that
  * writes out, element by element, which global element lies at each position
  * of each rank's buffer. The oracle uses only the spec and arithmetic of its
- * own, no box. PTC_SEED and PTC_CASES override; a failure prints the case. */
+ * own, no box. PTC_TEST_SEED and PTC_CASES override; a failure prints the case. */
 #include "base/alloc.h"
+#include "base/test_seed.h"
 #include "reshard/place/place.h"
 #include "reshard/spec/lint.h"
 
@@ -689,9 +690,7 @@ static uint64_t cases(uint64_t dflt)
 
 static void seed_case(uint64_t n)
 {
-	const char *s = getenv("PTC_SEED");
-
-	case_seed = (s ? strtoull(s, NULL, 0) : 1) + n;
+	case_seed = ptc_test_seed() + n;
 	rng = case_seed * 0x9E3779B97F4A7C15u | 1;
 	for (int i = 0; i < 4; i++)
 		rnd(2);

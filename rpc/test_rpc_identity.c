@@ -10,9 +10,11 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -478,6 +480,29 @@ static int h_answer(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
 	return rc;
 }
 
+static atomic_int ticks_released;
+
+static void tick_release(void *arg)
+{
+	atomic_fetch_add(&ticks_released, 1);
+}
+
+/* A call that goes on in steps, without a thread: it sends one byte in each. */
+static int tick(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
+{
+	int rc = ptc_rpc_call_send(call, &(struct ptc_rpc_part){ .data = "x", .len = 1 }, 1, err);
+
+	if (!rc)
+		ptc_rpc_call_again(call, 20);
+	return rc;
+}
+
+static int h_ticks(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
+{
+	ptc_rpc_call_follow(call, 0, tick, NULL, tick_release);
+	return 0;
+}
+
 static int echo(struct ptc_rpc_stream *s)
 {
 	struct ptc_rpc_message *m;
@@ -535,6 +560,197 @@ static void a_revoked_certificate_ends(void **state)
 	test_crl(dir, "ca", "list", "n1");
 	assert_int_equal(who(&co, text, &err), PTC_EPEER);
 	assert_non_null(strstr(err.text, "is revoked"));
+	ptc_rpc_server_free(srv, 0);
+}
+
+/* The other direction: a node whose certificate is revoked while we are connected to it is called no more, and what is open to it
+ * ends; the node itself knows nothing of the list. */
+static void an_open_channel_ends(void **state)
+{
+	struct ptc_rpc_server *srv = server();
+	char target[64], crl[160];
+	struct ptc_rpc_channel_opts co = { .target = target, .expect_node = "n1", .renews = true };
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_rpc_channel *ch;
+	struct ptc_rpc_stream *s;
+	struct paths p, q;
+	void *reply;
+	size_t len;
+	int port, rc = 0;
+
+	(void)state;
+	snprintf(crl, sizeof crl, "%s/out.crl", dir);
+	test_crl(dir, "ca", "out", "");
+	assert_int_equal(ptc_rpc_server_method(srv, "/t.T/Echo", ALL_ROLES, h_answer, NULL, NULL), 0);
+	assert_int_equal(ptc_rpc_server_listen_tls(srv, "127.0.0.1:0", creds(&p, "ca", "n1"), &port, &err), 0);
+	assert_int_equal(ptc_rpc_server_start(srv, &err), 0);
+	snprintf(target, sizeof target, "127.0.0.1:%d", port);
+	co.tls = creds(&q, "ca", "n2");
+	q.tls.crl_path = crl;
+	assert_int_equal(ptc_rpc_channel_new(&co, &ch, &err), 0);
+	assert_int_equal(ptc_rpc_stream_open(ch, "/t.T/Echo", CALL_MS, NULL, 0, &s, &err), 0);
+	assert_int_equal(echo(s), 0);
+
+	test_crl(dir, "ca", "out", "n2"); /* somebody else: all goes on */
+	for (int i = 0; i < 80; i++, usleep(20000))
+		assert_int_equal(echo(s), 0);
+
+	test_crl(dir, "ca", "out", "n1");
+	for (int i = 0; i < 200 && rc == 0; i++, usleep(20000))
+		rc = echo(s);
+	assert_int_equal(rc, PTC_EPEER);
+	assert_int_equal(ptc_rpc_stream_finish(s, &err), PTC_EPEER);
+	assert_non_null(strstr(err.text, "certificate is revoked"));
+	ptc_rpc_stream_free(s);
+	assert_int_equal(ptc_rpc_unary(ch, "/t.T/Who", NULL, 0, CALL_MS, NULL, 0, &reply, &len, &err), PTC_EPEER);
+	assert_non_null(strstr(err.text, "is revoked"));
+	ptc_rpc_channel_free(ch);
+	ptc_rpc_server_free(srv, 0);
+}
+
+struct held {
+	struct ptc_rpc_channel *ch;
+	struct ptc_error err;
+	atomic_bool entered, go;
+	int rc;
+};
+
+static int h_held(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
+{
+	struct held *h = arg;
+	struct ptc_rpc_message *m;
+	int rc = ptc_rpc_call_recv(call, &m, err);
+
+	atomic_store(&h->entered, true);
+	while (!atomic_load(&h->go))
+		usleep(1000);
+	return rc ? rc : ptc_rpc_call_send(call, &(struct ptc_rpc_part){ .data = "x", .len = 1 }, 1, err);
+}
+
+static void *ask_held(void *arg)
+{
+	struct held *h = arg;
+	void *reply;
+	size_t len;
+
+	h->rc = ptc_rpc_unary(h->ch, "/t.T/Held", "", 0, CALL_MS, NULL, 0, &reply, &len, &h->err);
+	if (!h->rc)
+		ptc_free(reply);
+	return NULL;
+}
+
+/* What a node answers after its certificate was revoked does not count, though it was asked before. */
+static void an_answer_that_comes_late(void **state)
+{
+	struct ptc_rpc_server *srv = server();
+	char target[64], crl[160];
+	struct ptc_rpc_channel_opts co = { .target = target, .expect_node = "n1", .renews = true };
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct held h = { .err = PTC_ERROR_INIT };
+	pthread_t asking;
+	struct paths p, q;
+	int port;
+
+	(void)state;
+	snprintf(crl, sizeof crl, "%s/late.crl", dir);
+	test_crl(dir, "ca", "late", "");
+	assert_int_equal(ptc_rpc_server_method(srv, "/t.T/Held", ALL_ROLES, h_held, &h, NULL), 0);
+	assert_int_equal(ptc_rpc_server_listen_tls(srv, "127.0.0.1:0", creds(&p, "ca", "n1"), &port, &err), 0);
+	assert_int_equal(ptc_rpc_server_start(srv, &err), 0);
+	snprintf(target, sizeof target, "127.0.0.1:%d", port);
+	creds(&q, "ca", "n2")->crl_path = crl;
+	co.tls = &q.tls;
+	assert_int_equal(ptc_rpc_channel_new(&co, &h.ch, &err), 0);
+	assert_int_equal(pthread_create(&asking, NULL, ask_held, &h), 0);
+	while (!atomic_load(&h.entered))
+		usleep(1000);
+	test_crl(dir, "ca", "late", "n1");
+	for (int i = 0; i < 200 && strcmp(seen(h.ch, &err), "-") != 0; i++)
+		usleep(20000);
+	assert_non_null(strstr(err.text, "is revoked"));
+	atomic_store(&h.go, true);
+	assert_int_equal(pthread_join(asking, NULL), 0);
+	assert_int_equal(h.rc, PTC_EPEER);
+	assert_non_null(strstr(h.err.text, "certificate is revoked"));
+	ptc_rpc_channel_free(h.ch);
+	ptc_rpc_server_free(srv, 0);
+}
+
+/* Where no other connection can be made, because our own certificate was replaced by junk, the one that there is serves no call to
+ * a node whose certificate is revoked. */
+static void an_old_channel_looks_at_the_list(void **state)
+{
+	struct ptc_rpc_server *srv = server();
+	char target[64], crl[160];
+	struct ptc_rpc_channel_opts co = { .target = target, .expect_node = "n1", .renews = true };
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_rpc_channel *ch;
+	struct ptc_rpc_stream *s;
+	struct paths p, q;
+	int port;
+
+	(void)state;
+	snprintf(crl, sizeof crl, "%s/spoilt.crl", dir);
+	test_crl(dir, "ca", "spoilt", "");
+	become("spoilt", "n2");
+	assert_int_equal(ptc_rpc_server_method(srv, "/t.T/Echo", ALL_ROLES, h_answer, NULL, NULL), 0);
+	assert_int_equal(ptc_rpc_server_listen_tls(srv, "127.0.0.1:0", creds(&p, "ca", "n1"), &port, &err), 0);
+	assert_int_equal(ptc_rpc_server_start(srv, &err), 0);
+	snprintf(target, sizeof target, "127.0.0.1:%d", port);
+	creds(&q, "ca", "spoilt")->crl_path = crl;
+	co.tls = &q.tls;
+	assert_int_equal(ptc_rpc_channel_new(&co, &ch, &err), 0);
+	assert_string_equal(seen(ch, &err), "2 0 0 n2");
+	become("spoilt", "junk");
+	test_crl(dir, "ca", "spoilt", "n1");
+	for (int i = 0; i < 200 && strcmp(seen(ch, &err), "-") != 0; i++)
+		usleep(20000);
+	assert_string_equal(seen(ch, &err), "-");
+	assert_non_null(strstr(err.text, "certificate is revoked"));
+	assert_int_equal(ptc_rpc_stream_open(ch, "/t.T/Echo", CALL_MS, NULL, 0, &s, &err), 0);
+	assert_int_equal(echo(s), PTC_EPEER);
+	assert_int_equal(ptc_rpc_stream_finish(s, &err), PTC_EPEER);
+	assert_non_null(strstr(err.text, "certificate is revoked"));
+	ptc_rpc_stream_free(s);
+	ptc_rpc_channel_free(ch);
+	ptc_rpc_server_free(srv, 0);
+}
+
+/* So does one that goes on in steps: it neither receives nor waits for a thread, where it would be seen. */
+static void a_revoked_certificate_ends_steps(void **state)
+{
+	struct ptc_rpc_server *srv = server();
+	char target[64], crl[160];
+	struct paths p, q;
+	struct ptc_rpc_channel_opts co = { .target = target, .expect_node = "n1", .tls = creds(&q, "ca", "n2") };
+	struct ptc_rpc_message *m;
+	struct ptc_rpc_channel *ch;
+	struct ptc_rpc_stream *s;
+	int port, rc = 0, n = 0;
+
+	snprintf(crl, sizeof crl, "%s/steps.crl", dir);
+	test_crl(dir, "ca", "steps", "");
+	creds(&p, "ca", "n1")->crl_path = crl;
+	assert_int_equal(ptc_rpc_server_method(srv, "/t.T/Ticks", ALL_ROLES, h_ticks, NULL, NULL), 0);
+	ptc_rpc_server_method_kind(srv, "/t.T/Ticks", PTC_RPC_BRIEF);
+	assert_int_equal(ptc_rpc_server_listen_tls(srv, "127.0.0.1:0", &p.tls, &port, NULL), 0);
+	assert_int_equal(ptc_rpc_server_start(srv, NULL), 0);
+	snprintf(target, sizeof target, "127.0.0.1:%d", port);
+	assert_int_equal(ptc_rpc_channel_new(&co, &ch, NULL), 0);
+	assert_int_equal(ptc_rpc_stream_open(ch, "/t.T/Ticks", 60000, NULL, 0, &s, NULL), 0);
+	assert_int_equal(ptc_rpc_stream_send(s, &(struct ptc_rpc_part){ .data = "", .len = 0 }, 1, NULL), 0);
+	for (int i = 0; i < 10; i++)
+		assert_int_equal(ptc_rpc_stream_recv(s, &m, NULL), 0);
+	test_crl(dir, "ca", "steps", "n2");
+	while (rc == 0 && n++ < 1000) /* 20 s of them; the list is looked at once a second */
+		rc = ptc_rpc_stream_recv(s, &m, NULL);
+	assert_int_not_equal(rc, 0);
+	assert_true(n < 1000);
+	for (int i = 0; i < 500 && !atomic_load(&ticks_released); i++)
+		usleep(10000);
+	assert_int_equal(atomic_load(&ticks_released), 1);
+	ptc_rpc_stream_free(s);
+	ptc_rpc_channel_free(ch);
 	ptc_rpc_server_free(srv, 0);
 }
 
@@ -682,6 +898,10 @@ int main(int argc, char **argv)
 		cmocka_unit_test(tls_files_are_renewed),
 		cmocka_unit_test(tls_bad_files),
 		cmocka_unit_test(a_revoked_certificate_ends),
+		cmocka_unit_test(an_open_channel_ends),
+		cmocka_unit_test(an_answer_that_comes_late),
+		cmocka_unit_test(an_old_channel_looks_at_the_list),
+		cmocka_unit_test(a_revoked_certificate_ends_steps),
 		cmocka_unit_test(lists_that_will_not_do),
 		cmocka_unit_test(probes_tell_who_is_let_in),
 		cmocka_unit_test(strangers_that_prove_something),

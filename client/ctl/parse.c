@@ -5,6 +5,7 @@
 #include "client/ctl/verbs.h"
 
 #include "base/check.h"
+#include "client/ctl/show/show.h"
 #include "formats/names.h"
 
 #include <stdlib.h>
@@ -229,6 +230,8 @@ static int apply_globals(struct ctl *c, struct ptc_error *err)
 		return ctl_usage(err, "--server needs --ca, --cert and --key");
 	if (!c->opts.socket)
 		c->opts.socket = getenv("PTC_SOCKET");
+	if (ctl_option(c, "progress"))
+		ctl_progress_want_lines();
 	if (timeout) {
 		int rc = ctl_duration("--timeout", timeout, &c->opts.timeout_ms, err);
 

@@ -2,12 +2,14 @@
 /* Whole switches between agents in one process: import, several random
  * switches, export by item and by rank against the oracle; resuming a pull
  * that was cancelled or whose daemon was restarted; replicas; refusals.
- * PTC_SEED and PTC_CASES override; the seed is printed. */
+ * PTC_TEST_SEED and PTC_CASES override; the seed is printed. */
 #include "daemon/agent/test_world.h"
 #include "daemon/store/store.h"
 #include "daemon/store/store_table.h"
 #include "reshard/plan/plan.h"
 #include "daemon/agent/calls/wire.h"
+
+#include "base/test_seed.h"
 
 #include <sys/stat.h>
 
@@ -650,13 +652,11 @@ int main(void)
 		cmocka_unit_test(test_wire_numbers),   cmocka_unit_test(test_fences_and_numbers),
 		cmocka_unit_test(test_wrong_bytes),
 	};
-	const char *text = getenv("PTC_SEED");
+	const char *text = getenv("PTC_CASES");
 	int r;
 
-	seed = text ? strtoull(text, NULL, 0) : (uint64_t)ptc_sys_realtime_ms();
-	text = getenv("PTC_CASES");
+	seed = ptc_test_seed();
 	cases = text ? strtoull(text, NULL, 0) : cases;
-	printf("PTC_SEED=%llu\n", (unsigned long long)seed);
 	ptc_rpc_init();
 	r = cmocka_run_group_tests(tests, NULL, NULL);
 	ptc_rpc_shutdown();

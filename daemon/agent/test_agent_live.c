@@ -5,7 +5,8 @@
  * Finish. What each rank's memory must hold is computed element by element.
  * Then replicas that differ, of which one or the greatest counts, answers asked for twice, tables left from an
  * attempt before, memory, ranks that have to be started again.
- * PTC_SEED and PTC_CASES override; the seed is printed. */
+ * PTC_TEST_SEED and PTC_CASES override; the seed is printed. */
+#include "base/test_seed.h"
 #include "daemon/agent/test_ranks.h"
 #include "daemon/store/store.h"
 #include "daemon/workers/types/worker_event.h"
@@ -14,7 +15,7 @@
 
 #define ELEMENTS 6000
 
-static uint64_t seed = 1, cases = 12;
+static uint64_t seed, cases = 12;
 
 /* ---- the state ---- */
 
@@ -1859,12 +1860,11 @@ int main(void)
 		cmocka_unit_test(test_fresh_node),    cmocka_unit_test(test_overtaken),
 		cmocka_unit_test(test_streams),       cmocka_unit_test(test_log),
 	};
-	const char *s = getenv("PTC_SEED"), *c = getenv("PTC_CASES");
+	const char *c = getenv("PTC_CASES");
 	int r;
 
-	seed = s ? strtoull(s, NULL, 0) : seed;
+	seed = ptc_test_seed();
 	cases = c ? strtoull(c, NULL, 0) : cases;
-	printf("seed %llu\n", (unsigned long long)seed);
 	ptc_rpc_init();
 	r = cmocka_run_group_tests(tests, NULL, NULL);
 	ptc_rpc_shutdown();

@@ -163,11 +163,15 @@ static void tell_nodes(struct ptc_controller *ctl)
 		bool same = node->up == ctl->known[i].up && node->create_revision == ctl->known[i].revision;
 		bool was_up = ctl->known[i].up;
 
+		int64_t since = ctl->known[i].down_ns;
+
 		ptc_controller_saw_node(ctl, i, node->up);
 		if (same || (!node->up && !was_up))
 			continue;
 		ctl->known[i].up = node->up;
 		ctl->known[i].revision = node->create_revision;
+		if (was_up != node->up && (was_up || since))
+			ptc_controller_tell_node(ctl, i, node->up, since);
 		if (was_up)
 			ptc_controller_step(ctl, &(struct ptc_job_event){ .kind = PTC_EV_NODE_DOWN, .node = i });
 		if (node->up && !ctl->gone)
@@ -197,6 +201,9 @@ static void create(struct ptc_controllers *all, struct ptc_job_view *job)
 	ctl->timer->data = ctl->retry->data = ctl;
 	list[all->n++] = ctl;
 	ptc_info("job", "job=%s controlling it, fence=%lld", job->meta.name, (long long)ctl->fence);
+	if (job->has_record || job->has_intent) /* else it has just been created, here */
+		ptc_event(all->cluster, ctl->uuid, "takeover", "node %s controls the job now%s", all->node,
+			  job->has_intent ? ", and goes on with the switch under way" : "");
 	tell_nodes(ctl);
 	ptc_controller_load(ctl, 0);
 }
@@ -239,6 +246,35 @@ bool ptc_controllers_next(const struct ptc_controllers *all, size_t *at, const c
 		return true;
 	}
 	return false;
+}
+
+size_t ptc_controllers_runs(void *arg, struct ptc_measuring_run *ret, size_t max)
+{
+	const struct ptc_controllers *all = arg;
+	size_t n = 0;
+
+	for (size_t i = 0; i < all->n && n < max; i++) {
+		const struct ptc_controller *ctl = all->list[i];
+		const struct ptc_generation_doc *g = &ctl->view.from;
+		struct ptc_measuring_run *r = &ret[n];
+		uint32_t node;
+
+		if (ctl->gone || !ptc_controller_idle(ctl) || !ctl->has_record || ctl->record.run != PTC_RUN_LIVE ||
+		    !g->world || !ptc_cluster_find_node(all->cluster, g->nodes[g->rank_node[0]], &node))
+			continue;
+		*r = (struct ptc_measuring_run){ .fence = ctl->fence,
+						 .generation = ctl->record.generation,
+						 .incarnation = ctl->record.incarnation,
+						 .config = ptc_strdup(g->config) };
+		if (!r->config)
+			continue;
+		memcpy(r->uuid, ctl->uuid, sizeof r->uuid);
+		memcpy(r->spec_hash, ctl->meta.spec_hash, sizeof r->spec_hash);
+		snprintf(r->node, sizeof r->node, "%s", ptc_cluster_node(all->cluster, node)->doc.name);
+		snprintf(r->address, sizeof r->address, "%s", ptc_cluster_node(all->cluster, node)->doc.address);
+		n++;
+	}
+	return n;
 }
 
 void ptc_controllers_tidy(struct ptc_controllers *all)
@@ -619,9 +655,15 @@ static void done(struct ptc_controller *ctl, const struct ptc_job_update *up)
 	count(ctl, up->status == 0);
 	if (up->status == 0) {
 		text = ptc_switch_summary(ctl);
+		if (ctl->intent.run_to && ctl->intent.kind == PTC_SWITCH_RESIZE)
+			ptc_measuring_switched(ctl->all->measuring, ctl->uuid, ctl->intent.to_generation, text);
 		committed(ctl);
 	} else {
-		ptc_event(ctl->all->cluster, ctl->uuid, "aborted", "%s: %s", ptc_status_name(up->status), why);
+		if (up->status != PTC_EFENCED) /* else it is the next controller's to say */
+			ptc_event_with(ctl->all->cluster, ctl->uuid, "aborted",
+				       json_pack("{s:I, s:i, s:s}", "id", (json_int_t)up->switch_id, "status",
+						 up->status, "why", why),
+				       "%s: %s", ptc_status_name(up->status), why);
 		ptc_generation_doc_done(&ctl->view.to);
 		if (up->status == PTC_EFINISHED)
 			ptc_ending_begins(ctl, why);

@@ -409,6 +409,9 @@ static void make_record(struct ptc_controller *ctl, struct txn *t)
 		ptc_sys_random(&r->incarnation, sizeof r->incarnation, NULL);
 		r->incarnation = (r->incarnation & PTC_ID_MASK) | 1;
 	}
+	if (t->kind == PTC_TXN_COMMIT2 || t->kind == PTC_TXN_HALT ||
+	    (t->kind == PTC_TXN_COMMIT1 && in->kind == PTC_SWITCH_SNAPSHOT))
+		r->switch_id = in->id;
 }
 
 /* Nodes that hold the new generation must be the ones that answered. */
@@ -692,7 +695,7 @@ static void load_work(void *arg, struct ptc_etcd *e)
 	char prefix[96];
 
 	snprintf(prefix, sizeof prefix, "/ptc/jobs/%s/", l->ctl->uuid);
-	l->status = ptc_etcd_get(e, prefix, true, 64, &kvs, &l->err);
+	l->status = ptc_etcd_get(e, prefix, true, 0, &kvs, &l->err);
 	if (l->status == 0)
 		l->status = load_keys(l, &kvs);
 	ptc_etcd_kvs_done(&kvs);
@@ -796,6 +799,8 @@ static void load_done(void *arg)
 		if (l->has_intent) {
 			ctl->intent = l->intent;
 			ctl->rank_states = l->rank_states;
+			ptc_free(ctl->from_config);
+			ctl->from_config = ptc_strdup(ctl->view.from.config ? ctl->view.from.config : "");
 		}
 		start_core(ctl, l);
 	}

@@ -127,6 +127,8 @@ json_t *ptc_switch_brief(struct ptc_controller *ctl);               /* for its e
 
 /* waits.c: the nodes that the switch under way waits for, and for how long. */
 void ptc_controller_saw_node(struct ptc_controller *ctl, uint32_t node, bool up);
+/* An event, if the node has a part of what is committed; since_ns: since when it was down. */
+void ptc_controller_tell_node(struct ptc_controller *ctl, uint32_t node, bool up, int64_t since_ns);
 /* For its progress: in buf, or what etcd said last ("": nothing is waited for). */
 const char *ptc_controller_waits_text(const struct ptc_controller *ctl, char *buf, size_t size);
 /* For its end: up->node stayed down for up->waited_ms. */

@@ -84,6 +84,17 @@ static json_t *pause_json(struct ptc_controller *ctl)
 			 "commit_ms", commit, "end_ms", end, "build_ms", build, "move_ms", move, "restore_ms", restore);
 }
 
+/* What goes on as before (docs/control.md): training under another configuration adds in another order, and with a stream
+ * of random numbers that is not where it was nothing more than the distribution is the same. */
+static const char *preserved(const struct ptc_controller *ctl)
+{
+	if (ctl->intent.kind != PTC_SWITCH_RESIZE || !ctl->intent.run_to || !ctl->intent.to_snapshot)
+		return "bytes";
+	if (ctl->rank_states.review.text[0])
+		return "statistical";
+	return ctl->from_config && strcmp(ctl->from_config, ptc_switch_to_config(ctl)) == 0 ? "bytes" : "native";
+}
+
 char *ptc_switch_summary(struct ptc_controller *ctl)
 {
 	uint64_t wire = 0, copied = 0, verified = ctl->captured_bytes;
@@ -97,13 +108,14 @@ char *ptc_switch_summary(struct ptc_controller *ctl)
 	}
 	if (ctl->plan_json)
 		ptc_json_load("plan", ctl->plan_json, strlen(ctl->plan_json), &plan, NULL);
-	root = json_pack("{s:i, s:s, s:s, s:I, s:I, s:I, s:s, s:s, s:o, s:I, s:I, s:I, s:I, s:s, s:f, s:o}", "version",
-			 1, "job", ctl->meta.name, "kind", ptc_switch_name(ctl), "generation",
-			 (json_int_t)ctl->intent.to_generation, "snapshot", (json_int_t)ctl->intent.to_snapshot, "step",
-			 (json_int_t)ctl->record.step, "from", ctl->from_config ? ctl->from_config : "", "to",
-			 ptc_switch_to_config(ctl), "phases", phases_json(ctl), "received_bytes", (json_int_t)wire,
-			 "copied_bytes", (json_int_t)copied, "verified_bytes", (json_int_t)verified, "digests_verified",
-			 (json_int_t)ctl->ndigests, "preserved", "bytes", "seconds",
+	root = json_pack("{s:i, s:s, s:I, s:s, s:I, s:I, s:I, s:s, s:s, s:o, s:I, s:I, s:I, s:I, s:s, s:f, s:o}",
+			 "version", 1, "job", ctl->meta.name, "id", (json_int_t)ctl->intent.id, "kind",
+			 ptc_switch_name(ctl), "generation", (json_int_t)ctl->intent.to_generation, "snapshot",
+			 (json_int_t)ctl->intent.to_snapshot, "step", (json_int_t)ctl->record.step, "from",
+			 ctl->from_config ? ctl->from_config : "", "to", ptc_switch_to_config(ctl), "phases",
+			 phases_json(ctl), "received_bytes", (json_int_t)wire, "copied_bytes", (json_int_t)copied,
+			 "verified_bytes", (json_int_t)verified, "digests_verified", (json_int_t)ctl->ndigests,
+			 "preserved", preserved(ctl), "seconds",
 			 ctl->nphases ? (double)(ptc_sys_now_ns() - ctl->phases[0].at_ns) / 1e9 : 0.0, "plan",
 			 plan ? plan : json_null());
 	if (root && ctl->rank_states.review.text[0])
@@ -171,9 +183,9 @@ static json_t *moved(const json_t *plan)
 
 json_t *ptc_switch_brief(struct ptc_controller *ctl)
 {
-	static const char *const kept[] = { "kind",           "generation", "snapshot",       "step",
-					    "from",           "to",         "received_bytes", "copied_bytes",
-					    "captured_bytes", "seconds",    "pause",          "digests_verified" };
+	static const char *const kept[] = { "id",      "kind",  "generation",       "snapshot",     "step",
+					    "from",    "to",    "received_bytes",   "copied_bytes", "captured_bytes",
+					    "seconds", "pause", "digests_verified", "preserved" };
 	char *text = ptc_switch_summary(ctl);
 	json_t *summary = NULL, *brief = json_object(), *plan;
 

@@ -117,12 +117,13 @@ static int send_update(struct ptc_watcher *w, const struct update *n, const char
 
 	memcpy(phase, n->phase, sizeof phase);
 	memcpy(text, n->text, sizeof text);
-	p.version = 1;
+	p.version = PTC_WIRE_VERSION;
 	p.phase = n->finished ? ended : phase;
 	p.text = text;
 	p.bytes_done = n->done;
 	p.bytes_total = n->total;
 	p.finished = n->finished;
+	p.switch_id = w->switch_id;
 	if (!summary && n->finished)
 		summary = w->shared.summary; /* written once, before finished */
 	p.summary = summary ? (char *)(uintptr_t)summary : empty;
@@ -147,17 +148,16 @@ struct stream {
 	struct ptc_watcher *w;
 	uint64_t sent;
 	int64_t sent_ns;
-	ptc_amend_fn amend;
+	struct ptc_watch_ops ops;
 	void *arg;
-	void (*release)(void *arg);
 };
 
 static void stream_release(void *arg)
 {
 	struct stream *s = arg;
 
-	if (s->release)
-		s->release(s->arg);
+	if (s->ops.release)
+		s->ops.release(s->arg);
 	ptc_watcher_unref(s->w);
 	ptc_free(s);
 }
@@ -177,12 +177,14 @@ static int stream_step(void *arg, struct ptc_rpc_call *call, struct ptc_error *e
 	int rc = 0;
 
 	take_update(s->w, &n);
+	if (n.finished && n.status == PTC_EFENCED && s->ops.lost)
+		return s->ops.lost(s->arg, call, s->w->switch_id, err);
 	if (n.finished && n.status)
 		return ptc_error_set(err, n.status, "%s", n.text);
-	if (n.finished && s->amend && s->w->shared.summary) {
+	if (n.finished && s->ops.amend && s->w->shared.summary) {
 		bool later = false;
 
-		rc = s->amend(s->arg, call, s->w->shared.summary, &later, &summary, err);
+		rc = s->ops.amend(s->arg, call, s->w->shared.summary, &later, &summary, err);
 		if (!rc && later) {
 			ptc_rpc_call_again(call, AMEND_MS);
 			return 0;
@@ -199,17 +201,17 @@ static int stream_step(void *arg, struct ptc_rpc_call *call, struct ptc_error *e
 	return rc;
 }
 
-int ptc_watcher_stream(struct ptc_watcher *w, struct ptc_rpc_call *call, ptc_amend_fn amend, void *arg,
-		       void (*release)(void *arg), struct ptc_error *err)
+int ptc_watcher_stream(struct ptc_watcher *w, struct ptc_rpc_call *call, const struct ptc_watch_ops *ops, void *arg,
+		       struct ptc_error *err)
 {
 	struct stream *s = ptc_calloc(1, sizeof *s);
 
 	if (!s) {
-		if (release)
-			release(arg);
+		if (ops->release)
+			ops->release(arg);
 		return ptc_error_set(err, PTC_ENOMEM, "out of memory; the switch goes on");
 	}
-	*s = (struct stream){ ptc_watcher_ref(w), 0, ptc_sys_now_ns(), amend, arg, release };
+	*s = (struct stream){ ptc_watcher_ref(w), 0, ptc_sys_now_ns(), *ops, arg };
 	ptc_rpc_call_follow(call, 0, stream_step, s, stream_release);
 	return 0;
 }

@@ -5,6 +5,7 @@
 
 #include "base/alloc.h"
 #include "base/sys/sys.h"
+#include "base/test_seed.h"
 
 #include <fcntl.h>
 #include <setjmp.h>
@@ -64,14 +65,11 @@ static void reopen(struct world *w)
 static int setup(void **state)
 {
 	struct world *w = ptc_calloc(1, sizeof *w);
-	const char *seed = getenv("PTC_TEST_SEED");
 
 	snprintf(w->dir, sizeof w->dir, "/tmp/ptc-cache-XXXXXX");
 	assert_non_null(mkdtemp(w->dir));
 	snprintf(w->path, sizeof w->path, "%s/samples", w->dir);
-	w->seed = seed ? strtoull(seed, NULL, 10) : (uint64_t)ptc_sys_realtime_ms();
-	print_message("seed %llu\n", (unsigned long long)w->seed);
-	w->seed |= 1;
+	w->seed = ptc_test_seed() | 1;
 	reopen(w);
 	*state = w;
 	return 0;

@@ -8,6 +8,7 @@
  * otherwise as they were, which is what file systems with a journal do once a file in the directory was synced.
  * Everything happens on tmpfs, which is taken for a disk here. */
 #include "base/check.h"
+#include "base/test_seed.h"
 #include "daemon/store/test_store_place.h"
 
 #include <dirent.h>
@@ -506,14 +507,13 @@ static void power_is_cut_at_every_sync(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = { cmocka_unit_test(power_is_cut_at_every_sync) };
-	const char *given = getenv("PTC_SEED"), *more = getenv("PTC_ROUNDS");
+	const char *more = getenv("PTC_ROUNDS");
 	unsigned bytes = 9;
 	int rc;
 
-	seed = given ? (unsigned)strtoul(given, NULL, 0) : (unsigned)ptc_sys_now_ns();
+	seed = (unsigned)ptc_test_seed();
 	rounds = more ? (unsigned)strtoul(more, NULL, 0) : getenv("PTC_TEST_LONG") ? 8 : 1;
 	random_state = seed;
-	print_message("seed %u (repeat with PTC_SEED=%u)\n", seed, seed);
 	mallopt(M_MMAP_THRESHOLD, 1 << 30); /* megabytes come and go for each image: without faults, then */
 	mallopt(M_TRIM_THRESHOLD, 1 << 30);
 	x = malloc(ROWS * COLS);

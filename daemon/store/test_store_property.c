@@ -3,6 +3,8 @@
  * byte per element saying whether the node has it, and the tensors themselves. */
 #include "daemon/store/test_store_place.h"
 
+#include "base/test_seed.h"
+
 #include <time.h>
 
 #define ITEMS 6
@@ -389,8 +391,8 @@ static void chain(unsigned s0)
 
 static void chains_keep_every_byte(void **state)
 {
-	const char *fixed = getenv("PTC_SEED"), *rounds = getenv("PTC_ROUNDS");
-	unsigned first = fixed ? (unsigned)strtoul(fixed, NULL, 10) : (unsigned)time(NULL);
+	const char *fixed = getenv("PTC_TEST_SEED"), *rounds = getenv("PTC_ROUNDS");
+	unsigned first = (unsigned)ptc_test_seed();
 	unsigned n = rounds ? (unsigned)strtoul(rounds, NULL, 10) : 4;
 
 	for (unsigned i = 0; i < (fixed && !rounds ? 1 : n); i++)

@@ -3,6 +3,7 @@
  * has changed; a bit that was flipped is found by the checksum of its block. Random boxes out of random tables, which are dropped, replaced, reopened and deleted under the reader. */
 #include "base/check.h"
 #include "base/number/digest.h"
+#include "base/test_seed.h"
 #include "daemon/store/test_store_place.h"
 
 #include <stdatomic.h>
@@ -148,7 +149,7 @@ static void a_flipped_bit_is_seen(void **state)
 
 static void right_or_refused(void **state)
 {
-	unsigned seed = (unsigned)(getenv("PTC_SEED") ? atoi(getenv("PTC_SEED")) : (int)time(NULL));
+	unsigned seed = (unsigned)ptc_test_seed();
 	struct ptc_table_key k = key_of(JOB_A, 1, 1);
 	uint8_t *x = tensor(seed), *old = NULL;
 	struct ptc_store *s;
@@ -159,7 +160,6 @@ static void right_or_refused(void **state)
 	bool beside;
 	int fd = -1;
 
-	print_message("seed %u\n", seed);
 	place_make(&p, fast_base());
 	s = store_open(&p, 24 * MIB); /* two tables, hardly more: chunks are used again, or punched */
 	ok(ptc_store_job_create(s, JOB_A, getuid(), err));

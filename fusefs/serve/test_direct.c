@@ -3,6 +3,7 @@
  * The chunk_server is a memfd laid out as a job's chunk file, the kernel's side a socket (test_peer.h). */
 #include "base/number/digest.h"
 #include "base/limits.h"
+#include "base/test_seed.h"
 #include "fusefs/serve/test_peer.h"
 
 #include <setjmp.h>
@@ -191,10 +192,7 @@ static void read_at_random(struct fixture *f, unsigned *seed)
 
 static unsigned seed_new(void)
 {
-	unsigned seed = getenv("PTC_SEED") ? (unsigned)atoi(getenv("PTC_SEED")) : (unsigned)time(NULL);
-
-	print_message("seed %u\n", seed);
-	return seed;
+	return (unsigned)ptc_test_seed();
 }
 
 /* Nothing comes from the source itself, and where it lies is asked for once. */

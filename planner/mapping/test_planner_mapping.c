@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Mappings against every permutation of up to 8 devices, whose cost this file computes by itself from
- * coordinates; slow links; blocks; the bound. PTC_SEED=n repeats. */
+ * coordinates; slow links; blocks; the bound. PTC_TEST_SEED=n repeats. */
 #include "planner/mapping/mapping.h"
 
 #include "base/alloc.h"
 #include "base/check.h"
+#include "base/test_seed.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -29,9 +30,7 @@ static uint32_t rnd(uint32_t n)
 
 static void seed(uint64_t n)
 {
-	const char *s = getenv("PTC_SEED");
-
-	rng = ((s ? strtoull(s, NULL, 0) : 777) + n) * 0x9E3779B97F4A7C15u + 1;
+	rng = (ptc_test_seed() + n) * 0x9E3779B97F4A7C15u + 1;
 }
 
 static double links[MAX * MAX];

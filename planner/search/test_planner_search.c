@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 /* The search against trying everything: an oracle that calls ptc_estimate for each combination of
- * degrees, in plain loops, and knows nothing of bounds. Frontiers the same way. PTC_SEED=n
+ * degrees, in plain loops, and knows nothing of bounds. Frontiers the same way. PTC_TEST_SEED=n
  * PTC_CASES=1 repeats the case that a failure prints. */
 #include "planner/search/fastest.h"
 
 #include "base/alloc.h"
 #include "base/check.h"
+#include "base/test_seed.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -29,9 +30,7 @@ static uint32_t rnd(uint32_t n)
 
 static uint64_t seed_of(uint64_t n)
 {
-	const char *s = getenv("PTC_SEED");
-
-	return (s ? strtoull(s, NULL, 0) : 20250311) + n;
+	return ptc_test_seed() + n;
 }
 
 static uint64_t cases(void)
@@ -212,7 +211,7 @@ static void test_exhaustive(void **state)
 				ptc_cand_format(&got[0].cand, is);
 			if (b.some)
 				ptc_cand_format(&b.c.cand, want);
-			fail_msg("PTC_SEED=%llu PTC_CASES=1: found %s, the best is %s; %s",
+			fail_msg("PTC_TEST_SEED=%llu PTC_CASES=1: found %s, the best is %s; %s",
 				 (unsigned long long)seed_of(n), is, want, err.text);
 		}
 		for (size_t i = 1; i < ngot; i++)

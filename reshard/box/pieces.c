@@ -60,6 +60,22 @@ static int by_box(const void *pa, const void *pb)
 	return c ? c : a->part < b->part ? -1 : a->part > b->part;
 }
 
+/* A part of a buffer is one box for nearly all tensors, and there are very many: no table of sets, no search. */
+static int make_one(struct ptc_pieces *p, const struct ptc_part_box *v)
+{
+	p->box = ptc_malloc(sizeof *p->box);
+	p->set = ptc_calloc(1, sizeof *p->set);
+	p->reach = ptc_malloc(sizeof *p->reach);
+	p->set_bytes = ptc_malloc(sizeof *p->set_bytes);
+	if (!p->box || !p->set || !p->reach || !p->set_bytes)
+		return PTC_ENOMEM;
+	p->n = p->cap = 1;
+	p->box[0] = v->box;
+	p->reach[0] = v->box.off[0] + v->box.ext[0];
+	p->set_bytes[0] = ptc_box_volume(&v->box);
+	return ptc_lists_one(&p->sets, &v->part, 1);
+}
+
 /* Equal boxes, one after the other, become a piece each. */
 static int collapse(struct ptc_pieces *p, const struct ptc_part_box *v, size_t n)
 {
@@ -278,6 +294,12 @@ int ptc_pieces_make(struct ptc_pieces *p, struct ptc_part_box *v, size_t n)
 	int rc;
 
 	*p = (struct ptc_pieces){ .ndim = n ? v[0].box.ndim : 1 };
+	if (n == 1) {
+		rc = make_one(p, v);
+		if (rc)
+			ptc_pieces_done(p);
+		return rc;
+	}
 	if (n > 1)
 		qsort(v, n, sizeof *v, by_box);
 	rc = collapse(p, v, n);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Boxes against brute force over every element of small random spaces. The
  * oracle marks elements one by one and shares no code with box.c. Seed:
- * PTC_SEED, printed on failure; cases shrink only by being small. */
+ * PTC_TEST_SEED, printed; cases shrink only by being small. */
 #include "base/alloc.h"
 #include "base/number/digest.h"
+#include "base/test_seed.h"
 #include "reshard/box/box.h"
 
 #include <setjmp.h>
@@ -27,9 +28,7 @@ static int64_t rnd(int64_t n) /* 0..n-1 */
 
 static void seed_begin(uint64_t n)
 {
-	const char *s = getenv("PTC_SEED");
-
-	rng = (s ? strtoull(s, NULL, 0) : 20240607) * 0x9E3779B97F4A7C15u + n * 7919 + 1;
+	rng = ptc_test_seed() * 0x9E3779B97F4A7C15u + n * 7919 + 1;
 }
 
 struct space {

@@ -198,14 +198,22 @@ int ptc_layout_rank(const struct ptc_layout *l, uint32_t rank, struct ptc_rank_l
 int ptc_layout_rank_item(const struct ptc_layout *l, uint32_t rank, uint32_t item, struct ptc_rank_layout *ret,
 			 struct ptc_error *err)
 {
+	struct ptc_cutter cutter = { .l = l, .err = err };
 	const struct ptc_rank_layout *cell;
 	size_t lo, end;
 	uint32_t part;
+	int rc;
 
 	if (l->items) {
-		if (ptc_regions_part(l, item, rank, &part))
-			return ptc_regions_of_part(l, item, part, ret, err);
-		return copy_regions(NULL, 0, ret, err);
+		if (!ptc_regions_part(l, item, rank, &part))
+			return copy_regions(NULL, 0, ret, err);
+		rc = ptc_cutter_part(&cutter, item, part);
+		ptc_cutter_done(&cutter);
+		if (rc)
+			ptc_free(cutter.regions);
+		else
+			*ret = (struct ptc_rank_layout){ .regions = cutter.regions, .nregions = cutter.n };
+		return rc;
 	}
 	cell = &l->cells[l->rank_cells[rank]];
 	lo = PTC_SEARCH(struct ptc_region, item, cell->regions, cell->nregions, item);

@@ -24,8 +24,10 @@ struct maker {
 	struct ptc_side *s;
 	const struct ptc_layout *l;
 	struct ptc_error *err;
-	struct ptc_lists geometry_keys, spread_keys, where_keys;
+	struct ptc_numbers geometry_numbers, spread_numbers;
+	struct ptc_lists where_keys;
 	uint32_t geometry_cap, spread_cap, where_cap;
+	struct ptc_cutter cutter;   /* unless declared */
 	struct ptc_part_box *boxes; /* of one geometry */
 	size_t nboxes, boxes_cap;
 	/* ranks by part: of all classes when declared; else one of parts */
@@ -60,7 +62,8 @@ static void put64(uint32_t *v, size_t *n, uint64_t x)
 	v[(*n)++] = (uint32_t)(x >> 32);
 }
 
-static int geometry_key(struct maker *m, uint32_t item, uint64_t *ret_where, uint32_t *ret)
+/* The number of the item's geometry, and where the item lies; the number is s->ngeometries of one not made yet. */
+static int find_geometry(struct maker *m, uint32_t item, uint64_t *ret_where, uint32_t *ret)
 {
 	const struct ptc_tensor *t = &m->s->spec->tensors[item / (1 + m->s->spec->nfields)];
 	struct ptc_regions_key key;
@@ -70,16 +73,19 @@ static int geometry_key(struct maker *m, uint32_t item, uint64_t *ret_where, uin
 	if (!m->l || declared(m)) {
 		v[n++] = m->l ? item : 0;
 		*ret_where = v[0];
-		return ptc_lists_intern(&m->geometry_keys, v, n, ret);
+		return ptc_numbers_of(&m->geometry_numbers, v, n, m->s->ngeometries, ret);
 	}
 	ptc_regions_key(m->l, item, &key);
+	*ret_where = key.where;
+	*ret = m->s->ngeometries;
+	if (ptc_regions_in_buffer(m->l, item)) /* no other item is cut alike */
+		return 0;
 	put64(v, &n, key.rule ? (uint64_t)(key.rule - ptc_layout_spec(m->l)->rules) + 1 : 0);
 	put64(v, &n, key.form);
 	v[n++] = ptc_dtype_bits(ptc_item_dtype(m->s->spec, item));
 	for (uint32_t d = 0; d < t->ndim; d++)
 		put64(v, &n, (uint64_t)t->shape[d]);
-	*ret_where = key.where;
-	return ptc_lists_intern(&m->geometry_keys, v, n, ret);
+	return ptc_numbers_of(&m->geometry_numbers, v, n, m->s->ngeometries, ret);
 }
 
 /* ---- parts ---- */
@@ -139,12 +145,9 @@ static int rule_boxes(struct maker *m, uint32_t item)
 	for (uint32_t k = 0; k < nruns && !rc; k++) {
 		ptc_regions_run(m->l, item, k, &run);
 		for (uint32_t i = 0, p = run.first; i < run.n && !rc; i++, p += run.step) {
-			struct ptc_rank_layout part = { 0 };
-
-			rc = ptc_regions_of_part(m->l, item, p, &part, m->err);
+			rc = ptc_cutter_part(&m->cutter, item, p);
 			if (!rc)
-				rc = push_boxes(m, item, p, part.regions, part.nregions);
-			ptc_free(part.regions);
+				rc = push_boxes(m, item, p, m->cutter.regions, m->cutter.n);
 		}
 	}
 	return rc;
@@ -296,6 +299,11 @@ static int ranks_of(struct maker *m, const uint32_t *parts, size_t nparts, uint3
 	return ptc_lists_intern(&m->s->sets, m->scratch, n, ret);
 }
 
+static bool alone(const struct maker *m, uint32_t item)
+{
+	return m->l && !declared(m) && ptc_regions_in_buffer(m->l, item);
+}
+
 static int new_spread(struct maker *m, uint32_t item, uint32_t geometry, uint64_t where)
 {
 	struct ptc_side *s = m->s;
@@ -314,6 +322,7 @@ static int new_spread(struct maker *m, uint32_t item, uint32_t geometry, uint64_
 	}
 	spread = &s->spreads[s->nspreads];
 	spread->geometry = geometry;
+	spread->alone = alone(m, item);
 	spread->sets = ptc_calloc(p->sets.n, sizeof *spread->sets);
 	if (!spread->sets)
 		return nomem(m);
@@ -378,7 +387,7 @@ static int take_item(struct maker *m, uint32_t item)
 	size_t n = 0;
 	int rc = 0;
 
-	if (geometry_key(m, item, &where, &geometry))
+	if (find_geometry(m, item, &where, &geometry))
 		return nomem(m);
 	if (geometry == s->ngeometries)
 		rc = new_geometry(m, item);
@@ -386,7 +395,10 @@ static int take_item(struct maker *m, uint32_t item)
 		return rc;
 	v[n++] = geometry;
 	put64(v, &n, where);
-	if (ptc_lists_intern(&m->spread_keys, v, n, &s->item_spread[item]))
+	s->item_spread[item] = s->nspreads;
+	if (alone(m, item))
+		return new_spread(m, item, geometry, where);
+	if (ptc_numbers_of(&m->spread_numbers, v, n, s->nspreads, &s->item_spread[item]))
 		return nomem(m);
 	return s->item_spread[item] == s->nspreads ? new_spread(m, item, geometry, where) : 0;
 }
@@ -410,13 +422,15 @@ static int sum_held(struct maker *m)
 
 static void maker_done(struct maker *m)
 {
-	ptc_lists_done(&m->geometry_keys);
-	ptc_lists_done(&m->spread_keys);
+	ptc_numbers_done(&m->geometry_numbers);
+	ptc_numbers_done(&m->spread_numbers);
 	ptc_lists_done(&m->where_keys);
 	for (uint32_t i = 0; i < m->where_cap; i++)
 		ptc_free(m->where[i].ranks);
 	ptc_free(m->where);
 	ptc_free(m->boxes);
+	ptc_free(m->cutter.regions);
+	ptc_cutter_done(&m->cutter);
 	for (uint32_t i = 0; i < m->parts_cap; i++) {
 		ptc_free(m->parts[i].first);
 		ptc_free(m->parts[i].ranks);
@@ -435,7 +449,7 @@ static void maker_done(struct maker *m)
 int ptc_side_init(struct ptc_side *s, const struct ptc_layout *layout, const struct ptc_spec *spec,
 		  struct ptc_error *err)
 {
-	struct maker m = { .s = s, .l = layout, .err = err };
+	struct maker m = { .s = s, .l = layout, .err = err, .cutter = { .l = layout, .err = err } };
 	uint32_t world = layout ? ptc_layout_world(layout) : 0;
 	int rc = 0;
 

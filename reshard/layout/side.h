@@ -12,6 +12,7 @@
 /* The ranks that hold the sets of a geometry, in one place of the model. */
 struct ptc_spread {
 	uint32_t geometry;
+	bool alone;     /* one item has this geometry and spread, and no other can */
 	uint32_t *sets; /* set of parts -> set of ranks, an index into ptc_side.sets */
 };
 struct ptc_side {

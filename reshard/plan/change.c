@@ -14,7 +14,7 @@
 struct maker {
 	struct ptc_change *c;
 	struct ptc_error *err;
-	struct ptc_lists atoms_keys, group_keys;
+	struct ptc_numbers atoms_numbers, group_numbers;
 	uint32_t atoms_cap, group_cap;
 };
 
@@ -121,6 +121,12 @@ static void atoms_done(struct ptc_atoms *a)
 	ptc_lists_done(&a->pairs);
 }
 
+/* Does no other item have the geometries and spreads of this one? */
+static bool alone(const struct ptc_change *c, uint32_t item)
+{
+	return c->to.spreads[c->to.item_spread[item]].alone || c->from.spreads[c->from.item_spread[item]].alone;
+}
+
 /* The atoms of an item's geometries. */
 static int find_atoms(struct maker *m, uint32_t item, uint32_t *ret)
 {
@@ -128,7 +134,8 @@ static int find_atoms(struct maker *m, uint32_t item, uint32_t *ret)
 	uint32_t key[2] = { c->to.spreads[c->to.item_spread[item]].geometry,
 			    c->from.spreads[c->from.item_spread[item]].geometry };
 
-	if (ptc_lists_intern(&m->atoms_keys, key, 2, ret))
+	*ret = c->natoms;
+	if (!alone(c, item) && ptc_numbers_of(&m->atoms_numbers, key, 2, c->natoms, ret))
 		return nomem(m);
 	if (*ret < c->natoms)
 		return 0;
@@ -216,7 +223,8 @@ static int join_group(struct maker *m, uint32_t item)
 
 	if (c->from.layout && ptc_layout_resets(c->to.layout, item))
 		return add_reset(m, item);
-	if (ptc_lists_intern(&m->group_keys, key, 3, &c->item_group[item]))
+	c->item_group[item] = c->ngroups;
+	if (!alone(c, item) && ptc_numbers_of(&m->group_numbers, key, 3, c->ngroups, &c->item_group[item]))
 		return nomem(m);
 	if (c->item_group[item] == c->ngroups)
 		rc = new_group(m, item, derived);
@@ -365,8 +373,8 @@ int ptc_change_new(const struct ptc_layout *from, const struct ptc_layout *to, s
 		rc = make_groups(&m);
 	if (!rc)
 		rc = sum_classes(&m);
-	ptc_lists_done(&m.atoms_keys);
-	ptc_lists_done(&m.group_keys);
+	ptc_numbers_done(&m.atoms_numbers);
+	ptc_numbers_done(&m.group_numbers);
 	if (rc)
 		ptc_change_free(m.c);
 	else

@@ -17,6 +17,7 @@ void ptc_cutter_done(struct ptc_cutter *b)
 	for (uint32_t d = 0; d < PTC_MAX_DIMS; d++)
 		ptc_free(b->dims[d].v);
 	ptc_free(b->spare.v);
+	ptc_boxes_done(&b->range);
 }
 
 static int no_memory(struct ptc_cutter *b)

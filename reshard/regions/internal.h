@@ -16,26 +16,6 @@ int ptc_ways_ranks(struct ptc_layout *l); /* and of the ranks; fails for memory 
 void ptc_ways_finalize(struct ptc_layout *l, uint32_t item);
 
 /* ---- cut.c ---- */
-/* A part of a dim: [goff, goff + ext) globally lies at loff locally. */
-struct ptc_dim_part {
-	int64_t goff, ext, loff;
-	bool padding;
-};
-struct ptc_dim_parts {
-	struct ptc_dim_part *v;
-	size_t n, cap;
-	int64_t len; /* local length of the dim */
-};
-struct ptc_cutter {
-	const struct ptc_layout *l;
-	struct ptc_error *err;
-	uint32_t item;
-	struct ptc_dim_parts dims[PTC_MAX_DIMS], spare;
-	struct ptc_region *regions; /* the caller's, as are n and cap */
-	size_t n, cap;
-};
-/* Frees the parts, not the regions. */
-void ptc_cutter_done(struct ptc_cutter *b);
 /* Fills b->dims for the ranks at these indices; *ret_local: the local tensor before a flat range. */
 int ptc_cut_dims(struct ptc_cutter *b, uint32_t item, const uint32_t at[PTC_WAYS], struct ptc_box *ret_local);
 /* The extents of ret_local alone; local comes in as the whole tensor. 0 where a size does not come out. */

@@ -113,7 +113,6 @@ static int emit_pieces(struct ptc_cutter *b, const struct ptc_box *local, const 
 
 static int build_item(struct ptc_cutter *b, uint32_t item, const uint32_t at[PTC_WAYS])
 {
-	struct ptc_boxes range = { 0 };
 	struct ptc_box local;
 	char name[PTC_ITEM_NAME_SIZE];
 	int64_t first, count;
@@ -129,13 +128,11 @@ static int build_item(struct ptc_cutter *b, uint32_t item, const uint32_t at[PTC
 	if (!ptc_regions_is_flat(b->l, item))
 		return emit_pieces(b, &local, &local, 1, 0);
 	flat_range(b->l, item, at, ptc_box_volume(&local), &first, &count);
-	rc = ptc_box_from_range(local.ndim, local.ext, first, count, &range);
+	b->range.n = 0;
+	rc = ptc_box_from_range(local.ndim, local.ext, first, count, &b->range);
 	if (rc)
-		ptc_error_set(b->err, rc, "layout: out of memory");
-	else if (range.n)
-		rc = emit_pieces(b, &local, range.v, range.n, first);
-	ptc_boxes_done(&range);
-	return rc;
+		return ptc_error_set(b->err, rc, "layout: out of memory");
+	return b->range.n ? emit_pieces(b, &local, b->range.v, b->range.n, first) : 0;
 }
 
 static bool on_stage(const struct ptc_layout *l, uint32_t item, uint32_t pp)
@@ -277,22 +274,13 @@ void ptc_regions_run(const struct ptc_layout *l, uint32_t item, uint32_t run, st
 	ret->n = (uint32_t)PTC_MAX(end - f->first / f->range, 0);
 }
 
-int ptc_regions_of_part(const struct ptc_layout *l, uint32_t item, uint32_t part, struct ptc_rank_layout *ret,
-			struct ptc_error *err)
+int ptc_cutter_part(struct ptc_cutter *c, uint32_t item, uint32_t part)
 {
-	struct ptc_cutter b = { .l = l, .err = err };
 	uint32_t at[PTC_WAYS];
-	int rc;
 
-	part_indices(l, item, part, at);
-	rc = build_item(&b, item, at);
-	ptc_cutter_done(&b);
-	if (rc) {
-		ptc_free(b.regions);
-		return rc;
-	}
-	*ret = (struct ptc_rank_layout){ .regions = b.regions, .nregions = b.n };
-	return 0;
+	part_indices(c->l, item, part, at);
+	c->n = 0;
+	return build_item(c, item, at);
 }
 
 void ptc_regions_key(const struct ptc_layout *l, uint32_t item, struct ptc_regions_key *ret)
@@ -332,17 +320,13 @@ static bool every_part_counts(const struct ptc_layout *l, uint32_t item)
 static int check_items(const struct ptc_layout *l, struct ptc_error *err)
 {
 	struct ptc_cutter b = { .l = l, .err = err };
-	uint32_t at[PTC_WAYS];
 	int rc = 0;
 
 	for (uint32_t item = 0; item < l->nitems && !rc; item++) {
 		uint32_t n = every_part_counts(l, item) ? ptc_regions_nparts(l, item) : 1;
 
-		for (uint32_t part = 0; part < n && !rc; part++) {
-			b.n = 0;
-			part_indices(l, item, part, at);
-			rc = build_item(&b, item, at);
-		}
+		for (uint32_t part = 0; part < n && !rc; part++)
+			rc = ptc_cutter_part(&b, item, part);
 	}
 	ptc_cutter_done(&b);
 	ptc_free(b.regions);

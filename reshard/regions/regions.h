@@ -79,9 +79,31 @@ struct ptc_part_run {
 };
 uint32_t ptc_regions_nruns(const struct ptc_layout *l, uint32_t item);
 void ptc_regions_run(const struct ptc_layout *l, uint32_t item, uint32_t run, struct ptc_part_run *ret);
-/* The regions of one part; the caller frees ret->regions. */
-int ptc_regions_of_part(const struct ptc_layout *l, uint32_t item, uint32_t part, struct ptc_rank_layout *ret,
-			struct ptc_error *err);
+/* A part of a dim: [goff, goff + ext) globally lies at loff locally. */
+struct ptc_dim_part {
+	int64_t goff, ext, loff;
+	bool padding;
+};
+struct ptc_dim_parts {
+	struct ptc_dim_part *v;
+	size_t n, cap;
+	int64_t len; /* local length of the dim */
+};
+/* Makes the regions of parts, one part after the other, in memory that it keeps from each to the next. Begin with l and
+ * err set and the rest zero; end with ptc_cutter_done. */
+struct ptc_cutter {
+	const struct ptc_layout *l;
+	struct ptc_error *err;
+	uint32_t item;
+	struct ptc_dim_parts dims[PTC_MAX_DIMS], spare;
+	struct ptc_boxes range;
+	struct ptc_region *regions; /* the caller frees them, whether a call has failed or not */
+	size_t n, cap;
+};
+/* Regions 0 to c->n - 1 become those of one part. PTC_ELAYOUT, PTC_ELIMIT, PTC_ENOMEM: c->err says why. */
+int ptc_cutter_part(struct ptc_cutter *c, uint32_t item, uint32_t part);
+/* Frees all but the regions. */
+void ptc_cutter_done(struct ptc_cutter *c);
 
 /* ---- ways: what an item is cut over ---- */
 /* How zero cuts an item; CONFIG where the configuration's buffers do. */

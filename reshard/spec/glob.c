@@ -71,10 +71,26 @@ static bool next_start(const char *p, size_t n, const char *s, size_t ns, size_t
 	return found != NULL;
 }
 
+/* Most patterns of a rule set end in the name of another kind of tensor: that is seen before anything is searched. */
+static bool tail_differs(const char *p, size_t np, const char *s, size_t ns)
+{
+	for (; np; np--, ns--) {
+		char c = p[np - 1];
+
+		if (c == '*' || c == '?' || c == '[' || c == ']')
+			return false;
+		if (!ns || c != s[ns - 1])
+			return true;
+	}
+	return false;
+}
+
 bool ptc_glob_match(const char *p, size_t np, const char *s, size_t ns)
 {
 	size_t pi = 0, si = 0, star = SIZE_MAX, star_si = 0, used;
 
+	if (tail_differs(p, np, s, ns))
+		return false;
 	while (si < ns) {
 		if (pi < np && p[pi] == '*') {
 			star = ++pi;

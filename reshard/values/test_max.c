@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The greatest of replicas against one found by value: each element is made a
  * number by its format's definition and compared as such. Then that neither
- * order nor grouping nor repetition of replicas changes a bit. PTC_SEED. */
+ * order nor grouping nor repetition of replicas changes a bit. PTC_TEST_SEED. */
 #include "base/check.h"
+#include "base/test_seed.h"
 #include "reshard/values/max.h"
 
 #include <math.h>
@@ -16,7 +17,7 @@
 
 static const enum ptc_dtype dtypes[] = { PTC_BOOL, PTC_U8,  PTC_U16, PTC_U32,  PTC_U64, PTC_I8, PTC_I16,
 					 PTC_I32,  PTC_I64, PTC_F16, PTC_BF16, PTC_F32, PTC_F64 };
-static uint64_t seed = 1, rng;
+static uint64_t seed, rng;
 
 static uint64_t rnd(void)
 {
@@ -226,9 +227,7 @@ int main(void)
 		cmocka_unit_test(others_are_refused),
 		cmocka_unit_test(what_is_cut_is_carried),
 	};
-	const char *s = getenv("PTC_SEED");
 
-	rng = seed = s ? strtoull(s, NULL, 0) : seed;
-	printf("seed %llu\n", (unsigned long long)seed);
+	rng = seed = ptc_test_seed() | 1;
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -84,6 +84,19 @@ static int core_new(const struct ptc_rpc_channel_opts *opts, grpc_channel **ret_
 	return 0;
 }
 
+/* Where revoked certificates are listed: what is open to a peer ends when it is. */
+static int trust_new(struct ptc_rpc_channel *ch, const struct ptc_rpc_channel_opts *opts, struct ptc_error *err)
+{
+	int rc;
+
+	if (opts->insecure || !opts->tls || !opts->tls->crl_path || strncmp(opts->target, "unix:", 5) == 0)
+		return 0;
+	rc = ptc_rpc_trust_new(opts->tls, &ch->trust, err);
+	if (!rc)
+		ch->listed = ch->tried = ptc_rpc_trust_epoch(ch->trust);
+	return rc;
+}
+
 int ptc_rpc_channel_new(const struct ptc_rpc_channel_opts *opts, struct ptc_rpc_channel **ret_channel,
 			struct ptc_error *err)
 {
@@ -97,8 +110,11 @@ int ptc_rpc_channel_new(const struct ptc_rpc_channel_opts *opts, struct ptc_rpc_
 	if (!ch)
 		return ptc_error_set(err, PTC_ENOMEM, "out of memory for a channel to %s", opts->target);
 	ch->renewed = ptc_rpc_tls_renewals();
-	rc = core_new(opts, &core, err);
+	rc = trust_new(ch, opts, err);
+	if (!rc)
+		rc = core_new(opts, &core, err);
 	if (rc) {
+		ptc_rpc_trust_free(ch->trust);
 		ptc_free(ch);
 		return rc;
 	}
@@ -126,28 +142,32 @@ struct ptc_rpc_channel *ptc_rpc_channel_free(struct ptc_rpc_channel *channel)
 		grpc_channel_destroy(channel->core);
 		if (channel->old)
 			grpc_channel_destroy(channel->old);
+		ptc_rpc_trust_free(channel->trust);
 		pthread_mutex_destroy(&channel->lock);
 		ptc_free(channel);
 	}
 	return NULL;
 }
 
-/* After certificates were renewed: the next connection is another channel's. The one before stays for a while, for calls that have
- * just been made and wait for its connection; those that have one keep it as long as they need it. */
+/* After certificates were renewed, or others revoked: the next connection is another channel's. The one before stays for a
+ * while, for calls that have just been made and wait for its connection; those that have one keep it as long as they need it.
+ * Where no other can be made, `listed` stays too, so that each call looks whether its peer is revoked. */
 static void renew_locked(struct ptc_rpc_channel *ch)
 {
-	const unsigned now = ptc_rpc_tls_renewals();
+	const unsigned now = ptc_rpc_tls_renewals(), listed = ch->trust ? ptc_rpc_trust_epoch(ch->trust) : 0;
 	const int64_t now_ns = ptc_sys_now_ns();
+	const bool same = ch->renewed == now && ch->tried == listed;
 	struct ptc_error err = PTC_ERROR_INIT;
 	grpc_channel *core;
 
-	if (ch->old && (ch->renewed != now || now_ns - ch->old_ns > OLD_NS)) {
+	if (ch->old && (!same || now_ns - ch->old_ns > OLD_NS)) {
 		grpc_channel_destroy(ch->old);
 		ch->old = NULL;
 	}
-	if (ch->renewed == now)
+	if (same)
 		return;
 	ch->renewed = now;
+	ch->tried = listed;
 	if (core_new(&ch->opts, &core, &err) != 0) {
 		ptc_error_log("rpc", "peer %s is called with the certificate as it was: %s", ch->target, err.text);
 		return;
@@ -155,6 +175,22 @@ static void renew_locked(struct ptc_rpc_channel *ch)
 	ch->old = ch->core;
 	ch->old_ns = now_ns;
 	ch->core = core;
+	ch->listed = listed;
+}
+
+bool ptc_rpc_channel_disowns(struct ptc_rpc_channel *ch, grpc_call *call, unsigned *listed)
+{
+	const unsigned now = ch->trust ? ptc_rpc_trust_epoch(ch->trust) : 0;
+
+	if (now == *listed)
+		return false;
+	*listed = now;
+	return ptc_rpc_peer_revoked(call, ch->trust);
+}
+
+int ptc_rpc_channel_disowned(const struct ptc_rpc_channel *ch, struct ptc_error *err)
+{
+	return ptc_error_set(err, PTC_EPEER, "peer %s: its certificate is revoked (tls.crl)", ch->target);
 }
 
 void ptc_rpc_channel_retry(struct ptc_rpc_channel *channel)
@@ -165,7 +201,7 @@ void ptc_rpc_channel_retry(struct ptc_rpc_channel *channel)
 }
 
 int ptc_rpc_channel_call(struct ptc_rpc_channel *ch, const char *method, grpc_completion_queue *cq, int timeout_ms,
-			 grpc_call **ret_call, struct ptc_error *err)
+			 grpc_call **ret_call, unsigned *ret_listed, struct ptc_error *err)
 {
 	gpr_timespec until = gpr_inf_future(GPR_CLOCK_MONOTONIC);
 	grpc_slice name;
@@ -179,6 +215,7 @@ int ptc_rpc_channel_call(struct ptc_rpc_channel *ch, const char *method, grpc_co
 	if (ch->opts.renews && ch->opts.tls)
 		renew_locked(ch);
 	*ret_call = grpc_channel_create_call(ch->core, NULL, GRPC_PROPAGATE_DEFAULTS, cq, name, NULL, until, NULL);
+	*ret_listed = ch->listed;
 	pthread_mutex_unlock(&ch->lock);
 	grpc_slice_unref(name);
 	return 0;
@@ -267,7 +304,7 @@ int ptc_rpc_unary_start(struct ptc_rpc_unary_call *u, struct ptc_rpc_channel *ch
 	if (!rc)
 		rc = ptc_rpc_meta_pack(&u->meta, args->meta, args->nmeta, err);
 	if (!rc)
-		rc = ptc_rpc_channel_call(ch, args->method, cq, args->timeout_ms, &u->core, err);
+		rc = ptc_rpc_channel_call(ch, args->method, cq, args->timeout_ms, &u->core, &u->listed, err);
 	if (!rc)
 		rc = ptc_rpc_parts_pack(&part, 1, &u->request, err);
 	if (!rc) {
@@ -301,8 +338,11 @@ static int flatten(grpc_byte_buffer *buf, void **ret_data, size_t *ret_len, stru
 int ptc_rpc_unary_result(struct ptc_rpc_unary_call *u, void **ret_reply, size_t *ret_len, struct ptc_error *err)
 {
 	grpc_byte_buffer *reply = u->reply;
-	int rc = ptc_rpc_status_from_core(u->out.code, &u->out.trailing, u->out.details, u->ch->target, err);
+	int rc;
 
+	if (ptc_rpc_channel_disowns(u->ch, u->core, &u->listed))
+		return ptc_rpc_channel_disowned(u->ch, err);
+	rc = ptc_rpc_status_from_core(u->out.code, &u->out.trailing, u->out.details, u->ch->target, err);
 	if (rc)
 		return rc;
 	if (!reply)

@@ -6,18 +6,26 @@
 #include "rpc/internal.h"
 
 struct ptc_rpc_channel {
-	pthread_mutex_t lock; /* core, old, renewed */
+	pthread_mutex_t lock; /* core, old, renewed, listed, tried */
 	grpc_channel *core;
 	grpc_channel *old; /* what core was before certificates were renewed; NULL: none */
 	int64_t old_ns;    /* since when */
 	unsigned renewed;
+	struct ptc_rpc_trust *trust;      /* NULL: no list of revoked certificates */
+	unsigned listed;                  /* its epoch when core was made */
+	unsigned tried;                   /* the last epoch that a core was to be made for */
 	struct ptc_rpc_channel_opts opts; /* its strings are ours, its tls the caller's */
 	atomic_int refs;
 	char target[PTC_RPC_ADDRESS_MAX], expect_node[PTC_NAME_MAX + 1];
 };
 struct ptc_rpc_channel *ptc_rpc_channel_ref(struct ptc_rpc_channel *ch);
+/* *ret_listed: the list of revoked certificates that the call's connection was, or will be, verified by. */
 int ptc_rpc_channel_call(struct ptc_rpc_channel *ch, const char *method, grpc_completion_queue *cq, int timeout_ms,
-			 grpc_call **ret_call, struct ptc_error *err);
+			 grpc_call **ret_call, unsigned *ret_listed, struct ptc_error *err);
+/* A call whose initial metadata is sent: the list has changed since *listed, which moves on, and names the peer. One thread
+ * per call. */
+bool ptc_rpc_channel_disowns(struct ptc_rpc_channel *ch, grpc_call *call, unsigned *listed);
+int ptc_rpc_channel_disowned(const struct ptc_rpc_channel *ch, struct ptc_error *err); /* PTC_EPEER, and why */
 
 struct ptc_rpc_meta_list {
 	grpc_metadata list[PTC_RPC_META_MAX];
@@ -42,6 +50,7 @@ grpc_op ptc_rpc_outcome_initial_op(struct ptc_rpc_outcome *o);
 struct ptc_rpc_unary_call {
 	struct ptc_rpc_channel *ch;
 	grpc_call *core;
+	unsigned listed; /* as in ptc_rpc_channel_call */
 	grpc_byte_buffer *request, *reply;
 	struct ptc_rpc_meta_list meta;
 	struct ptc_rpc_outcome out;

@@ -9,9 +9,8 @@
  * that no caller takes a broken stream for an ended one. */
 #include "rpc/client/internal.h"
 
-#include "rpc/server/server.h"
-
 #include "base/alloc.h"
+#include "rpc/server/server.h"
 
 #include <string.h>
 
@@ -29,6 +28,8 @@ struct ptc_rpc_stream {
 	bool receiving;                     /* it was started, and not taken yet */
 	bool ended;                         /* recv brought the end */
 	const struct ptc_rpc_call *follows; /* NULL: nobody */
+	unsigned listed;                    /* the list of revoked certificates, as looked at last */
+	bool revoked;                       /* the peer's is on it: the call was cancelled */
 };
 
 static grpc_call_error start_lasting(struct ptc_rpc_stream *s)
@@ -60,7 +61,7 @@ int ptc_rpc_stream_open(struct ptc_rpc_channel *channel, const char *method, int
 	s->cq = grpc_completion_queue_create_for_next(NULL);
 	rc = ptc_rpc_meta_pack(&s->meta, meta, nmeta, err);
 	if (!rc)
-		rc = ptc_rpc_channel_call(channel, method, s->cq, timeout_ms, &s->core, err);
+		rc = ptc_rpc_channel_call(channel, method, s->cq, timeout_ms, &s->core, &s->listed, err);
 	if (!rc) {
 		grpc_call_error e = start_lasting(s);
 
@@ -75,9 +76,22 @@ int ptc_rpc_stream_open(struct ptc_rpc_channel *channel, const char *method, int
 	return 0;
 }
 
+/* A peer whose certificate is revoked while a call to it goes on is neither told more nor heard. Before there is a connection
+ * nobody is known, and the list in force by then decides. */
+static bool disowned(struct ptc_rpc_stream *s)
+{
+	if (!s->revoked && !s->open.pending && ptc_rpc_channel_disowns(s->ch, s->core, &s->listed)) {
+		s->revoked = true;
+		grpc_call_cancel(s->core, NULL);
+	}
+	return s->revoked;
+}
+
 static int status_of(struct ptc_rpc_stream *s, struct ptc_error *err)
 {
 	ptc_rpc_slot_wait(s->cq, &s->status);
+	if (s->revoked)
+		return ptc_rpc_channel_disowned(s->ch, err);
 	return ptc_rpc_status_from_core(s->out.code, &s->out.trailing, s->out.details, s->ch->target, err);
 }
 
@@ -99,6 +113,7 @@ int ptc_rpc_stream_send(struct ptc_rpc_stream *s, const struct ptc_rpc_part *par
 
 	if (rc)
 		return rc;
+	disowned(s); /* then the batch fails, and the status says why */
 	op.data.send_message.send_message = buf;
 	e = ptc_rpc_slot_start(&s->send, s->core, &op, 1);
 	if (e == GRPC_CALL_OK && !ptc_rpc_slot_wait(s->cq, &s->send))
@@ -130,7 +145,7 @@ static bool recv_wait(struct ptc_rpc_stream *s)
 {
 	while (s->follows && s->recv.pending) {
 		ptc_rpc_cq_poll(s->cq, FOLLOW_POLL_MS);
-		if (s->recv.pending && ptc_rpc_call_cancelled(s->follows)) {
+		if (s->recv.pending && (disowned(s) || ptc_rpc_call_cancelled(s->follows))) {
 			ptc_rpc_stream_cancel(s);
 			break;
 		}
@@ -158,6 +173,7 @@ bool ptc_rpc_stream_ready(struct ptc_rpc_stream *s)
 
 	if (!s->ended && recv_start(s) != GRPC_CALL_OK)
 		return true; /* recv says what is wrong */
+	disowned(s);
 	while (waited->pending && ptc_rpc_cq_poll(s->cq, 0))
 		;
 	if (waited->pending)
@@ -174,7 +190,8 @@ static int recv_buffer(struct ptc_rpc_stream *s, grpc_byte_buffer **ret_buf, str
 
 	if (e != GRPC_CALL_OK)
 		return ptc_rpc_status_from_call_error(e, "receive", err);
-	if (!recv_wait(s) && s->incoming) {
+	disowned(s);
+	if ((!recv_wait(s) || disowned(s)) && s->incoming) {
 		grpc_byte_buffer_destroy(s->incoming);
 		s->incoming = NULL;
 	}

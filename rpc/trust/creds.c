@@ -181,6 +181,16 @@ void ptc_rpc_identity_from_call(grpc_call *call, struct ptc_rpc_trust *trust_or_
 		grpc_auth_context_release(ctx);
 }
 
+bool ptc_rpc_peer_revoked(grpc_call *call, struct ptc_rpc_trust *trust)
+{
+	grpc_auth_context *ctx = grpc_call_auth_context(call);
+	bool revoked = ctx && is_tls(ctx) && is_revoked(ctx, trust); /* not connected yet: the connection is verified */
+
+	if (ctx)
+		grpc_auth_context_release(ctx);
+	return revoked;
+}
+
 /* ---- what a client accepts --------------------------------------------------- */
 
 struct verifier {

@@ -26,6 +26,8 @@ void ptc_rpc_identity_from_uris(const char *const *uris, size_t nuris, struct pt
  * what the certificate lacks. */
 void ptc_rpc_identity_from_call(grpc_call *call, struct ptc_rpc_trust *trust_or_null, bool *ret_tls,
 				struct ptc_rpc_identity *ret_id, const char **ret_why);
+/* The peer of a call that we have made: on the list now. */
+bool ptc_rpc_peer_revoked(grpc_call *call, struct ptc_rpc_trust *trust);
 
 /* ---- trust.c: whose certificates count ------------------------------------ */
 

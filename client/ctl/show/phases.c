@@ -26,6 +26,7 @@ static const struct {
 	{ "commit2", "the new generation is committed" },
 	{ "ending-job", "a rank has finished; the job ends once all have" },
 	{ "finishing", "ranks are restored and go on, old memory is freed" },
+	{ "taken-over", "its controller is gone, another node carries it on" },
 	{ "aborting", "back to what is committed" },
 };
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Progress on stderr. On a terminal one line is rewritten, at most five times
- * a second; elsewhere there is a line when a phase begins and every few
- * seconds, so that logs stay short, and none for what ends at once, so that
- * what is refused leaves one line. Rate and ETA count from the phase's
+ * a second. Elsewhere there is none, as with git: what a script keeps of stderr
+ * is errors. With --progress there is a line when a phase begins and every few
+ * seconds, for logs. Rate and ETA count from the phase's
  * start. Nothing here can fail a verb. */
 #include "client/ctl/show/show.h"
 
@@ -15,14 +15,19 @@
 #include <unistd.h>
 
 #define TERMINAL_EVERY_NS (200 * INT64_C(1000000))
-#define PLAIN_AFTER_NS    (2 * INT64_C(1000000000))
 #define PLAIN_EVERY_NS    (5 * INT64_C(1000000000))
+
+static bool lines_wanted; /* by --progress */
+
+void ctl_progress_want_lines(void)
+{
+	lines_wanted = true;
+}
 
 void ctl_progress_init(struct ctl_progress *p)
 {
 	memset(p, 0, sizeof(*p));
 	p->terminal = isatty(STDERR_FILENO);
-	p->start_ns = ptc_sys_now_ns();
 }
 
 static void put_eta(char *buf, size_t size, double seconds)
@@ -73,6 +78,8 @@ void ctl_progress_show(struct ctl_progress *p, const char *phase, uint64_t done,
 	bool fresh = strncmp(p->phase, phase, sizeof(p->phase) - 1) != 0;
 	char line[512];
 
+	if (!p->terminal && !lines_wanted)
+		return;
 	if (fresh) {
 		snprintf(p->phase, sizeof(p->phase), "%s", phase);
 		p->phase_start_ns = now;
@@ -80,8 +87,6 @@ void ctl_progress_show(struct ctl_progress *p, const char *phase, uint64_t done,
 	} else if (now - p->shown_ns < (p->terminal ? TERMINAL_EVERY_NS : PLAIN_EVERY_NS)) {
 		return;
 	}
-	if (!p->terminal && now - p->start_ns < PLAIN_AFTER_NS)
-		return;
 	p->shown_ns = now;
 	compose(p, now, done, total, text, line, sizeof(line));
 	for (char *c = line; *c; c++)

@@ -36,15 +36,15 @@ int ctl_print_status(const struct ctl *c, const char *json, bool one, struct ptc
 /* "1.5 GiB"; returns buf. */
 const char *ctl_bytes(uint64_t bytes, char *buf, size_t size);
 
-/* progress.c: on stderr; one line that changes on a terminal, else, for what takes longer than a moment, a line per phase
- * and every few seconds. */
+/* progress.c: on stderr; one line that changes on a terminal, else nothing or, where that is wanted, a line per phase and every
+ * few seconds. */
 struct ctl_progress {
 	bool terminal, open; /* open: the terminal's line has text */
-	int64_t start_ns;
 	char phase[32];
 	int64_t phase_start_ns, shown_ns;
 	uint64_t phase_first, shown_bytes;
 };
+void ctl_progress_want_lines(void); /* for all that is shown from now on */
 void ctl_progress_init(struct ctl_progress *p);
 void ctl_progress_show(struct ctl_progress *p, const char *phase, uint64_t done, uint64_t total, const char *text);
 void ctl_progress_end(struct ctl_progress *p);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Bulk heads: what we write we read, what is cut or changed is refused or
- * stays inside the message; boxes and versions from the wire. PTC_SEED
+ * stays inside the message; boxes and versions from the wire. PTC_TEST_SEED
  * overrides the seed of the random part; it is printed. */
 #include "base/sys/sys.h"
+#include "base/test_seed.h"
 #include "daemon/agent/calls/wire.h"
 
 #include <setjmp.h>
@@ -86,11 +87,7 @@ static void test_malformed(void **state)
 
 static void test_random(void **state)
 {
-	const char *text = getenv("PTC_SEED");
-	unsigned seed = text ? (unsigned)strtoul(text, NULL, 0) : (unsigned)ptc_sys_realtime_ms();
-
-	printf("PTC_SEED=%u\n", seed);
-	srandom(seed);
+	srandom((unsigned)ptc_test_seed());
 	for (int i = 0; i < 200000; i++) {
 		uint8_t data[64];
 		size_t len = (size_t)random() % sizeof(data), at;
@@ -121,11 +118,11 @@ static void test_boxes_and_versions(void **state)
 	assert_int_equal(ptc_wire_box(off, 2, none, 2, &box, NULL), PTC_EINVAL);
 	assert_int_equal(ptc_wire_box(end, 2, ext, 2, &box, NULL), PTC_EINVAL);
 	assert_int_equal(ptc_wire_box(off, 2, big, 2, &box, NULL), PTC_EINVAL);
-	for (uint32_t v = 1; v < 3; v++)
-		assert_int_equal(ptc_wire_version(v, NULL), 0);
-	assert_int_equal(ptc_wire_version(0, NULL), PTC_EVERSION);
-	assert_int_equal(ptc_wire_version(3, NULL), PTC_EVERSION);
-	assert_int_equal(ptc_wire_version(UINT32_MAX, NULL), PTC_EVERSION);
+	for (uint32_t v = PTC_WIRE_OLDEST; v <= PTC_WIRE_VERSION + 1; v++)
+		assert_int_equal(ptc_pb_version(v, NULL), 0);
+	assert_int_equal(ptc_pb_version(PTC_WIRE_OLDEST - 1, NULL), PTC_EVERSION);
+	assert_int_equal(ptc_pb_version(PTC_WIRE_VERSION + 2, NULL), PTC_EVERSION);
+	assert_int_equal(ptc_pb_version(UINT32_MAX, NULL), PTC_EVERSION);
 }
 
 int main(void)

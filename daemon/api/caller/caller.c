@@ -86,6 +86,7 @@ static void find_on_loop(void *arg)
 	memcpy(t->controller, j->lock_node, sizeof t->controller);
 	memcpy(t->address, ptc_cluster_node(f->d->cluster, node)->doc.address, sizeof t->address);
 	t->ours = ptc_controller_find(&f->d->controllers, j->uuid) != NULL;
+	t->fence = j->lock_revision;
 }
 
 int ptc_control_find(struct ptc_daemon *d, const struct ptc_rpc_call *call, const char *name,
@@ -172,7 +173,29 @@ int ptc_control_forward_open(struct ptc_daemon *d, const struct ptc_target *t, s
 	return 0;
 }
 
-static int relay_message(struct ptc_rpc_call *call, struct ptc_rpc_message *m, struct ptc_error *err)
+struct relay {
+	struct ptc_rpc_stream *s;
+	int64_t heard_ns;
+	/* of a switch */
+	bool is_switch;
+	struct ptc_daemon *d;
+	struct ptc_target t;
+	uint64_t id; /* the switch's, once its first progress has come */
+	struct ptc_tail *tail;
+};
+
+/* Which switch it is about. */
+static void note_switch(struct relay *r, const void *data, size_t len)
+{
+	Ptc__V1__Progress *p = NULL;
+
+	if (ptc_pb_decode(&ptc__v1__progress__descriptor, data, len, (ProtobufCMessage **)&p, NULL) == 0) {
+		r->id = p->switch_id;
+		ptc_pb_free(&p->base);
+	}
+}
+
+static int relay_message(struct relay *r, struct ptc_rpc_call *call, struct ptc_rpc_message *m, struct ptc_error *err)
 {
 	size_t n = ptc_rpc_message_len(m);
 	void *data = ptc_malloc(n);
@@ -181,22 +204,29 @@ static int relay_message(struct ptc_rpc_call *call, struct ptc_rpc_message *m, s
 	if (!data)
 		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
 	ptc_rpc_message_read(m, data, n);
+	if (r && r->is_switch && !r->id)
+		note_switch(r, data, n);
 	rc = ptc_rpc_call_send(call, &(struct ptc_rpc_part){ .data = data, .len = n }, 1, err);
 	ptc_free(data);
 	return rc;
 }
-
-struct relay {
-	struct ptc_rpc_stream *s;
-	int64_t heard_ns;
-};
 
 static void relay_free(void *arg)
 {
 	struct relay *r = arg;
 
 	ptc_rpc_stream_free(r->s);
+	ptc_tail_free(r->tail);
 	ptc_free(r);
+}
+
+/* The stream has ended with an error, or the controller with it: the switch may go on without either. */
+static int relay_broke(struct relay *r, struct ptc_rpc_call *call, int rc, struct ptc_error *err)
+{
+	if (!r->id || !ptc_tail_worth(rc) || ptc_rpc_call_cancelled(call))
+		return rc;
+	rc = ptc_tail_new(r->d, &r->t, r->id, &r->tail, err);
+	return rc ? rc : ptc_tail_step(r->tail, call, err);
 }
 
 static int relay_step(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
@@ -205,13 +235,17 @@ static int relay_step(void *arg, struct ptc_rpc_call *call, struct ptc_error *er
 	struct ptc_rpc_message *m;
 	int rc;
 
+	if (r->tail)
+		return ptc_tail_step(r->tail, call, err);
 	while (!ptc_rpc_call_full(call) && ptc_rpc_stream_ready(r->s)) {
 		rc = ptc_rpc_stream_recv(r->s, &m, err);
+		if (!rc && !m)
+			rc = ptc_rpc_stream_finish(r->s, err);
 		if (rc)
-			return rc;
+			return relay_broke(r, call, rc, err);
 		if (!m)
-			return ptc_rpc_stream_finish(r->s, err);
-		rc = relay_message(call, m, err);
+			return 0;
+		rc = relay_message(r, call, m, err);
 		ptc_rpc_message_done(m);
 		if (rc)
 			return rc;
@@ -221,8 +255,8 @@ static int relay_step(void *arg, struct ptc_rpc_call *call, struct ptc_error *er
 	return 0;
 }
 
-int ptc_control_forward(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_rpc_call *call, const char *method,
-			const ProtobufCMessage *request, struct ptc_error *err)
+static int forward(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_rpc_call *call, const char *method,
+		   const ProtobufCMessage *request, bool is_switch, struct ptc_error *err)
 {
 	struct relay *r = ptc_calloc(1, sizeof *r);
 	int rc = r ? ptc_control_forward_open(d, t, call, method, request, 0, &r->s, err)
@@ -234,8 +268,23 @@ int ptc_control_forward(struct ptc_daemon *d, const struct ptc_target *t, struct
 	}
 	ptc_rpc_stream_follow(r->s, NULL); /* the steps look */
 	r->heard_ns = ptc_sys_now_ns();
+	r->is_switch = is_switch;
+	r->d = d;
+	r->t = *t;
 	ptc_rpc_call_follow(call, 0, relay_step, r, relay_free);
 	return 0;
+}
+
+int ptc_control_forward(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_rpc_call *call, const char *method,
+			const ProtobufCMessage *request, struct ptc_error *err)
+{
+	return forward(d, t, call, method, request, false, err);
+}
+
+int ptc_control_forward_switch(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_rpc_call *call,
+			       const char *method, const ProtobufCMessage *request, struct ptc_error *err)
+{
+	return forward(d, t, call, method, request, true, err);
 }
 
 int ptc_control_forward_now(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_rpc_call *call,
@@ -248,7 +297,7 @@ int ptc_control_forward_now(struct ptc_daemon *d, const struct ptc_target *t, st
 	if (rc)
 		return rc;
 	while (rc == 0 && (rc = ptc_rpc_stream_recv(s, &m, err)) == 0 && m) {
-		rc = relay_message(call, m, err);
+		rc = relay_message(NULL, call, m, err);
 		ptc_rpc_message_done(m);
 	}
 	if (rc == 0)

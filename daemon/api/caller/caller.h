@@ -23,6 +23,7 @@ struct ptc_target {
 	char address[256];
 	uint64_t epoch; /* of the nodes' state */
 	bool ours;      /* this daemon is the controller */
+	int64_t fence;  /* of the lock; 0: nobody holds it */
 };
 
 /* Who asks: the local user, 0 for an administrator's certificate, or whom a node forwards for. */
@@ -40,6 +41,18 @@ int ptc_control_forward_open(struct ptc_daemon *d, const struct ptc_target *t, s
 /* Hands the whole call to the controller's daemon: from now on, in steps, relays every answer, and its status. */
 int ptc_control_forward(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_rpc_call *call, const char *method,
 			const ProtobufCMessage *request, struct ptc_error *err);
+/* The same for a switch: when its controller goes, it is followed to its end. */
+int ptc_control_forward_switch(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_rpc_call *call,
+			       const char *method, const ProtobufCMessage *request, struct ptc_error *err);
+/* control_tail.c: a switch of t's job, asked of a controller that may have gone. Each step of the call looks once: it sends
+ * progress and asks for the next step, or sends the summary, or fails with what the switch failed with. */
+struct ptc_tail;
+int ptc_tail_new(struct ptc_daemon *d, const struct ptc_target *t, uint64_t id, struct ptc_tail **ret_tail,
+		 struct ptc_error *err);
+struct ptc_tail *ptc_tail_free(struct ptc_tail *tail); /* NULL ok */
+int ptc_tail_step(struct ptc_tail *tail, struct ptc_rpc_call *call, struct ptc_error *err);
+/* What a call to a controller that goes away may end with. */
+bool ptc_tail_worth(int status);
 /* The same at once, for what is answered soon; returns the status. */
 int ptc_control_forward_now(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_rpc_call *call,
 			    const char *method, const ProtobufCMessage *request, int timeout_ms, struct ptc_error *err);

@@ -184,6 +184,7 @@ struct first_step {
 	struct ptc_view v;
 	bool viewed;
 	int64_t began_ns;
+	struct ptc_tail *tail; /* the controller has gone */
 };
 
 static bool all_stepped(const struct first_step *f, const struct ptc_target *t, const struct ptc_view *v,
@@ -276,12 +277,22 @@ static int with_first_step(void *arg, struct ptc_rpc_call *call, const char *sum
 			     f->failed.text);
 }
 
+/* We are not the controller any more. */
+static int follow_on(void *arg, struct ptc_rpc_call *call, uint64_t id, struct ptc_error *err)
+{
+	struct first_step *f = arg;
+	int rc = f->tail ? 0 : ptc_tail_new(f->d, &f->t, id, &f->tail, err);
+
+	return rc ? rc : ptc_tail_step(f->tail, call, err);
+}
+
 static void first_step_free(void *arg)
 {
 	struct first_step *f = arg;
 
 	if (f->viewed)
 		ptc_view_done(&f->v);
+	ptc_tail_free(f->tail);
 	json_decref(f->root);
 	ptc_free(f);
 }
@@ -295,7 +306,8 @@ int ptc_control_stream(struct ptc_daemon *d, const struct ptc_target *t, struct 
 		return ptc_error_set(err, PTC_ENOMEM, "out of memory; the switch goes on");
 	f->d = d;
 	f->t = *t;
-	return ptc_watcher_stream(w, call, with_first_step, f, first_step_free, err);
+	return ptc_watcher_stream(w, call, &(struct ptc_watch_ops){ with_first_step, follow_on, first_step_free }, f,
+				  err);
 }
 
 /* ---- run, stop, snapshot -------------------------------------------------------------- */
@@ -359,7 +371,7 @@ PTC_CONTROL_HANDLER(ptc_control_run)
 	};
 	rc = ptc_control_find_controlled(d, call, req->job, &t, err);
 	if (rc == 0 && !t.ours) {
-		rc = ptc_control_forward(d, &t, call, "/ptc.v1.Control/Run", &req->base, err);
+		rc = ptc_control_forward_switch(d, &t, call, "/ptc.v1.Control/Run", &req->base, err);
 	} else if (rc == 0) {
 		rc = check_runnable(d, &t, err);
 		if (rc == 0)
@@ -383,7 +395,7 @@ static int end_or_go_on(struct ptc_daemon *d, struct ptc_rpc_call *call, const c
 	if (rc)
 		return rc;
 	return t.ours ? switch_and_stream(d, call, &t, ask, &pr, err)
-		      : ptc_control_forward(d, &t, call, method, req, err);
+		      : ptc_control_forward_switch(d, &t, call, method, req, err);
 }
 
 PTC_CONTROL_HANDLER(ptc_control_stop)

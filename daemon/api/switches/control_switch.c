@@ -261,6 +261,8 @@ static int create_job(struct ptc_daemon *d, struct ptc_rpc_call *call, const str
 	if (rc == 0)
 		ptc_event(d->cluster, m.uuid, "created", "job %s, %zu tensors, %zu fields, uid %u", m.name,
 			  desc->spec.ntensors, desc->spec.nfields, (unsigned)m.uid);
+	if (rc == 0 && desc->model)
+		ptc_measuring_created(d->controllers.measuring, m.uuid, m.spec_hash);
 	return rc;
 }
 
@@ -281,6 +283,8 @@ PTC_CONTROL_HANDLER(ptc_control_job_create)
 	rc = ptc_spec_lint(&desc.spec, err);
 	if (rc == 0)
 		rc = ptc_job_check_states(&desc, err);
+	if (rc == 0)
+		rc = ptc_planning_check(&desc, err);
 	if (rc == 0)
 		rc = check_group(call, &desc.files, err);
 	if (rc == 0)
@@ -524,6 +528,9 @@ static int try_switch(struct ptc_daemon *d, struct ptc_target *t, const struct p
 	r.base_snapshot = v.from_snapshot;
 	if (rc == 0)
 		rc = check_layout(t, &v, &r, err);
+	if (rc == 0 && planned.stays && !ask->start)
+		rc = ptc_error_set(err, PTC_ESTATE, "job %s stays as it is (--config moves it all the same): %s",
+				   t->meta.name, planned.why);
 	if (rc == 0) {
 		r.watcher = ptc_watcher_ref(w);
 		rc = hand_over(d, t, &r, ret_again, err);
@@ -570,7 +577,7 @@ PTC_CONTROL_HANDLER(ptc_control_resize)
 	pr = plan_request(req);
 	rc = ptc_control_find_controlled(d, call, req->job, &t, err);
 	if (rc == 0 && !t.ours) {
-		rc = ptc_control_forward(d, &t, call, "/ptc.v1.Control/Resize", &req->base, err);
+		rc = ptc_control_forward_switch(d, &t, call, "/ptc.v1.Control/Resize", &req->base, err);
 	} else if (rc == 0) {
 		w = ptc_watcher_new(id);
 		rc = w ? ptc_control_start_switch(d, call, req->job,
@@ -687,6 +694,26 @@ static int relay_resize(struct ptc_daemon *d, const struct ptc_target *t, struct
 	return rc;
 }
 
+/* Between the two events that say so. */
+static int leave(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_rpc_call *call,
+		 Ptc__V1__ResizeRequest *req, const char *node, struct ptc_error *err)
+{
+	int rc;
+
+	ptc_event(d->cluster, t->meta.uuid, "drain", "node %s is drained: the job leaves it", node);
+	rc = relay_resize(d, t, call, req, err);
+	if (rc == 0)
+		ptc_event(d->cluster, t->meta.uuid, "drained", "the job has left node %s", node);
+	else if (ptc_rpc_call_cancelled(call))
+		ptc_event(
+			d->cluster, t->meta.uuid, "drained",
+			"whoever drained node %s did not wait for the job to leave it; a switch that has begun goes on",
+			node);
+	else
+		ptc_event(d->cluster, t->meta.uuid, "drained", "the job has not left node %s: %s", node, err->text);
+	return rc;
+}
+
 /* Moves one job off the node, keeping its configuration. *ret_moved stays false when it has nothing there. */
 static int drain_job(struct ptc_daemon *d, struct ptc_rpc_call *call, const char *job, const char *node,
 		     bool *ret_moved, struct ptc_error *err)
@@ -711,7 +738,7 @@ static int drain_job(struct ptc_daemon *d, struct ptc_rpc_call *call, const char
 		if (rc == 0 && o.n == 0)
 			rc = ptc_error_set(err, PTC_ENODEVICES, "no other node is up");
 		if (rc == 0)
-			rc = relay_resize(d, &t, call, &req, err);
+			rc = leave(d, &t, call, &req, node, err);
 		if (rc)
 			ptc_error_wrap(err, "job %s cannot leave node %s", t.meta.name, node);
 		*ret_moved = rc == 0;

@@ -5,6 +5,7 @@
 #include "daemon/core/sim/sim.h"
 
 #include "base/check.h"
+#include "base/test_seed.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -84,7 +85,7 @@ static void run_random(bool live, uint64_t n)
 {
 	struct sim_result r, sum = { 0 };
 	const char *one = getenv("PTC_TEST_SEED");
-	uint64_t from = one ? strtoull(one, NULL, 0) : first_seed;
+	uint64_t from = ptc_test_seed();
 	n = one ? 1 : n * scale();
 	for (uint64_t seed = from; seed < from + n; seed++) {
 		struct sim_opts o = { .seed = seed, .live = live, .faults = true, .trace = one != NULL };

@@ -7,11 +7,12 @@
  *                                    lost arm, which shows that this test finds them (both threads need a CPU of
  *                                    their own for it). load: two more threads
  *                                    for each CPU want it, too, so that both are interrupted anywhere
- * Prints the seed, which PTC_SEED sets. */
+ * Prints the seed, which PTC_TEST_SEED sets. */
 #include "daemon/workers/group/internal.h"
 
 #include "base/check.h"
 #include "base/sys/sys.h"
+#include "base/test_seed.h"
 
 #include <sched.h>
 #include <stdio.h>
@@ -149,8 +150,7 @@ static bool arm_once(struct worker *k, uint64_t *seed, uint64_t *ret_late)
 
 int main(int argc, char **argv)
 {
-	const char *env = getenv("PTC_SEED");
-	uint64_t seed = env ? strtoull(env, NULL, 10) : (uint64_t)ptc_sys_now_ns(), late = 0, lost = 0;
+	uint64_t seed = ptc_test_seed(), late = 0, lost = 0;
 	long arms = argc > 1 ? strtol(argv[1], NULL, 10) : getenv("PTC_TEST_LONG") ? ARMS_LONG : ARMS;
 	struct worker k = { .page = &page, .phase = WORKER_RUNNING };
 	bool load = argc > 2 && strcmp(argv[2], "load") == 0;
@@ -158,7 +158,6 @@ int main(int argc, char **argv)
 	pthread_t thread, loads[LOADS_MAX];
 
 	plain = argc > 2 && strcmp(argv[2], "plain") == 0;
-	printf("seed %llu\n", (unsigned long long)seed);
 	seed |= 1;
 	atomic_store(&page.stop, PTC_LOCAL_NO_STOP);
 	ptc_require(pthread_create(&thread, NULL, rank, NULL) == 0);

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The seed of a test's random cases: drawn anew in every run, printed once, and repeated by PTC_TEST_SEED. In a run of all tests
+ * (PTC_TEST_SEEDS, scripts/test) it follows from that and the test's name, so that a test that is tried again draws the same.
+ * For test programs only; any thread. Failure: none. */
+#pragma once
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/random.h>
+#include <time.h>
+
+static uint64_t ptc_test_seed_drawn;
+
+/* FNV-1a */
+static inline uint64_t ptc_test_seed_hash(uint64_t h, const char *text)
+{
+	for (; *text; text++)
+		h = (h ^ (unsigned char)*text) * UINT64_C(0x100000001b3);
+	return h;
+}
+
+static inline void ptc_test_seed_draw(void)
+{
+	const char *given = getenv("PTC_TEST_SEED"), *run = getenv("PTC_TEST_SEEDS");
+	uint32_t drawn = (uint32_t)time(NULL);
+
+	if (given && *given) {
+		ptc_test_seed_drawn = strtoull(given, NULL, 0);
+	} else if (run && *run) {
+		ptc_test_seed_drawn = ptc_test_seed_hash(ptc_test_seed_hash(UINT64_C(0xcbf29ce484222325), run),
+							 program_invocation_short_name) >>
+				      32;
+	} else {
+		if (getrandom(&drawn, sizeof drawn, 0) != (ssize_t)sizeof drawn)
+			drawn ^= (uint32_t)clock();
+		ptc_test_seed_drawn = drawn;
+	}
+	printf("seed %llu (repeat with PTC_TEST_SEED=%llu)\n", (unsigned long long)ptc_test_seed_drawn,
+	       (unsigned long long)ptc_test_seed_drawn);
+	fflush(stdout);
+}
+
+static inline uint64_t ptc_test_seed(void)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+	pthread_once(&once, ptc_test_seed_draw);
+	return ptc_test_seed_drawn;
+}

@@ -1,0 +1,274 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The end of a switch whose controller has gone: read from what is written down, so that a client hears the switch's real
+ * outcome, whoever carries it on.
+ *
+ * Happy path: the intent names the switch (it is under way), then the record does (it is committed), and its event has the
+ * summary. Failure modes: the turn names it (aborted; the event says why), neither does under a later lock (it was never
+ * recorded, and may be asked for again), etcd unreachable (waited for), the job deleted, an event that a daemon could not write (the
+ * outcome is told without its details). One step on a call's thread reads etcd once. */
+#include "base/alloc.h"
+#include "base/sys/sys.h"
+#include "daemon/api/caller/caller.h"
+#include "formats/json.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#define LOOK_MS    200
+#define EVENT_NS   (5 * INT64_C(1000000000))  /* how long an event may be behind the record */
+#define UNCLEAR_NS (30 * INT64_C(1000000000)) /* the same controller, or none, and no trace of the switch */
+
+struct ptc_tail {
+	struct ptc_daemon *d;
+	struct ptc_meta_doc meta;
+	int64_t fence; /* of the controller that was asked */
+	uint64_t id;
+	bool seen;        /* its intent was there */
+	int64_t ended_ns; /* when we saw that it had ended; 0: not yet */
+	int64_t began_ns; /* of following */
+	char said[256];   /* progress, sent last */
+	struct ptc_record_doc record;
+};
+
+/* What is written down of the job, at one revision. */
+struct trace {
+	bool job, under_way, committed, cleared, has_lock;
+	int64_t lock_revision;
+	char node[PTC_NAME_MAX + 1]; /* who holds the lock */
+};
+
+int ptc_tail_new(struct ptc_daemon *d, const struct ptc_target *t, uint64_t id, struct ptc_tail **ret_tail,
+		 struct ptc_error *err)
+{
+	struct ptc_tail *tail = ptc_calloc(1, sizeof *tail);
+
+	if (!tail)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory; the switch goes on");
+	*tail = (struct ptc_tail){ .d = d, .meta = t->meta, .fence = t->fence, .id = id, .began_ns = ptc_sys_now_ns() };
+	*ret_tail = tail;
+	return 0;
+}
+
+struct ptc_tail *ptc_tail_free(struct ptc_tail *tail)
+{
+	ptc_free(tail);
+	return NULL;
+}
+
+static const char *text_of(const json_t *object, const char *key)
+{
+	const char *text = json_string_value(json_object_get(object, key));
+
+	return text ? text : "";
+}
+
+/* {"cleared": ID}, of an abort. */
+static bool cleared(const struct ptc_etcd_kv *kv, uint64_t id)
+{
+	json_t *turn = NULL;
+	bool yes = ptc_json_load("turn", kv->value, kv->len, &turn, NULL) == 0 && ptc_json_count(turn, "cleared") == id;
+
+	json_decref(turn);
+	return yes;
+}
+
+static void read_key(struct ptc_tail *tail, const struct ptc_etcd_kv *kv, struct trace *t)
+{
+	const char *leaf = strrchr(kv->key, '/') + 1;
+	struct ptc_intent_doc intent;
+	json_t *lock = NULL;
+
+	if (strcmp(leaf, "meta") == 0) {
+		t->job = true;
+	} else if (strcmp(leaf, "record") == 0) {
+		t->committed = ptc_record_doc_decode(kv->value, kv->len, &tail->record, NULL) == 0 &&
+			       tail->record.switch_id == tail->id;
+	} else if (strcmp(leaf, "intent") == 0) {
+		t->under_way = ptc_intent_doc_decode(kv->value, kv->len, &intent, NULL) == 0 && intent.id == tail->id;
+	} else if (strcmp(leaf, "turn") == 0) {
+		t->cleared = cleared(kv, tail->id);
+	} else if (strcmp(leaf, "lock") == 0) {
+		t->has_lock = true;
+		t->lock_revision = kv->create_revision;
+		if (ptc_json_load("lock", kv->value, kv->len, &lock, NULL) == 0)
+			snprintf(t->node, sizeof t->node, "%s", text_of(lock, "node"));
+		json_decref(lock);
+	}
+}
+
+static int look(struct ptc_tail *tail, struct trace *ret_trace, struct ptc_error *err)
+{
+	struct ptc_etcd_kvs kvs = { 0 };
+	char prefix[96];
+	int rc;
+
+	memset(ret_trace, 0, sizeof *ret_trace);
+	snprintf(prefix, sizeof prefix, "/ptc/jobs/%s/", tail->meta.uuid);
+	rc = ptc_etcd_get(ptc_cluster_etcd(tail->d->cluster), prefix, true, 0, &kvs, err);
+	for (size_t i = 0; rc == 0 && i < kvs.n; i++)
+		read_key(tail, &kvs.kv[i], ret_trace);
+	ptc_etcd_kvs_done(&kvs);
+	return rc;
+}
+
+/* The switch's own event, committed or aborted; NULL: none (yet). */
+static json_t *find_event(const struct ptc_tail *tail)
+{
+	struct ptc_etcd_kvs kvs = { 0 };
+	char prefix[96];
+	json_t *found = NULL;
+
+	snprintf(prefix, sizeof prefix, "/ptc/events/%s/", tail->meta.uuid);
+	if (ptc_etcd_get(ptc_cluster_etcd(tail->d->cluster), prefix, true, 0, &kvs, NULL) != 0)
+		return NULL;
+	for (size_t i = kvs.n; i-- > 0 && !found;) {
+		json_t *ev = NULL;
+
+		if (ptc_json_load("event", kvs.kv[i].value, kvs.kv[i].len, &ev, NULL) == 0 &&
+		    ptc_json_count(json_object_get(ev, "switch"), "id") == tail->id)
+			found = json_incref(ev);
+		json_decref(ev);
+	}
+	ptc_etcd_kvs_done(&kvs);
+	return found;
+}
+
+static int say(struct ptc_tail *tail, struct ptc_rpc_call *call, const char *text, struct ptc_error *err)
+{
+	Ptc__V1__Progress p = PTC__V1__PROGRESS__INIT;
+	char phase[] = "taken-over", empty[] = "";
+
+	if (strcmp(text, tail->said) == 0)
+		return 0;
+	snprintf(tail->said, sizeof tail->said, "%s", text);
+	p.version = 1;
+	p.phase = phase;
+	p.text = tail->said;
+	p.summary = empty;
+	p.switch_id = tail->id;
+	return ptc_pb_call_send(call, &p.base, err);
+}
+
+static int go_on(struct ptc_tail *tail, struct ptc_rpc_call *call, const char *text, struct ptc_error *err)
+{
+	int rc = say(tail, call, text, err);
+
+	if (rc == 0)
+		ptc_rpc_call_again(call, LOOK_MS);
+	return rc;
+}
+
+/* The event keeps what a person wants of a summary; without it, what the record says. */
+static int send_summary(struct ptc_tail *tail, struct ptc_rpc_call *call, const json_t *event, struct ptc_error *err)
+{
+	Ptc__V1__Progress p = PTC__V1__PROGRESS__INIT;
+	char phase[] = "done", empty[] = "", *text;
+	json_t *root = event ? json_deep_copy(json_object_get(event, "switch")) : json_object();
+	int rc;
+
+	if (!event)
+		json_object_update_new(root, json_pack("{s:s, s:I, s:I, s:I, s:I}", "kind", "switch", "generation",
+						       (json_int_t)tail->record.generation, "snapshot",
+						       (json_int_t)tail->record.snapshot, "step",
+						       (json_int_t)tail->record.step, "id", (json_int_t)tail->id));
+	json_object_update_new(root, json_pack("{s:i, s:s, s:[], s:b}", "version", 1, "job", tail->meta.name, "phases",
+					       "taken_over", 1));
+	text = root ? ptc_json_text(root) : NULL;
+	json_decref(root);
+	if (!text)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory; the switch was committed");
+	p.version = 1;
+	p.phase = phase;
+	p.text = empty;
+	p.finished = true;
+	p.summary = text;
+	p.switch_id = tail->id;
+	rc = ptc_pb_call_send(call, &p.base, err);
+	ptc_free(text);
+	return rc;
+}
+
+static int came_to_nothing(const json_t *event, struct ptc_error *err)
+{
+	const json_t *sw = json_object_get(event, "switch");
+	int status = (int)json_integer_value(json_object_get(sw, "status"));
+
+	if (!event)
+		return ptc_error_set(err, PTC_EFENCED,
+				     "the node that controlled the job is gone, and the one that took over aborted the "
+				     "switch; `ptcctl events` says why");
+	return ptc_error_set(err, status ? ptc_status_from_wire(status) : PTC_ESTATE, "%s", text_of(sw, "why"));
+}
+
+/* It has ended: with its event, or without where that does not come. */
+static int end(struct ptc_tail *tail, struct ptc_rpc_call *call, const struct trace *t, struct ptc_error *err)
+{
+	int64_t now = ptc_sys_now_ns();
+	json_t *event = find_event(tail);
+	bool committed = t->committed;
+	int rc;
+
+	tail->ended_ns = tail->ended_ns ? tail->ended_ns : now;
+	if (!event && now - tail->ended_ns < EVENT_NS)
+		return go_on(tail, call, tail->said, err);
+	if (event && strcmp(text_of(event, "kind"), "committed") == 0)
+		committed = true;
+	if (committed)
+		rc = send_summary(tail, call, event, err);
+	else
+		rc = came_to_nothing(event, err);
+	json_decref(event);
+	return rc;
+}
+
+/* There is no trace of it now. */
+static int untraced(struct ptc_tail *tail, struct ptc_rpc_call *call, const struct trace *t, struct ptc_error *err)
+{
+	bool later = t->has_lock && t->lock_revision != tail->fence;
+	json_t *event = find_event(tail);
+
+	if (tail->seen || event) { /* another switch has ended since */
+		json_decref(event);
+		return end(tail, call, t, err);
+	}
+	if (later)
+		return ptc_error_set(err, PTC_EFENCED,
+				     "the node that controlled the job is gone, and the switch had not been recorded: "
+				     "nothing was done; ask again (node %s controls the job now)",
+				     t->node);
+	if (ptc_sys_now_ns() - tail->began_ns > UNCLEAR_NS)
+		return ptc_error_set(err, PTC_EPEER,
+				     "the connection to the job's controller broke, and nothing is written down of the "
+				     "switch; `ptcctl status %s` says whether it is under way",
+				     tail->meta.name);
+	return go_on(tail, call, "the connection to the job's controller broke", err);
+}
+
+int ptc_tail_step(struct ptc_tail *tail, struct ptc_rpc_call *call, struct ptc_error *err)
+{
+	struct ptc_error why = PTC_ERROR_INIT;
+	struct trace t;
+	char text[256];
+
+	if (look(tail, &t, &why) != 0)
+		return go_on(tail, call, "the coordinator does not answer", err);
+	if (!t.job)
+		return ptc_error_set(err, PTC_ENOTFOUND, "job \"%s\" was deleted meanwhile", tail->meta.name);
+	if (t.committed || t.cleared)
+		return end(tail, call, &t, err);
+	if (!t.under_way)
+		return untraced(tail, call, &t, err);
+	tail->seen = true;
+	tail->ended_ns = 0;
+	if (t.has_lock && t.lock_revision != tail->fence)
+		snprintf(text, sizeof text, "node %s carries it on", t.node);
+	else
+		snprintf(text, sizeof text, "its controller is gone; another node takes over soon");
+	return go_on(tail, call, text, err);
+}
+
+bool ptc_tail_worth(int status)
+{
+	return status == PTC_EFENCED || status == PTC_EPEER || status == PTC_ECANCELED;
+}
