@@ -66,6 +66,35 @@ int ctl_print_columns(const struct ctl *c, const char *json, const char *list, c
 	return rc;
 }
 
+int ctl_print_inner(const struct ctl *c, const char *json, const char *list, const char *inner, const char *key,
+		    const struct ctl_column *columns, size_t n, struct ptc_error *err)
+{
+	json_t *doc, *flat, *rows = json_array(), *outer, *item;
+	char *text;
+	size_t i, k;
+	int rc = ptc_json_load(list, json, strlen(json), &doc, err);
+
+	if (rc) {
+		json_decref(rows);
+		return rc;
+	}
+	json_array_foreach(json_object_get(doc, list), i, outer) {
+		json_array_foreach(json_object_get(outer, inner), k, item) {
+			json_object_set(item, key, json_object_get(outer, key));
+			json_array_append(rows, item);
+		}
+	}
+	flat = json_pack("{s:i, s:o}", "version", 1, inner, rows);
+	text = ptc_json_text(flat);
+	json_decref(flat);
+	json_decref(doc);
+	if (!text)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	rc = ctl_print_columns(c, text, inner, columns, n, err);
+	ptc_free(text);
+	return rc;
+}
+
 /* Names in document order, one a line: for scripts and completions. */
 int ctl_print_names(const char *json, const char *list, const char *key, struct ptc_error *err)
 {
