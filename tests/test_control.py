@@ -4,6 +4,7 @@ that does not answer, daemons that are stopped in the middle. Spoken over grpcio
 """
 import json
 import os
+import re
 import signal
 import threading
 import time
@@ -152,6 +153,20 @@ class Control(harness.Case):
             table = c.ptcctl(*plan).stdout
             self.assertRegex(table, rf"(?m)^  {idle[0]} .*  drained$")
             self.assertRegex(table, rf"(?m)^  {idle[1]} .*  down$")
+
+    def test_kinds_of_events(self):
+        """docs/control.md has each kind of event that the daemon's sources write, and no other."""
+        written = set()
+        for where, _, files in os.walk(os.path.join(harness.ROOT, "daemon")):
+            for name in files:
+                if name.endswith(".c") and not name.startswith("test_"):
+                    with open(os.path.join(where, name), encoding="utf-8") as f:
+                        for kind in re.findall(r"\bptc_event(?:_with)?\(\s*[^,]+,\s*[^,]+,\s*([^,]+),", f.read()):
+                            written |= set(re.findall(r'"(\w+)"', kind))
+        with open(os.path.join(harness.ROOT, "docs", "control.md"), encoding="utf-8") as f:
+            said, = re.findall(r"^\*\*event\*\* .*? Kinds: (.*?)\n\n", f.read(), re.S | re.M)
+        said = re.sub(r"\([^()]*\)", "", said.split(". ")[0]) # what is in brackets explains the kind before it
+        self.assertEqual(written, set(re.findall(r"`(\w+)`", said)))
 
     # ---- requests that are wrong ------------------------------------------------------------------------------------
 

@@ -468,6 +468,9 @@ static void test_stop_and_snapshot(void **state)
 				 "    commit                     5.0 ms   12 %\n");
 	assert_int_equal(RUN("stop", "live"), 1);
 	one_line("ptcctl stop: job live is stopped already", "");
+	g.stops = 0; /* --wait is what it does anyway */
+	assert_int_equal(RUN("stop", "live", "--wait"), 0);
+	expect(out, "job j: stop at tp=2, generation 1");
 }
 
 static void test_status(void **state)
