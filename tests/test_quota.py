@@ -24,12 +24,6 @@ RULES = [{"match": "*", "split": {"axis": "tp", "dim": 0}}]
 MiB = 1 << 20
 
 
-def database(c):
-    """etcd's file, what of it is in use, and its revision."""
-    s = json.loads(c.etcdctl("endpoint", "status", "-w", "json").stdout)[0]["Status"]
-    return s["dbSize"], s["dbSizeInUse"], s["header"]["revision"]
-
-
 class Quota(harness.Case):
     def description(self, name, tensors=1):
         """A job.yaml that names so many tensors; 5,000 are about 400 KB in etcd."""
@@ -87,7 +81,7 @@ class Quota(harness.Case):
         Then etcd's database is as small as before."""
         with self.cluster(nodes=2, devices=2, quota={"documents": "1MiB", "etcd": "64MiB"}) as c:
             job, stop, waits = self.small_job(c, "of-root"), threading.Event(), []
-            before = database(c)
+            before = live.database(c)
 
             def ask():
                 while not stop.is_set():
@@ -103,7 +97,7 @@ class Quota(harness.Case):
                         self.create(c, f"large-{i}", 5000)
                     line = self.refused_job(c, "large-2", "(quota.documents)", 5000)
                     self.assertIn("may take 1.00 MiB", line)
-                    self.assertLess(database(c)[0], 48 * MiB)
+                    self.assertLess(live.database(c)[0], 48 * MiB)
                     job.resize(["tp=2", "tp=1"][turn % 2])
                     self.small_job(c, f"other-{turn}")
                     for i in range(2):
@@ -117,7 +111,7 @@ class Quota(harness.Case):
             self.assertLess(waits[-1], 5 * PATIENCE)
             kept = json.loads(c.etcdctl("get", "--prefix", "/ptc/blobs/", "-w", "json").stdout)["kvs"]
             self.assertLess(sum(len(kv.get("value", "")) for kv in kept), 64 << 10)
-            self.assertLess(database(c)[0], before[0] + 48 * MiB)
+            self.assertLess(live.database(c)[0], before[0] + 48 * MiB)
             job.check_whole(self)
 
     def fill(self, c, until, keys=None, of=0):
@@ -127,7 +121,7 @@ class Quota(harness.Case):
             f.write("x" * (MiB // 2 - 4096))
             f.flush()
             done = 0
-            while done == 0 and database(c)[of] < until:
+            while done == 0 and live.database(c)[of] < until:
                 with open(f.name) as value:
                     done = subprocess.run(["etcdctl", "--endpoints", ",".join(c.etcd_urls()), "put", f"junk/{next(keys)}"], stdin=value,
                                           env={**c.environment(), "ETCDCTL_API": "3"}, stdout=subprocess.DEVNULL,
@@ -143,7 +137,7 @@ class Quota(harness.Case):
             def filled():
                 """ptcd writes the file anew when a quarter of it is free pages: then it is smaller, and there is room for more."""
                 self.fill(c, 52 * MiB, keys, of=1)
-                return database(c)[1] > 50 * MiB
+                return live.database(c)[1] > 50 * MiB
             wait_for(filled, 30 * PATIENCE, "a database that stays as large as it is", 0.2)
             self.refused_job(c, "new", "of quota.etcd 64.0 MiB", prefix=())
             job.resize("tp=2")
@@ -151,7 +145,7 @@ class Quota(harness.Case):
             wait_for(lambda: c.json("status")["daemon"]["coordinator_bytes"] > 48 * MiB, 30 * PATIENCE, "its size in status", 0.2)
             self.assertEqual(0, c.etcdctl("del", "--prefix", "junk/").returncode)
             wait_for(lambda: self.create(c, "new", prefix=(), check=False).returncode == 0, 60 * PATIENCE, "room for a job", 0.5)
-            self.assertLess(database(c)[0], 16 * MiB)
+            self.assertLess(live.database(c)[0], 16 * MiB)
 
     def test_full(self):
         """etcd at its quota takes no writes: jobs say so; what was deleted is given back by ptcd, without a person."""
@@ -196,13 +190,13 @@ class Quota(harness.Case):
         with self.cluster(nodes=2, devices=2, env=harness.measured_env(harness.NO_LEAKS)) as c:
             job = self.small_job(c, "soak")
             wait_for(lambda: job.resize("dp=2") and True, 60, "a first switch")
-            began, most, warm = database(c), 0, None
+            began, most, warm = live.database(c), 0, None
             for i in range(switches):
                 job.resize(configs[i % 4])
-                most = max(most, database(c)[0]) if i % 10 == 0 else most
+                most = max(most, live.database(c)[0]) if i % 10 == 0 else most
                 if i + 1 == switches // 2:
                     warm = self.soaked(c)
-            ended = database(c)
+            ended = live.database(c)
             most = max(most, ended[0])
             now = self.soaked(c)
             print(f"{switches} switches: {(ended[2] - began[2]) / switches:.2f} revisions each; database {began[0] >> 10} KiB at first, "
