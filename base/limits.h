@@ -53,6 +53,6 @@
 #define PTC_ETCD_QUOTA       (UINT64_C(2) << 30) /* etcd's own default for its database */
 #define PTC_ETCD_TXN_OPS_MAX 120                 /* etcd's limit is 128 */
 
-#define PTC_MAX_HELD    256    /* snapshots that readers hold on one node; each keeps chunks from being freed */
-#define PTC_HOLDER_MAX  63     /* a holder's name */
-#define PTC_HOLD_MAX_MS 120000 /* one lease; a holder that dies keeps memory for so long */
+#define PTC_MAX_PINS       256    /* snapshots that readers hold on one node; each keeps chunks from being freed */
+#define PTC_PIN_READER_MAX 63     /* a reader's name */
+#define PTC_PIN_MAX_MS     120000 /* one lease; a reader that dies keeps memory for so long */

@@ -2,15 +2,15 @@
 /* The ranks on this node and the rest of the cluster.
  *
  * Happy path: what a node's ranks have come to is written under the job's
- * keys, where its controller sees it whoever that is; keys that ranks meet by
+ * keys, where its controller sees it whoever that is; rendezvous keys
  * are asked for at the daemon of rank 0's node.
- * Failure modes: etcd away (the news waits and is written when it answers; a
- * restarted daemon tells it again), a job that is gone (its news is dropped),
- * rank 0's daemon away (asked again until the caller's time is over), a
+ * Failure modes: etcd unreachable (the worker event waits and is written when it answers; a
+ * restarted daemon tells it again), a job that is gone (its worker event is dropped),
+ * rank 0's daemon unreachable (asked again until the caller's time is over), a
  * run_dir that is not the one ranks were started with (ptcd does not start). */
 #include "daemon/ptcd.h"
 #include "daemon/workers/group/rank_groups.h"
-#include "daemon/workers/session/rank_meet.h"
+#include "daemon/workers/session/rank_rendezvous.h"
 #include "daemon/workers/workers.h"
 
 #include "base/alloc.h"
@@ -29,100 +29,100 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define NEWS_RETRY_US  500000
-#define MEET_POLL_US   100000
-#define MEET_CALL_MS   2000 /* of one question; the caller's wait may be longer */
-#define MEET_ANSWER_MS 10000
+#define EVENT_RETRY_US       500000
+#define RENDEZVOUS_POLL_US   100000
+#define RENDEZVOUS_CALL_MS   2000 /* of one question; the caller's wait may be longer */
+#define RENDEZVOUS_ANSWER_MS 10000
 
-/* ---- news ------------------------------------------------------------------------ */
+/* ---- worker events ------------------------------------------------------------------------ */
 
-struct news {
+struct event {
 	struct ptc_daemon *d;
-	struct ptc_worker_news news;
+	struct ptc_worker_event event;
 	bool again;
 };
 
 /* Compares the job's meta, or what a deleted job's last rank has to say would stay for ever. */
-static int put_news(struct news *n, struct ptc_etcd *e, struct ptc_error *err)
+static int put_event(struct event *n, struct ptc_etcd *e, struct ptc_error *err)
 {
-	static const enum ptc_worker_state states[] = { [PTC_NEWS_FAILED] = PTC_WORKER_FAILED,
-							[PTC_NEWS_FINISHED] = PTC_WORKER_FINISHED,
-							[PTC_NEWS_DUE] = PTC_WORKER_DUE };
-	struct ptc_worker_doc doc = { .generation = n->news.key.generation,
-				      .launch = n->news.key.launch,
-				      .state = states[n->news.kind],
-				      .rank = n->news.rank,
-				      .step = n->news.step,
-				      .exit_status = n->news.exit_status };
+	static const enum ptc_worker_state states[] = { [PTC_WORKER_EVENT_FAILED] = PTC_WORKER_FAILED,
+							[PTC_WORKER_EVENT_FINISHED] = PTC_WORKER_FINISHED,
+							[PTC_WORKER_EVENT_DUE] = PTC_WORKER_DUE };
+	struct ptc_worker_doc doc = { .generation = n->event.key.generation,
+				      .incarnation = n->event.key.incarnation,
+				      .state = states[n->event.kind],
+				      .rank = n->event.rank,
+				      .step = n->event.step,
+				      .exit_status = n->event.exit_status };
 	char key[160], meta[96], *json;
 	struct ptc_etcd_compare cmp = { meta, PTC_ETCD_VERSION, 1 };
 	bool ok;
 	int rc;
 
-	memcpy(doc.text, n->news.text, sizeof doc.text);
+	memcpy(doc.text, n->event.text, sizeof doc.text);
 	json = ptc_worker_doc_encode(&doc);
 	if (!json)
 		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
-	snprintf(meta, sizeof meta, "/ptc/jobs/%s/meta", n->news.key.uuid);
-	snprintf(key, sizeof key, "/ptc/jobs/%s/worker/%s", n->news.key.uuid, n->d->config.node);
+	snprintf(meta, sizeof meta, "/ptc/jobs/%s/meta", n->event.key.uuid);
+	snprintf(key, sizeof key, "/ptc/jobs/%s/worker/%s", n->event.key.uuid, n->d->config.node);
 	rc = ptc_etcd_txn(e, &cmp, 1, &(struct ptc_etcd_op){ .key = key, .value = json, .len = strlen(json) }, 1,
-			  "etcd.news", &ok, NULL, err);
+			  "etcd.worker-event", &ok, NULL, err);
 	ptc_free(json);
 	return rc;
 }
 
-static void news_work(void *arg, struct ptc_etcd *e)
+static void event_work(void *arg, struct ptc_etcd *e)
 {
 	struct ptc_error err = PTC_ERROR_INIT;
-	struct news *n = arg;
+	struct event *n = arg;
 
-	n->again = put_news(n, e, &err) != 0;
+	n->again = put_event(n, e, &err) != 0;
 	if (!n->again)
 		return;
-	ptc_warn("worker", "job=%s cannot tell what its ranks have come to, trying again: %s", n->news.key.uuid,
+	ptc_warn("worker", "job=%s cannot tell what its ranks have come to, trying again: %s", n->event.key.uuid,
 		 err.text);
-	usleep(NEWS_RETRY_US); /* the coordination thread, which can do nothing else without etcd either */
+	usleep(EVENT_RETRY_US); /* the coordination thread, which can do nothing else without etcd either */
 }
 
-static void news_done(void *arg)
+static void event_done(void *arg)
 {
-	struct news *n = arg;
+	struct event *n = arg;
 
-	if (n->again && !atomic_load(&n->d->stopping) && ptc_cluster_run(n->d->cluster, news_work, news_done, n) == 0)
+	if (n->again && !atomic_load(&n->d->stopping) && ptc_cluster_run(n->d->cluster, event_work, event_done, n) == 0)
 		return;
 	ptc_free(n);
 }
 
-void ptc_live_news(void *arg, const struct ptc_worker_news *news)
+void ptc_live_event(void *arg, const struct ptc_worker_event *event)
 {
 	struct ptc_daemon *d = arg;
-	struct news *n;
+	struct event *n;
 
-	if (news->kind == PTC_NEWS_STALLED ||
-	    news->kind == PTC_NEWS_MOVES) { /* for people: what to do is theirs to say */
-		ptc_event(d->cluster, news->key.uuid, news->kind == PTC_NEWS_MOVES ? "moves" : "stalled", "node %s: %s",
-			  d->config.node, news->text);
+	if (event->kind == PTC_WORKER_EVENT_STALLED ||
+	    event->kind == PTC_WORKER_EVENT_MOVES) { /* for people: what to do is theirs to say */
+		ptc_event(d->cluster, event->key.uuid, event->kind == PTC_WORKER_EVENT_MOVES ? "moves" : "stalled",
+			  "node %s: %s", d->config.node, event->text);
 		return;
 	}
-	if (news->kind == PTC_NEWS_HANGS || news->kind == PTC_NEWS_ANSWERS) {
-		ptc_event(d->cluster, news->key.uuid, news->kind == PTC_NEWS_HANGS ? "hangs" : "answers", "node %s: %s",
-			  d->config.node, news->text);
+	if (event->kind == PTC_WORKER_EVENT_HANGS || event->kind == PTC_WORKER_EVENT_ANSWERS) {
+		ptc_event(d->cluster, event->key.uuid, event->kind == PTC_WORKER_EVENT_HANGS ? "hangs" : "answers",
+			  "node %s: %s", d->config.node, event->text);
 		return;
 	}
-	if (news->kind == PTC_NEWS_NOT_STARTED) { /* the switch hears of it as the answer to its call */
-		ptc_event(d->cluster, news->key.uuid, "failed", "node %s: %s", d->config.node, news->text);
+	if (event->kind == PTC_WORKER_EVENT_NOT_STARTED) { /* the switch hears of it as the answer to its call */
+		ptc_event(d->cluster, event->key.uuid, "failed", "node %s: %s", d->config.node, event->text);
 		return;
 	}
 	n = ptc_calloc(1, sizeof *n);
 
 	ptc_require(n); /* a failure that nobody hears of would hang the job */
 	n->d = d;
-	n->news = *news;
-	if (ptc_cluster_run(d->cluster, news_work, news_done, n) != 0)
+	n->event = *event;
+	if (ptc_cluster_run(d->cluster, event_work, event_done, n) != 0)
 		ptc_free(n);
 }
 
-/* ---- meeting ---------------------------------------------------------------------- */
+/* ---- rendezvous ---------------------------------------------------------------------- */
 
 static bool given_up(const struct ptc_wait *wait, int64_t waited_ms)
 {
@@ -131,8 +131,8 @@ static bool given_up(const struct ptc_wait *wait, int64_t waited_ms)
 	return (wait->cancelled && wait->cancelled(wait->arg)) || (wait->timeout_ms && waited_ms >= wait->timeout_ms);
 }
 
-static int meet_call(struct ptc_daemon *d, const struct ptc_group_key *key, const char *node, const char *address,
-		     Ptc__V1__MeetRequest *req, Ptc__V1__MeetReply **ret_reply, struct ptc_error *err)
+static int rendezvous_call(struct ptc_daemon *d, const struct ptc_group_key *key, const char *node, const char *address,
+			   Ptc__V1__RendezvousRequest *req, Ptc__V1__RendezvousReply **ret_reply, struct ptc_error *err)
 {
 	struct ptc_rpc_channel *channel;
 	ProtobufCMessage *reply = NULL;
@@ -141,31 +141,32 @@ static int meet_call(struct ptc_daemon *d, const struct ptc_group_key *key, cons
 	req->version = PTC_WIRE_VERSION;
 	req->uuid = (char *)(uintptr_t)key->uuid; /* packing only reads */
 	req->generation = key->generation;
-	req->launch = key->launch;
-	req->timeout_ms = MEET_CALL_MS;
+	req->incarnation = key->incarnation;
+	req->timeout_ms = RENDEZVOUS_CALL_MS;
 	if (rc == 0)
-		rc = ptc_pb_unary(channel, "/ptc.v1.Peer/Meet", &req->base, MEET_ANSWER_MS, NULL, 0,
-				  &ptc__v1__meet_reply__descriptor, &reply, err);
+		rc = ptc_pb_unary(channel, "/ptc.v1.Peer/Rendezvous", &req->base, RENDEZVOUS_ANSWER_MS, NULL, 0,
+				  &ptc__v1__rendezvous_reply__descriptor, &reply, err);
 	if (rc == 0)
-		*ret_reply = (Ptc__V1__MeetReply *)reply;
+		*ret_reply = (Ptc__V1__RendezvousReply *)reply;
 	return rc;
 }
 
-static bool meet_again(int rc)
+static bool rendezvous_again(int rc)
 {
 	return rc == PTC_ETIMEOUT || rc == PTC_EPEER || rc == PTC_ENOTFOUND;
 }
 
-static int meet_get(void *arg, const struct ptc_group_key *key, const char *node, const char *address, const char *name,
-		    void *buffer, size_t capacity, size_t *ret_len, const struct ptc_wait *wait, struct ptc_error *err)
+static int rendezvous_get(void *arg, const struct ptc_group_key *key, const char *node, const char *address,
+			  const char *name, void *buffer, size_t capacity, size_t *ret_len, const struct ptc_wait *wait,
+			  struct ptc_error *err)
 {
-	Ptc__V1__MeetRequest req = PTC__V1__MEET_REQUEST__INIT;
+	Ptc__V1__RendezvousRequest req = PTC__V1__RENDEZVOUS_REQUEST__INIT;
 	int64_t waited = 0;
 
 	req.key = (char *)(uintptr_t)name;
 	for (;;) {
-		Ptc__V1__MeetReply *reply;
-		int rc = meet_call(arg, key, node, address, &req, &reply, err);
+		Ptc__V1__RendezvousReply *reply;
+		int rc = rendezvous_call(arg, key, node, address, &req, &reply, err);
 
 		if (rc == 0) {
 			*ret_len = reply->value.len;
@@ -177,18 +178,19 @@ static int meet_get(void *arg, const struct ptc_group_key *key, const char *node
 			ptc_pb_free(&reply->base);
 			return rc;
 		}
-		waited += rc == PTC_ETIMEOUT ? MEET_CALL_MS : MEET_POLL_US / 1000;
-		if (!meet_again(rc) || given_up(wait, waited))
+		waited += rc == PTC_ETIMEOUT ? RENDEZVOUS_CALL_MS : RENDEZVOUS_POLL_US / 1000;
+		if (!rendezvous_again(rc) || given_up(wait, waited))
 			return rc;
-		usleep(MEET_POLL_US); /* a thread of the workers: waiting is its job */
+		usleep(RENDEZVOUS_POLL_US); /* a thread of the workers: waiting is its job */
 	}
 }
 
-static int meet_put(void *arg, const struct ptc_group_key *key, const char *node, const char *address, const char *name,
-		    const void *value, size_t len, const struct ptc_wait *wait, struct ptc_error *err)
+static int rendezvous_put(void *arg, const struct ptc_group_key *key, const char *node, const char *address,
+			  const char *name, const void *value, size_t len, const struct ptc_wait *wait,
+			  struct ptc_error *err)
 {
-	Ptc__V1__MeetRequest req = PTC__V1__MEET_REQUEST__INIT;
-	Ptc__V1__MeetReply *reply;
+	Ptc__V1__RendezvousRequest req = PTC__V1__RENDEZVOUS_REQUEST__INIT;
+	Ptc__V1__RendezvousReply *reply;
 	int64_t waited = 0;
 	int rc;
 
@@ -196,11 +198,11 @@ static int meet_put(void *arg, const struct ptc_group_key *key, const char *node
 	req.value.data = (uint8_t *)(uintptr_t)value;
 	req.value.len = len;
 	req.put = true;
-	while ((rc = meet_call(arg, key, node, address, &req, &reply, err)) != 0) { /* twice is as once */
-		waited += MEET_POLL_US / 1000;
-		if (!meet_again(rc) || given_up(wait, waited))
+	while ((rc = rendezvous_call(arg, key, node, address, &req, &reply, err)) != 0) { /* twice is as once */
+		waited += RENDEZVOUS_POLL_US / 1000;
+		if (!rendezvous_again(rc) || given_up(wait, waited))
 			return rc;
-		usleep(MEET_POLL_US); /* a thread of the workers: waiting is its job */
+		usleep(RENDEZVOUS_POLL_US); /* a thread of the workers: waiting is its job */
 	}
 	ptc_pb_free(&reply->base);
 	return 0;
@@ -277,11 +279,11 @@ int ptc_live_start(struct ptc_daemon *d, struct ptc_error *err)
 				       .dir = dir,
 				       .stall_ms = (int64_t)d->config.stall_after_ms,
 				       .copy_ms = (int64_t)d->config.copy_timeout_ms,
-				       .news = ptc_live_news,
+				       .event = ptc_live_event,
 				       .staging_take = staging_take,
 				       .staging_give = staging_give,
-				       .meet_get = meet_get,
-				       .meet_put = meet_put,
+				       .rendezvous_get = rendezvous_get,
+				       .rendezvous_put = rendezvous_put,
 				       .arg = d };
 
 	int rc = dir ? check_run_dir(&d->config, err) : ptc_error_set(err, PTC_ENOMEM, "out of memory");

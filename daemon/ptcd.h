@@ -12,7 +12,7 @@
 int ptc_live_start(struct ptc_daemon *d, struct ptc_error *err); /* d->workers; takes up processes of an earlier life */
 void ptc_live_stop(struct ptc_daemon *d);                        /* processes go on */
 /* Any thread: tells the job's controller, through etcd; again until etcd has it or the job is gone. */
-void ptc_live_news(void *arg, const struct ptc_worker_news *news);
+void ptc_live_event(void *arg, const struct ptc_worker_event *event);
 
 /* ---- files_mount.c: jobs' state as files -------------------------------------------------- */
 struct ptc_mount;

@@ -12,7 +12,7 @@
 #include "base/alloc.h"
 #include "daemon/store/store.h"
 #include "daemon/agent/agent.h"
-#include "daemon/agent/tables/local_reads.h"
+#include "daemon/agent/tables/direct_reads.h"
 #include "daemon/agent/tables/tables.h"
 #include "base/check.h"
 #include "base/cleanup.h"
@@ -67,7 +67,7 @@ struct process {
 	char *etcd_endpoint;
 	struct ptc_rpc_tls etcd_tls;
 	struct ptc_rpc_server *control, *peers;
-	struct ptc_lend *lend;
+	struct ptc_direct_reads *direct_reads;
 	uv_loop_t *uv;
 	uv_signal_t term, interrupt, hangup;
 	struct ptc_reload *reload;
@@ -221,8 +221,8 @@ static void on_tick(uv_timer_t *timer)
 		give_back(p);
 	ptc_controllers_tick(&p->d.controllers);
 	ptc_kept_tick(p->d.docs.kept);
-	ptc_holds_expire(p->d.holds);
-	ptc_agent_holds_expire(p->d.agent);
+	ptc_pins_expire(p->d.pins);
+	ptc_agent_pins_expire(p->d.agent);
 	ptc_samples_expire(p->d.samples);
 	if (p->ticks % LOOK_TICKS == 0)
 		ptc_cluster_look(p->d.cluster);
@@ -345,12 +345,12 @@ static int listen_peers(struct process *p, struct ptc_error *err)
 }
 
 /* Readers get along without. */
-static void start_lending(struct process *p)
+static void start_direct_reads(struct process *p)
 {
 	struct ptc_error err = PTC_ERROR_INIT;
 
-	if (ptc_lend_new(p->d.agent, p->d.config.control_socket, &p->lend, &err))
-		ptc_warn("agent", "chunk files are not lent to readers: %s", err.text);
+	if (ptc_direct_reads_new(p->d.agent, p->d.config.control_socket, &p->direct_reads, &err))
+		ptc_warn("agent", "readers on this node cannot read chunk files directly: %s", err.text);
 }
 
 static int start_servers(struct process *p, struct ptc_error *err)
@@ -378,7 +378,7 @@ static int start_servers(struct process *p, struct ptc_error *err)
 	if (rc == 0)
 		rc = ptc_rpc_server_start(p->control, err);
 	if (rc == 0)
-		start_lending(p);
+		start_direct_reads(p);
 	return rc;
 }
 
@@ -414,7 +414,7 @@ static int start_agent(struct process *p, struct ptc_error *err)
 		.spec_get = spec_get,
 		.spec_release = spec_release,
 		.channel = channel,
-		.news = ptc_live_news,
+		.event = ptc_live_event,
 		.arg = d,
 	};
 	int rc = open_documents(d, err);
@@ -425,9 +425,9 @@ static int start_agent(struct process *p, struct ptc_error *err)
 	env.workers = d->workers;
 
 	d->read_views = ptc_read_views_new();
-	d->holds = ptc_holds_new();
+	d->pins = ptc_pins_new();
 	d->samples = ptc_samples_new(&(struct ptc_samples_opts){ &d->config, d->loop, d->cluster, d->channels });
-	if (rc == 0 && (!d->read_views || !d->holds || !d->samples))
+	if (rc == 0 && (!d->read_views || !d->pins || !d->samples))
 		rc = ptc_error_set(err, PTC_ENOMEM, "out of memory");
 	if (rc == 0)
 		rc = ptc_rpc_client_new(d->loop, &d->client, err);
@@ -575,13 +575,13 @@ static void stop(struct process *p)
 	ptc_pulls_wait();
 	if (d->loop)
 		ptc_loop_stop(d->loop); /* server threads waiting for the loop get PTC_ECANCELED */
-	p->lend = ptc_lend_free(p->lend);
+	p->direct_reads = ptc_direct_reads_free(p->direct_reads);
 	p->control = ptc_rpc_server_free(p->control, SHUTDOWN_GRACE_MS);
 	p->peers = ptc_rpc_server_free(p->peers, SHUTDOWN_GRACE_MS);
 	d->samples = ptc_samples_free(d->samples);
 	d->client = ptc_rpc_client_free(d->client);
 	d->cluster = ptc_cluster_free(d->cluster);
-	d->holds = ptc_holds_free(d->holds);
+	d->pins = ptc_pins_free(d->pins);
 	d->read_views = ptc_read_views_free(d->read_views); /* geometries belong to the agent */
 	d->agent = ptc_agent_free(d->agent);
 	ptc_live_stop(d);

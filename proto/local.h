@@ -13,7 +13,7 @@
  *                                  <- WELCOME (page, when it had none) | REFUSED
  *   NEXT                           ->                                            waits
  *                                  <- GENERATION | EXIT
- *   MEET_PUT, MEET_GET             -> <- MEET_REPLY                              builds
+ *   RENDEZVOUS_PUT, RENDEZVOUS_GET             -> <- RENDEZVOUS_REPLY                              builds
  *   TENSOR.., DECLARED             -> <- STAGING (copy: fast)                    waits to be restored
  *                                  <- FILL (file).. and FILLED..
  *                                  <- BLOB.., CURSOR.., RESTORED | DECLINED
@@ -34,28 +34,28 @@
 #include <sys/types.h>
 #include <sys/un.h>
 
-#define PTC_LOCAL_MAGIC         0x4c435450u /* "PTCL" */
-#define PTC_LOCAL_PROTOCOL      1u
-#define PTC_LOCAL_FRAME_MAX     (64u << 10)
-#define PTC_LOCAL_MESSAGE_MAX   (512u << 10) /* a blob and its name; a tensor of PTC_LOCAL_BOXES_MAX boxes */
-#define PTC_LOCAL_DIMS          8
-#define PTC_LOCAL_BOXES_MAX     1024 /* of one tensor on one rank; ZeRO needs 2 * dims - 1, FSDP over TP tp */
-#define PTC_LOCAL_TENSORS_MAX   (1u << 20)
-#define PTC_LOCAL_REGIONS_MAX   (1u << 20) /* boxes of all tensors of a rank */
-#define PTC_LOCAL_NAME_MAX      1023
-#define PTC_LOCAL_FIELD_MAX     63
-#define PTC_LOCAL_BLOB_MAX      (256u << 10)
-#define PTC_LOCAL_BLOBS_MAX     64 /* names a rank sets */
-#define PTC_LOCAL_SCOPE_MAX     3  /* of a blob: enum ptc_blob_scope */
-#define PTC_LOCAL_CURSORS_MAX   64
-#define PTC_LOCAL_SHORT_MAX     255 /* names of blobs and cursors, tags, keys */
-#define PTC_LOCAL_MEET_MAX      4096
-#define PTC_LOCAL_MEET_KEYS_MAX 4096 /* of one generation */
-#define PTC_LOCAL_TOKEN         32   /* hex digits */
-#define PTC_LOCAL_TEXT_MAX      1023
-#define PTC_LOCAL_CONFIG_MAX    4095
-#define PTC_LOCAL_SPANS_MAX     (1u << 14)
-#define PTC_LOCAL_ROWS_MAX      1024 /* of one FILL */
+#define PTC_LOCAL_MAGIC               0x4c435450u /* "PTCL" */
+#define PTC_LOCAL_PROTOCOL            1u
+#define PTC_LOCAL_FRAME_MAX           (64u << 10)
+#define PTC_LOCAL_MESSAGE_MAX         (512u << 10) /* a blob and its name; a tensor of PTC_LOCAL_BOXES_MAX boxes */
+#define PTC_LOCAL_DIMS                8
+#define PTC_LOCAL_BOXES_MAX           1024 /* of one tensor on one rank; ZeRO needs 2 * dims - 1, FSDP over TP tp */
+#define PTC_LOCAL_TENSORS_MAX         (1u << 20)
+#define PTC_LOCAL_REGIONS_MAX         (1u << 20) /* boxes of all tensors of a rank */
+#define PTC_LOCAL_NAME_MAX            1023
+#define PTC_LOCAL_FIELD_MAX           63
+#define PTC_LOCAL_BLOB_MAX            (256u << 10)
+#define PTC_LOCAL_BLOBS_MAX           64 /* names a rank sets */
+#define PTC_LOCAL_SCOPE_MAX           3  /* of a blob: enum ptc_blob_scope */
+#define PTC_LOCAL_CURSORS_MAX         64
+#define PTC_LOCAL_SHORT_MAX           255 /* names of blobs and cursors, tags, keys */
+#define PTC_LOCAL_RENDEZVOUS_MAX      4096
+#define PTC_LOCAL_RENDEZVOUS_KEYS_MAX 4096 /* of one generation */
+#define PTC_LOCAL_TOKEN               32   /* hex digits */
+#define PTC_LOCAL_TEXT_MAX            1023
+#define PTC_LOCAL_CONFIG_MAX          4095
+#define PTC_LOCAL_SPANS_MAX           (1u << 14)
+#define PTC_LOCAL_ROWS_MAX            1024 /* of one FILL */
 
 /* Of ptc.h's enum ptc_result, what ptcd answers with. */
 enum ptc_local_result {
@@ -76,8 +76,8 @@ enum ptc_local_type {
 	PTC_LOCAL_BLOB, /* both ways */
 	PTC_LOCAL_CURSOR,
 	PTC_LOCAL_STOPPED,
-	PTC_LOCAL_MEET_PUT,
-	PTC_LOCAL_MEET_GET,
+	PTC_LOCAL_RENDEZVOUS_PUT,
+	PTC_LOCAL_RENDEZVOUS_GET,
 	PTC_LOCAL_BYE,
 	PTC_LOCAL_FILLED,
 
@@ -91,7 +91,7 @@ enum ptc_local_type {
 	PTC_LOCAL_GO,
 	PTC_LOCAL_ENDED,
 	PTC_LOCAL_FINISHED,
-	PTC_LOCAL_MEET_REPLY,
+	PTC_LOCAL_RENDEZVOUS_REPLY,
 	PTC_LOCAL_FILL, /* only to a rank that can: PTC_LOCAL_CAN_FILL */
 };
 

@@ -148,9 +148,9 @@ void ptc_local_put_hello(struct ptc_local_out *o, const struct ptc_local_hello *
 	ptc_local_put_u64(o, m->pid);
 	ptc_local_put_text(o, m->token);
 	ptc_local_put_text(o, m->version);
-	ptc_local_put_u8(o, m->standing);
+	ptc_local_put_u8(o, m->resume_phase);
 	ptc_local_put_u64(o, m->generation);
-	ptc_local_put_u64(o, m->launch);
+	ptc_local_put_u64(o, m->incarnation);
 	ptc_local_put_u32(o, m->rank);
 	ptc_local_put_u32(o, m->features);
 }
@@ -164,12 +164,12 @@ bool ptc_local_get_hello(const void *data, size_t len, struct ptc_local_hello *r
 	ret->pid = ptc_local_get_u64(&in);
 	ret->token = ptc_local_get_text(&in, PTC_LOCAL_TOKEN);
 	ret->version = ptc_local_get_text(&in, PTC_LOCAL_SHORT_MAX);
-	ret->standing = ptc_local_get_u8(&in);
+	ret->resume_phase = ptc_local_get_u8(&in);
 	ret->generation = ptc_local_get_u64(&in);
-	ret->launch = ptc_local_get_u64(&in);
+	ret->incarnation = ptc_local_get_u64(&in);
 	ret->rank = ptc_local_get_u32(&in);
 	ret->features = in.p < in.end ? ptc_local_get_u32(&in) : 0; /* of a libptc before there were any */
-	return !in.bad && ret->standing <= PTC_LOCAL_IS_STOPPED;
+	return !in.bad && ret->resume_phase <= PTC_LOCAL_IS_STOPPED;
 }
 
 void ptc_local_put_welcome(struct ptc_local_out *o, const struct ptc_local_welcome *m)
@@ -207,7 +207,7 @@ bool ptc_local_get_refusal(const void *data, size_t len, struct ptc_local_refusa
 void ptc_local_put_generation(struct ptc_local_out *o, const struct ptc_local_generation *m)
 {
 	ptc_local_put_u64(o, m->generation);
-	ptc_local_put_u64(o, m->launch);
+	ptc_local_put_u64(o, m->incarnation);
 	ptc_local_put_u64(o, m->start_step);
 	ptc_local_put_u8(o, m->has_state);
 	ptc_local_put_u32(o, m->rank);
@@ -233,7 +233,7 @@ bool ptc_local_get_generation(const void *data, size_t len, struct ptc_local_gen
 	struct ptc_local_in in = reader(data, len);
 
 	ret->generation = ptc_local_get_u64(&in);
-	ret->launch = ptc_local_get_u64(&in);
+	ret->incarnation = ptc_local_get_u64(&in);
 	ret->start_step = ptc_local_get_u64(&in);
 	ret->has_state = get_flag(&in);
 	ret->rank = ptc_local_get_u32(&in);
@@ -368,7 +368,7 @@ bool ptc_local_get_stopped(const void *data, size_t len, struct ptc_local_stoppe
 	return !in.bad && ret->step <= PTC_LOCAL_STEP_MAX;
 }
 
-void ptc_local_put_meet(struct ptc_local_out *o, const struct ptc_local_meet *m)
+void ptc_local_put_rendezvous(struct ptc_local_out *o, const struct ptc_local_rendezvous *m)
 {
 	ptc_local_put_u64(o, m->id);
 	ptc_local_put_u32(o, (uint32_t)m->code);
@@ -378,7 +378,7 @@ void ptc_local_put_meet(struct ptc_local_out *o, const struct ptc_local_meet *m)
 	ptc_local_put_u32(o, m->timeout_ms);
 }
 
-bool ptc_local_get_meet(const void *data, size_t len, struct ptc_local_meet *ret)
+bool ptc_local_get_rendezvous(const void *data, size_t len, struct ptc_local_rendezvous *ret)
 {
 	struct ptc_local_in in = reader(data, len);
 
@@ -386,7 +386,7 @@ bool ptc_local_get_meet(const void *data, size_t len, struct ptc_local_meet *ret
 	ret->code = (int32_t)ptc_local_get_u32(&in);
 	ret->key = ptc_local_get_text(&in, PTC_LOCAL_SHORT_MAX);
 	ret->text = ptc_local_get_text(&in, PTC_LOCAL_TEXT_MAX);
-	ret->value = ptc_local_get_bytes(&in, PTC_LOCAL_MEET_MAX, &ret->len);
+	ret->value = ptc_local_get_bytes(&in, PTC_LOCAL_RENDEZVOUS_MAX, &ret->len);
 	ret->timeout_ms = ptc_local_get_u32(&in);
 	return !in.bad;
 }
@@ -438,7 +438,7 @@ bool ptc_local_get_span(struct ptc_local_staging *s, struct ptc_local_span *ret)
 void ptc_local_put_fill(struct ptc_local_out *o, const struct ptc_local_fill *m, const struct ptc_local_rows *rows)
 {
 	ptc_local_put_u64(o, m->generation);
-	ptc_local_put_u64(o, m->launch);
+	ptc_local_put_u64(o, m->incarnation);
 	ptc_local_put_u64(o, m->id);
 	ptc_local_put_u32(o, m->nrows);
 	for (uint32_t i = 0; i < m->nrows; i++) {
@@ -456,7 +456,7 @@ bool ptc_local_get_fill(const void *data, size_t len, struct ptc_local_fill *ret
 	struct ptc_local_in in = reader(data, len);
 
 	ret->generation = ptc_local_get_u64(&in);
-	ret->launch = ptc_local_get_u64(&in);
+	ret->incarnation = ptc_local_get_u64(&in);
 	ret->id = ptc_local_get_u64(&in);
 	ret->nrows = ptc_local_get_u32(&in);
 	ret->rows = in;
@@ -501,18 +501,18 @@ bool ptc_local_get_filled(const void *data, size_t len, struct ptc_local_filled 
 	return !in.bad;
 }
 
-void ptc_local_put_ended(struct ptc_local_out *o, uint64_t generation, uint64_t launch)
+void ptc_local_put_ended(struct ptc_local_out *o, uint64_t generation, uint64_t incarnation)
 {
 	ptc_local_put_u64(o, generation);
-	ptc_local_put_u64(o, launch);
+	ptc_local_put_u64(o, incarnation);
 }
 
-bool ptc_local_get_ended(const void *data, size_t len, uint64_t *ret_generation, uint64_t *ret_launch)
+bool ptc_local_get_ended(const void *data, size_t len, uint64_t *ret_generation, uint64_t *ret_incarnation)
 {
 	struct ptc_local_in in = reader(data, len);
 
 	*ret_generation = ptc_local_get_u64(&in);
-	*ret_launch = ptc_local_get_u64(&in);
+	*ret_incarnation = ptc_local_get_u64(&in);
 	return !in.bad;
 }
 

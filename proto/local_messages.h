@@ -29,7 +29,7 @@ const void *ptc_local_get_bytes(struct ptc_local_in *in, size_t max, size_t *ret
 const char *ptc_local_get_text(struct ptc_local_in *in, size_t max);
 
 /* Where a rank is when it connects; what it says then leads there again. */
-enum ptc_local_standing {
+enum ptc_local_resume_phase {
 	PTC_LOCAL_NOWHERE, /* in no generation */
 	PTC_LOCAL_BUILDS,
 	PTC_LOCAL_HAS_DECLARED,
@@ -38,16 +38,16 @@ enum ptc_local_standing {
 };
 
 /* What a rank can beside what every rank can: bits of a HELLO. */
-#define PTC_LOCAL_CAN_FILL  1u
-#define PTC_LOCAL_CAN_CARRY 2u /* take BLOBs and CURSORs before GENERATION too, not only before RESTORED */
+#define PTC_LOCAL_CAN_FILL       1u
+#define PTC_LOCAL_CAN_TAKE_STATE 2u /* take BLOBs and CURSORs before GENERATION too, not only before RESTORED */
 
 /* Strings and bytes of what was decoded are borrowed from the message. */
 struct ptc_local_hello {
 	uint32_t protocol_min, protocol_max;
 	uint64_t pid;
 	const char *token, *version;
-	uint8_t standing; /* enum ptc_local_standing */
-	uint64_t generation, launch;
+	uint8_t resume_phase; /* enum ptc_local_resume_phase */
+	uint64_t generation, incarnation;
 	uint32_t rank;
 	uint32_t features; /* 0 from a libptc that does not say */
 };
@@ -62,7 +62,7 @@ struct ptc_local_refusal {
 	const char *text;
 };
 struct ptc_local_generation {
-	uint64_t generation, launch, start_step;
+	uint64_t generation, incarnation, start_step;
 	bool has_state;
 	uint32_t rank, world, local_rank, local_world, node_rank, nodes, device;
 	uint32_t degrees[6], coordinates[4]; /* tp pp dp cp ep etp; tp pp dp cp */
@@ -97,7 +97,7 @@ struct ptc_local_stopped {
 	const char *refused; /* not "": the state must not be taken here, and why; the rank waits to go on */
 	bool later;          /* refused here, but a later boundary may do: the stop is to move */
 };
-struct ptc_local_meet {
+struct ptc_local_rendezvous {
 	uint64_t id;
 	int32_t code; /* of a reply */
 	const char *key, *text;
@@ -127,7 +127,7 @@ struct ptc_local_rows {
 	uint64_t address_step, offset_step;
 };
 struct ptc_local_fill {
-	uint64_t generation, launch, id; /* id: from 1, one more each time */
+	uint64_t generation, incarnation, id; /* id: from 1, one more each time */
 	uint32_t nrows;
 	struct ptc_local_in rows;
 };
@@ -154,9 +154,9 @@ void ptc_local_put_cursor(struct ptc_local_out *o, const struct ptc_local_cursor
 bool ptc_local_get_cursor(const void *data, size_t len, struct ptc_local_cursor *ret);
 void ptc_local_put_stopped(struct ptc_local_out *o, const struct ptc_local_stopped *m);
 bool ptc_local_get_stopped(const void *data, size_t len, struct ptc_local_stopped *ret);
-/* MEET_PUT, MEET_GET and MEET_REPLY are the same; unused members are 0 or "". */
-void ptc_local_put_meet(struct ptc_local_out *o, const struct ptc_local_meet *m);
-bool ptc_local_get_meet(const void *data, size_t len, struct ptc_local_meet *ret);
+/* RENDEZVOUS_PUT, RENDEZVOUS_GET and RENDEZVOUS_REPLY are the same; unused members are 0 or "". */
+void ptc_local_put_rendezvous(struct ptc_local_out *o, const struct ptc_local_rendezvous *m);
+bool ptc_local_get_rendezvous(const void *data, size_t len, struct ptc_local_rendezvous *ret);
 void ptc_local_put_restored(struct ptc_local_out *o, const struct ptc_local_restored *m);
 bool ptc_local_get_restored(const void *data, size_t len, struct ptc_local_restored *ret);
 void ptc_local_put_staging(struct ptc_local_out *o, uint64_t bytes, const struct ptc_local_span *spans,
@@ -168,8 +168,8 @@ bool ptc_local_get_fill(const void *data, size_t len, struct ptc_local_fill *ret
 bool ptc_local_get_rows(struct ptc_local_fill *f, struct ptc_local_rows *ret);
 void ptc_local_put_filled(struct ptc_local_out *o, const struct ptc_local_filled *m);
 bool ptc_local_get_filled(const void *data, size_t len, struct ptc_local_filled *ret);
-void ptc_local_put_ended(struct ptc_local_out *o, uint64_t generation, uint64_t launch);
-bool ptc_local_get_ended(const void *data, size_t len, uint64_t *ret_generation, uint64_t *ret_launch);
+void ptc_local_put_ended(struct ptc_local_out *o, uint64_t generation, uint64_t incarnation);
+bool ptc_local_get_ended(const void *data, size_t len, uint64_t *ret_generation, uint64_t *ret_incarnation);
 /* DECLARED: whether it runs already. GO, FINISHED: the step. One number. */
 void ptc_local_put_number(struct ptc_local_out *o, uint64_t v);
 bool ptc_local_get_number(const void *data, size_t len, uint64_t *ret);

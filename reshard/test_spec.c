@@ -451,7 +451,7 @@ static void overlapping_holdings_are_cut(void **state)
 			for (int64_t k = 0; k < ptc_box_volume(b); k++)
 				want[b->off[0] + k / b->ext[1]][b->off[1] + k % b->ext[1]] = 1;
 		}
-		assert_int_equal(ptc_holdings_settle(&h, 0), 0);
+		assert_int_equal(ptc_holdings_finalize(&h, 0), 0);
 		for (size_t i = 0; i < h.n; i++)
 			for (int64_t k = 0; k < ptc_box_volume(&h.v[i].box); k++)
 				got[h.v[i].box.off[0] + k / h.v[i].box.ext[1]]

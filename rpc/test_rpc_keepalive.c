@@ -25,7 +25,7 @@
 static char dir[] = "/tmp/ptc-test-rpc-XXXXXX";
 static char peer_path[4096];
 static char *bulk;
-static atomic_int lent, released;
+static atomic_int borrowed, released;
 
 struct child {
 	pid_t pid;
@@ -107,7 +107,7 @@ static int h_endless(void *arg, struct ptc_rpc_call *call, struct ptc_error *err
 	while (!rc) {
 		struct ptc_rpc_part p = { .data = bulk, .len = PART, .release = on_release };
 
-		atomic_fetch_add(&lent, 1);
+		atomic_fetch_add(&borrowed, 1);
 		rc = ptc_rpc_call_send(call, &p, 1, err);
 	}
 	return rc;
@@ -133,11 +133,11 @@ static void stopped_client(void **state)
 	kill(ch.pid, SIGSTOP);
 	t0 = ptc_sys_now_ns();
 	usleep(100000);
-	assert_true(atomic_load(&lent) > atomic_load(&released));
-	while (atomic_load(&lent) > atomic_load(&released) && ptc_sys_now_ns() - t0 < INT64_C(1000000) * GIVE_UP_MS)
+	assert_true(atomic_load(&borrowed) > atomic_load(&released));
+	while (atomic_load(&borrowed) > atomic_load(&released) && ptc_sys_now_ns() - t0 < INT64_C(1000000) * GIVE_UP_MS)
 		usleep(10000);
 	print_message("lent memory back after %d ms\n", (int)((ptc_sys_now_ns() - t0) / 1000000));
-	assert_int_equal(atomic_load(&lent), atomic_load(&released));
+	assert_int_equal(atomic_load(&borrowed), atomic_load(&released));
 	ptc_rpc_server_free(srv, 100);
 	child_end(&ch);
 }

@@ -82,7 +82,7 @@ static void *sender(void *arg)
 	struct ptc_rpc_part part = { .data = block, .len = PART, .release = nothing };
 	struct ptc_rpc_stream *s;
 
-	if (ptc_rpc_stream_open(arg, "/t.T/Hold", 0, NULL, 0, &s, NULL))
+	if (ptc_rpc_stream_open(arg, "/t.T/Pin", 0, NULL, 0, &s, NULL))
 		return NULL;
 	while (ptc_rpc_stream_send(s, &part, 1, NULL) == 0)
 		;
@@ -107,7 +107,7 @@ static long growth_kib(void)
 	atomic_store(&held, 0);
 	atomic_store(&go_on, 0);
 	assert_int_equal(ptc_rpc_server_new(&(struct ptc_rpc_server_opts){ .max_calls = STREAMS + 4 }, &srv, NULL), 0);
-	assert_int_equal(ptc_rpc_server_method(srv, "/t.T/Hold", 1u << PTC_ROLE_USER, h_hold, NULL, NULL), 0);
+	assert_int_equal(ptc_rpc_server_method(srv, "/t.T/Pin", 1u << PTC_ROLE_USER, h_hold, NULL, NULL), 0);
 	assert_int_equal(ptc_rpc_server_method(srv, "/t.T/Echo", 1u << PTC_ROLE_USER, h_echo, NULL, NULL), 0);
 	assert_int_equal(ptc_rpc_server_listen_unix(srv, path, 0600, false, NULL), 0);
 	assert_int_equal(ptc_rpc_server_start(srv, NULL), 0);

@@ -114,22 +114,22 @@ class Job:
             case.assertEqual(array.tobytes(), found[name].tobytes(), f"{name} at step {step}")
 
     def amax_logged(self):
-        """[{generation, launch, rank, what, step, world, amax, first, rows}] as ranks wrote them."""
+        """[{generation, incarnation, rank, what, step, world, amax, first, rows}] as ranks wrote them."""
         out = []
         for path in glob.glob(os.path.join(self.logs, "*.amax")):
             g, l, r = (int(part[1:]) for part in os.path.basename(path)[:-5].split("-"))
             with open(path) as f:
                 for line in f:
-                    row = {"generation": g, "launch": l, "rank": r, **json.loads(line)}
+                    row = {"generation": g, "incarnation": l, "rank": r, **json.loads(line)}
                     row["amax"] = np.frombuffer(bytes.fromhex(row["amax"]), "<f4")
                     row["rows"] = np.frombuffer(bytes.fromhex(row["rows"]), "<f2")
                     out.append(row)
         return out
 
-    def greatest(self, step, generation, launch=None):
+    def greatest(self, step, generation, incarnation=None):
         """(amax, rows): of what ranks had as they stopped at a step for the last time before this generation."""
         stopped = [row for row in self.amax_logged() if row["what"] == "stopped" and row["step"] == step and
-                   row["generation"] <= generation and (row["generation"], row["launch"]) != (generation, launch)]
+                   row["generation"] <= generation and (row["generation"], row["incarnation"]) != (generation, incarnation)]
         last = max(row["generation"] for row in stopped)
         stopped = [row for row in stopped if row["generation"] == last]
         assert {row["rank"] for row in stopped} == set(range(stopped[0]["world"])), stopped
@@ -143,8 +143,8 @@ class Job:
         """Each rank began with the greatest of what the ranks before it had stopped with. How many did."""
         restored = [row for row in self.amax_logged() if row["what"] == "restored"]
         for row in restored:
-            amax, rows = self.greatest(row["step"], row["generation"], row["launch"])
-            what = {k: row[k] for k in ("generation", "launch", "rank", "step")}
+            amax, rows = self.greatest(row["step"], row["generation"], row["incarnation"])
+            what = {k: row[k] for k in ("generation", "incarnation", "rank", "step")}
             np.testing.assert_array_equal(row["amax"], amax, str(what))
             np.testing.assert_array_equal(row["rows"], rows[row["first"]:row["first"] + row["rows"].size], str(what))
             case.assertEqual(not np.isnan(amax[5]), np.signbit(row["amax"][4]), "rank 0 has -0, rank 1 and others 0")
@@ -169,7 +169,7 @@ class Job:
         return found
 
     def steps_logged(self):
-        """{(generation, launch, rank): [step]} of all ranks so far."""
+        """{(generation, incarnation, rank): [step]} of all ranks so far."""
         out = {}
         for path in glob.glob(os.path.join(self.logs, "*.jsonl")):
             g, l, r = os.path.basename(path)[:-6].split("-")

@@ -30,7 +30,7 @@ class BadInput(harness.Case):
         keys = {}
         for prefix in ("/ptc/jobs/", "/ptc/names/"):
             lines = c.etcdctl("get", "--prefix", prefix).stdout.splitlines()
-            keys.update((k, v) for k, v in zip(lines[::2], lines[1::2]) if not k.endswith("/turn"))
+            keys.update((k, v) for k, v in zip(lines[::2], lines[1::2]) if not k.endswith("/barrier"))
         return keys, c.ptcctl("job", "list").stdout
 
     @harness.labels("repeats")

@@ -20,7 +20,7 @@ class Blobs(harness.Case):
     def given(self, job, name):
         """What each rank of the generation that trains was given."""
         status = job.status()
-        prefix = f"g{status['generation']}-l{status['run']['launch']}-r"
+        prefix = f"g{status['generation']}-l{status['run']['incarnation']}-r"
         ranks = sorted((int(f[len(prefix):-6]), f) for f in os.listdir(job.logs) if f.startswith(prefix) and f.endswith(".given"))
         out = []
         for _, f in ranks:
@@ -160,7 +160,7 @@ class Blobs(harness.Case):
             self.assertEqual(2, len(self.events(c, job, "aborted")), "it was tried")
             after = wait_for(lambda: (lambda s: s if s["phase"] == "idle" else None)(job.status()), 30 * PATIENCE, "its end")
             self.assertEqual([before[k] for k in STATE], [after[k] for k in STATE])
-            self.assertEqual(before["run"]["launch"], after["run"]["launch"])
+            self.assertEqual(before["run"]["incarnation"], after["run"]["incarnation"])
             job.do("snapshot")
             for verb in ("plan", "resize"):  # known now
                 self.refused(c, verb, job.name, "--config", "tp=2", contains="rank 1 that had one would be gone")
@@ -201,7 +201,7 @@ class Blobs(harness.Case):
             self.steps(job)
             after = job.status()
             self.assertEqual([before[k] for k in STATE], [after[k] for k in STATE])
-            self.assertEqual(before["run"]["launch"], after["run"]["launch"])
+            self.assertEqual(before["run"]["incarnation"], after["run"]["incarnation"])
             c.ptcctl("stop", job.name, "--now", timeout_s=60 * PATIENCE)
 
     def test_refused_in_file(self):

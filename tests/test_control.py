@@ -414,7 +414,7 @@ class Control(harness.Case):
         for verb in ("status", "snapshots", "verify"):
             got = c.json(verb, "j", node=node)
             self.assertLess(abs(got["as_of_ms"] - stopped_ms), 30000 * PATIENCE, verb)
-            self.assertIn("the coordinator (etcd) is away; this is as of 20", c.ptcctl(verb, "j", node=node).stderr, verb)
+            self.assertIn("the coordinator (etcd) is unreachable; this is as of 20", c.ptcctl(verb, "j", node=node).stderr, verb)
         self.assertEqual(["tp=2"], [j["config"] for j in c.json("status", "j", node=node)["jobs"]])
         got = self.events(c, node)
         self.assertEqual(["created", "switch", "committed"], [e["kind"] for e in got][:3], got)

@@ -190,7 +190,7 @@ class Crash(harness.Case):
             hashes = {meta["spec"]}
             expected |= {key} | {k for k in keys if k.startswith(f"/ptc/events/{uuid}/")}
             expected |= {f"/ptc/jobs/{uuid}/{leaf}" for leaf in ("meta", "lock")}
-            expected |= {f"/ptc/jobs/{uuid}/turn"} & set(keys)
+            expected |= {f"/ptc/jobs/{uuid}/barrier"} & set(keys)
             expected.add(f"/ptc/users/{meta['uid']}/{uuid}")
             record = f"/ptc/jobs/{uuid}/record"
             if record in keys:

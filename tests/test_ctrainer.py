@@ -52,7 +52,7 @@ def differences(lines, reference):
         steps.setdefault(line["step"], []).append(line)
     for want in reference:
         of = steps.pop(want["step"], [])
-        if len({(line["generation"], line["launch"]) for line in of}) != 1:
+        if len({(line["generation"], line["incarnation"]) for line in of}) != 1:
             found.append((want["step"], f"done {len(of)} times, by ranks of different generations or none"))
             continue
         for key in ("loss", "average"):

@@ -913,7 +913,7 @@ print(f" {longest}")
     # ---- what lies on this node -------------------------------------------------
 
     @staticmethod
-    def lent(m):
+    def opened_chunk_files(m):
         """Access modes of the chunk files that ptc-fuse has open."""
         top, modes = f"/proc/{m.process.pid}/fd", []
         for fd in os.listdir(top):
@@ -942,14 +942,14 @@ print(f" {longest}")
         only; nothing is held any more, because ptcd was killed, or the lease is over."""
         fd, node = os.open(m.path(*path), os.O_RDONLY | os.O_DIRECT), c.nodes["n0"]
         self.assertEqual(len(want), self.right_or_eio(fd, want))
-        self.assertEqual([os.O_RDONLY], self.lent(m))
+        self.assertEqual([os.O_RDONLY], self.opened_chunk_files(m))
         if not lapse:
             node.kill()
             self.assertEqual(len(want), self.right_or_eio(fd, want))
         os.close(os.dup(fd)) # the kernel asks about the first close, as of those between fork and exec below, and then no more
         m.process.send_signal(signal.SIGSTOP)
         if lapse:
-            time.sleep(33) # FS_HOLD_MS and what ptcd takes to see it
+            time.sleep(33) # FS_PIN_MS and what ptcd takes to see it
         else:
             c.restart("n0")
         for there in ("n1", "n0") * (5 if LONG else 1): # odd: chunks are taken in the reverse order of what they were before
@@ -959,7 +959,7 @@ print(f" {longest}")
         os.close(fd)
         with open(m.path(*path), "rb") as f:
             self.assertEqual(want, f.read())
-        self.assertEqual([os.O_RDONLY], self.lent(m))
+        self.assertEqual([os.O_RDONLY], self.opened_chunk_files(m))
 
     def test_read_on_this_node(self):
         """What lies here is read in the chunk file: also while ptcd is dead, and never what has come in its place."""
@@ -974,7 +974,7 @@ print(f" {longest}")
             path = ("here", "state", "latest", "model.safetensors")
             with open(far.path(*path), "rb") as f:
                 self.assertEqual(want, f.read())
-            self.assertEqual([], self.lent(far))
+            self.assertEqual([], self.opened_chunk_files(far))
             far.stop()
             for lapse in (False, True) if LONG else (False,):
                 self.gone_and_back(c, m, path, want, lapse)

@@ -171,7 +171,7 @@ class GptLive(harness.Case):
 
     # ---- there and back
 
-    def bundle(self, c, job):
+    def state_documents(self, c, job):
         """What the newest snapshot holds beside tensors: ({coordinates: blobs}, cursors)."""
         found = json.loads(c.etcdctl("get", "--prefix", "/ptc/", "-w", "json").stdout)["kvs"]
         keys = {base64.b64decode(kv["key"]).decode(): base64.b64decode(kv["value"]) for kv in found}
@@ -195,7 +195,7 @@ class GptLive(harness.Case):
                 self.assertTrue(config in job.status()["config"] or config == A, job.status())
                 path = self.path(f"{name}-{i}.safetensors")
                 c.ptcctl("export", name, path, timeout_s=120 * PATIENCE) # parameters and PARAMETER:FIELD
-                seen.append((harness.sha256(path), *self.bundle(c, job)))
+                seen.append((harness.sha256(path), *self.state_documents(c, job)))
         for there in seen[1:]:
             self.assertEqual(seen[0][0], there[0], "parameters or optimizer")
             self.assertEqual(seen[0][2], there[2], "cursors")

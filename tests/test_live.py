@@ -21,12 +21,12 @@ class Live(harness.Case):
         """Each rank of each generation went through its steps one by one, and the generations join without a gap."""
         logged = job.steps_logged()
         ends = {}
-        for (generation, launch, rank), steps in sorted(logged.items()):
-            self.assertEqual(list(range(steps[0], steps[0] + len(steps))), steps, (generation, launch, rank))
-            ends.setdefault((generation, launch), set()).add((steps[0], steps[-1] + 1))
+        for (generation, incarnation, rank), steps in sorted(logged.items()):
+            self.assertEqual(list(range(steps[0], steps[0] + len(steps))), steps, (generation, incarnation, rank))
+            ends.setdefault((generation, incarnation), set()).add((steps[0], steps[-1] + 1))
         for key, spans in ends.items():
             self.assertEqual(1, len(spans), f"ranks of {key} began or ended at different steps: {spans}")
-        spans = [next(iter(s)) for _, s in sorted(ends.items(), key=lambda e: (e[0][0], min(e[1])))] # launches are random numbers
+        spans = [next(iter(s)) for _, s in sorted(ends.items(), key=lambda e: (e[0][0], min(e[1])))] # incarnations are random numbers
         for (_, end), (begin, _) in zip(spans, spans[1:]):
             self.assertEqual(end, begin, f"steps left out or done twice: {spans}")
         self.assertEqual(last, spans[-1][1])
@@ -455,11 +455,11 @@ class Live(harness.Case):
                 after = wait_for(lambda: (lambda s: s if s["phase"] == "idle" and "step" in s["run"] else None)(job.status()),
                                  60 * PATIENCE, "ranks that go on", 0.05)
                 self.assertEqual((1, "live", before["snapshot"] + 1), (after["generation"], after["run"]["state"], after["snapshot"]))
-                self.assertNotEqual(before["run"]["launch"], after["run"]["launch"])
+                self.assertNotEqual(before["run"]["incarnation"], after["run"]["incarnation"])
                 self.assertGreater(after["step"], before["step"])
                 spans = job.steps_logged()
-                self.assertEqual({after["step"]}, {min(steps) for (_, launch, _), steps in spans.items()
-                                                   if launch == after["run"]["launch"]}, "it goes on where it was stopped")
+                self.assertEqual({after["step"]}, {min(steps) for (_, incarnation, _), steps in spans.items()
+                                                   if incarnation == after["run"]["incarnation"]}, "it goes on where it was stopped")
             job.do("stop")
             last = job.wait_run("stopped")["step"]
             job.check_state(self, last, self.path("end"))
@@ -472,21 +472,21 @@ class Live(harness.Case):
     def test_refused_build_rebuild(self):
         self.refused_build("rebuild")
 
-    def wait_shown(self, path, launch):
+    def wait_shown(self, path, incarnation):
         def shown():
             with open(path) as f:
-                return f" launch {launch} " in f.read()
+                return f" incarnation {incarnation} " in f.read()
 
-        wait_for(shown, 30 * PATIENCE, f"a line of launch {launch}")
+        wait_for(shown, 30 * PATIENCE, f"a line of incarnation {incarnation}")
 
     def check_followed(self, job):
         with open(self.path("followed")) as f:
             got = [line.rsplit(" from", 1)[0] for line in f if " of " in line]
         worlds = {}
-        for generation, launch, rank in job.steps_logged():
-            worlds.setdefault((generation, launch), []).append(rank)
-        want = [f"[rank {rank}] generation {generation} launch {launch} rank {rank} of {len(ranks)}"
-                for (generation, launch), ranks in worlds.items() for rank in ranks]
+        for generation, incarnation, rank in job.steps_logged():
+            worlds.setdefault((generation, incarnation), []).append(rank)
+        want = [f"[rank {rank}] generation {generation} incarnation {incarnation} rank {rank} of {len(ranks)}"
+                for (generation, incarnation), ranks in worlds.items() for rank in ranks]
         self.assertEqual(sorted(want), sorted(got), "of every rank of every generation, once")
 
     def follows(self, mode):
@@ -498,7 +498,7 @@ class Live(harness.Case):
                 follower = job.follow_logs(out)
                 self.addCleanup(follower.kill)
                 for config in ("tp=2,dp=2", "tp=1", "tp=2"):
-                    self.wait_shown(self.path("followed"), job.status()["run"]["launch"])
+                    self.wait_shown(self.path("followed"), job.status()["run"]["incarnation"])
                     job.resize(config)
                 job.do("stop")
                 self.assertEqual(0, follower.wait(30 * PATIENCE), "it ends when the job is not live any more")
@@ -514,14 +514,14 @@ class Live(harness.Case):
             with open(self.path("followed"), "w") as out:
                 follower = job.follow_logs(out, "n2")
                 self.addCleanup(follower.kill)
-                self.wait_shown(self.path("followed"), job.status()["run"]["launch"])
+                self.wait_shown(self.path("followed"), job.status()["run"]["incarnation"])
                 c.nodes["n2"].signal(signal.SIGSTOP)
                 try:
                     for config in ("tp=4", "tp=3", "dp=2"):
                         job.resize(config)
                 finally:
                     c.nodes["n2"].signal(signal.SIGCONT)
-                self.wait_shown(self.path("followed"), job.status()["run"]["launch"])
+                self.wait_shown(self.path("followed"), job.status()["run"]["incarnation"])
                 job.do("stop")
                 self.assertEqual(0, follower.wait(30 * PATIENCE))
             self.check_followed(job)

@@ -65,20 +65,20 @@ class LiveCrash(harness.Case):
 
         def stepped():
             s = idle()
-            if not s or (s["generation"], s["run"]["launch"]) != at:
+            if not s or (s["generation"], s["run"]["incarnation"]) != at:
                 return None
             return s if all(r["step"] > before.get(r["rank"], -1) for r in s["run"]["ranks"]) else None
 
         try:
             s = wait_for(idle, 60 * PATIENCE, "a job that runs", 0.05)
-            at, before = (s["generation"], s["run"]["launch"]), {r["rank"]: r["step"] for r in s["run"]["ranks"]}
+            at, before = (s["generation"], s["run"]["incarnation"]), {r["rank"]: r["step"] for r in s["run"]["ranks"]}
             return wait_for(stepped, 30 * PATIENCE, "steps of every rank", 0.05)
         except ClusterError:
             print("status:", json.dumps(job.status(node=node)), c.ptcctl("events", job.name, check=False).stdout, flush=True)
             raise
 
     def spans(self, job):
-        """[(generation, launch, first step, step after the last)], in the order they ran."""
+        """[(generation, incarnation, first step, step after the last)], in the order they ran."""
         found = {}
         for path in glob.glob(os.path.join(job.logs, "*.jsonl")):
             g, l, r = os.path.basename(path)[:-6].split("-")
@@ -89,7 +89,7 @@ class LiveCrash(harness.Case):
             steps = [line["step"] for line in lines]
             key = int(g[1:]), int(l[1:])
             self.assertEqual(list(range(steps[0], steps[0] + len(steps))), steps, f"{path}: steps left out or done twice")
-            self.assertEqual(1, len({line["pid"] for line in lines}), f"{path}: a rank was started again in its launch")
+            self.assertEqual(1, len({line["pid"] for line in lines}), f"{path}: a rank was started again in its incarnation")
             found.setdefault(key, {})[r] = (steps[0], steps[-1] + 1)
         for key, ranks in found.items():
             self.assertEqual(1, len(set(ranks.values())), f"ranks of {key} began or ended at different steps: {ranks}")
@@ -117,7 +117,7 @@ class LiveCrash(harness.Case):
         """No process, cgroup or key of a switch is left of a job that does not run."""
         uuid = job.status()["uuid"]
         wait_for(lambda: not cgroups_of([uuid]), 10 * PATIENCE, f"no cgroup of {uuid}", 0.1)
-        self.assertEqual([], [k for k in self.etcd(c) if k.endswith(("/intent", "/turn")) and uuid in k and "turn" not in k])
+        self.assertEqual([], [k for k in self.etcd(c) if k.endswith(("/intent", "/barrier")) and uuid in k and "barrier" not in k])
 
     def phase(self, c, job, wanted, timeout_s=20):
         wait_for(lambda: job.status()["phase"] == wanted, timeout_s * PATIENCE, f"phase {wanted}", 0.01)
@@ -153,7 +153,7 @@ class LiveCrash(harness.Case):
         died = self.die(c, victim, point, lambda: act(self.other(c, victim)))
         kind = "controller" if victim == before["controller"] else "member"
         after = self.alive(c, job)
-        same = (before["generation"], before["run"]["launch"]) == (after["generation"], after["run"]["launch"])
+        same = (before["generation"], before["run"]["incarnation"]) == (after["generation"], after["run"]["incarnation"])
         print(f"{victim} ({kind}) at {point}{'' if died else ' (not reached)'}: generation {before['generation']} -> "
               f"{after['generation']}{'' if same or after['generation'] != before['generation'] else ', launched again'}", flush=True)
         if same and pids:
@@ -206,7 +206,7 @@ class LiveCrash(harness.Case):
 
     @harness.labels("repeats")
     def test_points_in_max(self):
-        """The daemon that merges what ranks have each their own of dies, or one that lends to it: it is the greatest all the same."""
+        """The daemon that merges what ranks have each their own of dies, or one that exposes its values to it: it is the greatest all the same."""
         with self.started(amax="F32", run={"rules": [{"match": "amax*", "state": "max"}]}) as (c, job):
             reached = 0
             for rank, point in ((0, "agent.capture.merged"), (3, "agent.capture.middle"), (0, "agent.capture.middle@3"),
@@ -330,7 +330,7 @@ class LiveCrash(harness.Case):
     @harness.labels("repeats")
     def test_restarted_while_ranks_stand(self):
         """Daemons die while ranks are stopped at a boundary, and while new ones build and meet."""
-        with self.started(mode="rebuild", build_sleep=1.5, end_sleep=1, meet=1) as (c, job):
+        with self.started(mode="rebuild", build_sleep=1.5, end_sleep=1, rendezvous=1) as (c, job):
             # what ranks of the other node have put is only with rank 0's, here: theirs has no reason to put it again
             for phase, dying in (("building", ["n0"]), *((p, list(c.nodes)) for p in ("building", "arming", "sealing", "ending"))):
                 resize = self.resize_there(c, job)
@@ -424,7 +424,7 @@ class LiveCrash(harness.Case):
                     if phase == "starting":
                         self.assertEqual(pids, self.pids(job), "ranks were restarted")
                     else:
-                        self.assertNotEqual(before["run"]["launch"], status["run"]["launch"])
+                        self.assertNotEqual(before["run"]["incarnation"], status["run"]["incarnation"])
                 events = c.ptcctl("events", job.name).stdout
                 self.assertIn("aborted", events.split("requested")[-1] if not old else events)
                 print(f"{phase}, {'old' if old else 'new'} rank: {status['run']['state']}", flush=True)
@@ -659,7 +659,7 @@ class LiveCrash(harness.Case):
 
     @harness.skip_unless_root
     def test_strangers(self):
-        """Another user reads neither logs nor sockets; a process of an old launch, or with a wrong token, is sent away."""
+        """Another user reads neither logs nor sockets; a process of an old incarnation, or with a wrong token, is sent away."""
         with self.started() as (c, job):
             row = self.ranks(job)[0]
             uuid = job.status()["uuid"]
@@ -680,7 +680,7 @@ for what, act in (("socket", lambda: socket.socket(socket.AF_UNIX, socket.SOCK_S
             self.assertEqual("", out.stdout)
             r = c.ptcctl("logs", job.name, prefix=["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"], check=False)
             self.assertNotEqual(0, r.returncode, r.stdout)
-            # a process with the environment of an old launch
+            # a process with the environment of an old incarnation
             with open(f"/proc/{row['pid']}/environ", "rb") as f:
                 old = dict(e.split(b"=", 1) for e in f.read().split(b"\0") if b"=" in e)
             job.resize(B)
@@ -795,7 +795,7 @@ for what, act in (("socket", lambda: socket.socket(socket.AF_UNIX, socket.SOCK_S
                 self.recover(c)
                 thread.join()
                 after = self.alive(c, job)
-                if (before["generation"], before["run"]["launch"]) == (after["generation"], after["run"]["launch"]):
+                if (before["generation"], before["run"]["incarnation"]) == (after["generation"], after["run"]["incarnation"]):
                     self.assertEqual({r["rank"]: r["pid"] for r in before["run"]["ranks"]},
                                      {r["rank"]: r["pid"] for r in after["run"]["ranks"]}, "ranks were restarted")
             last = self.check_end(c, job)

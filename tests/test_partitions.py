@@ -301,10 +301,10 @@ class Partitions(harness.Case):
                     self.assertGreater(self.own_and_roots(c, job, mount.dir), 2 * 2 * 8 * 5)
                 mount.stop()
             job.do("stop")
-            self.lent_to_group(c)
-            self.lent_nothing(c)
+            self.opened_to_group(c)
+            self.opened_nothing(c)
 
-    def lent_to_group(self, c):
+    def opened_to_group(self, c):
         """What is shared with a group is read for its members as for the owner, who alone has the sources."""
         job = self.run_as_owner(c, "shares", {"text": {"dataset": "text"}}, files={"group": OTHER_UID})
         mount = Mount(self, c, "--others")
@@ -330,7 +330,7 @@ class Partitions(harness.Case):
         job.run(f"dp=2,global_batch=10,micro_batch={SLOTS}")
         return job
 
-    def lent_nothing(self, c):
+    def opened_nothing(self, c):
         """A job whose dataset says that it is a file of root's, which its owner made up: root serves it, and reads nothing."""
         import grpc  # noqa: F401, while its files may still be read
         secret = self.path("secret")

@@ -293,9 +293,9 @@ class Plan(harness.Case):
         total, blocks, most = self.pricing(case, old, new, groups), [b for g in groups for b in g], 0
         held = {d: old.rank[r] for r, d in enumerate(case.was) if case.usable[d[0]]}
         keeps = [[int((new.rank[r] & held[d]) @ new.bytes) if d in held else 0 for d in case.may] for r in range(case.new.world)]
-        for seats in itertools.permutations(range(len(case.may)), case.new.world):
-            kept = sum(keeps[r][d] for r, d in enumerate(seats))
-            nodes = [case.may[d][0] for d in seats]
+        for slots in itertools.permutations(range(len(case.may)), case.new.world):
+            kept = sum(keeps[r][d] for r, d in enumerate(slots))
+            nodes = [case.may[d][0] for d in slots]
             where = tuple(nodes[b[0]] for b in blocks)
             if kept > most and all(len({nodes[r] for r in b}) == 1 for b in blocks) and \
                     self.admissible(case, groups, slots, where) and total(where) == best:
@@ -476,17 +476,17 @@ class Offline(harness.Case):
         """What moves bring to a rank is what its device lacks, once. Returns the bytes that stay with each rank."""
         old, new = (Sets(state, l, c.world, rules) for l, c in zip(layouts, (case.old, case.new)))
         numbers = self.items(state)
-        seats = [{r["rank"]: (r["node"], r["device"]) for r in doc[side]["ranks"]} for side in ("from", "to")]
-        was = {seat: rank for rank, seat in seats[0].items()}
+        slots = [{r["rank"]: (r["node"], r["device"]) for r in doc[side]["ranks"]} for side in ("from", "to")]
+        was = {slot: rank for rank, slot in slots[0].items()}
         count, total, between = np.zeros(new.rank.shape, dtype=int), 0, 0
-        had = on_nodes(old, [seats[0][rank] for rank in range(case.old.world)], case.nodes)
-        seat = [seats[1][rank] for rank in range(case.new.world)]
-        derived = int(((on_nodes(new, seat, case.nodes) & ~had & new.derived) @ new.bytes).sum())
+        had = on_nodes(old, [slots[0][rank] for rank in range(case.old.world)], case.nodes)
+        slot = [slots[1][rank] for rank in range(case.new.world)]
+        derived = int(((on_nodes(new, slot, case.nodes) & ~had & new.derived) @ new.bytes).sum())
         for m in doc["moves"]:
             box = new.box(numbers[m["tensor"], m["field"]], m["offset"], m["extent"])
             self.assertEqual(m["bytes"], int(new.bytes[box].sum()))
             for end, side in (("src", m["kind"] == "forward"), ("dst", 1)):
-                self.assertEqual(seats[side][m[end]["rank"]], (m[end]["node"], m[end]["device"]))
+                self.assertEqual(slots[side][m[end]["rank"]], (m[end]["node"], m[end]["device"]))
             self.assertEqual(m["kind"] == "between_nodes", m["src"]["node"] != m["dst"]["node"])
             self.assertEqual(m["kind"] == "between_nodes", "turn" in m)
             self.assertTrue((new if m["kind"] == "forward" else old).rank[m["src"]["rank"], box].all())
@@ -494,7 +494,7 @@ class Offline(harness.Case):
             total += m["bytes"]
             between += m["bytes"] if m["kind"] == "between_nodes" else 0
         stays = {}
-        for rank, at in seats[1].items():
+        for rank, at in slots[1].items():
             kept = old.rank[was[at]] if at in was else np.zeros_like(new.rank[rank])
             new.rank[rank] &= ~new.derived | had[at[0]]
             self.assertTrue((count[rank] == (new.rank[rank] & ~kept)).all())
@@ -503,7 +503,7 @@ class Offline(harness.Case):
         self.assertEqual((between, total - between), (t["between_nodes"], t["within_node"]))
         self.assertEqual(int((new.rank @ new.bytes).sum()), t["kept"] + t["within_node"] + t["between_nodes"])
         self.assertEqual(derived, t["derived"])
-        self.assertEqual(int(((on_nodes(new, seat, case.nodes, new.all) & new.reset) @ new.bytes).sum()), t["reset"])
+        self.assertEqual(int(((on_nodes(new, slot, case.nodes, new.all) & new.reset) @ new.bytes).sum()), t["reset"])
         self.assertEqual(between, t["bound_this_mapping"])
         self.assertEqual((t["between_nodes"] - t["bound_any_mapping"], t["gap"] == 0), (t["gap"], t["bound_exact"]))
         self.assertEqual([sum(n[k] for n in doc["nodes"]) for k in ("in_bytes", "out_bytes", "within_bytes")],

@@ -426,8 +426,8 @@ class Resize(harness.Case):
         return json.loads(r.stdout)
 
     def check_agrees(self, live, offline):
-        seats = lambda doc, name: [(r["rank"], name(r["node"]), r["device"]) for r in doc["ranks"]]
-        self.assertEqual(seats(offline["to"], lambda n: f"n{n}"), seats(live, lambda n: n))
+        slots = lambda doc, name: [(r["rank"], name(r["node"]), r["device"]) for r in doc["ranks"]]
+        self.assertEqual(slots(offline["to"], lambda n: f"n{n}"), slots(live, lambda n: n))
         self.assertEqual(offline["groups"], live["groups"])
         self.assertEqual({}, {k: (v, offline["totals"][k]) for k, v in live["totals"].items() if offline["totals"][k] != v})
 

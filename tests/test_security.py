@@ -23,7 +23,7 @@ from harness import PATIENCE, ROOT, Job, skip_unless_root
 
 STRANGER = 54321 # a uid and gid nobody has
 AS_STRANGER = ["setpriv", f"--reuid={STRANGER}", f"--regid={STRANGER}", "--clear-groups", "--"]
-LEND = ".lend" # proto/lend.h
+DIRECT = ".direct" # proto/direct_read.h
 RULES = [{"match": "*", "split": {"axis": "tp", "dim": 0}}]
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0" # and an empty SETTINGS frame
 
@@ -310,7 +310,7 @@ class Security(harness.Case):
             with self.subTest(transport), self.cluster(nodes=2, transport=transport) as c:
                 job = self.job(c)
                 job.imported("tp=2")
-                keep = {n.socket + end for n in c.nodes.values() for end in ("", LEND)}
+                keep = {n.socket + end for n in c.nodes.values() for end in ("", DIRECT)}
                 ours = {n.config for n in c.nodes.values()} | {os.path.join(c.dir, "cluster.json")}
                 ours |= {p for n in c.nodes.values() for p in (n.pid_file, n.log_file)} # local-cluster's, not ptcd's
                 opened = self.as_stranger(c.dir, c.options["chunk_root"])
@@ -328,7 +328,7 @@ for root in sys.argv[1:]:
             p = os.path.join(d, f)
             try:
                 if stat.S_ISSOCK(os.lstat(p).st_mode):
-                    kind = socket.SOCK_SEQPACKET if p.endswith(".lend") else socket.SOCK_STREAM
+                    kind = socket.SOCK_SEQPACKET if p.endswith(".direct") else socket.SOCK_STREAM
                     socket.socket(socket.AF_UNIX, kind).connect(p)
                 else:
                     open(p, "rb").close()
@@ -345,7 +345,7 @@ for root in sys.argv[1:]:
         for transport in ("tls", "unix"):
             with self.subTest(transport), self.cluster(nodes=2, transport=transport) as c:
                 _, paths = listening(c)
-                control = {n.socket + end for n in c.nodes.values() for end in ("", LEND)}
+                control = {n.socket + end for n in c.nodes.values() for end in ("", DIRECT)}
                 self.assertLessEqual(control, paths, "ss shows the control sockets")
                 for path in paths - control:
                     self.assertFalse(path.startswith("@"), f"{path}: an abstract socket has no owner")
@@ -394,7 +394,7 @@ for q in questions:
 """
 
     def ask(self, prefix, node, *questions):
-        out = subprocess.run([*prefix, "/usr/bin/python3", "-c", self.ASK, node.socket + LEND,
+        out = subprocess.run([*prefix, "/usr/bin/python3", "-c", self.ASK, node.socket + DIRECT,
                               json.dumps([q.hex() for q in questions])], stdout=subprocess.PIPE, text=True, check=True).stdout
         return [json.loads(line) for line in out.splitlines()]
 
@@ -456,7 +456,7 @@ for q in questions:
         crowd = []
         for _ in range(100): # of one user; what is too much is closed
             s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            s.connect(node.socket + LEND)
+            s.connect(node.socket + DIRECT)
             crowd.append(s)
         self.assertEqual(1, len(self.ask(AS_STRANGER, node, right)))
         for s in crowd:

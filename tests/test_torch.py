@@ -761,8 +761,8 @@ class Torch(harness.Case):
         met = {}
 
         def generation(rank):
-            client = types.SimpleNamespace(cursor_get=lambda _: (position, f"n={n},seed=3"), meet_put=met.__setitem__,
-                                           meet_get=met.__getitem__)
+            client = types.SimpleNamespace(cursor_get=lambda _: (position, f"n={n},seed=3"), rendezvous_put=met.__setitem__,
+                                           rendezvous_get=met.__getitem__)
             return ptc.torch.Generation(client, types.SimpleNamespace(has_state=True, rank=rank, world=dp, dp=dp, dp_rank=rank,
                                                                       cp=dp, cp_rank=rank, start_step=5))
         ids = [order_oracle.at(n, 3, *divmod(p, n)) for p in range(position + g, position + 2 * g)]  # of step 6

@@ -523,7 +523,7 @@ def main():
     torch.set_num_threads(1)
     case = globals()[f"case_{args.case}"]
     for gen in ptc.torch.generations():
-        print(f"generation {gen.generation} launch {gen.launch} rank {gen.rank} of {gen.world} from step {gen.start_step}", flush=True)
+        print(f"generation {gen.generation} incarnation {gen.incarnation} rank {gen.rank} of {gen.world} from step {gen.start_step}", flush=True)
         with gen:
             case(args, gen)
         gc.collect()

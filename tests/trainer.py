@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A rank whose state after s steps is a closed formula, so that a test knows every byte without training.
 
-  trainer.py --rows R --layers L [--steps N] [--sleep S] [--build-sleep S] [--start-sleep S] [--end-sleep S] [--meet 1] [--log DIR]
+  trainer.py --rows R --layers L [--steps N] [--sleep S] [--build-sleep S] [--start-sleep S] [--end-sleep S] [--rendezvous 1] [--log DIR]
              [--fail-at STEP --fail-rank R] [--early STEP] [--hold-at STEP] [--raise-in start|build] [--data N,SEED,BATCH,MICRO [--by-length DP | --megatron 1]]
              [--stat 1] [--blobs NAME,..] [--amax DTYPE]
 
@@ -91,7 +91,7 @@ class Rank:
     def log_amax(self, what, step):
         if self.args.amax and self.args.log:
             gen = self.gen
-            with open(os.path.join(self.args.log, f"g{gen.generation}-l{gen.launch}-r{gen.rank}.amax"), "a") as f:
+            with open(os.path.join(self.args.log, f"g{gen.generation}-l{gen.incarnation}-r{gen.rank}.amax"), "a") as f:
                 f.write(json.dumps({"what": what, "step": step, "world": gen.world, "amax": self.amax.tobytes().hex(),
                                     "first": self.rows[0], "rows": self.amax_rows.tobytes().hex()}) + "\n")
 
@@ -164,7 +164,7 @@ class Rank:
         found = {name: self.client.blob_get(name, self.scope(name)) for name in self.args.blobs}
         self.given = {name: data if data is None else data.decode() for name, data in found.items()}
         if self.given and self.args.log:
-            path = os.path.join(self.args.log, f"g{self.gen.generation}-l{self.gen.launch}-r{self.gen.rank}.given")
+            path = os.path.join(self.args.log, f"g{self.gen.generation}-l{self.gen.incarnation}-r{self.gen.rank}.given")
             with open(path + "~", "w") as f:
                 json.dump(self.given, f)
             os.rename(path + "~", path)
@@ -200,11 +200,11 @@ class Rank:
 
 
 def run(args, client, gen):
-    if args.meet:
-        client.meet_put(f"at/{gen.rank}", f"{gen.rank} of {gen.generation}".encode())
+    if args.rendezvous:
+        client.rendezvous_put(f"at/{gen.rank}", f"{gen.rank} of {gen.generation}".encode())
     time.sleep(args.build_sleep)
-    for r in range(gen.world) if args.meet else ():
-        assert client.meet_get(f"at/{r}", 60000) == f"{r} of {gen.generation}".encode()
+    for r in range(gen.world) if args.rendezvous else ():
+        assert client.rendezvous_get(f"at/{r}", 60000) == f"{r} of {gen.generation}".encode()
     if args.raise_in == "build" and gen.rank == 1 or gen.generation == args.raise_generation:
         raise ValueError("no such optimizer")
     rank = Rank(args, client, gen)
@@ -212,7 +212,7 @@ def run(args, client, gen):
         rank.check_restored()
     rank.take_blobs()
     client.on_stop(rank.at_stop)
-    log = open(os.path.join(args.log, f"g{gen.generation}-l{gen.launch}-r{gen.rank}.jsonl"), "a", buffering=1) if args.log else None
+    log = open(os.path.join(args.log, f"g{gen.generation}-l{gen.incarnation}-r{gen.rank}.jsonl"), "a", buffering=1) if args.log else None
     step, each = gen.start_step, rank.from_megatron()
     while True:
         if client.boundary(step):
@@ -255,7 +255,7 @@ def main():
     p.add_argument("--early", type=int, default=-1, help="where rank 0 finishes, before the others")
     p.add_argument("--fail-rank", type=int, default=0)
     p.add_argument("--fail-generation", type=int, default=-1, help="fails in its first step")
-    p.add_argument("--meet", type=int, default=0, help="1: before a rank declares, it has met all others")
+    p.add_argument("--rendezvous", type=int, default=0, help="1: before a rank declares, it has met all others")
     p.add_argument("--stat", type=int, default=0, help="1: with the tensor whose replicas differ")
     p.add_argument("--maps", help="with a tensor that lies in a mapping of this file")
     p.add_argument("--blobs", type=lambda s: s.split(","), default=[], help="names of per-rank blobs; NAME@tp: of the tensor-parallel group")
@@ -271,7 +271,7 @@ def main():
         raise ValueError("no such optimizer")
     client = ptc.Client()
     while (gen := client.next()) is not None:
-        print(f"generation {gen.generation} launch {gen.launch} rank {gen.rank} of {gen.world} from step {gen.start_step}", flush=True)
+        print(f"generation {gen.generation} incarnation {gen.incarnation} rank {gen.rank} of {gen.world} from step {gen.start_step}", flush=True)
         run(args, client, gen)
         time.sleep(args.end_sleep)
     client.close()

@@ -108,12 +108,12 @@ int ptc_admin_open(const struct ptc_admin_opts *opts, struct ptc_admin **ret_adm
 	ptc_rpc_init();
 	a->timeout_ms = opts->timeout_ms > 0 ? opts->timeout_ms : DEFAULT_TIMEOUT_MS;
 	a->stream_timeout_ms = opts->stream_timeout_ms;
-	a->lend.fd = -1;
-	pthread_mutex_init(&a->lend.lock, NULL);
+	a->direct_read.fd = -1;
+	pthread_mutex_init(&a->direct_read.lock, NULL);
 	rc = open_channels(opts, a, err);
 	if (!rc && !opts->server) {
-		a->lend.control = ptc_strdup(opts->socket ? opts->socket : PTC_ADMIN_DEFAULT_SOCKET);
-		rc = a->lend.control ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		a->direct_read.control = ptc_strdup(opts->socket ? opts->socket : PTC_ADMIN_DEFAULT_SOCKET);
+		rc = a->direct_read.control ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory");
 	}
 	if (rc) {
 		ptc_admin_close(a);
@@ -129,10 +129,10 @@ struct ptc_admin *ptc_admin_close(struct ptc_admin *a)
 		return NULL;
 	ptc_rpc_channel_free(a->control);
 	ptc_rpc_channel_free(a->bulk);
-	if (a->lend.fd >= 0)
-		close(a->lend.fd);
-	pthread_mutex_destroy(&a->lend.lock);
-	ptc_free(a->lend.control);
+	if (a->direct_read.fd >= 0)
+		close(a->direct_read.fd);
+	pthread_mutex_destroy(&a->direct_read.lock);
+	ptc_free(a->direct_read.control);
 	ptc_free(a);
 	ptc_rpc_shutdown();
 	return NULL;

@@ -527,22 +527,22 @@ int ptc_admin_read_rank(struct ptc_admin *a, const char *job, const struct ptc_a
 	return rc ? rc : take_and_end(r, fn, arg, err);
 }
 
-int ptc_admin_hold(struct ptc_admin *a, const char *job, const struct ptc_admin_export *e, const char *holder,
-		   uint32_t ttl_ms, struct ptc_error *err)
+int ptc_admin_pin(struct ptc_admin *a, const char *job, const struct ptc_admin_export *e, const char *reader,
+		  uint32_t ttl_ms, struct ptc_error *err)
 {
 	ProtobufCMessage *reply = NULL;
-	Ptc__V1__HoldRequest request;
+	Ptc__V1__PinRequest request;
 	int rc;
 
-	ptc__v1__hold_request__init(&request);
+	ptc__v1__pin_request__init(&request);
 	request.version = PTC_ADMIN_VERSION;
 	request.job = ptc_admin_borrow(job);
 	request.uuid = ptc_admin_borrow(e->uuid);
 	request.generation = e->generation;
 	request.snapshot = e->snapshot;
-	request.holder = ptc_admin_borrow(holder);
+	request.reader = ptc_admin_borrow(reader);
 	request.ttl_ms = ttl_ms;
-	rc = ptc_admin_call(a, SERVICE "Hold", &request.base, &ptc__v1__ack__descriptor, &reply, err);
+	rc = ptc_admin_call(a, SERVICE "Pin", &request.base, &ptc__v1__ack__descriptor, &reply, err);
 	ptc_admin_reply_free(reply);
 	return rc;
 }

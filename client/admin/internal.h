@@ -19,7 +19,7 @@ struct ptc_admin {
 		char *control; /* the daemon's socket, beside which the other one is; NULL: it is on another node */
 		int fd;        /* -1: not connected */
 		int64_t not_before; /* to be tried */
-	} lend;                     /* admin_lend.c */
+	} direct_read;              /* admin_direct_read.c */
 };
 
 /* A string for a message that only reads it; NULL becomes "". */

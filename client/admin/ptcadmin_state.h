@@ -60,7 +60,7 @@ struct ptc_admin_export {
 	const char *uuid; /* "": an older daemon does not say; then reads are of whichever job has the name */
 	uint64_t step;
 	int64_t created_ms;      /* the job */
-	int64_t as_of_ms;        /* the coordinator is away, and answered last then; 0: it is there */
+	int64_t as_of_ms;        /* the coordinator is unreachable, and answered last then; 0: it is there */
 	const char *ranks_json;  /* [{rank, node, device}] */
 	bool declared;           /* ranks declared what they hold: no layout follows from spec and config, but ... */
 	const void *layout_json; /* ... this is it (formats/state/layout_doc.h) */
@@ -121,7 +121,7 @@ struct ptc_admin_span {
 	uint64_t at, bytes;       /* of the file */
 	uint32_t chunk, reserved; /* which one it lies in */
 };
-struct ptc_admin_chunk { /* what was read is right if each block it was taken from has its checksum (proto/lend.h) ... */
+struct ptc_admin_chunk { /* what was read is right if each block it was taken from has its checksum (proto/direct_read.h) ... */
 	uint64_t at;
 	uint64_t use_at, use; /* ... and the 8 bytes at use_at are then (a fence between) still use */
 	uint64_t sums[16];
@@ -139,10 +139,10 @@ struct ptc_admin_spans {
 int ptc_admin_locate(struct ptc_admin *a, const struct ptc_admin_export *e, const struct ptc_admin_piece *pieces,
 		     size_t n, struct ptc_admin_spans *spans, struct ptc_error *err);
 
-/* What e describes stays readable for ttl_ms more (at most two minutes), whatever becomes of the job; 0 gives it up. holder: a
+/* What e describes stays readable for ttl_ms more (at most two minutes), whatever becomes of the job; 0 gives it up. reader: a
  * random name of the caller. PTC_ESTATE: the job has moved on. */
-int ptc_admin_hold(struct ptc_admin *a, const char *job, const struct ptc_admin_export *e, const char *holder,
-		   uint32_t ttl_ms, struct ptc_error *err);
+int ptc_admin_pin(struct ptc_admin *a, const char *job, const struct ptc_admin_export *e, const char *reader,
+		  uint32_t ttl_ms, struct ptc_error *err);
 
 #ifdef __cplusplus
 }

@@ -80,7 +80,7 @@ static int on_status(void *arg, struct ptc_rpc_call *call, struct ptc_error *err
 
 static int on_run(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
 {
-	static const char *const phases[] = { "checking", "intent", "starting", "building", "laying", "finishing" };
+	static const char *const phases[] = { "checking", "intent", "starting", "building", "layout", "finishing" };
 	Ptc__V1__RunRequest *r = request(call, &ptc__v1__run_request__descriptor);
 	int rc = 0;
 
@@ -407,12 +407,13 @@ static void test_run_existing(void **state)
 static void test_run_follow(void **state)
 {
 	g.log_script = "";
-	g.status = "\"step\":60,\"run\":{\"state\":\"done\",\"launch\":1}";
+	g.status = "\"step\":60,\"run\":{\"state\":\"done\",\"incarnation\":1}";
 	assert_int_equal(RUN("run", "live", "--follow"), 0);
 	assert_true(g.all && g.follow);
 	expect(out, "\n[rank 0] step 1\n[rank 0] step 2\n[rank 3] last\njob live: done, snapshot of step 60\n");
 	assert_string_equal(errors, "");
-	g.status = "\"step\":60,\"run\":{\"state\":\"failed\",\"launch\":1,\"text\":\"rank 3 on n1 exited with status "
+	g.status = "\"step\":60,\"run\":{\"state\":\"failed\",\"incarnation\":1,\"text\":\"rank 3 on n1 exited with "
+		   "status "
 		   "1\"}";
 	assert_int_equal(RUN("run", "live", "--follow"), 1);
 	assert_string_equal(errors, "ptcctl run: job live failed: rank 3 on n1 exited with status 1\n");
@@ -475,18 +476,19 @@ static void test_stop_and_snapshot(void **state)
 
 static void test_status(void **state)
 {
-	g.status = "\"phase\":\"idle\",\"step\":100,\"run\":{\"state\":\"live\",\"launch\":2,\"step\":130,\"steps_per_"
+	g.status = "\"phase\":\"idle\",\"step\":100,\"run\":{\"state\":\"live\",\"incarnation\":2,\"step\":130,\"steps_"
+		   "per_"
 		   "s\":12.5,"
 		   "\"reports\":{\"loss\":3.214321,\"l\\u001br\":0.0003},\"isolation\":\"cgroup\",\"ranks\":["
 		   "{\"rank\":0,\"node\":\"n0\",\"device\":1,\"pid\":4711,\"state\":\"running\",\"step\":131,"
 		   "\"generation\":2,"
-		   "\"launch\":2,\"steps_per_s\":12.5,\"reports\":{\"loss\":3.2},\"log\":\"/x\"},"
+		   "\"incarnation\":2,\"steps_per_s\":12.5,\"reports\":{\"loss\":3.2},\"log\":\"/x\"},"
 		   "{\"rank\":1,\"node\":\"n1\",\"device\":0,\"state\":\"unknown\"}]}";
 	assert_int_equal(RUN("status", "live"), 0);
 	assert_string_equal(out, "job   run   phase  step\n"
 				 "live  live  idle    100\n"
 				 "\n"
-				 "run: live, launch 2, ranks kept together by cgroup\n"
+				 "run: live, incarnation 2, ranks kept together by cgroup\n"
 				 "step 130, 12.5 steps/s, loss 3.21432, l?r 0.0003\n"
 				 "\n"
 				 "rank  node  device   pid  state    step  generation  steps_per_s  reports\n"
@@ -496,17 +498,18 @@ static void test_status(void **state)
 	assert_string_equal(out, "job   run   phase  step\nlive  live  idle    100\n");
 	assert_int_equal(RUN("status", "live", "--format", "json"), 0);
 	expect(out, "\"steps_per_s\":12.5");
-	g.status = "\"phase\":\"idle\",\"run\":{\"state\":\"failed\",\"launch\":1,\"text\":\"rank 3 "
+	g.status = "\"phase\":\"idle\",\"run\":{\"state\":\"failed\",\"incarnation\":1,\"text\":\"rank 3 "
 		   "exited\",\"ranks\":[]}";
 	assert_int_equal(RUN("status", "live"), 0);
-	assert_string_equal(out, "job   run     phase\nlive  failed  idle\n\nrun: failed, launch 1\nrank 3 exited\n");
-	g.status = "\"phase\":\"idle\",\"run\":{\"state\":\"none\",\"launch\":0}";
+	assert_string_equal(out,
+			    "job   run     phase\nlive  failed  idle\n\nrun: failed, incarnation 1\nrank 3 exited\n");
+	g.status = "\"phase\":\"idle\",\"run\":{\"state\":\"none\",\"incarnation\":0}";
 	assert_int_equal(RUN("status", "live"), 0);
 	assert_string_equal(out, "job   run   phase\nlive  none  idle\n");
 	/* members of other types than they should be */
 	g.status = "\"run\":{\"state\":\"live\",\"step\":\"x\",\"reports\":[1],\"ranks\":7,\"steps_per_s\":null}";
 	assert_int_equal(RUN("status", "live"), 0);
-	expect(out, "run: live, launch 0\n");
+	expect(out, "run: live, incarnation 0\n");
 }
 
 static void test_plan_and_events(void **state)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Opening, closing, generations. Happy path: open starts our thread, which shakes hands with ptcd; next waits until that thread
  * was given a generation. Failure modes: no ptcd within the time allowed (LOST, naming socket and variable), a token
- * that names no seat (REFUSED), calls out of order (INVALID). */
+ * that names no slot (REFUSED), calls out of order (INVALID). */
 #include "client/lib/link.h"
 
 #include <errno.h>
@@ -68,8 +68,8 @@ static void wake(ptc_client *c)
 
 void ptc_client_wake_locked(ptc_client *c)
 {
-	ptc_client_robbed_locked(c);
-	if (ptc_client_owns(&c->wake[1]))
+	ptc_client_fds_closed_locked(c);
+	if (ptc_client_fd_is_ours(&c->wake[1]))
 		wake(c);
 }
 
@@ -110,8 +110,8 @@ void ptc_client_forget_locked(ptc_client *c)
 	c->tensors = NULL;
 	c->puts = NULL;
 	c->ntensors = c->tensors_cap = c->nregions = c->nputs = c->puts_cap = 0;
-	ptc_client_carry_clear(c->set);
-	ptc_client_carry_clear(c->got);
+	ptc_client_rank_state_clear(c->set);
+	ptc_client_rank_state_clear(c->got);
 	c->get.active = false;
 	c->ended = c->restored = c->declined = c->finished = c->stop_staged = false;
 	memset(&c->sent, 0, sizeof c->sent);
@@ -131,9 +131,9 @@ static void release(ptc_client *c)
 	free(c->out.data);
 	if (c->page)
 		munmap(c->page, PTC_LOCAL_PAGE);
-	ptc_client_disown(&c->page_fd);
-	ptc_client_disown(&c->wake[0]);
-	ptc_client_disown(&c->wake[1]);
+	ptc_client_close_guarded(&c->page_fd);
+	ptc_client_close_guarded(&c->wake[0]);
+	ptc_client_close_guarded(&c->wake[1]);
 	pthread_cond_destroy(&c->changed);
 	pthread_mutex_destroy(&c->lock);
 	free(c->socket);
@@ -160,8 +160,8 @@ static bool make_wake(ptc_client *c)
 
 	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, fds) != 0)
 		return false;
-	ours = ptc_client_own(&c->wake[0], fds[0]);
-	return ptc_client_own(&c->wake[1], fds[1]) &&
+	ours = ptc_client_guard_fd(&c->wake[0], fds[0]);
+	return ptc_client_guard_fd(&c->wake[1], fds[1]) &&
 	       ours; /* the second one too if the first failed: it must be closed */
 }
 
@@ -294,7 +294,7 @@ static void tell(const ptc_client *c, struct ptc_generation *ret)
 	*ret = (struct ptc_generation){
 		.size = size,
 		.generation = g->generation,
-		.launch = g->launch,
+		.incarnation = g->incarnation,
 		.start_step = g->start_step,
 		.has_state = g->has_state,
 		.rank = g->rank,

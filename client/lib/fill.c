@@ -141,7 +141,7 @@ bool ptc_client_fill(ptc_client *c, const struct ptc_local_message *m)
 		return false;
 	pthread_mutex_lock(&c->lock);
 	wanted = c->phase == PHASE_RESTORING && !c->fatal && f.generation == c->generation.generation &&
-		 f.launch == c->generation.launch;
+		 f.incarnation == c->generation.incarnation;
 	pthread_mutex_unlock(&c->lock);
 	rc = !wanted ? ECANCELED : m->fd < 0 ? EBADF : read_rows(c, m->fd, &f);
 	c->filled.id = f.id;

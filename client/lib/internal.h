@@ -18,12 +18,12 @@
 
 #define CLIENT_HUGE_BYTES (UINT64_C(2) << 20) /* a huge page */
 
-/* From BUILDING to STOPPED in the order of enum ptc_local_standing. */
+/* From BUILDING to STOPPED in the order of enum ptc_local_resume_phase. */
 enum phase { PHASE_IDLE, PHASE_NEXT, PHASE_BUILDING, PHASE_RESTORING, PHASE_RUNNING, PHASE_STOPPED, PHASE_OVER };
 
 /* A descriptor that we have opened, and which file that was: a program may close descriptors that it has not opened, and then the
  * number may be another file, which is not ours to touch. */
-struct own {
+struct guarded_fd {
 	int fd; /* -1: none */
 	dev_t dev;
 	ino_t ino;
@@ -52,7 +52,7 @@ struct cursor {
 	bool dirty;
 };
 
-struct carry {
+struct rank_state {
 	struct blob blobs[PTC_LOCAL_BLOBS_MAX];
 	struct cursor cursors[PTC_LOCAL_CURSORS_MAX];
 	size_t nblobs, ncursors;
@@ -74,7 +74,7 @@ struct get {
 	char key[PTC_LOCAL_SHORT_MAX + 1];
 	uint32_t timeout_ms;
 	int code;
-	uint8_t value[PTC_LOCAL_MEET_MAX];
+	uint8_t value[PTC_LOCAL_RENDEZVOUS_MAX];
 	size_t len;
 };
 
@@ -102,7 +102,7 @@ struct ptc_client {
 	char *socket, token[PTC_LOCAL_TOKEN + 1];
 	const char *socket_from; /* "$PTC_WORKER_SOCKET" or "options" */
 	pthread_t thread;
-	struct own
+	struct guarded_fd
 		wake[2]; /* sockets, as each has an inode of its own: what is sent into [1] wakes our thread, at [0] */
 
 	pthread_mutex_t lock;
@@ -112,12 +112,12 @@ struct ptc_client {
 	bool quit, welcomed, ended, restored, declined, finished;
 	int fatal; /* no way on: enum ptc_result */
 	char fatal_text[PTC_LOCAL_TEXT_MAX + 1], link_text[512];
-	struct own page_fd;
+	struct guarded_fd page_fd;
 	struct ptc_local_generation generation;
 	char config[PTC_LOCAL_CONFIG_MAX + 1], job[PTC_LOCAL_SHORT_MAX + 1];
 	struct tensor *tensors;
 	size_t ntensors, tensors_cap, nregions;
-	struct carry *set, *got; /* for the next snapshot; of the restored one */
+	struct rank_state *set, *got; /* for the next snapshot; of the restored one */
 	struct put *puts;
 	size_t nputs, puts_cap;
 	struct get get;
@@ -145,7 +145,7 @@ struct ptc_client {
 
 	/* our thread only */
 	struct ptc_local_conn conn;
-	struct own conn_fd; /* conn.fd */
+	struct guarded_fd conn_fd; /* conn.fd */
 	bool connected, handshake;
 	struct ptc_local_out out; /* the message being sent */
 	uint16_t out_type;
@@ -168,12 +168,12 @@ int ptc_client_fail(ptc_client *c, int code, const char *fmt, ...) __attribute__
 /* Every call but the fast path of ptc_boundary begins with it: INVALID for NULL and after fork. */
 int ptc_client_enter(ptc_client *c);
 void ptc_client_wake_locked(ptc_client *c);
-/* own.c. Takes fd; false: it cannot be looked at, and is closed. */
-bool ptc_client_own(struct own *o, int fd);
-bool ptc_client_owns(const struct own *o);
-void ptc_client_disown(struct own *o); /* closes it, if it is still ours */
+/* guarded_fd.c. Takes fd; false: it cannot be looked at, and is closed. */
+bool ptc_client_guard_fd(struct guarded_fd *o, int fd);
+bool ptc_client_fd_is_ours(const struct guarded_fd *o);
+void ptc_client_close_guarded(struct guarded_fd *o); /* closes it, if it is still ours */
 /* Under lock: a descriptor of ours is gone; then the client is over. */
-bool ptc_client_robbed_locked(ptc_client *c);
+bool ptc_client_fds_closed_locked(ptc_client *c);
 void ptc_client_set_fatal_locked(ptc_client *c, int code, const char *text);
 /* How often this process is a child of one that had loaded us. */
 extern atomic_uint ptc_client_forks;
@@ -185,8 +185,8 @@ static inline bool ptc_client_forked(const ptc_client *c)
 int ptc_client_fatal_locked(ptc_client *c);
 void ptc_client_forget_locked(ptc_client *c); /* all that belongs to a generation */
 void ptc_client_staging_done(struct staging *s);
-struct blob *ptc_client_blob(struct carry *k, const char *name, enum ptc_blob_scope scope);
-struct cursor *ptc_client_cursor(struct carry *k, const char *name);
+struct blob *ptc_client_blob(struct rank_state *k, const char *name, enum ptc_blob_scope scope);
+struct cursor *ptc_client_cursor(struct rank_state *k, const char *name);
 /* Of `got`, what the program has not set is what the next snapshot carries. */
-void ptc_client_carry_on_locked(ptc_client *c);
-void ptc_client_carry_clear(struct carry *k);
+void ptc_client_rank_state_on_locked(ptc_client *c);
+void ptc_client_rank_state_clear(struct rank_state *k);

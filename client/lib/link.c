@@ -63,9 +63,9 @@ static bool next_put_locked(ptc_client *c)
 	if (c->sent.puts == c->nputs)
 		return false;
 	p = &c->puts[c->sent.puts++];
-	ptc_local_put_meet(&c->out,
-			   &(struct ptc_local_meet){ .id = p->id, .key = p->key, .value = p->value, .len = p->len });
-	c->out_type = PTC_LOCAL_MEET_PUT;
+	ptc_local_put_rendezvous(&c->out, &(struct ptc_local_rendezvous){
+						  .id = p->id, .key = p->key, .value = p->value, .len = p->len });
+	c->out_type = PTC_LOCAL_RENDEZVOUS_PUT;
 	return true;
 }
 
@@ -74,9 +74,10 @@ static bool next_get_locked(ptc_client *c)
 	if (!c->get.active || c->get.answered || c->sent.get)
 		return false;
 	c->sent.get = true;
-	ptc_local_put_meet(&c->out, &(struct ptc_local_meet){
-					    .id = c->get.id, .key = c->get.key, .timeout_ms = c->get.timeout_ms });
-	c->out_type = PTC_LOCAL_MEET_GET;
+	ptc_local_put_rendezvous(&c->out, &(struct ptc_local_rendezvous){ .id = c->get.id,
+									  .key = c->get.key,
+									  .timeout_ms = c->get.timeout_ms });
+	c->out_type = PTC_LOCAL_RENDEZVOUS_GET;
 	return true;
 }
 
@@ -104,7 +105,7 @@ static bool next_declaration_locked(ptc_client *c)
 	return true;
 }
 
-static bool next_carry_locked(ptc_client *c)
+static bool next_state_locked(ptc_client *c)
 {
 	for (size_t i = 0; i < c->set->nblobs; i++) {
 		struct blob *b = &c->set->blobs[i];
@@ -133,7 +134,7 @@ static bool next_stop_locked(ptc_client *c)
 {
 	if (c->phase != PHASE_STOPPED || c->sent.stopped)
 		return false;
-	if (next_carry_locked(c))
+	if (next_state_locked(c))
 		return true;
 	c->sent.stopped = true;
 	ptc_local_put_stopped(&c->out, &(struct ptc_local_stopped){ c->stop_step, c->stop_finished, c->stop_staged,
@@ -167,7 +168,7 @@ static void say_again_locked(ptc_client *c)
 	for (size_t i = 0; i < c->set->ncursors; i++)
 		c->set->cursors[i].dirty = true;
 	if (c->phase == PHASE_NEXT) /* it is said again, perhaps for another generation */
-		ptc_client_carry_clear(c->got);
+		ptc_client_rank_state_clear(c->got);
 	/* What was copied for another ptcd is not there for this one. */
 	c->stop_staged = false;
 	c->link++;
@@ -178,7 +179,7 @@ static void say_again_locked(ptc_client *c)
 
 static void disconnect(ptc_client *c)
 {
-	ptc_client_disown(&c->conn_fd);
+	ptc_client_close_guarded(&c->conn_fd);
 	ptc_local_conn_done(&c->conn, free);
 	c->conn.fd = -1;
 	c->connected = c->out_busy = false;
@@ -193,16 +194,16 @@ static bool say_hello(ptc_client *c)
 				     .pid = (uint64_t)getpid(),
 				     .token = c->token,
 				     .version = REPORTED_VERSION,
-				     .features = PTC_LOCAL_CAN_FILL | PTC_LOCAL_CAN_CARRY };
+				     .features = PTC_LOCAL_CAN_FILL | PTC_LOCAL_CAN_TAKE_STATE };
 	size_t offset = 0;
 
 	c->out.len = 0;
 	c->out.failed = false;
 	pthread_mutex_lock(&c->lock);
 	if (said_in_generation(c)) {
-		m.standing = (uint8_t)(PTC_LOCAL_BUILDS + (c->phase - PHASE_BUILDING));
+		m.resume_phase = (uint8_t)(PTC_LOCAL_BUILDS + (c->phase - PHASE_BUILDING));
 		m.generation = c->generation.generation;
-		m.launch = c->generation.launch;
+		m.incarnation = c->generation.incarnation;
 		m.rank = c->generation.rank;
 	}
 	say_again_locked(c);
@@ -252,7 +253,7 @@ static bool connect_once(ptc_client *c)
 		pthread_mutex_unlock(&c->lock);
 		return false;
 	}
-	if (!ptc_client_own(&c->conn_fd, fd))
+	if (!ptc_client_guard_fd(&c->conn_fd, fd))
 		return false;
 	ptc_local_conn_init(&c->conn, fd, realloc);
 	allow_reading(fd);
@@ -303,7 +304,7 @@ static bool keep_page(ptc_client *c, struct ptc_local_message *m)
 	int fd = m->fd;
 
 	m->fd = -1;
-	return ptc_client_own(&c->page_fd, fd);
+	return ptc_client_guard_fd(&c->page_fd, fd);
 }
 
 static bool on_welcome(ptc_client *c, struct ptc_local_message *m)
@@ -345,11 +346,11 @@ static bool on_generation(ptc_client *c, const struct ptc_local_message *m)
 	return true;
 }
 
-static bool on_meet_reply(ptc_client *c, const struct ptc_local_message *m)
+static bool on_rendezvous_reply(ptc_client *c, const struct ptc_local_message *m)
 {
-	struct ptc_local_meet r;
+	struct ptc_local_rendezvous r;
 
-	if (!ptc_local_get_meet(m->data, m->len, &r))
+	if (!ptc_local_get_rendezvous(m->data, m->len, &r))
 		return false;
 	if (c->get.active && c->get.id == r.id) {
 		c->get.answered = true;
@@ -421,7 +422,7 @@ static bool touch_staging(ptc_client *c)
 }
 
 /* Before GENERATION, so that a program can refuse them before it declares; and again before RESTORED. */
-static bool takes_carry(const ptc_client *c)
+static bool takes_state(const ptc_client *c)
 {
 	return c->phase == PHASE_NEXT || c->phase == PHASE_RESTORING;
 }
@@ -432,7 +433,7 @@ static bool keep_blob(ptc_client *c, const struct ptc_local_message *m)
 	struct blob *slot;
 	void *copy;
 
-	if (!takes_carry(c) || !ptc_local_get_blob(m->data, m->len, &b))
+	if (!takes_state(c) || !ptc_local_get_blob(m->data, m->len, &b))
 		return false;
 	slot = ptc_client_blob(c->got, b.name, (enum ptc_blob_scope)b.scope);
 	copy = malloc(b.len ? b.len : 1);
@@ -452,7 +453,7 @@ static bool keep_cursor(ptc_client *c, const struct ptc_local_message *m)
 	struct ptc_local_cursor k;
 	struct cursor *slot;
 
-	if (!takes_carry(c) || !ptc_local_get_cursor(m->data, m->len, &k))
+	if (!takes_state(c) || !ptc_local_get_cursor(m->data, m->len, &k))
 		return false;
 	slot = ptc_client_cursor(c->got, k.name);
 	if (!slot)
@@ -472,7 +473,7 @@ static bool on_restored(ptc_client *c, const struct ptc_local_message *m)
 		return true; /* said again after a new connection */
 	c->restored = r.restored;
 	c->generation.start_step = r.step;
-	ptc_client_carry_on_locked(c);
+	ptc_client_rank_state_on_locked(c);
 	c->phase = PHASE_RUNNING;
 	return true;
 }
@@ -497,11 +498,12 @@ static bool on_refusal(ptc_client *c, const struct ptc_local_message *m)
 
 static bool on_ended(ptc_client *c, const struct ptc_local_message *m)
 {
-	uint64_t generation, launch;
+	uint64_t generation, incarnation;
 
-	if (!ptc_local_get_ended(m->data, m->len, &generation, &launch))
+	if (!ptc_local_get_ended(m->data, m->len, &generation, &incarnation))
 		return false;
-	if (said_in_generation(c) && generation == c->generation.generation && launch == c->generation.launch) {
+	if (said_in_generation(c) && generation == c->generation.generation &&
+	    incarnation == c->generation.incarnation) {
 		c->ended = true;
 		c->phase = PHASE_IDLE;
 	}
@@ -556,8 +558,8 @@ static bool on_message_locked(ptc_client *c, struct ptc_local_message *m)
 		return on_answer(c, m);
 	case PTC_LOCAL_ENDED:
 		return on_ended(c, m);
-	case PTC_LOCAL_MEET_REPLY:
-		return on_meet_reply(c, m);
+	case PTC_LOCAL_RENDEZVOUS_REPLY:
+		return on_rendezvous_reply(c, m);
 	default:
 		return true;
 	}
@@ -629,9 +631,9 @@ static bool robbed(ptc_client *c)
 	bool yes;
 
 	pthread_mutex_lock(&c->lock);
-	yes = ptc_client_robbed_locked(c);
+	yes = ptc_client_fds_closed_locked(c);
 	pthread_mutex_unlock(&c->lock);
-	return yes || !ptc_client_owns(&c->conn_fd);
+	return yes || !ptc_client_fd_is_ours(&c->conn_fd);
 }
 
 static void drain_wake(ptc_client *c)

@@ -31,9 +31,9 @@ static const struct {
 	{ "/ptc.v1.Peer/Stat", ptc_agent_on_stat },     { "/ptc.v1.Peer/Capture", ptc_agent_on_capture },
 	{ "/ptc.v1.Peer/Start", ptc_agent_on_start },   { "/ptc.v1.Peer/Arm", ptc_agent_on_arm },
 	{ "/ptc.v1.Peer/Stop", ptc_agent_on_stop },     { "/ptc.v1.Peer/End", ptc_agent_on_end },
-	{ "/ptc.v1.Peer/Build", ptc_agent_on_build },   { "/ptc.v1.Peer/Meet", ptc_agent_on_meet },
+	{ "/ptc.v1.Peer/Build", ptc_agent_on_build },   { "/ptc.v1.Peer/Rendezvous", ptc_agent_on_rendezvous },
 	{ "/ptc.v1.Peer/Ranks", ptc_agent_on_ranks },   { "/ptc.v1.Peer/Log", ptc_agent_on_log },
-	{ "/ptc.v1.Peer/Hold", ptc_agent_on_hold },
+	{ "/ptc.v1.Peer/Pin", ptc_agent_on_pin },
 };
 
 int ptc_agent_new(const struct ptc_agent_env *env, struct ptc_agent **ret_agent, struct ptc_error *err)
@@ -82,8 +82,8 @@ struct ptc_agent *ptc_agent_free(struct ptc_agent *agent)
 
 	if (!agent)
 		return NULL;
-	ptc_settle_stop(agent);
-	ptc_agent_holds_done(agent);
+	ptc_reconcile_stop(agent);
+	ptc_agent_pins_done(agent);
 	ptc_geometry_cache_done(agent);
 	while ((job = agent->shared.jobs)) {
 		agent->shared.jobs = job->next;

@@ -399,7 +399,7 @@ static void test_replicas(void **state)
 }
 
 /* What readers hold outlives its table, on every node, until the last of them gives it up or is gone. */
-static void test_holds(void **state)
+static void test_pins(void **state)
 {
 	struct ptc_error err = PTC_ERROR_INIT;
 	struct ptc_table_key key = { .uuid = UUID, .generation = 1, .snapshot = 1 };
@@ -415,26 +415,26 @@ static void test_holds(void **state)
 	now.nodes[1] = 1;
 	import(&w, &now, 0);
 	for (uint32_t i = 0; i < 2; i++) {
-		OK(ptc_agent_hold(w.nodes[i].agent, &key, "a", 60000, &err));
-		OK(ptc_agent_hold(w.nodes[i].agent, &key, "b", 60000, &err));
+		OK(ptc_agent_pin(w.nodes[i].agent, &key, "a", 60000, &err));
+		OK(ptc_agent_pin(w.nodes[i].agent, &key, "b", 60000, &err));
 		OK(ptc_store_keep(w.nodes[i].store, UUID, NULL, 0, &err));
 		assert_int_equal(ptc_table_open(w.nodes[i].store, &key, &table, NULL), PTC_ENOTFOUND);
-		OK(ptc_agent_hold(w.nodes[i].agent, &key, "a", 0, &err));
-		OK(ptc_agent_hold(w.nodes[i].agent, &key, "b", 60000, &err)); /* renewed, though the table is dropped */
-		OK(ptc_agent_hold(w.nodes[i].agent, &key, "nobody", 0, &err));
+		OK(ptc_agent_pin(w.nodes[i].agent, &key, "a", 0, &err));
+		OK(ptc_agent_pin(w.nodes[i].agent, &key, "b", 60000, &err)); /* renewed, though the table is dropped */
+		OK(ptc_agent_pin(w.nodes[i].agent, &key, "nobody", 0, &err));
 	}
 	check_gather(&w, &now, 0);
 	check_gather(&w, &now, 1);
 	check_ranks(&w, &now, 1);
 	for (uint32_t i = 0; i < 2; i++) {
-		OK(ptc_agent_hold(w.nodes[i].agent, &key, "b", 1, &err));
+		OK(ptc_agent_pin(w.nodes[i].agent, &key, "b", 1, &err));
 		do {
-			ptc_agent_holds_expire(w.nodes[i].agent);
+			ptc_agent_pins_expire(w.nodes[i].agent);
 			ptc_store_stats(w.nodes[i].store, &stats);
 		} while (stats.used_bytes);
-		assert_int_equal(ptc_agent_hold(w.nodes[i].agent, &key, "c", 60000, &err), PTC_ENOTFOUND);
+		assert_int_equal(ptc_agent_pin(w.nodes[i].agent, &key, "c", 60000, &err), PTC_ENOTFOUND);
 	}
-	assert_int_equal(ptc_agent_hold(w.nodes[0].agent, &key, "", 1, &err), PTC_EINVAL);
+	assert_int_equal(ptc_agent_pin(w.nodes[0].agent, &key, "", 1, &err), PTC_EINVAL);
 	world_down(&w);
 }
 
@@ -647,7 +647,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_cycles),         cmocka_unit_test(test_resume),
 		cmocka_unit_test(test_finish_cancels), cmocka_unit_test(test_liars),
-		cmocka_unit_test(test_replicas),       cmocka_unit_test(test_holds),
+		cmocka_unit_test(test_replicas),       cmocka_unit_test(test_pins),
 		cmocka_unit_test(test_memory),         cmocka_unit_test(test_heap),
 		cmocka_unit_test(test_wire_numbers),   cmocka_unit_test(test_fences_and_numbers),
 		cmocka_unit_test(test_wrong_bytes),

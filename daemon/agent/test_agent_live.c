@@ -9,7 +9,7 @@
 #include "base/test_seed.h"
 #include "daemon/agent/test_ranks.h"
 #include "daemon/store/store.h"
-#include "daemon/workers/types/worker_news.h"
+#include "daemon/workers/types/worker_event.h"
 
 #include "formats/state/layout_doc.h"
 
@@ -61,8 +61,8 @@ struct live {
 	char *argv[2], cwd[2];
 	char *state;
 	size_t state_len;
-	unsigned news;
-	char news_text[1024];
+	unsigned event;
+	char event_text[1024];
 };
 
 /* What the test does and what agents' threads do come one after the other by calls over a socket, which no sanitizer sees. */
@@ -157,7 +157,7 @@ static struct cut *random_cut(struct live *l, uint64_t number, const char *confi
 	assert_non_null(c);
 	gen_make(&c->gen, number, config, nodes);
 	c->gen.snapshot = 0;
-	c->gen.launch = 1;
+	c->gen.incarnation = 1;
 	for (size_t t = 0; t < l->ntensors; t++) {
 		struct cell all = { { 0 }, { 1, 1, 1 } };
 
@@ -180,12 +180,12 @@ static struct cut *cut_of(struct live *l, uint64_t generation)
 
 static int by_name(const void *a, const void *b)
 {
-	return strcmp(((const struct ptc_seat_tensor *)a)->name, ((const struct ptc_seat_tensor *)b)->name);
+	return strcmp(((const struct ptc_slot_tensor *)a)->name, ((const struct ptc_slot_tensor *)b)->name);
 }
 
 static int by_offset(const void *a, const void *b)
 {
-	const struct ptc_seat_region *x = a, *y = b;
+	const struct ptc_slot_region *x = a, *y = b;
 
 	for (uint32_t d = 0; d < x->box.ndim; d++)
 		if (x->box.off[d] != y->box.off[d])
@@ -194,7 +194,7 @@ static int by_offset(const void *a, const void *b)
 }
 
 /* Strides as of a transposed or padded buffer, or compact; returns the bytes it spans. */
-static int64_t random_strides(const struct tensor *t, struct ptc_seat_region *r)
+static int64_t random_strides(const struct tensor *t, struct ptc_slot_region *r)
 {
 	uint32_t order[3] = { 0, 1, 2 }, n = t->ndim;
 	int64_t stride = t->esize, last = 0;
@@ -228,12 +228,12 @@ static void declare(void *arg, struct rank_process *p)
 	assert_non_null(c);
 	for (size_t t = 0; t < l->ntensors; t++) {
 		const struct hold *h = &c->holds[p->view.rank.rank][t];
-		struct ptc_seat_tensor *to = &p->tensors[n];
+		struct ptc_slot_tensor *to = &p->tensors[n];
 
 		if (!h->n && rnd(2))
 			continue;
 		strcpy(p->names[n], l->tensors[t].name);
-		*to = (struct ptc_seat_tensor){ .name = p->names[n],
+		*to = (struct ptc_slot_tensor){ .name = p->names[n],
 						.dtype = l->tensors[t].dtype,
 						.ndim = l->tensors[t].ndim,
 						.tied = true,
@@ -241,9 +241,9 @@ static void declare(void *arg, struct rank_process *p)
 						.nregions = h->n };
 		memcpy(to->shape, l->tensors[t].shape, sizeof(l->tensors[t].shape));
 		for (size_t k = 0; k < h->n; k++) {
-			struct ptc_seat_region *r = &to->regions[k];
+			struct ptc_slot_region *r = &to->regions[k];
 
-			*r = (struct ptc_seat_region){ .address = at, .box = { .ndim = to->ndim } };
+			*r = (struct ptc_slot_region){ .address = at, .box = { .ndim = to->ndim } };
 			memcpy(r->box.off, h->cells[k].off, sizeof(h->cells[k].off));
 			memcpy(r->box.ext, h->cells[k].ext, sizeof(h->cells[k].ext));
 			at += (uint64_t)random_strides(&l->tensors[t], r) + rnd(40);
@@ -258,11 +258,11 @@ static void declare(void *arg, struct rank_process *p)
 }
 
 /* Each element of a tensor that a rank holds: its number in the tensor, and where it lies in the rank's memory. */
-static void each_element(const struct rank_process *p, const struct ptc_seat_tensor *t,
+static void each_element(const struct rank_process *p, const struct ptc_slot_tensor *t,
 			 void (*fn)(void *arg, int64_t element, uint64_t where), void *arg)
 {
 	for (size_t k = 0; k < t->nregions; k++) {
-		const struct ptc_seat_region *r = &t->regions[k];
+		const struct ptc_slot_region *r = &t->regions[k];
 
 		for (int64_t e = 0; e < ptc_box_volume(&r->box); e++) {
 			int64_t rest = e, global = 0, idx[3] = { 0 };
@@ -347,13 +347,13 @@ static int blob_get(void *arg, const char *uuid, const char *hash, char **ret, s
 	return 0;
 }
 
-static void news(void *arg, const struct ptc_worker_news *n)
+static void event(void *arg, const struct ptc_worker_event *n)
 {
 	struct live *l = world_hook_arg;
 
 	in_order_here();
-	snprintf(l->news_text, sizeof(l->news_text), "%s", n->text);
-	__atomic_add_fetch(&l->news, 1, __ATOMIC_SEQ_CST);
+	snprintf(l->event_text, sizeof(l->event_text), "%s", n->text);
+	__atomic_add_fetch(&l->event, 1, __ATOMIC_SEQ_CST);
 }
 
 static void hook(struct world *w, struct node *n, struct ptc_agent_env *env)
@@ -365,7 +365,7 @@ static void hook(struct world *w, struct node *n, struct ptc_agent_env *env)
 	env->job_get = job_get;
 	env->job_release = layout_release;
 	env->blob_get = blob_get;
-	env->news = news;
+	env->event = event;
 	env->finish_wait_ms = l->workers[0].hold_ms ? 300 : 0;
 	env->workers = &l->workers[n - w->nodes];
 }
@@ -396,7 +396,7 @@ static void live_down(struct live *l)
 	world_down(&l->w);
 	for (int i = 0; i < NODES; i++) {
 		for (size_t k = 0; k < l->workers[i].n; k++)
-			seat_free(l->workers[i].seats[k]);
+			slot_free(l->workers[i].slots[k]);
 		pthread_mutex_destroy(&l->workers[i].lock);
 	}
 	for (size_t i = 0; i < l->ntensors; i++)
@@ -634,9 +634,9 @@ static void collect_end(struct live *l, struct collected *c)
 
 static struct rank_process *rank_of(struct live *l, struct gen *g, uint32_t rank)
 {
-	struct ptc_group_key key = { .uuid = UUID, .generation = g->number, .launch = g->launch };
+	struct ptc_group_key key = { .uuid = UUID, .generation = g->number, .incarnation = g->incarnation };
 
-	return seat_find(&l->workers[g->nodes[rank]], &key, rank);
+	return slot_find(&l->workers[g->nodes[rank]], &key, rank);
 }
 
 /* Every rank holds the state and waits at a step. */
@@ -648,12 +648,12 @@ static void train_to(struct live *l, struct gen *g, uint64_t step)
 
 		image_make(l, p, image);
 		memory_set(p, image);
-		p->view.state = PTC_SEAT_STOPPED;
+		p->view.state = PTC_SLOT_STOPPED;
 		p->view.step = step;
-		p->blobs[0] = (struct ptc_seat_blob){ (char *)(uintptr_t) "rng", 1, p->names[0], 1 + r % 3 };
-		p->blobs[1] = (struct ptc_seat_blob){ (char *)(uintptr_t) "sched", 2, (void *)(uintptr_t) "once", 4 };
+		p->blobs[0] = (struct ptc_slot_blob){ (char *)(uintptr_t) "rng", 1, p->names[0], 1 + r % 3 };
+		p->blobs[1] = (struct ptc_slot_blob){ (char *)(uintptr_t) "sched", 2, (void *)(uintptr_t) "once", 4 };
 		p->cursors[0] =
-			(struct ptc_seat_cursor){ (char *)(uintptr_t) "train", (char *)(uintptr_t) "n=9", 100 + step };
+			(struct ptc_slot_cursor){ (char *)(uintptr_t) "train", (char *)(uintptr_t) "n=9", 100 + step };
 		p->view.blobs = p->blobs;
 		p->view.nblobs = 2;
 		p->view.cursors = p->cursors;
@@ -709,7 +709,7 @@ static void check_exported(struct live *l, struct gen *g, uint32_t rank)
 	OK(ptc_agent_geometry(l->w.nodes[0].agent, &info.pb, &info.from, &geo, &err));
 	for (uint32_t i = 0; i < geo.spec->ntensors; i++) {
 		struct ptc_buf got = PTC_BUF_INIT, want = PTC_BUF_INIT;
-		const struct ptc_seat_tensor *t = NULL;
+		const struct ptc_slot_tensor *t = NULL;
 		int r = ptc_agent_gather_rank(l->w.nodes[0].agent, &geo, &info.pb,
 					      &(struct ptc_rank_range){ rank, i, 0, 0 }, to_buf, &got, &err);
 
@@ -844,7 +844,7 @@ static void switch_to(struct live *l, struct cut *from, struct cut *to)
 }
 
 /* What ptc_blob_get and ptc_cursor_get answer: the blobs of the same coordinates, rank 0's for the job; known before a rank declares. */
-static void check_carried(struct live *l, struct gen *from, struct gen *to)
+static void check_rank_state(struct live *l, struct gen *from, struct gen *to)
 {
 	for (uint32_t r = 0; r < to->world; r++) {
 		struct ptc_coords k = ptc_config_coords(&to->c, r);
@@ -877,11 +877,11 @@ static void test_switches(void **state)
 			to = random_cut(l, number, config, 1 + (unsigned)rnd(NODES));
 			switch_to(l, from, to);
 			check_memory(l, &to->gen);
-			check_carried(l, &from->gen, &to->gen);
+			check_rank_state(l, &from->gen, &to->gen);
 			train_to(l, &to->gen, 7);
 			from = to;
 		}
-		assert_int_equal(l->news, 0);
+		assert_int_equal(l->event, 0);
 		live_down(l);
 	}
 	seed = first;
@@ -898,7 +898,7 @@ static struct cut *replicas_on(struct live *l, uint32_t last)
 
 	gen_make(&c->gen, 1, "dp=3", 1);
 	c->gen.snapshot = 0;
-	c->gen.launch = 1;
+	c->gen.incarnation = 1;
 	c->gen.nodes[2] = last;
 	for (uint32_t r = 0; r < 3; r++)
 		for (size_t t = 0; t < l->ntensors; t++) {
@@ -1277,7 +1277,7 @@ static struct cut *overlapping_cut(struct live *l, uint64_t number, const char *
 	assert_non_null(c);
 	gen_make(&c->gen, number, config, NODES);
 	c->gen.snapshot = 0;
-	c->gen.launch = 1;
+	c->gen.incarnation = 1;
 	for (size_t t = 0; t < l->ntensors; t++) {
 		uint32_t all = (uint32_t)rnd(c->gen.world);
 
@@ -1327,7 +1327,7 @@ static void finish_all(struct live *l, struct gen *g)
 /* The snapshot has the greatest of what ranks of all nodes hold; they themselves go on with what they have, until the next switch. */
 static void test_max(void **state)
 {
-	unsigned differ = 0, lent = 0;
+	unsigned differ = 0, exposed = 0;
 	uint64_t first = seed, wire = 0;
 
 	for (uint64_t i = 0; i < cases; i++) {
@@ -1348,7 +1348,7 @@ static void test_max(void **state)
 		else
 			wire += capture_from(l, &c->gen, (uint32_t)rnd(NODES), 2, 7, 42, false);
 		for (uint32_t n = 0; n < NODES; n++)
-			lent += gen_has(&c->gen, n) && tables(l, n) == 2;
+			exposed += gen_has(&c->gen, n) && tables(l, n) == 2;
 		memory_get(p, memory);
 		assert_memory_equal(image, memory, RANK_BYTES);
 		to = random_cut(l, 2, "tp=2,dp=2", 1 + (unsigned)rnd(NODES));
@@ -1359,9 +1359,9 @@ static void test_max(void **state)
 		max_down(l);
 	}
 	seed = first;
-	printf("%u elements differed, %llu bytes came from other nodes, %u lent\n", differ, (unsigned long long)wire,
-	       lent);
-	assert_true(differ > cases && wire && lent);
+	printf("%u elements differed, %llu bytes came from other nodes, %u exposed\n", differ, (unsigned long long)wire,
+	       exposed);
+	assert_true(differ > cases && wire && exposed);
 }
 
 struct others {
@@ -1390,7 +1390,7 @@ static void drop_snapshot(struct live *l, uint32_t node, uint64_t snapshot)
 	OK(ptc_store_keep(l->w.nodes[node].store, UUID, o.v, o.n, &err));
 }
 
-/* A daemon that is killed at any moment makes the same again, with what the others lend; of another attempt nothing is taken. */
+/* A daemon that is killed at any moment makes the same again, with what the others expose; of another attempt nothing is taken. */
 static void test_max_again(void **state)
 {
 	struct live *l;
@@ -1402,7 +1402,7 @@ static void test_max_again(void **state)
 	c = run_cut(l, overlapping_cut(l, 1, "tp=3,dp=3"));
 	assert_true(train_apart(l, &c->gen, 7) > 0);
 	capture_from(l, &c->gen, 0, 5, 7, 1, false);
-	for (uint32_t i = 0; i < NODES; i++) { /* whoever merges, or lends */
+	for (uint32_t i = 0; i < NODES; i++) { /* whoever merges, or exposes */
 		struct capturer x;
 
 		if (!gen_has(&c->gen, i))
@@ -1423,7 +1423,7 @@ static void test_max_again(void **state)
 	for (uint32_t i = 1; i < NODES; i++) {
 		assert_true(train_apart(l, &c->gen, 7 + i) > 0);
 		for (uint32_t n = 0; n < NODES;
-		     n++) /* else what is away may be read of the attempt before: refused by digest */
+		     n++) /* else what is remote may be read of the attempt before: refused by digest */
 			drop_snapshot(l, n, 5);
 		capture_from(l, &c->gen, i, 5, 7 + i, 1 + i, i % 2);
 	}
@@ -1433,7 +1433,7 @@ static void test_max_again(void **state)
 	max_down(l);
 }
 
-/* What is waited for never comes, for who merges and for who lends: whoever ends the switch ends the wait, and nothing is left. */
+/* What is waited for never comes, for who merges and for who exposes: whoever ends the switch ends the wait, and nothing is left. */
 static void test_max_never(void **state)
 {
 	struct ptc_error err = PTC_ERROR_INIT;
@@ -1490,7 +1490,7 @@ static void test_max_of_none(void **state)
 	max_down(l);
 }
 
-/* What is lent has its memory, before anything is copied. */
+/* What is exposed has its memory, before anything is copied. */
 static void test_max_memory(void **state)
 {
 	struct ptc_error err = PTC_ERROR_INIT;
@@ -1525,7 +1525,7 @@ static void test_again(void **state)
 	assert_int_equal(do_capture(l, 0, &c->gen, 5, 8, 1, true, &a, &err), PTC_ESTATE);
 	assert_non_null(strstr(err.text, "does not wait at step 8"));
 	OK(do_capture(l, 0, &c->gen, 5, 7, 1, true, &a, &err));
-	assert_int_equal(rank_of(l, &c->gen, 1)->view.state, PTC_SEAT_RUNNING);
+	assert_int_equal(rank_of(l, &c->gen, 1)->view.state, PTC_SLOT_RUNNING);
 	/* the answer was lost: the same once more, though the ranks have gone on and changed */
 	memset(image, 0, RANK_BYTES);
 	memory_set(rank_of(l, &c->gen, 0), image);
@@ -1636,33 +1636,33 @@ static void test_revive(void **state)
 	OK(finish_live(l, 0, &c->gen, true, &err));
 	assert_int_equal(w->releases, 2);
 	assert_int_equal(w->starts, 1);
-	/* the next launch: the old ones are ended, new ones started, built, restored */
-	c->gen.launch = 2;
+	/* the next incarnation: the old ones are ended, new ones started, built, restored */
+	c->gen.incarnation = 2;
 	OK(finish_live(l, 0, &c->gen, true, &err));
 	assert_int_equal(w->n, 3);
 	assert_int_equal(w->starts, 2);
 	check_memory(l, &c->gen);
-	check_carried(l, &c->gen, &c->gen);
-	assert_int_equal(w->retells, 0);
-	rank_of(l, &c->gen, 1)->view.state = PTC_SEAT_EXITED;
+	check_rank_state(l, &c->gen, &c->gen);
+	assert_int_equal(w->reports_again, 0);
+	rank_of(l, &c->gen, 1)->view.state = PTC_SLOT_EXITED;
 	OK(finish_live(l, 0, &c->gen, true, &err));
-	assert_int_equal(w->retells, 1);
+	assert_int_equal(w->reports_again, 1);
 	/* they went on and are gone with the machine: others are on their way without them, so none is started anew */
-	seats_drop(w, UUID, NULL);
+	slots_drop(w, UUID, NULL);
 	node_down(&l->w, &l->w.nodes[0]);
 	node_up(&l->w, &l->w.nodes[0]);
 	OK(finish_live(l, 0, &c->gen, true, &err));
-	wait_for(&l->news, 1);
-	assert_non_null(strstr(l->news_text, "not on this node any more"));
-	assert_true(strncmp(l->news_text, "node ", 5) != 0); /* whoever tells it puts that before it */
+	wait_for(&l->event, 1);
+	assert_non_null(strstr(l->event_text, "not on this node any more"));
+	assert_true(strncmp(l->event_text, "node ", 5) != 0); /* whoever tells it puts that before it */
 	assert_int_equal(w->starts, 2);
 	assert_int_equal(w->n, 0);
 	/* ranks that declare something else than what the generation was laid out by are not given anything */
-	c->gen.launch = 3;
+	c->gen.incarnation = 3;
 	c->holds[1][0].cells[0].ext[0]--;
 	OK(finish_live(l, 0, &c->gen, true, &err));
-	wait_for(&l->news, 2);
-	assert_non_null(strstr(l->news_text, "rank 1 has declared it otherwise"));
+	wait_for(&l->event, 2);
+	assert_non_null(strstr(l->event_text, "rank 1 has declared it otherwise"));
 	assert_false(rank_of(l, &c->gen, 0)->went);
 	/* not live: all end */
 	in_order(l);
@@ -1685,16 +1685,16 @@ static void test_fresh_node(void **state)
 	capture_all(l, &c->gen, 5, 7, 1, false);
 	for (uint32_t r = 0; r < 3; r++)
 		c->gen.nodes[r] = 2;
-	c->gen.launch = 2;
+	c->gen.incarnation = 2;
 	OK(finish_live(l, 2, &c->gen, false, &err));
 	assert_int_equal(l->workers[2].n, 3);
 	assert_true(rank_of(l, &c->gen, 1)->went);
-	assert_int_equal(l->news, 0);
-	c->gen.launch = 3;
+	assert_int_equal(l->event, 0);
+	c->gen.incarnation = 3;
 	c->gen.snapshot = 5;
 	OK(finish_live(l, 2, &c->gen, true, &err));
-	wait_for(&l->news, 1);
-	assert_non_null(strstr(l->news_text, "not-found"));
+	wait_for(&l->event, 1);
+	assert_non_null(strstr(l->event_text, "not-found"));
 	assert_false(rank_of(l, &c->gen, 1)->went);
 	live_down(l);
 }
@@ -1709,7 +1709,7 @@ static void test_overtaken(void **state)
 	rng = seed + 15;
 	l = live_up(false);
 	c = replicas(l);
-	c->gen.launch = 2;
+	c->gen.incarnation = 2;
 	l->workers[0].hold_ms = 60000;
 	node_down(&l->w, &l->w.nodes[0]);
 	node_up(&l->w, &l->w.nodes[0]);
@@ -1719,8 +1719,8 @@ static void test_overtaken(void **state)
 	OK(do_finish(&l->w, 0, NULL, false, &err));
 	in_order(l);
 	assert_int_equal(l->workers[0].n, 0);
-	assert_int_equal(l->news, 0);
-	c->gen.launch = 3;
+	assert_int_equal(l->event, 0);
+	c->gen.incarnation = 3;
 	OK(finish_live(l, 0, &c->gen, false, &err));
 	live_down(l);
 }

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Ranks for tests of the agent: real processes with memory of their own, that
  * do nothing but hold it. What ptcd's workers do with processes that talk
- * (spawning, arming, waiting) is decided by the test here: a seat is in the
+ * (spawning, arming, waiting) is decided by the test here: a slot is in the
  * state the test puts it in. Reading and writing their memory is the real
  * thing. A process dies with the test. */
 #pragma once
 
 #include "daemon/agent/test_world.h"
 #include "daemon/workers/group/rank_groups.h"
-#include "daemon/workers/group/rank_seats.h"
+#include "daemon/workers/group/rank_slots.h"
 #include "daemon/workers/group/rank_status.h"
-#include "daemon/workers/session/rank_meet.h"
+#include "daemon/workers/session/rank_rendezvous.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -21,30 +21,30 @@
 #include <time.h>
 
 #define RANK_BYTES  (1u << 20)
-#define MAX_SEATS   64
+#define MAX_SLOTS   64
 #define MAX_TENSORS 5
 #define MAX_REGIONS 32
 
 struct rank_process {
 	struct ptc_group_key key;
-	struct ptc_seat_view view;
-	struct ptc_seat_tensor tensors[MAX_TENSORS];
-	struct ptc_seat_region regions[MAX_TENSORS][MAX_REGIONS];
+	struct ptc_slot_view view;
+	struct ptc_slot_tensor tensors[MAX_TENSORS];
+	struct ptc_slot_region regions[MAX_TENSORS][MAX_REGIONS];
 	char names[MAX_TENSORS][64];
 	struct ptc_workers *owner;
 	uint64_t base; /* of its memory, RANK_BYTES */
 	bool went, restored;
-	struct ptc_buf got;  /* what ptc_seat_go said, as text */
+	struct ptc_buf got;  /* what ptc_slot_go said, as text */
 	struct ptc_buf told; /* what ptc_workers_build did */
-	struct ptc_seat_blob blobs[2];
-	struct ptc_seat_cursor cursors[1];
+	struct ptc_slot_blob blobs[2];
+	struct ptc_slot_cursor cursors[1];
 };
 
 struct ptc_workers {
 	pthread_mutex_t lock;
-	struct rank_process *seats[MAX_SEATS];
+	struct rank_process *slots[MAX_SLOTS];
 	size_t n;
-	unsigned starts, builds, drops, releases, retells;
+	unsigned starts, builds, drops, releases, reports_again;
 	int hold_ms; /* how long a build takes */
 	/* What the rank declares when it is built. */
 	void (*declare)(void *arg, struct rank_process *p);
@@ -102,18 +102,18 @@ static void memory_set(const struct rank_process *p, uint8_t *image)
 
 static bool same_key(const struct ptc_group_key *a, const struct ptc_group_key *b)
 {
-	return !strcmp(a->uuid, b->uuid) && a->generation == b->generation && a->launch == b->launch;
+	return !strcmp(a->uuid, b->uuid) && a->generation == b->generation && a->incarnation == b->incarnation;
 }
 
-static struct rank_process *seat_find(struct ptc_workers *w, const struct ptc_group_key *key, uint32_t rank)
+static struct rank_process *slot_find(struct ptc_workers *w, const struct ptc_group_key *key, uint32_t rank)
 {
 	for (size_t i = 0; i < w->n; i++)
-		if (same_key(&w->seats[i]->key, key) && w->seats[i]->view.rank.rank == rank)
-			return w->seats[i];
+		if (same_key(&w->slots[i]->key, key) && w->slots[i]->view.rank.rank == rank)
+			return w->slots[i];
 	return NULL;
 }
 
-static void seat_free(struct rank_process *p)
+static void slot_free(struct rank_process *p)
 {
 	process_end(p);
 	ptc_buf_done(&p->got);
@@ -121,17 +121,17 @@ static void seat_free(struct rank_process *p)
 	free(p);
 }
 
-static void seats_drop(struct ptc_workers *w, const char *uuid, const struct ptc_group_key *keep)
+static void slots_drop(struct ptc_workers *w, const char *uuid, const struct ptc_group_key *keep)
 {
 	size_t n = 0;
 
 	for (size_t i = 0; i < w->n; i++) {
-		struct rank_process *p = w->seats[i];
+		struct rank_process *p = w->slots[i];
 
 		if (strcmp(p->key.uuid, uuid) || (keep && same_key(&p->key, keep)))
-			w->seats[n++] = p;
+			w->slots[n++] = p;
 		else
-			seat_free(p);
+			slot_free(p);
 	}
 	w->n = n;
 }
@@ -146,24 +146,24 @@ int ptc_workers_start(struct ptc_workers *w, const struct ptc_group_desc *desc, 
 	for (size_t i = 0; i < desc->nranks; i++) {
 		struct rank_process *p;
 
-		if (seat_find(w, &desc->key, desc->ranks[i].rank))
+		if (slot_find(w, &desc->key, desc->ranks[i].rank))
 			continue;
 		p = calloc(1, sizeof(*p));
 		assert_non_null(p);
-		assert_true(w->n < MAX_SEATS);
+		assert_true(w->n < MAX_SLOTS);
 		p->key = desc->key;
 		p->view.rank = desc->ranks[i];
-		p->view.state = PTC_SEAT_WAITING;
+		p->view.state = PTC_SLOT_WAITING;
 		p->view.opaque = p;
 		p->owner = w;
 		process_begin(p);
-		w->seats[w->n++] = p;
+		w->slots[w->n++] = p;
 	}
 	pthread_mutex_unlock(&w->lock);
 	return 0;
 }
 
-static void carried_text(struct ptc_buf *to, const struct ptc_seat_carried *c)
+static void rank_state_text(struct ptc_buf *to, const struct ptc_rank_state *c)
 {
 	ptc_buf_reset(to);
 	for (size_t i = 0; i < c->nblobs; i++)
@@ -175,7 +175,7 @@ static void carried_text(struct ptc_buf *to, const struct ptc_seat_carried *c)
 }
 
 int ptc_workers_build(struct ptc_workers *w, const struct ptc_group_desc *desc, uint64_t start_step, bool has_state,
-		      const struct ptc_seat_carried *carried, const struct ptc_wait *wait, struct ptc_error *err)
+		      const struct ptc_rank_state *rank_states, const struct ptc_wait *wait, struct ptc_error *err)
 {
 	for (int ms = 0; ms < w->hold_ms; ms += 20) {
 		if (wait->cancelled(wait->arg))
@@ -185,14 +185,14 @@ int ptc_workers_build(struct ptc_workers *w, const struct ptc_group_desc *desc, 
 	pthread_mutex_lock(&w->lock);
 	w->builds++;
 	for (size_t i = 0; i < desc->nranks; i++) {
-		struct rank_process *p = seat_find(w, &desc->key, desc->ranks[i].rank);
+		struct rank_process *p = slot_find(w, &desc->key, desc->ranks[i].rank);
 
-		if (!p || p->view.state != PTC_SEAT_WAITING)
+		if (!p || p->view.state != PTC_SLOT_WAITING)
 			continue;
-		if (has_state && carried)
-			carried_text(&p->told, &carried[i]);
+		if (has_state && rank_states)
+			rank_state_text(&p->told, &rank_states[i]);
 		w->declare(w->arg, p);
-		p->view.state = PTC_SEAT_DECLARED;
+		p->view.state = PTC_SLOT_DECLARED;
 		p->view.step = start_step;
 	}
 	pthread_mutex_unlock(&w->lock);
@@ -217,10 +217,10 @@ int ptc_workers_wait_stopped(struct ptc_workers *w, const struct ptc_group_key *
 
 		pthread_mutex_lock(&w->lock);
 		for (size_t i = 0; i < w->n; i++)
-			if (same_key(&w->seats[i]->key, key)) {
+			if (same_key(&w->slots[i]->key, key)) {
 				all++;
 				stopped +=
-					w->seats[i]->view.state == PTC_SEAT_STOPPED && w->seats[i]->view.step == stop;
+					w->slots[i]->view.state == PTC_SLOT_STOPPED && w->slots[i]->view.step == stop;
 			}
 		pthread_mutex_unlock(&w->lock);
 		if (stopped == all)
@@ -238,15 +238,15 @@ int ptc_workers_release(struct ptc_workers *w, const struct ptc_group_key *key, 
 	pthread_mutex_lock(&w->lock);
 	w->releases++;
 	for (size_t i = 0; i < w->n; i++)
-		if (same_key(&w->seats[i]->key, key) && w->seats[i]->view.state == PTC_SEAT_STOPPED)
-			w->seats[i]->view.state = PTC_SEAT_RUNNING;
+		if (same_key(&w->slots[i]->key, key) && w->slots[i]->view.state == PTC_SLOT_STOPPED)
+			w->slots[i]->view.state = PTC_SLOT_RUNNING;
 	pthread_mutex_unlock(&w->lock);
 	return 0;
 }
 
-void ptc_workers_retell(struct ptc_workers *w, const struct ptc_group_key *key)
+void ptc_workers_report_again(struct ptc_workers *w, const struct ptc_group_key *key)
 {
-	w->retells++;
+	w->reports_again++;
 }
 
 int ptc_workers_end(struct ptc_workers *w, const struct ptc_group_key *key, const struct ptc_wait *wait,
@@ -256,13 +256,13 @@ int ptc_workers_end(struct ptc_workers *w, const struct ptc_group_key *key, cons
 
 	pthread_mutex_lock(&w->lock);
 	for (size_t i = 0; i < w->n; i++) {
-		struct rank_process *p = w->seats[i];
+		struct rank_process *p = w->slots[i];
 
 		n += same_key(&p->key, key);
 		if (same_key(&p->key, key))
-			seat_free(p);
+			slot_free(p);
 		else
-			w->seats[kept++] = p;
+			w->slots[kept++] = p;
 	}
 	w->n = kept;
 	pthread_mutex_unlock(&w->lock);
@@ -273,33 +273,33 @@ void ptc_workers_drop(struct ptc_workers *w, const char *uuid, const struct ptc_
 {
 	pthread_mutex_lock(&w->lock);
 	w->drops++;
-	seats_drop(w, uuid, keep);
+	slots_drop(w, uuid, keep);
 	pthread_mutex_unlock(&w->lock);
 }
 
-int ptc_workers_seats(struct ptc_workers *w, const struct ptc_group_key *key, struct ptc_seat_view **ret_seats,
+int ptc_workers_slots(struct ptc_workers *w, const struct ptc_group_key *key, struct ptc_slot_view **ret_slots,
 		      size_t *ret_n, struct ptc_error *err)
 {
-	struct ptc_seat_view *v = calloc(MAX_SEATS, sizeof(*v));
+	struct ptc_slot_view *v = calloc(MAX_SLOTS, sizeof(*v));
 	size_t n = 0;
 
 	pthread_mutex_lock(&w->lock);
 	for (size_t i = w->n; i-- > 0;) /* in no order of ranks */
-		if (same_key(&w->seats[i]->key, key))
-			v[n++] = w->seats[i]->view;
+		if (same_key(&w->slots[i]->key, key))
+			v[n++] = w->slots[i]->view;
 	pthread_mutex_unlock(&w->lock);
 	if (!n) {
 		free(v);
 		return ptc_error_set(err, PTC_ENOTFOUND, "no such ranks");
 	}
-	*ret_seats = v;
+	*ret_slots = v;
 	*ret_n = n;
 	return 0;
 }
 
-void ptc_workers_seats_done(struct ptc_workers *w, struct ptc_seat_view *seats, size_t n)
+void ptc_workers_slots_done(struct ptc_workers *w, struct ptc_slot_view *slots, size_t n)
 {
-	free(seats);
+	free(slots);
 }
 
 static size_t iov_bytes(const struct iovec *v, size_t n)
@@ -311,29 +311,29 @@ static size_t iov_bytes(const struct iovec *v, size_t n)
 	return sum;
 }
 
-void ptc_seat_kept_unref(struct ptc_seat_kept *k)
+void ptc_slot_kept_unref(struct ptc_slot_kept *k)
 {
 	if (k && atomic_fetch_sub(&k->refs, 1) == 1)
 		k->done(k);
 }
 
-int ptc_seat_copying_init(const struct ptc_seat_view *seat, struct ptc_seat_copying *c, struct ptc_error *err)
+int ptc_slot_copying_init(const struct ptc_slot_view *slot, struct ptc_slot_copying *c, struct ptc_error *err)
 {
 	atomic_store(&c->copier, 1);
 	return 0;
 }
 
-void ptc_seat_copying_done(const struct ptc_seat_view *seat, const struct ptc_seat_copying *c)
+void ptc_slot_copying_done(const struct ptc_slot_view *slot, const struct ptc_slot_copying *c)
 {
 }
 
 /* The process that copies could reach all of it. */
-static void assert_given(const struct ptc_seat_copying *c, const struct iovec *local, size_t nlocal, bool write)
+static void assert_given(const struct ptc_slot_copying *c, const struct iovec *local, size_t nlocal, bool write)
 {
-	const struct ptc_seat_memory *m = NULL;
+	const struct ptc_slot_memory *m = NULL;
 
 	for (size_t i = 0; i < nlocal; i++) {
-		const struct ptc_seat_memory *in = NULL;
+		const struct ptc_slot_memory *in = NULL;
 
 		for (size_t k = 0; k < 2; k++)
 			if (c->memory[k].fd >= 0 && (const uint8_t *)local[i].iov_base >= c->memory[k].base &&
@@ -347,7 +347,7 @@ static void assert_given(const struct ptc_seat_copying *c, const struct iovec *l
 	}
 }
 
-int ptc_seat_read(const struct ptc_seat_view *seat, struct ptc_seat_copying *copying, const struct iovec *remote,
+int ptc_slot_read(const struct ptc_slot_view *slot, struct ptc_slot_copying *copying, const struct iovec *remote,
 		  size_t nremote, const struct iovec *local, size_t nlocal, bool fresh, struct ptc_error *err)
 {
 	size_t want = iov_bytes(remote, nremote);
@@ -356,12 +356,12 @@ int ptc_seat_read(const struct ptc_seat_view *seat, struct ptc_seat_copying *cop
 
 	assert_int_equal(want, iov_bytes(local, nlocal));
 	assert_true(nremote <= 1024 && nlocal <= 1024);
-	if (process_vm_readv(seat->pid, local, nlocal, remote, nremote, 0) != (ssize_t)want)
-		return ptc_error_set(err, PTC_ESTATE, "rank %u is gone", seat->rank.rank);
+	if (process_vm_readv(slot->pid, local, nlocal, remote, nremote, 0) != (ssize_t)want)
+		return ptc_error_set(err, PTC_ESTATE, "rank %u is gone", slot->rank.rank);
 	return 0;
 }
 
-int ptc_seat_write(const struct ptc_seat_view *seat, struct ptc_seat_copying *copying, const struct iovec *remote,
+int ptc_slot_write(const struct ptc_slot_view *slot, struct ptc_slot_copying *copying, const struct iovec *remote,
 		   size_t nremote, const struct iovec *local, size_t nlocal, struct ptc_error *err)
 {
 	size_t want = iov_bytes(remote, nremote);
@@ -370,12 +370,12 @@ int ptc_seat_write(const struct ptc_seat_view *seat, struct ptc_seat_copying *co
 
 	assert_int_equal(want, iov_bytes(local, nlocal));
 	assert_true(nremote <= 1024 && nlocal <= 1024);
-	if (process_vm_writev(seat->pid, local, nlocal, remote, nremote, 0) != (ssize_t)want)
-		return ptc_error_set(err, PTC_ESTATE, "rank %u is gone", seat->rank.rank);
+	if (process_vm_writev(slot->pid, local, nlocal, remote, nremote, 0) != (ssize_t)want)
+		return ptc_error_set(err, PTC_ESTATE, "rank %u is gone", slot->rank.rank);
 	return 0;
 }
 
-int ptc_seat_compare(const struct ptc_seat_view *seat, struct ptc_seat_copying *copying, const struct iovec *remote,
+int ptc_slot_compare(const struct ptc_slot_view *slot, struct ptc_slot_copying *copying, const struct iovec *remote,
 		     size_t nremote, const struct iovec *local, size_t nlocal, struct ptc_error *err)
 {
 	size_t want = iov_bytes(remote, nremote), at = 0;
@@ -385,23 +385,23 @@ int ptc_seat_compare(const struct ptc_seat_view *seat, struct ptc_seat_copying *
 
 	assert_given(copying, local, nlocal, true);
 	assert_int_equal(want, iov_bytes(local, nlocal));
-	if (process_vm_readv(seat->pid, &to, 1, remote, nremote, 0) != (ssize_t)want) {
+	if (process_vm_readv(slot->pid, &to, 1, remote, nremote, 0) != (ssize_t)want) {
 		free(seen);
-		return ptc_error_set(err, PTC_ESTATE, "rank %u is gone", seat->rank.rank);
+		return ptc_error_set(err, PTC_ESTATE, "rank %u is gone", slot->rank.rank);
 	}
 	for (size_t i = 0; i < nlocal; at += local[i++].iov_len)
 		same = same && memcmp(seen + at, local[i].iov_base, local[i].iov_len) == 0;
 	free(seen);
-	return same ? 0 : ptc_error_set(err, PTC_EDIGEST, "bytes of rank %u are others", seat->rank.rank);
+	return same ? 0 : ptc_error_set(err, PTC_EDIGEST, "bytes of rank %u are others", slot->rank.rank);
 }
 
 /* Every other rank can: what it would read of the file is written into it. */
-int ptc_seat_fill(const struct ptc_seat_view *seat, struct ptc_seat_filling *f, int fd,
-		  const struct ptc_seat_rows *rows, size_t n, const struct ptc_wait *wait, struct ptc_error *err)
+int ptc_slot_fill(const struct ptc_slot_view *slot, struct ptc_slot_filling *f, int fd,
+		  const struct ptc_slot_rows *rows, size_t n, const struct ptc_wait *wait, struct ptc_error *err)
 {
 	assert_int_equal(fcntl(fd, F_GETFL) & O_ACCMODE, O_RDONLY);
-	assert_true(n && n <= PTC_SEAT_ROWS_MAX);
-	f->failed = !(seat->rank.rank % 2);
+	assert_true(n && n <= PTC_SLOT_ROWS_MAX);
+	f->failed = !(slot->rank.rank % 2);
 	for (size_t i = 0; !f->failed && i < n; i++)
 		for (uint64_t k = 0; k < rows[i].count; k++) {
 			struct iovec there = { (void *)(uintptr_t)(rows[i].address + k * rows[i].address_step),
@@ -411,41 +411,41 @@ int ptc_seat_fill(const struct ptc_seat_view *seat, struct ptc_seat_filling *f, 
 			assert_int_equal(pread(fd, here.iov_base, here.iov_len,
 					       (off_t)(rows[i].offset + k * rows[i].offset_step)),
 					 here.iov_len);
-			if (process_vm_writev(seat->pid, &here, 1, &there, 1, 0) != (ssize_t)there.iov_len)
+			if (process_vm_writev(slot->pid, &here, 1, &there, 1, 0) != (ssize_t)there.iov_len)
 				f->failed = true;
 			free(here.iov_base);
 		}
 	return 0;
 }
 
-int ptc_seat_filled(const struct ptc_seat_view *seat, struct ptc_seat_filling *f, const struct ptc_wait *wait,
+int ptc_slot_filled(const struct ptc_slot_view *slot, struct ptc_slot_filling *f, const struct ptc_wait *wait,
 		    struct ptc_error *err)
 {
 	return 0;
 }
 
-int ptc_seat_go(const struct ptc_seat_view *seat, bool restored, const struct ptc_seat_blob *blobs, size_t nblobs,
-		const struct ptc_seat_cursor *cursors, size_t ncursors, struct ptc_error *err)
+int ptc_slot_go(const struct ptc_slot_view *slot, bool restored, const struct ptc_slot_blob *blobs, size_t nblobs,
+		const struct ptc_slot_cursor *cursors, size_t ncursors, struct ptc_error *err)
 {
-	struct rank_process *p = seat->opaque;
+	struct rank_process *p = slot->opaque;
 
 	pthread_mutex_lock(&p->owner->lock);
 	p->went = true;
 	p->restored = restored;
-	p->view.state = PTC_SEAT_RUNNING;
-	carried_text(&p->got, &(struct ptc_seat_carried){ blobs, cursors, nblobs, ncursors });
+	p->view.state = PTC_SLOT_RUNNING;
+	rank_state_text(&p->got, &(struct ptc_rank_state){ blobs, cursors, nblobs, ncursors });
 	pthread_mutex_unlock(&p->owner->lock);
 	return 0;
 }
 
-int ptc_workers_meet_put(struct ptc_workers *w, const struct ptc_group_key *key, const char *name, const void *value,
-			 size_t len, struct ptc_error *err)
+int ptc_workers_rendezvous_put(struct ptc_workers *w, const struct ptc_group_key *key, const char *name,
+			       const void *value, size_t len, struct ptc_error *err)
 {
 	return ptc_error_set(err, PTC_ENOTFOUND, "no such ranks");
 }
 
-int ptc_workers_meet_get(struct ptc_workers *w, const struct ptc_group_key *key, const char *name, void *buffer,
-			 size_t capacity, size_t *ret_len, const struct ptc_wait *wait, struct ptc_error *err)
+int ptc_workers_rendezvous_get(struct ptc_workers *w, const struct ptc_group_key *key, const char *name, void *buffer,
+			       size_t capacity, size_t *ret_len, const struct ptc_wait *wait, struct ptc_error *err)
 {
 	return ptc_error_set(err, PTC_ENOTFOUND, "no such ranks");
 }
@@ -456,10 +456,10 @@ int ptc_workers_json(struct ptc_workers *w, const char *uuid, char **ret_json, s
 	return *ret_json ? 0 : PTC_ENOMEM;
 }
 
-int ptc_workers_log(struct ptc_workers *w, const char *uuid, uint32_t rank, uint64_t launch,
+int ptc_workers_log(struct ptc_workers *w, const char *uuid, uint32_t rank, uint64_t incarnation,
 		    struct ptc_worker_log *ret_log, struct ptc_error *err)
 {
-	*ret_log = (struct ptc_worker_log){ .rank = rank, .launch = launch, .end = UINT64_MAX };
+	*ret_log = (struct ptc_worker_log){ .rank = rank, .incarnation = incarnation, .end = UINT64_MAX };
 	pthread_mutex_lock(&w->lock);
 	snprintf(ret_log->path, sizeof(ret_log->path), "%s/log.%u", (const char *)w->arg, rank);
 	pthread_mutex_unlock(&w->lock);

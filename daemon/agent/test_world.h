@@ -18,7 +18,7 @@
 #include "daemon/agent/geometry/digest_merge.h"
 #include "daemon/agent/geometry/geometry.h"
 #include "daemon/agent/geometry/rank_reports.h"
-#include "daemon/agent/tables/local_reads.h"
+#include "daemon/agent/tables/direct_reads.h"
 #include "daemon/agent/tables/tables.h"
 #include "proto/pb.h"
 #include "reshard/spec/lint.h"
@@ -79,7 +79,7 @@ struct gen {
 	struct ptc_config c;
 	uint32_t world, nodes[64], devices[64];
 	char layout_hash[40]; /* "": laid out by rules */
-	uint64_t launch;
+	uint64_t incarnation;
 };
 
 static uint64_t rng = 1;
@@ -471,7 +471,7 @@ static void gen_pb(Ptc__V1__Generation *pb, struct gen *g)
 	pb->nodes = g->nodes;
 	pb->devices = g->devices;
 	pb->layout_hash = g->layout_hash;
-	pb->launch = g->launch;
+	pb->incarnation = g->incarnation;
 }
 
 static char uuid_text[] = UUID, spec_text[] = "spec", job_text[] = "job";

@@ -69,7 +69,7 @@ int ptc_control_register(struct ptc_daemon *d, struct ptc_rpc_server *server, st
 		{ "/ptc.v1.Control/ExportInfo", ptc_control_export_info },
 		{ "/ptc.v1.Control/Read", ptc_control_read, .bulk = true },
 		{ "/ptc.v1.Control/ReadRank", ptc_control_read_rank, .bulk = true },
-		{ "/ptc.v1.Control/Hold", ptc_control_hold },
+		{ "/ptc.v1.Control/Pin", ptc_control_pin },
 	};
 	const unsigned people = 1u << PTC_ROLE_USER | 1u << PTC_ROLE_ADMIN;
 

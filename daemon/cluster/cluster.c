@@ -185,7 +185,7 @@ static void retake_lease(struct ptc_cluster *c)
 	lease_gone(c);
 }
 
-/* After the loop has stopped the news waits for ptc_cluster_free, which runs on the loop's thread. */
+/* After the loop has stopped the worker event waits for ptc_cluster_free, which runs on the loop's thread. */
 static void task_tell(struct ptc_cluster *c, struct task *t)
 {
 	if (t->done && ptc_loop_post(c->opts.loop, t->done, t->arg) != 0) {
@@ -570,7 +570,7 @@ struct change {
 	struct ptc_etcd_kv kv;
 };
 
-/* A listing begins, and may take as long as etcd is away: what we knew stays until it is complete. */
+/* A listing begins, and may take as long as etcd is unreachable: what we knew stays until it is complete. */
 static void reset(struct ptc_cluster *c, bool jobs)
 {
 	for (size_t i = 0; jobs && i < c->njobs; i++) {

@@ -2,7 +2,7 @@
 /* The event log of a job: one line a decision, in etcd, so that it outlives
  * every daemon. A failed append is logged and forgotten: events explain, they
  * decide nothing. The oldest are dropped, now and then, by an append. What this daemon wrote, or read when it began to
- * keep a job's documents, it also remembers, RING lines at most, for whoever asks while the coordinator is away. */
+ * keep a job's documents, it also remembers, RING lines at most, for whoever asks while the coordinator is unreachable. */
 #include "daemon/cluster/job_events.h"
 
 #include "base/alloc.h"

@@ -12,7 +12,7 @@ void ptc_event(struct ptc_cluster *c, const char *uuid, const char *kind, const 
 void ptc_event_with(struct ptc_cluster *c, const char *uuid, const char *kind, json_t *of_switch, const char *fmt, ...)
 	__attribute__((format(printf, 5, 6)));
 
-/* What this daemon remembers of a job's events, for when etcd is away: what it wrote, and what it was told to remember. Any thread;
+/* What this daemon remembers of a job's events, for when etcd is unreachable: what it wrote, and what it was told to remember. Any thread;
  * the first blocks. */
 void ptc_events_remember(struct ptc_etcd *etcd, const char *uuid); /* what etcd has of it */
 int ptc_events_remembered(const char *uuid, json_t *to); /* objects with their `number`, in no order; 0 or PTC_ENOMEM */

@@ -12,8 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define KEYS_BYTES            8192 /* meta, lock, record, intent, turn, and what its ranks' nodes say of it */
-/* Written without a count, which takes a request or two for each job of the user: what ranks carry is written while they stand. */
+#define KEYS_BYTES            8192 /* meta, lock, record, intent, barrier, and what its ranks' nodes say of it */
+/* Written without a count, which takes a request or two for each job of the user: rank state is written while they stand. */
 #define FREE_BYTES            (1u << 20)
 /* Of etcd's quota. Commits have the last eighth for themselves: thousands of manifests. */
 #define CREATE_SHARE(quota)   ((quota) / 4 * 3)

@@ -164,7 +164,7 @@ char *ptc_record_doc_encode(const struct ptc_record_doc *d)
 
 	if (root && d->run != PTC_RUN_NONE &&
 	    (json_object_set_new(root, "run", json_string(runs[d->run])) != 0 ||
-	     json_object_set_new(root, "launch", json_integer((json_int_t)d->launch)))) {
+	     json_object_set_new(root, "incarnation", json_integer((json_int_t)d->incarnation)))) {
 		json_decref(root);
 		return NULL;
 	}
@@ -178,7 +178,7 @@ char *ptc_record_doc_encode(const struct ptc_record_doc *d)
 int ptc_record_doc_decode(const char *json, size_t len, struct ptc_record_doc *ret_doc, struct ptc_error *err)
 {
 	struct ptc_record_doc d = { 0 };
-	json_int_t generation = 0, snapshot = 0, step = 0, launch = 0, switch_id = 0;
+	json_int_t generation = 0, snapshot = 0, step = 0, incarnation = 0, switch_id = 0;
 	const char *manifest = NULL, *run = runs[PTC_RUN_NONE];
 	int number = 0;
 	json_t *root;
@@ -187,9 +187,9 @@ int ptc_record_doc_decode(const char *json, size_t len, struct ptc_record_doc *r
 	if (rc)
 		return rc;
 	if (json_unpack(root, "{s:I, s:I, s:I, s:s, s?s, s?I, s?I}", "generation", &generation, "snapshot", &snapshot,
-			"step", &step, "manifest", &manifest, "run", &run, "launch", &launch, "switch",
+			"step", &step, "manifest", &manifest, "run", &run, "incarnation", &incarnation, "switch",
 			&switch_id) != 0 ||
-	    generation < 1 || snapshot < 0 || step < 0 || launch < 0 || switch_id < 0 ||
+	    generation < 1 || snapshot < 0 || step < 0 || incarnation < 0 || switch_id < 0 ||
 	    !name_find(runs, PTC_RUN_COUNT, run, &number) || (snapshot == 0 && number == PTC_RUN_NONE) ||
 	    !take(d.manifest_hash, sizeof d.manifest_hash, manifest))
 		return malformed("record", root, err);
@@ -197,7 +197,7 @@ int ptc_record_doc_decode(const char *json, size_t len, struct ptc_record_doc *r
 	d.snapshot = (uint64_t)snapshot;
 	d.step = (uint64_t)step;
 	d.run = (enum ptc_run)number;
-	d.launch = (uint64_t)launch;
+	d.incarnation = (uint64_t)incarnation;
 	d.switch_id = (uint64_t)switch_id;
 	json_decref(root);
 	*ret_doc = d;
@@ -626,7 +626,7 @@ char *ptc_worker_doc_encode(const struct ptc_worker_doc *d)
 	json_t *text = json_string(d->text);
 
 	return dump(json_pack("{s:i, s:I, s:I, s:s, s:I, s:I, s:i, s:o}", "version", PTC_DOC_VERSION, "generation",
-			      (json_int_t)d->generation, "launch", (json_int_t)d->launch, "state",
+			      (json_int_t)d->generation, "incarnation", (json_int_t)d->incarnation, "state",
 			      worker_states[d->state], "rank", (json_int_t)d->rank, "step", (json_int_t)d->step, "exit",
 			      d->exit_status, "text", text ? text : json_string("(not text)")));
 }
@@ -634,7 +634,7 @@ char *ptc_worker_doc_encode(const struct ptc_worker_doc *d)
 int ptc_worker_doc_decode(const char *json, size_t len, struct ptc_worker_doc *ret_doc, struct ptc_error *err)
 {
 	struct ptc_worker_doc d = { 0 };
-	json_int_t generation = 0, launch = 0, rank = 0, step = 0;
+	json_int_t generation = 0, incarnation = 0, rank = 0, step = 0;
 	const char *state = NULL, *text = NULL;
 	int number = 0;
 	json_t *root;
@@ -642,13 +642,14 @@ int ptc_worker_doc_decode(const char *json, size_t len, struct ptc_worker_doc *r
 
 	if (rc)
 		return rc;
-	if (json_unpack(root, "{s:I, s:I, s:s, s:I, s:I, s:i, s:s}", "generation", &generation, "launch", &launch,
-			"state", &state, "rank", &rank, "step", &step, "exit", &d.exit_status, "text", &text) != 0 ||
-	    generation < 1 || launch < 0 || rank < 0 || rank >= PTC_MAX_RANKS || step < 0 ||
+	if (json_unpack(root, "{s:I, s:I, s:s, s:I, s:I, s:i, s:s}", "generation", &generation, "incarnation",
+			&incarnation, "state", &state, "rank", &rank, "step", &step, "exit", &d.exit_status, "text",
+			&text) != 0 ||
+	    generation < 1 || incarnation < 0 || rank < 0 || rank >= PTC_MAX_RANKS || step < 0 ||
 	    !name_find(worker_states, PTC_WORKER_STATES, state, &number) || !take(d.text, sizeof d.text, text))
 		return malformed("worker", root, err);
 	d.generation = (uint64_t)generation;
-	d.launch = (uint64_t)launch;
+	d.incarnation = (uint64_t)incarnation;
 	d.rank = (uint32_t)rank;
 	d.step = (uint64_t)step;
 	d.state = (enum ptc_worker_state)number;

@@ -11,8 +11,8 @@
  *   /ptc/jobs/UUID/lock               {version, node}, under the controller's lease; create_revision is the fencing token
  *   /ptc/jobs/UUID/record             the one committed thing, at most 4 KiB
  *   /ptc/jobs/UUID/intent             the switch under way
- *   /ptc/jobs/UUID/turn               moved on by every abort, so that what was on its way before it fails
- *   /ptc/jobs/UUID/worker/NODE        what a node's ranks have come to (daemon/workers/types/worker_news.h); read after the
+ *   /ptc/jobs/UUID/barrier            moved on by every abort, so that what was on its way before it fails
+ *   /ptc/jobs/UUID/worker/NODE        what a node's ranks have come to (daemon/workers/types/worker_event.h); read after the
  *                                     keys above, which sort before it
  *   /ptc/datasets/NAME                a registered dataset (formats/dataset/dataset_doc.h)
  *   /ptc/upkeep                       {version}: written by a local etcd's supervisor (daemon/coord/etcd_upkeep.c)
@@ -81,8 +81,8 @@ struct ptc_record_doc {
 	uint64_t generation, snapshot, step;
 	char manifest_hash[PTC_HASH_HEX];
 	enum ptc_run run;
-	uint64_t launch;    /* of the generation's ranks; 0: there are none */
-	uint64_t switch_id; /* that was committed last; 0: by a version that did not say */
+	uint64_t incarnation; /* of the generation's ranks; 0: there are none */
+	uint64_t switch_id;   /* that was committed last; 0: by a version that did not say */
 };
 char *ptc_record_doc_encode(const struct ptc_record_doc *d);
 int ptc_record_doc_decode(const char *json, size_t len, struct ptc_record_doc *ret_doc, struct ptc_error *err);
@@ -155,7 +155,7 @@ const char *ptc_manifest_layout_find(const struct ptc_manifest_doc *d, const cha
 /* What a node tells of its ranks. */
 enum ptc_worker_state { PTC_WORKER_FAILED, PTC_WORKER_FINISHED, PTC_WORKER_DUE, PTC_WORKER_STATES };
 struct ptc_worker_doc {
-	uint64_t generation, launch, step;
+	uint64_t generation, incarnation, step;
 	enum ptc_worker_state state;
 	uint32_t rank;
 	int exit_status; /* as of wait(2) */

@@ -91,10 +91,10 @@ static const char *const good[KINDS] = {
 		"{\"version\":1,\"generation\":1,\"snapshot\":2,\"step\":0,\"spec\":\"" HASH "\",\"layout\":\"" HASH
 		"\",\"digests\":\"0123456789abcdefffffffffffffffff\",\"files\":[{\"field\":\"param\","
 		"\"name\":\"m.safetensors\",\"header\":\"" HASH "\",\"items\":[0,1]}]}",
-	[WORKER] = "{\"version\":1,\"generation\":2,\"launch\":77,\"state\":\"failed\",\"rank\":3,\"step\":9,"
+	[WORKER] = "{\"version\":1,\"generation\":2,\"incarnation\":77,\"state\":\"failed\",\"rank\":3,\"step\":9,"
 		   "\"exit\":256,\"text\":\"rank 3 exited with 1\"}",
 	[RUNNING] = "{\"version\":1,\"generation\":3,\"snapshot\":0,\"step\":0,\"manifest\":\"" HASH
-		    "\",\"cursors\":{},\"run\":\"live\",\"launch\":12}",
+		    "\",\"cursors\":{},\"run\":\"live\",\"incarnation\":12}",
 	[SNAPSHOT] = "{\"version\":1,\"id\":5,\"kind\":\"snapshot\",\"from_generation\":1,\"from_snapshot\":0,"
 		     "\"to_generation\":1,\"to_snapshot\":1,\"generation\":\"" HASH "\",\"started_ms\":1,"
 		     "\"run\":{\"from\":true,\"to\":false,\"end\":\"done\",\"stop\":40}}",

@@ -417,7 +417,7 @@ static const struct key {
 	{ "quota.jobs", &k_count, AT(quota.jobs), "100", NULL,
 	  "How many jobs one user may have, in the whole cluster. root has no bound. The same on every node." },
 	{ "quota.documents", &k_bytes, AT(quota.documents), "256MiB", NULL,
-	  "What the documents of one user's jobs may take in etcd: descriptions, layouts, what ranks carry beside "
+	  "What the documents of one user's jobs may take in etcd: descriptions, layouts, rank state beside "
 	  "tensors, "
 	  "events. At least 1MiB. root has no bound." },
 	{ "quota.etcd", &k_bytes, AT(quota.etcd), "2GiB", NULL,

@@ -24,7 +24,7 @@
 #include <uv.h>
 
 #define YIELD_NS             500000000 /* a request that waits tries again well within */
-#define NEWS_RETRY_NS        5000000000
+#define EVENT_RETRY_NS       5000000000
 #define LOCK_TICKS_PER_PLACE 2 /* of 200 ms: how long daemon i waits before it tries for a free lock */
 
 /* ---- life --------------------------------------------------------------------- */
@@ -78,7 +78,7 @@ static void switch_done(struct ptc_controller *ctl)
 	ctl->expected = ctl->digests = NULL;
 	ctl->nexpected = ctl->ndigests = 0;
 	ctl->state_hash[0] = '\0';
-	memset(&ctl->bundle, 0, sizeof ctl->bundle);
+	memset(&ctl->rank_states, 0, sizeof ctl->rank_states);
 	ptc_ledger_done(&ctl->cursors);
 	ctl->captured_bytes = 0;
 	files_done(ctl);
@@ -230,7 +230,7 @@ void ptc_controllers_changed(struct ptc_controllers *all, struct ptc_job_view *j
 	if (!ctl && ours && ptc_cluster_lease(all->cluster) && !atomic_load(all->stopping))
 		create(all, job);
 	else if (ctl)
-		ptc_controller_news(ctl);
+		ptc_controller_event(ctl);
 }
 
 bool ptc_controllers_next(const struct ptc_controllers *all, size_t *at, const char **ret_uuid,
@@ -333,7 +333,7 @@ void ptc_controllers_tick(struct ptc_controllers *all)
 			ptc_controller_progress(all->list[i]);
 	for (size_t i = all->n; i-- > 0;)
 		if (i < all->n)
-			ptc_controller_news(all->list[i]);
+			ptc_controller_event(all->list[i]);
 	for (size_t i = 0; lease && ptc_cluster_synced(all->cluster) && i < ptc_cluster_njobs(all->cluster); i++) {
 		struct ptc_job_view *j = ptc_cluster_job(all->cluster, i);
 		unsigned due;
@@ -578,9 +578,9 @@ static void committed(struct ptc_controller *ctl)
 			       (unsigned long long)ctl->intent.to_generation,
 			       (unsigned long long)ctl->intent.to_snapshot, (unsigned long long)ctl->record.step,
 			       ptc_switch_to_config(ctl));
-		if (ctl->bundle.review.text[0])
+		if (ctl->rank_states.review.text[0])
 			ptc_event(ctl->all->cluster, ctl->uuid, "blobs", "generation %llu: %s",
-				  (unsigned long long)ctl->intent.to_generation, ctl->bundle.review.text);
+				  (unsigned long long)ctl->intent.to_generation, ctl->rank_states.review.text);
 		roll(ctl);
 	} else {
 		ptc_event_with(ctl->all->cluster, ctl->uuid, "committed", ptc_switch_brief(ctl),
@@ -637,7 +637,7 @@ static void done(struct ptc_controller *ctl, const struct ptc_job_update *up)
 		if (up->status == PTC_EFINISHED)
 			ptc_ending_begins(ctl, why);
 		else
-			ctl->news_after_ns = ptc_sys_now_ns() + NEWS_RETRY_NS;
+			ctl->event_after_ns = ptc_sys_now_ns() + EVENT_RETRY_NS;
 	}
 	ptc_watcher_finish(ctl->watcher, up->status, why, text);
 	ptc_watcher_finish(ctl->fill_watcher, up->status, why, text);
@@ -694,8 +694,8 @@ static void perform(struct ptc_controller *ctl, const struct ptc_job_update *up)
 	case PTC_UP_AGREE:
 		ptc_controller_agree(ctl, up->seq);
 		break;
-	case PTC_UP_LAY:
-		ptc_controller_lay(ctl, up->seq);
+	case PTC_UP_LAYOUT:
+		ptc_controller_layout(ctl, up->seq);
 		break;
 	case PTC_UP_RELOAD:
 		ptc_controller_load(ctl, up->seq);

@@ -4,13 +4,13 @@
  *
  * Happy path: a lock key with our name appears, a controller loads the job's record, requests come through
  * ptc_controller_submit, and the watcher of each is finished.
- * Failure modes: the lock is lost (another daemon goes on), etcd away, nodes that do not answer: daemon/core/job_core.h. */
+ * Failure modes: the lock is lost (another daemon goes on), etcd unreachable, nodes that do not answer: daemon/core/job_core.h. */
 #pragma once
 
 #include "daemon/cluster/channels.h"
 #include "daemon/core/job_core.h"
 #include "daemon/documents/documents.h"
-#include "daemon/workers/types/worker_news.h"
+#include "daemon/workers/types/worker_event.h"
 
 #include <stdatomic.h>
 
@@ -106,7 +106,7 @@ void ptc_controller_abandon(struct ptc_controller *ctl, uint64_t id);
 /* [loop] Blobs were written that nothing may name: they are removed now, or at the end of the switch under way. */
 void ptc_controller_tidy(struct ptc_controller *ctl);
 /* [loop] What nodes have told of the job's ranks: submits what follows from it, when nothing is under way. */
-void ptc_controller_news(struct ptc_controller *ctl);
+void ptc_controller_event(struct ptc_controller *ctl);
 bool ptc_controller_idle(const struct ptc_controller *ctl);
 /* [loop] What keeps it busy ends soon and by itself: tidying up, or a snapshot. Whoever asks is let in before the next one. */
 bool ptc_controller_passing(struct ptc_controller *ctl);
@@ -163,4 +163,5 @@ struct ptc_plan_pool *ptc_plan_pool_new(struct ptc_controllers *all,
 					const struct ptc_view *v); /* [loop] NULL: out of memory */
 struct ptc_plan_pool *ptc_plan_pool_free(struct ptc_plan_pool *p); /* NULL ok */
 /* Blocking; any thread but the loop. v is the one the pool was made with. */
-int ptc_plan_laid(const struct ptc_plan_pool *pool, const struct ptc_view *v, char **ret_json, struct ptc_error *err);
+int ptc_plan_of_layout(const struct ptc_plan_pool *pool, const struct ptc_view *v, char **ret_json,
+		       struct ptc_error *err);

@@ -3,14 +3,14 @@
  * captured, merges what was declared, and acts on what nodes tell.
  *
  * Happy path: AGREE compares the replicas' digests and cursors of all nodes
- * and writes the bundle of blobs; LAY merges the declarations of all ranks,
+ * and writes the state document of blobs; LAYOUT merges the declarations of all ranks,
  * compares them with what the old generation held and writes the layout
- * document and the generation that names it; news of a node (a rank failed, all
+ * document and the generation that names it; worker events of a node (a rank failed, all
  * have finished, a snapshot is due) becomes a switch when none is under way.
  * Both tasks run on the coordination thread with copies of all they need.
  * Failure modes: replicas that differ (PTC_EDIGEST naming tensor and ranks),
  * declarations that contradict each other, the old generation or a rule (PTC_ELAYOUT),
- * etcd away (PTC_ECOORD): the switch aborts; nothing was committed by it. */
+ * etcd unreachable (PTC_ECOORD): the switch aborts; nothing was committed by it. */
 #include "daemon/controller/internal.h"
 #include "daemon/agent/geometry/rank_reports.h"
 
@@ -53,11 +53,11 @@ struct agree {
 	uint64_t *items;
 	size_t nitems;
 	char state_hash[PTC_HASH_HEX];
-	char *to_config;           /* where the switch goes; NULL: it is a snapshot */
-	struct ptc_bundle bundle;  /* of the ranks there */
-	uint64_t old_step, step;   /* of the snapshot before, of this one */
-	struct ptc_ledger ledger;  /* of the snapshot before */
-	struct ptc_ledger cursors; /* of this one */
+	char *to_config;                    /* where the switch goes; NULL: it is a snapshot */
+	struct ptc_rank_states rank_states; /* of the ranks there */
+	uint64_t old_step, step;            /* of the snapshot before, of this one */
+	struct ptc_ledger ledger;           /* of the snapshot before */
+	struct ptc_ledger cursors;          /* of this one */
 	int status;
 	struct ptc_error err;
 };
@@ -140,21 +140,21 @@ static int collect_state(struct agree *a, struct ptc_state *s)
 		for (size_t k = 0; rc == 0 && k < a->captures[i]->n_ranks; k++)
 			rc = ptc_agent_state_add(s, &config, a->captures[i]->ranks[k], &a->err);
 	if (rc == 0)
-		rc = ptc_bundle_check(&a->ctl->all->docs, &a->view.meta, s, &a->err);
+		rc = ptc_rank_states_check(&a->ctl->all->docs, &a->view.meta, s, &a->err);
 	return rc ? rc : count_data(a, &config, s);
 }
 
 /* Before the first commit: where a switch cannot carry what it has to, the ranks go on. */
-static int carry_state(struct agree *a, const struct ptc_state *s, struct ptc_etcd *e)
+static int switch_rank_state(struct agree *a, const struct ptc_state *s, struct ptc_etcd *e)
 {
-	struct ptc_bundle_ask ask = { .docs = &a->ctl->all->docs,
-				      .meta = &a->view.meta,
-				      .from = a->view.to.config,
-				      .to = a->to_config,
-				      .hash = "",
-				      .fence = a->fence };
+	struct ptc_rank_states_ask ask = { .docs = &a->ctl->all->docs,
+					   .meta = &a->view.meta,
+					   .from = a->view.to.config,
+					   .to = a->to_config,
+					   .hash = "",
+					   .fence = a->fence };
 
-	return a->to_config ? ptc_bundle_carry(&ask, s, e, &a->bundle, &a->err) : 0;
+	return a->to_config ? ptc_rank_states_switch(&ask, s, e, &a->rank_states, &a->err) : 0;
 }
 
 static int write_state(struct agree *a, struct ptc_etcd *e)
@@ -165,7 +165,7 @@ static int write_state(struct agree *a, struct ptc_etcd *e)
 	int rc = collect_state(a, &s);
 
 	if (rc == 0)
-		rc = carry_state(a, &s, e);
+		rc = switch_rank_state(a, &s, e);
 	for (size_t i = 0; rc == 0 && i < s.ncursors; i++)
 		rc = ptc_ledger_note(&a->cursors, &(struct ptc_ledger_entry){ .cursor = s.cursors[i].name,
 									      .tag = s.cursors[i].tag,
@@ -173,8 +173,7 @@ static int write_state(struct agree *a, struct ptc_etcd *e)
 	if (rc == 0)
 		rc = ptc_state_doc_encode(&s, &json, &len, &a->err);
 	if (rc == 0)
-		rc = ptc_quota_document(a->ctl->all->cluster, a->view.meta.uid, len,
-					"what the ranks carry beside tensors", &a->err);
+		rc = ptc_quota_document(a->ctl->all->cluster, a->view.meta.uid, len, "rank state", &a->err);
 	if (rc == 0)
 		rc = ptc_controller_put_blob(a->view.meta.uuid, a->fence, e, json, len, a->state_hash, &a->err);
 	ptc_free(json);
@@ -211,7 +210,7 @@ static void agree_done(void *arg)
 			ctl->cursors = a->cursors;
 			a->cursors = (struct ptc_ledger){ 0 };
 			memcpy(ctl->state_hash, a->state_hash, sizeof ctl->state_hash);
-			ctl->bundle = a->bundle;
+			ctl->rank_states = a->rank_states;
 		}
 		ptc_controller_step(ctl, &(struct ptc_job_event){ .kind = PTC_EV_AGREED,
 								  .seq = a->seq,
@@ -248,9 +247,9 @@ void ptc_controller_agree(struct ptc_controller *ctl, uint64_t seq)
 	ptc_require(ptc_cluster_run(ctl->all->cluster, agree_work, agree_done, a) == 0);
 }
 
-/* ---- LAY ------------------------------------------------------------------------- */
+/* ---- LAYOUT ------------------------------------------------------------------------- */
 
-struct lay {
+struct layout_task {
 	struct ptc_controller *ctl;
 	uint64_t seq;
 	int64_t fence;
@@ -264,7 +263,7 @@ struct lay {
 	struct ptc_error err;
 };
 
-static void lay_free(struct lay *l)
+static void layout_task_free(struct layout_task *l)
 {
 	for (size_t i = 0; i < l->nreplies; i++)
 		ptc_pb_free(&l->replies[i]->base);
@@ -276,7 +275,7 @@ static void lay_free(struct lay *l)
 	ptc_free(l);
 }
 
-static int merge_layout(struct lay *l, struct ptc_declared *ret_declared)
+static int merge_layout(struct layout_task *l, struct ptc_declared *ret_declared)
 {
 	struct ptc_declared_merge *m = NULL;
 	struct ptc_config config;
@@ -294,7 +293,7 @@ static int merge_layout(struct lay *l, struct ptc_declared *ret_declared)
 }
 
 /* What a rule takes the greatest of has one. */
-static int check_max(struct lay *l, const struct ptc_spec *rules, const struct ptc_spec *now)
+static int check_max(struct layout_task *l, const struct ptc_spec *rules, const struct ptc_spec *now)
 {
 	int rc = 0;
 
@@ -305,7 +304,7 @@ static int check_max(struct lay *l, const struct ptc_spec *rules, const struct p
 }
 
 /* With what the job's description says: rules, and of a job that was imported its tensors. */
-static int compare_described(struct lay *l, const struct ptc_declared *now)
+static int compare_described(struct layout_task *l, const struct ptc_declared *now)
 {
 	bool imported = l->view.to_snapshot && !l->view.from.layout_hash[0];
 	const struct ptc_job_desc *desc;
@@ -323,7 +322,7 @@ static int compare_described(struct lay *l, const struct ptc_declared *now)
 }
 
 /* State can only go on into the same tensors. */
-static int compare(struct lay *l, const struct ptc_declared *now)
+static int compare(struct layout_task *l, const struct ptc_declared *now)
 {
 	const struct ptc_declared *before;
 	const struct ptc_layout *layout;
@@ -344,8 +343,8 @@ static int compare(struct lay *l, const struct ptc_declared *now)
 }
 
 /* A document that goes with others in one revision; too long for that, it is written now. */
-static int add_document(struct lay *l, struct ptc_etcd *e, const char *json, size_t len, char ret_hash[PTC_HASH_HEX],
-			char key[PTC_BLOB_KEY], struct ptc_etcd_op *ops, size_t *nops)
+static int add_document(struct layout_task *l, struct ptc_etcd *e, const char *json, size_t len,
+			char ret_hash[PTC_HASH_HEX], char key[PTC_BLOB_KEY], struct ptc_etcd_op *ops, size_t *nops)
 {
 	if (ptc_blob_op(l->view.meta.uuid, json, len, ret_hash, key, &ops[*nops])) {
 		(*nops)++;
@@ -355,7 +354,7 @@ static int add_document(struct lay *l, struct ptc_etcd *e, const char *json, siz
 }
 
 /* Training waits meanwhile: both in one revision, if that is possible. */
-static int put_documents(struct lay *l, struct ptc_etcd *e, const char *layout, size_t len)
+static int put_documents(struct layout_task *l, struct ptc_etcd *e, const char *layout, size_t len)
 {
 	char keys[2][PTC_BLOB_KEY], lock[96];
 	struct ptc_etcd_op ops[2];
@@ -381,7 +380,7 @@ static int put_documents(struct lay *l, struct ptc_etcd *e, const char *layout, 
 	return rc;
 }
 
-static int write_layout(struct lay *l, const struct ptc_declared *d, struct ptc_etcd *e)
+static int write_layout(struct layout_task *l, const struct ptc_declared *d, struct ptc_etcd *e)
 {
 	ptc_auto_free char *json = NULL;
 	size_t len;
@@ -393,10 +392,10 @@ static int write_layout(struct lay *l, const struct ptc_declared *d, struct ptc_
 	return rc ? rc : put_documents(l, e, json, len);
 }
 
-static void lay_work(void *arg, struct ptc_etcd *e)
+static void layout_work(void *arg, struct ptc_etcd *e)
 {
 	struct ptc_declared declared = { 0 };
-	struct lay *l = arg;
+	struct layout_task *l = arg;
 
 	l->status = merge_layout(l, &declared);
 	if (l->status)
@@ -406,12 +405,12 @@ static void lay_work(void *arg, struct ptc_etcd *e)
 		l->status = write_layout(l, &declared, e);
 	ptc_declared_done(&declared);
 	if (l->status == 0)
-		l->status = ptc_plan_laid(l->pool, &l->view, &l->plan_json, &l->err);
+		l->status = ptc_plan_of_layout(l->pool, &l->view, &l->plan_json, &l->err);
 }
 
-static void lay_done(void *arg)
+static void layout_done(void *arg)
 {
-	struct lay *l = arg;
+	struct layout_task *l = arg;
 	struct ptc_controller *ctl = l->ctl;
 
 	if (!ctl->gone) {
@@ -422,17 +421,17 @@ static void lay_done(void *arg)
 			ctl->plan_json = l->plan_json;
 			l->plan_json = NULL;
 		}
-		ptc_controller_step(ctl, &(struct ptc_job_event){ .kind = PTC_EV_LAID,
+		ptc_controller_step(ctl, &(struct ptc_job_event){ .kind = PTC_EV_LAYOUT,
 								  .seq = l->seq,
 								  .status = l->status,
 								  .text = l->err.text });
 	}
-	lay_free(l);
+	layout_task_free(l);
 }
 
-void ptc_controller_lay(struct ptc_controller *ctl, uint64_t seq)
+void ptc_controller_layout(struct ptc_controller *ctl, uint64_t seq)
 {
-	struct lay *l = ptc_calloc(1, sizeof *l);
+	struct layout_task *l = ptc_calloc(1, sizeof *l);
 
 	ptc_require(l);
 	l->ctl = ptc_controller_ref(ctl);
@@ -458,14 +457,14 @@ void ptc_controller_lay(struct ptc_controller *ctl, uint64_t seq)
 		ctl->pulls[i].layout = NULL;
 	}
 	ptc_pull_results_done(ctl);
-	ptc_require(ptc_cluster_run(ctl->all->cluster, lay_work, lay_done, l) == 0);
+	ptc_require(ptc_cluster_run(ctl->all->cluster, layout_work, layout_done, l) == 0);
 }
 
-/* ---- news -------------------------------------------------------------------------- */
+/* ---- worker events -------------------------------------------------------------------------- */
 
 static bool is_current(const struct ptc_controller *ctl, const struct ptc_worker_doc *w)
 {
-	return w->generation == ctl->record.generation && w->launch == ctl->record.launch;
+	return w->generation == ctl->record.generation && w->incarnation == ctl->record.incarnation;
 }
 
 /* The most important thing told: a failure, then the end, then the latest snapshot due. */
@@ -486,7 +485,7 @@ static const struct ptc_worker_view *newest(const struct ptc_controller *ctl, co
 	return best;
 }
 
-/* Whether the switch under way waits, or may wait, for ranks of this launch: others do for one that has failed, and STOP and BUILD
+/* Whether the switch under way waits, or may wait, for ranks of this incarnation: others do for one that has failed, and STOP and BUILD
  * have no deadline of ours. Where a node is asked for the failed rank itself (CAPTURE), its answer says so. */
 static bool awaited(const struct ptc_controller *ctl, const struct ptc_worker_doc *w)
 {
@@ -495,15 +494,15 @@ static bool awaited(const struct ptc_controller *ctl, const struct ptc_worker_do
 	switch (ptc_job_phase(ctl->core)) {
 	case PTC_JOB_STARTING:
 		return (in->run_from && is_current(ctl, w)) ||
-		       (w->generation == in->to_generation && w->launch == in->id);
+		       (w->generation == in->to_generation && w->incarnation == in->id);
 	case PTC_JOB_ARMING:
 		return in->run_from && is_current(ctl, w);
 	case PTC_JOB_BUILDING:
-	case PTC_JOB_LAYING:
+	case PTC_JOB_LAYOUT:
 	case PTC_JOB_PREPARING:
 	case PTC_JOB_FILLING:
 	case PTC_JOB_DIGESTING:
-		return in->run_to && w->generation == in->to_generation && w->launch == in->id;
+		return in->run_to && w->generation == in->to_generation && w->incarnation == in->id;
 	default:
 		return false;
 	}
@@ -536,13 +535,13 @@ static bool too_early(const struct ptc_controller *ctl, const struct ptc_worker_
 	/* Ranks wait at a due step, so another one than that which failed is not put off. */
 	if (w->doc.state == PTC_WORKER_DUE)
 		return ptc_sys_now_ns() < ctl->yield_until_ns ||
-		       (w->doc.launch == ctl->due_launch && w->doc.step == ctl->due_step &&
-			ptc_sys_now_ns() < ctl->news_after_ns);
+		       (w->doc.incarnation == ctl->due_incarnation && w->doc.step == ctl->due_step &&
+			ptc_sys_now_ns() < ctl->event_after_ns);
 	return (w->doc.state != PTC_WORKER_FAILED || ctl->intent.kind == PTC_SWITCH_HALT) &&
-	       ptc_sys_now_ns() < ctl->news_after_ns;
+	       ptc_sys_now_ns() < ctl->event_after_ns;
 }
 
-void ptc_controller_news(struct ptc_controller *ctl)
+void ptc_controller_event(struct ptc_controller *ctl)
 {
 	struct ptc_job_view *j = ptc_cluster_find_uuid(ctl->all->cluster, ctl->uuid);
 	struct ptc_switch_request r = { .kind = PTC_SWITCH_SNAPSHOT, .run_from = true };
@@ -568,7 +567,7 @@ void ptc_controller_news(struct ptc_controller *ctl)
 		ctl->heir = NULL;
 	}
 	if (r.run_to) {
-		ctl->due_launch = w->doc.launch;
+		ctl->due_incarnation = w->doc.incarnation;
 		ctl->due_step = w->doc.step;
 	}
 	if (w->doc.state == PTC_WORKER_FAILED) {

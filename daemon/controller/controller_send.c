@@ -307,7 +307,7 @@ static int encode_workers(struct ptc_controller *ctl, const struct ptc_job_updat
 	req.start_step = ctl->record.step;
 	req.has_state = ctl->intent.to_snapshot > 0;
 	if (req.has_state) /* Build comes after the first commit: the snapshot's, or what rules make of that */
-		req.state_hash = ctl->bundle.hash[0] ? ctl->bundle.hash : ctl->view.manifest.state_hash;
+		req.state_hash = ctl->rank_states.hash[0] ? ctl->rank_states.hash : ctl->view.manifest.state_hash;
 	sealed.generation = ctl->intent.from_generation;
 	next.generation = ctl->intent.to_generation;
 	sealed.snapshot = next.snapshot = ctl->intent.to_snapshot;
@@ -345,7 +345,7 @@ static int encode(struct ptc_controller *ctl, const struct ptc_job_update *up, v
 	v->switch_id = ctl->intent.id;
 	v->to_generation = v->to.world ? ctl->intent.to_generation : 0; /* a snapshot has no new one */
 	v->to_snapshot = ctl->intent.to_snapshot;
-	v->to_launch = ctl->intent.run_to ? ctl->intent.id : 0;
+	v->to_incarnation = ctl->intent.run_to ? ctl->intent.id : 0;
 	rc = ptc_view_info(v, &info, err);
 	if (rc)
 		return rc;

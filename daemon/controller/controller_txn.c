@@ -20,7 +20,7 @@
 #include <string.h>
 #include <uv.h>
 
-#define FIXED_COMPARES    4   /* lock, record, intent, turn */
+#define FIXED_COMPARES    4   /* lock, record, intent, barrier */
 #define MAX_NODE_COMPARES 100 /* leaves room for those in one Txn */
 #define RELOAD_RETRY_MS   500
 
@@ -29,16 +29,16 @@ struct txn {
 	uint64_t seq;
 	enum ptc_job_txn kind;
 	char uuid[PTC_UUID_TEXT];
-	int64_t fence, record_revision, intent_revision, turn_revision;
+	int64_t fence, record_revision, intent_revision, barrier_revision;
 	struct ptc_intent_doc intent;
 	struct ptc_record_doc record;
 	struct ptc_manifest_doc manifest; /* shares nothing with the controller */
 	char *generation_json;
-	bool relaunch;
+	bool new_incarnation;
 	/* INTENT of a job whose ranks do not run: what they carry is known */
 	struct ptc_meta_doc meta;
 	char state_hash[PTC_HASH_HEX], *from_config, *to_config;
-	struct ptc_bundle bundle;
+	struct ptc_rank_states rank_states;
 	struct {
 		char key[128];
 		int64_t revision;
@@ -94,7 +94,7 @@ static int run_txn(struct txn *t, struct ptc_etcd *e, const struct ptc_etcd_op *
 		   struct ptc_error *err)
 {
 	struct ptc_etcd_compare cmp[MAX_NODE_COMPARES + FIXED_COMPARES];
-	char lock[96], record[96], intent[96], turn[96];
+	char lock[96], record[96], intent[96], barrier[96];
 	bool ok = false;
 	size_t n = 0;
 	int rc;
@@ -102,11 +102,11 @@ static int run_txn(struct txn *t, struct ptc_etcd *e, const struct ptc_etcd_op *
 	snprintf(lock, sizeof lock, "/ptc/jobs/%s/lock", t->uuid);
 	snprintf(record, sizeof record, "/ptc/jobs/%s/record", t->uuid);
 	snprintf(intent, sizeof intent, "/ptc/jobs/%s/intent", t->uuid);
-	snprintf(turn, sizeof turn, "/ptc/jobs/%s/turn", t->uuid);
+	snprintf(barrier, sizeof barrier, "/ptc/jobs/%s/barrier", t->uuid);
 	cmp[n++] = (struct ptc_etcd_compare){ lock, PTC_ETCD_CREATE_REV, t->fence };
 	cmp[n++] = (struct ptc_etcd_compare){ record, PTC_ETCD_MOD_REV, t->record_revision };
 	cmp[n++] = (struct ptc_etcd_compare){ intent, PTC_ETCD_MOD_REV, t->intent_revision };
-	cmp[n++] = (struct ptc_etcd_compare){ turn, PTC_ETCD_MOD_REV, t->turn_revision };
+	cmp[n++] = (struct ptc_etcd_compare){ barrier, PTC_ETCD_MOD_REV, t->barrier_revision };
 	for (size_t i = 0; i < t->nnodes; i++)
 		cmp[n++] = (struct ptc_etcd_compare){ t->nodes[i].key, PTC_ETCD_CREATE_REV, t->nodes[i].revision };
 	rc = ptc_etcd_txn(e, cmp, n, ops, nops, point, &ok, &t->revision, err);
@@ -114,16 +114,16 @@ static int run_txn(struct txn *t, struct ptc_etcd *e, const struct ptc_etcd_op *
 	return rc;
 }
 
-static int carry_bundle(struct txn *t, struct ptc_etcd *e, struct ptc_error *err)
+static int switch_rank_states(struct txn *t, struct ptc_etcd *e, struct ptc_error *err)
 {
-	struct ptc_bundle_ask ask = { .docs = &t->ctl->all->docs,
-				      .meta = &t->meta,
-				      .from = t->from_config,
-				      .to = t->to_config,
-				      .hash = t->state_hash,
-				      .fence = t->fence };
+	struct ptc_rank_states_ask ask = { .docs = &t->ctl->all->docs,
+					   .meta = &t->meta,
+					   .from = t->from_config,
+					   .to = t->to_config,
+					   .hash = t->state_hash,
+					   .fence = t->fence };
 
-	return ptc_bundle_carry(&ask, NULL, e, &t->bundle, err);
+	return ptc_rank_states_switch(&ask, NULL, e, &t->rank_states, err);
 }
 
 static int do_intent(struct txn *t, struct ptc_etcd *e, struct ptc_error *err)
@@ -135,7 +135,7 @@ static int do_intent(struct txn *t, struct ptc_etcd *e, struct ptc_error *err)
 	int rc = generation.json ? name_blob(t, e, &generation, t->intent.generation_hash, err) : 0;
 
 	if (rc == 0 && t->to_config)
-		rc = carry_bundle(t, e, err);
+		rc = switch_rank_states(t, e, err);
 	if (rc)
 		return rc;
 	json = ptc_intent_doc_encode(&t->intent);
@@ -190,21 +190,21 @@ static int do_commit(struct txn *t, struct ptc_etcd *e, struct ptc_error *err)
 	return rc;
 }
 
-/* Moves the turn on as well: an INTENT or COMMIT still on its way fails from here on. */
+/* Moves the barrier on as well: an INTENT or COMMIT still on its way fails from here on. */
 static int do_clear(struct txn *t, struct ptc_etcd *e, struct ptc_error *err)
 {
-	char intent[96], turn[96], record[96], value[64], *json = NULL;
+	char intent[96], barrier[96], record[96], value[64], *json = NULL;
 	struct ptc_etcd_op ops[3] = { { 0 } };
 	size_t n = 2;
 	int rc;
 
 	snprintf(intent, sizeof intent, "/ptc/jobs/%s/intent", t->uuid);
-	snprintf(turn, sizeof turn, "/ptc/jobs/%s/turn", t->uuid);
+	snprintf(barrier, sizeof barrier, "/ptc/jobs/%s/barrier", t->uuid);
 	snprintf(record, sizeof record, "/ptc/jobs/%s/record", t->uuid);
 	snprintf(value, sizeof value, "{\"version\":1,\"cleared\":%llu}", (unsigned long long)t->intent.id);
 	ops[0] = (struct ptc_etcd_op){ .key = intent };
-	ops[1] = (struct ptc_etcd_op){ .key = turn, .value = value, .len = strlen(value) };
-	if (t->relaunch) {
+	ops[1] = (struct ptc_etcd_op){ .key = barrier, .value = value, .len = strlen(value) };
+	if (t->new_incarnation) {
 		json = ptc_record_doc_encode(&t->record);
 		if (!json)
 			return ptc_error_set(err, PTC_ENOMEM, "out of memory for the record");
@@ -245,7 +245,7 @@ static void adopt_record(struct ptc_controller *ctl, const struct txn *t)
 	ctl->record_revision = t->revision;
 	ctl->view.from_generation = t->record.generation;
 	ctl->view.from_snapshot = t->record.snapshot;
-	ctl->view.from_launch = t->record.launch;
+	ctl->view.from_incarnation = t->record.incarnation;
 }
 
 static void adopt(struct ptc_controller *ctl, struct txn *t)
@@ -253,13 +253,13 @@ static void adopt(struct ptc_controller *ctl, struct txn *t)
 	if (t->kind == PTC_TXN_INTENT) {
 		ctl->intent = t->intent;
 		ctl->intent_revision = t->revision;
-		ctl->bundle = t->bundle;
+		ctl->rank_states = t->rank_states;
 		return;
 	}
 	if (t->kind == PTC_TXN_CLEAR) {
 		ctl->intent_revision = 0;
-		ctl->turn_revision = t->revision;
-		if (t->relaunch)
+		ctl->barrier_revision = t->revision;
+		if (t->new_incarnation)
 			adopt_record(ctl, t);
 		return;
 	}
@@ -364,9 +364,9 @@ static int make_manifest(struct ptc_controller *ctl, struct txn *t, uint64_t ste
 	memcpy(m->generation_hash, second ? ctl->intent.generation_hash : old->generation_hash,
 	       sizeof m->generation_hash);
 	memcpy(m->state_hash,
-	       captured                        ? ctl->state_hash
-	       : second && ctl->bundle.hash[0] ? ctl->bundle.hash
-					       : old->state_hash,
+	       captured                             ? ctl->state_hash
+	       : second && ctl->rank_states.hash[0] ? ctl->rank_states.hash
+						    : old->state_hash,
 	       sizeof m->state_hash);
 	m->digests = ptc_reallocarray(NULL, n, sizeof *m->digests);
 	if (!m->digests)
@@ -402,12 +402,12 @@ static void make_record(struct ptc_controller *ctl, struct txn *t)
 		if (in->run_to)
 			r->run = PTC_RUN_LIVE;
 		if (in->run_to)
-			r->launch = in->id;
+			r->incarnation = in->id;
 	} else if (t->kind == PTC_TXN_HALT) {
 		r->run = in->end;
-	} else if (t->relaunch) {
-		ptc_sys_random(&r->launch, sizeof r->launch, NULL);
-		r->launch = (r->launch & PTC_ID_MASK) | 1;
+	} else if (t->new_incarnation) {
+		ptc_sys_random(&r->incarnation, sizeof r->incarnation, NULL);
+		r->incarnation = (r->incarnation & PTC_ID_MASK) | 1;
 	}
 	if (t->kind == PTC_TXN_COMMIT2 || t->kind == PTC_TXN_HALT ||
 	    (t->kind == PTC_TXN_COMMIT1 && in->kind == PTC_SWITCH_SNAPSHOT))
@@ -434,7 +434,7 @@ static int make_compares(struct ptc_controller *ctl, struct txn *t)
 }
 
 /* Where ranks run, AGREE sees to it. */
-static int make_bundle(struct ptc_controller *ctl, struct txn *t)
+static int make_rank_states(struct ptc_controller *ctl, struct txn *t)
 {
 	if (ctl->intent.run_from || !ctl->intent.to_snapshot || !ctl->view.from.config)
 		return 0;
@@ -449,11 +449,11 @@ static int txn_fill(struct ptc_controller *ctl, struct txn *t, const struct ptc_
 {
 	int rc = 0;
 
-	t->relaunch = t->kind == PTC_TXN_CLEAR && up->relaunch;
+	t->new_incarnation = t->kind == PTC_TXN_CLEAR && up->new_incarnation;
 	make_record(ctl, t);
 	if (t->kind == PTC_TXN_INTENT && ctl->view.to.world) {
 		t->generation_json = ptc_generation_doc_encode(&ctl->view.to);
-		rc = t->generation_json ? make_bundle(ctl, t) : PTC_ENOMEM;
+		rc = t->generation_json ? make_rank_states(ctl, t) : PTC_ENOMEM;
 	} else if (t->kind == PTC_TXN_COMMIT1 || t->kind == PTC_TXN_COMMIT2) {
 		rc = make_manifest(ctl, t, up->step);
 	}
@@ -474,7 +474,7 @@ void ptc_controller_txn(struct ptc_controller *ctl, const struct ptc_job_update 
 	t->fence = ctl->fence;
 	t->record_revision = ctl->record_revision;
 	t->intent_revision = ctl->intent_revision;
-	t->turn_revision = ctl->turn_revision;
+	t->barrier_revision = ctl->barrier_revision;
 	t->intent = ctl->intent;
 	ptc_require(txn_fill(ctl, t, up) == 0);
 	ptc_require(ptc_cluster_run(ctl->all->cluster, txn_work, txn_done, t) == 0);
@@ -617,7 +617,7 @@ void ptc_controller_check_digests(struct ptc_controller *ctl, uint64_t seq)
 	c->view.meta = ctl->meta;
 	c->view.to_generation = ctl->intent.to_generation;
 	c->view.to_snapshot = ctl->intent.to_snapshot;
-	c->view.to_launch = ctl->intent.run_to ? ctl->intent.id : 0;
+	c->view.to_incarnation = ctl->intent.run_to ? ctl->intent.id : 0;
 	c->expected = ptc_reallocarray(NULL, n, sizeof *c->expected);
 	ptc_require(c->expected && ptc_generation_doc_copy(&ctl->view.to, &c->view.to) == 0 &&
 		    ptc_view_nodes(&c->view) == 0);
@@ -637,10 +637,10 @@ struct load {
 	struct ptc_error err;
 	bool has_record, has_intent;
 	struct ptc_record_doc record;
-	int64_t record_revision, intent_revision, turn_revision;
+	int64_t record_revision, intent_revision, barrier_revision;
 	struct ptc_intent_doc intent;
 	struct ptc_view view;
-	struct ptc_bundle bundle;
+	struct ptc_rank_states rank_states;
 };
 
 static int load_keys(struct load *l, struct ptc_etcd_kvs *kvs)
@@ -662,8 +662,8 @@ static int load_keys(struct load *l, struct ptc_etcd_kvs *kvs)
 			rc = ptc_intent_doc_decode(kv->value, kv->len, &l->intent, &l->err);
 			l->intent_revision = kv->mod_revision;
 			l->has_intent = true;
-		} else if (strcmp(leaf, "turn") == 0) {
-			l->turn_revision = kv->mod_revision;
+		} else if (strcmp(leaf, "barrier") == 0) {
+			l->barrier_revision = kv->mod_revision;
 		}
 	}
 	if (rc == 0 && !locked)
@@ -673,19 +673,19 @@ static int load_keys(struct load *l, struct ptc_etcd_kvs *kvs)
 
 /* Of a switch that is past the point where it was made first, or has no such point: made again, for it is not written down
  * where it lies. */
-static int load_bundle(struct load *l, struct ptc_etcd *e)
+static int load_rank_states(struct load *l, struct ptc_etcd *e)
 {
-	struct ptc_bundle_ask ask = { .docs = &l->ctl->all->docs,
-				      .meta = &l->ctl->meta,
-				      .from = l->view.from.config,
-				      .to = l->view.to.config,
-				      .hash = l->view.manifest.state_hash,
-				      .fence = l->fence };
+	struct ptc_rank_states_ask ask = { .docs = &l->ctl->all->docs,
+					   .meta = &l->ctl->meta,
+					   .from = l->view.from.config,
+					   .to = l->view.to.config,
+					   .hash = l->view.manifest.state_hash,
+					   .fence = l->fence };
 
 	if (!l->has_record || !l->has_intent || !l->view.to.world ||
 	    (l->intent.run_from && l->record.snapshot != l->intent.to_snapshot))
 		return 0;
-	return ptc_bundle_carry(&ask, NULL, e, &l->bundle, &l->err);
+	return ptc_rank_states_switch(&ask, NULL, e, &l->rank_states, &l->err);
 }
 
 static void load_work(void *arg, struct ptc_etcd *e)
@@ -703,7 +703,7 @@ static void load_work(void *arg, struct ptc_etcd *e)
 		l->status = ptc_view_load(l->ctl->all->docs.kept, &l->ctl->meta, l->has_record ? &l->record : NULL,
 					  l->has_intent ? &l->intent : NULL, &l->view, &l->err);
 	if (l->status == 0)
-		l->status = load_bundle(l, e);
+		l->status = load_rank_states(l, e);
 	if (l->status && l->status != PTC_EFENCED)
 		ptc_warn("job", "job=%s cannot read its record, trying again: %s", l->ctl->uuid, l->err.text);
 }
@@ -795,10 +795,10 @@ static void load_done(void *arg)
 		ctl->record = l->record;
 		ctl->record_revision = l->record_revision;
 		ctl->intent_revision = l->intent_revision;
-		ctl->turn_revision = l->turn_revision;
+		ctl->barrier_revision = l->barrier_revision;
 		if (l->has_intent) {
 			ctl->intent = l->intent;
-			ctl->bundle = l->bundle;
+			ctl->rank_states = l->rank_states;
 			ptc_free(ctl->from_config);
 			ctl->from_config = ptc_strdup(ctl->view.from.config ? ctl->view.from.config : "");
 		}

@@ -39,7 +39,7 @@ struct ptc_controller {
 	struct ptc_record_doc record;
 	/* mod_revisions as last read or written, 0: no such key; every transaction compares them, so that an older one whose
 	 * outcome we never learned cannot come through later */
-	int64_t record_revision, intent_revision, turn_revision;
+	int64_t record_revision, intent_revision, barrier_revision;
 	struct ptc_view view; /* from: the record; to: the switch under way */
 	/* the switch under way */
 	struct ptc_intent_doc intent;
@@ -57,20 +57,22 @@ struct ptc_controller {
 	struct ptc_pull *running; /* list */
 	uint64_t *digests;
 	size_t ndigests;               /* merged, for the manifest */
-	char state_hash[PTC_HASH_HEX]; /* of the bundle that AGREE wrote */
-	struct ptc_bundle bundle;      /* of the generation switched to; made before ENDING by whoever comes there */
-	uint64_t capture_step;         /* where the ranks wait that were asked for it last */
-	struct ptc_ledger cursors;     /* as AGREE found them; only name, tag and position */
-	uint64_t captured_bytes;       /* from ranks, in all */
-	char etcd_said[256];           /* why the last transaction failed; "": it did not */
-	int64_t news_after_ns;         /* what follows from the nodes' news is not tried again before */
+	char state_hash[PTC_HASH_HEX]; /* of the state document that AGREE wrote */
+	struct ptc_rank_states
+		rank_states;       /* of the generation switched to; made before ENDING by whoever comes there */
+	uint64_t capture_step;     /* where the ranks wait that were asked for it last */
+	struct ptc_ledger cursors; /* as AGREE found them; only name, tag and position */
+	uint64_t captured_bytes;   /* from ranks, in all */
+	char etcd_said[256];       /* why the last transaction failed; "": it did not */
+	int64_t event_after_ns;    /* what follows from the nodes' worker events is not tried again before */
 	/* a rank has finished before a step where a switch was to stop it */
 	struct {
-		uint64_t launch, due; /* which ranks; snapshots due at that step or before cannot be had any more */
-		bool tried;           /* to end the job at one step of all ranks: it ends when all have finished */
+		uint64_t incarnation,
+			due; /* which ranks; snapshots due at that step or before cannot be had any more */
+		bool tried;  /* to end the job at one step of all ranks: it ends when all have finished */
 	} over;
-	struct ptc_watcher *heir;      /* of a switch that ended so: it hears how the job ends */
-	uint64_t due_launch, due_step; /* of the last snapshot that was due and begun */
+	struct ptc_watcher *heir;           /* of a switch that ended so: it hears how the job ends */
+	uint64_t due_incarnation, due_step; /* of the last snapshot that was due and begun */
 	int64_t yield_until_ns; /* no snapshot that is due begins before: somebody waits for the last one's end */
 	struct {
 		enum ptc_job_phase phase;
@@ -111,10 +113,10 @@ void ptc_ending_begins(struct ptc_controller *ctl, const char *why);
 void ptc_ending_over(struct ptc_controller *ctl, const char *summary);
 /* The lock is lost: nobody here can say how the job ends. */
 void ptc_ending_lost(struct ptc_controller *ctl);
-/* What the worker's news is for, now: a switch to submit (kind and end are set), or nothing. */
+/* What the worker event is for, now: a switch to submit (kind and end are set), or nothing. */
 bool ptc_ending_asks(struct ptc_controller *ctl, const struct ptc_job_view *j, const struct ptc_worker_doc *w,
 		     struct ptc_switch_request *r);
-/* Nothing follows from this news (any more). */
+/* Nothing follows from this worker event (any more). */
 bool ptc_ending_ignores(const struct ptc_controller *ctl, const struct ptc_job_view *j, const struct ptc_worker_doc *w);
 
 /* summary.c: of the switch that has just been committed, before the view is rolled on. */
@@ -146,7 +148,7 @@ void ptc_controller_load(struct ptc_controller *ctl,
 
 /* controller_live.c */
 void ptc_controller_agree(struct ptc_controller *ctl, uint64_t seq);
-void ptc_controller_lay(struct ptc_controller *ctl, uint64_t seq);
+void ptc_controller_layout(struct ptc_controller *ctl, uint64_t seq);
 /* On the coordination thread: written only while the lock of that fence is held. */
 int ptc_controller_put_blob(const char *uuid, int64_t fence, struct ptc_etcd *e, const char *data, size_t len,
 			    char ret_hash[PTC_HASH_HEX], struct ptc_error *err);

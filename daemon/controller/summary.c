@@ -75,7 +75,7 @@ static json_t *pause_json(struct ptc_controller *ctl)
 	double commit =
 		phase_ms(ctl, PTC_JOB_COMMIT1, PTC_JOB_COMMIT1) + phase_ms(ctl, PTC_JOB_COMMIT2, PTC_JOB_COMMIT2);
 	double end = phase_ms(ctl, PTC_JOB_ENDING, PTC_JOB_ENDING);
-	double build = phase_ms(ctl, PTC_JOB_BUILDING, PTC_JOB_LAYING);
+	double build = phase_ms(ctl, PTC_JOB_BUILDING, PTC_JOB_LAYOUT);
 	double move = phase_ms(ctl, PTC_JOB_PREPARING, PTC_JOB_DIGESTING);
 	double restore = phase_ms(ctl, PTC_JOB_FINISHING, PTC_JOB_FINISHING);
 
@@ -90,7 +90,7 @@ static const char *preserved(const struct ptc_controller *ctl)
 {
 	if (ctl->intent.kind != PTC_SWITCH_RESIZE || !ctl->intent.run_to || !ctl->intent.to_snapshot)
 		return "bytes";
-	if (ctl->bundle.review.text[0])
+	if (ctl->rank_states.review.text[0])
 		return "statistical";
 	return ctl->from_config && strcmp(ctl->from_config, ptc_switch_to_config(ctl)) == 0 ? "bytes" : "native";
 }
@@ -118,8 +118,8 @@ char *ptc_switch_summary(struct ptc_controller *ctl)
 			 "preserved", preserved(ctl), "seconds",
 			 ctl->nphases ? (double)(ptc_sys_now_ns() - ctl->phases[0].at_ns) / 1e9 : 0.0, "plan",
 			 plan ? plan : json_null());
-	if (root && ctl->bundle.review.text[0])
-		json_object_set_new(root, "blobs", ptc_bundle_json(&ctl->bundle.review));
+	if (root && ctl->rank_states.review.text[0])
+		json_object_set_new(root, "blobs", ptc_rank_states_json(&ctl->rank_states.review));
 	if (root && ctl->intent.run_from) {
 		json_object_set_new(root, "captured_bytes", json_integer((json_int_t)ctl->captured_bytes));
 		json_object_set_new(root, "pause", pause_json(ctl));

@@ -599,7 +599,7 @@ static const char *rank_mode(const struct ptc_job_desc *desc, const struct ptc_v
 {
 	if (!desc || !desc->has_run)
 		return NULL;
-	for (uint32_t r = 0; v->from_launch && r < v->from.world; r++)
+	for (uint32_t r = 0; v->from_incarnation && r < v->from.world; r++)
 		if (v->from.rank_device[r] == device && strcmp(v->from.nodes[v->from.rank_node[r]], node) == 0)
 			return desc->mode == PTC_JOB_REBUILD ? "rebuild" : "restart";
 	return "start";
@@ -626,7 +626,7 @@ static char *plan_json(const struct pool *p, const struct ptc_view *v, const str
 			 v->from.config ? v->from.config : "", "to", to->config, "from_ranks", from_ranks(v), "ranks",
 			 ranks, "nodes", node_rows(p, l), "groups", groups(l), "totals", totals(l));
 	if (root && blobs && blobs->text[0])
-		json_object_set_new(root, "blobs", ptc_bundle_json(blobs));
+		json_object_set_new(root, "blobs", ptc_rank_states_json(blobs));
 	text = root ? ptc_json_text(root) : NULL;
 	json_decref(root);
 	return text;
@@ -634,16 +634,16 @@ static char *plan_json(const struct pool *p, const struct ptc_view *v, const str
 
 /* By what the last snapshot carries, which is what ranks will give again, if not with more beside it: a rank keeps its
  * blobs for as long as its generation lives. */
-static int plan_bundle(struct ptc_controllers *all, const struct ptc_view *v, const struct ptc_generation_doc *to,
-		       struct ptc_bundle *ret, struct ptc_error *err)
+static int plan_rank_states(struct ptc_controllers *all, const struct ptc_view *v, const struct ptc_generation_doc *to,
+			    struct ptc_rank_states *ret, struct ptc_error *err)
 {
-	struct ptc_bundle_ask ask = { .docs = &all->docs,
-				      .meta = &v->meta,
-				      .from = v->from.config,
-				      .to = to->config,
-				      .hash = v->manifest.state_hash };
+	struct ptc_rank_states_ask ask = { .docs = &all->docs,
+					   .meta = &v->meta,
+					   .from = v->from.config,
+					   .to = to->config,
+					   .hash = v->manifest.state_hash };
 
-	return v->from.config && v->manifest.state_hash[0] ? ptc_bundle_carry(&ask, NULL, NULL, ret, err) : 0;
+	return v->from.config && v->manifest.state_hash[0] ? ptc_rank_states_switch(&ask, NULL, NULL, ret, err) : 0;
 }
 
 static int collect_pool(struct ptc_controllers *all, struct pool *p, struct ptc_error *err)
@@ -661,7 +661,7 @@ int ptc_plan_switch(struct ptc_controllers *all, const struct ptc_view *v, const
 	struct pool p = { .all = all, .req = req, .v = v };
 	struct ptc_planned planned = { 0 };
 	struct layouts l = { 0 };
-	struct ptc_bundle bundle = { 0 };
+	struct ptc_rank_states rank_states = { 0 };
 	const struct ptc_job_desc *desc;
 	ptc_auto_free char *known = NULL;
 	struct ptc_config config;
@@ -680,11 +680,11 @@ int ptc_plan_switch(struct ptc_controllers *all, const struct ptc_view *v, const
 	if (rc == 0)
 		rc = make_doc(&p, &config, &l.to_alloc, &planned.to, err);
 	if (rc == 0)
-		rc = plan_bundle(all, v, &planned.to, &bundle, err);
+		rc = plan_rank_states(all, v, &planned.to, &rank_states, err);
 	if (rc == 0) {
 		if (known)
 			memcpy(planned.to.layout_hash, known, strlen(known) + 1);
-		planned.json = plan_json(&p, v, desc, &planned.to, &l, &bundle.review);
+		planned.json = plan_json(&p, v, desc, &planned.to, &l, &rank_states.review);
 		rc = planned.json ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory");
 	}
 	layouts_done(&l);
@@ -699,7 +699,7 @@ int ptc_plan_switch(struct ptc_controllers *all, const struct ptc_view *v, const
 }
 
 /* The best that these devices allow, beside what the mapping chosen before the layout was known comes to. */
-static int laid(const struct pool *p, struct layouts *l, struct ptc_error *err)
+static int plan_of_layout(const struct pool *p, struct layouts *l, struct ptc_error *err)
 {
 	struct layouts best = { .spec = l->spec, .from = l->from, .to = l->to, .from_alloc = l->from_alloc };
 	int rc = place(p, l, err);
@@ -738,7 +738,8 @@ struct ptc_plan_pool *ptc_plan_pool_free(struct ptc_plan_pool *p)
 	return NULL;
 }
 
-int ptc_plan_laid(const struct ptc_plan_pool *pool, const struct ptc_view *v, char **ret_json, struct ptc_error *err)
+int ptc_plan_of_layout(const struct ptc_plan_pool *pool, const struct ptc_view *v, char **ret_json,
+		       struct ptc_error *err)
 {
 	const struct pool *p = &pool->pool;
 	const struct ptc_job_desc *desc = NULL;
@@ -757,7 +758,7 @@ int ptc_plan_laid(const struct ptc_plan_pool *pool, const struct ptc_view *v, ch
 	if (rc == 0 && ptc_view_allocation(v, &v->to, &l.to_alloc) != 0)
 		rc = ptc_error_set(err, PTC_ENOMEM, "out of memory");
 	if (rc == 0)
-		rc = laid(p, &l, err);
+		rc = plan_of_layout(p, &l, err);
 	if (rc == 0) {
 		*ret_json = plan_json(p, v, NULL, &v->to, &l, NULL);
 		rc = *ret_json ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory");

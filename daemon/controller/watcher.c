@@ -89,14 +89,14 @@ void ptc_watcher_finish(struct ptc_watcher *w, int status, const char *text, con
 }
 
 /* What to send, copied out of the lock. */
-struct news {
+struct update {
 	char phase[32], text[512];
 	uint64_t done, total, version;
 	bool finished;
 	int status;
 };
 
-static void take_news(struct ptc_watcher *w, struct news *n)
+static void take_update(struct ptc_watcher *w, struct update *n)
 {
 	pthread_mutex_lock(&w->lock);
 	memcpy(n->phase, w->shared.phase, sizeof n->phase);
@@ -109,8 +109,8 @@ static void take_news(struct ptc_watcher *w, struct news *n)
 	pthread_mutex_unlock(&w->lock);
 }
 
-static int send_news(struct ptc_watcher *w, const struct news *n, const char *summary, struct ptc_rpc_call *call,
-		     struct ptc_error *err)
+static int send_update(struct ptc_watcher *w, const struct update *n, const char *summary, struct ptc_rpc_call *call,
+		       struct ptc_error *err)
 {
 	Ptc__V1__Progress p = PTC__V1__PROGRESS__INIT;
 	char phase[32], text[512], empty[] = "", ended[] = "done";
@@ -132,9 +132,9 @@ static int send_news(struct ptc_watcher *w, const struct news *n, const char *su
 
 int ptc_watcher_look(struct ptc_watcher *w, const char *phase, bool *ret_there, struct ptc_error *err)
 {
-	struct news n = { 0 };
+	struct update n = { 0 };
 
-	take_news(w, &n);
+	take_update(w, &n);
 	*ret_there = !phase && n.finished;
 	if (n.finished && phase)
 		return ptc_error_set(err, n.status ? n.status : PTC_ESTATE, "%s", n.text);
@@ -173,10 +173,10 @@ static int stream_step(void *arg, struct ptc_rpc_call *call, struct ptc_error *e
 {
 	struct stream *s = arg;
 	char *summary = NULL;
-	struct news n = { 0 };
+	struct update n = { 0 };
 	int rc = 0;
 
-	take_news(s->w, &n);
+	take_update(s->w, &n);
 	if (n.finished && n.status == PTC_EFENCED && s->ops.lost)
 		return s->ops.lost(s->arg, call, s->w->switch_id, err);
 	if (n.finished && n.status)
@@ -191,7 +191,7 @@ static int stream_step(void *arg, struct ptc_rpc_call *call, struct ptc_error *e
 		}
 	}
 	if (!rc && n.version != s->sent) {
-		rc = send_news(s->w, &n, summary, call, err);
+		rc = send_update(s->w, &n, summary, call, err);
 		s->sent = n.version;
 		s->sent_ns = ptc_sys_now_ns();
 	}

@@ -174,7 +174,7 @@ static int attempt_all(struct ptc_etcd *e, const struct attempt *a, int64_t dead
 	return ptc_error_set(err, PTC_ECOORD, "%s", last.code ? last.text : "etcd: no time left to ask");
 }
 
-bool ptc_etcd_away(const struct ptc_etcd *e, int64_t *ret_answered_ms)
+bool ptc_etcd_unreachable(const struct ptc_etcd *e, int64_t *ret_answered_ms)
 {
 	*ret_answered_ms = atomic_load(&e->answered_ms);
 	return !atomic_load(&e->healthy);

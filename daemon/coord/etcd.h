@@ -85,7 +85,7 @@ struct ptc_etcd_size {
 int ptc_etcd_size(struct ptc_etcd *e, struct ptc_etcd_size *ret_size, struct ptc_error *err);
 /* Any thread, at once: whether it did not answer when it was asked last (leases ask every third of their TTL), and when it did
  * (realtime clock). */
-bool ptc_etcd_away(const struct ptc_etcd *e, int64_t *ret_answered_ms);
+bool ptc_etcd_unreachable(const struct ptc_etcd *e, int64_t *ret_answered_ms);
 
 /* A lease and its keep-alive thread. on_lost runs once, on that thread, when etcd says
  * the lease is gone or no keep-alive succeeded for a whole TTL. */

@@ -197,7 +197,7 @@ static void end_process(struct child_proc *p)
 
 /* ---- starting it ------------------------------------------------------------- */
 
-struct launch {
+struct spawn_args {
 	const char *binary, *dir;
 	char *const *argv, *const *envp;
 	int log_fd;
@@ -205,7 +205,7 @@ struct launch {
 };
 
 /* In the child of vfork: system calls only, nothing that allocates, locks or returns. */
-__attribute__((noreturn)) static void become_etcd(struct launch *l)
+__attribute__((noreturn)) static void become_etcd(struct spawn_args *l)
 {
 	char stat[1024];
 	struct sigaction dfl = { .sa_handler = SIG_DFL };
@@ -239,7 +239,7 @@ fail:
 	_exit(127);
 }
 
-static int launch(struct launch *l, pid_t *ret_pid)
+static int fork_etcd(struct spawn_args *l, pid_t *ret_pid)
 {
 	sigset_t all, old;
 	pid_t pid;
@@ -277,7 +277,7 @@ static int spawn(struct ptc_etcd_child *c, struct child_proc *ret_proc, struct p
 {
 	ptc_auto_free char *log = in_dir(c, "etcd.log");
 	ptc_auto_close int log_fd = -1;
-	struct launch l = { .binary = c->binary, .dir = c->data_dir, .argv = c->argv, .envp = c->envp };
+	struct spawn_args l = { .binary = c->binary, .dir = c->data_dir, .argv = c->argv, .envp = c->envp };
 	struct child_proc p = { 0, -1, true };
 	int e;
 
@@ -292,7 +292,7 @@ static int spawn(struct ptc_etcd_child *c, struct child_proc *ret_proc, struct p
 	if (log_fd < 0)
 		return ptc_error_errno(err, errno, "cannot open %s", log);
 	l.log_fd = log_fd;
-	e = launch(&l, &p.pid);
+	e = fork_etcd(&l, &p.pid);
 	if (e)
 		return ptc_error_errno(err, e, "cannot start %s", c->binary);
 	p.pidfd = pidfd_open(p.pid, 0); /* ours and not waited for: the pid stays valid */

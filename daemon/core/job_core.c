@@ -4,7 +4,7 @@
  *
  * Happy path: START, IDLE, SWITCH; CHECKING cleans the nodes that take part and asks for a dry run; INTENT makes the
  * switch durable; STARTING and ARMING get new ranks ready and stop the old; SEALING, AGREEING and COMMIT1 make the snapshot;
- * ENDING, BUILDING, LAYING put the new ranks in the place of the old; PREPARING, FILLING, DIGESTING make the new tables;
+ * ENDING, BUILDING, LAYOUT put the new ranks in the place of the old; PREPARING, FILLING, DIGESTING make the new tables;
  * COMMIT2 makes the new generation; FINISHING drops what is no longer needed and lets ranks go; DONE.
  *
  * Failure modes
@@ -15,11 +15,11 @@
  *   a transaction conflicts or is unknown   RELOAD, max_attempts times in a row, then the switch aborts
  *   abort while a transaction is in flight  remembered until its outcome is known; a committed switch stays committed
  *   abort before ENDING                     ranks go on from where they wait
- *   abort after it                          CLEAR raises the launch: the old generation starts again from the new snapshot
+ *   abort after it                          CLEAR raises the incarnation: the old generation starts again from the new snapshot
  *   lock lost                               DONE (PTC_EFENCED) for the switch, STOPPED; nothing more from this job
  *
  * Why nothing old can hurt a new switch: table keys are used again after an abort, so a node that was away during the
- * abort could hold a sealed table of the failed attempt under the very key of the next. Hence `dirty`: an intent is
+ * abort could hold a sealed table of the failed attempt under the very key of the next. Hence `stale`: an intent is
  * written only after every node in it has answered a FINISH. And a FINISH is sent only when no intent is in etcd: before
  * INTENT, after CLEAR or after COMMIT2, so that a controller that has lost its lock cannot drop what its successor
  * builds on. Requests are ordered by (fence, seq) at the node.
@@ -34,8 +34,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#define TICK_MS       200 /* resolution of back-off and of node_wait_ms */
-#define HOLD_MAX_LOG2 5   /* longest wait before a RELOAD: 32 ticks */
+#define TICK_MS          200 /* resolution of back-off and of node_wait_ms */
+#define BACKOFF_MAX_LOG2 5   /* longest wait before a RELOAD: 32 ticks */
 
 /* ---- the states -----------------------------------------------------------
  *
@@ -55,7 +55,7 @@
  *    |                          COMMIT1 -- SNAPSHOT --> FINISHING                           |
  *    |  snapshot is there          |                            |  abort                    |
  *    |                             v                            v                           |
- *    +----------------> [ENDING] [BUILDING] [LAYING] -----> ABORTING: CLEAR, then FINISH ---+
+ *    +----------------> [ENDING] [BUILDING] [LAYOUT] -----> ABORTING: CLEAR, then FINISH ---+
  *    |                             |                            ^                           |
  *    |                             v                            |                           |
  *    |                  PREPARING FILLING DIGESTING ------------+                           |
@@ -94,8 +94,9 @@ static const struct state {
 	[PTC_JOB_AGREEING] = { "agreeing", B(COMMIT1) | ABORTABLE, true, LOCAL, false, false, PTC_UP_AGREE },
 	[PTC_JOB_COMMIT1] = { "commit1", B(ENDING) | B(BUILDING) | B(PREPARING) | B(FINISHING) | ABORTABLE, true, TXN },
 	[PTC_JOB_ENDING] = { "ending", B(BUILDING) | B(PREPARING) | ABORTABLE, true, NONE, true, false },
-	[PTC_JOB_BUILDING] = { "building", B(LAYING) | ABORTABLE, true, NONE, false, true },
-	[PTC_JOB_LAYING] = { "laying", B(PREPARING) | B(COMMIT2) | ABORTABLE, true, LOCAL, false, false, PTC_UP_LAY },
+	[PTC_JOB_BUILDING] = { "building", B(LAYOUT) | ABORTABLE, true, NONE, false, true },
+	[PTC_JOB_LAYOUT] = { "layout", B(PREPARING) | B(COMMIT2) | ABORTABLE, true, LOCAL, false, false,
+			     PTC_UP_LAYOUT },
 	[PTC_JOB_PREPARING] = { "preparing", B(FILLING) | ABORTABLE, true, NONE, false, true },
 	[PTC_JOB_FILLING] = { "filling", B(DIGESTING) | ABORTABLE, true, NONE, false, true },
 	[PTC_JOB_DIGESTING] = { "digesting", B(COMMIT2) | ABORTABLE, true, LOCAL, false, false, PTC_UP_CHECK_DIGESTS },
@@ -172,7 +173,7 @@ static void txn_send(struct ptc_job *job, enum ptc_job_txn txn)
 	struct ptc_job_update *u = ptc_job_push(job, PTC_UP_TXN);
 	u->txn = txn;
 	u->step = txn == PTC_TXN_COMMIT1 && job->cur.run_from ? job->arming.stop : 0;
-	u->relaunch = txn == PTC_TXN_CLEAR && ptc_job_relaunches(job);
+	u->new_incarnation = txn == PTC_TXN_CLEAR && ptc_job_needs_incarnation(job);
 	u->seq = job->txn_seq = ++job->seq;
 }
 
@@ -213,23 +214,23 @@ void ptc_job_switch_forget(struct ptc_job *job)
 	}
 }
 
-void ptc_job_switch_tell(struct ptc_job *job)
+void ptc_job_switch_report(struct ptc_job *job)
 {
 	struct ptc_job_reason r = { .status = 0, .node = PTC_JOB_NO_NODE };
 	uint64_t id = job->cur.id;
 	if (!job->committed)
 		r = job->why;
 	ptc_job_switch_forget(job);
-	if (id == job->told_id)
+	if (id == job->reported_id)
 		return;
-	job->told_id = id;
+	job->reported_id = id;
 	ptc_job_push_done(job, id, &r);
 }
 
 static void switch_ends(struct ptc_job *job)
 {
 	ptc_job_move(job, PTC_JOB_IDLE);
-	ptc_job_switch_tell(job);
+	ptc_job_switch_report(job);
 	ptc_job_nodes_try(job);
 }
 
@@ -243,7 +244,7 @@ static void begin_finishing(struct ptc_job *job)
 	for (uint32_t i = 0; i < job->nnodes; i++) {
 		struct ptc_job_node *n = &job->nodes[i];
 		if (n->in_record || !job->members_known)
-			ptc_job_node_soil(job, i);
+			ptc_job_node_mark_stale(job, i);
 		n->in_record = same ? n->from : n->to;
 	}
 	job->members_known = true;
@@ -261,8 +262,8 @@ void ptc_job_reload(struct ptc_job *job)
 	job->txn_seq = job->local_seq = 0;
 	ptc_job_move(job, PTC_JOB_RELOADING);
 	job->reloads++;
-	job->reload_hold = job->reloads < 2 ? 0 : 1u << PTC_MIN(job->reloads - 2, HOLD_MAX_LOG2);
-	if (job->reload_hold)
+	job->reload_backoff = job->reloads < 2 ? 0 : 1u << PTC_MIN(job->reloads - 2, BACKOFF_MAX_LOG2);
+	if (job->reload_backoff)
 		ptc_job_want_tick(job);
 	else
 		reload_send(job);
@@ -397,7 +398,7 @@ static void on_txn(struct ptc_job *job, const struct ptc_job_event *ev)
 		ptc_job_reload(job);
 }
 
-/* The shell has compared (AGREE, LAY, CHECK_DIGESTS). */
+/* The shell has compared (AGREE, LAYOUT, CHECK_DIGESTS). */
 static void on_local(struct ptc_job *job, const struct ptc_job_event *ev, const char *what)
 {
 	if (!ev->seq || ev->seq != job->local_seq)
@@ -434,8 +435,8 @@ static void on_timer(struct ptc_job *job, const struct ptc_job_event *ev)
 	if (!ev->seq || ev->seq != job->timer_seq)
 		return;
 	job->timer_seq = 0;
-	if (job->phase == PTC_JOB_RELOADING && job->reload_hold) {
-		if (--job->reload_hold)
+	if (job->phase == PTC_JOB_RELOADING && job->reload_backoff) {
+		if (--job->reload_backoff)
 			ptc_job_want_tick(job);
 		else
 			reload_send(job);
@@ -457,7 +458,7 @@ static void on_lock_lost(struct ptc_job *job)
 		ptc_job_reason_set(&job->why, PTC_EFENCED, PTC_JOB_NO_NODE, "this node is no longer the controller; %s",
 				   job->intent_held ? "the next one goes on with the switch"
 						    : "ask again there if the record does not say so already");
-		ptc_job_switch_tell(job);
+		ptc_job_switch_report(job);
 	}
 	ptc_job_push(job, PTC_UP_STOPPED);
 }
@@ -480,7 +481,7 @@ static int reserve_nodes(struct ptc_job *job, uint32_t count)
 			return PTC_ENOMEM;
 		memset(v + job->nnodes, 0, (count - job->nnodes) * sizeof(*v));
 		for (uint32_t i = job->nnodes; i < count; i++)
-			v[i].dirty = true;
+			v[i].stale = true;
 		job->nodes = v;
 		job->nnodes = count;
 	}
@@ -557,7 +558,7 @@ static void dispatch(struct ptc_job *job, const struct ptc_job_event *ev)
 	case PTC_EV_AGREED:
 		on_local(job, ev, "replicas");
 		break;
-	case PTC_EV_LAID:
+	case PTC_EV_LAYOUT:
 		on_local(job, ev, "layout");
 		break;
 	case PTC_EV_NODE_UP:

@@ -10,7 +10,7 @@
  *                      |         (before COMMIT2 is known to hold)         |
  *   IDLE -> CHECKING -> INTENT -> [STARTING] -> [ARMING] -> SEALING -> [AGREEING] -> COMMIT1 -> [ENDING] ->
  *    ^        (dry run)            run_to       run_from              run_from                 run_from
- *    |          [BUILDING] -> [LAYING] -> PREPARING -> FILLING -> DIGESTING -> COMMIT2 -> FINISHING -> IDLE
+ *    |          [BUILDING] -> [LAYOUT] -> PREPARING -> FILLING -> DIGESTING -> COMMIT2 -> FINISHING -> IDLE
  *    |            run_to       run_to        import: from INTENT straight to PREPARING        |
  *    +------------- ABORTING (CLEAR, then FINISH: what the record says) <---------------------+ never from here
  *
@@ -43,7 +43,7 @@
  * before. Every TXN compares the lock's create_revision, the record's mod_revision and the intent's mod_revision (0: none)
  * as last read or written, and never retries inside: a transaction whose outcome was unknown may still be on its way, and
  * has to fail once a later one succeeded. ABORT when a rank is reported as failed that others of the switch may wait for
- * (ARMING: of the record's launch; BUILDING: of the new one): STOP and BUILD have no deadline.
+ * (ARMING: of the record's incarnation; BUILDING: of the new one): STOP and BUILD have no deadline.
  *
  * What a node owes: requests of a job carry (fence, seq). The highest fence seen is durable; the highest seq of that
  * fence is in memory. A request lower than the highest seen is refused (PTC_EFENCED). A higher one first ends what is
@@ -61,15 +61,15 @@
  *   CAPTURE  as SEAL, from ranks that wait at `stop` (else PTC_ESTATE). What is sealed already succeeds only if it was
  *            captured by this switch at this stop; else it is dropped and captured anew. A SNAPSHOT with run_to
  *            releases the ranks once copied
- *   END      answers when every rank of from_generation here, of any launch, has exited or waits in ptc_next. Tables older
+ *   END      answers when every rank of from_generation here, of any incarnation, has exited or waits in ptc_next. Tables older
  *            than the new snapshot are dropped
  *   BUILD    answers when all ranks here have declared; idempotent; PTC_ESTATE when a process is gone
- *   FINISH   makes what the record says: ranks of (generation, launch) that wait with their declarations are restored and
+ *   FINISH   makes what the record says: ranks of (generation, incarnation) that wait with their declarations are restored and
  *            go; those that wait at a stop go on; all others end. Missing ones are started only if this node never let that
- *            launch go (durable): one lost after that is reported as failed, for it cannot join ranks that have gone on
+ *            incarnation go (durable): one lost after that is reported as failed, for it cannot join ranks that have gone on
  *            without it
- * What a node reports of a failed rank is taken back once that rank's process has been ended: a launch number can come again
- * after an abort (only CLEAR with relaunch and COMMIT2 raise the record's), and must not meet an old report.
+ * What a node reports of a failed rank is taken back once that rank's process has been ended: an incarnation number can come again
+ * after an abort (only CLEAR with new_incarnation and COMMIT2 raise the record's), and must not meet an old report.
  *
  * Node failures: a needed node that is down is waited for (node_wait_ms), then the switch aborts. Operations are
  * idempotent; a reply with an old sequence number is ignored; retriable failures are sent again with back-off.
@@ -97,7 +97,7 @@ enum ptc_job_event_kind {
 	PTC_EV_TIMER, /* of SET_TIMER; carries its sequence number */
 	PTC_EV_LOCK_LOST,
 	PTC_EV_AGREED, /* of AGREE: status, text */
-	PTC_EV_LAID,   /* of LAY: status, text */
+	PTC_EV_LAYOUT, /* of LAYOUT: status, text */
 };
 enum ptc_txn_outcome { PTC_TXN_OK, PTC_TXN_CONFLICT, PTC_TXN_UNKNOWN };
 
@@ -120,10 +120,10 @@ struct ptc_job_event {
 	 * the state of one (text: which, why) cannot be taken there */
 	bool passed;
 	uint64_t step;
-	/* REPLY, TXN, TIMER, DIGESTS, AGREED, LAID: of the update answered. START: of the RELOAD answered, or 0 (first START, or a shell
+	/* REPLY, TXN, TIMER, DIGESTS, AGREED, LAYOUT: of the update answered. START: of the RELOAD answered, or 0 (first START, or a shell
 	 * that sees to it itself that the read began after the RELOAD) */
 	uint64_t seq;
-	int status;                   /* REPLY, DIGESTS, AGREED, LAID, ABORT: PTC_ code */
+	int status;                   /* REPLY, DIGESTS, AGREED, LAYOUT, ABORT: PTC_ code */
 	enum ptc_txn_outcome outcome; /* TXN */
 	const char *text;             /* error line for status != 0; borrowed */
 };
@@ -138,8 +138,8 @@ enum ptc_job_update_kind {
 	PTC_UP_SET_TIMER,     /* ms; replaces an earlier one; TIMER with seq */
 	PTC_UP_CANCEL,        /* stop what was sent to node with seq if still running (abort) */
 	PTC_UP_STOPPED,       /* lock lost: perform nothing more for this job */
-	PTC_UP_AGREE, /* compare replicas and cursors of all CAPTURE replies, make the manifest; AGREED with seq */
-	PTC_UP_LAY,   /* merge the BUILD replies' declarations, compare, write the layout; LAID with seq */
+	PTC_UP_AGREE,  /* compare replicas and cursors of all CAPTURE replies, make the manifest; AGREED with seq */
+	PTC_UP_LAYOUT, /* merge the BUILD replies' declarations, compare, write the layout; LAYOUT with seq */
 };
 struct ptc_job_update {
 	enum ptc_job_update_kind kind;
@@ -151,7 +151,7 @@ struct ptc_job_update {
 	uint64_t keep_generation, keep_snapshot; /* OP_FINISH */
 	uint64_t stop;                           /* OP_ARM, OP_STOP, OP_CAPTURE */
 	uint64_t step;                           /* TXN_COMMIT1 of run_from: the step all ranks waited at */
-	bool relaunch;                           /* TXN_CLEAR */
+	bool new_incarnation;                    /* TXN_CLEAR */
 	uint64_t switch_id;
 	enum ptc_job_phase phase;
 	uint32_t timer_ms;

@@ -9,10 +9,10 @@ struct ptc_job_node {
 	uint64_t seq;        /* of the request not answered yet; 0: none */
 	int op;              /* of that request */
 	uint32_t attempts;   /* retriable failures in a row */
-	uint32_t hold;       /* ticks until the next attempt */
+	uint32_t backoff;    /* ticks until the next attempt */
 	uint32_t down_ticks; /* waited for it this long */
 	bool up;
-	bool dirty; /* may hold tables, or have ranks, other than the record's */
+	bool stale; /* may hold tables, or have ranks, other than the record's */
 	bool in_record;
 	bool from, to;
 	bool need;     /* the phase ends only when it has answered */
@@ -64,14 +64,14 @@ struct ptc_job {
 	struct ptc_job_reason
 		later;             /* status != 0: in this round a rank of that node has asked for the next boundary */
 	struct ptc_job_reason why; /* status != 0: the switch is to be aborted */
-	uint64_t told_id;          /* the last switch that got its DONE */
+	uint64_t reported_id;      /* the last switch that got its DONE */
 
-	uint32_t reloads;     /* since a transaction last succeeded */
-	uint32_t reload_hold; /* ticks until RELOAD is emitted */
-	uint64_t reload_seq;  /* of the RELOAD not answered yet */
+	uint32_t reloads;        /* since a transaction last succeeded */
+	uint32_t reload_backoff; /* ticks until RELOAD is emitted */
+	uint64_t reload_seq;     /* of the RELOAD not answered yet */
 
 	uint64_t seq, txn_seq, timer_seq;
-	uint64_t local_seq; /* of AGREE, LAY or CHECK_DIGESTS */
+	uint64_t local_seq; /* of AGREE, LAYOUT or CHECK_DIGESTS */
 	struct ptc_job_update *updates;
 	size_t nupdates, updates_cap;
 };
@@ -93,7 +93,7 @@ void ptc_job_advance(struct ptc_job *job);
 /* To be read again what is written down. */
 void ptc_job_reload(struct ptc_job *job);
 /* The end of the current switch, told once; then it is forgotten. */
-void ptc_job_switch_tell(struct ptc_job *job);
+void ptc_job_switch_report(struct ptc_job *job);
 void ptc_job_switch_forget(struct ptc_job *job);
 /* The switch goes wrong for job->why. With a transaction in flight its outcome comes first. */
 void ptc_job_switch_fail(struct ptc_job *job);
@@ -106,8 +106,8 @@ bool ptc_job_may_finish(const struct ptc_job *job);
 void ptc_job_node_try(struct ptc_job *job, uint32_t i);
 void ptc_job_nodes_try(struct ptc_job *job);
 /* What it is to keep has changed: the answer to a FINISH under way would say nothing. */
-void ptc_job_node_soil(struct ptc_job *job, uint32_t i);
-/* Nobody is needed any more. A FINISH may go on: it is right until the record changes (node_soil). */
+void ptc_job_node_mark_stale(struct ptc_job *job, uint32_t i);
+/* Nobody is needed any more. A FINISH may go on: it is right until the record changes (mark_stale). */
 void ptc_job_nodes_release(struct ptc_job *job, bool cancel_finish);
 /* Starts a phase that the from or the to nodes have to answer. */
 void ptc_job_nodes_ask(struct ptc_job *job, bool from, bool to);
@@ -124,7 +124,7 @@ void ptc_job_node_tick(struct ptc_job *job, uint32_t i);
 
 bool ptc_job_list_valid(const uint32_t *v, uint32_t n);
 bool ptc_job_switch_has(const struct ptc_switch *s, enum ptc_job_phase phase);
-/* CLEAR has to raise the launch: ranks of the old generation may have ended for this switch. */
-bool ptc_job_relaunches(const struct ptc_job *job);
+/* CLEAR has to raise the incarnation: ranks of the old generation may have ended for this switch. */
+bool ptc_job_needs_incarnation(const struct ptc_job *job);
 void ptc_job_on_start(struct ptc_job *job, const struct ptc_job_event *ev);
 void ptc_job_on_switch(struct ptc_job *job, const struct ptc_switch *s);

@@ -5,7 +5,7 @@
  *
  * Failure modes
  *   retriable answer      held back for 1, 2, 4 .. ticks, then sent again; max_attempts in a row abort the switch
- *   any other             aborts the switch; in FINISHING, ABORTING and IDLE the node stays dirty and is tried again
+ *   any other             aborts the switch; in FINISHING, ABORTING and IDLE the node stays stale and is tried again
  *   down                  waited for; what it was asked is asked again when it is back
  *   restarted in ARMING   its ranks go on, its stop may not have been set: armed again before it may answer STOP
  *   restarted in STARTING, BUILDING   asked again: its processes may have gone with the machine
@@ -15,8 +15,8 @@
 
 #include "base/check.h"
 
-#define HOLD_MAX_LOG2 5 /* longest back-off: 32 ticks */
-#define NO_OP         (-1)
+#define BACKOFF_MAX_LOG2 5 /* longest back-off: 32 ticks */
+#define NO_OP            (-1)
 
 static const char *op_name(int op)
 {
@@ -41,12 +41,12 @@ bool ptc_job_may_finish(const struct ptc_job *job)
 static int node_next_op(const struct ptc_job *job, const struct ptc_job_node *n)
 {
 	if (ptc_job_may_finish(job))
-		return n->dirty ? PTC_OP_FINISH : NO_OP;
+		return n->stale ? PTC_OP_FINISH : NO_OP;
 	if (!n->need)
 		return NO_OP;
 	switch (job->phase) {
 	case PTC_JOB_CHECKING:
-		return n->dirty ? PTC_OP_FINISH : n->to ? PTC_OP_CHECK : NO_OP;
+		return n->stale ? PTC_OP_FINISH : n->to ? PTC_OP_CHECK : NO_OP;
 	case PTC_JOB_STARTING:
 		return PTC_OP_START;
 	case PTC_JOB_ARMING:
@@ -71,7 +71,7 @@ static int node_next_op(const struct ptc_job *job, const struct ptc_job_node *n)
 void ptc_job_node_try(struct ptc_job *job, uint32_t i)
 {
 	struct ptc_job_node *n = &job->nodes[i];
-	if (!n->up || n->seq || n->hold)
+	if (!n->up || n->seq || n->backoff)
 		return;
 	int op = node_next_op(job, n);
 	if (op == NO_OP)
@@ -89,7 +89,7 @@ void ptc_job_node_try(struct ptc_job *job, uint32_t i)
 	if (op == PTC_OP_ARM || op == PTC_OP_STOP || op == PTC_OP_CAPTURE)
 		u->stop = job->arming.stop;
 	if (op != PTC_OP_CHECK && op != PTC_OP_FINISH)
-		n->dirty = true;
+		n->stale = true;
 }
 
 void ptc_job_nodes_try(struct ptc_job *job)
@@ -110,10 +110,10 @@ static void node_cancel(struct ptc_job *job, uint32_t i)
 	n->seq = 0;
 }
 
-void ptc_job_node_soil(struct ptc_job *job, uint32_t i)
+void ptc_job_node_mark_stale(struct ptc_job *job, uint32_t i)
 {
 	node_cancel(job, i);
-	job->nodes[i].dirty = true;
+	job->nodes[i].stale = true;
 }
 
 void ptc_job_nodes_release(struct ptc_job *job, bool cancel_finish)
@@ -162,10 +162,10 @@ void ptc_job_nodes_ask(struct ptc_job *job, bool from, bool to)
 	for (uint32_t i = 0; i < job->nnodes; i++) {
 		struct ptc_job_node *n = &job->nodes[i];
 		n->need = (from && n->from) || (to && n->to);
-		if (job->phase == PTC_JOB_CHECKING && !n->to && !n->dirty)
+		if (job->phase == PTC_JOB_CHECKING && !n->to && !n->stale)
 			n->need = false; /* a clean node that only gives needs no dry run */
 		job->pending += n->need;
-		n->attempts = n->hold = n->down_ticks = 0;
+		n->attempts = n->backoff = n->down_ticks = 0;
 	}
 	for (uint32_t i = 0; i < job->nnodes; i++) {
 		if (!job->nodes[i].up && node_awaited(job, &job->nodes[i]))
@@ -181,8 +181,8 @@ void ptc_job_nodes_finish(struct ptc_job *job)
 		struct ptc_job_node *n = &job->nodes[i];
 		if (!n->from && !n->to)
 			continue;
-		ptc_job_node_soil(job, i);
-		n->attempts = n->hold = 0;
+		ptc_job_node_mark_stale(job, i);
+		n->attempts = n->backoff = 0;
 		n->need = n->up;
 		job->pending += n->need;
 	}
@@ -306,9 +306,9 @@ static bool status_retriable(int status)
 	}
 }
 
-static void node_hold(struct ptc_job *job, struct ptc_job_node *n)
+static void node_back_off(struct ptc_job *job, struct ptc_job_node *n)
 {
-	n->hold = 1u << PTC_MIN(n->attempts, HOLD_MAX_LOG2);
+	n->backoff = 1u << PTC_MIN(n->attempts, BACKOFF_MAX_LOG2);
 	n->attempts += n->attempts < UINT32_MAX;
 	ptc_job_want_tick(job);
 }
@@ -320,7 +320,7 @@ static void reply_good(struct ptc_job *job, uint32_t i, int op, const struct ptc
 		n->attempts = 0;
 	switch (op) {
 	case PTC_OP_FINISH:
-		n->dirty = false;
+		n->stale = false;
 		if (job->phase != PTC_JOB_CHECKING || !n->to)
 			node_answered(job, n);
 		break;
@@ -360,12 +360,12 @@ static void reply_bad(struct ptc_job *job, uint32_t i, int op, const struct ptc_
 		n->prepared = false; /* it has forgotten: restarted without our noticing */
 		again = true;
 	}
-	node_hold(job, n);
+	node_back_off(job, n);
 	if (again && op == PTC_OP_PULL && source_down(job))
 		n->attempts = 1;
 	if (again && n->attempts < job->max_attempts)
 		return;
-	if (ptc_job_may_finish(job)) { /* stays dirty; tried again while idle */
+	if (ptc_job_may_finish(job)) { /* stays stale; tried again while idle */
 		node_answered(job, n);
 	} else if (n->need) {
 		ptc_job_reason_set(&job->why, ev->status, i, "%s: %s", op_name(op),
@@ -402,7 +402,7 @@ void ptc_job_on_node_down(struct ptc_job *job, uint32_t i)
 	struct ptc_job_node *n = &job->nodes[i];
 	node_cancel(job, i);
 	n->up = n->prepared = false;
-	n->attempts = n->hold = n->down_ticks = 0;
+	n->attempts = n->backoff = n->down_ticks = 0;
 	node_restarted(job, n);
 	if (ptc_job_may_finish(job)) {
 		node_answered(job, n);
@@ -420,14 +420,14 @@ void ptc_job_on_node_up(struct ptc_job *job, uint32_t i)
 	if (job->nodes[i].up) /* it has restarted */
 		ptc_job_on_node_down(job, i);
 	job->nodes[i].up = true;
-	job->nodes[i].dirty = true;
+	job->nodes[i].stale = true;
 	ptc_job_node_try(job, i);
 }
 
 void ptc_job_node_tick(struct ptc_job *job, uint32_t i)
 {
 	struct ptc_job_node *n = &job->nodes[i];
-	if (n->hold && --n->hold)
+	if (n->backoff && --n->backoff)
 		ptc_job_want_tick(job);
 	ptc_job_node_try(job, i);
 	if (n->up || !node_awaited(job, n))

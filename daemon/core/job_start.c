@@ -35,7 +35,7 @@ bool ptc_job_switch_has(const struct ptc_switch *s, enum ptc_job_phase phase)
 	switch (phase) {
 	case PTC_JOB_STARTING:
 	case PTC_JOB_BUILDING:
-	case PTC_JOB_LAYING:
+	case PTC_JOB_LAYOUT:
 		return to;
 	case PTC_JOB_ARMING:
 	case PTC_JOB_AGREEING:
@@ -140,7 +140,7 @@ static bool half_way(const struct ptc_job *job)
 	       record_is(job, s->from_generation, s->to_snapshot);
 }
 
-bool ptc_job_relaunches(const struct ptc_job *job)
+bool ptc_job_needs_incarnation(const struct ptc_job *job)
 {
 	return job->intent_there && job->cur.run_from && half_way(job);
 }
@@ -186,7 +186,7 @@ static void refuse(struct ptc_job *job, uint64_t id, int status, const char *tex
 void ptc_job_on_switch(struct ptc_job *job, const struct ptc_switch *s)
 {
 	const char *wrong = switch_wrong(s);
-	if (!wrong && s->id == job->told_id)
+	if (!wrong && s->id == job->reported_id)
 		wrong = "the id was used before";
 	if (job->phase != PTC_JOB_IDLE) {
 		refuse(job, s->id, PTC_ESTATE,
@@ -224,7 +224,7 @@ static void start_record(struct ptc_job *job, const struct ptc_job_event *ev)
 	job->arming.done = job->arming.done && !other_life;
 	for (uint32_t i = 0; i < job->nnodes; i++) {
 		struct ptc_job_node *n = &job->nodes[i];
-		n->dirty |= other_life || (changed && (n->in_record || !job->members_known));
+		n->stale |= other_life || (changed && (n->in_record || !job->members_known));
 		n->in_record = false;
 	}
 	job->members_known = members;
@@ -240,7 +240,7 @@ static void start_with_intent(struct ptc_job *job, bool readable)
 		ptc_job_reason_set(why, PTC_ECORRUPT, PTC_JOB_NO_NODE,
 				   "the intent found does not fit the record %llu.%llu",
 				   (unsigned long long)job->generation, (unsigned long long)job->snapshot);
-	if (job->cur.id == job->told_id)
+	if (job->cur.id == job->reported_id)
 		ptc_job_reason_set(why, PTC_ECANCELED, PTC_JOB_NO_NODE, "this switch had ended already");
 	if (job->cur.kind == PTC_SWITCH_IMPORT && !job->own)
 		ptc_job_reason_set(why, PTC_ECANCELED, PTC_JOB_NO_NODE, "import ended with the controller that ran it");
@@ -268,7 +268,7 @@ static void start_without_intent(struct ptc_job *job, bool halted)
 	}
 	if (job->committed) { /* and others have gone on from there */
 		ptc_job_move(job, PTC_JOB_IDLE);
-		ptc_job_switch_tell(job);
+		ptc_job_switch_report(job);
 		ptc_job_nodes_try(job);
 		return;
 	}
@@ -292,12 +292,12 @@ void ptc_job_on_start(struct ptc_job *job, const struct ptc_job_event *ev)
 	if (ev->seq && ev->seq != job->reload_seq)
 		return; /* read for an earlier RELOAD: may be older than what has been written since */
 	bool readable = true;
-	job->reload_hold = 0;
+	job->reload_backoff = 0;
 	job->reload_seq = 0;
 	start_record(job, ev);
 	if (job->has_switch && ev->intent && ev->intent->id != job->cur.id) {
 		ptc_job_reason_set(&job->why, PTC_ECONFLICT, PTC_JOB_NO_NODE, "another switch was found under way");
-		ptc_job_switch_tell(job);
+		ptc_job_switch_report(job);
 	}
 	if (ev->intent && !job->has_switch)
 		readable = switch_adopt(job, ev->intent);

@@ -23,7 +23,7 @@ enum ptc_job_phase {
 	PTC_JOB_COMMIT1,
 	PTC_JOB_ENDING,   /* run_from: ranks of the old generation end */
 	PTC_JOB_BUILDING, /* run_to: ranks of the new one build and declare */
-	PTC_JOB_LAYING,   /* run_to: declarations become the layout */
+	PTC_JOB_LAYOUT,   /* run_to: declarations become the layout */
 	PTC_JOB_PREPARING,
 	PTC_JOB_FILLING,
 	PTC_JOB_DIGESTING,
@@ -73,7 +73,7 @@ enum ptc_job_txn {
 			  * SNAPSHOT: deletes it */
 	PTC_TXN_COMMIT2, /* record := (to_generation, to_snapshot), manifest; delete intent. Compares node keys as well */
 	/* abort: delete the intent, if there, and put the record again as it is (0,0 if none), so that its mod_revision
-	 * grows and an INTENT or COMMIT still on its way fails. update.relaunch: the record's launch grows by one, because
+	 * grows and an INTENT or COMMIT still on its way fails. update.new_incarnation: the record's incarnation grows by one, because
 	 * ranks of the old generation may have ended */
 	PTC_TXN_CLEAR,
 	PTC_TXN_HALT, /* record := the same generation and snapshot with the run state asked for */

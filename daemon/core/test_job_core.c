@@ -162,8 +162,8 @@ static bool answer(struct fix *f, const struct ptc_job_update *u)
 	case PTC_UP_AGREE:
 		FEED(f, .kind = PTC_EV_AGREED, .seq = u->seq);
 		return true;
-	case PTC_UP_LAY:
-		FEED(f, .kind = PTC_EV_LAID, .seq = u->seq);
+	case PTC_UP_LAYOUT:
+		FEED(f, .kind = PTC_EV_LAYOUT, .seq = u->seq);
 		return true;
 	default:
 		return false;
@@ -221,7 +221,7 @@ static bool has_phase(const struct ptc_switch *s, int phase)
 	switch (phase) {
 	case PTC_JOB_STARTING:
 	case PTC_JOB_BUILDING:
-	case PTC_JOB_LAYING:
+	case PTC_JOB_LAYOUT:
 		return s->run_to && s->kind == PTC_SWITCH_RESIZE;
 	case PTC_JOB_ARMING:
 	case PTC_JOB_AGREEING:
@@ -853,7 +853,7 @@ static void test_live(void **state)
 	static const enum ptc_job_phase order[] = {
 		PTC_JOB_CHECKING,  PTC_JOB_INTENT,   PTC_JOB_STARTING,  PTC_JOB_ARMING,
 		PTC_JOB_SEALING,   PTC_JOB_AGREEING, PTC_JOB_COMMIT1,   PTC_JOB_ENDING,
-		PTC_JOB_BUILDING,  PTC_JOB_LAYING,   PTC_JOB_PREPARING, PTC_JOB_FILLING,
+		PTC_JOB_BUILDING,  PTC_JOB_LAYOUT,   PTC_JOB_PREPARING, PTC_JOB_FILLING,
 		PTC_JOB_DIGESTING, PTC_JOB_COMMIT2,  PTC_JOB_FINISHING, PTC_JOB_IDLE,
 	};
 	static const int from_ops[] = { PTC_OP_ARM, PTC_OP_STOP, PTC_OP_CAPTURE, PTC_OP_END };
@@ -882,11 +882,11 @@ static void test_other_ways(void **state)
 {
 	static const enum ptc_job_phase first[] = {
 		PTC_JOB_CHECKING, PTC_JOB_INTENT,  PTC_JOB_STARTING,  PTC_JOB_BUILDING,
-		PTC_JOB_LAYING,   PTC_JOB_COMMIT2, PTC_JOB_FINISHING, PTC_JOB_IDLE,
+		PTC_JOB_LAYOUT,   PTC_JOB_COMMIT2, PTC_JOB_FINISHING, PTC_JOB_IDLE,
 	};
 	static const enum ptc_job_phase from_state[] = {
 		PTC_JOB_CHECKING, PTC_JOB_INTENT,    PTC_JOB_STARTING,  PTC_JOB_SEALING, PTC_JOB_COMMIT1,
-		PTC_JOB_BUILDING, PTC_JOB_LAYING,    PTC_JOB_PREPARING, PTC_JOB_FILLING, PTC_JOB_DIGESTING,
+		PTC_JOB_BUILDING, PTC_JOB_LAYOUT,    PTC_JOB_PREPARING, PTC_JOB_FILLING, PTC_JOB_DIGESTING,
 		PTC_JOB_COMMIT2,  PTC_JOB_FINISHING, PTC_JOB_IDLE,
 	};
 	static const enum ptc_job_phase to_state[] = {
@@ -1163,7 +1163,7 @@ static void test_live_abort_everywhere(void **state)
 		const struct ptc_job_update *u = last(&f, PTC_UP_TXN, -1);
 		if (p > PTC_JOB_CHECKING && p < point) {
 			assert_int_equal(u->txn, PTC_TXN_CLEAR);
-			assert_int_equal(u->relaunch, s == &live && p >= PTC_JOB_COMMIT1);
+			assert_int_equal(u->new_incarnation, s == &live && p >= PTC_JOB_COMMIT1);
 		}
 		for (uint32_t i = 0; s == &live && i <= 1 && p > PTC_JOB_CHECKING && p < point; i++) {
 			u = sent(&f, i, PTC_OP_FINISH);
@@ -1174,19 +1174,19 @@ static void test_live_abort_everywhere(void **state)
 	}
 }
 
-/* A relaunch is asked for by whoever deletes the intent, and by nobody after that. */
-static void test_relaunch_once(void **state)
+/* A new_incarnation is asked for by whoever deletes the intent, and by nobody after that. */
+static void test_new_incarnation_once(void **state)
 {
 	for (int gone = 0; gone < 2; gone++) {
 		struct fix f;
 		open_switch(&f, &live, PTC_JOB_BUILDING);
 		FEED(&f, .kind = PTC_EV_ABORT);
-		assert_true(last(&f, PTC_UP_TXN, -1)->relaunch);
+		assert_true(last(&f, PTC_UP_TXN, -1)->new_incarnation);
 		f.answered = last(&f, PTC_UP_TXN, -1)->seq;
 		FEED(&f, .kind = PTC_EV_TXN, .seq = f.answered, .outcome = PTC_TXN_UNKNOWN);
 		start(&f, 3, 6, gone ? NULL : &live);
 		assert_int_equal(last(&f, PTC_UP_TXN, -1)->txn, PTC_TXN_CLEAR);
-		assert_int_equal(last(&f, PTC_UP_TXN, -1)->relaunch, !gone);
+		assert_int_equal(last(&f, PTC_UP_TXN, -1)->new_incarnation, !gone);
 		drive(&f, PTC_JOB_IDLE);
 		expect_done(&f, live.id, PTC_ECANCELED);
 		close_job(&f);
@@ -1257,15 +1257,15 @@ static void test_live_refusals(void **state)
 	open_switch(&f, &live, PTC_JOB_AGREEING);
 	f.answered = last(&f, PTC_UP_AGREE, -1)->seq;
 	FEED(&f, .kind = PTC_EV_AGREED, .seq = f.answered, .status = PTC_EDIGEST, .text = "w differs on ranks 1 and 3");
-	assert_false(last(&f, PTC_UP_TXN, -1)->relaunch);
+	assert_false(last(&f, PTC_UP_TXN, -1)->new_incarnation);
 	drive(&f, PTC_JOB_IDLE);
 	expect_done(&f, live.id, PTC_EDIGEST);
 	assert_string_equal(last(&f, PTC_UP_DONE, -1)->text, "replicas: w differs on ranks 1 and 3");
 	close_job(&f);
-	open_switch(&f, &live, PTC_JOB_LAYING);
-	f.answered = last(&f, PTC_UP_LAY, -1)->seq;
-	FEED(&f, .kind = PTC_EV_LAID, .seq = f.answered, .status = PTC_ELAYOUT, .text = "w is gone");
-	assert_true(last(&f, PTC_UP_TXN, -1)->relaunch);
+	open_switch(&f, &live, PTC_JOB_LAYOUT);
+	f.answered = last(&f, PTC_UP_LAYOUT, -1)->seq;
+	FEED(&f, .kind = PTC_EV_LAYOUT, .seq = f.answered, .status = PTC_ELAYOUT, .text = "w is gone");
+	assert_true(last(&f, PTC_UP_TXN, -1)->new_incarnation);
 	drive(&f, PTC_JOB_IDLE);
 	expect_done(&f, live.id, PTC_ELAYOUT);
 	close_job(&f);
@@ -1422,7 +1422,7 @@ int main(void)
 		cmocka_unit_test(test_arming_moves),
 		cmocka_unit_test(test_build_restart),
 		cmocka_unit_test(test_live_abort_everywhere),
-		cmocka_unit_test(test_relaunch_once),
+		cmocka_unit_test(test_new_incarnation_once),
 		cmocka_unit_test(test_live_resume),
 		cmocka_unit_test(test_commit1_unknown),
 		cmocka_unit_test(test_live_refusals),

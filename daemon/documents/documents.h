@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Documents of jobs that etcd holds and that daemons read: specs, layouts, what ranks carry beside tensors, and the
+/* Documents of jobs that etcd holds and that daemons read: specs, layouts, rank state, and the
  * generations of a switch. Parsed ones are cached by their hash, counted, and shared by every reader.
  * Threads: any but the loop, unless a function says otherwise; they block (etcd).
- * Failure modes: etcd away (PTC_ECOORD), a document that does not decode (its code, naming the hash), memory. */
+ * Failure modes: etcd unreachable (PTC_ECOORD), a document that does not decode (its code, naming the hash), memory. */
 #pragma once
 
 #include "daemon/agent/geometry/geometry.h"
@@ -39,7 +39,7 @@ struct ptc_vault_opts { /* borrowed, all of it */
 int ptc_vault_new(const struct ptc_vault_opts *opts, struct ptc_vault **ret_vault, struct ptc_error *err);
 struct ptc_vault *ptc_vault_free(struct ptc_vault *v); /* NULL ok */
 /* Any thread but the loop, blocking: sees to it that this node has the cluster's key; makes it where there is none yet.
- * PTC_ECOORD: etcd, or every node that has it, is away; it is tried again when the key is needed. */
+ * PTC_ECOORD: etcd, or every node that has it, is unreachable; it is tried again when the key is needed. */
 int ptc_vault_join(struct ptc_vault *v, struct ptc_error *err);
 /* Same; a job's description, as etcd is to have it, and back. ptc_free *ret_data. What older versions wrote is not sealed. */
 int ptc_vault_seal(struct ptc_vault *v, const char *uuid, const char *json, size_t len, char **ret_data,
@@ -48,7 +48,7 @@ int ptc_vault_open(struct ptc_vault *v, const char *uuid, char *data, size_t len
 		   struct ptc_error *err); /* takes data over, also on failure */
 int ptc_vault_register(struct ptc_vault *v, struct ptc_rpc_server *peers, struct ptc_error *err);
 
-/* ---- kept.c: committed documents, for when the coordinator is away ---------- */
+/* ---- kept.c: committed documents, for when the coordinator is unreachable ---------- */
 struct ptc_kept *ptc_kept_new(struct ptc_cluster *c, struct ptc_store *store); /* NULL: out of memory */
 struct ptc_kept *ptc_kept_free(struct ptc_kept *k);
 void ptc_kept_tick(struct ptc_kept *k);   /* [loop] */
@@ -78,27 +78,27 @@ int ptc_layouts_get(struct ptc_layouts *l, const char *uuid, const char *hash, c
 		    const struct ptc_layout **ret_layout, void **ret_ref, struct ptc_error *err);
 void ptc_layouts_release(void *ref);
 
-/* ---- bundle.c: what ranks carry beside tensors, in a switch (formats/state/state_doc.h) ---- */
+/* ---- rank_states.c: rank state, in a switch (formats/state/state_doc.h) ---- */
 /* Whether the job's rules let ranks give all of it. Blocking; any thread but the loop. */
-int ptc_bundle_check(const struct ptc_documents *docs, const struct ptc_meta_doc *meta, const struct ptc_state *state,
-		     struct ptc_error *err);
-struct ptc_bundle_ask {
+int ptc_rank_states_check(const struct ptc_documents *docs, const struct ptc_meta_doc *meta,
+			  const struct ptc_state *state, struct ptc_error *err);
+struct ptc_rank_states_ask {
 	const struct ptc_documents *docs;
 	const struct ptc_meta_doc *meta;
 	const char *from, *to; /* configurations */
-	const char *hash;      /* of the snapshot's bundle; "": it has none */
+	const char *hash;      /* of the snapshot's state document; "": it has none */
 	int64_t fence;
 };
-struct ptc_bundle {
+struct ptc_rank_states {
 	char hash[PTC_HASH_HEX]; /* of what ranks of the new generation are given; "": the snapshot's */
 	struct ptc_blobs_review review;
 };
-/* What a switch makes of a bundle, by the job's rules. state NULL: it is read. e NULL: nothing is written, and no hash
+/* What a switch makes of a state document, by the job's rules. state NULL: it is read. e NULL: nothing is written, and no hash
  * known; else it is while the lock of that fence is held. Blocking; any thread but the loop. */
-int ptc_bundle_carry(const struct ptc_bundle_ask *ask, const struct ptc_state *state, struct ptc_etcd *e,
-		     struct ptc_bundle *ret, struct ptc_error *err);
+int ptc_rank_states_switch(const struct ptc_rank_states_ask *ask, const struct ptc_state *state, struct ptc_etcd *e,
+			   struct ptc_rank_states *ret, struct ptc_error *err);
 /* As summaries and plans have it (docs/control.md); NULL: there is nothing to say. */
-json_t *ptc_bundle_json(const struct ptc_blobs_review *r);
+json_t *ptc_rank_states_json(const struct ptc_blobs_review *r);
 
 /* ---- view.c: one generation or switch of a job, ready to be sent or read ------ */
 /* Everything a peer must know about a job's generations; owns its memory. */
@@ -108,7 +108,7 @@ struct ptc_view {
 	uint64_t seq; /* of the request this becomes; 0: not ordered */
 	uint64_t switch_id;
 	uint64_t from_generation, from_snapshot, to_generation, to_snapshot; /* 0: absent */
-	uint64_t from_launch, to_launch;                                     /* of their ranks; 0: none run */
+	uint64_t from_incarnation, to_incarnation;                           /* of their ranks; 0: none run */
 	struct ptc_generation_doc from, to;
 	struct ptc_manifest_doc manifest; /* of from */
 	/* every node either uses, in order of first use; addresses "" while down */

@@ -133,11 +133,11 @@ int ptc_document_get(struct ptc_kept *k, const char *uuid, const char *hash, siz
 		return 0;
 	rc = ptc_blob_get(ptc_cluster_etcd(k->cluster), uuid, hash, max, ret_data, ret_len, err);
 	if (rc == PTC_ECOORD || rc == PTC_ETIMEOUT)
-		ptc_error_wrap(
-			err,
-			"the coordinator is away, and node %s keeps no documents of this job: ask a node that has "
-			"part of its state",
-			ptc_cluster_self(k->cluster));
+		ptc_error_wrap(err,
+			       "the coordinator is unreachable, and node %s keeps no documents of this job: ask a node "
+			       "that has "
+			       "part of its state",
+			       ptc_cluster_self(k->cluster));
 	return rc;
 }
 
@@ -261,7 +261,7 @@ static void gathered(void *arg)
 	if (g->rc == PTC_ELIMIT) {
 		ptc_warn("job",
 			 "job=%s its documents take more than %u MiB: this node keeps none, and cannot read its state "
-			 "while the coordinator is away",
+			 "while the coordinator is unreachable",
 			 g->meta.name, KEPT_BYTES >> 20);
 		empty(g->job);
 	}

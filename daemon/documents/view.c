@@ -66,7 +66,7 @@ int ptc_view_load(struct ptc_kept *k, const struct ptc_meta_doc *meta, const str
 	if (record) {
 		v.from_generation = record->generation;
 		v.from_snapshot = record->snapshot;
-		v.from_launch = record->launch;
+		v.from_incarnation = record->incarnation;
 		rc = load_manifest(k, meta->uuid, record->manifest_hash, &v.manifest, err);
 		if (rc == 0)
 			rc = load_generation(k, meta->uuid, v.manifest.generation_hash, &v.from, err);
@@ -75,7 +75,7 @@ int ptc_view_load(struct ptc_kept *k, const struct ptc_meta_doc *meta, const str
 		v.switch_id = intent->id;
 		v.to_generation = intent->to_generation;
 		v.to_snapshot = intent->to_snapshot;
-		v.to_launch = intent->run_to ? intent->id : 0;
+		v.to_incarnation = intent->run_to ? intent->id : 0;
 	}
 	if (rc == 0 && intent && intent->generation_hash[0]) /* a snapshot or a halt has no new generation */
 		rc = load_generation(k, meta->uuid, intent->generation_hash, &v.to, err);
@@ -178,7 +178,7 @@ struct info_memory {
 };
 
 static int fill_generation(const struct ptc_view *v, const struct ptc_generation_doc *g, uint64_t number,
-			   uint64_t snapshot, uint64_t launch, Ptc__V1__Generation *pb, uint32_t **ret_nodes)
+			   uint64_t snapshot, uint64_t incarnation, Ptc__V1__Generation *pb, uint32_t **ret_nodes)
 {
 	struct ptc_allocation a;
 	static char empty[] = "";
@@ -186,7 +186,7 @@ static int fill_generation(const struct ptc_view *v, const struct ptc_generation
 	ptc__v1__generation__init(pb);
 	pb->number = number;
 	pb->snapshot = snapshot;
-	pb->launch = launch;
+	pb->incarnation = incarnation;
 	pb->config = g->config ? g->config : empty;
 	pb->layout_hash = (char *)(uintptr_t)g->layout_hash;
 	if (number == 0)
@@ -224,10 +224,11 @@ int ptc_view_info(const struct ptc_view *v, struct ptc_info *ret_info, struct pt
 	int rc = m ? 0 : PTC_ENOMEM;
 
 	if (rc == 0)
-		rc = fill_generation(v, &v->from, v->from_generation, v->from_snapshot, v->from_launch, &m->from,
+		rc = fill_generation(v, &v->from, v->from_generation, v->from_snapshot, v->from_incarnation, &m->from,
 				     &m->from_nodes);
 	if (rc == 0)
-		rc = fill_generation(v, &v->to, v->to_generation, v->to_snapshot, v->to_launch, &m->to, &m->to_nodes);
+		rc = fill_generation(v, &v->to, v->to_generation, v->to_snapshot, v->to_incarnation, &m->to,
+				     &m->to_nodes);
 	if (rc == 0) {
 		m->lost = ptc_calloc(v->nnodes, sizeof *m->lost);
 		rc = m->lost ? 0 : PTC_ENOMEM;

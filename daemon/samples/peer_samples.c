@@ -12,11 +12,11 @@
 #include <string.h>
 #include <time.h>
 
-#define CALLS      8
-#define AWAY_NS    1000000000
-#define SILENT_NS  INT64_C(9000000000) /* a node says earlier that it is its source that does not answer */
-#define RETRY_MS   50
-#define RUN_PIECES 32 /* of one sample asked for together */
+#define CALLS          8
+#define UNREACHABLE_NS 1000000000
+#define SILENT_NS      INT64_C(9000000000) /* a node says earlier that it is its source that does not answer */
+#define RETRY_MS       50
+#define RUN_PIECES     32 /* of one sample asked for together */
 
 struct ptc_samples *ptc_samples_new(const struct ptc_samples_opts *opts)
 {
@@ -120,21 +120,21 @@ static void locate_on_loop(void *arg)
 		snprintf(l->address, sizeof l->address, "%s", ptc_cluster_node(l->cluster, i)->doc.address);
 }
 
-static bool is_away(struct ptc_samples *s, const char *node)
+static bool is_unreachable(struct ptc_samples *s, const char *node)
 {
-	bool away;
+	bool unreachable;
 
 	pthread_mutex_lock(&s->lock);
-	away = s->away_until_ns > ptc_sys_now_ns() && !strcmp(s->away, node);
+	unreachable = s->unreachable_until_ns > ptc_sys_now_ns() && !strcmp(s->unreachable, node);
 	pthread_mutex_unlock(&s->lock);
-	return away;
+	return unreachable;
 }
 
-static void note_away(struct ptc_samples *s, const char *node)
+static void note_unreachable(struct ptc_samples *s, const char *node)
 {
 	pthread_mutex_lock(&s->lock);
-	snprintf(s->away, sizeof s->away, "%s", node);
-	s->away_until_ns = ptc_sys_now_ns() + AWAY_NS;
+	snprintf(s->unreachable, sizeof s->unreachable, "%s", node);
+	s->unreachable_until_ns = ptc_sys_now_ns() + UNREACHABLE_NS;
 	pthread_mutex_unlock(&s->lock);
 }
 
@@ -221,7 +221,7 @@ static int ask(struct ptc_samples *s, const struct ptc_samples_reader *r, const 
 
 	if (rc)
 		return ptc_error_set(err, rc, "the daemon is stopping");
-	if (!l.address[0] || is_away(s, doc->node))
+	if (!l.address[0] || is_unreachable(s, doc->node))
 		return ptc_error_set(err, PTC_EPEER, "node %s, which alone has dataset %s, %s", doc->node, doc->name,
 				     l.address[0] ? "has not answered" : "is down");
 	rc = ptc_channels_get(s->o.channels, doc->node, l.address, true, 0, &channel, err);
@@ -235,7 +235,7 @@ static int ask(struct ptc_samples *s, const struct ptc_samples_reader *r, const 
 		rc = call_node(channel, r, request, len, ret_reply, ret_len, err);
 		leave(s);
 		if (rc == PTC_ETIMEOUT && ptc_sys_now_ns() - asked_ns > SILENT_NS)
-			note_away(s, doc->node);
+			note_unreachable(s, doc->node);
 		if (rc)
 			ptc_error_wrap(err, "dataset %s, which lies on node %s", doc->name, doc->node);
 	}

@@ -62,9 +62,9 @@ struct ptc_samples {
 	pthread_cond_t turn, work;
 	struct ptc_samples_known known[PTC_SAMPLES_DOCS]; /* control_samples.c */
 	size_t next_known;
-	size_t calls;                /* answers that are waited for */
-	char away[PTC_NAME_MAX + 1]; /* a node that has just not answered */
-	int64_t away_until_ns;
+	size_t calls;                       /* answers that are waited for */
+	char unreachable[PTC_NAME_MAX + 1]; /* a node that has just not answered */
+	int64_t unreachable_until_ns;
 	struct ptc_cache *cache;
 	bool cache_tried;
 	struct ptc_samples_job *jobs, **jobs_tail;

@@ -107,7 +107,7 @@ static int load_job(struct job *j, struct ptc_error *err)
 
 	if (!rc)
 		rc = ptc_store_rec_tables_load(j, err);
-	return rc ? rc : ptc_store_chunks_settle(j, err);
+	return rc ? rc : ptc_store_chunks_finalize(j, err);
 }
 
 static int open_job(void *arg, const char *uuid, uid_t uid, int64_t fence, enum job_state state, struct ptc_error *err)

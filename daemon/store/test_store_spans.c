@@ -18,7 +18,7 @@
 
 static const int64_t shape[] = { ROWS, COLS };
 
-struct lent {
+struct mapped {
 	struct ptc_box box;
 	struct ptc_span v[MAX];
 	struct ptc_span_chunk chunks[64];
@@ -63,7 +63,7 @@ static struct ptc_box box_random(unsigned *seed)
 	return BOX2(r0, c0, 1 + rand_r(seed) % (ROWS - r0), 1 + rand_r(seed) % (COLS - c0));
 }
 
-static void lend(struct ptc_store *s, const struct ptc_table_key *k, struct lent *l, int *fd)
+static void map_spans(struct ptc_store *s, const struct ptc_table_key *k, struct mapped *l, int *fd)
 {
 	const uint8_t *base;
 	struct ptc_spans spans = { l->v, 0, MAX, l->chunks, 0, 64 };
@@ -80,7 +80,7 @@ static void lend(struct ptc_store *s, const struct ptc_table_key *k, struct lent
 }
 
 /* As a reader does: the bytes, then the counts. How many spans are still what they were. */
-static size_t expect_right_or_refused(const struct lent *l, int fd, const uint8_t *x)
+static size_t expect_right_or_refused(const struct mapped *l, int fd, const uint8_t *x)
 {
 	uint8_t *want = malloc((size_t)volume(&l->box)), *got = malloc((size_t)volume(&l->box));
 	const struct ptc_span_chunk *c;
@@ -105,7 +105,7 @@ static size_t expect_right_or_refused(const struct lent *l, int fd, const uint8_
 }
 
 /* How many blocks of the chunks do not have their checksums. */
-static int damaged_blocks(const struct lent *l, int fd)
+static int damaged_blocks(const struct mapped *l, int fd)
 {
 	uint8_t *buf = malloc(PTC_BLOCK_BYTES);
 	int n = 0;
@@ -125,7 +125,7 @@ static int damaged_blocks(const struct lent *l, int fd)
 static void a_flipped_bit_is_seen(void **state)
 {
 	struct ptc_table_key k = key_of(JOB_A, 1, 1);
-	struct lent l = { .box = BOX2(0, 0, ROWS, COLS) };
+	struct mapped l = { .box = BOX2(0, 0, ROWS, COLS) };
 	uint8_t *x = tensor(11), byte;
 	struct ptc_store *s;
 	struct place p;
@@ -135,11 +135,11 @@ static void a_flipped_bit_is_seen(void **state)
 	s = store_open(&p, 24 * MIB);
 	ok(ptc_store_job_create(s, JOB_A, getuid(), err));
 	make(s, &k, x);
-	lend(s, &k, &l, &fd);
+	map_spans(s, &k, &l, &fd);
 	assert_int_equal(damaged_blocks(&l, fd), 0);
 	flip_bit(&p, x + 1000 * COLS, 64);
 	assert_int_equal(damaged_blocks(&l, fd), 1);
-	lend(s, &k, &l, NULL); /* that nothing is verified where it is lent is the reader's to know */
+	map_spans(s, &k, &l, NULL); /* that nothing is verified where it is mapped is the reader's to know */
 	assert_int_equal(pread(fd, &byte, 1, (off_t)l.v[0].at), 1);
 	close(fd);
 	ptc_store_close(s);
@@ -154,7 +154,7 @@ static void right_or_refused(void **state)
 	uint8_t *x = tensor(seed), *old = NULL;
 	struct ptc_store *s;
 	struct place p;
-	struct lent now, last;
+	struct mapped now, last;
 	size_t refused = 0;
 	struct stat st;
 	bool beside;
@@ -165,8 +165,8 @@ static void right_or_refused(void **state)
 	ok(ptc_store_job_create(s, JOB_A, getuid(), err));
 	make(s, &k, x);
 	for (int round = 0; round < ROUNDS; round++) {
-		last = (struct lent){ .box = box_random(&seed) };
-		lend(s, &k, &last, fd < 0 ? &fd : NULL);
+		last = (struct mapped){ .box = box_random(&seed) };
+		map_spans(s, &k, &last, fd < 0 ? &fd : NULL);
 		if (last.n == 0)
 			continue;
 		assert_int_equal(expect_right_or_refused(&last, fd, x), last.n);
@@ -186,13 +186,13 @@ static void right_or_refused(void **state)
 		if (!beside)
 			make(s, &k, x);
 		refused += last.n - expect_right_or_refused(&last, fd, old);
-		now = (struct lent){ .box = last.box };
-		lend(s, &k, &now, NULL);
+		now = (struct mapped){ .box = last.box };
+		map_spans(s, &k, &now, NULL);
 		assert_int_equal(expect_right_or_refused(&now, fd, x), now.n);
 		free(old);
 	}
 	assert_true(refused > 0);
-	lend(s, &k, &now, NULL);
+	map_spans(s, &k, &now, NULL);
 	ok(ptc_store_job_delete(s, JOB_A, err));
 	assert_int_equal(expect_right_or_refused(&now, fd, x), 0);
 	assert_int_equal(fstat(fd, &st), 0);

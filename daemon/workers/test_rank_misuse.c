@@ -103,8 +103,8 @@ static void before_next(void)
 	IS(ptc_blob_get(c, "b", PTC_BLOB_JOB, NULL, 0, &len), PTC_R_INVALID, "ptc_next");
 	IS(ptc_cursor_set(c, "b", 1, NULL), PTC_R_INVALID, "ptc_next");
 	IS(ptc_cursor_get(c, "b", &position, NULL, 0), PTC_R_INVALID, "ptc_next");
-	IS(ptc_meet_put(c, "k", "v", 1), PTC_R_INVALID, "ptc_next");
-	IS(ptc_meet_get(c, "k", NULL, 0, &len, 1), PTC_R_INVALID, "ptc_next");
+	IS(ptc_rendezvous_put(c, "k", "v", 1), PTC_R_INVALID, "ptc_next");
+	IS(ptc_rendezvous_get(c, "k", NULL, 0, &len, 1), PTC_R_INVALID, "ptc_next");
 	IS(ptc_next(c, NULL), PTC_R_INVALID, "NULL");
 	IS(ptc_next(c, &(struct ptc_generation){ 0 }), PTC_R_INVALID, "size");
 	ptc_update_begin(c); /* nothing to say, and no harm */
@@ -125,17 +125,17 @@ static void building(void)
 	IS(ptc_tensor_declare(c, &d), PTC_R_INVALID, "twice");
 	d.field = "exp_avg";
 	IS(ptc_tensor_declare(c, &d), 0, NULL);
-	IS(ptc_meet_put(c, key, "v", 1), PTC_R_INVALID, "255");
-	IS(ptc_meet_put(c, NULL, "v", 1), PTC_R_INVALID, "NULL");
-	IS(ptc_meet_put(c, "k", NULL, 1), PTC_R_INVALID, "NULL");
-	IS(ptc_meet_put(c, "k", big, 5000), PTC_R_LIMIT, "4096");
-	IS(ptc_meet_put(c, "k", "value", 5), 0, NULL);
-	IS(ptc_meet_put(c, "k", "value", 5), 0, NULL);
-	IS(ptc_meet_put(c, "k", "other", 5), PTC_R_REFUSED, "another value");
-	IS(ptc_meet_get(c, "nobody", buf, sizeof buf, &len, 20), PTC_R_TIMEOUT, "nobody");
-	IS(ptc_meet_get(c, "k", buf, 2, &len, 10000), PTC_R_LIMIT, "5 bytes");
+	IS(ptc_rendezvous_put(c, key, "v", 1), PTC_R_INVALID, "255");
+	IS(ptc_rendezvous_put(c, NULL, "v", 1), PTC_R_INVALID, "NULL");
+	IS(ptc_rendezvous_put(c, "k", NULL, 1), PTC_R_INVALID, "NULL");
+	IS(ptc_rendezvous_put(c, "k", big, 5000), PTC_R_LIMIT, "4096");
+	IS(ptc_rendezvous_put(c, "k", "value", 5), 0, NULL);
+	IS(ptc_rendezvous_put(c, "k", "value", 5), 0, NULL);
+	IS(ptc_rendezvous_put(c, "k", "other", 5), PTC_R_REFUSED, "another value");
+	IS(ptc_rendezvous_get(c, "nobody", buf, sizeof buf, &len, 20), PTC_R_TIMEOUT, "nobody");
+	IS(ptc_rendezvous_get(c, "k", buf, 2, &len, 10000), PTC_R_LIMIT, "5 bytes");
 	IS((int)len, 5, NULL);
-	IS(ptc_meet_get(c, "k", NULL, 2, &len, 20), PTC_R_INVALID, "NULL");
+	IS(ptc_rendezvous_get(c, "k", NULL, 2, &len, 20), PTC_R_INVALID, "NULL");
 	IS(ptc_blob_set(c, key, PTC_BLOB_JOB, "x", 1), PTC_R_INVALID, "255");
 	IS(ptc_blob_set(c, "b", (enum ptc_blob_scope)9, "x", 1), PTC_R_INVALID, "scope");
 	IS(ptc_blob_set(c, "b", PTC_BLOB_JOB, big, sizeof big), PTC_R_LIMIT, "262144");

@@ -208,17 +208,17 @@ static void out_of_turn(uint16_t type, const char *what)
 	expect_refusal(&c, 0, what);
 }
 
-/* One that says it is of a generation or launch it was not given: it is told that this has ended, whatever it says. */
-static void stale(uint64_t generation, uint64_t launch)
+/* One that says it is of a generation or incarnation it was not given: it is told that this has ended, whatever it says. */
+static void stale(uint64_t generation, uint64_t incarnation)
 {
 	struct ptc_local_conn c = dial();
 	struct ptc_local_hello h = good();
 	struct ptc_local_out o = { .grow = realloc };
 	int32_t code;
 
-	h.standing = PTC_LOCAL_IS_STOPPED;
+	h.resume_phase = PTC_LOCAL_IS_STOPPED;
 	h.generation = generation;
-	h.launch = launch;
+	h.incarnation = incarnation;
 	hello(&c, &h, -1);
 	ptc_local_put_tensor(&o, &(struct ptc_local_tensor){ .name = "a", .field = "", .dtype = "F32" }, NULL);
 	say(&c, PTC_LOCAL_TENSOR, &o, -1);
@@ -240,13 +240,14 @@ static void deaf(void)
 	uint64_t asked = 0;
 	int32_t code;
 
-	ptc_local_put_meet(&o, &(struct ptc_local_meet){ .id = 1, .key = "k", .text = "", .timeout_ms = 1 });
+	ptc_local_put_rendezvous(&o,
+				 &(struct ptc_local_rendezvous){ .id = 1, .key = "k", .text = "", .timeout_ms = 1 });
 	for (; asked < 200000 && poll(&p, 1, 1000) == 1; asked++)
-		say(&c, PTC_LOCAL_MEET_GET, &o, -1);
+		say(&c, PTC_LOCAL_RENDEZVOUS_GET, &o, -1);
 	free(o.data);
 	expect(asked < 200000, "ptcd takes requests for ever from one that does not hear the answers");
 	for (; asked; asked--)
-		expect(hear(&c, &code) == PTC_LOCAL_MEET_REPLY, "an answer is missing");
+		expect(hear(&c, &code) == PTC_LOCAL_RENDEZVOUS_REPLY, "an answer is missing");
 	hang_up(&c);
 }
 

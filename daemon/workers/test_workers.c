@@ -6,9 +6,9 @@
  * bytes between; "s" F64 scalar, on every rank. Element i of each is begin(i) + step. */
 #include "daemon/workers/test_rank.h"
 #include "daemon/workers/group/rank_groups.h"
-#include "daemon/workers/group/rank_seats.h"
+#include "daemon/workers/group/rank_slots.h"
 #include "daemon/workers/group/rank_status.h"
-#include "daemon/workers/session/rank_meet.h"
+#include "daemon/workers/session/rank_rendezvous.h"
 #include "daemon/workers/workers.h"
 #include "proto/local_messages.h"
 #include "proto/local_page.h"
@@ -129,18 +129,18 @@ static void rank_update(struct rank *r)
 	r->s++;
 }
 
-static void rank_meet(struct rank *r)
+static void rank_rendezvous(struct rank *r)
 {
 	char key[32], value[32], got[32];
 	size_t len;
 
 	snprintf(key, sizeof key, "addr/%u", r->gen.rank);
 	snprintf(value, sizeof value, "here-%u-%llu", r->gen.rank, (unsigned long long)r->gen.generation);
-	rank_check(ptc_meet_put(r->c, key, value, strlen(value)) == 0, r->c, "put");
+	rank_check(ptc_rendezvous_put(r->c, key, value, strlen(value)) == 0, r->c, "put");
 	for (unsigned i = 0; i < r->gen.world; i++) {
 		snprintf(key, sizeof key, "addr/%u", i);
 		snprintf(value, sizeof value, "here-%u-%llu", i, (unsigned long long)r->gen.generation);
-		rank_check(ptc_meet_get(r->c, key, got, sizeof got, &len, 20000) == 0, r->c, "get");
+		rank_check(ptc_rendezvous_get(r->c, key, got, sizeof got, &len, 20000) == 0, r->c, "get");
 		rank_check(len == strlen(value) && memcmp(got, value, len) == 0, r->c, "got");
 	}
 }
@@ -159,7 +159,7 @@ static void rank_restored(struct rank *r, bool restored)
 	rank_check(step == r->gen.start_step && len == sizeof step, r->c, "blob value");
 }
 
-static void rank_carry(struct rank *r, uint64_t step)
+static void rank_set_state(struct rank *r, uint64_t step)
 {
 	static uint8_t big[200000];
 
@@ -210,7 +210,7 @@ static void rank_train(struct rank *r, const char *how, uint64_t last)
 	for (uint64_t step = r->gen.start_step;; step++) {
 		int rc;
 
-		rank_carry(r, step);
+		rank_set_state(r, step);
 		rc = ptc_boundary(r->c, step);
 		rank_check(rc >= 0, r->c, "boundary");
 		if (rc)
@@ -308,7 +308,7 @@ static int rank_main(int argc, char **argv)
 		rank_maps(&r);
 	r.gen.size = sizeof r.gen;
 	while ((rc = ptc_next(r.c, &r.gen)) == 1) {
-		rank_meet(&r);
+		rank_rendezvous(&r);
 		rank_restored(&r, r.gen.has_state); /* known before anything is declared */
 		rank_build(&r);
 		if (strcmp(how, "nonsense") == 0 && r.gen.rank == 1)
@@ -337,36 +337,36 @@ static int rank_main(int argc, char **argv)
 
 /* ---- the daemon's side ------------------------------------------------------------------ */
 
-#define NEWS_MAX 64
+#define EVENT_MAX 64
 static struct {
 	char dir[64];
 	struct ptc_workers *w;
 	pthread_mutex_t lock;
-	struct ptc_worker_news news[NEWS_MAX];
-	size_t nnews;
+	struct ptc_worker_event event[EVENT_MAX];
+	size_t nevents;
 	int64_t live, stall_ms, copy_ms;
 } t = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
 static char self[256];
 
-static void on_news(void *arg, const struct ptc_worker_news *news)
+static void on_event(void *arg, const struct ptc_worker_event *event)
 {
 	(void)arg;
 	pthread_mutex_lock(&t.lock);
-	if (t.nnews < NEWS_MAX)
-		t.news[t.nnews++] = *news;
+	if (t.nevents < EVENT_MAX)
+		t.event[t.nevents++] = *event;
 	pthread_mutex_unlock(&t.lock);
 }
 
-static bool has_news(enum ptc_worker_news_kind kind, struct ptc_worker_news *ret)
+static bool has_event(enum ptc_worker_event_kind kind, struct ptc_worker_event *ret)
 {
 	bool found = false;
 
 	for (int i = 0; i < 30000 && !found; i++) {
 		pthread_mutex_lock(&t.lock);
-		for (size_t j = 0; j < t.nnews; j++)
-			if (t.news[j].kind == kind) {
-				*ret = t.news[j];
+		for (size_t j = 0; j < t.nevents; j++)
+			if (t.event[j].kind == kind) {
+				*ret = t.event[j];
 				found = true;
 			}
 		pthread_mutex_unlock(&t.lock);
@@ -376,10 +376,10 @@ static bool has_news(enum ptc_worker_news_kind kind, struct ptc_worker_news *ret
 	return found;
 }
 
-static void forget_news(void)
+static void forget_event(void)
 {
 	pthread_mutex_lock(&t.lock);
-	t.nnews = 0;
+	t.nevents = 0;
 	pthread_mutex_unlock(&t.lock);
 }
 
@@ -392,9 +392,12 @@ static void ok(int rc, const struct ptc_error *err)
 
 static void up(void)
 {
-	struct ptc_workers_env env = {
-		.node = "n0", .dir = t.dir, .cgroup = "", .stall_ms = t.stall_ms, .copy_ms = t.copy_ms, .news = on_news
-	};
+	struct ptc_workers_env env = { .node = "n0",
+				       .dir = t.dir,
+				       .cgroup = "",
+				       .stall_ms = t.stall_ms,
+				       .copy_ms = t.copy_ms,
+				       .event = on_event };
 	struct ptc_error err = PTC_ERROR_INIT;
 
 	ok(ptc_workers_new(&env, &t.w, &err), &err);
@@ -405,7 +408,7 @@ static int setup(void **state)
 	(void)state;
 	snprintf(t.dir, sizeof t.dir, "%s/ptc-workers-XXXXXX", getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
 	assert_non_null(mkdtemp(t.dir));
-	t.nnews = 0;
+	t.nevents = 0;
 	t.live = ptc_alloc_live();
 	up();
 	return 0;
@@ -520,12 +523,12 @@ struct state {
 
 /* Memory that a process which copies can be given, for an operation of its own. */
 struct room {
-	struct ptc_seat_copying copying;
+	struct ptc_slot_copying copying;
 	uint8_t *map;
 	size_t bytes;
 };
 
-static void room_open(struct room *r, const struct ptc_seat_view *v, size_t bytes)
+static void room_open(struct room *r, const struct ptc_slot_view *v, size_t bytes)
 {
 	struct ptc_error err = PTC_ERROR_INIT;
 	int fd = memfd_create("room", MFD_CLOEXEC);
@@ -535,14 +538,14 @@ static void room_open(struct room *r, const struct ptc_seat_view *v, size_t byte
 	r->map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	assert_true(r->map != MAP_FAILED);
 	r->copying.memory[0] =
-		(struct ptc_seat_memory){ .fd = fd, .writable = true, .once = true, .base = r->map, .bytes = bytes };
+		(struct ptc_slot_memory){ .fd = fd, .writable = true, .once = true, .base = r->map, .bytes = bytes };
 	r->copying.memory[1].fd = -1;
-	ok(ptc_seat_copying_init(v, &r->copying, &err), &err);
+	ok(ptc_slot_copying_init(v, &r->copying, &err), &err);
 }
 
-static void room_close(struct room *r, const struct ptc_seat_view *v)
+static void room_close(struct room *r, const struct ptc_slot_view *v)
 {
-	ptc_seat_copying_done(v, &r->copying);
+	ptc_slot_copying_done(v, &r->copying);
 	munmap(r->map, r->bytes);
 	close(r->copying.memory[0].fd);
 }
@@ -557,7 +560,7 @@ static size_t bytes_of(const struct iovec *v, size_t n)
 }
 
 /* Through such memory, where ours may be any. */
-static int seat_io(const struct ptc_seat_view *v, const struct iovec *remote, size_t nremote, const struct iovec *local,
+static int slot_io(const struct ptc_slot_view *v, const struct iovec *remote, size_t nremote, const struct iovec *local,
 		   size_t nlocal, bool writing, struct ptc_error *err)
 {
 	struct iovec in[64];
@@ -572,35 +575,35 @@ static int seat_io(const struct ptc_seat_view *v, const struct iovec *remote, si
 		in[i] = (struct iovec){ at, local[i].iov_len };
 		memcpy(at, local[i].iov_base, local[i].iov_len);
 	}
-	rc = writing ? ptc_seat_write(v, &r.copying, remote, nremote, in, nlocal, err)
-		     : ptc_seat_read(v, &r.copying, remote, nremote, in, nlocal, true, err);
+	rc = writing ? ptc_slot_write(v, &r.copying, remote, nremote, in, nlocal, err)
+		     : ptc_slot_read(v, &r.copying, remote, nremote, in, nlocal, true, err);
 	for (size_t i = 0; i < nlocal; i++)
 		memcpy(local[i].iov_base, in[i].iov_base, local[i].iov_len);
 	room_close(&r, v);
 	return rc;
 }
 
-static int seat_read(const struct ptc_seat_view *v, const struct iovec *remote, size_t nremote,
+static int slot_read(const struct ptc_slot_view *v, const struct iovec *remote, size_t nremote,
 		     const struct iovec *local, size_t nlocal, struct ptc_error *err)
 {
-	return seat_io(v, remote, nremote, local, nlocal, false, err);
+	return slot_io(v, remote, nremote, local, nlocal, false, err);
 }
 
-static int seat_write(const struct ptc_seat_view *v, const struct iovec *remote, size_t nremote,
+static int slot_write(const struct ptc_slot_view *v, const struct iovec *remote, size_t nremote,
 		      const struct iovec *local, size_t nlocal, struct ptc_error *err)
 {
-	return seat_io(v, remote, nremote, local, nlocal, true, err);
+	return slot_io(v, remote, nremote, local, nlocal, true, err);
 }
 
-static void touch(const struct ptc_seat_view *v, struct state *s, bool writing)
+static void touch(const struct ptc_slot_view *v, struct state *s, bool writing)
 {
 	struct ptc_error err = PTC_ERROR_INIT;
 	struct iovec remote[64], local[64];
 	size_t n = 0;
 
 	for (size_t i = 0; i < v->ntensors; i++) {
-		const struct ptc_seat_tensor *x = &v->tensors[i];
-		const struct ptc_seat_region *r = &x->regions[0];
+		const struct ptc_slot_tensor *x = &v->tensors[i];
+		const struct ptc_slot_region *r = &x->regions[0];
 
 		assert_int_equal(x->nregions, 1);
 		if (strcmp(x->name, "w") == 0) {
@@ -623,15 +626,15 @@ static void touch(const struct ptc_seat_view *v, struct state *s, bool writing)
 	}
 	for (size_t i = 0; i < n; i++)
 		local[i].iov_len = remote[i].iov_len;
-	ok(writing ? seat_write(v, remote, n, local, n, &err) : seat_read(v, remote, n, local, n, &err), &err);
+	ok(writing ? slot_write(v, remote, n, local, n, &err) : slot_read(v, remote, n, local, n, &err), &err);
 }
 
 /* What `touch` writes, read by the rank out of a file: all that it has declared, m by its rows at once. */
-static void touch_by_file(const struct ptc_seat_view *v, const struct state *s)
+static void touch_by_file(const struct ptc_slot_view *v, const struct state *s)
 {
-	struct ptc_seat_filling f = { 0 };
+	struct ptc_slot_filling f = { 0 };
 	struct ptc_error err = PTC_ERROR_INIT;
-	struct ptc_seat_rows rows[4];
+	struct ptc_slot_rows rows[4];
 	char path[64];
 	size_t n = 0;
 	int rw = memfd_create("state", MFD_CLOEXEC), fd;
@@ -641,13 +644,13 @@ static void touch_by_file(const struct ptc_seat_view *v, const struct state *s)
 	fd = open(path, O_RDONLY | O_CLOEXEC);
 	assert_true(fd >= 0);
 	for (size_t i = 0; i < v->ntensors; i++) {
-		const struct ptc_seat_tensor *x = &v->tensors[i];
-		const struct ptc_seat_region *r = &x->regions[0];
+		const struct ptc_slot_tensor *x = &v->tensors[i];
+		const struct ptc_slot_region *r = &x->regions[0];
 		const void *from = strcmp(x->name, "w") == 0   ? (const void *)(s->w + r->box.off[0])
 				   : strcmp(x->name, "s") == 0 ? (const void *)&s->s
 							       : (const void *)&s->m[0][r->box.off[1]];
 
-		rows[n] = (struct ptc_seat_rows){ .address = r->address,
+		rows[n] = (struct ptc_slot_rows){ .address = r->address,
 						  .offset = (uint64_t)((const char *)from - (const char *)s),
 						  .bytes = x->ndim == 1 ? (uint64_t)r->box.ext[0] * 8 : 8,
 						  .count = 1 };
@@ -660,22 +663,22 @@ static void touch_by_file(const struct ptc_seat_view *v, const struct state *s)
 		n++;
 	}
 	for (size_t i = 0; i < n; i++) /* one message each, so that there are several on the way */
-		ok(ptc_seat_fill(v, &f, fd, &rows[i], 1, NULL, &err), &err);
-	ok(ptc_seat_filled(v, &f, NULL, &err), &err);
+		ok(ptc_slot_fill(v, &f, fd, &rows[i], 1, NULL, &err), &err);
+	ok(ptc_slot_filled(v, &f, NULL, &err), &err);
 	assert_false(f.failed);
 	rows[0].address += rows[0].bytes * (1u << 20);
-	assert_int_equal(ptc_seat_fill(v, &f, fd, rows, 1, NULL, &err), PTC_EINTERNAL);
+	assert_int_equal(ptc_slot_fill(v, &f, fd, rows, 1, NULL, &err), PTC_EINTERNAL);
 	close(fd);
 	/* What is behind the file's end is not there; the rank says so, and what we write then is what it has. */
 	assert_int_equal(ftruncate(rw, 1), 0);
 	rows[0].address -= rows[0].bytes * (1u << 20);
-	ok(ptc_seat_fill(v, &f, rw, rows, 1, NULL, &err), &err);
-	ok(ptc_seat_filled(v, &f, NULL, &err), &err);
+	ok(ptc_slot_fill(v, &f, rw, rows, 1, NULL, &err), &err);
+	ok(ptc_slot_filled(v, &f, NULL, &err), &err);
 	assert_true(f.failed);
 	close(rw);
 }
 
-static void take_blobs(const struct ptc_seat_view *v, struct state *s)
+static void take_blobs(const struct ptc_slot_view *v, struct state *s)
 {
 	for (size_t i = 0; i < v->nblobs; i++)
 		if (strcmp(v->blobs[i].name, "job") == 0) {
@@ -688,14 +691,14 @@ static void take_blobs(const struct ptc_seat_view *v, struct state *s)
 		s->position = v->cursors[i].position;
 }
 
-static void read_state(const struct group *g, enum ptc_seat_state expect, struct state *s)
+static void read_state(const struct group *g, enum ptc_slot_state expect, struct state *s)
 {
 	struct ptc_error err = PTC_ERROR_INIT;
-	struct ptc_seat_view *v;
+	struct ptc_slot_view *v;
 	size_t n;
 
 	memset(s, 0, sizeof *s);
-	ok(ptc_workers_seats(t.w, &g->desc.key, &v, &n, &err), &err);
+	ok(ptc_workers_slots(t.w, &g->desc.key, &v, &n, &err), &err);
 	assert_int_equal(n, g->desc.nranks);
 	for (size_t i = 0; i < n; i++) {
 		assert_int_equal(v[i].state, expect);
@@ -703,7 +706,7 @@ static void read_state(const struct group *g, enum ptc_seat_state expect, struct
 		touch(&v[i], s, false);
 		take_blobs(&v[i], s);
 	}
-	ptc_workers_seats_done(t.w, v, n);
+	ptc_workers_slots_done(t.w, v, n);
 }
 
 static void check_state(const struct state *s, uint64_t step)
@@ -718,20 +721,20 @@ static void check_state(const struct state *s, uint64_t step)
 
 #define WORLD_MAX 8
 /* What ranks have carried at a step. Until the next call. */
-static const struct ptc_seat_carried *carried(const struct ptc_group_desc *desc, const struct state *s, uint64_t at)
+static const struct ptc_rank_state *rank_states(const struct ptc_group_desc *desc, const struct state *s, uint64_t at)
 {
 	static char job[] = "job", train[] = "train", tag[] = "n=100";
-	static struct ptc_seat_carried of[WORLD_MAX];
-	static struct ptc_seat_cursor cursor;
-	static struct ptc_seat_blob blob;
+	static struct ptc_rank_state of[WORLD_MAX];
+	static struct ptc_slot_cursor cursor;
+	static struct ptc_slot_blob blob;
 	static uint64_t step;
 
 	step = at;
-	blob = (struct ptc_seat_blob){ .name = job, .scope = PTC_BLOB_JOB, .data = &step, .len = sizeof step };
-	cursor = (struct ptc_seat_cursor){ .name = train, .tag = tag, .position = 8 * step };
+	blob = (struct ptc_slot_blob){ .name = job, .scope = PTC_BLOB_JOB, .data = &step, .len = sizeof step };
+	cursor = (struct ptc_slot_cursor){ .name = train, .tag = tag, .position = 8 * step };
 	assert_true(desc->nranks <= WORLD_MAX);
 	for (size_t i = 0; i < desc->nranks; i++)
-		of[i] = (struct ptc_seat_carried){ &blob, &cursor, 1, 1 };
+		of[i] = (struct ptc_rank_state){ &blob, &cursor, 1, 1 };
 	return s ? of : NULL;
 }
 
@@ -739,29 +742,29 @@ static const struct ptc_seat_carried *carried(const struct ptc_group_desc *desc,
 static void go(const struct group *g, struct state *s, uint64_t step)
 {
 	struct ptc_error err = PTC_ERROR_INIT;
-	const struct ptc_seat_carried *of = carried(&g->desc, s, step);
-	struct ptc_seat_view *v;
+	const struct ptc_rank_state *of = rank_states(&g->desc, s, step);
+	struct ptc_slot_view *v;
 	size_t n;
 
-	ok(ptc_workers_seats(t.w, &g->desc.key, &v, &n, &err), &err);
+	ok(ptc_workers_slots(t.w, &g->desc.key, &v, &n, &err), &err);
 	for (size_t i = 0; i < n; i++) {
-		assert_int_equal(v[i].state, PTC_SEAT_DECLARED);
+		assert_int_equal(v[i].state, PTC_SLOT_DECLARED);
 		if (s && i % 2)
 			touch_by_file(&v[i], s);
 		else if (s)
 			touch(&v[i], s, true);
-		ok(ptc_seat_go(&v[i], s, of ? of->blobs : NULL, of ? 1 : 0, of ? of->cursors : NULL, of ? 1 : 0, &err),
+		ok(ptc_slot_go(&v[i], s, of ? of->blobs : NULL, of ? 1 : 0, of ? of->cursors : NULL, of ? 1 : 0, &err),
 		   &err);
 	}
-	ptc_workers_seats_done(t.w, v, n);
+	ptc_workers_slots_done(t.w, v, n);
 }
 
-static void launch(const struct group *g, struct state *s, uint64_t step)
+static void start_generation(const struct group *g, struct state *s, uint64_t step)
 {
 	struct ptc_error err = PTC_ERROR_INIT;
 
 	ok(ptc_workers_start(t.w, &g->desc, WAIT, &err), &err);
-	ok(ptc_workers_build(t.w, &g->desc, step, s, carried(&g->desc, s, step), WAIT, &err), &err);
+	ok(ptc_workers_build(t.w, &g->desc, step, s, rank_states(&g->desc, s, step), WAIT, &err), &err);
 	go(g, s, step);
 }
 
@@ -806,35 +809,35 @@ static void life(enum ptc_worker_mode mode, bool fast)
 	uint64_t at, later;
 
 	a->desc.fast_copy = b->desc.fast_copy = fast;
-	launch(a, NULL, 0);
+	start_generation(a, NULL, 0);
 	at = stop(a, 10);
-	read_state(a, PTC_SEAT_STOPPED, &s);
+	read_state(a, PTC_SLOT_STOPPED, &s);
 	check_state(&s, at);
 	assert_true(s.blobs && s.blob_step == at && s.position == 8 * at);
 	release(a);
 	ok(ptc_workers_start(t.w, &b->desc, WAIT, &err), &err); /* ahead: a still runs */
 	later = stop(a, at + 1);
 	assert_true(later > at);
-	read_state(a, PTC_SEAT_STOPPED, &s);
+	read_state(a, PTC_SLOT_STOPPED, &s);
 	check_state(&s, later);
 	end(a);
-	ok(ptc_workers_build(t.w, &b->desc, later, true, carried(&b->desc, &s, later), WAIT, &err), &err);
+	ok(ptc_workers_build(t.w, &b->desc, later, true, rank_states(&b->desc, &s, later), WAIT, &err), &err);
 	go(b, &s, later);
 	at = stop(b, later + 7);
-	read_state(b, PTC_SEAT_STOPPED, &s);
+	read_state(b, PTC_SLOT_STOPPED, &s);
 	check_state(&s, at);
 	assert_int_equal(s.blob_step, at);
 	/* and to fewer */
 	a = group(1, 3, mode, "", NULL);
 	ok(ptc_workers_start(t.w, &a->desc, WAIT, &err), &err);
 	end(b);
-	ok(ptc_workers_build(t.w, &a->desc, at, true, carried(&a->desc, &s, at), WAIT, &err), &err);
+	ok(ptc_workers_build(t.w, &a->desc, at, true, rank_states(&a->desc, &s, at), WAIT, &err), &err);
 	go(a, &s, at);
 	ptc_workers_drop(t.w, UUID, &a->desc.key);
 	at = stop(a, at + 5);
-	read_state(a, PTC_SEAT_STOPPED, &s);
+	read_state(a, PTC_SLOT_STOPPED, &s);
 	check_state(&s, at);
-	assert_int_equal(t.nnews, 0);
+	assert_int_equal(t.nevents, 0);
 }
 
 /* To fewer ranks and to more again, over and over: that a process which is not needed any more takes its time to exit is nobody's
@@ -848,14 +851,14 @@ static void test_life_slow_exit(void **state)
 	char path[160];
 
 	(void)state;
-	launch(g, NULL, 0);
+	start_generation(g, NULL, 0);
 	for (uint64_t i = 2; i < 50; i++) {
 		at = stop(g, at + 1);
-		read_state(g, PTC_SEAT_STOPPED, &s);
+		read_state(g, PTC_SLOT_STOPPED, &s);
 		next = group(i % 4 == 3 ? 2 : i % 2 ? 4 : 1, i, PTC_MODE_REBUILD, "slow", NULL);
 		ok(ptc_workers_start(t.w, &next->desc, WAIT, &err), &err);
 		end(g);
-		ok(ptc_workers_build(t.w, &next->desc, at, true, carried(&next->desc, &s, at), WAIT, &err), &err);
+		ok(ptc_workers_build(t.w, &next->desc, at, true, rank_states(&next->desc, &s, at), WAIT, &err), &err);
 		go(next, &s, at);
 		ptc_workers_drop(t.w, UUID, &next->desc.key);
 		snprintf(path, sizeof path, "%s/" UUID "/groups/%d-1", t.dir, (int)i - 1);
@@ -864,7 +867,7 @@ static void test_life_slow_exit(void **state)
 		g = next;
 	}
 	at = stop(g, at + 1);
-	read_state(g, PTC_SEAT_STOPPED, &s);
+	read_state(g, PTC_SLOT_STOPPED, &s);
 	check_state(&s, at);
 }
 
@@ -897,7 +900,7 @@ static void test_life_later(void **state)
 	bool passed;
 
 	(void)state;
-	launch(g, NULL, 0);
+	start_generation(g, NULL, 0);
 	for (int moves = 0; moves < 6;) {
 		ok(ptc_workers_arm(t.w, &g->desc.key, 1, &passed, &step, &err), &err);
 		for (first = at = passed ? step + 1 : 1;; at++, moves++) {
@@ -910,7 +913,7 @@ static void test_life_later(void **state)
 			assert_true(at % 3 != 0 && at < first + 2);
 		}
 		assert_int_equal(at % 3, 0);
-		read_state(g, PTC_SEAT_STOPPED, &s);
+		read_state(g, PTC_SLOT_STOPPED, &s);
 		check_state(&s, at);
 		release(g);
 	}
@@ -932,7 +935,7 @@ static void test_copied(void **state)
 {
 	struct group *g = group(1, 1, PTC_MODE_REBUILD, "", NULL);
 	struct ptc_error err = PTC_ERROR_INIT;
-	struct ptc_seat_view *v = NULL;
+	struct ptc_slot_view *v = NULL;
 	struct ptc_wait little = { .timeout_ms = 100 };
 	uint64_t at = 0, step;
 	struct state s;
@@ -941,14 +944,14 @@ static void test_copied(void **state)
 
 	(void)state;
 	g->desc.fast_copy = true;
-	launch(g, NULL, 0);
+	start_generation(g, NULL, 0);
 	for (int i = 0; i < 200 && !(v && v[0].copied); i++) { /* the memory is made in the background */
 		if (v) {
-			ptc_workers_seats_done(t.w, v, n);
+			ptc_workers_slots_done(t.w, v, n);
 			release(g);
 		}
 		at = stop(g, at + 3);
-		ok(ptc_workers_seats(t.w, &g->desc.key, &v, &n, &err), &err);
+		ok(ptc_workers_slots(t.w, &g->desc.key, &v, &n, &err), &err);
 	}
 	assert_true(v[0].copied);
 	release(g);
@@ -957,9 +960,9 @@ static void test_copied(void **state)
 	memset(&s, 0, sizeof s);
 	touch(&v[0], &s, false);
 	check_state(&s, at);
-	ptc_workers_seats_done(t.w, v, n);
+	ptc_workers_slots_done(t.w, v, n);
 	ok(ptc_workers_wait_stopped(t.w, &g->desc.key, at + 20, NULL, WAIT, &err), &err);
-	read_state(g, PTC_SEAT_STOPPED, &s);
+	read_state(g, PTC_SLOT_STOPPED, &s);
 	check_state(&s, at + 20);
 }
 
@@ -977,16 +980,16 @@ static void test_restarted_while_running(void **state)
 	uint64_t at = 0;
 
 	(void)state;
-	launch(g, NULL, 0);
+	start_generation(g, NULL, 0);
 	for (int i = 0; i < 3; i++) {
 		again();
 		at = stop(g, at + 5);
-		read_state(g, PTC_SEAT_STOPPED, &s);
+		read_state(g, PTC_SLOT_STOPPED, &s);
 		check_state(&s, at);
 		assert_true(s.blobs && s.blob_step == at);
 		release(g);
 	}
-	assert_int_equal(t.nnews, 0);
+	assert_int_equal(t.nevents, 0);
 }
 
 static void test_restarted_while_stopped(void **state)
@@ -997,18 +1000,18 @@ static void test_restarted_while_stopped(void **state)
 
 	(void)state;
 	g->desc.fast_copy = true;
-	launch(g, NULL, 0);
+	start_generation(g, NULL, 0);
 	at = stop(g, 5);
 	for (int i = 0; i < 20; i++) {
 		again();
 		nap_us(2000 * (i % 3));
-		read_state(g, PTC_SEAT_STOPPED, &s); /* stays where it was, and says again what it carries */
+		read_state(g, PTC_SLOT_STOPPED, &s); /* stays where it was, and says again what it carries */
 		check_state(&s, at);
 		assert_true(s.blobs && s.blob_step == at);
 	}
 	release(g);
 	at = stop(g, at + 3);
-	read_state(g, PTC_SEAT_STOPPED, &s);
+	read_state(g, PTC_SLOT_STOPPED, &s);
 	check_state(&s, at);
 }
 
@@ -1028,7 +1031,7 @@ static void test_restarted_while_declared(void **state)
 	ok(ptc_workers_build(t.w, &g->desc, 0, false, NULL, WAIT, &err), &err);
 	go(g, NULL, 0);
 	at = stop(g, 3);
-	read_state(g, PTC_SEAT_STOPPED, &s);
+	read_state(g, PTC_SLOT_STOPPED, &s);
 	check_state(&s, at);
 	again();
 	end(g);
@@ -1050,37 +1053,37 @@ static void test_restarted_while_told(void **state)
 	uint64_t at;
 
 	(void)state;
-	launch(a, NULL, 0);
+	start_generation(a, NULL, 0);
 	at = stop(a, 4);
-	read_state(a, PTC_SEAT_STOPPED, &s);
+	read_state(a, PTC_SLOT_STOPPED, &s);
 	ok(ptc_workers_start(t.w, &b->desc, WAIT, &err), &err);
 	end(a);
-	assert_int_equal(ptc_workers_build(t.w, &b->desc, at, true, carried(&b->desc, &s, at), &no_wait, &err),
+	assert_int_equal(ptc_workers_build(t.w, &b->desc, at, true, rank_states(&b->desc, &s, at), &no_wait, &err),
 			 PTC_ECANCELED);
 	again();
-	ok(ptc_workers_build(t.w, &b->desc, at, true, carried(&b->desc, &s, at), WAIT, &err), &err);
+	ok(ptc_workers_build(t.w, &b->desc, at, true, rank_states(&b->desc, &s, at), WAIT, &err), &err);
 	go(b, &s, at);
 	at = stop(b, at + 2);
-	read_state(b, PTC_SEAT_STOPPED, &s);
+	read_state(b, PTC_SLOT_STOPPED, &s);
 	check_state(&s, at);
 	end(b);
 }
 
-static void meets(const struct group *g, const char *name, const char *value)
+static void rendezvous(const struct group *g, const char *name, const char *value)
 {
 	struct ptc_error err = PTC_ERROR_INIT;
 	char buf[64];
 	size_t len;
 
-	ok(ptc_workers_meet_get(t.w, &g->desc.key, name, buf, sizeof buf, &len, &(struct ptc_wait){ .timeout_ms = 1 },
-				&err),
+	ok(ptc_workers_rendezvous_get(t.w, &g->desc.key, name, buf, sizeof buf, &len,
+				      &(struct ptc_wait){ .timeout_ms = 1 }, &err),
 	   &err);
 	assert_int_equal(len, strlen(value));
 	assert_memory_equal(buf, value, len);
 }
 
 /* Keys that ranks of other nodes have put here are not put again; what a crash has cut off does not hide what comes after. */
-static void test_restarted_while_meeting(void **state)
+static void test_restarted_during_rendezvous(void **state)
 {
 	struct group *g = group(2, 1, PTC_MODE_RESTART, "", NULL);
 	struct ptc_error err = PTC_ERROR_INIT;
@@ -1088,22 +1091,22 @@ static void test_restarted_while_meeting(void **state)
 	int fd;
 
 	(void)state;
-	snprintf(path, sizeof path, "%s/" UUID "/groups/1-1.meets", t.dir);
+	snprintf(path, sizeof path, "%s/" UUID "/groups/1-1.rendezvous", t.dir);
 	ok(ptc_workers_start(t.w, &g->desc, WAIT, &err), &err);
-	ok(ptc_workers_meet_put(t.w, &g->desc.key, "far/7", "here", 4, &err), &err);
-	ok(ptc_workers_meet_put(t.w, &g->desc.key, "far/8", "", 0, &err), &err);
+	ok(ptc_workers_rendezvous_put(t.w, &g->desc.key, "far/7", "here", 4, &err), &err);
+	ok(ptc_workers_rendezvous_put(t.w, &g->desc.key, "far/8", "", 0, &err), &err);
 	again();
 	fd = open(path, O_WRONLY | O_APPEND | O_CLOEXEC);
 	assert_true(fd >= 0 && write(fd, "half of a reco", 14) == 14);
 	close(fd);
 	again();
-	ok(ptc_workers_meet_put(t.w, &g->desc.key, "far/9", "there", 5, &err), &err);
+	ok(ptc_workers_rendezvous_put(t.w, &g->desc.key, "far/9", "there", 5, &err), &err);
 	again();
-	meets(g, "far/7", "here");
-	meets(g, "far/8", "");
-	meets(g, "far/9", "there");
-	ok(ptc_workers_meet_put(t.w, &g->desc.key, "far/7", "here", 4, &err), &err);
-	assert_int_equal(ptc_workers_meet_put(t.w, &g->desc.key, "far/7", "else", 4, &err), PTC_EEXIST);
+	rendezvous(g, "far/7", "here");
+	rendezvous(g, "far/8", "");
+	rendezvous(g, "far/9", "there");
+	ok(ptc_workers_rendezvous_put(t.w, &g->desc.key, "far/7", "here", 4, &err), &err);
+	assert_int_equal(ptc_workers_rendezvous_put(t.w, &g->desc.key, "far/7", "else", 4, &err), PTC_EEXIST);
 	end(g);
 	ptc_workers_drop(t.w, UUID, NULL);
 	for (int i = 0; i < 30000 && access(path, F_OK) == 0; i++)
@@ -1119,7 +1122,7 @@ static void test_restarted_while_ending(void **state)
 	struct ptc_error err = PTC_ERROR_INIT;
 
 	(void)state;
-	launch(g, NULL, 0);
+	start_generation(g, NULL, 0);
 	stop(g, 5);
 	assert_int_equal(ptc_workers_end(t.w, &g->desc.key, &no_wait, &err), PTC_ECANCELED);
 	nap_us(100000);
@@ -1128,7 +1131,7 @@ static void test_restarted_while_ending(void **state)
 	again();
 	end(g);
 	next = group(2, 2, PTC_MODE_REBUILD, "", NULL);
-	launch(next, NULL, 0);
+	start_generation(next, NULL, 0);
 	stop(next, 3);
 	end(next);
 }
@@ -1137,45 +1140,45 @@ static void test_rank_fails(void **state)
 {
 	struct group *g = group(2, 1, PTC_MODE_REBUILD, "crash", NULL);
 	struct ptc_error err = PTC_ERROR_INIT;
-	struct ptc_worker_news news;
+	struct ptc_worker_event event;
 	uint64_t step;
 	bool passed;
 	int rc;
 
 	(void)state;
-	launch(g, NULL, 0);
-	assert_true(has_news(PTC_NEWS_FAILED, &news));
-	assert_int_equal(news.rank, 1);
-	assert_true(WIFEXITED(news.exit_status) && WEXITSTATUS(news.exit_status) == 9);
-	assert_non_null(strstr(news.text, "about to crash"));
+	start_generation(g, NULL, 0);
+	assert_true(has_event(PTC_WORKER_EVENT_FAILED, &event));
+	assert_int_equal(event.rank, 1);
+	assert_true(WIFEXITED(event.exit_status) && WEXITSTATUS(event.exit_status) == 9);
+	assert_non_null(strstr(event.text, "about to crash"));
 	rc = ptc_workers_arm(t.w, &g->desc.key, 1000, &passed, &step, &err);
 	assert_int_equal(rc, PTC_ESTATE);
 	assert_non_null(strstr(err.text, "rank 1"));
 	/* told again by the next ptcd */
-	forget_news();
+	forget_event();
 	again();
-	assert_true(has_news(PTC_NEWS_FAILED, &news));
-	assert_int_equal(news.rank, 1);
+	assert_true(has_event(PTC_WORKER_EVENT_FAILED, &event));
+	assert_int_equal(event.rank, 1);
 }
 
 /* It knows at once, and at the latest when it is to stop. */
 static void test_rank_closes_descriptors(void **state)
 {
 	struct group *g = group(1, 1, PTC_MODE_RESTART, "closes", NULL);
-	struct ptc_worker_news news;
+	struct ptc_worker_event event;
 
 	(void)state;
-	launch(g, NULL, 0);
-	assert_true(has_news(PTC_NEWS_FAILED, &news));
-	if (!WIFEXITED(news.exit_status) || WEXITSTATUS(news.exit_status) != 42)
-		print_error("%s\n", news.text);
-	assert_true(WIFEXITED(news.exit_status) && WEXITSTATUS(news.exit_status) == 42);
+	start_generation(g, NULL, 0);
+	assert_true(has_event(PTC_WORKER_EVENT_FAILED, &event));
+	if (!WIFEXITED(event.exit_status) || WEXITSTATUS(event.exit_status) != 42)
+		print_error("%s\n", event.text);
+	assert_true(WIFEXITED(event.exit_status) && WEXITSTATUS(event.exit_status) == 42);
 }
 
 static void test_program_that_cannot_start(void **state)
 {
 	struct ptc_error err = PTC_ERROR_INIT;
-	struct ptc_worker_news news;
+	struct ptc_worker_event event;
 	struct ptc_worker_log log;
 	struct group *g;
 
@@ -1186,10 +1189,10 @@ static void test_program_that_cannot_start(void **state)
 		assert_non_null(strstr(err.text, "status 4"));
 		assert_non_null(strstr(err.text, "cannot start"));
 		assert_null(strchr(err.text, '\n'));
-		assert_true(has_news(PTC_NEWS_NOT_STARTED, &news));
-		assert_int_equal(news.key.generation, 1 + mode);
-		assert_non_null(strstr(news.text, "status 4; its log ends:\ncannot start\n"));
-		forget_news();
+		assert_true(has_event(PTC_WORKER_EVENT_NOT_STARTED, &event));
+		assert_int_equal(event.key.generation, 1 + mode);
+		assert_non_null(strstr(event.text, "status 4; its log ends:\ncannot start\n"));
+		forget_event();
 	}
 	g = group(1, 3, PTC_MODE_RESTART, "", NULL);
 	g->argv[0] = "/nowhere/at/all";
@@ -1199,9 +1202,9 @@ static void test_program_that_cannot_start(void **state)
 	assert_int_equal(ptc_workers_build(t.w, &g->desc, 0, false, NULL, WAIT, &err), PTC_ESTATE);
 	assert_non_null(strstr(err.text, "rank 1"));
 	assert_non_null(strstr(err.text, "status 5"));
-	assert_true(
-		has_news(PTC_NEWS_NOT_STARTED, &news)); /* once, and not as the failure of ranks that train as well */
-	assert_int_equal(t.nnews, 1);
+	assert_true(has_event(PTC_WORKER_EVENT_NOT_STARTED,
+			      &event)); /* once, and not as the failure of ranks that train as well */
+	assert_int_equal(t.nevents, 1);
 	/* the next ptcd knows whose the logs are, too */
 	ptc_workers_drop(t.w, UUID, NULL);
 	while (processes_left())
@@ -1216,64 +1219,64 @@ static void test_finish(void **state)
 {
 	struct group *g = group(2, 1, PTC_MODE_REBUILD, "", "6");
 	struct ptc_error err = PTC_ERROR_INIT;
-	struct ptc_worker_news news;
+	struct ptc_worker_event event;
 	struct state s;
 	uint64_t step;
 	bool passed;
 
 	(void)state;
-	launch(g, NULL, 0);
-	assert_true(has_news(PTC_NEWS_FINISHED, &news));
-	assert_int_equal(news.step, 6);
+	start_generation(g, NULL, 0);
+	assert_true(has_event(PTC_WORKER_EVENT_FINISHED, &event));
+	assert_int_equal(event.step, 6);
 	/* a stop that comes too late */
 	ok(ptc_workers_arm(t.w, &g->desc.key, 50, &passed, &step, &err), &err);
 	assert_int_equal(ptc_workers_wait_stopped(t.w, &g->desc.key, 50, NULL, WAIT, &err), PTC_EFINISHED);
 	assert_non_null(strstr(err.text, "finished"));
 	/* Given up: they wait on, because nothing has been committed yet, and that is said again. */
-	forget_news();
+	forget_event();
 	release(g);
-	assert_true(has_news(PTC_NEWS_FINISHED, &news));
-	forget_news();
+	assert_true(has_event(PTC_WORKER_EVENT_FINISHED, &event));
+	forget_event();
 	again();
-	assert_true(has_news(PTC_NEWS_FINISHED, &news));
+	assert_true(has_event(PTC_WORKER_EVENT_FINISHED, &event));
 	assert_int_equal(stop(g, 6), 6);
-	read_state(g, PTC_SEAT_STOPPED, &s);
+	read_state(g, PTC_SLOT_STOPPED, &s);
 	check_state(&s, 6);
 	/* needed in another generation after all */
 	end(g);
 	g = group(2, 2, PTC_MODE_REBUILD, "", "6");
-	forget_news();
-	launch(g, &s, 6);
-	assert_true(has_news(PTC_NEWS_FINISHED, &news));
-	assert_int_equal(news.step, 6);
+	forget_event();
+	start_generation(g, &s, 6);
+	assert_true(has_event(PTC_WORKER_EVENT_FINISHED, &event));
+	assert_int_equal(event.step, 6);
 }
 
 static void test_due(void **state)
 {
 	struct group *g = group(2, 1, PTC_MODE_REBUILD, "", "17");
-	struct ptc_worker_news news;
+	struct ptc_worker_event event;
 	struct state s;
 
 	(void)state;
 	g->desc.snapshot_every = 5;
-	launch(g, NULL, 0);
+	start_generation(g, NULL, 0);
 	for (uint64_t at = 5; at <= 15; at += 5) {
-		assert_true(has_news(PTC_NEWS_DUE, &news));
-		assert_int_equal(news.step, at);
+		assert_true(has_event(PTC_WORKER_EVENT_DUE, &event));
+		assert_int_equal(event.step, at);
 		if (at == 10) {
-			forget_news();
+			forget_event();
 			again();
-			assert_true(has_news(PTC_NEWS_DUE, &news));
-			assert_int_equal(news.step, at);
+			assert_true(has_event(PTC_WORKER_EVENT_DUE, &event));
+			assert_int_equal(event.step, at);
 		}
 		assert_int_equal(stop(g, at), at);
-		read_state(g, PTC_SEAT_STOPPED, &s);
+		read_state(g, PTC_SLOT_STOPPED, &s);
 		check_state(&s, at);
-		forget_news();
+		forget_event();
 		release(g);
 	}
-	assert_true(has_news(PTC_NEWS_FINISHED, &news));
-	assert_int_equal(news.step, 17);
+	assert_true(has_event(PTC_WORKER_EVENT_FINISHED, &event));
+	assert_int_equal(event.step, 17);
 }
 
 /* A rank that hangs is named; a rank that does not listen is killed. */
@@ -1286,7 +1289,7 @@ static void test_hang(void **state)
 	bool passed;
 
 	(void)state;
-	launch(g, NULL, 0);
+	start_generation(g, NULL, 0);
 	ok(ptc_workers_arm(t.w, &g->desc.key, 1000, &passed, &step, &err), &err);
 	assert_int_equal(ptc_workers_wait_stopped(t.w, &g->desc.key, 1000, NULL, &little, &err), PTC_ETIMEOUT);
 	assert_non_null(strstr(err.text, "rank 0"));
@@ -1299,16 +1302,16 @@ static void test_hang(void **state)
 static void test_stall(void **state)
 {
 	struct group *g = group(2, 1, PTC_MODE_REBUILD, "hang", NULL);
-	struct ptc_worker_news news;
+	struct ptc_worker_event event;
 	char *json = NULL, *at;
 	size_t said = 0;
 	long stalled = 0;
 
 	(void)state;
-	launch(g, NULL, 0);
-	assert_true(has_news(PTC_NEWS_STALLED, &news));
-	assert_int_equal(news.step, 5);
-	assert_non_null(strstr(news.text, "has been at step 5 for "));
+	start_generation(g, NULL, 0);
+	assert_true(has_event(PTC_WORKER_EVENT_STALLED, &event));
+	assert_int_equal(event.step, 5);
+	assert_non_null(strstr(event.text, "has been at step 5 for "));
 	for (int i = 0; stalled < 1 && i < 20000; i++) { /* seconds go on being counted */
 		assert_int_equal(ptc_workers_json(t.w, UUID, &json, NULL), 0);
 		at = strstr(json, "\"stalled_s\": ");
@@ -1319,8 +1322,8 @@ static void test_stall(void **state)
 	}
 	assert_in_range(stalled, 1, 600);
 	pthread_mutex_lock(&t.lock);
-	for (size_t i = 0; i < t.nnews; i++)
-		said += t.news[i].kind == PTC_NEWS_STALLED;
+	for (size_t i = 0; i < t.nevents; i++)
+		said += t.event[i].kind == PTC_WORKER_EVENT_STALLED;
 	pthread_mutex_unlock(&t.lock);
 	assert_int_equal(said, 1);
 	g->desc.grace_ms = 200;
@@ -1334,7 +1337,7 @@ static void test_deaf(void **state)
 
 	(void)state;
 	g->desc.grace_ms = 400;
-	launch(g, NULL, 0);
+	start_generation(g, NULL, 0);
 	end(g);
 }
 
@@ -1349,7 +1352,7 @@ static void test_whole(void **state)
 		struct group *g = group(1, i + 1, PTC_MODE_RESTART, hows[i], NULL);
 		bool found = false;
 
-		launch(g, NULL, 0);
+		start_generation(g, NULL, 0);
 		snprintf(expect, sizeof expect, "\"step\": 5, \"whole\": %s,", says[i]);
 		for (int n = 0; !found && n < 20000; n++) {
 			assert_int_equal(ptc_workers_json(t.w, UUID, &json, NULL), 0);
@@ -1373,7 +1376,7 @@ static void test_status(void **state)
 	struct ptc_worker_log log;
 
 	(void)state;
-	launch(g, NULL, 0);
+	start_generation(g, NULL, 0);
 	for (int i = 0; i < 20000; i++) {
 		ok(ptc_workers_json(t.w, UUID, &json, &err), &err);
 		if (strstr(json, "\"loss\": 0.1666") && strstr(json, "\"step\": 5"))
@@ -1388,10 +1391,10 @@ static void test_status(void **state)
 	assert_false(log.over);
 	assert_int_equal(ptc_workers_log(t.w, UUID, 7, 1, &log, &err), PTC_ENOTFOUND);
 	assert_int_equal(ptc_workers_log(t.w, UUID, 1, 9, &log, &err), PTC_ENOTFOUND);
-	/* its own launch goes, another one's calls find nothing */
-	g->desc.key.launch = 2;
+	/* its own incarnation goes, another one's calls find nothing */
+	g->desc.key.incarnation = 2;
 	assert_int_equal(ptc_workers_arm(t.w, &g->desc.key, 9, &passed, &step, &err), PTC_ENOTFOUND);
-	g->desc.key.launch = 1;
+	g->desc.key.incarnation = 1;
 }
 
 static void test_hostile_rank(void **state)
@@ -1409,16 +1412,16 @@ static void test_hostile_rank(void **state)
 static void test_misuse(void **state)
 {
 	struct group *g = group(1, 1, PTC_MODE_RESTART, "misuse", NULL);
-	struct ptc_worker_news news;
+	struct ptc_worker_event event;
 
 	(void)state;
-	launch(g, NULL, 0);
-	assert_true(has_news(PTC_NEWS_FAILED, &news)); /* it leaves without ptc_finish */
+	start_generation(g, NULL, 0);
+	assert_true(has_event(PTC_WORKER_EVENT_FAILED, &event)); /* it leaves without ptc_finish */
 	nap_us(1000);
-	if (news.exit_status)
-		print_error("%s\n", news.text);
-	assert_int_equal(news.exit_status, 0);
-	assert_null(strstr(news.text, "misuse: "));
+	if (event.exit_status)
+		print_error("%s\n", event.text);
+	assert_int_equal(event.exit_status, 0);
+	assert_null(strstr(event.text, "misuse: "));
 }
 
 /* The token of a process in the hands of another. */
@@ -1428,13 +1431,13 @@ static void test_stolen_token(void **state)
 	struct ptc_error err = PTC_ERROR_INIT;
 	char path[64], *env = NULL, *token = NULL, socket[160];
 	struct ptc_open_options o = { .size = sizeof o, .timeout_ms = 5000 };
-	struct ptc_seat_view *v;
+	struct ptc_slot_view *v;
 	ptc_client *c = NULL;
 	size_t n, len;
 
 	(void)state;
-	launch(g, NULL, 0);
-	ok(ptc_workers_seats(t.w, &g->desc.key, &v, &n, &err), &err);
+	start_generation(g, NULL, 0);
+	ok(ptc_workers_slots(t.w, &g->desc.key, &v, &n, &err), &err);
 	snprintf(path, sizeof path, "/proc/%d/environ", (int)v[0].pid);
 	ok(ptc_sys_read_file(path, 1 << 20, &env, &len, &err), &err);
 	for (char *p = env; p < env + len; p += strlen(p) + 1)
@@ -1453,11 +1456,11 @@ static void test_stolen_token(void **state)
 		char buf[4] = { 0 };
 		struct iovec here = { buf, 4 };
 
-		assert_int_equal(seat_read(&v[0], &there, 1, &here, 1, &err), PTC_ESTATE);
-		assert_int_equal(seat_write(&v[0], &there, 1, &here, 1, &err), PTC_ESTATE);
-		assert_int_equal(ptc_seat_go(&v[0], false, NULL, 0, NULL, 0, &err), PTC_ESTATE);
+		assert_int_equal(slot_read(&v[0], &there, 1, &here, 1, &err), PTC_ESTATE);
+		assert_int_equal(slot_write(&v[0], &there, 1, &here, 1, &err), PTC_ESTATE);
+		assert_int_equal(ptc_slot_go(&v[0], false, NULL, 0, NULL, 0, &err), PTC_ESTATE);
 	}
-	ptc_workers_seats_done(t.w, v, n);
+	ptc_workers_slots_done(t.w, v, n);
 	ptc_free(env);
 }
 
@@ -1466,35 +1469,35 @@ static void test_memory_is_guarded(void **state)
 {
 	struct group *g = group(2, 1, PTC_MODE_RESTART, "", NULL);
 	struct ptc_error err = PTC_ERROR_INIT;
-	struct ptc_seat_view *v;
+	struct ptc_slot_view *v;
 	char buf[64];
 	struct iovec there, here = { buf, 8 };
 	size_t n;
 
 	(void)state;
-	launch(g, NULL, 0);
-	ok(ptc_workers_seats(t.w, &g->desc.key, &v, &n, &err), &err);
+	start_generation(g, NULL, 0);
+	ok(ptc_workers_slots(t.w, &g->desc.key, &v, &n, &err), &err);
 	there = (struct iovec){ (void *)(uintptr_t)v[0].tensors[1].regions[0].address, 8 };
-	assert_int_equal(seat_read(&v[0], &there, 1, &here, 1, &err), PTC_ESTATE);
-	ptc_workers_seats_done(t.w, v, n);
+	assert_int_equal(slot_read(&v[0], &there, 1, &here, 1, &err), PTC_ESTATE);
+	ptc_workers_slots_done(t.w, v, n);
 	stop(g, 3);
-	ok(ptc_workers_seats(t.w, &g->desc.key, &v, &n, &err), &err);
-	ok(seat_read(&v[0], &there, 1, &here, 1, &err), &err);
+	ok(ptc_workers_slots(t.w, &g->desc.key, &v, &n, &err), &err);
+	ok(slot_read(&v[0], &there, 1, &here, 1, &err), &err);
 	/* the end of the last row of m: what follows is the rank's own */
 	there.iov_base = (void *)(uintptr_t)(v[0].tensors[0].regions[0].address +
 					     (MROWS - 1) * sizeof(float[2 * MCOLS]) + (MCOLS / 2 - 1) * sizeof(float));
 	there.iov_len = here.iov_len = 4;
-	ok(seat_read(&v[0], &there, 1, &here, 1, &err), &err);
+	ok(slot_read(&v[0], &there, 1, &here, 1, &err), &err);
 	there.iov_len = here.iov_len = 8;
-	assert_int_equal(seat_read(&v[0], &there, 1, &here, 1, &err), PTC_EINTERNAL);
-	assert_int_equal(seat_write(&v[0], &there, 1, &here, 1, &err), PTC_EINTERNAL);
+	assert_int_equal(slot_read(&v[0], &there, 1, &here, 1, &err), PTC_EINTERNAL);
+	assert_int_equal(slot_write(&v[0], &there, 1, &here, 1, &err), PTC_EINTERNAL);
 	here.iov_len = 4;
 	there.iov_base = (char *)there.iov_base + 4;
 	there.iov_len = 4;
-	assert_int_equal(seat_read(&v[0], &there, 1, &here, 1, &err), PTC_EINTERNAL);
+	assert_int_equal(slot_read(&v[0], &there, 1, &here, 1, &err), PTC_EINTERNAL);
 	there.iov_len = 0;
-	assert_int_equal(seat_read(&v[0], &there, 1, &here, 1, &err), PTC_EINTERNAL); /* of unequal length */
-	ptc_workers_seats_done(t.w, v, n);
+	assert_int_equal(slot_read(&v[0], &there, 1, &here, 1, &err), PTC_EINTERNAL); /* of unequal length */
+	ptc_workers_slots_done(t.w, v, n);
 }
 
 /* A rank that has given back what it declared: said with tensor and rank, and as what will not mend. */
@@ -1502,15 +1505,15 @@ static void test_memory_is_gone(void **state)
 {
 	struct group *g = group(2, 1, PTC_MODE_RESTART, "unmaps", NULL);
 	struct ptc_error err = PTC_ERROR_INIT;
-	struct ptc_seat_view *v;
+	struct ptc_slot_view *v;
 	char buf[8];
 	struct iovec here = { buf, sizeof buf };
 	size_t n;
 
 	(void)state;
-	launch(g, NULL, 0);
+	start_generation(g, NULL, 0);
 	stop(g, 3);
-	ok(ptc_workers_seats(t.w, &g->desc.key, &v, &n, &err), &err);
+	ok(ptc_workers_slots(t.w, &g->desc.key, &v, &n, &err), &err);
 	for (size_t i = 0; i < n; i++) {
 		struct iovec there = { NULL, sizeof buf };
 
@@ -1518,10 +1521,10 @@ static void test_memory_is_gone(void **state)
 			if (strcmp(v[i].tensors[k].name, "p") == 0)
 				there.iov_base = (void *)(uintptr_t)v[i].tensors[k].regions[0].address;
 		assert_non_null(there.iov_base);
-		assert_int_equal(seat_read(&v[i], &there, 1, &here, 1, &err), i == 1 ? PTC_ESTATE : 0);
+		assert_int_equal(slot_read(&v[i], &there, 1, &here, 1, &err), i == 1 ? PTC_ESTATE : 0);
 		assert_int_equal(strncmp(err.text, "tensor \"p\" of rank 1 ", i == 1 ? 21 : 0), 0);
 	}
-	ptc_workers_seats_done(t.w, v, n);
+	ptc_workers_slots_done(t.w, v, n);
 }
 
 /* A rank that cannot write where it has declared says so, and lives. */
@@ -1529,9 +1532,9 @@ static void test_memory_is_read_only(void **state)
 {
 	struct group *g = group(1, 1, PTC_MODE_RESTART, "guards", NULL);
 	struct ptc_error err = PTC_ERROR_INIT;
-	struct ptc_seat_filling f = { 0 };
-	struct ptc_seat_rows rows = { .bytes = 8, .count = 1 };
-	struct ptc_seat_view *v;
+	struct ptc_slot_filling f = { 0 };
+	struct ptc_slot_rows rows = { .bytes = 8, .count = 1 };
+	struct ptc_slot_view *v;
 	int fd = memfd_create("state", MFD_CLOEXEC);
 	size_t n;
 
@@ -1539,19 +1542,19 @@ static void test_memory_is_read_only(void **state)
 	assert_true(fd >= 0 && write(fd, "12345678", 8) == 8);
 	ok(ptc_workers_start(t.w, &g->desc, WAIT, &err), &err);
 	ok(ptc_workers_build(t.w, &g->desc, 0, false, NULL, WAIT, &err), &err);
-	ok(ptc_workers_seats(t.w, &g->desc.key, &v, &n, &err), &err);
+	ok(ptc_workers_slots(t.w, &g->desc.key, &v, &n, &err), &err);
 	for (size_t k = 0; k < v[0].ntensors; k++)
 		if (strcmp(v[0].tensors[k].name, "p") == 0)
 			rows.address = v[0].tensors[k].regions[0].address;
 	assert_true(rows.address);
-	ok(ptc_seat_fill(&v[0], &f, fd, &rows, 1, NULL, &err), &err);
-	ok(ptc_seat_filled(&v[0], &f, NULL, &err), &err);
+	ok(ptc_slot_fill(&v[0], &f, fd, &rows, 1, NULL, &err), &err);
+	ok(ptc_slot_filled(&v[0], &f, NULL, &err), &err);
 	assert_true(f.failed);
-	ok(ptc_seat_go(&v[0], false, NULL, 0, NULL, 0, &err), &err);
-	ptc_workers_seats_done(t.w, v, n);
+	ok(ptc_slot_go(&v[0], false, NULL, 0, NULL, 0, &err), &err);
+	ptc_workers_slots_done(t.w, v, n);
 	close(fd);
 	stop(g, 2);
-	assert_int_equal(t.nnews, 0);
+	assert_int_equal(t.nevents, 0);
 }
 
 static void copy_program(const char *to, mode_t mode)
@@ -1588,7 +1591,7 @@ static void wait_for_file(const char *name)
 }
 
 /* A rank of user nobody that will be root's program. false: there is no such thing here. */
-static bool launch_turning(struct group **ret, bool running)
+static bool start_turning(struct group **ret, bool running)
 {
 	static char env[96];
 	struct ptc_error err = PTC_ERROR_INIT;
@@ -1630,23 +1633,23 @@ static void turned(bool writing)
 	static char bytes[TEST_TURN_BYTES];
 	struct iovec here = { bytes, sizeof bytes }, there = { (void *)(uintptr_t)TEST_TURN_ADDRESS, sizeof bytes };
 	struct ptc_error err = PTC_ERROR_INIT;
-	struct ptc_seat_view *v;
+	struct ptc_slot_view *v;
 	struct group *g = NULL;
 	size_t n;
 	int rc;
 
-	if (!launch_turning(&g, !writing))
+	if (!start_turning(&g, !writing))
 		skip();
 	memset(bytes, 'x', sizeof bytes);
-	ok(ptc_workers_seats(t.w, &g->desc.key, &v, &n, &err), &err);
+	ok(ptc_workers_slots(t.w, &g->desc.key, &v, &n, &err), &err);
 	touch_file("turn");
 	wait_for_file("turned");
-	rc = writing ? seat_write(&v[0], &there, 1, &here, 1, &err) : seat_read(&v[0], &there, 1, &here, 1, &err);
+	rc = writing ? slot_write(&v[0], &there, 1, &here, 1, &err) : slot_read(&v[0], &there, 1, &here, 1, &err);
 	assert_int_equal(bytes[0], 'x');
 	assert_int_equal(victims_first_byte(v[0].pid), 's');
 	assert_int_equal(rc, PTC_EPERM);
 	assert_non_null(strstr(err.text, "rank 0 (pid "));
-	ptc_workers_seats_done(t.w, v, n);
+	ptc_workers_slots_done(t.w, v, n);
 }
 
 static void test_turned_is_not_read(void **state)
@@ -1663,8 +1666,8 @@ static void test_turned_is_not_written(void **state)
 
 /* ---- copiers that die or hang ---- */
 
-/* Where the tensor "p" of a seat lies. */
-static struct iovec page_of(const struct ptc_seat_view *v)
+/* Where the tensor "p" of a slot lies. */
+static struct iovec page_of(const struct ptc_slot_view *v)
 {
 	struct iovec at = { NULL, 8 };
 
@@ -1684,17 +1687,17 @@ static void test_copier_is_killed(void **state)
 
 	(void)state;
 	assert_int_equal(setenv("PTC_FAULT", "copy.middle@2", 1), 0);
-	launch(g, NULL, 0);
+	start_generation(g, NULL, 0);
 	at = stop(g, 5);
 	for (int i = 0; i < 5; i++) {
-		read_state(g, PTC_SEAT_STOPPED, &s);
+		read_state(g, PTC_SLOT_STOPPED, &s);
 		check_state(&s, at);
 	}
 	end(g);
 	g = group(4, 2, PTC_MODE_RESTART, "", NULL);
-	launch(g, &s, at);
+	start_generation(g, &s, at);
 	at = stop(g, at + 3);
-	read_state(g, PTC_SEAT_STOPPED, &s);
+	read_state(g, PTC_SLOT_STOPPED, &s);
 	check_state(&s, at);
 	unsetenv("PTC_FAULT");
 }
@@ -1704,25 +1707,25 @@ static void test_copier_is_always_killed(void **state)
 {
 	struct group *g = group(1, 1, PTC_MODE_RESTART, "", NULL);
 	struct ptc_error err = PTC_ERROR_INIT;
-	struct ptc_seat_view *v;
+	struct ptc_slot_view *v;
 	struct iovec there, here = { (char[8]){ 0 }, 8 };
 	struct state s;
 	uint64_t at;
 	size_t n;
 
 	(void)state;
-	launch(g, NULL, 0);
+	start_generation(g, NULL, 0);
 	at = stop(g, 5);
-	ok(ptc_workers_seats(t.w, &g->desc.key, &v, &n, &err), &err);
+	ok(ptc_workers_slots(t.w, &g->desc.key, &v, &n, &err), &err);
 	there = (struct iovec){ (void *)(uintptr_t)v[0].tensors[0].regions[0].address, 8 };
 	assert_int_equal(setenv("PTC_FAULT", "copy.middle", 1), 0);
-	assert_int_equal(seat_read(&v[0], &there, 1, &here, 1, &err), PTC_EIO);
+	assert_int_equal(slot_read(&v[0], &there, 1, &here, 1, &err), PTC_EIO);
 	assert_non_null(strstr(err.text, "of rank 0 (pid "));
 	assert_non_null(strstr(err.text, "was ended 5 times"));
 	unsetenv("PTC_FAULT");
-	read_state(g, PTC_SEAT_STOPPED, &s);
+	read_state(g, PTC_SLOT_STOPPED, &s);
 	check_state(&s, at);
-	ptc_workers_seats_done(t.w, v, n);
+	ptc_workers_slots_done(t.w, v, n);
 }
 
 /* Memory that comes and goes while it is copied: the copy is made, or said to be impossible. */
@@ -1731,20 +1734,20 @@ static void test_memory_flickers(void **state)
 	struct group *g = group(1, 1, PTC_MODE_RESTART, "flickers", NULL);
 	struct ptc_error err = PTC_ERROR_INIT;
 	unsigned done = 0, refused = 0;
-	struct ptc_seat_view *v;
+	struct ptc_slot_view *v;
 	struct iovec there, here;
 	struct room r;
 	size_t n;
 
 	(void)state;
-	launch(g, NULL, 0);
+	start_generation(g, NULL, 0);
 	stop(g, 3);
-	ok(ptc_workers_seats(t.w, &g->desc.key, &v, &n, &err), &err);
+	ok(ptc_workers_slots(t.w, &g->desc.key, &v, &n, &err), &err);
 	there = page_of(&v[0]);
 	room_open(&r, &v[0], 8);
 	here = (struct iovec){ r.map, 8 };
 	for (int i = 0; i < 100000 && (i < 1000 || !done || !refused); i++) {
-		int rc = ptc_seat_read(&v[0], &r.copying, &there, 1, &here, 1, false, &err);
+		int rc = ptc_slot_read(&v[0], &r.copying, &there, 1, &here, 1, false, &err);
 
 		assert_true(rc == 0 || rc == PTC_ESTATE);
 		done += rc == 0;
@@ -1752,7 +1755,7 @@ static void test_memory_flickers(void **state)
 	}
 	assert_true(done && refused);
 	room_close(&r, &v[0]);
-	ptc_workers_seats_done(t.w, v, n);
+	ptc_workers_slots_done(t.w, v, n);
 }
 
 static struct {
@@ -1812,7 +1815,7 @@ static int teardown_hang(void **state)
 
 static atomic_bool let_go;
 
-static void on_let_go(struct ptc_seat_kept *k)
+static void on_let_go(struct ptc_slot_kept *k)
 {
 	(void)k;
 	atomic_store(&let_go, true);
@@ -1820,10 +1823,10 @@ static void on_let_go(struct ptc_seat_kept *k)
 
 struct hang {
 	struct group *g;
-	struct ptc_seat_view *v;
+	struct ptc_slot_view *v;
 	size_t n;
 	struct room room;
-	struct ptc_seat_kept kept;
+	struct ptc_slot_kept kept;
 	struct iovec there, here;
 };
 
@@ -1838,12 +1841,12 @@ static bool hang_begin(struct hang *h)
 	h->g = group(2, 1, PTC_MODE_RESTART, "maps", NULL);
 	snprintf(env, sizeof env, "PTC_TEST_DIR=%s", t.dir);
 	h->g->env[1] = env;
-	launch(h->g, NULL, 0);
+	start_generation(h->g, NULL, 0);
 	stop(h->g, 3);
-	ok(ptc_workers_seats(t.w, &h->g->desc.key, &h->v, &h->n, &err), &err);
+	ok(ptc_workers_slots(t.w, &h->g->desc.key, &h->v, &h->n, &err), &err);
 	room_open(&h->room, &h->v[0], 8);
 	atomic_store(&let_go, false);
-	h->kept = (struct ptc_seat_kept){ .done = on_let_go };
+	h->kept = (struct ptc_slot_kept){ .done = on_let_go };
 	atomic_store(&h->kept.refs, 1);
 	h->room.copying.kept = &h->kept;
 	h->there = page_of(&h->v[0]);
@@ -1854,8 +1857,8 @@ static bool hang_begin(struct hang *h)
 static void hang_end(struct hang *h)
 {
 	room_close(&h->room, &h->v[0]);
-	ptc_seat_kept_unref(&h->kept);
-	ptc_workers_seats_done(t.w, h->v, h->n);
+	ptc_slot_kept_unref(&h->kept);
+	ptc_workers_slots_done(t.w, h->v, h->n);
 }
 
 static bool says_hangs(void)
@@ -1874,23 +1877,23 @@ static bool says_hangs(void)
 static void test_memory_hangs(void **state)
 {
 	struct ptc_error err = PTC_ERROR_INIT;
-	struct ptc_worker_news news;
+	struct ptc_worker_event event;
 	struct iovec there;
 	struct hang h;
 
 	(void)state;
 	if (!hang_begin(&h))
 		skip();
-	assert_int_equal(ptc_seat_read(&h.v[0], &h.room.copying, &h.there, 1, &h.here, 1, false, &err), PTC_ESTATE);
+	assert_int_equal(ptc_slot_read(&h.v[0], &h.room.copying, &h.there, 1, &h.here, 1, false, &err), PTC_ESTATE);
 	assert_non_null(strstr(err.text, "tensor \"p\" of rank 0 (pid "));
 	assert_non_null(strstr(err.text, "has not answered for 0.3 s"));
-	assert_int_equal(ptc_seat_read(&h.v[0], &h.room.copying, &h.there, 1, &h.here, 1, false, &err), PTC_ESTATE);
+	assert_int_equal(ptc_slot_read(&h.v[0], &h.room.copying, &h.there, 1, &h.here, 1, false, &err), PTC_ESTATE);
 	assert_non_null(strstr(err.text, "still hangs"));
 	assert_true(says_hangs());
-	assert_true(has_news(PTC_NEWS_HANGS, &news));
-	assert_non_null(strstr(news.text, "rank 0 (pid "));
+	assert_true(has_event(PTC_WORKER_EVENT_HANGS, &event));
+	assert_non_null(strstr(event.text, "rank 0 (pid "));
 	there = page_of(&h.v[1]);
-	ok(ptc_seat_read(&h.v[1], &h.room.copying, &there, 1, &h.here, 1, false, &err), &err);
+	ok(ptc_slot_read(&h.v[1], &h.room.copying, &there, 1, &h.here, 1, false, &err), &err);
 	hang_end(&h);
 	end(h.g);
 	assert_false(atomic_load(&let_go));
@@ -1911,9 +1914,9 @@ static void test_memory_hangs_and_ptcd_ends(void **state)
 	if (!hang_begin(&h))
 		skip();
 	h.room.copying.wait = &wait;
-	assert_int_equal(ptc_seat_read(&h.v[0], &h.room.copying, &h.there, 1, &h.here, 1, false, &err), PTC_ECANCELED);
+	assert_int_equal(ptc_slot_read(&h.v[0], &h.room.copying, &h.there, 1, &h.here, 1, false, &err), PTC_ECANCELED);
 	h.room.copying.wait = NULL;
-	assert_int_equal(ptc_seat_read(&h.v[0], &h.room.copying, &h.there, 1, &h.here, 1, false, &err), PTC_ESTATE);
+	assert_int_equal(ptc_slot_read(&h.v[0], &h.room.copying, &h.there, 1, &h.here, 1, false, &err), PTC_ESTATE);
 	hang_end(&h);
 	assert_false(atomic_load(&let_go));
 	t.w = ptc_workers_free(t.w);
@@ -1958,7 +1961,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test_setup_teardown(test_restarted_while_declared, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_restarted_while_ending, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_restarted_while_told, setup, teardown),
-		cmocka_unit_test_setup_teardown(test_restarted_while_meeting, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_restarted_during_rendezvous, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_rank_fails, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_rank_closes_descriptors, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_program_that_cannot_start, setup, teardown),

@@ -6,7 +6,7 @@
 #include "daemon/workers/session/rank_conn.h"
 #include "daemon/workers/session/session.h"
 #include "daemon/workers/state/group_find.h"
-#include "daemon/workers/state/rank_news.h"
+#include "daemon/workers/state/rank_events.h"
 #include "daemon/workers/state/workers_sync.h"
 #include "daemon/workers/workers.h"
 
@@ -150,7 +150,7 @@ static void times_locked(struct ptc_workers *w, int64_t now_ns)
 		for (struct worker *k = j->workers; k; k = k->next) {
 			ptc_worker_sample_locked(k, now_ns);
 			ptc_worker_left_locked(w, k, now_ns);
-			ptc_meet_expire_locked(k, now_ns);
+			ptc_rendezvous_expire_locked(k, now_ns);
 		}
 	for (struct job *j = w->jobs; j; j = j->next)
 		for (struct group *g = j->groups; g; g = g->next) {
@@ -208,7 +208,7 @@ static int init(struct ptc_workers *w, const struct ptc_workers_env *env, struct
 	pthread_condattr_t attr;
 
 	w->env = *env;
-	w->news_end = &w->news;
+	w->event_end = &w->event;
 	snprintf(w->node, sizeof w->node, "%s", env->node);
 	ptc_copiers_init(&w->copiers, env->copy_ms);
 	pthread_mutex_init(&w->lock, NULL);
@@ -282,10 +282,10 @@ struct ptc_workers *ptc_workers_free(struct ptc_workers *w)
 		w->jobs = job->next;
 		ptc_workers_job_free(job);
 	}
-	while (w->news) {
-		struct news_item *n = w->news;
+	while (w->event) {
+		struct event_item *n = w->event;
 
-		w->news = n->next;
+		w->event = n->next;
 		ptc_free(n);
 	}
 	ptc_copiers_done(&w->copiers);

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The ranks of live jobs on this node: their processes (spawn.h), their
- * connections (seat), and what a switch does with them. The agent's peer calls
+ * connections (slot), and what a switch does with them. The agent's peer calls
  * are thin layers over this.
  *
  * Terms
- *   group    the ranks of one (job, generation, launch) on this node
- *   seat     one rank of a group: its process, its connection, its declarations
+ *   group    the ranks of one (job, generation, incarnation) on this node
+ *   slot     one rank of a group: its process, its connection, its declarations
  *
- * Happy path, by call: start -> (training goes on) -> arm, arm, wait_stopped -> seats read by the agent -> end -> build ->
- * seats restored by the agent -> go.
- * Failure modes: a process that is not the one the seat was made for is refused by token, uid and pid; the rest is said in the rooms:
- * group/ (rank_groups.h, rank_seats.h, rank_status.h), session/ (rank_meet.h), types/.
+ * Happy path, by call: start -> (training goes on) -> arm, arm, wait_stopped -> slots read by the agent -> end -> build ->
+ * slots restored by the agent -> go.
+ * Failure modes: a process that is not the one the slot was made for is refused by token, uid and pid; the rest is said in the rooms:
+ * group/ (rank_groups.h, rank_slots.h, rank_status.h), session/ (rank_rendezvous.h), types/.
  *
  * Threads: every function may be called from any thread. */
 #pragma once

@@ -14,7 +14,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define MEET_MS 60000
+#define RENDEZVOUS_MS 60000
 
 static int move_all(int fd, void *data, size_t len, int out)
 {
@@ -64,7 +64,7 @@ static int be_first(struct group *g, ptc_client *c, const char *name)
 	    getsockname(fd, (struct sockaddr *)&a, &len) != 0)
 		goto out;
 	snprintf(where, sizeof where, "%s %u", my_host(), ntohs(a.sin_port));
-	if (ptc_meet_put(c, name, where, strlen(where)) != 0)
+	if (ptc_rendezvous_put(c, name, where, strlen(where)) != 0)
 		goto out;
 	for (unsigned i = 1; i < g->size; i++) {
 		int one = accept(fd, NULL, NULL);
@@ -90,7 +90,7 @@ static int call_first(struct group *g, ptc_client *c, const char *name)
 	size_t len;
 	int rc = -1;
 
-	if (ptc_meet_get(c, name, where, sizeof where - 1, &len, MEET_MS) != 0)
+	if (ptc_rendezvous_get(c, name, where, sizeof where - 1, &len, RENDEZVOUS_MS) != 0)
 		return -1;
 	where[len] = '\0';
 	port = strchr(where, ' ');

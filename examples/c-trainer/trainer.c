@@ -194,11 +194,11 @@ static void update(struct trainer *t, uint64_t step)
 /* One line of JSON per step, where the loss is computed. */
 static void log_step(const struct trainer *t, uint64_t step, double loss)
 {
-	printf("{\"generation\": %llu, \"launch\": %llu, \"rank\": %u, \"tp_rank\": %u, \"step\": %llu, \"loss\": "
+	printf("{\"generation\": %llu, \"incarnation\": %llu, \"rank\": %u, \"tp_rank\": %u, \"step\": %llu, \"loss\": "
 	       "%.17g, "
 	       "\"average\": %.17g, \"samples\": [",
-	       (unsigned long long)t->gen.generation, (unsigned long long)t->gen.launch, t->gen.rank, t->gen.tp_rank,
-	       (unsigned long long)step, loss, t->loss_average);
+	       (unsigned long long)t->gen.generation, (unsigned long long)t->gen.incarnation, t->gen.rank,
+	       t->gen.tp_rank, (unsigned long long)step, loss, t->loss_average);
 	for (size_t i = 0; i < t->nids; i++)
 		printf("%s%llu", i ? ", " : "", (unsigned long long)t->ids[i]);
 	printf("]}\n");

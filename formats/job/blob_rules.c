@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Happy path: the ranks' blobs are listed by name, then rank; each name is
  * looked at once, by its rule; where that changes what ranks are given, the
- * new bundle is written out rank by rank. Steps are blobs times their
+ * new state document is written out rank by rank. Steps are blobs times their
  * logarithm, and ranks for each name. Failure modes: see
  * blob_rules.h; nothing is left allocated by what failed. */
 #include "formats/job/blob_rules.h"
@@ -21,7 +21,7 @@
 #define NAMES_SAID    3  /* in a line ... */
 #define NAME_SAID     64 /* ... and bytes of each */
 #define RANKS_SAID    6
-#define MIN_BLOB_TEXT 32 /* bytes a blob takes in a bundle at least, beside its name and data */
+#define MIN_BLOB_TEXT 32 /* bytes a blob takes in a state document at least, beside its name and data */
 
 static int nomem(struct ptc_error *err)
 {
@@ -108,7 +108,7 @@ struct tp_group {
 	const struct ptc_state_blob *blob; /* NULL: nothing */
 	bool differ;
 };
-struct carry {
+struct blob_work {
 	const struct ptc_blobs_switch *sw;
 	struct one *v; /* by name, then scope, then rank */
 	size_t n;
@@ -129,7 +129,7 @@ struct carry {
 	} gone, without, replicated, reset, group; /* names */
 };
 
-static void carry_done(struct carry *c)
+static void blob_work_done(struct blob_work *c)
 {
 	struct said *said[] = { &c->gone, &c->without, &c->replicated, &c->reset, &c->group };
 
@@ -169,7 +169,7 @@ static int compare(const void *pa, const void *pb)
 	return c ? c : (a->rank > b->rank) - (a->rank < b->rank);
 }
 
-static int list(struct carry *c, struct ptc_error *err)
+static int list(struct blob_work *c, struct ptc_error *err)
 {
 	const struct ptc_state *s = c->sw->state;
 	size_t n = 0;
@@ -218,7 +218,7 @@ static void put_rest(struct ptc_buf *b, size_t n)
 }
 
 /* Why a blob that is to be carried cannot be. */
-static int no_place(struct carry *c, const struct group *g, struct ptc_error *err)
+static int no_place(struct blob_work *c, const struct group *g, struct ptc_error *err)
 {
 	const char *name = g->v[0].blob->name;
 	struct ptc_buf ranks = PTC_BUF_INIT;
@@ -247,7 +247,7 @@ static int no_place(struct carry *c, const struct group *g, struct ptc_error *er
 	return rc;
 }
 
-static int push_copy(struct carry *c, uint32_t to, const struct ptc_state_blob *blob, struct ptc_error *err)
+static int push_copy(struct blob_work *c, uint32_t to, const struct ptc_state_blob *blob, struct ptc_error *err)
 {
 	if ((c->ncopies & (c->ncopies - 1)) == 0) {
 		struct copy *v = ptc_reallocarray(c->copies, c->ncopies ? 2 * c->ncopies : 1, sizeof *v);
@@ -267,7 +267,7 @@ static int push_copy(struct carry *c, uint32_t to, const struct ptc_state_blob *
 }
 
 /* The lowest rank's for all that have none. */
-static int replicate(struct carry *c, const struct group *g, struct ptc_error *err)
+static int replicate(struct blob_work *c, const struct group *g, struct ptc_error *err)
 {
 	size_t before = c->ncopies;
 
@@ -283,7 +283,7 @@ static int replicate(struct carry *c, const struct group *g, struct ptc_error *e
 }
 
 /* That of the new configuration with these coordinates; NULL: it has none. */
-static struct tp_group *group_at(const struct carry *c, const struct ptc_coords *at)
+static struct tp_group *group_at(const struct blob_work *c, const struct ptc_coords *at)
 {
 	const struct ptc_config *to = c->sw->to;
 
@@ -294,7 +294,7 @@ static struct tp_group *group_at(const struct carry *c, const struct ptc_coords 
 
 /* As ptc_state_group_blob decides when ranks ask: who has none of its own has its group's, where that is one. What a rank
  * that is gone had lives on in its group then. */
-static void share(struct carry *c, struct group *g)
+static void share(struct blob_work *c, struct group *g)
 {
 	uint64_t before = c->review->group;
 
@@ -327,7 +327,7 @@ static void share(struct carry *c, struct group *g)
 		say(&c->group, g->v[0].blob->name);
 }
 
-static void place(struct carry *c, const struct group *g)
+static void place(struct blob_work *c, const struct group *g)
 {
 	for (uint32_t r = 0; r < c->world; r++)
 		c->names[r] += c->mark[r] == g->number;
@@ -336,7 +336,7 @@ static void place(struct carry *c, const struct group *g)
 		say(&c->without, g->v[0].blob->name);
 }
 
-static int decide(struct carry *c, struct group *g, struct ptc_error *err)
+static int decide(struct blob_work *c, struct group *g, struct ptc_error *err)
 {
 	const struct ptc_state_blob *first = g->v[0].blob;
 	enum ptc_blob_fate fate = fate_of(c->sw->rules, first->name);
@@ -366,7 +366,7 @@ static int decide(struct carry *c, struct group *g, struct ptc_error *err)
 	return 0;
 }
 
-static int decide_all(struct carry *c, struct ptc_error *err)
+static int decide_all(struct blob_work *c, struct ptc_error *err)
 {
 	uint32_t number = 0;
 	int rc = 0;
@@ -393,7 +393,7 @@ static int by_rank(const void *pa, const void *pb)
 }
 
 /* What of its own a rank keeps; r NULL: it had nothing. */
-static size_t keep(const struct carry *c, const struct ptc_state_rank *r, struct ptc_state_blob *to)
+static size_t keep(const struct blob_work *c, const struct ptc_state_rank *r, struct ptc_state_blob *to)
 {
 	size_t n = 0;
 
@@ -404,7 +404,7 @@ static size_t keep(const struct carry *c, const struct ptc_state_rank *r, struct
 }
 
 /* index: per new rank 1 + its place in the state's ranks, 0: it has none. */
-static int write_ranks(const struct carry *c, const size_t *index, struct ptc_state *to, struct ptc_error *err)
+static int write_ranks(const struct blob_work *c, const size_t *index, struct ptc_state *to, struct ptc_error *err)
 {
 	const struct ptc_state *s = c->sw->state;
 	struct ptc_state_blob v[PTC_STATE_BLOBS];
@@ -427,7 +427,7 @@ static int write_ranks(const struct carry *c, const size_t *index, struct ptc_st
 	return rc;
 }
 
-static int write_others(const struct carry *c, struct ptc_state *to, struct ptc_error *err)
+static int write_others(const struct blob_work *c, struct ptc_state *to, struct ptc_error *err)
 {
 	const struct ptc_state *s = c->sw->state;
 	struct ptc_state_blob v[PTC_STATE_BLOBS];
@@ -443,7 +443,7 @@ static int write_others(const struct carry *c, struct ptc_state *to, struct ptc_
 	return rc;
 }
 
-static int write_bundle(struct carry *c, struct ptc_state *ret, struct ptc_error *err)
+static int write_state(struct blob_work *c, struct ptc_state *ret, struct ptc_error *err)
 {
 	const struct ptc_state *s = c->sw->state;
 	size_t *index = ptc_calloc(c->world, sizeof *index);
@@ -472,7 +472,7 @@ static const char *plural(uint64_t n)
 	return n == 1 ? "" : "s";
 }
 
-static void put_review(struct carry *c, struct ptc_buf *b)
+static void put_review(struct blob_work *c, struct ptc_buf *b)
 {
 	const struct ptc_blobs_review *r = c->review;
 
@@ -493,13 +493,13 @@ static void put_review(struct carry *c, struct ptc_buf *b)
 			       r->reset == 1 ? "is" : "are", c->reset.text.data);
 }
 
-static bool said_failed(const struct carry *c)
+static bool said_failed(const struct blob_work *c)
 {
 	return ptc_buf_failed(&c->gone.text) || ptc_buf_failed(&c->without.text) ||
 	       ptc_buf_failed(&c->replicated.text) || ptc_buf_failed(&c->reset.text) || ptc_buf_failed(&c->group.text);
 }
 
-static int review(struct carry *c, struct ptc_error *err)
+static int review(struct blob_work *c, struct ptc_error *err)
 {
 	struct ptc_buf b = PTC_BUF_INIT;
 	int rc = 0;
@@ -527,11 +527,11 @@ static uint32_t common(const struct ptc_config *a, const struct ptc_config *b)
 	return PTC_MIN(a->tp, b->tp) * PTC_MIN(a->pp, b->pp) * PTC_MIN(a->dp, b->dp) * PTC_MIN(a->cp, b->cp);
 }
 
-int ptc_blobs_carry(const struct ptc_blobs_switch *sw, struct ptc_blobs_review *ret_review, bool *ret_changed,
+int ptc_blobs_apply(const struct ptc_blobs_switch *sw, struct ptc_blobs_review *ret_review, bool *ret_changed,
 		    struct ptc_state *ret_state, struct ptc_error *err)
 {
 	struct ptc_blobs_review r = { 0 };
-	struct carry c = { .sw = sw, .review = &r };
+	struct blob_work c = { .sw = sw, .review = &r };
 	bool changed = false;
 	int rc = ptc_config_world(sw->to, &c.world, err);
 
@@ -542,8 +542,8 @@ int ptc_blobs_carry(const struct ptc_blobs_switch *sw, struct ptc_blobs_review *
 	rc = rc ? rc : review(&c, err);
 	changed = !rc && (r.reset || r.replicated);
 	if (changed)
-		rc = write_bundle(&c, ret_state, err);
-	carry_done(&c);
+		rc = write_state(&c, ret_state, err);
+	blob_work_done(&c);
 	if (rc)
 		return rc;
 	*ret_review = r;

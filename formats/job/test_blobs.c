@@ -84,7 +84,7 @@ static void try_on(struct tried *t, const struct ptc_state *s, const char *rules
 
 	*t = (struct tried){ 0 };
 	parse(rules, &r);
-	t->rc = ptc_blobs_carry(&sw, &t->review, &t->changed, &t->state, &t->err);
+	t->rc = ptc_blobs_apply(&sw, &t->review, &t->changed, &t->state, &t->err);
 	ptc_blob_rules_done(&r);
 }
 
@@ -172,7 +172,7 @@ static void no_rule(void **state)
 	try(&t, "*=carry", "tp=2,dp=2", "tp=2,dp=2,order=pp-dp-ep-cp-tp");
 	assert_int_equal(t.rc, 0);
 	assert_false(t.changed);
-	try(&t, "", "dp=4", "dp=1"); /* what has no place stays in the bundle */
+	try(&t, "", "dp=4", "dp=1"); /* what has no place stays in the state document */
 	assert_false(t.changed);
 	assert_int_equal(t.review.gone, 6);
 }
@@ -267,7 +267,8 @@ static void groups(void **state)
 	assert_string_equal(given(&t.state, at, "agree"), "pp 0 dp 0 cp 0");
 	at.dp = 1;
 	assert_string_equal(given(&t.state, at, "agree"), "pp 0 dp 1 cp 0");
-	assert_string_equal(given(&s, at, "agree"), "pp 0 dp 1 cp 0"); /* also of a bundle that was left as it was */
+	assert_string_equal(given(&s, at, "agree"),
+			    "pp 0 dp 1 cp 0"); /* also of a state document that was left as it was */
 	assert_string_equal(given(&s, at, "rng"), "");
 	at.dp = 2;
 	assert_string_equal(given(&t.state, at, "agree"), "pp 0 dp 0 cp 0");
@@ -276,7 +277,7 @@ static void groups(void **state)
 	ptc_state_done(&s);
 }
 
-/* A bundle whose ranks are those of more than one configuration: what had no place comes back, with its own. */
+/* A state document whose ranks are those of more than one configuration: what had no place comes back, with its own. */
 static void kept(void **state)
 {
 	struct ptc_coords last = { .dp = 3 };
@@ -378,7 +379,7 @@ static void long_names(void **state)
 	ptc_state_done(&s);
 }
 
-/* A bundle that would be too large is refused before it is made. */
+/* A state document that would be too large is refused before it is made. */
 static void too_large(void **state)
 {
 	struct ptc_config c = config_of("dp=2");
@@ -527,7 +528,7 @@ static void out_of_memory(void **state)
 		bool changed;
 
 		ptc_alloc_fail_at(at);
-		rc = ptc_blobs_carry(&sw, &review, &changed, &to, NULL);
+		rc = ptc_blobs_apply(&sw, &review, &changed, &to, NULL);
 		ptc_alloc_fail_at(0);
 		assert_true(rc == PTC_ENOMEM || (!rc && strstr(review.text, "1 blob is reset (sched)")));
 		ptc_state_done(&to);

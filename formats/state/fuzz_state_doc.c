@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Fuzz entry point: bytes as a state bundle. What is accepted is written
+/* Fuzz entry point: bytes as a state document. What is accepted is written
  * again as it was. */
 #include "base/alloc.h"
 #include "base/check.h"

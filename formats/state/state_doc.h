@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The state bundle: what ranks carry beside tensors (blobs and cursors,
+/* The state document: rank state (blobs and cursors,
  * client/include/ptc/ptc.h), as canonical JSON that a snapshot's manifest
  * names by its content hash.
  *

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The documents of running ranks: layout documents and state bundles. What
+/* The documents of running ranks: layout documents and state documents. What
  * canonical text is, what is refused and how it is said, and every allocation
  * failing in turn. */
 #include "base/alloc.h"
@@ -205,7 +205,7 @@ static void merge_out_of_memory(void **state)
 	}
 }
 
-/* ---- state bundles ---- */
+/* ---- state documents ---- */
 
 static struct ptc_state_blob blob(const char *name, uint32_t scope, const char *data)
 {

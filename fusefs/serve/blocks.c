@@ -289,20 +289,20 @@ void fs_cache_ahead_locked(struct ptc_fs *fs, struct fs_file *file, struct fs_vi
 
 /* ---- in vain ---- */
 
-void fs_vain_note_locked(struct ptc_fs *fs, const struct fs_op *op)
+void fs_timed_out_note_locked(struct ptc_fs *fs, const struct fs_op *op)
 {
-	struct fs_vain *v = &fs->cache.vain[fs->cache.next_vain++ % FS_VAIN];
+	struct fs_timed_out *v = &fs->cache.timed_out[fs->cache.next_timed_out++ % FS_TIMED_OUT];
 
-	*v = (struct fs_vain){ op->file->id, op->first, op->nblocks,
-			       ptc_sys_now_ns() + (int64_t)FS_STALE_MS * 1000000 };
+	*v = (struct fs_timed_out){ op->file->id, op->first, op->nblocks,
+				    ptc_sys_now_ns() + (int64_t)FS_STALE_MS * 1000000 };
 }
 
-bool fs_vain_locked(const struct ptc_fs *fs, uint64_t file, uint64_t first, uint64_t n)
+bool fs_timed_out_locked(const struct ptc_fs *fs, uint64_t file, uint64_t first, uint64_t n)
 {
 	int64_t now = ptc_sys_now_ns();
 
-	for (size_t i = 0; i < FS_VAIN; i++) {
-		const struct fs_vain *v = &fs->cache.vain[i];
+	for (size_t i = 0; i < FS_TIMED_OUT; i++) {
+		const struct fs_timed_out *v = &fs->cache.timed_out[i];
 
 		if (v->file == file && v->until_ns > now && first < v->first + v->n && v->first < first + n)
 			return true;

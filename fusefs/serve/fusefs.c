@@ -68,7 +68,7 @@ int ptc_fs_new(const struct ptc_fs_opts *opts, struct ptc_fs **ret_fs, struct pt
 	cond_init(&fs->tend_cond);
 	cond_init(&fs->cache.fetch_cond);
 	rc = fs->stop_fd < 0 ? ptc_error_errno(err, errno, "eventfd") : fs_cache_init(fs, opts->cache_bytes, err);
-	rc = rc ? rc : fs_near_init(fs, err);
+	rc = rc ? rc : fs_direct_init(fs, err);
 	rc = rc ? rc : fs_node_init(fs, err);
 	rc = rc ? rc : session_new(fs, err);
 	if (rc) {
@@ -91,13 +91,13 @@ struct ptc_fs *ptc_fs_free(struct ptc_fs *fs)
 {
 	if (!fs)
 		return NULL;
-	fs_crew_stop(fs);
+	fs_task_pool_stop(fs);
 	if (fs->cache.blocks && fs->nodes) {
 		release_everything(fs);
-		fs_holds_tend(fs);
+		fs_pins_tend(fs);
 	}
 	fs_cache_done(fs);
-	fs_near_done(fs);
+	fs_direct_done(fs);
 	if (fs->se)
 		fuse_session_destroy(fs->se);
 	ptc_free(fs->jobs);
@@ -237,7 +237,7 @@ static void let_go(struct ptc_fs *fs)
 int ptc_fs_run(struct ptc_fs *fs, struct ptc_error *err)
 {
 	pthread_t takers[FS_TAKERS - 1];
-	int n = 0, rc = fs_crew_start(fs, err);
+	int n = 0, rc = fs_task_pool_start(fs, err);
 
 	while (!rc && n < FS_TAKERS - 1) {
 		int e = pthread_create(&takers[n], NULL, take_main, fs);
@@ -256,7 +256,7 @@ int ptc_fs_run(struct ptc_fs *fs, struct ptc_error *err)
 	if (fs->dir)
 		fs_mountpoint_close(fs->dir, fs->source);
 	let_go(fs);
-	fs_crew_stop(fs);
+	fs_task_pool_stop(fs);
 	return rc;
 }
 

@@ -37,8 +37,8 @@ struct ptc_fs {
 	struct fs_queue meta,
 		reads; /* reads: what is below data/, whose sources may be slow: other names must not wait for them */
 	struct fs_cache cache;
-	struct fs_near near;
+	struct fs_direct direct;
 	pthread_cond_t clock_cond, tend_cond; /* an interrupt, or the end */
-	pthread_t threads[FS_META_CREW + FS_READ_CREW + FS_FETCH_CREW + 2];
+	pthread_t threads[FS_META_TASK_POOL + FS_READ_TASK_POOL + FS_FETCH_TASK_POOL + 2];
 	size_t nthreads;
 };

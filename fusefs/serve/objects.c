@@ -49,7 +49,7 @@ void fs_view_unref_locked(struct ptc_fs *fs, struct fs_view *v)
 {
 	if (!v || --v->refs)
 		return;
-	if (v->held) { /* the source is told first, by fs_holds_tend */
+	if (v->pinned) { /* the source is told first, by fs_pins_tend */
 		v->over = fs->over;
 		fs->over = v;
 		return;
@@ -268,7 +268,7 @@ struct fs_snap *fs_snap_find(struct ptc_fs *fs, const char *uuid, uint64_t numbe
 
 	pthread_mutex_lock(&fs->lock);
 	s = find_locked(fs, uuid, number, step);
-	if (s && (!s->view || s->view->held_until_ns < now))
+	if (s && (!s->view || s->view->pinned_until_ns < now))
 		s = NULL;
 	fs_snap_ref_locked(s);
 	pthread_mutex_unlock(&fs->lock);
@@ -351,7 +351,7 @@ int fs_snap_view(struct ptc_fs *fs, struct fs_snap *s, bool anew, struct fs_view
 		} else if (!rc) {
 			fs_view_unref_locked(fs, s->view);
 			s->view = v;
-		} else if (s->view && !anew && (rc != ESTALE || s->view->held_until_ns > ptc_sys_now_ns())) {
+		} else if (s->view && !anew && (rc != ESTALE || s->view->pinned_until_ns > ptc_sys_now_ns())) {
 			rc = 0; /* what we know of it is still so */
 		}
 	}
@@ -363,19 +363,19 @@ int fs_snap_view(struct ptc_fs *fs, struct fs_snap *s, bool anew, struct fs_view
 
 /* ---- holding ---- */
 
-static int hold(struct ptc_fs *fs, struct fs_view *v, uint32_t ttl_ms)
+static int pin_view(struct ptc_fs *fs, struct fs_view *v, uint32_t ttl_ms)
 {
 	struct ptc_error err = PTC_ERROR_INIT;
 	int64_t asked = ptc_sys_now_ns();
-	int rc = fs->opts.source.hold(fs->opts.source.arg, v->state, ttl_ms, &err);
+	int rc = fs->opts.source.pin(fs->opts.source.arg, v->state, ttl_ms, &err);
 
 	if (rc)
 		ptc_debug("fuse", "job %s, snapshot %llu: %s", v->state->job, (unsigned long long)v->state->snapshot,
 			  err.text);
 	pthread_mutex_lock(&fs->lock);
 	if (!rc) {
-		v->held_until_ns = asked + ttl_ms * MS;
-		v->held = ttl_ms > 0;
+		v->pinned_until_ns = asked + ttl_ms * MS;
+		v->pinned = ttl_ms > 0;
 	}
 	pthread_mutex_unlock(&fs->lock);
 	return rc;
@@ -389,10 +389,10 @@ static int view_open(struct ptc_fs *fs, struct fs_view *v)
 
 	pthread_mutex_lock(&fs->lock);
 	v->opens++;
-	fresh = v->held_until_ns > ptc_sys_now_ns() + FS_HOLD_MS / 3 * MS;
+	fresh = v->pinned_until_ns > ptc_sys_now_ns() + FS_PIN_MS / 3 * MS;
 	pthread_mutex_unlock(&fs->lock);
 	if (!fresh)
-		rc = hold(fs, v, FS_HOLD_MS);
+		rc = pin_view(fs, v, FS_PIN_MS);
 	if (rc) {
 		pthread_mutex_lock(&fs->lock);
 		v->opens--;
@@ -445,26 +445,26 @@ static struct fs_view *due_locked(struct ptc_fs *fs, uint32_t *ret_ttl_ms)
 
 	if (over) {
 		fs->over = over->over;
-		over->held = false;
+		over->pinned = false;
 		*ret_ttl_ms = 0;
 		return fs_view_ref_locked(over);
 	}
 	for (size_t i = 0; i < FS_HANDLES; i++) {
 		struct fs_view *v = fs->handles[i].used ? fs->handles[i].view : NULL;
 
-		if (v && v->held && v->held_until_ns < now + FS_HOLD_MS / 3 * 2 * MS) {
-			v->held_until_ns =
-				now + FS_HOLD_MS / 3 * 2 * MS + 1; /* not again at once, whatever comes of it */
-			*ret_ttl_ms = FS_HOLD_MS;
+		if (v && v->pinned && v->pinned_until_ns < now + FS_PIN_MS / 3 * 2 * MS) {
+			v->pinned_until_ns =
+				now + FS_PIN_MS / 3 * 2 * MS + 1; /* not again at once, whatever comes of it */
+			*ret_ttl_ms = FS_PIN_MS;
 			return fs_view_ref_locked(v);
 		}
 	}
 	for (struct fs_snap *s = fs->snaps; s; s = s->next) {
 		struct fs_view *v = s->view;
 
-		if (v && v->held && !v->opens && now > v->closed_ns + FS_LINGER_MS * MS) {
-			v->held = false;
-			v->held_until_ns = 0;
+		if (v && v->pinned && !v->opens && now > v->closed_ns + FS_LINGER_MS * MS) {
+			v->pinned = false;
+			v->pinned_until_ns = 0;
 			*ret_ttl_ms = 0;
 			return fs_view_ref_locked(v);
 		}
@@ -475,7 +475,7 @@ static struct fs_view *due_locked(struct ptc_fs *fs, uint32_t *ret_ttl_ms)
 /* No job has it any more, nobody reads it. */
 static bool gone_locked(const struct ptc_fs *fs, const struct fs_snap *s)
 {
-	if (!fs->jobs_known || s->loading || !s->view || s->view->opens || s->view->held)
+	if (!fs->jobs_known || s->loading || !s->view || s->view->opens || s->view->pinned)
 		return false;
 	for (size_t i = 0; i < fs->njobs; i++)
 		if (!strcmp(fs->jobs[i].uuid, s->uuid))
@@ -498,7 +498,7 @@ static void strip(struct ptc_fs *fs)
 	pthread_mutex_unlock(&fs->lock);
 }
 
-void fs_holds_tend(struct ptc_fs *fs)
+void fs_pins_tend(struct ptc_fs *fs)
 {
 	struct fs_view *v;
 	uint32_t ttl_ms;
@@ -509,7 +509,7 @@ void fs_holds_tend(struct ptc_fs *fs)
 		pthread_mutex_unlock(&fs->lock);
 		if (!v)
 			break;
-		hold(fs, v, ttl_ms);
+		pin_view(fs, v, ttl_ms);
 		pthread_mutex_lock(&fs->lock);
 		fs_view_unref_locked(fs, v);
 		pthread_mutex_unlock(&fs->lock);

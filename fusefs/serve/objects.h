@@ -12,7 +12,7 @@
 
 #define FS_NODES_MAX    (1u << 22) /* names the kernel may know at once */
 #define FS_HANDLES      16384      /* files and directories open at once */
-#define FS_HOLD_MS      30000      /* a lease on a snapshot that somebody has open; renewed at a third of it */
+#define FS_PIN_MS       30000      /* a lease on a snapshot that somebody has open; renewed at a third of it */
 #define FS_LINGER_MS    2000       /* and so long after the last close, for the next open */
 #define FS_FRESH_MS     20         /* the list of jobs is asked for again after this */
 #define FS_STALE_MS     1000 /* and after this, when the source did not answer: until then the old one has to do */
@@ -28,8 +28,8 @@ struct fs_view {
 	unsigned refs;
 	struct ptc_fs_state *state;
 	unsigned opens; /* handles that read through it */
-	int64_t held_until_ns, closed_ns;
-	bool held;            /* the source may still think so */
+	int64_t pinned_until_ns, closed_ns;
+	bool pinned;          /* the source may still think so */
 	struct fs_view *over; /* next of those that nothing refers to any more */
 };
 struct fs_snap {
@@ -136,7 +136,7 @@ int fs_snap_view(struct ptc_fs *fs, struct fs_snap *s, bool anew, struct fs_view
 int fs_snap_open(struct ptc_fs *fs, struct fs_snap *s, uint64_t generation, struct fs_view **ret);
 void fs_view_close_locked(struct ptc_fs *fs, struct fs_view *v);
 /* Renews and gives up leases; asks the source. */
-void fs_holds_tend(struct ptc_fs *fs);
+void fs_pins_tend(struct ptc_fs *fs);
 void fs_part_unref_locked(struct ptc_fs *fs, struct fs_part *p);
 
 /* data.c */

@@ -205,7 +205,7 @@ static struct fs_op *over_locked(struct ptc_fs *fs, bool all, int *ret_error)
 			continue;
 		*ret_error = op->interrupted ? EINTR : EIO;
 		if (!op->interrupted && op->file)
-			fs_vain_note_locked(fs, op);
+			fs_timed_out_note_locked(fs, op);
 		fs_op_claim_locked(fs, op);
 		op->refs++;
 		return op;
@@ -262,8 +262,8 @@ static void *tend_main(void *arg)
 	struct ptc_fs *fs = arg;
 
 	while (!atomic_load(&fs->stopping)) {
-		fs_holds_tend(fs);
-		fs_near_sweep(fs);
+		fs_pins_tend(fs);
+		fs_direct_sweep(fs);
 		rest(fs, &fs->tend_cond, TEND_MS);
 	}
 	return NULL;
@@ -279,21 +279,21 @@ static int spawn(struct ptc_fs *fs, void *(*body)(void *), struct ptc_error *err
 	return 0;
 }
 
-int fs_crew_start(struct ptc_fs *fs, struct ptc_error *err)
+int fs_task_pool_start(struct ptc_fs *fs, struct ptc_error *err)
 {
 	int rc = spawn(fs, clock_main, err);
 
 	rc = rc ? rc : spawn(fs, tend_main, err);
-	for (int i = 0; !rc && i < FS_META_CREW; i++)
+	for (int i = 0; !rc && i < FS_META_TASK_POOL; i++)
 		rc = spawn(fs, meta_main, err);
-	for (int i = 0; !rc && i < FS_READ_CREW; i++)
+	for (int i = 0; !rc && i < FS_READ_TASK_POOL; i++)
 		rc = spawn(fs, reads_main, err);
-	for (int i = 0; !rc && i < FS_FETCH_CREW; i++)
+	for (int i = 0; !rc && i < FS_FETCH_TASK_POOL; i++)
 		rc = spawn(fs, fs_fetch_main, err);
 	return rc;
 }
 
-void fs_crew_stop(struct ptc_fs *fs)
+void fs_task_pool_stop(struct ptc_fs *fs)
 {
 	atomic_store(&fs->stopping, true);
 	pthread_mutex_lock(&fs->lock);
@@ -306,5 +306,5 @@ void fs_crew_stop(struct ptc_fs *fs)
 	while (fs->nthreads)
 		pthread_join(fs->threads[--fs->nthreads], NULL);
 	fs_cache_drain(fs);
-	fs_holds_tend(fs);
+	fs_pins_tend(fs);
 }

@@ -264,7 +264,7 @@ static void read_slowly(struct ptc_fs *fs, fuse_req_t req, fuse_ino_t ino, const
 		reading_done(fs, r);
 		return;
 	}
-	op->run = far ? fs_run_read : fs_run_near;
+	op->run = far ? fs_run_read : fs_run_direct;
 	op->file = r->file;
 	op->view = r->view;
 	op->off = r->off;
@@ -279,16 +279,16 @@ static void read_slowly(struct ptc_fs *fs, fuse_req_t req, fuse_ino_t ino, const
 		fs_op_queue(fs, &fs->meta, op);
 }
 
-static void read_near(struct ptc_fs *fs, fuse_req_t req, fuse_ino_t ino, const struct reading *r,
-		      struct fs_near_spans *spans)
+static void read_direct(struct ptc_fs *fs, fuse_req_t req, fuse_ino_t ino, const struct reading *r,
+			struct fs_direct_spans *spans)
 {
-	uint8_t *buf = fs_near_buf(fs);
-	bool fine = buf && fs_near_copy(fs, r->file, spans, r->off, r->size, buf);
+	uint8_t *buf = fs_direct_buf(fs);
+	bool fine = buf && fs_direct_copy(fs, r->file, spans, r->off, r->size, buf);
 
-	fs_near_put(spans);
+	fs_direct_put(spans);
 	if (fine)
 		fuse_reply_buf(req, (const char *)buf, r->size);
-	fs_near_buf_put(fs, buf);
+	fs_direct_buf_put(fs, buf);
 	if (fine)
 		reading_done(fs, r);
 	else
@@ -356,18 +356,18 @@ static bool read_part(struct ptc_fs *fs, fuse_req_t req, fuse_ino_t ino, size_t 
 }
 
 /* How a read is answered, decided with the lock held. */
-enum how { HOW_ERROR, HOW_HEAD, HOW_NEAR, HOW_READY, HOW_ASK, HOW_FETCH };
+enum how { HOW_ERROR, HOW_HEAD, HOW_DIRECT, HOW_READY, HOW_ASK, HOW_FETCH };
 struct answer {
 	enum how how;
 	int error;
 	struct fs_block *blocks[FS_READ_SPAN]; /* HOW_READY: pinned */
-	struct fs_near_spans spans;            /* HOW_NEAR */
+	struct fs_direct_spans spans;          /* HOW_DIRECT */
 };
 
 /* References to file and view are r's but with HOW_ERROR and HOW_READY. */
 static void decide_locked(struct ptc_fs *fs, struct fs_handle *h, struct reading *r, struct answer *a)
 {
-	enum fs_near_state near = FS_FAR;
+	enum fs_direct_state direct = FS_REMOTE;
 
 	a->how = HOW_ERROR; /* error 0: nothing to read */
 	if (a->error || !r->size)
@@ -375,12 +375,12 @@ static void decide_locked(struct ptc_fs *fs, struct fs_handle *h, struct reading
 	if (r->off + r->size <= r->file->sf.head_len)
 		a->how = HOW_HEAD;
 	else if (r->view)
-		near = fs_near_find_locked(fs, r->file, r->view, r->off, r->size, &a->spans);
+		direct = fs_direct_find_locked(fs, r->file, r->view, r->off, r->size, &a->spans);
 	if (a->how != HOW_HEAD) {
-		a->how = near == FS_NEAR                                                           ? HOW_NEAR
+		a->how = direct == FS_DIRECT                                                       ? HOW_DIRECT
 			 : fs_cache_ready_locked(fs, r->file->id, r->first, r->nblocks, a->blocks) ? HOW_READY
-			 : fs_vain_locked(fs, r->file->id, r->first, r->nblocks)                   ? HOW_ERROR
-			 : near == FS_UNKNOWN                                                      ? HOW_ASK
+			 : fs_timed_out_locked(fs, r->file->id, r->first, r->nblocks)              ? HOW_ERROR
+			 : direct == FS_UNKNOWN                                                    ? HOW_ASK
 												   : HOW_FETCH;
 		a->error = a->how == HOW_ERROR ? EIO : 0;
 	}
@@ -418,8 +418,8 @@ static void on_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, stru
 		fuse_reply_buf(req, (const char *)r.file->sf.head + r.off, r.size);
 		reading_done(fs, &r);
 		break;
-	case HOW_NEAR:
-		read_near(fs, req, ino, &r, &a.spans);
+	case HOW_DIRECT:
+		read_direct(fs, req, ino, &r, &a.spans);
 		break;
 	case HOW_READY:
 		fs_read_reply(req, a.blocks, r.first, r.off, r.size);

@@ -10,19 +10,19 @@
 
 #include <fuse3/fuse_lowlevel.h>
 
-#define FS_BLOCK      (128u << 10) /* unit of the cache: what the kernel reads ahead */
-#define FS_READ_SPAN  (FS_READ_MAX / FS_BLOCK + 1)
-#define FS_RUN_BLOCKS 32          /* blocks of one call to the source: 4 MiB; several are under way ahead of a reader */
-#define FS_AHEAD_MAX  (16u << 20) /* read ahead of one file */
-#define FS_SEGMENT    (4u << 20)  /* of a file: where it lies is asked for at once */
-#define FS_SEGMENTS   4096        /* of which that is remembered */
-#define FS_NEAR_BUFS  6           /* of FS_READ_MAX, kept for copying */
-#define FS_OPS_MAX    1024        /* requests being worked at; the kernel sends fewer */
-#define FS_META_CREW  4
-#define FS_READ_CREW  3
-#define FS_FETCH_CREW 8
-#define FS_DATA_FETCH 4 /* of those, at most, that wait for samples: state must not wait for a dead disk */
-#define FS_TAKERS     2
+#define FS_BLOCK           (128u << 10) /* unit of the cache: what the kernel reads ahead */
+#define FS_READ_SPAN       (FS_READ_MAX / FS_BLOCK + 1)
+#define FS_RUN_BLOCKS      32 /* blocks of one call to the source: 4 MiB; several are under way ahead of a reader */
+#define FS_AHEAD_MAX       (16u << 20) /* read ahead of one file */
+#define FS_SEGMENT         (4u << 20)  /* of a file: where it lies is asked for at once */
+#define FS_SEGMENTS        4096        /* of which that is remembered */
+#define FS_DIRECT_BUFS     6           /* of FS_READ_MAX, kept for copying */
+#define FS_OPS_MAX         1024        /* requests being worked at; the kernel sends fewer */
+#define FS_META_TASK_POOL  4
+#define FS_READ_TASK_POOL  3
+#define FS_FETCH_TASK_POOL 8
+#define FS_DATA_FETCH      4 /* of those, at most, that wait for samples: state must not wait for a dead disk */
+#define FS_TAKERS          2
 
 struct fs_block;
 struct fs_wait {
@@ -37,7 +37,7 @@ struct fs_op {
 	int64_t deadline_ns;
 	unsigned refs;
 	bool starting, interrupted, answered;
-	void (*run)(struct ptc_fs *fs, struct fs_op *op); /* on a worker of the meta crew */
+	void (*run)(struct ptc_fs *fs, struct fs_op *op); /* on a worker of the meta task pool */
 	fuse_ino_t ino;
 	uid_t uid; /* who asks */
 	gid_t gid;
@@ -83,14 +83,14 @@ struct fs_fetch {
 };
 /* Blocks that a request has just waited for in vain. The kernel, whose read ahead failed, asks for the page itself once more:
  * that must not take the time limit again. */
-#define FS_VAIN 32
-struct fs_vain {
+#define FS_TIMED_OUT 32
+struct fs_timed_out {
 	uint64_t file, first, n;
 	int64_t until_ns;
 };
 struct fs_cache {
-	struct fs_vain vain[FS_VAIN];
-	size_t next_vain;
+	struct fs_timed_out timed_out[FS_TIMED_OUT];
+	size_t next_timed_out;
 	struct fs_block *blocks;
 	size_t n, nbuckets;
 	struct fs_block **buckets;
@@ -109,17 +109,17 @@ struct fs_segment {
 	int64_t until_ns, used_ns;
 	bool known;
 };
-struct fs_near {
+struct fs_direct {
 	struct fs_segment *v;
 	size_t nspans, hand;
-	void *bufs[FS_NEAR_BUFS];
+	void *bufs[FS_DIRECT_BUFS];
 	size_t nbufs;
 };
-struct fs_near_spans { /* references, of a read */
+struct fs_direct_spans { /* references, of a read */
 	uint64_t first;
 	struct ptc_fs_spans *v[2];
 };
-enum fs_near_state { FS_NEAR, FS_UNKNOWN, FS_FAR };
+enum fs_direct_state { FS_DIRECT, FS_UNKNOWN, FS_REMOTE };
 
 /* op.c */
 /* Answers in the caller's place when there are too many: then NULL. */
@@ -134,8 +134,8 @@ bool fs_op_claim_locked(struct ptc_fs *fs, struct fs_op *op);
 void fs_op_unref_locked(struct ptc_fs *fs, struct fs_op *op);
 void fs_op_fail(struct ptc_fs *fs, struct fs_op *op,
 		int error); /* answers, unless somebody did, and drops the reference */
-int fs_crew_start(struct ptc_fs *fs, struct ptc_error *err);
-void fs_crew_stop(struct ptc_fs *fs);
+int fs_task_pool_start(struct ptc_fs *fs, struct ptc_error *err);
+void fs_task_pool_stop(struct ptc_fs *fs);
 
 /* blocks.c */
 int fs_cache_init(struct ptc_fs *fs, uint64_t bytes, struct ptc_error *err);
@@ -153,29 +153,29 @@ void fs_cache_drain(struct ptc_fs *fs);       /* once the threads have ended */
 /* Nothing is missing of the read any more: answers it. Consumes a reference. */
 void fs_read_done(struct ptc_fs *fs, struct fs_op *op);
 /* A read has waited for them until its deadline; was that so a moment ago? */
-void fs_vain_note_locked(struct ptc_fs *fs, const struct fs_op *op);
-bool fs_vain_locked(const struct ptc_fs *fs, uint64_t file, uint64_t first, uint64_t n);
+void fs_timed_out_note_locked(struct ptc_fs *fs, const struct fs_op *op);
+bool fs_timed_out_locked(const struct ptc_fs *fs, uint64_t file, uint64_t first, uint64_t n);
 /* Answers a read out of its blocks. */
 void fs_read_reply(fuse_req_t req, struct fs_block *const *blocks, uint64_t first, uint64_t off, size_t size);
 
 /* The ranges of items that make up bytes [off, end) of the file, which begin behind its head. 0 or PTC_ENOMEM; ptc_free them. */
 int fs_ranges_of(const struct fs_file *file, uint64_t off, uint64_t end, struct ptc_fs_range **ret, size_t *ret_n);
 
-/* near.c */
-int fs_near_init(struct ptc_fs *fs, struct ptc_error *err);
-void fs_near_done(struct ptc_fs *fs);
-/* Where the read's bytes lie; with FS_NEAR *ret is to be put. FS_UNKNOWN: has to be asked for, by fs_run_near. */
-enum fs_near_state fs_near_find_locked(struct ptc_fs *fs, const struct fs_file *file, const struct fs_view *view,
-				       uint64_t off, size_t size, struct fs_near_spans *ret);
-void fs_near_put(struct fs_near_spans *spans);
+/* direct.c */
+int fs_direct_init(struct ptc_fs *fs, struct ptc_error *err);
+void fs_direct_done(struct ptc_fs *fs);
+/* Where the read's bytes lie; with FS_DIRECT *ret is to be put. FS_UNKNOWN: has to be asked for, by fs_run_direct. */
+enum fs_direct_state fs_direct_find_locked(struct ptc_fs *fs, const struct fs_file *file, const struct fs_view *view,
+					   uint64_t off, size_t size, struct fs_direct_spans *ret);
+void fs_direct_put(struct fs_direct_spans *spans);
 /* FS_READ_MAX bytes; NULL: out of memory. */
-void *fs_near_buf(struct ptc_fs *fs);
-void fs_near_buf_put(struct ptc_fs *fs, void *buf);
+void *fs_direct_buf(struct ptc_fs *fs);
+void fs_direct_buf_put(struct ptc_fs *fs, void *buf);
 /* False: they are not there any more, which is remembered. */
-bool fs_near_copy(struct ptc_fs *fs, const struct fs_file *file, const struct fs_near_spans *spans, uint64_t off,
-		  size_t size, uint8_t *buf);
-void fs_run_near(struct ptc_fs *fs, struct fs_op *op);
-void fs_near_sweep(struct ptc_fs *fs); /* forgets what nobody has read for long */
+bool fs_direct_copy(struct ptc_fs *fs, const struct fs_file *file, const struct fs_direct_spans *spans, uint64_t off,
+		    size_t size, uint8_t *buf);
+void fs_run_direct(struct ptc_fs *fs, struct fs_op *op);
+void fs_direct_sweep(struct ptc_fs *fs); /* forgets what nobody has read for long */
 
 /* ops.c */
 extern const struct fuse_lowlevel_ops fs_ops;

@@ -51,7 +51,7 @@ static int teardown(void **state)
 	peer_stop(&f->p);
 	assert_int_equal(0, f->m.states);
 	if (!f->m.hung) /* else they end by themselves */
-		assert_int_equal(0, f->m.held);
+		assert_int_equal(0, f->m.pinned);
 	assert_int_equal(f->live, ptc_alloc_live());
 	free(f);
 	return 0;
@@ -87,7 +87,7 @@ static void test_reads(void **state)
 	assert_int_equal(S_IFREG | 0400, attr.mode);
 	fh = peer_open(p, node, false);
 	assert_int_not_equal(0, fh);
-	assert_int_equal(1, f->m.held);
+	assert_int_equal(1, f->m.pinned);
 	head = head_bytes(p, node, fh);
 	assert_int_equal(head + A_BYTES + 4 + 20, attr.size);
 	for (uint64_t off = 0; off < A_BYTES; off += 1 << 20) {

@@ -38,7 +38,7 @@ struct memory {
 	uint64_t salt;       /* of the bytes */
 	_Atomic bool shared; /* "job", with group 500 */
 	char uuid[37];
-	_Atomic int held, reads, states;
+	_Atomic int pinned, reads, states;
 	_Atomic uint64_t read_bytes; /* that reads asked for */
 	struct memory_samples samples;
 	int (*locate)(void *arg, const struct ptc_fs_state *state, const struct ptc_fs_range *ranges, size_t n,
@@ -152,15 +152,15 @@ static inline void memory_close(void *arg, struct ptc_fs_state *s)
 	((struct memory *)arg)->states--;
 }
 
-static inline int memory_hold(void *arg, const struct ptc_fs_state *s, uint32_t ttl_ms, struct ptc_error *err)
+static inline int memory_pin(void *arg, const struct ptc_fs_state *s, uint32_t ttl_ms, struct ptc_error *err)
 {
 	struct memory *m = arg;
 
 	if (memory_wait(m))
 		return ptc_error_set(err, PTC_ETIMEOUT, "hung");
-	if (ttl_ms && (s->snapshot != m->snapshot || s->generation != m->generation) && m->held == 0)
+	if (ttl_ms && (s->snapshot != m->snapshot || s->generation != m->generation) && m->pinned == 0)
 		return ptc_error_set(err, PTC_ESTATE, "gone");
-	m->held = ttl_ms ? 1 : 0;
+	m->pinned = ttl_ms ? 1 : 0;
 	return 0;
 }
 
@@ -231,7 +231,7 @@ static inline void memory_init(struct memory *m)
 
 static inline struct ptc_fs_source memory_source(struct memory *m)
 {
-	return (struct ptc_fs_source){ memory_jobs, memory_open, memory_close, memory_hold,   memory_read,
+	return (struct ptc_fs_source){ memory_jobs, memory_open, memory_close, memory_pin,    memory_read,
 				       m,           memory_data, m->locate,    memory_samples };
 }
 

@@ -8,7 +8,7 @@
 #include "base/limits.h"
 #include "client/admin/ptcadmin.h"
 #include "formats/state/state_files.h"
-#include "fusefs/source/lent.h"
+#include "fusefs/source/chunk_file.h"
 
 #include <sys/types.h>
 
@@ -50,7 +50,7 @@ struct ptc_fs_source {
 	int (*open)(void *arg, const char *uuid, struct ptc_fs_state **ret, struct ptc_error *err);
 	void (*close)(void *arg, struct ptc_fs_state *state);
 	/* The state stays readable for ttl_ms more; 0: need not any longer. PTC_ESTATE: it is not there any more. */
-	int (*hold)(void *arg, const struct ptc_fs_state *state, uint32_t ttl_ms, struct ptc_error *err);
+	int (*pin)(void *arg, const struct ptc_fs_state *state, uint32_t ttl_ms, struct ptc_error *err);
 	int (*read)(void *arg, const struct ptc_fs_state *state, const struct ptc_fs_range *ranges, size_t n,
 		    ptc_fs_data_fn fn, void *fn_arg, struct ptc_error *err);
 	void *arg;

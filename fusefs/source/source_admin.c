@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* The daemon as a source: jobs from Status, a committed state from ExportInfo,
- * bytes from Read and ReadRank, leases by Hold; all of libptcadmin. Happy path:
+ * bytes from Read and ReadRank, leases by Pin; all of libptcadmin. Happy path:
  * as its functions. Failure modes: theirs, unchanged; a reply that is not what
  * docs/control.md says is PTC_EPEER. */
 #include "fusefs/source/source_admin.h"
@@ -22,7 +22,7 @@
 
 struct ptc_fs_admin {
 	struct ptc_admin *admin, *names; /* names: for what must not keep a reader of directories waiting */
-	char holder[37];
+	char reader[37];
 };
 
 _Static_assert(sizeof(struct ptc_fs_span) == sizeof(struct ptc_admin_span), "spans are handed on as they come");
@@ -39,7 +39,7 @@ struct state {
 int ptc_fs_admin_new(const struct ptc_admin_opts *opts, struct ptc_fs_admin **ret_admin, struct ptc_error *err)
 {
 	struct ptc_fs_admin *a = ptc_calloc(1, sizeof(*a));
-	int rc = a ? ptc_sys_uuid(a->holder, err) : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	int rc = a ? ptc_sys_uuid(a->reader, err) : ptc_error_set(err, PTC_ENOMEM, "out of memory");
 
 	rc = rc ? rc : ptc_admin_open(opts, &a->admin, err);
 	if (!rc) {
@@ -198,11 +198,11 @@ static int state_open(void *arg, const char *job, struct ptc_fs_state **ret, str
 	return 0;
 }
 
-static int hold(void *arg, const struct ptc_fs_state *s, uint32_t ttl_ms, struct ptc_error *err)
+static int pin_state(void *arg, const struct ptc_fs_state *s, uint32_t ttl_ms, struct ptc_error *err)
 {
 	struct ptc_fs_admin *a = arg;
 
-	return ptc_admin_hold(a->admin, s->job, &((const struct state *)s)->info, a->holder, ttl_ms, err);
+	return ptc_admin_pin(a->admin, s->job, &((const struct state *)s)->info, a->reader, ttl_ms, err);
 }
 
 /* ---- bytes ---- */
@@ -256,18 +256,18 @@ static int locate(void *arg, const struct ptc_fs_state *s, const struct ptc_fs_r
 {
 	struct ptc_fs_admin *a = arg;
 	ptc_auto_free struct ptc_admin_piece *pieces = ptc_calloc(PTC_MAX(n, (size_t)1), sizeof(*pieces));
-	struct ptc_fs_lent *file = ptc_fs_lent_get(s->uuid);
+	struct ptc_fs_chunk_file *file = ptc_fs_chunk_file_get(s->uuid);
 	struct ptc_admin_spans spans = { .dev = file ? file->dev : 0, .ino = file ? file->ino : 0 };
 	int rc = pieces ? pieces_of(s, ranges, n, pieces, err) : ptc_error_set(err, PTC_ENOMEM, "out of memory");
 
 	rc = rc ? rc : ptc_admin_locate(a->admin, &((const struct state *)s)->info, pieces, n, &spans, err);
 	if (rc) {
-		ptc_fs_lent_unref(file);
+		ptc_fs_chunk_file_unref(file);
 		return rc;
 	}
 	if (spans.fd >= 0) {
-		ptc_fs_lent_unref(file);
-		file = ptc_fs_lent_new(s->uuid, spans.fd, spans.dev, spans.ino);
+		ptc_fs_chunk_file_unref(file);
+		file = ptc_fs_chunk_file_new(s->uuid, spans.fd, spans.dev, spans.ino);
 	}
 	if (!file) {
 		ptc_free(spans.v);
@@ -299,7 +299,7 @@ struct ptc_fs_source ptc_fs_admin_source(struct ptc_fs_admin *a)
 	return (struct ptc_fs_source){ .jobs = jobs,
 				       .open = state_open,
 				       .close = state_close,
-				       .hold = hold,
+				       .pin = pin_state,
 				       .read = state_read,
 				       .arg = a,
 				       .data = job_data,

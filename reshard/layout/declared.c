@@ -415,7 +415,7 @@ int ptc_layout_declared_new(const struct ptc_declared *d, struct ptc_layout **re
 		ptc_layout_free(l);
 		return nomem(err);
 	}
-	rc = ptc_layout_settle(l, err);
+	rc = ptc_layout_finalize(l, err);
 	if (rc)
 		ptc_layout_free(l);
 	else

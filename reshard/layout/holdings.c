@@ -87,7 +87,7 @@ static int cut_overlaps(struct ptc_holdings *h, size_t mark)
 	return rc;
 }
 
-int ptc_holdings_settle(struct ptc_holdings *h, size_t mark)
+int ptc_holdings_finalize(struct ptc_holdings *h, size_t mark)
 {
 	size_t n = mark;
 
@@ -169,7 +169,7 @@ static int merge(const struct ptc_layout *l, struct cursor *c, size_t n, struct 
 			if (rc)
 				return rc;
 		}
-		if (ptc_holdings_settle(h, mark))
+		if (ptc_holdings_finalize(h, mark))
 			return ptc_error_set(err, PTC_ENOMEM, "layout: out of memory");
 	}
 }

@@ -19,7 +19,7 @@ struct ptc_holdings {
 void ptc_holdings_done(struct ptc_holdings *h);
 /* Makes the boxes of one item, h->v[mark..], sorted, distinct and disjoint, with the same union: overlaps that are not
  * equal are cut. */
-int ptc_holdings_settle(struct ptc_holdings *h, size_t mark);
+int ptc_holdings_finalize(struct ptc_holdings *h, size_t mark);
 /* What the given ranks hold together: by item, then first byte; disjoint within an item. */
 int ptc_layout_holdings(const struct ptc_layout *l, const uint32_t *ranks, size_t nranks, struct ptc_holdings *ret,
 			struct ptc_error *err);

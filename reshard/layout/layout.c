@@ -22,7 +22,7 @@ void ptc_rank_layout_done(struct ptc_rank_layout *r)
 	*r = (struct ptc_rank_layout){ 0 };
 }
 
-int ptc_layout_settle(struct ptc_layout *l, struct ptc_error *err)
+int ptc_layout_finalize(struct ptc_layout *l, struct ptc_error *err)
 {
 	struct ptc_side *side;
 	int rc;
@@ -62,7 +62,7 @@ int ptc_layout_new(const struct ptc_spec *spec, const struct ptc_config *config,
 	l->world = world;
 	rc = ptc_regions_prepare(l, err);
 	if (!rc)
-		rc = ptc_layout_settle(l, err);
+		rc = ptc_layout_finalize(l, err);
 	if (rc)
 		ptc_layout_free(l);
 	else

@@ -20,16 +20,16 @@ static int nomem(struct ptc_error *err)
 	return ptc_error_set(err, PTC_ENOMEM, "plan: out of memory");
 }
 
-/* ---- seats ---- */
+/* ---- slots ---- */
 
-struct seat {
+struct slot {
 	struct ptc_device device;
 	uint32_t rank;
 };
 
 static int by_device(const void *pa, const void *pb)
 {
-	const struct seat *a = pa, *b = pb;
+	const struct slot *a = pa, *b = pb;
 
 	if (a->device.node != b->device.node)
 		return a->device.node < b->device.node ? -1 : 1;
@@ -48,7 +48,7 @@ static int by_number(const void *pa, const void *pb)
 /* Ranks in the order of their devices, and each one's place in it. */
 static int order_ranks(const struct ptc_allocation *a, uint32_t **ret_ranks, uint32_t **ret_place)
 {
-	struct seat *v = ptc_calloc(a->world, sizeof *v);
+	struct slot *v = ptc_calloc(a->world, sizeof *v);
 	uint32_t *ranks = ptc_calloc(a->world, sizeof *ranks), *place = ptc_calloc(a->world, sizeof *place);
 
 	if (!v || !ranks || !place) {
@@ -58,7 +58,7 @@ static int order_ranks(const struct ptc_allocation *a, uint32_t **ret_ranks, uin
 		return PTC_ENOMEM;
 	}
 	for (uint32_t r = 0; r < a->world; r++)
-		v[r] = (struct seat){ a->ranks[r], r };
+		v[r] = (struct slot){ a->ranks[r], r };
 	qsort(v, a->world, sizeof *v, by_device);
 	for (uint32_t i = 0; i < a->world; i++) {
 		ranks[i] = v[i].rank;
@@ -71,7 +71,7 @@ static int order_ranks(const struct ptc_allocation *a, uint32_t **ret_ranks, uin
 }
 
 /* usable NULL: all. */
-static int seats_init(struct ptc_seats *s, const struct ptc_lists *sets, const struct ptc_allocation *a,
+static int slots_init(struct ptc_slots *s, const struct ptc_lists *sets, const struct ptc_allocation *a,
 		      const bool *usable)
 {
 	uint32_t *ranks, *place;
@@ -200,7 +200,7 @@ static int brought(struct resolver *r, const uint32_t *need, size_t n)
 	return rc;
 }
 
-/* Seats of one node: *at moves past them. */
+/* Slots of one node: *at moves past them. */
 static size_t same_node(const uint32_t *ranks, size_t n, size_t at, const struct ptc_device *v)
 {
 	size_t end = at;
@@ -464,17 +464,17 @@ void ptc_deliver_choose(struct ptc_deliver *d, uint32_t set, int64_t bytes, stru
 
 /* ---- the whole ---- */
 
-/* Adds bytes of each set to every node that has a seat of it; returns what it added in all. */
-static int64_t sum_sets(const struct ptc_seats *seats, const struct ptc_allocation *a, const int64_t *bytes,
+/* Adds bytes of each set to every node that has a slot of it; returns what it added in all. */
+static int64_t sum_sets(const struct ptc_slots *slots, const struct ptc_allocation *a, const int64_t *bytes,
 			uint32_t nsets, int64_t *nodes)
 {
 	int64_t all = 0;
 
 	for (uint32_t s = 0; s < nsets; s++)
-		for (size_t i = seats->first[s]; i < seats->first[s + 1]; i++) {
-			uint32_t node = a->ranks[seats->ranks[i]].node;
+		for (size_t i = slots->first[s]; i < slots->first[s + 1]; i++) {
+			uint32_t node = a->ranks[slots->ranks[i]].node;
 
-			if (i > seats->first[s] && a->ranks[seats->ranks[i - 1]].node == node)
+			if (i > slots->first[s] && a->ranks[slots->ranks[i - 1]].node == node)
 				continue;
 			nodes[node] += bytes[s];
 			all += bytes[s];
@@ -505,8 +505,8 @@ int ptc_deliver_init(struct ptc_deliver *d, struct ptc_plan *plan, bool keep, st
 	d->first = ptc_calloc((size_t)d->c->classes.n + 1, sizeof *d->first);
 	d->asked = ptc_calloc(d->c->from.sets.n, sizeof *d->asked);
 	d->over = ptc_calloc(d->nnodes, sizeof *d->over);
-	if (!d->first || !d->asked || !d->over || seats_init(&d->have, &d->c->from.sets, d->from, d->usable) ||
-	    seats_init(&d->need, &d->c->to.sets, d->to, NULL))
+	if (!d->first || !d->asked || !d->over || slots_init(&d->have, &d->c->from.sets, d->from, d->usable) ||
+	    slots_init(&d->need, &d->c->to.sets, d->to, NULL))
 		return nomem(err);
 	rc = resolve_all(&r, err);
 	if (rc)

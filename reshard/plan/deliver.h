@@ -16,7 +16,7 @@ struct ptc_sender {
 	uint32_t node, rank;
 };
 /* Sets as ranks in the order of their devices. */
-struct ptc_seats {
+struct ptc_slots {
 	size_t *first; /* per set */
 	uint32_t *ranks;
 };
@@ -27,7 +27,7 @@ struct ptc_deliver {
 	uint32_t nnodes;
 	const bool *usable;
 	/* made */
-	struct ptc_seats have, need; /* per set; have: on usable nodes only */
+	struct ptc_slots have, need; /* per set; have: on usable nodes only */
 	size_t *first;               /* per class, of v */
 	struct ptc_delivery *v;
 	size_t n, cap;

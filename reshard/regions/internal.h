@@ -13,7 +13,7 @@ static inline const struct ptc_tensor *ptc_layout_tensor(const struct ptc_layout
 /* ---- ways.c ---- */
 /* Fills what is kept of an item whose rule is known; before all that follows. */
 int ptc_ways_ranks(struct ptc_layout *l); /* and of the ranks; fails for memory only */
-void ptc_ways_settle(struct ptc_layout *l, uint32_t item);
+void ptc_ways_finalize(struct ptc_layout *l, uint32_t item);
 
 /* ---- cut.c ---- */
 /* Fills b->dims for the ranks at these indices; *ret_local: the local tensor before a flat range. */

@@ -89,7 +89,7 @@ static int find_rules(struct ptc_layout *l, int64_t *ret_layers, int64_t *expert
 			return ptc_error_set(err, PTC_ELAYOUT, "tensor \"%s\": rule \"%s\" refuses to lay it out",
 					     ptc_item_name(l->spec, item, name, sizeof name), rules[f]->match);
 		l->items[item].rule = rules[f];
-		ptc_ways_settle(l, (uint32_t)item);
+		ptc_ways_finalize(l, (uint32_t)item);
 		l->items[item].layer = layer < 0 ? 0 : (uint32_t)layer;
 		l->items[item].ep = expert < 0 ? 0 : (uint32_t)expert;
 		layers = PTC_MAX(layers, layer + 1);

@@ -20,7 +20,7 @@ struct ptc_layout_item {
 	uint32_t stage;              /* pipeline rank */
 	size_t flats;                /* its first in the layout's flats, where in buffers */
 	uint32_t ep;                 /* place on the ep axis, for a rule with expert */
-	/* What follows from rule and configuration, asked for more often than it can be worked out (ptc_ways_settle). */
+	/* What follows from rule and configuration, asked for more often than it can be worked out (ptc_ways_finalize). */
 	enum ptc_shard how;     /* ptc_regions_shard */
 	uint32_t how_dim, cuts; /* bits: ptc_regions_cuts */
 	bool expert;            /* ptc_rule_is_expert */

@@ -161,7 +161,7 @@ static bool find_cuts(const struct ptc_layout *l, uint32_t item, uint32_t way)
 	return ptc_rule_names_axis(r, (enum ptc_axis)way);
 }
 
-void ptc_ways_settle(struct ptc_layout *l, uint32_t item)
+void ptc_ways_finalize(struct ptc_layout *l, uint32_t item)
 {
 	struct ptc_layout_item *i = &l->items[item];
 

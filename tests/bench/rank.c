@@ -407,7 +407,7 @@ static void run(struct rank *k)
 
 	build(k);
 	snprintf(path, sizeof path, "%s/g%" PRIu64 "-l%" PRIu64 "-r%u.jsonl", k->options->log, k->gen.generation,
-		 k->gen.launch, k->gen.rank);
+		 k->gen.incarnation, k->gen.rank);
 	k->log = fopen(path, "a");
 	if (!k->log)
 		die("%s: cannot be written", path);

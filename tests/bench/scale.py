@@ -158,12 +158,12 @@ def meet(a, b):
 
 def check(path, model, old, new):
     """Each sampled rank gets and keeps just its part of each tensor, once, from ranks that have it. Boxes checked."""
-    got, seats, sampled = {}, ({}, {}), set()
+    got, slots, sampled = {}, ({}, {}), set()
     with open(path, encoding="ascii") as f:
         for line in f:
             w = line.split()
             if w[0] in ("old", "new"):
-                seats[w[0] == "new"][int(w[1])] = (int(w[2]), int(w[3]))
+                slots[w[0] == "new"][int(w[1])] = (int(w[2]), int(w[3]))
                 if len(w) > 4 and w[4] == "1":
                     sampled.add(int(w[1]))
                 continue
@@ -182,7 +182,7 @@ def check(path, model, old, new):
                 if sum(volume(b) for _, _, b in moves) != (mine.real if mine.here else 0):
                     raise AssertionError(f"{what}: {moves} are not {mine.real} elements")
                 for i, (kind, src, box) in enumerate(moves):
-                    at, to = seats[kind == "forward"][src], seats[1][rank]
+                    at, to = slots[kind == "forward"][src], slots[1][rank]
                     source = Part(model, new if kind == "forward" else old, src, name, field)
                     fits = {"keep": at == to, "within": at[0] == to[0] and at != to, "forward": at[0] == to[0] and src != rank,
                             "between": at[0] != to[0]}[kind]

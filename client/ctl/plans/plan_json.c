@@ -12,7 +12,7 @@ struct writer {
 	bool any;
 };
 
-static void put_seat(const char *name, const struct ptc_allocation *a, uint32_t rank)
+static void put_slot(const char *name, const struct ptc_allocation *a, uint32_t rank)
 {
 	printf("\"%s\":{\"node\":%u,\"device\":%u,\"rank\":%u}", name, a->ranks[rank].node, a->ranks[rank].index, rank);
 }
@@ -28,9 +28,9 @@ static int put_move(void *arg, const struct ptc_move *m)
 	ptc_item_elements(spec, m->item, &m->box, &e);
 	printf("%s{\"tensor\":%s,\"field\":\"%s\",\"kind\":\"%s\",", w->any ? ",\n" : "\n",
 	       s->o->names[m->item / (1 + spec->nfields)], ctl_field_name(spec, m->item), kinds[m->kind]);
-	put_seat("src", m->kind == PTC_MOVE_FORWARD ? &s->now : &s->was, m->src_rank);
+	put_slot("src", m->kind == PTC_MOVE_FORWARD ? &s->now : &s->was, m->src_rank);
 	putchar(',');
-	put_seat("dst", &s->now, m->dst_rank);
+	put_slot("dst", &s->now, m->dst_rank);
 	fputs(",\"offset\":", stdout);
 	ctl_put_numbers(e.off, e.ndim);
 	fputs(",\"extent\":", stdout);

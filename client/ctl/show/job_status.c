@@ -84,7 +84,7 @@ static int put_run(const struct ctl *c, json_t *run, struct ptc_error *err)
 		return 0;
 	fputs("\nrun: ", stdout);
 	put_text(state);
-	printf(", launch %" JSON_INTEGER_FORMAT, json_integer_value(json_object_get(run, "launch")));
+	printf(", incarnation %" JSON_INTEGER_FORMAT, json_integer_value(json_object_get(run, "incarnation")));
 	if (isolation) {
 		fputs(", ranks kept together by ", stdout);
 		put_text(isolation);

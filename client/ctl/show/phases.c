@@ -19,7 +19,7 @@ static const struct {
 	{ "commit1", "the snapshot is committed" },
 	{ "ending", "old ranks tear down" },
 	{ "building", "new ranks build their model" },
-	{ "laying", "the new layout is compared with the old one" },
+	{ "layout", "the new layout is compared with the old one" },
 	{ "preparing", "memory is reserved, what stays is linked" },
 	{ "filling", "bytes move" },
 	{ "digesting", "digests of all nodes are compared" },

@@ -34,7 +34,8 @@ void ctl_note_as_of(const struct ctl *c, int64_t as_of_ms)
 	struct tm tm;
 
 	if (as_of_ms && !c->json && gmtime_r(&t, &tm) && strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &tm))
-		fprintf(stderr, "the coordinator (etcd) is away; this is as of %s, when it answered last\n", text);
+		fprintf(stderr, "the coordinator (etcd) is unreachable; this is as of %s, when it answered last\n",
+			text);
 }
 
 int ctl_print_columns(const struct ctl *c, const char *json, const char *list, const struct ctl_column *columns,

@@ -23,7 +23,7 @@ struct ctl_column {
 int ctl_print_names(const char *json, const char *list, const char *key, struct ptc_error *err);
 int ctl_print_columns(const struct ctl *c, const char *json, const char *list, const struct ctl_column *columns,
 		      size_t n, struct ptc_error *err);
-/* On stderr, for a person, where as_of_ms is not 0: the coordinator is away, and what is shown is as of then. */
+/* On stderr, for a person, where as_of_ms is not 0: the coordinator is unreachable, and what is shown is as of then. */
 void ctl_note_as_of(const struct ctl *c, int64_t as_of_ms);
 int ctl_print_plan(const struct ctl *c, const char *json, struct ptc_error *err);
 int ctl_print_summary(const struct ctl *c, const char *json, struct ptc_error *err);

@@ -5,7 +5,7 @@
  *
  *     ptc_open(NULL, &c);
  *     while (ptc_next(c, &gen) == 1) {            // waits until there is a generation to run
- *             build(gen.rank, gen.world, ...);    // meet the other ranks with ptc_meet_put/get
+ *             build(gen.rank, gen.world, ...);    // meet the other ranks with ptc_rendezvous_put/get
  *             ptc_tensor_declare(c, &tensor);     // for each tensor this rank holds a part of
  *             ptc_restore(c);                     // fills them, if there is state
  *             for (step = gen.start_step; ; step++) {
@@ -51,7 +51,7 @@ typedef struct ptc_client ptc_client;
 struct ptc_open_options {
 	size_t size;
 	const char *socket;  /* NULL: $PTC_WORKER_SOCKET, which ptcd sets for processes it starts */
-	const char *token;   /* NULL: $PTC_WORKER_TOKEN: names the seat this process was started for */
+	const char *token;   /* NULL: $PTC_WORKER_TOKEN: names the slot this process was started for */
 	uint32_t timeout_ms; /* 0: 30000 */
 };
 
@@ -68,7 +68,7 @@ PTC_API const char *ptc_version(void);
 
 struct ptc_generation {
 	size_t size;
-	uint64_t generation, launch;
+	uint64_t generation, incarnation;
 	uint64_t start_step; /* step of the snapshot that ptc_restore will give; 0 if there is none */
 	int32_t has_state;   /* 1: ptc_restore fills; 0: the program's own initial values count */
 	uint32_t rank, world, local_rank, local_world, node_rank, nodes;
@@ -85,11 +85,11 @@ struct ptc_generation {
  * last generation declared. */
 PTC_API int ptc_next(ptc_client *c, struct ptc_generation *ret_generation);
 
-/* Keys of at most 255 bytes and values of at most 4096, seen by all ranks of this generation and launch. get blocks until
+/* Keys of at most 255 bytes and values of at most 4096, seen by all ranks of this generation and incarnation. get blocks until
  * somebody has put it. *ret_len: the value's length, also when it did not fit (PTC_R_LIMIT). */
-PTC_API int ptc_meet_put(ptc_client *c, const char *key, const void *value, size_t len);
-PTC_API int ptc_meet_get(ptc_client *c, const char *key, void *buffer, size_t capacity, size_t *ret_len,
-			 uint32_t timeout_ms);
+PTC_API int ptc_rendezvous_put(ptc_client *c, const char *key, const void *value, size_t len);
+PTC_API int ptc_rendezvous_get(ptc_client *c, const char *key, void *buffer, size_t capacity, size_t *ret_len,
+			       uint32_t timeout_ms);
 
 /* ---- state ------------------------------------------------------------------- */
 

@@ -15,7 +15,7 @@ enum ptc_result {
 	PTC_R_TIMEOUT = -6,
 	PTC_R_SYSTEM = -7,  /* the operating system failed us */
 	PTC_R_VERSION = -8, /* library and daemon do not speak a common version */
-	PTC_R_STALE = -9,   /* this process is of a generation or launch that is over */
+	PTC_R_STALE = -9,   /* this process is of a generation or incarnation that is over */
 };
 
 #endif

@@ -38,7 +38,7 @@ class Later(Error):
 
 
 class _Generation(ctypes.Structure):
-    _fields_ = [("size", ctypes.c_size_t), ("generation", ctypes.c_uint64), ("launch", ctypes.c_uint64),
+    _fields_ = [("size", ctypes.c_size_t), ("generation", ctypes.c_uint64), ("incarnation", ctypes.c_uint64),
                 ("start_step", ctypes.c_uint64), ("has_state", ctypes.c_int32)] + [
         (name, ctypes.c_uint32) for name in
         ("rank", "world", "local_rank", "local_world", "node_rank", "nodes", "device", "tp", "pp", "dp", "cp", "ep",
@@ -87,8 +87,8 @@ def library():
             ("ptc_error_text", ctypes.c_char_p, [p]),
             ("ptc_version", ctypes.c_char_p, []),
             ("ptc_next", ctypes.c_int, [p, ctypes.POINTER(_Generation)]),
-            ("ptc_meet_put", ctypes.c_int, [p, ctypes.c_char_p, p, size]),
-            ("ptc_meet_get", ctypes.c_int, [p, ctypes.c_char_p, p, size, ctypes.POINTER(size), ctypes.c_uint32]),
+            ("ptc_rendezvous_put", ctypes.c_int, [p, ctypes.c_char_p, p, size]),
+            ("ptc_rendezvous_get", ctypes.c_int, [p, ctypes.c_char_p, p, size, ctypes.POINTER(size), ctypes.c_uint32]),
             ("ptc_tensor_declare", ctypes.c_int, [p, ctypes.POINTER(_TensorDesc)]),
             ("ptc_blob_set", ctypes.c_int, [p, ctypes.c_char_p, ctypes.c_int, p, size]),
             ("ptc_blob_get", ctypes.c_int, [p, ctypes.c_char_p, ctypes.c_int, p, size, ctypes.POINTER(size)]),
@@ -157,12 +157,12 @@ class Client:
         self._keep = self._raise_in_stop = None  # ptc_next has forgotten the last generation's function
         return Generation(g) if found else None
 
-    def meet_put(self, key, value):
-        self._check(self._lib.ptc_meet_put(self._c, key.encode(), value, len(value)))
+    def rendezvous_put(self, key, value):
+        self._check(self._lib.ptc_rendezvous_put(self._c, key.encode(), value, len(value)))
 
-    def meet_get(self, key, timeout_ms=300000):
+    def rendezvous_get(self, key, timeout_ms=300000):
         buffer, n = ctypes.create_string_buffer(4096), ctypes.c_size_t()
-        self._check(self._lib.ptc_meet_get(self._c, key.encode(), buffer, len(buffer), ctypes.byref(n), timeout_ms))
+        self._check(self._lib.ptc_rendezvous_get(self._c, key.encode(), buffer, len(buffer), ctypes.byref(n), timeout_ms))
         return buffer.raw[:n.value]
 
     def declare(self, name, dtype, shape, boxes, data, field=None, tied=False):

@@ -83,7 +83,7 @@ class Generation:
     """What this process is now; a context manager that takes the process groups down at its end.
 
     Attributes: rank, world, local_rank, tp, pp, dp, cp (degrees), tp_rank, pp_rank, dp_rank, cp_rank, zero, start_step,
-    generation, launch, job, config, ...: as struct ptc_generation in ptc/ptc.h.
+    generation, incarnation, job, config, ...: as struct ptc_generation in ptc/ptc.h.
     Inside, RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, ... are set, and torch.distributed.init_process_group() needs nothing
     more.
     """
@@ -99,7 +99,7 @@ class Generation:
     # -- process groups
 
     def __enter__(self):
-        self._meet()
+        self._rendezvous()
         os.environ.update(RANK=str(self.rank), WORLD_SIZE=str(self.world), LOCAL_RANK=str(self.local_rank),
                           LOCAL_WORLD_SIZE=str(self.local_world), NODE_RANK=str(self.node_rank))
         return self
@@ -119,16 +119,16 @@ class Generation:
             return s.getsockname()[0]
         return "127.0.0.1"
 
-    def _meet(self):
+    def _rendezvous(self):
         """A store of this generation's own, at a port that is free: nobody of an earlier one can be met."""
         if self.rank == 0:
             host = self._address()
             self._store = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False, use_libuv=True)
             port = self._store.port
             if self.world > 1:
-                self._client.meet_put("torch", f"{host} {port}".encode())
+                self._client.rendezvous_put("torch", f"{host} {port}".encode())
         else:
-            host, port = self._client.meet_get("torch").decode().split()
+            host, port = self._client.rendezvous_get("torch").decode().split()
         # an agent's store: init_process_group() then does not make one of its own on rank 0
         os.environ.update(MASTER_ADDR=host, MASTER_PORT=str(port), TORCHELASTIC_USE_AGENT_STORE="True")
 
@@ -222,8 +222,8 @@ class Generation:
         mine = hashlib.sha256(b"".join(data for name, data in sorted(self._bound.values().items())
                                        if name in self._bound.optimizers)).digest()
         if self.rank == 0:
-            self._client.meet_put("groups", mine)
-        elif self._client.meet_get("groups") != mine:
+            self._client.rendezvous_put("groups", mine)
+        elif self._client.rendezvous_get("groups") != mine:
             refuse(f"optimizer: the parameter groups of pipeline stage {self.pp_rank} have other options than those of stage 0; "
                    f"give every stage the same groups in the same order, empty ones too")
 
@@ -465,8 +465,8 @@ class BatchSampler:
         at = range(0, self.samples, -(-self.samples >> 16))
         mine = hashlib.sha256(repr((self._cost, [int(self._lengths[i]) for i in at])).encode()).digest()
         if gen.rank == 0:
-            gen._client.meet_put(f"lengths {self.name}", mine)
-        elif gen._client.meet_get(f"lengths {self.name}") != mine:
+            gen._client.rendezvous_put(f"lengths {self.name}", mine)
+        elif gen._client.rendezvous_get(f"lengths {self.name}") != mine:
             refuse(f"dataset {self.name}: rank {gen.rank} has other lengths or another cost than rank 0; give all ranks the same")
 
     def _before_stop(self, gen, step):

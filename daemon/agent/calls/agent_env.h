@@ -16,7 +16,7 @@ struct ptc_layout;
 struct ptc_rpc_channel;
 struct ptc_spec;
 struct ptc_store;
-struct ptc_worker_news;
+struct ptc_worker_event;
 struct ptc_workers;
 
 struct ptc_agent_env {
@@ -44,7 +44,7 @@ struct ptc_agent_env {
 	struct ptc_workers *workers;
 	uint32_t finish_wait_ms; /* Finish waits so long for ranks to go before it answers; 0: 15 s */
 	/* What failed when ranks were started or restored after Finish had been answered; any thread. May be NULL. */
-	void (*news)(void *arg, const struct ptc_worker_news *news);
+	void (*event)(void *arg, const struct ptc_worker_event *event);
 	/* A bulk or control channel to a node; cached and owned by the callee, valid until the agent is freed. lane: separate connections. */
 	int (*channel)(void *arg, const char *node, const char *address, bool bulk, unsigned lane,
 		       struct ptc_rpc_channel **ret_channel, struct ptc_error *err);

@@ -17,6 +17,6 @@
 #define PTC_AGENT_CONTROL_TIMEOUT 60000
 #define PTC_AGENT_GEOMETRIES      8     /* kept between calls */
 #define PTC_AGENT_BEAT_MS         1000  /* a call about ranks that goes on says so this often */
-#define PTC_AGENT_MEETS           16    /* of those that wait for a key; others are told to ask again */
-#define PTC_AGENT_MEET_MS         5000  /* and no longer than this */
+#define PTC_AGENT_RENDEZVOUS      16    /* of those that wait for a key; others are told to ask again */
+#define PTC_AGENT_RENDEZVOUS_MS   5000  /* and no longer than this */
 #define PTC_AGENT_FINISH_MS       15000 /* see ptc_agent_env.finish_wait_ms */

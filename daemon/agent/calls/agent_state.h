@@ -11,7 +11,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-struct ptc_agent_held;   /* tables/held_tables.c */
+struct ptc_pinned_table; /* tables/pinned_tables.c */
 struct ptc_geometry_ref; /* geometry/geometry.h */
 
 /* One job while something is done with it, or between its Prepare and Finish. */
@@ -37,9 +37,9 @@ struct ptc_agent {
 		pthread_cond_t cond;
 		struct ptc_agent_job *jobs;
 		struct ptc_geometry_ref *geometries; /* newest first */
-		struct ptc_agent_held *held;         /* held_tables.c */
-		unsigned settlers;                   /* threads of reconcile.c */
+		struct ptc_pinned_table *pinned;     /* pinned_tables.c */
+		unsigned reconcilers;                /* threads of reconcile.c */
 		bool stopping;
 	} shared;
-	_Atomic unsigned meets;
+	_Atomic unsigned rendezvous;
 };

@@ -16,7 +16,7 @@
  * A table of that name may be left from an attempt at another step: it is only
  * believed when a note in the store says that it was made for this very request;
  * else it is made anew. */
-#include "daemon/agent/calls/crew.h"
+#include "daemon/agent/calls/task_pool.h"
 #include "daemon/store/store.h"
 #include "daemon/store/store_table.h"
 #include "daemon/agent/capture/capture.h"
@@ -37,13 +37,13 @@
 
 static int by_item(const void *a, const void *b)
 {
-	const struct ptc_seat_source *x = a, *y = b;
+	const struct ptc_slot_source *x = a, *y = b;
 
 	if (x->item != y->item)
 		return x->item < y->item ? -1 : 1;
 	if (x->secondary != y->secondary)
 		return x->secondary ? 1 : -1;
-	return x->seat < y->seat ? -1 : x->seat > y->seat;
+	return x->slot < y->slot ? -1 : x->slot > y->slot;
 }
 
 /* Says which sources are secondary, which come after the others then, and of which the greatest counts. */
@@ -54,7 +54,7 @@ static int rank_sources(struct ptc_capture *c, const struct ptc_spec *rules, str
 	char name[PTC_TENSOR_NAME_MAX + PTC_FIELD_NAME_MAX + 2];
 
 	for (size_t i = 0; i < c->sources.n; i++) {
-		struct ptc_seat_source *s = &c->sources.v[i];
+		struct ptc_slot_source *s = &c->sources.v[i];
 
 		if (!i || s->item != s[-1].item) {
 			int r;
@@ -64,7 +64,7 @@ static int rank_sources(struct ptc_capture *c, const struct ptc_spec *rules, str
 			if (r)
 				return r;
 		}
-		s->secondary = !ptc_rule_is_primary(rule, config, c->group.v[s->seat].rank.rank);
+		s->secondary = !ptc_rule_is_primary(rule, config, c->group.v[s->slot].rank.rank);
 		s->max = ptc_rule_takes_max(rule);
 	}
 	if (c->sources.n > 1)
@@ -77,7 +77,7 @@ static int sources_make(struct ptc_capture *c, struct ptc_error *err)
 	const struct ptc_agent_env *env = &c->agent->env;
 	const struct ptc_job_desc *job;
 	void *ref;
-	int r = ptc_seat_sources_make(c->g, &c->group, &c->sources, err);
+	int r = ptc_slot_sources_make(c->g, &c->group, &c->sources, err);
 
 	if (r || !env->job_get)
 		return r;
@@ -86,7 +86,7 @@ static int sources_make(struct ptc_capture *c, struct ptc_error *err)
 		return r;
 	if (job->spec.nrules) {
 		r = rank_sources(c, &job->spec, err);
-		r = r ? r : ptc_away_find(c->g, &job->spec, c->self, &c->needs, &c->away, &c->reduce, err);
+		r = r ? r : ptc_remote_find(c->g, &job->spec, c->self, &c->needs, &c->remote, &c->reduce, err);
 	}
 	env->job_release(env->arg, ref);
 	return r;
@@ -120,26 +120,26 @@ static void capture_tick(void *arg)
 	c->broken = ptc_agent_reply(c->call, &reply.base, NULL) != 0;
 }
 
-static int crew_run(struct ptc_capture *c, int (*run)(void *, unsigned, size_t, struct ptc_error *), size_t ntasks,
-		    struct ptc_error *err)
+static int task_pool_run(struct ptc_capture *c, int (*run)(void *, unsigned, size_t, struct ptc_error *), size_t ntasks,
+			 struct ptc_error *err)
 {
-	struct ptc_crew crew = { .ntasks = ntasks,
-				 .threads = c->nhands,
-				 .run = run,
-				 .stop = capture_stop,
-				 .tick = capture_tick,
-				 .arg = c,
-				 .what = "copying ranks" };
+	struct ptc_task_pool task_pool = { .ntasks = ntasks,
+					   .threads = c->nscratch,
+					   .run = run,
+					   .stop = capture_stop,
+					   .tick = capture_tick,
+					   .arg = c,
+					   .what = "copying ranks" };
 
-	return ptc_crew_run(&crew, err);
+	return ptc_task_pool_run(&task_pool, err);
 }
 
-static int seats_check(const struct ptc_capture *c, struct ptc_error *err)
+static int slots_check(const struct ptc_capture *c, struct ptc_error *err)
 {
 	for (size_t i = 0; i < c->group.n; i++) {
-		const struct ptc_seat_view *s = &c->group.v[i];
+		const struct ptc_slot_view *s = &c->group.v[i];
 
-		if (s->state != PTC_SEAT_STOPPED || s->step != c->req->step)
+		if (s->state != PTC_SLOT_STOPPED || s->step != c->req->step)
 			return ptc_error_set(err, PTC_ESTATE,
 					     "rank %u does not wait at step %llu (it is in state %d at step %llu)",
 					     s->rank.rank, (unsigned long long)c->req->step, (int)s->state,
@@ -164,8 +164,9 @@ static int extents_reserve(struct ptc_capture *c, struct ptc_table *table, const
 /* For what others merge. */
 static int reserve_parts(struct ptc_capture *c, struct ptc_error *err)
 {
-	const struct ptc_away *parts = &c->reduce.parts;
-	struct ptc_table_key key = ptc_reduce_key(&c->key, c->req->info->id, c->req->info->from->launch, c->req->step);
+	const struct ptc_remote *parts = &c->reduce.parts;
+	struct ptc_table_key key =
+		ptc_reduce_key(&c->key, c->req->info->id, c->req->info->from->incarnation, c->req->step);
 	struct ptc_store_box *boxes;
 	int64_t new_bytes = 0;
 	int r;
@@ -178,9 +179,9 @@ static int reserve_parts(struct ptc_capture *c, struct ptc_error *err)
 	for (size_t i = 0; i < parts->n; i++)
 		boxes[i] = (struct ptc_store_box){ parts->v[i].item, parts->v[i].box };
 	r = ptc_table_begin(c->agent->env.store, &key, &c->parts, err);
-	r = r ? r : ptc_table_derive(c->parts, NULL, NULL, boxes, parts->n, false, &c->lent, &new_bytes, err);
+	r = r ? r : ptc_table_derive(c->parts, NULL, NULL, boxes, parts->n, false, &c->exposed, &new_bytes, err);
 	ptc_free(boxes);
-	return r ? r : extents_reserve(c, c->parts, &c->lent, new_bytes, &c->lent_extents, err);
+	return r ? r : extents_reserve(c, c->parts, &c->exposed, new_bytes, &c->exposed_extents, err);
 }
 
 static int drop(struct ptc_capture *c, struct ptc_error *err)
@@ -204,13 +205,13 @@ static int reserve(struct ptc_capture *c, struct ptc_error *err)
 	r = r ? r : ptc_table_begin(c->agent->env.store, &c->key, &c->table, err);
 	r = r ? r : ptc_table_derive(c->table, NULL, NULL, boxes, n, false, &c->missing, &new_bytes, err);
 	ptc_free(boxes);
-	r = r ? r : ptc_away_split(&c->reduce.own, PTC_AWAY_TAKE_BYTES, &c->missing, err);
-	r = r ? r : ptc_away_split(&c->away, PTC_EXTENT_MAX_BYTES, &c->missing, err);
+	r = r ? r : ptc_remote_split(&c->reduce.own, PTC_REMOTE_TAKE_BYTES, &c->missing, err);
+	r = r ? r : ptc_remote_split(&c->remote, PTC_EXTENT_MAX_BYTES, &c->missing, err);
 	r = r ? r : extents_reserve(c, c->table, &c->missing, new_bytes, &c->extents, err);
 	return r ? r : reserve_parts(c, err);
 }
 
-static bool any_max(const struct ptc_seat_sources *s)
+static bool any_max(const struct ptc_slot_sources *s)
 {
 	for (size_t i = 0; i < s->n; i++)
 		if (s->v[i].max)
@@ -218,39 +219,39 @@ static bool any_max(const struct ptc_seat_sources *s)
 	return false;
 }
 
-static int hands_make(struct ptc_capture *c, struct ptc_error *err)
+static int scratch_make(struct ptc_capture *c, struct ptc_error *err)
 {
 	struct ptc_table *const tables[] = { c->table, c->parts };
-	unsigned n = ptc_crew_size();
+	unsigned n = ptc_task_pool_size();
 	int r;
 
-	c->nhands = (unsigned)PTC_MAX(PTC_MIN((size_t)n, c->missing.n), 1u);
-	r = ptc_pool_take(&c->agent->recv, (uint64_t)c->nhands * PTC_CAPTURE_MAX_BYTES, ptc_agent_op_stopped, &c->op,
+	c->nscratch = (unsigned)PTC_MAX(PTC_MIN((size_t)n, c->missing.n), 1u);
+	r = ptc_pool_take(&c->agent->recv, (uint64_t)c->nscratch * PTC_CAPTURE_MAX_BYTES, ptc_agent_op_stopped, &c->op,
 			  &c->ticket, err);
 	if (r)
 		return r;
-	c->nhands = (unsigned)PTC_MAX(PTC_MIN(c->nhands, c->ticket / PTC_CAPTURE_MAX_BYTES), 1u);
-	c->hands = ptc_calloc(c->nhands, sizeof(*c->hands));
-	if (!c->hands)
+	c->nscratch = (unsigned)PTC_MAX(PTC_MIN(c->nscratch, c->ticket / PTC_CAPTURE_MAX_BYTES), 1u);
+	c->scratch = ptc_calloc(c->nscratch, sizeof(*c->scratch));
+	if (!c->scratch)
 		return ptc_error_set(err, PTC_ENOMEM, "no memory to take a snapshot");
 	if (!c->group.n)
 		return 0;
 	c->wait = (struct ptc_wait){ .cancelled = capture_stopped, .arg = c };
 	r = ptc_copying_open(&c->copying, &c->group.v[0], tables,
-			     any_max(&c->sources) ? (size_t)c->nhands * PTC_CAPTURE_MAX_BYTES : 0, &c->wait, err);
-	for (unsigned i = 0; !r && i < c->nhands; i++) {
+			     any_max(&c->sources) ? (size_t)c->nscratch * PTC_CAPTURE_MAX_BYTES : 0, &c->wait, err);
+	for (unsigned i = 0; !r && i < c->nscratch; i++) {
 		if (c->copying.room)
-			c->hands[i].buffer = c->copying.room + (size_t)i * PTC_CAPTURE_MAX_BYTES;
-		c->hands[i].mover.copying = &c->copying.seats;
+			c->scratch[i].buffer = c->copying.room + (size_t)i * PTC_CAPTURE_MAX_BYTES;
+		c->scratch[i].iov_batch.copying = &c->copying.slots;
 	}
 	return r;
 }
 
-static void hands_done(struct ptc_capture *c)
+static void scratch_done(struct ptc_capture *c)
 {
 	ptc_copying_close(&c->copying);
-	ptc_free(c->hands);
-	c->hands = NULL;
+	ptc_free(c->scratch);
+	c->scratch = NULL;
 	if (c->ticket)
 		ptc_pool_give(&c->agent->recv, c->ticket);
 	c->ticket = 0;
@@ -272,24 +273,25 @@ static int release(struct ptc_capture *c, struct ptc_error *err)
 
 /* What others have gets to extents of missing, from the first on. g: names and addresses, and what is set here; it outlives the job. */
 static void fetch_init(struct ptc_capture *c, struct ptc_geometry *g, uint64_t snapshot, size_t first,
-		       struct ptc_away_fetch *ret)
+		       struct ptc_remote_fetch *ret)
 {
 	*g = *c->g; /* another snapshot of it */
 	g->snapshot = snapshot;
-	*ret = (struct ptc_away_fetch){ .agent = c->agent,
-					.g = g,
-					.table = c->table,
-					.extents = c->extents + first,
-					.stop = capture_stop,
-					.tick = capture_tick,
-					.arg = c };
+	*ret = (struct ptc_remote_fetch){ .agent = c->agent,
+					  .g = g,
+					  .table = c->table,
+					  .extents = c->extents + first,
+					  .stop = capture_stop,
+					  .tick = capture_tick,
+					  .arg = c };
 }
 
 /* Of what is merged here, what is here has been copied. */
 static int merge_own(struct ptc_capture *c, size_t first, struct ptc_error *err)
 {
-	struct ptc_table_key key = ptc_reduce_key(&c->key, c->req->info->id, c->req->info->from->launch, c->req->step);
-	struct ptc_away_fetch job;
+	struct ptc_table_key key =
+		ptc_reduce_key(&c->key, c->req->info->id, c->req->info->from->incarnation, c->req->step);
+	struct ptc_remote_fetch job;
 	struct ptc_geometry g;
 	uint64_t bytes = 0;
 	int r;
@@ -301,42 +303,42 @@ static int merge_own(struct ptc_capture *c, size_t first, struct ptc_error *err)
 	if (!r && ptc_fault("agent.capture.merged"))
 		r = ptc_error_set(err, PTC_EIO, "injected failure when parts of replicas were merged");
 	c->fetched += bytes;
-	c->mark_from = first + c->lent.n;
-	return r ? r : crew_run(c, ptc_capture_mark, c->reduce.own.nboxes, err);
+	c->mark_from = first + c->exposed.n;
+	return r ? r : task_pool_run(c, ptc_capture_mark, c->reduce.own.nboxes, err);
 }
 
 /* All else is there for others to fetch. */
-static int fetch_away(struct ptc_capture *c, size_t first, struct ptc_error *err)
+static int fetch_remote(struct ptc_capture *c, size_t first, struct ptc_error *err)
 {
-	struct ptc_away_fetch job;
+	struct ptc_remote_fetch job;
 	struct ptc_geometry g;
 	int r;
 
-	if (!c->away.nboxes)
+	if (!c->remote.nboxes)
 		return 0;
 	fetch_init(c, &g, c->key.snapshot, first, &job);
-	job.nodes = c->away.nodes;
+	job.nodes = c->remote.nodes;
 	job.boxes = c->missing.v + first;
-	job.n = c->away.nboxes;
-	r = ptc_away_fetch(&job, err);
-	for (size_t i = 0; !r && i < c->away.nboxes; i++)
+	job.n = c->remote.nboxes;
+	r = ptc_remote_fetch(&job, err);
+	for (size_t i = 0; !r && i < c->remote.nboxes; i++)
 		c->fetched += (uint64_t)ptc_box_volume(&job.boxes[i].box);
-	c->mark_from = first + c->lent.n;
-	return r ? r : crew_run(c, ptc_capture_mark, c->away.nboxes, err);
+	c->mark_from = first + c->exposed.n;
+	return r ? r : task_pool_run(c, ptc_capture_mark, c->remote.nboxes, err);
 }
 
 /* Out of the ranks' memory; they may go on then. */
 static int copy(struct ptc_capture *c, bool released, struct ptc_error *err)
 {
-	size_t here = c->missing.n - c->away.nboxes + c->lent.n;
-	int r = hands_make(c, err);
+	size_t here = c->missing.n - c->remote.nboxes + c->exposed.n;
+	int r = scratch_make(c, err);
 
-	r = r ? r : crew_run(c, ptc_capture_fill, here, err);
+	r = r ? r : task_pool_run(c, ptc_capture_fill, here, err);
 	if (!r && c->req->release && !released)
 		r = release(c, err);
 	if (!r && c->req->release)
-		r = crew_run(c, ptc_capture_mark, here - c->reduce.own.nboxes, err);
-	hands_done(c);
+		r = task_pool_run(c, ptc_capture_mark, here - c->reduce.own.nboxes, err);
+	scratch_done(c);
 	return r;
 }
 
@@ -345,8 +347,8 @@ static int take(struct ptc_capture *c, struct ptc_error *err)
 {
 	struct ptc_error ignored = PTC_ERROR_INIT;
 	bool early;
-	size_t away;
-	int r = seats_check(c, err);
+	size_t remote;
+	int r = slots_check(c, err);
 
 	c->staged = all_staged(c);
 	early = c->req->release && c->staged;
@@ -358,10 +360,10 @@ static int take(struct ptc_capture *c, struct ptc_error *err)
 	if (r)
 		return r;
 	r = reserve(c, err);
-	away = c->missing.n - c->away.nboxes;
+	remote = c->missing.n - c->remote.nboxes;
 	r = r ? r : copy(c, early, err);
-	r = r ? r : merge_own(c, away - c->reduce.own.nboxes, err);
-	r = r ? r : fetch_away(c, away, err);
+	r = r ? r : merge_own(c, remote - c->reduce.own.nboxes, err);
+	r = r ? r : fetch_remote(c, remote, err);
 	if (!r && c->parts) /* before the snapshot's: where that is sealed, parts are not made again */
 		r = ptc_table_seal(c->parts, err);
 	r = r ? r : ptc_captured_write(c, err);
@@ -481,14 +483,14 @@ int ptc_agent_on_capture(void *agent, struct ptc_rpc_call *call, struct ptc_erro
 	r = r ? r : capture(&c, err);
 	ptc_table_unref(c.table);
 	ptc_table_unref(c.parts);
-	ptc_seat_sources_done(&c.sources);
+	ptc_slot_sources_done(&c.sources);
 	ptc_group_close(&c.group);
 	ptc_store_boxes_done(&c.missing);
-	ptc_store_boxes_done(&c.lent);
-	ptc_away_done(&c.away);
+	ptc_store_boxes_done(&c.exposed);
+	ptc_remote_done(&c.remote);
 	ptc_reduce_done(&c.reduce);
 	ptc_free(c.extents);
-	ptc_free(c.lent_extents);
+	ptc_free(c.exposed_extents);
 	ptc_free(c.digests);
 	ptc_free(c.ranks);
 	ptc_needs_done(&c.needs);

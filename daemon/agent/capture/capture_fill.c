@@ -18,7 +18,7 @@
 
 struct fill {
 	struct ptc_capture *c;
-	struct ptc_capture_hand *hand;
+	struct ptc_capture_scratch *scratch;
 	struct ptc_table *table;
 	const struct ptc_store_box *box; /* the extent's */
 	uint32_t extent;
@@ -27,7 +27,7 @@ struct fill {
 	const struct ptc_box *slice; /* of box, that is being filled */
 	struct iovec spans[PTC_EXTENT_SPANS];
 	int nspans;
-	const struct ptc_seat_source *source;
+	const struct ptc_slot_source *source;
 	struct ptc_boxes
 		primary; /* parts of the slice that sources have given which count; complete when secondary ones come */
 };
@@ -37,27 +37,27 @@ static const char *item_name(const struct fill *f, char name[PTC_TENSOR_NAME_MAX
 	return ptc_geometry_item_name(f->c->g, f->box->item, name, PTC_TENSOR_NAME_MAX + 1);
 }
 
-static uint32_t rank_of(const struct fill *f, const struct ptc_seat_source *s)
+static uint32_t rank_of(const struct fill *f, const struct ptc_slot_source *s)
 {
-	return f->c->group.v[s->seat].rank.rank;
+	return f->c->group.v[s->slot].rank.rank;
 }
 
 static int copy_run(void *arg, uint64_t address, int64_t off, int64_t len, struct ptc_error *err)
 {
 	struct fill *f = arg;
 
-	return ptc_mover_add(&f->hand->mover, address, f->spans, f->nspans, off, len, err);
+	return ptc_iov_batch_add(&f->scratch->iov_batch, address, f->spans, f->nspans, off, len, err);
 }
 
-static size_t first_source(const struct ptc_seat_sources *s, uint32_t item)
+static size_t first_source(const struct ptc_slot_sources *s, uint32_t item)
 {
-	return PTC_SEARCH(struct ptc_seat_source, item, s->v, s->n, item);
+	return PTC_SEARCH(struct ptc_slot_source, item, s->v, s->n, item);
 }
 
 /* The source of the bytes of part: the first that has any of it. */
 static int differ(const struct fill *f, const struct ptc_box *part, struct ptc_error *err)
 {
-	const struct ptc_seat_source *first = &f->c->sources.v[first_source(&f->c->sources, f->box->item)];
+	const struct ptc_slot_source *first = &f->c->sources.v[first_source(&f->c->sources, f->box->item)];
 	char name[PTC_TENSOR_NAME_MAX + 1];
 	struct ptc_box common;
 
@@ -78,15 +78,15 @@ static int take_max(const struct fill *f, const struct ptc_capture_part *part, s
 
 	if (ptc_fails(part->len % size == 0))
 		return ptc_error_set(err, PTC_EINTERNAL, "a run inside an element");
-	ptc_max_take(dtype, f->hand->buffer + part->off, part->len / size, part->ours);
+	ptc_max_take(dtype, f->scratch->buffer + part->off, part->len / size, part->ours);
 	return 0;
 }
 
 /* What was read of a replica into what was copied. */
 static int max_flush(const struct fill *f, struct ptc_error *err)
 {
-	struct ptc_capture_hand *h = f->hand;
-	int r = ptc_mover_flush(&h->mover, err);
+	struct ptc_capture_scratch *h = f->scratch;
+	int r = ptc_iov_batch_flush(&h->iov_batch, err);
 
 	for (size_t i = 0; !r && i < h->nparts; i++)
 		r = take_max(f, &h->parts[i], err);
@@ -97,7 +97,7 @@ static int max_flush(const struct fill *f, struct ptc_error *err)
 static int max_run(void *arg, uint64_t address, int64_t off, int64_t len, struct ptc_error *err)
 {
 	const struct fill *f = arg;
-	struct ptc_capture_hand *h = f->hand;
+	struct ptc_capture_scratch *h = f->scratch;
 
 	for (int i = 0; i < f->nspans && len > 0; off -= (int64_t)f->spans[i++].iov_len) {
 		int64_t has = (int64_t)f->spans[i].iov_len;
@@ -106,7 +106,7 @@ static int max_run(void *arg, uint64_t address, int64_t off, int64_t len, struct
 			size_t now =
 				(size_t)PTC_MIN(PTC_MIN(has - off, len), (int64_t)(PTC_CAPTURE_MAX_BYTES - h->used));
 			struct iovec to = { h->buffer + h->used, now };
-			int r = ptc_mover_add(&h->mover, address, &to, 1, 0, (int64_t)now, err);
+			int r = ptc_iov_batch_add(&h->iov_batch, address, &to, 1, 0, (int64_t)now, err);
 
 			h->parts[h->nparts++] =
 				(struct ptc_capture_part){ h->used, now, (uint8_t *)f->spans[i].iov_base + off };
@@ -126,22 +126,22 @@ static int max_run(void *arg, uint64_t address, int64_t off, int64_t len, struct
 /* Copies the parts of left that the source has, and takes them away from left. */
 static int copy_parts(struct fill *f, struct ptc_boxes *left, struct ptc_error *err)
 {
-	const struct ptc_placed *at = &f->source->at;
+	const struct ptc_strided *at = &f->source->at;
 	struct ptc_boxes rest = { 0 };
 	struct ptc_box cut;
 	int r = 0;
 
-	f->hand->mover.seat = &f->c->group.v[f->source->seat];
-	f->hand->mover.fresh = f->fresh;
+	f->scratch->iov_batch.slot = &f->c->group.v[f->source->slot];
+	f->scratch->iov_batch.fresh = f->fresh;
 	for (size_t i = 0; !r && i < left->n; i++) {
 		if (ptc_box_intersect(&left->v[i], &at->box, &cut)) {
-			r = ptc_placed_runs(at, &f->box->box, &cut, copy_run, f, err);
+			r = ptc_strided_runs(at, &f->box->box, &cut, copy_run, f, err);
 			atomic_fetch_add(&f->c->copied, ptc_box_volume(&cut));
 		}
 		if (!r && ptc_box_subtract(&left->v[i], &at->box, &rest))
 			r = ptc_error_set(err, PTC_ENOMEM, "no memory to take a snapshot");
 	}
-	r = r ? r : ptc_mover_flush(&f->hand->mover, err);
+	r = r ? r : ptc_iov_batch_flush(&f->scratch->iov_batch, err);
 	ptc_boxes_done(left);
 	*left = rest;
 	return r;
@@ -162,18 +162,18 @@ static int to_compare(const struct fill *f, const struct ptc_box *cut, const str
 
 static int compare_part(struct fill *f, const struct ptc_box *part, struct ptc_error *err)
 {
-	const struct ptc_placed *at = &f->source->at;
-	struct ptc_mover *m = &f->hand->mover;
+	const struct ptc_strided *at = &f->source->at;
+	struct ptc_iov_batch *m = &f->scratch->iov_batch;
 	int r;
 
 	if (f->source->max) {
-		r = ptc_placed_runs(at, &f->box->box, part, max_run, f, err);
+		r = ptc_strided_runs(at, &f->box->box, part, max_run, f, err);
 		return r ? r : max_flush(f, err);
 	}
-	m->way = PTC_MOVER_COMPARE;
-	r = ptc_placed_runs(at, &f->box->box, part, copy_run, f, err);
-	r = r ? r : ptc_mover_flush(m, err);
-	m->way = PTC_MOVER_READ;
+	m->way = PTC_IOV_BATCH_COMPARE;
+	r = ptc_strided_runs(at, &f->box->box, part, copy_run, f, err);
+	r = r ? r : ptc_iov_batch_flush(m, err);
+	m->way = PTC_IOV_BATCH_READ;
 	return r == PTC_EDIGEST ? differ(f, part, err) : r;
 }
 
@@ -188,8 +188,8 @@ static int compare_parts(struct fill *f, const struct ptc_boxes *left, struct pt
 		return 0;
 	if (to_compare(f, &cut, left, &parts))
 		r = ptc_error_set(err, PTC_ENOMEM, "no memory to compare replicas");
-	f->hand->mover.seat = &f->c->group.v[f->source->seat];
-	f->hand->mover.fresh = false;
+	f->scratch->iov_batch.slot = &f->c->group.v[f->source->slot];
+	f->scratch->iov_batch.fresh = false;
 	for (size_t i = 0; !r && i < parts.n; i++)
 		r = compare_part(f, &parts.v[i], err);
 	ptc_boxes_done(&parts);
@@ -198,7 +198,7 @@ static int compare_parts(struct fill *f, const struct ptc_boxes *left, struct pt
 
 static int fill_sources(struct fill *f, struct ptc_error *err)
 {
-	const struct ptc_seat_sources *s = &f->c->sources;
+	const struct ptc_slot_sources *s = &f->c->sources;
 	struct ptc_boxes left = { 0 };
 	char name[PTC_TENSOR_NAME_MAX + 1];
 	int r = ptc_boxes_push(&left, f->slice);
@@ -255,11 +255,13 @@ static int each_slice(struct fill *f, bool copy, bool digest, struct ptc_error *
 
 static struct fill task_of(struct ptc_capture *c, size_t i)
 {
-	size_t whole = c->missing.n - c->reduce.own.nboxes - c->away.nboxes, k = i - PTC_MIN(i, whole);
+	size_t whole = c->missing.n - c->reduce.own.nboxes - c->remote.nboxes, k = i - PTC_MIN(i, whole);
 
-	if (i >= whole && k < c->lent.n)
-		return (struct fill){ .c = c, .table = c->parts, .box = &c->lent.v[k], .extent = c->lent_extents[k] };
-	k = i < whole ? i : i - c->lent.n;
+	if (i >= whole && k < c->exposed.n)
+		return (struct fill){
+			.c = c, .table = c->parts, .box = &c->exposed.v[k], .extent = c->exposed_extents[k]
+		};
+	k = i < whole ? i : i - c->exposed.n;
 	return (struct fill){ .c = c,
 			      .table = c->table,
 			      .box = &c->missing.v[k],
@@ -269,7 +271,7 @@ static struct fill task_of(struct ptc_capture *c, size_t i)
 
 static bool extent_fresh(const struct fill *f)
 {
-	uint64_t process = atomic_load(&f->c->copying.seats.copier);
+	uint64_t process = atomic_load(&f->c->copying.slots.copier);
 
 	return !process || ptc_table_extent_fresh(f->table, f->extent, process);
 }
@@ -280,7 +282,7 @@ int ptc_capture_fill(void *arg, unsigned thread, size_t i, struct ptc_error *err
 	struct fill f = task_of(c, i);
 	int r;
 
-	f.hand = &c->hands[thread];
+	f.scratch = &c->scratch[thread];
 	f.nspans = ptc_table_extent_iov(f.table, f.extent, 0, ptc_box_volume(&f.box->box), f.spans,
 					PTC_ARRAY_LEN(f.spans));
 	if (f.nspans < 0)
@@ -289,9 +291,9 @@ int ptc_capture_fill(void *arg, unsigned thread, size_t i, struct ptc_error *err
 		ptc_table_extent_map(f.table, f.extent);
 	else
 		f.fresh = extent_fresh(&f);
-	f.hand->mover.nremote = f.hand->mover.nlocal = f.hand->mover.bytes = 0;
-	f.hand->mover.way = PTC_MOVER_READ;
-	f.hand->nparts = f.hand->used = 0;
+	f.scratch->iov_batch.nremote = f.scratch->iov_batch.nlocal = f.scratch->iov_batch.bytes = 0;
+	f.scratch->iov_batch.way = PTC_IOV_BATCH_READ;
+	f.scratch->nparts = f.scratch->used = 0;
 	r = each_slice(&f, true, !c->req->release && !f.own && f.table == c->table, err);
 	if (!r && ptc_fault("agent.capture.middle"))
 		r = ptc_error_set(err, PTC_EIO, "injected failure in the middle of a snapshot");

@@ -57,16 +57,16 @@ int ptc_captured_read(struct ptc_capture *c, struct ptc_error *err)
 	return 0;
 }
 
-/* ---- what ranks carry beside tensors ---- */
+/* ---- rank state ---- */
 
-struct carried {
+struct rank_states {
 	Ptc__V1__PullReply reply;
 	Ptc__V1__RankState *ranks, **rank_list;
 	Ptc__V1__Blob *blobs, **blob_list;
 	Ptc__V1__Cursor *cursors, **cursor_list;
 };
 
-static void carried_done(struct carried *s)
+static void rank_states_done(struct rank_states *s)
 {
 	ptc_free(s->ranks);
 	ptc_free(s->rank_list);
@@ -76,7 +76,7 @@ static void carried_done(struct carried *s)
 	ptc_free(s->cursor_list);
 }
 
-static int carried_alloc(struct carried *s, const struct ptc_group *g, struct ptc_error *err)
+static int rank_states_alloc(struct rank_states *s, const struct ptc_group *g, struct ptc_error *err)
 {
 	size_t blobs = 1, cursors = 1, n = g->n ? g->n : 1;
 
@@ -95,7 +95,7 @@ static int carried_alloc(struct carried *s, const struct ptc_group *g, struct pt
 	return 0;
 }
 
-static void carried_fill(struct carried *s, const struct ptc_group *g)
+static void rank_states_fill(struct rank_states *s, const struct ptc_group *g)
 {
 	size_t nb = 0, nc = 0;
 
@@ -103,39 +103,39 @@ static void carried_fill(struct carried *s, const struct ptc_group *g)
 	s->reply.ranks = s->rank_list;
 	s->reply.n_ranks = g->n;
 	for (size_t i = 0; i < g->n; i++) {
-		const struct ptc_seat_view *seat = &g->v[i];
+		const struct ptc_slot_view *slot = &g->v[i];
 		Ptc__V1__RankState *to = s->rank_list[i] = &s->ranks[i];
 
 		ptc__v1__rank_state__init(to);
-		to->rank = seat->rank.rank;
+		to->rank = slot->rank.rank;
 		to->blobs = s->blob_list + nb;
-		to->n_blobs = seat->nblobs;
+		to->n_blobs = slot->nblobs;
 		to->cursors = s->cursor_list + nc;
-		to->n_cursors = seat->ncursors;
-		for (size_t k = 0; k < seat->nblobs; k++, nb++) {
+		to->n_cursors = slot->ncursors;
+		for (size_t k = 0; k < slot->nblobs; k++, nb++) {
 			ptc__v1__blob__init(s->blob_list[nb] = &s->blobs[nb]);
-			s->blobs[nb].name = seat->blobs[k].name;
-			s->blobs[nb].scope = (uint32_t)seat->blobs[k].scope;
-			s->blobs[nb].data = (ProtobufCBinaryData){ seat->blobs[k].len, seat->blobs[k].data };
+			s->blobs[nb].name = slot->blobs[k].name;
+			s->blobs[nb].scope = (uint32_t)slot->blobs[k].scope;
+			s->blobs[nb].data = (ProtobufCBinaryData){ slot->blobs[k].len, slot->blobs[k].data };
 		}
-		for (size_t k = 0; k < seat->ncursors; k++, nc++) {
+		for (size_t k = 0; k < slot->ncursors; k++, nc++) {
 			ptc__v1__cursor__init(s->cursor_list[nc] = &s->cursors[nc]);
-			s->cursors[nc].name = seat->cursors[k].name;
-			s->cursors[nc].position = seat->cursors[k].position;
-			s->cursors[nc].tag = seat->cursors[k].tag;
+			s->cursors[nc].name = slot->cursors[k].name;
+			s->cursors[nc].position = slot->cursors[k].position;
+			s->cursors[nc].tag = slot->cursors[k].tag;
 		}
 	}
 }
 
 int ptc_captured_encode(struct ptc_capture *c, struct ptc_error *err)
 {
-	struct carried s = { 0 };
-	int r = carried_alloc(&s, &c->group, err);
+	struct rank_states s = { 0 };
+	int r = rank_states_alloc(&s, &c->group, err);
 
 	if (!r) {
-		carried_fill(&s, &c->group);
+		rank_states_fill(&s, &c->group);
 		r = ptc_pb_encode(&s.reply.base, &c->ranks, &c->ranks_len, err);
 	}
-	carried_done(&s);
+	rank_states_done(&s);
 	return r;
 }

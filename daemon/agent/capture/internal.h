@@ -7,7 +7,7 @@
 #include "daemon/store/store_key.h"
 #include "daemon/agent/geometry/geometry.h"
 #include "daemon/agent/memory/copying.h"
-#include "daemon/agent/memory/placed.h"
+#include "daemon/agent/memory/strided.h"
 #include "daemon/agent/memory/rank_group.h"
 #include "daemon/agent/transfer/max_reduce.h"
 
@@ -22,8 +22,8 @@ struct ptc_capture_part {
 };
 
 /* Of one thread: what is read of a replica, and the parts that become the greater of both. */
-struct ptc_capture_hand {
-	struct ptc_mover mover;
+struct ptc_capture_scratch {
+	struct ptc_iov_batch iov_batch;
 	uint8_t *buffer;
 	size_t used;
 	struct ptc_capture_part parts[PTC_CAPTURE_MAX_PARTS];
@@ -42,22 +42,22 @@ struct ptc_capture {
 	struct ptc_table_key key;
 	struct ptc_table *table;
 	struct ptc_group group;
-	struct ptc_seat_sources sources;
-	struct ptc_away away;
+	struct ptc_slot_sources sources;
+	struct ptc_remote remote;
 	struct ptc_reduce reduce;
-	struct ptc_store_boxes missing; /* the last are what is merged here, and then what is away */
+	struct ptc_store_boxes missing; /* the last are what is merged here, and then what is remote */
 	uint32_t *extents;
-	struct ptc_table *parts; /* NULL: nothing is lent */
-	struct ptc_store_boxes lent;
-	uint32_t *lent_extents;
+	struct ptc_table *parts; /* NULL: nothing is exposed */
+	struct ptc_store_boxes exposed;
+	uint32_t *exposed_extents;
 	size_t mark_from; /* of tasks */
 	uint64_t fetched;
 	struct ptc_copying copying;
 	struct ptc_wait wait; /* of copying */
 	atomic_bool stopped;  /* for the threads: the call's own thread has asked */
 	bool staged;          /* all that is to be read has been copied to memory of ours by the ranks themselves */
-	struct ptc_capture_hand *hands;
-	unsigned nhands;
+	struct ptc_capture_scratch *scratch;
+	unsigned nscratch;
 	uint64_t ticket;
 	bool broken; /* progress could not be sent */
 	_Atomic int64_t copied;
@@ -66,10 +66,10 @@ struct ptc_capture {
 	size_t ranks_len;
 };
 
-/* ---- capture_fill.c: tasks of a crew, whose arg is the capture. In order: what is all here, what is lent, what is merged here,
- * what is away. ---- */
+/* ---- capture_fill.c: tasks of a task pool, whose arg is the capture. In order: what is all here, what is exposed, what is merged here,
+ * what is remote. ---- */
 
-/* Copies what ranks here have of task i's extent, and compares what several have. It is filled then, and digested unless it is lent;
+/* Copies what ranks here have of task i's extent, and compares what several have. It is filled then, and digested unless it is exposed;
  * neither where ranks go on first (req->release) or other nodes' parts are missing. */
 int ptc_capture_fill(void *arg, unsigned thread, size_t i, struct ptc_error *err);
 /* Task mark_from + i, whose bytes are all there: digested, filled. */
@@ -77,7 +77,7 @@ int ptc_capture_mark(void *arg, unsigned thread, size_t i, struct ptc_error *err
 
 /* ---- capture_note.c ---- */
 
-/* What ranks carry beside tensors, as it is answered, to c->ranks. */
+/* Rank state, as it is answered, to c->ranks. */
 int ptc_captured_encode(struct ptc_capture *c, struct ptc_error *err);
 /* The note by which this request can be answered again. Before the seal. */
 int ptc_captured_write(const struct ptc_capture *c, struct ptc_error *err);

@@ -7,7 +7,7 @@
  * waits in the transport, and is taken once the sink is done. Memory: one
  * window and one scratch buffer, ticketed.
  * Failure modes: a node that fails is left out and the window done again with
- * other holders; when none is left, PTC_EPEER naming it and why, or PTC_ECORRUPT where its bytes are damaged; a range
+ * other replicas; when none is left, PTC_EPEER naming it and why, or PTC_ECORRUPT where its bytes are damaged; a range
  * outside the item (PTC_EINVAL); the sink's own code. */
 #include "daemon/agent/calls/agent_state.h"
 #include "daemon/store/store_table.h"
@@ -61,8 +61,8 @@ struct gather {
 	const struct ptc_geometry *g;
 	uint32_t item, ndim, self;
 	int64_t shape[PTC_MAX_DIMS];
-	const struct ptc_holder *holders;
-	size_t nholders;
+	const struct ptc_replica *replicas;
+	size_t nreplicas;
 	bool *usable;
 	struct ptc_table *table; /* NULL: nothing of it here */
 	struct ptc_error why;    /* of the last node left out */
@@ -110,9 +110,9 @@ static int box_cover(struct window *w, size_t box, struct ptc_error *err)
 	struct ptc_parts parts = { 0 };
 	struct ptc_boxes uncovered = { 0 };
 	struct part *v;
-	uint32_t turn = (uint32_t)(w->off / GATHER_WINDOW_MAX % (ga->nholders ? ga->nholders : 1));
+	uint32_t turn = (uint32_t)(w->off / GATHER_WINDOW_MAX % (ga->nreplicas ? ga->nreplicas : 1));
 	char name[PTC_TENSOR_NAME_MAX + PTC_FIELD_NAME_MAX + 2];
-	int r = ptc_parts_cover(&w->boxes.v[box], ga->holders, ga->nholders, ga->usable, ga->self, turn, &parts,
+	int r = ptc_parts_cover(&w->boxes.v[box], ga->replicas, ga->nreplicas, ga->usable, ga->self, turn, &parts,
 				&uncovered, err);
 
 	if (!r && uncovered.n)
@@ -337,7 +337,7 @@ static int gather_init(struct gather *ga, uint64_t *ret_bytes, struct ptc_error 
 	struct ptc_table_key key = ptc_geometry_key(ga->g);
 	int r = ptc_geometry_shape(ga->g, ga->item, &ga->ndim, ga->shape, err);
 
-	r = r ? r : ptc_geometry_holders(ga->g, ga->item, &ga->holders, &ga->nholders, err);
+	r = r ? r : ptc_geometry_replicas(ga->g, ga->item, &ga->replicas, &ga->nreplicas, err);
 	if (r)
 		return r;
 	*ret_bytes = (uint64_t)ptc_item_bytes(ga->g->spec, ga->item);

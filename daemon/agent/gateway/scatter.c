@@ -193,14 +193,14 @@ static int cut_give(struct ptc_scatter *s, uint32_t node, const struct range *ra
 
 static int range_give(struct ptc_scatter *s, const struct range *range, struct ptc_error *err)
 {
-	const struct ptc_holder *holders;
+	const struct ptc_replica *replicas;
 	struct ptc_box cut;
 	size_t n;
-	int r = ptc_geometry_holders(s->to, range->item, &holders, &n, err);
+	int r = ptc_geometry_replicas(s->to, range->item, &replicas, &n, err);
 
 	for (size_t i = 0; !r && i < n; i++)
-		if (ptc_box_intersect(&holders[i].box, &range->box, &cut))
-			r = cut_give(s, holders[i].node, range, &cut, err);
+		if (ptc_box_intersect(&replicas[i].box, &range->box, &cut))
+			r = cut_give(s, replicas[i].node, range, &cut, err);
 	return r;
 }
 

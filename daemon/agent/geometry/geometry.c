@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Geometry: what a Generation on the wire means, as a layout and allocation.
  * Happy path: numbers checked, spec looked up by hash, layout built (or taken
- * from a layout document, with its spec); the list of holders is built at first use. Geometries of server calls are cached, so
+ * from a layout document, with its spec); the list of replicas is built at first use. Geometries of server calls are cached, so
  * that thousands of calls about one generation build it once.
  * Failure modes: numbers that contradict each other (PTC_EINVAL naming them),
  * an unknown spec or layout document (the provider's code), a configuration that does not fit
@@ -22,14 +22,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct ptc_holders {
+struct ptc_replicas {
 	pthread_mutex_t lock;
-	struct ptc_holder *v; /* NULL until built; by item, then node */
+	struct ptc_replica *v; /* NULL until built; by item, then node */
 	size_t n;
 	size_t *first; /* items + 1 */
 };
 
-static struct ptc_holders *holders_free(struct ptc_holders *h)
+static struct ptc_replicas *replicas_free(struct ptc_replicas *h)
 {
 	if (!h)
 		return NULL;
@@ -49,7 +49,7 @@ static void names_free(char **names, size_t n)
 
 void ptc_geometry_done(struct ptc_geometry *g)
 {
-	holders_free(g->holders);
+	replicas_free(g->replicas);
 	ptc_layout_free(g->own_layout);
 	ptc_allocation_done(&g->allocation);
 	names_free(g->nodes, g->nnodes);
@@ -254,10 +254,10 @@ static int geometry_build(struct ptc_geometry *g, const Ptc__V1__SwitchInfo *inf
 
 	if (r)
 		return r;
-	g->holders = ptc_calloc(1, sizeof(*g->holders));
-	if (!g->holders)
+	g->replicas = ptc_calloc(1, sizeof(*g->replicas));
+	if (!g->replicas)
 		return ptc_error_set(err, PTC_ENOMEM, "no memory for a geometry");
-	ptc_require(!pthread_mutex_init(&g->holders->lock, NULL));
+	ptc_require(!pthread_mutex_init(&g->replicas->lock, NULL));
 	return layout_make(g, info, which, err);
 }
 
@@ -314,7 +314,7 @@ int ptc_agent_geometry(struct ptc_agent *agent, const struct Ptc__V1__SwitchInfo
 	return 0;
 }
 
-/* ---- holders ---- */
+/* ---- replicas ---- */
 
 struct node_needs {
 	struct ptc_needs *v; /* per node of the geometry */
@@ -341,11 +341,11 @@ static int needs_of_all(const struct ptc_geometry *g, struct node_needs *ret, st
 	return r;
 }
 
-static int holders_sort(struct ptc_holders *h, const struct ptc_geometry *g, const struct node_needs *all,
-			struct ptc_error *err)
+static int replicas_sort(struct ptc_replicas *h, const struct ptc_geometry *g, const struct node_needs *all,
+			 struct ptc_error *err)
 {
 	size_t items = ptc_spec_items(g->spec), *first = ptc_calloc(items + 2, sizeof(*first));
-	struct ptc_holder *v = ptc_reallocarray(NULL, all->total ? all->total : 1, sizeof(*v));
+	struct ptc_replica *v = ptc_reallocarray(NULL, all->total ? all->total : 1, sizeof(*v));
 
 	if (!first || !v) {
 		ptc_free(first);
@@ -362,7 +362,7 @@ static int holders_sort(struct ptc_holders *h, const struct ptc_geometry *g, con
 		for (size_t k = 0; k < all->v[i].n; k++) {
 			const struct ptc_need *need = &all->v[i].v[k];
 
-			v[first[need->item + 1]++] = (struct ptc_holder){ need->item, i, need->box };
+			v[first[need->item + 1]++] = (struct ptc_replica){ need->item, i, need->box };
 		}
 	h->first = first;
 	h->n = all->total;
@@ -370,29 +370,29 @@ static int holders_sort(struct ptc_holders *h, const struct ptc_geometry *g, con
 	return 0;
 }
 
-static int holders_build_locked(struct ptc_holders *h, const struct ptc_geometry *g, struct ptc_error *err)
+static int replicas_build_locked(struct ptc_replicas *h, const struct ptc_geometry *g, struct ptc_error *err)
 {
 	struct node_needs all = { 0 };
 	int r = needs_of_all(g, &all, err);
 
-	r = r ? r : holders_sort(h, g, &all, err);
+	r = r ? r : replicas_sort(h, g, &all, err);
 	for (size_t i = 0; all.v && i < g->nnodes; i++)
 		ptc_needs_done(&all.v[i]);
 	ptc_free(all.v);
 	return r;
 }
 
-int ptc_geometry_holders(const struct ptc_geometry *g, uint32_t item, const struct ptc_holder **ret, size_t *ret_n,
-			 struct ptc_error *err)
+int ptc_geometry_replicas(const struct ptc_geometry *g, uint32_t item, const struct ptc_replica **ret, size_t *ret_n,
+			  struct ptc_error *err)
 {
-	struct ptc_holders *h = g->holders;
+	struct ptc_replicas *h = g->replicas;
 	int r = 0;
 
 	if (item >= ptc_spec_items(g->spec))
 		return ptc_error_set(err, PTC_EINVAL, "item %u of %zu", item, ptc_spec_items(g->spec));
 	pthread_mutex_lock(&h->lock);
 	if (!h->v)
-		r = holders_build_locked(h, g, err);
+		r = replicas_build_locked(h, g, err);
 	pthread_mutex_unlock(&h->lock);
 	if (r)
 		return r;
@@ -466,7 +466,7 @@ static int cache_key(const Ptc__V1__SwitchInfo *info, const Ptc__V1__Generation 
 	only.nodes = info->nodes;
 	only.n_addresses = info->n_addresses;
 	only.addresses = info->addresses;
-	gen.launch = 0; /* where tensors lie does not depend on it */
+	gen.incarnation = 0; /* where tensors lie does not depend on it */
 	only.from = &gen;
 	r = ptc_pb_encode(&only.base, &data, &len, err);
 	if (r)

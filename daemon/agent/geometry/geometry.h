@@ -27,7 +27,7 @@ struct ptc_geometry {
 	char spec_hash[65];      /* names the spec's blob */
 	struct ptc_agent *agent; /* gives the references back */
 	void *spec_ref, *layout_ref;
-	struct ptc_holders *holders; /* who needs which boxes of which item; built at first use, any thread */
+	struct ptc_replicas *replicas; /* who needs which boxes of which item; built at first use, any thread */
 };
 /* Accepts an empty one; leaves it empty. */
 void ptc_geometry_done(struct ptc_geometry *g);
@@ -43,13 +43,13 @@ int ptc_geometry_place(struct ptc_agent *agent, const struct Ptc__V1__SwitchInfo
 		       const struct Ptc__V1__Generation *which, struct ptc_geometry *ret_geometry,
 		       struct ptc_config *ret_config, struct ptc_error *err);
 
-struct ptc_holder {
+struct ptc_replica {
 	uint32_t item, node;
 	struct ptc_box box;
 };
 /* All (node, box) that hold part of item under g. Borrowed from g. */
-int ptc_geometry_holders(const struct ptc_geometry *g, uint32_t item, const struct ptc_holder **ret, size_t *ret_n,
-			 struct ptc_error *err);
+int ptc_geometry_replicas(const struct ptc_geometry *g, uint32_t item, const struct ptc_replica **ret, size_t *ret_n,
+			  struct ptc_error *err);
 /* Index of a node's name in g->nodes; PTC_EINVAL when it is not there. */
 int ptc_geometry_node(const struct ptc_geometry *g, const char *name, uint32_t *ret_node, struct ptc_error *err);
 /* Byte shape of item; checks that item exists. */

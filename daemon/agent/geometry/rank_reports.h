@@ -10,7 +10,7 @@
 
 struct Ptc__V1__RankLayout;
 struct Ptc__V1__RankState;
-/* Of Build's reply into a merge; of Capture's last message into a state bundle. Check every number from the wire. */
+/* Of Build's reply into a merge; of Capture's last message into a state document. Check every number from the wire. */
 int ptc_agent_declared_add(struct ptc_declared_merge *m, const struct Ptc__V1__RankLayout *rank, struct ptc_error *err);
 int ptc_agent_state_add(struct ptc_state *s, const struct ptc_config *config, const struct Ptc__V1__RankState *rank,
 			struct ptc_error *err);

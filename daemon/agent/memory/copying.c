@@ -13,11 +13,11 @@
 
 /* What a copy that hangs keeps. */
 struct kept {
-	struct ptc_seat_kept base;
+	struct ptc_slot_kept base;
 	struct ptc_table *tables[2];
 };
 
-static void kept_done(struct ptc_seat_kept *base)
+static void kept_done(struct ptc_slot_kept *base)
 {
 	struct kept *k = (struct kept *)base;
 
@@ -26,7 +26,7 @@ static void kept_done(struct ptc_seat_kept *base)
 	ptc_free(k);
 }
 
-static int keep(struct ptc_seat_copying *c, struct ptc_table *const tables[2], struct ptc_error *err)
+static int keep(struct ptc_slot_copying *c, struct ptc_table *const tables[2], struct ptc_error *err)
 {
 	struct kept *k = ptc_calloc(1, sizeof(*k));
 
@@ -40,7 +40,7 @@ static int keep(struct ptc_seat_copying *c, struct ptc_table *const tables[2], s
 	return 0;
 }
 
-static int open_chunks(struct ptc_seat_memory *m, struct ptc_table *const tables[2], struct ptc_error *err)
+static int open_chunks(struct ptc_slot_memory *m, struct ptc_table *const tables[2], struct ptc_error *err)
 {
 	struct ptc_table *t = tables[0] && ptc_table_bytes(tables[0]) ? tables[0] : tables[1];
 
@@ -53,7 +53,7 @@ static int open_chunks(struct ptc_seat_memory *m, struct ptc_table *const tables
 
 static int make_room(struct ptc_copying *c, size_t bytes, struct ptc_error *err)
 {
-	struct ptc_seat_memory *m = &c->seats.memory[1];
+	struct ptc_slot_memory *m = &c->slots.memory[1];
 	void *room = MAP_FAILED;
 
 	if (!bytes)
@@ -69,17 +69,17 @@ static int make_room(struct ptc_copying *c, size_t bytes, struct ptc_error *err)
 	return 0;
 }
 
-int ptc_copying_open(struct ptc_copying *c, const struct ptc_seat_view *seat, struct ptc_table *const tables[2],
+int ptc_copying_open(struct ptc_copying *c, const struct ptc_slot_view *slot, struct ptc_table *const tables[2],
 		     size_t room_bytes, const struct ptc_wait *wait, struct ptc_error *err)
 {
 	int r;
 
-	*c = (struct ptc_copying){ .seat = seat, .seats = { .wait = wait } };
-	c->seats.memory[0].fd = c->seats.memory[1].fd = -1;
-	r = keep(&c->seats, tables, err);
-	r = r ? r : open_chunks(&c->seats.memory[0], tables, err);
+	*c = (struct ptc_copying){ .slot = slot, .slots = { .wait = wait } };
+	c->slots.memory[0].fd = c->slots.memory[1].fd = -1;
+	r = keep(&c->slots, tables, err);
+	r = r ? r : open_chunks(&c->slots.memory[0], tables, err);
 	r = r ? r : make_room(c, room_bytes, err);
-	r = r ? r : ptc_seat_copying_init(seat, &c->seats, err);
+	r = r ? r : ptc_slot_copying_init(slot, &c->slots, err);
 	if (r)
 		ptc_copying_close(c);
 	return r;
@@ -87,14 +87,14 @@ int ptc_copying_open(struct ptc_copying *c, const struct ptc_seat_view *seat, st
 
 void ptc_copying_close(struct ptc_copying *c)
 {
-	if (!c->seat)
+	if (!c->slot)
 		return;
-	ptc_seat_copying_done(c->seat, &c->seats);
+	ptc_slot_copying_done(c->slot, &c->slots);
 	if (c->room)
 		munmap(c->room, c->room_bytes);
-	for (size_t i = 0; i < PTC_ARRAY_LEN(c->seats.memory); i++)
-		if (c->seats.memory[i].fd >= 0)
-			close(c->seats.memory[i].fd);
-	ptc_seat_kept_unref(c->seats.kept);
-	*c = (struct ptc_copying){ .seat = NULL };
+	for (size_t i = 0; i < PTC_ARRAY_LEN(c->slots.memory); i++)
+		if (c->slots.memory[i].fd >= 0)
+			close(c->slots.memory[i].fd);
+	ptc_slot_kept_unref(c->slots.kept);
+	*c = (struct ptc_copying){ .slot = NULL };
 }

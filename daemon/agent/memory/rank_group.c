@@ -28,7 +28,7 @@ int ptc_group_workers(struct ptc_agent *agent, struct ptc_error *err)
 
 void ptc_group_key_of(const Ptc__V1__SwitchInfo *info, const Ptc__V1__Generation *which, struct ptc_group_key *ret)
 {
-	*ret = (struct ptc_group_key){ .generation = which->number, .launch = which->launch };
+	*ret = (struct ptc_group_key){ .generation = which->number, .incarnation = which->incarnation };
 	snprintf(ret->uuid, sizeof(ret->uuid), "%s", info->uuid);
 }
 
@@ -206,7 +206,7 @@ int ptc_group_start_make(struct ptc_agent *agent, const Ptc__V1__SwitchInfo *inf
 
 static int by_rank(const void *a, const void *b)
 {
-	const struct ptc_seat_view *x = a, *y = b;
+	const struct ptc_slot_view *x = a, *y = b;
 
 	return x->rank.rank < y->rank.rank ? -1 : x->rank.rank > y->rank.rank;
 }
@@ -235,7 +235,7 @@ int ptc_group_open(struct ptc_agent *agent, const struct ptc_allocation *a, uint
 		   const struct ptc_group_key *key, struct ptc_group *ret, struct ptc_error *err)
 {
 	struct ptc_group g = { .workers = agent->env.workers, .key = *key };
-	int r = ptc_workers_seats(g.workers, key, &g.raw, &g.n, err);
+	int r = ptc_workers_slots(g.workers, key, &g.raw, &g.n, err);
 
 	if (r)
 		return r;
@@ -259,7 +259,7 @@ int ptc_group_open(struct ptc_agent *agent, const struct ptc_allocation *a, uint
 void ptc_group_close(struct ptc_group *group)
 {
 	if (group->raw)
-		ptc_workers_seats_done(group->workers, group->raw, group->n);
+		ptc_workers_slots_done(group->workers, group->raw, group->n);
 	ptc_free(group->v);
 	*group = (struct ptc_group){ 0 };
 }
@@ -268,9 +268,9 @@ void ptc_group_close(struct ptc_group *group)
 
 struct matcher {
 	const struct ptc_geometry *g;
-	const struct ptc_seat_view *seat;
-	uint32_t number; /* of the seat */
-	struct ptc_seat_sources *out;
+	const struct ptc_slot_view *slot;
+	uint32_t number; /* of the slot */
+	struct ptc_slot_sources *out;
 	size_t cap;
 	struct ptc_error *err;
 };
@@ -280,16 +280,16 @@ static int otherwise(const struct matcher *m, const char *name)
 	return ptc_error_set(
 		m->err, PTC_ELAYOUT,
 		"tensor \"%.300s\": rank %u has declared it otherwise than generation %llu has it laid out", name,
-		m->seat->rank.rank, (unsigned long long)m->g->generation);
+		m->slot->rank.rank, (unsigned long long)m->g->generation);
 }
 
-static int source_push(struct matcher *m, uint32_t item, const struct ptc_seat_region *region)
+static int source_push(struct matcher *m, uint32_t item, const struct ptc_slot_region *region)
 {
-	struct ptc_seat_source *s;
+	struct ptc_slot_source *s;
 
 	if (m->out->n == m->cap) {
 		size_t cap = m->cap ? m->cap + m->cap / 2 : 64;
-		struct ptc_seat_source *v = ptc_reallocarray(m->out->v, cap, sizeof(*v));
+		struct ptc_slot_source *v = ptc_reallocarray(m->out->v, cap, sizeof(*v));
 
 		if (!v)
 			return ptc_error_set(m->err, PTC_ENOMEM, "no memory for %zu regions", cap);
@@ -298,13 +298,13 @@ static int source_push(struct matcher *m, uint32_t item, const struct ptc_seat_r
 	}
 	s = &m->out->v[m->out->n++];
 	s->item = item;
-	s->seat = m->number;
+	s->slot = m->number;
 	s->secondary = s->max = false;
-	return ptc_placed_init(&s->at, m->g->spec, item, region, m->err);
+	return ptc_strided_init(&s->at, m->g->spec, item, region, m->err);
 }
 
 /* The regions of one declared tensor, beside the layout's from *at on. */
-static int match_tensor(struct matcher *m, const struct ptc_seat_tensor *t, uint32_t item,
+static int match_tensor(struct matcher *m, const struct ptc_slot_tensor *t, uint32_t item,
 			const struct ptc_rank_layout *l, size_t *at)
 {
 	const struct ptc_tensor *is = &m->g->spec->tensors[item];
@@ -313,7 +313,7 @@ static int match_tensor(struct matcher *m, const struct ptc_seat_tensor *t, uint
 	if (is->dtype != t->dtype || is->ndim != t->ndim || memcmp(is->shape, t->shape, t->ndim * sizeof(*t->shape)))
 		return otherwise(m, t->name);
 	for (size_t i = 0; !r && i < t->nregions; i++) {
-		const struct ptc_seat_region *region = &t->regions[i];
+		const struct ptc_slot_region *region = &t->regions[i];
 
 		if (ptc_box_empty(&region->box))
 			continue;
@@ -336,8 +336,8 @@ static int match_regions(struct matcher *m, const struct ptc_rank_layout *l)
 	uint32_t item = 0;
 	int r = 0;
 
-	for (size_t i = 0; !r && i < m->seat->ntensors; i++) {
-		const struct ptc_seat_tensor *t = &m->seat->tensors[i];
+	for (size_t i = 0; !r && i < m->slot->ntensors; i++) {
+		const struct ptc_slot_tensor *t = &m->slot->tensors[i];
 
 		while (item < spec->ntensors && strcmp(spec->tensors[item].name, t->name) < 0)
 			item++;
@@ -352,10 +352,10 @@ static int match_regions(struct matcher *m, const struct ptc_rank_layout *l)
 	return r;
 }
 
-static int match_seat(struct matcher *m)
+static int match_slot(struct matcher *m)
 {
 	struct ptc_rank_layout l;
-	int r = ptc_layout_rank(m->g->layout, m->seat->rank.rank, &l, m->err);
+	int r = ptc_layout_rank(m->g->layout, m->slot->rank.rank, &l, m->err);
 
 	if (r)
 		return r;
@@ -366,23 +366,23 @@ static int match_seat(struct matcher *m)
 
 static int by_item(const void *a, const void *b)
 {
-	const struct ptc_seat_source *x = a, *y = b;
+	const struct ptc_slot_source *x = a, *y = b;
 
 	if (x->item != y->item)
 		return x->item < y->item ? -1 : 1;
-	return x->seat < y->seat ? -1 : x->seat > y->seat;
+	return x->slot < y->slot ? -1 : x->slot > y->slot;
 }
 
-void ptc_seat_sources_done(struct ptc_seat_sources *s)
+void ptc_slot_sources_done(struct ptc_slot_sources *s)
 {
 	ptc_free(s->v);
-	*s = (struct ptc_seat_sources){ 0 };
+	*s = (struct ptc_slot_sources){ 0 };
 }
 
-int ptc_seat_sources_make(const struct ptc_geometry *g, const struct ptc_group *group, struct ptc_seat_sources *ret,
+int ptc_slot_sources_make(const struct ptc_geometry *g, const struct ptc_group *group, struct ptc_slot_sources *ret,
 			  struct ptc_error *err)
 {
-	struct ptc_seat_sources out = { 0 };
+	struct ptc_slot_sources out = { 0 };
 	struct matcher m = { .g = g, .out = &out, .err = err };
 	int r = 0;
 
@@ -390,12 +390,12 @@ int ptc_seat_sources_make(const struct ptc_geometry *g, const struct ptc_group *
 		return ptc_error_set(err, PTC_ESTATE, "generation %llu has no layout that its ranks have declared",
 				     (unsigned long long)g->generation);
 	for (size_t i = 0; !r && i < group->n; i++) {
-		m.seat = &group->v[i];
+		m.slot = &group->v[i];
 		m.number = (uint32_t)i;
-		r = match_seat(&m);
+		r = match_slot(&m);
 	}
 	if (r) {
-		ptc_seat_sources_done(&out);
+		ptc_slot_sources_done(&out);
 		return r;
 	}
 	if (out.n > 1)

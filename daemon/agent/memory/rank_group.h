@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A generation's ranks on this node: how they are started, their seats, and where their declared
+/* A generation's ranks on this node: how they are started, their slots, and where their declared
  * memory lies. Failure modes: rank_group.c. */
 #pragma once
 
 #include "daemon/agent/geometry/geometry.h"
-#include "daemon/agent/memory/placed.h"
+#include "daemon/agent/memory/strided.h"
 #include "daemon/workers/group/rank_groups.h"
-#include "daemon/workers/group/rank_seats.h"
+#include "daemon/workers/group/rank_slots.h"
 
 struct Ptc__V1__Generation;
 struct Ptc__V1__SwitchInfo;
@@ -29,30 +29,30 @@ int ptc_group_start_make(struct ptc_agent *agent, const struct Ptc__V1__SwitchIn
 			 const struct Ptc__V1__Generation *which, struct ptc_group_start *ret, struct ptc_error *err);
 void ptc_group_start_done(struct ptc_group_start *s, struct ptc_agent *agent);
 
-/* The seats of a group here, by rank; exactly those that the allocation puts here. */
+/* The slots of a group here, by rank; exactly those that the allocation puts here. */
 struct ptc_group {
 	struct ptc_workers *workers;
 	struct ptc_group_key key;
-	struct ptc_seat_view *raw; /* as they were given */
-	struct ptc_seat_view *v;
+	struct ptc_slot_view *raw; /* as they were given */
+	struct ptc_slot_view *v;
 	size_t n;
 };
 /* PTC_ENOTFOUND: no such group here. PTC_ESTATE naming ranks: others than there should be. */
 int ptc_group_open(struct ptc_agent *agent, const struct ptc_allocation *a, uint32_t self,
 		   const struct ptc_group_key *key, struct ptc_group *ret, struct ptc_error *err);
 void ptc_group_close(struct ptc_group *group); /* one of zeros is fine */
-/* A declared region of one seat, in bytes. */
-struct ptc_seat_source {
-	uint32_t item, seat; /* seat: index into group->v */
+/* A declared region of one slot, in bytes. */
+struct ptc_slot_source {
+	uint32_t item, slot; /* slot: index into group->v */
 	bool secondary;      /* by its rule another replica counts; false until capture.c says so, as is the next */
 	bool max;            /* by its rule the greatest does */
-	struct ptc_placed at;
+	struct ptc_strided at;
 };
-struct ptc_seat_sources {
-	struct ptc_seat_source *v; /* by item, then rank */
+struct ptc_slot_sources {
+	struct ptc_slot_source *v; /* by item, then rank */
 	size_t n;
 };
-/* Every region of every seat; PTC_ELAYOUT naming rank and tensor where a rank has declared other than g lays it out. */
-int ptc_seat_sources_make(const struct ptc_geometry *g, const struct ptc_group *group, struct ptc_seat_sources *ret,
+/* Every region of every slot; PTC_ELAYOUT naming rank and tensor where a rank has declared other than g lays it out. */
+int ptc_slot_sources_make(const struct ptc_geometry *g, const struct ptc_group *group, struct ptc_slot_sources *ret,
 			  struct ptc_error *err);
-void ptc_seat_sources_done(struct ptc_seat_sources *s);
+void ptc_slot_sources_done(struct ptc_slot_sources *s);

@@ -12,22 +12,22 @@
 struct ptc_restore {
 	struct ptc_table *table; /* sealed */
 	const struct ptc_geometry *g;
-	const struct ptc_group *group; /* its DECLARED seats are written */
+	const struct ptc_group *group; /* its DECLARED slots are written */
 	ptc_stop_fn stop;
 	void *arg;
 };
-int ptc_restore_seats(const struct ptc_restore *job, struct ptc_error *err);
+int ptc_restore_slots(const struct ptc_restore *job, struct ptc_error *err);
 
-/* ---- what ranks carry beside tensors (rank_state.c) ---- */
+/* ---- rank state (rank_state.c) ---- */
 
-struct ptc_carried {
+struct ptc_rank_states {
 	struct ptc_state state;
-	struct ptc_seat_carried *of; /* of each rank of the group here; NULL: nothing is carried */
-	struct ptc_seat_blob *blobs;
-	struct ptc_seat_cursor *cursors;
+	struct ptc_rank_state *of; /* of each rank of the group here; NULL: nothing is carried */
+	struct ptc_slot_blob *blobs;
+	struct ptc_slot_cursor *cursors;
 	size_t nblobs;
 };
 /* hash: of the blob; "": nothing. *ret is always set. */
-int ptc_carried_read(struct ptc_agent *agent, const char *uuid, const char *hash, const struct ptc_group_desc *desc,
-		     struct ptc_carried *ret, struct ptc_error *err);
-void ptc_carried_done(struct ptc_carried *c);
+int ptc_rank_states_read(struct ptc_agent *agent, const char *uuid, const char *hash, const struct ptc_group_desc *desc,
+			 struct ptc_rank_states *ret, struct ptc_error *err);
+void ptc_rank_states_done(struct ptc_rank_states *c);

@@ -10,7 +10,7 @@
 #include "daemon/agent/ranks/internal.h"
 #include "daemon/agent/tables/tables.h"
 #include "daemon/workers/group/rank_status.h"
-#include "daemon/workers/session/rank_meet.h"
+#include "daemon/workers/session/rank_rendezvous.h"
 #include "formats/job/job.h"
 
 #include "base/alloc.h"
@@ -252,7 +252,7 @@ static void declarations_done(struct declarations *d)
 }
 
 /* Offsets and extents from *at on; a scalar's box counts as one dim. */
-static void put_boxes(const struct ptc_seat_tensor *t, Ptc__V1__RankTensor *to, int64_t **at)
+static void put_boxes(const struct ptc_slot_tensor *t, Ptc__V1__RankTensor *to, int64_t **at)
 {
 	size_t ndim = t->ndim ? t->ndim : 1, n = ndim * t->nregions;
 
@@ -302,15 +302,15 @@ static int declarations_make(struct declarations *d, const struct ptc_group *g, 
 	d->reply.ranks = d->rank_list;
 	d->reply.n_ranks = g->n;
 	for (size_t i = 0; i < g->n; i++) {
-		const struct ptc_seat_view *seat = &g->v[i];
+		const struct ptc_slot_view *slot = &g->v[i];
 		Ptc__V1__RankLayout *to = d->rank_list[i] = &d->ranks[i];
 
 		ptc__v1__rank_layout__init(to);
-		to->rank = seat->rank.rank;
+		to->rank = slot->rank.rank;
 		to->tensors = d->tensor_list + n;
-		to->n_tensors = seat->ntensors;
-		for (size_t k = 0; k < seat->ntensors; k++, n++) {
-			const struct ptc_seat_tensor *t = &seat->tensors[k];
+		to->n_tensors = slot->ntensors;
+		for (size_t k = 0; k < slot->ntensors; k++, n++) {
+			const struct ptc_slot_tensor *t = &slot->tensors[k];
 			Ptc__V1__RankTensor *pb = d->tensor_list[n] = &d->tensors[n];
 
 			ptc__v1__rank_tensor__init(pb);
@@ -334,7 +334,7 @@ static int build_reply(struct live *l, const struct ptc_group_start *s, struct p
 
 	r = r ? r : ptc_group_open(l->agent, &s->place.allocation, self, &l->key, &group, err);
 	for (size_t i = 0; !r && i < group.n; i++)
-		if (group.v[i].state == PTC_SEAT_EXITED)
+		if (group.v[i].state == PTC_SLOT_EXITED)
 			r = ptc_error_set(err, PTC_ESTATE, "rank %u exited after it had declared its tensors",
 					  group.v[i].rank.rank);
 	r = r ? r : declarations_make(&d, &group, err);
@@ -349,16 +349,16 @@ static int build_ranks(struct live *l, const struct ptc_group_start *s, struct p
 {
 	const Ptc__V1__WorkersRequest *req = l->req;
 	struct ptc_wait wait = live_wait(l);
-	struct ptc_carried carried;
-	int r = ptc_carried_read(l->agent, l->key.uuid, req->state_hash, &s->desc, &carried, err);
+	struct ptc_rank_states rank_states;
+	int r = ptc_rank_states_read(l->agent, l->key.uuid, req->state_hash, &s->desc, &rank_states, err);
 
 	r = r ? r : job_timeout(l, true, &wait.timeout_ms, err);
 	if (!r) {
-		r = ptc_workers_build(l->agent->env.workers, &s->desc, req->start_step, req->has_state, carried.of,
+		r = ptc_workers_build(l->agent->env.workers, &s->desc, req->start_step, req->has_state, rank_states.of,
 				      &wait, err);
 		r = no_longer(r, "build_timeout", &wait, err);
 	}
-	ptc_carried_done(&carried);
+	ptc_rank_states_done(&rank_states);
 	return r;
 }
 
@@ -389,19 +389,20 @@ static bool call_gone(void *call)
 	return ptc_rpc_call_cancelled(call);
 }
 
-static int meet_get(struct ptc_agent *agent, struct ptc_rpc_call *call, const struct ptc_group_key *key,
-		    const Ptc__V1__MeetRequest *req, struct ptc_error *err)
+static int rendezvous_get(struct ptc_agent *agent, struct ptc_rpc_call *call, const struct ptc_group_key *key,
+			  const Ptc__V1__RendezvousRequest *req, struct ptc_error *err)
 {
-	Ptc__V1__MeetReply reply = PTC__V1__MEET_REPLY__INIT;
+	Ptc__V1__RendezvousReply reply = PTC__V1__RENDEZVOUS_REPLY__INIT;
 	uint8_t value[4096];
 	struct ptc_wait wait = { .cancelled = call_gone, .arg = call };
-	bool many = atomic_fetch_add(&agent->meets, 1) >= PTC_AGENT_MEETS;
+	bool many = atomic_fetch_add(&agent->rendezvous, 1) >= PTC_AGENT_RENDEZVOUS;
 	int r;
 
 	/* A waiting call is a thread of the server: when many wait, the rest is told to ask again. */
-	wait.timeout_ms = many ? 1 : PTC_MAX(PTC_MIN(req->timeout_ms, (uint32_t)PTC_AGENT_MEET_MS), 1u);
-	r = ptc_workers_meet_get(agent->env.workers, key, req->key, value, sizeof(value), &reply.value.len, &wait, err);
-	atomic_fetch_sub(&agent->meets, 1);
+	wait.timeout_ms = many ? 1 : PTC_MAX(PTC_MIN(req->timeout_ms, (uint32_t)PTC_AGENT_RENDEZVOUS_MS), 1u);
+	r = ptc_workers_rendezvous_get(agent->env.workers, key, req->key, value, sizeof(value), &reply.value.len, &wait,
+				       err);
+	atomic_fetch_sub(&agent->rendezvous, 1);
 	if (many && r == PTC_ETIMEOUT) /* it was not waited for */
 		r = ptc_error_set(err, PTC_ENOTFOUND, "key \"%s\" is not there yet", req->key);
 	reply.version = PTC_WIRE_VERSION;
@@ -409,30 +410,33 @@ static int meet_get(struct ptc_agent *agent, struct ptc_rpc_call *call, const st
 	return r ? r : ptc_agent_reply(call, &reply.base, err);
 }
 
-int ptc_agent_on_meet(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
+int ptc_agent_on_rendezvous(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
 {
-	Ptc__V1__MeetReply reply = PTC__V1__MEET_REPLY__INIT;
+	Ptc__V1__RendezvousReply reply = PTC__V1__RENDEZVOUS_REPLY__INIT;
 	struct ptc_agent *agent = arg;
 	ProtobufCMessage *msg = NULL;
-	int r = ptc_agent_request(call, &ptc__v1__meet_request__descriptor, &msg, err);
-	const Ptc__V1__MeetRequest *req = (const Ptc__V1__MeetRequest *)msg;
+	int r = ptc_agent_request(call, &ptc__v1__rendezvous_request__descriptor, &msg, err);
+	const Ptc__V1__RendezvousRequest *req = (const Ptc__V1__RendezvousRequest *)msg;
 	struct ptc_group_key key = { 0 };
 
 	r = r ? r : ptc_wire_version(req->version, err);
 	if (!r && (strlen(req->uuid) != 36 || !req->key[0] || strlen(req->key) > 255 || req->value.len > 4096))
-		r = ptc_error_set(err, PTC_EINVAL, "a meeting of a job, with a key or a value, that is none");
+		r = ptc_error_set(
+			err, PTC_EINVAL,
+			"a rendezvous request with a malformed job, key or value; upgrade the node that sent it");
 	r = r ? r : ptc_group_workers(agent, err);
 	if (!r) {
 		key.generation = req->generation;
-		key.launch = req->launch;
+		key.incarnation = req->incarnation;
 		snprintf(key.uuid, sizeof(key.uuid), "%s", req->uuid);
 	}
 	reply.version = PTC_WIRE_VERSION;
 	if (!r && req->put) {
-		r = ptc_workers_meet_put(agent->env.workers, &key, req->key, req->value.data, req->value.len, err);
+		r = ptc_workers_rendezvous_put(agent->env.workers, &key, req->key, req->value.data, req->value.len,
+					       err);
 		r = r ? r : ptc_agent_reply(call, &reply.base, err);
 	} else if (!r) {
-		r = meet_get(agent, call, &key, req, err);
+		r = rendezvous_get(agent, call, &key, req, err);
 	}
 	ptc_pb_free(msg);
 	return r;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The peer call that reads a rank's log: as far as it goes now, or, followed, until its process has ended or has become a rank of
- * another launch. A log is cut by punching a hole from its beginning (daemon/workers/exec_main.c) while it is read: what was
+ * another incarnation. A log is cut by punching a hole from its beginning (daemon/workers/exec_main.c) while it is read: what was
  * read is sent only if the hole has not come past it meanwhile; else one line says how many bytes are left out.
  * Failure modes: no such log (PTC_ENOTFOUND), a file that can't be read. */
 #include "daemon/agent/calls/wire.h"
@@ -58,7 +58,7 @@ static int log_skip(struct log *l, struct ptc_error *err)
 static int log_open(struct log *l, struct ptc_error *err)
 {
 	struct stat st;
-	int r = ptc_workers_log(l->agent->env.workers, l->req->uuid, l->req->rank, l->req->launch, &l->of, err);
+	int r = ptc_workers_log(l->agent->env.workers, l->req->uuid, l->req->rank, l->req->incarnation, &l->of, err);
 
 	if (r)
 		return r;

@@ -1,34 +1,34 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a snapshot carries beside tensors, for each rank here: the bundle that
+/* What a snapshot carries beside tensors, for each rank here: the state document that
  * the controller has written, by coordinates. Happy path: read, decoded, and
  * borrowed by the list of each rank. Failure modes: a blob that cannot be read
- * or is no bundle, no memory. */
+ * or is no state document, no memory. */
 #include "daemon/agent/ranks/internal.h"
 
 #include "base/alloc.h"
 
-void ptc_carried_done(struct ptc_carried *c)
+void ptc_rank_states_done(struct ptc_rank_states *c)
 {
 	ptc_state_done(&c->state);
 	ptc_free(c->of);
 	ptc_free(c->blobs);
 	ptc_free(c->cursors);
-	*c = (struct ptc_carried){ 0 };
+	*c = (struct ptc_rank_states){ 0 };
 }
 
-static int add_blobs(struct ptc_carried *c, const struct ptc_state_blob *v, size_t n, struct ptc_error *err)
+static int add_blobs(struct ptc_rank_states *c, const struct ptc_state_blob *v, size_t n, struct ptc_error *err)
 {
-	struct ptc_seat_blob *p = ptc_reallocarray(c->blobs, c->nblobs + n + 1, sizeof(*p));
+	struct ptc_slot_blob *p = ptc_reallocarray(c->blobs, c->nblobs + n + 1, sizeof(*p));
 
 	if (!p)
 		return ptc_error_set(err, PTC_ENOMEM, "no memory for %zu blobs", n);
 	c->blobs = p;
 	for (size_t i = 0; i < n; i++)
-		p[c->nblobs++] = (struct ptc_seat_blob){ v[i].name, (int)v[i].scope, v[i].data, v[i].len };
+		p[c->nblobs++] = (struct ptc_slot_blob){ v[i].name, (int)v[i].scope, v[i].data, v[i].len };
 	return 0;
 }
 
-static int add_rank(struct ptc_carried *c, const struct ptc_group_rank *rank, struct ptc_seat_carried *to,
+static int add_rank(struct ptc_rank_states *c, const struct ptc_group_rank *rank, struct ptc_rank_state *to,
 		    struct ptc_error *err)
 {
 	struct ptc_coords at = { rank->tp, rank->pp, rank->dp, rank->cp };
@@ -40,11 +40,11 @@ static int add_rank(struct ptc_carried *c, const struct ptc_group_rank *rank, st
 		return r;
 	r = add_blobs(c, v, n, err);
 	ptc_free(v);
-	*to = (struct ptc_seat_carried){ .cursors = c->cursors, .nblobs = n, .ncursors = c->state.ncursors };
+	*to = (struct ptc_rank_state){ .cursors = c->cursors, .nblobs = n, .ncursors = c->state.ncursors };
 	return r;
 }
 
-static int lists_make(struct ptc_carried *c, const struct ptc_group_desc *desc, struct ptc_error *err)
+static int lists_make(struct ptc_rank_states *c, const struct ptc_group_desc *desc, struct ptc_error *err)
 {
 	const struct ptc_state *st = &c->state;
 	size_t at = 0;
@@ -53,10 +53,10 @@ static int lists_make(struct ptc_carried *c, const struct ptc_group_desc *desc, 
 	c->of = ptc_calloc(desc->nranks, sizeof(*c->of));
 	c->cursors = ptc_calloc(st->ncursors ? st->ncursors : 1, sizeof(*c->cursors));
 	if (!c->of || !c->cursors)
-		return ptc_error_set(err, PTC_ENOMEM, "no memory for what %zu ranks carry", desc->nranks);
+		return ptc_error_set(err, PTC_ENOMEM, "no memory for the state of %zu ranks", desc->nranks);
 	for (size_t i = 0; i < st->ncursors; i++)
 		c->cursors[i] =
-			(struct ptc_seat_cursor){ st->cursors[i].name, st->cursors[i].tag, st->cursors[i].position };
+			(struct ptc_slot_cursor){ st->cursors[i].name, st->cursors[i].tag, st->cursors[i].position };
 	for (size_t i = 0; !r && i < desc->nranks; i++)
 		r = add_rank(c, &desc->ranks[i], &c->of[i], err);
 	for (size_t i = 0; !r && i < desc->nranks; i++) { /* the array does not move any more */
@@ -66,19 +66,19 @@ static int lists_make(struct ptc_carried *c, const struct ptc_group_desc *desc, 
 	return r;
 }
 
-int ptc_carried_read(struct ptc_agent *agent, const char *uuid, const char *hash, const struct ptc_group_desc *desc,
-		     struct ptc_carried *ret, struct ptc_error *err)
+int ptc_rank_states_read(struct ptc_agent *agent, const char *uuid, const char *hash, const struct ptc_group_desc *desc,
+			 struct ptc_rank_states *ret, struct ptc_error *err)
 {
 	struct ptc_agent_env *env = &agent->env;
 	char *data;
 	size_t len;
 	int r;
 
-	*ret = (struct ptc_carried){ 0 };
+	*ret = (struct ptc_rank_states){ 0 };
 	if (!hash[0] || !desc->nranks)
 		return 0;
 	if (!env->blob_get)
-		return ptc_error_set(err, PTC_ESTATE, "node %s cannot read what ranks carry", agent->node);
+		return ptc_error_set(err, PTC_ESTATE, "node %s cannot read the rank state", agent->node);
 	r = env->blob_get(env->arg, uuid, hash, &data, &len, err);
 	if (r)
 		return r;

@@ -7,15 +7,15 @@
  * It is done on a thread of its own, in the job's order like a request: a
  * later request ends it. Finish waits for it for a while, so that its answer
  * usually says that ranks go; what is slow (a start that imports for a minute)
- * goes on behind the answer. Either way a failure is news, not Finish's error:
+ * goes on behind the answer. Either way a failure is a worker event, not Finish's error:
  * the record is committed, and asking again would not help.
  * Failure modes: bytes that are not here or do not verify, declarations other
  * than the generation's layout, a rank that dies, ranks that have gone with the
- * machine after they went on (news naming one). */
+ * machine after they went on (worker events naming one). */
 #include "daemon/agent/ranks/internal.h"
 #include "daemon/store/store.h"
 #include "daemon/store/store_table.h"
-#include "daemon/workers/types/worker_news.h"
+#include "daemon/workers/types/worker_event.h"
 
 #include "base/alloc.h"
 #include "base/check.h"
@@ -26,7 +26,7 @@
 #include <string.h>
 
 /* Counted: by its thread and by the Finish that waits. */
-struct settler {
+struct reconciler {
 	struct ptc_agent *agent;
 	ProtobufCMessage *msg; /* a copy */
 	const Ptc__V1__FinishRequest *req;
@@ -35,13 +35,13 @@ struct settler {
 	bool done;
 };
 
-static void settler_free(struct settler *s)
+static void reconciler_free(struct reconciler *s)
 {
 	ptc_pb_free(s->msg);
 	ptc_free(s);
 }
 
-static void settler_unref(struct settler *s)
+static void reconciler_unref(struct reconciler *s)
 {
 	bool last;
 
@@ -49,12 +49,12 @@ static void settler_unref(struct settler *s)
 	last = !--s->refs;
 	pthread_mutex_unlock(&s->agent->shared.lock);
 	if (last)
-		settler_free(s);
+		reconciler_free(s);
 }
 
-static bool settler_stopped(void *arg)
+static bool reconciler_stopped(void *arg)
 {
-	struct settler *s = arg;
+	struct reconciler *s = arg;
 	bool stopping;
 
 	pthread_mutex_lock(&s->agent->shared.lock);
@@ -65,21 +65,21 @@ static bool settler_stopped(void *arg)
 
 /* ---- restored, and told to go ---- */
 
-static int seat_go(const struct ptc_seat_view *seat, const struct ptc_group_desc *desc,
-		   const struct ptc_carried *carried, bool restored, struct ptc_error *err)
+static int slot_go(const struct ptc_slot_view *slot, const struct ptc_group_desc *desc,
+		   const struct ptc_rank_states *rank_states, bool restored, struct ptc_error *err)
 {
-	struct ptc_seat_carried none = { 0 }, *of = &none;
+	struct ptc_rank_state none = { 0 }, *of = &none;
 
-	for (size_t i = 0; carried->of && i < desc->nranks; i++)
-		if (desc->ranks[i].rank == seat->rank.rank)
-			of = &carried->of[i];
-	return ptc_seat_go(seat, restored, of->blobs, of->nblobs, of->cursors, of->ncursors, err);
+	for (size_t i = 0; rank_states->of && i < desc->nranks; i++)
+		if (desc->ranks[i].rank == slot->rank.rank)
+			of = &rank_states->of[i];
+	return ptc_slot_go(slot, restored, of->blobs, of->nblobs, of->cursors, of->ncursors, err);
 }
 
-static int seats_restore(struct settler *s, const struct ptc_group *group, struct ptc_error *err)
+static int slots_restore(struct reconciler *s, const struct ptc_group *group, struct ptc_error *err)
 {
 	const Ptc__V1__SwitchInfo *info = s->req->info;
-	struct ptc_restore job = { .group = group, .stop = settler_stopped, .arg = s };
+	struct ptc_restore job = { .group = group, .stop = reconciler_stopped, .arg = s };
 	struct ptc_geometry_ref *ref = NULL;
 	int64_t began = ptc_sys_now_ns();
 	struct ptc_table_key key;
@@ -90,7 +90,7 @@ static int seats_restore(struct settler *s, const struct ptc_group *group, struc
 	job.g = &ref->g;
 	key = ptc_geometry_key(job.g);
 	r = ptc_table_open(s->agent->env.store, &key, &job.table, err);
-	r = r ? r : ptc_restore_seats(&job, err);
+	r = r ? r : ptc_restore_slots(&job, err);
 	if (!r)
 		ptc_info("agent", "job %s: generation %llu: ranks restored in %.3f s", info->uuid,
 			 (unsigned long long)info->from->number, (double)(ptc_sys_now_ns() - began) / 1e9);
@@ -100,23 +100,23 @@ static int seats_restore(struct settler *s, const struct ptc_group *group, struc
 }
 
 /* Without a snapshot there is nothing to restore, but what is declared must be what the generation says, if it says. */
-static int seats_check(struct settler *s, const struct ptc_group *group, struct ptc_error *err)
+static int slots_check(struct reconciler *s, const struct ptc_group *group, struct ptc_error *err)
 {
 	const Ptc__V1__SwitchInfo *info = s->req->info;
-	struct ptc_seat_sources sources = { 0 };
+	struct ptc_slot_sources sources = { 0 };
 	struct ptc_geometry_ref *ref = NULL;
 	int r;
 
 	if (!info->from->layout_hash[0])
 		return 0;
 	r = ptc_geometry_get(s->agent, info, info->from, &ref, err);
-	r = r ? r : ptc_seat_sources_make(&ref->g, group, &sources, err);
-	ptc_seat_sources_done(&sources);
+	r = r ? r : ptc_slot_sources_make(&ref->g, group, &sources, err);
+	ptc_slot_sources_done(&sources);
 	ptc_geometry_put(s->agent, ref);
 	return r;
 }
 
-static size_t count(const struct ptc_group *group, enum ptc_seat_state state)
+static size_t count(const struct ptc_group *group, enum ptc_slot_state state)
 {
 	size_t n = 0;
 
@@ -125,18 +125,18 @@ static size_t count(const struct ptc_group *group, enum ptc_seat_state state)
 	return n;
 }
 
-static int declared_go(struct settler *s, const struct ptc_group_start *start, const struct ptc_group *group,
+static int declared_go(struct reconciler *s, const struct ptc_group_start *start, const struct ptc_group *group,
 		       struct ptc_error *err)
 {
 	bool restored = s->req->info->from->snapshot != 0;
-	struct ptc_carried carried = { 0 };
-	int r = restored ? seats_restore(s, group, err) : seats_check(s, group, err);
+	struct ptc_rank_states rank_states = { 0 };
+	int r = restored ? slots_restore(s, group, err) : slots_check(s, group, err);
 
-	r = r ? r : ptc_carried_read(s->agent, s->req->uuid, s->req->state_hash, &start->desc, &carried, err);
+	r = r ? r : ptc_rank_states_read(s->agent, s->req->uuid, s->req->state_hash, &start->desc, &rank_states, err);
 	for (size_t i = 0; !r && i < group->n; i++)
-		if (group->v[i].state == PTC_SEAT_DECLARED)
-			r = seat_go(&group->v[i], &start->desc, &carried, restored, err);
-	ptc_carried_done(&carried);
+		if (group->v[i].state == PTC_SLOT_DECLARED)
+			r = slot_go(&group->v[i], &start->desc, &rank_states, restored, err);
+	ptc_rank_states_done(&rank_states);
 	return r;
 }
 
@@ -145,40 +145,40 @@ static int declared_go(struct settler *s, const struct ptc_group_start *start, c
 /* Whether every rank of the group is past the point where it would have to be started and built. */
 static bool group_stands(const struct ptc_group *group)
 {
-	return count(group, PTC_SEAT_DECLARED) + count(group, PTC_SEAT_RUNNING) + count(group, PTC_SEAT_STOPPED) +
-		       count(group, PTC_SEAT_EXITED) ==
+	return count(group, PTC_SLOT_DECLARED) + count(group, PTC_SLOT_RUNNING) + count(group, PTC_SLOT_STOPPED) +
+		       count(group, PTC_SLOT_EXITED) ==
 	       group->n;
 }
 
-static int group_revive(struct settler *s, const struct ptc_group_start *start, struct ptc_error *err)
+static int group_revive(struct reconciler *s, const struct ptc_group_start *start, struct ptc_error *err)
 {
-	struct ptc_wait wait = { .cancelled = settler_stopped, .arg = s };
+	struct ptc_wait wait = { .cancelled = reconciler_stopped, .arg = s };
 	bool state = s->req->info->from->snapshot != 0;
-	struct ptc_carried carried;
-	int r = ptc_carried_read(s->agent, s->req->uuid, s->req->state_hash, &start->desc, &carried, err);
+	struct ptc_rank_states rank_states;
+	int r = ptc_rank_states_read(s->agent, s->req->uuid, s->req->state_hash, &start->desc, &rank_states, err);
 
 	r = r ? r : ptc_workers_start(s->agent->env.workers, &start->desc, &wait, err);
 	r = r ? r
-	      : ptc_workers_build(s->agent->env.workers, &start->desc, s->req->start_step, state, carried.of, &wait,
+	      : ptc_workers_build(s->agent->env.workers, &start->desc, s->req->start_step, state, rank_states.of, &wait,
 				  err);
-	ptc_carried_done(&carried);
+	ptc_rank_states_done(&rank_states);
 	return r;
 }
 
-/* Once a rank may have gone on, one that is started anew cannot join: the store remembers which launch that was last. */
+/* Once a rank may have gone on, one that is started anew cannot join: the store remembers which incarnation that was last. */
 #define GONE "gone"
 
-static int gone_write(struct settler *s, const struct ptc_group_key *key, struct ptc_error *err)
+static int gone_write(struct reconciler *s, const struct ptc_group_key *key, struct ptc_error *err)
 {
-	uint64_t which[2] = { key->generation, key->launch };
+	uint64_t which[2] = { key->generation, key->incarnation };
 
 	return ptc_store_note_put(s->agent->env.store, key->uuid, GONE, which, sizeof(which), err);
 }
 
-/* PTC_ESTATE: ranks of this launch went on from here, and are not here any more. */
-static int gone_check(struct settler *s, const struct ptc_group_key *key, struct ptc_error *err)
+/* PTC_ESTATE: ranks of this incarnation went on from here, and are not here any more. */
+static int gone_check(struct reconciler *s, const struct ptc_group_key *key, struct ptc_error *err)
 {
-	uint64_t which[2] = { key->generation, key->launch };
+	uint64_t which[2] = { key->generation, key->incarnation };
 	struct ptc_error ignored = PTC_ERROR_INIT;
 	void *note;
 	size_t len;
@@ -195,7 +195,8 @@ static int gone_check(struct settler *s, const struct ptc_group_key *key, struct
 		    : 0;
 }
 
-static int group_settle(struct settler *s, const struct ptc_group_start *start, uint32_t self, struct ptc_error *err)
+static int group_reconcile(struct reconciler *s, const struct ptc_group_start *start, uint32_t self,
+			   struct ptc_error *err)
 {
 	const struct ptc_allocation *a = &start->place.allocation;
 	const struct ptc_group_key *key = &start->desc.key;
@@ -208,14 +209,14 @@ static int group_settle(struct settler *s, const struct ptc_group_start *start, 
 		r = r ? r : group_revive(s, start, err);
 		r = r ? r : ptc_group_open(s->agent, a, self, key, &group, err);
 	}
-	if (!r && count(&group, PTC_SEAT_DECLARED)) {
+	if (!r && count(&group, PTC_SLOT_DECLARED)) {
 		r = gone_write(s, key, err);
 		r = r ? r : declared_go(s, start, &group, err);
 	}
 	if (!r) /* also a stop that ranks have not come to yet is taken back */
 		r = ptc_workers_release(s->agent->env.workers, key, err);
-	if (!r && count(&group, PTC_SEAT_EXITED))
-		ptc_workers_retell(s->agent->env.workers, key);
+	if (!r && count(&group, PTC_SLOT_EXITED))
+		ptc_workers_report_again(s->agent->env.workers, key);
 	ptc_group_close(&group);
 	return r;
 }
@@ -228,8 +229,8 @@ static bool node_takes_part(const struct ptc_agent *agent, const Ptc__V1__Switch
 	return false;
 }
 
-/* *ret_first: the lowest rank here, for news. */
-static int settle(struct settler *s, uint32_t *ret_first, struct ptc_error *err)
+/* *ret_first: the lowest rank here, for worker events. */
+static int reconcile(struct reconciler *s, uint32_t *ret_first, struct ptc_error *err)
 {
 	const Ptc__V1__SwitchInfo *info = s->req->info;
 	struct ptc_group_start start = { 0 };
@@ -246,53 +247,53 @@ static int settle(struct settler *s, uint32_t *ret_first, struct ptc_error *err)
 	if (!r && start.desc.nranks) {
 		*ret_first = start.desc.ranks[0].rank;
 		do /* a rank that hangs may connect anew later */
-			r = group_settle(s, &start, self, err);
-		while (r == PTC_ETIMEOUT && !settler_stopped(s));
+			r = group_reconcile(s, &start, self, err);
+		while (r == PTC_ETIMEOUT && !reconciler_stopped(s));
 	}
 	ptc_group_start_done(&start, s->agent);
 	return r;
 }
 
-static void tell(struct settler *s, uint32_t rank, int status, const struct ptc_error *err)
+static void tell(struct reconciler *s, uint32_t rank, int status, const struct ptc_error *err)
 {
-	struct ptc_worker_news news = { .kind = PTC_NEWS_FAILED, .rank = rank, .step = s->req->start_step };
+	struct ptc_worker_event event = { .kind = PTC_WORKER_EVENT_FAILED, .rank = rank, .step = s->req->start_step };
 
-	if (!s->agent->env.news)
+	if (!s->agent->env.event)
 		return;
-	ptc_group_key_of(s->req->info, s->req->info->from, &news.key);
-	snprintf(news.text, sizeof(news.text), "%.900s (%s)", err->text,
+	ptc_group_key_of(s->req->info, s->req->info->from, &event.key);
+	snprintf(event.text, sizeof(event.text), "%.900s (%s)", err->text,
 		 ptc_status_name(status)); /* who tells it names the node */
-	s->agent->env.news(s->agent->env.arg, &news);
+	s->agent->env.event(s->agent->env.arg, &event);
 }
 
-static void *settler_main(void *arg)
+static void *reconciler_main(void *arg)
 {
-	struct settler *s = arg;
+	struct reconciler *s = arg;
 	struct ptc_agent *agent = s->agent;
 	struct ptc_error err = PTC_ERROR_INIT;
 	uint32_t rank = 0;
 	bool last;
 	int r = ptc_agent_enter(agent, NULL, s->req->uuid, s->req->fence, s->req->seq, true, &s->op, &err);
 
-	r = r ? r : settle(s, &rank, &err);
-	if (r && r != PTC_ECANCELED && r != PTC_EFENCED && !settler_stopped(s))
+	r = r ? r : reconcile(s, &rank, &err);
+	if (r && r != PTC_ECANCELED && r != PTC_EFENCED && !reconciler_stopped(s))
 		tell(s, rank, r, &err);
 	ptc_agent_leave(&s->op);
 	pthread_mutex_lock(&agent->shared.lock);
 	s->done = true;
 	last = !--s->refs;
-	agent->shared.settlers--; /* from the unlock on the agent may be freed */
+	agent->shared.reconcilers--; /* from the unlock on the agent may be freed */
 	pthread_cond_broadcast(&agent->shared.cond);
 	pthread_mutex_unlock(&agent->shared.lock);
 	if (last)
-		settler_free(s);
+		reconciler_free(s);
 	return NULL;
 }
 
-static int settler_new(struct ptc_agent *agent, const Ptc__V1__FinishRequest *req, struct settler **ret,
-		       struct ptc_error *err)
+static int reconciler_new(struct ptc_agent *agent, const Ptc__V1__FinishRequest *req, struct reconciler **ret,
+			  struct ptc_error *err)
 {
-	struct settler *s = ptc_calloc(1, sizeof(*s));
+	struct reconciler *s = ptc_calloc(1, sizeof(*s));
 	void *data = NULL;
 	size_t len;
 	int r = s ? ptc_pb_encode(&req->base, &data, &len, err) : ptc_error_set(err, PTC_ENOMEM, "no memory for ranks");
@@ -310,25 +311,25 @@ static int settler_new(struct ptc_agent *agent, const Ptc__V1__FinishRequest *re
 	return 0;
 }
 
-static int settler_start(struct settler *s, struct ptc_error *err)
+static int reconciler_start(struct reconciler *s, struct ptc_error *err)
 {
 	struct ptc_agent *agent = s->agent;
 	pthread_t thread;
 	int r = 0;
 
 	pthread_mutex_lock(&agent->shared.lock);
-	if (agent->shared.stopping || pthread_create(&thread, NULL, settler_main, s)) {
+	if (agent->shared.stopping || pthread_create(&thread, NULL, reconciler_main, s)) {
 		r = ptc_error_set(err, PTC_ENOMEM, "no thread to start ranks with");
 		s->refs--;
 	} else {
 		pthread_detach(thread);
-		agent->shared.settlers++;
+		agent->shared.reconcilers++;
 	}
 	pthread_mutex_unlock(&agent->shared.lock);
 	return r;
 }
 
-static void settler_wait(struct settler *s)
+static void reconciler_wait(struct reconciler *s)
 {
 	struct ptc_agent *agent = s->agent;
 	uint32_t ms = agent->env.finish_wait_ms ? agent->env.finish_wait_ms : PTC_AGENT_FINISH_MS;
@@ -340,9 +341,9 @@ static void settler_wait(struct settler *s)
 	pthread_mutex_unlock(&agent->shared.lock);
 }
 
-int ptc_settle(struct ptc_agent *agent, const Ptc__V1__FinishRequest *req, struct ptc_error *err)
+int ptc_reconcile(struct ptc_agent *agent, const Ptc__V1__FinishRequest *req, struct ptc_error *err)
 {
-	struct settler *s;
+	struct reconciler *s;
 	int r = 0;
 
 	if (!agent->env.workers)
@@ -351,24 +352,24 @@ int ptc_settle(struct ptc_agent *agent, const Ptc__V1__FinishRequest *req, struc
 		ptc_workers_drop(agent->env.workers, req->uuid, NULL);
 		return 0;
 	}
-	r = settler_new(agent, req, &s, err);
+	r = reconciler_new(agent, req, &s, err);
 	if (r)
 		return r;
-	r = settler_start(s, err);
+	r = reconciler_start(s, err);
 	if (!r)
-		settler_wait(s);
-	settler_unref(s);
+		reconciler_wait(s);
+	reconciler_unref(s);
 	return r;
 }
 
-void ptc_settle_stop(struct ptc_agent *agent)
+void ptc_reconcile_stop(struct ptc_agent *agent)
 {
 	pthread_mutex_lock(&agent->shared.lock);
 	agent->shared.stopping = true;
 	for (struct ptc_agent_job *job = agent->shared.jobs; job; job = job->next)
 		atomic_store(&job->cancel, true);
 	pthread_cond_broadcast(&agent->shared.cond);
-	while (agent->shared.settlers)
+	while (agent->shared.reconcilers)
 		ptc_cond_wait_ms(&agent->shared.cond, &agent->shared.lock, 100);
 	pthread_mutex_unlock(&agent->shared.lock);
 }

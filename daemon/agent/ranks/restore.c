@@ -5,7 +5,7 @@
  * by us, where it cannot) straight to where it has declared them. One copy of each byte is made. Failure modes: a block that does not
  * verify (PTC_ECORRUPT), bytes that are not here (PTC_ENOTFOUND), a rank that
  * dies meanwhile (whatever its memory says), cancellation. */
-#include "daemon/agent/calls/crew.h"
+#include "daemon/agent/calls/task_pool.h"
 #include "daemon/store/store_read.h"
 #include "daemon/agent/memory/copying.h"
 #include "daemon/agent/ranks/internal.h"
@@ -22,24 +22,24 @@
 #define BATCH_BYTES (16 << 20) /* a message to the rank, or several; each costs an answer and two wake-ups */
 
 struct task {
-	const struct ptc_seat_source *source;
+	const struct ptc_slot_source *source;
 	struct ptc_box box;
 };
 
-/* Tasks of one seat that follow each other. */
+/* Tasks of one slot that follow each other. */
 struct batch {
 	size_t first, n;
-	size_t turn; /* the how manieth of its seat */
+	size_t turn; /* the how manieth of its slot */
 };
 
 struct restorer {
 	const struct ptc_restore *job;
-	struct ptc_seat_sources sources;
-	struct task *tasks; /* by seat */
+	struct ptc_slot_sources sources;
+	struct task *tasks; /* by slot */
 	size_t ntasks, cap;
 	struct batch *batches;
 	size_t nbatches;
-	struct ptc_mover *movers; /* of each thread */
+	struct ptc_iov_batch *iov_batches; /* of each thread */
 	struct ptc_copying copying;
 	struct ptc_wait wait;
 	struct {
@@ -47,12 +47,12 @@ struct restorer {
 		const uint8_t *base;
 		uint64_t bytes;
 	} file;
-	struct ptc_seat_filling *fillings; /* of each seat */
+	struct ptc_slot_filling *fillings; /* of each slot */
 	atomic_bool refused;               /* something cannot be said to a rank: we write it all */
 	atomic_bool stopped;               /* for the threads: the caller's question is its own thread's */
 };
 
-static int task_push(struct restorer *x, const struct ptc_seat_source *source, const struct ptc_box *box)
+static int task_push(struct restorer *x, const struct ptc_slot_source *source, const struct ptc_box *box)
 {
 	if (x->ntasks == x->cap) {
 		size_t cap = x->cap ? 2 * x->cap : 64;
@@ -72,10 +72,10 @@ static int tasks_make(struct restorer *x, struct ptc_error *err)
 	int r = 0;
 
 	for (size_t i = 0; !r && i < x->sources.n; i++) {
-		const struct ptc_seat_source *s = &x->sources.v[i];
+		const struct ptc_slot_source *s = &x->sources.v[i];
 		struct ptc_boxes cut = { 0 };
 
-		if (x->job->group->v[s->seat].state != PTC_SEAT_DECLARED)
+		if (x->job->group->v[s->slot].state != PTC_SLOT_DECLARED)
 			continue;
 		r = ptc_box_chop(&s->at.box, BATCH_BYTES, &cut);
 		for (size_t k = 0; !r && k < cut.n; k++)
@@ -85,12 +85,12 @@ static int tasks_make(struct restorer *x, struct ptc_error *err)
 	return r ? ptc_error_set(err, PTC_ENOMEM, "no memory to restore %zu regions", x->sources.n) : 0;
 }
 
-static int by_seat(const void *a, const void *b)
+static int by_slot(const void *a, const void *b)
 {
 	const struct task *x = a, *y = b;
 
-	if (x->source->seat != y->source->seat)
-		return x->source->seat < y->source->seat ? -1 : 1;
+	if (x->source->slot != y->source->slot)
+		return x->source->slot < y->source->slot ? -1 : 1;
 	return x->source < y->source ? -1 : x->source > y->source;
 }
 
@@ -109,14 +109,14 @@ static int batches_make(struct restorer *x, struct ptc_error *err)
 	struct batch *b = NULL;
 	int64_t bytes = 0;
 
-	qsort(x->tasks, x->ntasks, sizeof(*x->tasks), by_seat);
+	qsort(x->tasks, x->ntasks, sizeof(*x->tasks), by_slot);
 	ptc_free(x->batches);
 	x->nbatches = 0;
 	x->batches = ptc_reallocarray(NULL, x->ntasks, sizeof(*x->batches));
 	if (!x->batches)
 		return ptc_error_set(err, PTC_ENOMEM, "no memory to restore %zu regions", x->ntasks);
 	for (size_t i = 0; i < x->ntasks; i++) {
-		bool same = b && x->tasks[b->first].source->seat == x->tasks[i].source->seat;
+		bool same = b && x->tasks[b->first].source->slot == x->tasks[i].source->slot;
 		int64_t more = ptc_box_volume(&x->tasks[i].box);
 
 		if (!same || bytes + more > BATCH_BYTES) {
@@ -134,7 +134,7 @@ static int batches_make(struct restorer *x, struct ptc_error *err)
 }
 
 struct part {
-	struct ptc_mover *mover;
+	struct ptc_iov_batch *iov_batch;
 	const struct task *task;
 	const struct iovec *spans;
 	int nspans;
@@ -144,7 +144,7 @@ static int write_run(void *arg, uint64_t address, int64_t off, int64_t len, stru
 {
 	const struct part *p = arg;
 
-	return ptc_mover_add(p->mover, address, p->spans, p->nspans, off, len, err);
+	return ptc_iov_batch_add(p->iov_batch, address, p->spans, p->nspans, off, len, err);
 }
 
 static int write_part(void *arg, const struct ptc_box *extent_box, const struct ptc_box *cut, const struct iovec *spans,
@@ -154,20 +154,20 @@ static int write_part(void *arg, const struct ptc_box *extent_box, const struct 
 
 	p->spans = spans;
 	p->nspans = nspans;
-	return ptc_placed_runs(&p->task->source->at, extent_box, cut, write_run, p, err);
+	return ptc_strided_runs(&p->task->source->at, extent_box, cut, write_run, p, err);
 }
 
 static int task_write(struct restorer *x, unsigned thread, const struct task *t, struct ptc_error *err)
 {
-	struct part p = { .mover = &x->movers[thread], .task = t };
+	struct part p = { .iov_batch = &x->iov_batches[thread], .task = t };
 	int r;
 
-	p.mover->seat = &x->job->group->v[t->source->seat];
-	p.mover->copying = &x->copying.seats;
-	p.mover->way = PTC_MOVER_WRITE;
-	p.mover->nremote = p.mover->nlocal = p.mover->bytes = 0;
+	p.iov_batch->slot = &x->job->group->v[t->source->slot];
+	p.iov_batch->copying = &x->copying.slots;
+	p.iov_batch->way = PTC_IOV_BATCH_WRITE;
+	p.iov_batch->nremote = p.iov_batch->nlocal = p.iov_batch->bytes = 0;
 	r = ptc_table_each_extent(x->job->table, t->source->item, &t->box, write_part, &p, err);
-	return r ? r : ptc_mover_flush(p.mover, err);
+	return r ? r : ptc_iov_batch_flush(p.iov_batch, err);
 }
 
 /* ---- read by the rank ---- */
@@ -179,42 +179,42 @@ struct reading {
 	int nspans;
 	bool refused; /* it cannot be said so */
 	size_t n;
-	struct ptc_seat_rows rows[PTC_SEAT_ROWS_MAX];
+	struct ptc_slot_rows rows[PTC_SLOT_ROWS_MAX];
 };
 
 static int reading_flush(struct reading *f, struct ptc_error *err)
 {
-	uint32_t seat = f->task->source->seat;
+	uint32_t slot = f->task->source->slot;
 	size_t n = f->n;
 
 	f->n = 0;
-	return n ? ptc_seat_fill(&f->x->job->group->v[seat], &f->x->fillings[seat], f->x->file.fd, f->rows, n,
+	return n ? ptc_slot_fill(&f->x->job->group->v[slot], &f->x->fillings[slot], f->x->file.fd, f->rows, n,
 				 &f->x->wait, err)
 		 : 0;
 }
 
 /* n rows that lie in one span: from is the first one's memory here. */
-static int reading_add(struct reading *f, const struct ptc_placed_rows *rows, int64_t n, int64_t len,
+static int reading_add(struct reading *f, const struct ptc_strided_rows *rows, int64_t n, int64_t len,
 		       const uint8_t *from, struct ptc_error *err)
 {
 	uint64_t off = (uint64_t)(from - f->x->file.base);
-	int r = f->n == PTC_SEAT_ROWS_MAX ? reading_flush(f, err) : 0;
+	int r = f->n == PTC_SLOT_ROWS_MAX ? reading_flush(f, err) : 0;
 
 	if (rows->there < 0 || rows->here < 0 || from < f->x->file.base || off >= f->x->file.bytes)
 		f->refused = true;
 	if (r || f->refused)
 		return r;
 	f->rows[f->n++] =
-		(struct ptc_seat_rows){ rows->address,       off, (uint64_t)len, (uint64_t)n, (uint64_t)rows->there,
+		(struct ptc_slot_rows){ rows->address,       off, (uint64_t)len, (uint64_t)n, (uint64_t)rows->there,
 					(uint64_t)rows->here };
 	return 0;
 }
 
 /* Chunks of an extent follow each other in its spans, not in the file: rows are told apart by the span they lie in, and one that
  * crosses spans in pieces. */
-static int read_rows(void *arg, const struct ptc_placed_rows *all, struct ptc_error *err)
+static int read_rows(void *arg, const struct ptc_strided_rows *all, struct ptc_error *err)
 {
-	struct ptc_placed_rows left = *all;
+	struct ptc_strided_rows left = *all;
 	struct reading *f = arg;
 	int r = 0;
 
@@ -251,7 +251,7 @@ static int read_part(void *arg, const struct ptc_box *extent_box, const struct p
 
 	f->spans = spans;
 	f->nspans = nspans;
-	return ptc_placed_each_rows(&f->task->source->at, extent_box, cut, read_rows, f, err);
+	return ptc_strided_each_rows(&f->task->source->at, extent_box, cut, read_rows, f, err);
 }
 
 static int task_read(struct reading *f, const struct task *t, struct ptc_error *err)
@@ -269,7 +269,7 @@ static int task_failed(const struct restorer *x, const struct task *t, int r, st
 	if (r != PTC_ENOMEM)
 		ptc_error_wrap(err, "restoring \"%.300s\" on rank %u",
 			       ptc_geometry_item_name(x->job->g, t->source->item, name, sizeof(name)),
-			       x->job->group->v[t->source->seat].rank.rank);
+			       x->job->group->v[t->source->slot].rank.rank);
 	return r;
 }
 
@@ -315,13 +315,15 @@ static bool restore_stopped(void *arg)
 
 static int tasks_run(struct restorer *x, struct ptc_error *err)
 {
-	struct ptc_crew crew = {
-		.threads = ptc_crew_size(), .run = batch_run, .stop = restore_stop, .arg = x, .what = "restoring ranks"
-	};
+	struct ptc_task_pool task_pool = { .threads = ptc_task_pool_size(),
+					   .run = batch_run,
+					   .stop = restore_stop,
+					   .arg = x,
+					   .what = "restoring ranks" };
 	int r = x->ntasks ? batches_make(x, err) : 0;
 
-	crew.ntasks = x->nbatches;
-	return r || !x->ntasks ? r : ptc_crew_run(&crew, err);
+	task_pool.ntasks = x->nbatches;
+	return r || !x->ntasks ? r : ptc_task_pool_run(&task_pool, err);
 }
 
 /* All ranks have done what they were told. What is left in tasks is theirs that did not. */
@@ -333,10 +335,10 @@ static int tasks_wait(struct restorer *x, struct ptc_error *err)
 	int r = 0;
 
 	for (size_t i = 0; !r && i < g->n; i++)
-		if (g->v[i].state == PTC_SEAT_DECLARED)
-			r = ptc_seat_filled(&g->v[i], &x->fillings[i], &wait, err);
+		if (g->v[i].state == PTC_SLOT_DECLARED)
+			r = ptc_slot_filled(&g->v[i], &x->fillings[i], &wait, err);
 	for (size_t i = 0; !r && i < x->ntasks; i++)
-		if (x->file.fd < 0 || atomic_load(&x->refused) || x->fillings[x->tasks[i].source->seat].failed)
+		if (x->file.fd < 0 || atomic_load(&x->refused) || x->fillings[x->tasks[i].source->slot].failed)
 			x->tasks[n++] = x->tasks[i];
 	x->ntasks = n;
 	return r;
@@ -358,9 +360,9 @@ static int restore(struct restorer *x, struct ptc_error *err)
 {
 	int r = 0;
 
-	x->movers = ptc_calloc(ptc_crew_size(), sizeof(*x->movers));
+	x->iov_batches = ptc_calloc(ptc_task_pool_size(), sizeof(*x->iov_batches));
 	x->fillings = ptc_calloc(x->job->group->n, sizeof(*x->fillings));
-	if (!x->movers || !x->fillings)
+	if (!x->iov_batches || !x->fillings)
 		return ptc_error_set(err, PTC_ENOMEM, "no memory to restore ranks");
 	if (ptc_table_file(x->job->table, &x->file.fd, &x->file.base, &x->file.bytes, NULL))
 		x->file.fd = -1; /* then we write it all */
@@ -373,18 +375,18 @@ static int restore(struct restorer *x, struct ptc_error *err)
 	return r ? r : tasks_write(x, err);
 }
 
-int ptc_restore_seats(const struct ptc_restore *job, struct ptc_error *err)
+int ptc_restore_slots(const struct ptc_restore *job, struct ptc_error *err)
 {
 	struct restorer x = { .job = job, .file.fd = -1, .wait = { .cancelled = restore_stopped, .arg = &x } };
-	int r = ptc_seat_sources_make(job->g, job->group, &x.sources, err);
+	int r = ptc_slot_sources_make(job->g, job->group, &x.sources, err);
 
 	r = r ? r : tasks_make(&x, err);
 	if (!r && x.ntasks)
 		r = restore(&x, err);
 	ptc_free(x.batches);
-	ptc_free(x.movers);
+	ptc_free(x.iov_batches);
 	ptc_free(x.fillings);
 	ptc_free(x.tasks);
-	ptc_seat_sources_done(&x.sources);
+	ptc_slot_sources_done(&x.sources);
 	return r;
 }

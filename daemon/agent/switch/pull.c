@@ -151,16 +151,16 @@ static const struct ptc_move *moves_of(const struct ptc_plan *plan, uint32_t sel
 static int assign_rest(struct pull *p, size_t extent, const struct ptc_box *rest, struct ptc_error *err)
 {
 	const struct ptc_geometry *from = &p->view.from->g;
-	const struct ptc_holder *holders;
+	const struct ptc_replica *replicas;
 	struct ptc_parts parts = { 0 };
 	struct ptc_boxes uncovered = { 0 };
 	char name[PTC_TENSOR_NAME_MAX + PTC_FIELD_NAME_MAX + 2];
 	uint32_t item = p->extents[extent].box.item;
 	size_t n;
-	int r = ptc_geometry_holders(from, item, &holders, &n, err);
+	int r = ptc_geometry_replicas(from, item, &replicas, &n, err);
 
 	r = r ? r
-	      : ptc_parts_cover(rest, holders, n, p->view.usable, UINT32_MAX, p->view.self, &parts, &uncovered, err);
+	      : ptc_parts_cover(rest, replicas, n, p->view.usable, UINT32_MAX, p->view.self, &parts, &uncovered, err);
 	for (size_t i = 0; !r && i < parts.n; i++)
 		r = unit_push(p, parts.v[i].node, extent, &parts.v[i].box, err);
 	if (!r && uncovered.n)
@@ -325,7 +325,7 @@ static int round_make(struct pull *p, struct ptc_error *err)
 	if (!p->view.from)
 		return ptc_error_set(err, PTC_ESTATE, "nothing to pull from: generation %llu is the first",
 				     (unsigned long long)p->view.to->g.generation);
-	/* A source that failed may leave bytes the plan has no sender for: then any holder is asked, or none is left. */
+	/* A source that failed may leave bytes the plan has no sender for: then any replica is asked, or none is left. */
 	if (ptc_switch_plan(&p->view, &plan, NULL) == PTC_ENOMEM)
 		return ptc_error_set(err, PTC_ENOMEM, "no memory for a plan");
 	for (size_t i = 0; !r && i < p->nextents; i++)

@@ -280,9 +280,9 @@ int ptc_agent_on_finish(void *arg, struct ptc_rpc_call *call, struct ptc_error *
 		ptc_agent_leave(&op);
 	}
 	if (!r || r == PTC_ENOTFOUND) {
-		int settled = ptc_settle(agent, req, &why);
+		int reconciled = ptc_reconcile(agent, req, &why);
 
-		r = settled ? settled : r;
+		r = reconciled ? reconciled : r;
 	}
 	if (r && r != PTC_ENOTFOUND) /* a job never seen here has nothing to drop */
 		ptc_error_set(err, r, "%s", why.text);

@@ -4,7 +4,7 @@
  * parts of a box XOR together. Failure modes: a block that does not verify
  * (PTC_ECORRUPT from the store), a box that is not here, cancellation. The
  * first failure stops all threads. */
-#include "daemon/agent/calls/crew.h"
+#include "daemon/agent/calls/task_pool.h"
 #include "daemon/store/store_table.h"
 #include "daemon/store/store_read.h"
 #include "daemon/agent/calls/operation.h"
@@ -133,17 +133,17 @@ int ptc_digest_needs(const struct ptc_digest_job *job, struct ptc_error *err)
 {
 	struct digester d = { .job = job };
 	int r = tasks_make(&d, err);
-	struct ptc_crew crew = { .ntasks = d.ntasks,
-				 .threads = PTC_AGENT_DIGEST_THREADS,
-				 .run = task_run,
-				 .stop = digest_stop,
-				 .tick = digest_tick,
-				 .arg = &d,
-				 .what = "digesting" };
+	struct ptc_task_pool task_pool = { .ntasks = d.ntasks,
+					   .threads = PTC_AGENT_DIGEST_THREADS,
+					   .run = task_run,
+					   .stop = digest_stop,
+					   .tick = digest_tick,
+					   .arg = &d,
+					   .what = "digesting" };
 
 	if (!job->ndone)
 		memset(job->digests, 0, job->needs->n * sizeof(*job->digests));
-	r = r ? r : ptc_crew_run(&crew, err);
+	r = r ? r : ptc_task_pool_run(&task_pool, err);
 	ptc_free(d.tasks);
 	return r;
 }

@@ -9,18 +9,18 @@
 
 struct Ptc__V1__TableKey;
 
-/* ---- held_tables.c: tables that readers hold ---- */
+/* ---- pinned_tables.c: tables that readers pin ---- */
 /* As ptc_table_open, and where the table was dropped while somebody holds it, that one. */
 int ptc_agent_table_open(struct ptc_agent *agent, const struct ptc_table_key *key, struct ptc_table **ret_table,
 			 struct ptc_error *err);
-void ptc_agent_holds_done(struct ptc_agent *agent);
-/* This node's table with that key stays readable for ttl_ms more, even where a switch drops it meanwhile; 0: the holder gives
+void ptc_agent_pins_done(struct ptc_agent *agent);
+/* This node's table with that key stays readable for ttl_ms more, even where a switch drops it meanwhile; 0: the reader gives
  * it up. PTC_ENOTFOUND: it is not here (any more); PTC_ELIMIT: too many are held. What is held counts as used in the store. */
-int ptc_agent_hold(struct ptc_agent *agent, const struct ptc_table_key *key, const char *holder, uint32_t ttl_ms,
-		   struct ptc_error *err);
+int ptc_agent_pin(struct ptc_agent *agent, const struct ptc_table_key *key, const char *reader, uint32_t ttl_ms,
+		  struct ptc_error *err);
 /* Gives up what nobody has asked for again in time. Any thread; does not block. */
-void ptc_agent_holds_expire(struct ptc_agent *agent);
-int ptc_agent_on_hold(void *agent, struct ptc_rpc_call *call, struct ptc_error *err);
+void ptc_agent_pins_expire(struct ptc_agent *agent);
+int ptc_agent_on_pin(void *agent, struct ptc_rpc_call *call, struct ptc_error *err);
 
 /* ---- drop_tables.c ---- */
 /* PTC_ENOSPC saying how much is missing, where so many more bytes do not fit. */

@@ -254,19 +254,19 @@ void ptc_parts_done(struct ptc_parts *p)
 	*p = (struct ptc_parts){ 0 };
 }
 
-/* Takes from rest what holder has. */
-static int cover_by(const struct ptc_holder *holder, struct ptc_boxes *rest, struct ptc_parts *out)
+/* Takes from rest what replica has. */
+static int cover_by(const struct ptc_replica *replica, struct ptc_boxes *rest, struct ptc_parts *out)
 {
 	struct ptc_boxes next = { 0 };
 	struct ptc_box cut;
 	int r = 0;
 
 	for (size_t i = 0; !r && i < rest->n; i++) {
-		if (!ptc_box_intersect(&rest->v[i], &holder->box, &cut)) {
+		if (!ptc_box_intersect(&rest->v[i], &replica->box, &cut)) {
 			r = ptc_boxes_push(&next, &rest->v[i]);
 			continue;
 		}
-		r = ptc_parts_push(out, holder->node, &cut);
+		r = ptc_parts_push(out, replica->node, &cut);
 		r = r ? r : ptc_box_subtract(&rest->v[i], &cut, &next);
 	}
 	ptc_boxes_done(rest);
@@ -274,16 +274,16 @@ static int cover_by(const struct ptc_holder *holder, struct ptc_boxes *rest, str
 	return r;
 }
 
-static int cover(const struct ptc_holder *holders, size_t n, const bool *usable, uint32_t prefer, uint32_t first,
+static int cover(const struct ptc_replica *replicas, size_t n, const bool *usable, uint32_t prefer, uint32_t first,
 		 struct ptc_boxes *rest, struct ptc_parts *out)
 {
 	int r = 0;
 
 	for (size_t i = 0; !r && rest->n && i < n; i++)
-		if (holders[i].node == prefer && usable[prefer])
-			r = cover_by(&holders[i], rest, out);
+		if (replicas[i].node == prefer && usable[prefer])
+			r = cover_by(&replicas[i], rest, out);
 	for (size_t i = 0; !r && rest->n && i < n; i++) {
-		const struct ptc_holder *h = &holders[(i + first) % n];
+		const struct ptc_replica *h = &replicas[(i + first) % n];
 
 		if (h->node != prefer && usable[h->node])
 			r = cover_by(h, rest, out);
@@ -291,14 +291,14 @@ static int cover(const struct ptc_holder *holders, size_t n, const bool *usable,
 	return r;
 }
 
-int ptc_parts_cover(const struct ptc_box *box, const struct ptc_holder *holders, size_t nholders, const bool *usable,
+int ptc_parts_cover(const struct ptc_box *box, const struct ptc_replica *replicas, size_t nreplicas, const bool *usable,
 		    uint32_t prefer, uint32_t first, struct ptc_parts *out, struct ptc_boxes *uncovered,
 		    struct ptc_error *err)
 {
 	struct ptc_boxes rest = { 0 };
 	int r = ptc_boxes_push(&rest, box);
 
-	r = r ? r : cover(holders, nholders, usable, prefer, first, &rest, out);
+	r = r ? r : cover(replicas, nreplicas, usable, prefer, first, &rest, out);
 	for (size_t i = 0; !r && i < rest.n; i++)
 		r = ptc_boxes_push(uncovered, &rest.v[i]);
 	ptc_boxes_done(&rest);

@@ -53,7 +53,7 @@ int ptc_fetch_open(struct ptc_agent *agent, const struct ptc_geometry *g, uint32
 int ptc_fetch_drain(struct ptc_fetch *f, struct ptc_error *err);
 void ptc_fetch_done(struct ptc_fetch *f); /* cancels if unfinished; one of zeros is fine */
 
-/* Which nodes give which part of box: appends disjoint parts that cover as much of it as the usable holders can; the
+/* Which nodes give which part of box: appends disjoint parts that cover as much of it as the usable replicas can; the
  * rest to uncovered. prefer: this node first; others in turn from `first` on. */
 struct ptc_part {
 	uint32_t node;
@@ -65,7 +65,7 @@ struct ptc_parts {
 };
 int ptc_parts_push(struct ptc_parts *p, uint32_t node, const struct ptc_box *box);
 void ptc_parts_done(struct ptc_parts *p);
-int ptc_parts_cover(const struct ptc_box *box, const struct ptc_holder *holders, size_t nholders, const bool *usable,
+int ptc_parts_cover(const struct ptc_box *box, const struct ptc_replica *replicas, size_t nreplicas, const bool *usable,
 		    uint32_t prefer, uint32_t first, struct ptc_parts *out, struct ptc_boxes *uncovered,
 		    struct ptc_error *err);
 int ptc_agent_on_fetch(void *agent, struct ptc_rpc_call *call, struct ptc_error *err);

@@ -8,7 +8,7 @@
  * nodes make 2n requests. As no order and no repetition changes a bit
  * (reshard/values/max.h), whoever is asked again gives the same.
  * The merging node fills extents of the snapshot, which others do not see before they are
- * marked filled. What the others lend lies in a table of its own, for the same
+ * marked filled. What the others expose lies in a table of its own, for the same
  * place of the snapshot is where they put what was merged; it is sealed, so
  * that a merging node whose daemon was killed finds it again.
  * Failure modes: those of fetching (remote_primary.c), memory. */
@@ -53,7 +53,7 @@ static int ask(struct sharing *s, size_t i, uint32_t node)
 
 	if (s->v[i].own == NOBODY) {
 		s->v[i].own = (uint32_t)r->own.n;
-		rc = ptc_away_add(&r->own, need->item, s->self, &need->box, s->err);
+		rc = ptc_remote_add(&r->own, need->item, s->self, &need->box, s->err);
 	}
 	if (!rc && r->nasks == r->asks_cap) {
 		size_t cap = r->asks_cap ? 2 * r->asks_cap : 16;
@@ -112,8 +112,8 @@ static int rank_regions(struct sharing *s, uint32_t rank)
 	return r;
 }
 
-/* What others merge is lent to them, and fetched when they have. */
-static int lend(struct sharing *s, struct ptc_away *away)
+/* What others merge is exposed to them, and fetched when they have. */
+static int expose(struct sharing *s, struct ptc_remote *remote)
 {
 	int r = 0;
 
@@ -122,14 +122,15 @@ static int lend(struct sharing *s, struct ptc_away *away)
 
 		if (s->v[i].merges == NOBODY || s->v[i].merges == s->self)
 			continue;
-		r = ptc_away_add(&s->reduce->parts, need->item, s->self, &need->box, s->err);
-		r = r ? r : ptc_away_add(away, need->item, s->v[i].merges, &need->box, s->err);
+		r = ptc_remote_add(&s->reduce->parts, need->item, s->self, &need->box, s->err);
+		r = r ? r : ptc_remote_add(remote, need->item, s->v[i].merges, &need->box, s->err);
 	}
 	return r;
 }
 
 int ptc_reduce_item(struct ptc_reduce *reduce, const struct ptc_geometry *g, uint32_t self,
-		    const struct ptc_needs *needs, size_t from, size_t to, struct ptc_away *away, struct ptc_error *err)
+		    const struct ptc_needs *needs, size_t from, size_t to, struct ptc_remote *remote,
+		    struct ptc_error *err)
 {
 	struct sharing s = { .reduce = reduce,
 			     .g = g,
@@ -149,7 +150,7 @@ int ptc_reduce_item(struct ptc_reduce *reduce, const struct ptc_geometry *g, uin
 	}
 	for (uint32_t rank = 0; !r && s.open && rank < g->allocation.world; rank++)
 		r = rank_regions(&s, rank);
-	r = r ? r : lend(&s, away);
+	r = r ? r : expose(&s, remote);
 	ptc_free(s.v);
 	return r;
 }
@@ -178,19 +179,19 @@ void ptc_reduce_sort(struct ptc_reduce *r)
 
 void ptc_reduce_done(struct ptc_reduce *r)
 {
-	ptc_away_done(&r->own);
-	ptc_away_done(&r->parts);
+	ptc_remote_done(&r->own);
+	ptc_remote_done(&r->parts);
 	ptc_free(r->asks);
 	*r = (struct ptc_reduce){ 0 };
 }
 
-struct ptc_table_key ptc_reduce_key(const struct ptc_table_key *table, uint64_t switch_id, uint64_t launch,
+struct ptc_table_key ptc_reduce_key(const struct ptc_table_key *table, uint64_t switch_id, uint64_t incarnation,
 				    uint64_t step)
 {
 	struct ptc_table_key key = *table;
 	char text[128], hash[33];
 	int len = snprintf(text, sizeof(text), "%" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu64, table->snapshot,
-			   switch_id, launch, step);
+			   switch_id, incarnation, step);
 
 	ptc_content_hash(text, (size_t)len, hash);
 	hash[16] = '\0';
@@ -202,7 +203,7 @@ struct ptc_table_key ptc_reduce_key(const struct ptc_table_key *table, uint64_t 
 
 struct merging {
 	const struct ptc_reduce *reduce;
-	struct ptc_away_fetch fetch;
+	struct ptc_remote_fetch fetch;
 	const struct ptc_store_box *boxes; /* of own, as they were chopped */
 	const uint32_t *extents;
 	size_t *first; /* of boxes, for each of own; one more */
@@ -237,7 +238,7 @@ static int take(void *arg, size_t i, const void *data, struct ptc_error *err)
 /* asks from..to are of one node. */
 static int merge_node(struct merging *m, size_t from, size_t to, struct ptc_error *err)
 {
-	struct ptc_away_fetch fetch = m->fetch;
+	struct ptc_remote_fetch fetch = m->fetch;
 
 	fetch.n = 0;
 	for (size_t i = from; i < to; i++)
@@ -251,12 +252,12 @@ static int merge_node(struct merging *m, size_t from, size_t to, struct ptc_erro
 	fetch.boxes = m->asked;
 	fetch.take = take;
 	fetch.take_arg = m;
-	return ptc_away_fetch(&fetch, err);
+	return ptc_remote_fetch(&fetch, err);
 }
 
 static void find_first(struct merging *m)
 {
-	const struct ptc_away *own = &m->reduce->own;
+	const struct ptc_remote *own = &m->reduce->own;
 	size_t at = 0;
 
 	for (size_t i = 0; i < own->n; i++) {
@@ -268,8 +269,8 @@ static void find_first(struct merging *m)
 	m->first[own->n] = at;
 }
 
-int ptc_reduce_merge(const struct ptc_reduce *r, const struct ptc_away_fetch *fetch, const struct ptc_store_box *boxes,
-		     uint64_t *ret_bytes, struct ptc_error *err)
+int ptc_reduce_merge(const struct ptc_reduce *r, const struct ptc_remote_fetch *fetch,
+		     const struct ptc_store_box *boxes, uint64_t *ret_bytes, struct ptc_error *err)
 {
 	struct merging m = { .reduce = r, .fetch = *fetch, .boxes = boxes, .extents = fetch->extents };
 	size_t n = r->own.nboxes ? r->own.nboxes : 1;

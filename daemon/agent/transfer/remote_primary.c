@@ -9,7 +9,7 @@
  * controller compares differ.
  * Failure modes: a source that has not captured its part yet is asked again,
  * until the operation is stopped (the controller does, when the source fails)
- * or for AWAY_WAIT_MS (PTC_EPEER naming the node and why); memory. */
+ * or for REMOTE_WAIT_MS (PTC_EPEER naming the node and why); memory. */
 #include "daemon/agent/calls/agent_state.h"
 #include "daemon/store/store_table.h"
 #include "daemon/agent/transfer/fetch.h"
@@ -24,35 +24,35 @@
 #include <string.h>
 #include <unistd.h>
 
-#define AWAY_WAIT_MS     600000
-#define AWAY_TICK_MS     20 /* at first; a thousand nodes that wait for one must leave it time to do what they wait for */
-#define AWAY_TICK_MAX_MS 200
+#define REMOTE_WAIT_MS     600000
+#define REMOTE_TICK_MS     20 /* at first; a thousand nodes that wait for one must leave it time to do what they wait for */
+#define REMOTE_TICK_MAX_MS 200
 
-/* ---- what is away ---- */
+/* ---- remote primaries ---- */
 
 struct finder {
 	const struct ptc_geometry *g;
 	const struct ptc_needs *needs;
 	uint32_t self;
-	bool *all;               /* usable nodes, for ptc_parts_cover */
-	struct ptc_away primary; /* of one item; may overlap */
-	struct ptc_away *away;
+	bool *all;                 /* usable nodes, for ptc_parts_cover */
+	struct ptc_remote primary; /* of one item; may overlap */
+	struct ptc_remote *remote;
 	struct ptc_reduce *reduce;
 	struct ptc_error *err;
 };
 
-int ptc_away_add(struct ptc_away *a, uint32_t item, uint32_t node, const struct ptc_box *box, struct ptc_error *err)
+int ptc_remote_add(struct ptc_remote *a, uint32_t item, uint32_t node, const struct ptc_box *box, struct ptc_error *err)
 {
 	if (a->n == a->cap) {
 		size_t more = a->cap ? 2 * a->cap : 16;
-		struct ptc_holder *p = ptc_reallocarray(a->v, more, sizeof(*p));
+		struct ptc_replica *p = ptc_reallocarray(a->v, more, sizeof(*p));
 
 		if (!p)
 			return ptc_error_set(err, PTC_ENOMEM, "no memory for %zu parts of replicas", more);
 		a->v = p;
 		a->cap = more;
 	}
-	a->v[a->n++] = (struct ptc_holder){ item, node, *box };
+	a->v[a->n++] = (struct ptc_replica){ item, node, *box };
 	return 0;
 }
 
@@ -69,14 +69,14 @@ static int primary_regions(struct finder *f, uint32_t item, uint32_t rank)
 		if (l.regions[i].padding)
 			continue;
 		r = ptc_item_byte_box(f->g->spec, item, &l.regions[i].box, &box, f->err);
-		r = r ? r : ptc_away_add(&f->primary, item, node, &box, f->err);
+		r = r ? r : ptc_remote_add(&f->primary, item, node, &box, f->err);
 	}
 	ptc_rank_layout_done(&l);
 	return r;
 }
 
 /* What of a need primary ranks hold, and none of them here. *ret_all: primary ranks hold all of it. */
-static int away_of(struct finder *f, const struct ptc_need *need, bool *ret_all)
+static int remote_of(struct finder *f, const struct ptc_need *need, bool *ret_all)
 {
 	struct ptc_parts parts = { 0 };
 	struct ptc_boxes nobody = { 0 };
@@ -84,7 +84,7 @@ static int away_of(struct finder *f, const struct ptc_need *need, bool *ret_all)
 
 	for (size_t i = 0; !r && i < parts.n; i++)
 		if (parts.v[i].node != f->self)
-			r = ptc_away_add(f->away, need->item, parts.v[i].node, &parts.v[i].box, f->err);
+			r = ptc_remote_add(f->remote, need->item, parts.v[i].node, &parts.v[i].box, f->err);
 	*ret_all = !nobody.n;
 	ptc_parts_done(&parts);
 	ptc_boxes_done(&nobody);
@@ -104,7 +104,7 @@ static int primaries(struct finder *f, uint32_t item, const struct ptc_rule *rul
 }
 
 /* Needs from..to are of one item. Other nodes' ranks, of which there may be many, are looked at only if need be. */
-static int item_away(struct finder *f, size_t from, size_t to, const struct ptc_rule *rule)
+static int item_remote(struct finder *f, size_t from, size_t to, const struct ptc_rule *rule)
 {
 	uint32_t item = f->needs->v[from].item;
 	bool all = true, some;
@@ -114,13 +114,13 @@ static int item_away(struct finder *f, size_t from, size_t to, const struct ptc_
 	r = primaries(f, item, rule, true);
 	for (size_t i = from; !r && all && i < to; i++)
 		if (!ptc_box_empty(&f->needs->v[i].box))
-			r = away_of(f, &f->needs->v[i], &all);
+			r = remote_of(f, &f->needs->v[i], &all);
 	if (r || all)
 		return r;
 	r = primaries(f, item, rule, false);
 	for (size_t i = from; !r && i < to; i++)
 		if (!ptc_box_empty(&f->needs->v[i].box))
-			r = away_of(f, &f->needs->v[i], &some);
+			r = remote_of(f, &f->needs->v[i], &some);
 	return r;
 }
 
@@ -137,25 +137,25 @@ static int find(struct finder *f, const struct ptc_spec *rules)
 		for (end = i; end < f->needs->n && f->needs->v[end].item == item;)
 			end++;
 		if (rule && rule->primary != PTC_AXIS_NONE)
-			r = item_away(f, i, end, rule);
+			r = item_remote(f, i, end, rule);
 		else if (ptc_rule_takes_max(rule))
-			r = ptc_reduce_item(f->reduce, f->g, f->self, f->needs, i, end, f->away, f->err);
+			r = ptc_reduce_item(f->reduce, f->g, f->self, f->needs, i, end, f->remote, f->err);
 	}
 	return r;
 }
 
 static int by_node(const void *a, const void *b)
 {
-	const struct ptc_holder *x = a, *y = b;
+	const struct ptc_replica *x = a, *y = b;
 
 	return x->node < y->node ? -1 : x->node > y->node;
 }
 
-int ptc_away_find(const struct ptc_geometry *g, const struct ptc_spec *rules, uint32_t self,
-		  const struct ptc_needs *needs, struct ptc_away *ret, struct ptc_reduce *ret_reduce,
-		  struct ptc_error *err)
+int ptc_remote_find(const struct ptc_geometry *g, const struct ptc_spec *rules, uint32_t self,
+		    const struct ptc_needs *needs, struct ptc_remote *ret, struct ptc_reduce *ret_reduce,
+		    struct ptc_error *err)
 {
-	struct finder f = { .g = g, .needs = needs, .self = self, .away = ret, .reduce = ret_reduce, .err = err };
+	struct finder f = { .g = g, .needs = needs, .self = self, .remote = ret, .reduce = ret_reduce, .err = err };
 	int r = 0;
 
 	f.all = ptc_malloc(g->nnodes);
@@ -164,7 +164,7 @@ int ptc_away_find(const struct ptc_geometry *g, const struct ptc_spec *rules, ui
 	memset(f.all, true, g->nnodes);
 	r = find(&f, rules);
 	ptc_free(f.all);
-	ptc_away_done(&f.primary);
+	ptc_remote_done(&f.primary);
 	if (r)
 		return r;
 	if (ret->n > 1)
@@ -173,11 +173,11 @@ int ptc_away_find(const struct ptc_geometry *g, const struct ptc_spec *rules, ui
 	return 0;
 }
 
-void ptc_away_done(struct ptc_away *a)
+void ptc_remote_done(struct ptc_remote *a)
 {
 	ptc_free(a->v);
 	ptc_free(a->nodes);
-	*a = (struct ptc_away){ 0 };
+	*a = (struct ptc_remote){ 0 };
 }
 
 /* ---- extents of their own ---- */
@@ -200,21 +200,21 @@ static int boxes_push(struct ptc_store_boxes *b, size_t *cap, uint32_t item, con
 	return 0;
 }
 
-/* What of a missing box is not away. */
-static int keep_local(const struct ptc_away *a, const struct ptc_store_box *box, struct ptc_boxes *ret)
+/* What of a missing box is not remote. */
+static int keep_local(const struct ptc_remote *a, const struct ptc_store_box *box, struct ptc_boxes *ret)
 {
-	struct ptc_boxes away = { 0 };
+	struct ptc_boxes remote = { 0 };
 	int r = 0;
 
 	for (size_t i = 0; !r && i < a->n; i++)
 		if (a->v[i].item == box->item)
-			r = ptc_boxes_push(&away, &a->v[i].box);
-	r = r ? r : ptc_boxes_missing(&box->box, away.v, away.n, ret);
-	ptc_boxes_done(&away);
+			r = ptc_boxes_push(&remote, &a->v[i].box);
+	r = r ? r : ptc_boxes_missing(&box->box, remote.v, remote.n, ret);
+	ptc_boxes_done(&remote);
 	return r;
 }
 
-static int away_boxes(struct ptc_away *a, int64_t max_bytes, struct ptc_store_boxes *out, size_t *cap)
+static int remote_boxes(struct ptc_remote *a, int64_t max_bytes, struct ptc_store_boxes *out, size_t *cap)
 {
 	struct ptc_boxes parts = { 0 };
 	uint32_t *nodes;
@@ -235,7 +235,7 @@ static int away_boxes(struct ptc_away *a, int64_t max_bytes, struct ptc_store_bo
 	return r;
 }
 
-int ptc_away_split(struct ptc_away *a, int64_t max_bytes, struct ptc_store_boxes *missing, struct ptc_error *err)
+int ptc_remote_split(struct ptc_remote *a, int64_t max_bytes, struct ptc_store_boxes *missing, struct ptc_error *err)
 {
 	struct ptc_store_boxes out = { 0 };
 	size_t cap = 0;
@@ -250,7 +250,7 @@ int ptc_away_split(struct ptc_away *a, int64_t max_bytes, struct ptc_store_boxes
 		r = r ? r : boxes_push(&out, &cap, missing->v[i].item, &local);
 		ptc_boxes_done(&local);
 	}
-	r = r ? r : away_boxes(a, max_bytes, &out, &cap);
+	r = r ? r : remote_boxes(a, max_bytes, &out, &cap);
 	if (r) {
 		ptc_store_boxes_done(&out);
 		return ptc_error_set(err, PTC_ENOMEM, "no memory for parts of replicas");
@@ -263,7 +263,7 @@ int ptc_away_split(struct ptc_away *a, int64_t max_bytes, struct ptc_store_boxes
 /* ---- fetching them ---- */
 
 struct fetching {
-	const struct ptc_away_fetch *job;
+	const struct ptc_remote_fetch *job;
 	size_t first; /* of the request, of the job's boxes */
 	void *buffer; /* of a box that is taken */
 };
@@ -278,7 +278,7 @@ static int box_begin(void *arg, size_t i, struct ptc_fetch_dst *ret, struct ptc_
 	if (f->buffer) {
 		ret->iov[0] = (struct iovec){ f->buffer, (size_t)bytes };
 		ret->niov = 1;
-		return ptc_fails(bytes <= PTC_AWAY_TAKE_BYTES)
+		return ptc_fails(bytes <= PTC_REMOTE_TAKE_BYTES)
 			       ? ptc_error_set(err, PTC_EINTERNAL, "a box of item %u is too large", box->item)
 			       : 0;
 	}
@@ -298,7 +298,7 @@ static int box_end(void *arg, size_t i, struct ptc_error *err)
 
 static int receive(struct fetching *f, size_t n, bool *ret_local, struct ptc_error *err)
 {
-	const struct ptc_away_fetch *job = f->job;
+	const struct ptc_remote_fetch *job = f->job;
 	const struct ptc_fetch_ops ops = {
 		.begin = box_begin, .end = box_end, .arg = f, .begun = true, .timeout_ms = PTC_AGENT_STALL_MS
 	};
@@ -313,9 +313,9 @@ static int receive(struct fetching *f, size_t n, bool *ret_local, struct ptc_err
 }
 
 /* One request. *ret_local: asking again is of no use. */
-static int request(const struct ptc_away_fetch *job, size_t first, size_t n, bool *ret_local, struct ptc_error *err)
+static int request(const struct ptc_remote_fetch *job, size_t first, size_t n, bool *ret_local, struct ptc_error *err)
 {
-	uint64_t bytes = PTC_AGENT_RECV_TICKET + (job->take ? PTC_AWAY_TAKE_BYTES : 0);
+	uint64_t bytes = PTC_AGENT_RECV_TICKET + (job->take ? PTC_REMOTE_TAKE_BYTES : 0);
 	struct fetching f = { job, first, NULL };
 	uint64_t ticket; /* none is held while the source is waited for */
 	int r = ptc_pool_take(&job->agent->recv, bytes, job->stop, job->arg, &ticket, err);
@@ -323,7 +323,7 @@ static int request(const struct ptc_away_fetch *job, size_t first, size_t n, boo
 	*ret_local = true;
 	if (r)
 		return r;
-	if (job->take && !(f.buffer = ptc_malloc(PTC_AWAY_TAKE_BYTES)))
+	if (job->take && !(f.buffer = ptc_malloc(PTC_REMOTE_TAKE_BYTES)))
 		r = ptc_error_set(err, PTC_ENOMEM, "no memory for parts of replicas");
 	r = r ? r : receive(&f, n, ret_local, err);
 	ptc_free(f.buffer);
@@ -331,12 +331,12 @@ static int request(const struct ptc_away_fetch *job, size_t first, size_t n, boo
 	return r;
 }
 
-static int insist(const struct ptc_away_fetch *job, size_t first, size_t n, struct ptc_error *err)
+static int insist(const struct ptc_remote_fetch *job, size_t first, size_t n, struct ptc_error *err)
 {
-	int64_t end = ptc_sys_now_ns() + (int64_t)AWAY_WAIT_MS * 1000000;
+	int64_t end = ptc_sys_now_ns() + (int64_t)REMOTE_WAIT_MS * 1000000;
 	const char *node = job->g->nodes[job->nodes[first]];
 
-	for (unsigned tick_ms = AWAY_TICK_MS;; tick_ms = PTC_MIN(2 * tick_ms, AWAY_TICK_MAX_MS)) {
+	for (unsigned tick_ms = REMOTE_TICK_MS;; tick_ms = PTC_MIN(2 * tick_ms, REMOTE_TICK_MAX_MS)) {
 		struct ptc_error why = PTC_ERROR_INIT;
 		bool local = false;
 		int r = request(job, first, n, &local, &why);
@@ -356,7 +356,7 @@ static int insist(const struct ptc_away_fetch *job, size_t first, size_t n, stru
 	}
 }
 
-int ptc_away_fetch(const struct ptc_away_fetch *job, struct ptc_error *err)
+int ptc_remote_fetch(const struct ptc_remote_fetch *job, struct ptc_error *err)
 {
 	int r = 0;
 

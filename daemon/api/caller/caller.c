@@ -388,9 +388,9 @@ int ptc_control_view(struct ptc_daemon *d, struct ptc_target *t, bool with_inten
 int64_t ptc_control_as_of(struct ptc_daemon *d)
 {
 	int64_t answered_ms;
-	bool away = ptc_etcd_away(ptc_cluster_etcd(d->cluster), &answered_ms);
+	bool unreachable = ptc_etcd_unreachable(ptc_cluster_etcd(d->cluster), &answered_ms);
 
-	return away || ptc_cluster_lease(d->cluster) == 0 ? answered_ms : 0;
+	return unreachable || ptc_cluster_lease(d->cluster) == 0 ? answered_ms : 0;
 }
 
 json_t *ptc_control_dated(struct ptc_daemon *d, json_t *root)

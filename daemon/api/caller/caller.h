@@ -60,7 +60,7 @@ int ptc_control_forward_now(struct ptc_daemon *d, const struct ptc_target *t, st
  * need_record. t is brought up to date when what it names has been replaced meanwhile. */
 int ptc_control_view(struct ptc_daemon *d, struct ptc_target *t, bool with_intent, bool need_record,
 		     struct ptc_view *ret_view, struct ptc_error *err);
-/* When the coordinator answered last, where it is away; 0: it is there. And into a document, where it is away: "as_of_ms". */
+/* When the coordinator answered last, where it is unreachable; 0: it is there. And into a document, where it is unreachable: "as_of_ms". */
 int64_t ptc_control_as_of(struct ptc_daemon *d);
 json_t *ptc_control_dated(struct ptc_daemon *d, json_t *root); /* returns root; NULL ok */
 /* PTC_ESTATE unless there is a snapshot to read. */

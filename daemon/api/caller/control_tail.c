@@ -4,7 +4,7 @@
  *
  * Happy path: the intent names the switch (it is under way), then the record does (it is committed), and its event has the
  * summary. Failure modes: the turn names it (aborted; the event says why), neither does under a later lock (it was never
- * recorded, and may be asked for again), etcd away (waited for), the job deleted, an event that a daemon could not write (the
+ * recorded, and may be asked for again), etcd unreachable (waited for), the job deleted, an event that a daemon could not write (the
  * outcome is told without its details). One step on a call's thread reads etcd once. */
 #include "base/alloc.h"
 #include "base/sys/sys.h"

@@ -10,7 +10,7 @@
 #include "rpc/server/server.h"
 
 struct ptc_read_views;
-struct ptc_holds;
+struct ptc_pins;
 struct ptc_samples;
 
 #define PTC_CONTROL_METHODS 32
@@ -35,7 +35,7 @@ struct ptc_daemon {
 	struct ptc_channels *channels;
 	struct ptc_controllers controllers;
 	struct ptc_read_views *read_views;
-	struct ptc_holds *holds;
+	struct ptc_pins *pins;
 	struct ptc_samples *samples;
 	atomic_bool stopping;
 	struct ptc_control_method control[PTC_CONTROL_METHODS];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* events: a job's event log. Happy path: etcd has it. While etcd is away: what this daemon and those of the job's nodes remember
+/* events: a job's event log. Happy path: etcd has it. While etcd is unreachable: what this daemon and those of the job's nodes remember
  * (job_events.c), in one order, each once, with the time as of which it is all. Failure modes: nodes that do not answer within
  * PEERS_MS, all together, add nothing; nobody remembers anything: no lines, as for a job without events. */
 #include "base/alloc.h"
@@ -34,7 +34,7 @@ static int from_etcd(struct ptc_daemon *d, const char *uuid, json_t *to, struct 
 	return rc;
 }
 
-/* ---- while etcd is away ---- */
+/* ---- while etcd is unreachable ---- */
 
 static int receive(struct ptc_rpc_stream *s, json_t *to)
 {
@@ -171,7 +171,7 @@ static int send_in_order(struct followed *f, struct ptc_rpc_call *call, const js
 
 static int send_events(struct followed *f, struct ptc_rpc_call *call, bool *ret_all, struct ptc_error *err)
 {
-	bool forwarded = ptc_rpc_call_meta(call, "ptc-forwarded") != NULL, away = false;
+	bool forwarded = ptc_rpc_call_meta(call, "ptc-forwarded") != NULL, unreachable = false;
 	json_t *events = json_array();
 	int rc = events ? 0 : PTC_ENOMEM;
 
@@ -179,13 +179,13 @@ static int send_events(struct followed *f, struct ptc_rpc_call *call, bool *ret_
 		struct ptc_error why = PTC_ERROR_INIT;
 
 		rc = from_etcd(f->d, f->t.meta.uuid, events, &why);
-		away = rc == PTC_ECOORD || rc == PTC_ETIMEOUT;
-		if (rc && !away)
+		unreachable = rc == PTC_ECOORD || rc == PTC_ETIMEOUT;
+		if (rc && !unreachable)
 			ptc_error_set(err, rc, "%s", why.text);
 	} else {
-		away = true;
+		unreachable = true;
 	}
-	if (away)
+	if (unreachable)
 		rc = forwarded ? ptc_events_remembered(f->t.meta.uuid, events)
 			       : remembered(f->d, call, &f->t, events, err);
 	rc = rc ? rc : send_in_order(f, call, events, !forwarded, ret_all, err);

@@ -118,7 +118,7 @@ static json_t *job_row(struct ptc_daemon *d, const struct ptc_job_view *j)
 		json_object_set_new(row, "files_group", json_integer((json_int_t)j->meta.gid));
 	json_object_set_new(row, "run",
 			    json_pack("{s:s, s:I}", "state", ptc_run_name(j->has_record ? j->record.run : PTC_RUN_NONE),
-				      "launch", (json_int_t)(j->has_record ? j->record.launch : 0)));
+				      "incarnation", (json_int_t)(j->has_record ? j->record.incarnation : 0)));
 	return row;
 }
 

@@ -728,7 +728,7 @@ int ptc_control_read_view(struct ptc_daemon *d, struct ptc_rpc_call *call, const
 	if (!t.has_record)
 		return ptc_error_set(err, PTC_ESTATE, "job \"%s\" has no state", job);
 	if (t.record.generation != generation || t.record.snapshot != snapshot)
-		return ptc_holds_view(d->holds, t.meta.uuid, generation, snapshot, ret_view)
+		return ptc_pins_view(d->pins, t.meta.uuid, generation, snapshot, ret_view)
 			       ? 0
 			       : moved_on(job, t.record.generation, generation, err);
 	rc = ptc_read_view_get(d, &t, ret_view, err);
@@ -736,7 +736,7 @@ int ptc_control_read_view(struct ptc_daemon *d, struct ptc_rpc_call *call, const
 	    ((*ret_view)->view.from_generation != generation || (*ret_view)->view.from_snapshot != snapshot)) {
 		struct ptc_read_view *newer = *ret_view;
 
-		if (!ptc_holds_view(d->holds, t.meta.uuid, generation, snapshot, ret_view))
+		if (!ptc_pins_view(d->pins, t.meta.uuid, generation, snapshot, ret_view))
 			rc = moved_on(job, newer->view.from_generation, generation, err);
 		ptc_read_view_put(newer);
 	}

@@ -3,8 +3,8 @@
  *
  * Happy path: the tables are held on all nodes, so that a switch that commits meanwhile drops none of them; one node after the other
  * reads its part; replicas are compared, and each tensor's digest with the manifest's. Failure modes: the job moved on before its
- * tables were held (begun again with what it has now, a few times); a node that is away, damage, digests that differ: the
- * error names them, and is written as an event. Whoever asks goes away: the holds end by themselves. */
+ * tables were pinned (begun again with what it has now, a few times); a node that is unreachable, damage, digests that differ: the
+ * error names them, and is written as an event. Whoever asks goes away: the pins end by themselves. */
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/sys/sys.h"
@@ -16,7 +16,7 @@
 #include <string.h>
 
 #define ATTEMPTS 5
-#define RENEW_NS (INT64_C(1000000) * PTC_HOLD_MAX_MS / 4)
+#define RENEW_NS (INT64_C(1000000) * PTC_PIN_MAX_MS / 4)
 
 struct verify {
 	struct ptc_daemon *d;
@@ -24,21 +24,21 @@ struct verify {
 	struct ptc_read_view *view;
 	struct ptc_digests *digests;
 	uint64_t bytes; /* of the nodes done so far */
-	char holder[37];
-	int64_t held_ns;
+	char reader[37];
+	int64_t pinned_ns;
 };
 
 /* Renewed from time to time: reading may take longer than a hold lasts. */
-static int hold_again(struct verify *v, struct ptc_error *err)
+static int pin_again(struct verify *v, struct ptc_error *err)
 {
 	int64_t now = ptc_sys_now_ns();
-	unsigned held;
+	unsigned pinned;
 	int rc;
 
-	if (v->held_ns && now < v->held_ns + RENEW_NS)
+	if (v->pinned_ns && now < v->pinned_ns + RENEW_NS)
 		return 0;
-	rc = ptc_holds_nodes(v->d, v->view, v->holder, PTC_HOLD_MAX_MS, &held, err);
-	v->held_ns = now;
+	rc = ptc_pins_nodes(v->d, v->view, v->reader, PTC_PIN_MAX_MS, &pinned, err);
+	v->pinned_ns = now;
 	return rc;
 }
 
@@ -71,7 +71,7 @@ static int verify_reply(struct verify *v, struct ptc_rpc_message *m, uint32_t no
 	else
 		rc = send_progress(v, r->bytes_done, r->bytes_total, name, err);
 	if (rc == 0)
-		rc = hold_again(v, err);
+		rc = pin_again(v, err);
 	if (r->finished)
 		v->bytes += r->verified_bytes;
 	*ret_done = r->finished;
@@ -154,19 +154,19 @@ static int verify_all(struct verify *v, struct ptc_error *err)
 	return rc;
 }
 
-static int verify_held(struct verify *v, struct ptc_error *err)
+static int verify_pinned(struct verify *v, struct ptc_error *err)
 {
-	unsigned held;
+	unsigned pinned;
 	int rc;
 
 	v->bytes = 0;
-	v->held_ns = 0;
-	rc = ptc_sys_uuid(v->holder, err);
-	rc = rc ? rc : hold_again(v, err);
+	v->pinned_ns = 0;
+	rc = ptc_sys_uuid(v->reader, err);
+	rc = rc ? rc : pin_again(v, err);
 	if (rc)
 		return rc;
 	rc = verify_all(v, err);
-	ptc_holds_nodes(v->d, v->view, v->holder, 0, &held, NULL);
+	ptc_pins_nodes(v->d, v->view, v->reader, 0, &pinned, NULL);
 	return rc;
 }
 
@@ -197,7 +197,7 @@ static int verify_job(struct verify *v, const char *job, struct ptc_error *err)
 		rc = rc ? rc : ptc_read_view_get(v->d, &t, &v->view, err);
 		if (rc)
 			return rc;
-		rc = verify_held(v, err);
+		rc = verify_pinned(v, err);
 		moving = rc && moved_on(v, job, rc);
 	}
 	if (moving)

@@ -31,19 +31,19 @@ int ptc_control_read_view(struct ptc_daemon *d, struct ptc_rpc_call *call, const
 			  uint64_t generation, uint64_t snapshot, struct ptc_read_view **ret_view,
 			  struct ptc_error *err);
 
-/* ---- holds.c: generations that readers hold through this daemon ---- */
+/* ---- pins.c: generations that readers hold through this daemon ---- */
 
-struct ptc_holds *ptc_holds_new(void);                 /* NULL: out of memory */
-struct ptc_holds *ptc_holds_free(struct ptc_holds *h); /* before the read views and the agent */
-void ptc_holds_expire(struct ptc_holds *h);            /* any thread; does not block */
-/* Every node of the view holds its table for the holder, for so long; 0: gives it up. *ret_held: how many do. */
-int ptc_holds_nodes(struct ptc_daemon *d, const struct ptc_read_view *view, const char *holder, uint32_t ttl_ms,
-		    unsigned *ret_held, struct ptc_error *err);
+struct ptc_pins *ptc_pins_new(void);                /* NULL: out of memory */
+struct ptc_pins *ptc_pins_free(struct ptc_pins *h); /* before the read views and the agent */
+void ptc_pins_expire(struct ptc_pins *h);           /* any thread; does not block */
+/* Every node of the view pins its table for the reader, for so long; 0: gives it up. *ret_pinned: how many do. */
+int ptc_pins_nodes(struct ptc_daemon *d, const struct ptc_read_view *view, const char *reader, uint32_t ttl_ms,
+		   unsigned *ret_pinned, struct ptc_error *err);
 /* A reference to what a reader holds through this daemon. False: nothing such is held. */
-bool ptc_holds_view(struct ptc_holds *h, const char *uuid, uint64_t generation, uint64_t snapshot,
-		    struct ptc_read_view **ret_view);
+bool ptc_pins_view(struct ptc_pins *h, const char *uuid, uint64_t generation, uint64_t snapshot,
+		   struct ptc_read_view **ret_view);
 
-/* ---- handlers: control_data.c, holds.c, control_verify.c ---- */
+/* ---- handlers: control_data.c, pins.c, control_verify.c ---- */
 
 PTC_CONTROL_HANDLER(ptc_control_import_begin);
 PTC_CONTROL_HANDLER(ptc_control_import_data);
@@ -51,5 +51,5 @@ PTC_CONTROL_HANDLER(ptc_control_import_commit);
 PTC_CONTROL_HANDLER(ptc_control_export_info);
 PTC_CONTROL_HANDLER(ptc_control_read);
 PTC_CONTROL_HANDLER(ptc_control_read_rank);
-PTC_CONTROL_HANDLER(ptc_control_hold);
+PTC_CONTROL_HANDLER(ptc_control_pin);
 PTC_CONTROL_HANDLER(ptc_control_verify);

@@ -4,7 +4,7 @@
  * Happy path: any daemon writes, reads and deletes the key /ptc/datasets/UID/NAME; there is nothing for a controller to do.
  * Names are each user's own. Older versions had one space for all, /ptc/datasets/NAME: such are still found.
  * Failure modes: the name is taken (PTC_EEXIST), or not the caller's (PTC_ENOTFOUND, as for one that does not exist);
- * several users have one that root asks for (PTC_EINVAL); etcd away (PTC_ECOORD). A job keeps what a dataset was when the
+ * several users have one that root asks for (PTC_EINVAL); etcd unreachable (PTC_ECOORD). A job keeps what a dataset was when the
  * job was created, so removing one breaks none. */
 #include "daemon/api/samples/samples.h"
 

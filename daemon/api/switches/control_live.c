@@ -59,7 +59,7 @@ static json_t *find_row(json_t *rows, uint32_t rank, const struct ptc_record_doc
 	json_array_foreach(rows, i, row) {
 		if (row_int(row, "rank") == (json_int_t)rank &&
 		    row_int(row, "generation") == (json_int_t)r->generation &&
-		    row_int(row, "launch") == (json_int_t)r->launch)
+		    row_int(row, "incarnation") == (json_int_t)r->incarnation)
 			return row;
 	}
 	return NULL;
@@ -150,7 +150,7 @@ static void find_failure(void *arg)
 		const struct ptc_worker_doc *w = &j->workers[i].doc;
 
 		/* not its generation: a resize of a job that has failed makes another one, which has not run */
-		if (w->state == PTC_WORKER_FAILED && w->launch == f->t->record.launch)
+		if (w->state == PTC_WORKER_FAILED && w->incarnation == f->t->record.incarnation)
 			snprintf(f->text, sizeof f->text, "node %s: %s", j->workers[i].node,
 				 ptc_worker_text_line(w->text, line, sizeof line));
 	}
@@ -158,8 +158,8 @@ static void find_failure(void *arg)
 
 json_t *ptc_control_run_json(struct ptc_daemon *d, const struct ptc_target *t, const struct ptc_view *v)
 {
-	json_t *run =
-		json_pack("{s:s, s:I}", "state", ptc_run_name(t->record.run), "launch", (json_int_t)t->record.launch);
+	json_t *run = json_pack("{s:s, s:I}", "state", ptc_run_name(t->record.run), "incarnation",
+				(json_int_t)t->record.incarnation);
 	struct failure f = { .d = d, .t = t };
 	json_t *ranks;
 
@@ -210,7 +210,7 @@ static bool look_again(struct first_step *f)
 
 	if (ptc_control_find(f->d, f->call, f->t.meta.uuid, &now, NULL) != 0 || !now.has_record)
 		return false;
-	if (f->viewed && now.record.launch != f->t.record.launch)
+	if (f->viewed && now.record.incarnation != f->t.record.incarnation)
 		return false;
 	if (now.record.run == PTC_RUN_FAILED) {
 		f->failed = (struct failure){ .d = f->d, .t = &now, .text = "see `ptcctl events`" };

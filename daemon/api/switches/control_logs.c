@@ -2,8 +2,8 @@
 /* Logs of a job's ranks, read at their nodes and relayed line by line.
  *
  * Happy path: the ranks of a job that is live are where its committed generation says. Those of one that is not are asked for: every
- * node says whose logs it has, and the newest launch is shown, whether it came to train or not. Followed, a reader per rank
- * goes on until the rank's process has ended or belongs to another launch; then what came and went since, and those of the launch that
+ * node says whose logs it has, and the newest incarnation is shown, whether it came to train or not. Followed, a reader per rank
+ * goes on until the rank's process has ended or belongs to another incarnation; then what came and went since, and those of the incarnation that
  * is live by now.
  * Failure modes: no such rank, no logs (PTC_ENOTFOUND), a node that is down or does not answer (PTC_EPEER; what others have is shown). */
 #include "base/alloc.h"
@@ -18,7 +18,7 @@
 #define LOGS_MAX     64          /* each is a call to its node */
 #define LOG_LINE_MAX (64u << 10) /* longer ones are cut there */
 #define LOG_TICK_MS  100         /* between looks at the job */
-#define LOG_LEAVE_MS 5000        /* so long a launch that is over may keep its successor's logs back */
+#define LOG_LEAVE_MS 5000        /* so long an incarnation that is over may keep its successor's logs back */
 
 struct logs {
 	struct ptc_daemon *d;
@@ -26,7 +26,7 @@ struct logs {
 	Ptc__V1__LogsRequest *req;
 	char uuid[PTC_UUID_TEXT];
 	struct ptc_target t;
-	uint64_t launch; /* whose readers these are; 0: none yet */
+	uint64_t incarnation; /* whose readers these are; 0: none yet */
 	struct log_reader *readers;
 	int64_t since_ns; /* see may_go_on */
 	int64_t look_ns;  /* when the job is looked at again */
@@ -34,12 +34,12 @@ struct logs {
 	bool last;        /* nothing comes after these readers */
 };
 
-/* Where the logs of a launch are. */
+/* Where the logs of an incarnation are. */
 struct log_place {
 	char node[PTC_NAME_MAX + 1], address[256]; /* node "": not known */
 };
 struct log_places {
-	uint64_t launch;
+	uint64_t incarnation;
 	uint32_t world;
 	struct log_place *of; /* each rank's */
 };
@@ -49,7 +49,7 @@ struct log_reader {
 	struct logs *logs;
 	uint32_t rank;
 	struct log_place place;
-	uint64_t launch;
+	uint64_t incarnation;
 	bool follow, fresh;
 	struct ptc_buf partial;
 	struct ptc_rpc_stream *s; /* NULL: not begun, or over */
@@ -140,7 +140,7 @@ static int open_log(struct log_reader *r)
 	req.version = PTC_WIRE_VERSION;
 	req.uuid = (char *)(uintptr_t)l->uuid;
 	req.rank = r->rank;
-	req.launch = r->launch;
+	req.incarnation = r->incarnation;
 	req.follow = r->follow;
 	req.fresh = r->fresh;
 	req.lines = r->fresh ? 0 : l->req->lines;
@@ -186,9 +186,9 @@ static void places_done(struct log_places *p)
 	p->of = NULL;
 }
 
-static int places_new(struct log_places *p, uint64_t launch, uint32_t world, struct ptc_error *err)
+static int places_new(struct log_places *p, uint64_t incarnation, uint32_t world, struct ptc_error *err)
 {
-	*p = (struct log_places){ .launch = launch, .world = world };
+	*p = (struct log_places){ .incarnation = incarnation, .world = world };
 	p->of = ptc_calloc(world ? world : 1, sizeof *p->of);
 	return p->of ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory");
 }
@@ -201,7 +201,7 @@ static int places_live(struct ptc_daemon *d, struct ptc_target *t, struct log_pl
 
 	if (rc)
 		return rc;
-	rc = places_new(ret, t->record.launch, v.from.world, err);
+	rc = places_new(ret, t->record.incarnation, v.from.world, err);
 	for (uint32_t r = 0; rc == 0 && r < v.from.world; r++) {
 		const char *node = v.from.nodes[v.from.rank_node[r]];
 
@@ -245,7 +245,7 @@ static bool row_fits(const json_t *row)
 	return world && world <= PTC_MAX_RANKS;
 }
 
-/* The row of the newest process of all; with `after` and `not`, the oldest of those that are newer than `after` and not of launch `not`.
+/* The row of the newest process of all; with `after` and `not`, the oldest of those that are newer than `after` and not of incarnation `not`.
  * NULL: there is none. */
 static const json_t *pick_row(const struct up_nodes *u, uint64_t after, uint64_t not )
 {
@@ -257,7 +257,7 @@ static const json_t *pick_row(const struct up_nodes *u, uint64_t after, uint64_t
 		json_array_foreach(u->said[i], k, row) {
 			uint64_t since = ptc_json_count(row, "since_ms");
 
-			if (!row_fits(row) || (after && (since <= after || ptc_json_count(row, "launch") == not )))
+			if (!row_fits(row) || (after && (since <= after || ptc_json_count(row, "incarnation") == not )))
 				continue;
 			if (!best || (after ? since < ptc_json_count(best, "since_ms")
 					    : since > ptc_json_count(best, "since_ms")))
@@ -266,8 +266,8 @@ static const json_t *pick_row(const struct up_nodes *u, uint64_t after, uint64_t
 	return best;
 }
 
-/* When the last process became one of that launch. 0: nobody knows of it. */
-static uint64_t launch_since(const struct up_nodes *u, uint64_t launch)
+/* When the last process became one of that incarnation. 0: nobody knows of it. */
+static uint64_t incarnation_since(const struct up_nodes *u, uint64_t incarnation)
 {
 	uint64_t since = 0;
 	json_t *row;
@@ -275,7 +275,7 @@ static uint64_t launch_since(const struct up_nodes *u, uint64_t launch)
 
 	for (size_t i = 0; i < u->n; i++)
 		json_array_foreach(u->said[i], k, row)
-			if (ptc_json_count(row, "launch") == launch)
+			if (ptc_json_count(row, "incarnation") == incarnation)
 				since = PTC_MAX(since, ptc_json_count(row, "since_ms"));
 	return since;
 }
@@ -303,21 +303,22 @@ static int up_nodes_ask(const struct logs *l, struct up_nodes *u, struct ptc_err
 	return 0;
 }
 
-/* Of the launch that a row is of. NULL: none. */
+/* Of the incarnation that a row is of. NULL: none. */
 static int places_row(const struct up_nodes *u, const json_t *of, struct log_places *ret, struct ptc_error *err)
 {
-	int rc = places_new(ret, ptc_json_count(of, "launch"), (uint32_t)ptc_json_count(of, "world"), err);
+	int rc = places_new(ret, ptc_json_count(of, "incarnation"), (uint32_t)ptc_json_count(of, "world"), err);
 	json_t *row;
 	size_t k;
 
 	for (size_t i = 0; of && rc == 0 && i < u->n; i++)
 		json_array_foreach(u->said[i], k, row)
-			if (ptc_json_count(row, "launch") == ret->launch && ptc_json_count(row, "rank") < ret->world)
+			if (ptc_json_count(row, "incarnation") == ret->incarnation &&
+			    ptc_json_count(row, "rank") < ret->world)
 				ret->of[ptc_json_count(row, "rank")] = u->of[i];
 	return rc;
 }
 
-/* Of the newest launch of which there are logs; ret->world 0: of none. */
+/* Of the newest incarnation of which there are logs; ret->world 0: of none. */
 static int places_newest(const struct logs *l, struct log_places *ret, struct ptc_error *err)
 {
 	struct up_nodes u = { .d = l->d };
@@ -331,7 +332,7 @@ static int places_newest(const struct logs *l, struct log_places *ret, struct pt
 
 /* ---- those that were asked for -------------------------------------------------------------- */
 
-/* Frees readers that are over, or all. Returns what was the first to go wrong with one of the newest launch. */
+/* Frees readers that are over, or all. Returns what was the first to go wrong with one of the newest incarnation. */
 static int join(struct logs *l, bool all, struct ptc_error *err)
 {
 	int rc = 0;
@@ -343,7 +344,7 @@ static int join(struct logs *l, bool all, struct ptc_error *err)
 			at = &r->next;
 			continue;
 		}
-		if (r->rc && rc == 0 && r->launch == l->launch)
+		if (r->rc && rc == 0 && r->incarnation == l->incarnation)
 			rc = ptc_error_set(err, r->rc, "%s", r->err.text);
 		*at = r->next;
 		ptc_rpc_stream_free(r->s);
@@ -364,7 +365,7 @@ static bool all_over(const struct logs *l)
 static bool any_failed(const struct logs *l)
 {
 	for (const struct log_reader *r = l->readers; r; r = r->next)
-		if (r->over && r->rc && r->launch == l->launch)
+		if (r->over && r->rc && r->incarnation == l->incarnation)
 			return true;
 	return false;
 }
@@ -390,7 +391,7 @@ static int range(const struct logs *l, const struct log_places *p, uint32_t *ret
 
 	*ret_first = l->req->all ? 0 : l->req->rank;
 	*ret_n = l->req->all ? p->world : there;
-	if (!there && !l->launch)
+	if (!there && !l->incarnation)
 		return ptc_error_set(err, PTC_ENOTFOUND, "job %s has ranks 0 to %u, not %u", l->req->job, p->world - 1,
 				     l->req->rank);
 	if (l->req->follow && *ret_n > LOGS_MAX)
@@ -401,7 +402,7 @@ static int range(const struct logs *l, const struct log_places *p, uint32_t *ret
 /* Followed together; else one rank after the other. */
 static int open_logs(struct logs *l, const struct log_places *p, bool follow, struct ptc_error *err)
 {
-	const bool fresh = l->launch != 0;
+	const bool fresh = l->incarnation != 0;
 	struct log_reader **end = &l->readers;
 	uint32_t first, n;
 	int rc = range(l, p, &first, &n, err);
@@ -410,7 +411,7 @@ static int open_logs(struct logs *l, const struct log_places *p, bool follow, st
 		return rc;
 	while (*end)
 		end = &(*end)->next;
-	l->launch = p->launch;
+	l->incarnation = p->incarnation;
 	for (uint32_t i = 0; i < n; i++) {
 		struct log_reader *r = ptc_calloc(1, sizeof *r);
 
@@ -419,7 +420,7 @@ static int open_logs(struct logs *l, const struct log_places *p, bool follow, st
 		*r = (struct log_reader){ .logs = l,
 					  .rank = first + i,
 					  .place = p->of[first + i],
-					  .launch = p->launch,
+					  .incarnation = p->incarnation,
 					  .follow = follow,
 					  .fresh = fresh,
 					  .partial = PTC_BUF_INIT,
@@ -437,37 +438,37 @@ static bool is_live(const struct ptc_target *t)
 	return t->has_record && t->record.run == PTC_RUN_LIVE;
 }
 
-/* Of the launch that is live; or, of a job that is not, of the newest. */
+/* Of the incarnation that is live; or, of a job that is not, of the newest. */
 static int open_now(struct logs *l, struct ptc_target *t, struct ptc_error *err)
 {
 	struct log_places p = { 0 };
 	const bool live = is_live(t);
 	int rc = live ? places_live(l->d, t, &p, err) : places_newest(l, &p, err);
 
-	if (rc == 0 && p.world == 0 && l->launch == 0)
+	if (rc == 0 && p.world == 0 && l->incarnation == 0)
 		rc = t->has_record && t->record.run != PTC_RUN_NONE
 			     ? ptc_error_set(err, PTC_ENOTFOUND, "no node that is up has a log of job %s", t->meta.name)
 			     : ptc_error_set(err, PTC_ENOTFOUND, "job %s has no ranks, and so no logs", t->meta.name);
-	if (rc == 0 && p.world && p.launch != l->launch)
-		rc = open_logs(l, &p, l->req->follow && (live || l->launch), err);
+	if (rc == 0 && p.world && p.incarnation != l->incarnation)
+		rc = open_logs(l, &p, l->req->follow && (live || l->incarnation), err);
 	places_done(&p);
 	return rc;
 }
 
-/* All of the launches that have come and gone since the one that was shown last, in their order. What is not remembered of them is not
+/* All of the incarnations that have come and gone since the one that was shown last, in their order. What is not remembered of them is not
  * waited for. */
 static void open_missed(struct logs *l, uint64_t live)
 {
 	struct ptc_error ignored = PTC_ERROR_INIT;
 	struct up_nodes u = { .d = l->d };
 	int rc = up_nodes_ask(l, &u, &ignored);
-	uint64_t since = rc ? 0 : launch_since(&u, l->launch);
+	uint64_t since = rc ? 0 : incarnation_since(&u, l->incarnation);
 	const json_t *row;
 
 	while (rc == 0 && since && (row = pick_row(&u, since, live))) {
 		struct log_places p = { 0 };
 
-		since = launch_since(&u, ptc_json_count(row, "launch"));
+		since = incarnation_since(&u, ptc_json_count(row, "incarnation"));
 		rc = places_row(&u, row, &p, &ignored);
 		rc = rc ? rc : open_logs(l, &p, false, &ignored);
 		places_done(&p);
@@ -475,7 +476,7 @@ static void open_missed(struct logs *l, uint64_t live)
 	up_nodes_done(&u);
 }
 
-/* true: what is to be shown of the launch before has been, or has had its time. */
+/* true: what is to be shown of the incarnation before has been, or has had its time. */
 static bool may_go_on(struct logs *l)
 {
 	int64_t now = ptc_sys_now_ns();
@@ -487,24 +488,25 @@ static bool may_go_on(struct logs *l)
 	return true;
 }
 
-/* Goes from launch to launch, until the job is not live and is not being started; then the readers are the last. */
+/* Goes from incarnation to incarnation, until the job is not live and is not being started; then the readers are the last. */
 static int follow(struct logs *l, struct ptc_error *err)
 {
 	struct ptc_error gone = PTC_ERROR_INIT;
 	struct ptc_target *t = &l->t;
 	int rc = 0;
 
-	if (is_live(t) && t->record.launch != l->launch && may_go_on(l)) {
-		join(l, false, &gone); /* of a node that was lost, say: what counts now is the launch that is live */
-		if (l->launch)
-			open_missed(l, t->record.launch);
+	if (is_live(t) && t->record.incarnation != l->incarnation && may_go_on(l)) {
+		join(l, false,
+		     &gone); /* of a node that was lost, say: what counts now is the incarnation that is live */
+		if (l->incarnation)
+			open_missed(l, t->record.incarnation);
 		rc = open_now(l, t, err);
 	} else if (!is_live(t) && !t->has_intent) { /* what was not live for long is shown as well */
 		l->last = true;
-		if (l->launch)
+		if (l->incarnation)
 			open_missed(l, 0);
 		return open_now(l, t, err);
-	} else if (is_live(t) && t->record.launch == l->launch && all_over(l) && any_failed(l)) {
+	} else if (is_live(t) && t->record.incarnation == l->incarnation && all_over(l) && any_failed(l)) {
 		l->last = true;
 	}
 	l->look_ns = ptc_sys_now_ns() + LOG_TICK_MS * INT64_C(1000000);

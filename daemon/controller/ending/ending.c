@@ -16,7 +16,7 @@
 
 static bool is_over(const struct ptc_controller *ctl)
 {
-	return ctl->over.launch && ctl->over.launch == ctl->record.launch;
+	return ctl->over.incarnation && ctl->over.incarnation == ctl->record.incarnation;
 }
 
 void ptc_ending_begins(struct ptc_controller *ctl, const char *why)
@@ -25,7 +25,7 @@ void ptc_ending_begins(struct ptc_controller *ctl, const char *why)
 
 	if (!is_over(ctl))
 		memset(&ctl->over, 0, sizeof ctl->over);
-	ctl->over.launch = ctl->record.launch;
+	ctl->over.incarnation = ctl->record.incarnation;
 	ctl->over.due = PTC_MAX(ctl->over.due, in->stop);
 	ctl->over.tried |= in->end == PTC_RUN_DONE;
 	if (!ctl->watcher)
@@ -65,7 +65,7 @@ void ptc_ending_lost(struct ptc_controller *ctl)
 
 static bool is_current(const struct ptc_controller *ctl, const struct ptc_worker_doc *w)
 {
-	return w->generation == ctl->record.generation && w->launch == ctl->record.launch;
+	return w->generation == ctl->record.generation && w->incarnation == ctl->record.incarnation;
 }
 
 /* Every node of the generation says that its ranks have finished; *ret_uneven: at different steps. */

@@ -87,7 +87,7 @@ void sim_table_drop(struct node *n, uint32_t i);
 
 /* sim_ranks.c: operations return 0, a status, or 1: more to do */
 uint64_t sim_item_value(uint32_t item, uint64_t id, uint64_t grown);
-uint64_t sim_weight(uint64_t gen, uint64_t launch);
+uint64_t sim_weight(uint64_t gen, uint64_t incarnation);
 int sim_op_start(struct sim *s, uint32_t i);
 int sim_op_arm(struct sim *s, uint32_t i, bool *ret_passed, uint64_t *ret_step);
 int sim_op_stop(struct sim *s, uint32_t i);

@@ -319,7 +319,7 @@ static void commit2(struct sim *s, const struct txn *t)
 		r.content = w->to_snap ? w->id : INIT_ID;
 		r.grown = r.step = 0;
 	}
-	r.launch = w->run_to ? w->to_launch : e->rec.launch;
+	r.incarnation = w->run_to ? w->to_incarnation : e->rec.incarnation;
 	r.run = w->run_to ? RUN_LIVE : RUN_NONE;
 	if (e->rec.gen != w->from_gen || (w->kind == PTC_SWITCH_RESIZE && e->rec.snap != w->to_snap))
 		sim_bad(s, "second commit of %llu over %llu.%llu", (unsigned long long)w->id,
@@ -343,7 +343,7 @@ static void commit1(struct sim *s, const struct txn *t)
 		if (t->step < r->step)
 			sim_bad(s, "the record goes back from step %llu to %llu", (unsigned long long)r->step,
 				(unsigned long long)t->step);
-		r->grown += (t->step - r->step) * sim_weight(r->gen, r->launch);
+		r->grown += (t->step - r->step) * sim_weight(r->gen, r->incarnation);
 		r->step = t->step;
 	} else {
 		r->content = w->id;
@@ -361,11 +361,12 @@ static void clear(struct sim *s, const struct txn *t)
 	struct etcd *e = &s->etcd;
 	bool ended = e->intent_mod && e->intent.run_from && e->intent.kind == PTC_SWITCH_RESIZE &&
 		     e->rec.gen == e->intent.from_gen && e->rec.snap == e->intent.to_snap;
-	if (ended != t->relaunch)
+	if (ended != t->new_incarnation)
 		sim_bad(s, "%llu was cleared %s", (unsigned long long)t->sw.id,
-			ended ? "without a launch for ranks that may have ended" : "with a launch for no reason");
-	e->rec.launch += t->relaunch;
-	s->res->relaunches += t->relaunch;
+			ended ? "without an incarnation for ranks that may have ended"
+			      : "with an incarnation for no reason");
+	e->rec.incarnation += t->new_incarnation;
+	s->res->new_incarnations += t->new_incarnation;
 	e->intent_mod = 0;
 	if (s->o.bug != SIM_BUG_NO_TOUCH)
 		e->rec.mod = e->rev;
@@ -840,7 +841,7 @@ static void up_txn(struct sim *s, int i, const struct ptc_job_update *u)
 	t->intent_mod = c->intent_mod;
 	t->sw = c->sw;
 	t->step = u->step;
-	t->relaunch = u->relaunch && s->o.bug != SIM_BUG_NO_RELAUNCH;
+	t->new_incarnation = u->new_incarnation && s->o.bug != SIM_BUG_NO_NEW_INCARNATION;
 	memcpy(t->key, c->answered, sizeof(t->key));
 }
 
@@ -909,7 +910,7 @@ static void up_compare(struct sim *s, int i, const struct ptc_job_update *u)
 {
 	struct ev *ev = ctl_local(s, i, EV_DIGESTS, 1 + sim_below(s, 5), u->seq);
 	ev->status = sim_unlucky(s, 1) ? PTC_EDIGEST : 0;
-	ev->a = u->kind == PTC_UP_AGREE ? PTC_EV_AGREED : u->kind == PTC_UP_LAY ? PTC_EV_LAID : PTC_EV_DIGESTS;
+	ev->a = u->kind == PTC_UP_AGREE ? PTC_EV_AGREED : u->kind == PTC_UP_LAYOUT ? PTC_EV_LAYOUT : PTC_EV_DIGESTS;
 	if (u->kind == PTC_UP_AGREE && captures_compare(s, i)) {
 		s->res->disagreed++;
 		ev->status = PTC_EDIGEST;
@@ -928,7 +929,7 @@ static void up_perform(struct sim *s, int i, const struct ptc_job_update *u)
 		break;
 	case PTC_UP_CHECK_DIGESTS:
 	case PTC_UP_AGREE:
-	case PTC_UP_LAY:
+	case PTC_UP_LAYOUT:
 		up_compare(s, i, u);
 		break;
 	case PTC_UP_RELOAD:
@@ -1090,8 +1091,8 @@ static bool switch_lost_rank(const struct sim *s, const struct ctl *c)
 	bool from = phase == PTC_JOB_ARMING, to = phase == PTC_JOB_BUILDING;
 	for (uint32_t i = 0; (from || to) && i < SIM_NODES; i++) {
 		uint64_t gen = from ? c->sw.from_gen : c->sw.to_gen;
-		uint64_t launch = from ? c->sw.from_launch : c->sw.to_launch;
-		if (s->etcd.failed[i].gen == gen && s->etcd.failed[i].launch == launch)
+		uint64_t incarnation = from ? c->sw.from_incarnation : c->sw.to_incarnation;
+		if (s->etcd.failed[i].gen == gen && s->etcd.failed[i].incarnation == incarnation)
 			return true;
 	}
 	return false;
@@ -1274,7 +1275,7 @@ static bool rank_failed(const struct sim *s)
 {
 	const struct record *r = &s->etcd.rec;
 	for (uint32_t i = 0; r->run == RUN_LIVE && i < SIM_NODES; i++) {
-		if (s->etcd.failed[i].gen == r->gen && s->etcd.failed[i].launch == r->launch)
+		if (s->etcd.failed[i].gen == r->gen && s->etcd.failed[i].incarnation == r->incarnation)
 			return true;
 	}
 	return false;
@@ -1288,8 +1289,8 @@ static void request_fill(struct sim *s, struct sw *w, const struct record *r)
 	w->nfrom = r->n;
 	memcpy(w->from, r->nodes, sizeof(w->from));
 	w->from_layout = r->layout;
-	w->from_launch = r->launch;
-	w->to_launch = r->launch + 1;
+	w->from_incarnation = r->incarnation;
+	w->to_incarnation = r->incarnation + 1;
 	if (s->o.live && rank_failed(s)) {
 		if (!s->o.faults && s->o.victim < SIM_VICTIM_STATE)
 			sim_bad(s, "a rank was lost, and no machine or rank has failed");

@@ -20,14 +20,14 @@ enum sim_bug {
 	SIM_BUG_OLD_LIFE,      /* a request reaches a later life of the node than it was sent to */
 	SIM_BUG_UNSYNCED_SEAL, /* a node answers SEAL before the table is durable */
 	/* only with `live` */
-	SIM_BUG_NO_AGREE,          /* the shell does not compare the captures */
-	SIM_BUG_ONE_ROUND,         /* a node answers armed when a rank has passed the stop */
-	SIM_BUG_EARLY_STOP,        /* a node answers STOP at once, and captures ranks that run */
-	SIM_BUG_OLD_CAPTURE,       /* a node takes what an earlier attempt captured for what it is asked for */
-	SIM_BUG_EARLY_BUILD,       /* the shell answers END before the node has */
-	SIM_BUG_NO_RELAUNCH,       /* the shell does not raise the launch */
-	SIM_BUG_FINISH_ANY_LAUNCH, /* FINISH lets ranks of another launch go on */
-	SIM_BUG_START_LOST,        /* FINISH starts a rank anew that the others have gone on without */
+	SIM_BUG_NO_AGREE,               /* the shell does not compare the captures */
+	SIM_BUG_ONE_ROUND,              /* a node answers armed when a rank has passed the stop */
+	SIM_BUG_EARLY_STOP,             /* a node answers STOP at once, and captures ranks that run */
+	SIM_BUG_OLD_CAPTURE,            /* a node takes what an earlier attempt captured for what it is asked for */
+	SIM_BUG_EARLY_BUILD,            /* the shell answers END before the node has */
+	SIM_BUG_NO_NEW_INCARNATION,     /* the shell does not raise the incarnation */
+	SIM_BUG_FINISH_ANY_INCARNATION, /* FINISH lets ranks of another incarnation go on */
+	SIM_BUG_START_LOST,             /* FINISH starts a rank anew that the others have gone on without */
 	SIM_BUG_COUNT,
 };
 
@@ -62,7 +62,7 @@ struct sim_result {
 	uint64_t hash;    /* of everything that happened, in order */
 	uint64_t time_ms; /* virtual */
 	uint32_t commits, aborts, conflicts, unknowns;
-	uint32_t relaunches, disagreed;
+	uint32_t new_incarnations, disagreed;
 };
 
 /* Deterministic: equal options, equal result. */

@@ -26,13 +26,13 @@ struct sw { /* a switch as the intent and the requests carry it */
 	uint32_t nfrom, nto, from[SIM_NODES], to[SIM_NODES];
 	uint32_t from_layout, to_layout;
 	bool run_from, run_to;
-	uint64_t stop, from_launch, to_launch;
+	uint64_t stop, from_incarnation, to_incarnation;
 	enum run run; /* HALT, and SNAPSHOT without run_to: what the record says then */
 };
 struct record {
 	uint64_t gen, snap, content; /* content: id of the switch that captured it */
 	uint64_t grown;              /* what training has added since `content`, see item_value */
-	uint64_t step, launch, by;
+	uint64_t step, incarnation, by;
 	enum run run;
 	uint32_t n, nodes[SIM_NODES], layout;
 	uint64_t mod;
@@ -47,7 +47,7 @@ struct etcd {
 	uint64_t intent_mod; /* 0: none */
 	uint64_t key[SIM_NODES], key_until[SIM_NODES];
 	struct {
-		uint64_t gen, launch; /* whose rank here has ended badly */
+		uint64_t gen, incarnation; /* whose rank here has ended badly */
 	} failed[SIM_NODES];
 };
 struct table {
@@ -71,7 +71,7 @@ struct req { /* controller to node */
 /* The rank on a node. Outlives the node's ptcd, not the machine. */
 struct proc {
 	enum { PROC_NONE, PROC_WAITING, PROC_BUILT, PROC_RUN, PROC_STOPPED, PROC_FAILED } state;
-	uint64_t gen, launch;
+	uint64_t gen, incarnation;
 	uint64_t step; /* its values are whole after so many */
 	int64_t pub;   /* greatest step published; before the first boundary one less than that */
 	bool building; /* has its generation and waits for its peers */
@@ -88,7 +88,7 @@ struct node {
 	uint64_t fence;
 	struct table tables[MAX_TABLES];
 	uint32_t ntables;
-	uint64_t let_gen, let_launch; /* greatest launch whose rank was let go here */
+	uint64_t let_gen, let_incarnation; /* greatest incarnation whose rank was let go here */
 	struct proc procs[MAX_PROCS];
 	/* in memory */
 	uint64_t seq, prepared_id;
@@ -105,7 +105,7 @@ struct txn { /* controller to etcd, with what it compares */
 	enum ptc_job_txn kind;
 	uint64_t seq, lock_rev, rec_mod, intent_mod, key[SIM_NODES];
 	uint64_t step;
-	bool relaunch;
+	bool new_incarnation;
 	struct sw sw;
 };
 struct ctl {

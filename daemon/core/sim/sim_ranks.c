@@ -2,12 +2,12 @@
 /* What trains on the nodes of the simulation: one rank a node, a process of its own.
  *
  * A rank at boundary(step) publishes the step, reads its stop, and waits there or goes into the step; the step is over for it
- * once every rank of its launch has gone into it. So ranks are at most one step apart, and one that is gone or waits holds
- * up all others. Each step adds a number to every value that depends on item, generation and launch: values of another
- * step, or of another launch's step, are told apart.
+ * once every rank of its incarnation has gone into it. So ranks are at most one step apart, and one that is gone or waits holds
+ * up all others. Each step adds a number to every value that depends on item, generation and incarnation: values of another
+ * step, or of another incarnation's step, are told apart.
  *
- * What is checked here: a rank of the record's launch has the values of the record's snapshot plus its own steps, always; no
- * rank builds for a switch that goes on while one of an earlier generation runs or waits; ranks of one launch are never
+ * What is checked here: a rank of the record's incarnation has the values of the record's snapshot plus its own steps, always; no
+ * rank builds for a switch that goes on while one of an earlier generation runs or waits; ranks of one incarnation are never
  * further apart than that; in the end exactly the record's ranks run, and go on. */
 #include "daemon/core/sim/internal.h"
 
@@ -20,22 +20,22 @@ uint64_t sim_item_value(uint32_t item, uint64_t id, uint64_t grown)
 	return sim_content(item, id) + grown * (0x9E3779B97F4A7C15ull * (item + 1));
 }
 
-uint64_t sim_weight(uint64_t gen, uint64_t launch)
+uint64_t sim_weight(uint64_t gen, uint64_t incarnation)
 {
-	return (gen * 0xD1B54A32D192ED03ull ^ launch * 0x8CB92BA72F3D8DD7ull) | 1;
+	return (gen * 0xD1B54A32D192ED03ull ^ incarnation * 0x8CB92BA72F3D8DD7ull) | 1;
 }
 
-static struct proc *proc_find(struct node *n, uint64_t gen, uint64_t launch)
+static struct proc *proc_find(struct node *n, uint64_t gen, uint64_t incarnation)
 {
 	for (uint32_t k = 0; k < MAX_PROCS; k++) {
 		struct proc *p = &n->procs[k];
-		if (p->state != PROC_NONE && p->gen == gen && p->launch == launch)
+		if (p->state != PROC_NONE && p->gen == gen && p->incarnation == incarnation)
 			return p;
 	}
 	return NULL;
 }
 
-static struct proc *proc_add(struct sim *s, struct node *n, uint64_t gen, uint64_t launch)
+static struct proc *proc_add(struct sim *s, struct node *n, uint64_t gen, uint64_t incarnation)
 {
 	struct proc *p = n->procs;
 	while (p < n->procs + MAX_PROCS && p->state != PROC_NONE)
@@ -44,7 +44,7 @@ static struct proc *proc_add(struct sim *s, struct node *n, uint64_t gen, uint64
 		sim_bad(s, "node %d hoards processes", (int)(n - s->nodes));
 		p = n->procs;
 	}
-	*p = (struct proc){ .state = PROC_WAITING, .gen = gen, .launch = launch };
+	*p = (struct proc){ .state = PROC_WAITING, .gen = gen, .incarnation = incarnation };
 	return p;
 }
 
@@ -68,15 +68,15 @@ int sim_op_start(struct sim *s, uint32_t i)
 {
 	struct node *n = &s->nodes[i];
 	const struct sw *w = &n->req.sw;
-	if (!proc_find(n, w->to_gen, w->to_launch))
-		proc_add(s, n, w->to_gen, w->to_launch);
+	if (!proc_find(n, w->to_gen, w->to_incarnation))
+		proc_add(s, n, w->to_gen, w->to_incarnation);
 	return 0;
 }
 
 /* The rank of the old generation, if it can still be stopped. */
 static struct proc *old_rank(struct node *n)
 {
-	struct proc *p = proc_find(n, n->req.sw.from_gen, n->req.sw.from_launch);
+	struct proc *p = proc_find(n, n->req.sw.from_gen, n->req.sw.from_incarnation);
 	return p && proc_trains(p) ? p : NULL;
 }
 
@@ -183,7 +183,7 @@ int sim_op_build(struct sim *s, uint32_t i)
 {
 	struct node *n = &s->nodes[i];
 	const struct sw *w = &n->req.sw;
-	struct proc *p = proc_find(n, w->to_gen, w->to_launch);
+	struct proc *p = proc_find(n, w->to_gen, w->to_incarnation);
 	if (!p || p->state == PROC_FAILED)
 		return PTC_ESTATE;
 	if (p->state != PROC_WAITING)
@@ -191,7 +191,7 @@ int sim_op_build(struct sim *s, uint32_t i)
 	check_nobody_trains(s, i, w);
 	p->building = true;
 	for (uint32_t k = 0; k < w->nto; k++) { /* they meet */
-		const struct proc *q = proc_find(&s->nodes[w->to[k]], w->to_gen, w->to_launch);
+		const struct proc *q = proc_find(&s->nodes[w->to[k]], w->to_gen, w->to_incarnation);
 		if (!q || !q->building || q->state == PROC_FAILED)
 			return 1;
 	}
@@ -221,19 +221,20 @@ static void proc_let_go(struct sim *s, uint32_t i, struct proc *p)
 	p->in_step = p->has_stop = p->diverged = false;
 	p->state = PROC_RUN;
 	n->let_gen = r->gen;
-	n->let_launch = r->launch;
+	n->let_incarnation = r->incarnation;
 }
 
 void sim_ranks_finish(struct sim *s, uint32_t i)
 {
 	struct node *n = &s->nodes[i];
 	const struct record *r = &n->req.rec;
-	bool live = n->req.has_keep && r->run == RUN_LIVE, any = s->o.bug == SIM_BUG_FINISH_ANY_LAUNCH, there = false;
+	bool live = n->req.has_keep && r->run == RUN_LIVE, any = s->o.bug == SIM_BUG_FINISH_ANY_INCARNATION,
+	     there = false;
 	for (uint32_t k = 0; k < MAX_PROCS; k++) {
 		struct proc *p = &n->procs[k];
 		if (p->state == PROC_NONE)
 			continue;
-		if (!live || p->gen != r->gen || (p->launch != r->launch && !any)) {
+		if (!live || p->gen != r->gen || (p->incarnation != r->incarnation && !any)) {
 			p->state = PROC_NONE;
 			continue;
 		}
@@ -245,8 +246,8 @@ void sim_ranks_finish(struct sim *s, uint32_t i)
 	}
 	if (!live || there)
 		return;
-	struct proc *p = proc_add(s, n, r->gen, r->launch);
-	if (n->let_gen == r->gen && n->let_launch == r->launch && s->o.bug != SIM_BUG_START_LOST)
+	struct proc *p = proc_add(s, n, r->gen, r->incarnation);
+	if (n->let_gen == r->gen && n->let_incarnation == r->incarnation && s->o.bug != SIM_BUG_START_LOST)
 		p->state = PROC_FAILED; /* the others have gone on without it */
 	else
 		proc_let_go(s, i, p);
@@ -257,11 +258,11 @@ void sim_ranks_finish(struct sim *s, uint32_t i)
 static bool all_in_step(struct sim *s, const struct proc *p)
 {
 	for (uint32_t k = 0; k < p->n; k++) {
-		const struct proc *q = proc_find(&s->nodes[p->nodes[k]], p->gen, p->launch);
+		const struct proc *q = proc_find(&s->nodes[p->nodes[k]], p->gen, p->incarnation);
 		if (q && proc_trains(q) && q->step > p->step + 1) /* its peers have done this step without it */
 			sim_bad(s, "a rank of %llu.%llu trains step %llu, another is at %llu",
-				(unsigned long long)p->gen, (unsigned long long)p->launch, (unsigned long long)p->step,
-				(unsigned long long)q->step);
+				(unsigned long long)p->gen, (unsigned long long)p->incarnation,
+				(unsigned long long)p->step, (unsigned long long)q->step);
 		if (!q || !proc_trains(q) || (q->step <= p->step && !(q->step == p->step && q->in_step)))
 			return false;
 	}
@@ -271,14 +272,14 @@ static bool all_in_step(struct sim *s, const struct proc *p)
 static void check_values(struct sim *s, uint32_t i, const struct proc *p)
 {
 	const struct record *r = &s->etcd.rec;
-	if (r->run != RUN_LIVE || p->gen != r->gen || p->launch != r->launch || p->diverged)
+	if (r->run != RUN_LIVE || p->gen != r->gen || p->incarnation != r->incarnation || p->diverged)
 		return;
 	if (p->step < r->step) {
 		sim_bad(s, "node %u trains step %llu, behind the record's %llu", i, (unsigned long long)p->step,
 			(unsigned long long)r->step);
 		return;
 	}
-	uint64_t grown = r->grown + (p->step - r->step) * sim_weight(p->gen, p->launch);
+	uint64_t grown = r->grown + (p->step - r->step) * sim_weight(p->gen, p->incarnation);
 	uint32_t needs = sim_layout_needs(p->nodes, p->n, p->layout, i);
 	for (uint32_t k = 0; k < ITEMS; k++) {
 		if (needs >> k & 1 && p->val[k] != sim_item_value(k, r->content, grown))
@@ -296,7 +297,7 @@ static void proc_train(struct sim *s, uint32_t i, struct proc *p)
 		else
 			p->in_step = true;
 	} else if (all_in_step(s, p)) {
-		uint64_t by = sim_weight(p->gen, p->launch);
+		uint64_t by = sim_weight(p->gen, p->incarnation);
 		for (uint32_t k = 0; k < ITEMS; k++)
 			p->val[k] += sim_item_value(k, 0, by) - sim_item_value(k, 0, 0);
 		p->step++;
@@ -314,17 +315,17 @@ void sim_ranks_train(struct sim *s, uint32_t i)
 	sim_post(s, 10 + sim_below(s, 30), EV_TRAIN, (int)i);
 }
 
-/* The key says what is so now: one about ranks that have been ended would count against the next attempt, whose launch
+/* The key says what is so now: one about ranks that have been ended would count against the next attempt, whose incarnation
  * may have the same number. */
 void sim_ranks_report(struct sim *s, uint32_t i)
 {
-	s->etcd.failed[i].gen = s->etcd.failed[i].launch = 0;
+	s->etcd.failed[i].gen = s->etcd.failed[i].incarnation = 0;
 	for (uint32_t k = 0; k < MAX_PROCS; k++) {
 		const struct proc *p = &s->nodes[i].procs[k];
 		if (p->state != PROC_FAILED)
 			continue;
 		s->etcd.failed[i].gen = p->gen;
-		s->etcd.failed[i].launch = p->launch;
+		s->etcd.failed[i].incarnation = p->incarnation;
 	}
 }
 
@@ -356,7 +357,7 @@ void sim_ranks_kill(struct sim *s, uint32_t i)
 	if (!p)
 		return;
 	sim_say(s, "node %u: rank of %llu.%llu at step %llu fails", i, (unsigned long long)p->gen,
-		(unsigned long long)p->launch, (unsigned long long)p->step);
+		(unsigned long long)p->incarnation, (unsigned long long)p->step);
 	p->state = PROC_FAILED;
 }
 
@@ -398,8 +399,8 @@ const char *sim_ranks_not_quiet(const struct sim *s)
 			if (p->state == PROC_NONE)
 				continue;
 			here++;
-			if (p->gen != r->gen || p->launch != r->launch)
-				return "a process of another launch is left";
+			if (p->gen != r->gen || p->incarnation != r->incarnation)
+				return "a process of another incarnation is left";
 			if (p->state != PROC_RUN)
 				return "a rank does not run";
 		}

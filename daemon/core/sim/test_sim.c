@@ -96,20 +96,20 @@ static void run_random(bool live, uint64_t n)
 		sum.aborts += r.aborts;
 		sum.conflicts += r.conflicts;
 		sum.unknowns += r.unknowns;
-		sum.relaunches += r.relaunches;
+		sum.new_incarnations += r.new_incarnations;
 		sum.disagreed += r.disagreed;
 		sum.events += r.events;
 	}
 	printf("%llu seeds from %llu: %llu events, %u commits, %u aborts, %u conflicts, %u unknown outcomes, %u "
-	       "launches "
+	       "incarnations "
 	       "anew, %u captures that differed\n",
 	       (unsigned long long)n, (unsigned long long)from, (unsigned long long)sum.events, sum.commits, sum.aborts,
-	       sum.conflicts, sum.unknowns, sum.relaunches, sum.disagreed);
+	       sum.conflicts, sum.unknowns, sum.new_incarnations, sum.disagreed);
 	if (one)
 		return;
 	/* the run has to have met what it is for */
 	assert_true(sum.commits > n && sum.aborts > n / 2 && sum.conflicts > n / 10 && sum.unknowns > n / 2);
-	assert_true(!live || (sum.relaunches > n / 20 && sum.disagreed > n / 300));
+	assert_true(!live || (sum.new_incarnations > n / 20 && sum.disagreed > n / 300));
 }
 
 static void test_random(void **state)
@@ -157,8 +157,8 @@ static void test_finds_bugs(void **state)
 		[SIM_BUG_EARLY_STOP] = "early stop",
 		[SIM_BUG_OLD_CAPTURE] = "old capture",
 		[SIM_BUG_EARLY_BUILD] = "early build",
-		[SIM_BUG_NO_RELAUNCH] = "no relaunch",
-		[SIM_BUG_FINISH_ANY_LAUNCH] = "any launch",
+		[SIM_BUG_NO_NEW_INCARNATION] = "no new_incarnation",
+		[SIM_BUG_FINISH_ANY_INCARNATION] = "any incarnation",
 		[SIM_BUG_START_LOST] = "start lost",
 		[SIM_BUG_EARLY_COMMIT] = "early commit",
 		[SIM_BUG_GUESS_UNKNOWN] = "guess unknown",

@@ -495,7 +495,7 @@ int ptc_store_chunks_trim(struct job *j, size_t leave, struct ptc_error *err)
 }
 
 /* What tables refer to is known now: the rest is free. Which of that still has blocks is not, so none will. */
-int ptc_store_chunks_settle(struct job *j, struct ptc_error *err)
+int ptc_store_chunks_finalize(struct job *j, struct ptc_error *err)
 {
 	uint64_t off;
 	int rc = 0;

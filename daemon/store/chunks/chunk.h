@@ -9,8 +9,8 @@
 int ptc_store_chunks_create(struct job *j, struct ptc_error *err);
 int ptc_store_chunks_open(struct job *j, struct ptc_error *err);
 void ptc_store_chunks_close(struct job *j);
-int ptc_store_chunks_reopen(const struct job *j, int flags);       /* a descriptor of its own; -1: errno */
-int ptc_store_chunks_settle(struct job *j, struct ptc_error *err); /* after the tables have been loaded */
+int ptc_store_chunks_reopen(const struct job *j, int flags);         /* a descriptor of its own; -1: errno */
+int ptc_store_chunks_finalize(struct job *j, struct ptc_error *err); /* after the tables have been loaded */
 /* wlock held. How many chunks may have blocks. */
 uint64_t ptc_store_chunks_max(const struct ptc_store *s);
 /* wlock held. Until at most `max` chunks have blocks, or those that are in use: free ones of other jobs than `but` lose theirs. */

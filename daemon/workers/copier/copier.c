@@ -40,7 +40,7 @@ struct slot {
 	int fd;
 	bool busy;
 	pid_t rank;                 /* whose memory the request is about */
-	struct ptc_seat_kept *kept; /* of one that was given up */
+	struct ptc_slot_kept *kept; /* of one that was given up */
 };
 struct memory_map {
 	bool used, writable;
@@ -62,7 +62,7 @@ struct copier {
 	struct memory_map maps[PTC_COPY_MAPS];
 };
 
-void ptc_seat_kept_unref(struct ptc_seat_kept *k)
+void ptc_slot_kept_unref(struct ptc_slot_kept *k)
 {
 	if (k && atomic_fetch_sub(&k->refs, 1) == 1)
 		k->done(k);
@@ -127,7 +127,7 @@ static struct copier *copier_free(struct copier *c)
 	for (unsigned i = 0; i < c->nslots; i++) {
 		if (c->slots[i].fd >= 0)
 			close(c->slots[i].fd);
-		ptc_seat_kept_unref(c->slots[i].kept);
+		ptc_slot_kept_unref(c->slots[i].kept);
 	}
 	if (c->pidfd >= 0)
 		close(c->pidfd);
@@ -312,7 +312,7 @@ static int start_process(struct copier *c, uid_t uid, struct ptc_error *err)
 	return ptc_error_errno(err, e, "pidfd_open");
 }
 
-static bool cancelled(const struct ptc_seat_copying *copying)
+static bool cancelled(const struct ptc_slot_copying *copying)
 {
 	return copying->wait && copying->wait->cancelled && copying->wait->cancelled(copying->wait->arg);
 }
@@ -325,7 +325,7 @@ struct reply {
 	char text[PTC_COPY_TEXT_MAX + 1];
 };
 
-static enum heard hear(struct ptc_copiers *cs, const struct copier *c, int fd, const struct ptc_seat_copying *copying,
+static enum heard hear(struct ptc_copiers *cs, const struct copier *c, int fd, const struct ptc_slot_copying *copying,
 		       struct reply *r)
 {
 	int64_t deadline = ptc_sys_now_ns() + cs->hang_ms * 1000000;
@@ -402,11 +402,11 @@ static int start_locked(struct ptc_copiers *cs, const struct ptc_copy_call *call
 
 /* ---- a request ---- */
 
-struct turn {
+struct exchange {
 	struct copier *copier;
 	struct slot *slot;
 	unsigned map;
-	const struct ptc_seat_memory *memory;
+	const struct ptc_slot_memory *memory;
 };
 
 static int hangs_locked(struct ptc_copiers *cs, const struct ptc_copy_call *call, struct ptc_error *err)
@@ -439,13 +439,13 @@ static struct copier *current_locked(const struct ptc_copiers *cs, const char *u
 	return NULL;
 }
 
-static bool same_memory(const struct memory_map *m, const struct ptc_seat_memory *of)
+static bool same_memory(const struct memory_map *m, const struct ptc_slot_memory *of)
 {
 	return m->used && m->dev == of->dev && m->ino == of->ino && (m->writable || !of->writable);
 }
 
 /* The map of that memory, or one for it. NULL: all are taken; where nothing is under way in them the copier ends, for another one. */
-static struct memory_map *map_locked(struct copier *c, const struct ptc_seat_memory *of)
+static struct memory_map *map_locked(struct copier *c, const struct ptc_slot_memory *of)
 {
 	struct memory_map *free_one = NULL;
 	unsigned busy = 0;
@@ -466,7 +466,7 @@ static struct memory_map *map_locked(struct copier *c, const struct ptc_seat_mem
 }
 
 /* A free socket of the job's copier, and the map; false: there is none now. A map that another caller is just making is waited for. */
-static bool take_locked(struct ptc_copiers *cs, const struct ptc_copy_call *call, struct turn *t)
+static bool take_locked(struct ptc_copiers *cs, const struct ptc_copy_call *call, struct exchange *t)
 {
 	struct copier *c = current_locked(cs, call->uuid);
 	struct memory_map *m;
@@ -483,13 +483,13 @@ static bool take_locked(struct ptc_copiers *cs, const struct ptc_copy_call *call
 		c->refs++;
 		c->slots[i].busy = true;
 		c->slots[i].rank = call->pid;
-		*t = (struct turn){ c, &c->slots[i], (unsigned)(m - c->maps), t->memory };
+		*t = (struct exchange){ c, &c->slots[i], (unsigned)(m - c->maps), t->memory };
 		return true;
 	}
 	return false;
 }
 
-static int take(struct ptc_copiers *cs, const struct ptc_copy_call *call, struct turn *t, struct ptc_error *err)
+static int take(struct ptc_copiers *cs, const struct ptc_copy_call *call, struct exchange *t, struct ptc_error *err)
 {
 	int rc = 0;
 
@@ -510,7 +510,7 @@ static int take(struct ptc_copiers *cs, const struct ptc_copy_call *call, struct
 }
 
 /* given_up: there was no answer, and may be none. */
-static void put(struct ptc_copiers *cs, const struct turn *t, struct ptc_seat_kept *kept, bool given_up)
+static void put(struct ptc_copiers *cs, const struct exchange *t, struct ptc_slot_kept *kept, bool given_up)
 {
 	struct copier *c = t->copier;
 
@@ -550,15 +550,15 @@ static bool say(int fd, const struct ptc_copy_head *head, const struct ptc_copy_
 	return sendmsg(fd, &m, MSG_NOSIGNAL) == (ssize_t)(sizeof *head + len);
 }
 
-static enum heard ask(struct ptc_copiers *cs, const struct turn *t, const struct ptc_copy_head *head,
-		      const struct ptc_copy_span *spans, int pass, const struct ptc_seat_copying *copying,
+static enum heard ask(struct ptc_copiers *cs, const struct exchange *t, const struct ptc_copy_head *head,
+		      const struct ptc_copy_span *spans, int pass, const struct ptc_slot_copying *copying,
 		      struct reply *r)
 {
 	return say(t->slot->fd, head, spans, pass) ? hear(cs, t->copier, t->slot->fd, copying, r) : HEARD_END;
 }
 
 /* Unless the copier has it. */
-static enum heard map_memory(struct ptc_copiers *cs, const struct turn *t, const struct ptc_seat_copying *copying,
+static enum heard map_memory(struct ptc_copiers *cs, const struct exchange *t, const struct ptc_slot_copying *copying,
 			     struct reply *r)
 {
 	const struct ptc_copy_head head = { .version = PTC_COPY_VERSION,
@@ -582,10 +582,10 @@ static enum heard map_memory(struct ptc_copiers *cs, const struct turn *t, const
 	return h;
 }
 
-static const struct ptc_seat_memory *memory_of(const struct ptc_seat_copying *c, const struct iovec *here)
+static const struct ptc_slot_memory *memory_of(const struct ptc_slot_copying *c, const struct iovec *here)
 {
 	for (size_t i = 0; i < PTC_ARRAY_LEN(c->memory); i++) {
-		const struct ptc_seat_memory *m = &c->memory[i];
+		const struct ptc_slot_memory *m = &c->memory[i];
 		uintptr_t off = (uintptr_t)here->iov_base - (uintptr_t)m->base;
 
 		if (m->fd >= 0 && off <= m->bytes && here->iov_len <= m->bytes - off)
@@ -594,10 +594,10 @@ static const struct ptc_seat_memory *memory_of(const struct ptc_seat_copying *c,
 	return NULL;
 }
 
-static int make_request(const struct ptc_copy_call *call, const struct ptc_seat_memory **ret_memory,
+static int make_request(const struct ptc_copy_call *call, const struct ptc_slot_memory **ret_memory,
 			struct ptc_copy_request *q, struct ptc_error *err)
 {
-	const struct ptc_seat_memory *m = call->nhere ? memory_of(call->copying, &call->here[0]) : NULL;
+	const struct ptc_slot_memory *m = call->nhere ? memory_of(call->copying, &call->here[0]) : NULL;
 	struct ptc_copy_span *s = q->spans;
 
 	if (call->nthere > PTC_COPY_SPANS_MAX || call->nhere > PTC_COPY_SPANS_MAX)
@@ -621,7 +621,7 @@ static int make_request(const struct ptc_copy_call *call, const struct ptc_seat_
 }
 
 /* It has not answered: it is ended, so that nothing it was asked is done later, if that can be. 0: it is gone. */
-static int give_up(struct ptc_copiers *cs, const struct turn *t, enum heard how, struct ptc_error *err)
+static int give_up(struct ptc_copiers *cs, const struct exchange *t, enum heard how, struct ptc_error *err)
 {
 	struct copier *c = t->copier;
 	pid_t pid;
@@ -657,7 +657,7 @@ int ptc_copiers_call(struct ptc_copiers *cs, const struct ptc_copy_call *call, i
 		     struct ptc_error *err)
 {
 	struct ptc_copy_request q;
-	struct turn t = { 0 };
+	struct exchange t = { 0 };
 	struct reply r;
 	int rc = make_request(call, &t.memory, &q, err);
 
@@ -687,10 +687,10 @@ int ptc_copiers_call(struct ptc_copiers *cs, const struct ptc_copy_call *call, i
 
 /* ---- memory that goes ---- */
 
-void ptc_copiers_forget(struct ptc_copiers *cs, const char *uuid, const struct ptc_seat_memory *memory)
+void ptc_copiers_forget(struct ptc_copiers *cs, const char *uuid, const struct ptc_slot_memory *memory)
 {
-	struct ptc_seat_copying patient = { .wait = NULL };
-	struct turn t = { .memory = memory };
+	struct ptc_slot_copying patient = { .wait = NULL };
+	struct exchange t = { .memory = memory };
 	struct ptc_copy_head head = { .version = PTC_COPY_VERSION, .op = PTC_COPY_UNMAP };
 	struct copier *c;
 	struct reply r;
@@ -699,7 +699,7 @@ void ptc_copiers_forget(struct ptc_copiers *cs, const char *uuid, const struct p
 	c = current_locked(cs, uuid);
 	for (unsigned i = 0; c && !t.copier && i < PTC_COPY_MAPS; i++)
 		if (same_memory(&c->maps[i], memory) && c->maps[i].mapped && !c->maps[i].busy)
-			t = (struct turn){ .copier = c, .map = i, .memory = memory };
+			t = (struct exchange){ .copier = c, .map = i, .memory = memory };
 	for (unsigned i = 0; t.copier && !t.slot && i < c->nslots; i++)
 		if (!c->slots[i].busy)
 			t.slot = &c->slots[i];

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Copiers: for each job whose ranks' memory is copied one process ptc-copy of the job's user (copy.h), started when it is wanted,
- * ended with the job's ranks. Inside daemon/workers: rank_seats.c calls it, workers.c owns it. It has a lock of its own, taken last.
+ * ended with the job's ranks. Inside daemon/workers: rank_slots.c calls it, workers.c owns it. It has a lock of its own, taken last.
  *
  * Happy path: a caller takes a free socket of the job's copier, sends one request and waits for the answer.
  * Failure modes: a copier that ends meanwhile (another is started and the request made again, a few times: PTC_EIO); one that does
@@ -10,7 +10,7 @@
 #pragma once
 
 #include "daemon/workers/copier/copy.h"
-#include "daemon/workers/copier/seat_copying.h"
+#include "daemon/workers/copier/slot_copying.h"
 #include "base/status.h"
 
 #include <pthread.h>
@@ -38,7 +38,7 @@ struct ptc_copy_call {
 	bool fresh;
 	const struct iovec *there, *here; /* as many bytes; no more spans than PTC_COPY_SPANS_MAX */
 	size_t nthere, nhere;
-	struct ptc_seat_copying *copying;
+	struct ptc_slot_copying *copying;
 };
 /* *ret_errno: what the kernel said, or PTC_COPY_DIFFERS; 0 when all was copied. *ret_moved: bytes before that. */
 int ptc_copiers_call(struct ptc_copiers *cs, const struct ptc_copy_call *call, int *ret_errno, uint64_t *ret_moved,
@@ -46,7 +46,7 @@ int ptc_copiers_call(struct ptc_copiers *cs, const struct ptc_copy_call *call, i
 /* The number of the job's copier; 0: none runs. */
 uint64_t ptc_copiers_number(struct ptc_copiers *cs, const char *uuid);
 /* This memory is not the copier's any more, unless it hangs. */
-void ptc_copiers_forget(struct ptc_copiers *cs, const char *uuid, const struct ptc_seat_memory *memory);
+void ptc_copiers_forget(struct ptc_copiers *cs, const char *uuid, const struct ptc_slot_memory *memory);
 
 /* Ends those of jobs that are not wanted: none of their ranks is left. wanted must not call back. */
 void ptc_copiers_end(struct ptc_copiers *cs, bool (*wanted)(void *arg, const char *uuid), void *arg);

@@ -22,7 +22,7 @@ static void check_declared(struct declared *d)
 		ptc_require(d->spans[i - 1].address + d->spans[i - 1].bytes < d->spans[i].address &&
 			    d->spans[i - 1].offset + d->spans[i - 1].bytes <= d->spans[i].offset);
 	for (size_t i = 0; i < d->ntensors; i++) {
-		const struct ptc_seat_tensor *t = &d->tensors[i];
+		const struct ptc_slot_tensor *t = &d->tensors[i];
 		struct ptc_box whole = ptc_box_whole(t->ndim, t->shape), both;
 
 		for (size_t j = 0; j < t->nregions; j++) {
@@ -42,23 +42,23 @@ static void try_tensor(struct declared *d, const uint8_t *data, size_t len)
 		(void)ptc_declared_add(d, &t, NULL);
 }
 
-static void try_carry(uint8_t type, const uint8_t *data, size_t len)
+static void try_rank_state(uint8_t type, const uint8_t *data, size_t len)
 {
-	struct carry *k = ptc_carry_new();
+	struct rank_state *k = ptc_rank_state_new();
 	struct ptc_local_cursor c;
 	struct ptc_local_blob b;
 
 	if (!k)
 		return;
 	if (type == PTC_LOCAL_BLOB && ptc_local_get_blob(data, len, &b)) {
-		ptc_require(ptc_carry_set_blob(&k, &b) == 0 && ptc_carry_set_blob(&k, &b) == 0);
+		ptc_require(ptc_rank_state_set_blob(&k, &b) == 0 && ptc_rank_state_set_blob(&k, &b) == 0);
 		ptc_require(k->nblobs == 1 && k->blobs[0].len == b.len);
 	}
 	if (type == PTC_LOCAL_CURSOR && ptc_local_get_cursor(data, len, &c)) {
-		ptc_require(ptc_carry_set_cursor(&k, &c) == 0);
+		ptc_require(ptc_rank_state_set_cursor(&k, &c) == 0);
 		ptc_require(k->ncursors == 1 && k->cursors[0].position == c.position);
 	}
-	ptc_carry_unref(k);
+	ptc_rank_state_unref(k);
 }
 
 #define ROUND_TRIP(kind)                                                                                               \
@@ -84,7 +84,7 @@ static void round_trips(const uint8_t *data, size_t len)
 	ROUND_TRIP(blob);
 	ROUND_TRIP(cursor);
 	ROUND_TRIP(stopped);
-	ROUND_TRIP(meet);
+	ROUND_TRIP(rendezvous);
 	ROUND_TRIP(restored);
 	ROUND_TRIP(filled);
 }
@@ -107,7 +107,7 @@ static void one_message(uint8_t type, const uint8_t *data, size_t len)
 		check_declared(d);
 		ptc_declared_unref(d);
 	}
-	try_carry(type, data, len);
+	try_rank_state(type, data, len);
 	round_trips(data, len);
 	if (ptc_local_get_staging(data, len, &s))
 		for (uint32_t i = 0; i < s.nspans && ptc_local_get_span(&s, &span); i++)
@@ -174,17 +174,17 @@ static void group_file(const uint8_t *data, size_t len)
 	ptc_free(copy);
 }
 
-static void meets_file(const uint8_t *data, size_t len)
+static void rendezvous_file(const uint8_t *data, size_t len)
 {
 	struct group g = { .refs = 1 };
-	size_t good = ptc_meets_decode(&g, data, len);
+	size_t good = ptc_rendezvous_decode(&g, data, len);
 
-	ptc_require(good <= len && (g.nmeets > 0) == (good > 0));
-	for (size_t i = 0; i < g.nmeets; i++) {
-		ptc_free(g.meets[i].key);
-		ptc_free(g.meets[i].value);
+	ptc_require(good <= len && (g.nrendezvous > 0) == (good > 0));
+	for (size_t i = 0; i < g.nrendezvous; i++) {
+		ptc_free(g.rendezvous[i].key);
+		ptc_free(g.rendezvous[i].value);
 	}
-	ptc_free(g.meets);
+	ptc_free(g.rendezvous);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len)
@@ -196,7 +196,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len)
 	else if (data[0] == 1)
 		group_file(data + 1, len - 1);
 	else if (data[0] == 255)
-		meets_file(data + 1, len - 1);
+		rendezvous_file(data + 1, len - 1);
 	else
 		one_message(data[0], data + 1, len - 1);
 	return 0;

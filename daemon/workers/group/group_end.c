@@ -19,13 +19,13 @@
 
 #define KILL_AGAIN_NS INT64_C(1000000000)
 
-/* true: every seat's process has exited or left for ptc_next. */
+/* true: every slot's process has exited or left for ptc_next. */
 static bool over_locked(struct group *g)
 {
 	bool over = true;
 
 	for (size_t i = 0; i < g->desc.nranks; i++) {
-		struct worker *k = g->seats[i].worker;
+		struct worker *k = g->slots[i].worker;
 
 		if (k && k->ended)
 			ptc_worker_detach_locked(k);
@@ -44,7 +44,7 @@ static void end_worker_locked(struct ptc_workers *w, struct group *g, struct wor
 		ptc_worker_want_exit_locked(w, k, grace);
 		return;
 	}
-	if (k->phase == WORKER_WAITING) { /* seated, but never told */
+	if (k->phase == WORKER_WAITING) { /* has a slot, but was never told */
 		ptc_worker_detach_locked(k);
 		return;
 	}
@@ -58,8 +58,8 @@ static void end_worker_locked(struct ptc_workers *w, struct group *g, struct wor
 void ptc_group_end_again_locked(struct ptc_workers *w, struct group *g)
 {
 	for (size_t i = 0; i < g->desc.nranks && g->ending; i++)
-		if (g->seats[i].worker && !g->seats[i].worker->ended)
-			end_worker_locked(w, g, g->seats[i].worker);
+		if (g->slots[i].worker && !g->slots[i].worker->ended)
+			end_worker_locked(w, g, g->slots[i].worker);
 }
 
 void ptc_group_end_locked(struct ptc_workers *w, struct group *g, bool dropping)
@@ -73,17 +73,17 @@ void ptc_group_end_locked(struct ptc_workers *w, struct group *g, bool dropping)
 	if (ptc_group_save(g, &err)) /* then a ptcd that starts anew waits to be told again */
 		ptc_warn("workers", "job %s: %s", g->desc.job, err.text);
 	for (size_t i = 0; i < g->desc.nranks; i++)
-		if (g->seats[i].worker)
-			end_worker_locked(w, g, g->seats[i].worker);
+		if (g->slots[i].worker)
+			end_worker_locked(w, g, g->slots[i].worker);
 	ptc_workers_changed_locked(w);
 }
 
 static void describe(const struct group *g, struct ptc_buf *b)
 {
 	for (size_t i = 0; i < g->desc.nranks && b->len < 300; i++)
-		if (g->seats[i].worker)
-			ptc_buf_printf(b, "%srank %u (pid %d)", b->len ? ", " : "", g->seats[i].rank.rank,
-				       (int)g->seats[i].worker->process.pid);
+		if (g->slots[i].worker)
+			ptc_buf_printf(b, "%srank %u (pid %d)", b->len ? ", " : "", g->slots[i].rank.rank,
+				       (int)g->slots[i].worker->process.pid);
 }
 
 int ptc_workers_end(struct ptc_workers *w, const struct ptc_group_key *key, const struct ptc_wait *wait,
@@ -124,13 +124,13 @@ void ptc_workers_drop(struct ptc_workers *w, const char *uuid, const struct ptc_
 	pthread_mutex_lock(&w->lock);
 	job = ptc_workers_job_locked(w, uuid);
 	for (struct group *g = job ? job->groups : NULL; g; g = g->next) {
-		if (!keep || !ptc_group_is(g, keep->generation, keep->launch)) {
+		if (!keep || !ptc_group_is(g, keep->generation, keep->incarnation)) {
 			ptc_group_end_locked(w, g, true);
 			continue;
 		}
 		/* Free processes that it will want when it is built. */
 		for (size_t i = 0; i < g->desc.nranks && !g->built && g->desc.mode == PTC_MODE_REBUILD; i++)
-			spare += !g->seats[i].worker;
+			spare += !g->slots[i].worker;
 	}
 	for (struct worker *k = job ? job->workers : NULL; k; k = k->next) {
 		if (k->ended || k->group)

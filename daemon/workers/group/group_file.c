@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Groups on disk, and taking up again what an earlier ptcd has started. A group's file (JOB/groups/GENERATION-LAUNCH) has the
+/* Groups on disk, and taking up again what an earlier ptcd has started. A group's file (JOB/groups/GENERATION-INCARNATION) has the
  * description it was started with, whether it was built, and which process folder is which rank: written before a process
  * of it starts, and before ranks are told their generation. Happy path: write a temporary file, rename it. At start: read each
  * job's groups, adopt the processes, listen; they connect by themselves. Failure modes: a file that does not verify is
- * logged and left out, and its processes are ended as nobody's; a crash between file and process leaves a seat without
+ * logged and left out, and its processes are ended as nobody's; a crash between file and process leaves a slot without
  * one, which the next start fills. */
 #include "daemon/workers/process/cgroup.h"
 #include "daemon/workers/group/internal.h"
@@ -63,7 +63,7 @@ static void put_desc(struct ptc_local_out *o, const struct ptc_group_desc *d)
 {
 	ptc_local_put_text(o, d->key.uuid);
 	ptc_local_put_u64(o, d->key.generation);
-	ptc_local_put_u64(o, d->key.launch);
+	ptc_local_put_u64(o, d->key.incarnation);
 	ptc_local_put_text(o, d->job);
 	ptc_local_put_u32(o, d->uid);
 	ptc_local_put_u8(o, d->mode == PTC_MODE_REBUILD);
@@ -113,14 +113,14 @@ static void get_ranks(struct ptc_local_in *in, struct group *g)
 		return;
 	}
 	g->ranks = ptc_calloc(n, sizeof *g->ranks);
-	g->seats = ptc_calloc(n, sizeof *g->seats);
-	if (!g->ranks || !g->seats) {
+	g->slots = ptc_calloc(n, sizeof *g->slots);
+	if (!g->ranks || !g->slots) {
 		in->bad = true;
 		return;
 	}
 	for (uint32_t i = 0; i < n; i++) {
 		get_rank(in, &g->ranks[i]);
-		g->seats[i].rank = g->ranks[i];
+		g->slots[i].rank = g->ranks[i];
 	}
 	g->desc.ranks = g->ranks;
 	g->desc.nranks = n;
@@ -132,7 +132,7 @@ static void get_desc(struct ptc_local_in *in, struct group *g)
 
 	snprintf(d->key.uuid, sizeof d->key.uuid, "%s", ptc_local_get_text(in, 36));
 	d->key.generation = ptc_local_get_u64(in);
-	d->key.launch = ptc_local_get_u64(in);
+	d->key.incarnation = ptc_local_get_u64(in);
 	d->job = ptc_local_get_text(in, PTC_LOCAL_SHORT_MAX);
 	d->uid = ptc_local_get_u32(in);
 	d->mode = ptc_local_get_u8(in) ? PTC_MODE_REBUILD : PTC_MODE_RESTART;
@@ -200,7 +200,7 @@ int ptc_group_new(const struct ptc_group_desc *desc, struct group **ret, struct 
 static char *group_path(const struct group *g)
 {
 	return ptc_asprintf("%s/groups/%llu-%llu", g->job->dir, (unsigned long long)g->desc.key.generation,
-			    (unsigned long long)g->desc.key.launch);
+			    (unsigned long long)g->desc.key.incarnation);
 }
 
 int ptc_group_save(const struct group *g, struct ptc_error *err)
@@ -218,7 +218,7 @@ int ptc_group_save(const struct group *g, struct ptc_error *err)
 	ptc_local_put_u64(&out, g->start_step);
 	ptc_local_put_u8(&out, g->has_state);
 	for (size_t i = 0; i < g->desc.nranks; i++)
-		ptc_local_put_u32(&out, g->seats[i].number);
+		ptc_local_put_u32(&out, g->slots[i].number);
 	if (!out.failed)
 		ptc_local_put_u64(&out, ptc_checksum(out.data, out.len));
 	if (!path || out.failed)
@@ -234,7 +234,7 @@ void ptc_group_unsave(const struct group *g)
 	ptc_auto_free char *path = group_path(g);
 	struct ptc_error err = PTC_ERROR_INIT;
 
-	ptc_meets_unsave(g); /* first: without its group nobody would look for it */
+	ptc_rendezvous_unsave(g); /* first: without its group nobody would look for it */
 	if (path && ptc_sys_unlink(path, "workers.group-gone", &err))
 		ptc_warn("workers", "%s", err.text); /* found again at the next start, and dropped then */
 }
@@ -270,7 +270,7 @@ int ptc_group_load(const void *data, size_t len, struct group **ret, struct ptc_
 	g->start_step = ptc_local_get_u64(&in);
 	g->has_state = ptc_local_get_u8(&in);
 	for (size_t i = 0; i < g->desc.nranks; i++)
-		g->seats[i].number = ptc_local_get_u32(&in);
+		g->slots[i].number = ptc_local_get_u32(&in);
 	if (in.bad) {
 		ptc_group_free(g);
 		return ptc_error_set(err, PTC_ECORRUPT, "a group's file that ends early");
@@ -314,7 +314,7 @@ static int load_group(struct ptc_workers *w, const char *path, const char *name,
 	(void)w;
 	if (strstr(name, ".tmp"))
 		return ptc_sys_unlink(path, "workers.group-gone", err);
-	if (strstr(name, PTC_MEETS))
+	if (strstr(name, PTC_RENDEZVOUS))
 		return 0; /* read with its group */
 	rc = ptc_sys_read_file(path, WORKERS_FILE_MAX, &data, &len, &why);
 	if (!rc)
@@ -365,19 +365,19 @@ static int adopt_process(struct ptc_workers *w, const char *path, const char *na
 	return 0;
 }
 
-static void seat_workers(struct job *job)
+static void slot_workers(struct job *job)
 {
 	for (struct group *g = job->groups; g; g = g->next)
 		for (size_t i = 0; i < g->desc.nranks; i++)
-			for (struct worker *k = g->seats[i].number ? job->workers : NULL; k; k = k->next) {
-				if (k->number != g->seats[i].number || k->group)
+			for (struct worker *k = g->slots[i].number ? job->workers : NULL; k; k = k->next) {
+				if (k->number != g->slots[i].number || k->group)
 					continue;
 				k->group = g;
-				k->seat = i;
+				k->slot = i;
 				k->ran = g->built;
-				if (!k->label.launch) /* of a ptcd that wrote none */
+				if (!k->label.incarnation) /* of a ptcd that wrote none */
 					k->label = ptc_group_label(g, i);
-				g->seats[i].worker = k;
+				g->slots[i].worker = k;
 			}
 }
 
@@ -395,11 +395,11 @@ static void free_list(struct group *g)
 static void report_lost(struct ptc_workers *w, struct group *g)
 {
 	for (size_t i = 0; i < g->desc.nranks; i++) {
-		const struct worker *k = g->seats[i].worker;
+		const struct worker *k = g->slots[i].worker;
 
 		if (k && k->ended) {
-			g->seats[i].exited = true;
-			g->seats[i].exit_status = k->status;
+			g->slots[i].exited = true;
+			g->slots[i].exit_status = k->status;
 		}
 		if (g->built && !g->ending && (!k || k->ended))
 			ptc_group_failed_locked(w, g, k, i, k ? NULL : "its process is not known any more");
@@ -439,10 +439,10 @@ static int adopt_job(struct ptc_workers *w, const char *path, const char *name, 
 	for (struct group *g = list; g; g = g->next) {
 		g->job = job;
 		job->held++;
-		ptc_meets_load(g);
+		ptc_rendezvous_load(g);
 	}
 	rc = each(w, processes, adopt_process, job, err);
-	seat_workers(job);
+	slot_workers(job);
 	for (struct group *g = list; g && !rc; g = g->next) {
 		report_lost(w, g);
 		ptc_group_end_again_locked(w, g);

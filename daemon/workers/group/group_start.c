@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Groups: starting processes for them, giving them their generation. Happy path: start spawns what is missing and waits until all
- * have asked for a generation; build names each a seat, writes that down, tells them, and waits for their declarations. Failure
+ * have asked for a generation; build names each a slot, writes that down, tells them, and waits for their declarations. Failure
  * modes: a process that ends meanwhile (ESTATE with rank, status, end of log), a declaration that is refused (ELAYOUT),
  * time (ETIMEOUT naming the ranks that are late). Both may be called again and go on from what there is. */
 #include "daemon/workers/group/internal.h"
@@ -26,8 +26,8 @@ void ptc_group_remove_locked(struct ptc_workers *w, struct group *g)
 	if (g->removed)
 		return;
 	for (size_t i = 0; i < g->desc.nranks; i++)
-		if (g->seats[i].worker)
-			ptc_worker_detach_locked(g->seats[i].worker);
+		if (g->slots[i].worker)
+			ptc_worker_detach_locked(g->slots[i].worker);
 	while (*at != g)
 		at = &(*at)->next;
 	*at = g->next;
@@ -40,19 +40,19 @@ void ptc_group_remove_locked(struct ptc_workers *w, struct group *g)
 int ptc_group_dead_locked(struct ptc_workers *w, struct group *g, struct ptc_error *err)
 {
 	for (size_t i = 0; i < g->desc.nranks; i++) {
-		const struct worker *k = g->seats[i].worker;
+		const struct worker *k = g->slots[i].worker;
 
 		if (k && ptc_worker_gone(k))
-			return ptc_group_not_started_locked(w, g, k, g->seats[i].rank.rank, err);
-		if (g->seats[i].exited)
-			return ptc_error_set(err, PTC_ESTATE, "rank %u has exited", g->seats[i].rank.rank);
+			return ptc_group_not_started_locked(w, g, k, g->slots[i].rank.rank, err);
+		if (g->slots[i].exited)
+			return ptc_error_set(err, PTC_ESTATE, "rank %u has exited", g->slots[i].rank.rank);
 	}
 	return 0;
 }
 
-int ptc_group_settle_locked(struct ptc_workers *w, struct group *g, struct ptc_error *err)
+int ptc_group_wait_connected_locked(struct ptc_workers *w, struct group *g, struct ptc_error *err)
 {
-	struct ptc_wait wait = { .timeout_ms = WORKERS_SETTLE_MS };
+	struct ptc_wait wait = { .timeout_ms = WORKERS_CONNECTED_MS };
 	int64_t deadline = ptc_workers_deadline(&wait);
 
 	for (;;) {
@@ -60,7 +60,7 @@ int ptc_group_settle_locked(struct ptc_workers *w, struct group *g, struct ptc_e
 		int rc;
 
 		for (size_t i = 0; i < g->desc.nranks && g->built; i++) {
-			const struct worker *k = g->seats[i].worker;
+			const struct worker *k = g->slots[i].worker;
 
 			if (k && !k->ended && !k->left && k->ran &&
 			    ((k->phase < WORKER_BUILDING && !k->conn) || k->phase < k->resumes))
@@ -71,7 +71,7 @@ int ptc_group_settle_locked(struct ptc_workers *w, struct group *g, struct ptc_e
 		rc = ptc_workers_pause_locked(w, &wait, deadline, err);
 		if (rc)
 			return ptc_error_wrap(err, "rank %u (pid %d) has not connected anew",
-					      g->seats[late->seat].rank.rank, (int)late->process.pid);
+					      g->slots[late->slot].rank.rank, (int)late->process.pid);
 	}
 }
 
@@ -91,7 +91,7 @@ static bool ours(const char *entry)
 	return false;
 }
 
-static const char **environment(const struct group *g, const struct seat *seat, const char *token, struct ptc_buf *text)
+static const char **environment(const struct group *g, const struct slot *slot, const char *token, struct ptc_buf *text)
 {
 	const struct ptc_group_desc *d = &g->desc;
 	const char **list, *p;
@@ -100,9 +100,9 @@ static const char **environment(const struct group *g, const struct seat *seat, 
 	ptc_buf_printf(text, "PTC_WORKER_SOCKET=%s%cPTC_WORKER_TOKEN=%s%cPTC_JOB=%s%c", g->job->socket, 0, token, 0,
 		       d->job, 0);
 	/* With rebuild a process may be any rank, and another one later: it asks ptc_next. */
-	if (seat)
+	if (slot)
 		ptc_buf_printf(text, "RANK=%u%cWORLD_SIZE=%u%cLOCAL_RANK=%u%cLOCAL_WORLD_SIZE=%zu%cNODE_RANK=%u%c",
-			       seat->rank.rank, 0, d->world, 0, seat->rank.local_rank, 0, d->nranks, 0, d->node_rank,
+			       slot->rank.rank, 0, d->world, 0, slot->rank.local_rank, 0, d->nranks, 0, d->node_rank,
 			       0);
 	while (d->env[n])
 		n++;
@@ -129,7 +129,7 @@ static int make_token(char ret[PTC_LOCAL_TOKEN + 1], struct ptc_error *err)
 
 /* Lets go of the lock meanwhile: it may take as long as a file system does to find the working directory. k is in its job; it may
  * connect before we know its pid, and is sent away to try again (session.c). */
-static int spawn_unlocked(struct ptc_workers *w, const struct group *g, const struct seat *seat, struct worker *k,
+static int spawn_unlocked(struct ptc_workers *w, const struct group *g, const struct slot *slot, struct worker *k,
 			  struct ptc_error *err)
 {
 	char token[PTC_LOCAL_TOKEN + 1] = "", cgroup_name[96];
@@ -141,7 +141,7 @@ static int spawn_unlocked(struct ptc_workers *w, const struct group *g, const st
 	int rc = make_token(token, err);
 
 	if (!rc) {
-		env = environment(g, seat, token, &text);
+		env = environment(g, slot, token, &text);
 		rc = env && dir ? 0 : ptc_grow_failed(err);
 	}
 	snprintf(cgroup_name, sizeof cgroup_name, "ptc-%.36s-%u", g->job->uuid, k->number);
@@ -196,12 +196,12 @@ static void remove_files_locked(struct ptc_workers *w, const struct ptc_process 
 		ptc_free(copy);
 }
 
-struct ptc_process_label ptc_group_label(const struct group *g, size_t seat)
+struct ptc_process_label ptc_group_label(const struct group *g, size_t slot)
 {
-	return (struct ptc_process_label){ .rank = g->seats[seat].rank.rank,
+	return (struct ptc_process_label){ .rank = g->slots[slot].rank.rank,
 					   .world = g->desc.world,
 					   .generation = g->desc.key.generation,
-					   .launch = g->desc.key.launch,
+					   .incarnation = g->desc.key.incarnation,
 					   .since_ms = ptc_sys_realtime_ms() };
 }
 
@@ -213,17 +213,17 @@ static void remember_label(struct worker *k)
 }
 
 /* Whose log it is from now on; a process that was a rank before has told of that in it. */
-static void label_locked(const struct group *g, size_t seat, struct worker *k)
+static void label_locked(const struct group *g, size_t slot, struct worker *k)
 {
-	struct ptc_process_label label = ptc_group_label(g, seat);
+	struct ptc_process_label label = ptc_group_label(g, slot);
 	ptc_auto_free char *path = ptc_asprintf("%s/log", k->process.dir);
 	struct stat st;
 
-	if (k->label.launch == label.launch)
+	if (k->label.incarnation == label.incarnation)
 		label.begin = k->label.begin;
-	else if (k->label.launch && path && stat(path, &st) == 0)
+	else if (k->label.incarnation && path && stat(path, &st) == 0)
 		label.begin = (uint64_t)st.st_size;
-	if (k->label.launch && k->label.launch != label.launch)
+	if (k->label.incarnation && k->label.incarnation != label.incarnation)
 		remember_label(k);
 	k->label = label;
 	if (!ptc_process_label_write(k->process.dir, &label))
@@ -249,8 +249,8 @@ static void forget_old_locked(struct ptc_workers *w, struct job *job)
 	}
 }
 
-/* named: its process is that rank from the beginning; else any may get the seat, and this one only gets its log's name. */
-static int spawn_one_locked(struct ptc_workers *w, struct group *g, size_t seat, bool named, struct ptc_error *err)
+/* named: its process is that rank from the beginning; else any may get the slot, and this one only gets its log's name. */
+static int spawn_one_locked(struct ptc_workers *w, struct group *g, size_t slot, bool named, struct ptc_error *err)
 {
 	struct job *job = g->job;
 	struct worker *k;
@@ -265,26 +265,26 @@ static int spawn_one_locked(struct ptc_workers *w, struct group *g, size_t seat,
 		return ptc_grow_failed(err);
 	job->last_number++;
 	k->spawned_generation = g->desc.key.generation;
-	k->spawned_launch = g->desc.key.launch;
+	k->spawned_incarnation = g->desc.key.incarnation;
 	if (named) {
-		g->seats[seat].number = k->number;
+		g->slots[slot].number = k->number;
 		rc = ptc_group_save(g, err);
 	}
 	if (!rc)
-		rc = spawn_unlocked(w, g, named ? &g->seats[seat] : NULL, k, err);
+		rc = spawn_unlocked(w, g, named ? &g->slots[slot] : NULL, k, err);
 	if (rc) {
 		ptc_worker_remove_locked(k);
 		return rc;
 	}
-	label_locked(g, seat, k);
+	label_locked(g, slot, k);
 	if (g->ending || g->removed) {
 		ptc_worker_want_exit_locked(w, k, ptc_group_grace_ms(g));
 		return ptc_error_set(err, PTC_ESTATE, "the generation was ended while its processes were started");
 	}
 	if (named) {
 		k->group = g;
-		k->seat = seat;
-		g->seats[seat].worker = k;
+		k->slot = slot;
+		g->slots[slot].worker = k;
 	}
 	ptc_workers_wake(w);
 	return 0;
@@ -292,7 +292,7 @@ static int spawn_one_locked(struct ptc_workers *w, struct group *g, size_t seat,
 
 static bool spawned_for(const struct worker *k, const struct group *g)
 {
-	return ptc_group_is(g, k->spawned_generation, k->spawned_launch);
+	return ptc_group_is(g, k->spawned_generation, k->spawned_incarnation);
 }
 
 static bool usable(const struct worker *k)
@@ -301,7 +301,7 @@ static bool usable(const struct worker *k)
 }
 
 /* Processes that are or will be free for g. */
-static size_t count_free(const struct group *g)
+static size_t count_free_workers(const struct group *g)
 {
 	size_t n = 0;
 
@@ -310,12 +310,12 @@ static size_t count_free(const struct group *g)
 	return n;
 }
 
-static size_t count_unseated(const struct group *g)
+static size_t count_free_slots(const struct group *g)
 {
 	size_t n = 0;
 
 	for (size_t i = 0; i < g->desc.nranks; i++)
-		n += !g->seats[i].worker;
+		n += !g->slots[i].worker;
 	return n;
 }
 
@@ -323,7 +323,7 @@ static size_t count_unseated(const struct group *g)
 static void clear_dead_locked(struct group *g)
 {
 	for (size_t i = 0; i < g->desc.nranks && !g->built; i++) {
-		struct seat *s = &g->seats[i];
+		struct slot *s = &g->slots[i];
 
 		if (s->worker && !usable(s->worker))
 			ptc_worker_detach_locked(s->worker);
@@ -340,14 +340,14 @@ static int spawn_missing_locked(struct ptc_workers *w, struct group *g, struct p
 
 	clear_dead_locked(g);
 	if (g->desc.mode == PTC_MODE_REBUILD) {
-		size_t have = count_free(g), need = count_unseated(g);
+		size_t have = count_free_workers(g), need = count_free_slots(g);
 
 		for (; !rc && have < need; have++)
 			rc = spawn_one_locked(w, g, have, false, err);
 		return rc;
 	}
 	for (size_t i = 0; !rc && i < g->desc.nranks; i++)
-		if (!g->seats[i].worker)
+		if (!g->slots[i].worker)
 			rc = spawn_one_locked(w, g, i, true, err);
 	return rc;
 }
@@ -396,8 +396,10 @@ static int find_or_make_locked(struct ptc_workers *w, const struct ptc_group_des
 		return rc;
 	g = ptc_group_find_in(job, &desc->key);
 	if (g && g->ending)
-		return ptc_error_set(err, PTC_ESTATE, "generation %llu, launch %llu has ended here; use another launch",
-				     (unsigned long long)desc->key.generation, (unsigned long long)desc->key.launch);
+		return ptc_error_set(err, PTC_ESTATE,
+				     "generation %llu, incarnation %llu has ended here; use another incarnation",
+				     (unsigned long long)desc->key.generation,
+				     (unsigned long long)desc->key.incarnation);
 	if (!g) {
 		rc = ptc_group_new(desc, &g, err);
 		if (rc)
@@ -444,8 +446,8 @@ static int started_locked(struct ptc_workers *w, struct group *g, struct ptc_buf
 		int rc = ptc_group_dead_locked(w, g, err);
 
 		for (size_t i = 0; i < g->desc.nranks && !rc; i++)
-			if (!g->seats[i].worker || !present(g->seats[i].worker)) {
-				late(who, g->seats[i].worker, g->seats[i].rank.rank, true);
+			if (!g->slots[i].worker || !present(g->slots[i].worker)) {
+				late(who, g->slots[i].worker, g->slots[i].rank.rank, true);
 				all = false;
 			}
 		return rc ? rc : all;
@@ -484,15 +486,15 @@ static int wait_started_locked(struct ptc_workers *w, struct group *g, const str
 	}
 }
 
-/* Of a death that the call had no time to tell, news are made now. */
+/* Of a death that the call had no time to tell, worker events are made now. */
 static void no_more_waited_locked(struct ptc_workers *w, struct group *g)
 {
 	g->waited--;
 	if (g->waited || !g->built || g->ending || g->removed || g->said_not_started)
 		return;
 	for (size_t i = 0; i < g->desc.nranks; i++)
-		if (g->seats[i].worker && g->seats[i].worker->ended)
-			ptc_group_failed_locked(w, g, g->seats[i].worker, i, NULL);
+		if (g->slots[i].worker && g->slots[i].worker->ended)
+			ptc_group_failed_locked(w, g, g->slots[i].worker, i, NULL);
 }
 
 int ptc_workers_start(struct ptc_workers *w, const struct ptc_group_desc *desc, const struct ptc_wait *wait,
@@ -536,17 +538,17 @@ static struct worker *free_worker(const struct group *g, uint32_t device)
 	return any;
 }
 
-/* rebuild: waiting processes take the seats. 1: all seats have one; 0: some process is not there yet. */
-static int seat_locked(struct group *g)
+/* rebuild: waiting processes take the slots. 1: all slots have one; 0: some process is not there yet. */
+static int slot_locked(struct group *g)
 {
 	for (size_t i = 0; i < g->desc.nranks; i++) {
-		struct seat *s = &g->seats[i];
+		struct slot *s = &g->slots[i];
 		struct worker *k = s->worker ? s->worker : free_worker(g, s->rank.device);
 
 		if (!k)
 			return 0;
 		k->group = g;
-		k->seat = i;
+		k->slot = i;
 		s->worker = k;
 		s->number = k->number;
 		label_locked(g, i, k);
@@ -554,11 +556,11 @@ static int seat_locked(struct group *g)
 	return 1;
 }
 
-static void unseat_locked(struct group *g)
+static void leave_slots_locked(struct group *g)
 {
 	for (size_t i = 0; i < g->desc.nranks; i++)
-		if (g->seats[i].worker)
-			ptc_worker_detach_locked(g->seats[i].worker);
+		if (g->slots[i].worker)
+			ptc_worker_detach_locked(g->slots[i].worker);
 }
 
 static int tell_locked(struct ptc_workers *w, struct group *g, uint64_t start_step, bool has_state,
@@ -573,37 +575,37 @@ static int tell_locked(struct ptc_workers *w, struct group *g, uint64_t start_st
 	if (rc) {
 		g->built = false;
 		if (g->desc.mode == PTC_MODE_REBUILD)
-			unseat_locked(g);
+			leave_slots_locked(g);
 		return rc;
 	}
 	for (size_t i = 0; i < g->desc.nranks; i++)
-		ptc_worker_advance_locked(w, g->seats[i].worker);
+		ptc_worker_advance_locked(w, g->slots[i].worker);
 	return 0;
 }
 
 /* Kept for ranks that are not told yet, also where an earlier ptcd has built the group: it has known. */
-static int give_locked(struct ptc_workers *w, struct group *g, const struct ptc_seat_carried *carried,
+static int give_locked(struct ptc_workers *w, struct group *g, const struct ptc_rank_state *rank_states,
 		       struct ptc_error *err)
 {
 	int rc = 0;
 
 	if (g->given)
 		return 0;
-	if (carried && !g->carried)
-		g->carried = ptc_calloc(g->desc.nranks, sizeof g->carried[0]);
-	if (carried && !g->carried)
+	if (rank_states && !g->rank_states)
+		g->rank_states = ptc_calloc(g->desc.nranks, sizeof g->rank_states[0]);
+	if (rank_states && !g->rank_states)
 		return ptc_grow_failed(err);
-	for (size_t i = 0; !rc && carried && i < g->desc.nranks; i++)
-		if (!g->carried[i])
-			rc = ptc_carry_make(&carried[i], &g->carried[i], err);
+	for (size_t i = 0; !rc && rank_states && i < g->desc.nranks; i++)
+		if (!g->rank_states[i])
+			rc = ptc_rank_state_make(&rank_states[i], &g->rank_states[i], err);
 	g->given = !rc;
 	for (size_t i = 0; !rc && g->built && i < g->desc.nranks; i++)
-		if (g->seats[i].worker)
-			ptc_worker_advance_locked(w, g->seats[i].worker);
+		if (g->slots[i].worker)
+			ptc_worker_advance_locked(w, g->slots[i].worker);
 	return rc;
 }
 
-/* Waits until every seat has a waiting process and tells them. */
+/* Waits until every slot has a waiting process and tells them. */
 static int assign_locked(struct ptc_workers *w, struct group *g, uint64_t start_step, bool has_state,
 			 const struct ptc_wait *wait, int64_t deadline, struct ptc_error *err)
 {
@@ -616,7 +618,7 @@ static int assign_locked(struct ptc_workers *w, struct group *g, uint64_t start_
 		ptc_buf_done(&who);
 		if (rc < 0)
 			return rc;
-		if (rc == 1 && (g->desc.mode == PTC_MODE_RESTART || seat_locked(g)))
+		if (rc == 1 && (g->desc.mode == PTC_MODE_RESTART || slot_locked(g)))
 			return tell_locked(w, g, start_step, has_state, err);
 		rc = ptc_workers_pause_locked(w, wait, deadline, err);
 		if (rc)
@@ -636,15 +638,15 @@ static int declared_locked(struct ptc_workers *w, struct group *g, struct ptc_bu
 		return ptc_error_set(err, PTC_ELAYOUT, "%s", g->refused);
 	rc = ptc_group_dead_locked(w, g, err);
 	for (size_t i = 0; i < g->desc.nranks && !rc; i++)
-		if (!g->seats[i].worker || g->seats[i].worker->phase < WORKER_DECLARED) {
-			late(who, g->seats[i].worker, g->seats[i].rank.rank, true);
+		if (!g->slots[i].worker || g->slots[i].worker->phase < WORKER_DECLARED) {
+			late(who, g->slots[i].worker, g->slots[i].rank.rank, true);
 			all = false;
 		}
 	return rc ? rc : all;
 }
 
 int ptc_workers_build(struct ptc_workers *w, const struct ptc_group_desc *desc, uint64_t start_step, bool has_state,
-		      const struct ptc_seat_carried *carried, const struct ptc_wait *wait, struct ptc_error *err)
+		      const struct ptc_rank_state *rank_states, const struct ptc_wait *wait, struct ptc_error *err)
 {
 	int64_t deadline = ptc_workers_deadline(wait);
 	struct group *g;
@@ -657,7 +659,7 @@ int ptc_workers_build(struct ptc_workers *w, const struct ptc_group_desc *desc, 
 	if (!rc) {
 		ptc_group_ref(g);
 		g->waited++;
-		rc = give_locked(w, g, has_state ? carried : NULL, err);
+		rc = give_locked(w, g, has_state ? rank_states : NULL, err);
 		rc = rc ? rc : assign_locked(w, g, start_step, has_state, wait, deadline, err);
 		while (!rc) {
 			struct ptc_buf who = PTC_BUF_INIT;

@@ -17,7 +17,7 @@
 
 static struct worker *runner(const struct group *g, size_t i)
 {
-	struct worker *k = g->seats[i].worker;
+	struct worker *k = g->slots[i].worker;
 
 	return k && !k->ended && k->page ? k : NULL;
 }
@@ -101,8 +101,8 @@ static int find_locked(struct ptc_workers *w, const struct ptc_group_key *key, s
 static void advance_all(struct ptc_workers *w, struct group *g)
 {
 	for (size_t i = 0; i < g->desc.nranks; i++)
-		if (g->seats[i].worker)
-			ptc_worker_advance_locked(w, g->seats[i].worker);
+		if (g->slots[i].worker)
+			ptc_worker_advance_locked(w, g->slots[i].worker);
 }
 
 static int arm_locked(struct ptc_workers *w, struct group *g, uint64_t stop, bool *ret_passed, uint64_t *ret_step,
@@ -110,7 +110,7 @@ static int arm_locked(struct ptc_workers *w, struct group *g, uint64_t stop, boo
 {
 	uint64_t greatest = 0;
 	bool passed = false;
-	int rc = ptc_group_settle_locked(w, g, err);
+	int rc = ptc_group_wait_connected_locked(w, g, err);
 
 	if (!rc)
 		rc = ptc_group_dead_locked(w, g, err);
@@ -118,7 +118,7 @@ static int arm_locked(struct ptc_workers *w, struct group *g, uint64_t stop, boo
 		rc = ptc_error_set(err, PTC_ESTATE, "the generation does not run here");
 	for (size_t i = 0; i < g->desc.nranks && !rc; i++)
 		if (!runner(g, i))
-			rc = ptc_error_set(err, PTC_ESTATE, "rank %u has no process", g->seats[i].rank.rank);
+			rc = ptc_error_set(err, PTC_ESTATE, "rank %u has no process", g->slots[i].rank.rank);
 	if (rc)
 		return rc;
 	g->armed = stop;
@@ -158,12 +158,12 @@ int ptc_workers_arm(struct ptc_workers *w, const struct ptc_group_key *key, uint
 
 static void describe_late(struct ptc_buf *b, const struct group *g, size_t i, int64_t now_ns)
 {
-	const struct worker *k = g->seats[i].worker;
+	const struct worker *k = g->slots[i].worker;
 	uint64_t step;
 
 	if (b->len > 400)
 		return;
-	ptc_buf_printf(b, "%srank %u (pid %d)", b->len ? ", " : "", g->seats[i].rank.rank, k ? (int)k->pid : 0);
+	ptc_buf_printf(b, "%srank %u (pid %d)", b->len ? ", " : "", g->slots[i].rank.rank, k ? (int)k->pid : 0);
 	if (k && k->page && ptc_local_step(k->page, &step))
 		ptc_buf_printf(b, " at step %llu", (unsigned long long)step);
 	else
@@ -182,19 +182,19 @@ static int stopped_locked(struct ptc_workers *w, struct group *g, uint64_t stop,
 					 : ptc_group_dead_locked(w, g, err);
 
 	for (size_t i = 0; i < g->desc.nranks && !rc; i++) {
-		const struct worker *k = g->seats[i].worker;
+		const struct worker *k = g->slots[i].worker;
 
 		if (k && k->phase == WORKER_STOPPED && k->stop_step != stop)
 			return ptc_error_set(err, k->finished ? PTC_EFINISHED : PTC_ESTATE,
-					     "rank %u %s step %llu, not at %llu", g->seats[i].rank.rank,
+					     "rank %u %s step %llu, not at %llu", g->slots[i].rank.rank,
 					     k->finished ? "has finished at" : "is held at",
 					     (unsigned long long)k->stop_step, (unsigned long long)stop);
 		if (k && k->phase == WORKER_STOPPED && k->later && ret_later) {
-			snprintf(ret_later, PTC_WORKERS_LATER_MAX, "rank %u: %s", g->seats[i].rank.rank, k->refused);
+			snprintf(ret_later, PTC_WORKERS_LATER_MAX, "rank %u: %s", g->slots[i].rank.rank, k->refused);
 			continue;
 		}
 		if (k && k->phase == WORKER_STOPPED && *k->refused)
-			return ptc_error_set(err, PTC_ESTATE, "rank %u refuses at step %llu: %s", g->seats[i].rank.rank,
+			return ptc_error_set(err, PTC_ESTATE, "rank %u refuses at step %llu: %s", g->slots[i].rank.rank,
 					     (unsigned long long)stop, k->refused);
 		if (k && k->phase == WORKER_STOPPED)
 			continue;
@@ -242,13 +242,13 @@ int ptc_workers_release(struct ptc_workers *w, const struct ptc_group_key *key, 
 	pthread_mutex_lock(&w->lock);
 	rc = find_locked(w, key, &g, err);
 	if (!rc) {
-		rc = ptc_group_settle_locked(w, g, err);
+		rc = ptc_group_wait_connected_locked(w, g, err);
 		if (!rc && !g->ending) {
 			g->armed = PTC_LOCAL_NO_STOP;
 			g->said_finished = false;
 			ptc_group_prearm_locked(g);
 			advance_all(w, g);
-			ptc_group_news_locked(w, g);
+			ptc_group_event_locked(w, g);
 		}
 		ptc_group_unref_locked(g);
 	}
@@ -256,7 +256,7 @@ int ptc_workers_release(struct ptc_workers *w, const struct ptc_group_key *key, 
 	return rc;
 }
 
-void ptc_workers_retell(struct ptc_workers *w, const struct ptc_group_key *key)
+void ptc_workers_report_again(struct ptc_workers *w, const struct ptc_group_key *key)
 {
 	struct group *g;
 
@@ -265,12 +265,12 @@ void ptc_workers_retell(struct ptc_workers *w, const struct ptc_group_key *key)
 	if (g && g->built && !g->ending) {
 		g->said_failed = g->said_finished = g->said_due = false;
 		for (size_t i = 0; i < g->desc.nranks; i++) {
-			const struct worker *k = g->seats[i].worker;
+			const struct worker *k = g->slots[i].worker;
 
-			if (g->seats[i].exited || (k && k->ended))
+			if (g->slots[i].exited || (k && k->ended))
 				ptc_group_failed_locked(w, g, k, i, k ? NULL : "its process has ended");
 		}
-		ptc_group_news_locked(w, g);
+		ptc_group_event_locked(w, g);
 	}
 	pthread_mutex_unlock(&w->lock);
 }

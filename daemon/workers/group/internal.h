@@ -7,7 +7,7 @@
 #include "daemon/workers/session/session.h"
 #include "daemon/workers/state/group_find.h"
 #include "daemon/workers/state/rank_declarations.h"
-#include "daemon/workers/state/rank_news.h"
+#include "daemon/workers/state/rank_events.h"
 #include "daemon/workers/state/workers_sync.h"
 
 /* group_start.c */
@@ -15,10 +15,10 @@
 void ptc_group_remove_locked(struct ptc_workers *w, struct group *g);
 int ptc_group_spawn_locked(struct ptc_workers *w, struct group *g, struct ptc_error *err);
 /* Live workers are connected, or the time is over. */
-int ptc_group_settle_locked(struct ptc_workers *w, struct group *g, struct ptc_error *err);
+int ptc_group_wait_connected_locked(struct ptc_workers *w, struct group *g, struct ptc_error *err);
 /* Fills err when one of its processes has ended. */
 int ptc_group_dead_locked(struct ptc_workers *w, struct group *g, struct ptc_error *err);
-struct ptc_process_label ptc_group_label(const struct group *g, size_t seat); /* of a process that begins with it */
+struct ptc_process_label ptc_group_label(const struct group *g, size_t slot); /* of a process that begins with it */
 
 /* group_file.c */
 int ptc_group_new(const struct ptc_group_desc *desc, struct group **ret, struct ptc_error *err);

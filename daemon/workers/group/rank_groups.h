@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Groups of ranks, from start to end: what a switch has done with the ranks on this node.
  *
- * Happy path, by call: start -> (training goes on) -> arm, arm, wait_stopped -> seats read by the
- * agent -> end -> build -> seats restored by the agent -> go. Failure modes: a rank that exits
+ * Happy path, by call: start -> (training goes on) -> arm, arm, wait_stopped -> slots read by the
+ * agent -> end -> build -> slots restored by the agent -> go. Failure modes: a rank that exits
  * (PTC_ESTATE naming rank, status and the end of its log), that never comes to a boundary (the
  * caller's wait ends: PTC_ETIMEOUT naming ranks), that declares nonsense (PTC_ELAYOUT naming
  * tensor).
@@ -34,11 +34,11 @@ int ptc_workers_release(struct ptc_workers *w, const struct ptc_group_key *key, 
 /* The group's generation is over: waits until every rank has exited or waits in ptc_next, killing after the grace time. */
 int ptc_workers_end(struct ptc_workers *w, const struct ptc_group_key *key, const struct ptc_wait *wait,
 		    struct ptc_error *err);
-struct ptc_seat_carried;
+struct ptc_rank_state;
 /* Gives the group's ranks their generation; waits until all have declared. start_step and has_state: see ptc.h. carried:
  * with has_state, of each rank of desc; NULL: nothing. */
 int ptc_workers_build(struct ptc_workers *w, const struct ptc_group_desc *desc, uint64_t start_step, bool has_state,
-		      const struct ptc_seat_carried *carried, const struct ptc_wait *wait, struct ptc_error *err);
+		      const struct ptc_rank_state *rank_states, const struct ptc_wait *wait, struct ptc_error *err);
 /* Ends every process of the job that is not of `keep` (NULL: all), in the background. */
 void ptc_workers_drop(struct ptc_workers *w, const char *uuid, const struct ptc_group_key *keep);
 
@@ -47,7 +47,7 @@ void ptc_workers_forget(struct ptc_workers *w, const char *uuid);
 /* Jobs that have a folder here. fn must not call back. */
 void ptc_workers_jobs(struct ptc_workers *w, void (*fn)(void *arg, const char *uuid), void *arg);
 /* Says again what is to be said of the group: what it said before may have been overwritten by what another group said. */
-void ptc_workers_retell(struct ptc_workers *w, const struct ptc_group_key *key);
+void ptc_workers_report_again(struct ptc_workers *w, const struct ptc_group_key *key);
 
 /* Whether processes that some ptcd has started with this `dir` still run: *ret_pid is one of them, or 0. Nothing there is nothing. */
 int ptc_workers_running(const char *dir, pid_t *ret_pid, struct ptc_error *err);

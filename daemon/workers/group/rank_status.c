@@ -14,9 +14,9 @@
 #include <string.h>
 
 static const char *const state_names[] = {
-	[PTC_SEAT_SPAWNED] = "spawned",   [PTC_SEAT_WAITING] = "waiting", [PTC_SEAT_BUILDING] = "building",
-	[PTC_SEAT_DECLARED] = "declared", [PTC_SEAT_RUNNING] = "running", [PTC_SEAT_STOPPED] = "stopped",
-	[PTC_SEAT_ENDING] = "ending",     [PTC_SEAT_EXITED] = "exited",
+	[PTC_SLOT_SPAWNED] = "spawned",   [PTC_SLOT_WAITING] = "waiting", [PTC_SLOT_BUILDING] = "building",
+	[PTC_SLOT_DECLARED] = "declared", [PTC_SLOT_RUNNING] = "running", [PTC_SLOT_STOPPED] = "stopped",
+	[PTC_SLOT_ENDING] = "ending",     [PTC_SLOT_EXITED] = "exited",
 };
 
 static void put_string(struct ptc_buf *b, const char *s)
@@ -60,21 +60,22 @@ static void put_reports(struct ptc_buf *b, struct ptc_local_page *page)
 
 static void put_label(struct ptc_buf *b, const struct ptc_process_label *l)
 {
-	if (l->launch)
+	if (l->incarnation)
 		ptc_buf_printf(b, ", \"world\": %u, \"since_ms\": %lld", l->world, (long long)l->since_ms);
 }
 
-static void put_seat(struct ptc_buf *b, struct ptc_workers *w, const struct group *g, size_t i)
+static void put_slot(struct ptc_buf *b, struct ptc_workers *w, const struct group *g, size_t i)
 {
-	const struct worker *k = g->seats[i].worker;
-	enum ptc_seat_state state = ptc_group_seat_state(g, i);
+	const struct worker *k = g->slots[i].worker;
+	enum ptc_slot_state state = ptc_group_slot_state(g, i);
 	int64_t stalled, hung;
 	pid_t copier;
 	uint64_t step;
 
-	ptc_buf_printf(b, "{\"rank\": %u, \"generation\": %llu, \"launch\": %llu, \"state\": \"%s\", \"pid\": %d, ",
-		       g->seats[i].rank.rank, (unsigned long long)g->desc.key.generation,
-		       (unsigned long long)g->desc.key.launch, state_names[state], k ? (int)k->process.pid : 0);
+	ptc_buf_printf(b,
+		       "{\"rank\": %u, \"generation\": %llu, \"incarnation\": %llu, \"state\": \"%s\", \"pid\": %d, ",
+		       g->slots[i].rank.rank, (unsigned long long)g->desc.key.generation,
+		       (unsigned long long)g->desc.key.incarnation, state_names[state], k ? (int)k->process.pid : 0);
 	if (k && k->page && ptc_local_step(k->page, &step))
 		ptc_buf_printf(b, "\"step\": %llu, \"whole\": %s, ", (unsigned long long)step,
 			       ptc_local_whole(k->page) ? "true" : "false");
@@ -107,25 +108,25 @@ static void put_seat(struct ptc_buf *b, struct ptc_workers *w, const struct grou
 	ptc_buf_puts(b, "}");
 }
 
-/* Of a launch that has ended, or of none yet: its log is here. */
-static void put_seatless(struct ptc_buf *b, const struct ptc_process_label *l, enum ptc_seat_state state)
+/* Of an incarnation that has ended, or of none yet: its log is here. */
+static void put_seatless(struct ptc_buf *b, const struct ptc_process_label *l, enum ptc_slot_state state)
 {
-	ptc_buf_printf(b, "{\"rank\": %u, \"generation\": %llu, \"launch\": %llu, \"state\": \"%s\"", l->rank,
-		       (unsigned long long)l->generation, (unsigned long long)l->launch, state_names[state]);
+	ptc_buf_printf(b, "{\"rank\": %u, \"generation\": %llu, \"incarnation\": %llu, \"state\": \"%s\"", l->rank,
+		       (unsigned long long)l->generation, (unsigned long long)l->incarnation, state_names[state]);
 	put_label(b, l);
 	ptc_buf_puts(b, "}");
 }
 
 static void put_past(struct ptc_buf *b, const struct worker *k, bool *first)
 {
-	if (!k->group && k->label.launch) {
+	if (!k->group && k->label.incarnation) {
 		ptc_buf_puts(b, *first ? "" : ", ");
-		put_seatless(b, &k->label, k->ended ? PTC_SEAT_EXITED : PTC_SEAT_WAITING);
+		put_seatless(b, &k->label, k->ended ? PTC_SLOT_EXITED : PTC_SLOT_WAITING);
 		*first = false;
 	}
 	for (unsigned i = 0; i < k->nbefore; i++) {
 		ptc_buf_puts(b, *first ? "" : ", ");
-		put_seatless(b, &k->before[i], PTC_SEAT_EXITED);
+		put_seatless(b, &k->before[i], PTC_SLOT_EXITED);
 		*first = false;
 	}
 }
@@ -142,7 +143,7 @@ int ptc_workers_json(struct ptc_workers *w, const char *uuid, char **ret_json, s
 	for (struct group *g = job ? job->groups : NULL; g; g = g->next)
 		for (size_t i = 0; i < g->desc.nranks; i++) {
 			ptc_buf_puts(&b, first ? "" : ", ");
-			put_seat(&b, w, g, i);
+			put_slot(&b, w, g, i);
 			first = false;
 		}
 	for (const struct worker *k = job ? job->workers : NULL; k; k = k->next)
@@ -157,11 +158,11 @@ int ptc_workers_json(struct ptc_workers *w, const char *uuid, char **ret_json, s
 	return 0;
 }
 
-/* The i-th of a process's launches, the last first, and where it ends in its log. NULL: it is not known to have had so many. */
+/* The i-th of a process's incarnations, the last first, and where it ends in its log. NULL: it is not known to have had so many. */
 static const struct ptc_process_label *label_at(const struct worker *k, unsigned i, uint64_t *ret_end)
 {
 	*ret_end = i == 0 ? UINT64_MAX : i == 1 ? k->label.begin : 0;
-	if (i > k->nbefore || !k->label.launch)
+	if (i > k->nbefore || !k->label.incarnation)
 		return NULL;
 	if (i > 1)
 		*ret_end = k->before[k->nbefore - i + 1].begin;
@@ -174,8 +175,8 @@ struct found_log {
 	uint64_t end;
 };
 
-/* Its newest process in the launch; 0: in any. */
-static struct found_log find_log(const struct job *job, uint32_t rank, uint64_t launch)
+/* Its newest process in the incarnation; 0: in any. */
+static struct found_log find_log(const struct job *job, uint32_t rank, uint64_t incarnation)
 {
 	struct found_log found = { 0 };
 
@@ -184,7 +185,7 @@ static struct found_log find_log(const struct job *job, uint32_t rank, uint64_t 
 		uint64_t end;
 
 		for (unsigned i = 0; (l = label_at(k, i, &end)); i++) {
-			if (l->rank != rank || (launch && l->launch != launch))
+			if (l->rank != rank || (incarnation && l->incarnation != incarnation))
 				continue;
 			if (!found.k || l->since_ms > found.label->since_ms ||
 			    (l->since_ms == found.label->since_ms && k->number > found.k->number))
@@ -194,7 +195,7 @@ static struct found_log find_log(const struct job *job, uint32_t rank, uint64_t 
 	return found;
 }
 
-int ptc_workers_log(struct ptc_workers *w, const char *uuid, uint32_t rank, uint64_t launch,
+int ptc_workers_log(struct ptc_workers *w, const char *uuid, uint32_t rank, uint64_t incarnation,
 		    struct ptc_worker_log *ret_log, struct ptc_error *err)
 {
 	struct ptc_worker_log log = { .rank = rank };
@@ -205,12 +206,12 @@ int ptc_workers_log(struct ptc_workers *w, const char *uuid, uint32_t rank, uint
 	pthread_mutex_lock(&w->lock);
 	job = ptc_workers_job_locked(w, uuid);
 	if (job)
-		f = find_log(job, rank, launch);
+		f = find_log(job, rank, incarnation);
 	if (f.k) {
 		n = snprintf(log.path, sizeof log.path, "%s/log", f.k->process.dir);
 		log.begin = f.label->begin;
 		log.end = f.end;
-		log.launch = f.label->launch;
+		log.incarnation = f.label->incarnation;
 		log.over = f.k->ended || f.end != UINT64_MAX;
 		log.number = f.k->number;
 	}
@@ -233,7 +234,7 @@ void ptc_workers_log_look(struct ptc_workers *w, const char *uuid, struct ptc_wo
 	pthread_mutex_lock(&w->lock);
 	k = ptc_worker_find_locked(w, uuid, log->number);
 	log->over = !k || k->ended;
-	while (k && (l = label_at(k, i, &end)) && l->launch != log->launch)
+	while (k && (l = label_at(k, i, &end)) && l->incarnation != log->incarnation)
 		i++;
 	if (k && !l) /* so long ago that it is not remembered: what is, has begun after it */
 		end = i > 1 ? k->before[0].begin : k->label.begin;

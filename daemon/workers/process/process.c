@@ -129,14 +129,14 @@ bool ptc_process_label_write(const char *dir, const struct ptc_process_label *l)
 				     O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
 
 	return fd >= 0 && dprintf(fd,
-				  "rank %" PRIu32 "\nworld %" PRIu32 "\ngeneration %" PRIu64 "\nlaunch %" PRIu64
+				  "rank %" PRIu32 "\nworld %" PRIu32 "\ngeneration %" PRIu64 "\nincarnation %" PRIu64
 				  "\nbegin %" PRIu64 "\nsince %" PRId64 "\nend .\n",
-				  l->rank, l->world, l->generation, l->launch, l->begin, l->since_ms) > 0;
+				  l->rank, l->world, l->generation, l->incarnation, l->begin, l->since_ms) > 0;
 }
 
 bool ptc_process_label_read(const char *dir, struct ptc_process_label *ret_label)
 {
-	static const char *const keys[] = { "rank", "world", "generation", "launch", "begin", "since" };
+	static const char *const keys[] = { "rank", "world", "generation", "incarnation", "begin", "since" };
 	char path[PTC_EXEC_PATH_MAX + 16], number[24];
 	char text[FILE_MAX_BYTES];
 	uint64_t v[PTC_ARRAY_LEN(keys)];
@@ -151,7 +151,7 @@ bool ptc_process_label_read(const char *dir, struct ptc_process_label *ret_label
 	*ret_label = (struct ptc_process_label){ .rank = (uint32_t)v[0],
 						 .world = (uint32_t)v[1],
 						 .generation = v[2],
-						 .launch = v[3],
+						 .incarnation = v[3],
 						 .begin = v[4],
 						 .since_ms = (int64_t)v[5] };
 	return v[3] != 0;

@@ -52,13 +52,13 @@ bool ptc_process_exit_read(const char *dir, int *ret_status);
 bool ptc_process_cgroup_write(const char *cgroup); /* in the working directory */
 void ptc_process_cgroup_read(const char *dir, char ret_cgroup[PTC_EXEC_PATH_MAX]);
 
-/* The file `rank`: which rank of which launch its log tells of. Ours (ptcd's), not the helper's; not synced, for a log without it is
+/* The file `rank`: which rank of which incarnation its log tells of. Ours (ptcd's), not the helper's; not synced, for a log without it is
  * only harder to find. */
 struct ptc_process_label {
 	uint32_t rank, world;
-	uint64_t generation, launch; /* launch 0: not known */
-	uint64_t begin;              /* where in the log that launch begins: a process may go through several */
-	int64_t since_ms;            /* realtime */
+	uint64_t generation, incarnation; /* incarnation 0: not known */
+	uint64_t begin;   /* where in the log that incarnation begins: a process may go through several */
+	int64_t since_ms; /* realtime */
 };
 bool ptc_process_label_write(const char *dir, const struct ptc_process_label *l);
 bool ptc_process_label_read(const char *dir, struct ptc_process_label *ret_label);

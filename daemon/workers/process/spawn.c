@@ -214,7 +214,7 @@ struct fds {
 };
 
 /* posix_spawn: as vfork, for gRPC's threads hold locks that a forked child could never release. */
-static int launch(const char *helper, const char *dir, const struct fds *fds, pid_t *ret_pid)
+static int spawn_helper(const char *helper, const char *dir, const struct fds *fds, pid_t *ret_pid)
 {
 	char name[] = "ptc-exec", folder[PTC_EXEC_PATH_MAX];
 	char *argv[] = { name, folder, NULL }; /* the folder is for people who read ps */
@@ -307,7 +307,7 @@ static int start(const struct ptc_spawn *s, struct fds *fds, struct ptc_error *e
 	if (!e && ptc_fault("process.spawn.before"))
 		e = EIO;
 	if (!e)
-		e = launch(helper, s->dir, fds, &pid);
+		e = spawn_helper(helper, s->dir, fds, &pid);
 	if (e)
 		return ptc_error_errno(err, e, "cannot start %s", helper);
 	(void)ptc_fault("process.spawn.after");

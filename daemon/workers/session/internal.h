@@ -3,14 +3,15 @@
 #pragma once
 
 #include "daemon/workers/session/rank_conn.h"
-#include "daemon/workers/session/rank_meet.h"
+#include "daemon/workers/session/rank_rendezvous.h"
 #include "daemon/workers/session/session.h"
 #include "daemon/workers/state/group_find.h"
 #include "daemon/workers/state/rank_declarations.h"
-#include "daemon/workers/state/rank_news.h"
+#include "daemon/workers/state/rank_events.h"
 #include "daemon/workers/state/workers_sync.h"
 
-void ptc_meet_message_locked(struct ptc_workers *w, struct worker *k, uint16_t type, const struct ptc_local_meet *m);
+void ptc_rendezvous_message_locked(struct ptc_workers *w, struct worker *k, uint16_t type,
+				   const struct ptc_local_rendezvous *m);
 /* 0: it is among the group's keys; 1: it was already. */
-int ptc_meet_add(struct group *g, const char *key, const void *value, size_t len, struct ptc_error *err);
-void ptc_meets_keep(const struct group *g, const struct meet_entry *e);
+int ptc_rendezvous_add(struct group *g, const char *key, const void *value, size_t len, struct ptc_error *err);
+void ptc_rendezvous_keep(const struct group *g, const struct rendezvous_entry *e);

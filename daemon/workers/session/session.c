@@ -56,8 +56,8 @@ struct worker *ptc_worker_find_locked(struct ptc_workers *w, const char *uuid, u
 static void drop_generation(struct worker *k)
 {
 	k->declared = ptc_declared_unref(k->declared);
-	k->carry = ptc_carry_unref(k->carry);
-	k->restore = ptc_carry_unref(k->restore);
+	k->rank_state = ptc_rank_state_unref(k->rank_state);
+	k->restore = ptc_rank_state_unref(k->restore);
 	k->staging = ptc_staging_unref(k->staging);
 	k->go = k->finished = k->staged = k->get.active = false;
 	k->seen = k->stale = false;
@@ -82,10 +82,10 @@ void ptc_worker_detach_locked(struct worker *k)
 	if (!g)
 		return;
 	if (k->ended) {
-		g->seats[k->seat].exited = true;
-		g->seats[k->seat].exit_status = k->status;
+		g->slots[k->slot].exited = true;
+		g->slots[k->slot].exit_status = k->status;
 	}
-	g->seats[k->seat].worker = NULL;
+	g->slots[k->slot].worker = NULL;
 	k->group = NULL;
 }
 
@@ -121,10 +121,10 @@ static void exited_locked(struct ptc_workers *w, struct worker *k, bool known, i
 	if (k->group) {
 		struct group *g = k->group;
 
-		g->seats[k->seat].exited = true;
-		g->seats[k->seat].exit_status = k->status;
+		g->slots[k->slot].exited = true;
+		g->slots[k->slot].exit_status = k->status;
 		if (g->built && !g->ending && !k->exit_wanted)
-			ptc_group_failed_locked(w, g, k, k->seat, NULL);
+			ptc_group_failed_locked(w, g, k, k->slot, NULL);
 	}
 	/* Whoever still looks at its memory has references of its own. */
 	drop_generation(k);
@@ -227,22 +227,22 @@ static bool in_generation(const struct worker *k)
 bool ptc_worker_ending(const struct worker *k)
 {
 	return in_generation(k) && (k->exit_wanted || k->stale || !k->group || k->group->ending ||
-				    !ptc_group_is(k->group, k->generation, k->launch));
+				    !ptc_group_is(k->group, k->generation, k->incarnation));
 }
 
-static void send_carry(struct conn *c, const struct carry *carry)
+static void send_rank_state(struct conn *c, const struct rank_state *rank_state)
 {
 	struct ptc_local_out out = { .grow = ptc_realloc };
 
-	for (size_t i = 0; carry && i < carry->nblobs; i++) {
-		const struct ptc_seat_blob *b = &carry->blobs[i];
+	for (size_t i = 0; rank_state && i < rank_state->nblobs; i++) {
+		const struct ptc_slot_blob *b = &rank_state->blobs[i];
 
 		out.len = 0;
 		ptc_local_put_blob(&out, &(struct ptc_local_blob){ b->name, (uint8_t)b->scope, b->data, b->len });
 		ptc_conn_send_locked(c, PTC_LOCAL_BLOB, &out, -1);
 	}
-	for (size_t i = 0; carry && i < carry->ncursors; i++) {
-		const struct ptc_seat_cursor *s = &carry->cursors[i];
+	for (size_t i = 0; rank_state && i < rank_state->ncursors; i++) {
+		const struct ptc_slot_cursor *s = &rank_state->cursors[i];
 
 		out.len = 0;
 		ptc_local_put_cursor(&out, &(struct ptc_local_cursor){ s->name, s->tag, s->position });
@@ -254,11 +254,11 @@ static void send_carry(struct conn *c, const struct carry *carry)
 static void send_generation(struct worker *k)
 {
 	const struct ptc_group_desc *d = &k->group->desc;
-	const struct ptc_group_rank *r = &k->group->seats[k->seat].rank;
+	const struct ptc_group_rank *r = &k->group->slots[k->slot].rank;
 	struct ptc_local_out out = { .grow = ptc_realloc };
 	struct ptc_local_generation m = {
 		.generation = d->key.generation,
-		.launch = d->key.launch,
+		.incarnation = d->key.incarnation,
 		.start_step = k->group->start_step,
 		.has_state = k->group->has_state,
 		.rank = r->rank,
@@ -279,15 +279,15 @@ static void send_generation(struct worker *k)
 	memcpy(m.degrees, d->degrees, sizeof m.degrees);
 	drop_generation(k);
 	k->generation = d->key.generation;
-	k->launch = d->key.launch;
+	k->incarnation = d->key.incarnation;
 	k->device = r->device;
 	k->rank = r->rank;
 	k->ran = true;
 	k->phase = WORKER_BUILDING;
 	atomic_store(&k->page->staging, PTC_LOCAL_STAGE_FREE);
 	atomic_exchange(&k->page->stop, PTC_LOCAL_NO_STOP);
-	if (k->carries && k->group->carried) /* before it: once it knows its generation, it may ask for them */
-		send_carry(k->conn, k->group->carried[k->seat]);
+	if (k->takes_state && k->group->rank_states) /* before it: once it knows its generation, it may ask for them */
+		send_rank_state(k->conn, k->group->rank_states[k->slot]);
 	ptc_local_put_generation(&out, &m);
 	ptc_conn_send_locked(k->conn, PTC_LOCAL_GENERATION, &out, -1);
 	ptc_free(out.data);
@@ -297,13 +297,13 @@ static void send_restored(struct worker *k)
 {
 	struct ptc_local_out out = { .grow = ptc_realloc };
 
-	send_carry(k->conn, k->restore);
+	send_rank_state(k->conn, k->restore);
 	ptc_local_put_restored(&out, &(struct ptc_local_restored){ k->restored, k->group->start_step });
 	ptc_conn_send_locked(k->conn, PTC_LOCAL_RESTORED, &out, -1);
 	ptc_free(out.data);
 	/* What it does not set anew is carried on. */
-	ptc_carry_unref(k->carry);
-	k->carry = ptc_carry_ref(k->restore);
+	ptc_rank_state_unref(k->rank_state);
+	k->rank_state = ptc_rank_state_ref(k->restore);
 	k->phase = WORKER_RUNNING;
 	k->seen = false;
 }
@@ -325,7 +325,7 @@ static void send_ended(struct worker *k)
 	if (k->phase == WORKER_STOPPED && k->finished && k->group && k->group->dropping) {
 		send_number(k, PTC_LOCAL_FINISHED, k->stop_step);
 	} else {
-		ptc_local_put_ended(&out, k->generation, k->launch);
+		ptc_local_put_ended(&out, k->generation, k->incarnation);
 		ptc_conn_send_locked(k->conn, PTC_LOCAL_ENDED, &out, -1);
 		ptc_free(out.data);
 	}
@@ -446,8 +446,9 @@ static struct worker *identify(struct conn *c, const struct ptc_local_hello *h)
 		return NULL;
 	}
 	if (!k) {
-		ptc_conn_refuse_locked(c, PTC_LOCAL_R_STALE,
-				       "the token names no process of this job: it belongs to a launch that is over");
+		ptc_conn_refuse_locked(
+			c, PTC_LOCAL_R_STALE,
+			"the token names no process of this job: it belongs to an incarnation that is over");
 		return NULL;
 	}
 	if (k->spawning) {
@@ -461,7 +462,7 @@ static struct worker *identify(struct conn *c, const struct ptc_local_hello *h)
 		return NULL;
 	}
 	if (k->conn && k->pid != c->pid) {
-		ptc_conn_refuse_locked(c, PTC_LOCAL_R_REFUSED, "process %d has the seat of this token already",
+		ptc_conn_refuse_locked(c, PTC_LOCAL_R_REFUSED, "process %d has the slot of this token already",
 				       (int)k->pid);
 		return NULL;
 	}
@@ -500,8 +501,8 @@ static void welcome(struct worker *k, bool with_page)
 /* What it has said so far is of the connection before: it says it again. */
 static void begin_session(struct worker *k, const struct ptc_local_hello *h)
 {
-	bool go = k->go && k->generation == h->generation && k->launch == h->launch;
-	struct carry *restore = k->restore;
+	bool go = k->go && k->generation == h->generation && k->incarnation == h->incarnation;
+	struct rank_state *restore = k->restore;
 
 	k->restore = NULL;
 	drop_generation(k);
@@ -510,20 +511,20 @@ static void begin_session(struct worker *k, const struct ptc_local_hello *h)
 	k->fill.sent = k->fill.done = 0;
 	k->fill.failed = false;
 	k->fill.can = h->features & PTC_LOCAL_CAN_FILL;
-	k->carries = h->features & PTC_LOCAL_CAN_CARRY;
+	k->takes_state = h->features & PTC_LOCAL_CAN_TAKE_STATE;
 	k->phase = WORKER_CONNECTED;
-	if (h->standing == PTC_LOCAL_NOWHERE) {
-		ptc_carry_unref(restore);
+	if (h->resume_phase == PTC_LOCAL_NOWHERE) {
+		ptc_rank_state_unref(restore);
 		return;
 	}
 	k->go = go;
 	k->restore = restore;
 	k->generation = h->generation;
-	k->launch = h->launch;
+	k->incarnation = h->incarnation;
 	k->phase = WORKER_BUILDING;
-	k->resumes = WORKER_BUILDING + (h->standing - PTC_LOCAL_BUILDS);
+	k->resumes = WORKER_BUILDING + (h->resume_phase - PTC_LOCAL_BUILDS);
 	/* A rank that claims what it was not given is of no generation. */
-	k->stale = !k->group || !k->group->built || k->group->seats[k->seat].rank.rank != h->rank;
+	k->stale = !k->group || !k->group->built || k->group->slots[k->slot].rank.rank != h->rank;
 	k->ran |= !k->stale;
 }
 
@@ -571,14 +572,14 @@ static bool on_next(struct ptc_workers *w, struct worker *k)
 
 	if (k->phase == WORKER_WAITING)
 		return false;
-	if (g && in_generation(k) && ptc_group_is(g, k->generation, k->launch) && !g->ending) {
-		ptc_group_failed_locked(w, g, k, k->seat, "left its generation before it had ended");
-		g->seats[k->seat].exited = true;
+	if (g && in_generation(k) && ptc_group_is(g, k->generation, k->incarnation) && !g->ending) {
+		ptc_group_failed_locked(w, g, k, k->slot, "left its generation before it had ended");
+		g->slots[k->slot].exited = true;
 		ptc_worker_detach_locked(k);
 	} else if (g && g->built &&
 		   (k->phase == WORKER_CONNECTED
 			    ? g->ending /* it had left already when it connected anew, or never had it */
-			    : (g->ending || *g->refused) && ptc_group_is(g, k->generation, k->launch))) {
+			    : (g->ending || *g->refused) && ptc_group_is(g, k->generation, k->incarnation))) {
 		if (g->desc.mode == PTC_MODE_RESTART)
 			ptc_worker_want_exit_locked(w, k, ptc_group_grace_ms(g)); /* stays until it has exited */
 		else
@@ -597,7 +598,7 @@ static void decline(struct worker *k, const struct ptc_error *err)
 	struct group *g = k->group;
 
 	if (g && !*g->refused)
-		snprintf(g->refused, sizeof g->refused, "rank %u: %.900s", g->seats[k->seat].rank.rank, err->text);
+		snprintf(g->refused, sizeof g->refused, "rank %u: %.900s", g->slots[k->slot].rank.rank, err->text);
 	ptc_local_put_refusal(&out, PTC_LOCAL_R_REFUSED, err->text);
 	ptc_conn_send_locked(k->conn, PTC_LOCAL_DECLINED, &out, -1);
 	ptc_free(out.data);
@@ -628,15 +629,15 @@ static bool on_declared(struct ptc_workers *w, struct worker *k, const struct pt
 		return false;
 	if (!k->declared)
 		k->declared = ptc_declared_new();
-	if (!k->carry)
-		k->carry = ptc_carry_new();
-	if (!k->declared || !k->carry || ptc_declared_finish(k->declared, &err)) {
+	if (!k->rank_state)
+		k->rank_state = ptc_rank_state_new();
+	if (!k->declared || !k->rank_state || ptc_declared_finish(k->declared, &err)) {
 		decline(k, &err);
 		return true;
 	}
 	k->phase = running ? WORKER_RUNNING : WORKER_DECLARED;
-	if (k->group->carried)
-		k->group->carried[k->seat] = ptc_carry_unref(k->group->carried[k->seat]);
+	if (k->group->rank_states)
+		k->group->rank_states[k->slot] = ptc_rank_state_unref(k->group->rank_states[k->slot]);
 	if (k->group->desc.fast_copy)
 		ptc_worker_stage(w, k);
 	return true;
@@ -648,7 +649,7 @@ static bool on_blob(struct worker *k, const struct ptc_local_message *m)
 
 	if (k->phase != WORKER_RUNNING || !ptc_local_get_blob(m->data, m->len, &b))
 		return false;
-	return ptc_carry_set_blob(&k->carry, &b) == 0;
+	return ptc_rank_state_set_blob(&k->rank_state, &b) == 0;
 }
 
 static bool on_cursor(struct worker *k, const struct ptc_local_message *m)
@@ -657,7 +658,7 @@ static bool on_cursor(struct worker *k, const struct ptc_local_message *m)
 
 	if (k->phase != WORKER_RUNNING || !ptc_local_get_cursor(m->data, m->len, &s))
 		return false;
-	return ptc_carry_set_cursor(&k->carry, &s) == 0;
+	return ptc_rank_state_set_cursor(&k->rank_state, &s) == 0;
 }
 
 static bool on_stopped(struct ptc_workers *w, struct worker *k, const struct ptc_local_message *m)
@@ -674,7 +675,7 @@ static bool on_stopped(struct ptc_workers *w, struct worker *k, const struct ptc
 	k->later = *s.refused && s.later && !s.finished;
 	ptc_worker_advance_locked(w, k);
 	if (k->phase == WORKER_STOPPED)
-		ptc_group_news_locked(w, k->group);
+		ptc_group_event_locked(w, k->group);
 	return true;
 }
 
@@ -690,13 +691,13 @@ static bool on_filled(struct worker *k, const struct ptc_local_message *m)
 	return true;
 }
 
-static bool on_meet(struct ptc_workers *w, struct worker *k, const struct ptc_local_message *m)
+static bool on_rendezvous(struct ptc_workers *w, struct worker *k, const struct ptc_local_message *m)
 {
-	struct ptc_local_meet q;
+	struct ptc_local_rendezvous q;
 
-	if (!ptc_local_get_meet(m->data, m->len, &q) || ptc_local_short_error(q.key))
+	if (!ptc_local_get_rendezvous(m->data, m->len, &q) || ptc_local_short_error(q.key))
 		return false;
-	ptc_meet_message_locked(w, k, m->type, &q);
+	ptc_rendezvous_message_locked(w, k, m->type, &q);
 	return true;
 }
 
@@ -707,11 +708,11 @@ bool ptc_worker_gone(const struct worker *k)
 
 void ptc_worker_left_locked(struct ptc_workers *w, struct worker *k, int64_t now_ns)
 {
-	bool mine = k->group && ptc_group_is(k->group, k->generation, k->launch) && in_generation(k);
+	bool mine = k->group && ptc_group_is(k->group, k->generation, k->incarnation) && in_generation(k);
 
 	if (k->left && !k->ended && mine && !k->group->ending && !k->exit_wanted &&
 	    now_ns - k->left_ns > WORKERS_LEFT_NS)
-		ptc_group_failed_locked(w, k->group, k, k->seat, "closed its client before its generation had ended");
+		ptc_group_failed_locked(w, k->group, k, k->slot, "closed its client before its generation had ended");
 }
 
 static bool on_bye(struct worker *k)
@@ -751,9 +752,9 @@ bool ptc_worker_message_locked(struct ptc_workers *w, struct worker *k, const st
 	case PTC_LOCAL_STOPPED:
 		ok = on_stopped(w, k, m);
 		break;
-	case PTC_LOCAL_MEET_PUT:
-	case PTC_LOCAL_MEET_GET:
-		ok = on_meet(w, k, m);
+	case PTC_LOCAL_RENDEZVOUS_PUT:
+	case PTC_LOCAL_RENDEZVOUS_GET:
+		ok = on_rendezvous(w, k, m);
 		break;
 	case PTC_LOCAL_BYE:
 		ok = on_bye(k);

@@ -26,10 +26,10 @@ void ptc_worker_left_locked(struct ptc_workers *w, struct worker *k, int64_t now
 void ptc_worker_stage(struct ptc_workers *w, struct worker *k);
 struct staging *ptc_staging_unref(struct staging *s);
 
-/* rank_meet.c, meet_file.c: keys that ranks meet by */
-void ptc_meet_expire_locked(struct worker *k, int64_t now_ns);
-#define PTC_MEETS ".meets" /* ends such a file's name, in the folder of groups */
-void ptc_meets_load(struct group *g);
-void ptc_meets_unsave(const struct group *g);
+/* rank_rendezvous.c, rendezvous_file.c: rendezvous keys */
+void ptc_rendezvous_expire_locked(struct worker *k, int64_t now_ns);
+#define PTC_RENDEZVOUS ".rendezvous" /* ends such a file's name, in the folder of groups */
+void ptc_rendezvous_load(struct group *g);
+void ptc_rendezvous_unsave(const struct group *g);
 /* Keys of a file's bytes; returns how many bytes of them are good. */
-size_t ptc_meets_decode(struct group *g, const uint8_t *data, size_t len);
+size_t ptc_rendezvous_decode(struct group *g, const uint8_t *data, size_t len);

@@ -22,18 +22,18 @@ void ptc_group_free(struct group *g)
 		return;
 	if (g->job)
 		g->job->held--;
-	for (size_t i = 0; i < g->nmeets; i++) {
-		ptc_free(g->meets[i].key);
-		ptc_free(g->meets[i].value);
+	for (size_t i = 0; i < g->nrendezvous; i++) {
+		ptc_free(g->rendezvous[i].key);
+		ptc_free(g->rendezvous[i].value);
 	}
-	ptc_free(g->meets);
+	ptc_free(g->rendezvous);
 	ptc_free(g->argv);
 	ptc_free(g->env);
 	ptc_free(g->ranks);
-	for (size_t i = 0; g->carried && i < g->desc.nranks; i++)
-		ptc_carry_unref(g->carried[i]);
-	ptc_free(g->carried);
-	ptc_free(g->seats);
+	for (size_t i = 0; g->rank_states && i < g->desc.nranks; i++)
+		ptc_rank_state_unref(g->rank_states[i]);
+	ptc_free(g->rank_states);
+	ptc_free(g->slots);
 	ptc_free(g->bytes);
 	ptc_free(g);
 }
@@ -50,15 +50,15 @@ void ptc_group_unref_locked(struct group *g)
 		ptc_group_free(g);
 }
 
-bool ptc_group_is(const struct group *g, uint64_t generation, uint64_t launch)
+bool ptc_group_is(const struct group *g, uint64_t generation, uint64_t incarnation)
 {
-	return g->desc.key.generation == generation && g->desc.key.launch == launch;
+	return g->desc.key.generation == generation && g->desc.key.incarnation == incarnation;
 }
 
 struct group *ptc_group_find_in(const struct job *job, const struct ptc_group_key *key)
 {
 	for (struct group *g = job ? job->groups : NULL; g; g = g->next)
-		if (ptc_group_is(g, key->generation, key->launch))
+		if (ptc_group_is(g, key->generation, key->incarnation))
 			return g;
 	return NULL;
 }
@@ -70,25 +70,25 @@ struct group *ptc_group_find_locked(struct ptc_workers *w, const struct ptc_grou
 
 int ptc_group_missing(const struct ptc_group_key *key, struct ptc_error *err)
 {
-	return ptc_error_set(err, PTC_ENOTFOUND, "no ranks of job %s, generation %llu, launch %llu are here", key->uuid,
-			     (unsigned long long)key->generation, (unsigned long long)key->launch);
+	return ptc_error_set(err, PTC_ENOTFOUND, "no ranks of job %s, generation %llu, incarnation %llu are here",
+			     key->uuid, (unsigned long long)key->generation, (unsigned long long)key->incarnation);
 }
 
-enum ptc_seat_state ptc_group_seat_state(const struct group *g, size_t i)
+enum ptc_slot_state ptc_group_slot_state(const struct group *g, size_t i)
 {
-	static const enum ptc_seat_state of[] = {
-		[WORKER_ABSENT] = PTC_SEAT_SPAWNED,    [WORKER_CONNECTED] = PTC_SEAT_SPAWNED,
-		[WORKER_WAITING] = PTC_SEAT_WAITING,   [WORKER_BUILDING] = PTC_SEAT_BUILDING,
-		[WORKER_DECLARED] = PTC_SEAT_DECLARED, [WORKER_RUNNING] = PTC_SEAT_RUNNING,
-		[WORKER_STOPPED] = PTC_SEAT_STOPPED,   [WORKER_ENDING] = PTC_SEAT_ENDING,
+	static const enum ptc_slot_state of[] = {
+		[WORKER_ABSENT] = PTC_SLOT_SPAWNED,    [WORKER_CONNECTED] = PTC_SLOT_SPAWNED,
+		[WORKER_WAITING] = PTC_SLOT_WAITING,   [WORKER_BUILDING] = PTC_SLOT_BUILDING,
+		[WORKER_DECLARED] = PTC_SLOT_DECLARED, [WORKER_RUNNING] = PTC_SLOT_RUNNING,
+		[WORKER_STOPPED] = PTC_SLOT_STOPPED,   [WORKER_ENDING] = PTC_SLOT_ENDING,
 	};
-	const struct worker *k = g->seats[i].worker;
+	const struct worker *k = g->slots[i].worker;
 
-	if (g->seats[i].exited || (k && k->ended))
-		return PTC_SEAT_EXITED;
+	if (g->slots[i].exited || (k && k->ended))
+		return PTC_SLOT_EXITED;
 	if (!k)
-		return g->ending ? PTC_SEAT_EXITED : PTC_SEAT_SPAWNED;
-	return g->ending ? PTC_SEAT_ENDING : of[k->phase];
+		return g->ending ? PTC_SLOT_EXITED : PTC_SLOT_SPAWNED;
+	return g->ending ? PTC_SLOT_ENDING : of[k->phase];
 }
 
 uint32_t ptc_group_grace_ms(const struct group *g)

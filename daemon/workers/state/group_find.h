@@ -11,9 +11,9 @@ struct group *ptc_group_find_in(const struct job *job,
 struct group *ptc_group_find_locked(struct ptc_workers *w, const struct ptc_group_key *key);
 struct group *ptc_group_ref(struct group *g);
 void ptc_group_unref_locked(struct group *g);
-bool ptc_group_is(const struct group *g, uint64_t generation, uint64_t launch);
+bool ptc_group_is(const struct group *g, uint64_t generation, uint64_t incarnation);
 /* ENOTFOUND err: there is no such group here. */
 int ptc_group_missing(const struct ptc_group_key *key, struct ptc_error *err);
-enum ptc_seat_state ptc_group_seat_state(const struct group *g, size_t i);
+enum ptc_slot_state ptc_group_slot_state(const struct group *g, size_t i);
 uint32_t ptc_group_grace_ms(const struct group *g);
 void ptc_group_free(struct group *g);

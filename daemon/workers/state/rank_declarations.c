@@ -73,7 +73,7 @@ static int take_boxes(struct ptc_local_tensor *t, uint32_t bytes, struct ptc_loc
 	return 0;
 }
 
-static void fill_region(struct ptc_seat_region *r, const struct ptc_local_box *b, uint32_t ndim, uint32_t bytes)
+static void fill_region(struct ptc_slot_region *r, const struct ptc_local_box *b, uint32_t ndim, uint32_t bytes)
 {
 	int64_t step = bytes;
 
@@ -92,11 +92,11 @@ static void fill_region(struct ptc_seat_region *r, const struct ptc_local_box *b
 static int append(struct declared *d, struct ptc_local_tensor *t, uint32_t bytes, const struct ptc_local_box *boxes,
 		  struct ptc_error *err)
 {
-	struct ptc_seat_tensor *s;
+	struct ptc_slot_tensor *s;
 
 	if (d->ntensors == d->cap) {
 		size_t cap = d->cap ? d->cap * 2 : 64;
-		struct ptc_seat_tensor *p = ptc_reallocarray(d->tensors, cap, sizeof *p);
+		struct ptc_slot_tensor *p = ptc_reallocarray(d->tensors, cap, sizeof *p);
 
 		if (!p)
 			return ptc_grow_failed(err);
@@ -104,7 +104,7 @@ static int append(struct declared *d, struct ptc_local_tensor *t, uint32_t bytes
 		d->cap = cap;
 	}
 	s = &d->tensors[d->ntensors];
-	*s = (struct ptc_seat_tensor){ .ndim = t->ndim, .tied = t->flags & 1, .nregions = t->nboxes };
+	*s = (struct ptc_slot_tensor){ .ndim = t->ndim, .tied = t->flags & 1, .nregions = t->nboxes };
 	if (!ptc_dtype_parse(t->dtype, &s->dtype))
 		return refuse(t, "an unknown dtype", err);
 	memcpy(s->shape, t->shape, sizeof t->shape);
@@ -130,8 +130,8 @@ int ptc_declared_add(struct declared *d, struct ptc_local_tensor *t, struct ptc_
 
 	if (rc)
 		return rc;
-	d->memory += sizeof(struct ptc_seat_tensor) * 2 + strlen(t->name) + strlen(t->field) + 34 +
-		     t->nboxes * (sizeof(struct ptc_seat_region) + 2 * sizeof(struct ptc_local_span));
+	d->memory += sizeof(struct ptc_slot_tensor) * 2 + strlen(t->name) + strlen(t->field) + 34 +
+		     t->nboxes * (sizeof(struct ptc_slot_region) + 2 * sizeof(struct ptc_local_span));
 	if (d->ntensors == PTC_LOCAL_TENSORS_MAX || d->nregions + t->nboxes > PTC_LOCAL_REGIONS_MAX ||
 	    d->memory > WORKERS_DECLARED_MAX)
 		return ptc_error_set(err, PTC_ELIMIT,
@@ -151,7 +151,7 @@ int ptc_declared_add(struct declared *d, struct ptc_local_tensor *t, struct ptc_
 
 static int by_name(const void *a, const void *b)
 {
-	return strcmp(((const struct ptc_seat_tensor *)a)->name, ((const struct ptc_seat_tensor *)b)->name);
+	return strcmp(((const struct ptc_slot_tensor *)a)->name, ((const struct ptc_slot_tensor *)b)->name);
 }
 
 static int by_address(const void *a, const void *b)
@@ -161,12 +161,12 @@ static int by_address(const void *a, const void *b)
 	return x->address < y->address ? -1 : x->address > y->address;
 }
 
-static uint32_t element_bytes(const struct ptc_seat_tensor *t)
+static uint32_t element_bytes(const struct ptc_slot_tensor *t)
 {
 	return ptc_dtype_bits(t->dtype) / 8;
 }
 
-static struct ptc_local_span span_of(const struct ptc_seat_tensor *t, const struct ptc_seat_region *r)
+static struct ptc_local_span span_of(const struct ptc_slot_tensor *t, const struct ptc_slot_region *r)
 {
 	uint64_t bytes = element_bytes(t);
 
@@ -210,7 +210,7 @@ int ptc_declared_finish(struct declared *d, struct ptc_error *err)
 		return ptc_grow_failed(err);
 	for (size_t i = 0; i < d->ntensors; i++)
 		for (size_t j = 0; j < d->tensors[i].nregions; j++) {
-			const struct ptc_seat_tensor *t = &d->tensors[i];
+			const struct ptc_slot_tensor *t = &d->tensors[i];
 
 			d->spans[d->nspans++] = span_of(t, &t->regions[j]);
 			d->bytes += (uint64_t)ptc_box_volume(&t->regions[j].box) * element_bytes(t);
@@ -253,23 +253,23 @@ const char *ptc_declared_tensor_at(const struct declared *d, uint64_t address)
 
 /* ---- blobs and cursors ---------------------------------------------------------------- */
 
-struct carry *ptc_carry_new(void)
+struct rank_state *ptc_rank_state_new(void)
 {
-	struct carry *k = ptc_calloc(1, sizeof *k);
+	struct rank_state *k = ptc_calloc(1, sizeof *k);
 
 	if (k)
 		k->refs = 1;
 	return k;
 }
 
-struct carry *ptc_carry_ref(struct carry *k)
+struct rank_state *ptc_rank_state_ref(struct rank_state *k)
 {
 	if (k)
 		k->refs++;
 	return k;
 }
 
-struct carry *ptc_carry_unref(struct carry *k)
+struct rank_state *ptc_rank_state_unref(struct rank_state *k)
 {
 	if (!k || --k->refs)
 		return NULL;
@@ -296,9 +296,9 @@ static void *copy_of(const void *data, size_t len)
 	return p;
 }
 
-static int add_blob(struct carry *k, const struct ptc_local_blob *b)
+static int add_blob(struct rank_state *k, const struct ptc_local_blob *b)
 {
-	struct ptc_seat_blob *p, copy = {
+	struct ptc_slot_blob *p, copy = {
 		.name = ptc_strdup(b->name), .scope = b->scope, .data = copy_of(b->data, b->len), .len = b->len
 	};
 	size_t i = 0;
@@ -324,9 +324,9 @@ static int add_blob(struct carry *k, const struct ptc_local_blob *b)
 	return 0;
 }
 
-static int add_cursor(struct carry *k, const struct ptc_local_cursor *c)
+static int add_cursor(struct rank_state *k, const struct ptc_local_cursor *c)
 {
-	struct ptc_seat_cursor *p,
+	struct ptc_slot_cursor *p,
 		copy = { .name = ptc_strdup(c->name), .tag = ptc_strdup(c->tag), .position = c->position };
 	size_t i = 0;
 
@@ -352,71 +352,72 @@ static int add_cursor(struct carry *k, const struct ptc_local_cursor *c)
 }
 
 /* One that nobody else refers to. */
-static int own(struct carry **k)
+static int own(struct rank_state **k)
 {
-	struct carry *copy;
+	struct rank_state *copy;
 	int rc = 0;
 
 	if (*k && (*k)->refs == 1)
 		return 0;
-	copy = ptc_carry_new();
+	copy = ptc_rank_state_new();
 	if (!copy)
 		return PTC_ENOMEM;
 	for (size_t i = 0; !rc && *k && i < (*k)->nblobs; i++) {
-		const struct ptc_seat_blob *b = &(*k)->blobs[i];
+		const struct ptc_slot_blob *b = &(*k)->blobs[i];
 
 		rc = add_blob(copy, &(struct ptc_local_blob){ b->name, (uint8_t)b->scope, b->data, b->len });
 	}
 	for (size_t i = 0; !rc && *k && i < (*k)->ncursors; i++) {
-		const struct ptc_seat_cursor *c = &(*k)->cursors[i];
+		const struct ptc_slot_cursor *c = &(*k)->cursors[i];
 
 		rc = add_cursor(copy, &(struct ptc_local_cursor){ c->name, c->tag, c->position });
 	}
 	if (rc) {
-		ptc_carry_unref(copy);
+		ptc_rank_state_unref(copy);
 		return rc;
 	}
-	ptc_carry_unref(*k);
+	ptc_rank_state_unref(*k);
 	*k = copy;
 	return 0;
 }
 
-int ptc_carry_set_blob(struct carry **k, const struct ptc_local_blob *b)
+int ptc_rank_state_set_blob(struct rank_state **k, const struct ptc_local_blob *b)
 {
 	int rc = own(k);
 
 	return rc ? rc : add_blob(*k, b);
 }
 
-int ptc_carry_set_cursor(struct carry **k, const struct ptc_local_cursor *c)
+int ptc_rank_state_set_cursor(struct rank_state **k, const struct ptc_local_cursor *c)
 {
 	int rc = own(k);
 
 	return rc ? rc : add_cursor(*k, c);
 }
 
-int ptc_carry_make(const struct ptc_seat_carried *of, struct carry **ret, struct ptc_error *err)
+int ptc_rank_state_make(const struct ptc_rank_state *of, struct rank_state **ret, struct ptc_error *err)
 {
-	struct carry *k = ptc_carry_new();
+	struct rank_state *k = ptc_rank_state_new();
 	int rc = k ? 0 : PTC_ENOMEM;
 
 	for (size_t i = 0; !rc && i < of->nblobs; i++) {
-		const struct ptc_seat_blob *b = &of->blobs[i];
+		const struct ptc_slot_blob *b = &of->blobs[i];
 
 		rc = b->len > PTC_LOCAL_BLOB_MAX || strlen(b->name) > PTC_LOCAL_SHORT_MAX
 			     ? PTC_ELIMIT
-			     : ptc_carry_set_blob(&k, &(struct ptc_local_blob){ b->name, (uint8_t)b->scope, b->data,
-										b->len });
+			     : ptc_rank_state_set_blob(&k, &(struct ptc_local_blob){ b->name, (uint8_t)b->scope,
+										     b->data, b->len });
 	}
 	for (size_t i = 0; !rc && i < of->ncursors; i++) {
-		const struct ptc_seat_cursor *c = &of->cursors[i];
+		const struct ptc_slot_cursor *c = &of->cursors[i];
 
 		rc = strlen(c->name) > PTC_LOCAL_SHORT_MAX || strlen(c->tag) > PTC_LOCAL_SHORT_MAX
 			     ? PTC_ELIMIT
-			     : ptc_carry_set_cursor(&k, &(struct ptc_local_cursor){ c->name, c->tag, c->position });
+			     : ptc_rank_state_set_cursor(&k,
+							 &(struct ptc_local_cursor){ c->name, c->tag, c->position });
 	}
 	if (rc) {
-		ptc_carry_unref(k);
+		ptc_rank_state_unref(k);
 		return ptc_error_set(err, rc,
 				     rc == PTC_ELIMIT ? "more blobs or cursors, or longer ones, than a rank takes"
 						      : "out of memory");

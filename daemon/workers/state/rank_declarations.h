@@ -14,10 +14,10 @@ int ptc_declared_finish(struct declared *d, struct ptc_error *err);
 /* NULL: [address, address + len) is not all declared. */
 const struct ptc_local_span *ptc_declared_span(const struct declared *d, uint64_t address, uint64_t len);
 const char *ptc_declared_tensor_at(const struct declared *d, uint64_t address);
-struct carry *ptc_carry_new(void);
-struct carry *ptc_carry_ref(struct carry *k); /* NULL: NULL */
-struct carry *ptc_carry_unref(struct carry *k);
-int ptc_carry_make(const struct ptc_seat_carried *of, struct carry **ret, struct ptc_error *err);
+struct rank_state *ptc_rank_state_new(void);
+struct rank_state *ptc_rank_state_ref(struct rank_state *k); /* NULL: NULL */
+struct rank_state *ptc_rank_state_unref(struct rank_state *k);
+int ptc_rank_state_make(const struct ptc_rank_state *of, struct rank_state **ret, struct ptc_error *err);
 /* *k gets the blob or cursor; copied first when it is referred to elsewhere. */
-int ptc_carry_set_blob(struct carry **k, const struct ptc_local_blob *b);
-int ptc_carry_set_cursor(struct carry **k, const struct ptc_local_cursor *c);
+int ptc_rank_state_set_blob(struct rank_state **k, const struct ptc_local_blob *b);
+int ptc_rank_state_set_cursor(struct rank_state **k, const struct ptc_local_cursor *c);

@@ -9,11 +9,11 @@
 #define WORKERS_STRANGERS_MAX 64   /* connections of a job that have not said who they are */
 #define WORKERS_HELLO_MS      10000
 #define WORKERS_LOGS_KEPT     32 /* ended processes of a job whose log stays */
-#define WORKERS_LABELS        8  /* launches of a process that are remembered beside its last */
+#define WORKERS_LABELS        8  /* incarnations of a process that are remembered beside its last */
 #define WORKERS_LOG_BYTES     (64u << 20)
 #define WORKERS_TASKS_MAX     256
 #define WORKERS_DECLARED_MAX  (512u << 20) /* bytes one worker's declarations may take here */
-#define WORKERS_SETTLE_MS     15000        /* how long a call waits for ranks that connect anew */
+#define WORKERS_CONNECTED_MS  15000        /* how long a call waits for ranks that connect anew */
 #define WORKERS_GRACE_MS      10000        /* of a job that does not say */
 #define WORKERS_SAMPLE_MS     200
 #define WORKERS_CGROUP_MS     1000 /* how long the kernel may take to let go of a cgroup whose processes have ended */

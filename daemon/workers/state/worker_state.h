@@ -6,7 +6,7 @@
  *
  *   job      a job's socket, processes and groups on this node
  *   worker   a process: its token, its connection, its shared page, what it has declared
- *   group    see workers.h; its seats point to workers
+ *   group    see workers.h; its slots point to workers
  *
  * A worker's phase is what it has said last; what it is told next follows from the phase and from
  * what its group is to do, in one place (session.c, ptc_worker_advance_locked). So a worker that
@@ -18,7 +18,7 @@
 #include "daemon/workers/process/process.h"
 #include "daemon/workers/process/spawn.h"
 #include "daemon/workers/state/worker_limits.h"
-#include "daemon/workers/types/rank_seat.h"
+#include "daemon/workers/types/rank_slot.h"
 #include "daemon/workers/types/workers_env.h"
 #include "proto/local_messages.h"
 #include "proto/local_page.h"
@@ -39,15 +39,15 @@ enum worker_phase {
 };
 
 /* Shared by a worker and the views of it. Immutable but for the worker's own while nobody else refers to it. */
-struct carry {
+struct rank_state {
 	int refs;
-	struct ptc_seat_blob *blobs;
-	struct ptc_seat_cursor *cursors;
+	struct ptc_slot_blob *blobs;
+	struct ptc_slot_cursor *cursors;
 	size_t nblobs, ncursors;
 };
 struct declared {
 	int refs;
-	struct ptc_seat_tensor *tensors;
+	struct ptc_slot_tensor *tensors;
 	size_t ntensors, cap, nregions, nspans;
 	struct ptc_local_span *spans; /* all declared memory, in address order; offset: where in staging */
 	uint64_t memory;              /* bytes this struct takes */
@@ -81,27 +81,27 @@ struct worker {
 	struct ptc_local_page *page;
 	int page_fd;
 	enum worker_phase phase;
-	enum worker_phase resumes;   /* where it was when it connected: it is on its way there */
-	uint64_t generation, launch; /* what it believes; valid from BUILDING to ENDING */
-	struct group *group;         /* what it is for; NULL: free */
-	size_t seat;
-	uint64_t spawned_generation, spawned_launch; /* for which group; 0: it is not told apart any more */
-	uint32_t device, rank;                       /* of its last seat */
-	bool ran;                                    /* has had a generation */
-	bool stale;                                  /* claims a generation that it was not given */
+	enum worker_phase resumes;        /* where it was when it connected: it is on its way there */
+	uint64_t generation, incarnation; /* what it believes; valid from BUILDING to ENDING */
+	struct group *group;              /* what it is for; NULL: free */
+	size_t slot;
+	uint64_t spawned_generation, spawned_incarnation; /* for which group; 0: it is not told apart any more */
+	uint32_t device, rank;                            /* of its last slot */
+	bool ran;                                         /* has had a generation */
+	bool stale;                                       /* claims a generation that it was not given */
 	bool exit_wanted;
 	bool said_hangs;
 	int64_t term_ns, kill_ns; /* when to signal; 0: not, or done */
 	struct declared *declared;
-	struct carry *carry;
+	struct rank_state *rank_state;
 	struct staging *staging;
 	uint64_t stop_step;
 	bool finished, staged;
 	char refused[PTC_LOCAL_SHORT_MAX + 1]; /* why the state must not be taken at the stop; "": it may */
 	bool later;                            /* refused at this boundary only: the stop is to move to the next */
-	bool carries;                          /* takes blobs and cursors before its generation */
-	bool go, restored;                     /* ptc_seat_go was called, and with what */
-	struct carry *restore;
+	bool takes_state;                      /* takes blobs and cursors before its generation */
+	bool go, restored;                     /* ptc_slot_go was called, and with what */
+	struct rank_state *restore;
 	struct {
 		bool active;
 		uint64_t id;
@@ -120,14 +120,14 @@ struct worker {
 	double step_seconds;
 };
 
-struct seat {
+struct slot {
 	struct ptc_group_rank rank;
 	struct worker *worker; /* NULL: none yet, or no more */
 	unsigned number;       /* its worker's folder, as on disk; 0: none */
 	int exit_status;       /* of a worker that has ended */
 	bool exited;
 };
-struct meet_entry {
+struct rendezvous_entry {
 	char *key;
 	void *value;
 	size_t len;
@@ -140,18 +140,18 @@ struct group {
 	uint8_t *bytes;
 	const char **argv, **env;
 	struct ptc_group_rank *ranks;
-	struct seat *seats;
+	struct slot *slots;
 	bool started, built, ending, dropping, removed, spawning;
 	unsigned waited; /* by start or build, which will tell of a process that ends */
 	uint64_t start_step;
 	bool has_state;
-	bool given;             /* what ranks carry is known: by each build, but not after a restart */
-	struct carry **carried; /* of each seat until it has declared; NULL: nothing */
-	uint64_t armed;         /* PTC_LOCAL_NO_STOP: not */
+	bool given;                      /* rank state is known: by each build, but not after a restart */
+	struct rank_state **rank_states; /* of each slot until it has declared; NULL: nothing */
+	uint64_t armed;                  /* PTC_LOCAL_NO_STOP: not */
 	bool said_failed, said_finished, said_due, said_not_started, said_stalled;
 	char refused[PTC_ERROR_MAX]; /* why a declaration was */
-	struct meet_entry *meets;
-	size_t nmeets, meets_cap;
+	struct rendezvous_entry *rendezvous;
+	size_t nrendezvous, rendezvous_cap;
 };
 struct job {
 	struct job *next;
@@ -167,9 +167,9 @@ struct job {
 	bool forgotten; /* deleted: goes when nothing of it is left */
 };
 
-struct news_item {
-	struct news_item *next;
-	struct ptc_worker_news news;
+struct event_item {
+	struct event_item *next;
+	struct ptc_worker_event event;
 };
 struct ptc_workers {
 	struct ptc_workers_env env;
@@ -184,7 +184,7 @@ struct ptc_workers {
 	struct job *jobs;
 	size_t njobs;
 	struct conn *conns;
-	struct news_item *news, **news_end;
+	struct event_item *event, **event_end;
 	size_t ntasks;
 	struct ptc_copiers copiers; /* has a lock of its own */
 };

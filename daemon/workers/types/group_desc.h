@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which ranks: the ranks of one (job, generation, launch) on a node are a group, named by its key
+/* Which ranks: the ranks of one (job, generation, incarnation) on a node are a group, named by its key
  * and described by its description. Plain data, no functions; whoever makes it owns it. */
 #pragma once
 
@@ -16,7 +16,7 @@ struct ptc_wait {
 
 struct ptc_group_key {
 	char uuid[37];
-	uint64_t generation, launch;
+	uint64_t generation, incarnation;
 };
 
 enum ptc_worker_mode { PTC_MODE_RESTART, PTC_MODE_REBUILD };
@@ -44,5 +44,5 @@ struct ptc_group_desc {
 	uint32_t world, node_rank, nodes;
 	const struct ptc_group_rank *ranks; /* of this node */
 	size_t nranks;
-	char rank0_node[64], rank0_address[256]; /* who holds what ranks meet by */
+	char rank0_node[64], rank0_address[256]; /* who keeps the rendezvous keys */
 };

@@ -4,7 +4,7 @@
  * unless one says otherwise. */
 #pragma once
 
-#include "daemon/workers/types/worker_news.h"
+#include "daemon/workers/types/worker_event.h"
 
 struct ptc_workers;
 
@@ -15,17 +15,17 @@ struct ptc_workers_env {
 	const char *cgroup; /* where groups' cgroups are made; NULL: found from /proc/self/cgroup, or none */
 	int64_t stall_ms;   /* STALLED is said after this long, and not before 30 times what a step took; 0: never */
 	int64_t copy_ms;    /* a copy of at most 16 MiB that has not answered for so long hangs; 0: 30 s */
-	void (*news)(void *arg, const struct ptc_worker_news *news);
+	void (*event)(void *arg, const struct ptc_worker_event *event);
 	/* Bytes for a rank's staging memory (copy: fast) are taken, or given back; false: there is no room, its copies are lean then.
 	 * take may block, give is called under a lock. NULL: there always is room. */
 	bool (*staging_take)(void *arg, const char *job, uint64_t bytes);
 	void (*staging_give)(void *arg, uint64_t bytes);
-	/* Blocking: asks the daemon of rank 0's node for a key (it answers ptc_workers_meet_get); only for groups whose rank 0 is elsewhere. */
-	int (*meet_get)(void *arg, const struct ptc_group_key *key, const char *node, const char *address,
-			const char *name, void *buffer, size_t capacity, size_t *ret_len, const struct ptc_wait *wait,
-			struct ptc_error *err);
-	int (*meet_put)(void *arg, const struct ptc_group_key *key, const char *node, const char *address,
-			const char *name, const void *value, size_t len, const struct ptc_wait *wait,
-			struct ptc_error *err);
+	/* Blocking: asks the daemon of rank 0's node for a key (it answers ptc_workers_rendezvous_get); only for groups whose rank 0 is elsewhere. */
+	int (*rendezvous_get)(void *arg, const struct ptc_group_key *key, const char *node, const char *address,
+			      const char *name, void *buffer, size_t capacity, size_t *ret_len,
+			      const struct ptc_wait *wait, struct ptc_error *err);
+	int (*rendezvous_put)(void *arg, const struct ptc_group_key *key, const char *node, const char *address,
+			      const char *name, const void *value, size_t len, const struct ptc_wait *wait,
+			      struct ptc_error *err);
 	void *arg;
 };

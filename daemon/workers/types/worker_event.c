@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The text of news in one line. Happy path: what happened, and the last line of the log after it.
+/* The text of worker events in one line. Happy path: what happened, and the last line of the log after it.
  * No failure modes: a text that is too long is cut. */
-#include "daemon/workers/types/worker_news.h"
+#include "daemon/workers/types/worker_event.h"
 
 #include <stdio.h>
 #include <string.h>

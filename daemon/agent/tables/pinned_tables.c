@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tables that readers hold: leases on references. Happy path: Hold takes a
+/* Tables that readers pin: leases on references. Happy path: Pin takes a
  * reference to a sealed table, or renews its lease; a switch drops the table
- * meanwhile, its chunks stay, and Fetch finds it here; the holder gives it up.
+ * meanwhile, its chunks stay, and Fetch finds it here; the reader gives it up.
  * Failure modes: a table that is not here (PTC_ENOTFOUND), too many
- * (PTC_ELIMIT), a holder that is gone (its lease ends by itself). After a
+ * (PTC_ELIMIT), a reader that is gone (its lease ends by itself). After a
  * restart of the daemon nothing is held: what was dropped before is gone. */
 #include "daemon/agent/calls/operation.h"
 #include "daemon/store/store_table.h"
@@ -18,10 +18,10 @@
 #include <stdio.h>
 #include <string.h>
 
-struct ptc_agent_held {
-	struct ptc_agent_held *next;
+struct ptc_pinned_table {
+	struct ptc_pinned_table *next;
 	struct ptc_table_key key;
-	char holder[PTC_HOLDER_MAX + 1];
+	char reader[PTC_PIN_READER_MAX + 1];
 	struct ptc_table *table;
 	int64_t until_ns;
 };
@@ -31,16 +31,17 @@ static bool same_key(const struct ptc_table_key *a, const struct ptc_table_key *
 	return a->generation == b->generation && a->snapshot == b->snapshot && !strcmp(a->uuid, b->uuid);
 }
 
-static struct ptc_agent_held **find_locked(struct ptc_agent *agent, const struct ptc_table_key *key, const char *holder)
+static struct ptc_pinned_table **find_locked(struct ptc_agent *agent, const struct ptc_table_key *key,
+					     const char *reader)
 {
-	struct ptc_agent_held **at = &agent->shared.held;
+	struct ptc_pinned_table **at = &agent->shared.pinned;
 
-	while (*at && !(same_key(&(*at)->key, key) && (!holder || !strcmp((*at)->holder, holder))))
+	while (*at && !(same_key(&(*at)->key, key) && (!reader || !strcmp((*at)->reader, reader))))
 		at = &(*at)->next;
 	return at;
 }
 
-static void held_free(struct ptc_agent_held *h)
+static void pin_free(struct ptc_pinned_table *h)
 {
 	ptc_table_unref(h->table);
 	ptc_free(h);
@@ -51,7 +52,7 @@ int ptc_agent_table_open(struct ptc_agent *agent, const struct ptc_table_key *ke
 {
 	struct ptc_error why = PTC_ERROR_INIT;
 	int r = ptc_table_open(agent->env.store, key, ret_table, &why);
-	struct ptc_agent_held *h;
+	struct ptc_pinned_table *h;
 
 	if (r != PTC_ENOTFOUND)
 		return r ? ptc_error_set(err, r, "%s", why.text) : 0;
@@ -63,70 +64,70 @@ int ptc_agent_table_open(struct ptc_agent *agent, const struct ptc_table_key *ke
 	return h ? 0 : ptc_error_set(err, r, "%s", why.text);
 }
 
-static int add_locked(struct ptc_agent *agent, struct ptc_agent_held *fresh, struct ptc_error *err)
+static int add_locked(struct ptc_agent *agent, struct ptc_pinned_table *fresh, struct ptc_error *err)
 {
 	size_t n = 0;
 
-	for (struct ptc_agent_held *h = agent->shared.held; h; h = h->next)
+	for (struct ptc_pinned_table *h = agent->shared.pinned; h; h = h->next)
 		n++;
-	if (n >= PTC_MAX_HELD)
+	if (n >= PTC_MAX_PINS)
 		return ptc_error_set(err, PTC_ELIMIT, "readers hold %zu snapshots here already; close some files", n);
-	fresh->next = agent->shared.held;
-	agent->shared.held = fresh;
+	fresh->next = agent->shared.pinned;
+	agent->shared.pinned = fresh;
 	return 0;
 }
 
-static int hold(struct ptc_agent *agent, const struct ptc_table_key *key, const char *holder, int64_t until_ns,
-		struct ptc_error *err)
+static int pin(struct ptc_agent *agent, const struct ptc_table_key *key, const char *reader, int64_t until_ns,
+	       struct ptc_error *err)
 {
-	struct ptc_agent_held *fresh = ptc_calloc(1, sizeof(*fresh)), *h;
+	struct ptc_pinned_table *fresh = ptc_calloc(1, sizeof(*fresh)), *h;
 	int r = 0;
 
 	if (!fresh)
 		return ptc_error_set(err, PTC_ENOMEM, "no memory to hold a table");
 	fresh->key = *key;
-	snprintf(fresh->holder, sizeof fresh->holder, "%s", holder);
+	snprintf(fresh->reader, sizeof fresh->reader, "%s", reader);
 	fresh->until_ns = until_ns;
 	r = ptc_agent_table_open(agent, key, &fresh->table, err);
 	pthread_mutex_lock(&agent->shared.lock);
-	h = r ? NULL : *find_locked(agent, key, holder);
+	h = r ? NULL : *find_locked(agent, key, reader);
 	if (h)
 		h->until_ns = until_ns;
 	else if (!r)
 		r = add_locked(agent, fresh, err);
 	pthread_mutex_unlock(&agent->shared.lock);
 	if (r || h)
-		held_free(fresh);
+		pin_free(fresh);
 	return r;
 }
 
-int ptc_agent_hold(struct ptc_agent *agent, const struct ptc_table_key *key, const char *holder, uint32_t ttl_ms,
-		   struct ptc_error *err)
+int ptc_agent_pin(struct ptc_agent *agent, const struct ptc_table_key *key, const char *reader, uint32_t ttl_ms,
+		  struct ptc_error *err)
 {
-	struct ptc_agent_held **at, *h;
+	struct ptc_pinned_table **at, *h;
 
-	if (strlen(holder) > PTC_HOLDER_MAX || !holder[0])
-		return ptc_error_set(err, PTC_EINVAL, "a holder without a name, or with one that is too long");
+	if (strlen(reader) > PTC_PIN_READER_MAX || !reader[0])
+		return ptc_error_set(err, PTC_EINVAL, "a pin without a reader's name, or with one that is too long");
 	if (ttl_ms)
-		return hold(agent, key, holder, ptc_sys_now_ns() + (int64_t)PTC_MIN(ttl_ms, PTC_HOLD_MAX_MS) * 1000000,
-			    err);
+		return pin(agent, key, reader, ptc_sys_now_ns() + (int64_t)PTC_MIN(ttl_ms, PTC_PIN_MAX_MS) * 1000000,
+			   err);
 	pthread_mutex_lock(&agent->shared.lock);
-	at = find_locked(agent, key, holder);
+	at = find_locked(agent, key, reader);
 	h = *at;
 	if (h)
 		*at = h->next;
 	pthread_mutex_unlock(&agent->shared.lock);
 	if (h)
-		held_free(h);
+		pin_free(h);
 	return 0;
 }
 
 static void release_until(struct ptc_agent *agent, int64_t now_ns)
 {
-	struct ptc_agent_held *over = NULL, *h;
+	struct ptc_pinned_table *over = NULL, *h;
 
 	pthread_mutex_lock(&agent->shared.lock);
-	for (struct ptc_agent_held **at = &agent->shared.held; (h = *at);) {
+	for (struct ptc_pinned_table **at = &agent->shared.pinned; (h = *at);) {
 		if (h->until_ns > now_ns) {
 			at = &h->next;
 			continue;
@@ -138,28 +139,28 @@ static void release_until(struct ptc_agent *agent, int64_t now_ns)
 	pthread_mutex_unlock(&agent->shared.lock);
 	while ((h = over)) {
 		over = h->next;
-		held_free(h);
+		pin_free(h);
 	}
 }
 
-void ptc_agent_holds_expire(struct ptc_agent *agent)
+void ptc_agent_pins_expire(struct ptc_agent *agent)
 {
 	release_until(agent, ptc_sys_now_ns());
 }
 
-void ptc_agent_holds_done(struct ptc_agent *agent)
+void ptc_agent_pins_done(struct ptc_agent *agent)
 {
 	release_until(agent, INT64_MAX);
 }
 
-int ptc_agent_on_hold(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
+int ptc_agent_on_pin(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
 {
 	struct ptc_agent *agent = arg;
 	Ptc__V1__Ack ack = PTC__V1__ACK__INIT;
 	ProtobufCMessage *msg = NULL;
 	struct ptc_table_key key = { 0 };
-	int r = ptc_agent_request(call, &ptc__v1__hold_request__descriptor, &msg, err);
-	const Ptc__V1__HoldRequest *req = (const Ptc__V1__HoldRequest *)msg;
+	int r = ptc_agent_request(call, &ptc__v1__pin_request__descriptor, &msg, err);
+	const Ptc__V1__PinRequest *req = (const Ptc__V1__PinRequest *)msg;
 
 	r = r ? r : ptc_wire_version(req->version, err);
 	if (!r && strlen(req->uuid) != sizeof(key.uuid) - 1)
@@ -168,7 +169,7 @@ int ptc_agent_on_hold(void *arg, struct ptc_rpc_call *call, struct ptc_error *er
 		snprintf(key.uuid, sizeof key.uuid, "%s", req->uuid);
 		key.generation = req->generation;
 		key.snapshot = req->snapshot;
-		r = ptc_agent_hold(agent, &key, req->holder, req->ttl_ms, err);
+		r = ptc_agent_pin(agent, &key, req->reader, req->ttl_ms, err);
 	}
 	ptc_pb_free(msg);
 	ack.version = PTC_WIRE_VERSION;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What the controller has to hear of. Happy path: conditions are looked at whenever a rank stops or exits; news are queued and
- * handed over by a thread of their own, in order, without our lock. Failure modes: without memory the news are not said now,
+/* What the controller has to hear of. Happy path: conditions are looked at whenever a rank stops or exits; worker events are queued and
+ * handed over by a thread of their own, in order, without our lock. Failure modes: without memory the worker events are not said now,
  * but at the next look (`said_` stays unset). */
-#include "daemon/workers/state/rank_news.h"
+#include "daemon/workers/state/rank_events.h"
 
 #include "base/alloc.h"
 #include "base/buf.h"
@@ -17,19 +17,19 @@
 #define LOG_TAIL    700
 #define DEATH_TEXT  440 /* a switch that comes to nothing says why in 511 bytes, with what others put before */
 
-static bool say_locked(struct ptc_workers *w, const struct group *g, enum ptc_worker_news_kind kind, uint32_t rank,
+static bool say_locked(struct ptc_workers *w, const struct group *g, enum ptc_worker_event_kind kind, uint32_t rank,
 		       uint64_t step, int status, const char *text)
 {
-	struct news_item *n = ptc_calloc(1, sizeof *n);
+	struct event_item *n = ptc_calloc(1, sizeof *n);
 
 	if (!n)
 		return false;
-	n->news = (struct ptc_worker_news){
+	n->event = (struct ptc_worker_event){
 		.key = g->desc.key, .kind = kind, .rank = rank, .step = step, .exit_status = status
 	};
-	snprintf(n->news.text, sizeof n->news.text, "%s", text);
-	*w->news_end = n;
-	w->news_end = &n->next;
+	snprintf(n->event.text, sizeof n->event.text, "%s", text);
+	*w->event_end = n;
+	w->event_end = &n->next;
 	pthread_cond_broadcast(&w->changed);
 	return true;
 }
@@ -60,10 +60,10 @@ void ptc_worker_obituary(const struct worker *k, uint32_t rank, char *buf, size_
 		snprintf(buf + n, size - (size_t)n, PTC_WORKER_LOG_ENDS "%s", tail);
 }
 
-void ptc_group_failed_locked(struct ptc_workers *w, struct group *g, const struct worker *k, size_t seat,
+void ptc_group_failed_locked(struct ptc_workers *w, struct group *g, const struct worker *k, size_t slot,
 			     const char *what)
 {
-	uint32_t rank = g->seats[seat].rank.rank;
+	uint32_t rank = g->slots[slot].rank.rank;
 	uint64_t step = 0;
 	char text[1024];
 
@@ -75,17 +75,18 @@ void ptc_group_failed_locked(struct ptc_workers *w, struct group *g, const struc
 		ptc_worker_obituary(k, rank, text, sizeof text);
 	if (k && k->page)
 		ptc_local_step(k->page, &step);
-	g->said_failed = say_locked(w, g, PTC_NEWS_FAILED, rank, step, k && k->ended ? k->status : 0, text);
+	g->said_failed = say_locked(w, g, PTC_WORKER_EVENT_FAILED, rank, step, k && k->ended ? k->status : 0, text);
 }
 
 int ptc_group_not_started_locked(struct ptc_workers *w, struct group *g, const struct worker *k, uint32_t rank,
 				 struct ptc_error *err)
 {
-	char text[sizeof((struct ptc_worker_news *)0)->text], line[DEATH_TEXT];
+	char text[sizeof((struct ptc_worker_event *)0)->text], line[DEATH_TEXT];
 
 	ptc_worker_obituary(k, rank, text, sizeof text);
 	if (g->waited && !g->said_not_started && !g->ending) /* the first is the cause */
-		g->said_not_started = say_locked(w, g, PTC_NEWS_NOT_STARTED, rank, 0, k->ended ? k->status : 0, text);
+		g->said_not_started =
+			say_locked(w, g, PTC_WORKER_EVENT_NOT_STARTED, rank, 0, k->ended ? k->status : 0, text);
 	return ptc_error_set(err, PTC_ESTATE, "%s", ptc_worker_text_line(text, line, sizeof line));
 }
 
@@ -103,7 +104,7 @@ static bool all_wait(const struct group *g, struct ends *ret_ends)
 	struct ends e = { 0 };
 
 	for (size_t i = 0; i < g->desc.nranks; i++) {
-		const struct worker *k = g->seats[i].worker;
+		const struct worker *k = g->slots[i].worker;
 
 		if (!k || k->phase != WORKER_STOPPED)
 			return false;
@@ -126,14 +127,14 @@ static void list_ends(const struct group *g, char *buf, size_t size)
 
 	for (size_t i = 0; i < g->desc.nranks && len + 64 < size; i++)
 		len += (size_t)snprintf(buf + len, size - len, "%srank %u at step %llu", i ? ", " : "",
-					g->seats[i].rank.rank, (unsigned long long)g->seats[i].worker->stop_step);
+					g->slots[i].rank.rank, (unsigned long long)g->slots[i].worker->stop_step);
 }
 
 /* Ranks that are held for a snapshot that is due are told of also where another has finished before that step: the controller
  * finds that it cannot be had, and lets them go on. */
-void ptc_group_news_locked(struct ptc_workers *w, struct group *g)
+void ptc_group_event_locked(struct ptc_workers *w, struct group *g)
 {
-	char text[sizeof((struct ptc_worker_news *)0)->text] = "";
+	char text[sizeof((struct ptc_worker_event *)0)->text] = "";
 	uint64_t every = g ? g->desc.snapshot_every : 0;
 	struct ends e;
 
@@ -142,10 +143,11 @@ void ptc_group_news_locked(struct ptc_workers *w, struct group *g)
 	if (!e.held && e.uneven)
 		list_ends(g, text, sizeof text);
 	if (!e.held && !g->said_finished)
-		g->said_finished = say_locked(w, g, PTC_NEWS_FINISHED, g->seats[0].rank.rank, e.finished_step, 0, text);
+		g->said_finished =
+			say_locked(w, g, PTC_WORKER_EVENT_FINISHED, g->slots[0].rank.rank, e.finished_step, 0, text);
 	else if (e.held && !e.apart && !g->said_due && g->armed == PTC_LOCAL_NO_STOP && every &&
 		 e.held_step % every == 0)
-		g->said_due = say_locked(w, g, PTC_NEWS_DUE, g->seats[0].rank.rank, e.held_step, 0, "");
+		g->said_due = say_locked(w, g, PTC_WORKER_EVENT_DUE, g->slots[0].rank.rank, e.held_step, 0, "");
 }
 
 int64_t ptc_worker_stalled_ns(const struct ptc_workers *w, const struct worker *k, int64_t now_ns)
@@ -163,7 +165,7 @@ static const struct worker *stands(const struct ptc_workers *w, const struct gro
 	const struct worker *found = NULL;
 
 	for (size_t i = 0; i < g->desc.nranks; i++) {
-		const struct worker *k = g->seats[i].worker;
+		const struct worker *k = g->slots[i].worker;
 
 		if (k && ptc_worker_stalled_ns(w, k, now_ns) && (!found || k->seen_step < found->seen_step))
 			found = k;
@@ -180,7 +182,7 @@ void ptc_group_stalled_locked(struct ptc_workers *w, struct group *g, int64_t no
 	if (g->ending || g->said_failed || !k == !g->said_stalled)
 		return;
 	if (!k) {
-		g->said_stalled = !say_locked(w, g, PTC_NEWS_MOVES, 0, 0, 0, "ranks here go on");
+		g->said_stalled = !say_locked(w, g, PTC_WORKER_EVENT_MOVES, 0, 0, 0, "ranks here go on");
 		return;
 	}
 	n = snprintf(text, sizeof text, "rank %u (pid %d) has been at step %llu for %lld s", k->rank,
@@ -188,13 +190,13 @@ void ptc_group_stalled_locked(struct ptc_workers *w, struct group *g, int64_t no
 		     (long long)((now_ns - k->seen_ns) / 1000000000));
 	if (k->step_seconds > 0)
 		snprintf(text + n, sizeof text - (size_t)n, "; a step took %.3g s", k->step_seconds);
-	g->said_stalled = say_locked(w, g, PTC_NEWS_STALLED, k->rank, k->seen_step, 0, text);
+	g->said_stalled = say_locked(w, g, PTC_WORKER_EVENT_STALLED, k->rank, k->seen_step, 0, text);
 }
 
 void ptc_group_hangs_locked(struct ptc_workers *w, struct group *g)
 {
 	for (size_t i = 0; i < g->desc.nranks; i++) {
-		struct worker *k = g->seats[i].worker;
+		struct worker *k = g->slots[i].worker;
 		pid_t copier = 0;
 		char text[256];
 		bool hangs = k && ptc_copiers_hung_ns(&w->copiers, g->job->uuid, k->pid, &copier);
@@ -210,7 +212,7 @@ void ptc_group_hangs_locked(struct ptc_workers *w, struct group *g)
 		else
 			snprintf(text, sizeof text, "rank %u (pid %d): what hung in its memory has ended", k->rank,
 				 (int)k->pid);
-		if (say_locked(w, g, hangs ? PTC_NEWS_HANGS : PTC_NEWS_ANSWERS, k->rank, 0, 0, text))
+		if (say_locked(w, g, hangs ? PTC_WORKER_EVENT_HANGS : PTC_WORKER_EVENT_ANSWERS, k->rank, 0, 0, text))
 			k->said_hangs = hangs;
 	}
 }
@@ -221,18 +223,18 @@ void *ptc_workers_reporter(void *workers)
 
 	pthread_mutex_lock(&w->lock);
 	while (!w->quit) {
-		struct news_item *n = w->news;
+		struct event_item *n = w->event;
 
 		if (!n) {
 			pthread_cond_wait(&w->changed, &w->lock);
 			continue;
 		}
-		w->news = n->next;
-		if (!w->news)
-			w->news_end = &w->news;
+		w->event = n->next;
+		if (!w->event)
+			w->event_end = &w->event;
 		pthread_mutex_unlock(&w->lock);
-		if (w->env.news)
-			w->env.news(w->env.arg, &n->news);
+		if (w->env.event)
+			w->env.event(w->env.arg, &n->event);
 		ptc_free(n);
 		pthread_mutex_lock(&w->lock);
 	}

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Content that lies in this node's memory: read there, by us (lent.h), instead of through the daemon's socket. Happy path: where a
+/* Content that lies in this node's memory: read there, by us (chunk_file.h), instead of through the daemon's socket. Happy path: where a
  * segment of a file lies is asked for once and remembered; a read within such segments is copied and answered by the thread that
  * took it, which waits for nothing.
  * Failure modes: a segment that is not here, or in too many pieces, is read through the cache, and asked for again after a while;
@@ -15,17 +15,17 @@
 #include <errno.h>
 #include <string.h>
 
-#define SECOND        INT64_C(1000000000)
-#define FAR_NS        (5 * SECOND)
-#define AWAY_NS       SECOND
-#define IDLE_NS       (30 * SECOND) /* and the file is closed: what it was part of may be gone long since */
-#define SPANS_IN_ALL  (1u << 19)    /* remembered: 20 MiB */
-#define SEGMENT_PARTS 1024          /* items in one segment, at most */
+#define SECOND         INT64_C(1000000000)
+#define FAR_NS         (5 * SECOND)
+#define UNREACHABLE_NS SECOND
+#define IDLE_NS        (30 * SECOND) /* and the file is closed: what it was part of may be gone long since */
+#define SPANS_IN_ALL   (1u << 19)    /* remembered: 20 MiB */
+#define SEGMENT_PARTS  1024          /* items in one segment, at most */
 
-int fs_near_init(struct ptc_fs *fs, struct ptc_error *err)
+int fs_direct_init(struct ptc_fs *fs, struct ptc_error *err)
 {
-	fs->near.v = ptc_calloc(FS_SEGMENTS, sizeof(*fs->near.v));
-	return fs->near.v ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory for %d segments", FS_SEGMENTS);
+	fs->direct.v = ptc_calloc(FS_SEGMENTS, sizeof(*fs->direct.v));
+	return fs->direct.v ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory for %d segments", FS_SEGMENTS);
 }
 
 /* In spans. */
@@ -36,24 +36,24 @@ static size_t size_of(const struct ptc_fs_spans *s)
 
 static void forget_locked(struct ptc_fs *fs, struct fs_segment *s)
 {
-	fs->near.nspans -= size_of(s->spans);
+	fs->direct.nspans -= size_of(s->spans);
 	ptc_fs_spans_unref(s->spans);
 	*s = (struct fs_segment){ 0 };
 }
 
-void fs_near_done(struct ptc_fs *fs)
+void fs_direct_done(struct ptc_fs *fs)
 {
-	for (size_t i = 0; fs->near.v && i < FS_SEGMENTS; i++)
-		forget_locked(fs, &fs->near.v[i]);
-	while (fs->near.nbufs)
-		ptc_free(fs->near.bufs[--fs->near.nbufs]);
-	ptc_free(fs->near.v);
-	fs->near.v = NULL;
+	for (size_t i = 0; fs->direct.v && i < FS_SEGMENTS; i++)
+		forget_locked(fs, &fs->direct.v[i]);
+	while (fs->direct.nbufs)
+		ptc_free(fs->direct.bufs[--fs->direct.nbufs]);
+	ptc_free(fs->direct.v);
+	fs->direct.v = NULL;
 }
 
 static struct fs_segment *slot(struct ptc_fs *fs, uint64_t file, uint64_t index)
 {
-	return &fs->near.v[((file ^ index * UINT64_C(0x9e3779b97f4a7c15)) >> 20) % FS_SEGMENTS];
+	return &fs->direct.v[((file ^ index * UINT64_C(0x9e3779b97f4a7c15)) >> 20) % FS_SEGMENTS];
 }
 
 static struct fs_segment *find_locked(struct ptc_fs *fs, uint64_t file, uint64_t index)
@@ -76,8 +76,8 @@ static void remember(struct ptc_fs *fs, uint64_t file, uint64_t index, uint64_t 
 
 	pthread_mutex_lock(&fs->lock);
 	forget_locked(fs, s);
-	while (spans && fs->near.nspans && fs->near.nspans + size_of(spans) > SPANS_IN_ALL)
-		forget_locked(fs, &fs->near.v[fs->near.hand++ % FS_SEGMENTS]);
+	while (spans && fs->direct.nspans && fs->direct.nspans + size_of(spans) > SPANS_IN_ALL)
+		forget_locked(fs, &fs->direct.v[fs->direct.hand++ % FS_SEGMENTS]);
 	*s = (struct fs_segment){ .known = true,
 				  .file = file,
 				  .index = index,
@@ -85,18 +85,18 @@ static void remember(struct ptc_fs *fs, uint64_t file, uint64_t index, uint64_t 
 				  .spans = spans,
 				  .until_ns = until_ns,
 				  .used_ns = ptc_sys_now_ns() };
-	fs->near.nspans += size_of(spans);
+	fs->direct.nspans += size_of(spans);
 	pthread_mutex_unlock(&fs->lock);
 }
 
-void fs_near_sweep(struct ptc_fs *fs)
+void fs_direct_sweep(struct ptc_fs *fs)
 {
 	int64_t now = ptc_sys_now_ns();
 
 	pthread_mutex_lock(&fs->lock);
 	for (size_t i = 0; i < FS_SEGMENTS; i++)
-		if (fs->near.v[i].known && now > fs->near.v[i].used_ns + IDLE_NS)
-			forget_locked(fs, &fs->near.v[i]);
+		if (fs->direct.v[i].known && now > fs->direct.v[i].used_ns + IDLE_NS)
+			forget_locked(fs, &fs->direct.v[i]);
 	pthread_mutex_unlock(&fs->lock);
 }
 
@@ -107,15 +107,15 @@ static uint64_t segment_begin(const struct fs_file *file, uint64_t index)
 	return PTC_MAX(index * FS_SEGMENT, (uint64_t)file->sf.head_len);
 }
 
-enum fs_near_state fs_near_find_locked(struct ptc_fs *fs, const struct fs_file *file, const struct fs_view *view,
-				       uint64_t off, size_t size, struct fs_near_spans *ret)
+enum fs_direct_state fs_direct_find_locked(struct ptc_fs *fs, const struct fs_file *file, const struct fs_view *view,
+					   uint64_t off, size_t size, struct fs_direct_spans *ret)
 {
 	uint64_t first = PTC_MAX(off, (uint64_t)file->sf.head_len) / FS_SEGMENT, last = (off + size - 1) / FS_SEGMENT;
 	int64_t now = ptc_sys_now_ns();
 	struct fs_segment *found[2] = { NULL, NULL };
 
 	if (!fs->opts.source.locate || file->sf.ranked || last - first > 1)
-		return FS_FAR;
+		return FS_REMOTE;
 	for (uint64_t i = first; i <= last; i++) {
 		struct fs_segment *s = found[i - first] = find_locked(fs, file->id, i);
 
@@ -123,17 +123,17 @@ enum fs_near_state fs_near_find_locked(struct ptc_fs *fs, const struct fs_file *
 			return FS_UNKNOWN;
 		s->used_ns = now;
 		if (!s->spans)
-			return FS_FAR;
+			return FS_REMOTE;
 	}
-	*ret = (struct fs_near_spans){ .first = first };
+	*ret = (struct fs_direct_spans){ .first = first };
 	for (size_t i = 0; i < 2 && found[i]; i++) {
 		ret->v[i] = found[i]->spans;
 		ptc_fs_spans_ref(ret->v[i]);
 	}
-	return FS_NEAR;
+	return FS_DIRECT;
 }
 
-void fs_near_put(struct fs_near_spans *spans)
+void fs_direct_put(struct fs_direct_spans *spans)
 {
 	ptc_fs_spans_unref(spans->v[0]);
 	ptc_fs_spans_unref(spans->v[1]);
@@ -152,30 +152,30 @@ static void forget(struct ptc_fs *fs, const struct fs_file *file, uint64_t first
 	pthread_mutex_unlock(&fs->lock);
 }
 
-void *fs_near_buf(struct ptc_fs *fs)
+void *fs_direct_buf(struct ptc_fs *fs)
 {
 	void *buf = NULL;
 
 	pthread_mutex_lock(&fs->lock);
-	if (fs->near.nbufs)
-		buf = fs->near.bufs[--fs->near.nbufs];
+	if (fs->direct.nbufs)
+		buf = fs->direct.bufs[--fs->direct.nbufs];
 	pthread_mutex_unlock(&fs->lock);
 	return buf ? buf : ptc_malloc(FS_READ_MAX);
 }
 
-void fs_near_buf_put(struct ptc_fs *fs, void *buf)
+void fs_direct_buf_put(struct ptc_fs *fs, void *buf)
 {
 	pthread_mutex_lock(&fs->lock);
-	if (buf && fs->near.nbufs < FS_NEAR_BUFS) {
-		fs->near.bufs[fs->near.nbufs++] = buf;
+	if (buf && fs->direct.nbufs < FS_DIRECT_BUFS) {
+		fs->direct.bufs[fs->direct.nbufs++] = buf;
 		buf = NULL;
 	}
 	pthread_mutex_unlock(&fs->lock);
 	ptc_free(buf);
 }
 
-bool fs_near_copy(struct ptc_fs *fs, const struct fs_file *file, const struct fs_near_spans *spans, uint64_t off,
-		  size_t size, uint8_t *buf)
+bool fs_direct_copy(struct ptc_fs *fs, const struct fs_file *file, const struct fs_direct_spans *spans, uint64_t off,
+		    size_t size, uint8_t *buf)
 {
 	uint64_t end = off + size;
 
@@ -219,14 +219,15 @@ static void locate(struct ptc_fs *fs, const struct fs_file *file, const struct f
 		rc = PTC_ENOTFOUND;
 	}
 	remember(fs, file->id, index, view->state->generation, rc ? NULL : spans,
-		 ptc_sys_now_ns() + (rc == PTC_ENOTFOUND || rc == PTC_ELIMIT || rc == PTC_ESTATE ? FAR_NS : AWAY_NS));
+		 ptc_sys_now_ns() +
+			 (rc == PTC_ENOTFOUND || rc == PTC_ELIMIT || rc == PTC_ESTATE ? FAR_NS : UNREACHABLE_NS));
 }
 
-static enum fs_near_state find_or_ask(struct ptc_fs *fs, const struct fs_op *op, struct fs_near_spans *ret)
+static enum fs_direct_state find_or_ask(struct ptc_fs *fs, const struct fs_op *op, struct fs_direct_spans *ret)
 {
 	uint64_t first = PTC_MAX(op->off, (uint64_t)op->file->sf.head_len) / FS_SEGMENT;
 	uint64_t last = (op->off + op->size - 1) / FS_SEGMENT;
-	enum fs_near_state state;
+	enum fs_direct_state state;
 
 	for (uint64_t i = first; i <= last; i++) {
 		bool ask;
@@ -238,27 +239,27 @@ static enum fs_near_state find_or_ask(struct ptc_fs *fs, const struct fs_op *op,
 			locate(fs, op->file, op->view, i);
 	}
 	pthread_mutex_lock(&fs->lock);
-	state = fs_near_find_locked(fs, op->file, op->view, op->off, op->size, ret);
+	state = fs_direct_find_locked(fs, op->file, op->view, op->off, op->size, ret);
 	pthread_mutex_unlock(&fs->lock);
 	return state;
 }
 
 /* On a worker: the daemon may not answer. */
-void fs_run_near(struct ptc_fs *fs, struct fs_op *op)
+void fs_run_direct(struct ptc_fs *fs, struct fs_op *op)
 {
-	struct fs_near_spans spans;
-	uint8_t *buf = fs_near_buf(fs);
+	struct fs_direct_spans spans;
+	uint8_t *buf = fs_direct_buf(fs);
 	bool done = false;
 
 	for (int attempt = 0; buf && !done && attempt < 2; attempt++) { /* again: what was remembered was out of date */
-		if (find_or_ask(fs, op, &spans) != FS_NEAR)
+		if (find_or_ask(fs, op, &spans) != FS_DIRECT)
 			break;
-		done = fs_near_copy(fs, op->file, &spans, op->off, op->size, buf);
-		fs_near_put(&spans);
+		done = fs_direct_copy(fs, op->file, &spans, op->off, op->size, buf);
+		fs_direct_put(&spans);
 	}
 	if (done && fs_op_claim(fs, op))
 		fuse_reply_buf(op->req, (const char *)buf, op->size);
-	fs_near_buf_put(fs, buf);
+	fs_direct_buf_put(fs, buf);
 	if (!done) {
 		fs_run_read(fs, op);
 		return;

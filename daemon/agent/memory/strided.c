@@ -3,15 +3,15 @@
  * sides have them without a gap; what is left is counted through. Runs that
  * touch are joined, and copied when the kernel's bound of spans is reached.
  * Failure modes: sub-byte dtypes with strides (PTC_ELAYOUT), whatever the
- * process's memory says (ptc_seat_read, ptc_seat_write). */
-#include "daemon/agent/memory/placed.h"
+ * process's memory says (ptc_slot_read, ptc_slot_write). */
+#include "daemon/agent/memory/strided.h"
 
 #include "base/check.h"
 
 #include <string.h>
 
 /* As if the region were row-major and compact. */
-static void place_compact(struct ptc_placed *p)
+static void place_compact(struct ptc_strided *p)
 {
 	int64_t stride = 1;
 
@@ -22,7 +22,7 @@ static void place_compact(struct ptc_placed *p)
 	}
 }
 
-static bool is_compact(const struct ptc_seat_region *r, int64_t bits)
+static bool is_compact(const struct ptc_slot_region *r, int64_t bits)
 {
 	int64_t stride = bits;
 
@@ -34,12 +34,12 @@ static bool is_compact(const struct ptc_seat_region *r, int64_t bits)
 	return true;
 }
 
-int ptc_placed_init(struct ptc_placed *p, const struct ptc_spec *spec, uint32_t item,
-		    const struct ptc_seat_region *region, struct ptc_error *err)
+int ptc_strided_init(struct ptc_strided *p, const struct ptc_spec *spec, uint32_t item,
+		     const struct ptc_slot_region *region, struct ptc_error *err)
 {
 	int64_t bits = ptc_dtype_bits(ptc_item_dtype(spec, item));
 	uint32_t last = region->box.ndim ? region->box.ndim - 1 : 0;
-	struct ptc_placed q = { .address = region->address };
+	struct ptc_strided q = { .address = region->address };
 	int r = ptc_item_byte_box(spec, item, &region->box, &q.box, err);
 
 	if (r)
@@ -64,10 +64,10 @@ struct loop {
 };
 
 /* The innermost of loops is first; there is always one. */
-static int walk(const struct loop *loops, int nloops, uint64_t address, int64_t off, int64_t run, ptc_placed_rows_fn fn,
-		void *arg, struct ptc_error *err)
+static int walk(const struct loop *loops, int nloops, uint64_t address, int64_t off, int64_t run,
+		ptc_strided_rows_fn fn, void *arg, struct ptc_error *err)
 {
-	struct ptc_placed_rows rows = { address, off, run, loops[0].n, loops[0].there, loops[0].here };
+	struct ptc_strided_rows rows = { address, off, run, loops[0].n, loops[0].there, loops[0].here };
 	int64_t idx[PTC_MAX_DIMS + 1] = { 0 };
 
 	for (;;) {
@@ -89,8 +89,8 @@ static int walk(const struct loop *loops, int nloops, uint64_t address, int64_t 
 	}
 }
 
-int ptc_placed_each_rows(const struct ptc_placed *p, const struct ptc_box *other, const struct ptc_box *cut,
-			 ptc_placed_rows_fn fn, void *arg, struct ptc_error *err)
+int ptc_strided_each_rows(const struct ptc_strided *p, const struct ptc_box *other, const struct ptc_box *cut,
+			  ptc_strided_rows_fn fn, void *arg, struct ptc_error *err)
 {
 	uint32_t last = p->box.ndim - 1;
 	int64_t step = p->step ? p->step : 1, run, here = 1, off = 0;
@@ -122,11 +122,11 @@ int ptc_placed_each_rows(const struct ptc_placed *p, const struct ptc_box *other
 }
 
 struct runs_call {
-	ptc_placed_fn fn;
+	ptc_strided_fn fn;
 	void *arg;
 };
 
-static int each_run(void *arg, const struct ptc_placed_rows *rows, struct ptc_error *err)
+static int each_run(void *arg, const struct ptc_strided_rows *rows, struct ptc_error *err)
 {
 	const struct runs_call *c = arg;
 	int r = 0;
@@ -137,26 +137,26 @@ static int each_run(void *arg, const struct ptc_placed_rows *rows, struct ptc_er
 	return r;
 }
 
-int ptc_placed_runs(const struct ptc_placed *p, const struct ptc_box *other, const struct ptc_box *cut,
-		    ptc_placed_fn fn, void *arg, struct ptc_error *err)
+int ptc_strided_runs(const struct ptc_strided *p, const struct ptc_box *other, const struct ptc_box *cut,
+		     ptc_strided_fn fn, void *arg, struct ptc_error *err)
 {
 	struct runs_call c = { fn, arg };
 
-	return ptc_placed_each_rows(p, other, cut, each_run, &c, err);
+	return ptc_strided_each_rows(p, other, cut, each_run, &c, err);
 }
 
 /* ---- moving ---- */
 
-int ptc_mover_flush(struct ptc_mover *m, struct ptc_error *err)
+int ptc_iov_batch_flush(struct ptc_iov_batch *m, struct ptc_error *err)
 {
 	int r = 0;
 
-	if (m->bytes && m->way == PTC_MOVER_WRITE)
-		r = ptc_seat_write(m->seat, m->copying, m->remote, m->nremote, m->local, m->nlocal, err);
-	else if (m->bytes && m->way == PTC_MOVER_COMPARE)
-		r = ptc_seat_compare(m->seat, m->copying, m->remote, m->nremote, m->local, m->nlocal, err);
+	if (m->bytes && m->way == PTC_IOV_BATCH_WRITE)
+		r = ptc_slot_write(m->slot, m->copying, m->remote, m->nremote, m->local, m->nlocal, err);
+	else if (m->bytes && m->way == PTC_IOV_BATCH_COMPARE)
+		r = ptc_slot_compare(m->slot, m->copying, m->remote, m->nremote, m->local, m->nlocal, err);
 	else if (m->bytes)
-		r = ptc_seat_read(m->seat, m->copying, m->remote, m->nremote, m->local, m->nlocal, m->fresh, err);
+		r = ptc_slot_read(m->slot, m->copying, m->remote, m->nremote, m->local, m->nlocal, m->fresh, err);
 	m->moved += r ? 0 : m->bytes;
 	m->nremote = m->nlocal = m->bytes = 0;
 	return r;
@@ -175,8 +175,8 @@ static void put(struct iovec *v, size_t *n, uintptr_t at, size_t len)
 		v[(*n)++] = (struct iovec){ (void *)at, len };
 }
 
-int ptc_mover_add(struct ptc_mover *m, uint64_t address, const struct iovec *spans, int nspans, int64_t off,
-		  int64_t len, struct ptc_error *err)
+int ptc_iov_batch_add(struct ptc_iov_batch *m, uint64_t address, const struct iovec *spans, int nspans, int64_t off,
+		      int64_t len, struct ptc_error *err)
 {
 	for (int i = 0; i < nspans && len > 0; i++) {
 		int64_t has = (int64_t)spans[i].iov_len, now;
@@ -186,8 +186,9 @@ int ptc_mover_add(struct ptc_mover *m, uint64_t address, const struct iovec *spa
 			continue;
 		}
 		now = PTC_MIN(has - off, len);
-		if (m->nremote == PTC_MOVER_SPANS || m->nlocal == PTC_MOVER_SPANS || m->bytes >= PTC_MOVER_BYTES) {
-			int r = ptc_mover_flush(m, err);
+		if (m->nremote == PTC_IOV_BATCH_SPANS || m->nlocal == PTC_IOV_BATCH_SPANS ||
+		    m->bytes >= PTC_IOV_BATCH_BYTES) {
+			int r = ptc_iov_batch_flush(m, err);
 
 			if (r)
 				return r;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What ranks meet by: keys of one group, kept by the daemon of rank 0's node. Happy path: that is us, and a put wakes whoever waits;
+/* Rendezvous keys of one group, kept by the daemon of rank 0's node. Happy path: that is us, and a put wakes whoever waits;
  * or it is another node, and a task asks it. Failure modes: the same key with another value (EEXIST), too many keys
  * (ELIMIT), nobody puts it (ETIMEOUT), no group (ENOTFOUND). */
 #include "daemon/workers/session/internal.h"
@@ -15,11 +15,11 @@ static bool is_here(const struct ptc_workers *w, const struct group *g)
 	return strcmp(g->desc.rank0_node, w->node) == 0;
 }
 
-static struct meet_entry *find(const struct group *g, const char *key)
+static struct rendezvous_entry *find(const struct group *g, const char *key)
 {
-	for (size_t i = 0; i < g->nmeets; i++)
-		if (strcmp(g->meets[i].key, key) == 0)
-			return &g->meets[i];
+	for (size_t i = 0; i < g->nrendezvous; i++)
+		if (strcmp(g->rendezvous[i].key, key) == 0)
+			return &g->rendezvous[i];
 	return NULL;
 }
 
@@ -29,9 +29,9 @@ static void reply(struct worker *k, uint64_t id, int code, const void *value, si
 
 	if (!k->conn)
 		return;
-	ptc_local_put_meet(&out, &(struct ptc_local_meet){
-					 .id = id, .code = code, .value = value, .len = len, .text = text });
-	ptc_conn_send_locked(k->conn, PTC_LOCAL_MEET_REPLY, &out, -1);
+	ptc_local_put_rendezvous(&out, &(struct ptc_local_rendezvous){
+					       .id = id, .code = code, .value = value, .len = len, .text = text });
+	ptc_conn_send_locked(k->conn, PTC_LOCAL_RENDEZVOUS_REPLY, &out, -1);
 	ptc_free(out.data);
 }
 
@@ -53,10 +53,10 @@ static int result_of(int status)
 	}
 }
 
-static void answer_waiting(struct group *g, const struct meet_entry *e)
+static void answer_waiting(struct group *g, const struct rendezvous_entry *e)
 {
 	for (size_t i = 0; i < g->desc.nranks; i++) {
-		struct worker *k = g->seats[i].worker;
+		struct worker *k = g->slots[i].worker;
 
 		if (!k || !k->get.active || strcmp(k->get.key, e->key) != 0)
 			continue;
@@ -65,27 +65,28 @@ static void answer_waiting(struct group *g, const struct meet_entry *e)
 	}
 }
 
-int ptc_meet_add(struct group *g, const char *key, const void *value, size_t len, struct ptc_error *err)
+int ptc_rendezvous_add(struct group *g, const char *key, const void *value, size_t len, struct ptc_error *err)
 {
-	struct meet_entry *e = find(g, key), *p;
+	struct rendezvous_entry *e = find(g, key), *p;
 
 	if (e && (e->len != len || memcmp(e->value, value, len) != 0))
 		return ptc_error_set(err, PTC_EEXIST, "key \"%.255s\" was put with another value", key);
 	if (e)
 		return 1;
-	if (g->nmeets == PTC_LOCAL_MEET_KEYS_MAX || len > PTC_LOCAL_MEET_MAX || strlen(key) > PTC_LOCAL_SHORT_MAX)
+	if (g->nrendezvous == PTC_LOCAL_RENDEZVOUS_KEYS_MAX || len > PTC_LOCAL_RENDEZVOUS_MAX ||
+	    strlen(key) > PTC_LOCAL_SHORT_MAX)
 		return ptc_error_set(err, PTC_ELIMIT, "key \"%.255s\": more than %d keys, or too long", key,
-				     PTC_LOCAL_MEET_KEYS_MAX);
-	if (g->nmeets == g->meets_cap) {
-		size_t cap = g->meets_cap ? g->meets_cap * 2 : 16;
+				     PTC_LOCAL_RENDEZVOUS_KEYS_MAX);
+	if (g->nrendezvous == g->rendezvous_cap) {
+		size_t cap = g->rendezvous_cap ? g->rendezvous_cap * 2 : 16;
 
-		p = ptc_reallocarray(g->meets, cap, sizeof *p);
+		p = ptc_reallocarray(g->rendezvous, cap, sizeof *p);
 		if (!p)
 			return ptc_grow_failed(err);
-		g->meets = p;
-		g->meets_cap = cap;
+		g->rendezvous = p;
+		g->rendezvous_cap = cap;
 	}
-	e = &g->meets[g->nmeets];
+	e = &g->rendezvous[g->nrendezvous];
 	e->key = ptc_strdup(key);
 	e->value = ptc_malloc(len ? len : 1);
 	e->len = len;
@@ -96,19 +97,19 @@ int ptc_meet_add(struct group *g, const char *key, const void *value, size_t len
 	}
 	if (len)
 		memcpy(e->value, value, len);
-	g->nmeets++;
+	g->nrendezvous++;
 	return 0;
 }
 
 static int put_locked(struct ptc_workers *w, struct group *g, const char *key, const void *value, size_t len,
 		      struct ptc_error *err)
 {
-	int rc = ptc_meet_add(g, key, value, len, err);
+	int rc = ptc_rendezvous_add(g, key, value, len, err);
 
 	if (rc)
 		return rc < 0 ? rc : 0;
-	ptc_meets_keep(g, &g->meets[g->nmeets - 1]); /* before anybody is told that it is there */
-	answer_waiting(g, &g->meets[g->nmeets - 1]);
+	ptc_rendezvous_keep(g, &g->rendezvous[g->nrendezvous - 1]); /* before anybody is told that it is there */
+	answer_waiting(g, &g->rendezvous[g->nrendezvous - 1]);
 	pthread_cond_broadcast(&w->changed);
 	return 0;
 }
@@ -124,7 +125,7 @@ struct remote {
 	uint32_t timeout_ms;
 	char name[PTC_LOCAL_SHORT_MAX + 1];
 	size_t len;
-	uint8_t value[PTC_LOCAL_MEET_MAX];
+	uint8_t value[PTC_LOCAL_RENDEZVOUS_MAX];
 };
 
 struct remote_wait {
@@ -137,8 +138,8 @@ static struct worker *asker_locked(struct ptc_workers *w, const struct remote *r
 	struct group *g = ptc_group_find_locked(w, &r->key);
 
 	for (size_t i = 0; g && !g->ending && i < g->desc.nranks; i++)
-		if (g->seats[i].worker && g->seats[i].worker->number == r->number)
-			return g->seats[i].worker;
+		if (g->slots[i].worker && g->slots[i].worker->number == r->number)
+			return g->slots[i].worker;
 	return NULL;
 }
 
@@ -165,10 +166,11 @@ static void remote_task(struct ptc_workers *w, void *arg)
 	int rc;
 
 	if (r->put)
-		rc = w->env.meet_put(w->env.arg, &r->key, r->node, r->address, r->name, r->value, r->len, &wait, &err);
+		rc = w->env.rendezvous_put(w->env.arg, &r->key, r->node, r->address, r->name, r->value, r->len, &wait,
+					   &err);
 	else
-		rc = w->env.meet_get(w->env.arg, &r->key, r->node, r->address, r->name, r->value, sizeof r->value,
-				     &r->len, &wait, &err);
+		rc = w->env.rendezvous_get(w->env.arg, &r->key, r->node, r->address, r->name, r->value, sizeof r->value,
+					   &r->len, &wait, &err);
 	pthread_mutex_lock(&w->lock);
 	k = asker_locked(w, r);
 	if (k && (r->put || (k->get.active && k->get.id == r->id))) {
@@ -180,7 +182,7 @@ static void remote_task(struct ptc_workers *w, void *arg)
 	ptc_free(r);
 }
 
-static void ask_remote_locked(struct ptc_workers *w, struct worker *k, bool put, const struct ptc_local_meet *m)
+static void ask_remote_locked(struct ptc_workers *w, struct worker *k, bool put, const struct ptc_local_rendezvous *m)
 {
 	const struct ptc_group_desc *d = &k->group->desc;
 	struct remote *r = ptc_calloc(1, sizeof *r);
@@ -197,30 +199,31 @@ static void ask_remote_locked(struct ptc_workers *w, struct worker *k, bool put,
 		r->len = m->len;
 		memcpy(r->value, m->value, m->len);
 	}
-	if (r && w->env.meet_get && w->env.meet_put && ptc_workers_task_locked(w, remote_task, r))
+	if (r && w->env.rendezvous_get && w->env.rendezvous_put && ptc_workers_task_locked(w, remote_task, r))
 		return;
 	ptc_free(r);
 	k->get.active = put && k->get.active;
 	reply(k, m->id, PTC_LOCAL_R_LIMIT, NULL, 0, "ptcd has too much to ask of other nodes just now");
 }
 
-void ptc_meet_message_locked(struct ptc_workers *w, struct worker *k, uint16_t type, const struct ptc_local_meet *m)
+void ptc_rendezvous_message_locked(struct ptc_workers *w, struct worker *k, uint16_t type,
+				   const struct ptc_local_rendezvous *m)
 {
 	struct ptc_error err = PTC_ERROR_INIT;
 	struct group *g = k->group;
-	struct meet_entry *e;
+	struct rendezvous_entry *e;
 	int rc;
 
 	if (!g || ptc_worker_ending(k) || k->phase < WORKER_BUILDING) {
 		reply(k, m->id, PTC_LOCAL_R_STALE, NULL, 0, "the generation has ended");
 		return;
 	}
-	if (type == PTC_LOCAL_MEET_PUT && is_here(w, g)) {
+	if (type == PTC_LOCAL_RENDEZVOUS_PUT && is_here(w, g)) {
 		rc = put_locked(w, g, m->key, m->value, m->len, &err);
 		reply(k, m->id, result_of(rc), NULL, 0, rc ? err.text : "");
 		return;
 	}
-	if (type == PTC_LOCAL_MEET_PUT) {
+	if (type == PTC_LOCAL_RENDEZVOUS_PUT) {
 		ask_remote_locked(w, k, true, m);
 		return;
 	}
@@ -236,7 +239,7 @@ void ptc_meet_message_locked(struct ptc_workers *w, struct worker *k, uint16_t t
 	}
 }
 
-void ptc_meet_expire_locked(struct worker *k, int64_t now_ns)
+void ptc_rendezvous_expire_locked(struct worker *k, int64_t now_ns)
 {
 	/* The rank gives up by itself; this only forgets it. */
 	if (k->get.active && now_ns > k->get.until_ns)
@@ -245,8 +248,8 @@ void ptc_meet_expire_locked(struct worker *k, int64_t now_ns)
 
 /* ---- for other nodes ------------------------------------------------------------------ */
 
-int ptc_workers_meet_put(struct ptc_workers *w, const struct ptc_group_key *key, const char *name, const void *value,
-			 size_t len, struct ptc_error *err)
+int ptc_workers_rendezvous_put(struct ptc_workers *w, const struct ptc_group_key *key, const char *name,
+			       const void *value, size_t len, struct ptc_error *err)
 {
 	struct group *g;
 	int rc;
@@ -258,7 +261,8 @@ int ptc_workers_meet_put(struct ptc_workers *w, const struct ptc_group_key *key,
 	return rc;
 }
 
-static int copy_entry(const struct meet_entry *e, void *buffer, size_t capacity, size_t *ret_len, struct ptc_error *err)
+static int copy_entry(const struct rendezvous_entry *e, void *buffer, size_t capacity, size_t *ret_len,
+		      struct ptc_error *err)
 {
 	if (e->len > capacity)
 		return ptc_error_set(err, PTC_ELIMIT, "\"%.255s\" has %zu bytes, there is room for %zu", e->key, e->len,
@@ -269,8 +273,8 @@ static int copy_entry(const struct meet_entry *e, void *buffer, size_t capacity,
 	return 1;
 }
 
-int ptc_workers_meet_get(struct ptc_workers *w, const struct ptc_group_key *key, const char *name, void *buffer,
-			 size_t capacity, size_t *ret_len, const struct ptc_wait *wait, struct ptc_error *err)
+int ptc_workers_rendezvous_get(struct ptc_workers *w, const struct ptc_group_key *key, const char *name, void *buffer,
+			       size_t capacity, size_t *ret_len, const struct ptc_wait *wait, struct ptc_error *err)
 {
 	int64_t deadline = ptc_workers_deadline(wait);
 	int rc = 0;
@@ -278,7 +282,7 @@ int ptc_workers_meet_get(struct ptc_workers *w, const struct ptc_group_key *key,
 	pthread_mutex_lock(&w->lock);
 	while (!rc) {
 		struct group *g = ptc_group_find_locked(w, key);
-		const struct meet_entry *e = g && !g->ending ? find(g, name) : NULL;
+		const struct rendezvous_entry *e = g && !g->ending ? find(g, name) : NULL;
 
 		if (!g || g->ending) {
 			rc = ptc_group_missing(key, err);

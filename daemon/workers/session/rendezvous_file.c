@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Keys that ranks meet by, kept for a ptcd that is started anew while they still build: of ranks on other nodes nobody would put them
- * again. Happy path: each put is appended to JOB/groups/GENERATION-LAUNCH.meets, and read with the group. It is not synced: what the
+/* Rendezvous keys, kept for a ptcd that is started anew while they still build: of ranks on other nodes nobody would put them
+ * again. Happy path: each put is appended to JOB/groups/GENERATION-INCARNATION.rendezvous, and read with the group. It is not synced: what the
  * machine forgets, its ranks are gone with. Failure modes: a key that cannot be written is only in memory (logged), and lost if ptcd
  * dies; what does not verify, and all behind it, is cut off. */
 #include "daemon/workers/session/internal.h"
@@ -16,13 +16,13 @@
 #include <string.h>
 #include <unistd.h>
 
-#define HEAD     12 /* checksum and length of what follows, a MEET_PUT */
-#define FILE_MAX ((size_t)PTC_LOCAL_MEET_KEYS_MAX * (PTC_LOCAL_MEET_MAX + PTC_LOCAL_SHORT_MAX + 64))
+#define HEAD     12 /* checksum and length of what follows, a RENDEZVOUS_PUT */
+#define FILE_MAX ((size_t)PTC_LOCAL_RENDEZVOUS_KEYS_MAX * (PTC_LOCAL_RENDEZVOUS_MAX + PTC_LOCAL_SHORT_MAX + 64))
 
-static char *meets_path(const struct group *g)
+static char *rendezvous_path(const struct group *g)
 {
-	return ptc_asprintf("%s/groups/%llu-%llu" PTC_MEETS, g->job->dir, (unsigned long long)g->desc.key.generation,
-			    (unsigned long long)g->desc.key.launch);
+	return ptc_asprintf("%s/groups/%llu-%llu" PTC_RENDEZVOUS, g->job->dir,
+			    (unsigned long long)g->desc.key.generation, (unsigned long long)g->desc.key.incarnation);
 }
 
 static bool append(const char *path, const void *data, size_t len)
@@ -32,16 +32,17 @@ static bool append(const char *path, const void *data, size_t len)
 
 	if (n == (ssize_t)len)
 		return true;
-	ptc_warn("workers", "%s: cannot keep a key ranks meet by: %s", path, n < 0 ? strerror(errno) : "no room");
+	ptc_warn("workers", "%s: cannot keep a rendezvous key: %s", path, n < 0 ? strerror(errno) : "no room");
 	return false;
 }
 
-void ptc_meets_keep(const struct group *g, const struct meet_entry *e)
+void ptc_rendezvous_keep(const struct group *g, const struct rendezvous_entry *e)
 {
 	struct ptc_local_out body = { .grow = ptc_realloc }, out = { .grow = ptc_realloc };
-	ptc_auto_free char *path = meets_path(g);
+	ptc_auto_free char *path = rendezvous_path(g);
 
-	ptc_local_put_meet(&body, &(struct ptc_local_meet){ .key = e->key, .value = e->value, .len = e->len });
+	ptc_local_put_rendezvous(&body,
+				 &(struct ptc_local_rendezvous){ .key = e->key, .value = e->value, .len = e->len });
 	if (!body.failed) {
 		ptc_local_put_u64(&out, ptc_checksum(body.data, body.len));
 		ptc_local_put_bytes(&out, body.data, body.len);
@@ -52,48 +53,49 @@ void ptc_meets_keep(const struct group *g, const struct meet_entry *e)
 	ptc_free(out.data);
 }
 
-size_t ptc_meets_decode(struct group *g, const uint8_t *data, size_t len)
+size_t ptc_rendezvous_decode(struct group *g, const uint8_t *data, size_t len)
 {
 	size_t at = 0;
 
 	while (len - at > HEAD) {
-		struct ptc_local_meet m;
+		struct ptc_local_rendezvous m;
 		uint64_t sum;
 		uint32_t n;
 
 		memcpy(&sum, data + at, sizeof sum);
 		memcpy(&n, data + at + sizeof sum, sizeof n);
 		if (n > len - at - HEAD || sum != ptc_checksum(data + at + HEAD, n) ||
-		    !ptc_local_get_meet(data + at + HEAD, n, &m) || ptc_meet_add(g, m.key, m.value, m.len, NULL))
+		    !ptc_local_get_rendezvous(data + at + HEAD, n, &m) ||
+		    ptc_rendezvous_add(g, m.key, m.value, m.len, NULL))
 			break;
 		at += HEAD + n;
 	}
 	return at;
 }
 
-void ptc_meets_load(struct group *g)
+void ptc_rendezvous_load(struct group *g)
 {
 	struct ptc_error err = PTC_ERROR_INIT;
-	ptc_auto_free char *path = meets_path(g);
+	ptc_auto_free char *path = rendezvous_path(g);
 	ptc_auto_free char *data = NULL;
 	size_t len = 0, good;
 	int rc = path ? ptc_sys_read_file(path, FILE_MAX, &data, &len, &err) : PTC_ENOMEM;
 
 	if (rc && rc != PTC_ENOTFOUND)
-		ptc_warn("workers", "keys that ranks of generation %llu meet by are not known any more: %s",
+		ptc_warn("workers", "rendezvous keys of generation %llu are not known any more: %s",
 			 (unsigned long long)g->desc.key.generation, err.text);
 	if (rc)
 		return;
-	good = ptc_meets_decode(g, (const uint8_t *)data, len);
+	good = ptc_rendezvous_decode(g, (const uint8_t *)data, len);
 	/* What is appended has to follow what can be read. */
 	if (good < len && truncate(path, (off_t)good) != 0)
 		ptc_warn("workers", "%s: cannot be cut to what it has: %s", path, strerror(errno));
 }
 
-void ptc_meets_unsave(const struct group *g)
+void ptc_rendezvous_unsave(const struct group *g)
 {
 	struct ptc_error err = PTC_ERROR_INIT;
-	ptc_auto_free char *path = meets_path(g);
+	ptc_auto_free char *path = rendezvous_path(g);
 
 	if (path && ptc_sys_unlink(path, "workers.meets-gone", &err))
 		ptc_warn("workers", "%s", err.text);

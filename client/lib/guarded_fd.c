@@ -7,7 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-bool ptc_client_own(struct own *o, int fd)
+bool ptc_client_guard_fd(struct guarded_fd *o, int fd)
 {
 	struct stat st;
 
@@ -15,27 +15,28 @@ bool ptc_client_own(struct own *o, int fd)
 		close(fd);
 		return false;
 	}
-	*o = (struct own){ fd, st.st_dev, st.st_ino };
+	*o = (struct guarded_fd){ fd, st.st_dev, st.st_ino };
 	return true;
 }
 
-bool ptc_client_owns(const struct own *o)
+bool ptc_client_fd_is_ours(const struct guarded_fd *o)
 {
 	struct stat st;
 
 	return o->fd < 0 || (fstat(o->fd, &st) == 0 && st.st_dev == o->dev && st.st_ino == o->ino);
 }
 
-void ptc_client_disown(struct own *o)
+void ptc_client_close_guarded(struct guarded_fd *o)
 {
-	if (o->fd >= 0 && ptc_client_owns(o))
+	if (o->fd >= 0 && ptc_client_fd_is_ours(o))
 		close(o->fd);
 	o->fd = -1;
 }
 
-bool ptc_client_robbed_locked(ptc_client *c)
+bool ptc_client_fds_closed_locked(ptc_client *c)
 {
-	if (ptc_client_owns(&c->wake[0]) && ptc_client_owns(&c->wake[1]) && ptc_client_owns(&c->page_fd))
+	if (ptc_client_fd_is_ours(&c->wake[0]) && ptc_client_fd_is_ours(&c->wake[1]) &&
+	    ptc_client_fd_is_ours(&c->page_fd))
 		return false;
 	if (!c->fatal)
 		ptc_client_set_fatal_locked(c, PTC_R_SYSTEM,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Reading what somebody else has (lent.h, near.c), who takes it back whenever he likes: no byte but the right ones is ever answered.
- * The lender is a memfd laid out as a job's chunk file, the kernel's side a socket (test_peer.h). */
+/* Reading what somebody else has (chunk_file.h, direct.c), who takes it back whenever he likes: no byte but the right ones is ever answered.
+ * The chunk_server is a memfd laid out as a job's chunk file, the kernel's side a socket (test_peer.h). */
 #include "base/number/digest.h"
 #include "base/limits.h"
 #include "base/test_seed.h"
@@ -32,7 +32,7 @@ static struct {
 	_Atomic unsigned parts; /* spans are at most this long, 0: as they come */
 	_Atomic bool refuses;
 	_Atomic int asked;
-} lender = { .lock = PTHREAD_MUTEX_INITIALIZER };
+} chunk_server = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
 static uint64_t chunk_of(unsigned turn, uint32_t item, uint64_t off)
 {
@@ -41,7 +41,7 @@ static uint64_t chunk_of(unsigned turn, uint32_t item, uint64_t off)
 
 static _Atomic uint64_t *use_of(uint64_t chunk)
 {
-	return (void *)(lender.map + chunk * PITCH + HEAD - 8);
+	return (void *)(chunk_server.map + chunk * PITCH + HEAD - 8);
 }
 
 /* As the store does: the count, then other bytes. */
@@ -49,7 +49,7 @@ static void take_back(uint64_t chunk)
 {
 	atomic_fetch_add(use_of(chunk), 1);
 	atomic_thread_fence(memory_order_seq_cst);
-	memset(lender.map + chunk * PITCH + HEAD, 0xee, CHUNK);
+	memset(chunk_server.map + chunk * PITCH + HEAD, 0xee, CHUNK);
 }
 
 /* Where parameter i (the items between are fields) lies in what all are together. */
@@ -61,24 +61,24 @@ static void fill(unsigned turn)
 	for (uint32_t i = 0; i < MEM_TENSORS; i++)
 		for (uint64_t off = 0, bytes = starts[i + 1] - starts[i], n; off < bytes; off += n) {
 			n = PTC_MIN(bytes - off, CHUNK - off % CHUNK);
-			memcpy(lender.map + chunk_of(turn, 2 * i, off) * PITCH + HEAD + off % CHUNK,
+			memcpy(chunk_server.map + chunk_of(turn, 2 * i, off) * PITCH + HEAD + off % CHUNK,
 			       want + starts[i] + off, n);
 		}
 	for (uint64_t c = 0; c < CHUNKS; c++)
 		for (size_t i = 0; i * BLOCK < CHUNK; i++)
-			lender.sums[c][i] = ptc_checksum(lender.map + c * PITCH + HEAD + i * BLOCK,
-							 PTC_MIN((size_t)BLOCK, CHUNK - i * BLOCK));
+			chunk_server.sums[c][i] = ptc_checksum(chunk_server.map + c * PITCH + HEAD + i * BLOCK,
+							       PTC_MIN((size_t)BLOCK, CHUNK - i * BLOCK));
 }
 
 /* All chunks are told of each time: chunk i is the i-th of them. */
 static int add_spans(const struct ptc_fs_range *r, struct ptc_fs_span *v, size_t max, size_t *n)
 {
 	for (uint64_t at = r->offset, end = r->offset + r->length, len; at < end; at += len) {
-		uint64_t chunk = chunk_of(lender.turn, r->item, at);
+		uint64_t chunk = chunk_of(chunk_server.turn, r->item, at);
 
 		len = PTC_MIN(end - at, CHUNK - at % CHUNK);
-		if (lender.parts)
-			len = PTC_MIN(len, (uint64_t)lender.parts);
+		if (chunk_server.parts)
+			len = PTC_MIN(len, (uint64_t)chunk_server.parts);
 		if (*n == max)
 			return PTC_ELIMIT;
 		v[(*n)++] = (struct ptc_fs_span){ chunk * PITCH + HEAD + at % CHUNK, len, (uint32_t)chunk, 0 };
@@ -92,24 +92,24 @@ static int locate(void *arg, const struct ptc_fs_state *state, const struct ptc_
 	const size_t max = 8192;
 	struct ptc_fs_span *v = ptc_calloc(max, sizeof(*v));
 	struct ptc_fs_chunk *chunks = ptc_calloc(CHUNKS, sizeof(*chunks));
-	struct ptc_fs_lent *f = ptc_fs_lent_get(state->uuid);
+	struct ptc_fs_chunk_file *f = ptc_fs_chunk_file_get(state->uuid);
 	size_t got = 0;
-	int rc = !v || !chunks ? PTC_ENOMEM : lender.refuses ? PTC_ENOTFOUND : 0;
+	int rc = !v || !chunks ? PTC_ENOMEM : chunk_server.refuses ? PTC_ENOTFOUND : 0;
 
-	lender.asked++;
-	pthread_mutex_lock(&lender.lock);
+	chunk_server.asked++;
+	pthread_mutex_lock(&chunk_server.lock);
 	for (size_t i = 0; i < n && !rc; i++)
 		rc = add_spans(&ranges[i], v, max, &got);
 	for (uint64_t i = 0; i < CHUNKS && !rc; i++) {
 		chunks[i] =
 			(struct ptc_fs_chunk){ i * PITCH + HEAD, i * PITCH + HEAD - 8, atomic_load(use_of(i)), { 0 } };
-		memcpy(chunks[i].sums, lender.sums[i], sizeof(lender.sums[i]));
+		memcpy(chunks[i].sums, chunk_server.sums[i], sizeof(chunk_server.sums[i]));
 	}
-	pthread_mutex_unlock(&lender.lock);
+	pthread_mutex_unlock(&chunk_server.lock);
 	if (!f && !rc)
-		f = ptc_fs_lent_new(state->uuid, fcntl(lender.fd, F_DUPFD_CLOEXEC, 3), 0, 0);
+		f = ptc_fs_chunk_file_new(state->uuid, fcntl(chunk_server.fd, F_DUPFD_CLOEXEC, 3), 0, 0);
 	if (rc || !f) {
-		ptc_fs_lent_unref(f);
+		ptc_fs_chunk_file_unref(f);
 		ptc_free(v);
 		ptc_free(chunks);
 		return rc ? rc : PTC_ENOMEM;
@@ -131,16 +131,16 @@ static int setup(void **state)
 
 	memory_init(&f->m);
 	f->m.locate = locate;
-	lender.fd = memfd_create("lender", MFD_CLOEXEC);
-	ptc_require(lender.fd >= 0 && !ftruncate(lender.fd, CHUNKS * PITCH));
-	lender.map = mmap(NULL, CHUNKS * PITCH, PROT_READ | PROT_WRITE, MAP_SHARED, lender.fd, 0);
-	ptc_require(lender.map != MAP_FAILED);
+	chunk_server.fd = memfd_create("chunk_server", MFD_CLOEXEC);
+	ptc_require(chunk_server.fd >= 0 && !ftruncate(chunk_server.fd, CHUNKS * PITCH));
+	chunk_server.map = mmap(NULL, CHUNKS * PITCH, PROT_READ | PROT_WRITE, MAP_SHARED, chunk_server.fd, 0);
+	ptc_require(chunk_server.map != MAP_FAILED);
 	for (uint64_t i = 0; i < CHUNKS; i++)
 		atomic_store(use_of(i), 1);
-	lender.turn = 0;
-	lender.parts = 0;
-	lender.refuses = false;
-	lender.asked = 0;
+	chunk_server.turn = 0;
+	chunk_server.parts = 0;
+	chunk_server.refuses = false;
+	chunk_server.asked = 0;
 	for (uint32_t i = 0; i < MEM_TENSORS; i++)
 		for (uint64_t off = 0; off < starts[i + 1] - starts[i]; off++)
 			want[starts[i] + off] = memory_byte(&f->m, 2 * i, off);
@@ -160,8 +160,8 @@ static int teardown(void **state)
 	struct fixture *f = *state;
 
 	peer_stop(&f->p);
-	munmap(lender.map, CHUNKS * PITCH);
-	close(lender.fd);
+	munmap(chunk_server.map, CHUNKS * PITCH);
+	close(chunk_server.fd);
 	free(f);
 	return ptc_alloc_live() == 0 ? 0 : -1;
 }
@@ -206,7 +206,7 @@ static void reads_there(void **state)
 	for (int i = 0; i < 300; i++)
 		read_at_random(f, &seed);
 	assert_int_equal(f->m.reads, 0);
-	assert_int_equal(lender.asked, 1);
+	assert_int_equal(chunk_server.asked, 1);
 }
 
 static void reads_small_spans(void **state)
@@ -214,13 +214,13 @@ static void reads_small_spans(void **state)
 	struct fixture *f = *state;
 	unsigned seed = seed_new();
 
-	lender.parts = 777;
+	chunk_server.parts = 777;
 	for (int i = 0; i < 100; i++)
 		read_at_random(f, &seed);
 	assert_int_equal(f->m.reads, 0);
 }
 
-/* What was lent is taken back, and not lent again: the source itself is read. */
+/* What was mapped is reused, and not mapped again: the source itself is read. */
 static void taken_back(void **state)
 {
 	struct fixture *f = *state;
@@ -228,13 +228,13 @@ static void taken_back(void **state)
 
 	for (int i = 0; i < 20; i++)
 		read_at_random(f, &seed);
-	lender.refuses = true;
+	chunk_server.refuses = true;
 	for (uint64_t i = 0; i < CHUNKS; i++)
 		take_back(i);
 	for (int i = 0; i < 100; i++)
 		read_at_random(f, &seed);
 	assert_true(f->m.reads > 0);
-	assert_int_equal(lender.asked, 2); /* not again and again */
+	assert_int_equal(chunk_server.asked, 2); /* not again and again */
 }
 
 static _Atomic bool moving;
@@ -243,11 +243,11 @@ static _Atomic bool moving;
 static void *move_main(void *arg)
 {
 	while (moving) {
-		pthread_mutex_lock(&lender.lock); /* nothing is lent meanwhile; what was, is read */
+		pthread_mutex_lock(&chunk_server.lock); /* nothing is mapped meanwhile; what was, is read */
 		for (uint32_t i = 0; i < 2 * BASE + 1; i++)
-			take_back((lender.turn + i) % CHUNKS);
-		fill(++lender.turn);
-		pthread_mutex_unlock(&lender.lock);
+			take_back((chunk_server.turn + i) % CHUNKS);
+		fill(++chunk_server.turn);
+		pthread_mutex_unlock(&chunk_server.lock);
 		usleep(500);
 	}
 	return NULL;
@@ -262,11 +262,12 @@ static void taken_back_all_the_time(void **state)
 
 	moving = true;
 	assert_int_equal(pthread_create(&mover, NULL, move_main, &f->m), 0);
-	while (ptc_sys_now_ns() < begin + SECOND || (lender.asked <= 10 && ptc_sys_now_ns() < begin + 60 * SECOND))
+	while (ptc_sys_now_ns() < begin + SECOND ||
+	       (chunk_server.asked <= 10 && ptc_sys_now_ns() < begin + 60 * SECOND))
 		read_some(f, (uint64_t)rand_r(&seed), 1u << 20); /* long ones, so that much happens meanwhile */
 	moving = false;
 	pthread_join(mover, NULL);
-	assert_true(lender.asked > 10);
+	assert_true(chunk_server.asked > 10);
 }
 
 /* The same without a file system in between: nearly all of the time is spent copying. */
@@ -302,7 +303,7 @@ static void copies_are_right_or_refused(void **state)
 	assert_true(refused >= 10);
 }
 
-/* A bit flips in what was lent and had been read: nobody gets its block from there again, whatever the read begins and ends with, but
+/* A bit flips in what was mapped and had been read: nobody gets its block from there again, whatever the read begins and ends with, but
  * what lies beside it. */
 static void a_bit_flips(void **state)
 {
@@ -314,13 +315,13 @@ static void a_bit_flips(void **state)
 
 	for (int i = 0; i < 50; i++)
 		read_at_random(f, &seed);
-	lender.map[chunk_of(0, 0, bad) * PITCH + HEAD + bad] ^= 1;
+	chunk_server.map[chunk_of(0, 0, bad) * PITCH + HEAD + bad] ^= 1;
 	for (uint64_t at = 0; at < 3 * BLOCK; at += 4096)
 		read_some(f, f->head + at, 4096); /* the source itself has it right */
 	read_some(f, f->head, 1u << 20);
 	read_some(f, f->head + BLOCK, BLOCK);
 	assert_true(f->m.reads > 0);
-	lender.map[chunk_of(0, 0, bad) * PITCH + HEAD + bad] ^= 1;
+	chunk_server.map[chunk_of(0, 0, bad) * PITCH + HEAD + bad] ^= 1;
 	do { /* what was asked for ahead meanwhile may still come */
 		reads = f->m.reads;
 		for (uint64_t at = 0; at < DATA; at += 65536)
@@ -336,12 +337,12 @@ static void cut_short(void **state)
 	unsigned seed = seed_new();
 
 	read_at_random(f, &seed);
-	lender.refuses = true;
-	assert_int_equal(ftruncate(lender.fd, PITCH / 2), 0);
+	chunk_server.refuses = true;
+	assert_int_equal(ftruncate(chunk_server.fd, PITCH / 2), 0);
 	for (int i = 0; i < 50; i++)
 		read_at_random(f, &seed);
 	assert_true(f->m.reads > 0);
-	assert_int_equal(ftruncate(lender.fd, CHUNKS * PITCH), 0);
+	assert_int_equal(ftruncate(chunk_server.fd, CHUNKS * PITCH), 0);
 }
 
 int main(void)

@@ -13,44 +13,44 @@
 
 #include <stdint.h>
 
-#define PTC_LEND_SUFFIX       ".lend"     /* of the control socket's path */
-#define PTC_LEND_MAGIC        0x3244454cu /* "LED2": another layout of these structs gets another one */
-#define PTC_LEND_DIMS         8
-#define PTC_LEND_RANGES_MAX   256
-#define PTC_LEND_SPANS_MAX    2048
-#define PTC_LEND_CHUNKS_MAX   256
-#define PTC_LEND_BYTES_MAX    (16ull << 20) /* of one message's ranges */
+#define PTC_DIRECT_READ_SUFFIX       ".direct"   /* of the control socket's path */
+#define PTC_DIRECT_READ_MAGIC        0x3244454cu /* "LED2": another layout of these structs gets another one */
+#define PTC_DIRECT_READ_DIMS         8
+#define PTC_DIRECT_READ_RANGES_MAX   256
+#define PTC_DIRECT_READ_SPANS_MAX    2048
+#define PTC_DIRECT_READ_CHUNKS_MAX   256
+#define PTC_DIRECT_READ_BYTES_MAX    (16ull << 20) /* of one message's ranges */
 /* A chunk's bytes follow each other in the file. A checksum is of this many of them, the last one of the rest. */
-#define PTC_LEND_CHUNK_BYTES  ((1u << 20) - 64)
-#define PTC_LEND_BLOCK_BYTES  (64u << 10)
-#define PTC_LEND_CHUNK_BLOCKS 16
+#define PTC_DIRECT_READ_CHUNK_BYTES  ((1u << 20) - 64)
+#define PTC_DIRECT_READ_BLOCK_BYTES  (64u << 10)
+#define PTC_DIRECT_READ_CHUNK_BLOCKS 16
 
-struct ptc_lend_range { /* of an item, row-major */
+struct ptc_direct_read_range { /* of an item, row-major */
 	uint32_t item, ndim;
-	int64_t shape[PTC_LEND_DIMS]; /* the last dim in bytes */
-	uint64_t offset, length;      /* length > 0 */
+	int64_t shape[PTC_DIRECT_READ_DIMS]; /* the last dim in bytes */
+	uint64_t offset, length;             /* length > 0 */
 };
-struct ptc_lend_request {
+struct ptc_direct_read_request {
 	uint32_t magic, nranges;
 	char uuid[40]; /* of the job; NUL-terminated */
 	uint64_t generation, snapshot;
 	uint64_t dev, ino; /* of the file that the asker has; else a descriptor comes with the answer */
-	struct ptc_lend_range ranges[];
+	struct ptc_direct_read_range ranges[];
 };
-struct ptc_lend_span {
+struct ptc_direct_read_span {
 	uint64_t at, bytes; /* of the file */
 	uint32_t chunk, reserved;
 };
-struct ptc_lend_chunk {
+struct ptc_direct_read_chunk {
 	uint64_t at; /* of its first byte in the file */
 	uint64_t use_at, use;
-	uint64_t sums[PTC_LEND_CHUNK_BLOCKS];
+	uint64_t sums[PTC_DIRECT_READ_CHUNK_BLOCKS];
 };
-struct ptc_lend_reply {
+struct ptc_direct_read_reply {
 	uint32_t magic;
 	int32_t status;
 	uint64_t dev, ino;
 	uint32_t nspans, nchunks;
-	struct ptc_lend_span
-		spans[]; /* of all ranges, in order; struct ptc_lend_chunk chunks[nchunks] follow the last one */
+	struct ptc_direct_read_span
+		spans[]; /* of all ranges, in order; struct ptc_direct_read_chunk chunks[nchunks] follow the last one */
 };

@@ -6,20 +6,20 @@
 #include "daemon/workers/types/group_desc.h"
 
 /* NOT_STARTED: a process ended while ptc_workers_start or _build waited for it. The call says so as well, in one line; this has its log. */
-enum ptc_worker_news_kind {
-	PTC_NEWS_FAILED,
-	PTC_NEWS_FINISHED,
-	PTC_NEWS_DUE,
-	PTC_NEWS_NOT_STARTED,
-	PTC_NEWS_STALLED, /* the step has not moved for stall_ms; nothing is done about it ... */
-	PTC_NEWS_MOVES,   /* ... and moves again */
-	PTC_NEWS_HANGS,   /* a copy of the rank's memory has not answered, and its process cannot be ended ... */
-	PTC_NEWS_ANSWERS, /* ... and has ended */
+enum ptc_worker_event_kind {
+	PTC_WORKER_EVENT_FAILED,
+	PTC_WORKER_EVENT_FINISHED,
+	PTC_WORKER_EVENT_DUE,
+	PTC_WORKER_EVENT_NOT_STARTED,
+	PTC_WORKER_EVENT_STALLED, /* the step has not moved for stall_ms; nothing is done about it ... */
+	PTC_WORKER_EVENT_MOVES,   /* ... and moves again */
+	PTC_WORKER_EVENT_HANGS, /* a copy of the rank's memory has not answered, and its process cannot be ended ... */
+	PTC_WORKER_EVENT_ANSWERS, /* ... and has ended */
 };
 /* What the controller has to hear of; from a thread of ptc_workers, in order per group, repeated after a restart of ptcd. */
-struct ptc_worker_news {
+struct ptc_worker_event {
 	struct ptc_group_key key;
-	enum ptc_worker_news_kind kind;
+	enum ptc_worker_event_kind kind;
 	uint32_t rank;
 	uint64_t step;
 	int exit_status; /* as of wait(2) */

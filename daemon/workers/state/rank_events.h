@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Queues news of ranks for the controller (types/worker_news.h) whenever a condition for one has
+/* Queues worker events for the controller (types/worker_event.h) whenever a condition for one has
  * come true; each is said once. */
 #pragma once
 
 #include "daemon/workers/state/worker_state.h"
 
-void ptc_group_news_locked(struct ptc_workers *w, struct group *g);
+void ptc_group_event_locked(struct ptc_workers *w, struct group *g);
 void ptc_group_stalled_locked(struct ptc_workers *w, struct group *g, int64_t now_ns);
 void ptc_group_hangs_locked(struct ptc_workers *w, struct group *g);
 /* k NULL: it has none any more. what NULL: it has exited. */
-void ptc_group_failed_locked(struct ptc_workers *w, struct group *g, const struct worker *k, size_t seat,
+void ptc_group_failed_locked(struct ptc_workers *w, struct group *g, const struct worker *k, size_t slot,
 			     const char *what);
-/* PTC_ESTATE, with the obituary as one line. If start or build waits for that process, the whole of it becomes news, once. */
+/* PTC_ESTATE, with the obituary as one line. If start or build waits for that process, the whole of it becomes worker events, once. */
 int ptc_group_not_started_locked(struct ptc_workers *w, struct group *g, const struct worker *k, uint32_t rank,
 				 struct ptc_error *err);
 /* "rank 3 (pid 12) exited with status 1", and the end of its log on the lines that follow. */

@@ -49,29 +49,29 @@ static struct put *add_put_locked(ptc_client *c, const char *key, void *value, s
 	return p;
 }
 
-int ptc_meet_put(ptc_client *c, const char *key, const void *value, size_t len)
+int ptc_rendezvous_put(ptc_client *c, const char *key, const void *value, size_t len)
 {
-	int rc = check(c, "ptc_meet_put", key);
+	int rc = check(c, "ptc_rendezvous_put", key);
 	struct put *p = NULL;
 	void *copy;
 
 	if (rc)
 		return rc;
 	if (len && !value)
-		return ptc_client_fail(c, PTC_R_INVALID, "ptc_meet_put \"%s\": value is NULL", key);
-	if (len > PTC_LOCAL_MEET_MAX)
-		return ptc_client_fail(c, PTC_R_LIMIT, "ptc_meet_put \"%s\": %zu bytes, at most %d are allowed", key,
-				       len, PTC_LOCAL_MEET_MAX);
+		return ptc_client_fail(c, PTC_R_INVALID, "ptc_rendezvous_put \"%s\": value is NULL", key);
+	if (len > PTC_LOCAL_RENDEZVOUS_MAX)
+		return ptc_client_fail(c, PTC_R_LIMIT, "ptc_rendezvous_put \"%s\": %zu bytes, at most %d are allowed",
+				       key, len, PTC_LOCAL_RENDEZVOUS_MAX);
 	copy = malloc(len ? len : 1);
 	if (!copy)
 		return ptc_client_fail(c, PTC_R_MEMORY, "out of memory");
 	if (len)
 		memcpy(copy, value, len);
 	pthread_mutex_lock(&c->lock);
-	rc = check_generation_locked(c, "ptc_meet_put");
-	if (!rc && c->nputs == PTC_LOCAL_MEET_KEYS_MAX)
-		rc = ptc_client_fail(c, PTC_R_LIMIT, "ptc_meet_put \"%s\": more than %d keys", key,
-				     PTC_LOCAL_MEET_KEYS_MAX);
+	rc = check_generation_locked(c, "ptc_rendezvous_put");
+	if (!rc && c->nputs == PTC_LOCAL_RENDEZVOUS_KEYS_MAX)
+		rc = ptc_client_fail(c, PTC_R_LIMIT, "ptc_rendezvous_put \"%s\": more than %d keys", key,
+				     PTC_LOCAL_RENDEZVOUS_KEYS_MAX);
 	if (!rc)
 		p = add_put_locked(c, key, copy, len);
 	if (!rc && !p)
@@ -85,9 +85,9 @@ int ptc_meet_put(ptc_client *c, const char *key, const void *value, size_t len)
 		while (!c->puts[at].answered && !c->ended && !c->fatal)
 			pthread_cond_wait(&c->changed, &c->lock);
 		if (!c->puts[at].answered)
-			rc = check_generation_locked(c, "ptc_meet_put");
+			rc = check_generation_locked(c, "ptc_rendezvous_put");
 		else if (c->puts[at].code)
-			rc = ptc_client_fail(c, c->puts[at].code, "ptc_meet_put \"%s\": %s", key, c->link_text);
+			rc = ptc_client_fail(c, c->puts[at].code, "ptc_rendezvous_put \"%s\": %s", key, c->link_text);
 	}
 	pthread_mutex_unlock(&c->lock);
 	return rc;
@@ -117,31 +117,32 @@ static int wait_get_locked(ptc_client *c, const char *key, void *buffer, size_t 
 		e = pthread_cond_timedwait(&c->changed, &c->lock, &until);
 	c->get.active = false;
 	if (!c->get.answered) {
-		rc = check_generation_locked(c, "ptc_meet_get");
+		rc = check_generation_locked(c, "ptc_rendezvous_get");
 		return rc ? rc
 			  : ptc_client_fail(c, PTC_R_TIMEOUT, "nobody has put \"%s\" within %u ms", key, timeout_ms);
 	}
 	if (c->get.code)
-		return ptc_client_fail(c, c->get.code, "ptc_meet_get \"%s\": %s", key, c->link_text);
+		return ptc_client_fail(c, c->get.code, "ptc_rendezvous_get \"%s\": %s", key, c->link_text);
 	*ret_len = c->get.len;
 	if (c->get.len > capacity)
-		return ptc_client_fail(c, PTC_R_LIMIT, "ptc_meet_get \"%s\": %zu bytes, the buffer has %zu", key,
+		return ptc_client_fail(c, PTC_R_LIMIT, "ptc_rendezvous_get \"%s\": %zu bytes, the buffer has %zu", key,
 				       c->get.len, capacity);
 	if (c->get.len)
 		memcpy(buffer, c->get.value, c->get.len);
 	return 0;
 }
 
-int ptc_meet_get(ptc_client *c, const char *key, void *buffer, size_t capacity, size_t *ret_len, uint32_t timeout_ms)
+int ptc_rendezvous_get(ptc_client *c, const char *key, void *buffer, size_t capacity, size_t *ret_len,
+		       uint32_t timeout_ms)
 {
-	int rc = check(c, "ptc_meet_get", key);
+	int rc = check(c, "ptc_rendezvous_get", key);
 
 	if (rc)
 		return rc;
 	if (!ret_len || (capacity && !buffer))
-		return ptc_client_fail(c, PTC_R_INVALID, "ptc_meet_get \"%s\": ret_len or buffer is NULL", key);
+		return ptc_client_fail(c, PTC_R_INVALID, "ptc_rendezvous_get \"%s\": ret_len or buffer is NULL", key);
 	pthread_mutex_lock(&c->lock);
-	rc = check_generation_locked(c, "ptc_meet_get");
+	rc = check_generation_locked(c, "ptc_rendezvous_get");
 	if (!rc) {
 		c->get.active = true;
 		c->get.answered = false;

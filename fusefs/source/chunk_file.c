@@ -3,7 +3,7 @@
  * the caller, and then the counts of those chunks they lie in are as they were. Failure modes: a bit that has flipped, a count that
  * has changed, a hole, a file that ends before: false, and the caller asks anew, at last through the daemon, which says what is wrong. It
  * is pread, not a mapping: a mapping would take a page of memory for every hole it is read through, and kill us where there is none. */
-#include "fusefs/source/lent.h"
+#include "fusefs/source/chunk_file.h"
 
 #include "base/alloc.h"
 #include "base/check.h"
@@ -23,12 +23,12 @@
 /* Files in use: so that each is open once, and closed when nobody reads it any more. */
 static struct {
 	pthread_mutex_t lock;
-	struct ptc_fs_lent *list; /* newest first */
+	struct ptc_fs_chunk_file *list; /* newest first */
 } lents = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
-struct ptc_fs_lent *ptc_fs_lent_get(const char *uuid)
+struct ptc_fs_chunk_file *ptc_fs_chunk_file_get(const char *uuid)
 {
-	struct ptc_fs_lent *f;
+	struct ptc_fs_chunk_file *f;
 
 	pthread_mutex_lock(&lents.lock);
 	for (f = lents.list; f && strcmp(f->uuid, uuid) != 0; f = f->next)
@@ -39,9 +39,9 @@ struct ptc_fs_lent *ptc_fs_lent_get(const char *uuid)
 	return f;
 }
 
-struct ptc_fs_lent *ptc_fs_lent_new(const char *uuid, int fd, uint64_t dev, uint64_t ino)
+struct ptc_fs_chunk_file *ptc_fs_chunk_file_new(const char *uuid, int fd, uint64_t dev, uint64_t ino)
 {
-	struct ptc_fs_lent *f = ptc_calloc(1, sizeof(*f));
+	struct ptc_fs_chunk_file *f = ptc_calloc(1, sizeof(*f));
 
 	if (!f) {
 		close(fd);
@@ -59,9 +59,9 @@ struct ptc_fs_lent *ptc_fs_lent_new(const char *uuid, int fd, uint64_t dev, uint
 	return f;
 }
 
-void ptc_fs_lent_unref(struct ptc_fs_lent *f)
+void ptc_fs_chunk_file_unref(struct ptc_fs_chunk_file *f)
 {
-	struct ptc_fs_lent **at = &lents.list;
+	struct ptc_fs_chunk_file **at = &lents.list;
 	bool last;
 
 	if (!f)
@@ -80,7 +80,7 @@ void ptc_fs_lent_unref(struct ptc_fs_lent *f)
 	ptc_free(f);
 }
 
-struct ptc_fs_spans *ptc_fs_spans_new(struct ptc_fs_lent *file, struct ptc_fs_span *v, size_t n,
+struct ptc_fs_spans *ptc_fs_spans_new(struct ptc_fs_chunk_file *file, struct ptc_fs_span *v, size_t n,
 				      struct ptc_fs_chunk *chunks, size_t nchunks)
 {
 	struct ptc_fs_spans *s = ptc_calloc(1, sizeof(*s));
@@ -91,7 +91,7 @@ struct ptc_fs_spans *ptc_fs_spans_new(struct ptc_fs_lent *file, struct ptc_fs_sp
 		ptc_free(ends);
 		ptc_free(v);
 		ptc_free(chunks);
-		ptc_fs_lent_unref(file);
+		ptc_fs_chunk_file_unref(file);
 		return NULL;
 	}
 	for (size_t i = 0; i < n; i++)
@@ -125,7 +125,7 @@ void ptc_fs_spans_unref(struct ptc_fs_spans *s)
 	pthread_mutex_unlock(&lents.lock);
 	if (!last)
 		return;
-	ptc_fs_lent_unref(s->file);
+	ptc_fs_chunk_file_unref(s->file);
 	ptc_free(s->ends);
 	ptc_free(s->v);
 	ptc_free(s->chunks);

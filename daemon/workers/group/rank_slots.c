@@ -5,7 +5,7 @@
  * tensor: asking again would not bring it back), a process that has died (ESTATE), before or while it was read. */
 #include "daemon/workers/copier/copier.h"
 #include "daemon/workers/group/internal.h"
-#include "daemon/workers/group/rank_seats.h"
+#include "daemon/workers/group/rank_slots.h"
 #include "daemon/workers/session/rank_conn.h"
 
 #include "base/alloc.h"
@@ -26,9 +26,9 @@ struct view {
 	struct ptc_workers *w;
 	struct group *group;
 	struct declared *declared;
-	struct carry *carry;
+	struct rank_state *rank_state;
 	struct staging *staging; /* what was staged when the view was made; NULL: nothing */
-	size_t seat;
+	size_t slot;
 	unsigned number; /* of the worker */
 	pid_t pid;
 	int pidfd;
@@ -49,7 +49,7 @@ static void view_done_locked(struct view *v)
 	}
 	ptc_staging_unref(v->staging);
 	ptc_declared_unref(v->declared);
-	ptc_carry_unref(v->carry);
+	ptc_rank_state_unref(v->rank_state);
 	if (v->pidfd >= 0)
 		close(v->pidfd);
 	ptc_group_unref_locked(v->group);
@@ -74,13 +74,13 @@ static void view_staging(struct view *v, struct worker *k)
 static struct view *view_new_locked(struct ptc_workers *w, struct group *g, size_t i)
 {
 	struct view *v = ptc_calloc(1, sizeof *v);
-	struct worker *k = g->seats[i].worker;
+	struct worker *k = g->slots[i].worker;
 
 	if (!v)
 		return NULL;
 	v->w = w;
 	v->group = ptc_group_ref(g);
-	v->seat = i;
+	v->slot = i;
 	v->pidfd = -1;
 	if (!k || k->ended)
 		return v;
@@ -90,19 +90,19 @@ static struct view *view_new_locked(struct ptc_workers *w, struct group *g, size
 	if (k->phase >= WORKER_DECLARED && k->phase <= WORKER_STOPPED && k->declared) {
 		v->declared = k->declared;
 		v->declared->refs++;
-		v->carry = ptc_carry_ref(k->carry);
+		v->rank_state = ptc_rank_state_ref(k->rank_state);
 		view_staging(v, k);
 	}
 	return v;
 }
 
-static void fill_view_locked(struct ptc_seat_view *s, struct view *v)
+static void fill_view_locked(struct ptc_slot_view *s, struct view *v)
 {
-	const struct worker *k = v->group->seats[v->seat].worker;
+	const struct worker *k = v->group->slots[v->slot].worker;
 	uint64_t step;
 
-	*s = (struct ptc_seat_view){ .rank = v->group->seats[v->seat].rank,
-				     .state = ptc_group_seat_state(v->group, v->seat),
+	*s = (struct ptc_slot_view){ .rank = v->group->slots[v->slot].rank,
+				     .state = ptc_group_slot_state(v->group, v->slot),
 				     .pid = v->pid,
 				     .copied = v->staging,
 				     .opaque = v };
@@ -111,11 +111,11 @@ static void fill_view_locked(struct ptc_seat_view *s, struct view *v)
 		s->tensors = v->declared->tensors;
 		s->ntensors = v->declared->ntensors;
 	}
-	if (v->carry) {
-		s->blobs = v->carry->blobs;
-		s->nblobs = v->carry->nblobs;
-		s->cursors = v->carry->cursors;
-		s->ncursors = v->carry->ncursors;
+	if (v->rank_state) {
+		s->blobs = v->rank_state->blobs;
+		s->nblobs = v->rank_state->nblobs;
+		s->cursors = v->rank_state->cursors;
+		s->ncursors = v->rank_state->ncursors;
 	}
 	if (k && k->phase == WORKER_STOPPED)
 		s->step = k->stop_step;
@@ -123,10 +123,10 @@ static void fill_view_locked(struct ptc_seat_view *s, struct view *v)
 		s->step = step;
 }
 
-int ptc_workers_seats(struct ptc_workers *w, const struct ptc_group_key *key, struct ptc_seat_view **ret_seats,
+int ptc_workers_slots(struct ptc_workers *w, const struct ptc_group_key *key, struct ptc_slot_view **ret_slots,
 		      size_t *ret_n, struct ptc_error *err)
 {
-	struct ptc_seat_view *seats = NULL;
+	struct ptc_slot_view *slots = NULL;
 	struct group *g;
 	size_t n = 0;
 	int rc;
@@ -136,14 +136,14 @@ int ptc_workers_seats(struct ptc_workers *w, const struct ptc_group_key *key, st
 	rc = g ? 0 : ptc_group_missing(key, err);
 	if (!rc) {
 		ptc_group_ref(g);
-		rc = ptc_group_settle_locked(w, g, err);
-		seats = rc ? NULL : ptc_calloc(g->desc.nranks, sizeof *seats);
-		for (; seats && n < g->desc.nranks; n++) {
+		rc = ptc_group_wait_connected_locked(w, g, err);
+		slots = rc ? NULL : ptc_calloc(g->desc.nranks, sizeof *slots);
+		for (; slots && n < g->desc.nranks; n++) {
 			struct view *v = view_new_locked(w, g, n);
 
 			if (!v)
 				break;
-			fill_view_locked(&seats[n], v);
+			fill_view_locked(&slots[n], v);
 		}
 		if (!rc && n < g->desc.nranks)
 			rc = ptc_grow_failed(err);
@@ -151,23 +151,23 @@ int ptc_workers_seats(struct ptc_workers *w, const struct ptc_group_key *key, st
 	}
 	pthread_mutex_unlock(&w->lock);
 	if (rc) {
-		ptc_workers_seats_done(w, seats, n);
+		ptc_workers_slots_done(w, slots, n);
 		return rc;
 	}
-	*ret_seats = seats;
+	*ret_slots = slots;
 	*ret_n = n;
 	return 0;
 }
 
-void ptc_workers_seats_done(struct ptc_workers *w, struct ptc_seat_view *seats, size_t n)
+void ptc_workers_slots_done(struct ptc_workers *w, struct ptc_slot_view *slots, size_t n)
 {
-	if (!seats)
+	if (!slots)
 		return;
 	pthread_mutex_lock(&w->lock);
 	for (size_t i = 0; i < n; i++)
-		view_done_locked(seats[i].opaque);
+		view_done_locked(slots[i].opaque);
 	pthread_mutex_unlock(&w->lock);
-	ptc_free(seats);
+	ptc_free(slots);
 }
 
 /* ---- copying ------------------------------------------------------------------------- */
@@ -181,7 +181,7 @@ static bool dead(const struct view *v)
 
 static int died(const struct view *v, struct ptc_error *err)
 {
-	return ptc_error_set(err, PTC_ESTATE, "rank %u (pid %d) has died", v->group->seats[v->seat].rank.rank,
+	return ptc_error_set(err, PTC_ESTATE, "rank %u (pid %d) has died", v->group->slots[v->slot].rank.rank,
 			     (int)v->pid);
 }
 
@@ -193,14 +193,14 @@ static int check_iov(const struct view *v, const struct iovec *remote, size_t nr
 
 	if (!v->declared)
 		return ptc_error_set(err, PTC_ESTATE, "rank %u has declared nothing",
-				     v->group->seats[v->seat].rank.rank);
+				     v->group->slots[v->slot].rank.rank);
 	for (size_t i = 0; i < nremote; i++) {
 		uint64_t address = (uint64_t)(uintptr_t)remote[i].iov_base;
 
 		if (remote[i].iov_len && !ptc_declared_span(v->declared, address, remote[i].iov_len))
 			return ptc_error_set(err, PTC_EINTERNAL,
 					     "rank %u: %zu bytes at 0x%llx are not memory it has declared",
-					     v->group->seats[v->seat].rank.rank, remote[i].iov_len,
+					     v->group->slots[v->slot].rank.rank, remote[i].iov_len,
 					     (unsigned long long)address);
 		there += remote[i].iov_len;
 	}
@@ -215,7 +215,7 @@ static int check_iov(const struct view *v, const struct iovec *remote, size_t nr
 static int moved_wrong(const struct view *v, uint64_t address, int e, bool writing, struct ptc_error *err)
 {
 	const char *name = ptc_declared_tensor_at(v->declared, address);
-	uint32_t rank = v->group->seats[v->seat].rank.rank;
+	uint32_t rank = v->group->slots[v->slot].rank.rank;
 
 	if (e == ESRCH || dead(v))
 		return died(v, err);
@@ -250,7 +250,7 @@ static uint64_t address_after(const struct iovec *there, size_t n, uint64_t byte
 
 static int differs(const struct view *v, struct ptc_error *err)
 {
-	return ptc_error_set(err, PTC_EDIGEST, "bytes of rank %u are others", v->group->seats[v->seat].rank.rank);
+	return ptc_error_set(err, PTC_EDIGEST, "bytes of rank %u are others", v->group->slots[v->slot].rank.rank);
 }
 
 static int transfer(const struct view *v, struct ptc_copy_call *call, struct ptc_error *err)
@@ -268,7 +268,7 @@ static int transfer(const struct view *v, struct ptc_copy_call *call, struct ptc
 	name = ptc_declared_tensor_at(v->declared, address_after(call->there, call->nthere, moved));
 	if (rc == PTC_ESTATE || rc == PTC_EIO)
 		return ptc_error_wrap(err, "tensor \"%.200s\" of rank %u (pid %d)", name ? name : "?",
-				      v->group->seats[v->seat].rank.rank, (int)v->pid);
+				      v->group->slots[v->slot].rank.rank, (int)v->pid);
 	if (rc)
 		return rc;
 	if (e == PTC_COPY_DIFFERS)
@@ -330,18 +330,18 @@ static bool take_staged(const struct view *v, const struct ptc_copy_call *call)
 /* The rank does not run: what is read is of one step. */
 static int check_held(const struct view *v, struct ptc_error *err)
 {
-	enum ptc_seat_state state;
+	enum ptc_slot_state state;
 
 	pthread_mutex_lock(&v->w->lock);
-	state = ptc_group_seat_state(v->group, v->seat);
+	state = ptc_group_slot_state(v->group, v->slot);
 	pthread_mutex_unlock(&v->w->lock);
-	if (state == PTC_SEAT_STOPPED || state == PTC_SEAT_DECLARED)
+	if (state == PTC_SLOT_STOPPED || state == PTC_SLOT_DECLARED)
 		return 0;
 	return ptc_error_set(err, PTC_ESTATE, "rank %u neither waits to be restored nor is it stopped",
-			     v->group->seats[v->seat].rank.rank);
+			     v->group->slots[v->slot].rank.rank);
 }
 
-static int memory_init(struct ptc_seat_memory *m, struct ptc_error *err)
+static int memory_init(struct ptc_slot_memory *m, struct ptc_error *err)
 {
 	struct stat st;
 
@@ -354,9 +354,9 @@ static int memory_init(struct ptc_seat_memory *m, struct ptc_error *err)
 	return 0;
 }
 
-int ptc_seat_copying_init(const struct ptc_seat_view *seat, struct ptc_seat_copying *c, struct ptc_error *err)
+int ptc_slot_copying_init(const struct ptc_slot_view *slot, struct ptc_slot_copying *c, struct ptc_error *err)
 {
-	const struct view *v = seat->opaque;
+	const struct view *v = slot->opaque;
 	int rc = memory_init(&c->memory[0], err);
 
 	rc = rc ? rc : memory_init(&c->memory[1], err);
@@ -364,18 +364,18 @@ int ptc_seat_copying_init(const struct ptc_seat_view *seat, struct ptc_seat_copy
 	return rc;
 }
 
-void ptc_seat_copying_done(const struct ptc_seat_view *seat, const struct ptc_seat_copying *c)
+void ptc_slot_copying_done(const struct ptc_slot_view *slot, const struct ptc_slot_copying *c)
 {
-	const struct view *v = seat->opaque;
+	const struct view *v = slot->opaque;
 
 	for (size_t i = 0; i < PTC_ARRAY_LEN(c->memory); i++)
 		if (c->memory[i].fd >= 0 && c->memory[i].once)
 			ptc_copiers_forget(&v->w->copiers, v->group->job->uuid, &c->memory[i]);
 }
 
-static int seat_copy(const struct ptc_seat_view *seat, struct ptc_copy_call *call, struct ptc_error *err)
+static int slot_copy(const struct ptc_slot_view *slot, struct ptc_copy_call *call, struct ptc_error *err)
 {
-	const struct view *v = seat->opaque;
+	const struct view *v = slot->opaque;
 	int rc = check_iov(v, call->there, call->nthere, call->here, call->nhere, err);
 
 	if (!rc && v->staging && call->op != PTC_COPY_WRITE)
@@ -385,7 +385,7 @@ static int seat_copy(const struct ptc_seat_view *seat, struct ptc_copy_call *cal
 	return rc ? rc : transfer(v, call, err);
 }
 
-int ptc_seat_read(const struct ptc_seat_view *seat, struct ptc_seat_copying *copying, const struct iovec *remote,
+int ptc_slot_read(const struct ptc_slot_view *slot, struct ptc_slot_copying *copying, const struct iovec *remote,
 		  size_t nremote, const struct iovec *local, size_t nlocal, bool fresh, struct ptc_error *err)
 {
 	struct ptc_copy_call call = { .op = PTC_COPY_READ,
@@ -396,10 +396,10 @@ int ptc_seat_read(const struct ptc_seat_view *seat, struct ptc_seat_copying *cop
 				      .nhere = nlocal,
 				      .copying = copying };
 
-	return seat_copy(seat, &call, err);
+	return slot_copy(slot, &call, err);
 }
 
-int ptc_seat_write(const struct ptc_seat_view *seat, struct ptc_seat_copying *copying, const struct iovec *remote,
+int ptc_slot_write(const struct ptc_slot_view *slot, struct ptc_slot_copying *copying, const struct iovec *remote,
 		   size_t nremote, const struct iovec *local, size_t nlocal, struct ptc_error *err)
 {
 	struct ptc_copy_call call = { .op = PTC_COPY_WRITE,
@@ -409,10 +409,10 @@ int ptc_seat_write(const struct ptc_seat_view *seat, struct ptc_seat_copying *co
 				      .nhere = nlocal,
 				      .copying = copying };
 
-	return seat_copy(seat, &call, err);
+	return slot_copy(slot, &call, err);
 }
 
-int ptc_seat_compare(const struct ptc_seat_view *seat, struct ptc_seat_copying *copying, const struct iovec *remote,
+int ptc_slot_compare(const struct ptc_slot_view *slot, struct ptc_slot_copying *copying, const struct iovec *remote,
 		     size_t nremote, const struct iovec *local, size_t nlocal, struct ptc_error *err)
 {
 	struct ptc_copy_call call = { .op = PTC_COPY_COMPARE,
@@ -422,18 +422,18 @@ int ptc_seat_compare(const struct ptc_seat_view *seat, struct ptc_seat_copying *
 				      .nhere = nlocal,
 				      .copying = copying };
 
-	return seat_copy(seat, &call, err);
+	return slot_copy(slot, &call, err);
 }
 
 /* ---- read by the rank ------------------------------------------------------------------- */
 
-_Static_assert(PTC_SEAT_ROWS_MAX == PTC_LOCAL_ROWS_MAX, "what the agent may say, a message can");
+_Static_assert(PTC_SLOT_ROWS_MAX == PTC_LOCAL_ROWS_MAX, "what the agent may say, a message can");
 
-static int check_rows(const struct view *v, const struct ptc_seat_rows *rows, size_t n, struct ptc_error *err)
+static int check_rows(const struct view *v, const struct ptc_slot_rows *rows, size_t n, struct ptc_error *err)
 {
 	if (!v->declared)
 		return ptc_error_set(err, PTC_ESTATE, "rank %u has declared nothing",
-				     v->group->seats[v->seat].rank.rank);
+				     v->group->slots[v->slot].rank.rank);
 	for (size_t i = 0; i < n; i++) {
 		uint64_t reach, bytes;
 
@@ -442,7 +442,7 @@ static int check_rows(const struct view *v, const struct ptc_seat_rows *rows, si
 		    !ptc_declared_span(v->declared, rows[i].address, bytes))
 			return ptc_error_set(err, PTC_EINTERNAL,
 					     "rank %u: rows at 0x%llx are not memory it has declared",
-					     v->group->seats[v->seat].rank.rank, (unsigned long long)rows[i].address);
+					     v->group->slots[v->slot].rank.rank, (unsigned long long)rows[i].address);
 	}
 	return 0;
 }
@@ -468,11 +468,11 @@ static int fill_wait_locked(const struct view *v, uint64_t ahead, const struct p
 	return rc;
 }
 
-static bool fill_send_locked(const struct view *v, struct worker *k, int fd, const struct ptc_seat_rows *rows, size_t n)
+static bool fill_send_locked(const struct view *v, struct worker *k, int fd, const struct ptc_slot_rows *rows, size_t n)
 {
 	struct ptc_local_rows said[PTC_LOCAL_ROWS_MAX];
 	struct ptc_local_fill m = {
-		.generation = k->generation, .launch = k->launch, .id = k->fill.sent + 1, .nrows = (uint32_t)n
+		.generation = k->generation, .incarnation = k->incarnation, .id = k->fill.sent + 1, .nrows = (uint32_t)n
 	};
 	struct ptc_local_out out = { .grow = ptc_realloc };
 	int ours = fcntl(fd, F_DUPFD_CLOEXEC, 0);
@@ -491,12 +491,12 @@ static bool fill_send_locked(const struct view *v, struct worker *k, int fd, con
 	return true;
 }
 
-int ptc_seat_fill(const struct ptc_seat_view *seat, struct ptc_seat_filling *f, int fd,
-		  const struct ptc_seat_rows *rows, size_t n, const struct ptc_wait *wait, struct ptc_error *err)
+int ptc_slot_fill(const struct ptc_slot_view *slot, struct ptc_slot_filling *f, int fd,
+		  const struct ptc_slot_rows *rows, size_t n, const struct ptc_wait *wait, struct ptc_error *err)
 {
-	const struct view *v = seat->opaque;
+	const struct view *v = slot->opaque;
 	struct worker *k;
-	int rc = n > PTC_SEAT_ROWS_MAX ? ptc_error_set(err, PTC_EINTERNAL, "%zu rows in one fill", n)
+	int rc = n > PTC_SLOT_ROWS_MAX ? ptc_error_set(err, PTC_EINTERNAL, "%zu rows in one fill", n)
 				       : check_rows(v, rows, n, err);
 
 	rc = rc ? rc : check_held(v, err);
@@ -515,10 +515,10 @@ int ptc_seat_fill(const struct ptc_seat_view *seat, struct ptc_seat_filling *f, 
 	return rc;
 }
 
-int ptc_seat_filled(const struct ptc_seat_view *seat, struct ptc_seat_filling *f, const struct ptc_wait *wait,
+int ptc_slot_filled(const struct ptc_slot_view *slot, struct ptc_slot_filling *f, const struct ptc_wait *wait,
 		    struct ptc_error *err)
 {
-	const struct view *v = seat->opaque;
+	const struct view *v = slot->opaque;
 	struct worker *k;
 	int rc;
 
@@ -532,26 +532,26 @@ int ptc_seat_filled(const struct ptc_seat_view *seat, struct ptc_seat_filling *f
 
 /* ---- go ------------------------------------------------------------------------------- */
 
-int ptc_seat_go(const struct ptc_seat_view *seat, bool restored, const struct ptc_seat_blob *blobs, size_t nblobs,
-		const struct ptc_seat_cursor *cursors, size_t ncursors, struct ptc_error *err)
+int ptc_slot_go(const struct ptc_slot_view *slot, bool restored, const struct ptc_slot_blob *blobs, size_t nblobs,
+		const struct ptc_slot_cursor *cursors, size_t ncursors, struct ptc_error *err)
 {
-	const struct view *v = seat->opaque;
-	struct carry *carry = NULL;
+	const struct view *v = slot->opaque;
+	struct rank_state *rank_state = NULL;
 	struct worker *k;
-	const struct ptc_seat_carried of = { blobs, cursors, nblobs, ncursors };
-	int rc = ptc_carry_make(&of, &carry, err);
+	const struct ptc_rank_state of = { blobs, cursors, nblobs, ncursors };
+	int rc = ptc_rank_state_make(&of, &rank_state, err);
 
 	if (rc)
 		return rc;
 	pthread_mutex_lock(&v->w->lock);
-	k = v->group->seats[v->seat].worker;
+	k = v->group->slots[v->slot].worker;
 	if (!k || k->number != v->number || v->group->ending || k->phase != WORKER_DECLARED || !k->page) {
-		ptc_carry_unref(carry);
+		ptc_rank_state_unref(rank_state);
 		rc = ptc_error_set(err, PTC_ESTATE, "rank %u does not wait to be restored",
-				   v->group->seats[v->seat].rank.rank);
+				   v->group->slots[v->slot].rank.rank);
 	} else {
-		ptc_carry_unref(k->restore);
-		k->restore = carry;
+		ptc_rank_state_unref(k->restore);
+		k->restore = rank_state;
 		k->restored = restored;
 		k->go = true;
 		atomic_exchange(&k->page->stop, ptc_group_first_stop(v->group));

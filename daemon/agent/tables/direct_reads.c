@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Lends chunk files to readers on this node (proto/lend.h): one thread, which polls the listener and its connections and answers
+/* Direct reads: gives descriptors of chunk files to readers on this node (proto/direct_read.h): one thread, which polls the listener and its connections and answers
  * one question at a time.
  * Happy path: who connects is known by SO_PEERCRED; a question names a table, sealed or held; its ranges become spans, which go
  * back with the checksums of the chunks they lie in and a descriptor for reading only.
@@ -10,7 +10,7 @@
 #include "daemon/store/store.h"
 #include "daemon/store/store_table.h"
 #include "daemon/store/store_read.h"
-#include "daemon/agent/tables/local_reads.h"
+#include "daemon/agent/tables/direct_reads.h"
 #include "daemon/agent/tables/tables.h"
 
 #include "base/alloc.h"
@@ -18,7 +18,7 @@
 #include "base/cleanup.h"
 #include "base/log.h"
 #include "base/sys/sys.h"
-#include "proto/lend.h"
+#include "proto/direct_read.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -34,19 +34,20 @@
 #define CONNS_PER_USER 8
 #define BACKLOG        64
 
-#define REQUEST_MAX (sizeof(struct ptc_lend_request) + PTC_LEND_RANGES_MAX * sizeof(struct ptc_lend_range))
+#define REQUEST_MAX                                                                                                    \
+	(sizeof(struct ptc_direct_read_request) + PTC_DIRECT_READ_RANGES_MAX * sizeof(struct ptc_direct_read_range))
 #define REPLY_MAX                                                                                                      \
-	(sizeof(struct ptc_lend_reply) + PTC_LEND_SPANS_MAX * sizeof(struct ptc_lend_span) +                           \
-	 PTC_LEND_CHUNKS_MAX * sizeof(struct ptc_lend_chunk))
+	(sizeof(struct ptc_direct_read_reply) + PTC_DIRECT_READ_SPANS_MAX * sizeof(struct ptc_direct_read_span) +      \
+	 PTC_DIRECT_READ_CHUNKS_MAX * sizeof(struct ptc_direct_read_chunk))
 
-_Static_assert(sizeof(struct ptc_lend_span) == sizeof(struct ptc_span), "spans go out as the store gives them");
-_Static_assert(sizeof(struct ptc_lend_chunk) == sizeof(struct ptc_span_chunk), "and so do chunks");
-_Static_assert(PTC_LEND_CHUNK_BYTES == PTC_CHUNK_BYTES && PTC_LEND_BLOCK_BYTES == PTC_BLOCK_BYTES &&
-		       PTC_LEND_CHUNK_BLOCKS == PTC_CHUNK_BLOCKS,
+_Static_assert(sizeof(struct ptc_direct_read_span) == sizeof(struct ptc_span), "spans go out as the store gives them");
+_Static_assert(sizeof(struct ptc_direct_read_chunk) == sizeof(struct ptc_span_chunk), "and so do chunks");
+_Static_assert(PTC_DIRECT_READ_CHUNK_BYTES == PTC_CHUNK_BYTES && PTC_DIRECT_READ_BLOCK_BYTES == PTC_BLOCK_BYTES &&
+		       PTC_DIRECT_READ_CHUNK_BLOCKS == PTC_CHUNK_BLOCKS,
 	       "who reads knows where blocks lie");
-_Static_assert(PTC_LEND_DIMS == PTC_MAX_DIMS, "a range names every dim");
+_Static_assert(PTC_DIRECT_READ_DIMS == PTC_MAX_DIMS, "a range names every dim");
 
-struct ptc_lend {
+struct ptc_direct_reads {
 	struct ptc_agent *agent;
 	char path[sizeof(((struct sockaddr_un *)NULL)->sun_path)];
 	int stop_fd;
@@ -55,18 +56,20 @@ struct ptc_lend {
 	size_t n;
 	struct pollfd polls[2 + CONNS]; /* stop, listener, connections */
 	uid_t uids[CONNS];
-	_Alignas(uint64_t) uint8_t in[REQUEST_MAX + 1]; /* a struct ptc_lend_request */
-	struct ptc_lend_reply reply;                    /* the three are sent together, as far as they are used */
-	struct ptc_span spans[PTC_LEND_SPANS_MAX];
-	struct ptc_span_chunk chunks[PTC_LEND_CHUNKS_MAX];
+	_Alignas(uint64_t) uint8_t in[REQUEST_MAX + 1]; /* a struct ptc_direct_read_request */
+	struct ptc_direct_read_reply reply;             /* the three are sent together, as far as they are used */
+	struct ptc_span spans[PTC_DIRECT_READ_SPANS_MAX];
+	struct ptc_span_chunk chunks[PTC_DIRECT_READ_CHUNKS_MAX];
 };
 
 /* ---- one question ---- */
 
-static int range_boxes(const struct ptc_lend_range *r, uint64_t *bytes, struct ptc_boxes *ret, struct ptc_error *err)
+static int range_boxes(const struct ptc_direct_read_range *r, uint64_t *bytes, struct ptc_boxes *ret,
+		       struct ptc_error *err)
 {
 	int64_t volume = 1;
-	bool fine = r->ndim && r->ndim <= PTC_LEND_DIMS && r->length && r->length <= PTC_LEND_BYTES_MAX - *bytes;
+	bool fine = r->ndim && r->ndim <= PTC_DIRECT_READ_DIMS && r->length &&
+		    r->length <= PTC_DIRECT_READ_BYTES_MAX - *bytes;
 
 	for (uint32_t d = 0; fine && d < r->ndim; d++)
 		fine = r->shape[d] > 0 && !ptc_ckd_mul(&volume, volume, r->shape[d]);
@@ -78,8 +81,8 @@ static int range_boxes(const struct ptc_lend_range *r, uint64_t *bytes, struct p
 		       : 0;
 }
 
-static int range_spans(struct ptc_table *t, const struct ptc_lend_range *r, uint64_t *bytes, struct ptc_spans *spans,
-		       struct ptc_error *err)
+static int range_spans(struct ptc_table *t, const struct ptc_direct_read_range *r, uint64_t *bytes,
+		       struct ptc_spans *spans, struct ptc_error *err)
 {
 	struct ptc_boxes boxes = { 0 };
 	int rc = range_boxes(r, bytes, &boxes, err);
@@ -90,7 +93,7 @@ static int range_spans(struct ptc_table *t, const struct ptc_lend_range *r, uint
 	return rc;
 }
 
-static int file_of(struct ptc_table *t, struct ptc_lend_reply *reply, int *ret_fd, struct ptc_error *err)
+static int file_of(struct ptc_table *t, struct ptc_direct_read_reply *reply, int *ret_fd, struct ptc_error *err)
 {
 	const uint8_t *base;
 	struct stat st;
@@ -109,10 +112,10 @@ static int file_of(struct ptc_table *t, struct ptc_lend_reply *reply, int *ret_f
 	return 0;
 }
 
-static int answer(struct ptc_lend *l, uid_t uid, int *ret_fd, struct ptc_error *err)
+static int answer(struct ptc_direct_reads *l, uid_t uid, int *ret_fd, struct ptc_error *err)
 {
-	const struct ptc_lend_request *q = (const void *)l->in;
-	struct ptc_spans spans = { l->spans, 0, PTC_LEND_SPANS_MAX, l->chunks, 0, PTC_LEND_CHUNKS_MAX };
+	const struct ptc_direct_read_request *q = (const void *)l->in;
+	struct ptc_spans spans = { l->spans, 0, PTC_DIRECT_READ_SPANS_MAX, l->chunks, 0, PTC_DIRECT_READ_CHUNKS_MAX };
 	struct ptc_table_key key = { .generation = q->generation, .snapshot = q->snapshot };
 	struct ptc_table *table;
 	uint64_t bytes = 0;
@@ -135,7 +138,7 @@ static int answer(struct ptc_lend *l, uid_t uid, int *ret_fd, struct ptc_error *
 	return rc;
 }
 
-static bool send_reply(struct ptc_lend *l, int conn, int fd)
+static bool send_reply(struct ptc_direct_reads *l, int conn, int fd)
 {
 	struct iovec iov[] = { { &l->reply, sizeof l->reply },
 			       { l->spans, l->reply.nspans * sizeof *l->spans },
@@ -161,25 +164,25 @@ static bool send_reply(struct ptc_lend *l, int conn, int fd)
 }
 
 /* False: the connection is over. */
-static bool serve(struct ptc_lend *l, int conn, uid_t uid)
+static bool serve(struct ptc_direct_reads *l, int conn, uid_t uid)
 {
 	ssize_t len = recv(conn, l->in, sizeof l->in, MSG_DONTWAIT); /* descriptors that come with it are dropped */
-	const struct ptc_lend_request *q = (const void *)l->in;
-	struct ptc_lend_reply *reply = &l->reply;
+	const struct ptc_direct_read_request *q = (const void *)l->in;
+	struct ptc_direct_read_reply *reply = &l->reply;
 	struct ptc_error err = PTC_ERROR_INIT;
 	int fd = -1;
 	bool sent;
 
 	if (len < 0)
 		return errno == EAGAIN || errno == EINTR;
-	if ((size_t)len < sizeof *q || q->magic != PTC_LEND_MAGIC || q->nranges > PTC_LEND_RANGES_MAX ||
-	    (size_t)len != sizeof *q + q->nranges * sizeof(struct ptc_lend_range) ||
+	if ((size_t)len < sizeof *q || q->magic != PTC_DIRECT_READ_MAGIC || q->nranges > PTC_DIRECT_READ_RANGES_MAX ||
+	    (size_t)len != sizeof *q + q->nranges * sizeof(struct ptc_direct_read_range) ||
 	    strnlen(q->uuid, sizeof q->uuid) != 36)
 		return false;
-	*reply = (struct ptc_lend_reply){ .magic = PTC_LEND_MAGIC };
+	*reply = (struct ptc_direct_read_reply){ .magic = PTC_DIRECT_READ_MAGIC };
 	reply->status = answer(l, uid, &fd, &err);
 	if (reply->status)
-		ptc_debug("agent", "not lent to uid %u: %s", (unsigned)uid, err.text);
+		ptc_debug("agent", "no direct read for uid %u: %s", (unsigned)uid, err.text);
 	sent = send_reply(l, conn, reply->dev == q->dev && reply->ino == q->ino ? -1 : fd);
 	if (fd >= 0)
 		close(fd);
@@ -188,7 +191,7 @@ static bool serve(struct ptc_lend *l, int conn, uid_t uid)
 
 /* ---- connections ---- */
 
-static void accept_one(struct ptc_lend *l)
+static void accept_one(struct ptc_direct_reads *l)
 {
 	int fd = accept4(l->polls[1].fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 	const int buffer = (int)(2 * REPLY_MAX);
@@ -216,16 +219,16 @@ static void accept_one(struct ptc_lend *l)
 	l->polls[2 + l->n++] = (struct pollfd){ .fd = fd, .events = POLLIN };
 }
 
-static void drop(struct ptc_lend *l, size_t i)
+static void drop(struct ptc_direct_reads *l, size_t i)
 {
 	close(l->polls[2 + i].fd);
 	l->polls[2 + i] = l->polls[2 + --l->n];
 	l->uids[i] = l->uids[l->n];
 }
 
-static void *lend_main(void *arg)
+static void *direct_reads_main(void *arg)
 {
-	struct ptc_lend *l = arg;
+	struct ptc_direct_reads *l = arg;
 
 	while (!l->polls[0].revents) {
 		if (poll(l->polls, 2 + l->n, -1) < 0) {
@@ -244,16 +247,16 @@ static void *lend_main(void *arg)
 
 /* ---- life ---- */
 
-static int listen_at(struct ptc_lend *l, const char *socket_path, struct ptc_error *err)
+static int listen_at(struct ptc_direct_reads *l, const char *socket_path, struct ptc_error *err)
 {
 	struct sockaddr_un address = { .sun_family = AF_UNIX };
 	int fd, rc;
 
-	if ((size_t)snprintf(l->path, sizeof l->path, "%s" PTC_LEND_SUFFIX, socket_path) >= sizeof l->path)
-		return ptc_error_set(err, PTC_ELIMIT, "the path of socket %s" PTC_LEND_SUFFIX " is too long",
+	if ((size_t)snprintf(l->path, sizeof l->path, "%s" PTC_DIRECT_READ_SUFFIX, socket_path) >= sizeof l->path)
+		return ptc_error_set(err, PTC_ELIMIT, "the path of socket %s" PTC_DIRECT_READ_SUFFIX " is too long",
 				     socket_path);
 	memcpy(address.sun_path, l->path, sizeof l->path);
-	rc = ptc_sys_unlink(l->path, "agent.lend.socket",
+	rc = ptc_sys_unlink(l->path, "agent.direct.socket",
 			    err); /* the control socket beside it is ours, so this one is, too */
 	if (rc)
 		return rc;
@@ -266,9 +269,10 @@ static int listen_at(struct ptc_lend *l, const char *socket_path, struct ptc_err
 	return 0;
 }
 
-int ptc_lend_new(struct ptc_agent *agent, const char *socket_path, struct ptc_lend **ret_lend, struct ptc_error *err)
+int ptc_direct_reads_new(struct ptc_agent *agent, const char *socket_path, struct ptc_direct_reads **ret_reads,
+			 struct ptc_error *err)
 {
-	struct ptc_lend *l = ptc_calloc(1, sizeof *l);
+	struct ptc_direct_reads *l = ptc_calloc(1, sizeof *l);
 	int e, rc;
 
 	if (!l)
@@ -279,19 +283,19 @@ int ptc_lend_new(struct ptc_agent *agent, const char *socket_path, struct ptc_le
 	l->polls[1] = (struct pollfd){ .fd = -1, .events = POLLIN };
 	rc = l->stop_fd < 0 ? ptc_error_errno(err, errno, "eventfd") : listen_at(l, socket_path, err);
 	if (!rc) {
-		e = pthread_create(&l->thread, NULL, lend_main, l);
+		e = pthread_create(&l->thread, NULL, direct_reads_main, l);
 		rc = e ? ptc_error_errno(err, e, "cannot start a thread") : 0;
 	}
 	if (rc) {
-		ptc_lend_free(l);
+		ptc_direct_reads_free(l);
 		return rc;
 	}
 	l->started = true;
-	*ret_lend = l;
+	*ret_reads = l;
 	return 0;
 }
 
-struct ptc_lend *ptc_lend_free(struct ptc_lend *l)
+struct ptc_direct_reads *ptc_direct_reads_free(struct ptc_direct_reads *l)
 {
 	if (!l)
 		return NULL;
@@ -302,7 +306,7 @@ struct ptc_lend *ptc_lend_free(struct ptc_lend *l)
 	while (l->n)
 		drop(l, l->n - 1);
 	if (l->bound)
-		ptc_sys_unlink(l->path, "agent.lend.socket", NULL);
+		ptc_sys_unlink(l->path, "agent.direct.socket", NULL);
 	if (l->polls[1].fd >= 0)
 		close(l->polls[1].fd);
 	if (l->stop_fd >= 0)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A seat, one rank of a group, as it is seen from outside: its state, what its process has declared
- * and what it carries. Plain data; a view is borrowed between ptc_workers_seats and
- * ptc_workers_seats_done (rank_seats.h).
+/* A slot, one rank of a group, as it is seen from outside: its state, what its process has declared
+ * and what it carries. Plain data; a view is borrowed between ptc_workers_slots and
+ * ptc_workers_slots_done (rank_slots.h).
  *
- * A seat's states:
+ * A slot's states:
  *
  *   SPAWNED -> WAITING (in ptc_next) -> BUILDING (has its generation) -> DECLARED (in ptc_restore) -> RUNNING
  *      |                ^                                                                              |
@@ -11,69 +11,69 @@
  *      |                +------------ ENDING (told that its generation is over) <----------------------+
  *      +-> any -> EXITED
  *
- * A process of mode `rebuild` that has ended its generation waits again and takes any seat of the
+ * A process of mode `rebuild` that has ended its generation waits again and takes any slot of the
  * next group; in mode `restart` it is told to exit. */
 #pragma once
 
 #include "daemon/workers/types/group_desc.h"
 #include "reshard/spec/spec.h"
 
-enum ptc_seat_state {
-	PTC_SEAT_SPAWNED,
-	PTC_SEAT_WAITING,
-	PTC_SEAT_BUILDING,
-	PTC_SEAT_DECLARED,
-	PTC_SEAT_RUNNING,
-	PTC_SEAT_STOPPED,
-	PTC_SEAT_ENDING,
-	PTC_SEAT_EXITED,
+enum ptc_slot_state {
+	PTC_SLOT_SPAWNED,
+	PTC_SLOT_WAITING,
+	PTC_SLOT_BUILDING,
+	PTC_SLOT_DECLARED,
+	PTC_SLOT_RUNNING,
+	PTC_SLOT_STOPPED,
+	PTC_SLOT_ENDING,
+	PTC_SLOT_EXITED,
 };
 
-struct ptc_seat_region {
+struct ptc_slot_region {
 	struct ptc_box box;           /* elements */
 	uint64_t address;             /* in the process, of the first element */
 	int64_t stride[PTC_MAX_DIMS]; /* bytes, never all 0 here */
 };
 /* One declared tensor; name is "NAME" or "NAME:FIELD". Immutable once declared. */
-struct ptc_seat_tensor {
+struct ptc_slot_tensor {
 	char *name;
 	enum ptc_dtype dtype;
 	uint32_t ndim;
 	int64_t shape[PTC_MAX_DIMS];
 	bool tied;
-	struct ptc_seat_region *regions; /* row-major by offset, disjoint */
+	struct ptc_slot_region *regions; /* row-major by offset, disjoint */
 	size_t nregions;
 };
-struct ptc_seat_blob {
+struct ptc_slot_blob {
 	char *name;
 	int scope; /* enum ptc_blob_scope */
 	void *data;
 	size_t len;
 };
-struct ptc_seat_cursor {
+struct ptc_slot_cursor {
 	char *name, *tag;
 	uint64_t position;
 };
 /* What ptc_blob_get and ptc_cursor_get answer on one rank. Borrowed during the call. */
-struct ptc_seat_carried {
-	const struct ptc_seat_blob *blobs;
-	const struct ptc_seat_cursor *cursors;
+struct ptc_rank_state {
+	const struct ptc_slot_blob *blobs;
+	const struct ptc_slot_cursor *cursors;
 	size_t nblobs, ncursors;
 };
-struct ptc_seat_view {
+struct ptc_slot_view {
 	struct ptc_group_rank rank;
-	enum ptc_seat_state state;
+	enum ptc_slot_state state;
 	pid_t pid;
 	uint64_t step;
-	const struct ptc_seat_tensor *tensors; /* in name order; DECLARED and later */
+	const struct ptc_slot_tensor *tensors; /* in name order; DECLARED and later */
 	size_t ntensors;
-	const struct ptc_seat_blob *blobs; /* as of the stop */
+	const struct ptc_slot_blob *blobs; /* as of the stop */
 	size_t nblobs;
-	const struct ptc_seat_cursor *cursors;
+	const struct ptc_slot_cursor *cursors;
 	size_t ncursors;
-	bool staged; /* what ptc_seat_read reads is a copy the rank has made: it may go on meanwhile */
+	bool staged; /* what ptc_slot_read reads is a copy the rank has made: it may go on meanwhile */
 	void *opaque;
-	/* copy: fast, STOPPED: its bytes have been copied to memory of ours. ptc_seat_read takes them from there, also after
-	 * ptc_workers_release, until ptc_workers_seats_done. */
+	/* copy: fast, STOPPED: its bytes have been copied to memory of ours. ptc_slot_read takes them from there, also after
+	 * ptc_workers_release, until ptc_workers_slots_done. */
 	bool copied;
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Where bytes lie in the daemon's chunk files: proto/lend.h from the asking side. Happy path: one connection, a question and its
+/* Where bytes lie in the daemon's chunk files: proto/direct_read.h from the asking side. Happy path: one connection, a question and its
  * answer at a time. Failure modes: no daemon, one that does not answer in time or says what is no answer, or a socket that is not
  * the daemon's (PTC_EPEER): the connection is closed, and not made again for a second; what the daemon said, as it is. */
 #include "client/admin/internal.h"
@@ -8,7 +8,7 @@
 #include "base/check.h"
 #include "base/cleanup.h"
 #include "base/sys/sys.h"
-#include "proto/lend.h"
+#include "proto/direct_read.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -19,15 +19,16 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#define TIMEOUT_S 2
-#define AWAY_NS   INT64_C(1000000000)
+#define TIMEOUT_S      2
+#define UNREACHABLE_NS INT64_C(1000000000)
 #define REPLY_MAX                                                                                                      \
-	(sizeof(struct ptc_lend_reply) + PTC_LEND_SPANS_MAX * sizeof(struct ptc_lend_span) +                           \
-	 PTC_LEND_CHUNKS_MAX * sizeof(struct ptc_lend_chunk))
+	(sizeof(struct ptc_direct_read_reply) + PTC_DIRECT_READ_SPANS_MAX * sizeof(struct ptc_direct_read_span) +      \
+	 PTC_DIRECT_READ_CHUNKS_MAX * sizeof(struct ptc_direct_read_chunk))
 
-_Static_assert(sizeof(struct ptc_lend_span) == sizeof(struct ptc_admin_span), "spans are handed on as they come");
-_Static_assert(sizeof(struct ptc_lend_chunk) == sizeof(struct ptc_admin_chunk), "and so are chunks");
-_Static_assert(sizeof(struct ptc_lend_range) == sizeof(struct ptc_admin_piece), "pieces are sent as they are");
+_Static_assert(sizeof(struct ptc_direct_read_span) == sizeof(struct ptc_admin_span),
+	       "spans are handed on as they come");
+_Static_assert(sizeof(struct ptc_direct_read_chunk) == sizeof(struct ptc_admin_chunk), "and so are chunks");
+_Static_assert(sizeof(struct ptc_direct_read_range) == sizeof(struct ptc_admin_piece), "pieces are sent as they are");
 
 /* Whoever owns the control socket must be who listens beside it: what he says goes into files. */
 static bool is_daemon(int fd, const char *control)
@@ -45,23 +46,23 @@ static int connect_locked(struct ptc_admin *a)
 	struct sockaddr_un address = { .sun_family = AF_UNIX };
 	int fd;
 
-	if (a->lend.fd >= 0)
+	if (a->direct_read.fd >= 0)
 		return 0;
-	if (!a->lend.control || ptc_sys_now_ns() < a->lend.not_before ||
-	    (size_t)snprintf(address.sun_path, sizeof address.sun_path, "%s" PTC_LEND_SUFFIX, a->lend.control) >=
-		    sizeof address.sun_path)
+	if (!a->direct_read.control || ptc_sys_now_ns() < a->direct_read.not_before ||
+	    (size_t)snprintf(address.sun_path, sizeof address.sun_path, "%s" PTC_DIRECT_READ_SUFFIX,
+			     a->direct_read.control) >= sizeof address.sun_path)
 		return PTC_EPEER;
 	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 	if (fd < 0)
 		return PTC_EPEER;
 	if (setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit) ||
 	    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit) || /* of connect, too */
-	    connect(fd, (const struct sockaddr *)&address, sizeof address) || !is_daemon(fd, a->lend.control)) {
+	    connect(fd, (const struct sockaddr *)&address, sizeof address) || !is_daemon(fd, a->direct_read.control)) {
 		close(fd);
-		a->lend.not_before = ptc_sys_now_ns() + AWAY_NS;
+		a->direct_read.not_before = ptc_sys_now_ns() + UNREACHABLE_NS;
 		return PTC_EPEER;
 	}
-	a->lend.fd = fd;
+	a->direct_read.fd = fd;
 	return 0;
 }
 
@@ -85,31 +86,31 @@ static ssize_t receive(int from, void *buf, size_t size, int *ret_fd)
 	return n;
 }
 
-static const struct ptc_lend_chunk *chunks_of(const struct ptc_lend_reply *r)
+static const struct ptc_direct_read_chunk *chunks_of(const struct ptc_direct_read_reply *r)
 {
-	return (const struct ptc_lend_chunk *)(r->spans + r->nspans);
+	return (const struct ptc_direct_read_chunk *)(r->spans + r->nspans);
 }
 
-static bool spans_fit(const struct ptc_lend_reply *r)
+static bool spans_fit(const struct ptc_direct_read_reply *r)
 {
 	for (uint32_t i = 0; i < r->nspans; i++) {
-		const struct ptc_lend_span *s = &r->spans[i];
-		uint64_t off = s->chunk < r->nchunks ? s->at - chunks_of(r)[s->chunk].at : PTC_LEND_CHUNK_BYTES;
+		const struct ptc_direct_read_span *s = &r->spans[i];
+		uint64_t off = s->chunk < r->nchunks ? s->at - chunks_of(r)[s->chunk].at : PTC_DIRECT_READ_CHUNK_BYTES;
 
-		if (off >= PTC_LEND_CHUNK_BYTES || !s->bytes || s->bytes > PTC_LEND_CHUNK_BYTES - off)
+		if (off >= PTC_DIRECT_READ_CHUNK_BYTES || !s->bytes || s->bytes > PTC_DIRECT_READ_CHUNK_BYTES - off)
 			return false;
 	}
 	return true;
 }
 
-static bool is_reply(const struct ptc_lend_reply *r, ssize_t n, int fd, const struct ptc_lend_request *q)
+static bool is_reply(const struct ptc_direct_read_reply *r, ssize_t n, int fd, const struct ptc_direct_read_request *q)
 {
 	struct stat st;
 
-	if (n < (ssize_t)sizeof *r || r->magic != PTC_LEND_MAGIC || r->status > 0 || r->nspans > PTC_LEND_SPANS_MAX ||
-	    r->nchunks > PTC_LEND_CHUNKS_MAX ||
-	    (size_t)n !=
-		    sizeof *r + r->nspans * sizeof(struct ptc_lend_span) + r->nchunks * sizeof(struct ptc_lend_chunk) ||
+	if (n < (ssize_t)sizeof *r || r->magic != PTC_DIRECT_READ_MAGIC || r->status > 0 ||
+	    r->nspans > PTC_DIRECT_READ_SPANS_MAX || r->nchunks > PTC_DIRECT_READ_CHUNKS_MAX ||
+	    (size_t)n != sizeof *r + r->nspans * sizeof(struct ptc_direct_read_span) +
+				 r->nchunks * sizeof(struct ptc_direct_read_chunk) ||
 	    !spans_fit(r))
 		return false;
 	if (r->status)
@@ -120,10 +121,10 @@ static bool is_reply(const struct ptc_lend_reply *r, ssize_t n, int fd, const st
 }
 
 /* False: *ret_dead when nobody is at the other end any more. */
-static bool exchange(int conn, const struct ptc_lend_request *q, struct ptc_lend_reply *reply, int *ret_fd,
-		     bool *ret_dead)
+static bool exchange(int conn, const struct ptc_direct_read_request *q, struct ptc_direct_read_reply *reply,
+		     int *ret_fd, bool *ret_dead)
 {
-	size_t len = sizeof *q + q->nranges * sizeof(struct ptc_lend_range);
+	size_t len = sizeof *q + q->nranges * sizeof(struct ptc_direct_read_range);
 	ssize_t n;
 
 	*ret_fd = -1;
@@ -143,24 +144,25 @@ static bool exchange(int conn, const struct ptc_lend_request *q, struct ptc_lend
 	return false;
 }
 
-static int ask_locked(struct ptc_admin *a, const struct ptc_lend_request *q, struct ptc_lend_reply *reply, int *ret_fd)
+static int ask_locked(struct ptc_admin *a, const struct ptc_direct_read_request *q, struct ptc_direct_read_reply *reply,
+		      int *ret_fd)
 {
 	bool again, dead;
 
 	do {
-		again = a->lend.fd >= 0; /* an old connection: the daemon may have been started anew since */
+		again = a->direct_read.fd >= 0; /* an old connection: the daemon may have been started anew since */
 		if (connect_locked(a))
 			return PTC_EPEER;
-		if (exchange(a->lend.fd, q, reply, ret_fd, &dead))
+		if (exchange(a->direct_read.fd, q, reply, ret_fd, &dead))
 			return reply->status;
-		close(a->lend.fd); /* a late answer must not be taken for the next one */
-		a->lend.fd = -1;
+		close(a->direct_read.fd); /* a late answer must not be taken for the next one */
+		a->direct_read.fd = -1;
 	} while (again && dead);
-	a->lend.not_before = ptc_sys_now_ns() + AWAY_NS;
+	a->direct_read.not_before = ptc_sys_now_ns() + UNREACHABLE_NS;
 	return PTC_EPEER;
 }
 
-static int more(struct ptc_admin_spans *s, const struct ptc_lend_reply *r)
+static int more(struct ptc_admin_spans *s, const struct ptc_direct_read_reply *r)
 {
 	struct ptc_admin_span *v = ptc_reallocarray(s->v, PTC_MAX(s->n + r->nspans, (size_t)1), sizeof(*v));
 	struct ptc_admin_chunk *chunks;
@@ -182,7 +184,7 @@ static int more(struct ptc_admin_spans *s, const struct ptc_lend_reply *r)
 }
 
 /* All of the file that the first answer named. */
-static int take(struct ptc_admin_spans *s, const struct ptc_lend_reply *r, int fd, bool first)
+static int take(struct ptc_admin_spans *s, const struct ptc_direct_read_reply *r, int fd, bool first)
 {
 	if (fd >= 0 && s->fd >= 0)
 		close(s->fd);
@@ -198,25 +200,26 @@ int ptc_admin_locate(struct ptc_admin *a, const struct ptc_admin_export *e, cons
 		     size_t n, struct ptc_admin_spans *spans, struct ptc_error *err)
 {
 	struct ptc_admin_spans s = { .dev = spans->dev, .ino = spans->ino, .fd = -1 };
-	ptc_auto_free struct ptc_lend_request *q =
-		ptc_calloc(1, sizeof(*q) + PTC_LEND_RANGES_MAX * sizeof(struct ptc_lend_range));
-	ptc_auto_free struct ptc_lend_reply *reply = ptc_malloc(REPLY_MAX);
+	ptc_auto_free struct ptc_direct_read_request *q =
+		ptc_calloc(1, sizeof(*q) + PTC_DIRECT_READ_RANGES_MAX * sizeof(struct ptc_direct_read_range));
+	ptc_auto_free struct ptc_direct_read_reply *reply = ptc_malloc(REPLY_MAX);
 	int rc = q && reply ? 0 : PTC_ENOMEM, fd = -1;
 
 	if (!rc && strlen(e->uuid) >= sizeof q->uuid)
 		rc = PTC_EINVAL;
 	for (size_t at = 0; !rc && at < n; at += q->nranges) {
-		*q = (struct ptc_lend_request){ .magic = PTC_LEND_MAGIC,
-						.nranges = (uint32_t)PTC_MIN(n - at, (size_t)PTC_LEND_RANGES_MAX),
-						.generation = e->generation,
-						.snapshot = e->snapshot,
-						.dev = s.dev,
-						.ino = s.ino };
+		*q = (struct ptc_direct_read_request){ .magic = PTC_DIRECT_READ_MAGIC,
+						       .nranges = (uint32_t)PTC_MIN(n - at,
+										    (size_t)PTC_DIRECT_READ_RANGES_MAX),
+						       .generation = e->generation,
+						       .snapshot = e->snapshot,
+						       .dev = s.dev,
+						       .ino = s.ino };
 		memcpy(q->uuid, e->uuid, strlen(e->uuid) + 1);
 		memcpy(q->ranges, pieces + at, q->nranges * sizeof(*pieces));
-		pthread_mutex_lock(&a->lend.lock);
+		pthread_mutex_lock(&a->direct_read.lock);
 		rc = ask_locked(a, q, reply, &fd);
-		pthread_mutex_unlock(&a->lend.lock);
+		pthread_mutex_unlock(&a->direct_read.lock);
 		if (rc)
 			break;
 		rc = take(&s, reply, fd, at == 0);

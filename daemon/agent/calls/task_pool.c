@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See crew.h. Without a thread to be had the caller runs the tasks itself. */
-#include "daemon/agent/calls/crew.h"
+/* See task_pool.h. Without a thread to be had the caller runs the tasks itself. */
+#include "daemon/agent/calls/task_pool.h"
 
 #include "base/check.h"
 
@@ -10,7 +10,7 @@
 #define TICK_MS 200
 
 struct gang {
-	const struct ptc_crew *crew;
+	const struct ptc_task_pool *task_pool;
 	_Atomic size_t next;
 	atomic_bool stop;
 	struct {
@@ -29,12 +29,12 @@ struct member {
 	pthread_t thread;
 };
 
-unsigned ptc_crew_size(void)
+unsigned ptc_task_pool_size(void)
 {
 	cpu_set_t set;
 	int n = sched_getaffinity(0, sizeof(set), &set) ? 1 : CPU_COUNT(&set);
 
-	return (unsigned)PTC_MIN(PTC_MAX(n, 1), PTC_CREW_MAX);
+	return (unsigned)PTC_MIN(PTC_MAX(n, 1), PTC_TASK_POOL_MAX);
 }
 
 static void *member_main(void *arg)
@@ -45,8 +45,8 @@ static void *member_main(void *arg)
 	size_t i = 0;
 	int r = 0;
 
-	while (!r && !atomic_load(&g->stop) && (i = atomic_fetch_add(&g->next, 1)) < g->crew->ntasks)
-		r = g->crew->run(g->crew->arg, m->number, i, &err);
+	while (!r && !atomic_load(&g->stop) && (i = atomic_fetch_add(&g->next, 1)) < g->task_pool->ntasks)
+		r = g->task_pool->run(g->task_pool->arg, m->number, i, &err);
 	pthread_mutex_lock(&g->shared.lock);
 	if (r && (!g->shared.status || i < g->shared.failed)) {
 		g->shared.status = r;
@@ -62,7 +62,7 @@ static void *member_main(void *arg)
 
 static void gang_wait(struct gang *g)
 {
-	const struct ptc_crew *c = g->crew;
+	const struct ptc_task_pool *c = g->task_pool;
 
 	pthread_mutex_lock(&g->shared.lock);
 	while (g->shared.running) {
@@ -81,8 +81,8 @@ static void gang_wait(struct gang *g)
 
 static void gang_run(struct gang *g)
 {
-	struct member members[PTC_CREW_MAX];
-	size_t want = PTC_MIN(PTC_MIN(g->crew->threads, (unsigned)PTC_CREW_MAX), g->crew->ntasks);
+	struct member members[PTC_TASK_POOL_MAX];
+	size_t want = PTC_MIN(PTC_MIN(g->task_pool->threads, (unsigned)PTC_TASK_POOL_MAX), g->task_pool->ntasks);
 	unsigned n = 0;
 
 	g->shared.running = (unsigned)want;
@@ -103,9 +103,9 @@ static void gang_run(struct gang *g)
 		pthread_join(members[i].thread, NULL);
 }
 
-int ptc_crew_run(const struct ptc_crew *crew, struct ptc_error *err)
+int ptc_task_pool_run(const struct ptc_task_pool *task_pool, struct ptc_error *err)
 {
-	struct gang g = { .crew = crew };
+	struct gang g = { .task_pool = task_pool };
 	int r;
 
 	ptc_require(!pthread_mutex_init(&g.shared.lock, NULL));
@@ -117,6 +117,6 @@ int ptc_crew_run(const struct ptc_crew *crew, struct ptc_error *err)
 	if (r)
 		return ptc_error_set(err, r, "%s", g.shared.err.text);
 	if (atomic_load(&g.stop))
-		return ptc_error_set(err, PTC_ECANCELED, "cancelled while %s", crew->what);
+		return ptc_error_set(err, PTC_ECANCELED, "cancelled while %s", task_pool->what);
 	return 0;
 }

@@ -7,14 +7,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-void ptc_client_carry_clear(struct carry *k)
+void ptc_client_rank_state_clear(struct rank_state *k)
 {
 	for (size_t i = 0; i < k->nblobs; i++)
 		free(k->blobs[i].data);
 	k->nblobs = k->ncursors = 0;
 }
 
-static struct blob *find_blob(struct carry *k, const char *name, enum ptc_blob_scope scope)
+static struct blob *find_blob(struct rank_state *k, const char *name, enum ptc_blob_scope scope)
 {
 	for (size_t i = 0; i < k->nblobs; i++)
 		if (k->blobs[i].scope == scope && strcmp(k->blobs[i].name, name) == 0)
@@ -22,7 +22,7 @@ static struct blob *find_blob(struct carry *k, const char *name, enum ptc_blob_s
 	return NULL;
 }
 
-static struct cursor *find_cursor(struct carry *k, const char *name)
+static struct cursor *find_cursor(struct rank_state *k, const char *name)
 {
 	for (size_t i = 0; i < k->ncursors; i++)
 		if (strcmp(k->cursors[i].name, name) == 0)
@@ -31,7 +31,7 @@ static struct cursor *find_cursor(struct carry *k, const char *name)
 }
 
 /* Found or made; NULL when there are too many. */
-struct blob *ptc_client_blob(struct carry *k, const char *name, enum ptc_blob_scope scope)
+struct blob *ptc_client_blob(struct rank_state *k, const char *name, enum ptc_blob_scope scope)
 {
 	struct blob *b = find_blob(k, name, scope);
 
@@ -43,7 +43,7 @@ struct blob *ptc_client_blob(struct carry *k, const char *name, enum ptc_blob_sc
 	return b;
 }
 
-struct cursor *ptc_client_cursor(struct carry *k, const char *name)
+struct cursor *ptc_client_cursor(struct rank_state *k, const char *name)
 {
 	struct cursor *s = find_cursor(k, name);
 
@@ -56,7 +56,7 @@ struct cursor *ptc_client_cursor(struct carry *k, const char *name)
 }
 
 /* ptcd has it already from the snapshot, so it is not dirty. */
-void ptc_client_carry_on_locked(ptc_client *c)
+void ptc_client_rank_state_on_locked(ptc_client *c)
 {
 	for (size_t i = 0; i < c->got->nblobs; i++) {
 		const struct blob *from = &c->got->blobs[i];

@@ -10,11 +10,11 @@
 
 #include <stddef.h>
 
-#define PTC_CREW_MAX 16
+#define PTC_TASK_POOL_MAX 16
 
-struct ptc_crew {
+struct ptc_task_pool {
 	size_t ntasks;
-	unsigned threads; /* at most; no more than PTC_CREW_MAX */
+	unsigned threads; /* at most; no more than PTC_TASK_POOL_MAX */
 	int (*run)(void *arg, unsigned thread, size_t task, struct ptc_error *err);
 	/* Both on the calling thread only, a few times a second. May be NULL. */
 	ptc_stop_fn stop;
@@ -22,6 +22,6 @@ struct ptc_crew {
 	void *arg;
 	const char *what; /* for "cancelled while ..." */
 };
-int ptc_crew_run(const struct ptc_crew *crew, struct ptc_error *err);
-/* One thread per processor we may use, at most PTC_CREW_MAX. */
-unsigned ptc_crew_size(void);
+int ptc_task_pool_run(const struct ptc_task_pool *task_pool, struct ptc_error *err);
+/* One thread per processor we may use, at most PTC_TASK_POOL_MAX. */
+unsigned ptc_task_pool_size(void);

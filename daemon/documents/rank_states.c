@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a switch makes of what ranks carry beside tensors. Happy path: the
- * bundle of the snapshot is read, the job's rules decide (formats/
+/* What a switch makes of rank state. Happy path: the
+ * state document of the snapshot is read, the job's rules decide (formats/
  * blob_rules.h), and where ranks of the new generation are given other than
- * the snapshot has, a bundle of theirs is written beside it. It is made anew
+ * the snapshot has, a state document of theirs is written beside it. It is made anew
  * from what is written down whenever it is needed: equal bytes have one name.
  * Failure modes: a blob that a rule refuses, or that has to be carried and
  * cannot be (PTC_ESTATE naming it); etcd. */
@@ -14,8 +14,8 @@
 
 #include <stdio.h>
 
-int ptc_bundle_check(const struct ptc_documents *docs, const struct ptc_meta_doc *meta, const struct ptc_state *state,
-		     struct ptc_error *err)
+int ptc_rank_states_check(const struct ptc_documents *docs, const struct ptc_meta_doc *meta,
+			  const struct ptc_state *state, struct ptc_error *err)
 {
 	const struct ptc_job_desc *desc;
 	void *ref;
@@ -28,8 +28,8 @@ int ptc_bundle_check(const struct ptc_documents *docs, const struct ptc_meta_doc
 	return rc;
 }
 
-static int write_next(const struct ptc_bundle_ask *ask, const struct ptc_state *next, struct ptc_etcd *e,
-		      struct ptc_bundle *b, struct ptc_error *err)
+static int write_next(const struct ptc_rank_states_ask *ask, const struct ptc_state *next, struct ptc_etcd *e,
+		      struct ptc_rank_states *b, struct ptc_error *err)
 {
 	char *json, lock[96];
 	size_t len;
@@ -46,8 +46,8 @@ static int write_next(const struct ptc_bundle_ask *ask, const struct ptc_state *
 	return rc;
 }
 
-static int carry(const struct ptc_bundle_ask *ask, const struct ptc_state *state, struct ptc_etcd *e,
-		 struct ptc_bundle *b, struct ptc_error *err)
+static int apply_rules(const struct ptc_rank_states_ask *ask, const struct ptc_state *state, struct ptc_etcd *e,
+		       struct ptc_rank_states *b, struct ptc_error *err)
 {
 	struct ptc_config from, to;
 	struct ptc_state next = { 0 };
@@ -62,7 +62,7 @@ static int carry(const struct ptc_bundle_ask *ask, const struct ptc_state *state
 	if (rc == 0)
 		rc = ptc_config_parse(ask->to, &to, err);
 	if (rc == 0)
-		rc = ptc_blobs_carry(&(struct ptc_blobs_switch){ &desc->blobs, state, &from, &to }, &b->review,
+		rc = ptc_blobs_apply(&(struct ptc_blobs_switch){ &desc->blobs, state, &from, &to }, &b->review,
 				     &changed, &next, err);
 	if (rc == 0 && changed)
 		rc = write_next(ask, &next, e, b, err);
@@ -71,10 +71,10 @@ static int carry(const struct ptc_bundle_ask *ask, const struct ptc_state *state
 	return rc;
 }
 
-int ptc_bundle_carry(const struct ptc_bundle_ask *ask, const struct ptc_state *state, struct ptc_etcd *e,
-		     struct ptc_bundle *ret, struct ptc_error *err)
+int ptc_rank_states_switch(const struct ptc_rank_states_ask *ask, const struct ptc_state *state, struct ptc_etcd *e,
+			   struct ptc_rank_states *ret, struct ptc_error *err)
 {
-	struct ptc_bundle b = { 0 };
+	struct ptc_rank_states b = { 0 };
 	struct ptc_state read = { 0 };
 	char *json;
 	size_t len;
@@ -89,14 +89,14 @@ int ptc_bundle_carry(const struct ptc_bundle_ask *ask, const struct ptc_state *s
 		ptc_free(json);
 	}
 	if (rc == 0)
-		rc = carry(ask, state ? state : &read, e, &b, err);
+		rc = apply_rules(ask, state ? state : &read, e, &b, err);
 	ptc_state_done(&read);
 	if (rc == 0)
 		*ret = b;
 	return rc;
 }
 
-json_t *ptc_bundle_json(const struct ptc_blobs_review *r)
+json_t *ptc_rank_states_json(const struct ptc_blobs_review *r)
 {
 	return r->text[0] ? json_pack("{s:I, s:I, s:I, s:I, s:I, s:s}", "gone", (json_int_t)r->gone, "without",
 				      (json_int_t)r->without, "group", (json_int_t)r->group, "replicated",

@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Direct reads of chunk files by readers on this node: proto/direct_read.h. */
+#pragma once
+
+#include "base/status.h"
+#include "daemon/agent/calls/agent_env.h"
+
+/* Listens beside socket_path, with a thread of its own. Free before the agent. */
+struct ptc_direct_reads;
+int ptc_direct_reads_new(struct ptc_agent *agent, const char *socket_path, struct ptc_direct_reads **ret_reads,
+			 struct ptc_error *err);
+struct ptc_direct_reads *ptc_direct_reads_free(struct ptc_direct_reads *l); /* NULL ok */
