@@ -164,6 +164,7 @@ static void put_groups(const json_t *plan)
 		       ptc_json_count(g, "count"));
 }
 
+/* Those that have to do with the plan, and those that are down or drained. */
 static void put_nodes(const json_t *plan)
 {
 	const json_t *node;
@@ -171,9 +172,15 @@ static void put_nodes(const json_t *plan)
 	size_t i;
 
 	json_array_foreach(json_object_get(plan, "nodes"), i, node) {
-		printf("  %-22s %12s in  %12s out\n", string(node, "node"),
+		const char *state = json_string_value(json_object_get(node, "state"));
+		bool up = !state || !strcmp(state, "up");
+
+		if (up && !ptc_json_count(node, "in_bytes") && !ptc_json_count(node, "out_bytes") &&
+		    !ptc_json_count(node, "held_bytes"))
+			continue;
+		printf("  %-22s %12s in  %12s out%s%s\n", string(node, "node"),
 		       ctl_bytes(ptc_json_count(node, "in_bytes"), in, sizeof in),
-		       ctl_bytes(ptc_json_count(node, "out_bytes"), out, sizeof out));
+		       ctl_bytes(ptc_json_count(node, "out_bytes"), out, sizeof out), up ? "" : "  ", up ? "" : state);
 	}
 }
 

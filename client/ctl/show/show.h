@@ -36,6 +36,10 @@ int ctl_print_status(const struct ctl *c, const char *json, bool one, struct ptc
 /* "1.5 GiB"; returns buf. */
 const char *ctl_bytes(uint64_t bytes, char *buf, size_t size);
 
+/* markup.c: so that HTML and XML read s as text; control characters become spaces. s: UTF-8, or NULL for nothing. */
+struct ptc_buf;
+void ctl_put_escaped(struct ptc_buf *b, const char *s);
+
 /* progress.c: on stderr; one line that changes on a terminal, else nothing or, where that is wanted, a line per phase and every
  * few seconds. */
 struct ctl_progress {
