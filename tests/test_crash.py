@@ -248,7 +248,7 @@ class Crash(harness.Case):
 
         wait_for(empty, 20 * PATIENCE, "stores without the directories of deleted jobs", 0.1)
         self.check_nothing_leaked(c, {n: 0 for n in c.nodes})
-        self.assertEqual([], [k for k in self.etcd(c) if not k.startswith(("/ptc/cluster", "/ptc/key", "/ptc/nodes"))])
+        self.assertEqual([], [k for k in self.etcd(c) if not k.startswith(("/ptc/cluster", "/ptc/key", "/ptc/nodes", "/ptc/profile"))])
 
     # ---- switches that are killed -----------------------------------------------------------------
 
