@@ -44,7 +44,9 @@
 
 #define PTC_CHUNK_BYTES      ((1u << 20) - 64) /* 256 pages, less LMDB's page header and what aligns them */
 #define PTC_BLOCK_BYTES      (64u << 10)       /* unit of the store's checksums */
-#define PTC_EXTENT_MAX_BYTES (8u << 20)        /* unit of transfer and of alias-or-copy */
+#define PTC_READ_MANY_BYTES  (1u << 20)        /* of all ranges of one ReadMany */
+#define PTC_READ_MANY_RANGES 8192
+#define PTC_EXTENT_MAX_BYTES (8u << 20) /* unit of transfer and of alias-or-copy */
 
 #define PTC_MAX_DATASETS     4096                /* registered; one answer lists them all */
 #define PTC_RECORD_MAX_BYTES 4096                /* the committed record in etcd */

@@ -6,8 +6,10 @@
 #include "formats/json.h"
 
 #include "base/alloc.h"
+#include "base/number/versions.h"
 
 #include <stdbool.h>
+#include <string.h>
 
 /* jansson may call a failed allocation bad syntax, or nothing at all */
 static _Thread_local bool short_of_memory;
@@ -46,6 +48,35 @@ int ptc_json_load(const char *what, const void *data, size_t len, json_t **ret_j
 		return ptc_error_set(err, PTC_EINVAL, "%s: line %d: %s", what, je.line, je.text);
 	*ret_json = json;
 	return 0;
+}
+
+int ptc_json_needs(const char *what, const json_t *root, struct ptc_error *err)
+{
+	const json_t *needs = json_object_get(root, "needs");
+	const char *first = json_string_value(json_array_get(needs, 0));
+
+	if (!needs || (json_is_array(needs) && json_array_size(needs) == 0))
+		return 0;
+	if (!first || strlen(first) > 64)
+		return ptc_error_set(err, PTC_EINVAL, "%s: \"needs\" is not a list of names", what);
+	return ptc_error_set(err, PTC_EVERSION,
+			     "%s: it needs \"%s\", which this ptc %s does not know; use the version that wrote it",
+			     what, first, PTC_VERSION);
+}
+
+int ptc_json_version(const char *what, const json_t *root, uint32_t oldest, uint32_t ours, struct ptc_error *err)
+{
+	const json_t *member = json_object_get(root, "version");
+	json_int_t version = json_integer_value(member);
+
+	if (!json_is_integer(member))
+		return ptc_error_set(err, PTC_EINVAL, "%s: no version", what);
+	if (version < 0 || !ptc_version_reads((uint64_t)version, oldest, ours))
+		return ptc_error_set(err, PTC_EVERSION,
+				     "%s: version %lld; this ptc %s reads %u to %u: use a version next to the one that "
+				     "wrote it",
+				     what, (long long)version, PTC_VERSION, oldest, ours + 1);
+	return ptc_json_needs(what, root, err);
 }
 
 uint64_t ptc_json_count(const json_t *object, const char *key)

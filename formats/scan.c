@@ -6,6 +6,7 @@
 #include "base/alloc.h"
 #include "base/buf.h"
 #include "base/check.h"
+#include "base/number/versions.h"
 #include "formats/json.h"
 
 #include <stdarg.h>
@@ -121,14 +122,46 @@ int ptc_scan_string(struct ptc_scan *s, size_t max, char **ret)
 	return rc;
 }
 
-int ptc_scan_version(struct ptc_scan *s, uint64_t ours)
+int ptc_scan_version(struct ptc_scan *s, uint64_t oldest, uint64_t ours, uint64_t *ret_version)
 {
-	uint64_t version;
 	int rc = ptc_scan_text(s, "{\"version\":");
 
-	rc = rc ? rc : ptc_scan_number(s, UINT32_MAX, &version);
-	if (!rc && version != ours)
-		rc = ptc_error_set(s->err, PTC_EVERSION, "%s: version %llu; this ptc reads version %llu", s->what,
-				   (unsigned long long)version, (unsigned long long)ours);
+	rc = rc ? rc : ptc_scan_number(s, UINT32_MAX, ret_version);
+	if (!rc && !ptc_version_reads(*ret_version, oldest, ours))
+		rc = ptc_error_set(
+			s->err, PTC_EVERSION,
+			"%s: version %llu; this ptc %s reads %llu to %llu: use a version next to the one that "
+			"wrote it",
+			s->what, (unsigned long long)*ret_version, PTC_VERSION, (unsigned long long)oldest,
+			(unsigned long long)ours + 1);
 	return rc;
+}
+
+/* After the comma behind the last member that we know. */
+static int pass_over(struct ptc_scan *s)
+{
+	struct ptc_buf b = PTC_BUF_INIT;
+	json_t *rest = NULL;
+	int rc;
+
+	ptc_buf_puts(&b, "{");
+	ptc_buf_append(&b, s->at, (size_t)(s->end - s->at));
+	rc = ptc_buf_failed(&b) ? ptc_error_set(s->err, PTC_ENOMEM, "%s: out of memory", s->what)
+				: ptc_json_load(s->what, b.data, b.len, &rest, s->err);
+	if (!rc)
+		rc = ptc_json_needs(s->what, rest, s->err);
+	json_decref(rest);
+	ptc_buf_done(&b);
+	s->at = s->end;
+	return rc;
+}
+
+int ptc_scan_close(struct ptc_scan *s, bool later)
+{
+	int rc;
+
+	if (later && ptc_scan_is(s, ","))
+		return pass_over(s);
+	rc = ptc_scan_text(s, "}");
+	return rc ? rc : ptc_scan_end(s);
 }

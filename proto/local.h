@@ -6,7 +6,10 @@
  *
  * A message is one or more frames; each is a header and at most PTC_LOCAL_FRAME_MAX - sizeof header bytes; all but
  * the last carry PTC_LOCAL_MORE. A file descriptor travels with the first frame. Fields are appended, never
- * changed: a decoder ignores what follows what it knows.
+ * changed: a decoder ignores what follows what it knows, and either end passes over types it does not know.
+ *
+ * Versions: HELLO says which protocols the rank speaks, WELCOME names the one that is used: the highest of both ends. A rank
+ * lives through upgrades of its ptcd, so ptcd speaks PTC_LOCAL_OLDEST as well, and negotiates anew on every connection.
  *
  *   rank                              ptcd
  *   HELLO (page, when it has one)  ->
@@ -27,6 +30,8 @@
  * Failure modes: every decoder takes any bytes and answers false for what is not a message. Threads: none of its own. */
 #pragma once
 
+#include "base/number/versions.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -35,7 +40,8 @@
 #include <sys/un.h>
 
 #define PTC_LOCAL_MAGIC               0x4c435450u /* "PTCL" */
-#define PTC_LOCAL_PROTOCOL            1u
+#define PTC_LOCAL_PROTOCOL            PTC_VERSION_NUMBER(1u)
+#define PTC_LOCAL_OLDEST              1u
 #define PTC_LOCAL_FRAME_MAX           (64u << 10)
 #define PTC_LOCAL_MESSAGE_MAX         (512u << 10) /* a blob and its name; a tensor of PTC_LOCAL_BOXES_MAX boxes */
 #define PTC_LOCAL_DIMS                8

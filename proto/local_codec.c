@@ -141,6 +141,16 @@ static struct ptc_local_in reader(const void *data, size_t len)
 	return (struct ptc_local_in){ .p = data, .end = (const uint8_t *)data + len };
 }
 
+/* At the end of every message: where a later version adds its fields. */
+static void put_added(struct ptc_local_out *o)
+{
+#if PTC_VERSION_RAISED
+	ptc_local_put_u64(o, PTC_VERSION_ADDED);
+#else
+	(void)o;
+#endif
+}
+
 void ptc_local_put_hello(struct ptc_local_out *o, const struct ptc_local_hello *m)
 {
 	ptc_local_put_u32(o, m->protocol_min);
@@ -153,6 +163,7 @@ void ptc_local_put_hello(struct ptc_local_out *o, const struct ptc_local_hello *
 	ptc_local_put_u64(o, m->incarnation);
 	ptc_local_put_u32(o, m->rank);
 	ptc_local_put_u32(o, m->features);
+	put_added(o);
 }
 
 bool ptc_local_get_hello(const void *data, size_t len, struct ptc_local_hello *ret)
@@ -177,6 +188,7 @@ void ptc_local_put_welcome(struct ptc_local_out *o, const struct ptc_local_welco
 	ptc_local_put_u32(o, m->protocol);
 	ptc_local_put_u64(o, m->pid);
 	ptc_local_put_text(o, m->version);
+	put_added(o);
 }
 
 bool ptc_local_get_welcome(const void *data, size_t len, struct ptc_local_welcome *ret)
@@ -193,6 +205,7 @@ void ptc_local_put_refusal(struct ptc_local_out *o, int32_t code, const char *te
 {
 	ptc_local_put_u32(o, (uint32_t)code);
 	ptc_local_put_text(o, text);
+	put_added(o);
 }
 
 bool ptc_local_get_refusal(const void *data, size_t len, struct ptc_local_refusal *ret)
@@ -226,6 +239,7 @@ void ptc_local_put_generation(struct ptc_local_out *o, const struct ptc_local_ge
 	ptc_local_put_u32(o, m->global_batch);
 	ptc_local_put_text(o, m->config);
 	ptc_local_put_text(o, m->job);
+	put_added(o);
 }
 
 bool ptc_local_get_generation(const void *data, size_t len, struct ptc_local_generation *ret)
@@ -282,6 +296,7 @@ void ptc_local_put_tensor(struct ptc_local_out *o, const struct ptc_local_tensor
 		put_i64s(o, boxes[i].stride, m->ndim);
 		ptc_local_put_u64(o, boxes[i].address);
 	}
+	put_added(o);
 }
 
 bool ptc_local_get_tensor(const void *data, size_t len, struct ptc_local_tensor *ret)
@@ -318,6 +333,7 @@ void ptc_local_put_blob(struct ptc_local_out *o, const struct ptc_local_blob *m)
 	ptc_local_put_text(o, m->name);
 	ptc_local_put_u8(o, m->scope);
 	ptc_local_put_bytes(o, m->data, m->len);
+	put_added(o);
 }
 
 bool ptc_local_get_blob(const void *data, size_t len, struct ptc_local_blob *ret)
@@ -335,6 +351,7 @@ void ptc_local_put_cursor(struct ptc_local_out *o, const struct ptc_local_cursor
 	ptc_local_put_text(o, m->name);
 	ptc_local_put_text(o, m->tag);
 	ptc_local_put_u64(o, m->position);
+	put_added(o);
 }
 
 bool ptc_local_get_cursor(const void *data, size_t len, struct ptc_local_cursor *ret)
@@ -354,6 +371,7 @@ void ptc_local_put_stopped(struct ptc_local_out *o, const struct ptc_local_stopp
 	ptc_local_put_u8(o, m->staged);
 	ptc_local_put_text(o, m->refused);
 	ptc_local_put_u8(o, m->later);
+	put_added(o);
 }
 
 bool ptc_local_get_stopped(const void *data, size_t len, struct ptc_local_stopped *ret)
@@ -376,6 +394,7 @@ void ptc_local_put_rendezvous(struct ptc_local_out *o, const struct ptc_local_re
 	ptc_local_put_text(o, m->text ? m->text : "");
 	ptc_local_put_bytes(o, m->value, m->len);
 	ptc_local_put_u32(o, m->timeout_ms);
+	put_added(o);
 }
 
 bool ptc_local_get_rendezvous(const void *data, size_t len, struct ptc_local_rendezvous *ret)
@@ -395,6 +414,7 @@ void ptc_local_put_restored(struct ptc_local_out *o, const struct ptc_local_rest
 {
 	ptc_local_put_u8(o, m->restored);
 	ptc_local_put_u64(o, m->step);
+	put_added(o);
 }
 
 bool ptc_local_get_restored(const void *data, size_t len, struct ptc_local_restored *ret)
@@ -415,6 +435,7 @@ void ptc_local_put_staging(struct ptc_local_out *o, uint64_t bytes, const struct
 		ptc_local_put_u64(o, spans[i].bytes);
 		ptc_local_put_u64(o, spans[i].offset);
 	}
+	put_added(o);
 }
 
 bool ptc_local_get_staging(const void *data, size_t len, struct ptc_local_staging *ret)
@@ -449,6 +470,7 @@ void ptc_local_put_fill(struct ptc_local_out *o, const struct ptc_local_fill *m,
 		ptc_local_put_u64(o, rows[i].address_step);
 		ptc_local_put_u64(o, rows[i].offset_step);
 	}
+	put_added(o);
 }
 
 bool ptc_local_get_fill(const void *data, size_t len, struct ptc_local_fill *ret)
@@ -489,6 +511,7 @@ void ptc_local_put_filled(struct ptc_local_out *o, const struct ptc_local_filled
 	ptc_local_put_u64(o, m->id);
 	ptc_local_put_u64(o, m->failed);
 	ptc_local_put_u32(o, (uint32_t)m->code);
+	put_added(o);
 }
 
 bool ptc_local_get_filled(const void *data, size_t len, struct ptc_local_filled *ret)
@@ -505,6 +528,7 @@ void ptc_local_put_ended(struct ptc_local_out *o, uint64_t generation, uint64_t 
 {
 	ptc_local_put_u64(o, generation);
 	ptc_local_put_u64(o, incarnation);
+	put_added(o);
 }
 
 bool ptc_local_get_ended(const void *data, size_t len, uint64_t *ret_generation, uint64_t *ret_incarnation)
@@ -519,6 +543,7 @@ bool ptc_local_get_ended(const void *data, size_t len, uint64_t *ret_generation,
 void ptc_local_put_number(struct ptc_local_out *o, uint64_t v)
 {
 	ptc_local_put_u64(o, v);
+	put_added(o);
 }
 
 bool ptc_local_get_number(const void *data, size_t len, uint64_t *ret)

@@ -1,7 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The page of memory that a rank and its node's ptcd share: a memfd of PTC_LOCAL_PAGE bytes made by ptcd, sealed
- * against shrinking and growing. Any thread of either end; nothing here blocks or fails. Needs libc only. */
+ * against shrinking and growing. It lives as long as the rank, so a ptcd of another version finds it: members are added
+ * behind the others, where pages of earlier versions are zero, and never moved. Any thread of either end; nothing here
+ * blocks or fails. Needs libc only. */
 #pragma once
+
+#include "base/number/versions.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -12,6 +16,8 @@
 #define PTC_LOCAL_PAGE          4096
 #define PTC_LOCAL_NO_STOP       UINT64_MAX
 #define PTC_LOCAL_STEP_MAX      (UINT64_MAX / 4)
+#define PTC_LOCAL_PAGE_VERSION  PTC_VERSION_NUMBER(1u) /* of the page, whatever protocol is spoken */
+#define PTC_LOCAL_PAGE_OLDEST   1u
 #define PTC_LOCAL_STAGE_FREE    0u
 #define PTC_LOCAL_STAGE_FILLING 1u /* by the rank */
 #define PTC_LOCAL_STAGE_READING 2u /* by ptcd */
@@ -21,7 +27,7 @@ struct ptc_local_report {
 	_Atomic uint64_t bits;            /* of a double */
 };
 struct ptc_local_page {
-	uint32_t magic, protocol;
+	uint32_t magic, version;
 	/* The rank's: 0 before the first boundary of a generation; then (step + 1) << 1, plus 1 while the state is whole. */
 	_Alignas(64) _Atomic uint64_t state;
 	/* ptcd's: a boundary at this step or a later one waits. */
@@ -30,6 +36,9 @@ struct ptc_local_page {
 	_Alignas(64) _Atomic uint32_t staging;
 	_Alignas(64) _Atomic uint32_t nreports;
 	struct ptc_local_report reports[PTC_LOCAL_REPORTS];
+#if PTC_VERSION_RAISED
+	_Alignas(64) uint64_t added;
+#endif
 };
 _Static_assert(sizeof(struct ptc_local_page) <= PTC_LOCAL_PAGE, "the page's size is part of the protocol");
 

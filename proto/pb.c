@@ -3,6 +3,8 @@
 
 #include "base/alloc.h"
 
+#include <string.h>
+
 static void *pb_alloc(void *unused, size_t size)
 {
 	return ptc_malloc(size);
@@ -15,23 +17,59 @@ static void pb_free(void *unused, void *p)
 
 ProtobufCAllocator ptc_pb_allocator = { pb_alloc, pb_free, NULL };
 
+int ptc_pb_version(uint32_t version, struct ptc_error *err)
+{
+	if (ptc_version_reads(version, PTC_WIRE_OLDEST, PTC_WIRE_VERSION))
+		return 0;
+	return ptc_error_set(
+		err, PTC_EVERSION,
+		"a message of protocol version %u; this ptc %s speaks %d to %d: upgrade the older end, one "
+		"version after the other",
+		version, PTC_VERSION, PTC_WIRE_OLDEST, PTC_WIRE_VERSION + 1);
+}
+
+size_t ptc_pb_added(uint8_t to[PTC_PB_ADDED_BYTES])
+{
+#if PTC_VERSION_RAISED
+	static const uint8_t field_1000[PTC_PB_ADDED_BYTES] = { 0xc0, 0x3e, 1 };
+
+	memcpy(to, field_1000, sizeof field_1000);
+	return sizeof field_1000;
+#else
+	(void)to;
+	return 0;
+#endif
+}
+
+/* etcd's messages are etcd's. */
+static size_t added(const ProtobufCMessage *msg, uint8_t to[PTC_PB_ADDED_BYTES])
+{
+	return strcmp(msg->descriptor->package_name, "ptc.v1") == 0 ? ptc_pb_added(to) : 0;
+}
+
 void ptc_pb_pack(const ProtobufCMessage *msg, struct ptc_buf *b)
 {
-	void *to = ptc_buf_extend(b, protobuf_c_message_get_packed_size(msg));
+	uint8_t first[PTC_PB_ADDED_BYTES] = { 0 };
+	size_t n = added(msg, first);
+	uint8_t *to;
 
+	ptc_buf_append(b, first, n);
+	to = ptc_buf_extend(b, protobuf_c_message_get_packed_size(msg));
 	if (to)
 		protobuf_c_message_pack(msg, to);
 }
 
 int ptc_pb_encode(const ProtobufCMessage *msg, void **ret_data, size_t *ret_len, struct ptc_error *err)
 {
-	size_t len = protobuf_c_message_get_packed_size(msg);
-	void *data = ptc_malloc(len);
+	uint8_t first[PTC_PB_ADDED_BYTES] = { 0 };
+	size_t n = added(msg, first), len = n + protobuf_c_message_get_packed_size(msg);
+	uint8_t *data = ptc_malloc(len);
 
 	if (!data)
 		return ptc_error_set(err, PTC_ENOMEM, "out of memory encoding a %s of %zu bytes",
 				     msg->descriptor->short_name, len);
-	protobuf_c_message_pack(msg, data);
+	memcpy(data, first, n);
+	protobuf_c_message_pack(msg, data + n);
 	*ret_data = data;
 	*ret_len = len;
 	return 0;

@@ -118,7 +118,7 @@ class Control(harness.Case):
                         if version == 2:
                             self.assertNotIn("version", said[1] if said[0] != "OK" else "", (service, rpc))
                         else:
-                            self.assertRegex(said[1], rf"version {version}; this daemon speaks", (service, rpc, said))
+                            self.assertRegex(said[1], rf"version {version}; this ptc [0-9.]+ speaks 1 to 2: upgrade", (service, rpc, said))
                             self.assertNotEqual("OK", said[0], (service, rpc))
 
     def test_requests(self):
@@ -148,6 +148,12 @@ class Control(harness.Case):
                 for offset, length in ((2**64 - 1, 10), (10, 2**64 - 5), (8193, 0), (0, 8193)):
                     self.error(peer, "Read", job="j", generation=1, snapshot=1, item=0, offset=offset, length=length)
                 self.error(peer, "Read", job="j", generation=9, snapshot=9, item=0, length=1)
+                for items, offsets, lengths in (([0], [0], []), ([0], [], [1]), ([4], [0], [1]), ([0, 2**32 - 1], [0, 0], [1, 1]),
+                                                ([0], [2**64 - 1], [10]), ([0], [10], [2**64 - 5]), ([0, 0], [0, 0], [2**63, 2**63]),
+                                                ([0] * 8193, [0] * 8193, [1] * 8193), ([0] * 200, [0] * 200, [8192] * 200),
+                                                ([0] * 1_000_000, [], [])):
+                    self.error(peer, "ReadMany", job="j", generation=1, snapshot=1, items=items, offsets=offsets, lengths=lengths)
+                self.error(peer, "ReadMany", job="j", generation=9, snapshot=9, items=[0], offsets=[0], lengths=[1])
                 for raw in (b"\xff" * 10, b"\x08\x01\x12\xff\xff\xff\xff\x0f", b"\x08\x63"):
                     for rpc in ("Status", "Resize", "Drain", "ImportCommit", "JobCreate", "Events", "ReadRank"):
                         self.assertNotEqual("UNAVAILABLE", self.error(peer, rpc, raw)[0])
@@ -399,6 +405,31 @@ class Control(harness.Case):
             wait_for(lambda: c.ptcctl("resize", "j", "--config", "tp=1", "--wait", check=False).returncode == 0,
                      60 * PATIENCE, "a resize after etcd answers again", 0.5)
             job.check_whole(self)
+
+    def test_events_of_nodes_that_do_not_answer(self):
+        """While etcd is unreachable the job's nodes are asked for its events, one after the other: those that do not answer take two seconds
+        of whoever asks, all of them together, and he is told what the node at hand remembers."""
+        with self.cluster(nodes=6, devices=1) as c:
+            job = self.job(c)
+            job.imported("tp=6")
+            job.resize("tp=3,pp=2")
+            wait_for(lambda: c.json("status")["daemon"]["kept_jobs"], 10 * PATIENCE, "kept documents")
+            etcd, others = self.etcd_pid(c), [n for name, n in c.nodes.items() if name != "n0"]
+            os.kill(etcd, signal.SIGSTOP)
+            try:
+                wait_for(lambda: not c.json("status")["daemon"]["coordinator_ok"], 60 * PATIENCE, "the lease to run out", 0.2)
+                for node in others:
+                    node.signal(signal.SIGSTOP)
+                began = time.monotonic()
+                told = [json.loads(line) for line in c.ptcctl("events", "j", "--format", "json").stdout.splitlines()]
+                took_s = time.monotonic() - began
+            finally:
+                for node in others:
+                    node.signal(signal.SIGCONT)
+                os.kill(etcd, signal.SIGCONT)
+            self.assertLessEqual({"created", "committed"}, {e["kind"] for e in told})
+            self.assertLess(took_s, 2 + 3 * PATIENCE)  # two seconds each would be ten
+            c.wait_nodes(list(c.nodes), 60 * PATIENCE)
 
     def test_etcd_without_space(self):
         """Who waits for a switch is told what etcd says; with space again it goes on."""

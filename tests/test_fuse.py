@@ -34,6 +34,7 @@ from harness import LONG, PATIENCE, Job, skip_unless_root, wait_for
 OTHER_UID = 65534
 MEMBER_UID = 65532
 MOUNT_S = 10 * PATIENCE
+CONFIG = '{"model_type": "llama", "note": "käse"}\n'
 LIBC = ctypes.CDLL(None, use_errno=True)
 DETACH = 2
 
@@ -339,6 +340,81 @@ class Fuse(harness.Case):
             self.assert_errno(errno.EROFS, os.open, os.path.join(top, "new"), os.O_WRONLY | os.O_CREAT)
             self.assert_errno(errno.EROFS, os.truncate, os.path.join(top, "t.1.npy"), 0)
             m.stop()
+
+    def read_small(self, top, want):
+        """Every file of tensors/ as a plain program reads them: (right, EIO). Whatever else comes is a failure."""
+        right, refused = 0, 0
+        names = os.listdir(top)
+        self.assertEqual(len(want), len(names))
+        self.random.shuffle(names)
+        for name in names:
+            fd = os.open(os.path.join(top, name), os.O_RDONLY)
+            try:
+                data = os.read(fd, 1 << 20)
+                self.assertTrue(data.endswith(want[name]) and len(data) % 64 == len(want[name]) % 64, name)
+                self.assertEqual(b"", os.read(fd, 1))
+                right += 1
+            except OSError as e:
+                self.assertEqual(errno.EIO, e.errno, name)
+                refused += 1
+            finally:
+                os.close(fd)
+        return right, refused
+
+    def small_job(self, c, n=3000):
+        s = self.state({f"t.{i}": (2 + 2 * (i % 3), 2) for i in range(n)}, fields=())
+        job = Job(c, "small", s, self.path("small"), [{"match": "*", "split": {"axis": "tp", "dim": 0}}])
+        job.imported("tp=2", timeout_s=120)
+        return job, {f"{name}.npy": t.tobytes() for name, t in s.tensors["param"].items()}
+
+    def test_small_tensors(self):
+        """Thousands of small tensors over two nodes, from either: their bytes before and after a resize, of a snapshot that is still open, and
+        while the daemons are dead; a few calls, not one for each file."""
+        with self.cluster(nodes=2, devices=1) as c:
+            job, want = self.small_job(c)
+            m = Mount(self, c, "--timeout", "5s")
+            top = os.path.realpath(m.path("small", "state", "latest", "tensors"))
+            for where in (m, Mount(self, c, node="n1")):
+                self.assertEqual((len(want), 0), self.read_small(where.path("small", "state", "latest", "tensors"), want))
+            held, first = os.open(os.path.join(top, "t.7.npy"), os.O_RDONLY | os.O_DIRECT), mmap.mmap(-1, 4096)
+            job.resize("tp=1", extra=("--nodes", "n1"))
+            n = os.preadv(held, [first], 0)
+            self.assertTrue(first[:n].endswith(want["t.7.npy"]))
+            os.close(held)
+            self.assertEqual((len(want), 0), self.read_small(m.path("small", "state", "latest", "tensors"), want))
+            new = Mount(self, c, "--timeout", "2s")
+            top = os.path.realpath(new.path("small", "state", "latest", "tensors"))
+            self.assertEqual(len(want), len(os.listdir(top)))
+            with open(os.path.join(top, "t.0.npy"), "rb") as f: # what comes with it is as much as they are together
+                self.assertTrue(f.read().endswith(want["t.0.npy"]))
+            for node in c.nodes.values():
+                node.kill()
+            self.assertEqual((len(want), 0), self.read_small(top, want))
+
+    def test_small_damaged(self):
+        """A bit of the only copy changes before anything was read: those whose block it is in are EIO, all others right; also while the
+        daemon that is asked dies in the middle."""
+        with self.cluster(nodes=2, devices=1) as c:
+            job, want = self.small_job(c)
+            uuid, needle = job.status()["uuid"], want["t.14.npy"]
+            path = os.path.join(c.nodes["n0"].chunk_dir, uuid, "data.mdb")
+            with open(path, "r+b") as f:
+                at = f.read().index(needle[:16])
+                f.seek(at)
+                f.write(bytes([needle[0] ^ 1]))
+            self.refused(c, "export", "small", self.path("refused"), contains='no node left that has all of "t.')
+            m = Mount(self, c, "--timeout", "5s")
+            right, refused = self.read_small(m.path("small", "state", "latest", "tensors"), want)
+            print(f"{right} right, {refused} refused", flush=True)
+            self.assertGreater(refused, 0)
+            self.assertGreater(right, 0)
+            killed = threading.Timer(0.2, c.nodes["n0"].kill)
+            killed.start()
+            new = Mount(self, c, "--timeout", "1s", node="n1")
+            top = new.path("small", "state", "latest", "tensors")
+            with contextlib.suppress(FileNotFoundError): # where the state itself is gone
+                print(self.read_small(top, dict(list(want.items()))), flush=True)
+            killed.join()
 
     # ---- who may --------------------------------------------------------------
 
@@ -983,7 +1059,7 @@ print(f" {longest}")
     def test_live_job(self):
         """Ranks that train: the model and what belongs to the optimizer, a snapshot that is held while newer ones are made."""
         with self.cluster(nodes=2, devices=2) as c:
-            job = live.Job(c, self.dir, steps=1_000_000, sleep=0.005)
+            job = live.Job(c, self.dir, steps=1_000_000, sleep=0.005, run={"files": {"carry": {"config.json": CONFIG}}})
             job.run("tp=2,dp=2")
             m = Mount(self, c, node="n1")
             self.assertEqual([], os.listdir(m.path("live", "state")))
@@ -1007,7 +1083,9 @@ print(f" {longest}")
         want = {n: (t.dtype, t.shape, t.tobytes()) for n, t in states.read_file(exported).items()}
         top = m.path("live", "state", os.readlink(m.path("live", "state", "latest")))
         at = json.load(open(m.path("live", "generation.json")))
-        self.assertEqual({"model.safetensors", "optimizer.safetensors", "tensors", f"gen-{at['generation']}"}, set(os.listdir(top)))
+        self.assertEqual({"model.safetensors", "optimizer.safetensors", "config.json", "tensors", f"gen-{at['generation']}"}, set(os.listdir(top)))
+        with open(f"{top}/config.json") as f:
+            self.assertEqual(CONFIG, f.read())
         got = {f: {n: (t.dtype, t.shape, t.tobytes()) for n, t in states.read_file(f"{top}/{f}.safetensors").items()}
                for f in ("model", "optimizer")}
         self.assertEqual(want, {**got["model"], **got["optimizer"]})

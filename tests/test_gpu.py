@@ -151,7 +151,8 @@ class Gpu(unittest.TestCase):
         box = (0, 0, 1, 1, 1, 1, 1, 1, 1)
         export = EXPORT.pack(1, p.pid, 1, 1, 1, 100, 0, 0, 0, b"GPU-x", b"", b"")
         cases = [
-            (request(STATS, version=2), EVERSION, "version 2"),
+            (request(STATS, version=3), EVERSION, "version 3, this ptc-gpu speaks 1 to 2"),
+            (request(STATS, version=0), EVERSION, "version 0"),
             (request(0), EINVAL, "kind 0"), (request(11), EINVAL, "kind 11"), (request(STATS, number=0), EINVAL, "number 0"),
             (request(STATS, parts=[box]), EINVAL, "with 1 boxes"), (request(COPY_OUT), EINVAL, "with 0 boxes"),
             (request(COPY_OUT, parts=[box], nparts=2), EINVAL, "with 2 boxes"),

@@ -146,24 +146,15 @@ int ptc_admin_unpack(const void *data, size_t len, const ProtobufCMessageDescrip
 	if (!m)
 		return ptc_error_set(err, PTC_EPEER, "the daemon's reply does not decode (%s)", type->short_name);
 	version = version_of(m);
-	if (version + 1 < PTC_ADMIN_VERSION || version > PTC_ADMIN_VERSION + 1 || !version) {
+	if (!ptc_version_reads(version, PTC_WIRE_OLDEST, PTC_ADMIN_VERSION)) {
 		ptc_admin_reply_free(m);
-		return ptc_error_set(err, PTC_EVERSION, "the daemon speaks protocol version %u, this program %d",
-				     version, PTC_ADMIN_VERSION);
+		return ptc_error_set(
+			err, PTC_EVERSION,
+			"the daemon speaks protocol version %u, this program %d to %d: use the ptcctl of the "
+			"daemon's package",
+			version, PTC_WIRE_OLDEST, PTC_ADMIN_VERSION + 1);
 	}
 	*ret_message = m;
-	return 0;
-}
-
-static int pack(const ProtobufCMessage *m, void **ret_data, size_t *ret_len, struct ptc_error *err)
-{
-	size_t len = protobuf_c_message_get_packed_size(m);
-	void *data = ptc_malloc(len ? len : 1);
-
-	if (!data)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
-	*ret_len = protobuf_c_message_pack(m, data);
-	*ret_data = data;
 	return 0;
 }
 
@@ -172,7 +163,7 @@ int ptc_admin_call(struct ptc_admin *a, const char *method, const ProtobufCMessa
 {
 	ptc_auto_free void *data = NULL, *reply = NULL;
 	size_t len = 0, reply_len = 0;
-	int rc = pack(request, &data, &len, err);
+	int rc = ptc_pb_encode(request, &data, &len, err);
 
 	if (!rc)
 		rc = ptc_rpc_unary(a->control, method, data, len, a->timeout_ms, NULL, 0, &reply, &reply_len, err);
@@ -186,7 +177,7 @@ int ptc_admin_open_stream(struct ptc_admin *a, struct ptc_rpc_channel *channel, 
 	struct ptc_rpc_part part = { 0 };
 	ptc_auto_free void *data = NULL;
 	size_t len = 0;
-	int rc = pack(request, &data, &len, err);
+	int rc = ptc_pb_encode(request, &data, &len, err);
 
 	if (!rc)
 		rc = ptc_rpc_stream_open(channel, method, a->stream_timeout_ms, NULL, 0, &s, err);

@@ -150,10 +150,10 @@ int ptc_admin_import_send(struct ptc_admin_stream *s, uint32_t item, uint64_t of
 	chunk.import_id = s->import_id;
 	chunk.item = item;
 	chunk.offset = offset;
-	n = protobuf_c_message_get_packed_size(&chunk.base);
-	if (n > sizeof(header) - 2 * 10)
+	n = ptc_pb_added(header);
+	if (n + protobuf_c_message_get_packed_size(&chunk.base) > sizeof(header) - 2 * 10)
 		return ptc_error_set(err, PTC_EINVAL, "the job's name is too long");
-	protobuf_c_message_pack(&chunk.base, header);
+	n += protobuf_c_message_pack(&chunk.base, header + n);
 	n += put_varint(header + n, DATA_TAG);
 	n += put_varint(header + n, len);
 	parts[0].len = n;
@@ -388,10 +388,11 @@ static int deliver(struct ptc_rpc_message *msg, void **buf, size_t *cap, uint64_
 	data = find_data(*buf, len, &data_len, &version);
 	if (!data)
 		return ptc_error_set(err, PTC_EPEER, "the daemon's reply does not decode (Data)");
-	if (version < 1 || version > PTC_ADMIN_VERSION + 1)
+	if (!ptc_version_reads(version, PTC_WIRE_OLDEST, PTC_ADMIN_VERSION))
 		return ptc_error_set(err, PTC_EVERSION,
-				     "the daemon speaks protocol version %" PRIu64 ", this program %d", version,
-				     PTC_ADMIN_VERSION);
+				     "the daemon speaks protocol version %" PRIu64
+				     ", this program %d to %d: use the ptcctl of the daemon's package",
+				     version, PTC_WIRE_OLDEST, PTC_ADMIN_VERSION + 1);
 	*got += data_len;
 	return data_len ? fn(arg, data, data_len, err) : 0;
 }
@@ -466,6 +467,43 @@ int ptc_admin_read_rank_begin(struct ptc_admin *a, const char *job, const struct
 	(*ret_reading)->item = item;
 	(*ret_reading)->sized = true;
 	(*ret_reading)->length = length;
+	return 0;
+}
+
+int ptc_admin_read_many_begin(struct ptc_admin *a, const char *job, const struct ptc_admin_export *e,
+			      const struct ptc_admin_range *ranges, size_t n, struct ptc_admin_reading **ret_reading,
+			      struct ptc_error *err)
+{
+	ptc_auto_free uint32_t *items = ptc_calloc(n, sizeof(*items));
+	ptc_auto_free uint64_t *offsets = ptc_calloc(n, sizeof(*offsets)), *lengths = ptc_calloc(n, sizeof(*lengths));
+	Ptc__V1__ReadManyRequest request;
+	uint64_t bytes = 0;
+	int rc;
+
+	if (!items || !offsets || !lengths)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	for (size_t i = 0; i < n; i++) {
+		items[i] = ranges[i].item;
+		offsets[i] = ranges[i].offset;
+		lengths[i] = ranges[i].length;
+		bytes += ranges[i].length;
+	}
+	ptc__v1__read_many_request__init(&request);
+	request.version = PTC_ADMIN_VERSION;
+	request.job = ptc_admin_borrow(job);
+	request.generation = e->generation;
+	request.snapshot = e->snapshot;
+	request.uuid = ptc_admin_borrow(e->uuid);
+	request.items = items;
+	request.offsets = offsets;
+	request.lengths = lengths;
+	request.n_items = request.n_offsets = request.n_lengths = n;
+	rc = reading_new(a, SERVICE "ReadMany", &request.base, ret_reading, err);
+	if (rc)
+		return rc;
+	(*ret_reading)->item = ranges[0].item;
+	(*ret_reading)->sized = true;
+	(*ret_reading)->length = bytes;
 	return 0;
 }
 

@@ -4,12 +4,13 @@
 
 #include "client/admin/ptcadmin.h"
 #include "client/admin/ptcadmin_state.h"
+#include "proto/pb.h"
 #include "ptc.pb-c.h"
 #include "rpc/client/client.h"
 
 #include <pthread.h>
 
-#define PTC_ADMIN_VERSION 1 /* of the protocol */
+#define PTC_ADMIN_VERSION PTC_WIRE_VERSION
 
 struct ptc_admin {
 	struct ptc_rpc_channel *control, *bulk;

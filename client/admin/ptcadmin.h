@@ -99,6 +99,17 @@ struct ptc_admin_target {
 	const char *const *nodes;
 	size_t nnodes;
 };
+/* What the planner says of target->gpus devices or, with first, of each number from there on. horizon_ms 0: the daemon's;
+ * objective NULL: throughput. target->config is not looked at. */
+struct ptc_admin_advice {
+	uint32_t first, horizon_ms;
+	const char *objective;
+};
+int ptc_admin_advise(struct ptc_admin *a, const struct ptc_admin_target *target, const struct ptc_admin_advice *ask,
+		     char **ret_json, struct ptc_error *err);
+/* The cluster's profile. action: show, measure, or set, with text, as a file has it. */
+int ptc_admin_profile(struct ptc_admin *a, const char *action, const char *text, char **ret_json,
+		      struct ptc_error *err);
 int ptc_admin_plan(struct ptc_admin *a, const struct ptc_admin_target *target, char **ret_json, struct ptc_error *err);
 
 /* ---- long work ---------------------------------------------------------------- */

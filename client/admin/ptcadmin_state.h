@@ -94,12 +94,17 @@ int ptc_admin_read_take(struct ptc_admin_reading *r, ptc_admin_data_fn fn, void 
 /* Cancels what was not taken; NULL is fine. Before ptc_admin_close. */
 struct ptc_admin_reading *ptc_admin_read_end(struct ptc_admin_reading *r);
 
-/* Several ranges one after the other, small ones asked for ahead. */
+/* Several ranges one after the other, small ones asked for ahead, and many of them with one call. */
 struct ptc_admin_range {
 	bool ranked;
 	uint32_t rank, item;
 	uint64_t offset, length;
 };
+/* The bytes of all of them, none ranked, none empty, at most 8192 and 1 MiB together, with one call; for ptc_admin_read_take.
+ * PTC_EVERSION: the daemon is older than that call. */
+int ptc_admin_read_many_begin(struct ptc_admin *a, const char *job, const struct ptc_admin_export *e,
+			      const struct ptc_admin_range *ranges, size_t n, struct ptc_admin_reading **ret_reading,
+			      struct ptc_error *err);
 struct ptc_admin_ranges_fn {
 	int (*data)(void *arg, size_t range, const void *data, size_t len, struct ptc_error *err);
 	int (*end)(void *arg, size_t range, struct ptc_error *err); /* all of its bytes have come; may be NULL */

@@ -180,7 +180,7 @@ static void disconnect(ptc_client *c)
 
 static bool say_hello(ptc_client *c)
 {
-	struct ptc_local_hello m = { .protocol_min = 1,
+	struct ptc_local_hello m = { .protocol_min = PTC_LOCAL_OLDEST,
 				     .protocol_max = PTC_LOCAL_PROTOCOL,
 				     .pid = (uint64_t)getpid(),
 				     .token = c->token,
@@ -304,11 +304,12 @@ static bool on_welcome(ptc_client *c, struct ptc_local_message *m)
 
 	if (!ptc_local_get_welcome(m->data, m->len, &w))
 		return false;
-	if (w.protocol < 1 || w.protocol > PTC_LOCAL_PROTOCOL) {
+	if (w.protocol < PTC_LOCAL_OLDEST || w.protocol > PTC_LOCAL_PROTOCOL) {
 		char text[256];
 
-		snprintf(text, sizeof text, "ptcd %.64s chose protocol %u; this libptc %s speaks 1 to %u", w.version,
-			 w.protocol, PTC_VERSION, PTC_LOCAL_PROTOCOL);
+		snprintf(text, sizeof text,
+			 "ptcd %.64s chose protocol %u, this libptc %s speaks %u to %u; install a ptcd next to it",
+			 w.version, w.protocol, PTC_VERSION, PTC_LOCAL_OLDEST, PTC_LOCAL_PROTOCOL);
 		ptc_client_set_fatal_locked(c, PTC_R_VERSION, text);
 		return false;
 	}

@@ -764,6 +764,36 @@ static int to_buf(void *arg, const void *data, size_t len, struct ptc_error *err
 	return ptc_buf_failed(arg) ? ptc_error_set(err, PTC_ENOMEM, "test buffer") : 0;
 }
 
+/* Any ranges of any items, in any order, some empty; and what is too much, or none of them. */
+static void check_gather_many(struct world *w, const struct ptc_geometry *geo, uint32_t gateway)
+{
+	struct ptc_agent *agent = w->nodes[gateway].agent;
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_buf got = PTC_BUF_INIT, want = PTC_BUF_INIT;
+	struct ptc_item_range ranges[40];
+	size_t n = 1 + rnd(PTC_ARRAY_LEN(ranges));
+
+	for (size_t i = 0; i < n; i++) {
+		uint32_t item = (uint32_t)rnd(NITEMS);
+		uint64_t size = (uint64_t)w->size[item], from = size ? rnd(size) : 0;
+		uint64_t len = size ? rnd(PTC_MIN(size - from, PTC_READ_MANY_BYTES / PTC_ARRAY_LEN(ranges)) + 1) : 0;
+
+		ranges[i] = (struct ptc_item_range){ item, from, len };
+		if (len)
+			ptc_buf_append(&want, w->bytes[item] + from, len);
+	}
+	OK(ptc_agent_gather_many(agent, geo, UUID, ranges, n, to_buf, &got, &err));
+	assert_int_equal(want.len, got.len);
+	if (want.len)
+		assert_memory_equal(want.data, got.data, want.len);
+	ranges[0] = (struct ptc_item_range){ NITEMS, 0, 1 };
+	assert_int_equal(PTC_EINVAL, ptc_agent_gather_many(agent, geo, UUID, ranges, 1, to_buf, &got, &err));
+	ranges[0] = (struct ptc_item_range){ 0, (uint64_t)w->size[0], 1 };
+	assert_int_equal(PTC_EINVAL, ptc_agent_gather_many(agent, geo, UUID, ranges, 1, to_buf, &got, &err));
+	ptc_buf_done(&got);
+	ptc_buf_done(&want);
+}
+
 static void check_gather(struct world *w, struct gen *g, uint32_t gateway)
 {
 	struct ptc_error err = PTC_ERROR_INIT;
@@ -789,6 +819,8 @@ static void check_gather(struct world *w, struct gen *g, uint32_t gateway)
 			assert_memory_equal(b.data, w->bytes[i] + from, b.len);
 		ptc_buf_done(&b);
 	}
+	for (int i = 0; i < 5; i++)
+		check_gather_many(w, &geo, gateway);
 	ptc_geometry_done(&geo);
 }
 

@@ -48,6 +48,8 @@ int ptc_control_register(struct ptc_daemon *d, struct ptc_rpc_server *server, st
 		{ "/ptc.v1.Control/JobList", ptc_control_job_list },
 		{ "/ptc.v1.Control/Status", ptc_control_status, .relayed = true },
 		{ "/ptc.v1.Control/Plan", ptc_control_plan },
+		{ "/ptc.v1.Control/Advise", ptc_control_advise },
+		{ "/ptc.v1.Control/Profile", ptc_control_profile, .bulk = true },
 		{ "/ptc.v1.Control/Resize", ptc_control_resize, .relayed = true },
 		{ "/ptc.v1.Control/Drain", ptc_control_drain, .bulk = true },
 		{ "/ptc.v1.Control/Abort", ptc_control_abort, .relayed = true },
@@ -68,6 +70,7 @@ int ptc_control_register(struct ptc_daemon *d, struct ptc_rpc_server *server, st
 		{ "/ptc.v1.Control/ImportCommit", ptc_control_import_commit, .relayed = true },
 		{ "/ptc.v1.Control/ExportInfo", ptc_control_export_info },
 		{ "/ptc.v1.Control/Read", ptc_control_read, .bulk = true },
+		{ "/ptc.v1.Control/ReadMany", ptc_control_read_many, .bulk = true },
 		{ "/ptc.v1.Control/ReadRank", ptc_control_read_rank, .bulk = true },
 		{ "/ptc.v1.Control/Pin", ptc_control_pin },
 	};

@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "base/cleanup.h"
 #include "base/number/digest.h"
+#include "base/number/versions.h"
 #include "base/log.h"
 #include "base/sys/sys.h"
 #include "formats/json.h"
@@ -95,6 +96,21 @@ static void tell_lease_have(void *arg)
 	struct ptc_cluster *c = arg;
 
 	c->opts.on_lease(c->opts.arg, true);
+}
+
+/* Before we write anything: a cluster whose members are too far from us is left alone. */
+static int check_members(struct ptc_cluster *c, struct ptc_error *err)
+{
+	struct ptc_etcd_kvs kvs = { 0 };
+	struct ptc_node_doc doc;
+	int rc = ptc_etcd_get(c->etcd, NODES_PREFIX "/", true, PTC_MAX_NODES, &kvs, err);
+
+	for (size_t i = 0; i < kvs.n && !rc; i++)
+		if (ptc_node_doc_decode(kvs.kv[i].value, kvs.kv[i].len, &doc, NULL) == 0 &&
+		    strcmp(doc.name, c->opts.node.name) != 0)
+			rc = ptc_node_doc_near(&doc, err);
+	ptc_etcd_kvs_done(&kvs);
+	return rc;
 }
 
 /* Removes what an earlier life of this node left; refuses somebody else's. */
@@ -318,6 +334,20 @@ static void own_key_changed(struct ptc_cluster *c, const char *name)
 		ptc_cluster_run(c, look_for_own_key, NULL, c); /* no memory: at the next change */
 }
 
+/* What is written from now on, every member that is up reads without passing anything over. One that is away, and comes back, reads it as
+ * what the next version wrote. */
+static void learn_versions(struct ptc_cluster *c)
+{
+	uint32_t lowest = c->opts.node.documents;
+
+	for (size_t i = 0; i < c->nnodes; i++)
+		if (c->nodes[i]->up)
+			lowest = PTC_MIN(lowest, c->nodes[i]->doc.documents);
+	if (lowest != ptc_version_members())
+		ptc_info("cluster", "documents are written in version %u from now on", lowest);
+	ptc_version_members_set(lowest);
+}
+
 static void node_put(struct ptc_cluster *c, const struct ptc_etcd_kv *kv)
 {
 	struct ptc_error err = PTC_ERROR_INIT;
@@ -329,6 +359,8 @@ static void node_put(struct ptc_cluster *c, const struct ptc_etcd_kv *kv)
 		own_key_changed(c, kv->key + strlen(NODES_PREFIX "/"));
 		return;
 	}
+	if (ptc_node_doc_near(&doc, &err) != 0)
+		ptc_warn("etcd", "%s", err.text);
 	if (c->nodes[i]->create_revision != kv->create_revision)
 		c->opts.on_node_up(c->opts.arg, doc.name);
 	c->nodes[i]->doc = doc;
@@ -613,6 +645,8 @@ static void synced(struct ptc_cluster *c, bool jobs)
 		c->jobs_synced = true;
 	else
 		c->nodes_synced = true;
+	if (!jobs)
+		learn_versions(c);
 	if (c->jobs_synced && c->nodes_synced)
 		c->opts.on_synced(c->opts.arg);
 }
@@ -634,6 +668,8 @@ static void apply(void *arg)
 			c->opts.on_change(c->opts.arg, j);
 	} else {
 		node_event(c, ch->kind, &ch->kv);
+		if (c->nodes_synced)
+			learn_versions(c);
 		if (c->jobs_synced && c->nodes_synced)
 			c->opts.on_change(c->opts.arg, NULL);
 	}
@@ -733,8 +769,11 @@ int ptc_cluster_new(const struct ptc_cluster_opts *opts, struct ptc_cluster **re
 
 int ptc_cluster_start(struct ptc_cluster *c, struct ptc_error *err)
 {
-	int rc = learn_cluster_id(c, err);
+	int rc = check_members(c, err);
 
+	ptc_version_members_set(PTC_DOC_VERSION - PTC_VERSION_RAISED); /* until the members are known */
+	if (rc == 0)
+		rc = learn_cluster_id(c, err);
 	if (rc == 0)
 		rc = take_lease(c, err);
 	if (rc == 0)

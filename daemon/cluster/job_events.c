@@ -186,7 +186,8 @@ static char *encode(struct ptc_cluster *c, const char *kind, json_t *of_switch, 
 		while (len > 0 && ((unsigned char)text[len] & 0xc0) == 0x80) /* not in the middle of a character */
 			len--;
 		text[len] = '\0';
-		root = json_pack("{s:i, s:I, s:s, s:s, s:s, s:O*}", "version", PTC_DOC_VERSION, "time_ms", now, "node",
+		root = json_pack("{s:i, s:I, s:s, s:s, s:s, s:O*}", "version",
+				 (int)ptc_version_write(PTC_DOC_VERSION, PTC_DOC_VERSION), "time_ms", now, "node",
 				 ptc_cluster_self(c), "kind", kind, "text", text, "switch", of_switch);
 		json = root ? ptc_json_text(root) : NULL;
 		json_decref(root);

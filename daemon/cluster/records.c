@@ -2,22 +2,35 @@
 /* Happy path: a document is packed with jansson, members in a fixed order,
  * compact, so that equal documents have equal hashes. Failure modes: anything
  * but the expected members and types is PTC_EINVAL naming the document; a
- * newer version than ours plus one is PTC_EVERSION. */
+ * version that is not next to ours, or a need that we do not know, is PTC_EVERSION.
+ * What is written is of the version that all members read (base/number/versions.h). */
 #include "daemon/cluster/records.h"
 
 #include "base/alloc.h"
 #include "base/buf.h"
 #include "base/check.h"
+#include "base/number/versions.h"
 
 #include "formats/json.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+/* The version to write: all members of the cluster read it. */
+#define WRITTEN ((int)ptc_version_write(PTC_DOC_VERSION, PTC_DOC_VERSION))
+
 static char *dump(json_t *root)
 {
-	char *text = root ? ptc_json_text(root) : NULL;
+	char *text;
+
+	if (root && ptc_version_adds() &&
+	    json_object_set_new(root, "added", json_integer((json_int_t)PTC_VERSION_ADDED))) {
+		json_decref(root);
+		return NULL;
+	}
+	text = root ? ptc_json_text(root) : NULL;
 
 	json_decref(root);
 	return text;
@@ -25,20 +38,17 @@ static char *dump(json_t *root)
 
 static int load(const char *what, const char *json, size_t len, json_t **ret_root, struct ptc_error *err)
 {
+	char name[32];
 	json_t *root;
-	json_int_t version = 0;
 	int rc = ptc_json_load(what, json, len, &root, err);
 
 	if (rc)
 		return rc;
-	if (json_unpack(root, "{s:I}", "version", &version) != 0) {
+	snprintf(name, sizeof name, "%s document", what);
+	rc = ptc_json_version(name, root, PTC_DOC_OLDEST, PTC_DOC_VERSION, err);
+	if (rc) {
 		json_decref(root);
-		return ptc_error_set(err, PTC_EINVAL, "%s document: no version", what);
-	}
-	if (version < PTC_DOC_VERSION - 1 || version > PTC_DOC_VERSION + 1) {
-		json_decref(root);
-		return ptc_error_set(err, PTC_EVERSION, "%s document: version %" PRId64 ", we speak %d", what,
-				     (int64_t)version, PTC_DOC_VERSION);
+		return rc;
 	}
 	*ret_root = root;
 	return 0;
@@ -65,36 +75,58 @@ static bool take(char *dst, size_t size, const char *src)
 
 char *ptc_node_doc_encode(const struct ptc_node_doc *d)
 {
-	return dump(json_pack("{s:i, s:s, s:s, s:I, s:I, s:s, s:s, s:s, s:b, s:i}", "version", PTC_DOC_VERSION, "node",
-			      d->name, "address", d->address, "devices", (json_int_t)d->devices, "ceiling_bytes",
-			      (json_int_t)d->ceiling_bytes, "store_id", d->store_id, "boot_id", d->boot_id, "rack",
-			      d->rack, "insecure", (int)d->insecure, "pid", d->pid));
+	/* The oldest there is: who is too far from us is to learn that from "documents". */
+	return dump(json_pack("{s:i, s:s, s:s, s:I, s:I, s:s, s:s, s:s, s:b, s:i, s:[I,I]}", "version", PTC_DOC_OLDEST,
+			      "node", d->name, "address", d->address, "devices", (json_int_t)d->devices,
+			      "ceiling_bytes", (json_int_t)d->ceiling_bytes, "store_id", d->store_id, "boot_id",
+			      d->boot_id, "rack", d->rack, "insecure", (int)d->insecure, "pid", d->pid, "documents",
+			      (json_int_t)d->documents_oldest, (json_int_t)d->documents));
 }
 
 int ptc_node_doc_decode(const char *json, size_t len, struct ptc_node_doc *ret_doc, struct ptc_error *err)
 {
 	const char *name = NULL, *address = NULL, *store_id = NULL, *boot_id = NULL, *rack = NULL;
 	struct ptc_node_doc d = { 0 };
-	json_int_t devices = 0, ceiling = 0;
+	json_int_t devices = 0, ceiling = 0, oldest = 1, newest = 1; /* of a ptcd that says none */
 	int insecure = 0;
-	json_t *root;
+	json_t *root, *documents;
 	int rc = load("node", json, len, &root, err);
 
 	if (rc)
 		return rc;
+	documents = json_object_get(root, "documents");
+	if (documents && json_unpack(documents, "[I,I]", &oldest, &newest) != 0)
+		oldest = 0;
 	if (json_unpack(root, "{s:s, s:s, s:I, s:I, s:s, s:s, s:s, s:b, s:i}", "node", &name, "address", &address,
 			"devices", &devices, "ceiling_bytes", &ceiling, "store_id", &store_id, "boot_id", &boot_id,
 			"rack", &rack, "insecure", &insecure, "pid", &d.pid) != 0 ||
 	    !take(d.name, sizeof d.name, name) || !take(d.address, sizeof d.address, address) ||
 	    !take(d.store_id, sizeof d.store_id, store_id) || !take(d.boot_id, sizeof d.boot_id, boot_id) ||
-	    !take(d.rack, sizeof d.rack, rack) || devices < 0 || devices > PTC_MAX_DEVICES_PER_NODE || ceiling < 0)
+	    !take(d.rack, sizeof d.rack, rack) || devices < 0 || devices > PTC_MAX_DEVICES_PER_NODE || ceiling < 0 ||
+	    oldest < 1 || newest < oldest || newest > UINT32_MAX)
 		return malformed("node", root, err);
 	d.devices = (uint32_t)devices;
 	d.ceiling_bytes = (uint64_t)ceiling;
 	d.insecure = insecure;
+	d.documents_oldest = (uint32_t)oldest;
+	d.documents = (uint32_t)newest;
 	json_decref(root);
 	*ret_doc = d;
 	return 0;
+}
+
+int ptc_node_doc_near(const struct ptc_node_doc *d, struct ptc_error *err)
+{
+	const uint32_t ours = PTC_DOC_VERSION, theirs = d->documents;
+
+	if (theirs <= ours + 1 && ours <= theirs + 1)
+		return 0;
+	return ptc_error_set(
+		err, PTC_EVERSION,
+		"node %s writes documents of version %u, this ptcd %s of version %u, and only versions next to "
+		"each other work together: upgrade %s to version %u first",
+		d->name, theirs, PTC_VERSION, ours, theirs > ours ? "this node" : "that node",
+		theirs > ours ? theirs - 1 : ours - 1);
 }
 
 /* ---- meta ---------------------------------------------------------------- */
@@ -103,8 +135,8 @@ int ptc_node_doc_decode(const char *json, size_t len, struct ptc_node_doc *ret_d
 
 char *ptc_meta_doc_encode(const struct ptc_meta_doc *d)
 {
-	return dump(json_pack("{s:i, s:s, s:s, s:I, s:s, s:I, s:o*}", "version", PTC_DOC_VERSION, "uuid", d->uuid,
-			      "name", d->name, "uid", (json_int_t)d->uid, "spec", d->spec_hash, "created_ms",
+	return dump(json_pack("{s:i, s:s, s:s, s:I, s:s, s:I, s:o*}", "version", WRITTEN, "uuid", d->uuid, "name",
+			      d->name, "uid", (json_int_t)d->uid, "spec", d->spec_hash, "created_ms",
 			      (json_int_t)d->created_ms, "files_group",
 			      d->shared ? json_integer((json_int_t)d->gid) : NULL));
 }
@@ -158,7 +190,7 @@ static bool name_find(const char *const *names, int n, const char *name, int *re
 
 char *ptc_record_doc_encode(const struct ptc_record_doc *d)
 {
-	json_t *root = json_pack("{s:i, s:I, s:I, s:I, s:s, s:{}}", "version", PTC_DOC_VERSION, "generation",
+	json_t *root = json_pack("{s:i, s:I, s:I, s:I, s:s, s:{}}", "version", WRITTEN, "generation",
 				 (json_int_t)d->generation, "snapshot", (json_int_t)d->snapshot, "step",
 				 (json_int_t)d->step, "manifest", d->manifest_hash, "cursors");
 
@@ -216,10 +248,10 @@ static const char *const kinds[] = {
 char *ptc_intent_doc_encode(const struct ptc_intent_doc *d)
 {
 	json_t *root =
-		json_pack("{s:i, s:I, s:s, s:I, s:I, s:I, s:I, s:s, s:I}", "version", PTC_DOC_VERSION, "id",
-			  (json_int_t)d->id, "kind", kinds[d->kind], "from_generation", (json_int_t)d->from_generation,
-			  "from_snapshot", (json_int_t)d->from_snapshot, "to_generation", (json_int_t)d->to_generation,
-			  "to_snapshot", (json_int_t)d->to_snapshot, "generation", d->generation_hash, "started_ms",
+		json_pack("{s:i, s:I, s:s, s:I, s:I, s:I, s:I, s:s, s:I}", "version", WRITTEN, "id", (json_int_t)d->id,
+			  "kind", kinds[d->kind], "from_generation", (json_int_t)d->from_generation, "from_snapshot",
+			  (json_int_t)d->from_snapshot, "to_generation", (json_int_t)d->to_generation, "to_snapshot",
+			  (json_int_t)d->to_snapshot, "generation", d->generation_hash, "started_ms",
 			  (json_int_t)d->started_ms);
 	json_t *run = NULL;
 
@@ -291,8 +323,8 @@ char *ptc_generation_doc_encode(const struct ptc_generation_doc *d)
 	for (uint32_t r = 0; r < d->world; r++)
 		json_array_append_new(ranks,
 				      json_pack("[I,I]", (json_int_t)d->rank_node[r], (json_int_t)d->rank_device[r]));
-	root = json_pack("{s:i, s:s, s:o, s:o}", "version", PTC_DOC_VERSION, "config", d->config, "nodes", nodes,
-			 "ranks", ranks);
+	root = json_pack("{s:i, s:s, s:o, s:o}", "version", WRITTEN, "config", d->config, "nodes", nodes, "ranks",
+			 ranks);
 	if (root && d->layout_hash[0] && json_object_set_new(root, "layout", json_string(d->layout_hash)) != 0) {
 		json_decref(root);
 		return NULL;
@@ -444,7 +476,7 @@ char *ptc_manifest_doc_encode(const struct ptc_manifest_doc *d)
 		ptc_buf_printf(&hex, "%016" PRIx64, d->digests[i]);
 	for (size_t i = 0; i < d->nfiles; i++)
 		json_array_append_new(files, file_pack(&d->files[i]));
-	root = json_pack("{s:i, s:I, s:I, s:I, s:s, s:s, s:s, s:o}", "version", PTC_DOC_VERSION, "generation",
+	root = json_pack("{s:i, s:I, s:I, s:I, s:s, s:s, s:s, s:o}", "version", WRITTEN, "generation",
 			 (json_int_t)d->generation, "snapshot", (json_int_t)d->snapshot, "step", (json_int_t)d->step,
 			 "spec", d->spec_hash, "layout", d->generation_hash, "digests", hex.data ? hex.data : "",
 			 "files", files);
@@ -625,7 +657,7 @@ char *ptc_worker_doc_encode(const struct ptc_worker_doc *d)
 	/* a log may hold anything; JSON holds only UTF-8 */
 	json_t *text = json_string(d->text);
 
-	return dump(json_pack("{s:i, s:I, s:I, s:s, s:I, s:I, s:i, s:o}", "version", PTC_DOC_VERSION, "generation",
+	return dump(json_pack("{s:i, s:I, s:I, s:s, s:I, s:I, s:i, s:o}", "version", WRITTEN, "generation",
 			      (json_int_t)d->generation, "incarnation", (json_int_t)d->incarnation, "state",
 			      worker_states[d->state], "rank", (json_int_t)d->rank, "step", (json_int_t)d->step, "exit",
 			      d->exit_status, "text", text ? text : json_string("(not text)")));

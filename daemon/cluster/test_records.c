@@ -5,6 +5,7 @@
 #include "daemon/cluster/records.h"
 
 #include "base/alloc.h"
+#include "base/buf.h"
 #include "base/test_seed.h"
 #include "formats/json.h"
 
@@ -76,7 +77,8 @@ static char *again(enum kind kind, const char *json, size_t len, struct ptc_erro
 
 static const char *const good[KINDS] = {
 	[NODE] = "{\"version\":1,\"node\":\"n0\",\"address\":\"unix:/a\",\"devices\":2,\"ceiling_bytes\":1048576,"
-		 "\"store_id\":\"" UUID "\",\"boot_id\":\"" UUID "\",\"rack\":\"\",\"insecure\":false,\"pid\":12}",
+		 "\"store_id\":\"" UUID "\",\"boot_id\":\"" UUID
+		 "\",\"rack\":\"\",\"insecure\":false,\"pid\":12,\"documents\":[1,1]}",
 	[META] = "{\"version\":1,\"uuid\":\"" UUID "\",\"name\":\"job\",\"uid\":4294967294,\"spec\":\"" HASH
 		 "\",\"created_ms\":17}",
 	[SHARED] = "{\"version\":1,\"uuid\":\"" UUID "\",\"name\":\"job\",\"uid\":7,\"spec\":\"" HASH
@@ -107,6 +109,73 @@ static const char *const good[KINDS] = {
 		"\"global_batch\":10,\"tag\":\"n=20,seed=1\"}]},\"state\":\"" HASH "\",\"layouts\":[[\"tp=2\",\"" HASH
 		"\"],[\"dp=4\",\"" HASH "\"]]}",
 };
+
+/* The document as a ptcd `on` versions further on would have written it: its number, and a member that we do not know. */
+static char *later(const char *json, unsigned on, const char *member)
+{
+	char *text = ptc_asprintf("{\"version\":%u%.*s,%s}", PTC_DOC_VERSION + on,
+				  (int)(strlen(json) - strlen("{\"version\":1") - 1), json + strlen("{\"version\":1"),
+				  member);
+
+	assert_non_null(text);
+	return text;
+}
+
+/* What the next version has added is passed over, unless it says that it is needed; the version after that is refused. */
+static void test_versions(void **state)
+{
+	static const char added[] = "\"later\":{\"deep\":[1,\"x\"]}", needed[] = "\"needs\":[\"copies\"],\"copies\":3";
+
+	(void)state;
+	for (int k = 0; k < KINDS; k++) {
+		struct ptc_error err = PTC_ERROR_INIT;
+		char *plain = again(k, good[k], strlen(good[k]), &err), *text = later(good[k], 1, added), *read;
+
+		read = again(k, text, strlen(text), &err);
+		assert_non_null(read);
+		assert_string_equal(read, plain);
+		ptc_free(read);
+		ptc_free(text);
+		text = later(good[k], 1, needed);
+		assert_null(again(k, text, strlen(text), &err));
+		assert_int_equal(err.code, PTC_EVERSION);
+		assert_non_null(strstr(err.text, "needs \"copies\""));
+		ptc_free(text);
+		text = later(good[k], 2, added);
+		err = (struct ptc_error)PTC_ERROR_INIT;
+		assert_null(again(k, text, strlen(text), &err));
+		assert_int_equal(err.code, PTC_EVERSION);
+		assert_non_null(strstr(err.text, "use a version next to the one that wrote it"));
+		ptc_free(text);
+		ptc_free(plain);
+	}
+}
+
+/* A node says which versions it writes and reads; one of before there were any is of the first. */
+static void test_members(void **state)
+{
+	static const char tail[] = ",\"documents\":[1,1]}";
+	char *text = ptc_asprintf("%.*s}", (int)(strlen(good[NODE]) - (sizeof tail - 1)), good[NODE]);
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_node_doc d;
+
+	(void)state;
+	assert_int_equal(ptc_node_doc_decode(text, strlen(text), &d, &err), 0);
+	assert_true(d.documents_oldest == 1 && d.documents == 1);
+	ptc_free(text);
+	for (uint32_t v = 1; v < PTC_DOC_VERSION + 4; v++) {
+		d.documents = v;
+		assert_int_equal(ptc_node_doc_near(&d, &err),
+				 v + 1 < PTC_DOC_VERSION || v > PTC_DOC_VERSION + 1 ? PTC_EVERSION : 0);
+	}
+	assert_non_null(strstr(err.text, "node n0 writes documents of version"));
+	assert_non_null(strstr(err.text, "upgrade this node to version"));
+	ptc_version_members_set(0);
+	assert_int_equal(ptc_version_write(7, PTC_DOC_VERSION), 6);
+	ptc_version_members_set(UINT32_MAX);
+	assert_int_equal(ptc_version_write(7, PTC_DOC_VERSION), 7);
+	assert_int_equal(ptc_version_members(), PTC_DOC_VERSION);
+}
 
 static void test_round_trip(void **state)
 {
@@ -264,8 +333,9 @@ static void test_depth_and_size(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_round_trip), cmocka_unit_test(test_wrong_members),  cmocka_unit_test(test_cut),
-		cmocka_unit_test(test_damage),     cmocka_unit_test(test_depth_and_size),
+		cmocka_unit_test(test_round_trip),     cmocka_unit_test(test_versions), cmocka_unit_test(test_members),
+		cmocka_unit_test(test_wrong_members),  cmocka_unit_test(test_cut),      cmocka_unit_test(test_damage),
+		cmocka_unit_test(test_depth_and_size),
 	};
 
 	ptc_json_init();

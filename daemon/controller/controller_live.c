@@ -257,6 +257,7 @@ struct layout_task {
 	size_t nreplies;
 	char layout_hash[PTC_HASH_HEX], generation_hash[PTC_HASH_HEX];
 	struct ptc_plan_pool *pool; /* borrows view */
+	char *planned;              /* what was planned before the layout was known; NULL: nothing */
 	char *plan_json;
 	int status;
 	struct ptc_error err;
@@ -267,6 +268,7 @@ static void layout_task_free(struct layout_task *l)
 	for (size_t i = 0; i < l->nreplies; i++)
 		ptc_pb_free(&l->replies[i]->base);
 	ptc_free(l->replies);
+	ptc_free(l->planned);
 	ptc_free(l->plan_json);
 	ptc_plan_pool_free(l->pool);
 	ptc_view_done(&l->view);
@@ -377,7 +379,7 @@ static void layout_work(void *arg, struct ptc_etcd *e)
 		l->status = write_layout(l, &declared, e);
 	ptc_declared_done(&declared);
 	if (l->status == 0)
-		l->status = ptc_plan_of_layout(l->pool, &l->view, &l->plan_json, &l->err);
+		l->status = ptc_plan_of_layout(l->pool, &l->view, l->planned, &l->plan_json, &l->err);
 }
 
 static void layout_done(void *arg)
@@ -421,6 +423,7 @@ void ptc_controller_layout(struct ptc_controller *ctl, uint64_t seq)
 	ptc_require(ptc_view_nodes(&l->view) == 0);
 	l->pool = ptc_plan_pool_new(ctl->all, &l->view);
 	ptc_require(l->pool);
+	l->planned = ctl->plan_json ? ptc_strdup(ctl->plan_json) : NULL;
 	l->replies = ptc_calloc(ctl->npulls, sizeof *l->replies);
 	ptc_require(l->replies);
 	for (size_t i = 0; i < ctl->npulls; i++) {

@@ -117,7 +117,7 @@ static int send_update(struct ptc_watcher *w, const struct update *n, const char
 
 	memcpy(phase, n->phase, sizeof phase);
 	memcpy(text, n->text, sizeof text);
-	p.version = 1;
+	p.version = PTC_WIRE_VERSION;
 	p.phase = n->finished ? ended : phase;
 	p.text = text;
 	p.bytes_done = n->done;

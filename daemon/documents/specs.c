@@ -5,7 +5,6 @@
 #include "daemon/documents/documents.h"
 
 #include "base/alloc.h"
-#include "base/number/digest.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -115,10 +114,11 @@ static int fetch(struct ptc_specs *s, const char *uuid, const char *hash, const 
 		return rc;
 	e = ptc_calloc(1, sizeof *e);
 	rc = e ? ptc_job_from_json(json, len, &e->desc, err) : ptc_error_set(err, PTC_ENOMEM, "out of memory");
-	if (rc == 0)
-		ptc_content_hash(json, len, e->plain_hash);
+	rc = rc ? rc : ptc_job_hash(&e->desc, e->plain_hash, err);
 	ptc_free(json);
 	if (rc) {
+		if (e)
+			ptc_job_desc_done(&e->desc);
 		ptc_free(e);
 		return rc;
 	}

@@ -120,13 +120,13 @@ static int named(struct ptc_vault *v, char ret_id[PTC_SEAL_ID_TEXT], struct ptc_
 	struct ptc_etcd_kvs kvs = { 0 };
 	const char *id = NULL;
 	json_t *root = NULL;
-	int version = 0, rc = ptc_etcd_get(ptc_cluster_etcd(v->o.cluster), KEY_KEY, false, 1, &kvs, err);
+	int rc = ptc_etcd_get(ptc_cluster_etcd(v->o.cluster), KEY_KEY, false, 1, &kvs, err);
 
 	ret_id[0] = '\0';
 	if (rc == 0 && kvs.n) {
 		rc = ptc_json_load(KEY_KEY, kvs.kv[0].value, kvs.kv[0].len, &root, err);
-		if (rc == 0 && (json_unpack(root, "{s:i, s:s}", "version", &version, "id", &id) != 0 ||
-				version != PTC_DOC_VERSION || strlen(id) != PTC_SEAL_ID_TEXT - 1))
+		rc = rc ? rc : ptc_json_version(KEY_KEY, root, PTC_DOC_OLDEST, PTC_DOC_VERSION, err);
+		if (rc == 0 && (json_unpack(root, "{s:s}", "id", &id) != 0 || strlen(id) != PTC_SEAL_ID_TEXT - 1))
 			rc = ptc_error_set(err, PTC_EVERSION, KEY_KEY " in etcd is not one that this ptcd can read");
 		if (rc == 0)
 			memcpy(ret_id, id, PTC_SEAL_ID_TEXT);
@@ -141,7 +141,8 @@ static int name_it(struct ptc_vault *v, const char *id, struct ptc_error *err)
 	char json[64];
 	bool ok; /* or somebody else's is there, which is looked at next */
 
-	snprintf(json, sizeof json, "{\"version\":%d,\"id\":\"%s\"}", PTC_DOC_VERSION, id);
+	snprintf(json, sizeof json, "{\"version\":%u,\"id\":\"%s\"}",
+		 (unsigned)ptc_version_write(PTC_DOC_VERSION, PTC_DOC_VERSION), id);
 	return ptc_etcd_txn(ptc_cluster_etcd(v->o.cluster),
 			    &(struct ptc_etcd_compare){ KEY_KEY, PTC_ETCD_CREATE_REV, 0 }, 1,
 			    &(struct ptc_etcd_op){ .key = KEY_KEY, .value = json, .len = strlen(json) }, 1, "etcd.key",

@@ -129,9 +129,12 @@ int ptc_gpu_request_check(const struct ptc_gpu_request *q, size_t size, unsigned
 	if (size < sizeof q->head)
 		return ptc_error_set(err, PTC_EINVAL, "a request of %zu bytes", size);
 	nparts = h->nparts;
-	if (h->version != PTC_GPU_VERSION)
-		return ptc_error_set(err, PTC_EVERSION, "a request of version %" PRIu32 ", this ptc-gpu speaks %u",
-				     h->version, PTC_GPU_VERSION);
+	if (!ptc_version_reads(h->version, PTC_GPU_OLDEST, PTC_GPU_VERSION))
+		return ptc_error_set(err, PTC_EVERSION,
+				     "a request of version %" PRIu32
+				     ", this ptc-gpu speaks %u to %u: install both from "
+				     "one package",
+				     h->version, PTC_GPU_OLDEST, PTC_GPU_VERSION + 1);
 	if (h->op < PTC_GPU_MAP_HOST || h->op > PTC_GPU_STATS || h->id == 0)
 		return ptc_error_set(err, PTC_EINVAL, "a request of kind %" PRIu32 ", number %" PRIu64, h->op, h->id);
 	if (nparts > PTC_GPU_PARTS_MAX || size != sizeof q->head + nparts * sizeof q->parts[0] ||

@@ -18,12 +18,14 @@
  *   FORGET      bind.pid, bind.process_start: unmaps all of a process that has ended. -> how many allocations
  *   STATS       -> value: mapped bytes; more: pinned bytes; count: allocations
  *
- * Both ends are of one package; another version is refused. Numbers from the socket are checked before use. */
+ * Both ends may be of two packages while one is replaced by the other: versions next to each other are taken. Numbers from the socket are checked before use. */
 #pragma once
 
+#include "base/number/versions.h"
 #include "daemon/gpu/backend/gpu_ops.h"
 
-#define PTC_GPU_VERSION      1u
+#define PTC_GPU_VERSION      PTC_VERSION_NUMBER(1u)
+#define PTC_GPU_OLDEST       1u
 #define PTC_GPU_FD           3
 #define PTC_GPU_REQUESTS_MAX 256 /* queued for a device */
 #define PTC_GPU_PARTS_MAX    512 /* 36 KiB: well below a socket's buffer */

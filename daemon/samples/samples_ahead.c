@@ -94,7 +94,7 @@ static void run(struct ptc_samples *s, struct ptc_samples_job *j)
 	leave_out(s, j);
 	if (!j->n)
 		return;
-	q.version = 1;
+	q.version = PTC_WIRE_VERSION;
 	q.dataset = j->doc.name;
 	q.source = source;
 	q.samples = j->samples;

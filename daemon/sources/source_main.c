@@ -47,7 +47,7 @@ static int answer_new(struct answer *a, struct ptc_error *err)
 	size_t n = a->q->n_samples;
 
 	ptc__v1__samples_reply__init(&a->r);
-	a->r.version = 1;
+	a->r.version = PTC_WIRE_VERSION;
 	for (size_t i = 0; i < a->q->n_lengths; i++)
 		a->cap += a->q->lengths[i];
 	a->r.sizes = ptc_calloc(n, sizeof *a->r.sizes);

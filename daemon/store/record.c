@@ -10,6 +10,10 @@
  *   C uuid chunk                    bytes used and sums of its 16 blocks
  *   N uuid name                     a note: its bytes
  *
+ * Versions: a later one adds behind what is known of S, J, h and C, and records of kinds of its own; lists (c, x, f) and notes
+ * never change. Both are passed over here. S has the highest version that has written in the store, from before it wrote
+ * anything: so a store of a version that is not read is refused at open with nothing changed.
+ *
  * A table's parts are only ever appended, so a reservation writes what it adds and not the table again.
  * Happy path: save() writes parts, sums and header in one commit; load() reads them back at open.
  * Failure modes: a value that does not verify or does not add up is PTC_ECORRUPT, one of another version PTC_EVERSION,
@@ -89,6 +93,16 @@ static void put_version(struct ptc_buf *b)
 	put_uint(b, RECORD_VERSION, 1);
 }
 
+/* Behind a record that a later version may add to. */
+static void put_added(struct ptc_buf *b)
+{
+#if PTC_VERSION_RAISED
+	put_uint(b, PTC_VERSION_ADDED, 8);
+#else
+	(void)b;
+#endif
+}
+
 /* A cursor over a record's payload; reading past its end makes it bad and gives zeros. */
 struct reader {
 	const uint8_t *p, *end;
@@ -121,9 +135,12 @@ static int open_record(const MDB_val *v, const char *what, struct reader *ret_r,
 	if (get_uint(&tail, 8) != ptc_checksum(p, v->mv_size - 8))
 		return ptc_error_set(err, PTC_ECORRUPT, "record %s does not match its checksum", what);
 	r = (struct reader){ p, p + v->mv_size - 8, false };
-	if (get_uint(&r, 1) != RECORD_VERSION)
-		return ptc_error_set(err, PTC_EVERSION, "record %s has version %u, this program knows %d", what, p[0],
-				     RECORD_VERSION);
+	if (!ptc_version_reads(get_uint(&r, 1), RECORD_OLDEST, RECORD_VERSION))
+		return ptc_error_set(
+			err, PTC_EVERSION,
+			"record %s has version %u, this ptcd %s reads %d to %d: start a ptcd next to the one "
+			"that wrote it",
+			what, p[0], PTC_VERSION, RECORD_OLDEST, RECORD_VERSION + 1);
 	*ret_r = r;
 	return 0;
 }
@@ -193,23 +210,27 @@ int ptc_store_rec_store(struct ptc_store *s, struct ptc_error *err)
 	struct ptc_error e = PTC_ERROR_INIT;
 	struct reader r;
 	MDB_txn *txn;
+	bool known;
 	int rc = ptc_store_begin(s->meta, true, &txn, err);
 
 	if (rc)
 		return rc;
 	rc = rec_get(txn, s->dbi, &k, "of the store", &r, &e);
-	if (rc == 0 && r.end - r.p == STORE_UUID_LEN) {
+	known = rc == 0 && r.end - r.p >= STORE_UUID_LEN;
+	if (known)
 		memcpy(s->id, r.p, STORE_UUID_LEN);
+	if (known && r.p[-1] >= RECORD_VERSION) {
 		mdb_txn_abort(txn);
 		return 0;
 	}
-	if (rc != PTC_ENOTFOUND) {
+	if (!known && rc != PTC_ENOTFOUND) {
 		mdb_txn_abort(txn);
 		return ptc_error_set(err, rc ? rc : PTC_ECORRUPT, "meta: %s", rc ? e.text : "bad store id");
 	}
-	rc = ptc_sys_uuid(s->id, err);
+	rc = known ? 0 : ptc_sys_uuid(s->id, err);
 	put_version(&b);
 	ptc_buf_append(&b, s->id, STORE_UUID_LEN);
+	put_added(&b);
 	if (!rc)
 		rc = ptc_store_rec_put(txn, s->dbi, &k, &b, err);
 	ptc_buf_done(&b);
@@ -240,6 +261,7 @@ int ptc_store_rec_job_put(struct ptc_store *s, const struct job *j, enum job_sta
 	put_uint(&b, state, 1);
 	put_uint(&b, j->uid, 4);
 	put_uint(&b, (uint64_t)j->fence, 8);
+	put_added(&b);
 	if (!rc)
 		rc = ptc_store_rec_put(txn, s->dbi, &k, &b, err);
 	ptc_buf_done(&b);
@@ -445,7 +467,16 @@ static int save_header(MDB_txn *txn, const struct ptc_table *t, bool seal, struc
 	put_uint(&b, t->nchunks, 4);
 	put_uint(&b, t->xparts, 4);
 	put_uint(&b, t->cparts, 4);
+	put_added(&b);
 	rc = ptc_store_rec_put(txn, t->job->s->dbi, &k, &b, err);
+#if PTC_VERSION_RAISED
+	if (!rc) { /* a record of a kind of its own */
+		k = table_key(&t->key, 'z', 0);
+		put_version(&b);
+		put_added(&b);
+		rc = ptc_store_rec_put(txn, t->job->s->dbi, &k, &b, err);
+	}
+#endif
 	ptc_buf_done(&b);
 	return rc;
 }
@@ -497,6 +528,7 @@ static int save_sums(MDB_txn *txn, const struct ptc_table *t, struct chunk *cons
 		put_uint(&b, sums[i]->used, 4);
 		for (unsigned s = 0; s < CHUNK_BLOCKS; s++)
 			put_uint(&b, sums[i]->sum[s], 8);
+		put_added(&b);
 		rc = ptc_store_rec_put(txn, t->job->s->dbi, &k, &b, err);
 	}
 	ptc_buf_done(&b);

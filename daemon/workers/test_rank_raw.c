@@ -15,7 +15,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-static char heard[300]; /* the last refusal */
+static char heard[600];   /* the last refusal */
+static uint32_t welcomed; /* protocol of the last WELCOME */
 
 static void expect(bool ok, const char *what)
 {
@@ -52,6 +53,7 @@ static int hear(struct ptc_local_conn *c, int32_t *ret_code)
 {
 	struct ptc_local_message m;
 	struct ptc_local_refusal r;
+	struct ptc_local_welcome w;
 	bool more;
 
 	*ret_code = 0;
@@ -71,9 +73,11 @@ static int hear(struct ptc_local_conn *c, int32_t *ret_code)
 		snprintf(heard, sizeof heard, "message %u", m.type);
 		if (m.fd >= 0)
 			close(m.fd);
+		if (m.type == PTC_LOCAL_WELCOME && ptc_local_get_welcome(m.data, m.len, &w))
+			welcomed = w.protocol;
 		if (m.type == PTC_LOCAL_REFUSED && ptc_local_get_refusal(m.data, m.len, &r)) {
 			*ret_code = r.code;
-			snprintf(heard, sizeof heard, "%d: %.250s", r.code, r.text);
+			snprintf(heard, sizeof heard, "%d: %.550s", r.code, r.text);
 		}
 		return m.type;
 	}
@@ -156,6 +160,78 @@ static void bad_hellos(void)
 	c = welcome("after bad HELLOs a good one is not welcome");
 	hello(&c, &h, -1);
 	expect_refusal(&c, 0, "a second HELLO is taken");
+}
+
+/* A page as ptcd makes them, of that version. */
+static int page_of(uint32_t version)
+{
+	int fd = memfd_create("page", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	struct ptc_local_page *p = MAP_FAILED;
+
+	if (fd >= 0 && ftruncate(fd, PTC_LOCAL_PAGE) == 0 && fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) == 0)
+		p = mmap(NULL, PTC_LOCAL_PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	expect(p != MAP_FAILED, "cannot make a page");
+	p->magic = PTC_LOCAL_MAGIC;
+	p->version = version;
+	munmap(p, PTC_LOCAL_PAGE);
+	return fd;
+}
+
+/* A HELLO that speaks from min to max and has a page of that version (0: none), with bytes of a later version behind it. */
+static void hello_of(struct ptc_local_conn *c, uint32_t min, uint32_t max, uint32_t page)
+{
+	struct ptc_local_out o = { .grow = realloc };
+	struct ptc_local_hello h = good();
+	int fd = page ? page_of(page) : -1;
+
+	*c = dial();
+	h.protocol_min = min;
+	h.protocol_max = max;
+	ptc_local_put_hello(&o, &h);
+	ptc_local_put_u64(&o, UINT64_C(0x1122334455667788));
+	say(c, PTC_LOCAL_HELLO, &o, fd);
+	free(o.data);
+	if (fd >= 0)
+		close(fd);
+}
+
+static void spoken(uint32_t min, uint32_t max, uint32_t page, uint32_t want, const char *what)
+{
+	struct ptc_local_conn c;
+	int32_t code;
+
+	hello_of(&c, min, max, page);
+	welcomed = 0;
+	expect(hear(&c, &code) == PTC_LOCAL_WELCOME, what);
+	expect(welcomed == want, what);
+	/* a message of a later protocol, and one with fields behind those we know */
+	say(&c, PTC_LOCAL_WELCOME - 1, NULL, -1);
+	hang_up(&c);
+}
+
+static void not_spoken(uint32_t min, uint32_t max, uint32_t page, const char *says, const char *what)
+{
+	struct ptc_local_conn c;
+	int32_t code;
+
+	hello_of(&c, min, max, page);
+	expect(hear(&c, &code) == PTC_LOCAL_REFUSED && code == PTC_LOCAL_R_VERSION, what);
+	expect(strstr(heard, says) != NULL, what);
+	hang_up(&c);
+}
+
+static void versions(void)
+{
+	const uint32_t ours = PTC_LOCAL_PROTOCOL, oldest = PTC_LOCAL_OLDEST, page = PTC_LOCAL_PAGE_VERSION;
+
+	spoken(oldest, ours + 1, 0, ours, "a rank of the next version is not negotiated down");
+	spoken(oldest, oldest, 0, oldest, "a rank of the version before is not spoken to in its own");
+	spoken(ours, ours, page + 1, ours, "a page of the next version is refused");
+	spoken(ours, ours, PTC_LOCAL_PAGE_OLDEST, ours, "a page of the version before is refused");
+	not_spoken(ours + 1, ours + 1, 0, "upgrade ptcd on this node", "a protocol above ours is taken");
+	not_spoken(0, oldest - 1, 0, "newer libptc", "a protocol below our oldest is taken");
+	not_spoken(ours + 1, ours, 0, "speaks protocols", "a range that ends before it begins is taken");
+	not_spoken(ours, ours, page + 2, "shared page is of version", "a page two versions on is taken");
 }
 
 static void bad_frames(void)
@@ -290,6 +366,7 @@ int test_rank_raw(void)
 
 	wait_until_known();
 	bad_hellos();
+	versions();
 	bad_frames();
 	out_of_turn(PTC_LOCAL_TENSOR, "a tensor is taken without a generation");
 	out_of_turn(PTC_LOCAL_DECLARED, "DECLARED is taken without a generation");

@@ -17,6 +17,7 @@
 
 #include "base/alloc.h"
 #include "base/check.h"
+#include "base/number/digest.h"
 #include "base/sys/fault.h"
 #include "base/sys/sys.h"
 
@@ -992,6 +993,70 @@ static void test_restarted_while_running(void **state)
 	assert_int_equal(t.nevents, 0);
 }
 
+/* The file of a group as a ptcd would have written it that is `on` versions further on: with more behind what we know. */
+static void rewrite_group(const struct ptc_group_desc *desc, uint32_t on)
+{
+	char path[256];
+	struct ptc_error err = PTC_ERROR_INIT;
+	uint64_t added = 0x1122334455667788, sum;
+	uint32_t version;
+	uint8_t *more;
+	char *data;
+	size_t len;
+
+	snprintf(path, sizeof path, "%s/%s/groups/%llu-%llu", t.dir, desc->key.uuid,
+		 (unsigned long long)desc->key.generation, (unsigned long long)desc->key.incarnation);
+	ok(ptc_sys_read_file(path, 1 << 20, &data, &len, &err), &err);
+	more = malloc(len + sizeof added);
+	memcpy(more, data, len - sizeof sum);
+	ptc_free(data);
+	len -= sizeof sum;
+	memcpy(&version, more + 8, sizeof version);
+	version += on;
+	memcpy(more + 8, &version, sizeof version);
+	memcpy(more + len, &added, sizeof added);
+	len += sizeof added;
+	sum = ptc_checksum(more, len);
+	memcpy(more + len, &sum, sizeof sum);
+	len += sizeof sum;
+	ok(ptc_sys_write_file(path, more, len, 0600, "test.group", &err), &err);
+	free(more);
+}
+
+/* An upgrade, and back from it, under ranks: what the next version has written is read; the one after is refused by name, and
+ * the ranks live on until a ptcd comes that reads it. */
+static void test_restarted_by_another_version(void **state)
+{
+	struct ptc_workers_env env = { .node = "n0", .dir = t.dir, .cgroup = "", .event = on_event };
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct group *g = group(2, 1, PTC_MODE_REBUILD, "", NULL);
+	struct ptc_workers *other = NULL;
+	struct state s;
+	uint64_t at;
+
+	(void)state;
+	start_generation(g, NULL, 0);
+	t.w = ptc_workers_free(t.w);
+	rewrite_group(&g->desc, 1);
+	up();
+	at = stop(g, 5);
+	read_state(g, PTC_SLOT_STOPPED, &s);
+	check_state(&s, at);
+	release(g);
+	t.w = ptc_workers_free(t.w);
+	rewrite_group(&g->desc, 2);
+	assert_int_equal(ptc_workers_new(&env, &other, &err), PTC_EVERSION);
+	assert_non_null(strstr(err.text, "a group's file of version"));
+	assert_non_null(strstr(err.text, "its ranks still run"));
+	rewrite_group(&g->desc, (uint32_t)-2);
+	up();
+	at = stop(g, at + 5);
+	read_state(g, PTC_SLOT_STOPPED, &s);
+	check_state(&s, at);
+	release(g);
+	assert_int_equal(t.nevents, 0);
+}
+
 static void test_restarted_while_stopped(void **state)
 {
 	struct group *g = group(2, 1, PTC_MODE_RESTART, "", NULL);
@@ -1957,6 +2022,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test_setup_teardown(test_life_slow_exit, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_copied, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_restarted_while_running, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_restarted_by_another_version, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_restarted_while_stopped, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_restarted_while_declared, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_restarted_while_ending, setup, teardown),

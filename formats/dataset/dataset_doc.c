@@ -39,10 +39,10 @@ static json_t *print_to_json(const struct ptc_source_print *p)
 	return root;
 }
 
-json_t *ptc_dataset_doc_to_json(const struct ptc_dataset_doc *d)
+static json_t *to_json(const struct ptc_dataset_doc *d, uint32_t version)
 {
 	json_t *root = json_pack("{s:i, s:s, s:I, s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:o}", "version",
-				 PTC_DATASET_DOC_VERSION, "name", d->name, "uid", (json_int_t)d->uid, "kind",
+				 (int)version, "name", d->name, "uid", (json_int_t)d->uid, "kind",
 				 ptc_source_kind_name(d->info.kind), "path", d->path, "dtype",
 				 ptc_source_dtype_name(d->info.dtype), "record", (json_int_t)d->info.record, "samples",
 				 (json_int_t)d->info.samples, "documents", (json_int_t)d->info.documents, "bytes",
@@ -51,6 +51,15 @@ json_t *ptc_dataset_doc_to_json(const struct ptc_dataset_doc *d)
 
 	if (root && d->node[0])
 		json_object_set_new(root, "node", json_string(d->node));
+	return root;
+}
+
+json_t *ptc_dataset_doc_to_json(const struct ptc_dataset_doc *d)
+{
+	json_t *root = to_json(d, ptc_version_write(PTC_DATASET_DOC_VERSION, PTC_DATASET_DOC_SINCE));
+
+	if (root && ptc_version_adds())
+		json_object_set_new(root, "added", json_integer((json_int_t)PTC_VERSION_ADDED));
 	return root;
 }
 
@@ -143,14 +152,10 @@ int ptc_dataset_doc_from_json(const json_t *root, struct ptc_dataset_doc *ret_do
 {
 	json_t *tree = (json_t *)(uintptr_t)root; /* json_unpack and json_object_get only read */
 	struct ptc_dataset_doc d = { 0 };
-	json_int_t version = 0;
-	int rc;
+	int rc = ptc_json_version("dataset document", root, PTC_DATASET_DOC_OLDEST, PTC_DATASET_DOC_VERSION, err);
 
-	if (json_unpack(tree, "{s:I}", "version", &version))
-		return ptc_error_set(err, PTC_EINVAL, "dataset document: no version");
-	if (version < PTC_DATASET_DOC_VERSION - 1 || version > PTC_DATASET_DOC_VERSION + 1)
-		return ptc_error_set(err, PTC_EVERSION, "dataset document: version %" PRId64 ", we speak %d",
-				     (int64_t)version, PTC_DATASET_DOC_VERSION);
+	if (rc)
+		return rc;
 	if (!take_info(tree, &d) || !take_print(json_object_get(tree, "fingerprint"), &d.print) || !sound(&d))
 		return ptc_error_set(err, PTC_EINVAL,
 				     "dataset document: a member is missing, malformed or contradicts another");
@@ -181,6 +186,7 @@ static int hash_bare(const struct ptc_dataset_doc *d, bool reader, char ret_hex[
 {
 	ptc_auto_free struct ptc_dataset_doc *bare = ptc_malloc(sizeof *bare);
 	ptc_auto_free char *json = NULL;
+	json_t *root;
 
 	if (!bare)
 		return PTC_ENOMEM;
@@ -191,7 +197,9 @@ static int hash_bare(const struct ptc_dataset_doc *d, bool reader, char ret_hex[
 		bare->node[0] = '\0';
 	}
 	bare->created_ms = 0;
-	json = ptc_dataset_doc_encode(bare);
+	root = to_json(bare, 1); /* nodes of any version compare these */
+	json = root ? ptc_json_text(root) : NULL;
+	json_decref(root);
 	if (!json)
 		return PTC_ENOMEM;
 	ptc_content_hash(json, strlen(json), ret_hex);

@@ -7,14 +7,17 @@
 #pragma once
 
 #include "base/limits.h"
+#include "base/number/versions.h"
 #include "dataset/source.h"
 
 #include <sys/types.h>
 
 #include <jansson.h>
 
-#define PTC_DATASET_DOC_VERSION 1
-#define PTC_DATASET_DOC_MAX     16384 /* bytes; a path takes most of it */
+#define PTC_DATASET_DOC_VERSION PTC_VERSION_NUMBER(1)
+#define PTC_DATASET_DOC_OLDEST  1
+#define PTC_DATASET_DOC_SINCE   PTC_VERSION_NUMBER(1) /* of PTC_DOC_VERSION */
+#define PTC_DATASET_DOC_MAX     16384                 /* bytes; a path takes most of it */
 
 struct ptc_dataset_doc {
 	char name[PTC_NAME_MAX + 1];

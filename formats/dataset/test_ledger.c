@@ -2,7 +2,9 @@
 /* The ledger of consumed samples: what notes make of it, what it forgets when it is full, its document, tags, and every
  * allocation failing in turn. */
 #include "base/alloc.h"
+#include "base/buf.h"
 #include "base/check.h"
+#include "formats/dataset/dataset_doc.h"
 #include "formats/dataset/ledger.h"
 
 #include <setjmp.h>
@@ -12,7 +14,8 @@
 
 #include <cmocka.h>
 
-#define TEXT(s) ((char *)(uintptr_t)(s))
+#define SOURCE_HASH "43f8d74f93e44e1da02faf93164138b5"
+#define TEXT(s)     ((char *)(uintptr_t)(s))
 
 /* A snapshot of that generation says that a cursor, five samples a step, is at the end of a step. */
 static int note(struct ptc_ledger *l, const char *cursor, uint64_t generation, uint64_t end_step)
@@ -127,7 +130,10 @@ static void tags(void **state)
 					   "mix=0123456789abcdef0123456789abcdef",
 					   "mix=0123456789abcdef0123456789abcde,seed=1",
 					   "mix=0123456789abcdef0123456789abcdef0,seed=1",
-					   "mix=0123456789abcdef0123456789abcdef,n=3,seed=1" };
+					   "mix=0123456789abcdef0123456789abcdef,n=3,seed=1",
+					   "n=0,seed=1",
+					   "n=00,seed=1;batch=2",
+					   "mix=0123456789abcdef0123456789abcdef,n=0,seed=1" };
 	struct ptc_ledger_order o;
 
 	for (size_t i = 0; i < PTC_ARRAY_LEN(bad); i++)
@@ -143,13 +149,47 @@ static void tags(void **state)
 	assert_string_equal(o.mix, mix);
 }
 
+/* What names a source, nodes of all versions compare: it does not depend on the version that a document is written in. */
+static void names_of_sources(void **state)
+{
+	static const char doc[] =
+		"{\"version\":1,\"name\":\"tokens\",\"uid\":7,\"kind\":\"npy\",\"path\":\"/data/"
+		"tokens.npy\",\"dtype\":\"uint16\","
+		"\"record\":8,\"samples\":100,\"documents\":0,\"bytes\":1600,\"longest_bytes\":16,\"created_ms\":5,"
+		"\"fingerprint\":{\"files\":[{\"suffix\":\"\",\"bytes\":1728,\"mtime_ns\":9,\"ends\":"
+		"\"0123456789abcdef\"}]}}";
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_dataset_doc *d = ptc_malloc(sizeof *d);
+	char first[33], other[33], *json;
+
+	(void)state;
+	assert_non_null(d);
+	if (ptc_dataset_doc_decode(doc, sizeof doc - 1, d, &err))
+		fail_msg("%s", err.text);
+	assert_int_equal(ptc_dataset_doc_source(d, first), 0);
+	assert_string_equal(first, SOURCE_HASH);
+	ptc_version_members_set(0); /* a member of the version before */
+	assert_int_equal(ptc_dataset_doc_source(d, other), 0);
+	assert_string_equal(first, other);
+	ptc_version_members_set(UINT32_MAX);
+	json = ptc_asprintf("{\"version\":%d%.*s,\"later\":[1]}", PTC_DATASET_DOC_VERSION + 1, (int)sizeof doc - 14,
+			    doc + 12);
+	if (ptc_dataset_doc_decode(json, strlen(json), d, &err))
+		fail_msg("%s", err.text);
+	assert_int_equal(ptc_dataset_doc_source(d, other), 0);
+	assert_string_equal(first, other);
+	ptc_free(json);
+	json = ptc_asprintf("{\"version\":%d%.*s}", PTC_DATASET_DOC_VERSION + 2, (int)sizeof doc - 14, doc + 12);
+	assert_int_equal(ptc_dataset_doc_decode(json, strlen(json), d, &err), PTC_EVERSION);
+	ptc_free(json);
+	ptc_free(d);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(notes),
-		cmocka_unit_test(forgets),
-		cmocka_unit_test(out_of_memory),
-		cmocka_unit_test(tags),
+		cmocka_unit_test(notes), cmocka_unit_test(forgets),          cmocka_unit_test(out_of_memory),
+		cmocka_unit_test(tags),  cmocka_unit_test(names_of_sources),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -22,11 +22,11 @@
 
 static const char *const job_keys[] = { "version", "name",  "tensors", "fields", "rules",          "buffers",
 					"gpus",    "run",   "mode",    "copy",   "snapshot_every", "seed",
-					"data",    "blobs", "files",   "model",  "space" };
+					"data",    "blobs", "files",   "model",  "space",          "on_link_change" };
 static const char *const tensor_keys[] = { "name", "dtype", "shape" };
 static const char *const from_keys[] = { "from" };
 static const char *const field_keys[] = { "dtype" };
-static const char *const files_keys[] = { "group" };
+static const char *const files_keys[] = { "group", "carry" };
 
 static int no_memory(struct ptc_job_decoder *d)
 {
@@ -53,18 +53,38 @@ static int require_key(struct ptc_job_decoder *d, const struct ptc_doc_node *map
 	return ptc_doc_error(d->doc, map, d->err, PTC_EINVAL, "%s has no \"%s\"", object, key);
 }
 
-static int decode_version(struct ptc_job_decoder *d, const struct ptc_doc_node *root)
+/* *ret_later: it is a later ptc's. */
+static int decode_version(struct ptc_job_decoder *d, const struct ptc_doc_node *root, bool *ret_later)
 {
+	const int64_t newest = PTC_JOB_VERSION + (d->yaml ? 0 : 1); /* a person's is read to the letter */
 	const struct ptc_doc_node *node = NULL;
 	int64_t version = 0;
 	int rc = require_key(d, root, "the job", "version", &node);
 
 	if (!rc)
 		rc = ptc_doc_int(d->doc, node, "version", 0, INT64_MAX, &version, d->err);
-	if (!rc && version != PTC_JOB_VERSION)
-		rc = ptc_doc_error(d->doc, node, d->err, PTC_EVERSION, "version %" PRId64 " is not supported, %d is",
-				   version, PTC_JOB_VERSION);
+	if (!rc && (version < PTC_JOB_OLDEST || version > newest))
+		rc = ptc_doc_error(d->doc, node, d->err, PTC_EVERSION,
+				   "version %" PRId64 " is not supported, %d to %" PRId64
+				   " are: use the ptc that it was written for",
+				   version, PTC_JOB_OLDEST, newest);
+	*ret_later = PTC_VERSION_LATER(version, PTC_JOB_VERSION);
 	return rc;
+}
+
+/* A later ptc's own text: keys that we do not know are passed over, and what must not be it names. Keys inside of others
+ * are never passed over. */
+static int check_later(struct ptc_job_decoder *d, const struct ptc_doc_node *root)
+{
+	const struct ptc_doc_node *needs = ptc_doc_get(root, "needs"), *first = needs ? needs->first : NULL;
+
+	if (!needs || (needs->kind == PTC_DOC_LIST && !first))
+		return 0;
+	return ptc_doc_error(d->doc, needs, d->err, PTC_EVERSION,
+			     "the job needs \"%.64s\", which this ptc " PTC_VERSION
+			     " does not know: use the ptc that it was "
+			     "written for",
+			     first && first->text ? first->text : "?");
 }
 
 static int decode_name(struct ptc_job_decoder *d, const struct ptc_doc_node *root)
@@ -331,12 +351,18 @@ static int decode_group(struct ptc_job_decoder *d, const struct ptc_doc_node *no
 
 static int decode_files(struct ptc_job_decoder *d, const struct ptc_doc_node *node)
 {
-	const struct ptc_doc_node *group = NULL;
+	const struct ptc_doc_node *group, *carry;
 	int rc = ptc_doc_check_map(d->doc, node, "files", files_keys, PTC_ARRAY_LEN(files_keys), d->err);
 
-	if (!rc)
-		rc = require_key(d, node, "files", "group", &group);
-	return rc ? rc : decode_group(d, group);
+	if (rc)
+		return rc;
+	group = ptc_doc_get(node, "group");
+	carry = ptc_doc_get(node, "carry");
+	if (!group && !carry)
+		return ptc_doc_error(d->doc, node, d->err, PTC_EINVAL, "files has no \"group\" and no \"carry\"");
+	if (group)
+		rc = decode_group(d, group);
+	return rc || !carry ? rc : ptc_job_decode_carried(d, carry);
 }
 
 static int check_states(struct ptc_job_decoder *d)
@@ -347,12 +373,15 @@ static int check_states(struct ptc_job_decoder *d)
 static int decode_job(struct ptc_job_decoder *d)
 {
 	const struct ptc_doc_node *root = d->doc->root, *gpus, *files;
+	bool later = false;
 	int rc;
 
 	if (root->kind != PTC_DOC_MAP)
 		return ptc_doc_error(d->doc, root, d->err, PTC_EINVAL, "the job is not a map");
-	rc = decode_version(d, root); /* first: another version has other keys */
-	if (!rc)
+	rc = decode_version(d, root, &later); /* first: another version has other keys */
+	if (!rc && later)
+		rc = check_later(d, root);
+	else if (!rc)
 		rc = ptc_doc_check_map(d->doc, root, "the job", job_keys, PTC_ARRAY_LEN(job_keys), d->err);
 	if (!rc)
 		rc = decode_name(d, root);
@@ -441,6 +470,7 @@ void ptc_job_desc_done(struct ptc_job_desc *job)
 	ptc_job_run_done(&job->run);
 	ptc_job_data_done(job);
 	ptc_blob_rules_done(&job->blobs);
+	ptc_job_carried_done(&job->files);
 	ptc_free(job->gpus);
 	ptc_free(job->model);
 	ptc_free(job->space);

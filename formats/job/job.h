@@ -7,14 +7,17 @@
 #pragma once
 
 #include "base/limits.h"
+#include "base/number/versions.h"
 #include "formats/job/blob_rules.h"
 #include "reshard/spec/config.h"
 #include "reshard/spec/spec.h"
 
 #include <sys/types.h>
 
-#define PTC_JOB_VERSION  1
-#define PTC_JOB_MAX_GPUS 1024 /* entries of the gpus table */
+#define PTC_JOB_VERSION  PTC_VERSION_NUMBER(1)
+#define PTC_JOB_OLDEST   1
+#define PTC_JOB_SINCE    PTC_VERSION_NUMBER(1) /* of PTC_DOC_VERSION */
+#define PTC_JOB_MAX_GPUS 1024                  /* entries of the gpus table */
 
 struct ptc_job_gpus {
 	uint32_t n;
@@ -60,11 +63,19 @@ struct ptc_job_data {
 /* Names a mixture, as the cursor's tag does: of which datasets, how weighed and in which orders. PTC_ENOMEM or 0. */
 int ptc_job_data_mix(const struct ptc_job_data *data, char ret_hex[33]);
 /* Who else may read the job's files (docs/files.md). */
-#define PTC_JOB_GROUP_MAX 255
+#define PTC_JOB_GROUP_MAX     255
+#define PTC_JOB_MAX_CARRIED   16
+#define PTC_JOB_CARRIED_NAME  127
+#define PTC_JOB_CARRIED_BYTES (256u << 10) /* of all together: they are a part of the description */
+struct ptc_job_carried {
+	char *name, *text; /* UTF-8 */
+};
 struct ptc_job_files {
 	bool shared; /* with members of the group: */
 	gid_t gid;
 	char group[PTC_JOB_GROUP_MAX + 1]; /* its name, not looked up yet; "": gid is it */
+	struct ptc_job_carried *carried;   /* files that each snapshot's directory has beside the state, by name */
+	size_t ncarried;
 };
 struct ptc_job_desc {
 	struct ptc_spec spec;      /* without tensors and rules where a live job's ranks declare them */
@@ -81,7 +92,8 @@ struct ptc_job_desc {
 	struct ptc_job_data *data; /* by name */
 	size_t ndata;
 	struct ptc_job_files files;
-	char *model, *space; /* for planner/io, JSON; NULL: not described */
+	char *model, *space;  /* for planner/io, JSON; NULL: not described */
+	bool replan_on_links; /* when measured links change, the planner is asked anew and followed */
 	char *source; /* path of tensors.from (a file or directory that could be opened), NULL: none. Not in the JSON */
 };
 
@@ -102,8 +114,10 @@ int ptc_job_check_states(const struct ptc_job_desc *job, struct ptc_error *err);
  * and puts the submitter's environment (NULL-terminated) under run.env, without what belongs to its shell and terminal and
  * without what ptcd sets. On failure the description is as it was. */
 int ptc_job_resolve_run(struct ptc_job_desc *job, const char *cwd, char *const *environment, struct ptc_error *err);
-/* Deterministic: equal descriptions give equal bytes. ptc_free it. */
+/* Deterministic: equal descriptions give equal bytes, of one version. ptc_free it. */
 int ptc_job_to_json(const struct ptc_job_desc *job, char **ret_json, size_t *ret_len, struct ptc_error *err);
+/* 32 hex digits and a NUL, the same for equal descriptions whatever versions write and read them. */
+int ptc_job_hash(const struct ptc_job_desc *job, char ret_hex[33], struct ptc_error *err);
 void ptc_job_desc_done(struct ptc_job_desc *job);
 /* What random streams of the job are derived from (docs/job.md): its own seed, or the first 16 hexadecimal digits of its uuid. */
 uint64_t ptc_job_seed(const struct ptc_job_desc *job, const char *uuid);

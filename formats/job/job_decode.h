@@ -46,10 +46,14 @@ int ptc_job_decode_data(struct ptc_job_decoder *d, const struct ptc_doc_node *ro
 void ptc_job_data_done(struct ptc_job_desc *job);
 /* "blobs" of the job's map. */
 int ptc_job_decode_blobs(struct ptc_job_decoder *d, const struct ptc_doc_node *root);
+/* "carry" of "files". */
+int ptc_job_decode_carried(struct ptc_job_decoder *d, const struct ptc_doc_node *node);
+void ptc_job_carried_done(struct ptc_job_files *files);
 /* "model" and "space" of the job's map. */
 int ptc_job_decode_planning(struct ptc_job_decoder *d, const struct ptc_doc_node *root);
 struct ptc_buf;
 void ptc_job_put_planning(struct ptc_buf *b, const struct ptc_job_desc *job);
+void ptc_job_put_carried(struct ptc_buf *b, const struct ptc_job_files *files);
 void ptc_job_put_data(struct ptc_buf *b, const struct ptc_job_desc *job);
 void ptc_job_put_blobs(struct ptc_buf *b, const struct ptc_job_desc *job);
 void ptc_job_run_done(struct ptc_job_run *run);

@@ -7,6 +7,7 @@
 #include "base/alloc.h"
 #include "base/buf.h"
 #include "base/check.h"
+#include "base/number/digest.h"
 #include "base/number/units.h"
 #include "formats/json.h"
 
@@ -298,22 +299,28 @@ static void put_rules(struct ptc_buf *b, const struct ptc_spec *spec)
 
 static void put_files(struct ptc_buf *b, const struct ptc_job_files *files)
 {
-	if (!files->shared)
+	if (!files->shared && !files->ncarried)
 		return;
-	ptc_buf_puts(b, ",\"files\":{\"group\":");
-	if (files->group[0])
+	ptc_buf_puts(b, ",\"files\":{");
+	if (files->shared)
+		ptc_buf_puts(b, "\"group\":");
+	if (files->shared && files->group[0])
 		ptc_json_put_string(b, files->group);
-	else
+	else if (files->shared)
 		ptc_buf_printf(b, "%" PRIu32, (uint32_t)files->gid);
+	if (files->shared && files->ncarried)
+		ptc_buf_puts(b, ",");
+	ptc_job_put_carried(b, files);
 	ptc_buf_puts(b, "}");
 }
 
-static int put_job(struct ptc_buf *b, const struct ptc_job_desc *job, struct ptc_error *err)
+static int put_job(struct ptc_buf *b, const struct ptc_job_desc *job, uint32_t version, bool adds,
+		   struct ptc_error *err)
 {
 	const struct ptc_spec *spec = &job->spec;
 	int rc = 0;
 
-	ptc_buf_printf(b, "{\"version\":%d,\"name\":\"%s\"", PTC_JOB_VERSION, spec->name);
+	ptc_buf_printf(b, "{\"version\":%" PRIu32 ",\"name\":\"%s\"", version, spec->name);
 	if (spec->ntensors || !job->has_run) {
 		put_tensors(b, spec);
 		if (spec->nfields)
@@ -333,6 +340,8 @@ static int put_job(struct ptc_buf *b, const struct ptc_job_desc *job, struct ptc
 	ptc_job_put_blobs(b, job);
 	put_files(b, &job->files);
 	ptc_job_put_planning(b, job);
+	if (adds)
+		ptc_buf_printf(b, ",\"added\":%" PRIu64, PTC_VERSION_ADDED);
 	ptc_buf_puts(b, "}");
 	if (ptc_buf_failed(b))
 		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
@@ -345,10 +354,21 @@ static int put_job(struct ptc_buf *b, const struct ptc_job_desc *job, struct ptc
 int ptc_job_to_json(const struct ptc_job_desc *job, char **ret_json, size_t *ret_len, struct ptc_error *err)
 {
 	struct ptc_buf b = PTC_BUF_INIT;
-	int rc = put_job(&b, job, err);
+	int rc = put_job(&b, job, ptc_version_write(PTC_JOB_VERSION, PTC_JOB_SINCE), ptc_version_adds(), err);
 
 	if (!rc)
 		*ret_json = ptc_buf_steal(&b, ret_len);
+	ptc_buf_done(&b);
+	return rc;
+}
+
+int ptc_job_hash(const struct ptc_job_desc *job, char ret_hex[33], struct ptc_error *err)
+{
+	struct ptc_buf b = PTC_BUF_INIT;
+	int rc = put_job(&b, job, PTC_JOB_OLDEST, false, err);
+
+	if (!rc)
+		ptc_content_hash(b.data, b.len, ret_hex);
 	ptc_buf_done(&b);
 	return rc;
 }

@@ -1,15 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-/* "model" and "space" of a job: what planner/ is told (docs/planner.md), which nothing here understands. Happy path: each is a
+/* What a description only carries. Files that a job's directories have beside its state: "carry" of "files", read now, kept as text.
+ * "model", "space" and "on_link_change" of a job: what planner/ is told (docs/planner.md), of which nothing here understands the
+ * first two. Happy path: each is a
  * map, kept as JSON; a config.json that "model" names is read now, of it what is a single value. What no JSON number of ours can be (a point,
  * true, null) is kept as a string. Failure: no map, too large, a file that cannot be read. */
 #include "formats/job/job_decode.h"
 
 #include "base/alloc.h"
 #include "base/buf.h"
+#include "base/check.h"
 #include "base/cleanup.h"
 #include "base/sys/sys.h"
 #include "formats/json.h"
+#include "formats/names.h"
+#include "formats/tensors/safetensors.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #define PLANNING_MAX    (64u << 10) /* bytes of one; published ones take 1 KiB */
@@ -117,9 +123,20 @@ static int decode_one(struct ptc_job_decoder *d, const struct ptc_doc_node *root
 
 int ptc_job_decode_planning(struct ptc_job_decoder *d, const struct ptc_doc_node *root)
 {
+	static const char *const words[] = { "event", "replan" };
+	const struct ptc_doc_node *node = ptc_doc_get(root, "on_link_change");
+	size_t word = 0;
 	int rc = decode_one(d, root, "model", &d->job->model);
 
-	return rc ? rc : decode_one(d, root, "space", &d->job->space);
+	if (!rc)
+		rc = decode_one(d, root, "space", &d->job->space);
+	if (!rc && node)
+		rc = ptc_doc_word(d->doc, node, "on_link_change", words, PTC_ARRAY_LEN(words), &word, d->err);
+	if (!rc && word && !d->job->model)
+		rc = ptc_doc_error(d->doc, node, d->err, PTC_EINVAL,
+				   "on_link_change: replan needs a model:, which the planner predicts steps by");
+	d->job->replan_on_links = word == 1;
+	return rc;
 }
 
 void ptc_job_put_planning(struct ptc_buf *b, const struct ptc_job_desc *job)
@@ -132,4 +149,159 @@ void ptc_job_put_planning(struct ptc_buf *b, const struct ptc_job_desc *job)
 		ptc_buf_puts(b, ",\"space\":");
 		ptc_buf_puts(b, job->space);
 	}
+	if (job->replan_on_links)
+		ptc_buf_puts(b, ",\"on_link_change\":\"replan\"");
+}
+
+/* ---- carried files ---- */
+
+void ptc_job_carried_done(struct ptc_job_files *files)
+{
+	for (size_t i = 0; i < files->ncarried; i++) {
+		ptc_free(files->carried[i].name);
+		ptc_free(files->carried[i].text);
+	}
+	ptc_free(files->carried);
+	files->carried = NULL;
+	files->ncarried = 0;
+}
+
+/* A name that a snapshot's directory has free for it. */
+static int check_name(struct ptc_job_decoder *d, const struct ptc_doc_node *node, const char *name)
+{
+	static const char *const taken[] = { PTC_ST_MODEL_NAME, "optimizer.safetensors", "tensors" };
+	bool fine = name[0] && name[0] != '.' && strlen(name) <= PTC_JOB_CARRIED_NAME && !strchr(name, '/') &&
+		    ptc_name_is_utf8(name);
+
+	for (const char *p = name; fine && *p; p++)
+		fine = (unsigned char)*p >= 0x20 && *p != 0x7f;
+	if (!fine)
+		return ptc_doc_error(d->doc, node, d->err, PTC_EINVAL,
+				     "\"%.130s\" cannot be the name of a carried file: it has 1 to %d bytes, begins "
+				     "with no dot, and has no "
+				     "slash or control character",
+				     name, PTC_JOB_CARRIED_NAME);
+	for (size_t i = 0; i < PTC_ARRAY_LEN(taken); i++)
+		if (!strcmp(name, taken[i]) || !strncmp(name, "gen-", 4))
+			return ptc_doc_error(
+				d->doc, node, d->err, PTC_EINVAL,
+				"\"%.130s\" is a name of the state's own files: carry it under another one", name);
+	return 0;
+}
+
+/* Takes text over. */
+static int add_carried(struct ptc_job_decoder *d, const struct ptc_doc_node *node, const char *name, char *text)
+{
+	struct ptc_job_files *files = &d->job->files;
+	struct ptc_job_carried c = { ptc_strdup(name), text };
+	size_t bytes = strlen(text);
+	int rc = check_name(d, node, name);
+
+	for (size_t i = 0; i < files->ncarried; i++) {
+		bytes += strlen(files->carried[i].text);
+		if (!rc && !strcmp(files->carried[i].name, name))
+			rc = ptc_doc_error(d->doc, node, d->err, PTC_EINVAL, "two carried files are named \"%.130s\"",
+					   name);
+	}
+	if (!rc && !ptc_name_is_utf8(text))
+		rc = ptc_doc_error(
+			d->doc, node, d->err, PTC_EINVAL,
+			"\"%.130s\" is no text in UTF-8: only small text files, such as config.json, are carried",
+			name);
+	if (!rc && bytes > PTC_JOB_CARRIED_BYTES)
+		rc = ptc_doc_error(d->doc, node, d->err, PTC_ELIMIT,
+				   "carried files have %zu bytes with \"%.130s\", at most %u: keep large ones, such as "
+				   "a tokenizer's, beside "
+				   "the job",
+				   bytes, name, PTC_JOB_CARRIED_BYTES);
+	if (!rc && !c.name)
+		rc = ptc_error_set(d->err, PTC_ENOMEM, "out of memory");
+	if (rc) {
+		ptc_free(c.name);
+		ptc_free(c.text);
+		return rc;
+	}
+	files->carried[files->ncarried++] = c;
+	return 0;
+}
+
+/* A path, whose file is read now and has its own name. */
+static int carry_path(struct ptc_job_decoder *d, const struct ptc_doc_node *node)
+{
+	const char *given, *slash;
+	ptc_auto_free char *path = NULL;
+	char *text = NULL;
+	size_t len = 0;
+	int rc = ptc_doc_text(d->doc, node, "carry", &given, d->err);
+
+	if (rc)
+		return rc;
+	if (!d->dir)
+		return ptc_doc_error(d->doc, node, d->err, PTC_EINVAL,
+				     "no file may be named here; write carry as NAME: TEXT");
+	path = given[0] == '/' ? ptc_strdup(given) : ptc_asprintf("%s/%s", d->dir, given);
+	if (!path)
+		return ptc_error_set(d->err, PTC_ENOMEM, "out of memory");
+	rc = ptc_sys_read_file(path, PTC_JOB_CARRIED_BYTES, &text, &len, d->err);
+	if (rc) {
+		ptc_error_wrap(d->err, "%s:%u: carry", d->doc->what, node->line);
+		return rc;
+	}
+	slash = strrchr(given, '/');
+	if (strlen(text) != len) {
+		ptc_free(text);
+		return ptc_doc_error(d->doc, node, d->err, PTC_EINVAL,
+				     "\"%.130s\" is no text: only small text files, such as config.json, are carried",
+				     given);
+	}
+	return add_carried(d, node, slash ? slash + 1 : given, text);
+}
+
+static int carry_text(struct ptc_job_decoder *d, const struct ptc_doc_node *node)
+{
+	char *copy;
+
+	if (node->kind != PTC_DOC_TEXT || !node->string)
+		return ptc_doc_error(d->doc, node, d->err, PTC_EINVAL, "carry: \"%.130s\" is no text", node->key);
+	copy = ptc_strdup(node->text);
+	return copy ? add_carried(d, node, node->key, copy) : ptc_error_set(d->err, PTC_ENOMEM, "out of memory");
+}
+
+static int compare_carried(const void *a, const void *b)
+{
+	return strcmp(((const struct ptc_job_carried *)a)->name, ((const struct ptc_job_carried *)b)->name);
+}
+
+int ptc_job_decode_carried(struct ptc_job_decoder *d, const struct ptc_doc_node *node)
+{
+	struct ptc_job_files *files = &d->job->files;
+	int rc = 0;
+
+	if (node->kind == PTC_DOC_TEXT)
+		return ptc_doc_error(d->doc, node, d->err, PTC_EINVAL,
+				     "carry is a list of paths, or a map of names to texts");
+	if (!node->n || node->n > PTC_JOB_MAX_CARRIED)
+		return ptc_doc_error(d->doc, node, d->err, PTC_EINVAL, "carry has %zu files: 1 to %d are possible",
+				     node->n, PTC_JOB_MAX_CARRIED);
+	files->carried = ptc_calloc(node->n, sizeof(*files->carried));
+	if (!files->carried)
+		return ptc_error_set(d->err, PTC_ENOMEM, "out of memory");
+	for (const struct ptc_doc_node *n = node->first; !rc && n; n = n->next)
+		rc = node->kind == PTC_DOC_LIST ? carry_path(d, n) : carry_text(d, n);
+	qsort(files->carried, files->ncarried, sizeof(*files->carried), compare_carried);
+	return rc;
+}
+
+void ptc_job_put_carried(struct ptc_buf *b, const struct ptc_job_files *files)
+{
+	if (!files->ncarried)
+		return;
+	ptc_buf_puts(b, "\"carry\":");
+	for (size_t i = 0; i < files->ncarried; i++) {
+		ptc_buf_puts(b, i ? "," : "{");
+		ptc_json_put_string(b, files->carried[i].name);
+		ptc_buf_puts(b, ":");
+		ptc_json_put_string(b, files->carried[i].text);
+	}
+	ptc_buf_puts(b, "}");
 }

@@ -466,9 +466,10 @@ static int decode_rule_text(struct ptc_job_decoder *d, const struct ptc_doc_node
 		rc = ptc_doc_error(&doc, doc.root, d->err, PTC_EINVAL, "a rule set has \"version\" and \"rules\"");
 	if (!rc)
 		rc = ptc_doc_int(&doc, version, "version", 0, INT64_MAX, &number, d->err);
-	if (!rc && number != PTC_JOB_VERSION)
-		rc = ptc_doc_error(&doc, version, d->err, PTC_EVERSION, "version %" PRId64 " is not supported, %d is",
-				   number, PTC_JOB_VERSION);
+	if (!rc && (number < PTC_JOB_OLDEST || number > PTC_JOB_VERSION))
+		rc = ptc_doc_error(&doc, version, d->err, PTC_EVERSION,
+				   "version %" PRId64 " is not supported, %d to %d are", number, PTC_JOB_OLDEST,
+				   PTC_JOB_VERSION);
 	if (!rc)
 		rc = decode_rule_list(d, rules);
 	if (!rc)

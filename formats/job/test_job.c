@@ -551,6 +551,16 @@ static void test_files(void **state)
 	canonical(LIVE "files: {group: domain users}\n", want);
 	snprintf(want, sizeof want, "%s,\"files\":{\"group\":\"100\"}}", run); /* a name, said so */
 	canonical(LIVE "files: {group: \"100\"}\n", want);
+	snprintf(want, sizeof want, "%s,\"files\":{\"carry\":{\"a.json\":\"{\\\"b\\\": 1}\\u000a\",\"z\":\"\"}}}", run);
+	canonical(LIVE "files: {carry: {z: '', a.json: \"{\\\"b\\\": 1}\\n\"}}\n", want);
+	snprintf(want, sizeof want, "%s,\"files\":{\"group\":7,\"carry\":{\"a\":\"b\"}}}", run);
+	canonical(LIVE "files: {group: 7, carry: {a: b}}\n", want);
+	refuse(LIVE "files: {carry: {}}\n", PTC_EINVAL, "job.yaml:6: carry has 0 files");
+	refuse(LIVE "files: {carry: x}\n", PTC_EINVAL, "job.yaml:6: carry is a list of paths");
+	refuse(LIVE "files: {carry: {a: [b]}}\n", PTC_EINVAL, "\"a\" is no text");
+	refuse(LIVE "files: {carry: {gen-1: b}}\n", PTC_EINVAL, "under another one");
+	refuse(LIVE "files: {carry: {a/b: c}}\n", PTC_EINVAL, "cannot be the name of a carried file");
+	refuse(LIVE "files: {carry: [a]}\n", PTC_EINVAL, "no file may be named here");
 	refuse(LIVE "files: staff\n", PTC_EINVAL, "job.yaml:6: files is not a map");
 	refuse(LIVE "files: {}\n", PTC_EINVAL, "job.yaml:6: files has no \"group\"");
 	refuse(LIVE "files: {user: x}\n", PTC_EINVAL, "unknown key \"user\" in files");
@@ -569,7 +579,8 @@ static void test_planning(void **state)
 	size_t len = 0;
 	int rc = decode(HEAD "rules: [{match: '*'}]\n"
 			     "model: {layers: 2, hidden: 64, glu: true}\n"
-			     "space: {global_batch: 8, tp: [1, 2], memory: {reserve_bytes: 4e9}}\n",
+			     "space: {global_batch: 8, tp: [1, 2], memory: {reserve_bytes: 4e9}}\n"
+			     "on_link_change: replan\n",
 			&job, &err);
 
 	if (rc)
@@ -580,12 +591,15 @@ static void test_planning(void **state)
 	assert_int_equal(ptc_job_from_json(json, len, &again, &err), 0);
 	assert_string_equal(job.model, again.model);
 	assert_string_equal(job.space, again.space);
+	assert_true(job.replan_on_links && again.replan_on_links);
 	assert_int_equal(ptc_job_to_json(&again, &other, &len, &err), 0);
 	assert_string_equal(json, other);
 	ptc_free(json);
 	ptc_free(other);
 	ptc_job_desc_done(&job);
 	ptc_job_desc_done(&again);
+	refuse(HEAD "rules: [{match: '*'}]\non_link_change: replan\n", PTC_EINVAL, "replan needs a model:");
+	refuse(HEAD "rules: [{match: '*'}]\non_link_change: run\n", PTC_EINVAL, "on_link_change");
 	refuse(HEAD "rules: [{match: '*'}]\nmodel: [1]\n", PTC_EINVAL, "job.yaml:8: model is not a map");
 	refuse(HEAD "rules: [{match: '*'}]\nmodel: {config: a.json}\n", PTC_EINVAL,
 	       "job.yaml:8: no file may be named here; write the model out");
@@ -1076,11 +1090,52 @@ static void test_json_memory(void **state)
 	assert_int_equal(rc, 0);
 }
 
+/* What a later ptc writes: what it has added is passed over, what it needs is named, and what it adds inside of a rule is none. */
+static void test_versions(void **state)
+{
+	static const char tail[] =
+		"\"name\":\"a\",\"tensors\":[{\"name\":\"w\",\"dtype\":\"F32\",\"shape\":[4]}],\"rules\":[{\"match\":"
+		"\"w\",\"state\":\"carry\"";
+	static const struct {
+		unsigned version;
+		const char *end;
+		int code;
+		const char *text;
+	} cases[] = {
+		{ PTC_JOB_VERSION, "}]}", 0, "" },
+		{ PTC_JOB_VERSION + 1, "}],\"later\":{\"deep\":[1]}}", 0, "" },
+		{ PTC_JOB_VERSION + 1, "}],\"needs\":[]}", 0, "" },
+		{ PTC_JOB_VERSION + 1, "}],\"needs\":[\"copies\"],\"copies\":3}", PTC_EVERSION, "needs \"copies\"" },
+		{ PTC_JOB_VERSION + 1, ",\"later\":1}]}", PTC_EINVAL, "unknown key \"later\"" },
+		{ PTC_JOB_VERSION, "}],\"later\":1}", PTC_EINVAL, "unknown key \"later\"" },
+		{ PTC_JOB_VERSION + 2, "}]}", PTC_EVERSION, "use the ptc that it was written for" },
+	};
+	char hash[33], first[33] = "";
+
+	(void)state;
+	for (size_t i = 0; i < PTC_ARRAY_LEN(cases); i++) {
+		char *text = ptc_asprintf("{\"version\":%u,%s%s", cases[i].version, tail, cases[i].end);
+		struct ptc_error err = PTC_ERROR_INIT;
+		struct ptc_job_desc job;
+
+		assert_int_equal(ptc_job_from_json(text, strlen(text), &job, &err), cases[i].code);
+		assert_non_null(strstr(err.text, cases[i].text));
+		if (!cases[i].code) { /* the same job, whatever version has written it */
+			assert_int_equal(ptc_job_hash(&job, hash, &err), 0);
+			assert_string_equal(*first ? first : hash, hash);
+			memcpy(first, hash, sizeof first);
+			ptc_job_desc_done(&job);
+		}
+		ptc_free(text);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_full),
 		cmocka_unit_test(test_canonical),
+		cmocka_unit_test(test_versions),
 		cmocka_unit_test(test_keys),
 		cmocka_unit_test(test_values),
 		cmocka_unit_test(test_states),

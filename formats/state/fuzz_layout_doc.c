@@ -7,6 +7,8 @@
 
 #include <string.h>
 
+#define HEAD (sizeof "{\"version\":1," - 1)
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len);
 
 static void ask(const struct ptc_declared *d)
@@ -38,7 +40,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len)
 	if (ptc_layout_doc_decode(data, len, &d, NULL))
 		return 0;
 	ptc_require(ptc_layout_doc_encode(&d, &json, &n, NULL) == 0);
-	ptc_require(n == len && !memcmp(json, data, len));
+	if (!memcmp(json, data, HEAD)) /* a later version may say more */
+		ptc_require(n == len && !memcmp(json, data, len));
 	ask(&d);
 	ptc_free(json);
 	ptc_declared_done(&d);

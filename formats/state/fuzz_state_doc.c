@@ -7,6 +7,8 @@
 
 #include <string.h>
 
+#define HEAD (sizeof "{\"version\":1," - 1)
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len)
@@ -20,7 +22,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len)
 	if (ptc_state_doc_decode(data, len, &s, NULL))
 		return 0;
 	ptc_require(ptc_state_doc_encode(&s, &json, &n, NULL) == 0);
-	ptc_require(n == len && !memcmp(json, data, len));
+	if (!memcmp(json, data, HEAD)) /* a later version may say more */
+		ptc_require(n == len && !memcmp(json, data, len));
 	ptc_require(ptc_state_blobs(&s, &at, &blobs, &n, NULL) == 0);
 	ptc_free(blobs);
 	ptc_free(json);

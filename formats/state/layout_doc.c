@@ -77,7 +77,10 @@ static void put_ranks(struct ptc_buf *b, const struct ptc_declared *d)
 		else
 			ptc_buf_printf(b, "%" PRIu32, d->ranks[r]);
 	}
-	ptc_buf_puts(b, "]}");
+	ptc_buf_puts(b, "]");
+	if (ptc_version_adds())
+		ptc_buf_printf(b, ",\"added\":%" PRIu64, PTC_VERSION_ADDED);
+	ptc_buf_puts(b, "}");
 }
 
 static int check_names(const struct ptc_spec *spec, struct ptc_error *err)
@@ -100,7 +103,8 @@ int ptc_layout_doc_encode(const struct ptc_declared *d, char **ret_json, size_t 
 	if (!rc && ptc_config_format(&d->config, config, PTC_CONFIG_TEXT_MAX) < 0)
 		rc = ptc_error_set(err, PTC_ELIMIT, "layout: the configuration is too long");
 	if (!rc) {
-		ptc_buf_printf(&b, "{\"version\":%d,\"config\":", PTC_LAYOUT_DOC_VERSION);
+		ptc_buf_printf(&b, "{\"version\":%" PRIu32 ",\"config\":",
+			       ptc_version_write(PTC_LAYOUT_DOC_VERSION, PTC_LAYOUT_DOC_SINCE));
 		ptc_json_put_string(&b, config);
 		put_tensors(&b, &d->spec);
 		ptc_buf_puts(&b, ",\"classes\":[");
@@ -128,6 +132,7 @@ int ptc_layout_doc_encode(const struct ptc_declared *d, char **ret_json, size_t 
 struct reader {
 	struct ptc_scan s;
 	struct ptc_declared *d;
+	uint64_t version;
 	size_t tensors_cap, classes_cap, regions;
 	struct ptc_declared_part *parts; /* of the class being read */
 	size_t nparts, parts_cap;
@@ -374,8 +379,8 @@ static int read_ranks(struct reader *r)
 	}
 	if (!rc && at != d->world)
 		rc = ptc_scan_fail(&r->s, PTC_EINVAL, "%llu ranks of %u", (unsigned long long)at, d->world);
-	rc = rc ? rc : ptc_scan_text(&r->s, "]}");
-	return rc ? rc : ptc_scan_end(&r->s);
+	rc = rc ? rc : ptc_scan_text(&r->s, "]");
+	return rc ? rc : ptc_scan_close(&r->s, PTC_VERSION_LATER(r->version, PTC_LAYOUT_DOC_VERSION));
 }
 
 int ptc_layout_doc_decode(const void *data, size_t len, struct ptc_declared *ret_declared, struct ptc_error *err)
@@ -387,7 +392,7 @@ int ptc_layout_doc_decode(const void *data, size_t len, struct ptc_declared *ret
 	if (len > PTC_LAYOUT_DOC_MAX_BYTES)
 		return ptc_error_set(err, PTC_ELIMIT, "layout: a document of %zu bytes, at most %u", len,
 				     PTC_LAYOUT_DOC_MAX_BYTES);
-	rc = ptc_scan_version(&r.s, PTC_LAYOUT_DOC_VERSION);
+	rc = ptc_scan_version(&r.s, PTC_LAYOUT_DOC_OLDEST, PTC_LAYOUT_DOC_VERSION, &r.version);
 	rc = rc ? rc : read_config(&r);
 	rc = rc ? rc : read_tensors(&r);
 	rc = rc ? rc : check_names(&d.spec, err);

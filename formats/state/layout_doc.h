@@ -11,14 +11,17 @@
  * [tensor, offsets.., extents.., offsets.., ...] its boxes, [tensor] none of
  * them. In ranks, [n, class] stands for n ranks in a row, n above 1.
  * Only the canonical form is read: equal documents are equal bytes, and what
- * is read is written again as it was. Everything is bounded, and checked as
+ * is read is written again as it was, but for what a later version has added before its end. Everything is bounded, and checked as
  * ptc_declared_check does. Failure modes: PTC_EINVAL saying where, PTC_ELIMIT,
  * PTC_EVERSION, PTC_ELAYOUT, PTC_ENOMEM. Pure; any thread. */
 #pragma once
 
+#include "base/number/versions.h"
 #include "reshard/layout/declared.h"
 
-#define PTC_LAYOUT_DOC_VERSION   1
+#define PTC_LAYOUT_DOC_VERSION   PTC_VERSION_NUMBER(1)
+#define PTC_LAYOUT_DOC_OLDEST    1
+#define PTC_LAYOUT_DOC_SINCE     PTC_VERSION_NUMBER(1) /* of PTC_DOC_VERSION */
 #define PTC_LAYOUT_DOC_MAX_BYTES PTC_SPEC_MAX_BYTES
 
 /* Deterministic; ptc_free it. */

@@ -16,6 +16,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define GROUPS_SINCE 2u /* blobs of scope 3 */
+
 static int nomem(struct ptc_error *err)
 {
 	return ptc_error_set(err, PTC_ENOMEM, "state of ranks: out of memory");
@@ -366,7 +368,10 @@ static void put_cursors(struct ptc_buf *b, const struct ptc_state *s)
 		ptc_json_put_string(b, s->cursors[i].tag);
 		ptc_buf_puts(b, "}");
 	}
-	ptc_buf_puts(b, "]}");
+	ptc_buf_puts(b, "]");
+	if (ptc_version_adds())
+		ptc_buf_printf(b, ",\"added\":%" PRIu64, PTC_VERSION_ADDED);
+	ptc_buf_puts(b, "}");
 }
 
 /* What readers of version 1 know is written as that. */
@@ -381,10 +386,13 @@ static bool has_groups(const struct ptc_state *s)
 
 int ptc_state_doc_encode(const struct ptc_state *s, char **ret_json, size_t *ret_len, struct ptc_error *err)
 {
+	uint32_t version = ptc_version_write(PTC_STATE_DOC_VERSION, PTC_STATE_DOC_SINCE);
 	struct ptc_buf b = PTC_BUF_INIT;
 	int rc = 0;
 
-	ptc_buf_printf(&b, "{\"version\":%d,\"ranks\":[", has_groups(s) ? PTC_STATE_DOC_VERSION : 1);
+	if (version <= GROUPS_SINCE)
+		version = has_groups(s) ? GROUPS_SINCE : GROUPS_SINCE - 1;
+	ptc_buf_printf(&b, "{\"version\":%" PRIu32 ",\"ranks\":[", version);
 	for (size_t i = 0; i < s->nranks && b.len <= PTC_STATE_DOC_MAX_BYTES; i++) {
 		if (i)
 			ptc_buf_puts(&b, ",");
@@ -538,17 +546,6 @@ static int read_cursor(struct ptc_scan *s, struct ptc_state *st)
 	return rc;
 }
 
-static int read_version(struct ptc_scan *s, uint64_t *ret_version)
-{
-	int rc = ptc_scan_text(s, "{\"version\":");
-
-	rc = rc ? rc : ptc_scan_number(s, UINT32_MAX, ret_version);
-	if (!rc && (*ret_version < 1 || *ret_version > PTC_STATE_DOC_VERSION))
-		rc = ptc_error_set(s->err, PTC_EVERSION, "%s: version %" PRIu64 "; this ptc reads versions 1 to %d",
-				   s->what, *ret_version, PTC_STATE_DOC_VERSION);
-	return rc;
-}
-
 int ptc_state_doc_decode(const void *data, size_t len, struct ptc_state *ret_state, struct ptc_error *err)
 {
 	struct ptc_scan s = { "state of ranks", data, data, (const char *)data + len, err };
@@ -559,7 +556,7 @@ int ptc_state_doc_decode(const void *data, size_t len, struct ptc_state *ret_sta
 	if (len > PTC_STATE_DOC_MAX_BYTES)
 		return ptc_error_set(err, PTC_ELIMIT, "state of ranks: a document of %zu bytes, at most %u", len,
 				     PTC_STATE_DOC_MAX_BYTES);
-	rc = read_version(&s, &version);
+	rc = ptc_scan_version(&s, PTC_STATE_DOC_OLDEST, PTC_STATE_DOC_VERSION, &version);
 	rc = rc ? rc : ptc_scan_text(&s, ",\"ranks\":[");
 	for (bool list = !rc && !ptc_scan_is(&s, "]"); list && !rc;) {
 		rc = read_rank(&s, &st);
@@ -572,9 +569,8 @@ int ptc_state_doc_decode(const void *data, size_t len, struct ptc_state *ret_sta
 		list = !rc && ptc_scan_is(&s, ",");
 		rc = rc || list ? rc : ptc_scan_text(&s, "]");
 	}
-	rc = rc ? rc : ptc_scan_text(&s, "}");
-	rc = rc ? rc : ptc_scan_end(&s);
-	if (!rc && (version == 1) == has_groups(&st))
+	rc = rc ? rc : ptc_scan_close(&s, PTC_VERSION_LATER(version, PTC_STATE_DOC_VERSION));
+	if (!rc && version <= GROUPS_SINCE && (version < GROUPS_SINCE) == has_groups(&st))
 		rc = ptc_scan_fail(&s, PTC_EINVAL, "version %" PRIu64 " %s blobs of scope %d", version,
 				   version == 1 ? "with" : "without", PTC_STATE_TP);
 	if (rc) {

@@ -14,15 +14,18 @@
  * that of the ranks which differ from it in tp only, where these are equal. A
  * document with a blob of scope 3 is of version 2, any other of version 1. Ranks that set a cursor must agree: the first that does not is refused
  * (PTC_ESTATE naming cursor and ranks).
- * Only the canonical form is read, all of it bounded. Failure modes:
+ * Only the canonical form is read, all of it bounded; members that a later version has added before its end are passed over. Failure modes:
  * PTC_EINVAL saying where, PTC_ELIMIT, PTC_EVERSION, PTC_ENOMEM. Pure. */
 #pragma once
 
+#include "base/number/versions.h"
 #include "reshard/spec/config.h"
 
 #include <stdbool.h>
 
-#define PTC_STATE_DOC_VERSION   2
+#define PTC_STATE_DOC_VERSION   PTC_VERSION_NUMBER(2)
+#define PTC_STATE_DOC_OLDEST    1
+#define PTC_STATE_DOC_SINCE     PTC_VERSION_NUMBER(1) /* of PTC_DOC_VERSION */
 #define PTC_STATE_DOC_MAX_BYTES (64u << 20)
 #define PTC_STATE_BLOBS         64 /* of one rank; as in ptc.h, with the next three */
 #define PTC_STATE_BLOB_BYTES    (256u << 10)

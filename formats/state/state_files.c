@@ -418,3 +418,31 @@ int ptc_state_file_npy(const struct ptc_spec *spec, uint32_t item, struct ptc_st
 	*ret = f;
 	return 0;
 }
+
+static bool is_small(const struct ptc_spec *spec, uint32_t item, uint64_t most)
+{
+	uint64_t bytes = (uint64_t)ptc_item_bytes(spec, item);
+
+	return bytes && bytes <= most && ptc_dtype_bits(ptc_item_dtype(spec, item)) % 8 == 0;
+}
+
+int ptc_state_file_small(const struct ptc_spec *spec, uint64_t most, struct ptc_state_file *ret, struct ptc_error *err)
+{
+	size_t items = ptc_spec_items(spec), n = 0;
+	struct ptc_state_file f;
+	int rc;
+
+	for (uint32_t i = 0; i < items; i++)
+		n += is_small(spec, i, most);
+	rc = file_room(&f, PTC_MAX(n, (size_t)1), err);
+	if (rc)
+		return rc;
+	f.n = 0;
+	for (uint32_t i = 0; i < items; i++)
+		if (is_small(spec, i, most)) {
+			f.items[f.n] = i;
+			f.bytes[f.n++] = (uint64_t)ptc_item_bytes(spec, i);
+		}
+	*ret = f;
+	return 0;
+}

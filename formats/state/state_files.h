@@ -61,6 +61,8 @@ int ptc_state_file_rank(const struct ptc_layout *layout, const struct ptc_spec *
 /* What it holds of everything, under item names. */
 int ptc_state_file_rank_all(const struct ptc_layout *layout, const struct ptc_spec *spec, uint32_t rank,
 			    struct ptc_state_file *ret, struct ptc_error *err);
+/* No head: the bytes of all items of at most `most` bytes, one after the other, in order; none that NumPy has not. */
+int ptc_state_file_small(const struct ptc_spec *spec, uint64_t most, struct ptc_state_file *ret, struct ptc_error *err);
 /* NumPy's format 1.0, C order. Types NumPy has not come as raw elements of their size ('|V2' for BF16). PTC_ELAYOUT: elements
  * that are no whole bytes. */
 int ptc_state_file_npy(const struct ptc_spec *spec, uint32_t item, struct ptc_state_file *ret, struct ptc_error *err);

@@ -3,6 +3,8 @@
  * canonical text is, what is refused and how it is said, and every allocation
  * failing in turn. */
 #include "base/alloc.h"
+#include "base/buf.h"
+#include "base/check.h"
 #include "base/limits.h"
 #include "formats/state/layout_doc.h"
 #include "formats/names.h"
@@ -88,6 +90,56 @@ static void layout_document(void **state)
 	}
 }
 
+/* The text with another version, and a member before its end. */
+static char *later(const char *json, unsigned version, const char *member)
+{
+	char *text =
+		ptc_asprintf("{\"version\":%u%.*s,%s}", version, (int)(strlen(json) - strlen("{\"version\":1") - 1),
+			     json + strlen("{\"version\":1"), member);
+
+	assert_non_null(text);
+	return text;
+}
+
+static void layout_versions(void **state)
+{
+	static const struct {
+		unsigned version;
+		const char *member;
+		int code;
+		const char *text;
+	} cases[] = {
+		{ PTC_LAYOUT_DOC_VERSION + 1, "\"later\":{\"deep\":[1,\"x\"]}", 0, "" },
+		{ PTC_LAYOUT_DOC_VERSION + 1, "\"needs\":[],\"later\":1", 0, "" },
+		{ PTC_LAYOUT_DOC_VERSION + 1, "\"needs\":[\"strides\"]", PTC_EVERSION, "needs \"strides\"" },
+		{ PTC_LAYOUT_DOC_VERSION + 1, "\"later\":", PTC_EINVAL, "layout" },
+		{ PTC_LAYOUT_DOC_VERSION + 1, "\"later\":1}{\"x\":1", PTC_EINVAL, "layout" },
+		{ PTC_LAYOUT_DOC_VERSION + 2, "\"later\":1", PTC_EVERSION,
+		  "use a version next to the one that wrote it" },
+		{ PTC_LAYOUT_DOC_VERSION, "\"later\":1", PTC_EINVAL, "should stand here" },
+	};
+
+	(void)state;
+	for (size_t i = 0; i < PTC_ARRAY_LEN(cases); i++) {
+		char *text = later(layout, cases[i].version, cases[i].member);
+		struct ptc_error err = PTC_ERROR_INIT;
+		struct ptc_declared d;
+
+		assert_int_equal(ptc_layout_doc_decode(text, strlen(text), &d, &err), cases[i].code);
+		assert_non_null(strstr(err.text, cases[i].text));
+		if (!cases[i].code) {
+			char *json = NULL;
+			size_t len;
+
+			assert_int_equal(ptc_layout_doc_encode(&d, &json, &len, NULL), 0);
+			assert_string_equal(json, layout);
+			ptc_free(json);
+			ptc_declared_done(&d);
+		}
+		ptc_free(text);
+	}
+}
+
 static void layout_refused(void **state)
 {
 	static const struct {
@@ -95,7 +147,7 @@ static void layout_refused(void **state)
 		int code;
 		const char *text;
 	} cases[] = {
-		{ "\"version\":1", "\"version\":2", PTC_EVERSION, "version 2" },
+		{ "\"version\":1", "\"version\":3", PTC_EVERSION, "version 3; this ptc" },
 		{ "{\"version\"", "{ \"version\"", PTC_EINVAL, "byte 0" },
 		{ "tp=2,dp=2", "dp=2,tp=2", PTC_EINVAL, "canonical" },
 		{ "tp=2,dp=2", "tp=2,dp=3", PTC_EINVAL, "4 ranks of 6" },
@@ -289,10 +341,36 @@ static void state_of_group(void **state)
 	ptc_state_done(&again);
 	json[strlen("{\"version\":")] = '1';
 	assert_int_equal(ptc_state_doc_decode(json, len, &again, NULL), PTC_EINVAL);
-	json[strlen("{\"version\":")] = '3';
+	json[strlen("{\"version\":")] = '4';
 	assert_int_equal(ptc_state_doc_decode(json, len, &again, NULL), PTC_EVERSION);
 	ptc_free(json);
 	ptc_state_done(&s);
+}
+
+static void state_versions(void **state)
+{
+	static const char with_groups[] =
+		"{\"version\":2,\"ranks\":[{\"rank\":3,\"tp\":1,\"pp\":0,\"dp\":1,\"cp\":0,\"blobs\":["
+		"{\"name\":\"rng\",\"scope\":3,\"data\":\"YWJjZA==\"}]}],\"cursors\":[]}";
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_state s = { 0 };
+	char *text = later(with_groups, PTC_STATE_DOC_VERSION + 1, "\"later\":[{}]"), *json;
+	size_t len;
+
+	(void)state;
+	assert_int_equal(ptc_state_doc_decode(text, strlen(text), &s, &err), 0);
+	assert_int_equal(ptc_state_doc_encode(&s, &json, &len, NULL), 0);
+	assert_string_equal(json, with_groups);
+	ptc_free(json);
+	ptc_free(text);
+	ptc_state_done(&s);
+	text = later(with_groups, PTC_STATE_DOC_VERSION + 1, "\"needs\":[\"scopes\"]");
+	assert_int_equal(ptc_state_doc_decode(text, strlen(text), &s, &err), PTC_EVERSION);
+	assert_non_null(strstr(err.text, "needs \"scopes\""));
+	ptc_free(text);
+	text = later(with_groups, PTC_STATE_DOC_VERSION, "\"later\":1");
+	assert_int_equal(ptc_state_doc_decode(text, strlen(text), &s, &err), PTC_EINVAL);
+	ptc_free(text);
 }
 
 static void state_refused(void **state)
@@ -387,11 +465,13 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(layout_document),
+		cmocka_unit_test(layout_versions),
 		cmocka_unit_test(layout_refused),
 		cmocka_unit_test(layout_out_of_memory),
 		cmocka_unit_test(merge_out_of_memory),
 		cmocka_unit_test(state_document),
 		cmocka_unit_test(state_of_group),
+		cmocka_unit_test(state_versions),
 		cmocka_unit_test(state_refused),
 		cmocka_unit_test(state_out_of_memory),
 		cmocka_unit_test(utf8),

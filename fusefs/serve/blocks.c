@@ -312,11 +312,14 @@ bool fs_timed_out_locked(const struct ptc_fs *fs, uint64_t file, uint64_t first,
 
 /* ---- answering ---- */
 
-void fs_read_reply(fuse_req_t req, struct fs_block *const *blocks, uint64_t first, uint64_t off, size_t size)
+void fs_read_reply(fuse_req_t req, struct iovec head, struct fs_block *const *blocks, uint64_t first, uint64_t off,
+		   size_t size)
 {
-	struct iovec iov[FS_READ_SPAN];
+	struct iovec iov[FS_READ_SPAN + 1];
 	int n = 0;
 
+	if (head.iov_len)
+		iov[n++] = head;
 	while (size) {
 		uint64_t index = off / FS_BLOCK;
 		size_t skip = (size_t)(off % FS_BLOCK), len = PTC_MIN(size, FS_BLOCK - skip);
@@ -328,20 +331,94 @@ void fs_read_reply(fuse_req_t req, struct fs_block *const *blocks, uint64_t firs
 	fuse_reply_iov(req, iov, n);
 }
 
+static size_t pinned_of(const struct fs_op *op, struct fs_block **ret)
+{
+	size_t n = 0;
+
+	for (size_t i = 0; i < op->nblocks; i++)
+		if (op->blocks[i])
+			ret[n++] = op->blocks[i];
+	return n;
+}
+
+bool fs_cache_leave_locked(struct ptc_fs *fs, struct fs_op *op)
+{
+	struct fs_block *pinned[FS_READ_SPAN];
+
+	if (!op->waiting)
+		return false;
+	for (size_t i = 0; i < op->nblocks; i++) {
+		struct fs_wait **at = op->blocks[i] ? &op->blocks[i]->waits : NULL;
+
+		while (at && *at && *at != &op->waits[i])
+			at = &(*at)->next;
+		if (!at || !*at)
+			continue;
+		*at = (*at)->next;
+		op->waiting--;
+		op->refs--;
+	}
+	fs_cache_unpin_locked(fs, pinned, pinned_of(op, pinned));
+	op->nblocks = 0;
+	return true;
+}
+
+void fs_read_apart_locked(struct ptc_fs *fs, struct fs_op *op)
+{
+	struct fs_file *pack = op->file;
+
+	pack->apart_until_ns = ptc_sys_now_ns() + (int64_t)FS_APART_MS * 1000000;
+	op->file = op->small; /* with its reference */
+	op->small = NULL;
+	op->off = op->small_off;
+	op->size += op->small_head;
+	op->first = op->off / FS_BLOCK;
+	op->nblocks = (size_t)((op->off + op->size - 1) / FS_BLOCK - op->first + 1);
+	op->error = 0;
+	memset(op->blocks, 0, sizeof(op->blocks));
+	fs_file_unref_locked(fs, pack);
+	op->run = fs->opts.source.locate ? fs_run_direct : fs_run_read;
+	op->queued = NULL;
+	*fs->meta.tail = op;
+	fs->meta.tail = &op->queued;
+	pthread_cond_signal(&fs->meta.cond);
+}
+
+/* Some of the many tensors cannot be read, perhaps not this one. */
+static bool go_apart(struct ptc_fs *fs, struct fs_op *op)
+{
+	struct fs_block *pinned[FS_READ_SPAN];
+	bool yes;
+
+	pthread_mutex_lock(&fs->lock);
+	yes = op->small && op->error == EIO && !op->answered && !atomic_load(&fs->stopping);
+	if (yes) {
+		fs_cache_unpin_locked(fs, pinned, pinned_of(op, pinned));
+		op->nblocks = 0;
+		fs_read_apart_locked(fs, op);
+	}
+	pthread_mutex_unlock(&fs->lock);
+	return yes;
+}
+
 /* The op's last block came, or its first failed. Lock not held; consumes the reference of one wait. */
 void fs_read_done(struct ptc_fs *fs, struct fs_op *op)
 {
-	bool ours = fs_op_claim(fs, op);
 	struct fs_block *pinned[FS_READ_SPAN];
-	size_t n = 0;
+	struct iovec head = { NULL, 0 };
+	bool ours;
+	size_t n;
 
+	if (go_apart(fs, op))
+		return;
+	ours = fs_op_claim(fs, op);
+	if (op->small)
+		head = (struct iovec){ (uint8_t *)op->small->sf.head + op->small_off, op->small_head };
 	if (ours && op->error)
 		fuse_reply_err(op->req, op->error);
 	else if (ours)
-		fs_read_reply(op->req, op->blocks, op->first, op->off, op->size);
-	for (size_t i = 0; i < op->nblocks; i++)
-		if (op->blocks[i])
-			pinned[n++] = op->blocks[i];
+		fs_read_reply(op->req, head, op->blocks, op->first, op->off, op->size);
+	n = pinned_of(op, pinned);
 	pthread_mutex_lock(&fs->lock);
 	op->nblocks = 0;
 	fs_cache_unpin_locked(fs, pinned, n);

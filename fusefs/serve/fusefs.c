@@ -12,7 +12,9 @@
 #include "base/log.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <fcntl.h>
+#include <linux/fuse.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,6 +22,8 @@
 #include <sys/eventfd.h>
 #include <time.h>
 #include <unistd.h>
+
+#define SHORT_READ (64u << 10)
 
 static void cond_init(pthread_cond_t *cond)
 {
@@ -61,6 +65,7 @@ int ptc_fs_new(const struct ptc_fs_opts *opts, struct ptc_fs **ret_fs, struct pt
 	fs->meta.tail = &fs->meta.head;
 	fs->reads.tail = &fs->reads.head;
 	ptc_require(!pthread_mutex_init(&fs->lock, NULL));
+	ptc_require(!pthread_mutex_init(&fs->turn, NULL));
 	cond_init(&fs->loaded);
 	cond_init(&fs->meta.cond);
 	cond_init(&fs->reads.cond);
@@ -111,6 +116,7 @@ struct ptc_fs *ptc_fs_free(struct ptc_fs *fs)
 	pthread_cond_destroy(&fs->tend_cond);
 	pthread_cond_destroy(&fs->cache.fetch_cond);
 	pthread_mutex_destroy(&fs->lock);
+	pthread_mutex_destroy(&fs->turn);
 	ptc_free(fs);
 	return NULL;
 }
@@ -175,10 +181,9 @@ int ptc_fs_serve_fd(struct ptc_fs *fs, int fd, struct ptc_error *err)
 
 /* ---- taking requests ---- */
 
-/* A set of its own for each thread: a request wakes one of them, where poll() would wake all, and all but one in vain. */
 static int wait_set(const struct ptc_fs *fs)
 {
-	struct epoll_event request = { .events = EPOLLIN | EPOLLEXCLUSIVE, .data.fd = fs->fd },
+	struct epoll_event request = { .events = EPOLLIN, .data.fd = fs->fd },
 			   stop = { .events = EPOLLIN, .data.fd = fs->stop_fd };
 	int set = epoll_create1(EPOLL_CLOEXEC);
 
@@ -191,29 +196,72 @@ static int wait_set(const struct ptc_fs *fs)
 	return set;
 }
 
-static void *take_main(void *arg)
+static bool is_waiting(int fd)
 {
-	struct ptc_fs *fs = arg;
-	struct fuse_buf buf = { 0 };
-	struct epoll_event e;
-	int set = wait_set(fs);
+	struct pollfd p = { .fd = fd, .events = POLLIN };
 
-	if (set < 0)
-		ptc_error_log("fuse", "cannot wait for requests: %s", strerror(errno));
-	while (set >= 0 && !fuse_session_exited(fs->se)) {
+	return poll(&p, 1, 0) == 1;
+}
+
+/* A request that is answered in a few microseconds: another thread need not be woken for what comes next. A small read is one while
+ * nothing else waits. */
+static bool is_short(const struct ptc_fs *fs, const struct fuse_buf *buf)
+{
+	struct fuse_in_header h;
+	struct fuse_read_in in;
+
+	if (buf->size < sizeof(h))
+		return true;
+	memcpy(&h, buf->mem, sizeof(h));
+	if (h.opcode == FUSE_READ && buf->size >= sizeof(h) + sizeof(in)) {
+		memcpy(&in, (const uint8_t *)buf->mem + sizeof(h), sizeof(in));
+		return in.size <= SHORT_READ && !is_waiting(fs->fd);
+	}
+	return h.opcode == FUSE_OPEN || h.opcode == FUSE_RELEASE || h.opcode == FUSE_FORGET ||
+	       h.opcode == FUSE_BATCH_FORGET || h.opcode == FUSE_GETATTR;
+}
+
+/* The next request, taken by whoever has the turn. False: the end. */
+static bool take(struct ptc_fs *fs, int set, struct fuse_buf *buf)
+{
+	struct epoll_event e;
+
+	while (!fuse_session_exited(fs->se)) {
 		int n = epoll_wait(set, &e, 1, -1);
 
 		if (n < 0 && errno == EINTR)
 			continue;
 		if (n < 0 || e.data.fd == fs->stop_fd)
-			break;
-		n = fuse_session_receive_buf(fs->se, &buf);
-		if (n == -EINTR || n == -EAGAIN)
-			continue;
-		if (n <= 0) /* 0 and -ENODEV: unmounted */
-			break;
-		fuse_session_process_buf(fs->se, &buf);
+			return false;
+		n = fuse_session_receive_buf(fs->se, buf);
+		if (n > 0)
+			return true;
+		if (n != -EINTR && n != -EAGAIN) /* 0 and -ENODEV: unmounted */
+			return false;
 	}
+	return false;
+}
+
+/* One thread waits for requests at a time. It answers short ones itself, and goes on waiting; before a long one it lets the other wait. */
+static void *take_main(void *arg)
+{
+	struct ptc_fs *fs = arg;
+	struct fuse_buf buf = { 0 };
+	int set = wait_set(fs);
+
+	if (set < 0)
+		ptc_error_log("fuse", "cannot wait for requests: %s", strerror(errno));
+	pthread_mutex_lock(&fs->turn);
+	while (set >= 0 && take(fs, set, &buf)) {
+		bool brief = is_short(fs, &buf);
+
+		if (!brief)
+			pthread_mutex_unlock(&fs->turn);
+		fuse_session_process_buf(fs->se, &buf);
+		if (!brief)
+			pthread_mutex_lock(&fs->turn);
+	}
+	pthread_mutex_unlock(&fs->turn);
 	if (set >= 0)
 		close(set);
 	fuse_session_exit(fs->se);

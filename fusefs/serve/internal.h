@@ -15,6 +15,7 @@ struct ptc_fs {
 	char *dir; /* mounted there; NULL: not */
 	char source[FS_SOURCE_MAX];
 	int fd, stop_fd;
+	pthread_mutex_t turn; /* who has it waits for requests */
 	int64_t start_s;
 	atomic_bool stopping;
 	pthread_mutex_t lock;

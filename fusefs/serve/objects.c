@@ -75,6 +75,7 @@ void fs_snap_unref_locked(struct ptc_fs *fs, struct fs_snap *s)
 		at = &(*at)->next;
 	*at = s->next;
 	fs_view_unref_locked(fs, s->view);
+	fs_file_unref_locked(fs, s->pack);
 	ptc_free(s);
 }
 
@@ -90,6 +91,7 @@ void fs_file_unref_locked(struct ptc_fs *fs, struct fs_file *f)
 	if (!f || --f->refs)
 		return;
 	fs_part_unref_locked(fs, f->at.part);
+	fs_file_unref_locked(fs, f->pack);
 	ptc_state_file_done(&f->sf);
 	ptc_free(f->start);
 	ptc_free(f);
@@ -129,6 +131,39 @@ struct fs_file *fs_file_new(struct ptc_state_file *sf, uint64_t id, uint64_t gen
 	*f = (struct fs_file){ .refs = 1, .id = id, .generation = generation, .sf = *sf, .start = start, .size = at };
 	*sf = (struct ptc_state_file){ 0 };
 	return f;
+}
+
+static size_t index_in(const struct ptc_state_file *sf, uint32_t item)
+{
+	size_t lo = 0, hi = sf->n;
+
+	while (lo < hi) {
+		size_t mid = lo + (hi - lo) / 2;
+
+		if (sf->items[mid] < item)
+			lo = mid + 1;
+		else
+			hi = mid;
+	}
+	return lo;
+}
+
+void fs_file_pack_locked(struct fs_snap *s, const struct ptc_spec *spec, struct fs_file *f)
+{
+	struct ptc_state_file sf;
+	size_t i;
+
+	if (f->sf.n != 1 || !f->sf.bytes[0] || f->sf.bytes[0] > FS_SMALL)
+		return;
+	if (!s->pack && !ptc_state_file_small(spec, FS_SMALL, &sf, NULL))
+		s->pack = fs_file_new(&sf, fs_identity(FS_TENSORS, s->uuid, s->number, 0, "bytes"), 0);
+	if (!s->pack)
+		return; /* it is read by itself */
+	i = index_in(&s->pack->sf, f->sf.items[0]);
+	if (i == s->pack->sf.n || s->pack->sf.items[i] != f->sf.items[0])
+		return;
+	f->pack = fs_file_ref_locked(s->pack);
+	f->pack_at = s->pack->start[i];
 }
 
 /* ---- jobs ---- */
@@ -310,6 +345,11 @@ static bool current_locked(const struct ptc_fs *fs, const struct fs_snap *s)
 	return true;
 }
 
+struct fs_view *fs_snap_view_known_locked(const struct ptc_fs *fs, struct fs_snap *s)
+{
+	return s->view && !s->loading && current_locked(fs, s) ? fs_view_ref_locked(s->view) : NULL;
+}
+
 static int load(struct ptc_fs *fs, struct fs_snap *s, struct fs_view **ret)
 {
 	struct ptc_error err = PTC_ERROR_INIT;
@@ -381,6 +421,23 @@ static int pin_view(struct ptc_fs *fs, struct fs_view *v, uint32_t ttl_ms)
 	return rc;
 }
 
+static bool held_for_long(const struct fs_view *v)
+{
+	return v->pinned_until_ns > ptc_sys_now_ns() + FS_PIN_MS / 3 * MS;
+}
+
+struct fs_view *fs_snap_open_known_locked(const struct ptc_fs *fs, struct fs_snap *s, uint64_t generation)
+{
+	struct fs_view *v = s->view;
+
+	if (!v || !held_for_long(v) || (generation && v->state->generation != generation))
+		return NULL;
+	v = fs_snap_view_known_locked(fs, s);
+	if (v)
+		v->opens++;
+	return v;
+}
+
 /* Held for some time to come, and counted as open. */
 static int view_open(struct ptc_fs *fs, struct fs_view *v)
 {
@@ -389,7 +446,7 @@ static int view_open(struct ptc_fs *fs, struct fs_view *v)
 
 	pthread_mutex_lock(&fs->lock);
 	v->opens++;
-	fresh = v->pinned_until_ns > ptc_sys_now_ns() + FS_PIN_MS / 3 * MS;
+	fresh = held_for_long(v);
 	pthread_mutex_unlock(&fs->lock);
 	if (!fresh)
 		rc = pin_view(fs, v, FS_PIN_MS);
@@ -494,6 +551,8 @@ static void strip(struct ptc_fs *fs)
 		fs_view_unref_locked(fs, s->view);
 		s->view = NULL;
 		fs_nodes_strip_locked(fs, s);
+		fs_file_unref_locked(fs, s->pack);
+		s->pack = NULL;
 	}
 	pthread_mutex_unlock(&fs->lock);
 }

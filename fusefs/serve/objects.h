@@ -19,6 +19,8 @@
 #define FS_PATIENCE_MS  500  /* how long others wait beside somebody who waits for that answer */
 #define FS_JOB_NAME_MAX (PTC_NAME_MAX + 11) /* with its owner: 4294967294:NAME */
 #define FS_FOREVER      (86400.0 * 365)
+#define FS_SMALL        (16u << 10) /* bytes of a tensor that is read together with others */
+#define FS_PLUS_NODES   65536       /* names the kernel knows at once, above which listings bring no nodes with them */
 #define FS_SNAP_S       1.0 /* how long the kernel may believe that a snapshot, or a generation of data, is still there */
 
 struct fs_op;
@@ -40,6 +42,7 @@ struct fs_snap {
 	uint64_t number, step;
 	struct fs_view *view; /* the newest; NULL: not looked at yet */
 	bool loading;
+	struct fs_file *pack; /* its small tensors; NULL: none of them has been looked up yet */
 };
 struct fs_file {
 	unsigned refs;
@@ -49,6 +52,11 @@ struct fs_file {
 	uint64_t *start; /* of each item in the file, and the end */
 	uint64_t size;
 	struct fs_place at; /* with a part: it is read by fs_part_read; sf is empty */
+	/* A small tensor's file: all such bytes of the snapshot, one after the other, which are fetched and cached by blocks of many
+	 * tensors, and where its own begin there. */
+	struct fs_file *pack;
+	uint64_t pack_at;
+	int64_t apart_until_ns; /* of a pack: until then each tensor is read by itself, as some of it cannot be */
 };
 
 enum fs_kind {
@@ -83,6 +91,7 @@ struct fs_node {
 	char *link;                           /* FS_LATEST */
 	struct fs_snap *snap;                 /* FS_SNAP and below */
 	struct fs_file *file;                 /* FS_GENERATION, FS_FILE */
+	bool opened;                          /* once: the kernel may be reading its pages */
 	uint64_t generation;                  /* FS_GEN, FS_RANKS; 0: the snapshot's in each */
 	struct fs_place at;                   /* FS_DATAGEN and below, as far as it is known there */
 	char data[PTC_FIELD_NAME_MAX + 1];    /* FS_DATASET and below */
@@ -97,11 +106,14 @@ struct fs_handle {
 	struct fs_place at;                  /* of FS_PART, and of FS_SLOTS */
 	struct fs_dirent *list;              /* a directory */
 	size_t nlist;
+	struct fs_node *dir; /* FS_TENSORS: whose files are looked up as they are listed; with its references */
+	struct fs_view *dir_view;
 };
 struct fs_dirent {
 	char *name;
 	uint64_t ino;
 	mode_t type;
+	uint32_t item; /* of FS_TENSORS */
 };
 
 /* objects.c */
@@ -116,6 +128,8 @@ void fs_file_unref_locked(struct ptc_fs *fs, struct fs_file *f);
 struct fs_file *fs_file_of_place_locked(const struct fs_place *at, uint64_t id);
 /* Takes sf over. NULL: out of memory (sf is released). */
 struct fs_file *fs_file_new(struct ptc_state_file *sf, uint64_t id, uint64_t generation);
+/* An item's file, whose bytes are small, is from now on read out of the snapshot's pack, which is made if need be. */
+void fs_file_pack_locked(struct fs_snap *s, const struct ptc_spec *spec, struct fs_file *f);
 /* A job by name or by uuid, as the source says now. 0, ENOENT or EIO. uid: who asks (root sees all). One that is shared with a group is
  * found by everybody: whether he may enter it the kernel knows, who has all his groups. */
 int fs_job_find(struct ptc_fs *fs, const char *name, const char *uuid, uid_t uid, struct ptc_fs_job *ret);
@@ -132,8 +146,11 @@ struct fs_snap *fs_snap_get(struct ptc_fs *fs, const struct ptc_fs_job *job);
 struct fs_snap *fs_snap_find(struct ptc_fs *fs, const char *uuid, uint64_t number, uint64_t step);
 /* A reference to how it is read now. 0, ESTALE, EIO ... */
 int fs_snap_view(struct ptc_fs *fs, struct fs_snap *s, bool anew, struct fs_view **ret);
+/* Without asking anybody: NULL where that would be needed. */
+struct fs_view *fs_snap_view_known_locked(const struct ptc_fs *fs, struct fs_snap *s);
 /* The same, and held, its opens counted; fs_view_close gives it back. */
 int fs_snap_open(struct ptc_fs *fs, struct fs_snap *s, uint64_t generation, struct fs_view **ret);
+struct fs_view *fs_snap_open_known_locked(const struct ptc_fs *fs, struct fs_snap *s, uint64_t generation);
 void fs_view_close_locked(struct ptc_fs *fs, struct fs_view *v);
 /* Renews and gives up leases; asks the source. */
 void fs_pins_tend(struct ptc_fs *fs);
@@ -144,6 +161,7 @@ struct fs_listing {
 	struct fs_dirent *v;
 	size_t n, cap;
 	bool failed;
+	struct fs_view *view; /* FS_TENSORS: what was listed, a reference */
 };
 /* Whether the job's data can be read with its owner's rights. */
 bool fs_data_shown(const struct ptc_fs *fs, const struct ptc_fs_job *job);
@@ -167,6 +185,10 @@ void fs_nodes_strip_locked(struct ptc_fs *fs, const struct fs_snap *s);
 void fs_run_lookup(struct ptc_fs *fs, struct fs_op *op);
 void fs_run_open(struct ptc_fs *fs, struct fs_op *op);
 void fs_run_opendir(struct ptc_fs *fs, struct fs_op *op);
+/* Opens it where nobody need be asked; 0: somebody must. *ret_first: it was never open before. */
+uint64_t fs_open_known_locked(struct ptc_fs *fs, uint64_t ino, struct fs_handle **ret, bool *ret_first);
+/* A lookup of entry i of the open directory, counted: its node, 0: none is made. */
+uint64_t fs_entry_look_up_locked(struct ptc_fs *fs, const struct fs_handle *h, uint64_t i, struct stat *ret);
 int fs_node_init(struct ptc_fs *fs, struct ptc_error *err);
 struct fs_handle *fs_handle_get_locked(struct ptc_fs *fs, uint64_t fh);
 /* 0: none is free. */

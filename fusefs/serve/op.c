@@ -11,6 +11,7 @@
 #include "fusefs/serve/internal.h"
 
 #include "base/alloc.h"
+#include "base/check.h"
 #include "base/sys/sys.h"
 
 #include <errno.h>
@@ -26,6 +27,7 @@ void fs_op_unref_locked(struct ptc_fs *fs, struct fs_op *op)
 	if (--op->refs)
 		return;
 	fs_file_unref_locked(fs, op->file);
+	fs_file_unref_locked(fs, op->small);
 	fs_view_unref_locked(fs, op->view);
 	fs_part_unref_locked(fs, op->at.part);
 	ptc_free(op->name);
@@ -213,6 +215,19 @@ static struct fs_op *over_locked(struct ptc_fs *fs, bool all, int *ret_error)
 	return NULL;
 }
 
+/* Reads that have waited long enough for a block of many tensors, of which some may be on a node that hangs. */
+static void part_from_packs(struct ptc_fs *fs)
+{
+	int64_t patience_ns = (int64_t)PTC_MIN((uint32_t)FS_PACK_MS, fs->opts.timeout_ms / 3) * 1000000;
+	int64_t late_ns = ptc_sys_now_ns() + (int64_t)fs->opts.timeout_ms * 1000000 - patience_ns;
+
+	pthread_mutex_lock(&fs->lock);
+	for (struct fs_op *op = fs->ops; op && op->deadline_ns <= late_ns; op = op->next)
+		if (op->small && !op->starting && fs_cache_leave_locked(fs, op))
+			fs_read_apart_locked(fs, op);
+	pthread_mutex_unlock(&fs->lock);
+}
+
 static void answer_over(struct ptc_fs *fs, bool all)
 {
 	struct fs_op *op;
@@ -250,6 +265,7 @@ static void *clock_main(void *arg)
 
 	while (!atomic_load(&fs->stopping)) {
 		rest(fs, &fs->clock_cond, CLOCK_MS);
+		part_from_packs(fs);
 		answer_over(fs, false);
 	}
 	answer_over(fs, true);

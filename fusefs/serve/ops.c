@@ -6,6 +6,7 @@
 
 #include "base/alloc.h"
 #include "base/check.h"
+#include "base/sys/sys.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -17,10 +18,11 @@ static void on_init(void *userdata, struct fuse_conn_info *conn)
 	conn->max_read = FS_READ_MAX;
 	conn->max_background = 64;
 	conn->congestion_threshold = 48;
-	conn->want &=
-		~(unsigned)(FUSE_CAP_SPLICE_READ | FUSE_CAP_SPLICE_WRITE | FUSE_CAP_SPLICE_MOVE | FUSE_CAP_READDIRPLUS |
-			    FUSE_CAP_READDIRPLUS_AUTO | FUSE_CAP_AUTO_INVAL_DATA | FUSE_CAP_IOCTL_DIR);
-	conn->want |= conn->capable & (unsigned)(FUSE_CAP_ASYNC_READ | FUSE_CAP_PARALLEL_DIROPS);
+	conn->want &= ~(unsigned)(FUSE_CAP_SPLICE_READ | FUSE_CAP_SPLICE_WRITE | FUSE_CAP_SPLICE_MOVE |
+				  FUSE_CAP_READDIRPLUS_AUTO | FUSE_CAP_AUTO_INVAL_DATA | FUSE_CAP_IOCTL_DIR);
+	/* Not READDIRPLUS_AUTO: who lists a directory whole and then opens what is in it would look each file up. */
+	conn->want |= conn->capable & (unsigned)(FUSE_CAP_ASYNC_READ | FUSE_CAP_PARALLEL_DIROPS | FUSE_CAP_READDIRPLUS |
+						 FUSE_CAP_CACHE_SYMLINKS);
 }
 
 static enum fs_kind kind_of(struct ptc_fs *fs, fuse_ino_t ino)
@@ -49,9 +51,42 @@ static void to_worker(fuse_req_t req, fuse_ino_t ino, const char *name, const st
 			    op); /* data may be on a dead disk */
 }
 
+/* How a tensor's directory is read, where nobody need be asked, and the name says which tensor it is. */
+static struct fs_view *view_known(struct ptc_fs *fs, fuse_ino_t parent, const char *name)
+{
+	struct fs_view *view = NULL;
+	struct fs_node *n;
+
+	if (strchr(name, '~'))
+		return NULL;
+	pthread_mutex_lock(&fs->lock);
+	n = fs_node_find_locked(fs, parent);
+	if (n && n->kind == FS_TENSORS)
+		view = fs_snap_view_known_locked(fs, n->snap);
+	pthread_mutex_unlock(&fs->lock);
+	return view;
+}
+
 static void on_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
 {
-	to_worker(req, parent, name, NULL, fs_run_lookup);
+	struct ptc_fs *fs = fuse_req_userdata(req);
+	struct fs_view *view = view_known(fs, parent, name);
+	struct fs_op *op;
+
+	if (!view) {
+		to_worker(req, parent, name, NULL, fs_run_lookup);
+		return;
+	}
+	op = fs_op_new(fs, req, parent, name, NULL);
+	if (op)
+		op->view = view;
+	if (op && fs_op_start(fs, op))
+		fs_run_lookup(fs, op);
+	if (op)
+		return;
+	pthread_mutex_lock(&fs->lock);
+	fs_view_unref_locked(fs, view);
+	pthread_mutex_unlock(&fs->lock);
 }
 
 static void forget(struct ptc_fs *fs, uint64_t ino, uint64_t n)
@@ -77,7 +112,7 @@ static void on_forget_multi(fuse_req_t req, size_t count, struct fuse_forget_dat
 /* What never changes about it: what a snapshot or a job's data has, and the root, which every path begins at. */
 static bool settled(const struct fs_node *n)
 {
-	return n->snap || n->kind == FS_ROOT || n->kind == FS_STATE || n->kind >= FS_DATA;
+	return n->snap || n->kind == FS_ROOT || n->kind == FS_STATE || n->kind == FS_LATEST || n->kind >= FS_DATA;
 }
 
 static void on_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
@@ -118,6 +153,68 @@ static void on_readlink(fuse_req_t req, fuse_ino_t ino)
 }
 
 /* What lies in a dataset is opened here: nobody is asked for it, and loaders open a file for each sample. */
+/* All of a small tensor's file; false: it is none, or not here. */
+static bool small_content_locked(struct ptc_fs *fs, const struct fs_file *f, uint8_t *ret, size_t *ret_len)
+{
+	struct fs_block *blocks[2];
+	size_t head = f->sf.head_len, at = 0;
+	uint64_t off = f->pack_at, end, first = off / FS_BLOCK;
+	size_t n;
+
+	if (!f->pack || head > FS_SMALL_HEAD || f->size - head > FS_SMALL)
+		return false;
+	end = off + (f->size - head);
+	n = (size_t)((end - 1) / FS_BLOCK - first + 1);
+	if (!fs_cache_ready_locked(fs, f->pack->id, first, n, blocks))
+		return false;
+	memcpy(ret, f->sf.head, head);
+	for (; off < end; at++) {
+		size_t skip = (size_t)(off % FS_BLOCK), len = (size_t)PTC_MIN(end - off, (uint64_t)(FS_BLOCK - skip));
+
+		memcpy(ret + f->size - (end - off), blocks[at]->data + skip, len);
+		off += len;
+	}
+	fs_cache_unpin_locked(fs, blocks, n);
+	*ret_len = (size_t)f->size;
+	return true;
+}
+
+/* A small file's bytes go into the kernel's pages before its first open is answered: whoever opens it will read it, and need not ask
+ * again. Only then: a page that is being read is locked until we answer, for which nobody might be left. */
+static void store(struct ptc_fs *fs, fuse_ino_t ino, uint8_t *data, size_t len)
+{
+	struct fuse_bufvec buf = FUSE_BUFVEC_INIT(len);
+
+	buf.buf[0].mem = data;
+	fuse_lowlevel_notify_store(fs->se, ino, 0, &buf, 0); /* where it fails, it is read */
+}
+
+static bool open_known(struct ptc_fs *fs, fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
+{
+	uint8_t data[FS_SMALL + FS_SMALL_HEAD];
+	bool first = false;
+	struct fs_handle *h;
+	size_t len = 0;
+	uint64_t fh;
+
+	pthread_mutex_lock(&fs->lock);
+	fh = fs_open_known_locked(fs, ino, &h, &first);
+	first = fh && first && small_content_locked(fs, h->file, data, &len);
+	pthread_mutex_unlock(&fs->lock);
+	if (!fh)
+		return false;
+	if (first)
+		store(fs, ino, data, len);
+	fi->fh = fh;
+	fi->keep_cache = 1;
+	if (!fuse_reply_open(req, fi))
+		return true;
+	pthread_mutex_lock(&fs->lock);
+	fs_handle_close_locked(fs, fh);
+	pthread_mutex_unlock(&fs->lock);
+	return true;
+}
+
 static void on_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
 	struct ptc_fs *fs = fuse_req_userdata(req);
@@ -125,6 +222,8 @@ static void on_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 
 	if ((fi->flags & O_ACCMODE) != O_RDONLY) {
 		fuse_reply_err(req, EROFS);
+	} else if (open_known(fs, req, ino, fi)) {
+		return;
 	} else if (kind_of(fs, ino) == FS_PART) {
 		op = fs_op_new(fs, req, ino, NULL, fi);
 		if (op && fs_op_start(fs, op))
@@ -195,6 +294,40 @@ static void on_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, s
 	ptc_free(buf);
 }
 
+/* As readdir, and each tensor's file is looked up: whoever opens all of them need not ask for each. */
+static void on_readdirplus(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi)
+{
+	struct ptc_fs *fs = fuse_req_userdata(req);
+	size_t used = 0, room = PTC_MIN(size, (size_t)FS_READ_MAX), n, made = 0;
+	char *buf = ptc_malloc(PTC_MAX(room, (size_t)1)), name[FS_NAME_MAX + 1];
+	uint64_t nodes[FS_PLUS_MAX];
+	const struct fs_handle *h;
+	struct fuse_entry_param e;
+	int error = buf ? 0 : ENOMEM;
+
+	pthread_mutex_lock(&fs->lock);
+	h = fs_handle_get_locked(fs, fi->fh);
+	if (!error && (!h || !h->list || off < 0))
+		error = EBADF;
+	e = (struct fuse_entry_param){ .entry_timeout = FS_FOREVER, .attr_timeout = FS_FOREVER };
+	for (uint64_t i = (uint64_t)off; !error && made < FS_PLUS_MAX && entry_of(h, i, name, &e.attr); i++) {
+		n = fuse_add_direntry_plus(req, NULL, 0, name, NULL, 0);
+		if (n > room - used)
+			break;
+		e.ino = fs_entry_look_up_locked(fs, h, i, &e.attr);
+		if (e.ino)
+			nodes[made++] = e.ino;
+		used += fuse_add_direntry_plus(req, buf + used, room - used, name, &e, (off_t)i + 1);
+	}
+	pthread_mutex_unlock(&fs->lock);
+	if (error)
+		fuse_reply_err(req, error);
+	else if (fuse_reply_buf(req, buf, used))
+		while (made)
+			forget(fs, nodes[--made], 1); /* the kernel does not know of them */
+	ptc_free(buf);
+}
+
 /* ---- reading ---- */
 
 struct reading {
@@ -202,6 +335,9 @@ struct reading {
 	struct fs_view *view;
 	uint64_t off, first;
 	size_t size, nblocks;
+	struct fs_file *small; /* as those of struct fs_op */
+	uint64_t small_off;
+	size_t small_head;
 };
 
 static bool in_order(const struct fs_handle *h, uint64_t off, uint64_t end)
@@ -251,6 +387,7 @@ static void reading_done(struct ptc_fs *fs, const struct reading *r)
 {
 	pthread_mutex_lock(&fs->lock);
 	fs_file_unref_locked(fs, r->file);
+	fs_file_unref_locked(fs, r->small);
 	fs_view_unref_locked(fs, r->view);
 	pthread_mutex_unlock(&fs->lock);
 }
@@ -271,6 +408,9 @@ static void read_slowly(struct ptc_fs *fs, fuse_req_t req, fuse_ino_t ino, const
 	op->size = r->size;
 	op->first = r->first;
 	op->nblocks = r->nblocks;
+	op->small = r->small;
+	op->small_off = r->small_off;
+	op->small_head = r->small_head;
 	if (!fs_op_start(fs, op))
 		return;
 	if (far)
@@ -295,6 +435,22 @@ static void read_direct(struct ptc_fs *fs, fuse_req_t req, fuse_ino_t ino, const
 		read_slowly(fs, req, ino, r, false);
 }
 
+/* Of a small tensor's file: its bytes are read where those of others are, too. */
+static void read_packed(struct reading *r)
+{
+	struct fs_file *f = r->file;
+	uint64_t head = f->sf.head_len;
+
+	if (!f->pack || r->off + r->size <= head || ptc_sys_now_ns() < f->pack->apart_until_ns)
+		return;
+	r->small = f;
+	r->small_off = r->off;
+	r->small_head = (size_t)(head - PTC_MIN(r->off, head));
+	r->file = f->pack;
+	r->off = f->pack_at + (r->off + r->small_head - head);
+	r->size -= r->small_head;
+}
+
 /* What is to be read, from where. 0, or an error; size 0: nothing. */
 static int reading_of(struct ptc_fs *fs, const struct fs_handle *h, size_t size, off_t off, struct reading *ret)
 {
@@ -306,6 +462,8 @@ static int reading_of(struct ptc_fs *fs, const struct fs_handle *h, size_t size,
 	if (ret->off >= h->file->size)
 		return 0;
 	ret->size = (size_t)PTC_MIN(PTC_MIN(size, (size_t)FS_READ_MAX), h->file->size - ret->off);
+	if (ret->size)
+		read_packed(ret);
 	ret->first = ret->off / FS_BLOCK;
 	ret->nblocks = (size_t)((ret->off + ret->size - 1) / FS_BLOCK - ret->first + 1);
 	return 0;
@@ -364,7 +522,7 @@ struct answer {
 	struct fs_direct_spans spans;          /* HOW_DIRECT */
 };
 
-/* References to file and view are r's but with HOW_ERROR and HOW_READY. */
+/* References to file and view are r's but with HOW_ERROR and HOW_READY; to small but with HOW_ERROR. */
 static void decide_locked(struct ptc_fs *fs, struct fs_handle *h, struct reading *r, struct answer *a)
 {
 	enum fs_direct_state direct = FS_REMOTE;
@@ -374,7 +532,7 @@ static void decide_locked(struct ptc_fs *fs, struct fs_handle *h, struct reading
 		return;
 	if (r->off + r->size <= r->file->sf.head_len)
 		a->how = HOW_HEAD;
-	else if (r->view)
+	else if (r->view && !r->small)
 		direct = fs_direct_find_locked(fs, r->file, r->view, r->off, r->size, &a->spans);
 	if (a->how != HOW_HEAD) {
 		a->how = direct == FS_DIRECT                                                       ? HOW_DIRECT
@@ -389,13 +547,20 @@ static void decide_locked(struct ptc_fs *fs, struct fs_handle *h, struct reading
 		if (r->view)
 			fs_view_ref_locked(r->view);
 	}
-	if ((r->view || r->file->at.part) && (a->how == HOW_READY || a->how == HOW_FETCH)) /* what is near needs none */
+	if (a->how != HOW_ERROR)
+		fs_file_ref_locked(r->small);
+	if (r->small) {
+		if (a->how == HOW_FETCH)
+			fs_cache_ahead_locked(fs, r->file, r->view, r->first + r->nblocks, FS_PACK_AHEAD);
+	} else if ((r->view || r->file->at.part) &&
+		   (a->how == HOW_READY || a->how == HOW_FETCH)) /* what is near needs none */
 		ahead_locked(fs, h, r);
 }
 
 static void on_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi)
 {
 	struct ptc_fs *fs = fuse_req_userdata(req);
+	struct iovec head = { NULL, 0 };
 	struct reading r = { 0 };
 	struct fs_handle *h;
 	struct answer a;
@@ -422,9 +587,11 @@ static void on_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, stru
 		read_direct(fs, req, ino, &r, &a.spans);
 		break;
 	case HOW_READY:
-		fs_read_reply(req, a.blocks, r.first, r.off, r.size);
+		head = r.small ? (struct iovec){ (uint8_t *)r.small->sf.head + r.small_off, r.small_head } : head;
+		fs_read_reply(req, head, a.blocks, r.first, r.off, r.size);
 		pthread_mutex_lock(&fs->lock);
 		fs_cache_unpin_locked(fs, a.blocks, r.nblocks);
+		fs_file_unref_locked(fs, r.small);
 		pthread_mutex_unlock(&fs->lock);
 		break;
 	case HOW_ASK:
@@ -528,6 +695,7 @@ const struct fuse_lowlevel_ops fs_ops = {
 	.release = on_release,
 	.opendir = on_opendir,
 	.readdir = on_readdir,
+	.readdirplus = on_readdirplus,
 	.releasedir = on_release,
 	.statfs = on_statfs,
 	.setattr = on_setattr,

@@ -9,6 +9,7 @@
 #include "fusefs/serve/objects.h"
 
 #include <fuse3/fuse_lowlevel.h>
+#include <sys/uio.h>
 
 #define FS_BLOCK           (128u << 10) /* unit of the cache: what the kernel reads ahead */
 #define FS_READ_SPAN       (FS_READ_MAX / FS_BLOCK + 1)
@@ -23,6 +24,11 @@
 #define FS_FETCH_TASK_POOL 8
 #define FS_DATA_FETCH      4 /* of those, at most, that wait for samples: state must not wait for a dead disk */
 #define FS_TAKERS          2
+#define FS_PLUS_MAX        256 /* nodes that one answer to a listing brings with it: they are made with the lock held */
+#define FS_SMALL_HEAD      512 /* the most of a file of a small tensor that comes before it */
+#define FS_PACK_AHEAD      8   /* blocks of small tensors */
+#define FS_PACK_MS         2000 /* so long a read waits for a block of many tensors; then it asks for its own bytes alone ... */
+#define FS_APART_MS        10000 /* ... and so do others, for so long */
 
 struct fs_block;
 struct fs_wait {
@@ -48,6 +54,10 @@ struct fs_op {
 	struct fs_file *file;
 	struct fs_view *view;
 	struct fs_place at; /* instead of file and view */
+	/* of a small tensor's file: file is its snapshot's pack, and all that follows is of that */
+	struct fs_file *small;
+	uint64_t small_off; /* where in the file it begins */
+	size_t small_head;  /* bytes of the file's head, which come first */
 	uint64_t off;
 	size_t size;
 	uint64_t first; /* block */
@@ -150,13 +160,18 @@ void fs_cache_ahead_locked(struct ptc_fs *fs, struct fs_file *file, struct fs_vi
 void *fs_fetch_main(void *fs);
 void fs_cache_kick_locked(struct ptc_fs *fs); /* there may be room for a read that waits for it */
 void fs_cache_drain(struct ptc_fs *fs);       /* once the threads have ended */
+/* A read that waits for blocks does not any more; false: it does not wait, or only for room. */
+bool fs_cache_leave_locked(struct ptc_fs *fs, struct fs_op *op);
+/* A read of a small tensor's file goes on without the pack: it is queued anew. Lock held, none of its blocks pinned. */
+void fs_read_apart_locked(struct ptc_fs *fs, struct fs_op *op);
 /* Nothing is missing of the read any more: answers it. Consumes a reference. */
 void fs_read_done(struct ptc_fs *fs, struct fs_op *op);
 /* A read has waited for them until its deadline; was that so a moment ago? */
 void fs_timed_out_note_locked(struct ptc_fs *fs, const struct fs_op *op);
 bool fs_timed_out_locked(const struct ptc_fs *fs, uint64_t file, uint64_t first, uint64_t n);
-/* Answers a read out of its blocks. */
-void fs_read_reply(fuse_req_t req, struct fs_block *const *blocks, uint64_t first, uint64_t off, size_t size);
+/* Answers a read: bytes of a head, then out of its blocks. */
+void fs_read_reply(fuse_req_t req, struct iovec head, struct fs_block *const *blocks, uint64_t first, uint64_t off,
+		   size_t size);
 
 /* The ranges of items that make up bytes [off, end) of the file, which begin behind its head. 0 or PTC_ENOMEM; ptc_free them. */
 int fs_ranges_of(const struct fs_file *file, uint64_t off, uint64_t end, struct ptc_fs_range **ret, size_t *ret_n);

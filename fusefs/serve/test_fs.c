@@ -216,7 +216,7 @@ static void test_believed(void **state)
 	} rows[] = { { "", "job", 0, 0 },
 		     { "job", "generation.json", 0, 0 },
 		     { "job", "state", ever, ever },
-		     { "job/state", "latest", 0, 0 },
+		     { "job/state", "latest", 0, ever },
 		     { "job/state", "snap-1-step-7", 1, ever },
 		     { SNAP, "tensors", ever, ever },
 		     { SNAP, "gen-1", 1, ever },
@@ -243,6 +243,138 @@ static void test_believed(void **state)
 			fail_msg("%s: %llu %llu %llu", rows[i].name, (unsigned long long)entry.entry_valid,
 				 (unsigned long long)entry.attr_valid, (unsigned long long)attr.attr_valid);
 	}
+}
+
+/* ---- small tensors ---- */
+
+#define HEAD 128 /* of these .npy files */
+
+/* The node that a listing of tensors/ brings for a name; 0: it brings none. Each such node is a lookup. */
+static uint64_t listed_node(struct peer *p, const char *name)
+{
+	uint64_t dir = peer_walk(p, SNAP "/tensors", NULL), fh = peer_open(p, dir, true), found = 0, off = 0;
+	struct fuse_direntplus e;
+
+	for (bool more = true; more;) {
+		struct fuse_read_in in = { .fh = fh, .offset = off, .size = 4096 };
+
+		assert_int_equal(0, peer_call(p, FUSE_READDIRPLUS, dir, &in, sizeof(in), NULL, 0));
+		more = p->len > 0;
+		for (size_t at = 0; at < p->len; at += FUSE_DIRENTPLUS_SIZE(&e)) {
+			const char *text = (const char *)p->reply + at + FUSE_NAME_OFFSET_DIRENTPLUS;
+
+			memcpy(&e, p->reply + at, sizeof(e));
+			off = e.dirent.off;
+			if (e.dirent.namelen == strlen(name) && !memcmp(text, name, e.dirent.namelen))
+				found = e.entry_out.nodeid;
+			if (e.entry_out.nodeid) {
+				assert_int_equal(e.dirent.ino, e.entry_out.attr.ino);
+				assert_int_equal(S_IFREG | 0400, e.entry_out.attr.mode);
+				assert_true(e.entry_out.attr_valid >= 86400 && e.entry_out.entry_valid >= 86400);
+			}
+		}
+	}
+	peer_release(p, dir, fh, true);
+	return found;
+}
+
+/* Opens a small tensor's file and reads all of it; the error. */
+static int read_small(struct fixture *f, const char *path, uint32_t item, size_t bytes)
+{
+	struct peer *p = &f->p;
+	struct fuse_attr attr;
+	uint64_t node = peer_walk(p, path, &attr), fh = peer_open(p, node, false);
+	int e;
+
+	assert_int_equal(HEAD + bytes, attr.size);
+	assert_int_not_equal(0, fh);
+	e = peer_read(p, node, fh, 0, 4096);
+	if (!e) {
+		assert_int_equal(attr.size, p->len);
+		assert_memory_equal("\x93NUMPY", p->reply, 6);
+		check_bytes(f, p->reply + HEAD, 0, bytes, item);
+		assert_int_equal(0, peer_read(p, node, fh, HEAD - 5, 7)); /* a part of the head, and of them */
+		assert_int_equal(7, p->len);
+		assert_int_equal('\n', p->reply[4]);
+		check_bytes(f, p->reply + 5, 0, 2, item);
+		assert_int_equal(0, peer_read(p, node, fh, HEAD + bytes - 3, 4096));
+		assert_int_equal(3, p->len);
+		check_bytes(f, p->reply, bytes - 3, 3, item);
+	}
+	peer_release(p, node, fh, false);
+	return e;
+}
+
+/* All small tensors are asked for with one call; what is there when a file is opened comes with it, once. */
+static void test_small(void **state)
+{
+	struct fixture *f = *state;
+	struct peer *p = &f->p;
+	uint64_t node, fh;
+
+	assert_int_equal(0, read_small(f, SNAP "/tensors/b.npy", 2, 4));
+	assert_int_equal(1, f->m.reads);
+	assert_int_equal(2 * (4 + 20), f->m.read_bytes);
+	assert_int_equal(0, p->nstored);
+	node = peer_walk(p, SNAP "/tensors/c%2Fd.npy", NULL);
+	fh = peer_open(p, node, false);
+	assert_int_equal(1, p->nstored);
+	assert_int_equal(node, p->stored.nodeid);
+	assert_int_equal(HEAD + 20, p->stored.size);
+	assert_memory_equal("\x93NUMPY", p->stored_data, 6);
+	check_bytes(f, p->stored_data + HEAD, 0, 20, 4);
+	peer_release(p, node, fh, false);
+	assert_int_equal(0, read_small(f, SNAP "/tensors/c%2Fd.npy", 4, 20));
+	assert_int_equal(0, read_small(f, SNAP "/tensors/c%2Fd:exp.npy", 5, 20));
+	assert_int_equal(2, p->nstored); /* not again of what was open before: its pages may be locked */
+	assert_int_equal(1, f->m.reads);
+}
+
+/* A listing looks up what it lists: the same nodes as by name, and as many lookups as are then forgotten. */
+static void test_listed(void **state)
+{
+	struct fixture *f = *state;
+	struct peer *p = &f->p;
+	uint64_t node = listed_node(p, "c%2Fd.npy"), by_name;
+	struct fuse_forget_in forget = { .nlookup = 1 };
+	struct fuse_getattr_in getattr = { 0 };
+
+	assert_int_not_equal(0, node);
+	assert_int_equal(0, listed_node(p, "."));
+	by_name = peer_walk(p, SNAP "/tensors/c%2Fd.npy", NULL);
+	assert_int_equal(by_name, node);
+	for (int lookups = 3; lookups; lookups--) {
+		assert_int_equal(0, peer_call(p, FUSE_GETATTR, node, &getattr, sizeof(getattr), NULL, 0));
+		peer_send(p, FUSE_FORGET, node, &forget, sizeof(forget), NULL, 0);
+	}
+	assert_int_equal(ESTALE, peer_call(p, FUSE_GETATTR, node, &getattr, sizeof(getattr), NULL, 0));
+}
+
+/* One of the many is damaged: it is EIO, and the others are right, each by itself. */
+static void test_small_damaged(void **state)
+{
+	struct fixture *f = *state;
+
+	f->m.bad = 5;
+	assert_int_equal(0, read_small(f, SNAP "/tensors/b.npy", 2, 4));
+	assert_int_equal(EIO, read_small(f, SNAP "/tensors/c%2Fd:exp.npy", 5, 20));
+	assert_int_equal(0, read_small(f, SNAP "/tensors/c%2Fd.npy", 4, 20));
+	assert_int_equal(0, f->p.nstored);
+	f->m.bad = -1;
+	assert_int_equal(0, read_small(f, SNAP "/tensors/c%2Fd:exp.npy", 5, 20));
+}
+
+/* One of the many is on a node that hangs: others are there all the same, long before the time is over. */
+static void test_small_slow(void **state)
+{
+	struct fixture *f = *state;
+	int64_t began = ptc_sys_now_ns();
+
+	f->m.slow = 5;
+	assert_int_equal(0, read_small(f, SNAP "/tensors/b.npy", 2, 4));
+	assert_int_equal(0, read_small(f, SNAP "/tensors/c%2Fd.npy", 4, 20));
+	assert_true(ptc_sys_now_ns() - began < INT64_C(4500) * 1000000); /* of 5000 ms */
+	f->m.slow = -1;
 }
 
 static void test_statfs(void **state)
@@ -794,6 +926,10 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_reads_ahead, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_times, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_believed, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_small, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_listed, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_small_damaged, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_small_slow, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_statfs, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_data_names, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_slots, setup, teardown),

@@ -40,6 +40,7 @@ struct memory {
 	char uuid[37];
 	_Atomic int pinned, reads, states;
 	_Atomic uint64_t read_bytes; /* that reads asked for */
+	_Atomic int bad, slow;       /* an item: reads of it are damaged; of others together with it, wait. -1: none */
 	struct memory_samples samples;
 	int (*locate)(void *arg, const struct ptc_fs_state *state, const struct ptc_fs_range *ranges, size_t n,
 		      struct ptc_fs_spans **ret, struct ptc_error *err); /* NULL: nothing lies here */
@@ -164,17 +165,33 @@ static inline int memory_pin(void *arg, const struct ptc_fs_state *s, uint32_t t
 	return 0;
 }
 
+static inline bool memory_asked(const struct memory *m, const struct ptc_fs_range *ranges, size_t n, int item)
+{
+	for (size_t i = 0; i < n; i++)
+		if ((int)ranges[i].item == item)
+			return true;
+	return false;
+}
+
+/* As a node that does not answer, until it is said to. */
+static inline int memory_wait_long(struct memory *m)
+{
+	while (m->slow >= 0)
+		usleep(5000);
+	return PTC_ETIMEOUT;
+}
+
 static inline int memory_read(void *arg, const struct ptc_fs_state *s, const struct ptc_fs_range *ranges, size_t n,
 			      ptc_fs_data_fn fn, void *fn_arg, struct ptc_error *err)
 {
 	struct memory *m = arg;
 	uint8_t buf[4096];
-	int rc = memory_wait(m);
+	int rc = memory_asked(m, ranges, n, m->slow) && n > 1 ? memory_wait_long(m) : memory_wait(m);
 
 	m->reads++;
 	for (size_t i = 0; i < n; i++)
 		m->read_bytes += ranges[i].length;
-	rc = rc ? rc : m->error;
+	rc = rc ? rc : memory_asked(m, ranges, n, m->bad) ? PTC_ECORRUPT : m->error;
 	for (size_t i = 0; i < n && !rc; i++)
 		for (uint64_t at = 0, len; at < ranges[i].length && !rc; at += len) {
 			len = PTC_MIN(ranges[i].length - at, sizeof(buf));
@@ -211,7 +228,7 @@ static inline void memory_init(struct memory *m)
 {
 	static const char *const names[MEM_TENSORS] = { "a", "b", "c/d" };
 
-	*m = (struct memory){ .generation = 1, .snapshot = 1, .patience_ms = 3000 };
+	*m = (struct memory){ .generation = 1, .snapshot = 1, .patience_ms = 3000, .bad = -1, .slow = -1 };
 	pthread_mutex_init(&m->lock, NULL);
 	pthread_cond_init(&m->cond, NULL);
 	strcpy(m->uuid, "00000000-0000-4000-8000-000000000001");
@@ -247,6 +264,10 @@ struct peer {
 	uint8_t *reply;
 	size_t len;
 	int error; /* of it: 0 or an errno */
+	/* the last bytes that came unasked for */
+	struct fuse_notify_store_out stored;
+	uint8_t *stored_data;
+	unsigned nstored;
 };
 
 static inline void *peer_serve(void *fs)
@@ -277,6 +298,16 @@ static inline uint64_t peer_send(struct peer *p, uint32_t opcode, uint64_t node,
 	return h.unique;
 }
 
+/* What comes without a request: a file's bytes, from its beginning. */
+static inline void peer_stored(struct peer *p, const struct fuse_out_header *h, const uint8_t *data, size_t len)
+{
+	ptc_require(h->error == FUSE_NOTIFY_STORE && len >= sizeof(p->stored));
+	memcpy(&p->stored, data, sizeof(p->stored));
+	ptc_require(p->stored.offset == 0 && p->stored.size == len - sizeof(p->stored));
+	memcpy(p->stored_data, data + sizeof(p->stored), p->stored.size);
+	p->nstored++;
+}
+
 /* The next reply, of whichever request; 0: none within the time. */
 static inline uint64_t peer_receive(struct peer *p, int timeout_ms)
 {
@@ -284,13 +315,17 @@ static inline uint64_t peer_receive(struct peer *p, int timeout_ms)
 	struct fuse_out_header h;
 	ssize_t n;
 
-	if (poll(&poller, 1, timeout_ms) != 1)
-		return 0;
-	n = recv(p->fd, p->reply, PEER_MAX, 0);
-	if (n < (ssize_t)sizeof(h))
-		return 0;
-	memcpy(&h, p->reply, sizeof(h));
-	ptc_require(h.len == (size_t)n);
+	do {
+		if (poll(&poller, 1, timeout_ms) != 1)
+			return 0;
+		n = recv(p->fd, p->reply, PEER_MAX, 0);
+		if (n < (ssize_t)sizeof(h))
+			return 0;
+		memcpy(&h, p->reply, sizeof(h));
+		ptc_require(h.len == (size_t)n);
+		if (!h.unique)
+			peer_stored(p, &h, p->reply + sizeof(h), (size_t)n - sizeof(h));
+	} while (!h.unique);
 	p->len = (size_t)n - sizeof(h);
 	p->error = -h.error;
 	memmove(p->reply, p->reply + sizeof(h), p->len);
@@ -319,8 +354,8 @@ static inline void peer_start(struct peer *p, struct memory *m, uint32_t timeout
 	struct ptc_error err = PTC_ERROR_INIT;
 	int pair[2];
 
-	*p = (struct peer){ .reply = malloc(PEER_MAX) };
-	ptc_require(p->reply && !socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair));
+	*p = (struct peer){ .reply = malloc(PEER_MAX), .stored_data = malloc(PEER_MAX) };
+	ptc_require(p->reply && p->stored_data && !socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair));
 	for (int i = 0; i < 2; i++)
 		setsockopt(pair[i], SOL_SOCKET, SO_SNDBUFFORCE, &(int){ 8 << 20 }, sizeof(int));
 	p->fd = pair[0];
@@ -338,6 +373,7 @@ static inline void peer_stop(struct peer *p)
 	ptc_fs_free(p->fs);
 	close(p->fd);
 	free(p->reply);
+	free(p->stored_data);
 }
 
 /* Looks a name up; its node, or 0 with the error in p. */

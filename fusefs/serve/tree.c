@@ -110,13 +110,11 @@ static bool stripped(const struct fs_file *f)
 }
 
 /* Takes fresh over: it is put in, or given up for the one that is there. Counts one lookup. */
-static int node_put(struct ptc_fs *fs, struct fs_node *fresh, uint64_t *ret_id, struct stat *ret_stat)
+static int node_put_locked(struct ptc_fs *fs, struct fs_node *fresh, uint64_t *ret_id, struct stat *ret_stat)
 {
-	struct fs_node *n;
+	struct fs_node *n = fs_node_find_locked(fs, fresh->id);
 	int e = 0;
 
-	pthread_mutex_lock(&fs->lock);
-	n = fs_node_find_locked(fs, fresh->id);
 	if ((n && !same_node(n, fresh)) || (!n && fs->nnodes >= FS_NODES_MAX))
 		e = n ? EIO : ENFILE;
 	if (!n && !e) {
@@ -141,6 +139,15 @@ static int node_put(struct ptc_fs *fs, struct fs_node *fresh, uint64_t *ret_id, 
 	}
 	if (fresh)
 		node_free_locked(fs, fresh);
+	return e;
+}
+
+static int node_put(struct ptc_fs *fs, struct fs_node *fresh, uint64_t *ret_id, struct stat *ret_stat)
+{
+	int e;
+
+	pthread_mutex_lock(&fs->lock);
+	e = node_put_locked(fs, fresh, ret_id, ret_stat);
 	pthread_mutex_unlock(&fs->lock);
 	return e;
 }
@@ -181,6 +188,8 @@ void fs_nodes_strip_locked(struct ptc_fs *fs, const struct fs_snap *s)
 				ptc_state_file_done(&n->file->sf);
 				ptc_free(n->file->start);
 				n->file->start = NULL;
+				fs_file_unref_locked(fs, n->file->pack);
+				n->file->pack = NULL;
 			}
 }
 
@@ -280,6 +289,18 @@ static bool has_optimizer(const struct ptc_spec *spec)
 	return spec->nfields || declared_fields(spec);
 }
 
+/* A file that the job carries, whole as its head. */
+static int carried_file(const struct ptc_fs_state *s, const char *name, struct ptc_state_file *ret)
+{
+	for (size_t i = 0; i < s->ncarried; i++)
+		if (!strcmp(s->carried[i].name, name)) {
+			*ret = (struct ptc_state_file){ .head = ptc_strdup(s->carried[i].text) };
+			ret->head_len = strlen(s->carried[i].text);
+			return ret->head ? 0 : PTC_ENOMEM;
+		}
+	return PTC_ENOTFOUND;
+}
+
 /* Which file of a snapshot's directory has that name: its bytes. ENOENT: none. */
 static int content(const struct fs_node *dir, const struct ptc_fs_state *s, const char *name,
 		   struct ptc_state_file *ret)
@@ -299,6 +320,8 @@ static int content(const struct fs_node *dir, const struct ptc_fs_state *s, cons
 		rc = ptc_state_file_field(&s->set, 0, ret, NULL);
 	else if (dir->kind == FS_SNAP && !strcmp(name, OPTIMIZER_NAME) && has_optimizer(spec))
 		rc = items_file(spec, true, ret, NULL);
+	else if (dir->kind == FS_SNAP)
+		rc = carried_file(s, name, ret);
 	return rc == PTC_ELAYOUT ? ENOENT : fs_errno(rc);
 }
 
@@ -411,6 +434,8 @@ static int find_latest(struct ptc_fs *fs, const struct ptc_fs_job *job, struct f
 	if (!ret->node)
 		return ENOMEM;
 	ret->node->mtime_s = fs->start_s;
+	ret->entry_s = fs_jobs_believed_s(fs, job);
+	ret->attr_s = FS_FOREVER; /* of a link to that snapshot: another one is another node */
 	ret->node->link = ptc_strdup(name);
 	return ret->node->link ? 0 : ENOMEM;
 }
@@ -484,7 +509,8 @@ static int make_directory(const struct fs_node *dir, const struct ptc_fs_state *
 	return 0;
 }
 
-static int make_file(const struct fs_node *dir, const struct ptc_fs_state *s, const char *name, struct found *ret)
+static int make_file(struct ptc_fs *fs, const struct fs_node *dir, const struct ptc_fs_state *s, const char *name,
+		     struct found *ret)
 {
 	struct ptc_fs_job job = job_of(dir);
 	char path[FS_NAME_MAX + 32];
@@ -502,23 +528,32 @@ static int make_file(const struct fs_node *dir, const struct ptc_fs_state *s, co
 		return ENOMEM;
 	}
 	ret->node->file = fs_file_new(&sf, id, dir->generation);
+	if (ret->node->file && dir->kind == FS_TENSORS) {
+		pthread_mutex_lock(&fs->lock);
+		fs_file_pack_locked(dir->snap, s->set.spec, ret->node->file);
+		pthread_mutex_unlock(&fs->lock);
+	}
 	return ret->node->file ? 0 : ENOMEM;
 }
 
 static int find_in_snap(struct ptc_fs *fs, const struct fs_op *op, const struct fs_node *dir, struct found *ret)
 {
 	struct fs_view *view;
-	int e;
+	int e = 0;
 
 	if (strlen(op->name) > FS_NAME_MAX)
 		return ENAMETOOLONG;
-	e = fs_snap_view(fs, dir->snap, false, &view);
+	pthread_mutex_lock(&fs->lock);
+	view = fs_view_ref_locked(op->view); /* whoever took the request may not wait for one */
+	pthread_mutex_unlock(&fs->lock);
+	if (!view)
+		e = fs_snap_view(fs, dir->snap, false, &view);
 	if (e)
 		return e;
 	ret->entry_s = ret->attr_s = FS_FOREVER;
 	e = make_directory(dir, view->state, op->name, ret);
 	if (e == ENOENT)
-		e = make_file(dir, view->state, op->name, ret);
+		e = make_file(fs, dir, view->state, op->name, ret);
 	if (!e)
 		ret->node->mtime_s = time_of(view->state);
 	pthread_mutex_lock(&fs->lock);
@@ -635,6 +670,9 @@ void fs_handle_close_locked(struct ptc_fs *fs, uint64_t fh)
 	fs_snap_unref_locked(fs, h->snap);
 	fs_file_unref_locked(fs, h->file);
 	fs_part_unref_locked(fs, h->at.part);
+	fs_view_unref_locked(fs, h->dir_view);
+	if (h->dir)
+		node_free_locked(fs, h->dir);
 	fs_list_free(h->list, h->nlist);
 	*h = (struct fs_handle){ .turn = h->turn };
 }
@@ -645,7 +683,7 @@ void fs_handle_close_locked(struct ptc_fs *fs, uint64_t fh)
 static int opened_of(struct ptc_fs *fs, fuse_ino_t ino, struct fs_file **ret_file, struct fs_snap **ret_snap,
 		     struct fs_place *ret_at)
 {
-	const struct fs_node *n;
+	struct fs_node *n;
 	int e = 0;
 
 	pthread_mutex_lock(&fs->lock);
@@ -657,9 +695,36 @@ static int opened_of(struct ptc_fs *fs, fuse_ino_t ino, struct fs_file **ret_fil
 	} else if (!e) {
 		*ret_file = fs_file_ref_locked(n->file);
 		*ret_snap = fs_snap_ref_locked(n->snap);
+		n->opened = true;
 	}
 	pthread_mutex_unlock(&fs->lock);
 	return e;
+}
+
+uint64_t fs_open_known_locked(struct ptc_fs *fs, uint64_t ino, struct fs_handle **ret, bool *ret_first)
+{
+	struct fs_node *n = fs_node_find_locked(fs, ino);
+	struct fs_view *view;
+	struct fs_handle *h;
+	uint64_t fh;
+
+	if (!n || !n->file || !n->snap || stripped(n->file))
+		return 0;
+	view = fs_snap_open_known_locked(fs, n->snap, n->file->generation);
+	if (!view)
+		return 0;
+	fh = fs_handle_new_locked(fs, &h);
+	if (!fh) {
+		fs_view_close_locked(fs, view);
+		return 0;
+	}
+	h->file = fs_file_ref_locked(n->file);
+	h->snap = fs_snap_ref_locked(n->snap);
+	h->view = view;
+	*ret = h;
+	*ret_first = !n->opened;
+	n->opened = true;
+	return fh;
 }
 
 void fs_run_open(struct ptc_fs *fs, struct fs_op *op)
@@ -724,7 +789,7 @@ void fs_list_add(struct fs_listing *l, const char *name, uint64_t ino, mode_t ty
 		return;
 	}
 	l->v = bigger;
-	l->v[l->n] = (struct fs_dirent){ ptc_strdup(name), ino, type };
+	l->v[l->n] = (struct fs_dirent){ .name = ptc_strdup(name), .ino = ino, .type = type };
 	if (l->v[l->n].name)
 		l->n++;
 	else
@@ -825,6 +890,8 @@ static void list_state(const struct fs_node *dir, const struct ptc_fs_state *s, 
 		list_file(l, dir, s, PTC_ST_MODEL_NAME);
 		if (has_optimizer(spec))
 			list_file(l, dir, s, OPTIMIZER_NAME);
+		for (size_t i = 0; i < s->ncarried; i++)
+			list_file(l, dir, s, s->carried[i].name);
 		fs_list_add(l, "tensors", fs_identity(FS_TENSORS, s->uuid, s->snapshot, 0, ""), S_IFDIR);
 	}
 	if (dir->kind == FS_SNAP && s->layout) {
@@ -838,11 +905,72 @@ static void list_state(const struct fs_node *dir, const struct ptc_fs_state *s, 
 			continue; /* NumPy has no such elements */
 		fs_tensor_name(ptc_item_name(spec, i, text, sizeof(text)), ".npy", name);
 		list_file(l, dir, s, name);
+		if (!l->failed)
+			l->v[l->n - 1].item = i;
 	}
 	for (uint32_t r = 0; dir->kind == FS_RANKS && r < ptc_layout_world(s->layout) && !l->failed; r++) {
 		snprintf(name, sizeof(name), "%" PRIu32 ".safetensors", r);
 		list_file(l, dir, s, name);
 	}
+}
+
+/* A directory's node, copied, for as long as it is open. NULL: out of memory; then its files are looked up one by one. */
+static struct fs_node *dir_kept_locked(const struct fs_node *dir)
+{
+	struct fs_node *n = ptc_malloc(sizeof(*n));
+
+	if (!n)
+		return NULL;
+	*n = *dir;
+	n->next = NULL;
+	n->link = NULL;
+	fs_snap_ref_locked(n->snap);
+	return n;
+}
+
+/* The file of an item, as make_file makes it. NULL: out of memory. */
+static struct fs_node *node_of_item_locked(const struct fs_node *dir, const struct ptc_fs_state *s,
+					   const struct fs_dirent *entry)
+{
+	struct ptc_fs_job job = job_of(dir);
+	struct ptc_state_file sf;
+	struct fs_node *n;
+
+	if (ptc_state_file_npy(s->set.spec, entry->item, &sf, NULL))
+		return NULL;
+	n = fs_node_new(FS_FILE, &job, entry->ino);
+	if (!n) {
+		ptc_state_file_done(&sf);
+		return NULL;
+	}
+	n->file = fs_file_new(&sf, entry->ino, dir->generation);
+	if (!n->file) {
+		ptc_free(n);
+		return NULL;
+	}
+	fs_file_pack_locked(dir->snap, s->set.spec, n->file);
+	n->mtime_s = time_of(s);
+	n->snap = fs_snap_ref_locked(dir->snap);
+	return n;
+}
+
+uint64_t fs_entry_look_up_locked(struct ptc_fs *fs, const struct fs_handle *h, uint64_t i, struct stat *ret)
+{
+	struct fs_node *n;
+	uint64_t id = 0;
+
+	if (!h->dir || !h->dir_view || i >= h->nlist || h->list[i].type != S_IFREG)
+		return 0;
+	n = fs_node_find_locked(fs, h->list[i].ino);
+	if (n && n->kind == FS_FILE && n->snap == h->dir->snap && !stripped(n->file)) {
+		n->nlookup++;
+		fs_node_stat(fs, n, ret);
+		return n->id;
+	}
+	if (fs->nnodes >= FS_PLUS_NODES)
+		return 0;
+	n = node_of_item_locked(h->dir, h->dir_view->state, &h->list[i]);
+	return n && !node_put_locked(fs, n, &id, ret) ? id : 0;
 }
 
 static int list_snap(struct ptc_fs *fs, const struct fs_node *dir, struct fs_listing *l)
@@ -857,6 +985,8 @@ static int list_snap(struct ptc_fs *fs, const struct fs_node *dir, struct fs_lis
 	else
 		list_state(dir, view->state, l);
 	pthread_mutex_lock(&fs->lock);
+	if (!e && dir->kind == FS_TENSORS)
+		l->view = fs_view_ref_locked(view);
 	fs_view_unref_locked(fs, view);
 	pthread_mutex_unlock(&fs->lock);
 	return e;
@@ -917,6 +1047,12 @@ void fs_run_opendir(struct ptc_fs *fs, struct fs_op *op)
 			h->at = dir.at;
 			h->at.part->refs++;
 		}
+		if (fh && l.view) {
+			h->dir = dir_kept_locked(&dir);
+			h->dir_view = l.view;
+		} else {
+			fs_view_unref_locked(fs, l.view);
+		}
 		pthread_mutex_unlock(&fs->lock);
 		parent_done(fs, &dir);
 		e = e ? e : fh ? 0 : ENFILE;
@@ -927,6 +1063,8 @@ void fs_run_opendir(struct ptc_fs *fs, struct fs_op *op)
 		return;
 	}
 	op->fi.fh = fh;
+	if (dir.kind == FS_TENSORS) /* the same for ever */
+		op->fi.cache_readdir = op->fi.keep_cache = 1;
 	if (!fs_op_claim(fs, op) || fuse_reply_open(op->req, &op->fi)) {
 		pthread_mutex_lock(&fs->lock);
 		fs_handle_close_locked(fs, fh);

@@ -7,6 +7,7 @@
 
 #include "base/limits.h"
 #include "client/admin/ptcadmin.h"
+#include "formats/job/job.h"
 #include "formats/state/state_files.h"
 #include "fusefs/source/chunk_file.h"
 
@@ -28,11 +29,13 @@ struct ptc_fs_state {
 	char job[PTC_NAME_MAX + 1];
 	char uuid[37];
 	uint64_t generation, snapshot, step;
-	int64_t created_ms;        /* the job */
-	const char *config;        /* "tp=2,pp=1" */
-	const char *ranks_json;    /* [{rank, node, device}] */
-	struct ptc_state_set set;  /* spec and imported headers */
-	struct ptc_layout *layout; /* NULL: not known; then there are no files of ranks */
+	int64_t created_ms;                    /* the job */
+	const char *config;                    /* "tp=2,pp=1" */
+	const char *ranks_json;                /* [{rank, node, device}] */
+	struct ptc_state_set set;              /* spec and imported headers */
+	struct ptc_layout *layout;             /* NULL: not known; then there are no files of ranks */
+	const struct ptc_job_carried *carried; /* files beside it */
+	size_t ncarried;
 };
 
 struct ptc_fs_range { /* of an item, or of a rank's local tensor of it */

@@ -178,6 +178,8 @@ static int describe(struct state *st, const char *job, struct ptc_error *err)
 	s->created_ms = st->info.created_ms;
 	s->config = st->info.config;
 	s->ranks_json = st->info.ranks_json;
+	s->carried = st->desc.files.carried;
+	s->ncarried = st->desc.files.ncarried;
 	s->set = (struct ptc_state_set){ &st->desc.spec, st->kept, st->info.nfiles };
 	return 0;
 }

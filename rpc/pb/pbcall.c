@@ -4,14 +4,6 @@
 #include "base/alloc.h"
 #include "base/limits.h"
 
-int ptc_pb_version(uint32_t version, struct ptc_error *err)
-{
-	if (!version || version > PTC_WIRE_VERSION + 1)
-		return ptc_error_set(err, PTC_EVERSION, "message of protocol version %u; this daemon speaks %d",
-				     version, PTC_WIRE_VERSION);
-	return 0;
-}
-
 int ptc_pb_call_send(struct ptc_rpc_call *call, const ProtobufCMessage *msg, struct ptc_error *err)
 {
 	void *data;

@@ -20,6 +20,3 @@ int ptc_pb_message(struct ptc_rpc_message *m, const ProtobufCMessageDescriptor *
 int ptc_pb_unary(struct ptc_rpc_channel *channel, const char *method, const ProtobufCMessage *request, int timeout_ms,
 		 const struct ptc_rpc_meta *meta, size_t nmeta, const ProtobufCMessageDescriptor *type,
 		 ProtobufCMessage **ret_reply, struct ptc_error *err);
-/* PTC_EVERSION unless we speak it. */
-int ptc_pb_version(uint32_t version, struct ptc_error *err);
-#define PTC_WIRE_VERSION 1

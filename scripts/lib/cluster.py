@@ -230,11 +230,12 @@ class Node(Process):
         self.config = os.path.join(self.dir, "ptcd.yaml")
         self.socket = os.path.join(self.dir, "run", "control.sock")
         self.chunk_dir = os.path.join(cluster.options["chunk_root"], name)
+        self.build = None # runs the cluster's; else this one, as after an upgrade of this node alone
         super().__init__(os.path.join(self.dir, "ptcd.pid"), os.path.join(self.dir, "ptcd.log"))
 
     def run(self, env=None, prefix=()):
         """Starts ptcd; does not wait until it serves."""
-        argv = [program(self.cluster.options["build"], "ptcd"), "--config", self.config]
+        argv = [program(self.build or self.cluster.options["build"], "ptcd"), "--config", self.config]
         if self.cluster.options["transport"] == "insecure":
             argv.append("--insecure-loopback")
         self.start(argv, self.cluster.environment(env), self.dir, (*self.cluster.options.get("run_by", ()), *prefix))

@@ -158,6 +158,16 @@ class Smoke(unittest.TestCase):
         self.assertEqual([], os.listdir(chunks))
 
     @unittest.skipUnless(os.geteuid() == 0 and os.path.exists("/dev/fuse"), "needs root and /dev/fuse, to mount")
+    def test_small_files(self):
+        """The scenario compares every file with what was imported."""
+        chunks = self.store()
+        found = {r["what"]: r for r in self.results("small-files", "--tensors", "500", "--rounds", "1", "--store", chunks)}
+        self.assertEqual({f"500 tensors of 12 B, {where}, {way}" for where in ("local", "remote") for way in ("cold", "warm")}, set(found))
+        for r in found.values():
+            self.assertEqual((500, 500 * (128 + 12), "the tree on tmpfs"), (r["tensors"], r["bytes"], r["limit"]))
+        self.assertEqual([], os.listdir(chunks))
+
+    @unittest.skipUnless(os.geteuid() == 0 and os.path.exists("/dev/fuse"), "needs root and /dev/fuse, to mount")
     def test_samples(self):
         """The DataLoader compares every byte of the first round with a copy, the scenario that copy with its source."""
         chunks, python = self.store(), os.environ.get("PTC_PEERS_PYTHON", "")

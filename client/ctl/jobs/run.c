@@ -8,8 +8,8 @@
 
 #include "base/alloc.h"
 #include "base/cleanup.h"
-#include "base/number/digest.h"
 #include "client/ctl/show/show.h"
+#include "formats/job/job.h"
 #include "formats/json.h"
 
 #include <string.h>
@@ -34,6 +34,18 @@ static int get_job(struct ctl *c, const char *job, json_t **ret_doc, const json_
 	return rc;
 }
 
+static int hash_of(const char *spec, size_t len, char ret_hex[33], struct ptc_error *err)
+{
+	struct ptc_job_desc desc;
+	int rc = ptc_job_from_json(spec, len, &desc, err);
+
+	if (rc)
+		return rc;
+	rc = ptc_job_hash(&desc, ret_hex, err);
+	ptc_job_desc_done(&desc);
+	return rc;
+}
+
 /* A job of that name exists: it has to be the one the file describes. */
 static int compare(struct ctl *c, const char *file, const char *job, const char *spec, size_t len,
 		   struct ptc_error *err)
@@ -48,7 +60,11 @@ static int compare(struct ctl *c, const char *file, const char *job, const char 
 		return ptc_error_set(err, PTC_ECONFLICT, "job \"%s\" is being made, or deleted; try again", job);
 	if (rc)
 		return rc;
-	ptc_content_hash(spec, len, ours);
+	rc = hash_of(spec, len, ours, err);
+	if (rc) {
+		json_decref(doc);
+		return rc;
+	}
 	theirs = json_string_value(json_object_get(row, "spec_hash"));
 	if (!theirs)
 		rc = ptc_error_set(err, PTC_EVERSION,

@@ -223,6 +223,32 @@ static void put_blobs(const json_t *doc)
 		printf("  %-22s %s\n", "blobs", string(blobs, "text"));
 }
 
+/* Who chose the configuration and, where it was the planner, by what. */
+static void put_choice(const json_t *doc)
+{
+	const json_t *choice = json_object_get(doc, "choice");
+	double memory = json_number_value(json_object_get(choice, "memory_bytes"));
+	char bytes[32];
+
+	if (!json_is_object(choice))
+		return;
+	printf("  %-22s %12s  %s\n", "chosen by", string(choice, "by"),
+	       json_object_get(choice, "why") ? string(choice, "why") : "");
+	if (!json_is_number(json_object_get(choice, "step_s")))
+		return;
+	printf("  %-22s %10.4g s  +- %.0f %%, %s\n", "predicted step",
+	       json_number_value(json_object_get(choice, "step_s")),
+	       100 * json_number_value(json_object_get(choice, "error")),
+	       json_is_true(json_object_get(choice, "calibrated")) ? "by measured steps" : "uncalibrated");
+	put_bytes("predicted memory", (uint64_t)memory, "of a device");
+	printf("  %-22s %10.4g s\n", "predicted pause", json_number_value(json_object_get(choice, "pause_s")));
+	if (json_object_get(choice, "moved_exact") && !json_is_true(json_object_get(choice, "moved_exact")))
+		printf("  %-22s %12s  estimated; at least %.0f bytes\n", "moves at most",
+		       ctl_bytes((uint64_t)json_number_value(json_object_get(choice, "moved_bytes")), bytes,
+				 sizeof bytes),
+		       json_number_value(json_object_get(choice, "moved_bytes_least")));
+}
+
 int ctl_print_plan(const struct ctl *c, const char *json, struct ptc_error *err)
 {
 	json_t *doc;
@@ -234,6 +260,7 @@ int ctl_print_plan(const struct ctl *c, const char *json, struct ptc_error *err)
 	if (rc)
 		return rc;
 	printf("job %s: %s -> %s\n", string(doc, "job"), string(doc, "from"), string(doc, "to"));
+	put_choice(doc);
 	put_ranks(doc);
 	put_modes(doc);
 	put_totals(doc);

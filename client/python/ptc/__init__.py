@@ -18,6 +18,7 @@ __all__ = ["Client", "Error", "Later", "Generation", "Sampling", "Balance", "seq
 
 DIMS_MAX = 8
 BLOB_MAX = 256 << 10
+BLOBS_MAX = 64  # names that a rank carries (ptc.h)
 RANK, JOB, TP = 1, 2, 3  # scopes of blobs
 TIED = 1
 

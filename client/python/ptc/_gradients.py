@@ -23,10 +23,7 @@ import weakref
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-try:
-    from torch.distributed.tensor import DTensor
-except ImportError as e:
-    raise ImportError("ptc.torch needs PyTorch 2.7 or later") from e
+from ptc._held import is_dtensor
 
 # How often something has to be seen. Once may be chance: DDP makes its buckets, and gradients in them,
 # anew after its first step.
@@ -36,7 +33,7 @@ _ALONE = 16
 
 
 def _nonzero(g):
-    local = g.to_local() if isinstance(g, DTensor) else g
+    local = g.to_local() if is_dtensor(g) else g
     if local.layout == torch.sparse_coo:
         local = local.coalesce().values()
     if not local.numel():
@@ -110,7 +107,7 @@ class _Watch:
         t = self.slot.tensor
         if self._hook is not None or not t.requires_grad or not t.is_leaf:
             return
-        if not isinstance(self.slot.gradient(), DTensor):  # backward adds to others than FSDP2's
+        if not is_dtensor(self.slot.gradient()):  # backward adds to others than FSDP2's
             self._hook = t.register_hook(self._before_more)
 
     def _before_more(self, _):

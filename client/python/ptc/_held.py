@@ -5,19 +5,20 @@ Happy path: collect() gives a list of Held, one per (name, field). Failure: ptc.
 why; nothing has been declared then.
 """
 import copy
+import importlib.util
 import inspect
 import itertools
+import sys
 
 import torch
-from torch.distributed.checkpoint.state_dict import get_model_state_dict
 from torch.nn.parallel import DistributedDataParallel
 
 import ptc
 
-try:
-    from torch.distributed.tensor import DTensor, Replicate, Shard
-except ImportError as e:
-    raise ImportError("ptc.torch needs PyTorch 2.7 or later") from e
+# DTensor and torch.distributed.checkpoint take about a second of CPU to import (SymPy and all of DTensor's operations), so
+# they are loaded when a model is attached, or by the program that uses them, and not by `import ptc.torch`.
+if importlib.util.find_spec("torch.distributed.tensor") is None:
+    raise ImportError("ptc.torch needs PyTorch 2.7 or later")
 
 DTYPES = {
     torch.bool: "BOOL", torch.uint8: "U8", torch.int8: "I8", torch.int16: "I16", torch.int32: "I32",
@@ -31,6 +32,12 @@ def refuse(what):
     raise ptc.Error(-2, what)
 
 
+def is_dtensor(thing):
+    """Without loading DTensor: while nobody has, there is none."""
+    kind = getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", None)
+    return kind is not None and isinstance(thing, kind)
+
+
 # ---- boxes ------------------------------------------------------------------------------------------------------------
 
 
@@ -42,6 +49,7 @@ def _indices(name, t):
     """Of each dimension of a DTensor: the global indices this rank has, in the order it has them; None where all. [] when it is
     not in the tensor's mesh. Placements are applied from the first mesh dimension to the last; a strided one (FSDP over
     tensor parallelism) cuts each of `split_factor` pieces by itself."""
+    from torch.distributed.tensor import Replicate, Shard
     mesh, found = t.device_mesh, [None] * t.dim()
     where = mesh.get_coordinate()
     if where is None:
@@ -98,7 +106,7 @@ class Held:
         self.name, self.field, self.tied = name, field, tied
         self.shape, dims = list(tensor.shape), [None] * tensor.dim()
         local = tensor
-        if isinstance(tensor, DTensor):
+        if is_dtensor(tensor):
             dims, local = _indices(str(self), tensor), tensor.to_local()
         self._take(local)
         if dims == [] and tensor.dim():
@@ -179,7 +187,7 @@ class Held:
 
 
 def _local(t):
-    return t.to_local() if isinstance(t, DTensor) else t
+    return t.to_local() if is_dtensor(t) else t
 
 
 def clean_name(model, name):
@@ -226,6 +234,7 @@ def of_module(model, prefix, tied, extra_states=(), given=()):
             refuse(f"{prefix}{name}: it is not initialized; call the module once before attach")
         if t.is_meta:  # PyTorch 2.7's state dicts leave these out
             refuse(f"tensor {prefix}{name}: it is on meta; only host memory is carried so far")
+    from torch.distributed.checkpoint.state_dict import get_model_state_dict
     state, held = dict(get_model_state_dict(model)) if model.state_dict() else {}, {}
     tensors = [_local(t) for t in itertools.chain(model.parameters(), model.buffers())]
     live = {t.untyped_storage().data_ptr() for t in tensors if t.layout == torch.strided}
@@ -412,10 +421,10 @@ def _of_field(whole, piece_range, field, value, numbers):
         return Held(whole.name, field, value, whole.tied)
     if piece_range:
         return whole.range(field, value, piece_range[0], piece_range[1])
-    if not isinstance(value, DTensor) and list(value.shape) == list(whole.local.shape):
+    if not is_dtensor(value) and list(value.shape) == list(whole.local.shape):
         return whole.like(field, value)
     h = Held(whole.name, field, value, whole.tied)
-    if h.shape != whole.shape and whole.shape != list(whole.local.shape) and not isinstance(value, DTensor):
+    if h.shape != whole.shape and whole.shape != list(whole.local.shape) and not is_dtensor(value):
         refuse(f"{whole.name}: optimizer state {field!r} has shape {h.shape}, this rank's part of the parameter "
                f"{list(whole.local.shape)}: which part of a whole that is cannot be told")
     return h

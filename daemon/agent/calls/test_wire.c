@@ -118,11 +118,11 @@ static void test_boxes_and_versions(void **state)
 	assert_int_equal(ptc_wire_box(off, 2, none, 2, &box, NULL), PTC_EINVAL);
 	assert_int_equal(ptc_wire_box(end, 2, ext, 2, &box, NULL), PTC_EINVAL);
 	assert_int_equal(ptc_wire_box(off, 2, big, 2, &box, NULL), PTC_EINVAL);
-	for (uint32_t v = 1; v < 3; v++)
-		assert_int_equal(ptc_wire_version(v, NULL), 0);
-	assert_int_equal(ptc_wire_version(0, NULL), PTC_EVERSION);
-	assert_int_equal(ptc_wire_version(3, NULL), PTC_EVERSION);
-	assert_int_equal(ptc_wire_version(UINT32_MAX, NULL), PTC_EVERSION);
+	for (uint32_t v = PTC_WIRE_OLDEST; v <= PTC_WIRE_VERSION + 1; v++)
+		assert_int_equal(ptc_pb_version(v, NULL), 0);
+	assert_int_equal(ptc_pb_version(PTC_WIRE_OLDEST - 1, NULL), PTC_EVERSION);
+	assert_int_equal(ptc_pb_version(PTC_WIRE_VERSION + 2, NULL), PTC_EVERSION);
+	assert_int_equal(ptc_pb_version(UINT32_MAX, NULL), PTC_EVERSION);
 }
 
 int main(void)

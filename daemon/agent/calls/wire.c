@@ -13,14 +13,6 @@
 
 #include <string.h>
 
-int ptc_wire_version(uint32_t version, struct ptc_error *err)
-{
-	if (version && version + 1 >= PTC_WIRE_VERSION && version <= PTC_WIRE_VERSION + 1)
-		return 0;
-	return ptc_error_set(err, PTC_EVERSION, "a message of version %u; this daemon speaks %d to %d", version,
-			     PTC_WIRE_VERSION - 1, PTC_WIRE_VERSION + 1);
-}
-
 int ptc_wire_box(const int64_t *off, size_t noff, const int64_t *ext, size_t next, struct ptc_box *ret_box,
 		 struct ptc_error *err)
 {
@@ -52,9 +44,11 @@ size_t ptc_wire_put_data_tag(uint8_t *head, size_t len, uint64_t payload)
 
 size_t ptc_wire_data_head(uint8_t *head, uint64_t payload)
 {
-	head[0] = 1 << 3;
-	head[1] = PTC_WIRE_VERSION;
-	return ptc_wire_put_data_tag(head, 2, payload);
+	size_t len = ptc_pb_added(head);
+
+	head[len++] = 1 << 3;
+	head[len++] = PTC_WIRE_VERSION;
+	return ptc_wire_put_data_tag(head, len, payload);
 }
 
 struct head {
@@ -160,7 +154,7 @@ int ptc_wire_data_open(struct ptc_rpc_message *msg, uint64_t *ret_payload, struc
 		return ptc_error_set(err, PTC_EPEER, "a data message whose head does not parse");
 	version = data->version;
 	ptc__v1__data__free_unpacked(data, &ptc_pb_allocator);
-	return ptc_wire_version(version, err);
+	return ptc_pb_version(version, err);
 }
 
 int ptc_wire_decode(struct ptc_rpc_message *msg, const ProtobufCMessageDescriptor *type, ProtobufCMessage **ret,

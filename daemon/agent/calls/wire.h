@@ -9,17 +9,14 @@
 #pragma once
 
 #include "base/status.h"
+#include "proto/pb.h"
 #include "reshard/box/box.h"
 #include "rpc/client/client.h"
 #include "rpc/server/server.h"
 
 #include <protobuf-c/protobuf-c.h>
 
-#define PTC_WIRE_VERSION  1
 #define PTC_WIRE_HEAD_MAX 512
-
-/* n-1, n and n+1 are spoken. */
-int ptc_wire_version(uint32_t version, struct ptc_error *err);
 
 struct Ptc__V1__Box;
 /* Plain numbers to a box: dims in range, offsets not negative, extents positive, no overflow of end or volume. */

@@ -17,6 +17,15 @@ struct Ptc__V1__SwitchInfo;
 typedef int (*ptc_sink_fn)(void *arg, const void *data, size_t len, struct ptc_error *err);
 int ptc_agent_gather(struct ptc_agent *agent, const struct ptc_geometry *g, const char *uuid, uint32_t item,
 		     uint64_t offset, uint64_t length, ptc_sink_fn sink, void *arg, struct ptc_error *err);
+/* The bytes of many ranges, one after the other, as many as PTC_READ_MANY_BYTES: each node is asked once. More, or more than there is
+ * room for: PTC_ELIMIT. One that cannot be read fails all. */
+struct ptc_item_range {
+	uint32_t item;
+	uint64_t offset, length;
+};
+int ptc_agent_gather_many(struct ptc_agent *agent, const struct ptc_geometry *g, const char *uuid,
+			  const struct ptc_item_range *ranges, size_t n, ptc_sink_fn sink, void *arg,
+			  struct ptc_error *err);
 /* Bytes of a rank's local tensor, from that rank's node, padding as zeros. */
 int ptc_agent_gather_rank(struct ptc_agent *agent, const struct ptc_geometry *g, const struct Ptc__V1__SwitchInfo *info,
 			  const struct ptc_rank_range *range, ptc_sink_fn sink, void *arg, struct ptc_error *err);

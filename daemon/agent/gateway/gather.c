@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Gather: an item's bytes in order, wherever they are. Happy path: the range
+/* Gather: bytes of items in order, wherever they are. Happy path: the range
  * is cut into windows; each window's boxes are covered by the nodes that hold
  * them, one Fetch per node and window, this node's own part read directly.
  * The next window's fetches are opened before the current one is handed to
  * the sink, so that senders read and pack while the sink writes; what they send
- * waits in the transport, and is taken once the sink is done. Memory: one
- * window and one scratch buffer, ticketed.
+ * waits in the transport, and is taken once the sink is done. Many small ranges are one window: a node is asked once for
+ * all that it has of them. Memory: one window and one scratch buffer, ticketed.
  * Failure modes: a node that fails is left out and the window done again with
  * other replicas; when none is left, PTC_EPEER naming it and why, or PTC_ECORRUPT where its bytes are damaged; a range
  * outside the item (PTC_EINVAL); the sink's own code. */
@@ -49,9 +49,10 @@ struct window {
 	struct gather *gather;
 	uint64_t off, len;
 	struct ptc_boxes boxes;
-	int64_t *at; /* where each box begins in the gather's data */
+	int64_t *at;     /* where each box begins in the gather's data */
+	uint32_t *items; /* of each box, of many ranges; NULL: the gather's */
 	struct part *parts;
-	size_t nparts;
+	size_t nparts, parts_cap;
 	struct fetching *fetches;
 	size_t nfetches;
 };
@@ -61,8 +62,8 @@ struct gather {
 	const struct ptc_geometry *g;
 	uint32_t item, ndim, self;
 	int64_t shape[PTC_MAX_DIMS];
-	const struct ptc_replica *replicas;
-	size_t nreplicas;
+	const struct ptc_item_range *many; /* instead of one item: all in one window */
+	size_t nmany;
 	bool *usable;
 	struct ptc_table *table; /* NULL: nothing of it here */
 	struct ptc_error why;    /* of the last node left out */
@@ -81,11 +82,13 @@ static void window_reset(struct window *w)
 	ptc_free(w->fetches);
 	ptc_free(w->parts);
 	ptc_free(w->at);
+	ptc_free(w->items);
 	ptc_boxes_done(&w->boxes);
 	w->fetches = NULL;
 	w->parts = NULL;
 	w->at = NULL;
-	w->nfetches = w->nparts = 0;
+	w->items = NULL;
+	w->nfetches = w->nparts = w->parts_cap = 0;
 }
 
 /* ---- planning a window ---- */
@@ -104,27 +107,44 @@ static int part_compare(const void *a, const void *b)
 	return 0;
 }
 
+static uint32_t item_of(const struct window *w, size_t box)
+{
+	return w->items ? w->items[box] : w->gather->item;
+}
+
 static int box_cover(struct window *w, size_t box, struct ptc_error *err)
 {
 	struct gather *ga = w->gather;
 	struct ptc_parts parts = { 0 };
 	struct ptc_boxes uncovered = { 0 };
 	struct part *v;
-	uint32_t turn = (uint32_t)(w->off / GATHER_WINDOW_MAX % (ga->nreplicas ? ga->nreplicas : 1));
+	const struct ptc_replica *replicas;
+	size_t nreplicas;
 	char name[PTC_TENSOR_NAME_MAX + PTC_FIELD_NAME_MAX + 2];
-	int r = ptc_parts_cover(&w->boxes.v[box], ga->replicas, ga->nreplicas, ga->usable, ga->self, turn, &parts,
-				&uncovered, err);
+	int r = ptc_geometry_replicas(ga->g, item_of(w, box), &replicas, &nreplicas, err);
 
+	if (!r) {
+		uint32_t turn = (uint32_t)(w->off / GATHER_WINDOW_MAX % (nreplicas ? nreplicas : 1));
+
+		r = ptc_parts_cover(&w->boxes.v[box], replicas, nreplicas, ga->usable, ga->self, turn, &parts,
+				    &uncovered, err);
+	}
 	if (!r && uncovered.n)
 		r = ptc_error_set(err, ga->why.code == PTC_ECORRUPT ? PTC_ECORRUPT : PTC_EPEER,
 				  "no node left that has all of \"%.400s\"%s%.400s",
-				  ptc_geometry_item_name(ga->g, ga->item, name, sizeof(name)), ga->why.code ? ": " : "",
-				  ga->why.text);
-	v = r ? NULL : ptc_reallocarray(w->parts, w->nparts + parts.n, sizeof(*v));
-	if (!r && !v)
-		r = ptc_error_set(err, PTC_ENOMEM, "no memory for %zu parts", parts.n);
-	if (!r)
-		w->parts = v;
+				  ptc_geometry_item_name(ga->g, item_of(w, box), name, sizeof(name)),
+				  ga->why.code ? ": " : "", ga->why.text);
+	if (!r && w->nparts + parts.n > w->parts_cap) {
+		size_t cap = PTC_MAX(w->parts_cap * 2, w->nparts + parts.n);
+
+		v = ptc_reallocarray(w->parts, cap, sizeof(*v));
+		if (v) {
+			w->parts = v;
+			w->parts_cap = cap;
+		} else {
+			r = ptc_error_set(err, PTC_ENOMEM, "no memory for %zu parts", cap);
+		}
+	}
 	for (size_t i = 0; !r && i < parts.n; i++)
 		w->parts[w->nparts++] = (struct part){ parts.v[i].node, box, parts.v[i].box };
 	ptc_parts_done(&parts);
@@ -132,15 +152,65 @@ static int box_cover(struct window *w, size_t box, struct ptc_error *err)
 	return r;
 }
 
-static int window_plan(struct window *w, struct ptc_error *err)
+/* Those that are ticketed for many ranges: most are whole items, of one box. */
+static size_t many_boxes(size_t ranges)
 {
-	struct gather *ga = w->gather;
-	int64_t at = 0;
-	int r = 0;
+	return 2 * ranges + 64;
+}
 
+/* The boxes of all ranges, and whose they are. */
+static int boxes_of_many(struct window *w, struct ptc_error *err)
+{
+	const struct gather *ga = w->gather;
+	size_t cap = 0;
+
+	for (size_t i = 0; i < ga->nmany; i++) {
+		const struct ptc_item_range *range = &ga->many[i];
+		size_t first = w->boxes.n;
+		int64_t shape[PTC_MAX_DIMS];
+		uint32_t ndim;
+		int r = ptc_geometry_shape(ga->g, range->item, &ndim, shape, err);
+
+		if (r)
+			return r;
+		if (ptc_box_from_range(ndim, shape, (int64_t)range->offset, (int64_t)range->length, &w->boxes))
+			return ptc_error_set(err, PTC_ENOMEM, "no memory to cut a range");
+		if (w->boxes.n > many_boxes(ga->nmany))
+			return ptc_error_set(err, PTC_ELIMIT, "%zu ranges of one call fall into more than %zu boxes",
+					     ga->nmany, many_boxes(ga->nmany));
+		if (w->boxes.n > cap) {
+			uint32_t *bigger = ptc_reallocarray(w->items, PTC_MAX(cap * 2, w->boxes.n), sizeof(*bigger));
+
+			if (!bigger)
+				return ptc_error_set(err, PTC_ENOMEM, "no memory to cut a range");
+			cap = PTC_MAX(cap * 2, w->boxes.n);
+			w->items = bigger;
+		}
+		while (first < w->boxes.n)
+			w->items[first++] = range->item;
+	}
+	return 0;
+}
+
+static int window_boxes(struct window *w, struct ptc_error *err)
+{
+	const struct gather *ga = w->gather;
+
+	if (ga->many)
+		return boxes_of_many(w, err);
 	if (ptc_box_from_range(ga->ndim, ga->shape, (int64_t)w->off, (int64_t)w->len, &w->boxes))
 		return ptc_error_set(err, PTC_ENOMEM, "no memory to cut a range");
-	w->at = ptc_reallocarray(NULL, w->boxes.n, sizeof(*w->at));
+	return 0;
+}
+
+static int window_plan(struct window *w, struct ptc_error *err)
+{
+	int64_t at = 0;
+	int r = window_boxes(w, err);
+
+	if (r)
+		return r;
+	w->at = ptc_reallocarray(NULL, PTC_MAX(w->boxes.n, (size_t)1), sizeof(*w->at));
 	if (!w->at)
 		return ptc_error_set(err, PTC_ENOMEM, "no memory to cut a range");
 	for (size_t i = 0; !r && i < w->boxes.n; i++) {
@@ -188,7 +258,7 @@ static int fetch_begin(struct window *w, size_t first, size_t n, struct ptc_erro
 		return ptc_error_set(err, PTC_ENOMEM, "no memory for %zu boxes", n);
 	w->nfetches++;
 	for (size_t i = 0; i < n; i++)
-		f->boxes[i] = (struct ptc_store_box){ ga->item, w->parts[first + i].cut };
+		f->boxes[i] = (struct ptc_store_box){ item_of(w, w->parts[first + i].box), w->parts[first + i].cut };
 	return ptc_fetch_open(ga->agent, ga->g, f->node, 0, f->boxes, n, &ops, &f->fetch, err);
 }
 
@@ -249,17 +319,18 @@ static int local_part(struct window *w, const struct part *p, struct ptc_error *
 	struct gather *ga = w->gather;
 	uint8_t *base = w->gather->data + w->at[p->box];
 	const struct ptc_box *outer = &w->boxes.v[p->box];
+	uint32_t item = item_of(w, p->box);
 	struct ptc_boxes pieces = { 0 };
 	struct ptc_runs runs;
 	int r = 0;
 
 	ptc_runs_init(&runs, outer, &p->cut, &p->cut);
 	if (runs.count == 1)
-		return ptc_table_read(ga->table, ga->item, &p->cut, base + runs.a_off, err);
+		return ptc_table_read(ga->table, item, &p->cut, base + runs.a_off, err);
 	if (ptc_box_chop(&p->cut, GATHER_SCRATCH, &pieces))
 		r = ptc_error_set(err, PTC_ENOMEM, "no memory to cut a box");
 	for (size_t i = 0; !r && i < pieces.n; i++) {
-		r = ptc_table_read(ga->table, ga->item, &pieces.v[i], ga->scratch, err);
+		r = ptc_table_read(ga->table, item, &pieces.v[i], ga->scratch, err);
 		if (!r)
 			ptc_box_copy(base, outer, ga->scratch, &pieces.v[i], &pieces.v[i]);
 	}
@@ -332,15 +403,10 @@ static void gather_done(struct gather *ga)
 	ptc_staging_release(ga->memory);
 }
 
-static int gather_init(struct gather *ga, uint64_t *ret_bytes, struct ptc_error *err)
+static int gather_init(struct gather *ga, struct ptc_error *err)
 {
 	struct ptc_table_key key = ptc_geometry_key(ga->g);
-	int r = ptc_geometry_shape(ga->g, ga->item, &ga->ndim, ga->shape, err);
 
-	r = r ? r : ptc_geometry_replicas(ga->g, ga->item, &ga->replicas, &ga->nreplicas, err);
-	if (r)
-		return r;
-	*ret_bytes = (uint64_t)ptc_item_bytes(ga->g->spec, ga->item);
 	ga->usable = ptc_calloc(ga->g->nnodes, sizeof(*ga->usable));
 	if (!ga->usable)
 		return ptc_error_set(err, PTC_ENOMEM, "no memory for %zu nodes", ga->g->nnodes);
@@ -358,8 +424,9 @@ static int gather_memory(struct gather *ga, uint64_t length, uint64_t *ret_windo
 	/* with the scratch half of all at most: one client that reads slowly does not keep all others waiting */
 	uint64_t most = PTC_MIN(ga->agent->gate.limit / 2 - GATHER_SCRATCH, (uint64_t)GATHER_WINDOW_MAX);
 	uint64_t window = PTC_MIN(most, length);
-	int r = ptc_staging_new(&ga->agent->gate, (size_t)(window + PTC_MIN(length, (uint64_t)GATHER_SCRATCH)), NULL,
-				NULL, &ga->memory, err);
+	size_t boxes = ga->many ? many_boxes(ga->nmany) * (sizeof(struct ptc_box) + sizeof(struct part)) : 0;
+	int r = ptc_staging_new(&ga->agent->gate, (size_t)(window + PTC_MIN(length, (uint64_t)GATHER_SCRATCH)) + boxes,
+				NULL, NULL, &ga->memory, err);
 
 	if (r)
 		return r;
@@ -394,20 +461,62 @@ static int gather_run(struct gather *ga, uint64_t offset, uint64_t length, uint6
 	return r;
 }
 
+static int check_range(const struct ptc_geometry *g, const struct ptc_item_range *range, struct ptc_error *err)
+{
+	uint64_t bytes;
+
+	if (range->item >= ptc_spec_items(g->spec))
+		return ptc_error_set(err, PTC_EINVAL, "item %u of %zu", range->item, ptc_spec_items(g->spec));
+	bytes = (uint64_t)ptc_item_bytes(g->spec, range->item);
+	if (range->offset > bytes || range->length > bytes - range->offset)
+		return ptc_error_set(err, PTC_EINVAL, "bytes %llu to %llu of item %u, which has %llu",
+				     (unsigned long long)range->offset,
+				     (unsigned long long)range->offset + range->length, range->item,
+				     (unsigned long long)bytes);
+	return 0;
+}
+
+int ptc_agent_gather_many(struct ptc_agent *agent, const struct ptc_geometry *g, const char *uuid,
+			  const struct ptc_item_range *ranges, size_t n, ptc_sink_fn sink, void *arg,
+			  struct ptc_error *err)
+{
+	struct gather ga = { .agent = agent, .g = g, .many = ranges, .nmany = n };
+	uint64_t bytes = 0, window;
+	int r = strcmp(uuid, g->uuid)
+			? ptc_error_set(err, PTC_EINVAL, "a geometry of job %s for job %.40s", g->uuid, uuid)
+			: 0;
+
+	for (size_t i = 0; !r && i < n; i++) {
+		r = check_range(g, &ranges[i], err);
+		if (!r && ranges[i].length > PTC_READ_MANY_BYTES - bytes)
+			r = ptc_error_set(err, PTC_ELIMIT, "ranges of more than %u bytes in one call",
+					  PTC_READ_MANY_BYTES);
+		bytes += ranges[i].length;
+	}
+	r = r ? r : gather_init(&ga, err);
+	if (!r && bytes) {
+		r = gather_memory(&ga, bytes, &window, err);
+		if (!r && window < bytes)
+			r = ptc_error_set(err, PTC_ELIMIT, "no room here for %llu bytes at once",
+					  (unsigned long long)bytes);
+		r = r ? r : gather_run(&ga, 0, bytes, window, sink, arg, err);
+	}
+	gather_done(&ga);
+	return r;
+}
+
 int ptc_agent_gather(struct ptc_agent *agent, const struct ptc_geometry *g, const char *uuid, uint32_t item,
 		     uint64_t offset, uint64_t length, ptc_sink_fn sink, void *arg, struct ptc_error *err)
 {
 	struct gather ga = { .agent = agent, .g = g, .item = item };
-	uint64_t bytes, window;
+	uint64_t window;
 	int r;
 
 	if (strcmp(uuid, g->uuid))
 		return ptc_error_set(err, PTC_EINVAL, "a geometry of job %s for job %.40s", g->uuid, uuid);
-	r = gather_init(&ga, &bytes, err);
-	if (!r && (offset > bytes || length > bytes - offset))
-		r = ptc_error_set(err, PTC_EINVAL, "bytes %llu to %llu of item %u, which has %llu",
-				  (unsigned long long)offset, (unsigned long long)offset + length, item,
-				  (unsigned long long)bytes);
+	r = check_range(g, &(struct ptc_item_range){ item, offset, length }, err);
+	r = r ? r : ptc_geometry_shape(g, item, &ga.ndim, ga.shape, err);
+	r = r ? r : gather_init(&ga, err);
 	if (!r && length) {
 		r = gather_memory(&ga, length, &window, err);
 		r = r ? r : gather_run(&ga, offset, length, window, sink, arg, err);

@@ -71,7 +71,7 @@ static int chunk_take(struct put *p, struct ptc_rpc_message *msg, struct ptc_err
 	chunk = ptc__v1__put_chunk__unpack(&ptc_pb_allocator, len, head);
 	if (!chunk)
 		return ptc_error_set(err, PTC_EPEER, "a put message whose head does not parse");
-	r = ptc_wire_version(chunk->version, err);
+	r = ptc_pb_version(chunk->version, err);
 	r = r ? r : ptc_wire_box(chunk->offset, chunk->n_offset, chunk->extent, chunk->n_extent, &box, err);
 	r = r ? r : target_check(p, chunk, err);
 	if (!r && (payload != (uint64_t)ptc_box_volume(&box) || payload > PTC_BULK_MESSAGE_MAX))

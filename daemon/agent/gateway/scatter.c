@@ -91,6 +91,7 @@ static size_t chunk_head(const struct ptc_scatter *s, uint32_t item, const struc
 			 uint8_t head[PTC_WIRE_HEAD_MAX])
 {
 	Ptc__V1__PutChunk chunk;
+	size_t n;
 
 	ptc__v1__put_chunk__init(&chunk);
 	chunk.version = PTC_WIRE_VERSION;
@@ -100,8 +101,10 @@ static size_t chunk_head(const struct ptc_scatter *s, uint32_t item, const struc
 	chunk.n_offset = chunk.n_extent = box->ndim;
 	chunk.offset = (int64_t *)(uintptr_t)box->off;
 	chunk.extent = (int64_t *)(uintptr_t)box->ext;
-	ptc_require(ptc__v1__put_chunk__get_packed_size(&chunk) + 12 <= PTC_WIRE_HEAD_MAX);
-	return ptc_wire_put_data_tag(head, ptc__v1__put_chunk__pack(&chunk, head), payload);
+	n = ptc_pb_added(head);
+	ptc_require(n + ptc__v1__put_chunk__get_packed_size(&chunk) + 12 <= PTC_WIRE_HEAD_MAX);
+	n += ptc__v1__put_chunk__pack(&chunk, head + n);
+	return ptc_wire_put_data_tag(head, n, payload);
 }
 
 /* data: box's bytes, compact. */

@@ -100,7 +100,7 @@ static int names_distinct(char **names, size_t n, struct ptc_error *err)
 
 int ptc_switch_info_check(uint32_t version, const Ptc__V1__SwitchInfo *info, struct ptc_error *err)
 {
-	int r = ptc_wire_version(version, err);
+	int r = ptc_pb_version(version, err);
 
 	if (r)
 		return r;

@@ -419,7 +419,7 @@ int ptc_agent_on_rendezvous(void *arg, struct ptc_rpc_call *call, struct ptc_err
 	const Ptc__V1__RendezvousRequest *req = (const Ptc__V1__RendezvousRequest *)msg;
 	struct ptc_group_key key = { 0 };
 
-	r = r ? r : ptc_wire_version(req->version, err);
+	r = r ? r : ptc_pb_version(req->version, err);
 	if (!r && (strlen(req->uuid) != 36 || !req->key[0] || strlen(req->key) > 255 || req->value.len > 4096))
 		r = ptc_error_set(
 			err, PTC_EINVAL,
@@ -453,7 +453,7 @@ int ptc_agent_on_ranks(void *arg, struct ptc_rpc_call *call, struct ptc_error *e
 	int r = ptc_agent_request(call, &ptc__v1__job_request__descriptor, &msg, err);
 	const Ptc__V1__JobRequest *req = (const Ptc__V1__JobRequest *)msg;
 
-	r = r ? r : ptc_wire_version(req->version, err);
+	r = r ? r : ptc_pb_version(req->version, err);
 	r = r ? r : ptc_group_workers(agent, err);
 	r = r ? r : ptc_workers_json(agent->env.workers, req->job, &json, err);
 	ptc__v1__document__init(&reply);

@@ -228,7 +228,7 @@ int ptc_agent_on_log(void *arg, struct ptc_rpc_call *call, struct ptc_error *err
 	*l = (struct log){ .agent = arg, .call = call, .fd = -1 };
 	r = ptc_agent_request(call, &ptc__v1__log_request__descriptor, &l->msg, err);
 	l->req = (const Ptc__V1__LogRequest *)l->msg;
-	r = r ? r : ptc_wire_version(l->req->version, err);
+	r = r ? r : ptc_pb_version(l->req->version, err);
 	r = r ? r : ptc_group_workers(arg, err);
 	if (!r && !(l->buffer = ptc_malloc(LOG_READ_BYTES)))
 		r = ptc_error_set(err, PTC_ENOMEM, "no memory to read a log");

@@ -238,7 +238,7 @@ static void finish_prepared(struct ptc_agent_op *op)
 
 static int finish_check(const Ptc__V1__FinishRequest *req, struct ptc_error *err)
 {
-	int r = ptc_wire_version(req->version, err);
+	int r = ptc_pb_version(req->version, err);
 
 	if (r)
 		return r;
@@ -307,7 +307,7 @@ int ptc_agent_on_stat(void *arg, struct ptc_rpc_call *call, struct ptc_error *er
 	ProtobufCMessage *msg = NULL;
 	int r = ptc_agent_request(call, &ptc__v1__list_request__descriptor, &msg, err);
 
-	r = r ? r : ptc_wire_version(((const Ptc__V1__ListRequest *)msg)->version, err);
+	r = r ? r : ptc_pb_version(((const Ptc__V1__ListRequest *)msg)->version, err);
 	ptc_pb_free(msg);
 	if (r)
 		return r;

@@ -162,7 +162,7 @@ int ptc_agent_on_pin(void *arg, struct ptc_rpc_call *call, struct ptc_error *err
 	int r = ptc_agent_request(call, &ptc__v1__pin_request__descriptor, &msg, err);
 	const Ptc__V1__PinRequest *req = (const Ptc__V1__PinRequest *)msg;
 
-	r = r ? r : ptc_wire_version(req->version, err);
+	r = r ? r : ptc_pb_version(req->version, err);
 	if (!r && strlen(req->uuid) != sizeof(key.uuid) - 1)
 		r = ptc_error_set(err, PTC_EINVAL, "a job identifier that is none: \"%.40s\"", req->uuid);
 	if (!r) {

@@ -206,7 +206,7 @@ static int fetch(struct ptc_agent *agent, struct ptc_rpc_call *call, const Ptc__
 {
 	struct ptc_table_key key = { .generation = req->generation, .snapshot = req->snapshot };
 	struct out *o;
-	int r = ptc_wire_version(req->version, err);
+	int r = ptc_pb_version(req->version, err);
 
 	if (r)
 		return r;

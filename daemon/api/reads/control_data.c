@@ -580,22 +580,30 @@ static int export_spec(struct ptc_daemon *d, const struct ptc_view *v, char **re
 {
 	const struct ptc_declared *declared;
 	const struct ptc_layout *layout;
+	const struct ptc_job_desc *job;
 	struct ptc_rule any = { .match = "*" }; /* a description has rules; whoever exports needs none */
 	struct ptc_job_desc desc = { 0 };
-	void *ref;
+	void *ref, *job_ref;
 	int rc;
 
 	if (!v->from.layout_hash[0])
 		return ptc_specs_read(&d->docs, v->meta.uuid, v->meta.spec_hash, ret_json, ret_len, err);
-	rc = ptc_layouts_get(d->docs.layouts, v->meta.uuid, v->from.layout_hash, &declared, &layout, &ref, err);
+	rc = ptc_specs_get(d->docs.specs, v->meta.uuid, v->meta.spec_hash, &job, &job_ref, err);
 	if (rc)
 		return rc;
-	desc.spec = declared->spec; /* borrowed */
+	rc = ptc_layouts_get(d->docs.layouts, v->meta.uuid, v->from.layout_hash, &declared, &layout, &ref, err);
+	if (rc) {
+		ptc_specs_release(job_ref);
+		return rc;
+	}
+	desc.spec = declared->spec; /* borrowed, as is: */
+	desc.files = job->files;
 	desc.spec.name = v->meta.name;
 	desc.spec.rules = &any;
 	desc.spec.nrules = 1;
 	rc = ptc_job_to_json(&desc, ret_json, ret_len, err);
 	ptc_layouts_release(ref);
+	ptc_specs_release(job_ref);
 	return rc;
 }
 
@@ -721,6 +729,49 @@ PTC_CONTROL_HANDLER(ptc_control_read)
 				      send_span, call, err);
 		ptc_read_view_put(v);
 	}
+	ptc_pb_free(&req->base);
+	return rc;
+}
+
+static int ranges_of(const Ptc__V1__ReadManyRequest *req, struct ptc_item_range **ret, struct ptc_error *err)
+{
+	struct ptc_item_range *v;
+
+	if (req->n_offsets != req->n_items || req->n_lengths != req->n_items)
+		return ptc_error_set(err, PTC_EINVAL,
+				     "%zu items with %zu offsets and %zu lengths: each range has all three",
+				     req->n_items, req->n_offsets, req->n_lengths);
+	if (req->n_items > PTC_READ_MANY_RANGES)
+		return ptc_error_set(err, PTC_ELIMIT, "%zu ranges in one call; at most %d", req->n_items,
+				     PTC_READ_MANY_RANGES);
+	v = ptc_calloc(PTC_MAX(req->n_items, (size_t)1), sizeof *v);
+	if (!v)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	for (size_t i = 0; i < req->n_items; i++)
+		v[i] = (struct ptc_item_range){ req->items[i], req->offsets[i], req->lengths[i] };
+	*ret = v;
+	return 0;
+}
+
+PTC_CONTROL_HANDLER(ptc_control_read_many)
+{
+	struct ptc_daemon *d = arg;
+	Ptc__V1__ReadManyRequest *req;
+	struct ptc_item_range *ranges = NULL;
+	struct ptc_read_view *v;
+	int rc = ptc_pb_call_recv(call, &ptc__v1__read_many_request__descriptor, (ProtobufCMessage **)&req, err);
+
+	if (rc)
+		return rc;
+	rc = ranges_of(req, &ranges, err);
+	if (rc == 0)
+		rc = ptc_control_read_view(d, call, req->job, req->uuid, req->generation, req->snapshot, &v, err);
+	if (rc == 0) {
+		rc = ptc_agent_gather_many(d->agent, &v->geometry, v->view.meta.uuid, ranges, req->n_items, send_span,
+					   call, err);
+		ptc_read_view_put(v);
+	}
+	ptc_free(ranges);
 	ptc_pb_free(&req->base);
 	return rc;
 }

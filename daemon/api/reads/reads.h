@@ -50,6 +50,7 @@ PTC_CONTROL_HANDLER(ptc_control_import_data);
 PTC_CONTROL_HANDLER(ptc_control_import_commit);
 PTC_CONTROL_HANDLER(ptc_control_export_info);
 PTC_CONTROL_HANDLER(ptc_control_read);
+PTC_CONTROL_HANDLER(ptc_control_read_many);
 PTC_CONTROL_HANDLER(ptc_control_read_rank);
 PTC_CONTROL_HANDLER(ptc_control_pin);
 PTC_CONTROL_HANDLER(ptc_control_verify);

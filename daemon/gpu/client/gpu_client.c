@@ -163,7 +163,7 @@ static void *read_answers(void *arg)
 	long got;
 
 	while ((got = ptc_gpu_receive(c->child.socket, &a, sizeof a, fds, &nfds)) == (long)sizeof a &&
-	       a.version == PTC_GPU_VERSION)
+	       ptc_version_reads(a.version, PTC_GPU_OLDEST, PTC_GPU_VERSION))
 		answer(c, &a);
 	if (got > 0) {
 		pthread_mutex_lock(&c->lock);

@@ -693,6 +693,70 @@ static void test_killed(void **state)
 	world_end(w);
 }
 
+/* In the middle of a copy through the ring its process is killed, or the copy fails: the caller is told, and it works again. */
+enum way { WAY_OUT, WAY_IN, WAY_DIGEST };
+
+static int go(struct world *w, enum way way, struct ptc_gpu_ref m, uint64_t bytes, uint64_t *ret_digest)
+{
+	struct ptc_gpu_part p = world_flat(0, way == WAY_DIGEST ? 0 : 4096, bytes);
+
+	if (way == WAY_DIGEST)
+		return ptc_gpu_client_digest(w->c, m, &p, 1, ret_digest, &w->o, &w->err);
+	return copy(w, way == WAY_OUT ? PTC_GPU_OUT : PTC_GPU_IN, m, p);
+}
+
+static void in_the_middle(enum way way, bool killed)
+{
+	uint64_t bytes = 24 * MIB, address, digest = 0;
+	struct ptc_gpu_export e;
+	struct test_rank *r;
+	struct ptc_gpu_ref m;
+	struct world *w;
+
+	setenv("PTC_FAULT", killed ? "gpu.copy.middle@2" : "gpu.copy.middle@2=fail",
+	       1); /* after the third tile of six */
+	w = world_begin(NULL);
+	r = world_rank(w, 0);
+	address = rank_alloc(r, RANK_PLAIN, bytes, 0, 1);
+	e = rank_export(r, address, bytes);
+	world_chunks(w, 32 * MIB, false);
+	seal(w);
+	for (uint64_t i = 0; way == WAY_IN && i < bytes; i++)
+		w->chunks[4096 + i] = test_gpu_byte(2, i);
+	ok(w, world_bind(w, r, address, &e, &m));
+	assert_int_equal(go(w, way, m, bytes, &digest), PTC_EIO);
+	says(w, killed ? "was killed by signal 9" : "a test's failure");
+	assert_false(w->o.unsafe);
+	assert_false(rank_has(r, address, bytes, 2)); /* of all tiles, none or some are there */
+	if (way == WAY_OUT)
+		assert_false(is_seed(w->chunks + 4096, 0, bytes, 1));
+	assert_int_equal(digest, 0);
+
+	unsetenv("PTC_FAULT");
+	if (killed) {
+		e = rank_export(r, address, bytes);
+		world_map_chunks(w, false);
+		ok(w, world_bind(w, r, address, &e, &m));
+	}
+	ok(w, go(w, way, m, bytes, &digest));
+	assert_true(rank_has(r, address, bytes, way == WAY_IN ? 2 : 1));
+	if (way == WAY_OUT)
+		assert_true(is_seed(w->chunks + 4096, 0, bytes, 1));
+	for (uint64_t i = 0; i < bytes; i++)
+		w->chunks[4096 + i] = test_gpu_byte(1, i);
+	if (way == WAY_DIGEST)
+		assert_int_equal(digest, ptc_digest_run(w->chunks + 4096, bytes));
+	assert_true(is_seed(w->chunks, 0, 4096, 99));
+	world_end(w);
+}
+
+static void test_middle(void **state)
+{
+	for (enum way way = WAY_OUT; way <= WAY_DIGEST; way++)
+		for (int killed = 0; killed < 2; killed++)
+			in_the_middle(way, killed);
+}
+
 /* A process that does not answer is killed, and the caller told. */
 static void test_hangs(void **state)
 {
@@ -1166,31 +1230,19 @@ static void test_no_driver(void **state)
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_ring),
-		cmocka_unit_test(test_pinned),
-		cmocka_unit_test(test_boxes_ring),
-		cmocka_unit_test(test_boxes_pinned),
-		cmocka_unit_test(test_boxes_pitch),
-		cmocka_unit_test(test_long_rows),
-		cmocka_unit_test(test_vmm),
-		cmocka_unit_test(test_vmm_misuse),
-		cmocka_unit_test(test_cache),
-		cmocka_unit_test(test_trainer_path),
-		cmocka_unit_test(test_bad_requests),
-		cmocka_unit_test(test_marks),
-		cmocka_unit_test(test_mark_moves),
-		cmocka_unit_test(test_rank_dead),
-		cmocka_unit_test(test_killed),
-		cmocka_unit_test(test_hangs),
-		cmocka_unit_test(test_cannot_be_ended),
-		cmocka_unit_test(test_failures),
-		cmocka_unit_test(test_lost),
-		cmocka_unit_test(test_torture),
-		cmocka_unit_test(test_budget),
-		cmocka_unit_test(test_cycles),
-		cmocka_unit_test(test_threads),
-		cmocka_unit_test(test_ends_at_once),
-		cmocka_unit_test(test_no_driver),
+		cmocka_unit_test(test_ring),         cmocka_unit_test(test_pinned),
+		cmocka_unit_test(test_boxes_ring),   cmocka_unit_test(test_boxes_pinned),
+		cmocka_unit_test(test_boxes_pitch),  cmocka_unit_test(test_long_rows),
+		cmocka_unit_test(test_vmm),          cmocka_unit_test(test_vmm_misuse),
+		cmocka_unit_test(test_cache),        cmocka_unit_test(test_trainer_path),
+		cmocka_unit_test(test_bad_requests), cmocka_unit_test(test_marks),
+		cmocka_unit_test(test_mark_moves),   cmocka_unit_test(test_rank_dead),
+		cmocka_unit_test(test_killed),       cmocka_unit_test(test_middle),
+		cmocka_unit_test(test_hangs),        cmocka_unit_test(test_cannot_be_ended),
+		cmocka_unit_test(test_failures),     cmocka_unit_test(test_lost),
+		cmocka_unit_test(test_torture),      cmocka_unit_test(test_budget),
+		cmocka_unit_test(test_cycles),       cmocka_unit_test(test_threads),
+		cmocka_unit_test(test_ends_at_once), cmocka_unit_test(test_no_driver),
 	};
 
 	if (argc == 3 && strcmp(argv[1], "--rank") == 0)

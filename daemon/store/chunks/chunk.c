@@ -109,15 +109,20 @@ static int attach(struct job *j, struct ptc_error *err)
 
 static int write_identity(struct job *j, struct ptc_error *err)
 {
-	struct identity id = { .version = RECORD_VERSION };
+	struct {
+		struct identity id;
+#if PTC_VERSION_RAISED
+		uint64_t added;
+#endif
+	} own = { .id.version = RECORD_VERSION };
 	size_t zero = 0;
-	MDB_val k = key_of(&zero), v = { sizeof id, &id };
+	MDB_val k = key_of(&zero), v = { sizeof own, &own };
 	MDB_txn *txn;
 	int rc = grow_file(j, 0, err);
 
-	memcpy(id.magic, magic, sizeof magic);
-	memcpy(id.store_id, j->s->id, STORE_UUID_LEN);
-	memcpy(id.job, j->uuid, STORE_UUID_LEN);
+	memcpy(own.id.magic, magic, sizeof magic);
+	memcpy(own.id.store_id, j->s->id, STORE_UUID_LEN);
+	memcpy(own.id.job, j->uuid, STORE_UUID_LEN);
 	if (!rc)
 		rc = ptc_store_begin(j->env, true, &txn, err);
 	if (rc)
@@ -213,10 +218,14 @@ static int check_identity(struct job *j, MDB_cursor *cur, struct ptc_error *err)
 	MDB_val k, v;
 	int rc = mdb_cursor_get(cur, &k, &v, MDB_FIRST);
 
-	if (rc == 0 && k.mv_size == sizeof(size_t) && v.mv_size == sizeof id) {
+	if (rc == 0 && k.mv_size == sizeof(size_t) && v.mv_size >= sizeof id) { /* a later version says more */
 		memcpy(&id, v.mv_data, sizeof id);
-		if (memcmp(id.magic, magic, sizeof magic) == 0 && id.version != RECORD_VERSION)
-			return ptc_error_set(err, PTC_EVERSION, "chunks of version %u", id.version);
+		if (memcmp(id.magic, magic, sizeof magic) == 0 &&
+		    !ptc_version_reads(id.version, RECORD_OLDEST, RECORD_VERSION))
+			return ptc_error_set(err, PTC_EVERSION,
+					     "its chunks are of version %u, this ptcd %s reads %d to %d: start a ptcd "
+					     "next to the one that wrote them",
+					     id.version, PTC_VERSION, RECORD_OLDEST, RECORD_VERSION + 1);
 		if (memcmp(id.magic, magic, sizeof magic) == 0 && memcmp(id.store_id, j->s->id, STORE_UUID_LEN) == 0 &&
 		    memcmp(id.job, j->uuid, STORE_UUID_LEN) == 0)
 			return 0;

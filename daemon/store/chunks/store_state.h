@@ -9,6 +9,7 @@
 #pragma once
 
 #include "base/limits.h"
+#include "base/number/versions.h"
 #include "base/status.h"
 
 #include <lmdb.h>
@@ -33,7 +34,8 @@ struct ptc_table;
 #define EXTENT_ALIGN 64u
 #define FLUSH_CHUNKS                                                                                                   \
 	256u /* chunks summed but not in meta before a fill records them: at most this much is filled again */
-#define RECORD_VERSION  2
+#define RECORD_VERSION  PTC_VERSION_NUMBER(2)
+#define RECORD_OLDEST   2
 #define STORE_UUID_LEN  36
 #define KEY_MAX_BYTES   64
 #define PART_BYTES      (256u << 10) /* a table's records are split into meta values of about this size */

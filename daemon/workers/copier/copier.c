@@ -347,12 +347,14 @@ static enum heard hear(struct ptc_copiers *cs, const struct copier *c, int fd, c
 	}
 	memset(r, 0, sizeof *r);
 	n = recv(fd, r, sizeof *r - 1, 0);
-	return n >= (ssize_t)sizeof r->a && r->a.version == PTC_COPY_VERSION ? HEARD : HEARD_END;
+	return n >= (ssize_t)sizeof r->a && ptc_version_reads(r->a.version, PTC_COPY_OLDEST, PTC_COPY_VERSION)
+		       ? HEARD
+		       : HEARD_END;
 }
 
 static int start(struct ptc_copiers *cs, struct copier *c, const struct ptc_copy_call *call, struct ptc_error *err)
 {
-	struct reply r;
+	struct reply r = { 0 };
 	int rc = start_process(c, call->uid, err);
 
 	if (rc)
@@ -365,6 +367,11 @@ static int start(struct ptc_copiers *cs, struct copier *c, const struct ptc_copy
 	case HEARD_LATE:
 		return ptc_error_set(err, PTC_ETIMEOUT, "ptc-copy (pid %d) has not become ready", (int)c->pid);
 	default:
+		if (r.a.version && !ptc_version_reads(r.a.version, PTC_COPY_OLDEST, PTC_COPY_VERSION))
+			return ptc_error_set(
+				err, PTC_EVERSION,
+				"ptc-copy speaks version %u, this ptcd %u to %u: install both from one package",
+				r.a.version, PTC_COPY_OLDEST, PTC_COPY_VERSION + 1);
 		return ptc_error_set(err, PTC_EIO, "ptc-copy (pid %d) has ended at once", (int)c->pid);
 	}
 }

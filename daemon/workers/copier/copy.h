@@ -7,12 +7,16 @@
  *
  * It sends an answer on the first socket when it is ready, or with why it cannot be. After that each socket carries one request, then its answer. A
  * request is a head, then spans of the rank's memory, then spans of ours. An answer is a struct ptc_copy_answer and, where it could
- * not begin at all, a text. It ends when its sockets are closed. Both are of one package: another version is refused. */
+ * not begin at all, a text. It ends when its sockets are closed. They may be of two packages while one is
+ * replaced by the other: versions next to each other are taken, others refused. */
 #pragma once
+
+#include "base/number/versions.h"
 
 #include <stdint.h>
 
-#define PTC_COPY_VERSION   1u
+#define PTC_COPY_VERSION   PTC_VERSION_NUMBER(1u)
+#define PTC_COPY_OLDEST    1u
 #define PTC_COPY_FD        3
 #define PTC_COPY_THREADS   16 /* the agent copies with as many */
 #define PTC_COPY_MAPS      8 /* of one process: the job's chunks to write and to read, and what operations compare in */

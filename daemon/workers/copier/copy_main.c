@@ -224,8 +224,8 @@ static int perform(struct worker *w, size_t len, int fd, uint64_t *moved)
 {
 	const struct ptc_copy_head *h = &w->request.head;
 
-	if (len < sizeof *h || h->version != PTC_COPY_VERSION || h->nthere > PTC_COPY_SPANS_MAX ||
-	    h->nhere > PTC_COPY_SPANS_MAX ||
+	if (len < sizeof *h || !ptc_version_reads(h->version, PTC_COPY_OLDEST, PTC_COPY_VERSION) ||
+	    h->nthere > PTC_COPY_SPANS_MAX || h->nhere > PTC_COPY_SPANS_MAX ||
 	    len != sizeof *h + ((size_t)h->nthere + h->nhere) * sizeof w->request.spans[0])
 		return EPROTO;
 	switch (h->op) {

@@ -2,8 +2,9 @@
 /* Groups on disk, and taking up again what an earlier ptcd has started. A group's file (JOB/groups/GENERATION-INCARNATION) has the
  * description it was started with, whether it was built, and which process folder is which rank: written before a process
  * of it starts, and before ranks are told their generation. Happy path: write a temporary file, rename it. At start: read each
- * job's groups, adopt the processes, listen; they connect by themselves. Failure modes: a file that does not verify is
- * logged and left out, and its processes are ended as nobody's; a crash between file and process leaves a slot without
+ * job's groups, adopt the processes, listen; they connect by themselves. What a later version has added behind the numbers of
+ * processes is passed over. Failure modes: a file of a version that is not read refuses the start (PTC_EVERSION); one that does
+ * not verify is logged and left out, and its processes are ended as nobody's; a crash between file and process leaves a slot without
  * one, which the next start fills. */
 #include "daemon/workers/process/cgroup.h"
 #include "daemon/workers/group/internal.h"
@@ -24,7 +25,8 @@
 #include <unistd.h>
 
 #define FILE_MAGIC      UINT64_C(0x3150554f52474350) /* "PCGROUP1" */
-#define FILE_VERSION    2u
+#define FILE_VERSION    PTC_VERSION_NUMBER(2u)
+#define FILE_OLDEST     2u
 #define ORPHAN_GRACE_MS 5000
 #define FILE_HEAD       12           /* magic and version */
 #define STRING_MAX      (256u << 10) /* an argument or environment variable */
@@ -219,6 +221,9 @@ int ptc_group_save(const struct group *g, struct ptc_error *err)
 	ptc_local_put_u8(&out, g->has_state);
 	for (size_t i = 0; i < g->desc.nranks; i++)
 		ptc_local_put_u32(&out, g->slots[i].number);
+#if PTC_VERSION_RAISED
+	ptc_local_put_u64(&out, PTC_VERSION_ADDED);
+#endif
 	if (!out.failed)
 		ptc_local_put_u64(&out, ptc_checksum(out.data, out.len));
 	if (!path || out.failed)
@@ -277,9 +282,9 @@ int ptc_group_load(const void *data, size_t len, struct group **ret, struct ptc_
 
 	if (in.bad || magic != FILE_MAGIC || len < FILE_HEAD + sizeof sum)
 		return ptc_error_set(err, PTC_ECORRUPT, "not a group's file");
-	if (version != FILE_VERSION)
-		return ptc_error_set(err, PTC_EVERSION, "a group's file of version %u; this ptcd knows %u", version,
-				     FILE_VERSION);
+	if (!ptc_version_reads(version, FILE_OLDEST, FILE_VERSION))
+		return ptc_error_set(err, PTC_EVERSION, "a group's file of version %u; this ptcd reads %u to %u",
+				     version, FILE_OLDEST, FILE_VERSION + 1);
 	memcpy(&sum, (const uint8_t *)data + len - sizeof sum, sizeof sum);
 	if (sum != ptc_checksum(data, len - sizeof sum))
 		return ptc_error_set(err, PTC_ECORRUPT, "the checksum differs");
@@ -348,6 +353,11 @@ static int load_group(struct ptc_workers *w, const char *path, const char *name,
 		rc = ptc_group_load(data, len, &g, &why);
 	if (rc == PTC_ENOMEM)
 		return ptc_grow_failed(err);
+	if (rc == PTC_EVERSION) /* of an upgrade, or back from one: the ranks are whole, and are not ours to end */
+		return ptc_error_set(err, rc,
+				     "%s: %s; its ranks still run: start a ptcd next to the one that wrote it, or stop "
+				     "the job with that one first",
+				     path, why.text);
 	if (rc) {
 		ptc_warn("workers", "%s: %s; its processes are ended", path, why.text);
 		return 0;

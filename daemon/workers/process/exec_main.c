@@ -141,7 +141,7 @@ static bool read_request(struct helper *h)
 
 	if (pread(PTC_EXEC_REQUEST_FD, r, sizeof *r, 0) != sizeof *r)
 		return false;
-	if (r->version != PTC_EXEC_VERSION) {
+	if (!ptc_version_reads(r->version, PTC_EXEC_OLDEST, PTC_EXEC_VERSION)) {
 		report(h, PTC_EVERSION, "ptc-exec speaks version %d, ptcd %u: install both from one package",
 		       PTC_EXEC_VERSION, r->version);
 		return false;

@@ -12,6 +12,7 @@
 #pragma once
 
 #include "base/status.h"
+#include "base/number/versions.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -21,7 +22,8 @@
 #define PTC_EXEC_ERROR_FD   4
 #define PTC_EXEC_DIR_FD     5
 
-#define PTC_EXEC_VERSION     1
+#define PTC_EXEC_VERSION     PTC_VERSION_NUMBER(1)
+#define PTC_EXEC_OLDEST      1
 #define PTC_EXEC_REQUEST_MAX (1u << 20) /* bytes; half of what execve takes by default */
 #define PTC_EXEC_PATH_MAX    256        /* as in struct ptc_process */
 #define PTC_EXEC_STRINGS_MAX 16384      /* arguments and variables */

@@ -360,25 +360,30 @@ static int make_page(struct worker *k)
 	k->page_fd = fd;
 	k->page = map;
 	k->page->magic = PTC_LOCAL_MAGIC;
-	k->page->protocol = PTC_LOCAL_PROTOCOL;
+	k->page->version = PTC_LOCAL_PAGE_VERSION;
+#if PTC_VERSION_RAISED
+	k->page->added = PTC_VERSION_ADDED;
+#endif
 	atomic_store(&k->page->stop, PTC_LOCAL_NO_STOP);
 	return 0;
 }
 
-/* A rank's own, from before: it must be one that cannot be cut off under us. Takes fd. */
-static bool take_page(struct worker *k, int fd)
+/* A rank's own, from before, maybe of a ptcd of another version: it must be one that cannot be cut off under us. Takes fd. */
+static bool take_page(struct worker *k, int fd, uint32_t *ret_version)
 {
 	int seals = fcntl(fd, F_GET_SEALS);
 	struct ptc_local_page *map;
 	struct stat st;
 
+	*ret_version = 0;
 	if (seals < 0 || (seals & (F_SEAL_SHRINK | F_SEAL_GROW)) != (F_SEAL_SHRINK | F_SEAL_GROW) ||
 	    fstat(fd, &st) != 0 || st.st_size != PTC_LOCAL_PAGE)
 		return false;
 	map = mmap(NULL, PTC_LOCAL_PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	if (map == MAP_FAILED)
 		return false;
-	if (map->magic != PTC_LOCAL_MAGIC || map->protocol != PTC_LOCAL_PROTOCOL) {
+	*ret_version = map->magic == PTC_LOCAL_MAGIC ? map->version : 0;
+	if (!ptc_version_reads(*ret_version, PTC_LOCAL_PAGE_OLDEST, PTC_LOCAL_PAGE_VERSION)) {
 		munmap(map, PTC_LOCAL_PAGE);
 		return false;
 	}
@@ -418,10 +423,15 @@ static struct worker *identify(struct conn *c, const struct ptc_local_hello *h)
 {
 	struct worker *k = by_token(c->job, h->token);
 
-	if (h->protocol_min > PTC_LOCAL_PROTOCOL || h->protocol_max < 1) {
+	if (h->protocol_min > PTC_LOCAL_PROTOCOL || h->protocol_max < PTC_LOCAL_OLDEST ||
+	    h->protocol_min > h->protocol_max) {
+		bool newer = h->protocol_min > PTC_LOCAL_PROTOCOL;
+
 		ptc_conn_refuse_locked(c, PTC_LOCAL_R_VERSION,
-				       "libptc %s speaks protocols %u to %u; this ptcd %s speaks 1 to %u", h->version,
-				       h->protocol_min, h->protocol_max, PTC_VERSION, PTC_LOCAL_PROTOCOL);
+				       "libptc %s speaks protocols %u to %u, this node's ptcd %s speaks %u to %u; %s",
+				       h->version, h->protocol_min, h->protocol_max, PTC_VERSION, PTC_LOCAL_OLDEST,
+				       PTC_LOCAL_PROTOCOL,
+				       newer ? "upgrade ptcd on this node" : "start the job with a newer libptc");
 		return NULL;
 	}
 	if (!k) {
@@ -466,13 +476,14 @@ static void attach(struct worker *k, struct conn *c)
 	k->get.active = false;
 }
 
-static void welcome(struct worker *k, bool with_page)
+/* Speaks the highest protocol that both ends know; a rank of before an upgrade goes on with its own. */
+static void welcome(struct worker *k, const struct ptc_local_hello *h, bool with_page)
 {
 	struct ptc_local_out out = { .grow = ptc_realloc };
+	uint32_t protocol = h->protocol_max < PTC_LOCAL_PROTOCOL ? h->protocol_max : PTC_LOCAL_PROTOCOL;
 
-	ptc_local_put_welcome(&out, &(struct ptc_local_welcome){ .protocol = PTC_LOCAL_PROTOCOL,
-								 .pid = (uint64_t)getpid(),
-								 .version = PTC_VERSION });
+	ptc_local_put_welcome(&out, &(struct ptc_local_welcome){
+					    .protocol = protocol, .pid = (uint64_t)getpid(), .version = PTC_VERSION });
 	ptc_conn_send_locked(k->conn, PTC_LOCAL_WELCOME, &out, with_page ? fcntl(k->page_fd, F_DUPFD_CLOEXEC, 0) : -1);
 	ptc_free(out.data);
 }
@@ -507,11 +518,26 @@ static void begin_session(struct worker *k, const struct ptc_local_hello *h)
 	k->ran |= !k->stale;
 }
 
+/* version 0: it is no page. */
+static void refuse_page(struct conn *c, uint32_t version)
+{
+	if (!version) {
+		ptc_conn_refuse_locked(c, PTC_LOCAL_R_REFUSED, "protocol: the shared page is not one of ours");
+		return;
+	}
+	ptc_conn_refuse_locked(
+		c, PTC_LOCAL_R_VERSION,
+		"the rank's shared page is of version %u, this node's ptcd %s reads %u to %u; go back to a "
+		"ptcd next to the one that made it, or stop the job and start it again",
+		version, PTC_VERSION, PTC_LOCAL_PAGE_OLDEST, PTC_LOCAL_PAGE_VERSION + 1);
+}
+
 void ptc_worker_hello_locked(struct ptc_workers *w, struct conn *c, struct ptc_local_message *m)
 {
 	struct ptc_local_hello h;
 	struct worker *k;
 	bool had_page = m->fd >= 0;
+	uint32_t page = 0;
 	int e = 0;
 
 	if (m->type != PTC_LOCAL_HELLO || !ptc_local_get_hello(m->data, m->len, &h)) {
@@ -522,8 +548,8 @@ void ptc_worker_hello_locked(struct ptc_workers *w, struct conn *c, struct ptc_l
 	if (!k)
 		return;
 	if (had_page) {
-		if (!take_page(k, m->fd)) {
-			ptc_conn_refuse_locked(c, PTC_LOCAL_R_REFUSED, "protocol: the shared page is not one of ours");
+		if (!take_page(k, m->fd, &page)) {
+			refuse_page(c, page);
 			return;
 		}
 		m->fd = -1;
@@ -538,7 +564,7 @@ void ptc_worker_hello_locked(struct ptc_workers *w, struct conn *c, struct ptc_l
 	}
 	attach(k, c);
 	begin_session(k, &h);
-	welcome(k, !had_page);
+	welcome(k, &h, !had_page);
 	ptc_worker_advance_locked(w, k);
 	ptc_workers_changed_locked(w);
 }

@@ -26,8 +26,9 @@ static const struct ctl_option options[] = {
 	{ "allreduce", "FILE", "also Galvatron's allreduce_bandwidth_*.json, for all of the profile's devices" },
 	{ "now", "CONFIG", "what runs, if it can go on; with recompute=none|selective|full among its keys" },
 	{ "pause", "DURATION", "with --now: how long a switch stops the job besides moving its state (default 30s)" },
-	{ "horizon", "DURATION", "until the number of devices changes again (default 10m)" },
-	{ "objective", "throughput|money", "what is best (default throughput)" },
+	{ "horizon", "DURATION", "until the number of devices changes again (default: what JOB has seen, else 10m)" },
+	{ "objective", "throughput|money|state-bytes", "what is best (default throughput); state-bytes needs JOB" },
+	{ "nodes", "A,B", "only these nodes; needs JOB" },
 };
 
 static int read_doc(const char *path, struct ptc_doc *ret, struct ptc_error *err)
@@ -283,7 +284,13 @@ static int run(struct ctl *c, struct ptc_error *err)
 	static struct ctl_advice a; /* one thread; too large for a stack */
 	int rc;
 
-	if (!ctl_option(c, "file") || !ctl_option(c, "profile") || !ctl_option(c, "gpus"))
+	if (!ctl_option(c, "file"))
+		return ctl_advise_online(c, err);
+	if (c->nargs)
+		return ctl_usage(err, "JOB and -f exclude each other");
+	if (c->svg)
+		return ctl_usage(err, "--format svg needs JOB, not -f FILE");
+	if (!ctl_option(c, "profile") || !ctl_option(c, "gpus"))
 		return ctl_usage(err, "-f FILE, --profile FILE and --gpus N are needed");
 	a.work.model = &a.model;
 	a.work.cluster = &a.profile.cluster;
@@ -304,14 +311,20 @@ static int run(struct ctl *c, struct ptc_error *err)
 
 const struct ctl_verb ctl_advise = {
 	.name = "advise",
-	.args = "-f FILE --profile FILE --gpus N|A-B",
+	.args = "[JOB] --gpus N|A-B | -f FILE --profile FILE --gpus N|A-B",
 	.about = "Show which configurations are the fastest that fit on so many devices",
-	.help = "Step times are predicted (docs/planner.md): by the steps that the profile has measured, else "
-		"uncalibrated, and "
-		"then\noff by half or more. What a switch from --now moves is exact where FILE describes the tensors, "
-		"else not counted. Devices may stay idle where that is faster.\n",
+	.help = "Step times are predicted (docs/planner.md): by measured steps, else uncalibrated, and then off by "
+		"half or "
+		"more.\n"
+		"Of a JOB the daemon answers, by the job's devices, their links, and steps measured while it ran. With "
+		"-f no\n"
+		"daemon is asked. Bytes are exact where rules say what ranks hold, or ranks have had the "
+		"configuration.\n"
+		"Devices may stay idle where that is faster.\n",
 	CTL_OPTIONS(options),
 	.min_args = 0,
-	.max_args = 0,
+	.max_args = 1,
+	.job_missing = ctl_job_missing_without_file,
+	.svg = true,
 	.run = run,
 };

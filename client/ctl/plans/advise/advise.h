@@ -23,6 +23,11 @@ int ctl_pricer_new(const struct ctl *c, const struct ctl_advice *a, const struct
 struct ctl_pricer *ctl_pricer_free(struct ctl_pricer *p);
 int ctl_price_exactly(void *arg, const struct ptc_cand *to, struct ptc_switch_price *ret);
 
+/* advise_online.c: of a job that a daemon has. */
+int ctl_advise_online(struct ctl *c, struct ptc_error *err);
+/* advise_svg.c: what a daemon has said (docs/control.md, "advice") as a picture. */
+int ctl_advice_svg(const char *json, struct ptc_error *err);
+
 /* For advice->last devices; n of v, and the sentence why the first one is first. */
 void ctl_advice_candidates(const struct ctl *c, const struct ctl_advice *a, const struct ptc_ranked *v, size_t n,
 			   const char *why);

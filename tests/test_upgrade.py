@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Upgrades: four daemons of this version are replaced one after the other by daemons of the next one, and back, under live jobs
+that never end. docs/versions.md says what each side promises.
+
+The next version is this tree built with PTC_NEXT_VERSION (base/number/versions.h): every number raised by one, and something
+unknown in every message, record and document. `scripts/test --full` builds it in build/next.
+"""
+import contextlib
+import json
+import os
+import subprocess
+import unittest
+
+import harness
+import numpy as np
+import state as states
+from harness import LONG, PATIENCE, Job, wait_for
+from test_ctrainer import BATCH, Trainer, differences
+
+NEXT = os.path.abspath(os.environ.get("PTC_NEXT_BUILD", os.path.join(harness.ROOT, "build", "next")))
+ASKED = LONG or "PTC_NEXT_BUILD" in os.environ  # else it may be of a tree that has changed since
+CONFIGS = ("tp=2,dp=2", "tp=4", "dp=4")
+ADDED = str(0x5a4e455854564552)  # what the next version writes that nobody knows
+
+
+def needs_next(test):
+    text = f"no build of the next version in {NEXT}: cmake --preset next && cmake --build build/next, then PTC_NEXT_BUILD=build/next"
+    if harness.SANITIZED or not ASKED:
+        return unittest.skip("only with PTC_TEST_LONG or PTC_NEXT_BUILD, and without sanitizers")(test)
+    return test if os.path.exists(os.path.join(NEXT, "daemon", "ptcd")) else lambda self: self.fail(text)
+
+
+class Ridge(Trainer):
+    """The C trainer of one of the two builds, as a job of that name. Its ranks speak that build's protocol as long as they live."""
+
+    def __init__(self, c, directory, name, build, mode):
+        os.makedirs(directory)
+        super().__init__(c, directory, mode, steps=1 << 40, sleep_ms=2)
+        self.name = name
+        with open(self.yaml) as f:
+            spec = json.load(f)
+        spec["name"] = name
+        spec["run"]["argv"][4] = os.path.join(build, "examples", "c-trainer", "c-trainer")
+        spec["run"]["env"]["LD_LIBRARY_PATH"] = os.path.join(build, "client", "lib")
+        with open(self.yaml, "w") as f:
+            json.dump(spec, f)
+
+    def pids(self):
+        return sorted(rank["pid"] for rank in self.status()["run"]["ranks"])
+
+
+class Upgrade(harness.Case):
+    def document(self, c, uuid, kind):
+        """(version, whether it has what the next version adds) of a document of a job."""
+        text = c.etcdctl("get", "--print-value-only", f"/ptc/jobs/{uuid}/{kind}").stdout
+        return json.loads(text)["version"], ADDED in text
+
+    @contextlib.contextmanager
+    def by(self, c, build):
+        """ptcctl of that build."""
+        before, c.options["build"] = c.options["build"], build
+        try:
+            yield
+        finally:
+            c.options["build"] = before
+
+    def replace(self, c, name, build):
+        c.nodes[name].build = build
+        c.restart(name, timeout_s=60 * PATIENCE)
+        c.wait_nodes(list(c.nodes), 60 * PATIENCE)
+
+    def give_control(self, c, jobs, nodes):
+        """Their controllers are among these nodes from now on: daemons of others that hold one are away until they are not. Ranks
+        take no notice."""
+        away = []
+
+        def holders():
+            return {job.status(node=nodes[0])["controller"] for job in jobs}
+
+        def given():
+            held = holders()
+            for name in held - {""} - set(nodes):
+                if c.nodes[name].pid():
+                    self.assertTrue(c.nodes[name].stop())
+                    away.append(name)
+            return held <= set(nodes)
+        try:
+            wait_for(given, 60 * PATIENCE, f"controllers on {nodes}", 0.1)
+        finally:
+            for name in away:
+                c.start_node(c.nodes[name])
+        c.wait_nodes(list(c.nodes), 60 * PATIENCE, node=nodes[0])
+
+    def switch(self, job):
+        """The next configuration, with the same ranks, and steps behind it."""
+        at = job.resize(f"{CONFIGS[self.turn % len(CONFIGS)]},{BATCH}")
+        self.assertIsInstance(at, dict, at)
+        job.wait_step(at["step"] + 5)
+
+    def mixed(self, c, jobs, state, both):
+        """Resizes of every job, controlled by nodes of either version where there are both; bytes of the one that only has state."""
+        old = [n for n in c.nodes if c.nodes[n].build is None]
+        new = [n for n in c.nodes if c.nodes[n].build]
+        for group in (old, new) if both else (old or new,):
+            self.turn += 1
+            self.give_control(c, (*jobs, state), group)
+            for job in jobs:
+                self.switch(job)
+            at = state.resize(("tp=2,dp=2", "tp=4", "dp=4,zero=1")[self.turn % 3])
+            self.assertIsInstance(at, dict, at)
+            state.check_whole(self, node=group[0])
+        c.ptcctl("verify", state.name, node=(new or old)[-1])
+
+    @needs_next
+    @harness.labels("repeats")
+    def test_rolling(self):
+        """To the next version and back, node by node; the ranks that were there at first are there in the end."""
+        s = states.State({"m": "F32"})
+        rng = np.random.default_rng(self.seed)
+        for i in range(6):
+            s.add(rng, f"h.{i}.w", "F32", (64, 48))
+        with self.cluster(nodes=4, devices=3, coordinator="etcd-cluster", transport="tls") as c:
+            self.turn = 0
+            job = Ridge(c, self.path("now"), "now", harness.BUILD, "rebuild")
+            ahead = Ridge(c, self.path("ahead"), "ahead", NEXT, "rebuild") # its libptc is newer than any daemon at first
+            state = Job(c, "state", s, self.path("state"), [{"match": "h.*", "split": {"axis": "tp", "dim": 0}}])
+            anew = Ridge(c, self.path("anew"), "anew", harness.BUILD, "restart") # new processes at each switch
+            for j in (job, ahead, anew):
+                with self.by(c, NEXT if j is ahead else harness.BUILD): # described by a ptcctl of the next version
+                    j.run(f"tp=2,dp=2,{BATCH}")
+                j.wait_step(5)
+            state.imported("tp=2,dp=2")
+            pids = {j: j.pids() for j in (job, ahead)}
+            for build in (NEXT, None):
+                order = list(c.nodes) if build else list(reversed(c.nodes))
+                for name in order:
+                    self.replace(c, name, build)
+                    last = name == order[-1]
+                    self.mixed(c, (job, ahead, anew), state, both=not last)
+                    self.assertEqual(pids, {j: j.pids() for j in (job, ahead)}, f"ranks, after {name} was replaced")
+                    with self.by(c, NEXT): # ptcctl and ptcd of either version
+                        self.assertEqual({n.name: 2 if n.build else 1 for n in c.nodes.values()},
+                                         {n["node"]: n["documents"] for n in c.json("nodes", node=order[0])["nodes"]})
+                        job.do("snapshot")
+                        state.check_whole(self, node=order[0])
+                    raised = build is NEXT and last
+                    self.assertEqual((2, True) if raised else (1, False), self.document(c, job.status()["uuid"], "record"),
+                                     "all write what the oldest member reads")
+                    if raised:
+                        made = Job(c, "made", s, self.path("made"), [{"match": "h.*", "split": {"axis": "tp", "dim": 1}}])
+                        made.imported("tp=2") # by daemons of the next version alone, read by this one later
+            made.check_whole(self)
+            made.resize("dp=2")
+            made.check_whole(self)
+            c.ptcctl("verify", made.name)
+            for j in (job, ahead, anew):
+                j.do("stop")
+                j.steps = j.wait_run("stopped")["step"]
+                self.assertEqual([], differences(j.lines(), j.reference()), j.name)
+
+    @needs_next
+    @harness.labels("repeats")
+    def test_switch_goes_on(self):
+        """A switch that daemons of one version have begun when they die, those of the other find, and end or undo; ranks train on."""
+        with self.cluster(nodes=2, devices=2, coordinator="etcd-cluster", transport="tls") as c:
+            job = Ridge(c, self.path("now"), "now", harness.BUILD, "rebuild")
+            job.run(f"tp=2,dp=2,{BATCH}")
+            pids, uuid, self.turn = job.pids(), job.status()["uuid"], 0
+            for first, then in ((None, NEXT), (NEXT, None)):
+                for point in ("etcd.intent.after", "etcd.commit1.after", "etcd.commit2.before"):
+                    with self.subTest(point, first=first or "this", then=then or "this"):
+                        self.die_at(c, job, first, point)
+                        if point == "etcd.commit1.after":
+                            self.assertEqual((2, True) if first else (1, False), self.document(c, uuid, "intent"))
+                        for node in c.nodes.values():
+                            node.build = then
+                            c.start_node(node)
+                        c.wait_nodes(list(c.nodes), 60 * PATIENCE)
+                        job.wait_step(job.wait_run("live")["step"] + 5)
+                        self.assertEqual(pids, job.pids())
+                        self.turn += 1
+                        self.switch(job)
+            job.do("stop")
+            job.steps = job.wait_run("stopped")["step"]
+            self.assertEqual([], differences(job.lines(), job.reference()))
+
+    def die_at(self, c, job, build, point):
+        """All daemons die, of that build, in a switch of this job whose controller is at that point."""
+        for node in c.nodes.values():
+            node.stop()
+            node.build = build
+            c.start_node(node, {"PTC_FAULT": point})
+        c.wait_nodes(list(c.nodes), 60 * PATIENCE)
+        job.wait_step(job.wait_run("live")["step"] + 5)
+        config = next(x for x in CONFIGS if not job.status()["config"].startswith(x))
+        argv = [harness.program("ptcctl"), "resize", job.name, "--config", f"{config},{BATCH}", "--wait"]
+        with subprocess.Popen(argv, env=c.environment({"PTC_SOCKET": c.nodes["n0"].socket}), stdin=subprocess.DEVNULL,
+                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as ptcctl:
+            wait_for(lambda: not all(n.pid() for n in c.nodes.values()), 60 * PATIENCE, f"a daemon to die at {point}", 0.005)
+            for node in c.nodes.values():
+                node.kill()
+            ptcctl.kill()
+
+    def test_too_far(self):
+        """A daemon joins no cluster with a member that is further away than one version, and says what to do."""
+        with self.cluster(nodes=2, devices=1) as c:
+            n1 = c.nodes["n1"]
+            mine = c.etcdctl("get", "--print-value-only", "/ptc/nodes/n1").stdout
+            self.assertTrue(n1.stop())
+            doc = {**json.loads(mine), "node": "far", "documents": [3, 9], "store_id": "0" * 8 + "-0000-4000-8000-" + "0" * 12}
+            self.assertEqual(0, c.etcdctl("put", "/ptc/nodes/far", json.dumps(doc)).returncode)
+            before = c.etcdctl("get", "--prefix", "--keys-only", "/ptc/").stdout
+            c.start_node(n1)
+            wait_for(lambda: not n1.pid(), 60 * PATIENCE, "the end of a ptcd that may not join")
+            self.assertIn("node far writes documents of version 9, this ptcd", n1.log_tail(3))
+            self.assertIn("upgrade this node to version 8 first", n1.log_tail(3))
+            self.assertEqual(before, c.etcdctl("get", "--prefix", "--keys-only", "/ptc/").stdout)
+            self.assertEqual(0, c.etcdctl("del", "/ptc/nodes/far").returncode)
+            c.start_node(n1)
+            c.wait_nodes(["n0", "n1"], 60 * PATIENCE)
+
+
+if __name__ == "__main__":
+    harness.unittest.main()
