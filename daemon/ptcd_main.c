@@ -412,6 +412,7 @@ static int start_agent(struct process *p, struct ptc_error *err)
 	struct ptc_agent_env env = {
 		.store = d->store,
 		.node = d->config.node,
+		.devices = d->config.found,
 		.staging_bytes = p->memory.staging,
 		.memory_json = p->memory_json.data,
 		.work_bytes = p->memory.work,

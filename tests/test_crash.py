@@ -183,14 +183,14 @@ class Crash(harness.Case):
 
     def expected_keys(self, keys):
         """What the jobs, the nodes and the records account for."""
-        expected = {"/ptc/cluster", "/ptc/key"} | {k for k in keys if k.startswith(("/ptc/nodes/", "/ptc/nodes-drained/"))}
+        expected = {"/ptc/cluster", "/ptc/key"} | {"/ptc/profile"} & set(keys) | {k for k in keys if k.startswith(("/ptc/nodes/", "/ptc/nodes-drained/"))}
         for key in [k for k in keys if k.startswith("/ptc/names/")]:
             uuid = keys[key].decode()
             meta = json.loads(keys[f"/ptc/jobs/{uuid}/meta"])
             hashes = {meta["spec"]}
             expected |= {key} | {k for k in keys if k.startswith(f"/ptc/events/{uuid}/")}
             expected |= {f"/ptc/jobs/{uuid}/{leaf}" for leaf in ("meta", "lock")}
-            expected |= {f"/ptc/jobs/{uuid}/barrier"} & set(keys)
+            expected |= {f"/ptc/jobs/{uuid}/{leaf}" for leaf in ("barrier", "measured")} & set(keys)
             expected.add(f"/ptc/users/{meta['uid']}/{uuid}")
             record = f"/ptc/jobs/{uuid}/record"
             if record in keys:
@@ -248,7 +248,7 @@ class Crash(harness.Case):
 
         wait_for(empty, 20 * PATIENCE, "stores without the directories of deleted jobs", 0.1)
         self.check_nothing_leaked(c, {n: 0 for n in c.nodes})
-        self.assertEqual([], [k for k in self.etcd(c) if not k.startswith(("/ptc/cluster", "/ptc/key", "/ptc/nodes"))])
+        self.assertEqual([], [k for k in self.etcd(c) if not k.startswith(("/ptc/cluster", "/ptc/key", "/ptc/nodes", "/ptc/profile"))])
 
     # ---- switches that are killed -----------------------------------------------------------------
 
@@ -931,10 +931,12 @@ class Crash(harness.Case):
         self.assertEqual(0, r.returncode, r.stdout)
         os.makedirs(self.path("live"))
         job = live.Job(c, self.path("live"), name="moves", mode="rebuild", amax="F32",
-                       run={"rules": [{"match": "amax*", "state": "max"}]})
+                       run={"rules": [{"match": "amax*", "state": "max"}],
+                            "model": {"layers": 4, "hidden": 64, "heads": 8, "vocab": 1000, "seq": 128}})
         job.run("dp=2")
         job.wait_step(5)
         job.do("snapshot")
+        wait_for(lambda: "etcd.measured.after" in open(client["PTC_FAULT_LIST"]).read().split(), 60 * PATIENCE, "the measured step", 0.1)
         job.resize("tp=1,dp=3")
         for processes in glob.glob(os.path.join(c.nodes["n1"].dir, "run", "workers", "*", "processes")):
             os.mkdir(os.path.join(processes, "999"), 0o700) # what a daemon that dies before it has started one leaves
@@ -989,6 +991,9 @@ class Crash(harness.Case):
             np.save(self.path("tokens.npy"), np.zeros((4, 6), "<i4"))
             c.ptcctl("dataset", "add", "tokens", self.path("tokens.npy"))
             c.ptcctl("dataset", "remove", "tokens")
+            with open(self.path("profile.yaml"), "w") as f:
+                f.write("devices_per_node: 2\ndevices: [{name: H100-80GB, nodes: 2}]\nlinks: {intra_bytes_s: 4e11, node_bytes_s: 5e10}\n")
+            c.ptcctl("profile", "-f", self.path("profile.yaml"))
             self.arm(c.nodes["n1"], "agent.receive.middle=sleep")
             thread = threading.Thread(target=lambda: self.quietly(c, "resize", job.name, "--config", B, "--wait"))
             thread.start()

@@ -38,7 +38,7 @@ struct ptc_admin_opts {
 	int timeout_ms;        /* of each call that is not a stream; 0: one minute */
 	int stream_timeout_ms; /* of each stream; 0: none */
 };
-/* Connects with the first call. */
+/* Connects with the first call. Fails for wrong options, and where fewer than 16 descriptors are free. */
 int ptc_admin_open(const struct ptc_admin_opts *opts, struct ptc_admin **ret_admin, struct ptc_error *err);
 struct ptc_admin *ptc_admin_close(struct ptc_admin *admin); /* after the last call returned; NULL is fine */
 void ptc_admin_free(void *p);

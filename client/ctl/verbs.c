@@ -13,7 +13,7 @@
 const struct ctl_option ctl_globals[] = {
 	{ "help", NULL, "print this help", 'h' },
 	{ "version", NULL, "print the version" },
-	{ "format", "table|json", "how listings are printed (default table); a plan made with -f also as svg" },
+	{ "format", "table|json", "how listings are printed (default table); a plan also as svg" },
 	{ "timeout", "DURATION", "give up waiting after this long, e.g. 30s; what was started goes on" },
 	{ "progress", NULL, "progress in lines on stderr where that is no terminal (default: none there)" },
 	{ "socket", "PATH", "the daemon's socket (default $PTC_SOCKET, else " PTC_ADMIN_DEFAULT_SOCKET ")" },

@@ -68,11 +68,13 @@ struct pool {
 	struct ptc_controllers *all;
 	const struct ptc_plan_request *req; /* NULL: any node */
 	char **names;                       /* plan node number -> name; the view's nodes come first */
-	size_t nnames;
-	bool *usable;       /* as a source */
-	uint64_t *ceilings; /* of chunks; 0: not known, the node is down */
-	uint32_t *rack_of;  /* of those that are up: its rack's number */
-	const char **racks; /* their names, of documents; "" of nodes that name none is one like others */
+	size_t nnames, nall; /* from nnames to nall: down, without anything of the job; no numbers of a plan */
+	const char **states; /* of all: "up", "down", "drained"; NULL: the cluster knows it no longer */
+	uint32_t *counts;    /* of all: devices */
+	bool *usable;        /* as a source */
+	uint64_t *ceilings;  /* of chunks; 0: not known, the node is down */
+	uint32_t *rack_of;   /* of those that are up: its rack's number */
+	const char **racks;  /* their names, of documents; "" of nodes that name none is one like others */
 	size_t nracks;
 	struct ptc_device *devices;
 	size_t ndevices;
@@ -110,6 +112,25 @@ static uint32_t pool_rack(struct pool *p, const char *name)
 	return (uint32_t)p->nracks++;
 }
 
+/* For people who look at a plan; no placement goes by it. */
+static void collect_state(struct pool *p, const struct ptc_node *n)
+{
+	size_t i = 0;
+
+	while (i < p->nall && strcmp(p->names[i], n->doc.name) != 0)
+		i++;
+	if (i == p->nall) {
+		p->names[i] = ptc_strdup(n->doc.name);
+		if (!p->names[i]) {
+			p->rc = PTC_ENOMEM;
+			return;
+		}
+		p->nall++;
+	}
+	p->states[i] = !n->up ? "down" : n->drained ? "drained" : "up";
+	p->counts[i] = n->doc.devices;
+}
+
 /* Loop thread. */
 static void collect(void *arg)
 {
@@ -120,12 +141,15 @@ static void collect(void *arg)
 	for (uint32_t i = 0; i < ptc_cluster_nnodes(c); i++)
 		devices += ptc_cluster_node(c, i)->doc.devices;
 	p->names = ptc_calloc(most, sizeof *p->names);
+	p->states = ptc_calloc(most, sizeof *p->states);
+	p->counts = ptc_calloc(most, sizeof *p->counts);
 	p->usable = ptc_calloc(most, sizeof *p->usable);
 	p->ceilings = ptc_calloc(most, sizeof *p->ceilings);
 	p->rack_of = ptc_calloc(most, sizeof *p->rack_of);
 	p->racks = ptc_calloc(most, sizeof *p->racks);
 	p->devices = ptc_calloc(devices, sizeof *p->devices);
-	if (!p->names || !p->usable || !p->ceilings || !p->rack_of || !p->racks || !p->devices) {
+	if (!p->names || !p->states || !p->counts || !p->usable || !p->ceilings || !p->rack_of || !p->racks ||
+	    !p->devices) {
 		p->rc = PTC_ENOMEM;
 		return;
 	}
@@ -146,15 +170,20 @@ static void collect(void *arg)
 		for (uint32_t k = 0; k < n->doc.devices; k++)
 			p->devices[p->ndevices++] = (struct ptc_device){ number, k };
 	}
+	p->nall = p->nnames;
+	for (uint32_t i = 0; i < ptc_cluster_nnodes(c) && !p->rc; i++)
+		collect_state(p, ptc_cluster_node(c, i));
 	ptc_free(p->racks); /* what it points to is the loop's */
 	p->racks = NULL;
 }
 
 static void pool_done(struct pool *p)
 {
-	for (size_t i = 0; i < p->nnames; i++)
+	for (size_t i = 0; i < PTC_MAX(p->nnames, p->nall); i++)
 		ptc_free(p->names[i]);
 	ptc_free(p->names);
+	ptc_free(p->states);
+	ptc_free(p->counts);
 	ptc_free(p->usable);
 	ptc_free(p->ceilings);
 	ptc_free(p->rack_of);
@@ -783,18 +812,36 @@ nomem:
 	return ptc_error_set(err, PTC_ENOMEM, "out of memory");
 }
 
+/* Of every node of the cluster, and those that have something of the job; what moves, where it is known. */
 static json_t *node_rows(const struct pool *p, const struct layouts *l)
 {
 	const struct ptc_plan *plan = l->plan;
 	json_t *rows = json_array();
 
-	for (size_t i = 0; plan && i < p->nnames; i++)
-		if (plan->in_bytes[i] || plan->out_bytes[i] || l->need->in_bytes[i])
-			json_array_append_new(rows, json_pack("{s:s, s:I, s:I, s:I, s:I}", "node", p->names[i],
-							      "in_bytes", (json_int_t)plan->in_bytes[i], "out_bytes",
-							      (json_int_t)plan->out_bytes[i], "held_bytes",
-							      (json_int_t)l->need->in_bytes[i], "ceiling_bytes",
-							      (json_int_t)p->ceilings[i]));
+	for (size_t i = 0; i < p->nall; i++) {
+		json_t *row = json_pack("{s:s, s:s, s:I}", "node", p->names[i], "state",
+					p->states[i] ? p->states[i] : "down", "devices", (json_int_t)p->counts[i]);
+
+		if (plan && i < p->nnames) {
+			json_object_set_new(row, "in_bytes", json_integer(plan->in_bytes[i]));
+			json_object_set_new(row, "out_bytes", json_integer(plan->out_bytes[i]));
+			json_object_set_new(row, "held_bytes", json_integer(l->need->in_bytes[i]));
+			json_object_set_new(row, "ceiling_bytes", json_integer((json_int_t)p->ceilings[i]));
+		}
+		json_array_append_new(rows, row);
+	}
+	return rows;
+}
+
+/* Where the ranks are now. */
+static json_t *from_ranks(const struct ptc_view *v)
+{
+	json_t *rows = json_array();
+
+	for (uint32_t r = 0; v->from_generation && r < v->from.world; r++)
+		json_array_append_new(rows, json_pack("{s:I, s:s, s:I}", "rank", (json_int_t)r, "node",
+						      v->from.nodes[v->from.rank_node[r]], "device",
+						      (json_int_t)v->from.rank_device[r]));
 	return rows;
 }
 
@@ -848,9 +895,9 @@ static char *plan_json(const struct pool *p, const struct ptc_view *v, const str
 			json_object_set_new(row, "mode", json_string(mode));
 		json_array_append_new(ranks, row);
 	}
-	root = json_pack("{s:i, s:s, s:s, s:s, s:o, s:o, s:o, s:o}", "version", 1, "job", v->meta.name, "from",
-			 v->from.config ? v->from.config : "", "to", to->config, "ranks", ranks, "nodes",
-			 node_rows(p, l), "groups", groups(l), "totals", totals(l));
+	root = json_pack("{s:i, s:s, s:s, s:s, s:o, s:o, s:o, s:o, s:o}", "version", 1, "job", v->meta.name, "from",
+			 v->from.config ? v->from.config : "", "to", to->config, "from_ranks", from_ranks(v), "ranks",
+			 ranks, "nodes", node_rows(p, l), "groups", groups(l), "totals", totals(l));
 	if (root && blobs && blobs->text[0])
 		json_object_set_new(root, "blobs", ptc_rank_states_json(blobs));
 	if (root && choice)

@@ -66,6 +66,35 @@ int ctl_print_columns(const struct ctl *c, const char *json, const char *list, c
 	return rc;
 }
 
+int ctl_print_inner(const struct ctl *c, const char *json, const char *list, const char *inner, const char *key,
+		    const struct ctl_column *columns, size_t n, struct ptc_error *err)
+{
+	json_t *doc, *flat, *rows = json_array(), *outer, *item;
+	char *text;
+	size_t i, k;
+	int rc = ptc_json_load(list, json, strlen(json), &doc, err);
+
+	if (rc) {
+		json_decref(rows);
+		return rc;
+	}
+	json_array_foreach(json_object_get(doc, list), i, outer) {
+		json_array_foreach(json_object_get(outer, inner), k, item) {
+			json_object_set(item, key, json_object_get(outer, key));
+			json_array_append(rows, item);
+		}
+	}
+	flat = json_pack("{s:i, s:o}", "version", 1, inner, rows);
+	text = ptc_json_text(flat);
+	json_decref(flat);
+	json_decref(doc);
+	if (!text)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	rc = ctl_print_columns(c, text, inner, columns, n, err);
+	ptc_free(text);
+	return rc;
+}
+
 /* Names in document order, one a line: for scripts and completions. */
 int ctl_print_names(const char *json, const char *list, const char *key, struct ptc_error *err)
 {
@@ -135,6 +164,7 @@ static void put_groups(const json_t *plan)
 		       ptc_json_count(g, "count"));
 }
 
+/* Those that have to do with the plan, and those that are down or drained. */
 static void put_nodes(const json_t *plan)
 {
 	const json_t *node;
@@ -142,9 +172,15 @@ static void put_nodes(const json_t *plan)
 	size_t i;
 
 	json_array_foreach(json_object_get(plan, "nodes"), i, node) {
-		printf("  %-22s %12s in  %12s out\n", string(node, "node"),
+		const char *state = json_string_value(json_object_get(node, "state"));
+		bool up = !state || !strcmp(state, "up");
+
+		if (up && !ptc_json_count(node, "in_bytes") && !ptc_json_count(node, "out_bytes") &&
+		    !ptc_json_count(node, "held_bytes"))
+			continue;
+		printf("  %-22s %12s in  %12s out%s%s\n", string(node, "node"),
 		       ctl_bytes(ptc_json_count(node, "in_bytes"), in, sizeof in),
-		       ctl_bytes(ptc_json_count(node, "out_bytes"), out, sizeof out));
+		       ctl_bytes(ptc_json_count(node, "out_bytes"), out, sizeof out), up ? "" : "  ", up ? "" : state);
 	}
 }
 
