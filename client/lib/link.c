@@ -35,15 +35,6 @@ static int64_t now_ms(void)
 	return (int64_t)ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
 }
 
-void ptc_client_set_fatal_locked(ptc_client *c, int code, const char *text)
-{
-	c->fatal = code;
-	snprintf(c->fatal_text, sizeof c->fatal_text, "%s", text);
-	if (c->page)
-		atomic_exchange(&c->page->stop, 0); /* its next boundary asks us */
-	pthread_cond_broadcast(&c->changed);
-}
-
 static void note_locked(ptc_client *c, const char *what, int e)
 {
 	snprintf(c->link_text, sizeof c->link_text, "%s: %s", what, strerror(e));
@@ -718,6 +709,14 @@ static void give_up_on_folder(ptc_client *c, int64_t *gone_since)
 					    "the job's folder is gone: it has been deleted");
 		pthread_mutex_unlock(&c->lock);
 	}
+}
+
+void ptc_client_staging_done(struct staging *s)
+{
+	if (s->map)
+		munmap(s->map, s->bytes);
+	free(s->spans);
+	*s = (struct staging){ 0 };
 }
 
 void *ptc_client_link(void *client)

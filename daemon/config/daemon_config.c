@@ -827,6 +827,12 @@ void ptc_daemon_config_done(struct ptc_daemon_config *cfg)
 
 /* ---- writing it -------------------------------------------------------------------------- */
 
+int ptc_daemon_config_memory(const struct ptc_daemon_config *cfg, struct ptc_memory *ret_memory, struct ptc_error *err)
+{
+	return ptc_memory_split(cfg->memory.ceiling, cfg->memory.staging, cfg->memory.work, cfg->coordinator.local,
+				ret_memory, err);
+}
+
 /* Section headers between the key written last and this one. */
 static void open_sections(const char *last, const char *name, struct ptc_buf *b)
 {

@@ -7,6 +7,7 @@
  * Failure modes: the lock is lost (another daemon goes on), etcd unreachable, nodes that do not answer: daemon/core/job_core.h. */
 #pragma once
 
+#include "base/number/count.h"
 #include "daemon/cluster/channels.h"
 #include "daemon/core/job_core.h"
 #include "daemon/documents/documents.h"
@@ -180,3 +181,15 @@ struct ptc_plan_pool *ptc_plan_pool_free(struct ptc_plan_pool *p); /* NULL ok */
  * NULL: there is none. */
 int ptc_plan_of_layout(const struct ptc_plan_pool *pool, const struct ptc_view *v, const char *planned, char **ret_json,
 		       struct ptc_error *err);
+
+/* Numbers of the switches that this daemon has controlled since it started. The controllers add to them, metrics reads
+ * them; both on the loop thread. Counted whether or not anything is served. */
+#define PTC_SWITCH_KINDS 4
+
+struct ptc_switch_tally {
+	uint64_t ended[PTC_SWITCH_KINDS][2]; /* [kind][committed] */
+	uint64_t between_bytes, within_bytes, captured_bytes, bound_bytes;
+	struct ptc_histogram phases[PTC_JOB_PHASE_COUNT]; /* time spent in each */
+};
+
+extern struct ptc_switch_tally ptc_switch_tally; /* [loop] */

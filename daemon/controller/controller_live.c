@@ -577,7 +577,7 @@ void ptc_controller_event(struct ptc_controller *ctl)
 		r.kind = PTC_SWITCH_HALT;
 		ptc_event(ctl->all->cluster, ctl->uuid, "failed", "node %s: %s", w->node, w->doc.text);
 	}
-	if (ptc_controller_submit(ctl, &r, &err) == 0)
+	if (ctl->submit(ctl, &r, &err) == 0)
 		return;
 	ptc_warn("job", "job=%s %s", ctl->meta.name, err.text);
 	if (r.watcher)

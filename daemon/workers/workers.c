@@ -242,6 +242,8 @@ int ptc_workers_new(const struct ptc_workers_env *env, struct ptc_workers **ret_
 	if (!rc) {
 		pthread_mutex_lock(&w->lock);
 		rc = ptc_workers_adopt(w, err);
+		if (!rc)
+			ptc_workers_end_again_locked(w);
 		pthread_mutex_unlock(&w->lock);
 	}
 	if (!rc) {

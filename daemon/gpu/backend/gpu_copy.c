@@ -31,22 +31,6 @@ struct cutter {
 	uint64_t x, y, z;
 };
 
-struct ptc_gpu_part ptc_gpu_part_merged(struct ptc_gpu_part p)
-{
-	if (p.height > 1 && p.device_row == p.width && p.other_row == p.width) {
-		p.width *= p.height;
-		p.height = 1;
-	}
-	if (p.height == 1 && p.depth > 1) {
-		p.height = p.depth;
-		p.depth = 1;
-		p.device_row = p.device_slice;
-		p.other_row = p.other_slice;
-		return ptc_gpu_part_merged(p);
-	}
-	return p;
-}
-
 /* CUDA steps from slice to slice in whole rows. */
 static bool slices_fit(const struct cutter *c)
 {

@@ -52,9 +52,10 @@ int ptc_gpu_cuda_copy(struct ptc_gpu *g, struct ptc_gpu_memory *m, enum ptc_gpu_
 		      struct ptc_gpu_failure *f);
 int ptc_gpu_cuda_digest(struct ptc_gpu *g, struct ptc_gpu_memory *m, const struct ptc_gpu_part *parts, size_t nparts,
 			uint64_t *ret_digest, struct ptc_gpu_failure *f);
+
+/* gpu_launch.c */
 /* Rows that follow each other without a gap on both sides are one row. */
 struct ptc_gpu_part ptc_gpu_part_merged(struct ptc_gpu_part p);
-
 /* Loads the kernels once; not usable: the device works without. */
 int ptc_gpu_kernels_ready(struct ptc_gpu *g, bool *ret_usable, struct ptc_gpu_failure *f);
 void ptc_gpu_kernels_done(struct ptc_gpu *g);

@@ -200,6 +200,22 @@ static CUresult launch_rows(struct ptc_gpu *g, CUdeviceptr box, const struct ptc
 	return launch(g, g->kernels.digest_rows, pieces * p.depth, &p);
 }
 
+struct ptc_gpu_part ptc_gpu_part_merged(struct ptc_gpu_part p)
+{
+	if (p.height > 1 && p.device_row == p.width && p.other_row == p.width) {
+		p.width *= p.height;
+		p.height = 1;
+	}
+	if (p.height == 1 && p.depth > 1) {
+		p.height = p.depth;
+		p.depth = 1;
+		p.device_row = p.device_slice;
+		p.other_row = p.other_slice;
+		return ptc_gpu_part_merged(p);
+	}
+	return p;
+}
+
 static CUresult launch_digest(struct ptc_gpu *g, CUdeviceptr base, const struct ptc_gpu_part *part)
 {
 	struct ptc_gpu_part p = ptc_gpu_part_merged(*part);

@@ -19,24 +19,6 @@
 
 #define SPAWN_KILL_MS 5000
 
-void ptc_group_remove_locked(struct ptc_workers *w, struct group *g)
-{
-	struct group **at = &g->job->groups;
-
-	if (g->removed)
-		return;
-	for (size_t i = 0; i < g->desc.nranks; i++)
-		if (g->slots[i].worker)
-			ptc_worker_detach_locked(g->slots[i].worker);
-	while (*at != g)
-		at = &(*at)->next;
-	*at = g->next;
-	g->removed = true;
-	ptc_group_unsave(g);
-	ptc_group_unref_locked(g);
-	ptc_workers_changed_locked(w);
-}
-
 int ptc_group_dead_locked(struct ptc_workers *w, struct group *g, struct ptc_error *err)
 {
 	for (size_t i = 0; i < g->desc.nranks; i++) {
@@ -203,15 +185,6 @@ static void remove_files_locked(struct ptc_workers *w, const struct ptc_process 
 	*copy = *p;
 	if (!ptc_workers_task_locked(w, remove_task, copy))
 		ptc_free(copy);
-}
-
-struct ptc_process_label ptc_group_label(const struct group *g, size_t slot)
-{
-	return (struct ptc_process_label){ .rank = g->slots[slot].rank.rank,
-					   .world = g->desc.world,
-					   .generation = g->desc.key.generation,
-					   .incarnation = g->desc.key.incarnation,
-					   .since_ms = ptc_sys_realtime_ms() };
 }
 
 static void remember_label(struct worker *k)

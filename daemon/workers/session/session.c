@@ -43,16 +43,6 @@ struct worker *ptc_worker_new_locked(struct job *job, unsigned number)
 	return k;
 }
 
-struct worker *ptc_worker_find_locked(struct ptc_workers *w, const char *uuid, unsigned number)
-{
-	struct job *job = ptc_workers_job_locked(w, uuid);
-
-	for (struct worker *k = job ? job->workers : NULL; k; k = k->next)
-		if (k->number == number)
-			return k;
-	return NULL;
-}
-
 static void drop_generation(struct worker *k)
 {
 	k->declared = ptc_declared_unref(k->declared);
@@ -218,17 +208,6 @@ void ptc_worker_sample_locked(struct worker *k, int64_t now_ns)
 }
 
 /* ---- what it is told -------------------------------------------------------------- */
-
-static bool in_generation(const struct worker *k)
-{
-	return k->phase >= WORKER_BUILDING && k->phase <= WORKER_STOPPED;
-}
-
-bool ptc_worker_ending(const struct worker *k)
-{
-	return in_generation(k) && (k->exit_wanted || k->stale || !k->group || k->group->ending ||
-				    !ptc_group_is(k->group, k->generation, k->incarnation));
-}
 
 static void send_rank_state(struct conn *c, const struct rank_state *rank_state)
 {
@@ -598,7 +577,7 @@ static bool on_next(struct ptc_workers *w, struct worker *k)
 
 	if (k->phase == WORKER_WAITING)
 		return false;
-	if (g && in_generation(k) && ptc_group_is(g, k->generation, k->incarnation) && !g->ending) {
+	if (g && ptc_worker_in_generation(k) && ptc_group_is(g, k->generation, k->incarnation) && !g->ending) {
 		ptc_group_failed_locked(w, g, k, k->slot, "left its generation before it had ended");
 		g->slots[k->slot].exited = true;
 		ptc_worker_detach_locked(k);
@@ -748,7 +727,7 @@ bool ptc_worker_gone(const struct worker *k)
 
 void ptc_worker_left_locked(struct ptc_workers *w, struct worker *k, int64_t now_ns)
 {
-	bool mine = k->group && ptc_group_is(k->group, k->generation, k->incarnation) && in_generation(k);
+	bool mine = k->group && ptc_group_is(k->group, k->generation, k->incarnation) && ptc_worker_in_generation(k);
 
 	if (k->left && !k->ended && mine && !k->group->ending && !k->exit_wanted &&
 	    now_ns - k->left_ns > WORKERS_LEFT_NS)
