@@ -727,6 +727,8 @@ for what, act in (("socket", lambda: socket.socket(socket.AF_UNIX, socket.SOCK_S
             uuid = job.status()["uuid"]
             for i in range(80): # of nodes that the job has been on
                 c.etcdctl("put", f"/ptc/jobs/{uuid}/worker/gone{i}", '{"version":1}')
+            for leaf in ("meta", "record", "intent", "barrier", "lock"): # nodes may be called so
+                c.etcdctl("put", f"/ptc/jobs/{uuid}/worker/{leaf}", '{"version":1}')
             for generation, (config, there) in enumerate(((B, False), (A, True)), 2):
                 node = self.other(c, self.controller(job)) if there else self.controller(job)
                 r = self.follow(c, job, "resize", "--config", config, "--wait", "--format", "json", node=node, at="starting",

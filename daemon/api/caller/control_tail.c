@@ -3,7 +3,7 @@
  * outcome, whoever carries it on.
  *
  * Happy path: the intent names the switch (it is under way), then the record does (it is committed), and its event has the
- * summary. Failure modes: the turn names it (aborted; the event says why), neither does under a later lock (it was never
+ * summary. Failure modes: the barrier key names it (aborted; the event says why), neither does under a later lock (it was never
  * recorded, and may be asked for again), etcd unreachable (waited for), the job deleted, an event that a daemon could not write (the
  * outcome is told without its details). One step on a call's thread reads etcd once. */
 #include "base/alloc.h"
@@ -66,16 +66,17 @@ static const char *text_of(const json_t *object, const char *key)
 /* {"cleared": ID}, of an abort. */
 static bool cleared(const struct ptc_etcd_kv *kv, uint64_t id)
 {
-	json_t *turn = NULL;
-	bool yes = ptc_json_load("turn", kv->value, kv->len, &turn, NULL) == 0 && ptc_json_count(turn, "cleared") == id;
+	json_t *barrier = NULL;
+	bool yes = ptc_json_load("barrier", kv->value, kv->len, &barrier, NULL) == 0 &&
+		   ptc_json_count(barrier, "cleared") == id;
 
-	json_decref(turn);
+	json_decref(barrier);
 	return yes;
 }
 
-static void read_key(struct ptc_tail *tail, const struct ptc_etcd_kv *kv, struct trace *t)
+/* leaf: the key below the job's own. Those of nodes have a slash, whatever the nodes are called. */
+static void read_key(struct ptc_tail *tail, const char *leaf, const struct ptc_etcd_kv *kv, struct trace *t)
 {
-	const char *leaf = strrchr(kv->key, '/') + 1;
 	struct ptc_intent_doc intent;
 	json_t *lock = NULL;
 
@@ -86,7 +87,7 @@ static void read_key(struct ptc_tail *tail, const struct ptc_etcd_kv *kv, struct
 			       tail->record.switch_id == tail->id;
 	} else if (strcmp(leaf, "intent") == 0) {
 		t->under_way = ptc_intent_doc_decode(kv->value, kv->len, &intent, NULL) == 0 && intent.id == tail->id;
-	} else if (strcmp(leaf, "turn") == 0) {
+	} else if (strcmp(leaf, "barrier") == 0) {
 		t->cleared = cleared(kv, tail->id);
 	} else if (strcmp(leaf, "lock") == 0) {
 		t->has_lock = true;
@@ -107,7 +108,7 @@ static int look(struct ptc_tail *tail, struct trace *ret_trace, struct ptc_error
 	snprintf(prefix, sizeof prefix, "/ptc/jobs/%s/", tail->meta.uuid);
 	rc = ptc_etcd_get(ptc_cluster_etcd(tail->d->cluster), prefix, true, 0, &kvs, err);
 	for (size_t i = 0; rc == 0 && i < kvs.n; i++)
-		read_key(tail, &kvs.kv[i], ret_trace);
+		read_key(tail, kvs.kv[i].key + strlen(prefix), &kvs.kv[i], ret_trace);
 	ptc_etcd_kvs_done(&kvs);
 	return rc;
 }
@@ -142,7 +143,7 @@ static int say(struct ptc_tail *tail, struct ptc_rpc_call *call, const char *tex
 	if (strcmp(text, tail->said) == 0)
 		return 0;
 	snprintf(tail->said, sizeof tail->said, "%s", text);
-	p.version = 1;
+	p.version = PTC_WIRE_VERSION;
 	p.phase = phase;
 	p.text = tail->said;
 	p.summary = empty;
@@ -178,7 +179,7 @@ static int send_summary(struct ptc_tail *tail, struct ptc_rpc_call *call, const 
 	json_decref(root);
 	if (!text)
 		return ptc_error_set(err, PTC_ENOMEM, "out of memory; the switch was committed");
-	p.version = 1;
+	p.version = PTC_WIRE_VERSION;
 	p.phase = phase;
 	p.text = empty;
 	p.finished = true;
