@@ -14,6 +14,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #define LOOK_MS    200
 #define EVENT_NS   (5 * INT64_C(1000000000))  /* how long an event may be behind the record */
@@ -24,6 +25,8 @@ struct ptc_tail {
 	struct ptc_meta_doc meta;
 	int64_t fence; /* of the controller that was asked */
 	uint64_t id;
+	bool waits;       /* by ptc_tail_wait: no steps, and nobody takes the summary */
+	bool over;        /* of a tail that waits: it was committed */
 	bool seen;        /* its intent was there */
 	int64_t ended_ns; /* when we saw that it had ended; 0: not yet */
 	int64_t began_ns; /* of following */
@@ -155,7 +158,7 @@ static int go_on(struct ptc_tail *tail, struct ptc_rpc_call *call, const char *t
 {
 	int rc = say(tail, call, text, err);
 
-	if (rc == 0)
+	if (rc == 0 && !tail->waits)
 		ptc_rpc_call_again(call, LOOK_MS);
 	return rc;
 }
@@ -168,6 +171,11 @@ static int send_summary(struct ptc_tail *tail, struct ptc_rpc_call *call, const 
 	json_t *root = event ? json_deep_copy(json_object_get(event, "switch")) : json_object();
 	int rc;
 
+	if (tail->waits) {
+		tail->over = true;
+		json_decref(root);
+		return 0;
+	}
 	if (!event)
 		json_object_update_new(root, json_pack("{s:s, s:I, s:I, s:I, s:I}", "kind", "switch", "generation",
 						       (json_int_t)tail->record.generation, "snapshot",
@@ -267,6 +275,20 @@ int ptc_tail_step(struct ptc_tail *tail, struct ptc_rpc_call *call, struct ptc_e
 	else
 		snprintf(text, sizeof text, "its controller is gone; another node takes over soon");
 	return go_on(tail, call, text, err);
+}
+
+int ptc_tail_wait(struct ptc_tail *tail, struct ptc_rpc_call *call, struct ptc_error *err)
+{
+	int rc = 0;
+
+	tail->waits = true;
+	while (rc == 0 && !tail->over) {
+		rc = ptc_rpc_call_cancelled(call) ? ptc_error_set(err, PTC_ECANCELED, "the client went away")
+						  : ptc_tail_step(tail, call, err);
+		if (rc == 0 && !tail->over)
+			usleep(LOOK_MS * 1000); /* a server thread: waiting is its job */
+	}
+	return rc;
 }
 
 bool ptc_tail_worth(int status)
