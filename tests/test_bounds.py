@@ -140,7 +140,12 @@ class TestBounds(harness.Case):
             c.restart("n0", prefix=("prlimit", "--nofile=256:2048", "--"))
             with open(f"/proc/{node.pid()}/limits") as f:
                 self.assertIn(["2048", "2048"], [line.split()[3:5] for line in f if line.startswith("Max open files")])
-            c.ptcctl("nodes")
+            c.ptcctl("nodes", prefix=("prlimit", "--nofile=24", "--"))
+            for few in range(4, 24): # down to what the dynamic linker needs; those that work, work
+                r = c.ptcctl("nodes", prefix=("prlimit", f"--nofile={few}", "--"), check=False)
+                self.assertEqual((r.returncode != 0, r.stderr.count("\n")), (bool(r.stderr),) * 2, r.stderr)
+                if few < 16:
+                    self.assertRegex(r.stderr, r"^ptcctl nodes: a connection to a daemon needs 16 descriptors and \d+ are free; .*ulimit -n")
             with open(os.path.join(node.dir, "ptcd.log")) as f:
                 self.assertIn("this process may open 2048 files: room for 512 connections of users", f.read())
             node.kill()

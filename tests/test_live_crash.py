@@ -10,6 +10,7 @@ import concurrent.futures
 import contextlib
 import glob
 import json
+import operator
 import os
 import shutil
 import signal
@@ -852,17 +853,22 @@ for what, act in (("socket", lambda: socket.socket(socket.AF_UNIX, socket.SOCK_S
     def many_switches(self, mode, count):
         self.measured = harness.measured_env()
         with self.started(mode=mode, lease_ttl="20s", env=harness.measured_env(harness.NO_LEAKS)) as (c, job): # a busy machine is no reason to change controllers
-            fifth = None
+            fifth = began = None
             for i in range(1, count + 1):
                 at = job.status()["step"]
                 job.wait_step(at + 3)
                 job.resize(A if i % 2 == 0 else B)
                 if i == 6 or (i % 10 == 0 and i > 6):
                     now = self.settled_usage(c, job)
-                    fifth = fifth or now
+                    if not fifth:
+                        fifth, began = now, live.database(c)
                     print(f"{mode}, after {i} switches: {now}", flush=True)
             grown = {k: (fifth[k], now[k]) for k in now if now[k] > fifth[k] + self.slack(k)}
             self.assertEqual({}, grown, f"grew from the sixth to switch {count}")
+            size, _, revision = map(operator.sub, live.database(c), began)
+            print(f"{mode}: {revision / (count - 6):.2f} revisions of etcd a switch, {size / (count - 6) / 1024:.1f} KiB", flush=True)
+            self.assertLess(revision, 10 * (count - 6))
+            self.assertLess(size, 16384 * (count - 6) + (1 << 20)) # until etcd compacts, which test_quota looks at
             # A -> B -> A: the same bytes, and what is carried beside them
             self.alive(c, job)
             self.check_end(c, job)

@@ -2,18 +2,22 @@
 /* The handle and the two kinds of call. Happy path: pack, send, unpack, check
  * the version. Failure: what the daemon or the transport said, unchanged;
  * PTC_EPEER for a reply that does not decode, PTC_EVERSION for one of another
- * protocol. Channels connect lazily, so open only fails on bad arguments. */
+ * protocol. Channels connect lazily, so open only fails on bad arguments, and
+ * where too few descriptors are free. */
 #include "client/admin/internal.h"
 
 #include "base/alloc.h"
 #include "base/cleanup.h"
 
+#include <errno.h>
 #include <stdint.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 #define DEFAULT_TIMEOUT_MS 60000
+#define DESCRIPTORS_MIN    16
 
 static void *seam_alloc(void *arg, size_t size)
 {
@@ -28,6 +32,25 @@ static void seam_free(void *arg, void *p)
 }
 
 static ProtobufCAllocator seam = { seam_alloc, seam_free, NULL };
+
+/* Without descriptors the gRPC core ends the process, in words of its own; so they are counted before it is asked for anything. */
+static int check_descriptors(struct ptc_error *err)
+{
+	int fds[DESCRIPTORS_MIN], n = 0, number;
+
+	while (n < DESCRIPTORS_MIN && (fds[n] = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0)) >= 0)
+		n++;
+	number = errno;
+	for (int i = 0; i < n; i++)
+		close(fds[i]);
+	if (n == DESCRIPTORS_MIN)
+		return 0;
+	return ptc_error_errno(
+		err, number,
+		"a connection to a daemon needs %d descriptors and %d are free; raise the limit of open files "
+		"(ulimit -n)",
+		DESCRIPTORS_MIN, n);
+}
 
 static int check_socket(const char *path, struct ptc_error *err)
 {
@@ -74,9 +97,12 @@ static int open_channels(const struct ptc_admin_opts *opts, struct ptc_admin *a,
 
 int ptc_admin_open(const struct ptc_admin_opts *opts, struct ptc_admin **ret_admin, struct ptc_error *err)
 {
-	struct ptc_admin *a = ptc_calloc(1, sizeof(*a));
-	int rc;
+	struct ptc_admin *a;
+	int rc = check_descriptors(err);
 
+	if (rc)
+		return rc;
+	a = ptc_calloc(1, sizeof(*a));
 	if (!a)
 		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
 	ptc_rpc_init();

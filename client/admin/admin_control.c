@@ -96,6 +96,34 @@ int ptc_admin_plan(struct ptc_admin *a, const struct ptc_admin_target *target, c
 	return call_document(a, SERVICE "Plan", &request.base, ret_json, err);
 }
 
+int ptc_admin_advise(struct ptc_admin *a, const struct ptc_admin_target *target, const struct ptc_admin_advice *ask,
+		     char **ret_json, struct ptc_error *err)
+{
+	Ptc__V1__AdviseRequest request;
+
+	ptc__v1__advise_request__init(&request);
+	request.version = PTC_ADMIN_VERSION;
+	request.job = ptc_admin_borrow(target->job);
+	request.gpus = target->gpus;
+	request.first = ask->first;
+	request.nodes = (char **)(uintptr_t)target->nodes;
+	request.n_nodes = target->nnodes;
+	request.horizon_ms = ask->horizon_ms;
+	request.objective = ptc_admin_borrow(ask->objective);
+	return call_document(a, SERVICE "Advise", &request.base, ret_json, err);
+}
+
+int ptc_admin_profile(struct ptc_admin *a, const char *action, const char *text, char **ret_json, struct ptc_error *err)
+{
+	Ptc__V1__ProfileRequest request;
+
+	ptc__v1__profile_request__init(&request);
+	request.version = PTC_ADMIN_VERSION;
+	request.action = ptc_admin_borrow(action);
+	request.text = ptc_admin_borrow(text);
+	return call_document(a, SERVICE "Profile", &request.base, ret_json, err);
+}
+
 int ptc_admin_job_create(struct ptc_admin *a, const void *spec, size_t len, char **ret_uuid, char **ret_json,
 			 struct ptc_error *err)
 {

@@ -38,7 +38,7 @@ struct ptc_admin_opts {
 	int timeout_ms;        /* of each call that is not a stream; 0: one minute */
 	int stream_timeout_ms; /* of each stream; 0: none */
 };
-/* Connects with the first call. */
+/* Connects with the first call. Fails for wrong options, and where fewer than 16 descriptors are free. */
 int ptc_admin_open(const struct ptc_admin_opts *opts, struct ptc_admin **ret_admin, struct ptc_error *err);
 struct ptc_admin *ptc_admin_close(struct ptc_admin *admin); /* after the last call returned; NULL is fine */
 void ptc_admin_free(void *p);
@@ -99,6 +99,17 @@ struct ptc_admin_target {
 	const char *const *nodes;
 	size_t nnodes;
 };
+/* What the planner says of target->gpus devices or, with first, of each number from there on. horizon_ms 0: the daemon's;
+ * objective NULL: throughput. target->config is not looked at. */
+struct ptc_admin_advice {
+	uint32_t first, horizon_ms;
+	const char *objective;
+};
+int ptc_admin_advise(struct ptc_admin *a, const struct ptc_admin_target *target, const struct ptc_admin_advice *ask,
+		     char **ret_json, struct ptc_error *err);
+/* The cluster's profile. action: show, measure, or set, with text, as a file has it. */
+int ptc_admin_profile(struct ptc_admin *a, const char *action, const char *text, char **ret_json,
+		      struct ptc_error *err);
 int ptc_admin_plan(struct ptc_admin *a, const struct ptc_admin_target *target, char **ret_json, struct ptc_error *err);
 
 /* ---- long work ---------------------------------------------------------------- */

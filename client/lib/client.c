@@ -107,6 +107,7 @@ void ptc_client_forget_locked(ptc_client *c)
 		free(c->puts[i].value);
 	free(c->tensors);
 	free(c->puts);
+	ptc_device_clear(&c->devices);
 	c->tensors = NULL;
 	c->puts = NULL;
 	c->ntensors = c->tensors_cap = c->nregions = c->nputs = c->puts_cap = 0;
@@ -172,7 +173,7 @@ static ptc_client *allocate(void)
 
 	if (!c)
 		return NULL;
-	c->page_fd.fd = c->conn_fd.fd = c->wake[0].fd = c->wake[1].fd = -1;
+	c->page_fd.fd = c->conn_fd.fd = c->wake[0].fd = c->wake[1].fd = c->out_fd = -1;
 	ptc_local_conn_init(&c->conn, -1, realloc);
 	c->out.grow = realloc;
 	c->forks = atomic_load(&ptc_client_forks);

@@ -99,6 +99,20 @@ static bool next_declaration_locked(ptc_client *c)
 		c->out_type = PTC_LOCAL_TENSOR;
 		return true;
 	}
+	if (c->sent.devices < c->devices.n) {
+		const struct device_memory *d = &c->devices.v[c->sent.devices++];
+		const char *why = d->why;
+
+		if (d->descriptor)
+			c->out_fd = ptc_device_export(d);
+		if (d->descriptor && c->out_fd < 0)
+			why = "the driver gives no descriptor of its handle";
+		ptc_local_put_device(&c->out,
+				     &(struct ptc_local_device){ d->address, d->bytes, d->context_id, d->buffer,
+								 d->uuid, why, d->ipc, c->out_fd >= 0 });
+		c->out_type = PTC_LOCAL_DEVICE;
+		return true;
+	}
 	c->sent.declared = true;
 	ptc_local_put_number(&c->out, c->phase > PHASE_RESTORING);
 	c->out_type = PTC_LOCAL_DECLARED;
@@ -177,8 +191,16 @@ static void say_again_locked(ptc_client *c)
 
 /* ---- connection -------------------------------------------------------------- */
 
+static void close_out(ptc_client *c)
+{
+	if (c->out_fd >= 0)
+		close(c->out_fd);
+	c->out_fd = -1;
+}
+
 static void disconnect(ptc_client *c)
 {
+	close_out(c);
 	ptc_client_close_guarded(&c->conn_fd);
 	ptc_local_conn_done(&c->conn, free);
 	c->conn.fd = -1;
@@ -617,9 +639,10 @@ static bool send_all(ptc_client *c)
 			if (c->out.failed)
 				return false; /* tried again on a new connection */
 		}
-		rc = ptc_local_send(&c->conn, c->out_type, c->out.data, c->out.len, -1, &c->out_offset);
+		rc = ptc_local_send(&c->conn, c->out_type, c->out.data, c->out.len, c->out_fd, &c->out_offset);
 		if (rc <= 0)
 			return rc == 0;
+		close_out(c);
 		c->out_busy = false;
 	}
 }

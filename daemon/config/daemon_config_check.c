@@ -9,10 +9,10 @@
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/limits.h"
+#include "daemon/gpu/node/node_devices.h"
 
 #include <arpa/inet.h>
 #include <ctype.h>
-#include <dirent.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -332,37 +332,19 @@ static int check_metrics(const struct ptc_daemon_config *cfg, struct ptc_error *
 	return 0;
 }
 
-unsigned ptc_daemon_config_count_devices(const char *dir)
-{
-	DIR *d = opendir(dir);
-	struct dirent *e;
-	unsigned n = 0;
-
-	if (!d)
-		return 0;
-	while ((e = readdir(d))) {
-		const char *digits = e->d_name + 6;
-
-		if (strncmp(e->d_name, "nvidia", 6) == 0 && *digits && strspn(digits, "0123456789") == strlen(digits))
-			n++;
-	}
-	closedir(d);
-	return n;
-}
-
 static int check_devices(struct ptc_daemon_config *cfg, struct ptc_error *err)
 {
+	struct ptc_error why = PTC_ERROR_INIT;
+
+	cfg->found = ptc_node_devices_free(cfg->found);
 	if (!cfg->devices_auto)
-		return 0;
-	cfg->devices = ptc_daemon_config_count_devices("/dev");
-	if (cfg->devices == 0)
+		return ptc_node_devices_virtual(cfg->devices, &cfg->found, err);
+	if (ptc_node_devices_find(&cfg->found, &why))
 		return ptc_daemon_config_error(
 			cfg, "devices", err, PTC_ENODEVICES,
-			"auto found no /dev/nvidiaN; load the driver, or write devices: NUMBER for "
-			"virtual devices");
-	if (cfg->devices > PTC_MAX_DEVICES_PER_NODE)
-		return ptc_daemon_config_error(cfg, "devices", err, PTC_ELIMIT, "auto found more than %d",
-					       PTC_MAX_DEVICES_PER_NODE);
+			"auto found no device: %s; load the driver, or write devices: NUMBER for virtual devices",
+			why.text);
+	cfg->devices = ptc_node_devices_count(cfg->found);
 	return 0;
 }
 

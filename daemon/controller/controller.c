@@ -248,6 +248,35 @@ bool ptc_controllers_next(const struct ptc_controllers *all, size_t *at, const c
 	return false;
 }
 
+size_t ptc_controllers_runs(void *arg, struct ptc_measuring_run *ret, size_t max)
+{
+	const struct ptc_controllers *all = arg;
+	size_t n = 0;
+
+	for (size_t i = 0; i < all->n && n < max; i++) {
+		const struct ptc_controller *ctl = all->list[i];
+		const struct ptc_generation_doc *g = &ctl->view.from;
+		struct ptc_measuring_run *r = &ret[n];
+		uint32_t node;
+
+		if (ctl->gone || !ptc_controller_idle(ctl) || !ctl->has_record || ctl->record.run != PTC_RUN_LIVE ||
+		    !g->world || !ptc_cluster_find_node(all->cluster, g->nodes[g->rank_node[0]], &node))
+			continue;
+		*r = (struct ptc_measuring_run){ .fence = ctl->fence,
+						 .generation = ctl->record.generation,
+						 .incarnation = ctl->record.incarnation,
+						 .config = ptc_strdup(g->config) };
+		if (!r->config)
+			continue;
+		memcpy(r->uuid, ctl->uuid, sizeof r->uuid);
+		memcpy(r->spec_hash, ctl->meta.spec_hash, sizeof r->spec_hash);
+		snprintf(r->node, sizeof r->node, "%s", ptc_cluster_node(all->cluster, node)->doc.name);
+		snprintf(r->address, sizeof r->address, "%s", ptc_cluster_node(all->cluster, node)->doc.address);
+		n++;
+	}
+	return n;
+}
+
 void ptc_controllers_tidy(struct ptc_controllers *all)
 {
 	if (!all->reconciled)
@@ -626,6 +655,8 @@ static void done(struct ptc_controller *ctl, const struct ptc_job_update *up)
 	count(ctl, up->status == 0);
 	if (up->status == 0) {
 		text = ptc_switch_summary(ctl);
+		if (ctl->intent.run_to && ctl->intent.kind == PTC_SWITCH_RESIZE)
+			ptc_measuring_switched(ctl->all->measuring, ctl->uuid, ctl->intent.to_generation, text);
 		committed(ctl);
 	} else {
 		if (up->status != PTC_EFENCED) /* else it is the next controller's to say */

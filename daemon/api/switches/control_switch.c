@@ -261,6 +261,8 @@ static int create_job(struct ptc_daemon *d, struct ptc_rpc_call *call, const str
 	if (rc == 0)
 		ptc_event(d->cluster, m.uuid, "created", "job %s, %zu tensors, %zu fields, uid %u", m.name,
 			  desc->spec.ntensors, desc->spec.nfields, (unsigned)m.uid);
+	if (rc == 0 && desc->model)
+		ptc_measuring_created(d->controllers.measuring, m.uuid, m.spec_hash);
 	return rc;
 }
 
@@ -281,6 +283,8 @@ PTC_CONTROL_HANDLER(ptc_control_job_create)
 	rc = ptc_spec_lint(&desc.spec, err);
 	if (rc == 0)
 		rc = ptc_job_check_states(&desc, err);
+	if (rc == 0)
+		rc = ptc_planning_check(&desc, err);
 	if (rc == 0)
 		rc = check_group(call, &desc.files, err);
 	if (rc == 0)
@@ -524,6 +528,9 @@ static int try_switch(struct ptc_daemon *d, struct ptc_target *t, const struct p
 	r.base_snapshot = v.from_snapshot;
 	if (rc == 0)
 		rc = check_layout(t, &v, &r, err);
+	if (rc == 0 && planned.stays && !ask->start)
+		rc = ptc_error_set(err, PTC_ESTATE, "job %s stays as it is (--config moves it all the same): %s",
+				   t->meta.name, planned.why);
 	if (rc == 0) {
 		r.watcher = ptc_watcher_ref(w);
 		rc = hand_over(d, t, &r, ret_again, err);

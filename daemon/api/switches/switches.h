@@ -30,6 +30,10 @@ PTC_CONTROL_HANDLER(ptc_control_plan);
 PTC_CONTROL_HANDLER(ptc_control_resize);
 PTC_CONTROL_HANDLER(ptc_control_drain);
 PTC_CONTROL_HANDLER(ptc_control_abort);
+/* control_advise.c */
+PTC_CONTROL_HANDLER(ptc_control_advise);
+/* control_profile.c */
+PTC_CONTROL_HANDLER(ptc_control_profile);
 /* control_live.c */
 PTC_CONTROL_HANDLER(ptc_control_run);
 PTC_CONTROL_HANDLER(ptc_control_stop);

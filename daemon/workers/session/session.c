@@ -646,6 +646,18 @@ static bool on_tensor(struct worker *k, const struct ptc_local_message *m)
 	return true;
 }
 
+static bool on_device(struct worker *k, const struct ptc_local_message *m)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_local_device d;
+
+	if (k->phase != WORKER_BUILDING || !k->declared || !ptc_local_get_device(m->data, m->len, &d))
+		return false;
+	if (ptc_declared_add_device(k->declared, &d, m->fd, &err))
+		decline(k, &err);
+	return true;
+}
+
 static bool on_declared(struct ptc_workers *w, struct worker *k, const struct ptc_local_message *m)
 {
 	struct ptc_error err = PTC_ERROR_INIT;
@@ -664,7 +676,9 @@ static bool on_declared(struct ptc_workers *w, struct worker *k, const struct pt
 	k->phase = running ? WORKER_RUNNING : WORKER_DECLARED;
 	if (k->group->rank_states)
 		k->group->rank_states[k->slot] = ptc_rank_state_unref(k->group->rank_states[k->slot]);
-	if (k->group->desc.fast_copy)
+	if (k->declared->path == DEVICE_UNTRIED)
+		ptc_worker_try_device(w, k); /* and then stages, where that has to be */
+	else if (k->group->desc.fast_copy || k->declared->path == DEVICE_BY_RANK)
 		ptc_worker_stage(w, k);
 	return true;
 }
@@ -766,6 +780,9 @@ bool ptc_worker_message_locked(struct ptc_workers *w, struct worker *k, const st
 	case PTC_LOCAL_TENSOR:
 		ok = on_tensor(k, m);
 		break;
+	case PTC_LOCAL_DEVICE:
+		ok = on_device(k, m);
+		break;
 	case PTC_LOCAL_DECLARED:
 		ok = on_declared(w, k, m);
 		break;
@@ -789,7 +806,7 @@ bool ptc_worker_message_locked(struct ptc_workers *w, struct worker *k, const st
 		ok = on_filled(k, m);
 		break;
 	default:
-		ok = m->type > PTC_LOCAL_FILLED && m->type < PTC_LOCAL_WELCOME; /* of a later protocol: passed over */
+		ok = m->type > PTC_LOCAL_DEVICE && m->type < PTC_LOCAL_WELCOME; /* of a later protocol: passed over */
 	}
 	if (ok)
 		ptc_worker_advance_locked(w, k);

@@ -24,6 +24,10 @@ void ptc_worker_left_locked(struct ptc_workers *w, struct worker *k, int64_t now
 
 /* staging.c: copy: fast. Memory of ours that a rank copies its state to when it stops. */
 void ptc_worker_stage(struct ptc_workers *w, struct worker *k);
+/* Has a thread find out who copies its device memory (ptc_declared_try); the rank gets staging memory if it has to. */
+void ptc_worker_try_device(struct ptc_workers *w, struct worker *k);
+/* Who copies it: asks ptc-gpu to map it, once. Without the lock, which it takes; blocks. d is referred to by the caller. */
+enum device_path ptc_declared_try(struct ptc_workers *w, struct declared *d, pid_t pid);
 struct staging *ptc_staging_unref(struct staging *s);
 
 /* rank_rendezvous.c, rendezvous_file.c: rendezvous keys */
