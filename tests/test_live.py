@@ -12,6 +12,7 @@ import cluster as clusters
 import harness
 import live
 import numpy as np
+import state as states
 from harness import PATIENCE, wait_for
 from safetensors.numpy import load_file, save_file
 
@@ -195,6 +196,23 @@ class Live(harness.Case):
             self.assertNotIn("30000", err)
             c.restart(other)
             job.do("stop")
+
+    @harness.labels("repeats")
+    def test_node_that_has_a_part(self):
+        """A node with a replica of the state is down: what others have is read, and nobody is told to ask for other nodes."""
+        with self.cluster(nodes=2, devices=1) as c:
+            s = states.State()
+            s.add(np.random.default_rng(self.seed), "w", "F32", (64, 4))
+            job = harness.Job(c, "twice", s, self.path("twice"), [{"match": "*"}])
+            job.imported("dp=2")
+            c.nodes["n1"].kill()
+            wait_for(lambda: self.events(c, job, "node_lost"), 30 * PATIENCE, "the node's end", 0.1)
+            self.assertIn("what it alone has of the state cannot be read", self.events(c, job, "node_lost")[0]["text"])
+            c.ptcctl("export", "twice", self.path("out.safetensors"))
+            r = c.ptcctl("resize", "twice", "--config", "dp=1", "--nodes", "n0", "--wait", check=False, timeout_s=120 * PATIENCE)
+            self.assertEqual(1, r.returncode)
+            self.assertIn("start ptcd there and ask again; it has a part of the job's state", r.stderr)
+            self.assertNotIn("--nodes", r.stderr)
 
     @harness.labels("repeats")
     def test_racks(self):
