@@ -4,7 +4,7 @@
  *
  * Happy path: the intent names the switch (it is under way), then the record does (it is committed), and its event has the
  * summary. Failure modes: the barrier key names it (aborted; the event says why), neither does under a later lock (it was never
- * recorded, and may be asked for again), etcd unreachable (waited for), the job deleted, an event that a daemon could not write (the
+ * recorded, and may be asked for again), etcd unreachable (waited for, up to SILENT_NS), the job deleted, an event that a daemon could not write (the
  * outcome is told without its details). One step on a call's thread reads etcd once. */
 #include "base/alloc.h"
 #include "base/sys/sys.h"
@@ -18,6 +18,7 @@
 
 #define LOOK_MS    200
 #define EVENT_NS   (5 * INT64_C(1000000000))  /* how long an event may be behind the record */
+#define SILENT_NS  (15 * INT64_C(1000000000)) /* etcd does not answer */
 #define UNCLEAR_NS (30 * INT64_C(1000000000)) /* the same controller, or none, and no trace of the switch */
 
 struct ptc_tail {
@@ -25,12 +26,13 @@ struct ptc_tail {
 	struct ptc_meta_doc meta;
 	int64_t fence; /* of the controller that was asked */
 	uint64_t id;
-	bool waits;       /* by ptc_tail_wait: no steps, and nobody takes the summary */
-	bool over;        /* of a tail that waits: it was committed */
-	bool seen;        /* its intent was there */
-	int64_t ended_ns; /* when we saw that it had ended; 0: not yet */
-	int64_t began_ns; /* of following */
-	char said[256];   /* progress, sent last */
+	bool waits;        /* by ptc_tail_wait: no steps, and nobody takes the summary */
+	bool over;         /* of a tail that waits: it was committed */
+	bool seen;         /* its intent was there */
+	int64_t ended_ns;  /* when we saw that it had ended; 0: not yet */
+	int64_t began_ns;  /* of following */
+	int64_t silent_ns; /* since when etcd does not answer; 0: it does */
+	char said[256];    /* progress, sent last */
 	struct ptc_record_doc record;
 };
 
@@ -254,6 +256,21 @@ static int untraced(struct ptc_tail *tail, struct ptc_rpc_call *call, const stru
 	return go_on(tail, call, "the connection to the job's controller broke", err);
 }
 
+/* etcd may only be restarted, which takes seconds; who asked is not kept for longer. */
+static int unanswered(struct ptc_tail *tail, struct ptc_rpc_call *call, struct ptc_error *err)
+{
+	int64_t now = ptc_sys_now_ns();
+
+	tail->silent_ns = tail->silent_ns ? tail->silent_ns : now;
+	if (now - tail->silent_ns > SILENT_NS)
+		return ptc_error_set(
+			err, PTC_ECOORD,
+			"the connection to the job's controller broke and the coordinator does not answer; once it "
+			"does, `ptcctl status %s` says what became of the switch",
+			tail->meta.name);
+	return go_on(tail, call, "the coordinator does not answer", err);
+}
+
 int ptc_tail_step(struct ptc_tail *tail, struct ptc_rpc_call *call, struct ptc_error *err)
 {
 	struct ptc_error why = PTC_ERROR_INIT;
@@ -261,7 +278,8 @@ int ptc_tail_step(struct ptc_tail *tail, struct ptc_rpc_call *call, struct ptc_e
 	char text[256];
 
 	if (look(tail, &t, &why) != 0)
-		return go_on(tail, call, "the coordinator does not answer", err);
+		return unanswered(tail, call, err);
+	tail->silent_ns = 0;
 	if (!t.job)
 		return ptc_error_set(err, PTC_ENOTFOUND, "job \"%s\" was deleted meanwhile", tail->meta.name);
 	if (t.committed || t.cleared)
