@@ -626,7 +626,7 @@ class Crash(harness.Case):
                 self.arm(node, f"{point}=fail")
                 r = job.create(check=False, timeout_s=60 * PATIENCE)
                 self.assertEqual(pid, node.pid(), f"the daemon died at {point}")
-                self.assertIn(point, self.passed(node))
+                wait_for(lambda: point in self.passed(node), 20 * PATIENCE, point, 0.02)  # events are written when the job is there
                 self.arm(node)
                 if r.returncode:
                     self.assertRegex(r.stderr, r"^ptcctl job create: [^\n]+\n$", point)
