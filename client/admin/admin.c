@@ -29,6 +29,34 @@ static void seam_free(void *arg, void *p)
 
 static ProtobufCAllocator seam = { seam_alloc, seam_free, NULL };
 
+/* A struct never becomes smaller. */
+_Static_assert(sizeof(struct ptc_admin_opts) >= PTC_ADMIN_OLDEST_opts, "a member is gone");
+_Static_assert(sizeof(struct ptc_admin_target) >= PTC_ADMIN_OLDEST_target, "a member is gone");
+_Static_assert(sizeof(struct ptc_admin_logs) >= PTC_ADMIN_OLDEST_logs, "a member is gone");
+_Static_assert(sizeof(struct ptc_admin_samples) >= PTC_ADMIN_OLDEST_samples, "a member is gone");
+_Static_assert(sizeof(struct ptc_admin_ranges_fn) >= PTC_ADMIN_OLDEST_ranges_fn, "a member is gone");
+
+int ptc_admin_take(const char *name, const void *given, size_t oldest, void *ret, size_t size, struct ptc_error *err)
+{
+	const unsigned char *bytes = given;
+	size_t has;
+
+	if (!given)
+		return ptc_error_set(err, PTC_EINVAL, "%s is missing", name);
+	memcpy(&has, given, sizeof has);
+	if (has < oldest)
+		return ptc_error_set(err, PTC_EINVAL, "%s has the size %zu: set its member size to sizeof, here %zu",
+				     name, has, size);
+	for (size_t i = size; i < has; i++)
+		if (bytes[i])
+			return ptc_error_set(err, PTC_EVERSION,
+					     "%s sets a member that libptcadmin %s does not know: install a newer one",
+					     name, PTC_VERSION);
+	memset(ret, 0, size);
+	memcpy(ret, given, has < size ? has : size);
+	return 0;
+}
+
 static int check_socket(const char *path, struct ptc_error *err)
 {
 	size_t most = sizeof(((struct sockaddr_un *)NULL)->sun_path) - 1;
@@ -72,13 +100,18 @@ static int open_channels(const struct ptc_admin_opts *opts, struct ptc_admin *a,
 	return rc ? rc : ptc_rpc_channel_new(&channel, &a->bulk, err);
 }
 
-int ptc_admin_open(const struct ptc_admin_opts *opts, struct ptc_admin **ret_admin, struct ptc_error *err)
+int ptc_admin_open(const struct ptc_admin_opts *given, struct ptc_admin **ret_admin, struct ptc_error *err)
 {
 	struct ptc_admin *a = ptc_calloc(1, sizeof(*a));
-	int rc;
+	struct ptc_admin_opts mine = { .size = sizeof mine };
+	const struct ptc_admin_opts *opts = &mine;
+	int rc = a ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory");
 
-	if (!a)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	rc = rc || !given ? rc : PTC_ADMIN_TAKE(opts, given, &mine, err);
+	if (rc) {
+		ptc_free(a);
+		return rc;
+	}
 	ptc_rpc_init();
 	a->timeout_ms = opts->timeout_ms > 0 ? opts->timeout_ms : DEFAULT_TIMEOUT_MS;
 	a->stream_timeout_ms = opts->stream_timeout_ms;
@@ -110,6 +143,11 @@ struct ptc_admin *ptc_admin_close(struct ptc_admin *a)
 	ptc_free(a);
 	ptc_rpc_shutdown();
 	return NULL;
+}
+
+const char *ptc_admin_version(void)
+{
+	return PTC_VERSION;
 }
 
 void ptc_admin_free(void *p)
