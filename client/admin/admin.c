@@ -8,6 +8,7 @@
 #include "base/alloc.h"
 #include "base/cleanup.h"
 
+#include <ptc/admin_plan.h>
 #include <stdint.h>
 #include <string.h>
 #include <sys/un.h>
@@ -35,10 +36,15 @@ _Static_assert(sizeof(struct ptc_admin_target) >= PTC_ADMIN_OLDEST_target, "a me
 _Static_assert(sizeof(struct ptc_admin_logs) >= PTC_ADMIN_OLDEST_logs, "a member is gone");
 _Static_assert(sizeof(struct ptc_admin_samples) >= PTC_ADMIN_OLDEST_samples, "a member is gone");
 _Static_assert(sizeof(struct ptc_admin_ranges_fn) >= PTC_ADMIN_OLDEST_ranges_fn, "a member is gone");
+_Static_assert(sizeof(struct ptc_admin_spec_opts) >= PTC_ADMIN_OLDEST_spec_opts, "a member is gone");
+_Static_assert(sizeof(struct ptc_admin_cluster) >= PTC_ADMIN_OLDEST_cluster, "a member is gone");
+_Static_assert(sizeof(struct ptc_admin_item) >= PTC_ADMIN_OLDEST_item, "a member is gone");
+_Static_assert(sizeof(struct ptc_admin_move) >= PTC_ADMIN_OLDEST_move, "a member is gone");
+_Static_assert(sizeof(struct ptc_admin_totals) >= PTC_ADMIN_OLDEST_totals, "a member is gone");
 
-int ptc_admin_take(const char *name, const void *given, size_t oldest, void *ret, size_t size, struct ptc_error *err)
+static int size_of(const char *name, const void *given, size_t oldest, size_t size, size_t *ret_has,
+		   struct ptc_error *err)
 {
-	const unsigned char *bytes = given;
 	size_t has;
 
 	if (!given)
@@ -47,6 +53,18 @@ int ptc_admin_take(const char *name, const void *given, size_t oldest, void *ret
 	if (has < oldest)
 		return ptc_error_set(err, PTC_EINVAL, "%s has the size %zu: set its member size to sizeof, here %zu",
 				     name, has, size);
+	*ret_has = has;
+	return 0;
+}
+
+int ptc_admin_take(const char *name, const void *given, size_t oldest, void *ret, size_t size, struct ptc_error *err)
+{
+	const unsigned char *bytes = given;
+	size_t has = 0;
+	int rc = size_of(name, given, oldest, size, &has, err);
+
+	if (rc)
+		return rc;
 	for (size_t i = size; i < has; i++)
 		if (bytes[i])
 			return ptc_error_set(err, PTC_EVERSION,
@@ -54,6 +72,19 @@ int ptc_admin_take(const char *name, const void *given, size_t oldest, void *ret
 					     name, PTC_VERSION);
 	memset(ret, 0, size);
 	memcpy(ret, given, has < size ? has : size);
+	return 0;
+}
+
+int ptc_admin_give(const char *name, void *ret, size_t oldest, const void *mine, size_t size, struct ptc_error *err)
+{
+	unsigned char *bytes = ret;
+	size_t has = 0;
+	int rc = size_of(name, ret, oldest, size, &has, err);
+
+	if (rc)
+		return rc;
+	memset(bytes + sizeof has, 0, has - sizeof has);
+	memcpy(bytes + sizeof has, (const unsigned char *)mine + sizeof has, (has < size ? has : size) - sizeof has);
 	return 0;
 }
 
