@@ -88,7 +88,7 @@ printf '#include <ptc/ptc.h>\n#include <stdio.h>\nint main(void) { puts(ptc_vers
 gcc /ptc-test/user.c -o /ptc-test/user $(pkg-config --cflags --libs ptc) && /ptc-test/user
 printf '#include <ptc/admin.h>\n#include <stdio.h>\nint main(void) { puts(ptc_admin_version()); return 0; }\n' > /ptc-test/admin.c
 gcc /ptc-test/admin.c -o /ptc-test/admin $(pkg-config --cflags --libs ptcadmin) && /ptc-test/admin
-man -w ptcd ptcctl ptc-fuse ptcd.yaml ptcd.conf job.yaml
+man -w ptc_boundary ptc_admin_moves_next ptcd ptcctl ptc-fuse ptcd.yaml ptcd.conf job.yaml
 """
 # For a boot: with ptc-fuse's helper, without Debian's own etcd, and with a watchdog that does not take a minute.
 BOOTABLE = r"""
