@@ -23,5 +23,5 @@ static inline void ptc_cleanup_fclose(FILE **f)
 }
 
 #define ptc_auto_free   __attribute__((cleanup(ptc_cleanup_free)))
-#define ptc_auto_close  __attribute__((cleanup(ptc_cleanup_close)))
+#define ptc_auto_close  __attribute__((cleanup(ptc_cleanup_close), unused))
 #define ptc_auto_fclose __attribute__((cleanup(ptc_cleanup_fclose)))

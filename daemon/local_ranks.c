@@ -9,6 +9,7 @@
  * rank 0's daemon unreachable (asked again until the caller's time is over), a
  * run_dir that is not the one ranks were started with (ptcd does not start). */
 #include "daemon/ptcd.h"
+#include "daemon/gpu/node/node_devices.h"
 #include "daemon/workers/group/rank_groups.h"
 #include "daemon/workers/session/rank_rendezvous.h"
 #include "daemon/workers/workers.h"
@@ -29,6 +30,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#define PINNED_PER_DEVICE    ((uint64_t)16 << 20) /* ptc-gpu's ring for each */
 #define EVENT_RETRY_US       500000
 #define RENDEZVOUS_POLL_US   100000
 #define RENDEZVOUS_CALL_MS   2000 /* of one question; the caller's wait may be longer */
@@ -277,6 +279,8 @@ int ptc_live_start(struct ptc_daemon *d, struct ptc_error *err)
 	ptc_auto_free char *dir = ptc_asprintf("%s/workers", d->config.run_dir);
 	struct ptc_workers_env env = { .node = d->config.node,
 				       .dir = dir,
+				       .device_ids = ptc_node_devices_ids(d->config.found),
+				       .pinned_bytes = d->config.devices * PINNED_PER_DEVICE,
 				       .stall_ms = (int64_t)d->config.stall_after_ms,
 				       .copy_ms = (int64_t)d->config.copy_timeout_ms,
 				       .event = ptc_live_event,

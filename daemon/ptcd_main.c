@@ -22,6 +22,7 @@
 #include "daemon/ptcd.h"
 #include "daemon/metrics/metrics.h"
 #include "daemon/notify.h"
+#include "daemon/planning/links/links.h"
 #include "daemon/samples/peer_samples.h"
 #include "formats/json.h"
 #include "fusefs/launch/launch.h"
@@ -64,6 +65,7 @@ struct process {
 	struct ptc_etcd_child *etcd;
 	struct ptc_mount *mount;
 	struct ptc_metrics *metrics;
+	struct ptc_planning *planning;
 	char *etcd_endpoint;
 	struct ptc_rpc_tls etcd_tls;
 	struct ptc_rpc_server *control, *peers;
@@ -370,6 +372,8 @@ static int start_servers(struct process *p, struct ptc_error *err)
 	if (rc == 0)
 		rc = ptc_vault_register(d->docs.vault, p->peers, err);
 	if (rc == 0)
+		rc = ptc_links_register(p->peers, d->channels, err);
+	if (rc == 0)
 		rc = ptc_rpc_server_listen_unix(p->control, d->config.control_socket, 0666, false, err);
 	if (rc == 0)
 		rc = listen_peers(p, err);
@@ -408,6 +412,7 @@ static int start_agent(struct process *p, struct ptc_error *err)
 	struct ptc_agent_env env = {
 		.store = d->store,
 		.node = d->config.node,
+		.devices = d->config.found,
 		.staging_bytes = p->memory.staging,
 		.memory_json = p->memory_json.data,
 		.work_bytes = p->memory.work,
@@ -433,6 +438,8 @@ static int start_agent(struct process *p, struct ptc_error *err)
 		rc = ptc_rpc_client_new(d->loop, &d->client, err);
 	if (rc == 0)
 		rc = ptc_agent_new(&env, &d->agent, err);
+	if (rc == 0)
+		rc = ptc_planning_new(d->cluster, &p->planning, err);
 	d->controllers = (struct ptc_controllers){
 		.node = d->config.node,
 		.loop = d->loop,
@@ -443,9 +450,24 @@ static int start_agent(struct process *p, struct ptc_error *err)
 		.agent = d->agent,
 		.store = d->store,
 		.workers = d->workers,
+		.planning = p->planning,
 		.stopping = &d->stopping,
 	};
 	return rc;
+}
+
+/* Once the mirror is filled, which it reads. */
+static int start_measuring(struct process *p, struct ptc_error *err)
+{
+	struct ptc_daemon *d = &p->d;
+	const struct ptc_measuring_opts opts = { .planning = p->planning,
+						 .docs = &d->docs,
+						 .loop = d->loop,
+						 .channels = d->channels,
+						 .runs = ptc_controllers_runs,
+						 .arg = &d->controllers };
+
+	return ptc_measuring_new(&opts, &d->controllers.measuring, err);
 }
 
 static int new_cluster(struct process *p, struct ptc_error *err)
@@ -541,6 +563,8 @@ static int start(struct process *p, struct ptc_error *err)
 	if (rc == 0)
 		rc = join_vault(p, err);
 	if (rc == 0)
+		rc = start_measuring(p, err);
+	if (rc == 0)
 		rc = ptc_mount_start(&p->d.config, &p->mount, err);
 	if (rc == 0)
 		rc = start_metrics(p, err);
@@ -577,9 +601,11 @@ static void stop(struct process *p)
 	ptc_pulls_wait();
 	if (d->loop)
 		ptc_loop_stop(d->loop); /* server threads waiting for the loop get PTC_ECANCELED */
+	d->controllers.measuring = ptc_measuring_free(d->controllers.measuring);
 	p->direct_reads = ptc_direct_reads_free(p->direct_reads);
 	p->control = ptc_rpc_server_free(p->control, SHUTDOWN_GRACE_MS);
 	p->peers = ptc_rpc_server_free(p->peers, SHUTDOWN_GRACE_MS);
+	p->planning = ptc_planning_free(p->planning);
 	d->samples = ptc_samples_free(d->samples);
 	d->client = ptc_rpc_client_free(d->client);
 	d->cluster = ptc_cluster_free(d->cluster);

@@ -16,7 +16,7 @@ static inline int64_t ptc_source_mtime_ns(const struct stat *st)
 {
 	return (int64_t)st->st_mtim.tv_sec * 1000000000 + st->st_mtim.tv_nsec;
 }
-/* Regular files only. */
+/* source_file.c. Regular files only. */
 int ptc_source_file_open(const char *path, struct ptc_source_file *ret_file, struct ptc_error *err);
 void ptc_source_file_done(struct ptc_source_file *f);
 /* All of it, or PTC_EIO: the file has become shorter. */

@@ -14,6 +14,9 @@
 #define PTC_DEVICE_NAME_MAX     47
 #define PTC_MEASURED_MAX_GROUPS 64
 
+/* Data types of matrices: which peak counts. 16-bit: bf16 or fp16, whichever the device has. */
+enum ptc_math { PTC_MATH_16BIT, PTC_MATH_BF16, PTC_MATH_FP16, PTC_MATH_FP8, PTC_MATH_TF32, PTC_MATH_FP32, PTC_MATHS };
+
 struct ptc_device_kind {
 	char name[PTC_DEVICE_NAME_MAX + 1];
 	double flops;        /* peak of the dtype that is trained in, FLOP/s */

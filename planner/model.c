@@ -3,6 +3,8 @@
  * that cannot be; every other function takes a checked model. */
 #include "planner/model.h"
 
+#include "base/check.h"
+
 #include <string.h>
 
 #define MAX_DIM (1u << 20) /* hidden, ffn, seq, vocab: a product of three stays exact in a double */
@@ -39,6 +41,20 @@ static int check_attention(const struct ptc_layer_kind *k, struct ptc_error *err
 		return bad(err, "kv_heads", k->kv_heads, "it must divide heads");
 	if (!k->head_dim || k->head_dim > MAX_DIM)
 		return bad(err, "head_dim", k->head_dim, "it must be in 1..1048576");
+	if (k->v_dim > MAX_DIM || k->q_rank > MAX_DIM || k->kv_rank > MAX_DIM)
+		return bad(err, "a rank or width of attention", PTC_MAX(k->v_dim, PTC_MAX(k->q_rank, k->kv_rank)),
+			   "at most 1048576");
+	if (k->rope_dim > k->head_dim || (!k->kv_rank && (k->q_rank || k->rope_dim)))
+		return bad(err, "rope_dim", k->rope_dim, "it is a part of head_dim, of latent attention alone");
+	return 0;
+}
+
+static int check_ssm(const struct ptc_layer_kind *k, struct ptc_error *err)
+{
+	if (k->ssm_inner > MAX_DIM || k->ssm_wide > 4 * MAX_DIM || k->ssm_more > (1u << 30))
+		return bad(err, "the width of a state space", k->ssm_inner, "at most 1048576");
+	if (k->ssm_state > (1u << 16) || (!k->ssm_inner && (k->ssm_wide || k->ssm_state || k->ssm_more)))
+		return bad(err, "the state of a state space", k->ssm_state, "at most 65536, of layers that have one");
 	return 0;
 }
 
@@ -46,6 +62,8 @@ static int check_kind(const struct ptc_layer_kind *k, struct ptc_error *err)
 {
 	int rc = check_attention(k, err);
 
+	if (!rc)
+		rc = check_ssm(k, err);
 	if (rc)
 		return rc;
 	if (k->ffn > MAX_DIM)
@@ -88,11 +106,32 @@ int ptc_model_check(const struct ptc_model *m, struct ptc_error *err)
 	return 0;
 }
 
+static double v_dim(const struct ptc_layer_kind *k)
+{
+	return k->v_dim ? k->v_dim : k->head_dim;
+}
+
+/* Down to the ranks and up again (DeepSeek-V2, section 2.1); the part of keys with positions is one for all heads. */
+static double latent_matrices(double h, const struct ptc_layer_kind *k)
+{
+	double heads = k->heads, wide = heads * k->head_dim;
+	double q = k->q_rank ? k->q_rank * (h + wide) : h * wide;
+
+	return q + h * (k->kv_rank + (double)k->rope_dim) +
+	       k->kv_rank * heads * (k->head_dim - (double)k->rope_dim + v_dim(k)) + heads * v_dim(k) * h;
+}
+
 static double attention_matrices(const struct ptc_model *m, const struct ptc_layer_kind *k)
 {
 	double h = m->hidden, q = (double)k->heads * k->head_dim, kv = (double)k->kv_heads * k->head_dim;
+	double v = (double)k->kv_heads * v_dim(k), out = (double)k->heads * v_dim(k);
 
-	return h * (2 * q + 2 * kv) * (k->cross ? 2 : 1);
+	return (k->kv_rank ? latent_matrices(h, k) : h * (q + kv + v + out)) * (k->cross ? 2 : 1);
+}
+
+static double ssm_matrices(const struct ptc_model *m, const struct ptc_layer_kind *k)
+{
+	return (double)m->hidden * (k->ssm_wide + (double)k->ssm_inner);
 }
 
 static double ffn_matrices(const struct ptc_layer_kind *k)
@@ -103,8 +142,9 @@ static double ffn_matrices(const struct ptc_layer_kind *k)
 struct ptc_layer_params ptc_layer_params(const struct ptc_model *m, const struct ptc_layer_kind *k)
 {
 	struct ptc_layer_params p = { attention_matrices(m, k), 0 };
-	double h = m->hidden, norms = !!k->heads + k->cross + (k->ffn || k->experts);
+	double h = m->hidden, norms = !!k->heads + k->cross + !!k->ssm_inner + (k->ffn || k->experts);
 
+	p.dense += ssm_matrices(m, k) + k->ssm_more + (k->kv_rank ? k->q_rank + (double)k->kv_rank : 0);
 	p.dense += ffn_matrices(k) * h * k->ffn + norms * h * (m->bias ? 2 : 1) + h * k->experts;
 	p.expert = k->experts * ffn_matrices(k) * h * k->expert_ffn;
 	if (m->bias) {
@@ -121,7 +161,8 @@ double ptc_layer_multiplied(const struct ptc_model *m, const struct ptc_layer_ki
 {
 	double h = m->hidden, mats = ffn_matrices(k);
 
-	return attention_matrices(m, k) + mats * h * k->ffn + mats * h * k->expert_ffn * k->topk + h * k->experts;
+	return attention_matrices(m, k) + mats * h * k->ffn + mats * h * k->expert_ffn * k->topk + h * k->experts +
+	       ssm_matrices(m, k) + 3.0 * k->ssm_inner * k->ssm_state; /* six operations of a scan each */
 }
 
 double ptc_model_embedding(const struct ptc_model *m)
@@ -157,7 +198,7 @@ double ptc_layer_attention_flops(const struct ptc_model *m, const struct ptc_lay
 {
 	double s = ptc_layer_seq(m, k);
 
-	return 4 * s * s * k->heads * k->head_dim * (k->cross ? 2 : 1);
+	return 2 * s * s * k->heads * (k->head_dim + v_dim(k)) * (k->cross ? 2 : 1);
 }
 
 double ptc_model_flops_token(const struct ptc_model *m)

@@ -18,8 +18,13 @@ struct ptc_layer_kind {
 	uint32_t ffn;                       /* width of the dense feed-forward part; 0: none */
 	uint32_t experts, topk, expert_ffn; /* experts 0: none; topk of them serve a token */
 	uint32_t seq;                       /* tokens of a sample in this layer; 0: the model's */
-	bool glu;                           /* gate and up, three matrices (SwiGLU); else two */
-	bool cross;                         /* and a cross-attention of the same shape (decoder) */
+	uint32_t q_rank, kv_rank,
+		rope_dim; /* latent attention (DeepSeek): ranks of q (0: none) and of k and v; kv_rank 0: not so */
+	uint32_t v_dim;   /* width of a head's values; 0: head_dim */
+	uint32_t ssm_inner, ssm_wide; /* a state space (Mamba): width, and columns of its input projection; 0: none */
+	uint32_t ssm_state, ssm_more; /* state of each column; parameters besides both projections */
+	bool glu;                     /* gate and up, three matrices (SwiGLU); else two */
+	bool cross;                   /* and a cross-attention of the same shape (decoder) */
 };
 
 struct ptc_model {
@@ -33,6 +38,7 @@ struct ptc_model {
 	bool bias;      /* of matrices; and norms have one */
 	bool dropout;   /* masks are kept for the backward pass */
 	bool flash;     /* attention keeps no scores and skips the masked half */
+	bool eager_glu; /* no fused kernel: the gate's activation is kept beside gate, up and product */
 };
 
 /* A GPT of equal layers as in SC'21: biases, learned positions, dropout, tied head, full scores. */

@@ -2,6 +2,7 @@
 /* Formulas against numbers that their papers print, and inputs that cannot be. */
 #include "planner/cost/step.h"
 #include "planner/fit/fit.h"
+#include "planner/infer.h"
 #include "planner/search/as_config.h"
 #include "planner/search/fastest.h"
 
@@ -12,6 +13,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -115,6 +117,34 @@ static void test_interleaved_activations(void **state)
 		assert_true(fabs(twice.activation_bytes - (32 * layer * (1 + 3.0 / 8) + work)) < 1);
 	}
 	assert_true(twice.bubble_s == plain.bubble_s / 2);
+}
+
+/* The peak is what is needed and the allocator's share of activations; of a pipeline's devices the largest. A measured
+ * peak has that share in it. */
+static void test_peak_and_need(void **state)
+{
+	struct ptc_work w = work_of(64);
+	struct ptc_cand c = { 2, 1, 2, 4, 1, 1, 1, 2, 1, PTC_RECOMPUTE_NONE };
+	struct ptc_estimate e, lean;
+	struct ptc_peak_row row = { &w, c, 30e9 };
+	double device[4], most = 0;
+
+	ptc_model_gpt(&model, 32, 2048, 16, 8192, 50257, 1024);
+	assert_int_equal(ptc_estimate(&w, &c, &e, NULL), 0);
+	assert_true(fabs(e.memory_bytes - e.state_bytes - e.activation_bytes - PTC_MEMORY_RESERVE) < 1);
+	assert_true(fabs(e.peak_bytes - e.memory_bytes - 0.15 * e.activation_bytes) < 1);
+	assert_int_equal(ptc_pipe_memory(&w, &c, device, NULL), 0);
+	for (int i = 0; i < 4; i++)
+		most = PTC_MAX(most, device[i]);
+	assert_true(most == e.peak_bytes && device[3] < device[0]);
+	model.kinds[0].glu = true;
+	assert_int_equal(ptc_estimate(&w, &c, &lean, NULL), 0);
+	model.eager_glu = true; /* one 2-byte tensor more of each layer's ffn */
+	assert_int_equal(ptc_estimate(&w, &c, &e, NULL), 0);
+	assert_true(fabs(e.activation_bytes - lean.activation_bytes - 4 * 8 * 2.0 * 2 * 1024 * 8192 / 2) < 1);
+	assert_int_equal(ptc_fit_peaks(&row, 1, &w.memory, NULL), 0);
+	assert_int_equal(ptc_estimate(&w, &c, &e, NULL), 0);
+	assert_true(w.memory.waste == 0 && e.peak_bytes == e.memory_bytes);
 }
 
 /* The bubble is (p - 1)/m of the busiest device's work where stages are equal. */
@@ -337,6 +367,137 @@ static void test_calibration_recovers(void **state)
 	assert_int_equal(ptc_alloc_live(), live);
 }
 
+/* Kinds of layers recompute for themselves: computing and activations lie between those of all and of none, and the text is
+ * read back. */
+static void test_recompute_by_kind(void **state)
+{
+	struct ptc_work w = work_of(64);
+	struct ptc_cand c = { 1, 1, 8, 1, 1, 1, 1, 1, 0, PTC_RECOMPUTE_NONE }, back;
+	struct ptc_estimate none, half, all;
+	struct ptc_error err = PTC_ERROR_INIT;
+	char text[PTC_CAND_TEXT_MAX];
+
+	ptc_model_gpt(&model, 24, 2048, 16, 8192, 50257, 1024);
+	model.nkinds = 2;
+	model.kinds[1] = model.kinds[0];
+	model.kinds[1].ffn *= 4;
+	for (uint32_t i = 0; i < 24; i += 2)
+		model.kind[i] = 1;
+	assert_int_equal(ptc_estimate(&w, &c, &none, NULL), 0);
+	c.recompute_others = PTC_RECOMPUTE_FULL + 1;
+	assert_int_equal(ptc_estimate(&w, &c, &half, NULL), 0);
+	ptc_cand_format(&c, text);
+	assert_string_equal(text, "tp=1,pp=1,dp=8,micro_batch=1,recompute=none/full");
+	assert_int_equal(ptc_cand_parse(text, &back, NULL, &err), 0);
+	assert_int_equal(ptc_cand_compare(&c, &back), 0);
+	c.recompute = PTC_RECOMPUTE_FULL;
+	expect_line(ptc_estimate(&w, &c, &all, &err), &err, "recompute says of kind 2 of layers what");
+	c.recompute_others = 0;
+	assert_int_equal(ptc_estimate(&w, &c, &all, NULL), 0);
+	assert_true(none.activation_bytes > half.activation_bytes && half.activation_bytes > all.activation_bytes);
+	assert_true(none.compute_s < half.compute_s && half.compute_s < all.compute_s);
+	expect_line(ptc_cand_parse("tp=1,recompute=none/some", &back, NULL, &err), &err, "not \"some\"");
+}
+
+/* A machine that is twenty times slower than any that the model knows: two measured steps say so of all configurations. */
+static void test_calibration_of_another_machine(void **state)
+{
+	struct ptc_work w = work_of(64);
+	struct ptc_fit_row rows[2] = { { &w, { 1, 1, 8, 1, 1, 1, 1, 1, 0, 0 }, 0 },
+				       { &w, { 2, 1, 2, 2, 1, 1, 1, 2, 0, 0 }, 0 } };
+	struct ptc_cand far = { 4, 1, 1, 8, 1, 1, 1, 4, 0, 0 };
+	struct ptc_calibration *cal;
+	struct ptc_estimate e;
+	double truth, sd;
+
+	ptc_model_gpt(&model, 24, 2048, 16, 8192, 50257, 1024);
+	assert_int_equal(ptc_estimate(&w, &far, &e, NULL), 0);
+	truth = 20 * e.step_s;
+	for (int i = 0; i < 2; i++) {
+		assert_int_equal(ptc_estimate(&w, &rows[i].cand, &e, NULL), 0);
+		rows[i].step_s = 20 * e.step_s;
+	}
+	assert_int_equal(ptc_calibration_new(rows, 2, NULL, &cal, NULL), 0);
+	w.coefs = *ptc_calibration_coefs(cal);
+	assert_int_equal(ptc_estimate(&w, &far, &e, NULL), 0);
+	assert_true(fabs(e.step_s * ptc_calibration_factor(cal, &w, &far, &sd) / truth - 1) < 0.01);
+	ptc_calibration_free(cal);
+}
+
+struct tensors {
+	struct ptc_tensor v[64];
+	char names[64][64];
+	size_t n;
+};
+
+static void tensor(struct tensors *t, int64_t a, int64_t b, int64_t c, const char *name)
+{
+	struct ptc_tensor *x = &t->v[t->n];
+
+	snprintf(t->names[t->n], sizeof t->names[0], "%s", name);
+	*x = (struct ptc_tensor){ .name = t->names[t->n++], .ndim = c ? 3 : b ? 2 : 1, .shape = { a, b, c } };
+}
+
+/* Llama's names with grouped keys, one layer of three with experts: as many parameters as the shapes have. */
+static void test_inferred_from_tensors(void **state)
+{
+	static const char *const parts[] = { "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj",
+					     "self_attn.o_proj" };
+	static struct tensors t;
+	struct ptc_infer_given given = { .seq = 512 };
+	struct ptc_error err = PTC_ERROR_INIT;
+	char name[64], what[PTC_INFER_TEXT_MAX];
+	double all = 0;
+
+	for (int l = 0; l < 3; l++) {
+		for (int p = 0; p < 4; p++) {
+			snprintf(name, sizeof name, "model.layers.%d.%s.weight", l, parts[p]);
+			tensor(&t, p == 1 || p == 2 ? 512 : 2048, 2048, 0, name);
+		}
+		for (int p = 0; l < 2 && p < 3; p++) {
+			snprintf(name, sizeof name, "model.layers.%d.mlp.%s_proj.weight", l,
+				 p ? p == 1 ? "up" : "down" : "gate");
+			tensor(&t, p == 2 ? 2048 : 5632, p == 2 ? 5632 : 2048, 0, name);
+		}
+		snprintf(name, sizeof name, "model.layers.%d.input_layernorm.weight", l);
+		tensor(&t, 2048, 0, 0, name);
+		snprintf(name, sizeof name, "model.layers.%d.post_attention_layernorm.weight", l);
+		tensor(&t, 2048, 0, 0, name);
+	}
+	for (int p = 0; p < 3; p++) {
+		snprintf(name, sizeof name, "model.layers.2.mlp.experts.%s_proj", p ? p == 1 ? "up" : "down" : "gate");
+		tensor(&t, 8, p == 2 ? 768 : 2048, p == 2 ? 2048 : 768, name);
+	}
+	tensor(&t, 8, 2048, 0, "model.layers.2.mlp.router.weight");
+	tensor(&t, 32000, 2048, 0, "model.embed_tokens.weight");
+	tensor(&t, 32000, 2048, 0, "lm_head.weight");
+	tensor(&t, 2048, 0, 0, "model.norm.weight");
+	for (size_t i = 0; i < t.n; i++)
+		all += (double)t.v[i].shape[0] * (t.v[i].shape[1] ? (double)t.v[i].shape[1] : 1) *
+		       (t.v[i].shape[2] ? (double)t.v[i].shape[2] : 1);
+	if (ptc_model_infer(t.v, t.n, &given, &model, what, &err))
+		fail_msg("%s", err.text);
+	if (fabs(ptc_model_params(&model) / all - 1) > 1e-4)
+		fail_msg("%s, not %.9g", what, all);
+	assert_int_equal(model.nkinds, 2);
+	assert_int_equal(model.kinds[0].heads, 16);
+	assert_int_equal(model.kinds[0].kv_heads, 4);
+	assert_true(model.kinds[0].glu && !model.tied && !model.bias && !model.positions);
+	assert_int_equal(model.kinds[1].experts, 8);
+	assert_non_null(strstr(what, "the width taken as usual"));
+	given.heads = 32;
+	assert_int_equal(ptc_model_infer(t.v, t.n, &given, &model, what, &err), 0);
+	assert_int_equal(model.kinds[0].head_dim, 64);
+	assert_null(strstr(what, "width taken"));
+	t.v[0].name = "model.layers.7.self_attn.q_proj.weight";
+	expect_line(ptc_model_infer(t.v, t.n, &given, &model, what, &err), &err, "no tensor is of layer 3 of 8");
+	t.v[0].name = t.names[0];
+	t.v[4].shape[0] = INT64_C(1) << 50; /* of the feed-forward part */
+	expect_line(ptc_model_infer(t.v, t.n, &given, &model, what, &err), &err,
+		    "look like no transformer (model: ffn is");
+	expect_line(ptc_model_infer(t.v + t.n - 2, 1, &given, &model, what, &err), &err, "look like no transformer");
+}
+
 static void test_as_config(void **state)
 {
 	struct ptc_work w = work_of(64);
@@ -360,12 +521,22 @@ static void test_as_config(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_sc21_sizes),    cmocka_unit_test(test_llama_flops),
-		cmocka_unit_test(test_korthikanti),   cmocka_unit_test(test_interleaved_activations),
-		cmocka_unit_test(test_bubble),        cmocka_unit_test(test_zero_cuts_states),
-		cmocka_unit_test(test_uneven_stages), cmocka_unit_test(test_measured_groups),
-		cmocka_unit_test(test_bad_models),    cmocka_unit_test(test_bad_profiles),
-		cmocka_unit_test(test_bad_requests),  cmocka_unit_test(test_calibration_recovers),
+		cmocka_unit_test(test_sc21_sizes),
+		cmocka_unit_test(test_llama_flops),
+		cmocka_unit_test(test_korthikanti),
+		cmocka_unit_test(test_interleaved_activations),
+		cmocka_unit_test(test_bubble),
+		cmocka_unit_test(test_zero_cuts_states),
+		cmocka_unit_test(test_peak_and_need),
+		cmocka_unit_test(test_recompute_by_kind),
+		cmocka_unit_test(test_inferred_from_tensors),
+		cmocka_unit_test(test_calibration_of_another_machine),
+		cmocka_unit_test(test_uneven_stages),
+		cmocka_unit_test(test_measured_groups),
+		cmocka_unit_test(test_bad_models),
+		cmocka_unit_test(test_bad_profiles),
+		cmocka_unit_test(test_bad_requests),
+		cmocka_unit_test(test_calibration_recovers),
 		cmocka_unit_test(test_as_config),
 	};
 

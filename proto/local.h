@@ -17,7 +17,7 @@
  *   NEXT                           ->                                            waits
  *                                  <- GENERATION | EXIT
  *   RENDEZVOUS_PUT, RENDEZVOUS_GET             -> <- RENDEZVOUS_REPLY                              builds
- *   TENSOR.., DECLARED             -> <- STAGING (copy: fast)                    waits to be restored
+ *   TENSOR.., DEVICE.., DECLARED   -> <- STAGING (copy: fast)                    waits to be restored
  *                                  <- FILL (file).. and FILLED..
  *                                  <- BLOB.., CURSOR.., RESTORED | DECLINED
  *   [BLOB.., CURSOR..,] STOPPED    ->                                            waits at a boundary
@@ -61,7 +61,12 @@
 #define PTC_LOCAL_TEXT_MAX            1023
 #define PTC_LOCAL_CONFIG_MAX          4095
 #define PTC_LOCAL_SPANS_MAX           (1u << 14)
-#define PTC_LOCAL_ROWS_MAX            1024 /* of one FILL */
+#define PTC_LOCAL_ROWS_MAX            1024       /* of one FILL */
+#define PTC_LOCAL_DEVICES_MAX         (1u << 16) /* DEVICE messages of a rank */
+#define PTC_LOCAL_HANDLES_MAX         4096       /* of them, those that come with a descriptor */
+#define PTC_LOCAL_UUID_MAX            47
+#define PTC_LOCAL_IPC_BYTES           64
+#define PTC_LOCAL_WHY_MAX             95
 
 /* Of ptc.h's enum ptc_result, what ptcd answers with. */
 enum ptc_local_result {
@@ -86,6 +91,7 @@ enum ptc_local_type {
 	PTC_LOCAL_RENDEZVOUS_GET,
 	PTC_LOCAL_BYE,
 	PTC_LOCAL_FILLED,
+	PTC_LOCAL_DEVICE, /* declared memory on a device: before DECLARED */
 
 	PTC_LOCAL_WELCOME = 32,
 	PTC_LOCAL_REFUSED, /* the connection is over; so is the client */

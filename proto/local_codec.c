@@ -524,6 +524,34 @@ bool ptc_local_get_filled(const void *data, size_t len, struct ptc_local_filled 
 	return !in.bad;
 }
 
+void ptc_local_put_device(struct ptc_local_out *o, const struct ptc_local_device *m)
+{
+	ptc_local_put_u64(o, m->address);
+	ptc_local_put_u64(o, m->bytes);
+	ptc_local_put_u64(o, m->context);
+	ptc_local_put_u64(o, m->buffer);
+	ptc_local_put_text(o, m->uuid);
+	ptc_local_put_text(o, m->why);
+	ptc_local_put_bytes(o, m->ipc, PTC_LOCAL_IPC_BYTES);
+	ptc_local_put_u8(o, m->descriptor);
+}
+
+bool ptc_local_get_device(const void *data, size_t len, struct ptc_local_device *ret)
+{
+	struct ptc_local_in in = reader(data, len);
+	size_t ipc = 0;
+
+	ret->address = ptc_local_get_u64(&in);
+	ret->bytes = ptc_local_get_u64(&in);
+	ret->context = ptc_local_get_u64(&in);
+	ret->buffer = ptc_local_get_u64(&in);
+	ret->uuid = ptc_local_get_text(&in, PTC_LOCAL_UUID_MAX);
+	ret->why = ptc_local_get_text(&in, PTC_LOCAL_WHY_MAX);
+	ret->ipc = ptc_local_get_bytes(&in, PTC_LOCAL_IPC_BYTES, &ipc);
+	ret->descriptor = ptc_local_get_u8(&in);
+	return !in.bad && ipc == PTC_LOCAL_IPC_BYTES && ret->bytes && ret->address <= UINT64_MAX - ret->bytes;
+}
+
 void ptc_local_put_ended(struct ptc_local_out *o, uint64_t generation, uint64_t incarnation)
 {
 	ptc_local_put_u64(o, generation);

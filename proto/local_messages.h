@@ -119,6 +119,17 @@ struct ptc_local_staging {
 	struct ptc_local_in spans;
 };
 
+/* Declared memory that lies on a device: an allocation that another process can map by its IPC handle, or by the descriptor that
+ * came with the message, or a range that only the rank can copy. */
+struct ptc_local_device {
+	uint64_t address, bytes;  /* in the rank's address space */
+	uint64_t context, buffer; /* the driver's numbers: with process and device, which allocation this is */
+	const char *uuid;         /* of the device, "GPU-..." */
+	const char *why;          /* "": it can be mapped; else why only the rank can copy it */
+	const void *ipc;          /* PTC_LOCAL_IPC_BYTES */
+	uint8_t descriptor;       /* 1: it comes along */
+};
+
 /* A rank that waits to be restored reads bytes of the file that came with the message to where it has declared them. It
  * does what it is told in order, so what is FILLED says is true of all FILLs before it on this connection. */
 struct ptc_local_rows {
@@ -168,6 +179,8 @@ bool ptc_local_get_fill(const void *data, size_t len, struct ptc_local_fill *ret
 bool ptc_local_get_rows(struct ptc_local_fill *f, struct ptc_local_rows *ret);
 void ptc_local_put_filled(struct ptc_local_out *o, const struct ptc_local_filled *m);
 bool ptc_local_get_filled(const void *data, size_t len, struct ptc_local_filled *ret);
+void ptc_local_put_device(struct ptc_local_out *o, const struct ptc_local_device *m);
+bool ptc_local_get_device(const void *data, size_t len, struct ptc_local_device *ret);
 void ptc_local_put_ended(struct ptc_local_out *o, uint64_t generation, uint64_t incarnation);
 bool ptc_local_get_ended(const void *data, size_t len, uint64_t *ret_generation, uint64_t *ret_incarnation);
 /* DECLARED: whether it runs already. GO, FINISHED: the step. One number. */

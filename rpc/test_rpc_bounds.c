@@ -550,6 +550,73 @@ static void steps(void **state)
 	ptc_rpc_channel_free(ch);
 }
 
+#define TOGETHER 2
+static atomic_int together, alone;
+
+/* Ends once all are in here at the same time, each on a thread of its own. */
+static int meet_step(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
+{
+	int64_t until = ptc_sys_now_ns() + 5 * INT64_C(1000000000);
+
+	atomic_fetch_add(&together, 1);
+	while (atomic_load(&together) < TOGETHER && ptc_sys_now_ns() < until)
+		usleep(100);
+	if (atomic_load(&together) < TOGETHER)
+		atomic_fetch_add(&alone, 1);
+	return 0;
+}
+
+/* All steps are due at one time: at the tenth of a second that *arg counts, so that one look finds them all ready. */
+static int h_meet(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
+{
+	int64_t now;
+
+	do
+		now = ptc_sys_now_ns();
+	while (now % 1000000 > 2000);
+	ptc_rpc_call_follow(call, (int)(*(const int64_t *)arg - now / 1000000), meet_step, NULL, NULL);
+	return 0;
+}
+
+/* Two calls become ready while one thread is idle: it is woken for both, takes one, and sees to it that the other has a thread too. */
+static void calls_that_are_ready_at_once(void **state)
+{
+	char path[PATH_MAX_UN], target[PATH_MAX_UN + 5];
+	struct ptc_rpc_channel_opts co = { .target = target };
+	struct ptc_rpc_server_opts so = { .max_calls = 8 };
+	struct ptc_rpc_part p = { .data = "", .len = 0 };
+
+	for (int round = 0; round < 30; round++) {
+		struct ptc_rpc_stream *s[TOGETHER];
+		struct ptc_rpc_server *srv = server_new(&so);
+		int64_t due_ms = ptc_sys_now_ns() / 1000000 + 150;
+		struct ptc_rpc_channel *ch;
+		struct ptc_rpc_message *m;
+
+		atomic_store(&together, 0);
+		assert_int_equal(ptc_rpc_server_method(srv, "/t.T/Meet", ALL_ROLES, h_meet, &due_ms, NULL), 0);
+		ptc_rpc_server_method_kind(srv, "/t.T/Meet", PTC_RPC_BRIEF);
+		snprintf(path, sizeof path, "%s/meet%d.sock", dir, round);
+		snprintf(target, sizeof target, "unix:%s", path);
+		assert_int_equal(ptc_rpc_server_listen_unix(srv, path, 0666, false, NULL), 0);
+		assert_int_equal(ptc_rpc_server_start(srv, NULL), 0);
+		assert_int_equal(ptc_rpc_channel_new(&co, &ch, NULL), 0);
+		for (int i = 0; i < TOGETHER; i++) {
+			assert_int_equal(ptc_rpc_stream_open(ch, "/t.T/Meet", CALL_MS, NULL, 0, &s[i], NULL), 0);
+			assert_int_equal(ptc_rpc_stream_send(s[i], &p, 1, NULL), 0);
+			usleep(30000); /* its thread is idle again, and takes part in what comes */
+		}
+		for (int i = 0; i < TOGETHER; i++) {
+			assert_int_equal(ptc_rpc_stream_recv(s[i], &m, NULL), 0);
+			assert_null(m);
+			ptc_rpc_stream_free(s[i]);
+		}
+		ptc_rpc_channel_free(ch);
+		ptc_rpc_server_free(srv, 0);
+		assert_int_equal(atomic_load(&alone), 0);
+	}
+}
+
 /* ---- TCP ------------------------------------------------------------------------------ */
 
 static int connect_tcp(int port)
@@ -674,6 +741,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(hogs_leave_room),
 		cmocka_unit_test(readers_who_do_not_read),
 		cmocka_unit_test(steps),
+		cmocka_unit_test(calls_that_are_ready_at_once),
 		cmocka_unit_test(strangers_are_bounded),
 		cmocka_unit_test(listener_survives_without_descriptors),
 		cmocka_unit_test(strangers_run_out_of_time),

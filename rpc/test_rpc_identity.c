@@ -480,6 +480,29 @@ static int h_answer(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
 	return rc;
 }
 
+static atomic_int ticks_released;
+
+static void tick_release(void *arg)
+{
+	atomic_fetch_add(&ticks_released, 1);
+}
+
+/* A call that goes on in steps, without a thread: it sends one byte in each. */
+static int tick(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
+{
+	int rc = ptc_rpc_call_send(call, &(struct ptc_rpc_part){ .data = "x", .len = 1 }, 1, err);
+
+	if (!rc)
+		ptc_rpc_call_again(call, 20);
+	return rc;
+}
+
+static int h_ticks(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
+{
+	ptc_rpc_call_follow(call, 0, tick, NULL, tick_release);
+	return 0;
+}
+
 static int echo(struct ptc_rpc_stream *s)
 {
 	struct ptc_rpc_message *m;
@@ -693,6 +716,44 @@ static void an_old_channel_looks_at_the_list(void **state)
 	ptc_rpc_server_free(srv, 0);
 }
 
+/* So does one that goes on in steps: it neither receives nor waits for a thread, where it would be seen. */
+static void a_revoked_certificate_ends_steps(void **state)
+{
+	struct ptc_rpc_server *srv = server();
+	char target[64], crl[160];
+	struct paths p, q;
+	struct ptc_rpc_channel_opts co = { .target = target, .expect_node = "n1", .tls = creds(&q, "ca", "n2") };
+	struct ptc_rpc_message *m;
+	struct ptc_rpc_channel *ch;
+	struct ptc_rpc_stream *s;
+	int port, rc = 0, n = 0;
+
+	snprintf(crl, sizeof crl, "%s/steps.crl", dir);
+	test_crl(dir, "ca", "steps", "");
+	creds(&p, "ca", "n1")->crl_path = crl;
+	assert_int_equal(ptc_rpc_server_method(srv, "/t.T/Ticks", ALL_ROLES, h_ticks, NULL, NULL), 0);
+	ptc_rpc_server_method_kind(srv, "/t.T/Ticks", PTC_RPC_BRIEF);
+	assert_int_equal(ptc_rpc_server_listen_tls(srv, "127.0.0.1:0", &p.tls, &port, NULL), 0);
+	assert_int_equal(ptc_rpc_server_start(srv, NULL), 0);
+	snprintf(target, sizeof target, "127.0.0.1:%d", port);
+	assert_int_equal(ptc_rpc_channel_new(&co, &ch, NULL), 0);
+	assert_int_equal(ptc_rpc_stream_open(ch, "/t.T/Ticks", 60000, NULL, 0, &s, NULL), 0);
+	assert_int_equal(ptc_rpc_stream_send(s, &(struct ptc_rpc_part){ .data = "", .len = 0 }, 1, NULL), 0);
+	for (int i = 0; i < 10; i++)
+		assert_int_equal(ptc_rpc_stream_recv(s, &m, NULL), 0);
+	test_crl(dir, "ca", "steps", "n2");
+	while (rc == 0 && n++ < 1000) /* 20 s of them; the list is looked at once a second */
+		rc = ptc_rpc_stream_recv(s, &m, NULL);
+	assert_int_not_equal(rc, 0);
+	assert_true(n < 1000);
+	for (int i = 0; i < 500 && !atomic_load(&ticks_released); i++)
+		usleep(10000);
+	assert_int_equal(atomic_load(&ticks_released), 1);
+	ptc_rpc_stream_free(s);
+	ptc_rpc_channel_free(ch);
+	ptc_rpc_server_free(srv, 0);
+}
+
 static void lists_that_will_not_do(void **state)
 {
 	static const struct {
@@ -840,6 +901,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(an_open_channel_ends),
 		cmocka_unit_test(an_answer_that_comes_late),
 		cmocka_unit_test(an_old_channel_looks_at_the_list),
+		cmocka_unit_test(a_revoked_certificate_ends_steps),
 		cmocka_unit_test(lists_that_will_not_do),
 		cmocka_unit_test(probes_tell_who_is_let_in),
 		cmocka_unit_test(strangers_that_prove_something),

@@ -30,6 +30,12 @@ def usage(c, ranks, of=sum):
     return out
 
 
+def database(c):
+    """etcd's file, what of it is in use, and its revision."""
+    s = json.loads(c.etcdctl("endpoint", "status", "-w", "json").stdout)[0]["Status"]
+    return s["dbSize"], s["dbSizeInUse"], s["header"]["revision"]
+
+
 def layer(rows, l, step, sign=1):
     """A layer after some step, as trainer.py says it is."""
     i, j = np.meshgrid(np.arange(rows), np.arange(6), indexing="ij")

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* What planner/ says of published cases, for tests/planner_replay.py: one JSON request a line on
  * standard input, one answer a line on standard output. A request is
- *   {"cases": [case, ...], "train": [index, ...], "peaks": [index, ...], "prior": [11 numbers]}
+ *   {"cases": [case, ...], "train": [index, ...], "peaks": [index, ...], "prior": [11 numbers], "settings": [reach, size, noise, prior]}
  * and a case {"model": {...}, "cluster": {...}, "config": {...}, "rules": {...}, "batch": G,
  * "step": seconds, "peak": bytes}. With "train" the coefficients are fitted to these cases' steps
  * first, with "peaks" the memory rules to these cases' peaks. A case that cannot be is answered
@@ -59,6 +59,7 @@ static void read_model(const json_t *o, struct ptc_model *m)
 	m->bias = !flag(o, "no_bias");
 	m->dropout = !flag(o, "no_dropout");
 	m->flash = flag(o, "flash");
+	m->eager_glu = flag(o, "eager_glu");
 	k->kv_heads = count(o, "kv_heads", k->heads);
 	k->head_dim = count(o, "head_dim", k->head_dim);
 	k->glu = flag(o, "glu");
@@ -118,6 +119,7 @@ static void read_case(const json_t *o, struct one *c)
 	c->work.memory.grad_bytes = number(rules, "grad", c->work.memory.grad_bytes);
 	c->work.memory.optim_bytes = number(rules, "optim", c->work.memory.optim_bytes);
 	c->work.memory.logit_bytes = number(rules, "logit", c->work.memory.logit_bytes);
+	c->work.memory.waste = number(rules, "waste", c->work.memory.waste);
 	c->work.memory.reserve_bytes = number(rules, "reserve", c->work.memory.reserve_bytes);
 	c->work.reduce_bytes = number(rules, "reduce", 2);
 	c->work.sequence_parallel = flag(rules, "sequence_parallel");
@@ -133,6 +135,9 @@ static void read_case(const json_t *o, struct one *c)
 static struct ptc_calibration *train(const json_t *request, const struct one *cases, size_t n)
 {
 	const json_t *list = json_object_get(request, "train"), *prior = json_object_get(request, "prior");
+	const json_t *settings = json_object_get(request, "settings");
+	struct ptc_fit_settings set = PTC_FIT_SETTINGS;
+	double *const to[] = { &set.reach, &set.size, &set.noise, &set.prior };
 	struct ptc_fit_row *rows = ptc_calloc(json_array_size(list) + 1, sizeof *rows);
 	struct ptc_calibration *cal = NULL;
 	struct ptc_error err = PTC_ERROR_INIT;
@@ -141,6 +146,8 @@ static struct ptc_calibration *train(const json_t *request, const struct one *ca
 	ptc_coefs_default(&start);
 	for (size_t i = 0; i < json_array_size(prior) && i < PTC_COEFS; i++)
 		start.v[i] = json_number_value(json_array_get(prior, i));
+	for (size_t i = 0; i < json_array_size(settings) && i < 4; i++)
+		*to[i] = json_number_value(json_array_get(settings, i));
 	for (size_t i = 0; i < json_array_size(list); i++) {
 		size_t at = (size_t)json_integer_value(json_array_get(list, i));
 
@@ -148,7 +155,7 @@ static struct ptc_calibration *train(const json_t *request, const struct one *ca
 			die("no such case");
 		rows[i] = (struct ptc_fit_row){ &cases[at].work, cases[at].cand, cases[at].step };
 	}
-	if (json_array_size(list) && ptc_calibration_new(rows, json_array_size(list), &start, &cal, &err))
+	if (json_array_size(list) && ptc_calibration_new_set(rows, json_array_size(list), &start, &set, &cal, &err))
 		die(err.text);
 	ptc_free(rows);
 	return cal;
@@ -182,7 +189,7 @@ static json_t *answer_one(struct one *c, const struct ptc_calibration *cal)
 {
 	struct ptc_error err = PTC_ERROR_INIT;
 	struct ptc_estimate e;
-	double sd = PTC_UNCALIBRATED_SD, factor = 1;
+	double sd = PTC_UNCALIBRATED_SD, factor = 1, devices[PTC_MODEL_MAX_LAYERS];
 	json_t *o;
 
 	if (c->bad.code)
@@ -193,13 +200,16 @@ static json_t *answer_one(struct one *c, const struct ptc_calibration *cal)
 		return json_pack("{s:s}", "error", err.text);
 	if (cal)
 		factor = ptc_calibration_factor(cal, &c->work, &c->cand, &sd);
-	o = json_pack("{s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f}", "model_step", e.step_s, "step", e.step_s * factor, "sd", sd,
-		      "memory", e.memory_bytes, "states", e.state_bytes, "activations", e.activation_bytes, "params",
-		      ptc_model_params(&c->model), "params_sc21", ptc_model_params_sc21(&c->model));
+	o = json_pack("{s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f}", "model_step", e.step_s, "step", e.step_s * factor, "sd",
+		      sd, "memory", e.memory_bytes, "peak", e.peak_bytes, "states", e.state_bytes, "activations",
+		      e.activation_bytes, "params", ptc_model_params(&c->model), "params_sc21",
+		      ptc_model_params_sc21(&c->model));
 	json_object_set_new(o, "layer_activations",
 			    json_real(ptc_layer_activations(&c->model, &c->model.kinds[0], c->cand.tp, c->cand.cp,
 							    c->cand.micro_batch, c->work.sequence_parallel,
 							    c->cand.recompute)));
+	if (!ptc_pipe_memory(&c->work, &c->cand, devices, NULL))
+		json_object_set_new(o, "last_peak", json_real(devices[c->cand.pp - 1]));
 	json_object_set_new(o, "flops_token", json_real(ptc_model_flops_token(&c->model)));
 	return o;
 }

@@ -4,6 +4,9 @@
 
   tests/planner_replay.py [FILE] [--dump PROGRAM] [--json]
 
+Rows that cannot be are named on standard error, one line each, and left out; exit 2: no such file. A figure that a file has no
+rows for is not shown.
+
 FILE is a JSON array of measured rows (fields: docs/planner.md, "The replay"); default: planner_dev.json in
 shared/data beside the checkout, or $PTC_PLANNER_DATA. Splits are random with fixed seeds and stated with each
 figure. The figures are this script's own; predictions are the library's.
@@ -30,6 +33,83 @@ def default_data():
 
 def default_dump():
     return os.path.join(os.environ.get("PTC_BUILD", os.path.join(ROOT, "build", "release")), "tests", "planner-dump")
+
+
+# Of a row, what is read here: whole numbers, numbers (both positive, or null: not known), and texts. An absent field is null.
+COUNTS = ("gpus", "gpus_per_node", "dp", "tp", "pp", "vpp", "cp", "ep", "etp", "micro_batch", "global_batch")
+NUMBERS = ("step_time_s", "memory_gb")
+TEXTS = ("evidence", "gpu_type", "precision", "recompute", "memory_what", "trust", "note")
+OTHERS = ("seq_parallel", "zero_stage", "derived")
+DIMS = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq")
+HUGE = 1e15
+
+
+def number_of(value, whole):
+    """What is wrong with a value that is to be a positive number; None: nothing."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        return f"is {value!r}, not a number"
+    if not 0 < value <= HUGE:
+        return f"is {value!r}; it must be above 0 and at most {HUGE:g}"
+    if whole and value != int(value):
+        return f"is {value!r}, not a whole number"
+    return None
+
+
+def row_error(row):
+    """What is wrong with a row; None: nothing."""
+    if not isinstance(row, dict):
+        return f"is {type(row).__name__}, not an object"
+    for key in ("id", "kind"):
+        if not isinstance(row.get(key), str) or not row[key]:
+            return f"has no {key}"
+    model = row.get("model")
+    if not isinstance(model, dict) or not isinstance(model.get("name"), str):
+        return "has no model with a name"
+    checks = [(k, row.get(k), k in COUNTS) for k in COUNTS + NUMBERS] + [("model." + k, model.get(k), True) for k in DIMS]
+    moe = model.get("moe")
+    if moe is not None:
+        if not isinstance(moe, dict):
+            return "model.moe is no object"
+        checks += [("model.moe." + k, moe.get(k), True) for k in ("experts", "topk", "moe_ffn")]
+    for key, value, whole in checks:
+        wrong = None if value is None else number_of(value, whole)
+        if wrong:
+            return f"{key} {wrong}"
+    for key in TEXTS:
+        if not isinstance(row.get(key), (str, type(None))):
+            return f"{key} is {row[key]!r}, not a text"
+    derived = row.get("derived")
+    if derived is not None and (not isinstance(derived, dict) or (derived.get("step_time_s") is not None and
+                                                                  number_of(derived["step_time_s"], False))):
+        return "derived is no object with a positive step_time_s"
+    if isinstance(row.get("zero_stage"), (list, dict)) or row.get("zero_stage") not in (None, 0, 1, 2, 3):
+        return f"zero_stage is {row['zero_stage']!r}; it is 0, 1, 2 or 3"
+    return None
+
+
+def load(path):
+    """Rows of a file and what is wrong with others, one line each. ValueError: not such a file."""
+    try:
+        with open(path, encoding="utf-8") as f:
+            data = json.load(f)
+    except OSError as e:
+        raise ValueError(f"{path}: {e.strerror}") from e
+    except ValueError as e:
+        raise ValueError(f"{path}: not JSON: {e}") from e
+    if not isinstance(data, list):
+        raise ValueError(f"{path}: not a JSON array of rows")
+    rows, wrong, seen = [], [], set()
+    for i, row in enumerate(data):
+        why = row_error(row)
+        if not why and row["id"] in seen:
+            why = "stands twice"
+        name = row["id"] if isinstance(row, dict) and isinstance(row.get("id"), str) else "?"
+        if why:
+            wrong.append(f"{path}: row {i + 1} ({name}) {why}; it is left out")
+            continue
+        seen.add(row["id"])
+        rows.append({**dict.fromkeys(COUNTS + NUMBERS + TEXTS + OTHERS), **row})
+    return rows, wrong
 
 
 class Planner:
@@ -155,9 +235,10 @@ def mape(rows, steps, indices):
 
 
 def averaged(trials):
-    """Means over seeds; _sd is the spread between seeds."""
-    out = {k: mean([t[k] for t in trials]) for k in trials[0]}
-    out.update({k + "_sd": statistics.pstdev([t[k] for t in trials]) for k in ("regret", "mape")})
+    """Means over seeds, of what each has; _sd is the spread between seeds."""
+    known = {k: [t[k] for t in trials if t[k] == t[k] and t[k] != math.inf] for k in trials[0]}
+    out = {k: mean(v) for k, v in known.items()}
+    out.update({k + "_sd": statistics.pstdev(known[k]) if known[k] else math.nan for k in ("regret", "mape")})
     return out
 
 
@@ -165,7 +246,7 @@ def trial(planner, rows, cases, train, test, seen=None):
     """Calibrated on train. Ranked are all rows of `test`'s groups, or of seen's."""
     got = planner.ask(cases, train=train)["cases"]
     steps = [g.get("step", float("inf")) for g in got]
-    inside = [i for i in test if abs(math.log(rows[i]["step_time_s"] / steps[i])) <= got[i]["sd"]]
+    inside = [i for i in test if steps[i] < math.inf and abs(math.log(rows[i]["step_time_s"] / steps[i])) <= got[i]["sd"]]
     return {**ranking(rows, steps, seen or test), "mape": mape(rows, steps, test), "within_sd": len(inside) / len(test)}
 
 
@@ -185,7 +266,7 @@ def vtrain(planner, data, kind):
 
 def single_node(planner, data, seeds=5):
     rows, cases = vtrain(planner, data, "single")
-    if not rows:
+    if len(rows) < 3 * GROUP_MIN:
         return {}
     trials = []
     for seed in range(seeds):
@@ -217,7 +298,7 @@ def leave_one_out(planner, rows, cases, key, label):
 
 def multi_node(planner, data, seeds=24):
     rows, cases = vtrain(planner, data, "multi")
-    if not rows:
+    if len(rows) < 3 * GROUP_MIN:
         return {}
     every = list(range(len(rows)))
     out = {"calibrated on all rows of the cluster, in sample": trial(planner, rows, cases, every, every)}
@@ -236,6 +317,23 @@ def multi_node(planner, data, seeds=24):
         got = planner.ask(cases + more, train=list(range(len(rows), len(rows) + len(single))))["cases"]
         steps = [g["step"] for g in got[:len(rows)]]
         out["calibrated on single nodes only"] = {**ranking(rows, steps, every), "mape": mape(rows, steps, every)}
+    return out
+
+
+def other_clusters(planner, data, seeds=12):
+    """Every other source with measured steps of what it ran: half of its rows calibrate, errors are of the other half."""
+    out = {}
+    for source in sorted({r["id"].split("-")[0] for r in data} - {"vtrain", "mcore"}):
+        rows, cases = possible(planner, [r for r in data if r["id"].split("-")[0] == source],
+                               {k: v for k, v in PROGRAMS.get(source, ({}, {}))[1].items() if k in ("weight", "grad", "optim")})
+        if len(rows) < 3 * GROUP_MIN or not groups_of(rows, range(len(rows))):
+            continue
+        trials = []
+        for seed in range(seeds):
+            train = split(len(rows), 0.5, seed)
+            test = [i for i in range(len(rows)) if i not in set(train)]
+            trials.append(trial(planner, rows, cases, train, test, seen=list(range(len(rows)))))
+        out[source] = {"rows": len(rows), **averaged(trials)}
     return out
 
 
@@ -267,17 +365,25 @@ def idle_devices(planner, data, seeds=5):
 # ---- memory ----
 
 LLAMA = {"glu": True, "no_bias": True, "rope": True, "no_dropout": True, "flash": True}
+# Where ZeRO cuts: two buckets of 5e8 16-bit values (DeepSpeed's defaults of reduce_bucket_size and allgather_bucket_size)
+# beside what every program takes.
+DEEPSPEED = {"bloom", "bloom-bf16", "sailor"}
+DEEPSPEED_RESERVE = 4e9
+# What the allocator gave out, without context, communicators and its own waste.
+ALLOCATED = {"waste": 0, "reserve": 0}
+# Bytes of a logit: Megatron's loss works in place on one fp32 copy of 16-bit logits; plain PyTorch makes a copy at each step.
+IN_PLACE, EAGER = {"logit": 6}, {"logit": 14}
 # What each source's program keeps of a parameter, and how its model differs from a GPT of 2021.
 PROGRAMS = {
-    "bloom": ({}, {"weight": 2, "grad": 2, "optim": 16}),  # DeepSpeed: optimizer with gradients in fp32
-    "bloom-bf16": ({}, {"weight": 2, "grad": 6, "optim": 12}),  # and gradients are accumulated in fp32
-    "sailor": ({}, {"weight": 2, "grad": 2, "optim": 16}),
-    "nanotron": (LLAMA, {"weight": 2, "grad": 4, "optim": 12, "sequence_parallel": True}),
-    "torchtitan": ({**LLAMA, "untied": True}, {"weight": 4, "grad": 4, "optim": 8, "sequence_parallel": True}),
+    "bloom": ({}, {"weight": 2, "grad": 2, "optim": 16, **IN_PLACE}),  # DeepSpeed: optimizer with gradients in fp32
+    "bloom-bf16": ({}, {"weight": 2, "grad": 6, "optim": 12, **IN_PLACE}),  # and gradients are accumulated in fp32
+    "sailor": ({}, {"weight": 2, "grad": 2, "optim": 16, **IN_PLACE}),
+    "nanotron": ({**LLAMA, "eager_glu": True}, {"weight": 2, "grad": 4, "optim": 12, **EAGER, "sequence_parallel": True}),
+    "torchtitan": ({**LLAMA, "untied": True}, {"weight": 4, "grad": 4, "optim": 8, **EAGER, "sequence_parallel": True}),
     "llmfoundry": ({"flash": True, "no_bias": True, "no_dropout": True},
                    {"weight": 4, "grad": 4, "optim": 8, "logit": 4}),  # its loss is one kernel over bf16 logits
-    "mcore": ({"flash": True, "untied": True}, {"weight": 2, "grad": 4, "optim": 12}),
-    "sc21": ({}, {"weight": 2, "grad": 4, "optim": 12}), "korth": ({}, {"weight": 2, "grad": 4, "optim": 12}),
+    "mcore": ({}, {"weight": 2, "grad": 4, "optim": 12, **IN_PLACE, **ALLOCATED}),
+    "sc21": ({}, {"weight": 2, "grad": 4, "optim": 12, **IN_PLACE}), "korth": ({}, {"weight": 2, "grad": 4, "optim": 12, **IN_PLACE}),
     "vtrain": ({}, {"weight": 2, "grad": 2, "optim": 16}), "parcae": ({}, {"weight": 2, "grad": 2, "optim": 12}),
 }
 
@@ -289,29 +395,53 @@ def program_of(row):
     return name if name in PROGRAMS else None
 
 
+GPT2_VOCAB = 50304  # of Megatron's small tests, which name no tokenizer: GPT-2's 50,257, padded to a multiple of 128
+
+
+def mcore_model(row):
+    """Megatron's own tests: what the row's arguments say. None: of a kind that is not judged."""
+    family, m, note = row["model"]["name"].split(":")[0], row["model"], row["note"] or ""
+    if family not in ("gpt", "moe") or (row["trust"] == "high" and not m.get("vocab")) or "loss-fusion" in note:
+        return None
+    given = {key: f'"--{name}": true' in note for key, name in
+             (("untied", "untie-embeddings-and-output-weights"), ("no_bias", "disable-bias-linear"), ("glu", "swiglu"))}
+    model = model_of({**row, "model": {**m, "vocab": m.get("vocab") or GPT2_VOCAB}}, **given, rope='"rope"' in note,
+                     flash='"--attention-backend": "unfused"' not in note)
+    if model and m.get("moe"):
+        model.update(ffn=0, experts=m["moe"]["experts"], topk=m["moe"]["topk"] or 2,
+                     expert_ffn=m["moe"]["moe_ffn"] or m.get("ffn") or 4 * m["hidden"])
+    return model
+
+
 def memory_case(row):
     """A case whose memory can be judged: model, degrees and micro-batch are stated. None: they are not."""
     program = program_of(row)
-    if not program or row["micro_batch"] is None or row["tp"] is None or row["pp"] is None or row["model"].get("moe"):
+    if not program or row["micro_batch"] is None or row["tp"] is None or row["pp"] is None:
+        return None
+    if row["model"].get("moe") and program != "mcore":
         return None
     if not row["dp"] and not row["gpus"] and program != "mcore":
         return None
     if program == "torchtitan" and row["pp"] > 1:  # the batch of a rank is stated, a pipeline's micro-batch is not
         return None
-    if program == "mcore" and (row["trust"] != "high" or not row["model"].get("vocab")):
-        return None
     model, rules = PROGRAMS[program]
-    case = case_of(row, model_of(row, **model), {**rules, "sequence_parallel": bool(row["seq_parallel"]) or
-                                                 rules.get("sequence_parallel", False)})
+    if program == "nanotron" and (row["model"].get("ffn") or 0) >= 10000:  # its benchmark ties the head below that
+        model = {**model, "untied": True}
+    if program in DEEPSPEED and row["zero_stage"]:
+        rules = {**rules, "reserve": DEEPSPEED_RESERVE}
+    described = mcore_model(row) if program == "mcore" else model_of(row, **model)
+    case = case_of(row, described, {**rules, "sequence_parallel": bool(row["seq_parallel"]) or rules.get("sequence_parallel", False)})
     if not case:
         return None
+    case["last"] = "LAST rank" in (row["evidence"] or "")
     if not row["dp"]:
-        case["config"]["dp"] = (row["gpus"] or 8) // (case["config"]["tp"] * case["config"]["pp"])
+        case["config"]["dp"] = (row["gpus"] or 8) // (case["config"]["tp"] * case["config"]["pp"] * case["config"]["cp"])
     return case
 
 
 def relative(got, cases, indices):
-    return sorted(abs(got[i]["memory"] / cases[i]["peak"] - 1) for i in indices)
+    """Errors of peaks; of a row that says so, of its last rank."""
+    return sorted(abs(got[i]["last_peak" if cases[i].get("last") else "peak"] / cases[i]["peak"] - 1) for i in indices)
 
 
 def peaks(planner, data):
@@ -340,6 +470,35 @@ def peaks(planner, data):
         out[program] = row
     out["all"] = {"rows": len(plain_all), "median_error": statistics.median(plain_all) if plain_all else float("nan"),
                   "median_error_fitted_on_a_third": statistics.median(fitted_all) if fitted_all else float("nan")}
+    return out
+
+
+WASTES = [i / 20 for i in range(9)]
+
+
+def waste_left_out(planner, data):
+    """The one number of the memory model that measurements might have chosen, the allocator's share: for each program the
+    share that does best (mean over programs of the median error) on all others, and the error it then has on this one."""
+    cases = {}
+    for r in data:
+        if r["memory_gb"] and r["kind"] != "memory-analytic" and "SUSPECT" not in (r["note"] or ""):
+            c = memory_case(r)
+            if c and "waste" not in c["rules"]:
+                cases.setdefault(program_of(r), []).append(c)
+    error = {}
+    for program, group in cases.items():
+        group = [c for c, g in zip(group, planner.ask(group)["cases"]) if "error" not in g]
+        for waste in WASTES:
+            got = planner.ask([{**c, "rules": {**c["rules"], "waste": waste}} for c in group])["cases"] if group else []
+            error[program, waste] = relative(got, group, range(len(group)))
+    out, every = {}, []
+    programs = [p for p in cases if error[p, 0.0]]
+    for left in programs if len(programs) > 1 else []:
+        best = min(WASTES, key=lambda w, x=left: mean([statistics.median(error[p, w]) for p in programs if p != x]))
+        out[left] = {"chosen": best, "median_error": statistics.median(error[left, best])}
+        every += error[left, best]
+    if every:
+        out["all"] = {"rows": len(every), "median_error": statistics.median(every)}
     return out
 
 
@@ -423,8 +582,20 @@ def formulas(planner, data):
 # ---- report ----
 
 def figures(planner, data):
-    return {"formulas": formulas(planner, data), "single node": single_node(planner, data),
-            "multi node": multi_node(planner, data), "idle devices": idle_devices(planner, data), "peaks of memory": peaks(planner, data), "veto": veto(planner, data)}
+    return {"rows": len(data), "formulas": formulas(planner, data), "single node": single_node(planner, data),
+            "multi node": multi_node(planner, data), "other clusters, half of the rows": other_clusters(planner, data),
+            "idle devices": idle_devices(planner, data),
+            "peaks of memory": peaks(planner, data),
+            "allocator's share chosen on other programs": waste_left_out(planner, data), "veto": veto(planner, data)}
+
+
+def without_nan(value):
+    """A figure that no row decides is null."""
+    if isinstance(value, dict):
+        return {k: without_nan(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [without_nan(v) for v in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def show(name, value, depth=0):
@@ -458,10 +629,17 @@ def main():
     if not path:
         print("planner_replay.py: no data; give a file", file=sys.stderr)
         return 2
-    with open(path, encoding="utf-8") as f:
-        data = json.load(f)
+    try:
+        data, wrong = load(path)
+        if not os.access(dump, os.X_OK):
+            raise ValueError(f"{dump}: no such program; build planner-dump, or name one with --dump")
+    except ValueError as e:
+        print(f"planner_replay.py: {e}", file=sys.stderr)
+        return 2
+    for line in wrong:
+        print(f"planner_replay.py: {line}", file=sys.stderr)
     planner = Planner(dump)
-    result = figures(planner, data)
+    result = without_nan({**figures(planner, data), "rows left out": len(wrong)})
     planner.close()
     if as_json:
         print(json.dumps(result, indent=1))

@@ -140,7 +140,12 @@ class TestBounds(harness.Case):
             c.restart("n0", prefix=("prlimit", "--nofile=256:2048", "--"))
             with open(f"/proc/{node.pid()}/limits") as f:
                 self.assertIn(["2048", "2048"], [line.split()[3:5] for line in f if line.startswith("Max open files")])
-            c.ptcctl("nodes")
+            c.ptcctl("nodes", prefix=("prlimit", "--nofile=24", "--"))
+            for few in range(4, 24): # down to what the dynamic linker needs; those that work, work
+                r = c.ptcctl("nodes", prefix=("prlimit", f"--nofile={few}", "--"), check=False)
+                self.assertEqual((r.returncode != 0, r.stderr.count("\n")), (bool(r.stderr),) * 2, r.stderr)
+                if few < 16:
+                    self.assertRegex(r.stderr, r"^ptcctl nodes: a connection to a daemon needs 16 descriptors and \d+ are free; .*ulimit -n")
             with open(os.path.join(node.dir, "ptcd.log")) as f:
                 self.assertIn("this process may open 2048 files: room for 512 connections of users", f.read())
             node.kill()
@@ -153,6 +158,30 @@ class TestBounds(harness.Case):
 
     def wait_until(self, condition):
         harness.wait_for(condition, 60 * PATIENCE, "answers", 0.02)
+
+    @needs(modules=("grpc",))
+    def test_many_ranges_of_a_cut_tensor(self):
+        """Ranges of one call that fall into very many pieces: all of their bytes, and no more memory than for a few."""
+        rows, columns = 2048, 128
+        s = states.State()
+        s.add(np.random.default_rng(self.seed), "w", "U8", (rows, columns))
+        whole = s.tensors["param"]["w"].array.tobytes()
+        with self.cluster(nodes=2, devices=1) as c:
+            job = Job(c, "j", s, self.path("j"), [{"match": "w", "split": {"axis": "tp", "dim": 1, "blocks": [4] * 32}}])
+            job.imported("tp=2")
+            with wire.Peer(f"unix:{c.nodes['n0'].socket}", timeout_s=60 * PATIENCE) as p:
+                info = p.call("Control", "ExportInfo", job="j")
+                before = self.heap_peak(c)
+                at = [columns * int(i) for i in np.random.default_rng(self.seed).permutation(rows)]
+                got = p.call("Control", "ReadMany", job="j", generation=info.generation, snapshot=info.snapshot, items=[0] * rows,
+                             offsets=at, lengths=[columns] * rows)
+            self.assertEqual(b"".join(whole[i:i + columns] for i in at), b"".join(m.data for m in got))
+            grown = self.heap_peak(c) - before
+            print(f"{grown >> 10} KiB more", file=sys.stderr)
+            self.assertLess(grown, 12 << 20)
+
+    def heap_peak(self, c):
+        return next(n["heap"]["peak_bytes"] for n in c.json("nodes")["nodes"] if n["node"] == "n0")
 
     def job(self, c, name):
         s = states.State()

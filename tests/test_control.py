@@ -4,10 +4,12 @@ that does not answer, daemons that are stopped in the middle. Spoken over grpcio
 """
 import json
 import os
+import re
 import signal
 import threading
 import time
 import unittest
+import xml.etree.ElementTree
 
 import harness
 import numpy as np
@@ -99,6 +101,72 @@ class Control(harness.Case):
             self.assertIn("argument 1 is empty", self.usage(c, "status", ""))
             c.ptcctl("job", "delete", env={"PTC_JOB": "two"})
             self.assertEqual(["one"], c.ptcctl("job", "list", "--names").stdout.split())
+
+    def check_plan_picture(self, doc, text):
+        """Each rank in its cell, before and after, what nodes send and get, and a band for each node that is not up."""
+        root, svg = xml.etree.ElementTree.fromstring(text), "{http://www.w3.org/2000/svg}"
+        rects = list(root.iter(svg + "rect"))
+        labels = [t.text for t in root.iter(svg + "text")]
+        used = {r["node"] for k in ("from_ranks", "ranks") for r in doc[k]}
+        rows = [n for n in doc["nodes"] if n["node"] in used or n["state"] != "up"]
+        for n in doc["nodes"]:
+            self.assertEqual(int(n in rows), labels.count(n["node"]), n)
+        self.assertEqual(2 * sum(n["devices"] for n in rows), sum(r.get("fill") == "#f4f4f4" for r in rects))
+        self.assertEqual(len(doc["from_ranks"]), sum(r.get("fill") == "#d7e3f4" for r in rects))
+        self.assertEqual(len(doc["ranks"]), sum(r.get("stroke") == "#333" and r.get("fill") == "none" for r in rects))
+        for r in range(max(len(doc["ranks"]), len(doc["from_ranks"]))):
+            self.assertEqual((r < len(doc["ranks"])) + (r < len(doc["from_ranks"])), labels.count(str(r)))
+        of = {n["node"]: n for n in doc["nodes"]}
+        red = [f"{of[r['node']]['in_bytes'] / of[r['node']]['held_bytes'] * 44:.1f}" for r in doc["ranks"] if of[r["node"]]["in_bytes"]]
+        self.assertEqual(sorted(red), sorted(r.get("height") for r in rects if r.get("fill") == "#eb9a8f"))
+        said = sorted(line.find(svg + "title").text for line in root.iter(svg + "line"))
+        self.assertEqual(sorted([f"{n['node']} sends {n['out_bytes']} bytes" for n in rows if n.get("out_bytes")] +
+                                [f"{n['node']} gets {n['in_bytes']} bytes" for n in rows if n.get("in_bytes")]), said)
+        for state, about in (("down", "node is down"), ("drained", "node is drained")):
+            n = sum(row["state"] == state for row in rows)
+            bands = [r for r in rects if r.get("class") == state]
+            self.assertEqual(n + bool(n), len(bands), "a band for each, and one in the legend")
+            self.assertEqual((n, bool(n)), (labels.count(state), any(t.startswith(about) for t in labels)))
+        self.assertEqual(sum(n["devices"] for n in rows if n["state"] == "down"),
+                         sum(e.get("class") == "failed" for e in root.iter(svg + "path")))
+        self.assertEqual(f"job {doc['job']}: {doc['from'] or 'nothing'} to {doc['to']}", root.find(svg + "title").text)
+
+    def test_plan_as_a_picture(self):
+        """`plan JOB --format svg` shows where ranks are and will be, and which nodes are down or drained; the document says so, too."""
+        with self.cluster(nodes=5, devices=2) as c:
+            job = self.job(c)
+            job.imported("tp=2,dp=2")
+            ranks = [{k: r[k] for k in ("rank", "node", "device")} for r in job.status()["ranks"]]
+            plan = ("plan", job.name, "--config", "tp=2,dp=3")
+            doc = c.json(*plan)
+            self.assertEqual(ranks, doc["from_ranks"])
+            self.assertEqual({(n, "up", 2) for n in c.nodes}, {(n["node"], n["state"], n["devices"]) for n in doc["nodes"]})
+            self.check_plan_picture(doc, c.ptcctl(*plan, "--format", "svg").stdout)
+            idle = [n for n in c.nodes if n != "n0" and n not in {r["node"] for r in ranks}]
+            c.ptcctl("drain", idle[0])
+            c.nodes[idle[1]].kill()
+            wait_for(lambda: {n["node"]: n["state"] for n in c.json("nodes")["nodes"]}[idle[1]] == "down", 60 * PATIENCE, "a node that is down")
+            doc = c.json(*plan)
+            self.assertEqual({idle[0]: "drained", idle[1]: "down"}, {n["node"]: n["state"] for n in doc["nodes"] if n["state"] != "up"})
+            self.assertGreater(sum(n.get("in_bytes", 0) for n in doc["nodes"]), 0)
+            self.check_plan_picture(doc, c.ptcctl(*plan, "--format", "svg").stdout)
+            table = c.ptcctl(*plan).stdout
+            self.assertRegex(table, rf"(?m)^  {idle[0]} .*  drained$")
+            self.assertRegex(table, rf"(?m)^  {idle[1]} .*  down$")
+
+    def test_kinds_of_events(self):
+        """docs/control.md has each kind of event that the daemon's sources write, and no other."""
+        written = set()
+        for where, _, files in os.walk(os.path.join(harness.ROOT, "daemon")):
+            for name in files:
+                if name.endswith(".c") and not name.startswith("test_"):
+                    with open(os.path.join(where, name), encoding="utf-8") as f:
+                        for kind in re.findall(r"\bptc_event(?:_with)?\(\s*[^,]+,\s*[^,]+,\s*([^,]+),", f.read()):
+                            written |= set(re.findall(r'"(\w+)"', kind))
+        with open(os.path.join(harness.ROOT, "docs", "control.md"), encoding="utf-8") as f:
+            said, = re.findall(r"^\*\*event\*\* .*? Kinds: (.*?)\n\n", f.read(), re.S | re.M)
+        said = re.sub(r"\([^()]*\)", "", said.split(". ")[0]) # what is in brackets explains the kind before it
+        self.assertEqual(written, set(re.findall(r"`(\w+)`", said)))
 
     # ---- requests that are wrong ------------------------------------------------------------------------------------
 
@@ -405,6 +473,31 @@ class Control(harness.Case):
             wait_for(lambda: c.ptcctl("resize", "j", "--config", "tp=1", "--wait", check=False).returncode == 0,
                      60 * PATIENCE, "a resize after etcd answers again", 0.5)
             job.check_whole(self)
+
+    def test_events_of_nodes_that_do_not_answer(self):
+        """While etcd is unreachable the job's nodes are asked for its events, one after the other: those that do not answer take two seconds
+        of whoever asks, all of them together, and he is told what the node at hand remembers."""
+        with self.cluster(nodes=9, devices=1) as c:
+            job = self.job(c)
+            job.imported("tp=9")
+            job.resize("tp=3,pp=3")
+            wait_for(lambda: c.json("status")["daemon"]["kept_jobs"], 10 * PATIENCE, "kept documents")
+            etcd, others = self.etcd_pid(c), [n for name, n in c.nodes.items() if name != "n0"]
+            os.kill(etcd, signal.SIGSTOP)
+            try:
+                wait_for(lambda: not c.json("status")["daemon"]["coordinator_ok"], 60 * PATIENCE, "the lease to run out", 0.2)
+                for node in others:
+                    node.signal(signal.SIGSTOP)
+                began = time.monotonic()
+                told = [json.loads(line) for line in c.ptcctl("events", "j", "--format", "json").stdout.splitlines()]
+                took_s = time.monotonic() - began
+            finally:
+                for node in others:
+                    node.signal(signal.SIGCONT)
+                os.kill(etcd, signal.SIGCONT)
+            self.assertLessEqual({"created", "committed"}, {e["kind"] for e in told})
+            self.assertLess(took_s, 10)  # two seconds each would be sixteen
+            c.wait_nodes(list(c.nodes), 60 * PATIENCE)
 
     def test_etcd_without_space(self):
         """Who waits for a switch is told what etcd says; with space again it goes on."""

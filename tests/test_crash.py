@@ -183,14 +183,14 @@ class Crash(harness.Case):
 
     def expected_keys(self, keys):
         """What the jobs, the nodes and the records account for."""
-        expected = {"/ptc/cluster", "/ptc/key"} | {k for k in keys if k.startswith(("/ptc/nodes/", "/ptc/nodes-drained/"))}
+        expected = {"/ptc/cluster", "/ptc/key"} | {"/ptc/profile"} & set(keys) | {k for k in keys if k.startswith(("/ptc/nodes/", "/ptc/nodes-drained/"))}
         for key in [k for k in keys if k.startswith("/ptc/names/")]:
             uuid = keys[key].decode()
             meta = json.loads(keys[f"/ptc/jobs/{uuid}/meta"])
             hashes = {meta["spec"]}
             expected |= {key} | {k for k in keys if k.startswith(f"/ptc/events/{uuid}/")}
             expected |= {f"/ptc/jobs/{uuid}/{leaf}" for leaf in ("meta", "lock")}
-            expected |= {f"/ptc/jobs/{uuid}/barrier"} & set(keys)
+            expected |= {f"/ptc/jobs/{uuid}/{leaf}" for leaf in ("barrier", "measured")} & set(keys)
             expected.add(f"/ptc/users/{meta['uid']}/{uuid}")
             record = f"/ptc/jobs/{uuid}/record"
             if record in keys:
@@ -248,7 +248,7 @@ class Crash(harness.Case):
 
         wait_for(empty, 20 * PATIENCE, "stores without the directories of deleted jobs", 0.1)
         self.check_nothing_leaked(c, {n: 0 for n in c.nodes})
-        self.assertEqual([], [k for k in self.etcd(c) if not k.startswith(("/ptc/cluster", "/ptc/key", "/ptc/nodes"))])
+        self.assertEqual([], [k for k in self.etcd(c) if not k.startswith(("/ptc/cluster", "/ptc/key", "/ptc/nodes", "/ptc/profile"))])
 
     # ---- switches that are killed -----------------------------------------------------------------
 
@@ -610,6 +610,33 @@ class Crash(harness.Case):
                     c.ptcctl("dataset", "remove", "tokens")
             self.assert_empty(c)
 
+    def test_creating_fails(self):
+        """Each thing that creating a job asks of etcd fails in turn, before it is done or after: one line says so, or the job is there;
+        the daemon lives, nothing else is left, and the next job is created."""
+        with self.crash_cluster(nodes=1) as c:
+            self.up(c)
+            node, job = c.nodes["n0"], self.start(c)
+            found = self.points(c, job.create)["n0"]
+            job.delete()
+            found = [p for p in found if p.startswith("etcd.") and p.endswith((".before", ".after"))]
+            self.assertLessEqual({"etcd.creating.before", "etcd.blob.before", "etcd.job.before"}, set(found))
+            pid = node.pid()
+            for point in found:
+                self.forget(node)
+                self.arm(node, f"{point}=fail")
+                r = job.create(check=False, timeout_s=60 * PATIENCE)
+                self.assertEqual(pid, node.pid(), f"the daemon died at {point}")
+                self.assertIn(point, self.passed(node))
+                self.arm(node)
+                if r.returncode:
+                    self.assertRegex(r.stderr, r"^ptcctl job create: [^\n]+\n$", point)
+                if job.name in c.ptcctl("job", "list").stdout:
+                    wait_for(lambda: job.delete(check=False).returncode == 0, 20 * PATIENCE, "the delete", 0.1)
+                self.check_nothing_leaked(c)
+                job.create()
+                job.delete()
+            self.assert_empty(c)
+
     def end_life(self, c, job):
         """Whatever the kill left of the job: empty or whole, then gone."""
         if job.name not in c.ptcctl("job", "list").stdout:
@@ -904,10 +931,12 @@ class Crash(harness.Case):
         self.assertEqual(0, r.returncode, r.stdout)
         os.makedirs(self.path("live"))
         job = live.Job(c, self.path("live"), name="moves", mode="rebuild", amax="F32",
-                       run={"rules": [{"match": "amax*", "state": "max"}]})
+                       run={"rules": [{"match": "amax*", "state": "max"}],
+                            "model": {"layers": 4, "hidden": 64, "heads": 8, "vocab": 1000, "seq": 128}})
         job.run("dp=2")
         job.wait_step(5)
         job.do("snapshot")
+        wait_for(lambda: "etcd.measured.after" in open(client["PTC_FAULT_LIST"]).read().split(), 60 * PATIENCE, "the measured step", 0.1)
         job.resize("tp=1,dp=3")
         for processes in glob.glob(os.path.join(c.nodes["n1"].dir, "run", "workers", "*", "processes")):
             os.mkdir(os.path.join(processes, "999"), 0o700) # what a daemon that dies before it has started one leaves
@@ -922,6 +951,14 @@ class Crash(harness.Case):
         job.wait_run("failed")
         c.ptcctl("job", "delete", job.name)
         wait_for(lambda: not job.processes(), 30 * PATIENCE, "the end of every rank", 0.1)
+
+    def gpu_copies(self, client):
+        """Of ptc-gpu, which no daemon starts yet: copies of its client's own test, which also dies and fails in their middle."""
+        r = subprocess.run([harness.binary("daemon/gpu/client/test_gpu_client"), "test_ring"], stdout=subprocess.PIPE,
+                           stderr=subprocess.STDOUT, text=True,
+                           env={**os.environ, **client, "PTC_GPU": harness.binary("daemon/ptc-gpu"),
+                                "LD_LIBRARY_PATH": harness.binary("tests/gpu/fake")})
+        self.assertEqual(0, r.returncode, r.stdout)
 
     @harness.labels("repeats")
     def test_every_point_is_reached(self):
@@ -954,6 +991,9 @@ class Crash(harness.Case):
             np.save(self.path("tokens.npy"), np.zeros((4, 6), "<i4"))
             c.ptcctl("dataset", "add", "tokens", self.path("tokens.npy"))
             c.ptcctl("dataset", "remove", "tokens")
+            with open(self.path("profile.yaml"), "w") as f:
+                f.write("devices_per_node: 2\ndevices: [{name: H100-80GB, nodes: 2}]\nlinks: {intra_bytes_s: 4e11, node_bytes_s: 5e10}\n")
+            c.ptcctl("profile", "-f", self.path("profile.yaml"))
             self.arm(c.nodes["n1"], "agent.receive.middle=sleep")
             thread = threading.Thread(target=lambda: self.quietly(c, "resize", job.name, "--config", B, "--wait"))
             thread.start()
@@ -963,6 +1003,7 @@ class Crash(harness.Case):
             c.ptcctl("drain", "n3", check=False)
             c.ptcctl("drain", "n3", "--undo")
             self.live_jobs(c, client)
+            self.gpu_copies(client)
             c.nodes["n2"].kill() # its socket is stale now, its lease to be revoked
             c.start_node(c.nodes["n2"], client)
             self.settle(c) # one that is just starting when etcd goes away says so and ends
@@ -973,7 +1014,6 @@ class Crash(harness.Case):
             wait_for(lambda: job.delete(check=False).returncode == 0, 20 * PATIENCE, "the delete", 0.2)
             self.assert_empty(c)
             c.stop()
-            named -= {"gpu.copy.middle"} # of ptc-gpu, which no daemon starts yet
             missing = sorted(named - set(open(seen).read().split()))
             self.maxDiff = None
         self.assertEqual([], missing, "no scenario reaches these fault points")

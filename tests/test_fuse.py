@@ -549,7 +549,7 @@ class Fuse(harness.Case):
             for how in close TERM; do
                 begin; old=$!
                 $as tail -n 1 -f "$dir/theirs/state/latest/model.safetensors" > /dev/null & reader=$!
-                until ls -l /proc/$reader/fd | grep -q model; do sleep 0.05; done
+                until ls -l /proc/$reader/fd 2>/dev/null | grep -q model; do sleep 0.05; done
                 $as "$3" umount "$dir"
                 begin; new=$!
                 test $how = close || kill -s $how $old

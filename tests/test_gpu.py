@@ -244,6 +244,67 @@ class Gpu(unittest.TestCase):
             needed = re.findall(r"NEEDED.*\[(.*)\]", out)
             self.assertFalse([n for n in needed if re.match(r"lib(cu|nv)", n)], name)
 
+    def test_says_kernels(self):
+        """The list says whether there are kernels; other images and none are asked for by the environment."""
+        built_here = bool(glob.glob(harness.binary("daemon/gpu/kernels/*.fatbin")))
+        self.assertEqual(self.list()["kernels"], "built in" if built_here else "none: built without nvcc")
+        self.assertEqual(self.list(PTC_GPU_KERNELS="off")["kernels"], "none: PTC_GPU_KERNELS=off")
+        self.assertIn("no such image", self.list(PTC_GPU_KERNELS="/nonexistent")["kernels"])
+
+
+class Kernels(unittest.TestCase):
+    """What nvcc makes of the kernels. Their logic is tested without it (daemon/gpu/kernels/test_gpu_kernels.c)."""
+    TARGETS = ("sm_80", "sm_90", "sm_100")
+    SOURCE = os.path.join(harness.ROOT, "daemon/gpu/kernels/gpu_kernels.cu")
+
+    def setUp(self):
+        self.nvcc = shutil.which("nvcc", path=os.environ.get("PATH", "") + ":/usr/local/cuda/bin")
+        if not self.nvcc:
+            self.skipTest("no nvcc in PATH or /usr/local/cuda/bin")
+        self.dir = tempfile.mkdtemp(prefix="ptc-kernels-")
+        self.addCleanup(shutil.rmtree, self.dir)
+
+    def compile(self, *args):
+        out = os.path.join(self.dir, "out")
+        r = subprocess.run([self.nvcc, "-I" + harness.ROOT, *args, "-o", out, self.SOURCE], stdout=subprocess.PIPE,
+                           stderr=subprocess.STDOUT, text=True, timeout=300 * harness.PATIENCE)
+        self.assertEqual(r.returncode, 0, r.stdout)
+        with open(out, "rb") as f:
+            return f.read(), r.stdout
+
+    def test_compiles(self):
+        """For each target and as PTX: every kernel is there, and none keeps its registers in memory."""
+        with open(os.path.join(os.path.dirname(self.SOURCE), "gpu_kernels.h"), encoding="utf-8") as f:
+            names = re.findall(r'#define PTC_GPU_KERNEL_\w+\s+"(\w+)"', f.read())
+        self.assertEqual(len(names), 4)
+        for target in self.TARGETS:
+            with self.subTest(target):
+                image, said = self.compile("-cubin", "-arch=" + target, "-Xptxas", "-v")
+                self.assertTrue(image.startswith(b"\x7fELF"))
+                for name in names:
+                    self.assertIn(b".text." + name.encode() + b"\0", image)
+                self.assertEqual(set(re.findall(r"(\d+) bytes spill", said)), {"0"}, said)
+        ptx, _ = self.compile("-ptx", "-arch=compute_80")
+        for name in names:
+            self.assertIn(f".entry {name}(".encode(), ptx)
+
+    def test_built_in(self):
+        """ptc-gpu of this build has an image for each target, and PTX."""
+        image = harness.binary("daemon/gpu/kernels/gpu_kernels.fatbin")
+        if not os.path.exists(image):
+            self.skipTest("this build was configured without nvcc")
+        with open(image, "rb") as f, open(GPU, "rb") as g:
+            data = f.read()
+            self.assertIn(data, g.read())
+        magic, _, at, size = struct.unpack_from("<IHHQ", data)
+        self.assertEqual((magic, at + size), (0xBA55ED50, len(data)))
+        found = []
+        while at < len(data):  # of each entry: kind (1 PTX, 2 machine code), sizes of its header and of what follows, target
+            kind, _, header, size = struct.unpack_from("<HHIQ", data, at)
+            found.append(({1: "ptx", 2: "sm"}[kind], struct.unpack_from("<I", data, at + 28)[0]))
+            at += header + size
+        self.assertEqual(sorted(found), [("ptx", 80), ("sm", 80), ("sm", 90), ("sm", 100)])
+
 
 if __name__ == "__main__":
     unittest.main()

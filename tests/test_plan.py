@@ -600,6 +600,27 @@ class Offline(harness.Case):
             for r in range(config.world):
                 self.assertGreaterEqual(labels.count(str(r)), sum(r < c.world for c in (case.old, case.new)))
 
+    def test_marks(self):
+        """What --failed and --drain name is marked in the picture, and explained; without them there is no mark."""
+        svg = "{http://www.w3.org/2000/svg}"
+
+        def counts(text):
+            root = xml.etree.ElementTree.fromstring(text)
+            bands = [r.get("class") for r in root.iter(svg + "rect")]
+            labels = [t.text for t in root.iter(svg + "text")]
+            return ([bands.count(k) for k in ("down", "drained")], sum(e.get("class") == "failed" for e in root.iter(svg + "path")),
+                    [labels.count(k) for k in ("down", "drained")],
+                    [sum(t.startswith(k) for t in labels) for k in ("node is down", "node is drained", "device failed")])
+
+        with tempfile.TemporaryDirectory() as directory:
+            path = self.job(directory, {"version": 1, "name": "j", "rules": [{"match": "w", "split": {"axis": "tp", "dim": 0}}],
+                                        "tensors": [{"name": "w", "dtype": "F32", "shape": [8, 4]}]})
+            plan = ("plan", "-f", path, "--from", "tp=2,dp=2", "--to", "tp=2", "--nodes", "5", "--devices-per-node", "2", "--format", "svg")
+            self.assertEqual(([0, 0], 0, [0, 0], [0, 0, 0]), counts(self.ctl(*plan)))
+            # bands: a node's and the legend's; crosses: of a node that is down each device, of others the device, one in the legend
+            self.assertEqual(([3, 2], 4, [2, 1], [1, 1, 0]), counts(self.ctl(*plan, "--failed", "1,2", "--drain", "0")))
+            self.assertEqual(([0, 3], 2, [0, 2], [0, 1, 1]), counts(self.ctl(*plan, "--failed", "1/1", "--drain", "0,4")))
+
     def test_rates(self):
         """The estimate is the busiest node's bytes at the rate asked for, of the network or between devices."""
         with tempfile.TemporaryDirectory() as directory:

@@ -3,7 +3,10 @@
 where it must not. Without the data these are skipped."""
 import json
 import os
+import random
+import re
 import subprocess
+import sys
 import tempfile
 import unittest
 
@@ -16,8 +19,9 @@ class Replay(unittest.TestCase):
         path = replay.default_data()
         if not path:
             raise unittest.SkipTest("no published measurements: set PTC_PLANNER_DATA")
-        with open(path, encoding="utf-8") as f:
-            cls.data = json.load(f)
+        cls.data, wrong = replay.load(path)
+        if wrong:
+            raise AssertionError(wrong[0])
         cls.planner = replay.Planner(replay.default_dump())
 
     @classmethod
@@ -54,8 +58,12 @@ class Replay(unittest.TestCase):
         self.assertLess(half["regret"], half["median_choice"])
         self.assertLess(half["regret"], half["greedy"])
         out = found["leave one group out"]
-        self.assertLessEqual(out["regret"], 0.05 + out["regret_se"])
-        self.assertLessEqual(out["mape"], 0.08 + out["mape_se"])
+        self.assertLessEqual(out["regret"], 0.05)
+        self.assertLessEqual(out["mape"], 0.08)
+        other = replay.other_clusters(self.planner, self.data)
+        for name, found in other.items():
+            self.assertLess(found["regret"], found["median_choice"], name)
+            self.assertLess(found["regret"], found["greedy"], name)
 
     def test_idle_devices(self):
         found = replay.idle_devices(self.planner, self.data)
@@ -68,7 +76,10 @@ class Replay(unittest.TestCase):
     def test_peaks_of_memory(self):
         found = replay.peaks(self.planner, self.data)
         self.assertGreater(found["all"]["rows"], 50)
-        self.assertLessEqual(found["all"]["median_error_fitted_on_a_third"], 0.10)
+        self.assertLessEqual(found["all"]["median_error"], 0.10)
+        self.assertLessEqual(found["all"]["median_error_fitted_on_a_third"], 0.05)
+        left_out = replay.waste_left_out(self.planner, self.data)
+        self.assertLessEqual(left_out["all"]["median_error"], 0.10)
 
     def test_veto(self):
         found = replay.veto(self.planner, self.data)
@@ -76,6 +87,75 @@ class Replay(unittest.TestCase):
         self.assertEqual([], found["ran_refused"])
         self.assertGreater(found["out_of_memory"], 0)
         self.assertEqual([], found["out_of_memory_taken"])
+
+
+class AnotherFile(unittest.TestCase):
+    """The replay of any file of the format: figures without a manual step, a line for each row that cannot be."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.path = os.path.join(folder.name, "rows.json")
+
+    def replay(self, rows, expect=0):
+        with open(self.path, "w", encoding="utf-8") as f:
+            f.write(rows if isinstance(rows, str) else json.dumps(rows))
+        r = subprocess.run([sys.executable, os.path.join(replay.ROOT, "tests", "planner_replay.py"), self.path, "--json", "--dump",
+                            replay.default_dump()], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
+        self.assertEqual(expect, r.returncode, r.stderr)
+        return (json.loads(r.stdout) if r.stdout else None), r.stderr.splitlines()
+
+    @staticmethod
+    def rows(seed):
+        """Steps that only work and a pipeline's bubble decide."""
+        draw, rows = random.Random(seed), []
+        for layers in (12, 24):
+            for tp, pp, mbs in [(t, p, m) for t in (1, 2, 4) for p in (1, 2) for m in (1, 2)]:
+                dp, batch = 8 // (tp * pp), 32
+                step = 0.02 * layers * batch / 8 * (1 + (pp - 1) * mbs * dp / batch) * (1 + 0.05 * tp) * draw.uniform(0.97, 1.03)
+                rows.append({"id": f"vtrain-single-{len(rows)}", "kind": "throughput", "gpu_type": "A100-80GB", "gpus": 8,
+                             "gpus_per_node": 8, "tp": tp, "pp": pp, "dp": dp, "micro_batch": mbs, "global_batch": batch,
+                             "recompute": "full", "step_time_s": step,
+                             "model": {"name": f"L{layers}", "layers": layers, "hidden": 1024, "heads": 16, "seq": 1024, "vocab": 50257}})
+        return rows
+
+    def test_figures(self):
+        seed = random.randrange(1 << 32)
+        found, lines = self.replay(self.rows(seed))
+        self.assertEqual([], lines)
+        self.assertEqual((24, 0), (found["rows"], found["rows left out"]))
+        third = found["single node"]["calibrated on a third of the rows, tested on the rest"]
+        self.assertLess(third["mape"], 0.25, f"seed {seed}")
+        self.assertGreater(found["single node"]["leave one model out"]["mape"], 0)
+        self.assertEqual({}, found["multi node"])
+        self.assertIsNone(found["peaks of memory"]["all"]["median_error"])
+
+    def test_nothing_to_show(self):
+        for rows in ([], self.rows(1)[:1]):
+            found, lines = self.replay(rows)
+            self.assertEqual(([], {}), (lines, found["single node"]))
+
+    def test_bad_rows(self):
+        rows = self.rows(2)
+        bad = {0: ("step_time_s", -3, "step_time_s is -3; it must be above 0"), 1: ("tp", 2.5, "tp is 2.5, not a whole number"),
+               2: ("gpus", float("nan"), "gpus is nan, not a number"), 3: ("model", None, "has no model with a name"),
+               4: ("id", rows[5]["id"], "stands twice"), 6: ("memory_gb", 1e300, "memory_gb is 1e+300; it must be above 0 and at most"),
+               7: ("zero_stage", 9, "zero_stage is 9; it is 0, 1, 2 or 3"), 8: ("kind", None, "has no kind"),
+               9: ("pp", "two", "pp is 'two', not a number"), 10: ("gpu_type", [], "gpu_type is [], not a text")}
+        for i, (key, value, _) in bad.items():
+            rows[i][key] = value
+        rows.append("text")
+        found, lines = self.replay(rows)
+        self.assertEqual((14, 11), (found["rows"], found["rows left out"]))
+        self.assertEqual(11, len(lines))
+        for i, (_, _, text) in bad.items():
+            at = 5 if i == 4 else i  # of two of one name the second
+            self.assertTrue(any(f"row {at + 1} (" in line and text in line for line in lines), (i, text, lines))
+        self.assertIn("row 25 (?) is str, not an object", lines[-1])
+
+    def test_no_such_file(self):
+        self.assertIn("not JSON", self.replay("[1,", expect=2)[1][0])
+        self.assertIn("not a JSON array of rows", self.replay("{}", expect=2)[1][0])
 
 
 JOB = """model: {layers: 40, hidden: 6144, heads: 48, vocab: 51200, seq: 2048, bias: true, positions: true,
@@ -187,6 +267,96 @@ class Advise(unittest.TestCase):
             "rope_theta": 500000.0, "tie_word_embeddings": False, "pad_token_id": None}, indent=1))
         self.write("job.yaml", "model: {config: config.json, seq: 8192}\nspace: {global_batch: 128, zero: [1, 3]}\n")
         self.assertTrue(self.candidates("--gpus", "16")["candidates"])
+
+    def test_devices_of_two_kinds(self):
+        self.write("job.yaml", JOB.replace("uneven: true", "uneven: true, uneven_batch: true, dp: [1, 2, 4], pp: [4, 8]"))
+        self.write("profile.yaml", PROFILE.replace("{name: A100-80GB, nodes: 32, price_hour: 2}",
+                                                   "{name: H100-80GB, nodes: 2, price_hour: 5}, {name: A100-80GB, nodes: 2, price_hour: 2}"))
+        both = self.candidates("--gpus", "32")["candidates"]
+        self.assertRegex(both[0]["on"], r"^(stages|replicas) 1-\d+ on .*(A100|H100)-80GB.*, \d+-\d+ on .*(H100|A100)-80GB")
+        for kind in ("H100-80GB, nodes: 2, price_hour: 5", "A100-80GB, nodes: 2, price_hour: 2"):
+            self.write("profile.yaml", PROFILE.replace("A100-80GB, nodes: 32, price_hour: 2", kind))
+            self.assertGreater(self.candidates("--gpus", "16")["candidates"][0]["step_s"], both[0]["step_s"])
+
+    def test_the_least_money(self):
+        self.write("profile.yaml", PROFILE.replace("{name: A100-80GB, nodes: 32, price_hour: 2}",
+                                                   "{name: H100-80GB, nodes: 8, price_hour: 5}, {name: A100-80GB, nodes: 8, price_hour: 2}"))
+        fast = self.candidates("--gpus", "64")["candidates"]
+        cheap = self.candidates("--gpus", "64", "--objective", "money")["candidates"]
+        self.assertLess(cheap[0]["money_step"], fast[0]["money_step"])
+        self.assertEqual(sorted(r["money_step"] for r in cheap), [r["money_step"] for r in cheap])
+        for r in fast + cheap:  # none is both faster and cheaper
+            self.assertTrue(r["money_step"] >= cheap[0]["money_step"])
+            self.assertTrue(r["step_s"] > cheap[0]["step_s"] or r["money_step"] > cheap[0]["money_step"] or r == cheap[0])
+        self.write("profile.yaml", PROFILE.replace(", price_hour: 2", ""))
+        self.assertIn("device A100-80GB has no price_hour", self.run_it("--gpus", "64", "--objective", "money", expect=1))
+        self.assertIn("--objective is throughput, money or state-bytes", self.run_it("--gpus", "8", "--objective", "speed", expect=2))
+        self.assertIn("bytes are known where", self.run_it("--gpus", "8", "--objective", "state-bytes", expect=1))
+
+    def test_the_file_of_devices(self):
+        """deploy/devices.yaml agrees with what is built in; its other peaks are used."""
+        path = os.path.join(os.path.abspath(replay.ROOT), "deploy", "devices.yaml")
+        with open(path, encoding="utf-8") as f:
+            names = re.findall(r"name: ([\w-]+),", f.read())
+        self.assertGreater(len(names), 10)
+        for name in names:
+            self.write("profile.yaml", PROFILE.replace("A100-80GB", name).replace("price_hour: 2", "memory_bytes: 8e10, price_hour: 1"))
+            self.assertEqual(self.run_it("--gpus", "64"), self.run_it("--gpus", "64", "--devices", path), name)
+        self.write("profile.yaml", PROFILE.replace("A100-80GB", "H100-80GB").replace("price_hour: 2", ""))
+        plain = self.candidates("--gpus", "64", "--devices", path)["candidates"][0]
+        self.write("job.yaml", JOB.replace("uneven: true", "uneven: true, dtype: fp8"))
+        fp8 = self.candidates("--gpus", "64", "--devices", path)["candidates"][0]
+        self.assertLess(fp8["parts_s"]["compute"], plain["parts_s"]["compute"])
+        self.assertIn("only the 16-bit peak", self.run_it("--gpus", "64", expect=1))
+
+    def test_bytes_as_objective(self):
+        h, layers = 256, 8
+        self.write("job.yaml", "version: 1\nname: tiny\ntensors:\n" +
+                   "".join(f"  - {{name: h.{i}.up.weight, dtype: F32, shape: [{4 * h}, {h}]}}\n" for i in range(layers)) +
+                   'rules: [{match: "*", split: {axis: tp, dim: 0}, layer: "h.{}.*"}]\n'
+                   f"model: {{layers: {layers}, hidden: {h}, heads: 8, vocab: 1000, seq: 128}}\n"
+                   "space: {global_batch: 64, micro_batch: [1]}\n")
+        self.write("profile.yaml", PROFILE.replace("nodes: 32", "nodes: 3"))
+        now = ("--gpus", "16", "--now", "tp=2,pp=3,dp=4,micro_batch=1")  # of 24 devices: it cannot stay
+        rows = self.candidates(*now, "--objective", "state-bytes")["candidates"]
+        self.assertEqual(sorted(r["moved_bytes"] for r in rows), [r["moved_bytes"] for r in rows])
+        self.assertFalse(any(r["runs_now"] for r in rows))
+        best = min(r["step_s"] for r in self.candidates(*now)["candidates"])
+        self.assertLessEqual(rows[0]["step_s"], 1.1 * best * (1 + 1e-9))
+
+    def test_model_inferred_from_tensors(self):
+        h, layers = 2048, 8
+        tensors = [("embed.weight", [32000, h]), ("lm_head.weight", [32000, h])]
+        for i in range(layers):
+            tensors += [(f"layers.{i}.attn.{p}_proj.weight", [h, h]) for p in "qkvo"]
+            tensors += [(f"layers.{i}.mlp.gate_proj.weight", [8192, h]), (f"layers.{i}.mlp.up_proj.weight", [8192, h]),
+                        (f"layers.{i}.mlp.down_proj.weight", [h, 8192])]
+        job = ("version: 1\nname: tiny\ntensors:\n" + "".join(f"  - {{name: {n}, dtype: F32, shape: {s}}}\n" for n, s in tensors) +
+               'rules: [{match: "*"}]\nmodel: MODEL\nspace: {global_batch: 64, micro_batch: [1]}\n')
+        self.write("job.yaml", job.replace("MODEL", "{seq: 1024, heads: 16}"))
+        inferred = self.candidates("--gpus", "16")
+        self.assertIn("8 layers of 1 kind, hidden 2048, 16 heads of 128, ffn 8192, vocab 32000", inferred["inferred"])
+        self.write("job.yaml", job.replace("MODEL", "{layers: 8, hidden: 2048, heads: 16, ffn: 8192, vocab: 32000, seq: 1024, glu: true}"))
+        told = self.candidates("--gpus", "16")
+        self.assertEqual("", told["inferred"])
+        self.assertEqual(told["candidates"], inferred["candidates"])
+        self.write("job.yaml", job.replace("layers.", "blocks.x").replace("MODEL", "{seq: 1024}"))
+        self.assertIn("look like no transformer", self.run_it("--gpus", "16", expect=1))
+
+    def test_without_a_model_what_was_measured(self):
+        self.write("job.yaml", "space: {global_batch: 64}\n")
+        self.assertIn("has no model:", self.run_it("--gpus", "16", expect=1))
+        self.write("profile.yaml", PROFILE + 'measured:\n- {config: "tp=2,pp=1,dp=4,micro_batch=1,global_batch=64", step_s: 8}\n'
+                   '- {config: "tp=1,pp=2,dp=8,micro_batch=1,global_batch=64", step_s: 5}\n'
+                   '- {config: "tp=1,pp=1,dp=8,micro_batch=1,global_batch=32", step_s: 1}\n')
+        rows = json.loads(self.run_it("--gpus", "16", "--format", "json"))["candidates"]
+        self.assertEqual([("tp=2,pp=1,dp=8,micro_batch=1", 4.0, False), ("tp=1,pp=2,dp=8,micro_batch=1", 5.0, True)],
+                         [(r["config"], r["step_s"], r["measured"]) for r in rows[:2]])
+        self.assertTrue(all(r["devices"] <= 16 for r in rows))
+        self.assertIn("dp scaled", self.run_it("--gpus", "16"))
+        self.write("config.json", '{"model_type": "resnet"}')
+        self.write("job.yaml", "model: {config: config.json, seq: 8}\nspace: {global_batch: 64}\n")
+        self.assertIn('model_type "resnet" is not known', self.run_it("--gpus", "16"))
 
     def test_bad_input_is_one_line(self):
         self.assertIn('--gpus is a number in 1..131072, not "0"', self.run_it("--gpus", "0", expect=2))

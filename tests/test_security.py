@@ -241,7 +241,7 @@ class Security(harness.Case):
             with wire.Peer(f"unix:{c.nodes['n0'].socket}") as peer:
                 spec = peer.call("Control", "ExportInfo", job="secret").spec_json
             given = {"config": "tp=2", "node": "n0", "uuid": before["uuid"], "generation": 1, "snapshot": 1, "length": 16, "import_id": 7,
-                     "holder": "h", "ttl_ms": 1000, "source": "0" * 32, "samples": [0], "spec_json": spec, "json": json.dumps(data)}
+                     "reader": "h", "ttl_ms": 1000, "source": "0" * 32, "samples": [0], "spec_json": spec, "json": json.dumps(data)}
             there, absent = ({**given, "job": n, "name": f"{n}-data", "dataset": f"{n}-data"} for n in ("secret", "absent"))
             calls = sorted((rpc for service, rpc in wire.METHODS if service == "Control"),
                            key=lambda rpc: (rpc in self.MAKES, rpc in self.LAST))

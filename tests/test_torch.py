@@ -195,6 +195,8 @@ class Torch(harness.Case):
         "state's shape": "tensor weight (row): a piece of 7 elements for the range 0..3 of 6",
         "scheduler": "scheduler.f.g: a object cannot be carried",
         "too large": "history: its state takes 300",
+        "too many": "blobs beside tensors, at most 64 can be carried (41 of optimizers, schedulers and objects, 2 of the model's "
+                    "description, ",
         "zero1 range": "for the range 0..9 of 6",
         "zero1 name": "zero1 wieght: the model has no parameter of that name",
         "master": "weight: two optimizers, or one and zero1=, have a state 'master' of it",
@@ -233,6 +235,7 @@ class Torch(harness.Case):
         os.environ["PTC_LIBRARY"] = harness.binary("client/lib/libptc.so.1")
         os.environ["PTC_SEED"] = "1"
         self.check_refused_before_declared()
+        self.check_blobs()
         self.check_divided()
         self.check_external()
         self.check_table()
@@ -284,6 +287,55 @@ class Torch(harness.Case):
             with self.assertRaisesRegex(error, re.escape(text)):
                 gen.attach(model=model, optim=torch.optim.AdamW(model.parameters()), data=sampler, **more)
             self.assertEqual(0, client.declared)
+
+    def check_blobs(self):
+        """As many names as ptcd takes are set at a stop; one object more is refused at attach."""
+        import ptc.torch
+        import torch
+
+        class Client:
+            def __init__(self):
+                self.names, self.declared = set(), 0
+
+            def blob_set(self, name, data, scope=ptc.JOB):
+                self.names.add((name, scope))
+
+            def declare(self, *_, **__):
+                self.declared += 1
+
+            def restore(self):
+                return False
+
+            def on_stop(self, fn):
+                self.stop = fn
+
+            def blob_get(self, name, scope=ptc.JOB):
+                return None
+
+        class Counter:
+            def state_dict(self):
+                return {"n": 1}
+
+            def load_state_dict(self, state):
+                pass
+
+        info = types.SimpleNamespace(has_state=False, rank=0, world=1, tp=1, pp=1, dp=1, cp=1, tp_rank=0, pp_rank=0, dp_rank=0, cp_rank=0,
+                                     start_step=0)
+
+        def attached(n):
+            client, model = Client(), torch.nn.Linear(2, 3)
+            gen = ptc.torch.Generation(client, info)
+            gen.attach(model=model, optim=torch.optim.AdamW(model.parameters()), data=ptc.torch.External(Counter()),
+                       stateful={f"object {i}": Counter() for i in range(n)}, rng={"mine": torch.Generator()})
+            client.stop(3)
+            gen._bound.close()
+            return client
+
+        beside = len(attached(0).names)
+        self.assertEqual(ptc.BLOBS_MAX, len(attached(ptc.BLOBS_MAX - beside).names))
+        with self.assertRaisesRegex(ptc.Error, f"65 blobs beside tensors, at most 64 can be carried .{66 - beside} of optimizers, schedulers and objects, "
+                                               "2 of the model's description, 2 of loaders, [4-9] of random streams.; attach fewer"):
+            attached(ptc.BLOBS_MAX - beside + 1)
 
     def check_table(self):
         """docs/training-state.md names a test in each row, and every kind and refusal that is tested."""

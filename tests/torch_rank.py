@@ -347,6 +347,10 @@ def refusals(gen):
         def state_dict(self):
             return {"text": "x" * 300000}
     yield "too large", dict(stateful={"history": Large()})
+    few = {f"object {i}": Scheduler() for i in range(40)}
+    for thing in few.values():
+        thing.state_dict = lambda: {}
+    yield "too many", dict(model=good, optim=adam(good), stateful=few, rng={f"stream {i}": torch.Generator() for i in range(25)})
     yield "zero1 name", dict(model=good, optim=adam(good), zero1={"wieght": (0, 6, good.weight)})
     piece = nn.Parameter(torch.zeros(6, dtype=torch.float64))
     odd = torch.optim.AdamW([piece])

@@ -2,19 +2,23 @@
 /* The handle and the two kinds of call. Happy path: pack, send, unpack, check
  * the version. Failure: what the daemon or the transport said, unchanged;
  * PTC_EPEER for a reply that does not decode, PTC_EVERSION for one of another
- * protocol. Channels connect lazily, so open only fails on bad arguments. */
+ * protocol. Channels connect lazily, so open only fails on bad arguments, and
+ * where too few descriptors are free. */
 #include "client/admin/internal.h"
 
 #include "base/alloc.h"
 #include "base/cleanup.h"
 
+#include <errno.h>
 #include <ptc/admin_plan.h>
 #include <stdint.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 #define DEFAULT_TIMEOUT_MS 60000
+#define DESCRIPTORS_MIN    16
 
 static void *seam_alloc(void *arg, size_t size)
 {
@@ -33,6 +37,7 @@ static ProtobufCAllocator seam = { seam_alloc, seam_free, NULL };
 /* A struct never becomes smaller. */
 _Static_assert(sizeof(struct ptc_admin_opts) >= PTC_ADMIN_OLDEST_opts, "a member is gone");
 _Static_assert(sizeof(struct ptc_admin_target) >= PTC_ADMIN_OLDEST_target, "a member is gone");
+_Static_assert(sizeof(struct ptc_admin_advice) >= PTC_ADMIN_OLDEST_advice, "a member is gone");
 _Static_assert(sizeof(struct ptc_admin_logs) >= PTC_ADMIN_OLDEST_logs, "a member is gone");
 _Static_assert(sizeof(struct ptc_admin_samples) >= PTC_ADMIN_OLDEST_samples, "a member is gone");
 _Static_assert(sizeof(struct ptc_admin_ranges_fn) >= PTC_ADMIN_OLDEST_ranges_fn, "a member is gone");
@@ -88,6 +93,25 @@ int ptc_admin_give(const char *name, void *ret, size_t oldest, const void *mine,
 	return 0;
 }
 
+/* Without descriptors the gRPC core ends the process, in words of its own; so they are counted before it is asked for anything. */
+static int check_descriptors(struct ptc_error *err)
+{
+	int fds[DESCRIPTORS_MIN], n = 0, number;
+
+	while (n < DESCRIPTORS_MIN && (fds[n] = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0)) >= 0)
+		n++;
+	number = errno;
+	for (int i = 0; i < n; i++)
+		close(fds[i]);
+	if (n == DESCRIPTORS_MIN)
+		return 0;
+	return ptc_error_errno(
+		err, number,
+		"a connection to a daemon needs %d descriptors and %d are free; raise the limit of open files "
+		"(ulimit -n)",
+		DESCRIPTORS_MIN, n);
+}
+
 static int check_socket(const char *path, struct ptc_error *err)
 {
 	size_t most = sizeof(((struct sockaddr_un *)NULL)->sun_path) - 1;
@@ -133,16 +157,17 @@ static int open_channels(const struct ptc_admin_opts *opts, struct ptc_admin *a,
 
 int ptc_admin_open(const struct ptc_admin_opts *given, struct ptc_admin **ret_admin, struct ptc_error *err)
 {
-	struct ptc_admin *a = ptc_calloc(1, sizeof(*a));
 	struct ptc_admin_opts mine = { .size = sizeof mine };
 	const struct ptc_admin_opts *opts = &mine;
-	int rc = a ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	struct ptc_admin *a;
+	int rc = given ? PTC_ADMIN_TAKE(opts, given, &mine, err) : 0;
 
-	rc = rc || !given ? rc : PTC_ADMIN_TAKE(opts, given, &mine, err);
-	if (rc) {
-		ptc_free(a);
+	rc = rc ? rc : check_descriptors(err);
+	if (rc)
 		return rc;
-	}
+	a = ptc_calloc(1, sizeof(*a));
+	if (!a)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
 	ptc_rpc_init();
 	a->timeout_ms = opts->timeout_ms > 0 ? opts->timeout_ms : DEFAULT_TIMEOUT_MS;
 	a->stream_timeout_ms = opts->stream_timeout_ms;

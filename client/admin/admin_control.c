@@ -101,6 +101,40 @@ int ptc_admin_plan(struct ptc_admin *a, const struct ptc_admin_target *target, c
 	return rc ? rc : call_document(a, SERVICE "Plan", &request.base, ret_json, err);
 }
 
+int ptc_admin_advise(struct ptc_admin *a, const struct ptc_admin_target *target, const struct ptc_admin_advice *ask,
+		     char **ret_json, struct ptc_error *err)
+{
+	Ptc__V1__AdviseRequest request;
+	struct ptc_admin_advice advice;
+	struct ptc_admin_target t;
+	int rc = PTC_ADMIN_TAKE(target, target, &t, err);
+
+	rc = rc ? rc : PTC_ADMIN_TAKE(advice, ask, &advice, err);
+	if (rc)
+		return rc;
+	ptc__v1__advise_request__init(&request);
+	request.version = PTC_ADMIN_VERSION;
+	request.job = ptc_admin_borrow(t.job);
+	request.gpus = t.gpus;
+	request.first = advice.first;
+	request.nodes = (char **)(uintptr_t)t.nodes;
+	request.n_nodes = t.nnodes;
+	request.horizon_ms = advice.horizon_ms;
+	request.objective = ptc_admin_borrow(advice.objective);
+	return call_document(a, SERVICE "Advise", &request.base, ret_json, err);
+}
+
+int ptc_admin_profile(struct ptc_admin *a, const char *action, const char *text, char **ret_json, struct ptc_error *err)
+{
+	Ptc__V1__ProfileRequest request;
+
+	ptc__v1__profile_request__init(&request);
+	request.version = PTC_ADMIN_VERSION;
+	request.action = ptc_admin_borrow(action);
+	request.text = ptc_admin_borrow(text);
+	return call_document(a, SERVICE "Profile", &request.base, ret_json, err);
+}
+
 int ptc_admin_job_create(struct ptc_admin *a, const void *spec, size_t len, char **ret_uuid, char **ret_json,
 			 struct ptc_error *err)
 {

@@ -45,6 +45,7 @@ struct ahead {
 	size_t most;        /* so many at once */
 	size_t alone_to;    /* ranges before this one are asked for alone */
 	int refused;
+	size_t asked;           /* ranges of the call that is begun or taken: of the one that failed */
 	size_t range;           /* being taken, of the first call */
 	uint64_t got, got_call; /* of it, and of the call */
 };
@@ -97,7 +98,8 @@ static int begin_more(struct ahead *h, struct ptc_error *err)
 
 		if (h->next > h->first && h->bytes + c.bytes > AHEAD_BYTES)
 			break;
-		rc = begin(h, &c, err);
+		h->asked = c.n;
+		rc = begin(h, &c, err); /* a call that is refused at once may fail here already */
 		if (!rc) {
 			h->ring[h->next++ % AHEAD_CALLS] = c;
 			h->begun += c.n;
@@ -159,6 +161,7 @@ static int take(struct ahead *h, struct ptc_error *err)
 	if (rc)
 		return rc;
 	h->range = c->first;
+	h->asked = c->n;
 	if (c->reading)
 		rc = ptc_admin_read_take(c->reading, receive, h, err);
 	rc = rc ? rc : range_end(h, err);
@@ -179,13 +182,16 @@ static bool stopped(const struct ahead *h)
 /* Whether what failed before its first byte is asked for again; then it is, from done on. */
 static bool again(struct ahead *h, size_t done, int rc)
 {
-	size_t many = h->first < h->next ? h->ring[h->first % AHEAD_CALLS].n : 1;
+	size_t many = h->asked;
 
+	if (many > 1 && rc == PTC_EVERSION && !h->got_call) { /* also when stopped: that is no reason to fail with */
+		h->alone_to = h->n;
+		drop(h, done);
+		return true;
+	}
 	if (h->got_call || stopped(h))
 		return false;
-	if (many > 1 && rc == PTC_EVERSION) {
-		h->alone_to = h->n;
-	} else if (many > 1 && rc != PTC_ELIMIT) {
+	if (many > 1 && rc != PTC_ELIMIT) {
 		h->alone_to = done + many;
 	} else if (rc == PTC_ELIMIT && h->refused++ < REFUSED_MAX) {
 		if (many > 1 && h->refused == REFUSED_MANY)

@@ -36,6 +36,7 @@ int ptc_admin_give(const char *name, void *ret, size_t oldest, const void *mine,
 /* Sizes of the first versions. A member that is added leaves its struct's number here as it is. */
 #define PTC_ADMIN_OLDEST_opts      64
 #define PTC_ADMIN_OLDEST_target    48
+#define PTC_ADMIN_OLDEST_advice    24
 #define PTC_ADMIN_OLDEST_logs      32
 #define PTC_ADMIN_OLDEST_samples   64
 #define PTC_ADMIN_OLDEST_ranges_fn 48

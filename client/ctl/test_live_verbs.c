@@ -25,6 +25,7 @@ static struct {
 	atomic_int create, run;           /* status */
 	_Atomic(const char *) status;     /* document of a job; NULL: it does not exist */
 	_Atomic(const char *) log_script; /* which lines */
+	_Atomic(const char *) plan;       /* document; NULL: that of a live job */
 	/* what it was asked */
 	char job[64], hash[33];
 	_Atomic uint32_t gpus, lines, rank;
@@ -149,6 +150,8 @@ static int on_logs(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
 static int on_plan(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
 {
 	release(request(call, &ptc__v1__resize_request__descriptor));
+	if (g.plan)
+		return send_document(call, g.plan, err);
 	return send_document(
 		call,
 		"{\"version\":1,\"job\":\"live\",\"from\":\"tp=2\",\"to\":\"tp=5\",\"ranks\":["
@@ -466,6 +469,9 @@ static void test_stop_and_snapshot(void **state)
 				 "    commit                     5.0 ms   12 %\n");
 	assert_int_equal(RUN("stop", "live"), 1);
 	one_line("ptcctl stop: job live is stopped already", "");
+	g.stops = 0; /* --wait is what it does anyway */
+	assert_int_equal(RUN("stop", "live", "--wait"), 0);
+	expect(out, "job j: stop at tp=2, generation 1");
 }
 
 static void test_status(void **state)
@@ -517,6 +523,54 @@ static void test_plan_and_events(void **state)
 				 "    Traceback:\n"
 				 "      bad?[31m value\n"
 				 "1970-01-01T00:00:00Z  stopped  x  node=n1\n");
+}
+
+/* ---- the picture of a plan ---- */
+
+#define TEXTS        "\"version\":1,\"job\":\"j\",\"from\":\"tp=1\",\"to\":\"tp=2\""
+#define RANKS_BEFORE "\"from_ranks\":[{\"rank\":0,\"node\":\"a\",\"device\":0}]"
+#define RANKS_AFTER  "\"ranks\":[{\"rank\":0,\"node\":\"a\",\"device\":0},{\"rank\":1,\"node\":\"a\",\"device\":1}]"
+#define NODE_A       "{\"node\":\"a\",\"state\":\"up\",\"devices\":1}"
+
+static void test_picture(void **state)
+{
+	static const char *const wrong[] = {
+		"7",
+		"{" TEXTS "," RANKS_BEFORE "," RANKS_AFTER ",\"nodes\":[],\"totals\":null}",
+		"{" TEXTS "," RANKS_BEFORE "," RANKS_AFTER
+		",\"nodes\":[{\"node\":\"a\"}],\"totals\":null}", /* of an older daemon */
+		"{" TEXTS "," RANKS_BEFORE "," RANKS_AFTER ",\"nodes\":[{\"node\":\"b\",\"state\":\"up\"}]}",
+		"{" TEXTS "," RANKS_BEFORE "," RANKS_BEFORE
+		",\"ranks\":[{\"rank\":0,\"node\":\"a\",\"device\":0}],\"nodes\":[" NODE_A "]}",
+		"{" TEXTS "," RANKS_BEFORE ",\"ranks\":[1,2],\"nodes\":[" NODE_A "]}",
+		"{" TEXTS ",\"from_ranks\":[{\"node\":\"a\",\"device\":99999999999}]," RANKS_AFTER ",\"nodes\":[" NODE_A
+		"]}",
+		"{\"version\":1,\"from\":\"tp=1\",\"to\":\"tp=x\"," RANKS_BEFORE "," RANKS_AFTER ",\"nodes\":[" NODE_A
+		"]}",
+	};
+
+	g.plan = "{" TEXTS "," RANKS_BEFORE "," RANKS_AFTER ",\"nodes\":[" NODE_A "],\"totals\":null}";
+	assert_int_equal(RUN("plan", "live", "--gpus", "2", "--format", "svg"), 0);
+	expect(out, "<svg xmlns=");
+	expect(out, "built with tp=2 for the first time");
+	/* text that is none of XML's stays text, in names, headings and titles */
+	g.plan = "{\"version\":1,\"job\":\"<b>&\\u0007\",\"from\":\"\",\"to\":\"tp=1\",\"from_ranks\":[],\"ranks\":["
+		 "{\"rank\":0,\"node\":\"n\\\"<x a='1'>&amp;]]>\",\"device\":0}],\"nodes\":[{\"node\":\"n\\\"<x "
+		 "a='1'>&amp;]]>\",\"state\":\"down\",\"devices\":1,\"in_bytes\":4,\"out_bytes\":8,\"held_bytes\":4}],"
+		 "\"totals\":{}}";
+	assert_int_equal(RUN("plan", "live", "--gpus", "2", "--format", "svg"), 0);
+	expect(out, "<title>job &lt;b&gt;&amp; : nothing to tp=1</title>");
+	expect(out, ">n&quot;&lt;x a='1'&gt;&amp;amp;]]&gt;</text>");
+	expect(out, "<title>n&quot;&lt;x a='1'&gt;&amp;amp;]]&gt; sends 8 bytes</title>");
+	assert_null(strstr(out, "<x"));
+	assert_null(strstr(out, "<b>"));
+	for (size_t i = 0; i < PTC_ARRAY_LEN(wrong); i++) {
+		g.plan = wrong[i];
+		assert_int_equal(RUN("plan", "live", "--gpus", "2", "--format", "svg"), 1);
+		one_line("ptcctl plan: ", "");
+		assert_string_equal(out, "");
+	}
+	g.plan = NULL;
 }
 
 /* ---- export ---- */
@@ -664,6 +718,7 @@ int main(void)
 		cmocka_unit_test(test_stop_and_snapshot),
 		cmocka_unit_test(test_status),
 		cmocka_unit_test(test_plan_and_events),
+		cmocka_unit_test(test_picture),
 		cmocka_unit_test(test_export_ahead),
 		cmocka_unit_test(test_export_switched),
 		cmocka_unit_test(test_export_keeps),

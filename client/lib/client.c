@@ -6,7 +6,6 @@
 
 #include <errno.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,8 +23,6 @@ _Static_assert((int)PTC_LOCAL_R_REFUSED == PTC_R_REFUSED && (int)PTC_LOCAL_R_LOS
 		       (int)PTC_LOCAL_R_STALE == PTC_R_STALE,
 	       "what ptcd answers is what ptc.h says");
 
-static _Thread_local char open_error[PTC_LOCAL_TEXT_MAX + 1];
-atomic_uint ptc_client_forks;
 static pthread_once_t forks_once = PTHREAD_ONCE_INIT;
 
 static void count_fork(void)
@@ -36,27 +33,6 @@ static void count_fork(void)
 static void watch_forks(void)
 {
 	pthread_atfork(NULL, NULL, count_fork);
-}
-
-int ptc_client_fail(ptc_client *c, int code, const char *fmt, ...)
-{
-	va_list ap;
-
-	va_start(ap, fmt);
-	vsnprintf(c ? c->error : open_error, sizeof open_error, fmt, ap);
-	va_end(ap);
-	return code;
-}
-
-int ptc_client_enter(ptc_client *c)
-{
-	if (!c)
-		return ptc_client_fail(NULL, PTC_R_INVALID, "the client is NULL");
-	if (ptc_client_forked(c))
-		return ptc_client_fail(
-			c, PTC_R_INVALID,
-			"this process was forked after ptc_open; a client is of use only where it was opened");
-	return 0;
 }
 
 static void wake(ptc_client *c)
@@ -73,27 +49,9 @@ void ptc_client_wake_locked(ptc_client *c)
 		wake(c);
 }
 
-int ptc_client_fatal_locked(ptc_client *c)
-{
-	return c->fatal ? ptc_client_fail(c, c->fatal, "%s", c->fatal_text) : 0;
-}
-
-const char *ptc_error_text(const ptc_client *c)
-{
-	return c ? c->error : open_error;
-}
-
 const char *ptc_version(void)
 {
 	return PTC_VERSION;
-}
-
-void ptc_client_staging_done(struct staging *s)
-{
-	if (s->map)
-		munmap(s->map, s->bytes);
-	free(s->spans);
-	*s = (struct staging){ 0 };
 }
 
 void ptc_client_forget_locked(ptc_client *c)
@@ -107,6 +65,7 @@ void ptc_client_forget_locked(ptc_client *c)
 		free(c->puts[i].value);
 	free(c->tensors);
 	free(c->puts);
+	ptc_device_clear(&c->devices);
 	c->tensors = NULL;
 	c->puts = NULL;
 	c->ntensors = c->tensors_cap = c->nregions = c->nputs = c->puts_cap = 0;
@@ -172,7 +131,7 @@ static ptc_client *allocate(void)
 
 	if (!c)
 		return NULL;
-	c->page_fd.fd = c->conn_fd.fd = c->wake[0].fd = c->wake[1].fd = -1;
+	c->page_fd.fd = c->conn_fd.fd = c->wake[0].fd = c->wake[1].fd = c->out_fd = -1;
 	ptc_local_conn_init(&c->conn, -1, realloc);
 	c->out.grow = realloc;
 	c->forks = atomic_load(&ptc_client_forks);

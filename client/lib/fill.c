@@ -7,6 +7,7 @@
 #include "client/lib/link.h"
 
 #include <errno.h>
+#include <stdlib.h>
 #include <linux/magic.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -14,7 +15,8 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
-#define PAGE_BYTES 4096u
+#define PAGE_BYTES   4096u
+#define DEVICE_BYTES (1u << 20) /* copied to a device at once */
 #define READ_BYTES                                                                                                     \
 	(64u << 10) /* from a disk, a row of so many is read by a call: what it cannot read is an error, not a signal */
 
@@ -111,16 +113,40 @@ static int copy_rows(ptc_client *c, int fd, const struct ptc_local_rows *r)
 	return rc;
 }
 
+/* To a device: through memory of ours, so that what cannot be read is an error, not a signal. */
+static int write_rows(const struct device_memory *m, int fd, const struct ptc_local_rows *r)
+{
+	uint8_t *buffer = malloc(DEVICE_BYTES);
+	int rc = buffer ? 0 : ENOMEM;
+
+	for (uint64_t i = 0; i < r->count && !rc; i++)
+		for (uint64_t at = 0; at < r->bytes && !rc; at += DEVICE_BYTES) {
+			uint64_t n = r->bytes - at < DEVICE_BYTES ? r->bytes - at : DEVICE_BYTES;
+
+			rc = read_row(fd, (uintptr_t)buffer, r->offset + i * r->offset_step + at, n);
+			if (!rc && ptc_device_write(m, r->address + i * r->address_step + at, buffer, n) != 0)
+				rc = EIO;
+		}
+	free(buffer);
+	return rc;
+}
+
 static int read_rows(ptc_client *c, int fd, struct ptc_local_fill *f)
 {
 	struct ptc_local_rows r;
 	int rc = map_file(c, fd);
 
 	for (uint32_t k = 0; !rc && k < f->nrows; k++) {
+		const struct device_memory *device;
 		bool call;
 
 		if (!ptc_local_get_rows(f, &r))
 			return EBADMSG;
+		device = ptc_device_at(&c->devices, r.address);
+		if (device) {
+			rc = write_rows(device, fd, &r);
+			continue;
+		}
 		call = c->filled.on_disk && r.bytes >= READ_BYTES;
 		if (!call)
 			rc = copy_rows(c, fd, &r);

@@ -1,11 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Our descriptors in a program that closes some it has not opened (closefrom, os.closerange). Happy path: each still is the file
- * that it was. Failure modes: it is not; then it is never used again, not even to close it, and the client is over: without the
- * shared page no connection can be made anew. */
+/* May a client still be used: forks, fatal errors, and our descriptors in a program that closes some it has not opened (closefrom,
+ * os.closerange). Happy path: it is of this process, and each descriptor still is the file that it was. Failure modes: a
+ * descriptor is not; then it is never used again, not even to close it, and the client is over: without the shared page no
+ * connection can be made anew. */
 #include "client/lib/internal.h"
 
+#include <stdarg.h>
+#include <stdio.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+static _Thread_local char open_error[PTC_LOCAL_TEXT_MAX + 1];
+atomic_uint ptc_client_forks;
 
 bool ptc_client_guard_fd(struct guarded_fd *o, int fd)
 {
@@ -33,6 +39,15 @@ void ptc_client_close_guarded(struct guarded_fd *o)
 	o->fd = -1;
 }
 
+void ptc_client_set_fatal_locked(ptc_client *c, int code, const char *text)
+{
+	c->fatal = code;
+	snprintf(c->fatal_text, sizeof c->fatal_text, "%s", text);
+	if (c->page)
+		atomic_exchange(&c->page->stop, 0); /* its next boundary asks us */
+	pthread_cond_broadcast(&c->changed);
+}
+
 bool ptc_client_fds_closed_locked(ptc_client *c)
 {
 	if (ptc_client_fd_is_ours(&c->wake[0]) && ptc_client_fd_is_ours(&c->wake[1]) &&
@@ -43,4 +58,35 @@ bool ptc_client_fds_closed_locked(ptc_client *c)
 					    "somebody has closed ptc's descriptors in this process (closefrom, "
 					    "os.closerange?): close only what you have opened");
 	return true;
+}
+
+int ptc_client_fail(ptc_client *c, int code, const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(c ? c->error : open_error, sizeof open_error, fmt, ap);
+	va_end(ap);
+	return code;
+}
+
+int ptc_client_enter(ptc_client *c)
+{
+	if (!c)
+		return ptc_client_fail(NULL, PTC_R_INVALID, "the client is NULL");
+	if (ptc_client_forked(c))
+		return ptc_client_fail(
+			c, PTC_R_INVALID,
+			"this process was forked after ptc_open; a client is of use only where it was opened");
+	return 0;
+}
+
+int ptc_client_fatal_locked(ptc_client *c)
+{
+	return c->fatal ? ptc_client_fail(c, c->fatal, "%s", c->fatal_text) : 0;
+}
+
+const char *ptc_error_text(const ptc_client *c)
+{
+	return c ? c->error : open_error;
 }

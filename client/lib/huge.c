@@ -32,6 +32,8 @@ static uint64_t next_locked(ptc_client *c)
 			uint64_t low, high, at;
 
 			ptc_local_box_span(t->ndim, t->element_bytes, &t->boxes[c->huge.box], &low, &high);
+			if (ptc_device_at(&c->devices, low))
+				continue;
 			at = (low + CLIENT_HUGE_BYTES - 1) & ~(CLIENT_HUGE_BYTES - 1);
 			if (at < c->huge.at)
 				at = c->huge.at;

@@ -9,6 +9,7 @@
  */
 #pragma once
 
+#include "client/lib/device/device.h"
 #include "proto/local_page.h"
 #include "proto/local_rules.h"
 #include "ptc/ptc.h"
@@ -117,6 +118,7 @@ struct ptc_client {
 	char config[PTC_LOCAL_CONFIG_MAX + 1], job[PTC_LOCAL_SHORT_MAX + 1];
 	struct tensor *tensors;
 	size_t ntensors, tensors_cap, nregions;
+	struct device_list devices;   /* what of them lies on devices */
 	struct rank_state *set, *got; /* for the next snapshot; of the restored one */
 	struct put *puts;
 	size_t nputs, puts_cap;
@@ -132,7 +134,7 @@ struct ptc_client {
 	struct staging offered; /* by ptcd on this connection, made ready by our thread; map NULL: none */
 	struct {                /* on this connection */
 		bool next, declared, stopped, get;
-		size_t tensors, puts;
+		size_t tensors, devices, puts;
 	} sent;
 
 	struct { /* huge.c: how far it is */
@@ -151,7 +153,8 @@ struct ptc_client {
 	uint16_t out_type;
 	size_t out_offset;
 	bool out_busy;
-	struct { /* fill.c: on this connection */
+	int out_fd; /* goes with it, ours; -1: none */
+	struct {    /* fill.c: on this connection */
 		uint64_t id, failed;
 		int code;
 		bool unsaid;
@@ -184,6 +187,9 @@ static inline bool ptc_client_forked(const ptc_client *c)
 /* Under lock. */
 int ptc_client_fatal_locked(ptc_client *c);
 void ptc_client_forget_locked(ptc_client *c); /* all that belongs to a generation */
+/* The host runs ahead of its devices: what it has told them is done when this returns. false: a device has failed, `why` says how. The
+ * caller's thread only. */
+bool ptc_client_settle(const ptc_client *c, char *why, size_t size);
 void ptc_client_staging_done(struct staging *s);
 struct blob *ptc_client_blob(struct rank_state *k, const char *name, enum ptc_blob_scope scope);
 struct cursor *ptc_client_cursor(struct rank_state *k, const char *name);

@@ -35,15 +35,6 @@ static int64_t now_ms(void)
 	return (int64_t)ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
 }
 
-void ptc_client_set_fatal_locked(ptc_client *c, int code, const char *text)
-{
-	c->fatal = code;
-	snprintf(c->fatal_text, sizeof c->fatal_text, "%s", text);
-	if (c->page)
-		atomic_exchange(&c->page->stop, 0); /* its next boundary asks us */
-	pthread_cond_broadcast(&c->changed);
-}
-
 static void note_locked(ptc_client *c, const char *what, int e)
 {
 	snprintf(c->link_text, sizeof c->link_text, "%s: %s", what, strerror(e));
@@ -97,6 +88,20 @@ static bool next_declaration_locked(ptc_client *c)
 		memcpy(m.shape, t->shape, sizeof m.shape);
 		ptc_local_put_tensor(&c->out, &m, t->boxes);
 		c->out_type = PTC_LOCAL_TENSOR;
+		return true;
+	}
+	if (c->sent.devices < c->devices.n) {
+		const struct device_memory *d = &c->devices.v[c->sent.devices++];
+		const char *why = d->why;
+
+		if (d->descriptor)
+			c->out_fd = ptc_device_export(d);
+		if (d->descriptor && c->out_fd < 0)
+			why = "the driver gives no descriptor of its handle";
+		ptc_local_put_device(&c->out,
+				     &(struct ptc_local_device){ d->address, d->bytes, d->context_id, d->buffer,
+								 d->uuid, why, d->ipc, c->out_fd >= 0 });
+		c->out_type = PTC_LOCAL_DEVICE;
 		return true;
 	}
 	c->sent.declared = true;
@@ -177,8 +182,16 @@ static void say_again_locked(ptc_client *c)
 
 /* ---- connection -------------------------------------------------------------- */
 
+static void close_out(ptc_client *c)
+{
+	if (c->out_fd >= 0)
+		close(c->out_fd);
+	c->out_fd = -1;
+}
+
 static void disconnect(ptc_client *c)
 {
+	close_out(c);
 	ptc_client_close_guarded(&c->conn_fd);
 	ptc_local_conn_done(&c->conn, free);
 	c->conn.fd = -1;
@@ -617,9 +630,10 @@ static bool send_all(ptc_client *c)
 			if (c->out.failed)
 				return false; /* tried again on a new connection */
 		}
-		rc = ptc_local_send(&c->conn, c->out_type, c->out.data, c->out.len, -1, &c->out_offset);
+		rc = ptc_local_send(&c->conn, c->out_type, c->out.data, c->out.len, c->out_fd, &c->out_offset);
 		if (rc <= 0)
 			return rc == 0;
+		close_out(c);
 		c->out_busy = false;
 	}
 }
@@ -695,6 +709,14 @@ static void give_up_on_folder(ptc_client *c, int64_t *gone_since)
 					    "the job's folder is gone: it has been deleted");
 		pthread_mutex_unlock(&c->lock);
 	}
+}
+
+void ptc_client_staging_done(struct staging *s)
+{
+	if (s->map)
+		munmap(s->map, s->bytes);
+	free(s->spans);
+	*s = (struct staging){ 0 };
 }
 
 void *ptc_client_link(void *client)

@@ -85,13 +85,47 @@ static const char *desc_error(const struct ptc_tensor_desc *desc)
 		what = "shape or boxes are NULL";
 	if (!what)
 		what = ptc_local_shape_error(desc->ndim, desc->shape, bytes);
-	if (!what && (desc->flags & ~(uint32_t)PTC_TENSOR_TIED))
+	if (!what && (desc->flags & ~(uint32_t)(PTC_TENSOR_TIED | PTC_TENSOR_DEVICE)))
 		what = "unknown flags";
 	if (!what && desc->nboxes > PTC_LOCAL_BOXES_MAX)
 		what = "more than 1024 boxes";
 	if (!what && !desc->ndim && desc->nboxes > 1)
 		what = "a scalar with more than one box";
 	return what;
+}
+
+/* Where its boxes lie; the caller's thread has the context current that they belong to. */
+static int find_devices(ptc_client *c, const struct tensor *t, bool sure, struct device_list *ret)
+{
+	for (uint32_t i = 0; i < t->nboxes; i++) {
+		uint64_t low, high;
+		char why[256];
+		int is;
+
+		ptc_local_box_span(t->ndim, t->element_bytes, &t->boxes[i], &low, &high);
+		is = ptc_device_find(low, high, ret, why, sizeof why);
+		if (is < 0)
+			return ptc_client_fail(c, PTC_R_INVALID, "tensor \"%.200s\": memory on a device at 0x%llx: %s",
+					       t->name, (unsigned long long)low, why);
+		if (!is && sure)
+			return ptc_client_fail(
+				c, PTC_R_INVALID,
+				"tensor \"%.200s\": 0x%llx is said to be device memory, but the CUDA driver "
+				"does not know it on this thread; is its device the current one?",
+				t->name, (unsigned long long)low);
+	}
+	return 0;
+}
+
+static int take_devices_locked(ptc_client *c, const struct tensor *t, const struct device_list *of)
+{
+	for (size_t i = 0; i < of->n; i++)
+		if (!ptc_device_add(&c->devices, &of->v[i]))
+			return ptc_client_fail(
+				c, PTC_R_LIMIT,
+				"tensor \"%.200s\": out of memory, or more than %u allocations on devices", t->name,
+				PTC_LOCAL_DEVICES_MAX);
+	return 0;
 }
 
 static int build(ptc_client *c, const struct ptc_tensor_desc *desc, struct tensor *t)
@@ -106,7 +140,7 @@ static int build(ptc_client *c, const struct ptc_tensor_desc *desc, struct tenso
 	memcpy(t->dtype, desc->dtype, strlen(desc->dtype) + 1);
 	t->element_bytes = ptc_local_dtype_bytes(desc->dtype);
 	t->ndim = desc->ndim;
-	t->flags = desc->flags;
+	t->flags = desc->flags & PTC_TENSOR_TIED;
 	if (t->ndim)
 		memcpy(t->shape, desc->shape, t->ndim * sizeof t->shape[0]);
 	what = take_boxes(desc, t);
@@ -178,6 +212,7 @@ static int check_building(ptc_client *c, const char *call)
 
 int ptc_tensor_declare(ptc_client *c, const struct ptc_tensor_desc *desc)
 {
+	struct device_list devices = { 0 };
 	struct tensor t = { 0 };
 	const char *what;
 	int rc = ptc_client_enter(c);
@@ -192,24 +227,46 @@ int ptc_tensor_declare(ptc_client *c, const struct ptc_tensor_desc *desc)
 	if (what)
 		return ptc_client_fail(c, PTC_R_INVALID, "tensor \"%.200s\": %s", desc->name, what);
 	rc = build(c, desc, &t);
+	rc = rc ? rc : find_devices(c, &t, desc->flags & PTC_TENSOR_DEVICE, &devices);
 	if (!rc) {
 		pthread_mutex_lock(&c->lock);
 		rc = check_building(c, "ptc_tensor_declare");
-		if (!rc)
-			rc = insert_locked(c, &t);
+		rc = rc ? rc : take_devices_locked(c, &t, &devices);
+		rc = rc ? rc : insert_locked(c, &t);
 		pthread_mutex_unlock(&c->lock);
 	}
+	ptc_device_clear(&devices);
 	if (rc)
 		free_tensor(&t);
 	return rc;
 }
 
+bool ptc_client_settle(const ptc_client *c, char *why, size_t size)
+{
+	const struct device_memory *last = NULL;
+
+	for (size_t i = 0; i < c->devices.n; i++) {
+		const struct device_memory *m = &c->devices.v[i];
+
+		if (last && last->context == m->context)
+			continue;
+		if (ptc_device_settle(m, why, size) != 0)
+			return false;
+		last = m;
+	}
+	return true;
+}
+
 int ptc_restore(ptc_client *c)
 {
 	int rc = ptc_client_enter(c);
+	char why[256];
 
 	if (rc)
 		return rc;
+	/* What the program has told its devices to write there would come after what is restored. */
+	if (!ptc_client_settle(c, why, sizeof why))
+		return ptc_client_fail(c, PTC_R_SYSTEM, "ptc_restore: %s", why);
 	pthread_mutex_lock(&c->lock);
 	rc = check_building(c, "ptc_restore");
 	if (!rc) {

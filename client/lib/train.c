@@ -90,6 +90,7 @@ static bool stage(ptc_client *c, uint64_t step)
 		const struct tensor *t = &c->tensors[i];
 
 		for (uint32_t j = 0; j < t->nboxes; j++) {
+			const struct device_memory *on_device;
 			uint8_t *to;
 
 			ptc_local_box_span(t->ndim, t->element_bytes, &t->boxes[j], &low, &high);
@@ -98,7 +99,13 @@ static bool stage(ptc_client *c, uint64_t step)
 				atomic_store(&c->page->staging, PTC_LOCAL_STAGE_FREE);
 				return false;
 			}
-			copy_box(t, &t->boxes[j], to);
+			on_device = ptc_device_at(&c->devices, low);
+			if (on_device && ptc_device_read(on_device, to, low, high - low) != 0) {
+				atomic_store(&c->page->staging, PTC_LOCAL_STAGE_FREE);
+				return false;
+			}
+			if (!on_device)
+				copy_box(t, &t->boxes[j], to);
 		}
 	}
 	atomic_store(&c->page->staging, PTC_LOCAL_STAGE_FREE);
@@ -124,7 +131,7 @@ static int stop_here(ptc_client *c, uint64_t step, bool finishing)
 	snprintf(c->why, sizeof c->why, "the program's ptc_on_stop function does not say why");
 	c->later = false;
 	c->finishing = finishing;
-	refused = c->on_stop && c->on_stop(c->on_stop_arg, step) != 0;
+	refused = (c->on_stop && c->on_stop(c->on_stop_arg, step) != 0) || !ptc_client_settle(c, c->why, sizeof c->why);
 	if (refused && finishing)
 		return ptc_client_fail(c, PTC_R_REFUSED, "step %llu: the state cannot be taken: %s",
 				       (unsigned long long)step, c->why);

@@ -48,6 +48,8 @@ int ptc_control_register(struct ptc_daemon *d, struct ptc_rpc_server *server, st
 		{ "/ptc.v1.Control/JobList", ptc_control_job_list },
 		{ "/ptc.v1.Control/Status", ptc_control_status, .relayed = true },
 		{ "/ptc.v1.Control/Plan", ptc_control_plan },
+		{ "/ptc.v1.Control/Advise", ptc_control_advise },
+		{ "/ptc.v1.Control/Profile", ptc_control_profile, .bulk = true },
 		{ "/ptc.v1.Control/Resize", ptc_control_resize, .relayed = true },
 		{ "/ptc.v1.Control/Drain", ptc_control_drain, .bulk = true },
 		{ "/ptc.v1.Control/Abort", ptc_control_abort, .relayed = true },

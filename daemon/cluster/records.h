@@ -14,6 +14,8 @@
  *   /ptc/jobs/UUID/barrier            moved on by every abort, so that what was on its way before it fails
  *   /ptc/jobs/UUID/worker/NODE        what a node's ranks have come to (daemon/workers/types/worker_event.h); read after the
  *                                     keys above, which sort before it
+ *   /ptc/jobs/UUID/measured           steps and pauses that were measured (daemon/planning/measured_doc.h); no mirror has it
+ *   /ptc/profile                      the cluster's devices and links (daemon/planning/remembered.h)
  *   /ptc/datasets/NAME                a registered dataset (formats/dataset/dataset_doc.h)
  *   /ptc/upkeep                       {version}: written by a local etcd's supervisor (daemon/coord/etcd_upkeep.c)
  *   /ptc/creating/UUID                {version, node, boot_id, uid}: a job whose spec is being written; gone when it exists

@@ -15,6 +15,7 @@
 #include "base/limits.h"
 #include "base/sys/sys.h"
 #include "base/number/units.h"
+#include "daemon/gpu/node/node_devices.h"
 
 #include <ctype.h>
 #include <inttypes.h>
@@ -362,7 +363,8 @@ static const struct key {
 	{ "tls.crl", &k_path, AT(tls.crl), NULL, NULL,
 	  "PEM file, signed by the authority, of certificates that count no more. It is read again when it changes." },
 	{ "devices", &k_devices, AT(devices), "auto", NULL,
-	  "auto counts the device files /dev/nvidiaN; a number gives that many virtual devices." },
+	  "auto finds the GPUs that the driver and CUDA_VISIBLE_DEVICES show; a number gives that many virtual "
+	  "devices." },
 	{ "memory.ceiling", &k_bytes, AT(memory.ceiling), NULL, "a size such as 8GiB",
 	  "What chunks, staging, buffers and a local etcd may use together. What does not fit is refused." },
 	{ "memory.staging", &k_bytes, AT(memory.staging), "256MiB", NULL, "The part of it for bytes on their way." },
@@ -819,10 +821,17 @@ void ptc_daemon_config_done(struct ptc_daemon_config *cfg)
 		ptc_free(cfg->coordinator.endpoints.v[i]);
 	ptc_free(cfg->coordinator.endpoints.v);
 	ptc_free(cfg->file);
+	ptc_node_devices_free(cfg->found);
 	*cfg = (struct ptc_daemon_config){ 0 };
 }
 
 /* ---- writing it -------------------------------------------------------------------------- */
+
+int ptc_daemon_config_memory(const struct ptc_daemon_config *cfg, struct ptc_memory *ret_memory, struct ptc_error *err)
+{
+	return ptc_memory_split(cfg->memory.ceiling, cfg->memory.staging, cfg->memory.work, cfg->coordinator.local,
+				ret_memory, err);
+}
 
 /* Section headers between the key written last and this one. */
 static void open_sections(const char *last, const char *name, struct ptc_buf *b)

@@ -28,6 +28,8 @@ struct ptc_daemon_tls {
 	char *member, *crl;    /* the node's own only: members' DNS name; revoked certificates, NULL: none */
 };
 
+struct ptc_node_devices;
+
 struct ptc_daemon_config {
 	uint64_t version;
 	char *node;
@@ -40,7 +42,8 @@ struct ptc_daemon_config {
 	char *advertise;      /* same forms; default listen */
 	struct ptc_daemon_tls tls;
 	bool devices_auto;
-	uint64_t devices; /* with devices_auto: filled by _check */
+	uint64_t devices;               /* with devices_auto: filled by _check */
+	struct ptc_node_devices *found; /* by _check; daemon/gpu/node */
 	struct {
 		uint64_t ceiling, staging, work, spare; /* bytes */
 	} memory;
@@ -92,14 +95,12 @@ int ptc_daemon_config_parse(const char *name, const char *text, size_t len, stru
 			    struct ptc_error *err);
 void ptc_daemon_config_done(struct ptc_daemon_config *cfg);
 
-/* Files, addresses, sizes and keys that depend on each other. Counts devices: auto. */
+/* Files, addresses, sizes and keys that depend on each other. Finds devices: auto by ptc-gpu. */
 int ptc_daemon_config_check(struct ptc_daemon_config *cfg, struct ptc_error *err);
 /* What is in the files of tls, coordinator.tls and coordinator.stranger: key, signature, time, uses, this node's name. */
 int ptc_daemon_config_check_certificates(const struct ptc_daemon_config *cfg, struct ptc_error *err);
 /* Connects to the etcd members as a stranger does. PTC_EPERM: one lets him in. What does not answer is warned of. */
 int ptc_daemon_config_check_strangers(const struct ptc_daemon_config *cfg, struct ptc_error *err);
-/* Device files DIR/nvidia<number>; dir is "/dev" except in tests. */
-unsigned ptc_daemon_config_count_devices(const char *dir);
 
 /* What memory.ceiling is spent on; PTC_EINVAL: too small to be useful. *ret_memory is set in any case. */
 int ptc_daemon_config_memory(const struct ptc_daemon_config *cfg, struct ptc_memory *ret_memory, struct ptc_error *err);

@@ -9,18 +9,15 @@
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/limits.h"
+#include "daemon/gpu/node/node_devices.h"
 
 #include <arpa/inet.h>
-#include <ctype.h>
-#include <dirent.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 
-#define SOCKET_PATH_MAX     (sizeof((struct sockaddr_un *)0)->sun_path - 1)
 #define QUOTA_DOCUMENTS_MIN (UINT64_C(1) << 20)
 #define QUOTA_ETCD_MIN      (UINT64_C(32) << 20)
 #define QUOTA_ETCD_MAX      (UINT64_C(8) << 30)
@@ -31,59 +28,6 @@
 #define LEASE_TTL_MAX       600000
 #define STALL_AFTER_MAX     (7 * 86400000ull)
 #define COPY_TIMEOUT_MAX    3600000
-
-/* ---- addresses ------------------------------------------------------------ */
-
-static bool is_host(const char *s, size_t len)
-{
-	if (len > 2 && s[0] == '[' && s[len - 1] == ']')
-		return strspn(s + 1, "0123456789abcdefABCDEF:.") == len - 2;
-	if (len == 0 || len > 253 || s[0] == '-' || s[0] == '.')
-		return false;
-	for (size_t i = 0; i < len; i++)
-		if (!isalnum((unsigned char)s[i]) && s[i] != '-' && s[i] != '.')
-			return false;
-	return true;
-}
-
-static int parse_tcp(const char *text, struct ptc_daemon_address *ret, struct ptc_error *err)
-{
-	const char *colon = strrchr(text, ':');
-	size_t host = colon ? (size_t)(colon - text) : 0;
-	long port = 0;
-
-	if (colon && strlen(colon + 1) <= 5 && strspn(colon + 1, "0123456789") == strlen(colon + 1))
-		port = strtol(colon + 1, NULL, 10);
-	if (!is_host(text, host) || port < 1 || port > 65535)
-		return ptc_error_set(err, PTC_EINVAL,
-				     "\"%.200s\": write HOST:PORT with a port of 1 to 65535 ([ADDRESS]:PORT for IPv6), "
-				     "or unix:PATH",
-				     text);
-	ret->wildcard = strncmp(text, "0.0.0.0:", 8) == 0 || strncmp(text, "[::]:", 5) == 0;
-	ret->loopback = strncmp(text, "127.", 4) == 0 || strncmp(text, "[::1]:", 6) == 0 ||
-			strncmp(text, "localhost:", 10) == 0;
-	return 0;
-}
-
-int ptc_daemon_address_parse(const char *text, struct ptc_daemon_address *ret_address, struct ptc_error *err)
-{
-	struct ptc_daemon_address a = { .local = strncmp(text, "unix:", 5) == 0, .at = text };
-	int rc = 0;
-
-	if (a.local) {
-		a.at = text + 5;
-		a.loopback = true;
-		if (a.at[0] != '/' || strstr(a.at, "/../") || strlen(a.at) > SOCKET_PATH_MAX)
-			rc = ptc_error_set(err, PTC_EINVAL,
-					   "\"%.200s\": write unix: and an absolute path of at most %zu bytes", text,
-					   SOCKET_PATH_MAX);
-	} else {
-		rc = parse_tcp(text, &a, err);
-	}
-	if (rc == 0)
-		*ret_address = a;
-	return rc;
-}
 
 /* ---- rules ------------------------------------------------------------------ */
 
@@ -191,18 +135,12 @@ static int check_paths(const struct ptc_daemon_config *cfg, struct ptc_error *er
 		rc = check_directory(cfg, "run_dir", cfg->run_dir, err);
 	if (!rc && cfg->coordinator.local)
 		rc = check_directory(cfg, "local_coordinator.data_dir", cfg->local_coordinator.data_dir, err);
-	if (!rc && strlen(cfg->control_socket) > SOCKET_PATH_MAX)
+	if (!rc && strlen(cfg->control_socket) > PTC_SOCKET_PATH_MAX)
 		rc = ptc_daemon_config_error(
 			cfg, "control_socket", err, PTC_ELIMIT,
 			"%s is longer than a socket's name can be (%zu bytes); choose a shorter one",
-			cfg->control_socket, SOCKET_PATH_MAX);
+			cfg->control_socket, PTC_SOCKET_PATH_MAX);
 	return rc;
-}
-
-int ptc_daemon_config_memory(const struct ptc_daemon_config *cfg, struct ptc_memory *ret_memory, struct ptc_error *err)
-{
-	return ptc_memory_split(cfg->memory.ceiling, cfg->memory.staging, cfg->memory.work, cfg->coordinator.local,
-				ret_memory, err);
 }
 
 static int check_memory(const struct ptc_daemon_config *cfg, struct ptc_error *err)
@@ -332,37 +270,19 @@ static int check_metrics(const struct ptc_daemon_config *cfg, struct ptc_error *
 	return 0;
 }
 
-unsigned ptc_daemon_config_count_devices(const char *dir)
-{
-	DIR *d = opendir(dir);
-	struct dirent *e;
-	unsigned n = 0;
-
-	if (!d)
-		return 0;
-	while ((e = readdir(d))) {
-		const char *digits = e->d_name + 6;
-
-		if (strncmp(e->d_name, "nvidia", 6) == 0 && *digits && strspn(digits, "0123456789") == strlen(digits))
-			n++;
-	}
-	closedir(d);
-	return n;
-}
-
 static int check_devices(struct ptc_daemon_config *cfg, struct ptc_error *err)
 {
+	struct ptc_error why = PTC_ERROR_INIT;
+
+	cfg->found = ptc_node_devices_free(cfg->found);
 	if (!cfg->devices_auto)
-		return 0;
-	cfg->devices = ptc_daemon_config_count_devices("/dev");
-	if (cfg->devices == 0)
+		return ptc_node_devices_virtual(cfg->devices, &cfg->found, err);
+	if (ptc_node_devices_find(&cfg->found, &why))
 		return ptc_daemon_config_error(
 			cfg, "devices", err, PTC_ENODEVICES,
-			"auto found no /dev/nvidiaN; load the driver, or write devices: NUMBER for "
-			"virtual devices");
-	if (cfg->devices > PTC_MAX_DEVICES_PER_NODE)
-		return ptc_daemon_config_error(cfg, "devices", err, PTC_ELIMIT, "auto found more than %d",
-					       PTC_MAX_DEVICES_PER_NODE);
+			"auto found no device: %s; load the driver, or write devices: NUMBER for virtual devices",
+			why.text);
+	cfg->devices = ptc_node_devices_count(cfg->found);
 	return 0;
 }
 

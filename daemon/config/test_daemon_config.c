@@ -387,19 +387,16 @@ static void socket_paths_are_bounded(void **state)
 	assert_int_equal(accept(text, false, &err), PTC_EINVAL);
 }
 
-static void devices_are_counted(void **state)
+/* What is found where there is a driver: daemon/gpu/node, tests/test_gpu_devices.py. */
+static void devices_are_found(void **state)
 {
-	char path[128];
+	struct ptc_error err = PTC_ERROR_INIT;
 
-	assert_int_equal(ptc_daemon_config_count_devices("/nowhere"), 0);
-	assert_int_equal(ptc_daemon_config_count_devices(dir), 0);
-	write_file("nvidia0", 0600, path);
-	write_file("nvidia17", 0600, path);
-	write_file("nvidiactl", 0600, path);
-	write_file("nvidia-uvm", 0600, path);
-	write_file("nvidia", 0600, path);
-	write_file("nvidia1x", 0600, path);
-	assert_int_equal(ptc_daemon_config_count_devices(dir), 2);
+	setenv("PTC_GPU", "/nonexistent", 1);
+	assert_int_equal(accept(BASE COORD "devices: auto\n", true, &err), PTC_ENODEVICES);
+	assert_non_null(strstr(err.text, "auto found no device: "));
+	assert_non_null(strstr(err.text, "write devices: NUMBER for virtual devices"));
+	unsetenv("PTC_GPU");
 }
 
 static void files_are_loaded(void **state)
@@ -475,7 +472,7 @@ int main(void)
 		cmocka_unit_test(bad_input_is_one_clear_line),
 		cmocka_unit_test(rules_across_keys),
 		cmocka_unit_test(socket_paths_are_bounded),
-		cmocka_unit_test(devices_are_counted),
+		cmocka_unit_test(devices_are_found),
 		cmocka_unit_test(files_are_loaded),
 		cmocka_unit_test(memory_adds_up),
 		cmocka_unit_test(out_of_memory),

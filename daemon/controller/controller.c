@@ -13,7 +13,6 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "base/sys/sys.h"
-#include "daemon/controller/tally.h"
 #include "formats/json.h"
 #include "rpc/pb/pbcall.h"
 
@@ -28,80 +27,6 @@
 #define LOCK_TICKS_PER_PLACE 2 /* of 200 ms: how long daemon i waits before it tries for a free lock */
 
 /* ---- life --------------------------------------------------------------------- */
-
-struct ptc_controller *ptc_controller_ref(struct ptc_controller *ctl)
-{
-	ctl->refs++;
-	return ctl;
-}
-
-void ptc_pull_result_done(struct ptc_pull_result *r)
-{
-	ptc_free(r->need_index);
-	ptc_free(r->digests);
-	if (r->capture)
-		ptc_pb_free(&r->capture->base);
-	if (r->layout)
-		ptc_pb_free(&r->layout->base);
-	memset(r, 0, sizeof *r);
-}
-
-void ptc_pull_results_done(struct ptc_controller *ctl)
-{
-	for (size_t i = 0; i < ctl->npulls; i++)
-		ptc_pull_result_done(&ctl->pulls[i]);
-	ptc_free(ctl->pulls);
-	ctl->pulls = NULL;
-	ctl->npulls = 0;
-}
-
-static void files_done(struct ptc_controller *ctl)
-{
-	struct ptc_manifest_doc m = { .files = ctl->files, .nfiles = ctl->nfiles };
-
-	ptc_manifest_doc_done(&m);
-	ctl->files = NULL;
-	ctl->nfiles = 0;
-}
-
-/* Everything that belongs to one switch. */
-static void switch_done(struct ptc_controller *ctl)
-{
-	ptc_watcher_unref(ctl->watcher);
-	ptc_watcher_unref(ctl->fill_watcher);
-	ctl->watcher = ctl->fill_watcher = NULL;
-	ptc_free(ctl->plan_json);
-	ptc_free(ctl->from_config);
-	ptc_free(ctl->expected);
-	ptc_free(ctl->digests);
-	ctl->plan_json = ctl->from_config = NULL;
-	ctl->expected = ctl->digests = NULL;
-	ctl->nexpected = ctl->ndigests = 0;
-	ctl->state_hash[0] = '\0';
-	memset(&ctl->rank_states, 0, sizeof ctl->rank_states);
-	ptc_ledger_done(&ctl->cursors);
-	ctl->captured_bytes = 0;
-	files_done(ctl);
-	ptc_pull_results_done(ctl);
-}
-
-static void timer_closed(uv_handle_t *h)
-{
-	ptc_free(h);
-}
-
-void ptc_controller_unref(struct ptc_controller *ctl)
-{
-	if (--ctl->refs)
-		return;
-	switch_done(ctl);
-	ptc_view_done(&ctl->view);
-	ptc_job_free(ctl->core);
-	ptc_free(ctl->known);
-	uv_close((uv_handle_t *)ctl->timer, timer_closed);
-	uv_close((uv_handle_t *)ctl->retry, timer_closed);
-	ptc_free(ctl);
-}
 
 /* May free ctl: the daemon's list held a reference. */
 static void drop(struct ptc_controller *ctl)
@@ -180,6 +105,8 @@ static void tell_nodes(struct ptc_controller *ctl)
 	ptc_controller_unref(ctl);
 }
 
+static void perform_step(struct ptc_controller *ctl, const struct ptc_job_event *event);
+
 static void create(struct ptc_controllers *all, struct ptc_job_view *job)
 {
 	struct ptc_controller **list = ptc_reallocarray(all->list, all->n + 1, sizeof *list);
@@ -189,6 +116,8 @@ static void create(struct ptc_controllers *all, struct ptc_job_view *job)
 	all->list = list;
 	ctl->all = all;
 	ctl->refs = 1;
+	ctl->step = perform_step;
+	ctl->submit = ptc_controller_submit;
 	ctl->meta = job->meta;
 	ctl->view.meta = job->meta;
 	ctl->fence = job->lock_revision;
@@ -246,6 +175,35 @@ bool ptc_controllers_next(const struct ptc_controllers *all, size_t *at, const c
 		return true;
 	}
 	return false;
+}
+
+size_t ptc_controllers_runs(void *arg, struct ptc_measuring_run *ret, size_t max)
+{
+	const struct ptc_controllers *all = arg;
+	size_t n = 0;
+
+	for (size_t i = 0; i < all->n && n < max; i++) {
+		const struct ptc_controller *ctl = all->list[i];
+		const struct ptc_generation_doc *g = &ctl->view.from;
+		struct ptc_measuring_run *r = &ret[n];
+		uint32_t node;
+
+		if (ctl->gone || !ptc_controller_idle(ctl) || !ctl->has_record || ctl->record.run != PTC_RUN_LIVE ||
+		    !g->world || !ptc_cluster_find_node(all->cluster, g->nodes[g->rank_node[0]], &node))
+			continue;
+		*r = (struct ptc_measuring_run){ .fence = ctl->fence,
+						 .generation = ctl->record.generation,
+						 .incarnation = ctl->record.incarnation,
+						 .config = ptc_strdup(g->config) };
+		if (!r->config)
+			continue;
+		memcpy(r->uuid, ctl->uuid, sizeof r->uuid);
+		memcpy(r->spec_hash, ctl->meta.spec_hash, sizeof r->spec_hash);
+		snprintf(r->node, sizeof r->node, "%s", ptc_cluster_node(all->cluster, node)->doc.name);
+		snprintf(r->address, sizeof r->address, "%s", ptc_cluster_node(all->cluster, node)->doc.address);
+		n++;
+	}
+	return n;
 }
 
 void ptc_controllers_tidy(struct ptc_controllers *all)
@@ -359,11 +317,6 @@ void ptc_controllers_tick(struct ptc_controllers *all)
 
 /* ---- requests ------------------------------------------------------------------------ */
 
-bool ptc_controller_idle(const struct ptc_controller *ctl)
-{
-	return ptc_job_phase(ctl->core) == PTC_JOB_IDLE;
-}
-
 bool ptc_controller_passing(struct ptc_controller *ctl)
 {
 	switch (ptc_job_phase(ctl->core)) {
@@ -381,12 +334,6 @@ bool ptc_controller_passing(struct ptc_controller *ctl)
 	}
 }
 
-void ptc_controller_tidy(struct ptc_controller *ctl)
-{
-	if (ptc_controller_idle(ctl))
-		ptc_tidy_blobs(ctl);
-}
-
 int64_t ptc_controller_fence(const struct ptc_controller *ctl)
 {
 	return ctl->fence;
@@ -397,18 +344,6 @@ void ptc_controller_status(const struct ptc_controller *ctl, const char **ret_ph
 {
 	*ret_phase = ptc_job_phase_name(ptc_job_phase(ctl->core));
 	ptc_controller_bytes(ctl, ret_done, ret_total);
-}
-
-uint32_t *ptc_controller_numbers(struct ptc_controller *ctl, const struct ptc_generation_doc *g)
-{
-	uint32_t *v = ptc_calloc(g->nnodes, sizeof *v);
-
-	for (size_t i = 0; v && i < g->nnodes; i++)
-		if (ptc_cluster_intern_node(ctl->all->cluster, g->nodes[i], &v[i]) != 0) {
-			ptc_free(v);
-			return NULL;
-		}
-	return v;
 }
 
 static int check_base(struct ptc_controller *ctl, const struct ptc_switch_request *r, struct ptc_error *err)
@@ -429,13 +364,6 @@ static int check_base(struct ptc_controller *ctl, const struct ptc_switch_reques
 		return ptc_error_set(err, PTC_ECONFLICT, "job %s %s meanwhile; try again", ctl->meta.name,
 				     r->run_from ? "has ended" : "was started");
 	return 0;
-}
-
-const struct ptc_generation_doc *ptc_controller_current(const struct ptc_controller *ctl)
-{
-	bool rolled = ctl->view.to.world && ctl->record.generation == ctl->intent.to_generation;
-
-	return rolled ? &ctl->view.to : &ctl->view.from;
 }
 
 /* What a switch of this kind goes to; see struct ptc_switch. */
@@ -508,7 +436,7 @@ int ptc_controller_submit(struct ptc_controller *ctl, struct ptc_switch_request 
 		ptc_free(to);
 		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
 	}
-	switch_done(ctl);
+	ptc_controller_switch_done(ctl);
 	ctl->watcher = r->watcher;
 	ctl->plan_json = r->plan_json;
 	r->watcher = NULL;
@@ -626,6 +554,8 @@ static void done(struct ptc_controller *ctl, const struct ptc_job_update *up)
 	count(ctl, up->status == 0);
 	if (up->status == 0) {
 		text = ptc_switch_summary(ctl);
+		if (ctl->intent.run_to && ctl->intent.kind == PTC_SWITCH_RESIZE)
+			ptc_measuring_switched(ctl->all->measuring, ctl->uuid, ctl->intent.to_generation, text);
 		committed(ctl);
 	} else {
 		if (up->status != PTC_EFENCED) /* else it is the next controller's to say */
@@ -644,7 +574,7 @@ static void done(struct ptc_controller *ctl, const struct ptc_job_update *up)
 	if (up->status == 0)
 		ptc_ending_over(ctl, text);
 	ptc_free(text);
-	switch_done(ctl);
+	ptc_controller_switch_done(ctl);
 	ptc_controller_tidy(ctl);
 }
 
@@ -719,7 +649,7 @@ static void perform(struct ptc_controller *ctl, const struct ptc_job_update *up)
 	}
 }
 
-void ptc_controller_step(struct ptc_controller *ctl, const struct ptc_job_event *event)
+static void perform_step(struct ptc_controller *ctl, const struct ptc_job_event *event)
 {
 	struct ptc_job_updates ups;
 

@@ -7,9 +7,11 @@
  * Failure modes: the lock is lost (another daemon goes on), etcd unreachable, nodes that do not answer: daemon/core/job_core.h. */
 #pragma once
 
+#include "base/number/count.h"
 #include "daemon/cluster/channels.h"
 #include "daemon/core/job_core.h"
 #include "daemon/documents/documents.h"
+#include "daemon/planning/measuring.h"
 #include "daemon/workers/types/worker_event.h"
 
 #include <stdatomic.h>
@@ -27,6 +29,8 @@ struct ptc_controllers {
 	struct ptc_agent *agent;
 	struct ptc_store *store;
 	struct ptc_workers *workers;
+	struct ptc_planning *planning; /* NULL: jobs are scaled over dp */
+	struct ptc_measuring *measuring;
 	const atomic_bool *stopping;
 	struct ptc_controller **list; /* [loop] one for each job whose lock we hold */
 	size_t n;
@@ -78,6 +82,8 @@ void ptc_pulls_wait(void);
 /* [loop] The controlled jobs, one for each call; *at begins as 0. False: no more. */
 bool ptc_controllers_next(const struct ptc_controllers *all, size_t *at, const char **ret_uuid,
 			  enum ptc_job_phase *ret_phase);
+/* [loop] A ptc_measuring_opts.runs; arg: struct ptc_controllers. */
+size_t ptc_controllers_runs(void *arg, struct ptc_measuring_run *ret, size_t max);
 /* [loop] From time to time: removes again whatever could not be removed before. */
 void ptc_controllers_tidy(struct ptc_controllers *all);
 struct ptc_controller *ptc_controller_find(struct ptc_controllers *all, const char *uuid);
@@ -141,27 +147,49 @@ int ptc_lost_error(const struct ptc_view *v, const struct ptc_spec *spec, const 
 		   struct ptc_error *err);
 
 struct ptc_plan_request {
-	const char *config; /* NULL or "": from gpus and the job's table */
+	const char *config; /* NULL or "": from gpus: the job's table, else the planner */
 	uint32_t gpus;
-	bool or_same; /* neither is given: as the job is, or the largest of its table that fits ... */
-	bool or_one;  /* ... or, where none does, one rank */
+	double horizon_s; /* for the planner; 0: the job's mean time between changes */
+	int objective;    /* for the planner: enum ptc_objective */
+	bool or_same;     /* neither is given: as the job is, or the largest of its table that fits ... */
+	bool or_one;      /* ... or, where none does, one rank */
 	char **nodes;
 	size_t nnodes; /* restrict to these; 0: any */
 };
 struct ptc_planned {
 	struct ptc_generation_doc to;
 	char *json; /* documented in docs/control.md */
+	bool stays; /* the planner finds that no switch pays; `to` is what is now */
+	char why[PTC_WHY_MAX + 256];
 };
 void ptc_planned_done(struct ptc_planned *p);
 /* Blocking; not on the loop. v has from (or generation 0). */
 int ptc_plan_switch(struct ptc_controllers *all, const struct ptc_view *v, const struct ptc_plan_request *req,
 		    struct ptc_planned *ret_planned, struct ptc_error *err);
 
+/* What the planner says of req->gpus devices or, with first, of each number from there on, by what the job is now: JSON
+ * (docs/control.md). Blocking; not on the loop. */
+int ptc_plan_advise(struct ptc_controllers *all, const struct ptc_view *v, const struct ptc_plan_request *req,
+		    uint32_t first, json_t **ret_json, struct ptc_error *err);
+
 /* What the plan of a switch comes to once the layout of v->to is known; its bounds are over the devices of the pool. */
 struct ptc_plan_pool;
 struct ptc_plan_pool *ptc_plan_pool_new(struct ptc_controllers *all,
 					const struct ptc_view *v); /* [loop] NULL: out of memory */
 struct ptc_plan_pool *ptc_plan_pool_free(struct ptc_plan_pool *p); /* NULL ok */
-/* Blocking; any thread but the loop. v is the one the pool was made with. */
-int ptc_plan_of_layout(const struct ptc_plan_pool *pool, const struct ptc_view *v, char **ret_json,
+/* Blocking; any thread but the loop. v is the one the pool was made with. planned: the plan before, whose choice is kept;
+ * NULL: there is none. */
+int ptc_plan_of_layout(const struct ptc_plan_pool *pool, const struct ptc_view *v, const char *planned, char **ret_json,
 		       struct ptc_error *err);
+
+/* Numbers of the switches that this daemon has controlled since it started. The controllers add to them, metrics reads
+ * them; both on the loop thread. Counted whether or not anything is served. */
+#define PTC_SWITCH_KINDS 4
+
+struct ptc_switch_tally {
+	uint64_t ended[PTC_SWITCH_KINDS][2]; /* [kind][committed] */
+	uint64_t between_bytes, within_bytes, captured_bytes, bound_bytes;
+	struct ptc_histogram phases[PTC_JOB_PHASE_COUNT]; /* time spent in each */
+};
+
+extern struct ptc_switch_tally ptc_switch_tally; /* [loop] */

@@ -17,6 +17,7 @@
 #include "base/alloc.h"
 #include "base/buf.h"
 #include "base/check.h"
+#include "base/cleanup.h"
 #include "base/number/digest.h"
 #include "base/log.h"
 #include "base/sys/sys.h"
@@ -257,6 +258,7 @@ struct layout_task {
 	size_t nreplies;
 	char layout_hash[PTC_HASH_HEX], generation_hash[PTC_HASH_HEX];
 	struct ptc_plan_pool *pool; /* borrows view */
+	char *planned;              /* what was planned before the layout was known; NULL: nothing */
 	char *plan_json;
 	int status;
 	struct ptc_error err;
@@ -267,6 +269,7 @@ static void layout_task_free(struct layout_task *l)
 	for (size_t i = 0; i < l->nreplies; i++)
 		ptc_pb_free(&l->replies[i]->base);
 	ptc_free(l->replies);
+	ptc_free(l->planned);
 	ptc_free(l->plan_json);
 	ptc_plan_pool_free(l->pool);
 	ptc_view_done(&l->view);
@@ -341,27 +344,54 @@ static int compare(struct layout_task *l, const struct ptc_declared *now)
 	return rc;
 }
 
+/* A document that goes with others in one revision; too long for that, it is written now. */
+static int add_document(struct layout_task *l, struct ptc_etcd *e, const char *json, size_t len,
+			char ret_hash[PTC_HASH_HEX], char key[PTC_BLOB_KEY], struct ptc_etcd_op *ops, size_t *nops)
+{
+	if (ptc_blob_op(l->view.meta.uuid, json, len, ret_hash, key, &ops[*nops])) {
+		(*nops)++;
+		return 0;
+	}
+	return ptc_controller_put_blob(l->view.meta.uuid, l->fence, e, json, len, ret_hash, &l->err);
+}
+
+/* Training waits meanwhile: both in one revision, if that is possible. */
+static int put_documents(struct layout_task *l, struct ptc_etcd *e, const char *layout, size_t len)
+{
+	char keys[2][PTC_BLOB_KEY], lock[96];
+	struct ptc_etcd_op ops[2];
+	size_t n = 0;
+	bool ok = true;
+	ptc_auto_free char *generation = NULL;
+	int rc = add_document(l, e, layout, len, l->layout_hash, keys[0], ops, &n);
+
+	if (rc)
+		return rc;
+	memcpy(l->view.to.layout_hash, l->layout_hash, sizeof l->layout_hash);
+	generation = ptc_generation_doc_encode(&l->view.to);
+	if (!generation)
+		return ptc_error_set(&l->err, PTC_ENOMEM, "out of memory for the generation");
+	rc = add_document(l, e, generation, strlen(generation), l->generation_hash, keys[1], ops, &n);
+	if (rc || n == 0)
+		return rc;
+	snprintf(lock, sizeof lock, "/ptc/jobs/%s/lock", l->view.meta.uuid);
+	rc = ptc_etcd_txn(e, &(struct ptc_etcd_compare){ lock, PTC_ETCD_CREATE_REV, l->fence }, 1, ops, n, "etcd.blob",
+			  &ok, NULL, &l->err);
+	if (rc == 0 && !ok)
+		rc = ptc_error_set(&l->err, PTC_EFENCED, "%s is not what it was any more; nothing was written", lock);
+	return rc;
+}
+
 static int write_layout(struct layout_task *l, const struct ptc_declared *d, struct ptc_etcd *e)
 {
-	char *json = NULL;
+	ptc_auto_free char *json = NULL;
 	size_t len;
 	int rc = ptc_layout_doc_encode(d, &json, &len, &l->err);
 
 	if (rc == 0)
 		rc = ptc_quota_document(l->ctl->all->cluster, l->view.meta.uid, len, "what the ranks declared",
 					&l->err);
-	if (rc == 0)
-		rc = ptc_controller_put_blob(l->view.meta.uuid, l->fence, e, json, len, l->layout_hash, &l->err);
-	ptc_free(json);
-	if (rc)
-		return rc;
-	memcpy(l->view.to.layout_hash, l->layout_hash, sizeof l->layout_hash);
-	json = ptc_generation_doc_encode(&l->view.to);
-	if (!json)
-		return ptc_error_set(&l->err, PTC_ENOMEM, "out of memory for the generation");
-	rc = ptc_controller_put_blob(l->view.meta.uuid, l->fence, e, json, strlen(json), l->generation_hash, &l->err);
-	ptc_free(json);
-	return rc;
+	return rc ? rc : put_documents(l, e, json, len);
 }
 
 static void layout_work(void *arg, struct ptc_etcd *e)
@@ -377,7 +407,7 @@ static void layout_work(void *arg, struct ptc_etcd *e)
 		l->status = write_layout(l, &declared, e);
 	ptc_declared_done(&declared);
 	if (l->status == 0)
-		l->status = ptc_plan_of_layout(l->pool, &l->view, &l->plan_json, &l->err);
+		l->status = ptc_plan_of_layout(l->pool, &l->view, l->planned, &l->plan_json, &l->err);
 }
 
 static void layout_done(void *arg)
@@ -421,6 +451,7 @@ void ptc_controller_layout(struct ptc_controller *ctl, uint64_t seq)
 	ptc_require(ptc_view_nodes(&l->view) == 0);
 	l->pool = ptc_plan_pool_new(ctl->all, &l->view);
 	ptc_require(l->pool);
+	l->planned = ctl->plan_json ? ptc_strdup(ctl->plan_json) : NULL;
 	l->replies = ptc_calloc(ctl->npulls, sizeof *l->replies);
 	ptc_require(l->replies);
 	for (size_t i = 0; i < ctl->npulls; i++) {
@@ -546,7 +577,7 @@ void ptc_controller_event(struct ptc_controller *ctl)
 		r.kind = PTC_SWITCH_HALT;
 		ptc_event(ctl->all->cluster, ctl->uuid, "failed", "node %s: %s", w->node, w->doc.text);
 	}
-	if (ptc_controller_submit(ctl, &r, &err) == 0)
+	if (ctl->submit(ctl, &r, &err) == 0)
 		return;
 	ptc_warn("job", "job=%s %s", ctl->meta.name, err.text);
 	if (r.watcher)

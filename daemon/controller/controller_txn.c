@@ -643,14 +643,15 @@ struct load {
 	struct ptc_rank_states rank_states;
 };
 
-static int load_keys(struct load *l, struct ptc_etcd_kvs *kvs)
+/* prefix: of all of the job's keys. Those of nodes have a slash behind it, whatever the nodes are called. */
+static int load_keys(struct load *l, const struct ptc_etcd_kvs *kvs, const char *prefix)
 {
 	bool locked = false;
 	int rc = 0;
 
 	for (size_t i = 0; rc == 0 && i < kvs->n; i++) {
 		const struct ptc_etcd_kv *kv = &kvs->kv[i];
-		const char *leaf = strrchr(kv->key, '/') + 1;
+		const char *leaf = kv->key + strlen(prefix);
 
 		if (strcmp(leaf, "lock") == 0) {
 			locked = kv->create_revision == l->fence;
@@ -697,7 +698,7 @@ static void load_work(void *arg, struct ptc_etcd *e)
 	snprintf(prefix, sizeof prefix, "/ptc/jobs/%s/", l->ctl->uuid);
 	l->status = ptc_etcd_get(e, prefix, true, 0, &kvs, &l->err);
 	if (l->status == 0)
-		l->status = load_keys(l, &kvs);
+		l->status = load_keys(l, &kvs, prefix);
 	ptc_etcd_kvs_done(&kvs);
 	if (l->status == 0)
 		l->status = ptc_view_load(l->ctl->all->docs.kept, &l->ctl->meta, l->has_record ? &l->record : NULL,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Inside the controller: shared by controller.c (life, mirror, steps),
- * controller_send.c (calls to nodes) and controller_txn.c (etcd). Loop thread
+/* Inside the controller: shared by controller_state.c (memory), controller_send.c (calls to nodes), controller_txn.c
+ * (etcd), controller_live.c (ranks) and, above them, controller.c (mirror, steps). Loop thread
  * unless a function says otherwise. */
 #pragma once
 
@@ -26,6 +26,9 @@ struct ptc_pull; /* a running call that streams, controller_send.c */
 
 struct ptc_controller {
 	struct ptc_controllers *all;
+	/* controller.c's, for the files below it: what has happened is handed to the core; a switch is asked for. */
+	void (*step)(struct ptc_controller *ctl, const struct ptc_job_event *event);
+	int (*submit)(struct ptc_controller *ctl, struct ptc_switch_request *r, struct ptc_error *err);
 	int refs;     /* [loop] operations in flight and the daemon's list */
 	bool gone;    /* lock lost or job deleted: answers are ignored */
 	bool stopped; /* the core performed STOPPED */
@@ -92,10 +95,17 @@ struct ptc_controller {
 	uint64_t retry_seq;
 };
 
-void ptc_controller_step(struct ptc_controller *ctl, const struct ptc_job_event *event);
+/* controller.c. Performs the core's updates; may free ctl unless the caller holds a reference. */
+static inline void ptc_controller_step(struct ptc_controller *ctl, const struct ptc_job_event *event)
+{
+	ctl->step(ctl, event);
+}
+void ptc_controller_progress(struct ptc_controller *ctl);
+
+/* controller_state.c */
 struct ptc_controller *ptc_controller_ref(struct ptc_controller *ctl);
 void ptc_controller_unref(struct ptc_controller *ctl);
-void ptc_controller_progress(struct ptc_controller *ctl);
+void ptc_controller_switch_done(struct ptc_controller *ctl); /* frees everything that belongs to one switch */
 /* A generation's nodes as the core knows them: cluster numbers, each once; ptc_free it. NULL: out of memory. */
 uint32_t *ptc_controller_numbers(struct ptc_controller *ctl, const struct ptc_generation_doc *g);
 void ptc_pull_results_done(struct ptc_controller *ctl);

@@ -4,6 +4,7 @@
  * ranks and counts what moves. Failure modes: more devices asked for than are
  * known (PTC_ENODEVICES: only a scheduler grants nodes), a rule that does not
  * fit (PTC_ELAYOUT naming the tensor), bytes without a live source (PTC_ELOST).
+ * Who has a say in the configuration, in this order: --config, the job's table, the planner (daemon/planning), dp scaling.
  * A job whose ranks declare their tensors is placed by the layout they had under that configuration before; the first
  * time there is none, and ranks stay where they are, if TP groups are kept together there as well as anywhere.
  * TP groups stay in one rack where they fit; where they do not, racks are no matter: a job that goes on is worth more. */
@@ -61,45 +62,19 @@ static int same_config(const struct ptc_job_desc *desc, const char *current, con
 	return ptc_error_set(err, PTC_EINVAL, "neither a configuration nor a number of gpus is given");
 }
 
-static int choose_config(const struct ptc_job_desc *desc, const char *current, const struct ptc_plan_request *req,
-			 size_t ndevices, struct ptc_config *ret_config, struct ptc_error *err)
-{
-	const struct ptc_config *known;
-	uint32_t world;
-	int rc;
-
-	if (req->config && req->config[0]) {
-		rc = ptc_config_parse(req->config, ret_config, err);
-		if (rc == 0)
-			rc = ptc_config_world(ret_config, &world, err);
-		if (rc == 0 && req->gpus && world != req->gpus)
-			rc = ptc_error_set(err, PTC_EINVAL, "--config %s needs %u devices, --gpus says %u", req->config,
-					   world, req->gpus);
-		return rc;
-	}
-	if (req->gpus == 0)
-		return req->or_same ? same_config(desc, current, req, ndevices, ret_config, err)
-				    : ptc_error_set(err, PTC_EINVAL,
-						    "neither a configuration nor a number of gpus is given");
-	known = ptc_job_config_for(desc, req->gpus);
-	if (known) {
-		*ret_config = *known;
-		return 0;
-	}
-	return default_config(current, req->gpus, ret_config, err);
-}
-
 /* ---- which devices ---------------------------------------------------------------- */
 
 struct pool {
 	struct ptc_controllers *all;
 	const struct ptc_plan_request *req; /* NULL: any node */
 	char **names;                       /* plan node number -> name; the view's nodes come first */
-	size_t nnames;
-	bool *usable;       /* as a source */
-	uint64_t *ceilings; /* of chunks; 0: not known, the node is down */
-	uint32_t *rack_of;  /* of those that are up: its rack's number */
-	const char **racks; /* their names, of documents; "" of nodes that name none is one like others */
+	size_t nnames, nall; /* from nnames to nall: down, without anything of the job; no numbers of a plan */
+	const char **states; /* of all: "up", "down", "drained"; NULL: the cluster knows it no longer */
+	uint32_t *counts;    /* of all: devices */
+	bool *usable;        /* as a source */
+	uint64_t *ceilings;  /* of chunks; 0: not known, the node is down */
+	uint32_t *rack_of;   /* of those that are up: its rack's number */
+	const char **racks;  /* their names, of documents; "" of nodes that name none is one like others */
 	size_t nracks;
 	struct ptc_device *devices;
 	size_t ndevices;
@@ -137,6 +112,25 @@ static uint32_t pool_rack(struct pool *p, const char *name)
 	return (uint32_t)p->nracks++;
 }
 
+/* For people who look at a plan; no placement goes by it. */
+static void collect_state(struct pool *p, const struct ptc_node *n)
+{
+	size_t i = 0;
+
+	while (i < p->nall && strcmp(p->names[i], n->doc.name) != 0)
+		i++;
+	if (i == p->nall) {
+		p->names[i] = ptc_strdup(n->doc.name);
+		if (!p->names[i]) {
+			p->rc = PTC_ENOMEM;
+			return;
+		}
+		p->nall++;
+	}
+	p->states[i] = !n->up ? "down" : n->drained ? "drained" : "up";
+	p->counts[i] = n->doc.devices;
+}
+
 /* Loop thread. */
 static void collect(void *arg)
 {
@@ -147,12 +141,15 @@ static void collect(void *arg)
 	for (uint32_t i = 0; i < ptc_cluster_nnodes(c); i++)
 		devices += ptc_cluster_node(c, i)->doc.devices;
 	p->names = ptc_calloc(most, sizeof *p->names);
+	p->states = ptc_calloc(most, sizeof *p->states);
+	p->counts = ptc_calloc(most, sizeof *p->counts);
 	p->usable = ptc_calloc(most, sizeof *p->usable);
 	p->ceilings = ptc_calloc(most, sizeof *p->ceilings);
 	p->rack_of = ptc_calloc(most, sizeof *p->rack_of);
 	p->racks = ptc_calloc(most, sizeof *p->racks);
 	p->devices = ptc_calloc(devices, sizeof *p->devices);
-	if (!p->names || !p->usable || !p->ceilings || !p->rack_of || !p->racks || !p->devices) {
+	if (!p->names || !p->states || !p->counts || !p->usable || !p->ceilings || !p->rack_of || !p->racks ||
+	    !p->devices) {
 		p->rc = PTC_ENOMEM;
 		return;
 	}
@@ -173,15 +170,20 @@ static void collect(void *arg)
 		for (uint32_t k = 0; k < n->doc.devices; k++)
 			p->devices[p->ndevices++] = (struct ptc_device){ number, k };
 	}
+	p->nall = p->nnames;
+	for (uint32_t i = 0; i < ptc_cluster_nnodes(c) && !p->rc; i++)
+		collect_state(p, ptc_cluster_node(c, i));
 	ptc_free(p->racks); /* what it points to is the loop's */
 	p->racks = NULL;
 }
 
 static void pool_done(struct pool *p)
 {
-	for (size_t i = 0; i < p->nnames; i++)
+	for (size_t i = 0; i < PTC_MAX(p->nnames, p->nall); i++)
 		ptc_free(p->names[i]);
 	ptc_free(p->names);
+	ptc_free(p->states);
+	ptc_free(p->counts);
 	ptc_free(p->usable);
 	ptc_free(p->ceilings);
 	ptc_free(p->rack_of);
@@ -474,6 +476,306 @@ static int make_layouts(struct ptc_controllers *all, const struct ptc_job_desc *
 	return rc ? rc : place(p, l, err);
 }
 
+/* ---- the choke point: which configuration ------------------------------------------------- */
+
+struct pricer {
+	struct ptc_controllers *all;
+	const struct ptc_view *v;
+	const struct ptc_job_desc *desc;
+	const struct pool *p;
+	struct layouts now; /* what holds the state, once for all candidates */
+	struct ptc_planning_shape shape;
+	bool *now_leaves;
+};
+
+/* The layout of a configuration that differs from this one in its batch at most: a price needs no more. */
+static int known_layout(const struct ptc_manifest_doc *m, const struct ptc_config *config, const char **ret_hash)
+{
+	ptc_auto_free struct ptc_config *other = ptc_calloc(1, sizeof *other);
+	ptc_auto_free char *want = ptc_malloc(PTC_CONFIG_TEXT_MAX), *text = ptc_malloc(PTC_CONFIG_TEXT_MAX);
+	int rc = other && want && text ? ptc_config_format(config, want, PTC_CONFIG_TEXT_MAX) : PTC_ENOMEM;
+
+	*ret_hash = NULL;
+	for (size_t i = 0; rc == 0 && i < m->nlayouts && !*ret_hash; i++) {
+		if (ptc_config_parse(m->layouts[i].config, other, NULL) != 0)
+			continue;
+		other->micro_batch = config->micro_batch;
+		other->global_batch = config->global_batch;
+		if (ptc_config_format(other, text, PTC_CONFIG_TEXT_MAX) == 0 && strcmp(text, want) == 0)
+			*ret_hash = m->layouts[i].layout_hash;
+	}
+	return rc;
+}
+
+/* Nobody has declared what ranks hold under it: a node needs of each replica what its ranks are of it, and has none of it
+ * or all. */
+static void estimate_moves(const struct pricer *pr, const struct ptc_config *to, const struct ptc_allocation *a,
+			   const struct ptc_planning_links *links, struct ptc_planning_moves *ret)
+{
+	ptc_auto_free uint32_t *ranks = ptc_calloc(pr->p->nnames + 1, sizeof *ranks);
+	double state = 0, busiest = 0;
+
+	for (size_t i = 0; pr->now.from && i < ptc_spec_items(pr->now.spec); i++)
+		state += (double)ptc_item_bytes(pr->now.spec, i);
+	for (uint32_t r = 0; ranks && r < a->world; r++)
+		ranks[a->ranks[r].node]++;
+	*ret = (struct ptc_planning_moves){ .exact = state == 0 };
+	for (size_t n = 0; ranks && n < pr->p->nnames; n++) {
+		double need = state * PTC_MIN(1.0, ranks[n] / ((double)to->tp * to->pp));
+		bool has = false;
+
+		for (uint32_t r = 0; r < pr->now.from_alloc.world && !has; r++)
+			has = pr->now.from_alloc.ranks[r].node == n;
+		ret->bytes += need;
+		ret->bytes_least += has ? 0 : need;
+		busiest = PTC_MAX(busiest, need);
+	}
+	ret->seconds = busiest / links->node_bytes_s;
+}
+
+/* A node's store must hold what it needs afterwards. */
+static int fits_stores(const struct pool *p, const struct layouts *l)
+{
+	for (size_t n = 0; n < p->nnames; n++)
+		if (p->ceilings[n] && (uint64_t)l->need->in_bytes[n] > p->ceilings[n])
+			return PTC_ENOSPC;
+	return 0;
+}
+
+/* The devices of nodes that are not left; devices of *ret are the caller's. */
+static int pool_without(const struct pool *p, const bool *leave, struct pool *ret)
+{
+	struct pool q = *p;
+
+	q.devices = ptc_calloc(p->ndevices + 1, sizeof *q.devices);
+	q.ndevices = 0;
+	if (!q.devices)
+		return PTC_ENOMEM;
+	for (size_t i = 0; i < p->ndevices; i++)
+		if (!leave || !leave[p->devices[i].node])
+			q.devices[q.ndevices++] = p->devices[i];
+	*ret = q;
+	return 0;
+}
+
+static int price_layout(const struct pricer *pr, const struct ptc_config *to, const char *known, struct layouts *l,
+			const struct ptc_planning_links *links, struct ptc_planning_moves *ret)
+{
+	struct ptc_rates rates = { (int64_t)links->node_bytes_s, (int64_t)links->node_bytes_s,
+				   (int64_t)links->within_bytes_s };
+	ptc_auto_free char *text = ptc_malloc(PTC_CONFIG_TEXT_MAX);
+	int rc = text && ptc_config_format(to, text, PTC_CONFIG_TEXT_MAX) == 0 ? 0 : PTC_ENOMEM;
+
+	if (rc == 0)
+		rc = one_layout(pr->all, pr->v, pr->desc, known ? known : "", text, &l->spec, &l->to, &l->own_to,
+				&l->to_ref, NULL);
+	if (rc == 0)
+		rc = place(pr->p, l, NULL);
+	if (rc == 0)
+		rc = fits_stores(pr->p, l);
+	if (rc == 0)
+		*ret = (struct ptc_planning_moves){ .bytes = (double)l->plan->between_nodes,
+						    .bytes_least = (double)l->plan->between_nodes,
+						    .seconds = (double)ptc_plan_time_ns(l->plan, &rates) / 1e9,
+						    .exact = true };
+	return rc;
+}
+
+static int price_config(void *arg, const struct ptc_config *to, const bool *leave,
+			const struct ptc_planning_links *links, struct ptc_planning_moves *ret)
+{
+	const struct pricer *all = arg;
+	struct pricer pr = *all;
+	struct layouts l = { .spec = pr.now.spec, .from = pr.now.from, .from_alloc = pr.now.from_alloc };
+	struct pool left;
+	const char *known = NULL;
+	uint32_t world;
+	int rc = ptc_config_world(to, &world, NULL);
+
+	if (rc == 0 && pr.desc->spec.ntensors == 0)
+		rc = known_layout(&pr.v->manifest, to, &known);
+	if (rc == 0)
+		rc = pool_without(all->p, leave, &left);
+	if (rc)
+		return rc;
+	pr.p = &left;
+	if (world > left.ndevices) {
+		rc = PTC_ENODEVICES;
+	} else if (known || pr.desc->spec.ntensors) {
+		rc = price_layout(&pr, to, known, &l, links, ret);
+	} else {
+		rc = place_unknown(&left, to, world, &l, NULL);
+		if (rc == 0)
+			estimate_moves(&pr, to, &l.to_alloc, links, ret);
+	}
+	l.from_alloc = (struct ptc_allocation){ 0 }; /* the caller's */
+	layouts_done(&l);
+	ptc_free(left.devices);
+	return rc;
+}
+
+/* Whether every rank is on a device that may be used. */
+static bool ranks_may_stay(const struct pool *p, const struct ptc_allocation *from)
+{
+	ptc_auto_free bool *used = ptc_calloc(p->ndevices + 1, sizeof *used);
+	bool yes = used && from->world;
+	size_t at;
+
+	for (uint32_t r = 0; yes && r < from->world; r++)
+		yes = device_free(p, used, from->ranks[r], &at);
+	return yes;
+}
+
+/* In the order of the pool's nodes. */
+static int shape_of(const struct pool *p, struct ptc_planning_shape *ret)
+{
+	ret->nodes = ptc_calloc(p->nnames + 1, sizeof *ret->nodes);
+	if (!ret->nodes)
+		return PTC_ENOMEM;
+	ret->nnodes = p->nnames;
+	for (size_t i = 0; i < p->nnames; i++)
+		snprintf(ret->nodes[i].name, sizeof ret->nodes[i].name, "%s", p->names[i]);
+	for (size_t i = 0; i < p->ndevices; i++)
+		ret->nodes[p->devices[i].node].devices++;
+	ptc_planning_shape_sum(ret);
+	return 0;
+}
+
+/* Of each node, whether no rank is there; NULL: none runs, or memory is short. */
+static bool *nodes_left(const struct pool *p, const struct ptc_allocation *from)
+{
+	bool *leave = from->world ? ptc_calloc(p->nnames + 1, sizeof *leave) : NULL;
+
+	for (size_t i = 0; leave && i < p->nnames; i++)
+		leave[i] = true;
+	for (uint32_t r = 0; leave && r < from->world; r++)
+		leave[from->ranks[r].node] = false;
+	return leave;
+}
+
+/* What is asked of the planner, of a job on the devices of a pool. done: pricer_done. */
+static int planner_ask(struct pricer *pr, const struct ptc_plan_request *req, struct ptc_planning_ask *ret,
+		       struct ptc_error *err)
+{
+	struct ptc_planning_ask ask = { .uuid = pr->v->meta.uuid,
+					.spec_hash = pr->v->meta.spec_hash,
+					.desc = pr->desc,
+					.now = pr->v->from.config,
+					.live = pr->desc->has_run,
+					.gpus = req->gpus,
+					.horizon_s = req->horizon_s,
+					.objective = (enum ptc_objective)req->objective,
+					.price = price_config,
+					.arg = pr };
+	int rc = from_layout(pr->all, pr->v, pr->desc, &pr->now, err);
+
+	if (rc == 0 && shape_of(pr->p, &pr->shape) != 0)
+		rc = ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	pr->now_leaves = rc ? NULL : nodes_left(pr->p, &pr->now.from_alloc);
+	ask.shape = pr->shape;
+	ask.now_leaves = pr->now_leaves;
+	ask.may_stay = rc == 0 && !req->or_same && ranks_may_stay(pr->p, &pr->now.from_alloc);
+	*ret = ask;
+	return rc;
+}
+
+static int by_planner(struct pricer *pr, const struct ptc_plan_request *req, struct ptc_config *ret_config,
+		      struct ptc_planned *ret, json_t **ret_choice, bool **ret_leave, struct ptc_error *err)
+{
+	struct ptc_planning_ask ask;
+	ptc_auto_free struct ptc_planning_answer *a = ptc_calloc(1, sizeof *a);
+	json_t *first;
+	int rc = a ? planner_ask(pr, req, &ask, err) : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+
+	if (rc == 0)
+		rc = ptc_planning_choose(pr->all->planning, &ask, a, err);
+	if (rc)
+		return rc;
+	*ret_config = a->config;
+	ret->stays = a->stays;
+	snprintf(ret->why, sizeof ret->why, "%s", a->why);
+	first = json_array_get(json_object_get(a->json, "candidates"), 0);
+	*ret_choice = first ? json_copy(first) : json_object();
+	json_object_set_new(*ret_choice, "by", json_string("planner"));
+	json_object_set_new(*ret_choice, "why", json_string(a->why));
+	json_object_set(*ret_choice, "calibrated", json_object_get(a->json, "calibrated"));
+	json_object_set(*ret_choice, "profiled", json_object_get(a->json, "profiled"));
+	json_decref(a->json);
+	*ret_leave = a->leave;
+	return 0;
+}
+
+static void pricer_done(struct pricer *pr)
+{
+	layouts_done(&pr->now);
+	ptc_planning_shape_done(&pr->shape);
+	ptc_free(pr->now_leaves);
+}
+
+/* The planner does without these. */
+static int leave_nodes(struct pool *p, const bool *leave, struct ptc_error *err)
+{
+	struct pool left;
+
+	if (pool_without(p, leave, &left) != 0)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	ptc_free(p->devices);
+	p->devices = left.devices;
+	p->ndevices = left.ndevices;
+	return 0;
+}
+
+static int given_config(const struct ptc_plan_request *req, struct ptc_config *ret_config, struct ptc_error *err)
+{
+	uint32_t world;
+	int rc = ptc_config_parse(req->config, ret_config, err);
+
+	if (rc == 0)
+		rc = ptc_config_world(ret_config, &world, err);
+	if (rc == 0 && req->gpus && world != req->gpus)
+		rc = ptc_error_set(err, PTC_EINVAL, "--config %s needs %u devices, --gpus says %u", req->config, world,
+				   req->gpus);
+	return rc;
+}
+
+/* *ret_choice: who chose, and why; NULL where nobody had to. The pool loses nodes that the planner does without. A job without a model is scaled over dp, as is one that has
+ * never said its batch. */
+static int choose_config(struct ptc_controllers *all, const struct ptc_view *v, const struct ptc_job_desc *desc,
+			 struct pool *p, const struct ptc_plan_request *req, struct ptc_config *ret_config,
+			 struct ptc_planned *ret, json_t **ret_choice, struct ptc_error *err)
+{
+	bool *leave = NULL;
+	struct pricer pr = { .all = all, .v = v, .desc = desc, .p = p };
+	const struct ptc_config *known = req->gpus ? ptc_job_config_for(desc, req->gpus) : NULL;
+	const char *by = "table";
+	int rc = PTC_ENOTFOUND;
+
+	if (req->config && req->config[0])
+		return given_config(req, ret_config, err);
+	if (req->gpus == 0)
+		return req->or_same ? same_config(desc, v->from.config, req, p->ndevices, ret_config, err)
+				    : ptc_error_set(err, PTC_EINVAL,
+						    "neither a configuration nor a number of gpus is given");
+	if (known) {
+		*ret_config = *known;
+		rc = 0;
+	} else if (desc->model && all->planning) {
+		rc = by_planner(&pr, req, ret_config, ret, ret_choice, &leave, err);
+		pricer_done(&pr);
+		if (rc == 0 && leave)
+			rc = leave_nodes(p, leave, err);
+		ptc_free(leave);
+		if (rc != PTC_ENOTFOUND)
+			return rc;
+	}
+	if (rc) {
+		by = "scaling of dp";
+		rc = default_config(v->from.config, req->gpus, ret_config, err);
+	}
+	*ret_choice = rc ? NULL : json_pack("{s:s}", "by", by);
+	return rc;
+}
+
 /* Names only nodes that ranks use, in order of first use. */
 static int make_doc(const struct pool *p, const struct ptc_config *config, const struct ptc_allocation *a,
 		    struct ptc_generation_doc *ret_doc, struct ptc_error *err)
@@ -510,18 +812,36 @@ nomem:
 	return ptc_error_set(err, PTC_ENOMEM, "out of memory");
 }
 
+/* Of every node of the cluster, and those that have something of the job; what moves, where it is known. */
 static json_t *node_rows(const struct pool *p, const struct layouts *l)
 {
 	const struct ptc_plan *plan = l->plan;
 	json_t *rows = json_array();
 
-	for (size_t i = 0; plan && i < p->nnames; i++)
-		if (plan->in_bytes[i] || plan->out_bytes[i] || l->need->in_bytes[i])
-			json_array_append_new(rows, json_pack("{s:s, s:I, s:I, s:I, s:I}", "node", p->names[i],
-							      "in_bytes", (json_int_t)plan->in_bytes[i], "out_bytes",
-							      (json_int_t)plan->out_bytes[i], "held_bytes",
-							      (json_int_t)l->need->in_bytes[i], "ceiling_bytes",
-							      (json_int_t)p->ceilings[i]));
+	for (size_t i = 0; i < p->nall; i++) {
+		json_t *row = json_pack("{s:s, s:s, s:I}", "node", p->names[i], "state",
+					p->states[i] ? p->states[i] : "down", "devices", (json_int_t)p->counts[i]);
+
+		if (plan && i < p->nnames) {
+			json_object_set_new(row, "in_bytes", json_integer(plan->in_bytes[i]));
+			json_object_set_new(row, "out_bytes", json_integer(plan->out_bytes[i]));
+			json_object_set_new(row, "held_bytes", json_integer(l->need->in_bytes[i]));
+			json_object_set_new(row, "ceiling_bytes", json_integer((json_int_t)p->ceilings[i]));
+		}
+		json_array_append_new(rows, row);
+	}
+	return rows;
+}
+
+/* Where the ranks are now. */
+static json_t *from_ranks(const struct ptc_view *v)
+{
+	json_t *rows = json_array();
+
+	for (uint32_t r = 0; v->from_generation && r < v->from.world; r++)
+		json_array_append_new(rows, json_pack("{s:I, s:s, s:I}", "rank", (json_int_t)r, "node",
+						      v->from.nodes[v->from.rank_node[r]], "device",
+						      (json_int_t)v->from.rank_device[r]));
 	return rows;
 }
 
@@ -558,10 +878,10 @@ static const char *rank_mode(const struct ptc_job_desc *desc, const struct ptc_v
 	return "start";
 }
 
-/* blobs: what becomes of ranks' blobs; NULL: not asked for. */
+/* blobs: what becomes of ranks' blobs; NULL: not asked for. choice: who chose the configuration; NULL: it was given. */
 static char *plan_json(const struct pool *p, const struct ptc_view *v, const struct ptc_job_desc *desc,
 		       const struct ptc_generation_doc *to, const struct layouts *l,
-		       const struct ptc_blobs_review *blobs)
+		       const struct ptc_blobs_review *blobs, json_t *choice)
 {
 	json_t *ranks = json_array(), *root;
 	char *text;
@@ -575,11 +895,13 @@ static char *plan_json(const struct pool *p, const struct ptc_view *v, const str
 			json_object_set_new(row, "mode", json_string(mode));
 		json_array_append_new(ranks, row);
 	}
-	root = json_pack("{s:i, s:s, s:s, s:s, s:o, s:o, s:o, s:o}", "version", 1, "job", v->meta.name, "from",
-			 v->from.config ? v->from.config : "", "to", to->config, "ranks", ranks, "nodes",
-			 node_rows(p, l), "groups", groups(l), "totals", totals(l));
+	root = json_pack("{s:i, s:s, s:s, s:s, s:o, s:o, s:o, s:o, s:o}", "version", 1, "job", v->meta.name, "from",
+			 v->from.config ? v->from.config : "", "to", to->config, "from_ranks", from_ranks(v), "ranks",
+			 ranks, "nodes", node_rows(p, l), "groups", groups(l), "totals", totals(l));
 	if (root && blobs && blobs->text[0])
 		json_object_set_new(root, "blobs", ptc_rank_states_json(blobs));
+	if (root && choice)
+		json_object_set(root, "choice", choice);
 	text = root ? ptc_json_text(root) : NULL;
 	json_decref(root);
 	return text;
@@ -618,6 +940,7 @@ int ptc_plan_switch(struct ptc_controllers *all, const struct ptc_view *v, const
 	const struct ptc_job_desc *desc;
 	ptc_auto_free char *known = NULL;
 	struct ptc_config config;
+	json_t *choice = NULL;
 	void *ref = NULL;
 	int rc = req->nnodes > PTC_MAX_NODES
 			 ? ptc_error_set(err, PTC_ELIMIT, "%zu nodes are named; at most %u exist", req->nnodes,
@@ -627,7 +950,7 @@ int ptc_plan_switch(struct ptc_controllers *all, const struct ptc_view *v, const
 	if (rc == 0)
 		rc = collect_pool(all, &p, err);
 	if (rc == 0)
-		rc = choose_config(desc, v->from.config, req, p.ndevices, &config, err);
+		rc = choose_config(all, v, desc, &p, req, &config, &planned, &choice, err);
 	if (rc == 0)
 		rc = make_layouts(all, desc, v, &config, &p, &l, &known, err);
 	if (rc == 0)
@@ -637,9 +960,10 @@ int ptc_plan_switch(struct ptc_controllers *all, const struct ptc_view *v, const
 	if (rc == 0) {
 		if (known)
 			memcpy(planned.to.layout_hash, known, strlen(known) + 1);
-		planned.json = plan_json(&p, v, desc, &planned.to, &l, &rank_states.review);
+		planned.json = plan_json(&p, v, desc, &planned.to, &l, &rank_states.review, choice);
 		rc = planned.json ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory");
 	}
+	json_decref(choice);
 	layouts_done(&l);
 	pool_done(&p);
 	ptc_specs_release(ref);
@@ -649,6 +973,32 @@ int ptc_plan_switch(struct ptc_controllers *all, const struct ptc_view *v, const
 	}
 	*ret_planned = planned;
 	return 0;
+}
+
+int ptc_plan_advise(struct ptc_controllers *all, const struct ptc_view *v, const struct ptc_plan_request *req,
+		    uint32_t first, json_t **ret_json, struct ptc_error *err)
+{
+	struct pool p = { .all = all, .req = req, .v = v };
+	struct pricer pr = { .all = all, .v = v, .p = &p };
+	ptc_auto_free struct ptc_planning_answer *a = ptc_calloc(1, sizeof *a);
+	struct ptc_planning_ask ask;
+	void *ref = NULL;
+	int rc = a ? ptc_specs_get(all->docs.specs, v->meta.uuid, v->meta.spec_hash, &pr.desc, &ref, err)
+		   : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+
+	if (rc == 0)
+		rc = collect_pool(all, &p, err);
+	if (rc == 0)
+		rc = planner_ask(&pr, req, &ask, err);
+	if (rc == 0 && first)
+		rc = ptc_planning_range(all->planning, &ask, first, ret_json, err);
+	else if (rc == 0 && (rc = ptc_planning_choose(all->planning, &ask, a, err)) == 0)
+		*ret_json = a->json;
+	ptc_free(a ? a->leave : NULL);
+	pricer_done(&pr);
+	pool_done(&p);
+	ptc_specs_release(ref);
+	return rc;
 }
 
 /* The best that these devices allow, beside what the mapping chosen before the layout was known comes to. */
@@ -691,12 +1041,13 @@ struct ptc_plan_pool *ptc_plan_pool_free(struct ptc_plan_pool *p)
 	return NULL;
 }
 
-int ptc_plan_of_layout(const struct ptc_plan_pool *pool, const struct ptc_view *v, char **ret_json,
+int ptc_plan_of_layout(const struct ptc_plan_pool *pool, const struct ptc_view *v, const char *planned, char **ret_json,
 		       struct ptc_error *err)
 {
 	const struct pool *p = &pool->pool;
 	const struct ptc_job_desc *desc = NULL;
 	struct layouts l = { 0 };
+	json_t *before = NULL;
 	void *ref = NULL;
 	int rc = 0;
 
@@ -712,10 +1063,13 @@ int ptc_plan_of_layout(const struct ptc_plan_pool *pool, const struct ptc_view *
 		rc = ptc_error_set(err, PTC_ENOMEM, "out of memory");
 	if (rc == 0)
 		rc = plan_of_layout(p, &l, err);
+	if (rc == 0 && planned)
+		rc = ptc_json_load("plan", planned, strlen(planned), &before, err);
 	if (rc == 0) {
-		*ret_json = plan_json(p, v, NULL, &v->to, &l, NULL);
+		*ret_json = plan_json(p, v, NULL, &v->to, &l, NULL, json_object_get(before, "choice"));
 		rc = *ret_json ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory");
 	}
+	json_decref(before);
 	layouts_done(&l);
 	if (desc)
 		ptc_specs_release(ref);

@@ -303,3 +303,9 @@ void ptc_tidy_blobs(struct ptc_controller *ctl)
 		prune_free(p);
 	}
 }
+
+void ptc_controller_tidy(struct ptc_controller *ctl)
+{
+	if (ptc_controller_idle(ctl))
+		ptc_tidy_blobs(ctl);
+}

@@ -113,7 +113,7 @@ struct ptc_etcd_child_opts {
 		client_url; /* "https://127.0.0.1:2379" with tls, "unix" (a socket in data_dir), or "http://127.0.0.1:PORT" with insecure */
 	const struct ptc_rpc_tls *tls;
 	bool insecure;
-	const char *binary;    /* NULL: "etcd" beside our helpers (base/helper.h), else in PATH */
+	const char *binary;    /* NULL: "etcd" beside our helpers (base/sys/helper.h), else in PATH */
 	uint64_t quota_bytes;  /* of its database: writes are refused beyond it; 0: PTC_ETCD_QUOTA */
 	int look_ms;           /* between looks at database and log; 0: 5000 */
 	uint64_t memory_bytes; /* its share: its garbage collector keeps to three quarters of it; 0: as it likes */

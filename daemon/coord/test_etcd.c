@@ -1113,6 +1113,38 @@ static void tls_is_mutual_and_replaces_a_unix_orphan(void **state)
 	ptc_free(endpoint);
 }
 
+/* Where there is a list of revoked certificates, which is looked at more often, the database is looked at as often as without one. */
+static void a_database_beside_a_list_is_kept_small(void **state)
+{
+	char ca[160], cert[160], key[160], crl[160], url[64], *value = ptc_calloc(1, VALUE_BYTES);
+	struct ptc_rpc_tls tls = { .ca_path = ca, .cert_path = cert, .key_path = key, .crl_path = crl };
+	struct fixture f = { 0 };
+	struct ptc_etcd_child_opts opts = {
+		.data_dir = f.dir, .client_url = url, .tls = &tls, .quota_bytes = QUOTA_BYTES, .look_ms = 2500
+	};
+
+	assert_non_null(value);
+	test_ca(top, "keep");
+	test_cert(top, "keep", "k0", "URI:ptc://node/k0,DNS:ptc-node,IP:127.0.0.1", 2);
+	test_crl(top, "keep", "keep", "");
+	snprintf(f.dir, sizeof f.dir, "%s/beside", top);
+	snprintf(ca, sizeof ca, "%s/keep.crt", top);
+	snprintf(cert, sizeof cert, "%s/k0.crt", top);
+	snprintf(key, sizeof key, "%s/k0.key", top);
+	snprintf(crl, sizeof crl, "%s/keep.crl", top);
+	snprintf(url, sizeof url, "https://127.0.0.1:%d", free_port());
+	OK(ptc_etcd_child_new(&opts, &f.child, &f.endpoint, &ok_err));
+	f.e = client(f.endpoint, &tls, 0);
+	for (int i = 0; i < QUOTA_BYTES / VALUE_BYTES * 3 / 4; i++)
+		OK(ptc_etcd_put(f.e, "/k/a", value, VALUE_BYTES, 0, NULL, &ok_err));
+	for (int i = 0; i < 600 && size_of(f.e).bytes > QUOTA_BYTES / 2; i++)
+		sleep_ms(50);
+	assert_in_range(size_of(f.e).bytes, 0, QUOTA_BYTES / 2);
+	assert_true(exists(f.e, "/k/a"));
+	ptc_free(value);
+	stop(&f);
+}
+
 /* Does etcd take a request that shows DIR/NAME's certificate? */
 static bool lets_in(const char *url, const char *name)
 {
@@ -1256,6 +1288,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(a_compacted_watch_lists_again),
 		cmocka_unit_test(freeing_the_client_stops_its_threads),
 		cmocka_unit_test(a_database_is_kept_small),
+		cmocka_unit_test(a_database_beside_a_list_is_kept_small),
 		cmocka_unit_test(a_full_database_takes_writes_again),
 		cmocka_unit_test(a_killed_etcd_is_started_again),
 		cmocka_unit_test(nothing_listens_on_tcp_and_nothing_leaks_in),

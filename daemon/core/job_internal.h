@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the files of the job core share: job_core.c (states, moves, events), job_nodes.c (what nodes are asked), job_start.c (switches
- * and what is written down). Nobody else includes it. Nothing here fails: room was reserved before. */
+/* What the files of the job core share. Each calls only those above it here: job_state.c, job_nodes.c, job_moves.c, then
+ * job_replies.c and job_start.c; job_core.c calls them all. Nobody else includes it. Nothing here fails: room was reserved before. */
 #pragma once
 
 #include "daemon/core/job_core.h"
@@ -76,35 +76,55 @@ struct ptc_job {
 	size_t nupdates, updates_cap;
 };
 
-/* ---- job_core.c ------------------------------------------------------------------ */
+/* ---- job_state.c: states, updates, what a switch is -------------------------------------- */
 
+enum ptc_job_waits {
+	PTC_JOB_WAITS_NODES,
+	PTC_JOB_WAITS_TXN,
+	PTC_JOB_WAITS_LOCAL
+}; /* whom beside nodes a phase waits for */
+struct ptc_job_state {
+	const char *name;
+	uint32_t next;   /* allowed moves: a bit per phase */
+	bool has_switch; /* invariant */
+	int waits;       /* enum ptc_job_waits; ABORTING: for a transaction in its first half */
+	bool from, to;   /* asks these nodes */
+	int update;      /* LOCAL: that asks the shell */
+};
+const struct ptc_job_state *ptc_job_state(enum ptc_job_phase phase);
+/* Aborts the process where an invariant does not hold. The O(1) part holds in every build, the counts in debug builds. */
+void ptc_job_check(const struct ptc_job *job);
 struct ptc_job_update *ptc_job_push(struct ptc_job *job, enum ptc_job_update_kind kind);
 void ptc_job_want_tick(struct ptc_job *job);
 __attribute__((format(printf, 4, 5))) void ptc_job_reason_set(struct ptc_job_reason *r, int status, uint32_t node,
 							      const char *fmt, ...);
 void ptc_job_move(struct ptc_job *job, enum ptc_job_phase next);
 void ptc_job_push_done(struct ptc_job *job, uint64_t id, const struct ptc_job_reason *r);
-/* Moves to a phase and begins what it does. */
-void ptc_job_enter(struct ptc_job *job, enum ptc_job_phase phase);
-/* The first phase after that one which this switch has. */
-void ptc_job_enter_after(struct ptc_job *job, enum ptc_job_phase phase);
-/* Ends the phase if it waits for nobody any more. */
-void ptc_job_advance(struct ptc_job *job);
-/* To be read again what is written down. */
-void ptc_job_reload(struct ptc_job *job);
 /* The end of the current switch, told once; then it is forgotten. */
 void ptc_job_switch_report(struct ptc_job *job);
 void ptc_job_switch_forget(struct ptc_job *job);
-/* The switch goes wrong for job->why. With a transaction in flight its outcome comes first. */
-void ptc_job_switch_fail(struct ptc_job *job);
+bool ptc_job_list_valid(const uint32_t *v, uint32_t n);
+bool ptc_job_switch_has(const struct ptc_switch *s, enum ptc_job_phase phase);
+bool ptc_job_record_is(const struct ptc_job *job, uint64_t generation, uint64_t snapshot);
+/* COMMIT1 of the switch holds, and the intent is still there. */
+bool ptc_job_half_way(const struct ptc_job *job);
+/* CLEAR has to raise the incarnation: ranks of the old generation may have ended for this switch. */
+bool ptc_job_needs_incarnation(const struct ptc_job *job);
 
-/* ---- job_nodes.c --------------------------------------------------------------- */
+/* ---- job_nodes.c: what nodes are asked ---------------------------------------------------- */
 
 /* FINISH may be sent: no intent is held. */
 bool ptc_job_may_finish(const struct ptc_job *job);
 /* Sends the node what it is to do next, if anything and if it can take it. */
 void ptc_job_node_try(struct ptc_job *job, uint32_t i);
 void ptc_job_nodes_try(struct ptc_job *job);
+/* The answer to what it was asked is not wanted any more. */
+void ptc_job_node_cancel(struct ptc_job *job, uint32_t i);
+/* The phase ends only when it has answered; it has. */
+void ptc_job_node_want(struct ptc_job *job, struct ptc_job_node *n);
+void ptc_job_node_answered(struct ptc_job *job, struct ptc_job_node *n);
+/* The phase cannot end without it, or goes badly without it. */
+bool ptc_job_node_awaited(const struct ptc_job *job, const struct ptc_job_node *n);
 /* What it is to keep has changed: the answer to a FINISH under way would say nothing. */
 void ptc_job_node_mark_stale(struct ptc_job *job, uint32_t i);
 /* Nobody is needed any more. A FINISH may go on: it is right until the record changes (mark_stale). */
@@ -113,18 +133,33 @@ void ptc_job_nodes_release(struct ptc_job *job, bool cancel_finish);
 void ptc_job_nodes_ask(struct ptc_job *job, bool from, bool to);
 /* Starts ARMING: the first round, for the switch's stop. */
 void ptc_job_arm(struct ptc_job *job);
+/* Notes the beginning of a round for `stop`; asks nobody. */
+void ptc_job_arming_round(struct ptc_job *job, uint64_t stop);
 /* FINISHING and the second half of ABORTING: whoever is up is cleaned; nobody else is waited for. */
 void ptc_job_nodes_finish(struct ptc_job *job);
+
+/* ---- job_moves.c: from phase to phase ------------------------------------------------------ */
+
+/* Moves to a phase and begins what it does. */
+void ptc_job_enter(struct ptc_job *job, enum ptc_job_phase phase);
+/* The first phase after that one which this switch has. */
+void ptc_job_enter_after(struct ptc_job *job, enum ptc_job_phase phase);
+/* Ends the phase if it waits for nobody any more. */
+void ptc_job_advance(struct ptc_job *job);
+/* To be read again what is written down: when the wait that grows with each time is over, and at once. */
+void ptc_job_reload(struct ptc_job *job);
+void ptc_job_reload_send(struct ptc_job *job);
+/* The switch goes wrong for job->why. With a transaction in flight its outcome comes first. */
+void ptc_job_switch_fail(struct ptc_job *job);
+
+/* ---- job_replies.c: answers of nodes, their coming and going ------------------------------- */
+
 void ptc_job_on_reply(struct ptc_job *job, const struct ptc_job_event *ev);
 void ptc_job_on_node_down(struct ptc_job *job, uint32_t i);
 void ptc_job_on_node_up(struct ptc_job *job, uint32_t i);
 void ptc_job_node_tick(struct ptc_job *job, uint32_t i);
 
-/* ---- job_start.c ------------------------------------------------------------------ */
+/* ---- job_start.c: where a switch begins or goes on ------------------------------------------ */
 
-bool ptc_job_list_valid(const uint32_t *v, uint32_t n);
-bool ptc_job_switch_has(const struct ptc_switch *s, enum ptc_job_phase phase);
-/* CLEAR has to raise the incarnation: ranks of the old generation may have ended for this switch. */
-bool ptc_job_needs_incarnation(const struct ptc_job *job);
 void ptc_job_on_start(struct ptc_job *job, const struct ptc_job_event *ev);
 void ptc_job_on_switch(struct ptc_job *job, const struct ptc_switch *s);

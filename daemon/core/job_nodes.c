@@ -1,33 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the nodes of a job are asked, and what their answers and their coming and going mean. See job_core.c for the whole.
- *
- * Happy path: ask marks the nodes a phase needs; each is sent its operation, one at a time; the last answer ends the phase.
- *
- * Failure modes
- *   retriable answer      held back for 1, 2, 4 .. ticks, then sent again; max_attempts in a row abort the switch
- *   any other             aborts the switch; in FINISHING, ABORTING and IDLE the node stays stale and is tried again
- *   down                  waited for; what it was asked is asked again when it is back
- *   restarted in ARMING   its ranks go on, its stop may not have been set: armed again before it may answer STOP
- *   restarted in STARTING, BUILDING   asked again: its processes may have gone with the machine
- *   passed again          a new round, later; max_attempts repetitions abort the switch
- *   a rank asks for later a new round for the next step; PTC_JOB_MOVES_MAX of them abort the switch */
+/* What the nodes of a job are asked: which of them a phase needs, and what each is sent, one operation at a time. job_replies.c
+ * has what they answer. Nothing here fails. */
 #include "daemon/core/job_internal.h"
 
 #include "base/check.h"
 
-#define BACKOFF_MAX_LOG2 5 /* longest back-off: 32 ticks */
-#define NO_OP            (-1)
-
-static const char *op_name(int op)
-{
-	static const char *const names[] = {
-		[PTC_OP_CHECK] = "check", [PTC_OP_SEAL] = "seal",     [PTC_OP_PREPARE] = "prepare",
-		[PTC_OP_PULL] = "pull",   [PTC_OP_FINISH] = "finish", [PTC_OP_START] = "start",
-		[PTC_OP_ARM] = "arm",     [PTC_OP_STOP] = "stop",     [PTC_OP_CAPTURE] = "capture",
-		[PTC_OP_END] = "end",     [PTC_OP_BUILD] = "build",
-	};
-	return (unsigned)op < PTC_ARRAY_LEN(names) ? names[op] : "?";
-}
+#define NO_OP (-1)
 
 /* ---- asking ----------------------------------------------------------------------- */
 
@@ -98,7 +76,7 @@ void ptc_job_nodes_try(struct ptc_job *job)
 		ptc_job_node_try(job, i);
 }
 
-static void node_cancel(struct ptc_job *job, uint32_t i)
+void ptc_job_node_cancel(struct ptc_job *job, uint32_t i)
 {
 	struct ptc_job_node *n = &job->nodes[i];
 	if (!n->seq)
@@ -112,7 +90,7 @@ static void node_cancel(struct ptc_job *job, uint32_t i)
 
 void ptc_job_node_mark_stale(struct ptc_job *job, uint32_t i)
 {
-	node_cancel(job, i);
+	ptc_job_node_cancel(job, i);
 	job->nodes[i].stale = true;
 }
 
@@ -122,12 +100,12 @@ void ptc_job_nodes_release(struct ptc_job *job, bool cancel_finish)
 		struct ptc_job_node *n = &job->nodes[i];
 		n->need = false;
 		if (n->op != PTC_OP_FINISH || cancel_finish)
-			node_cancel(job, i);
+			ptc_job_node_cancel(job, i);
 	}
 	job->pending = 0;
 }
 
-static void node_want(struct ptc_job *job, struct ptc_job_node *n)
+void ptc_job_node_want(struct ptc_job *job, struct ptc_job_node *n)
 {
 	if (!n->need) {
 		n->need = true;
@@ -135,7 +113,7 @@ static void node_want(struct ptc_job *job, struct ptc_job_node *n)
 	}
 }
 
-static void node_answered(struct ptc_job *job, struct ptc_job_node *n)
+void ptc_job_node_answered(struct ptc_job *job, struct ptc_job_node *n)
 {
 	if (n->need) {
 		n->need = false;
@@ -143,8 +121,7 @@ static void node_answered(struct ptc_job *job, struct ptc_job_node *n)
 	}
 }
 
-/* The phase cannot end without it, or goes badly without it. */
-static bool node_awaited(const struct ptc_job *job, const struct ptc_job_node *n)
+bool ptc_job_node_awaited(const struct ptc_job *job, const struct ptc_job_node *n)
 {
 	return n->need ||
 	       (job->phase == PTC_JOB_FILLING && n->from && job->cur.kind == PTC_SWITCH_RESIZE && job->pending > 0);
@@ -153,7 +130,7 @@ static bool node_awaited(const struct ptc_job *job, const struct ptc_job_node *n
 bool ptc_job_awaits_down(const struct ptc_job *job, uint32_t node)
 {
 	return job->has_switch && !ptc_job_may_finish(job) && node < job->nnodes && !job->nodes[node].up &&
-	       node_awaited(job, &job->nodes[node]);
+	       ptc_job_node_awaited(job, &job->nodes[node]);
 }
 
 void ptc_job_nodes_ask(struct ptc_job *job, bool from, bool to)
@@ -168,7 +145,7 @@ void ptc_job_nodes_ask(struct ptc_job *job, bool from, bool to)
 		n->attempts = n->backoff = n->down_ticks = 0;
 	}
 	for (uint32_t i = 0; i < job->nnodes; i++) {
-		if (!job->nodes[i].up && node_awaited(job, &job->nodes[i]))
+		if (!job->nodes[i].up && ptc_job_node_awaited(job, &job->nodes[i]))
 			ptc_job_want_tick(job);
 		ptc_job_node_try(job, i);
 	}
@@ -197,7 +174,7 @@ void ptc_job_nodes_finish(struct ptc_job *job)
  *     +-- stop + 1 --------------------------------- all wait, and the state of one cannot be taken there
  */
 
-static void arming_round(struct ptc_job *job, uint64_t stop)
+void ptc_job_arming_round(struct ptc_job *job, uint64_t stop)
 {
 	struct ptc_job_arming *a = &job->arming;
 	*a = (struct ptc_job_arming){
@@ -211,233 +188,6 @@ static void arming_round(struct ptc_job *job, uint64_t stop)
 void ptc_job_arm(struct ptc_job *job)
 {
 	job->arming.rounds = job->arming.moves = 0;
-	arming_round(job, job->cur.stop);
+	ptc_job_arming_round(job, job->cur.stop);
 	ptc_job_nodes_ask(job, true, false);
-}
-
-/* The next round, later than anything published; or too many were needed. */
-static void arming_again(struct ptc_job *job)
-{
-	const struct ptc_job_arming *a = &job->arming;
-	if (a->rounds > job->max_attempts) {
-		ptc_job_reason_set(&job->why, PTC_ETIMEOUT, PTC_JOB_NO_NODE,
-				   "arming: ranks were past their stop in each of %u rounds", a->rounds);
-		ptc_job_switch_fail(job);
-		return;
-	}
-	uint64_t later = a->greatest == UINT64_MAX ? a->greatest : a->greatest + 1;
-	arming_round(job, PTC_MAX(a->stop, later));
-	for (uint32_t k = 0; k < job->cur.nfrom; k++) {
-		uint32_t i = job->cur.from_nodes[k];
-		node_cancel(job, i); /* its STOP */
-		node_want(job, &job->nodes[i]);
-	}
-	ptc_job_nodes_try(job);
-}
-
-static void arming_reply(struct ptc_job *job, struct ptc_job_node *n, const struct ptc_job_event *ev)
-{
-	struct ptc_job_arming *a = &job->arming;
-	n->armed = true;
-	a->unarmed--;
-	a->passed |= ev->passed;
-	a->greatest = PTC_MAX(a->greatest, ev->step);
-	if (a->unarmed)
-		return;
-	if (a->passed) {
-		arming_again(job);
-	} else {
-		a->stopping = true;
-		ptc_job_nodes_try(job);
-	}
-}
-
-/* All ranks wait at the stop, so none is ahead of another; where one's state cannot be taken there, all go on to the next step. */
-static void stop_reply(struct ptc_job *job, struct ptc_job_node *n, const struct ptc_job_event *ev)
-{
-	struct ptc_job_arming *a = &job->arming;
-	node_answered(job, n);
-	if (ev->passed)
-		ptc_job_reason_set(&job->later, PTC_ESTATE, ev->node, "%s", ev->text ? ev->text : "");
-	if (job->pending || !job->later.status)
-		return;
-	if (a->moves == PTC_JOB_MOVES_MAX || a->stop == UINT64_MAX) {
-		ptc_job_reason_set(&job->why, PTC_ESTATE, job->later.node,
-				   "the stop has moved on by %u boundaries, to step %llu, and there still %s", a->moves,
-				   (unsigned long long)a->stop, job->later.text);
-		ptc_job_switch_fail(job);
-		return;
-	}
-	a->moves++;
-	a->rounds = 0;
-	arming_round(job, a->stop + 1);
-	for (uint32_t k = 0; k < job->cur.nfrom; k++)
-		node_want(job, &job->nodes[job->cur.from_nodes[k]]);
-	ptc_job_nodes_try(job);
-}
-
-/* A new process of a node whose ranks others wait for. They go on if it was only ptcd that died; a stop may be forgotten, and with
- * the machine they are gone: it is asked again what it has answered already. */
-static void node_restarted(struct ptc_job *job, struct ptc_job_node *n)
-{
-	if (job->phase == PTC_JOB_ARMING && n->from) {
-		job->arming.unarmed += n->armed;
-		n->armed = false;
-		node_want(job, n);
-	} else if ((job->phase == PTC_JOB_STARTING || job->phase == PTC_JOB_BUILDING) && n->to) {
-		node_want(job, n);
-	}
-}
-
-/* ---- answers --------------------------------------------------------------------------- */
-
-static bool status_retriable(int status)
-{
-	switch (status) {
-	case PTC_EPEER:
-	case PTC_ETIMEOUT:
-	case PTC_ECANCELED:
-	case PTC_EIO:
-	case PTC_ECOORD:
-	case PTC_ENOMEM:
-		return true;
-	default:
-		return false;
-	}
-}
-
-static void node_back_off(struct ptc_job *job, struct ptc_job_node *n)
-{
-	n->backoff = 1u << PTC_MIN(n->attempts, BACKOFF_MAX_LOG2);
-	n->attempts += n->attempts < UINT32_MAX;
-	ptc_job_want_tick(job);
-}
-
-static void reply_good(struct ptc_job *job, uint32_t i, int op, const struct ptc_job_event *ev)
-{
-	struct ptc_job_node *n = &job->nodes[i];
-	if (op != PTC_OP_PREPARE) /* else a PULL that keeps asking for it would never run out of attempts */
-		n->attempts = 0;
-	switch (op) {
-	case PTC_OP_FINISH:
-		n->stale = false;
-		if (job->phase != PTC_JOB_CHECKING || !n->to)
-			node_answered(job, n);
-		break;
-	case PTC_OP_PREPARE:
-		n->prepared = true;
-		if (job->phase == PTC_JOB_PREPARING)
-			node_answered(job, n);
-		break;
-	case PTC_OP_ARM:
-		arming_reply(job, n, ev);
-		break;
-	case PTC_OP_STOP:
-		stop_reply(job, n, ev);
-		break;
-	default:
-		node_answered(job, n);
-		break;
-	}
-	ptc_job_node_try(job, i);
-}
-
-/* A source that is down explains failures of PULL; they do not count while it is waited for. */
-static bool source_down(const struct ptc_job *job)
-{
-	for (uint32_t i = 0; job->phase == PTC_JOB_FILLING && i < job->cur.nfrom; i++) {
-		if (!job->nodes[job->cur.from_nodes[i]].up)
-			return true;
-	}
-	return false;
-}
-
-static void reply_bad(struct ptc_job *job, uint32_t i, int op, const struct ptc_job_event *ev)
-{
-	struct ptc_job_node *n = &job->nodes[i];
-	bool again = status_retriable(ev->status);
-	if (op == PTC_OP_PULL && ev->status == PTC_ESTATE && job->cur.kind == PTC_SWITCH_RESIZE) {
-		n->prepared = false; /* it has forgotten: restarted without our noticing */
-		again = true;
-	}
-	node_back_off(job, n);
-	if (again && op == PTC_OP_PULL && source_down(job))
-		n->attempts = 1;
-	if (again && n->attempts < job->max_attempts)
-		return;
-	if (ptc_job_may_finish(job)) { /* stays stale; tried again while idle */
-		node_answered(job, n);
-	} else if (n->need) {
-		ptc_job_reason_set(&job->why, ev->status, i, "%s: %s", op_name(op),
-				   ev->text && ev->text[0] ? ev->text : ptc_status_name(ev->status));
-		ptc_job_switch_fail(job);
-	}
-}
-
-void ptc_job_on_reply(struct ptc_job *job, const struct ptc_job_event *ev)
-{
-	if (ev->node >= job->nnodes || !ev->seq || job->nodes[ev->node].seq != ev->seq)
-		return;
-	struct ptc_job_node *n = &job->nodes[ev->node];
-	n->seq = 0;
-	if (ev->status == PTC_EFENCED && job->reloads < job->max_attempts) {
-		if (job->phase == PTC_JOB_FILLING && job->cur.kind == PTC_SWITCH_IMPORT)
-			ptc_job_reason_set(&job->why, PTC_EFENCED, ev->node, "%s: a newer controller exists",
-					   op_name(n->op));
-		if (!job->txn_seq) /* else its outcome tells */
-			ptc_job_reload(job);
-		return;
-	}
-	if (ev->status == 0)
-		reply_good(job, ev->node, n->op, ev);
-	else
-		reply_bad(job, ev->node, n->op, ev);
-	ptc_job_advance(job);
-}
-
-/* ---- coming and going --------------------------------------------------------------------- */
-
-void ptc_job_on_node_down(struct ptc_job *job, uint32_t i)
-{
-	struct ptc_job_node *n = &job->nodes[i];
-	node_cancel(job, i);
-	n->up = n->prepared = false;
-	n->attempts = n->backoff = n->down_ticks = 0;
-	node_restarted(job, n);
-	if (ptc_job_may_finish(job)) {
-		node_answered(job, n);
-		ptc_job_advance(job);
-	} else if (n->need && job->phase == PTC_JOB_FILLING && job->cur.kind == PTC_SWITCH_IMPORT) {
-		ptc_job_reason_set(&job->why, PTC_EPEER, i, "went away during the import; what it was sent is lost");
-		ptc_job_switch_fail(job);
-	} else if (node_awaited(job, n)) {
-		ptc_job_want_tick(job);
-	}
-}
-
-void ptc_job_on_node_up(struct ptc_job *job, uint32_t i)
-{
-	if (job->nodes[i].up) /* it has restarted */
-		ptc_job_on_node_down(job, i);
-	job->nodes[i].up = true;
-	job->nodes[i].stale = true;
-	ptc_job_node_try(job, i);
-}
-
-void ptc_job_node_tick(struct ptc_job *job, uint32_t i)
-{
-	struct ptc_job_node *n = &job->nodes[i];
-	if (n->backoff && --n->backoff)
-		ptc_job_want_tick(job);
-	ptc_job_node_try(job, i);
-	if (n->up || !node_awaited(job, n))
-		return;
-	ptc_job_want_tick(job);
-	if (++n->down_ticks < job->wait_ticks)
-		return;
-	if (!job->why.status) {
-		job->why.waited_ms = job->tick_ms * job->wait_ticks;
-		ptc_job_reason_set(&job->why, PTC_EPEER, i, "down for more than %u ms", job->why.waited_ms);
-	}
-	ptc_job_switch_fail(job);
 }

@@ -16,49 +16,6 @@
 
 /* ---- switches ------------------------------------------------------------------------ */
 
-bool ptc_job_list_valid(const uint32_t *v, uint32_t n)
-{
-	if (n > PTC_MAX_NODES || (n && !v))
-		return false;
-	for (uint32_t i = 0; i < n; i++) {
-		if (v[i] >= PTC_MAX_NODES)
-			return false;
-	}
-	return true;
-}
-
-bool ptc_job_switch_has(const struct ptc_switch *s, enum ptc_job_phase phase)
-{
-	bool moves = s->kind == PTC_SWITCH_IMPORT || (s->kind == PTC_SWITCH_RESIZE && s->to_snapshot > 0);
-	bool seals = s->kind == PTC_SWITCH_SNAPSHOT || (s->kind == PTC_SWITCH_RESIZE && s->to_snapshot > 0);
-	bool from = s->run_from && seals, to = s->run_to && s->kind == PTC_SWITCH_RESIZE;
-	switch (phase) {
-	case PTC_JOB_STARTING:
-	case PTC_JOB_BUILDING:
-	case PTC_JOB_LAYOUT:
-		return to;
-	case PTC_JOB_ARMING:
-	case PTC_JOB_AGREEING:
-		return from;
-	case PTC_JOB_SEALING:
-	case PTC_JOB_COMMIT1:
-		return seals;
-	case PTC_JOB_ENDING:
-		return from && s->kind == PTC_SWITCH_RESIZE;
-	case PTC_JOB_PREPARING:
-	case PTC_JOB_FILLING:
-	case PTC_JOB_DIGESTING:
-		return moves;
-	case PTC_JOB_CHECKING:
-	case PTC_JOB_INTENT:
-		return s->kind != PTC_SWITCH_HALT;
-	case PTC_JOB_COMMIT2:
-		return s->kind != PTC_SWITCH_SNAPSHOT;
-	default:
-		return phase == PTC_JOB_FINISHING;
-	}
-}
-
 static const char *resize_wrong(const struct ptc_switch *s)
 {
 	if (s->nto == 0)
@@ -127,30 +84,12 @@ static const char *switch_wrong(const struct ptc_switch *s)
 	return "unknown kind of switch";
 }
 
-static bool record_is(const struct ptc_job *job, uint64_t generation, uint64_t snapshot)
-{
-	return job->generation == generation && job->snapshot == snapshot;
-}
-
-/* COMMIT1 of the switch holds, and the intent is still there. */
-static bool half_way(const struct ptc_job *job)
-{
-	const struct ptc_switch *s = &job->cur;
-	return s->kind == PTC_SWITCH_RESIZE && s->to_snapshot != s->from_snapshot &&
-	       record_is(job, s->from_generation, s->to_snapshot);
-}
-
-bool ptc_job_needs_incarnation(const struct ptc_job *job)
-{
-	return job->intent_there && job->cur.run_from && half_way(job);
-}
-
 static bool intent_fits(const struct ptc_job *job)
 {
 	const struct ptc_switch *s = &job->cur;
 	if (s->kind == PTC_SWITCH_HALT || switch_wrong(s))
 		return false;
-	return record_is(job, s->from_generation, s->from_snapshot) || half_way(job);
+	return ptc_job_record_is(job, s->from_generation, s->from_snapshot) || ptc_job_half_way(job);
 }
 
 /* Makes s the current switch (room was reserved). false: a node is listed twice or a list cannot be read. */
@@ -195,7 +134,7 @@ void ptc_job_on_switch(struct ptc_job *job, const struct ptc_switch *s)
 						       : "the controller is still reading the record");
 		return;
 	}
-	if (wrong || !record_is(job, s->from_generation, s->from_snapshot)) {
+	if (wrong || !ptc_job_record_is(job, s->from_generation, s->from_snapshot)) {
 		refuse(job, s->id, wrong ? PTC_EINVAL : PTC_ESTATE, wrong ? wrong : "the record has changed");
 		return;
 	}
@@ -249,7 +188,7 @@ static void start_with_intent(struct ptc_job *job, bool readable)
 				   job->reloads);
 	if (why->status)
 		ptc_job_enter(job, PTC_JOB_ABORTING);
-	else if (half_way(job))
+	else if (ptc_job_half_way(job))
 		ptc_job_enter_after(job, PTC_JOB_COMMIT1);
 	else if (job->arming.done) /* a COMMIT1 of ours may be on its way: the same stop, the same snapshot */
 		ptc_job_enter(job, PTC_JOB_SEALING);
@@ -261,7 +200,7 @@ static void start_with_intent(struct ptc_job *job, bool readable)
 static void start_without_intent(struct ptc_job *job, bool halted)
 {
 	const struct ptc_switch *s = &job->cur;
-	bool there = record_is(job, s->to_generation, s->to_snapshot);
+	bool there = ptc_job_record_is(job, s->to_generation, s->to_snapshot);
 	if (there && (s->kind == PTC_SWITCH_HALT ? halted : job->intent_held)) {
 		ptc_job_enter(job, PTC_JOB_FINISHING);
 		return;
@@ -272,7 +211,7 @@ static void start_without_intent(struct ptc_job *job, bool halted)
 		ptc_job_nodes_try(job);
 		return;
 	}
-	if (job->intent_held || !record_is(job, s->from_generation, s->from_snapshot))
+	if (job->intent_held || !ptc_job_record_is(job, s->from_generation, s->from_snapshot))
 		ptc_job_reason_set(&job->why, PTC_ECONFLICT, PTC_JOB_NO_NODE, "%s, the record is %llu.%llu",
 				   job->intent_held ? "the intent is gone" : "somebody else has written",
 				   (unsigned long long)job->generation, (unsigned long long)job->snapshot);

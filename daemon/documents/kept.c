@@ -8,36 +8,21 @@
 #include "daemon/cluster/job_events.h"
 #include "daemon/store/store.h"
 #include "daemon/documents/documents.h"
+#include "daemon/documents/kept_jobs.h"
 
 #include "base/alloc.h"
 #include "base/log.h"
 #include "base/sys/sys.h"
 
-#include <pthread.h>
 #include <string.h>
 
 #define KEPT_BYTES (64u << 20)
 #define RETRY_NS   INT64_C(1000000000)
 
-struct kept_doc {
-	char hash[PTC_HASH_HEX];
-	char *data;
-	size_t len;
-};
-
-struct kept_job {
-	struct kept_job *next; /* changed last first */
-	char uuid[PTC_UUID_TEXT];
-	int64_t revision; /* of the record */
-	struct kept_doc *v;
-	size_t n, bytes;
-};
-
 struct ptc_kept {
 	struct ptc_cluster *cluster;
 	struct ptc_store *store;
-	pthread_mutex_t lock; /* of jobs */
-	struct kept_job *jobs;
+	struct ptc_kept_jobs jobs;
 	bool busy; /* [loop], as is: */
 	int64_t not_before_ns;
 };
@@ -47,7 +32,7 @@ struct gathering {
 	struct ptc_etcd *etcd;
 	struct ptc_meta_doc meta;
 	struct ptc_record_doc record;
-	struct kept_job *job;
+	struct ptc_kept_job *job;
 	bool first; /* nothing of it was kept before */
 	int rc;
 };
@@ -60,68 +45,16 @@ struct ptc_kept *ptc_kept_new(struct ptc_cluster *c, struct ptc_store *store)
 		return NULL;
 	k->cluster = c;
 	k->store = store;
-	pthread_mutex_init(&k->lock, NULL);
+	ptc_kept_jobs_init(&k->jobs, KEPT_BYTES);
 	return k;
-}
-
-static struct kept_job *job_free(struct kept_job *j)
-{
-	for (size_t i = 0; j && i < j->n; i++)
-		ptc_free(j->v[i].data);
-	if (j)
-		ptc_free(j->v);
-	ptc_free(j);
-	return NULL;
 }
 
 struct ptc_kept *ptc_kept_free(struct ptc_kept *k)
 {
-	while (k && k->jobs) {
-		struct kept_job *j = k->jobs;
-
-		k->jobs = j->next;
-		job_free(j);
-	}
 	if (k)
-		pthread_mutex_destroy(&k->lock);
+		ptc_kept_jobs_done(&k->jobs);
 	ptc_free(k);
 	return NULL;
-}
-
-static struct kept_job **find_locked(struct ptc_kept *k, const char *uuid)
-{
-	struct kept_job **at = &k->jobs;
-
-	while (*at && strcmp((*at)->uuid, uuid) != 0)
-		at = &(*at)->next;
-	return at;
-}
-
-static const struct kept_doc *doc_of(const struct kept_job *j, const char *hash)
-{
-	for (size_t i = 0; j && i < j->n; i++)
-		if (strcmp(j->v[i].hash, hash) == 0)
-			return &j->v[i];
-	return NULL;
-}
-
-static bool kept_copy(struct ptc_kept *k, const char *uuid, const char *hash, char **ret_data, size_t *ret_len)
-{
-	const struct kept_doc *doc;
-	char *data = NULL;
-
-	pthread_mutex_lock(&k->lock);
-	doc = doc_of(*find_locked(k, uuid), hash);
-	if (doc)
-		data = ptc_malloc(doc->len + 1); /* sealed ones hold any bytes; the others are text, which ends */
-	if (data) {
-		memcpy(data, doc->data, doc->len);
-		data[doc->len] = '\0';
-		*ret_len = doc->len;
-	}
-	pthread_mutex_unlock(&k->lock);
-	*ret_data = data;
-	return data != NULL;
 }
 
 int ptc_document_get(struct ptc_kept *k, const char *uuid, const char *hash, size_t max, char **ret_data,
@@ -129,7 +62,7 @@ int ptc_document_get(struct ptc_kept *k, const char *uuid, const char *hash, siz
 {
 	int rc;
 
-	if (kept_copy(k, uuid, hash, ret_data, ret_len))
+	if (ptc_kept_jobs_copy(&k->jobs, uuid, hash, ret_data, ret_len))
 		return 0;
 	rc = ptc_blob_get(ptc_cluster_etcd(k->cluster), uuid, hash, max, ret_data, ret_len, err);
 	if (rc == PTC_ECOORD || rc == PTC_ETIMEOUT)
@@ -143,40 +76,32 @@ int ptc_document_get(struct ptc_kept *k, const char *uuid, const char *hash, siz
 
 size_t ptc_kept_jobs(struct ptc_kept *k)
 {
-	size_t n = 0;
-
-	pthread_mutex_lock(&k->lock);
-	for (const struct kept_job *j = k->jobs; j; j = j->next)
-		n += j->n > 0;
-	pthread_mutex_unlock(&k->lock);
-	return n;
+	return ptc_kept_jobs_count(&k->jobs);
 }
 
 /* ---- gathering, on the coordination thread ---- */
 
+/* *ret_data: the job's; NULL: it has that already. */
 static int gather_one(struct gathering *g, const char *hash, char **ret_data, size_t *ret_len)
 {
-	struct kept_job *j = g->job;
-	struct kept_doc *v, doc = { .data = NULL };
+	struct ptc_kept_job *j = g->job;
+	char *data = NULL;
+	size_t len;
 	int rc;
 
 	*ret_data = NULL;
-	if (!hash[0] || doc_of(j, hash))
+	if (!hash[0] || ptc_kept_job_find(j, hash))
 		return 0;
-	v = ptc_reallocarray(j->v, j->n + 1, sizeof *v);
-	if (!v)
-		return PTC_ENOMEM;
-	j->v = v;
-	rc = kept_copy(g->kept, j->uuid, hash, &doc.data, &doc.len)
+	rc = ptc_kept_jobs_copy(&g->kept->jobs, j->uuid, hash, &data, &len)
 		     ? 0
-		     : ptc_blob_get(g->etcd, j->uuid, hash, KEPT_BYTES, &doc.data, &doc.len, NULL);
-	if (rc)
+		     : ptc_blob_get(g->etcd, j->uuid, hash, KEPT_BYTES, &data, &len, NULL);
+	rc = rc ? rc : ptc_kept_job_add(j, hash, data, len);
+	if (rc) {
+		ptc_free(data);
 		return rc;
-	memcpy(doc.hash, hash, sizeof doc.hash);
-	v[j->n++] = doc;
-	j->bytes += doc.len;
-	*ret_data = doc.data;
-	*ret_len = doc.len;
+	}
+	*ret_data = data;
+	*ret_len = len;
 	return j->bytes > KEPT_BYTES ? PTC_ELIMIT : 0;
 }
 
@@ -223,35 +148,6 @@ static void gather(void *arg, struct ptc_etcd *etcd)
 		ptc_events_remember(etcd, g->meta.uuid);
 }
 
-static void empty(struct kept_job *j)
-{
-	for (size_t i = 0; i < j->n; i++)
-		ptc_free(j->v[i].data);
-	j->n = j->bytes = 0;
-}
-
-/* A job for which there is no room stays there empty, so that it is not read again until its record changes. */
-static void install(struct ptc_kept *k, struct kept_job *job)
-{
-	struct kept_job **at, *old;
-	size_t bytes = 0;
-
-	pthread_mutex_lock(&k->lock);
-	at = find_locked(k, job->uuid);
-	old = *at;
-	if (old)
-		*at = old->next;
-	job->next = k->jobs;
-	k->jobs = job;
-	for (struct kept_job *j = k->jobs; j; j = j->next) { /* the newest first */
-		if (bytes + j->bytes > KEPT_BYTES)
-			empty(j);
-		bytes += j->bytes;
-	}
-	pthread_mutex_unlock(&k->lock);
-	job_free(old);
-}
-
 static void gathered(void *arg)
 {
 	struct gathering *g = arg;
@@ -263,13 +159,13 @@ static void gathered(void *arg)
 			 "job=%s its documents take more than %u MiB: this node keeps none, and cannot read its state "
 			 "while the coordinator is unreachable",
 			 g->meta.name, KEPT_BYTES >> 20);
-		empty(g->job);
+		ptc_kept_job_empty(g->job);
 	}
 	if (g->rc && g->rc != PTC_ELIMIT) {
 		k->not_before_ns = ptc_sys_now_ns() + RETRY_NS;
-		job_free(g->job);
+		ptc_kept_job_free(g->job);
 	} else {
-		install(k, g->job);
+		ptc_kept_jobs_install(&k->jobs, g->job);
 	}
 	ptc_free(g);
 }
@@ -278,34 +174,21 @@ static void gathered(void *arg)
 
 static bool wanted(struct ptc_kept *k, const struct ptc_job_view *j, bool *ret_first)
 {
-	const struct kept_job *kept;
+	int64_t revision = 0;
 	uid_t uid;
-	bool yes;
 
 	if (!j->has_meta || !j->has_record || j->has_intent || ptc_store_job_owner(k->store, j->uuid, &uid))
 		return false;
-	pthread_mutex_lock(&k->lock);
-	kept = *find_locked(k, j->uuid);
-	*ret_first = !kept;
-	yes = !kept || kept->revision != j->record_revision;
-	pthread_mutex_unlock(&k->lock);
-	return yes;
+	*ret_first = !ptc_kept_jobs_revision(&k->jobs, j->uuid, &revision);
+	return *ret_first || revision != j->record_revision;
 }
 
-static void drop_gone(struct ptc_kept *k)
+static bool is_gone(void *arg, const char *uuid)
 {
-	pthread_mutex_lock(&k->lock);
-	for (struct kept_job **at = &k->jobs, *j; (j = *at);) {
-		const struct ptc_job_view *view = ptc_cluster_find_uuid(k->cluster, j->uuid);
+	struct ptc_kept *k = arg;
+	const struct ptc_job_view *view = ptc_cluster_find_uuid(k->cluster, uuid);
 
-		if (view && view->has_meta) {
-			at = &j->next;
-			continue;
-		}
-		*at = j->next;
-		job_free(j);
-	}
-	pthread_mutex_unlock(&k->lock);
+	return !view || !view->has_meta;
 }
 
 static bool begin(struct ptc_kept *k, const struct ptc_job_view *j, bool first)
@@ -326,7 +209,7 @@ static bool begin(struct ptc_kept *k, const struct ptc_job_view *j, bool first)
 	g->job->revision = j->record_revision;
 	if (ptc_cluster_run(k->cluster, gather, gathered, g) == 0)
 		return true;
-	job_free(g->job);
+	ptc_kept_job_free(g->job);
 	ptc_free(g);
 	return false;
 }
@@ -338,7 +221,7 @@ void ptc_kept_tick(struct ptc_kept *k)
 	if (k->busy || !ptc_cluster_synced(k->cluster) || ptc_cluster_lease(k->cluster) == 0 ||
 	    ptc_sys_now_ns() < k->not_before_ns)
 		return;
-	drop_gone(k);
+	ptc_kept_jobs_drop(&k->jobs, is_gone, k);
 	for (size_t i = 0; i < ptc_cluster_njobs(k->cluster) && !k->busy; i++)
 		if (wanted(k, ptc_cluster_job(k->cluster, i), &first))
 			k->busy = begin(k, ptc_cluster_job(k->cluster, i), first);

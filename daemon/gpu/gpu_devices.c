@@ -7,6 +7,7 @@
 #include "base/buf.h"
 #include "base/check.h"
 #include "daemon/gpu/cuda/nvml_driver.h"
+#include "daemon/gpu/kernels/gpu_image.h"
 
 #include <ctype.h>
 #include <jansson.h>
@@ -237,11 +238,14 @@ static int append(const char *text, size_t len, void *buf)
 char *ptc_gpu_devices_json(const struct ptc_gpu_device *devices, size_t n, const struct ptc_error *none)
 {
 	json_t *list = json_array(), *o;
+	const char *why = "";
 	struct ptc_buf text = PTC_BUF_INIT;
 
 	for (size_t i = 0; i < n; i++)
 		json_array_append_new(list, device_json(&devices[i]));
 	o = json_pack("{s:i, s:o}", "version", 1, "devices", list);
+	json_object_set_new(o, "kernels",
+			    ptc_gpu_image(&why) ? json_string("built in") : json_sprintf("none: %s", why));
 	if (none && none->code)
 		json_object_set_new(o, "why", json_string(none->text));
 	if (!o || json_array_size(json_object_get(o, "devices")) != n ||

@@ -21,12 +21,17 @@ static int map_file(struct ptc_gpu_server *s, int fd, uint64_t bytes, struct ptc
 {
 	struct ptc_gpu_host_map *h = NULL;
 	struct stat st;
+	bool read_only = false;
 	void *base;
 
 	if (fstat(fd, &st) != 0 || st.st_size < 0 || (uint64_t)st.st_size < bytes)
 		return ptc_error_set(err, PTC_EINVAL, "a host map of %" PRIu64 " bytes of a file that has fewer",
 				     bytes);
 	base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (base == MAP_FAILED && errno == EACCES) {
+		read_only = true;
+		base = mmap(NULL, bytes, PROT_READ, MAP_SHARED, fd, 0);
+	}
 	if (base == MAP_FAILED)
 		return ptc_error_errno(err, errno, "map %" PRIu64 " bytes of host memory", bytes);
 	pthread_mutex_lock(&s->hosts_lock);
@@ -34,7 +39,7 @@ static int map_file(struct ptc_gpu_server *s, int fd, uint64_t bytes, struct ptc
 		if (!s->hosts[i].base)
 			h = &s->hosts[i];
 	if (h)
-		*h = (struct ptc_gpu_host_map){ .base = base, .bytes = bytes, .uses = 1 };
+		*h = (struct ptc_gpu_host_map){ .base = base, .bytes = bytes, .uses = 1, .read_only = read_only };
 	pthread_mutex_unlock(&s->hosts_lock);
 	if (!h) {
 		munmap(base, bytes);
@@ -152,6 +157,9 @@ static int use_hosts(struct ptc_gpu_server *s, struct ptc_gpu_job *j, struct ptc
 
 	if (j->head.op != PTC_GPU_DIGEST)
 		rc = use_host(s, j->head.host, &j->host, err);
+	if (rc == 0 && j->head.op == PTC_GPU_COPY_OUT && j->host->read_only)
+		rc = ptc_error_set(err, PTC_EPERM, "host map %" PRIu32 " is of a file that may not be written",
+				   j->head.host);
 	if (rc || !(j->head.flags & PTC_GPU_GUARD))
 		return rc;
 	rc = use_host(s, j->head.guard_host, &j->guard, err);

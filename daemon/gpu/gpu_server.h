@@ -17,6 +17,7 @@ struct ptc_gpu_host_map {
 	uint64_t bytes;
 	unsigned uses;
 	bool ready;      /* it may be named */
+	bool read_only;  /* its file is: nothing is copied out to it */
 	bool pinned;     /* page-locked, counted */
 	unsigned worker; /* of a pinned one: whose device locked it */
 };

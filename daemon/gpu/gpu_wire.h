@@ -8,6 +8,7 @@
  * the socket. At most PTC_GPU_REQUESTS_MAX requests are read ahead; a further one waits in the socket.
  *
  *   MAP_HOST    the file that comes along becomes a host map of `bytes`; pinned for `bind.uuid` with PTC_GPU_PIN. -> host
+ *               A file that may only be read is a map to copy in from.
  *   UNMAP_HOST  host. Refused while a request uses it.
  *   BIND        bind: map a rank's allocation, or count one more user of it where it is mapped. -> memory; missing handles
  *   HANDLES     memory: the next descriptors of a VMM allocation, at most PTC_GPU_FDS_MAX. -> missing handles

@@ -14,7 +14,6 @@
 #include "base/number/count.h"
 #include "base/sys/sys.h"
 #include "daemon/controller/controller.h"
-#include "daemon/controller/tally.h"
 #include "daemon/metrics/metrics_http.h"
 #include "daemon/workers/group/rank_status.h"
 #include "fusefs/launch/launch.h"

@@ -18,48 +18,6 @@
 #define RETRY_MS       50
 #define RUN_PIECES     32 /* of one sample asked for together */
 
-struct ptc_samples *ptc_samples_new(const struct ptc_samples_opts *opts)
-{
-	struct ptc_samples *s = ptc_calloc(1, sizeof *s);
-	pthread_condattr_t attr;
-
-	if (s)
-		s->sources = ptc_sources_new();
-	if (!s || !s->sources) {
-		ptc_free(s);
-		return NULL;
-	}
-	s->o = *opts;
-	s->jobs_tail = &s->jobs;
-	pthread_condattr_init(&attr);
-	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-	ptc_require(!pthread_mutex_init(&s->lock, NULL) && !pthread_cond_init(&s->turn, &attr) &&
-		    !pthread_cond_init(&s->work, &attr));
-	pthread_condattr_destroy(&attr);
-	return s;
-}
-
-struct ptc_samples *ptc_samples_free(struct ptc_samples *s)
-{
-	if (!s)
-		return NULL;
-	ptc_samples_ahead_stop(s);
-	ptc_sources_free(s->sources);
-	ptc_cache_close(s->cache);
-	for (size_t i = 0; i < PTC_SAMPLES_DOCS; i++)
-		ptc_free(s->known[i].doc);
-	pthread_cond_destroy(&s->turn);
-	pthread_cond_destroy(&s->work);
-	pthread_mutex_destroy(&s->lock);
-	ptc_free(s);
-	return NULL;
-}
-
-void ptc_samples_expire(struct ptc_samples *s)
-{
-	ptc_sources_expire(s->sources);
-}
-
 struct ptc_cache *ptc_samples_cache(struct ptc_samples *s)
 {
 	const struct ptc_daemon_config *config = s->o.config;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tables inside the store: what table.c, table_derive.c, read.c, record.c and store.c share. Locks: chunks/store_state.h.
+/* Tables inside the store: what its files share. Locks: chunks/store_state.h.
  *
  * A table's bytes are one stream: chunk i of table.chunks holds stream positions [i, i+1) * PTC_CHUNK_BYTES. An extent is
  * a position and a length, so it may cross chunks but its chunks are neighbours in the list. */
@@ -10,7 +10,6 @@
 #include "daemon/store/chunks/lmdb_env.h"
 #include "daemon/store/store.h"
 #include "daemon/store/store_read.h"
-#include "daemon/store/store_records.h"
 #include "daemon/store/store_table.h"
 
 _Static_assert(CHUNK_BLOCKS == PTC_CHUNK_BLOCKS, "store_read.h says how many blocks a chunk has");
@@ -42,7 +41,7 @@ struct ptc_table {
 	uint32_t xparts, cparts;
 };
 
-/* table.c */
+/* table_pieces.c */
 struct ptc_table *ptc_store_table_new(struct job *j, const struct ptc_table_key *key); /* refs 1; not registered */
 struct ptc_table *ptc_store_table_find_locked(struct job *j, const struct ptc_table_key *key);
 void ptc_store_table_register_locked(struct ptc_table *t);
@@ -50,6 +49,11 @@ int ptc_store_table_room(struct ptc_table *t, size_t pieces, size_t chunks); /* 
 void ptc_store_table_push(struct ptc_table *t, const struct ptc_piece *p, uint64_t pos, bool filled);
 void ptc_store_table_rehash(struct ptc_table *t);
 void ptc_store_table_sort(struct ptc_table *t, struct loc *room); /* by item; takes room for t->n + 1 over */
+int ptc_store_box_check(uint32_t item, const struct ptc_box *b, struct ptc_error *err);
+/* Bytes of box that pieces have. */
+int64_t ptc_store_covered(const struct ptc_table *t, uint32_t item, const struct ptc_box *box);
+
+/* table.c */
 /* New pieces. alias: over chunks given beside (pos relative to their first); else a new extent is made for box live. */
 struct addition {
 	struct ptc_piece p;
@@ -58,7 +62,6 @@ struct addition {
 };
 int ptc_store_table_append(struct ptc_table *t, struct addition *v, size_t n, struct chunk *const *chunks,
 			   size_t nchunks, struct ptc_error *err);
-int ptc_store_box_check(uint32_t item, const struct ptc_box *b, struct ptc_error *err);
 /* The extent will be written again from its beginning: what was summed early of it does not count. */
 void ptc_store_extent_again(const struct ptc_table *t, uint32_t extent);
 /* Stream position for an extent of bytes after *tail (0: at a new chunk, the first of which is number nchunks), and the
@@ -88,4 +91,33 @@ int ptc_store_damage(const struct ptc_table *t, size_t piece, size_t chunk, unsi
 /* Bytes of box out of sealed src, verified, into the extent at stream position pos of t. */
 int ptc_store_gather(struct ptc_table *src, uint32_t item, const struct ptc_box *box, struct ptc_table *t, uint64_t pos,
 		     struct ptc_error *err);
-int64_t ptc_store_covered(const struct ptc_table *t, uint32_t item, const struct ptc_box *box);
+
+/* record.c: the store's id, jobs, notes and tables in meta. Each function is one commit or one read. */
+struct key {
+	uint8_t b[KEY_MAX_BYTES];
+	size_t len;
+};
+int ptc_store_rec_put(MDB_txn *txn, MDB_dbi dbi, const struct key *k, struct ptc_buf *payload, struct ptc_error *err);
+int ptc_store_rec_store(struct ptc_store *s, struct ptc_error *err); /* reads or writes the store id */
+enum job_state { JOB_CREATING = 1, JOB_READY, JOB_DELETING };
+int ptc_store_rec_job_put(struct ptc_store *s, const struct job *j, enum job_state state, struct ptc_error *err);
+/* Removes every record of the job, the job's own included. */
+int ptc_store_rec_job_del(struct ptc_store *s, const char *uuid, struct ptc_error *err);
+typedef int (*ptc_store_rec_job_fn)(void *arg, const char *uuid, uid_t uid, int64_t fence, enum job_state state,
+				    struct ptc_error *err);
+int ptc_store_rec_jobs(struct ptc_store *s, ptc_store_rec_job_fn fn, void *arg, struct ptc_error *err);
+int ptc_store_rec_note_put(struct ptc_store *s, const char *uuid, const char *name, const void *data, size_t len,
+			   struct ptc_error *err);
+int ptc_store_rec_note_get(struct ptc_store *s, const char *uuid, const char *name, void **ret_data, size_t *ret_len,
+			   struct ptc_error *err);
+int ptc_store_rec_tables_load(struct job *j, struct ptc_error *err); /* fills j->tables and chunk states */
+struct table_save {
+	size_t first_piece, first_chunk; /* what is not in meta yet */
+	bool seal;
+};
+/* Everything of t from first_piece, first_chunk on, its header, its fill state, and sums: one commit. */
+int ptc_store_rec_table_save(struct ptc_table *t, const struct table_save *what, struct chunk *const *sums,
+			     size_t nsums, struct ptc_error *err);
+/* Removes tables and the sums of chunks: one commit. */
+int ptc_store_rec_tables_del(struct job *j, struct ptc_table *const *tables, size_t n, struct chunk *const *chunks,
+			     size_t nchunks, struct ptc_error *err);

@@ -80,18 +80,6 @@ static void reach(const struct ptc_table *t, size_t i, const struct ptc_box *cut
 	*ret_end = t->locs[i].pos + (uint64_t)last + 1;
 }
 
-int64_t ptc_store_covered(const struct ptc_table *t, uint32_t item, const struct ptc_box *box)
-{
-	struct ptc_box cut;
-	int64_t sum = 0;
-
-	for (uint32_t i = ptc_store_table_head(t, item); i; i = t->locs[i - 1].next)
-		if (t->pieces[i - 1].item == item && t->pieces[i - 1].live.ndim == box->ndim &&
-		    ptc_box_intersect(&t->pieces[i - 1].live, box, &cut))
-			sum += ptc_box_volume(&cut);
-	return sum;
-}
-
 static int check_read(const struct ptc_table *t, uint32_t item, const struct ptc_box *box, struct ptc_error *err)
 {
 	int rc = ptc_store_box_check(item, box, err);

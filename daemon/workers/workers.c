@@ -206,6 +206,7 @@ static void *loop(void *workers)
 static int init(struct ptc_workers *w, const struct ptc_workers_env *env, struct ptc_error *err)
 {
 	pthread_condattr_t attr;
+	int rc;
 
 	w->env = *env;
 	w->event_end = &w->event;
@@ -226,7 +227,8 @@ static int init(struct ptc_workers *w, const struct ptc_workers_env *env, struct
 		snprintf(w->cgroup, sizeof w->cgroup, "%s", env->cgroup);
 	else
 		ptc_cgroup_find(w->cgroup, sizeof w->cgroup);
-	return ptc_sys_mkdirs(env->dir, 0711, err);
+	rc = ptc_device_copier_new(env->pinned_bytes, env->copy_ms, &w->gpu, err);
+	return rc ? rc : ptc_sys_mkdirs(env->dir, 0711, err);
 }
 
 int ptc_workers_new(const struct ptc_workers_env *env, struct ptc_workers **ret_workers, struct ptc_error *err)
@@ -240,6 +242,8 @@ int ptc_workers_new(const struct ptc_workers_env *env, struct ptc_workers **ret_
 	if (!rc) {
 		pthread_mutex_lock(&w->lock);
 		rc = ptc_workers_adopt(w, err);
+		if (!rc)
+			ptc_workers_end_again_locked(w);
 		pthread_mutex_unlock(&w->lock);
 	}
 	if (!rc) {
@@ -289,6 +293,7 @@ struct ptc_workers *ptc_workers_free(struct ptc_workers *w)
 		ptc_free(n);
 	}
 	ptc_copiers_done(&w->copiers);
+	ptc_device_copier_free(w->gpu);
 	if (w->wake >= 0)
 		close(w->wake);
 	pthread_cond_destroy(&w->changed);

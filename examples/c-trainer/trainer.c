@@ -23,7 +23,7 @@
 struct options {
 	uint64_t steps, samples, features, batch, micro, seed;
 	double rate, lambda;
-	long sleep_ms;
+	long sleep_ms, work_ms;
 	int alone;
 };
 
@@ -119,6 +119,16 @@ static int predict(struct trainer *t, const uint64_t *ids, size_t n, double *p)
 	return group_sum(&t->tensor, p, n);
 }
 
+/* As if a micro-batch took work_ms of computing, which tensor parallel ranks share. */
+static void work(const struct trainer *t)
+{
+	long ns = t->o->work_ms * 1000000 / (long)t->gen.tp;
+	const struct timespec nap = { ns / 1000000000, ns % 1000000000 };
+
+	if (ns)
+		nanosleep(&nap, NULL);
+}
+
 /* This rank's samples of the step: gradients and squared errors are sums over them. */
 static int accumulate(struct trainer *t, uint64_t step, double *ret_squares)
 {
@@ -133,6 +143,7 @@ static int accumulate(struct trainer *t, uint64_t step, double *ret_squares)
 		rc = ptc_micro_batch(&t->sampling, position, micro, t->gen.dp_rank, ids, weight);
 		if (!rc)
 			rc = predict(t, ids, n, p);
+		work(t);
 		for (size_t i = 0; !rc && i < n; i++) {
 			double error = p[i] + t->b.value[0] - target(t->o, ids[i]);
 
@@ -437,6 +448,8 @@ static void parse(int argc, char **argv, struct options *o)
 			o->seed = number(name, value, 0);
 		} else if (strcmp(name, "--sleep-ms") == 0) {
 			o->sleep_ms = (long)number(name, value, 0);
+		} else if (strcmp(name, "--work-ms") == 0) {
+			o->work_ms = (long)number(name, value, 0);
 		} else if (strcmp(name, "--rate") == 0) {
 			o->rate = real(name, value);
 		} else if (strcmp(name, "--lambda") == 0) {
@@ -444,7 +457,8 @@ static void parse(int argc, char **argv, struct options *o)
 		} else {
 			fprintf(stderr, "usage: c-trainer [--alone] [--steps N] [--samples N] [--features N] "
 					"[--global-batch N] "
-					"[--micro-batch N]\n                 [--seed N] [--sleep-ms N] [--rate X] "
+					"[--micro-batch N]\n                 [--seed N] [--sleep-ms N] [--work-ms N] "
+					"[--rate X] "
 					"[--lambda X]\n");
 			exit(2);
 		}

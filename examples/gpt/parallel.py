@@ -29,6 +29,7 @@ class Job:
     number: int = 0     # names the groups of one of several runs in the same processes, over the same store
     store: object = None  # None: the launcher's, as torchrun gives it
     device_type: str = "cpu"
+    device: int | None = None  # its number on this node; None: the local rank
 
     @classmethod
     def of_launcher(cls, tp, pp, dp, device_type="cpu"):
@@ -58,9 +59,9 @@ def pp_rank(job):
 def device(job):
     if job.device_type == "cpu":
         return torch.device("cpu")
-    local, here = int(os.environ.get("LOCAL_RANK", 0)), torch.cuda.device_count()
+    local, here = int(os.environ.get("LOCAL_RANK", 0)) if job.device is None else job.device, torch.cuda.device_count()
     if local >= here:  # NCCL does not share a GPU between ranks
-        raise SystemExit(f"--device cuda: local rank {local} has no GPU of its own, PyTorch finds {here} here")
+        raise SystemExit(f"--device cuda: this rank's is number {local}, PyTorch finds {here} here")
     torch.cuda.set_device(local)
     return torch.device("cuda", local)
 

@@ -109,7 +109,7 @@ def main():
     if args.out:
         os.makedirs(args.out, exist_ok=True)
     for gen in ptc.torch.generations():
-        with gen: train(args, parallel.Job(gen.tp, gen.pp, gen.dp, gen.rank, gen.generation, gen.store, args.device), gen)
+        with gen: train(args, parallel.Job(gen.tp, gen.pp, gen.dp, gen.rank, gen.generation, gen.store, args.device, gen.device), gen)
 
 
 if __name__ == "__main__":

@@ -209,7 +209,7 @@ bool ptc_ledger_tag(const char *tag, struct ptc_ledger_order *ret_order)
 	o.sequential = sequential;
 	o.by_length = by_length;
 	o.micro = (uint32_t)micro;
-	if ((seen & 3) != (o.mix[0] ? 2 : 3)) /* seed, and n or a mixture */
+	if ((seen & 3) != (o.mix[0] ? 2 : 3) || !o.n == !o.mix[0]) /* seed, and n or a mixture */
 		return false;
 	*ret_order = o;
 	return true;

@@ -48,7 +48,8 @@ uint64_t ptc_ledger_position(const struct ptc_ledger *l, const char *cursor, uin
 /* What a cursor's tag says of the order: "n=N,seed=S", then perhaps ",block=B" or ",sequential=1"; or, of a mixture, "mix=M,seed=S", M
  * being ptc_job_data_mix of what the job's description says of that cursor. After a ';', which ptc.torch does
  * not compare, "batch=G,micro=M", and "by_length=1" where ranks divide a batch by what samples cost, from lengths that nobody else
- * knows; "counted" where no rank has set the cursor, so that nobody says that the samples were had. Other words are passed over. False: seed is missing, n and mix are or both are there, or a number is none. */
+ * knows; "counted" where no rank has set the cursor, so that nobody says that the samples were had. Other words are passed over. False: seed is missing, n and mix are or both are there, n is 0, or a
+ * number is none. */
 struct ptc_ledger_order {
 	uint64_t n, seed, block, batch; /* n: 0 of a mixture */
 	uint32_t micro;

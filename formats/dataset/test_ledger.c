@@ -130,7 +130,10 @@ static void tags(void **state)
 					   "mix=0123456789abcdef0123456789abcdef",
 					   "mix=0123456789abcdef0123456789abcde,seed=1",
 					   "mix=0123456789abcdef0123456789abcdef0,seed=1",
-					   "mix=0123456789abcdef0123456789abcdef,n=3,seed=1" };
+					   "mix=0123456789abcdef0123456789abcdef,n=3,seed=1",
+					   "n=0,seed=1",
+					   "n=00,seed=1;batch=2",
+					   "mix=0123456789abcdef0123456789abcdef,n=0,seed=1" };
 	struct ptc_ledger_order o;
 
 	for (size_t i = 0; i < PTC_ARRAY_LEN(bad); i++)

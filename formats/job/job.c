@@ -22,7 +22,7 @@
 
 static const char *const job_keys[] = { "version", "name",  "tensors", "fields", "rules",          "buffers",
 					"gpus",    "run",   "mode",    "copy",   "snapshot_every", "seed",
-					"data",    "blobs", "files",   "model",  "space" };
+					"data",    "blobs", "files",   "model",  "space",          "on_link_change" };
 static const char *const tensor_keys[] = { "name", "dtype", "shape" };
 static const char *const from_keys[] = { "from" };
 static const char *const field_keys[] = { "dtype" };

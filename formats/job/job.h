@@ -92,7 +92,8 @@ struct ptc_job_desc {
 	struct ptc_job_data *data; /* by name */
 	size_t ndata;
 	struct ptc_job_files files;
-	char *model, *space; /* for planner/io, JSON; NULL: not described */
+	char *model, *space;  /* for planner/io, JSON; NULL: not described */
+	bool replan_on_links; /* when measured links change, the planner is asked anew and followed */
 	char *source; /* path of tensors.from (a file or directory that could be opened), NULL: none. Not in the JSON */
 };
 

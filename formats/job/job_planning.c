@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* What a description only carries. Files that a job's directories have beside its state: "carry" of "files", read now, kept as text.
- * "model" and "space" of a job: what planner/ is told (docs/planner.md), which nothing here understands. Happy path: each is a
+ * "model", "space" and "on_link_change" of a job: what planner/ is told (docs/planner.md), of which nothing here understands the
+ * first two. Happy path: each is a
  * map, kept as JSON; a config.json that "model" names is read now, of it what is a single value. What no JSON number of ours can be (a point,
  * true, null) is kept as a string. Failure: no map, too large, a file that cannot be read. */
 #include "formats/job/job_decode.h"
@@ -122,9 +123,20 @@ static int decode_one(struct ptc_job_decoder *d, const struct ptc_doc_node *root
 
 int ptc_job_decode_planning(struct ptc_job_decoder *d, const struct ptc_doc_node *root)
 {
+	static const char *const words[] = { "event", "replan" };
+	const struct ptc_doc_node *node = ptc_doc_get(root, "on_link_change");
+	size_t word = 0;
 	int rc = decode_one(d, root, "model", &d->job->model);
 
-	return rc ? rc : decode_one(d, root, "space", &d->job->space);
+	if (!rc)
+		rc = decode_one(d, root, "space", &d->job->space);
+	if (!rc && node)
+		rc = ptc_doc_word(d->doc, node, "on_link_change", words, PTC_ARRAY_LEN(words), &word, d->err);
+	if (!rc && word && !d->job->model)
+		rc = ptc_doc_error(d->doc, node, d->err, PTC_EINVAL,
+				   "on_link_change: replan needs a model:, which the planner predicts steps by");
+	d->job->replan_on_links = word == 1;
+	return rc;
 }
 
 void ptc_job_put_planning(struct ptc_buf *b, const struct ptc_job_desc *job)
@@ -137,6 +149,8 @@ void ptc_job_put_planning(struct ptc_buf *b, const struct ptc_job_desc *job)
 		ptc_buf_puts(b, ",\"space\":");
 		ptc_buf_puts(b, job->space);
 	}
+	if (job->replan_on_links)
+		ptc_buf_puts(b, ",\"on_link_change\":\"replan\"");
 }
 
 /* ---- carried files ---- */

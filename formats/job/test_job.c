@@ -579,7 +579,8 @@ static void test_planning(void **state)
 	size_t len = 0;
 	int rc = decode(HEAD "rules: [{match: '*'}]\n"
 			     "model: {layers: 2, hidden: 64, glu: true}\n"
-			     "space: {global_batch: 8, tp: [1, 2], memory: {reserve_bytes: 4e9}}\n",
+			     "space: {global_batch: 8, tp: [1, 2], memory: {reserve_bytes: 4e9}}\n"
+			     "on_link_change: replan\n",
 			&job, &err);
 
 	if (rc)
@@ -590,12 +591,15 @@ static void test_planning(void **state)
 	assert_int_equal(ptc_job_from_json(json, len, &again, &err), 0);
 	assert_string_equal(job.model, again.model);
 	assert_string_equal(job.space, again.space);
+	assert_true(job.replan_on_links && again.replan_on_links);
 	assert_int_equal(ptc_job_to_json(&again, &other, &len, &err), 0);
 	assert_string_equal(json, other);
 	ptc_free(json);
 	ptc_free(other);
 	ptc_job_desc_done(&job);
 	ptc_job_desc_done(&again);
+	refuse(HEAD "rules: [{match: '*'}]\non_link_change: replan\n", PTC_EINVAL, "replan needs a model:");
+	refuse(HEAD "rules: [{match: '*'}]\non_link_change: run\n", PTC_EINVAL, "on_link_change");
 	refuse(HEAD "rules: [{match: '*'}]\nmodel: [1]\n", PTC_EINVAL, "job.yaml:8: model is not a map");
 	refuse(HEAD "rules: [{match: '*'}]\nmodel: {config: a.json}\n", PTC_EINVAL,
 	       "job.yaml:8: no file may be named here; write the model out");

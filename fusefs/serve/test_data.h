@@ -5,7 +5,7 @@
 
 #include "base/alloc.h"
 #include "base/check.h"
-#include <ptc/admin.h>
+#include <ptc/admin_state.h>
 
 #include <stdatomic.h>
 #include <stdio.h>

@@ -17,12 +17,19 @@ static void attention_terms(const struct ptc_model *m, const struct ptc_layer_ki
 			    struct terms *t)
 {
 	double h = m->hidden, q = (double)k->heads * k->head_dim, kv = (double)k->kv_heads * k->head_dim;
-	double s = ptc_layer_seq(m, k), times = k->cross ? 2 : 1;
+	double s = ptc_layer_seq(m, k), times = k->cross ? 2 : 1,
+	       out = (double)k->heads * (k->v_dim ? k->v_dim : k->head_dim);
 
 	if (!k->heads)
 		return;
 	t->everywhere += times * tokens * h * (2 + 2 + (m->dropout ? 1 : 0));
-	t->cut += times * tokens * (2 * q + 4 * kv + 2 * q);
+	if (k->kv_rank) { /* latents, the same on each rank, and all heads' keys and values */
+		t->everywhere += times * tokens * 2 * (k->q_rank + (double)k->kv_rank + k->rope_dim);
+		kv = (q + out) / 2;
+	} else if (k->v_dim) {
+		kv = (kv + (double)k->kv_heads * k->v_dim) / 2;
+	}
+	t->cut += times * tokens * (2 * q + 4 * kv + 2 * out);
 	if (!m->flash) /* softmax out, its mask, the masked scores */
 		t->scores += times * samples * s * s * k->heads * (m->dropout ? 5 : 4) * (tokens / (samples * s));
 }
@@ -34,9 +41,18 @@ static void ffn_terms(const struct ptc_model *m, const struct ptc_layer_kind *k,
 	if (!width)
 		return;
 	t->everywhere += tokens * h * (2 + 2 + (m->dropout ? 1 : 0));
-	t->cut += tokens * 2 * width * (k->glu ? 3 : 2);
+	t->cut += tokens * 2 * width * (k->glu ? m->eager_glu ? 4 : 3 : 2);
 	if (k->experts) /* tokens as they reach the experts, and come back */
 		t->cut += tokens * 2 * h * 2 * k->topk;
+}
+
+/* Inputs of the norm and of the projection; what that puts out, after the convolution again, the scan's output and the gated one. */
+static void ssm_terms(const struct ptc_model *m, const struct ptc_layer_kind *k, double tokens, struct terms *t)
+{
+	if (!k->ssm_inner)
+		return;
+	t->everywhere += tokens * m->hidden * (2 + 2 + (m->dropout ? 1 : 0));
+	t->cut += tokens * 2 * (2.0 * k->ssm_wide + 2.0 * k->ssm_inner);
 }
 
 static struct terms layer_terms(const struct ptc_model *m, const struct ptc_layer_kind *k, uint32_t cp, uint32_t mb)
@@ -45,6 +61,7 @@ static struct terms layer_terms(const struct ptc_model *m, const struct ptc_laye
 	double tokens = (double)mb * ptc_layer_seq(m, k) / cp;
 
 	attention_terms(m, k, tokens, mb, &t);
+	ssm_terms(m, k, tokens, &t);
 	ffn_terms(m, k, tokens, &t);
 	return t;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Candidates: whether they can be, as text, and their estimate as a whole. */
-#include "planner/cost/stages.h"
+#include "planner/cost/on_kinds.h"
 
 #include "base/check.h"
 
@@ -19,7 +19,7 @@ void ptc_coefs_default(struct ptc_coefs *ret)
 
 void ptc_memory_rules_default(struct ptc_memory_rules *ret)
 {
-	*ret = (struct ptc_memory_rules){ 2, 4, 12, 10, 1, 2e9 };
+	*ret = (struct ptc_memory_rules){ 2, 4, 12, 10, 1, PTC_MEMORY_RESERVE, PTC_MEMORY_WASTE };
 }
 
 static const char *const recomputes[] = { "none", "selective", "full" };
@@ -41,8 +41,10 @@ void ptc_cand_format(const struct ptc_cand *c, char buf[PTC_CAND_TEXT_MAX])
 	if (c->zero)
 		n += (size_t)snprintf(buf + n, PTC_CAND_TEXT_MAX - n, ",zero=%u", c->zero);
 	n += (size_t)snprintf(buf + n, PTC_CAND_TEXT_MAX - n, ",micro_batch=%u", c->micro_batch);
-	if (c->recompute && n < PTC_CAND_TEXT_MAX)
-		snprintf(buf + n, PTC_CAND_TEXT_MAX - n, ",recompute=%s", recomputes[c->recompute]);
+	if ((c->recompute || c->recompute_others) && n < PTC_CAND_TEXT_MAX)
+		n += (size_t)snprintf(buf + n, PTC_CAND_TEXT_MAX - n, ",recompute=%s", recomputes[c->recompute]);
+	for (uint32_t k = 1; c->recompute_others >> (2 * (k - 1)) && n < PTC_CAND_TEXT_MAX; k++)
+		n += (size_t)snprintf(buf + n, PTC_CAND_TEXT_MAX - n, "/%s", recomputes[ptc_cand_recompute(c, k)]);
 }
 
 static int check_layers(const struct ptc_work *w, const struct ptc_cand *c, struct ptc_error *err)
@@ -52,6 +54,9 @@ static int check_layers(const struct ptc_work *w, const struct ptc_cand *c, stru
 
 		if (k->heads % c->tp)
 			return ptc_error_set(err, PTC_EINVAL, "tp=%u does not divide %u heads", c->tp, k->heads);
+		if (k->ssm_inner % c->tp)
+			return ptc_error_set(err, PTC_EINVAL, "tp=%u does not divide the state space's width %u", c->tp,
+					     k->ssm_inner);
 		if (k->ffn % c->tp)
 			return ptc_error_set(err, PTC_EINVAL, "tp=%u does not divide ffn %u", c->tp, k->ffn);
 		if (ptc_layer_seq(w->model, k) % c->cp)
@@ -96,6 +101,16 @@ int ptc_cand_check(const struct ptc_work *w, const struct ptc_cand *c, struct pt
 	for (size_t i = 0; i < 4; i++)
 		if ((world *= v[i]) > (1u << 20))
 			return ptc_error_set(err, PTC_EINVAL, "a configuration takes more than 1048576 devices");
+	for (uint32_t k = 1; k < PTC_MODEL_MAX_KINDS; k++) {
+		if (!(c->recompute_others >> (2 * (k - 1)) & 3))
+			continue;
+		if (k >= w->model->nkinds)
+			return ptc_error_set(err, PTC_EINVAL, "recompute names %u kinds of layers; the model has %u",
+					     k + 1, w->model->nkinds);
+		if (ptc_cand_recompute(c, k) == c->recompute)
+			return ptc_error_set(err, PTC_EINVAL,
+					     "recompute says of kind %u of layers what it says of the first", k + 1);
+	}
 	if (c->zero > 3 || c->recompute > PTC_RECOMPUTE_FULL)
 		return ptc_error_set(err, PTC_EINVAL, "zero=%u or recompute=%u is unknown", c->zero, c->recompute);
 	if (!w->global_batch)
@@ -115,11 +130,32 @@ int ptc_estimate(const struct ptc_work *w, const struct ptc_cand *c, struct ptc_
 
 	if (rc)
 		return rc;
+	memset(ret, 0, sizeof *ret);
+	if (w->cluster->nkinds > 1)
+		return ptc_placer_estimate(w, c, ret, err);
 	ptc_cost_layers(w, c, &layers);
 	ptc_cost_pipe(w, c, &layers, &pipe);
-	memset(ret, 0, sizeof *ret);
 	ptc_cost_time(w, c, &pipe, ret);
 	ptc_cost_memory(w, c, &pipe, ret);
+	return 0;
+}
+
+int ptc_pipe_memory(const struct ptc_work *w, const struct ptc_cand *c, double *ret, struct ptc_error *err)
+{
+	struct ptc_layers layers;
+	struct ptc_pipe pipe;
+	int rc = ptc_cand_check(w, c, err);
+
+	if (rc)
+		return rc;
+	ptc_cost_layers(w, c, &layers);
+	ptc_cost_pipe(w, c, &layers, &pipe);
+	for (uint32_t i = 0; i < c->pp; i++) {
+		struct ptc_estimate one = { 0 };
+
+		ptc_cost_device_memory(w, c, &pipe, i, &one);
+		ret[i] = one.peak_bytes;
+	}
 	return 0;
 }
 

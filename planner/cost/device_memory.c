@@ -38,8 +38,9 @@ static void consider(const struct ptc_work *w, const struct fullest *f, const st
 {
 	double states = s->dense * f->per_dense + s->expert * f->per_expert + f->gathered;
 	double act = f->activations * (s->activations + s->working);
-	double all = states + act + w->memory.reserve_bytes;
+	double all = states + act + w->memory.reserve_bytes, peak = all + w->memory.waste * act;
 
+	ret->peak_bytes = PTC_MAX(ret->peak_bytes, peak);
 	if (all > ret->memory_bytes) {
 		ret->memory_bytes = all;
 		ret->state_bytes = states;
@@ -48,16 +49,40 @@ static void consider(const struct ptc_work *w, const struct fullest *f, const st
 	}
 }
 
-void ptc_cost_memory(const struct ptc_work *w, const struct ptc_cand *c, const struct ptc_pipe *p,
-		     struct ptc_estimate *ret)
+static struct fullest shares(const struct ptc_work *w, const struct ptc_cand *c, const struct ptc_pipe *p)
 {
 	double d = c->dp * c->cp, edp = c->tp * c->cp * c->dp / (double)(c->ep * c->etp);
 	struct fullest f = { state_bytes(w, c, d), state_bytes(w, c, edp), w->memory.activations, 0 };
-	uint32_t m = ptc_cost_micro_batches(w, c);
 
 	if (c->zero == 3) /* this layer and the next, whole, and one's gradients */
 		f.gathered = p->layer_params * (2 * w->memory.weight_bytes + w->memory.grad_bytes);
-	ret->memory_bytes = 0;
+	return f;
+}
+
+static struct ptc_stage_point device_point(const struct ptc_work *w, const struct ptc_cand *c, const struct ptc_pipe *p,
+					   uint32_t i)
+{
+	return (struct ptc_stage_point){ p->dense[i], p->expert[i], p->kept[i] * ptc_cost_in_flight(w, c, i),
+					 p->working[i], i };
+}
+
+void ptc_cost_device_memory(const struct ptc_work *w, const struct ptc_cand *c, const struct ptc_pipe *p, uint32_t i,
+			    struct ptc_estimate *ret)
+{
+	struct fullest f = shares(w, c, p);
+	struct ptc_stage_point s = device_point(w, c, p, i);
+
+	ret->memory_bytes = ret->peak_bytes = 0;
+	consider(w, &f, &s, ret);
+}
+
+void ptc_cost_memory(const struct ptc_work *w, const struct ptc_cand *c, const struct ptc_pipe *p,
+		     struct ptc_estimate *ret)
+{
+	struct fullest f = shares(w, c, p);
+	uint32_t m = ptc_cost_micro_batches(w, c);
+
+	ret->memory_bytes = ret->peak_bytes = 0;
 	/* The list is of pipelines that are filled; GPipe's in-flight count is m itself. */
 	if (m >= 2 * c->pp && p->nfull && p->nfull <= PTC_PIPE_POINTS && w->schedule != PTC_SCHEDULE_GPIPE) {
 		for (uint32_t i = 0; i < p->nfull; i++)
@@ -65,8 +90,7 @@ void ptc_cost_memory(const struct ptc_work *w, const struct ptc_cand *c, const s
 		return;
 	}
 	for (uint32_t i = 0; i < c->pp; i++) {
-		struct ptc_stage_point s = { p->dense[i], p->expert[i], p->kept[i] * ptc_cost_in_flight(w, c, i),
-					     p->working[i], i };
+		struct ptc_stage_point s = device_point(w, c, p, i);
 
 		consider(w, &f, &s, ret);
 	}

@@ -11,6 +11,7 @@
 #include <string.h>
 
 struct context {
+	enum ptc_recompute recompute; /* of the kind of layers at hand */
 	const struct ptc_work *w;
 	const struct ptc_cand *c;
 	struct ptc_ring tp, cp, ep;
@@ -87,8 +88,8 @@ static void compute_cost(const struct context *x, const struct ptc_layer_kind *k
 	double busy = matrices_seconds(x, k, tokens) + passes * (all + scores);
 	double forward = sqrt(busy * busy + launch * launch); /* the floor and the work, smoothly */
 
-	ret->compute = forward * (c->recompute == PTC_RECOMPUTE_FULL ? 4 : 3);
-	if (c->recompute == PTC_RECOMPUTE_SELECTIVE && k->heads)
+	ret->compute = forward * (x->recompute == PTC_RECOMPUTE_FULL ? 4 : 3);
+	if (x->recompute == PTC_RECOMPUTE_SELECTIVE && k->heads)
 		ret->compute += gemm_seconds(x, attention_flops(x, k), tokens, (double)w->model->hidden / c->tp) +
 				passes * 2 * scores;
 }
@@ -98,10 +99,10 @@ static void traffic_cost(const struct context *x, const struct ptc_layer_kind *k
 {
 	const struct ptc_cand *c = x->c;
 	double h = x->w->model->hidden, bytes = 2 * tokens * h;
-	double again = c->recompute == PTC_RECOMPUTE_FULL ? 1.5 : 1;
+	double again = x->recompute == PTC_RECOMPUTE_FULL ? 1.5 : 1;
 
 	if (c->tp > 1) { /* an all-reduce after attention and after the ffn, forward and backward */
-		double reduces = 2 * (!!k->heads + !!k->cross + (k->ffn || k->experts)) * again;
+		double reduces = 2 * (!!k->heads + !!k->cross + !!k->ssm_inner + (k->ffn || k->experts)) * again;
 		double one = 2.0 * (c->tp - 1) / c->tp * bytes / x->tp.bytes_s + x->tp.latency_s * log2(c->tp);
 
 		ret->tp = reduces * one;
@@ -110,7 +111,7 @@ static void traffic_cost(const struct context *x, const struct ptc_layer_kind *k
 		double block = tokens * 2 * k->kv_heads * k->head_dim * 2 / PTC_MIN(c->tp, k->kv_heads);
 		double ring = (c->cp - 1) * (block / x->cp.bytes_s + x->cp.latency_s);
 		double under = gemm_seconds(x, attention_flops(x, k), tokens, h / c->tp);
-		double rounds = c->recompute == PTC_RECOMPUTE_FULL ? 2 : 1;
+		double rounds = x->recompute == PTC_RECOMPUTE_FULL ? 2 : 1;
 
 		ret->cp = rounds * PTC_MAX(0.0, ring - under) + PTC_MAX(0.0, 2 * ring - 2 * under);
 	}
@@ -132,9 +133,9 @@ static void memory_cost(const struct context *x, const struct ptc_layer_kind *k,
 	ret->dense = p.dense / c->tp;
 	ret->expert = p.expert / ((double)c->ep * c->etp);
 	ret->kept =
-		ptc_layer_activations(w->model, k, c->tp, c->cp, c->micro_batch, w->sequence_parallel, c->recompute);
+		ptc_layer_activations(w->model, k, c->tp, c->cp, c->micro_batch, w->sequence_parallel, x->recompute);
 	ret->working =
-		c->recompute == PTC_RECOMPUTE_NONE ? 0 : none - (c->recompute == PTC_RECOMPUTE_FULL ? 0 : ret->kept);
+		x->recompute == PTC_RECOMPUTE_NONE ? 0 : none - (x->recompute == PTC_RECOMPUTE_FULL ? 0 : ret->kept);
 }
 
 void ptc_cost_layers(const struct ptc_work *w, const struct ptc_cand *c, struct ptc_layers *ret)
@@ -145,10 +146,12 @@ void ptc_cost_layers(const struct ptc_work *w, const struct ptc_cand *c, struct 
 	double logits = tokens * m->vocab / c->tp;
 
 	memset(ret, 0, sizeof *ret);
+	ret->hbm = x.hbm;
 	for (uint32_t i = 0; i < m->nkinds; i++) {
 		const struct ptc_layer_kind *k = &m->kinds[i];
 		double t = (double)c->micro_batch * ptc_layer_seq(m, k) / c->cp;
 
+		x.recompute = ptc_cand_recompute(c, i);
 		compute_cost(&x, k, t, &ret->kind[i]);
 		traffic_cost(&x, k, t, &ret->kind[i]);
 		memory_cost(&x, k, &ret->kind[i]);

@@ -1,12 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 /* A pipeline: where the layers are cut, what each device has of them, and which devices may be the
- * fullest. Cannot fail. */
+ * fullest. Its devices may be of different kinds. Cannot fail. */
 #include "planner/cost/stages.h"
 
 #include "base/check.h"
 
 #include <math.h>
 #include <string.h>
+
+/* Layers as the devices of a pipeline compute them. */
+struct devices {
+	const struct ptc_layers *const *l;
+	const uint8_t *which; /* NULL: all as l[0] */
+	uint32_t pp;
+};
+
+static const struct ptc_layers *layers_at(const struct devices *x, uint32_t stage)
+{
+	return x->l[x->which ? x->which[stage % x->pp] : 0];
+}
 
 static double layer_seconds(const struct ptc_layer_cost *l)
 {
@@ -16,13 +28,14 @@ static double layer_seconds(const struct ptc_layer_cost *l)
 /* As many layers as stay within `most` seconds for each stage, from the last one back, leaving one for
  * each stage before it: what is left over falls to the first stages, which hold the most activations.
  * Returns 0 when all layers are placed, else the least bound above `most` that changes something. */
-static double fill(const struct ptc_work *w, const struct ptc_layers *l, uint32_t stages, double most, uint32_t *cut)
+static double fill(const struct ptc_work *w, const struct devices *x, uint32_t stages, double most, uint32_t *cut)
 {
 	const struct ptc_model *m = w->model;
 	uint32_t left = m->layers;
 	double next = INFINITY;
 
 	for (uint32_t s = stages; s-- > 0;) {
+		const struct ptc_layers *l = layers_at(x, s);
 		double sum = s + 1 == stages ? l->head_s : 0;
 		uint32_t end = left;
 
@@ -43,20 +56,30 @@ static double fill(const struct ptc_work *w, const struct ptc_layers *l, uint32_
 	return left ? next : 0;
 }
 
+/* Seconds of a layer on the fastest of the pipeline's devices. */
+static double least_seconds(const struct devices *x, uint8_t kind)
+{
+	double least = layer_seconds(&x->l[0]->kind[kind]);
+
+	for (uint32_t i = 0; x->which && i < x->pp; i++)
+		least = PTC_MIN(least, layer_seconds(&layers_at(x, i)->kind[kind]));
+	return least;
+}
+
 /* The cut whose slowest stage is the fastest: the bound rises to the next sum that matters until all
  * layers are placed. */
-static void cut_by_time(const struct ptc_work *w, const struct ptc_layers *l, uint32_t stages, uint32_t *cut)
+static void cut_by_time(const struct ptc_work *w, const struct devices *x, uint32_t stages, uint32_t *cut)
 {
-	double sum = l->head_s, most = 0;
+	double sum = layers_at(x, stages - 1)->head_s, most = 0, least[PTC_MODEL_MAX_KINDS];
 
+	for (uint8_t k = 0; k < w->model->nkinds; k++)
+		least[k] = least_seconds(x, k);
 	for (uint32_t i = 0; i < w->model->layers; i++) {
-		double s = layer_seconds(&l->kind[w->model->kind[i]]);
-
-		sum += s;
-		most = PTC_MAX(most, s);
+		sum += least[w->model->kind[i]];
+		most = PTC_MAX(most, least[w->model->kind[i]]);
 	}
 	most = PTC_MAX(most, sum / stages * (1 - 1e-9));
-	for (double next; (next = fill(w, l, stages, most, cut)) > 0;)
+	for (double next; (next = fill(w, x, stages, most, cut)) > 0;)
 		most = next;
 }
 
@@ -66,16 +89,23 @@ static void cut_even(uint32_t layers, uint32_t stages, uint32_t *cut)
 		cut[s] = layers / stages + (s < layers % stages);
 }
 
-void ptc_cost_cut(const struct ptc_work *w, const struct ptc_cand *c, const struct ptc_layers *l, uint32_t *cut)
+static void cut_mixed(const struct ptc_work *w, const struct ptc_cand *c, const struct devices *x, uint32_t *cut)
 {
 	uint32_t stages = c->pp * c->vpp;
 
 	if (w->stages)
 		memcpy(cut, w->stages, stages * sizeof *cut);
 	else if (w->uneven && stages > 1)
-		cut_by_time(w, l, stages, cut);
+		cut_by_time(w, x, stages, cut);
 	else
 		cut_even(w->model->layers, stages, cut);
+}
+
+void ptc_cost_cut(const struct ptc_work *w, const struct ptc_cand *c, const struct ptc_layers *l, uint32_t *cut)
+{
+	struct devices x = { &l, NULL, c->pp };
+
+	cut_mixed(w, c, &x, cut);
 }
 
 /* Sums of device d over its stages d, d + pp, ... */
@@ -96,20 +126,21 @@ static void add_layer(struct device_sum *d, const struct ptc_layer_cost *l)
 	d->working = PTC_MAX(d->working, l->working);
 }
 
-static void sum_devices(const struct ptc_work *w, const struct ptc_cand *c, const struct ptc_layers *l,
+static void sum_devices(const struct ptc_work *w, const struct ptc_cand *c, const struct devices *x,
 			const uint32_t *cut, struct device_sum *d)
 {
 	uint32_t at = 0, stages = c->pp * c->vpp;
+	const struct ptc_layers *last = layers_at(x, c->pp - 1);
 
 	memset(d, 0, c->pp * sizeof *d);
 	for (uint32_t s = 0; s < stages; s++)
 		for (uint32_t i = 0; i < cut[s]; i++, at++)
-			add_layer(&d[s % c->pp], &l->kind[w->model->kind[at]]);
-	d[0].dense += l->embedding;
-	d[c->pp - 1].seconds += l->head_s;
-	d[c->pp - 1].compute += l->head_s;
+			add_layer(&d[s % c->pp], &layers_at(x, s)->kind[w->model->kind[at]]);
+	d[0].dense += last->embedding;
+	d[c->pp - 1].seconds += last->head_s;
+	d[c->pp - 1].compute += last->head_s;
 	if (!w->model->tied || c->pp > 1) /* a tied head is a copy where the pipeline ends elsewhere */
-		d[c->pp - 1].dense += l->head;
+		d[c->pp - 1].dense += last->head;
 }
 
 static bool covers(const struct ptc_stage_point *a, const struct ptc_stage_point *b)
@@ -140,7 +171,7 @@ static void add_point(struct ptc_pipe *p, const struct ptc_stage_point *point)
 }
 
 static void take_device(const struct ptc_work *w, const struct ptc_cand *c, const struct device_sum *d, uint32_t i,
-			struct ptc_pipe *p)
+			double hbm, struct ptc_pipe *p)
 {
 	struct ptc_cand filled = *c;
 	struct ptc_stage_point point = { d->dense, d->expert, 0, d->working, i };
@@ -159,6 +190,8 @@ static void take_device(const struct ptc_work *w, const struct ptc_cand *c, cons
 	p->dense_all += d->dense;
 	p->dense_max = PTC_MAX(p->dense_max, d->dense);
 	p->expert_max = PTC_MAX(p->expert_max, d->expert);
+	p->dense_hbm = PTC_MAX(p->dense_hbm, d->dense / hbm);
+	p->expert_hbm = PTC_MAX(p->expert_hbm, d->expert / hbm);
 	if (d->seconds > p->busiest_s) {
 		p->busiest_s = d->seconds;
 		p->compute_s = d->compute;
@@ -168,19 +201,27 @@ static void take_device(const struct ptc_work *w, const struct ptc_cand *c, cons
 	}
 }
 
-void ptc_cost_pipe(const struct ptc_work *w, const struct ptc_cand *c, const struct ptc_layers *l, struct ptc_pipe *ret)
+void ptc_cost_pipe_mixed(const struct ptc_work *w, const struct ptc_cand *c, const struct ptc_layers *const *l,
+			 const uint8_t *which, struct ptc_pipe *ret)
 {
+	struct devices x = { l, which, c->pp };
 	uint32_t cut[PTC_MODEL_MAX_LAYERS];
 	struct device_sum d[PTC_MODEL_MAX_LAYERS];
 
 	ret->stages = c->pp * c->vpp;
 	ret->busiest_s = ret->all_s = ret->dense_max = ret->expert_max = ret->dense_all = 0;
+	ret->dense_hbm = ret->expert_hbm = 0;
 	ret->nfull = 0;
-	ret->logits = l->logits;
-	ret->boundary_bytes = l->boundary_bytes;
-	ret->layer_params = l->layer_params;
-	ptc_cost_cut(w, c, l, cut);
-	sum_devices(w, c, l, cut, d);
+	ret->logits = l[0]->logits;
+	ret->boundary_bytes = l[0]->boundary_bytes;
+	ret->layer_params = l[0]->layer_params;
+	cut_mixed(w, c, &x, cut);
+	sum_devices(w, c, &x, cut, d);
 	for (uint32_t i = 0; i < c->pp; i++)
-		take_device(w, c, &d[i], i, ret);
+		take_device(w, c, &d[i], i, layers_at(&x, i)->hbm, ret);
+}
+
+void ptc_cost_pipe(const struct ptc_work *w, const struct ptc_cand *c, const struct ptc_layers *l, struct ptc_pipe *ret)
+{
+	ptc_cost_pipe_mixed(w, c, &l, NULL, ret);
 }

@@ -64,13 +64,11 @@ static double gradient_seconds(const struct ptc_work *w, const struct ptc_cand *
 
 static double optimizer_seconds(const struct ptc_work *w, const struct ptc_cand *c, const struct ptc_pipe *p)
 {
-	double d = c->dp * c->cp, edp = c->tp * c->cp * c->dp / (double)(c->ep * c->etp), hbm = INFINITY;
-	double params = c->zero ? p->dense_max / d + p->expert_max / edp : p->dense_max + p->expert_max;
+	double d = c->dp * c->cp, edp = c->tp * c->cp * c->dp / (double)(c->ep * c->etp);
+	double read = c->zero ? p->dense_hbm / d + p->expert_hbm / edp : p->dense_hbm + p->expert_hbm;
 	const struct ptc_memory_rules *b = &w->memory;
 
-	for (uint32_t i = 0; i < w->cluster->nkinds; i++)
-		hbm = PTC_MIN(hbm, w->cluster->kinds[i].hbm_bytes_s);
-	return w->coefs.v[PTC_COEF_OPTIMIZER] * params * (b->weight_bytes + b->grad_bytes + b->optim_bytes) / hbm;
+	return w->coefs.v[PTC_COEF_OPTIMIZER] * read * (b->weight_bytes + b->grad_bytes + b->optim_bytes);
 }
 
 /* Share of a pass through the pipeline that is waited for besides the busiest device's own work. */

@@ -6,15 +6,13 @@
 #include "planner/fit/solve.h"
 
 #include "base/alloc.h"
+#include "base/cleanup.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define FEATURES 8
-#define REACH    0.7  /* doublings */
-#define SIZE     0.08 /* of an error, relative, at least; else as large as the coefficients leave it */
-#define NOISE    0.08 /* of a measurement, relative; clusters' runs differ by as much */
 
 struct ptc_calibration {
 	struct ptc_coefs coefs;
@@ -23,9 +21,22 @@ struct ptc_calibration {
 	double *x;              /* n rows of FEATURES */
 	double *factor;         /* n by n: Cholesky's of the covariance */
 	double *weight;         /* n: the covariance's inverse times the errors */
-	double size;            /* of errors */
-	double spread;          /* of the errors that are left; at least NOISE */
+	double common;          /* error of all rows, the median: another machine or program than the prior's */
+	double usual;           /* of the coefficients' errors; at least the noise */
+	double size;            /* of errors, as they are thought to be alike */
+	double spread;          /* of the errors that are left; at least the noise */
+	struct ptc_fit_settings set;
 };
+
+/* Of all layers, by their number. */
+static double recomputed(const struct ptc_model *m, const struct ptc_cand *c)
+{
+	uint32_t sum = 0;
+
+	for (uint32_t i = 0; i < m->layers && c->recompute_others; i++)
+		sum += ptc_cand_recompute(c, m->kind[i]);
+	return c->recompute_others ? (double)sum / m->layers : c->recompute;
+}
 
 static void features(const struct ptc_work *w, const struct ptc_cand *c, double *x)
 {
@@ -38,16 +49,16 @@ static void features(const struct ptc_work *w, const struct ptc_cand *c, double 
 	x[4] = log2(w->global_batch) / 2;
 	x[5] = log2(m->hidden);
 	x[6] = log2((double)m->layers * m->seq);
-	x[7] = c->recompute + 2.0 * c->zero + log2(c->vpp) + log2(c->ep);
+	x[7] = recomputed(m, c) + 2.0 * c->zero + log2(c->vpp) + log2(c->ep);
 }
 
-static double alike(const double *a, const double *b)
+static double alike(const struct ptc_calibration *cal, const double *a, const double *b)
 {
 	double d = 0;
 
 	for (int i = 0; i < FEATURES; i++)
 		d += (a[i] - b[i]) * (a[i] - b[i]);
-	return exp(-d / (2 * REACH * REACH));
+	return exp(-d / (2 * cal->set.reach * cal->set.reach));
 }
 
 static int check_rows(const struct ptc_fit_row *rows, size_t n, struct ptc_error *err)
@@ -69,13 +80,13 @@ static int check_rows(const struct ptc_fit_row *rows, size_t n, struct ptc_error
 	return 0;
 }
 
-/* A row that is off by more than three times the size of errors counts as noisier, by the square: published tables
+/* A row that is off by more than three times what is usual counts as noisier, by the square: published tables
  * have rows that took twice as long as their neighbours, which say nothing of these. */
 static double noise_of(const struct ptc_calibration *cal, size_t i)
 {
-	double off = fabs(cal->weight[i]) / (3 * cal->size);
+	double off = fabs(cal->weight[i]) / (3 * cal->usual);
 
-	return NOISE * fmax(1, off * off);
+	return cal->set.noise * fmax(1, off * off);
 }
 
 /* From the errors, which stand in weight. */
@@ -84,7 +95,7 @@ static void covariance(struct ptc_calibration *cal)
 	for (size_t i = 0; i < cal->n; i++)
 		for (size_t j = 0; j <= i; j++)
 			cal->factor[i * cal->n + j] =
-				cal->size * cal->size * alike(cal->x + i * FEATURES, cal->x + j * FEATURES) +
+				cal->size * cal->size * alike(cal, cal->x + i * FEATURES, cal->x + j * FEATURES) +
 				(i == j ? noise_of(cal, i) * noise_of(cal, i) : 0);
 }
 
@@ -95,13 +106,26 @@ static int ascending(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
+/* Takes the median out of the errors: a common factor says nothing of one configuration against another. */
+static double centre(double *left, size_t n, double *sorted)
+{
+	double median;
+
+	memcpy(sorted, left, n * sizeof *left);
+	qsort(sorted, n, sizeof *sorted, ascending);
+	median = (sorted[n / 2] + sorted[(n - 1) / 2]) / 2;
+	for (size_t i = 0; i < n; i++)
+		left[i] -= median;
+	return median;
+}
+
 /* A standard deviation by the median, which single rows that are far off do not move. `sorted` is room for n. */
-static double size_of(const double *left, size_t n, double *sorted)
+static double size_of(const double *left, size_t n, double least, double *sorted)
 {
 	for (size_t i = 0; i < n; i++)
 		sorted[i] = fabs(left[i]);
 	qsort(sorted, n, sizeof *sorted, ascending);
-	return fmax(SIZE, 1.4826 * sorted[n / 2]);
+	return fmax(least, 1.4826 * sorted[n / 2]);
 }
 
 /* What the neighbours do not explain of each row when it is left out: its weight over the diagonal of
@@ -123,31 +147,60 @@ static double left_out_spread(const struct ptc_calibration *cal, double *column)
 	return sqrt(sum / (double)cal->n);
 }
 
-static int fit(const struct ptc_fit_row *rows, const struct ptc_coefs *prior, struct ptc_calibration *cal,
+/* Where all steps are off by more than a factor of two, the machine is none that the prior is of: coefficients are fitted to
+ * steps without that factor. Returns its logarithm, or 0; the rows are the caller's to change. */
+static double take_out_factor(struct ptc_fit_row *rows, const struct ptc_coefs *prior, size_t n, double *left,
+			      double *sorted)
+{
+	double off;
+
+	ptc_fit_residuals(rows, n, prior, left);
+	off = -centre(left, n, sorted);
+	if (fabs(off) < log(2))
+		return 0;
+	for (size_t i = 0; i < n; i++)
+		rows[i].step_s *= exp(-off);
+	return off;
+}
+
+static int fit(const struct ptc_fit_row *given, const struct ptc_coefs *prior, struct ptc_calibration *cal,
 	       struct ptc_error *err)
 {
-	double *column = ptc_calloc(cal->n, sizeof *column);
+	ptc_auto_free struct ptc_fit_row *rows = ptc_calloc(cal->n, sizeof *rows);
+	ptc_auto_free double *column = ptc_calloc(cal->n, sizeof *column);
+	double off;
 
-	if (!column)
+	if (!rows || !column)
 		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
-	ptc_fit_coefs(rows, cal->n, prior, cal->weight, &cal->coefs);
+	memcpy(rows, given, cal->n * sizeof *rows);
+	off = take_out_factor(rows, prior, cal->n, cal->weight, column);
+	ptc_fit_coefs(rows, cal->n, prior, cal->set.prior, cal->weight, &cal->coefs);
 	for (size_t i = 0; i < cal->n; i++) {
 		features(rows[i].work, &rows[i].cand, cal->x + i * FEATURES);
 		cal->cands[i] = rows[i].cand;
 		cal->weight[i] = -cal->weight[i]; /* log(measured / predicted) */
 	}
-	cal->size = size_of(cal->weight, cal->n, column);
+	cal->common = off + centre(cal->weight, cal->n, column);
+	cal->usual = size_of(cal->weight, cal->n, cal->set.noise, column);
+	cal->size = fmax(cal->set.size, cal->usual);
 	covariance(cal);
 	ptc_cholesky(cal->factor, cal->n); /* the noise keeps it positive definite */
 	ptc_cholesky_forward(cal->factor, cal->n, cal->weight);
 	ptc_cholesky_back(cal->factor, cal->n, cal->weight);
-	cal->spread = fmax(NOISE, left_out_spread(cal, column));
-	ptc_free(column);
+	cal->spread = fmax(cal->set.noise, left_out_spread(cal, column));
 	return 0;
 }
 
 int ptc_calibration_new(const struct ptc_fit_row *rows, size_t n, const struct ptc_coefs *prior,
 			struct ptc_calibration **ret, struct ptc_error *err)
+{
+	static const struct ptc_fit_settings set = PTC_FIT_SETTINGS;
+
+	return ptc_calibration_new_set(rows, n, prior, &set, ret, err);
+}
+
+int ptc_calibration_new_set(const struct ptc_fit_row *rows, size_t n, const struct ptc_coefs *prior,
+			    const struct ptc_fit_settings *set, struct ptc_calibration **ret, struct ptc_error *err)
 {
 	struct ptc_calibration *cal;
 	struct ptc_coefs start;
@@ -160,6 +213,7 @@ int ptc_calibration_new(const struct ptc_fit_row *rows, size_t n, const struct p
 	if (!cal)
 		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
 	cal->n = n;
+	cal->set = *set;
 	cal->cands = ptc_calloc(n, sizeof *cal->cands);
 	cal->x = ptc_calloc(n * FEATURES, sizeof *cal->x);
 	cal->factor = ptc_calloc(n * n, sizeof *cal->factor);
@@ -194,18 +248,18 @@ const struct ptc_coefs *ptc_calibration_coefs(const struct ptc_calibration *cal)
 double ptc_calibration_factor(const struct ptc_calibration *cal, const struct ptc_work *w, const struct ptc_cand *c,
 			      double *ret_sd)
 {
-	double x[FEATURES], mean = 0, near = 0;
+	double x[FEATURES], mean = cal->common, near = 0;
 
 	features(w, c, x);
 	for (size_t i = 0; i < cal->n; i++) {
-		double k = alike(x, cal->x + i * FEATURES);
+		double k = alike(cal, x, cal->x + i * FEATURES);
 
 		mean += cal->size * cal->size * k * cal->weight[i];
 		near = fmax(near, k);
 	}
 	/* Beside a measured configuration its noise, far from all of them what the rows showed, doubled:
 	 * nothing says that the model errs there as it does here. */
-	*ret_sd = fmin(PTC_UNCALIBRATED_SD, NOISE * near + 2 * cal->spread * (1 - near));
+	*ret_sd = fmin(PTC_UNCALIBRATED_SD, cal->set.noise * near + 2 * cal->spread * (1 - near));
 	return exp(mean);
 }
 

@@ -10,10 +10,9 @@
 #include <math.h>
 #include <string.h>
 
-#define HUBER        0.15
-#define PRIOR_WEIGHT 0.02 /* a coefficient off by a factor e counts as a row that is off by 14 % */
-#define STEPS        60
-#define P            PTC_COEFS
+#define HUBER 0.15
+#define STEPS 60
+#define P     PTC_COEFS
 
 void ptc_fit_residuals(const struct ptc_fit_row *rows, size_t n, const struct ptc_coefs *coefs, double *ret)
 {
@@ -35,7 +34,8 @@ static struct ptc_coefs exponentials(const double *x)
 	return c;
 }
 
-static double cost_of(const double *r, size_t n, const double *x, const double *x0)
+/* held: weight of the prior */
+static double cost_of(const double *r, size_t n, const double *x, const double *x0, double held)
 {
 	double sum = 0;
 
@@ -45,7 +45,7 @@ static double cost_of(const double *r, size_t n, const double *x, const double *
 		sum += a < HUBER ? a * a / 2 : HUBER * (a - HUBER / 2);
 	}
 	for (int i = 0; i < P; i++)
-		sum += PRIOR_WEIGHT * (x[i] - x0[i]) * (x[i] - x0[i]) / 2;
+		sum += held * (x[i] - x0[i]) * (x[i] - x0[i]) / 2;
 	return sum;
 }
 
@@ -61,15 +61,15 @@ static void add_row(double r, const double *slope, double *a, double *g)
 	}
 }
 
-static void normal_equations(const struct ptc_fit_row *rows, size_t n, const double *x, const double *x0,
+static void normal_equations(const struct ptc_fit_row *rows, size_t n, const double *x, const double *x0, double held,
 			     const double *r, double *a, double *g)
 {
 	const double d = 1e-4;
 
 	memset(a, 0, P * P * sizeof *a);
 	for (int i = 0; i < P; i++) {
-		g[i] = PRIOR_WEIGHT * (x[i] - x0[i]);
-		a[i * P + i] = PRIOR_WEIGHT;
+		g[i] = held * (x[i] - x0[i]);
+		a[i * P + i] = held;
 	}
 	for (size_t k = 0; k < n; k++) {
 		double slope[P];
@@ -105,8 +105,8 @@ static void step_to(const double *a, const double *g, double lambda, const doubl
 		ret[i] = x[i] + PTC_MAX(-1.0, PTC_MIN(1.0, step[i]));
 }
 
-void ptc_fit_coefs(const struct ptc_fit_row *rows, size_t n, const struct ptc_coefs *prior, double *residuals,
-		   struct ptc_coefs *ret)
+void ptc_fit_coefs(const struct ptc_fit_row *rows, size_t n, const struct ptc_coefs *prior, double held,
+		   double *residuals, struct ptc_coefs *ret)
 {
 	double x[P], x0[P], a[P * P], g[P], lambda = 1e-2, cost;
 	struct ptc_coefs c = *prior;
@@ -114,18 +114,18 @@ void ptc_fit_coefs(const struct ptc_fit_row *rows, size_t n, const struct ptc_co
 	for (int i = 0; i < P; i++)
 		x[i] = x0[i] = log(prior->v[i]);
 	ptc_fit_residuals(rows, n, &c, residuals);
-	cost = cost_of(residuals, n, x, x0);
+	cost = cost_of(residuals, n, x, x0, held);
 	for (int step = 0; step < STEPS; step++) {
 		double before = cost;
 
-		normal_equations(rows, n, x, x0, residuals, a, g);
+		normal_equations(rows, n, x, x0, held, residuals, a, g);
 		for (; lambda < 1e8; lambda *= 4) {
 			double next[P], now;
 
 			step_to(a, g, lambda, x, next);
 			c = exponentials(next);
 			ptc_fit_residuals(rows, n, &c, residuals);
-			now = cost_of(residuals, n, next, x0);
+			now = cost_of(residuals, n, next, x0, held);
 			if (now >= cost)
 				continue;
 			memcpy(x, next, sizeof x);

@@ -4,8 +4,8 @@
 
 #include "planner/fit/fit.h"
 
-/* Starts from and is held near *prior. */
-void ptc_fit_coefs(const struct ptc_fit_row *rows, size_t n, const struct ptc_coefs *prior, double *residuals,
-		   struct ptc_coefs *ret);
+/* Starts from and is held near *prior: a coefficient off by a factor e counts as a row off by sqrt(held). */
+void ptc_fit_coefs(const struct ptc_fit_row *rows, size_t n, const struct ptc_coefs *prior, double held,
+		   double *residuals, struct ptc_coefs *ret);
 /* log(predicted / measured) of each row. */
 void ptc_fit_residuals(const struct ptc_fit_row *rows, size_t n, const struct ptc_coefs *coefs, double *ret);

@@ -16,11 +16,26 @@ struct ptc_fit_row {
 	double step_s;
 };
 
+/* How measured steps are believed; chosen by tests/planner_settings.py (docs/planner.md). */
+struct ptc_fit_settings {
+	double reach; /* doublings of a degree over which errors are alike */
+	double size;  /* of an error that the coefficients leave, relative, at least */
+	double noise; /* of a measurement, relative: runs of one configuration differ by as much */
+	double prior; /* weight of the prior: a coefficient off by a factor e counts as a row off by its root */
+};
+#define PTC_FIT_SETTINGS                                                                                               \
+	{                                                                                                              \
+		0.7, 0.25, 0.12, 0.1                                                                                   \
+	}
+
 struct ptc_calibration;
 /* NULL rows or n 0: PTC_EINVAL. A row that cannot be, or a step that is not a positive number, is
  * named by its place. prior NULL: ptc_coefs_default. */
 int ptc_calibration_new(const struct ptc_fit_row *rows, size_t n, const struct ptc_coefs *prior,
 			struct ptc_calibration **ret, struct ptc_error *err);
+/* The same with other settings than PTC_FIT_SETTINGS. */
+int ptc_calibration_new_set(const struct ptc_fit_row *rows, size_t n, const struct ptc_coefs *prior,
+			    const struct ptc_fit_settings *set, struct ptc_calibration **ret, struct ptc_error *err);
 struct ptc_calibration *ptc_calibration_free(struct ptc_calibration *cal);
 const struct ptc_coefs *ptc_calibration_coefs(const struct ptc_calibration *cal);
 /* What a step time predicted with these coefficients is to be multiplied by. ret_sd: one standard

@@ -48,7 +48,7 @@ int ptc_fit_peaks(const struct ptc_peak_row *rows, size_t n, struct ptc_memory_r
 		return ptc_error_set(err, PTC_EINVAL, "no measured peak");
 	unit = 1 / s.largest;
 	s.aa += PRIOR;
-	s.ar += PRIOR * rules->activations;
+	s.ar += PRIOR * rules->activations * (1 + rules->waste);
 	s.bb += PRIOR * unit * unit;
 	s.br += PRIOR * unit * unit * rules->reserve_bytes;
 	det = s.aa * s.bb - s.ab * s.ab;
@@ -56,6 +56,7 @@ int ptc_fit_peaks(const struct ptc_peak_row *rows, size_t n, struct ptc_memory_r
 	x = PTC_MAX(0.5, PTC_MIN(2.0, x));
 	reserve = (s.br - s.ab * x) / s.bb;
 	rules->activations = x;
+	rules->waste = 0; /* it is in what was measured */
 	rules->reserve_bytes = PTC_MAX(0.0, PTC_MIN(0.2 * s.largest, reserve));
 	return 0;
 }

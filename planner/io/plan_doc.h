@@ -9,10 +9,12 @@
 #include "planner/fit/fit.h"
 #include "planner/search/fastest.h"
 
+extern const char *const ptc_math_names[PTC_MATHS];
+
 /* `model:`, or `model: {config: {...}, seq: S}` with what a config.json says. The result is checked. */
 int ptc_plan_model_read(const struct ptc_doc *doc, const struct ptc_doc_node *node, struct ptc_model *ret,
 			struct ptc_error *err);
-/* config.json of Hugging Face's transformers; seq 0: its longest. PTC_EINVAL on a model_type that is not known. */
+/* config.json of Hugging Face's transformers; seq 0: its longest. PTC_ENOTFOUND on a model_type that is not known. */
 int ptc_plan_hf_read(const struct ptc_doc *doc, const struct ptc_doc_node *node, uint32_t seq, struct ptc_model *ret,
 		     struct ptc_error *err);
 
@@ -20,6 +22,21 @@ int ptc_plan_hf_read(const struct ptc_doc *doc, const struct ptc_doc_node *node,
  * reduce_bytes and memory of ret_work; nothing else. */
 int ptc_plan_space_read(const struct ptc_doc *doc, const struct ptc_doc_node *node, struct ptc_space *ret,
 			struct ptc_work *ret_work, struct ptc_error *err);
+
+/* Devices by name, as deploy/devices.yaml lists them. Of a data type that a device does not compute flops is 0. */
+#define PTC_PLAN_MAX_DEVICES 256
+struct ptc_plan_device {
+	char name[PTC_DEVICE_NAME_MAX + 1];
+	double flops[PTC_MATHS], hbm_bytes_s, memory_bytes, price_hour;
+};
+struct ptc_plan_devices {
+	size_t n;
+	struct ptc_plan_device v[PTC_PLAN_MAX_DEVICES];
+};
+int ptc_plan_devices_read(const struct ptc_doc *doc, struct ptc_plan_devices *ret, struct ptc_error *err);
+/* PTC_ENOTFOUND, and err untouched: no such name. Sets all of *ret but nodes. */
+int ptc_plan_device_find(const struct ptc_plan_devices *all, const char *name, enum ptc_math dtype,
+			 struct ptc_device_kind *ret, struct ptc_error *err);
 
 /* A step or a peak that was measured. */
 struct ptc_plan_measured {
@@ -33,7 +50,11 @@ struct ptc_plan_profile {
 	struct ptc_plan_measured *measured; /* ptc_plan_profile_done */
 	size_t nmeasured;
 };
+/* Devices are those of ptc_device_kind_known, 16-bit. */
 int ptc_plan_profile_read(const struct ptc_doc *doc, struct ptc_plan_profile *ret, struct ptc_error *err);
+/* The same, with devices from `known` first (NULL: none) and at the peak of this data type. */
+int ptc_plan_profile_read_with(const struct ptc_doc *doc, const struct ptc_plan_devices *known, enum ptc_math dtype,
+			       struct ptc_plan_profile *ret, struct ptc_error *err);
 void ptc_plan_profile_done(struct ptc_plan_profile *p);
 /* Galvatron's allreduce_bandwidth_*.json, GB/s, of all c's devices: adds its groups to c. */
 int ptc_plan_galvatron_read(const struct ptc_doc *doc, struct ptc_cluster_profile *c, struct ptc_error *err);

@@ -22,6 +22,8 @@ struct reader {
 	const struct ptc_doc *doc;
 	struct ptc_error *err;
 	struct ptc_plan_profile *p;
+	const struct ptc_plan_devices *known; /* NULL: none */
+	enum ptc_math dtype;
 };
 typedef int (*item_fn)(struct reader *r, const struct ptc_doc_node *node);
 
@@ -41,6 +43,24 @@ static int each(struct reader *r, const char *key, size_t most, const char *cons
 			rc = fn(r, n);
 	}
 	return rc;
+}
+
+/* What a name stands for: in the caller's devices, else in those built in. */
+static int take_known(struct reader *r, const struct ptc_doc_node *node, const char *name, struct ptc_device_kind *k)
+{
+	struct ptc_error why = PTC_ERROR_INIT;
+	int rc = r->known ? ptc_plan_device_find(r->known, name, r->dtype, k, &why) : PTC_ENOTFOUND;
+
+	if (rc && rc != PTC_ENOTFOUND)
+		return ptc_doc_error(r->doc, node, r->err, rc, "%s", why.text);
+	if (!rc)
+		return 0;
+	if (!ptc_device_kind_known(name, k)) /* all numbers are needed then; the check names the missing one */
+		snprintf(k->name, sizeof k->name, "%s", name);
+	else if (r->dtype > PTC_MATH_FP16)
+		return ptc_doc_error(r->doc, node, r->err, PTC_EINVAL,
+				     "only the 16-bit peak of device %s is known here; give a file of devices", name);
+	return 0;
 }
 
 static int read_device(struct reader *r, const struct ptc_doc_node *node)
@@ -63,8 +83,7 @@ static int read_device(struct reader *r, const struct ptc_doc_node *node)
 	if (strlen(text) > PTC_DEVICE_NAME_MAX)
 		return ptc_doc_error(r->doc, name, r->err, PTC_EINVAL, "a device's name has at most %d characters",
 				     PTC_DEVICE_NAME_MAX);
-	if (!ptc_device_kind_known(text, k)) /* all numbers are needed then; the check names the missing one */
-		snprintf(k->name, sizeof k->name, "%s", text);
+	rc = take_known(r, name, text, k);
 	for (size_t i = 0; i < PTC_ARRAY_LEN(numbers) && !rc; i++)
 		rc = ptc_plan_number(r->doc, node, numbers[i].key, 0, 1e21, *numbers[i].to, numbers[i].to, r->err);
 	return rc ? rc : ptc_plan_count(r->doc, node, "nodes", 1, 1u << 17, 1, &k->nodes, r->err);
@@ -157,8 +176,14 @@ static int read_all(struct reader *r)
 
 int ptc_plan_profile_read(const struct ptc_doc *doc, struct ptc_plan_profile *ret, struct ptc_error *err)
 {
+	return ptc_plan_profile_read_with(doc, NULL, PTC_MATH_16BIT, ret, err);
+}
+
+int ptc_plan_profile_read_with(const struct ptc_doc *doc, const struct ptc_plan_devices *known, enum ptc_math dtype,
+			       struct ptc_plan_profile *ret, struct ptc_error *err)
+{
 	struct ptc_plan_profile p = { 0 };
-	struct reader r = { doc, err, &p };
+	struct reader r = { doc, err, &p, known, dtype };
 	int rc = read_all(&r);
 
 	if (rc)

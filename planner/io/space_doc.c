@@ -8,12 +8,26 @@
 
 #include <string.h>
 
-static const char *const keys[] = { "global_batch", "tp",        "cp",
-				    "ep",           "etp",       "dp",
-				    "pp",           "vpp",       "micro_batch",
-				    "zero",         "recompute", "tp_across_nodes",
-				    "exact_batch",  "uneven",    "sequence_parallel",
-				    "schedule",     "memory" };
+static const char *const keys[] = { "global_batch",
+				    "tp",
+				    "cp",
+				    "ep",
+				    "etp",
+				    "dp",
+				    "pp",
+				    "vpp",
+				    "micro_batch",
+				    "zero",
+				    "recompute",
+				    "tp_across_nodes",
+				    "exact_batch",
+				    "uneven",
+				    "sequence_parallel",
+				    "schedule",
+				    "memory",
+				    "uneven_batch",
+				    "dtype",
+				    "recompute_by_kind" };
 static const char *const recomputes[] = { "none", "selective", "full" }; /* enum ptc_recompute */
 static const char *const schedules[] = { "1f1b", "gpipe", "zb1p" };      /* enum ptc_schedule */
 
@@ -69,12 +83,12 @@ static int read_bits(const struct ptc_doc *doc, const struct ptc_doc_node *map, 
 static int read_memory(const struct ptc_doc *doc, const struct ptc_doc_node *map, struct ptc_work *w,
 		       struct ptc_error *err)
 {
-	static const char *const known[] = { "weight_bytes", "grad_bytes",    "optim_bytes", "logit_bytes",
-					     "activations",  "reserve_bytes", "reduce_bytes" };
+	static const char *const known[] = { "weight_bytes", "grad_bytes",    "optim_bytes",  "logit_bytes",
+					     "activations",  "reserve_bytes", "reduce_bytes", "waste" };
 	const struct ptc_doc_node *node = ptc_doc_get(map, "memory");
 	double *const to[] = { &w->memory.weight_bytes, &w->memory.grad_bytes,  &w->memory.optim_bytes,
 			       &w->memory.logit_bytes,  &w->memory.activations, &w->memory.reserve_bytes,
-			       &w->reduce_bytes };
+			       &w->reduce_bytes,        &w->memory.waste };
 	int rc = node ? ptc_doc_check_map(doc, node, "memory", known, PTC_ARRAY_LEN(known), err) : 0;
 
 	ptc_memory_rules_default(&w->memory);
@@ -87,12 +101,14 @@ static int read_memory(const struct ptc_doc *doc, const struct ptc_doc_node *map
 static int read_program(const struct ptc_doc *doc, const struct ptc_doc_node *node, struct ptc_space *s,
 			struct ptc_work *w, struct ptc_error *err)
 {
-	const struct ptc_doc_node *schedule = ptc_doc_get(node, "schedule");
-	size_t word = 0;
+	const struct ptc_doc_node *schedule = ptc_doc_get(node, "schedule"), *dtype = ptc_doc_get(node, "dtype");
+	size_t word = 0, type = 0;
 	int rc = ptc_plan_flag(doc, node, "tp_across_nodes", false, &s->tp_across_nodes, err);
 
 	if (!rc)
 		rc = ptc_plan_flag(doc, node, "exact_batch", false, &s->exact_batch, err);
+	if (!rc)
+		rc = ptc_plan_flag(doc, node, "recompute_by_kind", false, &s->recompute_by_kind, err);
 	if (!rc)
 		rc = ptc_plan_flag(doc, node, "uneven", false, &w->uneven, err);
 	if (!rc)
@@ -100,6 +116,14 @@ static int read_program(const struct ptc_doc *doc, const struct ptc_doc_node *no
 	if (!rc && schedule)
 		rc = ptc_doc_word(doc, schedule, "schedule", schedules, PTC_ARRAY_LEN(schedules), &word, err);
 	w->schedule = (enum ptc_schedule)word;
+	if (!rc && dtype)
+		rc = ptc_doc_word(doc, dtype, "dtype", ptc_math_names, PTC_MATHS, &type, err);
+	w->dtype = (enum ptc_math)type;
+	if (!rc)
+		rc = ptc_plan_flag(doc, node, "uneven_batch", false, &w->uneven_batch, err);
+	if (!rc && w->uneven_batch && s->exact_batch)
+		rc = ptc_doc_error(doc, ptc_doc_get(node, "uneven_batch"), err, PTC_EINVAL,
+				   "uneven_batch leaves slots of the batch empty, which exact_batch forbids");
 	return rc ? rc : read_memory(doc, node, w, err);
 }
 

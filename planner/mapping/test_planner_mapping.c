@@ -5,7 +5,7 @@
 
 #include "base/alloc.h"
 #include "base/check.h"
-#include "base/test_seed.h"
+#include "planner/test_planner_rng.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -18,20 +18,6 @@
 
 #define CASES 200
 #define MAX   512
-
-static uint64_t rng;
-static uint32_t rnd(uint32_t n)
-{
-	rng ^= rng << 13;
-	rng ^= rng >> 7;
-	rng ^= rng << 17;
-	return (uint32_t)((rng >> 11) % n);
-}
-
-static void seed(uint64_t n)
-{
-	rng = (ptc_test_seed() + n) * 0x9E3779B97F4A7C15u + 1;
-}
 
 static double links[MAX * MAX];
 
@@ -133,7 +119,7 @@ static void test_every_permutation(void **state)
 		double best = INFINITY;
 		struct ptc_link_matrix m = { .bytes_s = links };
 
-		seed(i);
+		rng_begin(seed_of(i));
 		m.n = n = i % 20 ? 2 + rnd(6) : 8;
 		c = random_cand(n);
 		random_links(n);
@@ -215,7 +201,7 @@ static void test_many_blocks(void **state)
 		struct ptc_mapping_traffic t = { 1000, 0, 100, 1 };
 		struct ptc_mapping got;
 
-		seed(1000 + i);
+		rng_begin(seed_of(1000 + i));
 		m.n = n = 16 + rnd(100);
 		c.dp = n / 4;
 		random_links(n);

@@ -57,37 +57,54 @@ void ptc_cand_from_config(const struct ptc_config *c, struct ptc_cand *ret)
 
 static const char *const recomputes[] = { "none", "selective", "full" }; /* enum ptc_recompute */
 
-/* Takes "recompute=WORD" out of the text. */
-static int take_recompute(char *text, uint8_t *ret, struct ptc_error *err)
+static bool word_of(const char *word, size_t n, uint8_t *ret)
 {
-	char *at = strstr(text, "recompute="), *value;
-	size_t n;
+	for (uint8_t i = 0; i < PTC_ARRAY_LEN(recomputes); i++)
+		if (strlen(recomputes[i]) == n && !memcmp(word, recomputes[i], n)) {
+			*ret = i;
+			return true;
+		}
+	return false;
+}
 
-	*ret = PTC_RECOMPUTE_NONE;
+/* Takes "recompute=WORD" or "recompute=WORD/WORD", of kinds of layers in order, out of the text. */
+static int take_recompute(char *text, struct ptc_cand *ret, struct ptc_error *err)
+{
+	char *at = strstr(text, "recompute="), *value, *end;
+	uint8_t word = PTC_RECOMPUTE_NONE;
+	uint32_t kind = 0;
+
+	ret->recompute = PTC_RECOMPUTE_NONE;
+	ret->recompute_others = 0;
 	if (!at || (at > text && at[-1] != ','))
 		return 0;
 	value = at + strlen("recompute=");
-	n = strcspn(value, ",");
-	for (uint8_t i = 0; i < PTC_ARRAY_LEN(recomputes); i++)
-		if (strlen(recomputes[i]) == n && !memcmp(value, recomputes[i], n)) {
-			char *end = value + n;
-
-			*ret = i;
-			if (*end) /* the comma after it, else the one before */
-				memmove(at, end + 1, strlen(end + 1) + 1);
-			else
-				at[at > text ? -1 : 0] = '\0';
-			return 0;
-		}
-	return ptc_error_set(err, PTC_EINVAL, "configuration: recompute is none, selective or full, not \"%.*s\"",
-			     (int)n, value);
+	end = value + strcspn(value, ",");
+	for (char *next; value <= end; value = next + 1, kind++) {
+		next = value + strcspn(value, "/,");
+		if (kind == PTC_MODEL_MAX_KINDS || !word_of(value, (size_t)(next - value), &word))
+			return ptc_error_set(err, PTC_EINVAL,
+					     "configuration: recompute is none, selective or full, not \"%.*s\"",
+					     (int)(next - value), value);
+		if (!kind)
+			ret->recompute = word;
+		else if (word != ret->recompute)
+			ret->recompute_others |= (uint16_t)((word + 1) << (2 * (kind - 1)));
+		if (next == end)
+			break;
+	}
+	if (*end) /* the comma after it, else the one before */
+		memmove(at, end + 1, strlen(end + 1) + 1);
+	else
+		at[at > text ? -1 : 0] = '\0';
+	return 0;
 }
 
 int ptc_cand_parse(const char *text, struct ptc_cand *ret, struct ptc_config *ret_config, struct ptc_error *err)
 {
 	ptc_auto_free char *left = ptc_strdup(text);
 	ptc_auto_free struct ptc_config *config = ptc_calloc(1, sizeof *config);
-	uint8_t recompute;
+	struct ptc_cand recompute;
 	int rc;
 
 	if (!left || !config)
@@ -98,7 +115,8 @@ int ptc_cand_parse(const char *text, struct ptc_cand *ret, struct ptc_config *re
 	if (rc)
 		return rc;
 	ptc_cand_from_config(config, ret);
-	ret->recompute = recompute;
+	ret->recompute = recompute.recompute;
+	ret->recompute_others = recompute.recompute_others;
 	if (ret_config)
 		*ret_config = *config;
 	return 0;

@@ -41,10 +41,12 @@ static double forced_share(const struct ptc_choose_rules *r, const struct ptc_ra
 
 static void value(const struct ptc_choose_rules *r, struct ptc_ranked *x)
 {
-	double h = horizon_of(r), price = r->price_hour > 0 ? r->price_hour : 1;
+	double h = horizon_of(r), price = x->choice.price_hour;
 
 	x->steps = PTC_MAX(0.0, h - x->price.down_s) * (1 - forced_share(r, x)) / x->choice.est.step_s;
-	x->money = x->steps > 0 ? ptc_cand_devices(&x->choice.cand) * price * h / 3600 / x->steps : INFINITY;
+	if (!(price > 0)) /* none of the search's: devices of one price */
+		price = ptc_cand_devices(&x->choice.cand) * (r->price_hour > 0 ? r->price_hour : 1);
+	x->money = x->steps > 0 ? price * h / 3600 / x->steps : INFINITY;
 	x->break_even_s = break_even(r, x);
 }
 

@@ -24,7 +24,7 @@ struct ptc_choose_rules {
 	double horizon_s;             /* 0: PTC_CHOOSE_HORIZON_S */
 	double within;                /* step times looked at: so much above the best; 0: PTC_CHOOSE_WITHIN */
 	const struct ptc_choice *now; /* what runs, if it can go on; NULL: it must leave */
-	double price_hour;            /* of a device, for money */
+	double price_hour;            /* of a device, for money; a choice's own wins */
 	double room_bytes;            /* memory of a switch; 0: not looked at */
 	/* What was seen of losses; loss_every_s 0: not looked at. A configuration that leaves devices idle
 	 * outlives small losses, and is not stopped for forced_down_s as often. */

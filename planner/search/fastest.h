@@ -21,6 +21,7 @@ struct ptc_space {
 	struct ptc_degrees vpp;         /* 1 */
 	struct ptc_degrees micro_batch; /* powers of two */
 	uint8_t zero, recompute;        /* bit z: zero=z may be; bit r: enum ptc_recompute. 0: what bit 0 says */
+	bool recompute_by_kind;         /* kinds of layers may differ in what they recompute */
 	bool tp_across_nodes;           /* tp may be larger than a node */
 	bool exact_batch;               /* only where dp times micro-batch divides the global batch */
 };
@@ -28,21 +29,23 @@ struct ptc_search_limits {
 	uint32_t devices;    /* at most */
 	double memory_bytes; /* of a device; 0: the smallest kind's */
 	uint32_t keep;       /* layouts to return, 1..PTC_SEARCH_KEEP */
+	bool cheapest;       /* the least money per step first, then the fastest */
 };
 struct ptc_choice {
 	struct ptc_cand cand;
 	struct ptc_estimate est; /* est.step_s: corrected where there is a calibration */
 	double sd;               /* of step_s, relative */
+	double price_hour;       /* of all its devices; 0: the profile does not say */
 };
 
-/* Best first: step time, then fewer devices, less memory, smaller degrees. Of candidates that lie the
+/* On a cluster with several kinds of devices a candidate takes one kind or two (est.place). Best first: step time, then fewer devices, less memory, smaller degrees. Of candidates that lie the
  * same (differ in micro-batch and recomputation alone) only the best is returned. With `cal`, its
  * coefficients are used instead of the work's, and its correction decides among the kept.
  * PTC_ENODEVICES: nothing fits; the error says how much memory the smallest would take. */
 int ptc_search(const struct ptc_work *w, const struct ptc_space *space, const struct ptc_search_limits *limits,
 	       const struct ptc_calibration *cal, struct ptc_choice *ret, size_t *ret_n, struct ptc_error *err);
 int ptc_cand_compare(const struct ptc_cand *a, const struct ptc_cand *b); /* by degrees; 0: equal */
-/* < 0: a is better. */
+/* < 0: a is better, for throughput. */
 int ptc_choice_compare(const struct ptc_choice *a, const struct ptc_choice *b);
 
 /* The Pareto sets (memory, step time) for every number of devices up to a maximum, made once. */

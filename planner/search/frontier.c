@@ -89,7 +89,7 @@ static int visit(struct ptc_walk *walk, const struct ptc_cand *c, const struct p
 int ptc_frontier_new(const struct ptc_work *w, const struct ptc_space *space, uint32_t devices,
 		     struct ptc_frontier **ret, struct ptc_error *err)
 {
-	struct ptc_walk walk = { w, space, devices, INFINITY, visit, NULL };
+	struct ptc_walk walk = { w, space, devices, INFINITY, false, visit, NULL };
 	struct ptc_frontier *f;
 	int rc = ptc_space_check(w, space, err);
 

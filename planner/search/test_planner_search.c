@@ -6,7 +6,7 @@
 
 #include "base/alloc.h"
 #include "base/check.h"
-#include "base/test_seed.h"
+#include "planner/test_planner_rng.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -18,27 +18,6 @@
 #include <cmocka.h>
 
 #define CASES 600
-
-static uint64_t rng;
-static uint32_t rnd(uint32_t n)
-{
-	rng ^= rng << 13;
-	rng ^= rng >> 7;
-	rng ^= rng << 17;
-	return (uint32_t)((rng >> 11) % n);
-}
-
-static uint64_t seed_of(uint64_t n)
-{
-	return ptc_test_seed() + n;
-}
-
-static uint64_t cases(void)
-{
-	const char *s = getenv("PTC_CASES");
-
-	return s ? strtoull(s, NULL, 0) : CASES;
-}
 
 struct instance {
 	struct ptc_model model;
@@ -77,7 +56,7 @@ static void random_model(struct ptc_model *m)
 
 static void random_instance(struct instance *x, uint64_t seed)
 {
-	rng = seed * 0x9E3779B97F4A7C15u + 1;
+	rng_begin(seed);
 	memset(x, 0, sizeof *x);
 	random_model(&x->model);
 	x->devices = 1 + rnd(16);
@@ -106,6 +85,7 @@ static void random_instance(struct instance *x, uint64_t seed)
 	random_degrees(&x->space.micro_batch, 8);
 	x->space.zero = 1 | (uint8_t)rnd(16);
 	x->space.recompute = 1 | (uint8_t)rnd(8);
+	x->space.recompute_by_kind = rnd(2);
 	x->space.tp_across_nodes = rnd(2);
 	x->space.exact_batch = rnd(2);
 	/* From too little for anything to more than anything takes. */
@@ -129,7 +109,8 @@ static bool allowed(const struct instance *x, const struct ptc_cand *c)
 		return false;
 	if (!in(&s->vpp, c->vpp) || !in(&s->cp, c->cp) || !in(&s->ep, c->ep) || !in(&s->etp, c->etp))
 		return false;
-	if (!in(&s->micro_batch, c->micro_batch) || !(s->zero & 1 << c->zero) || !(s->recompute & 1 << c->recompute))
+	if (!in(&s->micro_batch, c->micro_batch) || !(s->zero & 1 << c->zero) || !(s->recompute & 1 << c->recompute) ||
+	    (c->recompute_others && !(s->recompute & 1 << (c->recompute_others - 1))))
 		return false;
 	if (once >= x->work.global_batch + c->micro_batch || (s->exact_batch && x->work.global_batch % once))
 		return false;
@@ -143,12 +124,14 @@ static void try_rest(const struct instance *x, struct ptc_cand c, each_fn fn, vo
 {
 	for (c.micro_batch = 1; c.micro_batch <= 8; c.micro_batch++)
 		for (c.recompute = 0; c.recompute < 3; c.recompute++)
-			for (c.zero = 0; c.zero < 4; c.zero++) {
-				struct ptc_choice new = { .cand = c };
+			for (c.recompute_others = 0; c.recompute_others <= (x->space.recompute_by_kind ? 3 : 0);
+			     c.recompute_others++)
+				for (c.zero = 0; c.zero < 4; c.zero++) {
+					struct ptc_choice new = { .cand = c };
 
-				if (allowed(x, &c) && !ptc_estimate(&x->work, &c, &new.est, NULL))
-					fn(arg, &new);
-			}
+					if (allowed(x, &c) && !ptc_estimate(&x->work, &c, &new.est, NULL))
+						fn(arg, &new);
+				}
 }
 
 static void try_all(const struct instance *x, each_fn fn, void *arg)
@@ -189,7 +172,7 @@ static void test_exhaustive(void **state)
 	static struct instance x;
 	uint64_t fitting = 0, vetoed = 0;
 
-	for (uint64_t n = 0; n < cases(); n++) {
+	for (uint64_t n = 0; n < cases(CASES); n++) {
 		struct best b = { .memory = 0 };
 		struct ptc_choice got[8];
 		size_t ngot = 0;
@@ -219,7 +202,7 @@ static void test_exhaustive(void **state)
 		fitting += b.some;
 		vetoed += !b.some;
 	}
-	if (cases() == CASES) { /* both outcomes were met */
+	if (cases(CASES) == CASES) { /* both outcomes were met */
 		assert_true(fitting > CASES / 2);
 		assert_true(vetoed > CASES / 50);
 	}
@@ -270,7 +253,7 @@ static void test_frontier(void **state)
 	static struct points all;
 	int64_t live = ptc_alloc_live();
 
-	for (uint64_t n = 0; n < PTC_MIN(cases(), 60); n++) {
+	for (uint64_t n = 0; n < cases(60); n++) {
 		struct ptc_frontier *f;
 		struct ptc_error err = PTC_ERROR_INIT;
 		double slower = INFINITY;

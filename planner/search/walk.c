@@ -37,7 +37,8 @@ struct walker {
 /* The least a step takes with this pipeline and so many micro-batches; a hair less, for rounding. */
 static double least_step(const struct walker *k, const struct ptc_cand *c)
 {
-	double s = ptc_cost_micro_batches(k->w, c) * k->pipe.busiest_s + k->w->coefs.v[PTC_COEF_FIXED];
+	double busiest = k->walk->bound && c->vpp > 1 ? k->pipe.all_s / c->pp : k->pipe.busiest_s;
+	double s = ptc_cost_micro_batches(k->w, c) * busiest + k->w->coefs.v[PTC_COEF_FIXED];
 
 	return s * (1 - 1e-12);
 }
@@ -66,7 +67,7 @@ static int walk_zero(struct walker *k, struct ptc_cand *c)
 		if (!(k->zero & 1 << c->zero) || (alone && k->zero & ((1 << c->zero) - 1)))
 			continue;
 		ptc_cost_time(k->w, c, &k->pipe, &est);
-		if (est.step_s <= k->walk->slowest_s)
+		if (est.step_s <= k->walk->slowest_s || (k->walk->bound && c->vpp > 1))
 			rc = k->walk->visit(k->walk, c, &k->pipe, &est);
 	}
 	return rc;
@@ -116,21 +117,44 @@ static bool divides_layers(const struct ptc_work *w, const struct ptc_cand *c)
 
 	one.pp = one.vpp = 1;
 	one.zero = one.recompute = 0;
+	one.recompute_others = 0;
 	one.dp = c->ep * c->etp; /* so that experts' degrees divide a stage's ranks */
 	return !ptc_cand_check(w, &one, NULL);
 }
 
-static int walk_recompute(struct walker *k, struct ptc_cand *c)
+static uint8_t recomputes_of(const struct ptc_space *s)
 {
-	uint8_t may = k->s->recompute ? k->s->recompute : 1;
+	return s->recompute ? s->recompute : 1;
+}
+
+/* Every choice of the kinds of layers from `kind` on; those before it are decided. */
+static int walk_kinds(struct walker *k, struct ptc_cand *c, uint32_t kind)
+{
+	uint16_t others = c->recompute_others;
 	int rc = 0;
 
-	for (c->recompute = 0; c->recompute <= PTC_RECOMPUTE_FULL && !rc; c->recompute++) {
-		if (!(may & 1 << c->recompute))
-			continue;
+	if (kind >= k->w->model->nkinds || !k->s->recompute_by_kind) {
 		ptc_cost_layers(k->w, c, &k->layers);
-		rc = walk_pipes(k, c);
+		return walk_pipes(k, c);
 	}
+	for (uint16_t r = 0; r <= PTC_RECOMPUTE_FULL && !rc; r++) {
+		if (!(recomputes_of(k->s) & 1 << r))
+			continue;
+		c->recompute_others = (uint16_t)(others | (r == c->recompute ? 0 : (r + 1) << (2 * (kind - 1))));
+		rc = walk_kinds(k, c, kind + 1);
+	}
+	c->recompute_others = others;
+	return rc;
+}
+
+static int walk_recompute(struct walker *k, struct ptc_cand *c)
+{
+	int rc = 0;
+
+	c->recompute_others = 0;
+	for (c->recompute = 0; c->recompute <= PTC_RECOMPUTE_FULL && !rc; c->recompute++)
+		if (recomputes_of(k->s) & 1 << c->recompute)
+			rc = walk_kinds(k, c, 1);
 	return rc;
 }
 
@@ -192,6 +216,16 @@ static bool has(const struct ptc_degrees *d, uint32_t v, bool absent)
 	return !d->n && absent;
 }
 
+static bool has_recomputes(const struct ptc_work *w, const struct ptc_space *s, const struct ptc_cand *c)
+{
+	if (c->recompute_others && !s->recompute_by_kind)
+		return false;
+	for (uint32_t k = 0; k < w->model->nkinds; k++)
+		if (!(recomputes_of(s) >> ptc_cand_recompute(c, k) & 1))
+			return false;
+	return true;
+}
+
 bool ptc_space_has(const struct ptc_work *w, const struct ptc_space *s, uint32_t devices, const struct ptc_cand *c)
 {
 	uint64_t once = (uint64_t)c->micro_batch * c->dp;
@@ -200,7 +234,7 @@ bool ptc_space_has(const struct ptc_work *w, const struct ptc_space *s, uint32_t
 	       has(&s->tp, c->tp, true) && has(&s->pp, c->pp, true) && has(&s->dp, c->dp, true) &&
 	       has(&s->cp, c->cp, c->cp == 1) && has(&s->ep, c->ep, c->ep == 1) && has(&s->etp, c->etp, c->etp == 1) &&
 	       has(&s->vpp, c->vpp, c->vpp == 1) && has(&s->micro_batch, c->micro_batch, true) &&
-	       ((s->zero ? s->zero : 1) >> c->zero & 1) && ((s->recompute ? s->recompute : 1) >> c->recompute & 1) &&
+	       ((s->zero ? s->zero : 1) >> c->zero & 1) && has_recomputes(w, s, c) &&
 	       once < (uint64_t)w->global_batch + c->micro_batch && !(s->exact_batch && w->global_batch % once);
 }
 
@@ -230,6 +264,10 @@ int ptc_space_check(const struct ptc_work *w, const struct ptc_space *s, struct 
 		rc = ptc_cluster_profile_check(w->cluster, err);
 	for (size_t i = 0; i < PTC_ARRAY_LEN(axes) && !rc; i++)
 		rc = check_axis(axes[i].name, axes[i].d, err);
+	if (!rc && s->recompute_by_kind && w->model->nkinds > 4)
+		rc = ptc_error_set(err, PTC_ELIMIT,
+				   "space: recompute_by_kind takes at most 4 kinds of layers; the model has %u",
+				   w->model->nkinds);
 	if (!rc && !w->global_batch)
 		rc = ptc_error_set(err, PTC_EINVAL, "the global batch is 0");
 	if (!rc && (s->zero > 15 || s->recompute > 7))

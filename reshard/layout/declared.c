@@ -423,35 +423,6 @@ int ptc_layout_declared_new(const struct ptc_declared *d, struct ptc_layout **re
 	return rc;
 }
 
-static bool declared_empty(const struct ptc_layout_empty *e, uint32_t item)
-{
-	size_t lo = ptc_search_u32(e->items, e->n, sizeof(*e->items), 0, item);
-
-	return lo < e->n && e->items[lo] == item;
-}
-
-bool ptc_declared_local_shape(const struct ptc_layout *l, uint32_t rank, uint32_t item, struct ptc_local_shape *ret)
-{
-	uint32_t cell = l->rank_cells[rank];
-	const struct ptc_rank_layout *c = &l->cells[cell];
-	size_t lo = PTC_SEARCH(struct ptc_region, item, c->regions, c->nregions, item);
-
-	if (lo == c->nregions || c->regions[lo].item != item) {
-		if (!declared_empty(&l->empty[cell], item))
-			return false;
-		*ret = (struct ptc_local_shape){ .item = item, .ndim = 1 };
-		return true;
-	}
-	*ret = (struct ptc_local_shape){ .item = item, .ndim = c->regions[lo].box.ndim };
-	memcpy(ret->shape, c->regions[lo].box.ext, ret->ndim * sizeof *ret->shape);
-	if (lo + 1 == c->nregions || c->regions[lo + 1].item != item)
-		return true;
-	*ret = (struct ptc_local_shape){ .item = item, .ndim = 1 };
-	for (; lo < c->nregions && c->regions[lo].item == item; lo++)
-		ret->shape[0] += ptc_box_volume(&c->regions[lo].box);
-	return true;
-}
-
 /* ---- the same state ---- */
 
 static size_t shape_text(const struct ptc_tensor *t, char *text, size_t size)

@@ -5,8 +5,6 @@
 #include "reshard/layout/side.h"
 #include "reshard/regions/regions.h"
 
-/* ptc_layout_local_shape of a declared one. */
-bool ptc_declared_local_shape(const struct ptc_layout *l, uint32_t rank, uint32_t item, struct ptc_local_shape *ret);
 /* Finds out whether l needs its side, and makes it. The last thing done to a layout that is made. */
 int ptc_layout_finalize(struct ptc_layout *l, struct ptc_error *err);
 /* Ranks that hold the same share a cell. */

@@ -243,9 +243,38 @@ int ptc_layout_rank_bytes(const struct ptc_layout *l, int64_t *ret_most, struct 
 	return 0;
 }
 
+static bool declared_empty(const struct ptc_layout_empty *e, uint32_t item)
+{
+	size_t lo = ptc_search_u32(e->items, e->n, sizeof(*e->items), 0, item);
+
+	return lo < e->n && e->items[lo] == item;
+}
+
+static bool declared_local_shape(const struct ptc_layout *l, uint32_t rank, uint32_t item, struct ptc_local_shape *ret)
+{
+	uint32_t cell = l->rank_cells[rank];
+	const struct ptc_rank_layout *c = &l->cells[cell];
+	size_t lo = PTC_SEARCH(struct ptc_region, item, c->regions, c->nregions, item);
+
+	if (lo == c->nregions || c->regions[lo].item != item) {
+		if (!declared_empty(&l->empty[cell], item))
+			return false;
+		*ret = (struct ptc_local_shape){ .item = item, .ndim = 1 };
+		return true;
+	}
+	*ret = (struct ptc_local_shape){ .item = item, .ndim = c->regions[lo].box.ndim };
+	memcpy(ret->shape, c->regions[lo].box.ext, ret->ndim * sizeof *ret->shape);
+	if (lo + 1 == c->nregions || c->regions[lo + 1].item != item)
+		return true;
+	*ret = (struct ptc_local_shape){ .item = item, .ndim = 1 };
+	for (; lo < c->nregions && c->regions[lo].item == item; lo++)
+		ret->shape[0] += ptc_box_volume(&c->regions[lo].box);
+	return true;
+}
+
 bool ptc_layout_local_shape(const struct ptc_layout *l, uint32_t rank, uint32_t item, struct ptc_local_shape *ret)
 {
-	return l->items ? ptc_regions_local_shape(l, rank, item, ret) : ptc_declared_local_shape(l, rank, item, ret);
+	return l->items ? ptc_regions_local_shape(l, rank, item, ret) : declared_local_shape(l, rank, item, ret);
 }
 
 void ptc_item_elements(const struct ptc_spec *s, uint32_t item, const struct ptc_box *bytes, struct ptc_box *ret)

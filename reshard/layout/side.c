@@ -80,7 +80,7 @@ static int find_geometry(struct maker *m, uint32_t item, uint64_t *ret_where, ui
 	*ret = m->s->ngeometries;
 	if (ptc_regions_in_buffer(m->l, item)) /* no other item is cut alike */
 		return 0;
-	put64(v, &n, key.rule ? (uint64_t)(key.rule - ptc_layout_spec(m->l)->rules) + 1 : 0);
+	put64(v, &n, key.rule ? (uint64_t)(key.rule - m->l->spec->rules) + 1 : 0);
 	put64(v, &n, key.form);
 	v[n++] = ptc_dtype_bits(ptc_item_dtype(m->s->spec, item));
 	for (uint32_t d = 0; d < t->ndim; d++)
@@ -249,7 +249,7 @@ static int ranks_by_part(struct maker *m, uint32_t item, uint64_t where)
 	int rc;
 
 	put64(v, &n, where);
-	put64(v, &n, rule ? (uint64_t)(rule - ptc_layout_spec(m->l)->rules) + 1 : 0);
+	put64(v, &n, rule ? (uint64_t)(rule - m->l->spec->rules) + 1 : 0);
 	v[n++] = ptc_regions_nparts(m->l, item);
 	v[n++] = item % (1 + m->s->spec->nfields) > 0;
 	v[n++] = m->s->spec->tensors[item / (1 + m->s->spec->nfields)].ndim;
@@ -450,7 +450,7 @@ int ptc_side_init(struct ptc_side *s, const struct ptc_layout *layout, const str
 		  struct ptc_error *err)
 {
 	struct maker m = { .s = s, .l = layout, .err = err, .cutter = { .l = layout, .err = err } };
-	uint32_t world = layout ? ptc_layout_world(layout) : 0;
+	uint32_t world = layout ? layout->world : 0;
 	int rc = 0;
 
 	*s = (struct ptc_side){ .layout = layout, .spec = spec, .nitems = ptc_spec_items(spec) };

@@ -14,6 +14,10 @@ static inline const struct ptc_tensor *ptc_layout_tensor(const struct ptc_layout
 /* Fills what is kept of an item whose rule is known; before all that follows. */
 int ptc_ways_ranks(struct ptc_layout *l); /* and of the ranks; fails for memory only */
 void ptc_ways_finalize(struct ptc_layout *l, uint32_t item);
+bool ptc_regions_is_expert(const struct ptc_layout *l, uint32_t item);
+/* Is the item on ranks of this pipeline rank and place on the ep axis? */
+bool ptc_regions_is_at(const struct ptc_layout *l, uint32_t item, uint32_t pp, uint32_t ep);
+int64_t ptc_regions_zero_degree(const struct ptc_layout *l, bool expert);
 
 /* ---- cut.c ---- */
 /* Fills b->dims for the ranks at these indices; *ret_local: the local tensor before a flat range. */
@@ -22,6 +26,8 @@ int ptc_cut_dims(struct ptc_cutter *b, uint32_t item, const uint32_t at[PTC_WAYS
 void ptc_cut_lengths(const struct ptc_layout *l, uint32_t item, const uint32_t at[PTC_WAYS], struct ptc_box *local);
 /* Its elements and strides fit 64 bits, whatever the dtype. */
 bool ptc_cut_fits(const struct ptc_box *b);
+/* Elements of the local tensor before zero cuts it. */
+int64_t ptc_regions_elements(const struct ptc_layout *l, uint32_t item, const uint32_t at[PTC_WAYS]);
 
 /* ---- items.c ---- */
 int ptc_items_place(struct ptc_layout *l, struct ptc_error *err);
@@ -30,9 +36,3 @@ int ptc_items_cells(struct ptc_layout *l, struct ptc_error *err);
 /* ---- buffers.c ---- */
 /* Fills l->flats where the configuration shards buffers. Items must be placed. */
 int ptc_buffers_prepare(struct ptc_layout *l, struct ptc_error *err);
-bool ptc_regions_is_expert(const struct ptc_layout *l, uint32_t item);
-/* Is the item on ranks of this pipeline rank and place on the ep axis? */
-bool ptc_regions_is_at(const struct ptc_layout *l, uint32_t item, uint32_t pp, uint32_t ep);
-int64_t ptc_regions_zero_degree(const struct ptc_layout *l, bool expert);
-/* Elements of the local tensor before zero cuts it. */
-int64_t ptc_regions_elements(const struct ptc_layout *l, uint32_t item, const uint32_t at[PTC_WAYS]);

@@ -161,6 +161,78 @@ static bool find_cuts(const struct ptc_layout *l, uint32_t item, uint32_t way)
 	return ptc_rule_names_axis(r, (enum ptc_axis)way);
 }
 
+static bool on_stage(const struct ptc_layout *l, uint32_t item, uint32_t pp)
+{
+	const struct ptc_layout_item *i = &l->items[item];
+	uint32_t last = l->config.pp - 1;
+
+	switch (i->rule ? i->rule->place : PTC_PLACE_ALL) {
+	case PTC_PLACE_LAYER:
+		return pp == i->stage;
+	case PTC_PLACE_FIRST:
+		return pp == 0;
+	case PTC_PLACE_LAST:
+		return pp == last;
+	case PTC_PLACE_ENDS:
+		return pp == 0 || pp == last;
+	default:
+		return true;
+	}
+}
+
+bool ptc_regions_is_at(const struct ptc_layout *l, uint32_t item, uint32_t pp, uint32_t ep)
+{
+	const struct ptc_rule *r = l->items[item].rule;
+
+	return on_stage(l, item, pp) && (!r || !r->expert || l->items[item].ep == ep);
+}
+
+/* Number of the part in the ways below `end`, the first fastest. */
+static uint32_t part_number(const struct ptc_layout *l, uint32_t item, const uint32_t at[PTC_WAYS], uint32_t end)
+{
+	uint32_t part = 0, step = 1;
+
+	for (uint32_t way = PTC_AXIS_TP; way < end; way++)
+		if (ptc_regions_cuts(l, item, way)) {
+			part += step * (way == PTC_BY_PLACE ? ptc_regions_place_index(l, item, at[way]) : at[way]);
+			step *= way == PTC_BY_PLACE ? ptc_regions_places(l, item)
+						    : ptc_regions_degree(l, l->items[item].rule, way);
+		}
+	return part;
+}
+
+uint32_t ptc_regions_nparts(const struct ptc_layout *l, uint32_t item)
+{
+	uint32_t n = ptc_regions_places(l, item);
+
+	for (uint32_t way = PTC_AXIS_TP; way <= PTC_BY_ZERO; way++)
+		if (ptc_regions_cuts(l, item, way))
+			n *= ptc_regions_degree(l, l->items[item].rule, way);
+	return n;
+}
+
+uint32_t ptc_regions_flat_slot(const struct ptc_layout *l, uint32_t item, const uint32_t at[PTC_WAYS])
+{
+	return part_number(l, item, at, PTC_BY_ZERO) * ptc_regions_places(l, item) +
+	       ptc_regions_place_index(l, item, at[PTC_BY_PLACE]);
+}
+
+uint32_t ptc_regions_flat_slots(const struct ptc_layout *l, uint32_t item)
+{
+	return ptc_regions_nparts(l, item) / ptc_regions_degree(l, l->items[item].rule, PTC_BY_ZERO);
+}
+
+bool ptc_regions_part(const struct ptc_layout *l, uint32_t item, uint32_t rank, uint32_t *ret_part)
+{
+	uint32_t at[PTC_WAYS];
+
+	ptc_regions_indices(l, rank, ptc_rule_is_expert(l->items[item].rule), at);
+	if (!ptc_regions_is_at(l, item, at[PTC_BY_PLACE], at[PTC_AXIS_EP]))
+		return false;
+	*ret_part = part_number(l, item, at, PTC_WAYS);
+	return true;
+}
+
 void ptc_ways_finalize(struct ptc_layout *l, uint32_t item)
 {
 	struct ptc_layout_item *i = &l->items[item];

@@ -224,14 +224,6 @@ int64_t ptc_item_bytes(const struct ptc_spec *s, size_t item)
 	return ptc_box_volume(&whole) * ptc_dtype_bits(ptc_item_dtype(s, item)) / 8;
 }
 
-bool ptc_rule_names_axis(const struct ptc_rule *r, enum ptc_axis axis)
-{
-	for (size_t i = 0; r && i < PTC_MAX_SPLITS && r->splits[i].axis != PTC_AXIS_NONE; i++)
-		if (r->splits[i].axis == axis)
-			return true;
-	return false;
-}
-
 bool ptc_rule_is_primary(const struct ptc_rule *r, const struct ptc_config *c, uint32_t rank)
 {
 	struct ptc_coords k = ptc_config_coords(c, rank);
@@ -246,9 +238,4 @@ bool ptc_rule_is_primary(const struct ptc_rule *r, const struct ptc_config *c, u
 	default:
 		return true;
 	}
-}
-
-bool ptc_rule_is_expert(const struct ptc_rule *r)
-{
-	return r && (r->expert || ptc_rule_names_axis(r, PTC_AXIS_EP) || ptc_rule_names_axis(r, PTC_AXIS_ETP));
 }

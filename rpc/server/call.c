@@ -276,7 +276,7 @@ static bool out_fits(struct ptc_rpc_call *call, size_t len)
 
 	if (waits && waits + len > OUT_CALL_MAX)
 		return false;
-	return len <= OUT_SMALL || ptc_rpc_schedule_room(call, len);
+	return len <= OUT_SMALL || ptc_rpc_out_room(call, len);
 }
 
 static int send_brief(struct ptc_rpc_call *call, const struct ptc_rpc_part *parts, size_t nparts, struct ptc_error *err)

@@ -117,6 +117,12 @@ struct ptc_rpc_server {
 	bool unlooked; /* a call waits since the waiter began its round */
 };
 
+/* Does a bound per user hold for the call's caller? */
+static inline bool ptc_rpc_call_is_user(const struct ptc_rpc_call *call)
+{
+	return call->srv->max_calls_per_user && call->identity.role == PTC_ROLE_USER && call->identity.uid != 0;
+}
+
 /* rpc/server/call.c */
 bool ptc_rpc_call_accept(struct ptc_rpc_call *call); /* blocks; false: the server stops */
 /* Who calls what; does not block. It is ready for _run then, unless _refuse comes first. */
@@ -129,9 +135,11 @@ bool ptc_rpc_call_look(struct ptc_rpc_call *call, int64_t now_ns);
 /* rpc/server/schedule.c */
 int ptc_rpc_schedule_start(struct ptc_rpc_server *srv, struct ptc_error *err);
 void ptc_rpc_schedule_stop(struct ptc_rpc_server *srv); /* before the core's shutdown: no more calls are accepted */
-/* May so many bytes more wait for this call's user? */
-bool ptc_rpc_schedule_room(struct ptc_rpc_call *call, size_t len);
 void ptc_rpc_schedule_join(struct ptc_rpc_server *srv); /* when all calls can end */
+
+/* rpc/server/out_room.c */
+/* May so many bytes more wait for this call's user? Takes the server's lock. */
+bool ptc_rpc_out_room(struct ptc_rpc_call *call, size_t len);
 
 /* ---- connections ---------------------------------------------------------- */
 

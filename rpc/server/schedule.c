@@ -29,15 +29,8 @@
 #define ROOT_PART      8 /* this part of threads and of room is root's and nodes' */
 #define BULK_FEW       4 /* bulk calls of one user when bulk threads are scarce */
 #define WAITER_IDLE_MS 1000
-#define OUT_USER_MAX   (16u << 20) /* large replies that wait to be read; or one, however large */
-#define OUT_MAX        (64u << 20) /* of all users */
 
 /* ---- who may run --------------------------------------------------------------------- */
-
-static bool is_user(const struct ptc_rpc_call *call)
-{
-	return call->srv->max_calls_per_user && call->identity.role == PTC_ROLE_USER && call->identity.uid != 0;
-}
 
 static int part(int of)
 {
@@ -60,7 +53,7 @@ static struct load load_locked(const struct ptc_rpc_call *call)
 		if (c->state != PTC_RPC_RUNNING)
 			continue;
 		bulk = c->kind == PTC_RPC_BULK;
-		l.users += is_user(c);
+		l.users += ptc_rpc_call_is_user(c);
 		l.bulk += bulk;
 		if (c->identity.role != call->identity.role || c->identity.uid != call->identity.uid)
 			continue;
@@ -82,7 +75,7 @@ static bool may_run_locked(const struct ptc_rpc_call *call)
 		return false;
 	if (call->refused || !srv->max_calls_per_user)
 		return true;
-	if (!is_user(call))
+	if (!ptc_rpc_call_is_user(call))
 		return call->identity.role != PTC_ROLE_USER || l.mine + l.mine_bulk < n - part(n);
 	if (l.users >= n - part(n))
 		return false;
@@ -102,7 +95,8 @@ static struct ptc_rpc_call *ready_locked(struct ptc_rpc_server *srv)
 
 		if (c->state != PTC_RPC_READY)
 			continue;
-		if (best && (is_user(c) != is_user(best) ? is_user(c) : c->turn > best->turn))
+		if (best && (ptc_rpc_call_is_user(c) != ptc_rpc_call_is_user(best) ? ptc_rpc_call_is_user(c)
+										   : c->turn > best->turn))
 			continue;
 		if (may_run_locked(c))
 			best = c;
@@ -115,19 +109,19 @@ static struct ptc_rpc_call *ready_locked(struct ptc_rpc_server *srv)
 static void admit_locked(struct ptc_rpc_call *call)
 {
 	struct ptc_rpc_server *srv = call->srv;
-	int all = 0, mine = 0, most = srv->max_open * (is_user(call) ? 5 : 2) / 8;
+	int all = 0, mine = 0, most = srv->max_open * (ptc_rpc_call_is_user(call) ? 5 : 2) / 8;
 
 	if (call->refused || !srv->max_calls_per_user || call->identity.role != PTC_ROLE_USER)
 		return;
 	for (int i = 0; i < srv->ncalls; i++) {
 		const struct ptc_rpc_call *c = srv->calls[i];
 
-		if (!c->counted || is_user(c) != is_user(call))
+		if (!c->counted || ptc_rpc_call_is_user(c) != ptc_rpc_call_is_user(call))
 			continue;
 		all++;
 		mine += c->identity.uid == call->identity.uid;
 	}
-	call->counted = all < most && (!is_user(call) || mine < srv->max_calls_per_user);
+	call->counted = all < most && (!ptc_rpc_call_is_user(call) || mine < srv->max_calls_per_user);
 	if (call->counted)
 		return;
 	ptc_error_set(&call->err, PTC_ELIMIT,
@@ -135,25 +129,6 @@ static void admit_locked(struct ptc_rpc_call *call)
 				 : "too many calls at once, those of user %u included; try again",
 		      (unsigned)call->identity.uid);
 	ptc_rpc_call_refuse(call, PTC_ELIMIT);
-}
-
-bool ptc_rpc_schedule_room(struct ptc_rpc_call *call, size_t len)
-{
-	struct ptc_rpc_server *srv = call->srv;
-	size_t all = 0, mine = 0;
-
-	if (!is_user(call))
-		return true;
-	pthread_mutex_lock(&srv->lock);
-	for (int i = 0; i < srv->ncalls; i++) {
-		struct ptc_rpc_call *c = srv->calls[i];
-		size_t waits = c->counted && is_user(c) ? atomic_load(&c->out_bytes) : 0;
-
-		all += waits;
-		mine += c->counted && c->identity.uid == call->identity.uid ? waits : 0;
-	}
-	pthread_mutex_unlock(&srv->lock);
-	return (!mine || mine + len <= OUT_USER_MAX) && (!all || all + len <= OUT_MAX);
 }
 
 /* ---- threads -------------------------------------------------------------------------------- */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The server: methods, listeners, shutdown. schedule.c has its threads.
+/* The server: listeners, start, shutdown. methods.c has its methods, schedule.c its threads.
  *
  * Happy path: new, method..., listen..., start, free.
  * Failure modes: an address in use or an unusable certificate at listen time
@@ -84,43 +84,6 @@ int ptc_rpc_server_new(const struct ptc_rpc_server_opts *opts, struct ptc_rpc_se
 	}
 	*ret_server = srv;
 	return 0;
-}
-
-int ptc_rpc_server_method(struct ptc_rpc_server *srv, const char *method, unsigned roles, ptc_rpc_handler_fn fn,
-			  void *arg, struct ptc_error *err)
-{
-	struct ptc_rpc_method *m = &srv->methods[srv->nmethods];
-	const char *slash = method[0] == '/' ? strchr(method + 1, '/') : NULL;
-
-	if (srv->started)
-		return ptc_error_set(err, PTC_ESTATE, "%s: the server has started", method);
-	if (!slash || slash[1] == '\0' || strlen(method) >= sizeof m->name)
-		return ptc_error_set(err, PTC_EINVAL, "\"%s\" is not \"/package.Service/Method\"", method);
-	if (srv->nmethods == PTC_RPC_METHODS_MAX)
-		return ptc_error_set(err, PTC_ELIMIT, "%s: more than %d methods", method, PTC_RPC_METHODS_MAX);
-	for (size_t i = 0; i < srv->nmethods; i++)
-		if (strcmp(srv->methods[i].name, method) == 0)
-			return ptc_error_set(err, PTC_EEXIST, "%s is registered already", method);
-	m->roles = roles;
-	m->fn = fn;
-	m->arg = arg;
-	snprintf(m->name, sizeof m->name, "%s", method);
-	srv->nmethods++;
-	return 0;
-}
-
-void ptc_rpc_server_method_kind(struct ptc_rpc_server *srv, const char *method, enum ptc_rpc_kind kind)
-{
-	for (size_t i = 0; i < srv->nmethods; i++)
-		if (strcmp(srv->methods[i].name, method) == 0)
-			srv->methods[i].kind = kind;
-}
-
-void ptc_rpc_server_methods(const struct ptc_rpc_server *srv, ptc_rpc_method_fn fn, void *arg)
-{
-	for (size_t i = 0; i < srv->nmethods; i++)
-		fn(arg, srv->methods[i].name, atomic_load_explicit(&srv->methods[i].calls, memory_order_relaxed),
-		   atomic_load_explicit(&srv->methods[i].errors, memory_order_relaxed));
 }
 
 /* ---- listeners ------------------------------------------------------------------ */

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* ptc-bench-planner: the planner's searches for a GPT of 175e9 parameters and a mixture of experts, its frontier and its
+/* ptc-bench-planner: the planner's searches for a GPT of 175e9 parameters (also on two kinds of devices, and for the least
+ * money) and a mixture of experts, its frontier and its
  * mapping, on one core. Prints one JSON array of what, devices, CPU seconds and the answer; an argument N takes at most N
  * devices. Fails with one line where a search does. */
 #include "base/alloc.h"
@@ -74,21 +75,38 @@ static struct ptc_space space_of(bool experts)
 	return s;
 }
 
-static int search(bool experts, uint32_t devices, struct ptc_error *err)
+/* Half of the nodes are of a second kind of device. */
+static void two_kinds(struct ptc_work *w)
 {
-	struct ptc_work w = work_of(experts);
-	struct ptc_space s = space_of(experts);
-	struct ptc_search_limits limits = { .devices = devices, .keep = 20 };
+	ptc_device_kind_known("A100-80GB", &cluster.kinds[1]);
+	cluster.nkinds = 2;
+	cluster.kinds[0].nodes = cluster.kinds[1].nodes = 640;
+	w->uneven_batch = true;
+}
+
+enum sort { DENSE, EXPERTS, KINDS, CHEAPEST, SORTS };
+
+static int search(enum sort sort, uint32_t devices, struct ptc_error *err)
+{
+	static const char *const names[] = { "search, dense", "search, experts", "search, two kinds of devices",
+					     "search, the cheapest" };
+	struct ptc_work w = work_of(sort == EXPERTS);
+	struct ptc_space s = space_of(sort == EXPERTS);
+	struct ptc_search_limits limits = { .devices = devices, .keep = 20, .cheapest = sort == CHEAPEST };
 	struct ptc_choice v[20];
 	char text[PTC_CAND_TEXT_MAX];
 	size_t n;
-	double t = seconds();
-	int rc = ptc_search(&w, &s, &limits, NULL, v, &n, err);
+	double t;
+	int rc;
 
+	if (sort == KINDS)
+		two_kinds(&w);
+	t = seconds();
+	rc = ptc_search(&w, &s, &limits, NULL, v, &n, err);
 	if (rc)
 		return rc;
 	ptc_cand_format(&v[0].cand, text);
-	put(experts ? "search, experts" : "search, dense", devices, seconds() - t, text);
+	put(names[sort], devices, seconds() - t, text);
 	return 0;
 }
 
@@ -160,8 +178,8 @@ int main(int argc, char **argv)
 	int rc = 0;
 
 	for (size_t i = 0; i < sizeof counts / sizeof counts[0] && !rc; i++)
-		for (int experts = 0; experts < 2 && counts[i] <= most && !rc; experts++)
-			rc = search(experts, counts[i], &err);
+		for (int sort = 0; sort < SORTS && counts[i] <= most && !rc; sort++)
+			rc = search((enum sort)sort, counts[i], &err);
 	if (!rc)
 		rc = frontier(most < 1024 ? most : 1024, &err);
 	if (!rc)

@@ -18,7 +18,8 @@ static __thread CUcontext current;
 #define EXPORT __attribute__((visibility("default")))
 
 #define FAKE_NAME(name, version, parameters) #name,
-static const char *const names[] = { PTC_CUDA_FUNCTIONS(FAKE_NAME) PTC_CUDA_TRAINER_FUNCTIONS(FAKE_NAME) };
+static const char *const names[] = { PTC_CUDA_FUNCTIONS(FAKE_NAME) PTC_CUDA_CLIENT_FUNCTIONS(FAKE_NAME)
+					     PTC_CUDA_TRAINER_FUNCTIONS(FAKE_NAME) };
 
 static const char *path(const char *name, char *ret, size_t size)
 {
@@ -155,9 +156,15 @@ static void read_settings(void)
 	for (int i = 0; !visible && i < all; i++)
 		fake.visible[fake.ndevices++] = i;
 	while (visible && *visible && fake.ndevices < all) {
-		char *end;
-		long i = strtol(visible, &end, 10);
+		char *number;
+		const char *end;
+		long i = strtol(visible, &number, 10);
 
+		end = number;
+		if (strncmp(visible, "GPU-d", 5) == 0) { /* as fake_nvml.c has them */
+			end = visible + strcspn(visible, ",");
+			i = visible[5] - '0';
+		}
 		if (end == visible || i < 0 || i >= all)
 			break;
 		fake.visible[fake.ndevices++] = (int)i;
@@ -275,6 +282,37 @@ CUresult cuCtxSetCurrent(CUcontext context)
 	LEAVE(CUDA_SUCCESS);
 }
 
+CUresult cuCtxGetCurrent(CUcontext *context)
+{
+	ENTER(cuCtxGetCurrent, false);
+	*context = current;
+	LEAVE(CUDA_SUCCESS);
+}
+
+#define PUSHED_MAX 8
+static __thread CUcontext pushed[PUSHED_MAX];
+static __thread unsigned npushed;
+
+CUresult cuCtxPushCurrent(CUcontext context)
+{
+	ENTER(cuCtxPushCurrent, false);
+	if (!context || context->refs == 0 || npushed == PUSHED_MAX)
+		LEAVE(fake_wrong(CUDA_ERROR_INVALID_CONTEXT, "cuCtxPushCurrent of no context"));
+	pushed[npushed++] = current;
+	current = context;
+	LEAVE(CUDA_SUCCESS);
+}
+
+CUresult cuCtxPopCurrent(CUcontext *context)
+{
+	ENTER(cuCtxPopCurrent, false);
+	if (npushed == 0)
+		LEAVE(fake_wrong(CUDA_ERROR_INVALID_CONTEXT, "cuCtxPopCurrent without a push"));
+	*context = current;
+	current = pushed[--npushed];
+	LEAVE(CUDA_SUCCESS);
+}
+
 CUresult cuCtxGetId(CUcontext context, unsigned long long *id)
 {
 	ENTER(cuCtxGetId, false);
@@ -294,7 +332,8 @@ CUresult cuGetProcAddress_v2(const char *symbol, void **ret, int version, cuuint
 		const char *name;
 		int since;
 		void *function;
-	} symbols[] = { PTC_CUDA_FUNCTIONS(FAKE_SYMBOL) PTC_CUDA_TRAINER_FUNCTIONS(FAKE_SYMBOL) };
+	} symbols[] = { PTC_CUDA_FUNCTIONS(FAKE_SYMBOL) PTC_CUDA_CLIENT_FUNCTIONS(FAKE_SYMBOL)
+				PTC_CUDA_TRAINER_FUNCTIONS(FAKE_SYMBOL) };
 	const char *without = getenv("PTC_FAKE_GPU_WITHOUT");
 
 	for (size_t i = 0; i < sizeof symbols / sizeof symbols[0]; i++) {
@@ -335,9 +374,11 @@ __attribute__((destructor)) static void report(void)
 			fprintf(f, "call %s %u\n", names[i], fake.calls[i]);
 	for (int i = 0; i < FAKE_KINDS; i++)
 		fprintf(f, "left %s %u\n", kinds[i], fake.dead ? 0 : left[i]);
-	fprintf(f, "left context %u\nleft handle %u\nleft reservation %u\nleft stream %u\nleft event %u\n",
+	fprintf(f,
+		"left context %u\nleft handle %u\nleft reservation %u\nleft stream %u\nleft event %u\n"
+		"left module %u\n",
 		fake.dead ? 0 : contexts, fake.dead ? 0 : fake.handles, fake.dead ? 0 : fake.reservations,
-		fake.dead ? 0 : fake.streams, fake.dead ? 0 : fake.events);
+		fake.dead ? 0 : fake.streams, fake.dead ? 0 : fake.events, fake.dead ? 0 : fake.modules);
 	fprintf(f, "count pageable %u\ncount wrong %u\n%s", fake.pageable, fake.nwrong, fake.wrong);
 	fclose(f);
 }

@@ -16,7 +16,9 @@
  * PTC_FAKE_GPU_PITCH=BYTES    the longest pitch of a strided copy
  * PTC_FAKE_GPU_WITHOUT=NAME   a function that the driver lacks
  * PTC_FAKE_GPU_NO_IPC, PTC_FAKE_GPU_NO_FDS   memory that cannot be shared so
- * CUDA_VISIBLE_DEVICES        indices only */
+ * PTC_FAKE_GPU_APART          set: device addresses of cuMemAlloc and pools are no memory of the process, as on a device: who reads or
+ *                             writes there but through the driver, this process or another, fails
+ * CUDA_VISIBLE_DEVICES        indices, or UUIDs in full */
 #pragma once
 
 #include "daemon/gpu/cuda/cuda_functions.h"
@@ -27,14 +29,20 @@
 #include <stdint.h>
 
 #define FAKE_DEVICES_MAX 8
+/* An image of kernels for the fake driver alone: where nvcc makes none, tests give ptc-gpu a file with this text. */
+#define FAKE_IMAGE       "kernels of the fake driver\n"
 #define FAKE_GRANULARITY ((size_t)64 << 10) /* of cuMemCreate */
 
 #define FAKE_PROTOTYPE(name, version, parameters) CUresult name parameters;
 PTC_CUDA_FUNCTIONS(FAKE_PROTOTYPE)
+PTC_CUDA_CLIENT_FUNCTIONS(FAKE_PROTOTYPE)
 PTC_CUDA_TRAINER_FUNCTIONS(FAKE_PROTOTYPE)
 
 #define FAKE_NUMBER(name, version, parameters) FN_##name,
-enum fake_function { PTC_CUDA_FUNCTIONS(FAKE_NUMBER) PTC_CUDA_TRAINER_FUNCTIONS(FAKE_NUMBER) FN_COUNT };
+enum fake_function {
+	PTC_CUDA_FUNCTIONS(FAKE_NUMBER) PTC_CUDA_CLIENT_FUNCTIONS(FAKE_NUMBER) PTC_CUDA_TRAINER_FUNCTIONS(FAKE_NUMBER)
+		FN_COUNT
+};
 
 struct CUctx_st {
 	int device, refs;
@@ -60,6 +68,7 @@ struct fake_range {
 	int device;
 	unsigned long long buffer;
 	struct fake_header *header; /* or NULL */
+	char *apart;                /* where its bytes are; NULL: at base */
 	bool access;                /* VMM: cuMemSetAccess was called */
 	unsigned long long handle;  /* VMM: what is mapped there */
 	char file[64];              /* ALLOC */
@@ -76,7 +85,7 @@ struct fake {
 	size_t used[FAKE_DEVICES_MAX], memory;
 	unsigned long long next_id;
 	unsigned calls[FN_COUNT];
-	unsigned handles, reservations, streams, events, pageable;
+	unsigned handles, reservations, streams, events, modules, pageable;
 	unsigned nwrong;
 	char wrong[4096];
 };
@@ -95,6 +104,13 @@ void fake_range_remove(struct fake_range *r);
 /* All bytes are memory of a device that may be used now; `when` says who asks. */
 CUresult fake_device_check(CUdeviceptr at, size_t size, const char *when);
 bool fake_pinned(const void *p, size_t size);
+/* Where the bytes of a device address are in this process. */
+void *fake_bytes(CUdeviceptr address);
+
+/* A kernel's launch, put into a stream's queue, and its work. The queue owns it. */
+struct fake_launch;
+CUresult fake_stream_launch(CUstream stream, struct fake_launch *launch);
+CUresult fake_launch_do(struct fake_launch *launch);
 
 /* CUDA functions with a lock around them: ENTER(cuMemAlloc); ... LEAVE(result); */
 #define ENTER(name, context)                                                                                           \

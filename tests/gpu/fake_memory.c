@@ -87,16 +87,46 @@ bool fake_pinned(const void *p, size_t size)
 
 /* ---- allocations ---- */
 
+void *fake_bytes(CUdeviceptr address)
+{
+	struct fake_range *r = fake_range_at((uintptr_t)address);
+
+	return r && r->apart ? r->apart + (address - r->base) : (void *)(uintptr_t)address;
+}
+
+/* Memory that was mapped at *base gets another address, where nothing is; *ret_apart: where it is. */
+static void set_apart(void **base, size_t size, char **ret_apart)
+{
+	*ret_apart = NULL;
+	if (!getenv("PTC_FAKE_GPU_APART"))
+		return;
+	*ret_apart = *base;
+	*base = mmap(NULL, rounded(size), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (*base == MAP_FAILED)
+		abort();
+}
+
+static void unmap(struct fake_range *r)
+{
+	munmap((void *)r->base, rounded(r->size));
+	if (r->apart)
+		munmap(r->apart, rounded(r->size));
+}
+
 /* A file of a header and `size` bytes, mapped. */
 static struct fake_range *map_shared(enum fake_kind kind, int fd, size_t size)
 {
 	struct fake_header *header = mmap(NULL, HEADER, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	void *base = mmap(NULL, rounded(size), PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)HEADER);
 	struct fake_range *r;
+	char *apart = NULL;
 
 	if (header == MAP_FAILED || base == MAP_FAILED)
 		abort();
+	if (kind == FAKE_ALLOC)
+		set_apart(&base, size, &apart);
 	r = fake_range_add(kind, base, size);
+	r->apart = apart;
 	r->header = header;
 	return r;
 }
@@ -137,7 +167,7 @@ CUresult cuMemFree(CUdeviceptr address)
 	atomic_store(&r->header->freed, 1);
 	snprintf(file, sizeof file, "%s/%s", fake.dir, r->file);
 	unlink(file);
-	munmap((void *)r->base, rounded(r->size));
+	unmap(r);
 	fake.used[r->device] -= r->size;
 	fake_range_remove(r);
 	LEAVE(CUDA_SUCCESS);
@@ -145,11 +175,16 @@ CUresult cuMemFree(CUdeviceptr address)
 
 CUresult cuMemAllocAsync(CUdeviceptr *address, size_t size, CUstream stream)
 {
+	struct fake_range *r;
+	char *apart;
 	void *p;
 
 	ENTER(cuMemAllocAsync, true);
 	p = mmap(NULL, rounded(size), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	*address = fake_range_add(FAKE_POOL, p, size)->base;
+	set_apart(&p, size, &apart);
+	r = fake_range_add(FAKE_POOL, p, size);
+	r->apart = apart;
+	*address = r->base;
 	LEAVE(CUDA_SUCCESS);
 }
 
@@ -161,7 +196,7 @@ CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream)
 	r = fake_range_at((uintptr_t)address);
 	if (!r || r->kind != FAKE_POOL)
 		LEAVE(fake_wrong(CUDA_ERROR_INVALID_VALUE, "cuMemFreeAsync of what is not of a pool"));
-	munmap((void *)r->base, rounded(r->size));
+	unmap(r);
 	fake_range_remove(r);
 	LEAVE(CUDA_SUCCESS);
 }

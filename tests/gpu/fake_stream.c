@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum work { COPY, MARK, EVENT };
+enum work { COPY, MARK, EVENT, FILL, KERNEL };
 
 struct job {
 	struct job *next;
@@ -15,6 +15,8 @@ struct job {
 	CUdeviceptr word;
 	uint64_t value;
 	CUevent event;
+	size_t size; /* FILL: of value at word */
+	struct fake_launch *launch;
 };
 
 struct CUstream_st {
@@ -73,9 +75,8 @@ static CUresult copy_check(const CUDA_MEMCPY3D *c, const char *when)
 
 static CUresult do_copy(const CUDA_MEMCPY3D *c)
 {
-	const char *from =
-		c->srcMemoryType == CU_MEMORYTYPE_DEVICE ? (const char *)(uintptr_t)c->srcDevice : c->srcHost;
-	char *to = c->dstMemoryType == CU_MEMORYTYPE_DEVICE ? (char *)(uintptr_t)c->dstDevice : c->dstHost;
+	const char *from = c->srcMemoryType == CU_MEMORYTYPE_DEVICE ? fake_bytes(c->srcDevice) : c->srcHost;
+	char *to = c->dstMemoryType == CU_MEMORYTYPE_DEVICE ? fake_bytes(c->dstDevice) : c->dstHost;
 	CUresult result = copy_check(c, "a queued copy");
 
 	for (size_t z = 0; result == CUDA_SUCCESS && z < c->Depth; z++)
@@ -110,7 +111,11 @@ static CUresult step(CUstream stream)
 		result = do_copy(&j->copy);
 	else if (j->work == MARK)
 		__atomic_store_n((uint64_t *)(uintptr_t)j->word, j->value, __ATOMIC_SEQ_CST);
-	else if (j->event->pending == stream)
+	else if (j->work == FILL && !(result = fake_device_check(j->word, j->size, "a queued cuMemsetD8Async")))
+		memset(fake_bytes(j->word), (int)j->value, j->size);
+	else if (j->work == KERNEL)
+		result = fake_launch_do(j->launch);
+	else if (j->work == EVENT && j->event->pending == stream)
 		j->event->pending = NULL;
 	free(j);
 	return result;
@@ -126,6 +131,26 @@ static CUresult run(CUstream stream)
 		first = first ? first : result;
 	}
 	return first;
+}
+
+CUresult fake_stream_launch(CUstream stream, struct fake_launch *launch)
+{
+	CUresult result = own(stream->context, "a stream");
+
+	if (result == CUDA_SUCCESS)
+		push(stream, (struct job){ .work = KERNEL, .launch = launch });
+	return result;
+}
+
+CUresult cuMemsetD8Async(CUdeviceptr address, unsigned char value, size_t size, CUstream stream)
+{
+	CUresult result;
+
+	ENTER(cuMemsetD8Async, true);
+	result = fake_device_check(address, size, "cuMemsetD8Async");
+	if (result == CUDA_SUCCESS)
+		push(stream, (struct job){ .work = FILL, .word = address, .value = value, .size = size });
+	LEAVE(result);
 }
 
 CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned flags, int priority)
@@ -292,4 +317,41 @@ CUresult cuMemcpyHtoDAsync(CUdeviceptr to, const void *from, size_t size, CUstre
 	if (result == CUDA_SUCCESS)
 		push(stream, (struct job){ .work = COPY, .copy = c });
 	LEAVE(result);
+}
+
+/* What of streams is under way is not waited for: a program that has not waited copies what is there. */
+CUresult cuMemcpyDtoH(void *to, CUdeviceptr from, size_t size)
+{
+	CUresult result;
+
+	ENTER(cuMemcpyDtoH, true);
+	result = fake_device_check(from, size, "cuMemcpyDtoH");
+	if (result == CUDA_SUCCESS)
+		memcpy(to, fake_bytes(from), size);
+	LEAVE(result);
+}
+
+CUresult cuMemcpyHtoD(CUdeviceptr to, const void *from, size_t size)
+{
+	CUresult result;
+
+	ENTER(cuMemcpyHtoD, true);
+	result = fake_device_check(to, size, "cuMemcpyHtoD");
+	if (result == CUDA_SUCCESS)
+		memcpy(fake_bytes(to), from, size);
+	LEAVE(result);
+}
+
+CUresult cuCtxSynchronize(void)
+{
+	CUresult first = CUDA_SUCCESS;
+
+	ENTER(cuCtxSynchronize, true);
+	for (CUstream s = streams; s; s = s->next)
+		if (s->context == fake_current()) {
+			CUresult result = run(s);
+
+			first = first ? first : result;
+		}
+	LEAVE(first);
 }

@@ -26,7 +26,7 @@ struct ctl_export {
 	uint32_t written_ranks;   /* --ranks: an attempt that came to nothing has written files of so many */
 };
 
-/* A file being written beside its place; bytes go through a digest. */
+/* export_out.c. A file being written beside its place; bytes go through a digest. */
 struct ctl_out {
 	struct ctl_export *ex;
 	char *path, *tmp;

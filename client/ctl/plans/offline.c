@@ -91,6 +91,8 @@ void ctl_offline_done(struct ctl_offline *o)
 	ptc_free(o->cluster.devices);
 	ptc_free(o->cluster.usable);
 	ptc_free(o->cluster.pinned);
+	ptc_free(o->cluster.drained);
+	ptc_free(o->cluster.failed);
 	ptc_free(o->cluster.racks);
 	ptc_job_desc_done(&o->job);
 	ptc_job_desc_done(&o->after);
@@ -142,6 +144,8 @@ static int apply_list(const struct ctl *c, struct ctl_cluster *k, const char *la
 		for (uint32_t d = 0; out && d < k->per_node; d++)
 			if (device == UINT64_MAX || device == d)
 				out[node * k->per_node + d] = true;
+		if (failed && device != UINT64_MAX)
+			k->failed[node * k->per_node + device] = true;
 	}
 	return 0;
 }
@@ -150,7 +154,7 @@ static int apply_options(const struct ctl *c, struct ctl_cluster *k, bool *out, 
 {
 	const char *rack = ctl_option(c, "nodes-per-rack");
 	uint64_t per_rack = 0;
-	int rc = apply_list(c, k, "drain", out, NULL, true, err);
+	int rc = apply_list(c, k, "drain", out, k->drained, true, err);
 
 	if (!rc)
 		rc = apply_list(c, k, "failed", out, k->usable, false, err);
@@ -188,8 +192,10 @@ int ctl_offline_cluster(const struct ctl *c, uint32_t need, struct ctl_offline *
 	k->devices = ptc_calloc(all, sizeof(*k->devices));
 	k->usable = ptc_calloc(n, sizeof(*k->usable));
 	k->pinned = ptc_calloc(n, sizeof(*k->pinned));
+	k->drained = ptc_calloc(n, sizeof(*k->drained));
+	k->failed = ptc_calloc(all, sizeof(*k->failed));
 	out = ptc_calloc(all, sizeof(*out));
-	if (!k->devices || !k->usable || !k->pinned || !out)
+	if (!k->devices || !k->usable || !k->pinned || !k->drained || !k->failed || !out)
 		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
 	memset(k->usable, 1, n * sizeof(*k->usable));
 	rc = apply_options(c, k, out, err);

@@ -18,6 +18,8 @@ struct ctl_cluster {
 	struct ptc_device *devices; /* nodes * per_node, in order; then those that may be used, see ndevices */
 	size_t ndevices;            /* of devices: that may be used */
 	bool *usable, *pinned;      /* per node */
+	bool *drained;              /* per node */
+	bool *failed;               /* nodes * per_node: devices that --failed names by themselves */
 	uint32_t *racks;            /* per node; NULL: no matter */
 };
 struct ctl_offline {

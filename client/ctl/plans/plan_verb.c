@@ -6,6 +6,7 @@
 
 #include "base/alloc.h"
 #include "base/check.h"
+#include "client/ctl/plans/picture/picture.h"
 #include "client/ctl/show/show.h"
 
 #include <string.h>
@@ -38,7 +39,7 @@ static int live(struct ctl *c, struct ptc_error *err)
 	if (!rc)
 		rc = ptc_admin_plan(c->admin, &target.t, &json, err);
 	if (!rc)
-		rc = ctl_print_plan(c, json, err);
+		rc = c->svg ? ctl_picture_of_plan(json, err) : ctl_print_plan(c, json, err);
 	ptc_admin_free(json);
 	ctl_target_done(&target);
 	return rc;
@@ -128,7 +129,7 @@ static const char *stray(const struct ctl *c)
 	for (size_t i = 0; i < PTC_ARRAY_LEN(names); i++)
 		if (ctl_option(c, names[i]))
 			return names[i];
-	return c->svg ? "format svg" : NULL;
+	return NULL;
 }
 
 static int run(struct ctl *c, struct ptc_error *err)
@@ -150,7 +151,8 @@ const struct ctl_verb ctl_plan = {
 		"(stays, and builds its model anew), start (there was none).\n"
 		"With -f no daemon is asked: the old ranks are on devices in order, the new ones where the least "
 		"moves.\n"
-		"--format json lists every move (docs/plan.md); svg draws the ranks by node.\n",
+		"--format json of a file lists every move (docs/plan.md); svg draws the ranks by node, and marks nodes "
+		"that are down or drained.\n",
 	CTL_OPTIONS(options),
 	.min_args = 0,
 	.max_args = 1,

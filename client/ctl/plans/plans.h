@@ -4,4 +4,4 @@
 
 #include "client/ctl/line/ctl.h"
 
-extern const struct ctl_verb ctl_layout, ctl_plan, ctl_rules_lint, ctl_rules_show, ctl_advise;
+extern const struct ctl_verb ctl_layout, ctl_plan, ctl_rules_lint, ctl_rules_show, ctl_advise, ctl_profile;

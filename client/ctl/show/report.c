@@ -66,6 +66,35 @@ int ctl_print_columns(const struct ctl *c, const char *json, const char *list, c
 	return rc;
 }
 
+int ctl_print_inner(const struct ctl *c, const char *json, const char *list, const char *inner, const char *key,
+		    const struct ctl_column *columns, size_t n, struct ptc_error *err)
+{
+	json_t *doc, *flat, *rows = json_array(), *outer, *item;
+	char *text;
+	size_t i, k;
+	int rc = ptc_json_load(list, json, strlen(json), &doc, err);
+
+	if (rc) {
+		json_decref(rows);
+		return rc;
+	}
+	json_array_foreach(json_object_get(doc, list), i, outer) {
+		json_array_foreach(json_object_get(outer, inner), k, item) {
+			json_object_set(item, key, json_object_get(outer, key));
+			json_array_append(rows, item);
+		}
+	}
+	flat = json_pack("{s:i, s:o}", "version", 1, inner, rows);
+	text = ptc_json_text(flat);
+	json_decref(flat);
+	json_decref(doc);
+	if (!text)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	rc = ctl_print_columns(c, text, inner, columns, n, err);
+	ptc_free(text);
+	return rc;
+}
+
 /* Names in document order, one a line: for scripts and completions. */
 int ctl_print_names(const char *json, const char *list, const char *key, struct ptc_error *err)
 {
@@ -135,6 +164,7 @@ static void put_groups(const json_t *plan)
 		       ptc_json_count(g, "count"));
 }
 
+/* Those that have to do with the plan, and those that are down or drained. */
 static void put_nodes(const json_t *plan)
 {
 	const json_t *node;
@@ -142,9 +172,15 @@ static void put_nodes(const json_t *plan)
 	size_t i;
 
 	json_array_foreach(json_object_get(plan, "nodes"), i, node) {
-		printf("  %-22s %12s in  %12s out\n", string(node, "node"),
+		const char *state = json_string_value(json_object_get(node, "state"));
+		bool up = !state || !strcmp(state, "up");
+
+		if (up && !ptc_json_count(node, "in_bytes") && !ptc_json_count(node, "out_bytes") &&
+		    !ptc_json_count(node, "held_bytes"))
+			continue;
+		printf("  %-22s %12s in  %12s out%s%s\n", string(node, "node"),
 		       ctl_bytes(ptc_json_count(node, "in_bytes"), in, sizeof in),
-		       ctl_bytes(ptc_json_count(node, "out_bytes"), out, sizeof out));
+		       ctl_bytes(ptc_json_count(node, "out_bytes"), out, sizeof out), up ? "" : "  ", up ? "" : state);
 	}
 }
 
@@ -223,6 +259,32 @@ static void put_blobs(const json_t *doc)
 		printf("  %-22s %s\n", "blobs", string(blobs, "text"));
 }
 
+/* Who chose the configuration and, where it was the planner, by what. */
+static void put_choice(const json_t *doc)
+{
+	const json_t *choice = json_object_get(doc, "choice");
+	double memory = json_number_value(json_object_get(choice, "memory_bytes"));
+	char bytes[32];
+
+	if (!json_is_object(choice))
+		return;
+	printf("  %-22s %12s  %s\n", "chosen by", string(choice, "by"),
+	       json_object_get(choice, "why") ? string(choice, "why") : "");
+	if (!json_is_number(json_object_get(choice, "step_s")))
+		return;
+	printf("  %-22s %10.4g s  +- %.0f %%, %s\n", "predicted step",
+	       json_number_value(json_object_get(choice, "step_s")),
+	       100 * json_number_value(json_object_get(choice, "error")),
+	       json_is_true(json_object_get(choice, "calibrated")) ? "by measured steps" : "uncalibrated");
+	put_bytes("predicted memory", (uint64_t)memory, "of a device");
+	printf("  %-22s %10.4g s\n", "predicted pause", json_number_value(json_object_get(choice, "pause_s")));
+	if (json_object_get(choice, "moved_exact") && !json_is_true(json_object_get(choice, "moved_exact")))
+		printf("  %-22s %12s  estimated; at least %.0f bytes\n", "moves at most",
+		       ctl_bytes((uint64_t)json_number_value(json_object_get(choice, "moved_bytes")), bytes,
+				 sizeof bytes),
+		       json_number_value(json_object_get(choice, "moved_bytes_least")));
+}
+
 int ctl_print_plan(const struct ctl *c, const char *json, struct ptc_error *err)
 {
 	json_t *doc;
@@ -234,6 +296,7 @@ int ctl_print_plan(const struct ctl *c, const char *json, struct ptc_error *err)
 	if (rc)
 		return rc;
 	printf("job %s: %s -> %s\n", string(doc, "job"), string(doc, "from"), string(doc, "to"));
+	put_choice(doc);
 	put_ranks(doc);
 	put_modes(doc);
 	put_totals(doc);

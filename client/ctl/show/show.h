@@ -23,6 +23,10 @@ struct ctl_column {
 int ctl_print_names(const char *json, const char *list, const char *key, struct ptc_error *err);
 int ctl_print_columns(const struct ctl *c, const char *json, const char *list, const struct ctl_column *columns,
 		      size_t n, struct ptc_error *err);
+/* As that, of the objects in the lists `inner` of the list's objects: each with its outer object's member `key` before it. With
+ * --format json those alone, each with that member, in an object whose member `inner` is their list. */
+int ctl_print_inner(const struct ctl *c, const char *json, const char *list, const char *inner, const char *key,
+		    const struct ctl_column *columns, size_t n, struct ptc_error *err);
 /* On stderr, for a person, where as_of_ms is not 0: the coordinator is unreachable, and what is shown is as of then. */
 void ctl_note_as_of(const struct ctl *c, int64_t as_of_ms);
 int ctl_print_plan(const struct ctl *c, const char *json, struct ptc_error *err);
@@ -31,6 +35,10 @@ int ctl_print_summary(const struct ctl *c, const char *json, struct ptc_error *e
 int ctl_print_status(const struct ctl *c, const char *json, bool one, struct ptc_error *err);
 /* "1.5 GiB"; returns buf. */
 const char *ctl_bytes(uint64_t bytes, char *buf, size_t size);
+
+/* markup.c: so that HTML and XML read s as text; control characters become spaces. s: UTF-8, or NULL for nothing. */
+struct ptc_buf;
+void ctl_put_escaped(struct ptc_buf *b, const char *s);
 
 /* progress.c: on stderr; one line that changes on a terminal, else nothing or, where that is wanted, a line per phase and every
  * few seconds. */

@@ -13,7 +13,14 @@ static const struct ctl_column columns[] = {
 	{ "address", NULL, NULL },
 };
 
+static const struct ctl_column device_columns[] = {
+	{ "node", NULL, NULL },  { "device", NULL, NULL }, { "kind", NULL, NULL },         { "health", NULL, NULL },
+	{ "name", NULL, NULL },  { "uuid", NULL, NULL },   { "memory_bytes", NULL, NULL }, { "free_bytes", NULL, NULL },
+	{ "ranks", NULL, NULL }, { "why", NULL, NULL },
+};
+
 static const struct ctl_option options[] = {
+	{ "devices", NULL, "their devices: who and how they are, and which ranks have been given them" },
 	{ "names", NULL, "only their names, one a line" },
 };
 
@@ -26,7 +33,10 @@ static int run(struct ctl *c, struct ptc_error *err)
 		rc = ptc_admin_nodes(c->admin, &json, err);
 	if (!rc)
 		rc = ctl_option(c, "names") ? ctl_print_names(json, "nodes", "node", err)
-					    : ctl_print_columns(c, json, "nodes", columns, PTC_ARRAY_LEN(columns), err);
+		     : ctl_option(c, "devices")
+			     ? ctl_print_inner(c, json, "nodes", "device_list", "node", device_columns,
+					       PTC_ARRAY_LEN(device_columns), err)
+			     : ctl_print_columns(c, json, "nodes", columns, PTC_ARRAY_LEN(columns), err);
 	ptc_admin_free(json);
 	return rc;
 }

@@ -48,28 +48,6 @@ struct page {
 	json_t *doc;
 };
 
-static void put_escaped(struct ptc_buf *b, const char *s)
-{
-	for (; s && *s; s++) {
-		switch (*s) {
-		case '&':
-			ptc_buf_puts(b, "&amp;");
-			break;
-		case '<':
-			ptc_buf_puts(b, "&lt;");
-			break;
-		case '>':
-			ptc_buf_puts(b, "&gt;");
-			break;
-		case '"':
-			ptc_buf_puts(b, "&quot;");
-			break;
-		default:
-			ptc_buf_append(b, (unsigned char)*s < 0x20 || *s == 0x7f ? " " : s, 1);
-		}
-	}
-}
-
 static const char *string(const json_t *object, const char *key)
 {
 	const char *s = json_string_value(json_object_get(object, key));
@@ -96,7 +74,7 @@ static void put_time(struct ptc_buf *b, int64_t ms)
 static void put_label(struct ptc_buf *b, double x, int y, const char *look, const char *text)
 {
 	ptc_buf_printf(b, "<text x=\"%.1f\" y=\"%d\" class=\"%s\">", x, y, look);
-	put_escaped(b, text);
+	ctl_put_escaped(b, text);
 	ptc_buf_puts(b, "</text>");
 }
 
@@ -113,12 +91,12 @@ static void put_bytes_cell(struct ptc_buf *b, const json_t *object, const char *
 /* "resize tp=2 → tp=4", "snapshot at tp=2" */
 static void put_what(struct ptc_buf *b, const json_t *sw)
 {
-	put_escaped(b, string(sw, "kind"));
+	ctl_put_escaped(b, string(sw, "kind"));
 	ptc_buf_puts(b, " ");
-	put_escaped(b, string(sw, "from"));
+	ctl_put_escaped(b, string(sw, "from"));
 	if (strcmp(string(sw, "to"), string(sw, "from")) != 0) {
 		ptc_buf_puts(b, " → ");
-		put_escaped(b, string(sw, "to"));
+		ctl_put_escaped(b, string(sw, "to"));
 	}
 }
 
@@ -151,7 +129,7 @@ static void put_generation(struct page *p, const json_t *sw, double x, double en
 		       ": ",
 		       x, 8 + 30 * (row % 2), PTC_MAX(end - x, 1.0), colours[row % PTC_ARRAY_LEN(colours)],
 		       ptc_json_count(sw, "generation"));
-	put_escaped(&p->b, string(sw, "to"));
+	ctl_put_escaped(&p->b, string(sw, "to"));
 	ptc_buf_puts(&p->b, "</title></rect>");
 	if (end - x > 8.0 * (double)strlen(string(sw, "to")))
 		put_label(&p->b, x + 5, 24 + 30 * (int)(row % 2), "on", string(sw, "to"));
@@ -291,11 +269,11 @@ static void put_node(struct page *p, const json_t *sw, const char *node)
 			found = row;
 	}
 	ptc_buf_puts(&p->b, "<tr><td>");
-	put_escaped(&p->b, node);
+	ctl_put_escaped(&p->b, node);
 	ptc_buf_puts(&p->b, "</td><td>");
-	put_escaped(&p->b, ranks_at(json_object_get(sw, "before"), node));
+	ctl_put_escaped(&p->b, ranks_at(json_object_get(sw, "before"), node));
 	ptc_buf_puts(&p->b, "</td><td>");
-	put_escaped(&p->b, ranks_at(json_object_get(sw, "after"), node));
+	ctl_put_escaped(&p->b, ranks_at(json_object_get(sw, "after"), node));
 	ptc_buf_puts(&p->b, "</td>");
 	put_bytes_cell(&p->b, found, "in_bytes");
 	put_bytes_cell(&p->b, found, "out_bytes");
@@ -370,14 +348,14 @@ static void compose(struct page *p)
 
 	ptc_buf_puts(&p->b, "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" "
 			    "content=\"width=device-width\"><title>ptc: job ");
-	put_escaped(&p->b, p->c->args[0]);
+	ctl_put_escaped(&p->b, p->c->args[0]);
 	ptc_buf_printf(&p->b, "</title><style>%s</style></head><body><h1>Job ", style);
-	put_escaped(&p->b, p->c->args[0]);
+	ctl_put_escaped(&p->b, p->c->args[0]);
 	ptc_buf_printf(&p->b, "</h1><p>Generation %" PRIu64 " (", ptc_json_count(p->job, "generation"));
-	put_escaped(&p->b, string(p->job, "config"));
+	ctl_put_escaped(&p->b, string(p->job, "config"));
 	ptc_buf_printf(&p->b, "), snapshot %" PRIu64 " of step %" PRIu64 ", ", ptc_json_count(p->job, "snapshot"),
 		       ptc_json_count(p->job, "step"));
-	put_escaped(&p->b, string(json_object_get(p->job, "run"), "state"));
+	ctl_put_escaped(&p->b, string(json_object_get(p->job, "run"), "state"));
 	ptc_buf_puts(&p->b, ".</p>");
 	put_timeline(p);
 	put_pauses(p);

@@ -54,7 +54,7 @@ struct ptc_admin_opts {
 	int stream_timeout_ms; /* of each stream; 0: none */
 };
 /* Makes a handle. The first call connects it, so a missing daemon is not an error here. opts NULL: all defaults. PTC_EIO: a
- * TLS file cannot be read. */
+ * TLS file cannot be read, or fewer than 16 descriptors are free. */
 PTC_ADMIN_API int ptc_admin_open(const struct ptc_admin_opts *opts, struct ptc_admin **ret_admin,
 				 struct ptc_error *err);
 /* After the last call on the handle returned. NULL ok. Always returns NULL. */
@@ -98,6 +98,19 @@ struct ptc_admin_target {
 /* What ptc_admin_resize would do, as JSON; nothing changes. */
 PTC_ADMIN_API int ptc_admin_plan(struct ptc_admin *a, const struct ptc_admin_target *target, char **ret_json,
 				 struct ptc_error *err);
+
+/* What the planner says of target->gpus devices or, with `first`, of each number of devices from there on. */
+struct ptc_admin_advice {
+	size_t size;
+	uint32_t first, horizon_ms; /* horizon_ms 0: the daemon's own */
+	const char *objective;      /* NULL: throughput */
+};
+/* JSON (docs/control.md). target->config does not matter. */
+PTC_ADMIN_API int ptc_admin_advise(struct ptc_admin *a, const struct ptc_admin_target *target,
+				   const struct ptc_admin_advice *ask, char **ret_json, struct ptc_error *err);
+/* The profile of the cluster, as JSON. action: "show", "measure", or "set", which takes text as a profile's file has it. */
+PTC_ADMIN_API int ptc_admin_profile(struct ptc_admin *a, const char *action, const char *text, char **ret_json,
+				    struct ptc_error *err);
 
 /* ---- long work ------------------------------------------------------------------ */
 
@@ -155,32 +168,6 @@ PTC_ADMIN_API int ptc_admin_logs(struct ptc_admin *a, const struct ptc_admin_log
 PTC_ADMIN_API int ptc_admin_dataset_add(struct ptc_admin *a, const char *json, bool here, struct ptc_error *err);
 PTC_ADMIN_API int ptc_admin_dataset_remove(struct ptc_admin *a, const char *name, struct ptc_error *err);
 PTC_ADMIN_API int ptc_admin_dataset_list(struct ptc_admin *a, char **ret_json, struct ptc_error *err);
-/* Which samples a program wants: at most 8192 (1024 with names), and 1 MiB, in one call. The daemon reads them as the
- * dataset's owner. Ask the socket of a node that has the dataset; where only one node has it, any node. */
-struct ptc_admin_samples {
-	size_t size;
-	const char *dataset, *source; /* its name; the source that it must be (32 hex digits) */
-	const uint64_t *samples;
-	const uint64_t *offsets; /* NULL, like lengths: the program asks for sizes only */
-	const uint32_t *lengths;
-	size_t n;
-	uid_t uid;  /* for which user; only root may say. 0: for the caller */
-	bool names; /* of files, too */
-	bool ahead; /* the program wants them next: the daemon fetches at most 1024, answers nothing and fn is not called */
-};
-struct ptc_admin_sample { /* borrowed for the callback */
-	size_t size;
-	uint64_t bytes;   /* of the whole sample */
-	const char *name; /* relative to the dataset, name_len bytes without a NUL among them; NULL: not asked for */
-	size_t name_len;
-	const uint8_t *data; /* len bytes from the offset on, at most `length`, fewer at the sample's end */
-	size_t len;
-};
-/* Called for each sample, in order, once the whole answer is there. Not 0: the call returns that code; fill err. */
-typedef int (*ptc_admin_sample_fn)(void *arg, size_t i, const struct ptc_admin_sample *sample, struct ptc_error *err);
-PTC_ADMIN_API int ptc_admin_dataset_read(struct ptc_admin *a, const struct ptc_admin_samples *what,
-					 ptc_admin_sample_fn fn, void *arg, struct ptc_error *err);
-
 /* ---- events ---------------------------------------------------------------------------- */
 
 /* json: one event. Not 0: stop; the call returns PTC_ECANCELED. */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* libptcadmin: the bytes of a job's state. An import sends them; an export says what there is, and reads it.
+ * Also the bytes of samples of datasets.
  *
  * An item is one tensor, or one field of a tensor such as an optimizer's moment; <ptc/admin_plan.h> lists the items of a
  * job's description. Bytes of an item are counted row-major over its global shape.
@@ -142,6 +143,34 @@ struct ptc_admin_ranges_fn {
 PTC_ADMIN_API int ptc_admin_read_ranges(struct ptc_admin *a, const char *job, const struct ptc_admin_export *e,
 					const struct ptc_admin_range *ranges, size_t n,
 					const struct ptc_admin_ranges_fn *fn, struct ptc_error *err);
+
+/* ---- samples of datasets: docs/dataset.md --------------------------------------------- */
+
+/* Which samples a program wants: at most 8192 (1024 with names), and 1 MiB, in one call. The daemon reads them as the
+ * dataset's owner. Ask the socket of a node that has the dataset; where only one node has it, any node. */
+struct ptc_admin_samples {
+	size_t size;
+	const char *dataset, *source; /* its name; the source that it must be (32 hex digits) */
+	const uint64_t *samples;
+	const uint64_t *offsets; /* NULL, like lengths: the program asks for sizes only */
+	const uint32_t *lengths;
+	size_t n;
+	uid_t uid;  /* for which user; only root may say. 0: for the caller */
+	bool names; /* of files, too */
+	bool ahead; /* the program wants them next: the daemon fetches at most 1024, answers nothing and fn is not called */
+};
+struct ptc_admin_sample { /* borrowed for the callback */
+	size_t size;
+	uint64_t bytes;   /* of the whole sample */
+	const char *name; /* relative to the dataset, name_len bytes without a NUL among them; NULL: not asked for */
+	size_t name_len;
+	const uint8_t *data; /* len bytes from the offset on, at most `length`, fewer at the sample's end */
+	size_t len;
+};
+/* Called for each sample, in order, once the whole answer is there. Not 0: the call returns that code; fill err. */
+typedef int (*ptc_admin_sample_fn)(void *arg, size_t i, const struct ptc_admin_sample *sample, struct ptc_error *err);
+PTC_ADMIN_API int ptc_admin_dataset_read(struct ptc_admin *a, const struct ptc_admin_samples *what,
+					 ptc_admin_sample_fn fn, void *arg, struct ptc_error *err);
 
 #ifdef __cplusplus
 }

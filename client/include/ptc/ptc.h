@@ -103,6 +103,8 @@ struct ptc_shard_box {
 
 enum ptc_tensor_flags {
 	PTC_TENSOR_TIED = 1, /* this name is on several pipeline stages on purpose, with equal bytes */
+	/* `data` is device memory. It is recognised without this; with it, memory that the CUDA driver knows nothing of is INVALID. */
+	PTC_TENSOR_DEVICE = 2,
 };
 
 struct ptc_tensor_desc {
@@ -114,7 +116,7 @@ struct ptc_tensor_desc {
 	const int64_t *shape; /* global */
 	const struct ptc_shard_box *boxes;
 	size_t nboxes; /* 0: the name exists, and this rank holds nothing of it */
-	void *data;    /* host memory of this process */
+	void *data;    /* memory of this process: the host's, or a device's whose context is current on this thread */
 	uint32_t flags;
 };
 /* Between ptc_next and ptc_restore. Boxes of one rank must not overlap. */

@@ -18,8 +18,9 @@ __all__ = ["Client", "Error", "Later", "Generation", "Sampling", "Balance", "seq
 
 DIMS_MAX = 8
 BLOB_MAX = 256 << 10
+BLOBS_MAX = 64  # names that a rank carries (ptc.h)
 RANK, JOB, TP = 1, 2, 3  # scopes of blobs
-TIED = 1
+TIED, DEVICE = 1, 2
 
 
 class Error(RuntimeError):
@@ -165,8 +166,8 @@ class Client:
         self._check(self._lib.ptc_rendezvous_get(self._c, key.encode(), buffer, len(buffer), ctypes.byref(n), timeout_ms))
         return buffer.raw[:n.value]
 
-    def declare(self, name, dtype, shape, boxes, data, field=None, tied=False):
-        """boxes: [(offset, extent, data_offset, strides in bytes or None)]; data: an address that stays valid."""
+    def declare(self, name, dtype, shape, boxes, data, field=None, tied=False, device=False):
+        """boxes: [(offset, extent, data_offset, strides in bytes or None)]; data: an address that stays valid; device: of device memory."""
         array = (_ShardBox * max(1, len(boxes)))()
         for b, (offset, extent, data_offset, stride) in zip(array, boxes):
             b.offset[:len(offset)] = offset
@@ -176,7 +177,7 @@ class Client:
                 b.stride[:len(stride)] = stride
         dims = (ctypes.c_int64 * max(1, len(shape)))(*shape)
         desc = _TensorDesc(ctypes.sizeof(_TensorDesc), name.encode(), field.encode() if field else None, dtype.encode(),
-                           len(shape), dims, array, len(boxes), data, TIED if tied else 0)
+                           len(shape), dims, array, len(boxes), data, (TIED if tied else 0) | (DEVICE if device else 0))
         self._check(self._lib.ptc_tensor_declare(self._c, ctypes.byref(desc)))
 
     def blob_set(self, name, data, scope=JOB):

@@ -54,7 +54,7 @@ def _state_of(thing):
 
 
 def _digest(t):
-    return hashlib.blake2b(memoryview(t.contiguous().flatten().view(torch.uint8).numpy()), digest_size=16).hexdigest()
+    return hashlib.blake2b(memoryview(t.cpu().contiguous().flatten().view(torch.uint8).numpy()), digest_size=16).hexdigest()
 
 
 class Attached:
@@ -205,7 +205,7 @@ class Attached:
     def buffers(self):
         """{name: [dtype, shape, digest]} of buffers that no state dict has: fine as long as nobody changes them."""
         return {name: [str(b.dtype), list(b.shape), _digest(b)] for name, b in _held.not_persistent(self.modules).items()
-                if b.device.type == "cpu" and b.numel()}
+                if not b.is_meta and b.numel()}
 
     def _parameters_of(self):
         return [(prefix + _held.clean_name(model, name), p) for prefix, model in self.modules

@@ -127,8 +127,8 @@ class Held:
             refuse(f"tensor {self}: a {type(local).__name__} cannot be carried, only plain tensors and DTensors of these")
         if local.layout != torch.strided:
             refuse(f"tensor {self}: layout {local.layout} cannot be carried")
-        if local.device.type != "cpu":
-            refuse(f"tensor {self}: it is on {local.device}; only host memory is carried so far")
+        if local.device.type not in ("cpu", "cuda"):
+            refuse(f"tensor {self}: it is on {local.device}; only memory of the host and of CUDA devices is carried")
         if local.dtype not in DTYPES:
             refuse(f"tensor {self}: dtype {local.dtype} cannot be carried")
         self.local, self.dtype = local.detach(), DTYPES[local.dtype]
@@ -180,7 +180,8 @@ class Held:
         return self.local.data_ptr(), list(self.local.shape), list(self.local.stride())
 
     def declare(self, client):
-        client.declare(self.name, self.dtype, self.shape, self.boxes(), self.local.data_ptr(), self.field, self.tied)
+        client.declare(self.name, self.dtype, self.shape, self.boxes(), self.local.data_ptr(), self.field, self.tied,
+                       self.local.device.type == "cuda")
 
 
 # ---- models ------------------------------------------------------------------------------------------------------------
@@ -233,7 +234,7 @@ def of_module(model, prefix, tied, extra_states=(), given=()):
         if torch.nn.parameter.is_lazy(t):
             refuse(f"{prefix}{name}: it is not initialized; call the module once before attach")
         if t.is_meta:  # PyTorch 2.7's state dicts leave these out
-            refuse(f"tensor {prefix}{name}: it is on meta; only host memory is carried so far")
+            refuse(f"tensor {prefix}{name}: it is on meta; only memory of the host and of CUDA devices is carried")
     from torch.distributed.checkpoint.state_dict import get_model_state_dict
     state, held = dict(get_model_state_dict(model)) if model.state_dict() else {}, {}
     tensors = [_local(t) for t in itertools.chain(model.parameters(), model.buffers())]

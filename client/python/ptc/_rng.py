@@ -26,7 +26,7 @@ from ptc import _values
 from ptc._held import refuse
 
 AGREE, DIFFER = "agree", "differ"
-STREAMS_MAX = 32     # a rank carries 64 blobs (ptc.h), and has others
+STREAMS_MAX = 32     # a rank carries ptc.BLOBS_MAX, and has others
 NAME_MAX = 128       # bytes of a stream's name
 _VERSION = 1         # of the list of streams, and of how states are derived and encoded
 _HEAD = "rng/streams"  # {"version", "streams": {name: rule}} of rank 0, a blob of the job
@@ -308,6 +308,10 @@ class Streams:
         if len(out) > STREAMS_MAX:
             refuse(f"rng: {len(out)} streams, at most {STREAMS_MAX} are carried")
         return out
+
+    def blobs(self):
+        """How many a stop sets, if no stream comes: those of the streams, and their list."""
+        return len(self.all()) + 1
 
     # ---- what a snapshot has of them
 

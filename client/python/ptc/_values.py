@@ -16,8 +16,8 @@ def _array(value):
     """What only a loader's state may have: {kind: type, data, shape} of bytes, tensors and NumPy arrays."""
     if type(value) in (bytes, bytearray):
         return {type(value).__name__: base64.b64encode(value).decode()}
-    if type(value) is torch.Tensor and value.device.type == "cpu" and value.layout == torch.strided and value.dtype in DTYPES:
-        data = value.detach().contiguous().flatten().view(torch.uint8).numpy().tobytes()
+    if type(value) is torch.Tensor and value.device.type in ("cpu", "cuda") and value.layout == torch.strided and value.dtype in DTYPES:
+        data = value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
         return {"array": DTYPES[value.dtype], "data": base64.b64encode(data).decode(), "shape": list(value.shape)}
     if "numpy" in sys.modules and type(value) is sys.modules["numpy"].ndarray and value.dtype.kind in "biufc":
         return {"numpy": value.dtype.str, "data": base64.b64encode(value.tobytes()).decode(), "shape": list(value.shape)}
@@ -39,7 +39,7 @@ def _encode(what, value, arrays=False):
                f"{next(t for t in (bool, int, float, str) if isinstance(value, t)).__name__}")
     array = _array(value) if arrays else None
     return array or refuse(f"{what}: a {type(value).__name__} cannot be carried; numbers, strings, lists, tuples, dicts and "
-                           f"{'bytes, tensors in host memory and NumPy arrays' if arrays else 'scalar tensors'} can")
+                           f"{'bytes, tensors and NumPy arrays' if arrays else 'scalar tensors'} can")
 
 
 def _decode(value):

@@ -194,7 +194,7 @@ class Generation:
             self._rng = _rng.Streams(self, rng)
             self._declared = bound.collect()
             bound.check_dropped()
-            bound.values(), bound.about(True, {})  # what a stop would refuse
+            self._check_blobs(bound.values(), bound.about(True, {}))  # what a stop would refuse
             self._same_groups()
             for sampler in self._data:
                 sampler._agree(self)
@@ -217,6 +217,15 @@ class Generation:
         for o in [o for optims in bound.optimizers.values() for o in optims]:
             o.register_step_pre_hook(lambda *_: self._client.update_begin())
         return restored
+
+    def _check_blobs(self, values, about):
+        """Whether rank 0, which carries most, has names for all of it; states that grow may still take more at a stop."""
+        has = {"optimizers, schedulers and objects": len(values), "the model's description": 1 + _parts_of(zlib.compress(about)),
+               "loaders": 2 * sum(isinstance(d, External) for d in self._data), "random streams": self._rng.blobs()}
+        if sum(has.values()) > ptc.BLOBS_MAX:
+            listed = ", ".join(f"{n} of {what}" for what, n in has.items() if n)
+            refuse(f"{sum(has.values())} blobs beside tensors, at most {ptc.BLOBS_MAX} can be carried ({listed}); attach fewer, or one object "
+                   f"in stateful= whose state_dict() has those of several")
 
     def _same_groups(self):
         """Options of parameter groups are carried from rank 0, so every pipeline stage must have the same groups."""
@@ -411,6 +420,10 @@ class Generation:
     def sequence_part(self, tensor, dim=1, zigzag=True, pad=None):
         """What this context-parallel rank has of sequences that lie along `dim`: see sequence_part()."""
         return sequence_part(tensor, self.cp, self.cp_rank, dim, zigzag, pad)
+
+
+def _parts_of(data):
+    return -(-len(data) // ptc.BLOB_MAX)
 
 
 def _blobs_set(client, name, data):

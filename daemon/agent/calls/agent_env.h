@@ -13,6 +13,7 @@
 struct ptc_agent;
 struct ptc_job_desc;
 struct ptc_layout;
+struct ptc_node_devices;
 struct ptc_rpc_channel;
 struct ptc_spec;
 struct ptc_store;
@@ -21,10 +22,11 @@ struct ptc_workers;
 
 struct ptc_agent_env {
 	struct ptc_store *store;
-	const char *node;        /* our name */
-	uint64_t staging_bytes;  /* ticket pool */
-	uint64_t work_bytes;     /* memory.work, for messages; 0: not said */
-	const char *memory_json; /* what Stat says under "memory": an object, or NULL: {} */
+	const char *node;                 /* our name */
+	uint64_t staging_bytes;           /* ticket pool */
+	uint64_t work_bytes;              /* memory.work, for messages; 0: not said */
+	struct ptc_node_devices *devices; /* for Stat; NULL: not said */
+	const char *memory_json;          /* what Stat says under "memory": an object, or NULL: {} */
 	/* Blocking, any thread: the parsed spec with that hash (a reference; release gives it back). Reads the blob from etcd on a miss. */
 	int (*spec_get)(void *arg, const char *uuid, const char *hash, const struct ptc_spec **ret_spec, void **ret_ref,
 			struct ptc_error *err);

@@ -5,7 +5,8 @@
  * The next window's fetches are opened before the current one is handed to
  * the sink, so that senders read and pack while the sink writes; what they send
  * waits in the transport, and is taken once the sink is done. Many small ranges are one window: a node is asked once for
- * all that it has of them. Memory: one window and one scratch buffer, ticketed.
+ * all that it has of them. Ranges that fall into more pieces than are ticketed for are read in several windows, and
+ * delivered together. Memory: one window and one scratch buffer, ticketed.
  * Failure modes: a node that fails is left out and the window done again with
  * other replicas; when none is left, PTC_EPEER naming it and why, or PTC_ECORRUPT where its bytes are damaged; a range
  * outside the item (PTC_EINVAL); the sink's own code. */
@@ -62,8 +63,8 @@ struct gather {
 	const struct ptc_geometry *g;
 	uint32_t item, ndim, self;
 	int64_t shape[PTC_MAX_DIMS];
-	const struct ptc_item_range *many; /* instead of one item: all in one window */
-	size_t nmany;
+	const struct ptc_item_range *many; /* instead of one item: those of the window */
+	size_t nmany, most_pieces;
 	bool *usable;
 	struct ptc_table *table; /* NULL: nothing of it here */
 	struct ptc_error why;    /* of the last node left out */
@@ -152,10 +153,20 @@ static int box_cover(struct window *w, size_t box, struct ptc_error *err)
 	return r;
 }
 
-/* Those that are ticketed for many ranges: most are whole items, of one box. */
-static size_t many_boxes(size_t ranges)
+/* Boxes, and parts, that are ticketed for many ranges: most are whole items, of one box on one node. */
+static size_t most_pieces(size_t ranges)
 {
-	return 2 * ranges + 64;
+	return PTC_MIN(2 * ranges + 1024, (size_t)PTC_READ_MANY_RANGES);
+}
+
+/* PTC_ELIMIT: several ranges, which are then read in several windows. One alone has no more pieces than any read of its item. */
+static int check_pieces(const struct window *w, struct ptc_error *err)
+{
+	const struct gather *ga = w->gather;
+
+	if (!ga->many || ga->nmany == 1 || PTC_MAX(w->boxes.n, w->nparts) <= ga->most_pieces)
+		return 0;
+	return ptc_error_set(err, PTC_ELIMIT, "%zu ranges fall into more than %zu pieces", ga->nmany, ga->most_pieces);
 }
 
 /* The boxes of all ranges, and whose they are. */
@@ -175,9 +186,9 @@ static int boxes_of_many(struct window *w, struct ptc_error *err)
 			return r;
 		if (ptc_box_from_range(ndim, shape, (int64_t)range->offset, (int64_t)range->length, &w->boxes))
 			return ptc_error_set(err, PTC_ENOMEM, "no memory to cut a range");
-		if (w->boxes.n > many_boxes(ga->nmany))
-			return ptc_error_set(err, PTC_ELIMIT, "%zu ranges of one call fall into more than %zu boxes",
-					     ga->nmany, many_boxes(ga->nmany));
+		r = check_pieces(w, err);
+		if (r)
+			return r;
 		if (w->boxes.n > cap) {
 			uint32_t *bigger = ptc_reallocarray(w->items, PTC_MAX(cap * 2, w->boxes.n), sizeof(*bigger));
 
@@ -205,7 +216,8 @@ static int window_boxes(struct window *w, struct ptc_error *err)
 
 static int window_plan(struct window *w, struct ptc_error *err)
 {
-	int64_t at = 0;
+	int64_t at = w->gather->many ? (int64_t)w->off : 0;
+	const uint64_t end = (uint64_t)at + w->len;
 	int r = window_boxes(w, err);
 
 	if (r)
@@ -217,10 +229,11 @@ static int window_plan(struct window *w, struct ptc_error *err)
 		w->at[i] = at;
 		at += ptc_box_volume(&w->boxes.v[i]);
 		r = box_cover(w, i, err);
+		r = r ? r : check_pieces(w, err);
 	}
-	if (!r && ptc_fails((uint64_t)at == w->len))
+	if (!r && ptc_fails((uint64_t)at == end))
 		r = ptc_error_set(err, PTC_EINTERNAL, "a range of %llu bytes was cut into %lld",
-				  (unsigned long long)w->len, (long long)at);
+				  (unsigned long long)w->len, (long long)at - (long long)(end - w->len));
 	if (!r)
 		qsort(w->parts, w->nparts, sizeof(*w->parts), part_compare);
 	return r;
@@ -382,13 +395,12 @@ static int window_complete(struct window *w, struct ptc_error *err)
 	return r;
 }
 
-static int window_deliver(const struct window *w, ptc_sink_fn sink, void *arg, struct ptc_error *err)
+static int deliver(const struct gather *ga, uint64_t len, ptc_sink_fn sink, void *arg, struct ptc_error *err)
 {
 	int r = 0;
 
-	for (uint64_t at = 0; !r && at < w->len; at += PTC_BULK_MESSAGE_BYTES)
-		r = sink(arg, w->gather->data + at, (size_t)PTC_MIN(w->len - at, (uint64_t)PTC_BULK_MESSAGE_BYTES),
-			 err);
+	for (uint64_t at = 0; !r && at < len; at += PTC_BULK_MESSAGE_BYTES)
+		r = sink(arg, ga->data + at, (size_t)PTC_MIN(len - at, (uint64_t)PTC_BULK_MESSAGE_BYTES), err);
 	return r;
 }
 
@@ -424,8 +436,9 @@ static int gather_memory(struct gather *ga, uint64_t length, uint64_t *ret_windo
 	/* with the scratch half of all at most: one client that reads slowly does not keep all others waiting */
 	uint64_t most = PTC_MIN(ga->agent->gate.limit / 2 - GATHER_SCRATCH, (uint64_t)GATHER_WINDOW_MAX);
 	uint64_t window = PTC_MIN(most, length);
-	size_t boxes = ga->many ? many_boxes(ga->nmany) * (sizeof(struct ptc_box) + sizeof(struct part)) : 0;
-	int r = ptc_staging_new(&ga->agent->gate, (size_t)(window + PTC_MIN(length, (uint64_t)GATHER_SCRATCH)) + boxes,
+	const size_t piece = sizeof(struct ptc_box) + sizeof(struct part) + sizeof(struct ptc_store_box);
+	int r = ptc_staging_new(&ga->agent->gate,
+				(size_t)(window + PTC_MIN(length, (uint64_t)GATHER_SCRATCH)) + ga->most_pieces * piece,
 				NULL, NULL, &ga->memory, err);
 
 	if (r)
@@ -451,12 +464,42 @@ static int gather_run(struct gather *ga, uint64_t offset, uint64_t length, uint6
 			r = window_start(next, at, PTC_MIN(size, end - at), err);
 			at += next->len;
 		}
-		r = r ? r : window_deliver(now, sink, arg, err);
+		r = r ? r : deliver(now->gather, now->len, sink, arg, err);
 		if (!more)
 			break;
 		swap = now;
 		now = next;
 		next = swap;
+	}
+	return r;
+}
+
+/* Ranges one after the other, as many at a time as have no more pieces than are ticketed for. */
+static int gather_groups(struct gather *ga, struct ptc_error *err)
+{
+	const struct ptc_item_range *end = ga->many + ga->nmany;
+	struct window *w = &ga->windows[0];
+	uint64_t at = 0;
+	int r = 0;
+
+	while (!r && ga->many < end) {
+		struct ptc_error why = PTC_ERROR_INIT;
+		uint64_t len = 0;
+
+		ga->nmany = PTC_MIN(ga->nmany, (size_t)(end - ga->many));
+		for (size_t i = 0; i < ga->nmany; i++)
+			len += ga->many[i].length;
+		r = window_start(w, at, len, &why);
+		r = r ? r : window_complete(w, &why);
+		if (r == PTC_ELIMIT && ga->nmany > 1) {
+			ga->nmany /= 2;
+			r = 0;
+		} else if (r) {
+			ptc_error_set(err, r, "%s", why.text);
+		} else {
+			ga->many += ga->nmany;
+			at += len;
+		}
 	}
 	return r;
 }
@@ -480,7 +523,7 @@ int ptc_agent_gather_many(struct ptc_agent *agent, const struct ptc_geometry *g,
 			  const struct ptc_item_range *ranges, size_t n, ptc_sink_fn sink, void *arg,
 			  struct ptc_error *err)
 {
-	struct gather ga = { .agent = agent, .g = g, .many = ranges, .nmany = n };
+	struct gather ga = { .agent = agent, .g = g, .many = ranges, .nmany = n, .most_pieces = most_pieces(n) };
 	uint64_t bytes = 0, window;
 	int r = strcmp(uuid, g->uuid)
 			? ptc_error_set(err, PTC_EINVAL, "a geometry of job %s for job %.40s", g->uuid, uuid)
@@ -499,7 +542,8 @@ int ptc_agent_gather_many(struct ptc_agent *agent, const struct ptc_geometry *g,
 		if (!r && window < bytes)
 			r = ptc_error_set(err, PTC_ELIMIT, "no room here for %llu bytes at once",
 					  (unsigned long long)bytes);
-		r = r ? r : gather_run(&ga, 0, bytes, window, sink, arg, err);
+		r = r ? r : gather_groups(&ga, err);
+		r = r ? r : deliver(&ga, bytes, sink, arg, err);
 	}
 	gather_done(&ga);
 	return r;

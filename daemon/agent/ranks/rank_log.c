@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The peer call that reads a rank's log: as far as it goes now, or, followed, until its process has ended or has become a rank of
- * another incarnation. A log is cut by punching a hole from its beginning (daemon/workers/exec_main.c) while it is read: what was
+ * another incarnation. A log is cut by punching a hole from its beginning (daemon/workers/process/exec_main.c) while it is read: what was
  * read is sent only if the hole has not come past it meanwhile; else one line says how many bytes are left out.
  * Failure modes: no such log (PTC_ENOTFOUND), a file that can't be read. */
 #include "daemon/agent/calls/wire.h"

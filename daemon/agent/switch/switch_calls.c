@@ -13,6 +13,8 @@
 #include "daemon/store/store_read.h"
 #include "daemon/agent/ranks/ranks.h"
 #include "daemon/agent/switch/internal.h"
+#include "daemon/gpu/node/node_devices.h"
+#include "daemon/workers/group/rank_status.h"
 #include "daemon/agent/tables/tables.h"
 
 #include "base/alloc.h"
@@ -297,6 +299,45 @@ out:
 
 /* ---- Stat ---- */
 
+#define DEVICES_AGE_MS 10000 /* how old what is said of devices may be before it is asked anew */
+
+struct on_device {
+	uint32_t device;
+	bool any;
+	struct ptc_buf *json;
+};
+
+static void put_rank(void *arg, uint32_t device, const char *job, uint32_t rank, int pid)
+{
+	struct on_device *o = arg;
+
+	if (device != o->device)
+		return;
+	ptc_buf_printf(o->json, "%s{\"job\":\"%s\",\"rank\":%u,\"pid\":%d}", o->any ? "," : "", job, rank, pid);
+	o->any = true;
+}
+
+/* Each device, how it is, and the ranks that have been given it. */
+static void put_devices(const struct ptc_agent_env *env, struct ptc_buf *json)
+{
+	size_t n = env->devices ? ptc_node_devices_count(env->devices) : 0;
+
+	if (n)
+		ptc_node_devices_look(env->devices, DEVICES_AGE_MS);
+	ptc_buf_puts(json, ",\"device_list\":[");
+	for (size_t i = 0; i < n; i++) {
+		struct on_device o = { .device = (uint32_t)i, .json = json };
+
+		ptc_buf_puts(json, i ? ",{" : "{");
+		ptc_node_devices_json(env->devices, i, json);
+		ptc_buf_puts(json, ",\"ranks\":[");
+		if (env->workers)
+			ptc_workers_each_rank(env->workers, put_rank, &o);
+		ptc_buf_puts(json, "]}");
+	}
+	ptc_buf_puts(json, "]");
+}
+
 int ptc_agent_on_stat(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
 {
 	Ptc__V1__Document reply;
@@ -318,13 +359,15 @@ int ptc_agent_on_stat(void *arg, struct ptc_rpc_call *call, struct ptc_error *er
 		"{\"version\":1,\"node\":\"%s\",\"store\":{\"ceiling_bytes\":%llu,\"used_bytes\":%llu,"
 		"\"file_bytes\":%llu,\"chunks_used\":%llu,\"chunks_free\":%llu,\"copied_bytes\":%llu,"
 		"\"lost_jobs\":%llu,\"outside_bytes\":%llu},\"staging\":{\"ceiling_bytes\":%llu,\"peak_bytes\":%llu},"
-		"\"memory\":%s,\"heap\":{\"used_bytes\":%llu,\"peak_bytes\":%llu}}",
+		"\"memory\":%s,\"heap\":{\"used_bytes\":%llu,\"peak_bytes\":%llu}",
 		agent->node, (unsigned long long)s.ceiling, (unsigned long long)s.used_bytes,
 		(unsigned long long)s.file_bytes, (unsigned long long)s.chunks_used, (unsigned long long)s.chunks_free,
 		(unsigned long long)s.copied_bytes, (unsigned long long)s.lost_jobs,
 		(unsigned long long)s.outside_bytes, (unsigned long long)agent->env.staging_bytes,
 		(unsigned long long)staging_peak, agent->env.memory_json ? agent->env.memory_json : "{}",
 		(unsigned long long)ptc_alloc_bytes(), (unsigned long long)ptc_alloc_peak());
+	put_devices(&agent->env, &json);
+	ptc_buf_puts(&json, "}");
 	ptc__v1__document__init(&reply);
 	reply.version = PTC_WIRE_VERSION;
 	reply.json = json.data;

@@ -57,9 +57,10 @@ struct ptc_direct_reads {
 	struct pollfd polls[2 + CONNS]; /* stop, listener, connections */
 	uid_t uids[CONNS];
 	_Alignas(uint64_t) uint8_t in[REQUEST_MAX + 1]; /* a struct ptc_direct_read_request */
-	struct ptc_direct_read_reply reply;             /* the three are sent together, as far as they are used */
 	struct ptc_span spans[PTC_DIRECT_READ_SPANS_MAX];
 	struct ptc_span_chunk chunks[PTC_DIRECT_READ_CHUNKS_MAX];
+	/* Sent with spans and chunks, as far as they are used. Last: C allows a struct with a flexible array there only. */
+	struct ptc_direct_read_reply reply;
 };
 
 /* ---- one question ---- */

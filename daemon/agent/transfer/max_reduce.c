@@ -11,7 +11,7 @@
  * marked filled. What the others expose lies in a table of its own, for the same
  * place of the snapshot is where they put what was merged; it is sealed, so
  * that a merging node whose daemon was killed finds it again.
- * Failure modes: those of fetching (remote_primary.c), memory. */
+ * Failure modes: those of fetching (remote_fetch.c), memory. */
 #include "daemon/agent/transfer/max_reduce.h"
 #include "daemon/store/store_table.h"
 #include "daemon/store/store_read.h"

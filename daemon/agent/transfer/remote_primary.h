@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Replicas that count and are on other nodes: which, and fetching them. Failure modes:
- * remote_primary.c. */
+/* Replicas that count and are on other nodes: which, and fetching them (remote_fetch.c).
+ * Failure modes: remote_primary.c, remote_fetch.c. */
 #pragma once
 
 #include "daemon/agent/calls/ticket.h"
@@ -19,6 +19,7 @@ struct ptc_reduce;
 int ptc_remote_find(const struct ptc_geometry *g, const struct ptc_spec *rules, uint32_t self,
 		    const struct ptc_needs *needs, struct ptc_remote *ret, struct ptc_reduce *ret_reduce,
 		    struct ptc_error *err);
+/* remote_fetch.c, as are ptc_remote_done and ptc_remote_fetch. */
 int ptc_remote_add(struct ptc_remote *a, uint32_t item, uint32_t node, const struct ptc_box *box,
 		   struct ptc_error *err);
 void ptc_remote_done(struct ptc_remote *a); /* one of zeros is fine */

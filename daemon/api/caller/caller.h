@@ -51,6 +51,9 @@ int ptc_tail_new(struct ptc_daemon *d, const struct ptc_target *t, uint64_t id, 
 		 struct ptc_error *err);
 struct ptc_tail *ptc_tail_free(struct ptc_tail *tail); /* NULL ok */
 int ptc_tail_step(struct ptc_tail *tail, struct ptc_rpc_call *call, struct ptc_error *err);
+/* The same on the calling thread: waits for the switch's end, and sends progress but no summary. 0: it was committed.
+ * PTC_ECANCELED: the caller is gone, and the switch goes on. */
+int ptc_tail_wait(struct ptc_tail *tail, struct ptc_rpc_call *call, struct ptc_error *err);
 /* What a call to a controller that goes away may end with. */
 bool ptc_tail_worth(int status);
 /* The same at once, for what is answered soon; returns the status. */

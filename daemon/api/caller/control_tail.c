@@ -3,8 +3,8 @@
  * outcome, whoever carries it on.
  *
  * Happy path: the intent names the switch (it is under way), then the record does (it is committed), and its event has the
- * summary. Failure modes: the turn names it (aborted; the event says why), neither does under a later lock (it was never
- * recorded, and may be asked for again), etcd unreachable (waited for), the job deleted, an event that a daemon could not write (the
+ * summary. Failure modes: the barrier key names it (aborted; the event says why), neither does under a later lock (it was never
+ * recorded, and may be asked for again), etcd unreachable (waited for, up to SILENT_NS), the job deleted, an event that a daemon could not write (the
  * outcome is told without its details). One step on a call's thread reads etcd once. */
 #include "base/alloc.h"
 #include "base/sys/sys.h"
@@ -14,9 +14,11 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #define LOOK_MS    200
 #define EVENT_NS   (5 * INT64_C(1000000000))  /* how long an event may be behind the record */
+#define SILENT_NS  (15 * INT64_C(1000000000)) /* etcd does not answer */
 #define UNCLEAR_NS (30 * INT64_C(1000000000)) /* the same controller, or none, and no trace of the switch */
 
 struct ptc_tail {
@@ -24,10 +26,13 @@ struct ptc_tail {
 	struct ptc_meta_doc meta;
 	int64_t fence; /* of the controller that was asked */
 	uint64_t id;
-	bool seen;        /* its intent was there */
-	int64_t ended_ns; /* when we saw that it had ended; 0: not yet */
-	int64_t began_ns; /* of following */
-	char said[256];   /* progress, sent last */
+	bool waits;        /* by ptc_tail_wait: no steps, and nobody takes the summary */
+	bool over;         /* of a tail that waits: it was committed */
+	bool seen;         /* its intent was there */
+	int64_t ended_ns;  /* when we saw that it had ended; 0: not yet */
+	int64_t began_ns;  /* of following */
+	int64_t silent_ns; /* since when etcd does not answer; 0: it does */
+	char said[256];    /* progress, sent last */
 	struct ptc_record_doc record;
 };
 
@@ -66,16 +71,17 @@ static const char *text_of(const json_t *object, const char *key)
 /* {"cleared": ID}, of an abort. */
 static bool cleared(const struct ptc_etcd_kv *kv, uint64_t id)
 {
-	json_t *turn = NULL;
-	bool yes = ptc_json_load("turn", kv->value, kv->len, &turn, NULL) == 0 && ptc_json_count(turn, "cleared") == id;
+	json_t *barrier = NULL;
+	bool yes = ptc_json_load("barrier", kv->value, kv->len, &barrier, NULL) == 0 &&
+		   ptc_json_count(barrier, "cleared") == id;
 
-	json_decref(turn);
+	json_decref(barrier);
 	return yes;
 }
 
-static void read_key(struct ptc_tail *tail, const struct ptc_etcd_kv *kv, struct trace *t)
+/* leaf: the key below the job's own. Those of nodes have a slash, whatever the nodes are called. */
+static void read_key(struct ptc_tail *tail, const char *leaf, const struct ptc_etcd_kv *kv, struct trace *t)
 {
-	const char *leaf = strrchr(kv->key, '/') + 1;
 	struct ptc_intent_doc intent;
 	json_t *lock = NULL;
 
@@ -86,7 +92,7 @@ static void read_key(struct ptc_tail *tail, const struct ptc_etcd_kv *kv, struct
 			       tail->record.switch_id == tail->id;
 	} else if (strcmp(leaf, "intent") == 0) {
 		t->under_way = ptc_intent_doc_decode(kv->value, kv->len, &intent, NULL) == 0 && intent.id == tail->id;
-	} else if (strcmp(leaf, "turn") == 0) {
+	} else if (strcmp(leaf, "barrier") == 0) {
 		t->cleared = cleared(kv, tail->id);
 	} else if (strcmp(leaf, "lock") == 0) {
 		t->has_lock = true;
@@ -107,7 +113,7 @@ static int look(struct ptc_tail *tail, struct trace *ret_trace, struct ptc_error
 	snprintf(prefix, sizeof prefix, "/ptc/jobs/%s/", tail->meta.uuid);
 	rc = ptc_etcd_get(ptc_cluster_etcd(tail->d->cluster), prefix, true, 0, &kvs, err);
 	for (size_t i = 0; rc == 0 && i < kvs.n; i++)
-		read_key(tail, &kvs.kv[i], ret_trace);
+		read_key(tail, kvs.kv[i].key + strlen(prefix), &kvs.kv[i], ret_trace);
 	ptc_etcd_kvs_done(&kvs);
 	return rc;
 }
@@ -142,7 +148,7 @@ static int say(struct ptc_tail *tail, struct ptc_rpc_call *call, const char *tex
 	if (strcmp(text, tail->said) == 0)
 		return 0;
 	snprintf(tail->said, sizeof tail->said, "%s", text);
-	p.version = 1;
+	p.version = PTC_WIRE_VERSION;
 	p.phase = phase;
 	p.text = tail->said;
 	p.summary = empty;
@@ -154,7 +160,7 @@ static int go_on(struct ptc_tail *tail, struct ptc_rpc_call *call, const char *t
 {
 	int rc = say(tail, call, text, err);
 
-	if (rc == 0)
+	if (rc == 0 && !tail->waits)
 		ptc_rpc_call_again(call, LOOK_MS);
 	return rc;
 }
@@ -167,6 +173,11 @@ static int send_summary(struct ptc_tail *tail, struct ptc_rpc_call *call, const 
 	json_t *root = event ? json_deep_copy(json_object_get(event, "switch")) : json_object();
 	int rc;
 
+	if (tail->waits) {
+		tail->over = true;
+		json_decref(root);
+		return 0;
+	}
 	if (!event)
 		json_object_update_new(root, json_pack("{s:s, s:I, s:I, s:I, s:I}", "kind", "switch", "generation",
 						       (json_int_t)tail->record.generation, "snapshot",
@@ -178,7 +189,7 @@ static int send_summary(struct ptc_tail *tail, struct ptc_rpc_call *call, const 
 	json_decref(root);
 	if (!text)
 		return ptc_error_set(err, PTC_ENOMEM, "out of memory; the switch was committed");
-	p.version = 1;
+	p.version = PTC_WIRE_VERSION;
 	p.phase = phase;
 	p.text = empty;
 	p.finished = true;
@@ -245,6 +256,21 @@ static int untraced(struct ptc_tail *tail, struct ptc_rpc_call *call, const stru
 	return go_on(tail, call, "the connection to the job's controller broke", err);
 }
 
+/* etcd may only be restarted, which takes seconds; who asked is not kept for longer. */
+static int unanswered(struct ptc_tail *tail, struct ptc_rpc_call *call, struct ptc_error *err)
+{
+	int64_t now = ptc_sys_now_ns();
+
+	tail->silent_ns = tail->silent_ns ? tail->silent_ns : now;
+	if (now - tail->silent_ns > SILENT_NS)
+		return ptc_error_set(
+			err, PTC_ECOORD,
+			"the connection to the job's controller broke and the coordinator does not answer; once it "
+			"does, `ptcctl status %s` says what became of the switch",
+			tail->meta.name);
+	return go_on(tail, call, "the coordinator does not answer", err);
+}
+
 int ptc_tail_step(struct ptc_tail *tail, struct ptc_rpc_call *call, struct ptc_error *err)
 {
 	struct ptc_error why = PTC_ERROR_INIT;
@@ -252,7 +278,8 @@ int ptc_tail_step(struct ptc_tail *tail, struct ptc_rpc_call *call, struct ptc_e
 	char text[256];
 
 	if (look(tail, &t, &why) != 0)
-		return go_on(tail, call, "the coordinator does not answer", err);
+		return unanswered(tail, call, err);
+	tail->silent_ns = 0;
 	if (!t.job)
 		return ptc_error_set(err, PTC_ENOTFOUND, "job \"%s\" was deleted meanwhile", tail->meta.name);
 	if (t.committed || t.cleared)
@@ -266,6 +293,20 @@ int ptc_tail_step(struct ptc_tail *tail, struct ptc_rpc_call *call, struct ptc_e
 	else
 		snprintf(text, sizeof text, "its controller is gone; another node takes over soon");
 	return go_on(tail, call, text, err);
+}
+
+int ptc_tail_wait(struct ptc_tail *tail, struct ptc_rpc_call *call, struct ptc_error *err)
+{
+	int rc = 0;
+
+	tail->waits = true;
+	while (rc == 0 && !tail->over) {
+		rc = ptc_rpc_call_cancelled(call) ? ptc_error_set(err, PTC_ECANCELED, "the client went away")
+						  : ptc_tail_step(tail, call, err);
+		if (rc == 0 && !tail->over)
+			usleep(LOOK_MS * 1000); /* a server thread: waiting is its job */
+	}
+	return rc;
 }
 
 bool ptc_tail_worth(int status)

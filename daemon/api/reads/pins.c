@@ -212,6 +212,43 @@ int ptc_pins_nodes(struct ptc_daemon *d, const struct ptc_read_view *view, const
 	return rc;
 }
 
+static int moved_on(const char *job, uint64_t now, uint64_t was, struct ptc_error *err)
+{
+	return ptc_error_set(err, PTC_ESTATE,
+			     "job %s is being switched: generation %llu was read, now it is at %llu; export again", job,
+			     (unsigned long long)was, (unsigned long long)now);
+}
+
+/* The generation that the client's ExportInfo named, or an error that says it is gone. */
+int ptc_control_read_view(struct ptc_daemon *d, struct ptc_rpc_call *call, const char *job, const char *uuid,
+			  uint64_t generation, uint64_t snapshot, struct ptc_read_view **ret_view,
+			  struct ptc_error *err)
+{
+	struct ptc_target t;
+	int rc = ptc_control_find(d, call, job, &t, err);
+
+	if (rc)
+		return rc;
+	if (uuid[0] && strcmp(uuid, t.meta.uuid) != 0)
+		return ptc_error_set(err, PTC_ESTATE, "job \"%s\" is another one now", job);
+	if (!t.has_record)
+		return ptc_error_set(err, PTC_ESTATE, "job \"%s\" has no state", job);
+	if (t.record.generation != generation || t.record.snapshot != snapshot)
+		return ptc_pins_view(d->pins, t.meta.uuid, generation, snapshot, ret_view)
+			       ? 0
+			       : moved_on(job, t.record.generation, generation, err);
+	rc = ptc_read_view_get(d, &t, ret_view, err);
+	if (rc == 0 &&
+	    ((*ret_view)->view.from_generation != generation || (*ret_view)->view.from_snapshot != snapshot)) {
+		struct ptc_read_view *newer = *ret_view;
+
+		if (!ptc_pins_view(d->pins, t.meta.uuid, generation, snapshot, ret_view))
+			rc = moved_on(job, newer->view.from_generation, generation, err);
+		ptc_read_view_put(newer);
+	}
+	return rc;
+}
+
 static int pin(struct ptc_daemon *d, struct ptc_rpc_call *call, const Ptc__V1__PinRequest *req, struct ptc_error *err)
 {
 	struct ptc_read_view *view;

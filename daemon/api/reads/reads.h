@@ -25,7 +25,7 @@ int ptc_read_view_get(struct ptc_daemon *d, struct ptc_target *t, struct ptc_rea
 		      struct ptc_error *err);
 void ptc_read_view_ref(struct ptc_read_view *v);
 void ptc_read_view_put(struct ptc_read_view *v);
-/* control_data.c: the committed generation of the caller's job, or one that a reader holds. uuid "": not compared. PTC_ESTATE: the
+/* pins.c: the committed generation of the caller's job, or one that a reader holds. uuid "": not compared. PTC_ESTATE: the
  * job has moved on. */
 int ptc_control_read_view(struct ptc_daemon *d, struct ptc_rpc_call *call, const char *job, const char *uuid,
 			  uint64_t generation, uint64_t snapshot, struct ptc_read_view **ret_view,

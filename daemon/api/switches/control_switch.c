@@ -261,6 +261,8 @@ static int create_job(struct ptc_daemon *d, struct ptc_rpc_call *call, const str
 	if (rc == 0)
 		ptc_event(d->cluster, m.uuid, "created", "job %s, %zu tensors, %zu fields, uid %u", m.name,
 			  desc->spec.ntensors, desc->spec.nfields, (unsigned)m.uid);
+	if (rc == 0 && desc->model)
+		ptc_measuring_created(d->controllers.measuring, m.uuid, m.spec_hash);
 	return rc;
 }
 
@@ -281,6 +283,8 @@ PTC_CONTROL_HANDLER(ptc_control_job_create)
 	rc = ptc_spec_lint(&desc.spec, err);
 	if (rc == 0)
 		rc = ptc_job_check_states(&desc, err);
+	if (rc == 0)
+		rc = ptc_planning_check(&desc, err);
 	if (rc == 0)
 		rc = check_group(call, &desc.files, err);
 	if (rc == 0)
@@ -524,6 +528,9 @@ static int try_switch(struct ptc_daemon *d, struct ptc_target *t, const struct p
 	r.base_snapshot = v.from_snapshot;
 	if (rc == 0)
 		rc = check_layout(t, &v, &r, err);
+	if (rc == 0 && planned.stays && !ask->start)
+		rc = ptc_error_set(err, PTC_ESTATE, "job %s stays as it is (--config moves it all the same): %s",
+				   t->meta.name, planned.why);
 	if (rc == 0) {
 		r.watcher = ptc_watcher_ref(w);
 		rc = hand_over(d, t, &r, ret_again, err);
@@ -645,6 +652,22 @@ static bool uses(const struct ptc_view *v, const char *node)
 	return false;
 }
 
+/* The controller has gone, perhaps: the switch may be carried on by another one. */
+static int follow_resize(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_rpc_call *call, uint64_t id,
+			 int rc, struct ptc_error *broke, struct ptc_error *err)
+{
+	struct ptc_tail *tail;
+
+	if (!id || !ptc_tail_worth(rc) || ptc_rpc_call_cancelled(call))
+		return ptc_error_set(err, rc, "%s", broke->text);
+	rc = ptc_tail_new(d, t, id, &tail, err);
+	if (rc)
+		return rc;
+	rc = ptc_tail_wait(tail, call, err);
+	ptc_tail_free(tail);
+	return rc;
+}
+
 /* Relays the controller's progress, as long as somebody listens; its final message is swallowed, the drain has its own. */
 static int relay_resize(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_rpc_call *call,
 			Ptc__V1__ResizeRequest *req, struct ptc_error *err)
@@ -652,10 +675,12 @@ static int relay_resize(struct ptc_daemon *d, const struct ptc_target *t, struct
 	struct ptc_rpc_channel *channel;
 	struct ptc_rpc_stream *s = NULL;
 	struct ptc_rpc_message *m = NULL;
+	struct ptc_error broke = PTC_ERROR_INIT;
 	bool gone = false;
 	char uid[16];
 	void *data = NULL;
 	size_t len = 0;
+	uint64_t id = 0;
 	int rc = ptc_channels_get(d->channels, t->controller, t->address, false, 0, &channel, err);
 
 	snprintf(uid, sizeof uid, "%u", (unsigned)ptc_control_uid(call));
@@ -671,20 +696,27 @@ static int relay_resize(struct ptc_daemon *d, const struct ptc_target *t, struct
 	if (rc == 0)
 		rc = ptc_rpc_stream_half_close(s, err);
 	ptc_free(data);
-	while (rc == 0 && (rc = ptc_rpc_stream_recv(s, &m, err)) == 0 && m) {
+	if (rc) {
+		ptc_rpc_stream_free(s);
+		return rc;
+	}
+	while ((rc = ptc_rpc_stream_recv(s, &m, &broke)) == 0 && m) {
 		Ptc__V1__Progress *p = NULL;
 
-		rc = ptc_pb_message(m, &ptc__v1__progress__descriptor, (ProtobufCMessage **)&p, err);
+		rc = ptc_pb_message(m, &ptc__v1__progress__descriptor, (ProtobufCMessage **)&p, &broke);
 		ptc_rpc_message_done(m);
+		id = rc == 0 && p->switch_id ? p->switch_id : id;
 		if (rc == 0 && !p->finished && !gone) /* a client that goes away changes nothing */
 			gone = ptc_pb_call_send(call, &p->base, NULL) != 0;
 		if (p)
 			ptc_pb_free(&p->base);
+		if (rc)
+			break;
 	}
 	if (rc == 0)
-		rc = ptc_rpc_stream_finish(s, err);
+		rc = ptc_rpc_stream_finish(s, &broke);
 	ptc_rpc_stream_free(s);
-	return rc;
+	return rc ? follow_resize(d, t, call, id, rc, &broke, err) : 0;
 }
 
 /* Between the two events that say so. */

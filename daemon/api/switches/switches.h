@@ -14,7 +14,7 @@ struct ptc_control_ask {
 int ptc_control_start_switch(struct ptc_daemon *d, struct ptc_rpc_call *call, const char *job,
 			     const struct ptc_control_ask *ask, const struct ptc_plan_request *pr,
 			     struct ptc_watcher *w, uint64_t id, struct ptc_error *err);
-/* Streams a switch's progress; when ranks were started or stopped, the last message waits for their first step. */
+/* run_state.c, as is all below but ptc_control_new_id: streams a switch's progress; when ranks were started or stopped, the last message waits for their first step. */
 int ptc_control_stream(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_watcher *w,
 		       struct ptc_rpc_call *call, struct ptc_error *err);
 /* What the ranks of a job do: docs/control.md, `run`. v: its committed generation; NULL: it has none. */
@@ -30,6 +30,10 @@ PTC_CONTROL_HANDLER(ptc_control_plan);
 PTC_CONTROL_HANDLER(ptc_control_resize);
 PTC_CONTROL_HANDLER(ptc_control_drain);
 PTC_CONTROL_HANDLER(ptc_control_abort);
+/* control_advise.c */
+PTC_CONTROL_HANDLER(ptc_control_advise);
+/* control_profile.c */
+PTC_CONTROL_HANDLER(ptc_control_profile);
 /* control_live.c */
 PTC_CONTROL_HANDLER(ptc_control_run);
 PTC_CONTROL_HANDLER(ptc_control_stop);

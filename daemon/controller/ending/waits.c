@@ -45,7 +45,7 @@ void ptc_controller_tell_node(struct ptc_controller *ctl, uint32_t node, bool up
 	else
 		ptc_event(ctl->all->cluster, ctl->uuid, "node_lost", "node %s is down: %s", name,
 			  live ? "its ranks go on if only its ptcd is gone; switches wait for it"
-			       : "the part of the state that it holds cannot be read; switches wait for it");
+			       : "what it alone has of the state cannot be read; switches wait for it");
 }
 
 /* "node n1, down for 12 s; node n2, down for 3 s"; false: no node is waited for. */
@@ -100,8 +100,9 @@ void ptc_controller_waited_text(const struct ptc_controller *ctl, const struct p
 						len ? ", " : " (down, too: ", other);
 	}
 	snprintf(buf, size,
-		 "node %s has been down for %u s, and the switch needs it%s%s: start ptcd there and ask again, or ask "
-		 "for "
-		 "nodes that are up (`ptcctl nodes`, --nodes)",
-		 name, up->waited_ms / 1000, others, *others ? ")" : "");
+		 "node %s has been down for %u s, and the switch needs it%s%s: start ptcd there and ask again%s", name,
+		 up->waited_ms / 1000, others, *others ? ")" : "",
+		 ctl->has_record && holds_part(ctl, name)
+			 ? "; it has a part of the job's state, so every switch needs it"
+			 : ", or ask for nodes that are up (`ptcctl nodes`, --nodes)");
 }

@@ -3,7 +3,8 @@
  *
  * A part is cut into tiles. Happy path, host memory not pinned: each tile goes through a slot of the ring, packed there; while
  * the host empties (or fills) one slot the device works on the others. Pinned host memory: each tile is one strided copy
- * between both sides, and the call waits once. A digest reads tiles out through the ring.
+ * between both sides, and the call waits once. Short rows go through the ring in both cases, packed by a kernel where there are
+ * kernels (gpu_launch.c). A digest is computed on the device, or without kernels of tiles that come out through the ring.
  * Failure modes: a copy that the device does not do. What was queued is waited for before the call returns, so nothing is
  * written to host memory after it; if even that fails the failure is sticky and the process ends. */
 #include "base/check.h"
@@ -26,37 +27,23 @@ struct cutter {
 	struct ptc_gpu_part part;
 	uint64_t tile_max, max_pitch;
 	bool other_strided; /* the driver sees the other side's strides too: they bind it as the device's do */
+	bool free;          /* a kernel moves it: no limits of the driver's */
 	uint64_t x, y, z;
 };
-
-/* Rows that follow each other without a gap on both sides are one row. */
-static struct ptc_gpu_part merged(struct ptc_gpu_part p)
-{
-	if (p.height > 1 && p.device_row == p.width && p.other_row == p.width) {
-		p.width *= p.height;
-		p.height = 1;
-	}
-	if (p.height == 1 && p.depth > 1) {
-		p.height = p.depth;
-		p.depth = 1;
-		p.device_row = p.device_slice;
-		p.other_row = p.other_slice;
-		return merged(p);
-	}
-	return p;
-}
 
 /* CUDA steps from slice to slice in whole rows. */
 static bool slices_fit(const struct cutter *c)
 {
 	const struct ptc_gpu_part *p = &c->part;
 
-	return p->device_slice % p->device_row == 0 && (!c->other_strided || p->other_slice % p->other_row == 0);
+	return c->free ||
+	       (p->device_slice % p->device_row == 0 && (!c->other_strided || p->other_slice % p->other_row == 0));
 }
 
 static bool rows_fit(const struct cutter *c)
 {
-	return c->part.device_row <= c->max_pitch && (!c->other_strided || c->part.other_row <= c->max_pitch);
+	return c->free ||
+	       (c->part.device_row <= c->max_pitch && (!c->other_strided || c->part.other_row <= c->max_pitch));
 }
 
 static struct tile tile_at(const struct cutter *c, uint64_t width, uint64_t height, uint64_t depth)
@@ -183,6 +170,7 @@ struct ring_run {
 	struct ptc_gpu_memory *m;
 	enum ptc_gpu_direction direction;
 	unsigned char *host; /* NULL: digest */
+	bool kernels;
 	uint64_t digest;
 	uint64_t issued, finished; /* tiles */
 	struct tile tiles[PTC_GPU_SLOTS];
@@ -205,6 +193,39 @@ static int finish_tile(struct ring_run *r, struct ptc_gpu_failure *f)
 	return 0;
 }
 
+static bool is_short(const struct ptc_gpu_part *merged)
+{
+	return merged->width < PTC_GPU_SHORT_ROW && merged->height * merged->depth > 1;
+}
+
+/* By a kernel: between the box and the slot's device memory, and between that and the slot in one piece. */
+static CUresult move_tile(struct ring_run *r, const struct ptc_gpu_part *p, const struct tile *t, unsigned slot)
+{
+	struct ptc_gpu *g = r->g;
+	CUdeviceptr box = r->m->base + t->device_at, packed = ptc_gpu_slot_buffer(g, slot);
+	struct ptc_gpu_part size = { .width = t->width,
+				     .height = t->height,
+				     .depth = t->depth,
+				     .device_row = p->device_row,
+				     .device_slice = p->device_slice };
+	uint64_t bytes = t->width * t->height * t->depth;
+	CUresult result;
+
+	if (r->direction == PTC_GPU_OUT) {
+		result = ptc_gpu_launch_move(g, PTC_GPU_OUT, box, &size, slot);
+		return result ? result : g->cu->cuMemcpyDtoHAsync(g->ring[slot].bytes, packed, bytes, g->stream);
+	}
+	result = g->cu->cuMemcpyHtoDAsync(packed, g->ring[slot].bytes, bytes, g->stream);
+	return result ? result : ptc_gpu_launch_move(g, PTC_GPU_IN, box, &size, slot);
+}
+
+static CUresult start_tile(struct ring_run *r, const struct ptc_gpu_part *p, const struct tile *t, unsigned slot)
+{
+	if (r->kernels && is_short(p))
+		return move_tile(r, p, t, slot);
+	return copy_tile(r->g, r->m, p, t, r->direction, r->g->ring[slot].bytes, t->width, t->width * t->height);
+}
+
 static int issue_tile(struct ring_run *r, const struct ptc_gpu_part *p, const struct tile *t, struct ptc_gpu_failure *f)
 {
 	unsigned i = (unsigned)(r->issued % PTC_GPU_SLOTS);
@@ -218,8 +239,8 @@ static int issue_tile(struct ring_run *r, const struct ptc_gpu_part *p, const st
 	}
 	if (r->direction == PTC_GPU_IN)
 		move_rows(p, t, PTC_GPU_IN, slot->bytes, r->host);
-	rc = ptc_gpu_check(r->g, copy_tile(r->g, r->m, p, t, r->direction, slot->bytes, t->width, t->width * t->height),
-			   f, "device %s: copy %" PRIu64 " bytes", r->g->uuid, t->width * t->height * t->depth);
+	rc = ptc_gpu_check(r->g, start_tile(r, p, t, i), f, "device %s: copy %" PRIu64 " bytes", r->g->uuid,
+			   t->width * t->height * t->depth);
 	if (rc == 0)
 		rc = ptc_gpu_check(r->g, r->g->cu->cuEventRecord(slot->done, r->g->stream), f,
 				   "device %s: record an event", r->g->uuid);
@@ -248,10 +269,12 @@ static int through_ring(struct ring_run *r, const struct ptc_gpu_part *parts, si
 	int rc = 0;
 
 	for (size_t i = 0; i < nparts && rc == 0; i++) {
-		struct cutter c = { .part = merged(parts[i]),
+		struct cutter c = { .part = ptc_gpu_part_merged(parts[i]),
 				    .tile_max = PTC_GPU_SLOT_BYTES,
 				    .max_pitch = r->g->max_pitch };
 		struct tile t;
+
+		c.free = r->kernels && is_short(&c.part);
 
 		while (rc == 0 && next_tile(&c, &t)) {
 			rc = issue_tile(r, &c.part, &t, f);
@@ -264,18 +287,24 @@ static int through_ring(struct ring_run *r, const struct ptc_gpu_part *parts, si
 	return rc ? drain(r->g, rc, f) : 0;
 }
 
+/* Into pinned memory; short rows, where a kernel packs them, through the ring. */
 static int straight(struct ptc_gpu *g, struct ptc_gpu_memory *m, enum ptc_gpu_direction direction, unsigned char *host,
-		    const struct ptc_gpu_part *parts, size_t nparts, struct ptc_gpu_failure *f)
+		    const struct ptc_gpu_part *parts, size_t nparts, bool kernels, struct ptc_gpu_failure *f)
 {
 	int rc = 0;
 
 	for (size_t i = 0; i < nparts && rc == 0; i++) {
-		struct cutter c = { .part = merged(parts[i]),
+		struct cutter c = { .part = ptc_gpu_part_merged(parts[i]),
 				    .tile_max = UINT64_MAX,
 				    .max_pitch = g->max_pitch,
 				    .other_strided = true };
+		struct ring_run r = { .g = g, .m = m, .direction = direction, .host = host, .kernels = kernels };
 		struct tile t;
 
+		if (kernels && is_short(&c.part)) {
+			rc = through_ring(&r, &parts[i], 1, f);
+			continue;
+		}
 		while (rc == 0 && next_tile(&c, &t)) {
 			uint64_t row = t.height > 1 || t.depth > 1 ? c.part.other_row : t.width;
 
@@ -292,9 +321,19 @@ int ptc_gpu_cuda_copy(struct ptc_gpu *g, struct ptc_gpu_memory *m, enum ptc_gpu_
 		      struct ptc_gpu_failure *f)
 {
 	struct ring_run r = { .g = g, .m = m, .direction = direction, .host = host->base };
+	bool any = false;
+	int rc;
 
+	for (size_t i = 0; i < nparts && !any; i++) {
+		struct ptc_gpu_part p = ptc_gpu_part_merged(parts[i]);
+
+		any = is_short(&p);
+	}
+	rc = any ? ptc_gpu_kernels_ready(g, &r.kernels, f) : 0;
+	if (rc)
+		return rc;
 	if (host->pinned)
-		return straight(g, m, direction, host->base, parts, nparts, f);
+		return straight(g, m, direction, host->base, parts, nparts, r.kernels, f);
 	return through_ring(&r, parts, nparts, f);
 }
 
@@ -302,8 +341,14 @@ int ptc_gpu_cuda_digest(struct ptc_gpu *g, struct ptc_gpu_memory *m, const struc
 			uint64_t *ret_digest, struct ptc_gpu_failure *f)
 {
 	struct ring_run r = { .g = g, .m = m, .direction = PTC_GPU_OUT };
-	int rc = through_ring(&r, parts, nparts, f);
+	bool kernels;
+	int rc = ptc_gpu_kernels_ready(g, &kernels, f);
 
+	if (rc)
+		return rc;
+	if (kernels)
+		return ptc_gpu_launch_digest(g, m->base, parts, nparts, ret_digest, f);
+	rc = through_ring(&r, parts, nparts, f);
 	if (rc)
 		return rc;
 	*ret_digest = r.digest;

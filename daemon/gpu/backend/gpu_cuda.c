@@ -110,6 +110,7 @@ static void cuda_detach(struct ptc_gpu *g)
 
 	while (g->memory)
 		(void)cuda_unmap(g, g->memory, &ignored);
+	ptc_gpu_kernels_done(g);
 	for (unsigned i = 0; i < PTC_GPU_SLOTS; i++) {
 		if (g->ring[i].bytes)
 			g->cu->cuMemFreeHost(g->ring[i].bytes);

@@ -1,17 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The driver's backend: what gpu_cuda.c (devices, mappings) and gpu_copy.c (copies, digests) share. */
+/* The driver's backend: what gpu_cuda.c (devices, mappings), gpu_copy.c (copies, digests) and gpu_launch.c
+ * (kernels) share. */
 #pragma once
 
 #include "daemon/gpu/backend/gpu_ops.h"
+#include "daemon/gpu/kernels/gpu_kernels.h"
 
 /* A ring between the device and host memory that is not pinned: while one slot is emptied the others fill. Four slots of
  * 4 MiB keep a PCIe 5 link busy for the time of a memcpy of one slot, and cost 16 MiB of pinned memory a device. */
 #define PTC_GPU_SLOTS      4
 #define PTC_GPU_SLOT_BYTES ((uint64_t)4 << 20)
+/* Rows shorter than this go through a kernel and the slot's device memory, longer ones by the driver's strided copies. */
+#define PTC_GPU_SHORT_ROW  ((uint64_t)16 << 10)
 
 struct ptc_gpu_slot {
 	unsigned char *bytes;
 	CUevent done;
+};
+
+/* What was loaded of the kernels; `buffers` has device memory for each slot of the ring. */
+struct ptc_gpu_kernels {
+	enum { PTC_GPU_KERNELS_UNTRIED, PTC_GPU_KERNELS_LOADED, PTC_GPU_KERNELS_REFUSED } state;
+	CUmodule module;
+	CUfunction pack, unpack, digest_run, digest_rows;
+	CUdeviceptr buffers, scratch;
 };
 
 struct ptc_gpu {
@@ -24,6 +36,7 @@ struct ptc_gpu {
 	struct ptc_gpu_budget *budget;
 	bool ring_counted;
 	struct ptc_gpu_slot ring[PTC_GPU_SLOTS];
+	struct ptc_gpu_kernels kernels;
 	struct ptc_gpu_memory *memory; /* list */
 };
 
@@ -39,5 +52,22 @@ int ptc_gpu_cuda_copy(struct ptc_gpu *g, struct ptc_gpu_memory *m, enum ptc_gpu_
 		      struct ptc_gpu_failure *f);
 int ptc_gpu_cuda_digest(struct ptc_gpu *g, struct ptc_gpu_memory *m, const struct ptc_gpu_part *parts, size_t nparts,
 			uint64_t *ret_digest, struct ptc_gpu_failure *f);
+
+/* gpu_launch.c */
+/* Rows that follow each other without a gap on both sides are one row. */
+struct ptc_gpu_part ptc_gpu_part_merged(struct ptc_gpu_part p);
+/* Loads the kernels once; not usable: the device works without. */
+int ptc_gpu_kernels_ready(struct ptc_gpu *g, bool *ret_usable, struct ptc_gpu_failure *f);
+void ptc_gpu_kernels_done(struct ptc_gpu *g);
+static inline CUdeviceptr ptc_gpu_slot_buffer(const struct ptc_gpu *g, unsigned slot)
+{
+	return g->kernels.buffers + slot * PTC_GPU_SLOT_BYTES;
+}
+/* Between a box and the slot's device memory, in stream order; at most a slot's bytes. Only size and device strides are used. */
+CUresult ptc_gpu_launch_move(struct ptc_gpu *g, enum ptc_gpu_direction direction, CUdeviceptr box,
+			     const struct ptc_gpu_part *size, unsigned slot);
+/* Waits for it. */
+int ptc_gpu_launch_digest(struct ptc_gpu *g, CUdeviceptr base, const struct ptc_gpu_part *parts, size_t nparts,
+			  uint64_t *ret_digest, struct ptc_gpu_failure *f);
 /* The driver's answer as a failure. */
 #define ptc_gpu_check(g, result, f, ...) ptc_cuda_check((g)->cu, result, &(f)->fault, &(f)->err, __VA_ARGS__)

@@ -161,7 +161,19 @@ static uint64_t digest_of(const struct ptc_gpu_part *p, const unsigned char *dev
 	return sum;
 }
 
-static void boxes(bool pinned, uint64_t seed)
+/* How often ptc-gpu has called a function. It ends for this, as the report is written at exit. */
+static unsigned calls_of(struct world *w, const char *function)
+{
+	pid_t pid = gpu_pid(w, NULL);
+	char line[80];
+
+	ptc_gpu_client_free(w->c);
+	w->c = NULL;
+	snprintf(line, sizeof line, "call %s", function);
+	return world_reported(w, pid, line);
+}
+
+static void boxes(bool pinned, bool kernels, uint64_t seed)
 {
 	enum { ROOM = 1 << 20, N = 150 };
 	struct world *w = world_begin(NULL);
@@ -171,6 +183,8 @@ static void boxes(bool pinned, uint64_t seed)
 	unsigned char *device = malloc(ROOM), *want = calloc(1, ROOM);
 	struct ptc_gpu_ref m;
 
+	if (!kernels)
+		world_kernels("off");
 	print_message("seed %" PRIu64 "\n", seed);
 	for (uint64_t i = 0; i < ROOM; i++)
 		device[i] = test_gpu_byte(seed, i);
@@ -206,26 +220,65 @@ static void boxes(bool pinned, uint64_t seed)
 	}
 	free(device);
 	free(want);
+	assert_int_equal(calls_of(w, "cuLaunchKernel") > 0, kernels);
 	world_end(w);
 }
 
 static void test_boxes_ring(void **state)
 {
-	boxes(false, 11);
+	boxes(false, false, 11);
+	boxes(false, true, 15);
 }
 
 static void test_boxes_pinned(void **state)
 {
-	boxes(true, 12);
+	boxes(true, false, 12);
+	boxes(true, true, 16);
 }
 
 /* A device that copies no rows further apart than 1000 bytes. */
 static void test_boxes_pitch(void **state)
 {
 	setenv("PTC_FAKE_GPU_PITCH", "1000", 1);
-	boxes(false, 13);
-	boxes(true, 14);
+	boxes(false, false, 13);
+	boxes(true, false, 14);
+	boxes(true, true, 17);
 	unsetenv("PTC_FAKE_GPU_PITCH");
+}
+
+/* A device that takes no such image, or has no memory for buffers, works without kernels. */
+static void without_kernels(const char *variable, const char *value)
+{
+	struct ptc_gpu_part box = { 0, 0, 100, 50, 3, 200, 20000, 100, 5000 };
+	struct world *w = world_begin(NULL);
+	unsigned char *device = malloc(MIB), *want = calloc(1, MIB);
+	struct test_rank *r = world_rank(w, 0);
+	uint64_t address = rank_alloc(r, RANK_PLAIN, MIB, 0, 3), digest;
+	struct ptc_gpu_export e = rank_export(r, address, MIB);
+	struct ptc_gpu_ref m;
+
+	setenv(variable, value, 1);
+	for (uint64_t i = 0; i < MIB; i++)
+		device[i] = test_gpu_byte(3, i);
+	world_chunks(w, MIB, false);
+	ok(w, world_bind(w, r, address, &e, &m));
+	ok(w, copy(w, PTC_GPU_OUT, m, box));
+	apply(&box, device, want);
+	assert_memory_equal(w->chunks, want, MIB);
+	ok(w, ptc_gpu_client_digest(w->c, m, &box, 1, &digest, &w->o, &w->err));
+	assert_int_equal(digest, digest_of(&box, device));
+	assert_int_equal(calls_of(w, "cuLaunchKernel"), 0);
+	unsetenv(variable);
+	free(device);
+	free(want);
+	world_end(w);
+}
+
+static void test_without_kernels(void **state)
+{
+	without_kernels("PTC_GPU_KERNELS", "/proc/self/exe"); /* no image */
+	without_kernels("PTC_GPU_KERNELS", "/nonexistent");
+	without_kernels("PTC_FAKE_GPU_MEMORY", "2000000");
 }
 
 /* Rows longer than a slot of the ring, in slices. */
@@ -693,6 +746,73 @@ static void test_killed(void **state)
 	world_end(w);
 }
 
+/* In the middle of a copy through the ring its process is killed, or the copy fails: the caller is told, and it works again. */
+enum way { WAY_OUT, WAY_IN, WAY_DIGEST };
+
+static int go(struct world *w, enum way way, struct ptc_gpu_ref m, uint64_t bytes, uint64_t *ret_digest)
+{
+	struct ptc_gpu_part p = world_flat(0, way == WAY_DIGEST ? 0 : 4096, bytes);
+
+	if (way == WAY_DIGEST)
+		return ptc_gpu_client_digest(w->c, m, &p, 1, ret_digest, &w->o, &w->err);
+	return copy(w, way == WAY_OUT ? PTC_GPU_OUT : PTC_GPU_IN, m, p);
+}
+
+static void in_the_middle(enum way way, bool killed)
+{
+	uint64_t bytes = 24 * MIB, address, digest = 0;
+	struct ptc_gpu_export e;
+	struct test_rank *r;
+	struct ptc_gpu_ref m;
+	struct world *w;
+
+	setenv("PTC_FAULT", killed ? "gpu.copy.middle@2" : "gpu.copy.middle@2=fail",
+	       1); /* after the third tile of six */
+	w = world_begin(NULL);
+	if (way == WAY_DIGEST) /* with kernels the bytes stay on the device, and nothing goes through the ring */
+		setenv("PTC_GPU_KERNELS", "/nonexistent", 1);
+	r = world_rank(w, 0);
+	address = rank_alloc(r, RANK_PLAIN, bytes, 0, 1);
+	e = rank_export(r, address, bytes);
+	world_chunks(w, 32 * MIB, false);
+	seal(w);
+	for (uint64_t i = 0; way == WAY_IN && i < bytes; i++)
+		w->chunks[4096 + i] = test_gpu_byte(2, i);
+	ok(w, world_bind(w, r, address, &e, &m));
+	assert_int_equal(go(w, way, m, bytes, &digest), PTC_EIO);
+	says(w, killed ? "was killed by signal 9" : "a test's failure");
+	assert_false(w->o.unsafe);
+	assert_false(rank_has(r, address, bytes, 2)); /* of all tiles, none or some are there */
+	if (way == WAY_OUT)
+		assert_false(is_seed(w->chunks + 4096, 0, bytes, 1));
+	assert_int_equal(digest, 0);
+
+	unsetenv("PTC_FAULT");
+	if (killed) {
+		e = rank_export(r, address, bytes);
+		world_map_chunks(w, false);
+		ok(w, world_bind(w, r, address, &e, &m));
+	}
+	ok(w, go(w, way, m, bytes, &digest));
+	assert_true(rank_has(r, address, bytes, way == WAY_IN ? 2 : 1));
+	if (way == WAY_OUT)
+		assert_true(is_seed(w->chunks + 4096, 0, bytes, 1));
+	for (uint64_t i = 0; i < bytes; i++)
+		w->chunks[4096 + i] = test_gpu_byte(1, i);
+	if (way == WAY_DIGEST)
+		assert_int_equal(digest, ptc_digest_run(w->chunks + 4096, bytes));
+	assert_true(is_seed(w->chunks, 0, 4096, 99));
+	unsetenv("PTC_GPU_KERNELS");
+	world_end(w);
+}
+
+static void test_middle(void **state)
+{
+	for (enum way way = WAY_OUT; way <= WAY_DIGEST; way++)
+		for (int killed = 0; killed < 2; killed++)
+			in_the_middle(way, killed);
+}
+
 /* A process that does not answer is killed, and the caller told. */
 static void test_hangs(void **state)
 {
@@ -888,6 +1008,7 @@ static int everything(struct world *w, struct test_rank *r, uint64_t plain, uint
 {
 	struct ptc_gpu_export e = rank_export(r, plain, 9 * MIB), f = rank_export(r, vmm, MIB);
 	struct ptc_gpu_part box = { 0, 4096, 1000, 20, 3, 2000, 50000, 1000, 20000 };
+	struct ptc_gpu_part run = world_flat(0, 0, 100000), rows = { 0, 4096, 20000, 3, 1, 30000, 0, 40000, 0 };
 	struct ptc_gpu_ref m = { 0 }, n = { 0 }, pinned = { 0 };
 	struct ptc_gpu_outcome o;
 	uint64_t digest;
@@ -910,6 +1031,10 @@ static int everything(struct world *w, struct test_rank *r, uint64_t plain, uint
 	if (m.life && pinned.life) {
 		rc = ptc_gpu_client_copy(w->c, PTC_GPU_OUT, m, pinned, &box, 1, NULL, &o, &w->err);
 		first = first ? first : rc;
+		rc = ptc_gpu_client_copy(w->c, PTC_GPU_OUT, m, pinned, &rows, 1, NULL, &o, &w->err);
+		first = first ? first : rc;
+		rc = ptc_gpu_client_digest(w->c, m, &run, 1, &digest, &o, &w->err);
+		first = first ? first : rc;
 	}
 	rc = pinned.life ? ptc_gpu_client_unmap_host(w->c, pinned, &o, &w->err) : 0;
 	first = first ? first : rc;
@@ -928,10 +1053,18 @@ static bool among(const char *function, const char *const *names)
 }
 
 /* Calls that end something: what they fail to end is left. */
-static const char *const ends[] = {
-	"cuDevicePrimaryCtxRelease", "cuMemFreeHost", "cuEventDestroy",   "cuStreamDestroy",     "cuMemRelease",
-	"cuIpcCloseMemHandle",       "cuMemUnmap",    "cuMemAddressFree", "cuMemHostUnregister", NULL
-};
+static const char *const ends[] = { "cuDevicePrimaryCtxRelease",
+				    "cuMemFreeHost",
+				    "cuEventDestroy",
+				    "cuStreamDestroy",
+				    "cuMemRelease",
+				    "cuIpcCloseMemHandle",
+				    "cuMemUnmap",
+				    "cuMemAddressFree",
+				    "cuMemHostUnregister",
+				    "cuMemFree",
+				    "cuModuleUnload",
+				    NULL };
 /* Fails the nth call to a function, if it makes so many: nothing is lost but what was asked for. */
 static void torture(const char *function, unsigned nth, bool sticky)
 {
@@ -1171,6 +1304,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(test_boxes_ring),
 		cmocka_unit_test(test_boxes_pinned),
 		cmocka_unit_test(test_boxes_pitch),
+		cmocka_unit_test(test_without_kernels),
 		cmocka_unit_test(test_long_rows),
 		cmocka_unit_test(test_vmm),
 		cmocka_unit_test(test_vmm_misuse),
@@ -1181,6 +1315,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(test_mark_moves),
 		cmocka_unit_test(test_rank_dead),
 		cmocka_unit_test(test_killed),
+		cmocka_unit_test(test_middle),
 		cmocka_unit_test(test_hangs),
 		cmocka_unit_test(test_cannot_be_ended),
 		cmocka_unit_test(test_failures),

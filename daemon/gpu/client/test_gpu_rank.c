@@ -60,7 +60,7 @@ static int allocate(const struct test_rank_order *q, struct test_rank_reply *a)
 	if (q->kind == RANK_VMM) {
 		result = map_handles(o);
 	} else {
-		result = q->kind == RANK_PLAIN ? more.cuMemAlloc(&address, q->bytes)
+		result = q->kind == RANK_PLAIN ? cu->cuMemAlloc(&address, q->bytes)
 					       : more.cuMemAllocAsync(&address, q->bytes, stream);
 		o->address = address;
 	}
@@ -78,7 +78,7 @@ static int release(const struct test_rank_order *q)
 	while (o->address != q->address)
 		ptc_require(++o < owned + OWNED_MAX);
 	if (o->kind == RANK_PLAIN)
-		ptc_require(!more.cuMemFree(o->address));
+		ptc_require(!cu->cuMemFree(o->address));
 	else if (o->kind == RANK_POOL)
 		ptc_require(!more.cuMemFreeAsync(o->address, stream));
 	for (uint64_t at = 0; o->kind == RANK_VMM && at < o->bytes; at += o->handle_bytes)

@@ -42,6 +42,23 @@ static void sanitizer_log(const char *variable, const char *dir)
 	setenv(variable, all, 1);
 }
 
+void world_kernels(const char *value)
+{
+	setenv("PTC_GPU_KERNELS", value, 1);
+}
+
+/* tests/gpu/fake_cuda.h has this text too. */
+static void write_image(struct world *w)
+{
+	char path[128];
+	FILE *f = fopen(in(w, "image", path, sizeof path), "w");
+
+	assert_non_null(f);
+	fputs("kernels of the fake driver\n", f);
+	fclose(f);
+	world_kernels(path);
+}
+
 struct world *world_begin(const struct ptc_gpu_client_config *config)
 {
 	struct ptc_gpu_client_config usual = { .pinned_max = 64 << 20, .hang_ms = 60000 };
@@ -50,6 +67,7 @@ struct world *world_begin(const struct ptc_gpu_client_config *config)
 	snprintf(w->dir, sizeof w->dir, "/tmp/ptc-gpu-XXXXXX");
 	assert_non_null(mkdtemp(w->dir));
 	setenv("PTC_FAKE_GPU", w->dir, 1);
+	write_image(w);
 	sanitizer_log("ASAN_OPTIONS", w->dir);
 	sanitizer_log("TSAN_OPTIONS", w->dir);
 	w->chunks_fd = -1;

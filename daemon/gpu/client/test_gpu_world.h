@@ -27,7 +27,10 @@ struct world {
 	struct ptc_error err;
 };
 
+/* ptc-gpu gets kernels, as the fake driver's own image: those of a build with nvcc are tested by nvcc (tests/test_gpu.py). */
 struct world *world_begin(const struct ptc_gpu_client_config *config);
+/* Before ptc-gpu starts: other kernels; "off" for none. Lasts until the next world_begin. */
+void world_kernels(const char *value);
 void world_end(struct world *w);
 void world_faults(struct world *w, const char *rules); /* of the fake driver: fake_cuda.h */
 bool world_has(struct world *w, const char *file);

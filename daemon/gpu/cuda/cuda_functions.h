@@ -55,12 +55,28 @@
 	X(cuEventCreate, 2000, (CUevent * event, unsigned flags))                                                      \
 	X(cuEventDestroy, 4000, (CUevent event))                                                                       \
 	X(cuEventRecord, 2000, (CUevent event, CUstream stream))                                                       \
+	X(cuMemAlloc, 3020, (CUdeviceptr * address, size_t size))                                                      \
+	X(cuMemFree, 3020, (CUdeviceptr address))                                                                      \
+	X(cuMemsetD8Async, 3020, (CUdeviceptr address, unsigned char value, size_t size, CUstream stream))             \
+	X(cuModuleLoadData, 2000, (CUmodule * module, const void *image))                                              \
+	X(cuModuleUnload, 2000, (CUmodule module))                                                                     \
+	X(cuModuleGetFunction, 2000, (CUfunction * function, CUmodule module, const char *name))                       \
+	X(cuLaunchKernel, 4000,                                                                                        \
+	  (CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y, \
+	   unsigned block_z, unsigned shared_bytes, CUstream stream, void **parameters, void **extra))                 \
 	X(cuEventSynchronize, 2000, (CUevent event))
+
+/* What libptc calls in a trainer's process, and nobody else does. It has its own few lines to find them (client/lib/device). */
+#define PTC_CUDA_CLIENT_FUNCTIONS(X)                                                                                   \
+	X(cuCtxGetCurrent, 4000, (CUcontext * context))                                                                \
+	X(cuCtxPushCurrent, 4000, (CUcontext context))                                                                 \
+	X(cuCtxPopCurrent, 4000, (CUcontext * context))                                                                \
+	X(cuCtxSynchronize, 2000, (void))                                                                              \
+	X(cuMemcpyDtoH, 3020, (void *to, CUdeviceptr from, size_t size))                                               \
+	X(cuMemcpyHtoD, 3020, (CUdeviceptr to, const void *from, size_t size))
 
 /* What only the trainers of our tests call. */
 #define PTC_CUDA_TRAINER_FUNCTIONS(X)                                                                                  \
-	X(cuMemAlloc, 3020, (CUdeviceptr * address, size_t size))                                                      \
-	X(cuMemFree, 3020, (CUdeviceptr address))                                                                      \
 	X(cuMemAllocAsync, 11020, (CUdeviceptr * address, size_t size, CUstream stream))                               \
 	X(cuMemFreeAsync, 11020, (CUdeviceptr address, CUstream stream))                                               \
 	X(cuMemCreate, 10020,                                                                                          \

@@ -14,6 +14,11 @@
 	X(CUDA_ERROR_NO_DEVICE, 100)                                                                                   \
 	X(CUDA_ERROR_INVALID_DEVICE, 101)                                                                              \
 	X(CUDA_ERROR_INVALID_CONTEXT, 201)                                                                             \
+	X(CUDA_ERROR_INVALID_IMAGE, 200)                                                                               \
+	X(CUDA_ERROR_NO_BINARY_FOR_GPU, 209)                                                                           \
+	X(CUDA_ERROR_INVALID_PTX, 218)                                                                                 \
+	X(CUDA_ERROR_JIT_COMPILER_NOT_FOUND, 221)                                                                      \
+	X(CUDA_ERROR_UNSUPPORTED_PTX_VERSION, 222)                                                                     \
 	X(CUDA_ERROR_MAP_FAILED, 205)                                                                                  \
 	X(CUDA_ERROR_ECC_UNCORRECTABLE, 214)                                                                           \
 	X(CUDA_ERROR_NVLINK_UNCORRECTABLE, 220)                                                                        \

@@ -15,6 +15,7 @@
 	typedef CUresult(*our_##name) parameters;                                                                      \
 	_Static_assert(__builtin_types_compatible_p(our_##name, PFN_##name##_v##version), #name);
 PTC_CUDA_FUNCTIONS(SAME_TYPE)
+PTC_CUDA_CLIENT_FUNCTIONS(SAME_TYPE)
 PTC_CUDA_TRAINER_FUNCTIONS(SAME_TYPE)
 #else
 #include "daemon/gpu/cuda/cuda_functions.h"

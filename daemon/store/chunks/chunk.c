@@ -48,6 +48,11 @@ struct identity {
 };
 static const char magic[8] = "ptcchunk";
 
+char *ptc_store_job_dir(const struct job *j)
+{
+	return ptc_asprintf("%s/%s", j->s->chunk_dir, j->uuid);
+}
+
 static MDB_val key_of(size_t *id)
 {
 	MDB_val v = { sizeof *id, id };
@@ -664,6 +669,15 @@ static int supply(struct job *j, size_t n, struct ptc_error *err)
 		(void)ptc_store_chunks_trim(o, 0, NULL);
 	}
 	return trimmed ? supply_more(j, n, err) : rc;
+}
+
+void ptc_store_huge_changed(struct job *j, bool chunks)
+{
+	atomic_store(&j->s->huge.busy_ns, ptc_sys_now_ns());
+	if (chunks && j->s->huge.runs && j->volatile_fs) {
+		j->huge_todo = true;
+		j->huge_at = 0;
+	}
 }
 
 int ptc_store_chunks_take(struct job *j, size_t n, struct chunk **ret_chunks, struct ptc_error *err)

@@ -6,6 +6,7 @@
 #include "daemon/store/chunks/store_state.h"
 
 /* chunk.c */
+char *ptc_store_job_dir(const struct job *j); /* the directory of its chunks; the caller frees it; NULL: no memory */
 int ptc_store_chunks_create(struct job *j, struct ptc_error *err);
 int ptc_store_chunks_open(struct job *j, struct ptc_error *err);
 void ptc_store_chunks_close(struct job *j);
@@ -25,6 +26,8 @@ void ptc_store_chunk_put_locked(struct job *j, struct chunk *c); /* drops one re
 int ptc_store_chunks_trim(struct job *j, size_t leave, struct ptc_error *err);
 /* Where in the file the chunk's page header lies, CHUNK_PAD + PAGE_HEADER before its bytes. */
 int ptc_store_chunk_page(const struct job *j, const struct chunk *c, uint64_t *ret_off, struct ptc_error *err);
+/* wlock held. Tells huge_chunks.c that something is being done with the job; chunks: also with blocks it did not have. */
+void ptc_store_huge_changed(struct job *j, bool chunks);
 void ptc_store_chunk_sum(struct chunk *c);
 /* Of blocks (a mask) whose bytes are there: those not summed early yet. One thread for each block. */
 void ptc_store_chunk_sum_early(struct chunk *c, uint16_t blocks);
@@ -36,5 +39,3 @@ void ptc_store_chunk_use_locked(struct job *j, struct chunk *c); /* at open: ref
 /* huge_chunks.c */
 void ptc_store_huge_begin(struct ptc_store *s);
 void ptc_store_huge_end(struct ptc_store *s);
-/* wlock held. Something is being done with the job; chunks: also with blocks it did not have. */
-void ptc_store_huge_changed(struct job *j, bool chunks);

@@ -29,15 +29,6 @@
 #define TICK_NS  200000000
 #define PAGE_MIN 4096
 
-void ptc_store_huge_changed(struct job *j, bool chunks)
-{
-	atomic_store(&j->s->huge.busy_ns, ptc_sys_now_ns());
-	if (chunks && j->s->huge.runs && j->volatile_fs) {
-		j->huge_todo = true;
-		j->huge_at = 0;
-	}
-}
-
 struct range {
 	struct job *job; /* one reference is ours */
 	uint64_t off;

@@ -8,11 +8,6 @@
 
 #include <string.h>
 
-char *ptc_store_job_dir(const struct job *j)
-{
-	return ptc_asprintf("%s/%s", j->s->chunk_dir, j->uuid);
-}
-
 struct job *ptc_store_job_find_locked(struct ptc_store *s, const char *uuid)
 {
 	for (struct job *j = s->jobs; j; j = j->next)

@@ -123,4 +123,3 @@ struct job *ptc_store_job_find_locked(struct ptc_store *s, const char *uuid);
 int ptc_store_job_usable(const struct job *j, const char *uuid, struct ptc_error *err);
 struct job *ptc_store_job_unref_locked(struct job *j); /* returns it when the caller must free it, unlocked */
 void ptc_store_job_free(struct job *j);
-char *ptc_store_job_dir(const struct job *j);

@@ -25,10 +25,13 @@ struct ptc_slot_kept {
 	void (*done)(struct ptc_slot_kept *k);
 };
 void ptc_slot_kept_unref(struct ptc_slot_kept *k); /* NULL: fine */
+struct ptc_device_copying;
+
 /* What the copies of one operation share; used by any number of threads. */
 struct ptc_slot_copying {
 	struct ptc_slot_memory memory[2];
-	const struct ptc_wait *wait; /* `cancelled` is asked from threads that copy; NULL: never */
-	struct ptc_slot_kept *kept;  /* NULL: nothing has to be kept */
-	_Atomic uint64_t copier;     /* number of the process that copied last, never used twice; 0: none runs */
+	const struct ptc_wait *wait;       /* `cancelled` is asked from threads that copy; NULL: never */
+	struct ptc_slot_kept *kept;        /* NULL: nothing has to be kept */
+	struct ptc_device_copying *device; /* what is mapped of devices (daemon/workers/device); NULL: nothing */
+	_Atomic uint64_t copier;           /* number of the process that copied last, never used twice; 0: none runs */
 };

@@ -55,11 +55,13 @@ static void end_worker_locked(struct ptc_workers *w, struct group *g, struct wor
 	ptc_worker_advance_locked(w, k);
 }
 
-void ptc_group_end_again_locked(struct ptc_workers *w, struct group *g)
+void ptc_workers_end_again_locked(struct ptc_workers *w)
 {
-	for (size_t i = 0; i < g->desc.nranks && g->ending; i++)
-		if (g->slots[i].worker && !g->slots[i].worker->ended)
-			end_worker_locked(w, g, g->slots[i].worker);
+	for (struct job *job = w->jobs; job; job = job->next)
+		for (struct group *g = job->groups; g; g = g->next)
+			for (size_t i = 0; i < g->desc.nranks && g->ending; i++)
+				if (g->slots[i].worker && !g->slots[i].worker->ended)
+					end_worker_locked(w, g, g->slots[i].worker);
 }
 
 void ptc_group_end_locked(struct ptc_workers *w, struct group *g, bool dropping)

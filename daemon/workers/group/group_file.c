@@ -244,6 +244,33 @@ void ptc_group_unsave(const struct group *g)
 		ptc_warn("workers", "%s", err.text); /* found again at the next start, and dropped then */
 }
 
+struct ptc_process_label ptc_group_label(const struct group *g, size_t slot)
+{
+	return (struct ptc_process_label){ .rank = g->slots[slot].rank.rank,
+					   .world = g->desc.world,
+					   .generation = g->desc.key.generation,
+					   .incarnation = g->desc.key.incarnation,
+					   .since_ms = ptc_sys_realtime_ms() };
+}
+
+void ptc_group_remove_locked(struct ptc_workers *w, struct group *g)
+{
+	struct group **at = &g->job->groups;
+
+	if (g->removed)
+		return;
+	for (size_t i = 0; i < g->desc.nranks; i++)
+		if (g->slots[i].worker)
+			ptc_worker_detach_locked(g->slots[i].worker);
+	while (*at != g)
+		at = &(*at)->next;
+	*at = g->next;
+	g->removed = true;
+	ptc_group_unsave(g);
+	ptc_group_unref_locked(g);
+	ptc_workers_changed_locked(w);
+}
+
 int ptc_group_load(const void *data, size_t len, struct group **ret, struct ptc_error *err)
 {
 	struct ptc_local_in in = { .p = data, .end = (const uint8_t *)data + len };
@@ -453,10 +480,8 @@ static int adopt_job(struct ptc_workers *w, const char *path, const char *name, 
 	}
 	rc = each(w, processes, adopt_process, job, err);
 	slot_workers(job);
-	for (struct group *g = list; g && !rc; g = g->next) {
+	for (struct group *g = list; g && !rc; g = g->next)
 		report_lost(w, g);
-		ptc_group_end_again_locked(w, g);
-	}
 	/* Without any group, what they are for is not known any more. */
 	for (struct worker *k = list ? NULL : job->workers; k; k = k->next)
 		ptc_worker_want_exit_locked(w, k, ORPHAN_GRACE_MS);

@@ -19,24 +19,6 @@
 
 #define SPAWN_KILL_MS 5000
 
-void ptc_group_remove_locked(struct ptc_workers *w, struct group *g)
-{
-	struct group **at = &g->job->groups;
-
-	if (g->removed)
-		return;
-	for (size_t i = 0; i < g->desc.nranks; i++)
-		if (g->slots[i].worker)
-			ptc_worker_detach_locked(g->slots[i].worker);
-	while (*at != g)
-		at = &(*at)->next;
-	*at = g->next;
-	g->removed = true;
-	ptc_group_unsave(g);
-	ptc_group_unref_locked(g);
-	ptc_workers_changed_locked(w);
-}
-
 int ptc_group_dead_locked(struct ptc_workers *w, struct group *g, struct ptc_error *err)
 {
 	for (size_t i = 0; i < g->desc.nranks; i++) {
@@ -78,20 +60,25 @@ int ptc_group_wait_connected_locked(struct ptc_workers *w, struct group *g, stru
 /* ---- processes ------------------------------------------------------------------ */
 
 /* Ours come last and win; what the description has of the same name is left out. */
-static bool ours(const char *entry)
+static bool ours(const struct ptc_workers *w, const char *entry)
 {
 	static const char *const names[] = {
 		"PTC_WORKER_SOCKET=", "PTC_WORKER_TOKEN=", "PTC_JOB=",          "RANK=",
 		"WORLD_SIZE=",        "LOCAL_RANK=",       "LOCAL_WORLD_SIZE=", "NODE_RANK="
 	};
+	static const char *const devices[] = { "PTC_DEVICES=", "CUDA_VISIBLE_DEVICES=", "CUDA_DEVICE_ORDER=" };
 
 	for (size_t i = 0; i < PTC_ARRAY_LEN(names); i++)
 		if (strncmp(entry, names[i], strlen(names[i])) == 0)
 			return true;
+	for (size_t i = 0; w->env.device_ids && i < PTC_ARRAY_LEN(devices); i++)
+		if (strncmp(entry, devices[i], strlen(devices[i])) == 0)
+			return true;
 	return false;
 }
 
-static const char **environment(const struct group *g, const struct slot *slot, const char *token, struct ptc_buf *text)
+static const char **environment(const struct ptc_workers *w, const struct group *g, const struct slot *slot,
+				const char *token, struct ptc_buf *text)
 {
 	const struct ptc_group_desc *d = &g->desc;
 	const char **list, *p;
@@ -104,13 +91,17 @@ static const char **environment(const struct group *g, const struct slot *slot, 
 		ptc_buf_printf(text, "RANK=%u%cWORLD_SIZE=%u%cLOCAL_RANK=%u%cLOCAL_WORLD_SIZE=%zu%cNODE_RANK=%u%c",
 			       slot->rank.rank, 0, d->world, 0, slot->rank.local_rank, 0, d->nranks, 0, d->node_rank,
 			       0);
+	/* All of the node's, so that device i is CUDA's i whichever rank a process becomes. */
+	if (w->env.device_ids)
+		ptc_buf_printf(text, "PTC_DEVICES=%s%cCUDA_VISIBLE_DEVICES=%s%cCUDA_DEVICE_ORDER=PCI_BUS_ID%c",
+			       w->env.device_ids, 0, w->env.device_ids, 0, 0);
 	while (d->env[n])
 		n++;
 	list = ptc_buf_failed(text) ? NULL : ptc_calloc(n + 16, sizeof *list);
 	if (!list)
 		return NULL;
 	for (size_t i = 0; i < n; i++)
-		if (!ours(d->env[i]))
+		if (!ours(w, d->env[i]))
 			list[at++] = d->env[i];
 	for (p = text->data; p < text->data + text->len; p += strlen(p) + 1)
 		list[at++] = p;
@@ -141,7 +132,7 @@ static int spawn_unlocked(struct ptc_workers *w, const struct group *g, const st
 	int rc = make_token(token, err);
 
 	if (!rc) {
-		env = environment(g, slot, token, &text);
+		env = environment(w, g, slot, token, &text);
 		rc = env && dir ? 0 : ptc_grow_failed(err);
 	}
 	snprintf(cgroup_name, sizeof cgroup_name, "ptc-%.36s-%u", g->job->uuid, k->number);
@@ -194,15 +185,6 @@ static void remove_files_locked(struct ptc_workers *w, const struct ptc_process 
 	*copy = *p;
 	if (!ptc_workers_task_locked(w, remove_task, copy))
 		ptc_free(copy);
-}
-
-struct ptc_process_label ptc_group_label(const struct group *g, size_t slot)
-{
-	return (struct ptc_process_label){ .rank = g->slots[slot].rank.rank,
-					   .world = g->desc.world,
-					   .generation = g->desc.key.generation,
-					   .incarnation = g->desc.key.incarnation,
-					   .since_ms = ptc_sys_realtime_ms() };
 }
 
 static void remember_label(struct worker *k)

@@ -11,19 +11,19 @@
 #include "daemon/workers/state/workers_sync.h"
 
 /* group_start.c */
-/* Out of its job; freed with its last reference. Its file goes too. */
-void ptc_group_remove_locked(struct ptc_workers *w, struct group *g);
 int ptc_group_spawn_locked(struct ptc_workers *w, struct group *g, struct ptc_error *err);
 /* Live workers are connected, or the time is over. */
 int ptc_group_wait_connected_locked(struct ptc_workers *w, struct group *g, struct ptc_error *err);
 /* Fills err when one of its processes has ended. */
 int ptc_group_dead_locked(struct ptc_workers *w, struct group *g, struct ptc_error *err);
-struct ptc_process_label ptc_group_label(const struct group *g, size_t slot); /* of a process that begins with it */
 
 /* group_file.c */
 int ptc_group_new(const struct ptc_group_desc *desc, struct group **ret, struct ptc_error *err);
 int ptc_group_save(const struct group *g, struct ptc_error *err);
 void ptc_group_unsave(const struct group *g);
+/* Out of its job; freed with its last reference. Its file goes too. */
+void ptc_group_remove_locked(struct ptc_workers *w, struct group *g);
+struct ptc_process_label ptc_group_label(const struct group *g, size_t slot); /* of a process that begins with it */
 int ptc_group_load(const void *data, size_t len, struct group **ret, struct ptc_error *err);
 
 /* group_stop.c */
@@ -35,5 +35,3 @@ uint64_t ptc_group_first_stop(const struct group *g); /* of a rank that begins *
 
 /* group_end.c */
 void ptc_group_end_locked(struct ptc_workers *w, struct group *g, bool dropping);
-/* Of a group that was found ending at the start. */
-void ptc_group_end_again_locked(struct ptc_workers *w, struct group *g);

@@ -7,6 +7,7 @@
 #include "daemon/workers/group/internal.h"
 #include "daemon/workers/group/rank_slots.h"
 #include "daemon/workers/session/rank_conn.h"
+#include "daemon/workers/session/session.h"
 
 #include "base/alloc.h"
 #include "base/check.h"
@@ -341,6 +342,108 @@ static int check_held(const struct view *v, struct ptc_error *err)
 			     v->group->slots[v->slot].rank.rank);
 }
 
+/* ---- device memory -------------------------------------------------------------------- */
+
+/* A call's pieces, those on devices apart from those of the host. */
+struct pieces {
+	struct ptc_device_piece *device;
+	struct iovec *there, *here; /* of the host */
+	size_t ndevice, nhost;
+};
+
+static void cut(const struct view *v, const struct ptc_copy_call *call, struct pieces *p)
+{
+	struct cursor there = { .v = call->there, .n = call->nthere }, here = { .v = call->here, .n = call->nhere };
+
+	while (there.i < call->nthere && here.i < call->nhere) {
+		uint64_t address = (uint64_t)(uintptr_t)there.v[there.i].iov_base + there.done;
+		size_t n = PTC_MIN(there.v[there.i].iov_len - there.done, here.v[here.i].iov_len - here.done);
+		uint8_t *to = (uint8_t *)here.v[here.i].iov_base + here.done;
+		const struct ptc_device_range *range = ptc_declared_device(v->declared, address);
+
+		if (n && range) {
+			n = PTC_MIN(n, range->address + range->bytes - address);
+			p->device[p->ndevice++] = (struct ptc_device_piece){ range, address, to, n };
+		} else if (n) {
+			p->there[p->nhost] = (struct iovec){ (void *)(uintptr_t)address, n };
+			p->here[p->nhost++] = (struct iovec){ to, n };
+		}
+		cursor_advance(&there, n);
+		cursor_advance(&here, n);
+	}
+}
+
+static int copy_device(const struct view *v, const struct ptc_copy_call *call, const struct pieces *p,
+		       struct ptc_error *err)
+{
+	const uint32_t rank = v->group->slots[v->slot].rank.rank;
+	const char *name;
+	bool other = false;
+	int rc;
+
+	if (dead(v))
+		return died(v, err);
+	if (ptc_declared_try(v->w, v->declared, v->pid) != DEVICE_MAPPED)
+		return ptc_error_set(
+			err, PTC_ESTATE,
+			"rank %u (pid %d) has to copy its device memory itself, and there is no copy: no room for "
+			"staging memory, or its libptc could not: %s",
+			rank, (int)v->pid, v->declared->device_why);
+	rc = ptc_device_copy(v->w->gpu, call->copying, call->op, v->pid, p->device, p->ndevice, &other, err);
+	if (dead(v))
+		return died(v, err);
+	name = rc ? ptc_declared_tensor_at(v->declared, p->device[0].address) : NULL;
+	if (rc)
+		return ptc_error_wrap(err, "tensor \"%.200s\" of rank %u (pid %d)", name ? name : "?", rank,
+				      (int)v->pid);
+	return other ? differs(v, err) : 0;
+}
+
+static int transfer_pieces(const struct view *v, const struct ptc_copy_call *call, struct pieces *p,
+			   struct ptc_error *err)
+{
+	int rc = p->ndevice ? copy_device(v, call, p, err) : 0;
+
+	for (size_t i = 0; i < p->nhost && !rc; i += PTC_SLOT_SPANS_MAX) {
+		struct ptc_copy_call host = *call;
+
+		host.there = &p->there[i];
+		host.here = &p->here[i];
+		host.nthere = host.nhere = PTC_MIN(p->nhost - i, PTC_SLOT_SPANS_MAX);
+		rc = transfer(v, &host, err);
+	}
+	return rc;
+}
+
+/* Of a rank with memory on devices: ptc-gpu copies that, ptc-copy the rest. */
+static int transfer_apart(const struct view *v, struct ptc_copy_call *call, struct ptc_error *err)
+{
+	const size_t most = call->nthere + call->nhere + v->declared->ndevices + 1;
+	struct pieces p = { .device = ptc_calloc(most, sizeof *p.device),
+			    .there = ptc_calloc(most, sizeof *p.there),
+			    .here = ptc_calloc(most, sizeof *p.here) };
+	int rc = p.device && p.there && p.here ? 0 : ptc_grow_failed(err);
+
+	if (!rc) {
+		cut(v, call, &p);
+		rc = transfer_pieces(v, call, &p, err);
+	}
+	ptc_free(p.device);
+	ptc_free(p.there);
+	ptc_free(p.here);
+	return rc;
+}
+
+/* Rows on a device that ptc-gpu copies: the rank is not told of them. */
+static bool rows_mapped(const struct view *v, const struct ptc_slot_rows *rows, size_t n)
+{
+	bool any = false;
+
+	for (size_t i = 0; v->declared->ndevices && i < n && !any; i++)
+		any = ptc_declared_device(v->declared, rows[i].address) != NULL;
+	return any && ptc_declared_try(v->w, v->declared, v->pid) == DEVICE_MAPPED;
+}
+
 static int memory_init(struct ptc_slot_memory *m, struct ptc_error *err)
 {
 	struct stat st;
@@ -364,10 +467,11 @@ int ptc_slot_copying_init(const struct ptc_slot_view *slot, struct ptc_slot_copy
 	return rc;
 }
 
-void ptc_slot_copying_done(const struct ptc_slot_view *slot, const struct ptc_slot_copying *c)
+void ptc_slot_copying_done(const struct ptc_slot_view *slot, struct ptc_slot_copying *c)
 {
 	const struct view *v = slot->opaque;
 
+	ptc_device_copying_done(v->w->gpu, c);
 	for (size_t i = 0; i < PTC_ARRAY_LEN(c->memory); i++)
 		if (c->memory[i].fd >= 0 && c->memory[i].once)
 			ptc_copiers_forget(&v->w->copiers, v->group->job->uuid, &c->memory[i]);
@@ -382,6 +486,8 @@ static int slot_copy(const struct ptc_slot_view *slot, struct ptc_copy_call *cal
 		return take_staged(v, call) ? 0 : differs(v, err);
 	if (!rc)
 		rc = check_held(v, err);
+	if (!rc && v->declared->ndevices)
+		return transfer_apart(v, call, err);
 	return rc ? rc : transfer(v, call, err);
 }
 
@@ -496,17 +602,19 @@ int ptc_slot_fill(const struct ptc_slot_view *slot, struct ptc_slot_filling *f, 
 {
 	const struct view *v = slot->opaque;
 	struct worker *k;
+	bool mapped;
 	int rc = n > PTC_SLOT_ROWS_MAX ? ptc_error_set(err, PTC_EINTERNAL, "%zu rows in one fill", n)
 				       : check_rows(v, rows, n, err);
 
 	rc = rc ? rc : check_held(v, err);
 	if (rc)
 		return rc;
+	mapped = rows_mapped(v, rows, n);
 	pthread_mutex_lock(&v->w->lock);
 	rc = fill_wait_locked(v, FILLS_AHEAD - 1, wait, &k, err);
 	if (!rc && !f->failed) {
-		bool able = k && k->fill.can && k->conn && !k->conn->closing && k->phase == WORKER_DECLARED &&
-			    (!f->session || f->session == k->fill.session);
+		bool able = !mapped && k && k->fill.can && k->conn && !k->conn->closing &&
+			    k->phase == WORKER_DECLARED && (!f->session || f->session == k->fill.session);
 
 		f->session = k ? k->fill.session : 0;
 		f->failed = !able || !fill_send_locked(v, k, fd, rows, n);

@@ -19,13 +19,13 @@ int ptc_workers_slots(struct ptc_workers *w, const struct ptc_group_key *key, st
 void ptc_workers_slots_done(struct ptc_workers *w, struct ptc_slot_view *slots, size_t n);
 /* Copies from or to the process's memory (addresses of its declared regions only; a STOPPED or DECLARED slot). A process of the job's user
  * makes the copy (copier.h), so that the kernel refuses it when the rank's process has become another user's program: PTC_EPERM.
- * Memory that does not answer: PTC_ESTATE naming tensor and rank. Counts of bytes must be equal, spans at most PTC_SLOT_SPANS_MAX on either
+ * Memory on a device is copied by ptc-gpu (device/device_copier.h). Memory that does not answer: PTC_ESTATE naming tensor and rank. Counts of bytes must be equal, spans at most PTC_SLOT_SPANS_MAX on either
  * side, and those here all in one of the two memories of `copying`. */
 #define PTC_SLOT_SPANS_MAX 1024
 /* Fills in dev, ino and copier. slot: any of those that will be copied. PTC_EIO: the descriptors are of no use. */
 int ptc_slot_copying_init(const struct ptc_slot_view *slot, struct ptc_slot_copying *c, struct ptc_error *err);
 /* After the last copy. The descriptors are the caller's. */
-void ptc_slot_copying_done(const struct ptc_slot_view *slot, const struct ptc_slot_copying *c);
+void ptc_slot_copying_done(const struct ptc_slot_view *slot, struct ptc_slot_copying *c);
 /* fresh: our side's memory is likely not to be mapped in the process that copies yet. */
 int ptc_slot_read(const struct ptc_slot_view *slot, struct ptc_slot_copying *copying, const struct iovec *remote,
 		  size_t nremote, const struct iovec *local, size_t nlocal, bool fresh, struct ptc_error *err);

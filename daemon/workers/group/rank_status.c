@@ -64,6 +64,21 @@ static void put_label(struct ptc_buf *b, const struct ptc_process_label *l)
 		ptc_buf_printf(b, ", \"world\": %u, \"since_ms\": %lld", l->world, (long long)l->since_ms);
 }
 
+/* Who copies what it has declared on devices, and why if that is not ptc-gpu. */
+static void put_device(struct ptc_buf *b, const struct declared *d)
+{
+	static const char *const paths[] = {
+		[DEVICE_UNTRIED] = "untried", [DEVICE_MAPPED] = "ptc-gpu", [DEVICE_BY_RANK] = "rank"
+	};
+
+	ptc_buf_printf(b, "\"device_memory\": {\"copied_by\": \"%s\"", paths[d->path]);
+	if (d->path == DEVICE_BY_RANK) {
+		ptc_buf_puts(b, ", \"why\": ");
+		put_string(b, d->device_why);
+	}
+	ptc_buf_puts(b, "}, ");
+}
+
 static void put_slot(struct ptc_buf *b, struct ptc_workers *w, const struct group *g, size_t i)
 {
 	const struct worker *k = g->slots[i].worker;
@@ -89,6 +104,8 @@ static void put_slot(struct ptc_buf *b, struct ptc_workers *w, const struct grou
 		ptc_buf_printf(b, "\"stalled_s\": %lld, ", (long long)(stalled / 1000000000));
 	if (k && (hung = ptc_copiers_hung_ns(&w->copiers, g->job->uuid, k->pid, &copier)))
 		ptc_buf_printf(b, "\"hangs_s\": %lld, ", (long long)(hung / 1000000000));
+	if (k && k->declared && k->declared->ndevices)
+		put_device(b, k->declared);
 	ptc_buf_puts(b, "\"reports\": {");
 	if (k && k->page)
 		put_reports(b, k->page);
@@ -156,6 +173,21 @@ int ptc_workers_json(struct ptc_workers *w, const char *uuid, char **ret_json, s
 	}
 	*ret_json = ptc_buf_steal(&b, NULL);
 	return 0;
+}
+
+void ptc_workers_each_rank(struct ptc_workers *w,
+			   void (*fn)(void *arg, uint32_t device, const char *job, uint32_t rank, int pid), void *arg)
+{
+	pthread_mutex_lock(&w->lock);
+	for (const struct job *job = w->jobs; job; job = job->next)
+		for (const struct group *g = job->groups; g; g = g->next)
+			for (size_t i = 0; i < g->desc.nranks; i++) {
+				const struct worker *k = g->slots[i].worker;
+
+				if (k && !k->ended)
+					fn(arg, g->ranks[i].device, g->desc.job, g->ranks[i].rank, (int)k->process.pid);
+			}
+	pthread_mutex_unlock(&w->lock);
 }
 
 /* The i-th of a process's incarnations, the last first, and where it ends in its log. NULL: it is not known to have had so many. */

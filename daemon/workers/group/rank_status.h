@@ -14,6 +14,9 @@ struct ptc_workers;
  * after them what has a log and no slot any more, [{rank, generation, incarnation, state}]. Where it is known, each has `world` and `since_ms`, when
  * its process became that rank. ptc_free it. */
 int ptc_workers_json(struct ptc_workers *w, const char *uuid, char **ret_json, struct ptc_error *err);
+/* Calls fn for each rank here whose process lives, under a lock: it must be quick and call nothing of this room. */
+void ptc_workers_each_rank(struct ptc_workers *w,
+			   void (*fn)(void *arg, uint32_t device, const char *job, uint32_t rank, int pid), void *arg);
 /* A rank's log. */
 struct ptc_worker_log {
 	char path[320];

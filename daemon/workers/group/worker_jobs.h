@@ -10,5 +10,7 @@ int ptc_workers_job_make_locked(struct ptc_workers *w, const char *uuid, uid_t u
 void ptc_workers_job_free(struct job *job);
 /* Takes up what an earlier ptcd has started. */
 int ptc_workers_adopt(struct ptc_workers *w, struct ptc_error *err);
+/* After ptc_workers_adopt: groups that were found ending are told to end again. */
+void ptc_workers_end_again_locked(struct ptc_workers *w);
 void ptc_workers_signals_locked(struct ptc_workers *w, int64_t now_ns);
 void ptc_workers_forgotten_locked(struct ptc_workers *w);

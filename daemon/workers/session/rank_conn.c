@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Sockets and connections of ranks. Happy path: accept, know who it is (SO_PEERCRED), read frames, hand messages on, queue what is
- * to be sent. Failure modes: a stranger of another user, or too many, is closed; bytes that are no frames get REFUSED and the
- * connection ends; what cannot be sent is queued, and dropped with the connection; a rank that does not read is not read from either. */
+/* Sockets and connections of ranks. Happy path: accept, know who it is (SO_PEERCRED), queue what is
+ * to be sent. Failure modes: a stranger of another user, or too many, is closed; what cannot be sent is queued, and dropped with the connection; a rank that does not read is not read from either. */
 #include "daemon/workers/session/internal.h"
 
 #include "base/alloc.h"
@@ -15,8 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define BACKLOG       128
-#define FRAMES_A_TURN 256 /* so that one rank cannot keep the loop from the others */
+#define BACKLOG 128
 
 int ptc_conn_listen(struct job *job, struct ptc_error *err)
 {
@@ -192,36 +190,4 @@ void ptc_conn_refuse_locked(struct conn *c, int code, const char *fmt, ...)
 	ptc_conn_send_locked(c, PTC_LOCAL_REFUSED, &out, -1);
 	ptc_free(out.data);
 	c->closing = true;
-}
-
-static void message_locked(struct ptc_workers *w, struct conn *c, struct ptc_local_message *m)
-{
-	if (!c->worker)
-		ptc_worker_hello_locked(w, c, m);
-	else if (!ptc_worker_message_locked(w, c->worker, m))
-		ptc_conn_refuse_locked(c, PTC_LOCAL_R_REFUSED,
-				       "protocol: message %u of %zu bytes is not expected or not readable", m->type,
-				       m->len);
-	if (m->fd >= 0)
-		close(m->fd);
-}
-
-void ptc_conn_read_locked(struct ptc_workers *w, struct conn *c)
-{
-	for (int i = 0; i < FRAMES_A_TURN && !c->broken && !c->closing && ptc_conn_reads(c); i++) {
-		struct ptc_local_message m;
-		bool more;
-		int rc = ptc_local_receive(&c->link, &m, &more);
-
-		if (rc == 0 && !more)
-			return;
-		if (rc == -EPROTO) {
-			ptc_conn_refuse_locked(c, PTC_LOCAL_R_REFUSED, "protocol: what came is no frame of ours");
-			return;
-		}
-		if (rc < 0)
-			c->broken = true;
-		else if (rc > 0)
-			message_locked(w, c, &m);
-	}
 }

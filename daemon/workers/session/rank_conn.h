@@ -27,7 +27,6 @@ struct conn {
 };
 
 void ptc_conn_accept_locked(struct ptc_workers *w, struct job *job);
-void ptc_conn_read_locked(struct ptc_workers *w, struct conn *c);
 static inline bool ptc_conn_reads(const struct conn *c)
 {
 	return c->out_bytes <= WORKERS_QUEUE_READ;

@@ -15,14 +15,6 @@ static bool is_here(const struct ptc_workers *w, const struct group *g)
 	return strcmp(g->desc.rank0_node, w->node) == 0;
 }
 
-static struct rendezvous_entry *find(const struct group *g, const char *key)
-{
-	for (size_t i = 0; i < g->nrendezvous; i++)
-		if (strcmp(g->rendezvous[i].key, key) == 0)
-			return &g->rendezvous[i];
-	return NULL;
-}
-
 static void reply(struct worker *k, uint64_t id, int code, const void *value, size_t len, const char *text)
 {
 	struct ptc_local_out out = { .grow = ptc_realloc };
@@ -63,42 +55,6 @@ static void answer_waiting(struct group *g, const struct rendezvous_entry *e)
 		k->get.active = false;
 		reply(k, k->get.id, 0, e->value, e->len, "");
 	}
-}
-
-int ptc_rendezvous_add(struct group *g, const char *key, const void *value, size_t len, struct ptc_error *err)
-{
-	struct rendezvous_entry *e = find(g, key), *p;
-
-	if (e && (e->len != len || memcmp(e->value, value, len) != 0))
-		return ptc_error_set(err, PTC_EEXIST, "key \"%.255s\" was put with another value", key);
-	if (e)
-		return 1;
-	if (g->nrendezvous == PTC_LOCAL_RENDEZVOUS_KEYS_MAX || len > PTC_LOCAL_RENDEZVOUS_MAX ||
-	    strlen(key) > PTC_LOCAL_SHORT_MAX)
-		return ptc_error_set(err, PTC_ELIMIT, "key \"%.255s\": more than %d keys, or too long", key,
-				     PTC_LOCAL_RENDEZVOUS_KEYS_MAX);
-	if (g->nrendezvous == g->rendezvous_cap) {
-		size_t cap = g->rendezvous_cap ? g->rendezvous_cap * 2 : 16;
-
-		p = ptc_reallocarray(g->rendezvous, cap, sizeof *p);
-		if (!p)
-			return ptc_grow_failed(err);
-		g->rendezvous = p;
-		g->rendezvous_cap = cap;
-	}
-	e = &g->rendezvous[g->nrendezvous];
-	e->key = ptc_strdup(key);
-	e->value = ptc_malloc(len ? len : 1);
-	e->len = len;
-	if (!e->key || !e->value) {
-		ptc_free(e->key);
-		ptc_free(e->value);
-		return ptc_grow_failed(err);
-	}
-	if (len)
-		memcpy(e->value, value, len);
-	g->nrendezvous++;
-	return 0;
 }
 
 static int put_locked(struct ptc_workers *w, struct group *g, const char *key, const void *value, size_t len,
@@ -233,7 +189,7 @@ void ptc_rendezvous_message_locked(struct ptc_workers *w, struct worker *k, uint
 	snprintf(k->get.key, sizeof k->get.key, "%s", m->key);
 	if (!is_here(w, g)) {
 		ask_remote_locked(w, k, false, m);
-	} else if ((e = find(g, m->key))) {
+	} else if ((e = ptc_rendezvous_find(g, m->key))) {
 		k->get.active = false;
 		reply(k, m->id, 0, e->value, e->len, "");
 	}
@@ -282,7 +238,7 @@ int ptc_workers_rendezvous_get(struct ptc_workers *w, const struct ptc_group_key
 	pthread_mutex_lock(&w->lock);
 	while (!rc) {
 		struct group *g = ptc_group_find_locked(w, key);
-		const struct rendezvous_entry *e = g && !g->ending ? find(g, name) : NULL;
+		const struct rendezvous_entry *e = g && !g->ending ? ptc_rendezvous_find(g, name) : NULL;
 
 		if (!g || g->ending) {
 			rc = ptc_group_missing(key, err);

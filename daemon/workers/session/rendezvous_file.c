@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Rendezvous keys, kept for a ptcd that is started anew while they still build: of ranks on other nodes nobody would put them
+/* Rendezvous keys of a group, in memory and kept for a ptcd that is started anew while they still build: of ranks on other nodes nobody would put them
  * again. Happy path: each put is appended to JOB/groups/GENERATION-INCARNATION.rendezvous, and read with the group. It is not synced: what the
  * machine forgets, its ranks are gone with. Failure modes: a key that cannot be written is only in memory (logged), and lost if ptcd
  * dies; what does not verify, and all behind it, is cut off. */
@@ -18,6 +18,50 @@
 
 #define HEAD     12 /* checksum and length of what follows, a RENDEZVOUS_PUT */
 #define FILE_MAX ((size_t)PTC_LOCAL_RENDEZVOUS_KEYS_MAX * (PTC_LOCAL_RENDEZVOUS_MAX + PTC_LOCAL_SHORT_MAX + 64))
+
+struct rendezvous_entry *ptc_rendezvous_find(const struct group *g, const char *key)
+{
+	for (size_t i = 0; i < g->nrendezvous; i++)
+		if (strcmp(g->rendezvous[i].key, key) == 0)
+			return &g->rendezvous[i];
+	return NULL;
+}
+
+int ptc_rendezvous_add(struct group *g, const char *key, const void *value, size_t len, struct ptc_error *err)
+{
+	struct rendezvous_entry *e = ptc_rendezvous_find(g, key), *p;
+
+	if (e && (e->len != len || memcmp(e->value, value, len) != 0))
+		return ptc_error_set(err, PTC_EEXIST, "key \"%.255s\" was put with another value", key);
+	if (e)
+		return 1;
+	if (g->nrendezvous == PTC_LOCAL_RENDEZVOUS_KEYS_MAX || len > PTC_LOCAL_RENDEZVOUS_MAX ||
+	    strlen(key) > PTC_LOCAL_SHORT_MAX)
+		return ptc_error_set(err, PTC_ELIMIT, "key \"%.255s\": more than %d keys, or too long", key,
+				     PTC_LOCAL_RENDEZVOUS_KEYS_MAX);
+	if (g->nrendezvous == g->rendezvous_cap) {
+		size_t cap = g->rendezvous_cap ? g->rendezvous_cap * 2 : 16;
+
+		p = ptc_reallocarray(g->rendezvous, cap, sizeof *p);
+		if (!p)
+			return ptc_grow_failed(err);
+		g->rendezvous = p;
+		g->rendezvous_cap = cap;
+	}
+	e = &g->rendezvous[g->nrendezvous];
+	e->key = ptc_strdup(key);
+	e->value = ptc_malloc(len ? len : 1);
+	e->len = len;
+	if (!e->key || !e->value) {
+		ptc_free(e->key);
+		ptc_free(e->value);
+		return ptc_grow_failed(err);
+	}
+	if (len)
+		memcpy(e->value, value, len);
+	g->nrendezvous++;
+	return 0;
+}
 
 static char *rendezvous_path(const struct group *g)
 {

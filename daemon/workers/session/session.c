@@ -43,16 +43,6 @@ struct worker *ptc_worker_new_locked(struct job *job, unsigned number)
 	return k;
 }
 
-struct worker *ptc_worker_find_locked(struct ptc_workers *w, const char *uuid, unsigned number)
-{
-	struct job *job = ptc_workers_job_locked(w, uuid);
-
-	for (struct worker *k = job ? job->workers : NULL; k; k = k->next)
-		if (k->number == number)
-			return k;
-	return NULL;
-}
-
 static void drop_generation(struct worker *k)
 {
 	k->declared = ptc_declared_unref(k->declared);
@@ -218,17 +208,6 @@ void ptc_worker_sample_locked(struct worker *k, int64_t now_ns)
 }
 
 /* ---- what it is told -------------------------------------------------------------- */
-
-static bool in_generation(const struct worker *k)
-{
-	return k->phase >= WORKER_BUILDING && k->phase <= WORKER_STOPPED;
-}
-
-bool ptc_worker_ending(const struct worker *k)
-{
-	return in_generation(k) && (k->exit_wanted || k->stale || !k->group || k->group->ending ||
-				    !ptc_group_is(k->group, k->generation, k->incarnation));
-}
 
 static void send_rank_state(struct conn *c, const struct rank_state *rank_state)
 {
@@ -598,7 +577,7 @@ static bool on_next(struct ptc_workers *w, struct worker *k)
 
 	if (k->phase == WORKER_WAITING)
 		return false;
-	if (g && in_generation(k) && ptc_group_is(g, k->generation, k->incarnation) && !g->ending) {
+	if (g && ptc_worker_in_generation(k) && ptc_group_is(g, k->generation, k->incarnation) && !g->ending) {
 		ptc_group_failed_locked(w, g, k, k->slot, "left its generation before it had ended");
 		g->slots[k->slot].exited = true;
 		ptc_worker_detach_locked(k);
@@ -646,6 +625,18 @@ static bool on_tensor(struct worker *k, const struct ptc_local_message *m)
 	return true;
 }
 
+static bool on_device(struct worker *k, const struct ptc_local_message *m)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_local_device d;
+
+	if (k->phase != WORKER_BUILDING || !k->declared || !ptc_local_get_device(m->data, m->len, &d))
+		return false;
+	if (ptc_declared_add_device(k->declared, &d, m->fd, &err))
+		decline(k, &err);
+	return true;
+}
+
 static bool on_declared(struct ptc_workers *w, struct worker *k, const struct ptc_local_message *m)
 {
 	struct ptc_error err = PTC_ERROR_INIT;
@@ -664,7 +655,9 @@ static bool on_declared(struct ptc_workers *w, struct worker *k, const struct pt
 	k->phase = running ? WORKER_RUNNING : WORKER_DECLARED;
 	if (k->group->rank_states)
 		k->group->rank_states[k->slot] = ptc_rank_state_unref(k->group->rank_states[k->slot]);
-	if (k->group->desc.fast_copy)
+	if (k->declared->path == DEVICE_UNTRIED)
+		ptc_worker_try_device(w, k); /* and then stages, where that has to be */
+	else if (k->group->desc.fast_copy || k->declared->path == DEVICE_BY_RANK)
 		ptc_worker_stage(w, k);
 	return true;
 }
@@ -734,7 +727,7 @@ bool ptc_worker_gone(const struct worker *k)
 
 void ptc_worker_left_locked(struct ptc_workers *w, struct worker *k, int64_t now_ns)
 {
-	bool mine = k->group && ptc_group_is(k->group, k->generation, k->incarnation) && in_generation(k);
+	bool mine = k->group && ptc_group_is(k->group, k->generation, k->incarnation) && ptc_worker_in_generation(k);
 
 	if (k->left && !k->ended && mine && !k->group->ending && !k->exit_wanted &&
 	    now_ns - k->left_ns > WORKERS_LEFT_NS)
@@ -766,6 +759,9 @@ bool ptc_worker_message_locked(struct ptc_workers *w, struct worker *k, const st
 	case PTC_LOCAL_TENSOR:
 		ok = on_tensor(k, m);
 		break;
+	case PTC_LOCAL_DEVICE:
+		ok = on_device(k, m);
+		break;
 	case PTC_LOCAL_DECLARED:
 		ok = on_declared(w, k, m);
 		break;
@@ -789,7 +785,7 @@ bool ptc_worker_message_locked(struct ptc_workers *w, struct worker *k, const st
 		ok = on_filled(k, m);
 		break;
 	default:
-		ok = m->type > PTC_LOCAL_FILLED && m->type < PTC_LOCAL_WELCOME; /* of a later protocol: passed over */
+		ok = m->type > PTC_LOCAL_DEVICE && m->type < PTC_LOCAL_WELCOME; /* of a later protocol: passed over */
 	}
 	if (ok)
 		ptc_worker_advance_locked(w, k);

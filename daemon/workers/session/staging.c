@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Staging memory (copy: fast). Happy path: a rank that has declared gets memory of ours, all its
+/* Staging memory (copy: fast, and of ranks that copy their device memory themselves). Happy path: a rank that has declared gets memory of ours, all its
  * pages made, and copies its state into it when it stops. Failure modes: no room or too sparse: it
  * gets none, and its copies are lean. */
 #include "daemon/workers/session/internal.h"
+#include "daemon/workers/session/session.h"
 
 #include "base/alloc.h"
 #include "base/check.h"
@@ -10,6 +11,7 @@
 #include "base/log.h"
 
 #include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -132,25 +134,85 @@ static void stage_task(struct ptc_workers *w, void *arg)
 	ptc_free(t);
 }
 
+/* Where there is no thread for it copies are lean, and device memory is tried when it is first copied. */
+static void run_task(struct ptc_workers *w, struct worker *k, void (*fn)(struct ptc_workers *w, void *arg))
+{
+	struct stage_task *t = ptc_calloc(1, sizeof *t);
+
+	if (!t)
+		return;
+	memcpy(t->uuid, k->job->uuid, sizeof t->uuid);
+	t->number = k->number;
+	t->declared = k->declared;
+	k->declared->refs++;
+	if (!ptc_workers_task_locked(w, fn, t)) {
+		ptc_declared_unref(t->declared);
+		ptc_free(t);
+	}
+}
+
 void ptc_worker_stage(struct ptc_workers *w, struct worker *k)
 {
-	struct declared *d = k->declared;
-	struct stage_task *t;
+	const struct declared *d = k->declared;
 
 	if (!d->span_bytes || d->nspans > PTC_LOCAL_SPANS_MAX || d->span_bytes > 2 * d->bytes + STAGING_SLACK) {
 		ptc_debug("workers", "job %s: pid %d: no staging memory for %llu bytes in %zu spans", k->job->uuid,
 			  (int)k->pid, (unsigned long long)d->span_bytes, d->nspans);
 		return;
 	}
-	t = ptc_calloc(1, sizeof *t);
-	if (!t)
-		return; /* copies are lean then */
-	memcpy(t->uuid, k->job->uuid, sizeof t->uuid);
-	t->number = k->number;
-	t->declared = d;
-	d->refs++;
-	if (!ptc_workers_task_locked(w, stage_task, t)) {
-		ptc_declared_unref(d);
-		ptc_free(t);
+	run_task(w, k, stage_task);
+}
+
+/* ---- device memory ---- */
+
+enum device_path ptc_declared_try(struct ptc_workers *w, struct declared *d, pid_t pid)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	enum device_path path;
+	int rc = 0;
+
+	pthread_mutex_lock(&w->lock);
+	path = d->path;
+	pthread_mutex_unlock(&w->lock);
+	if (path != DEVICE_UNTRIED)
+		return path;
+	for (size_t i = 0; i < d->ndevices && !rc; i++)
+		rc = ptc_device_try(w->gpu, &d->devices[i], pid, &err);
+	pthread_mutex_lock(&w->lock);
+	if (d->path == DEVICE_UNTRIED) {
+		d->path = rc ? DEVICE_BY_RANK : DEVICE_MAPPED;
+		snprintf(d->device_why, sizeof d->device_why, "%.255s", rc ? err.text : "");
+		if (rc)
+			ptc_warn("workers", "pid %d copies its device memory itself: %s", (int)pid, err.text);
 	}
+	path = d->path;
+	pthread_mutex_unlock(&w->lock);
+	return path;
+}
+
+static void try_task(struct ptc_workers *w, void *arg)
+{
+	struct stage_task *t = arg;
+	enum device_path path;
+	struct worker *k;
+	pid_t pid;
+
+	pthread_mutex_lock(&w->lock);
+	k = ptc_worker_find_locked(w, t->uuid, t->number);
+	pid = k ? k->pid : 0;
+	pthread_mutex_unlock(&w->lock);
+	path = pid ? ptc_declared_try(w, t->declared, pid) : DEVICE_NONE;
+	pthread_mutex_lock(&w->lock);
+	k = pid ? ptc_worker_find_locked(w, t->uuid, t->number) : NULL;
+	if (k && k->declared == t->declared && k->conn && k->group &&
+	    (path == DEVICE_BY_RANK || k->group->desc.fast_copy))
+		ptc_worker_stage(w, k);
+	ptc_declared_unref(t->declared);
+	pthread_mutex_unlock(&w->lock);
+	ptc_free(t);
+}
+
+void ptc_worker_try_device(struct ptc_workers *w, struct worker *k)
+{
+	run_task(w, k, try_task);
 }

@@ -95,3 +95,19 @@ uint32_t ptc_group_grace_ms(const struct group *g)
 {
 	return g->desc.grace_ms ? g->desc.grace_ms : WORKERS_GRACE_MS;
 }
+
+struct worker *ptc_worker_find_locked(struct ptc_workers *w, const char *uuid, unsigned number)
+{
+	struct job *job = ptc_workers_job_locked(w, uuid);
+
+	for (struct worker *k = job ? job->workers : NULL; k; k = k->next)
+		if (k->number == number)
+			return k;
+	return NULL;
+}
+
+bool ptc_worker_ending(const struct worker *k)
+{
+	return ptc_worker_in_generation(k) && (k->exit_wanted || k->stale || !k->group || k->group->ending ||
+					       !ptc_group_is(k->group, k->generation, k->incarnation));
+}

@@ -8,9 +8,11 @@
 #include "base/alloc.h"
 #include "base/check.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 struct declared *ptc_declared_new(void)
 {
@@ -31,6 +33,10 @@ struct declared *ptc_declared_unref(struct declared *d)
 	}
 	ptc_free(d->tensors);
 	ptc_free(d->spans);
+	for (size_t i = 0; i < d->ndevices; i++)
+		if (d->devices[i].fd >= 0)
+			close(d->devices[i].fd);
+	ptc_free(d->devices);
 	ptc_free(d);
 	return NULL;
 }
@@ -147,6 +153,76 @@ int ptc_declared_add(struct declared *d, struct ptc_local_tensor *t, struct ptc_
 	return rc;
 }
 
+/* ---- devices ------------------------------------------------------------------------ */
+
+int ptc_declared_add_device(struct declared *d, const struct ptc_local_device *m, int fd, struct ptc_error *err)
+{
+	struct ptc_device_range *r;
+
+	d->memory += 2 * sizeof *r;
+	if (d->ndevices == PTC_LOCAL_DEVICES_MAX || d->memory > WORKERS_DECLARED_MAX)
+		return ptc_error_set(err, PTC_ELIMIT, "more than %u allocations on devices", PTC_LOCAL_DEVICES_MAX);
+	if (d->ndevices == d->devices_cap) {
+		size_t cap = d->devices_cap ? d->devices_cap * 2 : 16;
+
+		r = ptc_reallocarray(d->devices, cap, sizeof *r);
+		if (!r)
+			return ptc_grow_failed(err);
+		d->devices = r;
+		d->devices_cap = cap;
+	}
+	r = &d->devices[d->ndevices++];
+	*r = (struct ptc_device_range){ m->address, m->bytes, m->context, m->buffer, "", "", { 0 }, -1 };
+	snprintf(r->uuid, sizeof r->uuid, "%s", m->uuid);
+	snprintf(r->why, sizeof r->why, "%s", m->why);
+	memcpy(r->ipc, m->ipc, sizeof r->ipc);
+	if (!m->descriptor || m->why[0])
+		return 0;
+	if (d->nhandles < PTC_LOCAL_HANDLES_MAX && fd >= 0)
+		r->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+	d->nhandles += r->fd >= 0;
+	if (r->fd < 0)
+		snprintf(r->why, sizeof r->why, "more than %d handles of cuMemMap, or too many files are open",
+			 PTC_LOCAL_HANDLES_MAX);
+	return 0;
+}
+
+static int by_device_address(const void *a, const void *b)
+{
+	const struct ptc_device_range *x = a, *y = b;
+
+	return x->address < y->address ? -1 : x->address > y->address;
+}
+
+/* One that only the rank can copy makes the rank copy all. */
+static void finish_devices(struct declared *d)
+{
+	if (d->ndevices == 0)
+		return;
+	qsort(d->devices, d->ndevices, sizeof d->devices[0], by_device_address);
+	d->path = DEVICE_UNTRIED;
+	for (size_t i = 0; i < d->ndevices && d->path == DEVICE_UNTRIED; i++)
+		if (d->devices[i].why[0]) {
+			d->path = DEVICE_BY_RANK;
+			snprintf(d->device_why, sizeof d->device_why, "%s", d->devices[i].why);
+		}
+}
+
+const struct ptc_device_range *ptc_declared_device(const struct declared *d, uint64_t address)
+{
+	size_t low = 0, high = d->ndevices;
+
+	while (low < high) {
+		size_t mid = low + (high - low) / 2;
+
+		if (d->devices[mid].address <= address)
+			low = mid + 1;
+		else
+			high = mid;
+	}
+	return low && address - d->devices[low - 1].address < d->devices[low - 1].bytes ? &d->devices[low - 1] : NULL;
+}
+
 /* ---- spans -------------------------------------------------------------------------- */
 
 static int by_name(const void *a, const void *b)
@@ -218,6 +294,7 @@ int ptc_declared_finish(struct declared *d, struct ptc_error *err)
 	if (d->nspans)
 		qsort(d->spans, d->nspans, sizeof d->spans[0], by_address);
 	merge_spans(d);
+	finish_devices(d);
 	return 0;
 }
 

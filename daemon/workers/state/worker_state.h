@@ -15,6 +15,7 @@
 #pragma once
 
 #include "daemon/workers/copier/copier.h"
+#include "daemon/workers/state/rank_declared.h"
 #include "daemon/workers/process/process.h"
 #include "daemon/workers/process/spawn.h"
 #include "daemon/workers/state/worker_limits.h"
@@ -38,21 +39,6 @@ enum worker_phase {
 	WORKER_ENDING, /* told that its generation has ended */
 };
 
-/* Shared by a worker and the views of it. Immutable but for the worker's own while nobody else refers to it. */
-struct rank_state {
-	int refs;
-	struct ptc_slot_blob *blobs;
-	struct ptc_slot_cursor *cursors;
-	size_t nblobs, ncursors;
-};
-struct declared {
-	int refs;
-	struct ptc_slot_tensor *tensors;
-	size_t ntensors, cap, nregions, nspans;
-	struct ptc_local_span *spans; /* all declared memory, in address order; offset: where in staging */
-	uint64_t memory;              /* bytes this struct takes */
-	uint64_t bytes, span_bytes;   /* of declared tensors; of spans */
-};
 struct staging {
 	const struct ptc_workers *w;
 	int refs, fd, readers;
@@ -187,4 +173,6 @@ struct ptc_workers {
 	struct event_item *event, **event_end;
 	size_t ntasks;
 	struct ptc_copiers copiers; /* has a lock of its own */
+	struct ptc_device_copier
+		*gpu; /* constant; has locks of its own; makes no calls before the first device memory */
 };

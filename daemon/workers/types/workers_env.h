@@ -13,8 +13,11 @@ struct ptc_workers_env {
 	const char *
 		dir; /* 0711: a folder per job inside, its owner's: socket, logs; ours: what is needed to find processes again */
 	const char *cgroup; /* where groups' cgroups are made; NULL: found from /proc/self/cgroup, or none */
-	int64_t stall_ms;   /* STALLED is said after this long, and not before 30 times what a step took; 0: never */
-	int64_t copy_ms;    /* a copy of at most 16 MiB that has not answered for so long hangs; 0: 30 s */
+	const char *
+		device_ids; /* UUIDs of the node's GPUs, which device numbers count, with commas between; NULL: virtual ones */
+	uint64_t pinned_bytes; /* page-locked memory that ptc-gpu may use */
+	int64_t stall_ms;      /* STALLED is said after this long, and not before 30 times what a step took; 0: never */
+	int64_t copy_ms;       /* a copy of at most 16 MiB that has not answered for so long hangs; 0: 30 s */
 	void (*event)(void *arg, const struct ptc_worker_event *event);
 	/* Bytes for a rank's staging memory (copy: fast) are taken, or given back; false: there is no room, its copies are lean then.
 	 * take may block, give is called under a lock. NULL: there always is room. */

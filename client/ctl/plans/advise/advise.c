@@ -3,6 +3,7 @@
  * can take (`model:`, `space:`), the profile what there is and what was measured; no daemon is asked. Failure: CTL_USAGE for
  * options, else what reading and searching says, one line. */
 #include "client/ctl/plans/advise/advise.h"
+#include "client/ctl/plans/offline.h"
 #include "client/ctl/plans/plans.h"
 
 #include "base/alloc.h"
@@ -23,11 +24,17 @@ static const struct ctl_option options[] = {
 	{ "file", "FILE", "the job's description, with model: and space: (docs/planner.md); no daemon is asked", 'f' },
 	{ "gpus", "N|A-B", "number of devices, or each number in a range" },
 	{ "profile", "FILE", "devices, links and measured steps (docs/planner.md)" },
+	{ "devices", "FILE",
+	  "devices by name, with peaks by data type and prices (deploy/devices.yaml), before those known" },
 	{ "allreduce", "FILE", "also Galvatron's allreduce_bandwidth_*.json, for all of the profile's devices" },
 	{ "now", "CONFIG", "what runs, if it can go on; with recompute=none|selective|full among its keys" },
 	{ "pause", "DURATION", "with --now: how long a switch stops the job besides moving its state (default 30s)" },
-	{ "horizon", "DURATION", "until the number of devices changes again (default 10m)" },
-	{ "objective", "throughput|money", "what is best (default throughput)" },
+	{ "horizon", "DURATION", "until the number of devices changes again (default: what JOB has seen, else 10m)" },
+	{ "objective", "throughput|money|state-bytes",
+	  "what is best (default throughput): the most steps, the least money per step, the fewest bytes moved; with "
+	  "-f those "
+	  "from --now" },
+	{ "nodes", "A,B", "only these nodes; needs JOB" },
 };
 
 static int read_doc(const char *path, struct ptc_doc *ret, struct ptc_error *err)
@@ -65,7 +72,7 @@ static int read_model(const char *file, const struct ptc_doc *doc, struct ptc_mo
 	int rc;
 
 	if (!node)
-		return ptc_error_set(err, PTC_EINVAL,
+		return ptc_error_set(err, PTC_ENOTFOUND,
 				     "%s has no model:; without it only measured configurations are known", file);
 	config = ptc_doc_get(node, "config");
 	if (!config || config->kind == PTC_DOC_MAP)
@@ -79,6 +86,37 @@ static int read_model(const char *file, const struct ptc_doc *doc, struct ptc_mo
 	return rc ? rc : read_hf(file, text, (uint32_t)n, ret, err);
 }
 
+/* `model: {seq: S}`, also with heads and topk: the rest is to be inferred. */
+static bool to_infer(const struct ptc_doc_node *node)
+{
+	return node && node->kind == PTC_DOC_MAP && !ptc_doc_get(node, "config") && !ptc_doc_get(node, "layers") &&
+	       ptc_doc_get(node, "seq");
+}
+
+static int infer_model(const struct ctl *c, struct ctl_advice *a, const struct ptc_doc *doc, struct ptc_error *err)
+{
+	static const char *const keys[] = { "seq", "heads", "topk" };
+	const struct ptc_doc_node *node = ptc_doc_get(doc->root, "model");
+	struct ptc_infer_given given = { 0 };
+	uint32_t *const to[] = { &given.seq, &given.heads, &given.topk };
+	struct ctl_offline o = { 0 };
+	int rc = ptc_doc_check_map(doc, node, "model", keys, PTC_ARRAY_LEN(keys), err);
+
+	for (size_t i = 0; i < PTC_ARRAY_LEN(keys) && !rc; i++) {
+		const struct ptc_doc_node *value = ptc_doc_get(node, keys[i]);
+		int64_t n = 0;
+
+		rc = value ? ptc_doc_int(doc, value, keys[i], 1, 1 << 24, &n, err) : 0;
+		*to[i] = (uint32_t)n;
+	}
+	if (!rc)
+		rc = ctl_offline_open(c, &o, err);
+	if (!rc)
+		rc = ptc_model_infer(o.job.spec.tensors, o.job.spec.ntensors, &given, &a->model, a->inferred, err);
+	ctl_offline_done(&o);
+	return rc;
+}
+
 static int read_job(const struct ctl *c, struct ctl_advice *a, struct ptc_error *err)
 {
 	const char *file = ctl_option(c, "file");
@@ -90,7 +128,14 @@ static int read_job(const struct ctl *c, struct ctl_advice *a, struct ptc_error 
 		return rc;
 	space = ptc_doc_get(doc.root, "space");
 	a->has_state = ptc_doc_get(doc.root, "tensors") != NULL;
-	rc = read_model(file, &doc, &a->model, err);
+	if (a->has_state && to_infer(ptc_doc_get(doc.root, "model")))
+		rc = infer_model(c, a, &doc, err);
+	else
+		rc = read_model(file, &doc, &a->model, &a->no_model);
+	if (rc && rc != PTC_ENOTFOUND && a->no_model.code)
+		rc = ptc_error_set(err, rc, "%s", a->no_model.text);
+	else if (rc == PTC_ENOTFOUND)
+		rc = 0; /* what was measured remains */
 	if (!rc)
 		rc = space ? ptc_plan_space_read(&doc, space, &a->space, &a->work, err)
 			   : ptc_error_set(err, PTC_EINVAL, "%s has no space:; it says at least the global_batch",
@@ -99,15 +144,33 @@ static int read_job(const struct ctl *c, struct ctl_advice *a, struct ptc_error 
 	return rc;
 }
 
+static int read_devices(const struct ctl *c, struct ptc_plan_devices *ret, struct ptc_error *err)
+{
+	struct ptc_doc doc;
+	int rc;
+
+	if (!ctl_option(c, "devices"))
+		return 0;
+	rc = read_doc(ctl_option(c, "devices"), &doc, err);
+	if (rc)
+		return rc;
+	rc = ptc_plan_devices_read(&doc, ret, err);
+	ptc_doc_done(&doc);
+	return rc;
+}
+
 static int read_profile(const struct ctl *c, struct ctl_advice *a, struct ptc_error *err)
 {
 	const char *allreduce = ctl_option(c, "allreduce");
+	static struct ptc_plan_devices known; /* one thread; too large for a stack */
 	struct ptc_doc doc;
-	int rc = read_doc(ctl_option(c, "profile"), &doc, err);
+	int rc = read_devices(c, &known, err);
 
+	if (!rc)
+		rc = read_doc(ctl_option(c, "profile"), &doc, err);
 	if (rc)
 		return rc;
-	rc = ptc_plan_profile_read(&doc, &a->profile, err);
+	rc = ptc_plan_profile_read_with(&doc, &known, a->work.dtype, &a->profile, err);
 	ptc_doc_done(&doc);
 	if (rc || !allreduce)
 		return rc;
@@ -211,17 +274,24 @@ static int read_now(const struct ctl *c, const struct ctl_advice *a, struct ptc_
 static int take_rules(const struct ctl *c, const struct ctl_advice *a, struct ptc_choice *now, struct pause *pause,
 		      struct ptc_choose_rules *rules, struct ptc_error *err)
 {
+	static const char *const words[] = { "throughput", "money", "state-bytes" }; /* enum ptc_objective */
 	const char *objective = ctl_option(c, "objective");
 	int rc = seconds_of(c, "pause", 30, &pause->seconds, err);
 
 	if (!rc)
 		rc = seconds_of(c, "horizon", PTC_CHOOSE_HORIZON_S, &rules->horizon_s, err);
-	if (!rc && objective && strcmp(objective, "throughput") && strcmp(objective, "money"))
-		rc = ctl_usage(err, "--objective is throughput or money, not \"%.40s\"", objective);
-	rules->objective = objective && !strcmp(objective, "money") ? PTC_FOR_MONEY : PTC_FOR_THROUGHPUT;
-	rules->price_hour = a->profile.cluster.kinds[0].price_hour;
-	if (rules->objective == PTC_FOR_MONEY && !rc && !(rules->price_hour > 0))
-		rc = ptc_error_set(err, PTC_EINVAL, "--objective money: the profile has no price_hour");
+	while (!rc && objective && strcmp(objective, words[rules->objective]))
+		if (++rules->objective > PTC_FOR_STATE_BYTES)
+			return ctl_usage(err, "--objective is throughput, money or state-bytes, not \"%.40s\"",
+					 objective);
+	for (uint32_t k = 0; !rc && rules->objective == PTC_FOR_MONEY && k < a->profile.cluster.nkinds; k++)
+		if (!(a->profile.cluster.kinds[k].price_hour > 0))
+			rc = ptc_error_set(err, PTC_EINVAL, "--objective money: device %s has no price_hour",
+					   a->profile.cluster.kinds[k].name);
+	if (!rc && rules->objective == PTC_FOR_STATE_BYTES && !(ctl_option(c, "now") && a->has_state))
+		rc = ptc_error_set(err, PTC_EINVAL,
+				   "--objective state-bytes: bytes are known where the file describes "
+				   "tensors and --now says where they lie");
 	if (rc || !ctl_option(c, "now"))
 		return rc;
 	rules->price = price;
@@ -246,6 +316,7 @@ static int for_one(const struct ctl *c, const struct ctl_advice *a, struct ptc_e
 	if (!v || !ranked)
 		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
 	rc = take_rules(c, a, &now, &pause, &rules, err);
+	limits.cheapest = rules.objective == PTC_FOR_MONEY;
 	if (!rc)
 		rc = ptc_search(&a->work, &a->space, &limits, a->cal, v, &n, err);
 	if (!rc && rules.now && a->has_state) {
@@ -263,10 +334,36 @@ static int for_one(const struct ctl *c, const struct ctl_advice *a, struct ptc_e
 	return rc;
 }
 
+/* Where devices differ, each number is searched for; what fits on n fits on n + 1. */
+static int for_range_of_kinds(const struct ctl *c, const struct ctl_advice *a, struct ptc_error *err)
+{
+	struct ptc_choice best;
+	size_t found;
+
+	ctl_advice_counts_begin(c, a);
+	for (uint32_t n = a->first; n <= a->last; n++) {
+		struct ptc_search_limits limits = { .devices = n, .keep = 1 };
+		struct ptc_error why = PTC_ERROR_INIT;
+		struct ptc_frontier_point p;
+		int rc = ptc_search(&a->work, &a->space, &limits, NULL, &best, &found, &why);
+
+		if (rc && rc != PTC_ENODEVICES)
+			return ptc_error_set(err, rc, "%s", why.text);
+		p = (struct ptc_frontier_point){ best.cand, best.est.step_s, best.est.memory_bytes };
+		ctl_advice_count(c, a, n, rc ? NULL : &p);
+	}
+	ctl_advice_counts_end(c);
+	return 0;
+}
+
 static int for_range(const struct ctl *c, const struct ctl_advice *a, struct ptc_error *err)
 {
 	struct ptc_frontier *f = NULL;
-	int rc = ptc_frontier_new(&a->work, &a->space, a->last, &f, err);
+	int rc;
+
+	if (a->profile.cluster.nkinds > 1)
+		return for_range_of_kinds(c, a, err);
+	rc = ptc_frontier_new(&a->work, &a->space, a->last, &f, err);
 
 	if (rc)
 		return rc;
@@ -283,7 +380,13 @@ static int run(struct ctl *c, struct ptc_error *err)
 	static struct ctl_advice a; /* one thread; too large for a stack */
 	int rc;
 
-	if (!ctl_option(c, "file") || !ctl_option(c, "profile") || !ctl_option(c, "gpus"))
+	if (!ctl_option(c, "file"))
+		return ctl_advise_online(c, err);
+	if (c->nargs)
+		return ctl_usage(err, "JOB and -f exclude each other");
+	if (c->svg)
+		return ctl_usage(err, "--format svg needs JOB, not -f FILE");
+	if (!ctl_option(c, "profile") || !ctl_option(c, "gpus"))
 		return ctl_usage(err, "-f FILE, --profile FILE and --gpus N are needed");
 	a.work.model = &a.model;
 	a.work.cluster = &a.profile.cluster;
@@ -293,9 +396,11 @@ static int run(struct ctl *c, struct ptc_error *err)
 		rc = read_profile(c, &a, err);
 	if (!rc)
 		rc = take_range(c, &a, err);
-	if (!rc)
+	if (!rc && a.no_model.code)
+		rc = ctl_advise_measured(c, &a, a.no_model.text, err);
+	else if (!rc)
 		rc = calibrate(&a, err);
-	if (!rc)
+	if (!rc && !a.no_model.code)
 		rc = a.first == a.last ? for_one(c, &a, err) : for_range(c, &a, err);
 	ptc_calibration_free(a.cal);
 	ptc_plan_profile_done(&a.profile);
@@ -304,14 +409,20 @@ static int run(struct ctl *c, struct ptc_error *err)
 
 const struct ctl_verb ctl_advise = {
 	.name = "advise",
-	.args = "-f FILE --profile FILE --gpus N|A-B",
+	.args = "[JOB] --gpus N|A-B | -f FILE --profile FILE --gpus N|A-B",
 	.about = "Show which configurations are the fastest that fit on so many devices",
-	.help = "Step times are predicted (docs/planner.md): by the steps that the profile has measured, else "
-		"uncalibrated, and "
-		"then\noff by half or more. What a switch from --now moves is exact where FILE describes the tensors, "
-		"else not counted. Devices may stay idle where that is faster.\n",
+	.help = "Step times are predicted (docs/planner.md): by measured steps, else uncalibrated, and then off by "
+		"half or "
+		"more.\n"
+		"Of a JOB the daemon answers, by the job's devices, their links, and steps measured while it ran. With "
+		"-f no\n"
+		"daemon is asked. Bytes are exact where rules say what ranks hold, or ranks have had the "
+		"configuration.\n"
+		"Devices may stay idle where that is faster.\n",
 	CTL_OPTIONS(options),
 	.min_args = 0,
-	.max_args = 0,
+	.max_args = 1,
+	.job_missing = ctl_job_missing_without_file,
+	.svg = true,
 	.run = run,
 };

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "client/ctl/line/ctl.h"
+#include "planner/infer.h"
 #include "planner/io/plan_doc.h"
 #include "planner/search/choose.h"
 
@@ -10,11 +11,13 @@ struct ctl_advice {
 	struct ptc_model model;
 	struct ptc_plan_profile profile;
 	struct ptc_space space;
-	struct ptc_work work;        /* points to the two above */
-	struct ptc_calibration *cal; /* NULL: no measured step */
-	size_t nsteps, npeaks;       /* measured, of this global batch */
-	uint32_t first, last;        /* numbers of devices */
-	bool has_state;              /* the file describes tensors: what a switch moves is exact */
+	struct ptc_work work;              /* points to the two above */
+	struct ptc_calibration *cal;       /* NULL: no measured step */
+	size_t nsteps, npeaks;             /* measured, of this global batch */
+	uint32_t first, last;              /* numbers of devices */
+	char inferred[PTC_INFER_TEXT_MAX]; /* the model, where tensors say it; else "" */
+	struct ptc_error no_model;         /* code 0: there is one; else why there is none */
+	bool has_state;                    /* the file describes tensors: what a switch moves is exact */
 };
 /* advise_price.c: from `now`, on devices in order. arg of ctl_price_exactly, a ptc_switch_price_fn. */
 struct ctl_pricer;
@@ -22,6 +25,13 @@ int ctl_pricer_new(const struct ctl *c, const struct ctl_advice *a, const struct
 		   struct ctl_pricer **ret, struct ptc_error *err);
 struct ctl_pricer *ctl_pricer_free(struct ctl_pricer *p);
 int ctl_price_exactly(void *arg, const struct ptc_cand *to, struct ptc_switch_price *ret);
+
+/* Without a model: what was measured, and with other dp. why: there is none. */
+int ctl_advise_measured(const struct ctl *c, const struct ctl_advice *a, const char *why, struct ptc_error *err);
+/* advise_online.c: of a job that a daemon has. */
+int ctl_advise_online(struct ctl *c, struct ptc_error *err);
+/* advise_svg.c: what a daemon has said (docs/control.md, "advice") as a picture. */
+int ctl_advice_svg(const char *json, struct ptc_error *err);
 
 /* For advice->last devices; n of v, and the sentence why the first one is first. */
 void ctl_advice_candidates(const struct ctl *c, const struct ctl_advice *a, const struct ptc_ranked *v, size_t n,

@@ -3,12 +3,15 @@
 #include "client/ctl/plans/advise/advise.h"
 
 #include "base/check.h"
+#include "planner/cost/on_kinds.h"
 
 #include <math.h>
 #include <string.h>
 
 static void put_calibration(const struct ctl_advice *a)
 {
+	if (a->inferred[0])
+		printf("model inferred from the tensors: %s\n", a->inferred);
 	if (a->cal)
 		printf("calibrated by %zu measured step%s and %zu measured peak%s\n", a->nsteps,
 		       a->nsteps == 1 ? "" : "s", a->npeaks, a->npeaks == 1 ? "" : "s");
@@ -30,6 +33,14 @@ static void put_row(const struct ctl_advice *a, const struct ptc_ranked *r)
 	ptc_cand_format(&r->choice.cand, text);
 	printf("%-60s %7u %9.3f s %4.0f %% %9.1f %8.1f GB", text, ptc_cand_devices(&r->choice.cand), e->step_s,
 	       100 * r->choice.sd, samples_s(a, e->step_s), e->memory_bytes / 1e9);
+	if (e->peak_bytes > a->profile.cluster.kinds[e->place.kind[0]].memory_bytes)
+		printf("  a peak of %.1f GB if the allocator gives nothing back", e->peak_bytes / 1e9);
+	if (a->profile.cluster.nkinds > 1) {
+		char on[PTC_PLACED_TEXT_MAX];
+
+		ptc_placed_format(&a->profile.cluster, &r->choice.cand, &e->place, on);
+		printf("  %s", on);
+	}
 	if (r->price.bytes > 0)
 		printf("  %.3g GB move", r->price.bytes / 1e9);
 	if (r->stays)
@@ -51,6 +62,16 @@ static void put_json_row(const struct ctl_advice *a, const struct ptc_ranked *r)
 	       "\"state_bytes\":%.0f,\"activation_bytes\":%.0f,\"micro_batches\":%u,",
 	       text, ptc_cand_devices(&r->choice.cand), e->step_s, r->choice.sd, samples_s(a, e->step_s),
 	       e->memory_bytes, e->state_bytes, e->activation_bytes, e->micro_batches);
+	printf("\"peak_bytes\":%.0f,", e->peak_bytes);
+	if (r->choice.price_hour > 0)
+		printf("\"price_hour\":%.9g,\"money_step\":%.9g,", r->choice.price_hour,
+		       r->choice.price_hour * e->step_s / 3600);
+	if (a->profile.cluster.nkinds > 1) {
+		char on[PTC_PLACED_TEXT_MAX];
+
+		ptc_placed_format(&a->profile.cluster, &r->choice.cand, &e->place, on);
+		printf("\"on\":\"%s\",", on);
+	}
 	printf("\"parts_s\":{\"compute\":%.9g,\"tp\":%.9g,\"cp\":%.9g,\"ep\":%.9g,\"pp\":%.9g,\"bubble\":%.9g,\"dp\":%."
 	       "9g,"
 	       "\"optimizer\":%.9g,\"fixed\":%.9g},",
@@ -67,8 +88,9 @@ void ctl_advice_candidates(const struct ctl *c, const struct ctl_advice *a, cons
 			   const char *why)
 {
 	if (c->json) {
-		printf("{\"version\":1,\"gpus\":%u,\"calibrated\":%s,\"why\":\"%s\",\"candidates\":[", a->last,
-		       a->cal ? "true" : "false", why);
+		printf("{\"version\":1,\"gpus\":%u,\"calibrated\":%s,\"inferred\":\"%s\",\"why\":\"%s\",\"candidates\":"
+		       "[",
+		       a->last, a->cal ? "true" : "false", a->inferred, why);
 		for (size_t i = 0; i < n; i++) {
 			fputs(i ? ",\n" : "\n", stdout);
 			put_json_row(a, &v[i]);

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+/* ptcctl profile: measures the links between nodes, shows what is known of them, or puts a profile of devices and links in.
+ * Failure: CTL_USAGE for options that exclude each other, else what the daemon says. */
+#include "client/ctl/plans/plans.h"
+
+#include "base/alloc.h"
+#include "base/cleanup.h"
+#include "base/sys/sys.h"
+#include "client/ctl/show/show.h"
+#include "formats/json.h"
+
+#include <string.h>
+#include <time.h>
+
+#define FILE_MAX (1u << 20)
+
+static const struct ctl_option options[] = {
+	{ "show", NULL, "measure nothing: show the profile that there is" },
+	{ "file", "FILE", "measure nothing: put this profile of devices and links in (docs/planner.md)", 'f' },
+};
+
+static const char *date(const json_t *doc, const char *key, char *buf, size_t size)
+{
+	time_t t = (time_t)(ptc_json_count(doc, key) / 1000);
+	struct tm tm;
+
+	if (!t || !gmtime_r(&t, &tm) || !strftime(buf, size, "%Y-%m-%dT%H:%M:%SZ", &tm))
+		snprintf(buf, size, "never");
+	return buf;
+}
+
+static void put_links(const json_t *doc)
+{
+	const json_t *pairs = json_object_get(doc, "pairs"), *p, *c;
+	size_t i;
+
+	if (json_array_size(pairs))
+		printf("%-24s %-24s %10s %12s\n", "FROM", "TO", "GB/S", "LATENCY");
+	json_array_foreach(pairs, i, p) {
+		const char *from = json_string_value(json_object_get(p, "from"));
+		const char *to = json_string_value(json_object_get(p, "to"));
+
+		printf("%-24s %-24s %10.3g %9.0f us\n", from ? from : "", to ? to : "",
+		       json_number_value(json_object_get(p, "bytes_s")) / 1e9,
+		       json_number_value(json_object_get(p, "latency_s")) * 1e6);
+	}
+	json_array_foreach(json_object_get(doc, "changed"), i, c) {
+		const char *from = json_string_value(json_object_get(c, "from"));
+		const char *to = json_string_value(json_object_get(c, "to"));
+
+		printf("changed: from %s to %s, it was %.3g GB/s\n", from ? from : "", to ? to : "",
+		       json_number_value(json_object_get(c, "was")) / 1e9);
+	}
+}
+
+static int put_table(const char *json, struct ptc_error *err)
+{
+	json_t *doc = NULL;
+	const char *profile;
+	char buf[32];
+	int rc = ptc_json_load("profile", json, strlen(json), &doc, err);
+
+	if (rc)
+		return rc;
+	profile = json_string_value(json_object_get(doc, "profile"));
+	if (profile)
+		printf("devices and links as put in (%s):\n%s%s", date(doc, "set_ms", buf, sizeof buf), profile,
+		       profile[0] && profile[strlen(profile) - 1] == '\n' ? "" : "\n");
+	else
+		puts("no profile of devices was put in (`ptcctl profile -f FILE`): device memory is not compared");
+	printf("links measured: %s\n", date(doc, "measured_ms", buf, sizeof buf));
+	put_links(doc);
+	json_decref(doc);
+	return 0;
+}
+
+static int run(struct ctl *c, struct ptc_error *err)
+{
+	const char *file = ctl_option(c, "file");
+	ptc_auto_free char *text = NULL;
+	char *json = NULL;
+	size_t len = 0;
+	int rc = 0;
+
+	if (file && ctl_option(c, "show"))
+		return ctl_usage(err, "--show and -f exclude each other");
+	if (file)
+		rc = ptc_sys_read_file(file, FILE_MAX, &text, &len, err);
+	if (!rc)
+		rc = ctl_connect(c, err);
+	if (!rc)
+		rc = ptc_admin_profile(c->admin,
+				       file                    ? "set"
+				       : ctl_option(c, "show") ? "show"
+							       : "measure",
+				       text, &json, err);
+	if (!rc)
+		rc = c->json ? ctl_print(c, json, err) : put_table(json, err);
+	ptc_admin_free(json);
+	return rc;
+}
+
+const struct ctl_verb ctl_profile = {
+	.name = "profile",
+	.args = "[--show | -f FILE]",
+	.about = "Measure the links between nodes, for the planner",
+	.help = "Every node pulls from every other over the connections that a switch uses, in rounds of disjoint "
+		"pairs, a\n"
+		"second a round. What is measured is kept with its date; links that have changed by more than a "
+		"quarter are\n"
+		"an event of each job. Only root may measure, or put a profile in.\n",
+	CTL_OPTIONS(options),
+	.min_args = 0,
+	.max_args = 0,
+	.run = run,
+};

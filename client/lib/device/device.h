@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Declared memory that lies on a device. The library is linked against no CUDA library: it uses the driver that the program has
+ * loaded, and where there is none all memory is the host's.
+ *
+ * ptc_device_find tells device memory from host memory and says how it can be shared. Copies and settling work in the context that the
+ * memory belongs to and leave the thread's own as it was. Threads: find: one that has the memory's context current; the others any.
+ * Failure modes: the driver's, as a line in `why`. */
+#pragma once
+
+#include "proto/local_messages.h"
+
+#include <stdbool.h>
+
+struct device_memory {
+	uint64_t address, bytes; /* an allocation, or what was asked about where it cannot be shared */
+	void *context;
+	uint64_t context_id, buffer;
+	char uuid[PTC_LOCAL_UUID_MAX + 1], why[PTC_LOCAL_WHY_MAX + 1];
+	uint8_t ipc[PTC_LOCAL_IPC_BYTES];
+	bool descriptor; /* a handle of cuMemMap, shared by ptc_device_export */
+};
+
+/* By address. */
+struct device_list {
+	struct device_memory *v;
+	size_t n, cap;
+};
+
+/* 1: [low, high) is device memory, and what it lies in is in the list; 0: it is not; -1: the driver says `why`, or no memory. */
+int ptc_device_find(uint64_t low, uint64_t high, struct device_list *ret, char *why, size_t why_size);
+/* A descriptor of it, the caller's; -1: the driver gives none. */
+int ptc_device_export(const struct device_memory *m);
+/* 0, or -1 and `why`. All work of the program on that device has been done then. */
+int ptc_device_settle(const struct device_memory *m, char *why, size_t why_size);
+int ptc_device_read(const struct device_memory *m, void *to, uint64_t from, uint64_t bytes);
+int ptc_device_write(const struct device_memory *m, uint64_t to, const void *from, uint64_t bytes);
+
+/* What holds `address`; NULL: none does. */
+const struct device_memory *ptc_device_at(const struct device_list *l, uint64_t address);
+/* false: no memory, or too many. What is there already is not added twice; what only the rank can copy
+ * becomes one where it overlaps. */
+bool ptc_device_add(struct device_list *l, const struct device_memory *m);
+void ptc_device_clear(struct device_list *l);

@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The cluster's profile: shown to anybody, measured and put in by root. Measuring takes a second for each round of disjoint
+ * pairs; one measures at a time here. Failure modes: a node that does not answer leaves its pairs out; PTC_ESTATE while
+ * another client measures. */
+#include "base/alloc.h"
+#include "base/check.h"
+#include "daemon/api/switches/switches.h"
+#include "daemon/cluster/job_events.h"
+#include "daemon/planning/links/links.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#define REPLAN_MS 60000
+
+struct up_nodes {
+	struct ptc_daemon *d;
+	struct ptc_link_node *v;
+	size_t n;
+	char (*jobs)[PTC_UUID_TEXT]; /* those that exist */
+	size_t njobs;
+};
+
+static void list_up(void *arg)
+{
+	struct up_nodes *u = arg;
+	struct ptc_cluster *c = u->d->cluster;
+	size_t all = ptc_cluster_nnodes(c), jobs = ptc_cluster_njobs(c);
+
+	u->v = ptc_calloc(all + 1, sizeof *u->v);
+	u->jobs = ptc_calloc(jobs + 1, sizeof *u->jobs);
+	for (uint32_t i = 0; u->v && i < all; i++) {
+		const struct ptc_node *n = ptc_cluster_node(c, i);
+
+		if (!n->up)
+			continue;
+		snprintf(u->v[u->n].name, sizeof u->v->name, "%s", n->doc.name);
+		snprintf(u->v[u->n++].address, sizeof u->v->address, "%s", n->doc.address);
+	}
+	for (size_t i = 0; u->jobs && i < jobs; i++)
+		if (ptc_cluster_job(c, i)->has_record)
+			memcpy(u->jobs[u->njobs++], ptc_cluster_job(c, i)->uuid, sizeof u->jobs[0]);
+}
+
+/* One line in each job's log, of the change that is largest. */
+static void tell(const struct up_nodes *u, const json_t *changed)
+{
+	const json_t *c, *worst = NULL;
+	double most = 0;
+	size_t i;
+
+	json_array_foreach(changed, i, c) {
+		double was = json_number_value(json_object_get(c, "was")),
+		       is = json_number_value(json_object_get(c, "is"));
+		double times = PTC_MAX(was / is, is / was);
+
+		if (times <= most)
+			continue;
+		most = times;
+		worst = c;
+	}
+	for (i = 0; worst && i < u->njobs; i++)
+		ptc_event(u->d->cluster, u->jobs[i], "links",
+			  "%zu links have changed, most of all from %s to %s: %.3g GB/s, it was %.3g GB/s; `ptcctl "
+			  "advise` "
+			  "says what that makes of the job",
+			  json_array_size(changed), json_string_value(json_object_get(worst, "from")),
+			  json_string_value(json_object_get(worst, "to")),
+			  json_number_value(json_object_get(worst, "is")) / 1e9,
+			  json_number_value(json_object_get(worst, "was")) / 1e9);
+}
+
+/* ---- replan ---- */
+
+static bool wants_replan(struct ptc_daemon *d, const struct ptc_target *t)
+{
+	const struct ptc_job_desc *desc;
+	void *ref;
+	bool yes;
+
+	if (!t->has_record || t->record.run != PTC_RUN_LIVE ||
+	    ptc_specs_get(d->docs.specs, t->meta.uuid, t->meta.spec_hash, &desc, &ref, NULL) != 0)
+		return false;
+	yes = desc->replan_on_links;
+	ptc_specs_release(ref);
+	return yes;
+}
+
+/* Asks the job's controller for a resize to as many devices as the job has; the first answer says whether it is made. */
+static int ask_controller(struct ptc_daemon *d, const struct ptc_target *t, uint32_t gpus, struct ptc_error *err)
+{
+	Ptc__V1__ResizeRequest req = PTC__V1__RESIZE_REQUEST__INIT;
+	const struct ptc_rpc_meta root = { "ptc-uid", "0" };
+	struct ptc_rpc_channel *channel;
+	struct ptc_rpc_message *m = NULL;
+	struct ptc_rpc_stream *s = NULL;
+	void *data = NULL;
+	size_t len = 0;
+	int rc = ptc_channels_get(d->channels, t->controller, t->address, false, 0, &channel, err);
+
+	req.version = PTC_WIRE_VERSION;
+	req.job = (char *)(uintptr_t)t->meta.uuid; /* packing only reads */
+	req.gpus = gpus;
+	if (rc == 0)
+		rc = ptc_pb_encode(&req.base, &data, &len, err);
+	if (rc == 0)
+		rc = ptc_rpc_stream_open(channel, "/ptc.v1.Control/Resize", REPLAN_MS, &root, 1, &s, err);
+	if (rc == 0)
+		rc = ptc_rpc_stream_send(s, &(struct ptc_rpc_part){ .data = data, .len = len }, 1, err);
+	if (rc == 0)
+		rc = ptc_rpc_stream_half_close(s, err);
+	if (rc == 0)
+		rc = ptc_rpc_stream_recv(s, &m, err);
+	if (rc == 0)
+		ptc_rpc_message_done(m);
+	ptc_rpc_stream_free(s); /* the switch is the controller's */
+	ptc_free(data);
+	return rc;
+}
+
+static void replan(struct ptc_daemon *d, struct ptc_rpc_call *call, const char *uuid)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_target t;
+	struct ptc_view v;
+	uint32_t world;
+
+	if (ptc_control_find(d, call, uuid, &t, NULL) != 0 || !wants_replan(d, &t) ||
+	    ptc_control_view(d, &t, false, true, &v, NULL) != 0)
+		return;
+	world = v.from.world;
+	ptc_view_done(&v);
+	if (ask_controller(d, &t, world, &err) != 0)
+		ptc_event(d->cluster, uuid, "links", "no new plan: %s", err.text);
+}
+
+static int measure(struct ptc_daemon *d, struct ptc_rpc_call *call, json_t **ret_doc, struct ptc_error *err)
+{
+	static atomic_bool busy;
+	struct up_nodes u = { .d = d };
+	json_t *pairs = NULL, *changed = NULL;
+	int rc;
+
+	if (atomic_exchange(&busy, true))
+		return ptc_error_set(err, PTC_ESTATE, "links are being measured by somebody else; try again");
+	rc = ptc_loop_call(d->loop, list_up, &u);
+	if (rc == 0 && (!u.v || !u.jobs))
+		rc = ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	if (rc == 0 && u.n < 2)
+		rc = ptc_error_set(err, PTC_ENODEVICES, "%zu node is up; a link needs two", u.n);
+	if (rc == 0)
+		rc = ptc_links_measure(d->channels, u.v, u.n, &pairs, err);
+	if (rc == 0 && !json_array_size(pairs))
+		rc = ptc_error_set(err, PTC_EPEER, "no node could pull from another; see the daemons' logs");
+	if (rc == 0)
+		rc = ptc_planning_profile_put(d->controllers.planning, NULL, pairs, ret_doc, &changed, err);
+	if (rc == 0)
+		tell(&u, changed);
+	for (size_t i = 0; rc == 0 && json_array_size(changed) && i < u.njobs; i++)
+		replan(d, call, u.jobs[i]);
+	if (rc == 0)
+		json_object_set(*ret_doc, "changed", changed);
+	json_decref(changed);
+	json_decref(pairs);
+	ptc_free(u.v);
+	ptc_free(u.jobs);
+	atomic_store(&busy, false);
+	return rc;
+}
+
+static int act(struct ptc_daemon *d, struct ptc_rpc_call *call, const Ptc__V1__ProfileRequest *req, json_t **ret_doc,
+	       struct ptc_error *err)
+{
+	json_t *changed = NULL;
+	int rc;
+
+	if (strcmp(req->action, "show") == 0)
+		return ptc_planning_profile_show(d->controllers.planning, ret_doc, err);
+	if (ptc_control_uid(call) != 0)
+		return ptc_error_set(err, PTC_EPERM, "only root may measure links or put a profile in");
+	if (strcmp(req->action, "measure") == 0)
+		return measure(d, call, ret_doc, err);
+	if (strcmp(req->action, "set") != 0)
+		return ptc_error_set(err, PTC_EINVAL, "action is show, measure or set, not \"%.40s\"", req->action);
+	rc = ptc_planning_profile_put(d->controllers.planning, req->text, NULL, ret_doc, &changed, err);
+	json_decref(changed);
+	return rc;
+}
+
+PTC_CONTROL_HANDLER(ptc_control_profile)
+{
+	Ptc__V1__ProfileRequest *req;
+	json_t *doc = NULL;
+	int rc = ptc_pb_call_recv(call, &ptc__v1__profile_request__descriptor, (ProtobufCMessage **)&req, err);
+
+	if (rc)
+		return rc;
+	rc = act(arg, call, req, &doc, err);
+	ptc_pb_free(&req->base);
+	return rc ? rc : ptc_control_send_json(call, doc, err);
+}

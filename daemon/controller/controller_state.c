@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A controller in memory: counted, freed with its last reference, with all that belongs to its switch. What every other file of
+ * the controller stands on; it calls none of them but the watcher. Loop thread. Failure modes: memory, where a function says so. */
+#include "daemon/controller/internal.h"
+
+#include "base/alloc.h"
+#include "rpc/pb/pbcall.h"
+
+#include "ptc.pb-c.h"
+
+#include <string.h>
+#include <uv.h>
+
+struct ptc_controller *ptc_controller_ref(struct ptc_controller *ctl)
+{
+	ctl->refs++;
+	return ctl;
+}
+
+void ptc_pull_result_done(struct ptc_pull_result *r)
+{
+	ptc_free(r->need_index);
+	ptc_free(r->digests);
+	if (r->capture)
+		ptc_pb_free(&r->capture->base);
+	if (r->layout)
+		ptc_pb_free(&r->layout->base);
+	memset(r, 0, sizeof *r);
+}
+
+void ptc_pull_results_done(struct ptc_controller *ctl)
+{
+	for (size_t i = 0; i < ctl->npulls; i++)
+		ptc_pull_result_done(&ctl->pulls[i]);
+	ptc_free(ctl->pulls);
+	ctl->pulls = NULL;
+	ctl->npulls = 0;
+}
+
+static void files_done(struct ptc_controller *ctl)
+{
+	struct ptc_manifest_doc m = { .files = ctl->files, .nfiles = ctl->nfiles };
+
+	ptc_manifest_doc_done(&m);
+	ctl->files = NULL;
+	ctl->nfiles = 0;
+}
+
+void ptc_controller_switch_done(struct ptc_controller *ctl)
+{
+	ptc_watcher_unref(ctl->watcher);
+	ptc_watcher_unref(ctl->fill_watcher);
+	ctl->watcher = ctl->fill_watcher = NULL;
+	ptc_free(ctl->plan_json);
+	ptc_free(ctl->from_config);
+	ptc_free(ctl->expected);
+	ptc_free(ctl->digests);
+	ctl->plan_json = ctl->from_config = NULL;
+	ctl->expected = ctl->digests = NULL;
+	ctl->nexpected = ctl->ndigests = 0;
+	ctl->state_hash[0] = '\0';
+	memset(&ctl->rank_states, 0, sizeof ctl->rank_states);
+	ptc_ledger_done(&ctl->cursors);
+	ctl->captured_bytes = 0;
+	files_done(ctl);
+	ptc_pull_results_done(ctl);
+}
+
+static void timer_closed(uv_handle_t *h)
+{
+	ptc_free(h);
+}
+
+void ptc_controller_unref(struct ptc_controller *ctl)
+{
+	if (--ctl->refs)
+		return;
+	ptc_controller_switch_done(ctl);
+	ptc_view_done(&ctl->view);
+	ptc_job_free(ctl->core);
+	ptc_free(ctl->known);
+	uv_close((uv_handle_t *)ctl->timer, timer_closed);
+	uv_close((uv_handle_t *)ctl->retry, timer_closed);
+	ptc_free(ctl);
+}
+
+bool ptc_controller_idle(const struct ptc_controller *ctl)
+{
+	return ptc_job_phase(ctl->core) == PTC_JOB_IDLE;
+}
+
+uint32_t *ptc_controller_numbers(struct ptc_controller *ctl, const struct ptc_generation_doc *g)
+{
+	uint32_t *v = ptc_calloc(g->nnodes, sizeof *v);
+
+	for (size_t i = 0; v && i < g->nnodes; i++)
+		if (ptc_cluster_intern_node(ctl->all->cluster, g->nodes[i], &v[i]) != 0) {
+			ptc_free(v);
+			return NULL;
+		}
+	return v;
+}
+
+const struct ptc_generation_doc *ptc_controller_current(const struct ptc_controller *ctl)
+{
+	bool rolled = ctl->view.to.world && ctl->record.generation == ctl->intent.to_generation;
+
+	return rolled ? &ctl->view.to : &ctl->view.from;
+}

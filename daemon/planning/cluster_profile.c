@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The cluster's profile in etcd: what a person has put in as a file, and links that were measured, each with its date. Happy
+ * path: read, one part replaced, written back. Failure: a profile that cannot be, named by its line; etcd unreachable. */
+#include "daemon/planning/remembered.h"
+
+#include "base/alloc.h"
+#include "base/check.h"
+#include "base/sys/sys.h"
+
+#include <string.h>
+
+#define VERSION   1
+#define TEXT_MAX  (256u << 10)
+#define VALUE_MAX PTC_ETCD_VALUE_MAX
+
+int ptc_planning_profile_show(struct ptc_planning *p, json_t **ret_doc, struct ptc_error *err)
+{
+	char *text = ptc_planning_profile(p);
+	int rc = 0;
+
+	if (text)
+		rc = ptc_json_load("the cluster's profile", text, strlen(text), ret_doc, err);
+	else
+		*ret_doc = json_pack("{s:i, s:n, s:[]}", "version", VERSION, "profile", "pairs");
+	ptc_free(text);
+	return rc ? rc : *ret_doc ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+}
+
+static int check(const char *profile, struct ptc_error *err)
+{
+	struct ptc_plan_profile p;
+	struct ptc_doc doc;
+	int rc;
+
+	if (strlen(profile) > TEXT_MAX)
+		return ptc_error_set(err, PTC_ELIMIT, "a profile has at most %u bytes", TEXT_MAX);
+	rc = ptc_doc_from_yaml("profile", profile, strlen(profile), &doc, err);
+	if (rc)
+		return rc;
+	rc = ptc_plan_profile_read(&doc, &p, err);
+	if (rc == 0)
+		ptc_plan_profile_done(&p);
+	ptc_doc_done(&doc);
+	return rc;
+}
+
+static int put(struct ptc_planning *p, const json_t *doc, struct ptc_error *err)
+{
+	char *text = ptc_json_text(doc);
+	int rc;
+
+	if (!text)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	if (strlen(text) > VALUE_MAX)
+		rc = ptc_error_set(err, PTC_ELIMIT, "the profile with its links has %zu bytes, at most %u are kept",
+				   strlen(text), VALUE_MAX);
+	else
+		rc = ptc_etcd_put(ptc_planning_etcd(p), PTC_PROFILE_KEY, text, strlen(text), 0, "etcd.profile", err);
+	ptc_free(text);
+	return rc;
+}
+
+int ptc_planning_profile_put(struct ptc_planning *p, const char *profile, const json_t *pairs, json_t **ret_doc,
+			     json_t **ret_changed, struct ptc_error *err)
+{
+	const json_int_t now = (json_int_t)ptc_sys_realtime_ms();
+	json_t *doc = NULL, *changed;
+	int rc = profile ? check(profile, err) : 0;
+
+	if (rc == 0)
+		rc = ptc_planning_profile_show(p, &doc, err);
+	if (rc)
+		return rc;
+	changed = pairs ? ptc_links_changed(json_object_get(doc, "pairs"), pairs) : json_array();
+	if (profile) {
+		json_object_set_new(doc, "profile", json_string(profile));
+		json_object_set_new(doc, "set_ms", json_integer(now));
+	}
+	if (pairs) {
+		json_object_set_new(doc, "pairs", json_deep_copy(pairs));
+		json_object_set_new(doc, "measured_ms", json_integer(now));
+	}
+	rc = put(p, doc, err);
+	if (rc) {
+		json_decref(changed);
+		json_decref(doc);
+		return rc;
+	}
+	*ret_doc = doc;
+	*ret_changed = changed;
+	return 0;
+}

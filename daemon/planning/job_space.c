@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which configurations a job's program can take. Happy path: `space:` says so. Without it, the degrees of every
+ * configuration that the job's table lists or that has run, and dp free. Failure: PTC_ENOTFOUND where nothing says the
+ * global batch, which no step time can be computed without. */
+#include "daemon/planning/job_work.h"
+
+#include "base/alloc.h"
+#include "base/check.h"
+#include "base/cleanup.h"
+
+#include <string.h>
+
+static void degree_add(struct ptc_degrees *d, uint32_t v)
+{
+	uint32_t at = 0;
+
+	while (at < d->n && d->v[at] < v)
+		at++;
+	if ((at < d->n && d->v[at] == v) || d->n == PTC_DEGREES_MAX)
+		return;
+	memmove(&d->v[at + 1], &d->v[at], (d->n - at) * sizeof *d->v);
+	d->v[at] = v;
+	d->n++;
+}
+
+static void seen_config(struct ptc_space *s, const struct ptc_config *c)
+{
+	degree_add(&s->tp, c->tp);
+	degree_add(&s->pp, c->pp);
+	degree_add(&s->cp, c->cp);
+	degree_add(&s->ep, c->ep);
+	degree_add(&s->etp, c->etp);
+	degree_add(&s->vpp, PTC_MAX(1u, c->vpp));
+	degree_add(&s->micro_batch, PTC_MAX(1u, c->micro_batch));
+	s->zero |= (uint8_t)(1u << PTC_MIN(3u, c->zero));
+}
+
+/* Every configuration that the job is known by, the newest first. */
+static int each_config(const struct ptc_job_work_opts *o, void (*fn)(void *arg, const struct ptc_config *c), void *arg,
+		       struct ptc_error *err)
+{
+	ptc_auto_free struct ptc_config *c = ptc_calloc(1, sizeof *c);
+
+	if (!c)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	if (o->now && ptc_config_parse(o->now, c, NULL) == 0)
+		fn(arg, c);
+	for (size_t i = o->measured ? o->measured->nrows : 0; i-- > 0;)
+		if (ptc_config_parse(o->measured->rows[i].config, c, NULL) == 0)
+			fn(arg, c);
+	for (size_t i = 0; i < o->desc->ngpus; i++)
+		fn(arg, &o->desc->gpus[i].config);
+	return 0;
+}
+
+static void add_degrees(void *arg, const struct ptc_config *c)
+{
+	seen_config(arg, c);
+}
+
+struct first {
+	struct ptc_config *manner;
+	bool found;
+	uint32_t batch;
+};
+
+static void keep_first(void *arg, const struct ptc_config *c)
+{
+	struct first *f = arg;
+
+	if (!f->found)
+		*f->manner = *c;
+	f->found = true;
+	f->batch = f->batch ? f->batch : c->global_batch;
+}
+
+static uint32_t data_batch(const struct ptc_job_desc *desc)
+{
+	for (size_t i = 0; i < desc->ndata; i++)
+		if (desc->data[i].global_batch)
+			return desc->data[i].global_batch;
+	return 0;
+}
+
+static int read_space(const char *text, struct ptc_job_work *w, struct ptc_error *err)
+{
+	struct ptc_doc doc;
+	int rc = ptc_doc_from_yaml("space", text, strlen(text), &doc, err);
+
+	if (rc)
+		return rc;
+	rc = ptc_plan_space_read(&doc, doc.root, &w->space, &w->work, err);
+	ptc_doc_done(&doc);
+	return rc;
+}
+
+/* Ranks are not told to recompute, so that only the first of several ways can be had. */
+static void one_mode(struct ptc_job_work *w)
+{
+	uint8_t all = w->space.recompute ? w->space.recompute : 1;
+	uint8_t first = (uint8_t)(all & -all);
+
+	w->many_modes = first != all;
+	w->space.recompute = first;
+}
+
+static int derive(const struct ptc_job_work_opts *o, uint32_t batch, struct ptc_job_work *w, struct ptc_error *err)
+{
+	ptc_auto_free char *text = ptc_asprintf("{global_batch: %u}", batch);
+	struct ptc_space s = { 0 };
+	int rc = text ? read_space(text, w, err) : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+
+	if (rc == 0)
+		rc = each_config(o, add_degrees, &s, err);
+	if (s.tp.n == 0) { /* nothing is known of the program but that it trains: dp alone */
+		static const struct ptc_config one = { .tp = 1, .pp = 1, .cp = 1, .ep = 1, .etp = 1, .vpp = 1 };
+
+		seen_config(&s, &one);
+	}
+	s.recompute = w->space.recompute;
+	w->space = s;
+	return rc;
+}
+
+/* *ret_batch 0: no configuration says one. */
+static int look(const struct ptc_job_work_opts *opts, struct ptc_config *manner, uint32_t *ret_batch,
+		struct ptc_error *err)
+{
+	struct first f = { .manner = manner };
+	int rc = each_config(opts, keep_first, &f, err);
+
+	if (rc == 0 && !f.found) { /* as a program that is told all */
+		rc = ptc_config_parse("dp=1", manner, err);
+		manner->global_batch = manner->micro_batch = 1;
+	}
+	*ret_batch = f.batch;
+	return rc;
+}
+
+int ptc_job_manner(const struct ptc_job_work_opts *opts, struct ptc_config *ret, struct ptc_error *err)
+{
+	uint32_t batch;
+
+	return look(opts, ret, &batch, err);
+}
+
+int ptc_job_space(const struct ptc_job_work_opts *opts, struct ptc_job_work *w, struct ptc_error *err)
+{
+	ptc_auto_free struct ptc_config *manner = ptc_calloc(1, sizeof *manner);
+	uint32_t batch = 0;
+	int rc = manner ? look(opts, manner, &batch, err) : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+
+	if (rc)
+		return rc;
+	batch = batch ? batch : data_batch(opts->desc);
+	if (opts->desc->space)
+		rc = read_space(opts->desc->space, w, err);
+	else if (batch)
+		rc = derive(opts, batch, w, err);
+	else
+		rc = ptc_error_set(err, PTC_ENOTFOUND,
+				   "job %s has a model: but nothing says its global batch; add `space: {global_batch: "
+				   "N}`",
+				   opts->desc->spec.name);
+	one_mode(w);
+	return rc;
+}

@@ -1,0 +1,456 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A job as planner/ sees it. Happy path: model and space are read, the profile is fitted to the nodes that are there, what
+ * was measured calibrates the model. A measured configuration that the model cannot have is left out; a cluster without a
+ * profile gets assumed devices and links, and no memory is compared. */
+#include "daemon/planning/job_work.h"
+
+#include "base/alloc.h"
+#include "base/check.h"
+#include "base/cleanup.h"
+#include "planner/search/as_config.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <string.h>
+
+#define REMEMBERED   64 /* numbers of devices */
+#define PAUSE_LIVE_S 10 /* starting ranks and meeting, where no switch was measured */
+#define MEMORY_NONE  1e15
+#define LINKED_NODES 512 /* more are one set: a matrix of them takes too long to look through */
+#define FASTER       1.2 /* times as fast: worth leaving a node */
+
+struct found {
+	uint32_t devices; /* 0: free */
+	size_t n;
+	struct ptc_job_found v[PTC_WORK_KEEP];
+};
+struct ptc_job_work_memory {
+	pthread_mutex_t lock;
+	struct found found[REMEMBERED];
+	size_t next;
+};
+
+/* ---- the cluster ---- */
+
+static void assume(struct ptc_cluster_profile *c)
+{
+	*c = (struct ptc_cluster_profile){ .nkinds = 1,
+					   .intra_bytes_s = 2e11,
+					   .intra_latency_s = 2e-5,
+					   .node_bytes_s = 2.5e10,
+					   .node_latency_s = 5e-5 };
+	ptc_require(ptc_device_kind_known("A100-80GB", &c->kinds[0]));
+	c->kinds[0].memory_bytes = MEMORY_NONE;
+}
+
+static void on_devices(struct ptc_cluster_profile *c, uint32_t devices)
+{
+	if (c->nkinds == 1)
+		c->kinds[0].nodes = PTC_MAX(1u, (devices + c->per_node - 1) / c->per_node);
+}
+
+static int read_profile(const struct ptc_job_work_opts *o, struct ptc_job_work *w, struct ptc_error *err)
+{
+	struct ptc_cluster_profile *c = &w->profile.cluster;
+	struct ptc_doc doc;
+	int rc = 0;
+
+	w->assumed = !o->profile;
+	if (w->assumed) {
+		assume(c);
+	} else {
+		rc = ptc_doc_from_yaml("the cluster's profile", o->profile, strlen(o->profile), &doc, err);
+		if (rc)
+			return rc;
+		rc = ptc_plan_profile_read(&doc, &w->profile, err);
+		ptc_doc_done(&doc);
+	}
+	if (rc)
+		return rc;
+	c->per_node = PTC_MAX(1u, o->shape->per_node);
+	on_devices(c, o->shape->devices);
+	return ptc_cluster_profile_check(c, err);
+}
+
+/* What was measured between the nodes; the middle one of all links is what steps were measured by. */
+static int read_links(const struct ptc_job_work_opts *o, struct ptc_job_work *w, struct ptc_error *err)
+{
+	ptc_auto_free const char **names = ptc_calloc(o->shape->nnodes + 1, sizeof *names);
+	double middle;
+
+	if (!names)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	w->linked = !w->assumed;
+	for (size_t i = 0; i < o->shape->nnodes; i++)
+		names[i] = o->shape->nodes[i].name;
+	if (!o->pairs || o->shape->nnodes > LINKED_NODES)
+		return 0;
+	w->links = ptc_link_sets_new(o->pairs, names, o->shape->nnodes);
+	if (!w->links)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	middle = ptc_link_sets_median(w->links);
+	if (middle > 0)
+		w->profile.cluster.node_bytes_s = middle;
+	w->linked |= middle > 0;
+	return 0;
+}
+
+/* The work of a set, after calibration. False: it has no devices, or is hardly faster than the one before. */
+static bool add_set(const struct ptc_job_work_opts *o, struct ptc_job_work *w, const bool *leave)
+{
+	struct ptc_job_set *s = &w->sets[w->nsets];
+	double slowest = w->links ? ptc_link_sets_slowest(w->links, leave) : 0;
+	size_t n = o->shape->nnodes;
+
+	*s = (struct ptc_job_set){ .cluster = w->profile.cluster, .work = w->work };
+	for (size_t i = 0; i < n; i++)
+		s->devices += leave[i] ? 0 : o->shape->nodes[i].devices;
+	if (slowest > 0)
+		s->cluster.node_bytes_s = slowest;
+	if (!s->devices || (w->nsets && slowest > 0 && slowest < FASTER * s[-1].cluster.node_bytes_s))
+		return false;
+	on_devices(&s->cluster, s->devices);
+	s->leave = ptc_calloc(n + 1, sizeof *s->leave);
+	if (!s->leave)
+		return false;
+	memcpy(s->leave, leave, n * sizeof *leave);
+	s->work.cluster = &s->cluster;
+	w->nsets++;
+	return true;
+}
+
+/* All nodes; then without those whose links are the slowest, as long as that makes links faster. */
+static int make_sets(const struct ptc_job_work_opts *o, struct ptc_job_work *w, struct ptc_error *err)
+{
+	ptc_auto_free bool *leave = ptc_calloc(o->shape->nnodes + 1, sizeof *leave);
+
+	if (!leave || !add_set(o, w, leave))
+		return ptc_error_set(err, leave && !o->shape->devices ? PTC_ENODEVICES : PTC_ENOMEM,
+				     "no device may be used, or memory is short");
+	for (size_t i = 1; w->links && i < o->shape->nnodes && w->nsets < PTC_WORK_SETS; i++)
+		if (!ptc_link_sets_leave(w->links, leave))
+			break;
+		else
+			add_set(o, w, leave);
+	return 0;
+}
+
+/* ---- what was measured ---- */
+
+static uint8_t only_mode(const struct ptc_job_work *w)
+{
+	return (uint8_t)__builtin_ctz(w->space.recompute ? w->space.recompute : 1u);
+}
+
+struct rows {
+	struct ptc_fit_row *steps;
+	struct ptc_peak_row *peaks;
+};
+
+static void take_row(struct ptc_job_work *w, const struct rows *r, const struct ptc_cand *c, double step_s,
+		     double peak_bytes)
+{
+	struct ptc_estimate e;
+
+	if (ptc_estimate(&w->work, c, &e, NULL) != 0)
+		return;
+	if (step_s > 0)
+		r->steps[w->nsteps++] = (struct ptc_fit_row){ &w->work, *c, step_s };
+	if (peak_bytes > 0)
+		r->peaks[w->npeaks++] = (struct ptc_peak_row){ &w->work, *c, peak_bytes };
+}
+
+static int take_measured(const struct ptc_job_work_opts *o, struct ptc_job_work *w, const struct rows *r,
+			 struct ptc_error *err)
+{
+	ptc_auto_free struct ptc_config *config = ptc_calloc(1, sizeof *config);
+
+	if (!config)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	for (size_t i = 0; i < w->profile.nmeasured; i++) {
+		const struct ptc_plan_measured *m = &w->profile.measured[i];
+
+		if (m->global_batch == w->work.global_batch)
+			take_row(w, r, &m->cand, m->step_s, m->peak_bytes);
+	}
+	for (size_t i = 0; o->measured && i < o->measured->nrows; i++) {
+		const struct ptc_measured_row *m = &o->measured->rows[i];
+		struct ptc_cand c;
+
+		if (ptc_config_parse(m->config, config, NULL) != 0 ||
+		    (config->global_batch && config->global_batch != w->work.global_batch))
+			continue;
+		ptc_cand_from_config(config, &c);
+		c.recompute = only_mode(w);
+		take_row(w, r, &c, m->step_s, m->peak_bytes);
+	}
+	return 0;
+}
+
+static int calibrate(const struct ptc_job_work_opts *o, struct ptc_job_work *w, struct ptc_error *err)
+{
+	size_t most = w->profile.nmeasured + (o->measured ? o->measured->nrows : 0) + 1;
+	ptc_auto_free struct ptc_fit_row *steps = ptc_calloc(most, sizeof *steps);
+	ptc_auto_free struct ptc_peak_row *peaks = ptc_calloc(most, sizeof *peaks);
+	struct rows r = { steps, peaks };
+	int rc = steps && peaks ? take_measured(o, w, &r, err) : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+
+	if (rc == 0 && w->npeaks) {
+		struct ptc_memory_rules rules = w->work.memory;
+
+		rc = ptc_fit_peaks(peaks, w->npeaks, &rules, err);
+		w->work.memory = rules;
+	}
+	if (rc == 0 && w->nsteps)
+		rc = ptc_calibration_new(steps, w->nsteps, NULL, &w->cal, err);
+	if (w->cal)
+		w->work.coefs = *ptc_calibration_coefs(w->cal);
+	return rc;
+}
+
+/* ---- life ---- */
+
+static int read_model(const struct ptc_job_desc *desc, struct ptc_model *ret, struct ptc_error *err)
+{
+	struct ptc_doc doc;
+	int rc = ptc_doc_from_yaml("model", desc->model, strlen(desc->model), &doc, err);
+
+	if (rc)
+		return rc;
+	rc = ptc_plan_model_read(&doc, doc.root, ret, err);
+	ptc_doc_done(&doc);
+	return rc;
+}
+
+static int fill(const struct ptc_job_work_opts *o, struct ptc_job_work *w, struct ptc_error *err)
+{
+	double between = o->measured ? ptc_measured_between_s(o->measured) : 0;
+	int rc = read_model(o->desc, &w->model, err);
+
+	w->work.model = &w->model;
+	w->work.cluster = &w->profile.cluster;
+	ptc_coefs_default(&w->work.coefs);
+	if (rc == 0)
+		rc = ptc_job_space(o, w, err);
+	if (rc == 0)
+		rc = read_profile(o, w, err);
+	if (rc == 0)
+		rc = read_links(o, w, err);
+	if (rc == 0)
+		rc = calibrate(o, w, err);
+	if (rc == 0)
+		rc = make_sets(o, w, err);
+	w->horizon_s = between > 0 ? between : PTC_CHOOSE_HORIZON_S;
+	w->pause_s = o->measured ? ptc_measured_pause_s(o->measured, PAUSE_LIVE_S) : PAUSE_LIVE_S;
+	return rc;
+}
+
+int ptc_job_work_new(const struct ptc_job_work_opts *opts, struct ptc_job_work **ret, struct ptc_error *err)
+{
+	struct ptc_job_work *w;
+	int rc;
+
+	if (!opts->desc->model)
+		return ptc_error_set(err, PTC_ENOTFOUND,
+				     "job %s has no model: in its description, which its step times are predicted by "
+				     "(docs/planner.md)",
+				     opts->desc->spec.name);
+	w = ptc_calloc(1, sizeof *w);
+	if (!w || !(w->memory = ptc_calloc(1, sizeof *w->memory))) {
+		ptc_free(w);
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	}
+	pthread_mutex_init(&w->memory->lock, NULL);
+	rc = fill(opts, w, err);
+	if (rc) {
+		ptc_job_work_free(w);
+		return rc;
+	}
+	*ret = w;
+	return 0;
+}
+
+struct ptc_job_work *ptc_job_work_free(struct ptc_job_work *w)
+{
+	if (!w)
+		return NULL;
+	for (unsigned i = 0; i < w->nsets; i++) {
+		ptc_frontier_free(w->sets[i].frontier);
+		ptc_free(w->sets[i].leave);
+	}
+	ptc_link_sets_free(w->links);
+	ptc_calibration_free(w->cal);
+	ptc_plan_profile_done(&w->profile);
+	pthread_mutex_destroy(&w->memory->lock);
+	ptc_free(w->memory);
+	ptc_free(w);
+	return NULL;
+}
+
+/* ---- questions ---- */
+
+static bool remembered(struct ptc_job_work_memory *m, uint32_t n, struct ptc_job_found *ret, size_t *ret_n)
+{
+	bool yes = false;
+
+	pthread_mutex_lock(&m->lock);
+	for (size_t i = 0; i < REMEMBERED && !yes; i++)
+		if (m->found[i].devices == n) {
+			*ret_n = m->found[i].n;
+			memcpy(ret, m->found[i].v, m->found[i].n * sizeof *ret);
+			yes = true;
+		}
+	pthread_mutex_unlock(&m->lock);
+	return yes;
+}
+
+static void remember(struct ptc_job_work_memory *m, uint32_t n, const struct ptc_job_found *v, size_t count)
+{
+	struct found *f;
+
+	pthread_mutex_lock(&m->lock);
+	f = &m->found[m->next++ % REMEMBERED];
+	f->devices = n;
+	f->n = count;
+	memcpy(f->v, v, count * sizeof *v);
+	pthread_mutex_unlock(&m->lock);
+}
+
+/* Sorted into what is there; of a candidate that is there already the faster one stays. */
+static void insert(struct ptc_job_found *v, size_t *n, const struct ptc_choice *c, unsigned set)
+{
+	size_t at = *n;
+
+	for (size_t i = 0; i < *n; i++)
+		if (!ptc_cand_compare(&v[i].choice.cand, &c->cand)) {
+			if (v[i].choice.est.step_s <= c->est.step_s)
+				return;
+			memmove(&v[i], &v[i + 1], (*n - i - 1) * sizeof *v);
+			at = --*n;
+			break;
+		}
+	while (at > 0 && ptc_choice_compare(c, &v[at - 1].choice) < 0)
+		at--;
+	if (at == PTC_WORK_KEEP)
+		return;
+	*n = PTC_MIN(*n + 1, (size_t)PTC_WORK_KEEP);
+	memmove(&v[at + 1], &v[at], (*n - at - 1) * sizeof *v);
+	v[at] = (struct ptc_job_found){ *c, set };
+}
+
+int ptc_job_work_search(struct ptc_job_work *w, uint32_t n, struct ptc_job_found *ret, size_t *ret_n,
+			struct ptc_error *err)
+{
+	ptc_auto_free struct ptc_choice *v = ptc_calloc(PTC_WORK_KEEP, sizeof *v);
+	size_t all = 0;
+	int rc = v ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+
+	if (rc == 0 && remembered(w->memory, n, ret, ret_n))
+		return 0;
+	for (unsigned i = 0; rc == 0 && i < w->nsets; i++) {
+		const struct ptc_job_set *s = &w->sets[i];
+		struct ptc_search_limits limits = { .devices = PTC_MIN(n, s->devices), .keep = PTC_WORK_KEEP };
+		size_t found = 0;
+
+		rc = ptc_search(&s->work, &w->space, &limits, w->cal, v, &found, all ? NULL : err);
+		if (rc == PTC_ENODEVICES && (all || i + 1 < w->nsets))
+			rc = 0; /* another set may be large enough, or was */
+		for (size_t k = 0; rc == 0 && k < found; k++)
+			insert(ret, &all, &v[k], i);
+	}
+	if (rc == 0 && !all)
+		rc = PTC_ENODEVICES; /* the search has said why */
+	if (rc)
+		return rc;
+	*ret_n = all;
+	remember(w->memory, n, ret, all);
+	return 0;
+}
+
+static struct ptc_frontier *frontier_of(struct ptc_job_work *w, struct ptc_job_set *s)
+{
+	uint32_t devices = PTC_MIN(s->devices, (uint32_t)PTC_WORK_FRONTIER);
+
+	pthread_mutex_lock(&w->memory->lock);
+	if (!s->frontier)
+		ptc_frontier_new(&s->work, &w->space, devices, &s->frontier, NULL);
+	pthread_mutex_unlock(&w->memory->lock);
+	return s->frontier;
+}
+
+static bool best_by_search(struct ptc_job_work *w, uint32_t n, struct ptc_frontier_point *ret, unsigned *ret_set)
+{
+	ptc_auto_free struct ptc_job_found *v = ptc_calloc(PTC_WORK_KEEP, sizeof *v);
+	size_t found = 0;
+
+	if (!v || ptc_job_work_search(w, n, v, &found, NULL) != 0)
+		return false;
+	*ret = (struct ptc_frontier_point){ v[0].choice.cand, v[0].choice.est.step_s, v[0].choice.est.memory_bytes };
+	if (ret_set)
+		*ret_set = v[0].set;
+	return true;
+}
+
+bool ptc_job_work_best(struct ptc_job_work *w, uint32_t n, struct ptc_frontier_point *ret, unsigned *ret_set)
+{
+	const struct ptc_frontier_point *best = NULL;
+
+	if (n > PTC_WORK_FRONTIER)
+		return best_by_search(w, n, ret, ret_set);
+	for (unsigned i = 0; i < w->nsets; i++) {
+		const struct ptc_frontier *f = frontier_of(w, &w->sets[i]);
+		const struct ptc_frontier_point *p =
+			f ? ptc_frontier_best(f, PTC_MIN(n, w->sets[i].devices), INFINITY) : NULL;
+
+		if (!p || (best && best->step_s <= p->step_s))
+			continue;
+		best = p;
+		if (ret_set)
+			*ret_set = i;
+	}
+	if (best)
+		*ret = *best;
+	return best != NULL;
+}
+
+int ptc_job_work_config(const struct ptc_job_work *w, const struct ptc_config *manner, const struct ptc_cand *c,
+			struct ptc_config *ret, struct ptc_error *err)
+{
+	uint32_t world;
+	int rc = ptc_cand_config(&w->work, c, ret, err);
+
+	if (rc)
+		return rc;
+	memcpy(ret->order, manner->order, sizeof ret->order);
+	ret->shard = manner->shard;
+	if (!manner->global_batch)
+		ret->global_batch = 0; /* the program has its own */
+	if (!manner->micro_batch && w->space.micro_batch.n == 1)
+		ret->micro_batch = 0;
+	return ptc_config_world(ret, &world, err);
+}
+
+int ptc_job_work_predict(const struct ptc_job_work *w, const struct ptc_config *config, const bool *leave,
+			 struct ptc_choice *ret, struct ptc_error *err)
+{
+	ptc_auto_free struct ptc_cluster_profile *cluster = ptc_malloc(sizeof *cluster);
+	struct ptc_work work = w->work;
+	double slowest = leave && w->links ? ptc_link_sets_slowest(w->links, leave) : 0;
+	int rc;
+
+	if (!cluster)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	*cluster = w->profile.cluster;
+	if (slowest > 0)
+		cluster->node_bytes_s = slowest;
+	work.cluster = cluster;
+	*ret = (struct ptc_choice){ .sd = PTC_UNCALIBRATED_SD };
+	ptc_cand_from_config(config, &ret->cand);
+	if (!config->micro_batch && w->space.micro_batch.n == 1)
+		ret->cand.micro_batch = w->space.micro_batch.v[0];
+	ret->cand.recompute = only_mode(w);
+	rc = ptc_estimate(&work, &ret->cand, &ret->est, err);
+	if (rc == 0 && w->cal)
+		ret->est.step_s *= ptc_calibration_factor(w->cal, &work, &ret->cand, &ret->sd);
+	return rc;
+}

@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Of daemon/planning's own: a job as planner/ sees it, made once of its description, the cluster's profile and what was
+ * measured. Immutable once made but for what ptc_job_work_search remembers, which has a lock of its own. Counted. */
+#pragma once
+
+#include "daemon/planning/links/links.h"
+#include "daemon/planning/measured_doc.h"
+#include "daemon/planning/planning.h"
+#include "planner/io/plan_doc.h"
+
+#define PTC_WORK_KEEP 16 /* candidates remembered for a number of devices */
+
+#define PTC_WORK_FRONTIER 2048 /* a frontier of more devices takes megabytes */
+#define PTC_WORK_SETS     4    /* of nodes that are looked at: all, and without the slowest links */
+
+/* Nodes that may be used, and what links between them allow. */
+struct ptc_job_set {
+	bool *leave; /* of each node of the shape */
+	uint32_t devices;
+	struct ptc_cluster_profile cluster;
+	struct ptc_work work; /* the job's, on this cluster */
+	struct ptc_frontier *frontier;
+};
+/* A candidate, and the set that it is for. */
+struct ptc_job_found {
+	struct ptc_choice choice;
+	unsigned set;
+};
+struct ptc_job_work {
+	struct ptc_model model;
+	struct ptc_plan_profile profile;
+	struct ptc_space space;
+	struct ptc_work work;        /* points to model and profile.cluster */
+	struct ptc_calibration *cal; /* NULL: no measured step */
+	size_t nsteps, npeaks;
+	bool assumed;                /* the cluster has no profile: devices are assumed, device memory is not known */
+	bool linked;                 /* links between nodes are of a profile, or were measured */
+	struct ptc_link_sets *links; /* NULL: none was measured */
+	struct ptc_job_set sets[PTC_WORK_SETS]; /* the first: all nodes */
+	unsigned nsets;
+	bool many_modes; /* the space has several ways to recompute; only the first can be had */
+	double pause_s, horizon_s;
+	/* private */
+	struct ptc_job_work_memory *memory;
+};
+struct ptc_job_work_opts {
+	const struct ptc_job_desc *desc;
+	const char *now;                         /* NULL: none */
+	const char *profile;                     /* as a file has it; NULL: there is none */
+	const json_t *pairs;                     /* measured links; NULL: none */
+	const struct ptc_measured_doc *measured; /* NULL: nothing */
+	const struct ptc_planning_shape *shape;
+};
+/* PTC_ENOTFOUND: there is no model, or nothing says the global batch. */
+int ptc_job_work_new(const struct ptc_job_work_opts *opts, struct ptc_job_work **ret, struct ptc_error *err);
+struct ptc_job_work *ptc_job_work_free(struct ptc_job_work *w); /* NULL ok */
+/* The best few for at most n devices, remembered: best first, at most PTC_WORK_KEEP into ret. Any thread. */
+int ptc_job_work_search(struct ptc_job_work *w, uint32_t n, struct ptc_job_found *ret, size_t *ret_n,
+			struct ptc_error *err);
+/* The fastest for at most n devices, by the sets' frontiers, which are made once, for more than PTC_WORK_FRONTIER by searching.
+ * False: nothing fits, or memory is short. *ret_set (may be NULL): of which set it is. */
+bool ptc_job_work_best(struct ptc_job_work *w, uint32_t n, struct ptc_frontier_point *ret, unsigned *ret_set);
+/* What this job calls a candidate. manner: one of its configurations, whose rank order is kept, and which says whether
+ * configurations of this job have a batch in them at all. */
+int ptc_job_work_config(const struct ptc_job_work *w, const struct ptc_config *manner, const struct ptc_cand *c,
+			struct ptc_config *ret, struct ptc_error *err);
+/* A configuration of this job with its predicted step, on the nodes that are not left (NULL: wherever). PTC_EINVAL: the model
+ * cannot be cut so. */
+int ptc_job_work_predict(const struct ptc_job_work *w, const struct ptc_config *config, const bool *leave,
+			 struct ptc_choice *ret, struct ptc_error *err);
+
+/* job_space.c: the manner of a job's configurations: of what runs now, else of what ran, else of its table. */
+int ptc_job_manner(const struct ptc_job_work_opts *opts, struct ptc_config *ret, struct ptc_error *err);
+/* Reads `space:`, or makes one of the configurations that the job has had, and dp. Fills space, and what the space says
+ * of the work. */
+int ptc_job_space(const struct ptc_job_work_opts *opts, struct ptc_job_work *w, struct ptc_error *err);

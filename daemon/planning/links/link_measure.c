@@ -1,0 +1,307 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Measuring. Happy path: who coordinates asks one node of each pair to pull from the other, both ways one after the other,
+ * all pairs of a round at once; the puller opens as many streams as a switch has connections to a node, and counts what
+ * comes in the best of three windows of 120 ms.
+ * Failure modes: a node that does not answer within MEASURE_MS leaves that pair out. */
+#include "daemon/planning/links/links.h"
+
+#include "base/alloc.h"
+#include "base/check.h"
+#include "base/sys/sys.h"
+#include "rpc/pb/pbcall.h"
+
+#include "ptc.pb-c.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
+
+#define LANES       2 /* connections that a switch has to a node: PTC_AGENT_LANES */
+#define PINGS       5
+#define WINDOWS     3
+#define WINDOW_NS   INT64_C(120000000)
+#define LOOK_NS     INT64_C(5000000)
+#define STREAM_MS   3000
+#define MEASURE_MS  5000
+#define STREAM_MAX  (UINT64_C(16) << 30) /* more than any link brings in that time */
+#define PIECE_BYTES (128u << 10)         /* a slow link brings some in that time, too */
+#define SLOW_NS     INT64_C(2000000000)  /* a link that has brought nothing by then is none */
+
+/* ---- the sender ---- */
+
+static int serve_stream(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
+{
+	static const uint8_t nothing[PIECE_BYTES];
+	Ptc__V1__StreamRequest *req;
+	uint64_t left;
+	int rc = ptc_pb_call_recv(call, &ptc__v1__stream_request__descriptor, (ProtobufCMessage **)&req, err);
+
+	(void)arg;
+	if (rc)
+		return rc;
+	left = PTC_MIN(req->bytes, STREAM_MAX);
+	ptc_pb_free(&req->base);
+	while (rc == 0 && left && !ptc_rpc_call_cancelled(call)) {
+		struct ptc_rpc_part part = { .data = nothing, .len = PTC_MIN(left, (uint64_t)PIECE_BYTES) };
+
+		rc = ptc_rpc_call_send(call, &part, 1, err);
+		left -= part.len;
+	}
+	return rc;
+}
+
+/* ---- the puller ---- */
+
+struct lane {
+	struct ptc_rpc_channel *channel;
+	pthread_t thread;
+	bool started;
+	atomic_uint_fast64_t *bytes; /* of all lanes */
+	atomic_bool *stop;
+	int rc;
+};
+
+static int open_stream(struct ptc_rpc_channel *channel, uint64_t bytes, struct ptc_rpc_stream **ret)
+{
+	Ptc__V1__StreamRequest req = PTC__V1__STREAM_REQUEST__INIT;
+	void *data = NULL;
+	size_t len = 0;
+	int rc;
+
+	req.version = PTC_WIRE_VERSION;
+	req.bytes = bytes;
+	rc = ptc_pb_encode(&req.base, &data, &len, NULL);
+	if (rc == 0)
+		rc = ptc_rpc_stream_open(channel, "/ptc.v1.Peer/Stream", STREAM_MS, NULL, 0, ret, NULL);
+	if (rc == 0)
+		rc = ptc_rpc_stream_send(*ret, &(struct ptc_rpc_part){ .data = data, .len = len }, 1, NULL);
+	if (rc == 0)
+		rc = ptc_rpc_stream_half_close(*ret, NULL);
+	ptc_free(data);
+	return rc;
+}
+
+static void *pull(void *arg)
+{
+	struct lane *l = arg;
+	struct ptc_rpc_stream *s = NULL;
+	struct ptc_rpc_message *m = NULL;
+
+	l->rc = open_stream(l->channel, STREAM_MAX, &s);
+	while (l->rc == 0 && !atomic_load(l->stop) && (l->rc = ptc_rpc_stream_recv(s, &m, NULL)) == 0 && m) {
+		atomic_fetch_add(l->bytes, ptc_rpc_message_len(m));
+		ptc_rpc_message_done(m);
+	}
+	ptc_rpc_stream_free(s);
+	return NULL;
+}
+
+static void wait_ns(int64_t ns)
+{
+	const struct timespec nap = { ns / 1000000000, ns % 1000000000 };
+
+	nanosleep(&nap, NULL);
+}
+
+/* The fastest of a few empty answers: there and back. */
+static double latency_of(struct ptc_rpc_channel *channel)
+{
+	double least = 0;
+
+	for (int i = 0; i < PINGS; i++) {
+		int64_t began = ptc_sys_now_ns();
+		struct ptc_rpc_stream *s = NULL;
+		int rc = open_stream(channel, 0, &s);
+		double took;
+
+		if (rc == 0)
+			rc = ptc_rpc_stream_finish(s, NULL);
+		ptc_rpc_stream_free(s);
+		took = (double)(ptc_sys_now_ns() - began) / 1e9;
+		if (rc == 0 && (least <= 0 || took < least))
+			least = took;
+	}
+	return least / 2;
+}
+
+static int start_lanes(struct ptc_channels *channels, const Ptc__V1__MeasureRequest *req, struct lane *lanes,
+		       struct ptc_error *err)
+{
+	int rc = 0;
+
+	for (unsigned i = 0; i < LANES && rc == 0; i++) {
+		rc = ptc_channels_get(channels, req->node, req->address, true, i, &lanes[i].channel, err);
+		if (rc == 0)
+			lanes[i].started = pthread_create(&lanes[i].thread, NULL, pull, &lanes[i]) == 0;
+	}
+	return rc;
+}
+
+/* Bytes per second in the best of a few windows, from the first message on: who else uses the processor or the link for a
+ * moment does not count. 0: nothing came. */
+static double time_lanes(atomic_uint_fast64_t *bytes)
+{
+	int64_t began = ptc_sys_now_ns();
+	double best = 0;
+
+	while (!atomic_load(bytes) && ptc_sys_now_ns() - began < SLOW_NS)
+		wait_ns(LOOK_NS);
+	if (!atomic_load(bytes))
+		return 0;
+	for (int i = 0; i < WINDOWS; i++) {
+		uint64_t before = atomic_load(bytes);
+		int64_t from = ptc_sys_now_ns();
+
+		wait_ns(WINDOW_NS);
+		best = PTC_MAX(best, (double)(atomic_load(bytes) - before) / ((double)(ptc_sys_now_ns() - from) / 1e9));
+	}
+	return best;
+}
+
+static int measure(struct ptc_channels *channels, const Ptc__V1__MeasureRequest *req, Ptc__V1__MeasureReply *reply,
+		   struct ptc_error *err)
+{
+	atomic_uint_fast64_t bytes = 0;
+	atomic_bool stop = false;
+	struct lane lanes[LANES];
+	int rc;
+
+	for (unsigned i = 0; i < LANES; i++)
+		lanes[i] = (struct lane){ .bytes = &bytes, .stop = &stop };
+	rc = start_lanes(channels, req, lanes, err);
+	if (rc == 0)
+		reply->bytes_s = time_lanes(&bytes);
+	atomic_store(&stop, true);
+	for (unsigned i = 0; i < LANES; i++)
+		if (lanes[i].started)
+			pthread_join(lanes[i].thread, NULL);
+	if (rc == 0 && !(reply->bytes_s > 0))
+		rc = ptc_error_set(err, PTC_EPEER, "node %s sent nothing", req->node);
+	if (rc == 0)
+		reply->latency_s = latency_of(lanes[0].channel);
+	return rc;
+}
+
+static int serve_measure(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
+{
+	Ptc__V1__MeasureReply reply = PTC__V1__MEASURE_REPLY__INIT;
+	Ptc__V1__MeasureRequest *req;
+	int rc = ptc_pb_call_recv(call, &ptc__v1__measure_request__descriptor, (ProtobufCMessage **)&req, err);
+
+	if (rc)
+		return rc;
+	reply.version = PTC_WIRE_VERSION;
+	rc = measure(arg, req, &reply, err);
+	ptc_pb_free(&req->base);
+	return rc ? rc : ptc_pb_call_send(call, &reply.base, err);
+}
+
+int ptc_links_register(struct ptc_rpc_server *peers, struct ptc_channels *channels, struct ptc_error *err)
+{
+	int rc = ptc_rpc_server_method(peers, "/ptc.v1.Peer/Stream", 1u << PTC_ROLE_NODE, serve_stream, NULL, err);
+
+	if (rc == 0)
+		rc = ptc_rpc_server_method(peers, "/ptc.v1.Peer/Measure", 1u << PTC_ROLE_NODE, serve_measure, channels,
+					   err);
+	return rc;
+}
+
+/* ---- who coordinates ---- */
+
+struct pair {
+	struct ptc_channels *channels;
+	const struct ptc_link_node *a, *b;
+	pthread_t thread;
+	bool started;
+	struct result {
+		double bytes_s, latency_s; /* 0: not measured */
+	} ab, ba;                          /* bytes going from a to b, and back */
+};
+
+/* `to` pulls from `from`. */
+static void one_way(struct ptc_channels *channels, const struct ptc_link_node *from, const struct ptc_link_node *to,
+		    struct result *ret)
+{
+	Ptc__V1__MeasureRequest req = PTC__V1__MEASURE_REQUEST__INIT;
+	struct ptc_rpc_channel *channel;
+	ProtobufCMessage *reply = NULL;
+
+	req.version = PTC_WIRE_VERSION;
+	req.node = (char *)(uintptr_t)from->name; /* packing only reads */
+	req.address = (char *)(uintptr_t)from->address;
+	if (ptc_channels_get(channels, to->name, to->address, false, 0, &channel, NULL) == 0 &&
+	    ptc_pb_unary(channel, "/ptc.v1.Peer/Measure", &req.base, MEASURE_MS, NULL, 0,
+			 &ptc__v1__measure_reply__descriptor, &reply, NULL) == 0) {
+		ret->bytes_s = ((Ptc__V1__MeasureReply *)reply)->bytes_s;
+		ret->latency_s = ((Ptc__V1__MeasureReply *)reply)->latency_s;
+	}
+	ptc_pb_free(reply);
+}
+
+static void *both_ways(void *arg)
+{
+	struct pair *p = arg;
+
+	one_way(p->channels, p->a, p->b, &p->ab);
+	one_way(p->channels, p->b, p->a, &p->ba);
+	return NULL;
+}
+
+size_t ptc_link_opponent(size_t n, size_t round, size_t i)
+{
+	size_t last = n - 1, other;
+
+	if (i == last) /* it stays where it is, the others go around it */
+		return round % 2 ? ((round + last) / 2) % last : (round / 2) % last;
+	other = (round + last - i) % last;
+	return other == i ? last : other;
+}
+
+static void put(json_t *pairs, const struct ptc_link_node *from, const struct ptc_link_node *to, const struct result *r)
+{
+	if (r->bytes_s > 0)
+		json_array_append_new(pairs, json_pack("{s:s, s:s, s:f, s:f}", "from", from->name, "to", to->name,
+						       "bytes_s", r->bytes_s, "latency_s", r->latency_s));
+}
+
+static void run_round(struct ptc_channels *channels, const struct ptc_link_node *nodes, size_t n, size_t round,
+		      struct pair *pairs, json_t *out)
+{
+	size_t even = n + n % 2, used = 0;
+
+	for (size_t i = 0; i < n; i++) {
+		size_t k = ptc_link_opponent(even, round, i);
+
+		if (k <= i || k >= n)
+			continue;
+		pairs[used] = (struct pair){ .channels = channels, .a = &nodes[i], .b = &nodes[k] };
+		pairs[used].started = pthread_create(&pairs[used].thread, NULL, both_ways, &pairs[used]) == 0;
+		used++;
+	}
+	for (size_t i = 0; i < used; i++) {
+		if (!pairs[i].started)
+			continue;
+		pthread_join(pairs[i].thread, NULL);
+		put(out, pairs[i].a, pairs[i].b, &pairs[i].ab);
+		put(out, pairs[i].b, pairs[i].a, &pairs[i].ba);
+	}
+}
+
+int ptc_links_measure(struct ptc_channels *channels, const struct ptc_link_node *nodes, size_t n, json_t **ret_pairs,
+		      struct ptc_error *err)
+{
+	struct pair *pairs = ptc_calloc(n / 2 + 1, sizeof *pairs);
+	json_t *out = json_array();
+	size_t rounds = n + n % 2;
+
+	if (!pairs || !out) {
+		ptc_free(pairs);
+		json_decref(out);
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	}
+	for (size_t r = 0; r + 1 < rounds && r < PTC_LINK_ROUNDS && r * n < PTC_LINK_PAIRS; r++)
+		run_round(channels, nodes, n, r, pairs, out);
+	ptc_free(pairs);
+	*ret_pairs = out;
+	return 0;
+}

@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Pairs of nodes as a matrix. A pair that was not measured is none; the slower direction counts. Pure. */
+#include "daemon/planning/links/links.h"
+
+#include "base/alloc.h"
+#include "base/check.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define CHANGED 1.25 /* times, either way: less is what a shared link does anyway */
+
+struct ptc_link_sets {
+	size_t n;
+	double *bytes_s; /* n * n, symmetric; 0: not known */
+};
+
+static size_t index_of(const char *const *names, size_t n, const char *name)
+{
+	size_t i = 0;
+
+	while (i < n && (!name || strcmp(names[i], name) != 0))
+		i++;
+	return i;
+}
+
+static const char *text(const json_t *o, const char *key)
+{
+	return json_string_value(json_object_get(o, key));
+}
+
+struct ptc_link_sets *ptc_link_sets_new(const json_t *pairs, const char *const *names, size_t n)
+{
+	struct ptc_link_sets *s = ptc_calloc(1, sizeof *s);
+	const json_t *p;
+	size_t i;
+
+	if (!s || !(s->bytes_s = ptc_calloc(n * n + 1, sizeof *s->bytes_s)))
+		return ptc_link_sets_free(s);
+	s->n = n;
+	json_array_foreach(pairs, i, p) {
+		size_t a = index_of(names, n, text(p, "from")), b = index_of(names, n, text(p, "to"));
+		double v = json_number_value(json_object_get(p, "bytes_s"));
+
+		if (a == n || b == n || a == b || !(v > 0))
+			continue;
+		if (s->bytes_s[a * n + b] > 0)
+			v = PTC_MIN(v, s->bytes_s[a * n + b]);
+		s->bytes_s[a * n + b] = s->bytes_s[b * n + a] = v;
+	}
+	return s;
+}
+
+struct ptc_link_sets *ptc_link_sets_free(struct ptc_link_sets *s)
+{
+	if (s)
+		ptc_free(s->bytes_s);
+	ptc_free(s);
+	return NULL;
+}
+
+static int ascending(const void *a, const void *b)
+{
+	double x = *(const double *)a, y = *(const double *)b;
+
+	return x < y ? -1 : x > y;
+}
+
+double ptc_link_sets_median(const struct ptc_link_sets *s)
+{
+	double *v = ptc_calloc(s->n * s->n + 1, sizeof *v), middle = 0;
+	size_t known = 0;
+
+	for (size_t a = 0; v && a < s->n; a++)
+		for (size_t b = a + 1; b < s->n; b++)
+			if (s->bytes_s[a * s->n + b] > 0)
+				v[known++] = s->bytes_s[a * s->n + b];
+	if (known) {
+		qsort(v, known, sizeof *v, ascending);
+		middle = v[known / 2];
+	}
+	ptc_free(v);
+	return middle;
+}
+
+static double slowest(const struct ptc_link_sets *s, const bool *leave, size_t *ret_a, size_t *ret_b)
+{
+	double least = 0;
+
+	for (size_t a = 0; a < s->n; a++)
+		for (size_t b = a + 1; b < s->n; b++) {
+			double v = s->bytes_s[a * s->n + b];
+
+			if (leave[a] || leave[b] || !(v > 0) || (least > 0 && v >= least))
+				continue;
+			least = v;
+			*ret_a = a;
+			*ret_b = b;
+		}
+	return least;
+}
+
+double ptc_link_sets_slowest(const struct ptc_link_sets *s, const bool *leave)
+{
+	size_t a, b;
+
+	return slowest(s, leave, &a, &b);
+}
+
+/* Of a node's links to those that stay. */
+static double average(const struct ptc_link_sets *s, const bool *leave, size_t a)
+{
+	double sum = 0;
+	size_t n = 0;
+
+	for (size_t b = 0; b < s->n; b++)
+		if (!leave[b] && s->bytes_s[a * s->n + b] > 0) {
+			sum += s->bytes_s[a * s->n + b];
+			n++;
+		}
+	return n ? sum / (double)n : 0;
+}
+
+bool ptc_link_sets_leave(const struct ptc_link_sets *s, bool *leave)
+{
+	size_t a = 0, b = 0, stay = 0;
+
+	for (size_t i = 0; i < s->n; i++)
+		stay += !leave[i];
+	if (stay < 2 || !(slowest(s, leave, &a, &b) > 0))
+		return false;
+	leave[average(s, leave, a) < average(s, leave, b) ? a : b] = true;
+	return true;
+}
+
+/* ---- changes ---- */
+
+static double bandwidth(const json_t *pairs, const char *from, const char *to)
+{
+	const json_t *p;
+	size_t i;
+
+	json_array_foreach(pairs, i, p) {
+		const char *a = text(p, "from"), *b = text(p, "to");
+
+		if (a && b && strcmp(a, from) == 0 && strcmp(b, to) == 0)
+			return json_number_value(json_object_get(p, "bytes_s"));
+	}
+	return 0;
+}
+
+json_t *ptc_links_changed(const json_t *was, const json_t *is)
+{
+	json_t *out = json_array();
+	const json_t *p;
+	size_t i;
+
+	json_array_foreach(is, i, p) {
+		const char *from = text(p, "from"), *to = text(p, "to");
+		double now = json_number_value(json_object_get(p, "bytes_s"));
+		double before = from && to ? bandwidth(was, from, to) : 0;
+
+		if (before > 0 && now > 0 && (now > before * CHANGED || before > now * CHANGED))
+			json_array_append_new(out, json_pack("{s:s, s:s, s:f, s:f}", "from", from, "to", to, "was",
+							     before, "is", now));
+	}
+	return out;
+}

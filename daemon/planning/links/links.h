@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Links between nodes: measured over the connections that a switch uses, kept as pairs in the cluster's profile, and read as
+ * the slowest link of a set of nodes. Functions that measure block for seconds and belong on a thread of their own; those on
+ * pairs are pure. Failure modes: a node that does not answer leaves its pairs out; out of memory. */
+#pragma once
+
+#include "daemon/cluster/channels.h"
+#include "formats/json.h"
+#include "rpc/server/server.h"
+
+#include <stdint.h>
+
+/* Peer/Stream, which sends bytes, and Peer/Measure, which pulls them from another node and times it. channels is borrowed. */
+int ptc_links_register(struct ptc_rpc_server *peers, struct ptc_channels *channels, struct ptc_error *err);
+
+struct ptc_link_node {
+	char name[64], address[256];
+};
+/* Each node with each other, both ways, in rounds of disjoint pairs; beyond PTC_LINK_ROUNDS nodes each with so many others.
+ * *ret_pairs: [{from, to, bytes_s, latency_s}], bytes going from `from` to `to`. */
+#define PTC_LINK_ROUNDS 31
+#define PTC_LINK_PAIRS  4096 /* about; 100 bytes each in one value of etcd's */
+int ptc_links_measure(struct ptc_channels *channels, const struct ptc_link_node *nodes, size_t n, json_t **ret_pairs,
+		      struct ptc_error *err);
+/* The partner of the i-th node in a round of n (even) nodes; each has each once in n - 1 rounds. */
+size_t ptc_link_opponent(size_t n, size_t round, size_t i);
+
+/* Pairs whose bandwidth differs from what it was by more than a quarter: [{from, to, was, is}]. */
+json_t *ptc_links_changed(const json_t *was, const json_t *is);
+
+/* ---- sets of nodes ---- */
+struct ptc_link_sets; /* what pairs say of some nodes */
+/* names: of the nodes, in the caller's order. NULL: out of memory. */
+struct ptc_link_sets *ptc_link_sets_new(const json_t *pairs, const char *const *names, size_t n);
+struct ptc_link_sets *ptc_link_sets_free(struct ptc_link_sets *s); /* NULL ok */
+/* The middle one of all links between the nodes; 0: none was measured. */
+double ptc_link_sets_median(const struct ptc_link_sets *s);
+/* The slowest link among the nodes that are not left; 0: none is known. */
+double ptc_link_sets_slowest(const struct ptc_link_sets *s, const bool *leave);
+/* Leaves one node more: of the slowest link's two the one whose links are slower on average. False: fewer than two are left, or
+ * nothing is known. */
+bool ptc_link_sets_leave(const struct ptc_link_sets *s, bool *leave);

@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What was measured of a job, in etcd beside its record (/ptc/jobs/UUID/measured): the step time of each configuration that
+ * has run, and when the job has changed. Bounded; the oldest goes first. Plain data of the caller, no thread of its own. */
+#pragma once
+
+#include "base/status.h"
+#include "reshard/spec/config.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define PTC_MEASURED_ROWS    64  /* a job has run under fewer */
+#define PTC_MEASURED_CHANGES 16  /* a mean of so many */
+#define PTC_MEASURED_CONFIG  512 /* bytes of a configuration's text; a longer one is not kept */
+
+struct ptc_measured_row {
+	char config[PTC_MEASURED_CONFIG];
+	double step_s;
+	double peak_bytes; /* of a device; 0: not known */
+	uint64_t steps;    /* measured over so many */
+	int64_t time_ms;
+};
+struct ptc_measured_change {
+	int64_t time_ms;
+	double pause_s;  /* training stood still; 0: not known */
+	double moving_s; /* of which bytes were expected to move */
+};
+struct ptc_measured_doc {
+	struct ptc_measured_row rows[PTC_MEASURED_ROWS];
+	size_t nrows;
+	struct ptc_measured_change changes[PTC_MEASURED_CHANGES];
+	size_t nchanges;
+};
+char *ptc_measured_encode(const struct ptc_measured_doc *d); /* ptc_free it; NULL: out of memory */
+int ptc_measured_decode(const char *json, size_t len, struct ptc_measured_doc *ret, struct ptc_error *err);
+/* In place of what was known of that configuration. */
+void ptc_measured_add(struct ptc_measured_doc *d, const struct ptc_measured_row *row);
+void ptc_measured_change_add(struct ptc_measured_doc *d, const struct ptc_measured_change *change);
+/* Mean time between changes, seconds; 0: fewer than three are known. */
+double ptc_measured_between_s(const struct ptc_measured_doc *d);
+/* What a switch stops the job beside moving bytes, the mean; absent where none was measured. */
+double ptc_measured_pause_s(const struct ptc_measured_doc *d, double absent);

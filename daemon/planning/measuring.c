@@ -1,0 +1,544 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Happy path: a run appears with a new incarnation; after its first steps windows of steps are timed, each from one change of the
+ * step to another; the median of the last few is the configuration's step time. The first window of an incarnation is compared
+ * with what was predicted, in an event. Failure: a rank that does not answer is asked again; what cannot be written is
+ * written with the next window. */
+#include "daemon/planning/measuring.h"
+#include "daemon/planning/remembered.h"
+
+#include "base/alloc.h"
+#include "base/check.h"
+#include "base/log.h"
+#include "base/sys/sys.h"
+#include "daemon/cluster/job_events.h"
+#include "rpc/pb/pbcall.h"
+
+#include "ptc.pb-c.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#define RUNS       128 /* jobs that one daemon measures */
+#define NOTES      64
+#define CREATED    16 /* jobs made since the last look; of more the planner computes when it is asked */
+#define TICK_MS    1000
+#define SLOW_NS    INT64_C(10000000000) /* between looks at what is measured */
+#define ANSWER_MS  1000
+#define WARM_STEPS 3 /* an incarnation's first steps allocate, compile, fill caches */
+#define MANY_STEPS 20
+#define WINDOW_NS  INT64_C(2000000000) /* of many steps */
+#define FEW_STEPS  3
+#define LONG_NS    INT64_C(30000000000) /* of few */
+#define WINDOWS    5
+#define CHANGED    0.05 /* of a step time: worth another write */
+
+struct note {
+	char uuid[PTC_UUID_TEXT];
+	uint64_t generation;
+	char *summary;
+};
+struct watched {
+	struct ptc_measuring_run run; /* its config is ours */
+	bool listed;                  /* in this tick */
+	bool wanted;                  /* the job has a model */
+	bool timing;
+	uint64_t from_step, seen_step; /* of the window; last seen */
+	int64_t from_ns, next_ns;
+	double windows[WINDOWS], written_s, peak_bytes;
+	size_t nwindows;
+	uint64_t steps;
+	json_t *switched; /* summary of the switch that made this generation; NULL: none, or told */
+};
+struct ptc_measuring {
+	struct ptc_measuring_opts opts;
+	pthread_t thread;
+	pthread_mutex_t lock;
+	pthread_cond_t wake;
+	atomic_bool stop;
+	struct note notes[NOTES];
+	size_t nnotes;
+	struct created {
+		char uuid[PTC_UUID_TEXT], spec_hash[PTC_HASH_HEX];
+	} created[CREATED]; /* to be prepared */
+	size_t ncreated;
+	/* the thread's own */
+	struct watched w[RUNS];
+	size_t n;
+	struct ptc_measuring_run found[RUNS];
+	size_t nfound;
+	struct ptc_planning_shape shape;
+};
+
+/* ---- one look ---- */
+
+static json_t *ask_ranks(struct ptc_measuring *m, const struct ptc_measuring_run *r)
+{
+	Ptc__V1__JobRequest req = PTC__V1__JOB_REQUEST__INIT;
+	struct ptc_rpc_channel *channel;
+	ProtobufCMessage *reply = NULL;
+	json_t *rows = NULL;
+
+	if (!r->address[0] || ptc_channels_get(m->opts.channels, r->node, r->address, false, 0, &channel, NULL) != 0)
+		return NULL;
+	req.version = PTC_WIRE_VERSION;
+	req.job = (char *)(uintptr_t)r->uuid; /* packing only reads */
+	if (ptc_pb_unary(channel, "/ptc.v1.Peer/Ranks", &req.base, ANSWER_MS, NULL, 0, &ptc__v1__document__descriptor,
+			 &reply, NULL) == 0) {
+		const char *json = ((Ptc__V1__Document *)reply)->json;
+
+		ptc_json_load("ranks", json, strlen(json), &rows, NULL);
+	}
+	ptc_pb_free(reply);
+	return rows;
+}
+
+/* The least step of the run's ranks there; false: none has one. */
+static bool least_step(const json_t *rows, const struct ptc_measuring_run *r, uint64_t *ret_step, double *peak)
+{
+	const json_t *row;
+	bool any = false;
+	size_t i;
+
+	json_array_foreach(rows, i, row) {
+		double bytes = json_number_value(json_object_get(json_object_get(row, "reports"), "peak_bytes"));
+
+		if (ptc_json_count(row, "generation") != r->generation ||
+		    ptc_json_count(row, "incarnation") != r->incarnation ||
+		    !json_is_integer(json_object_get(row, "step")))
+			continue;
+		*ret_step = any ? PTC_MIN(*ret_step, ptc_json_count(row, "step")) : ptc_json_count(row, "step");
+		any = true;
+		*peak = PTC_MAX(*peak, isfinite(bytes) ? bytes : 0);
+	}
+	return any;
+}
+
+static double median(const double *v, size_t n)
+{
+	double s[WINDOWS];
+
+	for (size_t i = 0; i < n; i++) {
+		size_t at = i;
+
+		for (; at > 0 && s[at - 1] > v[i]; at--)
+			s[at] = s[at - 1];
+		s[at] = v[i];
+	}
+	return n % 2 ? s[n / 2] : (s[n / 2 - 1] + s[n / 2]) / 2;
+}
+
+/* True: a window has closed. A window begins and ends where the step is seen to change, so that it is off by a look. */
+static bool saw_step(struct watched *w, uint64_t step, int64_t now_ns)
+{
+	uint64_t done = step - w->from_step;
+	int64_t ns = now_ns - w->from_ns;
+	bool moved = step > w->seen_step;
+
+	if (step < w->seen_step || (!w->timing && !w->seen_step)) { /* seen for the first time */
+		w->timing = false;
+		w->from_step = w->seen_step = step;
+		return false;
+	}
+	w->seen_step = step;
+	if (!moved || (!w->timing && done < WARM_STEPS))
+		return false;
+	if (w->timing && !((done >= MANY_STEPS && ns >= WINDOW_NS) || (done >= FEW_STEPS && ns >= LONG_NS)))
+		return false;
+	if (w->timing) {
+		memmove(&w->windows[1], &w->windows[0], (WINDOWS - 1) * sizeof *w->windows);
+		w->windows[0] = (double)ns / 1e9 / (double)done;
+		w->nwindows = PTC_MIN(w->nwindows + 1, (size_t)WINDOWS);
+		w->steps += done;
+	}
+	moved = w->timing;
+	w->timing = true;
+	w->from_step = step;
+	w->from_ns = now_ns;
+	return moved;
+}
+
+/* ---- what follows ---- */
+
+static int write_doc(struct ptc_measuring *m, const struct ptc_measuring_run *r, const struct ptc_measured_doc *d,
+		     struct ptc_error *err)
+{
+	char lock[96], key[PTC_MEASURED_KEY], *json = ptc_measured_encode(d);
+	struct ptc_etcd_op op = { .key = key, .value = json };
+	bool ok = false;
+	int rc;
+
+	if (!json)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	op.len = strlen(json);
+	ptc_planning_measured_key(r->uuid, key);
+	snprintf(lock, sizeof lock, "/ptc/jobs/%s/lock", r->uuid);
+	rc = ptc_etcd_txn(ptc_cluster_etcd(m->opts.docs->cluster),
+			  &(struct ptc_etcd_compare){ lock, PTC_ETCD_CREATE_REV, r->fence }, 1, &op, 1, "etcd.measured",
+			  &ok, NULL, err);
+	ptc_free(json);
+	return rc ? rc : ok ? 0 : ptc_error_set(err, PTC_EFENCED, "somebody else controls the job");
+}
+
+/* What would have been said of this configuration before it was measured here. */
+static bool predict(struct ptc_measuring *m, const struct watched *w, struct ptc_choice *ret)
+{
+	const struct ptc_measuring_run *r = &w->run;
+	struct ptc_planning_ask ask = {
+		.uuid = r->uuid, .spec_hash = r->spec_hash, .now = r->config, .shape = m->shape
+	};
+	struct ptc_config *config = ptc_calloc(1, sizeof *config);
+	struct ptc_job_work *work = NULL;
+	void *ref = NULL;
+	bool yes;
+
+	yes = config && ptc_config_parse(r->config, config, NULL) == 0 &&
+	      ptc_specs_get(m->opts.docs->specs, r->uuid, r->spec_hash, &ask.desc, &ref, NULL) == 0 &&
+	      ptc_planning_work(m->opts.planning, &ask, &work, NULL) == 0 &&
+	      ptc_job_work_predict(work, config, NULL, ret, NULL) == 0;
+	ptc_planning_work_release(m->opts.planning, work);
+	ptc_specs_release(ref);
+	ptc_free(config);
+	return yes;
+}
+
+static double number(const json_t *o, const char *key)
+{
+	return json_number_value(json_object_get(o, key));
+}
+
+/* "tp=2: a step takes 0.210 s, 0.200 s were predicted (5 % less); the pause was 2.1 s, 3 s ...; a device had ..." */
+static void tell(struct ptc_measuring *m, struct watched *w, double step_s, const struct ptc_choice *predicted)
+{
+	const json_t *choice = json_object_get(json_object_get(w->switched, "plan"), "choice");
+	double pause = number(json_object_get(w->switched, "pause"), "total_ms") / 1e3, was = predicted->est.step_s;
+	char text[512];
+	size_t at;
+
+	at = (size_t)snprintf(text, sizeof text,
+			      "%s: a step takes %.4g s, predicted %.4g s +- %.0f %% (off by %+.0f %%)", w->run.config,
+			      step_s, was, 100 * predicted->sd, 100 * (was / step_s - 1));
+	if (pause > 0 && at < sizeof text)
+		at += (size_t)snprintf(text + at, sizeof text - at, "; the pause took %.3g s", pause);
+	if (pause > 0 && json_object_get(choice, "pause_s") && at < sizeof text)
+		at += (size_t)snprintf(text + at, sizeof text - at, ", predicted %.3g s", number(choice, "pause_s"));
+	if (at < sizeof text)
+		at += (size_t)snprintf(text + at, sizeof text - at, "; memory of a device: predicted %.3g GB",
+				       predicted->est.memory_bytes / 1e9);
+	if (at < sizeof text && w->peak_bytes > 0)
+		snprintf(text + at, sizeof text - at, ", reported %.3g GB", w->peak_bytes / 1e9);
+	else if (at < sizeof text)
+		snprintf(text + at, sizeof text - at, ", none was reported");
+	ptc_event(m->opts.docs->cluster, w->run.uuid, "measured", "%s", text);
+}
+
+/* A row of the document; the first of an incarnation is an event, too. */
+static void write_step(struct ptc_measuring *m, struct watched *w, double step_s)
+{
+	struct ptc_measured_row row = {
+		.step_s = step_s, .peak_bytes = w->peak_bytes, .steps = w->steps, .time_ms = ptc_sys_realtime_ms()
+	};
+	struct ptc_measured_doc *d = ptc_calloc(1, sizeof *d);
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_choice predicted;
+	bool known, told = w->written_s > 0;
+
+	if (!d || strlen(w->run.config) >= sizeof row.config)
+		goto out;
+	known = !told && predict(m, w, &predicted); /* before the row is one of those that calibrate */
+	snprintf(row.config, sizeof row.config, "%s", w->run.config);
+	ptc_free(ptc_planning_measured(m->opts.planning, w->run.uuid, d));
+	ptc_measured_add(d, &row);
+	if (write_doc(m, &w->run, d, &err) != 0) {
+		ptc_debug("planning", "job=%s not measured: %s", w->run.uuid, err.text);
+		goto out;
+	}
+	w->written_s = step_s;
+	if (known)
+		tell(m, w, step_s, &predicted);
+	json_decref(w->switched);
+	w->switched = NULL;
+out:
+	ptc_free(d);
+}
+
+static void look(struct ptc_measuring *m, struct watched *w)
+{
+	int64_t now = ptc_sys_now_ns();
+	uint64_t step = 0;
+	json_t *rows;
+	double step_s;
+
+	if (!w->wanted || now < w->next_ns)
+		return;
+	rows = ask_ranks(m, &w->run);
+	now = ptc_sys_now_ns();
+	w->next_ns = w->written_s > 0 ? now + SLOW_NS : 0;
+	if (least_step(rows, &w->run, &step, &w->peak_bytes) && saw_step(w, step, now)) {
+		step_s = median(w->windows, w->nwindows);
+		if (!(fabs(step_s / w->written_s - 1) <= CHANGED)) /* also when nothing was written */
+			write_step(m, w, step_s);
+	}
+	json_decref(rows);
+}
+
+/* ---- notes of switches ---- */
+
+static struct watched *find(struct ptc_measuring *m, const char *uuid)
+{
+	for (size_t i = 0; i < m->n; i++)
+		if (strcmp(m->w[i].run.uuid, uuid) == 0)
+			return &m->w[i];
+	return NULL;
+}
+
+/* A resize counts as a change; a run's pause is not one. */
+static void add_change(struct ptc_measuring *m, struct watched *w, const json_t *summary)
+{
+	const json_t *pause = json_object_get(summary, "pause");
+	const char *kind = json_string_value(json_object_get(summary, "kind"));
+	struct ptc_measured_change c = { .time_ms = ptc_sys_realtime_ms(),
+					 .pause_s = number(pause, "total_ms") / 1e3,
+					 .moving_s = number(pause, "move_ms") / 1e3 };
+	struct ptc_measured_doc *d = ptc_calloc(1, sizeof *d);
+
+	if (d && kind && strcmp(kind, "resize") == 0) {
+		ptc_free(ptc_planning_measured(m->opts.planning, w->run.uuid, d));
+		ptc_measured_change_add(d, &c);
+		write_doc(m, &w->run, d, NULL);
+	}
+	ptc_free(d);
+}
+
+/* Once its run is listed; a note of a generation that is gone is dropped. True: the note is done with. */
+static bool take_note(struct ptc_measuring *m, struct note *n)
+{
+	struct watched *w = find(m, n->uuid);
+	json_t *summary = NULL;
+
+	if (!w || w->run.generation < n->generation)
+		return !w; /* not listed: it does not run, or has no model */
+	if (w->wanted && w->run.generation == n->generation &&
+	    ptc_json_load("summary", n->summary, strlen(n->summary), &summary, NULL) == 0) {
+		add_change(m, w, summary);
+		json_decref(w->switched);
+		w->switched = summary;
+	}
+	return true;
+}
+
+static void take_notes(struct ptc_measuring *m)
+{
+	struct note notes[NOTES];
+	size_t n, left = 0;
+
+	pthread_mutex_lock(&m->lock);
+	n = m->nnotes;
+	memcpy(notes, m->notes, n * sizeof *notes);
+	m->nnotes = 0;
+	pthread_mutex_unlock(&m->lock);
+	for (size_t i = 0; i < n; i++)
+		if (take_note(m, &notes[i]))
+			ptc_free(notes[i].summary);
+		else
+			notes[left++] = notes[i];
+	pthread_mutex_lock(&m->lock);
+	for (size_t i = 0; i < left; i++)
+		if (m->nnotes < NOTES)
+			m->notes[m->nnotes++] = notes[i];
+		else
+			ptc_free(notes[i].summary);
+	pthread_mutex_unlock(&m->lock);
+}
+
+void ptc_measuring_switched(struct ptc_measuring *m, const char *uuid, uint64_t generation, const char *summary)
+{
+	struct note n = { .generation = generation };
+
+	if (!m || !summary || !(n.summary = ptc_strdup(summary)))
+		return;
+	snprintf(n.uuid, sizeof n.uuid, "%s", uuid);
+	pthread_mutex_lock(&m->lock);
+	if (m->nnotes < NOTES)
+		m->notes[m->nnotes++] = n;
+	else
+		ptc_free(n.summary); /* nobody has looked for a minute: the change is not counted */
+	pthread_mutex_unlock(&m->lock);
+}
+
+/* ---- jobs that are new ---- */
+
+void ptc_measuring_created(struct ptc_measuring *m, const char *uuid, const char *spec_hash)
+{
+	if (!m)
+		return;
+	pthread_mutex_lock(&m->lock);
+	if (m->ncreated < CREATED) {
+		struct created *c = &m->created[m->ncreated++];
+
+		snprintf(c->uuid, sizeof c->uuid, "%s", uuid);
+		snprintf(c->spec_hash, sizeof c->spec_hash, "%s", spec_hash);
+	}
+	pthread_mutex_unlock(&m->lock);
+}
+
+static void prepare(struct ptc_measuring *m)
+{
+	struct created created[CREATED];
+	size_t n;
+
+	pthread_mutex_lock(&m->lock);
+	n = m->ncreated;
+	memcpy(created, m->created, n * sizeof *created);
+	m->ncreated = 0;
+	pthread_mutex_unlock(&m->lock);
+	for (size_t i = 0; i < n && !atomic_load(&m->stop); i++) {
+		const struct ptc_job_desc *desc;
+		void *ref;
+
+		if (ptc_specs_get(m->opts.docs->specs, created[i].uuid, created[i].spec_hash, &desc, &ref, NULL) != 0)
+			continue;
+		ptc_planning_prepare(m->opts.planning, created[i].uuid, created[i].spec_hash, desc, &m->shape,
+				     &m->stop);
+		ptc_specs_release(ref);
+	}
+}
+
+/* ---- the thread ---- */
+
+static void list_runs(void *arg)
+{
+	struct ptc_measuring *m = arg;
+
+	m->nfound = m->opts.runs(m->opts.arg, m->found, RUNS);
+	ptc_planning_shape_done(&m->shape);
+	m->shape = ptc_planning_shape(m->opts.docs->cluster);
+}
+
+static bool has_model(struct ptc_measuring *m, const struct ptc_measuring_run *r)
+{
+	const struct ptc_job_desc *desc;
+	void *ref;
+	bool yes;
+
+	if (ptc_specs_get(m->opts.docs->specs, r->uuid, r->spec_hash, &desc, &ref, NULL) != 0)
+		return false;
+	yes = desc->model != NULL;
+	ptc_specs_release(ref);
+	return yes;
+}
+
+static void watched_done(struct watched *w)
+{
+	ptc_free(w->run.config);
+	json_decref(w->switched);
+}
+
+static void watch(struct ptc_measuring *m, struct ptc_measuring_run *r)
+{
+	struct watched *w = find(m, r->uuid);
+
+	if (w && w->run.incarnation == r->incarnation && w->run.generation == r->generation) {
+		ptc_free(w->run.config);
+		w->run = *r; /* its fence and address may be others */
+		w->listed = true;
+		return;
+	}
+	if (w)
+		watched_done(w);
+	else if (m->n < RUNS)
+		w = &m->w[m->n++];
+	if (!w) {
+		ptc_free(r->config);
+		return;
+	}
+	*w = (struct watched){ .run = *r, .listed = true, .wanted = has_model(m, r) };
+}
+
+static void tick(struct ptc_measuring *m)
+{
+	size_t kept = 0;
+
+	if (ptc_loop_call(m->opts.loop, list_runs, m) != 0)
+		return;
+	for (size_t i = 0; i < m->n; i++)
+		m->w[i].listed = false;
+	for (size_t i = 0; i < m->nfound; i++)
+		watch(m, &m->found[i]);
+	for (size_t i = 0; i < m->n; i++)
+		if (m->w[i].listed)
+			m->w[kept++] = m->w[i];
+		else
+			watched_done(&m->w[i]);
+	m->n = kept;
+	take_notes(m);
+	for (size_t i = 0; i < m->n; i++)
+		look(m, &m->w[i]);
+	prepare(m);
+}
+
+static void *measure(void *arg)
+{
+	struct ptc_measuring *m = arg;
+
+	pthread_mutex_lock(&m->lock);
+	while (!atomic_load(&m->stop)) {
+		struct timespec until;
+
+		clock_gettime(CLOCK_MONOTONIC, &until);
+		until.tv_sec += TICK_MS / 1000;
+		pthread_cond_timedwait(&m->wake, &m->lock, &until);
+		if (atomic_load(&m->stop))
+			break;
+		pthread_mutex_unlock(&m->lock);
+		tick(m);
+		pthread_mutex_lock(&m->lock);
+	}
+	pthread_mutex_unlock(&m->lock);
+	return NULL;
+}
+
+int ptc_measuring_new(const struct ptc_measuring_opts *opts, struct ptc_measuring **ret, struct ptc_error *err)
+{
+	struct ptc_measuring *m = ptc_calloc(1, sizeof *m);
+	pthread_condattr_t monotonic;
+
+	if (!m)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	m->opts = *opts;
+	pthread_mutex_init(&m->lock, NULL);
+	pthread_condattr_init(&monotonic);
+	pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+	pthread_cond_init(&m->wake, &monotonic);
+	pthread_condattr_destroy(&monotonic);
+	if (pthread_create(&m->thread, NULL, measure, m) != 0) {
+		pthread_cond_destroy(&m->wake);
+		pthread_mutex_destroy(&m->lock);
+		ptc_free(m);
+		return ptc_error_set(err, PTC_ELIMIT, "no thread can be started for measuring steps");
+	}
+	*ret = m;
+	return 0;
+}
+
+struct ptc_measuring *ptc_measuring_free(struct ptc_measuring *m)
+{
+	if (!m)
+		return NULL;
+	pthread_mutex_lock(&m->lock);
+	atomic_store(&m->stop, true);
+	pthread_cond_signal(&m->wake);
+	pthread_mutex_unlock(&m->lock);
+	pthread_join(m->thread, NULL);
+	for (size_t i = 0; i < m->n; i++)
+		watched_done(&m->w[i]);
+	for (size_t i = 0; i < m->nnotes; i++)
+		ptc_free(m->notes[i].summary);
+	ptc_planning_shape_done(&m->shape);
+	pthread_cond_destroy(&m->wake);
+	pthread_mutex_destroy(&m->lock);
+	ptc_free(m);
+	return NULL;
+}

@@ -1,0 +1,364 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the daemon remembers for planning: the last works, by job and by what they were made of. Happy path: profile and
+ * measured steps are read from etcd, and a work made of the same is there. While etcd is unreachable the documents that were read
+ * last stand in. */
+#include "daemon/planning/remembered.h"
+
+#include "base/alloc.h"
+#include "base/buf.h"
+#include "base/check.h"
+#include "base/number/digest.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+#define WORKS        8
+#define WARM_DEVICES 64 /* numbers of devices that are searched ahead */
+
+struct kept {
+	char key[PTC_UUID_TEXT + 2 * PTC_HASH_HEX];
+	struct ptc_job_work *work;
+	unsigned refs; /* of callers */
+	uint64_t used;
+};
+struct ptc_planning {
+	struct ptc_cluster *cluster;
+	pthread_mutex_t lock;
+	struct kept kept[WORKS];
+	uint64_t clock;
+	char *profile; /* as read last; NULL: none, or never read */
+	struct {
+		char uuid[PTC_UUID_TEXT];
+		char *json;
+	} measured[WORKS]; /* as read last */
+	size_t next_measured;
+};
+
+int ptc_planning_new(struct ptc_cluster *cluster, struct ptc_planning **ret_planning, struct ptc_error *err)
+{
+	struct ptc_planning *p = ptc_calloc(1, sizeof *p);
+
+	if (!p)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	p->cluster = cluster;
+	pthread_mutex_init(&p->lock, NULL);
+	*ret_planning = p;
+	return 0;
+}
+
+struct ptc_planning *ptc_planning_free(struct ptc_planning *p)
+{
+	if (!p)
+		return NULL;
+	for (size_t i = 0; i < WORKS; i++) {
+		ptc_job_work_free(p->kept[i].work);
+		ptc_free(p->measured[i].json);
+	}
+	ptc_free(p->profile);
+	pthread_mutex_destroy(&p->lock);
+	ptc_free(p);
+	return NULL;
+}
+
+struct ptc_etcd *ptc_planning_etcd(struct ptc_planning *p)
+{
+	return ptc_cluster_etcd(p->cluster);
+}
+
+/* ---- documents ---- */
+
+static void replace(char **where, const char *with)
+{
+	ptc_free(*where);
+	*where = with ? ptc_strdup(with) : NULL;
+}
+
+/* NULL: there is none. PTC_ECOORD: etcd is unreachable. */
+static int get(struct ptc_planning *p, const char *key, char **ret, struct ptc_error *err)
+{
+	struct ptc_etcd *etcd = ptc_cluster_etcd(p->cluster);
+	struct ptc_etcd_kvs kvs = { 0 };
+	int64_t answered_ms;
+	int rc;
+
+	*ret = NULL;
+	if (ptc_etcd_unreachable(etcd, &answered_ms)) /* nobody waits for it to be away once more */
+		return ptc_error_set(err, PTC_ECOORD, "the coordinator is unreachable");
+	rc = ptc_etcd_get(etcd, key, false, 1, &kvs, err);
+	if (rc == 0 && kvs.n && !(*ret = ptc_strndup(kvs.kv[0].value, kvs.kv[0].len)))
+		rc = ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	ptc_etcd_kvs_done(&kvs);
+	return rc;
+}
+
+static char *copy_profile(struct ptc_planning *p, const char *fresh, bool read)
+{
+	char *copy;
+
+	pthread_mutex_lock(&p->lock);
+	if (read)
+		replace(&p->profile, fresh);
+	copy = p->profile ? ptc_strdup(p->profile) : NULL;
+	pthread_mutex_unlock(&p->lock);
+	return copy;
+}
+
+char *ptc_planning_profile(struct ptc_planning *p)
+{
+	char *fresh = NULL, *copy;
+	bool read = get(p, PTC_PROFILE_KEY, &fresh, NULL) == 0;
+
+	copy = copy_profile(p, fresh, read);
+	ptc_free(fresh);
+	return copy;
+}
+
+/* Takes fresh. */
+static char *copy_measured(struct ptc_planning *p, const char *uuid, char *fresh, bool read)
+{
+	char *copy = NULL;
+	size_t at = WORKS;
+
+	pthread_mutex_lock(&p->lock);
+	for (size_t i = 0; i < WORKS; i++)
+		if (strcmp(p->measured[i].uuid, uuid) == 0)
+			at = i;
+	if (read && at == WORKS) {
+		at = p->next_measured++ % WORKS;
+		snprintf(p->measured[at].uuid, sizeof p->measured[at].uuid, "%s", uuid);
+	}
+	if (read) {
+		ptc_free(p->measured[at].json);
+		p->measured[at].json = fresh;
+	}
+	if (at < WORKS && p->measured[at].json)
+		copy = ptc_strdup(p->measured[at].json);
+	pthread_mutex_unlock(&p->lock);
+	if (!read)
+		ptc_free(fresh);
+	return copy;
+}
+
+void ptc_planning_measured_key(const char *uuid, char ret_key[PTC_MEASURED_KEY])
+{
+	snprintf(ret_key, PTC_MEASURED_KEY, "/ptc/jobs/%s/measured", uuid);
+}
+
+char *ptc_planning_measured(struct ptc_planning *p, const char *uuid, struct ptc_measured_doc *ret)
+{
+	char key[PTC_MEASURED_KEY], *fresh = NULL, *copy;
+	bool read;
+
+	ptc_planning_measured_key(uuid, key);
+	read = get(p, key, &fresh, NULL) == 0;
+	copy = copy_measured(p, uuid, fresh, read);
+	memset(ret, 0, sizeof *ret);
+	if (copy && ptc_measured_decode(copy, strlen(copy), ret, NULL) != 0)
+		memset(ret, 0, sizeof *ret); /* of a newer version: planned without */
+	return copy;
+}
+
+/* ---- works ---- */
+
+static struct kept *find_locked(struct ptc_planning *p, const char *key)
+{
+	for (size_t i = 0; i < WORKS; i++)
+		if (p->kept[i].work && strcmp(p->kept[i].key, key) == 0)
+			return &p->kept[i];
+	return NULL;
+}
+
+/* The one that was used least recently, of those that nobody uses; NULL: all are in use. */
+static struct kept *oldest_locked(struct ptc_planning *p)
+{
+	struct kept *found = NULL;
+
+	for (size_t i = 0; i < WORKS; i++)
+		if (!p->kept[i].refs && (!found || p->kept[i].used < found->used))
+			found = &p->kept[i];
+	return found;
+}
+
+/* What a work is made of, in a few bytes. */
+static void key_of(const struct ptc_planning_ask *ask, const char *profile, const char *measured, char *key,
+		   size_t size)
+{
+	struct ptc_buf b = PTC_BUF_INIT;
+	char hash[PTC_HASH_HEX] = "";
+
+	for (size_t i = 0; i < ask->shape.nnodes; i++)
+		ptc_buf_printf(&b, "%s %u/", ask->shape.nodes[i].name, ask->shape.nodes[i].devices);
+	/* with a space, what runs now changes nothing */
+	ptc_buf_printf(&b, "%s/%s/%s", ask->now && !ask->desc->space ? ask->now : "", profile ? profile : "",
+		       measured ? measured : "");
+	if (!ptc_buf_failed(&b))
+		ptc_content_hash(b.data, b.len, hash);
+	ptc_buf_done(&b);
+	snprintf(key, size, "%s/%s/%s", ask->uuid, ask->spec_hash, hash);
+}
+
+static struct ptc_job_work *take(struct ptc_planning *p, const char *key)
+{
+	struct kept *k;
+	struct ptc_job_work *w = NULL;
+
+	pthread_mutex_lock(&p->lock);
+	k = find_locked(p, key);
+	if (k) {
+		k->refs++;
+		k->used = ++p->clock;
+		w = k->work;
+	}
+	pthread_mutex_unlock(&p->lock);
+	return w;
+}
+
+/* Somebody else may have made the same meanwhile, or nothing can be forgotten: then it is the caller's alone. */
+static void keep(struct ptc_planning *p, const char *key, struct ptc_job_work *w)
+{
+	struct ptc_job_work *old = NULL;
+	struct kept *k;
+
+	pthread_mutex_lock(&p->lock);
+	k = find_locked(p, key) ? NULL : oldest_locked(p);
+	if (k) {
+		old = k->work;
+		*k = (struct kept){ .work = w, .refs = 1, .used = ++p->clock };
+		snprintf(k->key, sizeof k->key, "%s", key);
+	}
+	pthread_mutex_unlock(&p->lock);
+	ptc_job_work_free(old);
+}
+
+int ptc_planning_work(struct ptc_planning *p, const struct ptc_planning_ask *ask, struct ptc_job_work **ret,
+		      struct ptc_error *err)
+{
+	char key[sizeof((struct kept *)NULL)->key];
+	char *doc = ptc_planning_profile(p), *json = NULL;
+	struct ptc_measured_doc *measured = ptc_calloc(1, sizeof *measured);
+	json_t *profile = NULL;
+	struct ptc_job_work_opts opts = {
+		.desc = ask->desc, .now = ask->now, .measured = measured, .shape = &ask->shape
+	};
+	int rc = measured ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+
+	if (rc == 0 && doc)
+		rc = ptc_json_load("the cluster's profile", doc, strlen(doc), &profile, err);
+	if (rc == 0) {
+		opts.profile = json_string_value(json_object_get(profile, "profile"));
+		opts.pairs = json_object_get(profile, "pairs");
+		json = ptc_planning_measured(p, ask->uuid, measured);
+		key_of(ask, doc, json, key, sizeof key);
+		*ret = take(p, key);
+		if (!*ret && (rc = ptc_job_work_new(&opts, ret, err)) == 0)
+			keep(p, key, *ret);
+	}
+	json_decref(profile);
+	ptc_free(json);
+	ptc_free(measured);
+	ptc_free(doc);
+	return rc;
+}
+
+void ptc_planning_work_release(struct ptc_planning *p, struct ptc_job_work *w)
+{
+	bool kept = false;
+
+	if (!w)
+		return;
+	pthread_mutex_lock(&p->lock);
+	for (size_t i = 0; i < WORKS && !kept; i++)
+		if (p->kept[i].work == w) {
+			p->kept[i].refs--;
+			kept = true;
+		}
+	pthread_mutex_unlock(&p->lock);
+	if (!kept)
+		ptc_job_work_free(w);
+}
+
+/* ---- ahead ---- */
+
+static int check_text(const char *what, const char *text, bool model, struct ptc_error *err)
+{
+	struct ptc_job_work *w;
+	struct ptc_doc doc;
+	int rc;
+
+	if (!text)
+		return 0;
+	rc = ptc_doc_from_yaml(what, text, strlen(text), &doc, err);
+	if (rc)
+		return rc;
+	w = ptc_calloc(1, sizeof *w);
+	rc = !w      ? ptc_error_set(err, PTC_ENOMEM, "out of memory")
+	     : model ? ptc_plan_model_read(&doc, doc.root, &w->model, err)
+		     : ptc_plan_space_read(&doc, doc.root, &w->space, &w->work, err);
+	ptc_free(w);
+	ptc_doc_done(&doc);
+	return rc;
+}
+
+int ptc_planning_check(const struct ptc_job_desc *desc, struct ptc_error *err)
+{
+	int rc = check_text("model", desc->model, true, err);
+
+	return rc ? rc : check_text("space", desc->space, false, err);
+}
+
+void ptc_planning_shape_sum(struct ptc_planning_shape *s)
+{
+	size_t nodes[PTC_MAX_DEVICES_PER_NODE + 1] = { 0 };
+
+	s->devices = s->per_node = 0;
+	for (size_t i = 0; i < s->nnodes; i++) {
+		s->devices += s->nodes[i].devices;
+		nodes[PTC_MIN(s->nodes[i].devices, (uint32_t)PTC_MAX_DEVICES_PER_NODE)]++;
+	}
+	for (uint32_t k = 1; k <= PTC_MAX_DEVICES_PER_NODE; k++)
+		if (nodes[k] && (!s->per_node || nodes[k] >= nodes[s->per_node]))
+			s->per_node = k;
+}
+
+struct ptc_planning_shape ptc_planning_shape(struct ptc_cluster *c)
+{
+	size_t n = ptc_cluster_nnodes(c);
+	struct ptc_planning_shape s = { .nodes = ptc_calloc(n + 1, sizeof *s.nodes) };
+
+	for (uint32_t i = 0; s.nodes && i < n; i++) {
+		const struct ptc_node *node = ptc_cluster_node(c, i);
+
+		if (!node->up || node->drained)
+			continue;
+		s.nodes[s.nnodes].devices = node->doc.devices;
+		snprintf(s.nodes[s.nnodes++].name, sizeof s.nodes->name, "%s", node->doc.name);
+	}
+	ptc_planning_shape_sum(&s);
+	return s;
+}
+
+void ptc_planning_shape_done(struct ptc_planning_shape *s)
+{
+	ptc_free(s->nodes);
+	memset(s, 0, sizeof *s);
+}
+
+void ptc_planning_prepare(struct ptc_planning *p, const char *uuid, const char *spec_hash,
+			  const struct ptc_job_desc *desc, const struct ptc_planning_shape *shape,
+			  const atomic_bool *stop)
+{
+	struct ptc_planning_ask ask = { .uuid = uuid, .spec_hash = spec_hash, .desc = desc, .shape = *shape };
+	struct ptc_job_found *v = ptc_calloc(PTC_WORK_KEEP, sizeof *v);
+	struct ptc_frontier_point best;
+	struct ptc_job_work *w = NULL;
+	size_t found;
+
+	if (v && shape->devices && desc->model && ptc_planning_work(p, &ask, &w, NULL) == 0) {
+		ptc_job_work_best(w, 1, &best, NULL);
+		for (uint32_t n = 1; n <= PTC_MIN(shape->devices, (uint32_t)WARM_DEVICES) && !atomic_load(stop); n++)
+			ptc_job_work_search(w, n, v, &found, NULL);
+		ptc_planning_work_release(p, w);
+	}
+	ptc_free(v);
+}

@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The daemon's planner: which configuration a job takes on so many devices. It feeds planner/ with the job's model, the
+ * cluster's profile and the job's measured steps, and remembers what planner/ found.
+ *
+ * Threads: any but the loop and the coordination thread, unless a function says otherwise; functions read etcd and compute,
+ * for up to a second. One struct ptc_planning per daemon; its owner frees it after all callers are gone.
+ * Failure modes: PTC_ENOTFOUND (the job has no `model:`, or nothing says its global batch: there is nothing to plan with),
+ * PTC_EINVAL (a description or a profile that cannot be), PTC_ENODEVICES (nothing fits). While etcd is unreachable the last
+ * profile and measurements that were read are used. */
+#pragma once
+
+#include "daemon/cluster/cluster.h"
+#include "formats/job/job.h"
+#include "formats/json.h"
+#include "planner/search/choose.h"
+
+#include <stdatomic.h>
+
+struct ptc_planning;
+int ptc_planning_new(struct ptc_cluster *cluster, struct ptc_planning **ret_planning, struct ptc_error *err);
+struct ptc_planning *ptc_planning_free(struct ptc_planning *p); /* NULL ok */
+
+/* What a job's devices are. A shape is freed with ptc_planning_shape_done. */
+struct ptc_planning_node {
+	char name[PTC_NAME_MAX + 1];
+	uint32_t devices; /* that may be used */
+};
+struct ptc_planning_shape {
+	struct ptc_planning_node *nodes;
+	size_t nnodes;
+	uint32_t per_node; /* devices of most nodes that have any */
+	uint32_t devices;  /* of all */
+};
+/* [loop] Of all nodes that are up and not drained. Empty where memory is short. */
+struct ptc_planning_shape ptc_planning_shape(struct ptc_cluster *c);
+/* Fills in the sums. */
+void ptc_planning_shape_sum(struct ptc_planning_shape *s);
+void ptc_planning_shape_done(struct ptc_planning_shape *s);
+
+/* Bytes per second: of a node's network each way, and within a node, all its devices together. */
+struct ptc_planning_links {
+	double node_bytes_s, within_bytes_s;
+};
+/* What a switch to a configuration moves. Not exact: bytes is the most, bytes_least the least it can be. */
+struct ptc_planning_moves {
+	double bytes, bytes_least; /* between nodes */
+	double seconds;            /* of moving `bytes` */
+	bool exact;
+};
+/* leave: of each node of the shape, whether it is not to be used; NULL: all may be. 0, or an error: the configuration cannot
+ * be reached and is left out. */
+typedef int (*ptc_planning_price_fn)(void *arg, const struct ptc_config *to, const bool *leave,
+				     const struct ptc_planning_links *links, struct ptc_planning_moves *ret);
+
+struct ptc_planning_ask {
+	const char *uuid, *spec_hash; /* of the job */
+	const struct ptc_job_desc *desc;
+	const char *now;        /* the configuration that holds the state; NULL: none does */
+	bool may_stay;          /* where it is now it may go on */
+	bool live;              /* ranks are to run afterwards: starting them counts */
+	const bool *now_leaves; /* nodes of the shape that it does not use now; NULL: not known */
+	struct ptc_planning_shape shape;
+	uint32_t gpus;    /* at most so many devices, 1..shape.devices */
+	double horizon_s; /* 0: the job's mean time between changes */
+	enum ptc_objective objective;
+	ptc_planning_price_fn price; /* NULL: switches are free */
+	void *arg;
+};
+struct ptc_planning_answer {
+	struct ptc_config config;
+	bool stays; /* it is what is now, and no switch pays */
+	char why[PTC_WHY_MAX + 256];
+	bool *leave;  /* of each node of the shape, whether it is not to be used; NULL: all may be. ptc_free it */
+	json_t *json; /* docs/control.md, "advice"; json_decref it */
+};
+/* The choice of planner/ alone; who else has a say (--config, the job's table) is ptc_plan_switch's business. */
+int ptc_planning_choose(struct ptc_planning *p, const struct ptc_planning_ask *ask, struct ptc_planning_answer *ret,
+			struct ptc_error *err);
+/* The best of each number of devices from `first` to ask->gpus, by the frontier; as JSON. */
+int ptc_planning_range(struct ptc_planning *p, const struct ptc_planning_ask *ask, uint32_t first, json_t **ret_json,
+		       struct ptc_error *err);
+
+/* Whether `model:` and `space:` of a description, as far as it has them, can be. Pure. */
+int ptc_planning_check(const struct ptc_job_desc *desc, struct ptc_error *err);
+/* Computes ahead what later calls look up, until *stop. Failures are left to those. */
+void ptc_planning_prepare(struct ptc_planning *p, const char *uuid, const char *spec_hash,
+			  const struct ptc_job_desc *desc, const struct ptc_planning_shape *shape,
+			  const atomic_bool *stop);
+
+/* The cluster's profile (docs/control.md, "profile"). show: null where there is none. put replaces what is not NULL: the profile
+ * as a file has it, checked; pairs, of ptc_links_measure. *ret_changed: links that differ from what they were. */
+int ptc_planning_profile_show(struct ptc_planning *p, json_t **ret_doc, struct ptc_error *err);
+int ptc_planning_profile_put(struct ptc_planning *p, const char *profile, const json_t *pairs, json_t **ret_doc,
+			     json_t **ret_changed, struct ptc_error *err);

@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Of daemon/planning's own: the documents that works are made of, and works that are shared. */
+#pragma once
+
+#include "daemon/planning/job_work.h"
+
+/* {version, profile, set_ms, pairs, measured_ms}: docs/control.md, "profile". */
+#define PTC_PROFILE_KEY  "/ptc/profile"
+#define PTC_MEASURED_KEY 64
+
+void ptc_planning_measured_key(const char *uuid, char ret_key[PTC_MEASURED_KEY]);
+/* The documents as etcd has them, or had them when it answered last; ptc_free them. NULL: there is none. */
+char *ptc_planning_profile(struct ptc_planning *p);
+char *ptc_planning_measured(struct ptc_planning *p, const char *uuid, struct ptc_measured_doc *ret);
+struct ptc_etcd *ptc_planning_etcd(struct ptc_planning *p);
+/* A work for that ask, shared; given back with release. */
+int ptc_planning_work(struct ptc_planning *p, const struct ptc_planning_ask *ask, struct ptc_job_work **ret,
+		      struct ptc_error *err);
+void ptc_planning_work_release(struct ptc_planning *p, struct ptc_job_work *w);

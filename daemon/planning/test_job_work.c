@@ -1,0 +1,236 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A job as planner/ sees it: what its description, a profile, measured steps and links make of it, against planner/ asked
+ * directly. */
+#include "daemon/planning/job_work.h"
+
+#include "base/alloc.h"
+#include "base/check.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define HEAD  "version: 1\nname: gpt\nrun: {argv: [a], cwd: /}\n"
+#define MODEL "model: {layers: 8, hidden: 1024, heads: 16, vocab: 32000, seq: 1024}\n"
+#define SPACE "space: {global_batch: 64, micro_batch: [1, 2]}\n"
+#define PROFILE                                                                                                        \
+	"devices: [{name: A100-80GB, nodes: 9}]\ndevices_per_node: 3\nlinks: {intra_bytes_s: 2e11, node_bytes_s: "     \
+	"1e10}\n"
+
+static struct ptc_planning_node nodes[4] = { { "n0", 4 }, { "n1", 4 }, { "n2", 4 }, { "n3", 4 } };
+static struct ptc_measured_doc measured;
+
+static struct ptc_job_work *make(const char *yaml, struct ptc_job_desc *desc, struct ptc_job_work_opts *opts)
+{
+	static struct ptc_planning_shape shape;
+	struct ptc_job_work *w = NULL;
+	struct ptc_error err = PTC_ERROR_INIT;
+
+	shape = (struct ptc_planning_shape){ .nodes = nodes, .nnodes = 4 };
+	ptc_planning_shape_sum(&shape);
+	if (ptc_job_from_yaml("job.yaml", yaml, strlen(yaml), NULL, NULL, desc, &err) != 0)
+		fail_msg("%s", err.text);
+	opts->desc = desc;
+	opts->shape = &shape;
+	if (ptc_job_work_new(opts, &w, &err) != 0)
+		fail_msg("%s", err.text);
+	return w;
+}
+
+static void done(struct ptc_job_work *w, struct ptc_job_desc *desc)
+{
+	ptc_job_work_free(w);
+	ptc_job_desc_done(desc);
+}
+
+/* The same cluster, space and batch, put together by hand. */
+static void the_search_is_the_planners(void **state)
+{
+	static struct ptc_choice direct[PTC_WORK_KEEP];
+	static struct ptc_job_found found[PTC_WORK_KEEP], again[PTC_WORK_KEEP];
+	static struct ptc_model model;
+	struct ptc_cluster_profile cluster = { .per_node = 4,
+					       .nkinds = 1,
+					       .intra_bytes_s = 2e11,
+					       .intra_latency_s = 2e-5,
+					       .node_bytes_s = 1e10,
+					       .node_latency_s = 5e-5 };
+	struct ptc_space space = { .micro_batch = { 2, { 1, 2 } }, .zero = 1, .recompute = 1 };
+	struct ptc_work work = { .model = &model, .cluster = &cluster, .global_batch = 64, .reduce_bytes = 2 };
+	struct ptc_job_work_opts opts = { .profile = PROFILE };
+	struct ptc_job_desc desc;
+	struct ptc_job_work *w = make(HEAD MODEL SPACE, &desc, &opts);
+
+	ptc_model_gpt(&model, 8, 1024, 16, 4096, 32000, 1024);
+	model.tied = model.positions = model.bias = model.dropout = false;
+	model.flash = true;
+	assert_true(ptc_device_kind_known("A100-80GB", &cluster.kinds[0]));
+	cluster.kinds[0].nodes = 4;
+	ptc_coefs_default(&work.coefs);
+	ptc_memory_rules_default(&work.memory);
+	for (uint32_t n = 1; n <= 16; n++) {
+		struct ptc_search_limits limits = { .devices = n, .keep = PTC_WORK_KEEP };
+		struct ptc_frontier_point best;
+		size_t ndirect = 0, nfound = 0, nagain = 0;
+
+		assert_int_equal(0, ptc_search(&work, &space, &limits, NULL, direct, &ndirect, NULL));
+		assert_int_equal(0, ptc_job_work_search(w, n, found, &nfound, NULL));
+		assert_int_equal(ndirect, nfound);
+		for (size_t i = 0; i < nfound; i++) {
+			assert_int_equal(0, ptc_cand_compare(&direct[i].cand, &found[i].choice.cand));
+			assert_true(direct[i].est.step_s == found[i].choice.est.step_s);
+		}
+		assert_int_equal(0, ptc_job_work_search(w, n, again, &nagain, NULL)); /* remembered */
+		assert_int_equal(nfound, nagain);
+		assert_memory_equal(found, again, nfound * sizeof *found);
+		assert_true(ptc_job_work_best(w, n, &best, NULL));
+		assert_true(best.step_s == direct[0].est.step_s);
+	}
+	done(w, &desc);
+}
+
+static void memory_is_compared_by_a_profile(void **state)
+{
+	static struct ptc_job_found found[PTC_WORK_KEEP];
+	const char *large = HEAD "model: {layers: 96, hidden: 12288, heads: 96, vocab: 51200, seq: 2048}\n" SPACE;
+	struct ptc_job_work_opts opts = { .profile = PROFILE }, none = { .profile = NULL };
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_job_desc desc;
+	struct ptc_job_work *w = make(large, &desc, &opts);
+	size_t n = 0;
+
+	assert_false(w->assumed);
+	assert_int_equal(PTC_ENODEVICES, ptc_job_work_search(w, 16, found, &n, &err));
+	assert_non_null(strstr(err.text, "nothing fits on 16 devices of 80.0 GB"));
+	done(w, &desc);
+	w = make(large, &desc, &none);
+	assert_true(w->assumed && !w->linked);
+	assert_int_equal(0, ptc_job_work_search(w, 16, found, &n, &err));
+	done(w, &desc);
+}
+
+static void without_a_space_degrees_that_are_known(void **state)
+{
+	static struct ptc_job_found found[PTC_WORK_KEEP];
+	struct ptc_measured_row row = { .config = "tp=8,micro_batch=4,global_batch=64", .step_s = 0.5 };
+	struct ptc_job_work_opts opts = { .now = "tp=2,dp=2,micro_batch=2,global_batch=64", .measured = &measured };
+	struct ptc_job_desc desc;
+	struct ptc_job_work *w;
+	size_t n = 0;
+
+	memset(&measured, 0, sizeof measured);
+	ptc_measured_add(&measured, &row);
+	w = make(HEAD MODEL "gpus: {4: \"tp=1,pp=4,micro_batch=1,global_batch=64\"}\n", &desc, &opts);
+	assert_int_equal(3, w->space.tp.n);
+	assert_int_equal(8, w->space.tp.v[2]);
+	assert_int_equal(2, w->space.pp.n);
+	assert_int_equal(3, w->space.micro_batch.n);
+	assert_int_equal(0, w->space.dp.n);
+	assert_int_equal(64, w->work.global_batch);
+	assert_int_equal(0, ptc_job_work_search(w, 16, found, &n, NULL));
+	done(w, &desc);
+}
+
+static void refused(const char *yaml, const char *now, const char *says)
+{
+	struct ptc_planning_shape shape = { .nodes = nodes, .nnodes = 4 };
+	struct ptc_job_work_opts opts = { .now = now, .shape = &shape };
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_job_work *w = NULL;
+	struct ptc_job_desc desc;
+
+	ptc_planning_shape_sum(&shape);
+	assert_int_equal(0, ptc_job_from_yaml("job.yaml", yaml, strlen(yaml), NULL, NULL, &desc, NULL));
+	opts.desc = &desc;
+	assert_int_equal(PTC_ENOTFOUND, ptc_job_work_new(&opts, &w, &err));
+	if (!strstr(err.text, says))
+		fail_msg("\"%s\" does not say \"%s\"", err.text, says);
+	ptc_job_desc_done(&desc);
+}
+
+static void what_is_missing_is_said(void **state)
+{
+	refused(HEAD SPACE, NULL, "has no model:");
+	refused(HEAD MODEL, "tp=2,dp=2", "nothing says its global batch");
+}
+
+/* A configuration as this job writes them. */
+static void in_the_jobs_manner(void **state)
+{
+	static const struct {
+		const char *now, *want;
+	} cases[] = { { NULL, "tp=2,dp=4,micro_batch=2,global_batch=64" },
+		      { "dp=1,micro_batch=1,global_batch=64", "tp=2,dp=4,micro_batch=2,global_batch=64" },
+		      { "dp=1", "tp=2,dp=4,micro_batch=2" },
+		      { "dp=1,order=dp-tp-cp-ep-pp,global_batch=64",
+			"tp=2,dp=4,order=dp-tp-cp-ep-pp,micro_batch=2,global_batch=64" } };
+	static char text[PTC_CONFIG_TEXT_MAX], want[PTC_CONFIG_TEXT_MAX];
+	static struct ptc_config manner, config;
+	struct ptc_cand c = { .tp = 2, .cp = 1, .dp = 4, .pp = 1, .ep = 1, .etp = 1, .vpp = 1, .micro_batch = 2 };
+
+	for (size_t i = 0; i < PTC_ARRAY_LEN(cases); i++) {
+		struct ptc_job_work_opts opts = { .now = cases[i].now };
+		struct ptc_job_desc desc;
+		struct ptc_job_work *w = make(HEAD MODEL SPACE, &desc, &opts);
+
+		assert_int_equal(0, ptc_job_manner(&opts, &manner, NULL));
+		assert_int_equal(0, ptc_job_work_config(w, &manner, &c, &config, NULL));
+		assert_int_equal(0, ptc_config_format(&config, text, sizeof text));
+		assert_int_equal(0, ptc_config_parse(cases[i].want, &config, NULL));
+		assert_int_equal(0, ptc_config_format(&config, want, sizeof want));
+		assert_string_equal(want, text);
+		done(w, &desc);
+	}
+}
+
+static void pair(json_t *pairs, const char *a, const char *b, double v)
+{
+	json_array_append_new(pairs, json_pack("{s:s, s:s, s:f}", "from", a, "to", b, "bytes_s", v));
+}
+
+/* n3 is slow, and then n2 a little: sets that gain a fifth compete, others do not. */
+static void sets_of_nodes(void **state)
+{
+	static struct ptc_job_found found[PTC_WORK_KEEP];
+	json_t *pairs = json_array();
+	struct ptc_job_work_opts opts = { .profile = PROFILE, .pairs = pairs };
+	struct ptc_job_desc desc;
+	struct ptc_job_work *w;
+	size_t n = 0;
+
+	for (size_t a = 0; a < 4; a++)
+		for (size_t b = 0; b < a; b++)
+			pair(pairs, nodes[a].name, nodes[b].name, a == 3 ? 1e6 : a == 2 ? 9e9 : 1e10);
+	w = make(HEAD MODEL SPACE, &desc, &opts);
+	assert_true(w->linked);
+	assert_int_equal(3, w->nsets); /* all; without n3; one node alone, which needs no link */
+	assert_int_equal(16, w->sets[0].devices);
+	assert_true(w->sets[0].cluster.node_bytes_s == 1e6);
+	assert_int_equal(12, w->sets[1].devices);
+	assert_true(w->sets[1].leave[3] && !w->sets[1].leave[2]);
+	assert_true(w->sets[1].cluster.node_bytes_s == 9e9);
+	assert_int_equal(4, w->sets[2].devices);
+	assert_int_equal(0, ptc_job_work_search(w, 16, found, &n, NULL));
+	assert_int_equal(1, found[0].set);
+	for (size_t i = 1; i < n; i++)
+		assert_true(found[i - 1].choice.est.step_s <= found[i].choice.est.step_s);
+	json_decref(pairs);
+	done(w, &desc);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(the_search_is_the_planners),
+		cmocka_unit_test(memory_is_compared_by_a_profile),
+		cmocka_unit_test(without_a_space_degrees_that_are_known),
+		cmocka_unit_test(what_is_missing_is_said),
+		cmocka_unit_test(in_the_jobs_manner),
+		cmocka_unit_test(sets_of_nodes),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The measured document: what is kept of more than there is room for, and what is not read. */
+#include "daemon/planning/measured_doc.h"
+
+#include "base/alloc.h"
+#include "base/check.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static struct ptc_measured_doc doc, again;
+
+static void add(unsigned dp, double step_s)
+{
+	struct ptc_measured_row row = { .step_s = step_s, .steps = dp, .time_ms = 1000 + dp };
+
+	snprintf(row.config, sizeof row.config, "dp=%u", dp);
+	ptc_measured_add(&doc, &row);
+}
+
+static void the_oldest_goes_first(void **state)
+{
+	memset(&doc, 0, sizeof doc);
+	for (unsigned dp = 1; dp <= PTC_MEASURED_ROWS; dp++)
+		add(dp, dp);
+	assert_int_equal(PTC_MEASURED_ROWS, doc.nrows);
+	add(1, 0.5); /* known: in its old row's place nothing is left, and it is the newest */
+	assert_int_equal(PTC_MEASURED_ROWS, doc.nrows);
+	assert_string_equal("dp=2", doc.rows[0].config);
+	assert_string_equal("dp=1", doc.rows[PTC_MEASURED_ROWS - 1].config);
+	add(1000, 7);
+	assert_int_equal(PTC_MEASURED_ROWS, doc.nrows);
+	assert_string_equal("dp=3", doc.rows[0].config);
+	assert_string_equal("dp=1000", doc.rows[PTC_MEASURED_ROWS - 1].config);
+}
+
+static void changes_are_counted(void **state)
+{
+	memset(&doc, 0, sizeof doc);
+	assert_true(ptc_measured_between_s(&doc) == 0);
+	assert_true(ptc_measured_pause_s(&doc, 10) == 10);
+	for (int i = 0; i < 20; i++)
+		ptc_measured_change_add(&doc, &(struct ptc_measured_change){ 60000 * i, i == 19 ? 0 : 5, 1.5 });
+	assert_int_equal(PTC_MEASURED_CHANGES, doc.nchanges);
+	assert_int_equal(60000 * 4, doc.changes[0].time_ms);
+	assert_true(ptc_measured_between_s(&doc) == 60);
+	assert_true(ptc_measured_pause_s(&doc, 10) == 3.5); /* one whose pause is not known does not count */
+}
+
+static void comes_back_as_it_was(void **state)
+{
+	char *json;
+
+	memset(&doc, 0, sizeof doc);
+	add(3, 0.1234567890123);
+	add(4, 1e-6);
+	doc.rows[1].peak_bytes = 12345678901.0;
+	ptc_measured_change_add(&doc, &(struct ptc_measured_change){ 1700000000123, 2.25, 0.5 });
+	json = ptc_measured_encode(&doc);
+	assert_non_null(json);
+	assert_int_equal(0, ptc_measured_decode(json, strlen(json), &again, NULL));
+	assert_memory_equal(&doc, &again, sizeof doc);
+	ptc_free(json);
+}
+
+static void refused(const char *json, int code, const char *says)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+
+	assert_int_equal(code, ptc_measured_decode(json, strlen(json), &again, &err));
+	if (!strstr(err.text, says))
+		fail_msg("\"%s\" does not say \"%s\"", err.text, says);
+}
+
+static void what_is_not_ours_is_refused(void **state)
+{
+	char many[8192] = "{\"version\":1,\"changes\":[";
+	size_t at = strlen(many);
+
+	refused("{\"version\":2}", PTC_EVERSION, "another version");
+	refused("{\"version\":1,\"rows\":[{\"config\":\"dp=1\"}]}", PTC_EINVAL, "without config or step_s");
+	refused("{\"version\":1,\"rows\":[{\"config\":\"dp=1\",\"step_s\":-1.0}]}", PTC_EINVAL, "step_s");
+	for (int i = 0; i <= PTC_MEASURED_CHANGES; i++)
+		at += (size_t)snprintf(many + at, sizeof many - at, "%s{}", i ? "," : "");
+	snprintf(many + at, sizeof many - at, "]}");
+	refused(many, PTC_ELIMIT, "more than");
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(the_oldest_goes_first),
+		cmocka_unit_test(changes_are_counted),
+		cmocka_unit_test(comes_back_as_it_was),
+		cmocka_unit_test(what_is_not_ours_is_refused),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A table in memory: its pieces, found by item, and its place in the job's registry. Knows neither meta nor how tables are
+ * filled. Failure modes: memory (PTC_ENOMEM), more pieces than a table may have (PTC_ELIMIT), a box that is none (PTC_EINVAL). */
+#include "daemon/store/internal.h"
+
+#include "base/alloc.h"
+#include "base/check.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct ptc_table *ptc_store_table_new(struct job *j, const struct ptc_table_key *key)
+{
+	struct ptc_table *t = ptc_calloc(1, sizeof *t);
+	pthread_rwlockattr_t attr;
+
+	if (!t)
+		return NULL;
+	t->job = j;
+	t->key = *key;
+	t->refs = 1;
+	pthread_rwlockattr_init(&attr);
+	pthread_rwlockattr_setkind_np(&attr, PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP);
+	pthread_rwlock_init(&t->lock, &attr);
+	pthread_rwlockattr_destroy(&attr);
+	pthread_mutex_lock(&j->s->lock);
+	j->refs++;
+	pthread_mutex_unlock(&j->s->lock);
+	return t;
+}
+
+struct ptc_table *ptc_store_table_find_locked(struct job *j, const struct ptc_table_key *key)
+{
+	for (struct ptc_table *t = j->tables; t; t = t->next)
+		if (t->key.generation == key->generation && t->key.snapshot == key->snapshot)
+			return t;
+	return NULL;
+}
+
+/* The registry takes over the caller's reference. */
+void ptc_store_table_register_locked(struct ptc_table *t)
+{
+	t->next = t->job->tables;
+	t->job->tables = t;
+	for (size_t i = 0; i < t->nchunks; i++)
+		t->chunks[i]->stored++;
+}
+
+int ptc_store_box_check(uint32_t item, const struct ptc_box *b, struct ptc_error *err)
+{
+	int64_t volume = 1, end;
+
+	if (b->ndim == 0 || b->ndim > PTC_MAX_DIMS)
+		return ptc_error_set(err, PTC_EINVAL, "item %u: a byte box has 1 to %d dimensions, not %u", item,
+				     PTC_MAX_DIMS, b->ndim);
+	for (uint32_t d = 0; d < b->ndim; d++)
+		if (b->off[d] < 0 || b->ext[d] <= 0 || ptc_ckd_add(&end, b->off[d], b->ext[d]) ||
+		    ptc_ckd_mul(&volume, volume, b->ext[d]))
+			return ptc_error_set(err, PTC_EINVAL, "item %u: bad box in dim %u (offset %lld, extent %lld)",
+					     item, d, (long long)b->off[d], (long long)b->ext[d]);
+	return 0;
+}
+
+void ptc_store_table_rehash(struct ptc_table *t)
+{
+	memset(t->heads, 0, t->nheads * sizeof t->heads[0]);
+	for (size_t i = 0; i < t->n; i++) {
+		uint32_t *head = &t->heads[(t->pieces[i].item * 2654435761u) & (t->nheads - 1)];
+
+		t->locs[i].next = *head;
+		*head = (uint32_t)i + 1;
+	}
+}
+
+void ptc_store_table_push(struct ptc_table *t, const struct ptc_piece *p, uint64_t pos, bool filled)
+{
+	uint32_t *head = &t->heads[(p->item * 2654435761u) & (t->nheads - 1)];
+
+	t->pieces[t->n] = *p;
+	t->locs[t->n] = (struct loc){ .pos = pos, .next = *head, .filled = filled };
+	*head = (uint32_t)++t->n;
+}
+
+static int room_pieces(struct ptc_table *t, size_t n)
+{
+	size_t cap = PTC_MAX(PTC_MAX(t->cap, 16), t->n + n > t->cap ? PTC_MAX(t->n + n, t->cap * 2) : 0), heads = 16;
+	struct ptc_piece *pieces;
+	struct loc *locs;
+	uint32_t *h;
+
+	if (t->n + n <= t->cap)
+		return 0;
+	if (t->n + n > PTC_MAX_REGIONS)
+		return PTC_ELIMIT;
+	pieces = ptc_reallocarray(t->pieces, cap, sizeof *pieces);
+	if (!pieces)
+		return PTC_ENOMEM;
+	t->pieces = pieces;
+	locs = ptc_reallocarray(t->locs, cap, sizeof *locs);
+	if (!locs)
+		return PTC_ENOMEM;
+	t->locs = locs;
+	while (heads < cap)
+		heads *= 2;
+	h = ptc_reallocarray(t->heads, heads, sizeof *h);
+	if (!h)
+		return PTC_ENOMEM;
+	t->heads = h;
+	t->nheads = heads;
+	t->cap = cap;
+	ptc_store_table_rehash(t);
+	return 0;
+}
+
+int ptc_store_table_room(struct ptc_table *t, size_t pieces, size_t chunks)
+{
+	size_t cap = PTC_MAX(t->nchunks + chunks, t->chunks_cap * 2);
+	struct chunk **v;
+	int rc = room_pieces(t, PTC_MAX(pieces, 1));
+
+	if (rc || t->nchunks + chunks <= t->chunks_cap)
+		return rc;
+	v = ptc_reallocarray(t->chunks, cap, sizeof(struct chunk *));
+	if (!v)
+		return PTC_ENOMEM;
+	t->chunks = v;
+	t->chunks_cap = cap;
+	return 0;
+}
+
+static int by_item(const void *a, const void *b)
+{
+	const struct ptc_piece *x = a, *y = b;
+
+	if (x->item != y->item)
+		return x->item < y->item ? -1 : 1;
+	return x->extent < y->extent ? -1 : x->extent > y->extent;
+}
+
+void ptc_store_table_sort(struct ptc_table *t, struct loc *room)
+{
+	if (t->n > 1)
+		qsort(t->pieces, t->n, sizeof t->pieces[0], by_item);
+	for (size_t i = 0; i < t->n; i++) {
+		room[i] = t->locs[t->pieces[i].extent];
+		t->pieces[i].extent = (uint32_t)i;
+	}
+	ptc_free(t->locs);
+	t->locs = room;
+	t->cap = t->n;
+	if (t->nheads)
+		ptc_store_table_rehash(t);
+}
+
+int64_t ptc_store_covered(const struct ptc_table *t, uint32_t item, const struct ptc_box *box)
+{
+	struct ptc_box cut;
+	int64_t sum = 0;
+
+	for (uint32_t i = ptc_store_table_head(t, item); i; i = t->locs[i - 1].next)
+		if (t->pieces[i - 1].item == item && t->pieces[i - 1].live.ndim == box->ndim &&
+		    ptc_box_intersect(&t->pieces[i - 1].live, box, &cut))
+			sum += ptc_box_volume(&cut);
+	return sum;
+}

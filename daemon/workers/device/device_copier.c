@@ -1,0 +1,410 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Happy path: the operation's memory is mapped as a file, the rank's allocation by its handle, and pieces become boxes: those of
+ * equal length at equal distances are rows of one. Failure modes: device_copier.h. */
+#include "daemon/workers/device/device_copier.h"
+
+#include "base/alloc.h"
+#include "base/check.h"
+#include "base/log.h"
+#include "daemon/gpu/client/gpu_client.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define PINNED_BYTES ((uint64_t)512 << 20) /* where nobody says: a ring for each of 32 devices */
+#define HANG_MS      30000
+#define TRIES        4
+#define ROOM_BYTES   ((uint64_t)4 << 20) /* read at once to be compared */
+
+struct ptc_device_copier {
+	uint64_t pinned_bytes;
+	int64_t hang_ms;
+	pthread_mutex_t try_lock; /* two that map the same handle at once would refuse each other */
+	pthread_mutex_t lock;
+	struct ptc_gpu_client *client; /* NULL: not wanted yet; under lock */
+};
+
+struct binding {
+	pid_t pid;
+	struct ptc_device_range range;
+	struct ptc_gpu_ref ref; /* life 0: not mapped */
+};
+
+/* What an operation has mapped. */
+struct ptc_device_copying {
+	pthread_mutex_t lock;
+	struct ptc_gpu_ref host[2];
+	struct binding *bound;
+	size_t nbound;
+};
+
+int ptc_device_copier_new(uint64_t pinned_bytes, int64_t hang_ms, struct ptc_device_copier **ret, struct ptc_error *err)
+{
+	struct ptc_device_copier *d = ptc_calloc(1, sizeof *d);
+
+	if (!d)
+		return ptc_error_set(err, PTC_ENOMEM, "no memory to copy device memory");
+	d->pinned_bytes = pinned_bytes ? pinned_bytes : PINNED_BYTES;
+	d->hang_ms = hang_ms ? hang_ms : HANG_MS;
+	pthread_mutex_init(&d->lock, NULL);
+	pthread_mutex_init(&d->try_lock, NULL);
+	*ret = d;
+	return 0;
+}
+
+struct ptc_device_copier *ptc_device_copier_free(struct ptc_device_copier *d)
+{
+	if (!d)
+		return NULL;
+	ptc_gpu_client_free(d->client);
+	pthread_mutex_destroy(&d->lock);
+	pthread_mutex_destroy(&d->try_lock);
+	ptc_free(d);
+	return NULL;
+}
+
+static int client_of(struct ptc_device_copier *d, struct ptc_gpu_client **ret, struct ptc_error *err)
+{
+	struct ptc_gpu_client_config config = { .pinned_max = d->pinned_bytes, .hang_ms = d->hang_ms };
+	int rc = 0;
+
+	pthread_mutex_lock(&d->lock);
+	if (!d->client)
+		rc = ptc_gpu_client_new(&config, &d->client, err);
+	*ret = d->client;
+	pthread_mutex_unlock(&d->lock);
+	return rc;
+}
+
+/* ---- mapping ---- */
+
+static int bind_range(struct ptc_gpu_client *client, const struct ptc_device_range *r, pid_t pid,
+		      struct ptc_gpu_ref *ret, struct ptc_gpu_outcome *o, struct ptc_error *err)
+{
+	struct ptc_gpu_export e = {
+		.path = PTC_GPU_PATH_IPC,
+		.pid = (uint32_t)pid, /* of its socket: what the rank says of itself is not believed */
+		.context = r->context,
+		.buffer = r->buffer,
+		.bytes = r->bytes
+	};
+	uint32_t missing = 0;
+	int rc = ptc_gpu_process_start(e.pid, &e.process_start, err);
+
+	if (r->fd >= 0) {
+		e.path = PTC_GPU_PATH_VMM;
+		e.handles = 1;
+		e.handle_bytes = r->bytes;
+	}
+
+	_Static_assert(sizeof e.uuid == sizeof r->uuid && sizeof e.ipc == sizeof r->ipc, "as gpu_export.h has them");
+	memcpy(e.uuid, r->uuid, sizeof e.uuid);
+	memcpy(e.ipc, r->ipc, sizeof e.ipc);
+	rc = rc ? rc : ptc_gpu_client_bind(client, &e, ret, &missing, o, err);
+	return rc || !missing ? rc : ptc_gpu_client_handles(client, *ret, &r->fd, 1, &missing, o, err);
+}
+
+int ptc_device_try(struct ptc_device_copier *d, const struct ptc_device_range *r, pid_t pid, struct ptc_error *err)
+{
+	struct ptc_gpu_outcome o = { .blame = PTC_GPU_BLAME_NONE };
+	struct ptc_gpu_client *client;
+	struct ptc_gpu_ref ref;
+	int rc = client_of(d, &client, err);
+
+	pthread_mutex_lock(&d->try_lock);
+	rc = rc ? rc : bind_range(client, r, pid, &ref, &o, err);
+	rc = rc ? rc : ptc_gpu_client_close(client, ref, &o, err);
+	pthread_mutex_unlock(&d->try_lock);
+	return rc;
+}
+
+static int copying_of(struct ptc_device_copier *d, struct ptc_slot_copying *c, struct ptc_device_copying **ret,
+		      struct ptc_error *err)
+{
+	pthread_mutex_lock(&d->lock);
+	if (!c->device) {
+		c->device = ptc_calloc(1, sizeof *c->device);
+		if (c->device)
+			pthread_mutex_init(&c->device->lock, NULL);
+	}
+	*ret = c->device;
+	pthread_mutex_unlock(&d->lock);
+	return *ret ? 0 : ptc_error_set(err, PTC_ENOMEM, "no memory to copy device memory");
+}
+
+/* The map of one of the operation's memories. */
+static int host_ref(struct ptc_gpu_client *client, struct ptc_device_copying *x, const struct ptc_slot_copying *c,
+		    size_t i, struct ptc_gpu_ref *ret, struct ptc_gpu_outcome *o, struct ptc_error *err)
+{
+	int rc = 0;
+
+	pthread_mutex_lock(&x->lock);
+	if (!x->host[i].life)
+		rc = ptc_gpu_client_map_host(client, c->memory[i].fd, c->memory[i].bytes, NULL, &x->host[i], o, err);
+	*ret = x->host[i];
+	pthread_mutex_unlock(&x->lock);
+	return rc;
+}
+
+static bool same_range(const struct binding *b, const struct ptc_device_range *r, pid_t pid)
+{
+	return b->pid == pid && b->range.address == r->address && b->range.buffer == r->buffer &&
+	       strcmp(b->range.uuid, r->uuid) == 0;
+}
+
+static int device_ref(struct ptc_gpu_client *client, struct ptc_device_copying *x, const struct ptc_device_range *r,
+		      pid_t pid, struct ptc_gpu_ref *ret, struct ptc_gpu_outcome *o, struct ptc_error *err)
+{
+	struct binding *b = NULL;
+	int rc = 0;
+
+	pthread_mutex_lock(&x->lock);
+	for (size_t i = 0; i < x->nbound && !b; i++)
+		if (same_range(&x->bound[i], r, pid))
+			b = &x->bound[i];
+	if (!b) {
+		b = ptc_reallocarray(x->bound, x->nbound + 1, sizeof *b);
+		if (b) {
+			x->bound = b;
+			b = &x->bound[x->nbound++];
+			*b = (struct binding){ .pid = pid, .range = *r };
+		}
+	}
+	if (!b)
+		rc = ptc_error_set(err, PTC_ENOMEM, "no memory to copy device memory");
+	else if (!b->ref.life)
+		rc = bind_range(client, r, pid, &b->ref, o, err);
+	if (rc == 0)
+		*ret = b->ref;
+	pthread_mutex_unlock(&x->lock);
+	return rc;
+}
+
+/* What went with a ptc-gpu that has ended is mapped anew by who wants it next. */
+static void forget(struct ptc_gpu_client *client, struct ptc_device_copying *x)
+{
+	struct ptc_gpu_outcome o;
+	struct ptc_gpu_stats now;
+
+	if (ptc_gpu_client_stats(client, &now, &o, NULL) != 0)
+		now.life = UINT32_MAX;
+	pthread_mutex_lock(&x->lock);
+	for (size_t i = 0; i < PTC_ARRAY_LEN(x->host); i++)
+		if (x->host[i].life != now.life)
+			x->host[i] = (struct ptc_gpu_ref){ 0 };
+	for (size_t i = 0; i < x->nbound; i++)
+		if (x->bound[i].ref.life != now.life)
+			x->bound[i].ref = (struct ptc_gpu_ref){ 0 };
+	pthread_mutex_unlock(&x->lock);
+}
+
+void ptc_device_copying_done(struct ptc_device_copier *d, struct ptc_slot_copying *c)
+{
+	struct ptc_device_copying *x = c->device;
+	struct ptc_gpu_outcome o;
+
+	if (!x)
+		return;
+	for (size_t i = 0; i < x->nbound; i++)
+		if (x->bound[i].ref.life)
+			(void)ptc_gpu_client_close(d->client, x->bound[i].ref, &o, NULL);
+	for (size_t i = 0; i < PTC_ARRAY_LEN(x->host); i++)
+		if (x->host[i].life)
+			(void)ptc_gpu_client_unmap_host(d->client, x->host[i], &o, NULL);
+	pthread_mutex_destroy(&x->lock);
+	ptc_free(x->bound);
+	ptc_free(x);
+	c->device = NULL;
+}
+
+/* ---- copies ---- */
+
+/* Pieces of one allocation and one memory of ours, as boxes. */
+struct batch {
+	const struct ptc_device_range *range;
+	size_t memory;
+	struct ptc_gpu_part parts[PTC_GPU_PARTS_MAX];
+	uint32_t n;
+};
+
+/* One more row of the last box, if it fits there. */
+static bool joins(struct batch *b, uint64_t device_at, uint64_t other_at, uint64_t bytes)
+{
+	struct ptc_gpu_part *p = b->n ? &b->parts[b->n - 1] : NULL;
+
+	if (!p || p->width != bytes || device_at < p->device_at + bytes || other_at < p->other_at + bytes)
+		return false;
+	if (p->height == 1) {
+		p->device_row = device_at - p->device_at;
+		p->other_row = other_at - p->other_at;
+	} else if (device_at != p->device_at + p->height * p->device_row ||
+		   other_at != p->other_at + p->height * p->other_row) {
+		return false;
+	}
+	p->height++;
+	p->device_slice = p->height * p->device_row;
+	p->other_slice = p->height * p->other_row;
+	return true;
+}
+
+static void add(struct batch *b, uint64_t device_at, uint64_t other_at, uint64_t bytes)
+{
+	if (!joins(b, device_at, other_at, bytes))
+		b->parts[b->n++] =
+			(struct ptc_gpu_part){ device_at, other_at, bytes, 1, 1, bytes, bytes, bytes, bytes };
+}
+
+struct call {
+	struct ptc_device_copier *d;
+	struct ptc_gpu_client *client;
+	struct ptc_device_copying *x;
+	struct ptc_slot_copying *c;
+	enum ptc_gpu_direction direction;
+	pid_t pid;
+};
+
+static int copy_once(const struct call *k, const struct batch *b, struct ptc_gpu_outcome *o, struct ptc_error *err)
+{
+	struct ptc_gpu_ref host, memory;
+	int rc = host_ref(k->client, k->x, k->c, b->memory, &host, o, err);
+
+	rc = rc ? rc : device_ref(k->client, k->x, b->range, k->pid, &memory, o, err);
+	return rc ? rc : ptc_gpu_client_copy(k->client, k->direction, memory, host, b->parts, b->n, NULL, o, err);
+}
+
+/* A copy may be made again: it has the same bytes then. What the rank or the device is to blame for stays. */
+static int copy_batch(const struct call *k, const struct batch *b, struct ptc_error *err)
+{
+	int rc = 0;
+
+	for (unsigned i = 0; i < TRIES; i++) {
+		struct ptc_gpu_outcome o = { .blame = PTC_GPU_BLAME_NONE };
+
+		rc = copy_once(k, b, &o, err);
+		if (o.unsafe && k->c->kept) {
+			atomic_fetch_add(&k->c->kept->refs, 1); /* for ever: that process cannot be ended */
+			return ptc_error_wrap(err, "device %s: memory of the store stays in use", b->range->uuid);
+		}
+		if (rc == 0 || (o.blame != PTC_GPU_BLAME_REQUEST && o.blame != PTC_GPU_BLAME_NONE))
+			return rc;
+		if (rc != PTC_ESTATE && rc != PTC_EPEER && rc != PTC_EIO && rc != PTC_ELOST)
+			return rc;
+		forget(k->client, k->x);
+	}
+	return rc;
+}
+
+static int memory_of(const struct ptc_slot_copying *c, const uint8_t *here, uint64_t bytes, size_t *ret,
+		     struct ptc_error *err)
+{
+	for (size_t i = 0; i < PTC_ARRAY_LEN(c->memory); i++) {
+		const struct ptc_slot_memory *m = &c->memory[i];
+
+		if (m->fd >= 0 && here >= m->base && (uint64_t)(here - m->base) <= m->bytes &&
+		    bytes <= m->bytes - (uint64_t)(here - m->base)) {
+			*ret = i;
+			return 0;
+		}
+	}
+	return ptc_error_set(err, PTC_EINTERNAL, "memory that was not given to be copied");
+}
+
+static int copy_all(const struct call *k, const struct ptc_device_piece *pieces, size_t n, struct ptc_error *err)
+{
+	struct batch *b = ptc_calloc(1, sizeof *b);
+	int rc = b ? 0 : ptc_error_set(err, PTC_ENOMEM, "no memory to copy device memory");
+
+	for (size_t i = 0; i < n && !rc; i++) {
+		const struct ptc_device_piece *p = &pieces[i];
+		size_t memory = 0;
+
+		rc = memory_of(k->c, p->here, p->bytes, &memory, err);
+		if (!rc && b->n && (b->range != p->range || b->memory != memory || b->n == PTC_GPU_PARTS_MAX)) {
+			rc = copy_batch(k, b, err);
+			b->n = 0;
+		}
+		if (rc)
+			break;
+		b->range = p->range;
+		b->memory = memory;
+		add(b, p->address - p->range->address, (uint64_t)(p->here - k->c->memory[memory].base), p->bytes);
+	}
+	if (!rc && b->n)
+		rc = copy_batch(k, b, err);
+	ptc_free(b);
+	return rc;
+}
+
+/* ---- comparing ---- */
+
+/* Reads to room beside the operation's memory, and compares there. */
+static int compare_some(struct call *k, struct ptc_slot_copying *room, const struct ptc_device_piece *piece,
+			bool *ret_differs, struct ptc_error *err)
+{
+	uint8_t *to = (uint8_t *)(uintptr_t)room->memory[0].base;
+	int rc = 0;
+
+	for (uint64_t at = 0; at < piece->bytes && !rc && !*ret_differs; at += ROOM_BYTES) {
+		struct ptc_device_piece p = { piece->range, piece->address + at, to,
+					      PTC_MIN(ROOM_BYTES, piece->bytes - at) };
+
+		rc = copy_all(k, &p, 1, err);
+		*ret_differs = !rc && memcmp(to, piece->here + at, p.bytes) != 0;
+	}
+	return rc;
+}
+
+static int open_room(struct ptc_slot_copying *room, struct ptc_error *err)
+{
+	struct ptc_slot_memory *m = &room->memory[0];
+	void *base = MAP_FAILED;
+
+	*room = (struct ptc_slot_copying){ .memory = { { .fd = memfd_create("ptc-compare", MFD_CLOEXEC) },
+						       { .fd = -1 } } };
+	if (m->fd >= 0 && ftruncate(m->fd, (off_t)ROOM_BYTES) == 0)
+		base = mmap(NULL, ROOM_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, m->fd, 0);
+	if (base == MAP_FAILED) {
+		int e = errno;
+
+		if (m->fd >= 0)
+			close(m->fd);
+		return ptc_error_errno(err, e, "no memory to compare device memory");
+	}
+	m->base = base;
+	m->bytes = ROOM_BYTES;
+	return 0;
+}
+
+static int compare(struct call *k, const struct ptc_device_piece *pieces, size_t n, bool *ret_differs,
+		   struct ptc_error *err)
+{
+	struct ptc_slot_copying room;
+	int rc = open_room(&room, err);
+
+	if (rc)
+		return rc;
+	k->c = &room;
+	rc = copying_of(k->d, &room, &k->x, err);
+	for (size_t i = 0; i < n && !rc && !*ret_differs; i++)
+		rc = compare_some(k, &room, &pieces[i], ret_differs, err);
+	ptc_device_copying_done(k->d, &room);
+	munmap((void *)(uintptr_t)room.memory[0].base, ROOM_BYTES);
+	close(room.memory[0].fd);
+	return rc;
+}
+
+int ptc_device_copy(struct ptc_device_copier *d, struct ptc_slot_copying *c, enum ptc_copy_op op, pid_t pid,
+		    const struct ptc_device_piece *pieces, size_t n, bool *ret_differs, struct ptc_error *err)
+{
+	struct call k = { .d = d, .c = c, .direction = op == PTC_COPY_WRITE ? PTC_GPU_IN : PTC_GPU_OUT, .pid = pid };
+	int rc = client_of(d, &k.client, err);
+
+	*ret_differs = false;
+	if (!rc && op == PTC_COPY_COMPARE)
+		return compare(&k, pieces, n, ret_differs, err);
+	rc = rc ? rc : copying_of(d, c, &k.x, err);
+	return rc ? rc : copy_all(&k, pieces, n, err);
+}

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Devices by name (deploy/devices.yaml): peaks by data type, memory, price. Fails on numbers that cannot be and on a name that
+ * stands twice, with their place. */
+#include "planner/io/plan_doc.h"
+#include "planner/io/plan_value.h"
+
+#include "base/check.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+const char *const ptc_math_names[PTC_MATHS] = { "16-bit", "bf16", "fp16", "fp8", "tf32", "fp32" };
+
+static int read_peaks(const struct ptc_doc *doc, const struct ptc_doc_node *device, struct ptc_plan_device *ret,
+		      struct ptc_error *err)
+{
+	const struct ptc_doc_node *node = ptc_doc_get(device, "flops");
+	int rc = node ? ptc_doc_check_map(doc, node, "flops", ptc_math_names + 1, PTC_MATHS - 1, err)
+		      : ptc_doc_error(doc, device, err, PTC_EINVAL, "device %s has no flops", ret->name);
+
+	for (int i = 1; i < PTC_MATHS && !rc; i++) {
+		rc = ptc_plan_number(doc, node, ptc_math_names[i], 1, 1e21, 0, &ret->flops[i], err);
+		if (i <= PTC_MATH_FP16 && ret->flops[i] > ret->flops[PTC_MATH_16BIT])
+			ret->flops[PTC_MATH_16BIT] = ret->flops[i];
+	}
+	return rc;
+}
+
+static int read_one(const struct ptc_doc *doc, const struct ptc_doc_node *node, struct ptc_plan_devices *all,
+		    struct ptc_error *err)
+{
+	static const char *const keys[] = { "name", "flops", "hbm_bytes_s", "memory_bytes", "price_hour" };
+	struct ptc_plan_device *d = &all->v[all->n];
+	const struct ptc_doc_node *name;
+	const char *text = NULL;
+	int rc = ptc_doc_check_map(doc, node, "a device", keys, PTC_ARRAY_LEN(keys), err);
+
+	if (rc)
+		return rc;
+	name = ptc_doc_get(node, "name");
+	rc = name ? ptc_doc_text(doc, name, "name", &text, err)
+		  : ptc_doc_error(doc, node, err, PTC_EINVAL, "a device without a name");
+	if (!rc && (!*text || strlen(text) > PTC_DEVICE_NAME_MAX))
+		rc = ptc_doc_error(doc, name, err, PTC_EINVAL, "a device's name has 1 to %d characters",
+				   PTC_DEVICE_NAME_MAX);
+	for (size_t i = 0; i < all->n && !rc; i++)
+		if (!strcasecmp(all->v[i].name, text))
+			rc = ptc_doc_error(doc, name, err, PTC_EINVAL, "device %s stands twice", text);
+	if (rc)
+		return rc;
+	snprintf(d->name, sizeof d->name, "%s", text);
+	rc = read_peaks(doc, node, d, err);
+	if (!rc)
+		rc = ptc_plan_number(doc, node, "hbm_bytes_s", 1, 1e18, 0, &d->hbm_bytes_s, err);
+	if (!rc)
+		rc = ptc_plan_number(doc, node, "memory_bytes", 1, 1e15, 0, &d->memory_bytes, err);
+	if (!rc)
+		rc = ptc_plan_number(doc, node, "price_hour", 0, 1e9, 0, &d->price_hour, err);
+	if (!rc && !(d->hbm_bytes_s > 0 && d->memory_bytes > 0))
+		rc = ptc_doc_error(doc, node, err, PTC_EINVAL, "device %s needs hbm_bytes_s and memory_bytes", d->name);
+	all->n++;
+	return rc;
+}
+
+int ptc_plan_devices_read(const struct ptc_doc *doc, struct ptc_plan_devices *ret, struct ptc_error *err)
+{
+	static const char *const keys[] = { "version", "devices" };
+	const struct ptc_doc_node *list;
+	uint32_t version = 1;
+	int rc = ptc_doc_check_map(doc, doc->root, "the devices", keys, PTC_ARRAY_LEN(keys), err);
+
+	memset(ret, 0, sizeof *ret);
+	if (!rc)
+		rc = ptc_plan_count(doc, doc->root, "version", 1, 1, 1, &version, err);
+	if (rc)
+		return rc;
+	list = ptc_doc_get(doc->root, "devices");
+	if (!list || list->kind != PTC_DOC_LIST || list->n > PTC_PLAN_MAX_DEVICES)
+		return ptc_doc_error(doc, list ? list : doc->root, err, PTC_EINVAL,
+				     "devices must be a list of at most %d", PTC_PLAN_MAX_DEVICES);
+	for (const struct ptc_doc_node *n = list->first; n && !rc; n = n->next)
+		rc = read_one(doc, n, ret, err);
+	return rc;
+}
+
+int ptc_plan_device_find(const struct ptc_plan_devices *all, const char *name, enum ptc_math dtype,
+			 struct ptc_device_kind *ret, struct ptc_error *err)
+{
+	const char *bare = !strncasecmp(name, "NVIDIA-", 7) || !strncasecmp(name, "NVIDIA ", 7) ? name + 7 : name;
+
+	for (size_t i = 0; i < all->n; i++) {
+		const struct ptc_plan_device *d = &all->v[i];
+
+		if (strcasecmp(d->name, bare) && strcasecmp(d->name, name))
+			continue;
+		if (!(d->flops[dtype] > 0))
+			return ptc_error_set(err, PTC_EINVAL, "device %s computes no %s", d->name,
+					     ptc_math_names[dtype]);
+		memset(ret, 0, sizeof *ret);
+		memcpy(ret->name, d->name, sizeof ret->name);
+		ret->flops = d->flops[dtype];
+		ret->hbm_bytes_s = d->hbm_bytes_s;
+		ret->memory_bytes = d->memory_bytes;
+		ret->price_hour = d->price_hour;
+		return 0;
+	}
+	return PTC_ENOTFOUND;
+}

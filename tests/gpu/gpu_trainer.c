@@ -1,0 +1,313 @@
+// SPDX-License-Identifier: Apache-2.0
+/* A trainer whose state lies in device memory of the fake driver, and is a closed formula as tests/trainer.py's is.
+ *
+ *   gpu_trainer --rows R --layers L --sleep-ms MS --memory plain|vmm|pool [--steps N] [--differ-at STEP]
+ *
+ * Layer l is a matrix of R x 6 doubles, rows split over tp; element (i, j) is 1000 l + 10 i + j + s after s steps, its field `m` the
+ * negative of that. `cols` is R x 64 doubles, i + j / 64 + s, columns split over tp, each row followed by a gap. `steps`, in host memory, is s.
+ * What is on the device is written in stream order, late: whoever takes it has to wait for the device. What a rank is restored
+ * with is compared with the formula; a difference ends it. With --differ-at the second replica has another first element from there on. */
+#include "base/check.h"
+#include "daemon/gpu/cuda/cuda_driver.h"
+#include "ptc/ptc.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define COLUMNS  64
+#define GAP      3 /* doubles between two rows of `cols` */
+#define FIRST_AT 256
+
+#define FIELD(name, version, parameters) CUresult(*name) parameters;
+static struct {
+	PTC_CUDA_CLIENT_FUNCTIONS(FIELD)
+	PTC_CUDA_TRAINER_FUNCTIONS(FIELD)
+} more;
+static const struct ptc_cuda *cu;
+
+static struct {
+	uint64_t rows, layers, sleep_ms;
+	int64_t steps; /* -1: for ever */
+	int64_t differ_at;
+	bool pool, vmm;
+} args = { 13, 4, 2, -1, INT64_MAX, false, false };
+
+/* A rank of a generation. */
+struct rank {
+	struct ptc_generation gen;
+	CUdevice device;
+	CUstream stream;
+	CUdeviceptr memory; /* of all tensors */
+	size_t bytes;
+	double *wanted; /* pinned: what is written to `memory` next */
+	int64_t step;
+	uint64_t first, n;             /* rows of each layer */
+	uint64_t first_c, n_c;         /* columns of cols */
+	size_t layer_doubles, cols_at; /* doubles from the beginning of `memory` */
+};
+
+static void part(uint64_t all, uint64_t of, uint64_t rank, uint64_t *ret_first, uint64_t *ret_n)
+{
+	uint64_t each = all / of, rest = all % of;
+
+	*ret_first = rank * each + (rank < rest ? rank : rest);
+	*ret_n = each + (rank < rest);
+}
+
+static size_t layer_at(const struct rank *r, uint64_t l, int field)
+{
+	return FIRST_AT / sizeof(double) + (2 * l + (uint64_t)field) * r->layer_doubles;
+}
+
+static void compute(const struct rank *r, int64_t step, double *to)
+{
+	for (uint64_t l = 0; l < args.layers; l++)
+		for (uint64_t i = 0; i < r->n * 6; i++) {
+			double x =
+				1000.0 * (double)l + 10.0 * (double)(r->first + i / 6) + (double)(i % 6) + (double)step;
+
+			to[layer_at(r, l, 0) + i] = x;
+			to[layer_at(r, l, 1) + i] = -1000.0 * (double)l - 10.0 * (double)(r->first + i / 6) -
+						    (double)(i % 6) - (double)step;
+		}
+	for (uint64_t i = 0; i < args.rows; i++)
+		for (uint64_t j = 0; j < r->n_c; j++)
+			to[r->cols_at + i * (r->n_c + GAP) + j] =
+				(double)i + (double)(r->first_c + j) / COLUMNS + (double)step;
+}
+
+static void wait_for_device(struct rank *r)
+{
+	ptc_require(!cu->cuStreamSynchronize(r->stream));
+}
+
+/* The host goes on before it is done. */
+static void write_state(struct rank *r)
+{
+	wait_for_device(r);
+	compute(r, r->step, r->wanted);
+	if (r->step >= args.differ_at && r->gen.dp_rank == 1)
+		r->wanted[layer_at(r, 0, 0)] += 0.5;
+	ptc_require(!cu->cuMemcpyHtoDAsync(r->memory, r->wanted, r->bytes, r->stream));
+}
+
+#define HANDLE_BYTES ((size_t)64 << 10) /* the fake driver's smallest */
+
+/* As PyTorch's expandable segments: many handles side by side. */
+static CUresult map_handles(struct rank *r)
+{
+	CUmemAllocationProp prop = { .type = CU_MEM_ALLOCATION_TYPE_PINNED,
+				     .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+				     .location = { CU_MEM_LOCATION_TYPE_DEVICE, r->device } };
+	CUmemAccessDesc access = { prop.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE };
+
+	r->bytes = (r->bytes + HANDLE_BYTES - 1) / HANDLE_BYTES * HANDLE_BYTES;
+	ptc_require(!cu->cuMemAddressReserve(&r->memory, r->bytes, 0, 0, 0));
+	for (size_t at = 0; at < r->bytes; at += HANDLE_BYTES) {
+		CUmemGenericAllocationHandle handle;
+
+		ptc_require(!more.cuMemCreate(&handle, HANDLE_BYTES, &prop, 0));
+		ptc_require(!cu->cuMemMap(r->memory + at, HANDLE_BYTES, 0, handle, 0) && !cu->cuMemRelease(handle));
+	}
+	return cu->cuMemSetAccess(r->memory, r->bytes, &access, 1);
+}
+
+static CUresult unmap_handles(struct rank *r)
+{
+	for (size_t at = 0; at < r->bytes; at += HANDLE_BYTES)
+		ptc_require(!cu->cuMemUnmap(r->memory + at, HANDLE_BYTES));
+	return cu->cuMemAddressFree(r->memory, r->bytes);
+}
+
+static void begin(struct rank *r)
+{
+	CUcontext context;
+
+	ptc_require(!cu->cuDeviceGet(&r->device, (int)r->gen.device));
+	ptc_require(!cu->cuDevicePrimaryCtxRetain(&context, r->device) && !cu->cuCtxSetCurrent(context));
+	ptc_require(!cu->cuStreamCreateWithPriority(&r->stream, CU_STREAM_NON_BLOCKING, 0));
+	part(args.rows, r->gen.tp, r->gen.tp_rank, &r->first, &r->n);
+	part(COLUMNS, r->gen.tp, r->gen.tp_rank, &r->first_c, &r->n_c);
+	r->layer_doubles = r->n * 6 + 5; /* nothing is aligned to more than an element */
+	r->cols_at = layer_at(r, args.layers, 0);
+	r->bytes = (r->cols_at + args.rows * (r->n_c + GAP)) * sizeof(double);
+	ptc_require(!(args.pool  ? more.cuMemAllocAsync(&r->memory, r->bytes, r->stream)
+		      : args.vmm ? map_handles(r)
+				 : cu->cuMemAlloc(&r->memory, r->bytes)));
+	ptc_require(!cu->cuMemHostAlloc((void **)&r->wanted, r->bytes, 0));
+	memset(r->wanted, 0, r->bytes);
+	write_state(r);
+}
+
+static void end(struct rank *r)
+{
+	wait_for_device(r);
+	ptc_require(!(args.pool  ? more.cuMemFreeAsync(r->memory, r->stream)
+		      : args.vmm ? unmap_handles(r)
+				 : cu->cuMemFree(r->memory)));
+	ptc_require(!cu->cuMemFreeHost(r->wanted) && !cu->cuStreamDestroy(r->stream));
+	ptc_require(!cu->cuCtxSetCurrent(NULL) && !cu->cuDevicePrimaryCtxRelease(r->device));
+}
+
+static void check(ptc_client *c, int rc, const char *call)
+{
+	if (rc >= 0)
+		return;
+	fprintf(stderr, "%s: %s\n", call, ptc_error_text(c));
+	exit(1);
+}
+
+static void declare(ptc_client *c, const char *name, const char *field, const int64_t shape[2],
+		    const struct ptc_shard_box *box, CUdeviceptr data)
+{
+	struct ptc_tensor_desc t = { .size = sizeof t,
+				     .name = name,
+				     .field = field,
+				     .dtype = "F64",
+				     .ndim = 2,
+				     .shape = shape,
+				     .boxes = box,
+				     .nboxes = box->extent[0] && box->extent[1],
+				     .data = (void *)(uintptr_t)data,
+				     .flags = PTC_TENSOR_DEVICE };
+
+	check(c, ptc_tensor_declare(c, &t), "declare");
+}
+
+static void declare_all(ptc_client *c, struct rank *r)
+{
+	struct ptc_shard_box layer = { .offset = { (int64_t)r->first, 0 }, .extent = { (int64_t)r->n, 6 } };
+	struct ptc_shard_box cols = { .offset = { 0, (int64_t)r->first_c },
+				      .extent = { (int64_t)args.rows, (int64_t)r->n_c },
+				      .stride = { (int64_t)((r->n_c + GAP) * sizeof(double)), sizeof(double) } };
+	struct ptc_shard_box scalar = { .data_offset = 0 };
+	struct ptc_tensor_desc steps = { .size = sizeof steps,
+					 .name = "steps",
+					 .dtype = "I64",
+					 .boxes = &scalar,
+					 .nboxes = 1,
+					 .data = &r->step,
+					 .flags = PTC_TENSOR_TIED };
+	int64_t shape[2] = { (int64_t)args.rows, 6 }, wide[2] = { (int64_t)args.rows, COLUMNS };
+	char name[64];
+
+	for (uint64_t l = 0; l < args.layers; l++) {
+		snprintf(name, sizeof name, "layer.%" PRIu64 ".weight", l);
+		declare(c, name, NULL, shape, &layer, r->memory + layer_at(r, l, 0) * sizeof(double));
+		declare(c, name, "m", shape, &layer, r->memory + layer_at(r, l, 1) * sizeof(double));
+	}
+	declare(c, "cols", NULL, wide, &cols, r->memory + r->cols_at * sizeof(double));
+	check(c, ptc_tensor_declare(c, &steps), "declare");
+	/* Host memory that is said to be a device's would fail at the stop. */
+	steps.name = "wrong";
+	steps.flags = PTC_TENSOR_DEVICE;
+	ptc_require(ptc_tensor_declare(c, &steps) == PTC_R_INVALID && strstr(ptc_error_text(c), "does not know it"));
+}
+
+/* Where nothing is declared both have what was there before. */
+static void check_restored(struct rank *r)
+{
+	double *found = malloc(r->bytes);
+
+	ptc_require(found && r->step == (int64_t)r->gen.start_step);
+	wait_for_device(r);
+	ptc_require(!more.cuMemcpyDtoH(found, r->memory, r->bytes));
+	compute(r, r->step, r->wanted);
+	if (memcmp(found, r->wanted, r->bytes) != 0) {
+		fprintf(stderr, "restored with other bytes at step %" PRId64 "\n", r->step);
+		exit(1);
+	}
+	free(found);
+}
+
+static void nap(void)
+{
+	nanosleep(&(struct timespec){ .tv_sec = (time_t)(args.sleep_ms / 1000),
+				      .tv_nsec = (long)(args.sleep_ms % 1000) * 1000000 },
+		  NULL);
+}
+
+static void train(ptc_client *c, struct rank *r)
+{
+	int rc;
+
+	declare_all(c, r);
+	rc = ptc_restore(c);
+	if (rc == PTC_R_STALE)
+		return;
+	check(c, rc, "restore");
+	if (rc == 1)
+		check_restored(r);
+	for (;;) {
+		rc = ptc_boundary(c, (uint64_t)r->step);
+		check(c, rc, "boundary");
+		if (rc)
+			return;
+		if (r->step == args.steps) {
+			check(c, ptc_finish(c, (uint64_t)r->step), "finish");
+			return;
+		}
+		nap();
+		ptc_update_begin(c);
+		r->step++;
+		write_state(r);
+	}
+}
+
+static void start(void)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+
+	ptc_require(!ptc_cuda_open(&cu, &err));
+#define RESOLVE(name, version, parameters) ptc_require(!ptc_cuda_resolve(#name, version, (void **)&more.name, &err));
+	PTC_CUDA_CLIENT_FUNCTIONS(RESOLVE)
+	PTC_CUDA_TRAINER_FUNCTIONS(RESOLVE)
+}
+
+static bool parse(int argc, char **argv)
+{
+	for (int i = 1; i + 1 < argc; i += 2) {
+		uint64_t n = strtoull(argv[i + 1], NULL, 10);
+
+		if (strcmp(argv[i], "--rows") == 0)
+			args.rows = n;
+		else if (strcmp(argv[i], "--layers") == 0)
+			args.layers = n;
+		else if (strcmp(argv[i], "--sleep-ms") == 0)
+			args.sleep_ms = n;
+		else if (strcmp(argv[i], "--steps") == 0)
+			args.steps = (int64_t)n;
+		else if (strcmp(argv[i], "--differ-at") == 0)
+			args.differ_at = (int64_t)n;
+		else if (strcmp(argv[i], "--memory") == 0)
+			args.pool = strcmp(argv[i + 1], "pool") == 0, args.vmm = strcmp(argv[i + 1], "vmm") == 0;
+		else
+			return false;
+	}
+	return argc % 2 == 1;
+}
+
+int main(int argc, char **argv)
+{
+	struct rank r = { .gen = { .size = sizeof r.gen } };
+	ptc_client *c;
+	int rc;
+
+	if (!parse(argc, argv))
+		return 2;
+	start();
+	check(NULL, ptc_open(NULL, &c), "open");
+	while ((rc = ptc_next(c, &r.gen)) == 1) {
+		r.step = (int64_t)0;
+		begin(&r);
+		train(c, &r);
+		end(&r);
+	}
+	check(c, rc, "next");
+	ptc_close(c);
+	return 0;
+}

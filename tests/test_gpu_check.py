@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""scripts/gpu-check out of a bundle's tree, on the fake driver: what it finds is told apart from what is not possible."""
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import harness
+from harness import PATIENCE
+
+FAKE = harness.binary("tests/gpu/fake")
+
+
+class GpuCheck(harness.Case):
+    def setUp(self):
+        super().setUp()
+        if os.environ.get("PTC_SANITIZED"):
+            self.skipTest("a bundle carries no sanitizer along")
+        if not shutil.which("etcd") or not shutil.which("dpkg-query"):
+            self.skipTest("needs Debian's libraries and etcd, of which a bundle is made")
+
+    def bundle(self):
+        made, tree = self.path("made"), self.path("moved here")
+        r = subprocess.run([os.path.join(harness.ROOT, "scripts", "bundle"), "--build", harness.BUILD, "--tree", made],
+                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.assertEqual(0, r.returncode, r.stdout)
+        shutil.move(made, tree)
+        return tree
+
+    def check(self, tree, *args, driver=FAKE, status=0, **env):
+        """{what: row} of its table. Nothing of this environment reaches it but the way to Python's programs."""
+        gpu, image, table = self.path("gpu"), self.path("image"), self.path("table.json")
+        shutil.rmtree(gpu, ignore_errors=True)
+        os.makedirs(gpu)
+        if os.path.exists(table):
+            os.unlink(table)
+        with open(image, "w") as f:
+            f.write("kernels of the fake driver\n")
+        env = {"PATH": "/usr/bin:/bin", "LD_LIBRARY_PATH": driver, "PTC_FAKE_GPU": gpu, "PTC_GPU_KERNELS": image, **env}
+        r = subprocess.run([sys.executable, os.path.join(tree, "bin", "gpu-check"), "--bytes", str(8 << 20), "--cycles", "3", "--json", table,
+                            *args], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300 * PATIENCE, cwd="/")
+        self.assertEqual(status, r.returncode, r.stdout)
+        with open(table) as f:
+            return {row["what"]: row for row in json.load(f)}
+
+    def test_fake_driver(self):
+        """Everything is found and right but what needs a device; without handles the rest goes on; without a driver it says so."""
+        tree = self.bundle()
+        rows = self.check(tree)
+        allowed = {"hanging kernel": "not possible here"}  # the fake driver runs no kernel but ours
+        for what, row in rows.items():
+            self.assertIn(row["verdict"], (allowed.get(what, "ok"), "ok" if not row["goal"] else "below goal"), row)
+        for what in ("ptc-gpu maps it", "bytes saved, ring", "bytes restored, pinned map", "bytes by kernels", "bytes by strided copies",
+                     "3 saves and restores: bytes", "2 ranks killed while mapped, and bound anew", "repack of a column shard, of that",
+                     "digest, of the memory's bandwidth", "hanging kernel"):
+            self.assertIn(what, rows)
+        self.assertEqual("ptc-gpu", rows["copied before tp=2 by"]["value"])
+        self.assertTrue([w for w in rows if w.startswith("loss at ")])
+
+        rows = self.check(tree, "--only", "live", PTC_FAKE_GPU_NO_IPC="1")
+        self.assertEqual("not possible here", rows["a rank gives an IPC handle"]["verdict"])
+        self.assertEqual("rank", rows["copied before tp=2 by"]["value"])
+        self.assertNotIn("bytes saved, ring", rows)
+
+        rows = self.check(tree, driver="/nonexistent")
+        self.assertEqual({"not possible here"}, {row["verdict"] for row in rows.values()})
+        self.assertIn("no NVIDIA driver", rows["CUDA"]["value"])
+
+        # What fails for no known reason is no "not possible here".
+        rows = self.check(tree, "--only", "copies", status=1, PTC_GPU="/bin/false")
+        self.assertIn("FAILED", {row["verdict"] for row in rows.values()})

@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Live jobs whose tensors lie in device memory, on the fake driver: ranks of tests/gpu/gpu_trainer.c, whose device addresses are no
+memory of theirs but through the driver. Whoever copies, the bytes are those of a closed formula, and nothing is left mapped."""
+import contextlib
+import glob
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import unittest.mock
+
+import harness
+import live
+import numpy as np
+from harness import PATIENCE, wait_for
+
+FAKE = harness.binary("tests/gpu/fake")
+TRAINER = harness.binary("tests/gpu/gpu_trainer")
+
+
+class GpuJob(live.Job):
+    def __init__(self, c, directory, gpu, mode="rebuild", rows=37, layers=3, memory="plain", env=None, argv=(), **run):
+        self.c, self.name, self.dir, self.rows, self.layers, self.apart = c, "gpu", directory, rows, layers, set()
+        argv = [TRAINER, "--rows", str(rows), "--layers", str(layers), "--memory", memory, *argv]
+        env = {"LD_LIBRARY_PATH": FAKE, "PTC_FAKE_GPU": gpu, "PTC_FAKE_GPU_APART": "1", "PTC_FAKE_GPU_SOUND": "1",
+               **harness.sanitizer_env(), **(env or {})}
+        spec = {"version": 1, "name": self.name, "mode": mode, "run": {"argv": argv, "env": env, "grace": "30s"}, **run}
+        self.yaml = os.path.join(directory, "gpu.yaml")
+        with open(self.yaml, "w") as f:
+            json.dump(spec, f)
+
+    def expected(self, step):
+        want = super().expected(step)
+        i, j = np.meshgrid(np.arange(self.rows), np.arange(64), indexing="ij")
+        want["param"]["cols"] = i + j / 64 + float(step)
+        return want
+
+    def ranks(self):
+        return {r["rank"]: r for r in self.status()["run"]["ranks"] if r.get("pid")}
+
+
+class GpuLive(harness.Case):
+    @contextlib.contextmanager
+    def gpus(self, **env):
+        """A node with two fake GPUs; afterwards no process of the driver has left anything, nor done anything wrong."""
+        self.gpu, image = self.path("gpu"), self.path("image")
+        for d in (self.gpu, *glob.glob(self.path("at-*")), self.path("end")):  # of a cluster before
+            shutil.rmtree(d, ignore_errors=True)
+        os.makedirs(self.gpu)
+        os.chmod(self.gpu, 0o777)
+        with open(image, "w") as f:
+            f.write("kernels of the fake driver\n")
+        self.may_leave = False
+        env = {"LD_LIBRARY_PATH": FAKE, "PTC_FAKE_GPU": self.gpu, "PTC_GPU_KERNELS": image, **env}
+        with self.cluster(up=False, nodes=1) as c:
+            c.write_config(c.nodes["n0"], devices="auto")
+            c.up({"n0": env}, timeout_s=60 * PATIENCE)
+            yield c
+        self.check_reports()
+        self.assertEqual([], [f for f in os.listdir(self.gpu) if f.startswith("alloc-")] if not self.may_leave else [])
+
+    def reports(self):
+        for path in glob.glob(os.path.join(self.gpu, "report-*")):
+            with open(path) as f:
+                yield path, f.read()
+
+    def check_reports(self):
+        for path, text in self.reports():
+            left = re.findall(r"^left (\w+) ([1-9]\d*)$", text, re.M)
+            self.assertEqual(([], "0"), (left if not self.may_leave else [], re.search(r"^count wrong (\d+)", text, re.M)[1]),
+                             f"{path}: {text}")
+
+    def calls(self, function):
+        """By processes that have ended: how often, of each that called it."""
+        return [int(n) for _, text in self.reports() for n in re.findall(rf"^call {function} (\d+)$", text, re.M)]
+
+    def faults(self, *rules):
+        with open(os.path.join(self.gpu, "faults"), "w") as f:
+            f.write("".join(rule + "\n" for rule in rules))
+
+    def resizes(self, c, by, why="", **options):
+        """tp=2, tp=1, dp=2, tp=2, where replicas are compared, too: at each stop and after each restore the bytes are right; who copied is what status says."""
+        job = GpuJob(c, self.dir, self.gpu, **options)
+        job.run("tp=2")
+        at = 0
+        for config in ("tp=1", "dp=2", "tp=2"):
+            job.wait_step(at + 10)
+            said = {r: s["device_memory"] for r, s in job.ranks().items()}
+            self.assertEqual({by}, {s["copied_by"] for s in said.values()}, said)
+            for s in said.values():
+                self.assertIn(why, s.get("why", ""))
+            at = job.resize(config)["step"]
+            job.check_state(self, at, self.path(f"at-{config}"))
+        job.wait_step(at + 10)
+        job.do("stop")
+        job.check_state(self, job.wait_run("stopped")["step"], self.path("end"))
+
+    def test_resizes(self):
+        """ptc-gpu maps the ranks' memory and copies it; short rows by a kernel."""
+        for mode in ("rebuild", "restart"):
+            with self.subTest(mode), self.gpus() as c:
+                self.resizes(c, "ptc-gpu", mode=mode)
+            self.assertEqual(1, len(self.calls("cuIpcOpenMemHandle")))
+            self.assertEqual(1, len(self.calls("cuLaunchKernel")))
+
+    def test_resizes_handles(self):
+        """Memory of cuMemMap, several handles: ptc-gpu maps each by its descriptor; where there are none the ranks copy."""
+        with self.gpus() as c:
+            self.resizes(c, "ptc-gpu", rows=700, memory="vmm")
+        self.assertTrue(max(self.calls("cuMemImportFromShareableHandle")) > 8)
+        self.assertEqual([], self.calls("cuIpcOpenMemHandle"))
+        with self.gpus() as c:
+            self.resizes(c, "rank", "cannot be shared by descriptors", rows=700, memory="vmm", env={"PTC_FAKE_GPU_NO_FDS": "1"})
+        self.assertEqual([], self.calls("cuMemImportFromShareableHandle"))
+
+    def test_resizes_by_rank(self):
+        """Memory of a pool cannot be shared: the ranks copy it themselves, and ptc-gpu maps nothing."""
+        with self.gpus() as c:
+            self.resizes(c, "rank", "stream-ordered pool", memory="pool")
+        self.assertEqual([], self.calls("cuIpcOpenMemHandle"))
+
+    def test_copy_fast(self):
+        """copy: fast: ranks copy to staging memory themselves, go on, and are restored by ptc-gpu."""
+        with self.gpus() as c:
+            self.resizes(c, "ptc-gpu", copy="fast")
+        # Of the ranks, each stop; and none by ptc-gpu, whose copies out go through streams.
+        self.assertTrue(self.calls("cuMemcpyDtoH"))
+        self.assertEqual([], self.calls("cuMemcpyDtoHAsync"))
+
+    def test_replicas_differ(self):
+        """Replicas on devices whose bytes differ are found when the state is taken, and the ranks named."""
+        with self.gpus() as c:
+            self.may_leave = True  # its ranks are killed at the end
+            job = GpuJob(c, self.dir, self.gpu, argv=["--differ-at", "20"])
+            job.run("dp=2")
+            job.wait_step(25)
+            r = job.resize("tp=2", check=False)
+            self.assertRegex(r.stderr, r"(?s)layer\.0\.weight.*rank")
+            job.wait_step(job.step() + 5)
+
+    def test_no_handles(self):
+        """A driver that gives no IPC handle to ranks, or none that ptc-gpu may open: the ranks copy."""
+        with self.gpus() as c:
+            self.resizes(c, "rank", "gives no IPC handle", env={"PTC_FAKE_GPU_NO_IPC": "1"})
+        with self.gpus() as c:
+            self.faults("cuIpcOpenMemHandle 0 801")
+            self.resizes(c, "rank", "CUDA_ERROR_NOT_SUPPORTED")
+
+    def test_driver_errors(self):
+        """A sticky error costs a ptc-gpu, not the switch; one that lasts costs the switch and names the device, and the ranks go on."""
+        with self.gpus() as c:
+            self.may_leave = True  # what a ptc-gpu with a sticky error had mapped ended with it
+            job = GpuJob(c, self.dir, self.gpu)
+            job.run("tp=2")
+            job.wait_step(10)
+            self.faults("cuMemcpyDtoHAsync 1 719 sticky once")
+            at = job.resize("tp=1")["step"]
+            self.assertFalse(os.path.exists(os.path.join(self.gpu, "faults")))
+            job.check_state(self, at, self.path("first"))
+            job.wait_step(at + 10)
+            self.faults("cuMemcpyDtoHAsync 0 214 sticky")
+            r = job.resize("tp=2", check=False)
+            self.assertIn("uncorrectable memory error", r.stderr)
+            self.assertRegex(r.stderr, "device GPU-d[01]d[01]")
+            wait_for(lambda: job.status()["phase"] == "idle", 60 * PATIENCE, "idle", 0.1)
+            job.wait_step(job.step() + 5)
+            job.check_state(self, at, self.path("end"))  # what was committed before
+
+    def test_rank_dies_mapped(self):
+        """A rank is killed while ptc-gpu copies out of its mapped memory: the snapshot comes to nothing, ptc-gpu lets go of it."""
+        with self.gpus() as c:
+            self.may_leave = True  # a killed rank leaves its file, as it could not free it
+            job = GpuJob(c, self.dir, self.gpu)
+            job.run("tp=2")
+            job.wait_step(10)
+            job.do("snapshot")
+            kept = job.status()["step"]
+            job.wait_step(kept + 10)
+            self.faults("cuMemcpyDtoHAsync 0 block")
+            taking = subprocess.Popen([harness.program("ptcctl"), "--socket", c.nodes["n0"].socket, "snapshot", job.name, "--wait"],
+                                      stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            wait_for(lambda: os.path.exists(os.path.join(self.gpu, "blocked")), 60 * PATIENCE, "a copy under way", 0.02)
+            os.kill(job.ranks()[0]["pid"], signal.SIGKILL)
+            open(os.path.join(self.gpu, "unblock"), "w").close()
+            os.unlink(os.path.join(self.gpu, "faults"))
+            _, said = taking.communicate(timeout=120 * PATIENCE)
+            self.assertNotEqual(0, taking.returncode, said)
+            self.assertIn("rank 0", said)
+            self.assertEqual(kept, job.wait_run("failed")["step"])
+            job.check_state(self, kept, self.path("end"))
+        left = [re.findall(r"^left (ipc|context|stream|event|module) ([1-9]\d*)$", text, re.M) for _, text in self.reports()]
+        self.assertEqual([], [x for x in left if x])
+
+
+@harness.needs(modules=("torch",))
+class GpuTorch(harness.Case):
+    """What ptc.torch makes of CUDA tensors, as far as that goes without a device: their memory stays the host's, their device is said
+    to be another."""
+
+    def test_tensors(self):
+        import torch
+        from ptc import Error, _attached, _held, _values
+
+        class Client:
+            def declare(self, *args):
+                self.args = args
+
+        def on(name):
+            return unittest.mock.patch.object(torch.Tensor, "device", property(lambda _: torch.device(name)), create=True)
+
+        t, client = torch.arange(12.0).reshape(3, 4).t(), Client()
+        for name, device in (("cuda:1", True), ("cpu", False)):
+            with on(name):
+                held = _held.Held("w", "exp_avg", t)
+                held.like("exp_avg_sq", t).declare(client)
+                self.assertEqual(client.args, ("w", "F32", [4, 3], [([0, 0], [4, 3], 0, [4, 16])], t.data_ptr(), "exp_avg_sq", False, device))
+                held.range("master", torch.arange(5.0), 2, 7).declare(client)
+                self.assertEqual(client.args[-1], device)
+                carried = _values.loads(_values.dumps("loader", {"seen": t}, True))["seen"]
+                self.assertEqual(_attached._digest(t), _attached._digest(t.clone()))
+            self.assertTrue(torch.equal(carried, t))
+        with on("xpu:0"), self.assertRaisesRegex(Error, r"tensor w \(exp_avg\): it is on xpu:0; only memory of the host and of CUDA"):
+            _held.Held("w", "exp_avg", t)
+
+    def test_buffers(self):
+        """Buffers that no state dict has are compared wherever they are, so a device's are not passed over."""
+        import torch
+        from ptc import _held, _attached
+
+        class Model(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.register_buffer("mask", torch.ones(3), persistent=False)
+
+        a = _attached.Attached.__new__(_attached.Attached)
+        a.modules = _held.modules_of(Model())
+        with unittest.mock.patch.object(torch.Tensor, "device", property(lambda _: torch.device("cuda:0")), create=True):
+            self.assertEqual(["mask"], list(a.buffers()))

@@ -1,0 +1,417 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The planner in the daemon: which configuration a number of devices becomes, who else has a say, and what is said of it."""
+import json
+import os
+import socket
+import threading
+import time
+from xml.etree import ElementTree
+
+import harness
+import numpy as np
+import state
+from test_ctrainer import Trainer, differences
+
+MODEL = {"layers": 1, "hidden": 6144, "heads": 48, "vocab": 51200, "seq": 2048}
+SPACE = {"global_batch": 24, "tp": [1, 2, 3, 6], "pp": [1], "micro_batch": [4]}
+BATCH = "global_batch=24,micro_batch=4"
+
+
+class Planned(Trainer):
+    """The C trainer with a description of a model, whatever it trains in truth."""
+
+    def __init__(self, c, directory, mode="restart", sleep_ms=2, work_ms=0, **keys):
+        super().__init__(c, directory, mode, 1 << 40, sleep_ms)
+        with open(self.yaml, encoding="utf-8") as f:
+            spec = json.load(f)
+        spec["run"]["argv"] += ["--work-ms", str(work_ms)]
+        spec.update({key: value for key, value in {"model": MODEL, "space": SPACE, **keys}.items() if value is not None})
+        with open(self.yaml, "w", encoding="utf-8") as f:
+            json.dump(spec, f)
+
+        self.name = keys.get("name", self.name)
+
+    def wait_idle(self):
+        harness.wait_for(lambda: self.status()["phase"] == "idle", 60 * harness.PATIENCE, "the job to be idle")
+
+    def create(self):
+        return self.c.ptcctl("job", "create", "-f", self.yaml)
+
+    def reference(self, **options):
+        return super().reference(**{"micro-batch": 4, **options})
+
+    def plan(self, *args):
+        return self.c.json("resize", self.name, "--dry-run", *args)
+
+    def go(self, *args):
+        return json.loads(self.c.ptcctl("resize", self.name, *args, "--wait", "--format", "json",
+                                        timeout_s=120 * harness.PATIENCE).stdout)
+
+
+class SlowDoor:
+    """Stands in front of a daemon's peer socket, and lets bytes that come from it through at a rate, of all connections together."""
+
+    def __init__(self, address, behind, bytes_s):
+        self.behind, self.bytes_s, self.next, self.lock = behind, bytes_s, 0.0, threading.Lock()
+        self.listener = socket.socket(socket.AF_UNIX)
+        self.listener.bind(address)
+        self.listener.listen(64)
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        while True:
+            try:
+                outer = self.listener.accept()[0]
+            except OSError:
+                return
+            inner = socket.socket(socket.AF_UNIX)
+            try:
+                inner.connect(self.behind)
+            except OSError:
+                outer.close()
+                continue
+            threading.Thread(target=self.carry, args=(outer, inner, False), daemon=True).start()
+            threading.Thread(target=self.carry, args=(inner, outer, True), daemon=True).start()
+
+    def carry(self, source, sink, slowly):
+        try:
+            while data := source.recv(1 << 16):
+                if slowly and self.bytes_s:
+                    with self.lock:
+                        now = time.monotonic()
+                        self.next = max(self.next, now) + len(data) / self.bytes_s
+                        wait = self.next - now
+                    time.sleep(wait)
+                sink.sendall(data)
+        except OSError:
+            pass
+        for s in (source, sink):
+            try:
+                s.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+
+    def close(self):
+        self.listener.close()
+
+
+def degrees(config):
+    out = {"tp": 1, "dp": 1, "pp": 1}
+    out.update((key, int(value)) for key, value in (pair.split("=") for pair in config.split(",")) if value.isdigit())
+    return out
+
+
+class Planning(harness.Case):
+    def test_resize_without_a_table(self):
+        """The planner chooses, says why, and the job trains on with every byte that it had."""
+        with self.cluster(nodes=2, devices=4) as c:
+            job = Planned(c, self.dir)
+            job.run(f"tp=2,dp=2,{BATCH}")
+            job.wait_step(20)
+            plan = job.plan("--gpus", "6")
+            choice = plan["choice"]
+            self.assertEqual("planner", choice["by"])
+            self.assertFalse(choice["profiled"])
+            self.assertEqual(plan["to"], choice["config"])
+            of = degrees(choice["config"])
+            self.assertIn(of["tp"], SPACE["tp"])
+            self.assertEqual((1, 4, 24), (of["pp"], of["micro_batch"], of["global_batch"]))
+            self.assertLessEqual(of["tp"] * of["dp"], 6)
+            self.assertGreater(choice["step_s"], 0)
+            self.assertGreater(choice["pause_s"], 0)
+            self.assertIn("step times are uncalibrated", choice["why"])
+            self.assertIn("their memory is not compared", choice["why"])
+            self.assertFalse(choice["moved_exact"], "ranks never had this configuration")
+            self.assertLessEqual(choice["moved_bytes_least"], choice["moved_bytes"])
+            text = c.ptcctl("resize", job.name, "--gpus", "6", "--dry-run").stdout
+            self.assertIn(choice["why"], text)
+            self.assertIn("uncalibrated", text)
+            done = job.go("--gpus", "6")
+            self.assertEqual(choice["config"], done["to"])
+            self.assertEqual("planner", done["plan"]["choice"]["by"])
+            self.assertLessEqual(done["received_bytes"], choice["moved_bytes"])
+            self.assertGreaterEqual(done["received_bytes"], choice["moved_bytes_least"])
+            job.wait_step(done["step"] + 20)
+            back = job.plan("--gpus", "4")["choice"]
+            self.assertEqual("planner", back["by"])
+            job.do("stop")
+            job.steps = job.wait_run("stopped")["step"]
+            self.assertEqual([], differences(job.lines(), job.reference()))
+
+    def test_who_has_a_say(self):
+        with self.cluster(nodes=2, devices=4) as c:
+            job = Planned(c, self.dir, gpus={"6": f"tp=6,{BATCH}"})
+            job.run(f"tp=2,dp=2,{BATCH}")
+            job.wait_step(5)
+            self.assertEqual("table", job.plan("--gpus", "6")["choice"]["by"])
+            self.assertEqual(6, degrees(job.plan("--gpus", "6")["to"])["tp"])
+            self.assertEqual("planner", job.plan("--gpus", "8")["choice"]["by"])
+            given = job.plan("--config", f"tp=1,dp=5,{BATCH}")
+            self.assertNotIn("choice", given)
+            self.assertEqual(5, degrees(given["to"])["dp"])
+            line = self.refused(c, "resize", job.name, "--gpus", "9")
+            self.assertIn("9 devices are asked for, 8 are known", line)
+            # What runs is as good as anything that four devices can have: nothing is stopped for that.
+            best = job.go("--gpus", "8")
+            line = self.refused(c, "resize", job.name, "--gpus", "8")
+            self.assertIn("stays as it is", line)
+            self.assertEqual(best["to"], job.plan("--gpus", "8")["to"])
+            self.assertEqual(best["generation"], job.status()["generation"])
+
+    def test_without_a_model(self):
+        """As ever: tp and pp are kept, dp is scaled."""
+        with self.cluster(nodes=2, devices=4) as c:
+            job = Planned(c, self.dir, model=None)
+            job.run(f"tp=2,dp=2,{BATCH}")
+            plan = job.plan("--gpus", "6")
+            self.assertEqual({"by": "scaling of dp"}, plan["choice"])
+            self.assertEqual((2, 3), (degrees(plan["to"])["tp"], degrees(plan["to"])["dp"]))
+
+    def test_without_a_space(self):
+        """Degrees that the job is known to take, and dp."""
+        with self.cluster(nodes=2, devices=4) as c:
+            job = Planned(c, self.dir, space=None, gpus={"3": f"tp=3,{BATCH}"})
+            job.run(f"tp=2,dp=2,{BATCH}")
+            choice = job.plan("--gpus", "6")["choice"]
+            self.assertEqual("planner", choice["by"])
+            self.assertIn(degrees(choice["config"])["tp"], (2, 3))
+
+    def test_first_run(self):
+        """Nothing has run and nothing is held: the planner says where to begin; stopped, and run again with more."""
+        with self.cluster(nodes=2, devices=4) as c:
+            job = Planned(c, self.dir)
+            c.ptcctl("run", "-f", job.yaml, "--gpus", "4", "--wait", timeout_s=120 * harness.PATIENCE)
+            first = job.status()["run"]
+            self.assertLessEqual(len(first["ranks"]), 4)
+            job.wait_step(10)
+            job.do("stop")
+            c.ptcctl("run", job.name, "--gpus", "6", "--wait", timeout_s=120 * harness.PATIENCE)
+            self.assertLessEqual(len(job.status()["run"]["ranks"]), 6)
+            job.wait_step(20)
+            job.do("stop")
+            job.steps = job.wait_run("stopped")["step"]
+            self.assertEqual([], differences(job.lines(), job.reference()))
+
+    def test_state_only_job(self):
+        """What a switch moves is known exactly, and what is predicted then moves."""
+        rules = [{"match": "*.qkv", "split": {"axis": "tp", "dim": 0}}, {"match": "*.out", "split": {"axis": "tp", "dim": 1}},
+                 {"match": "*"}]
+        held, rng = state.State(), np.random.default_rng(self.seed)
+        for l in range(4):
+            for name, shape in ((f"h.{l}.qkv", [96, 32]), (f"h.{l}.out", [32, 96]), (f"h.{l}.norm", [32])):
+                held.add(rng, name, "F32", shape)
+        with self.cluster(nodes=3, devices=2) as c:
+            job = harness.Job(c, "gpt", held, self.path("gpt"), rules)
+            with open(job.yaml, encoding="utf-8") as f:
+                spec = json.load(f)
+            with open(job.yaml, "w", encoding="utf-8") as f:
+                json.dump({**spec, "model": {**MODEL, "layers": 4}, "space": SPACE}, f)
+            job.imported(f"tp=2,{BATCH}")
+            choice = c.json("resize", "gpt", "--gpus", "6", "--dry-run")["choice"]
+            self.assertTrue(choice["moved_exact"])
+            done = json.loads(c.ptcctl("resize", "gpt", "--gpus", "6", "--wait", "--format", "json").stdout)
+            self.assertEqual(choice["config"], done["to"])
+            self.assertEqual(choice["moved_bytes"], done["received_bytes"])
+            self.assertGreater(done["received_bytes"], 0)
+            job.check_whole(self)
+
+    def test_advise(self):
+        with self.cluster(nodes=2, devices=4) as c:
+            job = Planned(c, self.dir)
+            job.run(f"tp=2,dp=2,{BATCH}")
+            job.wait_step(5)
+            said = c.json("advise", job.name, "--gpus", "8")
+            rows = said["candidates"]
+            self.assertEqual((job.name, False, False, 600), (said["job"], said["calibrated"], said["profiled"], said["horizon_s"]))
+            self.assertEqual(rows[0]["config"], job.plan("--gpus", "8")["to"])
+            for row in rows:
+                self.assertLessEqual(row["devices"], 8)
+                self.assertAlmostEqual(row["step_s"], sum(row["parts_s"].values()), delta=1e-9)
+                self.assertAlmostEqual(24 / row["step_s"], row["samples_s"], delta=1e-6)
+            # Each row's worth by the formula, not by ours.
+            worth = [(600 - (0 if r["runs_now"] else r["pause_s"])) / r["step_s"] for r in rows]
+            self.assertEqual(sorted(worth, reverse=True), worth)
+            table = c.ptcctl("advise", job.name, "--gpus", "8").stdout
+            self.assertTrue(table.startswith("uncalibrated"), table)
+            self.assertEqual([r["config"] for r in rows],
+                             [line.split()[0] for line in table.splitlines() if "global_batch=24 " in line])
+            self.assertTrue(table.rstrip().endswith(said["why"]), table)
+            # A horizon that no pause pays back in: what runs stays.
+            soon = c.json("advise", job.name, "--gpus", "8", "--horizon", "11s")
+            self.assertTrue(soon["candidates"][0]["runs_now"], soon["why"])
+            counts = c.json("advise", job.name, "--gpus", "1-8")["counts"]
+            self.assertEqual(list(range(1, 9)), [row["gpus"] for row in counts])
+            steps = [row["step_s"] for row in counts]
+            self.assertEqual(sorted(steps, reverse=True), steps)
+            for args in (("8",), ("1-8",)):
+                picture = ElementTree.fromstring(c.ptcctl("advise", job.name, "--gpus", *args, "--format", "svg").stdout)
+                self.assertIn(rows[0]["config"], " ".join(picture.itertext()))
+            self.refused(c, "advise", job.name, "--gpus", "0", codes=(2,), contains='--gpus is a number in 1..')
+            self.refused(c, "advise", job.name, "--gpus", "5-3", codes=(2,), contains="the range is empty")
+            self.refused(c, "advise", job.name, "--gpus", "9", contains="9 devices are asked for, 8 are known")
+            self.refused(c, "advise", job.name, "--gpus", "8", "--objective", "joy", contains='not "joy"')
+            self.refused(c, "advise", job.name, "--gpus", "8", "--pause", "3s", codes=(2,), contains="--pause needs -f FILE")
+            os.makedirs(self.path("plain"))
+            plain = Planned(c, self.path("plain"), model=None, name="plain")
+            plain.create()
+            self.refused(c, "advise", "plain", "--gpus", "8", contains="has no model:")
+
+    def measured(self, job, config):
+        """Waits until a configuration has been measured; its step time."""
+        def row():
+            rows = self.c_json(job, "--gpus", "1")["measured"]
+            return next((r["step_s"] for r in rows if r["config"].startswith(config)), None)
+        return harness.wait_for(row, 60 * harness.PATIENCE, f"steps of {config} measured", 0.2)
+
+    @staticmethod
+    def c_json(job, *args):
+        return job.c.json("advise", job.name, *args)
+
+    @harness.labels("repeats")
+    def test_measured_steps(self):
+        """Steps of what has run calibrate; the choice for six devices is the best of all that six devices can have, measured;
+        after each switch what was predicted stands beside what came. The trainer's time is that of a program whose tensor
+        parallel ranks share the work of a micro-batch."""
+        batch = "micro_batch=7,global_batch=24"
+        with self.cluster(nodes=2, devices=4) as c:
+            job = Planned(c, self.dir, sleep_ms=0, work_ms=90, space={**SPACE, "micro_batch": [7]},
+                          model={"layers": 1, "hidden": 3072, "heads": 48, "seq": 8192})  # computes much, has few gradients
+            job.run(f"dp=2,{batch}")
+            first = self.measured(job, "dp=2,")
+            self.assertAlmostEqual(0.18, first, delta=0.18 * 0.3 * harness.PATIENCE)
+            job.go("--config", f"tp=2,dp=2,{batch}")
+            second = self.measured(job, "tp=2,dp=2,")
+            self.assertLess(second, first)
+            said = self.c_json(job, "--gpus", "6")
+            self.assertEqual((True, 2), (said["calibrated"], said["measured_steps"]))
+            self.assertNotIn("uncalibrated", said["why"])
+            now = [r for r in self.c_json(job, "--gpus", "4")["candidates"] if r["runs_now"]][0]
+            self.assertAlmostEqual(second, now["step_s"], delta=0.1 * second)
+            self.assertLess(now["error"], 0.2)
+            chosen = job.go("--gpus", "6")["to"]
+            steps = {chosen: self.measured(job, chosen)}
+            for config in ("tp=6", "tp=3,dp=2", "tp=2,dp=3", "dp=6"):
+                if not chosen.startswith(config):
+                    job.go("--config", f"{config},{batch}")
+                    steps[config] = self.measured(job, config + ",")
+            print(f"chosen {chosen}: {steps}", flush=True)
+            self.assertGreater(max(steps.values()), 1.2 * min(steps.values()), "the configurations differ")
+            self.assertLessEqual(steps[chosen], 1.1 * min(steps.values()))
+            events = [json.loads(e) for e in c.ptcctl("events", job.name, "--format", "json").stdout.splitlines()]
+            events = [e for e in events if e["kind"] == "measured"]
+            self.assertEqual(2 + len(steps), len(events))
+            of = next(e["text"] for e in events if e["text"].startswith(chosen))
+            self.assertRegex(of, r"a step takes [0-9.]+ s, predicted [0-9.]+ s \+- \d+ % \(off by [+-]\d+ %\); the pause took [0-9.]+ s, "
+                                 r"predicted [0-9.]+ s; memory of a device: predicted [0-9.]+ GB, none was reported")
+            # A daemon that has just started knows what was measured.
+            for name in c.nodes:
+                c.nodes[name].kill()
+                c.restart(name)
+            self.assertEqual(2 + len(steps), self.c_json(job, "--gpus", "6")["measured_steps"])
+            job.do("stop")
+
+    @harness.labels("repeats")
+    def test_profile(self):
+        """Links are measured over the daemons' own connections; a node behind a slow one is done without, and the job that is
+        resized goes on without it. What changes is said."""
+        rate = 2e6
+        model = {"layers": 4, "hidden": 64, "heads": 8, "seq": 65536}  # computes for long, and has few gradients
+        with self.cluster(nodes=4, devices=2) as c:
+            door, node = self.path("door"), c.nodes["n3"]
+            slow = SlowDoor(door, c.config(node)["listen"].removeprefix("unix:"), rate)
+            self.addCleanup(slow.close)
+            node.kill()
+            c.write_config(node, advertise=f"unix:{door}")
+            node.run()
+            harness.wait_for(lambda: f"unix:{door}" in [n["address"] for n in c.json("nodes")["nodes"] if n["state"] == "up"],
+                             30 * harness.PATIENCE, "n3 behind its door")
+            job = Planned(c, self.dir, model=model, space={**SPACE, "tp": [1, 2], "micro_batch": [1]}, work_ms=50,
+                          on_link_change="replan")
+            job.run("tp=2,micro_batch=1,global_batch=24")
+            job.wait_step(5)
+            self.assertEqual((None, []), tuple(c.json("profile", "--show")[key] for key in ("profile", "pairs")))
+            self.assertIn("links measured: never", c.ptcctl("profile", "--show").stdout)
+            before = self.c_json(job, "--gpus", "8")
+            self.assertFalse(before["links_known"])
+            self.assertEqual(8, before["candidates"][0]["devices"], before["why"])
+            pairs = {(p["from"], p["to"]): p for p in c.json("profile", timeout_s=120 * harness.PATIENCE)["pairs"]}
+            self.assertEqual({(a, b) for a in c.nodes for b in c.nodes if a != b}, set(pairs))
+            for (a, _), p in pairs.items():
+                if a == "n3":
+                    self.assertLess(p["bytes_s"], 4 * rate, p)
+                else: # a busy machine
+                    self.assertGreater(p["bytes_s"], 5 * rate, p)
+            after = self.c_json(job, "--gpus", "8")
+            self.assertTrue(after["links_known"])
+            self.assertLessEqual(after["candidates"][0]["devices"], 6)
+            self.assertIn("without n3, whose links are slow", after["why"])
+            done = job.go("--gpus", "8")
+            self.assertNotIn("n3", {r["node"] for r in job.status()["run"]["ranks"]})
+            self.assertEqual(after["candidates"][0]["config"], done["to"])
+            job.wait_step(done["step"] + 10)
+            # The same link again, without the door's rate.
+            slow.bytes_s = 0
+            changed = c.json("profile", timeout_s=120 * harness.PATIENCE)["changed"]
+            self.assertLessEqual({("n3", other) for other in ("n0", "n1", "n2")}, {(p["from"], p["to"]) for p in changed})
+            self.assertRegex(c.ptcctl("events", job.name).stdout, r"links .*links have changed, most of all from n3 to n")
+            self.assertNotIn("without n3", self.c_json(job, "--gpus", "8")["why"])
+            # The planner was asked: either no switch pays, or, as other links are never measured the same twice, one does.
+            asked = [e["text"] for e in map(json.loads, c.ptcctl("events", job.name, "--format", "json").stdout.splitlines())]
+            asked = asked[next(i for i, text in enumerate(asked) if "most of all from n3" in text) + 1:]
+            self.assertTrue(any("no new plan: " in text and "stays as it is" in text or "requested" in text for text in asked), asked)
+            job.wait_idle()
+            # The door narrows again, of a node that the job is moved to: it leaves that node by itself.
+            moved = job.go("--config", done["to"], "--nodes", "n1,n2,n3")
+            slow.bytes_s = rate
+            c.json("profile", timeout_s=120 * harness.PATIENCE)
+            harness.wait_for(lambda: (lambda s: s["generation"] > moved["generation"] and s["phase"] == "idle")(job.status()),
+                             60 * harness.PATIENCE, "a new plan")
+            self.assertNotIn("n3", {r["node"] for r in job.status()["run"]["ranks"]})
+            job.do("stop")
+
+    def test_profile_of_devices(self):
+        good = "devices_per_node: 2\ndevices: [{name: H100-80GB, nodes: 2}]\nlinks: {intra_bytes_s: 4e11, node_bytes_s: 5e10}\n"
+        path = self.path("profile.yaml")
+
+        def put(text, **kw):
+            with open(path, "w", encoding="utf-8") as f:
+                f.write(text)
+            return c.ptcctl("profile", "-f", path, **kw)
+
+        with self.cluster(nodes=2, devices=2) as c:
+            job = Planned(c, self.dir)
+            job.create()
+            for text, says in ((good.replace("5e10", "-1"), "profile:3: node_bytes_s must be in"),
+                               (good.replace("nodes: 2", "nodes: 0"), "profile:2: nodes"),
+                               (good.replace("links", "linsk"), 'did you mean "links"?')):
+                with open(path, "w", encoding="utf-8") as f:
+                    f.write(text)
+                self.refused(c, "profile", "-f", path, contains=says)
+            self.assertIsNone(c.json("profile", "--show")["profile"])
+            put(good)
+            self.assertEqual(good, c.json("profile", "--show")["profile"])
+            said = self.c_json(job, "--gpus", "4")
+            self.assertTrue(said["profiled"] and said["links_known"])
+            self.assertNotIn("memory is not compared", said["why"])
+            put(good.replace("nodes: 2", "nodes: 2, memory_bytes: 4e9"))
+            self.refused(c, "advise", job.name, "--gpus", "4", contains="nothing fits on 4 devices of 4.0 GB")
+            self.refused(c, "profile", "-f", path, "--show", codes=(2,), contains="exclude each other")
+            if os.geteuid() == 0:
+                nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--"]
+                self.refused(c, "profile", prefix=nobody, contains="only root may measure links")
+                self.assertIn("H100", c.ptcctl("profile", "--show", prefix=nobody).stdout)
+
+    def test_bad_descriptions(self):
+        with self.cluster(nodes=1, devices=1) as c:
+            for keys, text in (({"model": {**MODEL, "kv_heads": 7}}, "kv_heads is 7"),
+                               ({"model": {**MODEL, "layers": 0}}, "layers"),
+                               ({"space": {**SPACE, "tp": [2, 1]}}, "values of tp are to ascend"),
+                               ({"space": {"tp": [1]}}, "space needs global_batch")):
+                directory = self.path(f"bad{len(os.listdir(self.dir))}")
+                os.makedirs(directory)
+                self.refused(c, "job", "create", "-f", Planned(c, directory, **keys).yaml, contains=text)
+            self.assertEqual([], c.json("status")["jobs"])
+
+
+if __name__ == "__main__":
+    harness.unittest.main()
