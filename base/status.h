@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Status codes and the error object used at every API, CLI and RPC boundary.
- *
- * Functions return 0 or a negative code. The codes are grouped by what they
- * break. They travel on the wire and are exit-status material for ptcctl, so
- * a number is never reused; new ones are added at the end of a group. */
+/* Filling the error object that is used at every API, CLI and RPC boundary. The object itself and the
+ * codes are in <ptc/error.h>, which is installed with libptcadmin. */
 #pragma once
+
+#include "base/include/ptc/error.h"
 
 #include <stdarg.h>
 #include <stdbool.h>
@@ -14,56 +13,6 @@
 extern "C" {
 #endif
 
-enum ptc_status {
-	PTC_OK = 0,
-	/* input: the caller asked for something that cannot be; nothing changed */
-	PTC_EINVAL = -101,    /* malformed or contradictory input */
-	PTC_ENOTFOUND = -102, /* the named thing does not exist */
-	PTC_EEXIST = -103,    /* the name is taken */
-	PTC_ELIMIT = -104,    /* a named maximum (base/limits.h) was exceeded */
-	PTC_EVERSION = -105,  /* a message or record of a version we do not speak */
-	PTC_EPERM = -106,     /* the caller may not do this */
-	PTC_ESTATE = -107,    /* not possible in the current state (job busy, no data) */
-	PTC_EFINISHED = -108, /* too late: a rank has finished before the step where it was to stop */
-	/* tensor: layouts and plans */
-	PTC_ELAYOUT = -201, /* a rule does not fit a shape or a configuration */
-	PTC_EDIGEST = -202, /* bytes differ from what was committed */
-	/* store */
-	PTC_ENOSPC = -301,   /* memory ceiling, map or disk full */
-	PTC_ECORRUPT = -302, /* a checksum or a record does not verify */
-	PTC_ELOST = -303,    /* bytes that meta names are gone */
-	PTC_EIO = -304,      /* the operating system failed us */
-	/* peer */
-	PTC_EPEER = -401,     /* a peer is unreachable or broke the protocol */
-	PTC_ETIMEOUT = -402,  /* a deadline passed */
-	PTC_ECANCELED = -403, /* cancelled by the caller */
-	PTC_EFENCED = -404,   /* a newer controller exists */
-	/* cluster */
-	PTC_ECOORD = -501,     /* etcd is unreachable or refused */
-	PTC_ECONFLICT = -502,  /* a compare failed: somebody else committed */
-	PTC_ENODEVICES = -503, /* more devices asked for than are known */
-	/* process */
-	PTC_ENOMEM = -601,
-	PTC_EINTERNAL = -602, /* a bug: an invariant did not hold, and we refused to go on */
-};
-
-/* Upper bound of one error line, terminating NUL included. */
-#define PTC_ERROR_MAX 1024
-
-/* Filled only on failure. Callers may pass NULL where they do not care. */
-struct ptc_error {
-	int code;                 /* enum ptc_status, 0 while unset */
-	char text[PTC_ERROR_MAX]; /* one line: what, where, what to do */
-};
-
-#define PTC_ERROR_INIT                                                                                                 \
-	{                                                                                                              \
-		0,                                                                                                     \
-		{                                                                                                      \
-			0                                                                                              \
-		}                                                                                                      \
-	}
-
 /* Stores code and text; returns code, so that "return ptc_error_set(...)" reads well. */
 int ptc_error_set(struct ptc_error *err, int code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 int ptc_error_vset(struct ptc_error *err, int code, const char *fmt, va_list ap);
@@ -71,8 +20,6 @@ int ptc_error_vset(struct ptc_error *err, int code, const char *fmt, va_list ap)
 int ptc_error_errno(struct ptc_error *err, int errnum, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 /* Puts "context: " before the text already there; returns err's code (PTC_EINTERNAL for NULL: keep the code yourself then). */
 int ptc_error_wrap(struct ptc_error *err, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-/* Short stable name, e.g. "not-found"; "unknown" for a number we do not know. */
-const char *ptc_status_name(int code);
 /* A code from the wire: itself if known, else PTC_EINTERNAL. 0 stays 0. */
 int ptc_status_from_wire(int code);
 

@@ -173,7 +173,8 @@ static int take_lock(struct process *p, struct ptc_error *err)
 
 static int start(struct process *p, struct ptc_error *err)
 {
-	struct ptc_admin_opts admin = { .socket = p->o.socket,
+	struct ptc_admin_opts admin = { .size = sizeof admin,
+					.socket = p->o.socket,
 					.timeout_ms = (int)p->o.timeout_ms / 2,
 					.stream_timeout_ms = (int)p->o.timeout_ms };
 	struct ptc_fs_opts opts = { .cache_bytes = p->o.cache_bytes,

@@ -82,11 +82,13 @@ kill $first; wait $first
 """
 REST = r"""
 cd /ptc-test/debs
-apt-get install -q -y --no-install-recommends ./libptc1_*.deb ./libptc-dev_*.deb ./ptc-python_*.deb
+apt-get install -q -y --no-install-recommends ./libptc1_*.deb ./libptc-dev_*.deb ./libptcadmin1_*.deb ./libptcadmin-dev_*.deb ./ptc-python_*.deb
 python3 -c 'import ptc; print("library", ptc.library().ptc_version().decode())'
 printf '#include <ptc/ptc.h>\n#include <stdio.h>\nint main(void) { puts(ptc_version()); return 0; }\n' > /ptc-test/user.c
 gcc /ptc-test/user.c -o /ptc-test/user $(pkg-config --cflags --libs ptc) && /ptc-test/user
-man -w ptcd ptcctl ptc-fuse ptcd.yaml ptcd.conf job.yaml
+printf '#include <ptc/admin.h>\n#include <stdio.h>\nint main(void) { puts(ptc_admin_version()); return 0; }\n' > /ptc-test/admin.c
+gcc /ptc-test/admin.c -o /ptc-test/admin $(pkg-config --cflags --libs ptcadmin) && /ptc-test/admin
+man -w ptc_boundary ptc_admin_moves_next ptcd ptcctl ptc-fuse ptcd.yaml ptcd.conf job.yaml
 """
 # For a boot: with ptc-fuse's helper, without Debian's own etcd, and with a watchdog that does not take a minute.
 BOOTABLE = r"""
@@ -117,7 +119,7 @@ sed -i 's/^Version: .*/&+later/' later/DEBIAN/control
 dpkg-deb -b later later.deb
 """
 REMOVE = r"""
-apt-get remove --autoremove -q -y ptc libptc1 libptc-dev ptc-python
+apt-get remove --autoremove -q -y ptc libptc1 libptc-dev libptcadmin1 libptcadmin-dev ptc-python
 listing > /ptc-test/removed
 apt-get purge -q -y ptc
 listing > /ptc-test/purged
@@ -174,7 +176,7 @@ class Package(harness.Case):
         work = os.path.join(root, "ptc-test")
         os.makedirs(os.path.join(work, "debs"))
         packages = glob.glob(os.path.join(harness.ROOT, "build", "packages", "*.deb"))
-        self.assertEqual(["libptc-dev", "libptc1", "ptc", "ptc-python"], sorted(os.path.basename(p).split("_")[0] for p in packages))
+        self.assertEqual(["libptc-dev", "libptc1", "libptcadmin-dev", "libptcadmin1", "ptc", "ptc-python"], sorted(os.path.basename(p).split("_")[0] for p in packages))
         self.check_policy(packages)
         for path in packages:
             shutil.copy(path, os.path.join(work, "debs"))

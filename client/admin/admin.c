@@ -10,6 +10,7 @@
 #include "base/cleanup.h"
 
 #include <errno.h>
+#include <ptc/admin_plan.h>
 #include <stdint.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -32,6 +33,65 @@ static void seam_free(void *arg, void *p)
 }
 
 static ProtobufCAllocator seam = { seam_alloc, seam_free, NULL };
+
+/* A struct never becomes smaller. */
+_Static_assert(sizeof(struct ptc_admin_opts) >= PTC_ADMIN_OLDEST_opts, "a member is gone");
+_Static_assert(sizeof(struct ptc_admin_target) >= PTC_ADMIN_OLDEST_target, "a member is gone");
+_Static_assert(sizeof(struct ptc_admin_advice) >= PTC_ADMIN_OLDEST_advice, "a member is gone");
+_Static_assert(sizeof(struct ptc_admin_logs) >= PTC_ADMIN_OLDEST_logs, "a member is gone");
+_Static_assert(sizeof(struct ptc_admin_samples) >= PTC_ADMIN_OLDEST_samples, "a member is gone");
+_Static_assert(sizeof(struct ptc_admin_ranges_fn) >= PTC_ADMIN_OLDEST_ranges_fn, "a member is gone");
+_Static_assert(sizeof(struct ptc_admin_spec_opts) >= PTC_ADMIN_OLDEST_spec_opts, "a member is gone");
+_Static_assert(sizeof(struct ptc_admin_cluster) >= PTC_ADMIN_OLDEST_cluster, "a member is gone");
+_Static_assert(sizeof(struct ptc_admin_item) >= PTC_ADMIN_OLDEST_item, "a member is gone");
+_Static_assert(sizeof(struct ptc_admin_move) >= PTC_ADMIN_OLDEST_move, "a member is gone");
+_Static_assert(sizeof(struct ptc_admin_totals) >= PTC_ADMIN_OLDEST_totals, "a member is gone");
+
+static int size_of(const char *name, const void *given, size_t oldest, size_t size, size_t *ret_has,
+		   struct ptc_error *err)
+{
+	size_t has;
+
+	if (!given)
+		return ptc_error_set(err, PTC_EINVAL, "%s is missing", name);
+	memcpy(&has, given, sizeof has);
+	if (has < oldest)
+		return ptc_error_set(err, PTC_EINVAL, "%s has the size %zu: set its member size to sizeof, here %zu",
+				     name, has, size);
+	*ret_has = has;
+	return 0;
+}
+
+int ptc_admin_take(const char *name, const void *given, size_t oldest, void *ret, size_t size, struct ptc_error *err)
+{
+	const unsigned char *bytes = given;
+	size_t has = 0;
+	int rc = size_of(name, given, oldest, size, &has, err);
+
+	if (rc)
+		return rc;
+	for (size_t i = size; i < has; i++)
+		if (bytes[i])
+			return ptc_error_set(err, PTC_EVERSION,
+					     "%s sets a member that libptcadmin %s does not know: install a newer one",
+					     name, PTC_VERSION);
+	memset(ret, 0, size);
+	memcpy(ret, given, has < size ? has : size);
+	return 0;
+}
+
+int ptc_admin_give(const char *name, void *ret, size_t oldest, const void *mine, size_t size, struct ptc_error *err)
+{
+	unsigned char *bytes = ret;
+	size_t has = 0;
+	int rc = size_of(name, ret, oldest, size, &has, err);
+
+	if (rc)
+		return rc;
+	memset(bytes + sizeof has, 0, has - sizeof has);
+	memcpy(bytes + sizeof has, (const unsigned char *)mine + sizeof has, (has < size ? has : size) - sizeof has);
+	return 0;
+}
 
 /* Without descriptors the gRPC core ends the process, in words of its own; so they are counted before it is asked for anything. */
 static int check_descriptors(struct ptc_error *err)
@@ -95,11 +155,14 @@ static int open_channels(const struct ptc_admin_opts *opts, struct ptc_admin *a,
 	return rc ? rc : ptc_rpc_channel_new(&channel, &a->bulk, err);
 }
 
-int ptc_admin_open(const struct ptc_admin_opts *opts, struct ptc_admin **ret_admin, struct ptc_error *err)
+int ptc_admin_open(const struct ptc_admin_opts *given, struct ptc_admin **ret_admin, struct ptc_error *err)
 {
+	struct ptc_admin_opts mine = { .size = sizeof mine };
+	const struct ptc_admin_opts *opts = &mine;
 	struct ptc_admin *a;
-	int rc = check_descriptors(err);
+	int rc = given ? PTC_ADMIN_TAKE(opts, given, &mine, err) : 0;
 
+	rc = rc ? rc : check_descriptors(err);
 	if (rc)
 		return rc;
 	a = ptc_calloc(1, sizeof(*a));
@@ -136,6 +199,11 @@ struct ptc_admin *ptc_admin_close(struct ptc_admin *a)
 	ptc_free(a);
 	ptc_rpc_shutdown();
 	return NULL;
+}
+
+const char *ptc_admin_version(void)
+{
+	return PTC_VERSION;
 }
 
 void ptc_admin_free(void *p)

@@ -7,6 +7,7 @@
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/cleanup.h"
+#include "base/number/digest.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -50,7 +51,14 @@ struct ptc_admin_stream {
 	bool finished;
 };
 
-static int import_take(struct ptc_admin_import *import, struct ptc_rpc_message *m, struct ptc_error *err)
+/* What a program sees, and what is behind it. */
+struct import {
+	struct ptc_admin_import seen;
+	char *config, *spec;
+	struct ptc_rpc_stream *held; /* its end tells the daemon that the program is gone */
+};
+
+static int import_take(struct import *import, struct ptc_rpc_message *m, struct ptc_error *err)
 {
 	ProtobufCMessage *reply = NULL;
 	Ptc__V1__ImportBeginReply *r;
@@ -63,18 +71,20 @@ static int import_take(struct ptc_admin_import *import, struct ptc_rpc_message *
 	if (rc)
 		return rc;
 	r = (Ptc__V1__ImportBeginReply *)reply;
-	import->id = r->import_id;
 	import->config = ptc_strdup(r->config);
 	import->spec = ptc_strndup((const char *)r->spec_json.data, r->spec_json.len);
-	import->spec_len = r->spec_json.len;
+	import->seen = (struct ptc_admin_import){ .size = sizeof import->seen,
+						  .id = r->import_id,
+						  .config = import->config,
+						  .spec = import->spec,
+						  .spec_len = r->spec_json.len };
 	ptc_admin_reply_free(reply);
 	return import->config && import->spec ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory");
 }
 
-int ptc_admin_import_begin(struct ptc_admin *a, const struct ptc_admin_target *t, struct ptc_admin_import *ret_import,
-			   struct ptc_error *err)
+static int import_ask(struct ptc_admin *a, const struct ptc_admin_target *t, struct import *import,
+		      struct ptc_error *err)
 {
-	struct ptc_admin_import import = { 0 };
 	Ptc__V1__ImportBeginRequest request;
 	struct ptc_rpc_message *m = NULL;
 	int rc;
@@ -86,30 +96,46 @@ int ptc_admin_import_begin(struct ptc_admin *a, const struct ptc_admin_target *t
 	request.gpus = t->gpus;
 	request.nodes = (char **)(uintptr_t)t->nodes;
 	request.n_nodes = t->nnodes;
-	rc = ptc_admin_open_stream(a, a->control, SERVICE "ImportBegin", &request.base, &import.held, err);
+	rc = ptc_admin_open_stream(a, a->control, SERVICE "ImportBegin", &request.base, &import->held, err);
 	if (!rc)
-		rc = ptc_rpc_stream_recv(import.held, &m, err);
+		rc = ptc_rpc_stream_recv(import->held, &m, err);
 	if (!rc && !m) {
-		rc = ptc_rpc_stream_finish(import.held, err);
+		rc = ptc_rpc_stream_finish(import->held, err);
 		if (!rc)
 			rc = ptc_error_set(err, PTC_EPEER, "the daemon ended the import before it began");
 	}
-	if (!rc)
-		rc = import_take(&import, m, err);
+	return rc ? rc : import_take(import, m, err);
+}
+
+int ptc_admin_import_begin(struct ptc_admin *a, const struct ptc_admin_target *target,
+			   struct ptc_admin_import **ret_import, struct ptc_error *err)
+{
+	struct ptc_admin_target t;
+	int rc = PTC_ADMIN_TAKE(target, target, &t, err);
+	struct import *import = rc ? NULL : ptc_calloc(1, sizeof(*import));
+
+	if (rc)
+		return rc;
+	rc = import ? import_ask(a, &t, import, err) : ptc_error_set(err, PTC_ENOMEM, "out of memory");
 	if (rc) {
-		ptc_admin_import_done(&import);
+		ptc_admin_import_done(import ? &import->seen : NULL);
 		return rc;
 	}
-	*ret_import = import;
+	*ret_import = &import->seen;
 	return 0;
 }
 
-void ptc_admin_import_done(struct ptc_admin_import *import)
+struct ptc_admin_import *ptc_admin_import_done(struct ptc_admin_import *seen)
 {
+	struct import *import = (struct import *)seen; /* its first member */
+
+	if (!import)
+		return NULL;
 	ptc_rpc_stream_free(import->held);
 	ptc_free(import->config);
 	ptc_free(import->spec);
-	memset(import, 0, sizeof(*import));
+	ptc_free(import);
+	return NULL;
 }
 
 int ptc_admin_import_open(struct ptc_admin *a, const char *job, uint64_t import_id,
@@ -268,71 +294,94 @@ int ptc_admin_import_commit(struct ptc_admin *a, const char *job, uint64_t impor
 	return ptc_admin_follow(a, SERVICE "ImportCommit", &request.base, fn, arg, err);
 }
 
+uint64_t ptc_admin_digest(uint64_t before, const void *data, size_t len)
+{
+	return ptc_digest_append(before, data, len);
+}
+
 /* ---- export ---- */
 
-static int view_files(struct ptc_admin_export *e, const Ptc__V1__ExportInfoReply *r, struct ptc_error *err)
+/* What a program sees, and what it points into. */
+struct export
+{
+	struct ptc_admin_export seen;
+	struct ptc_admin_file *files;
+	ProtobufCMessage *reply;
+};
+
+static int view_files(struct export *x, const Ptc__V1__ExportInfoReply *r, struct ptc_error *err)
 {
 	if (!r->n_files)
 		return 0;
-	e->files = ptc_calloc(r->n_files, sizeof(*e->files));
-	if (!e->files)
+	x->files = ptc_calloc(r->n_files, sizeof(*x->files));
+	if (!x->files)
 		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
 	for (size_t i = 0; i < r->n_files; i++) {
 		const Ptc__V1__ImportedFile *f = r->files[i];
 
-		e->files[i] = (struct ptc_admin_file){ f->field,      f->name,  f->header.data,
+		x->files[i] = (struct ptc_admin_file){ f->field,      f->name,  f->header.data,
 						       f->header.len, f->items, f->n_items };
 	}
-	e->nfiles = r->n_files;
+	x->seen.files = x->files;
+	x->seen.nfiles = r->n_files;
 	return 0;
 }
 
-int ptc_admin_export_info(struct ptc_admin *a, const char *job, struct ptc_admin_export *ret_export,
+static int view(struct export *x, struct ptc_error *err)
+{
+	const Ptc__V1__ExportInfoReply *r = (const Ptc__V1__ExportInfoReply *)x->reply;
+
+	x->seen = (struct ptc_admin_export){ .size = sizeof x->seen,
+					     .generation = r->generation,
+					     .snapshot = r->snapshot,
+					     .config = r->config,
+					     .spec = r->spec_json.data,
+					     .spec_len = r->spec_json.len,
+					     .digests = r->digests,
+					     .ndigests = r->n_digests,
+					     .uuid = r->uuid,
+					     .step = r->step,
+					     .created_ms = r->created_ms,
+					     .as_of_ms = r->as_of_ms,
+					     .ranks_json = r->ranks_json,
+					     .declared = r->declared,
+					     .layout_json = r->layout_json.data,
+					     .layout_len = r->layout_json.len };
+	return view_files(x, r, err);
+}
+
+int ptc_admin_export_info(struct ptc_admin *a, const char *job, struct ptc_admin_export **ret_export,
 			  struct ptc_error *err)
 {
-	struct ptc_admin_export e = { 0 };
+	struct export *x = ptc_calloc(1, sizeof(*x));
 	Ptc__V1__ExportInfoRequest request;
-	const Ptc__V1__ExportInfoReply *r;
-	ProtobufCMessage *reply = NULL;
 	int rc;
 
+	if (!x)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
 	ptc__v1__export_info_request__init(&request);
 	request.version = PTC_ADMIN_VERSION;
 	request.job = ptc_admin_borrow(job);
-	rc = ptc_admin_call(a, SERVICE "ExportInfo", &request.base, &ptc__v1__export_info_reply__descriptor, &reply,
+	rc = ptc_admin_call(a, SERVICE "ExportInfo", &request.base, &ptc__v1__export_info_reply__descriptor, &x->reply,
 			    err);
+	rc = rc ? rc : view(x, err);
 	if (rc)
-		return rc;
-	r = (const Ptc__V1__ExportInfoReply *)reply;
-	e.generation = r->generation;
-	e.snapshot = r->snapshot;
-	e.config = r->config;
-	e.spec = r->spec_json.data;
-	e.spec_len = r->spec_json.len;
-	e.digests = r->digests;
-	e.ndigests = r->n_digests;
-	e.uuid = r->uuid;
-	e.step = r->step;
-	e.created_ms = r->created_ms;
-	e.as_of_ms = r->as_of_ms;
-	e.ranks_json = r->ranks_json;
-	e.declared = r->declared;
-	e.layout_json = r->layout_json.data;
-	e.layout_len = r->layout_json.len;
-	e.owner = reply;
-	rc = view_files(&e, r, err);
-	if (rc)
-		ptc_admin_export_done(&e);
+		ptc_admin_export_done(&x->seen);
 	else
-		*ret_export = e;
+		*ret_export = &x->seen;
 	return rc;
 }
 
-void ptc_admin_export_done(struct ptc_admin_export *e)
+struct ptc_admin_export *ptc_admin_export_done(struct ptc_admin_export *seen)
 {
-	ptc_free(e->files);
-	ptc_admin_reply_free(e->owner);
-	memset(e, 0, sizeof(*e));
+	struct export *x = (struct export *)seen; /* its first member */
+
+	if (!x)
+		return NULL;
+	ptc_free(x->files);
+	ptc_admin_reply_free(x->reply);
+	ptc_free(x);
+	return NULL;
 }
 
 /* The data of a packed Data message, without unpacking it (that would copy). NULL: malformed. */

@@ -51,18 +51,22 @@ static Ptc__V1__JobRequest job_request(const char *job)
 	return request;
 }
 
-static Ptc__V1__ResizeRequest resize_request(const struct ptc_admin_target *t)
+static int resize_request(const struct ptc_admin_target *target, Ptc__V1__ResizeRequest *ret_request,
+			  struct ptc_error *err)
 {
-	Ptc__V1__ResizeRequest request;
+	struct ptc_admin_target t;
+	int rc = PTC_ADMIN_TAKE(target, target, &t, err);
 
-	ptc__v1__resize_request__init(&request);
-	request.version = PTC_ADMIN_VERSION;
-	request.job = ptc_admin_borrow(t->job);
-	request.config = ptc_admin_borrow(t->config);
-	request.gpus = t->gpus;
-	request.nodes = (char **)(uintptr_t)t->nodes;
-	request.n_nodes = t->nnodes;
-	return request;
+	if (rc)
+		return rc;
+	ptc__v1__resize_request__init(ret_request);
+	ret_request->version = PTC_ADMIN_VERSION;
+	ret_request->job = ptc_admin_borrow(t.job);
+	ret_request->config = ptc_admin_borrow(t.config);
+	ret_request->gpus = t.gpus;
+	ret_request->nodes = (char **)(uintptr_t)t.nodes;
+	ret_request->n_nodes = t.nnodes;
+	return 0;
 }
 
 int ptc_admin_nodes(struct ptc_admin *a, char **ret_json, struct ptc_error *err)
@@ -91,25 +95,32 @@ int ptc_admin_snapshots(struct ptc_admin *a, const char *job, char **ret_json, s
 
 int ptc_admin_plan(struct ptc_admin *a, const struct ptc_admin_target *target, char **ret_json, struct ptc_error *err)
 {
-	Ptc__V1__ResizeRequest request = resize_request(target);
+	Ptc__V1__ResizeRequest request;
+	int rc = resize_request(target, &request, err);
 
-	return call_document(a, SERVICE "Plan", &request.base, ret_json, err);
+	return rc ? rc : call_document(a, SERVICE "Plan", &request.base, ret_json, err);
 }
 
 int ptc_admin_advise(struct ptc_admin *a, const struct ptc_admin_target *target, const struct ptc_admin_advice *ask,
 		     char **ret_json, struct ptc_error *err)
 {
 	Ptc__V1__AdviseRequest request;
+	struct ptc_admin_advice advice;
+	struct ptc_admin_target t;
+	int rc = PTC_ADMIN_TAKE(target, target, &t, err);
 
+	rc = rc ? rc : PTC_ADMIN_TAKE(advice, ask, &advice, err);
+	if (rc)
+		return rc;
 	ptc__v1__advise_request__init(&request);
 	request.version = PTC_ADMIN_VERSION;
-	request.job = ptc_admin_borrow(target->job);
-	request.gpus = target->gpus;
-	request.first = ask->first;
-	request.nodes = (char **)(uintptr_t)target->nodes;
-	request.n_nodes = target->nnodes;
-	request.horizon_ms = ask->horizon_ms;
-	request.objective = ptc_admin_borrow(ask->objective);
+	request.job = ptc_admin_borrow(t.job);
+	request.gpus = t.gpus;
+	request.first = advice.first;
+	request.nodes = (char **)(uintptr_t)t.nodes;
+	request.n_nodes = t.nnodes;
+	request.horizon_ms = advice.horizon_ms;
+	request.objective = ptc_admin_borrow(advice.objective);
 	return call_document(a, SERVICE "Advise", &request.base, ret_json, err);
 }
 
@@ -205,9 +216,9 @@ static int each_sample(const Ptc__V1__SamplesRequest *q, const Ptc__V1__SamplesR
 	int rc = ptc_samples_fits(q, r, err);
 
 	for (size_t i = 0; !rc && i < q->n_samples; i++) {
-		struct ptc_admin_sample s = { .size = r->sizes[i], .data = at };
+		struct ptc_admin_sample s = { .size = sizeof s, .bytes = r->sizes[i], .data = at };
 
-		s.len = ptc_samples_part(q, i, s.size);
+		s.len = ptc_samples_part(q, i, s.bytes);
 		if (r->n_names) {
 			s.name = (const char *)r->names[i].data;
 			s.name_len = r->names[i].len;
@@ -218,27 +229,30 @@ static int each_sample(const Ptc__V1__SamplesRequest *q, const Ptc__V1__SamplesR
 	return rc;
 }
 
-int ptc_admin_dataset_read(struct ptc_admin *a, const struct ptc_admin_samples *what, ptc_admin_sample_fn fn, void *arg,
-			   struct ptc_error *err)
+int ptc_admin_dataset_read(struct ptc_admin *a, const struct ptc_admin_samples *samples, ptc_admin_sample_fn fn,
+			   void *arg, struct ptc_error *err)
 {
 	ProtobufCMessage *reply = NULL;
 	Ptc__V1__SamplesRequest request;
-	int rc;
+	struct ptc_admin_samples what;
+	int rc = PTC_ADMIN_TAKE(samples, samples, &what, err);
 
+	if (rc)
+		return rc;
 	ptc__v1__samples_request__init(&request);
 	request.version = PTC_ADMIN_VERSION;
-	request.dataset = ptc_admin_borrow(what->dataset);
-	request.source = ptc_admin_borrow(what->source);
-	request.n_samples = what->n; /* protobuf-c only reads */
-	request.samples = (uint64_t *)(uintptr_t)what->samples;
-	request.n_offsets = request.n_lengths = what->offsets ? what->n : 0;
-	request.offsets = (uint64_t *)(uintptr_t)what->offsets;
-	request.lengths = (uint32_t *)(uintptr_t)what->lengths;
-	request.uid = (uint32_t)what->uid;
-	request.names = what->names;
-	request.ahead = what->ahead;
+	request.dataset = ptc_admin_borrow(what.dataset);
+	request.source = ptc_admin_borrow(what.source);
+	request.n_samples = what.n; /* protobuf-c only reads */
+	request.samples = (uint64_t *)(uintptr_t)what.samples;
+	request.n_offsets = request.n_lengths = what.offsets ? what.n : 0;
+	request.offsets = (uint64_t *)(uintptr_t)what.offsets;
+	request.lengths = (uint32_t *)(uintptr_t)what.lengths;
+	request.uid = (uint32_t)what.uid;
+	request.names = what.names;
+	request.ahead = what.ahead;
 	rc = ptc_admin_call(a, SERVICE "DatasetRead", &request.base, &ptc__v1__samples_reply__descriptor, &reply, err);
-	if (!rc && !what->ahead)
+	if (!rc && !what.ahead)
 		rc = each_sample(&request, (const Ptc__V1__SamplesReply *)reply, fn, arg, err);
 	ptc_admin_reply_free(reply);
 	return rc;
@@ -276,7 +290,8 @@ static int on_progress(void *arg, const ProtobufCMessage *reply, struct ptc_erro
 {
 	const Ptc__V1__Progress *p = (const Ptc__V1__Progress *)reply;
 	struct follow *f = arg;
-	struct ptc_admin_progress out = { p->phase, p->bytes_done, p->bytes_total, p->text, p->finished, p->summary };
+	struct ptc_admin_progress out = { sizeof out, p->phase,    p->bytes_done, p->bytes_total,
+					  p->text,    p->finished, p->summary };
 
 	f->finished |= p->finished;
 	if (f->fn && f->fn(f->arg, &out))
@@ -298,9 +313,10 @@ int ptc_admin_follow(struct ptc_admin *a, const char *method, const ProtobufCMes
 int ptc_admin_resize(struct ptc_admin *a, const struct ptc_admin_target *target, ptc_admin_progress_fn fn, void *arg,
 		     struct ptc_error *err)
 {
-	Ptc__V1__ResizeRequest request = resize_request(target);
+	Ptc__V1__ResizeRequest request;
+	int rc = resize_request(target, &request, err);
 
-	return ptc_admin_follow(a, SERVICE "Resize", &request.base, fn, arg, err);
+	return rc ? rc : ptc_admin_follow(a, SERVICE "Resize", &request.base, fn, arg, err);
 }
 
 int ptc_admin_drain(struct ptc_admin *a, const char *node, const char *job, ptc_admin_progress_fn fn, void *arg,
@@ -335,18 +351,22 @@ int ptc_admin_verify(struct ptc_admin *a, const char *job, ptc_admin_progress_fn
 
 /* ---- live jobs ---- */
 
-int ptc_admin_run(struct ptc_admin *a, const struct ptc_admin_target *t, ptc_admin_progress_fn fn, void *arg,
+int ptc_admin_run(struct ptc_admin *a, const struct ptc_admin_target *target, ptc_admin_progress_fn fn, void *arg,
 		  struct ptc_error *err)
 {
 	Ptc__V1__RunRequest request;
+	struct ptc_admin_target t;
+	int rc = PTC_ADMIN_TAKE(target, target, &t, err);
 
+	if (rc)
+		return rc;
 	ptc__v1__run_request__init(&request);
 	request.version = PTC_ADMIN_VERSION;
-	request.job = ptc_admin_borrow(t->job);
-	request.config = ptc_admin_borrow(t->config);
-	request.gpus = t->gpus;
-	request.nodes = (char **)(uintptr_t)t->nodes;
-	request.n_nodes = t->nnodes;
+	request.job = ptc_admin_borrow(t.job);
+	request.config = ptc_admin_borrow(t.config);
+	request.gpus = t.gpus;
+	request.nodes = (char **)(uintptr_t)t.nodes;
+	request.n_nodes = t.nnodes;
 	return ptc_admin_follow(a, SERVICE "Run", &request.base, fn, arg, err);
 }
 
@@ -384,19 +404,23 @@ static int on_log(void *arg, const ProtobufCMessage *reply, struct ptc_error *er
 	return 0;
 }
 
-int ptc_admin_logs(struct ptc_admin *a, const struct ptc_admin_logs *what, ptc_admin_log_fn fn, void *arg,
+int ptc_admin_logs(struct ptc_admin *a, const struct ptc_admin_logs *logs, ptc_admin_log_fn fn, void *arg,
 		   struct ptc_error *err)
 {
 	struct log_sink sink = { fn, arg };
 	Ptc__V1__LogsRequest request;
+	struct ptc_admin_logs what;
+	int rc = PTC_ADMIN_TAKE(logs, logs, &what, err);
 
+	if (rc)
+		return rc;
 	ptc__v1__logs_request__init(&request);
 	request.version = PTC_ADMIN_VERSION;
-	request.job = ptc_admin_borrow(what->job);
-	request.all = what->all;
-	request.rank = what->rank;
-	request.follow = what->follow;
-	request.lines = what->lines;
+	request.job = ptc_admin_borrow(what.job);
+	request.all = what.all;
+	request.rank = what.rank;
+	request.follow = what.follow;
+	request.lines = what.lines;
 	return ptc_admin_call_stream(a, SERVICE "Logs", &request.base, &ptc__v1__log_line__descriptor, on_log, &sink,
 				     err);
 }

@@ -10,7 +10,7 @@
  * first byte is made again for each of them alone, so that the error is of the
  * one that cannot be read; one for many that the daemon does not know is not
  * made again. */
-#include "client/admin/ptcadmin_state.h"
+#include "client/admin/internal.h"
 
 #include "base/check.h"
 #include "base/limits.h"
@@ -208,18 +208,19 @@ static bool again(struct ahead *h, size_t done, int rc)
 }
 
 int ptc_admin_read_ranges(struct ptc_admin *a, const char *job, const struct ptc_admin_export *e,
-			  const struct ptc_admin_range *ranges, size_t n, const struct ptc_admin_ranges_fn *fn,
+			  const struct ptc_admin_range *ranges, size_t n, const struct ptc_admin_ranges_fn *given,
 			  struct ptc_error *err)
 {
+	struct ptc_admin_ranges_fn fns, *fn = &fns;
+	int rc = PTC_ADMIN_TAKE(ranges_fn, given, &fns, err);
 	struct ahead h = { .a = a,
 			   .job = job,
 			   .e = e,
 			   .ranges = ranges,
 			   .n = n,
 			   .fn = fn,
-			   .most = fn->ahead && fn->ahead < AHEAD_CALLS ? fn->ahead : AHEAD_CALLS };
+			   .most = !rc && fn->ahead && fn->ahead < AHEAD_CALLS ? fn->ahead : AHEAD_CALLS };
 	size_t done = 0; /* ranges */
-	int rc = 0;
 
 	while (!rc && done < n) {
 		rc = take(&h, err);

@@ -2,8 +2,8 @@
 /* Inside client/admin: the handle, and calls by method name. */
 #pragma once
 
-#include "client/admin/ptcadmin.h"
-#include "client/admin/ptcadmin_state.h"
+#include "base/status.h"
+#include "client/admin/admin_locate.h"
 #include "proto/pb.h"
 #include "ptc.pb-c.h"
 #include "rpc/client/client.h"
@@ -23,6 +23,28 @@ struct ptc_admin {
 	} direct_read;              /* admin_direct_read.c */
 };
 
+/* Copies a struct that begins with `size` and that the program filled into ret, of this version's `size` bytes; members that the
+ * program does not know are zero. oldest: the struct's size in its first version. PTC_EINVAL: it is smaller; PTC_EVERSION: the
+ * program sets a member that this version does not know. name: the struct's, for the message. */
+int ptc_admin_take(const char *name, const void *given, size_t oldest, void *ret, size_t size, struct ptc_error *err);
+#define PTC_ADMIN_TAKE(name, given, ret, err)                                                                          \
+	ptc_admin_take("struct ptc_admin_" #name, given, PTC_ADMIN_OLDEST_##name, ret, sizeof *(ret), err)
+/* The other way round: fills the program's struct, whose `size` it has set, as far as that goes, and leaves `size` as it is. */
+int ptc_admin_give(const char *name, void *ret, size_t oldest, const void *mine, size_t size, struct ptc_error *err);
+#define PTC_ADMIN_GIVE(name, ret, mine, err)                                                                           \
+	ptc_admin_give("struct ptc_admin_" #name, ret, PTC_ADMIN_OLDEST_##name, mine, sizeof *(mine), err)
+/* Sizes of the first versions. A member that is added leaves its struct's number here as it is. */
+#define PTC_ADMIN_OLDEST_opts      64
+#define PTC_ADMIN_OLDEST_target    48
+#define PTC_ADMIN_OLDEST_advice    24
+#define PTC_ADMIN_OLDEST_logs      32
+#define PTC_ADMIN_OLDEST_samples   64
+#define PTC_ADMIN_OLDEST_ranges_fn 48
+#define PTC_ADMIN_OLDEST_spec_opts 32
+#define PTC_ADMIN_OLDEST_cluster   48
+#define PTC_ADMIN_OLDEST_item      112
+#define PTC_ADMIN_OLDEST_move      184
+#define PTC_ADMIN_OLDEST_totals    56
 /* A string for a message that only reads it; NULL becomes "". */
 char *ptc_admin_borrow(const char *s);
 /* Unary call; *ret_reply is released with ptc_admin_reply_free. */

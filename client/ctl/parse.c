@@ -213,6 +213,7 @@ static int apply_globals(struct ctl *c, struct ptc_error *err)
 {
 	const char *format = ctl_option(c, "format"), *timeout = ctl_option(c, "timeout");
 
+	c->opts.size = sizeof c->opts;
 	c->opts.socket = ctl_option(c, "socket");
 	c->opts.server = ctl_option(c, "server");
 	c->opts.ca_path = ctl_option(c, "ca");

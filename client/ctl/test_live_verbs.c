@@ -7,7 +7,7 @@
 #include "base/buf.h"
 #include "base/number/digest.h"
 #include "base/sys/sys.h"
-#include "client/admin/ptcadmin_state.h"
+#include <ptc/admin_state.h>
 #include "formats/job/job.h"
 
 #include <pthread.h>
@@ -670,15 +670,18 @@ static int one_log(void *arg, uint32_t rank, const void *data, size_t len)
 
 static void test_library(void **state)
 {
-	struct ptc_admin_target t = { .job = "live", .gpus = 4 };
-	struct ptc_admin_logs what = { .job = "live", .all = true, .lines = 3 };
+	struct ptc_admin_target t = { .size = sizeof t, .job = "live", .gpus = 4 };
+	struct ptc_admin_logs what = { .size = sizeof what, .job = "live", .all = true, .lines = 3 };
 	struct ptc_error err = PTC_ERROR_INIT;
 	struct ptc_admin *a = NULL;
 	int n = 0;
 
 	g.log_script = "";
 	g.stops = 0;
-	assert_int_equal(ptc_admin_open(&(struct ptc_admin_opts){ .socket = g.socket }, &a, &err), 0);
+	assert_int_equal(ptc_admin_open(&(struct ptc_admin_opts){ .size = sizeof(struct ptc_admin_opts),
+								  .socket = g.socket },
+					&a, &err),
+			 0);
 	assert_int_equal(ptc_admin_run(a, &t, NULL, NULL, &err), 0);
 	assert_int_equal(g.gpus, 4);
 	assert_int_equal(ptc_admin_snapshot(a, "live", NULL, NULL, &err), 0);
@@ -692,15 +695,15 @@ static void test_library(void **state)
 	assert_int_equal(n, 3);
 	/* a read that was begun and is not wanted */
 	{
-		struct ptc_admin_export info = { 0 };
+		struct ptc_admin_export *info = NULL;
 		struct ptc_admin_reading *r = NULL;
 
 		reset();
 		assert_int_equal(ptc_admin_export_info(a, "live", &info, &err), 0);
-		assert_int_equal(ptc_admin_read_begin(a, "live", &info, 0, 0, ITEM, &r, &err), 0);
+		assert_int_equal(ptc_admin_read_begin(a, "live", info, 0, 0, ITEM, &r, &err), 0);
 		assert_null(ptc_admin_read_end(r));
 		assert_null(ptc_admin_read_end(NULL));
-		ptc_admin_export_done(&info);
+		ptc_admin_export_done(info);
 	}
 	ptc_admin_close(a);
 }

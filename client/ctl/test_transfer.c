@@ -4,7 +4,7 @@
  * decodes with protobuf-c and computes digests over whole items. */
 #include "base/number/digest.h"
 #include "base/sys/sys.h"
-#include "client/admin/ptcadmin_state.h"
+#include <ptc/admin_state.h>
 #include "client/ctl/test_control_server.h"
 #include "formats/job/job.h"
 #include "formats/tensors/safetensors.h"
@@ -416,7 +416,7 @@ static int stop_at_once(void *arg, const struct ptc_admin_progress *p)
 
 static void test_library(void **state)
 {
-	struct ptc_admin_target target = { .job = "j", .gpus = 2 };
+	struct ptc_admin_target target = { .size = sizeof target, .job = "j", .gpus = 2 };
 	struct ptc_error err = PTC_ERROR_INIT;
 	struct ptc_admin *a = NULL;
 	struct ptc_admin_stream *s = NULL;
@@ -424,7 +424,10 @@ static void test_library(void **state)
 	uint64_t bytes = 0;
 	int rc = 0;
 
-	assert_int_equal(ptc_admin_open(&(struct ptc_admin_opts){ .socket = g.socket }, &a, &err), 0);
+	assert_int_equal(ptc_admin_open(&(struct ptc_admin_opts){ .size = sizeof(struct ptc_admin_opts),
+								  .socket = g.socket },
+					&a, &err),
+			 0);
 	assert_int_equal(ptc_admin_nodes(a, &json, &err), 0);
 	ptc_admin_free(json);
 	assert_int_equal(ptc_admin_resize(a, &target, stop_at_once, NULL, &err), PTC_ECANCELED);
@@ -441,7 +444,10 @@ static void test_library(void **state)
 	assert_non_null(strstr(err.text, "bad chunk"));
 	ptc_admin_import_close(s);
 	ptc_admin_close(a);
-	assert_int_equal(ptc_admin_open(&(struct ptc_admin_opts){ .server = "h:1" }, &a, &err), PTC_EINVAL);
+	assert_int_equal(ptc_admin_open(&(struct ptc_admin_opts){ .size = sizeof(struct ptc_admin_opts),
+								  .server = "h:1" },
+					&a, &err),
+			 PTC_EINVAL);
 }
 
 int main(void)

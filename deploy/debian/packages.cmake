@@ -2,7 +2,7 @@
 # Debian packages by cpack, one per component. scripts/package configures for /usr and runs it.
 set(CPACK_GENERATOR DEB)
 set(CPACK_DEB_COMPONENT_INSTALL ON)
-set(CPACK_COMPONENTS_ALL ptc libptc libptc-dev ptc-python)
+set(CPACK_COMPONENTS_ALL ptc libptc libptc-dev libptcadmin libptcadmin-dev ptc-python)
 set(CPACK_PACKAGE_NAME ptc)
 set(CPACK_PACKAGE_VERSION ${PROJECT_VERSION})
 set(PTC_MAINTAINER "the authors of ptc <ptc@localhost>" CACHE STRING "name and address in the packages, of whoever builds and answers for them")
@@ -40,6 +40,19 @@ With a static library, a pkg-config file and a CMake package.")
 set(CPACK_DEBIAN_LIBPTC-DEV_PACKAGE_SECTION libdevel)
 set(CPACK_DEBIAN_LIBPTC-DEV_PACKAGE_DEPENDS "libptc1 (= ${PROJECT_VERSION})")
 
+set(CPACK_DEBIAN_LIBPTCADMIN_PACKAGE_NAME libptcadmin1)
+set(CPACK_COMPONENT_LIBPTCADMIN_DESCRIPTION "control of a cluster of ptcd
+The C library for programs that ask daemons what ptcctl asks them, plan
+switches without a daemon, and read or write the state of jobs.")
+set(CPACK_DEBIAN_LIBPTCADMIN_PACKAGE_SECTION libs)
+set(CPACK_DEBIAN_LIBPTCADMIN_PACKAGE_CONTROL_EXTRA ${scripts}/libptc/triggers)
+
+set(CPACK_DEBIAN_LIBPTCADMIN-DEV_PACKAGE_NAME libptcadmin-dev)
+set(CPACK_COMPONENT_LIBPTCADMIN-DEV_DESCRIPTION "headers and link files of libptcadmin
+With a pkg-config file and a CMake package.")
+set(CPACK_DEBIAN_LIBPTCADMIN-DEV_PACKAGE_SECTION libdevel)
+set(CPACK_DEBIAN_LIBPTCADMIN-DEV_PACKAGE_DEPENDS "libptcadmin1 (= ${PROJECT_VERSION})")
+
 set(CPACK_DEBIAN_PTC-PYTHON_PACKAGE_NAME ptc-python)
 set(CPACK_COMPONENT_PTC-PYTHON_DESCRIPTION "Python package over libptc
 Training jobs whose parallelism changes while they run. PyTorch is not
@@ -57,7 +70,8 @@ file(WRITE ${CMAKE_CURRENT_BINARY_DIR}/changelog "ptc (${PROJECT_VERSION}) bookw
 if(gzip)
 	execute_process(COMMAND ${gzip} -9nkf changelog WORKING_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR} COMMAND_ERROR_IS_FATAL ANY)
 endif()
-foreach(pair "ptc ptc" "libptc libptc1" "libptc-dev libptc-dev" "ptc-python ptc-python")
+foreach(pair "ptc ptc" "libptc libptc1" "libptc-dev libptc-dev" "libptcadmin libptcadmin1"
+	"libptcadmin-dev libptcadmin-dev" "ptc-python ptc-python")
 	separate_arguments(pair)
 	list(GET pair 0 component)
 	list(GET pair 1 package)
@@ -68,3 +82,5 @@ foreach(pair "ptc ptc" "libptc libptc1" "libptc-dev libptc-dev" "ptc-python ptc-
 	endif()
 endforeach()
 install(FILES debian/libptc/lintian-overrides DESTINATION ${CMAKE_INSTALL_DATAROOTDIR}/lintian/overrides RENAME libptc1 COMPONENT libptc)
+install(FILES debian/libptcadmin/lintian-overrides DESTINATION ${CMAKE_INSTALL_DATAROOTDIR}/lintian/overrides RENAME libptcadmin1
+	COMPONENT libptcadmin)

@@ -53,7 +53,7 @@ static int take(void *arg, size_t i, const struct ptc_admin_sample *s, struct pt
 	const struct asking *c = arg;
 	struct fs_want *w = &c->wants[c->at[i]];
 
-	w->size = s->size;
+	w->size = s->bytes;
 	if (!w->len)
 		return 0;
 	memcpy(w->buf, s->data, s->len);
@@ -63,9 +63,12 @@ static int take(void *arg, size_t i, const struct ptc_admin_sample *s, struct pt
 
 static int flush(struct asking *c, struct ptc_error *err)
 {
-	struct ptc_admin_samples what = {
-		.dataset = c->o->dataset, .source = c->o->id, .samples = c->samples, .n = c->n, .uid = c->o->uid
-	};
+	struct ptc_admin_samples what = { .size = sizeof what,
+					  .dataset = c->o->dataset,
+					  .source = c->o->id,
+					  .samples = c->samples,
+					  .n = c->n,
+					  .uid = c->o->uid };
 	int rc;
 
 	if (!c->n)
@@ -144,9 +147,12 @@ static int ask_names(const struct ptc_fs_source *from, struct fs_origin *o, stru
 	if (!o->name_at)
 		return ptc_error_set(err, PTC_ENOMEM, "out of memory for the names of files");
 	for (; !rc && n.first < o->samples; n.first += CALL_NAMES) {
-		struct ptc_admin_samples what = {
-			.dataset = o->dataset, .source = o->id, .samples = samples, .uid = o->uid, .names = true
-		};
+		struct ptc_admin_samples what = { .size = sizeof what,
+						  .dataset = o->dataset,
+						  .source = o->id,
+						  .samples = samples,
+						  .uid = o->uid,
+						  .names = true };
 
 		what.n = (size_t)PTC_MIN(o->samples - n.first, (uint64_t)CALL_NAMES);
 		for (size_t i = 0; i < what.n; i++)
@@ -209,9 +215,13 @@ const char *fs_origin_name(const struct fs_origin *o, uint64_t sample)
 void fs_origin_ahead(const struct fs_part *p, uint32_t part, const uint64_t *samples, size_t n)
 {
 	const struct fs_origin *o = &p->origins[part];
-	struct ptc_admin_samples what = {
-		.dataset = o->dataset, .source = o->id, .samples = samples, .n = n, .uid = o->uid, .ahead = true
-	};
+	struct ptc_admin_samples what = { .size = sizeof what,
+					  .dataset = o->dataset,
+					  .source = o->id,
+					  .samples = samples,
+					  .n = n,
+					  .uid = o->uid,
+					  .ahead = true };
 
 	if (o->far_away && n) /* in vain: then they are read when they are asked for */
 		p->from->samples(p->from->arg, &what, NULL, NULL, NULL);

@@ -5,7 +5,7 @@
 
 #include "base/alloc.h"
 #include "base/check.h"
-#include "client/admin/ptcadmin.h"
+#include <ptc/admin_state.h>
 
 #include <stdatomic.h>
 #include <stdio.h>
@@ -76,14 +76,15 @@ static inline int data_sample(const struct ptc_admin_samples *what, bool text, s
 			      void *fn_arg, struct ptc_error *err)
 {
 	uint64_t sample = what->samples[i], from = what->offsets ? what->offsets[i] : 0;
-	struct ptc_admin_sample s = { .size = text ? data_text_bytes(sample) : data_pic_bytes(sample) };
+	struct ptc_admin_sample s = { .size = sizeof s,
+				      .bytes = text ? data_text_bytes(sample) : data_pic_bytes(sample) };
 	uint8_t *bytes;
 	int rc;
 
 	if (sample >= (text ? DATA_TEXTS : DATA_PICS) || (what->names && text))
 		return ptc_error_set(err, PTC_EINVAL, "no such sample");
-	if (what->offsets && from < s.size)
-		s.len = (size_t)PTC_MIN(s.size - from, (uint64_t)what->lengths[i]);
+	if (what->offsets && from < s.bytes)
+		s.len = (size_t)PTC_MIN(s.bytes - from, (uint64_t)what->lengths[i]);
 	if (what->names) {
 		s.name = data_pics[sample];
 		s.name_len = strlen(s.name);

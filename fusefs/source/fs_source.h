@@ -6,7 +6,7 @@
 #pragma once
 
 #include "base/limits.h"
-#include "client/admin/ptcadmin.h"
+#include <ptc/admin_state.h>
 #include "formats/job/job.h"
 #include "formats/state/state_files.h"
 #include "fusefs/source/chunk_file.h"

@@ -9,7 +9,7 @@
 #include "base/check.h"
 #include "base/cleanup.h"
 #include "base/sys/sys.h"
-#include "client/admin/ptcadmin_state.h"
+#include "client/admin/admin_locate.h"
 #include "formats/job/job.h"
 #include "formats/json.h"
 
@@ -30,7 +30,7 @@ _Static_assert(sizeof(struct ptc_fs_chunk) == sizeof(struct ptc_admin_chunk), "a
 
 struct state {
 	struct ptc_fs_state s; /* first: what callers see */
-	struct ptc_admin_export info;
+	struct ptc_admin_export *info;
 	struct ptc_job_desc desc;
 	struct ptc_declared declared; /* behind the layout, where it is */
 	struct ptc_state_kept *kept;
@@ -133,17 +133,17 @@ static void state_close(void *arg, struct ptc_fs_state *s)
 	ptc_declared_done(&st->declared);
 	ptc_free(st->kept);
 	ptc_job_desc_done(&st->desc);
-	ptc_admin_export_done(&st->info);
+	ptc_admin_export_done(st->info);
 	ptc_free(st);
 }
 
 static int kept_of(struct state *st, struct ptc_error *err)
 {
-	st->kept = ptc_calloc(PTC_MAX(st->info.nfiles, (size_t)1), sizeof(*st->kept));
+	st->kept = ptc_calloc(PTC_MAX(st->info->nfiles, (size_t)1), sizeof(*st->kept));
 	if (!st->kept)
 		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
-	for (size_t i = 0; i < st->info.nfiles; i++) {
-		const struct ptc_admin_file *f = &st->info.files[i];
+	for (size_t i = 0; i < st->info->nfiles; i++) {
+		const struct ptc_admin_file *f = &st->info->files[i];
 
 		st->kept[i] =
 			(struct ptc_state_kept){ f->field, f->name, f->header, f->header_len, f->items, f->nitems };
@@ -153,34 +153,34 @@ static int kept_of(struct state *st, struct ptc_error *err)
 
 static int layout_of(struct state *st, struct ptc_error *err)
 {
-	if (st->info.declared && !st->info.layout_len)
+	if (st->info->declared && !st->info->layout_len)
 		return 0; /* a daemon that does not say: no files of ranks */
-	return ptc_state_layout(&st->desc.spec, st->info.config, st->info.layout_json, st->info.layout_len,
+	return ptc_state_layout(&st->desc.spec, st->info->config, st->info->layout_json, st->info->layout_len,
 				&st->declared, &st->s.layout, err);
 }
 
 static int describe(struct state *st, const char *job, struct ptc_error *err)
 {
 	struct ptc_fs_state *s = &st->s;
-	int rc = ptc_job_from_json(st->info.spec, st->info.spec_len, &st->desc, err);
+	int rc = ptc_job_from_json(st->info->spec, st->info->spec_len, &st->desc, err);
 
 	rc = rc ? rc : kept_of(st, err);
 	rc = rc ? rc : layout_of(st, err);
-	if (!rc && strlen(st->info.uuid) != sizeof(s->uuid) - 1)
+	if (!rc && strlen(st->info->uuid) != sizeof(s->uuid) - 1)
 		rc = ptc_error_set(err, PTC_EVERSION, "the daemon is too old to serve files");
 	if (rc)
 		return rc;
 	snprintf(s->job, sizeof(s->job), "%s", job);
-	memcpy(s->uuid, st->info.uuid, sizeof(s->uuid));
-	s->generation = st->info.generation;
-	s->snapshot = st->info.snapshot;
-	s->step = st->info.step;
-	s->created_ms = st->info.created_ms;
-	s->config = st->info.config;
-	s->ranks_json = st->info.ranks_json;
+	memcpy(s->uuid, st->info->uuid, sizeof(s->uuid));
+	s->generation = st->info->generation;
+	s->snapshot = st->info->snapshot;
+	s->step = st->info->step;
+	s->created_ms = st->info->created_ms;
+	s->config = st->info->config;
+	s->ranks_json = st->info->ranks_json;
 	s->carried = st->desc.files.carried;
 	s->ncarried = st->desc.files.ncarried;
-	s->set = (struct ptc_state_set){ &st->desc.spec, st->kept, st->info.nfiles };
+	s->set = (struct ptc_state_set){ &st->desc.spec, st->kept, st->info->nfiles };
 	return 0;
 }
 
@@ -204,7 +204,7 @@ static int pin_state(void *arg, const struct ptc_fs_state *s, uint32_t ttl_ms, s
 {
 	struct ptc_fs_admin *a = arg;
 
-	return ptc_admin_pin(a->admin, s->job, &((const struct state *)s)->info, a->reader, ttl_ms, err);
+	return ptc_admin_pin(a->admin, s->job, ((const struct state *)s)->info, a->reader, ttl_ms, err);
 }
 
 /* ---- bytes ---- */
@@ -227,14 +227,14 @@ static int state_read(void *arg, const struct ptc_fs_state *s, const struct ptc_
 	struct ptc_fs_admin *a = arg;
 	ptc_auto_free struct ptc_admin_range *v = ptc_calloc(PTC_MAX(n, (size_t)1), sizeof(*v));
 	struct reader r = { fn, fn_arg };
-	const struct ptc_admin_ranges_fn fns = { .data = on_data, .arg = &r, .ahead = AHEAD };
+	const struct ptc_admin_ranges_fn fns = { .size = sizeof fns, .data = on_data, .arg = &r, .ahead = AHEAD };
 
 	if (!v)
 		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
 	for (size_t i = 0; i < n; i++)
 		v[i] = (struct ptc_admin_range){ ranges[i].ranked, ranges[i].rank, ranges[i].item, ranges[i].offset,
 						 ranges[i].length };
-	return ptc_admin_read_ranges(a->admin, s->job, &((const struct state *)s)->info, v, n, &fns, err);
+	return ptc_admin_read_ranges(a->admin, s->job, ((const struct state *)s)->info, v, n, &fns, err);
 }
 
 /* ---- where they lie ---- */
@@ -262,7 +262,7 @@ static int locate(void *arg, const struct ptc_fs_state *s, const struct ptc_fs_r
 	struct ptc_admin_spans spans = { .dev = file ? file->dev : 0, .ino = file ? file->ino : 0 };
 	int rc = pieces ? pieces_of(s, ranges, n, pieces, err) : ptc_error_set(err, PTC_ENOMEM, "out of memory");
 
-	rc = rc ? rc : ptc_admin_locate(a->admin, &((const struct state *)s)->info, pieces, n, &spans, err);
+	rc = rc ? rc : ptc_admin_locate(a->admin, ((const struct state *)s)->info, pieces, n, &spans, err);
 	if (rc) {
 		ptc_fs_chunk_file_unref(file);
 		return rc;

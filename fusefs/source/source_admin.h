@@ -2,7 +2,7 @@
 /* A source that asks a daemon over its control socket. */
 #pragma once
 
-#include "client/admin/ptcadmin.h"
+#include <ptc/admin.h>
 #include "fusefs/source/fs_source.h"
 
 struct ptc_fs_admin;

@@ -290,6 +290,23 @@ void ptc_item_elements(const struct ptc_spec *s, uint32_t item, const struct ptc
 	ret->ext[ret->ndim - 1] = ret->ext[ret->ndim - 1] * 8 / bits;
 }
 
+int ptc_allocation_in_order(uint32_t world, uint32_t nodes, uint32_t per_node, struct ptc_allocation *ret,
+			    struct ptc_error *err)
+{
+	struct ptc_device *ranks;
+
+	if (world > (uint64_t)nodes * per_node)
+		return ptc_error_set(err, PTC_ENODEVICES, "%u ranks need %u devices; %u nodes of %u have %llu", world,
+				     world, nodes, per_node, (unsigned long long)nodes * per_node);
+	ranks = ptc_calloc(world, sizeof(*ranks));
+	if (!ranks)
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	for (uint32_t r = 0; r < world; r++)
+		ranks[r] = (struct ptc_device){ r / per_node, r % per_node };
+	*ret = (struct ptc_allocation){ ranks, world };
+	return 0;
+}
+
 void ptc_allocation_done(struct ptc_allocation *a)
 {
 	if (!a)

@@ -58,6 +58,9 @@ struct ptc_allocation {
 	uint32_t world;
 }; /* rank -> device */
 void ptc_allocation_done(struct ptc_allocation *a);
+/* Ranks on the devices of `nodes` nodes in order, each of per_node devices. PTC_ENODEVICES: these are too few. */
+int ptc_allocation_in_order(uint32_t world, uint32_t nodes, uint32_t per_node, struct ptc_allocation *ret,
+			    struct ptc_error *err);
 
 /* What one node must hold: the distinct byte boxes of its ranks, per item, ascending item, then first element.
  * Boxes of one item are pairwise disjoint: equal ones of several ranks are listed once, overlapping ones are cut. Boxes

@@ -116,10 +116,10 @@ static int export_whole(struct ctl_export *ex, struct ptc_error *err)
 static int export_files(struct ctl_export *ex, struct ptc_error *err)
 {
 	const char *ranks = ctl_option(ex->c, "ranks");
-	int rc = ptc_job_from_json(ex->info.spec, ex->info.spec_len, &ex->desc, err);
+	int rc = ptc_job_from_json(ex->info->spec, ex->info->spec_len, &ex->desc, err);
 
-	if (!rc && ex->info.ndigests != ptc_spec_items(&ex->desc.spec))
-		rc = ptc_error_set(err, PTC_EPEER, "the daemon sent %zu digests for %zu items", ex->info.ndigests,
+	if (!rc && ex->info->ndigests != ptc_spec_items(&ex->desc.spec))
+		rc = ptc_error_set(err, PTC_EPEER, "the daemon sent %zu digests for %zu items", ex->info->ndigests,
 				   ptc_spec_items(&ex->desc.spec));
 	if (!rc)
 		rc = check_fields(ex, err);
@@ -146,7 +146,7 @@ static int export_files(struct ctl_export *ex, struct ptc_error *err)
 /* The same bytes, in the same files: what is written already may stay. A rank's part depends on the configuration too. */
 static bool same_state(const struct ctl_export *ex, const struct ptc_admin_export *now)
 {
-	const struct ptc_admin_export *was = &ex->info;
+	const struct ptc_admin_export *was = ex->info;
 	bool same = was->spec_len == now->spec_len && !memcmp(was->spec, now->spec, was->spec_len) &&
 		    was->ndigests == now->ndigests &&
 		    !memcmp(was->digests, now->digests, was->ndigests * sizeof(was->digests[0])) &&
@@ -176,7 +176,7 @@ static void say_again(const struct ctl_export *ex, const struct ptc_admin_export
 /* After a failure: takes up what is committed now. False: that is what was read, or it cannot be had; the failure stands. */
 static bool take_up(struct ctl_export *ex, int failure)
 {
-	struct ptc_admin_export now = { 0 };
+	struct ptc_admin_export *now;
 	bool moved, same;
 
 	if (!may_have_moved(failure) || ctl_interrupted())
@@ -184,16 +184,16 @@ static bool take_up(struct ctl_export *ex, int failure)
 	nanosleep(&(struct timespec){ .tv_nsec = RETRY_PAUSE * 1000000L }, NULL);
 	if (ptc_admin_export_info(ex->c->admin, ex->job, &now, NULL))
 		return false;
-	moved = now.generation != ex->info.generation || now.snapshot != ex->info.snapshot;
+	moved = now->generation != ex->info->generation || now->snapshot != ex->info->snapshot;
 	/* With ESTATE the daemon itself said so, and may know more in a moment. */
 	if (moved || failure == PTC_ESTATE ? ++ex->attempts >= ATTEMPTS
 					   : failure != PTC_EPEER || ++ex->peer_tries > PEER_TRIES) {
-		ptc_admin_export_done(&now);
+		ptc_admin_export_done(now);
 		return false;
 	}
-	same = same_state(ex, &now);
+	same = same_state(ex, now);
 	if (moved)
-		say_again(ex, &now, same);
+		say_again(ex, now, same);
 	if (!same) {
 		ex->written_ranks =
 			(uint32_t)PTC_MAX(ex->written_ranks, ex->finished / (1 + ex->desc.spec.nfields) + 1);
@@ -203,7 +203,7 @@ static bool take_up(struct ctl_export *ex, int failure)
 	}
 	ex->done_bytes = ex->file_bytes;
 	ptc_job_desc_done(&ex->desc);
-	ptc_admin_export_done(&ex->info);
+	ptc_admin_export_done(ex->info);
 	ex->info = now;
 	return true;
 }
@@ -227,11 +227,11 @@ static int print_written(const struct ctl_export *ex, struct ptc_error *err)
 {
 	ptc_auto_free char *text = NULL;
 	json_t *doc = json_pack("{s:i, s:s, s:I, s:I, s:I, s:O}", "version", 1, "job", ex->job, "generation",
-				(json_int_t)ex->info.generation, "snapshot", (json_int_t)ex->info.snapshot, "step",
-				(json_int_t)ex->info.step, "files", ex->written);
+				(json_int_t)ex->info->generation, "snapshot", (json_int_t)ex->info->snapshot, "step",
+				(json_int_t)ex->info->step, "files", ex->written);
 
-	if (doc && ex->info.as_of_ms)
-		json_object_set_new(doc, "as_of_ms", json_integer((json_int_t)ex->info.as_of_ms));
+	if (doc && ex->info->as_of_ms)
+		json_object_set_new(doc, "as_of_ms", json_integer((json_int_t)ex->info->as_of_ms));
 	text = doc ? ptc_json_text(doc) : NULL;
 	json_decref(doc);
 	return text ? ctl_print(ex->c, text, err) : ptc_error_set(err, PTC_ENOMEM, "out of memory");
@@ -255,7 +255,7 @@ static int run(struct ctl *c, struct ptc_error *err)
 		rc = ptc_admin_export_info(c->admin, ex.job, &ex.info, err);
 	if (rc)
 		return rc;
-	ctl_note_as_of(c, ex.info.as_of_ms);
+	ctl_note_as_of(c, ex.info->as_of_ms);
 	ctl_catch_signals();
 	ex.written = json_array();
 	rc = ex.written ? export(&ex, err) : ptc_error_set(err, PTC_ENOMEM, "out of memory");
@@ -264,7 +264,7 @@ static int run(struct ctl *c, struct ptc_error *err)
 	json_decref(ex.written);
 	ptc_free(ex.kept);
 	ptc_job_desc_done(&ex.desc);
-	ptc_admin_export_done(&ex.info);
+	ptc_admin_export_done(ex.info);
 	return rc;
 }
 

@@ -2,17 +2,18 @@
 /* Inside ptcctl export: files to write and where their bytes come from. */
 #pragma once
 
-#include "client/admin/ptcadmin_state.h"
 #include "client/ctl/line/ctl.h"
 #include "client/ctl/show/show.h"
 #include "formats/job/job.h"
 #include "formats/json.h"
 #include "formats/state/state_files.h"
 
+#include <ptc/admin_state.h>
+
 struct ctl_export {
 	struct ctl *c;
 	const char *job;
-	struct ptc_admin_export info;
+	struct ptc_admin_export *info;
 	struct ptc_job_desc desc;
 	struct ptc_state_kept *kept; /* what info says was imported */
 	struct ctl_progress progress;

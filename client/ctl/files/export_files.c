@@ -48,11 +48,11 @@ int ctl_export_write(struct ctl_export *ex, const char *path, const struct ptc_s
 int ctl_export_kept(struct ctl_export *ex, struct ptc_error *err)
 {
 	ptc_free(ex->kept);
-	ex->kept = ptc_calloc(PTC_MAX(ex->info.nfiles, 1), sizeof(*ex->kept));
+	ex->kept = ptc_calloc(PTC_MAX(ex->info->nfiles, 1), sizeof(*ex->kept));
 	if (!ex->kept)
 		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
-	for (size_t i = 0; i < ex->info.nfiles; i++) {
-		const struct ptc_admin_file *f = &ex->info.files[i];
+	for (size_t i = 0; i < ex->info->nfiles; i++) {
+		const struct ptc_admin_file *f = &ex->info->files[i];
 
 		ex->kept[i] =
 			(struct ptc_state_kept){ f->field, f->name, f->header, f->header_len, f->items, f->nitems };
@@ -62,7 +62,7 @@ int ctl_export_kept(struct ctl_export *ex, struct ptc_error *err)
 
 static struct ptc_state_set state_of(const struct ctl_export *ex)
 {
-	return (struct ptc_state_set){ &ex->desc.spec, ex->kept, ex->info.nfiles };
+	return (struct ptc_state_set){ &ex->desc.spec, ex->kept, ex->info->nfiles };
 }
 
 int ctl_export_file(struct ctl_export *ex, size_t field, const char *path, struct ptc_error *err)

@@ -53,8 +53,8 @@ int ctl_export_ranks(struct ctl_export *ex, const char *dir, struct ptc_error *e
 {
 	struct ptc_layout *layout = NULL;
 	struct ptc_declared declared;
-	int rc = ptc_state_layout(&ex->desc.spec, ex->info.config, ex->info.layout_json, ex->info.layout_len, &declared,
-				  &layout, err);
+	int rc = ptc_state_layout(&ex->desc.spec, ex->info->config, ex->info->layout_json, ex->info->layout_len,
+				  &declared, &layout, err);
 
 	if (rc)
 		return rc;

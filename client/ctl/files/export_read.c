@@ -38,11 +38,11 @@ static int on_end(void *arg, size_t i, struct ptc_error *err)
 				     "rank %" PRIu32 ", tensor \"%s\": its node sent %" PRIu64 " bytes of %" PRIu64,
 				     r->file->rank, ptc_item_name(spec, item, text, sizeof(text)), bytes,
 				     r->file->bytes[i]);
-	if (!r->file->ranked && digest != out->ex->info.digests[item])
+	if (!r->file->ranked && digest != out->ex->info->digests[item])
 		return ptc_error_set(err, PTC_EDIGEST,
 				     "tensor \"%s\": digest %016" PRIx64 ", committed was %016" PRIx64,
 				     ptc_item_name(spec, item, text, sizeof(text)), digest,
-				     out->ex->info.digests[item]);
+				     out->ex->info->digests[item]);
 	return 0;
 }
 
@@ -56,7 +56,9 @@ int ctl_read_items(struct ctl_out *out, const struct ptc_state_file *file, struc
 {
 	ptc_auto_free struct ptc_admin_range *ranges = ptc_calloc(PTC_MAX(file->n, 1), sizeof(*ranges));
 	struct reader r = { out, file };
-	const struct ptc_admin_ranges_fn fn = { .data = on_data, .end = on_end, .stop = on_wait, .arg = &r };
+	const struct ptc_admin_ranges_fn fn = {
+		.size = sizeof fn, .data = on_data, .end = on_end, .stop = on_wait, .arg = &r
+	};
 	struct ctl_export *ex = out->ex;
 
 	if (!ranges)
@@ -65,5 +67,5 @@ int ctl_read_items(struct ctl_out *out, const struct ptc_state_file *file, struc
 		ranges[i] = (struct ptc_admin_range){ file->ranked, file->rank, file->items[i], 0, file->bytes[i] };
 	out->digest = 0;
 	out->bytes = 0;
-	return ptc_admin_read_ranges(ex->c->admin, ex->job, &ex->info, ranges, file->n, &fn, err);
+	return ptc_admin_read_ranges(ex->c->admin, ex->job, ex->info, ranges, file->n, &fn, err);
 }

@@ -299,7 +299,7 @@ static int check_early(const char *path, struct ptc_error *err)
 static int import(struct ctl *c, const struct ctl_target *target, unsigned nstreams, struct ptc_error *err)
 {
 	struct ctl_import im = { .c = c, .job = c->args[0] };
-	struct ptc_admin_import begun = { 0 };
+	struct ptc_admin_import *begun;
 	int rc;
 
 	rc = check_early(c->args[1], err);
@@ -310,12 +310,12 @@ static int import(struct ctl *c, const struct ctl_target *target, unsigned nstre
 	if (rc)
 		return rc;
 	ctl_catch_signals();
-	rc = transfer(&im, &begun, nstreams, err);
+	rc = transfer(&im, begun, nstreams, err);
 	/* Once the commit was asked for, how the import ends is the daemon's. */
 	if (rc && !im.committing)
-		ptc_admin_abort(c->admin, im.job, begun.id, NULL);
+		ptc_admin_abort(c->admin, im.job, begun->id, NULL);
 	import_done(&im);
-	ptc_admin_import_done(&begun);
+	ptc_admin_import_done(begun);
 	return rc;
 }
 

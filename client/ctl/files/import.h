@@ -2,10 +2,11 @@
 /* Inside ptcctl import: the files that were read and what is sent of them. */
 #pragma once
 
-#include "client/admin/ptcadmin_state.h"
 #include "client/ctl/line/ctl.h"
 #include "formats/job/job.h"
 #include "formats/tensors/safetensors.h"
+
+#include <ptc/admin_state.h>
 
 struct ctl_import {
 	struct ctl *c;

@@ -102,7 +102,9 @@ int ctl_logs_show(struct ctl *c, const struct ptc_admin_logs *what, struct ptc_e
 static int run(struct ctl *c, struct ptc_error *err)
 {
 	const char *rank = ctl_option(c, "rank"), *lines = ctl_option(c, "lines");
-	struct ptc_admin_logs what = { .job = c->args[0], .follow = ctl_option(c, "follow") != NULL };
+	struct ptc_admin_logs what = { .size = sizeof what,
+				       .job = c->args[0],
+				       .follow = ctl_option(c, "follow") != NULL };
 	uint64_t number = 0, most = 0;
 	int rc = 0;
 

@@ -129,7 +129,7 @@ static int put_end(struct ctl *c, const char *job, struct ptc_error *err)
 
 static int start(struct ctl *c, const struct ctl_target *target, bool created, struct ptc_error *err)
 {
-	const struct ptc_admin_logs what = { .job = target->t.job, .all = true, .follow = true };
+	const struct ptc_admin_logs what = { .size = sizeof what, .job = target->t.job, .all = true, .follow = true };
 	bool follow = ctl_option(c, "follow") != NULL;
 	struct ctl_follow f = { .detach = !follow && !ctl_option(c, "wait") };
 	int rc;

@@ -10,8 +10,8 @@
 #pragma once
 
 #include "base/status.h"
-#include "client/admin/ptcadmin.h"
 
+#include <ptc/admin.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>

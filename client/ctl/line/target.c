@@ -50,7 +50,7 @@ static int check_config(const char *text, uint32_t gpus, struct ptc_error *err)
 int ctl_target_get(const struct ctl *c, const char *job, struct ctl_target *ret_target, struct ptc_error *err)
 {
 	const char *gpus = ctl_option(c, "gpus"), *nodes = ctl_option(c, "nodes");
-	struct ctl_target target = { .t = { .job = job, .config = ctl_option(c, "config") } };
+	struct ctl_target target = { .t = { .size = sizeof target.t, .job = job, .config = ctl_option(c, "config") } };
 	uint64_t n = 0;
 	int rc = 0;
 

@@ -226,20 +226,7 @@ int ctl_offline_layout(const struct ptc_spec *s, const char *what, const char *c
 int ctl_offline_in_order(const struct ctl_offline *o, const struct ptc_layout *l, struct ptc_allocation *ret,
 			 struct ptc_error *err)
 {
-	const struct ctl_cluster *k = &o->cluster;
-	uint32_t world = ptc_layout_world(l);
-	struct ptc_device *ranks;
-
-	if (world > (uint64_t)k->nodes * k->per_node)
-		return ptc_error_set(err, PTC_ENODEVICES, "%u ranks need %u devices; %u nodes of %u have %llu", world,
-				     world, k->nodes, k->per_node, (unsigned long long)k->nodes * k->per_node);
-	ranks = ptc_calloc(world, sizeof(*ranks));
-	if (!ranks)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
-	for (uint32_t r = 0; r < world; r++)
-		ranks[r] = (struct ptc_device){ r / k->per_node, r % k->per_node };
-	*ret = (struct ptc_allocation){ ranks, world };
-	return 0;
+	return ptc_allocation_in_order(ptc_layout_world(l), o->cluster.nodes, o->cluster.per_node, ret, err);
 }
 
 int ctl_switch_plan(const struct ctl_switch *s, ptc_move_fn fn, void *arg, bool keep, struct ptc_plan **ret_plan,

@@ -145,8 +145,8 @@ static int take_nodes(const struct ctl *c, struct ptc_admin_target *t, char **re
 
 int ctl_advise_online(struct ctl *c, struct ptc_error *err)
 {
-	struct ptc_admin_advice ask = { .objective = ctl_option(c, "objective") };
-	struct ptc_admin_target t = { .job = c->args[0] };
+	struct ptc_admin_advice ask = { .size = sizeof ask, .objective = ctl_option(c, "objective") };
+	struct ptc_admin_target t = { .size = sizeof t, .job = c->args[0] };
 	const char *horizon = ctl_option(c, "horizon");
 	ptc_auto_free const char **nodes = NULL;
 	ptc_auto_free char *names = NULL;

@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Behind the handles of <ptc/admin_plan.h>. Between admin_spec.c and admin_moves.c. A handle lives while its creator or a
+ * handle made of it uses it; what it points to is immutable, so that threads may share it. */
+#pragma once
+
+#include "base/status.h"
+#include "formats/job/job.h"
+#include "reshard/layout/layout.h"
+
+#include <ptc/admin_plan.h>
+#include <stdatomic.h>
+
+struct ptc_admin_spec {
+	atomic_uint users;
+	struct ptc_job_desc job;
+};
+struct ptc_admin_layout {
+	atomic_uint users;
+	struct ptc_admin_spec *spec;
+	struct ptc_layout *layout; /* borrows the spec's job */
+};

@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* libptcadmin: control of a ptc cluster through any of its daemons.
+ *
+ *     struct ptc_admin_opts opts = { .size = sizeof opts };      // the daemon of this node
+ *     struct ptc_error err = PTC_ERROR_INIT;
+ *     struct ptc_admin *a;
+ *     char *json;
+ *     if (ptc_admin_open(&opts, &a, &err) || ptc_admin_status(a, "gpt", &json, &err))
+ *             fail(err.text);
+ *     puts(json);                                                 // docs/control.md has its members
+ *     ptc_admin_free(json);
+ *     ptc_admin_close(a);
+ *
+ * This header has the handle, documents, jobs, datasets and events. <ptc/admin_state.h> has the bytes of a job's state.
+ * <ptc/admin_plan.h> reads job files and plans switches; for these a program needs no daemon and no handle.
+ *
+ * Returns: 0, or a negative code of <ptc/error.h>; then `err` has one line for a person. `err` may be NULL. A ret_ argument
+ * is set on success only. Every call can fail with PTC_EINVAL (an argument; nothing changed), PTC_EPEER (no daemon answers,
+ * or its connection broke), PTC_ETIMEOUT, PTC_EVERSION (the daemon speaks another version), PTC_EPERM, PTC_ENOMEM, and with
+ * the code that the daemon answers. The library repeats no call.
+ * Threads: calls block. Several threads may use one handle at once; one thread at a time may use a stream or a reading.
+ * Callbacks run in the thread of the call. A handle is not usable in a child after fork.
+ * Ownership: strings and arrays passed in are borrowed for the call. Text that a ret_ argument receives is the caller's, who
+ * releases it with ptc_admin_free. What a callback receives is borrowed until the callback returns.
+ * Compatibility: a struct begins with `size`. In a struct that the program fills it sets `size` to sizeof and leaves members
+ * that it does not use zero. In a struct that the library fills, `size` says how many bytes the library knows. Later
+ * versions add members at the end. A struct without `size` is an element of an array and never grows. PTC_EVERSION: the
+ * program sets a member that this version of the library does not know. */
+#ifndef PTC_ADMIN_H
+#define PTC_ADMIN_H
+
+#include <ptc/error.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define PTC_ADMIN_DEFAULT_SOCKET "/run/ptc/control.sock"
+
+/* ---- handles ---------------------------------------------------------------- */
+
+struct ptc_admin;
+struct ptc_admin_opts {
+	size_t size;
+	const char *socket; /* path of the daemon's socket, where server is NULL; NULL: PTC_ADMIN_DEFAULT_SOCKET */
+	const char *server; /* HOST:PORT, by mutual TLS with the three files below; NULL: the socket */
+	const char *ca_path, *cert_path, *key_path;
+	const char *member; /* with server: the DNS name in the certificates of the cluster's nodes; NULL: "ptc-node" */
+	int timeout_ms;     /* of each call that is not a stream; 0: one minute */
+	int stream_timeout_ms; /* of each stream; 0: none */
+};
+/* Makes a handle. The first call connects it, so a missing daemon is not an error here. opts NULL: all defaults. PTC_EIO: a
+ * TLS file cannot be read, or fewer than 16 descriptors are free. */
+PTC_ADMIN_API int ptc_admin_open(const struct ptc_admin_opts *opts, struct ptc_admin **ret_admin,
+				 struct ptc_error *err);
+/* After the last call on the handle returned. NULL ok. Always returns NULL. */
+PTC_ADMIN_API struct ptc_admin *ptc_admin_close(struct ptc_admin *admin);
+/* Releases text that the library gave out. NULL ok. */
+PTC_ADMIN_API void ptc_admin_free(void *p);
+/* The library's version, e.g. "0.1.0". Static memory. */
+PTC_ADMIN_API const char *ptc_admin_version(void);
+
+/* ---- documents: JSON as docs/control.md describes it -------------------------- */
+
+PTC_ADMIN_API int ptc_admin_nodes(struct ptc_admin *a, char **ret_json, struct ptc_error *err);
+PTC_ADMIN_API int ptc_admin_job_list(struct ptc_admin *a, char **ret_json, struct ptc_error *err);
+/* job "" or NULL: every job of the caller. PTC_ENOTFOUND: there is no such job; so for every function that names one. */
+PTC_ADMIN_API int ptc_admin_status(struct ptc_admin *a, const char *job, char **ret_json, struct ptc_error *err);
+PTC_ADMIN_API int ptc_admin_snapshots(struct ptc_admin *a, const char *job, char **ret_json, struct ptc_error *err);
+/* How far the committed state of a job has consumed each of its datasets. */
+PTC_ADMIN_API int ptc_admin_data(struct ptc_admin *a, const char *job, char **ret_json, struct ptc_error *err);
+
+/* ---- jobs --------------------------------------------------------------------- */
+
+/* spec: canonical JSON, len bytes, as ptc_admin_spec_json (<ptc/admin_plan.h>) makes it of a job file. ret_json: the job's
+ * status. PTC_EEXIST: the name is taken. */
+PTC_ADMIN_API int ptc_admin_job_create(struct ptc_admin *a, const void *spec, size_t len, char **ret_uuid,
+				       char **ret_json, struct ptc_error *err);
+/* PTC_ESTATE: the job runs, or a switch of it is under way. */
+PTC_ADMIN_API int ptc_admin_job_delete(struct ptc_admin *a, const char *job, struct ptc_error *err);
+/* Ends a switch or an import before its commit. id: of the one import that is meant; 0: whatever is under way. PTC_ESTATE:
+ * nothing is, or its commit has begun. */
+PTC_ADMIN_API int ptc_admin_abort(struct ptc_admin *a, const char *job, uint64_t id, struct ptc_error *err);
+
+/* Where a job is to run. */
+struct ptc_admin_target {
+	size_t size;
+	const char *job;
+	const char *config;       /* e.g. "tp=2,pp=2"; NULL: the job's table says which one `gpus` devices get */
+	uint32_t gpus;            /* devices; 0: as many as config needs */
+	const char *const *nodes; /* only these; NULL: any */
+	size_t nnodes;
+};
+/* What ptc_admin_resize would do, as JSON; nothing changes. */
+PTC_ADMIN_API int ptc_admin_plan(struct ptc_admin *a, const struct ptc_admin_target *target, char **ret_json,
+				 struct ptc_error *err);
+
+/* What the planner says of target->gpus devices or, with `first`, of each number of devices from there on. */
+struct ptc_admin_advice {
+	size_t size;
+	uint32_t first, horizon_ms; /* horizon_ms 0: the daemon's own */
+	const char *objective;      /* NULL: throughput */
+};
+/* JSON (docs/control.md). target->config does not matter. */
+PTC_ADMIN_API int ptc_admin_advise(struct ptc_admin *a, const struct ptc_admin_target *target,
+				   const struct ptc_admin_advice *ask, char **ret_json, struct ptc_error *err);
+/* The profile of the cluster, as JSON. action: "show", "measure", or "set", which takes text as a profile's file has it. */
+PTC_ADMIN_API int ptc_admin_profile(struct ptc_admin *a, const char *action, const char *text, char **ret_json,
+				    struct ptc_error *err);
+
+/* ---- long work ------------------------------------------------------------------ */
+
+struct ptc_admin_progress { /* borrowed for the callback */
+	size_t size;
+	const char *phase;
+	uint64_t bytes_done, bytes_total; /* total 0: not known */
+	const char *text;                 /* for a person; "": nothing to say */
+	bool finished;                    /* the last one */
+	const char *summary;              /* JSON, with finished */
+};
+/* Not 0: stop listening. The call then returns PTC_ECANCELED; the work that it started goes on. */
+typedef int (*ptc_admin_progress_fn)(void *arg, const struct ptc_admin_progress *progress);
+/* Each of these returns 0 once the daemon has said that the work is finished. fn may be NULL. */
+PTC_ADMIN_API int ptc_admin_resize(struct ptc_admin *a, const struct ptc_admin_target *target, ptc_admin_progress_fn fn,
+				   void *arg, struct ptc_error *err);
+/* Moves the jobs off a node, or only this job (NULL: all of them). The node gets no ranks until ptc_admin_undrain. */
+PTC_ADMIN_API int ptc_admin_drain(struct ptc_admin *a, const char *node, const char *job, ptc_admin_progress_fn fn,
+				  void *arg, struct ptc_error *err);
+PTC_ADMIN_API int ptc_admin_undrain(struct ptc_admin *a, const char *node, ptc_admin_progress_fn fn, void *arg,
+				    struct ptc_error *err);
+/* Reads every stored byte of a job and compares it with its digests. PTC_EDIGEST: some differ. */
+PTC_ADMIN_API int ptc_admin_verify(struct ptc_admin *a, const char *job, ptc_admin_progress_fn fn, void *arg,
+				   struct ptc_error *err);
+
+/* ---- live jobs: docs/control.md, "Live jobs" --------------------------------------- */
+
+/* Starts the ranks of a job; finished once they run. config NULL and gpus 0: as the job ran last, or as its table says. */
+PTC_ADMIN_API int ptc_admin_run(struct ptc_admin *a, const struct ptc_admin_target *target, ptc_admin_progress_fn fn,
+				void *arg, struct ptc_error *err);
+/* Takes a snapshot and ends the ranks. now: ends them without a snapshot. */
+PTC_ADMIN_API int ptc_admin_stop(struct ptc_admin *a, const char *job, bool now, ptc_admin_progress_fn fn, void *arg,
+				 struct ptc_error *err);
+/* Takes a snapshot; the ranks go on. */
+PTC_ADMIN_API int ptc_admin_snapshot(struct ptc_admin *a, const char *job, ptc_admin_progress_fn fn, void *arg,
+				     struct ptc_error *err);
+
+struct ptc_admin_logs {
+	size_t size;
+	const char *job;
+	bool all; /* of every rank; false: of `rank` */
+	uint32_t rank;
+	bool follow;    /* until the job is no longer live */
+	uint32_t lines; /* begin this many lines before the end; 0: at the start */
+};
+/* Whole lines that one rank wrote, each with its newline; any bytes. Not 0: stop; the call returns PTC_ECANCELED. */
+typedef int (*ptc_admin_log_fn)(void *arg, uint32_t rank, const void *data, size_t len);
+PTC_ADMIN_API int ptc_admin_logs(struct ptc_admin *a, const struct ptc_admin_logs *what, ptc_admin_log_fn fn, void *arg,
+				 struct ptc_error *err);
+
+/* ---- datasets: docs/dataset.md ------------------------------------------------------- */
+
+/* json: a dataset's document. The daemon notes the caller as its owner. here: only the daemon's node has the source, and
+ * other nodes read it from there; this needs the daemon's socket. */
+PTC_ADMIN_API int ptc_admin_dataset_add(struct ptc_admin *a, const char *json, bool here, struct ptc_error *err);
+PTC_ADMIN_API int ptc_admin_dataset_remove(struct ptc_admin *a, const char *name, struct ptc_error *err);
+PTC_ADMIN_API int ptc_admin_dataset_list(struct ptc_admin *a, char **ret_json, struct ptc_error *err);
+/* ---- events ---------------------------------------------------------------------------- */
+
+/* json: one event. Not 0: stop; the call returns PTC_ECANCELED. */
+typedef int (*ptc_admin_event_fn)(void *arg, const char *json);
+/* Events with numbers above `after`, at most `limit` (0: all). follow: waits for more after these. job NULL: of every job. */
+PTC_ADMIN_API int ptc_admin_events(struct ptc_admin *a, const char *job, bool follow, uint64_t after, uint32_t limit,
+				   ptc_admin_event_fn fn, void *arg, struct ptc_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
