@@ -4,6 +4,7 @@ is restored itself and by export."""
 import concurrent.futures
 import json
 import os
+import re
 import signal
 import subprocess
 import unittest.mock
