@@ -293,9 +293,9 @@ class Plan(harness.Case):
         total, blocks, most = self.pricing(case, old, new, groups), [b for g in groups for b in g], 0
         held = {d: old.rank[r] for r, d in enumerate(case.was) if case.usable[d[0]]}
         keeps = [[int((new.rank[r] & held[d]) @ new.bytes) if d in held else 0 for d in case.may] for r in range(case.new.world)]
-        for slots in itertools.permutations(range(len(case.may)), case.new.world):
-            kept = sum(keeps[r][d] for r, d in enumerate(slots))
-            nodes = [case.may[d][0] for d in slots]
+        for devices in itertools.permutations(range(len(case.may)), case.new.world):
+            kept = sum(keeps[r][d] for r, d in enumerate(devices))
+            nodes = [case.may[d][0] for d in devices]
             where = tuple(nodes[b[0]] for b in blocks)
             if kept > most and all(len({nodes[r] for r in b}) == 1 for b in blocks) and \
                     self.admissible(case, groups, slots, where) and total(where) == best:
