@@ -601,10 +601,10 @@ static void stop(struct process *p)
 	ptc_pulls_wait();
 	if (d->loop)
 		ptc_loop_stop(d->loop); /* server threads waiting for the loop get PTC_ECANCELED */
-	d->controllers.measuring = ptc_measuring_free(d->controllers.measuring);
 	p->direct_reads = ptc_direct_reads_free(p->direct_reads);
 	p->control = ptc_rpc_server_free(p->control, SHUTDOWN_GRACE_MS);
 	p->peers = ptc_rpc_server_free(p->peers, SHUTDOWN_GRACE_MS);
+	d->controllers.measuring = ptc_measuring_free(d->controllers.measuring); /* calls that make jobs use it */
 	p->planning = ptc_planning_free(p->planning);
 	d->samples = ptc_samples_free(d->samples);
 	d->client = ptc_rpc_client_free(d->client);

@@ -154,7 +154,9 @@ struct ptc_plan_request {
 	bool or_same;     /* neither is given: as the job is, or the largest of its table that fits ... */
 	bool or_one;      /* ... or, where none does, one rank */
 	char **nodes;
-	size_t nnodes; /* restrict to these; 0: any */
+	size_t nnodes;                      /* restrict to these; 0: any */
+	bool (*gone)(const void *gone_arg); /* nobody wants advice any more; NULL: somebody does */
+	const void *gone_arg;
 };
 struct ptc_planned {
 	struct ptc_generation_doc to;

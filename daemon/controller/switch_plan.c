@@ -666,7 +666,9 @@ static int planner_ask(struct pricer *pr, const struct ptc_plan_request *req, st
 					.horizon_s = req->horizon_s,
 					.objective = (enum ptc_objective)req->objective,
 					.price = price_config,
-					.arg = pr };
+					.arg = pr,
+					.gone = req->gone,
+					.gone_arg = req->gone_arg };
 	int rc = from_layout(pr->all, pr->v, pr->desc, &pr->now, err);
 
 	if (rc == 0 && shape_of(pr->p, &pr->shape) != 0)

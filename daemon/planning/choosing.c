@@ -380,8 +380,15 @@ static int range(const struct ptc_planning_ask *ask, struct ptc_job_work *w, uin
 	if (rc)
 		return rc;
 	rows = json_array();
-	for (uint32_t n = first; n <= ask->gpus; n++)
+	for (uint32_t n = first; n <= ask->gpus && rc == 0; n++) {
 		json_array_append_new(rows, count_row(p, n));
+		if (ask->gone && ask->gone(ask->gone_arg))
+			rc = ptc_error_set(err, PTC_ECANCELED, "nobody waits for the advice any more");
+	}
+	if (rc) {
+		json_decref(rows);
+		return rc;
+	}
 	root = head(w, ask);
 	if (!root) {
 		json_decref(rows);

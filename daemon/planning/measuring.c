@@ -23,6 +23,7 @@
 
 #define RUNS       128 /* jobs that one daemon measures */
 #define NOTES      64
+#define NOTE_LOOKS 10 /* by then a job is listed again that was listed last while it was switched */
 #define CREATED    16 /* jobs made since the last look; of more the planner computes when it is asked */
 #define TICK_MS    1000
 #define SLOW_NS    INT64_C(10000000000) /* between looks at what is measured */
@@ -39,6 +40,7 @@ struct note {
 	char uuid[PTC_UUID_TEXT];
 	uint64_t generation;
 	char *summary;
+	unsigned looks; /* that did not find its run */
 };
 struct watched {
 	struct ptc_measuring_run run; /* its config is ours */
@@ -318,8 +320,10 @@ static bool take_note(struct ptc_measuring *m, struct note *n)
 	struct watched *w = find(m, n->uuid);
 	json_t *summary = NULL;
 
-	if (!w || w->run.generation < n->generation)
-		return !w; /* not listed: it does not run, or has no model */
+	if (!w)
+		return ++n->looks == NOTE_LOOKS; /* it does not run */
+	if (w->run.generation < n->generation)
+		return false;
 	if (w->wanted && w->run.generation == n->generation &&
 	    ptc_json_load("summary", n->summary, strlen(n->summary), &summary, NULL) == 0) {
 		add_change(m, w, summary);
@@ -474,7 +478,7 @@ static void tick(struct ptc_measuring *m)
 			watched_done(&m->w[i]);
 	m->n = kept;
 	take_notes(m);
-	for (size_t i = 0; i < m->n; i++)
+	for (size_t i = 0; i < m->n && !atomic_load(&m->stop); i++)
 		look(m, &m->w[i]);
 	prepare(m);
 }

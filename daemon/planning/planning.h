@@ -65,6 +65,8 @@ struct ptc_planning_ask {
 	enum ptc_objective objective;
 	ptc_planning_price_fn price; /* NULL: switches are free */
 	void *arg;
+	bool (*gone)(const void *gone_arg); /* nobody wants the answer any more; NULL: somebody does */
+	const void *gone_arg;
 };
 struct ptc_planning_answer {
 	struct ptc_config config;
@@ -76,7 +78,7 @@ struct ptc_planning_answer {
 /* The choice of planner/ alone; who else has a say (--config, the job's table) is ptc_plan_switch's business. */
 int ptc_planning_choose(struct ptc_planning *p, const struct ptc_planning_ask *ask, struct ptc_planning_answer *ret,
 			struct ptc_error *err);
-/* The best of each number of devices from `first` to ask->gpus, by the frontier; as JSON. */
+/* The best of each number of devices from `first` to ask->gpus, by the frontier; as JSON. PTC_ECANCELED: ask->gone. */
 int ptc_planning_range(struct ptc_planning *p, const struct ptc_planning_ask *ask, uint32_t first, json_t **ret_json,
 		       struct ptc_error *err);
 

@@ -6,6 +6,9 @@
 
 /* Frames by hand, with the token of this process. */
 int test_rank_raw(void);
+/* Frames by hand: declares a tensor "t" of so many bytes, and each byte as an allocation of its own on a device. */
+#define TEST_RANGES_BYTES 4096
+int test_rank_ranges(void);
 /* Each call of ptc.h in a way it forbids. */
 int test_rank_misuse(void);
 

@@ -383,3 +383,56 @@ int test_rank_raw(void)
 	hang_up(&c);
 	return 0;
 }
+
+/* ---- many ranges ---------------------------------------------------------------------- */
+
+static void say_all(struct ptc_local_conn *c, uint16_t type, struct ptc_local_out *o)
+{
+	struct pollfd p = { .fd = c->fd, .events = POLLOUT };
+	size_t offset = 0;
+	int rc;
+
+	while ((rc = ptc_local_send(c, type, o->data, o->len, -1, &offset)) == 0)
+		expect(poll(&p, 1, 20000) == 1, "ptcd does not read on");
+	expect(rc > 0, "cannot send");
+	o->len = 0;
+}
+
+int test_rank_ranges(void)
+{
+	static uint8_t bytes[TEST_RANGES_BYTES];
+	static const uint8_t ipc[PTC_LOCAL_IPC_BYTES];
+	struct ptc_local_box box = { .extent = { sizeof bytes }, .address = (uintptr_t)bytes, .stride = { 1 } };
+	struct ptc_local_out o = { .grow = realloc };
+	struct ptc_local_conn c;
+	int32_t code;
+	int type;
+
+	wait_until_known();
+	c = welcome("a good HELLO is not welcome");
+	say_all(&c, PTC_LOCAL_NEXT, &o);
+	do
+		type = hear(&c, &code);
+	while (type > 0 && type != PTC_LOCAL_GENERATION);
+	expect(type == PTC_LOCAL_GENERATION, "no generation comes");
+	ptc_local_put_tensor(
+		&o,
+		&(struct ptc_local_tensor){
+			.name = "t", .field = "", .dtype = "U8", .ndim = 1, .shape = { sizeof bytes }, .nboxes = 1 },
+		&box);
+	say_all(&c, PTC_LOCAL_TENSOR, &o);
+	for (size_t i = 0; i < sizeof bytes; i++) {
+		ptc_local_put_device(&o, &(struct ptc_local_device){ .address = box.address + i,
+								     .bytes = 1,
+								     .uuid = "GPU-none",
+								     .why = "",
+								     .ipc = ipc });
+		say_all(&c, PTC_LOCAL_DEVICE, &o);
+	}
+	ptc_local_put_number(&o, 0);
+	say_all(&c, PTC_LOCAL_DECLARED, &o);
+	free(o.data);
+	while (hear(&c, &code) > 0)
+		;
+	return 0;
+}

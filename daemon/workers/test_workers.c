@@ -288,6 +288,8 @@ static int rank_main(int argc, char **argv)
 	}
 	if (strcmp(how, "raw") == 0)
 		return test_rank_raw();
+	if (strcmp(how, "ranges") == 0)
+		return test_rank_ranges();
 	if (strcmp(how, "misuse") == 0)
 		return test_rank_misuse();
 	if (strcmp(how, "turns") == 0)
@@ -1474,6 +1476,27 @@ static void test_hostile_rank(void **state)
 	assert_non_null(strstr(err.text, "status 0"));
 }
 
+/* Bytes that are read twice are of each range twice: more pieces than there are ranges and spans. */
+static void test_many_device_ranges(void **state)
+{
+	struct group *g = group(1, 1, PTC_MODE_RESTART, "ranges", NULL);
+	struct ptc_error err = PTC_ERROR_INIT;
+	static char bytes[3 * TEST_RANGES_BYTES];
+	struct iovec there[3], here = { bytes, sizeof bytes };
+	struct ptc_slot_view *v;
+	size_t n;
+
+	(void)state;
+	ok(ptc_workers_start(t.w, &g->desc, WAIT, &err), &err);
+	ok(ptc_workers_build(t.w, &g->desc, 0, false, NULL, WAIT, &err), &err);
+	ok(ptc_workers_slots(t.w, &g->desc.key, &v, &n, &err), &err);
+	for (size_t i = 0; i < PTC_ARRAY_LEN(there); i++)
+		there[i] = (struct iovec){ (void *)(uintptr_t)v[0].tensors[0].regions[0].address, TEST_RANGES_BYTES };
+	assert_int_equal(slot_read(&v[0], there, PTC_ARRAY_LEN(there), &here, 1, &err), PTC_ESTATE);
+	assert_non_null(strstr(err.text, "has to copy its device memory itself"));
+	ptc_workers_slots_done(t.w, v, n);
+}
+
 static void test_misuse(void **state)
 {
 	struct group *g = group(1, 1, PTC_MODE_RESTART, "misuse", NULL);
@@ -2039,6 +2062,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test_setup_teardown(test_deaf, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_status, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_hostile_rank, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_many_device_ranges, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_misuse, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_stolen_token, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_memory_is_guarded, setup, teardown),

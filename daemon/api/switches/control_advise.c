@@ -23,6 +23,12 @@ static int objective_of(const char *text, int *ret, struct ptc_error *err)
 		       : 0;
 }
 
+/* A range of thousands takes long: who has gone does not keep us from the others. */
+static bool gone(const void *call)
+{
+	return ptc_rpc_call_cancelled(call);
+}
+
 PTC_CONTROL_HANDLER(ptc_control_advise)
 {
 	struct ptc_daemon *d = arg;
@@ -38,7 +44,9 @@ PTC_CONTROL_HANDLER(ptc_control_advise)
 	pr = (struct ptc_plan_request){ .gpus = req->gpus,
 					.horizon_s = PTC_MIN(req->horizon_ms, HORIZON_MAX_MS) / 1000.0,
 					.nodes = req->nodes,
-					.nnodes = req->n_nodes };
+					.nnodes = req->n_nodes,
+					.gone = gone,
+					.gone_arg = call };
 	rc = objective_of(req->objective, &pr.objective, err);
 	if (rc == 0)
 		rc = ptc_control_find(d, call, req->job, &t, err);

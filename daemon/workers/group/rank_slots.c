@@ -344,21 +344,26 @@ static int check_held(const struct view *v, struct ptc_error *err)
 
 /* ---- device memory -------------------------------------------------------------------- */
 
-/* A call's pieces, those on devices apart from those of the host. */
+#define PIECES_MAX 4096 /* copied at once: ranges and tensors may overlap, so a call can have any number of pieces */
+
+/* A call's next pieces, those on devices apart from those of the host. */
 struct pieces {
-	struct ptc_device_piece *device;
-	struct iovec *there, *here; /* of the host */
+	struct cursor to_cut_there, to_cut_here;
+	struct ptc_device_piece device[PIECES_MAX];
+	struct iovec there[PIECES_MAX], here[PIECES_MAX]; /* of the host */
 	size_t ndevice, nhost;
 };
 
-static void cut(const struct view *v, const struct ptc_copy_call *call, struct pieces *p)
+/* False: nothing is left. */
+static bool cut(const struct view *v, struct pieces *p)
 {
-	struct cursor there = { .v = call->there, .n = call->nthere }, here = { .v = call->here, .n = call->nhere };
+	struct cursor *there = &p->to_cut_there, *here = &p->to_cut_here;
 
-	while (there.i < call->nthere && here.i < call->nhere) {
-		uint64_t address = (uint64_t)(uintptr_t)there.v[there.i].iov_base + there.done;
-		size_t n = PTC_MIN(there.v[there.i].iov_len - there.done, here.v[here.i].iov_len - here.done);
-		uint8_t *to = (uint8_t *)here.v[here.i].iov_base + here.done;
+	p->ndevice = p->nhost = 0;
+	while (there->i < there->n && here->i < here->n && p->ndevice + p->nhost < PIECES_MAX) {
+		uint64_t address = (uint64_t)(uintptr_t)there->v[there->i].iov_base + there->done;
+		size_t n = PTC_MIN(there->v[there->i].iov_len - there->done, here->v[here->i].iov_len - here->done);
+		uint8_t *to = (uint8_t *)here->v[here->i].iov_base + here->done;
 		const struct ptc_device_range *range = ptc_declared_device(v->declared, address);
 
 		if (n && range) {
@@ -368,9 +373,10 @@ static void cut(const struct view *v, const struct ptc_copy_call *call, struct p
 			p->there[p->nhost] = (struct iovec){ (void *)(uintptr_t)address, n };
 			p->here[p->nhost++] = (struct iovec){ to, n };
 		}
-		cursor_advance(&there, n);
-		cursor_advance(&here, n);
+		cursor_advance(there, n);
+		cursor_advance(here, n);
 	}
+	return p->ndevice || p->nhost;
 }
 
 static int copy_device(const struct view *v, const struct ptc_copy_call *call, const struct pieces *p,
@@ -418,19 +424,16 @@ static int transfer_pieces(const struct view *v, const struct ptc_copy_call *cal
 /* Of a rank with memory on devices: ptc-gpu copies that, ptc-copy the rest. */
 static int transfer_apart(const struct view *v, struct ptc_copy_call *call, struct ptc_error *err)
 {
-	const size_t most = call->nthere + call->nhere + v->declared->ndevices + 1;
-	struct pieces p = { .device = ptc_calloc(most, sizeof *p.device),
-			    .there = ptc_calloc(most, sizeof *p.there),
-			    .here = ptc_calloc(most, sizeof *p.here) };
-	int rc = p.device && p.there && p.here ? 0 : ptc_grow_failed(err);
+	struct pieces *p = ptc_malloc(sizeof *p);
+	int rc = p ? 0 : ptc_grow_failed(err);
 
-	if (!rc) {
-		cut(v, call, &p);
-		rc = transfer_pieces(v, call, &p, err);
+	if (p) {
+		p->to_cut_there = (struct cursor){ .v = call->there, .n = call->nthere };
+		p->to_cut_here = (struct cursor){ .v = call->here, .n = call->nhere };
 	}
-	ptc_free(p.device);
-	ptc_free(p.there);
-	ptc_free(p.here);
+	while (!rc && cut(v, p))
+		rc = transfer_pieces(v, call, p, err);
+	ptc_free(p);
 	return rc;
 }
 

@@ -9,10 +9,17 @@
 #include "base/check.h"
 
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
+
+#define HANDLES_PART                                                                                                   \
+	4 /* this part of the descriptors that ptcd may open is for ranks' handles; connections need the others */
+
+static atomic_uint_fast64_t handles_open; /* of all ranks */
 
 struct declared *ptc_declared_new(void)
 {
@@ -34,8 +41,10 @@ struct declared *ptc_declared_unref(struct declared *d)
 	ptc_free(d->tensors);
 	ptc_free(d->spans);
 	for (size_t i = 0; i < d->ndevices; i++)
-		if (d->devices[i].fd >= 0)
+		if (d->devices[i].fd >= 0) {
 			close(d->devices[i].fd);
+			atomic_fetch_sub(&handles_open, 1);
+		}
 	ptc_free(d->devices);
 	ptc_free(d);
 	return NULL;
@@ -155,6 +164,21 @@ int ptc_declared_add(struct declared *d, struct ptc_local_tensor *t, struct ptc_
 
 /* ---- devices ------------------------------------------------------------------------ */
 
+/* A copy of it; -1: there are as many as there may be. */
+static int keep_handle(const struct declared *d, int fd)
+{
+	struct rlimit l;
+	int copy = -1;
+
+	if (fd < 0 || d->nhandles >= PTC_LOCAL_HANDLES_MAX || getrlimit(RLIMIT_NOFILE, &l) != 0)
+		return -1;
+	if (atomic_fetch_add(&handles_open, 1) < l.rlim_cur / HANDLES_PART)
+		copy = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+	if (copy < 0)
+		atomic_fetch_sub(&handles_open, 1);
+	return copy;
+}
+
 int ptc_declared_add_device(struct declared *d, const struct ptc_local_device *m, int fd, struct ptc_error *err)
 {
 	struct ptc_device_range *r;
@@ -178,11 +202,11 @@ int ptc_declared_add_device(struct declared *d, const struct ptc_local_device *m
 	memcpy(r->ipc, m->ipc, sizeof r->ipc);
 	if (!m->descriptor || m->why[0])
 		return 0;
-	if (d->nhandles < PTC_LOCAL_HANDLES_MAX && fd >= 0)
-		r->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+	r->fd = keep_handle(d, fd);
 	d->nhandles += r->fd >= 0;
 	if (r->fd < 0)
-		snprintf(r->why, sizeof r->why, "more than %d handles of cuMemMap, or too many files are open",
+		snprintf(r->why, sizeof r->why,
+			 "more than %d handles of cuMemMap, or ptcd keeps too many for all ranks",
 			 PTC_LOCAL_HANDLES_MAX);
 	return 0;
 }
