@@ -390,7 +390,10 @@ class Planning(harness.Case):
                     f.write(text)
                 self.refused(c, "profile", "-f", path, contains=says)
             self.assertIsNone(c.json("profile", "--show")["profile"])
-            put(good)
+            for junk in ("{", "[1]"):
+                c.etcdctl("put", "/ptc/profile", junk)
+                harness.wait_for(lambda: "is no profile" in c.ptcctl("profile", "--show", check=False).stderr, 10 * harness.PATIENCE, "the junk", 0.05)
+                put(good)
             self.assertEqual(good, c.json("profile", "--show")["profile"])
             said = self.c_json(job, "--gpus", "4")
             self.assertTrue(said["profiled"] and said["links_known"])

@@ -13,17 +13,33 @@
 #define TEXT_MAX  (256u << 10)
 #define VALUE_MAX PTC_ETCD_VALUE_MAX
 
+static int empty(json_t **ret_doc, struct ptc_error *err)
+{
+	*ret_doc = json_pack("{s:i, s:n, s:[]}", "version", VERSION, "profile", "pairs");
+	return *ret_doc ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+}
+
 int ptc_planning_profile_show(struct ptc_planning *p, json_t **ret_doc, struct ptc_error *err)
 {
 	char *text = ptc_planning_profile(p);
-	int rc = 0;
+	json_t *doc = NULL;
+	int rc;
 
-	if (text)
-		rc = ptc_json_load("the cluster's profile", text, strlen(text), ret_doc, err);
-	else
-		*ret_doc = json_pack("{s:i, s:n, s:[]}", "version", VERSION, "profile", "pairs");
+	if (!text)
+		return empty(ret_doc, err);
+	rc = ptc_json_load(PTC_PROFILE_KEY, text, strlen(text), &doc, NULL);
 	ptc_free(text);
-	return rc ? rc : *ret_doc ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	if (rc == PTC_ENOMEM)
+		return ptc_error_set(err, rc, "out of memory");
+	if (rc || !json_is_object(doc)) {
+		json_decref(doc);
+		return ptc_error_set(err, PTC_EINVAL,
+				     "what etcd has at " PTC_PROFILE_KEY
+				     " is no profile; `ptcctl profile -f FILE` puts one in "
+				     "its place");
+	}
+	*ret_doc = doc;
+	return 0;
 }
 
 static int check(const char *profile, struct ptc_error *err)
@@ -67,8 +83,11 @@ int ptc_planning_profile_put(struct ptc_planning *p, const char *profile, const 
 	json_t *doc = NULL, *changed;
 	int rc = profile ? check(profile, err) : 0;
 
-	if (rc == 0)
-		rc = ptc_planning_profile_show(p, &doc, err);
+	if (rc)
+		return rc;
+	rc = ptc_planning_profile_show(p, &doc, err);
+	if (rc == PTC_EINVAL && profile) /* it is replaced */
+		rc = empty(&doc, err);
 	if (rc)
 		return rc;
 	changed = pairs ? ptc_links_changed(json_object_get(doc, "pairs"), pairs) : json_array();
