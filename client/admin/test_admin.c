@@ -99,12 +99,12 @@ static void test_no_daemon(void **state)
 /* The check value that base/number/digest.h states, whole and in parts. */
 static void test_digest(void **state)
 {
+	static const char digits[] = "123456789";
 	const uint64_t whole = 0xf1d27d0a6c25edc8u;
 
-	assert_true(ptc_admin_digest(0, "123456789", 9) == whole);
+	assert_true(ptc_admin_digest(0, digits, 9) == whole);
 	for (size_t cut = 0; cut <= 9; cut++)
-		assert_true(ptc_admin_digest(ptc_admin_digest(0, "123456789", cut), "123456789" + cut, 9 - cut) ==
-			    whole);
+		assert_true(ptc_admin_digest(ptc_admin_digest(0, digits, cut), &digits[cut], 9 - cut) == whole);
 }
 
 /* ---- without a daemon ---- */
