@@ -44,6 +44,7 @@ class GpuCheck(harness.Case):
         with open(table) as f:
             return {row["what"]: row for row in json.load(f)}
 
+    @harness.labels("repeats")
     def test_fake_driver(self):
         """Everything is found and right but what needs a device; without handles the rest goes on; without a driver it says so."""
         tree = self.bundle()

@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import subprocess
+import unittest
 import unittest.mock
 
 import cluster as clusters
@@ -198,7 +199,7 @@ class Live(harness.Case):
             c.restart(other)
             job.do("stop")
 
-    @harness.labels("repeats")
+    @unittest.skipUnless(harness.LONG, "takes long: PTC_TEST_LONG")
     def test_node_that_has_a_part(self):
         """A node with a replica of the state is down: what others have is read, and nobody is told to ask for other nodes."""
         with self.cluster(nodes=2, devices=1) as c:
