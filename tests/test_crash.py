@@ -953,7 +953,7 @@ class Crash(harness.Case):
         wait_for(lambda: not job.processes(), 30 * PATIENCE, "the end of every rank", 0.1)
 
     def gpu_copies(self, client):
-        """Of ptc-gpu, which no daemon starts yet: copies of its client's own test, which also dies and fails in their middle."""
+        """Of ptc-gpu, which these jobs do not start, as their tensors are in host memory: copies of its client's own test."""
         r = subprocess.run([harness.binary("daemon/gpu/client/test_gpu_client"), "test_ring"], stdout=subprocess.PIPE,
                            stderr=subprocess.STDOUT, text=True,
                            env={**os.environ, **client, "PTC_GPU": harness.binary("daemon/ptc-gpu"),
